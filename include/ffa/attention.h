@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Plans and attention calls.
+ *
+ * out = softmax(softmax_scale * q k^T restricted to the mask) v, lse = log-sum-exp of the
+ * restricted scores, natural logarithm. A row without keys has out = 0, lse = -inf.
+ * (Algorithm: FlashAttention-2/-3, Dao 2023, Shah et al. 2024; slices: MagiAttention.)
+ *
+ *   tensor  shape, outermost first            dtype
+ *   q, out  [tokens_q][heads_q][head_dim]     the spec's
+ *   k, v    [tokens_k][heads_kv][head_dim]    the spec's
+ *   lse     [tokens_q][heads_q]               fp32
+ */
+#ifndef FFA_ATTENTION_H
+#define FFA_ATTENTION_H
+
+#include <ffa/kernel.h>
+#include <ffa/mask.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- plans ---- */
+
+/* Who computes which output tile over which keys. Built once per mask, shared by all layers.
+ * Immutable but for the buffer it was last uploaded to. Thread: any; one thread destroys, last. */
+typedef struct ffa_plan ffa_plan;
+
+/* Build the plan of `mask` for the tiles of `kernels`. Host only; the mask may be destroyed after.
+ * Fails with FFA_INVALID, FFA_NOMEM. Thread: any. Blocks: host work, about 1 ms for 1,000 slices. */
+FFA_API ffa_status ffa_plan_create(ffa_plan **out, const ffa_kernels *kernels,
+                                   const ffa_mask *mask, ffa_error *err);
+FFA_API void ffa_plan_destroy(ffa_plan *plan);
+
+typedef struct ffa_plan_info {
+    uint32_t struct_size;
+    int32_t tile_m, tile_n;
+    int32_t tile_count;     /* query tiles, over all lists of the mask */
+    int64_t sweep_count;    /* contiguous key ranges swept */
+    int64_t block_count;    /* tile_m x tile_n blocks visited for one head */
+    int64_t partial_blocks; /* of those, blocks that need the mask */
+    int64_t area;           /* attended cells for one head */
+    int64_t upload_bytes;   /* size of the device buffer */
+} ffa_plan_info;
+#define FFA_PLAN_INFO_INIT { .struct_size = (uint32_t)sizeof(ffa_plan_info) }
+FFA_API ffa_status ffa_plan_info_get(const ffa_plan *plan, ffa_plan_info *info, ffa_error *err);
+
+/* Enqueue the copy of the plan to `buffer` (device memory, upload_bytes, 16-byte aligned), which
+ * must stay until the last call that uses the plan has finished. Must precede ffa_forward on a
+ * GPU; on the CPU it is a no-op and `buffer` may be NULL. FFA_INVALID while `stream` is capturing.
+ * Thread: one at a time per plan. */
+FFA_API ffa_status ffa_plan_upload(ffa_plan *plan, void *buffer, ffa_stream stream, ffa_error *err);
+
+/* ---- calls ---- */
+
+/* Strides count elements. The last dimension is contiguous. A stride of 0 means "contiguous":
+ * head_stride = head_dim (1 for lse), token_stride = heads * head_dim (heads for lse). On a GPU
+ * the data of q, k, v must be 16-byte aligned and their strides multiples of 8 elements (TMA); so
+ * must out's. */
+typedef struct ffa_tensor {
+    void *data;
+    int64_t token_stride;
+    int64_t head_stride;
+} ffa_tensor;
+
+typedef struct ffa_forward_args {
+    uint32_t struct_size;
+    int32_t heads_q;     /* a multiple of heads_kv */
+    int32_t heads_kv;
+    float softmax_scale; /* 0: 1 / sqrt(head_dim) */
+    ffa_tensor q, k, v;  /* inputs; device memory on a GPU context, host memory on the CPU's */
+    ffa_tensor out;
+    ffa_tensor lse;      /* fp32 */
+    int32_t sm_margin;   /* SMs left free for others; 0 to sm_count - 1 */
+    int32_t pad_;
+} ffa_forward_args;
+#define FFA_FORWARD_ARGS_INIT { .struct_size = (uint32_t)sizeof(ffa_forward_args) }
+
+/* Workspace of one call in flight. One workspace a concurrent call. */
+FFA_API ffa_status ffa_workspace_bytes(const ffa_kernels *kernels, const ffa_plan *plan,
+                                       int64_t *bytes, ffa_error *err);
+/* Enqueue the preparation of fresh workspace memory: once after allocation, not per call (a call
+ * leaves its workspace ready for the next). 16-byte aligned. No-op on the CPU. */
+FFA_API ffa_status ffa_workspace_init(const ffa_kernels *kernels, void *workspace, int64_t bytes,
+                                      ffa_stream stream, ffa_error *err);
+
+/*
+ * Forward attention. On a GPU it only enqueues on `stream`: no allocation, compilation or
+ * synchronisation; it can be captured in a CUDA graph. All buffers must live until it completes.
+ * On a CPU context it blocks until done; `stream` must be NULL, `workspace` may be.
+ * Fails with FFA_INVALID (argument, value and limit named), FFA_GPU. Nothing is enqueued on
+ * failure. Thread: any; plan and kernels are shared freely, a workspace is not.
+ */
+FFA_API ffa_status ffa_forward(const ffa_kernels *kernels, const ffa_plan *plan,
+                               const ffa_forward_args *args, void *workspace, ffa_stream stream,
+                               ffa_error *err);
+
+/* One call that ties kernels, plan and workspace together: caches kernels in the context,
+ * builds the plan, and on a GPU allocates what it needs stream-ordered. For experiments and
+ * tests; training loops keep the objects. */
+FFA_API ffa_status ffa_attention(ffa_context *context, const ffa_mask *mask,
+                                 const ffa_attention_spec *spec, const ffa_forward_args *args,
+                                 ffa_stream stream, ffa_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

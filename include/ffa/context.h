@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Contexts: one device (or the CPU), one kernel cache, one set of options.
+ */
+#ifndef FFA_CONTEXT_H
+#define FFA_CONTEXT_H
+
+#include <ffa/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Thread: any thread may use a context; one thread closes it, last, after the objects made
+ * from it are destroyed. */
+typedef struct ffa_context ffa_context;
+
+/* The same type as cudaStream_t, without its header. */
+typedef struct CUstream_st *ffa_stream;
+
+enum {
+    FFA_DEVICE_CPU = -1, /* no GPU: plans and compiles; attention runs on the CPU backend */
+    FFA_DEVICE_AUTO = -2 /* the first GPU a kernel exists for, else the CPU */
+};
+
+typedef enum ffa_log_level {
+    FFA_LOG_ERROR = 0,
+    FFA_LOG_WARNING = 1,
+    FFA_LOG_INFO = 2,
+    FFA_LOG_DEBUG = 3
+} ffa_log_level;
+
+/* One line an event, key=value pairs, no newline. May be called from several threads at once.
+ * Must not call into the context. */
+typedef void (*ffa_log_fn)(void *user, ffa_log_level level, const char *module, const char *line);
+
+enum {
+    FFA_OPEN_NEVER_COMPILE = 1u << 0, /* a kernel found in no layer is FFA_NOT_FOUND */
+    FFA_OPEN_EXACT_TOOLCHAIN = 1u << 1, /* only kernels built by the NVRTC that would be used now */
+    FFA_OPEN_CPU_FP64 = 1u << 2,      /* the CPU backend accumulates in fp64 instead of fp32 */
+    FFA_OPEN_CACHE_READONLY = 1u << 3 /* never write the store */
+};
+
+/* Zero means "the default" for every field, so a zeroed tail is always valid. */
+typedef struct ffa_context_opts {
+    uint32_t struct_size;      /* sizeof(ffa_context_opts); the macro sets it */
+    uint32_t flags;            /* FFA_OPEN_... */
+    const char *cache_path;    /* UTF-8, the store's file (kernels.ffadb); NULL: memory only */
+    uint64_t cache_bytes_max;  /* 0: 1 GiB; kernels longest unused go first */
+    const char *templates_dir; /* NULL: the text embedded in the library; for development */
+    const char *nvrtc_path;    /* NULL: searched for (README, "NVRTC and NCCL") */
+    const char *nccl_path;     /* NULL: searched for */
+    ffa_log_fn log;            /* NULL: silent */
+    void *log_user;
+    uint32_t cpu_threads;      /* CPU backend; 0: one per core */
+    uint32_t pad_;
+} ffa_context_opts;
+#define FFA_CONTEXT_OPTS_INIT { .struct_size = (uint32_t)sizeof(ffa_context_opts) }
+
+/*
+ * Open a context.
+ *
+ * out     receives the context; NULL on failure. Owner: caller, ffa_close().
+ * device  a CUDA ordinal, FFA_DEVICE_CPU or FFA_DEVICE_AUTO.
+ * opts    NULL: all defaults. Copied, strings too; need not outlive the call.
+ *
+ * A store that cannot be used is one warning, never a failure: kernels are then kept in memory.
+ * Fails with FFA_INVALID (bad option), FFA_UNSUPPORTED (an option newer than this library, or a
+ * device without a kernel), FFA_GPU, FFA_IO (templates_dir), FFA_NOMEM.
+ * Thread: any. Blocks: may create the CUDA primary context (0.1 to 1 s).
+ */
+FFA_API ffa_status ffa_open(ffa_context **out, int device, const ffa_context_opts *opts,
+                            ffa_error *err);
+FFA_API void ffa_close(ffa_context *context);
+
+/* What a context found. */
+typedef struct ffa_context_info {
+    uint32_t struct_size;
+    int32_t device;        /* CUDA ordinal, or FFA_DEVICE_CPU */
+    int32_t sm_count;      /* 0 on the CPU */
+    int32_t cpu_threads;
+    char device_name[128]; /* "NVIDIA H200", or "cpu" */
+    char arch[16];         /* "sm_90a"; on the CPU, too, what is compiled by default */
+    char nvrtc_path[256];  /* empty until NVRTC was opened */
+    char nvrtc_version[32];
+    char store_path[256];  /* empty: memory only */
+    char store_state[160]; /* "ok", "memory only", or why the store is not used */
+} ffa_context_info;
+#define FFA_CONTEXT_INFO_INIT { .struct_size = (uint32_t)sizeof(ffa_context_info) }
+
+FFA_API ffa_status ffa_context_info_get(ffa_context *context, ffa_context_info *info,
+                                        ffa_error *err);
+
+/* Counters since ffa_open. Thread: any; each counter is exact, the set is not a snapshot. */
+typedef struct ffa_context_stats {
+    uint32_t struct_size;
+    uint32_t pad_;
+    uint64_t hits_table;    /* answered from the memory table */
+    uint64_t hits_store;    /* answered from the store */
+    uint64_t misses;        /* found in no layer */
+    uint64_t compiles;      /* NVRTC runs that succeeded */
+    uint64_t compile_fails;
+    uint64_t compile_us;    /* time spent compiling */
+    uint64_t store_bad;     /* entries refused: length, hash or record did not match */
+    uint64_t store_errors;  /* store operations that failed */
+    uint64_t forward_calls;
+} ffa_context_stats;
+#define FFA_CONTEXT_STATS_INIT { .struct_size = (uint32_t)sizeof(ffa_context_stats) }
+
+FFA_API ffa_status ffa_context_stats_get(ffa_context *context, ffa_context_stats *stats,
+                                         ffa_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * libffa in one include.
+ */
+#ifndef FFA_FFA_H
+#define FFA_FFA_H
+
+#include <ffa/attention.h>
+#include <ffa/context.h>
+#include <ffa/kernel.h>
+#include <ffa/mask.h>
+#include <ffa/status.h>
+
+#endif

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Kernels: templates specialised, compiled and cached.
+ *
+ * A specialisation is a template name and values for the template's spec rows (head_dim, dtype,
+ * tile, stages). Sequence lengths, masks, strides and head counts are never part of it.
+ */
+#ifndef FFA_KERNEL_H
+#define FFA_KERNEL_H
+
+#include <ffa/context.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum ffa_dtype {
+    FFA_BF16 = 1,
+    FFA_FP16 = 2,
+    FFA_FP32 = 3, /* CPU backend only */
+    FFA_FP64 = 4  /* CPU backend only */
+} ffa_dtype;
+
+/* Bytes of one element, 0 for an unknown dtype. */
+FFA_API size_t ffa_dtype_bytes(ffa_dtype dtype);
+
+/* Where a kernel was found. */
+typedef enum ffa_layer {
+    FFA_LAYER_NONE = 0,
+    FFA_LAYER_TABLE = 1,   /* this process's memory */
+    FFA_LAYER_STORE = 2,   /* the node's store */
+    FFA_LAYER_COMPILED = 3 /* NVRTC, just now */
+} ffa_layer;
+
+/* "none", "table", "store", "compiled". */
+FFA_API const char *ffa_layer_text(ffa_layer layer);
+
+/* What is known of a compiled kernel. */
+typedef struct ffa_kernel_info {
+    uint32_t struct_size;
+    int32_t registers;       /* a thread, as ptxas reports */
+    int32_t shared_bytes;    /* static + dynamic a block */
+    int32_t spill_bytes;     /* stores + loads */
+    int32_t advisory_count;  /* ptxas advisories that cost speed (C7504 ... C7519) */
+    int32_t threads;         /* a block */
+    int64_t cubin_bytes;
+    int64_t compile_us;      /* what compiling cost, whoever did it */
+    int64_t resolve_us;      /* what this look-up cost */
+    ffa_layer layer;
+    char key[33];            /* XXH3-128, canonical, hexadecimal */
+    char toolchain[47];      /* "nvrtc 13.0 <build>" */
+    char template_name[32];
+    char arch[16];
+} ffa_kernel_info;
+#define FFA_KERNEL_INFO_INIT { .struct_size = (uint32_t)sizeof(ffa_kernel_info) }
+
+/* ---- one kernel by name: what `ffa compile` does; needs no GPU ---- */
+
+typedef struct ffa_compiled ffa_compiled;
+
+typedef struct ffa_compile_request {
+    uint32_t struct_size;
+    uint32_t flags;              /* FFA_COMPILE_... */
+    const char *template_name;   /* "attention_forward" */
+    const char *const *settings; /* [setting_count] "name=value"; the rest takes its default */
+    int64_t setting_count;
+    const char *arch;            /* "sm_90a"; NULL: the context's */
+} ffa_compile_request;
+#define FFA_COMPILE_REQUEST_INIT { .struct_size = (uint32_t)sizeof(ffa_compile_request) }
+
+enum {
+    FFA_COMPILE_FORCE = 1u << 0, /* compile even where a layer has it; do not store */
+    FFA_COMPILE_PTX = 1u << 1    /* also keep the PTX (implies FORCE) */
+};
+
+/*
+ * Look a kernel up, or compile it.
+ * out: caller's, ffa_compiled_destroy(). On FFA_COMPILE, *out is set, too: its log says why, and
+ * only ffa_compiled_log and _command are meaningful.
+ * Fails with FFA_INVALID (template, setting, arch: named with value and limit), FFA_COMPILE,
+ * FFA_NOT_FOUND (never-compile), FFA_UNSUPPORTED (no NVRTC, or one without the arch), FFA_NOMEM.
+ * Thread: any. Blocks: up to seconds while compiling.
+ */
+FFA_API ffa_status ffa_compile(ffa_compiled **out, ffa_context *context,
+                               const ffa_compile_request *request, ffa_error *err);
+FFA_API void ffa_compiled_destroy(ffa_compiled *compiled);
+FFA_API ffa_status ffa_compiled_info(const ffa_compiled *compiled, ffa_kernel_info *info,
+                                     ffa_error *err);
+/* Borrowed until destroy. cubin: *bytes long. ptx and log: "" where there is none. */
+FFA_API const void *ffa_compiled_cubin(const ffa_compiled *compiled, size_t *bytes);
+FFA_API const char *ffa_compiled_ptx(const ffa_compiled *compiled);
+FFA_API const char *ffa_compiled_log(const ffa_compiled *compiled);
+/* The readable record behind the key: one "name=value" a line. */
+FFA_API const char *ffa_compiled_record(const ffa_compiled *compiled);
+
+/* An nvcc command line that compiles this very kernel from the files in `templates_dir` to
+ * `output`. *out: caller's, ffa_free(). Needs no NVRTC. */
+FFA_API ffa_status ffa_compile_command(ffa_context *context, const ffa_compile_request *request,
+                                       const char *templates_dir, const char *output, char **out,
+                                       ffa_error *err);
+
+/* ---- what can be specialised ---- */
+
+typedef struct ffa_spec_row {
+    const char *name;
+    const char *doc;
+    int32_t sample, min, max; /* 0 in `sample`: chosen by a heuristic when not set */
+} ffa_spec_row;
+
+FFA_API int32_t ffa_template_count(void);
+/* NULL past the end. */
+FFA_API const char *ffa_template_name(int32_t index);
+FFA_API const char *ffa_template_doc(int32_t index);
+/* Rows of template `index`; 0 <= row. Returns 0 past the end. */
+FFA_API int ffa_template_row(int32_t index, int32_t row, ffa_spec_row *out);
+/* XXH3-128 (hex) over the text of all embedded templates: names a state of the device code. */
+FFA_API void ffa_templates_digest(char out[33]);
+
+/* ---- the kernels of an attention spec ---- */
+
+/* The kernels of one model: loaded on the context's device, or the CPU backend's. Immutable.
+ * Thread: any; one thread destroys, last. */
+typedef struct ffa_kernels ffa_kernels;
+
+typedef struct ffa_attention_spec {
+    uint32_t struct_size;
+    ffa_dtype dtype;
+    int32_t head_dim; /* 64 or 128 on a GPU; 8 to 256 in steps of 8 on the CPU */
+    uint32_t flags;   /* none yet: 0 */
+    int32_t tile_m;   /* query rows a tile; 0: chosen */
+    int32_t tile_n;   /* keys a block; 0: chosen */
+} ffa_attention_spec;
+#define FFA_ATTENTION_SPEC_INIT { .struct_size = (uint32_t)sizeof(ffa_attention_spec) }
+
+/*
+ * Resolve a spec's kernels: look up or compile, then load.
+ * Fails with FFA_INVALID, FFA_UNSUPPORTED, FFA_COMPILE, FFA_NOT_FOUND, FFA_GPU, FFA_NOMEM.
+ * Thread: any. Blocks: up to seconds while compiling.
+ */
+FFA_API ffa_status ffa_kernels_create(ffa_kernels **out, ffa_context *context,
+                                      const ffa_attention_spec *spec, ffa_error *err);
+FFA_API void ffa_kernels_destroy(ffa_kernels *kernels);
+/* The forward kernel's facts; layer NONE on the CPU backend. */
+FFA_API ffa_status ffa_kernels_info(const ffa_kernels *kernels, ffa_kernel_info *info,
+                                    ffa_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Masks: which keys each query row attends.
+ *
+ * A slice is (query range, key range, type). With i = row - q_begin and
+ * sq = q_end - q_begin, row i of a slice attends the keys [lo, hi) with
+ *
+ *     lo = k_begin + (type & 2 ? i : 0)
+ *     hi = k_end   - (type & 1 ? sq - 1 - i : 0)
+ *
+ * and nothing where hi <= lo. A mask is the union of its slices: a (query, key)
+ * cell covered by several slices is attended once. (Slices and types: Flex-Flash-
+ * Attention of MagiAttention; the union is ours.)
+ *
+ * Units: tokens. Ranges are half open. seqlen_q and seqlen_k are at most 2^31 - 1.
+ */
+#ifndef FFA_MASK_H
+#define FFA_MASK_H
+
+#include <ffa/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum ffa_slice_type {
+    FFA_SLICE_FULL = 0,      /* [k_begin, k_end) */
+    FFA_SLICE_CAUSAL = 1,    /* bottom-right aligned: the last row attends all of it */
+    FFA_SLICE_INVCAUSAL = 2, /* top-left aligned: the first row attends all of it */
+    FFA_SLICE_BICAUSAL = 3   /* both: a band; with sq == sk the diagonal */
+} ffa_slice_type;
+
+typedef struct ffa_slice {
+    int64_t q_begin, q_end;
+    int64_t k_begin, k_end;
+    int32_t type; /* ffa_slice_type */
+    int32_t pad_; /* ignored */
+} ffa_slice;
+
+typedef struct ffa_mask_shape {
+    int64_t seqlen_q; /* query tokens, 1 to 2^31 - 1 */
+    int64_t seqlen_k; /* key tokens, 1 to 2^31 - 1 */
+} ffa_mask_shape;
+
+/* An immutable mask. Thread: any number of threads may read one mask; one destroys it, last. */
+typedef struct ffa_mask ffa_mask;
+
+/*
+ * Create a mask from slices. Slices may overlap in any way; empty ranges are legal.
+ *
+ * out     receives the mask; NULL on failure. Owner: caller, ffa_mask_destroy().
+ * slices  [slice_count], copied; may be NULL when slice_count is 0 (every row is empty).
+ *
+ * Fails with FFA_INVALID, naming the slice, for a reversed, negative or out-of-range range or an
+ * unknown type; FFA_NOMEM. Thread: any. Blocks: no.
+ */
+FFA_API ffa_status ffa_mask_create(ffa_mask **out, const ffa_mask_shape *shape,
+                                   const ffa_slice *slices, int64_t slice_count, ffa_error *err);
+
+/* One list of slices a kv head; query head h uses the list of its kv head. */
+typedef struct ffa_slice_list {
+    const ffa_slice *slices;
+    int64_t count;
+} ffa_slice_list;
+
+/* As ffa_mask_create, with lists[heads_kv]; 1 <= heads_kv <= 1024. */
+FFA_API ffa_status ffa_mask_create_per_head(ffa_mask **out, const ffa_mask_shape *shape,
+                                            const ffa_slice_list *lists, int32_t heads_kv,
+                                            ffa_error *err);
+
+FFA_API void ffa_mask_destroy(ffa_mask *mask);
+
+/* ---- builders: each returns slices of a named family; all may fail like ffa_mask_create ---- */
+
+FFA_API ffa_status ffa_mask_full(ffa_mask **out, const ffa_mask_shape *shape, ffa_error *err);
+/* Bottom-right aligned where seqlen_q != seqlen_k. */
+FFA_API ffa_status ffa_mask_causal(ffa_mask **out, const ffa_mask_shape *shape, ffa_error *err);
+
+/* A sliding window: row i of sq rows over sk keys attends the keys
+ * [i + sk - sq - left, i + sk - sq + right], cut to [0, sk). -1 is unlimited.
+ * (The definition of FlashAttention: bottom-right aligned.) */
+typedef struct ffa_window {
+    int64_t left;  /* keys to the left of the diagonal; -1: all */
+    int64_t right; /* keys to the right of the diagonal; -1: all */
+} ffa_window;
+
+FFA_API ffa_status ffa_mask_window(ffa_mask **out, const ffa_mask_shape *shape,
+                                   const ffa_window *window, ffa_error *err);
+
+/* Packed documents: document d has the query rows [cu_q[d], cu_q[d+1]) and the keys
+ * [cu_k[d], cu_k[d+1]). cu arrays are [document_count + 1], non-decreasing, from 0; their last
+ * entries are seqlen_q and seqlen_k. cu_k NULL: the same as cu_q. */
+typedef struct ffa_documents {
+    const int64_t *cu_q;
+    const int64_t *cu_k;
+    int64_t document_count;
+} ffa_documents;
+
+FFA_API ffa_status ffa_mask_varlen_full(ffa_mask **out, const ffa_documents *docs, ffa_error *err);
+FFA_API ffa_status ffa_mask_varlen_causal(ffa_mask **out, const ffa_documents *docs, ffa_error *err);
+/* A window inside each document; every row of a document also attends the document's first
+ * global_keys keys, as far as the window's right bound lets it see them (right = -1: all). */
+FFA_API ffa_status ffa_mask_varlen_window(ffa_mask **out, const ffa_documents *docs,
+                                          const ffa_window *window, int64_t global_keys,
+                                          ffa_error *err);
+/* Block causal inside documents: rows of block b of a document attend the document's keys up to
+ * the end of block b. block_tokens >= 1; cu_q must equal cu_k. */
+FFA_API ffa_status ffa_mask_block_causal(ffa_mask **out, const ffa_documents *docs,
+                                         int64_t block_tokens, ffa_error *err);
+/* Shared prefix: every document attends the keys of document 0 in full, and itself causally;
+ * document 0 attends itself causally. Shared question: document 0 attends itself in full, too. */
+FFA_API ffa_status ffa_mask_shared_prefix(ffa_mask **out, const ffa_documents *docs, ffa_error *err);
+FFA_API ffa_status ffa_mask_shared_question(ffa_mask **out, const ffa_documents *docs,
+                                            ffa_error *err);
+/* Global tokens plus window (Longformer): rows and keys below `global_tokens` attend and are
+ * attended everywhere (cut by the causal diagonal where window->right is 0 or more for keys
+ * beyond row + right: the window's right bound holds for all rows); the rest sees the window. */
+FFA_API ffa_status ffa_mask_global_window(ffa_mask **out, const ffa_mask_shape *shape,
+                                          const ffa_window *window, int64_t global_tokens,
+                                          ffa_error *err);
+
+/* Block sparse: the q axis in blocks of block_q, the k axis in blocks of block_k (last ones
+ * shorter); keep[qb * k_blocks + kb] != 0 keeps a block. */
+typedef struct ffa_block_size {
+    int64_t block_q, block_k; /* tokens, >= 1 */
+} ffa_block_size;
+
+FFA_API ffa_status ffa_mask_block_sparse(ffa_mask **out, const ffa_mask_shape *shape,
+                                         const ffa_block_size *block, const uint8_t *keep,
+                                         ffa_error *err);
+/* The same with boundaries: block qb is [cu_q[qb], cu_q[qb+1]) x kb likewise. */
+FFA_API ffa_status ffa_mask_block_sparse_variable(ffa_mask **out, const int64_t *cu_q,
+                                                  int64_t q_blocks, const int64_t *cu_k,
+                                                  int64_t k_blocks, const uint8_t *keep,
+                                                  ffa_error *err);
+/* Top-k: query block qb attends the key blocks index[qb * k + 0 .. k-1]; -1 entries are unused. */
+FFA_API ffa_status ffa_mask_block_topk(ffa_mask **out, const ffa_mask_shape *shape,
+                                       const ffa_block_size *block, const int32_t *index, int64_t k,
+                                       ffa_error *err);
+
+/* ---- text and JSON ---- */
+
+/*
+ * Read a mask as the command line writes it:
+ *   full:4096  causal:4096  full:QxK  causal:QxK  varlen-full:LENS  varlen-causal:1000,3000,96
+ *   window:16384,left=1024,right=0  varlen-window:LENS/left=L,right=R[,global=G]
+ *   block-causal:4096,8192/block=2048  shared-prefix:LENS  shared-question:LENS
+ *   global-window:N,left=L,right=R,global=G  @FILE.json
+ * Fails with FFA_INVALID (with the column), FFA_IO (the file), and as ffa_mask_create.
+ */
+FFA_API ffa_status ffa_mask_parse(ffa_mask **out, const char *text, ffa_error *err);
+
+/* Read JSON: {"seqlen_q":N,"seqlen_k":N,"slices":[[qs,qe,ks,ke,"causal"],...]} or, for one mask a
+ * kv head, "kv_heads":[[...slices...],...]. Type names or codes 0 to 3. Errors give line and
+ * column. `text` is `bytes` long and need not be terminated. */
+FFA_API ffa_status ffa_mask_parse_json(ffa_mask **out, const char *text, size_t bytes,
+                                       ffa_error *err);
+/* Write the JSON form. *out: caller's, ffa_free(). */
+FFA_API ffa_status ffa_mask_to_json(const ffa_mask *mask, char **out, ffa_error *err);
+
+/* ---- facts ---- */
+
+FFA_API int64_t ffa_mask_seqlen_q(const ffa_mask *mask);
+FFA_API int64_t ffa_mask_seqlen_k(const ffa_mask *mask);
+/* 1 when all heads share one mask, else heads_kv. */
+FFA_API int32_t ffa_mask_head_count(const ffa_mask *mask);
+/* Slices of list `head` (0 <= head < ffa_mask_head_count()), borrowed until destroy. */
+FFA_API ffa_slice_list ffa_mask_slices(const ffa_mask *mask, int32_t head);
+/* Attended cells of list `head`, exact; head = -1: the sum over all lists. */
+FFA_API int64_t ffa_mask_area(const ffa_mask *mask, int32_t head);
+
+/* What `ffa mask check` reports. */
+typedef struct ffa_mask_report {
+    int64_t area;            /* attended cells, over all lists */
+    int64_t area_of_slices;  /* sum of the slices' own areas: larger where slices overlap */
+    int64_t empty_rows;      /* query rows without a key, over all lists */
+    int64_t unattended_keys; /* keys no row attends, over all lists */
+    int64_t empty_slices;    /* slices without a cell */
+    int32_t overlap_head;    /* an example of a cell covered twice, or -1 in all three */
+    int32_t pad_;
+    int64_t overlap_row;
+    int64_t overlap_key;
+} ffa_mask_report;
+
+FFA_API ffa_status ffa_mask_check(const ffa_mask *mask, ffa_mask_report *report, ffa_error *err);
+
+/* Pictures of list `head`. SVG: a square of about `size_px` (0: 640). Text: `columns` wide
+ * (0: 64), one character a cell group: '#' all cells attended, '+' some, '.' none.
+ * *out: caller's, ffa_free(). */
+FFA_API ffa_status ffa_mask_svg(const ffa_mask *mask, int32_t head, int32_t size_px, char **out,
+                                ffa_error *err);
+FFA_API ffa_status ffa_mask_text_picture(const ffa_mask *mask, int32_t head, int32_t columns,
+                                         char **out, ffa_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

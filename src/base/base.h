@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What every module may use: errors, checked memory, text, log, fault points, clock.
+ */
+#ifndef FFA_BASE_H
+#define FFA_BASE_H
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ffa/context.h>
+#include <ffa/status.h>
+
+/* ---- errors ---- */
+
+/* Jump to the single exit label `out` unless `expr` is FFA_OK; needs `ffa_status rc` in scope. */
+#define FFA_TRY(expr)                                                                              \
+    do {                                                                                           \
+        if ((rc = (expr)) != FFA_OK)                                                               \
+            goto out;                                                                              \
+    } while (0)
+
+/* Fill *err (if any) and return `status`. Message: lower case, no full stop, names the argument,
+ * the value and the limit. */
+ffa_status error_fail(ffa_error *err, ffa_status status, int32_t native, const char *format, ...)
+    FFA_PRINTF(4, 5);
+/* The standard FFA_NOMEM: "no memory for <what>". */
+ffa_status error_nomem(ffa_error *err, const char *what);
+
+/* Import an option struct that may come from an older or newer header: shorter is zero-filled, a
+ * longer one is accepted only if its unknown tail is zero. NULL gives all zero. */
+ffa_status opts_import(void *dst, size_t dst_size, const void *src, ffa_error *err);
+/* Export an info struct to a caller that may be older: at most the caller's struct_size bytes. */
+ffa_status opts_export(void *dst, const void *src, size_t src_size, ffa_error *err);
+
+/* ---- memory ---- */
+
+/* Zeroed, overflow-checked; NULL on overflow, on no memory, or for a fault point. count 0 gives a
+ * pointer that may be freed. */
+void *mem_array(size_t count, size_t size);
+/* Grow *at (count elements used, *capacity allocated) so that `need` fit; false: no memory, and
+ * *at is unchanged. */
+bool mem_grow(void **at, int64_t *capacity, int64_t need, size_t size);
+char *mem_strdup(const char *text); /* NULL for NULL */
+#define mem_free(memory) free(memory)
+
+/* ---- text ---- */
+
+/* A growing, always terminated string. A failed append sets `failed` and keeps the rest. */
+struct text {
+    char *at;
+    size_t bytes; /* without the terminator */
+    size_t capacity;
+    bool failed;
+};
+void text_add(struct text *text, const char *format, ...) FFA_PRINTF(2, 3);
+void text_add_bytes(struct text *text, const void *bytes, size_t count);
+void text_finish(struct text *text);
+/* Move the string out (caller frees); NULL if an append failed. */
+char *text_take(struct text *text);
+/* snprintf into a fixed array, terminated, cut if need be. */
+#define text_copy(array, ...) ((void)snprintf((array), sizeof(array), __VA_ARGS__))
+
+/* ---- log: a sink in the context, silent by default ---- */
+
+struct log {
+    ffa_log_fn fn;
+    void *user;
+};
+void log_line(const struct log *log, ffa_log_level level, const char *module, const char *format,
+              ...) FFA_PRINTF(4, 5);
+
+/* ---- clock ---- */
+
+int64_t clock_us(void);       /* monotonic */
+int64_t clock_unix_s(void);   /* wall clock */
+
+/* ---- fault points: tests make the nth call of a kind fail. Compiled to 0 without FFA_FAULTS ---- */
+
+enum fault_kind { FAULT_ALLOC, FAULT_FILE, FAULT_SQLITE, FAULT_NVRTC, FAULT_GPU, FAULT_COUNT };
+
+#ifdef FFA_FAULTS
+/* The nth call (from 1) of fault_here(kind) from now on answers true, once. nth 0 disarms. */
+void fault_arm(enum fault_kind kind, long nth);
+/* Whether the armed fault has fired since fault_arm. */
+bool fault_fired(void);
+bool fault_here(enum fault_kind kind);
+#else
+#define fault_here(kind) ((void)(kind), false)
+#endif
+
+#endif

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/base.h"
+
+#include <stdio.h>
+
+const char *ffa_status_text(ffa_status status)
+{
+    switch (status) {
+#define X(name, value, text)                                                                       \
+    case FFA_##name:                                                                               \
+        return text;
+        FFA_STATUS_MAP(X)
+#undef X
+    }
+    return "unknown status";
+}
+
+#define VERSION_TEXT(a, b, c) #a "." #b "." #c
+#define VERSION_EXPAND(a, b, c) VERSION_TEXT(a, b, c)
+
+const char *ffa_version(void)
+{
+    return VERSION_EXPAND(FFA_VERSION_MAJOR, FFA_VERSION_MINOR, FFA_VERSION_PATCH);
+}
+
+void ffa_free(void *memory)
+{
+    free(memory);
+}
+
+ffa_status error_fail(ffa_error *err, ffa_status status, int32_t native, const char *format, ...)
+{
+    va_list args;
+
+    if (!err)
+        return status;
+    err->status = status;
+    err->native = native;
+    va_start(args, format);
+    (void)vsnprintf(err->message, sizeof err->message, format, args);
+    va_end(args);
+    return status;
+}
+
+ffa_status error_nomem(ffa_error *err, const char *what)
+{
+    return error_fail(err, FFA_NOMEM, 0, "no memory for %s", what);
+}
+
+ffa_status opts_import(void *dst, size_t dst_size, const void *src, ffa_error *err)
+{
+    const unsigned char *bytes = src;
+    uint32_t src_size;
+
+    memset(dst, 0, dst_size);
+    if (!src)
+        return FFA_OK;
+    memcpy(&src_size, src, sizeof src_size);
+    if (src_size < sizeof src_size)
+        return error_fail(err, FFA_INVALID, 0, "struct_size is %u: start from the _INIT macro",
+                          src_size);
+
+    for (size_t i = dst_size; i < src_size; i++)
+        if (bytes[i])
+            return error_fail(err, FFA_UNSUPPORTED, 0,
+                              "an option at byte %zu is newer than this library", i);
+    memcpy(dst, src, src_size < dst_size ? src_size : dst_size);
+    return FFA_OK;
+}
+
+ffa_status opts_export(void *dst, const void *src, size_t src_size, ffa_error *err)
+{
+    uint32_t dst_size;
+
+    memcpy(&dst_size, dst, sizeof dst_size);
+    if (dst_size < sizeof dst_size)
+        return error_fail(err, FFA_INVALID, 0, "struct_size is %u: start from the _INIT macro",
+                          dst_size);
+    memset(dst, 0, dst_size);
+    memcpy(dst, src, dst_size < src_size ? dst_size : src_size);
+    memcpy(dst, &dst_size, sizeof dst_size);
+    return FFA_OK;
+}

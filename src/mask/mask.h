@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The mask object: checked slices and their normal form, built together, immutable afterwards.
+ */
+#ifndef FFA_MASK_MASK_H
+#define FFA_MASK_MASK_H
+
+#include "mask/normal.h"
+
+struct mask_list {
+    ffa_slice *slices;
+    int64_t count;
+    struct normal normal;
+};
+
+struct ffa_mask {
+    ffa_mask_shape shape;
+    int32_t head_count; /* 1: shared by all heads */
+    struct mask_list *lists; /* [head_count] */
+};
+
+#endif

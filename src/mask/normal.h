@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The normal form of a mask: disjoint bands. Step 0 of every plan.
+ *
+ * The query axis is cut into segments; within one, every row attends the same number of key
+ * intervals, whose bounds move by 0 or 1 key a row. Intervals of a row are non-empty, ascending,
+ * and apart: hi of one < lo of the next (touching ones are merged). So each attended cell lies in
+ * exactly one interval, whatever the slices overlapped. Rows in no segment attend nothing.
+ */
+#ifndef FFA_MASK_NORMAL_H
+#define FFA_MASK_NORMAL_H
+
+#include "base/base.h"
+#include <ffa/mask.h>
+
+/* Row r of the segment attends [lo + lo_step * (r - row_begin), hi + hi_step * (r - row_begin)). */
+struct normal_interval {
+    int32_t lo, hi;           /* at the segment's first row */
+    int32_t lo_step, hi_step; /* 0 or 1 */
+};
+
+struct normal_segment {
+    int32_t row_begin, row_end;
+    int64_t interval_begin; /* index into intervals */
+    int32_t interval_count; /* >= 1 */
+    int32_t pad_;
+};
+
+struct normal {
+    struct normal_segment *segments; /* ascending, disjoint */
+    int64_t segment_count;
+    struct normal_interval *intervals;
+    int64_t interval_count;
+    int64_t area; /* attended cells */
+};
+
+/* slices: already checked against the shape. */
+ffa_status normal_build(struct normal *out, const ffa_slice *slices, int64_t slice_count,
+                        ffa_error *err);
+void normal_finish(struct normal *normal);
+/* The invariant above, for tests and after build in debug; FFA_BUG names the segment. */
+ffa_status normal_check(const struct normal *normal, const ffa_mask_shape *shape, ffa_error *err);
+
+/* Exact number of cells of one slice, closed form (MASKS: area). */
+int64_t slice_area(const ffa_slice *slice);
+/* Whether the slice attends cell (row, key): the one rule of mask.h. */
+bool slice_has(const ffa_slice *slice, int64_t row, int64_t key);
+
+#endif

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Forward tile plans: pure C, deterministic, no GPU.
+ *
+ * tile_build cuts the query axis into tiles of at most tile_m rows (at document starts, too, where
+ * that lowers the visited blocks), gives each its sweeps and bands, and orders the tiles by work,
+ * longest first (ties: lower row first). tiles of all lists stand in one array, list by list.
+ */
+#ifndef FFA_TILE_TILE_H
+#define FFA_TILE_TILE_H
+
+#include "mask/mask.h"
+#include "tile_plan.h"
+
+_Static_assert(sizeof(struct plan_tile) == 32, "device layout");
+_Static_assert(sizeof(struct plan_sweep) == 32, "device layout");
+_Static_assert(sizeof(struct plan_band) == 32, "device layout");
+
+struct tile_options {
+    int32_t tile_m, tile_n;
+    bool no_cuts; /* keep tiles aligned to tile_m: to measure what cuts bring */
+};
+
+struct tile_plan {
+    ffa_mask_shape shape;
+    int32_t tile_m, tile_n;
+    int32_t list_count;
+    int32_t *list_begin; /* [list_count + 1]: tiles of list l are [list_begin[l], list_begin[l+1]) */
+    struct plan_tile *tiles;
+    int64_t tile_count;
+    struct plan_sweep *sweeps;
+    int64_t sweep_count;
+    struct plan_band *bands;
+    int64_t band_count;
+    int64_t block_count;    /* tile_m x tile_n blocks visited, over all lists */
+    int64_t partial_blocks; /* of those, not full */
+    int64_t area;           /* attended cells, over all lists */
+};
+
+ffa_status tile_build(struct tile_plan *out, const ffa_mask *mask, const struct tile_options *opts,
+                      ffa_error *err);
+void tile_finish(struct tile_plan *plan);
+/* Structural invariants of tile_plan.h, each with the tile named; FFA_BUG otherwise. */
+ffa_status tile_check(const struct tile_plan *plan, ffa_error *err);
+
+#endif

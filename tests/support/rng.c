@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "support/rng.h"
+
+#include <assert.h>
+#include <math.h>
+
+uint64_t rng_next(struct rng *rng)
+{
+    uint64_t z = (rng->state += 0x9e3779b97f4a7c15u);
+
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+int64_t rng_range(struct rng *rng, int64_t low, int64_t high)
+{
+    assert(low <= high);
+    return low + (int64_t)(rng_next(rng) % (uint64_t)(high - low + 1));
+}
+
+double rng_normal(struct rng *rng)
+{
+    double u = ((double)(rng_next(rng) >> 11) + 1.0) * 0x1p-53;
+    double v = (double)(rng_next(rng) >> 11) * 0x1p-53;
+
+    return sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v);
+}

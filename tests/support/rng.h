@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A seeded generator for tests (splitmix64, Steele et al. 2014): the same numbers everywhere.
+ */
+#ifndef TESTS_RNG_H
+#define TESTS_RNG_H
+
+#include <stdint.h>
+
+struct rng {
+    uint64_t state;
+};
+
+uint64_t rng_next(struct rng *rng);
+/* Uniform in [low, high], both included. */
+int64_t rng_range(struct rng *rng, int64_t low, int64_t high);
+/* Standard normal. */
+double rng_normal(struct rng *rng);
+
+#endif

@@ -19,4 +19,9 @@ struct ffa_mask {
     struct mask_list *lists; /* [head_count] */
 };
 
+/* FFA_INVALID, naming seqlen_q or seqlen_k with its limit. */
+ffa_status mask_check_shape(const ffa_mask_shape *shape, ffa_error *err);
+/* "full", "causal", "invcausal", "bicausal"; NULL for any other type. */
+const char *slice_type_name(int32_t type);
+
 #endif

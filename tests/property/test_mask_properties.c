@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The normal form against the union counted cell by cell, on seeded random slices.
+ *
+ * A failure prints its seed; FFA_MASK_SEED in the environment replays that one case.
+ */
+#include "mask/mask.h"
+#include "support/rng.h"
+
+#include <check.h>
+#include <stdio.h>
+
+enum { SIDE_MAX = 200, SLICES_MAX = 200 };
+
+static const ffa_error no_error = { FFA_OK, 0, "" };
+
+struct problem {
+    ffa_mask_shape shape;
+    ffa_slice slices[SLICES_MAX];
+    int64_t count;
+};
+
+/* How slices are drawn: each style provokes another kind of meeting. */
+enum style {
+    STYLE_ANY,   /* any ranges, any types */
+    STYLE_LARGE, /* each covers most of the mask */
+    STYLE_SMALL, /* a few rows and keys each */
+    STYLE_GRID,  /* bounds on multiples of 4: many ties and touching edges */
+    STYLE_THIN,  /* few keys a slice: links and gaps */
+    STYLE_COUNT
+};
+
+static void range_draw(struct rng *rng, enum style style, int64_t tokens, int64_t *begin,
+                       int64_t *end)
+{
+    int64_t longest = style == STYLE_SMALL ? 8 : tokens;
+    int64_t shortest = style == STYLE_LARGE ? tokens / 2 : 0;
+
+    if (longest > tokens)
+        longest = tokens;
+    *end = rng_range(rng, shortest, longest);
+    *begin = rng_range(rng, 0, tokens - *end);
+    *end += *begin;
+    if (style == STYLE_GRID) {
+        *begin = *begin / 4 * 4;
+        *end = *end / 4 * 4;
+    }
+}
+
+static void problem_draw(struct problem *out, uint64_t seed)
+{
+    struct rng rng = { seed };
+    enum style style = (enum style)(seed % STYLE_COUNT);
+    int64_t side = rng_range(&rng, 0, 9) == 0 ? SIDE_MAX : 40;
+
+    out->shape.seqlen_q = rng_range(&rng, 1, side);
+    out->shape.seqlen_k = rng_range(&rng, 1, side);
+    out->count = rng_range(&rng, 0, rng_range(&rng, 0, 9) == 0 ? SLICES_MAX : 12);
+    for (int64_t i = 0; i < out->count; i++) {
+        ffa_slice *slice = &out->slices[i];
+
+        *slice = (ffa_slice){ .type = (int32_t)rng_range(&rng, 0, 3) };
+        range_draw(&rng, style, out->shape.seqlen_q, &slice->q_begin, &slice->q_end);
+        range_draw(&rng, style, out->shape.seqlen_k, &slice->k_begin, &slice->k_end);
+        if (style == STYLE_THIN && slice->k_end - slice->k_begin > 5)
+            slice->k_end = slice->k_begin + rng_range(&rng, 1, 5);
+    }
+}
+
+/* covered[row][key]: how many slices attend the cell, by the rule of ffa/mask.h, written out. */
+static void problem_count(const struct problem *p, uint16_t covered[SIDE_MAX][SIDE_MAX])
+{
+    memset(covered, 0, sizeof(uint16_t[SIDE_MAX][SIDE_MAX]));
+    for (int64_t n = 0; n < p->count; n++) {
+        const ffa_slice *s = &p->slices[n];
+        int64_t sq = s->q_end - s->q_begin, sk = s->k_end - s->k_begin;
+
+        for (int64_t i = 0; i < sq; i++)
+            for (int64_t j = 0; j < sk; j++) {
+                bool below = j <= i + sk - sq; /* the diagonal through the last corner */
+                bool above = j >= i;           /* the diagonal through the first corner */
+                bool attends = s->type == FFA_SLICE_FULL        ? true
+                               : s->type == FFA_SLICE_CAUSAL    ? below
+                               : s->type == FFA_SLICE_INVCAUSAL ? above
+                                                                : below && above;
+                if (attends)
+                    covered[s->q_begin + i][s->k_begin + j]++;
+            }
+    }
+}
+
+static void normal_count(const struct normal *normal, uint16_t covered[SIDE_MAX][SIDE_MAX])
+{
+    memset(covered, 0, sizeof(uint16_t[SIDE_MAX][SIDE_MAX]));
+    for (int64_t n = 0; n < normal->segment_count; n++) {
+        const struct normal_segment *s = &normal->segments[n];
+
+        for (int32_t i = 0; i < s->row_end - s->row_begin; i++)
+            for (int32_t j = 0; j < s->interval_count; j++) {
+                const struct normal_interval *at = &normal->intervals[s->interval_begin + j];
+
+                for (int32_t key = at->lo + i * at->lo_step; key < at->hi + i * at->hi_step; key++)
+                    covered[s->row_begin + i][key]++;
+            }
+    }
+}
+
+static void problem_print(const struct problem *p, uint64_t seed)
+{
+    fprintf(stderr, "FFA_MASK_SEED=%llu {\"seqlen_q\":%lld,\"seqlen_k\":%lld,\"slices\":[",
+            (unsigned long long)seed, (long long)p->shape.seqlen_q, (long long)p->shape.seqlen_k);
+    for (int64_t i = 0; i < p->count; i++)
+        fprintf(stderr, "%s[%lld,%lld,%lld,%lld,%d]", i ? "," : "", (long long)p->slices[i].q_begin,
+                (long long)p->slices[i].q_end, (long long)p->slices[i].k_begin,
+                (long long)p->slices[i].k_end, p->slices[i].type);
+    fprintf(stderr, "]}\n");
+}
+
+/* NULL, or what is wrong. */
+static const char *normal_fault(const struct problem *p)
+{
+    static uint16_t want[SIDE_MAX][SIDE_MAX], got[SIDE_MAX][SIDE_MAX];
+    static char message[600];
+    struct normal normal;
+    ffa_error err = no_error;
+    const char *fault = NULL;
+    int64_t area = 0;
+
+    if (normal_build(&normal, p->slices, p->count, &err) != FFA_OK)
+        return "normal_build failed";
+    problem_count(p, want);
+    if (normal_check(&normal, &p->shape, &err) != FFA_OK) {
+        (void)snprintf(message, sizeof message, "%s", err.message);
+        fault = message;
+    } else {
+        normal_count(&normal, got);
+    }
+    for (int64_t row = 0; !fault && row < p->shape.seqlen_q; row++)
+        for (int64_t key = 0; key < p->shape.seqlen_k; key++) {
+            area += want[row][key] > 0;
+            if (got[row][key] != (want[row][key] > 0)) {
+                (void)snprintf(message, sizeof message,
+                               "cell (%lld, %lld): %d slices, %d intervals", (long long)row,
+                               (long long)key, want[row][key], got[row][key]);
+                fault = message;
+            }
+        }
+    if (!fault && area != normal.area)
+        fault = "the area is wrong";
+    normal_finish(&normal);
+    return fault;
+}
+
+static void problem_drop(struct problem *p, int64_t index)
+{
+    memmove(&p->slices[index], &p->slices[index + 1],
+            (size_t)(p->count - index - 1) * sizeof *p->slices);
+    p->count--;
+}
+
+/* Leave out slices as long as the failure stays. */
+static void problem_shrink(struct problem *p)
+{
+    for (int64_t i = 0; i < p->count;) {
+        struct problem less = *p;
+
+        problem_drop(&less, i);
+        if (normal_fault(&less))
+            *p = less;
+        else
+            i++;
+    }
+}
+
+static void seed_check(uint64_t seed)
+{
+    struct problem p;
+    const char *fault;
+
+    problem_draw(&p, seed);
+    fault = normal_fault(&p);
+    if (!fault)
+        return;
+    problem_shrink(&p);
+    problem_print(&p, seed);
+    ck_abort_msg("seed %llu: %s", (unsigned long long)seed, normal_fault(&p));
+}
+
+START_TEST(normal_form_is_the_union)
+{
+    const char *replay = getenv("FFA_MASK_SEED");
+
+    if (replay) {
+        seed_check(strtoull(replay, NULL, 10));
+        return;
+    }
+    for (uint64_t seed = 0; seed < 20000; seed++)
+        seed_check(seed);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("mask properties");
+    TCase *tc = tcase_create("mask properties");
+    SRunner *runner;
+    int failed;
+
+    tcase_set_timeout(tc, 100);
+    tcase_add_test(tc, normal_form_is_the_union);
+    suite_add_tcase(suite, tc);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

@@ -63,8 +63,9 @@ void text_add_bytes(struct text *text, const void *bytes, size_t count);
 void text_finish(struct text *text);
 /* Move the string out (caller frees); NULL if an append failed. */
 char *text_take(struct text *text);
-/* snprintf into a fixed array, terminated, cut if need be. */
-#define text_copy(array, ...) ((void)snprintf((array), sizeof(array), __VA_ARGS__))
+/* Format into a fixed array, terminated, cut if need be. */
+#define text_copy(array, ...) text_format((array), sizeof(array), __VA_ARGS__)
+void text_format(char *at, size_t bytes, const char *format, ...) FFA_PRINTF(3, 4);
 
 /* ---- log: a sink in the context, silent by default ---- */
 

@@ -70,3 +70,12 @@ char *text_take(struct text *text)
     *text = (struct text){ 0 };
     return at;
 }
+
+void text_format(char *at, size_t bytes, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(at, bytes, format, args);
+    va_end(args);
+}

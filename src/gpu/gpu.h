@@ -21,4 +21,68 @@ const char *gpu_device_name(const struct gpu_device *device);
 const char *gpu_device_arch(const struct gpu_device *device); /* "sm_90a" */
 int gpu_device_sm_count(const struct gpu_device *device);
 
+/* ---- kernels ---- */
+
+struct gpu_kernel;
+
+struct gpu_kernel_desc {
+    const void *cubin;
+    size_t cubin_bytes;
+    const char *entry;
+    int32_t threads;
+    int32_t shared_bytes; /* dynamic, a block */
+};
+
+/* Loads a cubin on the device; loads lazily nothing afterwards. The cubin is copied by the driver.
+ */
+ffa_status gpu_kernel_load(struct gpu_kernel **out, struct gpu_device *device,
+                           const struct gpu_kernel_desc *desc, ffa_error *err);
+void gpu_kernel_unload(struct gpu_kernel *kernel);
+
+/* Enqueue one launch with a single struct argument. */
+ffa_status gpu_kernel_enqueue(const struct gpu_kernel *kernel, int32_t blocks, const void *args,
+                              ffa_stream stream, ffa_error *err);
+
+/* ---- tensor maps: what the copy engine needs to know of a tensor ---- */
+
+struct tensor_map; /* templates/attention_forward.args.h */
+
+struct gpu_tensor {
+    const char *name; /* for messages */
+    const void *data;
+    int64_t tokens, heads, head_dim;
+    int64_t token_stride, head_stride; /* elements */
+    bool is_fp16;                      /* else bf16 */
+    int32_t box_rows;                  /* box: 64 columns x 1 head x box_rows tokens */
+};
+
+/* Pure host work, under a microsecond. Rows past the last token read as zero. */
+ffa_status gpu_tensor_map(struct tensor_map *out, const struct gpu_device *device,
+                          const struct gpu_tensor *tensor, ffa_error *err);
+
+/* ---- memory and streams; a NULL stream is the legacy default stream ---- */
+
+ffa_status gpu_alloc(struct gpu_device *device, void **out, int64_t bytes, ffa_error *err);
+void gpu_free(struct gpu_device *device, void *memory);
+/* Stream-ordered, for the convenience call. */
+ffa_status gpu_alloc_enqueue(struct gpu_device *device, void **out, int64_t bytes,
+                             ffa_stream stream, ffa_error *err);
+ffa_status gpu_free_enqueue(struct gpu_device *device, void *memory, ffa_stream stream,
+                            ffa_error *err);
+/* Blocks until done when to or from pageable host memory. */
+ffa_status gpu_copy(struct gpu_device *device, void *dst, const void *src, int64_t bytes,
+                    ffa_error *err);
+/* From host memory that may be reused at return. FFA_INVALID while the stream is capturing. */
+ffa_status gpu_upload_enqueue(struct gpu_device *device, void *dst, const void *src, int64_t bytes,
+                              ffa_stream stream, ffa_error *err);
+ffa_status gpu_fill_enqueue(struct gpu_device *device, void *dst, int byte, int64_t bytes,
+                            ffa_stream stream, ffa_error *err);
+ffa_status gpu_synchronize(struct gpu_device *device, ffa_error *err);
+
+/* ---- a stopwatch of two events, made at first use ---- */
+
+ffa_status gpu_time_begin(struct gpu_device *device, ffa_stream stream, ffa_error *err);
+/* Blocks until the events have passed. */
+ffa_status gpu_time_end(struct gpu_device *device, ffa_stream stream, float *ms, ffa_error *err);
+
 #endif

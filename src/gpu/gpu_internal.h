@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the files of src/gpu share: the CUDA headers, the error adapter, the device.
+ */
+#ifndef FFA_GPU_INTERNAL_H
+#define FFA_GPU_INTERNAL_H
+
+#include "gpu/gpu.h"
+
+#include <cuda.h> /* types only: the driver is reached through cudaGetDriverEntryPointByVersion */
+#include <cuda_runtime_api.h>
+
+typedef CUresult (*tensor_map_encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
+                                         const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
+                                         const cuuint32_t *, CUtensorMapInterleave,
+                                         CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                         CUtensorMapFloatOOBfill);
+
+struct gpu_device {
+    int ordinal;
+    int sm_count;
+    char name[128];
+    char arch[16];
+    tensor_map_encode_fn tensor_map_encode;
+    cudaEvent_t begin, end; /* NULL until the stopwatch is used */
+};
+
+/* `doing` completes "cannot ...". */
+ffa_status gpu_status(cudaError_t code, const char *doing, ffa_error *err);
+
+/* Make the device current; *previous receives what to restore (gpu_leave). A call of the library
+ * leaves the caller's current device as it was. */
+ffa_status gpu_enter(const struct gpu_device *device, int *previous, ffa_error *err);
+void gpu_leave(const struct gpu_device *device, int previous);
+
+#endif

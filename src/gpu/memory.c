@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Device memory, copies, and the stopwatch. Each function makes the device current for its call.
+ */
+#include "gpu/gpu_internal.h"
+
+/* Run one CUDA call on the device. */
+#define ON_DEVICE(device, call, doing, err)                                                        \
+    do {                                                                                           \
+        int previous = (device)->ordinal;                                                          \
+        ffa_status rc = gpu_enter((device), &previous, (err));                                     \
+        if (rc == FFA_OK)                                                                          \
+            rc = gpu_status((call), (doing), (err));                                               \
+        gpu_leave((device), previous);                                                             \
+        return rc;                                                                                 \
+    } while (0)
+
+ffa_status gpu_alloc(struct gpu_device *device, void **out, int64_t bytes, ffa_error *err)
+{
+    *out = NULL;
+    ON_DEVICE(device, cudaMalloc(out, (size_t)bytes), "allocate device memory", err);
+}
+
+void gpu_free(struct gpu_device *device, void *memory)
+{
+    int previous = device->ordinal;
+
+    if (!memory)
+        return;
+    (void)gpu_enter(device, &previous, NULL);
+    (void)cudaFree(memory);
+    gpu_leave(device, previous);
+}
+
+ffa_status gpu_alloc_enqueue(struct gpu_device *device, void **out, int64_t bytes,
+                             ffa_stream stream, ffa_error *err)
+{
+    *out = NULL;
+    ON_DEVICE(device, cudaMallocAsync(out, (size_t)bytes, stream), "allocate device memory", err);
+}
+
+ffa_status gpu_free_enqueue(struct gpu_device *device, void *memory, ffa_stream stream,
+                            ffa_error *err)
+{
+    if (!memory)
+        return FFA_OK;
+    ON_DEVICE(device, cudaFreeAsync(memory, stream), "free device memory", err);
+}
+
+ffa_status gpu_copy(struct gpu_device *device, void *dst, const void *src, int64_t bytes,
+                    ffa_error *err)
+{
+    ON_DEVICE(device, cudaMemcpy(dst, src, (size_t)bytes, cudaMemcpyDefault), "copy memory", err);
+}
+
+ffa_status gpu_upload_enqueue(struct gpu_device *device, void *dst, const void *src, int64_t bytes,
+                              ffa_stream stream, ffa_error *err)
+{
+    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    int previous = device->ordinal;
+    ffa_status rc;
+
+    FFA_TRY(gpu_enter(device, &previous, err));
+    FFA_TRY(gpu_status(cudaStreamIsCapturing(stream, &capture), "query the stream", err));
+    if (capture != cudaStreamCaptureStatusNone) {
+        rc = error_fail(err, FFA_INVALID, 0,
+                        "the stream is capturing a graph: upload the plan before the capture");
+        goto out;
+    }
+    /* A copy from pageable memory has read its source when the call returns. */
+    FFA_TRY(gpu_status(cudaMemcpyAsync(dst, src, (size_t)bytes, cudaMemcpyHostToDevice, stream),
+                       "upload", err));
+out:
+    gpu_leave(device, previous);
+    return rc;
+}
+
+ffa_status gpu_fill_enqueue(struct gpu_device *device, void *dst, int byte, int64_t bytes,
+                            ffa_stream stream, ffa_error *err)
+{
+    ON_DEVICE(device, cudaMemsetAsync(dst, byte, (size_t)bytes, stream), "fill device memory", err);
+}
+
+ffa_status gpu_synchronize(struct gpu_device *device, ffa_error *err)
+{
+    ON_DEVICE(device, cudaDeviceSynchronize(), "finish the device's work", err);
+}
+
+ffa_status gpu_time_begin(struct gpu_device *device, ffa_stream stream, ffa_error *err)
+{
+    int previous = device->ordinal;
+    ffa_status rc;
+
+    FFA_TRY(gpu_enter(device, &previous, err));
+    if (!device->begin)
+        FFA_TRY(gpu_status(cudaEventCreate(&device->begin), "create an event", err));
+    if (!device->end)
+        FFA_TRY(gpu_status(cudaEventCreate(&device->end), "create an event", err));
+    FFA_TRY(gpu_status(cudaEventRecord(device->begin, stream), "record an event", err));
+out:
+    gpu_leave(device, previous);
+    return rc;
+}
+
+ffa_status gpu_time_end(struct gpu_device *device, ffa_stream stream, float *ms, ffa_error *err)
+{
+    int previous = device->ordinal;
+    ffa_status rc;
+
+    *ms = 0.0f;
+    if (!device->begin || !device->end)
+        return error_fail(err, FFA_INVALID, 0, "the stopwatch was not started");
+    FFA_TRY(gpu_enter(device, &previous, err));
+    FFA_TRY(gpu_status(cudaEventRecord(device->end, stream), "record an event", err));
+    FFA_TRY(gpu_status(cudaEventSynchronize(device->end), "wait for an event", err));
+    FFA_TRY(
+        gpu_status(cudaEventElapsedTime(ms, device->begin, device->end), "read the events", err));
+out:
+    gpu_leave(device, previous);
+    return rc;
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Launch arguments and shared-memory size of attention_forward, read by host (C17) and device
+ * (C++17). Pointers are device addresses; strides count elements.
+ */
+#ifndef FFA_ATTENTION_FORWARD_ARGS_H
+#define FFA_ATTENTION_FORWARD_ARGS_H
+
+#include "tile_plan.h"
+
+/* A CUtensorMap: 128 opaque bytes. */
+struct tensor_map {
+    unsigned long long opaque[16];
+} __attribute__((aligned(64)));
+
+struct attention_forward_args {
+    struct tensor_map q, k, v; /* (column, head, row); boxes of 64 columns x 1 x tile_m or tile_n */
+    void *out;                 /* [tokens_q][heads_q][head_dim] */
+    float *lse;                /* [tokens_q][heads_q], natural log */
+    const struct plan_tile *tiles;
+    const struct plan_sweep *sweeps;
+    const struct plan_band *bands;
+    int *counters; /* [2]: next work item, blocks done; 0 before and after a launch */
+    long long out_token_stride, out_head_stride;
+    long long lse_token_stride, lse_head_stride;
+    float scale_log2; /* softmax_scale * log2(e), > 0 */
+    int work_count;   /* tiles x heads (one list), or tiles x group (a list a kv head) */
+    int tile_count;
+    int heads_q;
+    int group;            /* heads_q / heads_kv */
+    int section_heads;    /* query heads worked on together, so that their K and V stay in L2 */
+    int list_per_kv_head; /* 0: one list of tiles for all heads */
+    int pad_;
+};
+
+enum {
+    FORWARD_INLINE_SWEEPS = 6, /* of a tile, copied to shared memory ahead of its turn */
+    FORWARD_INLINE_BANDS = 10,
+    FORWARD_TILE_SLOTS = 2
+};
+
+/* One tile ahead of its turn, in shared memory. */
+struct forward_tile_slot {
+    struct plan_tile tile; /* row_count 0: no more work */
+    int head;
+    int pad_[7];
+    struct plan_sweep sweeps[FORWARD_INLINE_SWEEPS];
+    struct plan_band bands[FORWARD_INLINE_BANDS];
+};
+
+/* How many tiles of Q fit: two, so that the next one loads while this one ends, if there is room.
+ */
+#ifdef __CUDACC__
+__host__ __device__ constexpr
+#else
+static inline
+#endif
+    int
+    attention_forward_shared_bytes(int head_dim, int tile_m, int tile_n, int stages, int q_slots)
+{
+    return 1024 /* alignment */ + 2 * head_dim * (q_slots * tile_m + 2 * stages * tile_n) +
+           8 * (4 * stages + 2 * q_slots + 2 * FORWARD_TILE_SLOTS) +
+           FORWARD_TILE_SLOTS * (int)sizeof(struct forward_tile_slot);
+}
+
+#ifdef __CUDACC__
+__host__ __device__ constexpr
+#else
+static inline
+#endif
+    int
+    attention_forward_q_slots(int head_dim, int tile_m, int tile_n, int stages)
+{
+    return attention_forward_shared_bytes(head_dim, tile_m, tile_n, stages, 2) <= 232448 ? 2 : 1;
+}
+
+#endif

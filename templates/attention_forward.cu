@@ -1,0 +1,690 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * attention_forward: out = softmax(scale * q k^T on the mask) v, and lse, for sm_90a.
+ *
+ * Persistent blocks take (tile, head) work items from a counter; each owns its output rows and
+ * writes them once. One block is a producer warpgroup (warp 0: copies, warp 1: scheduler) and
+ * `consumers` warpgroups of 64 query rows each. Per tile the consumers walk the tile's sweeps from
+ * the last block of keys to the first:
+ *
+ *     issue S' = Q K'^T, rescale O if the maximum moved far, issue O += P V, let the next
+ *     warpgroup issue, wait for S', softmax of S' -> P', wait for O
+ *
+ * so that one warpgroup's exponentials run under the other's matrix products, and its own under
+ * its O += P V. O is rescaled only where a row's maximum grew by more than 2^8 (the trick of
+ * FlashAttention-4): exact, since the sum uses the same stale maximum, and P stays below 2^8.
+ *
+ * Masks: only blocks that the plan does not call full are masked, from a row's [lo, hi) in
+ * registers. Rows of V past the end of a sweep belong to nobody here and are zeroed in shared
+ * memory, so that their NaNs never meet P = 0.
+ *
+ * (Algorithm: FlashAttention-3, Shah et al. 2024. Plan and masks: tile_plan.h.)
+ */
+#include "attention_forward.args.h"
+#include "ffa_device.h"
+#include "ptx.h"
+#include "wgmma.h"
+
+namespace {
+
+namespace spec {
+#include "attention_forward.spec.def"
+#include "ffa_spec.h"
+#undef FFA_SPEC
+}
+
+constexpr int head_dim = spec::head_dim;
+constexpr int consumers = spec::consumers;
+constexpr int tile_m = 64 * consumers;
+constexpr int tile_n = spec::tile_n;
+constexpr int stages = spec::stages;
+constexpr int threads = 128 * (consumers + 1);
+constexpr int panels = head_dim / 64; /* of 64 columns, 128 bytes: one swizzle row */
+constexpr int o_regs = head_dim / 2;
+constexpr int s_regs = tile_n / 2;
+constexpr int p_regs = tile_n / 4;
+static_assert(head_dim % 64 == 0, "head_dim must be a multiple of 64");
+static_assert(tile_n % 16 == 0, "tile_n must be a multiple of 16");
+
+constexpr int q_slots = attention_forward_q_slots(head_dim, tile_m, tile_n, stages);
+constexpr int tile_slots = FORWARD_TILE_SLOTS;
+constexpr int q_bytes = tile_m * head_dim * 2;
+constexpr int kv_bytes = tile_n * head_dim * 2;
+constexpr int q_panel_bytes = tile_m * 128;
+constexpr int kv_panel_bytes = tile_n * 128;
+
+/* Offsets in shared memory, from a 1024-byte boundary. */
+constexpr int q_at = 0;
+constexpr int k_at = q_at + q_slots * q_bytes;
+constexpr int v_at = k_at + stages * kv_bytes;
+constexpr int bars_at = v_at + stages * kv_bytes;
+constexpr int bar_count = 4 * stages + 2 * q_slots + 2 * tile_slots;
+constexpr int slots_at = bars_at + 8 * bar_count;
+static_assert(1024 + slots_at + tile_slots * (int)sizeof(forward_tile_slot) ==
+                  attention_forward_shared_bytes(head_dim, tile_m, tile_n, stages, q_slots),
+              "host and device disagree on shared memory");
+
+/* k_full[s], v_full[s]: the producer arrives once with the block's bytes; consumers wait.
+ * k_empty[s], v_empty[s]: each consumer warp arrives when its products have read the block.
+ * q_full[s], q_empty[s]: the same for the tile's Q.
+ * tile_full[s]: the scheduler's lanes arrive; producer and consumers wait for the tile's record.
+ * tile_empty[s]: consumer warps and the producer arrive when they need the record no more. */
+struct barriers {
+    uint32_t base;
+    FFA_DEVICE_MEMBER uint32_t k_full(int s) const { return base + 8 * s; }
+    FFA_DEVICE_MEMBER uint32_t k_empty(int s) const { return base + 8 * (stages + s); }
+    FFA_DEVICE_MEMBER uint32_t v_full(int s) const { return base + 8 * (2 * stages + s); }
+    FFA_DEVICE_MEMBER uint32_t v_empty(int s) const { return base + 8 * (3 * stages + s); }
+    FFA_DEVICE_MEMBER uint32_t q_full(int s) const { return base + 8 * (4 * stages + s); }
+    FFA_DEVICE_MEMBER uint32_t q_empty(int s) const
+    {
+        return base + 8 * (4 * stages + q_slots + s);
+    }
+    FFA_DEVICE_MEMBER uint32_t tile_full(int s) const
+    {
+        return base + 8 * (4 * stages + 2 * q_slots + s);
+    }
+    FFA_DEVICE_MEMBER uint32_t tile_empty(int s) const
+    {
+        return base + 8 * (4 * stages + 2 * q_slots + tile_slots + s);
+    }
+};
+
+/* A position in a ring of `count` slots; `parity` is that of the full barrier's current phase. */
+template <int count> struct ring {
+    int slot = 0;
+    uint32_t parity = 0;
+    FFA_DEVICE_MEMBER void next()
+    {
+        if (++slot == count) {
+            slot = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+/* Debug specialisations trap after about a second and name the barrier. */
+FFA_DEVICE void wait(uint32_t bar, uint32_t parity, const char *name)
+{
+    if (spec::debug) {
+        for (int tries = 0; !mbarrier_try_wait_parity(bar, parity); ++tries)
+            if (tries > (1 << 20)) {
+                printf("attention_forward: block %d thread %d waits for %s, parity %u\n",
+                       (int)blockIdx.x, (int)threadIdx.x, name, parity);
+                __trap();
+            }
+    } else {
+        while (!mbarrier_try_wait_parity(bar, parity))
+            ;
+    }
+}
+
+struct shared_view {
+    uint32_t base; /* shared-window address of the 1024-byte boundary */
+    char *generic;
+    FFA_DEVICE_MEMBER uint32_t q(int slot) const { return base + q_at + slot * q_bytes; }
+    FFA_DEVICE_MEMBER uint32_t k(int s) const { return base + k_at + s * kv_bytes; }
+    FFA_DEVICE_MEMBER uint32_t v(int s) const { return base + v_at + s * kv_bytes; }
+    FFA_DEVICE_MEMBER barriers bars() const { return barriers{ base + bars_at }; }
+    FFA_DEVICE_MEMBER forward_tile_slot *slot(int s) const
+    {
+        return reinterpret_cast<forward_tile_slot *>(generic + slots_at) + s;
+    }
+};
+
+/* Sweep `index` of a tile: from its slot, or from the plan where the slot is too small. */
+FFA_DEVICE plan_sweep tile_sweep(const attention_forward_args &a, const forward_tile_slot *slot,
+                                 int index)
+{
+    return index < FORWARD_INLINE_SWEEPS ? slot->sweeps[index]
+                                         : a.sweeps[slot->tile.sweep_begin + index];
+}
+
+FFA_DEVICE plan_band tile_band(const attention_forward_args &a, const forward_tile_slot *slot,
+                               int index)
+{
+    return index < FORWARD_INLINE_BANDS ? slot->bands[index]
+                                        : a.bands[slot->tile.band_begin + index];
+}
+
+/* ---- scheduler: one warp, up to tile_slots tiles ahead ---- */
+
+struct work {
+    int tile, head;
+};
+
+/* Item -> (tile, head): sections of heads outermost, then tiles longest first, then the heads of a
+ * section, so that what runs at a time shares K and V in L2. */
+FFA_DEVICE work work_find(const attention_forward_args &a, int item)
+{
+    if (a.list_per_kv_head)
+        return work{ item / a.group, item % a.group };
+    const int section_items = a.tile_count * a.section_heads;
+    const int section = item / section_items;
+    const int rest = item - section * section_items;
+    const int first_head = section * a.section_heads;
+    const int heads = min(a.section_heads, a.heads_q - first_head);
+    return work{ rest / heads, first_head + rest % heads };
+}
+
+FFA_DEVICE void scheduler_run(const attention_forward_args &a, const shared_view &smem, int lane)
+{
+    const barriers bars = smem.bars();
+    ring<tile_slots> at;
+    int item = (int)blockIdx.x;
+
+    for (;;) {
+        wait(bars.tile_empty(at.slot), at.parity ^ 1, "tile_empty");
+        forward_tile_slot *slot = smem.slot(at.slot);
+        const bool has_work = item < a.work_count;
+        if (has_work) {
+            const work w = work_find(a, item);
+            const plan_tile tile = a.tiles[w.tile];
+            if (lane == 0) {
+                slot->tile = tile;
+                slot->head = w.head + (a.list_per_kv_head ? tile.list * a.group : 0);
+            }
+            if (lane < FORWARD_INLINE_SWEEPS && lane < tile.sweep_count)
+                slot->sweeps[lane] = a.sweeps[tile.sweep_begin + lane];
+            if (lane < FORWARD_INLINE_BANDS && lane < tile.band_count)
+                slot->bands[lane] = a.bands[tile.band_begin + lane];
+        } else if (lane == 0) {
+            slot->tile.row_count = 0;
+        }
+        mbarrier_arrive(bars.tile_full(at.slot));
+        at.next();
+        if (!has_work)
+            break;
+        if (lane == 0)
+            item = (int)gridDim.x + atomicAdd(&a.counters[0], 1);
+        item = __shfl_sync(0xffffffffu, item, 0);
+    }
+    /* The last block to finish leaves the counters ready for the next launch: every block has
+     * taken its last item by then. */
+    if (lane == 0 && atomicAdd(&a.counters[1], 1) == (int)gridDim.x - 1) {
+        atomicExch(&a.counters[0], 0);
+        atomicExch(&a.counters[1], 0);
+    }
+}
+
+/* ---- producer: one thread ---- */
+
+FFA_DEVICE void load_block(const void *map, uint32_t dst, uint32_t bar, int head, int row)
+{
+    mbarrier_arrive_expect_tx(bar, kv_bytes);
+#pragma unroll
+    for (int panel = 0; panel < panels; ++panel)
+        cp_async_bulk_tensor_3d(dst + panel * kv_panel_bytes, map, bar, panel * 64, head, row);
+}
+
+FFA_DEVICE void producer_run(const attention_forward_args &a, const shared_view &smem)
+{
+    const barriers bars = smem.bars();
+    ring<tile_slots> tile_at;
+    ring<q_slots> q_at_;
+    ring<stages> k_at_, v_at_;
+
+    prefetch_tensormap(&a.q);
+    prefetch_tensormap(&a.k);
+    prefetch_tensormap(&a.v);
+    for (;; tile_at.next()) {
+        wait(bars.tile_full(tile_at.slot), tile_at.parity, "tile_full (producer)");
+        const forward_tile_slot *slot = smem.slot(tile_at.slot);
+        const int row_count = slot->tile.row_count;
+        const int sweep_count = slot->tile.sweep_count;
+        if (row_count == 0)
+            break;
+        const int head = slot->head;
+        const int kv_head = head / a.group;
+        bool is_first = true;
+        int pending_row = 0; /* V lags one block behind K, as it is used later */
+
+        for (int i = 0; i < sweep_count; ++i) {
+            const plan_sweep sweep = tile_sweep(a, slot, i);
+            const int blocks = (sweep.k_end - sweep.k_begin + tile_n - 1) / tile_n;
+            for (int j = blocks - 1; j >= 0; --j) {
+                const int row = sweep.k_begin + j * tile_n;
+                if (is_first) {
+                    wait(bars.q_empty(q_at_.slot), q_at_.parity ^ 1, "q_empty");
+                    mbarrier_arrive_expect_tx(bars.q_full(q_at_.slot), q_bytes);
+#pragma unroll
+                    for (int panel = 0; panel < panels; ++panel)
+                        cp_async_bulk_tensor_3d(smem.q(q_at_.slot) + panel * q_panel_bytes, &a.q,
+                                                bars.q_full(q_at_.slot), panel * 64, head,
+                                                slot->tile.row_begin);
+                    q_at_.next();
+                }
+                wait(bars.k_empty(k_at_.slot), k_at_.parity ^ 1, "k_empty");
+                load_block(&a.k, smem.k(k_at_.slot), bars.k_full(k_at_.slot), kv_head, row);
+                k_at_.next();
+                if (!is_first) {
+                    wait(bars.v_empty(v_at_.slot), v_at_.parity ^ 1, "v_empty");
+                    load_block(&a.v, smem.v(v_at_.slot), bars.v_full(v_at_.slot), kv_head,
+                               pending_row);
+                    v_at_.next();
+                }
+                pending_row = row;
+                is_first = false;
+            }
+        }
+        mbarrier_arrive(bars.tile_empty(tile_at.slot));
+        if (sweep_count > 0) {
+            wait(bars.v_empty(v_at_.slot), v_at_.parity ^ 1, "v_empty");
+            load_block(&a.v, smem.v(v_at_.slot), bars.v_full(v_at_.slot), kv_head, pending_row);
+            v_at_.next();
+        }
+    }
+}
+
+/* ---- consumers ---- */
+
+/* Ping-pong: warpgroup w issues its products only after its predecessor in the round has. */
+FFA_DEVICE void turn_wait(int warpgroup)
+{
+    if (consumers == 1)
+        return;
+    if (warpgroup == 0)
+        bar_sync<1, 256>();
+    else if (warpgroup == 1)
+        bar_sync<2, 256>();
+    else
+        bar_sync<3, 256>();
+}
+
+FFA_DEVICE void turn_pass(int warpgroup)
+{
+    if (consumers == 1)
+        return;
+    const int next = warpgroup + 1 == consumers ? 0 : warpgroup + 1;
+    if (next == 0)
+        bar_arrive<1, 256>();
+    else if (next == 1)
+        bar_arrive<2, 256>();
+    else
+        bar_arrive<3, 256>();
+}
+
+FFA_DEVICE void warpgroup_sync(int warpgroup)
+{
+    if (warpgroup == 0)
+        bar_sync<4, 128>();
+    else if (warpgroup == 1)
+        bar_sync<5, 128>();
+    else
+        bar_sync<6, 128>();
+}
+
+/* Where a consumer stands in its tile's sweeps, from the last block of a sweep to its first. */
+struct cursor {
+    int sweep_index;
+    int block;
+    plan_sweep sweep;
+    int lo[2], hi[2]; /* keys that this thread's two rows attend in the sweep */
+    FFA_DEVICE_MEMBER int key() const { return sweep.k_begin + block * tile_n; }
+    FFA_DEVICE_MEMBER bool is_full() const
+    {
+        return key() >= sweep.full_begin && key() + tile_n <= sweep.full_end;
+    }
+    /* Rows of the block past the sweep's end. */
+    FFA_DEVICE_MEMBER int tail() const { return max(key() + tile_n - sweep.k_end, 0); }
+};
+
+FFA_DEVICE void cursor_enter(cursor &c, const attention_forward_args &a,
+                             const forward_tile_slot *slot, int row)
+{
+    c.sweep = tile_sweep(a, slot, c.sweep_index);
+    c.block = (c.sweep.k_end - c.sweep.k_begin + tile_n - 1) / tile_n - 1;
+    c.lo[0] = c.lo[1] = 0;
+    c.hi[0] = c.hi[1] = 0;
+    for (int i = 0; i < c.sweep.band_count; ++i) {
+        const plan_band band = tile_band(a, slot, c.sweep.band_begin + i);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const int d = row + 8 * r - band.row_begin;
+            if (d >= 0 && row + 8 * r < band.row_end) {
+                c.lo[r] = band.lo + band.lo_step * d;
+                c.hi[r] = band.hi + band.hi_step * d;
+            }
+        }
+    }
+}
+
+/* To the next block; false: that was the last one of the tile. */
+FFA_DEVICE bool cursor_next(cursor &c, const attention_forward_args &a,
+                            const forward_tile_slot *slot, int row)
+{
+    if (--c.block >= 0)
+        return true;
+    if (++c.sweep_index >= slot->tile.sweep_count)
+        return false;
+    cursor_enter(c, a, slot, row);
+    return true;
+}
+
+/* Scores outside [lo, hi) of their row become -inf. */
+FFA_DEVICE void mask_scores(float (&s)[s_regs], const cursor &c, int lane)
+{
+    const int first = c.key() + lane % 4 * 2;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const int lo = c.lo[r] - first;
+        const int hi = c.hi[r] - first;
+#pragma unroll
+        for (int j = 0; j < tile_n / 8; ++j)
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                const int column = j * 8 + e;
+                if (column < lo || column >= hi)
+                    s[j * 4 + r * 2 + e] = neg_inf();
+            }
+    }
+}
+
+struct softmax_state {
+    float top[2];     /* the maximum in use, of raw scores: at most 2^8 too small, in powers of 2 */
+    float sum[2];     /* this thread's share of sum exp2(scale_log2 * (s - top)) */
+    float rescale[2]; /* what O must be multiplied with before the next product */
+    bool has_rescale; /* uniform over the warp */
+};
+
+constexpr float rescale_threshold = 8.0f;
+
+/* s: scores -> exp2(scale_log2 * (s - top)). */
+FFA_DEVICE void softmax_step(float (&s)[s_regs], softmax_state &st, float scale_log2)
+{
+    bool grew[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        float top = s[r * 2];
+#pragma unroll
+        for (int j = 0; j < tile_n / 8; ++j) {
+            top = fmaxf(top, s[j * 4 + r * 2]);
+            top = fmaxf(top, s[j * 4 + r * 2 + 1]);
+        }
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+        /* False for -inf - -inf = NaN: a row still without keys. */
+        grew[r] = (top - st.top[r]) * scale_log2 > rescale_threshold;
+        const float next = grew[r] ? top : st.top[r];
+        st.rescale[r] = grew[r] ? ex2_approx((st.top[r] - next) * scale_log2) : 1.0f;
+        st.top[r] = next;
+    }
+    st.has_rescale = __any_sync(0xffffffffu, grew[0] || grew[1]);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const float shift = st.top[r] == neg_inf() ? 0.0f : st.top[r] * scale_log2;
+        float sum = 0.0f;
+#pragma unroll
+        for (int j = 0; j < tile_n / 8; ++j)
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                const int i = j * 4 + r * 2 + e;
+                s[i] = ex2_approx(fmaf(s[i], scale_log2, -shift));
+                sum += s[i];
+            }
+        st.sum[r] = st.sum[r] * st.rescale[r] + sum;
+    }
+}
+
+FFA_DEVICE void convert_p(uint32_t (&p)[p_regs], const float (&s)[s_regs])
+{
+#pragma unroll
+    for (int i = 0; i < p_regs; ++i)
+        p[i] = pack_half2<spec::dtype>(s[2 * i], s[2 * i + 1]);
+}
+
+FFA_DEVICE void rescale_o(float (&o)[o_regs], const softmax_state &st)
+{
+#pragma unroll
+    for (int i = 0; i < o_regs; ++i)
+        o[i] *= st.rescale[i / 2 % 2];
+}
+
+FFA_DEVICE void issue_qk(float (&s)[s_regs], uint64_t q, uint64_t k)
+{
+#pragma unroll
+    for (int step = 0; step < head_dim / 16; ++step)
+        wgmma<tile_n, spec::dtype>::ss(
+            s, descriptor_advance(q, step / 4 * q_panel_bytes + step % 4 * 32),
+            descriptor_advance(k, step / 4 * kv_panel_bytes + step % 4 * 32), step > 0);
+}
+
+FFA_DEVICE void issue_pv(float (&o)[o_regs], const uint32_t (&p)[p_regs], uint64_t v,
+                         int accumulate)
+{
+#pragma unroll
+    for (int step = 0; step < tile_n / 16; ++step)
+        wgmma<head_dim, spec::dtype>::rs(o, p[4 * step], p[4 * step + 1], p[4 * step + 2],
+                                         p[4 * step + 3], descriptor_advance(v, step * 2048),
+                                         step > 0 ? 1 : accumulate);
+}
+
+/* Rows [tile_n - tail, tile_n) of a V block become 0. Every warpgroup writes all of them: the same
+ * zeros, so they may meet. */
+FFA_DEVICE void zero_tail(uint32_t v, int tail, int warpgroup, int thread)
+{
+    for (int i = (tile_n - tail) * 8 + thread; i < tile_n * 8; i += 128)
+#pragma unroll
+        for (int panel = 0; panel < panels; ++panel)
+            st_shared_v4_zero(v + panel * kv_panel_bytes + i * 16);
+    fence_proxy_async();
+    warpgroup_sync(warpgroup);
+}
+
+/* Write the thread's two rows of out and lse. Four threads of a row trade registers so that each
+ * stores 16 bytes of 8 neighbouring columns. */
+FFA_DEVICE void store_rows(const attention_forward_args &a, const float (&o)[o_regs],
+                           softmax_state &st, int head, int row, int row_end, int lane)
+{
+    const int quad = lane % 4;
+    const bool is_odd = quad & 1, is_high = quad & 2;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        float sum = st.sum[r];
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        const float inverse = 1.0f / sum;
+        const bool is_empty = sum == 0.0f;
+        const bool is_mine = row + 8 * r < row_end;
+        uint16_t *out = (uint16_t *)a.out + (long long)(row + 8 * r) * a.out_token_stride +
+                        (long long)head * a.out_head_stride + quad * 8;
+#pragma unroll
+        for (int g = 0; g < head_dim / 32; ++g) {
+            uint32_t x[4];
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                const int i = (g * 4 + j) * 4 + r * 2;
+                x[j] = is_empty ? 0u : pack_half2<spec::dtype>(o[i] * inverse, o[i + 1] * inverse);
+            }
+            const uint32_t r0 = __shfl_xor_sync(0xffffffffu, is_odd ? x[0] : x[1], 1);
+            const uint32_t r1 = __shfl_xor_sync(0xffffffffu, is_odd ? x[2] : x[3], 1);
+            const uint32_t y0 = is_odd ? r0 : x[0], y1 = is_odd ? x[1] : r0;
+            const uint32_t y2 = is_odd ? r1 : x[2], y3 = is_odd ? x[3] : r1;
+            const uint32_t z0 = __shfl_xor_sync(0xffffffffu, is_high ? y0 : y2, 2);
+            const uint32_t z1 = __shfl_xor_sync(0xffffffffu, is_high ? y1 : y3, 2);
+            if (is_mine)
+                st_global_v4(out + g * 32, is_high ? z0 : y0, is_high ? z1 : y1, is_high ? y2 : z0,
+                             is_high ? y3 : z1);
+        }
+        if (is_mine && quad == 0)
+            a.lse[(long long)(row + 8 * r) * a.lse_token_stride +
+                  (long long)head * a.lse_head_stride] =
+                is_empty ? neg_inf()
+                         : (st.top[r] * a.scale_log2 + lg2_approx(sum)) * 0.6931471805599453f;
+    }
+}
+
+FFA_DEVICE void consumer_run(const attention_forward_args &a, const shared_view &smem,
+                             int warpgroup, int thread)
+{
+    const barriers bars = smem.bars();
+    const int lane = thread % 32;
+    const bool is_leader = lane == 0;
+    const int tile_row = warpgroup * 64 + thread / 32 * 16 + lane / 4;
+    ring<tile_slots> tile_at;
+    ring<q_slots> q_at_;
+    ring<stages> k_at_, v_at_;
+
+    if (warpgroup == consumers - 1)
+        turn_pass(warpgroup);
+    for (;; tile_at.next()) {
+        wait(bars.tile_full(tile_at.slot), tile_at.parity, "tile_full (consumer)");
+        const forward_tile_slot *slot = smem.slot(tile_at.slot);
+        const int row_count = slot->tile.row_count;
+        if (row_count == 0)
+            break;
+        const int row = slot->tile.row_begin + tile_row;
+        const int row_end = slot->tile.row_begin + row_count;
+        const int head = slot->head;
+
+        float o[o_regs];
+        float s[s_regs];
+        uint32_t p[p_regs];
+        softmax_state st = { { neg_inf(), neg_inf() }, { 0.0f, 0.0f }, { 1.0f, 1.0f }, false };
+
+        if (slot->tile.sweep_count > 0) {
+            cursor c;
+            c.sweep_index = 0;
+            cursor_enter(c, a, slot, row);
+            const uint64_t q = descriptor_k_major(smem.q(q_at_.slot) + warpgroup * 64 * 128);
+            int tail = c.tail();
+            int accumulate = 0;
+
+            wait(bars.q_full(q_at_.slot), q_at_.parity, "q_full");
+            wait(bars.k_full(k_at_.slot), k_at_.parity, "k_full");
+            turn_wait(warpgroup);
+            touch(s);
+            wgmma_fence();
+            issue_qk(s, q, descriptor_k_major(smem.k(k_at_.slot)));
+            wgmma_commit();
+            turn_pass(warpgroup);
+            wgmma_wait<0>();
+            touch(s);
+            if (is_leader)
+                mbarrier_arrive(bars.k_empty(k_at_.slot));
+            k_at_.next();
+            if (!c.is_full())
+                mask_scores(s, c, lane);
+            softmax_step(s, st, a.scale_log2);
+            st.has_rescale = false; /* there is no O yet */
+            convert_p(p, s);
+
+            while (cursor_next(c, a, slot, row)) {
+                wait(bars.k_full(k_at_.slot), k_at_.parity, "k_full");
+                turn_wait(warpgroup);
+                touch(s);
+                wgmma_fence();
+                issue_qk(s, q, descriptor_k_major(smem.k(k_at_.slot)));
+                wgmma_commit();
+                if (st.has_rescale)
+                    rescale_o(o, st);
+                wait(bars.v_full(v_at_.slot), v_at_.parity, "v_full");
+                if (tail > 0)
+                    zero_tail(smem.v(v_at_.slot), tail, warpgroup, thread);
+                touch(o);
+                touch(p);
+                wgmma_fence();
+                issue_pv(o, p, descriptor_mn_major(smem.v(v_at_.slot), kv_panel_bytes), accumulate);
+                wgmma_commit();
+                turn_pass(warpgroup);
+                wgmma_wait<1>();
+                touch(s);
+                if (is_leader)
+                    mbarrier_arrive(bars.k_empty(k_at_.slot));
+                k_at_.next();
+                if (!c.is_full())
+                    mask_scores(s, c, lane);
+                softmax_step(s, st, a.scale_log2);
+                wgmma_wait<0>();
+                touch(o);
+                touch(p);
+                if (is_leader)
+                    mbarrier_arrive(bars.v_empty(v_at_.slot));
+                v_at_.next();
+                convert_p(p, s);
+                tail = c.tail();
+                accumulate = 1;
+            }
+            if (is_leader)
+                mbarrier_arrive(bars.q_empty(q_at_.slot));
+            q_at_.next();
+
+            if (st.has_rescale)
+                rescale_o(o, st);
+            wait(bars.v_full(v_at_.slot), v_at_.parity, "v_full");
+            if (tail > 0)
+                zero_tail(smem.v(v_at_.slot), tail, warpgroup, thread);
+            touch(o);
+            touch(p);
+            wgmma_fence();
+            issue_pv(o, p, descriptor_mn_major(smem.v(v_at_.slot), kv_panel_bytes), accumulate);
+            wgmma_commit();
+            wgmma_wait<0>();
+            touch(o);
+            if (is_leader)
+                mbarrier_arrive(bars.v_empty(v_at_.slot));
+            v_at_.next();
+        } else {
+#pragma unroll
+            for (int i = 0; i < o_regs; ++i)
+                o[i] = 0.0f;
+        }
+        if (is_leader)
+            mbarrier_arrive(bars.tile_empty(tile_at.slot));
+        store_rows(a, o, st, head, row, row_end, lane);
+    }
+    /* Take the turn that the last warpgroup passed at the start and nobody used. */
+    if (warpgroup == 0)
+        turn_wait(warpgroup);
+}
+
+}
+
+extern "C" __global__ void __launch_bounds__(threads, 1)
+    attention_forward(const __grid_constant__ attention_forward_args a)
+{
+    extern __shared__ char shared_bytes[];
+    const uint32_t raw = shared_address(shared_bytes);
+    const uint32_t pad = (1024 - raw % 1024) % 1024;
+    const shared_view smem{ raw + pad, shared_bytes + pad };
+    const barriers bars = smem.bars();
+    const int warpgroup = __shfl_sync(0xffffffffu, (int)threadIdx.x / 128, 0);
+    const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0);
+    const int lane = (int)threadIdx.x % 32;
+
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < stages; ++s) {
+            mbarrier_init(bars.k_full(s), 1);
+            mbarrier_init(bars.k_empty(s), 4 * consumers);
+            mbarrier_init(bars.v_full(s), 1);
+            mbarrier_init(bars.v_empty(s), 4 * consumers);
+        }
+        for (int s = 0; s < q_slots; ++s) {
+            mbarrier_init(bars.q_full(s), 1);
+            mbarrier_init(bars.q_empty(s), 4 * consumers);
+        }
+        for (int s = 0; s < tile_slots; ++s) {
+            mbarrier_init(bars.tile_full(s), 32);
+            mbarrier_init(bars.tile_empty(s), 4 * consumers + 1);
+        }
+        fence_mbarrier_init();
+    }
+    __syncthreads();
+
+    if (warpgroup == 0) {
+        if (consumers == 2)
+            setmaxnreg_dec<40>();
+        else if (consumers == 3)
+            setmaxnreg_dec<32>();
+        if (warp == 1)
+            scheduler_run(a, smem, lane);
+        else if (warp == 0 && lane == 0)
+            producer_run(a, smem);
+    } else {
+        if (consumers == 2)
+            setmaxnreg_inc<232>();
+        else if (consumers == 3)
+            setmaxnreg_inc<160>();
+        consumer_run(a, smem, warpgroup - 1, (int)threadIdx.x % 128);
+    }
+}

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Thin wrappers, one PTX instruction a function, named after it. Shared-memory addresses are 32-bit
+ * (shared window). "memory" clobbers keep the compiler from moving memory accesses across.
+ */
+#ifndef FFA_PTX_H
+#define FFA_PTX_H
+
+#include "ffa_device.h"
+
+FFA_DEVICE uint32_t shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* ---- mbarrier ---- */
+
+FFA_DEVICE void mbarrier_init(uint32_t bar, uint32_t count)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
+}
+
+FFA_DEVICE void mbarrier_arrive(uint32_t bar)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+
+FFA_DEVICE void mbarrier_arrive_expect_tx(uint32_t bar, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
+                 : "memory");
+}
+
+FFA_DEVICE bool mbarrier_try_wait_parity(uint32_t bar, uint32_t parity)
+{
+    uint32_t done;
+
+    asm volatile("{\n\t.reg .pred p;\n\t"
+                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
+                 "selp.u32 %0, 1, 0, p;\n\t}"
+                 : "=r"(done)
+                 : "r"(bar), "r"(parity)
+                 : "memory");
+    return done != 0;
+}
+
+FFA_DEVICE void fence_mbarrier_init()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+/* Makes ordinary stores to shared memory visible to wgmma and the copy engine. */
+FFA_DEVICE void fence_proxy_async()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* ---- named barriers: ids are immediates, or ptxas reserves all sixteen ---- */
+
+template <int id, int threads> FFA_DEVICE void bar_sync()
+{
+    asm volatile("bar.sync %0, %1;" ::"n"(id), "n"(threads) : "memory");
+}
+
+template <int id, int threads> FFA_DEVICE void bar_arrive()
+{
+    asm volatile("bar.arrive %0, %1;" ::"n"(id), "n"(threads) : "memory");
+}
+
+/* ---- copy engine ---- */
+
+/* A box of a 3-d tensor (column, head, row) into shared memory; completes on `bar`. */
+FFA_DEVICE void cp_async_bulk_tensor_3d(uint32_t dst, const void *map, uint32_t bar, int column,
+                                        int head, int row)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(dst),
+                 "l"(map), "r"(bar), "r"(column), "r"(head), "r"(row)
+                 : "memory");
+}
+
+FFA_DEVICE void prefetch_tensormap(const void *map)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+/* ---- registers ---- */
+
+template <int count> FFA_DEVICE void setmaxnreg_dec()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
+}
+
+template <int count> FFA_DEVICE void setmaxnreg_inc()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
+}
+
+/* ---- arithmetic ---- */
+
+FFA_DEVICE float ex2_approx(float x)
+{
+    float y;
+
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+FFA_DEVICE float lg2_approx(float x)
+{
+    float y;
+
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Two floats, `low` in the low half; round to nearest even. */
+template <int dtype> FFA_DEVICE uint32_t pack_half2(float low, float high)
+{
+    uint32_t packed;
+
+    if (dtype == 1)
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    else
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+}
+
+FFA_DEVICE void st_shared_v4_zero(uint32_t address)
+{
+    asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(0) : "memory");
+}
+
+FFA_DEVICE void st_global_v4(void *address, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(a), "r"(b), "r"(c),
+                 "r"(d)
+                 : "memory");
+}
+
+#endif

@@ -8,28 +8,93 @@
 #include "base/base.h"
 #include <ffa/kernel.h>
 
-enum { JIT_SPEC_MAX = 24 };
+enum {
+    JIT_SPEC_MAX = 24,
+    JIT_SCHEMA = 1 /* of the key; a change of what it covers is a new number */
+};
+
+/* ---- architectures and specs (spec.c) ---- */
+
+struct jit_arch {
+    const char *name;         /* "sm_90a": with the suffix, part of the key */
+    const char *virtual_name; /* "compute_90a" */
+    int32_t shared_bytes_max; /* a block may ask for */
+};
+
+/* FFA_INVALID for NULL or "", FFA_UNSUPPORTED for an unknown one; both name the known ones. */
+ffa_status jit_arch_find(const struct jit_arch **out, const char *name, ffa_error *err);
+#define JIT_ARCH_DEFAULT "sm_90a"
 
 /* One specialisation: the value of each spec row of a template, in the order of its .spec.def. */
 struct jit_spec {
     int32_t template_index;
     int32_t row_count;
-    int32_t values[JIT_SPEC_MAX];
+    int32_t values[JIT_SPEC_MAX]; /* zero past row_count */
 };
 
-struct jit; /* one per context; thread-safe */
-
-ffa_status jit_create(struct jit **out, const ffa_context_opts *opts, const struct log *log,
-                      ffa_error *err);
-void jit_destroy(struct jit *jit);
-
-/* All defaults of the template (rows with sample 0 stay 0: chosen by jit_spec_resolve). */
+/* All defaults of the template (rows whose initial value is below their least stay so: chosen by
+ * jit_spec_resolve). */
 ffa_status jit_spec_init(struct jit_spec *spec, const char *template_name, ffa_error *err);
 /* Set "name=value"; enumerated rows take names, too (dtype=bf16). */
 ffa_status jit_spec_set(struct jit_spec *spec, const char *setting, ffa_error *err);
 ffa_status jit_spec_put(struct jit_spec *spec, const char *name, int32_t value, ffa_error *err);
 int32_t jit_spec_get(const struct jit_spec *spec, const char *name); /* the row must exist */
-/* Choose what is still 0, then check every row and the combination (shared memory, registers). */
+/* Choose what was not set, then check every row and the combination (shared memory, registers).
+ * A resolved spec stays as it is. */
 ffa_status jit_spec_resolve(struct jit_spec *spec, const char *arch, ffa_error *err);
+/* Of a resolved spec: dynamic shared memory and threads a block of its launch. */
+int32_t jit_spec_shared_bytes(const struct jit_spec *spec);
+int32_t jit_spec_threads(const struct jit_spec *spec);
+const char *jit_spec_template(const struct jit_spec *spec);
+const char *jit_spec_row_name(const struct jit_spec *spec, int32_t row);
+/* "head_dim=128 dtype=1 ...", cut to size. */
+void jit_spec_text(const struct jit_spec *spec, char *out, size_t size);
+
+/* ---- kernels ---- */
+
+/* A cubin with all that is known of it; what the table keeps and the store writes and reads.
+ * In `info`: all but layer and resolve_us. */
+struct jit_kernel {
+    ffa_kernel_info info;
+    void *cubin;
+    size_t cubin_bytes;
+    char *record; /* the request, readable: name=value lines */
+};
+void jit_kernel_finish(struct jit_kernel *kernel);
+
+/* ---- the compiler: one per context, thread-safe ---- */
+
+struct jit;
+
+/* Reads the template text; does not open NVRTC. opts: its strings must outlive the jit. */
+ffa_status jit_create(struct jit **out, const ffa_context_opts *opts, const struct log *log,
+                      ffa_error *err);
+void jit_destroy(struct jit *jit);
+
+/* The key of a resolved spec, and the record behind it (caller frees). Opens nothing. */
+ffa_status jit_key(struct jit *jit, const struct jit_spec *spec, const char *arch, char key[33],
+                   char **record, ffa_error *err);
+
+/* Open NVRTC unless it is open. FFA_UNSUPPORTED lists what was tried. */
+ffa_status jit_open_compiler(struct jit *jit, ffa_error *err);
+/* Empty texts until NVRTC was opened; borrowed until destroy. */
+const char *jit_nvrtc_path(struct jit *jit);
+const char *jit_nvrtc_version(struct jit *jit);
+const char *jit_toolchain(struct jit *jit);
+
+struct jit_result {
+    struct jit_kernel kernel;
+    char *log; /* NVRTC's; set on FFA_COMPILE, too */
+    char *ptx; /* when asked for */
+};
+void jit_result_finish(struct jit_result *result);
+
+/* Compile a resolved spec. Thread: any number at once. On FFA_COMPILE out->log is set. */
+ffa_status jit_compile(struct jit *jit, const struct jit_spec *spec, const char *arch,
+                       bool want_ptx, struct jit_result *out, ffa_error *err);
+
+/* The nvcc line that compiles the same kernel from files (caller frees). */
+ffa_status jit_command(const struct jit_spec *spec, const char *arch, const char *templates_dir,
+                       const char *output, char **out, ffa_error *err);
 
 #endif

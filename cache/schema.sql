@@ -1,0 +1,39 @@
+-- The kernel store. application_id 'ffak'; user_version is the schema's version.
+PRAGMA application_id = 0x6666616b;
+PRAGMA user_version = 1;
+
+CREATE TABLE meta (
+    name  TEXT PRIMARY KEY NOT NULL,
+    value TEXT NOT NULL
+) STRICT;
+
+-- Cubins, one row for each distinct content.
+CREATE TABLE blob (
+    id     INTEGER PRIMARY KEY,
+    digest TEXT NOT NULL UNIQUE,     -- XXH3-128 of data, canonical, hexadecimal
+    bytes  INTEGER NOT NULL,         -- length of data
+    data   BLOB NOT NULL
+) STRICT;
+
+-- What was compiled. A row is (key, toolchain); `seal` covers all that never changes in it.
+CREATE TABLE kernel (
+    id           INTEGER PRIMARY KEY,
+    key          TEXT NOT NULL,      -- XXH3-128 of the request, canonical, hexadecimal
+    toolchain    TEXT NOT NULL,      -- "nvrtc 13.0 <build>"
+    blob         INTEGER NOT NULL REFERENCES blob (id),
+    seal         TEXT NOT NULL,      -- XXH3-128 of the columns below, key, toolchain and digest
+    template     TEXT NOT NULL,
+    arch         TEXT NOT NULL,
+    record       TEXT NOT NULL,      -- the request, readable: name=value lines
+    registers    INTEGER NOT NULL,
+    shared_bytes INTEGER NOT NULL,
+    spill_bytes  INTEGER NOT NULL,
+    advisories   INTEGER NOT NULL,
+    threads      INTEGER NOT NULL,
+    compile_us   INTEGER NOT NULL,
+    created_s    INTEGER NOT NULL,   -- Unix time
+    used_s       INTEGER NOT NULL,   -- Unix time of the last use, to a day
+    UNIQUE (key, toolchain)
+) STRICT;
+CREATE INDEX kernel_blob ON kernel (blob);
+CREATE INDEX kernel_used ON kernel (used_s, id);

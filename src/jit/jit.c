@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Key and compile of one specialisation. What the compiler sees is exactly what the key covers:
+ * the template's set of files, the spec values, the architecture and the options below.
+ */
+#include "jit/jit.h"
+
+#include "jit/digest.h"
+#include "jit/nvrtc.h"
+#include "jit/report.h"
+#include "jit/source.h"
+
+#include <pthread.h>
+#include <stdio.h>
+
+/* Options that change code: part of the key, sorted. */
+static const char *const code_options[] = { "-default-device", "-std=c++17" };
+enum { CODE_OPTIONS = sizeof code_options / sizeof *code_options };
+
+/* Options that do not. --no-cache: a hit in NVRTC's own cache hides the ptxas report.
+ * --no-source-include: NVRTC would else look for "..." in the working folder. */
+static const char *const plain_options[] = { "--no-cache", "--no-source-include",
+                                             "--ptxas-options=-v" };
+enum { PLAIN_OPTIONS = sizeof plain_options / sizeof *plain_options };
+
+struct jit {
+    struct sources sources;
+    const char *nvrtc_path; /* borrowed; NULL: search */
+    struct log log;
+    pthread_mutex_t lock;
+    struct nvrtc *nvrtc; /* under lock until set; then constant */
+};
+
+ffa_status jit_create(struct jit **out, const ffa_context_opts *opts, const struct log *log,
+                      ffa_error *err)
+{
+    struct jit *jit = mem_array(1, sizeof *jit);
+    ffa_status rc;
+
+    *out = NULL;
+    if (!jit)
+        return error_nomem(err, "the compiler");
+    jit->log = *log;
+    jit->nvrtc_path = opts->nvrtc_path;
+    (void)pthread_mutex_init(&jit->lock, NULL);
+    FFA_TRY(sources_open(&jit->sources, opts->templates_dir, err));
+    *out = jit;
+    jit = NULL;
+out:
+    jit_destroy(jit);
+    return rc;
+}
+
+void jit_destroy(struct jit *jit)
+{
+    if (!jit)
+        return;
+    nvrtc_close(jit->nvrtc);
+    sources_finish(&jit->sources);
+    (void)pthread_mutex_destroy(&jit->lock);
+    mem_free(jit);
+}
+
+void jit_kernel_finish(struct jit_kernel *kernel)
+{
+    mem_free(kernel->cubin);
+    mem_free(kernel->record);
+    *kernel = (struct jit_kernel){ 0 };
+}
+
+void jit_result_finish(struct jit_result *result)
+{
+    jit_kernel_finish(&result->kernel);
+    mem_free(result->log);
+    mem_free(result->ptx);
+    *result = (struct jit_result){ 0 };
+}
+
+/* ---- NVRTC ---- */
+
+static const struct nvrtc *opened(struct jit *jit)
+{
+    const struct nvrtc *nvrtc;
+
+    (void)pthread_mutex_lock(&jit->lock);
+    nvrtc = jit->nvrtc;
+    (void)pthread_mutex_unlock(&jit->lock);
+    return nvrtc;
+}
+
+/* The lock is held while the library loads, never while it compiles. */
+ffa_status jit_open_compiler(struct jit *jit, ffa_error *err)
+{
+    bool fresh = false;
+    ffa_status rc = FFA_OK;
+
+    (void)pthread_mutex_lock(&jit->lock);
+    if (!jit->nvrtc) {
+        rc = nvrtc_open(&jit->nvrtc, jit->nvrtc_path, err);
+        fresh = rc == FFA_OK;
+    }
+    (void)pthread_mutex_unlock(&jit->lock);
+    if (fresh)
+        log_line(&jit->log, FFA_LOG_INFO, "jit", "event=nvrtc_open path=%s toolchain=\"%s\"",
+                 nvrtc_path(jit->nvrtc), nvrtc_toolchain(jit->nvrtc));
+    return rc;
+}
+
+const char *jit_nvrtc_path(struct jit *jit)
+{
+    const struct nvrtc *nvrtc = opened(jit);
+
+    return nvrtc ? nvrtc_path(nvrtc) : "";
+}
+
+const char *jit_nvrtc_version(struct jit *jit)
+{
+    const struct nvrtc *nvrtc = opened(jit);
+
+    return nvrtc ? nvrtc_version(nvrtc) : "";
+}
+
+const char *jit_toolchain(struct jit *jit)
+{
+    const struct nvrtc *nvrtc = opened(jit);
+
+    return nvrtc ? nvrtc_toolchain(nvrtc) : "";
+}
+
+/* ---- key ---- */
+
+/* Row indices of a spec, sorted by name: the order rows are declared in is no part of the key. */
+static void sorted_rows(const struct jit_spec *spec, int32_t order[JIT_SPEC_MAX])
+{
+    for (int32_t i = 0; i < spec->row_count; i++) {
+        int32_t at = i;
+
+        for (; at > 0 &&
+               strcmp(jit_spec_row_name(spec, i), jit_spec_row_name(spec, order[at - 1])) < 0;
+             at--)
+            order[at] = order[at - 1];
+        order[at] = i;
+    }
+}
+
+ffa_status jit_key(struct jit *jit, const struct jit_spec *spec, const char *arch, char key[33],
+                   char **record, ffa_error *err)
+{
+    const char *name = jit_spec_template(spec);
+    int32_t order[JIT_SPEC_MAX];
+    struct text text = { 0 };
+    struct source_set set;
+    struct digest digest;
+    ffa_status rc;
+
+    *record = NULL;
+    FFA_TRY(sources_collect(&set, &jit->sources, name, err));
+    sorted_rows(spec, order);
+    digest_init(&digest);
+
+    digest_number(&digest, JIT_SCHEMA);
+    digest_text(&digest, name);
+    digest_text(&digest, arch);
+    text_add(&text, "schema=%d\ntemplate=%s\narch=%s\n", JIT_SCHEMA, name, arch);
+
+    digest_number(&digest, CODE_OPTIONS);
+    for (int i = 0; i < CODE_OPTIONS; i++) {
+        digest_text(&digest, code_options[i]);
+        text_add(&text, "option=%s\n", code_options[i]);
+    }
+    digest_number(&digest, spec->row_count);
+    for (int32_t i = 0; i < spec->row_count; i++) {
+        const char *row = jit_spec_row_name(spec, order[i]);
+
+        digest_text(&digest, row);
+        digest_number(&digest, spec->values[order[i]]);
+        text_add(&text, "spec.%s=%d\n", row, (int)spec->values[order[i]]);
+    }
+    digest_number(&digest, set.count);
+    for (int i = 0; i < set.count; i++) {
+        char bytes[DIGEST_TEXT];
+
+        digest_text(&digest, set.at[i]->name);
+        digest_field(&digest, set.at[i]->text, set.at[i]->bytes);
+        digest_bytes(set.at[i]->text, set.at[i]->bytes, bytes);
+        text_add(&text, "text.%s=%s\n", set.at[i]->name, bytes);
+    }
+    digest_final(&digest, key);
+    *record = text_take(&text);
+    if (!*record)
+        rc = error_nomem(err, "a kernel's record");
+out:
+    text_finish(&text);
+    return rc;
+}
+
+/* ---- compile ---- */
+
+/* Options as NVRTC takes them: pointers into one buffer of fixed rows. */
+struct options {
+    const char *at[CODE_OPTIONS + PLAIN_OPTIONS + 2 + JIT_SPEC_MAX];
+    int count;
+    char arch[32];
+    char defines[JIT_SPEC_MAX][64];
+};
+
+static void options_build(struct options *options, const struct jit_spec *spec, const char *arch)
+{
+    options->count = 0;
+    text_copy(options->arch, "-arch=%s", arch);
+    options->at[options->count++] = options->arch;
+    for (int i = 0; i < CODE_OPTIONS; i++)
+        options->at[options->count++] = code_options[i];
+    for (int i = 0; i < PLAIN_OPTIONS; i++)
+        options->at[options->count++] = plain_options[i];
+    options->at[options->count++] = "-DFFA_JIT";
+    for (int32_t i = 0; i < spec->row_count; i++) {
+        text_copy(options->defines[i], "-DFFA_SPEC_%s=%d", jit_spec_row_name(spec, i),
+                  (int)spec->values[i]);
+        options->at[options->count++] = options->defines[i];
+    }
+}
+
+static ffa_status run_nvrtc(struct jit *jit, const struct jit_spec *spec, const char *arch,
+                            bool want_ptx, struct nvrtc_output *out, ffa_error *err)
+{
+    const char *headers[SOURCE_SET_MAX], *names[SOURCE_SET_MAX];
+    struct options options;
+    struct source_set set;
+    int count = 0;
+    ffa_status rc;
+
+    FFA_TRY(sources_collect(&set, &jit->sources, jit_spec_template(spec), err));
+    for (int i = 0; i < set.count; i++) {
+        if (set.at[i] == set.root)
+            continue;
+        headers[count] = set.at[i]->text;
+        names[count++] = set.at[i]->name;
+    }
+    options_build(&options, spec, arch);
+    rc = nvrtc_compile(opened(jit),
+                       &(struct nvrtc_job){ .name = set.root->name,
+                                            .text = set.root->text,
+                                            .header_count = count,
+                                            .headers = headers,
+                                            .header_names = names,
+                                            .option_count = options.count,
+                                            .options = options.at,
+                                            .want_ptx = want_ptx },
+                       out, err);
+out:
+    return rc;
+}
+
+/* Say which kernel did not compile and why, in one line. */
+static ffa_status explain(ffa_status status, const struct jit_spec *spec, const char *log,
+                          ffa_error *err)
+{
+    char first[352], values[128];
+
+    report_first_error(log, first, sizeof first);
+    if (status != FFA_COMPILE || !*first)
+        return status;
+    jit_spec_text(spec, values, sizeof values);
+    return error_fail(err, FFA_COMPILE, err ? err->native : 0, "%s (%s): %s",
+                      jit_spec_template(spec), values, first);
+}
+
+static void fill_info(ffa_kernel_info *info, const struct jit_spec *spec, const char *arch,
+                      const char *log)
+{
+    struct report report = report_read(log, jit_spec_template(spec));
+
+    info->struct_size = (uint32_t)sizeof *info;
+    info->registers = report.registers;
+    info->shared_bytes =
+        jit_spec_shared_bytes(spec) + (report.shared_bytes > 0 ? report.shared_bytes : 0);
+    info->spill_bytes = report.spill_bytes;
+    info->advisory_count = report.advisory_count;
+    info->threads = jit_spec_threads(spec);
+    text_copy(info->template_name, "%s", jit_spec_template(spec));
+    text_copy(info->arch, "%s", arch);
+}
+
+ffa_status jit_compile(struct jit *jit, const struct jit_spec *spec, const char *arch,
+                       bool want_ptx, struct jit_result *out, ffa_error *err)
+{
+    struct jit_kernel *kernel = &out->kernel;
+    struct nvrtc_output got = { 0 };
+    int64_t started;
+    ffa_status rc;
+
+    *out = (struct jit_result){ 0 };
+    FFA_TRY(jit_key(jit, spec, arch, kernel->info.key, &kernel->record, err));
+    FFA_TRY(jit_open_compiler(jit, err));
+    started = clock_us();
+    rc = run_nvrtc(jit, spec, arch, want_ptx, &got, err);
+    out->log = got.log;
+    out->ptx = got.ptx;
+    kernel->cubin = got.cubin;
+    kernel->cubin_bytes = got.cubin_bytes;
+    kernel->info.compile_us = clock_us() - started;
+    kernel->info.cubin_bytes = (int64_t)got.cubin_bytes;
+    text_copy(kernel->info.toolchain, "%s", jit_toolchain(jit));
+    if (rc != FFA_OK) {
+        rc = explain(rc, spec, got.log, err);
+        goto out;
+    }
+    fill_info(&kernel->info, spec, arch, got.log);
+    if (!report_has_entry(kernel->cubin, kernel->cubin_bytes, jit_spec_template(spec)))
+        rc = error_fail(err, FFA_COMPILE, 0,
+                        "%s: its text defines no extern \"C\" kernel of that name",
+                        jit_spec_template(spec));
+out:
+    if (rc != FFA_OK)
+        jit_kernel_finish(kernel);
+    return rc;
+}
+
+/* ---- the same by hand ---- */
+
+/* In single quotes where a shell would not take it as it is. */
+static void add_quoted(struct text *text, const char *word)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "_-+=./,:@%";
+
+    if (*word && word[strspn(word, plain)] == '\0') {
+        text_add(text, "%s", word);
+        return;
+    }
+    text_add(text, "'");
+    for (; *word; word++)
+        if (*word == '\'')
+            text_add(text, "'\\''");
+        else
+            text_add_bytes(text, word, 1);
+    text_add(text, "'");
+}
+
+ffa_status jit_command(const struct jit_spec *spec, const char *arch, const char *templates_dir,
+                       const char *output, char **out, ffa_error *err)
+{
+    const struct jit_arch *found;
+    struct text text = { 0 }, file = { 0 };
+    ffa_status rc;
+
+    *out = NULL;
+    FFA_TRY(jit_arch_find(&found, arch, err));
+    text_add(&text, "nvcc -cubin -gencode=arch=%s,code=%s -std=c++17 -DFFA_JIT",
+             found->virtual_name, found->name);
+    for (int32_t i = 0; i < spec->row_count; i++)
+        text_add(&text, " -DFFA_SPEC_%s=%d", jit_spec_row_name(spec, i), (int)spec->values[i]);
+    text_add(&text, " -o ");
+    add_quoted(&text, output);
+    text_add(&file, "%s/%s.cu", templates_dir, jit_spec_template(spec));
+    text_add(&text, " ");
+    add_quoted(&text, file.failed ? "" : file.at);
+    *out = file.failed ? NULL : text_take(&text);
+    if (!*out)
+        rc = error_nomem(err, "a command line");
+out:
+    text_finish(&file);
+    text_finish(&text);
+    return rc;
+}

@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One table of NVRTC's functions. The library is opened, not linked, so that a program starts
+ * without it, a warmed deployment needs none, and a framework's own copy is shared.
+ */
+#include "jit/nvrtc.h"
+
+#include "jit/digest.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <glob.h>
+#include <nvrtc.h>
+#include <stdio.h>
+#include <sys/stat.h>
+
+enum { OLDEST_MAJOR = 12, OLDEST_MINOR = 8 };
+
+#define NVRTC_FUNCTIONS(X)                                                                         \
+    X(nvrtcVersion)                                                                                \
+    X(nvrtcGetErrorString)                                                                         \
+    X(nvrtcCreateProgram)                                                                          \
+    X(nvrtcDestroyProgram)                                                                         \
+    X(nvrtcCompileProgram)                                                                         \
+    X(nvrtcGetProgramLogSize)                                                                      \
+    X(nvrtcGetProgramLog)                                                                          \
+    X(nvrtcGetCUBINSize)                                                                           \
+    X(nvrtcGetCUBIN)                                                                               \
+    X(nvrtcGetPTXSize)                                                                             \
+    X(nvrtcGetPTX)
+
+struct nvrtc {
+#define X(name) __typeof__(&name) name;
+    NVRTC_FUNCTIONS(X)
+#undef X
+    char path[512];
+    char version[16];
+    char toolchain[47];
+};
+
+/* ---- finding ---- */
+
+/* Where it was looked for and why that did not do; becomes the error. */
+struct search {
+    struct text tried;
+    bool nomem;
+};
+
+static ffa_status bind(struct nvrtc *nvrtc, void *library, const char *name, struct search *search)
+{
+#define X(function)                                                                                \
+    *(void **)&nvrtc->function = dlsym(library, #function);                                        \
+    if (!nvrtc->function) {                                                                        \
+        text_add(&search->tried, "; '%s' lacks %s", name, #function);                              \
+        return FFA_UNSUPPORTED;                                                                    \
+    }
+    NVRTC_FUNCTIONS(X)
+#undef X
+    return FFA_OK;
+}
+
+/* A name for this very build: NVRTC has a version, but patch releases share it. Size, head (ELF
+ * header, build id) and tail (section table) of the file: stable, and cheap for 100 MB. */
+static ffa_status identify(struct nvrtc *nvrtc, int major, int minor, struct search *search)
+{
+    enum { PART = 65536 };
+    struct digest digest;
+    struct stat stat;
+    char build[DIGEST_TEXT];
+    FILE *file = fault_here(FAULT_FILE) ? NULL : fopen(nvrtc->path, "re");
+    char *part = mem_array(PART, 1);
+    ffa_status rc = FFA_UNSUPPORTED;
+
+    if (!part) {
+        search->nomem = true;
+        goto out;
+    }
+    if (!file || fstat(fileno(file), &stat) != 0) {
+        text_add(&search->tried, "; '%s' cannot be read", nvrtc->path);
+        goto out;
+    }
+    digest_init(&digest);
+    digest_number(&digest, (int64_t)stat.st_size);
+    digest_field(&digest, part, fread(part, 1, PART, file));
+    if (stat.st_size > PART && fseek(file, -PART, SEEK_END) == 0)
+        digest_field(&digest, part, fread(part, 1, PART, file));
+    digest_final(&digest, build);
+    text_copy(nvrtc->version, "%d.%d", major, minor);
+    text_copy(nvrtc->toolchain, "nvrtc %d.%d %.16s", major, minor, build);
+    rc = FFA_OK;
+out:
+    if (file)
+        (void)fclose(file);
+    mem_free(part);
+    return rc;
+}
+
+/* Take `library` if it is a whole NVRTC, new enough. */
+static bool accept(struct nvrtc *nvrtc, void *library, const char *name, struct search *search)
+{
+    Dl_info info;
+    int major = 0, minor = 0;
+
+    if (bind(nvrtc, library, name, search) != FFA_OK)
+        return false;
+    text_copy(nvrtc->path, "%s", name);
+    if (dladdr(dlsym(library, "nvrtcVersion"), &info) && info.dli_fname)
+        text_copy(nvrtc->path, "%s", info.dli_fname);
+    if (nvrtc->nvrtcVersion(&major, &minor) != NVRTC_SUCCESS || fault_here(FAULT_NVRTC)) {
+        text_add(&search->tried, "; '%s' does not tell its version", nvrtc->path);
+        return false;
+    }
+    if (major < OLDEST_MAJOR || (major == OLDEST_MAJOR && minor < OLDEST_MINOR)) {
+        text_add(&search->tried, "; '%s' is %d.%d, older than %d.%d", nvrtc->path, major, minor,
+                 OLDEST_MAJOR, OLDEST_MINOR);
+        return false;
+    }
+    return identify(nvrtc, major, minor, search) == FFA_OK;
+}
+
+static bool try_open(struct nvrtc *nvrtc, const char *name, int flags, struct search *search)
+{
+    void *library = fault_here(FAULT_NVRTC) ? NULL : dlopen(name, RTLD_NOW | RTLD_LOCAL | flags);
+
+    if (!library) {
+        if (!(flags & RTLD_NOLOAD))
+            text_add(&search->tried, "; '%s' not there", name);
+        return false;
+    }
+    if (accept(nvrtc, library, name, search))
+        return true;
+    (void)dlclose(library);
+    return false;
+}
+
+/* NVIDIA's toolkit and Python wheels, where they usually are. */
+static bool try_places(struct nvrtc *nvrtc, struct search *search)
+{
+    static const char *const patterns[] = {
+        FFA_NVRTC_BUILD_DIR "/libnvrtc.so.1[23]",
+        "/usr/local/cuda/lib64/libnvrtc.so.1[23]",
+        "/usr/local/lib/python3*/*-packages/nvidia/cu13/lib/libnvrtc.so.13",
+        "/usr/local/lib/python3*/*-packages/nvidia/cuda_nvrtc/lib/libnvrtc.so.12",
+        "/usr/lib/python3*/*-packages/nvidia/cu13/lib/libnvrtc.so.13",
+        "/usr/lib/python3*/*-packages/nvidia/cuda_nvrtc/lib/libnvrtc.so.12",
+    };
+
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
+        glob_t found = { 0 };
+        bool taken = false;
+
+        if (glob(patterns[i], 0, NULL, &found) == 0)
+            for (size_t n = found.gl_pathc; n > 0 && !taken; n--) /* newest name first */
+                taken = try_open(nvrtc, found.gl_pathv[n - 1], 0, search);
+        globfree(&found);
+        if (taken)
+            return true;
+    }
+    return false;
+}
+
+static bool find(struct nvrtc *nvrtc, struct search *search)
+{
+    static const char *const names[] = { "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so" };
+    static const int flags[] = { RTLD_NOLOAD, 0 };
+
+    for (size_t f = 0; f < sizeof flags / sizeof *flags; f++)
+        for (size_t n = 0; n < sizeof names / sizeof *names; n++)
+            if (try_open(nvrtc, names[n], flags[f], search))
+                return true;
+    return try_places(nvrtc, search);
+}
+
+ffa_status nvrtc_open(struct nvrtc **out, const char *path, ffa_error *err)
+{
+    struct nvrtc *nvrtc = mem_array(1, sizeof *nvrtc);
+    struct search search = { 0 };
+    ffa_status rc = FFA_OK;
+
+    *out = NULL;
+    if (!nvrtc) {
+        rc = error_nomem(err, "NVRTC's table of functions");
+        goto out;
+    }
+    if (!(path ? try_open(nvrtc, path, 0, &search) : find(nvrtc, &search))) {
+        rc = search.nomem || search.tried.failed
+                 ? error_nomem(err, "the search for NVRTC")
+                 : error_fail(err, FFA_UNSUPPORTED, 0,
+                              "no NVRTC >= %d.%d to compile with (option nvrtc_path names one): %s",
+                              OLDEST_MAJOR, OLDEST_MINOR,
+                              search.tried.at ? search.tried.at + 2 : "none found");
+        goto out;
+    }
+    *out = nvrtc;
+    nvrtc = NULL;
+out:
+    text_finish(&search.tried);
+    mem_free(nvrtc);
+    return rc;
+}
+
+void nvrtc_close(struct nvrtc *nvrtc)
+{
+    mem_free(nvrtc);
+}
+
+const char *nvrtc_path(const struct nvrtc *nvrtc)
+{
+    return nvrtc->path;
+}
+
+const char *nvrtc_version(const struct nvrtc *nvrtc)
+{
+    return nvrtc->version;
+}
+
+const char *nvrtc_toolchain(const struct nvrtc *nvrtc)
+{
+    return nvrtc->toolchain;
+}
+
+/* ---- compiling ---- */
+
+/* The adapter: `doing` completes "NVRTC cannot ...". */
+static ffa_status nvrtc_check(const struct nvrtc *nvrtc, nvrtcResult code, const char *doing,
+                              ffa_error *err)
+{
+    if (fault_here(FAULT_NVRTC))
+        code = NVRTC_ERROR_INTERNAL_ERROR;
+    if (code == NVRTC_SUCCESS)
+        return FFA_OK;
+    return error_fail(err,
+                      code == NVRTC_ERROR_OUT_OF_MEMORY    ? FFA_NOMEM
+                      : code == NVRTC_ERROR_INVALID_OPTION ? FFA_UNSUPPORTED
+                                                           : FFA_COMPILE,
+                      (int32_t)code, "NVRTC %s cannot %s: %s", nvrtc->version, doing,
+                      nvrtc->nvrtcGetErrorString(code));
+}
+
+typedef nvrtcResult (*size_fn)(nvrtcProgram, size_t *);
+typedef nvrtcResult (*bytes_fn)(nvrtcProgram, char *);
+
+static ffa_status fetch(const struct nvrtc *nvrtc, nvrtcProgram program, size_fn size,
+                        bytes_fn bytes, const char *what, void **out, size_t *count, ffa_error *err)
+{
+    char doing[48];
+    ffa_status rc;
+
+    text_copy(doing, "hand over the %s", what);
+    FFA_TRY(nvrtc_check(nvrtc, size(program, count), doing, err));
+    *out = mem_array(*count + 1, 1); /* terminated whatever it holds */
+    if (!*out) {
+        rc = error_nomem(err, what);
+        goto out;
+    }
+    rc = nvrtc_check(nvrtc, bytes(program, *out), doing, err);
+out:
+    return rc;
+}
+
+ffa_status nvrtc_compile(const struct nvrtc *nvrtc, const struct nvrtc_job *job,
+                         struct nvrtc_output *out, ffa_error *err)
+{
+    nvrtcProgram program = NULL;
+    size_t bytes = 0;
+    ffa_status compiled;
+    ffa_status rc;
+
+    *out = (struct nvrtc_output){ 0 };
+    FFA_TRY(nvrtc_check(nvrtc,
+                        nvrtc->nvrtcCreateProgram(&program, job->text, job->name, job->header_count,
+                                                  job->headers, job->header_names),
+                        "take the program", err));
+    compiled =
+        nvrtc_check(nvrtc, nvrtc->nvrtcCompileProgram(program, job->option_count, job->options),
+                    "compile", err);
+    /* The log first: on failure it is the only answer. */
+    rc = fetch(nvrtc, program, nvrtc->nvrtcGetProgramLogSize, nvrtc->nvrtcGetProgramLog, "log",
+               (void **)&out->log, &bytes, compiled == FFA_OK ? err : NULL);
+    if (compiled != FFA_OK)
+        rc = compiled;
+    if (rc != FFA_OK)
+        goto out;
+    FFA_TRY(fetch(nvrtc, program, nvrtc->nvrtcGetCUBINSize, nvrtc->nvrtcGetCUBIN, "cubin",
+                  &out->cubin, &out->cubin_bytes, err));
+    if (job->want_ptx)
+        FFA_TRY(fetch(nvrtc, program, nvrtc->nvrtcGetPTXSize, nvrtc->nvrtcGetPTX, "PTX",
+                      (void **)&out->ptx, &bytes, err));
+out:
+    if (program)
+        (void)nvrtc->nvrtcDestroyProgram(&program);
+    return rc;
+}

@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The registry of templates, made from their .spec.def files: names, limits, defaults, choices.
+ * To add a template: its rows, its functions and one line in `templates` below.
+ */
+#include "jit/digest.h"
+#include "jit/jit.h"
+
+#include "attention_forward.args.h"
+#include "base/embedded.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+
+/* ---- architectures ---- */
+
+static const struct jit_arch archs[] = {
+    { "sm_90a", "compute_90a", 227 * 1024 },
+};
+#define ARCH_NAMES "sm_90a"
+
+ffa_status jit_arch_find(const struct jit_arch **out, const char *name, ffa_error *err)
+{
+    *out = NULL;
+    if (!name || !*name)
+        return error_fail(err, FFA_INVALID, 0, "arch is empty; known: " ARCH_NAMES);
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
+        if (strcmp(archs[i].name, name) == 0) {
+            *out = &archs[i];
+            return FFA_OK;
+        }
+    return error_fail(err, FFA_UNSUPPORTED, 0,
+                      "there are no kernels for arch '%s'; supported: " ARCH_NAMES, name);
+}
+
+/* ---- rows ---- */
+
+struct row {
+    const char *name;
+    int32_t initial, lo, hi;
+    const char *doc;
+};
+
+static const struct row attention_forward_rows[] = {
+#define FFA_SPEC(name, sample, initial, lo, hi, doc) { #name, initial, lo, hi, doc },
+#include "attention_forward.spec.def"
+#undef FFA_SPEC
+};
+
+/* Rows whose values have names. */
+static const struct {
+    const char *row;
+    const char *name;
+    int32_t value;
+} value_names[] = {
+    { "dtype", "bf16", 1 },
+    { "dtype", "fp16", 2 },
+};
+
+/* ---- what a template needs beyond its rows ---- */
+
+struct forward {
+    int32_t head_dim, consumers, tile_n, stages;
+};
+
+static struct forward forward_of(const struct jit_spec *spec)
+{
+    return (struct forward){
+        .head_dim = jit_spec_get(spec, "head_dim"),
+        .consumers = jit_spec_get(spec, "consumers"),
+        .tile_n = jit_spec_get(spec, "tile_n"),
+        .stages = jit_spec_get(spec, "stages"),
+    };
+}
+
+static int32_t forward_shared_bytes(const struct forward *f)
+{
+    int32_t tile_m = 64 * f->consumers;
+    int32_t q_slots = attention_forward_q_slots(f->head_dim, tile_m, f->tile_n, f->stages);
+
+    return attention_forward_shared_bytes(f->head_dim, tile_m, f->tile_n, f->stages, q_slots);
+}
+
+/* Registers a consumer thread holds at once: O, the scores of one block, P of the one before. */
+static int32_t forward_registers(const struct forward *f)
+{
+    return f->head_dim / 2 + f->tile_n / 2 + f->tile_n / 4;
+}
+
+static ffa_status forward_resolve(struct jit_spec *spec, const struct jit_arch *arch,
+                                  ffa_error *err)
+{
+    static const struct forward heuristic[] = {
+        { .head_dim = 64, .consumers = 2, .tile_n = 128, .stages = 2 },
+        { .head_dim = 128, .consumers = 2, .tile_n = 128, .stages = 2 },
+    };
+    const struct forward *choice = NULL;
+    struct forward f = forward_of(spec);
+    bool choose_stages = f.stages == 0;
+    int32_t registers_max;
+
+    for (size_t i = 0; i < sizeof heuristic / sizeof *heuristic; i++)
+        if (heuristic[i].head_dim == f.head_dim)
+            choice = &heuristic[i];
+    if (!choice)
+        return error_fail(err, FFA_INVALID, 0, "attention_forward: head_dim is %d, not 64 or 128",
+                          (int)f.head_dim);
+    f.consumers = f.consumers ? f.consumers : choice->consumers;
+    f.tile_n = f.tile_n ? f.tile_n : choice->tile_n;
+    f.stages = f.stages ? f.stages : choice->stages;
+    while (choose_stages && f.stages > 1 && forward_shared_bytes(&f) > arch->shared_bytes_max)
+        f.stages--;
+
+    if (f.tile_n % 16)
+        return error_fail(err, FFA_INVALID, 0,
+                          "attention_forward: tile_n is %d, not a multiple of 16", (int)f.tile_n);
+    if (forward_shared_bytes(&f) > arch->shared_bytes_max)
+        return error_fail(err, FFA_INVALID, 0,
+                          "attention_forward: head_dim %d, consumers %d, tile_n %d and stages %d "
+                          "need %d bytes of shared memory, %s has %d",
+                          (int)f.head_dim, (int)f.consumers, (int)f.tile_n, (int)f.stages,
+                          (int)forward_shared_bytes(&f), arch->name, (int)arch->shared_bytes_max);
+    /* What setmaxnreg can give a consumer, less what addresses and loop state take. */
+    registers_max = (f.consumers == 3 ? 160 : 240) - 24;
+    if (forward_registers(&f) > registers_max)
+        return error_fail(
+            err, FFA_INVALID, 0,
+            "attention_forward: head_dim %d and tile_n %d hold %d registers a thread, "
+            "with %d consumers there are %d",
+            (int)f.head_dim, (int)f.tile_n, (int)forward_registers(&f), (int)f.consumers,
+            (int)registers_max);
+    (void)jit_spec_put(spec, "consumers", f.consumers, NULL);
+    (void)jit_spec_put(spec, "tile_n", f.tile_n, NULL);
+    (void)jit_spec_put(spec, "stages", f.stages, NULL);
+    return FFA_OK;
+}
+
+static int32_t forward_shared(const struct jit_spec *spec)
+{
+    struct forward f = forward_of(spec);
+
+    return forward_shared_bytes(&f);
+}
+
+/* One producer warpgroup beside the consumers. */
+static int32_t forward_threads(const struct jit_spec *spec)
+{
+    return 128 * (1 + jit_spec_get(spec, "consumers"));
+}
+
+static const struct template_entry {
+    const char *name;
+    const char *doc;
+    const struct row *rows;
+    int32_t row_count;
+    ffa_status (*resolve)(struct jit_spec *spec, const struct jit_arch *arch, ffa_error *err);
+    int32_t (*shared_bytes)(const struct jit_spec *spec);
+    int32_t (*threads)(const struct jit_spec *spec);
+} templates[] = {
+    { "attention_forward", "attention over a tile plan: out and lse", attention_forward_rows,
+      sizeof attention_forward_rows / sizeof *attention_forward_rows, forward_resolve,
+      forward_shared, forward_threads },
+};
+enum { TEMPLATE_COUNT = sizeof templates / sizeof *templates };
+_Static_assert(sizeof attention_forward_rows / sizeof(struct row) <= JIT_SPEC_MAX, "spec rows");
+
+/* ---- specs ---- */
+
+static const struct template_entry *entry_of(const struct jit_spec *spec)
+{
+    assert(spec->template_index >= 0 && spec->template_index < TEMPLATE_COUNT);
+    return &templates[spec->template_index];
+}
+
+static int32_t row_index(const struct template_entry *entry, const char *name, size_t bytes)
+{
+    for (int32_t i = 0; i < entry->row_count; i++)
+        if (strlen(entry->rows[i].name) == bytes && memcmp(entry->rows[i].name, name, bytes) == 0)
+            return i;
+    return -1;
+}
+
+/* "a, b, c" of the names of a template's rows, or of the templates (entry NULL). */
+static void known_names(const struct template_entry *entry, char *out, size_t size)
+{
+    int32_t count = entry ? entry->row_count : TEMPLATE_COUNT;
+    size_t at = 0;
+
+    out[0] = '\0';
+    for (int32_t i = 0; i < count && at < size; i++) {
+        int bytes = snprintf(out + at, size - at, "%s%s", i ? ", " : "",
+                             entry ? entry->rows[i].name : templates[i].name);
+
+        at += bytes > 0 ? (size_t)bytes : 0;
+    }
+}
+
+/* " (bf16=1, fp16=2)" for a row whose values have names, else "". */
+static void known_values(const char *row, char *out, size_t size)
+{
+    size_t at = 0;
+
+    out[0] = '\0';
+    for (size_t i = 0; i < sizeof value_names / sizeof *value_names && at < size; i++) {
+        int bytes;
+
+        if (strcmp(value_names[i].row, row) != 0)
+            continue;
+        bytes = snprintf(out + at, size - at, "%s%s=%d", at ? ", " : " (", value_names[i].name,
+                         (int)value_names[i].value);
+        at += bytes > 0 ? (size_t)bytes : 0;
+    }
+    if (at && at + 1 < size)
+        memcpy(out + at, ")", 2);
+}
+
+ffa_status jit_spec_init(struct jit_spec *spec, const char *template_name, ffa_error *err)
+{
+    char known[160];
+
+    *spec = (struct jit_spec){ 0 };
+    for (int32_t i = 0; template_name && i < TEMPLATE_COUNT; i++) {
+        if (strcmp(templates[i].name, template_name) != 0)
+            continue;
+        spec->template_index = i;
+        spec->row_count = templates[i].row_count;
+        for (int32_t r = 0; r < spec->row_count; r++)
+            spec->values[r] = templates[i].rows[r].initial;
+        return FFA_OK;
+    }
+    known_names(NULL, known, sizeof known);
+    if (!template_name)
+        return error_fail(err, FFA_INVALID, 0, "template_name is NULL; known: %s", known);
+    return error_fail(err, FFA_INVALID, 0, "there is no template '%s'; known: %s", template_name,
+                      known);
+}
+
+static ffa_status check_row(const struct template_entry *entry, int32_t index, int32_t value,
+                            ffa_error *err)
+{
+    const struct row *row = &entry->rows[index];
+    char names[96];
+
+    if ((value >= row->lo && value <= row->hi) || (row->initial < row->lo && value == row->initial))
+        return FFA_OK;
+    known_values(row->name, names, sizeof names);
+    return error_fail(err, FFA_INVALID, 0, "%s: %s is %d, not in [%d, %d]%s", entry->name,
+                      row->name, (int)value, (int)row->lo, (int)row->hi, names);
+}
+
+static ffa_status put(struct jit_spec *spec, const char *name, size_t bytes, int32_t value,
+                      ffa_error *err)
+{
+    const struct template_entry *entry = entry_of(spec);
+    int32_t index = row_index(entry, name, bytes);
+    char known[256];
+    ffa_status rc;
+
+    if (index < 0) {
+        known_names(entry, known, sizeof known);
+        return error_fail(err, FFA_INVALID, 0, "%s: there is no setting '%.*s'; known: %s",
+                          entry->name, bytes > 64 ? 64 : (int)bytes, name, known);
+    }
+    rc = check_row(entry, index, value, err);
+    if (rc == FFA_OK)
+        spec->values[index] = value;
+    return rc;
+}
+
+ffa_status jit_spec_put(struct jit_spec *spec, const char *name, int32_t value, ffa_error *err)
+{
+    return put(spec, name, strlen(name), value, err);
+}
+
+ffa_status jit_spec_set(struct jit_spec *spec, const char *setting, ffa_error *err)
+{
+    const struct template_entry *entry = entry_of(spec);
+    const char *equals = setting ? strchr(setting, '=') : NULL;
+    size_t bytes;
+    char names[96];
+    char *end;
+    long number;
+
+    if (!equals)
+        return error_fail(err, FFA_INVALID, 0, "%s: setting '%s' is not name=value", entry->name,
+                          setting ? setting : "(NULL)");
+    bytes = (size_t)(equals - setting);
+    for (size_t i = 0; i < sizeof value_names / sizeof *value_names; i++)
+        if (strlen(value_names[i].row) == bytes &&
+            memcmp(value_names[i].row, setting, bytes) == 0 &&
+            strcmp(value_names[i].name, equals + 1) == 0)
+            return put(spec, setting, bytes, value_names[i].value, err);
+
+    errno = 0;
+    number = strtol(equals + 1, &end, 10);
+    /* Unknown names first: their message is of more use than the value's. */
+    if (row_index(entry, setting, bytes) < 0)
+        return put(spec, setting, bytes, 0, err);
+    if (end == equals + 1 || *end || errno || number > INT32_MAX || number < INT32_MIN) {
+        char row[64];
+
+        text_copy(row, "%.*s", bytes > 60 ? 60 : (int)bytes, setting);
+        known_values(row, names, sizeof names);
+        return error_fail(err, FFA_INVALID, 0, "%s: %s is '%s', not a number%s", entry->name, row,
+                          equals + 1, names);
+    }
+    return put(spec, setting, bytes, (int32_t)number, err);
+}
+
+int32_t jit_spec_get(const struct jit_spec *spec, const char *name)
+{
+    int32_t index = row_index(entry_of(spec), name, strlen(name));
+
+    assert(index >= 0);
+    return index < 0 ? 0 : spec->values[index];
+}
+
+ffa_status jit_spec_resolve(struct jit_spec *spec, const char *arch, ffa_error *err)
+{
+    const struct template_entry *entry = entry_of(spec);
+    const struct jit_arch *found;
+    ffa_status rc;
+
+    FFA_TRY(jit_arch_find(&found, arch, err));
+    for (int32_t i = 0; i < spec->row_count; i++)
+        FFA_TRY(check_row(entry, i, spec->values[i], err));
+    rc = entry->resolve(spec, found, err);
+out:
+    return rc;
+}
+
+int32_t jit_spec_shared_bytes(const struct jit_spec *spec)
+{
+    return entry_of(spec)->shared_bytes(spec);
+}
+
+int32_t jit_spec_threads(const struct jit_spec *spec)
+{
+    return entry_of(spec)->threads(spec);
+}
+
+const char *jit_spec_template(const struct jit_spec *spec)
+{
+    return entry_of(spec)->name;
+}
+
+const char *jit_spec_row_name(const struct jit_spec *spec, int32_t row)
+{
+    assert(row >= 0 && row < spec->row_count);
+    return entry_of(spec)->rows[row].name;
+}
+
+void jit_spec_text(const struct jit_spec *spec, char *out, size_t size)
+{
+    size_t at = 0;
+
+    out[0] = '\0';
+    for (int32_t i = 0; i < spec->row_count && at < size; i++) {
+        int bytes = snprintf(out + at, size - at, "%s%s=%d", i ? " " : "",
+                             jit_spec_row_name(spec, i), (int)spec->values[i]);
+
+        at += bytes > 0 ? (size_t)bytes : 0;
+    }
+}
+
+/* ---- the registry, as callers see it ---- */
+
+int32_t ffa_template_count(void)
+{
+    return TEMPLATE_COUNT;
+}
+
+const char *ffa_template_name(int32_t index)
+{
+    return index >= 0 && index < TEMPLATE_COUNT ? templates[index].name : NULL;
+}
+
+const char *ffa_template_doc(int32_t index)
+{
+    return index >= 0 && index < TEMPLATE_COUNT ? templates[index].doc : NULL;
+}
+
+int ffa_template_row(int32_t index, int32_t row, ffa_spec_row *out)
+{
+    const struct row *found;
+
+    if (!out || index < 0 || index >= TEMPLATE_COUNT || row < 0 ||
+        row >= templates[index].row_count)
+        return 0;
+    found = &templates[index].rows[row];
+    *out = (ffa_spec_row){ .name = found->name,
+                           .doc = found->doc,
+                           .sample = found->initial,
+                           .min = found->lo,
+                           .max = found->hi };
+    return 1;
+}
+
+void ffa_templates_digest(char out[33])
+{
+    struct digest digest;
+
+    if (!out)
+        return;
+    digest_init(&digest);
+    for (int i = 0; i < embedded_template_count; i++) {
+        digest_text(&digest, embedded_templates[i].name);
+        digest_field(&digest, embedded_templates[i].text, embedded_templates[i].bytes);
+    }
+    digest_final(&digest, out);
+}
+
+const char *ffa_layer_text(ffa_layer layer)
+{
+    static const char *const texts[] = { "none", "table", "store", "compiled" };
+
+    return (unsigned)layer < sizeof texts / sizeof *texts ? texts[layer] : "unknown";
+}
+
+size_t ffa_dtype_bytes(ffa_dtype dtype)
+{
+    switch (dtype) {
+    case FFA_BF16:
+    case FFA_FP16:
+        return 2;
+    case FFA_FP32:
+        return 4;
+    case FFA_FP64:
+        return 8;
+    }
+    return 0;
+}

@@ -7,6 +7,7 @@
 
 #include <ffa/attention.h>
 #include <ffa/context.h>
+#include <ffa/device.h>
 #include <ffa/kernel.h>
 #include <ffa/mask.h>
 #include <ffa/status.h>

@@ -4,7 +4,8 @@
  *
  * tile_build cuts the query axis into tiles of at most tile_m rows (at document starts, too, where
  * that lowers the visited blocks), gives each its sweeps and bands, and orders the tiles by work,
- * longest first (ties: lower row first). tiles of all lists stand in one array, list by list.
+ * longest first (ties: lower row first). tiles of all lists stand in one array, list by list;
+ * sweeps and bands stand in the order of lists, then rows.
  */
 #ifndef FFA_TILE_TILE_H
 #define FFA_TILE_TILE_H
@@ -25,7 +26,7 @@ struct tile_plan {
     ffa_mask_shape shape;
     int32_t tile_m, tile_n;
     int32_t list_count;
-    int32_t *list_begin; /* [list_count + 1]: tiles of list l are [list_begin[l], list_begin[l+1]) */
+    int32_t *list_begin; /* [list_count + 1]: list l has the tiles from list_begin[l] on */
     struct plan_tile *tiles;
     int64_t tile_count;
     struct plan_sweep *sweeps;
@@ -33,7 +34,7 @@ struct tile_plan {
     struct plan_band *bands;
     int64_t band_count;
     int64_t block_count;    /* tile_m x tile_n blocks visited, over all lists */
-    int64_t partial_blocks; /* of those, not full */
+    int64_t partial_blocks; /* of those, not tile_n keys that every row of the tile attends */
     int64_t area;           /* attended cells, over all lists */
 };
 

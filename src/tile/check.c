@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tile_check: every invariant of tile_plan.h and tile.h, recomputed from the bands alone.
+ */
+#include "tile/tile.h"
+
+struct span {
+    int64_t begin, end;
+};
+
+struct check {
+    const struct tile_plan *plan;
+    const struct plan_tile *tile;
+    int64_t index; /* of the tile */
+    struct span *spans;
+    int64_t span_capacity;
+    int64_t blocks, partial, area;
+    int64_t sweeps, bands; /* of the tiles before, by list and rows */
+    ffa_error *err;
+};
+
+static ffa_status bad(const struct check *check, const char *what)
+{
+    return error_fail(check->err, FFA_BUG, 0, "tile %lld (rows from %d): %s",
+                      (long long)check->index, check->tile->row_begin, what);
+}
+
+static int compare_spans(const void *a, const void *b)
+{
+    const struct span *x = a, *y = b;
+
+    return x->begin != y->begin ? (x->begin < y->begin ? -1 : 1)
+                                : (x->end > y->end) - (x->end < y->end);
+}
+
+static int64_t last(int32_t first, int32_t step, const struct plan_band *band)
+{
+    return (int64_t)first + (int64_t)step * (band->row_end - band->row_begin - 1);
+}
+
+/* ---- one sweep ---- */
+
+static ffa_status check_band(const struct check *check, const struct plan_band *band,
+                             int32_t row_begin)
+{
+    const struct plan_tile *tile = check->tile;
+
+    if (band->row_begin < row_begin || band->row_begin >= band->row_end ||
+        band->row_end > tile->row_begin + tile->row_count)
+        return bad(check, "bands do not ascend inside the tile");
+    if ((band->lo_step & ~1) || (band->hi_step & ~1))
+        return bad(check, "a band's step is not 0 or 1");
+    if (band->lo < 0 || last(band->hi, band->hi_step, band) > check->plan->shape.seqlen_k)
+        return bad(check, "a band leaves the keys");
+    if (band->lo >= band->hi ||
+        last(band->lo, band->lo_step, band) >= last(band->hi, band->hi_step, band))
+        return bad(check, "a band has a row without keys");
+    return FFA_OK;
+}
+
+/* The sweep is the union of its bands, without a gap. A band has none itself: its bounds move by
+ * at most a key a row, and no row is empty. */
+static ffa_status check_keys(struct check *check, const struct plan_sweep *sweep,
+                             const struct plan_band *bands)
+{
+    int64_t end;
+
+    for (int32_t i = 0; i < sweep->band_count; i++)
+        check->spans[i] =
+            (struct span){ bands[i].lo, last(bands[i].hi, bands[i].hi_step, &bands[i]) };
+    qsort(check->spans, (size_t)sweep->band_count, sizeof *check->spans, compare_spans);
+    end = check->spans[0].begin;
+    if (end != sweep->k_begin)
+        return bad(check, "a sweep does not begin at its first key");
+    for (int32_t i = 0; i < sweep->band_count; i++) {
+        if (check->spans[i].begin > end)
+            return bad(check, "a sweep has keys that no row attends");
+        if (check->spans[i].end > end)
+            end = check->spans[i].end;
+    }
+    if (end != sweep->k_end)
+        return bad(check, "a sweep does not end at its last key");
+    return FFA_OK;
+}
+
+static ffa_status check_full(const struct check *check, const struct plan_sweep *sweep,
+                             const struct plan_band *bands)
+{
+    int64_t rows = 0, begin = INT64_MIN, end = INT64_MAX;
+
+    for (int32_t i = 0; i < sweep->band_count; i++) {
+        const int64_t lo = last(bands[i].lo, bands[i].lo_step, &bands[i]);
+
+        rows += bands[i].row_end - bands[i].row_begin;
+        begin = lo > begin ? lo : begin;
+        end = bands[i].hi < end ? bands[i].hi : end;
+    }
+    if (rows != check->tile->row_count || begin >= end)
+        begin = end = sweep->k_begin;
+    if (sweep->full_begin != begin || sweep->full_end != end)
+        return bad(check, "the keys of a sweep that all rows attend are wrong");
+    return FFA_OK;
+}
+
+static void count_blocks(struct check *check, const struct plan_sweep *sweep)
+{
+    const int64_t n = check->plan->tile_n;
+
+    for (int64_t k = sweep->k_begin; k < sweep->k_end; k += n) {
+        check->blocks++;
+        check->partial += k < sweep->full_begin || k + n > sweep->full_end;
+    }
+}
+
+static ffa_status check_sweep(struct check *check, const struct plan_sweep *sweep,
+                              const struct plan_band *bands)
+{
+    int32_t row = check->tile->row_begin;
+    ffa_status rc;
+
+    for (int32_t i = 0; i < sweep->band_count; i++) {
+        const struct plan_band *band = &bands[i];
+        const int64_t rows = band->row_end - band->row_begin;
+        const int64_t first = (int64_t)band->hi - band->lo;
+
+        FFA_TRY(check_band(check, band, row));
+        row = band->row_end;
+        check->area += rows * first + rows * (rows - 1) / 2 * (band->hi_step - band->lo_step);
+    }
+    FFA_TRY(check_keys(check, sweep, bands));
+    FFA_TRY(check_full(check, sweep, bands));
+    count_blocks(check, sweep);
+out:
+    return rc;
+}
+
+/* ---- one tile ---- */
+
+/* No row meets a key in two sweeps. */
+static ffa_status check_rows(struct check *check, const struct plan_band *bands)
+{
+    const struct plan_tile *tile = check->tile;
+
+    if (tile->sweep_count < 2)
+        return FFA_OK;
+    for (int32_t r = tile->row_begin; r < tile->row_begin + tile->row_count; r++) {
+        int64_t count = 0;
+
+        for (int32_t i = 0; i < tile->band_count; i++) {
+            const struct plan_band *band = &bands[i];
+            const int64_t skip = (int64_t)r - band->row_begin;
+
+            if (r >= band->row_begin && r < band->row_end)
+                check->spans[count++] = (struct span){ band->lo + band->lo_step * skip,
+                                                       band->hi + band->hi_step * skip };
+        }
+        qsort(check->spans, (size_t)count, sizeof *check->spans, compare_spans);
+        for (int64_t i = 1; i < count; i++)
+            if (check->spans[i].begin < check->spans[i - 1].end)
+                return bad(check, "a row meets a key in two sweeps");
+    }
+    return FFA_OK;
+}
+
+static ffa_status check_tile(struct check *check)
+{
+    const struct tile_plan *plan = check->plan;
+    const struct plan_tile *tile = check->tile;
+    const struct plan_band *bands = &plan->bands[tile->band_begin];
+    const int64_t blocks = check->blocks;
+    int32_t band = 0;
+    ffa_status rc = FFA_OK;
+
+    if (tile->row_count < 1 || tile->row_count > plan->tile_m || tile->row_begin < 0 ||
+        tile->row_begin > plan->shape.seqlen_q - tile->row_count)
+        return bad(check, "rows leave the queries, or are not 1 to tile_m");
+    if (tile->sweep_begin < 0 || tile->sweep_count < 0 || tile->band_begin < 0 ||
+        tile->band_count < 0 ||
+        (int64_t)tile->sweep_begin + tile->sweep_count > plan->sweep_count ||
+        (int64_t)tile->band_begin + tile->band_count > plan->band_count)
+        return bad(check, "sweeps or bands leave the plan");
+    if (!mem_grow((void **)&check->spans, &check->span_capacity, tile->band_count,
+                  sizeof *check->spans))
+        return error_nomem(check->err, "the check of a plan");
+
+    for (int32_t i = 0; i < tile->sweep_count; i++) {
+        const struct plan_sweep *sweep = &plan->sweeps[tile->sweep_begin + i];
+
+        if (sweep->band_begin != band || sweep->band_count < 1 ||
+            sweep->band_count > tile->band_count - band)
+            return bad(check, "the bands of a sweep do not follow those of the one before");
+        if (i > 0 && sweep->k_begin < sweep[-1].k_begin)
+            return bad(check, "sweeps do not ascend in keys");
+        FFA_TRY(check_sweep(check, sweep, &bands[band]));
+        band += sweep->band_count;
+    }
+    if (band != tile->band_count)
+        return bad(check, "the tile has bands of no sweep");
+    if (check->blocks - blocks != tile->block_count)
+        return bad(check, "the number of blocks is wrong");
+    FFA_TRY(check_rows(check, bands));
+out:
+    return rc;
+}
+
+/* ---- one list ---- */
+
+static int compare_rows(const void *a, const void *b)
+{
+    const struct plan_tile *const *x = a, *const *y = b;
+
+    return ((*x)->row_begin > (*y)->row_begin) - ((*x)->row_begin < (*y)->row_begin);
+}
+
+static ffa_status check_order(const struct check *check, int32_t list, bool first)
+{
+    const struct plan_tile *tile = check->tile;
+
+    if (tile->list != list)
+        return bad(check, "it stands in another list");
+    if (!first &&
+        (tile->block_count > tile[-1].block_count ||
+         (tile->block_count == tile[-1].block_count && tile->row_begin <= tile[-1].row_begin)))
+        return bad(check, "it is out of order: longest first, then lower rows");
+    return FFA_OK;
+}
+
+/* By rows, each tile begins where the one before ends: its rows, its sweeps and its bands. */
+static ffa_status check_tiling(struct check *check, int32_t list, const struct plan_tile **tiles,
+                               int64_t count)
+{
+    int64_t row = 0;
+
+    qsort(tiles, (size_t)count, sizeof(*tiles), compare_rows);
+    for (int64_t i = 0; i < count; i++) {
+        check->tile = tiles[i];
+        check->index = tiles[i] - check->plan->tiles;
+        if (tiles[i]->row_begin != row)
+            return bad(check, "a row before it is in no tile, or in two");
+        if (tiles[i]->sweep_begin != check->sweeps || tiles[i]->band_begin != check->bands)
+            return bad(check, "its sweeps or bands do not follow those of the rows before");
+        row += tiles[i]->row_count;
+        check->sweeps += tiles[i]->sweep_count;
+        check->bands += tiles[i]->band_count;
+    }
+    if (row != check->plan->shape.seqlen_q)
+        return error_fail(check->err, FFA_BUG, 0, "list %d ends at row %lld of %lld", list,
+                          (long long)row, (long long)check->plan->shape.seqlen_q);
+    return FFA_OK;
+}
+
+static ffa_status check_list(struct check *check, int32_t list)
+{
+    const struct tile_plan *plan = check->plan;
+    const int64_t begin = plan->list_begin[list];
+    const int64_t count = plan->list_begin[list + 1] - begin;
+    const struct plan_tile **tiles = NULL;
+    ffa_status rc = FFA_OK;
+
+    if (begin < 0 || count < 1 || begin + count > plan->tile_count)
+        return error_fail(check->err, FFA_BUG, 0, "list %d has no tiles", list);
+    tiles = mem_array((size_t)count, sizeof(*tiles));
+    if (!tiles)
+        return error_nomem(check->err, "the check of a plan");
+    for (int64_t i = 0; i < count; i++) {
+        check->tile = tiles[i] = &plan->tiles[begin + i];
+        check->index = begin + i;
+        FFA_TRY(check_order(check, list, i == 0));
+        FFA_TRY(check_tile(check));
+    }
+    FFA_TRY(check_tiling(check, list, tiles, count));
+out:
+    mem_free((void *)tiles);
+    return rc;
+}
+
+ffa_status tile_check(const struct tile_plan *plan, ffa_error *err)
+{
+    struct check check = { .plan = plan, .err = err };
+    ffa_status rc = FFA_OK;
+
+    if (plan->list_count < 1 || plan->list_begin[0] != 0 ||
+        plan->list_begin[plan->list_count] != plan->tile_count) {
+        rc = error_fail(err, FFA_BUG, 0, "the lists of the plan are not its %lld tiles",
+                        (long long)plan->tile_count);
+        goto out;
+    }
+    for (int32_t list = 0; list < plan->list_count; list++)
+        FFA_TRY(check_list(&check, list));
+    if (check.sweeps != plan->sweep_count || check.bands != plan->band_count) {
+        rc = error_fail(err, FFA_BUG, 0, "plan has sweeps or bands of no tile");
+        goto out;
+    }
+    if (check.blocks != plan->block_count || check.partial != plan->partial_blocks ||
+        check.area != plan->area)
+        rc = error_fail(err, FFA_BUG, 0,
+                        "plan counts %lld blocks, %lld partial, area %lld; its bands %lld, %lld, "
+                        "%lld",
+                        (long long)plan->block_count, (long long)plan->partial_blocks,
+                        (long long)plan->area, (long long)check.blocks, (long long)check.partial,
+                        (long long)check.area);
+out:
+    mem_free(check.spans);
+    return rc;
+}

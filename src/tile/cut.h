@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where query tiles begin: multiples of tile_m, or cut at document starts where that is cheaper.
+ */
+#ifndef FFA_TILE_CUT_H
+#define FFA_TILE_CUT_H
+
+#include "tile/sweep.h"
+
+struct cut_rows {
+    int32_t *begins; /* ascending, from 0; a tile ends where the next begins */
+    int64_t count;
+};
+
+struct cut_shape {
+    int32_t rows; /* of the list: seqlen_q */
+    int32_t tile_m;
+    bool no_cuts;
+};
+
+ffa_status cut_build(struct cut_rows *out, struct sweep_work *work, const struct cut_shape *shape,
+                     ffa_error *err);
+void cut_finish(struct cut_rows *rows);
+
+#endif

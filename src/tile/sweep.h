@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Sweeps of one range of query rows: the contiguous key ranges a tile visits, and which rows
+ * attend what in each.
+ *
+ * A piece is one interval of one segment, clipped to the rows. Pieces are taken in ascending order
+ * of their first key; each joins the open sweep that it overlaps or touches, unless the sweep has
+ * an interval of its rows already; otherwise it opens a sweep. So a sweep has no gap in its keys
+ * and at most one interval a row, by construction.
+ */
+#ifndef FFA_TILE_SWEEP_H
+#define FFA_TILE_SWEEP_H
+
+#include "tile/tile.h"
+
+/* One interval of one segment, clipped to the rows of a tile. */
+struct sweep_piece {
+    int32_t k_begin, k_end; /* the union over its rows */
+    int32_t segment;        /* counted from the tile's first */
+    int32_t sweep;
+};
+
+struct sweep_range {
+    int32_t k_begin, k_end;
+    int64_t band_begin, band_count; /* while bands are collected */
+};
+
+/* Scratch of one build, reused from tile to tile. */
+struct sweep_work {
+    const struct normal *normal;
+    int32_t tile_n;
+    int64_t piece_count;
+    int64_t sweep_count;
+    struct sweep_piece *pieces; /* by segment, then ascending */
+    int64_t pieces_capacity;
+    int64_t *order, *merged, *run_ends; /* pieces, by first key */
+    int64_t order_capacity, merged_capacity, runs_capacity;
+    struct sweep_range *sweeps;
+    int64_t sweeps_capacity;
+    int64_t *open; /* sweeps a later piece may still touch */
+    int64_t open_capacity;
+    uint64_t *used; /* [sweep][segment / 64]: segments with an interval in the sweep */
+    int64_t used_capacity;
+};
+
+struct sweep_rows {
+    int32_t begin, end;
+    int64_t segment; /* the first segment that ends after `begin`; segment_count if none */
+};
+
+/* Arrays of a plan while they grow. */
+struct sweep_sink {
+    struct tile_plan *plan;
+    int64_t sweep_capacity, band_capacity;
+};
+
+/* blocks[i]: blocks of tile_n keys that a tile of the rows [rows->begin, ends[i]) visits. ends
+ * ascend; rows->end is ignored. */
+ffa_status sweep_cost(struct sweep_work *work, const struct sweep_rows *rows, const int32_t *ends,
+                      int32_t end_count, int64_t *blocks, ffa_error *err);
+/* Append the sweeps and bands of `rows` to the plan and fill *tile, all but its list. */
+ffa_status sweep_emit(struct sweep_work *work, const struct sweep_rows *rows,
+                      struct sweep_sink *sink, struct plan_tile *tile, ffa_error *err);
+void sweep_finish(struct sweep_work *work);
+
+/* Blocks of `size` that cover `keys` >= 1 keys. */
+static inline int64_t sweep_blocks(int32_t keys, int32_t size)
+{
+    return ((uint32_t)keys - 1) / (uint32_t)size + 1;
+}
+
+#endif

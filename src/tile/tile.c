@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tile_build: for each list of the mask, where tiles begin (cut.c), what each sweeps (sweep.c),
+ * and the order of work.
+ */
+#include "tile/cut.h"
+
+/* Longest first, ties in the order given (ascending rows): a stable radix sort. */
+static ffa_status order_tiles(struct plan_tile *tiles, int64_t count, ffa_error *err)
+{
+    enum { BITS = 11, BUCKETS = 1 << BITS };
+    struct plan_tile *from = tiles, *to;
+    struct plan_tile *scratch = mem_array((size_t)count, sizeof *scratch);
+    uint64_t top = 0;
+
+    if (!scratch)
+        return error_nomem(err, "the order of tiles");
+    to = scratch;
+    for (int64_t i = 0; i < count; i++)
+        if ((uint64_t)tiles[i].block_count > top)
+            top = (uint64_t)tiles[i].block_count;
+
+    for (int32_t shift = 0; top >> shift; shift += BITS) {
+        int64_t begins[BUCKETS + 1] = { 0 };
+        struct plan_tile *swap = from;
+
+        for (int64_t i = 0; i < count; i++)
+            begins[((top - (uint64_t)from[i].block_count) >> shift) % BUCKETS + 1]++;
+        for (int32_t b = 0; b < BUCKETS; b++)
+            begins[b + 1] += begins[b];
+        for (int64_t i = 0; i < count; i++)
+            to[begins[((top - (uint64_t)from[i].block_count) >> shift) % BUCKETS]++] = from[i];
+        from = to;
+        to = swap;
+    }
+    if (from != tiles)
+        memcpy(tiles, from, (size_t)count * sizeof *tiles);
+    mem_free(scratch);
+    return FFA_OK;
+}
+
+struct tile_sink {
+    struct sweep_sink sweeps;
+    int64_t tile_capacity;
+};
+
+static ffa_status build_list(struct tile_sink *sink, struct sweep_work *work,
+                             const struct tile_options *opts, int32_t list, ffa_error *err)
+{
+    struct tile_plan *plan = sink->sweeps.plan;
+    const struct normal *normal = work->normal;
+    const struct cut_shape shape = { .rows = (int32_t)plan->shape.seqlen_q,
+                                     .tile_m = opts->tile_m,
+                                     .no_cuts = opts->no_cuts };
+    struct cut_rows cuts = { 0 };
+    struct plan_tile *tiles;
+    int64_t segment = 0;
+    ffa_status rc;
+
+    FFA_TRY(cut_build(&cuts, work, &shape, err));
+    if (plan->tile_count + cuts.count > INT32_MAX) {
+        rc = error_fail(err, FFA_INVALID, 0, "plan has more than %d tiles", INT32_MAX);
+        goto out;
+    }
+    if (!mem_grow((void **)&plan->tiles, &sink->tile_capacity, plan->tile_count + cuts.count,
+                  sizeof *plan->tiles)) {
+        rc = error_nomem(err, "the tiles of a plan");
+        goto out;
+    }
+    tiles = &plan->tiles[plan->tile_count];
+    for (int64_t i = 0; i < cuts.count; i++) {
+        struct sweep_rows rows = { .begin = cuts.begins[i],
+                                   .end = i + 1 < cuts.count ? cuts.begins[i + 1] : shape.rows };
+
+        while (segment < normal->segment_count && normal->segments[segment].row_end <= rows.begin)
+            segment++;
+        rows.segment = segment;
+        FFA_TRY(sweep_emit(work, &rows, &sink->sweeps, &tiles[i], err));
+        tiles[i].list = list;
+    }
+    FFA_TRY(order_tiles(tiles, cuts.count, err));
+    plan->tile_count += cuts.count;
+    plan->list_begin[list + 1] = (int32_t)plan->tile_count;
+    plan->area += normal->area;
+out:
+    cut_finish(&cuts);
+    return rc;
+}
+
+ffa_status tile_build(struct tile_plan *out, const ffa_mask *mask, const struct tile_options *opts,
+                      ffa_error *err)
+{
+    struct tile_plan plan = { .shape = mask->shape,
+                              .tile_m = opts->tile_m,
+                              .tile_n = opts->tile_n,
+                              .list_count = mask->head_count };
+    struct tile_sink sink = { .sweeps.plan = &plan };
+    struct sweep_work work = { .tile_n = opts->tile_n };
+    ffa_status rc;
+
+    assert(opts->tile_m > 0 && opts->tile_n > 0 && mask->head_count > 0);
+    assert(mask->shape.seqlen_q > 0 && mask->shape.seqlen_q <= INT32_MAX);
+    *out = (struct tile_plan){ 0 };
+    plan.list_begin = mem_array((size_t)plan.list_count + 1, sizeof *plan.list_begin);
+    if (!plan.list_begin) {
+        rc = error_nomem(err, "the lists of a plan");
+        goto out;
+    }
+    for (int32_t list = 0; list < plan.list_count; list++) {
+        work.normal = &mask->lists[list].normal;
+        FFA_TRY(build_list(&sink, &work, opts, list, err));
+    }
+#ifndef NDEBUG
+    FFA_TRY(tile_check(&plan, err));
+#endif
+    *out = plan;
+    plan = (struct tile_plan){ 0 };
+    rc = FFA_OK;
+out:
+    sweep_finish(&work);
+    tile_finish(&plan);
+    return rc;
+}
+
+void tile_finish(struct tile_plan *plan)
+{
+    if (!plan)
+        return;
+    mem_free(plan->list_begin);
+    mem_free(plan->tiles);
+    mem_free(plan->sweeps);
+    mem_free(plan->bands);
+    *plan = (struct tile_plan){ 0 };
+}

@@ -70,7 +70,8 @@ FFA_API ffa_status ffa_mask_create_per_head(ffa_mask **out, const ffa_mask_shape
 
 FFA_API void ffa_mask_destroy(ffa_mask *mask);
 
-/* ---- builders: each returns slices of a named family; all may fail like ffa_mask_create ---- */
+/* ---- builders: masks of named families, as disjoint slices; all may fail like ffa_mask_create,
+ * naming the argument; at most 2^26 slices a list ---- */
 
 FFA_API ffa_status ffa_mask_full(ffa_mask **out, const ffa_mask_shape *shape, ffa_error *err);
 /* Bottom-right aligned where seqlen_q != seqlen_k. */
@@ -98,8 +99,8 @@ typedef struct ffa_documents {
 
 FFA_API ffa_status ffa_mask_varlen_full(ffa_mask **out, const ffa_documents *docs, ffa_error *err);
 FFA_API ffa_status ffa_mask_varlen_causal(ffa_mask **out, const ffa_documents *docs, ffa_error *err);
-/* A window inside each document; every row of a document also attends the document's first
- * global_keys keys, as far as the window's right bound lets it see them (right = -1: all). */
+/* A window inside each document (aligned to its last row and key); every row of a document also
+ * attends its first global_keys keys, as far as the window's right bound lets it see them. */
 FFA_API ffa_status ffa_mask_varlen_window(ffa_mask **out, const ffa_documents *docs,
                                           const ffa_window *window, int64_t global_keys,
                                           ffa_error *err);
@@ -107,14 +108,14 @@ FFA_API ffa_status ffa_mask_varlen_window(ffa_mask **out, const ffa_documents *d
  * the end of block b. block_tokens >= 1; cu_q must equal cu_k. */
 FFA_API ffa_status ffa_mask_block_causal(ffa_mask **out, const ffa_documents *docs,
                                          int64_t block_tokens, ffa_error *err);
-/* Shared prefix: every document attends the keys of document 0 in full, and itself causally;
- * document 0 attends itself causally. Shared question: document 0 attends itself in full, too. */
+/* Shared prefix: every document behind document 0 attends the keys of document 0 in full, and
+ * itself causally; document 0 attends itself causally, with a shared question in full. */
 FFA_API ffa_status ffa_mask_shared_prefix(ffa_mask **out, const ffa_documents *docs, ffa_error *err);
 FFA_API ffa_status ffa_mask_shared_question(ffa_mask **out, const ffa_documents *docs,
                                             ffa_error *err);
-/* Global tokens plus window (Longformer): rows and keys below `global_tokens` attend and are
- * attended everywhere (cut by the causal diagonal where window->right is 0 or more for keys
- * beyond row + right: the window's right bound holds for all rows); the rest sees the window. */
+/* Global tokens plus window (Longformer): rows below `global_tokens` attend all keys, keys below it
+ * are attended by all rows, the rest sees the window. The window's right bound holds everywhere, so
+ * that a causal window stays causal. */
 FFA_API ffa_status ffa_mask_global_window(ffa_mask **out, const ffa_mask_shape *shape,
                                           const ffa_window *window, int64_t global_tokens,
                                           ffa_error *err);
@@ -133,7 +134,8 @@ FFA_API ffa_status ffa_mask_block_sparse_variable(ffa_mask **out, const int64_t 
                                                   int64_t q_blocks, const int64_t *cu_k,
                                                   int64_t k_blocks, const uint8_t *keep,
                                                   ffa_error *err);
-/* Top-k: query block qb attends the key blocks index[qb * k + 0 .. k-1]; -1 entries are unused. */
+/* Top-k: query block qb attends the key blocks index[qb * k + 0 .. k-1], in any order, twice counts
+ * once; -1 entries are unused. 1 <= k <= number of key blocks. */
 FFA_API ffa_status ffa_mask_block_topk(ffa_mask **out, const ffa_mask_shape *shape,
                                        const ffa_block_size *block, const int32_t *index, int64_t k,
                                        ffa_error *err);
@@ -146,13 +148,16 @@ FFA_API ffa_status ffa_mask_block_topk(ffa_mask **out, const ffa_mask_shape *sha
  *   window:16384,left=1024,right=0  varlen-window:LENS/left=L,right=R[,global=G]
  *   block-causal:4096,8192/block=2048  shared-prefix:LENS  shared-question:LENS
  *   global-window:N,left=L,right=R,global=G  @FILE.json
+ * A length is N, or QxK where queries and keys differ; in LENS, N*COUNT stands for COUNT documents
+ * of N tokens. Before an option, ',' and '/' are the same. left, right default to -1, global to 0.
  * Fails with FFA_INVALID (with the column), FFA_IO (the file), and as ffa_mask_create.
  */
 FFA_API ffa_status ffa_mask_parse(ffa_mask **out, const char *text, ffa_error *err);
 
 /* Read JSON: {"seqlen_q":N,"seqlen_k":N,"slices":[[qs,qe,ks,ke,"causal"],...]} or, for one mask a
  * kv head, "kv_heads":[[...slices...],...]. Type names or codes 0 to 3. Errors give line and
- * column. `text` is `bytes` long and need not be terminated. */
+ * column where the syntax is wrong, else the path of the value (slices[3]). An unknown key is an
+ * error. `text` is `bytes` long and need not be terminated. */
 FFA_API ffa_status ffa_mask_parse_json(ffa_mask **out, const char *text, size_t bytes,
                                        ffa_error *err);
 /* Write the JSON form. *out: caller's, ffa_free(). */
@@ -166,12 +171,12 @@ FFA_API int64_t ffa_mask_seqlen_k(const ffa_mask *mask);
 FFA_API int32_t ffa_mask_head_count(const ffa_mask *mask);
 /* Slices of list `head` (0 <= head < ffa_mask_head_count()), borrowed until destroy. */
 FFA_API ffa_slice_list ffa_mask_slices(const ffa_mask *mask, int32_t head);
-/* Attended cells of list `head`, exact; head = -1: the sum over all lists. */
+/* Attended cells of list `head`, exact; head = -1: the sum over all lists (at most INT64_MAX). */
 FFA_API int64_t ffa_mask_area(const ffa_mask *mask, int32_t head);
 
 /* What `ffa mask check` reports. */
 typedef struct ffa_mask_report {
-    int64_t area;            /* attended cells, over all lists */
+    int64_t area;            /* attended cells, over all lists; at most INT64_MAX, as the next */
     int64_t area_of_slices;  /* sum of the slices' own areas: larger where slices overlap */
     int64_t empty_rows;      /* query rows without a key, over all lists */
     int64_t unattended_keys; /* keys no row attends, over all lists */
@@ -182,6 +187,8 @@ typedef struct ffa_mask_report {
     int64_t overlap_key;
 } ffa_mask_report;
 
+/* Exact, and not cell by cell: about the cost of building the mask, times log2(slices) where slices
+ * overlap. Fails with FFA_INVALID, FFA_NOMEM. Thread: any. */
 FFA_API ffa_status ffa_mask_check(const ffa_mask *mask, ffa_mask_report *report, ffa_error *err);
 
 /* Pictures of list `head`. SVG: a square of about `size_px` (0: 640). Text: `columns` wide

@@ -7,9 +7,6 @@
 
 #include <stdio.h>
 
-enum { HEADS_KV_MAX = 1024 };
-#define TOKENS_MAX ((int64_t)INT32_MAX)
-
 const char *slice_type_name(int32_t type)
 {
     static const char *const names[] = { "full", "causal", "invcausal", "bicausal" };
@@ -91,9 +88,9 @@ static ffa_status list_check(const ffa_slice_list *list, const ffa_mask_shape *s
 
     if (head >= 0)
         text_copy(where, "head %d, ", head);
-    if (list->count < 0 || list->count > TOKENS_MAX)
+    if (list->count < 0 || list->count > SLICES_MAX)
         return error_fail(err, FFA_INVALID, 0, "%sslice count is %lld, not in [0, %lld]", where,
-                          (long long)list->count, (long long)TOKENS_MAX);
+                          (long long)list->count, (long long)SLICES_MAX);
     if (!list->slices && list->count > 0)
         return error_fail(err, FFA_INVALID, 0, "%sslices is NULL, but their count is %lld", where,
                           (long long)list->count);
@@ -211,6 +208,11 @@ ffa_slice_list ffa_mask_slices(const ffa_mask *mask, int32_t head)
     return (ffa_slice_list){ mask->lists[head].slices, mask->lists[head].count };
 }
 
+int64_t area_add(int64_t a, int64_t b)
+{
+    return a > INT64_MAX - b ? INT64_MAX : a + b;
+}
+
 int64_t ffa_mask_area(const ffa_mask *mask, int32_t head)
 {
     int64_t area = 0;
@@ -220,6 +222,6 @@ int64_t ffa_mask_area(const ffa_mask *mask, int32_t head)
     if (head >= 0)
         return mask->lists[head].normal.area;
     for (int32_t i = 0; i < mask->head_count; i++)
-        area += mask->lists[i].normal.area;
+        area = area_add(area, mask->lists[i].normal.area);
     return area;
 }

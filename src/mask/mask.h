@@ -7,6 +7,11 @@
 
 #include "mask/normal.h"
 
+/* Limits: tokens of one side, slices of one list (2.5 GiB of them), lists of one mask. */
+#define TOKENS_MAX ((int64_t)INT32_MAX)
+#define SLICES_MAX ((int64_t)1 << 26)
+enum { HEADS_KV_MAX = 1024 };
+
 struct mask_list {
     ffa_slice *slices;
     int64_t count;
@@ -21,6 +26,8 @@ struct ffa_mask {
 
 /* FFA_INVALID, naming seqlen_q or seqlen_k with its limit. */
 ffa_status mask_check_shape(const ffa_mask_shape *shape, ffa_error *err);
+/* a + b, neither negative, at most INT64_MAX: areas of several lists or slices may be more. */
+int64_t area_add(int64_t a, int64_t b);
 /* "full", "causal", "invcausal", "bicausal"; NULL for any other type. */
 const char *slice_type_name(int32_t type);
 

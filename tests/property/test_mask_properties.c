@@ -10,13 +10,13 @@
 #include <check.h>
 #include <stdio.h>
 
-enum { SIDE_MAX = 200, SLICES_MAX = 200 };
+enum { SIDE_MAX = 200, SLICES_DRAWN = 200 };
 
 static const ffa_error no_error = { FFA_OK, 0, "" };
 
 struct problem {
     ffa_mask_shape shape;
-    ffa_slice slices[SLICES_MAX];
+    ffa_slice slices[SLICES_DRAWN];
     int64_t count;
 };
 
@@ -55,7 +55,7 @@ static void problem_draw(struct problem *out, uint64_t seed)
 
     out->shape.seqlen_q = rng_range(&rng, 1, side);
     out->shape.seqlen_k = rng_range(&rng, 1, side);
-    out->count = rng_range(&rng, 0, rng_range(&rng, 0, 9) == 0 ? SLICES_MAX : 12);
+    out->count = rng_range(&rng, 0, rng_range(&rng, 0, 9) == 0 ? SLICES_DRAWN : 12);
     for (int64_t i = 0; i < out->count; i++) {
         ffa_slice *slice = &out->slices[i];
 

@@ -59,7 +59,7 @@ static inline
     attention_forward_shared_bytes(int head_dim, int tile_m, int tile_n, int stages, int q_slots)
 {
     return 1024 /* alignment */ + 2 * head_dim * (q_slots * tile_m + 2 * stages * tile_n) +
-           8 * (4 * stages + 2 * q_slots + 2 * FORWARD_TILE_SLOTS) +
+           8 * (4 * stages + 2 * q_slots + 2 * FORWARD_TILE_SLOTS + 1) +
            FORWARD_TILE_SLOTS * (int)sizeof(struct forward_tile_slot);
 }
 

@@ -28,8 +28,9 @@
 namespace {
 
 namespace spec {
-#include "attention_forward.spec.def"
 #include "ffa_spec.h"
+
+#include "attention_forward.spec.def"
 #undef FFA_SPEC
 }
 
@@ -59,7 +60,8 @@ constexpr int k_at = q_at + q_slots * q_bytes;
 constexpr int v_at = k_at + stages * kv_bytes;
 constexpr int bars_at = v_at + stages * kv_bytes;
 constexpr int bar_count = 4 * stages + 2 * q_slots + 2 * tile_slots;
-constexpr int slots_at = bars_at + 8 * bar_count;
+constexpr int watch_at = bars_at + 8 * bar_count;
+constexpr int slots_at = watch_at + 8;
 static_assert(1024 + slots_at + tile_slots * (int)sizeof(forward_tile_slot) ==
                   attention_forward_shared_bytes(head_dim, tile_m, tile_n, stages, q_slots),
               "host and device disagree on shared memory");
@@ -88,6 +90,8 @@ struct barriers {
     {
         return base + 8 * (4 * stages + 2 * q_slots + tile_slots + s);
     }
+    /* Two words of the watchdog: who is stuck, and how many consumer warps are done. */
+    FFA_DEVICE_MEMBER uint32_t watch() const { return base + watch_at - bars_at; }
 };
 
 /* A position in a ring of `count` slots; `parity` is that of the full barrier's current phase. */
@@ -103,19 +107,62 @@ template <int count> struct ring {
     }
 };
 
-/* Debug specialisations trap after about a second and name the barrier. */
-FFA_DEVICE void wait(uint32_t bar, uint32_t parity, const char *name)
+/* Q of the tile at a ring position: with two slots it goes with the tile's own, with one slot the
+ * phase flips each tile. */
+FFA_DEVICE int q_slot(const ring<tile_slots> &at)
 {
-    if (spec::debug) {
-        for (int tries = 0; !mbarrier_try_wait_parity(bar, parity); ++tries)
-            if (tries > (1 << 20)) {
-                printf("attention_forward: block %d thread %d waits for %s, parity %u\n",
-                       (int)blockIdx.x, (int)threadIdx.x, name, parity);
-                __trap();
-            }
-    } else {
-        while (!mbarrier_try_wait_parity(bar, parity))
-            ;
+    return q_slots == 2 ? at.slot : 0;
+}
+
+FFA_DEVICE uint32_t q_parity(const ring<tile_slots> &at)
+{
+    return q_slots == 2 ? at.parity : (uint32_t)at.slot;
+}
+static_assert(tile_slots == 2, "q_slot and q_parity count on it");
+
+/* Who waits, for a debug specialisation's last words. */
+enum wait_name : int {
+    at_tile_full_producer = 1,
+    at_tile_full_consumer,
+    at_tile_empty,
+    at_q_full,
+    at_q_empty,
+    at_k_full,
+    at_k_empty,
+    at_v_full,
+    at_v_empty
+};
+
+/* A debug specialisation's waits give up after about a second: they leave their name in shared
+ * memory, where the watchdog finds it. (A call to printf here would spill the accumulators.) */
+FFA_DEVICE void wait(const barriers &bars, uint32_t bar, uint32_t parity, wait_name name)
+{
+    for (int tries = 0; !mbarrier_try_wait_parity(bar, parity); ++tries)
+        if (spec::debug && tries == 1 << 20)
+            st_shared(bars.watch(), (uint32_t)name << 16 | threadIdx.x);
+}
+
+/* The watchdog of a debug specialisation: one thread, until all consumer warps are done. */
+FFA_DEVICE void watchdog_run(const barriers &bars)
+{
+    while (ld_shared(bars.watch() + 4) < 4 * consumers) {
+        const uint32_t stuck = ld_shared(bars.watch());
+        if (stuck) {
+            const char *names[] = { "?",
+                                    "tile_full (producer)",
+                                    "tile_full (consumer)",
+                                    "tile_empty",
+                                    "q_full",
+                                    "q_empty",
+                                    "k_full",
+                                    "k_empty",
+                                    "v_full",
+                                    "v_empty" };
+            printf("attention_forward: block %d: thread %d waits for %s without end\n",
+                   (int)blockIdx.x, (int)(stuck & 0xffff), names[stuck >> 16]);
+            __trap();
+        }
+        __nanosleep(1000);
     }
 }
 
@@ -174,7 +221,7 @@ FFA_DEVICE void scheduler_run(const attention_forward_args &a, const shared_view
     int item = (int)blockIdx.x;
 
     for (;;) {
-        wait(bars.tile_empty(at.slot), at.parity ^ 1, "tile_empty");
+        wait(bars, bars.tile_empty(at.slot), at.parity ^ 1, at_tile_empty);
         forward_tile_slot *slot = smem.slot(at.slot);
         const bool has_work = item < a.work_count;
         if (has_work) {
@@ -221,55 +268,48 @@ FFA_DEVICE void producer_run(const attention_forward_args &a, const shared_view 
 {
     const barriers bars = smem.bars();
     ring<tile_slots> tile_at;
-    ring<q_slots> q_at_;
     ring<stages> k_at_, v_at_;
 
     prefetch_tensormap(&a.q);
     prefetch_tensormap(&a.k);
     prefetch_tensormap(&a.v);
     for (;; tile_at.next()) {
-        wait(bars.tile_full(tile_at.slot), tile_at.parity, "tile_full (producer)");
+        wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_producer);
         const forward_tile_slot *slot = smem.slot(tile_at.slot);
-        const int row_count = slot->tile.row_count;
         const int sweep_count = slot->tile.sweep_count;
-        if (row_count == 0)
+        if (slot->tile.row_count == 0)
             break;
         const int head = slot->head;
         const int kv_head = head / a.group;
-        bool is_first = true;
-        int pending_row = 0; /* V lags one block behind K, as it is used later */
+        const int q = q_slot(tile_at);
+        int pending_row = -1; /* V lags one block behind K, as it is used later */
 
+        wait(bars, bars.q_empty(q), q_parity(tile_at) ^ 1, at_q_empty);
+        mbarrier_arrive_expect_tx(bars.q_full(q), q_bytes);
+#pragma unroll
+        for (int panel = 0; panel < panels; ++panel)
+            cp_async_bulk_tensor_3d(smem.q(q) + panel * q_panel_bytes, &a.q, bars.q_full(q),
+                                    panel * 64, head, slot->tile.row_begin);
         for (int i = 0; i < sweep_count; ++i) {
             const plan_sweep sweep = tile_sweep(a, slot, i);
             const int blocks = (sweep.k_end - sweep.k_begin + tile_n - 1) / tile_n;
             for (int j = blocks - 1; j >= 0; --j) {
                 const int row = sweep.k_begin + j * tile_n;
-                if (is_first) {
-                    wait(bars.q_empty(q_at_.slot), q_at_.parity ^ 1, "q_empty");
-                    mbarrier_arrive_expect_tx(bars.q_full(q_at_.slot), q_bytes);
-#pragma unroll
-                    for (int panel = 0; panel < panels; ++panel)
-                        cp_async_bulk_tensor_3d(smem.q(q_at_.slot) + panel * q_panel_bytes, &a.q,
-                                                bars.q_full(q_at_.slot), panel * 64, head,
-                                                slot->tile.row_begin);
-                    q_at_.next();
-                }
-                wait(bars.k_empty(k_at_.slot), k_at_.parity ^ 1, "k_empty");
+                wait(bars, bars.k_empty(k_at_.slot), k_at_.parity ^ 1, at_k_empty);
                 load_block(&a.k, smem.k(k_at_.slot), bars.k_full(k_at_.slot), kv_head, row);
                 k_at_.next();
-                if (!is_first) {
-                    wait(bars.v_empty(v_at_.slot), v_at_.parity ^ 1, "v_empty");
+                if (pending_row >= 0) {
+                    wait(bars, bars.v_empty(v_at_.slot), v_at_.parity ^ 1, at_v_empty);
                     load_block(&a.v, smem.v(v_at_.slot), bars.v_full(v_at_.slot), kv_head,
                                pending_row);
                     v_at_.next();
                 }
                 pending_row = row;
-                is_first = false;
             }
         }
         mbarrier_arrive(bars.tile_empty(tile_at.slot));
-        if (sweep_count > 0) {
-            wait(bars.v_empty(v_at_.slot), v_at_.parity ^ 1, "v_empty");
+        if (pending_row >= 0) {
+            wait(bars, bars.v_empty(v_at_.slot), v_at_.parity ^ 1, at_v_empty);
             load_block(&a.v, smem.v(v_at_.slot), bars.v_full(v_at_.slot), kv_head, pending_row);
             v_at_.next();
         }
@@ -317,33 +357,36 @@ FFA_DEVICE void warpgroup_sync(int warpgroup)
 /* Where a consumer stands in its tile's sweeps, from the last block of a sweep to its first. */
 struct cursor {
     int sweep_index;
-    int block;
-    plan_sweep sweep;
-    int lo[2], hi[2]; /* keys that this thread's two rows attend in the sweep */
-    FFA_DEVICE_MEMBER int key() const { return sweep.k_begin + block * tile_n; }
-    FFA_DEVICE_MEMBER bool is_full() const
-    {
-        return key() >= sweep.full_begin && key() + tile_n <= sweep.full_end;
-    }
-    /* Rows of the block past the sweep's end. */
-    FFA_DEVICE_MEMBER int tail() const { return max(key() + tile_n - sweep.k_end, 0); }
+    int key;                  /* first key of the block */
+    int k_begin;              /* of the sweep */
+    int full_begin, full_end; /* of the sweep; full_end less a block */
+    int tail;                 /* rows of the block past the sweep's end */
+    int lo[2], hi[2]; /* keys that the thread's two rows attend, less the thread's first column */
+    FFA_DEVICE_MEMBER bool is_full() const { return key >= full_begin && key <= full_end; }
 };
 
 FFA_DEVICE void cursor_enter(cursor &c, const attention_forward_args &a,
-                             const forward_tile_slot *slot, int row)
+                             const forward_tile_slot *slot, int tile_row, int lane)
 {
-    c.sweep = tile_sweep(a, slot, c.sweep_index);
-    c.block = (c.sweep.k_end - c.sweep.k_begin + tile_n - 1) / tile_n - 1;
+    const plan_sweep sweep = tile_sweep(a, slot, c.sweep_index);
+    const int row = slot->tile.row_begin + tile_row;
+    const int blocks = (sweep.k_end - sweep.k_begin + tile_n - 1) / tile_n;
+
+    c.k_begin = sweep.k_begin;
+    c.key = sweep.k_begin + (blocks - 1) * tile_n;
+    c.full_begin = sweep.full_begin;
+    c.full_end = sweep.full_end - tile_n;
+    c.tail = c.key + tile_n - sweep.k_end;
     c.lo[0] = c.lo[1] = 0;
-    c.hi[0] = c.hi[1] = 0;
-    for (int i = 0; i < c.sweep.band_count; ++i) {
-        const plan_band band = tile_band(a, slot, c.sweep.band_begin + i);
+    c.hi[0] = c.hi[1] = sweep.k_begin - tile_n; /* nothing */
+    for (int i = 0; i < sweep.band_count; ++i) {
+        const plan_band band = tile_band(a, slot, sweep.band_begin + i);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const int d = row + 8 * r - band.row_begin;
             if (d >= 0 && row + 8 * r < band.row_end) {
-                c.lo[r] = band.lo + band.lo_step * d;
-                c.hi[r] = band.hi + band.hi_step * d;
+                c.lo[r] = band.lo + band.lo_step * d - lane % 4 * 2;
+                c.hi[r] = band.hi + band.hi_step * d - lane % 4 * 2;
             }
         }
     }
@@ -351,24 +394,26 @@ FFA_DEVICE void cursor_enter(cursor &c, const attention_forward_args &a,
 
 /* To the next block; false: that was the last one of the tile. */
 FFA_DEVICE bool cursor_next(cursor &c, const attention_forward_args &a,
-                            const forward_tile_slot *slot, int row)
+                            const forward_tile_slot *slot, int tile_row, int lane)
 {
-    if (--c.block >= 0)
+    if (c.key != c.k_begin) {
+        c.key -= tile_n;
+        c.tail = 0;
         return true;
+    }
     if (++c.sweep_index >= slot->tile.sweep_count)
         return false;
-    cursor_enter(c, a, slot, row);
+    cursor_enter(c, a, slot, tile_row, lane);
     return true;
 }
 
 /* Scores outside [lo, hi) of their row become -inf. */
-FFA_DEVICE void mask_scores(float (&s)[s_regs], const cursor &c, int lane)
+FFA_DEVICE void mask_scores(float (&s)[s_regs], const cursor &c)
 {
-    const int first = c.key() + lane % 4 * 2;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        const int lo = c.lo[r] - first;
-        const int hi = c.hi[r] - first;
+        const int lo = c.lo[r] - c.key;
+        const int hi = c.hi[r] - c.key;
 #pragma unroll
         for (int j = 0; j < tile_n / 8; ++j)
 #pragma unroll
@@ -514,6 +559,35 @@ FFA_DEVICE void store_rows(const attention_forward_args &a, const float (&o)[o_r
     }
 }
 
+/* S = Q K^T of the block at ring position `at`; committed, not waited for. */
+FFA_DEVICE void scores_issue(float (&s)[s_regs], const shared_view &smem, uint64_t q,
+                             const ring<stages> &at)
+{
+    touch(s);
+    wgmma_fence();
+    issue_qk(s, q, descriptor_k_major(smem.k(at.slot)));
+    wgmma_commit();
+}
+
+/* O (+)= P V likewise, after what V and O still need. */
+FFA_DEVICE void output_issue(float (&o)[o_regs], uint32_t (&p)[p_regs], const shared_view &smem,
+                             const softmax_state &st, const ring<stages> &at, int tail,
+                             bool is_first, int warpgroup, int thread)
+{
+    const barriers bars = smem.bars();
+
+    if (st.has_rescale)
+        rescale_o(o, st);
+    wait(bars, bars.v_full(at.slot), at.parity, at_v_full);
+    if (tail > 0)
+        zero_tail(smem.v(at.slot), tail, warpgroup, thread);
+    touch(o);
+    touch(p);
+    wgmma_fence();
+    issue_pv(o, p, descriptor_mn_major(smem.v(at.slot), kv_panel_bytes), !is_first);
+    wgmma_commit();
+}
+
 FFA_DEVICE void consumer_run(const attention_forward_args &a, const shared_view &smem,
                              int warpgroup, int thread)
 {
@@ -522,41 +596,32 @@ FFA_DEVICE void consumer_run(const attention_forward_args &a, const shared_view 
     const bool is_leader = lane == 0;
     const int tile_row = warpgroup * 64 + thread / 32 * 16 + lane / 4;
     ring<tile_slots> tile_at;
-    ring<q_slots> q_at_;
     ring<stages> k_at_, v_at_;
 
     if (warpgroup == consumers - 1)
         turn_pass(warpgroup);
     for (;; tile_at.next()) {
-        wait(bars.tile_full(tile_at.slot), tile_at.parity, "tile_full (consumer)");
+        wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_consumer);
         const forward_tile_slot *slot = smem.slot(tile_at.slot);
-        const int row_count = slot->tile.row_count;
-        if (row_count == 0)
+        if (slot->tile.row_count == 0)
             break;
-        const int row = slot->tile.row_begin + tile_row;
-        const int row_end = slot->tile.row_begin + row_count;
-        const int head = slot->head;
 
         float o[o_regs];
-        float s[s_regs];
-        uint32_t p[p_regs];
         softmax_state st = { { neg_inf(), neg_inf() }, { 0.0f, 0.0f }, { 1.0f, 1.0f }, false };
 
         if (slot->tile.sweep_count > 0) {
+            const uint64_t q = descriptor_k_major(smem.q(q_slot(tile_at)) + warpgroup * 64 * 128);
+            float s[s_regs];
+            uint32_t p[p_regs];
+            bool is_first = true;
             cursor c;
-            c.sweep_index = 0;
-            cursor_enter(c, a, slot, row);
-            const uint64_t q = descriptor_k_major(smem.q(q_at_.slot) + warpgroup * 64 * 128);
-            int tail = c.tail();
-            int accumulate = 0;
 
-            wait(bars.q_full(q_at_.slot), q_at_.parity, "q_full");
-            wait(bars.k_full(k_at_.slot), k_at_.parity, "k_full");
+            c.sweep_index = 0;
+            cursor_enter(c, a, slot, tile_row, lane);
+            wait(bars, bars.q_full(q_slot(tile_at)), q_parity(tile_at), at_q_full);
+            wait(bars, bars.k_full(k_at_.slot), k_at_.parity, at_k_full);
             turn_wait(warpgroup);
-            touch(s);
-            wgmma_fence();
-            issue_qk(s, q, descriptor_k_major(smem.k(k_at_.slot)));
-            wgmma_commit();
+            scores_issue(s, smem, q, k_at_);
             turn_pass(warpgroup);
             wgmma_wait<0>();
             touch(s);
@@ -564,28 +629,16 @@ FFA_DEVICE void consumer_run(const attention_forward_args &a, const shared_view 
                 mbarrier_arrive(bars.k_empty(k_at_.slot));
             k_at_.next();
             if (!c.is_full())
-                mask_scores(s, c, lane);
+                mask_scores(s, c);
             softmax_step(s, st, a.scale_log2);
             st.has_rescale = false; /* there is no O yet */
             convert_p(p, s);
 
-            while (cursor_next(c, a, slot, row)) {
-                wait(bars.k_full(k_at_.slot), k_at_.parity, "k_full");
+            for (int tail = c.tail; cursor_next(c, a, slot, tile_row, lane); tail = c.tail) {
+                wait(bars, bars.k_full(k_at_.slot), k_at_.parity, at_k_full);
                 turn_wait(warpgroup);
-                touch(s);
-                wgmma_fence();
-                issue_qk(s, q, descriptor_k_major(smem.k(k_at_.slot)));
-                wgmma_commit();
-                if (st.has_rescale)
-                    rescale_o(o, st);
-                wait(bars.v_full(v_at_.slot), v_at_.parity, "v_full");
-                if (tail > 0)
-                    zero_tail(smem.v(v_at_.slot), tail, warpgroup, thread);
-                touch(o);
-                touch(p);
-                wgmma_fence();
-                issue_pv(o, p, descriptor_mn_major(smem.v(v_at_.slot), kv_panel_bytes), accumulate);
-                wgmma_commit();
+                scores_issue(s, smem, q, k_at_);
+                output_issue(o, p, smem, st, v_at_, tail, is_first, warpgroup, thread);
                 turn_pass(warpgroup);
                 wgmma_wait<1>();
                 touch(s);
@@ -593,7 +646,7 @@ FFA_DEVICE void consumer_run(const attention_forward_args &a, const shared_view 
                     mbarrier_arrive(bars.k_empty(k_at_.slot));
                 k_at_.next();
                 if (!c.is_full())
-                    mask_scores(s, c, lane);
+                    mask_scores(s, c);
                 softmax_step(s, st, a.scale_log2);
                 wgmma_wait<0>();
                 touch(o);
@@ -602,37 +655,35 @@ FFA_DEVICE void consumer_run(const attention_forward_args &a, const shared_view 
                     mbarrier_arrive(bars.v_empty(v_at_.slot));
                 v_at_.next();
                 convert_p(p, s);
-                tail = c.tail();
-                accumulate = 1;
+                is_first = false;
             }
             if (is_leader)
-                mbarrier_arrive(bars.q_empty(q_at_.slot));
-            q_at_.next();
+                mbarrier_arrive(bars.q_empty(q_slot(tile_at)));
 
-            if (st.has_rescale)
-                rescale_o(o, st);
-            wait(bars.v_full(v_at_.slot), v_at_.parity, "v_full");
-            if (tail > 0)
-                zero_tail(smem.v(v_at_.slot), tail, warpgroup, thread);
-            touch(o);
-            touch(p);
-            wgmma_fence();
-            issue_pv(o, p, descriptor_mn_major(smem.v(v_at_.slot), kv_panel_bytes), accumulate);
-            wgmma_commit();
+            output_issue(o, p, smem, st, v_at_, c.tail, is_first, warpgroup, thread);
             wgmma_wait<0>();
             touch(o);
             if (is_leader)
                 mbarrier_arrive(bars.v_empty(v_at_.slot));
             v_at_.next();
         } else {
+            wait(bars, bars.q_full(q_slot(tile_at)), q_parity(tile_at), at_q_full);
+            if (is_leader)
+                mbarrier_arrive(bars.q_empty(q_slot(tile_at)));
 #pragma unroll
             for (int i = 0; i < o_regs; ++i)
                 o[i] = 0.0f;
         }
+        const int row = slot->tile.row_begin;
+        const int row_count = slot->tile.row_count;
+        const int head = slot->head;
+        __syncwarp();
         if (is_leader)
             mbarrier_arrive(bars.tile_empty(tile_at.slot));
-        store_rows(a, o, st, head, row, row_end, lane);
+        store_rows(a, o, st, head, row + tile_row, row + row_count, lane);
     }
+    if (spec::debug && is_leader)
+        atom_shared_add(bars.watch() + 4, 1);
     /* Take the turn that the last warpgroup passed at the start and nobody used. */
     if (warpgroup == 0)
         turn_wait(warpgroup);
@@ -668,6 +719,8 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
             mbarrier_init(bars.tile_empty(s), 4 * consumers + 1);
         }
         fence_mbarrier_init();
+        st_shared(bars.watch(), 0);
+        st_shared(bars.watch() + 4, 0);
     }
     __syncthreads();
 
@@ -680,6 +733,8 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
             scheduler_run(a, smem, lane);
         else if (warp == 0 && lane == 0)
             producer_run(a, smem);
+        else if (spec::debug && warp == 2 && lane == 0)
+            watchdog_run(bars);
     } else {
         if (consumers == 2)
             setmaxnreg_inc<232>();

@@ -126,6 +126,24 @@ template <int dtype> FFA_DEVICE uint32_t pack_half2(float low, float high)
     return packed;
 }
 
+FFA_DEVICE void st_shared(uint32_t address, uint32_t value)
+{
+    asm volatile("st.volatile.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
+FFA_DEVICE uint32_t ld_shared(uint32_t address)
+{
+    uint32_t value;
+
+    asm volatile("ld.volatile.shared.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+    return value;
+}
+
+FFA_DEVICE void atom_shared_add(uint32_t address, uint32_t value)
+{
+    asm volatile("red.shared.add.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
 FFA_DEVICE void st_shared_v4_zero(uint32_t address)
 {
     asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(0) : "memory");

@@ -46,11 +46,12 @@ typedef struct ffa_plan_info {
 #define FFA_PLAN_INFO_INIT { .struct_size = (uint32_t)sizeof(ffa_plan_info) }
 FFA_API ffa_status ffa_plan_info_get(const ffa_plan *plan, ffa_plan_info *info, ffa_error *err);
 
-/* Enqueue the copy of the plan to `buffer` (device memory, upload_bytes, 16-byte aligned), which
- * must stay until the last call that uses the plan has finished. Must precede ffa_forward on a
- * GPU; on the CPU it is a no-op and `buffer` may be NULL. FFA_INVALID while `stream` is capturing.
+/* Enqueue the copy of the plan to `buffer` (memory of the kernels' device, upload_bytes, 16-byte
+ * aligned), which must stay until the last call that uses the plan has finished. Must precede
+ * ffa_forward on a GPU; on the CPU it is a no-op and `buffer` may be NULL. FFA_INVALID while `stream` is capturing.
  * Thread: one at a time per plan. */
-FFA_API ffa_status ffa_plan_upload(ffa_plan *plan, void *buffer, ffa_stream stream, ffa_error *err);
+FFA_API ffa_status ffa_plan_upload(ffa_plan *plan, const ffa_kernels *kernels, void *buffer,
+                                   ffa_stream stream, ffa_error *err);
 
 /* ---- calls ---- */
 

@@ -126,10 +126,13 @@ typedef struct ffa_attention_spec {
     uint32_t struct_size;
     ffa_dtype dtype;
     int32_t head_dim; /* 64 or 128 on a GPU; 8 to 256 in steps of 8 on the CPU */
-    uint32_t flags;   /* none yet: 0 */
+    uint32_t flags;   /* FFA_SPEC_... */
     int32_t tile_m;   /* query rows a tile; 0: chosen */
     int32_t tile_n;   /* keys a block; 0: chosen */
 } ffa_attention_spec;
+enum {
+    FFA_SPEC_DEBUG = 1u << 0 /* kernels whose barriers trap after about a second and name themselves */
+};
 #define FFA_ATTENTION_SPEC_INIT { .struct_size = (uint32_t)sizeof(ffa_attention_spec) }
 
 /*

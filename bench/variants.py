@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Check and time many variants of the forward kernel in one run, beside cuDNN: the kernel engineer's loop.
+
+  bench/variants.py build OUT SPEC [SPEC ...]     here, no GPU: compile with nvcc; SPEC is head_dim=128,tile_n=176,...
+  bench/variants.py run   OUT [--seqlens ...] [--masks ...] [--heads 64:8] [--no-check]   on the GPU (PyTorch, driver)
+
+`run` launches the cubins directly through the driver with plans made here (one interval a row), so a change of
+templates/ is measured without the library. Unit U: cuDNN SDPA on the full mask at that length, same run. Every
+variant is checked first: sampled rows against fp64 on fresh random inputs, poisoned outputs, two runs bitwise equal.
+"""
+import argparse, ctypes as C, json, math, os, re, subprocess, sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TEMPLATES = os.path.join(HERE, "..", "templates")
+DEFAULTS = dict(head_dim=128, dtype=1, consumers=2, tile_n=128, stages=2, debug=0)
+
+
+def build(out, specs):
+    os.makedirs(out, exist_ok=True)
+    rows = []
+    for text in specs:
+        spec = dict(DEFAULTS, **{k: int(v) for k, v in (kv.split("=") for kv in text.split(",") if kv)})
+        name = "_".join(f"{k}{v}" for k, v in spec.items() if v != DEFAULTS.get(k)) or "default"
+        cubin = os.path.join(out, name + ".cubin")
+        cmd = ["nvcc", "-cubin", "-gencode=arch=compute_90a,code=sm_90a", "-std=c++17", "-DFFA_JIT", "-Xptxas", "-v"]
+        cmd += [f"-DFFA_SPEC_{k}={v}" for k, v in spec.items()] + ["-o", cubin, os.path.join(TEMPLATES, "attention_forward.cu")]
+        log = subprocess.run(cmd, capture_output=True, text=True)
+        if log.returncode:
+            sys.exit(log.stderr)
+        used = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads[\s\S]*?Used (\d+) registers", log.stderr)
+        advisories = sorted(set(re.findall(r"C75\d\d", log.stderr)))
+        print(f"{name:40s} spills {used[1]}+{used[2]}  registers {used[3]}  {' '.join(advisories)}", flush=True)
+        rows.append(dict(name=name, spec=spec, cubin=os.path.basename(cubin)))
+    json.dump(rows, open(os.path.join(out, "variants.json"), "w"))
+
+
+class Tile(C.Structure):
+    _fields_ = [(n, C.c_int) for n in "row_begin row_count sweep_begin sweep_count band_begin band_count block_count list".split()]
+
+
+class Args(C.Structure):
+    _fields_ = [("q", C.c_ubyte * 128), ("k", C.c_ubyte * 128), ("v", C.c_ubyte * 128), ("out", C.c_void_p), ("lse", C.c_void_p),
+                ("tiles", C.c_void_p), ("sweeps", C.c_void_p), ("bands", C.c_void_p), ("counters", C.c_void_p),
+                ("out_token_stride", C.c_longlong), ("out_head_stride", C.c_longlong), ("lse_token_stride", C.c_longlong),
+                ("lse_head_stride", C.c_longlong), ("scale_log2", C.c_float), ("work_count", C.c_int), ("tile_count", C.c_int),
+                ("heads_q", C.c_int), ("group", C.c_int), ("section_heads", C.c_int), ("list_per_kv_head", C.c_int), ("pad", C.c_int)]
+
+
+def intervals(np, mask):
+    """Per-row [lo, hi) of a mask with one interval a row."""
+    n = mask["seqlen"]
+    lo, hi = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    for (qs, qe), (ks, ke), t in zip(mask["q_ranges"], mask["k_ranges"], mask["types"]):
+        i = np.arange(qe - qs)
+        l, h = ks + (i if t & 2 else 0 * i), ke - (qe - qs - 1 - i if t & 1 else 0 * i)
+        new = hi[qs:qe] <= lo[qs:qe]
+        lo[qs:qe] = np.where(new, l, np.minimum(lo[qs:qe], l))
+        hi[qs:qe] = np.where(new, h, np.maximum(hi[qs:qe], h))
+    assert int(np.maximum(hi - lo, 0).sum()) == mask["area"]
+    return lo, hi
+
+
+def plan(np, lo, hi, tile_m, tile_n, cuts):
+    n, tiles = len(lo), []
+    starts = sorted({0, n} | (set((np.flatnonzero(lo[1:] >= hi[:-1]) + 1).tolist()) if cuts else set()))
+    for a, b in zip(starts, starts[1:]):
+        for r in range(a, b, tile_m):
+            e = min(r + tile_m, b)
+            l, h, bands, at = lo[r:e], hi[r:e], [], 0
+            while at < e - r:
+                end, steps = at + 1, (0, 0)
+                if end < e - r and l[end] - l[at] in (0, 1) and h[end] - h[at] in (0, 1):
+                    steps = (int(l[end] - l[at]), int(h[end] - h[at]))
+                    while end < e - r and l[end] - l[end - 1] == steps[0] and h[end] - h[end - 1] == steps[1]:
+                        end += 1
+                bands.append((r + at, r + end, int(l[at]), int(h[at]), *steps, 0, 0))
+                at = end
+            k0, k1, f0, f1 = int(l.min()), int(h.max()), int(l.max()), int(h.min())
+            if f1 <= f0:
+                f0 = f1 = k0
+            tiles.append((-(-(k1 - k0) // tile_n), r, e - r, (k0, k1, f0, f1, 0, len(bands), 0, 0), bands))
+    tiles.sort(key=lambda t: (-t[0], t[1]))
+    T, S, B = [], [], []
+    for blocks, r, count, sweep, bands in tiles:
+        T.append((r, count, len(S), 1, len(B), len(bands), blocks, 0))
+        S.append(sweep)
+        B += bands
+    return [np.array(x, np.int32) for x in (T, S, B)]
+
+
+def run(opts):
+    import numpy as np, torch, torch.nn.functional as F, statistics as st
+    from torch.nn.attention import sdpa_kernel, SDPBackend
+    cuda = C.CDLL("libcuda.so.1")
+
+    def ok(code):
+        if code:
+            name = C.c_char_p(); cuda.cuGetErrorName(code, C.byref(name)); sys.exit(f"driver: {name.value}")
+
+    torch.zeros(1, device="cuda")
+    HQ, HK = map(int, opts.heads.split(":"))
+    masks = json.load(open(opts.cases))["bench_masks"]
+    names, seqlens = opts.masks.split(","), [int(s) for s in opts.seqlens.split(",")]
+    variants = [v for v in json.load(open(os.path.join(opts.out, "variants.json"))) if re.search(opts.only, v["name"])]
+    for v in variants:
+        mod, v["fn"] = C.c_void_p(), C.c_void_p()
+        ok(cuda.cuModuleLoad(C.byref(mod), os.path.join(opts.out, v["cubin"]).encode()))
+        ok(cuda.cuModuleGetFunction(C.byref(v["fn"]), mod, b"attention_forward"))
+        s = v["spec"]; m = 64 * s["consumers"]
+        size = lambda slots: 1024 + 2 * s["head_dim"] * (slots * m + 2 * s["stages"] * s["tile_n"]) + 8 * (4 * s["stages"] + 2 * slots + 5) + 2 * (64 + 6 * 32 + 10 * 32)
+        v["smem"] = size(2) if size(2) <= 232448 else size(1)
+        ok(cuda.cuFuncSetAttribute(v["fn"], 8, v["smem"]))
+    sms = torch.cuda.get_device_properties(0).multi_processor_count
+
+    def tensor_map(dst, t, rows, fp16):
+        tokens, heads, dim = t.shape
+        i64, i32 = C.c_uint64, C.c_uint32
+        raw = (C.c_ubyte * 192)(); base = (C.addressof(raw) + 63) // 64 * 64
+        ok(cuda.cuTensorMapEncodeTiled(C.c_void_p(base), 6 if fp16 else 9, 3, C.c_void_p(t.data_ptr()), (i64 * 3)(dim, heads, tokens),
+                                       (i64 * 2)(t.stride(1) * 2, t.stride(0) * 2), (i32 * 3)(64, 1, rows), (i32 * 3)(1, 1, 1), 0, 3, 3, 0))
+        C.memmove(dst, base, 128)
+
+    def timed(f):
+        a, b = torch.cuda.Event(True), torch.cuda.Event(True)
+        for _ in range(2): f()
+        a.record(); f(); b.record(); torch.cuda.synchronize()
+        one = max(a.elapsed_time(b), 1e-3); per = max(1, min(50, int(20 / one))); out = []
+        for _ in range(max(3, min(opts.repeat, int(opts.budget_ms / (one * per))))):
+            a.record()
+            for _ in range(per): f()
+            b.record(); torch.cuda.synchronize(); out.append(a.elapsed_time(b) / per)
+        return st.median(out)
+
+    counters = torch.zeros(64, dtype=torch.int32, device="cuda")
+    results, failed = [], False
+    for n in seqlens:
+        for name in names:
+            mask = next(m for m in masks if m["mask"] == name and m["seqlen"] == n)
+            lo, hi = intervals(np, mask)
+            for dim in sorted({v["spec"]["head_dim"] for v in variants}):
+                flops = 4.0 * mask["area"] * HQ * dim
+                line = []
+                for dtype in sorted({v["spec"]["dtype"] for v in variants if v["spec"]["head_dim"] == dim}):
+                    torch_dtype = torch.bfloat16 if dtype == 1 else torch.float16
+                    q = torch.randn(n, HQ, dim, device="cuda", dtype=torch_dtype)
+                    k, v_ = (torch.randn(n, HK, dim, device="cuda", dtype=torch_dtype) for _ in "kv")
+                    base = None
+                    if opts.peer:
+                        Q, K, V = (x.transpose(0, 1)[None] for x in (q, k, v_))
+                        def peer(causal):
+                            with sdpa_kernel(SDPBackend.CUDNN_ATTENTION): return F.scaled_dot_product_attention(Q, K, V, is_causal=causal, enable_gqa=True)
+                        base = 4.0 * n * n * HQ * dim / timed(lambda: peer(False)) / 1e9
+                        line.append(f"cudnn full {base:.0f}")
+                        if name == "causal":
+                            line.append(f"causal {flops / timed(lambda: peer(True)) / 1e9:.0f}")
+                    for var in [x for x in variants if x["spec"]["head_dim"] == dim and x["spec"]["dtype"] == dtype]:
+                        s = var["spec"]; tm, tn = 64 * s["consumers"], s["tile_n"]
+                        T, S, B = (torch.from_numpy(x).cuda() for x in plan(np, lo, hi, tm, tn, not opts.no_cuts))
+                        out = torch.full_like(q, float("nan")); lse = torch.full((n, HQ), float("nan"), device="cuda")
+                        args_raw = (C.c_ubyte * (C.sizeof(Args) + 64))(); args = Args.from_address((C.addressof(args_raw) + 63) // 64 * 64)
+                        for field, t, rows in (("q", q, tm), ("k", k, tn), ("v", v_, tn)):
+                            tensor_map(C.addressof(args) + getattr(Args, field).offset, t, rows, dtype == 2)
+                        args.out, args.lse, args.tiles, args.sweeps, args.bands = (x.data_ptr() for x in (out, lse, T, S, B))
+                        args.counters, args.out_token_stride, args.out_head_stride = counters.data_ptr(), HQ * dim, dim
+                        args.lse_token_stride, args.lse_head_stride, args.scale_log2 = HQ, 1, 1.4426950408889634 / math.sqrt(dim)
+                        args.tile_count, args.heads_q, args.group = len(T), HQ, HQ // HK
+                        args.work_count = len(T) * HQ
+                        args.section_heads = min(HQ, max(1, (32 << 20) // (n * dim * 4)) * (HQ // HK))
+                        params = (C.c_void_p * 1)(C.addressof(args)); threads = 128 * (s["consumers"] + 1)
+                        stream = C.c_void_p(torch.cuda.current_stream().cuda_stream)
+                        launch = lambda: ok(cuda.cuLaunchKernel(var["fn"], min(sms, args.work_count), 1, 1, threads, 1, 1, var["smem"], stream, params, None))
+                        error = ""
+                        if not opts.no_check:
+                            launch(); torch.cuda.synchronize()
+                            first = out.clone(), lse.clone()
+                            out.fill_(float("nan")); lse.fill_(float("nan")); launch(); torch.cuda.synchronize()
+                            same = bool((first[0] == out).all() and (first[1] == lse).all())
+                            rows = sorted({0, n - 1, n // 2, *np.random.default_rng(1).integers(0, n, 24).tolist()})
+                            worst = worst_lse = 0.0
+                            for r in rows:
+                                h = int(np.random.default_rng(r).integers(0, HQ)); a, b = int(lo[r]), int(hi[r])
+                                sc = (k[a:b, h // (HQ // HK)].double() @ q[r, h].double()) / math.sqrt(dim)
+                                ref = torch.softmax(sc, 0) @ v_[a:b, h // (HQ // HK)].double()
+                                e = float((out[r, h].double() - ref).norm() / ref.norm())
+                                worst = max(worst, e if e == e else 9e9)
+                                worst_lse = max(worst_lse, abs(float(torch.logsumexp(sc, 0)) - float(lse[r, h])))
+                            bad = not same or worst > (2e-2 if dtype == 1 else 3e-3) or worst_lse > 1e-3 or bool(torch.isnan(out).any() or torch.isnan(lse).any())
+                            failed |= bad
+                            error = f" err {worst:.1e} lse {worst_lse:.1e}{'' if same else ' NOT REPRODUCIBLE'}{' WRONG' if bad else ''}"
+                        tf = flops / timed(launch) / 1e9
+                        results.append(dict(variant=var["name"], mask=name, seqlen=n, head_dim=dim, dtype=dtype, tflops=tf, u=tf / base if base else None))
+                        line.append(f"{var['name']} {tf:.0f}" + (f" ({tf / base:.3f} U)" if base else "") + error)
+                print(f"{name:22s} {n:7d} d{dim}: " + "\n    ".join(line), flush=True)
+    if opts.json:
+        json.dump(results, open(opts.json, "w"))
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 3 and sys.argv[1] == "build":
+        build(sys.argv[2], sys.argv[3:])
+    elif len(sys.argv) > 2 and sys.argv[1] == "run":
+        ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        ap.add_argument("out"); ap.add_argument("--seqlens", default="4096,16384,65536"); ap.add_argument("--masks", default="full,causal")
+        ap.add_argument("--heads", default="64:8"); ap.add_argument("--cases", default=os.path.join(HERE, "..", "tests", "data", "masks.json"))
+        ap.add_argument("--no-check", action="store_true"); ap.add_argument("--no-cuts", action="store_true"); ap.add_argument("--json", default="")
+        ap.add_argument("--only", default=""); ap.add_argument("--repeat", type=int, default=15); ap.add_argument("--budget-ms", type=float, default=300)
+        ap.add_argument("--no-peer", dest="peer", action="store_false")
+        run(ap.parse_args(sys.argv[2:]))
+    else:
+        sys.exit(__doc__)

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ffa_forward: check the arguments, fill the launch, enqueue. And ffa_attention on top of it.
+ */
+#include "api/attention.h"
+
+#include "attention_forward.args.h"
+#include "cpu/cpu.h"
+
+#include <math.h>
+
+/* The K and V of the heads worked on at a time should stay in L2 (50 MB on an H200), with room for
+ * Q and out passing through. */
+enum { SECTION_BYTES = 32 << 20 };
+
+enum { WORKSPACE_BYTES = 256 }; /* the counters, alone in their cache lines */
+
+/* The largest stride the copy engine takes is below 2^40 bytes. */
+#define STRIDE_MAX ((int64_t)1 << 38)
+
+struct tensor_rule {
+    const char *name;
+    int64_t heads;
+    int64_t head_dim;      /* 1 for lse */
+    size_t element_bytes;
+    bool needs_alignment;  /* moved by the copy engine or in 16-byte stores */
+};
+
+/* Fill default strides, then check. */
+static ffa_status tensor_check(ffa_tensor *tensor, const struct tensor_rule *rule, ffa_error *err)
+{
+    const size_t unit = rule->needs_alignment ? 16 : rule->element_bytes;
+    const int64_t multiple = (int64_t)(unit / rule->element_bytes);
+
+    if (!tensor->data)
+        return error_fail(err, FFA_INVALID, 0, "%s: data is NULL", rule->name);
+    if ((uintptr_t)tensor->data % unit)
+        return error_fail(err, FFA_INVALID, 0, "%s: data is %p, not %zu-byte aligned", rule->name,
+                          tensor->data, unit);
+    if (!tensor->head_stride)
+        tensor->head_stride = rule->head_dim;
+    if (!tensor->token_stride)
+        tensor->token_stride = rule->heads * rule->head_dim;
+    if (tensor->token_stride < 0 || tensor->token_stride > STRIDE_MAX ||
+        tensor->token_stride % multiple)
+        return error_fail(err, FFA_INVALID, 0,
+                          "%s: token_stride is %lld, not a multiple of %lld in [0, %lld] elements",
+                          rule->name, (long long)tensor->token_stride, (long long)multiple,
+                          (long long)STRIDE_MAX);
+    if (tensor->head_stride < 0 || tensor->head_stride > STRIDE_MAX ||
+        tensor->head_stride % multiple)
+        return error_fail(err, FFA_INVALID, 0,
+                          "%s: head_stride is %lld, not a multiple of %lld in [0, %lld] elements",
+                          rule->name, (long long)tensor->head_stride, (long long)multiple,
+                          (long long)STRIDE_MAX);
+    return FFA_OK;
+}
+
+/* Import, resolve defaults, check: `args` is complete afterwards. */
+static ffa_status args_import(ffa_forward_args *args, const ffa_kernels *kernels,
+                              const ffa_plan *plan, const ffa_forward_args *from, ffa_error *err)
+{
+    const bool on_gpu = kernels->forward != NULL;
+    const size_t bytes = ffa_dtype_bytes(kernels->dtype);
+    const int64_t dim = kernels->head_dim;
+    const int32_t sm_count = on_gpu ? gpu_device_sm_count(kernels->context->gpu) : 1;
+    ffa_status rc;
+
+    FFA_TRY(opts_import(args, sizeof *args, from, err));
+    rc = FFA_INVALID;
+    if (args->heads_kv < 1 || args->heads_kv > 65536) {
+        error_fail(err, rc, 0, "heads_kv is %d, not in [1, 65536]", args->heads_kv);
+        goto out;
+    }
+    if (args->heads_q < 1 || args->heads_q > 65536 || args->heads_q % args->heads_kv) {
+        error_fail(err, rc, 0, "heads_q is %d, not a multiple of heads_kv = %d in [1, 65536]",
+                   args->heads_q, args->heads_kv);
+        goto out;
+    }
+    if (plan->heads_in_mask > 1 && plan->heads_in_mask != args->heads_kv) {
+        error_fail(err, rc, 0, "heads_kv is %d, the plan's mask has %d lists of slices",
+                   args->heads_kv, plan->heads_in_mask);
+        goto out;
+    }
+    if (plan->tiles.tile_m != kernels->tile_m || plan->tiles.tile_n != kernels->tile_n) {
+        error_fail(err, rc, 0, "the plan has tiles of %d x %d, the kernels of %d x %d",
+                   plan->tiles.tile_m, plan->tiles.tile_n, kernels->tile_m, kernels->tile_n);
+        goto out;
+    }
+    if (!(args->softmax_scale >= 0.0f) || isinf(args->softmax_scale)) {
+        error_fail(err, rc, 0, "softmax_scale is %g, not a finite number above 0 (or 0: default)",
+                   (double)args->softmax_scale);
+        goto out;
+    }
+    if (args->sm_margin < 0 || args->sm_margin >= sm_count) {
+        if (on_gpu || args->sm_margin < 0) {
+            error_fail(err, rc, 0, "sm_margin is %d, not in [0, %d]", args->sm_margin,
+                       sm_count - 1);
+            goto out;
+        }
+    }
+    if (args->softmax_scale == 0.0f)
+        args->softmax_scale = (float)(1.0 / sqrt((double)dim));
+    FFA_TRY(tensor_check(&args->q, &(struct tensor_rule){ "q", args->heads_q, dim, bytes, on_gpu },
+                         err));
+    FFA_TRY(tensor_check(&args->k, &(struct tensor_rule){ "k", args->heads_kv, dim, bytes, on_gpu },
+                         err));
+    FFA_TRY(tensor_check(&args->v, &(struct tensor_rule){ "v", args->heads_kv, dim, bytes, on_gpu },
+                         err));
+    FFA_TRY(tensor_check(&args->out,
+                         &(struct tensor_rule){ "out", args->heads_q, dim, bytes, on_gpu }, err));
+    FFA_TRY(tensor_check(&args->lse,
+                         &(struct tensor_rule){ "lse", args->heads_q, 1, sizeof(float), false },
+                         err));
+out:
+    return rc;
+}
+
+static ffa_status map_make(struct tensor_map *map, const ffa_kernels *kernels, const char *name,
+                           const ffa_tensor *tensor, int64_t tokens, int64_t heads,
+                           int32_t box_rows, ffa_error *err)
+{
+    const struct gpu_tensor desc = {
+        .name = name,
+        .data = tensor->data,
+        .tokens = tokens,
+        .heads = heads,
+        .head_dim = kernels->head_dim,
+        .token_stride = tensor->token_stride,
+        .head_stride = tensor->head_stride,
+        .is_fp16 = kernels->dtype == FFA_FP16,
+        .box_rows = box_rows,
+    };
+
+    return gpu_tensor_map(map, kernels->context->gpu, &desc, err);
+}
+
+static ffa_status forward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
+                              const ffa_forward_args *args, void *workspace, ffa_stream stream,
+                              ffa_error *err)
+{
+    const struct tile_plan *tiles = &plan->tiles;
+    const int32_t group = args->heads_q / args->heads_kv;
+    const bool has_lists = plan->heads_in_mask > 1;
+    const int64_t work = tiles->tile_count * (has_lists ? group : args->heads_q);
+    const int64_t kv_head_bytes = tiles->shape.seqlen_k * kernels->head_dim * 4;
+    const int64_t section_kv = kv_head_bytes < SECTION_BYTES ? SECTION_BYTES / kv_head_bytes : 1;
+    const int32_t room = gpu_device_sm_count(kernels->context->gpu) - args->sm_margin;
+    const unsigned char *buffer = atomic_load(&plan->buffer);
+    struct attention_forward_args launch = { 0 };
+    ffa_status rc;
+
+    if (!buffer)
+        return error_fail(err, FFA_INVALID, 0, "the plan was not uploaded: call ffa_plan_upload");
+    if (!workspace || (uintptr_t)workspace % 16)
+        return error_fail(err, FFA_INVALID, 0, "workspace is %p, not 16-byte aligned", workspace);
+    if (work > INT32_MAX - 1024)
+        return error_fail(err, FFA_INVALID, 0, "%lld tiles x %d heads are more than 2^31 work items",
+                          (long long)tiles->tile_count, args->heads_q);
+    FFA_TRY(map_make(&launch.q, kernels, "q", &args->q, tiles->shape.seqlen_q, args->heads_q,
+                     kernels->tile_m, err));
+    FFA_TRY(map_make(&launch.k, kernels, "k", &args->k, tiles->shape.seqlen_k, args->heads_kv,
+                     kernels->tile_n, err));
+    FFA_TRY(map_make(&launch.v, kernels, "v", &args->v, tiles->shape.seqlen_k, args->heads_kv,
+                     kernels->tile_n, err));
+    launch.out = args->out.data;
+    launch.lse = args->lse.data;
+    launch.tiles = (const struct plan_tile *)(const void *)buffer;
+    launch.sweeps = (const struct plan_sweep *)(const void *)(launch.tiles + tiles->tile_count);
+    launch.bands = (const struct plan_band *)(const void *)(launch.sweeps + tiles->sweep_count);
+    launch.counters = workspace;
+    launch.out_token_stride = args->out.token_stride;
+    launch.out_head_stride = args->out.head_stride;
+    launch.lse_token_stride = args->lse.token_stride;
+    launch.lse_head_stride = args->lse.head_stride;
+    launch.scale_log2 = (float)((double)args->softmax_scale * 1.4426950408889634);
+    launch.work_count = (int32_t)work;
+    launch.tile_count = (int32_t)tiles->tile_count;
+    launch.heads_q = args->heads_q;
+    launch.group = group;
+    launch.section_heads =
+        section_kv < args->heads_kv ? (int32_t)section_kv * group : args->heads_q;
+    launch.list_per_kv_head = has_lists;
+    FFA_TRY(gpu_kernel_enqueue(kernels->forward, work < room ? (int32_t)work : room, &launch, stream,
+                               err));
+out:
+    return rc;
+}
+
+ffa_status ffa_forward(const ffa_kernels *kernels, const ffa_plan *plan,
+                       const ffa_forward_args *args_in, void *workspace, ffa_stream stream,
+                       ffa_error *err)
+{
+    ffa_forward_args args;
+    ffa_status rc;
+
+    if (!kernels || !plan || !args_in)
+        return error_fail(err, FFA_INVALID, 0, "ffa_forward: %s is NULL",
+                          !kernels ? "kernels" : !plan ? "plan" : "args");
+    FFA_TRY(args_import(&args, kernels, plan, args_in, err));
+    if (kernels->forward) {
+        FFA_TRY(forward_gpu(kernels, plan, &args, workspace, stream, err));
+    } else {
+        const struct cpu_forward call = {
+            .plan = &plan->tiles,
+            .args = &args,
+            .dtype = kernels->dtype,
+            .head_dim = kernels->head_dim,
+            .threads = kernels->context->cpu_threads,
+            .fp64 = kernels->dtype == FFA_FP64 ||
+                    (kernels->context->opts.flags & FFA_OPEN_CPU_FP64) != 0,
+        };
+
+        if (stream) {
+            rc = error_fail(err, FFA_INVALID, 0, "stream is %p on the CPU backend, must be NULL",
+                            (void *)stream);
+            goto out;
+        }
+        FFA_TRY(cpu_forward(&call, err));
+    }
+    atomic_fetch_add_explicit(&kernels->context->stats.forward_calls, 1, memory_order_relaxed);
+out:
+    return rc;
+}
+
+ffa_status ffa_workspace_bytes(const ffa_kernels *kernels, const ffa_plan *plan, int64_t *bytes,
+                               ffa_error *err)
+{
+    if (!kernels || !plan || !bytes)
+        return error_fail(err, FFA_INVALID, 0, "ffa_workspace_bytes: %s is NULL",
+                          !kernels ? "kernels" : !plan ? "plan" : "bytes");
+    *bytes = kernels->forward ? WORKSPACE_BYTES : 0;
+    return FFA_OK;
+}
+
+ffa_status ffa_workspace_init(const ffa_kernels *kernels, void *workspace, int64_t bytes,
+                              ffa_stream stream, ffa_error *err)
+{
+    if (!kernels)
+        return error_fail(err, FFA_INVALID, 0, "ffa_workspace_init: kernels is NULL");
+    if (!kernels->forward)
+        return FFA_OK;
+    if (!workspace || (uintptr_t)workspace % 16)
+        return error_fail(err, FFA_INVALID, 0, "workspace is %p, not 16-byte aligned", workspace);
+    if (bytes < WORKSPACE_BYTES)
+        return error_fail(err, FFA_INVALID, 0, "workspace has %lld bytes, needs %d",
+                          (long long)bytes, WORKSPACE_BYTES);
+    return gpu_fill_enqueue(kernels->context->gpu, workspace, 0, WORKSPACE_BYTES, stream, err);
+}

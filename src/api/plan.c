@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ffa_plan: a tile plan and the image of it that a device reads.
+ */
+#include "api/attention.h"
+
+static ffa_status image_build(struct ffa_plan *plan, ffa_error *err)
+{
+    const struct tile_plan *tiles = &plan->tiles;
+    const size_t tile_bytes = (size_t)tiles->tile_count * sizeof *tiles->tiles;
+    const size_t sweep_bytes = (size_t)tiles->sweep_count * sizeof *tiles->sweeps;
+    const size_t band_bytes = (size_t)tiles->band_count * sizeof *tiles->bands;
+
+    plan->image_bytes = (int64_t)(tile_bytes + sweep_bytes + band_bytes);
+    plan->image = mem_array((size_t)plan->image_bytes, 1);
+    if (!plan->image)
+        return error_nomem(err, "the plan's device image");
+    memcpy(plan->image, tiles->tiles, tile_bytes);
+    if (sweep_bytes)
+        memcpy(plan->image + tile_bytes, tiles->sweeps, sweep_bytes);
+    if (band_bytes)
+        memcpy(plan->image + tile_bytes + sweep_bytes, tiles->bands, band_bytes);
+    return FFA_OK;
+}
+
+ffa_status ffa_plan_create(ffa_plan **out, const ffa_kernels *kernels, const ffa_mask *mask,
+                           ffa_error *err)
+{
+    struct tile_options opts;
+    struct ffa_plan *plan = NULL;
+    ffa_status rc;
+
+    if (!out)
+        return error_fail(err, FFA_INVALID, 0, "ffa_plan_create: out is NULL");
+    *out = NULL;
+    if (!kernels || !mask)
+        return error_fail(err, FFA_INVALID, 0, "ffa_plan_create: %s is NULL",
+                          kernels ? "mask" : "kernels");
+    opts = (struct tile_options){ .tile_m = kernels->tile_m, .tile_n = kernels->tile_n };
+    plan = mem_array(1, sizeof *plan);
+    if (!plan) {
+        rc = error_nomem(err, "the plan");
+        goto out;
+    }
+    FFA_TRY(tile_build(&plan->tiles, mask, &opts, err));
+    plan->heads_in_mask = ffa_mask_head_count(mask);
+    if (kernels->forward)
+        FFA_TRY(image_build(plan, err));
+    *out = plan;
+    plan = NULL;
+out:
+    ffa_plan_destroy(plan);
+    return rc;
+}
+
+void ffa_plan_destroy(ffa_plan *plan)
+{
+    if (!plan)
+        return;
+    tile_finish(&plan->tiles);
+    mem_free(plan->image);
+    mem_free(plan);
+}
+
+ffa_status ffa_plan_info_get(const ffa_plan *plan, ffa_plan_info *info, ffa_error *err)
+{
+    ffa_plan_info facts = FFA_PLAN_INFO_INIT;
+
+    if (!plan || !info)
+        return error_fail(err, FFA_INVALID, 0, "ffa_plan_info_get: %s is NULL",
+                          plan ? "info" : "plan");
+    facts.tile_m = plan->tiles.tile_m;
+    facts.tile_n = plan->tiles.tile_n;
+    facts.tile_count = (int32_t)plan->tiles.tile_count;
+    facts.sweep_count = plan->tiles.sweep_count;
+    facts.block_count = plan->tiles.block_count;
+    facts.partial_blocks = plan->tiles.partial_blocks;
+    facts.area = plan->tiles.area;
+    facts.upload_bytes = plan->image_bytes;
+    return opts_export(info, &facts, sizeof facts, err);
+}
+
+ffa_status ffa_plan_upload(ffa_plan *plan, const ffa_kernels *kernels, void *buffer,
+                           ffa_stream stream, ffa_error *err)
+{
+    ffa_status rc;
+
+    if (!plan || !kernels)
+        return error_fail(err, FFA_INVALID, 0, "ffa_plan_upload: %s is NULL",
+                          plan ? "kernels" : "plan");
+    if (!plan->image)
+        return FFA_OK;
+    if (!buffer || (uintptr_t)buffer % 16)
+        return error_fail(err, FFA_INVALID, 0, "ffa_plan_upload: buffer is %p, not 16-byte aligned",
+                          buffer);
+    rc = gpu_upload_enqueue(kernels->context->gpu, buffer, plan->image, plan->image_bytes, stream,
+                            err);
+    if (rc == FFA_OK)
+        atomic_store(&plan->buffer, buffer);
+    return rc;
+}

@@ -37,3 +37,9 @@ CREATE TABLE kernel (
 ) STRICT;
 CREATE INDEX kernel_blob ON kernel (blob);
 CREATE INDEX kernel_used ON kernel (used_s, id);
+
+-- A blob leaves with its last kernel.
+CREATE TRIGGER kernel_gone AFTER DELETE ON kernel
+BEGIN
+    DELETE FROM blob WHERE id = old.blob AND NOT EXISTS (SELECT 1 FROM kernel WHERE blob = old.blob);
+END;

@@ -91,6 +91,10 @@ typedef struct ffa_context_info {
 FFA_API ffa_status ffa_context_info_get(ffa_context *context, ffa_context_info *info,
                                         ffa_error *err);
 
+/* Open NVRTC now instead of at the first compile, so that ffa_context_info tells of it. Fails with
+ * FFA_UNSUPPORTED, which says where it was looked for. Thread: any. */
+FFA_API ffa_status ffa_context_open_compiler(ffa_context *context, ffa_error *err);
+
 /* Counters since ffa_open. Thread: any; each counter is exact, the set is not a snapshot. */
 typedef struct ffa_context_stats {
     uint32_t struct_size;

@@ -6,25 +6,26 @@
 #define FFA_API_CONTEXT_H
 
 #include "base/base.h"
+#include "cache/cache.h"
 #include "jit/jit.h"
 #include <ffa/kernel.h>
 #include <stdatomic.h>
 
-struct kernel_cache; /* cache/cache.h: the memory table and the store */
-struct gpu_device;   /* gpu/gpu.h */
+struct gpu_device; /* gpu/gpu.h */
 
+/* The store counts its own: bad entries and errors. */
 struct context_stats {
     atomic_uint_fast64_t hits_table, hits_store, misses, compiles, compile_fails, compile_us,
-        store_bad, store_errors, forward_calls;
+        forward_calls;
 };
 
 struct ffa_context {
     ffa_context_opts opts; /* strings owned */
     struct log log;
-    struct jit *jit;             /* NVRTC (opened on first use) and template text */
-    struct kernel_cache *cache;
-    struct gpu_device *gpu;      /* NULL on the CPU */
-    char arch[16];               /* compiled for by default */
+    struct jit *jit;           /* NVRTC (opened on first use) and template text */
+    struct kernel_cache cache; /* the memory table and the store */
+    struct gpu_device *gpu;    /* NULL on the CPU */
+    char arch[16];             /* compiled for by default */
     int32_t cpu_threads;
     struct context_stats stats;
 };
@@ -38,9 +39,16 @@ struct resolved {
     ffa_kernel_info info;
 };
 
-/* Table, then store, then compile (unless never-compile), then store. Thread: any. `log_text`, if
- * not NULL, receives the compile log (caller frees) when a compile ran, failed ones included. */
+/* Table, then store, then compile (unless never-compile), then store. Chooses what the spec leaves
+ * open. Thread: any. `log_text`, if not NULL, receives the compile log (caller frees) when this
+ * call compiled, also when that failed. */
 ffa_status context_resolve(struct resolved *out, ffa_context *context, const struct jit_spec *spec,
                            const char *arch, char **log_text, ffa_error *err);
+
+/* Compile past all layers, counted and logged. `spec` is resolved. On FFA_COMPILE out->log is set;
+ * the caller finishes *out in any case. */
+ffa_status context_compile(struct jit_result *out, ffa_context *context,
+                           const struct jit_spec *spec, const char *arch, bool want_ptx,
+                           ffa_error *err);
 
 #endif

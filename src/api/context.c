@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ffa_context: options checked and copied once, then device, compiler, table and store.
+ */
+#include "api/context.h"
+
+#include "gpu/gpu.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+enum {
+    KNOWN_FLAGS = FFA_OPEN_NEVER_COMPILE | FFA_OPEN_EXACT_TOOLCHAIN | FFA_OPEN_CPU_FP64 |
+                  FFA_OPEN_CACHE_READONLY,
+    CPU_THREADS_MAX = 1024
+};
+
+/* The options that are paths: all are copied, none may be empty. */
+static const struct {
+    const char *name;
+    size_t at;
+} path_options[] = {
+    { "cache_path", offsetof(ffa_context_opts, cache_path) },
+    { "templates_dir", offsetof(ffa_context_opts, templates_dir) },
+    { "nvrtc_path", offsetof(ffa_context_opts, nvrtc_path) },
+    { "nccl_path", offsetof(ffa_context_opts, nccl_path) },
+};
+enum { PATH_OPTIONS = sizeof path_options / sizeof *path_options };
+
+static const char **path_option(ffa_context_opts *opts, int index)
+{
+    return (const char **)((char *)opts + path_options[index].at);
+}
+
+static ffa_status check_options(ffa_context_opts *opts, ffa_error *err)
+{
+    if (opts->flags & ~(uint32_t)KNOWN_FLAGS)
+        return error_fail(err, FFA_UNSUPPORTED, 0, "flags is 0x%x, known are 0x%x", opts->flags,
+                          (unsigned)KNOWN_FLAGS);
+    if (opts->cpu_threads > CPU_THREADS_MAX)
+        return error_fail(err, FFA_INVALID, 0, "cpu_threads is %u, not in [0, %d]",
+                          opts->cpu_threads, CPU_THREADS_MAX);
+    for (int i = 0; i < PATH_OPTIONS; i++)
+        if (*path_option(opts, i) && !**path_option(opts, i))
+            return error_fail(err, FFA_INVALID, 0, "%s is empty; NULL is the default",
+                              path_options[i].name);
+    return FFA_OK;
+}
+
+/* The context owns its strings from here on; those not copied are NULL, so that closing is safe. */
+static ffa_status copy_options(ffa_context *context, ffa_context_opts *opts, ffa_error *err)
+{
+    context->opts = *opts;
+    for (int i = 0; i < PATH_OPTIONS; i++)
+        *path_option(&context->opts, i) = NULL;
+    for (int i = 0; i < PATH_OPTIONS; i++) {
+        char *copy = mem_strdup(*path_option(opts, i));
+
+        if (!copy && *path_option(opts, i))
+            return error_nomem(err, path_options[i].name);
+        *path_option(&context->opts, i) = copy;
+    }
+    context->log = (struct log){ .fn = opts->log, .user = opts->log_user };
+    return FFA_OK;
+}
+
+static ffa_status open_device(ffa_context *context, int device, ffa_error *err)
+{
+    ffa_status rc = FFA_OK;
+
+    if (device == FFA_DEVICE_AUTO)
+        device = gpu_device_pick(); /* -1 is the CPU */
+    if (device >= 0)
+        FFA_TRY(gpu_device_open(&context->gpu, device, err));
+    text_copy(context->arch, "%s", context->gpu ? gpu_device_arch(context->gpu) : JIT_ARCH_DEFAULT);
+out:
+    return rc;
+}
+
+static int32_t threads_of(const ffa_context_opts *opts)
+{
+    long cores = opts->cpu_threads ? (long)opts->cpu_threads : sysconf(_SC_NPROCESSORS_ONLN);
+
+    return cores < 1 ? 1 : cores > CPU_THREADS_MAX ? CPU_THREADS_MAX : (int32_t)cores;
+}
+
+ffa_status ffa_open(ffa_context **out, int device, const ffa_context_opts *opts, ffa_error *err)
+{
+    ffa_context *context = NULL;
+    ffa_context_opts given;
+    ffa_status rc;
+
+    if (!out)
+        return error_fail(err, FFA_INVALID, 0, "out is NULL");
+    *out = NULL;
+    if (device < FFA_DEVICE_AUTO)
+        return error_fail(err, FFA_INVALID, 0,
+                          "device is %d, not an ordinal, FFA_DEVICE_CPU (%d) or FFA_DEVICE_AUTO "
+                          "(%d)",
+                          device, FFA_DEVICE_CPU, FFA_DEVICE_AUTO);
+    FFA_TRY(opts_import(&given, sizeof given, opts, err));
+    FFA_TRY(check_options(&given, err));
+    context = mem_array(1, sizeof *context);
+    if (!context) {
+        rc = error_nomem(err, "a context");
+        goto out;
+    }
+    FFA_TRY(copy_options(context, &given, err));
+    context->cpu_threads = threads_of(&given);
+    FFA_TRY(jit_create(&context->jit, &context->opts, &context->log, err));
+    FFA_TRY(table_create(&context->cache.table, err));
+    FFA_TRY(store_open(
+        &context->cache.store,
+        &(struct store_opts){
+            .path = context->opts.cache_path,
+            .mode = given.flags & FFA_OPEN_CACHE_READONLY ? STORE_READONLY : STORE_READWRITE,
+            .bytes_max = given.cache_bytes_max,
+            .log = context->log,
+        },
+        err));
+    FFA_TRY(open_device(context, device, err));
+    *out = context;
+    context = NULL;
+out:
+    ffa_close(context);
+    return rc;
+}
+
+void ffa_close(ffa_context *context)
+{
+    if (!context)
+        return;
+    gpu_device_close(context->gpu);
+    store_close(context->cache.store);
+    table_destroy(context->cache.table);
+    jit_destroy(context->jit);
+    for (int i = 0; i < PATH_OPTIONS; i++)
+        mem_free((char *)*path_option(&context->opts, i));
+    mem_free(context);
+}
+
+ffa_status ffa_context_info_get(ffa_context *context, ffa_context_info *info, ffa_error *err)
+{
+    ffa_context_info now = { .device = FFA_DEVICE_CPU };
+
+    if (!context || !info)
+        return error_fail(err, FFA_INVALID, 0, "%s is NULL", context ? "info" : "context");
+    text_copy(now.device_name, "cpu");
+    if (context->gpu) {
+        now.device = gpu_device_ordinal(context->gpu);
+        now.sm_count = gpu_device_sm_count(context->gpu);
+        text_copy(now.device_name, "%s", gpu_device_name(context->gpu));
+    }
+    now.cpu_threads = context->cpu_threads;
+    text_copy(now.arch, "%s", context->arch);
+    text_copy(now.nvrtc_path, "%s", jit_nvrtc_path(context->jit));
+    text_copy(now.nvrtc_version, "%s", jit_nvrtc_version(context->jit));
+    text_copy(now.store_path, "%s", store_path(context->cache.store));
+    store_state(context->cache.store, now.store_state, sizeof now.store_state);
+    return opts_export(info, &now, sizeof now, err);
+}
+
+ffa_status ffa_context_open_compiler(ffa_context *context, ffa_error *err)
+{
+    if (!context)
+        return error_fail(err, FFA_INVALID, 0, "context is NULL");
+    return jit_open_compiler(context->jit, err);
+}
+
+ffa_status ffa_context_stats_get(ffa_context *context, ffa_context_stats *stats, ffa_error *err)
+{
+    ffa_context_stats now = { 0 };
+
+    if (!context || !stats)
+        return error_fail(err, FFA_INVALID, 0, "%s is NULL", context ? "stats" : "context");
+    now.hits_table = atomic_load(&context->stats.hits_table);
+    now.hits_store = atomic_load(&context->stats.hits_store);
+    now.misses = atomic_load(&context->stats.misses);
+    now.compiles = atomic_load(&context->stats.compiles);
+    now.compile_fails = atomic_load(&context->stats.compile_fails);
+    now.compile_us = atomic_load(&context->stats.compile_us);
+    now.forward_calls = atomic_load(&context->stats.forward_calls);
+    now.store_bad = store_bad_count(context->cache.store);
+    now.store_errors = store_error_count(context->cache.store);
+    return opts_export(stats, &now, sizeof now, err);
+}

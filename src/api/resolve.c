@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * "Give me this kernel": table, then store, then compile. A table hit computes no key and takes no
+ * lock; the rest runs once a kernel and context, whoever else asks meanwhile.
+ */
+#include "api/context.h"
+
+static ffa_status hand_out(struct resolved *out, const struct jit_kernel *kernel, ffa_layer layer,
+                           int64_t started)
+{
+    out->cubin = kernel->cubin;
+    out->cubin_bytes = kernel->cubin_bytes;
+    out->record = kernel->record;
+    out->info = kernel->info;
+    out->info.layer = layer;
+    out->info.resolve_us = clock_us() - started;
+    return FFA_OK;
+}
+
+static void count(atomic_uint_fast64_t *counter, uint64_t by)
+{
+    atomic_fetch_add_explicit(counter, by, memory_order_relaxed);
+}
+
+/* FFA_NOT_FOUND: not in the store. */
+static ffa_status from_store(ffa_context *context, const struct store_query *query,
+                             struct jit_kernel *out, ffa_error *err)
+{
+    ffa_status rc = store_find(context->cache.store, query, out, err);
+
+    if (rc == FFA_OK)
+        count(&context->stats.hits_store, 1);
+    else if (rc == FFA_NOT_FOUND)
+        count(&context->stats.misses, 1);
+    if (rc == FFA_OK)
+        log_line(&context->log, FFA_LOG_DEBUG, "resolve",
+                 "event=store_hit key=%s template=%s toolchain=\"%s\"", query->key,
+                 out->info.template_name, out->info.toolchain);
+    return rc;
+}
+
+ffa_status context_compile(struct jit_result *out, ffa_context *context,
+                           const struct jit_spec *spec, const char *arch, bool want_ptx,
+                           ffa_error *err)
+{
+    ffa_error why = { 0 };
+    ffa_status rc = jit_compile(context->jit, spec, arch, want_ptx, out, &why);
+    const ffa_kernel_info *info = &out->kernel.info;
+
+    if (rc == FFA_OK) {
+        count(&context->stats.compiles, 1);
+        count(&context->stats.compile_us, (uint64_t)info->compile_us);
+        log_line(&context->log, FFA_LOG_INFO, "resolve",
+                 "event=compile key=%s template=%s arch=%s ms=%lld regs=%d spill_bytes=%d "
+                 "advisories=%d cubin_bytes=%lld",
+                 info->key, info->template_name, info->arch, (long long)info->compile_us / 1000,
+                 (int)info->registers, (int)info->spill_bytes, (int)info->advisory_count,
+                 (long long)info->cubin_bytes);
+        return FFA_OK;
+    }
+    if (rc == FFA_COMPILE)
+        count(&context->stats.compile_fails, 1);
+    log_line(&context->log, FFA_LOG_ERROR, "resolve",
+             "event=compile_failed template=%s arch=%s reason=\"%s\"", jit_spec_template(spec),
+             arch, why.message);
+    return error_fail(err, rc, why.native, "%s", why.message);
+}
+
+static ffa_status refuse_to_compile(const struct jit_spec *spec, const char *key, ffa_error *err)
+{
+    char values[160];
+
+    jit_spec_text(spec, values, sizeof values);
+    return error_fail(err, FFA_NOT_FOUND, 0,
+                      "kernel %s (%s: %s) is in no layer, and FFA_OPEN_NEVER_COMPILE is set", key,
+                      jit_spec_template(spec), values);
+}
+
+/* What the claimant of a missing kernel does, once. */
+static ffa_status produce(struct jit_kernel *out, ffa_layer *layer, ffa_context *context,
+                          const struct jit_spec *spec, const char *arch, char **log_text,
+                          ffa_error *err)
+{
+    struct store_query query = { .exact = context->opts.flags & FFA_OPEN_EXACT_TOOLCHAIN };
+    struct jit_result result = { 0 };
+    char *record = NULL;
+    char key[33];
+    ffa_status rc;
+
+    FFA_TRY(jit_key(context->jit, spec, arch, key, &record, err));
+    if (query.exact)
+        FFA_TRY(jit_open_compiler(context->jit, err));
+    query.key = key;
+    query.record = record;
+    query.toolchain = jit_toolchain(context->jit);
+    *layer = FFA_LAYER_STORE;
+    rc = from_store(context, &query, out, err);
+    if (rc != FFA_NOT_FOUND)
+        goto out;
+    if (context->opts.flags & FFA_OPEN_NEVER_COMPILE) {
+        rc = refuse_to_compile(spec, key, err);
+        goto out;
+    }
+    *layer = FFA_LAYER_COMPILED;
+    rc = context_compile(&result, context, spec, arch, false, err);
+    if (log_text) {
+        *log_text = result.log;
+        result.log = NULL;
+    }
+    if (rc != FFA_OK)
+        goto out;
+    store_put(context->cache.store, &result.kernel);
+    *out = result.kernel;
+    result.kernel = (struct jit_kernel){ 0 };
+out:
+    jit_result_finish(&result);
+    mem_free(record);
+    return rc;
+}
+
+ffa_status context_resolve(struct resolved *out, ffa_context *context, const struct jit_spec *spec,
+                           const char *arch, char **log_text, ffa_error *err)
+{
+    int64_t started = clock_us();
+    struct jit_kernel kernel = { 0 };
+    const struct jit_kernel *found;
+    struct jit_spec full = *spec;
+    struct table_entry *claim;
+    struct table_key key;
+    ffa_error why = { 0 };
+    ffa_layer layer;
+    ffa_status rc;
+
+    memset(out, 0, sizeof *out);
+    if (log_text)
+        *log_text = NULL;
+    FFA_TRY(jit_spec_resolve(&full, arch, err));
+    table_key_init(&key, &full, arch);
+    found = table_find(context->cache.table, &key);
+    if (!found)
+        FFA_TRY(table_claim(context->cache.table, &key, &found, &claim, err));
+    if (found) {
+        count(&context->stats.hits_table, 1);
+        return hand_out(out, found, FFA_LAYER_TABLE, started);
+    }
+    rc = produce(&kernel, &layer, context, &full, arch, log_text, &why);
+    if (rc == FFA_OK)
+        return hand_out(out, table_settle(context->cache.table, claim, &kernel), layer, started);
+    table_fail(context->cache.table, claim, &why);
+    rc = error_fail(err, rc, why.native, "%s", why.message);
+out:
+    return rc;
+}

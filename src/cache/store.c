@@ -1,0 +1,541 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Opening a store: is the place to be trusted, is the file ours and whole, make it when absent.
+ *
+ * A new store is made under a temporary name and linked into place, so that nobody ever sees half
+ * of one. The file itself is opened by SQLite alone: closing any descriptor of it would drop the
+ * locks that another connection of this process holds.
+ */
+#include "cache/store_internal.h"
+
+#include "base/embedded.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- SQLite, and what it says ---- */
+
+ffa_status store_sql(struct store *store, int code, const char *doing, ffa_error *err)
+{
+    const char *text = store->db ? sqlite3_errmsg(store->db) : sqlite3_errstr(code);
+
+    if (fault_here(FAULT_SQLITE)) {
+        code = SQLITE_IOERR;
+        text = sqlite3_errstr(code);
+    }
+    if (code == SQLITE_OK || code == SQLITE_ROW || code == SQLITE_DONE)
+        return FFA_OK;
+    if (store->db && sqlite3_extended_errcode(store->db) != SQLITE_OK &&
+        (sqlite3_extended_errcode(store->db) & 0xff) == (code & 0xff))
+        code = sqlite3_extended_errcode(store->db);
+    return error_fail(err, (code & 0xff) == SQLITE_NOMEM ? FFA_NOMEM : FFA_CACHE, code,
+                      "store '%s': cannot %s: %s", store->path, doing, text);
+}
+
+ffa_status store_prepare(struct store *store, sqlite3_stmt **out, const char *sql, ffa_error *err)
+{
+    *out = NULL;
+    return store_sql(store, sqlite3_prepare_v2(store->db, sql, -1, out, NULL), "prepare", err);
+}
+
+ffa_status store_step(struct store *store, sqlite3_stmt *statement, bool *row, const char *doing,
+                      ffa_error *err)
+{
+    int code = sqlite3_step(statement);
+
+    *row = code == SQLITE_ROW;
+    return store_sql(store, code, doing, err);
+}
+
+ffa_status store_run(struct store *store, const char *sql, const char *doing, ffa_error *err)
+{
+    return store_sql(store, sqlite3_exec(store->db, sql, NULL, NULL, NULL), doing, err);
+}
+
+ffa_status store_number(struct store *store, const char *sql, int64_t *out, ffa_error *err)
+{
+    sqlite3_stmt *statement = NULL;
+    bool row = false;
+    ffa_status rc;
+
+    *out = 0;
+    FFA_TRY(store_prepare(store, &statement, sql, err));
+    FFA_TRY(store_step(store, statement, &row, "read", err));
+    if (row)
+        *out = sqlite3_column_int64(statement, 0);
+out:
+    (void)sqlite3_finalize(statement);
+    return rc;
+}
+
+/* ---- the place ---- */
+
+static ffa_status refuse(struct store *store, ffa_error *err, const char *what, const char *fix)
+{
+    return error_fail(err, FFA_CACHE, 0, "store '%s' is not trusted: %s; %s", store->path, what,
+                      fix);
+}
+
+/* A folder or file is trusted when nobody but its user and root can change it. */
+static ffa_status trust(struct store *store, const char *name, const struct stat *stat,
+                        const char *kind, ffa_error *err)
+{
+    char what[256];
+
+    if (S_ISLNK(stat->st_mode)) {
+        text_copy(what, "its %s is a symbolic link", kind);
+        return refuse(store, err, what, "give the path it leads to");
+    }
+    if (stat->st_uid != geteuid() && stat->st_uid != 0) {
+        text_copy(what, "its %s belongs to user %u, this process runs as %u", kind,
+                  (unsigned)stat->st_uid, (unsigned)geteuid());
+        return refuse(store, err, what, "use a folder of your own, or change the owner");
+    }
+    if (stat->st_mode & (S_IWGRP | S_IWOTH)) {
+        char fix[256];
+
+        text_copy(what, "its %s can be written by others (mode %03o)", kind,
+                  (unsigned)stat->st_mode & 0777);
+        text_copy(fix, "chmod go-w '%s'", name);
+        return refuse(store, err, what, fix);
+    }
+    return FFA_OK;
+}
+
+static ffa_status file_trouble(struct store *store, const char *doing, const char *name,
+                               ffa_error *err)
+{
+    return error_fail(err, FFA_CACHE, errno, "store '%s': cannot %s '%s': %s", store->path, doing,
+                      name, strerror(errno));
+}
+
+static int look(const char *name, struct stat *stat)
+{
+    return fault_here(FAULT_FILE) ? (errno = EIO, -1) : lstat(name, stat);
+}
+
+/* mkdir -p, private. */
+static ffa_status make_folder(struct store *store, ffa_error *err)
+{
+    char *name = mem_strdup(store->folder);
+    ffa_status rc = FFA_OK;
+
+    if (!name)
+        return error_nomem(err, "a path");
+    for (char *slash = name;;) {
+        slash = strchr(slash + 1, '/');
+        if (slash)
+            *slash = '\0';
+        if ((mkdir(name, 0700) != 0 && errno != EEXIST) || fault_here(FAULT_FILE)) {
+            rc = file_trouble(store, "make the folder", name, err);
+            break;
+        }
+        if (!slash)
+            break;
+        *slash = '/';
+    }
+    mem_free(name);
+    return rc;
+}
+
+/* FFA_NOT_FOUND: nothing there yet, and the place is fit for it. */
+static ffa_status check_place(struct store *store, struct stat *file, ffa_error *err)
+{
+    struct stat folder;
+    ffa_status rc;
+
+    if (look(store->folder, &folder) != 0) {
+        if (errno != ENOENT)
+            return file_trouble(store, "look at", store->folder, err);
+        if (store->mode != STORE_READWRITE)
+            return error_fail(err, FFA_NOT_FOUND, ENOENT, "there is no store '%s'", store->path);
+        FFA_TRY(make_folder(store, err));
+        if (look(store->folder, &folder) != 0)
+            return file_trouble(store, "look at", store->folder, err);
+    }
+    FFA_TRY(trust(store, store->folder, &folder, "folder", err));
+    if (!S_ISDIR(folder.st_mode)) {
+        rc = error_fail(err, FFA_CACHE, ENOTDIR, "store '%s': '%s' is no folder", store->path,
+                        store->folder);
+        goto out;
+    }
+    if (look(store->path, file) != 0) {
+        rc = errno == ENOENT
+                 ? error_fail(err, FFA_NOT_FOUND, ENOENT, "there is no store '%s'", store->path)
+                 : file_trouble(store, "look at", store->path, err);
+        goto out;
+    }
+    FFA_TRY(trust(store, store->path, file, "file", err));
+    if (!S_ISREG(file->st_mode))
+        rc = error_fail(err, FFA_CACHE, 0, "store '%s' is no regular file", store->path);
+    /* Nothing was ever written: as good as absent. */
+    else if (file->st_size == 0 && store->mode == STORE_READWRITE)
+        rc = error_fail(err, FFA_NOT_FOUND, 0, "store '%s' is empty", store->path);
+out:
+    return rc;
+}
+
+/* ---- the file ---- */
+
+static void close_db(struct store *store)
+{
+    (void)sqlite3_close(store->db);
+    store->db = NULL;
+    store->is_writable = false;
+}
+
+static ffa_status open_db(struct store *store, const char *name, bool writable, ffa_error *err)
+{
+    int flags = (writable ? SQLITE_OPEN_READWRITE : SQLITE_OPEN_READONLY) | SQLITE_OPEN_NOMUTEX;
+    ffa_status rc;
+
+    if (sqlite3_libversion_number() < 3037000)
+        return error_fail(err, FFA_CACHE, 0, "store '%s': SQLite %s is older than 3.37",
+                          store->path, sqlite3_libversion());
+    if (sqlite3_threadsafe() == 0)
+        return error_fail(err, FFA_CACHE, 0, "store '%s': this SQLite is built without threads",
+                          store->path);
+    FFA_TRY(store_sql(store, sqlite3_open_v2(name, &store->db, flags, NULL), "open it", err));
+    (void)sqlite3_extended_result_codes(store->db, 1);
+    (void)sqlite3_busy_timeout(store->db, STORE_BUSY_MS);
+    (void)sqlite3_db_config(store->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
+    (void)sqlite3_db_config(store->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
+out:
+    return rc;
+}
+
+/* A whole, empty store in a new file. */
+static ffa_status write_new(struct store *store, const char *name, ffa_error *err)
+{
+    int file = fault_here(FAULT_FILE) ? (errno = EIO, -1)
+                                      : open(name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+    ffa_status rc;
+
+    if (file < 0)
+        return file_trouble(store, "make", name, err);
+    (void)close(file);
+    FFA_TRY(open_db(store, name, true, err));
+    FFA_TRY(store_run(store, "PRAGMA page_size=16384; PRAGMA journal_mode=MEMORY; BEGIN IMMEDIATE",
+                      "begin", err));
+    FFA_TRY(store_run(store, embedded_schema.text, "write the schema", err));
+    FFA_TRY(store_run(store, "COMMIT", "commit the schema", err));
+out:
+    close_db(store);
+    return rc;
+}
+
+/* replace: an empty file is in the way. */
+static ffa_status make_store(struct store *store, bool replace, ffa_error *err)
+{
+    static atomic_uint serial;
+    struct text name = { 0 };
+    ffa_status rc;
+
+    text_add(&name, "%s.new-%ld-%u", store->path, (long)getpid(), atomic_fetch_add(&serial, 1));
+    if (name.failed) {
+        text_finish(&name);
+        return error_nomem(err, "a path");
+    }
+    FFA_TRY(write_new(store, name.at, err));
+    if (fault_here(FAULT_FILE)) {
+        errno = EIO;
+        rc = file_trouble(store, "put in place", store->path, err);
+        goto out;
+    }
+    /* EEXIST: another process was faster, and its store is as good. Some file systems have no
+     * links; renaming there may replace a store made this instant, which costs a compile. */
+    if (!replace && (link(name.at, store->path) == 0 || errno == EEXIST))
+        goto out;
+    if (rename(name.at, store->path) != 0)
+        rc = file_trouble(store, "put in place", store->path, err);
+out:
+    (void)unlink(name.at);
+    text_finish(&name);
+    return rc;
+}
+
+/* Whose file is it? Both numbers are read before any table is touched. */
+static ffa_status check_header(struct store *store, ffa_error *err)
+{
+    int64_t application, schema;
+    ffa_status rc;
+
+    FFA_TRY(store_number(store, "PRAGMA application_id", &application, err));
+    FFA_TRY(store_number(store, "PRAGMA user_version", &schema, err));
+    if (application != STORE_APPLICATION || schema < 1)
+        rc = error_fail(err, FFA_CACHE, 0,
+                        "'%s' is another program's database, not a kernel store; choose another "
+                        "path",
+                        store->path);
+    else if (schema > STORE_SCHEMA)
+        rc = error_fail(err, FFA_CACHE, 0,
+                        "store '%s' has schema %lld, this library reads up to %d; use a newer "
+                        "library or another path",
+                        store->path, (long long)schema, STORE_SCHEMA);
+out:
+    return rc;
+}
+
+static ffa_status settle_in(struct store *store, ffa_error *err)
+{
+    sqlite3_stmt *statement = NULL;
+    ffa_status rc;
+
+    FFA_TRY(store_run(store,
+                      "PRAGMA mmap_size=0; PRAGMA synchronous=NORMAL; PRAGMA temp_store=MEMORY; "
+                      "PRAGMA cell_size_check=ON",
+                      "set it up", err));
+    if (store->is_writable)
+        FFA_TRY(store_run(store, "PRAGMA journal_mode=TRUNCATE", "set its journal", err));
+    /* Tables and columns are all there. */
+    FFA_TRY(store_prepare(store, &statement, "SELECT " STORE_COLUMNS_AND_DATA STORE_FROM, err));
+out:
+    (void)sqlite3_finalize(statement);
+    return rc;
+}
+
+static ffa_status open_store(struct store *store, const struct stat *file, ffa_error *err)
+{
+    ffa_status rc;
+
+    FFA_TRY(open_db(store, store->path, store->mode != STORE_READONLY, err));
+    store->is_writable = store->mode != STORE_READONLY && !sqlite3_db_readonly(store->db, "main");
+    store->device = file->st_dev;
+    store->inode = file->st_ino;
+    FFA_TRY(check_header(store, err));
+    FFA_TRY(settle_in(store, err));
+out:
+    if (rc != FFA_OK)
+        close_db(store);
+    return rc;
+}
+
+/* ---- a damaged file ---- */
+
+static bool is_damage(const ffa_error *why)
+{
+    return why->status == FFA_CACHE &&
+           ((why->native & 0xff) == SQLITE_CORRUPT || (why->native & 0xff) == SQLITE_NOTADB);
+}
+
+/* The first bytes of a store of ours, or a file that only holds zeros there (what a crash may
+ * leave). Anything else is somebody's data. Only for files no connection of ours has open. */
+static bool is_ours(const char *path)
+{
+    static const unsigned char zeros[100];
+    unsigned char head[100] = { 0 };
+    FILE *file = fopen(path, "re");
+    size_t bytes = file ? fread(head, 1, sizeof head, file) : 0;
+
+    if (file)
+        (void)fclose(file);
+    if (bytes == 0)
+        return false;
+    if (memcmp(head, zeros, sizeof head) == 0)
+        return true;
+    return bytes == sizeof head && memcmp(head, "SQLite format 3", 16) == 0 && head[68] == 0x66 &&
+           head[69] == 0x66 && head[70] == 0x61 && head[71] == 0x6b;
+}
+
+/* Rename to "<path>.damaged", the journal with it: a journal left behind would be played back into
+ * the next store. */
+static ffa_status put_aside(struct store *store, const struct stat *file, ffa_error *err)
+{
+    static const char *const endings[] = { "-journal", "" };
+    struct stat now;
+    ffa_status rc = FFA_OK;
+
+    /* Another process may have put it aside, and made a new one, meanwhile. */
+    if (lstat(store->path, &now) != 0 || now.st_ino != file->st_ino || now.st_dev != file->st_dev)
+        return FFA_OK;
+    if (!is_ours(store->path))
+        return error_fail(err, FFA_CACHE, 0,
+                          "'%s' is not a kernel store, or is damaged from its first bytes; remove "
+                          "it or choose another path",
+                          store->path);
+    for (size_t i = 0; i < 2 && rc == FFA_OK; i++) {
+        struct text from = { 0 }, to = { 0 };
+
+        text_add(&from, "%s%s", store->path, endings[i]);
+        text_add(&to, "%s.damaged%s", store->path, endings[i]);
+        if (from.failed || to.failed)
+            rc = error_nomem(err, "a path");
+        else if ((rename(from.at, to.at) != 0 && errno != ENOENT) || fault_here(FAULT_FILE))
+            rc = file_trouble(store, "put aside", from.at, err);
+        text_finish(&from);
+        text_finish(&to);
+    }
+    return rc;
+}
+
+/* ---- attach, detach ---- */
+
+/* Under lock. Bounded: each round either succeeds, fails for good, or removed what was in the way.
+ */
+static ffa_status attach(struct store *store, ffa_error *err)
+{
+    enum { ROUNDS = 3 };
+    ffa_error why = { 0 }, aside;
+    struct stat file;
+    ffa_status rc = FFA_OK;
+
+    close_db(store);
+    for (int round = 0; round < ROUNDS; round++) {
+        rc = check_place(store, &file, &why);
+        if (rc == FFA_NOT_FOUND && store->mode == STORE_READWRITE) {
+            rc = make_store(store, why.native == 0, &why);
+            if (rc == FFA_OK)
+                rc = check_place(store, &file, &why);
+        }
+        if (rc != FFA_OK)
+            break;
+        rc = open_store(store, &file, &why);
+        if (rc == FFA_OK || store->mode != STORE_READWRITE || !is_damage(&why))
+            break;
+        rc = put_aside(store, &file, &aside);
+        if (rc != FFA_OK) {
+            why = aside;
+            break;
+        }
+        store_trouble(store, "store_damaged", &why);
+        rc = FFA_CACHE;
+    }
+    store->why = rc == FFA_OK ? (ffa_error){ 0 } : why;
+    return rc == FFA_OK ? FFA_OK : error_fail(err, rc, why.native, "%s", why.message);
+}
+
+void store_trouble(struct store *store, const char *event, const ffa_error *why)
+{
+    atomic_fetch_add(&store->errors, 1);
+    log_line(&store->log, store->is_warned ? FFA_LOG_DEBUG : FFA_LOG_WARNING, "cache",
+             "event=%s path=%s reason=\"%s\"", event, store->path, why->message);
+    store->is_warned = true;
+}
+
+/* Whether the path no longer leads to the file that is open. */
+static bool is_gone(const struct store *store)
+{
+    struct stat now;
+
+    return lstat(store->path, &now) != 0 || now.st_ino != store->inode ||
+           now.st_dev != store->device;
+}
+
+bool store_recover(struct store *store, const ffa_error *why)
+{
+    bool gone = is_gone(store);
+    bool damaged = is_damage(why);
+    struct stat file = { .st_dev = store->device, .st_ino = store->inode };
+    ffa_error trouble;
+
+    store_trouble(store, damaged ? "store_damaged" : gone ? "store_gone" : "store_error", why);
+    if (store->mode != STORE_READWRITE || !(gone || damaged))
+        return false;
+    close_db(store);
+    if (damaged && !gone && put_aside(store, &file, &trouble) != FFA_OK) {
+        store->why = trouble;
+        return false;
+    }
+    return attach(store, NULL) == FFA_OK;
+}
+
+/* Path and folder. "name" becomes "./name", so that SQLite takes no name for one of its own. */
+static ffa_status name_of(struct store *store, const char *path, ffa_error *err)
+{
+    struct text text = { 0 };
+    char *slash;
+
+    text_add(&text, "%s%s", strchr(path, '/') ? "" : "./", path);
+    store->path = text_take(&text);
+    store->folder = mem_strdup(store->path);
+    if (!store->path || !store->folder)
+        return error_nomem(err, "a path");
+    slash = strrchr(store->folder, '/');
+    slash[slash == store->folder] = '\0';
+    return FFA_OK;
+}
+
+ffa_status store_open(struct store **out, const struct store_opts *opts, ffa_error *err)
+{
+    struct store *store = mem_array(1, sizeof *store);
+    ffa_error why = { 0 };
+    ffa_status rc = FFA_OK;
+
+    *out = NULL;
+    if (!store)
+        return error_nomem(err, "the store");
+    store->mode = opts->mode;
+    store->bytes_max = opts->bytes_max ? opts->bytes_max : (uint64_t)1 << 30;
+    store->log = opts->log;
+    (void)pthread_mutex_init(&store->lock, NULL);
+    if (opts->path) {
+        FFA_TRY(name_of(store, opts->path, err));
+        rc = attach(store, &why);
+        if (rc == FFA_NOMEM) {
+            rc = error_fail(err, FFA_NOMEM, why.native, "%s", why.message);
+            goto out;
+        }
+        /* A read-only store that is not there yet is no trouble. */
+        if (rc != FFA_OK && store->mode != STORE_MAINTAIN && rc != FFA_NOT_FOUND)
+            store_trouble(store, "store_unusable", &why);
+        rc = FFA_OK;
+    }
+    *out = store;
+    store = NULL;
+out:
+    store_close(store);
+    return rc;
+}
+
+void store_close(struct store *store)
+{
+    if (!store)
+        return;
+    close_db(store);
+    (void)pthread_mutex_destroy(&store->lock);
+    mem_free(store->folder);
+    mem_free(store->path);
+    mem_free(store);
+}
+
+ffa_status store_check(struct store *store, ffa_error *err)
+{
+    ffa_status rc = FFA_OK;
+
+    (void)pthread_mutex_lock(&store->lock);
+    if (!store->db)
+        rc = store->path
+                 ? error_fail(err, store->why.status, store->why.native, "%s", store->why.message)
+                 : error_fail(err, FFA_NOT_FOUND, 0, "there is no store: memory only");
+    (void)pthread_mutex_unlock(&store->lock);
+    return rc;
+}
+
+void store_state(struct store *store, char *out, size_t size)
+{
+    (void)pthread_mutex_lock(&store->lock);
+    (void)snprintf(out, size, "%s",
+                   !store->path         ? "memory only"
+                   : !store->db         ? store->why.message
+                   : store->is_writable ? "ok"
+                                        : "ok, read only");
+    (void)pthread_mutex_unlock(&store->lock);
+}
+
+const char *store_path(const struct store *store)
+{
+    return store->path ? store->path : "";
+}
+
+uint64_t store_bad_count(const struct store *store)
+{
+    return atomic_load(&store->bad);
+}
+
+uint64_t store_error_count(const struct store *store)
+{
+    return atomic_load(&store->errors);
+}

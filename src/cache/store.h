@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The kernel store: one SQLite file, shared by processes. Never trusted blindly: a store that
+ * cannot be used answers "not found", an entry that does not check out is removed.
+ */
+#ifndef FFA_CACHE_STORE_H
+#define FFA_CACHE_STORE_H
+
+#include "base/base.h"
+#include "jit/jit.h"
+
+struct store;
+
+enum store_mode {
+    STORE_READWRITE, /* made when absent; damaged ones are put aside */
+    STORE_READONLY,
+    STORE_MAINTAIN /* as the command opens it: never made, never put aside */
+};
+
+struct store_opts {
+    const char *path; /* NULL: memory only */
+    enum store_mode mode;
+    uint64_t bytes_max; /* 0: 1 GiB */
+    struct log log;
+};
+
+/* Only FFA_NOMEM fails. A store that cannot be used is one warning and one error counted; see
+ * store_check. */
+ffa_status store_open(struct store **out, const struct store_opts *opts, ffa_error *err);
+void store_close(struct store *store);
+/* FFA_OK when in use; else why not (FFA_NOT_FOUND: no file). */
+ffa_status store_check(struct store *store, ffa_error *err);
+/* "ok", "memory only", or why it is not used. */
+void store_state(struct store *store, char *out, size_t size);
+const char *store_path(const struct store *store); /* "" for memory only */
+uint64_t store_bad_count(const struct store *store);
+uint64_t store_error_count(const struct store *store);
+
+struct store_query {
+    const char *key;
+    const char *record;
+    const char *toolchain; /* preferred; "": none */
+    bool exact;            /* no other toolchain will do */
+};
+
+/* FFA_OK with *out filled (caller finishes), FFA_NOT_FOUND or FFA_NOMEM. */
+ffa_status store_find(struct store *store, const struct store_query *query, struct jit_kernel *out,
+                      ffa_error *err);
+/* Best effort: trouble is counted, and warned of once. */
+void store_put(struct store *store, const struct jit_kernel *kernel);
+
+#endif

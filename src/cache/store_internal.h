@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Shared by the files of the store. One connection, one lock: the lock is the connection's, held
+ * for one statement or one short transaction and never across a compile.
+ */
+#ifndef FFA_CACHE_STORE_INTERNAL_H
+#define FFA_CACHE_STORE_INTERNAL_H
+
+#include "cache/store.h"
+
+#include <pthread.h>
+#include <sqlite3.h>
+#include <stdatomic.h>
+#include <sys/types.h>
+
+enum {
+    STORE_SCHEMA = 1,
+    STORE_APPLICATION = 0x6666616b, /* as in cache/schema.sql */
+    STORE_BUSY_MS = 3000,
+    STORE_DAY_S = 86400
+};
+
+struct store {
+    char *path; /* NULL: memory only */
+    char *folder;
+    enum store_mode mode;
+    uint64_t bytes_max;
+    struct log log;
+    atomic_uint_fast64_t bad, errors;
+    pthread_mutex_t lock;
+    /* under lock: */
+    sqlite3 *db; /* NULL: not in use */
+    bool is_writable;
+    bool is_warned;
+    dev_t device; /* of the open file */
+    ino_t inode;
+    ffa_error why; /* not in use because of this; status FFA_OK: in use, or memory only */
+};
+
+/* The adapter: `doing` completes "store: cannot ...". OK, ROW and DONE are FFA_OK. */
+ffa_status store_sql(struct store *store, int code, const char *doing, ffa_error *err);
+ffa_status store_prepare(struct store *store, sqlite3_stmt **out, const char *sql, ffa_error *err);
+/* Step once; *row: a row is there. */
+ffa_status store_step(struct store *store, sqlite3_stmt *statement, bool *row, const char *doing,
+                      ffa_error *err);
+ffa_status store_run(struct store *store, const char *sql, const char *doing, ffa_error *err);
+/* One integer, such as a pragma's. */
+ffa_status store_number(struct store *store, const char *sql, int64_t *out, ffa_error *err);
+
+/* Under lock. Count an error; warn if it is the first. */
+void store_trouble(struct store *store, const char *event, const ffa_error *why);
+/* Under lock: after a failure, whether trying again makes sense: a damaged file was put aside, or
+ * one that was moved or deleted under us was replaced. Counts and warns. */
+bool store_recover(struct store *store, const ffa_error *why);
+
+/* One row of the kernel table with its blob. Texts are SQLite's until the next step. */
+struct store_row {
+    int64_t id, blob_id;
+    const char *key, *toolchain, *seal, *template_name, *arch, *record, *digest;
+    int64_t bytes, created_s, used_s, compile_us;
+    int32_t registers, shared_bytes, spill_bytes, advisory_count, threads;
+    const void *data;
+    size_t data_bytes;
+};
+/* The columns store_row_read expects, in order; data is last. */
+#define STORE_COLUMNS                                                                              \
+    "k.id, k.blob, k.key, k.toolchain, k.seal, k.template, k.arch, k.record, b.digest, b.bytes, "  \
+    "k.created_s, k.used_s, k.compile_us, k.registers, k.shared_bytes, k.spill_bytes, "            \
+    "k.advisories, k.threads"
+#define STORE_COLUMNS_AND_DATA STORE_COLUMNS ", b.data"
+#define STORE_FROM " FROM kernel k LEFT JOIN blob b ON b.id = k.blob "
+void store_row_read(struct store_row *row, sqlite3_stmt *statement, bool with_data);
+void store_row_seal(const struct store_row *row, char out[33]);
+bool store_row_blob_ok(const struct store_row *row);
+bool store_row_seal_ok(const struct store_row *row);
+
+#endif

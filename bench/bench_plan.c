@@ -5,7 +5,7 @@
  *
  *   bench_plan [--json] [--masks FILE]
  *
- * FILE is tests/data/masks.json; its bench_masks are reported for several tiles. Times are the
+ * FILE is tests/data/masks.json; its cases are reported for several tiles. Times are the
  * least and the median of several runs; a run builds normal form and plan from the slices.
  */
 #include "tile/tile.h"
@@ -202,19 +202,21 @@ static int64_t item(const json_t *array, size_t index)
 
 static void report_efficiency(const json_t *entry, bool json)
 {
-    const json_t *q = json_object_get(entry, "q_ranges");
-    const json_t *k = json_object_get(entry, "k_ranges");
-    const json_t *types = json_object_get(entry, "types");
-    const char *name = json_string_value(json_object_get(entry, "mask"));
-    const int64_t tokens = (int64_t)json_integer_value(json_object_get(entry, "seqlen"));
-    struct slices slices = { .shape = { tokens, tokens } };
+    const json_t *form = json_object_get(entry, "mask");
+    const json_t *list = json_object_get(form, "slices");
+    const char *name = json_string_value(json_object_get(entry, "name"));
+    struct slices slices = { .shape = {
+                                 (int64_t)json_integer_value(json_object_get(form, "seqlen_q")),
+                                 (int64_t)json_integer_value(json_object_get(form, "seqlen_k")) } };
 
-    slices.at = calloc(json_array_size(q), sizeof *slices.at);
-    for (size_t i = 0; i < json_array_size(q); i++)
+    slices.at = calloc(json_array_size(list), sizeof *slices.at);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *from = json_array_get(list, i);
+
         slices.at[slices.count++] =
-            (ffa_slice){ item(json_array_get(q, i), 0), item(json_array_get(q, i), 1),
-                         item(json_array_get(k, i), 0), item(json_array_get(k, i), 1),
-                         (int32_t)item(types, i),       0 };
+            (ffa_slice){ item(from, 0), item(from, 1),          item(from, 2),
+                         item(from, 3), (int32_t)item(from, 4), 0 };
+    }
 
     for (size_t t = 0; t < sizeof tiles / sizeof *tiles; t++) {
         ffa_error err = { FFA_OK, 0, "" };
@@ -224,14 +226,14 @@ static void report_efficiency(const json_t *entry, bool json)
         if (ffa_mask_create(&mask, &slices.shape, slices.at, slices.count, &err) ||
             tile_build(&plan, mask, &tiles[t], &err))
             fail(name, &err);
-        printf(json ? "{\"bench\":\"visited\",\"mask\":\"%s\",\"tokens\":%lld,\"tile\":\"%dx%d\","
+        printf(json ? "{\"bench\":\"visited\",\"mask\":\"%s\",\"tile\":\"%dx%d\","
                       "\"cuts\":%s,\"tiles\":%lld,\"blocks\":%lld,\"partial\":%lld,"
                       "\"efficiency\":%.4f}\n"
-                    : "%-22s %7lld tokens  tile %3dx%-3d cuts %-5s tiles %6lld blocks %8lld "
+                    : "%-28s tile %3dx%-3d cuts %-5s tiles %6lld blocks %8lld "
                       "partial %7lld  efficiency %.4f\n",
-               name, (long long)tokens, plan.tile_m, plan.tile_n,
-               tiles[t].no_cuts ? "false" : "true", (long long)plan.tile_count,
-               (long long)plan.block_count, (long long)plan.partial_blocks,
+               name, plan.tile_m, plan.tile_n, tiles[t].no_cuts ? "false" : "true",
+               (long long)plan.tile_count, (long long)plan.block_count,
+               (long long)plan.partial_blocks,
                (double)plan.area /
                    ((double)plan.block_count * (double)plan.tile_m * (double)plan.tile_n));
         tile_finish(&plan);
@@ -260,10 +262,10 @@ int main(int argc, char **argv)
     if (masks) {
         json_error_t error;
         json_t *root = json_load_file(masks, 0, &error);
-        const json_t *list = json_object_get(root, "bench_masks");
+        const json_t *list = json_object_get(root, "cases");
 
         if (!list) {
-            fprintf(stderr, "bench_plan: %s: %s\n", masks, root ? "no bench_masks" : error.text);
+            fprintf(stderr, "bench_plan: %s: %s\n", masks, root ? "no cases" : error.text);
             return 1;
         }
         for (size_t i = 0; i < json_array_size(list); i++)

@@ -19,43 +19,35 @@ static int64_t integer(const json_t *value)
 
 static void read_case(struct mask_case *out, const json_t *entry)
 {
-    const json_t *q = json_object_get(entry, "q_ranges");
-    const json_t *k = json_object_get(entry, "k_ranges");
-    const json_t *types = json_object_get(entry, "types");
-    const json_t *name = json_object_get(entry, "name");
+    const json_t *mask = json_object_get(entry, "mask");
+    const json_t *slices = json_object_get(mask, "slices");
 
-    if (name) {
-        out->shape.seqlen_q = integer(json_object_get(entry, "seqlen_q"));
-        out->shape.seqlen_k = integer(json_object_get(entry, "seqlen_k"));
-        snprintf(out->name, sizeof out->name, "%s", json_string_value(name));
-    } else {
-        out->shape.seqlen_q = out->shape.seqlen_k = integer(json_object_get(entry, "seqlen"));
-        snprintf(out->name, sizeof out->name, "%s_%lld",
-                 json_string_value(json_object_get(entry, "mask")), (long long)out->shape.seqlen_q);
-    }
+    snprintf(out->name, sizeof out->name, "%s", json_string_value(json_object_get(entry, "name")));
     out->area = integer(json_object_get(entry, "area"));
-    out->count = (int64_t)json_array_size(q);
+    out->shape.seqlen_q = integer(json_object_get(mask, "seqlen_q"));
+    out->shape.seqlen_k = integer(json_object_get(mask, "seqlen_k"));
+    out->count = (int64_t)json_array_size(slices);
     out->slices = calloc((size_t)out->count, sizeof *out->slices);
     for (int64_t i = 0; i < out->count; i++) {
-        const json_t *rows = json_array_get(q, (size_t)i), *keys = json_array_get(k, (size_t)i);
+        const json_t *slice = json_array_get(slices, (size_t)i);
 
-        out->slices[i] = (ffa_slice){ .q_begin = integer(json_array_get(rows, 0)),
-                                      .q_end = integer(json_array_get(rows, 1)),
-                                      .k_begin = integer(json_array_get(keys, 0)),
-                                      .k_end = integer(json_array_get(keys, 1)),
-                                      .type = (int32_t)integer(json_array_get(types, (size_t)i)) };
+        out->slices[i] = (ffa_slice){ .q_begin = integer(json_array_get(slice, 0)),
+                                      .q_end = integer(json_array_get(slice, 1)),
+                                      .k_begin = integer(json_array_get(slice, 2)),
+                                      .k_end = integer(json_array_get(slice, 3)),
+                                      .type = (int32_t)integer(json_array_get(slice, 4)) };
     }
 }
 
-struct mask_cases mask_cases_load(const char *group)
+struct mask_cases mask_cases_load(void)
 {
     struct mask_cases cases = { 0 };
     json_error_t error;
     json_t *root = json_load_file(FFA_TEST_SOURCE_DIR "/tests/data/masks.json", 0, &error);
-    const json_t *list = json_object_get(root, group);
+    const json_t *list = json_object_get(root, "cases");
 
     if (!json_is_array(list)) {
-        fprintf(stderr, "masks.json: no array '%s': %s\n", group, root ? "" : error.text);
+        fprintf(stderr, "masks.json: no cases: %s\n", root ? "" : error.text);
         abort();
     }
     cases.count = (int64_t)json_array_size(list);

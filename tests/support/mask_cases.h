@@ -21,8 +21,8 @@ struct mask_cases {
     int64_t count;
 };
 
-/* group: "cases", or "bench_masks" (named mask_seqlen). Aborts where the file cannot be read. */
-struct mask_cases mask_cases_load(const char *group);
+/* All cases of the file. Aborts where it cannot be read. */
+struct mask_cases mask_cases_load(void);
 void mask_cases_free(struct mask_cases *cases);
 /* NULL if there is none of the name. */
 const struct mask_case *mask_cases_find(const struct mask_cases *cases, const char *name);

@@ -6,6 +6,7 @@ CREATE TABLE meta (
     name  TEXT PRIMARY KEY NOT NULL,
     value TEXT NOT NULL
 ) STRICT;
+INSERT INTO meta VALUES ('created_s', strftime('%s', 'now'));
 
 -- Cubins, one row for each distinct content.
 CREATE TABLE blob (

@@ -38,9 +38,9 @@ FFA_API const char *ffa_layer_text(ffa_layer layer);
 /* What is known of a compiled kernel. */
 typedef struct ffa_kernel_info {
     uint32_t struct_size;
-    int32_t registers;       /* a thread, as ptxas reports */
+    int32_t registers;       /* a thread, as ptxas reports; -1: it reported none */
     int32_t shared_bytes;    /* static + dynamic a block */
-    int32_t spill_bytes;     /* stores + loads */
+    int32_t spill_bytes;     /* stores + loads; -1: ptxas reported none */
     int32_t advisory_count;  /* ptxas advisories that cost speed (C7504 ... C7519) */
     int32_t threads;         /* a block */
     int64_t cubin_bytes;
@@ -104,7 +104,7 @@ FFA_API ffa_status ffa_compile_command(ffa_context *context, const ffa_compile_r
 typedef struct ffa_spec_row {
     const char *name;
     const char *doc;
-    int32_t sample, min, max; /* 0 in `sample`: chosen by a heuristic when not set */
+    int32_t sample, min, max; /* sample: when not set; below min: a heuristic then chooses */
 } ffa_spec_row;
 
 FFA_API int32_t ffa_template_count(void);

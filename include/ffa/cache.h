@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The kernel store as a file: what is in it, is it sound, remove from it. A context uses a store
+ * by itself; these functions are for looking after one, and need neither context nor GPU.
+ */
+#ifndef FFA_CACHE_H
+#define FFA_CACHE_H
+
+#include <ffa/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* An open store. Thread: any, one call at a time is at work; one thread closes, last. */
+typedef struct ffa_cache ffa_cache;
+
+enum {
+    FFA_CACHE_READONLY = 1u << 0 /* refuse what would write */
+};
+
+/*
+ * Open the store in the file `path`, which must exist.
+ * Fails with FFA_INVALID, FFA_NOT_FOUND (no such file), FFA_CACHE (not trusted, damaged, newer
+ * than this library or no kernel store: says which and what to do), FFA_NOMEM.
+ * Thread: any. Blocks: file access; up to 3 s while another process writes, as do all below.
+ */
+FFA_API ffa_status ffa_cache_open(ffa_cache **out, const char *path, uint32_t flags,
+                                  ffa_error *err);
+FFA_API void ffa_cache_close(ffa_cache *cache);
+
+typedef struct ffa_cache_stats {
+    uint32_t struct_size;
+    int32_t schema;  /* version of the file */
+    int64_t kernels; /* entries: a key built by two toolchains counts twice */
+    int64_t blobs;   /* distinct cubins */
+    int64_t blob_bytes;
+    int64_t file_bytes; /* of the file, free_bytes included */
+    int64_t free_bytes; /* inside the file, to be used again */
+    int64_t compile_us; /* what it would cost to compile all entries again */
+    int64_t oldest_s;   /* Unix times; 0 in an empty store */
+    int64_t newest_s;
+} ffa_cache_stats;
+#define FFA_CACHE_STATS_INIT                                                                       \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_cache_stats)                                           \
+    }
+
+FFA_API ffa_status ffa_cache_stats_get(ffa_cache *cache, ffa_cache_stats *stats, ffa_error *err);
+
+/* One entry; texts live as long as the callback. */
+typedef struct ffa_cache_entry {
+    const char *key;       /* 32 hexadecimal digits */
+    const char *toolchain; /* "nvrtc 13.0 <build>" */
+    const char *template_name;
+    const char *arch;
+    const char *record; /* name=value lines */
+    const char *digest; /* of the cubin: XXH3-128, hexadecimal */
+    int64_t cubin_bytes;
+    int64_t created_s; /* Unix time */
+    int64_t used_s;    /* Unix time of the last use, to a day */
+    int64_t compile_us;
+    int32_t registers;
+    int32_t shared_bytes;
+    int32_t spill_bytes;
+    int32_t advisory_count;
+    int32_t threads;
+    int32_t is_bad; /* set by ffa_cache_verify: may not be what was stored */
+} ffa_cache_entry;
+
+/* Return 0 to go on, anything else to stop. Must not call into the cache. */
+typedef int (*ffa_cache_visit)(void *user, const ffa_cache_entry *entry);
+
+/* Visit the entries whose key starts with `prefix` (NULL or "": all), most recently built first.
+ * FFA_NOT_FOUND when a prefix matches none; FFA_INVALID for a prefix that is not hexadecimal. */
+FFA_API ffa_status ffa_cache_list(ffa_cache *cache, const char *prefix, ffa_cache_visit visit,
+                                  void *user, ffa_error *err);
+
+/* A copy of the cubin of the entry `key` (all digits), built by `toolchain` (NULL: the newest).
+ * *out: caller's, ffa_free(). FFA_CACHE when its length or hash does not match. */
+FFA_API ffa_status ffa_cache_cubin(ffa_cache *cache, const char *key, const char *toolchain,
+                                   void **out, size_t *bytes, ffa_error *err);
+
+typedef struct ffa_cache_verdict {
+    int64_t checked; /* entries */
+    int64_t bad;     /* entries whose cubin or facts are not what was stored */
+} ffa_cache_verdict;
+
+/* Check every entry and the file's structure; `visit` (may be NULL) sees the bad entries. Changes
+ * nothing: a context removes what it finds bad. FFA_CACHE, saying so, for a damaged structure. */
+FFA_API ffa_status ffa_cache_verify(ffa_cache *cache, ffa_cache_verdict *verdict,
+                                    ffa_cache_visit visit, void *user, ffa_error *err);
+
+/* Remove the entries of the one key that starts with `prefix`, whatever built them.
+ * *removed: entries; may be NULL. FFA_NOT_FOUND; FFA_INVALID when several keys match. */
+FFA_API ffa_status ffa_cache_remove(ffa_cache *cache, const char *prefix, int64_t *removed,
+                                    ffa_error *err);
+/* Remove all entries and give the file's space back. */
+FFA_API ffa_status ffa_cache_clear(ffa_cache *cache, int64_t *removed, ffa_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

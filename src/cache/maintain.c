@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Looking after a store: what include/ffa/cache.h promises.
+ */
+#include "cache/store_internal.h"
+#include "jit/digest.h"
+
+#include <ffa/cache.h>
+#include <stdio.h>
+
+struct ffa_cache {
+    struct store *store;
+};
+
+ffa_status ffa_cache_open(ffa_cache **out, const char *path, uint32_t flags, ffa_error *err)
+{
+    struct store_opts opts = { .path = path };
+    ffa_cache *cache = NULL;
+    ffa_status rc;
+
+    if (!out)
+        return error_fail(err, FFA_INVALID, 0, "out is NULL");
+    *out = NULL;
+    if (!path || !*path)
+        return error_fail(err, FFA_INVALID, 0, "path is %s", path ? "empty" : "NULL");
+    if (flags & ~(uint32_t)FFA_CACHE_READONLY)
+        return error_fail(err, FFA_UNSUPPORTED, 0, "flags is 0x%x, known are 0x%x", flags,
+                          (unsigned)FFA_CACHE_READONLY);
+    opts.mode = flags & FFA_CACHE_READONLY ? STORE_READONLY : STORE_MAINTAIN;
+    cache = mem_array(1, sizeof *cache);
+    if (!cache)
+        return error_nomem(err, "a cache");
+    FFA_TRY(store_open(&cache->store, &opts, err));
+    FFA_TRY(store_check(cache->store, err));
+    *out = cache;
+    cache = NULL;
+out:
+    ffa_cache_close(cache);
+    return rc;
+}
+
+void ffa_cache_close(ffa_cache *cache)
+{
+    if (!cache)
+        return;
+    store_close(cache->store);
+    mem_free(cache);
+}
+
+/* ---- arguments ---- */
+
+/* `prefix` becomes the bounds of a range of keys: [prefix, prefix + 'g'), 'g' being past 'f'. */
+struct key_range {
+    char begin[40];
+    char end[40];
+};
+
+static ffa_status key_range_init(struct key_range *range, const char *name, const char *prefix,
+                                 ffa_error *err)
+{
+    size_t digits = prefix ? strlen(prefix) : 0;
+
+    if (digits > 32 || (digits && strspn(prefix, "0123456789abcdef") != digits))
+        return error_fail(err, FFA_INVALID, 0,
+                          "%s is '%.40s', not at most 32 hexadecimal digits in lower case", name,
+                          prefix);
+    text_copy(range->begin, "%s", digits ? prefix : "");
+    text_copy(range->end, "%sg", range->begin);
+    return FFA_OK;
+}
+
+static ffa_status check_writable(ffa_cache *cache, ffa_error *err)
+{
+    if (cache->store->is_writable)
+        return FFA_OK;
+    return error_fail(err, FFA_CACHE, 0, "store '%s' is open read-only", cache->store->path);
+}
+
+/* ---- reading ---- */
+
+static void entry_of(ffa_cache_entry *entry, const struct store_row *row)
+{
+    *entry = (ffa_cache_entry){ .key = row->key,
+                                .toolchain = row->toolchain,
+                                .template_name = row->template_name,
+                                .arch = row->arch,
+                                .record = row->record,
+                                .digest = row->digest,
+                                .cubin_bytes = row->bytes,
+                                .created_s = row->created_s,
+                                .used_s = row->used_s,
+                                .compile_us = row->compile_us,
+                                .registers = row->registers,
+                                .shared_bytes = row->shared_bytes,
+                                .spill_bytes = row->spill_bytes,
+                                .advisory_count = row->advisory_count,
+                                .threads = row->threads };
+}
+
+static ffa_status read_stats(struct store *store, ffa_cache_stats *stats, ffa_error *err)
+{
+    int64_t pages, unused, page_bytes, schema;
+    const struct {
+        const char *sql;
+        int64_t *out;
+    } numbers[] = {
+        { "SELECT count(*) FROM kernel", &stats->kernels },
+        { "SELECT count(*) FROM blob", &stats->blobs },
+        { "SELECT ifnull(sum(bytes), 0) FROM blob", &stats->blob_bytes },
+        { "SELECT ifnull(sum(compile_us), 0) FROM kernel", &stats->compile_us },
+        { "SELECT ifnull(min(created_s), 0) FROM kernel", &stats->oldest_s },
+        { "SELECT ifnull(max(created_s), 0) FROM kernel", &stats->newest_s },
+        { "PRAGMA page_count", &pages },
+        { "PRAGMA freelist_count", &unused },
+        { "PRAGMA page_size", &page_bytes },
+        { "PRAGMA user_version", &schema },
+    };
+    ffa_status rc;
+
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        FFA_TRY(store_number(store, numbers[i].sql, numbers[i].out, err));
+    stats->file_bytes = pages * page_bytes;
+    stats->free_bytes = unused * page_bytes;
+    stats->schema = (int32_t)schema;
+out:
+    return rc;
+}
+
+ffa_status ffa_cache_stats_get(ffa_cache *cache, ffa_cache_stats *stats, ffa_error *err)
+{
+    ffa_cache_stats now = { 0 };
+    ffa_status rc;
+
+    if (!cache || !stats)
+        return error_fail(err, FFA_INVALID, 0, "%s is NULL", cache ? "stats" : "cache");
+    (void)pthread_mutex_lock(&cache->store->lock);
+    rc = read_stats(cache->store, &now, err);
+    (void)pthread_mutex_unlock(&cache->store->lock);
+    return rc == FFA_OK ? opts_export(stats, &now, sizeof now, err) : rc;
+}
+
+/* Under lock: call visit for the rows of a range; with_data: only for bad ones, and count them. */
+static ffa_status visit_rows(struct store *store, const struct key_range *range, bool with_data,
+                             ffa_cache_verdict *verdict, ffa_cache_visit visit, void *user,
+                             ffa_error *err)
+{
+    sqlite3_stmt *statement = NULL;
+    bool is_row;
+    ffa_status rc;
+
+    FFA_TRY(store_prepare(
+        store, &statement,
+        with_data ? "SELECT " STORE_COLUMNS_AND_DATA STORE_FROM "WHERE k.key >= ?1 AND k.key < ?2"
+                  : "SELECT " STORE_COLUMNS STORE_FROM "WHERE k.key >= ?1 AND k.key < ?2 "
+                    "ORDER BY k.created_s DESC, k.id DESC",
+        err));
+    (void)sqlite3_bind_text(statement, 1, range->begin, -1, SQLITE_STATIC);
+    (void)sqlite3_bind_text(statement, 2, range->end, -1, SQLITE_STATIC);
+    for (;;) {
+        ffa_cache_entry entry;
+        struct store_row row;
+
+        FFA_TRY(store_step(store, statement, &is_row, "read an entry", err));
+        if (!is_row)
+            break;
+        verdict->checked++;
+        store_row_read(&row, statement, with_data);
+        entry_of(&entry, &row);
+        if (with_data) {
+            if (store_row_blob_ok(&row) && store_row_seal_ok(&row))
+                continue;
+            verdict->bad++;
+            entry.is_bad = 1;
+        }
+        if (visit && visit(user, &entry))
+            break;
+    }
+out:
+    (void)sqlite3_finalize(statement);
+    return rc;
+}
+
+ffa_status ffa_cache_list(ffa_cache *cache, const char *prefix, ffa_cache_visit visit, void *user,
+                          ffa_error *err)
+{
+    ffa_cache_verdict seen = { 0 };
+    struct key_range range;
+    ffa_status rc;
+
+    if (!cache || !visit)
+        return error_fail(err, FFA_INVALID, 0, "%s is NULL", cache ? "visit" : "cache");
+    FFA_TRY(key_range_init(&range, "prefix", prefix, err));
+    (void)pthread_mutex_lock(&cache->store->lock);
+    rc = visit_rows(cache->store, &range, false, &seen, visit, user, err);
+    (void)pthread_mutex_unlock(&cache->store->lock);
+    if (rc == FFA_OK && range.begin[0] && seen.checked == 0)
+        rc = error_fail(err, FFA_NOT_FOUND, 0, "no key starts with '%s'", range.begin);
+out:
+    return rc;
+}
+
+static ffa_status read_cubin(struct store *store, const char *key, const char *toolchain,
+                             void **out, size_t *bytes, ffa_error *err)
+{
+    sqlite3_stmt *statement = NULL;
+    struct store_row row;
+    bool is_row;
+    ffa_status rc;
+
+    FFA_TRY(store_prepare(store, &statement,
+                          "SELECT " STORE_COLUMNS_AND_DATA STORE_FROM
+                          "WHERE k.key = ?1 AND (?2 IS NULL OR k.toolchain = ?2) "
+                          "ORDER BY k.created_s DESC, k.id DESC LIMIT 1",
+                          err));
+    (void)sqlite3_bind_text(statement, 1, key, -1, SQLITE_STATIC);
+    (void)sqlite3_bind_text(statement, 2, toolchain, -1, SQLITE_STATIC); /* NULL binds NULL */
+    FFA_TRY(store_step(store, statement, &is_row, "read a cubin", err));
+    if (!is_row) {
+        rc = error_fail(err, FFA_NOT_FOUND, 0, "there is no kernel '%s'%s%s", key,
+                        toolchain ? " built by " : "", toolchain ? toolchain : "");
+        goto out;
+    }
+    store_row_read(&row, statement, true);
+    if (!store_row_blob_ok(&row)) {
+        rc = error_fail(err, FFA_CACHE, 0,
+                        "kernel '%s': length or hash of the cubin does not match", key);
+        goto out;
+    }
+    *out = mem_array(row.data_bytes, 1);
+    if (!*out) {
+        rc = error_nomem(err, "a cubin");
+        goto out;
+    }
+    memcpy(*out, row.data, row.data_bytes);
+    *bytes = row.data_bytes;
+out:
+    (void)sqlite3_finalize(statement);
+    return rc;
+}
+
+ffa_status ffa_cache_cubin(ffa_cache *cache, const char *key, const char *toolchain, void **out,
+                           size_t *bytes, ffa_error *err)
+{
+    ffa_status rc;
+
+    if (!out || !bytes)
+        return error_fail(err, FFA_INVALID, 0, "%s is NULL", out ? "bytes" : "out");
+    *out = NULL;
+    *bytes = 0;
+    if (!cache || !key)
+        return error_fail(err, FFA_INVALID, 0, "%s is NULL", cache ? "key" : "cache");
+    (void)pthread_mutex_lock(&cache->store->lock);
+    rc = read_cubin(cache->store, key, toolchain, out, bytes, err);
+    (void)pthread_mutex_unlock(&cache->store->lock);
+    return rc;
+}
+
+/* Under lock: what SQLite itself can tell of the file. */
+static ffa_status check_structure(struct store *store, ffa_error *err)
+{
+    sqlite3_stmt *statement = NULL;
+    const char *said;
+    bool is_row;
+    ffa_status rc;
+
+    FFA_TRY(store_prepare(store, &statement, "PRAGMA integrity_check(1)", err));
+    FFA_TRY(store_step(store, statement, &is_row, "check it", err));
+    said = is_row ? (const char *)sqlite3_column_text(statement, 0) : NULL;
+    if (!said || strcmp(said, "ok") != 0)
+        rc = error_fail(err, FFA_CACHE, SQLITE_CORRUPT,
+                        "store '%s' is damaged: %.200s; remove it, kernels are built again",
+                        store->path, said ? said : "no answer");
+out:
+    (void)sqlite3_finalize(statement);
+    return rc;
+}
+
+ffa_status ffa_cache_verify(ffa_cache *cache, ffa_cache_verdict *verdict, ffa_cache_visit visit,
+                            void *user, ffa_error *err)
+{
+    static const struct key_range all = { "", "g" };
+    ffa_status rc;
+
+    if (!cache || !verdict)
+        return error_fail(err, FFA_INVALID, 0, "%s is NULL", cache ? "verdict" : "cache");
+    *verdict = (ffa_cache_verdict){ 0 };
+    (void)pthread_mutex_lock(&cache->store->lock);
+    rc = visit_rows(cache->store, &all, true, verdict, visit, user, err);
+    if (rc == FFA_OK)
+        rc = check_structure(cache->store, err);
+    (void)pthread_mutex_unlock(&cache->store->lock);
+    return rc;
+}
+
+/* ---- removing ---- */
+
+static ffa_status rollback(struct store *store, ffa_status rc)
+{
+    if (rc != FFA_OK && !sqlite3_get_autocommit(store->db))
+        (void)sqlite3_exec(store->db, "ROLLBACK", NULL, NULL, NULL);
+    return rc;
+}
+
+static ffa_status remove_one(struct store *store, const struct key_range *range, int64_t *removed,
+                             ffa_error *err)
+{
+    char where[128], sql[192];
+    int64_t keys;
+    ffa_status rc;
+
+    /* Only hexadecimal digits and 'g' get here. */
+    text_copy(where, "WHERE key >= '%s' AND key < '%s'", range->begin, range->end);
+    FFA_TRY(store_run(store, "BEGIN IMMEDIATE", "begin", err));
+    text_copy(sql, "SELECT count(DISTINCT key) FROM kernel %s", where);
+    FFA_TRY(store_number(store, sql, &keys, err));
+    if (keys != 1) {
+        rc = keys ? error_fail(err, FFA_INVALID, 0, "prefix '%s' matches %lld keys, not one",
+                               range->begin, (long long)keys)
+                  : error_fail(err, FFA_NOT_FOUND, 0, "no key starts with '%s'", range->begin);
+        goto out;
+    }
+    text_copy(sql, "DELETE FROM kernel %s", where);
+    FFA_TRY(store_run(store, sql, "remove entries", err));
+    *removed = sqlite3_changes(store->db);
+    rc = store_run(store, "COMMIT", "commit", err);
+out:
+    return rollback(store, rc);
+}
+
+static ffa_status remove_all(struct store *store, int64_t *removed, ffa_error *err)
+{
+    ffa_status rc;
+
+    FFA_TRY(store_run(store, "BEGIN IMMEDIATE", "begin", err));
+    FFA_TRY(store_number(store, "SELECT count(*) FROM kernel", removed, err));
+    FFA_TRY(store_run(store, "DELETE FROM kernel; DELETE FROM blob", "remove entries", err));
+    FFA_TRY(store_run(store, "COMMIT", "commit", err));
+    rc = store_run(store, "VACUUM", "give space back", err);
+out:
+    return rollback(store, rc);
+}
+
+ffa_status ffa_cache_remove(ffa_cache *cache, const char *prefix, int64_t *removed, ffa_error *err)
+{
+    struct key_range range;
+    int64_t count = 0;
+    ffa_status rc;
+
+    if (removed)
+        *removed = 0;
+    if (!cache || !prefix || !*prefix)
+        return error_fail(err, FFA_INVALID, 0, "%s",
+                          !cache   ? "cache is NULL"
+                          : prefix ? "prefix is empty"
+                                   : "prefix is NULL");
+    FFA_TRY(key_range_init(&range, "prefix", prefix, err));
+    (void)pthread_mutex_lock(&cache->store->lock);
+    rc = check_writable(cache, err);
+    if (rc == FFA_OK)
+        rc = remove_one(cache->store, &range, &count, err);
+    (void)pthread_mutex_unlock(&cache->store->lock);
+    if (rc == FFA_OK && removed)
+        *removed = count;
+out:
+    return rc;
+}
+
+ffa_status ffa_cache_clear(ffa_cache *cache, int64_t *removed, ffa_error *err)
+{
+    int64_t count = 0;
+    ffa_status rc;
+
+    if (removed)
+        *removed = 0;
+    if (!cache)
+        return error_fail(err, FFA_INVALID, 0, "cache is NULL");
+    (void)pthread_mutex_lock(&cache->store->lock);
+    rc = check_writable(cache, err);
+    if (rc == FFA_OK)
+        rc = remove_all(cache->store, &count, err);
+    (void)pthread_mutex_unlock(&cache->store->lock);
+    if (rc == FFA_OK && removed)
+        *removed = count;
+    return rc;
+}

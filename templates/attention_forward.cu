@@ -425,49 +425,125 @@ FFA_DEVICE void mask_scores(float (&s)[s_regs], const cursor &c)
     }
 }
 
+/* Per thread, two rows. "log2 units": a score times scale_log2. */
 struct softmax_state {
-    float top[2];     /* the maximum in use, of raw scores: at most 2^8 too small, in powers of 2 */
-    float sum[2];     /* this thread's share of sum exp2(scale_log2 * (s - top)) */
+    float
+        shift[2]; /* subtracted from scores in log2 units: a maximum seen so far; -inf: none yet */
+    float sum[2]; /* this thread's share of sum exp2(score - shift) */
     float rescale[2]; /* what O must be multiplied with before the next product */
     bool has_rescale; /* uniform over the warp */
+    bool is_settled;  /* every row of the warp has a shift; uniform over the warp */
 };
 
-constexpr float rescale_threshold = 8.0f;
-
-/* s: scores -> exp2(scale_log2 * (s - top)). */
-FFA_DEVICE void softmax_step(float (&s)[s_regs], softmax_state &st, float scale_log2)
+/* s -> exp2(scale_log2 * s - shift); adds up each row's share of the block. */
+FFA_DEVICE void exponentials(float (&s)[s_regs], const softmax_state &st, float scale_log2,
+                             float (&sum)[2])
 {
-    bool grew[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        float top = s[r * 2];
-#pragma unroll
-        for (int j = 0; j < tile_n / 8; ++j) {
-            top = fmaxf(top, s[j * 4 + r * 2]);
-            top = fmaxf(top, s[j * 4 + r * 2 + 1]);
-        }
-        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-        /* False for -inf - -inf = NaN: a row still without keys. */
-        grew[r] = (top - st.top[r]) * scale_log2 > rescale_threshold;
-        const float next = grew[r] ? top : st.top[r];
-        st.rescale[r] = grew[r] ? ex2_approx((st.top[r] - next) * scale_log2) : 1.0f;
-        st.top[r] = next;
-    }
-    st.has_rescale = __any_sync(0xffffffffu, grew[0] || grew[1]);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-        const float shift = st.top[r] == neg_inf() ? 0.0f : st.top[r] * scale_log2;
-        float sum = 0.0f;
+        const float shift = st.shift[r] == neg_inf() ? 0.0f : st.shift[r];
+        float part[2] = { 0.0f, 0.0f };
 #pragma unroll
         for (int j = 0; j < tile_n / 8; ++j)
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
                 const int i = j * 4 + r * 2 + e;
                 s[i] = ex2_approx(fmaf(s[i], scale_log2, -shift));
-                sum += s[i];
+                part[e] += s[i];
             }
-        st.sum[r] = st.sum[r] * st.rescale[r] + sum;
+        sum[r] = part[0] + part[1];
+    }
+}
+
+/* The maximum of each row of the block, in log2 units, the same in all four threads of the row. */
+FFA_DEVICE void row_maxima(const float (&s)[s_regs], float scale_log2, float (&top)[2])
+{
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        float part[4];
+#pragma unroll
+        for (int j = 0; j < tile_n / 8; ++j)
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                const int i = j * 4 + r * 2 + e, at = j % 2 * 2 + e;
+                part[at] = j < 2 ? s[i] : fmaxf(part[at], s[i]);
+            }
+        float best = fmaxf(fmaxf(part[0], part[1]), fmaxf(part[2], part[3]));
+        best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
+        best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 2));
+        top[r] = best * scale_log2;
+    }
+}
+
+constexpr float rescale_threshold = 8.0f;
+
+/* Scores to P and the sums, raising the shift to the block's maximum where that is far above it. */
+FFA_DEVICE void softmax_step(float (&s)[s_regs], softmax_state &st, float scale_log2)
+{
+    float top[2], sum[2];
+    bool grew[2];
+
+    row_maxima(s, scale_log2, top);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        /* False for -inf - -inf = NaN: a row still without keys. */
+        grew[r] = top[r] - st.shift[r] > rescale_threshold;
+        st.rescale[r] = grew[r] ? ex2_approx(st.shift[r] - top[r]) : 1.0f;
+        st.shift[r] = grew[r] ? top[r] : st.shift[r];
+    }
+    st.has_rescale = __any_sync(0xffffffffu, grew[0] || grew[1]);
+    st.is_settled = __all_sync(0xffffffffu, st.shift[0] != neg_inf() && st.shift[1] != neg_inf());
+    exponentials(s, st, scale_log2, sum);
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+        st.sum[r] = st.sum[r] * st.rescale[r] + sum[r];
+}
+
+/* P must stay finite in its own format: bf16 has the range of fp32, fp16 ends at 2^16. */
+constexpr float far_above = spec::dtype == 1 ? 0x1p64f : 0x1p15f;
+
+/* The common case: scores to P with the shift there is, no maximum taken. False, with `s` spoilt,
+ * where a score was far above the shift (or NaN): then the scores are needed again. */
+FFA_DEVICE bool softmax_step_settled(float (&s)[s_regs], softmax_state &st, float scale_log2)
+{
+    float sum[2];
+
+    exponentials(s, st, scale_log2, sum);
+    if (__any_sync(0xffffffffu, !(sum[0] <= far_above) || !(sum[1] <= far_above)))
+        return false;
+    st.sum[0] += sum[0];
+    st.sum[1] += sum[1];
+    st.has_rescale = false;
+    return true;
+}
+
+/* The scores of this warp's 16 rows once more, with mma.sync: warps decide alone, and wgmma would
+ * need all four. `q`: this warpgroup's rows of Q. */
+FFA_DEVICE void scores_again(float (&s)[s_regs], uint32_t q, uint32_t k, int thread)
+{
+    const int lane = thread % 32;
+    const int q_row = thread / 32 * 16 + lane % 16, q_half = lane / 16;
+    const int k_row = lane / 16 * 8 + lane % 8, k_half = lane / 8 % 2;
+
+#pragma unroll
+    for (int i = 0; i < s_regs; ++i)
+        s[i] = 0.0f;
+#pragma unroll 1
+    for (int step = 0; step < head_dim / 16; ++step) {
+        const int chunk = step % 4 * 2;
+        uint32_t a[4], b[4];
+        ldmatrix_x4(a, q + step / 4 * q_panel_bytes + q_row * 128 +
+                           ((chunk + q_half) ^ (q_row & 7)) * 16);
+#pragma unroll
+        for (int j = 0; j < tile_n / 16; ++j) {
+            const int row = j * 16 + k_row;
+            ldmatrix_x4(b, k + step / 4 * kv_panel_bytes + row * 128 +
+                               ((chunk + k_half) ^ (row & 7)) * 16);
+            mma_m16n8k16<spec::dtype>(s[8 * j], s[8 * j + 1], s[8 * j + 2], s[8 * j + 3], a, b[0],
+                                      b[1]);
+            mma_m16n8k16<spec::dtype>(s[8 * j + 4], s[8 * j + 5], s[8 * j + 6], s[8 * j + 7], a,
+                                      b[2], b[3]);
+        }
     }
 }
 
@@ -554,8 +630,7 @@ FFA_DEVICE void store_rows(const attention_forward_args &a, const float (&o)[o_r
         if (is_mine && quad == 0)
             a.lse[(long long)(row + 8 * r) * a.lse_token_stride +
                   (long long)head * a.lse_head_stride] =
-                is_empty ? neg_inf()
-                         : (st.top[r] * a.scale_log2 + lg2_approx(sum)) * 0.6931471805599453f;
+                is_empty ? neg_inf() : (st.shift[r] + lg2_approx(sum)) * 0.6931471805599453f;
     }
 }
 
@@ -607,7 +682,9 @@ FFA_DEVICE void consumer_run(const attention_forward_args &a, const shared_view 
             break;
 
         float o[o_regs];
-        softmax_state st = { { neg_inf(), neg_inf() }, { 0.0f, 0.0f }, { 1.0f, 1.0f }, false };
+        softmax_state st = {
+            { neg_inf(), neg_inf() }, { 0.0f, 0.0f }, { 1.0f, 1.0f }, false, false
+        };
 
         if (slot->tile.sweep_count > 0) {
             const uint64_t q = descriptor_k_major(smem.q(q_slot(tile_at)) + warpgroup * 64 * 128);
@@ -642,12 +719,22 @@ FFA_DEVICE void consumer_run(const attention_forward_args &a, const shared_view 
                 turn_pass(warpgroup);
                 wgmma_wait<1>();
                 touch(s);
+                bool is_done = false;
+                if (c.is_full() && st.is_settled) {
+                    is_done = softmax_step_settled(s, st, a.scale_log2);
+                    if (!is_done)
+                        scores_again(s, smem.q(q_slot(tile_at)) + warpgroup * 64 * 128,
+                                     smem.k(k_at_.slot), thread);
+                }
+                if (!is_done) {
+                    if (!c.is_full())
+                        mask_scores(s, c);
+                    softmax_step(s, st, a.scale_log2);
+                }
+                __syncwarp();
                 if (is_leader)
                     mbarrier_arrive(bars.k_empty(k_at_.slot));
                 k_at_.next();
-                if (!c.is_full())
-                    mask_scores(s, c);
-                softmax_step(s, st, a.scale_log2);
                 wgmma_wait<0>();
                 touch(o);
                 touch(p);

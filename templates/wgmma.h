@@ -60,9 +60,10 @@ FFA_DEVICE uint64_t descriptor_mn_major(uint32_t address, uint32_t panel_bytes)
            (64ull << 32) | (1ull << 62);
 }
 
+/* Only the low word holds the address, and it never carries: one 32-bit addition. */
 FFA_DEVICE uint64_t descriptor_advance(uint64_t descriptor, uint32_t bytes)
 {
-    return descriptor + (bytes >> 4);
+    return (descriptor & 0xffffffff00000000ull) | (uint32_t)((uint32_t)descriptor + (bytes >> 4));
 }
 
 /* clang-format off */

@@ -20,7 +20,7 @@ struct mask_list {
 
 struct ffa_mask {
     ffa_mask_shape shape;
-    int32_t head_count; /* 1: shared by all heads */
+    int32_t head_count;      /* 1: shared by all heads */
     struct mask_list *lists; /* [head_count] */
 };
 

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The command `ffa`: what its files share. It sees the public headers only.
+ *
+ * stdout is data, stderr is talk. Every command takes --json and --help; options are long. With
+ * --json an error is also an object on stdout: {"error":{"status":..., "message":...}}.
+ */
+#ifndef FFA_CLI_H
+#define FFA_CLI_H
+
+#include <ffa/ffa.h>
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum cli_exit {
+    CLI_DONE = 0,
+    CLI_FAILED = 1,      /* the work was done and its result is bad, or a file failed */
+    CLI_USAGE = 2,       /* the request itself is wrong */
+    CLI_ENVIRONMENT = 3, /* this machine cannot: no device, no NVRTC */
+    CLI_STORE = 4,       /* the kernel store has a problem */
+    CLI_NOT_FOUND = 5
+};
+
+struct cli;
+
+/* One row of the table in main.c. `name` is one word, or two ("mask show"). */
+struct cli_command {
+    const char *name;
+    int (*run)(struct cli *cli);
+    bool uses_context; /* takes --store, --templates, --nvrtc, --verbose */
+    const char *operands;
+    const char *summary;
+    const char *examples; /* one a line, each with its newline */
+};
+
+struct cli {
+    const struct cli_command *command;
+    int argc; /* operands left after cli_parse */
+    char **argv;
+    bool json;
+    bool verbose;
+    const char *store;     /* --store, or NULL */
+    const char *templates; /* --templates, or NULL */
+    const char *nvrtc;     /* --nvrtc, or NULL */
+};
+
+/* ---- options (args.c) ---- */
+
+enum cli_kind {
+    CLI_FLAG, /* bool */
+    CLI_TEXT, /* const char * */
+    CLI_INT,  /* int64_t in [min, max] */
+    CLI_REAL  /* double */
+};
+
+struct cli_option {
+    const char *name; /* without the dashes */
+    enum cli_kind kind;
+    void *target;
+    const char *value; /* what the help calls the value */
+    const char *doc;
+    int64_t min, max; /* CLI_INT */
+};
+
+enum { CLI_PARSE_GO = -1 };
+
+/* Read options into their targets and leave [operands_min, operands_max] operands. Returns
+ * CLI_PARSE_GO, or the exit status the command must return (help was printed, or the usage is
+ * wrong and was said). */
+int cli_parse(struct cli *cli, const struct cli_option *options, int option_count, int operands_min,
+              int operands_max);
+/* The index of `text` in a NULL-terminated list of words, or -1. */
+int cli_word(const char *text, const char *const *words);
+
+/* ---- results and errors (report.c) ---- */
+
+/* Say one sentence on stderr: "ffa mask show: ...". */
+void cli_note(const struct cli *cli, const char *format, ...) FFA_PRINTF(2, 3);
+/* Report an error; returns the exit status that belongs to err->status. */
+int cli_fail(const struct cli *cli, const ffa_error *err);
+/* The same with a text of the command itself. */
+int cli_fail_text(const struct cli *cli, ffa_status status, const char *format, ...)
+    FFA_PRINTF(3, 4);
+int cli_exit_of(ffa_status status);
+const char *cli_status_name(ffa_status status); /* "FFA_INVALID" */
+/* Print `object` on stdout, release it, and return `exit_status` (CLI_FAILED if stdout fails). */
+int cli_print_json(const struct cli *cli, json_t *object, int exit_status);
+/* A JSON number; null for what JSON has no number for (infinities, NaN). */
+json_t *cli_real(double value);
+/* Set object[key] to a number, rounded to what the unit deserves. */
+void cli_set_int(json_t *object, const char *key, int64_t value);
+void cli_set_real(json_t *object, const char *key, double value);
+void cli_set_text(json_t *object, const char *key, const char *value);
+
+/* ---- where the store is (place.c) ---- */
+
+struct cli_place {
+    char path[512];       /* of kernels.ffadb; empty: memory only */
+    char chosen_by[32];   /* "--store", "FFA_CACHE_DIR", ... "nothing" */
+    char explain[6][640]; /* one line a candidate, in order */
+    int explain_count;
+};
+
+int cli_find_place(const struct cli *cli, struct cli_place *place);
+
+/* Open a context with the command's options. CLI_PARSE_GO, or the exit status. */
+int cli_open(const struct cli *cli, ffa_context **out, int device, uint32_t flags);
+/* Whether FFA_JIT=never; *bad is set where the variable is neither never nor auto. */
+bool cli_never_compile(const char **bad);
+
+/* ---- the commands ---- */
+
+int cmd_doctor(struct cli *cli);
+int cmd_mask_show(struct cli *cli);
+int cmd_mask_check(struct cli *cli);
+int cmd_mask_area(struct cli *cli);
+int cmd_compile(struct cli *cli);
+int cmd_cache_path(struct cli *cli);
+int cmd_cache_ls(struct cli *cli);
+int cmd_cache_show(struct cli *cli);
+int cmd_cache_stats(struct cli *cli);
+int cmd_cache_verify(struct cli *cli);
+int cmd_cache_rm(struct cli *cli);
+int cmd_cache_clear(struct cli *cli);
+
+#define CLI_COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
+
+#endif

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ffa doctor: what a bug report begins with. It reports and repairs nothing.
+ *
+ * NCCL is looked for by its soname only; nothing of this version uses it yet.
+ */
+#include "cli.h"
+
+#include <dlfcn.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { DEVICES_MAX = 64 };
+
+struct findings {
+    ffa_context_info chosen; /* what AUTO opens */
+    struct cli_place place;
+    ffa_context_info devices[DEVICES_MAX];
+    ffa_error device_problem; /* of the first device that could not be opened */
+    ffa_error nvrtc_problem;
+    ffa_error store_problem;
+    ffa_cache_stats store;
+    ffa_cache_verdict verdict;
+    int device_count;
+    bool never_compile;
+    bool store_is_there;
+    char nccl_path[512];
+    char nccl_version[32];
+    char nccl_problem[256];
+    char digest[33];
+};
+
+/* ---- looking ---- */
+
+static void look_for_devices(struct findings *found)
+{
+    for (int ordinal = 0; ordinal < DEVICES_MAX; ordinal++) {
+        ffa_context_info *info = &found->devices[found->device_count];
+        ffa_error err = { FFA_OK, 0, "" };
+        ffa_context *context = NULL;
+
+        if (ffa_open(&context, ordinal, NULL, &err) != FFA_OK) {
+            if (found->device_problem.status == FFA_OK)
+                found->device_problem = err;
+            if (err.status != FFA_UNSUPPORTED) /* no such ordinal, or no driver */
+                return;
+            continue;
+        }
+        *info = (ffa_context_info)FFA_CONTEXT_INFO_INIT;
+        if (ffa_context_info_get(context, info, NULL) == FFA_OK)
+            found->device_count++;
+        ffa_close(context);
+    }
+}
+
+static void look_for_nccl(struct findings *found)
+{
+    int (*version)(int *) = NULL;
+    void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    Dl_info where;
+    int code = 0;
+
+    if (!library) {
+        (void)snprintf(found->nccl_problem, sizeof found->nccl_problem, "%s", dlerror());
+        return;
+    }
+    *(void **)&version = dlsym(library, "ncclGetVersion");
+    if (!version || version(&code) != 0)
+        (void)snprintf(found->nccl_problem, sizeof found->nccl_problem,
+                       "libnccl.so.2 does not say its version");
+    else
+        (void)snprintf(found->nccl_version, sizeof found->nccl_version, "%d.%d.%d", code / 10000,
+                       code / 100 % 100, code % 100);
+    if (version && dladdr(*(void **)&version, &where))
+        (void)snprintf(found->nccl_path, sizeof found->nccl_path, "%s", where.dli_fname);
+    (void)dlclose(library);
+}
+
+static void look_at_store(struct findings *found)
+{
+    ffa_cache *cache = NULL;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    if (!found->place.path[0])
+        return;
+    found->store = (ffa_cache_stats)FFA_CACHE_STATS_INIT;
+    if (ffa_cache_open(&cache, found->place.path, FFA_CACHE_READONLY, &err) != FFA_OK) {
+        if (err.status != FFA_NOT_FOUND)
+            found->store_problem = err;
+        return;
+    }
+    found->store_is_there = true;
+    if (ffa_cache_stats_get(cache, &found->store, &err) != FFA_OK ||
+        ffa_cache_verify(cache, &found->verdict, NULL, NULL, &err) != FFA_OK)
+        found->store_problem = err;
+    else if (found->verdict.bad)
+        (void)snprintf(found->store_problem.message, sizeof found->store_problem.message,
+                       "%" PRId64 " of %" PRId64 " entries are bad and will be compiled again: see "
+                       "'ffa cache verify'",
+                       found->verdict.bad, found->verdict.checked);
+    if (found->verdict.bad)
+        found->store_problem.status = FFA_CACHE;
+    ffa_cache_close(cache);
+}
+
+/* What the other commands would get, with the same options. */
+static int look_at_choice(const struct cli *cli, struct findings *found)
+{
+    ffa_context *context = NULL;
+    int status = cli_open(cli, &context, FFA_DEVICE_AUTO, FFA_OPEN_CACHE_READONLY);
+
+    if (status != CLI_PARSE_GO)
+        return status;
+    if (!found->never_compile)
+        (void)ffa_context_open_compiler(context, &found->nvrtc_problem);
+    found->chosen = (ffa_context_info)FFA_CONTEXT_INFO_INIT;
+    (void)ffa_context_info_get(context, &found->chosen, NULL);
+    ffa_close(context);
+    return CLI_PARSE_GO;
+}
+
+/* ---- saying ---- */
+
+static const char *backend_of(const struct findings *found)
+{
+    return found->chosen.device >= 0 ? "cuda" : "cpu";
+}
+
+static const char *why_backend(const struct findings *found)
+{
+    if (found->chosen.device >= 0)
+        return "a kernel exists for this device";
+    return found->device_problem.message[0] ? found->device_problem.message : "there is no device";
+}
+
+static const char *compiler_state(const struct findings *found)
+{
+    return found->never_compile                    ? "not used: FFA_JIT=never"
+           : found->nvrtc_problem.status == FFA_OK ? "ok"
+                                                   : found->nvrtc_problem.message;
+}
+
+static const char *store_state(const struct findings *found)
+{
+    if (found->store_problem.status != FFA_OK)
+        return found->store_problem.message;
+    if (!found->place.path[0])
+        return "memory only";
+    return found->store_is_there ? "ok" : "not there yet: the first compile makes it";
+}
+
+static json_t *devices_array(const struct findings *found)
+{
+    json_t *array = json_array();
+
+    for (int i = 0; i < found->device_count; i++) {
+        json_t *device = json_object();
+
+        cli_set_int(device, "ordinal", found->devices[i].device);
+        cli_set_text(device, "name", found->devices[i].device_name);
+        cli_set_text(device, "arch", found->devices[i].arch);
+        cli_set_int(device, "sm_count", found->devices[i].sm_count);
+        (void)json_array_append_new(array, device);
+    }
+    return array;
+}
+
+static json_t *as_object(const struct findings *found)
+{
+    json_t *object = json_object();
+    json_t *nvrtc = json_object();
+    json_t *nccl = json_object();
+    json_t *store = json_object();
+
+    cli_set_text(object, "version", ffa_version());
+    cli_set_text(object, "templates_digest", found->digest);
+    cli_set_text(object, "backend", backend_of(found));
+    cli_set_text(object, "backend_reason", why_backend(found));
+    cli_set_text(object, "arch", found->chosen.arch);
+    cli_set_int(object, "cpu_threads", found->chosen.cpu_threads);
+    (void)json_object_set_new(object, "devices", devices_array(found));
+
+    cli_set_text(nvrtc, "path", found->chosen.nvrtc_path);
+    cli_set_text(nvrtc, "version", found->chosen.nvrtc_version);
+    cli_set_text(nvrtc, "state", compiler_state(found));
+    (void)json_object_set_new(object, "nvrtc", nvrtc);
+
+    cli_set_text(nccl, "path", found->nccl_path);
+    cli_set_text(nccl, "version", found->nccl_version);
+    cli_set_text(nccl, "state", found->nccl_problem[0] ? found->nccl_problem : "ok");
+    (void)json_object_set_new(object, "nccl", nccl);
+
+    cli_set_text(store, "path", found->place.path);
+    cli_set_text(store, "chosen_by", found->place.chosen_by);
+    cli_set_text(store, "state", store_state(found));
+    cli_set_int(store, "kernels", found->store.kernels);
+    cli_set_int(store, "file_bytes", found->store.file_bytes);
+    (void)json_object_set_new(object, "store", store);
+    return object;
+}
+
+static void print_findings(const struct findings *found)
+{
+    (void)printf("ffa        %s, templates %s\n", ffa_version(), found->digest);
+    (void)printf("backend    %s: %s\n", backend_of(found), why_backend(found));
+    (void)printf("cpu        %d threads\n", found->chosen.cpu_threads);
+    for (int i = 0; i < found->device_count; i++)
+        (void)printf("device %-3d %s, %s, %d SMs\n", found->devices[i].device,
+                     found->devices[i].device_name, found->devices[i].arch,
+                     found->devices[i].sm_count);
+    (void)printf("compiles   for %s unless told otherwise\n", found->chosen.arch);
+    if (found->chosen.nvrtc_path[0])
+        (void)printf("nvrtc      %s, %s\n", found->chosen.nvrtc_version, found->chosen.nvrtc_path);
+    else
+        (void)printf("nvrtc      %s\n", compiler_state(found));
+    if (found->nccl_problem[0])
+        (void)printf("nccl       %s\n", found->nccl_problem);
+    else
+        (void)printf("nccl       %s, %s\n", found->nccl_version, found->nccl_path);
+    (void)printf("store      %s (chosen by %s)\n",
+                 found->place.path[0] ? found->place.path : "none", found->place.chosen_by);
+    (void)printf("           %s", store_state(found));
+    if (found->store_is_there)
+        (void)printf(": %" PRId64 " kernels, %" PRId64 " bytes, all checked", found->store.kernels,
+                     found->store.file_bytes);
+    (void)printf("\n");
+}
+
+int cmd_doctor(struct cli *cli)
+{
+    struct findings found = { 0 };
+    const char *bad;
+    int status = cli_parse(cli, NULL, 0, 0, 0);
+
+    if (status != CLI_PARSE_GO)
+        return status;
+    status = cli_find_place(cli, &found.place);
+    if (status != CLI_PARSE_GO)
+        return status;
+    ffa_templates_digest(found.digest);
+    found.never_compile = cli_never_compile(&bad);
+    look_for_devices(&found);
+    status = look_at_choice(cli, &found);
+    if (status != CLI_PARSE_GO)
+        return status;
+    look_for_nccl(&found);
+    look_at_store(&found);
+
+    status = found.store_problem.status == FFA_OK ? CLI_DONE : CLI_STORE;
+    if (cli->json)
+        return cli_print_json(cli, as_object(&found), status);
+    print_findings(&found);
+    return status;
+}

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "file.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+ffa_status cli_error(ffa_error *err, ffa_status status, int32_t native, const char *format, ...)
+{
+    va_list args;
+
+    if (!err)
+        return status;
+    err->status = status;
+    err->native = native;
+    va_start(args, format);
+    (void)vsnprintf(err->message, sizeof err->message, format, args);
+    va_end(args);
+    return status;
+}
+
+static ffa_status cannot(const char *doing, const char *path, ffa_error *err)
+{
+    return cli_error(err, FFA_IO, errno, "cannot %s '%s': %s", doing, path, strerror(errno));
+}
+
+static bool write_all(FILE *file, const struct file_part *parts, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (parts[i].bytes && fwrite(parts[i].at, 1, parts[i].bytes, file) != parts[i].bytes)
+            return false;
+    return fflush(file) == 0;
+}
+
+static ffa_status write_through(const char *path, const struct file_part *parts, int count,
+                                ffa_error *err)
+{
+    FILE *file = fopen(path, "wb");
+    bool done;
+
+    if (!file)
+        return cannot("open", path, err);
+    done = write_all(file, parts, count);
+    if (fclose(file) != 0 || !done)
+        return cannot("write", path, err);
+    return FFA_OK;
+}
+
+/* mkstemp makes 0600; a file the user asked for gets what his umask says. */
+static void take_usual_mode(int fd)
+{
+    mode_t mask = umask(0);
+
+    (void)umask(mask);
+    (void)fchmod(fd, 0666 & ~mask);
+}
+
+ffa_status file_write_parts(const char *path, const struct file_part *parts, int count,
+                            ffa_error *err)
+{
+    struct stat st;
+    ffa_status rc = FFA_OK;
+    char beside[4096];
+    FILE *file = NULL;
+    int fd;
+    bool done;
+
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        return write_through(path, parts, count, err);
+    if (snprintf(beside, sizeof beside, "%s.XXXXXX", path) >= (int)sizeof beside)
+        return cli_error(err, FFA_INVALID, 0, "the file name is longer than %zu bytes",
+                         sizeof beside - 8);
+    fd = mkstemp(beside);
+    if (fd < 0)
+        return cannot("write", path, err);
+    take_usual_mode(fd);
+    file = fdopen(fd, "wb");
+    if (!file) {
+        rc = cannot("write", path, err);
+        (void)close(fd);
+        (void)unlink(beside);
+        return rc;
+    }
+    done = write_all(file, parts, count);
+    if (fclose(file) != 0 || !done || rename(beside, path) != 0) {
+        rc = cannot("write", path, err);
+        (void)unlink(beside);
+    }
+    return rc;
+}
+
+ffa_status file_write(const char *path, const void *at, size_t bytes, ffa_error *err)
+{
+    const struct file_part part = { at, bytes };
+
+    return file_write_parts(path, &part, 1, err);
+}

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ffa: the table of commands, and finding one in it.
+ */
+#include "cli.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* clang-format off */
+static const struct cli_command commands[] = {
+    { "doctor", cmd_doctor, true, "",
+      "Report versions, devices, the compiler, the store, and what would be used and why.",
+      "ffa doctor\n"
+      "ffa doctor --json\n" },
+    { "mask show", cmd_mask_show, false, "SPEC",
+      "Draw a mask: '#' where all cells of a group are attended, '+' some, '.' none.",
+      "ffa mask show causal:4096 --columns 32\n"
+      "ffa mask show varlen-causal:1000,3000,96 --svg mask.svg\n" },
+    { "mask check", cmd_mask_check, false, "SPEC",
+      "Check a mask and report its area, empty rows, and cells covered twice.",
+      "ffa mask check @mask.json\n"
+      "ffa mask check block-causal:4096,8192/block=2048 --json\n" },
+    { "mask area", cmd_mask_area, false, "SPEC",
+      "Count the attended cells of a mask, exactly.",
+      "ffa mask area window:16384,left=1024,right=0\n"
+      "ffa mask area full:100x200 --json\n" },
+    { "compile", cmd_compile, true, "TEMPLATE [NAME=VALUE...]",
+      "Look a kernel up or compile it, without a device: registers, shared memory, spills.",
+      "ffa compile --list\n"
+      "ffa compile attention_forward head_dim=128 dtype=bf16 --arch sm_90a --json\n"
+      "ffa compile attention_forward head_dim=64 --arch sm_90a --force --time\n"
+      "ffa compile attention_forward --arch sm_90a --emit ptx forward.ptx\n"
+      "ffa compile attention_forward --arch sm_90a --print --templates templates\n" },
+    { "cache path", cmd_cache_path, true, "",
+      "Say where the kernel store is.",
+      "ffa cache path --explain\n" },
+    { "cache ls", cmd_cache_ls, true, "",
+      "List the store's kernels, newest first.",
+      "ffa cache ls\n"
+      "ffa cache ls --json\n" },
+    { "cache show", cmd_cache_show, true, "KEY",
+      "Show the entries whose key starts with KEY.",
+      "ffa cache show 3f2a\n" },
+    { "cache stats", cmd_cache_stats, true, "",
+      "Count the store's kernels and bytes.",
+      "ffa cache stats --json\n" },
+    { "cache verify", cmd_cache_verify, true, "",
+      "Check every entry's length and hash, and the file; changes nothing.",
+      "ffa cache verify\n" },
+    { "cache rm", cmd_cache_rm, true, "KEY",
+      "Remove the entries of the one key that starts with KEY.",
+      "ffa cache rm 3f2a\n" },
+    { "cache clear", cmd_cache_clear, true, "",
+      "Remove all entries.",
+      "ffa cache clear\n" },
+};
+/* clang-format on */
+
+static void print_commands(FILE *to, const char *group)
+{
+    for (int i = 0; i < CLI_COUNT(commands); i++)
+        if (!group || (strncmp(commands[i].name, group, strlen(group)) == 0 &&
+                       commands[i].name[strlen(group)] == ' '))
+            (void)fprintf(to, "  %-14s %s\n", commands[i].name, commands[i].summary);
+}
+
+static void print_usage(FILE *to)
+{
+    (void)fputs("usage: ffa COMMAND [operands] [--options]\n\n"
+                "Flex-Flash-Attention kernels: masks, compiling, running, and their store.\n\n"
+                "commands:\n",
+                to);
+    print_commands(to, NULL);
+    (void)fputs("\n'ffa COMMAND --help' shows a command's options and examples.\n"
+                "exit status: 0 done, 1 failed, 2 usage, 3 this machine cannot, 4 store problem, "
+                "5 not found\n",
+                to);
+}
+
+/* The command that argv names in one word or two; *words says in how many. */
+static const struct cli_command *find_command(int argc, char **argv, int *words)
+{
+    for (int i = 0; i < CLI_COUNT(commands); i++) {
+        const char *name = commands[i].name;
+        const char *space = strchr(name, ' ');
+
+        *words = space ? 2 : 1;
+        if (!space && strcmp(argv[0], name) == 0)
+            return &commands[i];
+        if (space && argc > 1 && strlen(argv[0]) == (size_t)(space - name) &&
+            strncmp(argv[0], name, (size_t)(space - name)) == 0 && strcmp(argv[1], space + 1) == 0)
+            return &commands[i];
+    }
+    return NULL;
+}
+
+static bool is_group(const char *word)
+{
+    for (int i = 0; i < CLI_COUNT(commands); i++)
+        if (strncmp(commands[i].name, word, strlen(word)) == 0 &&
+            commands[i].name[strlen(word)] == ' ')
+            return true;
+    return false;
+}
+
+/* argv names no command: say what there is. */
+static int unknown_command(struct cli *cli, int argc, char **argv)
+{
+    bool wants_help = argc > 1 && strcmp(argv[1], "--help") == 0;
+
+    if (!is_group(argv[0]))
+        return cli_fail_text(cli, FFA_INVALID, "'%s' is no command: see 'ffa --help'", argv[0]);
+    if (wants_help) {
+        (void)printf("usage: ffa %s COMMAND [operands] [--options]\n\ncommands:\n", argv[0]);
+        print_commands(stdout, argv[0]);
+        return CLI_DONE;
+    }
+    if (argc < 2)
+        return cli_fail_text(cli, FFA_INVALID, "'%s' wants a second word: see 'ffa %s --help'",
+                             argv[0], argv[0]);
+    return cli_fail_text(cli, FFA_INVALID, "'%s %s' is no command: see 'ffa %s --help'", argv[0],
+                         argv[1], argv[0]);
+}
+
+static bool has_word(int argc, char **argv, const char *word)
+{
+    for (int i = 0; i < argc; i++)
+        if (strcmp(argv[i], word) == 0)
+            return true;
+    return false;
+}
+
+int main(int argc, char **argv)
+{
+    struct cli cli = { 0 };
+    int words = 0;
+    int status;
+
+    if (argc < 2) {
+        print_usage(stderr);
+        return CLI_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
+        print_usage(stdout);
+        return CLI_DONE;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        (void)printf("ffa %s\n", ffa_version());
+        return CLI_DONE;
+    }
+    cli.json = has_word(argc, argv, "--json"); /* so that a wrong option is an object, too */
+    cli.command = find_command(argc - 1, argv + 1, &words);
+    if (!cli.command)
+        return unknown_command(&cli, argc - 1, argv + 1);
+
+    cli.argc = argc - 1 - words;
+    cli.argv = argv + 1 + words;
+    status = cli.command->run(&cli);
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        cli_note(&cli, "stdout cannot be written");
+        return CLI_FAILED;
+    }
+    return status;
+}

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where the kernel store is, and opening a context with what flags and environment say.
+ *
+ * The only readers of the environment. Order: --store, FFA_CACHE_DIR, XDG_CACHE_HOME/ffa,
+ * HOME/.cache/ffa, TMPDIR/ffa-<uid>, memory only. What the user names is taken as it is; a place
+ * found by convention is passed over where its folder neither exists nor can be made (HOME of a
+ * system account, a read-only home).
+ */
+#include "cli.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char store_file[] = "kernels.ffadb";
+
+static void explain(struct cli_place *place, const char *format, ...) FFA_PRINTF(2, 3);
+
+static void explain(struct cli_place *place, const char *format, ...)
+{
+    va_list args;
+
+    if (place->explain_count == CLI_COUNT(place->explain))
+        return;
+    va_start(args, format);
+    (void)vsnprintf(place->explain[place->explain_count], sizeof place->explain[0], format, args);
+    va_end(args);
+    place->explain_count++;
+}
+
+static bool is_folder(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+/* Whether `folder` exists or could be made: its nearest ancestor is a folder we may write to. */
+static bool can_exist(const char *folder)
+{
+    char path[512];
+    char *slash;
+
+    if (is_folder(folder))
+        return true;
+    (void)snprintf(path, sizeof path, "%s", folder);
+    while ((slash = strrchr(path, '/')) && slash != path) {
+        *slash = '\0';
+        if (access(path, F_OK) == 0)
+            return is_folder(path) && access(path, W_OK | X_OK) == 0;
+    }
+    return access("/", W_OK | X_OK) == 0;
+}
+
+static bool choose(struct cli_place *place, const char *by, const char *folder)
+{
+    int bytes = snprintf(place->path, sizeof place->path, "%s/%s", folder, store_file);
+
+    if (bytes < 0 || (size_t)bytes >= sizeof place->path) {
+        place->path[0] = '\0';
+        explain(place, "%s: the path is longer than %zu bytes", by, sizeof place->path - 1);
+        return false;
+    }
+    (void)snprintf(place->chosen_by, sizeof place->chosen_by, "%s", by);
+    explain(place, "%s: chosen, %s", by, place->path);
+    return true;
+}
+
+/* One variable and what follows it in the path. */
+static bool try_variable(struct cli_place *place, const char *name, const char *tail,
+                         bool is_convention)
+{
+    const char *value = getenv(name);
+    char folder[512];
+    int bytes;
+
+    if (!value || !value[0]) {
+        explain(place, "%s: not set", name);
+        return false;
+    }
+    if (is_convention && value[0] != '/') {
+        explain(place, "%s: '%s' is not an absolute path, passed over", name, value);
+        return false;
+    }
+    bytes = snprintf(folder, sizeof folder, "%s%s", value, tail);
+    if (bytes < 0 || (size_t)bytes >= sizeof folder) {
+        explain(place, "%s: the path is longer than %zu bytes", name, sizeof folder - 1);
+        return false;
+    }
+    if (is_convention && !can_exist(folder)) {
+        explain(place, "%s: '%s' is not there and cannot be made, passed over", name, folder);
+        return false;
+    }
+    return choose(place, name, folder);
+}
+
+static int take_option(const struct cli *cli, struct cli_place *place)
+{
+    size_t bytes = strlen(cli->store);
+
+    (void)snprintf(place->chosen_by, sizeof place->chosen_by, "--store");
+    if (strcmp(cli->store, "none") == 0) {
+        explain(place, "--store: chosen, memory only");
+        return CLI_PARSE_GO;
+    }
+    if (bytes == 0 || bytes + sizeof store_file + 1 > sizeof place->path)
+        return cli_fail_text(cli, FFA_INVALID, "--store is %zu bytes long, not in [1, %zu]", bytes,
+                             sizeof place->path - sizeof store_file - 1);
+    if (is_folder(cli->store) || cli->store[bytes - 1] == '/')
+        (void)snprintf(place->path, sizeof place->path, "%s%s%s", cli->store,
+                       cli->store[bytes - 1] == '/' ? "" : "/", store_file);
+    else
+        (void)snprintf(place->path, sizeof place->path, "%s", cli->store);
+    explain(place, "--store: chosen, %s", place->path);
+    return CLI_PARSE_GO;
+}
+
+int cli_find_place(const struct cli *cli, struct cli_place *place)
+{
+    char of_user[32];
+
+    memset(place, 0, sizeof *place);
+    if (cli->store)
+        return take_option(cli, place);
+    explain(place, "--store: not given");
+    (void)snprintf(of_user, sizeof of_user, "/ffa-%lu", (unsigned long)getuid());
+    if (try_variable(place, "FFA_CACHE_DIR", "", false) ||
+        try_variable(place, "XDG_CACHE_HOME", "/ffa", true) ||
+        try_variable(place, "HOME", "/.cache/ffa", true) ||
+        try_variable(place, "TMPDIR", of_user, true))
+        return CLI_PARSE_GO;
+    (void)snprintf(place->chosen_by, sizeof place->chosen_by, "nothing");
+    explain(place, "nothing is left: memory only");
+    return CLI_PARSE_GO;
+}
+
+bool cli_never_compile(const char **bad)
+{
+    const char *value = getenv("FFA_JIT");
+
+    *bad = NULL;
+    if (!value || !value[0] || strcmp(value, "auto") == 0)
+        return false;
+    if (strcmp(value, "never") == 0)
+        return true;
+    *bad = value;
+    return false;
+}
+
+/* The library's log: warnings always, the rest with --verbose. */
+static void print_log(void *user, ffa_log_level level, const char *module, const char *line)
+{
+    static const char *const names[] = { "error", "warning", "info", "debug" };
+    const struct cli *cli = user;
+
+    if (level > FFA_LOG_WARNING && !cli->verbose)
+        return;
+    (void)fprintf(stderr, "ffa: %s: %s: %s\n", names[level <= FFA_LOG_DEBUG ? level : 3], module,
+                  line);
+}
+
+int cli_open(const struct cli *cli, ffa_context **out, int device, uint32_t flags)
+{
+    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
+    struct cli_place place;
+    const char *bad;
+    int status;
+
+    *out = NULL;
+    status = cli_find_place(cli, &place);
+    if (status != CLI_PARSE_GO)
+        return status;
+    opts.flags = flags | (cli_never_compile(&bad) ? (uint32_t)FFA_OPEN_NEVER_COMPILE : 0);
+    if (bad)
+        return cli_fail_text(cli, FFA_INVALID, "FFA_JIT is '%s', not never or auto", bad);
+    opts.cache_path = place.path[0] ? place.path : NULL;
+    opts.templates_dir = cli->templates;
+    opts.nvrtc_path = cli->nvrtc;
+    opts.log = print_log;
+    opts.log_user = (void *)(uintptr_t)cli;
+    if (ffa_open(out, device, &opts, &err) == FFA_OK)
+        return CLI_PARSE_GO;
+    status = cli_fail(cli, &err);
+    /* A device that cannot be opened is this machine's affair, not a failed run. */
+    return err.status == FFA_GPU ? CLI_ENVIRONMENT : status;
+}

@@ -7,12 +7,19 @@
  * `consumers` warpgroups of 64 query rows each. Per tile the consumers walk the tile's sweeps from
  * the last block of keys to the first:
  *
- *     issue S' = Q K'^T, rescale O if the maximum moved far, issue O += P V, let the next
- *     warpgroup issue, wait for S', softmax of S' -> P', wait for O
+ *     issue S' = Q K'^T, rescale O if the shift moved, issue O += P V, wait for S', softmax of
+ *     S' -> P', wait for O
  *
  * so that one warpgroup's exponentials run under the other's matrix products, and its own under
- * its O += P V. O is rescaled only where a row's maximum grew by more than 2^8 (the trick of
- * FlashAttention-4): exact, since the sum uses the same stale maximum, and P stays below 2^8.
+ * its O += P V. Warpgroups are not ordered by barriers: with the softmax short enough they settle
+ * into turns, and the barrier of FlashAttention-3's ping-pong costs 1 % here.
+ *
+ * Softmax without maxima: exp(s - shift) / sum exp(s - shift) is exact for any shift that neither
+ * overflows nor loses the sum, so a row's shift need not be its maximum. It is taken from the row's
+ * first block with keys and kept; a later block takes its exponentials at once. Where a row's sum
+ * shows a score far above its shift (2^64 times, in fp16 2^15, whose P would overflow), the warp
+ * computes the block's scores again with mma.sync and raises the shift (softmax_step). This takes
+ * a quarter of the instructions out of the loop and the maximum out of its critical path.
  *
  * Masks: only blocks that the plan does not call full are masked, from a row's [lo, hi) in
  * registers. Rows of V past the end of a sweep belong to nobody here and are zeroed in shared
@@ -318,40 +325,14 @@ FFA_DEVICE void producer_run(const attention_forward_args &a, const shared_view 
 
 /* ---- consumers ---- */
 
-/* Ping-pong: warpgroup w issues its products only after its predecessor in the round has. */
-FFA_DEVICE void turn_wait(int warpgroup)
-{
-    if (consumers == 1)
-        return;
-    if (warpgroup == 0)
-        bar_sync<1, 256>();
-    else if (warpgroup == 1)
-        bar_sync<2, 256>();
-    else
-        bar_sync<3, 256>();
-}
-
-FFA_DEVICE void turn_pass(int warpgroup)
-{
-    if (consumers == 1)
-        return;
-    const int next = warpgroup + 1 == consumers ? 0 : warpgroup + 1;
-    if (next == 0)
-        bar_arrive<1, 256>();
-    else if (next == 1)
-        bar_arrive<2, 256>();
-    else
-        bar_arrive<3, 256>();
-}
-
 FFA_DEVICE void warpgroup_sync(int warpgroup)
 {
     if (warpgroup == 0)
-        bar_sync<4, 128>();
+        bar_sync<1, 128>();
     else if (warpgroup == 1)
-        bar_sync<5, 128>();
+        bar_sync<2, 128>();
     else
-        bar_sync<6, 128>();
+        bar_sync<3, 128>();
 }
 
 /* Where a consumer stands in its tile's sweeps, from the last block of a sweep to its first. */
@@ -673,8 +654,6 @@ FFA_DEVICE void consumer_run(const attention_forward_args &a, const shared_view 
     ring<tile_slots> tile_at;
     ring<stages> k_at_, v_at_;
 
-    if (warpgroup == consumers - 1)
-        turn_pass(warpgroup);
     for (;; tile_at.next()) {
         wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_consumer);
         const forward_tile_slot *slot = smem.slot(tile_at.slot);
@@ -697,9 +676,7 @@ FFA_DEVICE void consumer_run(const attention_forward_args &a, const shared_view 
             cursor_enter(c, a, slot, tile_row, lane);
             wait(bars, bars.q_full(q_slot(tile_at)), q_parity(tile_at), at_q_full);
             wait(bars, bars.k_full(k_at_.slot), k_at_.parity, at_k_full);
-            turn_wait(warpgroup);
             scores_issue(s, smem, q, k_at_);
-            turn_pass(warpgroup);
             wgmma_wait<0>();
             touch(s);
             if (is_leader)
@@ -713,10 +690,8 @@ FFA_DEVICE void consumer_run(const attention_forward_args &a, const shared_view 
 
             for (int tail = c.tail; cursor_next(c, a, slot, tile_row, lane); tail = c.tail) {
                 wait(bars, bars.k_full(k_at_.slot), k_at_.parity, at_k_full);
-                turn_wait(warpgroup);
                 scores_issue(s, smem, q, k_at_);
                 output_issue(o, p, smem, st, v_at_, tail, is_first, warpgroup, thread);
-                turn_pass(warpgroup);
                 wgmma_wait<1>();
                 touch(s);
                 bool is_done = false;
@@ -771,9 +746,6 @@ FFA_DEVICE void consumer_run(const attention_forward_args &a, const shared_view 
     }
     if (spec::debug && is_leader)
         atom_shared_add(bars.watch() + 4, 1);
-    /* Take the turn that the last warpgroup passed at the start and nobody used. */
-    if (warpgroup == 0)
-        turn_wait(warpgroup);
 }
 
 }

@@ -62,11 +62,6 @@ template <int id, int threads> FFA_DEVICE void bar_sync()
     asm volatile("bar.sync %0, %1;" ::"n"(id), "n"(threads) : "memory");
 }
 
-template <int id, int threads> FFA_DEVICE void bar_arrive()
-{
-    asm volatile("bar.arrive %0, %1;" ::"n"(id), "n"(threads) : "memory");
-}
-
 /* ---- copy engine ---- */
 
 /* A box of a 3-d tensor (column, head, row) into shared memory; completes on `bar`. */

@@ -21,9 +21,9 @@ enum { WORKSPACE_BYTES = 256 }; /* the counters, alone in their cache lines */
 struct tensor_rule {
     const char *name;
     int64_t heads;
-    int64_t head_dim;      /* 1 for lse */
+    int64_t head_dim; /* 1 for lse */
     size_t element_bytes;
-    bool needs_alignment;  /* moved by the copy engine or in 16-byte stores */
+    bool needs_alignment; /* moved by the copy engine or in 16-byte stores */
 };
 
 /* Fill default strides, then check. */
@@ -109,9 +109,8 @@ static ffa_status args_import(ffa_forward_args *args, const ffa_kernels *kernels
                          err));
     FFA_TRY(tensor_check(&args->out,
                          &(struct tensor_rule){ "out", args->heads_q, dim, bytes, on_gpu }, err));
-    FFA_TRY(tensor_check(&args->lse,
-                         &(struct tensor_rule){ "lse", args->heads_q, 1, sizeof(float), false },
-                         err));
+    FFA_TRY(tensor_check(
+        &args->lse, &(struct tensor_rule){ "lse", args->heads_q, 1, sizeof(float), false }, err));
 out:
     return rc;
 }
@@ -155,7 +154,8 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     if (!workspace || (uintptr_t)workspace % 16)
         return error_fail(err, FFA_INVALID, 0, "workspace is %p, not 16-byte aligned", workspace);
     if (work > INT32_MAX - 1024)
-        return error_fail(err, FFA_INVALID, 0, "%lld tiles x %d heads are more than 2^31 work items",
+        return error_fail(err, FFA_INVALID, 0,
+                          "%lld tiles x %d heads are more than 2^31 work items",
                           (long long)tiles->tile_count, args->heads_q);
     FFA_TRY(map_make(&launch.q, kernels, "q", &args->q, tiles->shape.seqlen_q, args->heads_q,
                      kernels->tile_m, err));
@@ -181,8 +181,8 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     launch.section_heads =
         section_kv < args->heads_kv ? (int32_t)section_kv * group : args->heads_q;
     launch.list_per_kv_head = has_lists;
-    FFA_TRY(gpu_kernel_enqueue(kernels->forward, work < room ? (int32_t)work : room, &launch, stream,
-                               err));
+    FFA_TRY(gpu_kernel_enqueue(kernels->forward, work < room ? (int32_t)work : room, &launch,
+                               stream, err));
 out:
     return rc;
 }
@@ -196,7 +196,9 @@ ffa_status ffa_forward(const ffa_kernels *kernels, const ffa_plan *plan,
 
     if (!kernels || !plan || !args_in)
         return error_fail(err, FFA_INVALID, 0, "ffa_forward: %s is NULL",
-                          !kernels ? "kernels" : !plan ? "plan" : "args");
+                          !kernels ? "kernels"
+                          : !plan  ? "plan"
+                                   : "args");
     FFA_TRY(args_import(&args, kernels, plan, args_in, err));
     if (kernels->forward) {
         FFA_TRY(forward_gpu(kernels, plan, &args, workspace, stream, err));
@@ -228,7 +230,9 @@ ffa_status ffa_workspace_bytes(const ffa_kernels *kernels, const ffa_plan *plan,
 {
     if (!kernels || !plan || !bytes)
         return error_fail(err, FFA_INVALID, 0, "ffa_workspace_bytes: %s is NULL",
-                          !kernels ? "kernels" : !plan ? "plan" : "bytes");
+                          !kernels ? "kernels"
+                          : !plan  ? "plan"
+                                   : "bytes");
     *bytes = kernels->forward ? WORKSPACE_BYTES : 0;
     return FFA_OK;
 }

@@ -28,8 +28,4 @@ struct ffa_plan {
     _Atomic(void *) buffer; /* where it was uploaded last; not owned */
 };
 
-/* What ffa_attention keeps: kernels by spec. One per context, made at its first use. */
-struct attention_cache;
-void attention_cache_destroy(struct attention_cache *cache);
-
 #endif

@@ -105,6 +105,7 @@ ffa_status ffa_open(ffa_context **out, int device, const ffa_context_opts *opts,
         rc = error_nomem(err, "a context");
         goto out;
     }
+    (void)pthread_mutex_init(&context->kept_lock, NULL); /* cannot fail with default attributes */
     FFA_TRY(copy_options(context, &given, err));
     context->cpu_threads = threads_of(&given);
     FFA_TRY(jit_create(&context->jit, &context->opts, &context->log, err));
@@ -130,6 +131,8 @@ void ffa_close(ffa_context *context)
 {
     if (!context)
         return;
+    context_drop_kept(context);
+    (void)pthread_mutex_destroy(&context->kept_lock);
     gpu_device_close(context->gpu);
     store_close(context->cache.store);
     table_destroy(context->cache.table);

@@ -8,7 +8,8 @@
 #include "base/base.h"
 #include "cache/cache.h"
 #include "jit/jit.h"
-#include <ffa/kernel.h>
+#include <ffa/attention.h>
+#include <pthread.h>
 #include <stdatomic.h>
 
 struct gpu_device; /* gpu/gpu.h */
@@ -17,6 +18,13 @@ struct gpu_device; /* gpu/gpu.h */
 struct context_stats {
     atomic_uint_fast64_t hits_table, hits_store, misses, compiles, compile_fails, compile_us,
         forward_calls;
+};
+
+/* What ffa_attention keeps, one node a spec. */
+struct kept_kernels {
+    ffa_attention_spec spec;
+    ffa_kernels *kernels; /* owned */
+    struct kept_kernels *next;
 };
 
 struct ffa_context {
@@ -28,7 +36,13 @@ struct ffa_context {
     char arch[16];             /* compiled for by default */
     int32_t cpu_threads;
     struct context_stats stats;
+    pthread_mutex_t kept_lock;
+    struct kept_kernels *kept; /* under kept_lock; nodes live until the context closes */
+    int64_t time_begin_us;     /* the CPU's stopwatch; 0: not started */
 };
+
+/* Destroys what ffa_attention kept. */
+void context_drop_kept(ffa_context *context);
 
 /* A kernel's bytes and facts. cubin: borrowed from the memory table, which keeps every entry until
  * the context closes. */

@@ -4,8 +4,6 @@
  */
 #include "api/attention.h"
 
-#include "attention_forward.args.h"
-
 static const char forward_name[] = "attention_forward";
 
 /* The CPU backend has no register file to fit: one tile for all. */
@@ -53,7 +51,6 @@ static ffa_status kernels_resolve_gpu(struct ffa_kernels *kernels, const ffa_att
     struct gpu_kernel_desc desc;
     struct resolved found;
     struct jit_spec jit;
-    int32_t stages;
     ffa_status rc;
 
     FFA_TRY(spec_check_gpu(spec, err));
@@ -71,16 +68,13 @@ static ffa_status kernels_resolve_gpu(struct ffa_kernels *kernels, const ffa_att
 
     kernels->tile_m = 64 * jit_spec_get(&jit, "consumers");
     kernels->tile_n = jit_spec_get(&jit, "tile_n");
-    stages = jit_spec_get(&jit, "stages");
     kernels->info = found.info;
     desc = (struct gpu_kernel_desc){
         .cubin = found.cubin,
         .cubin_bytes = found.cubin_bytes,
         .entry = forward_name,
-        .threads = kernels->tile_m * 2 + 128,
-        .shared_bytes = attention_forward_shared_bytes(
-            kernels->head_dim, kernels->tile_m, kernels->tile_n, stages,
-            attention_forward_q_slots(kernels->head_dim, kernels->tile_m, kernels->tile_n, stages)),
+        .threads = jit_spec_threads(&jit),
+        .shared_bytes = jit_spec_shared_bytes(&jit),
     };
     FFA_TRY(gpu_kernel_load(&kernels->forward, context->gpu, &desc, err));
 out:

@@ -11,7 +11,7 @@
 #include <check.h>
 #include <stdio.h>
 
-enum { DOCS_MAX = 6, LENGTH_MAX = 12, SIDE_MAX = DOCS_MAX * LENGTH_MAX, SEEDS = 3000 };
+enum { DOCS_MAX = 6, LENGTH_MAX = 12, SIDE_MAX = DOCS_MAX * LENGTH_MAX, SEEDS = 1200 };
 
 struct arguments {
     ffa_mask_shape shape;

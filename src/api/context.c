@@ -127,11 +127,23 @@ out:
     return rc;
 }
 
+/* What ffa_attention kept. */
+static void drop_kept(ffa_context *context)
+{
+    while (context->kept) {
+        struct kept_kernels *node = context->kept;
+
+        context->kept = node->next;
+        ffa_kernels_destroy(node->kernels);
+        mem_free(node);
+    }
+}
+
 void ffa_close(ffa_context *context)
 {
     if (!context)
         return;
-    context_drop_kept(context);
+    drop_kept(context);
     (void)pthread_mutex_destroy(&context->kept_lock);
     gpu_device_close(context->gpu);
     store_close(context->cache.store);

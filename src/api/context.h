@@ -41,9 +41,6 @@ struct ffa_context {
     int64_t time_begin_us;     /* the CPU's stopwatch; 0: not started */
 };
 
-/* Destroys what ffa_attention kept. */
-void context_drop_kept(ffa_context *context);
-
 /* A kernel's bytes and facts. cubin: borrowed from the memory table, which keeps every entry until
  * the context closes. */
 struct resolved {

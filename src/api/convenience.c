@@ -41,17 +41,6 @@ static ffa_status kept_find(const ffa_kernels **out, ffa_context *context,
     return rc;
 }
 
-void context_drop_kept(ffa_context *context)
-{
-    while (context->kept) {
-        struct kept_kernels *node = context->kept;
-
-        context->kept = node->next;
-        ffa_kernels_destroy(node->kernels);
-        mem_free(node);
-    }
-}
-
 ffa_status ffa_attention(ffa_context *context, const ffa_mask *mask,
                          const ffa_attention_spec *spec_in, const ffa_forward_args *args,
                          ffa_stream stream, ffa_error *err)

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "support/attention_case.h"
+
+#include "base/half.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static int64_t bytes_of(ffa_dtype dtype)
+{
+    return dtype == FFA_FP64 ? 8 : dtype == FFA_FP32 ? 4 : 2;
+}
+
+/* Allocates exactly what the layout reaches, so that a sanitizer sees a step beyond. */
+static void place(ffa_tensor *tensor, void **memory, enum attention_layout layout, int64_t tokens,
+                  int64_t heads, int64_t dim, int64_t bytes)
+{
+    const int64_t pad = layout == LAYOUT_PADDED ? 3 : 0;
+    int64_t last;
+
+    if (layout == LAYOUT_HEADS) {
+        tensor->token_stride = dim;
+        tensor->head_stride = tokens * dim;
+    } else {
+        tensor->head_stride = dim + pad;
+        tensor->token_stride = heads * (dim + pad) + 2 * pad;
+    }
+    last = (tokens - 1) * tensor->token_stride + (heads - 1) * tensor->head_stride + dim;
+    *memory = calloc((size_t)last, (size_t)bytes);
+    if (!*memory)
+        abort();
+    tensor->data = *memory;
+}
+
+double attention_read(const ffa_tensor *tensor, ffa_dtype dtype, int64_t token, int32_t head,
+                      int32_t c)
+{
+    const int64_t at = token * tensor->token_stride + head * tensor->head_stride + c;
+
+    switch (dtype) {
+    case FFA_BF16:
+        return (double)bf16_to_float(((const uint16_t *)tensor->data)[at]);
+    case FFA_FP16:
+        return (double)fp16_to_float(((const uint16_t *)tensor->data)[at]);
+    case FFA_FP32:
+        return (double)((const float *)tensor->data)[at];
+    case FFA_FP64:
+        return ((const double *)tensor->data)[at];
+    }
+    return NAN;
+}
+
+void attention_write(const ffa_tensor *tensor, ffa_dtype dtype, int64_t token, int32_t head,
+                     int32_t c, double value)
+{
+    const int64_t at = token * tensor->token_stride + head * tensor->head_stride + c;
+
+    switch (dtype) {
+    case FFA_BF16:
+        ((uint16_t *)tensor->data)[at] = bf16_from_float((float)value);
+        break;
+    case FFA_FP16:
+        ((uint16_t *)tensor->data)[at] = fp16_from_float((float)value);
+        break;
+    case FFA_FP32:
+        ((float *)tensor->data)[at] = (float)value;
+        break;
+    case FFA_FP64:
+        ((double *)tensor->data)[at] = value;
+        break;
+    }
+}
+
+static void fill(const ffa_tensor *tensor, const struct attention_shape *shape, int64_t tokens,
+                 int32_t heads, struct rng *rng)
+{
+    for (int64_t t = 0; t < tokens; t++)
+        for (int32_t h = 0; h < heads; h++)
+            for (int32_t c = 0; c < shape->head_dim; c++)
+                attention_write(tensor, shape->dtype, t, h, c, rng_normal(rng));
+}
+
+void attention_case_init(struct attention_case *test, const struct attention_shape *shape,
+                         struct rng *rng)
+{
+    const int64_t rows = shape->mask.seqlen_q, keys = shape->mask.seqlen_k;
+    const int64_t dim = shape->head_dim, bytes = bytes_of(shape->dtype);
+    ffa_forward_args *args = &test->args;
+
+    *test = (struct attention_case){ .shape = *shape, .args = FFA_FORWARD_ARGS_INIT };
+    args->heads_q = shape->heads_q;
+    args->heads_kv = shape->heads_kv;
+    args->softmax_scale = (float)(1.0 / sqrt((double)dim));
+    place(&args->q, &test->memory[0], shape->layout, rows, shape->heads_q, dim, bytes);
+    place(&args->k, &test->memory[1], shape->layout, keys, shape->heads_kv, dim, bytes);
+    place(&args->v, &test->memory[2], shape->layout, keys, shape->heads_kv, dim, bytes);
+    place(&args->out, &test->memory[3], shape->layout, rows, shape->heads_q, dim, bytes);
+    place(&args->lse, &test->memory[4], shape->layout, rows, shape->heads_q, 1, 4);
+    fill(&args->q, shape, rows, shape->heads_q, rng);
+    fill(&args->k, shape, keys, shape->heads_kv, rng);
+    fill(&args->v, shape, keys, shape->heads_kv, rng);
+}
+
+void attention_case_finish(struct attention_case *test)
+{
+    for (int i = 0; i < 5; i++)
+        free(test->memory[i]);
+    *test = (struct attention_case){ 0 };
+}

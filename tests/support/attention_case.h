@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tensors of one attention call in host memory, in any layout, filled with seeded numbers.
+ */
+#ifndef TESTS_ATTENTION_CASE_H
+#define TESTS_ATTENTION_CASE_H
+
+#include "support/rng.h"
+#include <ffa/attention.h>
+
+enum attention_layout {
+    LAYOUT_TOKENS, /* [tokens][heads][dim], contiguous */
+    LAYOUT_HEADS,  /* [heads][tokens][dim]: permuted */
+    LAYOUT_PADDED, /* gaps behind rows and tokens */
+    LAYOUT_COUNT
+};
+
+struct attention_shape {
+    ffa_mask_shape mask;
+    ffa_dtype dtype;
+    int32_t heads_q, heads_kv, head_dim;
+    enum attention_layout layout;
+};
+
+struct attention_case {
+    struct attention_shape shape;
+    ffa_forward_args args; /* strides and softmax_scale are set, none 0 */
+    void *memory[5];       /* q, k, v, out, lse: the caller's layout and nothing beside it */
+};
+
+/* q, k, v: standard normal, in the dtype. out and lse hold zeros. */
+void attention_case_init(struct attention_case *test, const struct attention_shape *shape,
+                         struct rng *rng);
+void attention_case_finish(struct attention_case *test);
+
+/* Element c of (token, head); dtype FFA_FP32 for lse. */
+double attention_read(const ffa_tensor *tensor, ffa_dtype dtype, int64_t token, int32_t head,
+                      int32_t c);
+void attention_write(const ffa_tensor *tensor, ffa_dtype dtype, int64_t token, int32_t head,
+                     int32_t c, double value);
+
+#endif

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Streaming softmax over the sweeps of one tile (Milakov and Gimelshein 2018; FlashAttention).
+ * Included by forward_f32.c and forward_f64.c, which define REAL, its functions and the names.
+ *
+ * The loops that cost run over keys or over head_dim without a reduction, so they vectorise without
+ * reassociation: every result is a fixed sequence of rounded operations, whatever the thread.
+ * A row only ever reads the keys and values it attends.
+ */
+#include "cpu/forward.h"
+
+#include "base/half.h"
+
+#include <math.h>
+
+/* ---- elements ---- */
+
+static void load(ffa_dtype dtype, const void *data, int64_t at, int32_t count, REAL *restrict to)
+{
+    switch (dtype) {
+    case FFA_BF16:
+        for (int32_t i = 0; i < count; i++)
+            to[i] = bf16_to_float(((const uint16_t *)data)[at + i]);
+        break;
+    case FFA_FP16:
+        for (int32_t i = 0; i < count; i++)
+            to[i] = fp16_to_float(((const uint16_t *)data)[at + i]);
+        break;
+    case FFA_FP32:
+        for (int32_t i = 0; i < count; i++)
+            to[i] = ((const float *)data)[at + i];
+        break;
+    case FFA_FP64:
+        for (int32_t i = 0; i < count; i++)
+            to[i] = (REAL)((const double *)data)[at + i];
+        break;
+    }
+}
+
+static void store(ffa_dtype dtype, void *data, int64_t at, double value)
+{
+    switch (dtype) {
+    case FFA_BF16:
+        ((uint16_t *)data)[at] = bf16_from_float(float_to_odd(value));
+        break;
+    case FFA_FP16:
+        ((uint16_t *)data)[at] = fp16_from_float(float_to_odd(value));
+        break;
+    case FFA_FP32:
+        ((float *)data)[at] = (float)value;
+        break;
+    case FFA_FP64:
+        ((double *)data)[at] = value;
+        break;
+    }
+}
+
+/* ---- scratch ---- */
+
+size_t forward_bytes(const struct cpu_forward *call)
+{
+    const size_t m = (size_t)call->plan->tile_m, n = (size_t)call->plan->tile_n;
+    const size_t d = (size_t)call->head_dim;
+
+    return (2 * m * d + 2 * n * d + n + 2 * m) * sizeof(REAL) + 2 * m * sizeof(int32_t);
+}
+
+void forward_place(const struct cpu_forward *call, struct forward_scratch *scratch)
+{
+    const size_t m = (size_t)call->plan->tile_m, n = (size_t)call->plan->tile_n;
+    const size_t d = (size_t)call->head_dim;
+    REAL *at = scratch->memory;
+
+    scratch->q = at;
+    scratch->out = at += m * d;
+    scratch->keys = at += m * d;
+    scratch->values = at += n * d;
+    scratch->scores = at += n * d;
+    scratch->top = at += n;
+    scratch->sum = at += m;
+    scratch->begin = (int32_t *)(void *)(at + m);
+    scratch->end = scratch->begin + m;
+}
+
+/* ---- one block ---- */
+
+/* Keys [k, k + count) of the kv head, both operands. */
+static void load_block(const struct cpu_forward *call, int32_t kv_head, int64_t k, int32_t count,
+                       struct forward_scratch *scratch)
+{
+    const ffa_tensor *keys = &call->args->k, *values = &call->args->v;
+    const int32_t n = call->plan->tile_n, d = call->head_dim;
+    REAL *restrict to = scratch->keys;
+    REAL *row = scratch->values;
+
+    for (int32_t j = 0; j < count; j++) {
+        load(call->dtype, keys->data, (k + j) * keys->token_stride + kv_head * keys->head_stride, d,
+             row);
+        for (int32_t c = 0; c < d; c++)
+            to[(int64_t)c * n + j] = row[c];
+    }
+    for (int32_t j = 0; j < count; j++, row += d)
+        load(call->dtype, values->data,
+             (k + j) * values->token_stride + kv_head * values->head_stride, d, row);
+}
+
+/* scores[from, to) = scale * q . keys */
+static void score(const REAL *restrict q, const REAL *restrict keys, int32_t stride, int32_t dim,
+                  int32_t from, int32_t to, REAL scale, REAL *restrict scores)
+{
+    int32_t c = 0;
+
+    for (int32_t j = from; j < to; j++)
+        scores[j] = 0;
+    for (; c + 4 <= dim; c += 4) {
+        const REAL *restrict k0 = keys + (int64_t)c * stride;
+        const REAL *restrict k1 = k0 + stride;
+        const REAL *restrict k2 = k1 + stride;
+        const REAL *restrict k3 = k2 + stride;
+
+        for (int32_t j = from; j < to; j++)
+            scores[j] += (q[c] * k0[j] + q[c + 1] * k1[j]) + (q[c + 2] * k2[j] + q[c + 3] * k3[j]);
+    }
+    for (; c < dim; c++)
+        for (int32_t j = from; j < to; j++)
+            scores[j] += q[c] * keys[(int64_t)c * stride + j];
+    for (int32_t j = from; j < to; j++)
+        scores[j] *= scale;
+}
+
+/* out += weights[from, to) values */
+static void gather(const REAL *restrict weights, const REAL *restrict values, int32_t dim,
+                   int32_t from, int32_t to, REAL *restrict out)
+{
+    int32_t j = from;
+
+    for (; j + 4 <= to; j += 4) {
+        const REAL *restrict v0 = values + (int64_t)j * dim;
+        const REAL *restrict v1 = v0 + dim;
+        const REAL *restrict v2 = v1 + dim;
+        const REAL *restrict v3 = v2 + dim;
+
+        for (int32_t c = 0; c < dim; c++)
+            out[c] += (weights[j] * v0[c] + weights[j + 1] * v1[c]) +
+                      (weights[j + 2] * v2[c] + weights[j + 3] * v3[c]);
+    }
+    for (; j < to; j++)
+        for (int32_t c = 0; c < dim; c++)
+            out[c] += weights[j] * values[(int64_t)j * dim + c];
+}
+
+/* Keys [from, to) of the loaded block for row r of the tile. */
+static void add_keys(const struct cpu_forward *call, int32_t r, int32_t from, int32_t to,
+                     struct forward_scratch *scratch)
+{
+    const int32_t d = call->head_dim;
+    REAL *restrict scores = scratch->scores;
+    REAL *restrict out = (REAL *)scratch->out + (int64_t)r * d;
+    REAL *top = (REAL *)scratch->top + r, *sum = (REAL *)scratch->sum + r;
+    REAL next = *top, shift, keep, added = 0;
+
+    score((const REAL *)scratch->q + (int64_t)r * d, scratch->keys, call->plan->tile_n, d, from, to,
+          (REAL)call->args->softmax_scale, scores);
+    for (int32_t j = from; j < to; j++)
+        next = scores[j] > next ? scores[j] : next;
+    shift = next == -(REAL)INFINITY ? 0 : next; /* -inf - -inf is no number */
+
+    keep = REAL_EXP(*top - shift);
+    for (int32_t j = from; j < to; j++) {
+        scores[j] = REAL_EXP(scores[j] - shift);
+        added += scores[j];
+    }
+    if (keep != 1)
+        for (int32_t c = 0; c < d; c++)
+            out[c] *= keep;
+    *sum = *sum * keep + added;
+    *top = next;
+    gather(scores, scratch->values, d, from, to, out);
+}
+
+/* ---- one sweep, one tile ---- */
+
+/* begin, end: the keys of each row of the tile in the sweep. */
+static void read_bands(const struct tile_plan *plan, const struct plan_tile *tile,
+                       const struct plan_sweep *sweep, struct forward_scratch *scratch)
+{
+    memset(scratch->begin, 0, (size_t)tile->row_count * sizeof *scratch->begin);
+    memset(scratch->end, 0, (size_t)tile->row_count * sizeof *scratch->end);
+    for (int32_t b = 0; b < sweep->band_count; b++) {
+        const struct plan_band *band = &plan->bands[tile->band_begin + sweep->band_begin + b];
+
+        const int32_t first = band->row_begin - tile->row_begin;
+        const int32_t last = band->row_end - tile->row_begin;
+
+        for (int32_t r = first > 0 ? first : 0; r < last && r < tile->row_count; r++) {
+            scratch->begin[r] = band->lo + band->lo_step * (r - first);
+            scratch->end[r] = band->hi + band->hi_step * (r - first);
+        }
+    }
+}
+
+static void run_sweep(const struct cpu_forward *call, const struct plan_tile *tile,
+                      const struct plan_sweep *sweep, int32_t kv_head,
+                      struct forward_scratch *scratch)
+{
+    const int32_t n = call->plan->tile_n;
+
+    read_bands(call->plan, tile, sweep, scratch);
+    for (int64_t k = sweep->k_begin; k < sweep->k_end; k += n) {
+        const int32_t count = (int32_t)(sweep->k_end - k < n ? sweep->k_end - k : n);
+        const bool full = k >= sweep->full_begin && k + n <= sweep->full_end;
+
+        load_block(call, kv_head, k, count, scratch);
+        for (int32_t r = 0; r < tile->row_count; r++) {
+            const int64_t lo = full ? 0 : scratch->begin[r] - k;
+            const int64_t hi = full ? n : scratch->end[r] - k;
+            const int32_t from = (int32_t)(lo > 0 ? lo : 0);
+            const int32_t to = (int32_t)(hi < count ? hi : count);
+
+            if (from < to)
+                add_keys(call, r, from, to, scratch);
+        }
+    }
+}
+
+static void write_row(const struct cpu_forward *call, int64_t row, int32_t r, int32_t head,
+                      const struct forward_scratch *scratch)
+{
+    const ffa_tensor *out = &call->args->out, *lse = &call->args->lse;
+    const REAL *from = (const REAL *)scratch->out + (int64_t)r * call->head_dim;
+    const REAL top = ((const REAL *)scratch->top)[r], sum = ((const REAL *)scratch->sum)[r];
+    const int64_t at = row * out->token_stride + head * out->head_stride;
+
+    /* sum is 0 where no key has weight: out is 0, lse -inf. A NaN is not 0, and stays. */
+    for (int32_t c = 0; c < call->head_dim; c++)
+        store(call->dtype, out->data, at + c, sum == 0 ? 0 : (double)(from[c] / sum));
+    ((float *)lse->data)[row * lse->token_stride + head * lse->head_stride] =
+        sum == 0 ? -INFINITY : (float)(top + REAL_LOG(sum));
+}
+
+void forward_tile(const struct cpu_forward *call, const struct plan_tile *tile, int32_t head,
+                  struct forward_scratch *scratch)
+{
+    const int32_t d = call->head_dim;
+    const int32_t kv_head = head / (call->args->heads_q / call->args->heads_kv);
+    const ffa_tensor *q = &call->args->q;
+
+    for (int32_t r = 0; r < tile->row_count; r++) {
+        load(call->dtype, q->data, (tile->row_begin + r) * q->token_stride + head * q->head_stride,
+             d, (REAL *)scratch->q + (int64_t)r * d);
+        ((REAL *)scratch->top)[r] = -(REAL)INFINITY;
+        ((REAL *)scratch->sum)[r] = 0;
+    }
+    memset(scratch->out, 0, (size_t)tile->row_count * (size_t)d * sizeof(REAL));
+    for (int32_t s = 0; s < tile->sweep_count; s++)
+        run_sweep(call, tile, &call->plan->sweeps[tile->sweep_begin + s], kv_head, scratch);
+    for (int32_t r = 0; r < tile->row_count; r++)
+        write_row(call, (int64_t)tile->row_begin + r, r, head, scratch);
+}

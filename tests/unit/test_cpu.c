@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The CPU backend against the fp64 oracle: dtypes, heads, layouts, random masks; NaN rules; thread
+ * counts; faults.
+ */
+#include "cli/oracle.h"
+#include "cpu/cpu.h"
+#include "support/attention_case.h"
+#include "support/mask_cases.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+
+/* ---- one run ---- */
+
+static ffa_status run_cpu(struct attention_case *test, const ffa_mask *mask,
+                          const struct tile_options *opts, int32_t threads, bool fp64,
+                          ffa_error *err)
+{
+    struct tile_plan plan;
+    ffa_status rc = tile_build(&plan, mask, opts, err);
+    const struct cpu_forward call = { .plan = &plan,
+                                      .args = &test->args,
+                                      .dtype = test->shape.dtype,
+                                      .head_dim = test->shape.head_dim,
+                                      .threads = threads,
+                                      .fp64 = fp64 };
+
+    if (rc == FFA_OK)
+        rc = cpu_forward(&call, err);
+    tile_finish(&plan);
+    return rc;
+}
+
+static struct oracle_case oracle_of(const struct attention_case *test, const ffa_slice_list *lists,
+                                    int32_t list_count)
+{
+    return (struct oracle_case){ .shape = test->shape.mask,
+                                 .lists = lists,
+                                 .list_count = list_count,
+                                 .head_dim = test->shape.head_dim,
+                                 .dtype = test->shape.dtype,
+                                 .threads = 2,
+                                 .args = &test->args };
+}
+
+static void compare(const struct attention_case *test, const ffa_slice_list *lists,
+                    int32_t list_count, const char *name)
+{
+    const struct oracle_case reference = oracle_of(test, lists, list_count);
+    const struct oracle_tolerance tolerance = oracle_tolerance_of(test->shape.dtype);
+    struct oracle_result want;
+    struct oracle_report report;
+
+    ck_assert_int_eq(oracle_forward(&want, &reference, NULL), FFA_OK);
+    oracle_compare(&report, &reference, &want, &tolerance);
+    ck_assert_msg(report.passed, "%s: %s (NaN %lld, unwritten %lld)", name, report.reason,
+                  (long long)report.nan_count, (long long)report.unwritten_count);
+    oracle_result_finish(&want);
+}
+
+/* ---- random masks, dtypes, heads, layouts ---- */
+
+static const ffa_dtype dtypes[] = { FFA_BF16, FFA_FP16, FFA_FP32, FFA_FP64 };
+static const int32_t heads[][2] = { { 8, 8 }, { 4, 2 }, { 6, 1 }, { 1, 1 } };
+static const int32_t dims[] = { 64, 128, 8, 24 };
+enum { ROUNDS = 40 };
+
+static void random_case(ffa_dtype dtype, uint64_t seed)
+{
+    struct rng rng = { seed };
+    const int32_t *layout = heads[rng_range(&rng, 0, 3)];
+    struct mask_case drawn = mask_case_random(&rng, 100, 16);
+    const struct attention_shape shape = {
+        .mask = drawn.shape,
+        .dtype = dtype,
+        .heads_q = layout[0],
+        .heads_kv = layout[1],
+        .head_dim = dims[seed % 4],
+        .layout = (enum attention_layout)rng_range(&rng, 0, LAYOUT_COUNT - 1),
+    };
+    const struct tile_options opts = { (int32_t)rng_range(&rng, 1, 4) * 16,
+                                       (int32_t)rng_range(&rng, 1, 4) * 16,
+                                       rng_range(&rng, 0, 1) == 0 };
+    const int32_t list_count = rng_range(&rng, 0, 2) ? 1 : layout[1];
+    ffa_slice_list lists[8];
+    struct attention_case test;
+    struct oracle_case poison;
+    ffa_mask *mask;
+    char name[64];
+
+    snprintf(name, sizeof name, "dtype %d, seed %llu", (int)dtype, (unsigned long long)seed);
+    for (int32_t l = 0; l < list_count; l++)
+        lists[l] = (ffa_slice_list){ drawn.slices, drawn.count / (l + 1) };
+    ck_assert_int_eq(ffa_mask_create_per_head(&mask, &drawn.shape, lists, list_count, NULL),
+                     FFA_OK);
+    attention_case_init(&test, &shape, &rng);
+    poison = oracle_of(&test, lists, list_count);
+    oracle_poison(&poison);
+    ck_assert_int_eq(run_cpu(&test, mask, &opts, 2, seed % 2 == 0, NULL), FFA_OK);
+    compare(&test, lists, list_count, name);
+
+    attention_case_finish(&test);
+    ffa_mask_destroy(mask);
+    free(drawn.slices);
+}
+
+START_TEST(as_the_oracle)
+{
+    for (uint64_t seed = 1; seed <= ROUNDS; seed++)
+        random_case(dtypes[_i], seed + 100 * (uint64_t)_i);
+}
+END_TEST
+
+/* ---- what rows do not attend ---- */
+
+/* Row i attends key i alone, or keys below i; half of the keys and values are NaN. */
+START_TEST(unattended_keys_never_reach_a_row)
+{
+    static const struct {
+        const char *name;
+        ffa_slice slice;
+    } rows[] = {
+        { "diagonal", { 0, 40, 0, 40, FFA_SLICE_BICAUSAL, 0 } },
+        { "causal", { 0, 40, 0, 40, FFA_SLICE_CAUSAL, 0 } },
+        { "inverse causal", { 0, 40, 0, 40, FFA_SLICE_INVCAUSAL, 0 } },
+        { "one block", { 0, 40, 8, 20, FFA_SLICE_FULL, 0 } },
+    };
+    const struct attention_shape shape = { { 40, 40 }, FFA_FP32, 2, 1, 8, LAYOUT_HEADS };
+    const struct tile_options opts = { 16, 16, false };
+    const ffa_slice_list list = { &rows[_i].slice, 1 };
+    struct rng rng = { 5 };
+    struct attention_case test;
+    struct oracle_case reference;
+    struct oracle_result want;
+    ffa_mask *mask;
+
+    attention_case_init(&test, &shape, &rng);
+    for (int64_t k = 1; k < 40; k += 2)
+        for (int32_t c = 0; c < 8; c++) {
+            attention_write(&test.args.k, FFA_FP32, k, 0, c, NAN);
+            attention_write(&test.args.v, FFA_FP32, k, 0, c, c % 2 ? (double)INFINITY : NAN);
+        }
+    ck_assert_int_eq(ffa_mask_create(&mask, &shape.mask, &rows[_i].slice, 1, NULL), FFA_OK);
+    ck_assert_int_eq(run_cpu(&test, mask, &opts, 1, false, NULL), FFA_OK);
+
+    /* The oracle never looks at unattended keys: a row is NaN exactly where it attends one. */
+    reference = oracle_of(&test, &list, 1);
+    ck_assert_int_eq(oracle_forward(&want, &reference, NULL), FFA_OK);
+    for (int64_t r = 0; r < 40; r++)
+        for (int32_t h = 0; h < 2; h++) {
+            const double lse = attention_read(&test.args.lse, FFA_FP32, r, h, 0);
+
+            ck_assert_msg(isnan(lse) == isnan(want.lse[r * 2 + h]), "%s: row %lld", rows[_i].name,
+                          (long long)r);
+            for (int32_t c = 0; c < 8; c++)
+                ck_assert_msg(isnan(attention_read(&test.args.out, FFA_FP32, r, h, c)) ==
+                                  isnan(want.out[(r * 2 + h) * 8 + c]),
+                              "%s: row %lld", rows[_i].name, (long long)r);
+        }
+    oracle_result_finish(&want);
+    attention_case_finish(&test);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+START_TEST(rows_without_keys)
+{
+    const ffa_slice slice = { 10, 20, 0, 5, FFA_SLICE_CAUSAL, 0 }; /* rows 10 to 14: none, too */
+    const struct attention_shape shape = { { 33, 7 }, dtypes[_i], 2, 2, 8, LAYOUT_PADDED };
+    const struct tile_options opts = { 16, 16, false };
+    struct rng rng = { 6 };
+    struct attention_case test;
+    struct oracle_case poison;
+    ffa_mask *mask;
+
+    attention_case_init(&test, &shape, &rng);
+    poison = oracle_of(&test, NULL, 0);
+    oracle_poison(&poison);
+    ck_assert_int_eq(ffa_mask_create(&mask, &shape.mask, &slice, 1, NULL), FFA_OK);
+    ck_assert_int_eq(run_cpu(&test, mask, &opts, 3, false, NULL), FFA_OK);
+    for (int64_t r = 0; r < 33; r++)
+        for (int32_t h = 0; h < 2; h++) {
+            const bool empty = r < 15 || r >= 20;
+            const double lse = attention_read(&test.args.lse, FFA_FP32, r, h, 0);
+
+            ck_assert_msg(empty == (lse == -INFINITY), "row %lld has lse %g", (long long)r, lse);
+            for (int32_t c = 0; c < 8 && empty; c++)
+                ck_assert(attention_read(&test.args.out, dtypes[_i], r, h, c) == 0);
+        }
+    attention_case_finish(&test);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* Scores of -inf: weight 0, and no NaN from -inf - -inf; of huge size: no overflow. */
+START_TEST(scores_at_the_limits)
+{
+    const ffa_slice slice = { 0, 3, 0, 4, FFA_SLICE_FULL, 0 };
+    const struct attention_shape shape = { { 3, 4 }, FFA_FP32, 1, 1, 1, LAYOUT_TOKENS };
+    const struct tile_options opts = { 16, 2, false };
+    static const double q[] = { 1, 1e30, -1e30 };
+    static const double k[] = { -INFINITY, -1e30, 1, 2 };
+    struct rng rng = { 7 };
+    struct attention_case test;
+    ffa_mask *mask;
+
+    attention_case_init(&test, &shape, &rng);
+    for (int64_t i = 0; i < 3; i++)
+        attention_write(&test.args.q, FFA_FP32, i, 0, 0, q[i]);
+    for (int64_t i = 0; i < 4; i++) {
+        attention_write(&test.args.k, FFA_FP32, i, 0, 0, k[i]);
+        attention_write(&test.args.v, FFA_FP32, i, 0, 0, (double)i);
+    }
+    ck_assert_int_eq(ffa_mask_create(&mask, &shape.mask, &slice, 1, NULL), FFA_OK);
+    ck_assert_int_eq(run_cpu(&test, mask, &opts, 1, false, NULL), FFA_OK);
+    ck_assert_double_eq_tol(attention_read(&test.args.lse, FFA_FP32, 0, 0, 0), 2 + log1p(exp(-1)),
+                            1e-6);
+    ck_assert_double_eq_tol(attention_read(&test.args.out, FFA_FP32, 0, 0, 0),
+                            (2 * exp(-1) + 3) / (1 + exp(-1)), 1e-6);
+    ck_assert(attention_read(&test.args.out, FFA_FP32, 1, 0, 0) == 3);
+    ck_assert(isnan(attention_read(&test.args.out, FFA_FP32, 2, 0, 0))); /* a score of +inf */
+    attention_case_finish(&test);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* ---- threads ---- */
+
+START_TEST(the_number_of_threads_changes_nothing)
+{
+    static const int32_t threads[] = { 2, 3, 8, 64 };
+    const ffa_slice slices[] = { { 0, 150, 0, 200, FFA_SLICE_CAUSAL, 0 },
+                                 { 30, 150, 100, 190, FFA_SLICE_INVCAUSAL, 0 } };
+    const struct attention_shape shape = { { 150, 200 }, dtypes[_i], 4, 2, 24, LAYOUT_TOKENS };
+    const struct tile_options opts = { 32, 48, false };
+    const size_t elements = 150 * 4 * 24;
+    const size_t bytes = elements * (size_t[]){ 2, 2, 4, 8 }[_i];
+    struct rng rng = { 8 };
+    struct attention_case test;
+    void *out = malloc(bytes), *lse = malloc(150 * 4 * sizeof(float));
+    ffa_mask *mask;
+
+    attention_case_init(&test, &shape, &rng);
+    ck_assert_int_eq(ffa_mask_create(&mask, &shape.mask, slices, 2, NULL), FFA_OK);
+    ck_assert_int_eq(run_cpu(&test, mask, &opts, 1, false, NULL), FFA_OK);
+    memcpy(out, test.memory[3], bytes);
+    memcpy(lse, test.memory[4], 150 * 4 * sizeof(float));
+    for (size_t t = 0; t < sizeof threads / sizeof *threads; t++) {
+        memset(test.memory[3], 0xff, bytes);
+        memset(test.memory[4], 0xff, 150 * 4 * sizeof(float));
+        ck_assert_int_eq(run_cpu(&test, mask, &opts, threads[t], false, NULL), FFA_OK);
+        ck_assert_mem_eq(test.memory[3], out, bytes);
+        ck_assert_mem_eq(test.memory[4], lse, 150 * 4 * sizeof(float));
+    }
+    free(out);
+    free(lse);
+    attention_case_finish(&test);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* ---- no memory ---- */
+
+START_TEST(any_allocation_may_fail)
+{
+    const ffa_slice slice = { 0, 50, 0, 50, FFA_SLICE_CAUSAL, 0 };
+    const struct attention_shape shape = { { 50, 50 }, FFA_BF16, 2, 1, 8, LAYOUT_TOKENS };
+    const struct tile_options opts = { 16, 16, false };
+    const ffa_slice_list list = { &slice, 1 };
+    struct rng rng = { 9 };
+    struct tile_plan plan;
+    struct attention_case test;
+    struct cpu_forward call;
+    ffa_mask *mask;
+    long nth = 1;
+
+    attention_case_init(&test, &shape, &rng);
+    ck_assert_int_eq(ffa_mask_create(&mask, &shape.mask, &slice, 1, NULL), FFA_OK);
+    ck_assert_int_eq(tile_build(&plan, mask, &opts, NULL), FFA_OK);
+    call = (struct cpu_forward){ &plan, &test.args, FFA_BF16, 8, 4, false };
+    for (;; nth++) {
+        ffa_error err = { FFA_OK, 0, "" };
+        ffa_status rc;
+
+        fault_arm(FAULT_ALLOC, nth);
+        rc = cpu_forward(&call, &err);
+        if (!fault_fired())
+            break;
+        ck_assert_int_eq(rc, FFA_NOMEM);
+        ck_assert_str_ne(err.message, "");
+    }
+    ck_assert_int_eq(nth, 6); /* the workers, and each one's scratch */
+    fault_arm(FAULT_ALLOC, 0);
+    compare(&test, &list, 1, "after the faults");
+    attention_case_finish(&test);
+    tile_finish(&plan);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cpu");
+    TCase *tc = tcase_create("cpu");
+    SRunner *runner;
+    int failed;
+
+    tcase_set_timeout(tc, 60);
+    tcase_add_loop_test(tc, as_the_oracle, 0, 4);
+    tcase_add_loop_test(tc, unattended_keys_never_reach_a_row, 0, 4);
+    tcase_add_loop_test(tc, rows_without_keys, 0, 4);
+    tcase_add_test(tc, scores_at_the_limits);
+    tcase_add_loop_test(tc, the_number_of_threads_changes_nothing, 0, 4);
+    tcase_add_test(tc, any_allocation_may_fail);
+    suite_add_tcase(suite, tc);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A private folder for a test, and small things done with files in it.
+ */
+#ifndef TESTS_TMPDIR_H
+#define TESTS_TMPDIR_H
+
+#include <stddef.h>
+
+/* A fresh folder (0700) under $TMPDIR or /tmp; caller frees the name. Aborts on failure. */
+char *tmpdir_make(void);
+/* Remove it with all that is in it, and free the name. */
+void tmpdir_remove(char *folder);
+
+/* "<folder>/<name>"; caller frees. */
+char *tmpdir_path(const char *folder, const char *name);
+void tmpdir_write(const char *path, const void *bytes, size_t count);
+void tmpdir_write_text(const char *path, const char *text);
+/* The whole file, terminated; caller frees. */
+char *tmpdir_read(const char *path, size_t *count);
+void tmpdir_copy(const char *from, const char *to);
+/* Copy every file of a folder into another. */
+void tmpdir_copy_folder(const char *from, const char *to);
+
+#endif

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "support/watch.h"
+
+#include "jit/nvrtc.h"
+
+#include <stdio.h>
+
+void watch_line(void *user, ffa_log_level level, const char *module, const char *line)
+{
+    struct watch *watch = user;
+
+    (void)module;
+    atomic_fetch_add(&watch->lines[level], 1);
+    if (level == FFA_LOG_WARNING)
+        text_copy(watch->warning, "%s", line);
+}
+
+struct log watch_log(struct watch *watch)
+{
+    return (struct log){ .fn = watch_line, .user = watch };
+}
+
+bool watch_has_nvrtc(void)
+{
+    struct nvrtc *nvrtc;
+    ffa_error err;
+    bool found = nvrtc_open(&nvrtc, NULL, &err) == FFA_OK;
+
+    if (!found)
+        printf("skipped: %s\n", err.message);
+    else
+        nvrtc_close(nvrtc);
+    return found;
+}

@@ -14,12 +14,14 @@ enum {
     TILE_COST = 1 /* of starting a tile, in blocks */
 };
 
-/* How far to search. More intervals a row make the cost of a tile dearer to find out. */
+/* How far to search. More intervals a row, or more documents a tile, make the cost of a tile dearer
+ * to find out, and more documents a tile leave more ways that are nearly as good. */
 struct cut_effort {
     int32_t beam;  /* states kept, 3 to BEAM_MAX */
     int32_t jumps; /* tried from a state, at most JUMPS_MAX */
 };
 static const struct cut_effort one_interval = { BEAM_MAX, JUMPS_MAX };
+static const struct cut_effort tiny_documents = { 4, 2 };
 static const struct cut_effort few_intervals = { 3, 2 };
 static const struct cut_effort many_intervals = { 3, 1 };
 
@@ -158,12 +160,16 @@ static void trim_states(struct cut_search *search, int32_t beam)
     }
 }
 
-static struct cut_effort effort_at(const struct normal *normal, int64_t segment)
+static struct cut_effort effort_at(const struct normal *normal, int64_t segment, int64_t jumps)
 {
     const int32_t intervals =
         segment < normal->segment_count ? normal->segments[segment].interval_count : 1;
 
-    return intervals <= 1 ? one_interval : intervals <= 3 ? few_intervals : many_intervals;
+    if (intervals > 3)
+        return many_intervals;
+    if (intervals > 1)
+        return few_intervals;
+    return jumps > JUMPS_MAX ? tiny_documents : one_interval;
 }
 
 /* Take the lowest state and add those a tile from it may lead to. `jump` and `segment` are the
@@ -176,7 +182,7 @@ static ffa_status expand(struct cut_search *search, int64_t jump, int64_t segmen
     const struct sweep_rows rows = { state.row, 0, segment };
     int32_t ends[JUMPS_MAX + 1];
     int64_t blocks[JUMPS_MAX + 1];
-    const struct cut_effort effort = effort_at(search->work->normal, segment);
+    struct cut_effort effort;
     int64_t node = -1, last = jump;
     int32_t count = 0;
     ffa_status rc;
@@ -188,6 +194,7 @@ static ffa_status expand(struct cut_search *search, int64_t jump, int64_t segmen
 
     while (last < search->jump_count && search->jumps[last] - state.row < tile_m)
         last++;
+    effort = effort_at(search->work->normal, segment, last - jump);
     for (int64_t j = last - jump > effort.jumps ? last - effort.jumps : jump; j < last; j++)
         ends[count++] = search->jumps[j];
     ends[count++] = left <= tile_m ? search->shape->rows : state.row + tile_m;

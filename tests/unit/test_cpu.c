@@ -113,6 +113,76 @@ START_TEST(as_the_oracle)
 }
 END_TEST
 
+/* ---- masks of the file ---- */
+
+enum { CELLS_MAX = 300000 }; /* attended: what a debug build under a sanitizer does in a second */
+
+START_TEST(cases_as_the_oracle)
+{
+    struct mask_cases cases = mask_cases_load();
+    const struct tile_options opts = { 64, 48, false };
+    int64_t ran = 0;
+
+    for (int64_t i = _i; i < cases.count; i += 4) {
+        const struct mask_case *from = &cases.at[i];
+        const struct attention_shape shape = { from->shape, dtypes[_i], 1, 1, 8, LAYOUT_TOKENS };
+        const ffa_slice_list list = { from->slices, from->count };
+        struct rng rng = { 11 };
+        struct attention_case test;
+        ffa_mask *mask;
+
+        if (from->area > CELLS_MAX)
+            continue;
+        attention_case_init(&test, &shape, &rng);
+        ck_assert_int_eq(ffa_mask_create(&mask, &from->shape, from->slices, from->count, NULL),
+                         FFA_OK);
+        ck_assert_int_eq(run_cpu(&test, mask, &opts, 2, false, NULL), FFA_OK);
+        compare(&test, &list, 1, from->name);
+        attention_case_finish(&test);
+        ffa_mask_destroy(mask);
+        ran++;
+    }
+    ck_assert_int_ge(ran, 5);
+    mask_cases_free(&cases);
+}
+END_TEST
+
+/* A longer mask, of which the oracle computes samples only. */
+START_TEST(samples_as_the_oracle)
+{
+    struct mask_cases cases = mask_cases_load();
+    const struct mask_case *from = mask_cases_find(&cases, "varlen_causal_4096");
+    const struct attention_shape shape = { from->shape, FFA_BF16, 2, 1, 4, LAYOUT_TOKENS };
+    const ffa_slice_list list = { from->slices, from->count };
+    const struct tile_options opts = { 128, 128, false };
+    const struct oracle_tolerance tolerance = oracle_tolerance_of(FFA_BF16);
+    struct rng rng = { 12 };
+    struct attention_case test;
+    struct oracle_case reference;
+    struct oracle_sample *samples;
+    struct oracle_result want;
+    struct oracle_report report;
+    ffa_mask *mask;
+
+    attention_case_init(&test, &shape, &rng);
+    reference = oracle_of(&test, &list, 1);
+    reference.sample_count = oracle_samples(&reference, opts.tile_m, 1, 128, &samples);
+    reference.samples = samples;
+    ck_assert_int_gt(reference.sample_count, 100);
+    ck_assert_int_eq(ffa_mask_create(&mask, &from->shape, from->slices, from->count, NULL), FFA_OK);
+    ck_assert_int_eq(run_cpu(&test, mask, &opts, 2, false, NULL), FFA_OK);
+    ck_assert_int_eq(oracle_forward(&want, &reference, NULL), FFA_OK);
+    oracle_compare(&report, &reference, &want, &tolerance);
+    ck_assert_msg(report.passed, "%s", report.reason);
+    ck_assert_int_eq(report.compared, reference.sample_count);
+    oracle_result_finish(&want);
+    free(samples);
+    attention_case_finish(&test);
+    ffa_mask_destroy(mask);
+    mask_cases_free(&cases);
+}
+END_TEST
+
 /* ---- what rows do not attend ---- */
 
 /* Row i attends key i alone, or keys below i; half of the keys and values are NaN. */
@@ -309,6 +379,8 @@ int main(void)
 
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, as_the_oracle, 0, 4);
+    tcase_add_loop_test(tc, cases_as_the_oracle, 0, 4);
+    tcase_add_test(tc, samples_as_the_oracle);
     tcase_add_loop_test(tc, unattended_keys_never_reach_a_row, 0, 4);
     tcase_add_loop_test(tc, rows_without_keys, 0, 4);
     tcase_add_test(tc, scores_at_the_limits);

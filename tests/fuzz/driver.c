@@ -13,6 +13,7 @@
 
 #include <dirent.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,6 +116,26 @@ static void splice(struct input *input, size_t at, size_t gone, const uint8_t *b
     input->count += count - gone;
 }
 
+static bool is_digit(uint8_t byte)
+{
+    return '0' <= byte && byte <= '9';
+}
+
+/* Another number in place of one that stands there: most inputs stay what they are otherwise. */
+static void mutate_number(struct input *input, struct rng *rng)
+{
+    size_t at = draw(rng, input->count + 1), end;
+    char number[24];
+
+    while (at < input->count && !is_digit(input->bytes[at]))
+        at++;
+    for (end = at; end < input->count && is_digit(input->bytes[end]);)
+        end++;
+    (void)snprintf(number, sizeof number, "%d", (int)draw(rng, draw(rng, 2) ? 100 : 12));
+    if (at < input->count)
+        splice(input, at, end - at, (const uint8_t *)number, strlen(number));
+}
+
 static void mutate(struct input *input, struct rng *rng)
 {
     static const char plain[] = "0123456789-,:/=*x@[]{}\"ab \n";
@@ -137,7 +158,7 @@ static void mutate(struct input *input, struct rng *rng)
     const char *number = numbers[draw(rng, sizeof numbers / sizeof *numbers)];
     uint8_t byte = (uint8_t)rng_next(rng);
 
-    switch (draw(rng, 7)) {
+    switch (draw(rng, 14)) {
     case 0:
         if (at < input->count)
             input->bytes[at] ^= (uint8_t)(1u << draw(rng, 8));
@@ -158,8 +179,11 @@ static void mutate(struct input *input, struct rng *rng)
     case 5:
         splice(input, at, gone, other->bytes + from, length);
         break;
-    default:
+    case 6:
         splice(input, at, 0, input->bytes + at, draw(rng, input->count - at + 1));
+        break;
+    default:
+        mutate_number(input, rng);
     }
 }
 
@@ -169,7 +193,7 @@ static void input_draw(struct input *out, uint64_t seed, int64_t iteration)
     size_t count;
 
     *out = files[draw(&rng, (size_t)file_count)];
-    count = 1 + draw(&rng, 6);
+    count = 1 + draw(&rng, 1 + draw(&rng, 6)); /* most often one */
     for (size_t i = 0; i < count; i++)
         mutate(out, &rng);
 }

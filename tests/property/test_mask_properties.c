@@ -199,6 +199,208 @@ START_TEST(normal_form_is_the_union)
 }
 END_TEST
 
+/* ---- the order of the slices ---- */
+
+static void shuffle(struct rng *rng, ffa_slice *slices, int64_t count)
+{
+    for (int64_t i = count - 1; i > 0; i--) {
+        int64_t j = rng_range(rng, 0, i);
+        ffa_slice swap = slices[i];
+
+        slices[i] = slices[j];
+        slices[j] = swap;
+    }
+}
+
+START_TEST(normal_form_ignores_the_order_of_slices)
+{
+    for (uint64_t seed = 0; seed < 1000; seed++) {
+        struct rng rng = { ~seed };
+        struct problem p;
+        struct normal a, b;
+
+        problem_draw(&p, seed);
+        ck_assert_int_eq(normal_build(&a, p.slices, p.count, NULL), FFA_OK);
+        shuffle(&rng, p.slices, p.count);
+        ck_assert_int_eq(normal_build(&b, p.slices, p.count, NULL), FFA_OK);
+        ck_assert_msg(
+            a.segment_count == b.segment_count && a.interval_count == b.interval_count &&
+                !memcmp(a.segments, b.segments, (size_t)a.segment_count * sizeof *a.segments) &&
+                !memcmp(a.intervals, b.intervals, (size_t)a.interval_count * sizeof *a.intervals),
+            "seed %llu", (unsigned long long)seed);
+        normal_finish(&a);
+        normal_finish(&b);
+    }
+}
+END_TEST
+
+/* ---- masks too large to count: rows of them ---- */
+
+struct range {
+    int64_t begin, end;
+};
+
+static int range_compare(const void *left, const void *right)
+{
+    const struct range *a = left, *b = right;
+
+    return (a->begin > b->begin) - (a->begin < b->begin);
+}
+
+/* The keys of one row, merged, straight from the slices. out: [SLICES_DRAWN]. */
+static int64_t row_ranges(struct range *out, const struct problem *p, int64_t row)
+{
+    struct range all[SLICES_DRAWN];
+    int64_t count = 0, merged = 0;
+
+    for (int64_t n = 0; n < p->count; n++) {
+        const ffa_slice *s = &p->slices[n];
+        struct range keys = { s->k_begin, s->k_end };
+
+        if (row < s->q_begin || row >= s->q_end)
+            continue;
+        if (s->type == FFA_SLICE_CAUSAL || s->type == FFA_SLICE_BICAUSAL)
+            keys.end = s->k_end - (s->q_end - 1 - row);
+        if (s->type == FFA_SLICE_INVCAUSAL || s->type == FFA_SLICE_BICAUSAL)
+            keys.begin = s->k_begin + (row - s->q_begin);
+        if (keys.begin < keys.end)
+            all[count++] = keys;
+    }
+    qsort(all, (size_t)count, sizeof *all, range_compare);
+    for (int64_t i = 0; i < count; i++) {
+        if (merged > 0 && all[i].begin <= out[merged - 1].end) {
+            if (all[i].end > out[merged - 1].end)
+                out[merged - 1].end = all[i].end;
+        } else {
+            out[merged++] = all[i];
+        }
+    }
+    return merged;
+}
+
+/* Compare row `row`, which is in `segment` or, where that is NULL, in none. */
+static void row_check(const struct problem *p, const struct normal *normal,
+                      const struct normal_segment *segment, int64_t row, uint64_t seed)
+{
+    struct range want[SLICES_DRAWN];
+    int64_t count = row_ranges(want, p, row);
+
+    ck_assert_msg(count == (segment ? segment->interval_count : 0),
+                  "seed %llu, row %lld: %lld intervals", (unsigned long long)seed, (long long)row,
+                  (long long)count);
+    for (int64_t i = 0; i < count; i++) {
+        const struct normal_interval *at = &normal->intervals[segment->interval_begin + i];
+        int64_t down = row - segment->row_begin;
+
+        ck_assert_msg(at->lo + at->lo_step * down == want[i].begin &&
+                          at->hi + at->hi_step * down == want[i].end,
+                      "seed %llu, row %lld, interval %lld", (unsigned long long)seed,
+                      (long long)row, (long long)i);
+    }
+}
+
+/* The first, the last and one more row of every segment, and the row behind it. */
+START_TEST(rows_of_large_masks)
+{
+    for (uint64_t seed = 0; seed < 60; seed++) {
+        struct rng rng = { seed };
+        struct problem p = { .count = rng_range(&rng, 1, 60) };
+        int64_t side = seed % 3 == 0 ? INT32_MAX : seed % 3 == 1 ? 131072 : 5000;
+        struct normal normal;
+
+        p.shape = (ffa_mask_shape){ rng_range(&rng, side / 2, side), rng_range(&rng, 1, side) };
+        for (int64_t i = 0; i < p.count; i++) {
+            enum style style = (enum style)(seed % 2 ? STYLE_ANY : STYLE_LARGE);
+
+            p.slices[i] = (ffa_slice){ .type = (int32_t)rng_range(&rng, 0, 3) };
+            range_draw(&rng, style, p.shape.seqlen_q, &p.slices[i].q_begin, &p.slices[i].q_end);
+            range_draw(&rng, style, p.shape.seqlen_k, &p.slices[i].k_begin, &p.slices[i].k_end);
+        }
+        ck_assert_int_eq(normal_build(&normal, p.slices, p.count, NULL), FFA_OK);
+        ck_assert_int_eq(normal_check(&normal, &p.shape, NULL), FFA_OK);
+        for (int64_t i = 0; i < normal.segment_count; i++) {
+            const struct normal_segment *s = &normal.segments[i];
+            bool is_last = i + 1 == normal.segment_count;
+
+            row_check(&p, &normal, s, s->row_begin, seed);
+            row_check(&p, &normal, s, s->row_end - 1, seed);
+            row_check(&p, &normal, s, rng_range(&rng, s->row_begin, s->row_end - 1), seed);
+            if ((is_last && s->row_end < p.shape.seqlen_q) ||
+                (!is_last && s[1].row_begin > s->row_end))
+                row_check(&p, &normal, NULL, s->row_end, seed);
+        }
+        normal_finish(&normal);
+    }
+}
+END_TEST
+
+/* ---- areas in closed form ---- */
+
+static int64_t triangle(int64_t n)
+{
+    return n > 0 ? n * (n + 1) / 2 : 0;
+}
+
+/* n rows over n keys, both bounds smaller than n: the square less two corners. */
+static int64_t window_area(int64_t n, int64_t left, int64_t right)
+{
+    return n * n - triangle(n - 1 - left) - triangle(n - 1 - right);
+}
+
+START_TEST(areas_in_closed_form)
+{
+    for (uint64_t seed = 0; seed < 200; seed++) {
+        struct rng rng = { seed };
+        int64_t n = rng_range(&rng, 2, seed % 2 ? 2000000 : INT32_MAX);
+        ffa_mask_shape shape = { n, n };
+        ffa_window window = { rng_range(&rng, 0, n - 1), rng_range(&rng, 0, n - 1) };
+        int64_t cut = rng_range(&rng, 1, n - 1);
+        int64_t cu[] = { 0, cut, n };
+        ffa_documents docs = { cu, NULL, 2 };
+        ffa_mask *mask;
+
+        ck_assert_int_eq(ffa_mask_window(&mask, &shape, &window, NULL), FFA_OK);
+        ck_assert_msg(ffa_mask_area(mask, 0) == window_area(n, window.left, window.right),
+                      "seed %llu", (unsigned long long)seed);
+        ffa_mask_destroy(mask);
+        ck_assert_int_eq(ffa_mask_varlen_causal(&mask, &docs, NULL), FFA_OK);
+        ck_assert_int_eq(ffa_mask_area(mask, 0), triangle(cut) + triangle(n - cut));
+        ffa_mask_destroy(mask);
+        ck_assert_int_eq(ffa_mask_shared_question(&mask, &docs, NULL), FFA_OK);
+        ck_assert_int_eq(ffa_mask_area(mask, 0), n * cut + triangle(n - cut));
+        ffa_mask_destroy(mask);
+    }
+}
+END_TEST
+
+/* Full attention cut into pieces is one segment of one interval again. */
+START_TEST(pieces_grow_together)
+{
+    static ffa_slice slices[64 * 64];
+    struct normal normal;
+    int64_t count = 0;
+
+    for (int64_t row = 0; row < 1000; row++) /* causal, row by row */
+        slices[count++] = (ffa_slice){ row, row + 1, 0, row + 1, FFA_SLICE_FULL, 0 };
+    ck_assert_int_eq(normal_build(&normal, slices, count, NULL), FFA_OK);
+    ck_assert_int_eq(normal.segment_count, 1);
+    ck_assert_int_eq(normal.intervals[0].hi_step, 1);
+    ck_assert_int_eq(normal.area, 500500);
+    normal_finish(&normal);
+
+    count = 0;
+    for (int64_t i = 0; i < 32; i++) /* causal, in blocks */
+        for (int64_t j = 0; j <= i; j++)
+            slices[count++] =
+                (ffa_slice){ i * 100, i * 100 + 100, j * 100, j * 100 + 100, i == j, 0 };
+    ck_assert_int_eq(normal_build(&normal, slices, count, NULL), FFA_OK);
+    ck_assert_int_eq(normal.segment_count, 1);
+    ck_assert_int_eq(normal.interval_count, 1);
+    ck_assert_int_eq(normal.area, triangle(3200));
+    normal_finish(&normal);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("mask properties");
@@ -208,6 +410,10 @@ int main(void)
 
     tcase_set_timeout(tc, 100);
     tcase_add_test(tc, normal_form_is_the_union);
+    tcase_add_test(tc, normal_form_ignores_the_order_of_slices);
+    tcase_add_test(tc, rows_of_large_masks);
+    tcase_add_test(tc, areas_in_closed_form);
+    tcase_add_test(tc, pieces_grow_together);
     suite_add_tcase(suite, tc);
     runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

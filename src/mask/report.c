@@ -154,7 +154,7 @@ static ffa_status list_report(ffa_mask_report *report, const struct mask_list *l
                               const ffa_mask_shape *shape, ffa_error *err)
 {
     int64_t area_of_slices = areas_sum(list->slices, list->count);
-    int64_t keys;
+    int64_t keys = 0;
     ffa_status rc;
 
     FFA_TRY(unattended_keys(&keys, list, shape->seqlen_k, err));

@@ -15,7 +15,7 @@ static int64_t bytes_of(ffa_dtype dtype)
 static void place(ffa_tensor *tensor, void **memory, enum attention_layout layout, int64_t tokens,
                   int64_t heads, int64_t dim, int64_t bytes)
 {
-    const int64_t pad = layout == LAYOUT_PADDED ? 3 : 0;
+    const int64_t pad = layout == LAYOUT_PADDED ? 8 : 0; /* elements: what the copy engine takes */
     int64_t last;
 
     if (layout == LAYOUT_HEADS) {
@@ -77,7 +77,7 @@ static void fill(const ffa_tensor *tensor, const struct attention_shape *shape, 
     for (int64_t t = 0; t < tokens; t++)
         for (int32_t h = 0; h < heads; h++)
             for (int32_t c = 0; c < shape->head_dim; c++)
-                attention_write(tensor, shape->dtype, t, h, c, rng_normal(rng));
+                attention_write(tensor, shape->dtype, t, h, c, rng_bell(rng));
 }
 
 void attention_case_init(struct attention_case *test, const struct attention_shape *shape,

@@ -28,7 +28,7 @@ struct attention_case {
     void *memory[5];       /* q, k, v, out, lse: the caller's layout and nothing beside it */
 };
 
-/* q, k, v: standard normal, in the dtype. out and lse hold zeros. */
+/* q, k, v: rng_bell(), in the dtype. out and lse hold zeros. */
 void attention_case_init(struct attention_case *test, const struct attention_shape *shape,
                          struct rng *rng);
 void attention_case_finish(struct attention_case *test);

@@ -26,3 +26,12 @@ double rng_normal(struct rng *rng)
 
     return sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v);
 }
+
+double rng_bell(struct rng *rng)
+{
+    const uint64_t bits = rng_next(rng);
+    const double sum = (double)(bits & 0xffff) + (double)(bits >> 16 & 0xffff) +
+                       (double)(bits >> 32 & 0xffff) + (double)(bits >> 48);
+
+    return (sum - 2.0 * 65535.0) * (1.7320508075688772 / 65535.0);
+}

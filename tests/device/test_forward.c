@@ -1,0 +1,873 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The forward kernel on a GPU against the fp64 oracle. Exit 77 where there is none.
+ *
+ * Every call: fresh random inputs, outputs poisoned with NaN, two runs bitwise equal, and nothing
+ * written beside the outputs. FFA_TEST_LEVEL=2 evaluates every row of every head up to the oracle's
+ * own limit; level 1 (default) samples 512 rows of cases above 4e6 cells.
+ */
+#include "api/attention.h"
+#include "base/half.h"
+#include "cli/oracle.h"
+#include "support/attention_case.h"
+#include "support/mask_cases.h"
+
+#include <check.h>
+#include <cuda_runtime_api.h>
+#include <ffa/ffa.h>
+#include <math.h>
+#include <stdio.h>
+#include <unistd.h>
+
+static ffa_context *context;
+static struct mask_cases cases;
+static int64_t full_cells = 4000000;
+
+enum { SAMPLES = 512 };
+
+/* ---- one call on the device ---- */
+
+struct device_call {
+    struct attention_case host;
+    ffa_forward_args args; /* the same with device pointers */
+    void *memory[5];
+    int64_t bytes[5];
+    unsigned char *first[2]; /* out and lse of the first run */
+};
+
+static int64_t extent(const ffa_tensor *tensor, int64_t tokens, int64_t heads, int64_t dim,
+                      int64_t element)
+{
+    return ((tokens - 1) * tensor->token_stride + (heads - 1) * tensor->head_stride + dim) *
+           element;
+}
+
+static void must(ffa_status rc, const ffa_error *err, const char *what)
+{
+    ck_assert_msg(rc == FFA_OK, "%s: %s (%s)", what, ffa_status_text(rc), err->message);
+}
+
+static ffa_tensor *tensor_of(ffa_forward_args *args, int index)
+{
+    ffa_tensor *all[] = { &args->q, &args->k, &args->v, &args->out, &args->lse };
+
+    return all[index];
+}
+
+/* Guard bytes before and behind each output: they must stay what they are. */
+enum { GUARD = 256, GUARD_BYTE = 0xa5 };
+
+static void call_init(struct device_call *call, const struct attention_shape *shape,
+                      struct rng *rng)
+{
+    const int64_t rows = shape->mask.seqlen_q, keys = shape->mask.seqlen_k;
+    const int64_t dim = shape->head_dim;
+    ffa_error err = { 0 };
+
+    *call = (struct device_call){ 0 };
+    attention_case_init(&call->host, shape, rng);
+    call->args = call->host.args;
+    for (int i = 0; i < 5; i++) {
+        const ffa_tensor *tensor = tensor_of(&call->host.args, i);
+        const bool is_kv = i == 1 || i == 2;
+
+        call->bytes[i] =
+            extent(tensor, is_kv ? keys : rows, is_kv ? shape->heads_kv : shape->heads_q,
+                   i == 4 ? 1 : dim, i == 4 ? 4 : 2);
+        must(ffa_device_alloc(&call->memory[i], context, call->bytes[i] + 2 * GUARD, &err), &err,
+             "allocate");
+        must(
+            ffa_device_fill(context, call->memory[i], GUARD_BYTE, call->bytes[i] + 2 * GUARD, &err),
+            &err, "fill");
+        tensor_of(&call->args, i)->data = (char *)call->memory[i] + GUARD;
+    }
+}
+
+static void call_send_inputs(struct device_call *call)
+{
+    ffa_error err = { 0 };
+
+    for (int i = 0; i < 3; i++)
+        must(ffa_device_copy(context, tensor_of(&call->args, i)->data,
+                             tensor_of(&call->host.args, i)->data, call->bytes[i], FFA_TO_DEVICE,
+                             &err),
+             &err, "send");
+}
+
+static void call_finish(struct device_call *call)
+{
+    for (int i = 0; i < 5; i++)
+        ffa_device_free(context, call->memory[i]);
+    for (int i = 0; i < 2; i++)
+        free(call->first[i]);
+    attention_case_finish(&call->host);
+}
+
+/* The strides leave gaps between rows: those, too, must stay as they were. */
+static void check_guards(const struct device_call *call, const char *name)
+{
+    unsigned char guard[2 * GUARD];
+    ffa_error err = { 0 };
+
+    for (int i = 3; i < 5; i++) {
+        const char *at = call->memory[i];
+
+        must(ffa_device_copy(context, guard, at, GUARD, FFA_FROM_DEVICE, &err), &err, "read");
+        must(ffa_device_copy(context, guard + GUARD, at + GUARD + call->bytes[i], GUARD,
+                             FFA_FROM_DEVICE, &err),
+             &err, "read");
+        for (int b = 0; b < 2 * GUARD; b++)
+            ck_assert_msg(guard[b] == GUARD_BYTE, "%s: wrote beside output %d, guard byte %d", name,
+                          i - 3, b);
+    }
+}
+
+/* Poison, run, and fetch out and lse into the host tensors. */
+static void run_once(struct device_call *call, const ffa_kernels *kernels, const ffa_plan *plan,
+                     const struct oracle_case *test, void *workspace, ffa_stream stream)
+{
+    ffa_error err = { 0 };
+
+    oracle_poison(test);
+    for (int i = 3; i < 5; i++)
+        must(ffa_device_copy(context, tensor_of(&call->args, i)->data,
+                             tensor_of(&call->host.args, i)->data, call->bytes[i], FFA_TO_DEVICE,
+                             &err),
+             &err, "poison");
+    must(ffa_forward(kernels, plan, &call->args, workspace, stream, &err), &err, "forward");
+    must(ffa_device_synchronize(context, &err), &err, "finish");
+    for (int i = 3; i < 5; i++)
+        must(ffa_device_copy(context, tensor_of(&call->host.args, i)->data,
+                             tensor_of(&call->args, i)->data, call->bytes[i], FFA_FROM_DEVICE,
+                             &err),
+             &err, "fetch");
+}
+
+struct attempt {
+    const char *name;
+    const ffa_mask *mask;
+    uint32_t spec_flags;
+    int32_t tile_m;    /* 0: chosen */
+    bool want_failure; /* a mutation: the comparison must fail */
+    void (*mutate)(struct ffa_plan *plan);
+};
+
+static const ffa_kernels *kernels_for(const struct attention_shape *shape, uint32_t flags,
+                                      int32_t tile_m)
+{
+    static struct {
+        ffa_dtype dtype;
+        int32_t head_dim, tile_m;
+        uint32_t flags;
+        ffa_kernels *kernels;
+    } kept[32];
+    ffa_error err = { 0 };
+
+    for (int i = 0; i < 32; i++) {
+        if (!kept[i].kernels) {
+            ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
+
+            spec.dtype = shape->dtype;
+            spec.head_dim = shape->head_dim;
+            spec.flags = flags;
+            spec.tile_m = tile_m;
+            must(ffa_kernels_create(&kept[i].kernels, context, &spec, &err), &err, "kernels");
+            kept[i].dtype = shape->dtype;
+            kept[i].head_dim = shape->head_dim;
+            kept[i].flags = flags;
+            kept[i].tile_m = tile_m;
+        }
+        if (kept[i].dtype == shape->dtype && kept[i].head_dim == shape->head_dim &&
+            kept[i].flags == flags && kept[i].tile_m == tile_m)
+            return kept[i].kernels;
+    }
+    ck_abort_msg("more kernels than the test keeps");
+    return NULL;
+}
+
+/* Plan, run twice, compare with the oracle. The host case keeps the outputs. */
+static void attempt_run(struct device_call *call, const struct attempt *attempt)
+{
+    const struct attention_shape *shape = &call->host.shape;
+    const ffa_kernels *kernels = kernels_for(shape, attempt->spec_flags, attempt->tile_m);
+    ffa_slice_list lists[64];
+    struct oracle_case test = { 0 };
+    struct oracle_result want = { 0 };
+    struct oracle_report report;
+    struct oracle_tolerance tolerance = oracle_tolerance_of(shape->dtype);
+    struct oracle_sample *samples = NULL;
+    ffa_plan_info info = FFA_PLAN_INFO_INIT;
+    void *buffer = NULL, *workspace = NULL;
+    int64_t workspace_bytes;
+    ffa_plan *plan = NULL;
+    ffa_error err = { 0 };
+
+    ck_assert_int_le(ffa_mask_head_count(attempt->mask), 64);
+    for (int32_t i = 0; i < ffa_mask_head_count(attempt->mask); i++)
+        lists[i] = ffa_mask_slices(attempt->mask, i);
+    test = (struct oracle_case){
+        .shape = shape->mask,
+        .lists = lists,
+        .list_count = ffa_mask_head_count(attempt->mask),
+        .head_dim = shape->head_dim,
+        .dtype = shape->dtype,
+        .args = &call->host.args,
+    };
+    if (ffa_mask_area(attempt->mask, 0) * shape->heads_q > full_cells) {
+        test.sample_count = oracle_samples(&test, 128, 1, SAMPLES, &samples);
+        ck_assert_int_gt(test.sample_count, 0);
+        test.samples = samples;
+    }
+    must(ffa_plan_create(&plan, kernels, attempt->mask, &err), &err, attempt->name);
+    if (attempt->mutate)
+        attempt->mutate(plan);
+    must(ffa_plan_info_get(plan, &info, &err), &err, "plan info");
+    must(ffa_workspace_bytes(kernels, plan, &workspace_bytes, &err), &err, "workspace");
+    must(ffa_device_alloc(&buffer, context, info.upload_bytes, &err), &err, "plan buffer");
+    must(ffa_device_alloc(&workspace, context, workspace_bytes, &err), &err, "workspace");
+    must(ffa_workspace_init(kernels, workspace, workspace_bytes, NULL, &err), &err, "workspace");
+    must(ffa_plan_upload(plan, kernels, buffer, NULL, &err), &err, "upload");
+
+    for (int i = 0; i < 2; i++) {
+        call->first[i] = realloc(call->first[i], (size_t)call->bytes[3 + i]);
+        ck_assert_ptr_nonnull(call->first[i]);
+    }
+    run_once(call, kernels, plan, &test, workspace, NULL);
+    for (int i = 0; i < 2; i++)
+        memcpy(call->first[i], tensor_of(&call->host.args, 3 + i)->data,
+               (size_t)call->bytes[3 + i]);
+    run_once(call, kernels, plan, &test, workspace, NULL);
+    for (int i = 0; i < 2; i++)
+        ck_assert_msg(!memcmp(call->first[i], tensor_of(&call->host.args, 3 + i)->data,
+                              (size_t)call->bytes[3 + i]),
+                      "%s: %s differs between two runs", attempt->name, i ? "lse" : "out");
+    check_guards(call, attempt->name);
+
+    must(oracle_forward(&want, &test, &err), &err, "oracle");
+    oracle_compare(&report, &test, &want, &tolerance);
+    ck_assert_msg(report.passed != attempt->want_failure,
+                  "%s: heads %d:%d head_dim %d dtype %d: out %.2e row %.2e lse %.2e: %s",
+                  attempt->name, shape->heads_q, shape->heads_kv, shape->head_dim,
+                  (int)shape->dtype, report.out, report.row, report.lse, report.reason);
+    oracle_result_finish(&want);
+    free(samples);
+    ffa_plan_destroy(plan);
+    ffa_device_free(context, buffer);
+    ffa_device_free(context, workspace);
+}
+
+static void run_random(const char *name, const ffa_mask *mask, struct attention_shape shape,
+                       uint64_t seed)
+{
+    struct rng rng = { seed };
+    struct device_call call;
+
+    shape.mask.seqlen_q = ffa_mask_seqlen_q(mask);
+    shape.mask.seqlen_k = ffa_mask_seqlen_k(mask);
+    call_init(&call, &shape, &rng);
+    call_send_inputs(&call);
+    attempt_run(&call, &(struct attempt){ .name = name, .mask = mask });
+    call_finish(&call);
+}
+
+static ffa_mask *parse(const char *text)
+{
+    ffa_mask *mask = NULL;
+    ffa_error err = { 0 };
+
+    must(ffa_mask_parse(&mask, text, &err), &err, text);
+    return mask;
+}
+
+static ffa_mask *mask_of(const struct mask_case *from)
+{
+    ffa_mask *mask = NULL;
+    ffa_error err = { 0 };
+
+    must(ffa_mask_create(&mask, &from->shape, from->slices, from->count, &err), &err, from->name);
+    return mask;
+}
+
+/* ---- tests ---- */
+
+static const struct attention_shape layouts[] = {
+    { { 0, 0 }, FFA_BF16, 8, 8, 128, LAYOUT_TOKENS },
+    { { 0, 0 }, FFA_BF16, 32, 4, 128, LAYOUT_TOKENS },
+    { { 0, 0 }, FFA_BF16, 4, 2, 128, LAYOUT_HEADS },
+    { { 0, 0 }, FFA_BF16, 8, 8, 64, LAYOUT_PADDED },
+    { { 0, 0 }, FFA_BF16, 32, 4, 64, LAYOUT_TOKENS },
+    { { 0, 0 }, FFA_BF16, 4, 2, 64, LAYOUT_TOKENS },
+    { { 0, 0 }, FFA_FP16, 8, 8, 128, LAYOUT_HEADS },
+    { { 0, 0 }, FFA_FP16, 32, 4, 128, LAYOUT_TOKENS },
+    { { 0, 0 }, FFA_FP16, 4, 2, 128, LAYOUT_PADDED },
+    { { 0, 0 }, FFA_FP16, 8, 8, 64, LAYOUT_TOKENS },
+    { { 0, 0 }, FFA_FP16, 32, 4, 64, LAYOUT_HEADS },
+    { { 0, 0 }, FFA_FP16, 4, 2, 64, LAYOUT_TOKENS },
+};
+
+START_TEST(mask_cases_match_the_oracle)
+{
+    const struct attention_shape *shape = &layouts[_i];
+
+    for (int64_t i = 0; i < cases.count; i++) {
+        ffa_mask *mask = mask_of(&cases.at[i]);
+
+        run_random(cases.at[i].name, mask, *shape, (uint64_t)(1000 * _i + i));
+        ffa_mask_destroy(mask);
+    }
+    printf("  %lld mask cases, heads %d:%d, head_dim %d, %s\n", (long long)cases.count,
+           shape->heads_q, shape->heads_kv, shape->head_dim,
+           shape->dtype == FFA_BF16 ? "bf16" : "fp16");
+}
+END_TEST
+
+START_TEST(random_unions_match_the_oracle)
+{
+    const int rounds = _i == 0 ? 600 : 200;
+
+    for (int i = 0; i < rounds; i++) {
+        struct rng rng = { (uint64_t)(90000 + 1000 * _i + i) };
+        struct attention_shape shape = layouts[rng_range(&rng, 0, 11)];
+        struct mask_case from = mask_case_random(&rng, _i == 0 ? 300 : 900, _i == 0 ? 8 : 40);
+        ffa_mask *mask = mask_of(&from);
+        char name[96];
+
+        shape.heads_kv = (int32_t)rng_range(&rng, 1, 2);
+        shape.heads_q = shape.heads_kv * (int32_t)rng_range(&rng, 1, 3);
+        shape.layout = (enum attention_layout)rng_range(&rng, 0, LAYOUT_COUNT - 1);
+        text_copy(name, "random union %d of set %d", i, _i);
+        run_random(name, mask, shape, (uint64_t)i);
+        ffa_mask_destroy(mask);
+        free(from.slices);
+    }
+}
+END_TEST
+
+START_TEST(every_length_to_300)
+{
+    for (int n = 1; n <= 300; n++) {
+        char text[64];
+        ffa_mask *mask;
+
+        text_copy(text, "%s:%d", _i ? "causal" : "full", n);
+        mask = parse(text);
+        run_random(text, mask,
+                   (struct attention_shape){ { 0, 0 }, FFA_BF16, 2, 1, 128, LAYOUT_TOKENS },
+                   (uint64_t)n);
+        ffa_mask_destroy(mask);
+    }
+}
+END_TEST
+
+static const char *const specials[] = {
+    "full:1",
+    "causal:129",
+    "full:77x1000",
+    "causal:1000x77",
+    "causal:300x2000",
+    "window:2000,left=100,right=0",
+    "window:3000,left=257,right=31",
+    "varlen-causal:1,2,3,5,8,13,21,34,55,89,144,233,377,610,987",
+    "varlen-full:127,129,128,1,255,257",
+    "block-causal:1000,700/block=128",
+    "shared-prefix:500,300,200,700",
+    "global-window:2000,left=64,right=0,global=32",
+    "varlen-causal:700,1300,96",
+};
+
+START_TEST(special_masks_match_the_oracle)
+{
+    ffa_mask *mask = parse(specials[_i]);
+
+    for (int i = 0; i < 12; i++)
+        run_random(specials[_i], mask, layouts[i], (uint64_t)i);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+static int64_t attended_keys(const ffa_slice_list *list, int64_t row, int64_t keys, double *mean,
+                             const struct attention_case *test, int32_t kv_head, int32_t c)
+{
+    int64_t count = 0;
+
+    *mean = 0;
+    for (int64_t key = 0; key < keys; key++)
+        for (int64_t s = 0; s < list->count; s++)
+            if (slice_has(&list->slices[s], row, key)) {
+                count++;
+                *mean += attention_read(&test->args.v, test->shape.dtype, key, kv_head, c);
+                break;
+            }
+    if (count)
+        *mean /= (double)count;
+    return count;
+}
+
+/* q = 0: every attended key weighs the same, so exp(lse) is their number. One key too many among
+ * thousands moves lse by too little to be seen otherwise. */
+START_TEST(zero_queries_count_the_keys)
+{
+    ffa_mask *mask = parse(specials[_i]);
+    struct attention_shape shape = layouts[_i % 12];
+    ffa_slice_list list = ffa_mask_slices(mask, 0);
+    struct rng rng = { 4242 };
+    struct device_call call;
+
+    shape.mask = (ffa_mask_shape){ ffa_mask_seqlen_q(mask), ffa_mask_seqlen_k(mask) };
+    call_init(&call, &shape, &rng);
+    memset(call.host.args.q.data, 0, (size_t)call.bytes[0]);
+    call_send_inputs(&call);
+    attempt_run(&call, &(struct attempt){ .name = specials[_i], .mask = mask });
+    for (int64_t row = 0; row < shape.mask.seqlen_q; row++) {
+        double mean;
+        int64_t count = attended_keys(&list, row, shape.mask.seqlen_k, &mean, &call.host, 0, 0);
+
+        for (int32_t h = 0; h < shape.heads_q; h++) {
+            double lse = attention_read(&call.host.args.lse, FFA_FP32, row, h, 0);
+
+            ck_assert_msg(count ? llround(exp(lse)) == count : lse == -INFINITY,
+                          "%s: row %lld head %d counts %.3f keys, attends %lld", specials[_i],
+                          (long long)row, h, exp(lse), (long long)count);
+        }
+        ck_assert_msg(fabs(attention_read(&call.host.args.out, shape.dtype, row, 0, 0) - mean) <=
+                          0.02 * fabs(mean) + 2e-3,
+                      "%s: row %lld: mean of v", specials[_i], (long long)row);
+    }
+    call_finish(&call);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* Scores far above all before them: the warp must compute them again with a new shift. `_i`: how
+ * the spikes lie. */
+START_TEST(far_scores_raise_the_shift)
+{
+    static const char *const texts[] = { "full:700", "causal:700",
+                                         "window:900,left=300,right=100" };
+
+    for (int t = 0; t < 3; t++)
+        for (int d = 0; d < 12; d += 3) {
+            ffa_mask *mask = parse(texts[t]);
+            struct attention_shape shape = layouts[d];
+            struct rng rng = { (uint64_t)(77 + t) };
+            struct device_call call;
+
+            shape.mask = (ffa_mask_shape){ ffa_mask_seqlen_q(mask), ffa_mask_seqlen_k(mask) };
+            call_init(&call, &shape, &rng);
+            for (int64_t key = 0; key < shape.mask.seqlen_k; key++) {
+                const double down = (double)(shape.mask.seqlen_k - key);
+                const double factor = _i == 0   ? 1.0 + down / 20.0 /* grows towards key 0 */
+                                      : _i == 1 ? (key % 97 == 5 ? 60.0 : 1.0)
+                                                : (key == 3 ? 1000.0 : 0.01);
+
+                for (int32_t h = 0; h < shape.heads_kv; h++)
+                    for (int32_t c = 0; c < shape.head_dim; c++)
+                        attention_write(
+                            &call.host.args.k, shape.dtype, key, h, c,
+                            factor * attention_read(&call.host.args.k, shape.dtype, key, h, c));
+            }
+            call_send_inputs(&call);
+            attempt_run(&call, &(struct attempt){ .name = texts[t], .mask = mask });
+            call_finish(&call);
+            ffa_mask_destroy(mask);
+        }
+}
+END_TEST
+
+static void write_row(const ffa_tensor *tensor, const struct attention_shape *shape, int64_t row,
+                      int32_t heads, double value)
+{
+    for (int32_t h = 0; h < heads; h++)
+        for (int32_t c = 0; c < shape->head_dim; c++)
+            attention_write(tensor, shape->dtype, row, h, c, value);
+}
+
+/* Rows of k and v that no row of a tile attends never reach its results: here keys no row attends
+ * at all, right behind and between the attended ranges. */
+START_TEST(unattended_nan_stays_out)
+{
+    static const ffa_slice slices[] = {
+        { 0, 200, 0, 150, FFA_SLICE_CAUSAL, 0 },
+        { 200, 420, 153, 400, FFA_SLICE_FULL, 0 },
+        { 420, 600, 411, 700, FFA_SLICE_BICAUSAL, 0 },
+        { 600, 601, 701, 702, FFA_SLICE_FULL, 0 },
+    };
+    const ffa_mask_shape size = { 640, 760 };
+    struct attention_shape shape = layouts[_i];
+    struct rng rng = { 5 };
+    struct device_call call;
+    ffa_mask *mask = NULL;
+    ffa_error err = { 0 };
+
+    must(ffa_mask_create(&mask, &size, slices, 4, &err), &err, "mask");
+    shape.mask = size;
+    call_init(&call, &shape, &rng);
+    for (int64_t key = 0; key < size.seqlen_k; key++) {
+        bool attended = false;
+
+        for (int64_t row = 0; row < size.seqlen_q && !attended; row++)
+            for (int s = 0; s < 4; s++)
+                attended |= slice_has(&slices[s], row, key);
+        if (!attended) {
+            write_row(&call.host.args.k, &shape, key, shape.heads_kv, NAN);
+            write_row(&call.host.args.v, &shape, key, shape.heads_kv, key % 2 ? NAN : INFINITY);
+        }
+    }
+    write_row(&call.host.args.q, &shape, 630, shape.heads_q, NAN); /* attends nothing */
+    call_send_inputs(&call);
+    attempt_run(&call, &(struct attempt){ .name = "unattended NaN", .mask = mask });
+    call_finish(&call);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* An attended NaN reaches its rows, and no tile that does not attend it. */
+START_TEST(attended_nan_reaches_its_rows)
+{
+    ffa_mask *mask = parse("varlen-full:256,256,256");
+    struct attention_shape shape = layouts[0];
+    struct rng rng = { 6 };
+    struct device_call call;
+
+    shape.mask = (ffa_mask_shape){ 768, 768 };
+    call_init(&call, &shape, &rng);
+    write_row(&call.host.args.v, &shape, 300, shape.heads_kv, NAN);
+    call_send_inputs(&call);
+    attempt_run(&call, &(struct attempt){ .name = "attended NaN", .mask = mask });
+    for (int64_t row = 0; row < 768; row++)
+        ck_assert_msg(isnan(attention_read(&call.host.args.out, shape.dtype, row, 1, 7)) ==
+                          (row >= 256 && row < 512),
+                      "row %lld", (long long)row);
+    call_finish(&call);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+START_TEST(one_mask_per_kv_head)
+{
+    static const ffa_slice first[] = { { 0, 500, 0, 600, FFA_SLICE_CAUSAL, 0 } };
+    static const ffa_slice second[] = { { 0, 250, 0, 100, FFA_SLICE_FULL, 0 },
+                                        { 100, 500, 50, 450, FFA_SLICE_BICAUSAL, 0 } };
+    const ffa_slice_list lists[] = { { first, 1 }, { second, 2 } };
+    const ffa_mask_shape size = { 500, 600 };
+    ffa_mask *mask = NULL;
+    ffa_error err = { 0 };
+
+    must(ffa_mask_create_per_head(&mask, &size, lists, 2, &err), &err, "mask");
+    run_random("one mask per kv head", mask, layouts[2], 9);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+static struct plan_tile *image_tiles(struct ffa_plan *plan)
+{
+    return (struct plan_tile *)(void *)plan->image;
+}
+
+static struct plan_sweep *image_sweeps(struct ffa_plan *plan)
+{
+    return (struct plan_sweep *)(void *)(image_tiles(plan) + plan->tiles.tile_count);
+}
+
+static struct plan_band *image_bands(struct ffa_plan *plan)
+{
+    return (struct plan_band *)(void *)(image_sweeps(plan) + plan->tiles.sweep_count);
+}
+
+static void mutate_hi(struct ffa_plan *plan)
+{
+    image_bands(plan)[0].hi -= 1;
+}
+
+static void mutate_lo(struct ffa_plan *plan)
+{
+    image_bands(plan)[0].lo += 1;
+}
+
+static void mutate_full(struct ffa_plan *plan)
+{
+    image_sweeps(plan)[0].full_end = image_sweeps(plan)[0].k_end;
+}
+
+static void mutate_end(struct ffa_plan *plan)
+{
+    image_sweeps(plan)[0].k_end -= 64;
+}
+
+static void mutate_rows(struct ffa_plan *plan)
+{
+    image_tiles(plan)[0].row_count -= 1;
+}
+
+static const struct {
+    const char *name;
+    void (*mutate)(struct ffa_plan *plan);
+} mutations[] = {
+    { "hi of a band", mutate_hi },          { "lo of a band", mutate_lo },
+    { "full_end of a sweep", mutate_full }, { "k_end of a sweep", mutate_end },
+    { "row_count of a tile", mutate_rows },
+};
+
+/* A check that cannot fail proves nothing: one bound of the plan off, and it must. Scores are made
+ * even (small q), so that each key of a short row counts. */
+START_TEST(a_wrong_bound_is_seen)
+{
+    ffa_mask *mask = parse("causal:100");
+    struct attention_shape shape = layouts[0];
+    struct rng rng = { 8 };
+    struct device_call call;
+
+    shape.mask = (ffa_mask_shape){ 100, 100 };
+    call_init(&call, &shape, &rng);
+    call_send_inputs(&call);
+    attempt_run(&call, &(struct attempt){ .name = mutations[_i].name,
+                                          .mask = mask,
+                                          .want_failure = true,
+                                          .mutate = mutations[_i].mutate });
+    call_finish(&call);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+START_TEST(debug_kernels_agree)
+{
+    ffa_mask *mask = parse("varlen-causal:700,1300,96");
+    struct attention_shape shape = layouts[_i];
+    struct rng rng = { 10 };
+    struct device_call call;
+
+    shape.mask = (ffa_mask_shape){ 2096, 2096 };
+    call_init(&call, &shape, &rng);
+    call_send_inputs(&call);
+    attempt_run(&call,
+                &(struct attempt){ .name = "debug", .mask = mask, .spec_flags = FFA_SPEC_DEBUG });
+    call_finish(&call);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+START_TEST(other_tiles_agree)
+{
+    ffa_mask *mask = parse("varlen-causal:700,1300,96");
+    struct attention_shape shape = layouts[_i * 3];
+    struct rng rng = { 11 };
+    struct device_call call;
+
+    shape.mask = (ffa_mask_shape){ 2096, 2096 };
+    call_init(&call, &shape, &rng);
+    call_send_inputs(&call);
+    attempt_run(&call, &(struct attempt){ .name = "64 rows", .mask = mask, .tile_m = 64 });
+    call_finish(&call);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* Capture one call, replay it on new inputs: what the direct call gives. And what must be refused
+ * while capturing is. */
+START_TEST(a_call_can_be_captured)
+{
+    ffa_mask *mask = parse("causal:777");
+    struct attention_shape shape = layouts[1];
+    const ffa_kernels *kernels = kernels_for(&shape, 0, 0);
+    ffa_slice_list list = ffa_mask_slices(mask, 0);
+    struct rng rng = { 12 };
+    struct device_call call;
+    ffa_plan_info info = FFA_PLAN_INFO_INIT;
+    void *buffer = NULL, *workspace = NULL;
+    ffa_plan *plan = NULL;
+    ffa_error err = { 0 };
+    int64_t bytes;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+
+    shape.mask = (ffa_mask_shape){ 777, 777 };
+    call_init(&call, &shape, &rng);
+    call_send_inputs(&call);
+    must(ffa_plan_create(&plan, kernels, mask, &err), &err, "plan");
+    must(ffa_plan_info_get(plan, &info, &err), &err, "info");
+    must(ffa_workspace_bytes(kernels, plan, &bytes, &err), &err, "workspace");
+    must(ffa_device_alloc(&buffer, context, info.upload_bytes, &err), &err, "buffer");
+    must(ffa_device_alloc(&workspace, context, bytes, &err), &err, "workspace");
+    ck_assert_int_eq(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    must(ffa_workspace_init(kernels, workspace, bytes, stream, &err), &err, "workspace");
+    ck_assert_int_eq(ffa_forward(kernels, plan, &call.args, workspace, stream, &err), FFA_INVALID);
+    must(ffa_plan_upload(plan, kernels, buffer, stream, &err), &err, "upload");
+
+    ck_assert_int_eq(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    ck_assert_int_eq(ffa_plan_upload(plan, kernels, buffer, stream, &err), FFA_INVALID);
+    must(ffa_forward(kernels, plan, &call.args, workspace, stream, &err), &err, "capture");
+    ck_assert_int_eq(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    ck_assert_int_eq(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    for (int round = 0; round < 3; round++) {
+        struct oracle_case test = { .shape = shape.mask,
+                                    .lists = &list,
+                                    .list_count = 1,
+                                    .head_dim = shape.head_dim,
+                                    .dtype = shape.dtype,
+                                    .args = &call.host.args };
+        struct oracle_tolerance tolerance = oracle_tolerance_of(shape.dtype);
+        struct oracle_result want = { 0 };
+        struct oracle_report report;
+
+        attention_write(&call.host.args.q, shape.dtype, 5, 0, 0, 1.0 + round);
+        call_send_inputs(&call);
+        ck_assert_int_eq(cudaGraphLaunch(exec, stream), cudaSuccess);
+        ck_assert_int_eq(cudaStreamSynchronize(stream), cudaSuccess);
+        for (int i = 3; i < 5; i++)
+            must(ffa_device_copy(context, tensor_of(&call.host.args, i)->data,
+                                 tensor_of(&call.args, i)->data, call.bytes[i], FFA_FROM_DEVICE,
+                                 &err),
+                 &err, "fetch");
+        must(oracle_forward(&want, &test, &err), &err, "oracle");
+        oracle_compare(&report, &test, &want, &tolerance);
+        ck_assert_msg(report.passed, "replay %d: %s", round, report.reason);
+        oracle_result_finish(&want);
+    }
+    (void)cudaGraphExecDestroy(exec);
+    (void)cudaGraphDestroy(graph);
+    (void)cudaStreamDestroy(stream);
+    ffa_plan_destroy(plan);
+    ffa_device_free(context, buffer);
+    ffa_device_free(context, workspace);
+    call_finish(&call);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* ffa_attention gives the same bits as the objects do; scale and sm_margin are heard. */
+START_TEST(the_one_call_form_agrees)
+{
+    ffa_mask *mask = parse("varlen-causal:700,1300,96");
+    struct attention_shape shape = layouts[1];
+    ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
+    struct rng rng = { 13 };
+    struct device_call call;
+    ffa_error err = { 0 };
+
+    shape.mask = (ffa_mask_shape){ 2096, 2096 };
+    spec.dtype = shape.dtype;
+    spec.head_dim = shape.head_dim;
+    call_init(&call, &shape, &rng);
+    call.host.args.softmax_scale = call.args.softmax_scale = 0.031f;
+    call.args.sm_margin = 17;
+    call_send_inputs(&call);
+    attempt_run(&call, &(struct attempt){ .name = "with objects", .mask = mask });
+    must(ffa_device_fill(context, call.args.out.data, 0xff, call.bytes[3], &err), &err, "fill");
+    must(ffa_attention(context, mask, &spec, &call.args, NULL, &err), &err, "ffa_attention");
+    must(ffa_device_synchronize(context, &err), &err, "finish");
+    must(ffa_device_copy(context, call.host.args.out.data, call.args.out.data, call.bytes[3],
+                         FFA_FROM_DEVICE, &err),
+         &err, "fetch");
+    ck_assert(!memcmp(call.first[0], call.host.args.out.data, (size_t)call.bytes[3]));
+    call_finish(&call);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+static const struct {
+    const char *name;
+    int tensor;           /* -1: none */
+    int64_t token_stride; /* 0: unchanged */
+    int64_t offset;       /* bytes added to its pointer */
+    int32_t heads_q, heads_kv, sm_margin;
+    float scale;
+} refusals[] = {
+    { "q misaligned", 0, 0, 8, 8, 8, 0, 0 },
+    { "out misaligned", 3, 0, 2, 8, 8, 0, 0 },
+    { "k stride not a multiple of 8", 1, 1028, 0, 8, 8, 0, 0 },
+    { "negative stride", 2, -1024, 0, 8, 8, 0, 0 },
+    { "heads", -1, 0, 0, 8, 3, 0, 0 },
+    { "sm_margin", -1, 0, 0, 8, 8, 100000, 0 },
+    { "scale", -1, 0, 0, 8, 8, 0, -1.0f },
+    { "scale is NaN", -1, 0, 0, 8, 8, 0, NAN },
+};
+
+START_TEST(bad_arguments_are_refused)
+{
+    ffa_mask *mask = parse("causal:64");
+    struct attention_shape shape = layouts[0];
+    ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
+    struct rng rng = { 14 };
+    struct device_call call;
+    ffa_error err = { 0 };
+    ffa_tensor *tensor;
+
+    shape.mask = (ffa_mask_shape){ 64, 64 };
+    spec.dtype = shape.dtype;
+    spec.head_dim = shape.head_dim;
+    call_init(&call, &shape, &rng);
+    call.args.heads_q = refusals[_i].heads_q;
+    call.args.heads_kv = refusals[_i].heads_kv;
+    call.args.sm_margin = refusals[_i].sm_margin;
+    if (refusals[_i].scale != 0)
+        call.args.softmax_scale = refusals[_i].scale;
+    if (refusals[_i].tensor >= 0) {
+        tensor = tensor_of(&call.args, refusals[_i].tensor);
+        tensor->data = (char *)tensor->data + refusals[_i].offset;
+        if (refusals[_i].token_stride)
+            tensor->token_stride = refusals[_i].token_stride;
+    }
+    ck_assert_msg(ffa_attention(context, mask, &spec, &call.args, NULL, &err) == FFA_INVALID, "%s",
+                  refusals[_i].name);
+    ck_assert_str_ne(err.message, "");
+    call_finish(&call);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+static Suite *device_suite(void)
+{
+    Suite *suite = suite_create("device_forward");
+    TCase *quick = tcase_create("quick"), *rest = tcase_create("cases");
+    const int special_count = sizeof specials / sizeof *specials;
+
+    tcase_set_timeout(quick, 600);
+    tcase_set_timeout(rest, 3600);
+    tcase_add_loop_test(quick, special_masks_match_the_oracle, 0, special_count);
+    tcase_add_loop_test(quick, zero_queries_count_the_keys, 0, special_count);
+    tcase_add_loop_test(quick, far_scores_raise_the_shift, 0, 3);
+    tcase_add_loop_test(quick, unattended_nan_stays_out, 0, 12);
+    tcase_add_test(quick, attended_nan_reaches_its_rows);
+    tcase_add_test(quick, one_mask_per_kv_head);
+    tcase_add_loop_test(quick, a_wrong_bound_is_seen, 0, sizeof mutations / sizeof *mutations);
+    tcase_add_loop_test(quick, debug_kernels_agree, 0, 12);
+    tcase_add_loop_test(quick, other_tiles_agree, 0, 4);
+    tcase_add_test(quick, a_call_can_be_captured);
+    tcase_add_test(quick, the_one_call_form_agrees);
+    tcase_add_loop_test(quick, bad_arguments_are_refused, 0, sizeof refusals / sizeof *refusals);
+    tcase_add_loop_test(rest, every_length_to_300, 0, 2);
+    tcase_add_loop_test(rest, random_unions_match_the_oracle, 0, 2);
+    tcase_add_loop_test(rest, mask_cases_match_the_oracle, 0, sizeof layouts / sizeof *layouts);
+    suite_add_tcase(suite, quick);
+    suite_add_tcase(suite, rest);
+    return suite;
+}
+
+int main(void)
+{
+    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
+    ffa_context_info info = FFA_CONTEXT_INFO_INIT;
+    const char *level = getenv("FFA_TEST_LEVEL");
+    ffa_error err = { 0 };
+    SRunner *runner;
+    int failed;
+
+    if (level && atoi(level) > 1)
+        full_cells = ORACLE_CELLS_MAX;
+    if (ffa_open(&context, FFA_DEVICE_AUTO, &opts, &err) != FFA_OK ||
+        ffa_context_info_get(context, &info, &err) != FFA_OK || info.device == FFA_DEVICE_CPU) {
+        printf("skipped: no GPU that a kernel exists for %s\n", err.message);
+        ffa_close(context);
+        return 77;
+    }
+    printf("device %d: %s\n", info.device, info.device_name);
+    cases = mask_cases_load();
+    runner = srunner_create(device_suite());
+    srunner_set_fork_status(runner, CK_NOFORK); /* one CUDA context for all */
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    mask_cases_free(&cases);
+    return failed ? 1 : 0;
+}

@@ -11,6 +11,7 @@
 enum {
     BEAM_MAX = 6,
     JUMPS_MAX = 4,
+    SCATTERED = 16,
     TILE_COST = 1 /* of starting a tile, in blocks */
 };
 
@@ -24,6 +25,7 @@ static const struct cut_effort one_interval = { BEAM_MAX, JUMPS_MAX };
 static const struct cut_effort tiny_documents = { 4, 2 };
 static const struct cut_effort few_intervals = { 3, 2 };
 static const struct cut_effort many_intervals = { 3, 1 };
+static const struct cut_effort scattered = { 3, 0 }; /* more than SCATTERED intervals: no cuts */
 
 struct cut_state {
     int64_t cost;
@@ -165,6 +167,8 @@ static struct cut_effort effort_at(const struct normal *normal, int64_t segment,
     const int32_t intervals =
         segment < normal->segment_count ? normal->segments[segment].interval_count : 1;
 
+    if (intervals > SCATTERED)
+        return scattered;
     if (intervals > 3)
         return many_intervals;
     if (intervals > 1)
@@ -181,7 +185,7 @@ static ffa_status expand(struct cut_search *search, int64_t jump, int64_t segmen
     const int32_t left = search->shape->rows - state.row;
     const struct sweep_rows rows = { state.row, 0, segment };
     int32_t ends[JUMPS_MAX + 1];
-    int64_t blocks[JUMPS_MAX + 1];
+    int64_t blocks[JUMPS_MAX + 1] = { 0 };
     struct cut_effort effort;
     int64_t node = -1, last = jump;
     int32_t count = 0;
@@ -198,9 +202,10 @@ static ffa_status expand(struct cut_search *search, int64_t jump, int64_t segmen
     for (int64_t j = last - jump > effort.jumps ? last - effort.jumps : jump; j < last; j++)
         ends[count++] = search->jumps[j];
     ends[count++] = left <= tile_m ? search->shape->rows : state.row + tile_m;
-    FFA_TRY(sweep_cost(search->work, &rows, ends, count, blocks, err));
-
-    search->slope = blocks[count - 1] + TILE_COST;
+    if (search->state_count || count > 1) { /* a single way on needs no cost */
+        FFA_TRY(sweep_cost(search->work, &rows, ends, count, blocks, err));
+        search->slope = blocks[count - 1] + TILE_COST;
+    }
     for (int32_t i = count - 1; i >= 0; i--)
         add_state(search, &(struct cut_state){ .cost = state.cost + blocks[i] + TILE_COST,
                                                .node = node,

@@ -116,6 +116,7 @@ int cmd_mask_show(struct cli *cli);
 int cmd_mask_check(struct cli *cli);
 int cmd_mask_area(struct cli *cli);
 int cmd_compile(struct cli *cli);
+int cmd_run(struct cli *cli);
 int cmd_cache_path(struct cli *cli);
 int cmd_cache_ls(struct cli *cli);
 int cmd_cache_show(struct cli *cli);

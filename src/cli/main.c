@@ -32,6 +32,13 @@ static const struct cli_command commands[] = {
       "ffa compile attention_forward head_dim=64 --arch sm_90a --force --time\n"
       "ffa compile attention_forward --arch sm_90a --emit ptx forward.ptx\n"
       "ffa compile attention_forward --arch sm_90a --print --templates templates\n" },
+    { "run", cmd_run, true, "",
+      "Run attention once, on files or made-up numbers; compare it with the oracle; time it.",
+      "ffa run --mask varlen-causal:700,1300,96 --heads 8:2 --head-dim 128 --dtype bf16 "
+      "--backend cpu --check\n"
+      "ffa run --mask window:4096,left=512,right=0 --heads 16:4 --time --json\n"
+      "ffa run --mask causal:256 --heads 2 --head-dim 64 --q q.npy --k k.npy --v v.npy --out "
+      "out.npy --lse lse.npy\n" },
     { "cache path", cmd_cache_path, true, "",
       "Say where the kernel store is.",
       "ffa cache path --explain\n" },

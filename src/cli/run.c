@@ -1,0 +1,423 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ffa run: one attention call on files or made-up numbers, compared with the oracle, timed.
+ */
+#include "cli.h"
+#include "run_case.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    HEADS_MAX = 1024,     /* as the library's */
+    REPEAT_DEFAULT = 10,  /* with --time */
+    CHECK_SAMPLES = 2048, /* rows compared where the case is too large for all */
+    CHECK_TILE = 128      /* rows around multiples of it are worth a sample */
+};
+
+struct run_options {
+    const char *mask;
+    const char *heads;
+    const char *dtype;
+    const char *backend;
+    const char *files[RUN_TENSORS];
+    int64_t head_dim;
+    int64_t seed;
+    int64_t repeat;
+    int64_t sm_margin;
+    int64_t device; /* -1: the first a kernel exists for */
+    double scale;   /* 0: 1 / sqrt(head_dim) */
+    bool wants_check, wants_time;
+};
+
+/* What a run found out. */
+struct run_result {
+    float ms_first;
+    float ms_median; /* of --repeat calls after a warm-up; the first call's without --time */
+    float ms_min;
+    struct oracle_report report;
+    struct oracle_tolerance tolerance;
+    double max_error; /* largest |got - want| of out */
+    bool is_checked;
+};
+
+/* ---- reading the request ---- */
+
+static int read_heads(const struct cli *cli, const char *text, struct run_shape *shape)
+{
+    char *end = NULL;
+    long q = strtol(text, &end, 10);
+    long kv = q;
+
+    if (end != text && *end == ':') {
+        const char *second = end + 1;
+
+        kv = strtol(second, &end, 10);
+        if (end == second)
+            end = NULL;
+    }
+    if (!end || end == text || *end)
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--heads is '%s', not HQ:HK, such as 8:2 (query heads : kv heads)",
+                             text);
+    if (q < 1 || q > HEADS_MAX || kv < 1 || kv > HEADS_MAX)
+        return cli_fail_text(cli, FFA_INVALID, "--heads is '%s', not both in [1, %d]", text,
+                             HEADS_MAX);
+    if (q % kv)
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--heads is '%s': %ld query heads are no multiple of %ld kv heads",
+                             text, q, kv);
+    shape->heads_q = (int32_t)q;
+    shape->heads_kv = (int32_t)kv;
+    return CLI_PARSE_GO;
+}
+
+static int read_shape(const struct cli *cli, const struct run_options *options,
+                      const ffa_mask *mask, struct run_shape *shape)
+{
+    static const char *const dtypes[] = { "bf16", "fp16", "fp32", "fp64", NULL };
+    int dtype = cli_word(options->dtype, dtypes);
+
+    if (dtype < 0)
+        return cli_fail_text(cli, FFA_INVALID, "--dtype is '%s', not bf16, fp16, fp32 or fp64",
+                             options->dtype);
+    shape->dtype = (ffa_dtype)(dtype + FFA_BF16);
+    shape->head_dim = (int32_t)options->head_dim;
+    shape->tokens_q = ffa_mask_seqlen_q(mask);
+    shape->tokens_k = ffa_mask_seqlen_k(mask);
+    return read_heads(cli, options->heads, shape);
+}
+
+/* ---- the backend ---- */
+
+/* Open what --backend asks for. "auto" is the CPU for what only the CPU can do. */
+static int open_backend(const struct cli *cli, const struct run_options *options,
+                        const struct run_shape *shape, ffa_context **out)
+{
+    static const char *const backends[] = { "auto", "cuda", "cpu", NULL };
+    int backend = cli_word(options->backend, backends);
+    bool cpu_only = shape->dtype == FFA_FP32 || shape->dtype == FFA_FP64;
+    ffa_context_info info = FFA_CONTEXT_INFO_INIT;
+    int device = options->device >= 0 ? (int)options->device : FFA_DEVICE_AUTO;
+    int status;
+
+    if (backend < 0)
+        return cli_fail_text(cli, FFA_INVALID, "--backend is '%s', not auto, cuda or cpu",
+                             options->backend);
+    if (backend == 2 || (backend == 0 && cpu_only && options->device < 0))
+        device = FFA_DEVICE_CPU;
+    status = cli_open(cli, out, device, 0);
+    if (status != CLI_PARSE_GO || backend != 1)
+        return status;
+    (void)ffa_context_info_get(*out, &info, NULL);
+    if (info.device >= 0)
+        return CLI_PARSE_GO;
+    /* No device to pick: ask for the first by name, to hear why. */
+    ffa_close(*out);
+    status = cli_open(cli, out, 0, 0);
+    return status;
+}
+
+/* ---- the work ---- */
+
+static ffa_status fill_inputs(const struct cli *cli, const struct run_options *options,
+                              struct run_case *run, ffa_error *err)
+{
+    ffa_status rc = FFA_OK;
+
+    for (int i = RUN_Q; i <= RUN_V && rc == FFA_OK; i++) {
+        bool rounded = false;
+
+        if (options->files[i])
+            rc = run_case_read(run, (enum run_tensor)i, options->files[i], &rounded, err);
+        else
+            run_case_fill(run, (enum run_tensor)i, (uint64_t)options->seed);
+        if (rounded)
+            cli_note(cli, "%s: float32, rounded to %s", options->files[i],
+                     run_dtype_name(run->shape.dtype));
+    }
+    return rc;
+}
+
+static double largest_error(const struct oracle_case *test, const struct oracle_result *want)
+{
+    const int64_t heads = test->args->heads_q;
+    double largest = 0.0;
+
+    for (int64_t i = 0; i < want->count; i++) {
+        int64_t row = test->samples ? test->samples[i].row : i / heads;
+        int64_t head = test->samples ? test->samples[i].head : i % heads;
+        int64_t at = (row * heads + head) * test->head_dim;
+
+        for (int64_t d = 0; d < test->head_dim; d++) {
+            double error = fabs(run_element(test->args->out.data, test->dtype, at + d) -
+                                want->out[i * test->head_dim + d]);
+
+            if (!(error <= largest)) /* NaN, too, is an error */
+                largest = error;
+        }
+    }
+    return largest;
+}
+
+static ffa_status check(struct oracle_case *test, const struct run_options *options,
+                        struct run_result *result, ffa_error *err)
+{
+    struct oracle_sample *samples = NULL;
+    struct oracle_result want = { 0 };
+    ffa_status rc;
+
+    /* The cells of all query heads decide, as they are what the oracle computes. */
+    if (test->sample_count > 0) {
+        test->sample_count =
+            oracle_samples(test, CHECK_TILE, (uint64_t)options->seed, test->sample_count, &samples);
+        test->samples = samples;
+        if (test->sample_count == 0) {
+            free(samples);
+            return err->status = FFA_NOMEM;
+        }
+    }
+    rc = oracle_forward(&want, test, err);
+    if (rc == FFA_OK) {
+        result->tolerance = oracle_tolerance_of(test->dtype);
+        oracle_compare(&result->report, test, &want, &result->tolerance);
+        result->max_error = largest_error(test, &want);
+        result->is_checked = true;
+    }
+    oracle_result_finish(&want);
+    free(samples);
+    return rc;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    float x = *(const float *)a;
+    float y = *(const float *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* Times of --repeat calls; what the first cost (page faults, cold caches) is not among them. */
+static ffa_status measure(struct run_case *run, int64_t repeat, struct run_result *result,
+                          ffa_error *err)
+{
+    float *times = calloc((size_t)repeat, sizeof *times);
+    ffa_status rc = times ? FFA_OK : (err->status = FFA_NOMEM);
+
+    for (int64_t i = 0; i < repeat && rc == FFA_OK; i++)
+        rc = run_case_forward(run, &times[i], err);
+    if (rc == FFA_OK) {
+        qsort(times, (size_t)repeat, sizeof *times, by_value);
+        result->ms_min = times[0];
+        result->ms_median =
+            repeat % 2 ? times[repeat / 2] : (times[repeat / 2 - 1] + times[repeat / 2]) / 2.0f;
+    }
+    free(times);
+    return rc;
+}
+
+static ffa_status work(const struct cli *cli, const struct run_options *options,
+                       struct run_case *run, struct run_result *result, ffa_error *err)
+{
+    ffa_slice_list lists[HEADS_MAX];
+    ffa_forward_args host_args;
+    struct oracle_case test = run_case_oracle(run, &host_args, lists);
+    bool is_large = run_case_flops(run) / (4.0 * run->shape.head_dim) > (double)ORACLE_CELLS_MAX;
+    ffa_status rc = fill_inputs(cli, options, run, err);
+
+    test.sample_count = is_large ? CHECK_SAMPLES : 0;
+    oracle_poison(&test);
+    if (rc == FFA_OK)
+        rc = run_case_upload(run, err);
+    if (rc == FFA_OK)
+        rc = run_case_forward(run, &result->ms_first, err);
+    if (rc == FFA_OK)
+        rc = run_case_download(run, err);
+    result->ms_median = result->ms_min = result->ms_first;
+    for (int i = RUN_OUT; i <= RUN_LSE && rc == FFA_OK; i++)
+        if (options->files[i])
+            rc = run_case_write(run, (enum run_tensor)i, options->files[i], err);
+    if (rc == FFA_OK && options->wants_check)
+        rc = check(&test, options, result, err);
+    if (rc == FFA_OK && options->wants_time)
+        rc = measure(run, options->repeat, result, err);
+    return rc;
+}
+
+/* ---- reporting ---- */
+
+static json_t *kernel_object(const ffa_kernel_info *kernel)
+{
+    json_t *object = json_object();
+
+    cli_set_text(object, "key", kernel->key);
+    cli_set_text(object, "arch", kernel->arch);
+    cli_set_text(object, "layer", ffa_layer_text(kernel->layer));
+    cli_set_int(object, "registers", kernel->registers);
+    cli_set_real(object, "resolve_ms", (double)kernel->resolve_us / 1e3);
+    return object;
+}
+
+static void add_check(json_t *object, const struct run_result *result)
+{
+    cli_set_real(object, "max_error", result->max_error);
+    cli_set_real(object, "relative_error", result->report.out);
+    cli_set_real(object, "row_error", result->report.row);
+    cli_set_real(object, "lse_error", result->report.lse);
+    cli_set_real(object, "relative_limit", result->tolerance.out);
+    cli_set_real(object, "row_limit", result->tolerance.row);
+    cli_set_real(object, "lse_limit", result->tolerance.lse);
+    cli_set_int(object, "compared_rows", result->report.compared);
+    (void)json_object_set_new(object, "passed", json_boolean(result->report.passed));
+}
+
+static json_t *as_object(const struct run_case *run, const ffa_context_info *info,
+                         const ffa_kernel_info *kernel, const struct run_options *options,
+                         const struct run_result *result)
+{
+    json_t *object = json_object();
+
+    cli_set_text(object, "backend", info->device >= 0 ? "cuda" : "cpu");
+    cli_set_text(object, "device", info->device_name);
+    cli_set_text(object, "mask", options->mask);
+    cli_set_text(object, "dtype", run_dtype_name(run->shape.dtype));
+    cli_set_int(object, "head_dim", run->shape.head_dim);
+    cli_set_int(object, "heads_q", run->shape.heads_q);
+    cli_set_int(object, "heads_kv", run->shape.heads_kv);
+    cli_set_int(object, "seqlen_q", run->shape.tokens_q);
+    cli_set_int(object, "seqlen_k", run->shape.tokens_k);
+    cli_set_int(object, "area", ffa_mask_area(run->mask, -1));
+    cli_set_int(object, "seed", options->seed);
+    (void)json_object_set_new(object, "kernel",
+                              info->device >= 0 ? kernel_object(kernel) : json_null());
+    cli_set_real(object, "milliseconds", (double)result->ms_median);
+    cli_set_real(object, "milliseconds_min", (double)result->ms_min);
+    cli_set_real(object, "milliseconds_first", (double)result->ms_first);
+    cli_set_real(object, "tflops", run_case_flops(run) / ((double)result->ms_median * 1e9));
+    if (result->is_checked)
+        add_check(object, result);
+    return object;
+}
+
+static void print_result(const struct run_case *run, const ffa_context_info *info,
+                         const ffa_kernel_info *kernel, const struct run_options *options,
+                         const struct run_result *result)
+{
+    const struct run_shape *shape = &run->shape;
+
+    if (info->device >= 0)
+        (void)printf("backend  cuda: %s, kernel %s from %s\n", info->device_name, kernel->key,
+                     ffa_layer_text(kernel->layer));
+    else
+        (void)printf("backend  cpu: %d threads\n", info->cpu_threads);
+    (void)printf("case     %" PRId64 " x %" PRId64 " tokens, heads %d:%d, head_dim %d, %s, %" PRId64
+                 " cells\n",
+                 shape->tokens_q, shape->tokens_k, shape->heads_q, shape->heads_kv, shape->head_dim,
+                 run_dtype_name(shape->dtype), ffa_mask_area(run->mask, -1));
+    (void)printf("time     %.3f ms, %.3f TFLOP/s", (double)result->ms_median,
+                 run_case_flops(run) / ((double)result->ms_median * 1e9));
+    if (options->wants_time)
+        (void)printf(" (median of %" PRId64 "; %.3f ms at best)", options->repeat,
+                     (double)result->ms_min);
+    (void)printf("\n");
+    if (!result->is_checked)
+        return;
+    (void)printf("check    %s: %" PRId64 " rows\n", result->report.passed ? "passed" : "failed",
+                 result->report.compared);
+    (void)printf("         out %.2e of %.0e relative, row %.2e of %.0e, lse %.2e of %.0e\n",
+                 result->report.out, result->tolerance.out, result->report.row,
+                 result->tolerance.row, result->report.lse, result->tolerance.lse);
+}
+
+static int report(const struct cli *cli, const struct run_case *run,
+                  const struct run_options *options, const struct run_result *result)
+{
+    ffa_kernel_info kernel = FFA_KERNEL_INFO_INIT;
+    ffa_context_info info = FFA_CONTEXT_INFO_INIT;
+    bool is_bad = result->is_checked && !result->report.passed;
+
+    (void)ffa_context_info_get(run->context, &info, NULL);
+    (void)ffa_kernels_info(run->kernels, &kernel, NULL);
+    if (is_bad)
+        cli_note(cli, "check failed: %s", result->report.reason);
+    if (cli->json)
+        return cli_print_json(cli, as_object(run, &info, &kernel, options, result),
+                              is_bad ? CLI_FAILED : CLI_DONE);
+    print_result(run, &info, &kernel, options, result);
+    return is_bad ? CLI_FAILED : CLI_DONE;
+}
+
+static int run_one(const struct cli *cli, const struct run_options *options, ffa_context *context,
+                   const ffa_mask *mask, const struct run_shape *shape)
+{
+    ffa_error err = { FFA_OK, 0, "" };
+    struct run_result result = { 0 };
+    struct run_case run;
+    ffa_status rc = run_case_init(&run, context, mask, shape, &err);
+    int status;
+
+    run.args.softmax_scale = (float)options->scale;
+    run.args.sm_margin = (int32_t)options->sm_margin;
+    if (rc == FFA_OK)
+        rc = work(cli, options, &run, &result, &err);
+    status = rc == FFA_OK ? report(cli, &run, options, &result) : cli_fail(cli, &err);
+    run_case_finish(&run);
+    return status;
+}
+
+int cmd_run(struct cli *cli)
+{
+    struct run_options options = {
+        .heads = "8:8", .dtype = "bf16", .backend = "auto", .head_dim = 128, .device = -1
+    };
+    ffa_error err = { FFA_OK, 0, "" };
+    struct run_shape shape = { 0 };
+    ffa_context *context = NULL;
+    ffa_mask *mask = NULL;
+    const struct cli_option rows[] = {
+        { "mask", CLI_TEXT, &options.mask, "SPEC", "the mask: causal:4096, @mask.json, ...", 0, 0 },
+        { "heads", CLI_TEXT, &options.heads, "HQ:HK", "query and kv heads; 8:8", 0, 0 },
+        { "head-dim", CLI_INT, &options.head_dim, "D", "elements a head; 128", 1, 1024 },
+        { "dtype", CLI_TEXT, &options.dtype, "T", "bf16, fp16; on the CPU fp32, fp64, too; bf16", 0,
+          0 },
+        { "backend", CLI_TEXT, &options.backend, "B", "auto, cuda or cpu; auto", 0, 0 },
+        { "device", CLI_INT, &options.device, "N", "the CUDA device; the first that fits", 0,
+          1023 },
+        { "seed", CLI_INT, &options.seed, "N", "of inputs that are not read; 0", 0, INT64_MAX },
+        { "q", CLI_TEXT, &options.files[RUN_Q], "FILE", "read q, .npy [tokens][heads][head_dim]", 0,
+          0 },
+        { "k", CLI_TEXT, &options.files[RUN_K], "FILE", "read k", 0, 0 },
+        { "v", CLI_TEXT, &options.files[RUN_V], "FILE", "read v", 0, 0 },
+        { "out", CLI_TEXT, &options.files[RUN_OUT], "FILE", "write the output", 0, 0 },
+        { "lse", CLI_TEXT, &options.files[RUN_LSE], "FILE", "write lse, [tokens][heads]", 0, 0 },
+        { "scale", CLI_REAL, &options.scale, "X", "softmax scale; 1 / sqrt(head-dim)", 0, 0 },
+        { "sm-margin", CLI_INT, &options.sm_margin, "N", "SMs left free for others; 0", 0, 1023 },
+        { "check", CLI_FLAG, &options.wants_check, NULL,
+          "compare with the fp64 oracle; exit 1 beyond its tolerance", 0, 0 },
+        { "time", CLI_FLAG, &options.wants_time, NULL, "time calls after a warm-up", 0, 0 },
+        { "repeat", CLI_INT, &options.repeat, "N", "how many with --time; 10", 1, 1000000 },
+    };
+    int status = cli_parse(cli, rows, CLI_COUNT(rows), 0, 0);
+
+    if (status != CLI_PARSE_GO)
+        return status;
+    if (options.repeat)
+        options.wants_time = true;
+    else
+        options.repeat = REPEAT_DEFAULT;
+    if (!options.mask)
+        return cli_fail_text(cli, FFA_INVALID, "--mask is missing, such as --mask causal:4096");
+    if (ffa_mask_parse(&mask, options.mask, &err) != FFA_OK)
+        return cli_fail(cli, &err);
+    status = read_shape(cli, &options, mask, &shape);
+    if (status == CLI_PARSE_GO)
+        status = open_backend(cli, &options, &shape, &context);
+    if (status == CLI_PARSE_GO)
+        status = run_one(cli, &options, context, mask, &shape);
+    ffa_close(context);
+    ffa_mask_destroy(mask);
+    return status;
+}

@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "run_case.h"
+
+#include "base/half.h"
+#include "file.h"
+#include "npy.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const tensor_names[RUN_TENSORS] = { "q", "k", "v", "out", "lse" };
+
+const char *run_tensor_name(enum run_tensor tensor)
+{
+    return tensor_names[tensor];
+}
+
+const char *run_dtype_name(ffa_dtype dtype)
+{
+    switch (dtype) {
+    case FFA_BF16:
+        return "bf16";
+    case FFA_FP16:
+        return "fp16";
+    case FFA_FP32:
+        return "fp32";
+    case FFA_FP64:
+        return "fp64";
+    }
+    return "unknown";
+}
+
+/* ---- elements ---- */
+
+double run_element(const void *array, ffa_dtype dtype, int64_t index)
+{
+    switch (dtype) {
+    case FFA_BF16:
+        return (double)bf16_to_float(((const uint16_t *)array)[index]);
+    case FFA_FP16:
+        return (double)fp16_to_float(((const uint16_t *)array)[index]);
+    case FFA_FP32:
+        return (double)((const float *)array)[index];
+    case FFA_FP64:
+        break;
+    }
+    return ((const double *)array)[index];
+}
+
+static void put_element(void *array, ffa_dtype dtype, int64_t index, double value)
+{
+    switch (dtype) {
+    case FFA_BF16:
+        ((uint16_t *)array)[index] = bf16_from_float((float)value);
+        return;
+    case FFA_FP16:
+        ((uint16_t *)array)[index] = fp16_from_float((float)value);
+        return;
+    case FFA_FP32:
+        ((float *)array)[index] = (float)value;
+        return;
+    case FFA_FP64:
+        break;
+    }
+    ((double *)array)[index] = value;
+}
+
+/* ---- shapes ---- */
+
+struct extent {
+    int64_t shape[3]; /* [tokens][heads][head_dim]; lse has two */
+    int32_t dims;
+    ffa_dtype dtype;
+    int64_t count;
+    int64_t bytes;
+};
+
+/* tokens <= 2^31, heads and head_dim are bounded by the command's options: no product overflows. */
+static struct extent extent_of(const struct run_shape *shape, enum run_tensor tensor)
+{
+    bool is_key = tensor == RUN_K || tensor == RUN_V;
+    struct extent extent = {
+        .shape = { is_key ? shape->tokens_k : shape->tokens_q,
+                   is_key ? shape->heads_kv : shape->heads_q, shape->head_dim },
+        .dims = tensor == RUN_LSE ? 2 : 3,
+        .dtype = tensor == RUN_LSE ? FFA_FP32 : shape->dtype,
+    };
+
+    extent.count = extent.shape[0] * extent.shape[1];
+    if (extent.dims == 3)
+        extent.count *= extent.shape[2];
+    extent.bytes = extent.count * (int64_t)ffa_dtype_bytes(extent.dtype);
+    return extent;
+}
+
+/* ---- life ---- */
+
+static ffa_status allocate(struct run_case *run, ffa_error *err)
+{
+    ffa_tensor *tensors[RUN_TENSORS] = { &run->args.q, &run->args.k, &run->args.v, &run->args.out,
+                                         &run->args.lse };
+    ffa_status rc;
+
+    for (int i = 0; i < RUN_TENSORS; i++) {
+        struct extent extent = extent_of(&run->shape, (enum run_tensor)i);
+
+        run->host[i] = calloc((size_t)extent.bytes, 1);
+        if (!run->host[i])
+            return cli_error(err, FFA_NOMEM, 0, "no memory for the %" PRId64 " bytes of %s",
+                             extent.bytes, tensor_names[i]);
+        rc = ffa_device_alloc(&run->device[i], run->context, extent.bytes, err);
+        if (rc != FFA_OK)
+            return rc;
+        tensors[i]->data = run->device[i];
+    }
+    return FFA_OK;
+}
+
+static ffa_status prepare(struct run_case *run, ffa_error *err)
+{
+    ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
+    ffa_plan_info info = FFA_PLAN_INFO_INIT;
+    int64_t bytes = 0;
+    ffa_status rc;
+
+    spec.dtype = run->shape.dtype;
+    spec.head_dim = run->shape.head_dim;
+    rc = ffa_kernels_create(&run->kernels, run->context, &spec, err);
+    if (rc == FFA_OK)
+        rc = ffa_plan_create(&run->plan, run->kernels, run->mask, err);
+    if (rc == FFA_OK)
+        rc = ffa_plan_info_get(run->plan, &info, err);
+    if (rc == FFA_OK)
+        rc = ffa_device_alloc(&run->plan_buffer, run->context, info.upload_bytes, err);
+    if (rc == FFA_OK)
+        rc = ffa_plan_upload(run->plan, run->kernels, run->plan_buffer, NULL, err);
+    if (rc == FFA_OK)
+        rc = ffa_workspace_bytes(run->kernels, run->plan, &bytes, err);
+    if (rc == FFA_OK)
+        rc = ffa_device_alloc(&run->workspace, run->context, bytes, err);
+    if (rc == FFA_OK)
+        rc = ffa_workspace_init(run->kernels, run->workspace, bytes, NULL, err);
+    return rc;
+}
+
+ffa_status run_case_init(struct run_case *run, ffa_context *context, const ffa_mask *mask,
+                         const struct run_shape *shape, ffa_error *err)
+{
+    ffa_status rc;
+
+    *run = (struct run_case){ .context = context, .mask = mask, .shape = *shape };
+    run->args = (ffa_forward_args)FFA_FORWARD_ARGS_INIT;
+    run->args.heads_q = shape->heads_q;
+    run->args.heads_kv = shape->heads_kv;
+    rc = prepare(run, err);
+    return rc == FFA_OK ? allocate(run, err) : rc;
+}
+
+void run_case_finish(struct run_case *run)
+{
+    for (int i = 0; i < RUN_TENSORS; i++) {
+        free(run->host[i]);
+        if (run->device[i])
+            ffa_device_free(run->context, run->device[i]);
+    }
+    if (run->plan_buffer)
+        ffa_device_free(run->context, run->plan_buffer);
+    if (run->workspace)
+        ffa_device_free(run->context, run->workspace);
+    ffa_plan_destroy(run->plan);
+    ffa_kernels_destroy(run->kernels);
+    memset(run, 0, sizeof *run);
+}
+
+/* ---- inputs and outputs ---- */
+
+/* splitmix64 (Steele et al. 2014) of a counter: element i needs no element before it. */
+static uint64_t mix(uint64_t seed, uint64_t index)
+{
+    uint64_t z = seed + (index + 1) * 0x9e3779b97f4a7c15u;
+
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* The sum of four uniform numbers of 16 bits, scaled to variance 1: exact integers up to the last
+ * product, so no machine's libm has a say. */
+static double draw(uint64_t seed, uint64_t index)
+{
+    uint64_t bits = mix(seed, index);
+    int64_t sum =
+        (int64_t)((bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48)) -
+        2 * 0xffff;
+
+    return (double)sum * (1.7320508075688772 / 65536.0);
+}
+
+void run_case_fill(struct run_case *run, enum run_tensor tensor, uint64_t seed)
+{
+    struct extent extent = extent_of(&run->shape, tensor);
+    uint64_t own = mix(seed, (uint64_t)tensor);
+
+    for (int64_t i = 0; i < extent.count; i++)
+        put_element(run->host[tensor], extent.dtype, i, draw(own, (uint64_t)i));
+}
+
+/* The type a tensor of `dtype` has in a file. */
+static enum npy_type file_type(ffa_dtype dtype)
+{
+    switch (dtype) {
+    case FFA_BF16:
+        return NPY_UINT16;
+    case FFA_FP16:
+        return NPY_FLOAT16;
+    case FFA_FP32:
+        return NPY_FLOAT32;
+    case FFA_FP64:
+        break;
+    }
+    return NPY_FLOAT64;
+}
+
+static ffa_status take_array(struct run_case *run, enum run_tensor tensor, const struct npy *array,
+                             const char *path, bool *rounded, ffa_error *err)
+{
+    struct extent extent = extent_of(&run->shape, tensor);
+    enum npy_type wanted = file_type(extent.dtype);
+    bool can_round = ffa_dtype_bytes(extent.dtype) == 2;
+    ffa_status rc =
+        npy_expect(array, path, extent.shape, extent.dims, "[tokens][heads][head_dim]", err);
+
+    if (rc != FFA_OK)
+        return rc;
+    if (array->type == wanted) {
+        memcpy(run->host[tensor], array->data, (size_t)extent.bytes);
+        return FFA_OK;
+    }
+    if (array->type != NPY_FLOAT32 || !can_round)
+        return cli_error(err, FFA_INVALID, 0, "%s: the dtype is %s: %s%s wanted for %s in %s", path,
+                         npy_type_name(array->type), npy_type_name(wanted),
+                         can_round ? " or float32" : "", tensor_names[tensor],
+                         run_dtype_name(extent.dtype));
+    for (int64_t i = 0; i < extent.count; i++)
+        put_element(run->host[tensor], extent.dtype, i, (double)((const float *)array->data)[i]);
+    *rounded = true;
+    return FFA_OK;
+}
+
+ffa_status run_case_read(struct run_case *run, enum run_tensor tensor, const char *path,
+                         bool *rounded, ffa_error *err)
+{
+    struct npy array;
+    ffa_status rc = npy_read(&array, path, err);
+
+    *rounded = false;
+    if (rc == FFA_OK)
+        rc = take_array(run, tensor, &array, path, rounded, err);
+    npy_finish(&array);
+    return rc;
+}
+
+ffa_status run_case_write(const struct run_case *run, enum run_tensor tensor, const char *path,
+                          ffa_error *err)
+{
+    struct extent extent = extent_of(&run->shape, tensor);
+    struct npy array = {
+        .type = file_type(extent.dtype),
+        .dims = extent.dims,
+        .count = extent.count,
+        .data = run->host[tensor],
+    };
+
+    memcpy(array.shape, extent.shape, sizeof extent.shape);
+    return npy_write(path, &array, err);
+}
+
+/* ---- calls ---- */
+
+struct oracle_case run_case_oracle(const struct run_case *run, ffa_forward_args *args,
+                                   ffa_slice_list *lists)
+{
+    *args = run->args;
+    args->q.data = run->host[RUN_Q];
+    args->k.data = run->host[RUN_K];
+    args->v.data = run->host[RUN_V];
+    args->out.data = run->host[RUN_OUT];
+    args->lse.data = run->host[RUN_LSE];
+    for (int32_t i = 0; i < ffa_mask_head_count(run->mask); i++)
+        lists[i] = ffa_mask_slices(run->mask, i);
+    return (struct oracle_case){
+        .shape = { run->shape.tokens_q, run->shape.tokens_k },
+        .lists = lists,
+        .list_count = ffa_mask_head_count(run->mask),
+        .head_dim = run->shape.head_dim,
+        .dtype = run->shape.dtype,
+        .args = args,
+    };
+}
+
+ffa_status run_case_upload(struct run_case *run, ffa_error *err)
+{
+    ffa_status rc = FFA_OK;
+
+    for (int i = 0; i < RUN_TENSORS && rc == FFA_OK; i++)
+        rc = ffa_device_copy(run->context, run->device[i], run->host[i],
+                             extent_of(&run->shape, (enum run_tensor)i).bytes, FFA_TO_DEVICE, err);
+    return rc;
+}
+
+ffa_status run_case_forward(struct run_case *run, float *ms, ffa_error *err)
+{
+    ffa_status rc = ffa_device_time_begin(run->context, NULL, err);
+
+    if (rc == FFA_OK)
+        rc = ffa_forward(run->kernels, run->plan, &run->args, run->workspace, NULL, err);
+    if (rc == FFA_OK)
+        rc = ffa_device_time_end(run->context, NULL, ms, err);
+    return rc;
+}
+
+ffa_status run_case_download(struct run_case *run, ffa_error *err)
+{
+    ffa_status rc = ffa_device_synchronize(run->context, err);
+
+    for (int i = RUN_OUT; i <= RUN_LSE && rc == FFA_OK; i++)
+        rc =
+            ffa_device_copy(run->context, run->host[i], run->device[i],
+                            extent_of(&run->shape, (enum run_tensor)i).bytes, FFA_FROM_DEVICE, err);
+    return rc;
+}
+
+double run_case_flops(const struct run_case *run)
+{
+    double heads_a_list = (double)run->shape.heads_q / ffa_mask_head_count(run->mask);
+
+    return 4.0 * (double)ffa_mask_area(run->mask, -1) * heads_a_list * run->shape.head_dim;
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One attention case for `ffa run`: tensors on the host and on the backend, calls, and times. The
+ * same code serves both backends: a CPU context's "device" memory is host memory.
+ */
+#ifndef FFA_CLI_RUN_CASE_H
+#define FFA_CLI_RUN_CASE_H
+
+#include "oracle.h"
+
+#include <ffa/ffa.h>
+#include <stdbool.h>
+
+enum run_tensor { RUN_Q, RUN_K, RUN_V, RUN_OUT, RUN_LSE, RUN_TENSORS };
+
+struct run_shape {
+    int64_t tokens_q, tokens_k;
+    int32_t heads_q, heads_kv;
+    int32_t head_dim;
+    ffa_dtype dtype;
+};
+
+struct run_case {
+    ffa_context *context; /* borrowed, as the mask */
+    const ffa_mask *mask;
+    struct run_shape shape;
+    ffa_kernels *kernels;
+    ffa_plan *plan;
+    void *host[RUN_TENSORS];
+    void *device[RUN_TENSORS];
+    void *plan_buffer;
+    void *workspace;
+    ffa_forward_args args; /* on the device */
+};
+
+const char *run_tensor_name(enum run_tensor tensor);
+const char *run_dtype_name(ffa_dtype dtype);
+/* Element `index` of an array of `dtype`. */
+double run_element(const void *array, ffa_dtype dtype, int64_t index);
+
+/* Kernels, plan and memory; tensors are zero. Finish it whether or not this succeeds. */
+ffa_status run_case_init(struct run_case *run, ffa_context *context, const ffa_mask *mask,
+                         const struct run_shape *shape, ffa_error *err);
+void run_case_finish(struct run_case *run);
+
+/* Fill an input with numbers close to normal ones (mean 0, variance 1), the same on any machine. */
+void run_case_fill(struct run_case *run, enum run_tensor tensor, uint64_t seed);
+/* Read an input from a .npy file; *rounded: float32 became the case's dtype. */
+ffa_status run_case_read(struct run_case *run, enum run_tensor tensor, const char *path,
+                         bool *rounded, ffa_error *err);
+ffa_status run_case_write(const struct run_case *run, enum run_tensor tensor, const char *path,
+                          ffa_error *err);
+
+/* What the oracle compares: host memory, everything or samples. */
+struct oracle_case run_case_oracle(const struct run_case *run, ffa_forward_args *args,
+                                   ffa_slice_list *lists);
+
+/* Upload the inputs and poison the outputs. */
+ffa_status run_case_upload(struct run_case *run, ffa_error *err);
+/* One call; *ms is its time on the device. */
+ffa_status run_case_forward(struct run_case *run, float *ms, ffa_error *err);
+ffa_status run_case_download(struct run_case *run, ffa_error *err);
+
+/* Floating point operations of one call. */
+double run_case_flops(const struct run_case *run);
+
+#endif

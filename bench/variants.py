@@ -44,7 +44,7 @@ class Args(C.Structure):
                 ("tiles", C.c_void_p), ("sweeps", C.c_void_p), ("bands", C.c_void_p), ("counters", C.c_void_p),
                 ("out_token_stride", C.c_longlong), ("out_head_stride", C.c_longlong), ("lse_token_stride", C.c_longlong),
                 ("lse_head_stride", C.c_longlong), ("scale_log2", C.c_float), ("work_count", C.c_int), ("tile_count", C.c_int),
-                ("heads_q", C.c_int), ("group", C.c_int), ("section_heads", C.c_int), ("list_per_kv_head", C.c_int), ("pad", C.c_int)]
+                ("heads_q", C.c_int), ("group", C.c_int), ("section_heads", C.c_int), ("list_per_kv_head", C.c_int), ("pad", C.c_int * 5)]
 
 
 def intervals(np, mask):

@@ -8,10 +8,16 @@
 
 #include "tile_plan.h"
 
-/* A CUtensorMap: 128 opaque bytes. */
-struct tensor_map {
+/* A CUtensorMap: 128 opaque bytes at a multiple of 64. (NVRTC ignores the GNU attribute.) */
+#ifdef __cplusplus
+struct alignas(64) tensor_map {
     unsigned long long opaque[16];
-} __attribute__((aligned(64)));
+};
+#else
+struct tensor_map {
+    _Alignas(64) unsigned long long opaque[16];
+};
+#endif
 
 struct attention_forward_args {
     struct tensor_map q, k, v; /* (column, head, row); boxes of 64 columns x 1 x tile_m or tile_n */
@@ -32,6 +38,12 @@ struct attention_forward_args {
     int list_per_kv_head; /* 0: one list of tiles for all heads */
     int pad_;
 };
+
+#ifdef __cplusplus
+static_assert(sizeof(attention_forward_args) == 512, "host and device disagree");
+#else
+_Static_assert(sizeof(struct attention_forward_args) == 512, "host and device disagree");
+#endif
 
 enum {
     FORWARD_INLINE_SWEEPS = 6, /* of a tile, copied to shared memory ahead of its turn */

@@ -270,7 +270,7 @@ static ffa_status read_header(struct npy *out, const char *name, FILE *in, ffa_e
 {
     struct scan scan = { .name = name, .out = out, .err = err };
     char *text = NULL;
-    size_t bytes;
+    size_t bytes = 0;
     ffa_status rc = read_prefix(name, in, &bytes, err);
 
     if (rc != FFA_OK)
@@ -305,7 +305,7 @@ static ffa_status bytes_left(const char *name, FILE *in, int64_t *left, ffa_erro
 static ffa_status read_data(struct npy *out, const char *name, FILE *in, ffa_error *err)
 {
     int64_t wanted = out->count * (int64_t)npy_type_bytes(out->type);
-    int64_t left;
+    int64_t left = 0;
     ffa_status rc = bytes_left(name, in, &left, err);
 
     if (rc != FFA_OK)

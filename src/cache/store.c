@@ -200,7 +200,7 @@ static ffa_status open_db(struct store *store, const char *name, bool writable, 
                           store->path);
     FFA_TRY(store_sql(store, sqlite3_open_v2(name, &store->db, flags, NULL), "open it", err));
     (void)sqlite3_extended_result_codes(store->db, 1);
-    (void)sqlite3_busy_timeout(store->db, STORE_BUSY_MS);
+    (void)sqlite3_busy_timeout(store->db, store->busy_ms);
     (void)sqlite3_db_config(store->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
     (void)sqlite3_db_config(store->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
 out:
@@ -407,8 +407,23 @@ static ffa_status attach(struct store *store, ffa_error *err)
     return rc == FFA_OK ? FFA_OK : error_fail(err, rc, why.native, "%s", why.message);
 }
 
+static bool is_busy(const ffa_error *why)
+{
+    return why->status == FFA_CACHE && (why->native & 0xff) == SQLITE_BUSY;
+}
+
+bool store_in_use(struct store *store)
+{
+    return store->db || (is_busy(&store->why) && attach(store, NULL) == FFA_OK);
+}
+
 void store_trouble(struct store *store, const char *event, const ffa_error *why)
 {
+    if (is_busy(why)) {
+        store->busy_ms = STORE_BUSY_AGAIN_MS;
+        if (store->db)
+            (void)sqlite3_busy_timeout(store->db, store->busy_ms);
+    }
     atomic_fetch_add(&store->errors, 1);
     log_line(&store->log, store->is_warned ? FFA_LOG_DEBUG : FFA_LOG_WARNING, "cache",
              "event=%s path=%s reason=\"%s\"", event, store->path, why->message);
@@ -468,6 +483,7 @@ ffa_status store_open(struct store **out, const struct store_opts *opts, ffa_err
     if (!store)
         return error_nomem(err, "the store");
     store->mode = opts->mode;
+    store->busy_ms = STORE_BUSY_MS;
     store->bytes_max = opts->bytes_max ? opts->bytes_max : (uint64_t)1 << 30;
     store->log = opts->log;
     (void)pthread_mutex_init(&store->lock, NULL);

@@ -16,7 +16,8 @@
 enum {
     STORE_SCHEMA = 1,
     STORE_APPLICATION = 0x6666616b, /* as in cache/schema.sql */
-    STORE_BUSY_MS = 3000,
+    STORE_BUSY_MS = 3000,           /* how long others are waited for */
+    STORE_BUSY_AGAIN_MS = 100,      /* once that was in vain */
     STORE_DAY_S = 86400
 };
 
@@ -30,6 +31,7 @@ struct store {
     pthread_mutex_t lock;
     /* under lock: */
     sqlite3 *db; /* NULL: not in use */
+    int busy_ms;
     bool is_writable;
     bool is_warned;
     dev_t device; /* of the open file */
@@ -49,6 +51,8 @@ ffa_status store_number(struct store *store, const char *sql, int64_t *out, ffa_
 
 /* Under lock. Count an error; warn if it is the first. */
 void store_trouble(struct store *store, const char *event, const ffa_error *why);
+/* Under lock: whether the store is in use; one that was locked by another is tried again. */
+bool store_in_use(struct store *store);
 /* Under lock: after a failure, whether trying again makes sense: a damaged file was put aside, or
  * one that was moved or deleted under us was replaced. Counts and warns. */
 bool store_recover(struct store *store, const ffa_error *why);

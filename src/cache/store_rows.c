@@ -186,7 +186,7 @@ static void touch(struct store *store, int64_t id, int64_t used_s)
               (long long)id);
     (void)sqlite3_busy_timeout(store->db, 0);
     (void)store_run(store, sql, "note a use", NULL);
-    (void)sqlite3_busy_timeout(store->db, STORE_BUSY_MS);
+    (void)sqlite3_busy_timeout(store->db, store->busy_ms);
 }
 
 static ffa_status find_once(struct store *store, const struct store_query *query,
@@ -227,7 +227,7 @@ ffa_status store_find(struct store *store, const struct store_query *query, stru
 
     *out = (struct jit_kernel){ 0 };
     (void)pthread_mutex_lock(&store->lock);
-    if (store->db)
+    if (store_in_use(store))
         rc = find_once(store, query, out, &why);
     if (rc == FFA_CACHE) {
         (void)store_recover(store, &why); /* what follows is a miss in any case */
@@ -391,7 +391,7 @@ void store_put(struct store *store, const struct jit_kernel *kernel)
     digest_bytes(row.data, row.data_bytes, digest);
     store_row_seal(&row, seal);
     (void)pthread_mutex_lock(&store->lock);
-    for (int round = 0; store->db && store->is_writable && round < 2; round++) {
+    for (int round = 0; round < 2 && store_in_use(store) && store->is_writable; round++) {
         ffa_status rc = put_once(store, &row, &why);
 
         if (rc == FFA_OK || !store_recover(store, &why))

@@ -48,6 +48,13 @@ static const struct row attention_forward_rows[] = {
 #undef FFA_SPEC
 };
 
+/* The same rows as indices of jit_spec.values. */
+enum {
+#define FFA_SPEC(name, sample, initial, lo, hi, doc) FORWARD_##name,
+#include "attention_forward.spec.def"
+#undef FFA_SPEC
+};
+
 /* Rows whose values have names. */
 static const struct {
     const char *row;
@@ -67,10 +74,10 @@ struct forward {
 static struct forward forward_of(const struct jit_spec *spec)
 {
     return (struct forward){
-        .head_dim = jit_spec_get(spec, "head_dim"),
-        .consumers = jit_spec_get(spec, "consumers"),
-        .tile_n = jit_spec_get(spec, "tile_n"),
-        .stages = jit_spec_get(spec, "stages"),
+        .head_dim = spec->values[FORWARD_head_dim],
+        .consumers = spec->values[FORWARD_consumers],
+        .tile_n = spec->values[FORWARD_tile_n],
+        .stages = spec->values[FORWARD_stages],
     };
 }
 
@@ -130,9 +137,9 @@ static ffa_status forward_resolve(struct jit_spec *spec, const struct jit_arch *
             "with %d consumers there are %d",
             (int)f.head_dim, (int)f.tile_n, (int)forward_registers(&f), (int)f.consumers,
             (int)registers_max);
-    (void)jit_spec_put(spec, "consumers", f.consumers, NULL);
-    (void)jit_spec_put(spec, "tile_n", f.tile_n, NULL);
-    (void)jit_spec_put(spec, "stages", f.stages, NULL);
+    spec->values[FORWARD_consumers] = f.consumers;
+    spec->values[FORWARD_tile_n] = f.tile_n;
+    spec->values[FORWARD_stages] = f.stages;
     return FFA_OK;
 }
 
@@ -146,7 +153,7 @@ static int32_t forward_shared(const struct jit_spec *spec)
 /* One producer warpgroup beside the consumers. */
 static int32_t forward_threads(const struct jit_spec *spec)
 {
-    return 128 * (1 + jit_spec_get(spec, "consumers"));
+    return 128 * (1 + spec->values[FORWARD_consumers]);
 }
 
 static const struct template_entry {

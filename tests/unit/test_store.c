@@ -650,6 +650,27 @@ START_TEST(locked_by_another)
 }
 END_TEST
 
+/* The same while it is opened: what was locked then is tried again. */
+START_TEST(locked_when_opened)
+{
+    struct watch watch = { .warning = "" };
+    struct store *store;
+    sqlite3 *db;
+
+    fill(1);
+    ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
+    ck_assert_int_eq(sqlite3_exec(db, "BEGIN EXCLUSIVE", NULL, NULL, NULL), SQLITE_OK);
+    store = open_store(STORE_READWRITE, &watch);
+    ck_assert_int_eq(find_any(store, 0), FFA_NOT_FOUND);
+    put(store, 1, "a");
+    ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
+    ck_assert_int_eq(find_any(store, 0), FFA_OK);
+    ck_assert_int_eq(find_any(store, 1), FFA_NOT_FOUND);
+    ck_assert_int_eq(watch.lines[FFA_LOG_WARNING], 1);
+    store_close(store);
+}
+END_TEST
+
 /* Processes that open, make and fill one store at once. */
 START_TEST(many_writers)
 {
@@ -962,6 +983,7 @@ int main(void)
     tcase_add_test(tc, folder_deleted_under_us);
     tcase_add_test(tc, replaced_under_us);
     tcase_add_test(tc, locked_by_another);
+    tcase_add_test(tc, locked_when_opened);
     tcase_add_test(tc, many_writers);
     tcase_add_test(tc, killed_writers);
     tcase_add_test(tc, folder_cannot_be_written);

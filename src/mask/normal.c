@@ -11,11 +11,19 @@
  *
  * The trick: lines of one slope never change their order, so the active bands are kept in two
  * sorted lists, by the slope of lo, and no row sorts anything.
+ *
+ * Where very many slices cover the same cells, nearly all rows at which bands begin and end change
+ * nothing. A sweep that looks at far more bands than it finds intervals is given up, the bands are
+ * thinned, some at a time, to the normal form of those, and the sweep is begun again.
  */
 #include "mask/normal.h"
 
 /* What 1 GiB of intervals holds; a mask beyond it is no mask a kernel could read. */
 enum { NORMAL_INTERVALS_MAX = 1 << 26 };
+
+/* Bands looked at before thinning is tried, a few milliseconds, and how many for each band and each
+ * interval found beyond that; bands thinned together. */
+enum { WORK_MIN = 1 << 20, WORK_EACH = 64, THIN_BANDS = 64 };
 
 /* Row r, row_begin <= r < row_end, attends [lo_base + lo_step * r, hi_base + hi_step * r), which is
  * not empty. */
@@ -36,6 +44,7 @@ struct sweep {
     int64_t started;         /* bands before it are active or over */
     struct active active[2]; /* by lo_step */
     int64_t row, until;
+    int64_t work; /* bands looked at */
     struct normal *out;
     int64_t segment_capacity, interval_capacity;
 };
@@ -414,6 +423,7 @@ static ffa_status sweep_segment(struct sweep *s, ffa_error *err)
     ffa_status rc = FFA_OK;
 
     s->until = s->started < s->band_count ? s->bands[s->started].row_begin : INT64_MAX;
+    s->work += s->active[0].count + s->active[1].count;
     for (struct band *band; (band = sweep_next(s, taken));) {
         if ((group.top[0] || group.top[1]) && band_lo(band, s->row) > group_hi(s, &group)) {
             FFA_TRY(group_close(s, &group, first, err));
@@ -472,11 +482,117 @@ static int64_t normal_area(const struct normal *normal)
     return area;
 }
 
-ffa_status normal_build(struct normal *out, const ffa_slice *slices, int64_t slice_count,
-                        ffa_error *err)
+/* Sweep until the end, or until more than work_max bands were looked at and far more than there are
+ * results: *is_done tells. */
+static ffa_status sweep_run(struct sweep *s, int64_t work_max, bool *is_done, ffa_error *err)
+{
+    ffa_status rc = FFA_OK;
+
+    *is_done = false;
+    if (s->band_count > 0)
+        s->row = s->bands[0].row_begin;
+    while (s->started < s->band_count || s->active[0].count + s->active[1].count > 0) {
+        if (s->work > work_max &&
+            s->work - work_max > WORK_EACH * (s->band_count + s->out->interval_count))
+            goto out;
+        sweep_start_bands(s);
+        FFA_TRY(sweep_segment(s, err));
+        s->row = s->until;
+        active_drop_ended(&s->active[0], s->row);
+        active_drop_ended(&s->active[1], s->row);
+    }
+    *is_done = true;
+out:
+    return rc;
+}
+
+/* ---- thinning ---- */
+
+/* A sweep ends covered bands early: some before their first row. */
+static void bands_drop_empty(struct sweep *s)
+{
+    int64_t kept = 0;
+
+    for (int64_t i = 0; i < s->band_count; i++)
+        if (s->bands[i].row_begin < s->bands[i].row_end)
+            s->bands[kept++] = s->bands[i];
+    s->band_count = kept;
+}
+
+static int64_t bands_from_normal(struct band *out, const struct normal *normal)
+{
+    int64_t count = 0;
+
+    for (int64_t i = 0; i < normal->segment_count; i++) {
+        const struct normal_segment *segment = &normal->segments[i];
+
+        for (int32_t j = 0; j < segment->interval_count; j++) {
+            const struct normal_interval *at = &normal->intervals[segment->interval_begin + j];
+
+            out[count++] = (struct band){
+                .lo_base = at->lo - (int64_t)at->lo_step * segment->row_begin,
+                .hi_base = at->hi - (int64_t)at->hi_step * segment->row_begin,
+                .row_begin = segment->row_begin,
+                .row_end = segment->row_end,
+                .lo_step = at->lo_step,
+                .hi_step = at->hi_step,
+            };
+        }
+    }
+    return count;
+}
+
+/* In place of some bands, those of their normal form where these are fewer. Returns how many stand
+ * at `to` then; `to` may be before `begin`. */
+static ffa_status thin_part(struct sweep *s, int64_t begin, int64_t count, int64_t *to,
+                            ffa_error *err)
+{
+    struct normal part = { 0 };
+    struct sweep one = { .bands = s->bands + begin, .band_count = count, .out = &part };
+    bool is_done;
+    ffa_status rc;
+
+    one.active[0].at = s->active[0].at;
+    one.active[1].at = s->active[1].at;
+    FFA_TRY(sweep_run(&one, INT64_MAX, &is_done, err));
+    if (part.interval_count < count) {
+        *to += bands_from_normal(s->bands + *to, &part);
+    } else {
+        memmove(s->bands + *to, one.bands, (size_t)count * sizeof *one.bands);
+        *to += count;
+    }
+out:
+    normal_finish(&part);
+    return rc;
+}
+
+/* Thin all bands; *is_thinner: by a quarter at least. Begins the sweep again. */
+static ffa_status sweep_thin(struct sweep *s, bool *is_thinner, ffa_error *err)
+{
+    int64_t before = s->band_count, to = 0;
+    ffa_status rc = FFA_OK;
+
+    bands_drop_empty(s);
+    for (int64_t begin = 0; begin < s->band_count; begin += THIN_BANDS)
+        FFA_TRY(thin_part(s, begin, min64(THIN_BANDS, s->band_count - begin), &to, err));
+    s->band_count = to;
+    bands_drop_empty(s);
+    qsort(s->bands, (size_t)s->band_count, sizeof *s->bands, band_compare);
+    *is_thinner = s->band_count <= before / 4 * 3;
+
+    s->started = s->work = 0;
+    s->active[0].count = s->active[1].count = 0;
+    s->out->segment_count = s->out->interval_count = 0;
+out:
+    return rc;
+}
+
+ffa_status normal_build_within(struct normal *out, const ffa_slice *slices, int64_t slice_count,
+                               int64_t work_max, ffa_error *err)
 {
     struct sweep s = { .out = out };
     size_t count = (size_t)slice_count;
+    bool is_done = false, is_thinner = true;
     ffa_status rc = FFA_OK;
 
     *out = (struct normal){ 0 };
@@ -489,14 +605,10 @@ ffa_status normal_build(struct normal *out, const ffa_slice *slices, int64_t sli
     }
 
     bands_build(&s, slices, slice_count);
-    if (s.band_count > 0)
-        s.row = s.bands[0].row_begin;
-    while (s.started < s.band_count || s.active[0].count + s.active[1].count > 0) {
-        sweep_start_bands(&s);
-        FFA_TRY(sweep_segment(&s, err));
-        s.row = s.until;
-        active_drop_ended(&s.active[0], s.row);
-        active_drop_ended(&s.active[1], s.row);
+    while (!is_done) {
+        FFA_TRY(sweep_run(&s, is_thinner ? work_max : INT64_MAX, &is_done, err));
+        if (!is_done)
+            FFA_TRY(sweep_thin(&s, &is_thinner, err));
     }
     normal_settle(out);
     out->area = normal_area(out);
@@ -507,6 +619,12 @@ out:
     if (rc != FFA_OK)
         normal_finish(out);
     return rc;
+}
+
+ffa_status normal_build(struct normal *out, const ffa_slice *slices, int64_t slice_count,
+                        ffa_error *err)
+{
+    return normal_build_within(out, slices, slice_count, WORK_MIN, err);
 }
 
 void normal_finish(struct normal *normal)

@@ -37,6 +37,10 @@ struct normal {
 /* slices: already checked against the shape. */
 ffa_status normal_build(struct normal *out, const ffa_slice *slices, int64_t slice_count,
                         ffa_error *err);
+/* The same, thinning the slices after work_max bands were looked at: for tests, which cannot wait
+ * for what normal_build allows. */
+ffa_status normal_build_within(struct normal *out, const ffa_slice *slices, int64_t slice_count,
+                               int64_t work_max, ffa_error *err);
 void normal_finish(struct normal *normal);
 /* The invariant above, for tests and after build in debug; FFA_BUG names the segment. */
 ffa_status normal_check(const struct normal *normal, const ffa_mask_shape *shape, ffa_error *err);

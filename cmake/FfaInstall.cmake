@@ -1,3 +1,24 @@
-# Install rules: library, headers, CMake package, pkg-config.
+# Install rules: library, command, headers, CMake package, pkg-config. The installed tree can be
+# moved: nothing in it names its prefix.
+include(CMakePackageConfigHelpers)
+
+# The CUDA runtime is found where it was at build time, or by the loader's own search.
+set_target_properties(ffa PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
+
 install(TARGETS ffa EXPORT ffa-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(DIRECTORY include/ffa DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(TARGETS ffa_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(DIRECTORY include/ffa DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/ffa)
+install(EXPORT ffa-targets NAMESPACE ffa:: DESTINATION ${package_dir})
+configure_package_config_file(cmake/ffaConfig.cmake.in ${PROJECT_BINARY_DIR}/ffaConfig.cmake
+  INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/ffaConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/ffaConfig.cmake ${PROJECT_BINARY_DIR}/ffaConfigVersion.cmake
+  DESTINATION ${package_dir})
+
+# From the folder of ffa.pc up to the prefix: one ".." a component of lib/<triplet>/pkgconfig.
+file(RELATIVE_PATH FFA_PC_UP /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+configure_file(cmake/ffa.pc.in ${PROJECT_BINARY_DIR}/ffa.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/ffa.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -2,7 +2,7 @@
  *
  * Long options: '--name value' or '--name=value', anywhere among the operands; '--' ends them.
  */
-#include "cli.h"
+#include "cli/cli.h"
 
 #include <errno.h>
 #include <math.h>

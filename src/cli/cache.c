@@ -4,8 +4,8 @@
  *
  * A store that is not there yet is an empty one.
  */
-#include "cli.h"
-#include "file.h"
+#include "cli/cli.h"
+#include "cli/file.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -2,8 +2,8 @@
  *
  * ffa compile: look one kernel up or compile it, without a device; or list what there is.
  */
-#include "cli.h"
-#include "file.h"
+#include "cli/cli.h"
+#include "cli/file.h"
 
 #include <inttypes.h>
 #include <stdio.h>

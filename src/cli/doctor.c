@@ -4,7 +4,7 @@
  *
  * NCCL is looked for by its soname only; nothing of this version uses it yet.
  */
-#include "cli.h"
+#include "cli/cli.h"
 
 #include <dlfcn.h>
 #include <inttypes.h>

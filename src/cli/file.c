@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "file.h"
+#include "cli/file.h"
 
 #include <errno.h>
 #include <stdarg.h>

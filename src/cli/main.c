@@ -2,7 +2,7 @@
  *
  * ffa: the table of commands, and finding one in it.
  */
-#include "cli.h"
+#include "cli/cli.h"
 
 #include <stdio.h>
 #include <string.h>

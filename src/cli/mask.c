@@ -2,8 +2,8 @@
  *
  * ffa mask show|check|area
  */
-#include "cli.h"
-#include "file.h"
+#include "cli/cli.h"
+#include "cli/file.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -4,9 +4,9 @@
  * in version 1, 4 in version 2, little endian), a Python dict literal with the keys descr,
  * fortran_order and shape, padded with blanks to a multiple of 64, then the elements.
  */
-#include "npy.h"
+#include "cli/npy.h"
 
-#include "file.h"
+#include "cli/file.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -7,7 +7,7 @@
  * found by convention is passed over where its folder neither exists nor can be made (HOME of a
  * system account, a read-only home).
  */
-#include "cli.h"
+#include "cli/cli.h"
 
 #include <errno.h>
 #include <stdarg.h>

@@ -2,7 +2,7 @@
  *
  * Results on stdout, talk on stderr, and the exit status of each kind of failure.
  */
-#include "cli.h"
+#include "cli/cli.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -2,8 +2,8 @@
  *
  * ffa run: one attention call on files or made-up numbers, compared with the oracle, timed.
  */
-#include "cli.h"
-#include "run_case.h"
+#include "cli/cli.h"
+#include "cli/run_case.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "run_case.h"
+#include "cli/run_case.h"
 
 #include "base/half.h"
-#include "file.h"
-#include "npy.h"
+#include "cli/file.h"
+#include "cli/npy.h"
 
 #include <inttypes.h>
 #include <math.h>

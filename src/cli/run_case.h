@@ -6,7 +6,7 @@
 #ifndef FFA_CLI_RUN_CASE_H
 #define FFA_CLI_RUN_CASE_H
 
-#include "oracle.h"
+#include "cli/oracle.h"
 
 #include <ffa/ffa.h>
 #include <stdbool.h>

@@ -1,0 +1,28 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# usage: install.sh BUILD SOURCE
+# Installs BUILD to a scratch prefix, moves it, and builds and runs the consumer project against it
+# by both ways.
+set -eu
+build=$1
+source=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+cmake --install "$build" --prefix "$work/first" > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+mv "$work/first" "$work/moved"
+pc=$(dirname "$(find "$work/moved" -name ffa.pc)")
+lib=$(dirname "$pc")
+
+for way in OFF ON; do
+    {
+        PKG_CONFIG_PATH=$pc cmake -S "$source/tests/abi/consumer" -B "$work/$way" \
+            -DCMAKE_PREFIX_PATH="$work/moved" -DUSE_PKG_CONFIG=$way &&
+            cmake --build "$work/$way"
+    } > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+    said=$(LD_LIBRARY_PATH=$lib "$work/$way/consumer")
+    echo "pkg-config $way: $said"
+    [ "$said" = "$(cat "$source/examples/attention.expected")" ]
+done
+LD_LIBRARY_PATH='' "$work/moved/bin/ffa" --version

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The structs of the first version, written down once more: a program compiled against them must
+ * go on working. A field that moved, or one that became necessary, fails here.
+ *
+ * Structs grow at their end only: a new field changes nothing in this file.
+ */
+#include <ffa/ffa.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- the layout: (struct, field, offset) and (struct, size then) ---- */
+
+#define AT(type, field, offset) _Static_assert(offsetof(type, field) == (offset), #type "." #field)
+#define SIZE(type, bytes) _Static_assert(sizeof(type) >= (bytes), #type)
+
+AT(ffa_context_opts, struct_size, 0);
+AT(ffa_context_opts, flags, 4);
+AT(ffa_context_opts, cache_path, 8);
+AT(ffa_context_opts, cache_bytes_max, 16);
+AT(ffa_context_opts, templates_dir, 24);
+AT(ffa_context_opts, nvrtc_path, 32);
+AT(ffa_context_opts, nccl_path, 40);
+AT(ffa_context_opts, log, 48);
+AT(ffa_context_opts, log_user, 56);
+AT(ffa_context_opts, cpu_threads, 64);
+SIZE(ffa_context_opts, 72);
+
+AT(ffa_compile_request, flags, 4);
+AT(ffa_compile_request, template_name, 8);
+AT(ffa_compile_request, settings, 16);
+AT(ffa_compile_request, setting_count, 24);
+AT(ffa_compile_request, arch, 32);
+SIZE(ffa_compile_request, 40);
+
+AT(ffa_attention_spec, dtype, 4);
+AT(ffa_attention_spec, head_dim, 8);
+AT(ffa_attention_spec, flags, 12);
+AT(ffa_attention_spec, tile_m, 16);
+AT(ffa_attention_spec, tile_n, 20);
+SIZE(ffa_attention_spec, 24);
+
+AT(ffa_forward_args, heads_q, 4);
+AT(ffa_forward_args, heads_kv, 8);
+AT(ffa_forward_args, softmax_scale, 12);
+AT(ffa_forward_args, q, 16);
+AT(ffa_forward_args, k, 40);
+AT(ffa_forward_args, v, 64);
+AT(ffa_forward_args, out, 88);
+AT(ffa_forward_args, lse, 112);
+AT(ffa_forward_args, sm_margin, 136);
+SIZE(ffa_forward_args, 144);
+
+AT(ffa_kernel_info, registers, 4);
+AT(ffa_kernel_info, cubin_bytes, 24);
+AT(ffa_kernel_info, key, 52);
+AT(ffa_context_info, device, 4);
+AT(ffa_context_info, device_name, 16);
+AT(ffa_plan_info, tile_m, 4);
+AT(ffa_plan_info, upload_bytes, 48);
+
+/* No struct_size in these: they must not change at all. */
+_Static_assert(sizeof(ffa_slice) == 40, "ffa_slice");
+_Static_assert(sizeof(ffa_tensor) == 24, "ffa_tensor");
+_Static_assert(sizeof(ffa_mask_shape) == 16, "ffa_mask_shape");
+_Static_assert(sizeof(ffa_mask_report) == 64, "ffa_mask_report");
+_Static_assert(sizeof(ffa_error) == 504, "ffa_error");
+
+/* ---- the behaviour ---- */
+
+static int failures;
+
+static void expect(int holds, const char *what)
+{
+    if (holds)
+        return;
+    (void)printf("failed: %s\n", what);
+    failures++;
+}
+
+/* Options as a first program had them, and one that has learnt more than the library knows. */
+static void open_with(uint32_t struct_size, unsigned char tail, ffa_status want, const char *what)
+{
+    union {
+        ffa_context_opts opts;
+        unsigned char bytes[sizeof(ffa_context_opts) + 16];
+    } given;
+    ffa_context *context = NULL;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    memset(&given, 0, sizeof given);
+    given.opts.struct_size = struct_size;
+    given.bytes[sizeof(ffa_context_opts) + 8] = tail;
+    expect(ffa_open(&context, FFA_DEVICE_CPU, &given.opts, &err) == want, what);
+    expect((context != NULL) == (want == FFA_OK), what);
+    expect((err.message[0] != '\0') == (want != FFA_OK), what);
+    ffa_close(context);
+}
+
+/* An older program's info struct ends after cpu_threads: what lies behind it is not touched. */
+static void info_of_an_older_program(void)
+{
+    union {
+        ffa_context_info info;
+        unsigned char bytes[sizeof(ffa_context_info)];
+    } got;
+    ffa_context *context = NULL;
+
+    memset(&got, 0xab, sizeof got);
+    got.info.struct_size = 16;
+    if (ffa_open(&context, FFA_DEVICE_CPU, NULL, NULL) != FFA_OK) {
+        expect(0, "open with all defaults");
+        return;
+    }
+    expect(ffa_context_info_get(context, &got.info, NULL) == FFA_OK, "info of an older size");
+    expect(got.info.struct_size == 16, "struct_size is the caller's");
+    expect(got.info.device == FFA_DEVICE_CPU, "fields the caller has are filled");
+    expect(got.bytes[16] == 0xab, "memory behind the caller's struct is untouched");
+    ffa_close(context);
+}
+
+int main(void)
+{
+    open_with(72, 0, FFA_OK, "the first version's size");
+    open_with(8, 0, FFA_OK, "tag and flags only");
+    open_with((uint32_t)sizeof(ffa_context_opts) + 16, 0, FFA_OK,
+              "a newer program, nothing new set");
+    open_with((uint32_t)sizeof(ffa_context_opts) + 16, 1, FFA_UNSUPPORTED, "a newer option set");
+    open_with(0, 0, FFA_INVALID, "the tag was never set");
+    info_of_an_older_program();
+    return failures ? 1 : 0;
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every template at every corner of its spec, through NVRTC, without a GPU: no spill, no advisory
+ * that costs speed, registers within the budget; and the nvcc line that `ffa compile` prints.
+ */
+#include "support/tmpdir.h"
+#include "support/watch.h"
+
+#include <check.h>
+#include <ffa/ffa.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* What one block's threads may use: 65,536 registers over the block's threads at launch. setmaxnreg
+ * moves them between warpgroups later. */
+static const struct {
+    const char *template_name;
+    const char *settings[3];
+    int32_t registers_max;
+    bool calls; /* printf on the way to a trap: ptxas then serialises wgmma, and says so */
+} corners[] = {
+    { "attention_forward", { "head_dim=64", "dtype=bf16", "debug=0" }, 168, false },
+    { "attention_forward", { "head_dim=64", "dtype=fp16", "debug=0" }, 168, false },
+    { "attention_forward", { "head_dim=128", "dtype=bf16", "debug=0" }, 168, false },
+    { "attention_forward", { "head_dim=128", "dtype=fp16", "debug=0" }, 168, false },
+    { "attention_forward", { "head_dim=64", "dtype=bf16", "debug=1" }, 168, true },
+    { "attention_forward", { "head_dim=64", "dtype=fp16", "debug=1" }, 168, true },
+    { "attention_forward", { "head_dim=128", "dtype=bf16", "debug=1" }, 168, true },
+    { "attention_forward", { "head_dim=128", "dtype=fp16", "debug=1" }, 168, true },
+};
+enum { CORNERS = sizeof corners / sizeof *corners };
+
+static ffa_compile_request request_of(int corner)
+{
+    ffa_compile_request request = FFA_COMPILE_REQUEST_INIT;
+
+    request.template_name = corners[corner].template_name;
+    request.settings = corners[corner].settings;
+    request.setting_count = 3;
+    request.flags = FFA_COMPILE_FORCE;
+    request.arch = "sm_90a";
+    return request;
+}
+
+static ffa_context *open_context(void)
+{
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_context *context;
+
+    ck_assert_msg(ffa_open(&context, FFA_DEVICE_CPU, NULL, &err) == FFA_OK, "%s", err.message);
+    return context;
+}
+
+START_TEST(corner_is_clean)
+{
+    ffa_compile_request request = request_of(_i);
+    ffa_kernel_info info = FFA_KERNEL_INFO_INIT;
+    ffa_context *context = open_context();
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_compiled *compiled;
+
+    ck_assert_msg(ffa_compile(&compiled, context, &request, &err) == FFA_OK, "%s", err.message);
+    ck_assert_int_eq(ffa_compiled_info(compiled, &info, NULL), FFA_OK);
+    printf("%s %s %s %s: %d registers, %d spill bytes, %d advisories, %d bytes shared, %.0f ms\n",
+           request.template_name, request.settings[0], request.settings[1], request.settings[2],
+           (int)info.registers, (int)info.spill_bytes, (int)info.advisory_count,
+           (int)info.shared_bytes, (double)info.compile_us / 1e3);
+    ck_assert_msg(info.registers >= 0 && info.spill_bytes >= 0, "ptxas reported nothing:\n%s",
+                  ffa_compiled_log(compiled));
+    ck_assert_int_le(info.registers, corners[_i].registers_max);
+    ck_assert_msg(info.spill_bytes == 0, "%s", ffa_compiled_log(compiled));
+    if (!corners[_i].calls)
+        ck_assert_msg(info.advisory_count == 0, "%s", ffa_compiled_log(compiled));
+    ck_assert_int_le(info.shared_bytes, 232448);
+    ffa_compiled_destroy(compiled);
+    ffa_close(context);
+}
+END_TEST
+
+/* Every template has corners above. */
+START_TEST(no_template_is_left_out)
+{
+    for (int32_t i = 0; i < ffa_template_count(); i++) {
+        bool found = false;
+
+        for (int c = 0; c < CORNERS; c++)
+            found = found || strcmp(corners[c].template_name, ffa_template_name(i)) == 0;
+        ck_assert_msg(found, "'%s' has no corners", ffa_template_name(i));
+    }
+}
+END_TEST
+
+START_TEST(nvcc_line_compiles)
+{
+    ffa_compile_request request = request_of(0);
+    ffa_context *context = open_context();
+    char *folder = tmpdir_make();
+    char *output = tmpdir_path(folder, "out.cubin");
+    char *command, *bytes;
+    size_t count;
+
+    ck_assert_int_eq(ffa_compile_command(context, &request, FFA_TEST_SOURCE_DIR "/templates",
+                                         output, &command, NULL),
+                     FFA_OK);
+    ck_assert_msg(system(command) == 0, "%s", command);
+    bytes = tmpdir_read(output, &count);
+    ck_assert_uint_gt(count, 1000);
+    ck_assert_mem_eq(bytes,
+                     "\x7f"
+                     "ELF",
+                     4);
+    free(bytes);
+    ffa_free(command);
+    ffa_close(context);
+    free(output);
+    tmpdir_remove(folder);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite;
+    SRunner *runner;
+    TCase *tc;
+    int failed;
+
+    if (!watch_has_nvrtc())
+        return 77;
+    suite = suite_create("templates");
+    tc = tcase_create("templates");
+    tcase_add_loop_test(tc, corner_is_clean, 0, CORNERS);
+    tcase_add_test(tc, no_template_is_left_out);
+    if (system("nvcc --version > /dev/null 2>&1") == 0)
+        tcase_add_test(tc, nvcc_line_compiles);
+    else
+        printf("skipped: nvcc_line_compiles: there is no nvcc\n");
+    tcase_set_timeout(tc, 120);
+    suite_add_tcase(suite, tc);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

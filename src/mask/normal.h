@@ -34,7 +34,8 @@ struct normal {
     int64_t area; /* attended cells */
 };
 
-/* slices: already checked against the shape. */
+/* slices: already checked against the shape. The result does not depend on their order.
+ * Fails with FFA_NOMEM, FFA_UNSUPPORTED (more than 2^26 intervals). */
 ffa_status normal_build(struct normal *out, const ffa_slice *slices, int64_t slice_count,
                         ffa_error *err);
 /* The same, thinning the slices after work_max bands were looked at: for tests, which cannot wait

@@ -271,6 +271,9 @@ START_TEST(normal_check_finds)
     ffa_error err = no_error;
 
     ck_assert_int_eq(normal_check(&normal, &shape, &err), FFA_OK);
+    normal.interval_count++;
+    ck_assert_int_eq(normal_check(&normal, &shape, NULL), FFA_BUG);
+    normal.interval_count--;
     *check_cases[_i].field = check_cases[_i].value;
     ck_assert_int_eq(normal_check(&normal, &shape, &err), FFA_BUG);
     ck_assert_msg(strstr(err.message, check_cases[_i].want) != NULL, "%s: got '%s'",

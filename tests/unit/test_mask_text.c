@@ -265,6 +265,28 @@ START_TEST(json_is_written_one_slice_a_line)
 }
 END_TEST
 
+START_TEST(json_survives_every_allocation_failing)
+{
+    static const char text[] = "{\"seqlen_q\":4,\"seqlen_k\":4,"
+                               "\"kv_heads\":[[[0,4,0,4,1]],[[0,4,0,2,3],[0,1,1,4,0]]]}";
+    ffa_mask *mask;
+    ffa_status rc;
+
+    for (long nth = 1;; nth++) {
+        fault_arm(FAULT_ALLOC, nth);
+        rc = ffa_mask_parse_json(&mask, text, strlen(text), NULL);
+        if (!fault_fired())
+            break;
+        ck_assert_int_eq(rc, FFA_NOMEM);
+        ck_assert_ptr_null(mask);
+    }
+    fault_arm(FAULT_ALLOC, 0);
+    ck_assert_int_eq(rc, FFA_OK);
+    ck_assert_int_eq(ffa_mask_head_count(mask), 2);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
 START_TEST(json_needs_no_terminator)
 {
     static const char text[] = { '{', '"', 's', 'e', 'q', 'l', 'e', 'n', '_', 'q', '"', ':', '1' };
@@ -439,7 +461,8 @@ static const struct {
     { "density", "causal:3", 0, 4000, "6 attended (66.67 %)" },
     { "hardly anything", "varlen-full:1*99999", 0, 4000, "99,999 attended (less than 0.01 %)" },
     { "slices by type", "window:100,left=5,right=5", 0, 6000, "3 slices" },
-    { "a narrow mask", "full:10x10000", 400, 4000, "translate(92 50)" },
+    { "a low mask", "full:10x10000", 400, 4000, "M0 0H400L400 100H0Z" },
+    { "a narrow mask", "full:10000x10", 400, 4000, "M0 0H100L100 400H0Z" },
     { "thousands of documents", "varlen-causal:131*8000", 0, 500000, "8,000 causal" },
     { "more than can be drawn", "varlen-causal:10x11*100000", 0, 3000000, "fill-opacity" },
 };
@@ -456,6 +479,40 @@ START_TEST(svg_is_drawn)
     ck_assert_msg(strstr(svg, svg_cases[_i].want) != NULL, "%s: %.3000s", svg_cases[_i].name, svg);
     ck_assert_msg(strlen(svg) <= svg_cases[_i].bytes_max, "%s: %zu bytes", svg_cases[_i].name,
                   strlen(svg));
+    ffa_free(svg);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* Stripes of keys that every row attends, and slices that begin and end between them: few slices,
+ * but more intervals than are drawn. So the slices are, and where one fails, nothing is. */
+START_TEST(svg_of_many_intervals)
+{
+    ffa_mask_shape shape = { 4096, 4096 };
+    ffa_slice slices[400];
+    ffa_slice_list lists[2] = { { slices, 400 }, { slices, 1 } };
+    ffa_mask *mask;
+    char *svg;
+    ffa_status rc;
+
+    for (int i = 0; i < 200; i++) {
+        slices[i] = (ffa_slice){ 0, 4096, 10 * i, 10 * i + 5, FFA_SLICE_FULL, 0 };
+        slices[200 + i] = (ffa_slice){ 20 * i, 20 * i + 10, 3000, 3100, FFA_SLICE_CAUSAL, 0 };
+    }
+    ck_assert_int_eq(ffa_mask_create_per_head(&mask, &shape, lists, 2, NULL), FFA_OK);
+    ck_assert_int_gt(mask->lists[0].normal.interval_count, 8192);
+    for (long nth = 1;; nth++) {
+        fault_arm(FAULT_ALLOC, nth);
+        rc = ffa_mask_svg(mask, 0, 0, &svg, NULL);
+        if (!fault_fired())
+            break;
+        ck_assert_int_eq(rc, FFA_NOMEM);
+        ck_assert_ptr_null(svg);
+    }
+    fault_arm(FAULT_ALLOC, 0);
+    ck_assert_int_eq(rc, FFA_OK);
+    ck_assert_ptr_nonnull(strstr(svg, "M0 0H0.78L0.78 640H0ZM1.56 0H"));
+    ck_assert_ptr_nonnull(strstr(svg, "kv head 0 of 2"));
     ffa_free(svg);
     ffa_mask_destroy(mask);
 }
@@ -537,12 +594,14 @@ int main(void)
     tcase_add_loop_test(tc, bad_json_is_refused, 0, COUNT_OF(bad_json));
     tcase_add_test(tc, json_goes_round);
     tcase_add_test(tc, json_is_written_one_slice_a_line);
+    tcase_add_test(tc, json_survives_every_allocation_failing);
     tcase_add_test(tc, json_needs_no_terminator);
     tcase_add_test(tc, null_arguments);
     tcase_add_test(tc, a_file_is_read);
     tcase_add_loop_test(tc, text_picture_is_drawn, 0, COUNT_OF(text_pictures));
     tcase_add_test(tc, text_picture_matches_the_cells);
     tcase_add_loop_test(tc, svg_is_drawn, 0, COUNT_OF(svg_cases));
+    tcase_add_test(tc, svg_of_many_intervals);
     tcase_add_test(tc, pictures_check_their_arguments);
     tcase_add_loop_test(tc, every_allocation_may_fail, 0, COUNT_OF(fault_masks));
     suite_add_tcase(suite, tc);

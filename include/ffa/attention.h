@@ -28,9 +28,10 @@ extern "C" {
 typedef struct ffa_plan ffa_plan;
 
 /* Build the plan of `mask` for the tiles of `kernels`. Host only; the mask may be destroyed after.
- * Fails with FFA_INVALID, FFA_NOMEM. Thread: any. Blocks: host work, about 1 ms for 1,000 slices. */
-FFA_API ffa_status ffa_plan_create(ffa_plan **out, const ffa_kernels *kernels,
-                                   const ffa_mask *mask, ffa_error *err);
+ * Fails with FFA_INVALID, FFA_NOMEM. Thread: any. Blocks: host work, about 1 ms for 1,000 slices.
+ */
+FFA_API ffa_status ffa_plan_create(ffa_plan **out, const ffa_kernels *kernels, const ffa_mask *mask,
+                                   ffa_error *err);
 FFA_API void ffa_plan_destroy(ffa_plan *plan);
 
 typedef struct ffa_plan_info {
@@ -43,13 +44,16 @@ typedef struct ffa_plan_info {
     int64_t area;           /* attended cells for one head */
     int64_t upload_bytes;   /* size of the device buffer */
 } ffa_plan_info;
-#define FFA_PLAN_INFO_INIT { .struct_size = (uint32_t)sizeof(ffa_plan_info) }
+#define FFA_PLAN_INFO_INIT                                                                         \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_plan_info)                                             \
+    }
 FFA_API ffa_status ffa_plan_info_get(const ffa_plan *plan, ffa_plan_info *info, ffa_error *err);
 
 /* Enqueue the copy of the plan to `buffer` (memory of the kernels' device, upload_bytes, 16-byte
  * aligned), which must stay until the last call that uses the plan has finished. Must precede
- * ffa_forward on a GPU; on the CPU it is a no-op and `buffer` may be NULL. FFA_INVALID while `stream` is capturing.
- * Thread: one at a time per plan. */
+ * ffa_forward on a GPU; on the CPU it is a no-op and `buffer` may be NULL. FFA_INVALID while
+ * `stream` is capturing. Thread: one at a time per plan. */
 FFA_API ffa_status ffa_plan_upload(ffa_plan *plan, const ffa_kernels *kernels, void *buffer,
                                    ffa_stream stream, ffa_error *err);
 
@@ -67,16 +71,19 @@ typedef struct ffa_tensor {
 
 typedef struct ffa_forward_args {
     uint32_t struct_size;
-    int32_t heads_q;     /* a multiple of heads_kv */
+    int32_t heads_q; /* a multiple of heads_kv */
     int32_t heads_kv;
     float softmax_scale; /* 0: 1 / sqrt(head_dim) */
     ffa_tensor q, k, v;  /* inputs; device memory on a GPU context, host memory on the CPU's */
     ffa_tensor out;
-    ffa_tensor lse;      /* fp32 */
-    int32_t sm_margin;   /* SMs left free for others; 0 to sm_count - 1 */
+    ffa_tensor lse;    /* fp32 */
+    int32_t sm_margin; /* SMs left free for others; 0 to sm_count - 1 */
     int32_t pad_;
 } ffa_forward_args;
-#define FFA_FORWARD_ARGS_INIT { .struct_size = (uint32_t)sizeof(ffa_forward_args) }
+#define FFA_FORWARD_ARGS_INIT                                                                      \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_forward_args)                                          \
+    }
 
 /* Workspace of one call in flight. One workspace a concurrent call. */
 FFA_API ffa_status ffa_workspace_bytes(const ffa_kernels *kernels, const ffa_plan *plan,

@@ -35,10 +35,10 @@ typedef enum ffa_log_level {
 typedef void (*ffa_log_fn)(void *user, ffa_log_level level, const char *module, const char *line);
 
 enum {
-    FFA_OPEN_NEVER_COMPILE = 1u << 0, /* a kernel found in no layer is FFA_NOT_FOUND */
+    FFA_OPEN_NEVER_COMPILE = 1u << 0,   /* a kernel found in no layer is FFA_NOT_FOUND */
     FFA_OPEN_EXACT_TOOLCHAIN = 1u << 1, /* only kernels built by the NVRTC that would be used now */
-    FFA_OPEN_CPU_FP64 = 1u << 2,      /* the CPU backend accumulates in fp64 instead of fp32 */
-    FFA_OPEN_CACHE_READONLY = 1u << 3 /* never write the store */
+    FFA_OPEN_CPU_FP64 = 1u << 2,        /* the CPU backend accumulates in fp64 instead of fp32 */
+    FFA_OPEN_CACHE_READONLY = 1u << 3   /* never write the store */
 };
 
 /* Zero means "the default" for every field, so a zeroed tail is always valid. */
@@ -52,10 +52,13 @@ typedef struct ffa_context_opts {
     const char *nccl_path;     /* NULL: searched for */
     ffa_log_fn log;            /* NULL: silent */
     void *log_user;
-    uint32_t cpu_threads;      /* CPU backend; 0: one per core */
+    uint32_t cpu_threads; /* CPU backend; 0: one per core */
     uint32_t pad_;
 } ffa_context_opts;
-#define FFA_CONTEXT_OPTS_INIT { .struct_size = (uint32_t)sizeof(ffa_context_opts) }
+#define FFA_CONTEXT_OPTS_INIT                                                                      \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_context_opts)                                          \
+    }
 
 /*
  * Open a context.
@@ -76,8 +79,8 @@ FFA_API void ffa_close(ffa_context *context);
 /* What a context found. */
 typedef struct ffa_context_info {
     uint32_t struct_size;
-    int32_t device;        /* CUDA ordinal, or FFA_DEVICE_CPU */
-    int32_t sm_count;      /* 0 on the CPU */
+    int32_t device;   /* CUDA ordinal, or FFA_DEVICE_CPU */
+    int32_t sm_count; /* 0 on the CPU */
     int32_t cpu_threads;
     char device_name[128]; /* "NVIDIA H200", or "cpu" */
     char arch[16];         /* "sm_90a"; on the CPU, too, what is compiled by default */
@@ -86,7 +89,10 @@ typedef struct ffa_context_info {
     char store_path[256];  /* empty: memory only */
     char store_state[160]; /* "ok", "memory only", or why the store is not used */
 } ffa_context_info;
-#define FFA_CONTEXT_INFO_INIT { .struct_size = (uint32_t)sizeof(ffa_context_info) }
+#define FFA_CONTEXT_INFO_INIT                                                                      \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_context_info)                                          \
+    }
 
 FFA_API ffa_status ffa_context_info_get(ffa_context *context, ffa_context_info *info,
                                         ffa_error *err);
@@ -99,17 +105,20 @@ FFA_API ffa_status ffa_context_open_compiler(ffa_context *context, ffa_error *er
 typedef struct ffa_context_stats {
     uint32_t struct_size;
     uint32_t pad_;
-    uint64_t hits_table;    /* answered from the memory table */
-    uint64_t hits_store;    /* answered from the store */
-    uint64_t misses;        /* found in no layer */
-    uint64_t compiles;      /* NVRTC runs that succeeded */
+    uint64_t hits_table; /* answered from the memory table */
+    uint64_t hits_store; /* answered from the store */
+    uint64_t misses;     /* found in no layer */
+    uint64_t compiles;   /* NVRTC runs that succeeded */
     uint64_t compile_fails;
-    uint64_t compile_us;    /* time spent compiling */
-    uint64_t store_bad;     /* entries refused: length, hash or record did not match */
-    uint64_t store_errors;  /* store operations that failed */
+    uint64_t compile_us;   /* time spent compiling */
+    uint64_t store_bad;    /* entries refused: length, hash or record did not match */
+    uint64_t store_errors; /* store operations that failed */
     uint64_t forward_calls;
 } ffa_context_stats;
-#define FFA_CONTEXT_STATS_INIT { .struct_size = (uint32_t)sizeof(ffa_context_stats) }
+#define FFA_CONTEXT_STATS_INIT                                                                     \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_context_stats)                                         \
+    }
 
 FFA_API ffa_status ffa_context_stats_get(ffa_context *context, ffa_context_stats *stats,
                                          ffa_error *err);

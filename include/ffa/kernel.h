@@ -38,21 +38,24 @@ FFA_API const char *ffa_layer_text(ffa_layer layer);
 /* What is known of a compiled kernel. */
 typedef struct ffa_kernel_info {
     uint32_t struct_size;
-    int32_t registers;       /* a thread, as ptxas reports; -1: it reported none */
-    int32_t shared_bytes;    /* static + dynamic a block */
-    int32_t spill_bytes;     /* stores + loads; -1: ptxas reported none */
-    int32_t advisory_count;  /* ptxas advisories that cost speed (C7504 ... C7519) */
-    int32_t threads;         /* a block */
+    int32_t registers;      /* a thread, as ptxas reports; -1: it reported none */
+    int32_t shared_bytes;   /* static + dynamic a block */
+    int32_t spill_bytes;    /* stores + loads; -1: ptxas reported none */
+    int32_t advisory_count; /* ptxas advisories that cost speed (C7504 ... C7519) */
+    int32_t threads;        /* a block */
     int64_t cubin_bytes;
-    int64_t compile_us;      /* what compiling cost, whoever did it */
-    int64_t resolve_us;      /* what this look-up cost */
+    int64_t compile_us; /* what compiling cost, whoever did it */
+    int64_t resolve_us; /* what this look-up cost */
     ffa_layer layer;
-    char key[33];            /* XXH3-128, canonical, hexadecimal */
-    char toolchain[47];      /* "nvrtc 13.0 <build>" */
+    char key[33];       /* XXH3-128, canonical, hexadecimal */
+    char toolchain[47]; /* "nvrtc 13.0 <build>" */
     char template_name[32];
     char arch[16];
 } ffa_kernel_info;
-#define FFA_KERNEL_INFO_INIT { .struct_size = (uint32_t)sizeof(ffa_kernel_info) }
+#define FFA_KERNEL_INFO_INIT                                                                       \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_kernel_info)                                           \
+    }
 
 /* ---- one kernel by name: what `ffa compile` does; needs no GPU ---- */
 
@@ -64,9 +67,12 @@ typedef struct ffa_compile_request {
     const char *template_name;   /* "attention_forward" */
     const char *const *settings; /* [setting_count] "name=value"; the rest takes its default */
     int64_t setting_count;
-    const char *arch;            /* "sm_90a"; NULL: the context's */
+    const char *arch; /* "sm_90a"; NULL: the context's */
 } ffa_compile_request;
-#define FFA_COMPILE_REQUEST_INIT { .struct_size = (uint32_t)sizeof(ffa_compile_request) }
+#define FFA_COMPILE_REQUEST_INIT                                                                   \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_compile_request)                                       \
+    }
 
 enum {
     FFA_COMPILE_FORCE = 1u << 0, /* compile even where a layer has it; do not store */
@@ -131,9 +137,13 @@ typedef struct ffa_attention_spec {
     int32_t tile_n;   /* keys a block; 0: chosen */
 } ffa_attention_spec;
 enum {
-    FFA_SPEC_DEBUG = 1u << 0 /* kernels whose barriers trap after about a second and name themselves */
+    FFA_SPEC_DEBUG =
+        1u << 0 /* kernels whose barriers trap after about a second and name themselves */
 };
-#define FFA_ATTENTION_SPEC_INIT { .struct_size = (uint32_t)sizeof(ffa_attention_spec) }
+#define FFA_ATTENTION_SPEC_INIT                                                                    \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_attention_spec)                                        \
+    }
 
 /*
  * Resolve a spec's kernels: look up or compile, then load.

@@ -78,10 +78,11 @@ void log_line(const struct log *log, ffa_log_level level, const char *module, co
 
 /* ---- clock ---- */
 
-int64_t clock_us(void);       /* monotonic */
-int64_t clock_unix_s(void);   /* wall clock */
+int64_t clock_us(void);     /* monotonic */
+int64_t clock_unix_s(void); /* wall clock */
 
-/* ---- fault points: tests make the nth call of a kind fail. Compiled to 0 without FFA_FAULTS ---- */
+/* ---- fault points: tests make the nth call of a kind fail. Compiled to 0 without FFA_FAULTS ----
+ */
 
 enum fault_kind { FAULT_ALLOC, FAULT_FILE, FAULT_SQLITE, FAULT_NVRTC, FAULT_GPU, FAULT_COUNT };
 

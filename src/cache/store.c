@@ -207,11 +207,10 @@ out:
     return rc;
 }
 
-/* A whole, empty store in a new file. */
-static ffa_status write_new(struct store *store, const char *name, ffa_error *err)
+/* A whole, empty store in a new file; `name` ends in XXXXXX and is filled in. */
+static ffa_status write_new(struct store *store, char *name, ffa_error *err)
 {
-    int file = fault_here(FAULT_FILE) ? (errno = EIO, -1)
-                                      : open(name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+    int file = fault_here(FAULT_FILE) ? (errno = EIO, -1) : mkostemp(name, O_CLOEXEC);
     ffa_status rc;
 
     if (file < 0)
@@ -230,11 +229,10 @@ out:
 /* replace: an empty file is in the way. */
 static ffa_status make_store(struct store *store, bool replace, ffa_error *err)
 {
-    static atomic_uint serial;
     struct text name = { 0 };
     ffa_status rc;
 
-    text_add(&name, "%s.new-%ld-%u", store->path, (long)getpid(), atomic_fetch_add(&serial, 1));
+    text_add(&name, "%s.new-XXXXXX", store->path);
     if (name.failed) {
         text_finish(&name);
         return error_nomem(err, "a path");
@@ -393,8 +391,15 @@ static ffa_status attach(struct store *store, ffa_error *err)
         if (rc != FFA_OK)
             break;
         rc = open_store(store, &file, &why);
-        if (rc == FFA_OK || store->mode != STORE_READWRITE || !is_damage(&why))
+        if (rc == FFA_OK || !is_damage(&why))
             break;
+        if (store->mode != STORE_READWRITE) {
+            aside = why;
+            rc = error_fail(&why, FFA_CACHE, aside.native,
+                            "%.400s; if it is a store, remove it: kernels are built again",
+                            aside.message);
+            break;
+        }
         rc = put_aside(store, &file, &aside);
         if (rc != FFA_OK) {
             why = aside;

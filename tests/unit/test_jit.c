@@ -379,6 +379,17 @@ START_TEST(another_library_is_not_nvrtc)
 }
 END_TEST
 
+START_TEST(old_nvrtc_is_refused)
+{
+    struct jit *jit = open_jit(FIXTURES "trivial", FFA_TEST_FAKE_NVRTC);
+    ffa_error err = { FFA_OK, 0, "" };
+
+    ck_assert_int_eq(jit_open_compiler(jit, &err), FFA_UNSUPPORTED);
+    ck_assert_msg(strstr(err.message, "is 12.1, older than 12.8"), "%s", err.message);
+    jit_destroy(jit);
+}
+END_TEST
+
 START_TEST(templates_dir_must_be_readable)
 {
     ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
@@ -476,6 +487,7 @@ int main(void)
     tcase_add_test(report, first_error_is_short);
     tcase_add_test(compile, missing_nvrtc_is_a_sentence);
     tcase_add_test(compile, another_library_is_not_nvrtc);
+    tcase_add_test(compile, old_nvrtc_is_refused);
     tcase_add_test(compile, templates_dir_must_be_readable);
     has_nvrtc = watch_has_nvrtc();
     if (has_nvrtc) {

@@ -956,6 +956,11 @@ START_TEST(maintenance_refuses)
     ck_assert_int_eq(verdict.bad, 0);
     ffa_cache_close(cache);
     ffa_cache_close(NULL);
+    damage_cut_half();
+    ck_assert_int_eq(ffa_cache_open(&cache, path, 0, &err), FFA_CACHE);
+    ck_assert_msg(strstr(err.message, "malformed; if it is a store, remove it"), "%s", err.message);
+    ck_assert_int_eq(unlink(path), 0);
+    fill(1);
     damage_newer();
     ck_assert_int_eq(ffa_cache_open(&cache, path, 0, &err), FFA_CACHE);
     ck_assert_msg(strstr(err.message, "schema 2"), "%s", err.message);

@@ -309,15 +309,21 @@ START_TEST(mask_cases_match_the_oracle)
 {
     const struct attention_shape *shape = &layouts[_i];
 
-    for (int64_t i = 0; i < cases.count; i++) {
-        ffa_mask *mask = mask_of(&cases.at[i]);
+    long long done = 0;
 
+    for (int64_t i = 0; i < cases.count; i++) {
+        ffa_mask *mask;
+
+        /* Filling hundreds of MB on the host would take most of the time: few heads are enough. */
+        if (cases.at[i].shape.seqlen_q > 16384 && shape->heads_q > 4)
+            continue;
+        mask = mask_of(&cases.at[i]);
         run_random(cases.at[i].name, mask, *shape, (uint64_t)(1000 * _i + i));
         ffa_mask_destroy(mask);
+        done++;
     }
-    printf("  %lld mask cases, heads %d:%d, head_dim %d, %s\n", (long long)cases.count,
-           shape->heads_q, shape->heads_kv, shape->head_dim,
-           shape->dtype == FFA_BF16 ? "bf16" : "fp16");
+    printf("  %lld mask cases, heads %d:%d, head_dim %d, %s\n", done, shape->heads_q,
+           shape->heads_kv, shape->head_dim, shape->dtype == FFA_BF16 ? "bf16" : "fp16");
 }
 END_TEST
 
@@ -608,16 +614,15 @@ static const struct {
     { "row_count of a tile", mutate_rows },
 };
 
-/* A check that cannot fail proves nothing: one bound of the plan off, and it must. Scores are made
- * even (small q), so that each key of a short row counts. */
+/* A check that cannot fail proves nothing: one bound of the plan off, and it must. */
 START_TEST(a_wrong_bound_is_seen)
 {
-    ffa_mask *mask = parse("causal:100");
+    ffa_mask *mask = parse("causal:256");
     struct attention_shape shape = layouts[0];
     struct rng rng = { 8 };
     struct device_call call;
 
-    shape.mask = (ffa_mask_shape){ 100, 100 };
+    shape.mask = (ffa_mask_shape){ 256, 256 };
     call_init(&call, &shape, &rng);
     call_send_inputs(&call);
     attempt_run(&call, &(struct attempt){ .name = mutations[_i].name,

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Check and time many variants of the forward kernel in one run, beside cuDNN: the kernel engineer's loop.
+"""Check and time the forward kernel beside cuDNN, in one run: the library, or many variants of the template.
 
-  bench/variants.py build OUT SPEC [SPEC ...]     here, no GPU: compile with nvcc; SPEC is head_dim=128,tile_n=176,...
-  bench/variants.py run   OUT [--seqlens ...] [--masks ...] [--heads 64:8] [--no-check]   on the GPU (PyTorch, driver)
+  bench/bench_attention.py build OUT SPEC [SPEC ...]   no GPU needed: compile with nvcc; SPEC is head_dim=128,tile_n=176,...
+  bench/bench_attention.py run   OUT [--seqlens ...] [--masks ...] [--heads 64:8] [--no-check]        PyTorch and a GPU
+  bench/bench_attention.py run --library build/libffa.so [--head-dims 64,128] [--dtypes bf16,fp16] [...]
 
-`run` launches the cubins directly through the driver with plans made here (one interval a row), so a change of
-templates/ is measured without the library. Unit U: cuDNN SDPA on the full mask at that length, same run. Every
-variant is checked first: sampled rows against fp64 on fresh random inputs, poisoned outputs, two runs bitwise equal.
+`run OUT` launches cubins directly through the driver with plans made here (one interval a row), so a change of
+templates/ is measured without the library; `run --library` times ffa_forward. Unit U: cuDNN SDPA on the full mask at
+that length, same run. FLOPs: 4 * area * heads * head_dim. A figure is the median over groups of back-to-back calls
+between CUDA events. Everything is checked first: sampled rows against fp64 on fresh random inputs, poisoned outputs,
+two runs bitwise equal. --json writes a results file.
 """
 import argparse, ctypes as C, json, math, os, re, subprocess, sys
 
@@ -45,6 +48,61 @@ class Args(C.Structure):
                 ("out_token_stride", C.c_longlong), ("out_head_stride", C.c_longlong), ("lse_token_stride", C.c_longlong),
                 ("lse_head_stride", C.c_longlong), ("scale_log2", C.c_float), ("work_count", C.c_int), ("tile_count", C.c_int),
                 ("heads_q", C.c_int), ("group", C.c_int), ("section_heads", C.c_int), ("list_per_kv_head", C.c_int), ("pad", C.c_int * 5)]
+
+
+class Tensor(C.Structure):
+    _fields_ = [("data", C.c_void_p), ("token_stride", C.c_int64), ("head_stride", C.c_int64)]
+
+
+class Error(C.Structure):
+    _fields_ = [("status", C.c_int), ("native", C.c_int32), ("message", C.c_char * 496)]
+
+
+class ForwardArgs(C.Structure):
+    _fields_ = [("struct_size", C.c_uint32), ("heads_q", C.c_int32), ("heads_kv", C.c_int32), ("softmax_scale", C.c_float)] + \
+               [(n, Tensor) for n in ("q", "k", "v", "out", "lse")] + [("sm_margin", C.c_int32), ("pad", C.c_int32)]
+
+
+class Spec(C.Structure):
+    _fields_ = [("struct_size", C.c_uint32), ("dtype", C.c_int), ("head_dim", C.c_int32), ("flags", C.c_uint32), ("tile_m", C.c_int32), ("tile_n", C.c_int32)]
+
+
+class PlanInfo(C.Structure):
+    _fields_ = [("struct_size", C.c_uint32), ("tile_m", C.c_int32), ("tile_n", C.c_int32), ("tile_count", C.c_int32)] + \
+               [(n, C.c_int64) for n in ("sweep_count", "block_count", "partial_blocks", "area", "upload_bytes")]
+
+
+class Library:
+    """libffa through ctypes, one context."""
+
+    def __init__(self, path):
+        self.lib, self.context, self.kernels, self.keep = C.CDLL(path), C.c_void_p(), {}, []
+        self.call("ffa_open", C.byref(self.context), 0, None)
+
+    def call(self, name, *args):
+        err = Error()
+        if getattr(self.lib, name)(*args, C.byref(err)):
+            sys.exit(f"{name}: {err.message.decode()}")
+
+    def forward(self, mask, head_dim, dtype, args, torch):
+        """A function that enqueues one call; kernels, plan and workspace are made here."""
+        spec = Spec(C.sizeof(Spec), dtype, head_dim, 0, 0, 0)
+        if (head_dim, dtype) not in self.kernels:
+            kernels = C.c_void_p()
+            self.call("ffa_kernels_create", C.byref(kernels), self.context, C.byref(spec))
+            self.kernels[head_dim, dtype] = kernels
+        kernels, m, plan, info = self.kernels[head_dim, dtype], C.c_void_p(), C.c_void_p(), PlanInfo(C.sizeof(PlanInfo))
+        slices = (C.c_int64 * (5 * len(mask["types"])))(*(x for q, k, t in zip(mask["q_ranges"], mask["k_ranges"], mask["types"]) for x in (*q, *k, t)))
+        self.call("ffa_mask_create", C.byref(m), (C.c_int64 * 2)(mask["seqlen"], mask["seqlen"]), slices, C.c_int64(len(mask["types"])))
+        self.call("ffa_plan_create", C.byref(plan), kernels, m)
+        self.call("ffa_plan_info_get", plan, C.byref(info))
+        buffer, workspace = (torch.empty(n, dtype=torch.uint8, device="cuda") for n in (info.upload_bytes, 1024))
+        stream = C.c_void_p(torch.cuda.current_stream().cuda_stream)
+        self.call("ffa_plan_upload", plan, kernels, C.c_void_p(buffer.data_ptr()), stream)
+        self.call("ffa_workspace_init", kernels, C.c_void_p(workspace.data_ptr()), C.c_int64(1024), stream)
+        self.keep = [buffer, workspace]
+        self.lib.ffa_mask_destroy(m)
+        return lambda: self.call("ffa_forward", kernels, plan, C.byref(args), C.c_void_p(workspace.data_ptr()), stream)
 
 
 def intervals(np, mask):
@@ -102,8 +160,12 @@ def run(opts):
     HQ, HK = map(int, opts.heads.split(":"))
     masks = json.load(open(opts.cases))["bench_masks"]
     names, seqlens = opts.masks.split(","), [int(s) for s in opts.seqlens.split(",")]
-    variants = [v for v in json.load(open(os.path.join(opts.out, "variants.json"))) if re.search(opts.only, v["name"])]
-    for v in variants:
+    if opts.library:
+        library = Library(opts.library)
+        variants = [dict(name="libffa", spec=dict(head_dim=int(d), dtype=dict(bf16=1, fp16=2)[t])) for d in opts.head_dims.split(",") for t in opts.dtypes.split(",")]
+    else:
+        variants = [v for v in json.load(open(os.path.join(opts.out, "variants.json"))) if re.search(opts.only, v["name"])]
+    for v in [] if opts.library else variants:
         mod, v["fn"] = C.c_void_p(), C.c_void_p()
         ok(cuda.cuModuleLoad(C.byref(mod), os.path.join(opts.out, v["cubin"]).encode()))
         ok(cuda.cuModuleGetFunction(C.byref(v["fn"]), mod, b"attention_forward"))
@@ -132,6 +194,28 @@ def run(opts):
             b.record(); torch.cuda.synchronize(); out.append(a.elapsed_time(b) / per)
         return st.median(out)
 
+    def launch_library(mask, dim, dtype, q, k, v, out, lse):
+        view = lambda t: Tensor(t.data_ptr(), t.stride(0), t.stride(1))
+        args = ForwardArgs(C.sizeof(ForwardArgs), HQ, HK, 0.0, view(q), view(k), view(v), view(out), view(lse), 0, 0)
+        return library.forward(mask, dim, dtype, args, torch)
+
+    def launch_variant(var, lo, hi, q, k, v, out, lse):
+        s, (n, _, dim) = var["spec"], q.shape
+        tm, tn = 64 * s["consumers"], s["tile_n"]
+        T, S, B = (torch.from_numpy(x).cuda() for x in plan(np, lo, hi, tm, tn, not opts.no_cuts))
+        args_raw = (C.c_ubyte * (C.sizeof(Args) + 64))(); args = Args.from_address((C.addressof(args_raw) + 63) // 64 * 64)
+        for field, t, rows in (("q", q, tm), ("k", k, tn), ("v", v, tn)):
+            tensor_map(C.addressof(args) + getattr(Args, field).offset, t, rows, s["dtype"] == 2)
+        args.out, args.lse, args.tiles, args.sweeps, args.bands = (x.data_ptr() for x in (out, lse, T, S, B))
+        args.counters, args.out_token_stride, args.out_head_stride = counters.data_ptr(), HQ * dim, dim
+        args.lse_token_stride, args.lse_head_stride, args.scale_log2 = HQ, 1, 1.4426950408889634 / math.sqrt(dim)
+        args.tile_count, args.heads_q, args.group = len(T), HQ, HQ // HK
+        args.work_count = len(T) * HQ
+        args.section_heads = min(HQ, max(1, (32 << 20) // (n * dim * 4)) * (HQ // HK))
+        params, keep = (C.c_void_p * 1)(C.addressof(args)), (args_raw, T, S, B)
+        stream = C.c_void_p(torch.cuda.current_stream().cuda_stream)
+        return lambda keep=keep: ok(cuda.cuLaunchKernel(var["fn"], min(sms, args.work_count), 1, 1, 128 * (s["consumers"] + 1), 1, 1, var["smem"], stream, params, None))
+
     counters = torch.zeros(64, dtype=torch.int32, device="cuda")
     results, failed = [], False
     for n in seqlens:
@@ -158,21 +242,8 @@ def run(opts):
                         if name == "causal":
                             line.append(f"causal {flops / timed(lambda: peer(True)) / 1e9:.0f}")
                     for var in [x for x in variants if x["spec"]["head_dim"] == dim and x["spec"]["dtype"] == dtype]:
-                        s = var["spec"]; tm, tn = 64 * s["consumers"], s["tile_n"]
-                        T, S, B = (torch.from_numpy(x).cuda() for x in plan(np, lo, hi, tm, tn, not opts.no_cuts))
                         out = torch.full_like(q, float("nan")); lse = torch.full((n, HQ), float("nan"), device="cuda")
-                        args_raw = (C.c_ubyte * (C.sizeof(Args) + 64))(); args = Args.from_address((C.addressof(args_raw) + 63) // 64 * 64)
-                        for field, t, rows in (("q", q, tm), ("k", k, tn), ("v", v_, tn)):
-                            tensor_map(C.addressof(args) + getattr(Args, field).offset, t, rows, dtype == 2)
-                        args.out, args.lse, args.tiles, args.sweeps, args.bands = (x.data_ptr() for x in (out, lse, T, S, B))
-                        args.counters, args.out_token_stride, args.out_head_stride = counters.data_ptr(), HQ * dim, dim
-                        args.lse_token_stride, args.lse_head_stride, args.scale_log2 = HQ, 1, 1.4426950408889634 / math.sqrt(dim)
-                        args.tile_count, args.heads_q, args.group = len(T), HQ, HQ // HK
-                        args.work_count = len(T) * HQ
-                        args.section_heads = min(HQ, max(1, (32 << 20) // (n * dim * 4)) * (HQ // HK))
-                        params = (C.c_void_p * 1)(C.addressof(args)); threads = 128 * (s["consumers"] + 1)
-                        stream = C.c_void_p(torch.cuda.current_stream().cuda_stream)
-                        launch = lambda: ok(cuda.cuLaunchKernel(var["fn"], min(sms, args.work_count), 1, 1, threads, 1, 1, var["smem"], stream, params, None))
+                        launch = launch_library(mask, dim, dtype, q, k, v_, out, lse) if opts.library else launch_variant(var, lo, hi, q, k, v_, out, lse)
                         error = ""
                         if not opts.no_check:
                             launch(); torch.cuda.synchronize()
@@ -196,7 +267,11 @@ def run(opts):
                         line.append(f"{var['name']} {tf:.0f}" + (f" ({tf / base:.3f} U)" if base else "") + error)
                 print(f"{name:22s} {n:7d} d{dim}: " + "\n    ".join(line), flush=True)
     if opts.json:
-        json.dump(results, open(opts.json, "w"))
+        import datetime
+        head = dict(device=torch.cuda.get_device_name(0), driver=subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True).stdout.strip(),
+                    cudnn=torch.backends.cudnn.version(), torch=torch.__version__, commit=opts.commit, date=str(datetime.date.today()), heads=opts.heads, command=" ".join(["bench/bench_attention.py"] + sys.argv[1:]))
+        with open(opts.json, "w") as f:
+            f.write("\n".join(json.dumps(x) for x in [head] + results) + "\n")
     sys.exit(1 if failed else 0)
 
 
@@ -205,9 +280,10 @@ if __name__ == "__main__":
         build(sys.argv[2], sys.argv[3:])
     elif len(sys.argv) > 2 and sys.argv[1] == "run":
         ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-        ap.add_argument("out"); ap.add_argument("--seqlens", default="4096,16384,65536"); ap.add_argument("--masks", default="full,causal")
+        ap.add_argument("out", nargs="?", default=""); ap.add_argument("--library", default="")
+        ap.add_argument("--head-dims", default="128"); ap.add_argument("--dtypes", default="bf16"); ap.add_argument("--seqlens", default="4096,16384,65536"); ap.add_argument("--masks", default="full,causal")
         ap.add_argument("--heads", default="64:8"); ap.add_argument("--cases", default=os.path.join(HERE, "..", "tests", "data", "masks.json"))
-        ap.add_argument("--no-check", action="store_true"); ap.add_argument("--no-cuts", action="store_true"); ap.add_argument("--json", default="")
+        ap.add_argument("--commit", default="", help="recorded in the results file"); ap.add_argument("--no-check", action="store_true"); ap.add_argument("--no-cuts", action="store_true"); ap.add_argument("--json", default="")
         ap.add_argument("--data", default="normal", choices=["normal", "spiky"]); ap.add_argument("--only", default=""); ap.add_argument("--repeat", type=int, default=15); ap.add_argument("--budget-ms", type=float, default=300)
         ap.add_argument("--no-peer", dest="peer", action="store_false")
         run(ap.parse_args(sys.argv[2:]))

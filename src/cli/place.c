@@ -152,13 +152,13 @@ bool cli_never_compile(const char **bad)
     return false;
 }
 
-/* The library's log: warnings always, the rest with --verbose. */
+/* The library's log: warnings always, the rest with --verbose. An error is the command's to say. */
 static void print_log(void *user, ffa_log_level level, const char *module, const char *line)
 {
     static const char *const names[] = { "error", "warning", "info", "debug" };
     const struct cli *cli = user;
 
-    if (level > FFA_LOG_WARNING && !cli->verbose)
+    if (level != FFA_LOG_WARNING && !cli->verbose)
         return;
     (void)fprintf(stderr, "ffa: %s: %s: %s\n", names[level <= FFA_LOG_DEBUG ? level : 3], module,
                   line);

@@ -317,7 +317,7 @@ static void print_result(const struct run_case *run, const ffa_context_info *inf
                  " cells\n",
                  shape->tokens_q, shape->tokens_k, shape->heads_q, shape->heads_kv, shape->head_dim,
                  run_dtype_name(shape->dtype), ffa_mask_area(run->mask, -1));
-    (void)printf("time     %.3f ms, %.3f TFLOP/s", (double)result->ms_median,
+    (void)printf("time     %.3f ms, %.3g TFLOP/s", (double)result->ms_median,
                  run_case_flops(run) / ((double)result->ms_median * 1e9));
     if (options->wants_time)
         (void)printf(" (median of %" PRId64 "; %.3f ms at best)", options->repeat,

@@ -1,0 +1,16 @@
+# shellcheck shell=sh
+t compile
+t compile nonsense --arch sm_90a
+t compile attention_forward head_dim=96 --arch sm_90a
+t compile attention_forward head_dim=100000 --arch sm_90a
+t compile attention_forward dtype=int8 --arch sm_90a
+t compile attention_forward colour=1 --arch sm_90a
+t compile attention_forward head_dim --arch sm_90a
+t compile attention_forward --arch sm_80
+t compile attention_forward --arch nonsense --json
+t compile attention_forward --arch sm_90a --templates no/such/folder
+t compile attention_forward --arch sm_90a --emit elf x
+t compile attention_forward --arch sm_90a --nvrtc no/such/libnvrtc.so
+FFA_JIT=never t compile attention_forward --arch sm_90a
+FFA_JIT=sometimes t compile attention_forward --arch sm_90a
+t compile attention_forward --arch sm_90a --print

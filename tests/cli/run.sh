@@ -1,0 +1,95 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# usage: run.sh FFA SOURCE NAME [--accept]
+# Runs tests/cli/NAME.sh in a fresh folder and compares its transcript with NAME.exact, or line by
+# line with the patterns of NAME.glob ('*' and '?'). --accept rewrites NAME.exact.
+#
+# A case is a list of calls of t: "t mask area causal:8" prints the command, what it said on stdout
+# and (marked with '!') on stderr, and its exit status where that is not 0.
+set -eu
+FFA=$1
+SOURCE=$2
+name=$3
+here=$SOURCE/tests/cli
+WORK=$(mktemp -d)
+trap 'rm -rf "$WORK"' EXIT
+export FFA SOURCE WORK
+
+# The user's own settings have no say here.
+unset FFA_JIT XDG_CACHE_HOME || true
+export HOME="$WORK" TMPDIR="$WORK" FFA_CACHE_DIR="$WORK/store"
+
+t() {
+    echo "\$ ffa $*"
+    status=0
+    "$FFA" "$@" > "$WORK/.out" 2> "$WORK/.err" || status=$?
+    cat "$WORK/.out"
+    sed 's/^/! /' "$WORK/.err"
+    if [ $status != 0 ]; then echo "exit $status"; fi
+}
+
+# A reason to skip the whole case.
+skip() {
+    echo "skipped: $1" > "$WORK/.skip"
+    exit 77
+}
+
+set +e
+(
+    set -eu
+    cd "$WORK"
+    # shellcheck disable=SC1090 # one of several
+    . "$here/$name.sh"
+) > "$WORK/.transcript"
+status=$?
+set -e
+if [ $status = 77 ]; then
+    cat "$WORK/.skip"
+    exit 77
+fi
+sed "s|$WORK|WORK|g; s|$SOURCE|SOURCE|g" "$WORK/.transcript" > "$WORK/.got"
+
+if [ $status != 0 ]; then
+    cat "$WORK/.got"
+    echo "$name.sh itself failed with $status"
+    exit 1
+fi
+if [ "${4:-}" = --accept ]; then
+    if [ -f "$here/$name.glob" ]; then
+        echo "$name has patterns: edit $name.glob by hand; it said:"
+        cat "$WORK/.got"
+    else
+        cp "$WORK/.got" "$here/$name.exact"
+    fi
+    exit 0
+fi
+if [ -f "$here/$name.exact" ]; then
+    diff -u "$here/$name.exact" "$WORK/.got" && exit 0
+    echo "if that is meant: $0 FFA SOURCE $name --accept"
+    exit 1
+fi
+
+# Patterns: line by line, so that a difference is found where it is.
+# shellcheck disable=SC2094 # it is only read
+n=0
+exec 3< "$here/$name.glob"
+while IFS= read -r got; do
+    n=$((n + 1))
+    IFS= read -r want <&3 || want='(the end)'
+    pattern=$(printf '%s' "$want" | sed 's/[][\\]/\\&/g')
+    # shellcheck disable=SC2254 # a pattern it shall be
+    case $got in
+        $pattern) ;;
+        # shellcheck disable=SC2094
+        *)
+            printf '%s.glob:%d: got  %s\n%s.glob:%d: want %s\n' "$name" $n "$got" "$name" $n "$want"
+            cat "$WORK/.got"
+            exit 1
+            ;;
+    esac
+done < "$WORK/.got"
+if IFS= read -r want <&3; then
+    echo "$name.glob:$((n + 1)): the output ended, wanted: $want"
+    exit 1
+fi

@@ -1,0 +1,27 @@
+# shellcheck shell=sh
+t run
+t run --mask nonsense:4
+t run --mask causal:4 --heads 8:3
+t run --mask causal:4 --heads 8:0
+t run --mask causal:4 --heads eight
+t run --mask causal:4 --heads 8: --json
+t run --mask causal:4 --dtype int8
+t run --mask causal:4 --backend tpu
+t run --mask causal:4 --backend cpu --head-dim 12
+t run --mask causal:4 --backend cpu --head-dim 512
+t run --mask causal:4 --backend cpu --head-dim 0
+t run --mask causal:4 --backend cpu --scale nan
+t run --mask causal:4 --backend cpu --seed -1
+t run --mask causal:4 --backend cpu --sm-margin -5
+printf '{"seqlen_q": 4, "seqlen_k": 4, "kv_heads": [[], [], []]}' > three.json
+t run --mask @three.json --heads 4:2 --backend cpu
+t run --mask causal:4 --backend cpu --q missing.npy
+cp "$SOURCE"/tests/fuzz/corpus/npy/*.npy .
+t run --mask full:2x1 --heads 1 --head-dim 8 --backend cpu --q bf16.npy
+t run --mask full:2x1 --heads 1 --head-dim 8 --backend cpu --q fortran.npy
+t run --mask full:2x1 --heads 1 --head-dim 8 --backend cpu --q truncated.npy
+t run --mask full:2x1 --heads 1 --head-dim 8 --backend cpu --q "$SOURCE/LICENSE"
+t run --mask full:2x1 --heads 1 --head-dim 8 --backend cpu --out no/such/folder/out.npy
+"$FFA" run --mask full:2x1 --heads 1 --head-dim 8 --dtype fp64 --out fp64.npy > /dev/null
+t run --mask full:2x1 --heads 1 --head-dim 8 --backend cpu --q fp64.npy
+t run --mask full:2x1 --heads 1 --head-dim 8 --backend cpu --dtype fp32 --q fp64.npy --json

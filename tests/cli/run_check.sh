@@ -1,0 +1,6 @@
+# shellcheck shell=sh
+t run --mask varlen-causal:700,1300,96 --heads 8:2 --head-dim 128 --dtype bf16 --backend cpu --check
+for dtype in bf16 fp16 fp32 fp64; do
+    t run --mask window:200,left=30,right=4 --heads 4:2 --head-dim 64 --dtype $dtype --backend cpu --check --json
+done
+t run --mask full:64 --heads 2 --head-dim 32 --backend cpu --repeat 3

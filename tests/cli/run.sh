@@ -71,9 +71,9 @@ if [ -f "$here/$name.exact" ]; then
 fi
 
 # Patterns: line by line, so that a difference is found where it is.
-# shellcheck disable=SC2094 # it is only read
 n=0
 exec 3< "$here/$name.glob"
+# shellcheck disable=SC2094 # it is only read
 while IFS= read -r got; do
     n=$((n + 1))
     IFS= read -r want <&3 || want='(the end)'
@@ -81,7 +81,6 @@ while IFS= read -r got; do
     # shellcheck disable=SC2254 # a pattern it shall be
     case $got in
         $pattern) ;;
-        # shellcheck disable=SC2094
         *)
             printf '%s.glob:%d: got  %s\n%s.glob:%d: want %s\n' "$name" $n "$got" "$name" $n "$want"
             cat "$WORK/.got"

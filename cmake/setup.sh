@@ -97,6 +97,7 @@ fetch_wheels() {
         say "fetching NVIDIA's wheels (CUDA runtime, NVRTC, NCCL) into $wheels"
         rm -rf "$wheels"
         mkdir -p "$wheels"
+        export PIP_ROOT_USER_ACTION=ignore
         "$python" -m pip install --quiet --disable-pip-version-check --no-deps --target "$wheels" \
             'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-nvrtc==13.0.*' 'nvidia-cuda-crt==13.0.*' \
             >&2 || return 1

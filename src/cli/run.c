@@ -30,7 +30,7 @@ struct run_options {
     int64_t sm_margin;
     int64_t device; /* -1: the first a kernel exists for */
     double scale;   /* 0: 1 / sqrt(head_dim) */
-    bool wants_check, wants_time;
+    bool wants_check, wants_time, wants_debug;
 };
 
 /* What a run found out. */
@@ -85,6 +85,7 @@ static int read_shape(const struct cli *cli, const struct run_options *options,
         return cli_fail_text(cli, FFA_INVALID, "--dtype is '%s', not bf16, fp16, fp32 or fp64",
                              options->dtype);
     shape->dtype = (ffa_dtype)(dtype + FFA_BF16);
+    shape->spec_flags = options->wants_debug ? (uint32_t)FFA_SPEC_DEBUG : 0;
     shape->head_dim = (int32_t)options->head_dim;
     shape->tokens_q = ffa_mask_seqlen_q(mask);
     shape->tokens_k = ffa_mask_seqlen_k(mask);
@@ -398,6 +399,8 @@ int cmd_run(struct cli *cli)
         { "check", CLI_FLAG, &options.wants_check, NULL,
           "compare with the fp64 oracle; exit 1 beyond its tolerance", 0, 0 },
         { "time", CLI_FLAG, &options.wants_time, NULL, "time calls after a warm-up", 0, 0 },
+        { "debug", CLI_FLAG, &options.wants_debug, NULL,
+          "a GPU kernel whose barriers trap instead of hanging, and name themselves", 0, 0 },
         { "repeat", CLI_INT, &options.repeat, "N", "how many with --time; 10", 1, 1000000 },
     };
     int status = cli_parse(cli, rows, CLI_COUNT(rows), 0, 0);

@@ -127,6 +127,7 @@ static ffa_status prepare(struct run_case *run, ffa_error *err)
 
     spec.dtype = run->shape.dtype;
     spec.head_dim = run->shape.head_dim;
+    spec.flags = run->shape.spec_flags;
     rc = ffa_kernels_create(&run->kernels, run->context, &spec, err);
     if (rc == FFA_OK)
         rc = ffa_plan_create(&run->plan, run->kernels, run->mask, err);

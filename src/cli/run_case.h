@@ -18,6 +18,7 @@ struct run_shape {
     int32_t heads_q, heads_kv;
     int32_t head_dim;
     ffa_dtype dtype;
+    uint32_t spec_flags; /* FFA_SPEC_... */
 };
 
 struct run_case {

@@ -115,7 +115,7 @@ def intervals(np, mask):
         new = hi[qs:qe] <= lo[qs:qe]
         lo[qs:qe] = np.where(new, l, np.minimum(lo[qs:qe], l))
         hi[qs:qe] = np.where(new, h, np.maximum(hi[qs:qe], h))
-    assert int(np.maximum(hi - lo, 0).sum()) == mask["area"]
+    assert int(np.maximum(hi - lo, 0).sum()) == mask["area"], "more than one interval a row"
     return lo, hi
 
 
@@ -158,7 +158,10 @@ def run(opts):
 
     torch.zeros(1, device="cuda")
     HQ, HK = map(int, opts.heads.split(":"))
-    masks = json.load(open(opts.cases))["bench_masks"]
+    masks = {}
+    for case in json.load(open(opts.cases))["cases"]:
+        slices = case["mask"]["slices"]
+        masks[case["name"]] = dict(seqlen=case["mask"]["seqlen_q"], area=case["area"], q_ranges=[x[:2] for x in slices], k_ranges=[x[2:4] for x in slices], types=[x[4] for x in slices])
     names, seqlens = opts.masks.split(","), [int(s) for s in opts.seqlens.split(",")]
     if opts.library:
         library = Library(opts.library)
@@ -220,7 +223,7 @@ def run(opts):
     results, failed = [], False
     for n in seqlens:
         for name in names:
-            mask = next(m for m in masks if m["mask"] == name and m["seqlen"] == n)
+            mask = masks[f"{name}_{n}"]
             lo, hi = intervals(np, mask)
             for dim in sorted({v["spec"]["head_dim"] for v in variants}):
                 flops = 4.0 * mask["area"] * HQ * dim

@@ -194,7 +194,7 @@ static double draw(uint64_t seed, uint64_t index)
     uint64_t bits = mix(seed, index);
     int64_t sum =
         (int64_t)((bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48)) -
-        2 * 0xffff;
+        INT64_C(131070); /* its mean: 2 * 65535 */
 
     return (double)sum * (1.7320508075688772 / 65536.0);
 }

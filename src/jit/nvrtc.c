@@ -95,6 +95,22 @@ out:
     return rc;
 }
 
+/* NVRTC opens its built-in headers by name when it first compiles, and does not look beside itself:
+ * where its folder is not on the loader's path (Python wheels), that fails. A library of that name
+ * that is loaded already is taken, so load the one beside it. Not there: the loader may find one.
+ */
+static void load_builtins(const struct nvrtc *nvrtc)
+{
+    const char *slash = strrchr(nvrtc->path, '/');
+    char beside[sizeof nvrtc->path + 64];
+
+    if (!slash)
+        return;
+    text_copy(beside, "%.*s/libnvrtc-builtins.so.%s", (int)(slash - nvrtc->path), nvrtc->path,
+              nvrtc->version);
+    (void)dlopen(beside, RTLD_NOW | RTLD_LOCAL);
+}
+
 /* Take `library` if it is a whole NVRTC, new enough. */
 static bool accept(struct nvrtc *nvrtc, void *library, const char *name, struct search *search)
 {
@@ -115,7 +131,10 @@ static bool accept(struct nvrtc *nvrtc, void *library, const char *name, struct 
                  OLDEST_MAJOR, OLDEST_MINOR);
         return false;
     }
-    return identify(nvrtc, major, minor, search) == FFA_OK;
+    if (identify(nvrtc, major, minor, search) != FFA_OK)
+        return false;
+    load_builtins(nvrtc);
+    return true;
 }
 
 static bool try_open(struct nvrtc *nvrtc, const char *name, int flags, struct search *search)

@@ -1,12 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# usage: install.sh BUILD SOURCE
+# usage: install.sh BUILD SOURCE GENERATOR
 # Installs BUILD to a scratch prefix, moves it, and builds and runs the consumer project against it
 # by both ways.
 set -eu
 build=$1
 source=$2
+generator=$3
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -17,7 +18,7 @@ lib=$(dirname "$pc")
 
 for way in OFF ON; do
     {
-        PKG_CONFIG_PATH=$pc cmake -S "$source/tests/abi/consumer" -B "$work/$way" \
+        PKG_CONFIG_PATH=$pc cmake -S "$source/tests/abi/consumer" -B "$work/$way" -G "$generator" \
             -DCMAKE_PREFIX_PATH="$work/moved" -DUSE_PKG_CONFIG=$way &&
             cmake --build "$work/$way"
     } > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }

@@ -2,8 +2,9 @@
 # moved: nothing in it names its prefix.
 include(CMakePackageConfigHelpers)
 
-# The CUDA runtime is found where it was at build time, or by the loader's own search.
-set_target_properties(ffa PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
+# The CUDA runtime is found where it was at build time (CMake itself leaves out folders below the
+# build's own, where wheels are), or by the loader's own search.
+set_target_properties(ffa PROPERTIES INSTALL_RPATH "${FfaCuda_LIBRARY_DIR}")
 
 install(TARGETS ffa EXPORT ffa-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS ffa_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})

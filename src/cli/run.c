@@ -14,6 +14,8 @@
 enum {
     HEADS_MAX = 1024,     /* as the library's */
     REPEAT_DEFAULT = 10,  /* with --time */
+    SAMPLE_MS = 5,        /* about what a sample of --time takes at least */
+    CALLS_MAX = 100,      /* calls a sample, at most */
     CHECK_SAMPLES = 2048, /* rows compared where the case is too large for all */
     CHECK_TILE = 128      /* rows around multiples of it are worth a sample */
 };
@@ -201,15 +203,27 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Times of --repeat calls; what the first cost (page faults, cold caches) is not among them. */
+/* How many calls a sample takes: between two marks a GPU also waits for the host to launch, which
+ * is nothing against SAMPLE_MS of work but much against one short kernel. */
+static int calls_a_sample(const struct run_result *result)
+{
+    if (result->ms_first >= (float)SAMPLE_MS)
+        return 1;
+    if (result->ms_first * CALLS_MAX <= (float)SAMPLE_MS)
+        return CALLS_MAX;
+    return (int)((float)SAMPLE_MS / result->ms_first) + 1;
+}
+
+/* --repeat samples; what the first call cost (page faults, cold caches) is not among them. */
 static ffa_status measure(struct run_case *run, int64_t repeat, struct run_result *result,
                           ffa_error *err)
 {
+    const int calls = calls_a_sample(result);
     float *times = calloc((size_t)repeat, sizeof *times);
     ffa_status rc = times ? FFA_OK : (err->status = FFA_NOMEM);
 
     for (int64_t i = 0; i < repeat && rc == FFA_OK; i++)
-        rc = run_case_forward(run, &times[i], err);
+        rc = run_case_forward(run, calls, &times[i], err);
     if (rc == FFA_OK) {
         qsort(times, (size_t)repeat, sizeof *times, by_value);
         result->ms_min = times[0];
@@ -234,7 +248,7 @@ static ffa_status work(const struct cli *cli, const struct run_options *options,
     if (rc == FFA_OK)
         rc = run_case_upload(run, err);
     if (rc == FFA_OK)
-        rc = run_case_forward(run, &result->ms_first, err);
+        rc = run_case_forward(run, 1, &result->ms_first, err);
     if (rc == FFA_OK)
         rc = run_case_download(run, err);
     result->ms_median = result->ms_min = result->ms_first;
@@ -401,7 +415,7 @@ int cmd_run(struct cli *cli)
         { "time", CLI_FLAG, &options.wants_time, NULL, "time calls after a warm-up", 0, 0 },
         { "debug", CLI_FLAG, &options.wants_debug, NULL,
           "a GPU kernel whose barriers trap instead of hanging, and name themselves", 0, 0 },
-        { "repeat", CLI_INT, &options.repeat, "N", "how many with --time; 10", 1, 1000000 },
+        { "repeat", CLI_INT, &options.repeat, "N", "samples with --time; 10", 1, 1000000 },
     };
     int status = cli_parse(cli, rows, CLI_COUNT(rows), 0, 0);
 

@@ -311,14 +311,15 @@ ffa_status run_case_upload(struct run_case *run, ffa_error *err)
     return rc;
 }
 
-ffa_status run_case_forward(struct run_case *run, float *ms, ffa_error *err)
+ffa_status run_case_forward(struct run_case *run, int calls, float *ms, ffa_error *err)
 {
     ffa_status rc = ffa_device_time_begin(run->context, NULL, err);
 
-    if (rc == FFA_OK)
+    for (int i = 0; i < calls && rc == FFA_OK; i++)
         rc = ffa_forward(run->kernels, run->plan, &run->args, run->workspace, NULL, err);
     if (rc == FFA_OK)
         rc = ffa_device_time_end(run->context, NULL, ms, err);
+    *ms /= (float)calls;
     return rc;
 }
 

@@ -58,8 +58,8 @@ struct oracle_case run_case_oracle(const struct run_case *run, ffa_forward_args 
 
 /* Upload the inputs and poison the outputs. */
 ffa_status run_case_upload(struct run_case *run, ffa_error *err);
-/* One call; *ms is its time on the device. */
-ffa_status run_case_forward(struct run_case *run, float *ms, ffa_error *err);
+/* `calls` calls back to back; *ms is the time of one on the device. */
+ffa_status run_case_forward(struct run_case *run, int calls, float *ms, ffa_error *err);
 ffa_status run_case_download(struct run_case *run, ffa_error *err);
 
 /* Floating point operations of one call. */

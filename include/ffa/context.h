@@ -54,6 +54,9 @@ typedef struct ffa_context_opts {
     void *log_user;
     uint32_t cpu_threads; /* CPU backend; 0: one per core */
     uint32_t pad_;
+    uint32_t lock_wait_ms; /* at most this long for another process that compiles the same kernel;
+                              0: 60 s. Then it is compiled here, too */
+    uint32_t pad2_;
 } ffa_context_opts;
 #define FFA_CONTEXT_OPTS_INIT                                                                      \
     {                                                                                              \
@@ -107,13 +110,17 @@ typedef struct ffa_context_stats {
     uint32_t pad_;
     uint64_t hits_table; /* answered from the memory table */
     uint64_t hits_store; /* answered from the store */
-    uint64_t misses;     /* found in no layer */
+    uint64_t misses;     /* found in no layer, nor made by another process meanwhile */
     uint64_t compiles;   /* NVRTC runs that succeeded */
     uint64_t compile_fails;
     uint64_t compile_us;   /* time spent compiling */
     uint64_t store_bad;    /* entries refused: length, hash or record did not match */
     uint64_t store_errors; /* store operations that failed */
     uint64_t forward_calls;
+    uint64_t lock_waits;    /* kernels another process was compiling, or one of the same stripe */
+    uint64_t lock_timeouts; /* of these: given up after lock_wait_ms */
+    uint64_t waited_us;     /* time spent in lock_waits */
+    uint64_t lock_errors;   /* locks that could not be had: compiled without */
 } ffa_context_stats;
 #define FFA_CONTEXT_STATS_INIT                                                                     \
     {                                                                                              \

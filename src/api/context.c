@@ -119,6 +119,12 @@ ffa_status ffa_open(ffa_context **out, int device, const ffa_context_opts *opts,
             .log = context->log,
         },
         err));
+    if (context->opts.cache_path)
+        FFA_TRY(flight_open(&context->cache.flight,
+                            &(struct flight_opts){ .store_path = context->opts.cache_path,
+                                                   .wait_ms = given.lock_wait_ms,
+                                                   .log = context->log },
+                            err));
     FFA_TRY(open_device(context, device, err));
     *out = context;
     context = NULL;
@@ -146,6 +152,7 @@ void ffa_close(ffa_context *context)
     drop_kept(context);
     (void)pthread_mutex_destroy(&context->kept_lock);
     gpu_device_close(context->gpu);
+    flight_close(context->cache.flight);
     store_close(context->cache.store);
     table_destroy(context->cache.table);
     jit_destroy(context->jit);
@@ -185,9 +192,12 @@ ffa_status ffa_context_open_compiler(ffa_context *context, ffa_error *err)
 ffa_status ffa_context_stats_get(ffa_context *context, ffa_context_stats *stats, ffa_error *err)
 {
     ffa_context_stats now = { 0 };
+    struct flight_counts flight = { 0 };
 
     if (!context || !stats)
         return error_fail(err, FFA_INVALID, 0, "%s is NULL", context ? "stats" : "context");
+    if (context->cache.flight)
+        flight = flight_counts(context->cache.flight);
     now.hits_table = atomic_load(&context->stats.hits_table);
     now.hits_store = atomic_load(&context->stats.hits_store);
     now.misses = atomic_load(&context->stats.misses);
@@ -197,5 +207,9 @@ ffa_status ffa_context_stats_get(ffa_context *context, ffa_context_stats *stats,
     now.forward_calls = atomic_load(&context->stats.forward_calls);
     now.store_bad = store_bad_count(context->cache.store);
     now.store_errors = store_error_count(context->cache.store);
+    now.lock_waits = flight.waits;
+    now.lock_timeouts = flight.timeouts;
+    now.waited_us = flight.waited_us;
+    now.lock_errors = flight.errors;
     return opts_export(stats, &now, sizeof now, err);
 }

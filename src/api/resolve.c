@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * "Give me this kernel": table, then store, then compile. A table hit computes no key and takes no
- * lock; the rest runs once a kernel and context, whoever else asks meanwhile.
+ * lock; the rest runs once a kernel and context, whoever else asks meanwhile, and the compile once
+ * a node: processes that miss the same key wait for the lock of the one that is at it, and look
+ * again.
  */
 #include "api/context.h"
 
@@ -28,14 +30,12 @@ static ffa_status from_store(ffa_context *context, const struct store_query *que
 {
     ffa_status rc = store_find(context->cache.store, query, out, err);
 
-    if (rc == FFA_OK)
+    if (rc == FFA_OK) {
         count(&context->stats.hits_store, 1);
-    else if (rc == FFA_NOT_FOUND)
-        count(&context->stats.misses, 1);
-    if (rc == FFA_OK)
         log_line(&context->log, FFA_LOG_DEBUG, "resolve",
                  "event=store_hit key=%s template=%s toolchain=\"%s\"", query->key,
                  out->info.template_name, out->info.toolchain);
+    }
     return rc;
 }
 
@@ -76,12 +76,29 @@ static ffa_status refuse_to_compile(const struct jit_spec *spec, const char *key
                       jit_spec_template(spec), values);
 }
 
+/* FFA_NOT_FOUND: in the store neither now nor, if a lock was to be had, once we hold it. */
+static ffa_status from_store_or_lock(ffa_context *context, const struct store_query *query,
+                                     struct jit_kernel *out, struct flight_lock *lock,
+                                     ffa_error *err)
+{
+    ffa_status rc = from_store(context, query, out, err);
+
+    if (rc == FFA_NOT_FOUND && !(context->opts.flags & FFA_OPEN_NEVER_COMPILE) &&
+        store_is_writable(context->cache.store) &&
+        flight_take(context->cache.flight, query->key, lock) == FLIGHT_HELD)
+        rc = from_store(context, query, out, err);
+    if (rc == FFA_NOT_FOUND)
+        count(&context->stats.misses, 1);
+    return rc;
+}
+
 /* What the claimant of a missing kernel does, once. */
 static ffa_status produce(struct jit_kernel *out, ffa_layer *layer, ffa_context *context,
                           const struct jit_spec *spec, const char *arch, char **log_text,
                           ffa_error *err)
 {
     struct store_query query = { .exact = context->opts.flags & FFA_OPEN_EXACT_TOOLCHAIN };
+    struct flight_lock lock = { .file = -1 };
     struct jit_result result = { 0 };
     char *record = NULL;
     char key[33];
@@ -94,7 +111,7 @@ static ffa_status produce(struct jit_kernel *out, ffa_layer *layer, ffa_context 
     query.record = record;
     query.toolchain = jit_toolchain(context->jit);
     *layer = FFA_LAYER_STORE;
-    rc = from_store(context, &query, out, err);
+    rc = from_store_or_lock(context, &query, out, &lock, err);
     if (rc != FFA_NOT_FOUND)
         goto out;
     if (context->opts.flags & FFA_OPEN_NEVER_COMPILE) {
@@ -113,6 +130,7 @@ static ffa_status produce(struct jit_kernel *out, ffa_layer *layer, ffa_context 
     *out = result.kernel;
     result.kernel = (struct jit_kernel){ 0 };
 out:
+    flight_release(&lock);
     jit_result_finish(&result);
     mem_free(record);
     return rc;

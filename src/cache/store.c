@@ -535,6 +535,16 @@ ffa_status store_check(struct store *store, ffa_error *err)
     return rc;
 }
 
+bool store_is_writable(struct store *store)
+{
+    bool is_writable;
+
+    (void)pthread_mutex_lock(&store->lock);
+    is_writable = store_in_use(store) && store->is_writable;
+    (void)pthread_mutex_unlock(&store->lock);
+    return is_writable;
+}
+
 void store_state(struct store *store, char *out, size_t size)
 {
     (void)pthread_mutex_lock(&store->lock);

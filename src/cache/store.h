@@ -30,6 +30,8 @@ ffa_status store_open(struct store **out, const struct store_opts *opts, ffa_err
 void store_close(struct store *store);
 /* FFA_OK when in use; else why not (FFA_NOT_FOUND: no file). */
 ffa_status store_check(struct store *store, ffa_error *err);
+/* Whether an addition would be tried. */
+bool store_is_writable(struct store *store);
 /* "ok", "memory only", or why it is not used. */
 void store_state(struct store *store, char *out, size_t size);
 const char *store_path(const struct store *store); /* "" for memory only */

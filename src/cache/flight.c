@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * flock() on one of 256 small files beside the store. The kernel drops a lock with its last holder,
+ * however that ends, so there is nothing to clean up, and the files are never removed: a lock on a
+ * file that others can no longer find would keep nobody out. Where somebody removes one by hand, it
+ * is noticed after locking and the new one is taken.
+ *
+ * A wait is bounded, and flock() is not: it is asked again after short naps.
+ */
+#include "cache/flight.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { WAIT_MS = 60000, NAP_US = 500, NAP_MAX_US = 8000, STRIPE_DIGITS = 2 };
+
+struct flight {
+    char *folder;
+    int64_t wait_us;
+    struct log log;
+    atomic_bool is_warned_error, is_warned_timeout;
+    atomic_uint_fast64_t waits, timeouts, waited_us, errors;
+};
+
+ffa_status flight_open(struct flight **out, const struct flight_opts *opts, ffa_error *err)
+{
+    struct flight *flight = mem_array(1, sizeof *flight);
+    struct text folder = { 0 };
+    ffa_status rc = FFA_OK;
+
+    *out = NULL;
+    text_add(&folder, "%s.locks", opts->store_path);
+    if (flight)
+        flight->folder = text_take(&folder);
+    if (!flight || !flight->folder) {
+        rc = error_nomem(err, "the locks");
+        goto out;
+    }
+    flight->wait_us = 1000 * (int64_t)(opts->wait_ms ? opts->wait_ms : WAIT_MS);
+    flight->log = opts->log;
+    *out = flight;
+    flight = NULL;
+out:
+    text_finish(&folder);
+    flight_close(flight);
+    return rc;
+}
+
+void flight_close(struct flight *flight)
+{
+    if (!flight)
+        return;
+    mem_free(flight->folder);
+    mem_free(flight);
+}
+
+/* "<folder>/<first digits of the key>". */
+static bool name_stripe(const struct flight *flight, const char *key, struct text *name)
+{
+    text_add(name, "%s/%.*s", flight->folder, STRIPE_DIGITS, key);
+    return !name->failed;
+}
+
+/* -1 with errno. The folder is made when it is needed, also when somebody removed it. */
+static int open_file(const struct flight *flight, const char *name)
+{
+    const int flags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
+    int file;
+
+    if (fault_here(FAULT_FILE)) {
+        errno = EIO;
+        return -1;
+    }
+    file = open(name, flags, 0600);
+    if (file >= 0 || errno != ENOENT)
+        return file;
+    if (mkdir(flight->folder, 0700) != 0 && errno != EEXIST)
+        return -1;
+    return open(name, flags, 0600);
+}
+
+/* Whether `name` still leads to the open file: else nobody else would meet this lock. */
+static bool is_current(int file, const char *name)
+{
+    struct stat mine, theirs;
+
+    return fstat(file, &mine) == 0 && lstat(name, &theirs) == 0 && mine.st_ino == theirs.st_ino &&
+           mine.st_dev == theirs.st_dev;
+}
+
+static void nap(int64_t us)
+{
+    struct timespec time = { .tv_nsec = (long)us * 1000 };
+
+    (void)nanosleep(&time, NULL);
+}
+
+/* The first of a kind is a warning. */
+static void tell(struct flight *flight, atomic_bool *is_warned, const char *event, const char *name,
+                 const char *reason)
+{
+    log_line(&flight->log, atomic_exchange(is_warned, true) ? FFA_LOG_DEBUG : FFA_LOG_WARNING,
+             "cache", "event=%s path=%s reason=\"%s\"", event, name, reason);
+}
+
+/* Wait for the file's lock until `deadline_us`; *waited is set where another held it. */
+static enum flight_answer lock_file(int file, int64_t deadline_us, bool *waited)
+{
+    int64_t pause = NAP_US;
+
+    while (flock(file, LOCK_EX | LOCK_NB) != 0) {
+        if (errno == EINTR)
+            continue;
+        if (errno != EWOULDBLOCK)
+            return FLIGHT_UNAVAILABLE;
+        *waited = true;
+        if (clock_us() >= deadline_us)
+            return FLIGHT_TIMEOUT;
+        nap(pause);
+        pause = pause * 3 / 2 < NAP_MAX_US ? pause * 3 / 2 : NAP_MAX_US;
+    }
+    return FLIGHT_HELD;
+}
+
+static enum flight_answer take(struct flight *flight, const char *name, struct flight_lock *lock,
+                               int64_t deadline_us, bool *waited)
+{
+    enum { ROUNDS = 100 }; /* each but the last met a file that was removed under it */
+    enum flight_answer answer = FLIGHT_UNAVAILABLE;
+
+    for (int round = 0; round < ROUNDS; round++) {
+        lock->file = open_file(flight, name);
+        if (lock->file < 0)
+            return FLIGHT_UNAVAILABLE;
+        answer = lock_file(lock->file, deadline_us, waited);
+        if (answer == FLIGHT_HELD && is_current(lock->file, name))
+            return FLIGHT_HELD;
+        if (answer != FLIGHT_HELD) {
+            int saved = errno;
+
+            flight_release(lock);
+            errno = saved;
+            return answer;
+        }
+        flight_release(lock);
+    }
+    errno = ENOENT;
+    return FLIGHT_UNAVAILABLE;
+}
+
+enum flight_answer flight_take(struct flight *flight, const char *key, struct flight_lock *lock)
+{
+    int64_t started = clock_us();
+    enum flight_answer answer = FLIGHT_UNAVAILABLE;
+    struct text name = { 0 };
+    bool waited = false;
+
+    lock->file = -1;
+    errno = ENOMEM;
+    if (name_stripe(flight, key, &name))
+        answer = take(flight, name.at, lock, started + flight->wait_us, &waited);
+    if (waited) {
+        atomic_fetch_add(&flight->waits, 1);
+        atomic_fetch_add(&flight->waited_us, (uint64_t)(clock_us() - started));
+    }
+    if (answer == FLIGHT_UNAVAILABLE) {
+        const char *reason = strerror(errno);
+
+        atomic_fetch_add(&flight->errors, 1);
+        tell(flight, &flight->is_warned_error, "lock_unavailable", flight->folder, reason);
+    } else if (answer == FLIGHT_TIMEOUT) {
+        atomic_fetch_add(&flight->timeouts, 1);
+        tell(
+            flight, &flight->is_warned_timeout, "lock_timeout", name.at,
+            "another process has been compiling for longer than lock_wait_ms; compiling here, too");
+    }
+    text_finish(&name);
+    return answer;
+}
+
+void flight_release(struct flight_lock *lock)
+{
+    if (lock->file < 0)
+        return;
+    /* Not left to close(): a forked child may share the open file, and the lock with it. */
+    (void)flock(lock->file, LOCK_UN);
+    (void)close(lock->file);
+    lock->file = -1;
+}
+
+struct flight_counts flight_counts(const struct flight *flight)
+{
+    return (struct flight_counts){ .waits = atomic_load(&flight->waits),
+                                   .timeouts = atomic_load(&flight->timeouts),
+                                   .waited_us = atomic_load(&flight->waited_us),
+                                   .errors = atomic_load(&flight->errors) };
+}

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * An NVRTC that compiles nothing, as slowly and as badly as it is told, and writes down each time
+ * it was asked. Its cubins are ELF files with the entry's name, one content a list of options.
+ *
+ *   FAKE_NVRTC_MS   how long a compile takes
+ *   FAKE_NVRTC_LOG  a file that a compile adds a line to when it begins: "<process>\n"
+ *   FAKE_NVRTC_FAIL set: each compile fails
+ */
+#include <elf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define FAKE __attribute__((visibility("default")))
+
+/* nvrtc.h's, of which only these are needed. */
+enum { SUCCESS = 0, OUT_OF_MEMORY = 1, COMPILATION = 6 };
+typedef struct fake_program *nvrtcProgram;
+
+struct fake_program {
+    char name[32];
+    char options[2048];
+    const char *log;
+};
+
+struct fake_cubin {
+    Elf64_Ehdr head;
+    Elf64_Shdr sections[3]; /* null, symbols, names */
+    Elf64_Sym symbols[1];
+    char names[64];
+    char content[2048];
+};
+
+static int write_line(const char *path)
+{
+    int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    char line[32];
+    int bytes = snprintf(line, sizeof line, "%d\n", (int)getpid());
+    int ok = file >= 0 && write(file, line, (size_t)bytes) == bytes;
+
+    if (file >= 0)
+        (void)close(file);
+    return ok;
+}
+
+FAKE int nvrtcVersion(int *major, int *minor);
+int nvrtcVersion(int *major, int *minor)
+{
+    *major = 13;
+    *minor = 0;
+    return SUCCESS;
+}
+
+FAKE const char *nvrtcGetErrorString(int code);
+const char *nvrtcGetErrorString(int code)
+{
+    return code == COMPILATION ? "NVRTC_ERROR_COMPILATION" : "made up";
+}
+
+FAKE int nvrtcCreateProgram(nvrtcProgram *out, const char *text, const char *name, int count,
+                            const char *const *headers, const char *const *names);
+int nvrtcCreateProgram(nvrtcProgram *out, const char *text, const char *name, int count,
+                       const char *const *headers, const char *const *names)
+{
+    (void)text;
+    (void)count;
+    (void)headers;
+    (void)names;
+    *out = calloc(1, sizeof **out);
+    if (!*out)
+        return OUT_OF_MEMORY;
+    (void)snprintf((*out)->name, sizeof(*out)->name, "%.*s", (int)strcspn(name, "."), name);
+    (*out)->log = "";
+    return SUCCESS;
+}
+
+FAKE int nvrtcDestroyProgram(nvrtcProgram *program);
+int nvrtcDestroyProgram(nvrtcProgram *program)
+{
+    free(*program);
+    *program = NULL;
+    return SUCCESS;
+}
+
+FAKE int nvrtcCompileProgram(nvrtcProgram program, int count, const char *const *options);
+int nvrtcCompileProgram(nvrtcProgram program, int count, const char *const *options)
+{
+    const char *ms = getenv("FAKE_NVRTC_MS"), *log = getenv("FAKE_NVRTC_LOG");
+    long wait = ms ? strtol(ms, NULL, 10) : 0;
+    struct timespec left = { .tv_sec = wait / 1000, .tv_nsec = wait % 1000 * 1000000 };
+    size_t at = 0;
+
+    if (log && !write_line(log))
+        return COMPILATION;
+    while (nanosleep(&left, &left) != 0 && errno == EINTR)
+        ;
+    for (int i = 0; i < count && at < sizeof program->options; i++)
+        at += (size_t)snprintf(program->options + at, sizeof program->options - at, "%s ",
+                               options[i]);
+    if (getenv("FAKE_NVRTC_FAIL")) {
+        program->log = "attention_forward.cu(1): error: it was told to fail\n";
+        return COMPILATION;
+    }
+    program->log = "ptxas info    : 0 bytes gmem\n"
+                   "ptxas info    : Compiling entry function 'attention_forward' for 'sm_90a'\n"
+                   "ptxas info    : Function properties for attention_forward\n"
+                   "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
+                   "ptxas info    : Used 32 registers, used 0 barriers\n";
+    return SUCCESS;
+}
+
+FAKE int nvrtcGetProgramLogSize(nvrtcProgram program, size_t *bytes);
+int nvrtcGetProgramLogSize(nvrtcProgram program, size_t *bytes)
+{
+    *bytes = strlen(program->log) + 1;
+    return SUCCESS;
+}
+
+FAKE int nvrtcGetProgramLog(nvrtcProgram program, char *log);
+int nvrtcGetProgramLog(nvrtcProgram program, char *log)
+{
+    memcpy(log, program->log, strlen(program->log) + 1);
+    return SUCCESS;
+}
+
+FAKE int nvrtcGetCUBINSize(nvrtcProgram program, size_t *bytes);
+int nvrtcGetCUBINSize(nvrtcProgram program, size_t *bytes)
+{
+    (void)program;
+    *bytes = sizeof(struct fake_cubin);
+    return SUCCESS;
+}
+
+FAKE int nvrtcGetCUBIN(nvrtcProgram program, char *out);
+int nvrtcGetCUBIN(nvrtcProgram program, char *out)
+{
+    struct fake_cubin cubin;
+
+    memset(&cubin, 0, sizeof cubin);
+    memcpy(cubin.head.e_ident, ELFMAG, SELFMAG);
+    cubin.head.e_ident[EI_CLASS] = ELFCLASS64;
+    cubin.head.e_machine = EM_CUDA;
+    cubin.head.e_shentsize = sizeof cubin.sections[0];
+    cubin.head.e_shnum = 3;
+    cubin.head.e_shoff = offsetof(struct fake_cubin, sections);
+    cubin.sections[1].sh_type = SHT_SYMTAB;
+    cubin.sections[1].sh_link = 2;
+    cubin.sections[1].sh_offset = offsetof(struct fake_cubin, symbols);
+    cubin.sections[1].sh_size = sizeof cubin.symbols;
+    cubin.sections[2].sh_type = SHT_STRTAB;
+    cubin.sections[2].sh_offset = offsetof(struct fake_cubin, names);
+    cubin.sections[2].sh_size = sizeof cubin.names;
+    cubin.symbols[0].st_name = 1;
+    cubin.symbols[0].st_info = ELF64_ST_INFO(STB_GLOBAL, STT_FUNC);
+    cubin.symbols[0].st_shndx = 1;
+    (void)snprintf(cubin.names + 1, sizeof cubin.names - 1, "%s", program->name);
+    memcpy(cubin.content, program->options, sizeof cubin.content);
+    memcpy(out, &cubin, sizeof cubin);
+    return SUCCESS;
+}
+
+FAKE int nvrtcGetPTXSize(nvrtcProgram program, size_t *bytes);
+int nvrtcGetPTXSize(nvrtcProgram program, size_t *bytes)
+{
+    (void)program;
+    *bytes = 1;
+    return SUCCESS;
+}
+
+FAKE int nvrtcGetPTX(nvrtcProgram program, char *out);
+int nvrtcGetPTX(nvrtcProgram program, char *out)
+{
+    (void)program;
+    *out = '\0';
+    return SUCCESS;
+}

@@ -388,21 +388,24 @@ FFA_DEVICE bool cursor_next(cursor &c, const attention_forward_args &a,
     return true;
 }
 
-/* Scores outside [lo, hi) of their row become -inf. */
+/* Scores outside [lo, hi) of their row become -inf. Most partial blocks are cut at one side only.
+ */
 FFA_DEVICE void mask_scores(float (&s)[s_regs], const cursor &c)
 {
+    const int lo[2] = { c.lo[0] - c.key, c.lo[1] - c.key };
+    const int hi[2] = { c.hi[0] - c.key, c.hi[1] - c.key };
+
+    if (__any_sync(0xffffffffu, hi[0] < tile_n || hi[1] < tile_n)) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-        const int lo = c.lo[r] - c.key;
-        const int hi = c.hi[r] - c.key;
+        for (int i = 0; i < s_regs; ++i)
+            if (i / 4 * 8 + i % 2 >= hi[i / 2 % 2])
+                s[i] = neg_inf();
+    }
+    if (__any_sync(0xffffffffu, lo[0] > 0 || lo[1] > 0)) {
 #pragma unroll
-        for (int j = 0; j < tile_n / 8; ++j)
-#pragma unroll
-            for (int e = 0; e < 2; ++e) {
-                const int column = j * 8 + e;
-                if (column < lo || column >= hi)
-                    s[j * 4 + r * 2 + e] = neg_inf();
-            }
+        for (int i = 0; i < s_regs; ++i)
+            if (i / 4 * 8 + i % 2 < lo[i / 2 % 2])
+                s[i] = neg_inf();
     }
 }
 
@@ -644,6 +647,26 @@ FFA_DEVICE void output_issue(float (&o)[o_regs], uint32_t (&p)[p_regs], const sh
     wgmma_commit();
 }
 
+/* S of a block -> P, in place. `q`: this warpgroup's rows in shared memory, `k` the block's. */
+FFA_DEVICE void softmax_block(float (&s)[s_regs], softmax_state &st, const cursor &c, uint32_t q,
+                              uint32_t k, float scale_log2, int thread)
+{
+    bool is_settled = st.is_settled;
+
+#pragma unroll 1
+    for (;;) { /* twice at most: one copy of the mask */
+        if (!c.is_full())
+            mask_scores(s, c);
+        if (!is_settled)
+            break;
+        if (softmax_step_settled(s, st, scale_log2))
+            return;
+        scores_again(s, q, k, thread);
+        is_settled = false;
+    }
+    softmax_step(s, st, scale_log2);
+}
+
 FFA_DEVICE void consumer_run(const attention_forward_args &a, const shared_view &smem,
                              int warpgroup, int thread)
 {
@@ -694,18 +717,8 @@ FFA_DEVICE void consumer_run(const attention_forward_args &a, const shared_view 
                 output_issue(o, p, smem, st, v_at_, tail, is_first, warpgroup, thread);
                 wgmma_wait<1>();
                 touch(s);
-                bool is_done = false;
-                if (c.is_full() && st.is_settled) {
-                    is_done = softmax_step_settled(s, st, a.scale_log2);
-                    if (!is_done)
-                        scores_again(s, smem.q(q_slot(tile_at)) + warpgroup * 64 * 128,
-                                     smem.k(k_at_.slot), thread);
-                }
-                if (!is_done) {
-                    if (!c.is_full())
-                        mask_scores(s, c);
-                    softmax_step(s, st, a.scale_log2);
-                }
+                softmax_block(s, st, c, smem.q(q_slot(tile_at)) + warpgroup * 64 * 128,
+                              smem.k(k_at_.slot), a.scale_log2, thread);
                 __syncwarp();
                 if (is_leader)
                     mbarrier_arrive(bars.k_empty(k_at_.slot));

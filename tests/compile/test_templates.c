@@ -19,8 +19,8 @@ static const struct {
     int32_t registers_max;
     bool calls; /* printf on the way to a trap: ptxas then serialises wgmma, and says so */
 } corners[] = {
-    { "attention_forward", { "head_dim=64", "dtype=bf16", "debug=0" }, 168, false },
-    { "attention_forward", { "head_dim=64", "dtype=fp16", "debug=0" }, 168, false },
+    { "attention_forward", { "head_dim=64", "dtype=bf16", "debug=0" }, 128, false },
+    { "attention_forward", { "head_dim=64", "dtype=fp16", "debug=0" }, 128, false },
     { "attention_forward", { "head_dim=128", "dtype=bf16", "debug=0" }, 168, false },
     { "attention_forward", { "head_dim=128", "dtype=fp16", "debug=0" }, 168, false },
     { "attention_forward", { "head_dim=64", "dtype=bf16", "debug=1" }, 168, true },

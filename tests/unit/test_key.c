@@ -77,7 +77,7 @@ END_TEST
 START_TEST(same_request_same_key)
 {
     static const char *const one[] = { "head_dim=64", "dtype=fp16" };
-    static const char *const other[] = { "dtype=2", "consumers=2", "head_dim=64", "stages=2" };
+    static const char *const other[] = { "dtype=2", "consumers=3", "head_dim=64", "stages=2" };
     struct made a = make(TRIVIAL, one, 2), b = make(TRIVIAL, other, 4);
 
     ck_assert_str_eq(a.key, b.key);

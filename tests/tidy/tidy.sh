@@ -43,7 +43,8 @@ allowed_for() {
         cache) echo "base jit" ;;
         gpu) echo "base" ;;
         cpu) echo "base mask tile" ;;
-        api) echo "base mask tile jit cache gpu cpu" ;;
+        dist) echo "base mask tile jit" ;;
+        api) echo "base mask tile jit cache gpu cpu dist" ;;
         cli) echo "" ;;
         *) echo "unknown" ;;
     esac

@@ -48,6 +48,7 @@ setup_packages() {
     if lacks_tool pkg-config; then missing="$missing pkg-config"; fi
     if lacks_library libxxhash; then missing="$missing libxxhash-dev"; fi
     if lacks_library sqlite3; then missing="$missing libsqlite3-dev"; fi
+    if lacks_library libmd; then missing="$missing libmd-dev"; fi
     if lacks_library jansson; then missing="$missing libjansson-dev"; fi
     if [ "${1:-}" = test ]; then
         if lacks_library check; then missing="$missing check"; fi

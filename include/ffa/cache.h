@@ -16,11 +16,13 @@ extern "C" {
 typedef struct ffa_cache ffa_cache;
 
 enum {
-    FFA_CACHE_READONLY = 1u << 0 /* refuse what would write */
+    FFA_CACHE_READONLY = 1u << 0, /* refuse what would write */
+    FFA_CACHE_CREATE = 1u << 1    /* make the store when it is not there */
 };
 
 /*
- * Open the store in the file `path`, which must exist.
+ * Open the store or bundle in the file `path`, which must exist unless FFA_CACHE_CREATE is given.
+ * A bundle is read-only whatever the flags.
  * Fails with FFA_INVALID, FFA_NOT_FOUND (no such file), FFA_CACHE (not trusted, damaged, newer
  * than this library or no kernel store: says which and what to do), FFA_NOMEM.
  * Thread: any. Blocks: file access; up to 3 s while another process writes, as do all below.

@@ -57,6 +57,10 @@ typedef struct ffa_context_opts {
     uint32_t lock_wait_ms; /* at most this long for another process that compiles the same kernel;
                               0: 60 s. Then it is compiled here, too */
     uint32_t pad2_;
+    const char *const *bundles; /* [bundle_count] files written by ffa_bundle_export, looked up
+                                   after the store, in this order; one that cannot be trusted or
+                                   read is ignored with a warning */
+    int64_t bundle_count;       /* at most 64 */
 } ffa_context_opts;
 #define FFA_CONTEXT_OPTS_INIT                                                                      \
     {                                                                                              \
@@ -91,6 +95,8 @@ typedef struct ffa_context_info {
     char nvrtc_version[32];
     char store_path[256];  /* empty: memory only */
     char store_state[160]; /* "ok", "memory only", or why the store is not used */
+    int32_t bundle_count;
+    int32_t bundles_used; /* of them; the rest was warned of */
 } ffa_context_info;
 #define FFA_CONTEXT_INFO_INIT                                                                      \
     {                                                                                              \
@@ -115,12 +121,13 @@ typedef struct ffa_context_stats {
     uint64_t compile_fails;
     uint64_t compile_us;   /* time spent compiling */
     uint64_t store_bad;    /* entries refused: length, hash or record did not match */
-    uint64_t store_errors; /* store operations that failed */
+    uint64_t store_errors; /* operations on the store or a bundle that failed */
     uint64_t forward_calls;
     uint64_t lock_waits;    /* kernels another process was compiling, or one of the same stripe */
     uint64_t lock_timeouts; /* of these: given up after lock_wait_ms */
     uint64_t waited_us;     /* time spent in lock_waits */
     uint64_t lock_errors;   /* locks that could not be had: compiled without */
+    uint64_t hits_bundle;   /* answered from a bundle */
 } ffa_context_stats;
 #define FFA_CONTEXT_STATS_INIT                                                                     \
     {                                                                                              \

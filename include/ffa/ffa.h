@@ -6,6 +6,7 @@
 #define FFA_FFA_H
 
 #include <ffa/attention.h>
+#include <ffa/bundle.h>
 #include <ffa/cache.h>
 #include <ffa/context.h>
 #include <ffa/device.h>

@@ -27,12 +27,13 @@ FFA_API size_t ffa_dtype_bytes(ffa_dtype dtype);
 /* Where a kernel was found. */
 typedef enum ffa_layer {
     FFA_LAYER_NONE = 0,
-    FFA_LAYER_TABLE = 1,   /* this process's memory */
-    FFA_LAYER_STORE = 2,   /* the node's store */
-    FFA_LAYER_COMPILED = 3 /* NVRTC, just now */
+    FFA_LAYER_TABLE = 1,    /* this process's memory */
+    FFA_LAYER_STORE = 2,    /* the node's store */
+    FFA_LAYER_COMPILED = 3, /* NVRTC, just now */
+    FFA_LAYER_BUNDLE = 4    /* a read-only bundle */
 } ffa_layer;
 
-/* "none", "table", "store", "compiled". */
+/* "none", "table", "store", "compiled", "bundle". */
 FFA_API const char *ffa_layer_text(ffa_layer layer);
 
 /* What is known of a compiled kernel. */

@@ -12,7 +12,8 @@
 enum {
     KNOWN_FLAGS = FFA_OPEN_NEVER_COMPILE | FFA_OPEN_EXACT_TOOLCHAIN | FFA_OPEN_CPU_FP64 |
                   FFA_OPEN_CACHE_READONLY,
-    CPU_THREADS_MAX = 1024
+    CPU_THREADS_MAX = 1024,
+    BUNDLES_MAX = 64
 };
 
 /* The options that are paths: all are copied, none may be empty. */
@@ -44,6 +45,16 @@ static ffa_status check_options(ffa_context_opts *opts, ffa_error *err)
         if (*path_option(opts, i) && !**path_option(opts, i))
             return error_fail(err, FFA_INVALID, 0, "%s is empty; NULL is the default",
                               path_options[i].name);
+    if (opts->bundle_count < 0 || opts->bundle_count > BUNDLES_MAX)
+        return error_fail(err, FFA_INVALID, 0, "bundle_count is %lld, not in [0, %d]",
+                          (long long)opts->bundle_count, BUNDLES_MAX);
+    if (opts->bundle_count && !opts->bundles)
+        return error_fail(err, FFA_INVALID, 0, "bundles is NULL, bundle_count is %lld",
+                          (long long)opts->bundle_count);
+    for (int64_t i = 0; i < opts->bundle_count; i++)
+        if (!opts->bundles[i] || !*opts->bundles[i])
+            return error_fail(err, FFA_INVALID, 0, "bundles[%lld] is %s", (long long)i,
+                              opts->bundles[i] ? "empty" : "NULL");
     return FFA_OK;
 }
 
@@ -51,6 +62,7 @@ static ffa_status check_options(ffa_context_opts *opts, ffa_error *err)
 static ffa_status copy_options(ffa_context *context, ffa_context_opts *opts, ffa_error *err)
 {
     context->opts = *opts;
+    context->opts.bundles = NULL; /* whoever opens them copies their names */
     for (int i = 0; i < PATH_OPTIONS; i++)
         *path_option(&context->opts, i) = NULL;
     for (int i = 0; i < PATH_OPTIONS; i++) {
@@ -119,6 +131,8 @@ ffa_status ffa_open(ffa_context **out, int device, const ffa_context_opts *opts,
             .log = context->log,
         },
         err));
+    FFA_TRY(
+        cache_open_bundles(&context->cache, given.bundles, given.bundle_count, &context->log, err));
     if (context->opts.cache_path)
         FFA_TRY(flight_open(&context->cache.flight,
                             &(struct flight_opts){ .store_path = context->opts.cache_path,
@@ -153,6 +167,7 @@ void ffa_close(ffa_context *context)
     (void)pthread_mutex_destroy(&context->kept_lock);
     gpu_device_close(context->gpu);
     flight_close(context->cache.flight);
+    cache_close_bundles(&context->cache);
     store_close(context->cache.store);
     table_destroy(context->cache.table);
     jit_destroy(context->jit);
@@ -179,6 +194,8 @@ ffa_status ffa_context_info_get(ffa_context *context, ffa_context_info *info, ff
     text_copy(now.nvrtc_version, "%s", jit_nvrtc_version(context->jit));
     text_copy(now.store_path, "%s", store_path(context->cache.store));
     store_state(context->cache.store, now.store_state, sizeof now.store_state);
+    now.bundle_count = (int32_t)context->cache.bundle_count;
+    now.bundles_used = (int32_t)cache_bundles_in_use(&context->cache);
     return opts_export(info, &now, sizeof now, err);
 }
 
@@ -200,13 +217,14 @@ ffa_status ffa_context_stats_get(ffa_context *context, ffa_context_stats *stats,
         flight = flight_counts(context->cache.flight);
     now.hits_table = atomic_load(&context->stats.hits_table);
     now.hits_store = atomic_load(&context->stats.hits_store);
+    now.hits_bundle = atomic_load(&context->stats.hits_bundle);
     now.misses = atomic_load(&context->stats.misses);
     now.compiles = atomic_load(&context->stats.compiles);
     now.compile_fails = atomic_load(&context->stats.compile_fails);
     now.compile_us = atomic_load(&context->stats.compile_us);
     now.forward_calls = atomic_load(&context->stats.forward_calls);
-    now.store_bad = store_bad_count(context->cache.store);
-    now.store_errors = store_error_count(context->cache.store);
+    now.store_bad = cache_bad_count(&context->cache);
+    now.store_errors = cache_error_count(&context->cache);
     now.lock_waits = flight.waits;
     now.lock_timeouts = flight.timeouts;
     now.waited_us = flight.waited_us;

@@ -16,8 +16,8 @@ struct gpu_device; /* gpu/gpu.h */
 
 /* The store counts its own: bad entries and errors. */
 struct context_stats {
-    atomic_uint_fast64_t hits_table, hits_store, misses, compiles, compile_fails, compile_us,
-        forward_calls;
+    atomic_uint_fast64_t hits_table, hits_store, hits_bundle, misses, compiles, compile_fails,
+        compile_us, forward_calls;
 };
 
 /* What ffa_attention keeps, one node a spec. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * "Give me this kernel": table, then store, then compile. A table hit computes no key and takes no
- * lock; the rest runs once a kernel and context, whoever else asks meanwhile, and the compile once
- * a node: processes that miss the same key wait for the lock of the one that is at it, and look
- * again.
+ * "Give me this kernel": table, store, bundles, then compile. A table hit computes no key and takes
+ * no lock; the rest runs once a kernel and context, whoever else asks meanwhile, and the compile
+ * once a node: processes that miss the same key wait for the lock of the one that is at it, and
+ * look again.
  */
 #include "api/context.h"
 
@@ -24,19 +24,13 @@ static void count(atomic_uint_fast64_t *counter, uint64_t by)
     atomic_fetch_add_explicit(counter, by, memory_order_relaxed);
 }
 
-/* FFA_NOT_FOUND: not in the store. */
-static ffa_status from_store(ffa_context *context, const struct store_query *query,
-                             struct jit_kernel *out, ffa_error *err)
+/* A kernel came from a file. */
+static void count_hit(ffa_context *context, const struct jit_kernel *kernel, ffa_layer layer)
 {
-    ffa_status rc = store_find(context->cache.store, query, out, err);
-
-    if (rc == FFA_OK) {
-        count(&context->stats.hits_store, 1);
-        log_line(&context->log, FFA_LOG_DEBUG, "resolve",
-                 "event=store_hit key=%s template=%s toolchain=\"%s\"", query->key,
-                 out->info.template_name, out->info.toolchain);
-    }
-    return rc;
+    count(layer == FFA_LAYER_BUNDLE ? &context->stats.hits_bundle : &context->stats.hits_store, 1);
+    log_line(&context->log, FFA_LOG_DEBUG, "resolve",
+             "event=%s_hit key=%s template=%s toolchain=\"%s\"", ffa_layer_text(layer),
+             kernel->info.key, kernel->info.template_name, kernel->info.toolchain);
 }
 
 ffa_status context_compile(struct jit_result *out, ffa_context *context,
@@ -76,18 +70,22 @@ static ffa_status refuse_to_compile(const struct jit_spec *spec, const char *key
                       jit_spec_template(spec), values);
 }
 
-/* FFA_NOT_FOUND: in the store neither now nor, if a lock was to be had, once we hold it. */
-static ffa_status from_store_or_lock(ffa_context *context, const struct store_query *query,
-                                     struct jit_kernel *out, struct flight_lock *lock,
-                                     ffa_error *err)
+/* FFA_NOT_FOUND: in no file now, nor, if a lock was to be had, in the store once we hold it. */
+static ffa_status from_files(ffa_context *context, const struct store_query *query,
+                             struct jit_kernel *out, ffa_layer *layer, struct flight_lock *lock,
+                             ffa_error *err)
 {
-    ffa_status rc = from_store(context, query, out, err);
+    ffa_status rc = cache_find(&context->cache, query, out, layer, err);
 
     if (rc == FFA_NOT_FOUND && !(context->opts.flags & FFA_OPEN_NEVER_COMPILE) &&
         store_is_writable(context->cache.store) &&
-        flight_take(context->cache.flight, query->key, lock) == FLIGHT_HELD)
-        rc = from_store(context, query, out, err);
-    if (rc == FFA_NOT_FOUND)
+        flight_take(context->cache.flight, query->key, lock) == FLIGHT_HELD) {
+        rc = store_find(context->cache.store, query, out, err);
+        *layer = FFA_LAYER_STORE;
+    }
+    if (rc == FFA_OK)
+        count_hit(context, out, *layer);
+    else if (rc == FFA_NOT_FOUND)
         count(&context->stats.misses, 1);
     return rc;
 }
@@ -110,8 +108,7 @@ static ffa_status produce(struct jit_kernel *out, ffa_layer *layer, ffa_context 
     query.key = key;
     query.record = record;
     query.toolchain = jit_toolchain(context->jit);
-    *layer = FFA_LAYER_STORE;
-    rc = from_store_or_lock(context, &query, out, &lock, err);
+    rc = from_files(context, &query, out, layer, &lock, err);
     if (rc != FFA_NOT_FOUND)
         goto out;
     if (context->opts.flags & FFA_OPEN_NEVER_COMPILE) {

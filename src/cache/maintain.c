@@ -2,15 +2,9 @@
  *
  * Looking after a store: what include/ffa/cache.h promises.
  */
-#include "cache/store_internal.h"
-#include "jit/digest.h"
+#include "cache/bundle.h"
 
-#include <ffa/cache.h>
 #include <stdio.h>
-
-struct ffa_cache {
-    struct store *store;
-};
 
 ffa_status ffa_cache_open(ffa_cache **out, const char *path, uint32_t flags, ffa_error *err)
 {
@@ -23,9 +17,10 @@ ffa_status ffa_cache_open(ffa_cache **out, const char *path, uint32_t flags, ffa
     *out = NULL;
     if (!path || !*path)
         return error_fail(err, FFA_INVALID, 0, "path is %s", path ? "empty" : "NULL");
-    if (flags & ~(uint32_t)FFA_CACHE_READONLY)
+    if (flags & ~(uint32_t)(FFA_CACHE_READONLY | FFA_CACHE_CREATE))
         return error_fail(err, FFA_UNSUPPORTED, 0, "flags is 0x%x, known are 0x%x", flags,
-                          (unsigned)FFA_CACHE_READONLY);
+                          (unsigned)(FFA_CACHE_READONLY | FFA_CACHE_CREATE));
+    opts.create = (flags & FFA_CACHE_CREATE) && !(flags & FFA_CACHE_READONLY);
     opts.mode = flags & FFA_CACHE_READONLY ? STORE_READONLY : STORE_MAINTAIN;
     cache = mem_array(1, sizeof *cache);
     if (!cache)
@@ -73,12 +68,14 @@ static ffa_status check_writable(ffa_cache *cache, ffa_error *err)
 {
     if (cache->store->is_writable)
         return FFA_OK;
-    return error_fail(err, FFA_CACHE, 0, "store '%s' is open read-only", cache->store->path);
+    return error_fail(err, FFA_CACHE, 0, "%s '%s' %s", cache->store->is_bundle ? "bundle" : "store",
+                      cache->store->path,
+                      cache->store->is_bundle ? "never changes" : "is open read-only");
 }
 
 /* ---- reading ---- */
 
-static void entry_of(ffa_cache_entry *entry, const struct store_row *row)
+void cache_entry_of(ffa_cache_entry *entry, const struct store_row *row)
 {
     *entry = (ffa_cache_entry){ .key = row->key,
                                 .toolchain = row->toolchain,
@@ -165,7 +162,7 @@ static ffa_status visit_rows(struct store *store, const struct key_range *range,
             break;
         verdict->checked++;
         store_row_read(&row, statement, with_data);
-        entry_of(&entry, &row);
+        cache_entry_of(&entry, &row);
         if (with_data) {
             if (store_row_blob_ok(&row) && store_row_seal_ok(&row))
                 continue;
@@ -256,7 +253,7 @@ ffa_status ffa_cache_cubin(ffa_cache *cache, const char *key, const char *toolch
 }
 
 /* Under lock: what SQLite itself can tell of the file. */
-static ffa_status check_structure(struct store *store, ffa_error *err)
+ffa_status cache_check_structure(struct store *store, ffa_error *err)
 {
     sqlite3_stmt *statement = NULL;
     const char *said;
@@ -287,19 +284,12 @@ ffa_status ffa_cache_verify(ffa_cache *cache, ffa_cache_verdict *verdict, ffa_ca
     (void)pthread_mutex_lock(&cache->store->lock);
     rc = visit_rows(cache->store, &all, true, verdict, visit, user, err);
     if (rc == FFA_OK)
-        rc = check_structure(cache->store, err);
+        rc = cache_check_structure(cache->store, err);
     (void)pthread_mutex_unlock(&cache->store->lock);
     return rc;
 }
 
 /* ---- removing ---- */
-
-static ffa_status rollback(struct store *store, ffa_status rc)
-{
-    if (rc != FFA_OK && !sqlite3_get_autocommit(store->db))
-        (void)sqlite3_exec(store->db, "ROLLBACK", NULL, NULL, NULL);
-    return rc;
-}
 
 static ffa_status remove_one(struct store *store, const struct key_range *range, int64_t *removed,
                              ffa_error *err)
@@ -324,7 +314,7 @@ static ffa_status remove_one(struct store *store, const struct key_range *range,
     *removed = sqlite3_changes(store->db);
     rc = store_run(store, "COMMIT", "commit", err);
 out:
-    return rollback(store, rc);
+    return store_rollback(store, rc);
 }
 
 static ffa_status remove_all(struct store *store, int64_t *removed, ffa_error *err)
@@ -337,7 +327,7 @@ static ffa_status remove_all(struct store *store, int64_t *removed, ffa_error *e
     FFA_TRY(store_run(store, "COMMIT", "commit", err));
     rc = store_run(store, "VACUUM", "give space back", err);
 out:
-    return rollback(store, rc);
+    return store_rollback(store, rc);
 }
 
 ffa_status ffa_cache_remove(ffa_cache *cache, const char *prefix, int64_t *removed, ffa_error *err)

@@ -16,6 +16,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+static const char *kind_of(const struct store *store)
+{
+    return store->mode == STORE_BUNDLE ? "bundle" : "store";
+}
+
+/* Whether one that is not there is made. */
+static bool is_maker(const struct store *store)
+{
+    return store->mode == STORE_READWRITE || store->may_create;
+}
+
 /* ---- SQLite, and what it says ---- */
 
 ffa_status store_sql(struct store *store, int code, const char *doing, ffa_error *err)
@@ -32,7 +43,7 @@ ffa_status store_sql(struct store *store, int code, const char *doing, ffa_error
         (sqlite3_extended_errcode(store->db) & 0xff) == (code & 0xff))
         code = sqlite3_extended_errcode(store->db);
     return error_fail(err, (code & 0xff) == SQLITE_NOMEM ? FFA_NOMEM : FFA_CACHE, code,
-                      "store '%s': cannot %s: %s", store->path, doing, text);
+                      "%s '%s': cannot %s: %s", kind_of(store), store->path, doing, text);
 }
 
 ffa_status store_prepare(struct store *store, sqlite3_stmt **out, const char *sql, ffa_error *err)
@@ -75,8 +86,8 @@ out:
 
 static ffa_status refuse(struct store *store, ffa_error *err, const char *what, const char *fix)
 {
-    return error_fail(err, FFA_CACHE, 0, "store '%s' is not trusted: %s; %s", store->path, what,
-                      fix);
+    return error_fail(err, FFA_CACHE, 0, "%s '%s' is not trusted: %s; %s", kind_of(store),
+                      store->path, what, fix);
 }
 
 /* A folder or file is trusted when nobody but its user and root can change it. */
@@ -108,8 +119,8 @@ static ffa_status trust(struct store *store, const char *name, const struct stat
 static ffa_status file_trouble(struct store *store, const char *doing, const char *name,
                                ffa_error *err)
 {
-    return error_fail(err, FFA_CACHE, errno, "store '%s': cannot %s '%s': %s", store->path, doing,
-                      name, strerror(errno));
+    return error_fail(err, FFA_CACHE, errno, "%s '%s': cannot %s '%s': %s", kind_of(store),
+                      store->path, doing, name, strerror(errno));
 }
 
 static int look(const char *name, struct stat *stat)
@@ -150,7 +161,7 @@ static ffa_status check_place(struct store *store, struct stat *file, ffa_error 
     if (look(store->folder, &folder) != 0) {
         if (errno != ENOENT)
             return file_trouble(store, "look at", store->folder, err);
-        if (store->mode != STORE_READWRITE)
+        if (!is_maker(store))
             return error_fail(err, FFA_NOT_FOUND, ENOENT, "there is no store '%s'", store->path);
         FFA_TRY(make_folder(store, err));
         if (look(store->folder, &folder) != 0)
@@ -172,24 +183,96 @@ static ffa_status check_place(struct store *store, struct stat *file, ffa_error 
     if (!S_ISREG(file->st_mode))
         rc = error_fail(err, FFA_CACHE, 0, "store '%s' is no regular file", store->path);
     /* Nothing was ever written: as good as absent. */
-    else if (file->st_size == 0 && store->mode == STORE_READWRITE)
+    else if (file->st_size == 0 && is_maker(store))
         rc = error_fail(err, FFA_NOT_FOUND, 0, "store '%s' is empty", store->path);
 out:
     return rc;
 }
 
+/* A bundle is given by hand and may be behind links, as images and deployments make them. Each link
+ * is checked by its owner and the folder it is in, the file at their end like any. *target: the
+ * file without links; the caller frees. */
+static ffa_status check_bundle_place(struct store *store, struct stat *file, char **target,
+                                     ffa_error *err)
+{
+    enum { HOPS = 8 };
+    char *name = mem_strdup(store->path), *folder = NULL;
+    ffa_status rc = FFA_OK;
+
+    *target = NULL;
+    for (int hop = 0; rc == FFA_OK; hop++) {
+        struct text next = { 0 };
+        char link[4096];
+        struct stat at;
+        char *slash = name ? strrchr(name, '/') : NULL;
+        ssize_t bytes;
+
+        mem_free(folder);
+        folder = mem_strdup(name);
+        if (!name || !folder) {
+            rc = error_nomem(err, "a path");
+            break;
+        }
+        folder[slash == name ? 1 : slash - name] = '\0';
+        if (look(name, file) != 0 || stat(folder, &at) != 0) {
+            rc = errno == ENOENT ? error_fail(err, FFA_NOT_FOUND, ENOENT, "there is no bundle '%s'",
+                                              store->path)
+                                 : file_trouble(store, "look at", name, err);
+            break;
+        }
+        FFA_TRY(trust(store, folder, &at, "folder", err));
+        if (!S_ISLNK(file->st_mode))
+            break;
+        if (file->st_uid != geteuid() && file->st_uid != 0) {
+            rc = refuse(store, err, "a link on the way to it belongs to another user",
+                        "give the path it leads to");
+            break;
+        }
+        bytes = readlink(name, link, sizeof link - 1);
+        if (bytes < 0 || hop == HOPS) {
+            errno = bytes < 0 ? errno : ELOOP;
+            rc = file_trouble(store, "follow", name, err);
+            break;
+        }
+        link[bytes] = '\0';
+        text_add(&next, "%s%s%s", link[0] == '/' ? "" : folder, link[0] == '/' ? "" : "/", link);
+        mem_free(name);
+        name = text_take(&next);
+    }
+    if (rc == FFA_OK)
+        FFA_TRY(trust(store, name, file, "file", err));
+    if (rc == FFA_OK && !S_ISREG(file->st_mode))
+        rc = error_fail(err, FFA_CACHE, 0, "bundle '%s' is no regular file", store->path);
+    if (rc == FFA_OK) {
+        *target = name;
+        name = NULL;
+    }
+out:
+    mem_free(folder);
+    mem_free(name);
+    return rc;
+}
+
 /* ---- the file ---- */
 
-static void close_db(struct store *store)
+void store_close_db(struct store *store)
 {
     (void)sqlite3_close(store->db);
     store->db = NULL;
     store->is_writable = false;
 }
 
+ffa_status store_rollback(struct store *store, ffa_status rc)
+{
+    if (rc != FFA_OK && store->db && !sqlite3_get_autocommit(store->db))
+        (void)sqlite3_exec(store->db, "ROLLBACK", NULL, NULL, NULL);
+    return rc;
+}
+
 static ffa_status open_db(struct store *store, const char *name, bool writable, ffa_error *err)
 {
-    int flags = (writable ? SQLITE_OPEN_READWRITE : SQLITE_OPEN_READONLY) | SQLITE_OPEN_NOMUTEX;
+    int flags = (writable ? SQLITE_OPEN_READWRITE : SQLITE_OPEN_READONLY) | SQLITE_OPEN_NOMUTEX |
+                (store->mode == STORE_BUNDLE ? SQLITE_OPEN_URI : 0);
     ffa_status rc;
 
     if (sqlite3_libversion_number() < 3037000)
@@ -207,22 +290,38 @@ out:
     return rc;
 }
 
-/* A whole, empty store in a new file; `name` ends in XXXXXX and is filled in. */
-static ffa_status write_new(struct store *store, char *name, ffa_error *err)
+ffa_status store_begin_file(struct store *store, char *name, int64_t created_s, ffa_error *err)
 {
     int file = fault_here(FAULT_FILE) ? (errno = EIO, -1) : mkostemp(name, O_CLOEXEC);
+    char sql[96];
     ffa_status rc;
 
-    if (file < 0)
-        return file_trouble(store, "make", name, err);
+    if (file < 0) {
+        rc = file_trouble(store, "make", name, err);
+        *name = '\0';
+        return rc;
+    }
     (void)close(file);
     FFA_TRY(open_db(store, name, true, err));
-    FFA_TRY(store_run(store, "PRAGMA page_size=16384; PRAGMA journal_mode=MEMORY; BEGIN IMMEDIATE",
+    FFA_TRY(store_run(store,
+                      "PRAGMA page_size=16384; PRAGMA secure_delete=ON; "
+                      "PRAGMA journal_mode=MEMORY; BEGIN IMMEDIATE",
                       "begin", err));
     FFA_TRY(store_run(store, embedded_schema.text, "write the schema", err));
+    text_copy(sql, "INSERT INTO meta VALUES ('created_s', '%lld')", (long long)created_s);
+    rc = store_run(store, sql, "write the schema", err);
+out:
+    return rc;
+}
+
+static ffa_status write_new(struct store *store, char *name, ffa_error *err)
+{
+    ffa_status rc;
+
+    FFA_TRY(store_begin_file(store, name, clock_unix_s(), err));
     FFA_TRY(store_run(store, "COMMIT", "commit the schema", err));
 out:
-    close_db(store);
+    store_close_db(store);
     return rc;
 }
 
@@ -263,16 +362,26 @@ static ffa_status check_header(struct store *store, ffa_error *err)
 
     FFA_TRY(store_number(store, "PRAGMA application_id", &application, err));
     FFA_TRY(store_number(store, "PRAGMA user_version", &schema, err));
-    if (application != STORE_APPLICATION || schema < 1)
+    store->is_bundle = application == STORE_BUNDLE_APPLICATION;
+    if ((application != STORE_APPLICATION && !store->is_bundle) || schema < 1)
         rc = error_fail(err, FFA_CACHE, 0,
                         "'%s' is another program's database, not a kernel store; choose another "
                         "path",
                         store->path);
     else if (schema > STORE_SCHEMA)
         rc = error_fail(err, FFA_CACHE, 0,
-                        "store '%s' has schema %lld, this library reads up to %d; use a newer "
+                        "%s '%s' has schema %lld, this library reads up to %d; use a newer "
                         "library or another path",
-                        store->path, (long long)schema, STORE_SCHEMA);
+                        kind_of(store), store->path, (long long)schema, STORE_SCHEMA);
+    else if (store->is_bundle && store->mode == STORE_READWRITE)
+        rc = error_fail(err, FFA_CACHE, 0,
+                        "'%s' is a bundle, which nothing is added to; choose another path for the "
+                        "store and give it as a bundle",
+                        store->path);
+    else if (!store->is_bundle && store->mode == STORE_BUNDLE)
+        rc = error_fail(err, FFA_CACHE, 0,
+                        "'%s' is a store that may change, not a bundle; export a bundle from it",
+                        store->path);
 out:
     return rc;
 }
@@ -295,19 +404,37 @@ out:
     return rc;
 }
 
-static ffa_status open_store(struct store *store, const struct stat *file, ffa_error *err)
+/* A bundle by a URI that says that it never changes: no locks, no look for a journal. */
+static ffa_status open_bundle(struct store *store, const char *target, ffa_error *err)
 {
+    struct text uri = { 0 };
     ffa_status rc;
 
-    FFA_TRY(open_db(store, store->path, store->mode != STORE_READONLY, err));
-    store->is_writable = store->mode != STORE_READONLY && !sqlite3_db_readonly(store->db, "main");
+    text_add(&uri, "file:");
+    for (const char *c = target; *c; c++)
+        text_add(&uri, strchr("%?#", *c) ? "%%%02X" : "%c", (unsigned char)*c);
+    text_add(&uri, "?mode=ro&immutable=1");
+    rc = uri.failed ? error_nomem(err, "a path") : open_db(store, uri.at, false, err);
+    text_finish(&uri);
+    return rc;
+}
+
+static ffa_status open_store(struct store *store, const struct stat *file, const char *target,
+                             ffa_error *err)
+{
+    bool is_writer = store->mode == STORE_READWRITE || store->mode == STORE_MAINTAIN;
+    ffa_status rc;
+
+    FFA_TRY(target ? open_bundle(store, target, err) : open_db(store, store->path, is_writer, err));
+    store->is_writable = is_writer && !sqlite3_db_readonly(store->db, "main");
     store->device = file->st_dev;
     store->inode = file->st_ino;
     FFA_TRY(check_header(store, err));
+    store->is_writable = store->is_writable && !store->is_bundle;
     FFA_TRY(settle_in(store, err));
 out:
     if (rc != FFA_OK)
-        close_db(store);
+        store_close_db(store);
     return rc;
 }
 
@@ -377,26 +504,32 @@ static ffa_status attach(struct store *store, ffa_error *err)
 {
     enum { ROUNDS = 3 };
     ffa_error why = { 0 }, aside;
+    char *target = NULL;
     struct stat file;
     ffa_status rc = FFA_OK;
 
-    close_db(store);
+    store_close_db(store);
     for (int round = 0; round < ROUNDS; round++) {
-        rc = check_place(store, &file, &why);
-        if (rc == FFA_NOT_FOUND && store->mode == STORE_READWRITE) {
+        mem_free(target);
+        target = NULL;
+        rc = store->mode == STORE_BUNDLE ? check_bundle_place(store, &file, &target, &why)
+                                         : check_place(store, &file, &why);
+        if (rc == FFA_NOT_FOUND && is_maker(store)) {
             rc = make_store(store, why.native == 0, &why);
             if (rc == FFA_OK)
                 rc = check_place(store, &file, &why);
         }
         if (rc != FFA_OK)
             break;
-        rc = open_store(store, &file, &why);
+        rc = open_store(store, &file, target, &why);
         if (rc == FFA_OK || !is_damage(&why))
             break;
         if (store->mode != STORE_READWRITE) {
             aside = why;
             rc = error_fail(&why, FFA_CACHE, aside.native,
-                            "%.400s; if it is a store, remove it: kernels are built again",
+                            store->mode == STORE_BUNDLE
+                                ? "%.400s; copy or export the bundle again"
+                                : "%.400s; if it is a store, remove it: kernels are built again",
                             aside.message);
             break;
         }
@@ -408,6 +541,7 @@ static ffa_status attach(struct store *store, ffa_error *err)
         store_trouble(store, "store_damaged", &why);
         rc = FFA_CACHE;
     }
+    mem_free(target);
     store->why = rc == FFA_OK ? (ffa_error){ 0 } : why;
     return rc == FFA_OK ? FFA_OK : error_fail(err, rc, why.native, "%s", why.message);
 }
@@ -440,8 +574,8 @@ static bool is_gone(const struct store *store)
 {
     struct stat now;
 
-    return lstat(store->path, &now) != 0 || now.st_ino != store->inode ||
-           now.st_dev != store->device;
+    return (store->mode == STORE_BUNDLE ? stat : lstat)(store->path, &now) != 0 ||
+           now.st_ino != store->inode || now.st_dev != store->device;
 }
 
 bool store_recover(struct store *store, const ffa_error *why)
@@ -452,9 +586,15 @@ bool store_recover(struct store *store, const ffa_error *why)
     ffa_error trouble;
 
     store_trouble(store, damaged ? "store_damaged" : gone ? "store_gone" : "store_error", why);
+    if (store->mode == STORE_BUNDLE && (gone || damaged)) {
+        /* Replaced: the new one may do. Overwritten in place: it will not. */
+        store_close_db(store);
+        store->why = *why;
+        return gone && attach(store, NULL) == FFA_OK;
+    }
     if (store->mode != STORE_READWRITE || !(gone || damaged))
         return false;
-    close_db(store);
+    store_close_db(store);
     if (damaged && !gone && put_aside(store, &file, &trouble) != FFA_OK) {
         store->why = trouble;
         return false;
@@ -488,6 +628,7 @@ ffa_status store_open(struct store **out, const struct store_opts *opts, ffa_err
     if (!store)
         return error_nomem(err, "the store");
     store->mode = opts->mode;
+    store->may_create = opts->create;
     store->busy_ms = STORE_BUSY_MS;
     store->bytes_max = opts->bytes_max ? opts->bytes_max : (uint64_t)1 << 30;
     store->log = opts->log;
@@ -499,8 +640,9 @@ ffa_status store_open(struct store **out, const struct store_opts *opts, ffa_err
             rc = error_fail(err, FFA_NOMEM, why.native, "%s", why.message);
             goto out;
         }
-        /* A read-only store that is not there yet is no trouble. */
-        if (rc != FFA_OK && store->mode != STORE_MAINTAIN && rc != FFA_NOT_FOUND)
+        /* A read-only store that is not there yet is no trouble; a bundle was meant to be. */
+        if (rc != FFA_OK && store->mode != STORE_MAINTAIN &&
+            (rc != FFA_NOT_FOUND || store->mode == STORE_BUNDLE))
             store_trouble(store, "store_unusable", &why);
         rc = FFA_OK;
     }
@@ -515,7 +657,7 @@ void store_close(struct store *store)
 {
     if (!store)
         return;
-    close_db(store);
+    store_close_db(store);
     (void)pthread_mutex_destroy(&store->lock);
     mem_free(store->folder);
     mem_free(store->path);

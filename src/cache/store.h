@@ -14,12 +14,14 @@ struct store;
 enum store_mode {
     STORE_READWRITE, /* made when absent; damaged ones are put aside */
     STORE_READONLY,
-    STORE_MAINTAIN /* as the command opens it: never made, never put aside */
+    STORE_MAINTAIN, /* as the command opens it: never made (but see `create`), never put aside */
+    STORE_BUNDLE    /* a file that never changes: no locks, no journal; may be behind links */
 };
 
 struct store_opts {
     const char *path; /* NULL: memory only */
     enum store_mode mode;
+    bool create;        /* STORE_MAINTAIN: make it when absent */
     uint64_t bytes_max; /* 0: 1 GiB */
     struct log log;
 };

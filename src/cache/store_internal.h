@@ -15,9 +15,10 @@
 
 enum {
     STORE_SCHEMA = 1,
-    STORE_APPLICATION = 0x6666616b, /* as in cache/schema.sql */
-    STORE_BUSY_MS = 3000,           /* how long others are waited for */
-    STORE_BUSY_AGAIN_MS = 100,      /* once that was in vain */
+    STORE_APPLICATION = 0x6666616b,        /* 'ffak', as in cache/schema.sql */
+    STORE_BUNDLE_APPLICATION = 0x66666162, /* 'ffab': the same schema, never to change again */
+    STORE_BUSY_MS = 3000,                  /* how long others are waited for */
+    STORE_BUSY_AGAIN_MS = 100,             /* once that was in vain */
     STORE_DAY_S = 86400
 };
 
@@ -25,6 +26,7 @@ struct store {
     char *path; /* NULL: memory only */
     char *folder;
     enum store_mode mode;
+    bool may_create;
     uint64_t bytes_max;
     struct log log;
     atomic_uint_fast64_t bad, errors;
@@ -33,6 +35,7 @@ struct store {
     sqlite3 *db; /* NULL: not in use */
     int busy_ms;
     bool is_writable;
+    bool is_bundle; /* whatever it was opened as */
     bool is_warned;
     dev_t device; /* of the open file */
     ino_t inode;
@@ -57,6 +60,13 @@ bool store_in_use(struct store *store);
  * one that was moved or deleted under us was replaced. Counts and warns. */
 bool store_recover(struct store *store, const ffa_error *why);
 
+/* A whole, empty store in a new file, open and inside a transaction: the caller commits and closes.
+ * `name` ends in XXXXXX and is filled in; "" there when no file was made. */
+ffa_status store_begin_file(struct store *store, char *name, int64_t created_s, ffa_error *err);
+void store_close_db(struct store *store);
+/* ROLLBACK if a transaction is open and rc is a failure; returns rc. */
+ffa_status store_rollback(struct store *store, ffa_status rc);
+
 /* One row of the kernel table with its blob. Texts are SQLite's until the next step. */
 struct store_row {
     int64_t id, blob_id;
@@ -75,6 +85,9 @@ struct store_row {
 #define STORE_FROM " FROM kernel k LEFT JOIN blob b ON b.id = k.blob "
 void store_row_read(struct store_row *row, sqlite3_stmt *statement, bool with_data);
 void store_row_seal(const struct store_row *row, char out[33]);
+/* Add or replace, inside the caller's transaction; *id: of the row, may be NULL. */
+ffa_status store_row_put(struct store *store, const struct store_row *row, int64_t *id,
+                         ffa_error *err);
 bool store_row_blob_ok(const struct store_row *row);
 bool store_row_seal_ok(const struct store_row *row);
 

@@ -346,21 +346,32 @@ out:
     return rc;
 }
 
-static ffa_status put_once(struct store *store, const struct store_row *row, ffa_error *err)
+ffa_status store_row_put(struct store *store, const struct store_row *row, int64_t *id,
+                         ffa_error *err)
 {
     int64_t blob = 0;
     ffa_status rc;
 
-    FFA_TRY(store_run(store, "BEGIN IMMEDIATE", "begin", err));
     FFA_TRY(drop_kernel(store, row, err));
     FFA_TRY(put_blob(store, row, &blob, err));
     FFA_TRY(put_kernel(store, row, blob, err));
-    FFA_TRY(evict(store, sqlite3_last_insert_rowid(store->db), err));
+    if (id)
+        *id = sqlite3_last_insert_rowid(store->db);
+out:
+    return rc;
+}
+
+static ffa_status put_once(struct store *store, const struct store_row *row, ffa_error *err)
+{
+    int64_t id = 0;
+    ffa_status rc;
+
+    FFA_TRY(store_run(store, "BEGIN IMMEDIATE", "begin", err));
+    FFA_TRY(store_row_put(store, row, &id, err));
+    FFA_TRY(evict(store, id, err));
     rc = store_run(store, "COMMIT", "commit", err);
 out:
-    if (rc != FFA_OK && !sqlite3_get_autocommit(store->db))
-        (void)sqlite3_exec(store->db, "ROLLBACK", NULL, NULL, NULL);
-    return rc;
+    return store_rollback(store, rc);
 }
 
 void store_put(struct store *store, const struct jit_kernel *kernel)

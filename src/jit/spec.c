@@ -422,7 +422,7 @@ void ffa_templates_digest(char out[33])
 
 const char *ffa_layer_text(ffa_layer layer)
 {
-    static const char *const texts[] = { "none", "table", "store", "compiled" };
+    static const char *const texts[] = { "none", "table", "store", "compiled", "bundle" };
 
     return (unsigned)layer < sizeof texts / sizeof *texts ? texts[layer] : "unknown";
 }

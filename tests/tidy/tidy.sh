@@ -84,6 +84,7 @@ home_of() { # HEADER-PATTERN FOLDERS...
 home_of 'nvrtc\.h' src/jit
 home_of 'xxhash\.h' src/jit
 home_of 'sqlite3\.h' src/cache
+home_of 'sha2\.h' src/cache
 home_of 'nccl\.h' src/comm
 home_of 'cuda[a-zA-Z_]*\.h' src/gpu
 home_of 'jansson\.h' src/mask src/cli

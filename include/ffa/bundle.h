@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Bundles: kernels that travel. A bundle is one file that never changes, named by its content,
+ * which contexts use in place, under their own store (option `bundles`). It is a store in form:
+ * ffa_cache_open opens one, and all functions of ffa/cache.h that do not write work on it.
+ *
+ * A manifest lists what is in a store or bundle, sorted, one kernel a line after a first line that
+ * names the format: the SHA-256 of the cubin, two spaces, the key, a space, the toolchain. It can
+ * be signed and compared outside; the bundle's digest is the manifest's SHA-256.
+ */
+#ifndef FFA_BUNDLE_H
+#define FFA_BUNDLE_H
+
+#include <ffa/cache.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Which kernels; NULL in a field: any. */
+typedef struct ffa_bundle_filter {
+    uint32_t struct_size;
+    uint32_t flags; /* none yet */
+    const char *template_name;
+    const char *arch;
+    const char *toolchain;
+} ffa_bundle_filter;
+#define FFA_BUNDLE_FILTER_INIT                                                                     \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_bundle_filter)                                         \
+    }
+
+typedef struct ffa_bundle_info {
+    uint32_t struct_size;
+    int32_t schema; /* version of the file */
+    int64_t kernels;
+    int64_t blobs; /* distinct cubins */
+    int64_t blob_bytes;
+    int64_t file_bytes;
+    int64_t created_s; /* Unix time of the kernel built last */
+    int64_t left_out;  /* by an export: entries that are not what was stored */
+    char digest[65];   /* SHA-256 of the manifest, hexadecimal */
+    char pad_[7];
+} ffa_bundle_info;
+#define FFA_BUNDLE_INFO_INIT                                                                       \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_bundle_info)                                           \
+    }
+
+/*
+ * Write the kernels of `from` that pass `filter` (NULL: all) to a new bundle in `folder`, which
+ * must exist: "<folder>/ffa-<first 32 digits of the digest>.ffadb", mode 0444. The same kernels
+ * give the same manifest and name, and the same store the same bytes. It appears whole or not at
+ * all; one of the same name is replaced.
+ *
+ * path  receives its name. Owner: caller, ffa_free().
+ * info  NULL, or receives what was written.
+ * Fails with FFA_INVALID, FFA_NOT_FOUND (no kernel passes), FFA_CACHE (either file), FFA_NOMEM.
+ * Thread: any. Blocks: reads and writes all of it.
+ */
+FFA_API ffa_status ffa_bundle_export(char **path, ffa_cache *from, const char *folder,
+                                     const ffa_bundle_filter *filter, ffa_bundle_info *info,
+                                     ffa_error *err);
+
+typedef struct ffa_bundle_report {
+    int64_t added;
+    int64_t present;   /* there already, with the same cubin */
+    int64_t conflicts; /* there already, with another cubin: what was there stays */
+    int64_t bad;       /* not what was stored: left out */
+} ffa_bundle_report;
+
+/*
+ * Add the kernels of `from`, a bundle or a store, that pass `filter` (NULL: all) to the store
+ * `into`. Merging several is importing one after the other. What was added before a failure stays.
+ * `report` is filled on failure, too. The size cap is the next context's business.
+ * Fails with FFA_INVALID (the same file twice), FFA_CACHE (`into` is read-only, or either file),
+ * FFA_NOMEM. Thread: any. Blocks: reads all, writes what is new.
+ */
+FFA_API ffa_status ffa_bundle_import(ffa_cache *into, ffa_cache *from,
+                                     const ffa_bundle_filter *filter, ffa_bundle_report *report,
+                                     ffa_error *err);
+
+/* What a bundle is. FFA_INVALID for a plain store. */
+FFA_API ffa_status ffa_bundle_info_get(ffa_cache *bundle, ffa_bundle_info *info, ffa_error *err);
+
+/* The manifest: the one a bundle carries; made up now for a plain store.
+ * *out: caller's, ffa_free(). Blocks: for a store, reads all of it. */
+FFA_API ffa_status ffa_bundle_manifest(ffa_cache *cache, char **out, ffa_error *err);
+
+typedef struct ffa_bundle_verdict {
+    int64_t checked; /* entries */
+    int64_t bad;     /* entries whose cubin or facts are not what was stored or listed */
+    int64_t missing; /* listed in the manifest, but not there */
+} ffa_bundle_verdict;
+
+/* Check every entry of a bundle by length, XXH3 and the SHA-256 of its manifest, and the structure
+ * of the file; `visit` (may be NULL) sees the bad entries. Whether the manifest is the one that
+ * was meant is for the caller to say, by its digest. FFA_CACHE for a damaged structure or manifest,
+ * FFA_INVALID for a plain store. Blocks: reads all of it. */
+FFA_API ffa_status ffa_bundle_verify(ffa_cache *bundle, ffa_bundle_verdict *verdict,
+                                     ffa_cache_visit visit, void *user, ffa_error *err);
+
+typedef enum ffa_bundle_side {
+    FFA_BUNDLE_ONLY_A = 1,
+    FFA_BUNDLE_ONLY_B = 2,
+    FFA_BUNDLE_DIFFERENT = 3 /* in both, with different cubins; the entry is that of A */
+} ffa_bundle_side;
+
+typedef struct ffa_bundle_difference {
+    int64_t same;
+    int64_t only_a;
+    int64_t only_b;
+    int64_t different;
+} ffa_bundle_difference;
+
+/* Return 0 to go on, anything else to stop. Must not call into either cache. */
+typedef int (*ffa_bundle_visit)(void *user, ffa_bundle_side side, const ffa_cache_entry *entry);
+
+/* Compare two bundles or stores by (key, toolchain) and cubin; `visit` (may be NULL) sees, in the
+ * order of the manifest, what is not the same. FFA_INVALID when they are one file. */
+FFA_API ffa_status ffa_bundle_diff(ffa_cache *a, ffa_cache *b, ffa_bundle_difference *out,
+                                   ffa_bundle_visit visit, void *user, ffa_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

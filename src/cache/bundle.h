@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Shared by the files that move kernels between stores: what a public ffa_cache is, and sorted
+ * walks over its entries.
+ */
+#ifndef FFA_CACHE_BUNDLE_INTERNAL_H
+#define FFA_CACHE_BUNDLE_INTERNAL_H
+
+#include "cache/store_internal.h"
+
+#include <ffa/bundle.h>
+
+struct ffa_cache {
+    struct store *store;
+};
+
+/* Under lock: what SQLite itself can tell of the file. */
+ffa_status cache_check_structure(struct store *store, ffa_error *err);
+void cache_entry_of(ffa_cache_entry *entry, const struct store_row *row);
+
+/* Entries that pass a filter, in the order of the manifest. Under the store's lock from open to
+ * close. */
+struct walk {
+    struct store *store;
+    sqlite3_stmt *statement;
+    bool with_data;
+    bool is_row; /* row is one */
+    struct store_row row;
+};
+ffa_status walk_open(struct walk *walk, struct store *store, const ffa_bundle_filter *filter,
+                     bool with_data, ffa_error *err);
+ffa_status walk_next(struct walk *walk, ffa_error *err);
+void walk_close(struct walk *walk);
+
+ffa_status filter_import(ffa_bundle_filter *out, const ffa_bundle_filter *filter, ffa_error *err);
+/* Both locks, in one order whichever comes first. FFA_INVALID when both are one file. */
+ffa_status cache_lock_both(ffa_cache *a, ffa_cache *b, ffa_error *err);
+void cache_unlock_both(ffa_cache *a, ffa_cache *b);
+
+enum { SHA256_TEXT = 65 };
+void sha256_text(const void *bytes, size_t count, char out[SHA256_TEXT]);
+
+#endif

@@ -4,7 +4,8 @@
  *
  * Every call: fresh random inputs, outputs poisoned with NaN, two runs bitwise equal, and nothing
  * written beside the outputs. FFA_TEST_LEVEL=2 evaluates every row of every head up to the oracle's
- * own limit; level 1 (default) samples 512 rows of cases above 4e6 cells.
+ * own limit; level 1 (default) samples 512 rows of cases above 4e6 cells. CK_RUN_CASE=quick|unions|
+ * bf16|fp16 runs a part.
  */
 #include "api/attention.h"
 #include "base/half.h"
@@ -824,11 +825,11 @@ END_TEST
 static Suite *device_suite(void)
 {
     Suite *suite = suite_create("device_forward");
-    TCase *quick = tcase_create("quick"), *rest = tcase_create("cases");
+    TCase *quick = tcase_create("quick"), *unions = tcase_create("unions");
+    TCase *bf16 = tcase_create("bf16"), *fp16 = tcase_create("fp16");
+    const int layout_count = sizeof layouts / sizeof *layouts;
     const int special_count = sizeof specials / sizeof *specials;
 
-    tcase_set_timeout(quick, 600);
-    tcase_set_timeout(rest, 3600);
     tcase_add_loop_test(quick, special_masks_match_the_oracle, 0, special_count);
     tcase_add_loop_test(quick, zero_queries_count_the_keys, 0, special_count);
     tcase_add_loop_test(quick, far_scores_raise_the_shift, 0, 3);
@@ -841,11 +842,14 @@ static Suite *device_suite(void)
     tcase_add_test(quick, a_call_can_be_captured);
     tcase_add_test(quick, the_one_call_form_agrees);
     tcase_add_loop_test(quick, bad_arguments_are_refused, 0, sizeof refusals / sizeof *refusals);
-    tcase_add_loop_test(rest, every_length_to_300, 0, 2);
-    tcase_add_loop_test(rest, random_unions_match_the_oracle, 0, 2);
-    tcase_add_loop_test(rest, mask_cases_match_the_oracle, 0, sizeof layouts / sizeof *layouts);
+    tcase_add_loop_test(unions, every_length_to_300, 0, 2);
+    tcase_add_loop_test(unions, random_unions_match_the_oracle, 0, 2);
+    tcase_add_loop_test(bf16, mask_cases_match_the_oracle, 0, layout_count / 2);
+    tcase_add_loop_test(fp16, mask_cases_match_the_oracle, layout_count / 2, layout_count);
     suite_add_tcase(suite, quick);
-    suite_add_tcase(suite, rest);
+    suite_add_tcase(suite, unions);
+    suite_add_tcase(suite, bf16);
+    suite_add_tcase(suite, fp16);
     return suite;
 }
 

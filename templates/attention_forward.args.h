@@ -36,7 +36,10 @@ struct attention_forward_args {
     int group;            /* heads_q / heads_kv */
     int section_heads;    /* query heads worked on together, so that their K and V stay in L2 */
     int list_per_kv_head; /* 0: one list of tiles for all heads */
-    int pad_;
+    int sink_count;
+    const float *sink; /* [sink_count][heads_q], natural logarithm */
+    float cap_inner;   /* 2 * log2(e) * softmax_scale / softcap */
+    float cap_outer;   /* softcap * log2(e) */
 };
 
 #ifdef __cplusplus

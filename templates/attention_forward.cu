@@ -388,6 +388,24 @@ FFA_DEVICE bool cursor_next(cursor &c, const attention_forward_args &a,
     return true;
 }
 
+/* Scores of a softcap specialisation are capped and in log2 units from here on; others stay raw. */
+FFA_DEVICE float scores_scale(const attention_forward_args &a)
+{
+    return spec::softcap ? 1.0f : a.scale_log2;
+}
+
+/* s -> softcap * log2(e) * tanh(softmax_scale * s / softcap), tanh(x) = 1 - 2 / (1 + e^2x): as
+ * exact as its two approximations, where tanh.approx has 11 bits. */
+FFA_DEVICE void cap_scores(float (&s)[s_regs], const attention_forward_args &a)
+{
+    if (!spec::softcap)
+        return;
+#pragma unroll
+    for (int i = 0; i < s_regs; ++i)
+        s[i] = fmaf(rcp_approx(1.0f + ex2_approx(s[i] * a.cap_inner)), -2.0f * a.cap_outer,
+                    a.cap_outer);
+}
+
 /* Scores outside [lo, hi) of their row become -inf. Most partial blocks are cut at one side only.
  */
 FFA_DEVICE void mask_scores(float (&s)[s_regs], const cursor &c)
@@ -576,6 +594,27 @@ FFA_DEVICE void zero_tail(uint32_t v, int tail, int warpgroup, int thread)
     warpgroup_sync(warpgroup);
 }
 
+/* The sinks join a row's sum, all of the row's threads alike; the shift is raised where a sink is
+ * above it. Returns what O must be scaled with for the new shift. */
+FFA_DEVICE float add_sinks(const attention_forward_args &a, int head, float &shift, float &sum)
+{
+    float next = shift;
+
+    if (a.sink_count == 0)
+        return 1.0f;
+    for (int i = 0; i < a.sink_count; ++i)
+        next = fmaxf(next, a.sink[(long long)i * a.heads_q + head] * 1.4426950408889634f);
+    if (next == neg_inf())
+        return 1.0f;
+    const float keep = ex2_approx(shift - next);
+    sum *= keep;
+    for (int i = 0; i < a.sink_count; ++i)
+        sum +=
+            ex2_approx(fmaf(a.sink[(long long)i * a.heads_q + head], 1.4426950408889634f, -next));
+    shift = next;
+    return keep;
+}
+
 /* Write the thread's two rows of out and lse. Four threads of a row trade registers so that each
  * stores 16 bytes of 8 neighbouring columns. */
 FFA_DEVICE void store_rows(const attention_forward_args &a, const float (&o)[o_regs],
@@ -585,10 +624,11 @@ FFA_DEVICE void store_rows(const attention_forward_args &a, const float (&o)[o_r
     const bool is_odd = quad & 1, is_high = quad & 2;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        float sum = st.sum[r];
+        float shift = st.shift[r], sum = st.sum[r];
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        const float inverse = 1.0f / sum;
+        const float keep = add_sinks(a, head, shift, sum);
+        const float inverse = keep / sum;
         const bool is_empty = sum == 0.0f;
         const bool is_mine = row + 8 * r < row_end;
         uint16_t *out = (uint16_t *)a.out + (long long)(row + 8 * r) * a.out_token_stride +
@@ -614,7 +654,7 @@ FFA_DEVICE void store_rows(const attention_forward_args &a, const float (&o)[o_r
         if (is_mine && quad == 0)
             a.lse[(long long)(row + 8 * r) * a.lse_token_stride +
                   (long long)head * a.lse_head_stride] =
-                is_empty ? neg_inf() : (st.shift[r] + lg2_approx(sum)) * 0.6931471805599453f;
+                is_empty ? neg_inf() : (shift + lg2_approx(sum)) * 0.6931471805599453f;
     }
 }
 
@@ -648,23 +688,25 @@ FFA_DEVICE void output_issue(float (&o)[o_regs], uint32_t (&p)[p_regs], const sh
 }
 
 /* S of a block -> P, in place. `q`: this warpgroup's rows in shared memory, `k` the block's. */
-FFA_DEVICE void softmax_block(float (&s)[s_regs], softmax_state &st, const cursor &c, uint32_t q,
-                              uint32_t k, float scale_log2, int thread)
+FFA_DEVICE void softmax_block(float (&s)[s_regs], softmax_state &st, const cursor &c,
+                              const attention_forward_args &a, uint32_t q, uint32_t k, int thread)
 {
+    const float scale = scores_scale(a);
     bool is_settled = st.is_settled;
 
 #pragma unroll 1
     for (;;) { /* twice at most: one copy of the mask */
+        cap_scores(s, a);
         if (!c.is_full())
             mask_scores(s, c);
         if (!is_settled)
             break;
-        if (softmax_step_settled(s, st, scale_log2))
+        if (softmax_step_settled(s, st, scale))
             return;
         scores_again(s, q, k, thread);
         is_settled = false;
     }
-    softmax_step(s, st, scale_log2);
+    softmax_step(s, st, scale);
 }
 
 FFA_DEVICE void consumer_run(const attention_forward_args &a, const shared_view &smem,
@@ -705,9 +747,10 @@ FFA_DEVICE void consumer_run(const attention_forward_args &a, const shared_view 
             if (is_leader)
                 mbarrier_arrive(bars.k_empty(k_at_.slot));
             k_at_.next();
+            cap_scores(s, a);
             if (!c.is_full())
                 mask_scores(s, c);
-            softmax_step(s, st, a.scale_log2);
+            softmax_step(s, st, scores_scale(a));
             st.has_rescale = false; /* there is no O yet */
             convert_p(p, s);
 
@@ -717,8 +760,8 @@ FFA_DEVICE void consumer_run(const attention_forward_args &a, const shared_view 
                 output_issue(o, p, smem, st, v_at_, tail, is_first, warpgroup, thread);
                 wgmma_wait<1>();
                 touch(s);
-                softmax_block(s, st, c, smem.q(q_slot(tile_at)) + warpgroup * 64 * 128,
-                              smem.k(k_at_.slot), a.scale_log2, thread);
+                softmax_block(s, st, c, a, smem.q(q_slot(tile_at)) + warpgroup * 64 * 128,
+                              smem.k(k_at_.slot), thread);
                 __syncwarp();
                 if (is_leader)
                     mbarrier_arrive(bars.k_empty(k_at_.slot));

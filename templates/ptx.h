@@ -127,6 +127,14 @@ FFA_DEVICE float ex2_approx(float x)
     return y;
 }
 
+FFA_DEVICE float rcp_approx(float x)
+{
+    float y;
+
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 FFA_DEVICE float lg2_approx(float x)
 {
     float y;

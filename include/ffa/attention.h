@@ -3,7 +3,8 @@
  * Plans and attention calls.
  *
  * out = softmax(softmax_scale * q k^T restricted to the mask) v, lse = log-sum-exp of the
- * restricted scores, natural logarithm. A row without keys has out = 0, lse = -inf.
+ * restricted scores, natural logarithm. A row without keys has out = 0, lse = -inf (with sinks,
+ * their log-sum-exp).
  * (Algorithm: FlashAttention-2/-3, Dao 2023, Shah et al. 2024; slices: MagiAttention.)
  *
  *   tensor  shape, outermost first            dtype
@@ -78,6 +79,14 @@ typedef struct ffa_forward_args {
     ffa_tensor out;
     ffa_tensor lse;    /* fp32 */
     int32_t sm_margin; /* SMs left free for others; 0 to sm_count - 1 */
+    /* > 0: scores become softcap * tanh(score / softcap), before the mask; needs kernels made with
+     * FFA_SPEC_SOFTCAP. 0: none, and kernels made without. (Gemma 2, 2024) */
+    float softcap;
+    /* [sink_count][heads_q], fp32 logits that join each row's softmax without a value, so that
+     * lse = log(e^lse + sum e^sink) and out shrinks by as much; NULL: none. Device memory on a GPU
+     * context. (StreamingLLM, Xiao et al. 2023) */
+    const float *sink;
+    int32_t sink_count; /* 0 to 8 */
     int32_t pad_;
 } ffa_forward_args;
 #define FFA_FORWARD_ARGS_INIT                                                                      \

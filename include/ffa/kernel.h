@@ -138,8 +138,10 @@ typedef struct ffa_attention_spec {
     int32_t tile_n;   /* keys a block; 0: chosen */
 } ffa_attention_spec;
 enum {
-    FFA_SPEC_DEBUG =
-        1u << 0 /* kernels whose barriers trap after about a second and name themselves */
+    /* kernels whose barriers trap after about a second and name themselves */
+    FFA_SPEC_DEBUG = 1u << 0,
+    /* kernels that cap scores: ffa_forward_args.softcap */
+    FFA_SPEC_SOFTCAP = 1u << 1
 };
 #define FFA_ATTENTION_SPEC_INIT                                                                    \
     {                                                                                              \

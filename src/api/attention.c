@@ -13,7 +13,11 @@
  * Q and out passing through. */
 enum { SECTION_BYTES = 32 << 20 };
 
+enum { SINKS_MAX = 8 };
+
 enum { WORKSPACE_BYTES = 256 }; /* the counters, alone in their cache lines */
+
+#define LOG2_E 1.4426950408889634
 
 /* The largest stride the copy engine takes is below 2^40 bytes. */
 #define STRIDE_MAX ((int64_t)1 << 38)
@@ -53,6 +57,28 @@ static ffa_status tensor_check(ffa_tensor *tensor, const struct tensor_rule *rul
                           "%s: head_stride is %lld, not a multiple of %lld in [0, %lld] elements",
                           rule->name, (long long)tensor->head_stride, (long long)multiple,
                           (long long)STRIDE_MAX);
+    return FFA_OK;
+}
+
+/* Softcap and sinks. */
+static ffa_status options_check(const ffa_forward_args *args, const ffa_kernels *kernels,
+                                ffa_error *err)
+{
+    if (!(args->softcap >= 0.0f) || isinf(args->softcap))
+        return error_fail(err, FFA_INVALID, 0, "softcap is %g, not a finite number above 0 (or 0)",
+                          (double)args->softcap);
+    if ((args->softcap > 0.0f) != kernels->has_softcap)
+        return error_fail(err, FFA_INVALID, 0, "softcap is %g, the kernels were made %s it",
+                          (double)args->softcap, kernels->has_softcap ? "for" : "without");
+    if (args->sink_count < 0 || args->sink_count > SINKS_MAX)
+        return error_fail(err, FFA_INVALID, 0, "sink_count is %d, not in [0, %d]", args->sink_count,
+                          SINKS_MAX);
+    if ((args->sink != NULL) != (args->sink_count > 0))
+        return error_fail(err, FFA_INVALID, 0, "sink is %s with a sink_count of %d",
+                          args->sink ? "given" : "NULL", args->sink_count);
+    if ((uintptr_t)args->sink % sizeof(float))
+        return error_fail(err, FFA_INVALID, 0, "sink is %p, not %zu-byte aligned",
+                          (const void *)args->sink, sizeof(float));
     return FFA_OK;
 }
 
@@ -99,6 +125,7 @@ static ffa_status args_import(ffa_forward_args *args, const ffa_kernels *kernels
             goto out;
         }
     }
+    FFA_TRY(options_check(args, kernels, err));
     if (args->softmax_scale == 0.0f)
         args->softmax_scale = (float)(1.0 / sqrt((double)dim));
     FFA_TRY(tensor_check(&args->q, &(struct tensor_rule){ "q", args->heads_q, dim, bytes, on_gpu },
@@ -173,7 +200,7 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     launch.out_head_stride = args->out.head_stride;
     launch.lse_token_stride = args->lse.token_stride;
     launch.lse_head_stride = args->lse.head_stride;
-    launch.scale_log2 = (float)((double)args->softmax_scale * 1.4426950408889634);
+    launch.scale_log2 = (float)((double)args->softmax_scale * LOG2_E);
     launch.work_count = (int32_t)work;
     launch.tile_count = (int32_t)tiles->tile_count;
     launch.heads_q = args->heads_q;
@@ -181,6 +208,13 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     launch.section_heads =
         section_kv < args->heads_kv ? (int32_t)section_kv * group : args->heads_q;
     launch.list_per_kv_head = has_lists;
+    launch.sink = args->sink;
+    launch.sink_count = args->sink_count;
+    if (args->softcap > 0.0f) {
+        launch.cap_inner =
+            (float)(2.0 * LOG2_E * (double)args->softmax_scale / (double)args->softcap);
+        launch.cap_outer = (float)(LOG2_E * (double)args->softcap);
+    }
     FFA_TRY(gpu_kernel_enqueue(kernels->forward, work < room ? (int32_t)work : room, &launch,
                                stream, err));
 out:

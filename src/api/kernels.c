@@ -7,6 +7,8 @@
 static const char forward_name[] = "attention_forward";
 
 /* The CPU backend has no register file to fit: one tile for all. */
+enum { KNOWN_FLAGS = FFA_SPEC_DEBUG | FFA_SPEC_SOFTCAP };
+
 enum { CPU_TILE_M = 128, CPU_TILE_N = 128, CPU_TILE_MAX = 1024 };
 
 static ffa_status spec_check_cpu(const ffa_attention_spec *spec, ffa_error *err)
@@ -63,6 +65,8 @@ static ffa_status kernels_resolve_gpu(struct ffa_kernels *kernels, const ffa_att
         FFA_TRY(jit_spec_put(&jit, "tile_n", spec->tile_n, err));
     if (spec->flags & FFA_SPEC_DEBUG)
         FFA_TRY(jit_spec_put(&jit, "debug", 1, err));
+    if (spec->flags & FFA_SPEC_SOFTCAP)
+        FFA_TRY(jit_spec_put(&jit, "softcap", 1, err));
     FFA_TRY(jit_spec_resolve(&jit, context->arch, err));
     FFA_TRY(context_resolve(&found, context, &jit, context->arch, NULL, err));
 
@@ -95,9 +99,9 @@ ffa_status ffa_kernels_create(ffa_kernels **out, ffa_context *context,
         return error_fail(err, FFA_INVALID, 0, "ffa_kernels_create: %s is NULL",
                           context ? "spec" : "context");
     FFA_TRY(opts_import(&spec, sizeof spec, spec_in, err));
-    if (spec.flags & ~(uint32_t)FFA_SPEC_DEBUG) {
+    if (spec.flags & ~(uint32_t)KNOWN_FLAGS) {
         rc = error_fail(err, FFA_UNSUPPORTED, 0, "spec: flags is 0x%x, known are 0x%x", spec.flags,
-                        (unsigned)FFA_SPEC_DEBUG);
+                        (unsigned)KNOWN_FLAGS);
         goto out;
     }
     kernels = mem_array(1, sizeof *kernels);
@@ -108,6 +112,7 @@ ffa_status ffa_kernels_create(ffa_kernels **out, ffa_context *context,
     kernels->context = context;
     kernels->dtype = spec.dtype;
     kernels->head_dim = spec.head_dim;
+    kernels->has_softcap = (spec.flags & FFA_SPEC_SOFTCAP) != 0;
     if (context->gpu) {
         FFA_TRY(kernels_resolve_gpu(kernels, &spec, err));
     } else {

@@ -184,26 +184,39 @@ static void score_group(struct worker *worker, int32_t members, int32_t kv_head)
     const int64_t keys = test->shape.seqlen_k;
     const double scale = scale_of(test);
 
+    const double cap = (double)test->args->softcap;
+
     for (int64_t k = 0; k < keys; k++) {
         if (!any_attends(worker, members, k))
             continue;
         read_row(test, &test->args->k, test->args->heads_kv, k, kv_head, worker->row);
-        for (int32_t g = 0; g < members; g++)
-            if (worker->attended[g * keys + k])
-                worker->scores[g * keys + k] = scale * dot(worker->q + (int64_t)g * test->head_dim,
-                                                           worker->row, test->head_dim);
+        for (int32_t g = 0; g < members; g++) {
+            double score;
+
+            if (!worker->attended[g * keys + k])
+                continue;
+            score =
+                scale * dot(worker->q + (int64_t)g * test->head_dim, worker->row, test->head_dim);
+            worker->scores[g * keys + k] = cap > 0 ? cap * tanh(score / cap) : score;
+        }
     }
 }
 
-/* Scores to weights that sum to 1; returns log(sum exp). */
-static double soften(const uint8_t *attended, double *scores, int64_t keys)
+/* Scores to weights; returns log(sum exp). Weights and the weights of the head's sinks sum to 1. */
+static double soften(const ffa_forward_args *args, int32_t head, const uint8_t *attended,
+                     double *scores, int64_t keys)
 {
     double top = -INFINITY, sum = 0, shift;
 
     for (int64_t k = 0; k < keys; k++)
         if (attended[k] && scores[k] > top)
             top = scores[k];
+    for (int32_t s = 0; s < args->sink_count; s++)
+        if ((double)args->sink[s * args->heads_q + head] > top)
+            top = (double)args->sink[s * args->heads_q + head];
     shift = top == -INFINITY ? 0 : top;
+    for (int32_t s = 0; s < args->sink_count; s++)
+        sum += exp((double)args->sink[s * args->heads_q + head] - shift);
     for (int64_t k = 0; k < keys; k++)
         if (attended[k]) {
             scores[k] = exp(scores[k] - shift);
@@ -249,7 +262,8 @@ static void run_group(struct worker *worker, const struct item *items, int32_t m
     score_group(worker, members, kv_head);
     for (int32_t g = 0; g < members; g++)
         worker->work->result->lse[items[g].index] =
-            soften(worker->attended + g * keys, worker->scores + g * keys, keys);
+            soften(test->args, items[g].head, worker->attended + g * keys,
+                   worker->scores + g * keys, keys);
     gather_group(worker, items, members, kv_head);
 }
 

@@ -5,6 +5,7 @@
 #define REAL float
 #define REAL_EXP expf
 #define REAL_LOG logf
+#define REAL_TANH tanhf
 #define forward_bytes forward_bytes_f32
 #define forward_place forward_place_f32
 #define forward_tile forward_tile_f32

@@ -5,6 +5,7 @@
 #define REAL double
 #define REAL_EXP exp
 #define REAL_LOG log
+#define REAL_TANH tanh
 #define forward_bytes forward_bytes_f64
 #define forward_place forward_place_f64
 #define forward_tile forward_tile_f64

@@ -128,6 +128,12 @@ static void score(const REAL *restrict q, const REAL *restrict keys, int32_t str
         scores[j] *= scale;
 }
 
+static void cap_scores(REAL cap, int32_t from, int32_t to, REAL *restrict scores)
+{
+    for (int32_t j = from; j < to; j++)
+        scores[j] = cap * REAL_TANH(scores[j] / cap);
+}
+
 /* out += weights[from, to) values */
 static void gather(const REAL *restrict weights, const REAL *restrict values, int32_t dim,
                    int32_t from, int32_t to, REAL *restrict out)
@@ -161,6 +167,8 @@ static void add_keys(const struct cpu_forward *call, int32_t r, int32_t from, in
 
     score((const REAL *)scratch->q + (int64_t)r * d, scratch->keys, call->plan->tile_n, d, from, to,
           (REAL)call->args->softmax_scale, scores);
+    if (call->args->softcap > 0)
+        cap_scores((REAL)call->args->softcap, from, to, scores);
     for (int32_t j = from; j < to; j++)
         next = scores[j] > next ? scores[j] : next;
     shift = next == -(REAL)INFINITY ? 0 : next; /* -inf - -inf is no number */
@@ -223,17 +231,43 @@ static void run_sweep(const struct cpu_forward *call, const struct plan_tile *ti
     }
 }
 
+/* Sinks join the row's sum; top is raised where one is above it. Returns what out must be scaled
+ * with for the new top. */
+static REAL add_sinks(const struct cpu_forward *call, int32_t head, REAL *top, REAL *sum)
+{
+    const float *sink = call->args->sink + head;
+    REAL next = *top, keep;
+
+    for (int32_t s = 0; s < call->args->sink_count; s++) {
+        const REAL logit = sink[(int64_t)s * call->args->heads_q];
+
+        next = logit > next ? logit : next;
+    }
+    if (next == -(REAL)INFINITY)
+        return 1;
+    keep = REAL_EXP(*top - next);
+    *sum *= keep;
+    for (int32_t s = 0; s < call->args->sink_count; s++)
+        *sum += REAL_EXP((REAL)sink[(int64_t)s * call->args->heads_q] - next);
+    *top = next;
+    return keep;
+}
+
 static void write_row(const struct cpu_forward *call, int64_t row, int32_t r, int32_t head,
                       const struct forward_scratch *scratch)
 {
     const ffa_tensor *out = &call->args->out, *lse = &call->args->lse;
     const REAL *from = (const REAL *)scratch->out + (int64_t)r * call->head_dim;
-    const REAL top = ((const REAL *)scratch->top)[r], sum = ((const REAL *)scratch->sum)[r];
     const int64_t at = row * out->token_stride + head * out->head_stride;
+    REAL top = ((const REAL *)scratch->top)[r], sum = ((const REAL *)scratch->sum)[r];
+    REAL keep = 1; /* what the sinks leave of the scale of `from` */
+
+    if (call->args->sink_count > 0)
+        keep = add_sinks(call, head, &top, &sum);
 
     /* sum is 0 where no key has weight: out is 0, lse -inf. A NaN is not 0, and stays. */
     for (int32_t c = 0; c < call->head_dim; c++)
-        store(call->dtype, out->data, at + c, sum == 0 ? 0 : (double)(from[c] / sum));
+        store(call->dtype, out->data, at + c, sum == 0 ? 0 : (double)(from[c] * keep / sum));
     ((float *)lse->data)[row * lse->token_stride + head * lse->head_stride] =
         sum == 0 ? -INFINITY : (float)(top + REAL_LOG(sum));
 }

@@ -635,6 +635,50 @@ START_TEST(a_wrong_bound_is_seen)
 }
 END_TEST
 
+/* Softcap and sinks, alone and together; the spikes make softcap's ends and the slow path count. */
+START_TEST(options_match_the_oracle)
+{
+    static const char *const texts[] = { "varlen-causal:700,1300,96", "window:900,left=300,right=9",
+                                         "causal:100x300" };
+    static const float caps[] = { 0, 0, 30, 0.5f, 4 };
+    static const int32_t counts[] = { 1, 8, 0, 0, 3 };
+    const int option = _i % 5;
+
+    for (int t = 0; t < 3; t++) {
+        ffa_mask *mask = parse(texts[t]);
+        struct attention_shape shape = layouts[_i % 12];
+        struct rng rng = { (uint64_t)(500 + 10 * _i + t) };
+        float sink[8 * 64];
+        void *device_sink = NULL;
+        ffa_error err = { 0 };
+        struct device_call call;
+
+        shape.mask = (ffa_mask_shape){ ffa_mask_seqlen_q(mask), ffa_mask_seqlen_k(mask) };
+        call_init(&call, &shape, &rng);
+        for (int i = 0; i < counts[option] * shape.heads_q; i++)
+            sink[i] = (float)rng_normal(&rng) * (t == 1 ? 3.0f : 1.0f);
+        must(ffa_device_alloc(&device_sink, context, sizeof sink, &err), &err, "allocate");
+        must(ffa_device_copy(context, device_sink, sink, sizeof sink, FFA_TO_DEVICE, &err), &err,
+             "send");
+        for (int64_t key = 0; key < shape.mask.seqlen_k; key += 61)
+            for (int32_t h = 0; h < shape.heads_kv; h++)
+                attention_write(&call.host.args.k, shape.dtype, key, h, 3, 50.0);
+        call.args.softcap = call.host.args.softcap = caps[option];
+        call.args.sink_count = call.host.args.sink_count = counts[option];
+        call.host.args.sink = counts[option] ? sink : NULL;
+        call.args.sink = counts[option] ? device_sink : NULL;
+        call_send_inputs(&call);
+        attempt_run(&call,
+                    &(struct attempt){ .name = texts[t],
+                                       .mask = mask,
+                                       .spec_flags = caps[option] > 0 ? FFA_SPEC_SOFTCAP : 0 });
+        ffa_device_free(context, device_sink);
+        call_finish(&call);
+        ffa_mask_destroy(mask);
+    }
+}
+END_TEST
+
 START_TEST(debug_kernels_agree)
 {
     ffa_mask *mask = parse("varlen-causal:700,1300,96");
@@ -837,6 +881,7 @@ static Suite *device_suite(void)
     tcase_add_test(quick, attended_nan_reaches_its_rows);
     tcase_add_test(quick, one_mask_per_kv_head);
     tcase_add_loop_test(quick, a_wrong_bound_is_seen, 0, sizeof mutations / sizeof *mutations);
+    tcase_add_loop_test(quick, options_match_the_oracle, 0, 60);
     tcase_add_loop_test(quick, debug_kernels_agree, 0, 12);
     tcase_add_loop_test(quick, other_tiles_agree, 0, 4);
     tcase_add_test(quick, a_call_can_be_captured);

@@ -85,9 +85,13 @@ static const struct {
     ffa_status want;
     const char *says;
 } resolve_cases[] = {
-    { { "head_dim=64" }, FFA_OK, "head_dim=64 dtype=1 consumers=3 tile_n=128 stages=2 debug=0" },
-    { { "head_dim=128" }, FFA_OK, "head_dim=128 dtype=1 consumers=2 tile_n=128 stages=2 debug=0" },
-    { { "head_dim=64", "debug=1" }, FFA_OK, "consumers=2 tile_n=128 stages=2 debug=1" },
+    { { "head_dim=64" },
+      FFA_OK,
+      "head_dim=64 dtype=1 consumers=3 tile_n=128 stages=2 softcap=0 debug=0" },
+    { { "head_dim=128" },
+      FFA_OK,
+      "head_dim=128 dtype=1 consumers=2 tile_n=128 stages=2 softcap=0 debug=0" },
+    { { "head_dim=64", "debug=1" }, FFA_OK, "consumers=2 tile_n=128 stages=2 softcap=0 debug=1" },
     { { "tile_n=64", "stages=4" }, FFA_OK, "consumers=2 tile_n=64 stages=4" },
     { { "head_dim=64", "consumers=3" }, FFA_OK, "consumers=3 tile_n=128 stages=2" },
     { { "head_dim=96" }, FFA_INVALID, "head_dim is 96, not 64 or 128" },

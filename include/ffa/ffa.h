@@ -10,6 +10,7 @@
 #include <ffa/cache.h>
 #include <ffa/context.h>
 #include <ffa/device.h>
+#include <ffa/dist.h>
 #include <ffa/kernel.h>
 #include <ffa/mask.h>
 #include <ffa/status.h>

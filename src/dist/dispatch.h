@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The dispatch object: masks as bands, chunks, and the rank of each chunk.
+ */
+#ifndef FFA_DIST_DISPATCH_H
+#define FFA_DIST_DISPATCH_H
+
+#include "dist/layout.h"
+#include "jit/digest.h"
+
+#include <ffa/dist.h>
+
+/* Limits: ranks, masks of one dispatch, chunks; cells of all chunks together (INT64_MAX / 2). */
+enum { RANKS_MAX = 4096, DISPATCH_MASKS_MAX = 64, CHUNKS_MAX = 1 << 20 };
+/* Rows and keys of the tiles that `visited` counts in. */
+enum { VISITED_TILE = 128 };
+
+struct ffa_dispatch {
+    ffa_topology topology; /* ranks_per_node resolved */
+    struct layout layout;
+    struct bands *lists; /* [list_count]: one a mask and head */
+    int64_t list_count;
+    struct needs needs; /* keys each chunk attends, over all lists */
+    int64_t *area;      /* [chunks] */
+    int64_t *visited;   /* [chunks] */
+    int64_t *load;      /* area or visited */
+    int32_t algorithm;  /* that made it */
+    double swap_gain;
+    char digest[DIGEST_TEXT];
+};
+
+/* FFA_INVALID, naming the field; ranks_per_node becomes rank_count where it is 0 or more. */
+ffa_status topology_resolve(ffa_topology *out, const ffa_topology *topology, ffa_error *err);
+/* Tokens of a chunk where none are given: ceil(tokens / (8 * ranks)). */
+int64_t dispatch_chunk_tokens(int64_t tokens, int32_t ranks);
+
+#endif

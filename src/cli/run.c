@@ -31,7 +31,9 @@ struct run_options {
     int64_t repeat;
     int64_t sm_margin;
     int64_t device; /* -1: the first a kernel exists for */
+    int64_t sinks;
     double scale;   /* 0: 1 / sqrt(head_dim) */
+    double softcap; /* 0: none */
     bool wants_check, wants_time, wants_debug;
 };
 
@@ -88,6 +90,8 @@ static int read_shape(const struct cli *cli, const struct run_options *options,
                              options->dtype);
     shape->dtype = (ffa_dtype)(dtype + FFA_BF16);
     shape->spec_flags = options->wants_debug ? (uint32_t)FFA_SPEC_DEBUG : 0;
+    shape->spec_flags |= options->softcap != 0.0 ? (uint32_t)FFA_SPEC_SOFTCAP : 0;
+    shape->sinks = (int32_t)options->sinks;
     shape->head_dim = (int32_t)options->head_dim;
     shape->tokens_q = ffa_mask_seqlen_q(mask);
     shape->tokens_k = ffa_mask_seqlen_k(mask);
@@ -142,6 +146,7 @@ static ffa_status fill_inputs(const struct cli *cli, const struct run_options *o
             cli_note(cli, "%s: float32, rounded to %s", options->files[i],
                      run_dtype_name(run->shape.dtype));
     }
+    run_case_fill(run, RUN_SINK, (uint64_t)options->seed);
     return rc;
 }
 
@@ -375,6 +380,7 @@ static int run_one(const struct cli *cli, const struct run_options *options, ffa
     int status;
 
     run.args.softmax_scale = (float)options->scale;
+    run.args.softcap = (float)options->softcap;
     run.args.sm_margin = (int32_t)options->sm_margin;
     if (rc == FFA_OK)
         rc = work(cli, options, &run, &result, &err);
@@ -409,6 +415,8 @@ int cmd_run(struct cli *cli)
         { "out", CLI_TEXT, &options.files[RUN_OUT], "FILE", "write the output", 0, 0 },
         { "lse", CLI_TEXT, &options.files[RUN_LSE], "FILE", "write lse, [tokens][heads]", 0, 0 },
         { "scale", CLI_REAL, &options.scale, "X", "softmax scale; 1 / sqrt(head-dim)", 0, 0 },
+        { "softcap", CLI_REAL, &options.softcap, "X", "cap scores at +-X, softly; none", 0, 0 },
+        { "sinks", CLI_INT, &options.sinks, "N", "sink logits a head, made up; 0", 0, 8 },
         { "sm-margin", CLI_INT, &options.sm_margin, "N", "SMs left free for others; 0", 0, 1023 },
         { "check", CLI_FLAG, &options.wants_check, NULL,
           "compare with the fp64 oracle; exit 1 beyond its tolerance", 0, 0 },

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const tensor_names[RUN_TENSORS] = { "q", "k", "v", "out", "lse" };
+static const char *const tensor_names[RUN_TENSORS] = { "q", "k", "v", "out", "lse", "sink" };
 
 const char *run_tensor_name(enum run_tensor tensor)
 {
@@ -70,7 +70,7 @@ static void put_element(void *array, ffa_dtype dtype, int64_t index, double valu
 /* ---- shapes ---- */
 
 struct extent {
-    int64_t shape[3]; /* [tokens][heads][head_dim]; lse has two */
+    int64_t shape[3]; /* [tokens][heads][head_dim]; lse [tokens][heads], sink [sinks][heads] */
     int32_t dims;
     ffa_dtype dtype;
     int64_t count;
@@ -81,11 +81,14 @@ struct extent {
 static struct extent extent_of(const struct run_shape *shape, enum run_tensor tensor)
 {
     bool is_key = tensor == RUN_K || tensor == RUN_V;
+    bool is_flat = tensor == RUN_LSE || tensor == RUN_SINK;
     struct extent extent = {
-        .shape = { is_key ? shape->tokens_k : shape->tokens_q,
+        .shape = { tensor == RUN_SINK ? shape->sinks
+                   : is_key           ? shape->tokens_k
+                                      : shape->tokens_q,
                    is_key ? shape->heads_kv : shape->heads_q, shape->head_dim },
-        .dims = tensor == RUN_LSE ? 2 : 3,
-        .dtype = tensor == RUN_LSE ? FFA_FP32 : shape->dtype,
+        .dims = is_flat ? 2 : 3,
+        .dtype = is_flat ? FFA_FP32 : shape->dtype,
     };
 
     extent.count = extent.shape[0] * extent.shape[1];
@@ -99,22 +102,25 @@ static struct extent extent_of(const struct run_shape *shape, enum run_tensor te
 
 static ffa_status allocate(struct run_case *run, ffa_error *err)
 {
-    ffa_tensor *tensors[RUN_TENSORS] = { &run->args.q, &run->args.k, &run->args.v, &run->args.out,
-                                         &run->args.lse };
+    ffa_tensor *tensors[RUN_SINK] = { &run->args.q, &run->args.k, &run->args.v, &run->args.out,
+                                      &run->args.lse };
     ffa_status rc;
 
     for (int i = 0; i < RUN_TENSORS; i++) {
         struct extent extent = extent_of(&run->shape, (enum run_tensor)i);
 
-        run->host[i] = calloc((size_t)extent.bytes, 1);
+        run->host[i] = calloc((size_t)extent.bytes + 1, 1); /* there may be no sinks */
         if (!run->host[i])
             return cli_error(err, FFA_NOMEM, 0, "no memory for the %" PRId64 " bytes of %s",
                              extent.bytes, tensor_names[i]);
         rc = ffa_device_alloc(&run->device[i], run->context, extent.bytes, err);
         if (rc != FFA_OK)
             return rc;
-        tensors[i]->data = run->device[i];
+        if (i < RUN_SINK)
+            tensors[i]->data = run->device[i];
     }
+    run->args.sink_count = run->shape.sinks;
+    run->args.sink = run->shape.sinks ? run->device[RUN_SINK] : NULL;
     return FFA_OK;
 }
 
@@ -289,6 +295,7 @@ struct oracle_case run_case_oracle(const struct run_case *run, ffa_forward_args 
     args->v.data = run->host[RUN_V];
     args->out.data = run->host[RUN_OUT];
     args->lse.data = run->host[RUN_LSE];
+    args->sink = run->shape.sinks ? run->host[RUN_SINK] : NULL;
     for (int32_t i = 0; i < ffa_mask_head_count(run->mask); i++)
         lists[i] = ffa_mask_slices(run->mask, i);
     return (struct oracle_case){

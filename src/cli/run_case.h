@@ -11,7 +11,7 @@
 #include <ffa/ffa.h>
 #include <stdbool.h>
 
-enum run_tensor { RUN_Q, RUN_K, RUN_V, RUN_OUT, RUN_LSE, RUN_TENSORS };
+enum run_tensor { RUN_Q, RUN_K, RUN_V, RUN_OUT, RUN_LSE, RUN_SINK, RUN_TENSORS };
 
 struct run_shape {
     int64_t tokens_q, tokens_k;
@@ -19,6 +19,7 @@ struct run_shape {
     int32_t head_dim;
     ffa_dtype dtype;
     uint32_t spec_flags; /* FFA_SPEC_... */
+    int32_t sinks;       /* logits a head */
 };
 
 struct run_case {

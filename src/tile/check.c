@@ -125,7 +125,8 @@ static ffa_status check_sweep(struct check *check, const struct plan_sweep *swee
 
         FFA_TRY(check_band(check, band, row));
         row = band->row_end;
-        check->area += rows * first + rows * (rows - 1) / 2 * (band->hi_step - band->lo_step);
+        check->area = area_add(check->area, rows * first + rows * (rows - 1) / 2 *
+                                                               (band->hi_step - band->lo_step));
     }
     FFA_TRY(check_keys(check, sweep, bands));
     FFA_TRY(check_full(check, sweep, bands));

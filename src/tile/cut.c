@@ -54,7 +54,7 @@ struct cut_search {
 
 static bool bound_jumps(int32_t before, int32_t after)
 {
-    return after != before && after != before + 1;
+    return after != before && after - 1 != before; /* `before` may be INT32_MAX */
 }
 
 /* Whether the intervals of the second segment do not go on from the first, its neighbour. */

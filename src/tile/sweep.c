@@ -306,7 +306,8 @@ static bool line_goes_on(int32_t from, int32_t from_step, int32_t from_rows, int
                          int32_t to_step, int32_t to_rows, int32_t *step)
 {
     *step = from_rows > 1 ? from_step : to_rows > 1 ? to_step : to - from;
-    return (*step == 0 || *step == 1) && to == from + *step * from_rows &&
+    /* (a sum might be one past INT32_MAX) */
+    return (*step == 0 || *step == 1) && to - from == *step * from_rows &&
            (to_rows == 1 || to_step == *step);
 }
 

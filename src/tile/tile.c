@@ -81,7 +81,7 @@ static ffa_status build_list(struct tile_sink *sink, struct sweep_work *work,
     FFA_TRY(order_tiles(tiles, cuts.count, err));
     plan->tile_count += cuts.count;
     plan->list_begin[list + 1] = (int32_t)plan->tile_count;
-    plan->area += normal->area;
+    plan->area = area_add(plan->area, normal->area);
 out:
     cut_finish(&cuts);
     return rc;

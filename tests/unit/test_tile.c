@@ -2,6 +2,7 @@
  *
  * Tile plans by hand: small masks with the sweeps written out, order, cuts, the checker, faults.
  */
+#include "support/mask_cases.h"
 #include "tile/tile.h"
 
 #include <check.h>
@@ -199,6 +200,35 @@ START_TEST(large_numbers_do_not_wrap)
 }
 END_TEST
 
+/* Random unions moved up to the last key, or the last row, there can be. */
+START_TEST(unions_at_the_end_of_the_numbers)
+{
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        struct rng rng = { seed + 1000 * (uint64_t)_i };
+        struct mask_case drawn = mask_case_random(&rng, 100, 12);
+        const int64_t q_shift = _i ? INT32_MAX - drawn.shape.seqlen_q : 0;
+        const int64_t k_shift = _i ? 0 : INT32_MAX - drawn.shape.seqlen_k;
+        const ffa_mask_shape shape = { drawn.shape.seqlen_q + q_shift,
+                                       drawn.shape.seqlen_k + k_shift };
+        /* Cuts, and the same number of keys a block wherever they begin. */
+        const struct tile_options opts = { _i ? 1 << 27 : 16, 16, seed % 4 == 0 };
+        struct tile_plan plan;
+
+        for (int64_t i = 0; i < drawn.count; i++) {
+            drawn.slices[i].q_begin += q_shift;
+            drawn.slices[i].q_end += q_shift;
+            drawn.slices[i].k_begin += k_shift;
+            drawn.slices[i].k_end += k_shift;
+        }
+        if (_i && drawn.count > 1)
+            drawn.count = 1; /* the checker walks the rows of a tile with more than a sweep */
+        build(&plan, drawn.slices, drawn.count, shape, opts);
+        tile_finish(&plan);
+        free(drawn.slices);
+    }
+}
+END_TEST
+
 /* ---- the checker sees every field ---- */
 
 enum array { TILE, SWEEP, BAND };
@@ -326,6 +356,7 @@ int main(void)
     tcase_add_test(tc, lists_stand_one_after_another);
     tcase_add_test(tc, longest_first_then_lower_rows);
     tcase_add_test(tc, large_numbers_do_not_wrap);
+    tcase_add_loop_test(tc, unions_at_the_end_of_the_numbers, 0, 2);
     tcase_add_loop_test(tc, any_field_off_by_one_is_found, 0, sizeof fields / sizeof *fields);
     tcase_add_test(tc, totals_are_checked);
     tcase_add_test(tc, any_allocation_may_fail);

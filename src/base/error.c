@@ -47,6 +47,19 @@ ffa_status error_nomem(ffa_error *err, const char *what)
     return error_fail(err, FFA_NOMEM, 0, "no memory for %s", what);
 }
 
+/* Far above any struct's size now or to come: more is memory that was never initialised, and must
+ * not be read or written. */
+enum { STRUCT_BYTES_MAX = 1 << 14 };
+
+static ffa_status size_check(uint32_t bytes, ffa_error *err)
+{
+    if (bytes < sizeof bytes || bytes > STRUCT_BYTES_MAX)
+        return error_fail(err, FFA_INVALID, 0,
+                          "struct_size is %u, not in [%zu, %d]: start from the _INIT macro", bytes,
+                          sizeof bytes, STRUCT_BYTES_MAX);
+    return FFA_OK;
+}
+
 ffa_status opts_import(void *dst, size_t dst_size, const void *src, ffa_error *err)
 {
     const unsigned char *bytes = src;
@@ -56,10 +69,8 @@ ffa_status opts_import(void *dst, size_t dst_size, const void *src, ffa_error *e
     if (!src)
         return FFA_OK;
     memcpy(&src_size, src, sizeof src_size);
-    if (src_size < sizeof src_size)
-        return error_fail(err, FFA_INVALID, 0, "struct_size is %u: start from the _INIT macro",
-                          src_size);
-
+    if (size_check(src_size, err) != FFA_OK)
+        return FFA_INVALID;
     for (size_t i = dst_size; i < src_size; i++)
         if (bytes[i])
             return error_fail(err, FFA_UNSUPPORTED, 0,
@@ -73,9 +84,8 @@ ffa_status opts_export(void *dst, const void *src, size_t src_size, ffa_error *e
     uint32_t dst_size;
 
     memcpy(&dst_size, dst, sizeof dst_size);
-    if (dst_size < sizeof dst_size)
-        return error_fail(err, FFA_INVALID, 0, "struct_size is %u: start from the _INIT macro",
-                          dst_size);
+    if (size_check(dst_size, err) != FFA_OK)
+        return FFA_INVALID;
     memset(dst, 0, dst_size);
     memcpy(dst, src, dst_size < src_size ? dst_size : src_size);
     memcpy(dst, &dst_size, sizeof dst_size);

@@ -22,6 +22,7 @@ static const struct {
     { "newer caller, new field unset", { 16, 9, 0, 0 }, FFA_OK, 9 },
     { "newer caller, new field set", { 16, 9, 0, 1 }, FFA_UNSUPPORTED, 0 },
     { "tag never set", { 0, 9, 0, 0 }, FFA_INVALID, 0 },
+    { "memory never initialised", { 0xcdcdcdcd, 9, 0, 0 }, FFA_INVALID, 0 },
 };
 
 START_TEST(import_follows_the_size_tag)

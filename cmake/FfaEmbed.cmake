@@ -1,8 +1,10 @@
 # Embeds the files of templates/ and cache/schema.sql in the library: sets FFA_EMBEDDED to a
-# generated C file with the tables of src/base/embedded.h. The same file is the script that writes
-# it (cmake -P), so that no tool besides CMake is needed.
+# generated C file with the tables of src/base/embedded.h; and
+# src/cli those of cache/presets in the command, as the table of src/cli/presets.h. The same file is
+# the script that writes them (cmake -P), so that no tool besides CMake is needed.
 if(CMAKE_SCRIPT_MODE_FILE STREQUAL CMAKE_CURRENT_LIST_FILE)
-  # In: OUT, TEMPLATES (list of files), SCHEMA. Bytes, not string literals: any text survives.
+  # In: OUT, FILES (list of files), SCHEMA (else presets). Bytes, not string literals: any text
+  # survives.
   set(arrays "")
   set(rows "")
   set(index 0)
@@ -14,12 +16,24 @@ if(CMAKE_SCRIPT_MODE_FILE STREQUAL CMAKE_CURRENT_LIST_FILE)
     set(bytes ${bytes} PARENT_SCOPE)
     set(arrays "${arrays}static const unsigned char ${name}[] = { ${list}0 };\n" PARENT_SCOPE)
   endfunction()
-  foreach(file IN LISTS TEMPLATES)
+  foreach(file IN LISTS FILES)
     get_filename_component(name ${file} NAME)
     ffa_byte_array(text_${index} ${file})
     string(APPEND rows "    { \"${name}\", (const char *)text_${index}, ${bytes} },\n")
     math(EXPR index "${index} + 1")
   endforeach()
+  if(NOT SCHEMA)
+    file(WRITE ${OUT}.new "/* Written by cmake/FfaEmbed.cmake. */
+#include \"cli/presets.h\"
+
+${arrays}
+const struct preset_file preset_files[] = {
+${rows}};
+const int preset_file_count = ${index};
+")
+    file(RENAME ${OUT}.new ${OUT})
+    return()
+  endif()
   ffa_byte_array(schema ${SCHEMA})
   file(WRITE ${OUT}.new "/* Written by cmake/FfaEmbed.cmake. */
 #include \"base/embedded.h\"
@@ -40,7 +54,7 @@ list(SORT ffa_templates COMPARE STRING)
 set(FFA_EMBEDDED ${PROJECT_BINARY_DIR}/generated/embedded.c)
 file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/generated)
 add_custom_command(OUTPUT ${FFA_EMBEDDED}
-  COMMAND ${CMAKE_COMMAND} -DOUT=${FFA_EMBEDDED} "-DTEMPLATES=${ffa_templates}"
+  COMMAND ${CMAKE_COMMAND} -DOUT=${FFA_EMBEDDED} "-DFILES=${ffa_templates}"
           -DSCHEMA=${PROJECT_SOURCE_DIR}/cache/schema.sql -P ${PROJECT_SOURCE_DIR}/cmake/FfaEmbed.cmake
   DEPENDS ${ffa_templates} ${PROJECT_SOURCE_DIR}/cache/schema.sql
           ${PROJECT_SOURCE_DIR}/cmake/FfaEmbed.cmake

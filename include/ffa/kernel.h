@@ -106,6 +106,12 @@ FFA_API ffa_status ffa_compile_command(ffa_context *context, const ffa_compile_r
                                        const char *templates_dir, const char *output, char **out,
                                        ffa_error *err);
 
+/* What a request asks for, without looking for it: the key, and the readable record behind it (one
+ * "name=value" a line, the choices made included). *record: caller's, ffa_free(); record may be
+ * NULL. Needs no NVRTC, reads no store. */
+FFA_API ffa_status ffa_compile_key(ffa_context *context, const ffa_compile_request *request,
+                                   char key[33], char **record, ffa_error *err);
+
 /* ---- what can be specialised ---- */
 
 typedef struct ffa_spec_row {

@@ -164,3 +164,26 @@ ffa_status ffa_compile_command(ffa_context *context, const ffa_compile_request *
 out:
     return rc;
 }
+
+ffa_status ffa_compile_key(ffa_context *context, const ffa_compile_request *request, char key[33],
+                           char **record, ffa_error *err)
+{
+    struct request wanted = { 0 };
+    char *text = NULL;
+    ffa_status rc;
+
+    if (record)
+        *record = NULL;
+    if (!key)
+        return error_fail(err, FFA_INVALID, 0, "key is NULL");
+    key[0] = '\0';
+    FFA_TRY(import(&wanted, context, request, err));
+    FFA_TRY(jit_key(context->jit, &wanted.spec, wanted.arch, key, &text, err));
+    if (record) {
+        *record = text;
+        text = NULL;
+    }
+out:
+    mem_free(text);
+    return rc;
+}

@@ -57,7 +57,7 @@ static void print_help(const struct cli *cli, const struct table *table)
 
     (void)printf("usage: ffa %s%s%s [--options]\n\n%s\n\noptions:\n", cli->command->name,
                  cli->command->operands[0] ? " " : "", cli->command->operands,
-                 cli->command->summary);
+                 cli->command->summary ? cli->command->summary : "Internal.");
     for (int i = 0; i < table->count; i++) {
         const struct cli_option *row = &table->rows[i];
         char left[64];

@@ -19,7 +19,9 @@ enum cli_exit {
     CLI_USAGE = 2,       /* the request itself is wrong */
     CLI_ENVIRONMENT = 3, /* this machine cannot: no device, no NVRTC */
     CLI_STORE = 4,       /* the kernel store has a problem */
-    CLI_NOT_FOUND = 5
+    CLI_NOT_FOUND = 5,
+    CLI_TIMED_OUT = 124,
+    CLI_INTERRUPTED = 130 /* what was finished is kept */
 };
 
 struct cli;
@@ -30,7 +32,7 @@ struct cli_command {
     int (*run)(struct cli *cli);
     bool uses_context; /* takes --store, --templates, --nvrtc, --verbose */
     const char *operands;
-    const char *summary;
+    const char *summary;  /* NULL: the command's own use, not listed */
     const char *examples; /* one a line, each with its newline */
 };
 
@@ -93,7 +95,10 @@ void cli_set_int(json_t *object, const char *key, int64_t value);
 void cli_set_real(json_t *object, const char *key, double value);
 void cli_set_text(json_t *object, const char *key, const char *value);
 
-/* ---- where the store is (place.c) ---- */
+/* Microseconds of a clock that only goes forward. */
+int64_t cli_clock_us(void);
+
+/* ---- what the environment says (place.c): where the store is, which share, what terminal ---- */
 
 struct cli_place {
     char path[512];       /* of kernels.ffadb; empty: memory only */
@@ -109,6 +114,18 @@ int cli_open(const struct cli *cli, ffa_context **out, int device, uint32_t flag
 /* Whether FFA_JIT=never; *bad is set where the variable is neither never nor auto. */
 bool cli_never_compile(const char **bad);
 
+/* Which of the processes of one launch this is. */
+struct cli_shard {
+    int64_t index, count; /* 0 <= index < count */
+    int64_t local;        /* processes on this node, as far as the launcher says; at least 1 */
+    char from[64];        /* "--shard", "SLURM_PROCID, SLURM_NTASKS", ...; empty: not sharded */
+};
+/* `text` is "I/N" or NULL: then the launcher's variables. CLI_PARSE_GO, or the exit status. */
+int cli_find_shard(const struct cli *cli, const char *text, struct cli_shard *out);
+
+/* Whether stderr can be drawn on, and in colour (TERM, NO_COLOR). */
+void cli_find_terminal(bool *can_draw, bool *has_colour);
+
 /* ---- the commands ---- */
 
 int cmd_doctor(struct cli *cli);
@@ -117,6 +134,8 @@ int cmd_mask_check(struct cli *cli);
 int cmd_mask_area(struct cli *cli);
 int cmd_compile(struct cli *cli);
 int cmd_run(struct cli *cli);
+int cmd_warm(struct cli *cli);
+int cmd_worker(struct cli *cli);
 int cmd_cache_path(struct cli *cli);
 int cmd_cache_ls(struct cli *cli);
 int cmd_cache_show(struct cli *cli);

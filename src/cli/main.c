@@ -32,6 +32,13 @@ static const struct cli_command commands[] = {
       "ffa compile attention_forward head_dim=64 --arch sm_90a --force --time\n"
       "ffa compile attention_forward --arch sm_90a --emit ptx forward.ptx\n"
       "ffa compile attention_forward --arch sm_90a --print --templates templates\n" },
+    { "warm", cmd_warm, true, "[MANIFEST|-]",
+      "Compile a set of kernels into the store, in isolated worker processes.",
+      "ffa warm --preset training --arch sm_90a --jobs 2\n"
+      "ffa warm set.json --dry-run\n"
+      "ffa warm --preset all --keep-going --timeout 60 --mem-per-job 1G --json\n"
+      "srun ffa warm --preset training    # each task its share; --shard 0/1: all of it\n" },
+    { "compile-worker", cmd_worker, true, "", NULL, "" },
     { "run", cmd_run, true, "",
       "Run attention once, on files or made-up numbers; compare it with the oracle; time it.",
       "ffa run --mask varlen-causal:700,1300,96 --heads 8:2 --head-dim 128 --dtype bf16 "
@@ -67,8 +74,9 @@ static const struct cli_command commands[] = {
 static void print_commands(FILE *to, const char *group)
 {
     for (int i = 0; i < CLI_COUNT(commands); i++)
-        if (!group || (strncmp(commands[i].name, group, strlen(group)) == 0 &&
-                       commands[i].name[strlen(group)] == ' '))
+        if (commands[i].summary &&
+            (!group || (strncmp(commands[i].name, group, strlen(group)) == 0 &&
+                        commands[i].name[strlen(group)] == ' ')))
             (void)fprintf(to, "  %-14s %s\n", commands[i].name, commands[i].summary);
 }
 
@@ -81,7 +89,7 @@ static void print_usage(FILE *to)
     print_commands(to, NULL);
     (void)fputs("\n'ffa COMMAND --help' shows a command's options and examples.\n"
                 "exit status: 0 done, 1 failed, 2 usage, 3 this machine cannot, 4 store problem, "
-                "5 not found\n",
+                "5 not found, 124 time-out, 130 interrupted\n",
                 to);
 }
 

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where the kernel store is, and opening a context with what flags and environment say.
+ * Where the kernel store is, and opening a context with what flags and environment say; which share
+ * of a launch is ours; what stderr can show.
  *
- * The only readers of the environment. Order: --store, FFA_CACHE_DIR, XDG_CACHE_HOME/ffa,
- * HOME/.cache/ffa, TMPDIR/ffa-<uid>, memory only. What the user names is taken as it is; a place
- * found by convention is passed over where its folder neither exists nor can be made (HOME of a
- * system account, a read-only home).
+ * The only readers of the environment. Order of the store's place: --store, FFA_CACHE_DIR,
+ * XDG_CACHE_HOME/ffa, HOME/.cache/ffa, TMPDIR/ffa-<uid>, memory only. What the user names is taken
+ * as it is; a place found by convention is passed over where its folder neither exists nor can be
+ * made (HOME of a system account, a read-only home).
  */
 #include "cli/cli.h"
 
@@ -189,4 +190,76 @@ int cli_open(const struct cli *cli, ffa_context **out, int device, uint32_t flag
     status = cli_fail(cli, &err);
     /* A device that cannot be opened is this machine's affair, not a failed run. */
     return err.status == FFA_GPU ? CLI_ENVIRONMENT : status;
+}
+
+/* ---- shares of a launch ---- */
+
+/* A whole number in [0, max] and what ended it. */
+static bool read_number(const char *text, int64_t max, int64_t *out, const char **end)
+{
+    char *stop;
+    long long number;
+
+    errno = 0;
+    number = strtoll(text, &stop, 10);
+    *end = stop;
+    *out = number;
+    return stop != text && errno == 0 && number >= 0 && number <= max;
+}
+
+static bool read_variable(const char *name, int64_t *out)
+{
+    const char *value = getenv(name);
+    const char *end;
+
+    return value && read_number(value, INT32_MAX, out, &end) && *end == '\0';
+}
+
+int cli_find_shard(const struct cli *cli, const char *text, struct cli_shard *out)
+{
+    static const struct {
+        const char *index, *count, *local;
+    } launchers[] = {
+        { "SLURM_PROCID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE" },
+        { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE" },
+        { "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE" },
+    };
+
+    *out = (struct cli_shard){ .count = 1, .local = 1 };
+    if (text) {
+        const char *end;
+
+        if (!read_number(text, INT32_MAX, &out->index, &end) || *end++ != '/' ||
+            !read_number(end, INT32_MAX, &out->count, &end) || *end || out->index >= out->count)
+            return cli_fail_text(cli, FFA_INVALID, "--shard is '%s', not I/N with 0 <= I < N",
+                                 text);
+        (void)snprintf(out->from, sizeof out->from, "--shard");
+        return CLI_PARSE_GO;
+    }
+    for (int i = 0; i < CLI_COUNT(launchers); i++) {
+        int64_t index, count, local;
+
+        if (!read_variable(launchers[i].index, &index) ||
+            !read_variable(launchers[i].count, &count) || index >= count)
+            continue;
+        out->index = index;
+        out->count = count;
+        if (read_variable(launchers[i].local, &local) && local > 0)
+            out->local = local;
+        (void)snprintf(out->from, sizeof out->from, "%s, %s", launchers[i].index,
+                       launchers[i].count);
+        break;
+    }
+    return CLI_PARSE_GO;
+}
+
+/* ---- the terminal ---- */
+
+void cli_find_terminal(bool *can_draw, bool *has_colour)
+{
+    const char *term = getenv("TERM");
+    const char *no_colour = getenv("NO_COLOR");
+
+    *can_draw = isatty(STDERR_FILENO) && term && term[0] && strcmp(term, "dumb") != 0;
+    *has_colour = *can_draw && !(no_colour && no_colour[0]);
 }

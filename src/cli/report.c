@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <time.h>
 
 /* clang-format off */
 static const struct {
@@ -22,7 +23,7 @@ static const struct {
     { FFA_CACHE,       "FFA_CACHE",       CLI_STORE },
     { FFA_GPU,         "FFA_GPU",         CLI_FAILED },
     { FFA_COMM,        "FFA_COMM",        CLI_FAILED },
-    { FFA_TIMEOUT,     "FFA_TIMEOUT",     CLI_FAILED },
+    { FFA_TIMEOUT,     "FFA_TIMEOUT",     CLI_TIMED_OUT },
     { FFA_BUG,         "FFA_BUG",         CLI_FAILED },
     { FFA_IO,          "FFA_IO",          CLI_FAILED },
     { FFA_NOT_FOUND,   "FFA_NOT_FOUND",   CLI_NOT_FOUND },
@@ -116,4 +117,12 @@ void cli_set_text(json_t *object, const char *key, const char *value)
     json_t *text = json_string(value ? value : "");
 
     (void)json_object_set_new(object, key, text ? text : json_string("(not UTF-8)"));
+}
+
+int64_t cli_clock_us(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }

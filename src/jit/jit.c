@@ -258,10 +258,18 @@ static ffa_status explain(ffa_status status, const struct jit_spec *spec, const 
 {
     char first[352], values[128];
 
-    report_first_error(log, first, sizeof first);
-    if (status != FFA_COMPILE || !*first)
+    if (status != FFA_COMPILE)
         return status;
     jit_spec_text(spec, values, sizeof values);
+    /* The compiler's end, not the template's: asked again with more memory, it may compile. */
+    if (log && (strstr(log, "catastrophic error: out of memory") ||
+                strstr(log, "ptxas fatal   : Memory allocation failure")))
+        return error_fail(err, FFA_NOMEM, err ? err->native : 0,
+                          "%s (%s): the compiler ran out of memory", jit_spec_template(spec),
+                          values);
+    report_first_error(log, first, sizeof first);
+    if (!*first)
+        return status;
     return error_fail(err, FFA_COMPILE, err ? err->native : 0, "%s (%s): %s",
                       jit_spec_template(spec), values, first);
 }

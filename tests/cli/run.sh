@@ -5,6 +5,9 @@
 # Runs tests/cli/NAME.sh in a fresh folder and compares its transcript with NAME.exact, or line by
 # line with the patterns of NAME.glob ('*' and '?'). --accept rewrites NAME.exact.
 #
+# CTest also sets SLOW_NVRTC, the compiler of tests/support/slow_nvrtc.c, and SCHEMA_CHECK, which
+# validates JSON on stdin against a schema.
+#
 # A case is a list of calls of t: "t mask area causal:8" prints the command, what it said on stdout
 # and (marked with '!') on stderr, and its exit status where that is not 0.
 set -eu
@@ -17,7 +20,10 @@ trap 'rm -rf "$WORK"' EXIT
 export FFA SOURCE WORK
 
 # The user's own settings have no say here.
-unset FFA_JIT XDG_CACHE_HOME || true
+unset FFA_JIT XDG_CACHE_HOME TERM NO_COLOR || true
+unset SLURM_PROCID SLURM_NTASKS SLURM_NTASKS_PER_NODE || true
+unset OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_SIZE || true
+unset RANK WORLD_SIZE LOCAL_WORLD_SIZE || true
 export HOME="$WORK" TMPDIR="$WORK" FFA_CACHE_DIR="$WORK/store"
 
 t() {
@@ -27,6 +33,11 @@ t() {
     cat "$WORK/.out"
     sed 's/^/! /' "$WORK/.err"
     if [ $status != 0 ]; then echo "exit $status"; fi
+}
+
+# The case needs a compiler that compiles.
+needs_nvrtc() {
+    "$FFA" doctor --json | grep -A4 '"nvrtc"' | grep -q '"state": "ok"' || skip "no NVRTC"
 }
 
 # A reason to skip the whole case.

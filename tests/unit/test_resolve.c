@@ -399,6 +399,7 @@ START_TEST(request_is_checked)
     ffa_error err = { FFA_OK, 0, "" };
     ffa_compiled *compiled;
     char *command;
+    char key[33];
 
     request.struct_size = (uint32_t)sizeof request;
     request.settings = request_cases[_i].settings;
@@ -408,9 +409,47 @@ START_TEST(request_is_checked)
     ck_assert_int_eq(ffa_compile_command(context, &request, "t", "o", &command, &err),
                      request_cases[_i].want);
     ck_assert_ptr_null(command);
+    ck_assert_int_eq(ffa_compile_key(context, &request, key, &command, &err),
+                     request_cases[_i].want);
+    ck_assert_str_eq(key, "");
+    ck_assert_ptr_null(command);
     ck_assert_int_eq(ffa_compile(NULL, context, &request, &err), FFA_INVALID);
     ck_assert_int_eq(ffa_compile(&compiled, NULL, &request, &err), FFA_INVALID);
     ck_assert_int_eq(ffa_compile(&compiled, context, NULL, &err), FFA_INVALID);
+    ffa_close(context);
+}
+END_TEST
+
+/* The key says what was asked for with the choices made, whoever made them. */
+START_TEST(key_without_looking)
+{
+    static const char *const chosen[] = { "head_dim=64" };
+    static const char *const said[] = { "tile_n=128", "dtype=bf16", "head_dim=64" };
+    ffa_compile_request request = FFA_COMPILE_REQUEST_INIT;
+    ffa_context_opts opts = options();
+    ffa_context *context = open_with(&opts);
+    ffa_context_stats stats = FFA_CONTEXT_STATS_INIT;
+    char first[33], second[33], other[33];
+    char *record;
+
+    request.template_name = "attention_forward";
+    request.settings = chosen;
+    request.setting_count = 1;
+    ck_assert_int_eq(ffa_compile_key(context, &request, first, &record, NULL), FFA_OK);
+    ck_assert_uint_eq(strlen(first), 32);
+    ck_assert_msg(strstr(record, "\nspec.head_dim=64\n"), "%s", record);
+    ck_assert_msg(strstr(record, "\nspec.tile_n=128\n"), "%s", record);
+    ffa_free(record);
+    request.settings = said;
+    request.setting_count = 3;
+    ck_assert_int_eq(ffa_compile_key(context, &request, second, NULL, NULL), FFA_OK);
+    ck_assert_str_eq(first, second);
+    request.setting_count = 2; /* head_dim is 128 then */
+    ck_assert_int_eq(ffa_compile_key(context, &request, other, NULL, NULL), FFA_OK);
+    ck_assert_str_ne(first, other);
+    ck_assert_int_eq(ffa_compile_key(context, &request, NULL, NULL, NULL), FFA_INVALID);
+    ck_assert_int_eq(ffa_context_stats_get(context, &stats, NULL), FFA_OK);
+    ck_assert_uint_eq(stats.misses + stats.compiles, 0);
     ffa_close(context);
 }
 END_TEST
@@ -558,6 +597,7 @@ int main(void)
     tcase_add_loop_test(tc, request_is_checked, 0,
                         (int)(sizeof request_cases / sizeof *request_cases));
     tcase_add_test(tc, command_is_quoted);
+    tcase_add_test(tc, key_without_looking);
     if (watch_has_nvrtc()) {
         tcase_add_test(tc, table_then_store_then_compile);
         tcase_add_test(tc, exact_toolchain_asks_for_this_nvrtc);

@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/manifest.h"
+
+#include "cli/file.h"
+#include "cli/presets.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ARCHS_MAX = 16, VALUES_MAX = 1024, SCHEMA = 1 };
+
+/* ---- one wish ---- */
+
+static ffa_status no_wish(const char *what, ffa_error *err)
+{
+    return cli_error(err, FFA_INVALID, 0, "a request's %s is missing or wrong", what);
+}
+
+static void wish_describe(struct wish *wish)
+{
+    size_t at = (size_t)snprintf(wish->text, sizeof wish->text, "%s", wish->request.template_name);
+
+    for (int64_t i = 0; i < wish->request.setting_count && at < sizeof wish->text; i++)
+        at += (size_t)snprintf(wish->text + at, sizeof wish->text - at, " %s", wish->settings[i]);
+    if (at < sizeof wish->text)
+        (void)snprintf(wish->text + at, sizeof wish->text - at, " %s", wish->request.arch);
+}
+
+ffa_status wish_init(struct wish *wish, json_t *json, ffa_error *err)
+{
+    const json_t *settings = json_object_get(json, "settings");
+
+    *wish = (struct wish){ .json = json, .request = FFA_COMPILE_REQUEST_INIT };
+    wish->request.template_name = json_string_value(json_object_get(json, "template"));
+    wish->request.arch = json_string_value(json_object_get(json, "arch"));
+    wish->request.settings = wish->settings;
+    wish->request.setting_count = (int64_t)json_array_size(settings);
+    if (!wish->request.template_name)
+        return no_wish("template", err);
+    if (!wish->request.arch)
+        return no_wish("arch", err);
+    if (!json_is_array(settings) || wish->request.setting_count > WISH_SETTINGS_MAX)
+        return no_wish("list of settings", err);
+    for (size_t i = 0; i < json_array_size(settings); i++) {
+        wish->settings[i] = json_string_value(json_array_get(settings, i));
+        if (!wish->settings[i])
+            return no_wish("setting", err);
+    }
+    wish_describe(wish);
+    return FFA_OK;
+}
+
+void wish_finish(struct wish *wish)
+{
+    json_decref(wish->json);
+    *wish = (struct wish){ 0 };
+}
+
+void wishes_finish(struct wishes *wishes)
+{
+    for (int64_t i = 0; i < wishes->count; i++) {
+        wish_finish(wishes->at[i]);
+        free(wishes->at[i]);
+    }
+    free(wishes->at);
+    *wishes = (struct wishes){ 0 };
+}
+
+static ffa_status wishes_add(struct wishes *wishes, json_t *json, ffa_error *err)
+{
+    struct wish *wish = calloc(1, sizeof *wish);
+    struct wish **grown = wishes->at;
+    ffa_status rc;
+
+    /* Grown at powers of two, 0 included. */
+    if ((wishes->count & (wishes->count - 1)) == 0)
+        grown =
+            realloc(wishes->at, (size_t)(wishes->count ? 2 * wishes->count : 1) * sizeof *grown);
+    if (grown)
+        wishes->at = grown;
+    if (!wish || !grown || !json) {
+        free(wish);
+        json_decref(json);
+        return cli_error(err, FFA_NOMEM, 0, "no memory for the manifest's kernels");
+    }
+    rc = wish_init(wish, json, err);
+    wishes->at[wishes->count++] = wish;
+    return rc;
+}
+
+/* ---- a manifest ---- */
+
+struct reader {
+    const char *name;
+    const json_t *root;
+    char archs[ARCHS_MAX][16]; /* for kernels that name none */
+    int arch_count;
+    bool is_arch_given; /* on the command line: stands above the manifest's */
+};
+
+/* FFA_INVALID with the manifest's name in front; index < 0: not of one kernel. */
+static ffa_status wrong(const struct reader *reader, int64_t index, ffa_error *err,
+                        const char *format, ...) FFA_PRINTF(4, 5);
+
+static ffa_status wrong(const struct reader *reader, int64_t index, ffa_error *err,
+                        const char *format, ...)
+{
+    char what[256], where[40] = "";
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    if (index >= 0)
+        (void)snprintf(where, sizeof where, "kernels[%lld]: ", (long long)index);
+    return cli_error(err, FFA_INVALID, 0, "manifest '%.160s': %s%s", reader->name, where, what);
+}
+
+static ffa_status check_members(const struct reader *reader, int64_t index, const json_t *object,
+                                const char *const *known, const char *known_text, ffa_error *err)
+{
+    const char *key;
+    json_t *value;
+
+    if (!json_is_object(object))
+        return wrong(reader, index, err, "not an object");
+    json_object_foreach((json_t *)(uintptr_t)object, key,
+                        value) if (cli_word(key, known) <
+                                   0) return wrong(reader, index, err,
+                                                   "there is no member '%s'; known: %s", key,
+                                                   known_text);
+    return FFA_OK;
+}
+
+static ffa_status put_arch(const struct reader *reader, int64_t index, char (*out)[16], int *count,
+                           const char *name, size_t bytes, ffa_error *err)
+{
+    if (*count == ARCHS_MAX || bytes == 0 || bytes >= sizeof out[0])
+        return wrong(reader, index, err, "the list of architectures is not 1 to %d names",
+                     ARCHS_MAX);
+    (void)snprintf(out[(*count)++], sizeof out[0], "%.*s", (int)bytes, name);
+    return FFA_OK;
+}
+
+/* "arch" of the manifest or of a kernel. */
+static ffa_status read_archs(const struct reader *reader, int64_t index, const json_t *list,
+                             char (*out)[16], int *count, ffa_error *err)
+{
+    ffa_status rc = FFA_OK;
+
+    *count = 0;
+    if (!json_is_array(list) || json_array_size(list) == 0)
+        return wrong(reader, index, err, "'arch' is not a list of names");
+    for (size_t i = 0; i < json_array_size(list) && rc == FFA_OK; i++) {
+        const char *name = json_string_value(json_array_get(list, i));
+
+        rc = put_arch(reader, index, out, count, name, name ? strlen(name) : 0, err);
+    }
+    return rc;
+}
+
+static ffa_status split_archs(struct reader *reader, const char *archs, ffa_error *err)
+{
+    ffa_status rc = FFA_OK;
+
+    reader->is_arch_given = true;
+    while (rc == FFA_OK) {
+        size_t bytes = strcspn(archs, ",");
+
+        if (bytes == 0)
+            return cli_error(err, FFA_INVALID, 0, "--arch has an empty name");
+        rc = put_arch(reader, -1, reader->archs, &reader->arch_count, archs, bytes, err);
+        archs += bytes;
+        if (*archs++ != ',')
+            break;
+    }
+    return rc;
+}
+
+/* One spec row of an entry and the values it runs through. */
+struct axis {
+    const char *name;
+    const json_t *values; /* an array, or the one value */
+    size_t count, at;
+};
+
+static const json_t *axis_value(const struct axis *axis)
+{
+    return json_is_array(axis->values) ? json_array_get(axis->values, axis->at) : axis->values;
+}
+
+static ffa_status read_axes(const struct reader *reader, int64_t index, const json_t *entry,
+                            struct axis *axes, int *count, ffa_error *err)
+{
+    json_t *values = json_object_get(entry, "values");
+    const char *key;
+    json_t *value;
+
+    *count = 0;
+    if (values && !json_is_object(values))
+        return wrong(reader, index, err, "'values' is not an object");
+    json_object_foreach(values, key, value)
+    {
+        struct axis axis = { .name = key, .values = value, .count = 1 };
+
+        if (json_is_array(value))
+            axis.count = json_array_size(value);
+        if (*count == WISH_SETTINGS_MAX || axis.count == 0 || axis.count > VALUES_MAX)
+            return wrong(reader, index, err, "values.%s is not a value, nor a list of 1 to %d", key,
+                         VALUES_MAX);
+        for (axis.at = 0; axis.at < axis.count; axis.at++)
+            if (!json_is_integer(axis_value(&axis)) && !json_is_string(axis_value(&axis)))
+                return wrong(reader, index, err,
+                             "values.%s holds what is neither text nor a whole "
+                             "number",
+                             key);
+        axis.at = 0;
+        axes[(*count)++] = axis;
+    }
+    return FFA_OK;
+}
+
+/* Step the last axis, as an odometer does. False: all combinations were there. */
+static bool axes_step(struct axis *axes, int count)
+{
+    for (int i = count - 1; i >= 0; i--) {
+        if (++axes[i].at < axes[i].count)
+            return true;
+        axes[i].at = 0;
+    }
+    return false;
+}
+
+static json_t *wish_json(const char *template_name, const char *arch, const struct axis *axes,
+                         int count)
+{
+    json_t *object = json_object();
+    json_t *settings = json_array();
+
+    cli_set_text(object, "template", template_name);
+    for (int i = 0; i < count; i++) {
+        const json_t *value = axis_value(&axes[i]);
+
+        (void)json_array_append_new(
+            settings,
+            json_is_string(value)
+                ? json_sprintf("%s=%s", axes[i].name, json_string_value(value))
+                : json_sprintf("%s=%lld", axes[i].name, (long long)json_integer_value(value)));
+    }
+    (void)json_object_set_new(object, "settings", settings);
+    cli_set_text(object, "arch", arch);
+    return object;
+}
+
+static ffa_status read_kernel(struct wishes *out, const struct reader *reader, int64_t index,
+                              const json_t *entry, ffa_error *err)
+{
+    static const char *const known[] = { "template", "values", "arch", NULL };
+    const char *template_name = json_string_value(json_object_get(entry, "template"));
+    const json_t *arch = json_object_get(entry, "arch");
+    struct axis axes[WISH_SETTINGS_MAX];
+    char archs[ARCHS_MAX][16];
+    int arch_count = reader->arch_count;
+    int axis_count;
+    ffa_status rc = check_members(reader, index, entry, known, "template, values, arch", err);
+
+    if (rc == FFA_OK && !template_name)
+        rc = wrong(reader, index, err, "'template' is missing");
+    if (rc == FFA_OK)
+        rc = read_axes(reader, index, entry, axes, &axis_count, err);
+    memcpy(archs, reader->archs, sizeof archs);
+    if (rc == FFA_OK && arch && !reader->is_arch_given)
+        rc = read_archs(reader, index, arch, archs, &arch_count, err);
+    for (int i = 0; rc == FFA_OK && i < arch_count; i++) {
+        do {
+            if (out->count == WISHES_MAX)
+                rc = wrong(reader, index, err, "more than %d kernels", WISHES_MAX);
+            else
+                rc = wishes_add(out, wish_json(template_name, archs[i], axes, axis_count), err);
+        } while (rc == FFA_OK && axes_step(axes, axis_count));
+    }
+    return rc;
+}
+
+static ffa_status read_root(struct wishes *out, struct reader *reader, ffa_error *err)
+{
+    static const char *const known[] = { "schema", "doc", "arch", "kernels", NULL };
+    const json_t *schema = json_object_get(reader->root, "schema");
+    const json_t *kernels = json_object_get(reader->root, "kernels");
+    const json_t *arch = json_object_get(reader->root, "arch");
+    ffa_status rc =
+        check_members(reader, -1, reader->root, known, "schema, doc, arch, kernels", err);
+
+    if (rc == FFA_OK && json_integer_value(schema) != SCHEMA)
+        rc = wrong(reader, -1, err, "'schema' is not %d, the one this version reads", SCHEMA);
+    if (rc == FFA_OK && !json_is_array(kernels))
+        rc = wrong(reader, -1, err, "'kernels' is not a list");
+    if (rc == FFA_OK && arch && !reader->is_arch_given)
+        rc = read_archs(reader, -1, arch, reader->archs, &reader->arch_count, err);
+    for (size_t i = 0; rc == FFA_OK && i < json_array_size(kernels); i++)
+        rc = read_kernel(out, reader, (int64_t)i, json_array_get(kernels, i), err);
+    return rc;
+}
+
+ffa_status manifest_read(struct wishes *out, const char *name, const char *text, size_t bytes,
+                         const char *archs, const char *arch, ffa_error *err)
+{
+    struct reader reader = { .name = name };
+    json_error_t where;
+    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &where);
+    ffa_status rc = FFA_OK;
+
+    if (!root)
+        return cli_error(err, FFA_INVALID, 0, "manifest '%.160s', line %d: %s", name, where.line,
+                         where.text);
+    reader.root = root;
+    if (archs)
+        rc = split_archs(&reader, archs, err);
+    else
+        rc = put_arch(&reader, -1, reader.archs, &reader.arch_count, arch, strlen(arch), err);
+    if (rc == FFA_OK)
+        rc = read_root(out, &reader, err);
+    json_decref(root);
+    return rc;
+}
+
+const char *manifest_preset(const char *name, size_t *bytes)
+{
+    char file[64];
+
+    (void)snprintf(file, sizeof file, "%.40s.json", name);
+    for (int i = 0; i < preset_file_count; i++)
+        if (strcmp(preset_files[i].name, file) == 0) {
+            *bytes = preset_files[i].bytes;
+            return preset_files[i].text;
+        }
+    return NULL;
+}

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Planning: time of the normal form and the forward tile plan, and how much of what the tiles visit
- * is attended. One thread, no GPU.
+ * Planning: time of the normal form and the tile plans, forward and backward, and how much of what
+ * the forward tiles visit is attended. One thread, no GPU.
  *
  *   bench_plan [--json] [--masks FILE]
  *
  * FILE is tests/data/masks.json; its cases are reported for several tiles. Times are the
- * least and the median of several runs; a run builds normal form and plan from the slices.
+ * least and the median of several runs; a run builds normal form and plan from the slices, and then
+ * the backward plan (64 rows x 128 keys), which is timed apart.
  */
-#include "tile/tile.h"
+#include "tile/backward.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -129,8 +130,23 @@ static void fail(const char *what, const ffa_error *err)
 }
 
 struct times {
-    int64_t normal, tile; /* us */
+    int64_t normal, tile, backward; /* us */
 };
+
+static int64_t time_backward(const ffa_mask *mask)
+{
+    const struct tile_options opts = { 64, 128, false };
+    const int64_t begin = clock_us();
+    struct backward_plan plan;
+    ffa_error err = { FFA_OK, 0, "" };
+    int64_t end;
+
+    if (backward_build(&plan, mask, &opts, &err))
+        fail("backward plan", &err);
+    end = clock_us();
+    backward_finish(&plan);
+    return end - begin;
+}
 
 static struct times run_once(const struct slices *slices, struct tile_plan *plan)
 {
@@ -146,7 +162,8 @@ static struct times run_once(const struct slices *slices, struct tile_plan *plan
     middle = clock_us();
     if (tile_build(plan, &mask, &opts, &err))
         fail("tile plan", &err);
-    times = (struct times){ middle - begin, clock_us() - middle };
+    times = (struct times){ middle - begin, clock_us() - middle, 0 };
+    times.backward = time_backward(&mask);
     normal_finish(&list.normal);
     return times;
 }
@@ -154,7 +171,7 @@ static struct times run_once(const struct slices *slices, struct tile_plan *plan
 static void report_time(size_t index, bool json)
 {
     struct slices slices = { .shape = { timings[index].tokens, timings[index].tokens } };
-    int64_t total[RUNS], normal[RUNS], tile[RUNS];
+    int64_t total[RUNS], normal[RUNS], tile[RUNS], backward[RUNS];
     struct tile_plan plan = { 0 };
 
     slices.at = calloc((size_t)timings[index].slices, sizeof *slices.at);
@@ -166,19 +183,22 @@ static void report_time(size_t index, bool json)
         times = run_once(&slices, &plan);
         normal[r] = times.normal;
         tile[r] = times.tile;
+        backward[r] = times.backward;
         total[r] = times.normal + times.tile;
     }
     qsort(total, RUNS, sizeof *total, compare_i64);
     qsort(normal, RUNS, sizeof *normal, compare_i64);
     qsort(tile, RUNS, sizeof *tile, compare_i64);
+    qsort(backward, RUNS, sizeof *backward, compare_i64);
     printf(json ? "{\"bench\":\"plan\",\"mask\":\"%s\",\"tokens\":%lld,\"slices\":%lld,"
                   "\"tiles\":%lld,\"normal_us\":%lld,\"tile_us\":%lld,\"min_us\":%lld,"
-                  "\"median_us\":%lld,\"limit_us\":%lld}\n"
+                  "\"median_us\":%lld,\"backward_us\":%lld,\"limit_us\":%lld}\n"
                 : "%-14s %8lld tokens %7lld slices %7lld tiles  normal %6lld us  tile %6lld us  "
-                  "both: min %6lld  median %6lld us  limit %lld\n",
+                  "both: min %6lld  median %6lld us  backward %6lld us  limit %lld\n",
            timings[index].name, (long long)timings[index].tokens, (long long)slices.count,
            (long long)plan.tile_count, (long long)normal[RUNS / 2], (long long)tile[RUNS / 2],
-           (long long)total[0], (long long)total[RUNS / 2], (long long)timings[index].limit_us);
+           (long long)total[0], (long long)total[RUNS / 2], (long long)backward[RUNS / 2],
+           (long long)timings[index].limit_us);
     tile_finish(&plan);
     free(slices.at);
 }

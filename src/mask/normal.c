@@ -45,8 +45,7 @@ struct sweep {
     struct active active[2]; /* by lo_step */
     int64_t row, until;
     int64_t work; /* bands looked at */
-    struct normal *out;
-    int64_t segment_capacity, interval_capacity;
+    struct normal_writer writer;
 };
 
 /* Bands of one row that overlap or touch. By slope: the lowest lo (INT64_MAX: none) and the band
@@ -309,24 +308,16 @@ static struct normal_interval group_interval(struct sweep *s, const struct group
 static ffa_status group_close(struct sweep *s, const struct group *group, int64_t first,
                               ffa_error *err)
 {
-    struct normal *out = s->out;
-    struct normal_interval interval = group_interval(s, group);
+    const struct normal *out = s->writer.out;
+    const struct normal_interval interval = group_interval(s, group);
 
-    if (out->interval_count >= NORMAL_INTERVALS_MAX)
-        return error_fail(err, FFA_UNSUPPORTED, 0,
-                          "the mask falls into more than %d key intervals at row %lld",
-                          NORMAL_INTERVALS_MAX, (long long)s->row);
-    if (!mem_grow((void **)&out->intervals, &s->interval_capacity, out->interval_count + 1,
-                  sizeof *out->intervals))
-        return error_nomem(err, "the mask's intervals");
     if (out->interval_count > first) {
         const struct normal_interval *before = &out->intervals[out->interval_count - 1];
 
         if (before->hi_step > interval.lo_step)
             sweep_stop_at(s, s->row + (interval.lo - before->hi));
     }
-    out->intervals[out->interval_count++] = interval;
-    return FFA_OK;
+    return normal_add_interval(&s->writer, &interval, s->row, err);
 }
 
 /* The next active band in order of lo at s->row, or NULL. */
@@ -391,13 +382,29 @@ static bool segment_join(struct normal_segment *a, const struct normal_segment *
     return true;
 }
 
-/* Append the segment [row, until) over the intervals from `first`, or let the last one go on. */
-static ffa_status segment_add(struct sweep *s, int64_t first, ffa_error *err)
+ffa_status normal_add_interval(struct normal_writer *writer, const struct normal_interval *interval,
+                               int64_t row, ffa_error *err)
 {
-    struct normal *out = s->out;
-    struct normal_segment segment = {
-        .row_begin = (int32_t)s->row,
-        .row_end = (int32_t)s->until,
+    struct normal *out = writer->out;
+
+    if (out->interval_count >= NORMAL_INTERVALS_MAX)
+        return error_fail(err, FFA_UNSUPPORTED, 0,
+                          "the mask falls into more than %d key intervals at row %lld",
+                          NORMAL_INTERVALS_MAX, (long long)row);
+    if (!mem_grow((void **)&out->intervals, &writer->interval_capacity, out->interval_count + 1,
+                  sizeof *out->intervals))
+        return error_nomem(err, "the mask's intervals");
+    out->intervals[out->interval_count++] = *interval;
+    return FFA_OK;
+}
+
+ffa_status normal_add_segment(struct normal_writer *writer, int64_t row_begin, int64_t row_end,
+                              int64_t first, ffa_error *err)
+{
+    struct normal *out = writer->out;
+    const struct normal_segment segment = {
+        .row_begin = (int32_t)row_begin,
+        .row_end = (int32_t)row_end,
         .interval_begin = first,
         .interval_count = (int32_t)(out->interval_count - first),
     };
@@ -407,7 +414,7 @@ static ffa_status segment_add(struct sweep *s, int64_t first, ffa_error *err)
         out->interval_count = first;
         return FFA_OK;
     }
-    if (!mem_grow((void **)&out->segments, &s->segment_capacity, out->segment_count + 1,
+    if (!mem_grow((void **)&out->segments, &writer->segment_capacity, out->segment_count + 1,
                   sizeof *out->segments))
         return error_nomem(err, "the mask's segments");
     out->segments[out->segment_count++] = segment;
@@ -418,7 +425,7 @@ static ffa_status segment_add(struct sweep *s, int64_t first, ffa_error *err)
 static ffa_status sweep_segment(struct sweep *s, ffa_error *err)
 {
     struct group group = group_empty;
-    int64_t first = s->out->interval_count;
+    int64_t first = s->writer.out->interval_count;
     int64_t taken[2] = { 0, 0 };
     ffa_status rc = FFA_OK;
 
@@ -433,31 +440,10 @@ static ffa_status sweep_segment(struct sweep *s, ffa_error *err)
     }
     if (group.top[0] || group.top[1]) {
         FFA_TRY(group_close(s, &group, first, err));
-        FFA_TRY(segment_add(s, first, err));
+        FFA_TRY(normal_add_segment(&s->writer, s->row, s->until, first, err));
     }
 out:
     return rc;
-}
-
-/* Join segments of one row, whose slopes are free, to their neighbours; sum the area. */
-static void normal_settle(struct normal *normal)
-{
-    int64_t segments = 0, intervals = 0;
-
-    for (int64_t i = 0; i < normal->segment_count; i++) {
-        struct normal_segment segment = normal->segments[i];
-
-        if (segments > 0 &&
-            segment_join(&normal->segments[segments - 1], &segment, normal->intervals, true))
-            continue;
-        memmove(normal->intervals + intervals, normal->intervals + segment.interval_begin,
-                (size_t)segment.interval_count * sizeof *normal->intervals);
-        segment.interval_begin = intervals;
-        intervals += segment.interval_count;
-        normal->segments[segments++] = segment;
-    }
-    normal->segment_count = segments;
-    normal->interval_count = intervals;
 }
 
 static int64_t interval_area(const struct normal_interval *interval, int64_t rows)
@@ -482,6 +468,27 @@ static int64_t normal_area(const struct normal *normal)
     return area;
 }
 
+void normal_settle(struct normal *normal)
+{
+    int64_t segments = 0, intervals = 0;
+
+    for (int64_t i = 0; i < normal->segment_count; i++) {
+        struct normal_segment segment = normal->segments[i];
+
+        if (segments > 0 &&
+            segment_join(&normal->segments[segments - 1], &segment, normal->intervals, true))
+            continue;
+        memmove(normal->intervals + intervals, normal->intervals + segment.interval_begin,
+                (size_t)segment.interval_count * sizeof *normal->intervals);
+        segment.interval_begin = intervals;
+        intervals += segment.interval_count;
+        normal->segments[segments++] = segment;
+    }
+    normal->segment_count = segments;
+    normal->interval_count = intervals;
+    normal->area = normal_area(normal);
+}
+
 /* Sweep until the end, or until more than work_max bands were looked at and far more than there are
  * results: *is_done tells. */
 static ffa_status sweep_run(struct sweep *s, int64_t work_max, bool *is_done, ffa_error *err)
@@ -493,7 +500,7 @@ static ffa_status sweep_run(struct sweep *s, int64_t work_max, bool *is_done, ff
         s->row = s->bands[0].row_begin;
     while (s->started < s->band_count || s->active[0].count + s->active[1].count > 0) {
         if (s->work > work_max &&
-            s->work - work_max > WORK_EACH * (s->band_count + s->out->interval_count))
+            s->work - work_max > WORK_EACH * (s->band_count + s->writer.out->interval_count))
             goto out;
         sweep_start_bands(s);
         FFA_TRY(sweep_segment(s, err));
@@ -548,7 +555,7 @@ static ffa_status thin_part(struct sweep *s, int64_t begin, int64_t count, int64
                             ffa_error *err)
 {
     struct normal part = { 0 };
-    struct sweep one = { .bands = s->bands + begin, .band_count = count, .out = &part };
+    struct sweep one = { .bands = s->bands + begin, .band_count = count, .writer.out = &part };
     bool is_done;
     ffa_status rc;
 
@@ -582,7 +589,7 @@ static ffa_status sweep_thin(struct sweep *s, bool *is_thinner, ffa_error *err)
 
     s->started = s->work = 0;
     s->active[0].count = s->active[1].count = 0;
-    s->out->segment_count = s->out->interval_count = 0;
+    s->writer.out->segment_count = s->writer.out->interval_count = 0;
 out:
     return rc;
 }
@@ -590,7 +597,7 @@ out:
 ffa_status normal_build_within(struct normal *out, const ffa_slice *slices, int64_t slice_count,
                                int64_t work_max, ffa_error *err)
 {
-    struct sweep s = { .out = out };
+    struct sweep s = { .writer.out = out };
     size_t count = (size_t)slice_count;
     bool is_done = false, is_thinner = true;
     ffa_status rc = FFA_OK;
@@ -611,7 +618,6 @@ ffa_status normal_build_within(struct normal *out, const ffa_slice *slices, int6
             FFA_TRY(sweep_thin(&s, &is_thinner, err));
     }
     normal_settle(out);
-    out->area = normal_area(out);
 out:
     mem_free(s.bands);
     mem_free(s.active[0].at);

@@ -43,8 +43,32 @@ ffa_status normal_build(struct normal *out, const ffa_slice *slices, int64_t sli
 ffa_status normal_build_within(struct normal *out, const ffa_slice *slices, int64_t slice_count,
                                int64_t work_max, ffa_error *err);
 void normal_finish(struct normal *normal);
+
+/* The normal form of the mask with its sides exchanged: key k of `from` is row k of *out, and row r
+ * its key r. Costs about what it writes.
+ * Fails with FFA_NOMEM, FFA_UNSUPPORTED (as normal_build). */
+ffa_status normal_transpose(struct normal *out, const struct normal *from, ffa_error *err);
+
 /* The invariant above, for tests and after build in debug; FFA_BUG names the segment. */
 ffa_status normal_check(const struct normal *normal, const ffa_mask_shape *shape, ffa_error *err);
+
+/* ---- for those who write one, segment by segment ---- */
+
+struct normal_writer {
+    struct normal *out;
+    int64_t segment_capacity, interval_capacity;
+};
+
+/* Append one interval of the segment that begins at `row`. */
+ffa_status normal_add_interval(struct normal_writer *writer, const struct normal_interval *interval,
+                               int64_t row, ffa_error *err);
+/* Append the segment [row_begin, row_end) over the intervals from `first`, or let the last segment
+ * go on in it. */
+ffa_status normal_add_segment(struct normal_writer *writer, int64_t row_begin, int64_t row_end,
+                              int64_t first, ffa_error *err);
+/* When all are written: join segments of one row, whose slopes are free, to their neighbours; sum
+ * the area. */
+void normal_settle(struct normal *normal);
 
 /* Exact number of cells of one slice, closed form (MASKS: area). */
 int64_t slice_area(const ffa_slice *slice);

@@ -87,19 +87,22 @@ out:
     return rc;
 }
 
-ffa_status tile_build(struct tile_plan *out, const ffa_mask *mask, const struct tile_options *opts,
-                      ffa_error *err)
+static ffa_status build(struct tile_plan *out, const ffa_mask *mask, bool transposed,
+                        const struct tile_options *opts, ffa_error *err)
 {
-    struct tile_plan plan = { .shape = mask->shape,
+    const ffa_mask_shape shape = { transposed ? mask->shape.seqlen_k : mask->shape.seqlen_q,
+                                   transposed ? mask->shape.seqlen_q : mask->shape.seqlen_k };
+    struct tile_plan plan = { .shape = shape,
                               .tile_m = opts->tile_m,
                               .tile_n = opts->tile_n,
                               .list_count = mask->head_count };
     struct tile_sink sink = { .sweeps.plan = &plan };
     struct sweep_work work = { .tile_n = opts->tile_n };
+    struct normal turned = { 0 };
     ffa_status rc;
 
     assert(opts->tile_m > 0 && opts->tile_n > 0 && mask->head_count > 0);
-    assert(mask->shape.seqlen_q > 0 && mask->shape.seqlen_q <= INT32_MAX);
+    assert(shape.seqlen_q > 0 && shape.seqlen_q <= INT32_MAX);
     *out = (struct tile_plan){ 0 };
     plan.list_begin = mem_array((size_t)plan.list_count + 1, sizeof *plan.list_begin);
     if (!plan.list_begin) {
@@ -108,6 +111,11 @@ ffa_status tile_build(struct tile_plan *out, const ffa_mask *mask, const struct 
     }
     for (int32_t list = 0; list < plan.list_count; list++) {
         work.normal = &mask->lists[list].normal;
+        if (transposed) {
+            normal_finish(&turned);
+            FFA_TRY(normal_transpose(&turned, work.normal, err));
+            work.normal = &turned;
+        }
         FFA_TRY(build_list(&sink, &work, opts, list, err));
     }
 #ifndef NDEBUG
@@ -117,9 +125,22 @@ ffa_status tile_build(struct tile_plan *out, const ffa_mask *mask, const struct 
     plan = (struct tile_plan){ 0 };
     rc = FFA_OK;
 out:
+    normal_finish(&turned);
     sweep_finish(&work);
     tile_finish(&plan);
     return rc;
+}
+
+ffa_status tile_build(struct tile_plan *out, const ffa_mask *mask, const struct tile_options *opts,
+                      ffa_error *err)
+{
+    return build(out, mask, false, opts, err);
+}
+
+ffa_status tile_build_transposed(struct tile_plan *out, const ffa_mask *mask,
+                                 const struct tile_options *opts, ffa_error *err)
+{
+    return build(out, mask, true, opts, err);
 }
 
 void tile_finish(struct tile_plan *plan)

@@ -40,6 +40,9 @@ struct tile_plan {
 
 ffa_status tile_build(struct tile_plan *out, const ffa_mask *mask, const struct tile_options *opts,
                       ffa_error *err);
+/* The same of the transposed mask: rows of the plan are keys, its keys are query rows. */
+ffa_status tile_build_transposed(struct tile_plan *out, const ffa_mask *mask,
+                                 const struct tile_options *opts, ffa_error *err);
 void tile_finish(struct tile_plan *plan);
 /* Structural invariants of tile_plan.h, each with the tile named; FFA_BUG otherwise. */
 ffa_status tile_check(const struct tile_plan *plan, ffa_error *err);

@@ -7,7 +7,7 @@
 #ifndef TESTS_COVERAGE_H
 #define TESTS_COVERAGE_H
 
-#include "tile/tile.h"
+#include "tile/backward.h"
 
 struct coverage_text {
     char at[256];
@@ -19,6 +19,16 @@ bool coverage_rows(const struct tile_plan *plan, const ffa_slice_list *lists,
 /* By a count for each cell: small masks; seqlen_q * seqlen_k bytes. */
 bool coverage_cells(const struct tile_plan *plan, const ffa_slice_list *lists,
                     struct coverage_text *why);
+
+/* The same of a backward plan: by the row intervals of every key, which the bands give, and by a
+ * count for each cell, with the keys of each row of a block (backward_band_keys). */
+bool coverage_keys(const struct backward_plan *plan, const ffa_slice_list *lists,
+                   struct coverage_text *why);
+bool coverage_backward_cells(const struct backward_plan *plan, const ffa_slice_list *lists,
+                             struct coverage_text *why);
+/* Whether both plans of one mask have the same rows at every `step`th key. */
+bool coverage_same(const struct tile_plan *forward, const struct backward_plan *backward,
+                   int64_t step, struct coverage_text *why);
 
 /* Keys [lo, hi) of one row, by the rule of mask.h; false: none. */
 bool coverage_slice_row(const ffa_slice *slice, int64_t row, int64_t *lo, int64_t *hi);

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Backward tile plans against the slices they came from, and against the forward plan of the same
+ * mask: every attended cell is computed exactly once, and nothing else is. And the transposed
+ * normal form, of which they are built, against the rule of the slices.
+ */
+#include "support/coverage.h"
+#include "support/mask_cases.h"
+
+#include <check.h>
+#include <stdio.h>
+
+enum { CELLS_MAX = 1 << 21, SAME_WORK_MAX = 1 << 15, WORK_MAX = 1 << 20, RANDOM_MASKS = 1500 };
+
+static const struct tile_options shapes[] = {
+    { 64, 128, false },
+    { 64, 128, true },
+    { 80, 96, false },
+};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+/* Every key of a small mask; some of a large one. */
+static int64_t step_of(const struct tile_plan *forward, const struct backward_plan *plan)
+{
+    const int64_t step = plan->shape.seqlen_k * (forward->band_count + 1) / SAME_WORK_MAX;
+
+    return step < 1 ? 1 : step > 977 ? 977 : step;
+}
+
+/* Build, check the structure, execute in integers; `plan` stays for the caller. */
+static void build_checked(struct backward_plan *plan, const ffa_mask *mask,
+                          const ffa_slice_list *lists, const struct tile_options *opts,
+                          const char *name)
+{
+    ffa_error err = { FFA_OK, 0, "" };
+    struct coverage_text why = { "" };
+    struct tile_plan forward;
+
+    ck_assert_msg(backward_build(plan, mask, opts, &err) == FFA_OK, "%s: %s", name, err.message);
+    ck_assert_msg(backward_check(plan, &err) == FFA_OK, "%s: %s", name, err.message);
+    ck_assert_msg(coverage_keys(plan, lists, &why), "%s, tile %d x %d: %s", name, opts->tile_m,
+                  opts->tile_n, why.at);
+    if (plan->shape.seqlen_q <= CELLS_MAX / plan->shape.seqlen_k)
+        ck_assert_msg(coverage_backward_cells(plan, lists, &why), "%s, tile %d x %d: %s", name,
+                      opts->tile_m, opts->tile_n, why.at);
+    ck_assert_int_eq(tile_build(&forward, mask, opts, NULL), FFA_OK);
+    ck_assert_int_eq(forward.area, plan->area);
+    ck_assert_msg(coverage_same(&forward, plan, step_of(&forward, plan), &why),
+                  "%s, tile %d x %d, beside the forward plan: %s", name, opts->tile_m, opts->tile_n,
+                  why.at);
+    tile_finish(&forward);
+}
+
+static ffa_mask *mask_of(const struct mask_case *test)
+{
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_mask *mask;
+
+    ck_assert_msg(ffa_mask_create(&mask, &test->shape, test->slices, test->count, &err) == FFA_OK,
+                  "%s: %s", test->name, err.message);
+    return mask;
+}
+
+/* Blocks and tiles: what cutting minimises. */
+static int64_t cost_of(const struct backward_plan *plan)
+{
+    return plan->block_count + plan->tile_count;
+}
+
+/* Case by case modulo PARTS, so that they run as tests of their own. */
+enum { PARTS = 4 };
+
+START_TEST(cases_are_covered_exactly_once)
+{
+    struct mask_cases cases = mask_cases_load();
+
+    for (int64_t i = _i; i < cases.count; i += PARTS) {
+        const struct mask_case *test = &cases.at[i];
+        const ffa_slice_list list = { test->slices, test->count };
+        ffa_mask *mask = mask_of(test);
+
+        for (int32_t s = 0; s < SHAPES; s++) {
+            struct backward_plan plan;
+
+            if (s > 0 && test->shape.seqlen_k * test->count > WORK_MAX)
+                continue; /* long masks repeat what shorter ones show */
+            build_checked(&plan, mask, &list, &shapes[s], test->name);
+            ck_assert_msg(plan.area == test->area, "%s: area %lld, the file says %lld", test->name,
+                          (long long)plan.area, (long long)test->area);
+            backward_finish(&plan);
+        }
+        ffa_mask_destroy(mask);
+    }
+    mask_cases_free(&cases);
+}
+END_TEST
+
+/* ---- random unions ---- */
+
+static const int32_t sides[] = { 16, 32, 48, 64, 80, 96, 128, 176, 192 };
+enum { SIDES = sizeof sides / sizeof *sides };
+
+/* The normal form of the transposed mask, and transposed again the first one. */
+static void transpose_checked(const ffa_mask *mask, int32_t list, const char *name)
+{
+    const struct normal *normal = &mask->lists[list].normal;
+    const ffa_mask_shape turned_shape = { mask->shape.seqlen_k, mask->shape.seqlen_q };
+    ffa_error err = { FFA_OK, 0, "" };
+    struct normal turned, back;
+
+    ck_assert_msg(normal_transpose(&turned, normal, &err) == FFA_OK, "%s: %s", name, err.message);
+    ck_assert_msg(normal_check(&turned, &turned_shape, &err) == FFA_OK, "%s: %s", name,
+                  err.message);
+    ck_assert_int_eq(turned.area, normal->area);
+    ck_assert_int_eq(normal_transpose(&back, &turned, NULL), FFA_OK);
+    ck_assert_msg(normal_check(&back, &mask->shape, &err) == FFA_OK, "%s: %s", name, err.message);
+    ck_assert_int_eq(back.area, normal->area);
+    normal_finish(&turned);
+    normal_finish(&back);
+}
+
+static void cover_random(uint64_t seed)
+{
+    struct rng rng = { seed };
+    struct mask_case tests[3];
+    ffa_slice_list lists[3];
+    const int32_t heads = rng_range(&rng, 0, 9) ? 1 : 3;
+    struct tile_options opts = { .tile_m = sides[rng_range(&rng, 0, SIDES - 1)],
+                                 .tile_n = sides[rng_range(&rng, 0, SIDES - 1)] };
+    struct backward_plan cut, aligned;
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_mask *mask;
+    char name[64];
+
+    snprintf(name, sizeof name, "seed %llu", (unsigned long long)seed);
+    tests[0] = mask_case_random(&rng, 300, 48);
+    lists[0] = (ffa_slice_list){ tests[0].slices, tests[0].count };
+    for (int32_t h = 1; h < heads; h++) {
+        tests[h] = tests[0];
+        tests[h].count = rng_range(&rng, 0, tests[0].count);
+        lists[h] = (ffa_slice_list){ tests[h].slices, tests[h].count };
+    }
+    ck_assert_msg(ffa_mask_create_per_head(&mask, &tests[0].shape, lists, heads, &err) == FFA_OK,
+                  "%s: %s", name, err.message);
+    for (int32_t h = 0; h < heads; h++)
+        transpose_checked(mask, h, name);
+
+    build_checked(&cut, mask, lists, &opts, name);
+    opts.no_cuts = true;
+    build_checked(&aligned, mask, lists, &opts, name);
+    ck_assert_msg(cost_of(&cut) <= cost_of(&aligned), "%s: cuts cost %lld, aligned tiles %lld",
+                  name, (long long)cost_of(&cut), (long long)cost_of(&aligned));
+
+    backward_finish(&cut);
+    backward_finish(&aligned);
+    ffa_mask_destroy(mask);
+    free(tests[0].slices);
+}
+
+START_TEST(random_unions_are_covered_exactly_once)
+{
+    for (uint64_t seed = 1; seed <= RANDOM_MASKS; seed++)
+        cover_random(seed);
+}
+END_TEST
+
+/* ---- sizes around a tile ---- */
+
+START_TEST(sizes_around_a_tile)
+{
+    static const int64_t sizes[] = { 1, 2, 63, 64, 65, 127, 128, 129, 257 };
+    const struct tile_options opts = { 64, 64, false };
+
+    for (size_t q = 0; q < sizeof sizes / sizeof *sizes; q++)
+        for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++)
+            for (int32_t type = 0; type < 4; type++) {
+                ffa_slice slice = { 0, sizes[q], 0, sizes[k], type, 0 };
+                struct mask_case test = { .shape = { sizes[q], sizes[k] },
+                                          .slices = &slice,
+                                          .count = 1 };
+                const ffa_slice_list list = { &slice, 1 };
+                ffa_mask *mask;
+                struct backward_plan plan;
+
+                snprintf(test.name, sizeof test.name, "type %d, %lld x %lld", type,
+                         (long long)sizes[q], (long long)sizes[k]);
+                mask = mask_of(&test);
+                build_checked(&plan, mask, &list, &opts, test.name);
+                backward_finish(&plan);
+                ffa_mask_destroy(mask);
+            }
+}
+END_TEST
+
+/* ---- efficiency: attended cells over cells of visited blocks ---- */
+
+static const struct {
+    const char *name;
+    double least;
+} efficiencies[] = {
+    { "causal_8192", .984 },
+    { "sliding_window_causal_8192", .889 },
+    { "varlen_causal_8192", .913 },
+    { "varlen_full_8192", .935 },
+};
+
+START_TEST(few_cells_are_visited_in_vain)
+{
+    struct mask_cases cases = mask_cases_load();
+    const struct mask_case *test = mask_cases_find(&cases, efficiencies[_i].name);
+    const struct tile_options opts = { 64, 128, false };
+    struct backward_plan plan;
+    ffa_mask *mask;
+    double got;
+
+    ck_assert_ptr_nonnull(test);
+    mask = mask_of(test);
+    ck_assert_int_eq(backward_build(&plan, mask, &opts, NULL), FFA_OK);
+    got = (double)plan.area / ((double)plan.block_count * 64 * 128);
+    printf("%s: %.4f\n", test->name, got);
+    ck_assert_msg(got >= efficiencies[_i].least, "%s: %.4f, at least %.4f", test->name, got,
+                  efficiencies[_i].least);
+    backward_finish(&plan);
+    ffa_mask_destroy(mask);
+    mask_cases_free(&cases);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("backward properties");
+    TCase *tc = tcase_create("backward properties");
+    SRunner *runner;
+    int failed;
+
+    tcase_set_timeout(tc, 100);
+    tcase_add_loop_test(tc, cases_are_covered_exactly_once, 0, PARTS);
+    tcase_add_test(tc, random_unions_are_covered_exactly_once);
+    tcase_add_test(tc, sizes_around_a_tile);
+    tcase_add_loop_test(tc, few_cells_are_visited_in_vain, 0,
+                        sizeof efficiencies / sizeof *efficiencies);
+    suite_add_tcase(suite, tc);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

@@ -105,6 +105,19 @@ static int put_real(const struct cli *cli, const struct cli_option *row, const c
     return CLI_PARSE_GO;
 }
 
+static int put_list(const struct cli *cli, const struct cli_option *row, const char *value)
+{
+    struct cli_list *list = row->target;
+
+    if (!value[0])
+        return cli_fail_text(cli, FFA_INVALID, "--%s is empty", row->name);
+    if (list->count == CLI_LIST_MAX)
+        return cli_fail_text(cli, FFA_INVALID, "--%s is given more than %d times", row->name,
+                             CLI_LIST_MAX);
+    list->at[list->count++] = value;
+    return CLI_PARSE_GO;
+}
+
 static int put(const struct cli *cli, const struct cli_option *row, const char *value)
 {
     switch (row->kind) {
@@ -118,6 +131,8 @@ static int put(const struct cli *cli, const struct cli_option *row, const char *
         return put_int(cli, row, value);
     case CLI_REAL:
         return put_real(cli, row, value);
+    case CLI_LIST:
+        return put_list(cli, row, value);
     }
     return CLI_PARSE_GO;
 }
@@ -153,6 +168,7 @@ int cli_parse(struct cli *cli, const struct cli_option *options, int option_coun
     int operands = 0;
 
     table_fill(&table, cli, options, option_count);
+    cli->uses_bundles = find_row(&table, "bundle", strlen("bundle")) != NULL;
     for (int i = 0; i < cli->argc; i++) {
         char *word = cli->argv[i];
         int status = CLI_PARSE_GO;

@@ -36,15 +36,25 @@ struct cli_command {
     const char *examples; /* one a line, each with its newline */
 };
 
+enum { CLI_LIST_MAX = 64 };
+
+/* The values of an option that may be given several times, in their order. */
+struct cli_list {
+    const char *at[CLI_LIST_MAX];
+    int count;
+};
+
 struct cli {
     const struct cli_command *command;
     int argc; /* operands left after cli_parse */
     char **argv;
     bool json;
     bool verbose;
-    const char *store;     /* --store, or NULL */
-    const char *templates; /* --templates, or NULL */
-    const char *nvrtc;     /* --nvrtc, or NULL */
+    const char *store;       /* --store, or NULL */
+    const char *templates;   /* --templates, or NULL */
+    const char *nvrtc;       /* --nvrtc, or NULL */
+    struct cli_list bundles; /* --bundle */
+    bool uses_bundles;       /* set by cli_parse: the command has CLI_BUNDLE_OPTION */
 };
 
 /* ---- options (args.c) ---- */
@@ -53,7 +63,8 @@ enum cli_kind {
     CLI_FLAG, /* bool */
     CLI_TEXT, /* const char * */
     CLI_INT,  /* int64_t in [min, max] */
-    CLI_REAL  /* double */
+    CLI_REAL, /* double */
+    CLI_LIST  /* struct cli_list */
 };
 
 struct cli_option {
@@ -64,6 +75,13 @@ struct cli_option {
     const char *doc;
     int64_t min, max; /* CLI_INT */
 };
+
+/* A row for commands that look kernels up. */
+#define CLI_BUNDLE_OPTION(cli)                                                                     \
+    {                                                                                              \
+        "bundle", CLI_LIST, &(cli)->bundles, "FILE",                                               \
+            "look into this bundle after the store; repeatable", 0, 0                              \
+    }
 
 enum { CLI_PARSE_GO = -1 };
 
@@ -109,6 +127,15 @@ struct cli_place {
 
 int cli_find_place(const struct cli *cli, struct cli_place *place);
 
+/* The bundles in use: --bundle, then FFA_BUNDLES; none where the command has no --bundle. `names`
+ * holds the variable's; all texts live as long as it and the command line. CLI_PARSE_GO, or the
+ * exit status. */
+struct cli_bundles {
+    struct cli_list list;
+    char names[4096];
+};
+int cli_find_bundles(const struct cli *cli, struct cli_bundles *bundles);
+
 /* Open a context with the command's options. CLI_PARSE_GO, or the exit status. */
 int cli_open(const struct cli *cli, ffa_context **out, int device, uint32_t flags);
 /* Whether FFA_JIT=never; *bad is set where the variable is neither never nor auto. */
@@ -143,6 +170,12 @@ int cmd_cache_stats(struct cli *cli);
 int cmd_cache_verify(struct cli *cli);
 int cmd_cache_rm(struct cli *cli);
 int cmd_cache_clear(struct cli *cli);
+int cmd_bundle_export(struct cli *cli);
+int cmd_bundle_import(struct cli *cli);
+int cmd_bundle_merge(struct cli *cli);
+int cmd_bundle_diff(struct cli *cli);
+int cmd_bundle_inspect(struct cli *cli);
+int cmd_bundle_verify(struct cli *cli);
 
 #define CLI_COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 

@@ -234,6 +234,7 @@ int cmd_compile(struct cli *cli)
           0 },
         { "force", CLI_FLAG, &options.is_force, NULL,
           "compile even what is in the store, and do not store it", 0, 0 },
+        CLI_BUNDLE_OPTION(cli),
     };
     int status = take_emit(cli, &options);
 

@@ -5,6 +5,8 @@
  * NCCL is looked for by its soname only; nothing of this version uses it yet.
  */
 #include "cli/cli.h"
+#include "cli/entries.h"
+#include "cli/file.h"
 
 #include <dlfcn.h>
 #include <inttypes.h>
@@ -12,6 +14,13 @@
 #include <string.h>
 
 enum { DEVICES_MAX = 64 };
+
+/* One of the bundles in use. */
+struct bundle_finding {
+    const char *path;
+    ffa_bundle_info info;
+    ffa_error problem;
+};
 
 struct findings {
     ffa_context_info chosen; /* what AUTO opens */
@@ -22,6 +31,8 @@ struct findings {
     ffa_error store_problem;
     ffa_cache_stats store;
     ffa_cache_verdict verdict;
+    struct cli_bundles named;
+    struct bundle_finding bundles[CLI_LIST_MAX];
     int device_count;
     bool never_compile;
     bool store_is_there;
@@ -104,6 +115,37 @@ static void look_at_store(struct findings *found)
     ffa_cache_close(cache);
 }
 
+static void look_at_bundle(struct bundle_finding *found)
+{
+    ffa_bundle_verdict verdict = { 0 };
+    ffa_cache *cache = NULL;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    found->info = (ffa_bundle_info)FFA_BUNDLE_INFO_INIT;
+    if (entries_open_file(&cache, found->path, &err) != FFA_OK ||
+        ffa_bundle_info_get(cache, &found->info, &err) != FFA_OK ||
+        ffa_bundle_verify(cache, &verdict, NULL, NULL, &err) != FFA_OK)
+        found->problem = err;
+    else if (verdict.bad || verdict.missing)
+        (void)cli_error(&found->problem, FFA_CACHE, 0,
+                        "%" PRId64 " of %" PRId64 " entries are bad, %" PRId64
+                        " are missing: see 'ffa bundle verify'",
+                        verdict.bad, verdict.checked, verdict.missing);
+    ffa_cache_close(cache);
+}
+
+static bool look_at_bundles(struct findings *found)
+{
+    bool all_sound = true;
+
+    for (int i = 0; i < found->named.list.count; i++) {
+        found->bundles[i].path = found->named.list.at[i];
+        look_at_bundle(&found->bundles[i]);
+        all_sound = all_sound && found->bundles[i].problem.status == FFA_OK;
+    }
+    return all_sound;
+}
+
 /* What the other commands would get, with the same options. */
 static int look_at_choice(const struct cli *cli, struct findings *found)
 {
@@ -166,6 +208,28 @@ static json_t *devices_array(const struct findings *found)
     return array;
 }
 
+static const char *bundle_state(const struct bundle_finding *bundle)
+{
+    return bundle->problem.status == FFA_OK ? "ok" : bundle->problem.message;
+}
+
+static json_t *bundles_array(const struct findings *found)
+{
+    json_t *array = json_array();
+
+    for (int i = 0; i < found->named.list.count; i++) {
+        const struct bundle_finding *bundle = &found->bundles[i];
+        json_t *object = json_object();
+
+        cli_set_text(object, "path", bundle->path);
+        cli_set_text(object, "state", bundle_state(bundle));
+        cli_set_text(object, "digest", bundle->info.digest);
+        cli_set_int(object, "kernels", bundle->info.kernels);
+        (void)json_array_append_new(array, object);
+    }
+    return array;
+}
+
 static json_t *as_object(const struct findings *found)
 {
     json_t *object = json_object();
@@ -197,6 +261,7 @@ static json_t *as_object(const struct findings *found)
     cli_set_int(store, "kernels", found->store.kernels);
     cli_set_int(store, "file_bytes", found->store.file_bytes);
     (void)json_object_set_new(object, "store", store);
+    (void)json_object_set_new(object, "bundles", bundles_array(found));
     return object;
 }
 
@@ -225,17 +290,28 @@ static void print_findings(const struct findings *found)
         (void)printf(": %" PRId64 " kernels, %" PRId64 " bytes, all checked", found->store.kernels,
                      found->store.file_bytes);
     (void)printf("\n");
+    for (int i = 0; i < found->named.list.count; i++) {
+        const struct bundle_finding *bundle = &found->bundles[i];
+
+        (void)printf("bundle     %s\n           %s", bundle->path, bundle_state(bundle));
+        if (bundle->problem.status == FFA_OK)
+            (void)printf(": %" PRId64 " kernels, digest %s, all checked", bundle->info.kernels,
+                         bundle->info.digest);
+        (void)printf("\n");
+    }
 }
 
 int cmd_doctor(struct cli *cli)
 {
     struct findings found = { 0 };
     const char *bad;
-    int status = cli_parse(cli, NULL, 0, 0, 0);
+    const struct cli_option rows[] = { CLI_BUNDLE_OPTION(cli) };
+    int status = cli_parse(cli, rows, CLI_COUNT(rows), 0, 0);
 
-    if (status != CLI_PARSE_GO)
-        return status;
-    status = cli_find_place(cli, &found.place);
+    if (status == CLI_PARSE_GO)
+        status = cli_find_place(cli, &found.place);
+    if (status == CLI_PARSE_GO)
+        status = cli_find_bundles(cli, &found.named);
     if (status != CLI_PARSE_GO)
         return status;
     ffa_templates_digest(found.digest);
@@ -246,8 +322,7 @@ int cmd_doctor(struct cli *cli)
         return status;
     look_for_nccl(&found);
     look_at_store(&found);
-
-    status = found.store_problem.status == FFA_OK ? CLI_DONE : CLI_STORE;
+    status = look_at_bundles(&found) && found.store_problem.status == FFA_OK ? CLI_DONE : CLI_STORE;
     if (cli->json)
         return cli_print_json(cli, as_object(&found), status);
     print_findings(&found);

@@ -31,7 +31,8 @@ static const struct cli_command commands[] = {
       "ffa compile attention_forward head_dim=128 dtype=bf16 --arch sm_90a --json\n"
       "ffa compile attention_forward head_dim=64 --arch sm_90a --force --time\n"
       "ffa compile attention_forward --arch sm_90a --emit ptx forward.ptx\n"
-      "ffa compile attention_forward --arch sm_90a --print --templates templates\n" },
+      "ffa compile attention_forward --arch sm_90a --print --templates templates\n"
+      "FFA_JIT=never ffa compile attention_forward --arch sm_90a --store none --bundle b.ffadb\n" },
     { "warm", cmd_warm, true, "[MANIFEST|-]",
       "Compile a set of kernels into the store, in isolated worker processes.",
       "ffa warm --preset training --arch sm_90a --jobs 2\n"
@@ -45,7 +46,8 @@ static const struct cli_command commands[] = {
       "--backend cpu --check\n"
       "ffa run --mask window:4096,left=512,right=0 --heads 16:4 --time --json\n"
       "ffa run --mask causal:256 --heads 2 --head-dim 64 --q q.npy --k k.npy --v v.npy --out "
-      "out.npy --lse lse.npy\n" },
+      "out.npy --lse lse.npy\n"
+      "FFA_JIT=never ffa run --mask causal:4096 --store none --bundle bundle.ffadb\n" },
     { "cache path", cmd_cache_path, true, "",
       "Say where the kernel store is.",
       "ffa cache path --explain\n" },
@@ -68,6 +70,28 @@ static const struct cli_command commands[] = {
     { "cache clear", cmd_cache_clear, true, "",
       "Remove all entries.",
       "ffa cache clear\n" },
+    { "bundle export", cmd_bundle_export, false, "",
+      "Write the store's kernels to a bundle: one file that never changes, named by its digest.",
+      "ffa bundle export --to /srv/bundles\n"
+      "ffa bundle export --to . --arch sm_90a --json\n" },
+    { "bundle import", cmd_bundle_import, false, "BUNDLE...",
+      "Add the kernels of bundles or stores to the store.",
+      "ffa bundle import ffa-1c04f5f6a1d57ac7d9c2a3fe3a97c6a4.ffadb\n"
+      "ffa bundle import node1.ffadb node2.ffadb --store /srv/kernels.ffadb\n" },
+    { "bundle merge", cmd_bundle_merge, false, "FOLDER BUNDLE...",
+      "Write a bundle in FOLDER with the kernels of several bundles or stores.",
+      "ffa bundle merge /srv/bundles shard0/kernels.ffadb shard1/kernels.ffadb\n" },
+    { "bundle diff", cmd_bundle_diff, false, "A B",
+      "Compare two bundles or stores, kernel by kernel; exit 1 if one has more, 4 on a conflict.",
+      "ffa bundle diff old.ffadb new.ffadb\n"
+      "ffa bundle diff ~/.cache/ffa/kernels.ffadb /srv/bundles/ffa-*.ffadb --json\n" },
+    { "bundle inspect", cmd_bundle_inspect, false, "BUNDLE",
+      "Show a bundle's digest and what is in it; --manifest prints what can be signed.",
+      "ffa bundle inspect bundle.ffadb\n"
+      "ffa bundle inspect bundle.ffadb --manifest | sha256sum\n" },
+    { "bundle verify", cmd_bundle_verify, false, "BUNDLE",
+      "Check every kernel of a bundle against its manifest, the file, and its name or --digest.",
+      "ffa bundle verify bundle.ffadb\n" },
 };
 /* clang-format on */
 

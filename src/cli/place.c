@@ -153,6 +153,30 @@ bool cli_never_compile(const char **bad)
     return false;
 }
 
+int cli_find_bundles(const struct cli *cli, struct cli_bundles *bundles)
+{
+    const char *value = cli->uses_bundles ? getenv("FFA_BUNDLES") : NULL;
+    int bytes = snprintf(bundles->names, sizeof bundles->names, "%s", value ? value : "");
+
+    bundles->list = cli->bundles;
+    if (bytes < 0 || (size_t)bytes >= sizeof bundles->names)
+        return cli_fail_text(cli, FFA_INVALID, "FFA_BUNDLES is longer than %zu bytes",
+                             sizeof bundles->names - 1);
+    for (char *at = bundles->names, *next; at; at = next) {
+        next = strchr(at, ':');
+        if (next)
+            *next++ = '\0';
+        if (!at[0])
+            continue;
+        if (bundles->list.count == CLI_LIST_MAX)
+            return cli_fail_text(cli, FFA_INVALID,
+                                 "--bundle and FFA_BUNDLES name more than %d bundles",
+                                 CLI_LIST_MAX);
+        bundles->list.at[bundles->list.count++] = at;
+    }
+    return CLI_PARSE_GO;
+}
+
 /* The library's log: warnings always, the rest with --verbose. An error is the command's to say. */
 static void print_log(void *user, ffa_log_level level, const char *module, const char *line)
 {
@@ -169,12 +193,15 @@ int cli_open(const struct cli *cli, ffa_context **out, int device, uint32_t flag
 {
     ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
     ffa_error err = { FFA_OK, 0, "" };
+    struct cli_bundles bundles;
     struct cli_place place;
     const char *bad;
     int status;
 
     *out = NULL;
     status = cli_find_place(cli, &place);
+    if (status == CLI_PARSE_GO)
+        status = cli_find_bundles(cli, &bundles);
     if (status != CLI_PARSE_GO)
         return status;
     opts.flags = flags | (cli_never_compile(&bad) ? (uint32_t)FFA_OPEN_NEVER_COMPILE : 0);
@@ -183,6 +210,8 @@ int cli_open(const struct cli *cli, ffa_context **out, int device, uint32_t flag
     opts.cache_path = place.path[0] ? place.path : NULL;
     opts.templates_dir = cli->templates;
     opts.nvrtc_path = cli->nvrtc;
+    opts.bundles = bundles.list.at;
+    opts.bundle_count = bundles.list.count;
     opts.log = print_log;
     opts.log_user = (void *)(uintptr_t)cli;
     if (ffa_open(out, device, &opts, &err) == FFA_OK)

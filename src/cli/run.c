@@ -424,6 +424,7 @@ int cmd_run(struct cli *cli)
         { "debug", CLI_FLAG, &options.wants_debug, NULL,
           "a GPU kernel whose barriers trap instead of hanging, and name themselves", 0, 0 },
         { "repeat", CLI_INT, &options.repeat, "N", "samples with --time; 10", 1, 1000000 },
+        CLI_BUNDLE_OPTION(cli),
     };
     int status = cli_parse(cli, rows, CLI_COUNT(rows), 0, 0);
 

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/entries.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* ---- opening ---- */
+
+int entries_open_store(const struct cli *cli, ffa_cache **out, uint32_t flags)
+{
+    ffa_error err = { FFA_OK, 0, "" };
+    struct cli_place place;
+    int status = cli_find_place(cli, &place);
+
+    *out = NULL;
+    if (status != CLI_PARSE_GO)
+        return status;
+    if (!place.path[0])
+        return cli_fail_text(cli, FFA_CACHE,
+                             "there is no store, kernels are kept in memory: see 'ffa cache path "
+                             "--explain'");
+    if (ffa_cache_open(out, place.path, flags, &err) == FFA_OK)
+        return CLI_PARSE_GO;
+    if (err.status == FFA_NOT_FOUND) {
+        cli_note(cli, "no store at %s yet", place.path);
+        return CLI_PARSE_GO;
+    }
+    return cli_fail(cli, &err);
+}
+
+ffa_status entries_open_file(ffa_cache **out, const char *path, ffa_error *err)
+{
+    char *target = realpath(path, NULL);
+    ffa_status rc = ffa_cache_open(out, target ? target : path, FFA_CACHE_READONLY, err);
+
+    free(target);
+    return rc;
+}
+
+/* ---- entries ---- */
+
+void entry_time(char out[32], int64_t unix_s)
+{
+    time_t when = (time_t)unix_s;
+    struct tm utc;
+
+    if (!gmtime_r(&when, &utc) || strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", &utc) == 0)
+        (void)snprintf(out, 32, "%" PRId64, unix_s);
+}
+
+json_t *entry_object(const ffa_cache_entry *entry)
+{
+    json_t *object = json_object();
+    char when[32];
+
+    cli_set_text(object, "key", entry->key);
+    cli_set_text(object, "template", entry->template_name);
+    cli_set_text(object, "arch", entry->arch);
+    cli_set_text(object, "toolchain", entry->toolchain);
+    cli_set_text(object, "digest", entry->digest);
+    cli_set_int(object, "registers", entry->registers);
+    cli_set_int(object, "threads", entry->threads);
+    cli_set_int(object, "shared_bytes", entry->shared_bytes);
+    cli_set_int(object, "spill_bytes", entry->spill_bytes);
+    cli_set_int(object, "advisories", entry->advisory_count);
+    cli_set_int(object, "cubin_bytes", entry->cubin_bytes);
+    cli_set_real(object, "compile_ms", (double)entry->compile_us / 1e3);
+    entry_time(when, entry->created_s);
+    cli_set_text(object, "created", when);
+    entry_time(when, entry->used_s);
+    cli_set_text(object, "used", when);
+    cli_set_text(object, "record", entry->record);
+    return object;
+}
+
+void entry_settings(char *out, size_t size, const ffa_cache_entry *entry)
+{
+    ffa_spec_row row;
+    size_t used = 0;
+
+    out[0] = '\0';
+    for (int32_t t = 0; t < ffa_template_count(); t++) {
+        if (strcmp(ffa_template_name(t), entry->template_name) != 0)
+            continue;
+        for (int32_t r = 0; ffa_template_row(t, r, &row) && used < size; r++) {
+            char wanted[64];
+            const char *at;
+
+            (void)snprintf(wanted, sizeof wanted, "\nspec.%s=", row.name);
+            at = strstr(entry->record, wanted);
+            if (at)
+                used += (size_t)snprintf(out + used, size - used, "%s%.*s", used ? " " : "",
+                                         (int)strcspn(at + 6, "\n"), at + 6);
+        }
+    }
+}
+
+static void print_row(const struct entry_list *list, const ffa_cache_entry *entry)
+{
+    char settings[256];
+
+    if (list->count == 0)
+        (void)printf("%-32s %-18s %-7s %4s %5s %7s %6s  %s\n", "KEY", "TEMPLATE", "ARCH", "REGS",
+                     "SPILL", "CUBIN", "MS", "SETTINGS");
+    entry_settings(settings, sizeof settings, entry);
+    (void)printf("%-32s %-18s %-7s %4d %5d %7" PRId64 " %6.0f  %s\n", entry->key,
+                 entry->template_name, entry->arch, entry->registers, entry->spill_bytes,
+                 entry->cubin_bytes, (double)entry->compile_us / 1e3, settings);
+}
+
+static void print_entry(const ffa_cache_entry *entry)
+{
+    char created[32];
+    char used[32];
+
+    entry_time(created, entry->created_s);
+    entry_time(used, entry->used_s);
+    (void)printf("key           %s\ntemplate      %s for %s\ntoolchain     %s\n", entry->key,
+                 entry->template_name, entry->arch, entry->toolchain);
+    (void)printf("threads       %d\nregisters     %d\nshared bytes  %d\nspill bytes   %d\n",
+                 entry->threads, entry->registers, entry->shared_bytes, entry->spill_bytes);
+    (void)printf("advisories    %d\ncubin bytes   %" PRId64 "\ncubin digest  %s\n",
+                 entry->advisory_count, entry->cubin_bytes, entry->digest);
+    (void)printf("compile ms    %.1f\ncreated       %s\nused          %s\nrecord\n",
+                 (double)entry->compile_us / 1e3, created, used);
+    for (const char *line = entry->record; *line;) {
+        size_t bytes = strcspn(line, "\n");
+
+        (void)printf("  %.*s\n", (int)bytes, line);
+        line += bytes + (line[bytes] == '\n');
+    }
+}
+
+int entry_list_visit(void *user, const ffa_cache_entry *entry)
+{
+    struct entry_list *list = user;
+
+    if (list->array)
+        (void)json_array_append_new(list->array, entry_object(entry));
+    else if (list->is_long)
+        print_entry(entry);
+    else
+        print_row(list, entry);
+    list->count++;
+    return 0;
+}
+
+int entry_list_finish(const struct cli *cli, struct entry_list *list, const char *name, int status)
+{
+    json_t *object;
+
+    if (!list->array)
+        return status;
+    object = json_object();
+    (void)json_object_set_new(object, name, list->array);
+    return cli_print_json(cli, object, status);
+}
+
+int entries_visit_bad(void *user, const ffa_cache_entry *entry)
+{
+    json_t *bad = user;
+
+    (void)fprintf(stderr, "bad: %s (%s)\n", entry->key, entry->toolchain);
+    (void)json_array_append_new(bad, json_string(entry->key));
+    return 0;
+}

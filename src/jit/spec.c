@@ -95,6 +95,9 @@ static int32_t forward_registers(const struct forward *f)
     return f->head_dim / 2 + f->tile_n / 2 + f->tile_n / 4;
 }
 
+/* The widths wgmma.h has products for. */
+enum { FORWARD_TILE_N_MIN = 64, FORWARD_TILE_N_MAX = 192 };
+
 static ffa_status forward_resolve(struct jit_spec *spec, const struct jit_arch *arch,
                                   ffa_error *err)
 {
@@ -122,17 +125,18 @@ static ffa_status forward_resolve(struct jit_spec *spec, const struct jit_arch *
     while (choose_stages && f.stages > 1 && forward_shared_bytes(&f) > arch->shared_bytes_max)
         f.stages--;
 
-    if (f.tile_n % 16)
+    if (f.tile_n % 16 || f.tile_n < FORWARD_TILE_N_MIN || f.tile_n > FORWARD_TILE_N_MAX)
         return error_fail(err, FFA_INVALID, 0,
-                          "attention_forward: tile_n is %d, not a multiple of 16", (int)f.tile_n);
+                          "attention_forward: tile_n is %d, not a multiple of 16 in [%d, %d]",
+                          (int)f.tile_n, FORWARD_TILE_N_MIN, FORWARD_TILE_N_MAX);
     if (forward_shared_bytes(&f) > arch->shared_bytes_max)
         return error_fail(err, FFA_INVALID, 0,
                           "attention_forward: head_dim %d, consumers %d, tile_n %d and stages %d "
                           "need %d bytes of shared memory, %s has %d",
                           (int)f.head_dim, (int)f.consumers, (int)f.tile_n, (int)f.stages,
                           (int)forward_shared_bytes(&f), arch->name, (int)arch->shared_bytes_max);
-    /* What setmaxnreg can give a consumer, less what addresses and loop state take. */
-    registers_max = (f.consumers == 3 ? 160 : 240) - 24;
+    /* What setmaxnreg gives a consumer, less what addresses and loop state take. */
+    registers_max = (f.consumers == 3 ? 160 : f.consumers == 2 ? 232 : 255) - 28;
     if (forward_registers(&f) > registers_max)
         return error_fail(
             err, FFA_INVALID, 0,

@@ -95,9 +95,16 @@ static const struct {
     { { "tile_n=64", "stages=4" }, FFA_OK, "consumers=2 tile_n=64 stages=4" },
     { { "head_dim=64", "consumers=3" }, FFA_OK, "consumers=3 tile_n=128 stages=2" },
     { { "head_dim=96" }, FFA_INVALID, "head_dim is 96, not 64 or 128" },
-    { { "tile_n=100" }, FFA_INVALID, "tile_n is 100, not a multiple of 16" },
+    { { "tile_n=100" }, FFA_INVALID, "tile_n is 100, not a multiple of 16 in [64, 192]" },
+    { { "tile_n=48" }, FFA_INVALID, "tile_n is 48, not a multiple of 16 in [64, 192]" },
+    { { "tile_n=208" }, FFA_INVALID, "tile_n is 208, not a multiple of 16 in [64, 192]" },
     { { "tile_n=128", "stages=4" }, FFA_INVALID, "bytes of shared memory, sm_90a has 232448" },
-    { { "tile_n=256", "stages=1" }, FFA_INVALID, "256 registers a thread" },
+    { { "tile_n=192", "consumers=2" },
+      FFA_INVALID,
+      "208 registers a thread, with 2 consumers there are 204" },
+    { { "tile_n=96", "consumers=3" },
+      FFA_INVALID,
+      "136 registers a thread, with 3 consumers there are 132" },
     { { "consumers=3" }, FFA_INVALID, "with 3 consumers there are" },
 };
 

@@ -29,8 +29,8 @@ extern "C" {
 typedef struct ffa_plan ffa_plan;
 
 /* Build the plan of `mask` for the tiles of `kernels`. Host only; the mask may be destroyed after.
- * Fails with FFA_INVALID, FFA_NOMEM. Thread: any. Blocks: host work, about 1 ms for 1,000 slices.
- */
+ * Fails with FFA_INVALID, FFA_UNSUPPORTED (more than 2^31 - 1024 tokens on a GPU), FFA_NOMEM.
+ * Thread: any. Blocks: host work, about 1 ms for 1,000 slices. */
 FFA_API ffa_status ffa_plan_create(ffa_plan **out, const ffa_kernels *kernels, const ffa_mask *mask,
                                    ffa_error *err);
 FFA_API void ffa_plan_destroy(ffa_plan *plan);
@@ -39,10 +39,10 @@ typedef struct ffa_plan_info {
     uint32_t struct_size;
     int32_t tile_m, tile_n;
     int32_t tile_count;     /* query tiles, over all lists of the mask */
-    int64_t sweep_count;    /* contiguous key ranges swept */
-    int64_t block_count;    /* tile_m x tile_n blocks visited for one head */
+    int64_t sweep_count;    /* contiguous key ranges swept, over all lists, as the next three */
+    int64_t block_count;    /* tile_m x tile_n blocks visited for one head of each list */
     int64_t partial_blocks; /* of those, blocks that need the mask */
-    int64_t area;           /* attended cells for one head */
+    int64_t area;           /* attended cells for one head of each list; at most INT64_MAX */
     int64_t upload_bytes;   /* size of the device buffer */
 } ffa_plan_info;
 #define FFA_PLAN_INFO_INIT                                                                         \
@@ -63,7 +63,8 @@ FFA_API ffa_status ffa_plan_upload(ffa_plan *plan, const ffa_kernels *kernels, v
 /* Strides count elements. The last dimension is contiguous. A stride of 0 means "contiguous":
  * head_stride = head_dim (1 for lse), token_stride = heads * head_dim (heads for lse). On a GPU
  * the data of q, k, v must be 16-byte aligned and their strides multiples of 8 elements (TMA); so
- * must out's. */
+ * must out's. The stride over a single token or a single head is ignored. Rows of out, and of lse,
+ * must not overlap. */
 typedef struct ffa_tensor {
     void *data;
     int64_t token_stride;

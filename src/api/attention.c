@@ -21,43 +21,97 @@ enum { WORKSPACE_BYTES = 256 }; /* the counters, alone in their cache lines */
 
 /* The largest stride the copy engine takes is below 2^40 bytes. */
 #define STRIDE_MAX ((int64_t)1 << 38)
+/* No address space holds more, and offsets in elements and bytes stay far from 2^63. */
+#define EXTENT_MAX ((int64_t)1 << 56)
 
 struct tensor_rule {
     const char *name;
+    int64_t tokens;
     int64_t heads;
     int64_t head_dim; /* 1 for lse */
     size_t element_bytes;
     bool needs_alignment; /* moved by the copy engine or in 16-byte stores */
+    bool is_output;       /* rows must not overlap */
 };
 
-/* Fill default strides, then check. */
+/* Fill in the default, then check. A stride that is never taken (of one token, of one head) may be
+ * anything: frameworks leave any number there. */
+static ffa_status stride_check(int64_t *stride, const char *which, int64_t standard, int64_t count,
+                               const struct tensor_rule *rule, ffa_error *err)
+{
+    const int64_t multiple = rule->needs_alignment ? (int64_t)(16 / rule->element_bytes) : 1;
+
+    if (!*stride || count == 1)
+        *stride = standard;
+    if (*stride < 0 || *stride > STRIDE_MAX || *stride % multiple)
+        return error_fail(
+            err, FFA_INVALID, 0, "%s: %s is %lld, not a multiple of %lld in [0, %lld] elements",
+            rule->name, which, (long long)*stride, (long long)multiple, (long long)STRIDE_MAX);
+    if (*stride > EXTENT_MAX / count)
+        return error_fail(err, FFA_INVALID, 0, "%s: %s is %lld, times %lld over %lld elements",
+                          rule->name, which, (long long)*stride, (long long)count,
+                          (long long)EXTENT_MAX);
+    return FFA_OK;
+}
+
+/* Two rows share an element: the smaller stride steps inside a row, or the larger one inside what
+ * the smaller one spans. */
+static bool rows_overlap(const ffa_tensor *tensor, const struct tensor_rule *rule)
+{
+    const bool by_token =
+        rule->heads == 1 || (rule->tokens > 1 && tensor->token_stride < tensor->head_stride);
+    const int64_t near = by_token ? tensor->token_stride : tensor->head_stride;
+    const int64_t near_count = by_token ? rule->tokens : rule->heads;
+    const int64_t far = by_token ? tensor->head_stride : tensor->token_stride;
+    const int64_t far_count = by_token ? rule->heads : rule->tokens;
+
+    return (near_count > 1 && near < rule->head_dim) ||
+           (far_count > 1 && far < (near_count - 1) * near + rule->head_dim);
+}
+
 static ffa_status tensor_check(ffa_tensor *tensor, const struct tensor_rule *rule, ffa_error *err)
 {
     const size_t unit = rule->needs_alignment ? 16 : rule->element_bytes;
-    const int64_t multiple = (int64_t)(unit / rule->element_bytes);
+    ffa_status rc;
 
     if (!tensor->data)
         return error_fail(err, FFA_INVALID, 0, "%s: data is NULL", rule->name);
     if ((uintptr_t)tensor->data % unit)
         return error_fail(err, FFA_INVALID, 0, "%s: data is %p, not %zu-byte aligned", rule->name,
                           tensor->data, unit);
-    if (!tensor->head_stride)
-        tensor->head_stride = rule->head_dim;
-    if (!tensor->token_stride)
-        tensor->token_stride = rule->heads * rule->head_dim;
-    if (tensor->token_stride < 0 || tensor->token_stride > STRIDE_MAX ||
-        tensor->token_stride % multiple)
-        return error_fail(err, FFA_INVALID, 0,
-                          "%s: token_stride is %lld, not a multiple of %lld in [0, %lld] elements",
-                          rule->name, (long long)tensor->token_stride, (long long)multiple,
-                          (long long)STRIDE_MAX);
-    if (tensor->head_stride < 0 || tensor->head_stride > STRIDE_MAX ||
-        tensor->head_stride % multiple)
-        return error_fail(err, FFA_INVALID, 0,
-                          "%s: head_stride is %lld, not a multiple of %lld in [0, %lld] elements",
-                          rule->name, (long long)tensor->head_stride, (long long)multiple,
-                          (long long)STRIDE_MAX);
-    return FFA_OK;
+    FFA_TRY(stride_check(&tensor->token_stride, "token_stride", rule->heads * rule->head_dim,
+                         rule->tokens, rule, err));
+    FFA_TRY(
+        stride_check(&tensor->head_stride, "head_stride", rule->head_dim, rule->heads, rule, err));
+    if (rule->is_output && rows_overlap(tensor, rule))
+        rc = error_fail(err, FFA_INVALID, 0,
+                        "%s: token_stride %lld and head_stride %lld make its rows of %lld overlap",
+                        rule->name, (long long)tensor->token_stride, (long long)tensor->head_stride,
+                        (long long)rule->head_dim);
+out:
+    return rc;
+}
+
+static ffa_status tensors_check(ffa_forward_args *args, const ffa_kernels *kernels,
+                                const ffa_mask_shape *shape, ffa_error *err)
+{
+    const bool on_gpu = kernels->forward != NULL;
+    const size_t bytes = ffa_dtype_bytes(kernels->dtype);
+    const int64_t rows = shape->seqlen_q, keys = shape->seqlen_k, dim = kernels->head_dim;
+    const struct tensor_rule rules[] = {
+        { "q", rows, args->heads_q, dim, bytes, on_gpu, false },
+        { "k", keys, args->heads_kv, dim, bytes, on_gpu, false },
+        { "v", keys, args->heads_kv, dim, bytes, on_gpu, false },
+        { "out", rows, args->heads_q, dim, bytes, on_gpu, true },
+        { "lse", rows, args->heads_q, 1, sizeof(float), false, true },
+    };
+    ffa_tensor *const tensors[] = { &args->q, &args->k, &args->v, &args->out, &args->lse };
+    ffa_status rc = FFA_OK;
+
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        FFA_TRY(tensor_check(tensors[i], &rules[i], err));
+out:
+    return rc;
 }
 
 /* Softcap and sinks. */
@@ -87,8 +141,6 @@ static ffa_status args_import(ffa_forward_args *args, const ffa_kernels *kernels
                               const ffa_plan *plan, const ffa_forward_args *from, ffa_error *err)
 {
     const bool on_gpu = kernels->forward != NULL;
-    const size_t bytes = ffa_dtype_bytes(kernels->dtype);
-    const int64_t dim = kernels->head_dim;
     const int32_t sm_count = on_gpu ? gpu_device_sm_count(kernels->context->gpu) : 1;
     ffa_status rc;
 
@@ -127,17 +179,8 @@ static ffa_status args_import(ffa_forward_args *args, const ffa_kernels *kernels
     }
     FFA_TRY(options_check(args, kernels, err));
     if (args->softmax_scale == 0.0f)
-        args->softmax_scale = (float)(1.0 / sqrt((double)dim));
-    FFA_TRY(tensor_check(&args->q, &(struct tensor_rule){ "q", args->heads_q, dim, bytes, on_gpu },
-                         err));
-    FFA_TRY(tensor_check(&args->k, &(struct tensor_rule){ "k", args->heads_kv, dim, bytes, on_gpu },
-                         err));
-    FFA_TRY(tensor_check(&args->v, &(struct tensor_rule){ "v", args->heads_kv, dim, bytes, on_gpu },
-                         err));
-    FFA_TRY(tensor_check(&args->out,
-                         &(struct tensor_rule){ "out", args->heads_q, dim, bytes, on_gpu }, err));
-    FFA_TRY(tensor_check(
-        &args->lse, &(struct tensor_rule){ "lse", args->heads_q, 1, sizeof(float), false }, err));
+        args->softmax_scale = (float)(1.0 / sqrt((double)kernels->head_dim));
+    rc = tensors_check(args, kernels, &plan->tiles.shape, err);
 out:
     return rc;
 }
@@ -173,11 +216,16 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     const int64_t section_kv = kv_head_bytes < SECTION_BYTES ? SECTION_BYTES / kv_head_bytes : 1;
     const int32_t room = gpu_device_sm_count(kernels->context->gpu) - args->sm_margin;
     const unsigned char *buffer = atomic_load(&plan->buffer);
+    const int device = gpu_device_ordinal(kernels->context->gpu);
     struct attention_forward_args launch = { 0 };
     ffa_status rc;
 
     if (!buffer)
         return error_fail(err, FFA_INVALID, 0, "the plan was not uploaded: call ffa_plan_upload");
+    if (atomic_load(&plan->device) != device)
+        return error_fail(err, FFA_INVALID, 0,
+                          "the plan was uploaded to device %d last, the kernels are on device %d",
+                          atomic_load(&plan->device), device);
     if (!workspace || (uintptr_t)workspace % 16)
         return error_fail(err, FFA_INVALID, 0, "workspace is %p, not 16-byte aligned", workspace);
     if (work > INT32_MAX - 1024)
@@ -262,6 +310,8 @@ out:
 ffa_status ffa_workspace_bytes(const ffa_kernels *kernels, const ffa_plan *plan, int64_t *bytes,
                                ffa_error *err)
 {
+    if (bytes)
+        *bytes = 0;
     if (!kernels || !plan || !bytes)
         return error_fail(err, FFA_INVALID, 0, "ffa_workspace_bytes: %s is NULL",
                           !kernels ? "kernels"

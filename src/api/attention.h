@@ -27,6 +27,7 @@ struct ffa_plan {
     unsigned char *image; /* NULL on the CPU */
     int64_t image_bytes;
     _Atomic(void *) buffer; /* where it was uploaded last; not owned */
+    atomic_int device;      /* and on which device */
 };
 
 #endif

@@ -4,6 +4,20 @@
  */
 #include "api/attention.h"
 
+/* Kernels count keys and rows in int32, up to two tiles past the end. */
+enum { GPU_TOKENS_MAX = INT32_MAX - 1023 };
+
+static ffa_status shape_check(const ffa_mask *mask, ffa_error *err)
+{
+    const int64_t rows = ffa_mask_seqlen_q(mask), keys = ffa_mask_seqlen_k(mask);
+
+    if (rows > GPU_TOKENS_MAX || keys > GPU_TOKENS_MAX)
+        return error_fail(err, FFA_UNSUPPORTED, 0, "%s is %lld, GPU kernels take at most %d",
+                          rows > GPU_TOKENS_MAX ? "seqlen_q" : "seqlen_k",
+                          (long long)(rows > GPU_TOKENS_MAX ? rows : keys), GPU_TOKENS_MAX);
+    return FFA_OK;
+}
+
 static ffa_status image_build(struct ffa_plan *plan, ffa_error *err)
 {
     const struct tile_plan *tiles = &plan->tiles;
@@ -36,6 +50,8 @@ ffa_status ffa_plan_create(ffa_plan **out, const ffa_kernels *kernels, const ffa
     if (!kernels || !mask)
         return error_fail(err, FFA_INVALID, 0, "ffa_plan_create: %s is NULL",
                           kernels ? "mask" : "kernels");
+    if (kernels->forward)
+        FFA_TRY(shape_check(mask, err));
     opts = (struct tile_options){ .tile_m = kernels->tile_m, .tile_n = kernels->tile_n };
     plan = mem_array(1, sizeof *plan);
     if (!plan) {
@@ -88,14 +104,19 @@ ffa_status ffa_plan_upload(ffa_plan *plan, const ffa_kernels *kernels, void *buf
     if (!plan || !kernels)
         return error_fail(err, FFA_INVALID, 0, "ffa_plan_upload: %s is NULL",
                           plan ? "kernels" : "plan");
-    if (!plan->image)
+    if (!kernels->forward)
         return FFA_OK;
+    if (!plan->image)
+        return error_fail(err, FFA_INVALID, 0,
+                          "ffa_plan_upload: the plan was made with kernels of the CPU backend");
     if (!buffer || (uintptr_t)buffer % 16)
         return error_fail(err, FFA_INVALID, 0, "ffa_plan_upload: buffer is %p, not 16-byte aligned",
                           buffer);
     rc = gpu_upload_enqueue(kernels->context->gpu, buffer, plan->image, plan->image_bytes, stream,
                             err);
-    if (rc == FFA_OK)
+    if (rc == FFA_OK) {
+        atomic_store(&plan->device, gpu_device_ordinal(kernels->context->gpu));
         atomic_store(&plan->buffer, buffer);
+    }
     return rc;
 }

@@ -12,8 +12,8 @@ ffa_status gpu_status(cudaError_t code, const char *doing, ffa_error *err)
     if (code == cudaSuccess)
         return FFA_OK;
     (void)cudaGetLastError(); /* so that the caller's next check does not see ours */
-    return error_fail(err, FFA_GPU, (int32_t)code, "cannot %s: %s", doing,
-                      cudaGetErrorString(code));
+    return error_fail(err, code == cudaErrorMemoryAllocation ? FFA_NOMEM : FFA_GPU, (int32_t)code,
+                      "cannot %s: %s", doing, cudaGetErrorString(code));
 }
 
 ffa_status gpu_enter(const struct gpu_device *device, int *previous, ffa_error *err)
@@ -56,6 +56,7 @@ int gpu_device_pick(void)
     for (int ordinal = 0; ordinal < count; ordinal++)
         if (device_is_supported(ordinal))
             return ordinal;
+    (void)cudaGetLastError();
     return -1;
 }
 

@@ -16,7 +16,7 @@ import argparse, ctypes as C, json, math, os, re, subprocess, sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TEMPLATES = os.environ.get("TEMPLATES", os.path.join(HERE, "..", "templates"))
-DEFAULTS = dict(head_dim=128, dtype=1, consumers=2, tile_n=128, stages=2, softcap=0, debug=0)
+DEFAULTS = dict(head_dim=128, dtype=1, consumers=2, tile_n=128, stages=2, softcap=0, out_fp32=0, debug=0)
 
 
 def build(out, specs):

@@ -33,9 +33,9 @@ struct attention_forward_args {
     int work_count;   /* tiles x heads (one list), or tiles x group (a list a kv head) */
     int tile_count;
     int heads_q;
-    int group;            /* heads_q / heads_kv */
-    int section_heads;    /* query heads worked on together, so that their K and V stay in L2 */
-    int list_per_kv_head; /* 0: one list of tiles for all heads */
+    int group;         /* heads_q / heads_kv */
+    int section_heads; /* query heads worked on together, so that their K and V stay in L2 */
+    int flags;         /* FORWARD_... */
     int sink_count;
     const float *sink; /* [sink_count][heads_q], natural logarithm */
     float cap_inner;   /* 2 * log2(e) * softmax_scale / softcap */
@@ -47,6 +47,11 @@ static_assert(sizeof(attention_forward_args) == 512, "host and device disagree")
 #else
 _Static_assert(sizeof(struct attention_forward_args) == 512, "host and device disagree");
 #endif
+
+enum {
+    FORWARD_LIST_PER_KV_HEAD = 1, /* a list of tiles for each kv head; else one for all */
+    FORWARD_ACCUMULATE = 2        /* out_fp32: merge with what out and lse hold */
+};
 
 enum {
     FORWARD_INLINE_SWEEPS = 6, /* of a tile, copied to shared memory ahead of its turn */

@@ -211,7 +211,7 @@ struct work {
  * section, so that what runs at a time shares K and V in L2. */
 FFA_DEVICE work work_find(const attention_forward_args &a, int item)
 {
-    if (a.list_per_kv_head)
+    if (a.flags & FORWARD_LIST_PER_KV_HEAD)
         return work{ item / a.group, item % a.group };
     const int section_items = a.tile_count * a.section_heads;
     const int section = item / section_items;
@@ -236,7 +236,8 @@ FFA_DEVICE void scheduler_run(const attention_forward_args &a, const shared_view
             const plan_tile tile = a.tiles[w.tile];
             if (lane == 0) {
                 slot->tile = tile;
-                slot->head = w.head + (a.list_per_kv_head ? tile.list * a.group : 0);
+                slot->head =
+                    w.head + (a.flags & FORWARD_LIST_PER_KV_HEAD ? tile.list * a.group : 0);
             }
             if (lane < FORWARD_INLINE_SWEEPS && lane < tile.sweep_count)
                 slot->sweeps[lane] = a.sweeps[tile.sweep_begin + lane];
@@ -615,6 +616,64 @@ FFA_DEVICE float add_sinks(const attention_forward_args &a, int head, float &shi
     return keep;
 }
 
+/* How a row of this call joins what out and lse held: out = old * was + new * is. An empty pair has
+ * lse = -inf and is not read, whatever its out. */
+struct row_merge {
+    float was, is;
+    float lse; /* of both, in log2 units */
+};
+
+FFA_DEVICE row_merge merge_row(float old_lse, float new_lse)
+{
+    const float top = fmaxf(old_lse, new_lse);
+    if (top == neg_inf())
+        return row_merge{ 0.0f, 0.0f, top };
+    const float was = ex2_approx(old_lse - top), is = ex2_approx(new_lse - top);
+    const float inverse = 1.0f / (was + is);
+    return row_merge{ was * inverse, is * inverse, top + lg2_approx(was + is) };
+}
+
+/* Write the thread's two rows of an fp32 out, and lse. */
+FFA_DEVICE void store_rows_fp32(const attention_forward_args &a, const float (&o)[o_regs],
+                                softmax_state &st, int head, int row, int row_end, int lane)
+{
+    const int quad = lane % 4;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        float shift = st.shift[r], sum = st.sum[r];
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        const float keep = add_sinks(a, head, shift, sum);
+        if (row + 8 * r >= row_end)
+            continue;
+        float *lse = a.lse + (long long)(row + 8 * r) * a.lse_token_stride +
+                     (long long)head * a.lse_head_stride;
+        float *out = (float *)a.out + (long long)(row + 8 * r) * a.out_token_stride +
+                     (long long)head * a.out_head_stride + quad * 2;
+        const float old_lse = a.flags & FORWARD_ACCUMULATE ? *lse * 1.4426950408889634f : neg_inf();
+        const row_merge merge =
+            merge_row(old_lse, sum == 0.0f ? neg_inf() : shift + lg2_approx(sum));
+        const float scale = sum == 0.0f ? 0.0f : keep / sum * merge.is;
+        __syncwarp(0xfu << lane / 4 * 4); /* the row's four threads have read its lse */
+#pragma unroll
+        for (int j = 0; j < head_dim / 8; ++j) {
+            float2 value = make_float2(0.0f, 0.0f);
+            if (merge.was != 0.0f) {
+                value = *(const float2 *)(out + j * 8);
+                value.x *= merge.was;
+                value.y *= merge.was;
+            }
+            if (sum != 0.0f) {
+                value.x = fmaf(o[j * 4 + r * 2], scale, value.x);
+                value.y = fmaf(o[j * 4 + r * 2 + 1], scale, value.y);
+            }
+            *(float2 *)(out + j * 8) = value;
+        }
+        if (quad == 0)
+            *lse = merge.lse * 0.6931471805599453f;
+    }
+}
+
 /* Write the thread's two rows of out and lse. Four threads of a row trade registers so that each
  * stores 16 bytes of 8 neighbouring columns. */
 FFA_DEVICE void store_rows(const attention_forward_args &a, const float (&o)[o_regs],
@@ -798,7 +857,10 @@ FFA_DEVICE void consumer_run(const attention_forward_args &a, const shared_view 
         __syncwarp();
         if (is_leader)
             mbarrier_arrive(bars.tile_empty(tile_at.slot));
-        store_rows(a, o, st, head, row + tile_row, row + row_count, lane);
+        if (spec::out_fp32)
+            store_rows_fp32(a, o, st, head, row + tile_row, row + row_count, lane);
+        else
+            store_rows(a, o, st, head, row + tile_row, row + row_count, lane);
     }
     if (spec::debug && is_leader)
         atom_shared_add(bars.watch() + 4, 1);

@@ -8,7 +8,7 @@
  * (Algorithm: FlashAttention-2/-3, Dao 2023, Shah et al. 2024; slices: MagiAttention.)
  *
  *   tensor  shape, outermost first            dtype
- *   q, out  [tokens_q][heads_q][head_dim]     the spec's
+ *   q, out  [tokens_q][heads_q][head_dim]     the spec's (out: fp32 with FFA_SPEC_OUT_FP32)
  *   k, v    [tokens_k][heads_kv][head_dim]    the spec's
  *   lse     [tokens_q][heads_q]               fp32
  */
@@ -88,8 +88,15 @@ typedef struct ffa_forward_args {
      * context. (StreamingLLM, Xiao et al. 2023) */
     const float *sink;
     int32_t sink_count; /* 0 to 8 */
-    int32_t pad_;
+    uint32_t flags;     /* FFA_FORWARD_... */
 } ffa_forward_args;
+enum {
+    /* Merge with the (out, lse) that are there, as if their keys and this call's were attended in
+     * one: lse' = log(e^lse + e^this), out' = (e^lse out + e^this this) / e^lse'. A row with lse =
+     * -inf is not read. The out must be fp32 (FFA_SPEC_OUT_FP32) or fp64. Sinks are to enter once.
+     */
+    FFA_FORWARD_ACCUMULATE = 1u << 0
+};
 #define FFA_FORWARD_ARGS_INIT                                                                      \
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_forward_args)                                          \

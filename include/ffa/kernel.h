@@ -147,7 +147,10 @@ enum {
     /* kernels whose barriers trap after about a second and name themselves */
     FFA_SPEC_DEBUG = 1u << 0,
     /* kernels that cap scores: ffa_forward_args.softcap */
-    FFA_SPEC_SOFTCAP = 1u << 1
+    FFA_SPEC_SOFTCAP = 1u << 1,
+    /* out is fp32, whatever the dtype, and can be accumulated into; not with FFA_FP64, whose out is
+     * fp64 and can be, too */
+    FFA_SPEC_OUT_FP32 = 1u << 2
 };
 #define FFA_ATTENTION_SPEC_INIT                                                                    \
     {                                                                                              \

@@ -102,7 +102,7 @@ static ffa_status tensors_check(ffa_forward_args *args, const ffa_kernels *kerne
         { "q", rows, args->heads_q, dim, bytes, on_gpu, false },
         { "k", keys, args->heads_kv, dim, bytes, on_gpu, false },
         { "v", keys, args->heads_kv, dim, bytes, on_gpu, false },
-        { "out", rows, args->heads_q, dim, bytes, on_gpu, true },
+        { "out", rows, args->heads_q, dim, ffa_dtype_bytes(kernels->out_dtype), on_gpu, true },
         { "lse", rows, args->heads_q, 1, sizeof(float), false, true },
     };
     ffa_tensor *const tensors[] = { &args->q, &args->k, &args->v, &args->out, &args->lse };
@@ -114,10 +114,17 @@ out:
     return rc;
 }
 
-/* Softcap and sinks. */
+/* Flags, softcap and sinks. */
 static ffa_status options_check(const ffa_forward_args *args, const ffa_kernels *kernels,
                                 ffa_error *err)
 {
+    if (args->flags & ~(uint32_t)FFA_FORWARD_ACCUMULATE)
+        return error_fail(err, FFA_UNSUPPORTED, 0, "flags is 0x%x, known are 0x%x", args->flags,
+                          (unsigned)FFA_FORWARD_ACCUMULATE);
+    if (args->flags & FFA_FORWARD_ACCUMULATE && kernels->out_dtype < FFA_FP32)
+        return error_fail(err, FFA_INVALID, 0,
+                          "flags has FFA_FORWARD_ACCUMULATE, the kernels were made without "
+                          "FFA_SPEC_OUT_FP32");
     if (!(args->softcap >= 0.0f) || isinf(args->softcap))
         return error_fail(err, FFA_INVALID, 0, "softcap is %g, not a finite number above 0 (or 0)",
                           (double)args->softcap);
@@ -255,7 +262,8 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     launch.group = group;
     launch.section_heads =
         section_kv < args->heads_kv ? (int32_t)section_kv * group : args->heads_q;
-    launch.list_per_kv_head = has_lists;
+    launch.flags = (has_lists ? FORWARD_LIST_PER_KV_HEAD : 0) |
+                   (args->flags & FFA_FORWARD_ACCUMULATE ? FORWARD_ACCUMULATE : 0);
     launch.sink = args->sink;
     launch.sink_count = args->sink_count;
     if (args->softcap > 0.0f) {
@@ -289,6 +297,8 @@ ffa_status ffa_forward(const ffa_kernels *kernels, const ffa_plan *plan,
             .plan = &plan->tiles,
             .args = &args,
             .dtype = kernels->dtype,
+            .out_dtype = kernels->out_dtype,
+            .accumulate = (args.flags & FFA_FORWARD_ACCUMULATE) != 0,
             .head_dim = kernels->head_dim,
             .threads = kernels->context->cpu_threads,
             .fp64 = kernels->dtype == FFA_FP64 ||

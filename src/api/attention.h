@@ -16,6 +16,7 @@ struct ffa_kernels {
     int32_t head_dim;
     int32_t tile_m, tile_n;
     bool has_softcap;
+    ffa_dtype out_dtype;
     struct gpu_kernel *forward; /* NULL on the CPU */
     ffa_kernel_info info;       /* of the forward kernel; zero on the CPU */
 };

@@ -7,7 +7,7 @@
 static const char forward_name[] = "attention_forward";
 
 /* The CPU backend has no register file to fit: one tile for all. */
-enum { KNOWN_FLAGS = FFA_SPEC_DEBUG | FFA_SPEC_SOFTCAP };
+enum { KNOWN_FLAGS = FFA_SPEC_DEBUG | FFA_SPEC_SOFTCAP | FFA_SPEC_OUT_FP32 };
 
 enum { CPU_TILE_M = 128, CPU_TILE_N = 128, CPU_TILE_MAX = 1024 };
 
@@ -19,6 +19,9 @@ static ffa_status spec_check_cpu(const ffa_attention_spec *spec, ffa_error *err)
     if (spec->head_dim < 8 || spec->head_dim > 256 || spec->head_dim % 8)
         return error_fail(err, FFA_INVALID, 0,
                           "spec: head_dim is %d, not a multiple of 8 in [8, 256]", spec->head_dim);
+    if (spec->dtype == FFA_FP64 && spec->flags & FFA_SPEC_OUT_FP32)
+        return error_fail(err, FFA_INVALID, 0,
+                          "spec: flags has FFA_SPEC_OUT_FP32, dtype is fp64, whose out is fp64");
     if (spec->tile_m < 0 || spec->tile_m > CPU_TILE_MAX)
         return error_fail(err, FFA_INVALID, 0, "spec: tile_m is %d, not in [0, %d]", spec->tile_m,
                           CPU_TILE_MAX);
@@ -67,6 +70,8 @@ static ffa_status kernels_resolve_gpu(struct ffa_kernels *kernels, const ffa_att
         FFA_TRY(jit_spec_put(&jit, "debug", 1, err));
     if (spec->flags & FFA_SPEC_SOFTCAP)
         FFA_TRY(jit_spec_put(&jit, "softcap", 1, err));
+    if (spec->flags & FFA_SPEC_OUT_FP32)
+        FFA_TRY(jit_spec_put(&jit, "out_fp32", 1, err));
     FFA_TRY(jit_spec_resolve(&jit, context->arch, err));
     FFA_TRY(context_resolve(&found, context, &jit, context->arch, NULL, err));
 
@@ -112,6 +117,7 @@ ffa_status ffa_kernels_create(ffa_kernels **out, ffa_context *context,
     kernels->context = context;
     kernels->dtype = spec.dtype;
     kernels->head_dim = spec.head_dim;
+    kernels->out_dtype = spec.flags & FFA_SPEC_OUT_FP32 ? FFA_FP32 : spec.dtype;
     kernels->has_softcap = (spec.flags & FFA_SPEC_SOFTCAP) != 0;
     if (context->gpu) {
         FFA_TRY(kernels_resolve_gpu(kernels, &spec, err));

@@ -377,6 +377,11 @@ static size_t bytes_of(ffa_dtype dtype)
     return dtype == FFA_FP64 ? 8 : dtype == FFA_FP32 ? 4 : 2;
 }
 
+static ffa_dtype out_dtype(const struct oracle_case *test)
+{
+    return test->out_dtype ? test->out_dtype : test->dtype;
+}
+
 static void poison_one(ffa_dtype dtype, void *data, int64_t at)
 {
     const uint64_t bits = poison_bits[dtype];
@@ -408,7 +413,7 @@ void oracle_poison(const struct oracle_case *test)
             const int64_t at = offset_of(&args->out, args->heads_q, test->head_dim, row, head);
 
             for (int32_t c = 0; c < test->head_dim; c++)
-                poison_one(test->dtype, args->out.data, at + c);
+                poison_one(out_dtype(test), args->out.data, at + c);
             poison_one(FFA_FP32, args->lse.data,
                        offset_of(&args->lse, args->heads_q, 1, row, head));
         }
@@ -474,9 +479,9 @@ static void compare_row(struct oracle_report *report, const struct oracle_case *
 
     *error = *size = 0;
     for (int32_t c = 0; c < test->head_dim; c++) {
-        const double got = read_one(test->dtype, out->data, at + c);
+        const double got = read_one(out_dtype(test), out->data, at + c);
 
-        if (is_poison(test->dtype, out->data, at + c)) {
+        if (is_poison(out_dtype(test), out->data, at + c)) {
             report->unwritten_count++;
             blame(report, item, "an element that was never written", NAN, 0);
         } else if (isfinite(want[c]) && !isfinite(got)) {

@@ -25,11 +25,12 @@ struct oracle_case {
     const ffa_slice_list *lists; /* [list_count] */
     int32_t list_count;          /* 1, or heads_kv */
     int32_t head_dim;
-    ffa_dtype dtype;              /* of q, k, v and out */
+    ffa_dtype dtype;              /* of q, k and v */
     int32_t threads;              /* 0: one per core, at most 16 */
     const ffa_forward_args *args; /* host memory; strides and softmax_scale may be 0 (defaults) */
     const struct oracle_sample *samples; /* [sample_count]; NULL: every row of every head */
     int64_t sample_count;
+    ffa_dtype out_dtype; /* of out; 0: dtype */
 };
 
 /* The reference, sample by sample; without samples, row by row and then head by head. */

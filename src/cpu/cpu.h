@@ -13,10 +13,12 @@
 struct cpu_forward {
     const struct tile_plan *plan;
     const ffa_forward_args *args;
-    ffa_dtype dtype;
+    ffa_dtype dtype; /* of q, k and v */
     int32_t head_dim;
-    int32_t threads; /* >= 1 */
-    bool fp64;       /* accumulate in fp64 (always so for FFA_FP64 tensors) */
+    int32_t threads;     /* >= 1 */
+    bool fp64;           /* accumulate in fp64 (always so for FFA_FP64 tensors) */
+    ffa_dtype out_dtype; /* 0: dtype */
+    bool accumulate;     /* merge with what out and lse hold */
 };
 
 ffa_status cpu_forward(const struct cpu_forward *call, ffa_error *err);

@@ -253,6 +253,23 @@ static REAL add_sinks(const struct cpu_forward *call, int32_t head, REAL *top, R
     return keep;
 }
 
+/* Weights of what was there and of what is new; *lse becomes that of both. An empty pair has lse
+ * -inf and weighs nothing. */
+static void merge_rows(REAL old, REAL *lse, REAL *was, REAL *is)
+{
+    const REAL top = old > *lse ? old : *lse;
+    REAL sum;
+
+    if (top == -(REAL)INFINITY)
+        return;
+    *was = REAL_EXP(old - top);
+    *is = REAL_EXP(*lse - top);
+    sum = *was + *is;
+    *was /= sum;
+    *is /= sum;
+    *lse = top + REAL_LOG(sum);
+}
+
 static void write_row(const struct cpu_forward *call, int64_t row, int32_t r, int32_t head,
                       const struct forward_scratch *scratch)
 {
@@ -260,16 +277,28 @@ static void write_row(const struct cpu_forward *call, int64_t row, int32_t r, in
     const REAL *from = (const REAL *)scratch->out + (int64_t)r * call->head_dim;
     const int64_t at = row * out->token_stride + head * out->head_stride;
     REAL top = ((const REAL *)scratch->top)[r], sum = ((const REAL *)scratch->sum)[r];
+    const ffa_dtype out_dtype = call->out_dtype ? call->out_dtype : call->dtype;
+    float *row_lse = (float *)lse->data + row * lse->token_stride + head * lse->head_stride;
     REAL keep = 1; /* what the sinks leave of the scale of `from` */
+    REAL was = 0, is = 1, here;
 
     if (call->args->sink_count > 0)
         keep = add_sinks(call, head, &top, &sum);
 
     /* sum is 0 where no key has weight: out is 0, lse -inf. A NaN is not 0, and stays. */
-    for (int32_t c = 0; c < call->head_dim; c++)
-        store(call->dtype, out->data, at + c, sum == 0 ? 0 : (double)(from[c] * keep / sum));
-    ((float *)lse->data)[row * lse->token_stride + head * lse->head_stride] =
-        sum == 0 ? -INFINITY : (float)(top + REAL_LOG(sum));
+    here = sum == 0 ? -(REAL)INFINITY : top + REAL_LOG(sum);
+    if (call->accumulate)
+        merge_rows((REAL)*row_lse, &here, &was, &is);
+    for (int32_t c = 0; c < call->head_dim; c++) {
+        REAL value = sum == 0 ? 0 : from[c] * keep / sum * is, old;
+
+        if (was != 0) {
+            load(out_dtype, out->data, at + c, 1, &old);
+            value += was * old;
+        }
+        store(out_dtype, out->data, at + c, (double)value);
+    }
+    *row_lse = (float)here;
 }
 
 void forward_tile(const struct cpu_forward *call, const struct plan_tile *tile, int32_t head,

@@ -116,10 +116,12 @@ static ffa_status forward_resolve(struct jit_spec *spec, const struct jit_arch *
     if (!choice)
         return error_fail(err, FFA_INVALID, 0, "attention_forward: head_dim is %d, not 64 or 128",
                           (int)f.head_dim);
-    /* Three warpgroups leave no registers for capped scores or the names of barriers. */
+    /* Three warpgroups leave no registers for capped scores, merged rows or names of barriers. */
     if (!f.consumers)
-        f.consumers =
-            spec->values[FORWARD_debug] || spec->values[FORWARD_softcap] ? 2 : choice->consumers;
+        f.consumers = spec->values[FORWARD_debug] || spec->values[FORWARD_softcap] ||
+                              spec->values[FORWARD_out_fp32]
+                          ? 2
+                          : choice->consumers;
     f.tile_n = f.tile_n ? f.tile_n : choice->tile_n;
     f.stages = f.stages ? f.stages : choice->stages;
     while (choose_stages && f.stages > 1 && forward_shared_bytes(&f) > arch->shared_bytes_max)

@@ -679,6 +679,77 @@ START_TEST(options_match_the_oracle)
 }
 END_TEST
 
+/* fp32 out, whole and in two halves of keys, the second merged into the first. */
+START_TEST(accumulated_halves_make_the_whole)
+{
+    static const ffa_slice whole[] = { { 0, 500, 0, 700, FFA_SLICE_CAUSAL, 0 },
+                                       { 500, 600, 0, 300, FFA_SLICE_FULL, 0 } };
+    static const ffa_slice halves[2][2] = {
+        { { 300, 500, 0, 500, FFA_SLICE_FULL, 0 }, { 0, 300, 0, 500, FFA_SLICE_CAUSAL, 0 } },
+        { { 300, 500, 500, 700, FFA_SLICE_CAUSAL, 0 }, { 500, 600, 0, 300, FFA_SLICE_FULL, 0 } },
+    };
+    struct attention_shape shape = layouts[_i];
+    const ffa_slice_list list = { whole, 2 };
+    ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
+    struct oracle_tolerance tolerance = oracle_tolerance_of(shape.dtype);
+    const int64_t tokens = 640, row = (int64_t)shape.heads_q * shape.head_dim;
+    float *host_out = calloc((size_t)(tokens * row), sizeof *host_out);
+    struct oracle_case test;
+    struct oracle_result want = { 0 };
+    struct oracle_report report;
+    struct rng rng = { 600 };
+    struct device_call call;
+    void *out = NULL;
+    ffa_error err = { 0 };
+
+    shape.mask = (ffa_mask_shape){ tokens, 700 };
+    shape.layout = LAYOUT_TOKENS;
+    call_init(&call, &shape, &rng);
+    call_send_inputs(&call);
+    must(ffa_device_alloc(&out, context, tokens * row * 4, &err), &err, "allocate");
+    call.host.args.out = (ffa_tensor){ host_out, row, shape.head_dim };
+    call.args.out = (ffa_tensor){ out, row, shape.head_dim };
+    spec.dtype = shape.dtype;
+    spec.head_dim = shape.head_dim;
+    spec.flags = FFA_SPEC_OUT_FP32;
+    test = (struct oracle_case){ .shape = shape.mask,
+                                 .lists = &list,
+                                 .list_count = 1,
+                                 .head_dim = shape.head_dim,
+                                 .dtype = shape.dtype,
+                                 .args = &call.host.args,
+                                 .out_dtype = FFA_FP32 };
+    must(oracle_forward(&want, &test, &err), &err, "oracle");
+    for (int parts = 1; parts <= 2; parts++) {
+        must(ffa_device_fill(context, out, 0xff, tokens * row * 4, &err), &err, "poison");
+        must(ffa_device_fill(context, call.args.lse.data, 0xff, call.bytes[4], &err), &err,
+             "poison");
+        for (int part = 0; part < parts; part++) {
+            ffa_mask *mask = NULL;
+
+            must(ffa_mask_create(&mask, &shape.mask, parts == 1 ? whole : halves[part], 2, &err),
+                 &err, "mask");
+            call.args.flags = part ? FFA_FORWARD_ACCUMULATE : 0;
+            must(ffa_attention(context, mask, &spec, &call.args, NULL, &err), &err, "attention");
+            ffa_mask_destroy(mask);
+        }
+        must(ffa_device_copy(context, host_out, out, tokens * row * 4, FFA_FROM_DEVICE, &err), &err,
+             "fetch");
+        must(ffa_device_copy(context, call.host.args.lse.data, call.args.lse.data, call.bytes[4],
+                             FFA_FROM_DEVICE, &err),
+             &err, "fetch");
+        oracle_compare(&report, &test, &want, &tolerance);
+        ck_assert_msg(report.passed, "%d parts: out %.2e row %.2e lse %.2e: %s", parts, report.out,
+                      report.row, report.lse, report.reason);
+    }
+    oracle_result_finish(&want);
+    ffa_device_free(context, out);
+    free(host_out);
+    call.host.args.out.data = call.host.memory[3];
+    call_finish(&call);
+}
+END_TEST
+
 START_TEST(debug_kernels_agree)
 {
     ffa_mask *mask = parse("varlen-causal:700,1300,96");
@@ -882,6 +953,7 @@ static Suite *device_suite(void)
     tcase_add_test(quick, one_mask_per_kv_head);
     tcase_add_loop_test(quick, a_wrong_bound_is_seen, 0, sizeof mutations / sizeof *mutations);
     tcase_add_loop_test(quick, options_match_the_oracle, 0, 60);
+    tcase_add_loop_test(quick, accumulated_halves_make_the_whole, 0, layout_count);
     tcase_add_loop_test(quick, debug_kernels_agree, 0, 12);
     tcase_add_loop_test(quick, other_tiles_agree, 0, 4);
     tcase_add_test(quick, a_call_can_be_captured);

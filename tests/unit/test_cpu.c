@@ -349,7 +349,7 @@ START_TEST(any_allocation_may_fail)
     attention_case_init(&test, &shape, &rng);
     ck_assert_int_eq(ffa_mask_create(&mask, &shape.mask, &slice, 1, NULL), FFA_OK);
     ck_assert_int_eq(tile_build(&plan, mask, &opts, NULL), FFA_OK);
-    call = (struct cpu_forward){ &plan, &test.args, FFA_BF16, 8, 4, false };
+    call = (struct cpu_forward){ &plan, &test.args, FFA_BF16, 8, 4, false, 0, false };
     for (;; nth++) {
         ffa_error err = { FFA_OK, 0, "" };
         ffa_status rc;

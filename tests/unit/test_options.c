@@ -131,6 +131,76 @@ START_TEST(a_sink_takes_its_share)
 }
 END_TEST
 
+/* A mask cut in two by keys: the second call merges into what the first left, which is what one
+ * call gives. Rows that attend nothing in the first start from lse = -inf beside a NaN. */
+START_TEST(accumulated_halves_make_the_whole)
+{
+    static const ffa_slice whole[] = { { 0, 90, 0, 120, FFA_SLICE_CAUSAL, 0 },
+                                       { 90, 100, 0, 40, FFA_SLICE_FULL, 0 } };
+    static const ffa_slice first[] = { { 60, 90, 0, 90, FFA_SLICE_FULL, 0 },
+                                       { 0, 60, 0, 90, FFA_SLICE_CAUSAL, 0 } };
+    static const ffa_slice second[] = { { 60, 90, 90, 120, FFA_SLICE_CAUSAL, 0 },
+                                        { 90, 100, 0, 40, FFA_SLICE_FULL, 0 } };
+    const ffa_dtype dtype = dtypes[_i];
+    struct attention_shape shape = { { 105, 120 }, dtype, HEADS_Q, HEADS_KV, 64, LAYOUT_TOKENS };
+    const size_t out_count = 105 * HEADS_Q * 64;
+    ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
+    /* The weights of the merge come from lse, which is fp32 even where all else is fp64. */
+    struct oracle_tolerance tolerance = oracle_tolerance_of(dtype == FFA_FP64 ? FFA_FP32 : dtype);
+    const ffa_slice_list list = { whole, 2 };
+    struct oracle_result want = { 0 };
+    struct oracle_report report;
+    struct oracle_case test;
+    struct attention_case host;
+    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
+    ffa_context *context = NULL;
+    ffa_mask *parts[2] = { NULL, NULL };
+    struct rng rng = { 77 };
+    ffa_error err = { 0 };
+    void *wide = calloc(out_count, 8);
+
+    opts.flags = FFA_OPEN_CPU_FP64;
+    ck_assert_int_eq(ffa_open(&context, FFA_DEVICE_CPU, &opts, NULL), FFA_OK);
+    attention_case_init(&host, &shape, &rng);
+    host.args.out.data = wide;
+    spec.dtype = dtype;
+    spec.head_dim = 64;
+    spec.flags = dtype == FFA_FP64 ? 0 : (uint32_t)FFA_SPEC_OUT_FP32;
+    test = (struct oracle_case){ .shape = shape.mask,
+                                 .lists = &list,
+                                 .list_count = 1,
+                                 .head_dim = 64,
+                                 .dtype = dtype,
+                                 .args = &host.args,
+                                 .out_dtype = dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32 };
+    oracle_poison(&test);
+    ck_assert_int_eq(ffa_mask_create(&parts[0], &shape.mask, first, 2, NULL), FFA_OK);
+    ck_assert_int_eq(ffa_mask_create(&parts[1], &shape.mask, second, 2, NULL), FFA_OK);
+    ck_assert_msg(ffa_attention(context, parts[0], &spec, &host.args, NULL, &err) == FFA_OK, "%s",
+                  err.message);
+    for (int64_t row = 90; row < 105; row++) /* a pair with lse = -inf is not read */
+        for (int32_t h = 0; h < HEADS_Q; h++)
+            attention_write(&host.args.out, test.out_dtype, row, h, 5, NAN);
+    host.args.flags = FFA_FORWARD_ACCUMULATE;
+    ck_assert_msg(ffa_attention(context, parts[1], &spec, &host.args, NULL, &err) == FFA_OK, "%s",
+                  err.message);
+    ck_assert_int_eq(oracle_forward(&want, &test, &err), FFA_OK);
+    oracle_compare(&report, &test, &want, &tolerance);
+    ck_assert_msg(report.passed, "dtype %d: out %.2e row %.2e lse %.2e: %s", (int)dtype, report.out,
+                  report.row, report.lse, report.reason);
+    oracle_result_finish(&want);
+    spec.flags = 0;
+    if (dtype != FFA_FP64 && dtype != FFA_FP32)
+        ck_assert_int_eq(ffa_attention(context, parts[1], &spec, &host.args, NULL, &err),
+                         FFA_INVALID);
+    for (int i = 0; i < 2; i++)
+        ffa_mask_destroy(parts[i]);
+    attention_case_finish(&host);
+    free(wide);
+    ffa_close(context);
+}
+END_TEST
+
 static const struct {
     const char *name;
     uint32_t spec_flags;
@@ -188,6 +258,7 @@ int main(void)
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(tc, options_match_the_oracle, 0, sizeof options / sizeof *options);
     tcase_add_test(tc, a_sink_takes_its_share);
+    tcase_add_loop_test(tc, accumulated_halves_make_the_whole, 0, 4);
     tcase_add_loop_test(tc, bad_options_are_refused, 0, sizeof refusals / sizeof *refusals);
     suite_add_tcase(suite, tc);
     runner = srunner_create(suite);

@@ -59,11 +59,29 @@ AT(ffa_context_info, device_name, 16);
 AT(ffa_plan_info, tile_m, 4);
 AT(ffa_plan_info, upload_bytes, 48);
 
+AT(ffa_dispatch_opts, algorithm, 4);
+AT(ffa_dispatch_opts, chunk_tokens, 8);
+AT(ffa_dispatch_opts, cu_chunks, 16);
+AT(ffa_dispatch_opts, chunk_count, 24);
+AT(ffa_dispatch_opts, slack_permille, 32);
+AT(ffa_dispatch_opts, flags, 36);
+AT(ffa_dispatch_opts, swap_max, 40);
+SIZE(ffa_dispatch_opts, 48);
+AT(ffa_dispatch_report, total, 16);
+AT(ffa_dispatch_report, load_imbalance, 176);
+
 /* No struct_size in these: they must not change at all. */
 _Static_assert(sizeof(ffa_slice) == 40, "ffa_slice");
 _Static_assert(sizeof(ffa_tensor) == 24, "ffa_tensor");
 _Static_assert(sizeof(ffa_mask_shape) == 16, "ffa_mask_shape");
 _Static_assert(sizeof(ffa_mask_report) == 64, "ffa_mask_report");
+_Static_assert(sizeof(ffa_topology) == 8, "ffa_topology");
+_Static_assert(sizeof(ffa_dispatch_mask) == 16, "ffa_dispatch_mask");
+_Static_assert(sizeof(ffa_dispatch_chunk) == 48, "ffa_dispatch_chunk");
+_Static_assert(sizeof(ffa_dispatch_load) == 80, "ffa_dispatch_load");
+_Static_assert(sizeof(ffa_group_lists) == 56, "ffa_group_lists");
+_Static_assert(sizeof(ffa_group_copy) == 32, "ffa_group_copy");
+_Static_assert(sizeof(ffa_group_format) == 16, "ffa_group_format");
 _Static_assert(sizeof(ffa_error) == 504, "ffa_error");
 
 /* ---- the behaviour ---- */

@@ -6,6 +6,7 @@
  * keep their bounds; every rank computes the same. A failure prints the seed.
  */
 #include "dist/dispatch.h"
+#include "dist/solve.h"
 #include "dist/transfer.h"
 #include "mask/mask.h"
 #include "support/dist_cases.h"
@@ -20,6 +21,7 @@ struct trial {
     uint64_t seed;
     int64_t tokens;
     int32_t ranks, width;
+    int64_t slack_permille;
     ffa_mask *mask;
     ffa_dispatch *dispatch;
     bool attends[TOKENS_MAX_HERE][TOKENS_MAX_HERE];
@@ -65,7 +67,7 @@ static void draw_options(struct rng *rng, ffa_dispatch_opts *opts)
     opts->flags = FFA_DISPATCH_CHUNK_EXACT;
     if (rng_range(rng, 0, 3) == 0)
         opts->flags |= FFA_DISPATCH_BALANCE_TILES;
-    opts->slack_permille = (int32_t)rng_range(rng, 0, 300);
+    opts->slack_permille = (int32_t)rng_range(rng, 1, 300);
     opts->swap_max = rng_range(rng, -1, 1);
 }
 
@@ -87,6 +89,7 @@ static bool draw(struct trial *trial, uint64_t seed)
     chunks = (trial->tokens + opts.chunk_tokens - 1) / opts.chunk_tokens;
     trial->ranks = (int32_t)rng_range(&rng, 1, chunks < RANKS_HERE ? chunks : RANKS_HERE);
     trial->width = (int32_t)rng_range(&rng, 0, trial->ranks);
+    trial->slack_permille = opts.slack_permille;
     topology = (ffa_topology){ trial->ranks, trial->width };
     trial->width = trial->width ? trial->width : trial->ranks;
     trial->mask = dist_random_mask(&rng, trial->tokens, 12);
@@ -154,8 +157,14 @@ static void check_loads(const struct trial *trial)
     CHECK(trial, most * trial->ranks >= sum);
     if (d->algorithm == FFA_DISPATCH_MIN_HEAP)
         CHECK(trial, most * trial->ranks <= sum + largest * trial->ranks);
-    if (d->algorithm == FFA_DISPATCH_AFFINITY) /* the largest slack drawn */
-        CHECK(trial, most * trial->ranks <= sum + sum * 3 / 10 + largest * trial->ranks);
+    if (d->algorithm == FFA_DISPATCH_AFFINITY) {
+        const struct solve_input in = { d->load, d->layout.count, trial->ranks };
+        int32_t by_heap[TOKENS_MAX_HERE];
+
+        ck_assert_int_eq(solve_min_heap(by_heap, &in, NULL), FFA_OK);
+        CHECK(trial, most * trial->ranks * 1000 <= sum * (1000 + trial->slack_permille) ||
+                         most <= solve_largest_load(by_heap, &in, of_rank));
+    }
 }
 
 /* Every key lies in one piece, of its owner, with the receivers that need it. */

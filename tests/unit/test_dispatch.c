@@ -494,6 +494,44 @@ START_TEST(pipelines_of_the_reference)
 }
 END_TEST
 
+/* Full attention of 8 ranks in 2 nodes: all in the other node need every piece, and hand on the
+ * same share of them. */
+START_TEST(relays_share_the_work)
+{
+    const ffa_topology topology = { 8, 4 };
+    ffa_dispatch_opts opts = like_reference(8);
+    ffa_dispatch_report report = FFA_DISPATCH_REPORT_INIT;
+    ffa_dispatch_load loads[8];
+    struct transfer_input in;
+    struct transfer t;
+    ffa_dispatch *dispatch;
+    ffa_mask *mask;
+    int64_t handed_on[8] = { 0 };
+
+    ck_assert_int_eq(ffa_mask_full(&mask, &(ffa_mask_shape){ 512, 512 }, NULL), FFA_OK);
+    ck_assert_int_eq(
+        ffa_dispatch_create(&dispatch, &(ffa_dispatch_mask){ mask, 1 }, 1, &topology, &opts, NULL),
+        FFA_OK);
+    in = (struct transfer_input){ &dispatch->layout, &dispatch->layout, &dispatch->needs,
+                                  dispatch->topology };
+    ck_assert_int_eq(transfer_build(&t, &in, NULL), FFA_OK);
+    for (int64_t i = 0; i < t.receive_begin[8]; i++) {
+        const struct transfer_piece *piece = &t.pieces[t.receives[i].piece];
+
+        if (t.receives[i].relay != piece->owner)
+            handed_on[t.receives[i].relay] += piece->end - piece->begin;
+    }
+    for (int32_t r = 0; r < 8; r++)
+        ck_assert_int_eq(handed_on[r], 3 * 64); /* a fourth of 256 keys, to three others */
+    ck_assert_int_eq(ffa_dispatch_report_get(dispatch, &report, loads, NULL), FFA_OK);
+    ck_assert_int_eq(report.total.received_network, 8 * 256);
+    ck_assert_int_eq(report.total.received_relayed, 8 * 3 * 64);
+    transfer_finish(&t);
+    ffa_dispatch_destroy(dispatch);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
 /* ---- arguments ---- */
 
 static ffa_mask *causal_mask(int64_t tokens)
@@ -701,6 +739,7 @@ int main(void)
     tcase_add_test(tc, masks_weigh_as_they_are_told);
     tcase_add_test(tc, host_and_remote_of_the_reference);
     tcase_add_test(tc, pipelines_of_the_reference);
+    tcase_add_test(tc, relays_share_the_work);
     tcase_add_loop_test(tc, bad_arguments_are_named, 0, sizeof bad_rows / sizeof *bad_rows);
     tcase_add_test(tc, bad_masks_are_named);
     tcase_add_test(tc, every_allocation_may_fail);

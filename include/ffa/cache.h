@@ -93,6 +93,31 @@ typedef struct ffa_cache_verdict {
 FFA_API ffa_status ffa_cache_verify(ffa_cache *cache, ffa_cache_verdict *verdict,
                                     ffa_cache_visit visit, void *user, ffa_error *err);
 
+typedef struct ffa_cache_gc_opts {
+    uint32_t struct_size;
+    uint32_t flags;    /* FFA_CACHE_GC_... */
+    int64_t unused_s;  /* remove what was not used for so long, to a day; 0: whatever its age */
+    int64_t bytes_max; /* then the longest unused, until what is left fits; 0: whatever it takes */
+} ffa_cache_gc_opts;
+#define FFA_CACHE_GC_OPTS_INIT                                                                     \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_cache_gc_opts)                                         \
+    }
+enum { FFA_CACHE_GC_DRY_RUN = 1u << 0 /* remove nothing: report what would be */ };
+
+typedef struct ffa_cache_gc_report {
+    int64_t removed; /* entries */
+    int64_t kept;
+    int64_t bytes_before; /* of the file, what holds something */
+    int64_t bytes_after;
+} ffa_cache_gc_report;
+
+/* Remove entries by age and size and give the file's space back; `visit` (may be NULL) sees them
+ * first. FFA_INVALID when the options give neither age nor size. */
+FFA_API ffa_status ffa_cache_gc(ffa_cache *cache, const ffa_cache_gc_opts *opts,
+                                ffa_cache_gc_report *report, ffa_cache_visit visit, void *user,
+                                ffa_error *err);
+
 /* Remove the entries of the one key that starts with `prefix`, whatever built them.
  * *removed: entries; may be NULL. FFA_NOT_FOUND; FFA_INVALID when several keys match. */
 FFA_API ffa_status ffa_cache_remove(ffa_cache *cache, const char *prefix, int64_t *removed,

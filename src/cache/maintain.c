@@ -64,7 +64,7 @@ static ffa_status key_range_init(struct key_range *range, const char *name, cons
     return FFA_OK;
 }
 
-static ffa_status check_writable(ffa_cache *cache, ffa_error *err)
+ffa_status cache_check_writable(ffa_cache *cache, ffa_error *err)
 {
     if (cache->store->is_writable)
         return FFA_OK;
@@ -345,7 +345,7 @@ ffa_status ffa_cache_remove(ffa_cache *cache, const char *prefix, int64_t *remov
                                    : "prefix is NULL");
     FFA_TRY(key_range_init(&range, "prefix", prefix, err));
     (void)pthread_mutex_lock(&cache->store->lock);
-    rc = check_writable(cache, err);
+    rc = cache_check_writable(cache, err);
     if (rc == FFA_OK)
         rc = remove_one(cache->store, &range, &count, err);
     (void)pthread_mutex_unlock(&cache->store->lock);
@@ -365,7 +365,7 @@ ffa_status ffa_cache_clear(ffa_cache *cache, int64_t *removed, ffa_error *err)
     if (!cache)
         return error_fail(err, FFA_INVALID, 0, "cache is NULL");
     (void)pthread_mutex_lock(&cache->store->lock);
-    rc = check_writable(cache, err);
+    rc = cache_check_writable(cache, err);
     if (rc == FFA_OK)
         rc = remove_all(cache->store, &count, err);
     (void)pthread_mutex_unlock(&cache->store->lock);

@@ -7,6 +7,7 @@
 #include "cli/cli.h"
 #include "cli/entries.h"
 #include "cli/file.h"
+#include "cli/rebuild.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -152,33 +153,95 @@ int cmd_cache_stats(struct cli *cli)
     return status;
 }
 
-int cmd_cache_verify(struct cli *cli)
+static json_t *rebuild_object(const struct rebuild *rebuild)
+{
+    json_t *object = json_object();
+
+    cli_set_int(object, "percent", rebuild->percent);
+    cli_set_int(object, "seed", rebuild->seed);
+    cli_set_int(object, "same", rebuild->same);
+    cli_set_int(object, "different", rebuild->different);
+    cli_set_int(object, "failed", rebuild->failed);
+    cli_set_int(object, "other_templates", rebuild->other_templates);
+    cli_set_int(object, "other_toolchains", rebuild->other_toolchains);
+    (void)json_object_set(object, "different_keys", rebuild->different_keys);
+    return object;
+}
+
+static void print_rebuild(const struct rebuild *rebuild)
+{
+    (void)printf("rebuilt  %" PRId64 ": %" PRId64 " the same, %" PRId64 " different, %" PRId64
+                 " failed\n",
+                 rebuild->same + rebuild->different + rebuild->failed, rebuild->same,
+                 rebuild->different, rebuild->failed);
+    (void)printf("skipped  %" PRId64 " of another template text, %" PRId64
+                 " of another toolchain\n",
+                 rebuild->other_templates, rebuild->other_toolchains);
+}
+
+static int print_verdict(const struct cli *cli, const ffa_cache_verdict *verdict, json_t *bad,
+                         const struct rebuild *rebuild)
+{
+    int status = verdict->bad || rebuild->different ? CLI_STORE
+                 : rebuild->failed                  ? CLI_FAILED
+                                                    : CLI_DONE;
+    json_t *object;
+
+    if (!cli->json) {
+        (void)printf("checked  %" PRId64 "\nbad      %" PRId64 "\n", verdict->checked,
+                     verdict->bad);
+        if (rebuild->percent)
+            print_rebuild(rebuild);
+        return status;
+    }
+    object = json_object();
+    cli_set_int(object, "checked", verdict->checked);
+    cli_set_int(object, "bad", verdict->bad);
+    (void)json_object_set(object, "bad_keys", bad);
+    if (rebuild->percent)
+        (void)json_object_set_new(object, "rebuild", rebuild_object(rebuild));
+    return cli_print_json(cli, object, status);
+}
+
+static int verify(const struct cli *cli, ffa_cache *cache, struct rebuild *rebuild, json_t *bad)
 {
     ffa_cache_verdict verdict = { 0 };
     ffa_error err = { FFA_OK, 0, "" };
+    int status = CLI_PARSE_GO;
+
+    if (cache && ffa_cache_verify(cache, &verdict, entries_visit_bad, bad, &err) != FFA_OK)
+        return cli_fail(cli, &err);
+    if (cache && rebuild->percent)
+        status = rebuild_run(cli, cache, rebuild);
+    return status == CLI_PARSE_GO ? print_verdict(cli, &verdict, bad, rebuild) : status;
+}
+
+int cmd_cache_verify(struct cli *cli)
+{
+    struct rebuild rebuild = { 0 };
+    const char *percent = NULL;
     ffa_cache *cache = NULL;
     json_t *bad;
-    int status = cli_parse(cli, NULL, 0, 0, 0);
+    const struct cli_option rows[] = {
+        { "rebuild", CLI_TEXT, &percent, "N%", "compile N% of the entries again and compare", 0,
+          0 },
+        { "seed", CLI_INT, &rebuild.seed, "N", "of the choice of entries; 0", 0, INT64_MAX },
+    };
+    int status = cli_parse(cli, rows, CLI_COUNT(rows), 0, 0);
 
+    if (status == CLI_PARSE_GO && percent && !rebuild_read_percent(percent, &rebuild.percent))
+        status =
+            cli_fail_text(cli, FFA_INVALID,
+                          "--rebuild is '%s', not a share in [1%%, 100%%], such as 10%%", percent);
     if (status == CLI_PARSE_GO)
         status = entries_open_store(cli, &cache, FFA_CACHE_READONLY);
     if (status != CLI_PARSE_GO)
         return status;
     bad = json_array();
-    if (cache && ffa_cache_verify(cache, &verdict, entries_visit_bad, bad, &err) != FFA_OK) {
-        status = cli_fail(cli, &err);
-    } else if (cli->json) {
-        json_t *object = json_object();
-
-        cli_set_int(object, "checked", verdict.checked);
-        cli_set_int(object, "bad", verdict.bad);
-        (void)json_object_set(object, "bad_keys", bad);
-        status = cli_print_json(cli, object, verdict.bad ? CLI_STORE : CLI_DONE);
-    } else {
-        (void)printf("checked  %" PRId64 "\nbad      %" PRId64 "\n", verdict.checked, verdict.bad);
-        status = verdict.bad ? CLI_STORE : CLI_DONE;
-    }
+    rebuild.different_keys = json_array();
+    status = verify(cli, cache, &rebuild, bad);
     json_decref(bad);
+    json_decref(rebuild.different_keys);
     ffa_cache_close(cache);
     return status;
 }

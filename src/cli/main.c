@@ -62,8 +62,13 @@ static const struct cli_command commands[] = {
       "Count the store's kernels and bytes.",
       "ffa cache stats --json\n" },
     { "cache verify", cmd_cache_verify, true, "",
-      "Check every entry's length and hash, and the file; changes nothing.",
-      "ffa cache verify\n" },
+      "Check every entry's length and hash, and the file; with --rebuild compile some again.",
+      "ffa cache verify\n"
+      "ffa cache verify --rebuild 10% --seed 7 --json\n" },
+    { "cache gc", cmd_cache_gc, true, "",
+      "Remove what is long unused, by age, by size, or both.",
+      "ffa cache gc --max-size 1G --older-than 30d --dry-run\n"
+      "ffa cache gc --max-size 500M --json\n" },
     { "cache rm", cmd_cache_rm, true, "KEY",
       "Remove the entries of the one key that starts with KEY.",
       "ffa cache rm 3f2a\n" },

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Removing what is long unused, by age and by size. A dry run is the real one, rolled back: what it
+ * says is exact.
+ */
+#include "cache/bundle.h"
+
+#include <stdio.h>
+
+/* Bytes of the file that hold something. */
+static ffa_status bytes_used(struct store *store, int64_t *out, ffa_error *err)
+{
+    int64_t pages, unused, size;
+    ffa_status rc;
+
+    FFA_TRY(store_number(store, "PRAGMA page_count", &pages, err));
+    FFA_TRY(store_number(store, "PRAGMA freelist_count", &unused, err));
+    FFA_TRY(store_number(store, "PRAGMA page_size", &size, err));
+    *out = (pages - unused) * size;
+out:
+    return rc;
+}
+
+struct sweep {
+    struct store *store;
+    ffa_cache_visit visit; /* may be NULL, or stopped by then */
+    void *user;
+    ffa_cache_gc_report *report;
+};
+
+static ffa_status show(struct sweep *sweep, const char *where, ffa_error *err)
+{
+    sqlite3_stmt *statement = NULL;
+    struct text sql = { 0 };
+    bool is_row = true;
+    ffa_status rc;
+
+    text_add(&sql, "SELECT " STORE_COLUMNS STORE_FROM "WHERE %s ORDER BY k.used_s, k.id", where);
+    if (sql.failed) {
+        rc = error_nomem(err, "a query");
+        goto out;
+    }
+    FFA_TRY(store_prepare(sweep->store, &statement, sql.at, err));
+    while (sweep->visit) {
+        ffa_cache_entry entry;
+        struct store_row row;
+
+        FFA_TRY(store_step(sweep->store, statement, &is_row, "read an entry", err));
+        if (!is_row)
+            break;
+        store_row_read(&row, statement, false);
+        cache_entry_of(&entry, &row);
+        if (sweep->visit(sweep->user, &entry))
+            sweep->visit = NULL;
+    }
+out:
+    (void)sqlite3_finalize(statement);
+    text_finish(&sql);
+    return rc;
+}
+
+/* Remove the kernels k for which `where` holds; *removed: how many. */
+static ffa_status take(struct sweep *sweep, const char *where, int64_t *removed, ffa_error *err)
+{
+    char sql[256];
+    ffa_status rc = FFA_OK;
+
+    if (sweep->visit)
+        FFA_TRY(show(sweep, where, err));
+    text_copy(sql, "DELETE FROM kernel AS k WHERE %s", where);
+    FFA_TRY(store_run(sweep->store, sql, "remove entries", err));
+    *removed = sqlite3_changes(sweep->store->db);
+    sweep->report->removed += *removed;
+out:
+    return rc;
+}
+
+/* Inside a transaction. Uses in the future are of a clock that was wrong, and count as now. */
+static ffa_status sweep_all(struct sweep *sweep, const ffa_cache_gc_opts *opts, ffa_error *err)
+{
+    ffa_cache_gc_report *report = sweep->report;
+    int64_t now = clock_unix_s(), removed = 0;
+    char where[160];
+    ffa_status rc;
+
+    FFA_TRY(bytes_used(sweep->store, &report->bytes_before, err));
+    if (opts->unused_s) {
+        text_copy(where, "k.used_s < %lld", (long long)(now - opts->unused_s));
+        FFA_TRY(take(sweep, where, &removed, err));
+    }
+    /* In steps that go past the goal by a few kernels of many at most. */
+    text_copy(where,
+              "k.id IN (SELECT id FROM kernel ORDER BY min(used_s, %lld), id "
+              "LIMIT 1 + (SELECT count(*) FROM kernel) / 256)",
+              (long long)now);
+    for (;;) {
+        FFA_TRY(bytes_used(sweep->store, &report->bytes_after, err));
+        if (!opts->bytes_max || report->bytes_after <= opts->bytes_max)
+            break;
+        FFA_TRY(take(sweep, where, &removed, err));
+        if (removed == 0)
+            break;
+    }
+    rc = store_number(sweep->store, "SELECT count(*) FROM kernel", &report->kept, err);
+out:
+    return rc;
+}
+
+/* Under lock. */
+static ffa_status collect(struct sweep *sweep, const ffa_cache_gc_opts *opts, ffa_error *err)
+{
+    struct store *store = sweep->store;
+    ffa_status rc;
+
+    FFA_TRY(store_run(store, "BEGIN IMMEDIATE", "begin", err));
+    FFA_TRY(sweep_all(sweep, opts, err));
+    if (opts->flags & FFA_CACHE_GC_DRY_RUN) {
+        rc = store_run(store, "ROLLBACK", "end the dry run", err);
+        goto out;
+    }
+    FFA_TRY(store_run(store, "COMMIT", "commit", err));
+    if (sweep->report->removed)
+        rc = store_run(store, "VACUUM", "give space back", err);
+out:
+    return store_rollback(store, rc);
+}
+
+static ffa_status import(ffa_cache_gc_opts *out, const ffa_cache_gc_opts *opts, ffa_error *err)
+{
+    ffa_status rc;
+
+    FFA_TRY(opts_import(out, sizeof *out, opts, err));
+    if (out->flags & ~(uint32_t)FFA_CACHE_GC_DRY_RUN)
+        rc = error_fail(err, FFA_UNSUPPORTED, 0, "opts: flags is 0x%x, known are 0x%x", out->flags,
+                        (unsigned)FFA_CACHE_GC_DRY_RUN);
+    else if (out->bytes_max < 0 || out->unused_s < 0)
+        rc = error_fail(err, FFA_INVALID, 0, "opts: %s is %lld, less than 0",
+                        out->bytes_max < 0 ? "bytes_max" : "unused_s",
+                        (long long)(out->bytes_max < 0 ? out->bytes_max : out->unused_s));
+    else if (!out->bytes_max && !out->unused_s)
+        rc = error_fail(err, FFA_INVALID, 0, "opts: neither bytes_max nor unused_s is given");
+out:
+    return rc;
+}
+
+ffa_status ffa_cache_gc(ffa_cache *cache, const ffa_cache_gc_opts *opts,
+                        ffa_cache_gc_report *report, ffa_cache_visit visit, void *user,
+                        ffa_error *err)
+{
+    ffa_cache_gc_report now = { 0 };
+    ffa_cache_gc_opts wanted;
+    ffa_status rc;
+
+    if (report)
+        *report = now;
+    if (!cache)
+        return error_fail(err, FFA_INVALID, 0, "cache is NULL");
+    FFA_TRY(import(&wanted, opts, err));
+    (void)pthread_mutex_lock(&cache->store->lock);
+    rc = cache_check_writable(cache, err);
+    if (rc == FFA_OK)
+        rc = collect(&(struct sweep){ cache->store, visit, user, &now }, &wanted, err);
+    (void)pthread_mutex_unlock(&cache->store->lock);
+    if (rc == FFA_OK && report)
+        *report = now;
+out:
+    return rc;
+}

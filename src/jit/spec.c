@@ -108,6 +108,8 @@ static ffa_status forward_resolve(struct jit_spec *spec, const struct jit_arch *
     const struct forward *choice = NULL;
     struct forward f = forward_of(spec);
     bool choose_stages = f.stages == 0;
+    bool has_extra = spec->values[FORWARD_debug] || spec->values[FORWARD_softcap] ||
+                     spec->values[FORWARD_out_fp32];
     int32_t registers_max;
 
     for (size_t i = 0; i < sizeof heuristic / sizeof *heuristic; i++)
@@ -118,10 +120,7 @@ static ffa_status forward_resolve(struct jit_spec *spec, const struct jit_arch *
                           (int)f.head_dim);
     /* Three warpgroups leave no registers for capped scores, merged rows or names of barriers. */
     if (!f.consumers)
-        f.consumers = spec->values[FORWARD_debug] || spec->values[FORWARD_softcap] ||
-                              spec->values[FORWARD_out_fp32]
-                          ? 2
-                          : choice->consumers;
+        f.consumers = has_extra ? 2 : choice->consumers;
     f.tile_n = f.tile_n ? f.tile_n : choice->tile_n;
     f.stages = f.stages ? f.stages : choice->stages;
     while (choose_stages && f.stages > 1 && forward_shared_bytes(&f) > arch->shared_bytes_max)
@@ -137,8 +136,9 @@ static ffa_status forward_resolve(struct jit_spec *spec, const struct jit_arch *
                           "need %d bytes of shared memory, %s has %d",
                           (int)f.head_dim, (int)f.consumers, (int)f.tile_n, (int)f.stages,
                           (int)forward_shared_bytes(&f), arch->name, (int)arch->shared_bytes_max);
-    /* What setmaxnreg gives a consumer, less what addresses and loop state take. */
+    /* What setmaxnreg gives a consumer, less what addresses, loop state and the extras take. */
     registers_max = (f.consumers == 3 ? 160 : f.consumers == 2 ? 232 : 255) - 28;
+    registers_max -= spec->values[FORWARD_out_fp32] ? 44 : has_extra ? 20 : 0;
     if (forward_registers(&f) > registers_max)
         return error_fail(
             err, FFA_INVALID, 0,

@@ -15,7 +15,7 @@
  * moves them between warpgroups later. */
 static const struct {
     const char *template_name;
-    const char *settings[3];
+    const char *settings[4]; /* up to the first NULL */
     int32_t registers_max;
     bool calls; /* printf on the way to a trap: ptxas then serialises wgmma, and says so */
 } corners[] = {
@@ -35,6 +35,12 @@ static const struct {
     { "attention_forward", { "head_dim=64", "dtype=fp16", "debug=1" }, 168, true },
     { "attention_forward", { "head_dim=128", "dtype=bf16", "debug=1" }, 168, true },
     { "attention_forward", { "head_dim=128", "dtype=fp16", "debug=1" }, 168, true },
+    /* The widest tiles that the register model lets through. */
+    { "attention_forward", { "head_dim=64", "consumers=2", "tile_n=192" }, 168, false },
+    { "attention_forward", { "head_dim=128", "consumers=1", "tile_n=192" }, 255, false },
+    { "attention_forward", { "head_dim=128", "consumers=2", "tile_n=176" }, 168, false },
+    { "attention_forward", { "head_dim=128", "consumers=3", "tile_n=80" }, 128, false },
+    { "attention_forward", { "consumers=2", "tile_n=160", "softcap=1" }, 168, false },
 };
 enum { CORNERS = sizeof corners / sizeof *corners };
 
@@ -44,7 +50,8 @@ static ffa_compile_request request_of(int corner)
 
     request.template_name = corners[corner].template_name;
     request.settings = corners[corner].settings;
-    request.setting_count = 3;
+    while (request.setting_count < 4 && corners[corner].settings[request.setting_count])
+        request.setting_count++;
     request.flags = FFA_COMPILE_FORCE;
     request.arch = "sm_90a";
     return request;
@@ -69,10 +76,11 @@ START_TEST(corner_is_clean)
 
     ck_assert_msg(ffa_compile(&compiled, context, &request, &err) == FFA_OK, "%s", err.message);
     ck_assert_int_eq(ffa_compiled_info(compiled, &info, NULL), FFA_OK);
-    printf("%s %s %s %s: %d registers, %d spill bytes, %d advisories, %d bytes shared, %.0f ms\n",
-           request.template_name, request.settings[0], request.settings[1], request.settings[2],
-           (int)info.registers, (int)info.spill_bytes, (int)info.advisory_count,
-           (int)info.shared_bytes, (double)info.compile_us / 1e3);
+    printf(
+        "%s %s %s %s %s: %d registers, %d spill bytes, %d advisories, %d bytes shared, %.0f ms\n",
+        request.template_name, request.settings[0], request.settings[1], request.settings[2],
+        request.settings[3] ? request.settings[3] : "", (int)info.registers, (int)info.spill_bytes,
+        (int)info.advisory_count, (int)info.shared_bytes, (double)info.compile_us / 1e3);
     ck_assert_msg(info.registers >= 0 && info.spill_bytes >= 0, "ptxas reported nothing:\n%s",
                   ffa_compiled_log(compiled));
     ck_assert_int_le(info.registers, corners[_i].registers_max);

@@ -106,6 +106,10 @@ static const struct {
       FFA_INVALID,
       "136 registers a thread, with 3 consumers there are 132" },
     { { "consumers=3" }, FFA_INVALID, "with 3 consumers there are" },
+    { { "head_dim=64", "consumers=3", "softcap=1" },
+      FFA_INVALID,
+      "128 registers a thread, with 3 consumers there are 112" },
+    { { "tile_n=176", "stages=1", "debug=1" }, FFA_INVALID, "with 2 consumers there are 184" },
 };
 
 START_TEST(resolve_chooses_and_checks)

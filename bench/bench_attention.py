@@ -163,12 +163,12 @@ def run(opts):
         slices = case["mask"]["slices"]
         masks[case["name"]] = dict(seqlen=case["mask"]["seqlen_q"], area=case["area"], q_ranges=[x[:2] for x in slices], k_ranges=[x[2:4] for x in slices], types=[x[4] for x in slices])
     names, seqlens = opts.masks.split(","), [int(s) for s in opts.seqlens.split(",")]
-    if opts.library:
-        library = Library(opts.library)
+    if opts.lib:
+        library = Library(opts.lib)
         variants = [dict(name="libffa", spec=dict(head_dim=int(d), dtype=dict(bf16=1, fp16=2)[t])) for d in opts.head_dims.split(",") for t in opts.dtypes.split(",")]
     else:
         variants = [v for v in json.load(open(os.path.join(opts.out, "variants.json"))) if re.search(opts.only, v["name"])]
-    for v in [] if opts.library else variants:
+    for v in [] if opts.lib else variants:
         mod, v["fn"] = C.c_void_p(), C.c_void_p()
         ok(cuda.cuModuleLoad(C.byref(mod), os.path.join(opts.out, v["cubin"]).encode()))
         ok(cuda.cuModuleGetFunction(C.byref(v["fn"]), mod, b"attention_forward"))
@@ -246,7 +246,7 @@ def run(opts):
                             line.append(f"causal {flops / timed(lambda: peer(True)) / 1e9:.0f}")
                     for var in [x for x in variants if x["spec"]["head_dim"] == dim and x["spec"]["dtype"] == dtype]:
                         out = torch.full_like(q, float("nan")); lse = torch.full((n, HQ), float("nan"), device="cuda")
-                        launch = launch_library(mask, dim, dtype, q, k, v_, out, lse) if opts.library else launch_variant(var, lo, hi, q, k, v_, out, lse)
+                        launch = launch_library(mask, dim, dtype, q, k, v_, out, lse) if opts.lib else launch_variant(var, lo, hi, q, k, v_, out, lse)
                         error = ""
                         if not opts.no_check:
                             launch(); torch.cuda.synchronize()
@@ -283,7 +283,7 @@ if __name__ == "__main__":
         build(sys.argv[2], sys.argv[3:])
     elif len(sys.argv) > 2 and sys.argv[1] == "run":
         ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-        ap.add_argument("out", nargs="?", default=""); ap.add_argument("--library", default="")
+        ap.add_argument("out", nargs="?", default=""); ap.add_argument("--library", dest="lib", default="")
         ap.add_argument("--head-dims", default="128"); ap.add_argument("--dtypes", default="bf16"); ap.add_argument("--seqlens", default="4096,16384,65536"); ap.add_argument("--masks", default="full,causal")
         ap.add_argument("--heads", default="64:8"); ap.add_argument("--cases", default=os.path.join(HERE, "..", "tests", "data", "masks.json"))
         ap.add_argument("--commit", default="", help="recorded in the results file"); ap.add_argument("--no-check", action="store_true"); ap.add_argument("--no-cuts", action="store_true"); ap.add_argument("--json", default="")

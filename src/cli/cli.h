@@ -161,6 +161,7 @@ int cmd_mask_check(struct cli *cli);
 int cmd_mask_area(struct cli *cli);
 int cmd_compile(struct cli *cli);
 int cmd_run(struct cli *cli);
+int cmd_explain(struct cli *cli);
 int cmd_warm(struct cli *cli);
 int cmd_worker(struct cli *cli);
 int cmd_cache_path(struct cli *cli);

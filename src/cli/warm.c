@@ -102,6 +102,7 @@ static int read_jobs(const struct cli *cli, const struct session *session, const
 static int check_options(struct cli *cli, struct session *session)
 {
     const struct warm_options *options = &session->options;
+    const char *bad;
     int status;
 
     if (options->jsonl && cli->json)
@@ -123,7 +124,9 @@ static int check_options(struct cli *cli, struct session *session)
         status = read_jobs(cli, session, options->jobs, &session->jobs);
     if (status == CLI_PARSE_GO)
         status = cli_find_place(cli, &session->place);
-    if (status == CLI_PARSE_GO && !session->place.path[0])
+    /* Without a store there are still bundles to look into, but nothing to build into. */
+    if (status == CLI_PARSE_GO && !session->place.path[0] && !options->dry_run &&
+        !cli_never_compile(&bad))
         status = cli_fail_text(cli, FFA_CACHE,
                                "there is no store to warm: see 'ffa cache path --explain'");
     return status;
@@ -287,9 +290,10 @@ static int visit_estimate(void *user, const ffa_cache_entry *entry)
 static void estimate(struct session *session)
 {
     struct estimate sum = { 0 };
-    ffa_cache *cache;
+    ffa_cache *cache = NULL;
 
-    if (ffa_cache_open(&cache, session->place.path, FFA_CACHE_READONLY, NULL) == FFA_OK)
+    if (session->place.path[0] &&
+        ffa_cache_open(&cache, session->place.path, FFA_CACHE_READONLY, NULL) == FFA_OK)
         (void)ffa_cache_list(cache, NULL, visit_estimate, &sum, NULL);
     ffa_cache_close(cache);
     session->guess_count = sum.count;
@@ -342,8 +346,9 @@ static void report_kernel(struct session *session, const struct item *item,
 
     progress_clear(&session->progress);
     if (item->state == BUILT && !session->cli->json && !session->options.jsonl) {
-        (void)printf("built    %s  %s  %.0f ms\n", item->key, item->wish->text,
-                     (double)answer->compile_us / 1e3);
+        (void)printf("built    %" PRId64 "/%" PRId64 "  %s  %s  %.0f ms\n",
+                     session->item_count - session->counts[WAITING], session->item_count, item->key,
+                     item->wish->text, (double)answer->compile_us / 1e3);
         (void)fflush(stdout);
     }
     if (item->state == FAILED)
@@ -544,7 +549,8 @@ static void print_result(const struct session *session, double seconds)
                  session->counts[HIT], session->counts[BUILT], session->counts[FAILED]);
     if (session->counts[WAITING])
         (void)printf("left     %" PRId64 "\n", session->counts[WAITING]);
-    (void)printf("seconds  %.2f\nstore    %s\n", seconds, session->place.path);
+    (void)printf("seconds  %.2f\nstore    %s\n", seconds,
+                 session->place.path[0] ? session->place.path : "none");
 }
 
 /* Of the first kernel that did not compile: the command that shows all of its log. */
@@ -759,6 +765,7 @@ int cmd_warm(struct cli *cli)
           "say what would be built, and about how long it would take", 0, 0 },
         { "resume", CLI_FLAG, &options->resume, NULL,
           "go on with an interrupted set; it does so anyway: what is stored is a hit", 0, 0 },
+        CLI_BUNDLE_OPTION(cli),
         { "jsonl", CLI_FLAG, &options->jsonl, NULL, "print one JSON object an event", 0, 0 },
     };
     int status = cli_parse(cli, rows, CLI_COUNT(rows), 0, 1);

@@ -23,7 +23,7 @@ if grep -q __asan_init "$FFA"; then how='(memory|crash)'; fi
 grep -cE "\"reason\": \"$how\"" memory.json
 grep -cE 'failed: .*(out of memory: a worker may take 64 MiB|its worker ended)' memory.err
 
-# A compiler that takes its time, to be interrupted.
+# A compiler that takes its time, to be interrupted: long enough for a machine that is busy.
 export FAKE_NVRTC_LOG="$WORK/compiles"
 first() { # the process of the Nth compile
     for _ in $(seq 200); do
@@ -35,17 +35,17 @@ first() { # the process of the Nth compile
 }
 
 echo "# a worker killed from outside: a fresh one takes over"
-FAKE_NVRTC_MS=400 "$FFA" warm "$set" --jobs 1 --nvrtc "$SLOW_NVRTC" --store killed > killed.out 2> killed.err &
+FAKE_NVRTC_MS=1500 "$FFA" warm "$set" --shard 0/2 --jobs 1 --nvrtc "$SLOW_NVRTC" --store killed > killed.out 2> killed.err &
 kill -KILL "$(first 1)"
 wait $! || echo "exit $?"
 cat killed.err
 sed -n 's/^\(hit\|built\|failed\) /&/p' killed.out | grep -v sm_90a
-t warm "$set" --jobs 1 --nvrtc "$SLOW_NVRTC" --store killed --resume
+t warm "$set" --shard 0/2 --jobs 1 --nvrtc "$SLOW_NVRTC" --store killed --resume
 
 echo "# interrupted: what was built is kept"
 rm -f compiles
 # A shell's '&' ignores SIGINT, and what is ignored stays so.
-FAKE_NVRTC_MS=400 env --default-signal=INT "$FFA" warm "$set" --jobs 1 --nvrtc "$SLOW_NVRTC" --store interrupted --json > interrupted.json 2> interrupted.err &
+FAKE_NVRTC_MS=1200 env --default-signal=INT "$FFA" warm "$set" --shard 0/2 --jobs 1 --nvrtc "$SLOW_NVRTC" --store interrupted --json > interrupted.json 2> interrupted.err &
 second=$(first 2)
 kill -INT $!
 wait $! || echo "exit $?"
@@ -56,7 +56,7 @@ grep -E '"(end|hit|built|failed|not_tried)"' interrupted.json
 "$FFA" cache ls --store interrupted --json | grep -c '"key"'
 
 echo "# the session's own time-out"
-FAKE_NVRTC_MS=400 t warm "$set" --jobs 1 --nvrtc "$SLOW_NVRTC" --store late --deadline 0.2 --jsonl
+FAKE_NVRTC_MS=4000 t warm "$set" --jobs 1 --nvrtc "$SLOW_NVRTC" --store late --deadline 0.2 --jsonl
 
 echo "# the session killed: its worker goes, too"
 rm -f compiles

@@ -143,6 +143,22 @@ static ffa_status options_check(const ffa_forward_args *args, const ffa_kernels 
     return FFA_OK;
 }
 
+/* What kernels are given are products of these, as floats. */
+static ffa_status scale_check(const ffa_forward_args *args, ffa_error *err)
+{
+    const double scale = (double)args->softmax_scale, cap = (double)args->softcap;
+
+    if (isinf((float)(LOG2_E * scale)))
+        return error_fail(err, FFA_INVALID, 0, "softmax_scale is %g: beyond a float in log2 units",
+                          scale);
+    if (cap > 0 && (isinf((float)(2.0 * LOG2_E * scale / cap)) || isinf((float)(LOG2_E * cap))))
+        return error_fail(err, FFA_INVALID, 0,
+                          "softcap is %g with a softmax_scale of %g: their quotient or the cap in "
+                          "log2 units is beyond a float",
+                          cap, scale);
+    return FFA_OK;
+}
+
 /* Import, resolve defaults, check: `args` is complete afterwards. */
 static ffa_status args_import(ffa_forward_args *args, const ffa_kernels *kernels,
                               const ffa_plan *plan, const ffa_forward_args *from, ffa_error *err)
@@ -187,6 +203,7 @@ static ffa_status args_import(ffa_forward_args *args, const ffa_kernels *kernels
     FFA_TRY(options_check(args, kernels, err));
     if (args->softmax_scale == 0.0f)
         args->softmax_scale = (float)(1.0 / sqrt((double)kernels->head_dim));
+    FFA_TRY(scale_check(args, err));
     rc = tensors_check(args, kernels, &plan->tiles.shape, err);
 out:
     return rc;

@@ -23,6 +23,7 @@ struct gpu_device {
     char arch[16];
     tensor_map_encode_fn tensor_map_encode;
     cudaEvent_t begin, end; /* NULL until the stopwatch is used */
+    bool is_timing;         /* between a begin and its end */
 };
 
 /* `doing` completes "cannot ...". */

@@ -97,6 +97,7 @@ ffa_status gpu_time_begin(struct gpu_device *device, ffa_stream stream, ffa_erro
     if (!device->end)
         FFA_TRY(gpu_status(cudaEventCreate(&device->end), "create an event", err));
     FFA_TRY(gpu_status(cudaEventRecord(device->begin, stream), "record an event", err));
+    device->is_timing = true;
 out:
     gpu_leave(device, previous);
     return rc;
@@ -108,8 +109,9 @@ ffa_status gpu_time_end(struct gpu_device *device, ffa_stream stream, float *ms,
     ffa_status rc;
 
     *ms = 0.0f;
-    if (!device->begin || !device->end)
+    if (!device->is_timing)
         return error_fail(err, FFA_INVALID, 0, "the stopwatch was not started");
+    device->is_timing = false;
     FFA_TRY(gpu_enter(device, &previous, err));
     FFA_TRY(gpu_status(cudaEventRecord(device->end, stream), "record an event", err));
     FFA_TRY(gpu_status(cudaEventSynchronize(device->end), "wait for an event", err));

@@ -213,6 +213,7 @@ static const struct {
     { "kernels for softcap without it", FFA_SPEC_SOFTCAP, 0, 0, false, "made for" },
     { "negative softcap", FFA_SPEC_SOFTCAP, -1, 0, false, "softcap is -1" },
     { "softcap is no number", FFA_SPEC_SOFTCAP, NAN, 0, false, "softcap is" },
+    { "softcap too small for the scale", FFA_SPEC_SOFTCAP, 1e-42f, 0, false, "beyond a float" },
     { "too many sinks", 0, 0, 9, true, "sink_count is 9, not in [0, 8]" },
     { "sinks without a count", 0, 0, 0, true, "sink is given with a sink_count of 0" },
     { "a count without sinks", 0, 0, 2, false, "sink is NULL with a sink_count of 2" },

@@ -1,4 +1,6 @@
 # shellcheck shell=sh
+t warm --help
+t explain --help
 t warm
 t warm --preset nonsense
 t warm --preset training set.json

@@ -42,6 +42,14 @@ cat killed.err
 sed -n 's/^\(hit\|built\|failed\) /&/p' killed.out | grep -v sm_90a
 t warm "$set" --shard 0/2 --jobs 1 --nvrtc "$SLOW_NVRTC" --store killed --resume
 
+echo "# a worker that crashes"
+rm -f compiles
+FAKE_NVRTC_MS=1500 "$FFA" warm "$set" --shard 0/4 --jobs 1 --nvrtc "$SLOW_NVRTC" --store crashed --json > crashed.json 2> crashed.err &
+kill -ABRT "$(first 1)"
+wait $! || echo "exit $?"
+schema crashed.json
+cat crashed.err
+
 echo "# interrupted: what was built is kept"
 rm -f compiles
 # A shell's '&' ignores SIGINT, and what is ignored stays so.

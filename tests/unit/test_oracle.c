@@ -150,9 +150,8 @@ START_TEST(halves_are_read_by_their_definition)
         uint16_t zero = 0, value = halves[i].bits, out = 0;
         float lse;
         ffa_forward_args args = FFA_FORWARD_ARGS_INIT;
-        const struct oracle_case test = {
-            { 1, 1 }, &full, 1, 1, halves[i].dtype, 1, &args, NULL, 0, 0
-        };
+        const struct oracle_case test = { { 1, 1 }, &full, 1,    1, halves[i].dtype,
+                                          1,        &args, NULL, 0, 0 };
         struct oracle_result want;
 
         args.heads_q = args.heads_kv = 1;
@@ -245,7 +244,9 @@ static void damage(struct attention_case *test, enum damage damage, int64_t row,
     const ffa_tensor *out = &test->args.out, *lse = &test->args.lse;
     const ffa_dtype dtype = test->shape.dtype;
     const struct oracle_tolerance tolerance = oracle_tolerance_of(dtype);
-    struct oracle_case poison = { { ROWS, KEYS }, &list, 1, DIM, dtype, 1, &test->args, NULL, 0, 0 };
+    struct oracle_case poison = {
+        { ROWS, KEYS }, &list, 1, DIM, dtype, 1, &test->args, NULL, 0, 0
+    };
     struct attention_case kept;
 
     switch (damage) {

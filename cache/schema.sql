@@ -6,7 +6,7 @@ CREATE TABLE meta (
     name  TEXT PRIMARY KEY NOT NULL,
     value TEXT NOT NULL
 ) STRICT;
--- 'created_s'; in a bundle 'manifest' and its SHA-256, 'manifest_sha256', too.
+-- 'created_s', sums of contexts' counters 'count_...'; in a bundle 'manifest' and its SHA-256, 'manifest_sha256', too.
 
 -- Cubins, one row for each distinct content.
 CREATE TABLE blob (

@@ -50,6 +50,29 @@ typedef struct ffa_cache_stats {
 
 FFA_API ffa_status ffa_cache_stats_get(ffa_cache *cache, ffa_cache_stats *stats, ffa_error *err);
 
+/* What all contexts that could write the store counted, each added when it closed, as far as nobody
+ * was in the way; as in ffa_context_stats. A bundle has none. */
+typedef struct ffa_cache_counters {
+    uint32_t struct_size;
+    uint32_t pad_;
+    uint64_t sessions; /* contexts that looked kernels up */
+    uint64_t hits_table;
+    uint64_t hits_store;
+    uint64_t hits_bundle;
+    uint64_t misses;
+    uint64_t compiles;
+    uint64_t compile_fails;
+    uint64_t compile_us; /* spent compiling */
+    uint64_t saved_us;   /* what the kernels of hits_store and hits_bundle took to compile */
+} ffa_cache_counters;
+#define FFA_CACHE_COUNTERS_INIT                                                                    \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_cache_counters)                                        \
+    }
+
+FFA_API ffa_status ffa_cache_counters_get(ffa_cache *cache, ffa_cache_counters *counters,
+                                          ffa_error *err);
+
 /* One entry; texts live as long as the callback. */
 typedef struct ffa_cache_entry {
     const char *key;       /* 32 hexadecimal digits */

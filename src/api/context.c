@@ -147,6 +147,22 @@ out:
     return rc;
 }
 
+static void leave_counts(ffa_context *context)
+{
+    struct context_stats *stats = &context->stats;
+
+    if (context->cache.store)
+        store_count(context->cache.store,
+                    &(ffa_cache_counters){ .hits_table = atomic_load(&stats->hits_table),
+                                           .hits_store = atomic_load(&stats->hits_store),
+                                           .hits_bundle = atomic_load(&stats->hits_bundle),
+                                           .misses = atomic_load(&stats->misses),
+                                           .compiles = atomic_load(&stats->compiles),
+                                           .compile_fails = atomic_load(&stats->compile_fails),
+                                           .compile_us = atomic_load(&stats->compile_us),
+                                           .saved_us = atomic_load(&stats->saved_us) });
+}
+
 /* What ffa_attention kept. */
 static void drop_kept(ffa_context *context)
 {
@@ -168,6 +184,7 @@ void ffa_close(ffa_context *context)
     gpu_device_close(context->gpu);
     flight_close(context->cache.flight);
     cache_close_bundles(&context->cache);
+    leave_counts(context);
     store_close(context->cache.store);
     table_destroy(context->cache.table);
     jit_destroy(context->jit);

@@ -18,6 +18,7 @@ struct gpu_device; /* gpu/gpu.h */
 struct context_stats {
     atomic_uint_fast64_t hits_table, hits_store, hits_bundle, misses, compiles, compile_fails,
         compile_us, forward_calls;
+    atomic_uint_fast64_t saved_us; /* kernels from files took so long to compile */
 };
 
 /* What ffa_attention keeps, one node a spec. */

@@ -28,6 +28,7 @@ static void count(atomic_uint_fast64_t *counter, uint64_t by)
 static void count_hit(ffa_context *context, const struct jit_kernel *kernel, ffa_layer layer)
 {
     count(layer == FFA_LAYER_BUNDLE ? &context->stats.hits_bundle : &context->stats.hits_store, 1);
+    count(&context->stats.saved_us, (uint64_t)kernel->info.compile_us);
     log_line(&context->log, FFA_LOG_DEBUG, "resolve",
              "event=%s_hit key=%s template=%s toolchain=\"%s\"", ffa_layer_text(layer),
              kernel->info.key, kernel->info.template_name, kernel->info.toolchain);

@@ -8,6 +8,7 @@
 
 #include "base/base.h"
 #include "jit/jit.h"
+#include <ffa/cache.h>
 
 struct store;
 
@@ -52,5 +53,7 @@ ffa_status store_find(struct store *store, const struct store_query *query, stru
                       ffa_error *err);
 /* Best effort: trouble is counted, and warned of once. */
 void store_put(struct store *store, const struct jit_kernel *kernel);
+/* Add to the store's sums when a context closes. Best effort, in silence; nothing for none. */
+void store_count(struct store *store, const ffa_cache_counters *add);
 
 #endif

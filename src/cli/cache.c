@@ -112,7 +112,24 @@ int cmd_cache_show(struct cli *cli)
 
 /* ---- the whole store ---- */
 
-static int print_stats(const struct cli *cli, const ffa_cache_stats *stats)
+static void add_counters(json_t *object, const ffa_cache_counters *counters)
+{
+    json_t *hits = json_object();
+
+    cli_set_int(hits, "table", (int64_t)counters->hits_table);
+    cli_set_int(hits, "store", (int64_t)counters->hits_store);
+    cli_set_int(hits, "bundle", (int64_t)counters->hits_bundle);
+    cli_set_int(object, "sessions", (int64_t)counters->sessions);
+    (void)json_object_set_new(object, "hits", hits);
+    cli_set_int(object, "misses", (int64_t)counters->misses);
+    cli_set_int(object, "compiles", (int64_t)counters->compiles);
+    cli_set_int(object, "failures", (int64_t)counters->compile_fails);
+    cli_set_real(object, "ms_spent", (double)counters->compile_us / 1e3);
+    cli_set_real(object, "ms_saved", (double)counters->saved_us / 1e3);
+}
+
+static int print_stats(const struct cli *cli, const ffa_cache_stats *stats,
+                       const ffa_cache_counters *counters)
 {
     if (cli->json) {
         json_t *object = json_object();
@@ -126,6 +143,8 @@ static int print_stats(const struct cli *cli, const ffa_cache_stats *stats)
         cli_set_real(object, "compile_ms", (double)stats->compile_us / 1e3);
         cli_set_int(object, "oldest", stats->oldest_s);
         cli_set_int(object, "newest", stats->newest_s);
+        cli_set_int(object, "bytes", stats->file_bytes - stats->free_bytes);
+        add_counters(object, counters);
         return cli_print_json(cli, object, CLI_DONE);
     }
     (void)printf("schema       %d\nkernels      %" PRId64 "\nblobs        %" PRId64 "\n",
@@ -133,11 +152,20 @@ static int print_stats(const struct cli *cli, const ffa_cache_stats *stats)
     (void)printf("blob bytes   %" PRId64 "\nfile bytes   %" PRId64 "\nfree bytes   %" PRId64 "\n",
                  stats->blob_bytes, stats->file_bytes, stats->free_bytes);
     (void)printf("compile ms   %.1f\n", (double)stats->compile_us / 1e3);
+    (void)printf("sessions     %" PRIu64 "\nhits         %" PRIu64 " table, %" PRIu64
+                 " store, %" PRIu64 " bundle\nmisses       %" PRIu64 "\n",
+                 counters->sessions, counters->hits_table, counters->hits_store,
+                 counters->hits_bundle, counters->misses);
+    (void)printf("compiles     %" PRIu64 ", %" PRIu64
+                 " failed\nms spent     %.1f\nms saved     %.1f\n",
+                 counters->compiles, counters->compile_fails, (double)counters->compile_us / 1e3,
+                 (double)counters->saved_us / 1e3);
     return CLI_DONE;
 }
 
 int cmd_cache_stats(struct cli *cli)
 {
+    ffa_cache_counters counters = FFA_CACHE_COUNTERS_INIT;
     ffa_cache_stats stats = FFA_CACHE_STATS_INIT;
     ffa_error err = { FFA_OK, 0, "" };
     ffa_cache *cache = NULL;
@@ -147,8 +175,11 @@ int cmd_cache_stats(struct cli *cli)
         status = entries_open_store(cli, &cache, FFA_CACHE_READONLY);
     if (status != CLI_PARSE_GO)
         return status;
-    status = cache && ffa_cache_stats_get(cache, &stats, &err) != FFA_OK ? cli_fail(cli, &err)
-                                                                         : print_stats(cli, &stats);
+    if (cache && (ffa_cache_stats_get(cache, &stats, &err) != FFA_OK ||
+                  ffa_cache_counters_get(cache, &counters, &err) != FFA_OK))
+        status = cli_fail(cli, &err);
+    else
+        status = print_stats(cli, &stats, &counters);
     ffa_cache_close(cache);
     return status;
 }

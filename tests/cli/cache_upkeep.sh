@@ -4,6 +4,12 @@ for dtype in bf16 fp16; do
     "$FFA" compile attention_forward head_dim=64 dtype=$dtype --arch sm_90a > /dev/null
 done
 
+# What the processes of this store counted, each when it ended.
+"$FFA" compile attention_forward head_dim=64 --arch sm_90a > /dev/null
+FFA_JIT=never "$FFA" compile attention_forward head_dim=128 --arch sm_90a 2> /dev/null || echo "exit $?"
+t cache stats --json
+"$SCHEMA_CHECK" "$SOURCE/tests/schema/cache_stats.json" < .out && echo "as the schema says"
+
 # A proof by building it again: nothing here depends on paths or times.
 t cache verify --rebuild 100%
 t cache verify --rebuild 1 --seed 3 --json

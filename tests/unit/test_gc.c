@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ffa_cache_gc: what goes, in which order, and that a dry run says it exactly.
+ * ffa_cache_gc: what goes, in which order, and that a dry run says it exactly. And the counters.
  */
 #include "cache/store.h"
 #include "jit/digest.h"
@@ -198,6 +198,36 @@ START_TEST(misuse_is_refused)
 }
 END_TEST
 
+START_TEST(counts_add_up)
+{
+    const ffa_cache_counters some = { .hits_table = 5, .hits_store = 2, .saved_us = 1000000 };
+    const ffa_cache_counters idle = { .hits_table = 7 };
+    struct store_opts opts = { .path = path };
+    ffa_cache_counters got = FFA_CACHE_COUNTERS_INIT;
+    ffa_cache *cache;
+    struct store *store;
+
+    for (int round = 0; round < 3; round++) {
+        opts.mode = round == 2 ? STORE_READONLY : STORE_READWRITE;
+        ck_assert_int_eq(store_open(&store, &opts, NULL), FFA_OK);
+        store_count(store, &some);
+        store_count(store, &idle); /* looked nothing up */
+        ck_assert_uint_eq(store_error_count(store), 0);
+        store_close(store);
+    }
+    cache = open_cache(FFA_CACHE_READONLY);
+    ck_assert_int_eq(ffa_cache_counters_get(cache, &got, NULL), FFA_OK);
+    ck_assert_uint_eq(got.sessions, 2);
+    ck_assert_uint_eq(got.hits_table, 10);
+    ck_assert_uint_eq(got.hits_store, 4);
+    ck_assert_uint_eq(got.saved_us, 2000000);
+    ck_assert_uint_eq(got.misses, 0);
+    ck_assert_int_eq(ffa_cache_counters_get(cache, NULL, NULL), FFA_INVALID);
+    ck_assert_int_eq(ffa_cache_counters_get(NULL, &got, NULL), FFA_INVALID);
+    ffa_cache_close(cache);
+}
+END_TEST
+
 static const enum fault_kind fault_kinds[] = { FAULT_ALLOC, FAULT_SQLITE };
 
 START_TEST(every_failure_is_clean)
@@ -244,6 +274,7 @@ int main(void)
     tcase_add_loop_test(tc, gc_takes_the_longest_unused, 0,
                         (int)(sizeof gc_cases / sizeof *gc_cases));
     tcase_add_test(tc, what_stops_is_not_shown_more);
+    tcase_add_test(tc, counts_add_up);
     tcase_add_loop_test(tc, misuse_is_refused, 0, (int)(sizeof bad_cases / sizeof *bad_cases));
     tcase_add_loop_test(tc, every_failure_is_clean, 0,
                         (int)(sizeof fault_kinds / sizeof *fault_kinds));

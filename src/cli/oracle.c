@@ -1,88 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/oracle.h"
 
+#include "cli/oracle_elements.h"
+
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum {
-    GROUP = 8, /* samples of one head that share the conversion of keys and values */
-    THREADS_MAX = 16
+    GROUP = 8 /* samples of one head that share the conversion of keys and values */
 };
-
-/* ---- elements ---- */
-
-static double read_bf16(uint16_t half)
-{
-    const uint32_t bits = (uint32_t)half << 16;
-    float value;
-
-    memcpy(&value, &bits, sizeof value);
-    return (double)value;
-}
-
-static double read_fp16(uint16_t half)
-{
-    const int exponent = half >> 10 & 31, mantissa = half & 1023;
-    double size;
-
-    if (exponent == 31) {
-        size = mantissa ? NAN : INFINITY;
-    } else if (exponent == 0) {
-        size = mantissa * 0x1p-24;
-    } else {
-        const uint64_t bits = (uint64_t)(exponent - 15 + 1023) << 52 | (uint64_t)mantissa << 42;
-
-        memcpy(&size, &bits, sizeof size);
-    }
-    return half & 0x8000 ? -size : size;
-}
-
-static double read_one(ffa_dtype dtype, const void *data, int64_t at)
-{
-    switch (dtype) {
-    case FFA_BF16:
-        return read_bf16(((const uint16_t *)data)[at]);
-    case FFA_FP16:
-        return read_fp16(((const uint16_t *)data)[at]);
-    case FFA_FP32:
-        return (double)((const float *)data)[at];
-    case FFA_FP64:
-        return ((const double *)data)[at];
-    }
-    return NAN;
-}
-
-/* A stride of 0 is contiguous (attention.h). */
-static int64_t offset_of(const ffa_tensor *tensor, int64_t heads, int64_t dim, int64_t token,
-                         int64_t head)
-{
-    const int64_t head_stride = tensor->head_stride ? tensor->head_stride : dim;
-    const int64_t token_stride = tensor->token_stride ? tensor->token_stride : heads * dim;
-
-    return token * token_stride + head * head_stride;
-}
 
 /* One row of one head as doubles. */
 static void read_row(const struct oracle_case *test, const ffa_tensor *tensor, int64_t heads,
                      int64_t token, int64_t head, double *to)
 {
-    const int64_t at = offset_of(tensor, heads, test->head_dim, token, head);
+    const int64_t at = oracle_offset(tensor, heads, test->head_dim, token, head);
 
     for (int32_t c = 0; c < test->head_dim; c++)
-        to[c] = read_one(test->dtype, tensor->data, at + c);
-}
-
-/* The library's scale is a float, the default, too. */
-static double scale_of(const struct oracle_case *test)
-{
-    const float scale = test->args->softmax_scale;
-
-    return (double)(scale != 0.0f ? scale : (float)(1.0 / sqrt((double)test->head_dim)));
+        to[c] = oracle_read(test->dtype, tensor->data, at + c);
 }
 
 /* ---- samples by number ---- */
@@ -155,19 +94,6 @@ static void mark_cells(const struct oracle_case *test, const struct item *item, 
     }
 }
 
-static double dot(const double *a, const double *b, int32_t count)
-{
-    double sums[4] = { 0, 0, 0, 0 };
-    int32_t i = 0;
-
-    for (; i + 4 <= count; i += 4)
-        for (int32_t l = 0; l < 4; l++)
-            sums[l] += a[i + l] * b[i + l];
-    for (; i < count; i++)
-        sums[0] += a[i] * b[i];
-    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
-}
-
 static bool any_attends(const struct worker *worker, int32_t members, int64_t key)
 {
     const int64_t keys = worker->work->test->shape.seqlen_k;
@@ -182,7 +108,7 @@ static void score_group(struct worker *worker, int32_t members, int32_t kv_head)
 {
     const struct oracle_case *test = worker->work->test;
     const int64_t keys = test->shape.seqlen_k;
-    const double scale = scale_of(test);
+    const double scale = oracle_scale(test);
 
     const double cap = (double)test->args->softcap;
 
@@ -195,8 +121,8 @@ static void score_group(struct worker *worker, int32_t members, int32_t kv_head)
 
             if (!worker->attended[g * keys + k])
                 continue;
-            score =
-                scale * dot(worker->q + (int64_t)g * test->head_dim, worker->row, test->head_dim);
+            score = scale * oracle_dot(worker->q + (int64_t)g * test->head_dim, worker->row,
+                                       test->head_dim);
             worker->scores[g * keys + k] = cap > 0 ? cap * tanh(score / cap) : score;
         }
     }
@@ -308,21 +234,12 @@ static bool prepare(struct worker *workers, int32_t count, struct work *work)
     return true;
 }
 
-static int32_t threads_of(const struct oracle_case *test)
-{
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-
-    if (test->threads > 0)
-        return test->threads < THREADS_MAX ? test->threads : THREADS_MAX;
-    return cores < 1 ? 1 : cores < THREADS_MAX ? (int32_t)cores : THREADS_MAX;
-}
-
 ffa_status oracle_forward(struct oracle_result *out, const struct oracle_case *test, ffa_error *err)
 {
-    struct worker workers[THREADS_MAX] = { 0 };
+    struct worker workers[ORACLE_THREADS_MAX] = { 0 };
     struct oracle_result result = { .count = count_of(test) };
     struct work work = { .test = test, .result = &result, .count = result.count };
-    const int32_t threads = threads_of(test);
+    const int32_t threads = oracle_threads(test);
     ffa_status rc = FFA_NOMEM;
 
     *out = (struct oracle_result){ 0 };
@@ -364,58 +281,18 @@ void oracle_result_finish(struct oracle_result *result)
 
 /* ---- poison ---- */
 
-/* NaNs that no computation gives: quiet, with a payload. */
-static const uint64_t poison_bits[] = {
-    [FFA_BF16] = 0x7fdb,
-    [FFA_FP16] = 0x7edb,
-    [FFA_FP32] = 0x7fdbdbdb,
-    [FFA_FP64] = 0x7ffbdbdbdbdbdbdb,
-};
-
-static size_t bytes_of(ffa_dtype dtype)
-{
-    return dtype == FFA_FP64 ? 8 : dtype == FFA_FP32 ? 4 : 2;
-}
-
-static ffa_dtype out_dtype(const struct oracle_case *test)
-{
-    return test->out_dtype ? test->out_dtype : test->dtype;
-}
-
-static void poison_one(ffa_dtype dtype, void *data, int64_t at)
-{
-    const uint64_t bits = poison_bits[dtype];
-    const uint32_t bits32 = (uint32_t)bits;
-    const uint16_t bits16 = (uint16_t)bits;
-    const size_t bytes = bytes_of(dtype);
-    const void *from = bytes == 8   ? (const void *)&bits
-                       : bytes == 4 ? (const void *)&bits32
-                                    : (const void *)&bits16;
-
-    memcpy((char *)data + (size_t)at * bytes, from, bytes);
-}
-
-static bool is_poison(ffa_dtype dtype, const void *data, int64_t at)
-{
-    uint64_t poison = 0, found = 0;
-
-    poison_one(dtype, &poison, 0);
-    memcpy(&found, (const char *)data + (size_t)at * bytes_of(dtype), bytes_of(dtype));
-    return found == poison;
-}
-
 void oracle_poison(const struct oracle_case *test)
 {
     const ffa_forward_args *args = test->args;
 
     for (int64_t row = 0; row < test->shape.seqlen_q; row++)
         for (int32_t head = 0; head < args->heads_q; head++) {
-            const int64_t at = offset_of(&args->out, args->heads_q, test->head_dim, row, head);
+            const int64_t at = oracle_offset(&args->out, args->heads_q, test->head_dim, row, head);
 
             for (int32_t c = 0; c < test->head_dim; c++)
-                poison_one(out_dtype(test), args->out.data, at + c);
-            poison_one(FFA_FP32, args->lse.data,
-                       offset_of(&args->lse, args->heads_q, 1, row, head));
+                oracle_poison_one(oracle_out_dtype(test), args->out.data, at + c);
+            oracle_poison_one(FFA_FP32, args->lse.data,
+                              oracle_offset(&args->lse, args->heads_q, 1, row, head));
         }
 }
 
@@ -449,7 +326,7 @@ static double row_floor_of(const struct oracle_result *want, int32_t dim)
 
     for (int64_t i = 0; i < want->count; i++) {
         const double *row = want->out + i * dim;
-        const double square = dot(row, row, dim);
+        const double square = oracle_dot(row, row, dim);
 
         if (want->lse[i] != -INFINITY && isfinite(square)) {
             sum += square;
@@ -475,13 +352,14 @@ static void compare_row(struct oracle_report *report, const struct oracle_case *
                         const struct item *item, const double *want, double *error, double *size)
 {
     const ffa_tensor *out = &test->args->out;
-    const int64_t at = offset_of(out, test->args->heads_q, test->head_dim, item->row, item->head);
+    const int64_t at =
+        oracle_offset(out, test->args->heads_q, test->head_dim, item->row, item->head);
 
     *error = *size = 0;
     for (int32_t c = 0; c < test->head_dim; c++) {
-        const double got = read_one(out_dtype(test), out->data, at + c);
+        const double got = oracle_read(oracle_out_dtype(test), out->data, at + c);
 
-        if (is_poison(out_dtype(test), out->data, at + c)) {
+        if (oracle_is_poison(oracle_out_dtype(test), out->data, at + c)) {
             report->unwritten_count++;
             blame(report, item, "an element that was never written", NAN, 0);
         } else if (isfinite(want[c]) && !isfinite(got)) {
@@ -502,11 +380,11 @@ static void compare_lse(struct oracle_report *report, const struct oracle_case *
                         const struct oracle_tolerance *tolerance)
 {
     const ffa_tensor *lse = &test->args->lse;
-    const int64_t at = offset_of(lse, test->args->heads_q, 1, item->row, item->head);
-    const double got = read_one(FFA_FP32, lse->data, at);
+    const int64_t at = oracle_offset(lse, test->args->heads_q, 1, item->row, item->head);
+    const double got = oracle_read(FFA_FP32, lse->data, at);
     double error;
 
-    if (is_poison(FFA_FP32, lse->data, at)) {
+    if (oracle_is_poison(FFA_FP32, lse->data, at)) {
         report->unwritten_count++;
         blame(report, item, "a log-sum-exp that was never written", NAN, 0);
         return;
@@ -611,34 +489,37 @@ static int compare_samples(const void *a, const void *b)
     return (x->row > y->row) - (x->row < y->row);
 }
 
-/* Rows where something changes fill at most three quarters of rows->at. */
-static void special_rows(const struct oracle_case *test, int64_t tile_m, struct rows *rows,
+/* Rows (keys: of that side) where something changes fill at most three quarters of rows->at. */
+static void special_rows(const struct oracle_case *test, bool keys, int64_t tile, struct rows *rows,
                          uint64_t *state)
 {
-    const int64_t limit = test->shape.seqlen_q, all = rows->capacity;
+    const int64_t limit = keys ? test->shape.seqlen_k : test->shape.seqlen_q, all = rows->capacity;
     int64_t seen = 0;
 
     rows->capacity = all / 2;
     for (int32_t l = 0; l < test->list_count; l++)
         for (int64_t s = 0; s < test->lists[l].count; s++) {
-            add_rows(rows, &seen, test->lists[l].slices[s].q_begin, limit, state);
-            add_rows(rows, &seen, test->lists[l].slices[s].q_end, limit, state);
+            const ffa_slice *slice = &test->lists[l].slices[s];
+
+            add_rows(rows, &seen, keys ? slice->k_begin : slice->q_begin, limit, state);
+            add_rows(rows, &seen, keys ? slice->k_end : slice->q_end, limit, state);
         }
     rows->capacity = rows->count + all / 4;
     seen = 0;
     for (int64_t i = 0; i < all / 12; i++)
-        add_rows(rows, &seen, (int64_t)(draw(state) % (uint64_t)(limit / tile_m + 1)) * tile_m,
-                 limit, state);
+        add_rows(rows, &seen, (int64_t)(draw(state) % (uint64_t)(limit / tile + 1)) * tile, limit,
+                 state);
     rows->capacity = all;
 }
 
-int64_t oracle_samples(const struct oracle_case *test, int64_t tile_m, uint64_t seed, int64_t count,
-                       struct oracle_sample **samples)
+static int64_t sample(const struct oracle_case *test, bool keys, int64_t tile, uint64_t seed,
+                      int64_t count, struct oracle_sample **samples)
 {
-    const int32_t heads_q = test->args->heads_q;
+    const int32_t head_count = keys ? test->args->heads_kv : test->args->heads_q;
+    const int64_t limit = keys ? test->shape.seqlen_k : test->shape.seqlen_q;
     uint64_t state = seed;
-    const int32_t heads[] = { 0, heads_q - 1, (int32_t)(draw(&state) % (uint64_t)heads_q),
-                              (int32_t)(draw(&state) % (uint64_t)heads_q) };
+    const int32_t heads[] = { 0, head_count - 1, (int32_t)(draw(&state) % (uint64_t)head_count),
+                              (int32_t)(draw(&state) % (uint64_t)head_count) };
     struct rows rows = { .capacity = count };
     int64_t kept = 0;
 
@@ -648,11 +529,11 @@ int64_t oracle_samples(const struct oracle_case *test, int64_t tile_m, uint64_t 
     if (!rows.at || !*samples)
         goto out;
 
-    special_rows(test, tile_m, &rows, &state);
+    special_rows(test, keys, tile, &rows, &state);
     while (rows.count < count)
-        rows.at[rows.count++] = (int64_t)(draw(&state) % (uint64_t)test->shape.seqlen_q);
+        rows.at[rows.count++] = (int64_t)(draw(&state) % (uint64_t)limit);
     rows.at[count - 1] = 0;
-    rows.at[count / 2] = test->shape.seqlen_q - 1;
+    rows.at[count / 2] = limit - 1;
     for (int64_t i = 0; i < count; i++)
         (*samples)[i] = (struct oracle_sample){ rows.at[i], heads[i % 4], 0 };
 
@@ -667,4 +548,16 @@ out:
         *samples = NULL;
     }
     return kept;
+}
+
+int64_t oracle_samples(const struct oracle_case *test, int64_t tile_m, uint64_t seed, int64_t count,
+                       struct oracle_sample **samples)
+{
+    return sample(test, false, tile_m, seed, count, samples);
+}
+
+int64_t oracle_key_samples(const struct oracle_case *test, int64_t tile_n, uint64_t seed,
+                           int64_t count, struct oracle_sample **samples)
+{
+    return sample(test, true, tile_n, seed, count, samples);
 }

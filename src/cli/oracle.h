@@ -99,5 +99,8 @@ void oracle_poison(const struct oracle_case *test);
  */
 int64_t oracle_samples(const struct oracle_case *test, int64_t tile_m, uint64_t seed, int64_t count,
                        struct oracle_sample **samples);
+/* The same of keys and kv heads, for gradients: `row` is a key, tile_n its tile. */
+int64_t oracle_key_samples(const struct oracle_case *test, int64_t tile_n, uint64_t seed,
+                           int64_t count, struct oracle_sample **samples);
 
 #endif

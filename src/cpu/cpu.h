@@ -6,7 +6,7 @@
 #define FFA_CPU_CPU_H
 
 #include "base/base.h"
-#include "tile/tile.h"
+#include "tile/backward.h"
 #include <ffa/attention.h>
 
 /* args: checked, strides and scale resolved (none 0). */
@@ -22,5 +22,22 @@ struct cpu_forward {
 };
 
 ffa_status cpu_forward(const struct cpu_forward *call, ffa_error *err);
+
+/* args: as of the forward pass, whose out and lse it holds; checked, strides and scale resolved, as
+ * are those of dout and the gradients. Rows and keys without attended cells get zeros. */
+struct cpu_backward {
+    const struct backward_plan *plan;
+    const ffa_forward_args *args;
+    ffa_tensor dout;       /* of `dtype` */
+    ffa_tensor dq, dk, dv; /* of `grad_dtype` */
+    float *dsink;          /* [sink_count][heads_q], or NULL */
+    ffa_dtype dtype, grad_dtype;
+    ffa_dtype out_dtype; /* of args->out; 0: dtype */
+    int32_t head_dim;
+    int32_t threads; /* >= 1 */
+    bool fp64;       /* accumulate in fp64 (always so for FFA_FP64 tensors) */
+};
+
+ffa_status cpu_backward(const struct cpu_backward *call, ffa_error *err);
 
 #endif

@@ -107,3 +107,27 @@ void attention_case_finish(struct attention_case *test)
         free(test->memory[i]);
     *test = (struct attention_case){ 0 };
 }
+
+void attention_gradients_init(struct attention_gradients *gradients,
+                              const struct attention_case *test, ffa_dtype grad_dtype,
+                              struct rng *rng)
+{
+    const struct attention_shape *shape = &test->shape;
+    const int64_t rows = shape->mask.seqlen_q, keys = shape->mask.seqlen_k;
+    const int64_t dim = shape->head_dim, bytes = bytes_of(grad_dtype);
+
+    *gradients = (struct attention_gradients){ .grad_dtype = grad_dtype };
+    place(&gradients->dout, &gradients->memory[0], shape->layout, rows, shape->heads_q, dim,
+          bytes_of(shape->dtype));
+    place(&gradients->dq, &gradients->memory[1], shape->layout, rows, shape->heads_q, dim, bytes);
+    place(&gradients->dk, &gradients->memory[2], shape->layout, keys, shape->heads_kv, dim, bytes);
+    place(&gradients->dv, &gradients->memory[3], shape->layout, keys, shape->heads_kv, dim, bytes);
+    fill(&gradients->dout, shape, rows, shape->heads_q, rng);
+}
+
+void attention_gradients_finish(struct attention_gradients *gradients)
+{
+    for (int i = 0; i < 4; i++)
+        free(gradients->memory[i]);
+    *gradients = (struct attention_gradients){ 0 };
+}

@@ -33,6 +33,19 @@ void attention_case_init(struct attention_case *test, const struct attention_sha
                          struct rng *rng);
 void attention_case_finish(struct attention_case *test);
 
+/* What the backward pass has besides, in the same layout. */
+struct attention_gradients {
+    ffa_dtype grad_dtype;
+    ffa_tensor dout;       /* in the case's dtype, rng_bell() */
+    ffa_tensor dq, dk, dv; /* in grad_dtype, zeros */
+    void *memory[4];
+};
+
+void attention_gradients_init(struct attention_gradients *gradients,
+                              const struct attention_case *test, ffa_dtype grad_dtype,
+                              struct rng *rng);
+void attention_gradients_finish(struct attention_gradients *gradients);
+
 /* Element c of (token, head); dtype FFA_FP32 for lse. */
 double attention_read(const ffa_tensor *tensor, ffa_dtype dtype, int64_t token, int32_t head,
                       int32_t c);

@@ -42,6 +42,8 @@ typedef struct ffa_cache_stats {
     int64_t compile_us; /* what it would cost to compile all entries again */
     int64_t oldest_s;   /* Unix times; 0 in an empty store */
     int64_t newest_s;
+    int64_t failures; /* notes, see below */
+    int64_t misses;
 } ffa_cache_stats;
 #define FFA_CACHE_STATS_INIT                                                                       \
     {                                                                                              \
@@ -145,8 +147,50 @@ FFA_API ffa_status ffa_cache_gc(ffa_cache *cache, const ffa_cache_gc_opts *opts,
  * *removed: entries; may be NULL. FFA_NOT_FOUND; FFA_INVALID when several keys match. */
 FFA_API ffa_status ffa_cache_remove(ffa_cache *cache, const char *prefix, int64_t *removed,
                                     ffa_error *err);
-/* Remove all entries and give the file's space back. */
+/* Remove all entries, failures and misses, and give the file's space back. */
 FFA_API ffa_status ffa_cache_clear(ffa_cache *cache, int64_t *removed, ffa_error *err);
+
+/* ---- notes: what failed to compile, and what was asked for in vain ---- */
+
+/* One that did not compile; not tried again for a while (ffa_context_opts.failure_age_s). Texts
+ * live as long as the callback. */
+typedef struct ffa_cache_failure {
+    const char *key;
+    const char *toolchain;
+    const char *template_name;
+    const char *arch;
+    const char *record;  /* name=value lines; "spec.<row>=<value>" are the settings */
+    const char *message; /* one line */
+    const char *log;     /* the compiler's, at most 64 KiB */
+    int64_t failed_s;    /* Unix time */
+} ffa_cache_failure;
+
+/* One that was found in no layer, noted by contexts that may not compile (FFA_OPEN_NEVER_COMPILE)
+ * or were told to (FFA_OPEN_LOG_MISSES). Texts live as long as the callback. */
+typedef struct ffa_cache_miss {
+    const char *key;
+    const char *template_name;
+    const char *arch;
+    const char *record;
+    int64_t noted;   /* how often; at most once an hour */
+    int64_t first_s; /* Unix times */
+    int64_t last_s;
+} ffa_cache_miss;
+
+/* Return 0 to go on, anything else to stop. Must not call into the cache. */
+typedef int (*ffa_cache_failure_visit)(void *user, const ffa_cache_failure *failure);
+typedef int (*ffa_cache_miss_visit)(void *user, const ffa_cache_miss *miss);
+
+/* The newest first. A store keeps the last 1000 failures and 4000 misses. */
+FFA_API ffa_status ffa_cache_list_failures(ffa_cache *cache, ffa_cache_failure_visit visit,
+                                           void *user, ffa_error *err);
+FFA_API ffa_status ffa_cache_list_misses(ffa_cache *cache, ffa_cache_miss_visit visit, void *user,
+                                         ffa_error *err);
+
+enum { FFA_CACHE_FAILURES = 1u << 0, FFA_CACHE_MISSES = 1u << 1 };
+/* Remove the notes of the kinds `what`, FFA_CACHE_... or'ed. *removed may be NULL. */
+FFA_API ffa_status ffa_cache_forget(ffa_cache *cache, uint32_t what, int64_t *removed,
+                                    ffa_error *err);
 
 #ifdef __cplusplus
 }

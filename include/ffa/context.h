@@ -12,7 +12,10 @@ extern "C" {
 #endif
 
 /* Thread: any thread may use a context; one thread closes it, last, after the objects made
- * from it are destroyed. */
+ * from it are destroyed.
+ * After fork(), a context without a GPU may be used in the child, too: files are opened anew. If
+ * another thread was compiling at that moment, compiles in the child fail with FFA_UNSUPPORTED,
+ * since NVRTC would hang; look-ups work. */
 typedef struct ffa_context ffa_context;
 
 /* The same type as cudaStream_t, without its header. */
@@ -38,7 +41,12 @@ enum {
     FFA_OPEN_NEVER_COMPILE = 1u << 0,   /* a kernel found in no layer is FFA_NOT_FOUND */
     FFA_OPEN_EXACT_TOOLCHAIN = 1u << 1, /* only kernels built by the NVRTC that would be used now */
     FFA_OPEN_CPU_FP64 = 1u << 2,        /* the CPU backend accumulates in fp64 instead of fp32 */
-    FFA_OPEN_CACHE_READONLY = 1u << 3   /* never write the store */
+    FFA_OPEN_CACHE_READONLY = 1u << 3,  /* never write the store */
+    FFA_OPEN_LOG_MISSES = 1u << 4,      /* note in the store what is found in no layer, as contexts
+                                           that never compile always do (ffa_cache_list_misses) */
+    FFA_OPEN_RETRY_FAILED = 1u << 5,    /* compile what failed before, however lately */
+    FFA_OPEN_NETWORK_STORE = 1u << 6    /* write a store on a network file system, too; else it is
+                                           only read, with a warning, as locks do not hold there */
 };
 
 /* Zero means "the default" for every field, so a zeroed tail is always valid. */
@@ -54,9 +62,10 @@ typedef struct ffa_context_opts {
     void *log_user;
     uint32_t cpu_threads; /* CPU backend; 0: one per core */
     uint32_t pad_;
-    uint32_t lock_wait_ms; /* at most this long for another process that compiles the same kernel;
-                              0: 60 s. Then it is compiled here, too */
-    uint32_t pad2_;
+    uint32_t lock_wait_ms;  /* at most this long for another process that compiles the same kernel;
+                               0: 60 s. Then it is compiled here, too */
+    uint32_t failure_age_s; /* what did not compile is not tried again for so long by contexts of
+                               the same store and NVRTC, and fails with the same log; 0: 300 s */
     const char *const *bundles; /* [bundle_count] files written by ffa_bundle_export, looked up
                                    after the store, in this order; one that cannot be trusted or
                                    read is ignored with a warning */
@@ -81,6 +90,7 @@ typedef struct ffa_context_opts {
  */
 FFA_API ffa_status ffa_open(ffa_context **out, int device, const ffa_context_opts *opts,
                             ffa_error *err);
+/* Blocks while threads of a timed-out ffa_precompile finish what they are compiling. */
 FFA_API void ffa_close(ffa_context *context);
 
 /* What a context found. */
@@ -110,7 +120,8 @@ FFA_API ffa_status ffa_context_info_get(ffa_context *context, ffa_context_info *
  * FFA_UNSUPPORTED, which says where it was looked for. Thread: any. */
 FFA_API ffa_status ffa_context_open_compiler(ffa_context *context, ffa_error *err);
 
-/* Counters since ffa_open. Thread: any; each counter is exact, the set is not a snapshot. */
+/* Counters since ffa_open; in a forked child, since the fork. Thread: any; each counter is exact,
+ * the set is not a snapshot. */
 typedef struct ffa_context_stats {
     uint32_t struct_size;
     uint32_t pad_;
@@ -128,6 +139,7 @@ typedef struct ffa_context_stats {
     uint64_t waited_us;     /* time spent in lock_waits */
     uint64_t lock_errors;   /* locks that could not be had: compiled without */
     uint64_t hits_bundle;   /* answered from a bundle */
+    uint64_t fails_known; /* compiles not tried, as the same failed lately; not in compile_fails */
 } ffa_context_stats;
 #define FFA_CONTEXT_STATS_INIT                                                                     \
     {                                                                                              \

@@ -112,6 +112,62 @@ FFA_API ffa_status ffa_compile_command(ffa_context *context, const ffa_compile_r
 FFA_API ffa_status ffa_compile_key(ffa_context *context, const ffa_compile_request *request,
                                    char key[33], char **record, ffa_error *err);
 
+/* ---- many kernels before they are needed ---- */
+
+typedef struct ffa_precompile_opts {
+    uint32_t struct_size;
+    uint32_t flags;   /* none yet */
+    uint32_t threads; /* that compile; 0: one per core, at most 8 */
+    uint32_t pad_;
+    int64_t deadline_ms; /* from the call on; 0: none */
+    /* Told of each request that is done, one at a time, from the compile threads and never after
+     * the call has returned. info: NULL on failure; message: "" on success. Must not call into the
+     * context. NULL: nobody is told. */
+    void (*progress)(void *user, int64_t index, ffa_status status,
+                     const struct ffa_kernel_info *info, const char *message);
+    void *user;
+} ffa_precompile_opts;
+#define FFA_PRECOMPILE_OPTS_INIT                                                                   \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_precompile_opts)                                       \
+    }
+
+typedef struct ffa_precompile_report {
+    uint32_t struct_size;
+    uint32_t pad_;
+    int64_t requested;
+    int64_t compiled; /* by this call */
+    int64_t hit;      /* found in a layer, or compiled by another process meanwhile */
+    int64_t failed;
+    int64_t unfinished;   /* when the deadline passed */
+    int64_t first_failed; /* the lowest index; -1: none */
+    int64_t spent_us;     /* compiling, in all threads together */
+    int64_t saved_us;     /* what compiling the hits had cost */
+    int64_t wall_us;      /* the call */
+} ffa_precompile_report;
+#define FFA_PRECOMPILE_REPORT_INIT                                                                 \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_precompile_report)                                     \
+    }
+
+/*
+ * Have `count` kernels ready: look each up, compile what is missing in parallel. Meant for the time
+ * before a job's first collective, where a compile on one rank would keep all others waiting.
+ *
+ * requests  [count], as for ffa_compile, without flags; all are checked before any is compiled, and
+ *           need not outlive the call. The struct_size of the first is the distance between them.
+ * opts      NULL: all defaults. Copied.
+ * report    NULL, or receives the account, on failure, too, once the requests were accepted.
+ *
+ * Fails with FFA_TIMEOUT when the deadline passes: what is finished is kept; what is being compiled
+ * then is finished in the background and kept; the rest is dropped. Otherwise with the status of
+ * the first request that failed, after all were tried; FFA_INVALID, FFA_UNSUPPORTED, FFA_NOMEM.
+ * Thread: any. Blocks: until all is done or the deadline has passed.
+ */
+FFA_API ffa_status ffa_precompile(ffa_context *context, const ffa_compile_request *requests,
+                                  int64_t count, const ffa_precompile_opts *opts,
+                                  ffa_precompile_report *report, ffa_error *err);
+
 /* ---- what can be specialised ---- */
 
 typedef struct ffa_spec_row {

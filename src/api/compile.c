@@ -13,15 +13,8 @@ struct ffa_compiled {
     bool is_whole;         /* the compile succeeded */
 };
 
-/* A request, checked: a resolved spec and an architecture. */
-struct request {
-    struct jit_spec spec;
-    const char *arch;
-    uint32_t flags;
-};
-
-static ffa_status import(struct request *out, ffa_context *context,
-                         const ffa_compile_request *request, ffa_error *err)
+ffa_status context_import_request(struct compile_request *out, ffa_context *context,
+                                  const ffa_compile_request *request, ffa_error *err)
 {
     ffa_compile_request given;
     ffa_status rc;
@@ -41,16 +34,16 @@ static ffa_status import(struct request *out, ffa_context *context,
     FFA_TRY(jit_spec_init(&out->spec, given.template_name, err));
     for (int64_t i = 0; i < given.setting_count; i++)
         FFA_TRY(jit_spec_set(&out->spec, given.settings[i], err));
-    out->arch = given.arch ? given.arch : context->arch;
     out->flags = given.flags;
-    rc = jit_spec_resolve(&out->spec, out->arch, err);
+    rc = jit_spec_resolve(&out->spec, given.arch ? given.arch : context->arch, err);
+    text_copy(out->arch, "%s", given.arch ? given.arch : context->arch); /* a known one: it fits */
 out:
     return rc;
 }
 
 /* Past all layers, and kept out of them. */
 static ffa_status compile_alone(ffa_compiled *compiled, ffa_context *context,
-                                const struct request *request, ffa_error *err)
+                                const struct compile_request *request, ffa_error *err)
 {
     struct jit_kernel *kernel = &compiled->own.kernel;
     ffa_status rc;
@@ -73,13 +66,13 @@ ffa_status ffa_compile(ffa_compiled **out, ffa_context *context, const ffa_compi
                        ffa_error *err)
 {
     ffa_compiled *compiled = NULL;
-    struct request wanted = { 0 };
+    struct compile_request wanted = { 0 };
     ffa_status rc;
 
     if (!out)
         return error_fail(err, FFA_INVALID, 0, "out is NULL");
     *out = NULL;
-    FFA_TRY(import(&wanted, context, request, err));
+    FFA_TRY(context_import_request(&wanted, context, request, err));
     compiled = mem_array(1, sizeof *compiled);
     if (!compiled) {
         rc = error_nomem(err, "a compiled kernel");
@@ -150,7 +143,7 @@ ffa_status ffa_compile_command(ffa_context *context, const ffa_compile_request *
                                const char *templates_dir, const char *output, char **out,
                                ffa_error *err)
 {
-    struct request wanted = { 0 };
+    struct compile_request wanted = { 0 };
     ffa_status rc;
 
     if (!out)
@@ -159,7 +152,7 @@ ffa_status ffa_compile_command(ffa_context *context, const ffa_compile_request *
     if (!templates_dir || !*templates_dir || !output || !*output)
         return error_fail(err, FFA_INVALID, 0, "%s is NULL or empty",
                           templates_dir && *templates_dir ? "output" : "templates_dir");
-    FFA_TRY(import(&wanted, context, request, err));
+    FFA_TRY(context_import_request(&wanted, context, request, err));
     rc = jit_command(&wanted.spec, wanted.arch, templates_dir, output, out, err);
 out:
     return rc;
@@ -168,7 +161,7 @@ out:
 ffa_status ffa_compile_key(ffa_context *context, const ffa_compile_request *request, char key[33],
                            char **record, ffa_error *err)
 {
-    struct request wanted = { 0 };
+    struct compile_request wanted = { 0 };
     char *text = NULL;
     ffa_status rc;
 
@@ -177,7 +170,7 @@ ffa_status ffa_compile_key(ffa_context *context, const ffa_compile_request *requ
     if (!key)
         return error_fail(err, FFA_INVALID, 0, "key is NULL");
     key[0] = '\0';
-    FFA_TRY(import(&wanted, context, request, err));
+    FFA_TRY(context_import_request(&wanted, context, request, err));
     FFA_TRY(jit_key(context->jit, &wanted.spec, wanted.arch, key, &text, err));
     if (record) {
         *record = text;

@@ -11,7 +11,8 @@
 
 enum {
     KNOWN_FLAGS = FFA_OPEN_NEVER_COMPILE | FFA_OPEN_EXACT_TOOLCHAIN | FFA_OPEN_CPU_FP64 |
-                  FFA_OPEN_CACHE_READONLY,
+                  FFA_OPEN_CACHE_READONLY | FFA_OPEN_LOG_MISSES | FFA_OPEN_RETRY_FAILED |
+                  FFA_OPEN_NETWORK_STORE,
     CPU_THREADS_MAX = 1024,
     BUNDLES_MAX = 64
 };
@@ -96,6 +97,41 @@ static int32_t threads_of(const ffa_context_opts *opts)
     return cores < 1 ? 1 : cores > CPU_THREADS_MAX ? CPU_THREADS_MAX : (int32_t)cores;
 }
 
+/* ---- threads of ours ---- */
+
+void context_enter(ffa_context *context)
+{
+    (void)pthread_mutex_lock(&context->work_lock);
+    context->workers++;
+    (void)pthread_mutex_unlock(&context->work_lock);
+}
+
+void context_leave(ffa_context *context)
+{
+    (void)pthread_mutex_lock(&context->work_lock);
+    context->workers--;
+    (void)pthread_cond_broadcast(&context->work_done);
+    (void)pthread_mutex_unlock(&context->work_lock);
+}
+
+static void await_workers(ffa_context *context)
+{
+    (void)pthread_mutex_lock(&context->work_lock);
+    while (context->workers > 0)
+        (void)pthread_cond_wait(&context->work_done, &context->work_lock);
+    (void)pthread_mutex_unlock(&context->work_lock);
+}
+
+/* Threads and counts are the parent's: it adds them to the store's sums when it closes. */
+static void work_in_child(void *object)
+{
+    ffa_context *context = object;
+
+    context->workers = 0;
+    memset(&context->stats, 0, sizeof context->stats);
+    (void)pthread_cond_init(&context->work_done, NULL);
+}
+
 ffa_status ffa_open(ffa_context **out, int device, const ffa_context_opts *opts, ffa_error *err)
 {
     ffa_context *context = NULL;
@@ -118,6 +154,10 @@ ffa_status ffa_open(ffa_context **out, int device, const ffa_context_opts *opts,
         goto out;
     }
     (void)pthread_mutex_init(&context->kept_lock, NULL); /* cannot fail with default attributes */
+    (void)pthread_mutex_init(&context->work_lock, NULL);
+    (void)pthread_cond_init(&context->work_done, NULL);
+    fork_guard_add(&context->work_guard, &context->work_lock, work_in_child, context);
+    fork_guard_add(&context->kept_guard, &context->kept_lock, NULL, NULL);
     FFA_TRY(copy_options(context, &given, err));
     context->cpu_threads = threads_of(&given);
     FFA_TRY(jit_create(&context->jit, &context->opts, &context->log, err));
@@ -127,6 +167,7 @@ ffa_status ffa_open(ffa_context **out, int device, const ffa_context_opts *opts,
         &(struct store_opts){
             .path = context->opts.cache_path,
             .mode = given.flags & FFA_OPEN_CACHE_READONLY ? STORE_READONLY : STORE_READWRITE,
+            .on_network = given.flags & FFA_OPEN_NETWORK_STORE,
             .bytes_max = given.cache_bytes_max,
             .log = context->log,
         },
@@ -179,7 +220,12 @@ void ffa_close(ffa_context *context)
 {
     if (!context)
         return;
+    await_workers(context);
+    fork_guard_remove(&context->work_guard);
+    (void)pthread_cond_destroy(&context->work_done);
+    (void)pthread_mutex_destroy(&context->work_lock);
     drop_kept(context);
+    fork_guard_remove(&context->kept_guard);
     (void)pthread_mutex_destroy(&context->kept_lock);
     gpu_device_close(context->gpu);
     flight_close(context->cache.flight);
@@ -239,6 +285,7 @@ ffa_status ffa_context_stats_get(ffa_context *context, ffa_context_stats *stats,
     now.compiles = atomic_load(&context->stats.compiles);
     now.compile_fails = atomic_load(&context->stats.compile_fails);
     now.compile_us = atomic_load(&context->stats.compile_us);
+    now.fails_known = atomic_load(&context->stats.fails_known);
     now.forward_calls = atomic_load(&context->stats.forward_calls);
     now.store_bad = cache_bad_count(&context->cache);
     now.store_errors = cache_error_count(&context->cache);

@@ -6,6 +6,7 @@
 #define FFA_API_CONTEXT_H
 
 #include "base/base.h"
+#include "base/fork.h"
 #include "cache/cache.h"
 #include "jit/jit.h"
 #include <ffa/attention.h>
@@ -16,8 +17,8 @@ struct gpu_device; /* gpu/gpu.h */
 
 /* The store counts its own: bad entries and errors. */
 struct context_stats {
-    atomic_uint_fast64_t hits_table, hits_store, hits_bundle, misses, compiles, compile_fails,
-        compile_us, forward_calls;
+    atomic_uint_fast64_t fails_known, hits_table, hits_store, hits_bundle, misses, compiles,
+        compile_fails, compile_us, forward_calls;
     atomic_uint_fast64_t saved_us; /* kernels from files took so long to compile */
 };
 
@@ -38,9 +39,27 @@ struct ffa_context {
     int32_t cpu_threads;
     struct context_stats stats;
     pthread_mutex_t kept_lock;
+    struct fork_guard kept_guard;
+    pthread_mutex_t work_lock;
+    pthread_cond_t work_done;
+    int32_t workers; /* under work_lock: threads of ours in the context */
+    struct fork_guard work_guard;
     struct kept_kernels *kept; /* under kept_lock; nodes live until the context closes */
     int64_t time_begin_us;     /* the CPU's stopwatch; 0: not started */
 };
+
+/* A request, checked and copied: a resolved spec and an architecture. */
+struct compile_request {
+    struct jit_spec spec;
+    char arch[16];
+    uint32_t flags;
+};
+ffa_status context_import_request(struct compile_request *out, ffa_context *context,
+                                  const ffa_compile_request *request, ffa_error *err);
+
+/* A thread of ours works with the context until it leaves; closing waits for it. */
+void context_enter(ffa_context *context);
+void context_leave(ffa_context *context);
 
 /* A kernel's bytes and facts. cubin: borrowed from the memory table, which keeps every entry until
  * the context closes. */

@@ -91,6 +91,73 @@ static ffa_status from_files(ffa_context *context, const struct store_query *que
     return rc;
 }
 
+/* A kernel that could not be had, as the store notes it. Borrows. */
+static struct jit_kernel shadow_of(const struct store_query *query, const struct jit_spec *spec,
+                                   const char *arch)
+{
+    struct jit_kernel kernel = { .record = (char *)(uintptr_t)query->record };
+
+    text_copy(kernel.info.key, "%s", query->key);
+    text_copy(kernel.info.toolchain, "%s", query->toolchain);
+    text_copy(kernel.info.template_name, "%s", jit_spec_template(spec));
+    text_copy(kernel.info.arch, "%s", arch);
+    return kernel;
+}
+
+static int64_t failure_age_s(const ffa_context *context)
+{
+    enum { AGE_S = 300 };
+
+    return context->opts.failure_age_s ? (int64_t)context->opts.failure_age_s : AGE_S;
+}
+
+/* Whether this very compile failed lately; then the error and the log are what it said. */
+static bool is_known_failure(ffa_context *context, const struct store_query *query, char **log_text,
+                             ffa_error *err)
+{
+    struct store_failure failure;
+
+    if (context->opts.flags & FFA_OPEN_RETRY_FAILED ||
+        !store_find_failure(context->cache.store, query->key, query->toolchain,
+                            failure_age_s(context), &failure))
+        return false;
+    count(&context->stats.fails_known, 1);
+    log_line(&context->log, FFA_LOG_INFO, "resolve", "event=failure_known key=%s age_s=%lld",
+             query->key, (long long)failure.age_s);
+    (void)error_fail(err, FFA_COMPILE, 0, "%.380s (%lld s ago; tried again after %lld s)",
+                     failure.message, (long long)failure.age_s, (long long)failure_age_s(context));
+    if (log_text) {
+        *log_text = failure.log;
+        failure.log = NULL;
+    }
+    store_failure_finish(&failure);
+    return true;
+}
+
+/* Compile, and note in the store what came of it. */
+static ffa_status compile_and_note(struct jit_kernel *out, ffa_context *context,
+                                   const struct store_query *query, const struct jit_spec *spec,
+                                   const char *arch, char **log_text, ffa_error *err)
+{
+    struct jit_kernel shadow = shadow_of(query, spec, arch);
+    struct jit_result result = { 0 };
+    ffa_error why = { 0 };
+    ffa_status rc = context_compile(&result, context, spec, arch, false, &why);
+
+    if (rc == FFA_OK)
+        store_put(context->cache.store, &result.kernel);
+    else if (rc == FFA_COMPILE && result.is_final && *query->toolchain)
+        store_put_failure(context->cache.store, &shadow, why.message, result.log);
+    if (log_text) {
+        *log_text = result.log;
+        result.log = NULL;
+    }
+    *out = result.kernel;
+    result.kernel = (struct jit_kernel){ 0 };
+    jit_result_finish(&result);
+    return rc == FFA_OK ? FFA_OK : error_fail(err, rc, why.native, "%s", why.message);
+}
+
 /* What the claimant of a missing kernel does, once. */
 static ffa_status produce(struct jit_kernel *out, ffa_layer *layer, ffa_context *context,
                           const struct jit_spec *spec, const char *arch, char **log_text,
@@ -98,7 +165,6 @@ static ffa_status produce(struct jit_kernel *out, ffa_layer *layer, ffa_context 
 {
     struct store_query query = { .exact = context->opts.flags & FFA_OPEN_EXACT_TOOLCHAIN };
     struct flight_lock lock = { .file = -1 };
-    struct jit_result result = { 0 };
     char *record = NULL;
     char key[33];
     ffa_status rc;
@@ -112,24 +178,24 @@ static ffa_status produce(struct jit_kernel *out, ffa_layer *layer, ffa_context 
     rc = from_files(context, &query, out, layer, &lock, err);
     if (rc != FFA_NOT_FOUND)
         goto out;
+    if (context->opts.flags & (FFA_OPEN_NEVER_COMPILE | FFA_OPEN_LOG_MISSES)) {
+        struct jit_kernel shadow = shadow_of(&query, spec, arch);
+
+        store_note_miss(context->cache.store, &shadow);
+    }
     if (context->opts.flags & FFA_OPEN_NEVER_COMPILE) {
         rc = refuse_to_compile(spec, key, err);
         goto out;
     }
+    /* Failures are one compiler's. That it cannot be opened is for the compile to say. */
+    (void)jit_open_compiler(context->jit, NULL);
+    query.toolchain = jit_toolchain(context->jit);
     *layer = FFA_LAYER_COMPILED;
-    rc = context_compile(&result, context, spec, arch, false, err);
-    if (log_text) {
-        *log_text = result.log;
-        result.log = NULL;
-    }
-    if (rc != FFA_OK)
-        goto out;
-    store_put(context->cache.store, &result.kernel);
-    *out = result.kernel;
-    result.kernel = (struct jit_kernel){ 0 };
+    rc = is_known_failure(context, &query, log_text, err)
+             ? FFA_COMPILE
+             : compile_and_note(out, context, &query, spec, arch, log_text, err);
 out:
     flight_release(&lock);
-    jit_result_finish(&result);
     mem_free(record);
     return rc;
 }

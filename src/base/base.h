@@ -84,7 +84,15 @@ int64_t clock_unix_s(void); /* wall clock */
 /* ---- fault points: tests make the nth call of a kind fail. Compiled to 0 without FFA_FAULTS ----
  */
 
-enum fault_kind { FAULT_ALLOC, FAULT_FILE, FAULT_SQLITE, FAULT_NVRTC, FAULT_GPU, FAULT_COUNT };
+enum fault_kind {
+    FAULT_ALLOC,
+    FAULT_FILE,
+    FAULT_SQLITE,
+    FAULT_NVRTC,
+    FAULT_GPU,
+    FAULT_NETWORK,
+    FAULT_COUNT
+};
 
 #ifdef FFA_FAULTS
 /* The nth call (from 1) of fault_here(kind) from now on answers true, once. nth 0 disarms. */

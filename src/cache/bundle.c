@@ -191,10 +191,12 @@ ffa_status ffa_bundle_manifest(ffa_cache *cache, char **out, ffa_error *err)
     *out = NULL;
     if (!cache)
         return error_fail(err, FFA_INVALID, 0, "cache is NULL");
-    (void)pthread_mutex_lock(&cache->store->lock);
+    rc = cache_enter(cache, err);
+    if (rc != FFA_OK)
+        return rc;
     rc = cache->store->is_bundle ? read_manifest(cache->store, out, digest, err)
                                  : make_manifest(cache->store, out, err);
-    (void)pthread_mutex_unlock(&cache->store->lock);
+    cache_leave(cache);
     return rc;
 }
 
@@ -244,9 +246,11 @@ ffa_status ffa_bundle_info_get(ffa_cache *bundle, ffa_bundle_info *info, ffa_err
 
     if (!bundle || !info)
         return error_fail(err, FFA_INVALID, 0, "%s is NULL", bundle ? "info" : "bundle");
-    (void)pthread_mutex_lock(&bundle->store->lock);
+    rc = cache_enter(bundle, err);
+    if (rc != FFA_OK)
+        return rc;
     rc = read_info(bundle->store, &now, err);
-    (void)pthread_mutex_unlock(&bundle->store->lock);
+    cache_leave(bundle);
     return rc == FFA_OK ? opts_export(info, &now, sizeof now, err) : rc;
 }
 
@@ -362,6 +366,7 @@ ffa_status ffa_bundle_export(char **path, ffa_cache *from, const char *folder,
     ffa_bundle_info now = { 0 };
     ffa_bundle_filter wanted;
     struct store *bundle = NULL;
+    bool is_first; /* locks are taken by address */
     ffa_status rc;
 
     if (!path)
@@ -379,9 +384,17 @@ ffa_status ffa_bundle_export(char **path, ffa_cache *from, const char *folder,
         rc = error_nomem(err, "a path");
         goto out;
     }
-    (void)pthread_mutex_lock(&from->store->lock);
-    rc = export_to(bundle, path, from->store, folder, &wanted, &now, err);
-    (void)pthread_mutex_unlock(&from->store->lock);
+    is_first = (uintptr_t)&bundle->lock < (uintptr_t)&from->store->lock;
+    if (is_first)
+        (void)pthread_mutex_lock(&bundle->lock);
+    rc = cache_enter(from, err);
+    if (!is_first)
+        (void)pthread_mutex_lock(&bundle->lock);
+    if (rc == FFA_OK) {
+        rc = export_to(bundle, path, from->store, folder, &wanted, &now, err);
+        cache_leave(from);
+    }
+    (void)pthread_mutex_unlock(&bundle->lock);
     if (rc == FFA_OK && info)
         rc = opts_export(info, &now, sizeof now, err);
 out:
@@ -459,13 +472,15 @@ ffa_status ffa_bundle_verify(ffa_cache *bundle, ffa_bundle_verdict *verdict, ffa
     if (!bundle || !verdict)
         return error_fail(err, FFA_INVALID, 0, "%s is NULL", bundle ? "verdict" : "bundle");
     *verdict = (ffa_bundle_verdict){ 0 };
-    (void)pthread_mutex_lock(&bundle->store->lock);
+    rc = cache_enter(bundle, err);
+    if (rc != FFA_OK)
+        return rc;
     FFA_TRY(need_bundle(bundle->store, err));
     FFA_TRY(read_manifest(bundle->store, &manifest, digest, err));
     FFA_TRY(check_rows(bundle->store, manifest, verdict, visit, user, err));
     rc = cache_check_structure(bundle->store, err);
 out:
-    (void)pthread_mutex_unlock(&bundle->store->lock);
+    cache_leave(bundle);
     mem_free(manifest);
     return rc;
 }

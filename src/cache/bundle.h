@@ -14,6 +14,9 @@ struct ffa_cache {
     struct store *store;
 };
 
+/* Take the lock, with the file open; FFA_CACHE, and no lock, when it is not in use. */
+ffa_status cache_enter(ffa_cache *cache, ffa_error *err);
+void cache_leave(ffa_cache *cache);
 /* Under lock: what SQLite itself can tell of the file. */
 ffa_status cache_check_structure(struct store *store, ffa_error *err);
 ffa_status cache_check_writable(ffa_cache *cache, ffa_error *err);

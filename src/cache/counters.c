@@ -93,8 +93,10 @@ ffa_status ffa_cache_counters_get(ffa_cache *cache, ffa_cache_counters *counters
 
     if (!cache || !counters)
         return error_fail(err, FFA_INVALID, 0, "%s is NULL", cache ? "counters" : "cache");
-    (void)pthread_mutex_lock(&cache->store->lock);
+    rc = cache_enter(cache, err);
+    if (rc != FFA_OK)
+        return rc;
     rc = read_all(cache->store, &now, err);
-    (void)pthread_mutex_unlock(&cache->store->lock);
+    cache_leave(cache);
     return rc == FFA_OK ? opts_export(counters, &now, sizeof now, err) : rc;
 }

@@ -9,6 +9,8 @@
  */
 #include "cache/flight.h"
 
+#include "base/fork.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -26,7 +28,47 @@ struct flight {
     struct log log;
     atomic_bool is_warned_error, is_warned_timeout;
     atomic_uint_fast64_t waits, timeouts, waited_us, errors;
+    pthread_mutex_t lock;
+    struct flight_lock *held; /* under lock */
+    struct fork_guard guard;
 };
+
+/* The locks are the parent's: the child lets go of its copies, so that they end with the parent. So
+ * are the counts. */
+static void flight_in_child(void *object)
+{
+    struct flight *flight = object;
+
+    atomic_store(&flight->waits, 0);
+    atomic_store(&flight->timeouts, 0);
+    atomic_store(&flight->waited_us, 0);
+    atomic_store(&flight->errors, 0);
+    for (; flight->held; flight->held = flight->held->next) {
+        (void)close(flight->held->file);
+        flight->held->file = -1;
+    }
+}
+
+static void note_held(struct flight *flight, struct flight_lock *lock)
+{
+    lock->flight = flight;
+    (void)pthread_mutex_lock(&flight->lock);
+    lock->next = flight->held;
+    flight->held = lock;
+    (void)pthread_mutex_unlock(&flight->lock);
+}
+
+static void note_released(struct flight_lock *lock)
+{
+    struct flight_lock **at = &lock->flight->held;
+
+    (void)pthread_mutex_lock(&lock->flight->lock);
+    while (*at && *at != lock)
+        at = &(*at)->next;
+    if (*at)
+        *at = lock->next;
+    (void)pthread_mutex_unlock(&lock->flight->lock);
+}
 
 ffa_status flight_open(struct flight **out, const struct flight_opts *opts, ffa_error *err)
 {
@@ -44,6 +86,8 @@ ffa_status flight_open(struct flight **out, const struct flight_opts *opts, ffa_
     }
     flight->wait_us = 1000 * (int64_t)(opts->wait_ms ? opts->wait_ms : WAIT_MS);
     flight->log = opts->log;
+    (void)pthread_mutex_init(&flight->lock, NULL);
+    fork_guard_add(&flight->guard, &flight->lock, flight_in_child, flight);
     *out = flight;
     flight = NULL;
 out:
@@ -56,6 +100,7 @@ void flight_close(struct flight *flight)
 {
     if (!flight)
         return;
+    fork_guard_remove(&flight->guard);
     mem_free(flight->folder);
     mem_free(flight);
 }
@@ -139,8 +184,10 @@ static enum flight_answer take(struct flight *flight, const char *name, struct f
         if (lock->file < 0)
             return FLIGHT_UNAVAILABLE;
         answer = lock_file(lock->file, deadline_us, waited);
-        if (answer == FLIGHT_HELD && is_current(lock->file, name))
+        if (answer == FLIGHT_HELD && is_current(lock->file, name)) {
+            note_held(flight, lock);
             return FLIGHT_HELD;
+        }
         if (answer != FLIGHT_HELD) {
             int saved = errno;
 
@@ -161,7 +208,7 @@ enum flight_answer flight_take(struct flight *flight, const char *key, struct fl
     struct text name = { 0 };
     bool waited = false;
 
-    lock->file = -1;
+    *lock = (struct flight_lock){ .file = -1 };
     errno = ENOMEM;
     if (name_stripe(flight, key, &name))
         answer = take(flight, name.at, lock, started + flight->wait_us, &waited);
@@ -186,6 +233,9 @@ enum flight_answer flight_take(struct flight *flight, const char *key, struct fl
 
 void flight_release(struct flight_lock *lock)
 {
+    if (lock->flight)
+        note_released(lock);
+    lock->flight = NULL;
     if (lock->file < 0)
         return;
     /* Not left to close(): a forked child may share the open file, and the lock with it. */

@@ -29,6 +29,8 @@ enum flight_answer {
 
 struct flight_lock {
     int file; /* -1: not held */
+    struct flight *flight;
+    struct flight_lock *next; /* of those held */
 };
 
 /* Take the lock of `key` (hexadecimal), waiting while another holds it. Thread: any. */

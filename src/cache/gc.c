@@ -156,11 +156,13 @@ ffa_status ffa_cache_gc(ffa_cache *cache, const ffa_cache_gc_opts *opts,
     if (!cache)
         return error_fail(err, FFA_INVALID, 0, "cache is NULL");
     FFA_TRY(import(&wanted, opts, err));
-    (void)pthread_mutex_lock(&cache->store->lock);
+    rc = cache_enter(cache, err);
+    if (rc != FFA_OK)
+        return rc;
     rc = cache_check_writable(cache, err);
     if (rc == FFA_OK)
         rc = collect(&(struct sweep){ cache->store, visit, user, &now }, &wanted, err);
-    (void)pthread_mutex_unlock(&cache->store->lock);
+    cache_leave(cache);
     if (rc == FFA_OK && report)
         *report = now;
 out:

@@ -42,6 +42,24 @@ void ffa_cache_close(ffa_cache *cache)
     mem_free(cache);
 }
 
+/* In a child after fork() the file is opened again here. */
+ffa_status cache_enter(ffa_cache *cache, ffa_error *err)
+{
+    struct store *store = cache->store;
+
+    (void)pthread_mutex_lock(&store->lock);
+    if (store_in_use(store))
+        return FFA_OK;
+    (void)error_fail(err, FFA_CACHE, store->why.native, "%s", store->why.message);
+    (void)pthread_mutex_unlock(&store->lock);
+    return FFA_CACHE;
+}
+
+void cache_leave(ffa_cache *cache)
+{
+    (void)pthread_mutex_unlock(&cache->store->lock);
+}
+
 /* ---- arguments ---- */
 
 /* `prefix` becomes the bounds of a range of keys: [prefix, prefix + 'g'), 'g' being past 'f'. */
@@ -111,10 +129,14 @@ static ffa_status read_stats(struct store *store, ffa_cache_stats *stats, ffa_er
         { "PRAGMA freelist_count", &unused },
         { "PRAGMA page_size", &page_bytes },
         { "PRAGMA user_version", &schema },
+        /* Since version 2: */
+        { "SELECT count(*) FROM failure", &stats->failures },
+        { "SELECT count(*) FROM miss", &stats->misses },
     };
+    size_t count = sizeof numbers / sizeof *numbers - (store->schema < 2 ? 2 : 0);
     ffa_status rc;
 
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+    for (size_t i = 0; i < count; i++)
         FFA_TRY(store_number(store, numbers[i].sql, numbers[i].out, err));
     stats->file_bytes = pages * page_bytes;
     stats->free_bytes = unused * page_bytes;
@@ -130,9 +152,11 @@ ffa_status ffa_cache_stats_get(ffa_cache *cache, ffa_cache_stats *stats, ffa_err
 
     if (!cache || !stats)
         return error_fail(err, FFA_INVALID, 0, "%s is NULL", cache ? "stats" : "cache");
-    (void)pthread_mutex_lock(&cache->store->lock);
+    rc = cache_enter(cache, err);
+    if (rc != FFA_OK)
+        return rc;
     rc = read_stats(cache->store, &now, err);
-    (void)pthread_mutex_unlock(&cache->store->lock);
+    cache_leave(cache);
     return rc == FFA_OK ? opts_export(stats, &now, sizeof now, err) : rc;
 }
 
@@ -187,9 +211,11 @@ ffa_status ffa_cache_list(ffa_cache *cache, const char *prefix, ffa_cache_visit 
     if (!cache || !visit)
         return error_fail(err, FFA_INVALID, 0, "%s is NULL", cache ? "visit" : "cache");
     FFA_TRY(key_range_init(&range, "prefix", prefix, err));
-    (void)pthread_mutex_lock(&cache->store->lock);
+    rc = cache_enter(cache, err);
+    if (rc != FFA_OK)
+        return rc;
     rc = visit_rows(cache->store, &range, false, &seen, visit, user, err);
-    (void)pthread_mutex_unlock(&cache->store->lock);
+    cache_leave(cache);
     if (rc == FFA_OK && range.begin[0] && seen.checked == 0)
         rc = error_fail(err, FFA_NOT_FOUND, 0, "no key starts with '%s'", range.begin);
 out:
@@ -246,9 +272,11 @@ ffa_status ffa_cache_cubin(ffa_cache *cache, const char *key, const char *toolch
     *bytes = 0;
     if (!cache || !key)
         return error_fail(err, FFA_INVALID, 0, "%s is NULL", cache ? "key" : "cache");
-    (void)pthread_mutex_lock(&cache->store->lock);
+    rc = cache_enter(cache, err);
+    if (rc != FFA_OK)
+        return rc;
     rc = read_cubin(cache->store, key, toolchain, out, bytes, err);
-    (void)pthread_mutex_unlock(&cache->store->lock);
+    cache_leave(cache);
     return rc;
 }
 
@@ -281,11 +309,13 @@ ffa_status ffa_cache_verify(ffa_cache *cache, ffa_cache_verdict *verdict, ffa_ca
     if (!cache || !verdict)
         return error_fail(err, FFA_INVALID, 0, "%s is NULL", cache ? "verdict" : "cache");
     *verdict = (ffa_cache_verdict){ 0 };
-    (void)pthread_mutex_lock(&cache->store->lock);
+    rc = cache_enter(cache, err);
+    if (rc != FFA_OK)
+        return rc;
     rc = visit_rows(cache->store, &all, true, verdict, visit, user, err);
     if (rc == FFA_OK)
         rc = cache_check_structure(cache->store, err);
-    (void)pthread_mutex_unlock(&cache->store->lock);
+    cache_leave(cache);
     return rc;
 }
 
@@ -323,7 +353,9 @@ static ffa_status remove_all(struct store *store, int64_t *removed, ffa_error *e
 
     FFA_TRY(store_run(store, "BEGIN IMMEDIATE", "begin", err));
     FFA_TRY(store_number(store, "SELECT count(*) FROM kernel", removed, err));
-    FFA_TRY(store_run(store, "DELETE FROM kernel; DELETE FROM blob", "remove entries", err));
+    FFA_TRY(store_run(store,
+                      "DELETE FROM kernel; DELETE FROM blob; DELETE FROM failure; DELETE FROM miss",
+                      "remove entries", err));
     FFA_TRY(store_run(store, "COMMIT", "commit", err));
     rc = store_run(store, "VACUUM", "give space back", err);
 out:
@@ -344,11 +376,13 @@ ffa_status ffa_cache_remove(ffa_cache *cache, const char *prefix, int64_t *remov
                           : prefix ? "prefix is empty"
                                    : "prefix is NULL");
     FFA_TRY(key_range_init(&range, "prefix", prefix, err));
-    (void)pthread_mutex_lock(&cache->store->lock);
+    rc = cache_enter(cache, err);
+    if (rc != FFA_OK)
+        return rc;
     rc = cache_check_writable(cache, err);
     if (rc == FFA_OK)
         rc = remove_one(cache->store, &range, &count, err);
-    (void)pthread_mutex_unlock(&cache->store->lock);
+    cache_leave(cache);
     if (rc == FFA_OK && removed)
         *removed = count;
 out:
@@ -364,11 +398,149 @@ ffa_status ffa_cache_clear(ffa_cache *cache, int64_t *removed, ffa_error *err)
         *removed = 0;
     if (!cache)
         return error_fail(err, FFA_INVALID, 0, "cache is NULL");
-    (void)pthread_mutex_lock(&cache->store->lock);
+    rc = cache_enter(cache, err);
+    if (rc != FFA_OK)
+        return rc;
     rc = cache_check_writable(cache, err);
     if (rc == FFA_OK)
         rc = remove_all(cache->store, &count, err);
-    (void)pthread_mutex_unlock(&cache->store->lock);
+    cache_leave(cache);
+    if (rc == FFA_OK && removed)
+        *removed = count;
+    return rc;
+}
+
+/* ---- notes ---- */
+
+static const char *text_of(sqlite3_stmt *statement, int column)
+{
+    const char *text = (const char *)sqlite3_column_text(statement, column);
+
+    return text ? text : "";
+}
+
+/* Under lock: step, and whether there is one more. A store of before version 2 has none. */
+static ffa_status next_note(struct store *store, sqlite3_stmt **statement, const char *sql,
+                            bool *is_row, ffa_error *err)
+{
+    ffa_status rc = FFA_OK;
+
+    *is_row = false;
+    if (store->schema < 2)
+        return FFA_OK;
+    if (!*statement)
+        FFA_TRY(store_prepare(store, statement, sql, err));
+    rc = store_step(store, *statement, is_row, "read a note", err);
+out:
+    return rc;
+}
+
+ffa_status ffa_cache_list_failures(ffa_cache *cache, ffa_cache_failure_visit visit, void *user,
+                                   ffa_error *err)
+{
+    sqlite3_stmt *statement = NULL;
+    bool is_row = true;
+    ffa_status rc = FFA_OK;
+
+    if (!cache || !visit)
+        return error_fail(err, FFA_INVALID, 0, "%s is NULL", cache ? "visit" : "cache");
+    rc = cache_enter(cache, err);
+    if (rc != FFA_OK)
+        return rc;
+    while (is_row) {
+        FFA_TRY(next_note(cache->store, &statement,
+                          "SELECT key, toolchain, template, arch, record, message, log, failed_s "
+                          "FROM failure ORDER BY failed_s DESC, id DESC",
+                          &is_row, err));
+        if (is_row && visit(user, &(ffa_cache_failure){
+                                      .key = text_of(statement, 0),
+                                      .toolchain = text_of(statement, 1),
+                                      .template_name = text_of(statement, 2),
+                                      .arch = text_of(statement, 3),
+                                      .record = text_of(statement, 4),
+                                      .message = text_of(statement, 5),
+                                      .log = text_of(statement, 6),
+                                      .failed_s = sqlite3_column_int64(statement, 7),
+                                  }))
+            break;
+    }
+out:
+    (void)sqlite3_finalize(statement);
+    cache_leave(cache);
+    return rc;
+}
+
+ffa_status ffa_cache_list_misses(ffa_cache *cache, ffa_cache_miss_visit visit, void *user,
+                                 ffa_error *err)
+{
+    sqlite3_stmt *statement = NULL;
+    bool is_row = true;
+    ffa_status rc = FFA_OK;
+
+    if (!cache || !visit)
+        return error_fail(err, FFA_INVALID, 0, "%s is NULL", cache ? "visit" : "cache");
+    rc = cache_enter(cache, err);
+    if (rc != FFA_OK)
+        return rc;
+    while (is_row) {
+        FFA_TRY(next_note(cache->store, &statement,
+                          "SELECT key, template, arch, record, noted, first_s, last_s FROM miss "
+                          "ORDER BY last_s DESC, id DESC",
+                          &is_row, err));
+        if (is_row && visit(user, &(ffa_cache_miss){
+                                      .key = text_of(statement, 0),
+                                      .template_name = text_of(statement, 1),
+                                      .arch = text_of(statement, 2),
+                                      .record = text_of(statement, 3),
+                                      .noted = sqlite3_column_int64(statement, 4),
+                                      .first_s = sqlite3_column_int64(statement, 5),
+                                      .last_s = sqlite3_column_int64(statement, 6),
+                                  }))
+            break;
+    }
+out:
+    (void)sqlite3_finalize(statement);
+    cache_leave(cache);
+    return rc;
+}
+
+static ffa_status forget(struct store *store, uint32_t what, int64_t *removed, ffa_error *err)
+{
+    ffa_status rc;
+
+    FFA_TRY(store_run(store, "BEGIN IMMEDIATE", "begin", err));
+    if (what & FFA_CACHE_FAILURES) {
+        FFA_TRY(store_run(store, "DELETE FROM failure", "forget failures", err));
+        *removed += sqlite3_changes(store->db);
+    }
+    if (what & FFA_CACHE_MISSES) {
+        FFA_TRY(store_run(store, "DELETE FROM miss", "forget misses", err));
+        *removed += sqlite3_changes(store->db);
+    }
+    rc = store_run(store, "COMMIT", "commit", err);
+out:
+    return store_rollback(store, rc);
+}
+
+ffa_status ffa_cache_forget(ffa_cache *cache, uint32_t what, int64_t *removed, ffa_error *err)
+{
+    const uint32_t known = FFA_CACHE_FAILURES | FFA_CACHE_MISSES;
+    int64_t count = 0;
+    ffa_status rc;
+
+    if (removed)
+        *removed = 0;
+    if (!cache)
+        return error_fail(err, FFA_INVALID, 0, "cache is NULL");
+    if (!what || (what & ~known))
+        return error_fail(err, FFA_INVALID, 0, "what is 0x%x, known are 0x%x", what, known);
+    rc = cache_enter(cache, err);
+    if (rc != FFA_OK)
+        return rc;
+    rc = cache_check_writable(cache, err);
+    if (rc == FFA_OK)
+        rc = forget(cache->store, what, &count, err);
+    cache_leave(cache);
     if (rc == FFA_OK && removed)
         *removed = count;
     return rc;

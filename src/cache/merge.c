@@ -9,24 +9,30 @@ enum { BATCH_ROWS = 64 };
 
 ffa_status cache_lock_both(ffa_cache *a, ffa_cache *b, ffa_error *err)
 {
-    struct store *first = a->store, *second = b->store;
+    bool is_a_first = (uintptr_t)&a->store->lock < (uintptr_t)&b->store->lock;
+    ffa_cache *first = is_a_first ? a : b, *second = is_a_first ? b : a;
+    ffa_status rc = FFA_OK;
 
-    if (first == second || (first->inode == second->inode && first->device == second->device))
-        return error_fail(err, FFA_INVALID, 0, "'%s' and '%s' are one file", first->path,
-                          second->path);
-    if ((uintptr_t)first > (uintptr_t)second) {
-        first = b->store;
-        second = a->store;
+    if (a->store == b->store)
+        return error_fail(err, FFA_INVALID, 0, "'%s' is given twice", a->store->path);
+    FFA_TRY(cache_enter(first, err));
+    rc = cache_enter(second, err);
+    if (rc == FFA_OK && a->store->inode == b->store->inode &&
+        a->store->device == b->store->device) {
+        rc = error_fail(err, FFA_INVALID, 0, "'%s' and '%s' are one file", a->store->path,
+                        b->store->path);
+        cache_leave(second);
     }
-    (void)pthread_mutex_lock(&first->lock);
-    (void)pthread_mutex_lock(&second->lock);
-    return FFA_OK;
+    if (rc != FFA_OK)
+        cache_leave(first);
+out:
+    return rc;
 }
 
 void cache_unlock_both(ffa_cache *a, ffa_cache *b)
 {
-    (void)pthread_mutex_unlock(&a->store->lock);
-    (void)pthread_mutex_unlock(&b->store->lock);
+    cache_leave(a);
+    cache_leave(b);
 }
 
 /* ---- adding ---- */

@@ -9,6 +9,7 @@
 #include "cache/store_internal.h"
 
 #include "base/embedded.h"
+#include "cache/place.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -362,6 +363,7 @@ static ffa_status check_header(struct store *store, ffa_error *err)
 
     FFA_TRY(store_number(store, "PRAGMA application_id", &application, err));
     FFA_TRY(store_number(store, "PRAGMA user_version", &schema, err));
+    store->schema = schema;
     store->is_bundle = application == STORE_BUNDLE_APPLICATION;
     if ((application != STORE_APPLICATION && !store->is_bundle) || schema < 1)
         rc = error_fail(err, FFA_CACHE, 0,
@@ -386,6 +388,22 @@ out:
     return rc;
 }
 
+/* An older store gets what it lacks. Another process may be faster: then there is nothing to do,
+ * and doing it twice does no harm. */
+static ffa_status upgrade(struct store *store, ffa_error *err)
+{
+    ffa_status rc;
+
+    FFA_TRY(store_run(store, "BEGIN IMMEDIATE", "begin", err));
+    FFA_TRY(store_number(store, "PRAGMA user_version", &store->schema, err));
+    if (store->schema < STORE_SCHEMA)
+        FFA_TRY(store_run(store, embedded_schema.text, "bring its schema up to date", err));
+    FFA_TRY(store_run(store, "COMMIT", "commit the schema", err));
+    FFA_TRY(store_number(store, "PRAGMA user_version", &store->schema, err));
+out:
+    return store_rollback(store, rc);
+}
+
 static ffa_status settle_in(struct store *store, ffa_error *err)
 {
     sqlite3_stmt *statement = NULL;
@@ -397,6 +415,8 @@ static ffa_status settle_in(struct store *store, ffa_error *err)
                       "set it up", err));
     if (store->is_writable)
         FFA_TRY(store_run(store, "PRAGMA journal_mode=TRUNCATE", "set its journal", err));
+    if (store->is_writable && store->schema < STORE_SCHEMA)
+        FFA_TRY(upgrade(store, err));
     /* Tables and columns are all there. */
     FFA_TRY(store_prepare(store, &statement, "SELECT " STORE_COLUMNS_AND_DATA STORE_FROM, err));
 out:
@@ -419,10 +439,11 @@ static ffa_status open_bundle(struct store *store, const char *target, ffa_error
     return rc;
 }
 
+/* target: of a bundle. network: the kind of file system, where that forbids writing. */
 static ffa_status open_store(struct store *store, const struct stat *file, const char *target,
-                             ffa_error *err)
+                             const char *network, ffa_error *err)
 {
-    bool is_writer = store->mode == STORE_READWRITE || store->mode == STORE_MAINTAIN;
+    bool is_writer = !network && (store->mode == STORE_READWRITE || store->mode == STORE_MAINTAIN);
     ffa_status rc;
 
     FFA_TRY(target ? open_bundle(store, target, err) : open_db(store, store->path, is_writer, err));
@@ -504,6 +525,7 @@ static ffa_status attach(struct store *store, ffa_error *err)
 {
     enum { ROUNDS = 3 };
     ffa_error why = { 0 }, aside;
+    const char *network = NULL;
     char *target = NULL;
     struct stat file;
     ffa_status rc = FFA_OK;
@@ -514,6 +536,19 @@ static ffa_status attach(struct store *store, ffa_error *err)
         target = NULL;
         rc = store->mode == STORE_BUNDLE ? check_bundle_place(store, &file, &target, &why)
                                          : check_place(store, &file, &why);
+        if (store->mode == STORE_READWRITE && !store->on_network &&
+            (rc == FFA_OK || rc == FFA_NOT_FOUND))
+            network = place_network(store->folder);
+        if (network) {
+            (void)error_fail(&why, FFA_CACHE, 0,
+                             "store '%s' is on a network file system (%s) and is only read; use a "
+                             "folder on a local disk, or a bundle, or set FFA_OPEN_NETWORK_STORE",
+                             store->path, network);
+            if (rc == FFA_OK && !store->is_network_told)
+                store_trouble(store, "store_on_network", &why);
+            store->is_network_told = true;
+            rc = rc == FFA_OK ? FFA_OK : FFA_CACHE; /* nothing there to be read */
+        }
         if (rc == FFA_NOT_FOUND && is_maker(store)) {
             rc = make_store(store, why.native == 0, &why);
             if (rc == FFA_OK)
@@ -521,7 +556,7 @@ static ffa_status attach(struct store *store, ffa_error *err)
         }
         if (rc != FFA_OK)
             break;
-        rc = open_store(store, &file, target, &why);
+        rc = open_store(store, &file, target, network, &why);
         if (rc == FFA_OK || !is_damage(&why))
             break;
         if (store->mode != STORE_READWRITE) {
@@ -542,6 +577,7 @@ static ffa_status attach(struct store *store, ffa_error *err)
         rc = FFA_CACHE;
     }
     mem_free(target);
+    store->is_forked = false;
     store->why = rc == FFA_OK ? (ffa_error){ 0 } : why;
     return rc == FFA_OK ? FFA_OK : error_fail(err, rc, why.native, "%s", why.message);
 }
@@ -553,7 +589,22 @@ static bool is_busy(const ffa_error *why)
 
 bool store_in_use(struct store *store)
 {
-    return store->db || (is_busy(&store->why) && attach(store, NULL) == FFA_OK);
+    return store->db ||
+           ((store->is_forked || is_busy(&store->why)) && attach(store, NULL) == FFA_OK);
+}
+
+/* The connection is the parent's: using it here, even closing it, could harm the parent's file. It
+ * is left alone, and the file is opened anew when it is needed. What went wrong so far was the
+ * parent's. */
+static void store_in_child(void *object)
+{
+    struct store *store = object;
+
+    store->is_forked = store->db != NULL;
+    store->db = NULL;
+    atomic_store(&store->bad, 0);
+    atomic_store(&store->errors, 0);
+    store->is_writable = false;
 }
 
 void store_trouble(struct store *store, const char *event, const ffa_error *why)
@@ -629,13 +680,19 @@ ffa_status store_open(struct store **out, const struct store_opts *opts, ffa_err
         return error_nomem(err, "the store");
     store->mode = opts->mode;
     store->may_create = opts->create;
+    store->on_network = opts->on_network;
     store->busy_ms = STORE_BUSY_MS;
     store->bytes_max = opts->bytes_max ? opts->bytes_max : (uint64_t)1 << 30;
     store->log = opts->log;
     (void)pthread_mutex_init(&store->lock, NULL);
+    fork_guard_add(&store->guard, &store->lock, store_in_child, store);
     if (opts->path) {
         FFA_TRY(name_of(store, opts->path, err));
+        /* SQLite is entered under a guarded lock only: it has locks of its own that a fork would
+         * leave locked. */
+        (void)pthread_mutex_lock(&store->lock);
         rc = attach(store, &why);
+        (void)pthread_mutex_unlock(&store->lock);
         if (rc == FFA_NOMEM) {
             rc = error_fail(err, FFA_NOMEM, why.native, "%s", why.message);
             goto out;
@@ -657,7 +714,10 @@ void store_close(struct store *store)
 {
     if (!store)
         return;
+    (void)pthread_mutex_lock(&store->lock);
     store_close_db(store);
+    (void)pthread_mutex_unlock(&store->lock);
+    fork_guard_remove(&store->guard);
     (void)pthread_mutex_destroy(&store->lock);
     mem_free(store->folder);
     mem_free(store->path);
@@ -669,7 +729,7 @@ ffa_status store_check(struct store *store, ffa_error *err)
     ffa_status rc = FFA_OK;
 
     (void)pthread_mutex_lock(&store->lock);
-    if (!store->db)
+    if (!store->db && !(store->is_forked && store_in_use(store)))
         rc = store->path
                  ? error_fail(err, store->why.status, store->why.native, "%s", store->why.message)
                  : error_fail(err, FFA_NOT_FOUND, 0, "there is no store: memory only");
@@ -690,6 +750,7 @@ bool store_is_writable(struct store *store)
 void store_state(struct store *store, char *out, size_t size)
 {
     (void)pthread_mutex_lock(&store->lock);
+    (void)store_in_use(store);
     (void)snprintf(out, size, "%s",
                    !store->path         ? "memory only"
                    : !store->db         ? store->why.message

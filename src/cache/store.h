@@ -22,6 +22,7 @@ enum store_mode {
 struct store_opts {
     const char *path; /* NULL: memory only */
     enum store_mode mode;
+    bool on_network;    /* STORE_READWRITE: write on a network file system, too */
     bool create;        /* STORE_MAINTAIN: make it when absent */
     uint64_t bytes_max; /* 0: 1 GiB */
     struct log log;
@@ -55,5 +56,21 @@ ffa_status store_find(struct store *store, const struct store_query *query, stru
 void store_put(struct store *store, const struct jit_kernel *kernel);
 /* Add to the store's sums when a context closes. Best effort, in silence; nothing for none. */
 void store_count(struct store *store, const ffa_cache_counters *add);
+
+/* A compile that failed, and would again. */
+struct store_failure {
+    char *message;
+    char *log;
+    int64_t age_s;
+};
+void store_failure_finish(struct store_failure *failure);
+/* Whether this very compile failed less than `age_max_s` ago; then *out is filled. */
+bool store_find_failure(struct store *store, const char *key, const char *toolchain,
+                        int64_t age_max_s, struct store_failure *out);
+/* Best effort. Of the kernel: key, toolchain, template, arch and record. */
+void store_put_failure(struct store *store, const struct jit_kernel *kernel, const char *message,
+                       const char *log);
+/* Best effort, at most once an hour a key. Of the kernel: key, template, arch and record. */
+void store_note_miss(struct store *store, const struct jit_kernel *kernel);
 
 #endif

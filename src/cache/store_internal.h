@@ -6,6 +6,7 @@
 #ifndef FFA_CACHE_STORE_INTERNAL_H
 #define FFA_CACHE_STORE_INTERNAL_H
 
+#include "base/fork.h"
 #include "cache/store.h"
 
 #include <pthread.h>
@@ -14,7 +15,7 @@
 #include <sys/types.h>
 
 enum {
-    STORE_SCHEMA = 1,
+    STORE_SCHEMA = 2,                      /* 1: without the tables failure and miss */
     STORE_APPLICATION = 0x6666616b,        /* 'ffak', as in cache/schema.sql */
     STORE_BUNDLE_APPLICATION = 0x66666162, /* 'ffab': the same schema, never to change again */
     STORE_BUSY_MS = 3000,                  /* how long others are waited for */
@@ -26,7 +27,7 @@ struct store {
     char *path; /* NULL: memory only */
     char *folder;
     enum store_mode mode;
-    bool may_create;
+    bool may_create, on_network;
     uint64_t bytes_max;
     struct log log;
     atomic_uint_fast64_t bad, errors;
@@ -35,10 +36,14 @@ struct store {
     sqlite3 *db; /* NULL: not in use */
     int busy_ms;
     bool is_writable;
+    int64_t schema; /* of the open file */
     bool is_bundle; /* whatever it was opened as */
+    bool is_forked; /* the handle is the parent's and was dropped */
+    bool is_network_told;
     bool is_warned;
     dev_t device; /* of the open file */
     ino_t inode;
+    struct fork_guard guard;
     ffa_error why; /* not in use because of this; status FFA_OK: in use, or memory only */
 };
 

@@ -6,6 +6,7 @@
  */
 #include "cache/table.h"
 
+#include "base/fork.h"
 #include "jit/digest.h"
 
 #include <pthread.h>
@@ -35,6 +36,7 @@ struct table {
     pthread_cond_t settled;
     struct table_entry *flights; /* under lock, as is all below */
     uint64_t reserved;           /* published entries and flights */
+    struct fork_guard guard;
 };
 
 void table_key_init(struct table_key *key, const struct jit_spec *spec, const char *arch)
@@ -56,6 +58,17 @@ static struct slots *slots_create(uint64_t count, struct slots *older)
     return slots;
 }
 
+/* Who claimed what is in flight is not in this process: nobody would ever settle it. The entries
+ * are left to themselves, in case it is the very thread that forked. */
+static void table_in_child(void *object)
+{
+    struct table *table = object;
+
+    (void)pthread_cond_init(&table->settled, NULL);
+    for (; table->flights; table->flights = table->flights->next)
+        table->reserved--;
+}
+
 ffa_status table_create(struct table **out, ffa_error *err)
 {
     struct table *table = mem_array(1, sizeof *table);
@@ -70,6 +83,7 @@ ffa_status table_create(struct table **out, ffa_error *err)
     atomic_init(&table->slots, slots);
     (void)pthread_mutex_init(&table->lock, NULL);
     (void)pthread_cond_init(&table->settled, NULL);
+    fork_guard_add(&table->guard, &table->lock, table_in_child, table);
     *out = table;
     return FFA_OK;
 }
@@ -88,6 +102,7 @@ void table_destroy(struct table *table)
     if (!table)
         return;
     assert(!table->flights);
+    fork_guard_remove(&table->guard);
     slots = atomic_load(&table->slots);
     for (uint64_t i = 0; i <= slots->mask; i++)
         entry_free(atomic_load(&slots->at[i]));
@@ -219,9 +234,10 @@ static void land(struct table *table, struct table_entry *claim)
 {
     struct table_entry **at = &table->flights;
 
-    while (*at != claim)
+    while (*at && *at != claim)
         at = &(*at)->next;
-    *at = claim->next;
+    if (*at)
+        *at = claim->next;
     claim->is_done = true;
     (void)pthread_cond_broadcast(&table->settled);
 }

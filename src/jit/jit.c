@@ -5,6 +5,7 @@
  */
 #include "jit/jit.h"
 
+#include "base/fork.h"
 #include "jit/digest.h"
 #include "jit/nvrtc.h"
 #include "jit/report.h"
@@ -29,7 +30,14 @@ struct jit {
     struct log log;
     pthread_mutex_t lock;
     struct nvrtc *nvrtc; /* under lock until set; then constant */
+    struct fork_guard guard;
 };
+
+static void jit_in_child(void *object)
+{
+    (void)object;
+    nvrtc_in_child();
+}
 
 ffa_status jit_create(struct jit **out, const ffa_context_opts *opts, const struct log *log,
                       ffa_error *err)
@@ -43,6 +51,7 @@ ffa_status jit_create(struct jit **out, const ffa_context_opts *opts, const stru
     jit->log = *log;
     jit->nvrtc_path = opts->nvrtc_path;
     (void)pthread_mutex_init(&jit->lock, NULL);
+    fork_guard_add(&jit->guard, &jit->lock, jit_in_child, jit);
     FFA_TRY(sources_open(&jit->sources, opts->templates_dir, err));
     *out = jit;
     jit = NULL;
@@ -55,6 +64,7 @@ void jit_destroy(struct jit *jit)
 {
     if (!jit)
         return;
+    fork_guard_remove(&jit->guard);
     nvrtc_close(jit->nvrtc);
     sources_finish(&jit->sources);
     (void)pthread_mutex_destroy(&jit->lock);
@@ -305,6 +315,7 @@ ffa_status jit_compile(struct jit *jit, const struct jit_spec *spec, const char 
     rc = run_nvrtc(jit, spec, arch, want_ptx, &got, err);
     out->log = got.log;
     out->ptx = got.ptx;
+    out->is_final = got.is_final;
     kernel->cubin = got.cubin;
     kernel->cubin_bytes = got.cubin_bytes;
     kernel->info.compile_us = clock_us() - started;
@@ -315,10 +326,12 @@ ffa_status jit_compile(struct jit *jit, const struct jit_spec *spec, const char 
         goto out;
     }
     fill_info(&kernel->info, spec, arch, got.log);
-    if (!report_has_entry(kernel->cubin, kernel->cubin_bytes, jit_spec_template(spec)))
+    if (!report_has_entry(kernel->cubin, kernel->cubin_bytes, jit_spec_template(spec))) {
+        out->is_final = true;
         rc = error_fail(err, FFA_COMPILE, 0,
                         "%s: its text defines no extern \"C\" kernel of that name",
                         jit_spec_template(spec));
+    }
 out:
     if (rc != FFA_OK)
         jit_kernel_finish(kernel);

@@ -84,8 +84,9 @@ const char *jit_toolchain(struct jit *jit);
 
 struct jit_result {
     struct jit_kernel kernel;
-    char *log; /* NVRTC's; set on FFA_COMPILE, too */
-    char *ptx; /* when asked for */
+    char *log;     /* NVRTC's; set on FFA_COMPILE, too */
+    char *ptx;     /* when asked for */
+    bool is_final; /* of a failure: the same text fails again with the same compiler */
 };
 void jit_result_finish(struct jit_result *result);
 

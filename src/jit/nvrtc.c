@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <glob.h>
 #include <nvrtc.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <sys/stat.h>
 
@@ -240,6 +241,15 @@ const char *nvrtc_toolchain(const struct nvrtc *nvrtc)
 
 /* ---- compiling ---- */
 
+static atomic_int at_work;      /* threads inside NVRTC */
+static atomic_bool is_cut_amid; /* this process was forked while at_work */
+
+void nvrtc_in_child(void)
+{
+    if (atomic_exchange(&at_work, 0) > 0)
+        atomic_store(&is_cut_amid, true);
+}
+
 /* The adapter: `doing` completes "NVRTC cannot ...". */
 static ffa_status nvrtc_check(const struct nvrtc *nvrtc, nvrtcResult code, const char *doing,
                               ffa_error *err)
@@ -277,11 +287,12 @@ out:
     return rc;
 }
 
-ffa_status nvrtc_compile(const struct nvrtc *nvrtc, const struct nvrtc_job *job,
-                         struct nvrtc_output *out, ffa_error *err)
+static ffa_status run_job(const struct nvrtc *nvrtc, const struct nvrtc_job *job,
+                          struct nvrtc_output *out, ffa_error *err)
 {
     nvrtcProgram program = NULL;
     size_t bytes = 0;
+    nvrtcResult code;
     ffa_status compiled;
     ffa_status rc;
 
@@ -290,9 +301,9 @@ ffa_status nvrtc_compile(const struct nvrtc *nvrtc, const struct nvrtc_job *job,
                         nvrtc->nvrtcCreateProgram(&program, job->text, job->name, job->header_count,
                                                   job->headers, job->header_names),
                         "take the program", err));
-    compiled =
-        nvrtc_check(nvrtc, nvrtc->nvrtcCompileProgram(program, job->option_count, job->options),
-                    "compile", err);
+    code = nvrtc->nvrtcCompileProgram(program, job->option_count, job->options);
+    compiled = nvrtc_check(nvrtc, code, "compile", err);
+    out->is_final = code == NVRTC_ERROR_COMPILATION;
     /* The log first: on failure it is the only answer. */
     rc = fetch(nvrtc, program, nvrtc->nvrtcGetProgramLogSize, nvrtc->nvrtcGetProgramLog, "log",
                (void **)&out->log, &bytes, compiled == FFA_OK ? err : NULL);
@@ -308,5 +319,21 @@ ffa_status nvrtc_compile(const struct nvrtc *nvrtc, const struct nvrtc_job *job,
 out:
     if (program)
         (void)nvrtc->nvrtcDestroyProgram(&program);
+    return rc;
+}
+
+ffa_status nvrtc_compile(const struct nvrtc *nvrtc, const struct nvrtc_job *job,
+                         struct nvrtc_output *out, ffa_error *err)
+{
+    ffa_status rc;
+
+    *out = (struct nvrtc_output){ 0 };
+    if (atomic_load(&is_cut_amid))
+        return error_fail(err, FFA_UNSUPPORTED, 0,
+                          "this process was forked while another thread compiled, and NVRTC would "
+                          "hang in it; fork before the first compile, or start a program");
+    atomic_fetch_add(&at_work, 1);
+    rc = run_job(nvrtc, job, out, err);
+    atomic_fetch_sub(&at_work, 1);
     return rc;
 }

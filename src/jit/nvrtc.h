@@ -38,10 +38,15 @@ struct nvrtc_output {
     char *ptx;
     void *cubin;
     size_t cubin_bytes;
+    bool is_final; /* of a failure: the text's fault, and again the next time */
 };
 
+/* In a child after fork(): if a thread of the parent was compiling then, NVRTC's own locks stay
+ * locked here for ever, and every compile in this process is refused instead. */
+void nvrtc_in_child(void);
+
 /* FFA_COMPILE: the text does not compile; out->log says why. FFA_UNSUPPORTED: an option, such as
- * the architecture, is unknown to this NVRTC. Thread: any number at once. */
+ * the architecture, is unknown to this NVRTC; or see nvrtc_in_child. Thread: any number at once. */
 ffa_status nvrtc_compile(const struct nvrtc *nvrtc, const struct nvrtc_job *job,
                          struct nvrtc_output *out, ffa_error *err);
 

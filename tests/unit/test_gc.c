@@ -106,10 +106,10 @@ static const struct {
     { "by age", NULL, 5 * DAY_S - DAY_S / 2, 0, "765" },
     { "by age, none", NULL, 100 * DAY_S, 0, "" },
     /* 16 KiB pages: 4 for a cubin of 50000 bytes, about as many for the tables */
-    { "by size", NULL, 0, 400000, "765" },
+    { "by size", NULL, 0, 465536, "765" },
     { "by size, all", NULL, 0, 1, "76543210" },
     { "by size, none", NULL, 0, 1 << 30, "" },
-    { "both", NULL, 7 * DAY_S - DAY_S / 2, 400000, "765" },
+    { "both", NULL, 7 * DAY_S - DAY_S / 2, 465536, "765" },
     { "a clock that was set back",
       "UPDATE kernel SET used_s = used_s + 400 * 86400 WHERE record LIKE 'number=7%'", DAY_S / 2, 0,
       "654321" },

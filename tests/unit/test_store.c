@@ -2,6 +2,7 @@
  *
  * The store under everything that befalls files: the right kernel or none, one warning, no crash.
  */
+#include "cache/place.h"
 #include "cache/store.h"
 #include "jit/digest.h"
 #include "support/rng.h"
@@ -13,6 +14,7 @@
 #include <signal.h>
 #include <sqlite3.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -143,6 +145,19 @@ static void run_sql(const char *sql)
     ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
     ck_assert_msg(sqlite3_exec(db, sql, NULL, NULL, NULL) == SQLITE_OK, "%s", sqlite3_errmsg(db));
     ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
+}
+
+/* The file is whole by SQLite's account and by ours. */
+static void check_whole(void)
+{
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_cache_verdict verdict;
+    ffa_cache *cache;
+
+    ck_assert_msg(ffa_cache_open(&cache, path, 0, &err) == FFA_OK, "%s", err.message);
+    ck_assert_msg(ffa_cache_verify(cache, &verdict, NULL, NULL, &err) == FFA_OK, "%s", err.message);
+    ck_assert_int_eq(verdict.bad, 0);
+    ffa_cache_close(cache);
 }
 
 /* ---- plain use ---- */
@@ -296,6 +311,69 @@ START_TEST(use_is_noted_once_a_day)
 }
 END_TEST
 
+/* The clock was ahead and is set back: what was used then is no better than the rest. */
+START_TEST(uses_in_the_future_are_uses_now)
+{
+    enum { CAP = 1 << 20 };
+    struct store_opts opts = { .path = path, .bytes_max = CAP };
+    struct store *store;
+
+    fill(10);
+    run_sql("UPDATE kernel SET used_s = used_s + 864000000");
+    ck_assert_int_eq(store_open(&store, &opts, NULL), FFA_OK);
+    ck_assert_int_eq(find_any(store, 9), FFA_OK); /* notes the use, once */
+    for (int i = 10; i < 40; i++) {
+        put(store, i, "a");
+        ck_assert_int_eq(find_any(store, i), FFA_OK);
+    }
+    for (int i = 30; i < 40; i++)
+        ck_assert_msg(find_any(store, i) == FFA_OK, "%d", i);
+    ck_assert_int_eq(find_any(store, 0), FFA_NOT_FOUND);
+    ck_assert_uint_eq(store_error_count(store), 0);
+    store_close(store);
+}
+END_TEST
+
+/* A hundred thousand entries: opening, looking up and adding stay quick, and the cap is held. */
+START_TEST(a_hundred_thousand_entries)
+{
+    enum { CAP = 40 << 20 };
+    struct store_opts opts = { .path = path, .bytes_max = CAP };
+    ffa_cache_stats stats = FFA_CACHE_STATS_INIT;
+    struct store *store;
+    ffa_cache *cache;
+    int64_t started;
+
+    fill(1);
+    run_sql("BEGIN; "
+            "WITH RECURSIVE n (i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < 100000) "
+            "INSERT INTO blob (id, digest, bytes, data) SELECT i, printf('%032x', i), 200, "
+            "randomblob(200) FROM n; "
+            "INSERT INTO kernel SELECT b.id, b.digest, k.toolchain, b.id, k.seal, k.template, "
+            "k.arch, k.record, 1, 1, 0, 0, 1, 1, k.created_s, k.used_s - b.id FROM kernel k, "
+            "blob b WHERE b.id > 1; COMMIT");
+    started = clock_us();
+    ck_assert_int_eq(store_open(&store, &opts, NULL), FFA_OK);
+    ck_assert_int_eq(find_any(store, 0), FFA_OK);
+    ck_assert_int_eq(find_any(store, 1), FFA_NOT_FOUND);
+    ck_assert_int_lt(clock_us() - started, 500000);
+    for (int i = 1; i <= 20; i++) {
+        put(store, i, "a");
+        ck_assert_int_eq(find_any(store, i), FFA_OK);
+    }
+    ck_assert_int_lt(clock_us() - started, 20000000);
+    ck_assert_int_eq(find_any(store, 0), FFA_OK);
+    ck_assert_uint_eq(store_error_count(store), 0);
+    store_close(store);
+    ck_assert_int_eq(ffa_cache_open(&cache, path, FFA_CACHE_READONLY, NULL), FFA_OK);
+    ck_assert_int_eq(ffa_cache_stats_get(cache, &stats, NULL), FFA_OK);
+    ck_assert_int_gt(stats.kernels, 20);
+    ck_assert_int_lt(stats.kernels, 100000);
+    ck_assert_int_le(stats.file_bytes - stats.free_bytes, CAP);
+    ffa_cache_close(cache);
+}
+END_TEST
+
 /* ---- damage ---- */
 
 static void damage_blob_byte(void)
@@ -356,7 +434,7 @@ static void damage_foreign(void)
 
 static void damage_newer(void)
 {
-    run_sql("PRAGMA user_version = 2; ALTER TABLE kernel RENAME TO kernel2");
+    run_sql("PRAGMA user_version = 3; ALTER TABLE kernel RENAME TO kernel2");
 }
 
 static void damage_no_table(void)
@@ -475,7 +553,7 @@ static const struct {
     { "zeros", damage_zeros, "not a database", HEALS, 1, 0 },
     { "a text file", damage_text, "not a kernel store", KEPT, 1, 0 },
     { "another program's database", damage_foreign, "another program's", KEPT, 1, 0 },
-    { "a newer schema", damage_newer, "schema 2, this library reads up to 1", KEPT, 1, 0 },
+    { "a newer schema", damage_newer, "schema 3, this library reads up to 2", KEPT, 1, 0 },
     { "a table is missing", damage_no_table, "no such table", KEPT, 1, 0 },
     { "damaged pages", damage_pages, "malformed", HEALS, 1, 0 },
     { "a damaged schema", damage_schema_root, "malformed", HEALS, 1, 0 },
@@ -708,32 +786,105 @@ START_TEST(many_writers)
 }
 END_TEST
 
-/* A writer killed at any moment leaves a store that works. */
+/* Sixty writers at once, killed at any moment, thirty times: the store is whole after each round.
+ */
 START_TEST(killed_writers)
 {
+    enum { WRITERS = 60, ROUNDS = 30 };
     struct watch watch = { .warning = "" };
     struct store *store;
     int status;
 
     fill(1);
-    for (int round = 0; round < 12; round++) {
-        pid_t child = fork();
+    for (int round = 0; round < ROUNDS; round++) {
+        pid_t children[WRITERS];
 
-        if (child == 0) {
-            store = open_store(STORE_READWRITE, NULL);
-            for (int i = 1;; i++)
-                put(store, i % 50, "a");
+        for (int c = 0; c < WRITERS; c++) {
+            children[c] = fork();
+            if (children[c] == 0) {
+                store = open_store(STORE_READWRITE, NULL);
+                for (int i = 1;; i++)
+                    put(store, i % 50, "a");
+            }
         }
-        (void)usleep((useconds_t)(1000 + round * 1700));
-        ck_assert_int_eq(kill(child, SIGKILL), 0);
-        ck_assert_int_eq(waitpid(child, &status, 0), child);
+        (void)usleep((useconds_t)(round * 1000));
+        for (int c = 0; c < WRITERS; c++)
+            ck_assert_int_eq(kill(children[c], SIGKILL), 0);
+        for (int c = 0; c < WRITERS; c++)
+            ck_assert_int_eq(waitpid(children[c], &status, 0), children[c]);
         store = open_store(STORE_READWRITE, &watch);
         ck_assert_int_eq(find_any(store, 0), FFA_OK);
         put(store, 100 + round, "a");
         ck_assert_int_eq(find_any(store, 100 + round), FFA_OK);
         store_close(store);
+        check_whole();
     }
     ck_assert_msg(watch.lines[FFA_LOG_WARNING] == 0, "%s", watch.warning);
+}
+END_TEST
+
+/* No room: what does not fit is not stored, what was there is found, and there is one warning. */
+START_TEST(disk_is_full)
+{
+    struct watch watch = { .warning = "" };
+    pid_t child;
+    int status;
+
+    fill(3);
+    child = fork();
+    if (child == 0) {
+        struct rlimit limit = { .rlim_cur = 300000, .rlim_max = 300000 };
+        struct store *store;
+        int found = 0;
+
+        if (signal(SIGXFSZ, SIG_IGN) == SIG_ERR || setrlimit(RLIMIT_FSIZE, &limit) != 0)
+            _exit(2);
+        store = open_store(STORE_READWRITE, &watch);
+        for (int i = 3; i < 20; i++)
+            put(store, i, "a");
+        for (int i = 0; i < 20; i++)
+            found += find_any(store, i) == FFA_OK;
+        if (found < 3 || found > 6)
+            _exit(3);
+        if (watch.lines[FFA_LOG_WARNING] != 1 || store_error_count(store) < 1)
+            _exit(4);
+        store_close(store);
+        _exit(0);
+    }
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %d", WEXITSTATUS(status));
+    check_whole();
+}
+END_TEST
+
+/* A store of the first version: used as it is by readers, brought up to date by writers. */
+START_TEST(older_schema_is_used)
+{
+    struct watch watch = { .warning = "" };
+    struct store *store;
+
+    fill(2);
+    run_sql("DROP TABLE failure; DROP TABLE miss; PRAGMA user_version = 1");
+    store = open_store(STORE_READONLY, &watch);
+    ck_assert_int_eq(find_any(store, 1), FFA_OK);
+    store_close(store);
+    run_sql("CREATE TABLE checked (ok CHECK (ok)); "
+            "INSERT INTO checked SELECT user_version = 1 FROM pragma_user_version; "
+            "DROP TABLE checked");
+    for (int i = 0; i < 2; i++) {
+        store = open_store(STORE_READWRITE, &watch);
+        ck_assert_int_eq(find_any(store, 1), FFA_OK);
+        put(store, 2 + i, "a");
+        ck_assert_int_eq(find_any(store, 2 + i), FFA_OK);
+        store_close(store);
+    }
+    run_sql("CREATE TABLE checked (ok CHECK (ok)); "
+            "INSERT INTO checked SELECT user_version = 2 FROM pragma_user_version; "
+            "INSERT INTO checked SELECT count(*) = 0 FROM failure; "
+            "INSERT INTO checked SELECT application_id = 0x6666616b FROM pragma_application_id; "
+            "DROP TABLE checked");
+    ck_assert_int_eq(watch.lines[FFA_LOG_WARNING], 0);
+    check_whole();
 }
 END_TEST
 
@@ -779,6 +930,78 @@ START_TEST(folder_cannot_be_written)
     ck_assert_int_eq(waitpid(child, &status, 0), child);
     ck_assert_int_eq(chmod(home, 0700), 0);
     ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %d", WEXITSTATUS(status));
+}
+END_TEST
+
+/* ---- network file systems ---- */
+
+static const struct {
+    uint32_t type;
+    const char *name; /* NULL: local */
+} place_cases[] = {
+    { 0x6969, "nfs" },
+    { 0x0bd00bd0, "lustre" },
+    { 0xff534d42, "cifs" },
+    { 0x47504653, "gpfs" },
+    { 0x01021994, NULL } /* tmpfs */,
+    { 0xef53, NULL } /* ext4 */,
+    { 0x58465342, NULL } /* xfs */,
+    { 0x794c7630, NULL } /* overlayfs */,
+};
+
+START_TEST(network_types_are_known)
+{
+    const char *name = place_network_name(place_cases[_i].type);
+
+    if (place_cases[_i].name) {
+        ck_assert_ptr_nonnull(name);
+        ck_assert_str_eq(name, place_cases[_i].name);
+    } else {
+        ck_assert_ptr_null(name);
+    }
+}
+END_TEST
+
+/* What is there is read; nothing is made; with the option all is as ever. */
+START_TEST(network_store_is_read)
+{
+    struct watch watch = { .warning = "" };
+    struct store_opts opts = { .path = path, .log = watch_log(&watch) };
+    struct store *store;
+    char state[160];
+
+    fault_arm(FAULT_NETWORK, 1);
+    store = open_store(STORE_READWRITE, &watch);
+    ck_assert(fault_fired());
+    put(store, 0, "a");
+    ck_assert_int_eq(find_any(store, 0), FFA_NOT_FOUND);
+    ck_assert_int_eq(store_check(store, NULL), FFA_CACHE);
+    ck_assert_int_ne(access(path, F_OK), 0);
+    ck_assert_int_eq(watch.lines[FFA_LOG_WARNING], 1);
+    ck_assert_msg(strstr(watch.warning, "network file system (nfs)"), "%s", watch.warning);
+    store_close(store);
+
+    fill(2);
+    fault_arm(FAULT_NETWORK, 1);
+    store = open_store(STORE_READWRITE, &watch);
+    ck_assert_int_eq(find_any(store, 0), FFA_OK);
+    put(store, 7, "a");
+    ck_assert_int_eq(find_any(store, 7), FFA_NOT_FOUND);
+    store_state(store, state, sizeof state);
+    ck_assert_str_eq(state, "ok, read only");
+    ck_assert_uint_eq(store_error_count(store), 1);
+    ck_assert_int_eq(watch.lines[FFA_LOG_WARNING], 2);
+    store_close(store);
+
+    fault_arm(FAULT_NETWORK, 1);
+    opts.on_network = true;
+    ck_assert_int_eq(store_open(&store, &opts, NULL), FFA_OK);
+    ck_assert(!fault_fired());
+    fault_arm(FAULT_NETWORK, 0);
+    put(store, 7, "a");
+    ck_assert_int_eq(find_any(store, 7), FFA_OK);
+    ck_assert_int_eq(watch.lines[FFA_LOG_WARNING], 2);
+    store_close(store);
 }
 END_TEST
 
@@ -898,7 +1121,7 @@ START_TEST(entries_are_listed_checked_removed)
     ck_assert_int_eq(ffa_cache_stats_get(cache, &stats, NULL), FFA_OK);
     ck_assert_int_eq(stats.kernels, 4);
     ck_assert_int_eq(stats.blobs, 4);
-    ck_assert_int_eq(stats.schema, 1);
+    ck_assert_int_eq(stats.schema, 2);
     ck_assert_int_eq(ffa_cache_clear(cache, &removed, NULL), FFA_OK);
     ck_assert_int_eq(removed, 4);
     ck_assert_int_eq(ffa_cache_stats_get(cache, &stats, NULL), FFA_OK);
@@ -963,7 +1186,7 @@ START_TEST(maintenance_refuses)
     fill(1);
     damage_newer();
     ck_assert_int_eq(ffa_cache_open(&cache, path, 0, &err), FFA_CACHE);
-    ck_assert_msg(strstr(err.message, "schema 2"), "%s", err.message);
+    ck_assert_msg(strstr(err.message, "schema 3"), "%s", err.message);
 }
 END_TEST
 
@@ -991,6 +1214,13 @@ int main(void)
     tcase_add_test(tc, locked_when_opened);
     tcase_add_test(tc, many_writers);
     tcase_add_test(tc, killed_writers);
+    tcase_add_test(tc, disk_is_full);
+    tcase_add_test(tc, network_store_is_read);
+    tcase_add_loop_test(tc, network_types_are_known, 0,
+                        count_of(sizeof place_cases, sizeof *place_cases));
+    tcase_add_test(tc, older_schema_is_used);
+    tcase_add_test(tc, uses_in_the_future_are_uses_now);
+    tcase_add_test(tc, a_hundred_thousand_entries);
     tcase_add_test(tc, folder_cannot_be_written);
     tcase_add_loop_test(tc, every_failure_is_clean, 0,
                         count_of(sizeof fault_kinds, sizeof *fault_kinds));

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ffa_precompile: in parallel, until a deadline, with an account of it. The compiler is one that
+ * sleeps, so that times are known.
+ */
+#include "base/base.h"
+#include "support/tmpdir.h"
+#include "support/watch.h"
+
+#include <check.h>
+#include <ffa/ffa.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#define FIXTURES FFA_TEST_SOURCE_DIR "/tests/data/templates/"
+
+enum { COUNT = 12 };
+
+static char *folder, *store;
+static const char *settings[COUNT][3]; /* twelve kernels */
+static ffa_compile_request requests[COUNT];
+
+static void setup(void)
+{
+    folder = tmpdir_make();
+    store = tmpdir_path(folder, "kernels.ffadb");
+    ck_assert_int_eq(unsetenv("FAKE_NVRTC_LOG"), 0);
+    ck_assert_int_eq(unsetenv("FAKE_NVRTC_MS"), 0);
+    ck_assert_int_eq(unsetenv("FAKE_NVRTC_FAIL"), 0);
+    for (int i = 0; i < COUNT; i++) {
+        settings[i][0] = i % 2 ? "head_dim=64" : "head_dim=128";
+        settings[i][1] = i / 2 % 2 ? "dtype=bf16" : "dtype=fp16";
+        settings[i][2] = i / 4 == 0 ? "debug=0" : i / 4 == 1 ? "softcap=1" : "out_fp32=1";
+        requests[i] = (ffa_compile_request)FFA_COMPILE_REQUEST_INIT;
+        requests[i].template_name = "attention_forward";
+        requests[i].settings = settings[i];
+        requests[i].setting_count = 3;
+    }
+}
+
+static void teardown(void)
+{
+    free(store);
+    tmpdir_remove(folder);
+}
+
+static ffa_context *open_context(void)
+{
+    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_context *context;
+
+    opts.templates_dir = FIXTURES "trivial";
+    opts.nvrtc_path = FFA_TEST_SLOW_NVRTC;
+    opts.cache_path = store;
+    ck_assert_msg(ffa_open(&context, FFA_DEVICE_CPU, &opts, &err) == FFA_OK, "%s", err.message);
+    return context;
+}
+
+struct seen {
+    int calls, failed;
+};
+
+static void see(void *user, int64_t index, ffa_status status, const ffa_kernel_info *info,
+                const char *message)
+{
+    struct seen *seen = user;
+
+    ck_assert(index >= 0 && index < COUNT);
+    ck_assert_int_eq(status == FFA_OK, info != NULL);
+    ck_assert_int_eq(status == FFA_OK, message[0] == '\0');
+    seen->calls++;
+    seen->failed += status != FFA_OK;
+}
+
+START_TEST(all_are_compiled_in_parallel)
+{
+    ffa_precompile_report report = FFA_PRECOMPILE_REPORT_INIT;
+    ffa_precompile_opts opts = FFA_PRECOMPILE_OPTS_INIT;
+    struct seen seen = { 0 };
+    ffa_context *context = open_context();
+    ffa_error err = { FFA_OK, 0, "" };
+
+    ck_assert_int_eq(setenv("FAKE_NVRTC_MS", "100", 1), 0);
+    opts.threads = 6;
+    opts.deadline_ms = 60000;
+    opts.progress = see;
+    opts.user = &seen;
+    ck_assert_msg(ffa_precompile(context, requests, COUNT, &opts, &report, &err) == FFA_OK, "%s",
+                  err.message);
+    ck_assert_int_eq(report.requested, COUNT);
+    ck_assert_int_eq(report.compiled, COUNT);
+    ck_assert_int_eq(report.hit + report.failed + report.unfinished, 0);
+    ck_assert_int_eq(report.first_failed, -1);
+    ck_assert_int_ge(report.spent_us, COUNT * 100000);
+    ck_assert_int_lt(report.wall_us, COUNT * 100000); /* not one after the other */
+    ck_assert_int_eq(report.saved_us, 0);
+    ck_assert_int_eq(seen.calls, COUNT);
+
+    /* Again, from the table; and in another context, from the store. No options: all defaults. */
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(ffa_precompile(context, requests, COUNT, NULL, &report, &err), FFA_OK);
+        ck_assert_int_eq(report.hit, COUNT);
+        ck_assert_int_eq(report.compiled + report.failed, 0);
+        ck_assert_int_ge(report.saved_us, COUNT * 100000);
+        ck_assert_int_eq(report.spent_us, 0);
+        ffa_close(context);
+        context = open_context();
+    }
+    ffa_close(context);
+}
+END_TEST
+
+/* The call returns in time; what was finished stays, what was under way is finished and stays. */
+START_TEST(deadline_is_kept)
+{
+    ffa_precompile_report report = FFA_PRECOMPILE_REPORT_INIT;
+    ffa_precompile_opts opts = FFA_PRECOMPILE_OPTS_INIT;
+    ffa_cache_stats stats = FFA_CACHE_STATS_INIT;
+    ffa_context *context = open_context();
+    ffa_error err = { FFA_OK, 0, "" };
+    struct seen seen = { 0 };
+    ffa_cache *cache;
+    int64_t started = clock_us();
+    int calls;
+
+    ck_assert_int_eq(setenv("FAKE_NVRTC_MS", "1500", 1), 0);
+    opts.threads = 2;
+    opts.deadline_ms = 2000;
+    opts.progress = see;
+    opts.user = &seen;
+    ck_assert_int_eq(ffa_precompile(context, requests, COUNT, &opts, &report, &err), FFA_TIMEOUT);
+    ck_assert_int_ge(clock_us() - started, 2000000);
+    ck_assert_int_lt(clock_us() - started, 2900000); /* before the next compiles end */
+    ck_assert_int_eq(report.compiled, 2);
+    ck_assert_int_eq(report.unfinished, COUNT - 2);
+    ck_assert_msg(strstr(err.message, "10 of 12 kernels were not finished within 2000 ms"), "%s",
+                  err.message);
+    calls = seen.calls;
+    ffa_close(context); /* waits for the two that are under way */
+    ck_assert_int_ge(clock_us() - started, 3000000);
+    ck_assert_int_eq(seen.calls, calls);
+    ck_assert_int_eq(ffa_cache_open(&cache, store, 0, NULL), FFA_OK);
+    ck_assert_int_eq(ffa_cache_stats_get(cache, &stats, NULL), FFA_OK);
+    ck_assert_int_eq(stats.kernels, 4);
+    ffa_cache_close(cache);
+
+    ck_assert_int_eq(setenv("FAKE_NVRTC_MS", "0", 1), 0); /* resumed */
+    context = open_context();
+    ck_assert_int_eq(ffa_precompile(context, requests, COUNT, NULL, &report, &err), FFA_OK);
+    ck_assert_int_eq(report.hit, 4);
+    ck_assert_int_eq(report.compiled, COUNT - 4);
+    ffa_close(context);
+}
+END_TEST
+
+START_TEST(failures_are_told)
+{
+    ffa_precompile_report report = FFA_PRECOMPILE_REPORT_INIT;
+    ffa_precompile_opts opts = FFA_PRECOMPILE_OPTS_INIT;
+    ffa_context *context = open_context();
+    ffa_error err = { FFA_OK, 0, "" };
+    struct seen seen = { 0 };
+
+    opts.progress = see;
+    opts.user = &seen;
+    ck_assert_int_eq(ffa_precompile(context, requests, 3, NULL, &report, &err), FFA_OK);
+    ck_assert_int_eq(setenv("FAKE_NVRTC_FAIL", "1", 1), 0);
+    ck_assert_int_eq(ffa_precompile(context, requests, 8, &opts, &report, &err), FFA_COMPILE);
+    ck_assert_int_eq(report.hit, 3);
+    ck_assert_int_eq(report.failed, 5);
+    ck_assert_int_eq(report.first_failed, 3);
+    ck_assert_int_eq(seen.failed, 5);
+    ck_assert_msg(strstr(err.message, "5 of 8 kernels failed; requests[3]: "), "%s", err.message);
+    ffa_close(context);
+}
+END_TEST
+
+/* The same kernel twice is one compile. */
+START_TEST(duplicates_are_one)
+{
+    ffa_precompile_report report = FFA_PRECOMPILE_REPORT_INIT;
+    ffa_context_stats stats = FFA_CONTEXT_STATS_INIT;
+    ffa_precompile_opts opts = FFA_PRECOMPILE_OPTS_INIT;
+    ffa_context *context = open_context();
+
+    ck_assert_int_eq(setenv("FAKE_NVRTC_MS", "50", 1), 0);
+    for (int i = 0; i < COUNT; i++)
+        requests[i].settings = settings[i % 3];
+    opts.threads = 8;
+    ck_assert_int_eq(ffa_precompile(context, requests, COUNT, &opts, &report, NULL), FFA_OK);
+    ck_assert_int_eq(report.compiled, 3);
+    ck_assert_int_eq(report.hit, COUNT - 3);
+    ck_assert_int_eq(ffa_context_stats_get(context, &stats, NULL), FFA_OK);
+    ck_assert_uint_eq(stats.compiles, 3);
+    ffa_close(context);
+}
+END_TEST
+
+/* A newer caller's requests are longer: the size tag is the stride. */
+START_TEST(size_tag_is_the_stride)
+{
+    struct {
+        ffa_compile_request request;
+        uint64_t newer;
+    } longer[3];
+    ffa_precompile_report report = FFA_PRECOMPILE_REPORT_INIT;
+    ffa_context *context = open_context();
+    ffa_error err = { FFA_OK, 0, "" };
+
+    memset(longer, 0, sizeof longer);
+    for (int i = 0; i < 3; i++) {
+        longer[i].request = requests[i];
+        longer[i].request.struct_size = (uint32_t)sizeof longer[i];
+    }
+    ck_assert_msg(ffa_precompile(context, &longer[0].request, 3, NULL, &report, &err) == FFA_OK,
+                  "%s", err.message);
+    ck_assert_int_eq(report.compiled, 3);
+    longer[2].newer = 1;
+    ck_assert_int_eq(ffa_precompile(context, &longer[0].request, 3, NULL, &report, &err),
+                     FFA_UNSUPPORTED);
+    ck_assert_msg(strstr(err.message, "requests[2]: "), "%s", err.message);
+    ffa_close(context);
+}
+END_TEST
+
+START_TEST(misuse_is_refused)
+{
+    ffa_precompile_report report = FFA_PRECOMPILE_REPORT_INIT;
+    ffa_precompile_opts opts = FFA_PRECOMPILE_OPTS_INIT;
+    ffa_context *context = open_context();
+    ffa_error err = { FFA_OK, 0, "" };
+
+    ck_assert_int_eq(ffa_precompile(NULL, requests, 1, NULL, NULL, &err), FFA_INVALID);
+    ck_assert_int_eq(ffa_precompile(context, NULL, 1, NULL, NULL, &err), FFA_INVALID);
+    ck_assert_int_eq(ffa_precompile(context, requests, -1, NULL, NULL, &err), FFA_INVALID);
+    ck_assert_int_eq(ffa_precompile(context, NULL, 0, NULL, &report, &err), FFA_OK);
+    ck_assert_int_eq(report.requested + report.compiled, 0);
+    opts.threads = 65;
+    ck_assert_int_eq(ffa_precompile(context, requests, 1, &opts, NULL, &err), FFA_INVALID);
+    ck_assert_msg(strstr(err.message, "threads is 65, not in [0, 64]"), "%s", err.message);
+    opts.threads = 0;
+    opts.deadline_ms = -1;
+    ck_assert_int_eq(ffa_precompile(context, requests, 1, &opts, NULL, &err), FFA_INVALID);
+    opts.deadline_ms = 0;
+    opts.flags = 1;
+    ck_assert_int_eq(ffa_precompile(context, requests, 1, &opts, NULL, &err), FFA_UNSUPPORTED);
+    requests[1].flags = FFA_COMPILE_FORCE;
+    ck_assert_int_eq(ffa_precompile(context, requests, 2, NULL, NULL, &err), FFA_INVALID);
+    ck_assert_msg(strstr(err.message, "requests[1]: flags is 0x1, not 0"), "%s", err.message);
+    requests[1].flags = 0;
+    settings[2][0] = "head_dim=7";
+    ck_assert_int_eq(ffa_precompile(context, requests, 3, NULL, NULL, &err), FFA_INVALID);
+    ck_assert_msg(strstr(err.message, "requests[2]: "), "%s", err.message);
+    requests[0].struct_size = 0;
+    ck_assert_int_eq(ffa_precompile(context, requests, 1, NULL, NULL, &err), FFA_INVALID);
+    ffa_close(context);
+}
+END_TEST
+
+START_TEST(every_failure_is_clean)
+{
+    ffa_context *context = open_context();
+    long nth;
+
+    for (nth = 1; nth < 500; nth++) {
+        ffa_precompile_report report = FFA_PRECOMPILE_REPORT_INIT;
+        ffa_precompile_opts opts = FFA_PRECOMPILE_OPTS_INIT;
+        ffa_error err = { FFA_OK, 0, "" };
+        ffa_status rc;
+        bool fired;
+
+        opts.threads = 1;
+        fault_arm(FAULT_ALLOC, nth);
+        rc = ffa_precompile(context, requests, 2, &opts, &report, &err);
+        fired = fault_fired();
+        fault_arm(FAULT_ALLOC, 0);
+        ck_assert_msg(rc == FFA_OK || (fired && rc == FFA_NOMEM), "%s", err.message);
+        ck_assert_int_eq(rc == FFA_OK, err.message[0] == '\0');
+        if (!fired)
+            break;
+    }
+    ck_assert_int_gt(nth, 3);
+    ck_assert_int_lt(nth, 500);
+    ffa_close(context);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("precompile");
+    TCase *tc = tcase_create("precompile");
+    SRunner *runner;
+    int failed;
+
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, all_are_compiled_in_parallel);
+    tcase_add_test(tc, deadline_is_kept);
+    tcase_add_test(tc, failures_are_told);
+    tcase_add_test(tc, duplicates_are_one);
+    tcase_add_test(tc, size_tag_is_the_stride);
+    tcase_add_test(tc, misuse_is_refused);
+    tcase_add_test(tc, every_failure_is_clean);
+    tcase_set_timeout(tc, 60);
+    suite_add_tcase(suite, tc);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

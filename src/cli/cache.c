@@ -128,6 +128,16 @@ static void add_counters(json_t *object, const ffa_cache_counters *counters)
     cli_set_real(object, "ms_saved", (double)counters->saved_us / 1e3);
 }
 
+/* Notes kept in the store, as against what was counted. */
+static json_t *noted_object(const ffa_cache_stats *stats)
+{
+    json_t *object = json_object();
+
+    cli_set_int(object, "failures", stats->failures);
+    cli_set_int(object, "misses", stats->misses);
+    return object;
+}
+
 static int print_stats(const struct cli *cli, const ffa_cache_stats *stats,
                        const ffa_cache_counters *counters)
 {
@@ -145,6 +155,7 @@ static int print_stats(const struct cli *cli, const ffa_cache_stats *stats,
         cli_set_int(object, "newest", stats->newest_s);
         cli_set_int(object, "bytes", stats->file_bytes - stats->free_bytes);
         add_counters(object, counters);
+        (void)json_object_set_new(object, "noted", noted_object(stats));
         return cli_print_json(cli, object, CLI_DONE);
     }
     (void)printf("schema       %d\nkernels      %" PRId64 "\nblobs        %" PRId64 "\n",
@@ -160,6 +171,8 @@ static int print_stats(const struct cli *cli, const ffa_cache_stats *stats,
                  " failed\nms spent     %.1f\nms saved     %.1f\n",
                  counters->compiles, counters->compile_fails, (double)counters->compile_us / 1e3,
                  (double)counters->saved_us / 1e3);
+    (void)printf("noted        %" PRId64 " misses, %" PRId64 " failures\n", stats->misses,
+                 stats->failures);
     return CLI_DONE;
 }
 

@@ -169,6 +169,8 @@ int cmd_cache_ls(struct cli *cli);
 int cmd_cache_show(struct cli *cli);
 int cmd_cache_stats(struct cli *cli);
 int cmd_cache_verify(struct cli *cli);
+int cmd_cache_misses(struct cli *cli);
+int cmd_cache_failures(struct cli *cli);
 int cmd_cache_gc(struct cli *cli);
 int cmd_cache_rm(struct cli *cli);
 int cmd_cache_clear(struct cli *cli);

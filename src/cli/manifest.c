@@ -58,17 +58,23 @@ void wish_finish(struct wish *wish)
     *wish = (struct wish){ 0 };
 }
 
+void wishes_drop_last(struct wishes *wishes)
+{
+    struct wish *last = wishes->at[--wishes->count];
+
+    wish_finish(last);
+    free(last);
+}
+
 void wishes_finish(struct wishes *wishes)
 {
-    for (int64_t i = 0; i < wishes->count; i++) {
-        wish_finish(wishes->at[i]);
-        free(wishes->at[i]);
-    }
+    while (wishes->count)
+        wishes_drop_last(wishes);
     free(wishes->at);
     *wishes = (struct wishes){ 0 };
 }
 
-static ffa_status wishes_add(struct wishes *wishes, json_t *json, ffa_error *err)
+ffa_status wishes_add(struct wishes *wishes, json_t *json, ffa_error *err)
 {
     struct wish *wish = calloc(1, sizeof *wish);
     struct wish **grown = wishes->at;

@@ -41,6 +41,9 @@ struct wishes {
  * "A[,B]" or NULL: the manifest's, else `arch`. FFA_INVALID says where and what; FFA_NOMEM. */
 ffa_status manifest_read(struct wishes *out, const char *name, const char *text, size_t bytes,
                          const char *archs, const char *arch, ffa_error *err);
+/* Takes over `json`, as wish_init does. */
+ffa_status wishes_add(struct wishes *wishes, json_t *json, ffa_error *err);
+void wishes_drop_last(struct wishes *wishes);
 void wishes_finish(struct wishes *wishes);
 
 /* The manifests built in: NULL for an unknown name. */

@@ -7,6 +7,7 @@
  * whatever any store holds: shares of equal manifests are disjoint and cover the whole.
  */
 #include "cli/file.h"
+#include "cli/misses.h"
 #include "cli/pool.h"
 #include "cli/progress.h"
 
@@ -15,13 +16,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* What a compile takes until a store knows better, and what a worker may: a forward kernel takes
  * 0.8 s and 120 MiB. */
 enum { GUESS_MS = 1000, TIMEOUT_S = 300, MEMORY_MIB = 2048, MEMORY_MIB_MIN = 32 };
 
 struct warm_options {
-    const char *preset, *archs, *jobs, *memory, *shard;
+    const char *preset, *misses, *archs, *jobs, *memory, *shard;
     double timeout_s, deadline_s;
     bool keep_going, dry_run, resume, jsonl;
 };
@@ -103,14 +105,18 @@ static int check_options(struct cli *cli, struct session *session)
 {
     const struct warm_options *options = &session->options;
     const char *bad;
-    int status;
+    int status, sets;
 
     if (options->jsonl && cli->json)
         return cli_fail_text(cli, FFA_INVALID, "--json and --jsonl exclude each other");
-    if (!options->preset == !cli->argc)
+    sets = (options->preset != NULL) + (options->misses != NULL) + (cli->argc != 0);
+    if (sets != 1)
         return cli_fail_text(cli, FFA_INVALID, "%s: see 'ffa warm --help'",
-                             cli->argc ? "a manifest and --preset exclude each other"
-                                       : "a manifest or --preset is missing");
+                             sets ? "a manifest, --preset and --from-misses exclude each other"
+                                  : "a manifest, --preset or --from-misses is missing");
+    if (options->misses && options->archs)
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--arch and --from-misses exclude each other: a miss has its own");
     if (!(options->timeout_s > 0) || options->timeout_s > 1e6)
         return cli_fail_text(cli, FFA_INVALID, "--timeout is %g, not in (0, 1000000]",
                              options->timeout_s);
@@ -161,6 +167,34 @@ static ffa_status read_all(const char *path, char **out, size_t *bytes, ffa_erro
     else
         free(text);
     return rc;
+}
+
+/* What the store of --from-misses, a file or a folder, asked for in vain. */
+static ffa_status read_misses(struct session *session, ffa_context *context, ffa_error *err)
+{
+    const char *given = session->options.misses;
+    struct misses_account account;
+    struct stat at;
+    char path[4096];
+    int bytes = snprintf(path, sizeof path, "%s%s", given,
+                         stat(given, &at) == 0 && S_ISDIR(at.st_mode) ? "/kernels.ffadb" : "");
+    ffa_status rc;
+
+    if (!given[0] || bytes < 0 || (size_t)bytes >= sizeof path)
+        return cli_error(err, FFA_INVALID, 0, "--from-misses is %zu bytes long, not in [1, %zu]",
+                         strlen(given), sizeof path - sizeof "/kernels.ffadb");
+    rc = misses_read(&session->wishes, context, path, &account, err);
+    if (rc != FFA_OK)
+        return rc;
+    if (account.noted == 0)
+        cli_note(session->cli, "no misses are noted in %s", path);
+    if (account.edited)
+        cli_note(session->cli, "%lld misses are of another template text: today's is built",
+                 (long long)account.edited);
+    if (account.foreign)
+        cli_note(session->cli, "%lld misses are left out: this version has no such kernel",
+                 (long long)account.foreign);
+    return FFA_OK;
 }
 
 static ffa_status read_set(struct session *session, const char *arch, ffa_error *err)
@@ -677,7 +711,8 @@ static int prepare(struct session *session)
     if (status != CLI_PARSE_GO)
         return status;
     if (ffa_context_info_get(context, &info, &err) != FFA_OK ||
-        read_set(session, info.arch, &err) != FFA_OK ||
+        (session->options.misses ? read_misses(session, context, &err)
+                                 : read_set(session, info.arch, &err)) != FFA_OK ||
         take_share(session, context, &err) != FFA_OK || look_up(session, context, &err) != FFA_OK)
         status = cli_fail(session->cli, &err);
     ffa_close(context);
@@ -748,6 +783,8 @@ int cmd_warm(struct cli *cli)
     struct warm_options *options = &session.options;
     const struct cli_option rows[] = {
         { "preset", CLI_TEXT, &options->preset, "NAME", "training, inference or all", 0, 0 },
+        { "from-misses", CLI_TEXT, &options->misses, "STORE",
+          "what this store noted as asked for in vain ('ffa cache misses')", 0, 0 },
         { "arch", CLI_TEXT, &options->archs, "A[,B]",
           "for these architectures; the manifest's, or sm_90a", 0, 0 },
         { "jobs", CLI_TEXT, &options->jobs, "N", "workers; auto: what cores and memory allow", 0,

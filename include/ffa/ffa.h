@@ -12,6 +12,7 @@
 #include <ffa/context.h>
 #include <ffa/device.h>
 #include <ffa/dist.h>
+#include <ffa/dist_plan.h>
 #include <ffa/kernel.h>
 #include <ffa/mask.h>
 #include <ffa/status.h>

@@ -22,6 +22,18 @@ ffa_status layout_init(struct layout *out, const struct parts *parts, int32_t ra
     return FFA_OK;
 }
 
+ffa_status layout_copy(struct layout *out, const struct layout *from, ffa_error *err)
+{
+    const struct parts parts = layout_parts(from);
+    const ffa_status rc = layout_init(out, &parts, from->ranks, err);
+
+    if (rc != FFA_OK)
+        return rc;
+    memcpy(out->rank_of, from->rank_of, (size_t)from->count * sizeof *out->rank_of);
+    layout_settle(out);
+    return FFA_OK;
+}
+
 void layout_settle(struct layout *layout)
 {
     int64_t begin = 0;

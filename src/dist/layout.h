@@ -21,6 +21,7 @@ struct layout {
 /* Copies bounds; rank_of is zero until layout_settle. */
 ffa_status layout_init(struct layout *out, const struct parts *parts, int32_t ranks,
                        ffa_error *err);
+ffa_status layout_copy(struct layout *out, const struct layout *from, ffa_error *err);
 /* Fills the rest from rank_of. */
 void layout_settle(struct layout *layout);
 void layout_finish(struct layout *layout);

@@ -358,18 +358,7 @@ void transfer_copies_finish(struct transfer_copies *copies)
 
 /* ---- what a rank computes ---- */
 
-/* Keys [begin, end) of a buffer that holds them from `row` on. */
-struct span {
-    int64_t begin, end, row;
-};
-
-struct spans {
-    struct span *at;
-    int64_t count;
-};
-
-/* Keys next to each other in the sequence and in the buffer are one span. */
-static void add_span(struct spans *spans, struct span span)
+void spans_add(struct spans *spans, struct span span)
 {
     struct span *last = spans->count > 0 ? &spans->at[spans->count - 1] : NULL;
 
@@ -379,8 +368,8 @@ static void add_span(struct spans *spans, struct span span)
         spans->at[spans->count++] = span;
 }
 
-static ffa_status cut_by_spans(struct bands *out, const struct band *band, int64_t q_shift,
-                               const struct spans *spans, ffa_error *err)
+ffa_status spans_cut(struct bands *out, const struct band *band, int64_t q_shift,
+                     const struct spans *spans, ffa_error *err)
 {
     int64_t low = 0, high = spans->count;
     ffa_status rc = FFA_OK;
@@ -426,8 +415,8 @@ static ffa_status split_chunks(struct transfer_split *out, const struct layout *
 
             if (!band_cut_q(&cut, &bands->at[b], begin, end))
                 continue;
-            FFA_TRY(cut_by_spans(&out->own, &cut, shift, own, err));
-            FFA_TRY(cut_by_spans(&out->remote, &cut, shift, remote, err));
+            FFA_TRY(spans_cut(&out->own, &cut, shift, own, err));
+            FFA_TRY(spans_cut(&out->remote, &cut, shift, remote, err));
         }
     }
 out:
@@ -452,14 +441,14 @@ ffa_status transfer_split_bands(struct transfer_split *out, const struct transfe
     for (int64_t i = 0; i < chunks; i++) {
         const int64_t chunk = keys->rank_chunks[keys->rank_begin[rank] + i];
 
-        add_span(&own,
-                 (struct span){ keys->bounds[chunk], keys->bounds[chunk + 1], keys->local[chunk] });
+        spans_add(&own, (struct span){ keys->bounds[chunk], keys->bounds[chunk + 1],
+                                       keys->local[chunk] });
     }
     for (int64_t i = 0; i < receives; i++) {
         const struct transfer_receive *receive = &t->receives[t->receive_begin[rank] + i];
         const struct transfer_piece *piece = &t->pieces[receive->piece];
 
-        add_span(&remote, (struct span){ piece->begin, piece->end, receive->row });
+        spans_add(&remote, (struct span){ piece->begin, piece->end, receive->row });
     }
     rc = split_chunks(out, in->queries, bands, rank, &own, &remote, err);
 out:

@@ -74,6 +74,23 @@ ffa_status transfer_copies_build(struct transfer_copies *out, const struct trans
                                  int32_t rank, enum transfer_route route, ffa_error *err);
 void transfer_copies_finish(struct transfer_copies *copies);
 
+/* Keys [begin, end) of a buffer that holds them from `row` on; ascending, apart. */
+struct span {
+    int64_t begin, end, row;
+};
+
+struct spans {
+    struct span *at;
+    int64_t count;
+};
+
+/* Append; keys next to each other in the sequence and in the buffer are one span. */
+void spans_add(struct spans *spans, struct span span);
+/* Append the parts of the band whose keys lie in spans, queries moved by q_shift, keys to their
+ * rows. */
+ffa_status spans_cut(struct bands *out, const struct band *band, int64_t q_shift,
+                     const struct spans *spans, ffa_error *err);
+
 /* What a rank computes of a list of bands, in local coordinates: query rows of its buffer; keys of
  * its own buffer (own) or of its receive buffer (remote). Appended; disjoint; together they have
  * the cells of the rank's rows. */

@@ -44,20 +44,24 @@ struct tile_sink {
     int64_t tile_capacity;
 };
 
+/* given: NULL, or where the tiles begin. */
 static ffa_status build_list(struct tile_sink *sink, struct sweep_work *work,
-                             const struct tile_options *opts, int32_t list, ffa_error *err)
+                             const struct tile_options *opts, const struct cut_rows *given,
+                             int32_t list, ffa_error *err)
 {
     struct tile_plan *plan = sink->sweeps.plan;
     const struct normal *normal = work->normal;
     const struct cut_shape shape = { .rows = (int32_t)plan->shape.seqlen_q,
                                      .tile_m = opts->tile_m,
                                      .no_cuts = opts->no_cuts };
-    struct cut_rows cuts = { 0 };
+    struct cut_rows made = { 0 }, cuts;
     struct plan_tile *tiles;
     int64_t segment = 0;
-    ffa_status rc;
+    ffa_status rc = FFA_OK;
 
-    FFA_TRY(cut_build(&cuts, work, &shape, err));
+    if (!given)
+        FFA_TRY(cut_build(&made, work, &shape, err));
+    cuts = given ? *given : made;
     if (plan->tile_count + cuts.count > INT32_MAX) {
         rc = error_fail(err, FFA_INVALID, 0, "plan has more than %d tiles", INT32_MAX);
         goto out;
@@ -83,12 +87,13 @@ static ffa_status build_list(struct tile_sink *sink, struct sweep_work *work,
     plan->list_begin[list + 1] = (int32_t)plan->tile_count;
     plan->area = area_add(plan->area, normal->area);
 out:
-    cut_finish(&cuts);
+    cut_finish(&made);
     return rc;
 }
 
 static ffa_status build(struct tile_plan *out, const ffa_mask *mask, bool transposed,
-                        const struct tile_options *opts, ffa_error *err)
+                        const struct tile_options *opts, const struct cut_rows *cuts,
+                        ffa_error *err)
 {
     const ffa_mask_shape shape = { transposed ? mask->shape.seqlen_k : mask->shape.seqlen_q,
                                    transposed ? mask->shape.seqlen_q : mask->shape.seqlen_k };
@@ -116,7 +121,7 @@ static ffa_status build(struct tile_plan *out, const ffa_mask *mask, bool transp
             FFA_TRY(normal_transpose(&turned, work.normal, err));
             work.normal = &turned;
         }
-        FFA_TRY(build_list(&sink, &work, opts, list, err));
+        FFA_TRY(build_list(&sink, &work, opts, cuts ? &cuts[list] : NULL, list, err));
     }
 #ifndef NDEBUG
     FFA_TRY(tile_check(&plan, err));
@@ -134,13 +139,20 @@ out:
 ffa_status tile_build(struct tile_plan *out, const ffa_mask *mask, const struct tile_options *opts,
                       ffa_error *err)
 {
-    return build(out, mask, false, opts, err);
+    return build(out, mask, false, opts, NULL, err);
+}
+
+ffa_status tile_build_at(struct tile_plan *out, const ffa_mask *mask,
+                         const struct tile_options *opts, const struct cut_rows *cuts,
+                         ffa_error *err)
+{
+    return build(out, mask, false, opts, cuts, err);
 }
 
 ffa_status tile_build_transposed(struct tile_plan *out, const ffa_mask *mask,
                                  const struct tile_options *opts, ffa_error *err)
 {
-    return build(out, mask, true, opts, err);
+    return build(out, mask, true, opts, NULL, err);
 }
 
 void tile_finish(struct tile_plan *plan)

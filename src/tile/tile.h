@@ -40,6 +40,12 @@ struct tile_plan {
 
 ffa_status tile_build(struct tile_plan *out, const ffa_mask *mask, const struct tile_options *opts,
                       ffa_error *err);
+struct cut_rows;
+/* The same with tiles that begin where cuts [lists] says: plans that share their tiles, as the
+ * stages of a distributed pass do, are built with the same ones. */
+ffa_status tile_build_at(struct tile_plan *out, const ffa_mask *mask,
+                         const struct tile_options *opts, const struct cut_rows *cuts,
+                         ffa_error *err);
 /* The same of the transposed mask: rows of the plan are keys, its keys are query rows. */
 ffa_status tile_build_transposed(struct tile_plan *out, const ffa_mask *mask,
                                  const struct tile_options *opts, ffa_error *err);

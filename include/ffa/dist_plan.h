@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The plan of one rank: what it receives, what it computes, in which stages.
+ *
+ * A plan is made from a dispatch (dist.h), a mask and a rank; the dispatch may have been made for
+ * this mask, for several (layers of different kinds: one plan each), or for another mask of the
+ * same shape. Stage 0 is what the rank computes with its own rows; each further stage computes with
+ * rows that arrive while the stage before it computes. Forward and backward have stages of their
+ * own. Which rows make which stage is cut so that a modelled time is least; the model is in
+ * integers and the same on every rank, so that ranks agree without a word.
+ *
+ * Planning is pure and needs no communication. ffa_dist_plan_digest is the same on all ranks of a
+ * mask: compare it to find ranks whose inputs differ. (Stages of group casts hidden behind compute:
+ * MagiAttention. The exact cut, the order of the backward pass and the digest are ours.)
+ *
+ * Units: tokens, rows of buffers, nanoseconds of modelled time. Ranges are half open.
+ */
+#ifndef FFA_DIST_PLAN_H
+#define FFA_DIST_PLAN_H
+
+#include <ffa/dist.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What the model of time is told; 0 in a field takes its default. A cell is one (query, key) pair
+ * of one query head: 4 head_dim operations forward, 10 backward. */
+typedef struct ffa_dist_model {
+    int32_t heads_q;       /* 8 */
+    int32_t heads_kv;      /* 1; divides heads_q */
+    int32_t head_dim;      /* 128 */
+    int32_t element_bytes; /* 2: of q, k, v on the wire; gradients travel in fp32 inside a node */
+    int64_t
+        forward_gflops; /* 600000: what a kernel reaches on one rank, 10^9 operations a second */
+    int64_t backward_gflops;    /* 500000 */
+    int64_t node_mbytes_s;      /* 250000: into one rank from its node, 10^6 bytes a second */
+    int64_t network_mbytes_s;   /* 45000: into one rank from other nodes */
+    int64_t node_latency_ns;    /* 13000: from asking for rows to computing with them */
+    int64_t network_latency_ns; /* 30000 */
+    int64_t launch_ns;          /* 5000: of each stage's compute */
+} ffa_dist_model;
+
+/* Bits of ffa_dist_plan_opts.flags. */
+#define FFA_DIST_FORWARD_ONLY 1u /* no backward stages: inference */
+
+typedef struct ffa_dist_plan_opts {
+    uint32_t struct_size;
+    int32_t tile_m, tile_n;         /* forward: query rows and keys of a tile; 0: 128, 128 */
+    int32_t backward_m, backward_n; /* backward: query rows and keys of a tile; 0: 64, 128 */
+    int32_t forward_stages;         /* stages that receive: 0: as many as is best; n: n, at most;
+                                     * -1: none hidden, all rows in one stage fetched first */
+    int32_t backward_stages;
+    int32_t stages_max; /* of a free choice, 1 to 16; 0: 8 */
+    int32_t buffers;    /* receive buffers that stages take in turn, 2 or 3; 0: 2 */
+    uint32_t flags;
+    int64_t stage_rows_min; /* rows of a stage, at least, unless there is only one; 0: 512 */
+    ffa_dist_model model;
+} ffa_dist_plan_opts;
+#define FFA_DIST_PLAN_OPTS_INIT                                                                    \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_dist_plan_opts)                                        \
+    }
+
+/* Immutable. Thread: any number of threads may read one; one destroys it, last. */
+typedef struct ffa_dist_plan ffa_dist_plan;
+
+/*
+ * Plan one rank.
+ *
+ * out       receives the plan; NULL on failure. Owner: caller, ffa_dist_plan_destroy(). It does not
+ *           need the dispatch or the mask any longer.
+ * dispatch  where rows live.
+ * mask      of the dispatch's shape; it need not be one the dispatch was made for, and may attend
+ *           nothing.
+ * rank      0 to the dispatch's rank_count - 1.
+ * opts      NULL: all defaults.
+ *
+ * Fails with FFA_INVALID, naming the argument; FFA_UNSUPPORTED: an option newer than this library;
+ * FFA_NOMEM. Thread: any. Blocks: no.
+ */
+FFA_API ffa_status ffa_dist_plan_create(ffa_dist_plan **out, const ffa_dispatch *dispatch,
+                                        const ffa_mask *mask, int32_t rank,
+                                        const ffa_dist_plan_opts *opts, ffa_error *err);
+FFA_API void ffa_dist_plan_destroy(ffa_dist_plan *plan);
+
+/* 32 hexadecimal digits, equal on all ranks that plan the same mask, dispatch and options, whatever
+ * their rank. "" for NULL. Borrowed until destroy. */
+FFA_API const char *ffa_dist_plan_digest(const ffa_dist_plan *plan);
+
+typedef struct ffa_dist_plan_info {
+    uint32_t struct_size;
+    int32_t rank, rank_count;
+    int32_t forward_stages, backward_stages; /* that receive; 0: all keys are the rank's own */
+    int32_t steps;                           /* most stages that receive, of any rank and pass */
+    int64_t tokens_q, tokens_k;              /* the rank's own */
+    int64_t area;                            /* cells it computes, over all heads of the mask */
+    int64_t received_rows, sent_rows;        /* each row once for each rank that receives it */
+    int64_t stage_rows;                      /* most rows of a stage, of either pass */
+    int64_t forward_ns, backward_ns;         /* modelled */
+    int64_t forward_compute_ns, backward_compute_ns; /* of these, computing */
+} ffa_dist_plan_info;
+#define FFA_DIST_PLAN_INFO_INIT                                                                    \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_dist_plan_info)                                        \
+    }
+
+FFA_API ffa_status ffa_dist_plan_info_get(const ffa_dist_plan *plan, ffa_dist_plan_info *info,
+                                          ffa_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ffa_dist_plan_create: options checked, tables and stages of all ranks, then this rank's phases.
+ */
+#include "dist/plan.h"
+
+#include "dist/phase.h"
+#include "dist/stages.h"
+#include "mask/mask.h"
+
+enum {
+    KNOWN_FLAGS = FFA_DIST_FORWARD_ONLY,
+    TILE_MAX = 1024,
+    STAGES_DEFAULT = 8,
+    ROWS_MIN_DEFAULT = 512,
+    HEADS_MAX = 1024,
+    HEAD_DIM_MAX = 1024
+};
+
+/* ---- options ---- */
+
+struct bounded {
+    const char *name;
+    int64_t value, min, max;
+};
+
+static ffa_status check_bounds(const struct bounded *fields, size_t count, ffa_error *err)
+{
+    for (size_t i = 0; i < count; i++)
+        if (fields[i].value < fields[i].min || fields[i].value > fields[i].max)
+            return error_fail(err, FFA_INVALID, 0, "%s is %lld, not in [%lld, %lld]",
+                              fields[i].name, (long long)fields[i].value, (long long)fields[i].min,
+                              (long long)fields[i].max);
+    return FFA_OK;
+}
+
+static int32_t or_else(int32_t value, int32_t otherwise)
+{
+    return value ? value : otherwise;
+}
+
+static int64_t or_else64(int64_t value, int64_t otherwise)
+{
+    return value ? value : otherwise;
+}
+
+static ffa_status resolve_model(ffa_dist_model *m, ffa_error *err)
+{
+    m->heads_q = or_else(m->heads_q, 8);
+    m->heads_kv = or_else(m->heads_kv, 1);
+    m->head_dim = or_else(m->head_dim, 128);
+    m->element_bytes = or_else(m->element_bytes, 2);
+    m->forward_gflops = or_else64(m->forward_gflops, 600000);
+    m->backward_gflops = or_else64(m->backward_gflops, 500000);
+    m->node_mbytes_s = or_else64(m->node_mbytes_s, 250000);
+    m->network_mbytes_s = or_else64(m->network_mbytes_s, 45000);
+    m->node_latency_ns = or_else64(m->node_latency_ns, 13000);
+    m->network_latency_ns = or_else64(m->network_latency_ns, 30000);
+    m->launch_ns = or_else64(m->launch_ns, 5000);
+    {
+        const int64_t rate_max = 1000000000, time_max = 1000000000;
+        const struct bounded fields[] = {
+            { "model.heads_q", m->heads_q, 1, HEADS_MAX },
+            { "model.heads_kv", m->heads_kv, 1, HEADS_MAX },
+            { "model.head_dim", m->head_dim, 1, HEAD_DIM_MAX },
+            { "model.element_bytes", m->element_bytes, 1, 8 },
+            { "model.forward_gflops", m->forward_gflops, 1, rate_max },
+            { "model.backward_gflops", m->backward_gflops, 1, rate_max },
+            { "model.node_mbytes_s", m->node_mbytes_s, 1, rate_max },
+            { "model.network_mbytes_s", m->network_mbytes_s, 1, rate_max },
+            { "model.node_latency_ns", m->node_latency_ns, 0, time_max },
+            { "model.network_latency_ns", m->network_latency_ns, 0, time_max },
+            { "model.launch_ns", m->launch_ns, 0, time_max },
+        };
+
+        return check_bounds(fields, sizeof fields / sizeof *fields, err);
+    }
+}
+
+static ffa_status resolve_options(ffa_dist_plan_opts *out, const ffa_dist_plan_opts *opts,
+                                  ffa_error *err)
+{
+    ffa_status rc;
+
+    FFA_TRY(opts_import(out, sizeof *out, opts, err));
+    if (out->flags & ~(uint32_t)KNOWN_FLAGS) {
+        rc = error_fail(err, FFA_UNSUPPORTED, 0, "flags is 0x%x, known are 0x%x", out->flags,
+                        (unsigned)KNOWN_FLAGS);
+        goto out;
+    }
+    out->struct_size = (uint32_t)sizeof *out;
+    out->tile_m = or_else(out->tile_m, 128);
+    out->tile_n = or_else(out->tile_n, 128);
+    out->backward_m = or_else(out->backward_m, 64);
+    out->backward_n = or_else(out->backward_n, 128);
+    out->stages_max = or_else(out->stages_max, STAGES_DEFAULT);
+    out->buffers = or_else(out->buffers, 2);
+    out->stage_rows_min = or_else64(out->stage_rows_min, ROWS_MIN_DEFAULT);
+    {
+        const struct bounded fields[] = {
+            { "tile_m", out->tile_m, 1, TILE_MAX },
+            { "tile_n", out->tile_n, 1, TILE_MAX },
+            { "backward_m", out->backward_m, 1, TILE_MAX },
+            { "backward_n", out->backward_n, 1, TILE_MAX },
+            { "forward_stages", out->forward_stages, -1, OVERLAP_STAGES_MAX },
+            { "backward_stages", out->backward_stages, -1, OVERLAP_STAGES_MAX },
+            { "stages_max", out->stages_max, 1, OVERLAP_STAGES_MAX },
+            { "buffers", out->buffers, 2, 3 },
+            { "stage_rows_min", out->stage_rows_min, 0, INT32_MAX },
+        };
+
+        FFA_TRY(check_bounds(fields, sizeof fields / sizeof *fields, err));
+    }
+    rc = resolve_model(&out->model, err);
+out:
+    return rc;
+}
+
+static ffa_status check_arguments(const ffa_dispatch *dispatch, const ffa_mask *mask, int32_t rank,
+                                  ffa_error *err)
+{
+    int64_t tokens;
+
+    if (!dispatch || !mask)
+        return error_fail(err, FFA_INVALID, 0, "%s is NULL", dispatch ? "mask" : "dispatch");
+    if (rank < 0 || rank >= dispatch->topology.rank_count)
+        return error_fail(err, FFA_INVALID, 0, "rank is %d, not in [0, %d)", rank,
+                          dispatch->topology.rank_count);
+    tokens = dispatch->layout.bounds[dispatch->layout.count];
+    if (mask->shape.seqlen_q != tokens || mask->shape.seqlen_k != tokens)
+        return error_fail(
+            err, FFA_INVALID, 0, "mask has %lld queries and %lld keys, the dispatch %lld tokens",
+            (long long)mask->shape.seqlen_q, (long long)mask->shape.seqlen_k, (long long)tokens);
+    return FFA_OK;
+}
+
+/* ---- what all ranks compute alike ---- */
+
+struct work {
+    struct bands *lists; /* of the mask, whole */
+    int32_t list_count;
+    struct needs needs;
+    struct transfer_input in;
+    struct transfer transfer;
+    struct stages stages;
+};
+
+static void work_finish(struct work *w)
+{
+    for (int32_t l = 0; w->lists && l < w->list_count; l++)
+        bands_finish(&w->lists[l]);
+    mem_free(w->lists);
+    needs_finish(&w->needs);
+    transfer_finish(&w->transfer);
+    stages_finish(&w->stages);
+}
+
+static ffa_status build_tables(struct work *w, const ffa_dist_plan *plan, const ffa_mask *mask,
+                               ffa_error *err)
+{
+    const struct parts chunks = layout_parts(&plan->queries);
+    struct stages_input stages = { .opts = &plan->opts };
+    ffa_status rc;
+
+    w->lists = mem_array((size_t)mask->head_count, sizeof *w->lists);
+    if (!w->lists) {
+        rc = error_nomem(err, "bands");
+        goto out;
+    }
+    w->list_count = mask->head_count;
+    for (int32_t l = 0; l < w->list_count; l++)
+        FFA_TRY(bands_add_normal(&w->lists[l], &mask->lists[l].normal, err));
+    FFA_TRY(needs_build(&w->needs, w->lists, w->list_count, &chunks, err));
+    w->in = (struct transfer_input){ &plan->queries, &plan->keys, &w->needs, plan->topology };
+    FFA_TRY(transfer_build(&w->transfer, &w->in, err));
+    stages.in = &w->in;
+    stages.transfer = &w->transfer;
+    stages.lists = w->lists;
+    stages.list_count = w->list_count;
+    rc = stages_build(&w->stages, &stages, err);
+out:
+    return rc;
+}
+
+/* Everything ranks must agree about. */
+static void digest_cuts(struct digest *digest, const struct stage_cut *cuts, int32_t ranks)
+{
+    for (int32_t r = 0; cuts && r < ranks; r++) {
+        digest_number(digest, cuts[r].count);
+        digest_field(digest, cuts[r].ends, (size_t)cuts[r].count * sizeof *cuts[r].ends);
+    }
+}
+
+static void digest_layout(struct digest *digest, const struct layout *layout)
+{
+    digest_field(digest, layout->bounds, ((size_t)layout->count + 1) * sizeof *layout->bounds);
+    digest_field(digest, layout->rank_of, (size_t)layout->count * sizeof *layout->rank_of);
+}
+
+static void digest_plan(ffa_dist_plan *plan, const struct work *w)
+{
+    struct digest digest;
+
+    digest_init(&digest);
+    digest_text(&digest, "ffa dist plan 1");
+    digest_number(&digest, plan->topology.rank_count);
+    digest_number(&digest, plan->topology.ranks_per_node);
+    digest_field(&digest, &plan->opts, sizeof plan->opts);
+    digest_layout(&digest, &plan->queries);
+    digest_layout(&digest, &plan->keys);
+    for (int32_t l = 0; l < w->list_count; l++)
+        digest_field(&digest, w->lists[l].at, (size_t)w->lists[l].count * sizeof *w->lists[l].at);
+    digest_cuts(&digest, w->stages.forward, plan->topology.rank_count);
+    digest_cuts(&digest, w->stages.backward, plan->topology.rank_count);
+    digest_final(&digest, plan->digest);
+}
+
+static void count_rows(ffa_dist_plan *plan, const struct work *w)
+{
+    const struct transfer *t = &w->transfer;
+
+    plan->received_rows = t->receive_rows[plan->rank];
+    for (int64_t i = t->send_begin[plan->rank]; i < t->send_begin[plan->rank + 1]; i++) {
+        const struct transfer_piece *piece = &t->pieces[t->sends[i]];
+
+        plan->sent_rows += (piece->end - piece->begin) * piece->receiver_count;
+    }
+}
+
+/* ---- the object ---- */
+
+ffa_status ffa_dist_plan_create(ffa_dist_plan **out, const ffa_dispatch *dispatch,
+                                const ffa_mask *mask, int32_t rank, const ffa_dist_plan_opts *opts,
+                                ffa_error *err)
+{
+    ffa_dist_plan *plan = NULL;
+    struct work work = { 0 };
+    ffa_status rc;
+
+    if (!out)
+        return error_fail(err, FFA_INVALID, 0, "out is NULL");
+    *out = NULL;
+    FFA_TRY(check_arguments(dispatch, mask, rank, err));
+    plan = mem_array(1, sizeof *plan);
+    if (!plan) {
+        rc = error_nomem(err, "a plan");
+        goto out;
+    }
+    FFA_TRY(resolve_options(&plan->opts, opts, err));
+    plan->topology = dispatch->topology;
+    plan->rank = rank;
+    plan->shape = mask->shape;
+    plan->list_count = mask->head_count;
+    FFA_TRY(layout_copy(&plan->queries, &dispatch->layout, err));
+    FFA_TRY(layout_copy(&plan->keys, &dispatch->layout, err));
+    FFA_TRY(build_tables(&work, plan, mask, err));
+    FFA_TRY(phases_build(plan, mask, &work.transfer, &work.stages, err));
+    count_rows(plan, &work);
+    digest_plan(plan, &work);
+    *out = plan;
+    plan = NULL;
+out:
+    work_finish(&work);
+    ffa_dist_plan_destroy(plan);
+    return rc;
+}
+
+void ffa_dist_plan_destroy(ffa_dist_plan *plan)
+{
+    if (!plan)
+        return;
+    pass_finish(&plan->forward, plan->list_count);
+    pass_finish(&plan->backward, plan->list_count);
+    layout_finish(&plan->queries);
+    layout_finish(&plan->keys);
+    mem_free(plan);
+}
+
+/* ---- facts ---- */
+
+const char *ffa_dist_plan_digest(const ffa_dist_plan *plan)
+{
+    return plan ? plan->digest : "";
+}
+
+static int64_t compute_of(const struct plan_pass *pass)
+{
+    int64_t sum = 0;
+
+    for (int32_t p = 0; p < pass->phase_count; p++)
+        sum += pass->phases[p].compute_ns;
+    return sum;
+}
+
+ffa_status ffa_dist_plan_info_get(const ffa_dist_plan *plan, ffa_dist_plan_info *info,
+                                  ffa_error *err)
+{
+    ffa_dist_plan_info out = FFA_DIST_PLAN_INFO_INIT;
+
+    if (!plan || !info)
+        return error_fail(err, FFA_INVALID, 0, "%s is NULL", plan ? "info" : "plan");
+    out.rank = plan->rank;
+    out.rank_count = plan->topology.rank_count;
+    out.forward_stages = plan->forward.stage_count;
+    out.backward_stages = plan->backward.stage_count;
+    out.steps = plan->forward.step_count > plan->backward.step_count ? plan->forward.step_count
+                                                                     : plan->backward.step_count;
+    out.tokens_q = plan->queries.rank_tokens[plan->rank];
+    out.tokens_k = plan->keys.rank_tokens[plan->rank];
+    out.area = plan->area;
+    out.received_rows = plan->received_rows;
+    out.sent_rows = plan->sent_rows;
+    out.stage_rows = plan->forward.buffer_rows > plan->backward.buffer_rows
+                         ? plan->forward.buffer_rows
+                         : plan->backward.buffer_rows;
+    out.forward_ns = plan->forward.cost_ns;
+    out.backward_ns = plan->backward.cost_ns;
+    out.forward_compute_ns = compute_of(&plan->forward);
+    out.backward_compute_ns = compute_of(&plan->backward);
+    return opts_export(info, &out, sizeof out, err);
+}

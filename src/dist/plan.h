@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The plan of one rank, as pipelines read it.
+ *
+ * A pass (forward, backward) has the phases
+ *
+ *     forward:   own, stage 1, .. stage n
+ *     backward:  own first, stage 1, .. stage n, own last
+ *
+ * Stage s computes with rows that lie packed in a receive buffer; buffers are taken in turn. All
+ * coordinates of a phase are local: query rows of the rank's own buffer, keys of its own buffer
+ * (own phases) or of the stage's receive buffer.
+ *
+ * Ranks may have different numbers of stages. A rank serves others at their stage s in its step s;
+ * sends has an entry for every step of the longest rank. The reduce of gradients is the same lists
+ * the other way: what a rank received at stage s goes back to (source, source_row), and sends[s] is
+ * what comes in, by ascending rank.
+ *
+ * Query tiles are the same in every forward phase. The first phase that works on a tile does not
+ * read what is there; the last writes the model's dtype. A tile without work anywhere is written,
+ * as empty, by the own phase.
+ */
+#ifndef FFA_DIST_PLAN_INTERNAL_H
+#define FFA_DIST_PLAN_INTERNAL_H
+
+#include "dist/dispatch.h"
+#include "dist/overlap.h"
+#include "dist/transfer.h"
+#include "tile/backward.h"
+
+#include <ffa/dist_plan.h>
+
+/* Of plan_phase.flags; 0: not touched. */
+enum { TILE_TOUCHED = 1, TILE_FIRST = 2, TILE_LAST = 4 };
+
+struct plan_phase {
+    int64_t rows;                    /* of the receive buffer; own phases: of the own buffer */
+    struct transfer_copies receives; /* into the receive buffer, in the order of its rows */
+    struct bands *lists;             /* [list_count]: local */
+    struct tile_plan tiles;          /* forward */
+    uint8_t *flags;                  /* forward: [tiles.tile_count] */
+    struct backward_plan key_tiles;  /* backward; own phases: some of the own keys' tiles */
+    int64_t fetch_ns, compute_ns, reduce_ns;
+};
+
+struct plan_pass {
+    struct plan_phase *phases; /* [phase_count] */
+    int32_t phase_count;       /* 0: the pass is not planned */
+    int32_t stage_count;       /* that receive */
+    int64_t buffer_rows;       /* most rows of a receive buffer */
+    int32_t step_count;        /* most stages of any rank */
+    /* [step_count]: rows [source_row, +rows) of the own buffer go to rows [row, +rows) of the
+     * receive buffer of rank `source`, at its stage step + 1; by rank, then in its order. */
+    struct transfer_copies *sends;
+    int64_t cost_ns;
+};
+
+struct ffa_dist_plan {
+    ffa_topology topology; /* resolved */
+    int32_t rank;
+    int32_t list_count;      /* of the mask: 1, or kv heads */
+    ffa_dist_plan_opts opts; /* resolved */
+    ffa_mask_shape shape;    /* of the whole mask */
+    struct layout queries, keys;
+    struct plan_pass forward, backward;
+    int64_t area;
+    int64_t received_rows, sent_rows;
+    char digest[DIGEST_TEXT];
+};
+
+#endif

@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Plans of all ranks on random masks, executed in integers: forward and backward, every attended
+ * cell is computed once, by a rank that has its row, in a phase that has its key; every row
+ * received is used there and received once; what ranks send is what others receive; flags say
+ * first and last; own key tiles are computed once; every rank finds the same digest. A failure
+ * prints the seed.
+ */
+#include "dist/plan.h"
+#include "mask/mask.h"
+#include "support/dist_cases.h"
+
+#include <check.h>
+#include <stdio.h>
+
+enum { TOKENS_HERE = 96, RANKS_HERE = 9, RANDOM_MASKS = 3000, PARTS = 3 };
+
+struct trial {
+    uint64_t seed;
+    int64_t tokens;
+    int32_t ranks;
+    ffa_mask *mask;
+    ffa_dispatch *dispatch;
+    ffa_dist_plan *plans[RANKS_HERE];
+    bool attends[TOKENS_HERE][TOKENS_HERE];
+    uint8_t cells[TOKENS_HERE][TOKENS_HERE]; /* computed so far */
+};
+
+#define CHECK(trial, claim)                                                                        \
+    do {                                                                                           \
+        if (!(claim))                                                                              \
+            ck_abort_msg("seed %llu: %s", (unsigned long long)(trial)->seed, #claim);              \
+    } while (0)
+
+/* The token in a row of a rank's buffer. */
+static int64_t token_at(const struct layout *layout, int32_t rank, int64_t row)
+{
+    for (int64_t i = layout->rank_begin[rank]; i < layout->rank_begin[rank + 1]; i++) {
+        const int64_t chunk = layout->rank_chunks[i];
+        const int64_t rows = layout->bounds[chunk + 1] - layout->bounds[chunk];
+
+        if (row < rows)
+            return layout->bounds[chunk] + row;
+        row -= rows;
+    }
+    return -1;
+}
+
+static void draw_options(struct rng *rng, ffa_dist_plan_opts *opts)
+{
+    opts->tile_m = (int32_t)rng_range(rng, 1, 24);
+    opts->tile_n = (int32_t)rng_range(rng, 1, 24);
+    opts->backward_m = (int32_t)rng_range(rng, 1, 24);
+    opts->backward_n = (int32_t)rng_range(rng, 1, 24);
+    opts->forward_stages = (int32_t)rng_range(rng, -1, 5);
+    opts->backward_stages = (int32_t)rng_range(rng, -1, 5);
+    opts->stages_max = (int32_t)rng_range(rng, 1, 8);
+    opts->buffers = (int32_t)rng_range(rng, 2, 3);
+    opts->stage_rows_min = rng_range(rng, 1, 6);
+    opts->model.node_latency_ns = rng_range(rng, 1, 20);
+    opts->model.network_latency_ns = rng_range(rng, 1, 40);
+    opts->model.launch_ns = rng_range(rng, 1, 10);
+    opts->model.heads_q = 64;
+    opts->model.heads_kv = 64;
+    opts->model.forward_gflops = rng_range(rng, 1, 1000) * 1000;
+}
+
+static void draw(struct trial *trial, uint64_t seed)
+{
+    struct rng rng = { seed };
+    ffa_dispatch_opts opts = FFA_DISPATCH_OPTS_INIT;
+    ffa_dist_plan_opts plan_opts = FFA_DIST_PLAN_OPTS_INIT;
+    ffa_topology topology;
+    ffa_dispatch_mask one = { 0 };
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_mask *full;
+
+    memset(trial, 0, sizeof *trial);
+    trial->seed = seed;
+    trial->tokens = rng_range(&rng, 1, TOKENS_HERE);
+    opts.chunk_tokens = rng_range(&rng, 1, 9);
+    opts.flags = FFA_DISPATCH_CHUNK_EXACT;
+    opts.algorithm = (int32_t)rng_range(&rng, 0, 3);
+    {
+        const int64_t chunks = (trial->tokens + opts.chunk_tokens - 1) / opts.chunk_tokens;
+
+        trial->ranks = (int32_t)rng_range(&rng, 1, chunks < RANKS_HERE ? chunks : RANKS_HERE);
+    }
+    topology = (ffa_topology){ trial->ranks, (int32_t)rng_range(&rng, 0, trial->ranks) };
+    trial->mask = dist_random_mask(&rng, trial->tokens, 12);
+    ck_assert_int_eq(ffa_mask_full(&full, &(ffa_mask_shape){ trial->tokens, trial->tokens }, NULL),
+                     FFA_OK);
+    one.mask = ffa_mask_area(trial->mask, 0) > 0 ? trial->mask : full; /* a mask without cells */
+    ck_assert_msg(!ffa_dispatch_create(&trial->dispatch, &one, 1, &topology, &opts, &err),
+                  "seed %llu: %s", (unsigned long long)seed, err.message);
+    draw_options(&rng, &plan_opts);
+    for (int32_t r = 0; r < trial->ranks; r++) {
+        ck_assert_msg(!ffa_dist_plan_create(&trial->plans[r], trial->dispatch, trial->mask, r,
+                                            &plan_opts, &err),
+                      "seed %llu: %s", (unsigned long long)seed, err.message);
+        CHECK(trial, !strcmp(ffa_dist_plan_digest(trial->plans[r]),
+                             ffa_dist_plan_digest(trial->plans[0])));
+    }
+    ffa_mask_destroy(full);
+}
+
+static void find_cells(struct trial *trial)
+{
+    const ffa_slice_list list = ffa_mask_slices(trial->mask, 0);
+
+    for (int64_t q = 0; q < trial->tokens; q++)
+        for (int64_t k = 0; k < trial->tokens; k++)
+            for (int64_t i = 0; i < list.count && !trial->attends[q][k]; i++)
+                trial->attends[q][k] = slice_has(&list.slices[i], q, k);
+}
+
+/* keys [rows]: the token in each key row of a phase. */
+static void find_keys(const struct trial *trial, const ffa_dist_plan *plan,
+                      const struct plan_phase *phase, bool is_own, int64_t *keys)
+{
+    int64_t row = 0;
+
+    if (is_own) {
+        CHECK(trial, phase->receives.count == 0);
+        for (int64_t i = 0; i < phase->rows; i++)
+            keys[i] = token_at(&plan->keys, plan->rank, i);
+        return;
+    }
+    CHECK(trial, phase->rows > 0);
+    for (int64_t c = 0; c < phase->receives.count; c++) {
+        const struct transfer_copy *copy = &phase->receives.at[c];
+
+        CHECK(trial, copy->row == row && copy->rows > 0 && copy->source != plan->rank);
+        for (int64_t i = 0; i < copy->rows; i++)
+            keys[row++] = token_at(&plan->keys, copy->source, copy->source_row + i);
+    }
+    CHECK(trial, row == phase->rows);
+}
+
+/* Cells of rows [begin, end) with keys [lo, hi) at the first, moving by the steps; used [rows]. */
+static void compute(struct trial *trial, const ffa_dist_plan *plan, const int64_t *keys, int64_t q,
+                    int64_t key, bool *used)
+{
+    const int64_t row = token_at(&plan->queries, plan->rank, q);
+
+    CHECK(trial, row >= 0 && keys[key] >= 0);
+    trial->cells[row][keys[key]]++;
+    used[key] = true;
+}
+
+static void run_forward(struct trial *trial, const ffa_dist_plan *plan,
+                        const struct plan_phase *phase, const int64_t *keys, bool *used)
+{
+    ffa_error err = { FFA_OK, 0, "" };
+
+    ck_assert_msg(!tile_check(&phase->tiles, &err), "%s", err.message);
+    for (int64_t t = 0; t < phase->tiles.tile_count; t++) {
+        const struct plan_tile *tile = &phase->tiles.tiles[t];
+
+        for (int32_t b = 0; b < tile->band_count; b++) {
+            const struct plan_band *band = &phase->tiles.bands[tile->band_begin + b];
+
+            for (int32_t q = band->row_begin; q < band->row_end; q++) {
+                const int32_t skip = q - band->row_begin;
+
+                for (int32_t k = band->lo + band->lo_step * skip;
+                     k < band->hi + band->hi_step * skip; k++)
+                    compute(trial, plan, keys, q, k, used);
+            }
+        }
+    }
+}
+
+static void run_backward(struct trial *trial, const ffa_dist_plan *plan,
+                         const struct plan_phase *phase, const int64_t *keys, bool *used)
+{
+    const struct backward_plan *tiles = &phase->key_tiles;
+
+    for (int64_t t = 0; t < tiles->tile_count; t++) {
+        const struct backward_tile *tile = &tiles->tiles[t];
+
+        for (int32_t b = 0; b < tile->band_count; b++) {
+            const struct backward_band *band = &tiles->bands[tile->band_begin + b];
+
+            for (int32_t k = band->key_begin; k < band->key_end; k++) {
+                const int32_t skip = k - band->key_begin;
+
+                for (int32_t q = band->lo + band->lo_step * skip;
+                     q < band->hi + band->hi_step * skip; q++)
+                    compute(trial, plan, keys, q, k, used);
+            }
+        }
+    }
+}
+
+/* By row: first before all others, last behind; a row without work is written by the own phase. */
+static void check_flags(const struct trial *trial, const ffa_dist_plan *plan)
+{
+    uint8_t begun[TOKENS_HERE] = { 0 }, ended[TOKENS_HERE] = { 0 };
+
+    for (int32_t p = 0; p < plan->forward.phase_count; p++) {
+        const struct plan_phase *phase = &plan->forward.phases[p];
+
+        for (int64_t t = 0; t < phase->tiles.tile_count; t++) {
+            const struct plan_tile *tile = &phase->tiles.tiles[t];
+            const uint8_t flags = phase->flags[t];
+            const int32_t end = tile->row_begin + tile->row_count;
+
+            CHECK(trial, tile->sweep_count == 0 || flags);
+            CHECK(trial, tile->sweep_count > 0 || flags == 0 ||
+                             (p == 0 && flags == (TILE_TOUCHED | TILE_FIRST | TILE_LAST)));
+            for (int32_t q = tile->row_begin; q < end && flags; q++) {
+                CHECK(trial, flags & TILE_TOUCHED);
+                CHECK(trial, begun[q] == !(flags & TILE_FIRST) && !ended[q]);
+                begun[q] = 1;
+                ended[q] = (flags & TILE_LAST) != 0;
+            }
+        }
+    }
+    for (int64_t q = 0; q < plan->queries.rank_tokens[plan->rank]; q++)
+        CHECK(trial, begun[q] && ended[q]);
+}
+
+/* Own key tiles stand in the first or in the last phase; a stage's are all its keys. */
+static void check_key_tiles(const struct trial *trial, const ffa_dist_plan *plan)
+{
+    const struct plan_pass *pass = &plan->backward;
+    uint8_t own[TOKENS_HERE] = { 0 };
+    ffa_error err = { FFA_OK, 0, "" };
+
+    for (int32_t p = 0; p < pass->phase_count; p++) {
+        const struct plan_phase *phase = &pass->phases[p];
+
+        if (p > 0 && p <= pass->stage_count) {
+            ck_assert_msg(!backward_check(&phase->key_tiles, &err), "%s", err.message);
+            continue;
+        }
+        for (int64_t t = 0; t < phase->key_tiles.tile_count; t++) {
+            const struct backward_tile *tile = &phase->key_tiles.tiles[t];
+
+            for (int32_t k = tile->key_begin; k < tile->key_begin + tile->key_count; k++)
+                own[k]++;
+        }
+    }
+    for (int64_t k = 0; k < plan->keys.rank_tokens[plan->rank]; k++)
+        CHECK(trial, own[k] == 1);
+}
+
+static void check_pass(struct trial *trial, bool is_backward)
+{
+    memset(trial->cells, 0, sizeof trial->cells);
+    for (int32_t r = 0; r < trial->ranks; r++) {
+        const ffa_dist_plan *plan = trial->plans[r];
+        const struct plan_pass *pass = is_backward ? &plan->backward : &plan->forward;
+        bool received[TOKENS_HERE] = { false };
+        int64_t rows = 0;
+
+        CHECK(trial, pass->phase_count == pass->stage_count + (is_backward ? 2 : 1));
+        for (int32_t p = 0; p < pass->phase_count; p++) {
+            const bool is_own = p == 0 || p > pass->stage_count;
+            int64_t keys[TOKENS_HERE];
+            bool used[TOKENS_HERE] = { false };
+
+            find_keys(trial, plan, &pass->phases[p], is_own, keys);
+            (is_backward ? run_backward : run_forward)(trial, plan, &pass->phases[p], keys, used);
+            if (is_own)
+                continue;
+            CHECK(trial, pass->phases[p].rows <= pass->buffer_rows);
+            rows += pass->phases[p].rows;
+            for (int64_t k = 0; k < pass->phases[p].rows; k++) {
+                CHECK(trial, used[k] && !received[keys[k]]);
+                received[keys[k]] = true;
+            }
+        }
+        CHECK(trial, rows == plan->received_rows);
+    }
+    for (int64_t q = 0; q < trial->tokens; q++)
+        for (int64_t k = 0; k < trial->tokens; k++)
+            CHECK(trial, trial->cells[q][k] == trial->attends[q][k]);
+}
+
+/* Row by row, what a rank receives at a stage is what its owner sends at that step. */
+static void check_transpose(const struct trial *trial, bool is_backward)
+{
+    for (int32_t r = 0; r < trial->ranks; r++) {
+        const struct plan_pass *to =
+            is_backward ? &trial->plans[r]->backward : &trial->plans[r]->forward;
+
+        CHECK(trial, to->step_count >= to->stage_count);
+        for (int32_t s = 0; s < to->step_count; s++) {
+            int64_t source[TOKENS_HERE], row_of[TOKENS_HERE], rows = 0;
+            const bool is_here = s < to->stage_count;
+
+            for (int64_t i = 0; i < TOKENS_HERE; i++)
+                source[i] = -1;
+            for (int32_t o = 0; o < trial->ranks; o++) {
+                const struct plan_pass *from =
+                    is_backward ? &trial->plans[o]->backward : &trial->plans[o]->forward;
+
+                CHECK(trial, from->step_count == to->step_count);
+                for (int64_t c = 0; c < from->sends[s].count; c++) {
+                    const struct transfer_copy *copy = &from->sends[s].at[c];
+
+                    CHECK(trial, c == 0 || copy[-1].source <= copy->source);
+                    if (copy->source != r)
+                        continue;
+                    for (int64_t i = 0; i < copy->rows; i++, rows++) {
+                        CHECK(trial, is_here && source[copy->row + i] == -1);
+                        source[copy->row + i] = o;
+                        row_of[copy->row + i] = copy->source_row + i;
+                    }
+                }
+            }
+            if (!is_here)
+                continue;
+            CHECK(trial, rows == to->phases[s + 1].rows);
+            for (int64_t c = 0; c < to->phases[s + 1].receives.count; c++) {
+                const struct transfer_copy *copy = &to->phases[s + 1].receives.at[c];
+
+                for (int64_t i = 0; i < copy->rows; i++)
+                    CHECK(trial, source[copy->row + i] == copy->source &&
+                                     row_of[copy->row + i] == copy->source_row + i);
+            }
+        }
+    }
+}
+
+START_TEST(random_masks)
+{
+    static struct trial trial;
+
+    for (uint64_t seed = 1 + (uint64_t)_i; seed <= RANDOM_MASKS; seed += PARTS) {
+        draw(&trial, seed);
+        find_cells(&trial);
+        check_pass(&trial, false);
+        check_pass(&trial, true);
+        check_transpose(&trial, false);
+        check_transpose(&trial, true);
+        for (int32_t r = 0; r < trial.ranks; r++) {
+            check_flags(&trial, trial.plans[r]);
+            check_key_tiles(&trial, trial.plans[r]);
+            ffa_dist_plan_destroy(trial.plans[r]);
+        }
+        ffa_dispatch_destroy(trial.dispatch);
+        ffa_mask_destroy(trial.mask);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("dist plan properties");
+    TCase *tc = tcase_create("dist plan properties");
+    SRunner *runner;
+    int failed;
+
+    tcase_set_timeout(tc, 100);
+    tcase_add_loop_test(tc, random_masks, 0, PARTS);
+    suite_add_tcase(suite, tc);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

@@ -168,6 +168,14 @@ FFA_API ffa_status ffa_precompile(ffa_context *context, const ffa_compile_reques
                                   int64_t count, const ffa_precompile_opts *opts,
                                   ffa_precompile_report *report, ffa_error *err);
 
+/* ---- compile workers ---- */
+
+/* All that a compile worker does (ffa_context_opts.worker_path): answer the one request that comes
+ * on standard input, a socket; for main() of an executable of one's own to return. It is started
+ * with the one argument "kernel-worker", all of the environment, and /dev/null for stdout; it and
+ * the library that starts it must be of one version. Returns the exit status of the process. */
+FFA_API int ffa_worker_main(void);
+
 /* ---- what can be specialised ---- */
 
 typedef struct ffa_spec_row {

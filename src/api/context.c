@@ -14,6 +14,8 @@ enum {
                   FFA_OPEN_CACHE_READONLY | FFA_OPEN_LOG_MISSES | FFA_OPEN_RETRY_FAILED |
                   FFA_OPEN_NETWORK_STORE,
     CPU_THREADS_MAX = 1024,
+    WORKER_MIB_MIN = 32,
+    WORKER_MIB_MAX = 1 << 20,
     BUNDLES_MAX = 64
 };
 
@@ -26,6 +28,7 @@ static const struct {
     { "templates_dir", offsetof(ffa_context_opts, templates_dir) },
     { "nvrtc_path", offsetof(ffa_context_opts, nvrtc_path) },
     { "nccl_path", offsetof(ffa_context_opts, nccl_path) },
+    { "worker_path", offsetof(ffa_context_opts, worker_path) },
 };
 enum { PATH_OPTIONS = sizeof path_options / sizeof *path_options };
 
@@ -46,6 +49,15 @@ static ffa_status check_options(ffa_context_opts *opts, ffa_error *err)
         if (*path_option(opts, i) && !**path_option(opts, i))
             return error_fail(err, FFA_INVALID, 0, "%s is empty; NULL is the default",
                               path_options[i].name);
+    if ((opts->worker_timeout_ms || opts->worker_memory_mib) && !opts->worker_path)
+        return error_fail(err, FFA_INVALID, 0, "%s is %u and worker_path is NULL",
+                          opts->worker_timeout_ms ? "worker_timeout_ms" : "worker_memory_mib",
+                          opts->worker_timeout_ms ? opts->worker_timeout_ms
+                                                  : opts->worker_memory_mib);
+    if (opts->worker_memory_mib &&
+        (opts->worker_memory_mib < WORKER_MIB_MIN || opts->worker_memory_mib > WORKER_MIB_MAX))
+        return error_fail(err, FFA_INVALID, 0, "worker_memory_mib is %u, not 0 or in [%d, %d]",
+                          opts->worker_memory_mib, WORKER_MIB_MIN, WORKER_MIB_MAX);
     if (opts->bundle_count < 0 || opts->bundle_count > BUNDLES_MAX)
         return error_fail(err, FFA_INVALID, 0, "bundle_count is %lld, not in [0, %d]",
                           (long long)opts->bundle_count, BUNDLES_MAX);

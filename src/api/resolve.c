@@ -53,7 +53,7 @@ ffa_status context_compile(struct jit_result *out, ffa_context *context,
                  (long long)info->cubin_bytes);
         return FFA_OK;
     }
-    if (rc == FFA_COMPILE)
+    if (rc == FFA_COMPILE || rc == FFA_TIMEOUT)
         count(&context->stats.compile_fails, 1);
     log_line(&context->log, FFA_LOG_ERROR, "resolve",
              "event=compile_failed template=%s arch=%s reason=\"%s\"", jit_spec_template(spec),

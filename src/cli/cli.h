@@ -164,6 +164,7 @@ int cmd_run(struct cli *cli);
 int cmd_explain(struct cli *cli);
 int cmd_warm(struct cli *cli);
 int cmd_worker(struct cli *cli);
+int cmd_kernel_worker(struct cli *cli);
 int cmd_cache_path(struct cli *cli);
 int cmd_cache_ls(struct cli *cli);
 int cmd_cache_show(struct cli *cli);

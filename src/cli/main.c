@@ -45,6 +45,7 @@ static const struct cli_command commands[] = {
       "ffa warm --preset all --keep-going --timeout 60 --mem-per-job 1G --json\n"
       "srun ffa warm --preset training    # each task its share; --shard 0/1: all of it\n" },
     { "compile-worker", cmd_worker, true, "", NULL, "" },
+    { "kernel-worker", cmd_kernel_worker, false, "", NULL, "" },
     { "run", cmd_run, true, "",
       "Run attention once, on files or made-up numbers; compare it with the oracle; time it.",
       "ffa run --mask varlen-causal:700,1300,96 --heads 8:2 --head-dim 128 --dtype bf16 "

@@ -181,3 +181,11 @@ int cmd_worker(struct cli *cli)
     (void)close(answers);
     return status;
 }
+
+/* What a context with worker_path starts. */
+int cmd_kernel_worker(struct cli *cli)
+{
+    int status = cli_parse(cli, NULL, 0, 0, 0);
+
+    return status == CLI_PARSE_GO ? ffa_worker_main() : status;
+}

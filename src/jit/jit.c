@@ -10,6 +10,7 @@
 #include "jit/nvrtc.h"
 #include "jit/report.h"
 #include "jit/source.h"
+#include "jit/worker.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -24,9 +25,12 @@ static const char *const plain_options[] = { "--no-cache", "--no-source-include"
                                              "--ptxas-options=-v" };
 enum { PLAIN_OPTIONS = sizeof plain_options / sizeof *plain_options };
 
+enum { WORKER_MS = 300000, WORKER_MIB = 2048 };
+
 struct jit {
     struct sources sources;
-    const char *nvrtc_path; /* borrowed; NULL: search */
+    const char *nvrtc_path;    /* borrowed; NULL: search */
+    struct worker_opts worker; /* path: borrowed; NULL: compile in this process */
     struct log log;
     pthread_mutex_t lock;
     struct nvrtc *nvrtc; /* under lock until set; then constant */
@@ -50,6 +54,12 @@ ffa_status jit_create(struct jit **out, const ffa_context_opts *opts, const stru
         return error_nomem(err, "the compiler");
     jit->log = *log;
     jit->nvrtc_path = opts->nvrtc_path;
+    jit->worker = (struct worker_opts){
+        .path = opts->worker_path,
+        .timeout_ms = opts->worker_timeout_ms ? (int64_t)opts->worker_timeout_ms : WORKER_MS,
+        .memory_bytes = (int64_t)(opts->worker_memory_mib ? opts->worker_memory_mib : WORKER_MIB)
+                        << 20,
+    };
     (void)pthread_mutex_init(&jit->lock, NULL);
     fork_guard_add(&jit->guard, &jit->lock, jit_in_child, jit);
     FFA_TRY(sources_open(&jit->sources, opts->templates_dir, err));
@@ -237,6 +247,7 @@ static ffa_status run_nvrtc(struct jit *jit, const struct jit_spec *spec, const 
     const char *headers[SOURCE_SET_MAX], *names[SOURCE_SET_MAX];
     struct options options;
     struct source_set set;
+    struct nvrtc_job job;
     int count = 0;
     ffa_status rc;
 
@@ -248,16 +259,16 @@ static ffa_status run_nvrtc(struct jit *jit, const struct jit_spec *spec, const 
         names[count++] = set.at[i]->name;
     }
     options_build(&options, spec, arch);
-    rc = nvrtc_compile(opened(jit),
-                       &(struct nvrtc_job){ .name = set.root->name,
-                                            .text = set.root->text,
-                                            .header_count = count,
-                                            .headers = headers,
-                                            .header_names = names,
-                                            .option_count = options.count,
-                                            .options = options.at,
-                                            .want_ptx = want_ptx },
-                       out, err);
+    job = (struct nvrtc_job){ .name = set.root->name,
+                              .text = set.root->text,
+                              .header_count = count,
+                              .headers = headers,
+                              .header_names = names,
+                              .option_count = options.count,
+                              .options = options.at,
+                              .want_ptx = want_ptx };
+    rc = jit->worker.path ? worker_compile(&jit->worker, nvrtc_path(opened(jit)), &job, out, err)
+                          : nvrtc_compile(opened(jit), &job, out, err);
 out:
     return rc;
 }

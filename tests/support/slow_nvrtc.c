@@ -6,10 +6,12 @@
  *   FAKE_NVRTC_MS   how long a compile takes
  *   FAKE_NVRTC_LOG  a file that a compile adds a line to when it begins: "<process>\n"
  *   FAKE_NVRTC_FAIL set: each compile fails
+ *   FAKE_NVRTC_DO   "crash", or "eat": take all the memory there is, and say that it was not enough
  */
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,6 +94,7 @@ FAKE int nvrtcCompileProgram(nvrtcProgram program, int count, const char *const 
 int nvrtcCompileProgram(nvrtcProgram program, int count, const char *const *options)
 {
     const char *ms = getenv("FAKE_NVRTC_MS"), *log = getenv("FAKE_NVRTC_LOG");
+    const char *what = getenv("FAKE_NVRTC_DO");
     long wait = ms ? strtol(ms, NULL, 10) : 0;
     struct timespec left = { .tv_sec = wait / 1000, .tv_nsec = wait % 1000 * 1000000 };
     size_t at = 0;
@@ -100,6 +103,16 @@ int nvrtcCompileProgram(nvrtcProgram program, int count, const char *const *opti
         return COMPILATION;
     while (nanosleep(&left, &left) != 0 && errno == EINTR)
         ;
+    if (what && strcmp(what, "crash") == 0)
+        (void)raise(SIGABRT);
+    if (what && strcmp(what, "eat") == 0) {
+        void *volatile more;
+
+        do
+            more = calloc(1, 1 << 20);
+        while (more);
+        return OUT_OF_MEMORY;
+    }
     for (int i = 0; i < count && at < sizeof program->options; i++)
         at += (size_t)snprintf(program->options + at, sizeof program->options - at, "%s ",
                                options[i]);

@@ -1,0 +1,506 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Contexts that compile in worker processes: the same kernels as in this process, and whatever
+ * befalls a worker is one failed kernel. The compiler is one that hangs, crashes and eats memory
+ * when it is told to, and writes down in which process it was asked.
+ */
+#include "base/base.h"
+#include "support/tmpdir.h"
+#include "support/watch.h"
+
+#include <check.h>
+#include <errno.h>
+#include <ffa/ffa.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define FIXTURES FFA_TEST_SOURCE_DIR "/tests/data/templates/"
+
+static char *folder, *store, *asked;
+
+static void setup(void)
+{
+    folder = tmpdir_make();
+    store = tmpdir_path(folder, "kernels.ffadb");
+    asked = tmpdir_path(folder, "asked");
+    ck_assert_int_eq(setenv("FAKE_NVRTC_LOG", asked, 1), 0);
+    ck_assert_int_eq(unsetenv("FAKE_NVRTC_MS"), 0);
+    ck_assert_int_eq(unsetenv("FAKE_NVRTC_FAIL"), 0);
+    ck_assert_int_eq(unsetenv("FAKE_NVRTC_DO"), 0);
+}
+
+static void teardown(void)
+{
+    /* Nothing is left running, nor unwaited for. */
+    ck_assert_int_eq(waitpid(-1, NULL, WNOHANG), -1);
+    ck_assert_int_eq(errno, ECHILD);
+    free(asked);
+    free(store);
+    tmpdir_remove(folder);
+}
+
+static ffa_context_opts options(void)
+{
+    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
+
+    opts.templates_dir = FIXTURES "trivial";
+    opts.nvrtc_path = FFA_TEST_SLOW_NVRTC;
+    opts.worker_path = FFA_TEST_COMMAND;
+    return opts;
+}
+
+static ffa_context *open_with(const ffa_context_opts *opts)
+{
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_context *context;
+
+    ck_assert_msg(ffa_open(&context, FFA_DEVICE_CPU, opts, &err) == FFA_OK, "%s", err.message);
+    return context;
+}
+
+static ffa_status compile(ffa_compiled **out, ffa_context *context, const char *setting,
+                          uint32_t flags, ffa_error *err)
+{
+    ffa_compile_request request = FFA_COMPILE_REQUEST_INIT;
+
+    *err = (ffa_error){ 0 };
+    request.template_name = "attention_forward";
+    request.settings = &setting;
+    request.setting_count = setting ? 1 : 0;
+    request.flags = flags;
+    return ffa_compile(out, context, &request, err);
+}
+
+/* Compiles, and drops what came of it. */
+static ffa_status try_one(ffa_context *context, const char *setting, ffa_error *err)
+{
+    ffa_compiled *compiled;
+    ffa_status rc = compile(&compiled, context, setting, 0, err);
+
+    ffa_compiled_destroy(compiled);
+    return rc;
+}
+
+/* The process that was last asked to compile. */
+static pid_t last_asked(void)
+{
+    FILE *file = NULL;
+    long pid = 0;
+
+    for (int i = 0; i < 20000 && !file; i++) {
+        file = fopen(asked, "re");
+        if (!file)
+            (void)usleep(1000);
+    }
+    ck_assert_ptr_nonnull(file);
+    while (fscanf(file, "%ld", &pid) == 1)
+        ;
+    (void)fclose(file);
+    ck_assert_int_gt(pid, 1);
+    return (pid_t)pid;
+}
+
+static ffa_context_stats stats_of(ffa_context *context)
+{
+    ffa_context_stats stats = FFA_CONTEXT_STATS_INIT;
+
+    ck_assert_int_eq(ffa_context_stats_get(context, &stats, NULL), FFA_OK);
+    return stats;
+}
+
+/* ---- the same as in this process ---- */
+
+static void expect_same(const ffa_context_opts *inside, const ffa_context_opts *outside)
+{
+    const ffa_context_opts *both[] = { inside, outside };
+    ffa_kernel_info info[2] = { FFA_KERNEL_INFO_INIT, FFA_KERNEL_INFO_INIT };
+    ffa_context *contexts[2];
+    ffa_compiled *compiled[2];
+    const void *cubins[2];
+    size_t bytes[2];
+    ffa_error err;
+
+    for (int i = 0; i < 2; i++) {
+        contexts[i] = open_with(both[i]);
+        ck_assert_msg(compile(&compiled[i], contexts[i], "head_dim=64", FFA_COMPILE_PTX, &err) ==
+                          FFA_OK,
+                      "%s", err.message);
+        ck_assert_int_eq(ffa_compiled_info(compiled[i], &info[i], NULL), FFA_OK);
+        cubins[i] = ffa_compiled_cubin(compiled[i], &bytes[i]);
+    }
+    ck_assert_uint_eq(bytes[0], bytes[1]);
+    ck_assert(memcmp(cubins[0], cubins[1], bytes[0]) == 0);
+    ck_assert_str_eq(ffa_compiled_ptx(compiled[0]), ffa_compiled_ptx(compiled[1]));
+    ck_assert_str_eq(info[0].key, info[1].key);
+    ck_assert_str_eq(info[0].toolchain, info[1].toolchain);
+    ck_assert_int_eq(info[0].registers, info[1].registers);
+    for (int i = 0; i < 2; i++) {
+        ffa_compiled_destroy(compiled[i]);
+        ffa_close(contexts[i]);
+    }
+}
+
+START_TEST(same_as_in_this_process)
+{
+    ffa_context_opts outside = options(), inside = options();
+
+    inside.worker_path = NULL;
+    expect_same(&inside, &outside);
+    ck_assert_int_ne(last_asked(), getpid()); /* the second was not here */
+}
+END_TEST
+
+START_TEST(same_by_the_real_compiler)
+{
+    ffa_context_opts outside = options(), inside = options();
+
+    outside.nvrtc_path = inside.nvrtc_path = NULL;
+    outside.worker_memory_mib = 4096;
+    inside.worker_path = NULL;
+    expect_same(&inside, &outside);
+}
+END_TEST
+
+/* Stored by this process, and found by others. */
+START_TEST(kernels_are_stored)
+{
+    ffa_context_opts opts = options();
+    ffa_kernel_info info = FFA_KERNEL_INFO_INIT;
+    ffa_compiled *compiled;
+    ffa_context *context;
+    ffa_error err;
+
+    opts.cache_path = store;
+    for (int i = 0; i < 2; i++) {
+        context = open_with(&opts);
+        ck_assert_int_eq(compile(&compiled, context, NULL, 0, &err), FFA_OK);
+        ck_assert_int_eq(ffa_compiled_info(compiled, &info, NULL), FFA_OK);
+        ck_assert_int_eq(info.layer, i ? FFA_LAYER_STORE : FFA_LAYER_COMPILED);
+        ffa_compiled_destroy(compiled);
+        ffa_close(context);
+    }
+}
+END_TEST
+
+/* ---- what befalls a worker ---- */
+
+START_TEST(one_that_hangs_is_killed)
+{
+    ffa_context_opts opts = options();
+    int64_t started = clock_us();
+    ffa_context *context;
+    ffa_error err;
+
+    opts.worker_timeout_ms = 400;
+    context = open_with(&opts);
+    ck_assert_int_eq(setenv("FAKE_NVRTC_MS", "60000", 1), 0);
+    ck_assert_int_eq(try_one(context, NULL, &err), FFA_TIMEOUT);
+    ck_assert_int_ge(clock_us() - started, 400000);
+    ck_assert_int_lt(clock_us() - started, 10000000);
+    ck_assert_msg(strstr(err.message, "attention_forward.cu: took longer than 400 ms"), "%s",
+                  err.message);
+    ck_assert_int_eq(kill(last_asked(), 0), -1);
+    ck_assert_uint_eq(stats_of(context).compile_fails, 1);
+    ffa_close(context);
+}
+END_TEST
+
+START_TEST(one_that_crashes_is_a_failed_kernel)
+{
+    ffa_context_opts opts = options();
+    ffa_context *context;
+    ffa_error err;
+
+    opts.cache_path = store;
+    context = open_with(&opts);
+    ck_assert_int_eq(setenv("FAKE_NVRTC_DO", "crash", 1), 0);
+    ck_assert_int_eq(try_one(context, NULL, &err), FFA_COMPILE);
+    ck_assert_msg(
+        strstr(err.message, "its compile worker crashed (signal 6), with a limit of 2048"), "%s",
+        err.message);
+    /* It is not held against the kernel: the next try is one. */
+    ck_assert_int_eq(unsetenv("FAKE_NVRTC_DO"), 0);
+    ck_assert_int_eq(try_one(context, NULL, &err), FFA_OK);
+    ck_assert_uint_eq(stats_of(context).compile_fails, 1);
+    ck_assert_uint_eq(stats_of(context).compiles, 1);
+    ffa_close(context);
+}
+END_TEST
+
+START_TEST(memory_is_limited)
+{
+    ffa_context_opts opts = options();
+    ffa_context *context;
+    ffa_error err;
+    ffa_status rc;
+
+    opts.worker_memory_mib = 64;
+    context = open_with(&opts);
+    ck_assert_int_eq(setenv("FAKE_NVRTC_DO", "eat", 1), 0);
+    rc = try_one(context, NULL, &err);
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    ck_assert_int_ne(rc, FFA_OK); /* a sanitizer ends a process that is out of memory */
+#else
+    ck_assert_msg(rc == FFA_NOMEM, "%s", err.message);
+#endif
+    ck_assert_int_eq(unsetenv("FAKE_NVRTC_DO"), 0);
+    ck_assert_int_eq(try_one(context, NULL, &err), FFA_OK);
+    ffa_close(context);
+}
+END_TEST
+
+static void *kill_the_worker(void *unused)
+{
+    (void)unused;
+    ck_assert_int_eq(kill(last_asked(), SIGKILL), 0);
+    return NULL;
+}
+
+START_TEST(one_killed_from_outside)
+{
+    ffa_context_opts opts = options();
+    ffa_context *context = open_with(&opts);
+    pthread_t killer;
+    ffa_error err;
+
+    ck_assert_int_eq(setenv("FAKE_NVRTC_MS", "60000", 1), 0);
+    ck_assert_int_eq(pthread_create(&killer, NULL, kill_the_worker, NULL), 0);
+    ck_assert_int_eq(try_one(context, NULL, &err), FFA_COMPILE);
+    ck_assert_int_eq(pthread_join(killer, NULL), 0);
+    ck_assert_msg(strstr(err.message, "killed from outside"), "%s", err.message);
+    ffa_close(context);
+}
+END_TEST
+
+/* The job is killed: its worker does not go on for nobody. */
+START_TEST(worker_goes_with_its_job)
+{
+    ffa_context_opts opts = options();
+    pid_t job, worker;
+    ffa_error err;
+    int status;
+
+    ck_assert_int_eq(setenv("FAKE_NVRTC_MS", "60000", 1), 0);
+    job = fork();
+    if (job == 0) {
+        ffa_context *context;
+
+        (void)alarm(30);
+        if (ffa_open(&context, FFA_DEVICE_CPU, &opts, NULL) == FFA_OK)
+            (void)try_one(context, NULL, &err);
+        _exit(1);
+    }
+    worker = last_asked();
+    ck_assert_int_ne(worker, job);
+    ck_assert_int_eq(kill(job, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(job, &status, 0), job);
+    for (int i = 0; i < 10000 && kill(worker, 0) == 0; i++) {
+        char name[64], state = 0;
+        FILE *file;
+
+        /* A zombie that nobody adopts in a container without an init is gone, too. */
+        text_copy(name, "/proc/%d/stat", (int)worker);
+        file = fopen(name, "re");
+        if (!file || fscanf(file, "%*d %*s %c", &state) != 1 || state == 'Z') {
+            if (file)
+                (void)fclose(file);
+            return;
+        }
+        (void)fclose(file);
+        (void)usleep(1000);
+    }
+    ck_assert_int_eq(kill(worker, 0), -1);
+}
+END_TEST
+
+START_TEST(compile_errors_come_with_their_log)
+{
+    ffa_context_opts opts = options();
+    ffa_compiled *compiled;
+    ffa_context *context;
+    ffa_error err;
+
+    opts.cache_path = store;
+    context = open_with(&opts);
+    ck_assert_int_eq(setenv("FAKE_NVRTC_FAIL", "1", 1), 0);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(compile(&compiled, context, NULL, 0, &err), FFA_COMPILE);
+        ck_assert_msg(strstr(ffa_compiled_log(compiled), "it was told to fail"), "%s",
+                      ffa_compiled_log(compiled));
+        ffa_compiled_destroy(compiled);
+    }
+    ck_assert_uint_eq(stats_of(context).compile_fails, 1); /* the second was known */
+    ck_assert_uint_eq(stats_of(context).fails_known, 1);
+    ffa_close(context);
+}
+END_TEST
+
+/* ---- what is no worker ---- */
+
+static const struct {
+    const char *script; /* NULL: nothing is there */
+    ffa_status want;
+    const char *says;
+} impostors[] = {
+    { NULL, FFA_IO, "cannot start the compile worker" },
+    { "#!/bin/sh\nexit 3\n", FFA_UNSUPPORTED, "ended with status 3 instead of an answer" },
+    { "#!/bin/sh\nprintf 'no message of ours, by no means' >&0\nsleep 60\n", FFA_UNSUPPORTED,
+      "answer is not of this version" },
+    { "#!/bin/sh\nexec 0<&-\nexec sleep 60\n", FFA_COMPILE, "its compile worker was killed" },
+    { "#!/bin/sh\ncat >&0\n", FFA_UNSUPPORTED, "answer is not of this version" },
+};
+
+START_TEST(impostors_are_found_out)
+{
+    char *path = tmpdir_path(folder, "impostor");
+    ffa_context_opts opts = options();
+    int64_t started = clock_us();
+    ffa_context *context;
+    ffa_error err;
+    ffa_status rc;
+
+    if (impostors[_i].script) {
+        tmpdir_write_text(path, impostors[_i].script);
+        ck_assert_int_eq(chmod(path, 0700), 0);
+    }
+    opts.worker_path = path;
+    opts.worker_timeout_ms = 20000;
+    context = open_with(&opts);
+    rc = try_one(context, NULL, &err);
+    ck_assert_msg(rc == impostors[_i].want && strstr(err.message, impostors[_i].says), "%s: %s",
+                  ffa_status_text(rc), err.message);
+    ck_assert_int_lt(clock_us() - started, 15000000);
+    ffa_close(context);
+    free(path);
+}
+END_TEST
+
+START_TEST(options_are_checked)
+{
+    static const struct {
+        const char *path;
+        uint32_t timeout_ms, memory_mib;
+        const char *says;
+    } cases[] = {
+        { "", 0, 0, "worker_path is empty" },
+        { NULL, 5, 0, "worker_timeout_ms is 5 and worker_path is NULL" },
+        { NULL, 0, 64, "worker_memory_mib is 64 and worker_path is NULL" },
+        { FFA_TEST_COMMAND, 0, 31, "worker_memory_mib is 31, not 0 or in [32, 1048576]" },
+        { FFA_TEST_COMMAND, 0, 1u << 21, "worker_memory_mib is 2097152" },
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ffa_context_opts opts = options();
+        ffa_error err = { FFA_OK, 0, "" };
+        ffa_context *context;
+
+        opts.worker_path = cases[i].path;
+        opts.worker_timeout_ms = cases[i].timeout_ms;
+        opts.worker_memory_mib = cases[i].memory_mib;
+        ck_assert_int_eq(ffa_open(&context, FFA_DEVICE_CPU, &opts, &err), FFA_INVALID);
+        ck_assert_msg(strstr(err.message, cases[i].says), "%s", err.message);
+    }
+}
+END_TEST
+
+/* ---- many at once, and the host's own habits ---- */
+
+/* A host that cares for no children, or for all of them. */
+START_TEST(in_parallel_whatever_the_host_does_with_children)
+{
+    static const char *const settings[] = { "head_dim=64", "head_dim=128", "dtype=fp16",
+                                            "softcap=1" };
+    ffa_precompile_report report = FFA_PRECOMPILE_REPORT_INIT;
+    ffa_precompile_opts how = FFA_PRECOMPILE_OPTS_INIT;
+    ffa_compile_request requests[4];
+    ffa_context_opts opts = options();
+    ffa_context *context = open_with(&opts);
+    ffa_error err = { FFA_OK, 0, "" };
+    int64_t started;
+
+    if (_i)
+        ck_assert(signal(SIGCHLD, SIG_IGN) != SIG_ERR);
+    ck_assert_int_eq(setenv("FAKE_NVRTC_MS", "1000", 1), 0);
+    for (int i = 0; i < 4; i++) {
+        requests[i] = (ffa_compile_request)FFA_COMPILE_REQUEST_INIT;
+        requests[i].template_name = "attention_forward";
+        requests[i].settings = &settings[i];
+        requests[i].setting_count = 1;
+    }
+    requests[1].setting_count = 0;
+    how.threads = 4;
+    started = clock_us();
+    ck_assert_msg(ffa_precompile(context, requests, 4, &how, &report, &err) == FFA_OK, "%s",
+                  err.message);
+    ck_assert_int_eq(report.compiled, 4);
+    ck_assert_int_lt(clock_us() - started, 4000000); /* not one after the other */
+    ffa_close(context);
+}
+END_TEST
+
+static const enum fault_kind fault_kinds[] = { FAULT_ALLOC, FAULT_FILE };
+
+START_TEST(every_failure_is_clean)
+{
+    ffa_context_opts opts = options();
+    ffa_context *context = open_with(&opts);
+    ffa_error err;
+    long nth;
+
+    for (nth = 1; nth < 200; nth++) {
+        bool fired;
+        ffa_compiled *compiled;
+        ffa_status rc;
+
+        fault_arm(fault_kinds[_i], nth);
+        rc = compile(&compiled, context, NULL, FFA_COMPILE_FORCE, &err);
+        fired = fault_fired();
+        fault_arm(fault_kinds[_i], 0);
+        ffa_compiled_destroy(compiled);
+        ck_assert_msg(rc == FFA_OK || fired, "%s", err.message);
+        ck_assert_int_eq(rc == FFA_OK, err.message[0] == '\0');
+        if (!fired)
+            break;
+    }
+    ck_assert_int_gt(nth, 1);
+    ck_assert_int_lt(nth, 200);
+    ffa_close(context);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("worker");
+    TCase *tc = tcase_create("worker");
+    SRunner *runner;
+    int failed;
+
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, same_as_in_this_process);
+    tcase_add_test(tc, kernels_are_stored);
+    tcase_add_test(tc, one_that_hangs_is_killed);
+    tcase_add_test(tc, one_that_crashes_is_a_failed_kernel);
+    tcase_add_test(tc, memory_is_limited);
+    tcase_add_test(tc, one_killed_from_outside);
+    tcase_add_test(tc, worker_goes_with_its_job);
+    tcase_add_test(tc, compile_errors_come_with_their_log);
+    tcase_add_loop_test(tc, impostors_are_found_out, 0,
+                        (int)(sizeof impostors / sizeof *impostors));
+    tcase_add_test(tc, options_are_checked);
+    tcase_add_loop_test(tc, in_parallel_whatever_the_host_does_with_children, 0, 2);
+    tcase_add_loop_test(tc, every_failure_is_clean, 0,
+                        (int)(sizeof fault_kinds / sizeof *fault_kinds));
+    if (watch_has_nvrtc())
+        tcase_add_test(tc, same_by_the_real_compiler);
+    tcase_set_timeout(tc, 60);
+    suite_add_tcase(suite, tc);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

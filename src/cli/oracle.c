@@ -128,15 +128,22 @@ static void score_group(struct worker *worker, int32_t members, int32_t kv_head)
     }
 }
 
-/* Scores to weights; returns log(sum exp). Weights and the weights of the head's sinks sum to 1. */
-static double soften(const ffa_forward_args *args, int32_t head, const uint8_t *attended,
-                     double *scores, int64_t keys)
+static double largest(const uint8_t *attended, const double *scores, int64_t keys)
 {
-    double top = -INFINITY, sum = 0, shift;
+    double top = -INFINITY;
 
     for (int64_t k = 0; k < keys; k++)
         if (attended[k] && scores[k] > top)
             top = scores[k];
+    return top;
+}
+
+/* Scores to weights; returns log(sum exp). Weights and the weights of the head's sinks sum to 1. */
+static double soften(const ffa_forward_args *args, int32_t head, const uint8_t *attended,
+                     double *scores, int64_t keys)
+{
+    double top = largest(attended, scores, keys), sum = 0, shift;
+
     for (int32_t s = 0; s < args->sink_count; s++)
         if ((double)args->sink[s * args->heads_q + head] > top)
             top = (double)args->sink[s * args->heads_q + head];
@@ -186,10 +193,14 @@ static void run_group(struct worker *worker, const struct item *items, int32_t m
                  worker->q + (int64_t)g * test->head_dim);
     }
     score_group(worker, members, kv_head);
-    for (int32_t g = 0; g < members; g++)
+    for (int32_t g = 0; g < members; g++) {
+        const uint8_t *attended = worker->attended + g * keys;
+        double *scores = worker->scores + g * keys;
+
+        worker->work->result->top[items[g].index] = largest(attended, scores, keys);
         worker->work->result->lse[items[g].index] =
-            soften(test->args, items[g].head, worker->attended + g * keys,
-                   worker->scores + g * keys, keys);
+            soften(test->args, items[g].head, attended, scores, keys);
+    }
     gather_group(worker, items, members, kv_head);
 }
 
@@ -245,7 +256,8 @@ ffa_status oracle_forward(struct oracle_result *out, const struct oracle_case *t
     *out = (struct oracle_result){ 0 };
     result.out = calloc((size_t)result.count * (size_t)test->head_dim + 1, sizeof *result.out);
     result.lse = calloc((size_t)result.count + 1, sizeof *result.lse);
-    if (!result.out || !result.lse || !prepare(workers, threads, &work)) {
+    result.top = calloc((size_t)result.count + 1, sizeof *result.top);
+    if (!result.out || !result.lse || !result.top || !prepare(workers, threads, &work)) {
         if (err) {
             err->status = FFA_NOMEM;
             snprintf(err->message, sizeof err->message, "no memory for the reference");
@@ -276,6 +288,7 @@ void oracle_result_finish(struct oracle_result *result)
 {
     free(result->out);
     free(result->lse);
+    free(result->top);
     *result = (struct oracle_result){ 0 };
 }
 

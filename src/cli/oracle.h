@@ -38,6 +38,7 @@ struct oracle_result {
     int64_t count;
     double *out; /* [count][head_dim] */
     double *lse; /* [count]; -inf: the row attends nothing */
+    double *top; /* [count]: the largest score, softcap applied, sinks left out; -inf likewise */
 };
 
 /* Fails with FFA_NOMEM. Thread: any; starts threads of its own and joins them. */

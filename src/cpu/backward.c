@@ -52,7 +52,10 @@ static void run_tile(const struct work *work, int64_t item, struct gradient_scra
 {
     const struct backward_tile *tile = &work->call->plan->tiles[item / work->tile_heads];
     const int32_t kv_head = tile->list * work->tile_heads + (int32_t)(item % work->tile_heads);
+    const uint8_t *flags = work->call->tile_flags;
 
+    if (flags && !(flags[item / work->tile_heads] & TILE_TOUCHED))
+        return;
     if (work->fp64)
         gradient_tile_f64(work->call, tile, kv_head, work->delta, scratch);
     else
@@ -62,7 +65,10 @@ static void run_tile(const struct work *work, int64_t item, struct gradient_scra
 static void run_rows(const struct work *work, int64_t item, struct gradient_scratch *scratch)
 {
     const struct gradient_rows rows = rows_of(work, item);
+    const uint8_t *flags = work->call->row_flags;
 
+    if (flags && !(flags[item % work->chunks] & TILE_TOUCHED))
+        return;
     if (work->fp64)
         gradient_rows_f64(work->call, &rows, work->delta, scratch);
     else
@@ -118,10 +124,6 @@ static ffa_status prepare(struct worker *workers, int32_t count, struct work *wo
     const struct cpu_backward *call = work->call;
     const size_t bytes = work->fp64 ? gradient_bytes_f64(call) : gradient_bytes_f32(call);
 
-    work->delta =
-        mem_array(1, work->fp64 ? gradient_delta_bytes_f64(call) : gradient_delta_bytes_f32(call));
-    if (!work->delta)
-        return error_nomem(err, "delta of the CPU backend");
     for (int32_t i = 0; i < count; i++) {
         workers[i].work = work;
         workers[i].scratch.memory = mem_array(1, bytes);
@@ -135,10 +137,14 @@ static ffa_status prepare(struct worker *workers, int32_t count, struct work *wo
     return FFA_OK;
 }
 
-ffa_status cpu_backward(const struct cpu_backward *call, ffa_error *err)
+/* The phases that `phases` has bits of: 1 delta, 2 the rest. delta: where it is, or goes. */
+static ffa_status run_phases(const struct cpu_backward *call, int phases, void *delta,
+                             ffa_error *err)
 {
     const struct backward_plan *plan = call->plan;
-    struct work work = { .call = call, .fp64 = call->fp64 || call->dtype == FFA_FP64 };
+    struct work work = { .call = call,
+                         .fp64 = call->fp64 || call->dtype == FFA_FP64,
+                         .delta = delta };
     struct worker *workers = NULL;
     int32_t count = 0;
     ffa_status rc;
@@ -159,12 +165,34 @@ ffa_status cpu_backward(const struct cpu_backward *call, ffa_error *err)
         goto out;
     }
     FFA_TRY(prepare(workers, count, &work, err));
-    run_phase(workers, count, true);
-    run_phase(workers, count, false);
+    if (phases & 1)
+        run_phase(workers, count, true);
+    if (phases & 2)
+        run_phase(workers, count, false);
 out:
     for (int32_t i = 0; workers && i < count; i++)
         mem_free(workers[i].scratch.memory);
     mem_free(workers);
-    mem_free(work.delta);
+    return rc;
+}
+
+ffa_status cpu_backward_delta(const struct cpu_backward *call, void *delta, ffa_error *err)
+{
+    return run_phases(call, 1, delta, err);
+}
+
+ffa_status cpu_backward(const struct cpu_backward *call, ffa_error *err)
+{
+    const bool fp64 = call->fp64 || call->dtype == FFA_FP64;
+    void *delta;
+    ffa_status rc;
+
+    if (call->delta)
+        return run_phases(call, 2, call->delta, err);
+    delta = mem_array(1, fp64 ? gradient_delta_bytes_f64(call) : gradient_delta_bytes_f32(call));
+    if (!delta)
+        return error_nomem(err, "delta of the CPU backend");
+    rc = run_phases(call, 1 | 2, delta, err);
+    mem_free(delta);
     return rc;
 }

@@ -83,7 +83,7 @@ static REAL lse_of(const struct cpu_backward *call, int64_t row, int32_t head)
 {
     const ffa_tensor *lse = &call->args->lse;
     const REAL at =
-        (REAL)((const float *)lse->data)[row * lse->token_stride + head * lse->head_stride];
+        load_lse(call->lse_dtype, lse->data, row * lse->token_stride + head * lse->head_stride);
 
     return at == -(REAL)INFINITY ? (REAL)INFINITY : at; /* no key has weight: exp gives 0 */
 }
@@ -207,10 +207,25 @@ static void store_line(const struct cpu_backward *call, const ffa_tensor *tensor
         store(call->grad_dtype, tensor->data, at + c, (double)from[c]);
 }
 
+/* A line of dq, dk or dv: added to its sum, or written, as the flags say. */
+static void finish_line(const struct cpu_backward *call, const ffa_tensor *tensor, REAL *sum,
+                        int64_t token, int32_t head, uint8_t flags, REAL *line)
+{
+    if (!(flags & TILE_FIRST))
+        for (int32_t c = 0; c < call->head_dim; c++)
+            line[c] += sum[c];
+    if (flags & TILE_LAST)
+        store_line(call, tensor, token, head, line);
+    else
+        memcpy(sum, line, (size_t)call->head_dim * sizeof *line);
+}
+
 void gradient_tile(const struct cpu_backward *call, const struct backward_tile *tile,
                    int32_t kv_head, const void *delta, struct gradient_scratch *scratch)
 {
     const int32_t group = call->args->heads_q / call->args->heads_kv, d = call->head_dim;
+    const uint8_t flags = call->tile_flags ? call->tile_flags[tile - call->plan->tiles]
+                                           : TILE_TOUCHED | TILE_FIRST | TILE_LAST;
     const size_t bytes = (size_t)tile->key_count * (size_t)d * sizeof(REAL);
 
     load_keys(call, tile, kv_head, scratch);
@@ -220,11 +235,16 @@ void gradient_tile(const struct cpu_backward *call, const struct backward_tile *
         for (int32_t s = 0; s < tile->sweep_count; s++)
             tile_sweep(call, tile, &call->plan->sweeps[tile->sweep_begin + s], head, delta,
                        scratch);
+    if (!(flags & TILE_FIRST) && call->wait && !call->wait(call->user))
+        return;
     for (int32_t j = 0; j < tile->key_count; j++) {
         const int64_t key = (int64_t)tile->key_begin + j;
+        const int64_t packed = call->sum_dk ? (key * call->args->heads_kv + kv_head) * d : 0;
 
-        store_line(call, &call->dk, key, kv_head, (const REAL *)scratch->sum_k + (int64_t)j * d);
-        store_line(call, &call->dv, key, kv_head, (const REAL *)scratch->sum_v + (int64_t)j * d);
+        finish_line(call, &call->dk, (REAL *)call->sum_dk + packed, key, kv_head, flags,
+                    (REAL *)scratch->sum_k + (int64_t)j * d);
+        finish_line(call, &call->dv, (REAL *)call->sum_dv + packed, key, kv_head, flags,
+                    (REAL *)scratch->sum_v + (int64_t)j * d);
     }
 }
 
@@ -302,14 +322,20 @@ void gradient_rows_of(const struct cpu_backward *call, const struct gradient_row
     const int32_t count = (int32_t)(rows->row_end - rows->row_begin), d = call->head_dim;
     const int32_t list =
         plan->list_count == 1 ? 0 : rows->head / (call->args->heads_q / call->args->heads_kv);
+    const uint8_t flags = call->row_flags ? call->row_flags[rows->row_begin / plan->tile_m]
+                                          : TILE_TOUCHED | TILE_FIRST | TILE_LAST;
 
     load_rows(call, rows->head, rows->row_begin, count, delta, scratch);
     memset(scratch->sum_q, 0, (size_t)count * (size_t)d * sizeof(REAL));
     for (int32_t t = plan->list_begin[list]; t < plan->list_begin[list + 1]; t++)
         rows_tile(call, &plan->tiles[t], rows, scratch);
-    for (int32_t r = 0; r < count; r++)
-        store_line(call, &call->dq, rows->row_begin + r, rows->head,
-                   (const REAL *)scratch->sum_q + (int64_t)r * d);
+    for (int32_t r = 0; r < count; r++) {
+        const int64_t row = rows->row_begin + r;
+        const int64_t packed = call->sum_dq ? (row * call->args->heads_q + rows->head) * d : 0;
+
+        finish_line(call, &call->dq, (REAL *)call->sum_dq + packed, row, rows->head, flags,
+                    (REAL *)scratch->sum_q + (int64_t)r * d);
+    }
 }
 
 /* ---- delta, dsink ---- */

@@ -19,6 +19,13 @@ struct cpu_forward {
     bool fp64;           /* accumulate in fp64 (always so for FFA_FP64 tensors) */
     ffa_dtype out_dtype; /* 0: dtype */
     bool accumulate;     /* merge with what out and lse hold */
+    ffa_dtype lse_dtype; /* of args->lse: FFA_FP32 or FFA_FP64; 0: FFA_FP32 */
+    float *max_logits;   /* [heads_q], raised to the largest score of the call's cells; or NULL */
+
+    /* One phase of a pass: its keys are some of all. Sinks enter in a tile's first phase. */
+    const uint8_t *flags; /* [tile_count], TILE_...; NULL: the call is the whole pass */
+    void *sum_out;        /* [seqlen_q][heads_q][head_dim] float, or double with fp64, packed: */
+    void *sum_lse;        /* [seqlen_q][heads_q]: (out, lse) of the phases so far */
 };
 
 ffa_status cpu_forward(const struct cpu_forward *call, ffa_error *err);
@@ -34,10 +41,27 @@ struct cpu_backward {
     ffa_dtype dtype, grad_dtype;
     ffa_dtype out_dtype; /* of args->out; 0: dtype */
     int32_t head_dim;
-    int32_t threads; /* >= 1 */
-    bool fp64;       /* accumulate in fp64 (always so for FFA_FP64 tensors) */
+    int32_t threads;     /* >= 1 */
+    bool fp64;           /* accumulate in fp64 (always so for FFA_FP64 tensors) */
+    ffa_dtype lse_dtype; /* of args->lse: FFA_FP32 or FFA_FP64; 0: FFA_FP32 */
+    void *delta;         /* of cpu_backward_delta; NULL: computed */
+
+    /* One phase of a pass: its keys are some of all. Sums are float, or double with fp64, packed.
+     */
+    const uint8_t *tile_flags; /* [tile_count], TILE_...: of dk and dv; NULL: first and last */
+    void *sum_dk, *sum_dv;     /* [seqlen_k][heads_kv][head_dim] */
+    const uint8_t *row_flags;  /* [blocks of tile_m rows], TILE_...: of dq; NULL: first and last */
+    void *sum_dq;              /* [seqlen_q][heads_q][head_dim] */
+    /* Asked before sum_dk or sum_dv is read, by any thread, as often as there are tiles: returns
+     * once others have added to them what they will; false: they never will, and the call's results
+     * are of no use. NULL: nobody adds. */
+    bool (*wait)(void *user);
+    void *user;
 };
 
 ffa_status cpu_backward(const struct cpu_backward *call, ffa_error *err);
+/* delta [seqlen_q][heads_q], float or double: what all phases of a pass share. Reads args->out and
+ * dout. */
+ffa_status cpu_backward_delta(const struct cpu_backward *call, void *delta, ffa_error *err);
 
 #endif

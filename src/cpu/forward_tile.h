@@ -175,35 +175,68 @@ static void merge_rows(REAL old, REAL *lse, REAL *was, REAL *is)
     *lse = top + REAL_LOG(sum);
 }
 
+/* flags: TILE_... */
 static void write_row(const struct cpu_forward *call, int64_t row, int32_t r, int32_t head,
-                      const struct forward_scratch *scratch)
+                      uint8_t flags, const struct forward_scratch *scratch)
 {
     const ffa_tensor *out = &call->args->out, *lse = &call->args->lse;
     const REAL *from = (const REAL *)scratch->out + (int64_t)r * call->head_dim;
     const int64_t at = row * out->token_stride + head * out->head_stride;
+    const int64_t lse_at = row * lse->token_stride + head * lse->head_stride;
+    const int64_t packed = row * call->args->heads_q + head;
+    const bool is_first = flags & TILE_FIRST, is_last = flags & TILE_LAST;
+    REAL *const sum_out = (REAL *)call->sum_out + (call->sum_out ? packed * call->head_dim : 0);
+    REAL *const sum_lse = (REAL *)call->sum_lse + (call->sum_lse ? packed : 0);
     REAL top = ((const REAL *)scratch->top)[r], sum = ((const REAL *)scratch->sum)[r];
     const ffa_dtype out_dtype = call->out_dtype ? call->out_dtype : call->dtype;
-    float *row_lse = (float *)lse->data + row * lse->token_stride + head * lse->head_stride;
     REAL keep = 1; /* what the sinks leave of the scale of `from` */
     REAL was = 0, is = 1, here;
 
-    if (call->args->sink_count > 0)
+    if (is_first && call->args->sink_count > 0)
         keep = add_sinks(call, head, &top, &sum);
 
     /* sum is 0 where no key has weight: out is 0, lse -inf. A NaN is not 0, and stays. */
     here = sum == 0 ? -(REAL)INFINITY : top + REAL_LOG(sum);
-    if (call->accumulate)
-        merge_rows((REAL)*row_lse, &here, &was, &is);
+    if (!is_first)
+        merge_rows(*sum_lse, &here, &was, &is);
+    else if (call->accumulate)
+        merge_rows(load_lse(call->lse_dtype, lse->data, lse_at), &here, &was, &is);
     for (int32_t c = 0; c < call->head_dim; c++) {
-        REAL value = sum == 0 ? 0 : from[c] * keep / sum * is, old;
+        REAL value = sum == 0 ? 0 : from[c] * keep / sum * is, old = 0;
 
-        if (was != 0) {
+        if (was != 0 && is_first)
             load(out_dtype, out->data, at + c, 1, &old);
-            value += was * old;
-        }
-        store(out_dtype, out->data, at + c, (double)value);
+        else if (was != 0)
+            old = sum_out[c];
+        value += was * old;
+        if (is_last)
+            store(out_dtype, out->data, at + c, (double)value);
+        else
+            sum_out[c] = value;
     }
-    *row_lse = (float)here;
+    if (!is_last)
+        *sum_lse = here;
+    else if (call->lse_dtype == FFA_FP64)
+        ((double *)lse->data)[lse_at] = (double)here;
+    else
+        ((float *)lse->data)[lse_at] = (float)here;
+}
+
+/* Threads raise a head's maximum in any order. */
+static void raise_max(const struct cpu_forward *call, const struct plan_tile *tile, int32_t head,
+                      const struct forward_scratch *scratch)
+{
+    float *at = call->max_logits + head, seen, top = -INFINITY;
+
+    for (int32_t r = 0; r < tile->row_count; r++) {
+        const float of_row = (float)((const REAL *)scratch->top)[r];
+
+        top = of_row > top ? of_row : top;
+    }
+    __atomic_load(at, &seen, __ATOMIC_RELAXED);
+    while (top > seen &&
+           !__atomic_compare_exchange(at, &seen, &top, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
 }
 
 void forward_tile(const struct cpu_forward *call, const struct plan_tile *tile, int32_t head,
@@ -212,6 +245,8 @@ void forward_tile(const struct cpu_forward *call, const struct plan_tile *tile, 
     const int32_t d = call->head_dim;
     const int32_t kv_head = head / (call->args->heads_q / call->args->heads_kv);
     const ffa_tensor *q = &call->args->q;
+    const uint8_t flags =
+        call->flags ? call->flags[tile - call->plan->tiles] : TILE_TOUCHED | TILE_FIRST | TILE_LAST;
 
     for (int32_t r = 0; r < tile->row_count; r++) {
         load(call->dtype, q->data, (tile->row_begin + r) * q->token_stride + head * q->head_stride,
@@ -222,6 +257,8 @@ void forward_tile(const struct cpu_forward *call, const struct plan_tile *tile, 
     memset(scratch->out, 0, (size_t)tile->row_count * (size_t)d * sizeof(REAL));
     for (int32_t s = 0; s < tile->sweep_count; s++)
         run_sweep(call, tile, &call->plan->sweeps[tile->sweep_begin + s], kv_head, scratch);
+    if (call->max_logits)
+        raise_max(call, tile, head, scratch);
     for (int32_t r = 0; r < tile->row_count; r++)
-        write_row(call, (int64_t)tile->row_begin + r, r, head, scratch);
+        write_row(call, (int64_t)tile->row_begin + r, r, head, flags, scratch);
 }

@@ -54,6 +54,12 @@ static void store(ffa_dtype dtype, void *data, int64_t at, double value)
     }
 }
 
+/* lse is stored in either width. */
+static REAL load_lse(ffa_dtype dtype, const void *data, int64_t at)
+{
+    return dtype == FFA_FP64 ? (REAL)((const double *)data)[at] : (REAL)((const float *)data)[at];
+}
+
 /* ---- products ---- */
 
 /* scores[from, to) = scale * q . keys */

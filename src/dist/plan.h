@@ -30,15 +30,12 @@
 
 #include <ffa/dist_plan.h>
 
-/* Of plan_phase.flags; 0: not touched. */
-enum { TILE_TOUCHED = 1, TILE_FIRST = 2, TILE_LAST = 4 };
-
 struct plan_phase {
     int64_t rows;                    /* of the receive buffer; own phases: of the own buffer */
     struct transfer_copies receives; /* into the receive buffer, in the order of its rows */
     struct bands *lists;             /* [list_count]: local */
     struct tile_plan tiles;          /* forward */
-    uint8_t *flags;                  /* forward: [tiles.tile_count] */
+    uint8_t *flags;                  /* forward: [tiles.tile_count], TILE_... */
     struct backward_plan key_tiles;  /* backward; own phases: some of the own keys' tiles */
     int64_t fetch_ns, compute_ns, reduce_ns;
 };

@@ -17,6 +17,11 @@ _Static_assert(sizeof(struct plan_tile) == 32, "device layout");
 _Static_assert(sizeof(struct plan_sweep) == 32, "device layout");
 _Static_assert(sizeof(struct plan_band) == 32, "device layout");
 
+/* What one phase of a pass in phases does to a tile; 0: it leaves it alone. The first phase that
+ * works on a tile does not read what is there, the last writes the result; between them lie
+ * accumulators. */
+enum { TILE_TOUCHED = 1, TILE_FIRST = 2, TILE_LAST = 4 };
+
 struct tile_options {
     int32_t tile_m, tile_n;
     bool no_cuts; /* keep tiles aligned to tile_m: to measure what cuts bring */

@@ -93,7 +93,9 @@ static bool covers(const struct tile_plan *plan)
 static bool counts(const struct tile_plan *plan, struct attention_case *test,
                    const struct oracle_result *want)
 {
-    const struct cpu_forward call = { plan, &test->args, FFA_FP32, DIM, 1, false, 0, false };
+    const struct cpu_forward call = {
+        .plan = plan, .args = &test->args, .dtype = FFA_FP32, .head_dim = DIM, .threads = 1
+    };
     const struct oracle_case poison = { { ROWS, KEYS }, &list, 1, DIM, FFA_FP32, 1,
                                         &test->args,    NULL,  0, 0 };
     ffa_error err = { FFA_OK, 0, "" };

@@ -331,6 +331,126 @@ START_TEST(the_number_of_threads_changes_nothing)
 }
 END_TEST
 
+/* ---- a pass in phases ---- */
+
+enum { PHASES = 3, PHASE_ROWS = 150, PHASE_KEYS = 200, PHASE_TILES = 5 };
+
+/* Slices [2] without what is outside the keys of the phase. */
+static void cut_slices(ffa_slice *to, const ffa_slice *from, int phase)
+{
+    static const int64_t bounds[PHASES + 1] = { 0, 70, 110, PHASE_KEYS };
+
+    for (int s = 0; s < 2; s++) {
+        to[s] = from[s];
+        to[s].k_begin = to[s].k_begin > bounds[phase] ? to[s].k_begin : bounds[phase];
+        to[s].k_end = to[s].k_end < bounds[phase + 1] ? to[s].k_end : bounds[phase + 1];
+        to[s].k_end = to[s].k_end > to[s].k_begin ? to[s].k_end : to[s].k_begin;
+    }
+}
+
+static int64_t tile_of(const struct plan_tile *tile)
+{
+    return tile->row_begin / 32;
+}
+
+/* Tiles without work anywhere are the first phase's. flags [PHASES][PHASE_TILES], by plan order. */
+static void flag_phases(uint8_t flags[PHASES][PHASE_TILES], const struct tile_plan *plans)
+{
+    int first[PHASE_TILES], last[PHASE_TILES];
+
+    for (int t = 0; t < PHASE_TILES; t++)
+        first[t] = last[t] = -1;
+    for (int p = 0; p < PHASES; p++)
+        for (int64_t t = 0; t < plans[p].tile_count; t++)
+            if (plans[p].tiles[t].sweep_count > 0) {
+                const int64_t at = tile_of(&plans[p].tiles[t]);
+
+                first[at] = first[at] < 0 ? p : first[at];
+                last[at] = p;
+            }
+    for (int p = 0; p < PHASES; p++)
+        for (int64_t t = 0; t < plans[p].tile_count; t++) {
+            const int64_t at = tile_of(&plans[p].tiles[t]);
+
+            flags[p][t] = 0;
+            if (first[at] < 0 && p == 0)
+                flags[p][t] = TILE_TOUCHED | TILE_FIRST | TILE_LAST;
+            else if (plans[p].tiles[t].sweep_count > 0)
+                flags[p][t] = (uint8_t)(TILE_TOUCHED | (first[at] == p ? TILE_FIRST : 0) |
+                                        (last[at] == p ? TILE_LAST : 0));
+        }
+}
+
+/* Rows 0-31 attend keys of the first phase only, the next of all three, the last nothing. A sink
+ * enters once; what a phase may not read holds NaN. */
+START_TEST(a_pass_in_phases_is_the_whole_pass)
+{
+    const ffa_slice slices[2] = { { 0, 100, 0, 60, FFA_SLICE_FULL, 0 },
+                                  { 40, 120, 50, PHASE_KEYS, FFA_SLICE_FULL, 0 } };
+    const struct attention_shape shape = {
+        { PHASE_ROWS, PHASE_KEYS }, _i ? FFA_FP64 : FFA_FP32, 4, 2, 24, LAYOUT_TOKENS
+    };
+    const struct tile_options opts = { 32, 48, true };
+    const float sink[4] = { -1, 0.5f, 2, -30 };
+    const ffa_slice_list list = { slices, 2 };
+    const size_t bytes = (size_t)PHASE_ROWS * 4 * 24 * sizeof(double);
+    void *sum_out = malloc(bytes), *sum_lse = malloc(bytes / 24);
+    float max_logits[4] = { -INFINITY, -INFINITY, -INFINITY, -INFINITY };
+    struct tile_plan plans[PHASES];
+    uint8_t flags[PHASES][PHASE_TILES];
+    struct rng rng = { 12 };
+    struct oracle_case reference;
+    struct oracle_result want;
+    struct attention_case test;
+
+    memset(sum_out, 0xff, bytes);
+    memset(sum_lse, 0xff, bytes / 24);
+    attention_case_init(&test, &shape, &rng);
+    test.args.sink = sink;
+    test.args.sink_count = 1;
+    test.args.softcap = 1.5f;
+    for (int p = 0; p < PHASES; p++) {
+        ffa_slice cut[2];
+        ffa_mask *mask;
+
+        cut_slices(cut, slices, p);
+        ck_assert_int_eq(ffa_mask_create(&mask, &shape.mask, cut, 2, NULL), FFA_OK);
+        ck_assert_int_eq(tile_build(&plans[p], mask, &opts, NULL), FFA_OK);
+        ffa_mask_destroy(mask);
+    }
+    flag_phases(flags, plans);
+    for (int p = 0; p < PHASES; p++) {
+        const struct cpu_forward call = { .plan = &plans[p],
+                                          .args = &test.args,
+                                          .dtype = shape.dtype,
+                                          .head_dim = 24,
+                                          .threads = 2,
+                                          .max_logits = max_logits,
+                                          .flags = flags[p],
+                                          .sum_out = sum_out,
+                                          .sum_lse = sum_lse };
+
+        ck_assert_int_eq(cpu_forward(&call, NULL), FFA_OK);
+    }
+    compare(&test, &list, 1, "phases");
+    reference = oracle_of(&test, &list, 1);
+    ck_assert_int_eq(oracle_forward(&want, &reference, NULL), FFA_OK);
+    for (int h = 0; h < 4; h++) {
+        double top = -INFINITY;
+
+        for (int64_t row = 0; row < PHASE_ROWS; row++)
+            top = fmax(top, want.top[row * 4 + h]);
+        ck_assert_double_eq_tol((double)max_logits[h], top, 1e-6);
+    }
+    oracle_result_finish(&want);
+    for (int p = 0; p < PHASES; p++)
+        tile_finish(&plans[p]);
+    attention_case_finish(&test);
+    free(sum_out);
+    free(sum_lse);
+}
+END_TEST
+
 /* ---- no memory ---- */
 
 START_TEST(any_allocation_may_fail)
@@ -349,7 +469,9 @@ START_TEST(any_allocation_may_fail)
     attention_case_init(&test, &shape, &rng);
     ck_assert_int_eq(ffa_mask_create(&mask, &shape.mask, &slice, 1, NULL), FFA_OK);
     ck_assert_int_eq(tile_build(&plan, mask, &opts, NULL), FFA_OK);
-    call = (struct cpu_forward){ &plan, &test.args, FFA_BF16, 8, 4, false, 0, false };
+    call = (struct cpu_forward){
+        .plan = &plan, .args = &test.args, .dtype = FFA_BF16, .head_dim = 8, .threads = 4
+    };
     for (;; nth++) {
         ffa_error err = { FFA_OK, 0, "" };
         ffa_status rc;
@@ -385,6 +507,7 @@ int main(void)
     tcase_add_loop_test(tc, rows_without_keys, 0, 4);
     tcase_add_test(tc, scores_at_the_limits);
     tcase_add_loop_test(tc, the_number_of_threads_changes_nothing, 0, 4);
+    tcase_add_loop_test(tc, a_pass_in_phases_is_the_whole_pass, 0, 2);
     tcase_add_test(tc, any_allocation_may_fail);
     suite_add_tcase(suite, tc);
     runner = srunner_create(suite);

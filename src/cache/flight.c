@@ -218,9 +218,15 @@ enum flight_answer flight_take(struct flight *flight, const char *key, struct fl
     }
     if (answer == FLIGHT_UNAVAILABLE) {
         const char *reason = strerror(errno);
+        bool is_place = errno == EROFS || errno == ENOSPC || errno == EDQUOT;
 
         atomic_fetch_add(&flight->errors, 1);
-        tell(flight, &flight->is_warned_error, "lock_unavailable", flight->folder, reason);
+        /* What ails the place, the store will say: one warning for it is enough. */
+        if (is_place)
+            log_line(&flight->log, FFA_LOG_INFO, "cache",
+                     "event=lock_unavailable path=%s reason=\"%s\"", flight->folder, reason);
+        else
+            tell(flight, &flight->is_warned_error, "lock_unavailable", flight->folder, reason);
     } else if (answer == FLIGHT_TIMEOUT) {
         atomic_fetch_add(&flight->timeouts, 1);
         tell(

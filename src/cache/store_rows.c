@@ -5,6 +5,7 @@
 #include "cache/store_internal.h"
 
 #include "jit/digest.h"
+#include "jit/report.h"
 
 #include <stdio.h>
 
@@ -151,6 +152,8 @@ static ffa_status scan(struct store *store, sqlite3_stmt *statement, const char 
             note_bad(store, bad, &row, "the entry's facts do not match their hash", 0);
         } else if (strcmp(row.record, record) != 0) {
             note_bad(store, bad, &row, "the record is another kernel's", 0);
+        } else if (!report_may_run_on(row.data, row.data_bytes, row.arch)) {
+            note_bad(store, bad, &row, "the cubin is for another architecture", 0);
         } else {
             *used_s = row.used_s;
             *id = row.id;

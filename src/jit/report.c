@@ -167,3 +167,21 @@ bool report_has_entry(const void *cubin, size_t bytes, const char *entry)
     }
     return false;
 }
+
+/* Its header has the number of the architecture without the suffix, at one of two places. */
+bool report_may_run_on(const void *cubin, size_t bytes, const char *arch)
+{
+    enum { ABI_OF_CUDA_12 = 7, ABI_OF_CUDA_13 = 8 };
+    struct bytes file = { cubin, bytes };
+    unsigned long number = strncmp(arch, "sm_", 3) == 0 ? strtoul(arch + 3, NULL, 10) : 0;
+    Elf64_Ehdr head;
+
+    if (!get(file, 0, &head, sizeof head) || memcmp(head.e_ident, ELFMAG, SELFMAG) != 0 ||
+        head.e_machine != EM_CUDA)
+        return true;
+    if (head.e_ident[EI_ABIVERSION] == ABI_OF_CUDA_12)
+        return (head.e_flags & 0xff) == number;
+    if (head.e_ident[EI_ABIVERSION] == ABI_OF_CUDA_13)
+        return (head.e_flags >> 8 & 0xff) == number;
+    return true;
+}

@@ -25,4 +25,7 @@ void report_first_error(const char *log, char *out, size_t size);
  * `bytes`. */
 bool report_has_entry(const void *cubin, size_t bytes, const char *entry);
 
+/* Whether `cubin` may run on `arch` ("sm_90a"): false where it says that it is for another. */
+bool report_may_run_on(const void *cubin, size_t bytes, const char *arch);
+
 #endif

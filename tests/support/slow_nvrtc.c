@@ -6,7 +6,8 @@
  *   FAKE_NVRTC_MS   how long a compile takes
  *   FAKE_NVRTC_LOG  a file that a compile adds a line to when it begins: "<process>\n"
  *   FAKE_NVRTC_FAIL set: each compile fails
- *   FAKE_NVRTC_DO   "crash", or "eat": take all the memory there is, and say that it was not enough
+ *   FAKE_NVRTC_DO   "crash"; "eat": take all the memory there is, and say that it was not enough;
+ *                   "refuse": say that an option is unknown, as for an architecture
  */
 #include <elf.h>
 #include <errno.h>
@@ -22,7 +23,7 @@
 #define FAKE __attribute__((visibility("default")))
 
 /* nvrtc.h's, of which only these are needed. */
-enum { SUCCESS = 0, OUT_OF_MEMORY = 1, COMPILATION = 6 };
+enum { SUCCESS = 0, OUT_OF_MEMORY = 1, INVALID_OPTION = 5, COMPILATION = 6 };
 typedef struct fake_program *nvrtcProgram;
 
 struct fake_program {
@@ -105,6 +106,8 @@ int nvrtcCompileProgram(nvrtcProgram program, int count, const char *const *opti
         ;
     if (what && strcmp(what, "crash") == 0)
         (void)raise(SIGABRT);
+    if (what && strcmp(what, "refuse") == 0)
+        return INVALID_OPTION;
     if (what && strcmp(what, "eat") == 0) {
         void *volatile more;
 

@@ -10,6 +10,7 @@
 #include "support/watch.h"
 
 #include <check.h>
+#include <elf.h>
 #include <ffa/cache.h>
 #include <signal.h>
 #include <sqlite3.h>
@@ -371,6 +372,43 @@ START_TEST(a_hundred_thousand_entries)
     ck_assert_int_lt(stats.kernels, 100000);
     ck_assert_int_le(stats.file_bytes - stats.free_bytes, CAP);
     ffa_cache_close(cache);
+}
+END_TEST
+
+/* A cubin that says which architecture it is for, where CUDA 12 and where CUDA 13 says it. */
+static const struct {
+    unsigned char abi;
+    uint32_t flags;
+    ffa_status want; /* on sm_90a */
+} arch_cases[] = {
+    { 8, 0x06005a04, FFA_OK }, { 8, 0x06005004, FFA_NOT_FOUND }, { 8, 0x06006402, FFA_NOT_FOUND },
+    { 7, 0x005a055a, FFA_OK }, { 7, 0x00500550, FFA_NOT_FOUND }, { 9, 0x06005004, FFA_OK },
+};
+
+START_TEST(cubin_of_another_architecture)
+{
+    struct jit_kernel kernel = kernel_of(0, "a"), got;
+    struct watch watch = { .warning = "" };
+    struct store *store = open_store(STORE_READWRITE, &watch);
+    struct store_query query = { .key = kernel.info.key, .record = kernel.record, .toolchain = "" };
+    Elf64_Ehdr head = { .e_machine = EM_CUDA, .e_flags = arch_cases[_i].flags };
+    bool is_bad = arch_cases[_i].want != FFA_OK;
+
+    memcpy(head.e_ident, ELFMAG, SELFMAG);
+    head.e_ident[EI_ABIVERSION] = arch_cases[_i].abi;
+    memcpy(kernel.cubin, &head, sizeof head);
+    store_put(store, &kernel);
+    for (int i = 0; i < 2; i++) { /* a bad one is gone the second time, and told of once */
+        ck_assert_int_eq(store_find(store, &query, &got, NULL), arch_cases[_i].want);
+        jit_kernel_finish(&got);
+    }
+    ck_assert_uint_eq(store_bad_count(store), is_bad);
+    ck_assert_int_eq(watch.lines[FFA_LOG_WARNING], is_bad);
+    ck_assert(!strstr(watch.warning, "for another architecture") == !is_bad);
+    put(store, 0, "a"); /* it is compiled again */
+    ck_assert_int_eq(find_any(store, 0), FFA_OK);
+    store_close(store);
+    jit_kernel_finish(&kernel);
 }
 END_TEST
 
@@ -1220,6 +1258,8 @@ int main(void)
                         count_of(sizeof place_cases, sizeof *place_cases));
     tcase_add_test(tc, older_schema_is_used);
     tcase_add_test(tc, uses_in_the_future_are_uses_now);
+    tcase_add_loop_test(tc, cubin_of_another_architecture, 0,
+                        count_of(sizeof arch_cases, sizeof *arch_cases));
     tcase_add_test(tc, a_hundred_thousand_entries);
     tcase_add_test(tc, folder_cannot_be_written);
     tcase_add_loop_test(tc, every_failure_is_clean, 0,

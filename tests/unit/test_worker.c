@@ -339,6 +339,26 @@ START_TEST(compile_errors_come_with_their_log)
 }
 END_TEST
 
+/* An NVRTC older than the architecture: this machine cannot, which is no fault of the kernel. */
+START_TEST(compiler_without_the_architecture)
+{
+    ffa_context_opts opts = options();
+    ffa_context *context;
+    ffa_error err;
+
+    opts.cache_path = store;
+    if (_i)
+        opts.worker_path = NULL;
+    context = open_with(&opts);
+    ck_assert_int_eq(setenv("FAKE_NVRTC_DO", "refuse", 1), 0);
+    ck_assert_int_eq(try_one(context, NULL, &err), FFA_UNSUPPORTED);
+    ck_assert_int_eq(unsetenv("FAKE_NVRTC_DO"), 0);
+    ck_assert_int_eq(try_one(context, NULL, &err), FFA_OK);
+    ck_assert_uint_eq(stats_of(context).fails_known, 0);
+    ffa_close(context);
+}
+END_TEST
+
 /* ---- what is no worker ---- */
 
 static const struct {
@@ -490,6 +510,7 @@ int main(void)
     tcase_add_test(tc, compile_errors_come_with_their_log);
     tcase_add_loop_test(tc, impostors_are_found_out, 0,
                         (int)(sizeof impostors / sizeof *impostors));
+    tcase_add_loop_test(tc, compiler_without_the_architecture, 0, 2);
     tcase_add_test(tc, options_are_checked);
     tcase_add_loop_test(tc, in_parallel_whatever_the_host_does_with_children, 0, 2);
     tcase_add_loop_test(tc, every_failure_is_clean, 0,

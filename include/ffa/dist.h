@@ -43,6 +43,13 @@ typedef struct ffa_dispatch_mask {
     int64_t weight; /* what a cell of it costs, e.g. layers with this mask; 0 counts as 1 */
 } ffa_dispatch_mask;
 
+/* Where keys and values live. */
+typedef enum ffa_dispatch_keys {
+    FFA_KEYS_WITH_QUERIES = 0, /* self-attention: with the queries of their chunk */
+    FFA_KEYS_REPLICATED = 1,   /* cross-attention: every rank has all of them */
+    FFA_KEYS_DISPATCHED = 2    /* cross-attention: in chunks of their own, by who attends them */
+} ffa_dispatch_keys;
+
 /* Bits of ffa_dispatch_opts.flags. */
 #define FFA_DISPATCH_CHUNK_EXACT 1u   /* chunk_tokens as given, nothing rounded */
 #define FFA_DISPATCH_BALANCE_TILES 2u /* load: cells of the tiles visited, not attended cells */
@@ -62,6 +69,13 @@ typedef struct ffa_dispatch_opts {
     int32_t slack_permille;
     uint32_t flags;
     int64_t swap_max; /* affinity: swaps looked at, at most; 0: 64 a chunk; -1: none */
+    /* ffa_dispatch_keys. Unless keys live with queries, there is nothing to be near to: affinity
+     * answers with min-heap's solution. Key chunks go, as many to each rank within one, to the rank
+     * that attends most of them; there may be fewer than ranks. */
+    int32_t keys;
+    int32_t pad_;
+    int64_t key_chunk_tokens; /* FFA_KEYS_DISPATCHED: tokens of a key chunk; 0: ceil(keys /
+                               * (8 * ranks)), rounded up to 128 where every rank still gets one */
 } ffa_dispatch_opts;
 #define FFA_DISPATCH_OPTS_INIT                                                                     \
     {                                                                                              \
@@ -76,7 +90,8 @@ typedef struct ffa_dispatch ffa_dispatch;
  * documents and 8 ranks, 0.2 and 4 ms for 1M tokens and 64 ranks.
  *
  * out       receives the dispatch; NULL on failure. Owner: caller, ffa_dispatch_destroy().
- * masks     [mask_count], 1 to 64, all of one shape, seqlen_q == seqlen_k; read during the call.
+ * masks     [mask_count], 1 to 64, all of one shape; seqlen_q == seqlen_k where keys live with
+ *           queries; read during the call.
  * topology  how many ranks, and which share a node.
  * opts      NULL: all defaults.
  *
@@ -106,6 +121,9 @@ FFA_API ffa_dispatch_chunk ffa_dispatch_chunk_at(const ffa_dispatch *dispatch, i
  */
 FFA_API const int64_t *ffa_dispatch_rank_chunks(const ffa_dispatch *dispatch, int32_t rank,
                                                 int64_t *count);
+/* Rows of a rank's buffers of queries and of keys; 0 for NULL or no such rank. */
+FFA_API int64_t ffa_dispatch_query_rows(const ffa_dispatch *dispatch, int32_t rank);
+FFA_API int64_t ffa_dispatch_key_rows(const ffa_dispatch *dispatch, int32_t rank);
 /* 32 hexadecimal digits over arguments and result: equal on all ranks, or their inputs differ.
  * "" for NULL. Borrowed until destroy. */
 FFA_API const char *ffa_dispatch_digest(const ffa_dispatch *dispatch);
@@ -113,7 +131,7 @@ FFA_API const char *ffa_dispatch_digest(const ffa_dispatch *dispatch);
 /* One rank, or all of them. Received is the union of what the rank's rows attend over all masks,
  * less its own keys: each token once. Sent counts a token once for each rank that receives it. */
 typedef struct ffa_dispatch_load {
-    int64_t tokens;
+    int64_t tokens; /* of keys */
     int64_t load, area,
         visited;              /* weighted cells: balanced, attended, of 128 x 128 tiles visited */
     int64_t received_node;    /* tokens from ranks of the same node */

@@ -41,6 +41,14 @@ typedef struct ffa_dist_model {
     int64_t launch_ns;          /* 5000: of each stage's compute */
 } ffa_dist_model;
 
+/* Which rows travel between ranks. */
+typedef enum ffa_dist_moves {
+    FFA_DIST_MOVE_KEYS = 0,    /* keys and values to the rank of the query; gradients back */
+    FFA_DIST_MOVE_QUERIES = 1, /* queries to the rank of the key; (out, lse) pairs back, merged
+                                * there by log-sum-exp; for few queries of many keys */
+    FFA_DIST_MOVE_AUTO = 2     /* the one whose slowest rank is done first, by the model */
+} ffa_dist_moves;
+
 /* Bits of ffa_dist_plan_opts.flags. */
 #define FFA_DIST_FORWARD_ONLY 1u /* no backward stages: inference */
 
@@ -54,6 +62,8 @@ typedef struct ffa_dist_plan_opts {
     int32_t stages_max; /* of a free choice, 1 to 16; 0: 8 */
     int32_t buffers;    /* receive buffers that stages take in turn, 2 or 3; 0: 2 */
     uint32_t flags;
+    int32_t moves; /* ffa_dist_moves */
+    int32_t pad_;
     int64_t stage_rows_min; /* rows of a stage, at least, unless there is only one; 0: 512 */
     ffa_dist_model model;
 } ffa_dist_plan_opts;
@@ -93,11 +103,13 @@ typedef struct ffa_dist_plan_info {
     int32_t rank, rank_count;
     int32_t forward_stages, backward_stages; /* that receive; 0: all keys are the rank's own */
     int32_t steps;                           /* most stages that receive, of any rank and pass */
-    int64_t tokens_q, tokens_k;              /* the rank's own */
-    int64_t area;                            /* cells it computes, over all heads of the mask */
-    int64_t received_rows, sent_rows;        /* each row once for each rank that receives it */
-    int64_t stage_rows;                      /* most rows of a stage, of either pass */
-    int64_t forward_ns, backward_ns;         /* modelled */
+    int32_t moves;                           /* FFA_DIST_MOVE_KEYS or FFA_DIST_MOVE_QUERIES */
+    int32_t pad_;
+    int64_t tokens_q, tokens_k;       /* the rank's own */
+    int64_t area;                     /* cells it computes, over all heads of the mask */
+    int64_t received_rows, sent_rows; /* each row once for each rank that receives it */
+    int64_t stage_rows;               /* most rows of a stage, of either pass */
+    int64_t forward_ns, backward_ns;  /* modelled */
     int64_t forward_compute_ns, backward_compute_ns; /* of these, computing */
 } ffa_dist_plan_info;
 #define FFA_DIST_PLAN_INFO_INIT                                                                    \

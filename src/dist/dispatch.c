@@ -41,7 +41,8 @@ ffa_status topology_resolve(ffa_topology *out, const ffa_topology *topology, ffa
     return FFA_OK;
 }
 
-static ffa_status check_masks(const ffa_dispatch_mask *masks, int32_t mask_count, ffa_error *err)
+static ffa_status check_masks(const ffa_dispatch_mask *masks, int32_t mask_count, int32_t keys,
+                              ffa_error *err)
 {
     if (mask_count < 1 || mask_count > DISPATCH_MASKS_MAX)
         return error_fail(err, FFA_INVALID, 0, "mask_count is %d, not in [1, %d]", mask_count,
@@ -56,7 +57,7 @@ static ffa_status check_masks(const ffa_dispatch_mask *masks, int32_t mask_count
         if (masks[m].weight < 0)
             return error_fail(err, FFA_INVALID, 0, "masks[%d]: weight is %lld, not 0 or more", m,
                               (long long)masks[m].weight);
-        if (mask->shape.seqlen_q != mask->shape.seqlen_k)
+        if (keys == FFA_KEYS_WITH_QUERIES && mask->shape.seqlen_q != mask->shape.seqlen_k)
             return error_fail(err, FFA_INVALID, 0,
                               "masks[%d]: seqlen_q is %lld, seqlen_k %lld: chunks hold queries and "
                               "their keys",
@@ -91,6 +92,13 @@ static ffa_status check_options(ffa_dispatch_opts *opts, ffa_error *err)
     if (opts->swap_max < -1)
         return error_fail(err, FFA_INVALID, 0, "swap_max is %lld, not -1 or more",
                           (long long)opts->swap_max);
+    if (opts->keys < FFA_KEYS_WITH_QUERIES || opts->keys > FFA_KEYS_DISPATCHED)
+        return error_fail(err, FFA_INVALID, 0, "keys is %d, not in [%d, %d]", opts->keys,
+                          FFA_KEYS_WITH_QUERIES, FFA_KEYS_DISPATCHED);
+    if (opts->key_chunk_tokens < 0 ||
+        (opts->key_chunk_tokens > 0 && opts->keys != FFA_KEYS_DISPATCHED))
+        return error_fail(err, FFA_INVALID, 0, "key_chunk_tokens is %lld, keys is %d",
+                          (long long)opts->key_chunk_tokens, opts->keys);
     if (opts->slack_permille == 0)
         opts->slack_permille = SLACK_DEFAULT;
     return FFA_OK;
@@ -338,7 +346,12 @@ static ffa_status solve(ffa_dispatch *d, const ffa_dispatch_opts *opts, ffa_erro
         rc = solve_exact(d->layout.rank_of, &in, err);
         break;
     default:
-        rc = solve_by_affinity(d, &in, opts, err);
+        if (d->key_mode == FFA_KEYS_WITH_QUERIES) {
+            rc = solve_by_affinity(d, &in, opts, err);
+            break;
+        }
+        d->algorithm = FFA_DISPATCH_MIN_HEAP;
+        rc = solve_min_heap(d->layout.rank_of, &in, err);
     }
     if (rc == FFA_OK)
         layout_settle(&d->layout);
@@ -351,13 +364,17 @@ static void digest(ffa_dispatch *d)
     struct digest digest;
 
     digest_init(&digest);
-    digest_text(&digest, "ffa dispatch 1");
+    digest_text(&digest, "ffa dispatch 2");
     digest_number(&digest, d->topology.rank_count);
     digest_number(&digest, d->topology.ranks_per_node);
     digest_field(&digest, d->layout.bounds,
                  ((size_t)d->layout.count + 1) * sizeof *d->layout.bounds);
     digest_field(&digest, d->layout.rank_of, (size_t)d->layout.count * sizeof *d->layout.rank_of);
     digest_field(&digest, d->load, (size_t)d->layout.count * sizeof *d->load);
+    digest_number(&digest, d->key_mode);
+    digest_field(&digest, d->keys.bounds,
+                 d->keys.bounds ? ((size_t)d->keys.count + 1) * sizeof *d->keys.bounds : 0);
+    digest_field(&digest, d->keys.rank_of, (size_t)d->keys.count * sizeof *d->keys.rank_of);
     for (int64_t l = 0; l < d->list_count; l++)
         digest_field(&digest, d->lists[l].at, (size_t)d->lists[l].count * sizeof *d->lists[l].at);
     digest_final(&digest, d->digest);
@@ -376,7 +393,7 @@ ffa_status ffa_dispatch_create(ffa_dispatch **out, const ffa_dispatch_mask *mask
     *out = NULL;
     FFA_TRY(opts_import(&opts, sizeof opts, opts_in, err));
     FFA_TRY(check_options(&opts, err));
-    FFA_TRY(check_masks(masks, mask_count, err));
+    FFA_TRY(check_masks(masks, mask_count, opts.keys, err));
     d = mem_array(1, sizeof *d);
     if (!d) {
         rc = error_nomem(err, "a dispatch");
@@ -388,7 +405,10 @@ ffa_status ffa_dispatch_create(ffa_dispatch **out, const ffa_dispatch_mask *mask
     FFA_TRY(build_lists(d, masks, mask_count, err));
     FFA_TRY(weigh(d, masks, mask_count, err));
     d->load = opts.flags & FFA_DISPATCH_BALANCE_TILES ? d->visited : d->area;
+    d->key_mode = opts.keys;
     FFA_TRY(solve(d, &opts, err));
+    if (opts.keys != FFA_KEYS_WITH_QUERIES)
+        FFA_TRY(dispatch_keys(d, masks[0].mask->shape.seqlen_k, opts.key_chunk_tokens, err));
     digest(d);
     *out = d;
     d = NULL;
@@ -402,6 +422,7 @@ void ffa_dispatch_destroy(ffa_dispatch *dispatch)
     if (!dispatch)
         return;
     layout_finish(&dispatch->layout);
+    layout_finish(&dispatch->keys);
     for (int64_t l = 0; l < dispatch->list_count; l++)
         bands_finish(&dispatch->lists[l]);
     mem_free(dispatch->lists);
@@ -438,6 +459,21 @@ const int64_t *ffa_dispatch_rank_chunks(const ffa_dispatch *dispatch, int32_t ra
     if (count)
         *count = is_known ? layout->rank_begin[rank + 1] - layout->rank_begin[rank] : 0;
     return is_known ? layout->rank_chunks + layout->rank_begin[rank] : NULL;
+}
+
+static int64_t rows_of(const struct layout *layout, int32_t rank)
+{
+    return rank >= 0 && rank < layout->ranks ? layout->rank_tokens[rank] : 0;
+}
+
+int64_t ffa_dispatch_query_rows(const ffa_dispatch *dispatch, int32_t rank)
+{
+    return dispatch ? rows_of(&dispatch->layout, rank) : 0;
+}
+
+int64_t ffa_dispatch_key_rows(const ffa_dispatch *dispatch, int32_t rank)
+{
+    return dispatch ? rows_of(dispatch_key_layout(dispatch), rank) : 0;
 }
 
 const char *ffa_dispatch_digest(const ffa_dispatch *dispatch)

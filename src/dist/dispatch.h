@@ -17,7 +17,10 @@ enum { VISITED_TILE = 128 };
 
 struct ffa_dispatch {
     ffa_topology topology; /* ranks_per_node resolved */
-    struct layout layout;
+    struct layout layout;  /* of the queries, and of the keys that live with them */
+    struct layout keys;    /* of other keys */
+    int32_t key_mode;      /* ffa_dispatch_keys */
+    int32_t pad_;
     struct bands *lists; /* [list_count]: one a mask and head */
     int64_t list_count;
     struct needs needs; /* keys each chunk attends, over all lists */
@@ -31,6 +34,11 @@ struct ffa_dispatch {
 
 /* FFA_INVALID, naming the field; ranks_per_node becomes rank_count where it is 0 or more. */
 ffa_status topology_resolve(ffa_topology *out, const ffa_topology *topology, ffa_error *err);
+/* Where keys live. */
+const struct layout *dispatch_key_layout(const ffa_dispatch *dispatch);
+/* The chunks of keys that live apart from queries, and their ranks. tokens: of a chunk, at most; 0:
+ * chosen. */
+ffa_status dispatch_keys(ffa_dispatch *d, int64_t key_tokens, int64_t tokens, ffa_error *err);
 /* Tokens of a chunk where none are given: ceil(tokens / (8 * ranks)). */
 int64_t dispatch_chunk_tokens(int64_t tokens, int32_t ranks);
 

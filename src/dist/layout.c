@@ -30,6 +30,20 @@ ffa_status layout_copy(struct layout *out, const struct layout *from, ffa_error 
     if (rc != FFA_OK)
         return rc;
     memcpy(out->rank_of, from->rank_of, (size_t)from->count * sizeof *out->rank_of);
+    out->is_replicated = from->is_replicated;
+    layout_settle(out);
+    return FFA_OK;
+}
+
+ffa_status layout_replicate(struct layout *out, int64_t tokens, int32_t ranks, ffa_error *err)
+{
+    const int64_t bounds[2] = { 0, tokens };
+    const struct parts parts = { bounds, 1 };
+    const ffa_status rc = layout_init(out, &parts, ranks, err);
+
+    if (rc != FFA_OK)
+        return rc;
+    out->is_replicated = true;
     layout_settle(out);
     return FFA_OK;
 }
@@ -58,6 +72,8 @@ void layout_settle(struct layout *layout)
     for (int32_t r = layout->ranks; r > 0; r--) /* filling moved each begin to the next one's */
         layout->rank_begin[r] = layout->rank_begin[r - 1];
     layout->rank_begin[0] = 0;
+    for (int32_t r = 0; layout->is_replicated && r < layout->ranks; r++)
+        layout->rank_tokens[r] = layout->bounds[layout->count];
 }
 
 void layout_finish(struct layout *layout)
@@ -80,6 +96,10 @@ int64_t layout_ranges(struct range *out, const struct layout *layout, int32_t ra
 {
     int64_t count = 0;
 
+    if (layout->is_replicated) {
+        out[0] = (struct range){ 0, layout->bounds[layout->count] };
+        return 1;
+    }
     for (int64_t i = layout->rank_begin[rank]; i < layout->rank_begin[rank + 1]; i++) {
         const int64_t chunk = layout->rank_chunks[i];
 
@@ -89,6 +109,11 @@ int64_t layout_ranges(struct range *out, const struct layout *layout, int32_t ra
             out[count++] = (struct range){ layout->bounds[chunk], layout->bounds[chunk + 1] };
     }
     return count;
+}
+
+bool layout_has(const struct layout *layout, int32_t rank, int64_t chunk)
+{
+    return layout->is_replicated || layout->rank_of[chunk] == rank;
 }
 
 int64_t layout_row(const struct layout *layout, int64_t token)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dist/overlap.h"
 
-/* Costs are sums of at most OVERLAP_ITEMS_MAX + 2 of these. */
-#define TIME_MAX (INT64_MAX / 64)
+/* A timeline adds up at most 3 * OVERLAP_ITEMS_MAX + 4 of these. */
+#define TIME_MAX (INT64_MAX / 128)
 #define NEVER INT64_MAX
 
 static int64_t min64(int64_t a, int64_t b)
@@ -15,62 +15,86 @@ static int64_t max64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* Sums over the items [begin, end), as a stage; all 0 for an empty one. */
-struct stage {
-    int64_t fetch, compute, reduce, rows;
+/* ---- the timeline ---- */
+
+/* Stages before the first, one for each buffer, end at 0: they hold nothing up. */
+enum { BEFORE = OVERLAP_BUFFERS_MAX };
+
+struct line {
+    struct overlap_times at[OVERLAP_STAGES_MAX + 1 + BEFORE]; /* stage s at [BEFORE + s] */
+    int64_t tail; /* of the own part, behind the last stage */
 };
 
-static struct stage stage_of(const struct overlap_input *in, int64_t begin, int64_t end)
-{
-    struct stage stage = { 0 };
+/* The sums of a stage's items, with its latency and launch. */
+struct stage {
+    int64_t fetch, compute, reduce, rows, latency;
+};
 
-    if (begin >= end)
-        return stage;
-    stage = (struct stage){ .fetch = in->latency, .compute = in->launch, .reduce = in->latency };
-    for (int64_t i = begin; i < end; i++) {
-        stage.fetch += in->items[i].fetch;
-        stage.compute += in->items[i].compute;
-        stage.reduce += in->items[i].reduce;
-        stage.rows += in->items[i].rows;
-    }
-    return stage;
+static void stage_add(struct stage *stage, const struct overlap_item *item)
+{
+    stage->fetch += item->fetch;
+    stage->compute += item->compute;
+    stage->reduce += item->reduce;
+    stage->rows += item->rows;
+    stage->latency = max64(stage->latency, item->latency);
 }
 
-/* The slot before the first stage computes. */
-static int64_t opening(const struct overlap_input *in, int64_t fetch)
+static void line_start(struct line *line, const struct overlap_input *in, int64_t first_fetch)
 {
-    return in->is_backward ? fetch : max64(in->own, fetch);
+    const int64_t before = in->is_backward ? min64(in->own, first_fetch) : in->own;
+
+    memset(line->at, 0, (BEFORE + 1) * sizeof *line->at);
+    line->at[BEFORE].compute_end = line->at[BEFORE].reduce_begin = before;
+    line->at[BEFORE].reduce_end = before;
+    line->tail = in->own - before;
 }
 
-/* What is left of the own part after the last stage. */
-static int64_t tail_of(const struct overlap_input *in, int64_t fetch)
+/* Stage s >= 1 behind those before it. */
+static void line_add(struct line *line, const struct overlap_input *in, int32_t s,
+                     const struct stage *stage)
 {
-    return in->is_backward ? in->own - min64(in->own, fetch) : 0;
+    const struct overlap_times *last = &line->at[BEFORE + s - 1];
+    struct overlap_times *now = &line->at[BEFORE + s];
+
+    if (s == 1)
+        line_start(line, in, stage->fetch + stage->latency);
+    now->fetch_begin = max64(last->fetch_end, line->at[BEFORE + s - in->buffers + 1].compute_begin);
+    now->fetch_end = now->fetch_begin + stage->fetch + stage->latency;
+    now->compute_begin = max64(max64(last->compute_end, now->fetch_end),
+                               s > in->buffers ? line->at[BEFORE + s - in->buffers].reduce_end : 0);
+    now->compute_end = now->compute_begin + stage->compute + in->launch;
+    now->reduce_begin = max64(s > 1 ? last->reduce_end : 0, now->compute_end);
+    now->reduce_end = now->reduce_begin + (in->has_reduce ? stage->reduce + stage->latency : 0);
 }
 
-int64_t overlap_cost(const struct overlap_input *in, const struct overlap_split *split)
+static int64_t line_end(const struct line *line, int32_t stages)
 {
-    struct stage before = { 0 }, now, next;
-    int64_t cost, tail;
+    const struct overlap_times *last = &line->at[BEFORE + stages];
 
-    if (split->count == 0)
-        return in->own;
-    now = stage_of(in, 0, split->ends[0]);
-    cost = opening(in, now.fetch);
-    tail = tail_of(in, now.fetch);
+    return max64(last->compute_end + line->tail, last->reduce_end);
+}
+
+int64_t overlap_cost(const struct overlap_input *in, const struct overlap_split *split,
+                     struct overlap_times *times)
+{
+    struct line line;
+
+    line_start(&line, in, split->count ? 0 : in->own);
     for (int32_t s = 0; s < split->count; s++) {
-        next = s + 1 < split->count ? stage_of(in, split->ends[s], split->ends[s + 1])
-                                    : (struct stage){ 0 };
-        cost += max64(now.compute, max64(next.fetch, in->is_backward ? before.reduce : 0));
-        before = now;
-        now = next;
+        struct stage stage = { 0 };
+
+        for (int64_t i = s ? split->ends[s - 1] : 0; i < split->ends[s]; i++)
+            stage_add(&stage, &in->items[i]);
+        line_add(&line, in, s + 1, &stage);
     }
-    return cost + (in->is_backward ? max64(tail, before.reduce) : 0);
+    if (times)
+        memcpy(times, line.at + BEFORE, ((size_t)split->count + 1) * sizeof *times);
+    return line_end(&line, split->count);
 }
 
 static ffa_status check_input(const struct overlap_input *in, ffa_error *err)
 {
-    int64_t most = max64(in->own, max64(in->latency, in->launch));
+    int64_t most = max64(in->own, in->launch);
 
     if (in->count < 0 || in->count > OVERLAP_ITEMS_MAX)
         return error_fail(err, FFA_INVALID, 0, "%lld items to cut into stages, not in [0, %d]",
@@ -79,15 +103,20 @@ static ffa_status check_input(const struct overlap_input *in, ffa_error *err)
         in->degree_max > OVERLAP_STAGES_MAX)
         return error_fail(err, FFA_INVALID, 0, "degree is %d of at most %d, not in [0, %d]",
                           in->degree, in->degree_max, OVERLAP_STAGES_MAX);
-    if (in->own < 0 || in->latency < 0 || in->launch < 0)
+    if (in->buffers < 2 || in->buffers > OVERLAP_BUFFERS_MAX)
+        return error_fail(err, FFA_INVALID, 0, "buffers is %d, not in [2, %d]", in->buffers,
+                          OVERLAP_BUFFERS_MAX);
+    if (in->own < 0 || in->launch < 0)
         return error_fail(err, FFA_INVALID, 0, "a negative time");
     for (int64_t i = 0; i < in->count; i++) {
         const struct overlap_item *item = &in->items[i];
 
-        if (item->fetch < 0 || item->compute < 0 || item->reduce < 0 || item->rows < 0)
+        if (item->fetch < 0 || item->compute < 0 || item->reduce < 0 || item->rows < 0 ||
+            item->latency < 0)
             return error_fail(err, FFA_INVALID, 0, "item %lld: a negative time or count",
                               (long long)i);
-        most = max64(most, max64(item->fetch, max64(item->compute, item->reduce)));
+        most = max64(most,
+                     max64(max64(item->fetch, item->latency), max64(item->compute, item->reduce)));
     }
     if (most > TIME_MAX)
         return error_fail(err, FFA_INVALID, 0, "a time of %lld, at most %lld", (long long)most,
@@ -97,153 +126,101 @@ static ffa_status check_input(const struct overlap_input *in, ffa_error *err)
 
 /* ---- the least of all cuts ---- */
 
-enum { SIDE = OVERLAP_ITEMS_MAX + 1, STATES = SIDE * SIDE * SIDE };
-
-/* least[k][z][a][b]: from the moment stage [a, b) computes, stage [z, a) being reduced and k stages
- * to follow; next: where the first of these ends. */
-struct table {
+struct search {
     const struct overlap_input *in;
-    struct stage stages[SIDE][SIDE];
-    int64_t *least;
-    uint8_t *next;
+    struct line line;
+    struct stage stage[OVERLAP_STAGES_MAX + 1]; /* stage s, as far as it has grown */
+    int64_t ends[OVERLAP_STAGES_MAX + 1];       /* ends[0] is 0 */
+    struct stage rest[OVERLAP_ITEMS_MAX + 1];   /* of the items from i on */
+    int32_t degree;                             /* all stages, or 0: any number up to degree_max */
 };
 
-static int64_t state(int64_t k, int64_t z, int64_t a, int64_t b)
+/* What no continuation of the first s stages can beat. */
+static int64_t bound(const struct search *search, int32_t s)
 {
-    return k * STATES + (z * SIDE + a) * SIDE + b;
+    const struct overlap_input *in = search->in;
+    const struct overlap_times *last = &search->line.at[BEFORE + s];
+    const struct stage *rest = &search->rest[search->ends[s]];
+    const bool is_done = search->ends[s] == in->count;
+    const int64_t compute =
+        last->compute_end + rest->compute + (is_done ? 0 : in->launch) + search->line.tail;
+    const int64_t fetch = is_done ? 0 : last->fetch_end + rest->fetch;
+    const int64_t reduce = last->reduce_end + (in->has_reduce ? rest->reduce : 0);
+
+    return max64(max64(compute, fetch), reduce);
 }
 
-static bool is_allowed(const struct table *t, int64_t begin, int64_t end)
+static bool is_allowed(const struct search *search, int32_t s)
 {
-    return t->stages[begin][end].rows >= t->in->rows_min || (begin == 0 && end == t->in->count);
+    const int64_t count = search->in->count, rows_min = search->in->rows_min;
+    const int64_t left = count - search->ends[s];
+
+    if (search->degree && (left < search->degree - s || (left > 0) != (s < search->degree)))
+        return false;
+    if (left == 0)
+        return s == 1 || search->stage[s].rows >= rows_min;
+    return search->stage[s].rows >= rows_min && search->rest[search->ends[s]].rows >= rows_min;
 }
 
-static int64_t slot(const struct table *t, int64_t z, int64_t a, int64_t b, int64_t next_fetch)
+/* Depth first, ends ascending: of equal cuts the one with smaller first stages is met first. */
+static void search_run(struct overlap_split *best, struct search *search)
 {
-    const int64_t busy = max64(t->stages[a][b].compute, next_fetch);
-
-    return t->in->is_backward ? max64(busy, t->stages[z][a].reduce) : busy;
-}
-
-/* The last stage, with the slot behind it. */
-static void fill_last(struct table *t, int64_t tail)
-{
-    const int64_t end = t->in->count;
-
-    for (int64_t z = 0; z < end; z++)
-        for (int64_t a = z; a < end; a++) {
-            int64_t cost = slot(t, z, a, end, 0);
-
-            if (t->in->is_backward)
-                cost += max64(tail, t->stages[a][end].reduce);
-            t->least[state(0, z, a, end)] = is_allowed(t, a, end) ? cost : NEVER;
-        }
-}
-
-static void fill(struct table *t, int64_t k)
-{
-    const int64_t end = t->in->count;
-
-    for (int64_t z = 0; z < end; z++)
-        for (int64_t a = z; a < end; a++)
-            for (int64_t b = a + 1; b < end; b++) {
-                int64_t least = NEVER;
-                uint8_t next = 0;
-
-                for (int64_t c = b + 1; c <= end && is_allowed(t, a, b); c++) {
-                    const int64_t rest = c == end && k > 1   ? NEVER
-                                         : c < end && k == 1 ? NEVER
-                                                             : t->least[state(k - 1, a, b, c)];
-                    int64_t cost;
-
-                    if (rest == NEVER)
-                        continue;
-                    cost = slot(t, z, a, b, t->stages[b][c].fetch) + rest;
-                    if (cost < least) {
-                        least = cost;
-                        next = (uint8_t)c;
-                    }
-                }
-                t->least[state(k, z, a, b)] = least;
-                t->next[state(k, z, a, b)] = next;
-            }
-}
-
-/* The stages that begin with [0, first) and k more. */
-static void read_split(struct overlap_split *out, const struct table *t, int64_t first, int64_t k)
-{
-    int64_t z = 0, a = 0, b = first;
-
-    out->count = 0;
-    out->ends[out->count++] = first;
-    for (; k > 0; k--) {
-        const int64_t c = t->next[state(k, z, a, b)];
-
-        out->ends[out->count++] = c;
-        z = a;
-        a = b;
-        b = c;
-    }
-}
-
-/* Every first stage in turn: it alone decides what of the own part is left for the end. At best
- * `stages` stages, all counts up to it where any_count. */
-static void search(struct overlap_split *best, struct table *t, int64_t stages, bool any_count)
-{
-    const int64_t end = t->in->count;
+    const struct overlap_input *in = search->in;
+    const int32_t depth = search->degree ? search->degree : in->degree_max;
+    int32_t s = 1;
 
     best->cost = NEVER;
-    for (int64_t first = 1; first <= end; first++) {
-        const int64_t fetch = t->stages[0][first].fetch;
+    best->count = OVERLAP_STAGES_MAX;
+    search->ends[0] = search->ends[1] = 0;
+    search->stage[1] = (struct stage){ 0 };
+    while (s > 0) {
+        int64_t least;
 
-        if (first == 1 || t->in->is_backward) {
-            fill_last(t, tail_of(t->in, fetch));
-            for (int64_t k = 1; k < stages; k++)
-                fill(t, k);
+        if (search->ends[s] == in->count) {
+            s--;
+            continue;
         }
-        for (int64_t k = any_count ? 0 : stages - 1; k < stages; k++) {
-            int64_t cost;
+        stage_add(&search->stage[s], &in->items[search->ends[s]++]);
+        if (!is_allowed(search, s))
+            continue;
+        line_add(&search->line, in, s, &search->stage[s]);
+        least = bound(search, s);
+        if (search->ends[s] < in->count) {
+            const int32_t stages = s + 1;
 
-            if ((k == 0) != (first == end) || !is_allowed(t, 0, first))
+            if (s == depth || least > best->cost || (least == best->cost && stages >= best->count))
                 continue;
-            cost = t->least[state(k, 0, 0, first)];
-            if (cost == NEVER)
-                continue;
-            cost += opening(t->in, fetch);
-            if (cost > best->cost || (cost == best->cost && k + 1 >= best->count))
-                continue;
-            read_split(best, t, first, k);
-            best->cost = cost;
+            s++;
+            search->ends[s] = search->ends[s - 1];
+            search->stage[s] = (struct stage){ 0 };
+            continue;
+        }
+        least = line_end(&search->line, s);
+        if (least < best->cost || (least == best->cost && s < best->count)) {
+            best->cost = least;
+            best->count = s;
+            memcpy(best->ends, search->ends + 1, (size_t)s * sizeof *best->ends);
         }
     }
 }
 
 ffa_status overlap_solve(struct overlap_split *out, const struct overlap_input *in, ffa_error *err)
 {
-    const int32_t wanted = in->degree ? in->degree : in->degree_max;
-    int64_t stages = min64(wanted, in->count);
-    struct table t = { .in = in };
+    struct search search = { .in = in, .degree = (int32_t)min64(in->degree, in->count) };
     ffa_status rc;
 
     *out = (struct overlap_split){ .cost = in->own };
     FFA_TRY(check_input(in, err));
     if (in->count == 0)
         goto out;
-    t.least = mem_array((size_t)stages * STATES, sizeof *t.least);
-    t.next = mem_array((size_t)stages * STATES, sizeof *t.next);
-    if (!t.least || !t.next) {
-        rc = error_nomem(err, "the cuts into stages");
-        goto out;
+    for (int64_t i = in->count; i-- > 0;) {
+        search.rest[i] = search.rest[i + 1];
+        stage_add(&search.rest[i], &in->items[i]);
     }
-    for (int64_t a = 0; a <= in->count; a++)
-        for (int64_t b = a; b <= in->count; b++)
-            t.stages[a][b] = stage_of(in, a, b);
     do /* one stage is always allowed */
-        search(out, &t, stages, in->degree == 0);
-    while (out->cost == NEVER && --stages > 0);
+        search_run(out, &search);
+    while (out->cost == NEVER && --search.degree > 0);
 out:
-    mem_free(t.least);
-    mem_free(t.next);
     return rc;
 }
 
@@ -259,7 +236,7 @@ static void cut_evenly(struct overlap_split *out, const struct overlap_input *in
         end += all / parts + (p < all % parts);
         out->ends[out->count++] = end;
     }
-    out->cost = overlap_cost(in, out);
+    out->cost = overlap_cost(in, out, NULL);
 }
 
 ffa_status overlap_uniform(struct overlap_split *out, const struct overlap_input *in,

@@ -14,12 +14,16 @@ static int64_t max64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+/* As plan_tables, in words of moving keys, but for what is written into the plan. */
 struct build {
     ffa_dist_plan *plan;
+    const struct plan_tables *tables;
     const struct transfer *transfer;
     const struct stages *stages;
+    const struct layout *queries, *keys; /* keys are what moves */
     struct bands *lists;   /* [list_count]: query rows of the rank's buffer, keys of the sequence */
-    struct cut_rows *cuts; /* [list_count] */
+    struct cut_rows *cuts; /* [list_count]; queries do not move */
+    uint8_t *needed;       /* [own keys]: whether another rank receives the row */
     struct spans spans;    /* scratch: as many as chunks or receives of the rank */
 };
 
@@ -62,11 +66,11 @@ out:
     return rc;
 }
 
-/* Query tiles for all phases: chosen for the rank's rows over all their keys. */
-static ffa_status cut_tiles(struct build *b, const ffa_mask *mask, ffa_error *err)
+/* The rank's rows, with query tiles for all phases: chosen for the rows over all their keys. */
+static ffa_status find_rows(struct build *b, ffa_error *err)
 {
     const ffa_dist_plan *plan = b->plan;
-    const struct cut_shape shape = { .rows = (int32_t)plan->queries.rank_tokens[plan->rank],
+    const struct cut_shape shape = { .rows = (int32_t)b->queries->rank_tokens[plan->rank],
                                      .tile_m = plan->opts.tile_m };
     struct normal normal = { 0 };
     struct sweep_work work = { .tile_n = plan->opts.tile_n };
@@ -74,16 +78,31 @@ static ffa_status cut_tiles(struct build *b, const ffa_mask *mask, ffa_error *er
 
     for (int32_t l = 0; l < plan->list_count; l++) {
         normal_finish(&normal);
-        FFA_TRY(local_rows(&normal, &mask->lists[l].normal, &plan->queries, plan->rank, err));
+        FFA_TRY(local_rows(&normal, tables_normal(b->tables, l), b->queries, plan->rank, err));
         b->plan->area = area_add(b->plan->area, normal.area);
         work.normal = &normal;
-        FFA_TRY(cut_build(&b->cuts[l], &work, &shape, err));
+        if (!b->tables->moves_queries)
+            FFA_TRY(cut_build(&b->cuts[l], &work, &shape, err));
         FFA_TRY(bands_add_normal(&b->lists[l], &normal, err));
     }
 out:
     normal_finish(&normal);
     sweep_finish(&work);
     return rc;
+}
+
+/* Own keys that another rank receives. */
+static void find_needed(struct build *b)
+{
+    const struct transfer *t = b->transfer;
+    const int32_t rank = b->plan->rank;
+
+    for (int64_t i = t->send_begin[rank]; i < t->send_begin[rank + 1]; i++) {
+        const struct transfer_piece *piece = &t->pieces[t->sends[i]];
+
+        if (piece->receiver_count > 0)
+            memset(b->needed + piece->source_row, 1, (size_t)(piece->end - piece->begin));
+    }
 }
 
 /* ---- bands to tile plans ---- */
@@ -129,19 +148,22 @@ static ffa_status normal_from_bands(struct normal *out, const struct bands *band
     return rc;
 }
 
-/* The mask of a phase, from its bands; lists [list_count]. */
-static ffa_status mask_init(ffa_mask *out, const struct bands *lists, int32_t list_count,
-                            ffa_mask_shape shape, ffa_error *err)
+/* The mask of a phase, from its bands. */
+static ffa_status mask_init(ffa_mask *out, const struct build *b, const struct plan_phase *phase,
+                            ffa_error *err)
 {
+    const int64_t rows = b->queries->rank_tokens[b->plan->rank];
     ffa_status rc = FFA_OK;
 
-    *out = (ffa_mask){ .shape = shape,
-                       .head_count = list_count,
-                       .lists = mem_array((size_t)list_count, sizeof *out->lists) };
+    *out = (ffa_mask){ .shape = { rows, phase->rows },
+                       .head_count = b->plan->list_count,
+                       .lists = mem_array((size_t)b->plan->list_count, sizeof *out->lists) };
+    if (b->tables->moves_queries)
+        out->shape = (ffa_mask_shape){ phase->rows, rows };
     if (!out->lists)
         return error_nomem(err, "the mask of a stage");
-    for (int32_t l = 0; l < list_count; l++)
-        FFA_TRY(normal_from_bands(&out->lists[l].normal, &lists[l], err));
+    for (int32_t l = 0; l < out->head_count; l++)
+        FFA_TRY(normal_from_bands(&out->lists[l].normal, &phase->lists[l], err));
 out:
     return rc;
 }
@@ -173,10 +195,14 @@ static ffa_status add_copy(struct transfer_copies *copies, const struct transfer
 
 static void own_spans(struct build *b)
 {
-    const struct layout *keys = &b->plan->keys;
+    const struct layout *keys = b->keys;
     const int32_t rank = b->plan->rank;
 
     b->spans.count = 0;
+    if (keys->is_replicated) {
+        spans_add(&b->spans, (struct span){ 0, keys->bounds[keys->count], 0 });
+        return;
+    }
     for (int64_t i = keys->rank_begin[rank]; i < keys->rank_begin[rank + 1]; i++) {
         const int64_t chunk = keys->rank_chunks[i];
 
@@ -235,6 +261,13 @@ out:
     return rc;
 }
 
+/* Queries and keys exchanged. */
+static struct band band_turn(const struct band *band)
+{
+    return (struct band){ band->k_begin, band->k_end, band->q_begin,
+                          band->q_end,   -band->hi,   -band->lo };
+}
+
 /* The bands of a phase, from the spans of its keys. */
 static ffa_status phase_bands(struct build *b, struct plan_phase *phase, ffa_error *err)
 {
@@ -244,9 +277,14 @@ static ffa_status phase_bands(struct build *b, struct plan_phase *phase, ffa_err
     phase->lists = mem_array((size_t)lists, sizeof *phase->lists);
     if (!phase->lists)
         return error_nomem(err, "the bands of a stage");
-    for (int32_t l = 0; l < lists; l++)
+    for (int32_t l = 0; l < lists; l++) {
+        struct bands *bands = &phase->lists[l];
+
         for (int64_t i = 0; i < b->lists[l].count; i++)
-            FFA_TRY(spans_cut(&phase->lists[l], &b->lists[l].at[i], 0, &b->spans, err));
+            FFA_TRY(spans_cut(bands, &b->lists[l].at[i], 0, &b->spans, err));
+        for (int64_t i = 0; b->tables->moves_queries && i < bands->count; i++)
+            bands->at[i] = band_turn(&bands->at[i]);
+    }
 out:
     return rc;
 }
@@ -260,7 +298,7 @@ static ffa_status phase_rows(struct build *b, struct plan_pass *pass, const stru
 
     if (p == 0 || p > cut->count) {
         own_spans(b);
-        phase->rows = b->plan->keys.rank_tokens[b->plan->rank];
+        phase->rows = b->keys->rank_tokens[b->plan->rank];
     } else {
         FFA_TRY(stage_receives(b, phase, p > 1 ? cut->ends[p - 2] : 0, cut->ends[p - 1], err));
         phase->fetch_ns = cut->fetch_ns[p - 1];
@@ -282,9 +320,11 @@ static ffa_status forward_tiles(struct build *b, struct plan_phase *phase, ffa_e
     ffa_mask mask = { 0 };
     ffa_status rc;
 
-    FFA_TRY(mask_init(&mask, phase->lists, plan->list_count,
-                      (ffa_mask_shape){ plan->queries.rank_tokens[plan->rank], phase->rows }, err));
-    FFA_TRY(tile_build_at(&phase->tiles, &mask, &opts, b->cuts, err));
+    FFA_TRY(mask_init(&mask, b, phase, err));
+    if (b->tables->moves_queries)
+        FFA_TRY(tile_build(&phase->tiles, &mask, &opts, err));
+    else
+        FFA_TRY(tile_build_at(&phase->tiles, &mask, &opts, b->cuts, err));
     phase->flags = mem_array((size_t)phase->tiles.tile_count, sizeof *phase->flags);
     if (!phase->flags)
         rc = error_nomem(err, "the flags of tiles");
@@ -344,11 +384,31 @@ static void flag_list(const struct build *b, int32_t list, int32_t *first, int32
         }
 }
 
+/* Where queries move: partial results, but for own rows that nobody else works on. */
+static void flag_partial(const struct build *b)
+{
+    const struct plan_pass *pass = &b->plan->forward;
+
+    for (int32_t p = 0; p < pass->phase_count; p++)
+        for (int64_t t = 0; t < pass->phases[p].tiles.tile_count; t++) {
+            const struct plan_tile *tile = &pass->phases[p].tiles.tiles[t];
+            const bool is_last =
+                p == 0 && !memchr(b->needed + tile->row_begin, 1, (size_t)tile->row_count);
+
+            pass->phases[p].flags[t] =
+                (uint8_t)(TILE_TOUCHED | TILE_FIRST | (is_last ? TILE_LAST : 0));
+        }
+}
+
 static ffa_status flag_tiles(const struct build *b, ffa_error *err)
 {
     int64_t most = 0;
     int32_t *phases;
 
+    if (b->tables->moves_queries) {
+        flag_partial(b);
+        return FFA_OK;
+    }
     for (int32_t l = 0; l < b->plan->list_count; l++)
         most = max64(most, b->cuts[l].count);
     phases = mem_array((size_t)most * 2, sizeof *phases);
@@ -395,9 +455,15 @@ static ffa_status backward_tiles(struct backward_plan *out, const struct build *
     ffa_mask mask = { 0 };
     ffa_status rc;
 
-    FFA_TRY(mask_init(&mask, phase->lists, plan->list_count,
-                      (ffa_mask_shape){ plan->queries.rank_tokens[plan->rank], phase->rows }, err));
-    rc = backward_build(out, &mask, &opts, err);
+    FFA_TRY(mask_init(&mask, b, phase, err));
+    if (mask.shape.seqlen_k > 0) {
+        rc = backward_build(out, &mask, &opts, err);
+        goto out;
+    }
+    *out = (struct backward_plan){ .list_count = plan->list_count };
+    out->list_begin = mem_array((size_t)plan->list_count + 1, sizeof *out->list_begin);
+    if (!out->list_begin)
+        rc = error_nomem(err, "the key tiles of a stage");
 out:
     mask_finish(&mask);
     return rc;
@@ -441,31 +507,19 @@ static ffa_status take_tiles(struct backward_plan *out, const struct backward_pl
     return FFA_OK;
 }
 
-/* Own rows that another rank receives. needed [own rows]. */
-static void find_needed(uint8_t *needed, const struct build *b)
-{
-    const struct transfer *t = b->transfer;
-    const int32_t rank = b->plan->rank;
-
-    for (int64_t i = t->send_begin[rank]; i < t->send_begin[rank + 1]; i++) {
-        const struct transfer_piece *piece = &t->pieces[t->sends[i]];
-
-        if (piece->receiver_count > 0)
-            memset(needed + piece->source_row, 1, (size_t)(piece->end - piece->begin));
-    }
-}
-
 /* early [tiles]: those computed while the first stage is fetched: tiles that no other rank needs,
- * then others where these do not cover the fetch. Returns their time. */
+ * then others where these do not cover the fetch. Returns their time. Where queries move, tiles of
+ * own keys add to dq of own rows, which all may be needed: any will do. */
 static int64_t choose_early(uint8_t *early, const struct build *b, const struct backward_plan *all,
-                            const uint8_t *needed, int64_t budget_ns)
+                            int64_t budget_ns)
 {
     int64_t sum = 0;
 
     for (int pass = 0; pass < 2; pass++)
         for (int64_t t = 0; t < all->tile_count && sum < budget_ns; t++) {
             const struct backward_tile *tile = &all->tiles[t];
-            const bool is_needed = memchr(needed + tile->key_begin, 1, (size_t)tile->key_count);
+            const bool is_needed = !b->tables->moves_queries &&
+                                   memchr(b->needed + tile->key_begin, 1, (size_t)tile->key_count);
             const int64_t cells = (int64_t)tile->block_count * all->tile_m * all->tile_n;
 
             if (is_needed != (pass == 1))
@@ -481,28 +535,21 @@ static ffa_status split_own(struct build *b, const struct stage_cut *cut, ffa_er
     struct plan_pass *pass = &b->plan->backward;
     struct plan_phase *first = &pass->phases[0], *last = &pass->phases[pass->phase_count - 1];
     struct backward_plan all = { 0 };
-    uint8_t *needed = mem_array((size_t)first->rows, 1), *early = NULL;
+    uint8_t *early = NULL;
     ffa_status rc;
 
-    if (!needed) {
-        rc = error_nomem(err, "the key tiles of a stage");
-        goto out;
-    }
     FFA_TRY(backward_tiles(&all, b, first, err));
     early = mem_array((size_t)all.tile_count, 1);
     if (!early) {
         rc = error_nomem(err, "the key tiles of a stage");
         goto out;
     }
-    find_needed(needed, b);
-    first->compute_ns =
-        choose_early(early, b, &all, needed, cut->count > 0 ? cut->fetch_ns[0] : INT64_MAX);
+    first->compute_ns = choose_early(early, b, &all, cut->count > 0 ? cut->fetch_ns[0] : INT64_MAX);
     first->compute_ns = min64(first->compute_ns, cut->own_ns);
     last->compute_ns = cut->own_ns - first->compute_ns;
     FFA_TRY(take_tiles(&first->key_tiles, &all, early, 1, err));
     rc = take_tiles(&last->key_tiles, &all, early, 0, err);
 out:
-    mem_free(needed);
     mem_free(early);
     backward_finish(&all);
     return rc;
@@ -573,29 +620,37 @@ out:
 
 /* ---- all of it ---- */
 
-ffa_status phases_build(ffa_dist_plan *plan, const ffa_mask *mask, const struct transfer *transfer,
-                        const struct stages *stages, ffa_error *err)
+ffa_status phases_build(ffa_dist_plan *plan, const struct plan_tables *tables, ffa_error *err)
 {
+    const struct transfer *transfer = &tables->transfer;
     const int64_t receives =
         transfer->receive_begin[plan->rank + 1] - transfer->receive_begin[plan->rank];
     const size_t lists = (size_t)plan->list_count;
-    struct build b = { .plan = plan, .transfer = transfer, .stages = stages };
+    struct build b = { .plan = plan,
+                       .tables = tables,
+                       .transfer = transfer,
+                       .stages = &tables->stages,
+                       .queries = tables->in.queries,
+                       .keys = tables->in.keys };
     ffa_status rc;
 
     b.lists = mem_array(lists, sizeof *b.lists);
     b.cuts = mem_array(lists, sizeof *b.cuts);
-    b.spans.at = mem_array((size_t)max64(receives, plan->keys.count), sizeof *b.spans.at);
-    if (!b.lists || !b.cuts || !b.spans.at) {
+    b.needed = mem_array((size_t)b.keys->rank_tokens[plan->rank], 1);
+    b.spans.at = mem_array((size_t)max64(receives, b.keys->count), sizeof *b.spans.at);
+    if (!b.lists || !b.cuts || !b.needed || !b.spans.at) {
         rc = error_nomem(err, "stages");
         goto out;
     }
-    FFA_TRY(cut_tiles(&b, mask, err));
+    if (!b.keys->is_replicated)
+        find_needed(&b);
+    FFA_TRY(find_rows(&b, err));
     FFA_TRY(build_forward(&b, err));
-    FFA_TRY(build_sends(&b, &plan->forward, stages->forward, err));
-    if (!stages->backward)
+    FFA_TRY(build_sends(&b, &plan->forward, b.stages->forward, err));
+    if (!b.stages->backward)
         goto out;
     FFA_TRY(build_backward(&b, err));
-    rc = build_sends(&b, &plan->backward, stages->backward, err);
+    rc = build_sends(&b, &plan->backward, b.stages->backward, err);
 out:
     for (size_t l = 0; l < lists; l++) {
         if (b.lists)
@@ -605,6 +660,7 @@ out:
     }
     mem_free(b.lists);
     mem_free(b.cuts);
+    mem_free(b.needed);
     mem_free(b.spans.at);
     return rc;
 }

@@ -8,10 +8,26 @@
 #include "dist/plan.h"
 #include "dist/stages.h"
 
+/* What all ranks compute alike. In words of moving keys: where queries move, "queries" here are
+ * keys, "keys" queries, and the bands those of the transposed mask. */
+struct plan_tables {
+    const ffa_mask *mask;
+    bool moves_queries;
+    int32_t list_count;
+    struct normal *turned; /* [list_count], where queries move */
+    struct bands *lists;   /* [list_count]: whole */
+    struct needs needs;
+    struct transfer_input in;
+    struct transfer transfer;
+    struct stages stages;
+};
+
+/* The normal form that lists were made from. */
+const struct normal *tables_normal(const struct plan_tables *tables, int32_t list);
+
 /* Fills plan->forward, backward and area from the rest of it. On failure pass_finish frees what is
  * there. */
-ffa_status phases_build(ffa_dist_plan *plan, const ffa_mask *mask, const struct transfer *transfer,
-                        const struct stages *stages, ffa_error *err);
+ffa_status phases_build(ffa_dist_plan *plan, const struct plan_tables *tables, ffa_error *err);
 void pass_finish(struct plan_pass *pass, int32_t list_count);
 
 #endif

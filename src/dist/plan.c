@@ -89,6 +89,7 @@ static ffa_status resolve_options(ffa_dist_plan_opts *out, const ffa_dist_plan_o
         goto out;
     }
     out->struct_size = (uint32_t)sizeof *out;
+    out->pad_ = 0;
     out->tile_m = or_else(out->tile_m, 128);
     out->tile_n = or_else(out->tile_n, 128);
     out->backward_m = or_else(out->backward_m, 64);
@@ -105,7 +106,8 @@ static ffa_status resolve_options(ffa_dist_plan_opts *out, const ffa_dist_plan_o
             { "forward_stages", out->forward_stages, -1, OVERLAP_STAGES_MAX },
             { "backward_stages", out->backward_stages, -1, OVERLAP_STAGES_MAX },
             { "stages_max", out->stages_max, 1, OVERLAP_STAGES_MAX },
-            { "buffers", out->buffers, 2, 3 },
+            { "buffers", out->buffers, 2, OVERLAP_BUFFERS_MAX },
+            { "moves", out->moves, FFA_DIST_MOVE_KEYS, FFA_DIST_MOVE_AUTO },
             { "stage_rows_min", out->stage_rows_min, 0, INT32_MAX },
         };
 
@@ -119,66 +121,120 @@ out:
 static ffa_status check_arguments(const ffa_dispatch *dispatch, const ffa_mask *mask, int32_t rank,
                                   ffa_error *err)
 {
-    int64_t tokens;
+    const struct layout *keys;
+    int64_t queries, key_count;
 
     if (!dispatch || !mask)
         return error_fail(err, FFA_INVALID, 0, "%s is NULL", dispatch ? "mask" : "dispatch");
     if (rank < 0 || rank >= dispatch->topology.rank_count)
         return error_fail(err, FFA_INVALID, 0, "rank is %d, not in [0, %d)", rank,
                           dispatch->topology.rank_count);
-    tokens = dispatch->layout.bounds[dispatch->layout.count];
-    if (mask->shape.seqlen_q != tokens || mask->shape.seqlen_k != tokens)
-        return error_fail(
-            err, FFA_INVALID, 0, "mask has %lld queries and %lld keys, the dispatch %lld tokens",
-            (long long)mask->shape.seqlen_q, (long long)mask->shape.seqlen_k, (long long)tokens);
+    keys = dispatch_key_layout(dispatch);
+    queries = dispatch->layout.bounds[dispatch->layout.count];
+    key_count = keys->bounds[keys->count];
+    if (mask->shape.seqlen_q != queries || mask->shape.seqlen_k != key_count)
+        return error_fail(err, FFA_INVALID, 0,
+                          "mask has %lld queries and %lld keys, the dispatch %lld and %lld",
+                          (long long)mask->shape.seqlen_q, (long long)mask->shape.seqlen_k,
+                          (long long)queries, (long long)key_count);
     return FFA_OK;
 }
 
 /* ---- what all ranks compute alike ---- */
 
-struct work {
-    struct bands *lists; /* of the mask, whole */
-    int32_t list_count;
-    struct needs needs;
-    struct transfer_input in;
-    struct transfer transfer;
-    struct stages stages;
-};
-
-static void work_finish(struct work *w)
+static void tables_finish(struct plan_tables *t)
 {
-    for (int32_t l = 0; w->lists && l < w->list_count; l++)
-        bands_finish(&w->lists[l]);
-    mem_free(w->lists);
-    needs_finish(&w->needs);
-    transfer_finish(&w->transfer);
-    stages_finish(&w->stages);
+    for (int32_t l = 0; t->lists && l < t->list_count; l++)
+        bands_finish(&t->lists[l]);
+    mem_free(t->lists);
+    for (int32_t l = 0; t->moves_queries && t->turned && l < t->list_count; l++)
+        normal_finish(&t->turned[l]);
+    mem_free(t->turned);
+    needs_finish(&t->needs);
+    transfer_finish(&t->transfer);
+    stages_finish(&t->stages);
+    *t = (struct plan_tables){ 0 };
 }
 
-static ffa_status build_tables(struct work *w, const ffa_dist_plan *plan, const ffa_mask *mask,
-                               ffa_error *err)
+static ffa_status tables_build(struct plan_tables *t, const ffa_dist_plan *plan,
+                               const ffa_mask *mask, bool moves_queries, ffa_error *err)
 {
-    const struct parts chunks = layout_parts(&plan->queries);
-    struct stages_input stages = { .opts = &plan->opts };
+    const struct layout *rows = moves_queries ? &plan->keys : &plan->queries;
+    const struct layout *moving = moves_queries ? &plan->queries : &plan->keys;
+    const struct parts chunks = layout_parts(rows);
+    struct stages_input stages = { .opts = &plan->opts, .moves_queries = moves_queries };
     ffa_status rc;
 
-    w->lists = mem_array((size_t)mask->head_count, sizeof *w->lists);
-    if (!w->lists) {
+    *t = (struct plan_tables){ .mask = mask, .moves_queries = moves_queries };
+    t->lists = mem_array((size_t)mask->head_count, sizeof *t->lists);
+    t->turned = mem_array(moves_queries ? (size_t)mask->head_count : 0, sizeof *t->turned);
+    if (!t->lists || !t->turned) {
         rc = error_nomem(err, "bands");
         goto out;
     }
-    w->list_count = mask->head_count;
-    for (int32_t l = 0; l < w->list_count; l++)
-        FFA_TRY(bands_add_normal(&w->lists[l], &mask->lists[l].normal, err));
-    FFA_TRY(needs_build(&w->needs, w->lists, w->list_count, &chunks, err));
-    w->in = (struct transfer_input){ &plan->queries, &plan->keys, &w->needs, plan->topology };
-    FFA_TRY(transfer_build(&w->transfer, &w->in, err));
-    stages.in = &w->in;
-    stages.transfer = &w->transfer;
-    stages.lists = w->lists;
-    stages.list_count = w->list_count;
-    rc = stages_build(&w->stages, &stages, err);
+    for (int32_t l = 0; l < mask->head_count; l++) {
+        t->list_count = l + 1;
+        if (moves_queries)
+            FFA_TRY(normal_transpose(&t->turned[l], &mask->lists[l].normal, err));
+        FFA_TRY(bands_add_normal(&t->lists[l], tables_normal(t, l), err));
+    }
+    FFA_TRY(needs_build(&t->needs, t->lists, t->list_count, &chunks, err));
+    t->in = (struct transfer_input){ rows, moving, &t->needs, plan->topology };
+    FFA_TRY(transfer_build(&t->transfer, &t->in, err));
+    stages.in = &t->in;
+    stages.transfer = &t->transfer;
+    stages.lists = t->lists;
+    stages.list_count = t->list_count;
+    rc = stages_build(&t->stages, &stages, err);
 out:
+    return rc;
+}
+
+const struct normal *tables_normal(const struct plan_tables *t, int32_t list)
+{
+    return t->moves_queries ? &t->turned[list] : &t->mask->lists[list].normal;
+}
+
+/* When the slowest rank is done with both passes. */
+static int64_t slowest(const struct stages *stages, int32_t ranks)
+{
+    int64_t most = 0;
+
+    for (int32_t r = 0; r < ranks; r++) {
+        const int64_t ns =
+            stages->forward[r].cost_ns + (stages->backward ? stages->backward[r].cost_ns : 0);
+
+        most = ns > most ? ns : most;
+    }
+    return most;
+}
+
+/* Replicated keys have no owner to go to: nothing moves. */
+static ffa_status choose_tables(struct plan_tables *out, ffa_dist_plan *plan, const ffa_mask *mask,
+                                ffa_error *err)
+{
+    const bool can_move = !plan->keys.is_replicated;
+    struct plan_tables other = { 0 };
+    ffa_status rc;
+
+    plan->moves = can_move ? plan->opts.moves : FFA_DIST_MOVE_KEYS;
+    FFA_TRY(tables_build(out, plan, mask, plan->moves == FFA_DIST_MOVE_QUERIES, err));
+    if (plan->moves != FFA_DIST_MOVE_AUTO)
+        goto out;
+    plan->moves = FFA_DIST_MOVE_KEYS;
+    if (out->transfer.receive_begin[plan->topology.rank_count] == 0)
+        goto out;
+    FFA_TRY(tables_build(&other, plan, mask, true, err));
+    if (slowest(&other.stages, plan->topology.rank_count) <
+        slowest(&out->stages, plan->topology.rank_count)) {
+        const struct plan_tables keys = *out;
+
+        plan->moves = FFA_DIST_MOVE_QUERIES;
+        *out = other;
+        other = keys;
+    }
+out:
+    tables_finish(&other);
     return rc;
 }
 
@@ -197,7 +253,7 @@ static void digest_layout(struct digest *digest, const struct layout *layout)
     digest_field(digest, layout->rank_of, (size_t)layout->count * sizeof *layout->rank_of);
 }
 
-static void digest_plan(ffa_dist_plan *plan, const struct work *w)
+static void digest_plan(ffa_dist_plan *plan, const struct plan_tables *w)
 {
     struct digest digest;
 
@@ -208,6 +264,8 @@ static void digest_plan(ffa_dist_plan *plan, const struct work *w)
     digest_field(&digest, &plan->opts, sizeof plan->opts);
     digest_layout(&digest, &plan->queries);
     digest_layout(&digest, &plan->keys);
+    digest_number(&digest, plan->keys.is_replicated);
+    digest_number(&digest, plan->moves);
     for (int32_t l = 0; l < w->list_count; l++)
         digest_field(&digest, w->lists[l].at, (size_t)w->lists[l].count * sizeof *w->lists[l].at);
     digest_cuts(&digest, w->stages.forward, plan->topology.rank_count);
@@ -215,7 +273,7 @@ static void digest_plan(ffa_dist_plan *plan, const struct work *w)
     digest_final(&digest, plan->digest);
 }
 
-static void count_rows(ffa_dist_plan *plan, const struct work *w)
+static void count_rows(ffa_dist_plan *plan, const struct plan_tables *w)
 {
     const struct transfer *t = &w->transfer;
 
@@ -234,7 +292,7 @@ ffa_status ffa_dist_plan_create(ffa_dist_plan **out, const ffa_dispatch *dispatc
                                 ffa_error *err)
 {
     ffa_dist_plan *plan = NULL;
-    struct work work = { 0 };
+    struct plan_tables tables = { 0 };
     ffa_status rc;
 
     if (!out)
@@ -252,15 +310,15 @@ ffa_status ffa_dist_plan_create(ffa_dist_plan **out, const ffa_dispatch *dispatc
     plan->shape = mask->shape;
     plan->list_count = mask->head_count;
     FFA_TRY(layout_copy(&plan->queries, &dispatch->layout, err));
-    FFA_TRY(layout_copy(&plan->keys, &dispatch->layout, err));
-    FFA_TRY(build_tables(&work, plan, mask, err));
-    FFA_TRY(phases_build(plan, mask, &work.transfer, &work.stages, err));
-    count_rows(plan, &work);
-    digest_plan(plan, &work);
+    FFA_TRY(layout_copy(&plan->keys, dispatch_key_layout(dispatch), err));
+    FFA_TRY(choose_tables(&tables, plan, mask, err));
+    FFA_TRY(phases_build(plan, &tables, err));
+    count_rows(plan, &tables);
+    digest_plan(plan, &tables);
     *out = plan;
     plan = NULL;
 out:
-    work_finish(&work);
+    tables_finish(&tables);
     ffa_dist_plan_destroy(plan);
     return rc;
 }
@@ -301,6 +359,7 @@ ffa_status ffa_dist_plan_info_get(const ffa_dist_plan *plan, ffa_dist_plan_info 
         return error_fail(err, FFA_INVALID, 0, "%s is NULL", plan ? "info" : "plan");
     out.rank = plan->rank;
     out.rank_count = plan->topology.rank_count;
+    out.moves = plan->moves;
     out.forward_stages = plan->forward.stage_count;
     out.backward_stages = plan->backward.stage_count;
     out.steps = plan->forward.step_count > plan->backward.step_count ? plan->forward.step_count

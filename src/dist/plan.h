@@ -16,9 +16,14 @@
  * the other way: what a rank received at stage s goes back to (source, source_row), and sends[s] is
  * what comes in, by ascending rank.
  *
- * Query tiles are the same in every forward phase. The first phase that works on a tile does not
- * read what is there; the last writes the model's dtype. A tile without work anywhere is written,
- * as empty, by the own phase.
+ * Where queries move instead of keys (moves), a stage's receive buffer holds rows of q (backward:
+ * of q, dout, lse and delta), all keys are the rank's own, and what a stage computes, (out, lse) or
+ * dq, goes back and is merged into the owner's.
+ *
+ * Query tiles are the same in every forward phase where keys move. The first phase that works on a
+ * tile does not read what is there; the last writes the model's dtype. A tile without work anywhere
+ * is written, as empty, by the own phase. Where queries move, every tile is first in its phase, and
+ * last only if nobody else adds to its rows.
  */
 #ifndef FFA_DIST_PLAN_INTERNAL_H
 #define FFA_DIST_PLAN_INTERNAL_H
@@ -55,7 +60,9 @@ struct plan_pass {
 struct ffa_dist_plan {
     ffa_topology topology; /* resolved */
     int32_t rank;
-    int32_t list_count;      /* of the mask: 1, or kv heads */
+    int32_t list_count; /* of the mask: 1, or kv heads */
+    int32_t moves;      /* FFA_DIST_MOVE_KEYS or FFA_DIST_MOVE_QUERIES */
+    int32_t pad_;
     ffa_dist_plan_opts opts; /* resolved */
     ffa_mask_shape shape;    /* of the whole mask */
     struct layout queries, keys;

@@ -32,7 +32,8 @@ static double imbalance(int64_t most, int64_t total, int32_t ranks)
 
 static ffa_status measure(const ffa_dispatch *d, ffa_dispatch_load *ranks, ffa_error *err)
 {
-    const struct transfer_input in = { &d->layout, &d->layout, &d->needs, d->topology };
+    const struct layout *keys = dispatch_key_layout(d);
+    const struct transfer_input in = { &d->layout, keys, &d->needs, d->topology };
     struct transfer transfer = { 0 };
     ffa_status rc;
 
@@ -45,7 +46,7 @@ static ffa_status measure(const ffa_dispatch *d, ffa_dispatch_load *ranks, ffa_e
         rank->visited += d->visited[c];
     }
     FFA_TRY(transfer_build(&transfer, &in, err));
-    rc = transfer_measure(&transfer, &d->layout, ranks, err);
+    rc = transfer_measure(&transfer, keys, ranks, err);
 out:
     transfer_finish(&transfer);
     return rc;

@@ -20,6 +20,22 @@ static int64_t max64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+/* One rank at a time. */
+struct grains {
+    int64_t *bounds; /* [count + 1] */
+    int64_t count;
+    int32_t *owner; /* [count] */
+};
+
+struct rank_work {
+    const struct stages_input *in;
+    const struct grains *grains;
+    int64_t *rows;  /* [grains]: received */
+    int64_t *cells; /* [grains]: visited, of all lists */
+    int64_t *order; /* [grains]: those of which something is received, in the order of stages */
+    int64_t order_count, node_count; /* of order, those of the rank's node */
+};
+
 /* ---- the model ---- */
 
 /* count * unit / per, at most NS_MAX; none negative, per > 0. */
@@ -42,21 +58,32 @@ int64_t model_compute_ns(const ffa_dist_plan_opts *opts, int64_t list_count, int
     return scaled(cells, max64(flops * FS_PER_NS / list_count / gflops, 1), FS_PER_NS);
 }
 
-/* K and V of `rows`, or their gradients. */
-static int64_t wire_ns(const ffa_dist_model *m, int64_t rows, bool is_network, int32_t bytes)
-{
-    const int64_t row_bytes = 2 * (int64_t)m->heads_kv * m->head_dim * bytes;
+/* Bytes of a row on the wire: what is fetched, and what is reduced to its owner. Partial results
+ * travel in fp32 inside a node, with lse and delta in fp32 always. */
+struct wire {
+    int64_t fetch, reduce;
+};
 
+static struct wire wire_of(const struct rank_work *w, bool is_backward, bool is_network)
+{
+    const ffa_dist_model *m = &w->in->opts->model;
+    const int64_t bytes = m->element_bytes, partial = is_network ? bytes : 4;
+    const int64_t keys = (int64_t)m->heads_kv * m->head_dim;
+    const int64_t queries = (int64_t)m->heads_q * m->head_dim;
+
+    if (!w->in->moves_queries) /* k and v; dk and dv */
+        return (struct wire){ 2 * keys * bytes, is_backward ? 2 * keys * partial : 0 };
+    if (is_backward) /* q and dout, lse and delta; dq */
+        return (struct wire){ 2 * queries * bytes + 8 * (int64_t)m->heads_q, queries * partial };
+    return (struct wire){ queries * bytes, queries * partial + 4 * (int64_t)m->heads_q };
+}
+
+static int64_t wire_ns(const ffa_dist_model *m, int64_t rows, int64_t row_bytes, bool is_network)
+{
     return scaled(rows, row_bytes * 1000, is_network ? m->network_mbytes_s : m->node_mbytes_s);
 }
 
 /* ---- grains ---- */
-
-struct grains {
-    int64_t *bounds; /* [count + 1] */
-    int64_t count;
-    int32_t *owner; /* [count] */
-};
 
 static void grains_finish(struct grains *grains)
 {
@@ -87,15 +114,6 @@ static ffa_status grains_build(struct grains *out, const struct layout *keys, ff
 }
 
 /* ---- one rank ---- */
-
-struct rank_work {
-    const struct stages_input *in;
-    const struct grains *grains;
-    int64_t *rows;  /* [grains]: received */
-    int64_t *cells; /* [grains]: visited, of all lists */
-    int64_t *order; /* [grains]: those of which something is received, in the order of stages */
-    int64_t order_count, node_count; /* of order, those of the rank's node */
-};
 
 /* Cells of tiles that a band visits in the keys [begin, end): on a diagonal, half a tile a row more
  * than it attends. `band` lies in one chunk of queries. */
@@ -200,13 +218,13 @@ static void make_items(const struct rank_work *w, struct overlap_input *input,
         for (int64_t i = 0; i < w->order_count; i++) {
             const int64_t g = w->order[i];
             const bool far = i >= w->node_count;
+            const struct wire wire = wire_of(w, back, far);
             const struct overlap_item one = {
-                .fetch = wire_ns(&opts->model, w->rows[g], far, opts->model.element_bytes),
+                .fetch = wire_ns(&opts->model, w->rows[g], wire.fetch, far),
                 .compute = model_compute_ns(opts, w->in->list_count, w->cells[g], back),
-                .reduce = back ? wire_ns(&opts->model, w->rows[g], far,
-                                         far ? opts->model.element_bytes : 4)
-                               : 0,
+                .reduce = wire_ns(&opts->model, w->rows[g], wire.reduce, far),
                 .rows = w->rows[g],
+                .latency = far ? opts->model.network_latency_ns : opts->model.node_latency_ns,
             };
             const int64_t weight = one.fetch + one.compute + 1;
             struct overlap_item *item;
@@ -222,6 +240,7 @@ static void make_items(const struct rank_work *w, struct overlap_input *input,
             item->compute += one.compute;
             item->reduce += one.reduce;
             item->rows += one.rows;
+            item->latency = max64(item->latency, one.latency);
             done += weight;
             row += one.rows;
             ends[input->count - 1] = row;
@@ -238,33 +257,37 @@ static ffa_status cut(struct stage_cut *out, const struct rank_work *w, int32_t 
     struct overlap_input input = {
         .items = items,
         .launch = opts->model.launch_ns,
-        .latency = w->node_count < w->order_count ? opts->model.network_latency_ns
-                                                  : opts->model.node_latency_ns,
+        .buffers = opts->buffers,
         .rows_min = opts->stage_rows_min,
         .degree = (int32_t)min64(wanted < 0 ? 1 : wanted, ITEMS),
         .degree_max = opts->stages_max,
         .is_backward = is_backward,
+        .has_reduce = is_backward || w->in->moves_queries,
     };
     struct overlap_split split;
     int64_t ends[ITEMS] = { 0 }, own_cells = 0;
     ffa_status rc;
 
     for (int64_t g = 0; g < w->grains->count; g++)
-        if (w->grains->owner[g] == rank)
+        if (w->in->in->keys->is_replicated || w->grains->owner[g] == rank)
             own_cells += w->cells[g];
     input.own = model_compute_ns(opts, w->in->list_count, own_cells, is_backward);
     make_items(w, &input, items, ends);
     FFA_TRY(overlap_solve(&split, &input, err));
     *out = (struct stage_cut){ .count = split.count, .cost_ns = split.cost, .own_ns = input.own };
     for (int32_t s = 0; s < split.count; s++) {
+        int64_t latency = 0;
+
         out->ends[s] = ends[split.ends[s] - 1];
-        out->fetch_ns[s] = out->reduce_ns[s] = input.latency;
         out->compute_ns[s] = input.launch;
         for (int64_t i = s ? split.ends[s - 1] : 0; i < split.ends[s]; i++) {
             out->fetch_ns[s] += items[i].fetch;
             out->compute_ns[s] += items[i].compute;
             out->reduce_ns[s] += items[i].reduce;
+            latency = max64(latency, items[i].latency);
         }
+        out->fetch_ns[s] += latency;
+        out->reduce_ns[s] += input.has_reduce ? latency : 0;
     }
 out:
     return rc;

@@ -3,11 +3,13 @@
  * Which received rows make which stage, for every rank: the model of time, and the items the
  * overlap solver cuts.
  *
- * The rows a rank receives are ordered by link class (its own node first), then by token: its
- * ordered rows. A stage is a range of them. Key chunks are cut into grains; what a rank receives of
- * a grain has one owner, and holds all that the rank attends there, so its compute is counted
- * exactly, in tiles of query rows. Neighbouring grains are joined to items of about equal time.
- * Integers throughout: every rank finds the same stages of every rank.
+ * In words of moving keys; where queries move, they and the keys change places, and the bands are
+ * those of the transposed mask. The rows a rank receives are ordered by link class (its own node
+ * first), then by token: its ordered rows. A stage is a range of them. Key chunks are cut into
+ * grains; what a rank receives of a grain has one owner, and holds all that the rank attends there,
+ * so its compute is counted by cells, with what tiles waste on diagonals. Neighbouring grains are
+ * joined to items of about equal time. Integers throughout: every rank finds the same stages of
+ * every rank.
  */
 #ifndef FFA_DIST_STAGES_H
 #define FFA_DIST_STAGES_H
@@ -23,6 +25,7 @@ struct stages_input {
     const struct bands *lists; /* of the mask, whole; a list's cells count heads_q / lists times */
     int64_t list_count;
     const ffa_dist_plan_opts *opts; /* resolved */
+    bool moves_queries;
 };
 
 /* Stages of one rank in one pass: stage s has the ordered rows [ends[s - 1], ends[s]). */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plans of all ranks on random masks, executed in integers: forward and backward, every attended
+ * Plans of all ranks on random masks (one list or several, self- and cross-attention, keys or
+ * queries moving), executed in integers: forward and backward, every attended
  * cell is computed once, by a rank that has its row, in a phase that has its key; every row
  * received is used there and received once; what ranks send is what others receive; flags say
  * first and last; own key tiles are computed once; every rank finds the same digest. A failure
@@ -13,17 +14,17 @@
 #include <check.h>
 #include <stdio.h>
 
-enum { TOKENS_HERE = 96, RANKS_HERE = 9, RANDOM_MASKS = 3000, PARTS = 3 };
+enum { TOKENS_HERE = 96, RANKS_HERE = 9, LISTS_HERE = 3, RANDOM_MASKS = 4000, PARTS = 4 };
 
 struct trial {
     uint64_t seed;
-    int64_t tokens;
-    int32_t ranks;
+    int64_t tokens_q, tokens_k;
+    int32_t ranks, lists;
     ffa_mask *mask;
     ffa_dispatch *dispatch;
     ffa_dist_plan *plans[RANKS_HERE];
-    bool attends[TOKENS_HERE][TOKENS_HERE];
-    uint8_t cells[TOKENS_HERE][TOKENS_HERE]; /* computed so far */
+    bool attends[LISTS_HERE][TOKENS_HERE][TOKENS_HERE];
+    uint8_t cells[LISTS_HERE][TOKENS_HERE][TOKENS_HERE]; /* computed so far */
 };
 
 #define CHECK(trial, claim)                                                                        \
@@ -35,6 +36,8 @@ struct trial {
 /* The token in a row of a rank's buffer. */
 static int64_t token_at(const struct layout *layout, int32_t rank, int64_t row)
 {
+    if (layout->is_replicated)
+        return row;
     for (int64_t i = layout->rank_begin[rank]; i < layout->rank_begin[rank + 1]; i++) {
         const int64_t chunk = layout->rank_chunks[i];
         const int64_t rows = layout->bounds[chunk + 1] - layout->bounds[chunk];
@@ -62,7 +65,31 @@ static void draw_options(struct rng *rng, ffa_dist_plan_opts *opts)
     opts->model.launch_ns = rng_range(rng, 1, 10);
     opts->model.heads_q = 64;
     opts->model.heads_kv = 64;
+    opts->moves = (int32_t)rng_range(rng, FFA_DIST_MOVE_KEYS, FFA_DIST_MOVE_AUTO);
     opts->model.forward_gflops = rng_range(rng, 1, 1000) * 1000;
+}
+
+static ffa_mask *random_mask(struct trial *trial, struct rng *rng)
+{
+    const ffa_mask_shape shape = { trial->tokens_q, trial->tokens_k };
+    ffa_slice slices[LISTS_HERE][12] = { { { 0 } } };
+    ffa_slice_list lists[LISTS_HERE];
+    ffa_mask *mask;
+
+    for (int32_t l = 0; l < trial->lists; l++) {
+        lists[l] = (ffa_slice_list){ slices[l], rng_range(rng, 0, 12) };
+        for (int64_t i = 0; i < lists[l].count; i++) {
+            ffa_slice *slice = &slices[l][i];
+
+            slice->q_begin = rng_range(rng, 0, trial->tokens_q);
+            slice->q_end = rng_range(rng, slice->q_begin, trial->tokens_q);
+            slice->k_begin = rng_range(rng, 0, trial->tokens_k);
+            slice->k_end = rng_range(rng, slice->k_begin, trial->tokens_k);
+            slice->type = (int32_t)rng_range(rng, 0, 3);
+        }
+    }
+    ck_assert_int_eq(ffa_mask_create_per_head(&mask, &shape, lists, trial->lists, NULL), FFA_OK);
+    return mask;
 }
 
 static void draw(struct trial *trial, uint64_t seed)
@@ -77,20 +104,27 @@ static void draw(struct trial *trial, uint64_t seed)
 
     memset(trial, 0, sizeof *trial);
     trial->seed = seed;
-    trial->tokens = rng_range(&rng, 1, TOKENS_HERE);
+    trial->tokens_q = trial->tokens_k = rng_range(&rng, 1, TOKENS_HERE);
     opts.chunk_tokens = rng_range(&rng, 1, 9);
     opts.flags = FFA_DISPATCH_CHUNK_EXACT;
     opts.algorithm = (int32_t)rng_range(&rng, 0, 3);
+    opts.keys = seed % 2 ? FFA_KEYS_WITH_QUERIES
+                         : (int32_t)rng_range(&rng, FFA_KEYS_REPLICATED, FFA_KEYS_DISPATCHED);
+    if (opts.keys != FFA_KEYS_WITH_QUERIES)
+        trial->tokens_k = rng_range(&rng, 1, TOKENS_HERE);
+    if (opts.keys == FFA_KEYS_DISPATCHED)
+        opts.key_chunk_tokens = rng_range(&rng, 0, 9);
     {
-        const int64_t chunks = (trial->tokens + opts.chunk_tokens - 1) / opts.chunk_tokens;
+        const int64_t chunks = (trial->tokens_q + opts.chunk_tokens - 1) / opts.chunk_tokens;
 
         trial->ranks = (int32_t)rng_range(&rng, 1, chunks < RANKS_HERE ? chunks : RANKS_HERE);
     }
     topology = (ffa_topology){ trial->ranks, (int32_t)rng_range(&rng, 0, trial->ranks) };
-    trial->mask = dist_random_mask(&rng, trial->tokens, 12);
-    ck_assert_int_eq(ffa_mask_full(&full, &(ffa_mask_shape){ trial->tokens, trial->tokens }, NULL),
-                     FFA_OK);
-    one.mask = ffa_mask_area(trial->mask, 0) > 0 ? trial->mask : full; /* a mask without cells */
+    trial->lists = seed % 5 ? 1 : (int32_t)rng_range(&rng, 2, LISTS_HERE);
+    trial->mask = random_mask(trial, &rng);
+    ck_assert_int_eq(
+        ffa_mask_full(&full, &(ffa_mask_shape){ trial->tokens_q, trial->tokens_k }, NULL), FFA_OK);
+    one.mask = ffa_mask_area(trial->mask, -1) > 0 ? trial->mask : full; /* a mask without cells */
     ck_assert_msg(!ffa_dispatch_create(&trial->dispatch, &one, 1, &topology, &opts, &err),
                   "seed %llu: %s", (unsigned long long)seed, err.message);
     draw_options(&rng, &plan_opts);
@@ -106,24 +140,42 @@ static void draw(struct trial *trial, uint64_t seed)
 
 static void find_cells(struct trial *trial)
 {
-    const ffa_slice_list list = ffa_mask_slices(trial->mask, 0);
+    for (int32_t l = 0; l < trial->lists; l++) {
+        const ffa_slice_list list = ffa_mask_slices(trial->mask, l);
 
-    for (int64_t q = 0; q < trial->tokens; q++)
-        for (int64_t k = 0; k < trial->tokens; k++)
-            for (int64_t i = 0; i < list.count && !trial->attends[q][k]; i++)
-                trial->attends[q][k] = slice_has(&list.slices[i], q, k);
+        for (int64_t q = 0; q < trial->tokens_q; q++)
+            for (int64_t k = 0; k < trial->tokens_k; k++)
+                for (int64_t i = 0; i < list.count && !trial->attends[l][q][k]; i++)
+                    trial->attends[l][q][k] = slice_has(&list.slices[i], q, k);
+    }
 }
 
-/* keys [rows]: the token in each key row of a phase. */
-static void find_keys(const struct trial *trial, const ffa_dist_plan *plan,
-                      const struct plan_phase *phase, bool is_own, int64_t *keys)
-{
-    int64_t row = 0;
+/* What a phase computes with. */
+struct operands {
+    int64_t queries[TOKENS_HERE], keys[TOKENS_HERE]; /* the token in each row */
+    bool used[TOKENS_HERE];                          /* rows that moved */
+    bool moves_queries;
+};
 
+/* The tokens of a receive buffer, or of the rank's own. */
+static void find_rows(const struct trial *trial, const ffa_dist_plan *plan,
+                      const struct plan_phase *phase, bool is_own, struct operands *out)
+{
+    const struct layout *moving =
+        plan->moves == FFA_DIST_MOVE_QUERIES ? &plan->queries : &plan->keys;
+    const struct layout *staying =
+        plan->moves == FFA_DIST_MOVE_QUERIES ? &plan->keys : &plan->queries;
+    int64_t *moved, *stayed, row = 0;
+
+    *out = (struct operands){ .moves_queries = plan->moves == FFA_DIST_MOVE_QUERIES };
+    moved = out->moves_queries ? out->queries : out->keys;
+    stayed = out->moves_queries ? out->keys : out->queries;
+    for (int64_t i = 0; i < staying->rank_tokens[plan->rank]; i++)
+        stayed[i] = token_at(staying, plan->rank, i);
     if (is_own) {
         CHECK(trial, phase->receives.count == 0);
         for (int64_t i = 0; i < phase->rows; i++)
-            keys[i] = token_at(&plan->keys, plan->rank, i);
+            moved[i] = token_at(moving, plan->rank, i);
         return;
     }
     CHECK(trial, phase->rows > 0);
@@ -132,24 +184,18 @@ static void find_keys(const struct trial *trial, const ffa_dist_plan *plan,
 
         CHECK(trial, copy->row == row && copy->rows > 0 && copy->source != plan->rank);
         for (int64_t i = 0; i < copy->rows; i++)
-            keys[row++] = token_at(&plan->keys, copy->source, copy->source_row + i);
+            moved[row++] = token_at(moving, copy->source, copy->source_row + i);
     }
     CHECK(trial, row == phase->rows);
 }
 
-/* Cells of rows [begin, end) with keys [lo, hi) at the first, moving by the steps; used [rows]. */
-static void compute(struct trial *trial, const ffa_dist_plan *plan, const int64_t *keys, int64_t q,
-                    int64_t key, bool *used)
+static void compute(struct trial *trial, struct operands *o, int32_t list, int64_t q, int64_t k)
 {
-    const int64_t row = token_at(&plan->queries, plan->rank, q);
-
-    CHECK(trial, row >= 0 && keys[key] >= 0);
-    trial->cells[row][keys[key]]++;
-    used[key] = true;
+    trial->cells[list][o->queries[q]][o->keys[k]]++;
+    o->used[o->moves_queries ? q : k] = true;
 }
 
-static void run_forward(struct trial *trial, const ffa_dist_plan *plan,
-                        const struct plan_phase *phase, const int64_t *keys, bool *used)
+static void run_forward(struct trial *trial, const struct plan_phase *phase, struct operands *o)
 {
     ffa_error err = { FFA_OK, 0, "" };
 
@@ -165,14 +211,13 @@ static void run_forward(struct trial *trial, const ffa_dist_plan *plan,
 
                 for (int32_t k = band->lo + band->lo_step * skip;
                      k < band->hi + band->hi_step * skip; k++)
-                    compute(trial, plan, keys, q, k, used);
+                    compute(trial, o, tile->list, q, k);
             }
         }
     }
 }
 
-static void run_backward(struct trial *trial, const ffa_dist_plan *plan,
-                         const struct plan_phase *phase, const int64_t *keys, bool *used)
+static void run_backward(struct trial *trial, const struct plan_phase *phase, struct operands *o)
 {
     const struct backward_plan *tiles = &phase->key_tiles;
 
@@ -187,16 +232,18 @@ static void run_backward(struct trial *trial, const ffa_dist_plan *plan,
 
                 for (int32_t q = band->lo + band->lo_step * skip;
                      q < band->hi + band->hi_step * skip; q++)
-                    compute(trial, plan, keys, q, k, used);
+                    compute(trial, o, tile->list, q, k);
             }
         }
     }
 }
 
-/* By row: first before all others, last behind; a row without work is written by the own phase. */
+/* By row: first before all others, last behind; a row without work is written by the own phase.
+ * Where queries move, all tiles are first, and own rows that go nowhere last. */
 static void check_flags(const struct trial *trial, const ffa_dist_plan *plan)
 {
-    uint8_t begun[TOKENS_HERE] = { 0 }, ended[TOKENS_HERE] = { 0 };
+    uint8_t begun[LISTS_HERE][TOKENS_HERE] = { { 0 } }, ended[LISTS_HERE][TOKENS_HERE] = { { 0 } };
+    const bool moves_queries = plan->moves == FFA_DIST_MOVE_QUERIES;
 
     for (int32_t p = 0; p < plan->forward.phase_count; p++) {
         const struct plan_phase *phase = &plan->forward.phases[p];
@@ -206,26 +253,44 @@ static void check_flags(const struct trial *trial, const ffa_dist_plan *plan)
             const uint8_t flags = phase->flags[t];
             const int32_t end = tile->row_begin + tile->row_count;
 
-            CHECK(trial, tile->sweep_count == 0 || flags);
-            CHECK(trial, tile->sweep_count > 0 || flags == 0 ||
-                             (p == 0 && flags == (TILE_TOUCHED | TILE_FIRST | TILE_LAST)));
-            for (int32_t q = tile->row_begin; q < end && flags; q++) {
+            if (moves_queries) {
+                CHECK(trial, flags & TILE_TOUCHED && flags & TILE_FIRST);
+                CHECK(trial, p == 0 || !(flags & TILE_LAST));
+            } else {
+                CHECK(trial, tile->sweep_count == 0 || flags);
+                CHECK(trial, tile->sweep_count > 0 || flags == 0 ||
+                                 (p == 0 && flags == (TILE_TOUCHED | TILE_FIRST | TILE_LAST)));
+            }
+            for (int32_t q = tile->row_begin; q < end && flags && (!moves_queries || p == 0); q++) {
                 CHECK(trial, flags & TILE_TOUCHED);
-                CHECK(trial, begun[q] == !(flags & TILE_FIRST) && !ended[q]);
-                begun[q] = 1;
-                ended[q] = (flags & TILE_LAST) != 0;
+                CHECK(trial, begun[tile->list][q] == !(flags & TILE_FIRST));
+                CHECK(trial, !ended[tile->list][q]);
+                begun[tile->list][q] = 1;
+                ended[tile->list][q] = (flags & TILE_LAST) != 0;
             }
         }
     }
+    for (int32_t s = 0; moves_queries && s < plan->forward.step_count; s++)
+        for (int64_t c = 0; c < plan->forward.sends[s].count; c++) {
+            const struct transfer_copy *copy = &plan->forward.sends[s].at[c];
+
+            for (int64_t i = 0; i < copy->rows; i++)
+                for (int32_t l = 0; l < trial->lists; l++) {
+                    CHECK(trial,
+                          !ended[l][copy->source_row + i] || ended[l][copy->source_row + i] == 2);
+                    ended[l][copy->source_row + i] = 2;
+                }
+        }
     for (int64_t q = 0; q < plan->queries.rank_tokens[plan->rank]; q++)
-        CHECK(trial, begun[q] && ended[q]);
+        for (int32_t l = 0; l < trial->lists; l++)
+            CHECK(trial, begun[l][q] && (ended[l][q] || moves_queries));
 }
 
 /* Own key tiles stand in the first or in the last phase; a stage's are all its keys. */
 static void check_key_tiles(const struct trial *trial, const ffa_dist_plan *plan)
 {
     const struct plan_pass *pass = &plan->backward;
-    uint8_t own[TOKENS_HERE] = { 0 };
+    uint8_t own[LISTS_HERE][TOKENS_HERE] = { { 0 } };
     ffa_error err = { FFA_OK, 0, "" };
 
     for (int32_t p = 0; p < pass->phase_count; p++) {
@@ -239,11 +304,12 @@ static void check_key_tiles(const struct trial *trial, const ffa_dist_plan *plan
             const struct backward_tile *tile = &phase->key_tiles.tiles[t];
 
             for (int32_t k = tile->key_begin; k < tile->key_begin + tile->key_count; k++)
-                own[k]++;
+                own[tile->list][k]++;
         }
     }
     for (int64_t k = 0; k < plan->keys.rank_tokens[plan->rank]; k++)
-        CHECK(trial, own[k] == 1);
+        for (int32_t l = 0; l < trial->lists; l++)
+            CHECK(trial, own[l][k] == 1);
 }
 
 static void check_pass(struct trial *trial, bool is_backward)
@@ -258,25 +324,26 @@ static void check_pass(struct trial *trial, bool is_backward)
         CHECK(trial, pass->phase_count == pass->stage_count + (is_backward ? 2 : 1));
         for (int32_t p = 0; p < pass->phase_count; p++) {
             const bool is_own = p == 0 || p > pass->stage_count;
-            int64_t keys[TOKENS_HERE];
-            bool used[TOKENS_HERE] = { false };
+            struct operands o;
+            const int64_t *moved = plan->moves == FFA_DIST_MOVE_QUERIES ? o.queries : o.keys;
 
-            find_keys(trial, plan, &pass->phases[p], is_own, keys);
-            (is_backward ? run_backward : run_forward)(trial, plan, &pass->phases[p], keys, used);
+            find_rows(trial, plan, &pass->phases[p], is_own, &o);
+            (is_backward ? run_backward : run_forward)(trial, &pass->phases[p], &o);
             if (is_own)
                 continue;
             CHECK(trial, pass->phases[p].rows <= pass->buffer_rows);
             rows += pass->phases[p].rows;
             for (int64_t k = 0; k < pass->phases[p].rows; k++) {
-                CHECK(trial, used[k] && !received[keys[k]]);
-                received[keys[k]] = true;
+                CHECK(trial, o.used[k] && !received[moved[k]]);
+                received[moved[k]] = true;
             }
         }
         CHECK(trial, rows == plan->received_rows);
     }
-    for (int64_t q = 0; q < trial->tokens; q++)
-        for (int64_t k = 0; k < trial->tokens; k++)
-            CHECK(trial, trial->cells[q][k] == trial->attends[q][k]);
+    for (int32_t l = 0; l < trial->lists; l++)
+        for (int64_t q = 0; q < trial->tokens_q; q++)
+            for (int64_t k = 0; k < trial->tokens_k; k++)
+                CHECK(trial, trial->cells[l][q][k] == trial->attends[l][q][k]);
 }
 
 /* Row by row, what a rank receives at a stage is what its owner sends at that step. */
@@ -328,6 +395,7 @@ static void check_transpose(const struct trial *trial, bool is_backward)
 START_TEST(random_masks)
 {
     static struct trial trial;
+    int64_t with_queries = 0, staged = 0;
 
     for (uint64_t seed = 1 + (uint64_t)_i; seed <= RANDOM_MASKS; seed += PARTS) {
         draw(&trial, seed);
@@ -336,6 +404,8 @@ START_TEST(random_masks)
         check_pass(&trial, true);
         check_transpose(&trial, false);
         check_transpose(&trial, true);
+        with_queries += trial.plans[0]->moves == FFA_DIST_MOVE_QUERIES;
+        staged += trial.plans[0]->forward.step_count > 1 || trial.plans[0]->backward.step_count > 1;
         for (int32_t r = 0; r < trial.ranks; r++) {
             check_flags(&trial, trial.plans[r]);
             check_key_tiles(&trial, trial.plans[r]);
@@ -344,6 +414,8 @@ START_TEST(random_masks)
         ffa_dispatch_destroy(trial.dispatch);
         ffa_mask_destroy(trial.mask);
     }
+    ck_assert_int_ge(with_queries, RANDOM_MASKS / PARTS / 10); /* the draw has not dried up */
+    ck_assert_int_ge(staged, RANDOM_MASKS / PARTS / 10);
 }
 END_TEST
 

@@ -6,7 +6,7 @@
 # line with the patterns of NAME.glob ('*' and '?'). --accept rewrites NAME.exact.
 #
 # CTest also sets SLOW_NVRTC, the compiler of tests/support/slow_nvrtc.c, and SCHEMA_CHECK, which
-# validates JSON on stdin against a schema.
+# validates JSON on stdin against a schema; t does so with all that --json and --jsonl print.
 #
 # A case is a list of calls of t: "t mask area causal:8" prints the command, what it said on stdout
 # and (marked with '!') on stderr, and its exit status where that is not 0.
@@ -26,11 +26,45 @@ unset OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_SIZE || tr
 unset RANK WORLD_SIZE LOCAL_WORLD_SIZE || true
 export HOME="$WORK" TMPDIR="$WORK" FFA_CACHE_DIR="$WORK/store"
 
+# Check what a command printed by its schema in tests/schema; what is not as it says is printed.
+conforms() { # FILE ARGUMENTS...
+    file=$1
+    shift
+    name=${1:-}
+    case $name in mask | cache | bundle) name=${name}_${2:-} ;; esac
+    case " $* " in
+        *" --jsonl "*) name=${name}_event ;;
+        *" --json "*) ;;
+        *) return 0 ;;
+    esac
+    case "$name $* " in
+        "warm "*" --dry-run "*) name=warm_dry_run ;;
+        "compile "*" --list "*) name=compile_list ;;
+        "compile "*" --print "*) name=compile_print ;;
+        "bundle_inspect "*" --manifest "*) name=bundle_inspect_manifest ;;
+    esac
+    if head -n 2 "$file" | tr -d '\n' | grep -q '^{ *"error":'; then name=error; fi
+    case $name in
+        cache_show) name=cache_ls ;;
+        cache_rm | cache_clear) name=cache_removed ;;
+        cache_misses | cache_failures) case " $* " in *" --forget "*) name=cache_removed ;; esac ;;
+        bundle_merge) name=bundle_export ;;
+        *_event)
+            while IFS= read -r line; do
+                echo "$line" | "$SCHEMA_CHECK" "$SOURCE/tests/schema/$name.json" || echo "not as $name.json says"
+            done < "$file"
+            return 0
+            ;;
+    esac
+    "$SCHEMA_CHECK" "$SOURCE/tests/schema/$name.json" < "$file" || echo "not as $name.json says"
+}
+
 t() {
     echo "\$ ffa $*"
     status=0
     "$FFA" "$@" > "$WORK/.out" 2> "$WORK/.err" || status=$?
     cat "$WORK/.out"
+    conforms "$WORK/.out" "$@"
     # Without the line of progress that a slow machine sees every ten seconds.
     sed -e '/[0-9] of [0-9]*: hit [0-9]*, built/d' -e 's/^/! /' "$WORK/.err"
     if [ $status != 0 ]; then echo "exit $status"; fi

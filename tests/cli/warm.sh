@@ -5,12 +5,10 @@ t warm "$set" --dry-run --jobs 2
 t warm "$set" --jobs 1
 t warm "$set" --jobs 1
 t warm "$set" --resume --json --jobs 2
-"$SCHEMA_CHECK" "$SOURCE/tests/schema/warm.json" < .out && echo "as the schema says"
 t warm - --jobs 2 --jsonl < "$set"
 
 echo "# two shares hold what one whole does, byte for byte"
 SLURM_PROCID=0 SLURM_NTASKS=2 t warm "$set" --store share0 --jobs 1 --json
-"$SCHEMA_CHECK" "$SOURCE/tests/schema/warm.json" < .out && echo "as the schema says"
 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 t warm "$set" --store share1 --jobs 1
 mkdir -m 755 whole merged
 "$FFA" bundle export --to whole > exported
@@ -25,7 +23,6 @@ done
 echo "# with a bundle, there is nothing to build"
 t warm "$set" --store empty.ffadb --bundle merged/*.ffadb --jobs 1
 FFA_JIT=never FFA_BUNDLES=$(ls merged/*) t warm "$set" --store none --jobs 1 --json
-"$SCHEMA_CHECK" "$SOURCE/tests/schema/warm.json" < .out && echo "as the schema says"
 FFA_BUNDLES=$(ls merged/*) t explain attention_forward head_dim=64 tile_n=64 --arch sm_90a --store none |
     grep answers
 

@@ -2,7 +2,6 @@
 # What a job asked for in vain is what is warmed. The compiler is one that takes no time.
 nvrtc="--nvrtc $SLOW_NVRTC"
 trivial=$SOURCE/tests/data/templates/trivial
-schema() { "$SCHEMA_CHECK" "$SOURCE/tests/schema/$1.json" < .out && echo "as the schema says"; }
 
 mkdir -m 700 job new
 
@@ -19,9 +18,7 @@ for dim in 64 128 64; do
 done
 t cache misses --store job
 t cache misses --store job --json
-schema cache_misses
 t cache stats --store job --json
-schema cache_stats
 
 echo "# warmed from its notes, into another store"
 # shellcheck disable=SC2086
@@ -29,7 +26,6 @@ echo "# warmed from its notes, into another store"
     t warm --from-misses job --templates "$trivial" $nvrtc --store new --jobs 1
     t warm --from-misses job --templates "$trivial" $nvrtc --store new --jobs 1 --json
 }
-schema warm
 FFA_JIT=never t compile attention_forward head_dim=64 dtype=fp16 --arch sm_90a --templates "$trivial" --store new
 
 echo "# the text was edited since: today's is built"
@@ -41,7 +37,6 @@ t warm --from-misses job --templates edited $nvrtc --store new --jobs 1
 echo "# forgotten"
 t cache misses --store job --forget
 t cache misses --store job --forget --json
-schema cache_removed
 t cache misses --store job
 
 echo "# failures"
@@ -49,7 +44,6 @@ echo "# failures"
 FAKE_NVRTC_FAIL=1 t compile attention_forward head_dim=64 dtype=bf16 --arch sm_90a --templates "$trivial" $nvrtc --store job > failed
 t cache failures --store job
 t cache failures --store job --json
-schema cache_failures
 t cache failures --store job --forget
 
 echo "# refused"

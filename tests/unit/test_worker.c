@@ -85,21 +85,21 @@ static ffa_status try_one(ffa_context *context, const char *setting, ffa_error *
     return rc;
 }
 
-/* The process that was last asked to compile. */
+/* The process that was last asked to compile; waits until there is one. */
 static pid_t last_asked(void)
 {
-    FILE *file = NULL;
     long pid = 0;
 
-    for (int i = 0; i < 20000 && !file; i++) {
-        file = fopen(asked, "re");
-        if (!file)
+    for (int i = 0; i < 20000 && pid == 0; i++) {
+        FILE *file = fopen(asked, "re");
+
+        while (file && fscanf(file, "%ld", &pid) == 1)
+            ;
+        if (file)
+            (void)fclose(file);
+        if (pid == 0)
             (void)usleep(1000);
     }
-    ck_assert_ptr_nonnull(file);
-    while (fscanf(file, "%ld", &pid) == 1)
-        ;
-    (void)fclose(file);
     ck_assert_int_gt(pid, 1);
     return (pid_t)pid;
 }

@@ -15,6 +15,7 @@
 #include <ffa/dist_plan.h>
 #include <ffa/kernel.h>
 #include <ffa/mask.h>
+#include <ffa/pipeline.h>
 #include <ffa/status.h>
 
 #endif

@@ -239,11 +239,11 @@ void gradient_tile(const struct cpu_backward *call, const struct backward_tile *
         return;
     for (int32_t j = 0; j < tile->key_count; j++) {
         const int64_t key = (int64_t)tile->key_begin + j;
-        const int64_t packed = call->sum_dk ? (key * call->args->heads_kv + kv_head) * d : 0;
+        const int64_t at = call->sum_dk ? key * call->sum_stride + kv_head * d : 0;
 
-        finish_line(call, &call->dk, (REAL *)call->sum_dk + packed, key, kv_head, flags,
+        finish_line(call, &call->dk, (REAL *)call->sum_dk + at, key, kv_head, flags,
                     (REAL *)scratch->sum_k + (int64_t)j * d);
-        finish_line(call, &call->dv, (REAL *)call->sum_dv + packed, key, kv_head, flags,
+        finish_line(call, &call->dv, (REAL *)call->sum_dv + at, key, kv_head, flags,
                     (REAL *)scratch->sum_v + (int64_t)j * d);
     }
 }

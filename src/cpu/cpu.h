@@ -46,12 +46,12 @@ struct cpu_backward {
     ffa_dtype lse_dtype; /* of args->lse: FFA_FP32 or FFA_FP64; 0: FFA_FP32 */
     void *delta;         /* of cpu_backward_delta; NULL: computed */
 
-    /* One phase of a pass: its keys are some of all. Sums are float, or double with fp64, packed.
-     */
+    /* One phase of a pass: its keys are some of all. Sums are float, or double with fp64. */
     const uint8_t *tile_flags; /* [tile_count], TILE_...: of dk and dv; NULL: first and last */
-    void *sum_dk, *sum_dv;     /* [seqlen_k][heads_kv][head_dim] */
-    const uint8_t *row_flags;  /* [blocks of tile_m rows], TILE_...: of dq; NULL: first and last */
-    void *sum_dq;              /* [seqlen_q][heads_q][head_dim] */
+    void *sum_dk, *sum_dv;     /* [seqlen_k][heads_kv][head_dim], keys sum_stride elements apart */
+    int64_t sum_stride;
+    const uint8_t *row_flags; /* [blocks of tile_m rows], TILE_...: of dq; NULL: first and last */
+    void *sum_dq;             /* [seqlen_q][heads_q][head_dim] */
     /* Asked before sum_dk or sum_dv is read, by any thread, as often as there are tiles: returns
      * once others have added to them what they will; false: they never will, and the call's results
      * are of no use. NULL: nobody adds. */

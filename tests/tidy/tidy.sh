@@ -43,8 +43,9 @@ allowed_for() {
         cache) echo "base jit" ;;
         gpu) echo "base" ;;
         cpu) echo "base mask tile" ;;
-        dist) echo "base mask tile jit" ;;
-        api) echo "base mask tile jit cache gpu cpu dist" ;;
+        comm) echo "base" ;;
+        dist) echo "base mask tile jit cpu comm" ;;
+        api) echo "base mask tile jit cache gpu cpu comm dist" ;;
         cli) echo "" ;;
         *) echo "unknown" ;;
     esac

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Distributed planning: time of dispatch and transfer tables, and what the dispatch costs in load
- * and traffic. One thread, no GPU.
+ * Distributed planning: time of dispatch and of the plan of one rank, and what the dispatch costs
+ * in load and traffic. One thread, no GPU.
  *
  *   bench_dist [--json]
  *
  * Documents come from a seeded generator, causal inside each. Nodes have 8 ranks. Times are the
  * least and the median of several runs; a run starts from the mask object.
  */
-#include "dist/dispatch.h"
-#include "dist/transfer.h"
+#include "base/base.h"
+
+#include <ffa/dist_plan.h>
 
 #include <stdio.h>
 
@@ -73,7 +74,7 @@ static const struct {
     ffa_mask *(*make)(int64_t tokens);
     int64_t tokens;
     int32_t ranks;
-    int64_t limit_us; /* of dispatch without swaps and tables together */
+    int64_t limit_us; /* of dispatch without swaps and a rank's plan together */
 } masks[] = {
     { "varlen_causal", documents, 65536, 8, 1000 },
     { "causal", causal, 65536, 8, 1000 },
@@ -96,7 +97,7 @@ static void report(size_t m, size_t s, const ffa_mask *mask, bool json)
 {
     const ffa_dispatch_mask one = { mask, 1 };
     const ffa_topology topology = { masks[m].ranks, 8 };
-    int64_t times[RUNS], tables[RUNS];
+    int64_t times[RUNS], plans[RUNS];
     ffa_dispatch_opts opts = FFA_DISPATCH_OPTS_INIT;
     ffa_dispatch_report out = FFA_DISPATCH_REPORT_INIT;
     ffa_error err = { FFA_OK, 0, "" };
@@ -104,36 +105,77 @@ static void report(size_t m, size_t s, const ffa_mask *mask, bool json)
     opts.algorithm = solvers[s].algorithm;
     opts.swap_max = solvers[s].swap_max;
     for (int32_t r = 0; r < RUNS; r++) {
-        struct transfer_input in;
-        struct transfer transfer;
+        ffa_dist_plan *plan;
         ffa_dispatch *d;
         const int64_t begin = clock_us();
         int64_t middle;
 
         must(ffa_dispatch_create(&d, &one, 1, &topology, &opts, &err), &err);
         middle = clock_us();
-        in = (struct transfer_input){ &d->layout, &d->layout, &d->needs, d->topology };
-        must(transfer_build(&transfer, &in, &err), &err);
+        must(ffa_dist_plan_create(&plan, d, mask, topology.rank_count / 2, NULL, &err), &err);
         times[r] = clock_us() - begin;
-        tables[r] = clock_us() - middle;
+        plans[r] = clock_us() - middle;
         if (r == 0)
             must(ffa_dispatch_report_get(d, &out, NULL, &err), &err);
-        transfer_finish(&transfer);
+        ffa_dist_plan_destroy(plan);
         ffa_dispatch_destroy(d);
     }
     qsort(times, RUNS, sizeof *times, compare_i64);
-    qsort(tables, RUNS, sizeof *tables, compare_i64);
+    qsort(plans, RUNS, sizeof *plans, compare_i64);
     printf(
         json ? "{\"bench\":\"dist\",\"mask\":\"%s\",\"tokens\":%lld,\"ranks\":%d,\"solver\":\"%s\","
-               "\"min_us\":%lld,\"median_us\":%lld,\"tables_us\":%lld,\"limit_us\":%lld,"
+               "\"min_us\":%lld,\"median_us\":%lld,\"plan_us\":%lld,\"limit_us\":%lld,"
                "\"imbalance\":%.4f,\"received\":%lld,\"network_once\":%lld}\n"
-             : "%-14s %8lld tokens %3d ranks %-15s min %6lld  median %6lld us (tables %5lld)  "
+             : "%-14s %8lld tokens %3d ranks %-15s min %6lld  median %6lld us (one rank's plan "
+               "%5lld)  "
                "limit %5lld  imbalance %.4f  received %9lld  network, once a node %9lld\n",
         masks[m].mask, (long long)masks[m].tokens, masks[m].ranks, solvers[s].name,
-        (long long)times[0], (long long)times[RUNS / 2], (long long)tables[RUNS / 2],
+        (long long)times[0], (long long)times[RUNS / 2], (long long)plans[RUNS / 2],
         (long long)masks[m].limit_us, out.load_imbalance,
         (long long)(out.total.received_node + out.total.received_network),
         (long long)(out.total.received_network - out.total.received_relayed));
+}
+
+/* A dispatch and a plan that the cache has, for a mask object it has seen. */
+static void report_cached(size_t m, const ffa_mask *mask, bool json)
+{
+    enum { LOOKUPS = 20000 };
+    const ffa_dispatch_mask one = { mask, 1 };
+    const ffa_topology topology = { masks[m].ranks, 8 };
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_dist_cache *cache;
+    ffa_dispatch *d;
+    ffa_dist_plan *plan;
+    int64_t begin, middle, end;
+
+    must(ffa_dist_cache_create(&cache, 0, &err), &err);
+    must(ffa_dist_cache_dispatch(cache, &d, &one, 1, &topology, NULL, &err), &err);
+    must(ffa_dist_cache_plan(cache, &plan, d, mask, 0, NULL, &err), &err);
+    begin = clock_us();
+    for (int i = 0; i < LOOKUPS; i++) {
+        ffa_dispatch *again;
+
+        must(ffa_dist_cache_dispatch(cache, &again, &one, 1, &topology, NULL, &err), &err);
+        ffa_dispatch_destroy(again);
+    }
+    middle = clock_us();
+    for (int i = 0; i < LOOKUPS; i++) {
+        ffa_dist_plan *again;
+
+        must(ffa_dist_cache_plan(cache, &again, d, mask, 0, NULL, &err), &err);
+        ffa_dist_plan_destroy(again);
+    }
+    end = clock_us();
+    printf(
+        json ? "{\"bench\":\"dist_cached\",\"mask\":\"%s\",\"tokens\":%lld,\"ranks\":%d,"
+               "\"dispatch_ns\":%lld,\"plan_ns\":%lld,\"limit_ns\":1000}\n"
+             : "%-14s %8lld tokens %3d ranks cached: dispatch %lld ns, plan %lld ns, limit 1000\n",
+        masks[m].mask, (long long)masks[m].tokens, masks[m].ranks,
+        (long long)((middle - begin) * 1000 / LOOKUPS),
+        (long long)((end - middle) * 1000 / LOOKUPS));
+    ffa_dist_plan_destroy(plan);
+    ffa_dispatch_destroy(d);
+    ffa_dist_cache_destroy(cache);
 }
 
 int main(int argc, char **argv)
@@ -149,6 +191,7 @@ int main(int argc, char **argv)
 
         for (size_t s = 0; s < sizeof solvers / sizeof *solvers; s++)
             report(m, s, mask, json);
+        report_cached(m, mask, json);
         ffa_mask_destroy(mask);
     }
     return 0;

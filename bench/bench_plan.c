@@ -151,7 +151,7 @@ static int64_t time_backward(const ffa_mask *mask)
 static struct times run_once(const struct slices *slices, struct tile_plan *plan)
 {
     struct mask_list list = { slices->at, slices->count, { 0 } };
-    const ffa_mask mask = { slices->shape, 1, &list };
+    const ffa_mask mask = { .shape = slices->shape, .head_count = 1, .lists = &list };
     const struct tile_options opts = { 128, 128, false };
     ffa_error err = { FFA_OK, 0, "" };
     struct times times;

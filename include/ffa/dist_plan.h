@@ -109,8 +109,14 @@ typedef struct ffa_dist_plan_info {
     int64_t area;                     /* cells it computes, over all heads of the mask */
     int64_t received_rows, sent_rows; /* each row once for each rank that receives it */
     int64_t stage_rows;               /* most rows of a stage, of either pass */
-    int64_t forward_ns, backward_ns;  /* modelled */
+    int64_t forward_ns, backward_ns;  /* modelled: this rank's passes */
+    int64_t forward_slowest_ns, backward_slowest_ns; /* of the slowest rank */
+    int64_t forward_uniform_ns, backward_uniform_ns; /* this rank's with stages cut evenly, as
+                                                      * MagiAttention does */
     int64_t forward_compute_ns, backward_compute_ns; /* of these, computing */
+    /* Scratch of a call, in bytes, with the heads of opts.model: receive buffers, partial results
+     * in fp32, and, backward, dq in fp32. */
+    int64_t forward_bytes, backward_bytes;
 } ffa_dist_plan_info;
 #define FFA_DIST_PLAN_INFO_INIT                                                                    \
     {                                                                                              \
@@ -119,6 +125,55 @@ typedef struct ffa_dist_plan_info {
 
 FFA_API ffa_status ffa_dist_plan_info_get(const ffa_dist_plan *plan, ffa_dist_plan_info *info,
                                           ffa_error *err);
+
+/* ---- save and load ---- */
+
+/*
+ * Write a plan into memory: a version, what the plan was made from, and its digest. Loading plans
+ * again from that, and compares digests, so that nothing in a file is trusted and a plan of another
+ * planner is noticed.
+ *
+ * bytes  receives the memory, caller's, ffa_free(); NULL on failure.
+ *
+ * ffa_dist_plan_save fails with FFA_INVALID, FFA_NOMEM; ffa_dist_plan_load as ffa_dist_plan_create,
+ * and with FFA_INVALID, saying where, for bytes that are cut off, out of bounds, of another version
+ * or of a planner that plans otherwise. Thread: any. Blocks: no.
+ */
+FFA_API ffa_status ffa_dist_plan_save(const ffa_dist_plan *plan, void **bytes, size_t *count,
+                                      ffa_error *err);
+FFA_API ffa_status ffa_dist_plan_load(ffa_dist_plan **out, const void *bytes, size_t count,
+                                      ffa_error *err);
+
+/* ---- a cache of dispatches and plans, by content ---- */
+
+/* Holds the most recently used ones. Which ones it holds changes nothing but time, so ranks need
+ * not agree about it. Thread: any number of threads may use one; one destroys it, last. */
+typedef struct ffa_dist_cache ffa_dist_cache;
+
+/* entries_max: dispatches and plans together, 1 to 65536; 0: 256. *out: caller's,
+ * ffa_dist_cache_destroy(), which leaves what was handed out alone. Fails with FFA_INVALID,
+ * FFA_NOMEM. */
+FFA_API ffa_status ffa_dist_cache_create(ffa_dist_cache **out, int32_t entries_max, ffa_error *err);
+FFA_API void ffa_dist_cache_destroy(ffa_dist_cache *cache);
+
+/* As ffa_dispatch_create and ffa_dist_plan_create, unless there is one of the same content: then
+ * that one, in less than a microsecond where the mask object was seen before. The caller destroys
+ * what it is handed, as if it had made it. */
+FFA_API ffa_status ffa_dist_cache_dispatch(ffa_dist_cache *cache, ffa_dispatch **out,
+                                           const ffa_dispatch_mask *masks, int32_t mask_count,
+                                           const ffa_topology *topology,
+                                           const ffa_dispatch_opts *opts, ffa_error *err);
+FFA_API ffa_status ffa_dist_cache_plan(ffa_dist_cache *cache, ffa_dist_plan **out,
+                                       const ffa_dispatch *dispatch, const ffa_mask *mask,
+                                       int32_t rank, const ffa_dist_plan_opts *opts,
+                                       ffa_error *err);
+
+typedef struct ffa_dist_cache_counts {
+    int64_t hits, misses, evictions;
+    int64_t entries;
+} ffa_dist_cache_counts;
+/* All 0 for NULL. */
+FFA_API ffa_dist_cache_counts ffa_dist_cache_counts_get(ffa_dist_cache *cache);
 
 #ifdef __cplusplus
 }

@@ -13,6 +13,7 @@
 #include <ffa/device.h>
 #include <ffa/dist.h>
 #include <ffa/dist_plan.h>
+#include <ffa/dist_rows.h>
 #include <ffa/kernel.h>
 #include <ffa/mask.h>
 #include <ffa/pipeline.h>

@@ -399,6 +399,7 @@ ffa_status ffa_dispatch_create(ffa_dispatch **out, const ffa_dispatch_mask *mask
         rc = error_nomem(err, "a dispatch");
         goto out;
     }
+    d->references = 1;
     FFA_TRY(topology_resolve(&d->topology, topology, err));
     FFA_TRY(
         cut_chunks(&d->layout, masks[0].mask->shape.seqlen_q, d->topology.rank_count, &opts, err));
@@ -419,7 +420,7 @@ out:
 
 void ffa_dispatch_destroy(ffa_dispatch *dispatch)
 {
-    if (!dispatch)
+    if (!dispatch || __atomic_sub_fetch(&dispatch->references, 1, __ATOMIC_ACQ_REL) > 0)
         return;
     layout_finish(&dispatch->layout);
     layout_finish(&dispatch->keys);

@@ -30,6 +30,7 @@ struct ffa_dispatch {
     int32_t algorithm;  /* that made it */
     double swap_gain;
     char digest[DIGEST_TEXT];
+    int32_t references; /* atomic operations only */
 };
 
 /* FFA_INVALID, naming the field; ranks_per_node becomes rank_count where it is 0 or more. */

@@ -428,6 +428,7 @@ static ffa_status build_forward(struct build *b, ffa_error *err)
 
     pass->stage_count = cut->count;
     pass->cost_ns = cut->cost_ns;
+    pass->uniform_ns = cut->uniform_ns;
     pass->phases = mem_array((size_t)cut->count + 1, sizeof *pass->phases);
     if (!pass->phases) {
         rc = error_nomem(err, "stages");
@@ -563,6 +564,7 @@ static ffa_status build_backward(struct build *b, ffa_error *err)
 
     pass->stage_count = cut->count;
     pass->cost_ns = cut->cost_ns;
+    pass->uniform_ns = cut->uniform_ns;
     pass->phases = mem_array((size_t)cut->count + 2, sizeof *pass->phases);
     if (!pass->phases) {
         rc = error_nomem(err, "stages");
@@ -587,6 +589,8 @@ static ffa_status build_sends(const struct build *b, struct plan_pass *pass,
     const struct transfer *t = b->transfer;
     ffa_status rc = FFA_OK;
 
+    for (int32_t r = 0; r < t->topology.rank_count; r++)
+        pass->slowest_ns = max64(pass->slowest_ns, cuts[r].cost_ns);
     for (int32_t r = 0; r < t->topology.rank_count; r++)
         pass->step_count = cuts[r].count > pass->step_count ? cuts[r].count : pass->step_count;
     pass->sends = mem_array((size_t)pass->step_count, sizeof *pass->sends);

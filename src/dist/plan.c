@@ -46,6 +46,8 @@ static int64_t or_else64(int64_t value, int64_t otherwise)
 
 static ffa_status resolve_model(ffa_dist_model *m, ffa_error *err)
 {
+    ffa_status rc;
+
     m->heads_q = or_else(m->heads_q, 8);
     m->heads_kv = or_else(m->heads_kv, 1);
     m->head_dim = or_else(m->head_dim, 128);
@@ -73,12 +75,17 @@ static ffa_status resolve_model(ffa_dist_model *m, ffa_error *err)
             { "model.launch_ns", m->launch_ns, 0, time_max },
         };
 
-        return check_bounds(fields, sizeof fields / sizeof *fields, err);
+        FFA_TRY(check_bounds(fields, sizeof fields / sizeof *fields, err));
     }
+    if (m->heads_q % m->heads_kv != 0)
+        rc = error_fail(err, FFA_INVALID, 0,
+                        "model.heads_q is %d, not a multiple of model.heads_kv, %d", m->heads_q,
+                        m->heads_kv);
+out:
+    return rc;
 }
 
-static ffa_status resolve_options(ffa_dist_plan_opts *out, const ffa_dist_plan_opts *opts,
-                                  ffa_error *err)
+ffa_status plan_options(ffa_dist_plan_opts *out, const ffa_dist_plan_opts *opts, ffa_error *err)
 {
     ffa_status rc;
 
@@ -287,30 +294,45 @@ static void count_rows(ffa_dist_plan *plan, const struct plan_tables *w)
 
 /* ---- the object ---- */
 
-ffa_status ffa_dist_plan_create(ffa_dist_plan **out, const ffa_dispatch *dispatch,
-                                const ffa_mask *mask, int32_t rank, const ffa_dist_plan_opts *opts,
-                                ffa_error *err)
+static ffa_status normal_copy(struct normal *out, const struct normal *from, ffa_error *err)
 {
-    ffa_dist_plan *plan = NULL;
+    *out = *from;
+    out->segments = mem_array((size_t)from->segment_count, sizeof *out->segments);
+    out->intervals = mem_array((size_t)from->interval_count, sizeof *out->intervals);
+    if (!out->segments || !out->intervals)
+        return error_nomem(err, "the mask of a plan");
+    if (from->segment_count > 0)
+        memcpy(out->segments, from->segments, (size_t)from->segment_count * sizeof *out->segments);
+    if (from->interval_count > 0)
+        memcpy(out->intervals, from->intervals,
+               (size_t)from->interval_count * sizeof *out->intervals);
+    return FFA_OK;
+}
+
+ffa_status plan_make(ffa_dist_plan **out, const struct plan_source *source, ffa_error *err)
+{
+    const ffa_mask *mask = source->mask;
+    ffa_dist_plan *plan = mem_array(1, sizeof *plan);
     struct plan_tables tables = { 0 };
     ffa_status rc;
 
-    if (!out)
-        return error_fail(err, FFA_INVALID, 0, "out is NULL");
-    *out = NULL;
-    FFA_TRY(check_arguments(dispatch, mask, rank, err));
-    plan = mem_array(1, sizeof *plan);
-    if (!plan) {
-        rc = error_nomem(err, "a plan");
+    if (!plan)
+        return error_nomem(err, "a plan");
+    plan->references = 1;
+    plan->topology = source->topology;
+    plan->rank = source->rank;
+    plan->opts = source->opts;
+    plan->shape = mask->shape;
+    plan->normals = mem_array((size_t)mask->head_count, sizeof *plan->normals);
+    if (!plan->normals) {
+        rc = error_nomem(err, "the mask of a plan");
         goto out;
     }
-    FFA_TRY(resolve_options(&plan->opts, opts, err));
-    plan->topology = dispatch->topology;
-    plan->rank = rank;
-    plan->shape = mask->shape;
     plan->list_count = mask->head_count;
-    FFA_TRY(layout_copy(&plan->queries, &dispatch->layout, err));
-    FFA_TRY(layout_copy(&plan->keys, dispatch_key_layout(dispatch), err));
+    for (int32_t l = 0; l < mask->head_count; l++)
+        FFA_TRY(normal_copy(&plan->normals[l], &mask->lists[l].normal, err));
+    FFA_TRY(layout_copy(&plan->queries, source->queries, err));
+    FFA_TRY(layout_copy(&plan->keys, source->keys, err));
     FFA_TRY(choose_tables(&tables, plan, mask, err));
     FFA_TRY(phases_build(plan, &tables, err));
     count_rows(plan, &tables);
@@ -323,12 +345,35 @@ out:
     return rc;
 }
 
+ffa_status ffa_dist_plan_create(ffa_dist_plan **out, const ffa_dispatch *dispatch,
+                                const ffa_mask *mask, int32_t rank, const ffa_dist_plan_opts *opts,
+                                ffa_error *err)
+{
+    struct plan_source source = { .mask = mask, .rank = rank };
+    ffa_status rc;
+
+    if (!out)
+        return error_fail(err, FFA_INVALID, 0, "out is NULL");
+    *out = NULL;
+    FFA_TRY(check_arguments(dispatch, mask, rank, err));
+    FFA_TRY(plan_options(&source.opts, opts, err));
+    source.topology = dispatch->topology;
+    source.queries = &dispatch->layout;
+    source.keys = dispatch_key_layout(dispatch);
+    rc = plan_make(out, &source, err);
+out:
+    return rc;
+}
+
 void ffa_dist_plan_destroy(ffa_dist_plan *plan)
 {
-    if (!plan)
+    if (!plan || __atomic_sub_fetch(&plan->references, 1, __ATOMIC_ACQ_REL) > 0)
         return;
     pass_finish(&plan->forward, plan->list_count);
     pass_finish(&plan->backward, plan->list_count);
+    for (int32_t l = 0; l < plan->list_count; l++)
+        normal_finish(&plan->normals[l]);
+    mem_free(plan->normals);
     layout_finish(&plan->queries);
     layout_finish(&plan->keys);
     mem_free(plan);
@@ -348,6 +393,35 @@ static int64_t compute_of(const struct plan_pass *pass)
     for (int32_t p = 0; p < pass->phase_count; p++)
         sum += pass->phases[p].compute_ns;
     return sum;
+}
+
+/* Bytes of a row of q (with an lse, fp32), and of k and v together, of so many bytes an element. */
+static int64_t query_bytes(const ffa_dist_model *m, int64_t element)
+{
+    return (int64_t)m->heads_q * (m->head_dim * element + 4);
+}
+
+static int64_t key_bytes(const ffa_dist_model *m, int64_t element)
+{
+    return 2 * (int64_t)m->heads_kv * m->head_dim * element;
+}
+
+static int64_t scratch_bytes(const ffa_dist_plan *plan, bool is_backward)
+{
+    const ffa_dist_model *m = &plan->opts.model;
+    const struct plan_pass *pass = is_backward ? &plan->backward : &plan->forward;
+    const int64_t rows = pass->buffer_rows * plan->opts.buffers;
+    const int64_t own_q = plan->queries.rank_tokens[plan->rank];
+    const int64_t own_k = plan->keys.rank_tokens[plan->rank];
+    const int64_t own = is_backward ? own_q * query_bytes(m, 4) + own_k * key_bytes(m, 4)
+                                    : own_q * query_bytes(m, 4);
+
+    if (pass->phase_count == 0)
+        return 0;
+    if (plan->moves == FFA_DIST_MOVE_QUERIES)
+        return own + rows * ((is_backward ? 2 : 1) * query_bytes(m, m->element_bytes) +
+                             query_bytes(m, 4));
+    return own + rows * (key_bytes(m, m->element_bytes) + (is_backward ? key_bytes(m, 4) : 0));
 }
 
 ffa_status ffa_dist_plan_info_get(const ffa_dist_plan *plan, ffa_dist_plan_info *info,
@@ -374,7 +448,13 @@ ffa_status ffa_dist_plan_info_get(const ffa_dist_plan *plan, ffa_dist_plan_info 
                          : plan->backward.buffer_rows;
     out.forward_ns = plan->forward.cost_ns;
     out.backward_ns = plan->backward.cost_ns;
+    out.forward_slowest_ns = plan->forward.slowest_ns;
+    out.backward_slowest_ns = plan->backward.slowest_ns;
+    out.forward_uniform_ns = plan->forward.uniform_ns;
+    out.backward_uniform_ns = plan->backward.uniform_ns;
     out.forward_compute_ns = compute_of(&plan->forward);
     out.backward_compute_ns = compute_of(&plan->backward);
+    out.forward_bytes = scratch_bytes(plan, false);
+    out.backward_bytes = scratch_bytes(plan, true);
     return opts_export(info, &out, sizeof out, err);
 }

@@ -54,7 +54,8 @@ struct plan_pass {
     /* [step_count]: rows [source_row, +rows) of the own buffer go to rows [row, +rows) of the
      * receive buffer of rank `source`, at its stage step + 1; by rank, then in its order. */
     struct transfer_copies *sends;
-    int64_t cost_ns;
+    int64_t cost_ns, uniform_ns; /* modelled; of the reference's even split of the same rows */
+    int64_t slowest_ns;          /* cost_ns of the slowest rank */
 };
 
 struct ffa_dist_plan {
@@ -65,11 +66,27 @@ struct ffa_dist_plan {
     int32_t pad_;
     ffa_dist_plan_opts opts; /* resolved */
     ffa_mask_shape shape;    /* of the whole mask */
+    struct normal *normals;  /* [list_count]: of the whole mask */
     struct layout queries, keys;
     struct plan_pass forward, backward;
     int64_t area;
     int64_t received_rows, sent_rows;
     char digest[DIGEST_TEXT];
+    int32_t references; /* atomic operations only */
 };
+
+/* What a plan is made from: all checked, opts resolved. */
+struct plan_source {
+    ffa_topology topology;
+    const struct layout *queries, *keys;
+    const ffa_mask *mask;
+    int32_t rank;
+    int32_t pad_;
+    ffa_dist_plan_opts opts;
+};
+
+ffa_status plan_make(ffa_dist_plan **out, const struct plan_source *source, ffa_error *err);
+/* Defaults filled in; FFA_INVALID and FFA_UNSUPPORTED as ffa_dist_plan_create. opts may be NULL. */
+ffa_status plan_options(ffa_dist_plan_opts *out, const ffa_dist_plan_opts *opts, ffa_error *err);
 
 #endif

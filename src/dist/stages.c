@@ -264,7 +264,7 @@ static ffa_status cut(struct stage_cut *out, const struct rank_work *w, int32_t 
         .is_backward = is_backward,
         .has_reduce = is_backward || w->in->moves_queries,
     };
-    struct overlap_split split;
+    struct overlap_split split, uniform;
     int64_t ends[ITEMS] = { 0 }, own_cells = 0;
     ffa_status rc;
 
@@ -273,8 +273,11 @@ static ffa_status cut(struct stage_cut *out, const struct rank_work *w, int32_t 
             own_cells += w->cells[g];
     input.own = model_compute_ns(opts, w->in->list_count, own_cells, is_backward);
     make_items(w, &input, items, ends);
+    FFA_TRY(overlap_uniform(&uniform, &input, err));
     FFA_TRY(overlap_solve(&split, &input, err));
-    *out = (struct stage_cut){ .count = split.count, .cost_ns = split.cost, .own_ns = input.own };
+    *out = (struct stage_cut){
+        .uniform_ns = uniform.cost, .count = split.count, .cost_ns = split.cost, .own_ns = input.own
+    };
     for (int32_t s = 0; s < split.count; s++) {
         int64_t latency = 0;
 

@@ -22,6 +22,11 @@ struct ffa_mask {
     ffa_mask_shape shape;
     int32_t head_count;      /* 1: shared by all heads */
     struct mask_list *lists; /* [head_count] */
+    /* Found out by whoever asks first, always the same: a digest of what the mask attends. Written
+     * before has_content; both by atomic operations only. */
+    uint64_t content[2];
+    int32_t has_content;
+    int32_t pad_;
 };
 
 /* FFA_INVALID, naming seqlen_q or seqlen_k with its limit. */

@@ -7,14 +7,14 @@
  * first and last; own key tiles are computed once; every rank finds the same digest. A failure
  * prints the seed.
  */
-#include "dist/plan.h"
 #include "mask/mask.h"
-#include "support/dist_cases.h"
+#include "support/dist_run.h"
+#include "support/rng.h"
 
 #include <check.h>
 #include <stdio.h>
 
-enum { TOKENS_HERE = 96, RANKS_HERE = 9, LISTS_HERE = 3, RANDOM_MASKS = 4000, PARTS = 4 };
+enum { TOKENS_HERE = 96, RANKS_HERE = 9, LISTS_HERE = 3, RANDOM_MASKS = 2000, PARTS = 4 };
 
 struct trial {
     uint64_t seed;
@@ -32,22 +32,6 @@ struct trial {
         if (!(claim))                                                                              \
             ck_abort_msg("seed %llu: %s", (unsigned long long)(trial)->seed, #claim);              \
     } while (0)
-
-/* The token in a row of a rank's buffer. */
-static int64_t token_at(const struct layout *layout, int32_t rank, int64_t row)
-{
-    if (layout->is_replicated)
-        return row;
-    for (int64_t i = layout->rank_begin[rank]; i < layout->rank_begin[rank + 1]; i++) {
-        const int64_t chunk = layout->rank_chunks[i];
-        const int64_t rows = layout->bounds[chunk + 1] - layout->bounds[chunk];
-
-        if (row < rows)
-            return layout->bounds[chunk] + row;
-        row -= rows;
-    }
-    return -1;
-}
 
 static void draw_options(struct rng *rng, ffa_dist_plan_opts *opts)
 {
@@ -150,92 +134,19 @@ static void find_cells(struct trial *trial)
     }
 }
 
-/* What a phase computes with. */
-struct operands {
-    int64_t queries[TOKENS_HERE], keys[TOKENS_HERE]; /* the token in each row */
-    bool used[TOKENS_HERE];                          /* rows that moved */
+struct computing {
+    struct trial *trial;
+    const struct dist_operands *operands;
+    bool used[TOKENS_HERE]; /* rows that moved */
     bool moves_queries;
 };
 
-/* The tokens of a receive buffer, or of the rank's own. */
-static void find_rows(const struct trial *trial, const ffa_dist_plan *plan,
-                      const struct plan_phase *phase, bool is_own, struct operands *out)
+static void compute(void *user, int32_t list, int64_t q, int64_t k)
 {
-    const struct layout *moving =
-        plan->moves == FFA_DIST_MOVE_QUERIES ? &plan->queries : &plan->keys;
-    const struct layout *staying =
-        plan->moves == FFA_DIST_MOVE_QUERIES ? &plan->keys : &plan->queries;
-    int64_t *moved, *stayed, row = 0;
+    struct computing *c = user;
 
-    *out = (struct operands){ .moves_queries = plan->moves == FFA_DIST_MOVE_QUERIES };
-    moved = out->moves_queries ? out->queries : out->keys;
-    stayed = out->moves_queries ? out->keys : out->queries;
-    for (int64_t i = 0; i < staying->rank_tokens[plan->rank]; i++)
-        stayed[i] = token_at(staying, plan->rank, i);
-    if (is_own) {
-        CHECK(trial, phase->receives.count == 0);
-        for (int64_t i = 0; i < phase->rows; i++)
-            moved[i] = token_at(moving, plan->rank, i);
-        return;
-    }
-    CHECK(trial, phase->rows > 0);
-    for (int64_t c = 0; c < phase->receives.count; c++) {
-        const struct transfer_copy *copy = &phase->receives.at[c];
-
-        CHECK(trial, copy->row == row && copy->rows > 0 && copy->source != plan->rank);
-        for (int64_t i = 0; i < copy->rows; i++)
-            moved[row++] = token_at(moving, copy->source, copy->source_row + i);
-    }
-    CHECK(trial, row == phase->rows);
-}
-
-static void compute(struct trial *trial, struct operands *o, int32_t list, int64_t q, int64_t k)
-{
-    trial->cells[list][o->queries[q]][o->keys[k]]++;
-    o->used[o->moves_queries ? q : k] = true;
-}
-
-static void run_forward(struct trial *trial, const struct plan_phase *phase, struct operands *o)
-{
-    ffa_error err = { FFA_OK, 0, "" };
-
-    ck_assert_msg(!tile_check(&phase->tiles, &err), "%s", err.message);
-    for (int64_t t = 0; t < phase->tiles.tile_count; t++) {
-        const struct plan_tile *tile = &phase->tiles.tiles[t];
-
-        for (int32_t b = 0; b < tile->band_count; b++) {
-            const struct plan_band *band = &phase->tiles.bands[tile->band_begin + b];
-
-            for (int32_t q = band->row_begin; q < band->row_end; q++) {
-                const int32_t skip = q - band->row_begin;
-
-                for (int32_t k = band->lo + band->lo_step * skip;
-                     k < band->hi + band->hi_step * skip; k++)
-                    compute(trial, o, tile->list, q, k);
-            }
-        }
-    }
-}
-
-static void run_backward(struct trial *trial, const struct plan_phase *phase, struct operands *o)
-{
-    const struct backward_plan *tiles = &phase->key_tiles;
-
-    for (int64_t t = 0; t < tiles->tile_count; t++) {
-        const struct backward_tile *tile = &tiles->tiles[t];
-
-        for (int32_t b = 0; b < tile->band_count; b++) {
-            const struct backward_band *band = &tiles->bands[tile->band_begin + b];
-
-            for (int32_t k = band->key_begin; k < band->key_end; k++) {
-                const int32_t skip = k - band->key_begin;
-
-                for (int32_t q = band->lo + band->lo_step * skip;
-                     q < band->hi + band->hi_step * skip; q++)
-                    compute(trial, o, tile->list, q, k);
-            }
-        }
-    }
+    c->trial->cells[list][c->operands->queries[q]][c->operands->keys[k]]++;
+    c->used[c->moves_queries ? q : k] = true;
 }
 
 /* By row: first before all others, last behind; a row without work is written by the own phase.
@@ -323,20 +234,21 @@ static void check_pass(struct trial *trial, bool is_backward)
 
         CHECK(trial, pass->phase_count == pass->stage_count + (is_backward ? 2 : 1));
         for (int32_t p = 0; p < pass->phase_count; p++) {
-            const bool is_own = p == 0 || p > pass->stage_count;
-            struct operands o;
-            const int64_t *moved = plan->moves == FFA_DIST_MOVE_QUERIES ? o.queries : o.keys;
+            struct dist_operands operands;
+            struct computing c = {
+                trial, &operands, { false }, plan->moves == FFA_DIST_MOVE_QUERIES
+            };
 
-            find_rows(trial, plan, &pass->phases[p], is_own, &o);
-            (is_backward ? run_backward : run_forward)(trial, &pass->phases[p], &o);
-            if (is_own)
-                continue;
-            CHECK(trial, pass->phases[p].rows <= pass->buffer_rows);
-            rows += pass->phases[p].rows;
-            for (int64_t k = 0; k < pass->phases[p].rows; k++) {
-                CHECK(trial, o.used[k] && !received[moved[k]]);
-                received[moved[k]] = true;
+            if (!is_backward)
+                ck_assert_int_eq(tile_check(&pass->phases[p].tiles, NULL), FFA_OK);
+            dist_operands_init(&operands, plan, pass, p);
+            dist_each_cell(&pass->phases[p], is_backward, compute, &c);
+            for (int64_t k = 0; k < pass->phases[p].rows && p > 0 && p <= pass->stage_count; k++) {
+                CHECK(trial, c.used[k] && !received[operands.moved[k]]);
+                received[operands.moved[k]] = true;
+                rows++;
             }
+            dist_operands_finish(&operands);
         }
         CHECK(trial, rows == plan->received_rows);
     }

@@ -1,0 +1,739 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Plans: the reference's stage plans and pipelines by cells, delivery and cost; arguments; the
+ * model; save and load; the cache; allocation faults.
+ */
+#include "mask/mask.h"
+#include "support/dist_cases.h"
+#include "support/dist_run.h"
+
+#include <check.h>
+#include <pthread.h>
+#include <stdio.h>
+
+static json_t *cases;
+
+static int64_t integer(const json_t *entry, const char *name)
+{
+    return (int64_t)json_integer_value(json_object_get(entry, name));
+}
+
+static ffa_dispatch *min_heap(const ffa_mask *mask, int32_t ranks, int64_t chunk)
+{
+    const ffa_dispatch_mask one = { mask, 1 };
+    const ffa_topology topology = { ranks, 0 };
+    ffa_dispatch_opts opts = FFA_DISPATCH_OPTS_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_dispatch *dispatch;
+
+    opts.algorithm = FFA_DISPATCH_MIN_HEAP;
+    opts.chunk_tokens = chunk;
+    opts.flags = FFA_DISPATCH_CHUNK_EXACT;
+    ck_assert_msg(!ffa_dispatch_create(&dispatch, &one, 1, &topology, &opts, &err), "%s",
+                  err.message);
+    return dispatch;
+}
+
+static ffa_dist_plan *plan_of(const ffa_dispatch *dispatch, const ffa_mask *mask, int32_t rank,
+                              const ffa_dist_plan_opts *opts)
+{
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_dist_plan *plan;
+
+    ck_assert_msg(!ffa_dist_plan_create(&plan, dispatch, mask, rank, opts, &err), "%s",
+                  err.message);
+    return plan;
+}
+
+static ffa_mask *causal(int64_t tokens)
+{
+    ffa_mask *mask;
+
+    ck_assert_int_eq(ffa_mask_causal(&mask, &(ffa_mask_shape){ tokens, tokens }, NULL), FFA_OK);
+    return mask;
+}
+
+/* ---- cells, as counts over the whole mask ---- */
+
+struct counts {
+    uint8_t *at;
+    int64_t tokens;
+    const struct dist_operands *operands;
+};
+
+static void count_cell(void *user, int32_t list, int64_t q, int64_t k)
+{
+    struct counts *c = user;
+
+    if (list != 0) /* an assertion a cell would be slow */
+        ck_abort_msg("a cell of list %d", list);
+    c->at[c->operands->queries[q] * c->tokens + c->operands->keys[k]]++;
+}
+
+/* received, if any: the tokens that arrive, in their order. */
+static int64_t run_pass(struct counts *counts, const ffa_dist_plan *plan, bool is_backward,
+                        int64_t *received)
+{
+    const struct plan_pass *pass = is_backward ? &plan->backward : &plan->forward;
+    int64_t rows = 0;
+
+    for (int32_t p = 0; p < pass->phase_count; p++) {
+        struct dist_operands operands;
+
+        dist_operands_init(&operands, plan, pass, p);
+        counts->operands = &operands;
+        dist_each_cell(&pass->phases[p], is_backward, count_cell, counts);
+        for (int64_t i = 0; p > 0 && p <= pass->stage_count && i < pass->phases[p].rows; i++)
+            received[rows++] = operands.moved[i];
+        dist_operands_finish(&operands);
+    }
+    return rows;
+}
+
+/* ---- stage plans of the reference ---- */
+
+struct keys {
+    int64_t at[128]; /* the token of each key row */
+    int64_t count;
+};
+
+static void add_range(struct keys *keys, int64_t begin, int64_t end)
+{
+    for (int64_t token = begin; token < end; token++)
+        keys->at[keys->count++] = token;
+}
+
+/* Cells of the reference's slices [q0, q1, k0, k1, type], local: marked, for it may count one twice
+ * where slices of the mask overlap. */
+static void mark(struct counts *want, const json_t *slices, const struct keys *queries,
+                 const struct keys *keys)
+{
+    for (size_t i = 0; i < json_array_size(slices); i++) {
+        int64_t s[5];
+        ffa_slice slice;
+
+        ck_assert_int_eq(dist_integers(json_array_get(slices, i), s, 5), 5);
+        slice = (ffa_slice){ s[0], s[1], s[2], s[3], (int32_t)s[4], 0 };
+        for (int64_t q = s[0]; q < s[1]; q++)
+            for (int64_t k = s[2]; k < s[3]; k++)
+                if (slice_has(&slice, q, k))
+                    want->at[queries->at[q] * want->tokens + keys->at[k]] = 1;
+    }
+}
+
+static void check_stage_plan(const json_t *entry, const json_t *rank_entry, int32_t rank,
+                             const ffa_dispatch *dispatch, const ffa_mask *mask)
+{
+    enum { TOKENS = 64 };
+    const json_t *stages = json_object_get(rank_entry, "stages");
+    static uint8_t want_at[TOKENS * TOKENS], got_at[TOKENS * TOKENS];
+    struct counts want = { want_at, TOKENS, NULL }, got = { got_at, TOKENS, NULL };
+    struct keys own = { { 0 }, 0 }, remote = { { 0 }, 0 };
+    int64_t chunks[8], received[TOKENS];
+    ffa_dist_plan_opts opts = FFA_DIST_PLAN_OPTS_INIT;
+    int64_t count = dist_integers(json_object_get(rank_entry, "chunks"), chunks, 8);
+    ffa_dist_plan *plan;
+
+    memset(want_at, 0, sizeof want_at);
+    for (int64_t i = 0; i < count; i++)
+        add_range(&own, chunks[i] * 8, chunks[i] * 8 + 8);
+    mark(&want, json_object_get(rank_entry, "host_slices"), &own, &own);
+    for (size_t s = 0; s < json_array_size(stages); s++) {
+        const json_t *stage = json_array_get(stages, s);
+        const json_t *ranges = json_object_get(stage, "remote_k");
+        struct keys keys = { { 0 }, 0 };
+
+        for (size_t i = 0; i < json_array_size(ranges); i++) {
+            int64_t range[2];
+
+            (void)dist_integers(json_array_get(ranges, i), range, 2);
+            add_range(&keys, range[0], range[1]);
+            add_range(&remote, range[0], range[1]);
+        }
+        mark(&want, json_object_get(stage, "slices"), &own, &keys);
+    }
+    opts.forward_stages = opts.backward_stages = (int32_t)integer(entry, "degree");
+    opts.stage_rows_min = 1;
+    plan = plan_of(dispatch, mask, rank, &opts);
+    for (int pass = 0; pass < 2; pass++) {
+        memset(got_at, 0, sizeof got_at);
+        ck_assert_int_eq(run_pass(&got, plan, pass == 1, received), remote.count);
+        for (int64_t i = 0; i < remote.count; i++)
+            ck_assert_int_eq(received[i], remote.at[i]);
+        ck_assert_int_eq(memcmp(want_at, got_at, sizeof got_at), 0);
+    }
+    ck_assert_int_le(plan->forward.cost_ns, plan->forward.uniform_ns);
+    ck_assert_int_le(plan->backward.cost_ns, plan->backward.uniform_ns);
+    ffa_dist_plan_destroy(plan);
+}
+
+START_TEST(stage_plans_of_the_reference)
+{
+    const json_t *list = json_object_get(cases, "stage_plans");
+
+    ck_assert_uint_eq(json_array_size(list), 6);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *entry = json_array_get(list, i);
+        const json_t *ranks = json_object_get(entry, "ranks");
+        ffa_mask *mask = dist_case_mask(entry, 64);
+        ffa_dispatch *dispatch =
+            min_heap(mask, (int32_t)integer(entry, "cp"), integer(entry, "chunk"));
+
+        for (size_t r = 0; r < json_array_size(ranks); r++)
+            check_stage_plan(entry, json_array_get(ranks, r), (int32_t)r, dispatch, mask);
+        ffa_dispatch_destroy(dispatch);
+        ffa_mask_destroy(mask);
+    }
+}
+END_TEST
+
+/* ---- pipelines of the reference: areas and delivery of plans; cells of the small ones ---- */
+
+static void check_pipeline(const json_t *entry, const json_t *want, int32_t ranks,
+                           const ffa_mask *mask)
+{
+    const int64_t tokens = integer(entry, "seqlen");
+    const bool is_small = tokens <= 1100;
+    struct counts counts = { NULL, tokens, NULL };
+    ffa_dispatch *dispatch = min_heap(mask, ranks, integer(entry, "chunk"));
+    int64_t area[16], received[16], sent[16];
+    int64_t *rows = calloc((size_t)tokens, sizeof *rows), sum = 0;
+
+    ck_assert_int_eq(dist_integers(json_object_get(want, "area"), area, 16), ranks);
+    ck_assert_int_eq(dist_integers(json_object_get(want, "recv_tokens"), received, 16), ranks);
+    ck_assert_int_eq(dist_integers(json_object_get(want, "send_tokens"), sent, 16), ranks);
+    for (int pass = 0; pass < (is_small ? 2 : 1); pass++) {
+        if (is_small)
+            counts.at = calloc((size_t)(tokens * tokens), 1);
+        for (int32_t r = 0; r < ranks; r++) {
+            ffa_dist_plan *plan = plan_of(dispatch, mask, r, NULL);
+            int64_t tiles = 0;
+
+            ck_assert_int_eq(plan->area, area[r]);
+            ck_assert_int_eq(plan->received_rows, received[r]);
+            ck_assert_int_eq(plan->sent_rows, sent[r]);
+            for (int32_t p = 0; p < plan->forward.phase_count; p++)
+                tiles += plan->forward.phases[p].tiles.area;
+            ck_assert_int_eq(tiles, area[r]);
+            if (is_small)
+                ck_assert_int_eq(run_pass(&counts, plan, pass == 1, rows), received[r]);
+            ffa_dist_plan_destroy(plan);
+            sum += area[r];
+        }
+        for (int64_t q = 0; is_small && q < tokens; q++) {
+            const ffa_slice_list slices = ffa_mask_slices(mask, 0);
+
+            for (int64_t k = 0; k < tokens; k++) {
+                bool attends = false;
+
+                for (int64_t i = 0; i < slices.count && !attends; i++)
+                    attends = slice_has(&slices.slices[i], q, k);
+                if (counts.at[q * tokens + k] != attends)
+                    ck_abort_msg("row %lld, key %lld: computed %d times", (long long)q,
+                                 (long long)k, counts.at[q * tokens + k]);
+            }
+        }
+        free(counts.at);
+    }
+    ck_assert_int_eq(sum, integer(entry, "areas_sum") * (is_small ? 2 : 1));
+    free(rows);
+    ffa_dispatch_destroy(dispatch);
+}
+
+START_TEST(pipelines_of_the_reference)
+{
+    const json_t *entry = json_array_get(json_object_get(cases, "pipeline"), (size_t)_i), *want;
+    ffa_mask *mask = dist_case_mask(entry, 0);
+    const char *ranks;
+
+    json_object_foreach(json_object_get(entry, "cp"), ranks, want)
+        check_pipeline(entry, want, (int32_t)strtol(ranks, NULL, 10), mask);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* ---- arguments ---- */
+
+static const struct {
+    const char *name;
+    ffa_dist_plan_opts opts;
+    int32_t rank;
+    ffa_status status;
+    const char *message;
+} bad_rows[] = {
+    { "rank", { .struct_size = 0 }, 4, FFA_INVALID, "rank is 4, not in [0, 4)" },
+    { "negative rank", { .struct_size = 0 }, -1, FFA_INVALID, "rank is -1, not in [0, 4)" },
+    { "tile_m", { .tile_m = -1 }, 0, FFA_INVALID, "tile_m is -1, not in [1, 1024]" },
+    { "tile_n", { .tile_n = 1025 }, 0, FFA_INVALID, "tile_n is 1025, not in [1, 1024]" },
+    { "backward_m", { .backward_m = -3 }, 0, FFA_INVALID, "backward_m is -3, not in [1, 1024]" },
+    { "backward_n", { .backward_n = -3 }, 0, FFA_INVALID, "backward_n is -3, not in [1, 1024]" },
+    { "forward_stages",
+      { .forward_stages = 17 },
+      0,
+      FFA_INVALID,
+      "forward_stages is 17, not in [-1, 16]" },
+    { "backward_stages",
+      { .backward_stages = -2 },
+      0,
+      FFA_INVALID,
+      "backward_stages is -2, not in [-1, 16]" },
+    { "stages_max", { .stages_max = 17 }, 0, FFA_INVALID, "stages_max is 17, not in [1, 16]" },
+    { "buffers", { .buffers = 4 }, 0, FFA_INVALID, "buffers is 4, not in [2, 3]" },
+    { "moves", { .moves = 3 }, 0, FFA_INVALID, "moves is 3, not in [0, 2]" },
+    { "rows",
+      { .stage_rows_min = -1 },
+      0,
+      FFA_INVALID,
+      "stage_rows_min is -1, not in [0, 2147483647]" },
+    { "flags", { .flags = 8 }, 0, FFA_UNSUPPORTED, "flags is 0x8, known are 0x1" },
+    { "heads",
+      { .model = { .heads_q = 8, .heads_kv = 3 } },
+      0,
+      FFA_INVALID,
+      "model.heads_q is 8, not a multiple of model.heads_kv, 3" },
+    { "head_dim",
+      { .model = { .head_dim = -1 } },
+      0,
+      FFA_INVALID,
+      "model.head_dim is -1, not in [1, 1024]" },
+    { "gflops",
+      { .model = { .forward_gflops = -1 } },
+      0,
+      FFA_INVALID,
+      "model.forward_gflops is -1, not in [1, 1000000000]" },
+    { "latency",
+      { .model = { .node_latency_ns = -1 } },
+      0,
+      FFA_INVALID,
+      "model.node_latency_ns is -1, not in [0, 1000000000]" },
+};
+
+START_TEST(bad_options_are_named)
+{
+    ffa_mask *mask = causal(64);
+    ffa_dispatch *dispatch = min_heap(mask, 4, 8);
+    ffa_dist_plan_opts opts = bad_rows[_i].opts;
+    ffa_dist_plan *plan = (ffa_dist_plan *)1;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    opts.struct_size = (uint32_t)sizeof opts;
+    ck_assert_int_eq(ffa_dist_plan_create(&plan, dispatch, mask, bad_rows[_i].rank, &opts, &err),
+                     bad_rows[_i].status);
+    ck_assert_str_eq(err.message, bad_rows[_i].message);
+    ck_assert_ptr_null(plan);
+    ffa_dispatch_destroy(dispatch);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+START_TEST(bad_arguments_are_named)
+{
+    ffa_mask *mask = causal(64), *longer = causal(65);
+    ffa_dispatch *dispatch = min_heap(mask, 4, 8);
+    ffa_dist_plan *plan;
+    ffa_dist_plan_info info = FFA_DIST_PLAN_INFO_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    ck_assert_int_eq(ffa_dist_plan_create(NULL, dispatch, mask, 0, NULL, &err), FFA_INVALID);
+    ck_assert_str_eq(err.message, "out is NULL");
+    ck_assert_int_eq(ffa_dist_plan_create(&plan, NULL, mask, 0, NULL, &err), FFA_INVALID);
+    ck_assert_str_eq(err.message, "dispatch is NULL");
+    ck_assert_int_eq(ffa_dist_plan_create(&plan, dispatch, NULL, 0, NULL, &err), FFA_INVALID);
+    ck_assert_str_eq(err.message, "mask is NULL");
+    ck_assert_int_eq(ffa_dist_plan_create(&plan, dispatch, longer, 0, NULL, &err), FFA_INVALID);
+    ck_assert_str_eq(err.message, "mask has 65 queries and 65 keys, the dispatch 64 and 64");
+    ck_assert_int_eq(ffa_dist_plan_info_get(NULL, &info, &err), FFA_INVALID);
+    ck_assert_str_eq(err.message, "plan is NULL");
+    ck_assert_str_eq(ffa_dist_plan_digest(NULL), "");
+    ffa_dist_plan_destroy(NULL);
+    ffa_dispatch_destroy(dispatch);
+    ffa_mask_destroy(mask);
+    ffa_mask_destroy(longer);
+}
+END_TEST
+
+/* A new mask on a dispatch may attend nothing; masks, options and dispatches that differ show in
+ * the digest. */
+START_TEST(digests_tell_inputs_apart)
+{
+    const ffa_mask_shape shape = { 64, 64 };
+    ffa_mask *mask = causal(64), *nothing, *other;
+    ffa_dispatch *dispatch = min_heap(mask, 4, 8), *coarse = min_heap(mask, 4, 16);
+    ffa_dist_plan_opts opts = FFA_DIST_PLAN_OPTS_INIT;
+    ffa_dist_plan_info info = FFA_DIST_PLAN_INFO_INIT;
+    ffa_dist_plan *plans[6];
+
+    ck_assert_int_eq(ffa_mask_create(&nothing, &shape, NULL, 0, NULL), FFA_OK);
+    ck_assert_int_eq(ffa_mask_window(&other, &shape, &(ffa_window){ 62, 0 }, NULL), FFA_OK);
+    plans[0] = plan_of(dispatch, mask, 0, NULL);
+    plans[1] = plan_of(dispatch, nothing, 0, NULL);
+    plans[2] = plan_of(dispatch, other, 0, NULL); /* one cell less */
+    plans[3] = plan_of(coarse, mask, 0, NULL);
+    opts.model.launch_ns = 5001;
+    plans[4] = plan_of(dispatch, mask, 0, &opts);
+    opts.model.launch_ns = 0;
+    plans[5] = plan_of(dispatch, mask, 3, &opts); /* the same: another rank, defaults */
+    for (int i = 1; i < 5; i++)
+        ck_assert_str_ne(ffa_dist_plan_digest(plans[i]), ffa_dist_plan_digest(plans[0]));
+    ck_assert_str_eq(ffa_dist_plan_digest(plans[5]), ffa_dist_plan_digest(plans[0]));
+    ck_assert_int_eq(ffa_dist_plan_info_get(plans[1], &info, NULL), FFA_OK);
+    ck_assert_int_eq(info.area + info.received_rows + info.sent_rows + info.forward_stages, 0);
+    ck_assert_int_eq(info.tokens_q, 16);
+    for (int64_t t = 0; t < plans[1]->forward.phases[0].tiles.tile_count; t++)
+        ck_assert_int_eq(plans[1]->forward.phases[0].flags[t],
+                         TILE_TOUCHED | TILE_FIRST | TILE_LAST);
+    for (int i = 0; i < 6; i++)
+        ffa_dist_plan_destroy(plans[i]);
+    ffa_dispatch_destroy(dispatch);
+    ffa_dispatch_destroy(coarse);
+    ffa_mask_destroy(mask);
+    ffa_mask_destroy(nothing);
+    ffa_mask_destroy(other);
+}
+END_TEST
+
+/* ---- the model ---- */
+
+/* 64k tokens, 8 ranks: what hides is hidden, and no fixed number of stages beats a free choice. */
+START_TEST(a_free_choice_is_the_best)
+{
+    ffa_mask *mask = causal(65536);
+    ffa_dispatch *dispatch = min_heap(mask, 8, 1024);
+    ffa_dist_plan_opts opts = FFA_DIST_PLAN_OPTS_INIT;
+    ffa_dist_plan *best = plan_of(dispatch, mask, 5, NULL);
+
+    for (int32_t stages = 1; stages <= 8; stages++) {
+        ffa_dist_plan *plan;
+
+        opts.forward_stages = opts.backward_stages = stages;
+        plan = plan_of(dispatch, mask, 5, &opts);
+        ck_assert_int_eq(plan->forward.stage_count, stages);
+        ck_assert_int_eq(plan->backward.stage_count, stages);
+        ck_assert_int_ge(plan->forward.cost_ns, best->forward.cost_ns);
+        ck_assert_int_ge(plan->backward.cost_ns, best->backward.cost_ns);
+        ffa_dist_plan_destroy(plan);
+    }
+    ck_assert_int_le(best->forward.cost_ns, best->forward.uniform_ns);
+    ck_assert_int_le(best->backward.cost_ns, best->backward.uniform_ns);
+    opts = (ffa_dist_plan_opts)FFA_DIST_PLAN_OPTS_INIT;
+    opts.buffers = 3; /* a third buffer never harms */
+    {
+        ffa_dist_plan *plan = plan_of(dispatch, mask, 5, &opts);
+
+        ck_assert_int_le(plan->forward.cost_ns, best->forward.cost_ns);
+        ck_assert_int_le(plan->backward.cost_ns, best->backward.cost_ns);
+        ffa_dist_plan_destroy(plan);
+    }
+    ffa_dist_plan_destroy(best);
+    ffa_dispatch_destroy(dispatch);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* Sixteen queries of many keys: their rows are cheaper to move than the keys. */
+START_TEST(few_queries_move)
+{
+    const ffa_topology topology = { 4, 0 };
+    ffa_dispatch_opts opts = FFA_DISPATCH_OPTS_INIT;
+    ffa_dist_plan_opts plan_opts = FFA_DIST_PLAN_OPTS_INIT;
+    ffa_dispatch_mask one = { 0 };
+    ffa_dispatch *dispatch;
+    ffa_dist_plan *plan;
+    ffa_mask *mask;
+
+    ck_assert_int_eq(ffa_mask_full(&mask, &(ffa_mask_shape){ 16, 65536 }, NULL), FFA_OK);
+    one.mask = mask;
+    opts.keys = FFA_KEYS_DISPATCHED;
+    ck_assert_int_eq(ffa_dispatch_create(&dispatch, &one, 1, &topology, &opts, NULL), FFA_OK);
+    plan_opts.moves = FFA_DIST_MOVE_AUTO;
+    plan = plan_of(dispatch, mask, 1, &plan_opts);
+    ck_assert_int_eq(plan->moves, FFA_DIST_MOVE_QUERIES);
+    ck_assert_int_eq(plan->received_rows, 12);
+    ffa_dist_plan_destroy(plan);
+    plan_opts.moves = FFA_DIST_MOVE_KEYS;
+    plan = plan_of(dispatch, mask, 1, &plan_opts);
+    ck_assert_int_eq(plan->received_rows, 65536 / 4 * 3);
+    ffa_dist_plan_destroy(plan);
+    ffa_dispatch_destroy(dispatch);
+    ffa_mask_destroy(mask);
+    mask = causal(8192); /* as many queries as keys: keys move */
+    dispatch = min_heap(mask, 4, 512);
+    plan_opts.moves = FFA_DIST_MOVE_AUTO;
+    plan = plan_of(dispatch, mask, 1, &plan_opts);
+    ck_assert_int_eq(plan->moves, FFA_DIST_MOVE_KEYS);
+    ffa_dist_plan_destroy(plan);
+    ffa_dispatch_destroy(dispatch);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* ---- save and load ---- */
+
+static ffa_dist_plan *drawn(uint64_t seed, ffa_dispatch **dispatch, ffa_mask **mask)
+{
+    struct rng rng = { seed };
+    ffa_dist_plan_opts opts = FFA_DIST_PLAN_OPTS_INIT;
+    const int64_t tokens = rng_range(&rng, 20, 64);
+
+    *mask = dist_random_mask(&rng, tokens, 6);
+    while (ffa_mask_area(*mask, 0) == 0) {
+        ffa_mask_destroy(*mask);
+        *mask = dist_random_mask(&rng, tokens, 6);
+    }
+    *dispatch = min_heap(*mask, 3, 4);
+    opts.tile_m = (int32_t)rng_range(&rng, 1, 16);
+    opts.stage_rows_min = rng_range(&rng, 1, 8);
+    opts.moves = (int32_t)rng_range(&rng, 0, 2);
+    return plan_of(*dispatch, *mask, (int32_t)rng_range(&rng, 0, 2), &opts);
+}
+
+static void check_same(const ffa_dist_plan *a, const ffa_dist_plan *b)
+{
+    ffa_dist_plan_info x = FFA_DIST_PLAN_INFO_INIT, y = FFA_DIST_PLAN_INFO_INIT;
+
+    ck_assert_str_eq(ffa_dist_plan_digest(a), ffa_dist_plan_digest(b));
+    ck_assert_int_eq(ffa_dist_plan_info_get(a, &x, NULL), FFA_OK);
+    ck_assert_int_eq(ffa_dist_plan_info_get(b, &y, NULL), FFA_OK);
+    ck_assert_int_eq(memcmp(&x, &y, sizeof x), 0);
+}
+
+START_TEST(saved_plans_load)
+{
+    ffa_error err = { FFA_OK, 0, "" };
+
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+        ffa_dispatch *dispatch;
+        ffa_mask *mask;
+        ffa_dist_plan *plan = drawn(seed, &dispatch, &mask), *loaded;
+        void *bytes, *again;
+        size_t count, count_again;
+
+        ck_assert_int_eq(ffa_dist_plan_save(plan, &bytes, &count, &err), FFA_OK);
+        ck_assert_msg(!ffa_dist_plan_load(&loaded, bytes, count, &err), "%s", err.message);
+        check_same(plan, loaded);
+        ck_assert_int_eq(ffa_dist_plan_save(loaded, &again, &count_again, &err), FFA_OK);
+        ck_assert_uint_eq(count, count_again);
+        ck_assert_int_eq(memcmp(bytes, again, count), 0);
+        ffa_dist_plan_destroy(loaded);
+        for (size_t cut = 0; cut < count && seed <= 10; cut++) {
+            ck_assert_int_eq(ffa_dist_plan_load(&loaded, bytes, cut, &err), FFA_INVALID);
+            ck_assert_ptr_null(loaded);
+        }
+        for (size_t flip = 0; flip < count && seed <= 2; flip++) {
+            ffa_status rc;
+
+            ((unsigned char *)bytes)[flip] ^= (unsigned char)(1 + seed);
+            rc = ffa_dist_plan_load(&loaded, bytes, count, &err);
+            ck_assert(rc == FFA_INVALID || rc == FFA_UNSUPPORTED || rc == FFA_OK);
+            if (rc == FFA_OK) /* the rank: no part of the digest, which all ranks share */
+                ck_assert_str_eq(ffa_dist_plan_digest(loaded), ffa_dist_plan_digest(plan));
+            ffa_dist_plan_destroy(loaded);
+            ((unsigned char *)bytes)[flip] ^= (unsigned char)(1 + seed);
+        }
+        ffa_free(bytes);
+        ffa_free(again);
+        ffa_dist_plan_destroy(plan);
+        ffa_dispatch_destroy(dispatch);
+        ffa_mask_destroy(mask);
+    }
+    {
+        ffa_dist_plan *plan;
+
+        ck_assert_int_eq(ffa_dist_plan_load(&plan, "something else", 14, &err), FFA_INVALID);
+        ck_assert_str_eq(err.message, "no saved plan: it does not begin with FFAPLAN");
+    }
+}
+END_TEST
+
+/* ---- the cache ---- */
+
+START_TEST(the_cache_knows_content)
+{
+    const ffa_topology topology = { 4, 0 };
+    ffa_mask *mask = causal(1024), *same = causal(1024), *other = causal(1000);
+    ffa_dispatch_mask one = { mask, 1 }, twin = { same, 1 }, third = { other, 1 };
+    ffa_dispatch *a, *b, *c;
+    ffa_dist_plan *p, *q, *r;
+    ffa_dist_cache *cache, *none;
+    ffa_dist_cache_counts counts;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    ck_assert_int_eq(ffa_dist_cache_create(&cache, 3, NULL), FFA_OK);
+    ck_assert_int_eq(ffa_dist_cache_dispatch(cache, &a, &one, 1, &topology, NULL, NULL), FFA_OK);
+    ck_assert_int_eq(ffa_dist_cache_dispatch(cache, &b, &twin, 1, &topology, NULL, NULL), FFA_OK);
+    ck_assert_ptr_eq(a, b);
+    ck_assert_int_eq(ffa_dist_cache_plan(cache, &p, a, mask, 1, NULL, NULL), FFA_OK);
+    ck_assert_int_eq(ffa_dist_cache_plan(cache, &q, b, same, 1, NULL, NULL), FFA_OK);
+    ck_assert_ptr_eq(p, q);
+    ck_assert_int_eq(ffa_dist_cache_plan(cache, &r, a, mask, 2, NULL, NULL), FFA_OK);
+    ck_assert_ptr_ne(p, r);
+    counts = ffa_dist_cache_counts_get(cache);
+    ck_assert_int_eq(counts.hits, 2);
+    ck_assert_int_eq(counts.misses, 3);
+    ck_assert_int_eq(counts.entries, 3);
+    /* Full: the dispatch is the oldest use, and goes; the plans stay. */
+    ck_assert_int_eq(ffa_dist_cache_dispatch(cache, &c, &third, 1, &topology, NULL, NULL), FFA_OK);
+    ck_assert_ptr_ne(c, a);
+    ffa_dist_plan_destroy(q);
+    ck_assert_int_eq(ffa_dist_cache_plan(cache, &q, a, mask, 1, NULL, NULL), FFA_OK);
+    ck_assert_ptr_eq(p, q);
+    counts = ffa_dist_cache_counts_get(cache);
+    ck_assert_int_eq(counts.evictions, 1);
+    ck_assert_int_eq(counts.entries, 3);
+    /* Errors are those of the functions it stands for, and leave nothing behind. */
+    ck_assert_int_eq(ffa_dist_cache_plan(cache, &q, a, other, 1, NULL, &err), FFA_INVALID);
+    ck_assert_ptr_null(q);
+    ck_assert_int_eq(ffa_dist_cache_dispatch(cache, &b, NULL, 1, &topology, NULL, &err),
+                     FFA_INVALID);
+    ck_assert_str_eq(err.message, "masks is NULL");
+    ck_assert_int_eq(ffa_dist_cache_create(&none, -1, &err), FFA_INVALID);
+    ck_assert_str_eq(err.message, "entries_max is -1, not in [0, 65536]");
+    ck_assert_ptr_null(none);
+    ffa_dist_cache_destroy(cache);
+    ffa_dist_plan_destroy(p);
+    ffa_dist_plan_destroy(p); /* handed out twice more: q twice, one of them given back */
+    ffa_dist_plan_destroy(r);
+    ffa_dispatch_destroy(a);
+    ffa_dispatch_destroy(a);
+    ffa_dispatch_destroy(c);
+    ffa_mask_destroy(mask);
+    ffa_mask_destroy(same);
+    ffa_mask_destroy(other);
+}
+END_TEST
+
+enum { THREADS = 4, ROUNDS = 200, MASKS = 6 };
+
+struct shared {
+    ffa_dist_cache *cache;
+    ffa_mask *masks[MASKS];
+};
+
+static void *use_cache(void *user)
+{
+    struct shared *s = user;
+    const ffa_topology topology = { 2, 0 };
+
+    for (int i = 0; i < ROUNDS; i++) {
+        const ffa_dispatch_mask one = { s->masks[i % MASKS], 1 };
+        ffa_dispatch *dispatch = NULL;
+        ffa_dist_plan *plan = NULL;
+
+        if (ffa_dist_cache_dispatch(s->cache, &dispatch, &one, 1, &topology, NULL, NULL) ||
+            ffa_dist_cache_plan(s->cache, &plan, dispatch, one.mask, i % 2, NULL, NULL) ||
+            plan->shape.seqlen_q != s->masks[i % MASKS]->shape.seqlen_q || plan->rank != i % 2)
+            return s;
+        ffa_dist_plan_destroy(plan);
+        ffa_dispatch_destroy(dispatch);
+    }
+    return NULL;
+}
+
+START_TEST(threads_share_a_cache)
+{
+    struct shared shared;
+    pthread_t threads[THREADS];
+
+    for (int m = 0; m < MASKS; m++)
+        shared.masks[m] = causal(64 + m);
+    ck_assert_int_eq(ffa_dist_cache_create(&shared.cache, 5, NULL), FFA_OK);
+    for (int t = 0; t < THREADS; t++)
+        ck_assert_int_eq(pthread_create(&threads[t], NULL, use_cache, &shared), 0);
+    for (int t = 0; t < THREADS; t++) {
+        void *failed;
+
+        ck_assert_int_eq(pthread_join(threads[t], &failed), 0);
+        ck_assert_ptr_null(failed);
+    }
+    ffa_dist_cache_destroy(shared.cache);
+    for (int m = 0; m < MASKS; m++)
+        ffa_mask_destroy(shared.masks[m]);
+}
+END_TEST
+
+/* ---- allocation faults ---- */
+
+START_TEST(every_allocation_may_fail)
+{
+    const ffa_topology topology = { 3, 2 };
+    ffa_dispatch_opts opts = FFA_DISPATCH_OPTS_INIT;
+    ffa_dist_plan_opts plan_opts = FFA_DIST_PLAN_OPTS_INIT;
+    ffa_mask *mask;
+    ffa_dispatch_mask one = { 0 };
+    ffa_dist_cache *cache;
+    int64_t failures = 0;
+
+    ck_assert_int_eq(ffa_mask_causal(&mask, &(ffa_mask_shape){ 40, 50 }, NULL), FFA_OK);
+    one.mask = mask;
+    opts.keys = FFA_KEYS_DISPATCHED;
+    plan_opts.moves = FFA_DIST_MOVE_AUTO;
+    plan_opts.stage_rows_min = 1;
+    ck_assert_int_eq(ffa_dist_cache_create(&cache, 4, NULL), FFA_OK);
+    for (long nth = 1;; nth++) {
+        ffa_dispatch *dispatch = NULL;
+        ffa_dist_plan *plan = NULL, *loaded = NULL;
+        ffa_dist_cache *fresh = NULL;
+        ffa_error err = { FFA_OK, 0, "" };
+        void *bytes = NULL;
+        size_t count = 0;
+        ffa_status rc;
+        bool has_fired;
+
+        fault_arm(FAULT_ALLOC, nth);
+        rc = ffa_dispatch_create(&dispatch, &one, 1, &topology, &opts, &err);
+        if (rc == FFA_OK)
+            rc = ffa_dist_plan_create(&plan, dispatch, mask, 1, &plan_opts, &err);
+        if (rc == FFA_OK)
+            rc = ffa_dist_plan_save(plan, &bytes, &count, &err);
+        if (rc == FFA_OK)
+            rc = ffa_dist_plan_load(&loaded, bytes, count, &err);
+        if (rc == FFA_OK)
+            rc = ffa_dist_cache_create(&fresh, 4, &err);
+        has_fired = fault_fired();
+        fault_arm(FAULT_ALLOC, 0);
+        ck_assert_int_eq(rc, has_fired ? FFA_NOMEM : FFA_OK);
+        ck_assert(!has_fired || !strncmp(err.message, "no memory for ", 14));
+        failures += has_fired;
+        ffa_dist_cache_destroy(fresh);
+        ffa_dist_plan_destroy(loaded);
+        ffa_free(bytes);
+        ffa_dist_plan_destroy(plan);
+        ffa_dispatch_destroy(dispatch);
+        if (!has_fired)
+            break;
+    }
+    ck_assert_int_ge(failures, 100);
+    ffa_dist_cache_destroy(cache);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("dist plan");
+    TCase *tc = tcase_create("dist plan");
+    SRunner *runner;
+    int failed;
+
+    cases = dist_cases_load();
+    tcase_set_timeout(tc, 60);
+    tcase_add_test(tc, stage_plans_of_the_reference);
+    tcase_add_loop_test(tc, pipelines_of_the_reference, 0,
+                        (int)json_array_size(json_object_get(cases, "pipeline")));
+    tcase_add_loop_test(tc, bad_options_are_named, 0, sizeof bad_rows / sizeof *bad_rows);
+    tcase_add_test(tc, bad_arguments_are_named);
+    tcase_add_test(tc, digests_tell_inputs_apart);
+    tcase_add_test(tc, a_free_choice_is_the_best);
+    tcase_add_test(tc, few_queries_move);
+    tcase_add_test(tc, saved_plans_load);
+    tcase_add_test(tc, the_cache_knows_content);
+    tcase_add_test(tc, threads_share_a_cache);
+    tcase_add_test(tc, every_allocation_may_fail);
+    suite_add_tcase(suite, tc);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    json_decref(cases);
+    return failed ? 1 : 0;
+}

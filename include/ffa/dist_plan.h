@@ -111,6 +111,10 @@ typedef struct ffa_dist_plan_info {
     int64_t stage_rows;               /* most rows of a stage, of either pass */
     int64_t forward_ns, backward_ns;  /* modelled: this rank's passes */
     int64_t forward_slowest_ns, backward_slowest_ns; /* of the slowest rank */
+    /* Compute without launches: of all ranks together, and of the one that has most. The modelled
+     * efficiency of a pass is work / (ranks * slowest). */
+    int64_t forward_work_ns, backward_work_ns;
+    int64_t forward_work_most_ns, backward_work_most_ns;
     int64_t forward_uniform_ns, backward_uniform_ns; /* this rank's with stages cut evenly, as
                                                       * MagiAttention does */
     int64_t forward_compute_ns, backward_compute_ns; /* of these, computing */

@@ -589,8 +589,11 @@ static ffa_status build_sends(const struct build *b, struct plan_pass *pass,
     const struct transfer *t = b->transfer;
     ffa_status rc = FFA_OK;
 
-    for (int32_t r = 0; r < t->topology.rank_count; r++)
+    for (int32_t r = 0; r < t->topology.rank_count; r++) {
         pass->slowest_ns = max64(pass->slowest_ns, cuts[r].cost_ns);
+        pass->work_ns += cuts[r].work_ns;
+        pass->work_most_ns = max64(pass->work_most_ns, cuts[r].work_ns);
+    }
     for (int32_t r = 0; r < t->topology.rank_count; r++)
         pass->step_count = cuts[r].count > pass->step_count ? cuts[r].count : pass->step_count;
     pass->sends = mem_array((size_t)pass->step_count, sizeof *pass->sends);

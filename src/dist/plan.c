@@ -450,6 +450,10 @@ ffa_status ffa_dist_plan_info_get(const ffa_dist_plan *plan, ffa_dist_plan_info 
     out.backward_ns = plan->backward.cost_ns;
     out.forward_slowest_ns = plan->forward.slowest_ns;
     out.backward_slowest_ns = plan->backward.slowest_ns;
+    out.forward_work_ns = plan->forward.work_ns;
+    out.backward_work_ns = plan->backward.work_ns;
+    out.forward_work_most_ns = plan->forward.work_most_ns;
+    out.backward_work_most_ns = plan->backward.work_most_ns;
     out.forward_uniform_ns = plan->forward.uniform_ns;
     out.backward_uniform_ns = plan->backward.uniform_ns;
     out.forward_compute_ns = compute_of(&plan->forward);

@@ -54,8 +54,9 @@ struct plan_pass {
     /* [step_count]: rows [source_row, +rows) of the own buffer go to rows [row, +rows) of the
      * receive buffer of rank `source`, at its stage step + 1; by rank, then in its order. */
     struct transfer_copies *sends;
-    int64_t cost_ns, uniform_ns; /* modelled; of the reference's even split of the same rows */
-    int64_t slowest_ns;          /* cost_ns of the slowest rank */
+    int64_t cost_ns, uniform_ns;   /* modelled; of the reference's even split of the same rows */
+    int64_t slowest_ns;            /* cost_ns of the slowest rank */
+    int64_t work_ns, work_most_ns; /* compute without launches: of all ranks, of one at most */
 };
 
 struct ffa_dist_plan {

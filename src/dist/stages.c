@@ -265,9 +265,11 @@ static ffa_status cut(struct stage_cut *out, const struct rank_work *w, int32_t 
         .has_reduce = is_backward || w->in->moves_queries,
     };
     struct overlap_split split, uniform;
-    int64_t ends[ITEMS] = { 0 }, own_cells = 0;
+    int64_t ends[ITEMS] = { 0 }, own_cells = 0, all_cells = 0;
     ffa_status rc;
 
+    for (int64_t g = 0; g < w->grains->count; g++)
+        all_cells += w->cells[g];
     for (int64_t g = 0; g < w->grains->count; g++)
         if (w->in->in->keys->is_replicated || w->grains->owner[g] == rank)
             own_cells += w->cells[g];
@@ -276,8 +278,9 @@ static ffa_status cut(struct stage_cut *out, const struct rank_work *w, int32_t 
     FFA_TRY(overlap_uniform(&uniform, &input, err));
     FFA_TRY(overlap_solve(&split, &input, err));
     *out = (struct stage_cut){
-        .uniform_ns = uniform.cost, .count = split.count, .cost_ns = split.cost, .own_ns = input.own
+        .count = split.count, .cost_ns = split.cost, .uniform_ns = uniform.cost, .own_ns = input.own
     };
+    out->work_ns = model_compute_ns(opts, w->in->list_count, all_cells, is_backward);
     for (int32_t s = 0; s < split.count; s++) {
         int64_t latency = 0;
 

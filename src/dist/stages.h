@@ -35,6 +35,7 @@ struct stage_cut {
     int64_t reduce_ns[OVERLAP_STAGES_MAX];
     int64_t own_ns;
     int64_t cost_ns;
+    int64_t work_ns;    /* compute without launches: all of the rank's cells */
     int64_t uniform_ns; /* of the reference's even split of the same items */
     int32_t count;
     int32_t pad_;

@@ -72,7 +72,7 @@ AT(ffa_dist_plan_opts, stage_rows_min, 48);
 AT(ffa_dist_plan_opts, model, 56);
 SIZE(ffa_dist_plan_opts, 128);
 AT(ffa_dist_plan_info, tokens_q, 32);
-AT(ffa_dist_plan_info, backward_bytes, 152);
+AT(ffa_dist_plan_info, backward_bytes, 184);
 AT(ffa_dispatch_report, total, 16);
 AT(ffa_dispatch_report, load_imbalance, 176);
 

@@ -4,11 +4,11 @@
 
   bench/bench_attention.py build OUT SPEC [SPEC ...]   no GPU needed: compile with nvcc; SPEC is head_dim=128,tile_n=176,...
   bench/bench_attention.py run   OUT [--seqlens ...] [--masks ...] [--heads 64:8] [--no-check]        PyTorch and a GPU
-  bench/bench_attention.py run --library build/libffa.so [--head-dims 64,128] [--dtypes bf16,fp16] [...]
+  bench/bench_attention.py run --library build/libffa.so [--head-dims 64,192:128] [--dtypes bf16,fp16] [...]
 
 `run OUT` launches cubins directly through the driver with plans made here (one interval a row), so a change of
 templates/ is measured without the library; `run --library` times ffa_forward. Unit U: cuDNN SDPA on the full mask at
-that length, same run. FLOPs: 4 * area * heads * head_dim. A figure is the median over groups of back-to-back calls
+that length, same run. FLOPs: 2 * area * heads * (head_dim + head_dim_v). A figure is the median over groups of back-to-back calls
 between CUDA events. Everything is checked first: sampled rows against fp64 on fresh random inputs, poisoned outputs,
 two runs bitwise equal. --json writes a results file.
 """
@@ -16,7 +16,7 @@ import argparse, ctypes as C, json, math, os, re, subprocess, sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TEMPLATES = os.environ.get("TEMPLATES", os.path.join(HERE, "..", "templates"))
-DEFAULTS = dict(head_dim=128, dtype=1, consumers=2, tile_n=128, stages=2, softcap=0, out_fp32=0, debug=0)
+DEFAULTS = dict(head_dim=128, head_dim_v=0, dtype=1, consumers=2, tile_n=128, stages=2, softcap=0, out_fp32=0, staged=0, max_logits=0, debug=0)
 
 
 def build(out, specs):
@@ -24,6 +24,7 @@ def build(out, specs):
     rows = []
     for text in specs:
         spec = dict(DEFAULTS, **{k: int(v) for k, v in (kv.split("=") for kv in text.split(",") if kv)})
+        spec["head_dim_v"] = spec["head_dim_v"] or spec["head_dim"]
         name = "_".join(f"{k}{v}" for k, v in spec.items() if v != DEFAULTS.get(k)) or "default"
         cubin = os.path.join(out, name + ".cubin")
         cmd = ["nvcc", "-cubin", "-gencode=arch=compute_90a,code=sm_90a", "-std=c++17", "-DFFA_JIT", "-Xptxas", "-v"]
@@ -47,7 +48,9 @@ class Args(C.Structure):
                 ("tiles", C.c_void_p), ("sweeps", C.c_void_p), ("bands", C.c_void_p), ("counters", C.c_void_p),
                 ("out_token_stride", C.c_longlong), ("out_head_stride", C.c_longlong), ("lse_token_stride", C.c_longlong),
                 ("lse_head_stride", C.c_longlong), ("scale_log2", C.c_float), ("work_count", C.c_int), ("tile_count", C.c_int),
-                ("heads_q", C.c_int), ("group", C.c_int), ("section_heads", C.c_int), ("list_per_kv_head", C.c_int), ("pad", C.c_int * 5)]
+                ("heads_q", C.c_int), ("group", C.c_int), ("section_heads", C.c_int), ("flags", C.c_int), ("options", C.c_int * 5),
+                ("partial", C.c_void_p), ("partial_token_stride", C.c_longlong), ("partial_head_stride", C.c_longlong), ("max_logits", C.c_void_p),
+                ("head_dim_v", C.c_int), ("pad", C.c_int * 5)]
 
 
 class Tensor(C.Structure):
@@ -64,7 +67,8 @@ class ForwardArgs(C.Structure):
 
 
 class Spec(C.Structure):
-    _fields_ = [("struct_size", C.c_uint32), ("dtype", C.c_int), ("head_dim", C.c_int32), ("flags", C.c_uint32), ("tile_m", C.c_int32), ("tile_n", C.c_int32)]
+    _fields_ = [("struct_size", C.c_uint32), ("dtype", C.c_int), ("head_dim", C.c_int32), ("flags", C.c_uint32), ("tile_m", C.c_int32), ("tile_n", C.c_int32),
+                ("head_dim_v", C.c_int32), ("pad", C.c_int32)]
 
 
 class PlanInfo(C.Structure):
@@ -86,7 +90,7 @@ class Library:
 
     def forward(self, mask, head_dim, dtype, args, torch):
         """A function that enqueues one call; kernels, plan and workspace are made here."""
-        spec = Spec(C.sizeof(Spec), dtype, head_dim, 0, 0, 0)
+        spec = Spec(C.sizeof(Spec), dtype, head_dim[0], 0, 0, 0, head_dim[1], 0)
         if (head_dim, dtype) not in self.kernels:
             kernels = C.c_void_p()
             self.call("ffa_kernels_create", C.byref(kernels), self.context, C.byref(spec))
@@ -165,7 +169,8 @@ def run(opts):
     names, seqlens = opts.masks.split(","), [int(s) for s in opts.seqlens.split(",")]
     if opts.lib:
         library = Library(opts.lib)
-        variants = [dict(name="libffa", spec=dict(head_dim=int(d), dtype=dict(bf16=1, fp16=2)[t])) for d in opts.head_dims.split(",") for t in opts.dtypes.split(",")]
+        dims = [(d.split(":") * 2)[:2] for d in opts.head_dims.split(",")]
+        variants = [dict(name="libffa", spec=dict(head_dim=int(d), head_dim_v=int(v), dtype=dict(bf16=1, fp16=2)[t])) for d, v in dims for t in opts.dtypes.split(",")]
     else:
         variants = [v for v in json.load(open(os.path.join(opts.out, "variants.json"))) if re.search(opts.only, v["name"])]
     for v in [] if opts.lib else variants:
@@ -173,7 +178,8 @@ def run(opts):
         ok(cuda.cuModuleLoad(C.byref(mod), os.path.join(opts.out, v["cubin"]).encode()))
         ok(cuda.cuModuleGetFunction(C.byref(v["fn"]), mod, b"attention_forward"))
         s = v["spec"]; m = 64 * s["consumers"]
-        size = lambda slots: 1024 + 2 * s["head_dim"] * (slots * m + 2 * s["stages"] * s["tile_n"]) + 8 * (4 * s["stages"] + 2 * slots + 5) + 2 * (64 + 6 * 32 + 10 * 32)
+        qk, pv = (-(-s[k] // 64) * 128 for k in ("head_dim", "head_dim_v"))
+        size = lambda slots: 1024 + qk * (slots * m + s["stages"] * s["tile_n"]) + pv * s["stages"] * s["tile_n"] + 8 * (4 * s["stages"] + 2 * slots + 5) + 2 * (64 + 6 * 32 + 10 * 32)
         v["smem"] = size(2) if size(2) <= 232448 else size(1)
         ok(cuda.cuFuncSetAttribute(v["fn"], 8, v["smem"]))
     sms = torch.cuda.get_device_properties(0).multi_processor_count
@@ -203,35 +209,37 @@ def run(opts):
         return library.forward(mask, dim, dtype, args, torch)
 
     def launch_variant(var, lo, hi, q, k, v, out, lse):
-        s, (n, _, dim) = var["spec"], q.shape
+        s, (n, _, dim), dim_v = var["spec"], q.shape, v.shape[2]
         tm, tn = 64 * s["consumers"], s["tile_n"]
         T, S, B = (torch.from_numpy(x).cuda() for x in plan(np, lo, hi, tm, tn, not opts.no_cuts))
         args_raw = (C.c_ubyte * (C.sizeof(Args) + 64))(); args = Args.from_address((C.addressof(args_raw) + 63) // 64 * 64)
         for field, t, rows in (("q", q, tm), ("k", k, tn), ("v", v, tn)):
             tensor_map(C.addressof(args) + getattr(Args, field).offset, t, rows, s["dtype"] == 2)
         args.out, args.lse, args.tiles, args.sweeps, args.bands = (x.data_ptr() for x in (out, lse, T, S, B))
-        args.counters, args.out_token_stride, args.out_head_stride = counters.data_ptr(), HQ * dim, dim
+        args.counters, args.out_token_stride, args.out_head_stride = counters.data_ptr(), HQ * dim_v, dim_v
+        args.max_logits, args.head_dim_v = tops.data_ptr(), dim_v
         args.lse_token_stride, args.lse_head_stride, args.scale_log2 = HQ, 1, 1.4426950408889634 / math.sqrt(dim)
         args.tile_count, args.heads_q, args.group = len(T), HQ, HQ // HK
         args.work_count = len(T) * HQ
-        args.section_heads = min(HQ, max(1, (32 << 20) // (n * dim * 4)) * (HQ // HK))
+        args.section_heads = min(HQ, max(1, (32 << 20) // (n * (dim + dim_v) * 2)) * (HQ // HK))
         params, keep = (C.c_void_p * 1)(C.addressof(args)), (args_raw, T, S, B)
         stream = C.c_void_p(torch.cuda.current_stream().cuda_stream)
         return lambda keep=keep: ok(cuda.cuLaunchKernel(var["fn"], min(sms, args.work_count), 1, 1, 128 * (s["consumers"] + 1), 1, 1, var["smem"], stream, params, None))
 
-    counters = torch.zeros(64, dtype=torch.int32, device="cuda")
+    counters, tops = torch.zeros(64, dtype=torch.int32, device="cuda"), torch.zeros(HQ, device="cuda")
     results, failed = [], False
     for n in seqlens:
         for name in names:
             mask = masks[f"{name}_{n}"]
             lo, hi = intervals(np, mask)
-            for dim in sorted({v["spec"]["head_dim"] for v in variants}):
-                flops = 4.0 * mask["area"] * HQ * dim
+            for dim, dim_v in sorted({(v["spec"]["head_dim"], v["spec"]["head_dim_v"]) for v in variants}):
+                flops = 2.0 * mask["area"] * HQ * (dim + dim_v)
+                is_of = lambda x: (x["spec"]["head_dim"], x["spec"]["head_dim_v"]) == (dim, dim_v)
                 line = []
-                for dtype in sorted({v["spec"]["dtype"] for v in variants if v["spec"]["head_dim"] == dim}):
+                for dtype in sorted({v["spec"]["dtype"] for v in variants if is_of(v)}):
                     torch_dtype = torch.bfloat16 if dtype == 1 else torch.float16
                     q = torch.randn(n, HQ, dim, device="cuda", dtype=torch_dtype)
-                    k, v_ = (torch.randn(n, HK, dim, device="cuda", dtype=torch_dtype) for _ in "kv")
+                    k, v_ = (torch.randn(n, HK, d, device="cuda", dtype=torch_dtype) for d in (dim, dim_v))
                     if opts.data == "spiky":  # scores that jump by tens of nats, so that stale maxima are far too small
                         k[torch.rand(n, device="cuda") < 0.01] *= 24
                         q *= 3
@@ -240,13 +248,16 @@ def run(opts):
                         Q, K, V = (x.transpose(0, 1)[None] for x in (q, k, v_))
                         def peer(causal):
                             with sdpa_kernel(SDPBackend.CUDNN_ATTENTION): return F.scaled_dot_product_attention(Q, K, V, is_causal=causal, enable_gqa=True)
-                        base = 4.0 * n * n * HQ * dim / timed(lambda: peer(False)) / 1e9
-                        line.append(f"cudnn full {base:.0f}")
-                        if name == "causal":
-                            line.append(f"causal {flops / timed(lambda: peer(True)) / 1e9:.0f}")
-                    for var in [x for x in variants if x["spec"]["head_dim"] == dim and x["spec"]["dtype"] == dtype]:
-                        out = torch.full_like(q, float("nan")); lse = torch.full((n, HQ), float("nan"), device="cuda")
-                        launch = launch_library(mask, dim, dtype, q, k, v_, out, lse) if opts.lib else launch_variant(var, lo, hi, q, k, v_, out, lse)
+                        try:
+                            base = 2.0 * n * n * HQ * (dim + dim_v) / timed(lambda: peer(False)) / 1e9
+                            line.append(f"cudnn full {base:.0f}")
+                            if name == "causal":
+                                line.append(f"causal {flops / timed(lambda: peer(True)) / 1e9:.0f}")
+                        except RuntimeError as e:
+                            line.append(f"cudnn: {str(e).splitlines()[0]}")
+                    for var in [x for x in variants if is_of(x) and x["spec"]["dtype"] == dtype]:
+                        out = torch.full((n, HQ, dim_v), float("nan"), device="cuda", dtype=torch_dtype); lse = torch.full((n, HQ), float("nan"), device="cuda")
+                        launch = launch_library(mask, (dim, dim_v), dtype, q, k, v_, out, lse) if opts.lib else launch_variant(var, lo, hi, q, k, v_, out, lse)
                         error = ""
                         if not opts.no_check:
                             launch(); torch.cuda.synchronize()
@@ -266,9 +277,9 @@ def run(opts):
                             failed |= bad
                             error = f" err {worst:.1e} lse {worst_lse:.1e}{'' if same else ' NOT REPRODUCIBLE'}{' WRONG' if bad else ''}"
                         tf = flops / timed(launch) / 1e9
-                        results.append(dict(variant=var["name"], mask=name, seqlen=n, head_dim=dim, dtype=dtype, tflops=tf, u=tf / base if base else None))
+                        results.append(dict(variant=var["name"], mask=name, seqlen=n, head_dim=dim, head_dim_v=dim_v, dtype=dtype, tflops=tf, u=tf / base if base else None))
                         line.append(f"{var['name']} {tf:.0f}" + (f" ({tf / base:.3f} U)" if base else "") + error)
-                print(f"{name:22s} {n:7d} d{dim}: " + "\n    ".join(line), flush=True)
+                print(f"{name:22s} {n:7d} d{dim if dim == dim_v else f'{dim}:{dim_v}'}: " + "\n    ".join(line), flush=True)
     if opts.json:
         import datetime
         head = dict(device=torch.cuda.get_device_name(0), driver=subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True).stdout.strip(),

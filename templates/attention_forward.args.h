@@ -21,7 +21,7 @@ struct tensor_map {
 
 struct attention_forward_args {
     struct tensor_map q, k, v; /* (column, head, row); boxes of 64 columns x 1 x tile_m or tile_n */
-    void *out;                 /* [tokens_q][heads_q][head_dim] */
+    void *out;                 /* [tokens_q][heads_q][head_dim_v]; out_fp32: unused */
     float *lse;                /* [tokens_q][heads_q], natural log */
     const struct plan_tile *tiles;
     const struct plan_sweep *sweeps;
@@ -40,17 +40,21 @@ struct attention_forward_args {
     const float *sink; /* [sink_count][heads_q], natural logarithm */
     float cap_inner;   /* 2 * log2(e) * softmax_scale / softcap */
     float cap_outer;   /* softcap * log2(e) */
+    float *partial;    /* of the shape of out. out_fp32: the output; staged: between stages */
+    long long partial_token_stride, partial_head_stride;
+    float *max_logits; /* [heads_q], all bits set before a launch that does not accumulate */
+    int head_dim_v;    /* columns of out: the specialisation's, or fewer */
 };
 
 #ifdef __cplusplus
-static_assert(sizeof(attention_forward_args) == 512, "host and device disagree");
+static_assert(sizeof(attention_forward_args) == 576, "host and device disagree");
 #else
-_Static_assert(sizeof(struct attention_forward_args) == 512, "host and device disagree");
+_Static_assert(sizeof(struct attention_forward_args) == 576, "host and device disagree");
 #endif
 
 enum {
     FORWARD_LIST_PER_KV_HEAD = 1, /* a list of tiles for each kv head; else one for all */
-    FORWARD_ACCUMULATE = 2        /* out_fp32: merge with what out and lse hold */
+    FORWARD_ACCUMULATE = 2        /* out_fp32: merge with what partial and lse hold */
 };
 
 enum {
@@ -68,30 +72,39 @@ struct forward_tile_slot {
     struct plan_band bands[FORWARD_INLINE_BANDS];
 };
 
-/* How many tiles of Q fit: two, so that the next one loads while this one ends, if there is room.
- */
 #ifdef __CUDACC__
-__host__ __device__ constexpr
+#define FORWARD_BOTH __host__ __device__ constexpr
 #else
-static inline
+#define FORWARD_BOTH static inline
 #endif
-    int
-    attention_forward_shared_bytes(int head_dim, int tile_m, int tile_n, int stages, int q_slots)
+
+/* Shared memory holds rows of 64 columns: one row of the 128-byte swizzle. */
+enum { FORWARD_PANEL_BYTES = 128 };
+
+FORWARD_BOTH int attention_forward_panels(int head_dim)
 {
-    return 1024 /* alignment */ + 2 * head_dim * (q_slots * tile_m + 2 * stages * tile_n) +
+    return (head_dim + 63) / 64;
+}
+
+FORWARD_BOTH int attention_forward_shared_bytes(int head_dim, int head_dim_v, int tile_m,
+                                                int tile_n, int stages, int q_slots)
+{
+    return 1024 /* alignment */ +
+           FORWARD_PANEL_BYTES *
+               (attention_forward_panels(head_dim) * (q_slots * tile_m + stages * tile_n) +
+                attention_forward_panels(head_dim_v) * stages * tile_n) +
            8 * (4 * stages + 2 * q_slots + 2 * FORWARD_TILE_SLOTS + 1) +
            FORWARD_TILE_SLOTS * (int)sizeof(struct forward_tile_slot);
 }
 
-#ifdef __CUDACC__
-__host__ __device__ constexpr
-#else
-static inline
-#endif
-    int
-    attention_forward_q_slots(int head_dim, int tile_m, int tile_n, int stages)
+/* How many tiles of Q fit: two, so that the next one loads while this one ends, if there is room.
+ */
+FORWARD_BOTH int attention_forward_q_slots(int head_dim, int head_dim_v, int tile_m, int tile_n,
+                                           int stages)
 {
-    return attention_forward_shared_bytes(head_dim, tile_m, tile_n, stages, 2) <= 232448 ? 2 : 1;
+    return attention_forward_shared_bytes(head_dim, head_dim_v, tile_m, tile_n, stages, 2) <= 232448
+               ? 2
+               : 1;
 }
 
 #endif

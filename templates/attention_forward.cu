@@ -25,6 +25,9 @@
  * registers. Rows of V past the end of a sweep belong to nobody here and are zeroed in shared
  * memory, so that their NaNs never meet P = 0.
  *
+ * head_dim is padded by the copy engine: columns past a tensor's own are zero in shared memory, and
+ * are not stored. Sums of int stay below 2^31: the host refuses more tokens or work items.
+ *
  * (Algorithm: FlashAttention-3, Shah et al. 2024. Plan and masks: tile_plan.h.)
  */
 #include "attention_forward.args.h"
@@ -41,36 +44,43 @@ namespace spec {
 #undef FFA_SPEC
 }
 
-constexpr int head_dim = spec::head_dim;
+constexpr int head_dim = spec::head_dim;     /* of q and k */
+constexpr int head_dim_v = spec::head_dim_v; /* of v and out */
 constexpr int consumers = spec::consumers;
 constexpr int tile_m = 64 * consumers;
 constexpr int tile_n = spec::tile_n;
 constexpr int stages = spec::stages;
 constexpr int threads = 128 * (consumers + 1);
-constexpr int panels = head_dim / 64; /* of 64 columns, 128 bytes: one swizzle row */
-constexpr int o_regs = head_dim / 2;
+constexpr int panels = attention_forward_panels(head_dim);
+constexpr int v_panels = attention_forward_panels(head_dim_v);
+constexpr int o_regs = head_dim_v / 2;
 constexpr int s_regs = tile_n / 2;
 constexpr int p_regs = tile_n / 4;
-static_assert(head_dim % 64 == 0, "head_dim must be a multiple of 64");
+constexpr bool has_partial = spec::out_fp32 || spec::staged;
+static_assert(!spec::out_fp32 || !spec::staged, "out is fp32 always, or until the last stage");
+static_assert(head_dim % 16 == 0, "head_dim must be a multiple of 16");
+static_assert(head_dim_v % 32 == 0, "head_dim_v must be a multiple of 32");
 static_assert(tile_n % 16 == 0, "tile_n must be a multiple of 16");
 
-constexpr int q_slots = attention_forward_q_slots(head_dim, tile_m, tile_n, stages);
+constexpr int q_slots = attention_forward_q_slots(head_dim, head_dim_v, tile_m, tile_n, stages);
 constexpr int tile_slots = FORWARD_TILE_SLOTS;
-constexpr int q_bytes = tile_m * head_dim * 2;
-constexpr int kv_bytes = tile_n * head_dim * 2;
-constexpr int q_panel_bytes = tile_m * 128;
-constexpr int kv_panel_bytes = tile_n * 128;
+constexpr int q_panel_bytes = tile_m * FORWARD_PANEL_BYTES;
+constexpr int kv_panel_bytes = tile_n * FORWARD_PANEL_BYTES;
+constexpr int q_bytes = panels * q_panel_bytes;
+constexpr int k_bytes = panels * kv_panel_bytes;
+constexpr int v_bytes = v_panels * kv_panel_bytes;
 
 /* Offsets in shared memory, from a 1024-byte boundary. */
 constexpr int q_at = 0;
 constexpr int k_at = q_at + q_slots * q_bytes;
-constexpr int v_at = k_at + stages * kv_bytes;
-constexpr int bars_at = v_at + stages * kv_bytes;
+constexpr int v_at = k_at + stages * k_bytes;
+constexpr int bars_at = v_at + stages * v_bytes;
 constexpr int bar_count = 4 * stages + 2 * q_slots + 2 * tile_slots;
 constexpr int watch_at = bars_at + 8 * bar_count;
 constexpr int slots_at = watch_at + 8;
 static_assert(1024 + slots_at + tile_slots * (int)sizeof(forward_tile_slot) ==
-                  attention_forward_shared_bytes(head_dim, tile_m, tile_n, stages, q_slots),
+                  attention_forward_shared_bytes(head_dim, head_dim_v, tile_m, tile_n, stages,
+                                                 q_slots),
               "host and device disagree on shared memory");
 
 /* k_full[s], v_full[s]: the producer arrives once with the block's bytes; consumers wait.
@@ -177,8 +187,8 @@ struct shared_view {
     uint32_t base; /* shared-window address of the 1024-byte boundary */
     char *generic;
     FFA_DEVICE_MEMBER uint32_t q(int slot) const { return base + q_at + slot * q_bytes; }
-    FFA_DEVICE_MEMBER uint32_t k(int s) const { return base + k_at + s * kv_bytes; }
-    FFA_DEVICE_MEMBER uint32_t v(int s) const { return base + v_at + s * kv_bytes; }
+    FFA_DEVICE_MEMBER uint32_t k(int s) const { return base + k_at + s * k_bytes; }
+    FFA_DEVICE_MEMBER uint32_t v(int s) const { return base + v_at + s * v_bytes; }
     FFA_DEVICE_MEMBER barriers bars() const { return barriers{ base + bars_at }; }
     FFA_DEVICE_MEMBER forward_tile_slot *slot(int s) const
     {
@@ -264,11 +274,12 @@ FFA_DEVICE void scheduler_run(const attention_forward_args &a, const shared_view
 
 /* ---- producer: one thread ---- */
 
+template <int count>
 FFA_DEVICE void load_block(const void *map, uint32_t dst, uint32_t bar, int head, int row)
 {
-    mbarrier_arrive_expect_tx(bar, kv_bytes);
+    mbarrier_arrive_expect_tx(bar, count * kv_panel_bytes);
 #pragma unroll
-    for (int panel = 0; panel < panels; ++panel)
+    for (int panel = 0; panel < count; ++panel)
         cp_async_bulk_tensor_3d(dst + panel * kv_panel_bytes, map, bar, panel * 64, head, row);
 }
 
@@ -304,11 +315,11 @@ FFA_DEVICE void producer_run(const attention_forward_args &a, const shared_view 
             for (int j = blocks - 1; j >= 0; --j) {
                 const int row = sweep.k_begin + j * tile_n;
                 wait(bars, bars.k_empty(k_at_.slot), k_at_.parity ^ 1, at_k_empty);
-                load_block(&a.k, smem.k(k_at_.slot), bars.k_full(k_at_.slot), kv_head, row);
+                load_block<panels>(&a.k, smem.k(k_at_.slot), bars.k_full(k_at_.slot), kv_head, row);
                 k_at_.next();
                 if (pending_row >= 0) {
                     wait(bars, bars.v_empty(v_at_.slot), v_at_.parity ^ 1, at_v_empty);
-                    load_block(&a.v, smem.v(v_at_.slot), bars.v_full(v_at_.slot), kv_head,
+                    load_block<v_panels>(&a.v, smem.v(v_at_.slot), bars.v_full(v_at_.slot), kv_head,
                                pending_row);
                     v_at_.next();
                 }
@@ -318,7 +329,7 @@ FFA_DEVICE void producer_run(const attention_forward_args &a, const shared_view 
         mbarrier_arrive(bars.tile_empty(tile_at.slot));
         if (pending_row >= 0) {
             wait(bars, bars.v_empty(v_at_.slot), v_at_.parity ^ 1, at_v_empty);
-            load_block(&a.v, smem.v(v_at_.slot), bars.v_full(v_at_.slot), kv_head, pending_row);
+            load_block<v_panels>(&a.v, smem.v(v_at_.slot), bars.v_full(v_at_.slot), kv_head, pending_row);
             v_at_.next();
         }
     }
@@ -336,6 +347,14 @@ FFA_DEVICE void warpgroup_sync(int warpgroup)
         bar_sync<3, 128>();
 }
 
+/* The first of a consumer thread's two rows in the tile. */
+FFA_DEVICE int tile_row()
+{
+    const int thread = thread_index() - 128;
+
+    return thread / 32 * 16 + thread % 32 / 4;
+}
+
 /* Where a consumer stands in its tile's sweeps, from the last block of a sweep to its first. */
 struct cursor {
     int sweep_index;
@@ -348,10 +367,11 @@ struct cursor {
 };
 
 FFA_DEVICE void cursor_enter(cursor &c, const attention_forward_args &a,
-                             const forward_tile_slot *slot, int tile_row, int lane)
+                             const forward_tile_slot *slot)
 {
     const plan_sweep sweep = tile_sweep(a, slot, c.sweep_index);
-    const int row = slot->tile.row_begin + tile_row;
+    const int row = slot->tile.row_begin + tile_row();
+    const int column = thread_index() % 4 * 2;
     const int blocks = (sweep.k_end - sweep.k_begin + tile_n - 1) / tile_n;
 
     c.k_begin = sweep.k_begin;
@@ -361,14 +381,15 @@ FFA_DEVICE void cursor_enter(cursor &c, const attention_forward_args &a,
     c.tail = c.key + tile_n - sweep.k_end;
     c.lo[0] = c.lo[1] = 0;
     c.hi[0] = c.hi[1] = sweep.k_begin - tile_n; /* nothing */
+#pragma unroll 1
     for (int i = 0; i < sweep.band_count; ++i) {
         const plan_band band = tile_band(a, slot, sweep.band_begin + i);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const int d = row + 8 * r - band.row_begin;
             if (d >= 0 && row + 8 * r < band.row_end) {
-                c.lo[r] = band.lo + band.lo_step * d - lane % 4 * 2;
-                c.hi[r] = band.hi + band.hi_step * d - lane % 4 * 2;
+                c.lo[r] = band.lo + band.lo_step * d - column;
+                c.hi[r] = band.hi + band.hi_step * d - column;
             }
         }
     }
@@ -376,7 +397,7 @@ FFA_DEVICE void cursor_enter(cursor &c, const attention_forward_args &a,
 
 /* To the next block; false: that was the last one of the tile. */
 FFA_DEVICE bool cursor_next(cursor &c, const attention_forward_args &a,
-                            const forward_tile_slot *slot, int tile_row, int lane)
+                            const forward_tile_slot *slot)
 {
     if (c.key != c.k_begin) {
         c.key -= tile_n;
@@ -385,7 +406,7 @@ FFA_DEVICE bool cursor_next(cursor &c, const attention_forward_args &a,
     }
     if (++c.sweep_index >= slot->tile.sweep_count)
         return false;
-    cursor_enter(c, a, slot, tile_row, lane);
+    cursor_enter(c, a, slot);
     return true;
 }
 
@@ -399,12 +420,12 @@ FFA_DEVICE float scores_scale(const attention_forward_args &a)
  * exact as its two approximations, where tanh.approx has 11 bits. */
 FFA_DEVICE void cap_scores(float (&s)[s_regs], const attention_forward_args &a)
 {
-    if (!spec::softcap)
-        return;
+    if constexpr (spec::softcap) {
 #pragma unroll
-    for (int i = 0; i < s_regs; ++i)
-        s[i] = fmaf(rcp_approx(1.0f + ex2_approx(s[i] * a.cap_inner)), -2.0f * a.cap_outer,
-                    a.cap_outer);
+        for (int i = 0; i < s_regs; ++i)
+            s[i] = fmaf(rcp_approx(1.0f + ex2_approx(s[i] * a.cap_inner)), -2.0f * a.cap_outer,
+                        a.cap_outer);
+    }
 }
 
 /* Scores outside [lo, hi) of their row become -inf. Most partial blocks are cut at one side only.
@@ -436,7 +457,30 @@ struct softmax_state {
     float rescale[2]; /* what O must be multiplied with before the next product */
     bool has_rescale; /* uniform over the warp */
     bool is_settled;  /* every row of the warp has a shift; uniform over the warp */
+    float top[2];     /* max_logits: this thread's largest scores */
 };
+
+/* Rows past the end of a tile belong to nobody: with a shift from the start, no block waits for
+ * them. */
+FFA_DEVICE softmax_state softmax_begin(int rows_left)
+{
+    return softmax_state{ { rows_left > 0 ? neg_inf() : 0.0f, rows_left > 8 ? neg_inf() : 0.0f },
+                          { 0.0f, 0.0f },
+                          { 1.0f, 1.0f },
+                          false,
+                          false,
+                          { neg_inf(), neg_inf() } };
+}
+
+/* Largest scores of a max_logits specialisation: not the shift, which stays where it was. */
+FFA_DEVICE void note_tops(const float (&s)[s_regs], softmax_state &st)
+{
+    if constexpr (spec::max_logits) {
+#pragma unroll
+        for (int i = 0; i < s_regs; ++i)
+            st.top[i / 2 % 2] = fmaxf(st.top[i / 2 % 2], s[i]);
+    }
+}
 
 /* s -> exp2(scale_log2 * s - shift); adds up each row's share of the block. */
 FFA_DEVICE void exponentials(float (&s)[s_regs], const softmax_state &st, float scale_log2,
@@ -578,9 +622,9 @@ FFA_DEVICE void issue_pv(float (&o)[o_regs], const uint32_t (&p)[p_regs], uint64
 {
 #pragma unroll
     for (int step = 0; step < tile_n / 16; ++step)
-        wgmma<head_dim, spec::dtype>::rs(o, p[4 * step], p[4 * step + 1], p[4 * step + 2],
-                                         p[4 * step + 3], descriptor_advance(v, step * 2048),
-                                         step > 0 ? 1 : accumulate);
+        wgmma<head_dim_v, spec::dtype>::rs(o, p[4 * step], p[4 * step + 1], p[4 * step + 2],
+                                           p[4 * step + 3], descriptor_advance(v, step * 2048),
+                                           step > 0 ? 1 : accumulate);
 }
 
 /* Rows [tile_n - tail, tile_n) of a V block become 0. Every warpgroup writes all of them: the same
@@ -589,7 +633,7 @@ FFA_DEVICE void zero_tail(uint32_t v, int tail, int warpgroup, int thread)
 {
     for (int i = (tile_n - tail) * 8 + thread; i < tile_n * 8; i += 128)
 #pragma unroll
-        for (int panel = 0; panel < panels; ++panel)
+        for (int panel = 0; panel < v_panels; ++panel)
             st_shared_v4_zero(v + panel * kv_panel_bytes + i * 16);
     fence_proxy_async();
     warpgroup_sync(warpgroup);
@@ -603,12 +647,14 @@ FFA_DEVICE float add_sinks(const attention_forward_args &a, int head, float &shi
 
     if (a.sink_count == 0)
         return 1.0f;
+#pragma unroll 1
     for (int i = 0; i < a.sink_count; ++i)
         next = fmaxf(next, a.sink[(long long)i * a.heads_q + head] * 1.4426950408889634f);
     if (next == neg_inf())
         return 1.0f;
     const float keep = ex2_approx(shift - next);
     sum *= keep;
+#pragma unroll 1
     for (int i = 0; i < a.sink_count; ++i)
         sum +=
             ex2_approx(fmaf(a.sink[(long long)i * a.heads_q + head], 1.4426950408889634f, -next));
@@ -633,88 +679,160 @@ FFA_DEVICE row_merge merge_row(float old_lse, float new_lse)
     return row_merge{ was * inverse, is * inverse, top + lg2_approx(was + is) };
 }
 
-/* Write the thread's two rows of an fp32 out, and lse. */
-FFA_DEVICE void store_rows_fp32(const attention_forward_args &a, const float (&o)[o_regs],
-                                softmax_state &st, int head, int row, int row_end, int lane)
+/* What storing needs of a tile, which is another's by then. */
+struct tile_rows {
+    int first, left; /* the thread's first row, and how many of the tile there are from it on */
+    int head, flags;
+};
+
+/* One of the thread's two rows of a tile: where it goes. */
+struct row_place {
+    int token, head;
+    bool is_mine; /* inside the tile */
+};
+
+FFA_DEVICE float *lse_of(const attention_forward_args &a, const row_place &at)
 {
-    const int quad = lane % 4;
+    return a.lse + (long long)at.token * a.lse_token_stride + (long long)at.head * a.lse_head_stride;
+}
+
+/* The fp32 row that is merged with, or left for the next stage. */
+FFA_DEVICE float *partial_of(const attention_forward_args &a, const row_place &at)
+{
+    return a.partial + (long long)at.token * a.partial_token_stride +
+           (long long)at.head * a.partial_head_stride;
+}
+
+/* Row r of the warp's tile: O becomes the row of out, sinks and what was there included. Returns
+ * lse, natural. */
+FFA_DEVICE float row_finish(const attention_forward_args &a, float (&o)[o_regs],
+                            const softmax_state &st, int r, const row_place &at, int tile_flags,
+                            int quad)
+{
+    float shift = st.shift[r], sum = st.sum[r], keep = 1.0f, was = 0.0f;
+    bool merges = false;
+
+    if (spec::out_fp32)
+        merges = a.flags & FORWARD_ACCUMULATE;
+    else if (spec::staged)
+        merges = tile_flags & PLAN_TILE_MERGES;
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    if (!spec::staged || !merges) /* sinks enter with the first stage */
+        keep = add_sinks(a, at.head, shift, sum);
+    const bool is_empty = sum == 0.0f;
+    float lse = is_empty ? neg_inf() : shift + lg2_approx(sum);
+    float scale = keep / sum;
+
+    if (has_partial) {
+        const float old =
+            merges && at.is_mine ? *lse_of(a, at) * 1.4426950408889634f : neg_inf();
+        const row_merge merge = merge_row(old, lse);
+        scale *= merge.is;
+        was = merge.was;
+        lse = merge.lse;
+    }
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-        float shift = st.shift[r], sum = st.sum[r];
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        const float keep = add_sinks(a, head, shift, sum);
-        if (row + 8 * r >= row_end)
-            continue;
-        float *lse = a.lse + (long long)(row + 8 * r) * a.lse_token_stride +
-                     (long long)head * a.lse_head_stride;
-        float *out = (float *)a.out + (long long)(row + 8 * r) * a.out_token_stride +
-                     (long long)head * a.out_head_stride + quad * 2;
-        const float old_lse = a.flags & FORWARD_ACCUMULATE ? *lse * 1.4426950408889634f : neg_inf();
-        const row_merge merge =
-            merge_row(old_lse, sum == 0.0f ? neg_inf() : shift + lg2_approx(sum));
-        const float scale = sum == 0.0f ? 0.0f : keep / sum * merge.is;
-        __syncwarp(0xfu << lane / 4 * 4); /* the row's four threads have read its lse */
+    for (int j = 0; j < head_dim_v / 8; ++j)
 #pragma unroll
-        for (int j = 0; j < head_dim / 8; ++j) {
-            float2 value = make_float2(0.0f, 0.0f);
-            if (merge.was != 0.0f) {
-                value = *(const float2 *)(out + j * 8);
-                value.x *= merge.was;
-                value.y *= merge.was;
+        for (int e = 0; e < 2; ++e)
+            o[j * 4 + r * 2 + e] = is_empty ? 0.0f : o[j * 4 + r * 2 + e] * scale;
+    if (has_partial && was != 0.0f) {
+        const float *row = partial_of(a, at) + quad * 2;
+#pragma unroll
+        for (int j = 0; j < head_dim_v / 8; ++j)
+            if (j * 8 < a.head_dim_v) {
+                const float2 value = ld_global_v2(row + j * 8);
+                o[j * 4 + r * 2] = fmaf(was, value.x, o[j * 4 + r * 2]);
+                o[j * 4 + r * 2 + 1] = fmaf(was, value.y, o[j * 4 + r * 2 + 1]);
             }
-            if (sum != 0.0f) {
-                value.x = fmaf(o[j * 4 + r * 2], scale, value.x);
-                value.y = fmaf(o[j * 4 + r * 2 + 1], scale, value.y);
-            }
-            *(float2 *)(out + j * 8) = value;
+    }
+    return lse * 0.6931471805599453f;
+}
+
+FFA_DEVICE void row_store_fp32(const attention_forward_args &a, const float (&o)[o_regs], int r,
+                               const row_place &at, int quad)
+{
+    float *row = partial_of(a, at) + quad * 2;
+
+    if (at.is_mine)
+#pragma unroll
+        for (int j = 0; j < head_dim_v / 8; ++j)
+            if (j * 8 < a.head_dim_v)
+                *(float2 *)(row + j * 8) = make_float2(o[j * 4 + r * 2], o[j * 4 + r * 2 + 1]);
+}
+
+/* Four threads of a row trade registers so that each stores 16 bytes of 8 neighbouring columns. */
+FFA_DEVICE void row_store(const attention_forward_args &a, const float (&o)[o_regs], int r,
+                          const row_place &at, int quad)
+{
+    const bool is_odd = quad & 1, is_high = quad & 2;
+    uint16_t *row = (uint16_t *)a.out + (long long)at.token * a.out_token_stride +
+                    (long long)at.head * a.out_head_stride + quad * 8;
+#pragma unroll
+    for (int g = 0; g < head_dim_v / 32; ++g) {
+        uint32_t x[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            const int i = (g * 4 + j) * 4 + r * 2;
+            x[j] = pack_half2<spec::dtype>(o[i], o[i + 1]);
         }
-        if (quad == 0)
-            *lse = merge.lse * 0.6931471805599453f;
+        const uint32_t r0 = __shfl_xor_sync(0xffffffffu, is_odd ? x[0] : x[1], 1);
+        const uint32_t r1 = __shfl_xor_sync(0xffffffffu, is_odd ? x[2] : x[3], 1);
+        const uint32_t y0 = is_odd ? r0 : x[0], y1 = is_odd ? x[1] : r0;
+        const uint32_t y2 = is_odd ? r1 : x[2], y3 = is_odd ? x[3] : r1;
+        const uint32_t z0 = __shfl_xor_sync(0xffffffffu, is_high ? y0 : y2, 2);
+        const uint32_t z1 = __shfl_xor_sync(0xffffffffu, is_high ? y1 : y3, 2);
+        if (at.is_mine && g * 32 + quad * 8 < a.head_dim_v)
+            st_global_v4(row + g * 32, is_high ? z0 : y0, is_high ? z1 : y1, is_high ? y2 : z0,
+                         is_high ? y3 : z1);
     }
 }
 
-/* Write the thread's two rows of out and lse. Four threads of a row trade registers so that each
- * stores 16 bytes of 8 neighbouring columns. */
-FFA_DEVICE void store_rows(const attention_forward_args &a, const float (&o)[o_regs],
-                           softmax_state &st, int head, int row, int row_end, int lane)
+/* The largest logit of the thread's rows joins its head's. The host has filled the array with ones,
+ * a NaN that both orders below put under every number. */
+FFA_DEVICE void store_tops(const attention_forward_args &a, const softmax_state &st,
+                           const row_place (&at)[2])
+{
+    float top = fmaxf(at[0].is_mine ? st.top[0] : neg_inf(), at[1].is_mine ? st.top[1] : neg_inf());
+#pragma unroll
+    for (int lanes = 1; lanes < 32; lanes *= 2)
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, lanes));
+    top = top * scores_scale(a) * 0.6931471805599453f + 0.0f; /* + 0: no -0 */
+    if (threadIdx.x % 32 == 0) {
+        if (top >= 0.0f)
+            atomicMax((int *)a.max_logits + at[0].head, __float_as_int(top));
+        else
+            atomicMin((unsigned *)a.max_logits + at[0].head, __float_as_uint(top));
+    }
+}
+
+/* Write the thread's two rows of out and lse. */
+FFA_DEVICE void store_rows(const attention_forward_args &a, float (&o)[o_regs],
+                           const softmax_state &st, const tile_rows &rows, int lane)
 {
     const int quad = lane % 4;
-    const bool is_odd = quad & 1, is_high = quad & 2;
+    row_place at[2];
+    float lse[2];
+
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        float shift = st.shift[r], sum = st.sum[r];
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        const float keep = add_sinks(a, head, shift, sum);
-        const float inverse = keep / sum;
-        const bool is_empty = sum == 0.0f;
-        const bool is_mine = row + 8 * r < row_end;
-        uint16_t *out = (uint16_t *)a.out + (long long)(row + 8 * r) * a.out_token_stride +
-                        (long long)head * a.out_head_stride + quad * 8;
-#pragma unroll
-        for (int g = 0; g < head_dim / 32; ++g) {
-            uint32_t x[4];
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-                const int i = (g * 4 + j) * 4 + r * 2;
-                x[j] = is_empty ? 0u : pack_half2<spec::dtype>(o[i] * inverse, o[i + 1] * inverse);
-            }
-            const uint32_t r0 = __shfl_xor_sync(0xffffffffu, is_odd ? x[0] : x[1], 1);
-            const uint32_t r1 = __shfl_xor_sync(0xffffffffu, is_odd ? x[2] : x[3], 1);
-            const uint32_t y0 = is_odd ? r0 : x[0], y1 = is_odd ? x[1] : r0;
-            const uint32_t y2 = is_odd ? r1 : x[2], y3 = is_odd ? x[3] : r1;
-            const uint32_t z0 = __shfl_xor_sync(0xffffffffu, is_high ? y0 : y2, 2);
-            const uint32_t z1 = __shfl_xor_sync(0xffffffffu, is_high ? y1 : y3, 2);
-            if (is_mine)
-                st_global_v4(out + g * 32, is_high ? z0 : y0, is_high ? z1 : y1, is_high ? y2 : z0,
-                             is_high ? y3 : z1);
-        }
-        if (is_mine && quad == 0)
-            a.lse[(long long)(row + 8 * r) * a.lse_token_stride +
-                  (long long)head * a.lse_head_stride] =
-                is_empty ? neg_inf() : (shift + lg2_approx(sum)) * 0.6931471805599453f;
+        at[r] = row_place{ rows.first + 8 * r, rows.head, 8 * r < rows.left };
+        lse[r] = row_finish(a, o, st, r, at[r], rows.flags, quad);
     }
+    if (has_partial)
+        __syncwarp(); /* a row's four threads have read its lse */
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        if (spec::out_fp32 || (spec::staged && rows.flags & PLAN_TILE_CONTINUES))
+            row_store_fp32(a, o, r, at[r], quad);
+        else
+            row_store(a, o, r, at[r], quad);
+        if (at[r].is_mine && quad == 0)
+            *lse_of(a, at[r]) = lse[r];
+    }
+    if (spec::max_logits)
+        store_tops(a, st, at);
 }
 
 /* S = Q K^T of the block at ring position `at`; committed, not waited for. */
@@ -722,6 +840,7 @@ FFA_DEVICE void scores_issue(float (&s)[s_regs], const shared_view &smem, uint64
                              const ring<stages> &at)
 {
     touch(s);
+    asm volatile("" : "+l"(q)); /* the descriptors of its steps are added up, not kept */
     wgmma_fence();
     issue_qk(s, q, descriptor_k_major(smem.k(at.slot)));
     wgmma_commit();
@@ -758,6 +877,7 @@ FFA_DEVICE void softmax_block(float (&s)[s_regs], softmax_state &st, const curso
         cap_scores(s, a);
         if (!c.is_full())
             mask_scores(s, c);
+        note_tops(s, st);
         if (!is_settled)
             break;
         if (softmax_step_settled(s, st, scale))
@@ -774,7 +894,6 @@ FFA_DEVICE void consumer_run(const attention_forward_args &a, const shared_view 
     const barriers bars = smem.bars();
     const int lane = thread % 32;
     const bool is_leader = lane == 0;
-    const int tile_row = warpgroup * 64 + thread / 32 * 16 + lane / 4;
     ring<tile_slots> tile_at;
     ring<stages> k_at_, v_at_;
 
@@ -785,9 +904,7 @@ FFA_DEVICE void consumer_run(const attention_forward_args &a, const shared_view 
             break;
 
         float o[o_regs];
-        softmax_state st = {
-            { neg_inf(), neg_inf() }, { 0.0f, 0.0f }, { 1.0f, 1.0f }, false, false
-        };
+        softmax_state st = softmax_begin(slot->tile.row_count - tile_row());
 
         if (slot->tile.sweep_count > 0) {
             const uint64_t q = descriptor_k_major(smem.q(q_slot(tile_at)) + warpgroup * 64 * 128);
@@ -797,7 +914,7 @@ FFA_DEVICE void consumer_run(const attention_forward_args &a, const shared_view 
             cursor c;
 
             c.sweep_index = 0;
-            cursor_enter(c, a, slot, tile_row, lane);
+            cursor_enter(c, a, slot);
             wait(bars, bars.q_full(q_slot(tile_at)), q_parity(tile_at), at_q_full);
             wait(bars, bars.k_full(k_at_.slot), k_at_.parity, at_k_full);
             scores_issue(s, smem, q, k_at_);
@@ -809,11 +926,12 @@ FFA_DEVICE void consumer_run(const attention_forward_args &a, const shared_view 
             cap_scores(s, a);
             if (!c.is_full())
                 mask_scores(s, c);
+            note_tops(s, st);
             softmax_step(s, st, scores_scale(a));
             st.has_rescale = false; /* there is no O yet */
             convert_p(p, s);
 
-            for (int tail = c.tail; cursor_next(c, a, slot, tile_row, lane); tail = c.tail) {
+            for (int tail = c.tail; cursor_next(c, a, slot); tail = c.tail) {
                 wait(bars, bars.k_full(k_at_.slot), k_at_.parity, at_k_full);
                 scores_issue(s, smem, q, k_at_);
                 output_issue(o, p, smem, st, v_at_, tail, is_first, warpgroup, thread);
@@ -851,16 +969,13 @@ FFA_DEVICE void consumer_run(const attention_forward_args &a, const shared_view 
             for (int i = 0; i < o_regs; ++i)
                 o[i] = 0.0f;
         }
-        const int row = slot->tile.row_begin;
-        const int row_count = slot->tile.row_count;
-        const int head = slot->head;
+        const int row = tile_row();
+        const tile_rows rows = { slot->tile.row_begin + row, slot->tile.row_count - row, slot->head,
+                                 has_partial ? slot->tile.flags : 0 };
         __syncwarp();
         if (is_leader)
             mbarrier_arrive(bars.tile_empty(tile_at.slot));
-        if (spec::out_fp32)
-            store_rows_fp32(a, o, st, head, row + tile_row, row + row_count, lane);
-        else
-            store_rows(a, o, st, head, row + tile_row, row + row_count, lane);
+        store_rows(a, o, st, rows, lane);
     }
     if (spec::debug && is_leader)
         atom_shared_add(bars.watch() + 4, 1);

@@ -13,6 +13,15 @@ FFA_DEVICE uint32_t shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
+/* threadIdx.x, read again at each call: a register less than keeping what follows from it. */
+FFA_DEVICE int thread_index()
+{
+    int index;
+
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+    return index;
+}
+
 /* ---- mbarrier ---- */
 
 FFA_DEVICE void mbarrier_init(uint32_t bar, uint32_t count)
@@ -176,6 +185,18 @@ FFA_DEVICE void atom_shared_add(uint32_t address, uint32_t value)
 FFA_DEVICE void st_shared_v4_zero(uint32_t address)
 {
     asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(0) : "memory");
+}
+
+/* Volatile, so that loads stay where they are: ahead of their use they would cost registers. */
+FFA_DEVICE float2 ld_global_v2(const float *address)
+{
+    float2 value;
+
+    asm volatile("ld.global.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(value.x), "=f"(value.y)
+                 : "l"(address)
+                 : "memory");
+    return value;
 }
 
 FFA_DEVICE void st_global_v4(void *address, uint32_t a, uint32_t b, uint32_t c, uint32_t d)

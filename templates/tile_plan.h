@@ -15,13 +15,20 @@
 
 struct plan_tile {
     int row_begin;
-    int row_count;   /* 1 to tile_m */
-    int sweep_begin; /* index into sweeps */
-    int sweep_count; /* 0: the rows attend nothing, and are written as empty */
-    int band_begin;  /* index into bands: first band of the first sweep */
-    int band_count;  /* of all sweeps */
-    int block_count; /* tile_n blocks visited: the tile's weight */
-    int list;        /* which list of slices: 0, or the kv head */
+    int row_count;        /* 1 to tile_m */
+    int sweep_begin;      /* index into sweeps */
+    int sweep_count;      /* 0: the rows attend nothing, and are written as empty */
+    int band_begin;       /* index into bands: first band of the first sweep */
+    int band_count;       /* of all sweeps */
+    int block_count;      /* tile_n blocks visited: the tile's weight */
+    unsigned short list;  /* which list of slices: 0, or the kv head */
+    unsigned short flags; /* PLAN_TILE_...; 0: all that the tile attends is here */
+};
+
+/* A tile of a pass in stages, each with some of its keys. */
+enum {
+    PLAN_TILE_MERGES = 1,   /* not the first: merge with what an earlier stage left */
+    PLAN_TILE_CONTINUES = 2 /* not the last: leave an fp32 result for a later stage */
 };
 
 struct plan_sweep {

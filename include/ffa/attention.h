@@ -8,8 +8,10 @@
  * (Algorithm: FlashAttention-2/-3, Dao 2023, Shah et al. 2024; slices: MagiAttention.)
  *
  *   tensor  shape, outermost first            dtype
- *   q, out  [tokens_q][heads_q][head_dim]     the spec's (out: fp32 with FFA_SPEC_OUT_FP32)
- *   k, v    [tokens_k][heads_kv][head_dim]    the spec's
+ *   q       [tokens_q][heads_q][head_dim]     the spec's
+ *   k       [tokens_k][heads_kv][head_dim]    the spec's
+ *   v       [tokens_k][heads_kv][head_dim_v]  the spec's
+ *   out     [tokens_q][heads_q][head_dim_v]   the spec's (fp32 with FFA_SPEC_OUT_FP32)
  *   lse     [tokens_q][heads_q]               fp32
  */
 #ifndef FFA_ATTENTION_H
@@ -61,10 +63,10 @@ FFA_API ffa_status ffa_plan_upload(ffa_plan *plan, const ffa_kernels *kernels, v
 /* ---- calls ---- */
 
 /* Strides count elements. The last dimension is contiguous. A stride of 0 means "contiguous":
- * head_stride = head_dim (1 for lse), token_stride = heads * head_dim (heads for lse). On a GPU
- * the data of q, k, v must be 16-byte aligned and their strides multiples of 8 elements (TMA); so
- * must out's. The stride over a single token or a single head is ignored. Rows of out, and of lse,
- * must not overlap. */
+ * head_stride = head_dim (head_dim_v for v and out, 1 for lse), token_stride = heads * head_dim
+ * (heads for lse). On a GPU the data of q, k, v must be 16-byte aligned and their strides multiples
+ * of 8 elements (TMA); so must out's. The stride over a single token or a single head is ignored.
+ * Rows of out, and of lse, must not overlap. */
 typedef struct ffa_tensor {
     void *data;
     int64_t token_stride;
@@ -89,6 +91,11 @@ typedef struct ffa_forward_args {
     const float *sink;
     int32_t sink_count; /* 0 to 8 */
     uint32_t flags;     /* FFA_FORWARD_... */
+    /* [heads_q], fp32: the largest scaled (and capped) score of each head over all rows, -inf where
+     * there is none; sinks do not count, nor scores that are NaN. With FFA_FORWARD_ACCUMULATE it
+     * is raised, not set. Given if and only if the kernels were made with FFA_SPEC_MAX_LOGITS.
+     * Device memory on a GPU context. (QK-clip, Kimi K2 2025) */
+    float *max_logits;
 } ffa_forward_args;
 enum {
     /* Merge with the (out, lse) that are there, as if their keys and this call's were attended in

@@ -202,10 +202,13 @@ typedef struct ffa_kernels ffa_kernels;
 typedef struct ffa_attention_spec {
     uint32_t struct_size;
     ffa_dtype dtype;
-    int32_t head_dim; /* 64 or 128 on a GPU; 8 to 256 in steps of 8 on the CPU */
-    uint32_t flags;   /* FFA_SPEC_... */
-    int32_t tile_m;   /* query rows a tile; 0: chosen */
-    int32_t tile_n;   /* keys a block; 0: chosen */
+    int32_t head_dim;   /* of q and k: 8 to 256 in steps of 8. GPU kernels compute with 64, 96, 128,
+                         * 192 or 256 columns, the tensors are as they are */
+    uint32_t flags;     /* FFA_SPEC_... */
+    int32_t tile_m;     /* query rows a tile; 0: chosen */
+    int32_t tile_n;     /* keys a block; 0: chosen */
+    int32_t head_dim_v; /* of v and out, likewise; 0: head_dim */
+    int32_t pad_;
 } ffa_attention_spec;
 enum {
     /* kernels whose barriers trap after about a second and name themselves */
@@ -214,7 +217,9 @@ enum {
     FFA_SPEC_SOFTCAP = 1u << 1,
     /* out is fp32, whatever the dtype, and can be accumulated into; not with FFA_FP64, whose out is
      * fp64 and can be, too */
-    FFA_SPEC_OUT_FP32 = 1u << 2
+    FFA_SPEC_OUT_FP32 = 1u << 2,
+    /* kernels that keep the largest score of each head: ffa_forward_args.max_logits */
+    FFA_SPEC_MAX_LOGITS = 1u << 6
 };
 #define FFA_ATTENTION_SPEC_INIT                                                                    \
     {                                                                                              \

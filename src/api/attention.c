@@ -98,11 +98,12 @@ static ffa_status tensors_check(ffa_forward_args *args, const ffa_kernels *kerne
     const bool on_gpu = kernels->forward != NULL;
     const size_t bytes = ffa_dtype_bytes(kernels->dtype);
     const int64_t rows = shape->seqlen_q, keys = shape->seqlen_k, dim = kernels->head_dim;
+    const int64_t dim_v = kernels->head_dim_v;
     const struct tensor_rule rules[] = {
         { "q", rows, args->heads_q, dim, bytes, on_gpu, false },
         { "k", keys, args->heads_kv, dim, bytes, on_gpu, false },
-        { "v", keys, args->heads_kv, dim, bytes, on_gpu, false },
-        { "out", rows, args->heads_q, dim, ffa_dtype_bytes(kernels->out_dtype), on_gpu, true },
+        { "v", keys, args->heads_kv, dim_v, bytes, on_gpu, false },
+        { "out", rows, args->heads_q, dim_v, ffa_dtype_bytes(kernels->out_dtype), on_gpu, true },
         { "lse", rows, args->heads_q, 1, sizeof(float), false, true },
     };
     ffa_tensor *const tensors[] = { &args->q, &args->k, &args->v, &args->out, &args->lse };
@@ -114,7 +115,7 @@ out:
     return rc;
 }
 
-/* Flags, softcap and sinks. */
+/* Flags, softcap, sinks and max_logits. */
 static ffa_status options_check(const ffa_forward_args *args, const ffa_kernels *kernels,
                                 ffa_error *err)
 {
@@ -140,6 +141,13 @@ static ffa_status options_check(const ffa_forward_args *args, const ffa_kernels 
     if ((uintptr_t)args->sink % sizeof(float))
         return error_fail(err, FFA_INVALID, 0, "sink is %p, not %zu-byte aligned",
                           (const void *)args->sink, sizeof(float));
+    if ((args->max_logits != NULL) != kernels->has_max_logits)
+        return error_fail(
+            err, FFA_INVALID, 0, "max_logits is %s, the kernels were made %s FFA_SPEC_MAX_LOGITS",
+            args->max_logits ? "given" : "NULL", kernels->has_max_logits ? "with" : "without");
+    if ((uintptr_t)args->max_logits % sizeof(float))
+        return error_fail(err, FFA_INVALID, 0, "max_logits is %p, not %zu-byte aligned",
+                          (void *)args->max_logits, sizeof(float));
     return FFA_OK;
 }
 
@@ -211,14 +219,14 @@ out:
 
 static ffa_status map_make(struct tensor_map *map, const ffa_kernels *kernels, const char *name,
                            const ffa_tensor *tensor, int64_t tokens, int64_t heads,
-                           int32_t box_rows, ffa_error *err)
+                           int32_t head_dim, int32_t box_rows, ffa_error *err)
 {
     const struct gpu_tensor desc = {
         .name = name,
         .data = tensor->data,
         .tokens = tokens,
         .heads = heads,
-        .head_dim = kernels->head_dim,
+        .head_dim = head_dim,
         .token_stride = tensor->token_stride,
         .head_stride = tensor->head_stride,
         .is_fp16 = kernels->dtype == FFA_FP16,
@@ -236,7 +244,8 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     const int32_t group = args->heads_q / args->heads_kv;
     const bool has_lists = plan->heads_in_mask > 1;
     const int64_t work = tiles->tile_count * (has_lists ? group : args->heads_q);
-    const int64_t kv_head_bytes = tiles->shape.seqlen_k * kernels->head_dim * 4;
+    const int64_t kv_head_bytes =
+        tiles->shape.seqlen_k * (kernels->head_dim + kernels->head_dim_v) * 2;
     const int64_t section_kv = kv_head_bytes < SECTION_BYTES ? SECTION_BYTES / kv_head_bytes : 1;
     const int32_t room = gpu_device_sm_count(kernels->context->gpu) - args->sm_margin;
     const unsigned char *buffer = atomic_load(&plan->buffer);
@@ -257,12 +266,17 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
                           "%lld tiles x %d heads are more than 2^31 work items",
                           (long long)tiles->tile_count, args->heads_q);
     FFA_TRY(map_make(&launch.q, kernels, "q", &args->q, tiles->shape.seqlen_q, args->heads_q,
-                     kernels->tile_m, err));
+                     kernels->head_dim, kernels->tile_m, err));
     FFA_TRY(map_make(&launch.k, kernels, "k", &args->k, tiles->shape.seqlen_k, args->heads_kv,
-                     kernels->tile_n, err));
+                     kernels->head_dim, kernels->tile_n, err));
     FFA_TRY(map_make(&launch.v, kernels, "v", &args->v, tiles->shape.seqlen_k, args->heads_kv,
-                     kernels->tile_n, err));
+                     kernels->head_dim_v, kernels->tile_n, err));
     launch.out = args->out.data;
+    launch.partial = args->out.data; /* the kernel takes the one its out has the type of */
+    launch.partial_token_stride = args->out.token_stride;
+    launch.partial_head_stride = args->out.head_stride;
+    launch.head_dim_v = kernels->head_dim_v;
+    launch.max_logits = args->max_logits;
     launch.lse = args->lse.data;
     launch.tiles = (const struct plan_tile *)(const void *)buffer;
     launch.sweeps = (const struct plan_sweep *)(const void *)(launch.tiles + tiles->tile_count);
@@ -288,6 +302,9 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
             (float)(2.0 * LOG2_E * (double)args->softmax_scale / (double)args->softcap);
         launch.cap_outer = (float)(LOG2_E * (double)args->softcap);
     }
+    if (args->max_logits && !(args->flags & FFA_FORWARD_ACCUMULATE))
+        FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, args->max_logits, 0xff,
+                                 args->heads_q * (int64_t)sizeof(float), stream, err));
     FFA_TRY(gpu_kernel_enqueue(kernels->forward, work < room ? (int32_t)work : room, &launch,
                                stream, err));
 out:
@@ -317,6 +334,8 @@ ffa_status ffa_forward(const ffa_kernels *kernels, const ffa_plan *plan,
             .out_dtype = kernels->out_dtype,
             .accumulate = (args.flags & FFA_FORWARD_ACCUMULATE) != 0,
             .head_dim = kernels->head_dim,
+            .head_dim_v = kernels->head_dim_v,
+            .max_logits = args.max_logits,
             .threads = kernels->context->cpu_threads,
             .fp64 = kernels->dtype == FFA_FP64 ||
                     (kernels->context->opts.flags & FFA_OPEN_CPU_FP64) != 0,
@@ -327,6 +346,8 @@ ffa_status ffa_forward(const ffa_kernels *kernels, const ffa_plan *plan,
                             (void *)stream);
             goto out;
         }
+        for (int32_t h = 0; args.max_logits && !call.accumulate && h < args.heads_q; h++)
+            args.max_logits[h] = -INFINITY;
         FFA_TRY(cpu_forward(&call, err));
     }
     atomic_fetch_add_explicit(&kernels->context->stats.forward_calls, 1, memory_order_relaxed);

@@ -13,9 +13,9 @@
 struct ffa_kernels {
     ffa_context *context; /* not owned */
     ffa_dtype dtype;
-    int32_t head_dim;
+    int32_t head_dim, head_dim_v;
     int32_t tile_m, tile_n;
-    bool has_softcap;
+    bool has_softcap, has_max_logits;
     ffa_dtype out_dtype;
     struct gpu_kernel *forward; /* NULL on the CPU */
     ffa_kernel_info info;       /* of the forward kernel; zero on the CPU */

@@ -7,7 +7,20 @@
 static const char forward_name[] = "attention_forward";
 
 /* The CPU backend has no register file to fit: one tile for all. */
-enum { KNOWN_FLAGS = FFA_SPEC_DEBUG | FFA_SPEC_SOFTCAP | FFA_SPEC_OUT_FP32 };
+enum { KNOWN_FLAGS = FFA_SPEC_DEBUG | FFA_SPEC_SOFTCAP | FFA_SPEC_OUT_FP32 | FFA_SPEC_MAX_LOGITS };
+
+/* What holds on both backends. */
+static ffa_status dims_check(const ffa_attention_spec *spec, ffa_error *err)
+{
+    if (spec->head_dim < 8 || spec->head_dim > 256 || spec->head_dim % 8)
+        return error_fail(err, FFA_INVALID, 0,
+                          "spec: head_dim is %d, not a multiple of 8 in [8, 256]", spec->head_dim);
+    if (spec->head_dim_v < 0 || spec->head_dim_v > 256 || spec->head_dim_v % 8)
+        return error_fail(err, FFA_INVALID, 0,
+                          "spec: head_dim_v is %d, not a multiple of 8 in [8, 256] (or 0)",
+                          spec->head_dim_v);
+    return FFA_OK;
+}
 
 enum { CPU_TILE_M = 128, CPU_TILE_N = 128, CPU_TILE_MAX = 1024 };
 
@@ -16,9 +29,6 @@ static ffa_status spec_check_cpu(const ffa_attention_spec *spec, ffa_error *err)
     if (spec->dtype < FFA_BF16 || spec->dtype > FFA_FP64)
         return error_fail(err, FFA_INVALID, 0, "spec: dtype is %d, not in [%d, %d]",
                           (int)spec->dtype, FFA_BF16, FFA_FP64);
-    if (spec->head_dim < 8 || spec->head_dim > 256 || spec->head_dim % 8)
-        return error_fail(err, FFA_INVALID, 0,
-                          "spec: head_dim is %d, not a multiple of 8 in [8, 256]", spec->head_dim);
     if (spec->dtype == FFA_FP64 && spec->flags & FFA_SPEC_OUT_FP32)
         return error_fail(err, FFA_INVALID, 0,
                           "spec: flags has FFA_SPEC_OUT_FP32, dtype is fp64, whose out is fp64");
@@ -40,9 +50,6 @@ static ffa_status spec_check_gpu(const ffa_attention_spec *spec, ffa_error *err)
     if (spec->dtype != FFA_BF16 && spec->dtype != FFA_FP16)
         return error_fail(err, FFA_INVALID, 0, "spec: dtype is %d, not bf16 (%d) or fp16 (%d)",
                           (int)spec->dtype, FFA_BF16, FFA_FP16);
-    if (spec->head_dim != 64 && spec->head_dim != 128)
-        return error_fail(err, FFA_UNSUPPORTED, 0,
-                          "spec: head_dim is %d, GPU kernels exist for 64 and 128", spec->head_dim);
     if (spec->tile_m % 64 || spec->tile_m < 0 || spec->tile_m > 192)
         return error_fail(err, FFA_INVALID, 0, "spec: tile_m is %d, not 0, 64, 128 or 192",
                           spec->tile_m);
@@ -61,6 +68,8 @@ static ffa_status kernels_resolve_gpu(struct ffa_kernels *kernels, const ffa_att
     FFA_TRY(spec_check_gpu(spec, err));
     FFA_TRY(jit_spec_init(&jit, forward_name, err));
     FFA_TRY(jit_spec_put(&jit, "head_dim", spec->head_dim, err));
+    if (spec->head_dim_v)
+        FFA_TRY(jit_spec_put(&jit, "head_dim_v", spec->head_dim_v, err));
     FFA_TRY(jit_spec_put(&jit, "dtype", (int32_t)spec->dtype, err));
     if (spec->tile_m)
         FFA_TRY(jit_spec_put(&jit, "consumers", spec->tile_m / 64, err));
@@ -72,6 +81,8 @@ static ffa_status kernels_resolve_gpu(struct ffa_kernels *kernels, const ffa_att
         FFA_TRY(jit_spec_put(&jit, "softcap", 1, err));
     if (spec->flags & FFA_SPEC_OUT_FP32)
         FFA_TRY(jit_spec_put(&jit, "out_fp32", 1, err));
+    if (spec->flags & FFA_SPEC_MAX_LOGITS)
+        FFA_TRY(jit_spec_put(&jit, "max_logits", 1, err));
     FFA_TRY(jit_spec_resolve(&jit, context->arch, err));
     FFA_TRY(context_resolve(&found, context, &jit, context->arch, NULL, err));
 
@@ -109,6 +120,11 @@ ffa_status ffa_kernels_create(ffa_kernels **out, ffa_context *context,
                         (unsigned)KNOWN_FLAGS);
         goto out;
     }
+    if (spec.pad_) {
+        rc = error_fail(err, FFA_INVALID, 0, "spec: pad_ is %d, must be 0", spec.pad_);
+        goto out;
+    }
+    FFA_TRY(dims_check(&spec, err));
     kernels = mem_array(1, sizeof *kernels);
     if (!kernels) {
         rc = error_nomem(err, "the kernels");
@@ -117,8 +133,10 @@ ffa_status ffa_kernels_create(ffa_kernels **out, ffa_context *context,
     kernels->context = context;
     kernels->dtype = spec.dtype;
     kernels->head_dim = spec.head_dim;
+    kernels->head_dim_v = spec.head_dim_v ? spec.head_dim_v : spec.head_dim;
     kernels->out_dtype = spec.flags & FFA_SPEC_OUT_FP32 ? FFA_FP32 : spec.dtype;
     kernels->has_softcap = (spec.flags & FFA_SPEC_SOFTCAP) != 0;
+    kernels->has_max_logits = (spec.flags & FFA_SPEC_MAX_LOGITS) != 0;
     if (context->gpu) {
         FFA_TRY(kernels_resolve_gpu(kernels, &spec, err));
     } else {

@@ -16,11 +16,11 @@ enum {
 
 /* One row of one head as doubles. */
 static void read_row(const struct oracle_case *test, const ffa_tensor *tensor, int64_t heads,
-                     int64_t token, int64_t head, double *to)
+                     int32_t dim, int64_t token, int64_t head, double *to)
 {
-    const int64_t at = oracle_offset(tensor, heads, test->head_dim, token, head);
+    const int64_t at = oracle_offset(tensor, heads, dim, token, head);
 
-    for (int32_t c = 0; c < test->head_dim; c++)
+    for (int32_t c = 0; c < dim; c++)
         to[c] = oracle_read(test->dtype, tensor->data, at + c);
 }
 
@@ -63,7 +63,7 @@ struct worker {
     uint8_t *attended; /* [GROUP][seqlen_k] */
     double *scores;    /* [GROUP][seqlen_k] */
     double *q;         /* [GROUP][head_dim] */
-    double *row;       /* [head_dim]: a key or a value */
+    double *row;       /* a key or a value */
     pthread_t thread;
     bool started;
 };
@@ -115,7 +115,8 @@ static void score_group(struct worker *worker, int32_t members, int32_t kv_head)
     for (int64_t k = 0; k < keys; k++) {
         if (!any_attends(worker, members, k))
             continue;
-        read_row(test, &test->args->k, test->args->heads_kv, k, kv_head, worker->row);
+        read_row(test, &test->args->k, test->args->heads_kv, test->head_dim, k, kv_head,
+                 worker->row);
         for (int32_t g = 0; g < members; g++) {
             double score;
 
@@ -138,11 +139,12 @@ static double largest(const uint8_t *attended, const double *scores, int64_t key
     return top;
 }
 
-/* Scores to weights; returns log(sum exp). Weights and the weights of the head's sinks sum to 1. */
+/* Scores, the largest of them `top`, to weights; returns log(sum exp). Weights and the weights of
+ * the head's sinks sum to 1. */
 static double soften(const ffa_forward_args *args, int32_t head, const uint8_t *attended,
-                     double *scores, int64_t keys)
+                     double *scores, int64_t keys, double top)
 {
-    double top = largest(attended, scores, keys), sum = 0, shift;
+    double sum = 0, shift;
 
     for (int32_t s = 0; s < args->sink_count; s++)
         if ((double)args->sink[s * args->heads_q + head] > top)
@@ -166,16 +168,17 @@ static void gather_group(struct worker *worker, const struct item *items, int32_
 {
     const struct oracle_case *test = worker->work->test;
     const int64_t keys = test->shape.seqlen_k;
+    const int32_t dim = oracle_value_dim(test);
 
     for (int64_t k = 0; k < keys; k++) {
         if (!any_attends(worker, members, k))
             continue;
-        read_row(test, &test->args->v, test->args->heads_kv, k, kv_head, worker->row);
+        read_row(test, &test->args->v, test->args->heads_kv, dim, k, kv_head, worker->row);
         for (int32_t g = 0; g < members; g++) {
             const double weight = worker->scores[g * keys + k];
-            double *out = worker->work->result->out + items[g].index * test->head_dim;
+            double *out = worker->work->result->out + items[g].index * dim;
 
-            for (int32_t c = 0; worker->attended[g * keys + k] && c < test->head_dim; c++)
+            for (int32_t c = 0; worker->attended[g * keys + k] && c < dim; c++)
                 out[c] += weight * worker->row[c];
         }
     }
@@ -189,17 +192,18 @@ static void run_group(struct worker *worker, const struct item *items, int32_t m
 
     for (int32_t g = 0; g < members; g++) {
         mark_cells(test, &items[g], worker->attended + g * keys);
-        read_row(test, &test->args->q, test->args->heads_q, items[g].row, items[g].head,
-                 worker->q + (int64_t)g * test->head_dim);
+        read_row(test, &test->args->q, test->args->heads_q, test->head_dim, items[g].row,
+                 items[g].head, worker->q + (int64_t)g * test->head_dim);
     }
     score_group(worker, members, kv_head);
     for (int32_t g = 0; g < members; g++) {
         const uint8_t *attended = worker->attended + g * keys;
         double *scores = worker->scores + g * keys;
+        const double top = largest(attended, scores, keys);
 
-        worker->work->result->top[items[g].index] = largest(attended, scores, keys);
+        worker->work->result->top[items[g].index] = top;
         worker->work->result->lse[items[g].index] =
-            soften(test->args, items[g].head, attended, scores, keys);
+            soften(test->args, items[g].head, attended, scores, keys, top);
     }
     gather_group(worker, items, members, kv_head);
 }
@@ -232,13 +236,14 @@ static bool prepare(struct worker *workers, int32_t count, struct work *work)
 {
     const size_t keys = (size_t)work->test->shape.seqlen_k;
     const size_t dim = (size_t)work->test->head_dim;
+    const size_t dim_v = (size_t)oracle_value_dim(work->test);
 
     for (int32_t i = 0; i < count; i++) {
         workers[i].work = work;
         workers[i].attended = malloc(GROUP * keys);
         workers[i].scores = malloc(GROUP * keys * sizeof *workers[i].scores);
         workers[i].q = malloc(GROUP * dim * sizeof *workers[i].q);
-        workers[i].row = malloc(dim * sizeof *workers[i].row);
+        workers[i].row = malloc((dim > dim_v ? dim : dim_v) * sizeof *workers[i].row);
         if (!workers[i].attended || !workers[i].scores || !workers[i].q || !workers[i].row)
             return false;
     }
@@ -254,7 +259,8 @@ ffa_status oracle_forward(struct oracle_result *out, const struct oracle_case *t
     ffa_status rc = FFA_NOMEM;
 
     *out = (struct oracle_result){ 0 };
-    result.out = calloc((size_t)result.count * (size_t)test->head_dim + 1, sizeof *result.out);
+    result.out =
+        calloc((size_t)result.count * (size_t)oracle_value_dim(test) + 1, sizeof *result.out);
     result.lse = calloc((size_t)result.count + 1, sizeof *result.lse);
     result.top = calloc((size_t)result.count + 1, sizeof *result.top);
     if (!result.out || !result.lse || !result.top || !prepare(workers, threads, &work)) {
@@ -297,12 +303,15 @@ void oracle_result_finish(struct oracle_result *result)
 void oracle_poison(const struct oracle_case *test)
 {
     const ffa_forward_args *args = test->args;
+    const int32_t dim = oracle_value_dim(test);
 
+    for (int32_t head = 0; args->max_logits && head < args->heads_q; head++)
+        oracle_poison_one(FFA_FP32, args->max_logits, head);
     for (int64_t row = 0; row < test->shape.seqlen_q; row++)
         for (int32_t head = 0; head < args->heads_q; head++) {
-            const int64_t at = oracle_offset(&args->out, args->heads_q, test->head_dim, row, head);
+            const int64_t at = oracle_offset(&args->out, args->heads_q, dim, row, head);
 
-            for (int32_t c = 0; c < test->head_dim; c++)
+            for (int32_t c = 0; c < dim; c++)
                 oracle_poison_one(oracle_out_dtype(test), args->out.data, at + c);
             oracle_poison_one(FFA_FP32, args->lse.data,
                               oracle_offset(&args->lse, args->heads_q, 1, row, head));
@@ -365,11 +374,11 @@ static void compare_row(struct oracle_report *report, const struct oracle_case *
                         const struct item *item, const double *want, double *error, double *size)
 {
     const ffa_tensor *out = &test->args->out;
-    const int64_t at =
-        oracle_offset(out, test->args->heads_q, test->head_dim, item->row, item->head);
+    const int32_t dim = oracle_value_dim(test);
+    const int64_t at = oracle_offset(out, test->args->heads_q, dim, item->row, item->head);
 
     *error = *size = 0;
-    for (int32_t c = 0; c < test->head_dim; c++) {
+    for (int32_t c = 0; c < dim; c++) {
         const double got = oracle_read(oracle_out_dtype(test), out->data, at + c);
 
         if (oracle_is_poison(oracle_out_dtype(test), out->data, at + c)) {
@@ -425,7 +434,8 @@ static void compare_item(struct oracle_report *report, const struct oracle_case 
     double error, size, relative;
 
     compare_lse(report, test, item, want->lse[item->index], tolerance);
-    compare_row(report, test, item, want->out + item->index * test->head_dim, &error, &size);
+    compare_row(report, test, item, want->out + item->index * oracle_value_dim(test), &error,
+                &size);
     sums->error += error;
     sums->size += size;
     if (want->lse[item->index] == -INFINITY) {
@@ -439,10 +449,34 @@ static void compare_item(struct oracle_report *report, const struct oracle_case 
         blame(report, item, "the relative error of out", relative, tolerance->row);
 }
 
+/* Largest logits of heads, as exact as lse. */
+static void compare_tops(struct oracle_report *report, const struct oracle_case *test,
+                         const struct oracle_result *want, const struct oracle_tolerance *tolerance)
+{
+    const int32_t heads = test->args->heads_q;
+
+    for (int32_t head = 0; head < heads; head++) {
+        const struct item item = { .row = 0, .head = head };
+        const double got = oracle_read(FFA_FP32, test->args->max_logits, head);
+        double top = -INFINITY, error;
+
+        for (int64_t i = head; i < want->count; i += heads)
+            top = fmax(top, want->top[i]);
+        error = isinf(top) ? (got == top ? 0 : INFINITY) : fabs(got - top) / fmax(1, fabs(top));
+        report->top = fmax(report->top, error);
+        if (oracle_is_poison(FFA_FP32, test->args->max_logits, head)) {
+            report->unwritten_count++;
+            blame(report, &item, "max_logits, which was never written,", NAN, 0);
+        } else if (!(error <= tolerance->lse)) {
+            blame(report, &item, "the error of max_logits", error, tolerance->lse);
+        }
+    }
+}
+
 void oracle_compare(struct oracle_report *report, const struct oracle_case *test,
                     const struct oracle_result *want, const struct oracle_tolerance *tolerance)
 {
-    struct sums sums = { .row_floor = row_floor_of(want, test->head_dim) };
+    struct sums sums = { .row_floor = row_floor_of(want, oracle_value_dim(test)) };
 
     *report = (struct oracle_report){ .compared = want->count, .bad_row = -1, .bad_head = -1 };
     for (int64_t i = 0; i < want->count; i++) {
@@ -450,6 +484,8 @@ void oracle_compare(struct oracle_report *report, const struct oracle_case *test
 
         compare_item(report, test, want, &item, tolerance, &sums);
     }
+    if (test->args->max_logits && !test->samples)
+        compare_tops(report, test, want, tolerance);
     report->out = sums.error == 0 ? 0 : sqrt(sums.error / sums.size);
     report->passed = report->bad_row < 0 && report->out <= tolerance->out;
     if (report->bad_row < 0 && !report->passed)

@@ -31,12 +31,13 @@ struct oracle_case {
     const struct oracle_sample *samples; /* [sample_count]; NULL: every row of every head */
     int64_t sample_count;
     ffa_dtype out_dtype; /* of out; 0: dtype */
+    int32_t head_dim_v;  /* of v and out; 0: head_dim */
 };
 
 /* The reference, sample by sample; without samples, row by row and then head by head. */
 struct oracle_result {
     int64_t count;
-    double *out; /* [count][head_dim] */
+    double *out; /* [count][head_dim_v] */
     double *lse; /* [count]; -inf: the row attends nothing */
     double *top; /* [count]: the largest score, softcap applied, sinks left out; -inf likewise */
 };
@@ -73,18 +74,21 @@ struct oracle_report {
     double out, row, lse;    /* the largest errors found, as in oracle_tolerance */
     int64_t nan_count;       /* elements that are NaN or Inf where the reference is finite */
     int64_t unwritten_count; /* elements that still hold oracle_poison's pattern */
+    double top;              /* of max_logits: |got - want| / max(1, |want|) */
     int64_t bad_row;         /* the first (row, head) beyond a tolerance, or -1 */
     int32_t bad_head;
     int32_t pad_;
     char reason[160]; /* one line about it; "" if passed */
 };
 
-/* Compare out and lse of test->args with the reference of the same test. Where the reference is
- * NaN, so must be what is compared. Rows that attend nothing must be exactly 0 and -inf. */
+/* Compare out and lse of test->args, and without samples max_logits if there, with the reference of
+ * the same test. Where the reference is NaN, so must be what is compared. Rows that attend nothing
+ * must be exactly 0 and -inf. */
 void oracle_compare(struct oracle_report *report, const struct oracle_case *test,
                     const struct oracle_result *want, const struct oracle_tolerance *tolerance);
 
-/* Fill out and lse with a NaN pattern of its own, so that what is never written is seen. */
+/* Fill out, lse and max_logits if there with a NaN pattern of its own, so that what is never
+ * written is seen. */
 void oracle_poison(const struct oracle_case *test);
 
 /* ---- samples for large cases ---- */

@@ -86,6 +86,11 @@ int32_t oracle_threads(const struct oracle_case *test)
     return cores < 1 ? 1 : cores < ORACLE_THREADS_MAX ? (int32_t)cores : ORACLE_THREADS_MAX;
 }
 
+int32_t oracle_value_dim(const struct oracle_case *test)
+{
+    return test->head_dim_v ? test->head_dim_v : test->head_dim;
+}
+
 ffa_dtype oracle_out_dtype(const struct oracle_case *test)
 {
     return test->out_dtype ? test->out_dtype : test->dtype;

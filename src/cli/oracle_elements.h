@@ -19,6 +19,7 @@ int32_t oracle_threads(const struct oracle_case *test); /* 1 to ORACLE_THREADS_M
 enum { ORACLE_THREADS_MAX = 16 };
 
 ffa_dtype oracle_out_dtype(const struct oracle_case *test);
+int32_t oracle_value_dim(const struct oracle_case *test);
 
 /* NaNs that no computation gives. */
 void oracle_poison_one(ffa_dtype dtype, void *data, int64_t at);

@@ -86,7 +86,8 @@ static struct extent extent_of(const struct run_shape *shape, enum run_tensor te
         .shape = { tensor == RUN_SINK ? shape->sinks
                    : is_key           ? shape->tokens_k
                                       : shape->tokens_q,
-                   is_key ? shape->heads_kv : shape->heads_q, shape->head_dim },
+                   is_key ? shape->heads_kv : shape->heads_q,
+                   tensor == RUN_V || tensor == RUN_OUT ? shape->head_dim_v : shape->head_dim },
         .dims = is_flat ? 2 : 3,
         .dtype = is_flat ? FFA_FP32 : shape->dtype,
     };
@@ -133,6 +134,7 @@ static ffa_status prepare(struct run_case *run, ffa_error *err)
 
     spec.dtype = run->shape.dtype;
     spec.head_dim = run->shape.head_dim;
+    spec.head_dim_v = run->shape.head_dim_v;
     spec.flags = run->shape.spec_flags;
     rc = ffa_kernels_create(&run->kernels, run->context, &spec, err);
     if (rc == FFA_OK)
@@ -303,6 +305,7 @@ struct oracle_case run_case_oracle(const struct run_case *run, ffa_forward_args 
         .lists = lists,
         .list_count = ffa_mask_head_count(run->mask),
         .head_dim = run->shape.head_dim,
+        .head_dim_v = run->shape.head_dim_v,
         .dtype = run->shape.dtype,
         .args = args,
     };
@@ -341,9 +344,14 @@ ffa_status run_case_download(struct run_case *run, ffa_error *err)
     return rc;
 }
 
-double run_case_flops(const struct run_case *run)
+double run_case_cells(const struct run_case *run)
 {
     double heads_a_list = (double)run->shape.heads_q / ffa_mask_head_count(run->mask);
 
-    return 4.0 * (double)ffa_mask_area(run->mask, -1) * heads_a_list * run->shape.head_dim;
+    return (double)ffa_mask_area(run->mask, -1) * heads_a_list;
+}
+
+double run_case_flops(const struct run_case *run)
+{
+    return 2.0 * run_case_cells(run) * (run->shape.head_dim + run->shape.head_dim_v);
 }

@@ -16,7 +16,7 @@ enum run_tensor { RUN_Q, RUN_K, RUN_V, RUN_OUT, RUN_LSE, RUN_SINK, RUN_TENSORS }
 struct run_shape {
     int64_t tokens_q, tokens_k;
     int32_t heads_q, heads_kv;
-    int32_t head_dim;
+    int32_t head_dim, head_dim_v;
     ffa_dtype dtype;
     uint32_t spec_flags; /* FFA_SPEC_... */
     int32_t sinks;       /* logits a head */
@@ -63,7 +63,8 @@ ffa_status run_case_upload(struct run_case *run, ffa_error *err);
 ffa_status run_case_forward(struct run_case *run, int calls, float *ms, ffa_error *err);
 ffa_status run_case_download(struct run_case *run, ffa_error *err);
 
-/* Floating point operations of one call. */
+/* Attended cells of one call over all heads, and its floating point operations. */
+double run_case_cells(const struct run_case *run);
 double run_case_flops(const struct run_case *run);
 
 #endif

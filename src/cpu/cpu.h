@@ -15,6 +15,7 @@ struct cpu_forward {
     const ffa_forward_args *args;
     ffa_dtype dtype; /* of q, k and v */
     int32_t head_dim;
+    int32_t head_dim_v;  /* of v and out; 0: head_dim */
     int32_t threads;     /* >= 1 */
     bool fp64;           /* accumulate in fp64 (always so for FFA_FP64 tensors) */
     ffa_dtype out_dtype; /* 0: dtype */
@@ -24,7 +25,7 @@ struct cpu_forward {
 
     /* One phase of a pass: its keys are some of all. Sinks enter in a tile's first phase. */
     const uint8_t *flags; /* [tile_count], TILE_...; NULL: the call is the whole pass */
-    void *sum_out;        /* [seqlen_q][heads_q][head_dim] float, or double with fp64, packed: */
+    void *sum_out;        /* [seqlen_q][heads_q][head_dim_v] float, or double with fp64, packed: */
     void *sum_lse;        /* [seqlen_q][heads_q]: (out, lse) of the phases so far */
 };
 

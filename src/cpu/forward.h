@@ -10,9 +10,10 @@
 /* Scratch of one thread; the real arrays are float or double. */
 struct forward_scratch {
     void *memory;
-    void *q, *out;        /* [tile_m][head_dim] */
+    void *q, *out;        /* [tile_m][head_dim], [tile_m][head_dim_v] */
     void *keys;           /* [head_dim][tile_n]: transposed, so that loops over keys vectorise */
-    void *values;         /* [tile_n][head_dim] */
+    void *values;         /* [tile_n][head_dim_v] */
+    void *line;           /* [head_dim] */
     void *scores;         /* [tile_n] */
     void *top, *sum;      /* [tile_m]: running maximum, sum of exp(score - top) */
     int32_t *begin, *end; /* [tile_m]: keys of each row in the sweep */

@@ -13,28 +13,35 @@
 
 /* ---- scratch ---- */
 
+static int32_t value_dim(const struct cpu_forward *call)
+{
+    return call->head_dim_v ? call->head_dim_v : call->head_dim;
+}
+
 size_t forward_bytes(const struct cpu_forward *call)
 {
     const size_t m = (size_t)call->plan->tile_m, n = (size_t)call->plan->tile_n;
-    const size_t d = (size_t)call->head_dim;
+    const size_t d = (size_t)call->head_dim + (size_t)value_dim(call);
 
-    return (2 * m * d + 2 * n * d + n + 2 * m) * sizeof(REAL) + 2 * m * sizeof(int32_t);
+    return (m * d + n * d + n + 2 * m + (size_t)call->head_dim) * sizeof(REAL) +
+           2 * m * sizeof(int32_t);
 }
 
 void forward_place(const struct cpu_forward *call, struct forward_scratch *scratch)
 {
     const size_t m = (size_t)call->plan->tile_m, n = (size_t)call->plan->tile_n;
-    const size_t d = (size_t)call->head_dim;
+    const size_t d = (size_t)call->head_dim, dv = (size_t)value_dim(call);
     REAL *at = scratch->memory;
 
     scratch->q = at;
     scratch->out = at += m * d;
-    scratch->keys = at += m * d;
+    scratch->keys = at += m * dv;
     scratch->values = at += n * d;
-    scratch->scores = at += n * d;
+    scratch->scores = at += n * dv;
     scratch->top = at += n;
     scratch->sum = at += m;
-    scratch->begin = (int32_t *)(void *)(at + m);
+    scratch->line = at += m;
+    scratch->begin = (int32_t *)(void *)(at + d);
     scratch->end = scratch->begin + m;
 }
 
@@ -45,19 +52,19 @@ static void load_block(const struct cpu_forward *call, int32_t kv_head, int64_t 
                        struct forward_scratch *scratch)
 {
     const ffa_tensor *keys = &call->args->k, *values = &call->args->v;
-    const int32_t n = call->plan->tile_n, d = call->head_dim;
+    const int32_t n = call->plan->tile_n, d = call->head_dim, dv = value_dim(call);
     REAL *restrict to = scratch->keys;
-    REAL *row = scratch->values;
+    REAL *row = scratch->values, *line = scratch->line;
 
     for (int32_t j = 0; j < count; j++) {
         load(call->dtype, keys->data, (k + j) * keys->token_stride + kv_head * keys->head_stride, d,
-             row);
+             line);
         for (int32_t c = 0; c < d; c++)
-            to[(int64_t)c * n + j] = row[c];
+            to[(int64_t)c * n + j] = line[c];
     }
-    for (int32_t j = 0; j < count; j++, row += d)
+    for (int32_t j = 0; j < count; j++, row += dv)
         load(call->dtype, values->data,
-             (k + j) * values->token_stride + kv_head * values->head_stride, d, row);
+             (k + j) * values->token_stride + kv_head * values->head_stride, dv, row);
 }
 
 /* Keys [from, to) of the loaded block for row r of the tile. */
@@ -66,7 +73,8 @@ static void add_keys(const struct cpu_forward *call, int32_t r, int32_t from, in
 {
     const int32_t d = call->head_dim;
     REAL *restrict scores = scratch->scores;
-    REAL *restrict out = (REAL *)scratch->out + (int64_t)r * d;
+    const int32_t dv = value_dim(call);
+    REAL *restrict out = (REAL *)scratch->out + (int64_t)r * dv;
     REAL *top = (REAL *)scratch->top + r, *sum = (REAL *)scratch->sum + r;
     REAL next = *top, shift, keep, added = 0;
 
@@ -84,11 +92,11 @@ static void add_keys(const struct cpu_forward *call, int32_t r, int32_t from, in
         added += scores[j];
     }
     if (keep != 1)
-        for (int32_t c = 0; c < d; c++)
+        for (int32_t c = 0; c < dv; c++)
             out[c] *= keep;
     *sum = *sum * keep + added;
     *top = next;
-    gather(scores, scratch->values, d, from, to, out);
+    gather(scores, scratch->values, dv, from, to, out);
 }
 
 /* ---- one sweep, one tile ---- */
@@ -180,12 +188,12 @@ static void write_row(const struct cpu_forward *call, int64_t row, int32_t r, in
                       uint8_t flags, const struct forward_scratch *scratch)
 {
     const ffa_tensor *out = &call->args->out, *lse = &call->args->lse;
-    const REAL *from = (const REAL *)scratch->out + (int64_t)r * call->head_dim;
+    const REAL *from = (const REAL *)scratch->out + (int64_t)r * value_dim(call);
     const int64_t at = row * out->token_stride + head * out->head_stride;
     const int64_t lse_at = row * lse->token_stride + head * lse->head_stride;
     const int64_t packed = row * call->args->heads_q + head;
     const bool is_first = flags & TILE_FIRST, is_last = flags & TILE_LAST;
-    REAL *const sum_out = (REAL *)call->sum_out + (call->sum_out ? packed * call->head_dim : 0);
+    REAL *const sum_out = (REAL *)call->sum_out + (call->sum_out ? packed * value_dim(call) : 0);
     REAL *const sum_lse = (REAL *)call->sum_lse + (call->sum_lse ? packed : 0);
     REAL top = ((const REAL *)scratch->top)[r], sum = ((const REAL *)scratch->sum)[r];
     const ffa_dtype out_dtype = call->out_dtype ? call->out_dtype : call->dtype;
@@ -201,7 +209,7 @@ static void write_row(const struct cpu_forward *call, int64_t row, int32_t r, in
         merge_rows(*sum_lse, &here, &was, &is);
     else if (call->accumulate)
         merge_rows(load_lse(call->lse_dtype, lse->data, lse_at), &here, &was, &is);
-    for (int32_t c = 0; c < call->head_dim; c++) {
+    for (int32_t c = 0; c < value_dim(call); c++) {
         REAL value = sum == 0 ? 0 : from[c] * keep / sum * is, old = 0;
 
         if (was != 0 && is_first)
@@ -254,7 +262,7 @@ void forward_tile(const struct cpu_forward *call, const struct plan_tile *tile, 
         ((REAL *)scratch->top)[r] = -(REAL)INFINITY;
         ((REAL *)scratch->sum)[r] = 0;
     }
-    memset(scratch->out, 0, (size_t)tile->row_count * (size_t)d * sizeof(REAL));
+    memset(scratch->out, 0, (size_t)tile->row_count * (size_t)value_dim(call) * sizeof(REAL));
     for (int32_t s = 0; s < tile->sweep_count; s++)
         run_sweep(call, tile, &call->plan->sweeps[tile->sweep_begin + s], kv_head, scratch);
     if (call->max_logits)

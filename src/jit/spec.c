@@ -68,13 +68,26 @@ static const struct {
 /* ---- what a template needs beyond its rows ---- */
 
 struct forward {
-    int32_t head_dim, consumers, tile_n, stages;
+    int32_t head_dim, head_dim_v, consumers, tile_n, stages;
 };
+
+/* The columns a kernel computes with: the least there are products for. Tensors may have fewer. */
+static const int32_t forward_columns[] = { 64, 96, 128, 192, 256 };
+
+static int32_t forward_padded(int32_t head_dim)
+{
+    int32_t i = 0;
+
+    while (forward_columns[i] < head_dim)
+        i++;
+    return forward_columns[i];
+}
 
 static struct forward forward_of(const struct jit_spec *spec)
 {
     return (struct forward){
         .head_dim = spec->values[FORWARD_head_dim],
+        .head_dim_v = spec->values[FORWARD_head_dim_v],
         .consumers = spec->values[FORWARD_consumers],
         .tile_n = spec->values[FORWARD_tile_n],
         .stages = spec->values[FORWARD_stages],
@@ -84,68 +97,94 @@ static struct forward forward_of(const struct jit_spec *spec)
 static int32_t forward_shared_bytes(const struct forward *f)
 {
     int32_t tile_m = 64 * f->consumers;
-    int32_t q_slots = attention_forward_q_slots(f->head_dim, tile_m, f->tile_n, f->stages);
+    int32_t q_slots =
+        attention_forward_q_slots(f->head_dim, f->head_dim_v, tile_m, f->tile_n, f->stages);
 
-    return attention_forward_shared_bytes(f->head_dim, tile_m, f->tile_n, f->stages, q_slots);
+    return attention_forward_shared_bytes(f->head_dim, f->head_dim_v, tile_m, f->tile_n, f->stages,
+                                          q_slots);
 }
 
 /* Registers a consumer thread holds at once: O, the scores of one block, P of the one before. */
 static int32_t forward_registers(const struct forward *f)
 {
-    return f->head_dim / 2 + f->tile_n / 2 + f->tile_n / 4;
+    return f->head_dim_v / 2 + f->tile_n / 2 + f->tile_n / 4;
 }
 
-/* The widths wgmma.h has products for. */
-enum { FORWARD_TILE_N_MIN = 64, FORWARD_TILE_N_MAX = 192 };
+/* What setmaxnreg gives a consumer, less what addresses, loop state and the extras take. */
+static int32_t forward_registers_max(const struct jit_spec *spec, const struct forward *f)
+{
+    const bool has_extra = spec->values[FORWARD_debug] || spec->values[FORWARD_softcap] ||
+                           spec->values[FORWARD_max_logits];
+    const bool has_partial = spec->values[FORWARD_out_fp32] || spec->values[FORWARD_staged];
+    const int32_t given = f->consumers == 3 ? 160 : f->consumers == 2 ? 232 : 255;
+
+    return given - (f->consumers == 3 ? 32 : 28) - (has_partial || has_extra ? 20 : 0);
+}
+
+static bool forward_fits(const struct jit_spec *spec, const struct forward *f,
+                         const struct jit_arch *arch)
+{
+    return forward_registers(f) <= forward_registers_max(spec, f) &&
+           forward_shared_bytes(f) <= arch->shared_bytes_max;
+}
+
+enum { FORWARD_TILE_N = 128, FORWARD_TILE_N_MIN = 64, FORWARD_STAGES = 2 };
+
+/* Fill in what is left to the host: at head_dim 64 three warpgroups if the registers allow it, else
+ * two, and the widest tile up to 128 keys that fits with two stages. */
+static void forward_choose(const struct jit_spec *spec, struct forward *f,
+                           const struct jit_arch *arch)
+{
+    const bool choose_n = f->tile_n == 0, choose_stages = f->stages == 0;
+
+    f->tile_n = choose_n ? FORWARD_TILE_N : f->tile_n;
+    f->stages = choose_stages ? FORWARD_STAGES : f->stages;
+    if (!f->consumers) {
+        f->consumers = f->head_dim == 64 && f->head_dim_v == 64 ? 3 : 2;
+        if (!forward_fits(spec, f, arch))
+            f->consumers = 2;
+    }
+    while (choose_n && f->tile_n > FORWARD_TILE_N_MIN && !forward_fits(spec, f, arch))
+        f->tile_n -= 16;
+    while (choose_stages && f->stages > 1 && forward_shared_bytes(f) > arch->shared_bytes_max)
+        f->stages--;
+}
 
 static ffa_status forward_resolve(struct jit_spec *spec, const struct jit_arch *arch,
                                   ffa_error *err)
 {
-    static const struct forward heuristic[] = {
-        { .head_dim = 64, .consumers = 3, .tile_n = 128, .stages = 2 },
-        { .head_dim = 128, .consumers = 2, .tile_n = 128, .stages = 2 },
-    };
-    const struct forward *choice = NULL;
     struct forward f = forward_of(spec);
-    bool choose_stages = f.stages == 0;
-    bool has_extra = spec->values[FORWARD_debug] || spec->values[FORWARD_softcap] ||
-                     spec->values[FORWARD_out_fp32];
-    int32_t registers_max;
 
-    for (size_t i = 0; i < sizeof heuristic / sizeof *heuristic; i++)
-        if (heuristic[i].head_dim == f.head_dim)
-            choice = &heuristic[i];
-    if (!choice)
-        return error_fail(err, FFA_INVALID, 0, "attention_forward: head_dim is %d, not 64 or 128",
-                          (int)f.head_dim);
-    /* Three warpgroups leave no registers for capped scores, merged rows or names of barriers. */
-    if (!f.consumers)
-        f.consumers = has_extra ? 2 : choice->consumers;
-    f.tile_n = f.tile_n ? f.tile_n : choice->tile_n;
-    f.stages = f.stages ? f.stages : choice->stages;
-    while (choose_stages && f.stages > 1 && forward_shared_bytes(&f) > arch->shared_bytes_max)
-        f.stages--;
-
-    if (f.tile_n % 16 || f.tile_n < FORWARD_TILE_N_MIN || f.tile_n > FORWARD_TILE_N_MAX)
+    if (f.head_dim % 8 || f.head_dim_v % 8)
+        return error_fail(err, FFA_INVALID, 0, "attention_forward: %s is %d, not a multiple of 8",
+                          f.head_dim % 8 ? "head_dim" : "head_dim_v",
+                          (int)(f.head_dim % 8 ? f.head_dim : f.head_dim_v));
+    if (spec->values[FORWARD_out_fp32] && spec->values[FORWARD_staged])
         return error_fail(err, FFA_INVALID, 0,
-                          "attention_forward: tile_n is %d, not a multiple of 16 in [%d, %d]",
-                          (int)f.tile_n, FORWARD_TILE_N_MIN, FORWARD_TILE_N_MAX);
+                          "attention_forward: out_fp32 and staged are both 1: out is fp32 always, "
+                          "or until the last stage of a tile");
+    f.head_dim_v = forward_padded(f.head_dim_v ? f.head_dim_v : f.head_dim);
+    f.head_dim = forward_padded(f.head_dim);
+    forward_choose(spec, &f, arch);
+
+    if (f.tile_n % 16)
+        return error_fail(err, FFA_INVALID, 0,
+                          "attention_forward: tile_n is %d, not a multiple of 16", (int)f.tile_n);
     if (forward_shared_bytes(&f) > arch->shared_bytes_max)
         return error_fail(err, FFA_INVALID, 0,
-                          "attention_forward: head_dim %d, consumers %d, tile_n %d and stages %d "
-                          "need %d bytes of shared memory, %s has %d",
-                          (int)f.head_dim, (int)f.consumers, (int)f.tile_n, (int)f.stages,
-                          (int)forward_shared_bytes(&f), arch->name, (int)arch->shared_bytes_max);
-    /* What setmaxnreg gives a consumer, less what addresses, loop state and the extras take. */
-    registers_max = (f.consumers == 3 ? 160 : f.consumers == 2 ? 232 : 255) - 28;
-    registers_max -= spec->values[FORWARD_out_fp32] ? 44 : has_extra ? 20 : 0;
-    if (forward_registers(&f) > registers_max)
-        return error_fail(
-            err, FFA_INVALID, 0,
-            "attention_forward: head_dim %d and tile_n %d hold %d registers a thread, "
-            "with %d consumers there are %d",
-            (int)f.head_dim, (int)f.tile_n, (int)forward_registers(&f), (int)f.consumers,
-            (int)registers_max);
+                          "attention_forward: head_dim %d:%d, consumers %d, tile_n %d and stages "
+                          "%d need %d bytes of shared memory, %s has %d",
+                          (int)f.head_dim, (int)f.head_dim_v, (int)f.consumers, (int)f.tile_n,
+                          (int)f.stages, (int)forward_shared_bytes(&f), arch->name,
+                          (int)arch->shared_bytes_max);
+    if (forward_registers(&f) > forward_registers_max(spec, &f))
+        return error_fail(err, FFA_INVALID, 0,
+                          "attention_forward: head_dim_v %d and tile_n %d hold %d registers a "
+                          "thread, with %d consumers there are %d",
+                          (int)f.head_dim_v, (int)f.tile_n, (int)forward_registers(&f),
+                          (int)f.consumers, (int)forward_registers_max(spec, &f));
+    spec->values[FORWARD_head_dim] = f.head_dim;
+    spec->values[FORWARD_head_dim_v] = f.head_dim_v;
     spec->values[FORWARD_consumers] = f.consumers;
     spec->values[FORWARD_tile_n] = f.tile_n;
     spec->values[FORWARD_stages] = f.stages;

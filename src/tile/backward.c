@@ -28,7 +28,7 @@ static struct plan_tile tile_turn(const struct backward_tile *tile)
                                .band_begin = tile->band_begin,
                                .band_count = tile->band_count,
                                .block_count = tile->block_count,
-                               .list = tile->list };
+                               .list = (uint16_t)tile->list };
 }
 
 static struct backward_sweep sweep_from(const struct plan_sweep *turned)

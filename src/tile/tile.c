@@ -5,6 +5,8 @@
  */
 #include "tile/cut.h"
 
+enum { LISTS_MAX = 65536 }; /* plan_tile.list has 16 bits */
+
 /* Longest first, ties in the order given (ascending rows): a stable radix sort. */
 static ffa_status order_tiles(struct plan_tile *tiles, int64_t count, ffa_error *err)
 {
@@ -80,7 +82,7 @@ static ffa_status build_list(struct tile_sink *sink, struct sweep_work *work,
             segment++;
         rows.segment = segment;
         FFA_TRY(sweep_emit(work, &rows, &sink->sweeps, &tiles[i], err));
-        tiles[i].list = list;
+        tiles[i].list = (uint16_t)list;
     }
     FFA_TRY(order_tiles(tiles, cuts.count, err));
     plan->tile_count += cuts.count;
@@ -109,6 +111,11 @@ static ffa_status build(struct tile_plan *out, const ffa_mask *mask, bool transp
     assert(opts->tile_m > 0 && opts->tile_n > 0 && mask->head_count > 0);
     assert(shape.seqlen_q > 0 && shape.seqlen_q <= INT32_MAX);
     *out = (struct tile_plan){ 0 };
+    if (mask->head_count > LISTS_MAX) {
+        rc = error_fail(err, FFA_UNSUPPORTED, 0, "the mask has %d lists of slices, plans take %d",
+                        (int)mask->head_count, LISTS_MAX);
+        goto out;
+    }
     plan.list_begin = mem_array((size_t)plan.list_count + 1, sizeof *plan.list_begin);
     if (!plan.list_begin) {
         rc = error_nomem(err, "the lists of a plan");

@@ -1,7 +1,7 @@
 # shellcheck shell=sh
 t compile
 t compile nonsense --arch sm_90a
-t compile attention_forward head_dim=96 --arch sm_90a
+t compile attention_forward head_dim=100 --arch sm_90a
 t compile attention_forward head_dim=100000 --arch sm_90a
 t compile attention_forward dtype=int8 --arch sm_90a
 t compile attention_forward colour=1 --arch sm_90a

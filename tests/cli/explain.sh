@@ -1,7 +1,7 @@
 # shellcheck shell=sh
 t explain
 t explain nonsense --arch sm_90a
-t explain attention_forward head_dim=96 --arch sm_90a
+t explain attention_forward head_dim=100 --arch sm_90a
 t explain attention_forward --arch sm_80
 
 # The rows of a template grow: those shown here are some of them.

@@ -5,7 +5,7 @@
  * Every call: fresh random inputs, outputs poisoned with NaN, two runs bitwise equal, and nothing
  * written beside the outputs. FFA_TEST_LEVEL=2 evaluates every row of every head up to the oracle's
  * own limit; level 1 (default) samples 512 rows of cases above 4e6 cells. CK_RUN_CASE=quick|unions|
- * bf16|fp16 runs a part.
+ * dims|bf16|fp16 runs a part.
  */
 #include "api/attention.h"
 #include "base/half.h"
@@ -28,12 +28,15 @@ enum { SAMPLES = 512 };
 
 /* ---- one call on the device ---- */
 
+enum { TENSORS = 6 }; /* q, k, v, out, lse, and max_logits, which has no strides */
+
 struct device_call {
     struct attention_case host;
     ffa_forward_args args; /* the same with device pointers */
-    void *memory[5];
-    int64_t bytes[5];
+    void *memory[TENSORS];
+    int64_t bytes[TENSORS];
     unsigned char *first[2]; /* out and lse of the first run */
+    float tops[64];          /* max_logits, if the call has them */
 };
 
 static int64_t extent(const ffa_tensor *tensor, int64_t tokens, int64_t heads, int64_t dim,
@@ -58,15 +61,15 @@ static ffa_tensor *tensor_of(ffa_forward_args *args, int index)
 /* Guard bytes before and behind each output: they must stay what they are. */
 enum { GUARD = 256, GUARD_BYTE = 0xa5 };
 
-static void call_init(struct device_call *call, const struct attention_shape *shape,
-                      struct rng *rng)
+static void call_init_v(struct device_call *call, const struct attention_shape *shape,
+                        int32_t head_dim_v, struct rng *rng)
 {
     const int64_t rows = shape->mask.seqlen_q, keys = shape->mask.seqlen_k;
     const int64_t dim = shape->head_dim;
     ffa_error err = { 0 };
 
     *call = (struct device_call){ 0 };
-    attention_case_init(&call->host, shape, rng);
+    attention_case_init_v(&call->host, shape, head_dim_v, rng);
     call->args = call->host.args;
     for (int i = 0; i < 5; i++) {
         const ffa_tensor *tensor = tensor_of(&call->host.args, i);
@@ -74,7 +77,10 @@ static void call_init(struct device_call *call, const struct attention_shape *sh
 
         call->bytes[i] =
             extent(tensor, is_kv ? keys : rows, is_kv ? shape->heads_kv : shape->heads_q,
-                   i == 4 ? 1 : dim, i == 4 ? 4 : 2);
+                   i == 4             ? 1
+                   : i == 2 || i == 3 ? call->host.head_dim_v
+                                      : dim,
+                   i == 4 ? 4 : 2);
         must(ffa_device_alloc(&call->memory[i], context, call->bytes[i] + 2 * GUARD, &err), &err,
              "allocate");
         must(
@@ -82,6 +88,27 @@ static void call_init(struct device_call *call, const struct attention_shape *sh
             &err, "fill");
         tensor_of(&call->args, i)->data = (char *)call->memory[i] + GUARD;
     }
+}
+
+static void call_init(struct device_call *call, const struct attention_shape *shape,
+                      struct rng *rng)
+{
+    call_init_v(call, shape, 0, rng);
+}
+
+/* Ask for max_logits, too; the attempt's spec must have FFA_SPEC_MAX_LOGITS. */
+static void call_with_tops(struct device_call *call)
+{
+    ffa_error err = { 0 };
+
+    ck_assert_int_le(call->args.heads_q, 64);
+    call->bytes[5] = call->args.heads_q * (int64_t)sizeof(float);
+    must(ffa_device_alloc(&call->memory[5], context, call->bytes[5] + 2 * GUARD, &err), &err,
+         "allocate");
+    must(ffa_device_fill(context, call->memory[5], GUARD_BYTE, call->bytes[5] + 2 * GUARD, &err),
+         &err, "fill");
+    call->args.max_logits = (float *)(void *)((char *)call->memory[5] + GUARD);
+    call->host.args.max_logits = call->tops;
 }
 
 static void call_send_inputs(struct device_call *call)
@@ -97,7 +124,7 @@ static void call_send_inputs(struct device_call *call)
 
 static void call_finish(struct device_call *call)
 {
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < TENSORS; i++)
         ffa_device_free(context, call->memory[i]);
     for (int i = 0; i < 2; i++)
         free(call->first[i]);
@@ -110,7 +137,7 @@ static void check_guards(const struct device_call *call, const char *name)
     unsigned char guard[2 * GUARD];
     ffa_error err = { 0 };
 
-    for (int i = 3; i < 5; i++) {
+    for (int i = 3; i < TENSORS && call->memory[i]; i++) {
         const char *at = call->memory[i];
 
         must(ffa_device_copy(context, guard, at, GUARD, FFA_FROM_DEVICE, &err), &err, "read");
@@ -137,6 +164,10 @@ static void run_once(struct device_call *call, const ffa_kernels *kernels, const
              &err, "poison");
     must(ffa_forward(kernels, plan, &call->args, workspace, stream, &err), &err, "forward");
     must(ffa_device_synchronize(context, &err), &err, "finish");
+    if (call->args.max_logits)
+        must(ffa_device_copy(context, call->tops, call->args.max_logits, call->bytes[5],
+                             FFA_FROM_DEVICE, &err),
+             &err, "fetch");
     for (int i = 3; i < 5; i++)
         must(ffa_device_copy(context, tensor_of(&call->host.args, i)->data,
                              tensor_of(&call->args, i)->data, call->bytes[i], FFA_FROM_DEVICE,
@@ -153,33 +184,38 @@ struct attempt {
     void (*mutate)(struct ffa_plan *plan);
 };
 
-static const ffa_kernels *kernels_for(const struct attention_shape *shape, uint32_t flags,
+static const ffa_kernels *kernels_for(const struct attention_case *of, uint32_t flags,
                                       int32_t tile_m)
 {
+    enum { KEPT = 160 };
     static struct {
         ffa_dtype dtype;
-        int32_t head_dim, tile_m;
+        int32_t head_dim, head_dim_v, tile_m;
         uint32_t flags;
         ffa_kernels *kernels;
-    } kept[32];
+    } kept[KEPT];
+    const struct attention_shape *shape = &of->shape;
     ffa_error err = { 0 };
 
-    for (int i = 0; i < 32; i++) {
+    for (int i = 0; i < KEPT; i++) {
         if (!kept[i].kernels) {
             ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
 
             spec.dtype = shape->dtype;
             spec.head_dim = shape->head_dim;
+            spec.head_dim_v = of->head_dim_v;
             spec.flags = flags;
             spec.tile_m = tile_m;
             must(ffa_kernels_create(&kept[i].kernels, context, &spec, &err), &err, "kernels");
             kept[i].dtype = shape->dtype;
             kept[i].head_dim = shape->head_dim;
+            kept[i].head_dim_v = of->head_dim_v;
             kept[i].flags = flags;
             kept[i].tile_m = tile_m;
         }
         if (kept[i].dtype == shape->dtype && kept[i].head_dim == shape->head_dim &&
-            kept[i].flags == flags && kept[i].tile_m == tile_m)
+            kept[i].head_dim_v == of->head_dim_v && kept[i].flags == flags &&
+            kept[i].tile_m == tile_m)
             return kept[i].kernels;
     }
     ck_abort_msg("more kernels than the test keeps");
@@ -190,7 +226,7 @@ static const ffa_kernels *kernels_for(const struct attention_shape *shape, uint3
 static void attempt_run(struct device_call *call, const struct attempt *attempt)
 {
     const struct attention_shape *shape = &call->host.shape;
-    const ffa_kernels *kernels = kernels_for(shape, attempt->spec_flags, attempt->tile_m);
+    const ffa_kernels *kernels = kernels_for(&call->host, attempt->spec_flags, attempt->tile_m);
     ffa_slice_list lists[64];
     struct oracle_case test = { 0 };
     struct oracle_result want = { 0 };
@@ -211,10 +247,11 @@ static void attempt_run(struct device_call *call, const struct attempt *attempt)
         .lists = lists,
         .list_count = ffa_mask_head_count(attempt->mask),
         .head_dim = shape->head_dim,
+        .head_dim_v = call->host.head_dim_v,
         .dtype = shape->dtype,
         .args = &call->host.args,
     };
-    if (ffa_mask_area(attempt->mask, 0) * shape->heads_q > full_cells) {
+    if (ffa_mask_area(attempt->mask, 0) * shape->heads_q > full_cells && !call->args.max_logits) {
         test.sample_count = oracle_samples(&test, 128, 1, SAMPLES, &samples);
         ck_assert_int_gt(test.sample_count, 0);
         test.samples = samples;
@@ -246,10 +283,11 @@ static void attempt_run(struct device_call *call, const struct attempt *attempt)
 
     must(oracle_forward(&want, &test, &err), &err, "oracle");
     oracle_compare(&report, &test, &want, &tolerance);
-    ck_assert_msg(report.passed != attempt->want_failure,
-                  "%s: heads %d:%d head_dim %d dtype %d: out %.2e row %.2e lse %.2e: %s",
-                  attempt->name, shape->heads_q, shape->heads_kv, shape->head_dim,
-                  (int)shape->dtype, report.out, report.row, report.lse, report.reason);
+    ck_assert_msg(
+        report.passed != attempt->want_failure,
+        "%s: heads %d:%d head_dim %d:%d dtype %d: out %.2e row %.2e lse %.2e top %.2e: %s",
+        attempt->name, shape->heads_q, shape->heads_kv, shape->head_dim, call->host.head_dim_v,
+        (int)shape->dtype, report.out, report.row, report.lse, report.top, report.reason);
     oracle_result_finish(&want);
     free(samples);
     ffa_plan_destroy(plan);
@@ -679,6 +717,128 @@ START_TEST(options_match_the_oracle)
 }
 END_TEST
 
+/* Columns that kernels compute with, and fewer, and a head_dim_v of its own. */
+static const struct {
+    int32_t head_dim, head_dim_v, heads_q, heads_kv;
+} dims[] = {
+    { 256, 256, 4, 2 }, { 192, 192, 4, 2 }, { 192, 128, 8, 1 }, { 96, 96, 4, 4 },
+    { 72, 72, 2, 1 },   { 80, 80, 4, 2 },   { 8, 8, 2, 2 },     { 40, 40, 6, 2 },
+    { 104, 104, 2, 1 }, { 136, 136, 2, 1 }, { 200, 200, 2, 1 }, { 248, 248, 2, 1 },
+    { 64, 256, 2, 1 },  { 256, 64, 2, 1 },  { 128, 96, 2, 1 },  { 96, 192, 2, 1 },
+    { 112, 24, 2, 1 },
+};
+enum { DIM_COUNT = sizeof dims / sizeof *dims };
+
+static const char *const dim_texts[] = {
+    "varlen-causal:1,2,3,5,8,13,21,34,55,89,144,233,377,610,987",
+    "causal:300x2000",
+    "window:3000,left=257,right=31",
+    "varlen-full:127,129,128,1,255,257",
+};
+
+/* Poison between rows: the padded layout's gaps are where a column too many would be read. */
+START_TEST(dims_match_the_oracle)
+{
+    for (int t = 0; t < 4; t++)
+        for (int dtype = FFA_BF16; dtype <= FFA_FP16; dtype++) {
+            const struct attention_shape shape = {
+                { 0, 0 },          (ffa_dtype)dtype,  dims[_i].heads_q,
+                dims[_i].heads_kv, dims[_i].head_dim, (enum attention_layout)(t % LAYOUT_COUNT)
+            };
+            ffa_mask *mask = parse(dim_texts[t]);
+            struct attention_shape of = shape;
+            struct rng rng = { (uint64_t)(700 + 10 * _i + t) };
+            struct device_call call;
+
+            of.mask = (ffa_mask_shape){ ffa_mask_seqlen_q(mask), ffa_mask_seqlen_k(mask) };
+            call_init_v(&call, &of, dims[_i].head_dim_v, &rng);
+            call_send_inputs(&call);
+            attempt_run(&call, &(struct attempt){ .name = dim_texts[t], .mask = mask });
+            call_finish(&call);
+            ffa_mask_destroy(mask);
+        }
+}
+END_TEST
+
+/* Pairs of options at each width: softcap, sinks and max_logits together, and the slow path. */
+START_TEST(dims_with_options_match_the_oracle)
+{
+    ffa_mask *mask = parse("varlen-causal:700,1300,96");
+    struct attention_shape shape = { { 2096, 2096 },    FFA_BF16,          dims[_i].heads_q,
+                                     dims[_i].heads_kv, dims[_i].head_dim, LAYOUT_TOKENS };
+    struct rng rng = { (uint64_t)(900 + _i) };
+    float sink[2 * 8];
+    void *device_sink = NULL;
+    ffa_error err = { 0 };
+    struct device_call call;
+
+    call_init_v(&call, &shape, dims[_i].head_dim_v, &rng);
+    call_with_tops(&call);
+    for (int i = 0; i < 2 * shape.heads_q; i++)
+        sink[i] = (float)rng_normal(&rng);
+    must(ffa_device_alloc(&device_sink, context, sizeof sink, &err), &err, "allocate");
+    must(ffa_device_copy(context, device_sink, sink, sizeof sink, FFA_TO_DEVICE, &err), &err,
+         "send");
+    for (int64_t key = 0; key < 2096; key += 61)
+        for (int32_t h = 0; h < shape.heads_kv; h++)
+            attention_write(&call.host.args.k, shape.dtype, key, h, 3, 50.0);
+    call.args.softcap = call.host.args.softcap = 30;
+    call.args.sink_count = call.host.args.sink_count = 2;
+    call.host.args.sink = sink;
+    call.args.sink = device_sink;
+    call_send_inputs(&call);
+    attempt_run(&call, &(struct attempt){ .name = "options",
+                                          .mask = mask,
+                                          .spec_flags = FFA_SPEC_SOFTCAP | FFA_SPEC_MAX_LOGITS });
+    ffa_device_free(context, device_sink);
+    call_finish(&call);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* The largest logit anywhere in a tile, above and below zero, in rows that share a tile with others
+ * and in blocks whose scores are computed again; a mask without cells. */
+START_TEST(max_logits_match_the_oracle)
+{
+    static const char *const texts[] = { "varlen-causal:700,3,40,257",
+                                         "window:900,left=300,right=9", "causal:100x300",
+                                         "full:77x1000", "causal:300x20" };
+    static const double factors[] = { 1.0, 40.0, -0.02 };
+
+    for (int t = 0; t < 5; t++)
+        for (int f = 0; f < 3; f++) {
+            ffa_mask *mask = parse(texts[t]);
+            struct attention_shape shape = layouts[_i];
+            struct rng rng = { (uint64_t)(800 + 10 * _i + t) };
+            struct device_call call;
+
+            shape.mask = (ffa_mask_shape){ ffa_mask_seqlen_q(mask), ffa_mask_seqlen_k(mask) };
+            call_init(&call, &shape, &rng);
+            call_with_tops(&call);
+            for (int64_t key = 0; key < shape.mask.seqlen_k; key++)
+                for (int32_t h = 0; h < shape.heads_kv && (f == 2 || key % 97 == 5); h++)
+                    for (int32_t c = 0; c < shape.head_dim; c++)
+                        attention_write(
+                            &call.host.args.k, shape.dtype, key, h, c,
+                            factors[f] * attention_read(&call.host.args.k, shape.dtype, key, h, c));
+            if (f == 2) { /* all logits below zero */
+                write_row(&call.host.args.k, &shape, 0, shape.heads_kv, -1.0);
+                for (int64_t key = 1; key < shape.mask.seqlen_k; key++)
+                    write_row(&call.host.args.k, &shape, key, shape.heads_kv,
+                              -0.01 * (double)(key % 90 + 1));
+                for (int64_t row = 0; row < shape.mask.seqlen_q; row++)
+                    write_row(&call.host.args.q, &shape, row, shape.heads_q, 1.0);
+            }
+            call_send_inputs(&call);
+            attempt_run(&call, &(struct attempt){ .name = texts[t],
+                                                  .mask = mask,
+                                                  .spec_flags = FFA_SPEC_MAX_LOGITS });
+            call_finish(&call);
+            ffa_mask_destroy(mask);
+        }
+}
+END_TEST
+
 /* fp32 out, whole and in two halves of keys, the second merged into the first. */
 START_TEST(accumulated_halves_make_the_whole)
 {
@@ -789,7 +949,7 @@ START_TEST(a_call_can_be_captured)
 {
     ffa_mask *mask = parse("causal:777");
     struct attention_shape shape = layouts[1];
-    const ffa_kernels *kernels = kernels_for(&shape, 0, 0);
+    const ffa_kernels *kernels;
     ffa_slice_list list = ffa_mask_slices(mask, 0);
     struct rng rng = { 12 };
     struct device_call call;
@@ -805,6 +965,7 @@ START_TEST(a_call_can_be_captured)
     shape.mask = (ffa_mask_shape){ 777, 777 };
     call_init(&call, &shape, &rng);
     call_send_inputs(&call);
+    kernels = kernels_for(&call.host, 0, 0);
     must(ffa_plan_create(&plan, kernels, mask, &err), &err, "plan");
     must(ffa_plan_info_get(plan, &info, &err), &err, "info");
     must(ffa_workspace_bytes(kernels, plan, &bytes, &err), &err, "workspace");
@@ -941,7 +1102,7 @@ static Suite *device_suite(void)
 {
     Suite *suite = suite_create("device_forward");
     TCase *quick = tcase_create("quick"), *unions = tcase_create("unions");
-    TCase *bf16 = tcase_create("bf16"), *fp16 = tcase_create("fp16");
+    TCase *bf16 = tcase_create("bf16"), *fp16 = tcase_create("fp16"), *dim = tcase_create("dims");
     const int layout_count = sizeof layouts / sizeof *layouts;
     const int special_count = sizeof specials / sizeof *specials;
 
@@ -954,6 +1115,9 @@ static Suite *device_suite(void)
     tcase_add_loop_test(quick, a_wrong_bound_is_seen, 0, sizeof mutations / sizeof *mutations);
     tcase_add_loop_test(quick, options_match_the_oracle, 0, 60);
     tcase_add_loop_test(quick, accumulated_halves_make_the_whole, 0, layout_count);
+    tcase_add_loop_test(quick, max_logits_match_the_oracle, 0, layout_count);
+    tcase_add_loop_test(dim, dims_match_the_oracle, 0, DIM_COUNT);
+    tcase_add_loop_test(dim, dims_with_options_match_the_oracle, 0, DIM_COUNT);
     tcase_add_loop_test(quick, debug_kernels_agree, 0, 12);
     tcase_add_loop_test(quick, other_tiles_agree, 0, 4);
     tcase_add_test(quick, a_call_can_be_captured);
@@ -964,6 +1128,7 @@ static Suite *device_suite(void)
     tcase_add_loop_test(bf16, mask_cases_match_the_oracle, 0, layout_count / 2);
     tcase_add_loop_test(fp16, mask_cases_match_the_oracle, layout_count / 2, layout_count);
     suite_add_tcase(suite, quick);
+    suite_add_tcase(suite, dim);
     suite_add_tcase(suite, unions);
     suite_add_tcase(suite, bf16);
     suite_add_tcase(suite, fp16);

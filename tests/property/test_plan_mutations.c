@@ -97,7 +97,7 @@ static bool counts(const struct tile_plan *plan, struct attention_case *test,
         .plan = plan, .args = &test->args, .dtype = FFA_FP32, .head_dim = DIM, .threads = 1
     };
     const struct oracle_case poison = { { ROWS, KEYS }, &list, 1, DIM, FFA_FP32, 1,
-                                        &test->args,    NULL,  0, 0 };
+                                        &test->args,    NULL,  0, 0,   0 };
     ffa_error err = { FFA_OK, 0, "" };
 
     oracle_poison(&poison);
@@ -138,9 +138,8 @@ START_TEST(a_moved_bound_is_seen)
     const ffa_mask_shape shape = { ROWS, KEYS };
     struct rng rng = { 3 };
     struct attention_case test = counting_case(&rng);
-    const struct oracle_case reference = {
-        shape, &list, 1, DIM, FFA_FP32, 2, &test.args, NULL, 0, 0
-    };
+    const struct oracle_case reference = { shape,      &list, 1, DIM, FFA_FP32, 2,
+                                           &test.args, NULL,  0, 0,   0 };
     struct oracle_result want;
     struct tile_plan plan;
     ffa_mask *mask;

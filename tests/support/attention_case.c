@@ -72,33 +72,42 @@ void attention_write(const ffa_tensor *tensor, ffa_dtype dtype, int64_t token, i
 }
 
 static void fill(const ffa_tensor *tensor, const struct attention_shape *shape, int64_t tokens,
-                 int32_t heads, struct rng *rng)
+                 int32_t heads, int32_t dim, struct rng *rng)
 {
     for (int64_t t = 0; t < tokens; t++)
         for (int32_t h = 0; h < heads; h++)
-            for (int32_t c = 0; c < shape->head_dim; c++)
+            for (int32_t c = 0; c < dim; c++)
                 attention_write(tensor, shape->dtype, t, h, c, rng_bell(rng));
 }
 
 void attention_case_init(struct attention_case *test, const struct attention_shape *shape,
                          struct rng *rng)
 {
+    attention_case_init_v(test, shape, 0, rng);
+}
+
+void attention_case_init_v(struct attention_case *test, const struct attention_shape *shape,
+                           int32_t head_dim_v, struct rng *rng)
+{
     const int64_t rows = shape->mask.seqlen_q, keys = shape->mask.seqlen_k;
-    const int64_t dim = shape->head_dim, bytes = bytes_of(shape->dtype);
+    const int32_t dim = shape->head_dim, dim_v = head_dim_v ? head_dim_v : dim;
+    const int64_t bytes = bytes_of(shape->dtype);
     ffa_forward_args *args = &test->args;
 
-    *test = (struct attention_case){ .shape = *shape, .args = FFA_FORWARD_ARGS_INIT };
+    *test = (struct attention_case){ .shape = *shape,
+                                     .head_dim_v = dim_v,
+                                     .args = FFA_FORWARD_ARGS_INIT };
     args->heads_q = shape->heads_q;
     args->heads_kv = shape->heads_kv;
     args->softmax_scale = (float)(1.0 / sqrt((double)dim));
     place(&args->q, &test->memory[0], shape->layout, rows, shape->heads_q, dim, bytes);
     place(&args->k, &test->memory[1], shape->layout, keys, shape->heads_kv, dim, bytes);
-    place(&args->v, &test->memory[2], shape->layout, keys, shape->heads_kv, dim, bytes);
-    place(&args->out, &test->memory[3], shape->layout, rows, shape->heads_q, dim, bytes);
+    place(&args->v, &test->memory[2], shape->layout, keys, shape->heads_kv, dim_v, bytes);
+    place(&args->out, &test->memory[3], shape->layout, rows, shape->heads_q, dim_v, bytes);
     place(&args->lse, &test->memory[4], shape->layout, rows, shape->heads_q, 1, 4);
-    fill(&args->q, shape, rows, shape->heads_q, rng);
-    fill(&args->k, shape, keys, shape->heads_kv, rng);
-    fill(&args->v, shape, keys, shape->heads_kv, rng);
+    fill(&args->q, shape, rows, shape->heads_q, dim, rng);
+    fill(&args->k, shape, keys, shape->heads_kv, dim, rng);
+    fill(&args->v, shape, keys, shape->heads_kv, dim_v, rng);
 }
 
 void attention_case_finish(struct attention_case *test)
@@ -122,7 +131,7 @@ void attention_gradients_init(struct attention_gradients *gradients,
     place(&gradients->dq, &gradients->memory[1], shape->layout, rows, shape->heads_q, dim, bytes);
     place(&gradients->dk, &gradients->memory[2], shape->layout, keys, shape->heads_kv, dim, bytes);
     place(&gradients->dv, &gradients->memory[3], shape->layout, keys, shape->heads_kv, dim, bytes);
-    fill(&gradients->dout, shape, rows, shape->heads_q, rng);
+    fill(&gradients->dout, shape, rows, shape->heads_q, shape->head_dim, rng);
 }
 
 void attention_gradients_finish(struct attention_gradients *gradients)

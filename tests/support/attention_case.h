@@ -24,13 +24,16 @@ struct attention_shape {
 
 struct attention_case {
     struct attention_shape shape;
+    int32_t head_dim_v;    /* of v and out */
     ffa_forward_args args; /* strides and softmax_scale are set, none 0 */
     void *memory[5];       /* q, k, v, out, lse: the caller's layout and nothing beside it */
 };
 
-/* q, k, v: rng_bell(), in the dtype. out and lse hold zeros. */
+/* q, k, v: rng_bell(), in the dtype. out and lse hold zeros. head_dim_v: 0 is head_dim. */
 void attention_case_init(struct attention_case *test, const struct attention_shape *shape,
                          struct rng *rng);
+void attention_case_init_v(struct attention_case *test, const struct attention_shape *shape,
+                           int32_t head_dim_v, struct rng *rng);
 void attention_case_finish(struct attention_case *test);
 
 /* What the backward pass has besides, in the same layout. */

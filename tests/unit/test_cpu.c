@@ -24,6 +24,7 @@ static ffa_status run_cpu(struct attention_case *test, const ffa_mask *mask,
                                       .args = &test->args,
                                       .dtype = test->shape.dtype,
                                       .head_dim = test->shape.head_dim,
+                                      .head_dim_v = test->head_dim_v,
                                       .threads = threads,
                                       .fp64 = fp64 };
 
@@ -40,6 +41,7 @@ static struct oracle_case oracle_of(const struct attention_case *test, const ffa
                                  .lists = lists,
                                  .list_count = list_count,
                                  .head_dim = test->shape.head_dim,
+                                 .head_dim_v = test->head_dim_v,
                                  .dtype = test->shape.dtype,
                                  .threads = 2,
                                  .args = &test->args };
@@ -65,6 +67,7 @@ static void compare(const struct attention_case *test, const ffa_slice_list *lis
 static const ffa_dtype dtypes[] = { FFA_BF16, FFA_FP16, FFA_FP32, FFA_FP64 };
 static const int32_t heads[][2] = { { 8, 8 }, { 4, 2 }, { 6, 1 }, { 1, 1 } };
 static const int32_t dims[] = { 64, 128, 8, 24 };
+static const int32_t value_dims[] = { 0, 0, 40, 16, 0 }; /* 0: as dims */
 enum { ROUNDS = 40 };
 
 static void random_case(ffa_dtype dtype, uint64_t seed)
@@ -95,7 +98,7 @@ static void random_case(ffa_dtype dtype, uint64_t seed)
         lists[l] = (ffa_slice_list){ drawn.slices, drawn.count / (l + 1) };
     ck_assert_int_eq(ffa_mask_create_per_head(&mask, &drawn.shape, lists, list_count, NULL),
                      FFA_OK);
-    attention_case_init(&test, &shape, &rng);
+    attention_case_init_v(&test, &shape, value_dims[seed % 5], &rng);
     poison = oracle_of(&test, lists, list_count);
     oracle_poison(&poison);
     ck_assert_int_eq(run_cpu(&test, mask, &opts, 2, seed % 2 == 0, NULL), FFA_OK);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Softcap and sinks on the CPU backend, alone and together, against the oracle.
+ * Softcap, sinks and max_logits on the CPU backend, alone and together, against the oracle.
  */
 #include "cli/oracle.h"
 #include "support/attention_case.h"
@@ -27,6 +27,7 @@ static const struct {
     { "sinks above most scores", 0, 3, 4 },
     { "both", 2, 2, 1 },
 };
+static const int32_t value_dims[] = { 0, 24, 128 }; /* 0: as head_dim */
 
 static const ffa_dtype dtypes[] = { FFA_BF16, FFA_FP16, FFA_FP32, FFA_FP64 };
 
@@ -34,6 +35,7 @@ static void run_case(ffa_context *context, const struct mask_case *from, int opt
                      ffa_dtype dtype, struct rng *rng)
 {
     struct attention_shape shape = { from->shape, dtype, HEADS_Q, HEADS_KV, 64, LAYOUT_TOKENS };
+    float tops[HEADS_Q];
     ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
     struct oracle_tolerance tolerance = oracle_tolerance_of(dtype);
     float sink[SINKS_MAX * HEADS_Q];
@@ -45,7 +47,7 @@ static void run_case(ffa_context *context, const struct mask_case *from, int opt
     ffa_mask *mask = NULL;
     ffa_error err = { 0 };
 
-    attention_case_init(&host, &shape, rng);
+    attention_case_init_v(&host, &shape, value_dims[option % 3], rng);
     for (int i = 0; i < options[option].sink_count * HEADS_Q; i++)
         sink[i] = (float)rng_normal(rng) * options[option].sink_scale;
     host.args.softcap = options[option].softcap;
@@ -53,13 +55,17 @@ static void run_case(ffa_context *context, const struct mask_case *from, int opt
     host.args.sink = options[option].sink_count ? sink : NULL;
     spec.dtype = dtype;
     spec.head_dim = shape.head_dim;
-    spec.flags = options[option].softcap > 0 ? (uint32_t)FFA_SPEC_SOFTCAP : 0;
+    spec.head_dim_v = host.head_dim_v;
+    spec.flags = FFA_SPEC_MAX_LOGITS;
+    spec.flags |= options[option].softcap > 0 ? (uint32_t)FFA_SPEC_SOFTCAP : 0;
+    host.args.max_logits = tops;
     ck_assert_int_eq(ffa_mask_create(&mask, &from->shape, from->slices, from->count, &err), FFA_OK);
     list = ffa_mask_slices(mask, 0);
     test = (struct oracle_case){ .shape = from->shape,
                                  .lists = &list,
                                  .list_count = 1,
                                  .head_dim = shape.head_dim,
+                                 .head_dim_v = host.head_dim_v,
                                  .dtype = dtype,
                                  .args = &host.args };
     oracle_poison(&test);
@@ -157,15 +163,18 @@ START_TEST(accumulated_halves_make_the_whole)
     ffa_mask *parts[2] = { NULL, NULL };
     struct rng rng = { 77 };
     ffa_error err = { 0 };
+    float tops[HEADS_Q];
     void *wide = calloc(out_count, 8);
 
     opts.flags = FFA_OPEN_CPU_FP64;
     ck_assert_int_eq(ffa_open(&context, FFA_DEVICE_CPU, &opts, NULL), FFA_OK);
     attention_case_init(&host, &shape, &rng);
     host.args.out.data = wide;
+    host.args.max_logits = tops;
     spec.dtype = dtype;
     spec.head_dim = 64;
-    spec.flags = dtype == FFA_FP64 ? 0 : (uint32_t)FFA_SPEC_OUT_FP32;
+    spec.flags = FFA_SPEC_MAX_LOGITS;
+    spec.flags |= dtype == FFA_FP64 ? 0 : (uint32_t)FFA_SPEC_OUT_FP32;
     test = (struct oracle_case){ .shape = shape.mask,
                                  .lists = &list,
                                  .list_count = 1,
@@ -189,7 +198,7 @@ START_TEST(accumulated_halves_make_the_whole)
     ck_assert_msg(report.passed, "dtype %d: out %.2e row %.2e lse %.2e: %s", (int)dtype, report.out,
                   report.row, report.lse, report.reason);
     oracle_result_finish(&want);
-    spec.flags = 0;
+    spec.flags = FFA_SPEC_MAX_LOGITS;
     if (dtype != FFA_FP64 && dtype != FFA_FP32)
         ck_assert_int_eq(ffa_attention(context, parts[1], &spec, &host.args, NULL, &err),
                          FFA_INVALID);
@@ -208,15 +217,21 @@ static const struct {
     int32_t sink_count;
     bool has_sink;
     const char *says;
+    int tops_at; /* byte of max_logits in memory; 0: none given */
 } refusals[] = {
-    { "softcap without kernels for it", 0, 30, 0, false, "made without" },
-    { "kernels for softcap without it", FFA_SPEC_SOFTCAP, 0, 0, false, "made for" },
-    { "negative softcap", FFA_SPEC_SOFTCAP, -1, 0, false, "softcap is -1" },
-    { "softcap is no number", FFA_SPEC_SOFTCAP, NAN, 0, false, "softcap is" },
-    { "softcap too small for the scale", FFA_SPEC_SOFTCAP, 1e-42f, 0, false, "beyond a float" },
-    { "too many sinks", 0, 0, 9, true, "sink_count is 9, not in [0, 8]" },
-    { "sinks without a count", 0, 0, 0, true, "sink is given with a sink_count of 0" },
-    { "a count without sinks", 0, 0, 2, false, "sink is NULL with a sink_count of 2" },
+    { "softcap without kernels for it", 0, 30, 0, false, "made without", 0 },
+    { "kernels for softcap without it", FFA_SPEC_SOFTCAP, 0, 0, false, "made for", 0 },
+    { "negative softcap", FFA_SPEC_SOFTCAP, -1, 0, false, "softcap is -1", 0 },
+    { "softcap is no number", FFA_SPEC_SOFTCAP, NAN, 0, false, "softcap is", 0 },
+    { "softcap too small for the scale", FFA_SPEC_SOFTCAP, 1e-42f, 0, false, "beyond a float", 0 },
+    { "too many sinks", 0, 0, 9, true, "sink_count is 9, not in [0, 8]", 0 },
+    { "sinks without a count", 0, 0, 0, true, "sink is given with a sink_count of 0", 0 },
+    { "a count without sinks", 0, 0, 2, false, "sink is NULL with a sink_count of 2", 0 },
+    { "max_logits without kernels for it", 0, 0, 0, false, "max_logits is given, the kernels",
+      128 },
+    { "kernels for max_logits without it", FFA_SPEC_MAX_LOGITS, 0, 0, false, "max_logits is NULL",
+      0 },
+    { "max_logits misaligned", FFA_SPEC_MAX_LOGITS, 0, 0, false, "not 4-byte aligned", 130 },
 };
 
 START_TEST(bad_options_are_refused)
@@ -241,10 +256,44 @@ START_TEST(bad_options_are_refused)
     args.softcap = refusals[_i].softcap;
     args.sink_count = refusals[_i].sink_count;
     args.sink = refusals[_i].has_sink ? memory + 24 : NULL;
+    if (refusals[_i].tops_at)
+        args.max_logits = (float *)(void *)((char *)memory + refusals[_i].tops_at);
     ck_assert_msg(ffa_attention(context, mask, &spec, &args, NULL, &err) == FFA_INVALID, "%s",
                   refusals[_i].name);
     ck_assert_msg(strstr(err.message, refusals[_i].says), "%s: %s", refusals[_i].name, err.message);
     ffa_mask_destroy(mask);
+    ffa_close(context);
+}
+END_TEST
+
+/* No row attends anything, or what it attends is no number: there is no largest logit. */
+START_TEST(no_logit_is_minus_infinity)
+{
+    float memory[64] = { 0 }, top;
+    const ffa_mask_shape size = { 1, 1 };
+    ffa_forward_args args = FFA_FORWARD_ARGS_INIT;
+    ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
+    ffa_context *context = NULL;
+    ffa_mask *masks[2] = { NULL, NULL };
+
+    ck_assert_int_eq(ffa_open(&context, FFA_DEVICE_CPU, NULL, NULL), FFA_OK);
+    ck_assert_int_eq(ffa_mask_create(&masks[0], &size, NULL, 0, NULL), FFA_OK);
+    ck_assert_int_eq(ffa_mask_full(&masks[1], &size, NULL), FFA_OK);
+    spec.dtype = FFA_FP32;
+    spec.head_dim = 8;
+    spec.flags = FFA_SPEC_MAX_LOGITS;
+    args.heads_q = args.heads_kv = 1;
+    args.q.data = args.k.data = args.v.data = memory;
+    args.out.data = memory + 8;
+    args.lse.data = memory + 16;
+    args.max_logits = &top;
+    for (int i = 0; i < 2; i++) {
+        memory[3] = i ? NAN : 0;
+        top = 5;
+        ck_assert_int_eq(ffa_attention(context, masks[i], &spec, &args, NULL, NULL), FFA_OK);
+        ck_assert_float_eq(top, -INFINITY);
+        ffa_mask_destroy(masks[i]);
+    }
     ffa_close(context);
 }
 END_TEST
@@ -261,6 +310,7 @@ int main(void)
     tcase_add_test(tc, a_sink_takes_its_share);
     tcase_add_loop_test(tc, accumulated_halves_make_the_whole, 0, 4);
     tcase_add_loop_test(tc, bad_options_are_refused, 0, sizeof refusals / sizeof *refusals);
+    tcase_add_test(tc, no_logit_is_minus_infinity);
     suite_add_tcase(suite, tc);
     runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

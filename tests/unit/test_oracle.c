@@ -104,7 +104,7 @@ START_TEST(two_keys_by_hand)
     const ffa_slice slice = { 0, 1, 0, 2, FFA_SLICE_FULL, 0 };
     const ffa_slice_list full = { &slice, 1 };
     ffa_forward_args args = FFA_FORWARD_ARGS_INIT;
-    const struct oracle_case test = { { 1, 2 }, &full, 1, 2, FFA_FP64, 1, &args, NULL, 0, 0 };
+    const struct oracle_case test = { { 1, 2 }, &full, 1, 2, FFA_FP64, 1, &args, NULL, 0, 0, 0 };
     struct oracle_result want;
     double a, b;
 
@@ -150,8 +150,8 @@ START_TEST(halves_are_read_by_their_definition)
         uint16_t zero = 0, value = halves[i].bits, out = 0;
         float lse;
         ffa_forward_args args = FFA_FORWARD_ARGS_INIT;
-        const struct oracle_case test = { { 1, 1 }, &full, 1,    1, halves[i].dtype,
-                                          1,        &args, NULL, 0, 0 };
+        const struct oracle_case test = { { 1, 1 }, &full, 1, 1, halves[i].dtype, 1, &args,
+                                          NULL,     0,     0, 0 };
         struct oracle_result want;
 
         args.heads_q = args.heads_kv = 1;
@@ -244,9 +244,8 @@ static void damage(struct attention_case *test, enum damage damage, int64_t row,
     const ffa_tensor *out = &test->args.out, *lse = &test->args.lse;
     const ffa_dtype dtype = test->shape.dtype;
     const struct oracle_tolerance tolerance = oracle_tolerance_of(dtype);
-    struct oracle_case poison = {
-        { ROWS, KEYS }, &list, 1, DIM, dtype, 1, &test->args, NULL, 0, 0
-    };
+    struct oracle_case poison = { { ROWS, KEYS }, &list, 1, DIM, dtype, 1,
+                                  &test->args,    NULL,  0, 0,   0 };
     struct attention_case kept;
 
     switch (damage) {
@@ -333,7 +332,7 @@ START_TEST(samples_hold_what_matters)
     const ffa_slice_list lists = { bounds, 2 };
     ffa_forward_args args = FFA_FORWARD_ARGS_INIT;
     const struct oracle_case test = {
-        { 131072, 131072 }, &lists, 1, 64, FFA_BF16, 1, &args, NULL, 0, 0
+        { 131072, 131072 }, &lists, 1, 64, FFA_BF16, 1, &args, NULL, 0, 0, 0
     };
     static const int64_t rows[] = { 0, 1, 69999, 70000, 70001, 131071 };
     struct oracle_sample *one, *two, *other;
@@ -370,7 +369,9 @@ START_TEST(samples_of_odd_shapes)
     ffa_slice *many = calloc(5000, sizeof *many);
     ffa_slice_list lists = { many, 5000 };
     ffa_forward_args args = FFA_FORWARD_ARGS_INIT;
-    struct oracle_case test = { { 10000, 10000 }, &lists, 1, 64, FFA_BF16, 1, &args, NULL, 0, 0 };
+    struct oracle_case test = {
+        { 10000, 10000 }, &lists, 1, 64, FFA_BF16, 1, &args, NULL, 0, 0, 0
+    };
     struct oracle_sample *samples;
     int64_t count;
 

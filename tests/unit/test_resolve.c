@@ -387,7 +387,7 @@ static const struct {
     { { .template_name = "attention_forward", .setting_count = 1 },
       { "head_dim=512" },
       FFA_INVALID,
-      "head_dim is 512, not in [64, 128]" },
+      "head_dim is 512, not in [8, 256]" },
     { { .template_name = "attention_forward", .arch = "sm_70" },
       { NULL },
       FFA_UNSUPPORTED,

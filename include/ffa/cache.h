@@ -17,7 +17,8 @@ typedef struct ffa_cache ffa_cache;
 
 enum {
     FFA_CACHE_READONLY = 1u << 0, /* refuse what would write */
-    FFA_CACHE_CREATE = 1u << 1    /* make the store when it is not there */
+    FFA_CACHE_CREATE = 1u << 1,   /* make the store when it is not there */
+    FFA_CACHE_GROUP = 1u << 2     /* as FFA_OPEN_GROUP_STORE */
 };
 
 /*

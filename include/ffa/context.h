@@ -45,8 +45,13 @@ enum {
     FFA_OPEN_LOG_MISSES = 1u << 4,      /* note in the store what is found in no layer, as contexts
                                            that never compile always do (ffa_cache_list_misses) */
     FFA_OPEN_RETRY_FAILED = 1u << 5,    /* compile what failed before, however lately */
-    FFA_OPEN_NETWORK_STORE = 1u << 6    /* write a store on a network file system, too; else it is
+    FFA_OPEN_NETWORK_STORE = 1u << 6,   /* write a store on a network file system, too; else it is
                                            only read, with a warning, as locks do not hold there */
+    FFA_OPEN_GROUP_STORE = 1u << 7,     /* a store that its group may write is trusted where this
+                                           process is in the group, and one that is made is: whoever
+                                           is in the group can choose the code that all run */
+    FFA_OPEN_COPY_HITS = 1u << 8 /* what a bundle answers is added to the store, so that one on
+                                    a network is read once a node and kernel */
 };
 
 /* Zero means "the default" for every field, so a zeroed tail is always valid. */

@@ -12,7 +12,7 @@
 enum {
     KNOWN_FLAGS = FFA_OPEN_NEVER_COMPILE | FFA_OPEN_EXACT_TOOLCHAIN | FFA_OPEN_CPU_FP64 |
                   FFA_OPEN_CACHE_READONLY | FFA_OPEN_LOG_MISSES | FFA_OPEN_RETRY_FAILED |
-                  FFA_OPEN_NETWORK_STORE,
+                  FFA_OPEN_NETWORK_STORE | FFA_OPEN_GROUP_STORE | FFA_OPEN_COPY_HITS,
     CPU_THREADS_MAX = 1024,
     WORKER_MIB_MIN = 32,
     WORKER_MIB_MAX = 1 << 20,
@@ -180,6 +180,7 @@ ffa_status ffa_open(ffa_context **out, int device, const ffa_context_opts *opts,
             .path = context->opts.cache_path,
             .mode = given.flags & FFA_OPEN_CACHE_READONLY ? STORE_READONLY : STORE_READWRITE,
             .on_network = given.flags & FFA_OPEN_NETWORK_STORE,
+            .of_group = given.flags & FFA_OPEN_GROUP_STORE,
             .bytes_max = given.cache_bytes_max,
             .log = context->log,
         },
@@ -190,6 +191,7 @@ ffa_status ffa_open(ffa_context **out, int device, const ffa_context_opts *opts,
         FFA_TRY(flight_open(&context->cache.flight,
                             &(struct flight_opts){ .store_path = context->opts.cache_path,
                                                    .wait_ms = given.lock_wait_ms,
+                                                   .of_group = given.flags & FFA_OPEN_GROUP_STORE,
                                                    .log = context->log },
                             err));
     FFA_TRY(open_device(context, device, err));

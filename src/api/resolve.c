@@ -86,7 +86,9 @@ static ffa_status from_files(ffa_context *context, const struct store_query *que
     }
     if (rc == FFA_OK)
         count_hit(context, out, *layer);
-    else if (rc == FFA_NOT_FOUND)
+    if (rc == FFA_OK && *layer == FFA_LAYER_BUNDLE && context->opts.flags & FFA_OPEN_COPY_HITS)
+        store_put(context->cache.store, out);
+    if (rc == FFA_NOT_FOUND)
         count(&context->stats.misses, 1);
     return rc;
 }

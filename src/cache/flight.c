@@ -24,6 +24,7 @@ enum { WAIT_MS = 60000, NAP_US = 500, NAP_MAX_US = 8000, STRIPE_DIGITS = 2 };
 
 struct flight {
     char *folder;
+    bool of_group;
     int64_t wait_us;
     struct log log;
     atomic_bool is_warned_error, is_warned_timeout;
@@ -85,6 +86,7 @@ ffa_status flight_open(struct flight **out, const struct flight_opts *opts, ffa_
         goto out;
     }
     flight->wait_us = 1000 * (int64_t)(opts->wait_ms ? opts->wait_ms : WAIT_MS);
+    flight->of_group = opts->of_group;
     flight->log = opts->log;
     (void)pthread_mutex_init(&flight->lock, NULL);
     fork_guard_add(&flight->guard, &flight->lock, flight_in_child, flight);
@@ -116,6 +118,7 @@ static bool name_stripe(const struct flight *flight, const char *key, struct tex
 static int open_file(const struct flight *flight, const char *name)
 {
     const int flags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
+    bool is_made = false;
     int file;
 
     if (fault_here(FAULT_FILE)) {
@@ -123,11 +126,19 @@ static int open_file(const struct flight *flight, const char *name)
         return -1;
     }
     file = open(name, flags, 0600);
-    if (file >= 0 || errno != ENOENT)
-        return file;
-    if (mkdir(flight->folder, 0700) != 0 && errno != EEXIST)
-        return -1;
-    return open(name, flags, 0600);
+    if (file < 0 && errno == ENOENT) {
+        if (mkdir(flight->folder, 0700) == 0)
+            is_made = true;
+        else if (errno != EEXIST)
+            return -1;
+        file = open(name, flags, 0600);
+    }
+    /* Whatever the umask says. Those that another made are his to hand on, and he did. */
+    if (flight->of_group && file >= 0)
+        (void)fchmod(file, 0660);
+    if (flight->of_group && is_made)
+        (void)chmod(flight->folder, 02770);
+    return file;
 }
 
 /* Whether `name` still leads to the open file: else nobody else would meet this lock. */

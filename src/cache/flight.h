@@ -14,6 +14,7 @@ struct flight;
 struct flight_opts {
     const char *store_path; /* the locks are in the folder "<store_path>.locks" */
     uint32_t wait_ms;       /* for one lock; 0: 60 s */
+    bool of_group;          /* whoever is in the folder's group may take them */
     struct log log;
 };
 

@@ -8,7 +8,8 @@
 
 ffa_status ffa_cache_open(ffa_cache **out, const char *path, uint32_t flags, ffa_error *err)
 {
-    struct store_opts opts = { .path = path };
+    const uint32_t known = FFA_CACHE_READONLY | FFA_CACHE_CREATE | FFA_CACHE_GROUP;
+    struct store_opts opts = { .path = path, .of_group = flags & FFA_CACHE_GROUP };
     ffa_cache *cache = NULL;
     ffa_status rc;
 
@@ -17,9 +18,8 @@ ffa_status ffa_cache_open(ffa_cache **out, const char *path, uint32_t flags, ffa
     *out = NULL;
     if (!path || !*path)
         return error_fail(err, FFA_INVALID, 0, "path is %s", path ? "empty" : "NULL");
-    if (flags & ~(uint32_t)(FFA_CACHE_READONLY | FFA_CACHE_CREATE))
-        return error_fail(err, FFA_UNSUPPORTED, 0, "flags is 0x%x, known are 0x%x", flags,
-                          (unsigned)(FFA_CACHE_READONLY | FFA_CACHE_CREATE));
+    if (flags & ~known)
+        return error_fail(err, FFA_UNSUPPORTED, 0, "flags is 0x%x, known are 0x%x", flags, known);
     opts.create = (flags & FFA_CACHE_CREATE) && !(flags & FFA_CACHE_READONLY);
     opts.mode = flags & FFA_CACHE_READONLY ? STORE_READONLY : STORE_MAINTAIN;
     cache = mem_array(1, sizeof *cache);

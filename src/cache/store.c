@@ -91,22 +91,38 @@ static ffa_status refuse(struct store *store, ffa_error *err, const char *what, 
                       store->path, what, fix);
 }
 
-/* A folder or file is trusted when nobody but its user and root can change it. */
+/* Whether this process is in a group. */
+static bool is_in_group(gid_t group)
+{
+    int count = getgroups(0, NULL);
+    gid_t *groups = count > 0 ? mem_array((size_t)count, sizeof *groups) : NULL;
+    bool found = getegid() == group;
+
+    count = groups ? getgroups(count, groups) : 0;
+    for (int i = 0; i < count; i++)
+        found = found || groups[i] == group;
+    mem_free(groups);
+    return found;
+}
+
+/* A folder or file is trusted when nobody but its user and root can change it; of a group's store,
+ * nobody but the group. */
 static ffa_status trust(struct store *store, const char *name, const struct stat *stat,
                         const char *kind, ffa_error *err)
 {
+    bool is_groups = store->of_group && stat->st_mode & S_IWGRP && is_in_group(stat->st_gid);
     char what[256];
 
     if (S_ISLNK(stat->st_mode)) {
         text_copy(what, "its %s is a symbolic link", kind);
         return refuse(store, err, what, "give the path it leads to");
     }
-    if (stat->st_uid != geteuid() && stat->st_uid != 0) {
+    if (stat->st_uid != geteuid() && stat->st_uid != 0 && !is_groups) {
         text_copy(what, "its %s belongs to user %u, this process runs as %u", kind,
                   (unsigned)stat->st_uid, (unsigned)geteuid());
         return refuse(store, err, what, "use a folder of your own, or change the owner");
     }
-    if (stat->st_mode & (S_IWGRP | S_IWOTH)) {
+    if (stat->st_mode & S_IWOTH || (stat->st_mode & S_IWGRP && !is_groups)) {
         char fix[256];
 
         text_copy(what, "its %s can be written by others (mode %03o)", kind,
@@ -133,6 +149,7 @@ static int look(const char *name, struct stat *stat)
 static ffa_status make_folder(struct store *store, ffa_error *err)
 {
     char *name = mem_strdup(store->folder);
+    bool is_made = false;
     ffa_status rc = FFA_OK;
 
     if (!name)
@@ -141,7 +158,8 @@ static ffa_status make_folder(struct store *store, ffa_error *err)
         slash = strchr(slash + 1, '/');
         if (slash)
             *slash = '\0';
-        if ((mkdir(name, 0700) != 0 && errno != EEXIST) || fault_here(FAULT_FILE)) {
+        is_made = mkdir(name, 0700) == 0;
+        if ((!is_made && errno != EEXIST) || fault_here(FAULT_FILE)) {
             rc = file_trouble(store, "make the folder", name, err);
             break;
         }
@@ -149,6 +167,9 @@ static ffa_status make_folder(struct store *store, ffa_error *err)
             break;
         *slash = '/';
     }
+    /* With the group's bit, so that what others make in it is the group's, too. */
+    if (rc == FFA_OK && is_made && store->of_group && chmod(store->folder, 02770) != 0)
+        rc = file_trouble(store, "hand to its group", store->folder, err);
     mem_free(name);
     return rc;
 }
@@ -338,6 +359,10 @@ static ffa_status make_store(struct store *store, bool replace, ffa_error *err)
         return error_nomem(err, "a path");
     }
     FFA_TRY(write_new(store, name.at, err));
+    if (store->of_group && chmod(name.at, 0660) != 0) {
+        rc = file_trouble(store, "hand to its group", name.at, err);
+        goto out;
+    }
     if (fault_here(FAULT_FILE)) {
         errno = EIO;
         rc = file_trouble(store, "put in place", store->path, err);
@@ -681,6 +706,7 @@ ffa_status store_open(struct store **out, const struct store_opts *opts, ffa_err
     store->mode = opts->mode;
     store->may_create = opts->create;
     store->on_network = opts->on_network;
+    store->of_group = opts->of_group;
     store->busy_ms = STORE_BUSY_MS;
     store->bytes_max = opts->bytes_max ? opts->bytes_max : (uint64_t)1 << 30;
     store->log = opts->log;

@@ -23,6 +23,7 @@ struct store_opts {
     const char *path; /* NULL: memory only */
     enum store_mode mode;
     bool on_network;    /* STORE_READWRITE: write on a network file system, too */
+    bool of_group;      /* its group may write it */
     bool create;        /* STORE_MAINTAIN: make it when absent */
     uint64_t bytes_max; /* 0: 1 GiB */
     struct log log;

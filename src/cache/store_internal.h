@@ -27,7 +27,7 @@ struct store {
     char *path; /* NULL: memory only */
     char *folder;
     enum store_mode mode;
-    bool may_create, on_network;
+    bool may_create, on_network, of_group;
     uint64_t bytes_max;
     struct log log;
     atomic_uint_fast64_t bad, errors;

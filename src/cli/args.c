@@ -33,6 +33,7 @@ static void table_fill(struct table *table, struct cli *cli, const struct cli_op
     const struct cli_option of_context[] = {
         { "store", CLI_TEXT, &cli->store, "PATH",
           "the kernel store; 'none' keeps kernels in memory", 0, 0 },
+        CLI_SHARED_OPTION(cli),
         { "templates", CLI_TEXT, &cli->templates, "DIR",
           "read templates from DIR instead of the built-in text", 0, 0 },
         { "nvrtc", CLI_TEXT, &cli->nvrtc, "FILE", "the NVRTC library to open", 0, 0 },

@@ -15,9 +15,7 @@
 
 /* Rows of export, import and merge. */
 #define STORE_OPTION(cli)                                                                          \
-    {                                                                                              \
-        "store", CLI_TEXT, &(cli)->store, "PATH", "the kernel store", 0, 0                         \
-    }
+    { "store", CLI_TEXT, &(cli)->store, "PATH", "the kernel store", 0, 0 }, CLI_SHARED_OPTION(cli)
 #define FILTER_OPTIONS(filter)                                                                     \
     { "template", CLI_TEXT, &(filter).template_name, "T", "only kernels of this template", 0, 0 }, \
         { "arch", CLI_TEXT, &(filter).arch, "A", "only kernels for this architecture", 0, 0 },     \

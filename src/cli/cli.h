@@ -51,6 +51,7 @@ struct cli {
     bool json;
     bool verbose;
     const char *store;       /* --store, or NULL */
+    const char *shared;      /* --shared: NULL or "group" */
     const char *templates;   /* --templates, or NULL */
     const char *nvrtc;       /* --nvrtc, or NULL */
     struct cli_list bundles; /* --bundle */
@@ -75,6 +76,13 @@ struct cli_option {
     const char *doc;
     int64_t min, max; /* CLI_INT */
 };
+
+/* A row beside --store. */
+#define CLI_SHARED_OPTION(cli)                                                                     \
+    {                                                                                              \
+        "shared", CLI_TEXT, &(cli)->shared, "group",                                               \
+            "trust a store that its group may write, and make it so", 0, 0                         \
+    }
 
 /* A row for commands that look kernels up. */
 #define CLI_BUNDLE_OPTION(cli)                                                                     \

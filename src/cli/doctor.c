@@ -88,7 +88,7 @@ static void look_for_nccl(struct findings *found)
     (void)dlclose(library);
 }
 
-static void look_at_store(struct findings *found)
+static void look_at_store(const struct cli *cli, struct findings *found)
 {
     ffa_cache *cache = NULL;
     ffa_error err = { FFA_OK, 0, "" };
@@ -96,7 +96,7 @@ static void look_at_store(struct findings *found)
     if (!found->place.path[0])
         return;
     found->store = (ffa_cache_stats)FFA_CACHE_STATS_INIT;
-    if (ffa_cache_open(&cache, found->place.path, FFA_CACHE_READONLY, &err) != FFA_OK) {
+    if (entries_open_path(cli, &cache, found->place.path, FFA_CACHE_READONLY, &err) != FFA_OK) {
         if (err.status != FFA_NOT_FOUND)
             found->store_problem = err;
         return;
@@ -321,7 +321,7 @@ int cmd_doctor(struct cli *cli)
     if (status != CLI_PARSE_GO)
         return status;
     look_for_nccl(&found);
-    look_at_store(&found);
+    look_at_store(cli, &found);
     status = look_at_bundles(&found) && found.store_problem.status == FFA_OK ? CLI_DONE : CLI_STORE;
     if (cli->json)
         return cli_print_json(cli, as_object(&found), status);

@@ -9,6 +9,12 @@
 
 /* ---- opening ---- */
 
+ffa_status entries_open_path(const struct cli *cli, ffa_cache **out, const char *path,
+                             uint32_t flags, ffa_error *err)
+{
+    return ffa_cache_open(out, path, flags | (cli->shared ? (uint32_t)FFA_CACHE_GROUP : 0), err);
+}
+
 int entries_open_store(const struct cli *cli, ffa_cache **out, uint32_t flags)
 {
     ffa_error err = { FFA_OK, 0, "" };
@@ -22,7 +28,7 @@ int entries_open_store(const struct cli *cli, ffa_cache **out, uint32_t flags)
         return cli_fail_text(cli, FFA_CACHE,
                              "there is no store, kernels are kept in memory: see 'ffa cache path "
                              "--explain'");
-    if (ffa_cache_open(out, place.path, flags, &err) == FFA_OK)
+    if (entries_open_path(cli, out, place.path, flags, &err) == FFA_OK)
         return CLI_PARSE_GO;
     if (err.status == FFA_NOT_FOUND) {
         cli_note(cli, "no store at %s yet", place.path);

@@ -10,6 +10,9 @@
 /* The store of --store and the environment: CLI_PARSE_GO with *out set, or NULL where there is none
  * yet, which was said; else the exit status. */
 int entries_open_store(const struct cli *cli, ffa_cache **out, uint32_t flags);
+/* The store in the file `path`, trusted as --shared says. */
+ffa_status entries_open_path(const struct cli *cli, ffa_cache **out, const char *path,
+                             uint32_t flags, ffa_error *err);
 /* A bundle or store named by hand, to read. Symbolic links are followed, as a bundle in use may be
  * behind some. */
 ffa_status entries_open_file(ffa_cache **out, const char *path, ffa_error *err);

@@ -5,7 +5,7 @@
  * A key hashes what its record says, line by line; where no layer has the key, the entry whose
  * record differs in the fewest lines shows what was asked for instead.
  */
-#include "cli/cli.h"
+#include "cli/entries.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -148,7 +148,8 @@ static void look_for_nearest(struct findings *found)
 
     if (!found->place.path[0])
         return;
-    if (ffa_cache_open(&cache, found->place.path, FFA_CACHE_READONLY, &err) == FFA_OK)
+    if (entries_open_path(found->cli, &cache, found->place.path, FFA_CACHE_READONLY, &err) ==
+        FFA_OK)
         (void)ffa_cache_list(cache, NULL, visit_entry, found, &err);
     if (err.status != FFA_OK && err.status != FFA_NOT_FOUND)
         cli_note(found->cli, "%s", err.message);

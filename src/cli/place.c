@@ -126,6 +126,8 @@ int cli_find_place(const struct cli *cli, struct cli_place *place)
     char of_user[32];
 
     memset(place, 0, sizeof *place);
+    if (cli->shared && strcmp(cli->shared, "group") != 0)
+        return cli_fail_text(cli, FFA_INVALID, "--shared is '%s', not group", cli->shared);
     if (cli->store)
         return take_option(cli, place);
     explain(place, "--store: not given");
@@ -204,7 +206,8 @@ int cli_open(const struct cli *cli, ffa_context **out, int device, uint32_t flag
         status = cli_find_bundles(cli, &bundles);
     if (status != CLI_PARSE_GO)
         return status;
-    opts.flags = flags | (cli_never_compile(&bad) ? (uint32_t)FFA_OPEN_NEVER_COMPILE : 0);
+    opts.flags = flags | (cli_never_compile(&bad) ? (uint32_t)FFA_OPEN_NEVER_COMPILE : 0) |
+                 (cli->shared ? (uint32_t)FFA_OPEN_GROUP_STORE : 0);
     if (bad)
         return cli_fail_text(cli, FFA_INVALID, "FFA_JIT is '%s', not never or auto", bad);
     opts.cache_path = place.path[0] ? place.path : NULL;

@@ -110,6 +110,10 @@ static void worker_args(char *args[ARGS_MAX], const struct pool_opts *opts, char
         given[count++] = "--nvrtc";
         given[count++] = cli->nvrtc;
     }
+    if (cli->shared) {
+        given[count++] = "--shared";
+        given[count++] = cli->shared;
+    }
     if (cli->verbose)
         given[count++] = "--verbose";
     for (int i = 0; i < ARGS_MAX; i++)

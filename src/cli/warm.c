@@ -6,6 +6,7 @@
  * A share of the set (--shard) is every Nth of its distinct kernels in the order of the manifest,
  * whatever any store holds: shares of equal manifests are disjoint and cover the whole.
  */
+#include "cli/entries.h"
 #include "cli/file.h"
 #include "cli/misses.h"
 #include "cli/pool.h"
@@ -326,8 +327,8 @@ static void estimate(struct session *session)
     struct estimate sum = { 0 };
     ffa_cache *cache = NULL;
 
-    if (session->place.path[0] &&
-        ffa_cache_open(&cache, session->place.path, FFA_CACHE_READONLY, NULL) == FFA_OK)
+    if (session->place.path[0] && entries_open_path(session->cli, &cache, session->place.path,
+                                                    FFA_CACHE_READONLY, NULL) == FFA_OK)
         (void)ffa_cache_list(cache, NULL, visit_estimate, &sum, NULL);
     ffa_cache_close(cache);
     session->guess_count = sum.count;
@@ -489,7 +490,8 @@ static int64_t count_unstored(struct session *session)
 
     if (session->counts[BUILT] == 0)
         return 0;
-    if (ffa_cache_open(&cache, session->place.path, FFA_CACHE_READONLY, &err) != FFA_OK) {
+    if (entries_open_path(session->cli, &cache, session->place.path, FFA_CACHE_READONLY, &err) !=
+        FFA_OK) {
         cli_note(session->cli, "%s", err.message);
         return session->counts[BUILT];
     }

@@ -859,6 +859,37 @@ START_TEST(bundle_answers_without_a_compiler)
 END_TEST
 
 /* The store before bundles, bundles in their order; but the open compiler's own kernel first. */
+/* What a bundle answered is in the own store afterwards, if that was asked for and can be. */
+START_TEST(hits_are_copied_on_demand)
+{
+    char *source = in_folder("source.ffadb"), *own = in_folder("own.ffadb");
+    const char *bundle;
+    ffa_context *context;
+
+    context = open_context(source, NULL, 0, 0, FFA_TEST_SLOW_NVRTC);
+    ck_assert_int_eq(compile(context, NULL).layer, FFA_LAYER_COMPILED);
+    ffa_close(context);
+    bundle = export_all(source, folder);
+
+    context = open_context(own, &bundle, 1, 0, NO_NVRTC);
+    ck_assert_int_eq(compile(context, NULL).layer, FFA_LAYER_BUNDLE);
+    ffa_close(context);
+    context = open_context(own, &bundle, 1, FFA_OPEN_COPY_HITS | FFA_OPEN_CACHE_READONLY, NO_NVRTC);
+    ck_assert_int_eq(compile(context, NULL).layer, FFA_LAYER_BUNDLE);
+    ffa_close(context);
+    context = open_context(own, &bundle, 1, FFA_OPEN_COPY_HITS, NO_NVRTC);
+    ck_assert_int_eq(compile(context, NULL).layer, FFA_LAYER_BUNDLE); /* not copied so far */
+    ffa_close(context);
+    context = open_context(own, NULL, 0, FFA_OPEN_NEVER_COMPILE, NO_NVRTC);
+    ck_assert_int_eq(compile(context, NULL).layer, FFA_LAYER_STORE);
+    ffa_close(context);
+    ck_assert_int_eq(watch.lines[FFA_LOG_WARNING], 0);
+    ffa_free((char *)(uintptr_t)bundle);
+    free(own);
+    free(source);
+}
+END_TEST
+
 START_TEST(layers_have_an_order)
 {
     static const char *const toolchains[] = { "nvrtc 12.8 first", "nvrtc 12.9 second" };
@@ -1036,6 +1067,7 @@ int main(void)
     tcase_add_test(tc, quarantine_is_for_the_own_layer);
     tcase_add_test(tc, names_need_no_care);
     tcase_add_test(tc, bundle_answers_without_a_compiler);
+    tcase_add_test(tc, hits_are_copied_on_demand);
     tcase_add_test(tc, layers_have_an_order);
     tcase_add_test(tc, options_are_checked);
     tcase_add_loop_test(tc, every_failure_is_clean, 0,

@@ -2,6 +2,7 @@
  *
  * The store under everything that befalls files: the right kernel or none, one warning, no crash.
  */
+#include "cache/flight.h"
 #include "cache/place.h"
 #include "cache/store.h"
 #include "jit/digest.h"
@@ -12,6 +13,7 @@
 #include <check.h>
 #include <elf.h>
 #include <ffa/cache.h>
+#include <grp.h>
 #include <signal.h>
 #include <sqlite3.h>
 #include <stdio.h>
@@ -971,6 +973,146 @@ START_TEST(folder_cannot_be_written)
 }
 END_TEST
 
+/* ---- a store of a group ---- */
+
+enum { GROUP = 54321, ALICE = 54001, BOB = 54002, EVE = 54003 };
+
+/* What a user does with the store; 0: as is right. */
+typedef int (*deed)(void);
+
+static struct store *open_shared(bool of_group, struct watch *watch)
+{
+    struct store_opts opts = { .path = path, .of_group = of_group, .log = watch_log(watch) };
+    struct store *store = NULL;
+
+    (void)store_open(&store, &opts, NULL);
+    return store;
+}
+
+/* Whether a lock can be taken, whoever made its file. */
+static bool can_lock(void)
+{
+    struct flight_opts opts = { .store_path = path, .of_group = true };
+    struct flight_lock lock = { .file = -1 };
+    struct flight *flight;
+    bool ok = flight_open(&flight, &opts, NULL) == FFA_OK;
+
+    ok = ok && flight_take(flight, "0123", &lock) == FLIGHT_HELD;
+    flight_release(&lock);
+    flight_close(flight);
+    return ok;
+}
+
+static int make_it(void)
+{
+    struct watch watch = { .warning = "" };
+    struct store *store = open_shared(true, &watch);
+
+    put(store, 0, "a");
+    if (find_any(store, 0) != FFA_OK || watch.lines[FFA_LOG_WARNING] || !can_lock())
+        return 1;
+    store_close(store);
+    return 0;
+}
+
+static int use_it(void)
+{
+    struct watch watch = { .warning = "" };
+    struct store *store = open_shared(true, &watch);
+
+    if (find_any(store, 0) != FFA_OK)
+        return 1;
+    put(store, 1, "a");
+    if (find_any(store, 1) != FFA_OK || watch.lines[FFA_LOG_WARNING] || !can_lock())
+        return 2;
+    store_close(store);
+    return 0;
+}
+
+static int mistrust_it(void)
+{
+    for (int i = 0; i < 2; i++) { /* not asked to trust the group; and asked */
+        struct watch watch = { .warning = "" };
+        struct store *store = open_shared(i, &watch);
+        bool is_member = getegid() == GROUP;
+
+        if (i == 1 && is_member)
+            continue;
+        if (find_any(store, 0) != FFA_NOT_FOUND || watch.lines[FFA_LOG_WARNING] != 1 ||
+            !strstr(watch.warning, "is not trusted"))
+            return 1 + i;
+        store_close(store);
+    }
+    return 0;
+}
+
+static void as_user(uid_t user, gid_t group, deed what)
+{
+    pid_t child = fork();
+    int status;
+
+    if (child == 0) {
+        (void)umask(077); /* the store's modes do not hang on it */
+        if (setgroups(1, &group) != 0 || setgid(group) != 0 || setuid(user) != 0)
+            _exit(100);
+        _exit(what());
+    }
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "user %d: %d", (int)user,
+                  WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status));
+}
+
+/* Needs root, to be others. */
+START_TEST(group_shares_a_store)
+{
+    char *locks = tmpdir_path(home, "kernels.ffadb.locks");
+    struct stat stat;
+
+    if (geteuid() != 0) {
+        printf("skipped: a store of a group, as this user can be no other\n");
+        free(locks);
+        return;
+    }
+    ck_assert_int_eq(chmod(folder, 0755), 0);
+    ck_assert_int_eq(mkdir(home, 0700), 0);
+    ck_assert_int_eq(chown(home, 0, GROUP), 0);
+    ck_assert_int_eq(chmod(home, 02775), 0);
+    as_user(ALICE, GROUP, make_it);
+    ck_assert_int_eq(lstat(path, &stat), 0);
+    ck_assert_uint_eq(stat.st_mode & 07777, 0660);
+    ck_assert_uint_eq(stat.st_gid, GROUP);
+    ck_assert_int_eq(lstat(locks, &stat), 0);
+    ck_assert_uint_eq(stat.st_mode & 07777, 02770);
+    as_user(BOB, GROUP, use_it);
+    as_user(ALICE, GROUP, use_it);
+    as_user(BOB, GROUP, mistrust_it);
+    as_user(EVE, EVE, mistrust_it);
+    ck_assert_int_eq(chmod(path, 0666), 0); /* to all is too much */
+    as_user(EVE, EVE, mistrust_it);
+    free(locks);
+}
+END_TEST
+
+/* A folder that is made is the group's, as far as its parent lets it. */
+START_TEST(folder_is_made_for_the_group)
+{
+    struct watch watch = { .warning = "" };
+    struct store *store = open_shared(true, &watch);
+    struct stat stat;
+
+    ck_assert_int_eq(lstat(home, &stat), 0);
+    ck_assert_uint_eq(stat.st_mode & 07777, 02770);
+    ck_assert_int_eq(lstat(path, &stat), 0);
+    ck_assert_uint_eq(stat.st_mode & 07777, 0660);
+    put(store, 0, "a");
+    store_close(store);
+    store = open_shared(false, &watch);
+    ck_assert_int_eq(find_any(store, 0), FFA_NOT_FOUND);
+    ck_assert_msg(strstr(watch.warning, "chmod go-w"), "%s", watch.warning);
+    store_close(store);
+}
+END_TEST
+
 /* ---- network file systems ---- */
 
 static const struct {
@@ -1253,6 +1395,8 @@ int main(void)
     tcase_add_test(tc, many_writers);
     tcase_add_test(tc, killed_writers);
     tcase_add_test(tc, disk_is_full);
+    tcase_add_test(tc, group_shares_a_store);
+    tcase_add_test(tc, folder_is_made_for_the_group);
     tcase_add_test(tc, network_store_is_read);
     tcase_add_loop_test(tc, network_types_are_known, 0,
                         count_of(sizeof place_cases, sizeof *place_cases));

@@ -34,6 +34,8 @@ struct findings {
     ffa_kernel_info info; /* layer NONE: nothing answers */
     struct cli_place place;
     struct nearest nearest;
+    char failed_at[32]; /* lately, it did not compile; empty: nobody noted that */
+    char failed_message[256];
 };
 
 /* ---- records ---- */
@@ -140,8 +142,19 @@ static int visit_entry(void *user, const ffa_cache_entry *entry)
     return 1;
 }
 
-/* A store that cannot be read answers nothing, and says why. */
-static void look_for_nearest(struct findings *found)
+static int visit_failure(void *user, const ffa_cache_failure *failure)
+{
+    struct findings *found = user;
+
+    if (strcmp(failure->key, found->key) != 0)
+        return 0;
+    entry_time(found->failed_at, failure->failed_s);
+    (void)snprintf(found->failed_message, sizeof found->failed_message, "%s", failure->message);
+    return 1;
+}
+
+/* What the store has instead. One that cannot be read answers nothing, and says why. */
+static void look_further(struct findings *found)
 {
     ffa_error err = { FFA_OK, 0, "" };
     ffa_cache *cache = NULL;
@@ -150,7 +163,8 @@ static void look_for_nearest(struct findings *found)
         return;
     if (entries_open_path(found->cli, &cache, found->place.path, FFA_CACHE_READONLY, &err) ==
         FFA_OK)
-        (void)ffa_cache_list(cache, NULL, visit_entry, found, &err);
+        if (ffa_cache_list(cache, NULL, visit_entry, found, &err) == FFA_OK)
+            (void)ffa_cache_list_failures(cache, visit_failure, found, &err);
     if (err.status != FFA_OK && err.status != FFA_NOT_FOUND)
         cli_note(found->cli, "%s", err.message);
     ffa_cache_close(cache);
@@ -173,7 +187,7 @@ static ffa_status look_up(struct findings *found, ffa_context *context, ffa_erro
         rc = ffa_compiled_info(compiled, &found->info, err);
     ffa_compiled_destroy(compiled);
     if (rc == FFA_NOT_FOUND) {
-        look_for_nearest(found);
+        look_further(found);
         return FFA_OK;
     }
     return rc;
@@ -218,6 +232,18 @@ static const char *without_answer(void)
 
     return cli_never_compile(&bad) ? "nothing, and FFA_JIT=never forbids compiling it"
                                    : "nothing: it would be compiled";
+}
+
+static json_t *failed_object(const struct findings *found)
+{
+    json_t *object;
+
+    if (!found->failed_at[0])
+        return json_null();
+    object = json_object();
+    cli_set_text(object, "when", found->failed_at);
+    cli_set_text(object, "message", found->failed_message);
+    return object;
 }
 
 static json_t *nearest_object(const struct findings *found, const struct difference *list,
@@ -267,6 +293,7 @@ static int print_object(const struct findings *found, const struct difference *l
     cli_set_text(object, "toolchain", found->info.toolchain);
     cli_set_text(object, "store", found->place.path);
     (void)json_object_set_new(object, "nearest", nearest_object(found, list, count));
+    (void)json_object_set_new(object, "failed", failed_object(found));
     cli_set_text(object, "record", found->record);
     return cli_print_json(found->cli, object, CLI_DONE);
 }
@@ -286,6 +313,8 @@ static int print_text(const struct findings *found, const struct difference *lis
         return CLI_DONE;
     }
     (void)printf("answers    %s\n", without_answer());
+    if (found->failed_at[0])
+        (void)printf("failed     %s: %s\n", found->failed_at, found->failed_message);
     if (!found->nearest.key) {
         (void)printf("nearest    none: %s\n",
                      found->place.path[0] ? "the store is empty" : "there is no store");

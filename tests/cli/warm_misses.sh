@@ -43,6 +43,9 @@ echo "# failures"
 # shellcheck disable=SC2086
 FAKE_NVRTC_FAIL=1 t compile attention_forward head_dim=64 dtype=bf16 --arch sm_90a --templates "$trivial" $nvrtc --store job > failed
 t cache failures --store job
+"$FFA" explain attention_forward head_dim=64 dtype=bf16 --arch sm_90a --templates "$trivial" --store job | grep -E '^(answers|failed)'
+t explain attention_forward head_dim=64 dtype=bf16 --arch sm_90a --templates "$trivial" --store job --json > explained
+grep -A 2 '"failed"' explained
 t cache failures --store job --json
 t cache failures --store job --forget
 

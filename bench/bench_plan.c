@@ -246,7 +246,7 @@ static void report_efficiency(const json_t *entry, bool json)
                       "\"efficiency\":%.4f}\n"
                     : "%-28s tile %3dx%-3d cuts %-5s tiles %6lld blocks %8lld "
                       "partial %7lld  efficiency %.4f\n",
-               name, plan.tile_m, plan.tile_n, tiles[t].no_cuts ? "false" : "true",
+               name, plan.tile_m, plan.tile_n, tiles[t].cuts == TILE_CUTS_NONE ? "false" : "true",
                (long long)plan.tile_count, (long long)plan.block_count,
                (long long)plan.partial_blocks,
                (double)plan.area /

@@ -37,6 +37,28 @@ FFA_API ffa_status ffa_plan_create(ffa_plan **out, const ffa_kernels *kernels, c
                                    ffa_error *err);
 FFA_API void ffa_plan_destroy(ffa_plan *plan);
 
+typedef struct ffa_plan_opts {
+    uint32_t struct_size;
+    uint32_t flags; /* FFA_PLAN_... */
+} ffa_plan_opts;
+enum {
+    /* No tile has rows of two documents, so that a NaN or Inf in one never reaches another. Without
+     * it, what is not finite in keys and values that a row attends may reach rows beside it, up to
+     * a tile away. A document ends between two rows where the first attends a key that the second
+     * does not, unless both attend the key after it, as inside a sliding window. Costs the part of
+     * a tile a document; on the CPU nothing reaches other rows with or without it. */
+    FFA_PLAN_ISOLATE = 1u << 0
+};
+#define FFA_PLAN_OPTS_INIT                                                                         \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_plan_opts)                                             \
+    }
+
+/* ffa_plan_create with options; NULL: all defaults. Also FFA_UNSUPPORTED: an unknown flag. */
+FFA_API ffa_status ffa_plan_create_with(ffa_plan **out, const ffa_kernels *kernels,
+                                        const ffa_mask *mask, const ffa_plan_opts *opts,
+                                        ffa_error *err);
+
 typedef struct ffa_plan_info {
     uint32_t struct_size;
     int32_t tile_m, tile_n;

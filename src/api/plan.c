@@ -40,8 +40,15 @@ static ffa_status image_build(struct ffa_plan *plan, ffa_error *err)
 ffa_status ffa_plan_create(ffa_plan **out, const ffa_kernels *kernels, const ffa_mask *mask,
                            ffa_error *err)
 {
+    return ffa_plan_create_with(out, kernels, mask, NULL, err);
+}
+
+ffa_status ffa_plan_create_with(ffa_plan **out, const ffa_kernels *kernels, const ffa_mask *mask,
+                                const ffa_plan_opts *plan_opts, ffa_error *err)
+{
     struct tile_options opts;
     struct ffa_plan *plan = NULL;
+    ffa_plan_opts wish;
     ffa_status rc;
 
     if (!out)
@@ -50,9 +57,18 @@ ffa_status ffa_plan_create(ffa_plan **out, const ffa_kernels *kernels, const ffa
     if (!kernels || !mask)
         return error_fail(err, FFA_INVALID, 0, "ffa_plan_create: %s is NULL",
                           kernels ? "mask" : "kernels");
+    FFA_TRY(opts_import(&wish, sizeof wish, plan_opts, err));
+    if (wish.flags & ~(uint32_t)FFA_PLAN_ISOLATE) {
+        rc = error_fail(err, FFA_UNSUPPORTED, 0, "plan: flags is 0x%x, known are 0x%x", wish.flags,
+                        (unsigned)FFA_PLAN_ISOLATE);
+        goto out;
+    }
     if (kernels->forward)
         FFA_TRY(shape_check(mask, err));
-    opts = (struct tile_options){ .tile_m = kernels->tile_m, .tile_n = kernels->tile_n };
+    opts = (struct tile_options){ .tile_m = kernels->tile_m,
+                                  .tile_n = kernels->tile_n,
+                                  .cuts = wish.flags & FFA_PLAN_ISOLATE ? TILE_CUTS_ISOLATE
+                                                                        : TILE_CUTS_CHEAP };
     plan = mem_array(1, sizeof *plan);
     if (!plan) {
         rc = error_nomem(err, "the plan");

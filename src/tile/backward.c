@@ -78,7 +78,7 @@ ffa_status backward_build(struct backward_plan *out, const ffa_mask *mask,
 {
     const struct tile_options turned_opts = { .tile_m = opts->tile_n,
                                               .tile_n = opts->tile_m,
-                                              .no_cuts = opts->no_cuts };
+                                              .cuts = opts->cuts };
     struct tile_plan turned = { 0 };
     struct backward_plan plan = { .shape = mask->shape,
                                   .tile_m = opts->tile_m,

@@ -35,7 +35,7 @@ struct backward_plan {
     int64_t area;           /* attended cells, over all lists */
 };
 
-/* opts: as of the kernel: tile_m query rows by tile_n keys; no_cuts keeps tiles aligned to tile_n.
+/* opts: as of the kernel: tile_m query rows by tile_n keys; cuts are of tiles of keys.
  * Fails with FFA_NOMEM, FFA_INVALID and FFA_UNSUPPORTED (too many tiles, sweeps, bands, intervals).
  */
 ffa_status backward_build(struct backward_plan *out, const ffa_mask *mask,

@@ -43,6 +43,8 @@ struct cut_search {
     struct sweep_work *work;
     int32_t *jumps; /* rows, ascending */
     int64_t jump_count, jump_capacity;
+    int32_t *ends; /* rows at which tiles must be cut, ascending */
+    int64_t end_count, end_capacity;
     struct cut_node *nodes;
     int64_t node_count, node_capacity;
     struct cut_state states[BEAM_MAX + JUMPS_MAX + 1]; /* by row, ascending */
@@ -100,6 +102,88 @@ static ffa_status find_jumps(struct cut_search *search, ffa_error *err)
             FFA_TRY(add_jump(search, segment->row_end, err));
         if (next && (next->row_begin != segment->row_end || segments_jump(normal, segment, next)))
             FFA_TRY(add_jump(search, next->row_begin, err));
+    }
+out:
+    return rc;
+}
+
+/* ---- ends of documents: rows at which a tile must be cut ---- */
+
+/* Intervals of one row, `d` rows into the segment. */
+static int32_t row_lo(const struct normal_interval *of, int32_t d)
+{
+    return of->lo + of->lo_step * d;
+}
+
+static int32_t row_hi(const struct normal_interval *of, int32_t d)
+{
+    return of->hi + of->hi_step * d;
+}
+
+/* Whether [lo, hi) of a row is, but for its first key, among the next row's intervals. `*at` is the
+ * first of them that may reach lo. */
+static bool goes_on(int32_t lo, int32_t hi, const struct normal_interval *next, int32_t count,
+                    int32_t *at)
+{
+    while (*at < count && next[*at].hi <= lo)
+        ++*at;
+    for (int32_t i = *at; lo < hi; i++) {
+        const int32_t covered = i < count ? next[i].lo : INT32_MAX;
+
+        if (covered > lo && (covered >= hi || covered - lo > 1))
+            return false;
+        lo = next[i].hi;
+    }
+    return true;
+}
+
+static bool document_ends(const struct normal *normal, const struct normal_segment *a,
+                          const struct normal_segment *b)
+{
+    const struct normal_interval *from = &normal->intervals[a->interval_begin];
+    const struct normal_interval *to = &normal->intervals[b->interval_begin];
+    const int32_t last = a->row_end - a->row_begin - 1;
+    int32_t at = 0;
+
+    for (int32_t i = 0; i < a->interval_count; i++)
+        if (!goes_on(row_lo(&from[i], last), row_hi(&from[i], last), to, b->interval_count, &at))
+            return true;
+    return false;
+}
+
+/* A diagonal one key wide: each of its rows is a document. */
+static bool rows_are_documents(const struct normal *normal, const struct normal_segment *segment)
+{
+    const struct normal_interval *of = &normal->intervals[segment->interval_begin];
+
+    for (int32_t i = 0; i < segment->interval_count; i++)
+        if (of[i].lo_step && of[i].hi_step && of[i].hi - of[i].lo == 1)
+            return true;
+    return false;
+}
+
+static ffa_status add_end(struct cut_search *search, int32_t row, ffa_error *err)
+{
+    if (!mem_grow((void **)&search->ends, &search->end_capacity, search->end_count + 1,
+                  sizeof *search->ends))
+        return error_nomem(err, "the documents of a plan");
+    search->ends[search->end_count++] = row;
+    return FFA_OK;
+}
+
+static ffa_status find_ends(struct cut_search *search, ffa_error *err)
+{
+    const struct normal *normal = search->work->normal;
+    ffa_status rc = FFA_OK;
+
+    for (int64_t s = 0; s < normal->segment_count; s++) {
+        const struct normal_segment *segment = &normal->segments[s];
+
+        if (s > 0 && document_ends(normal, segment - 1, segment))
+            FFA_TRY(add_end(search, segment->row_begin, err));
+        for (int32_t row = segment->row_begin + 1;
+             row < segment->row_end && rows_are_documents(normal, segment); row++)
+            FFA_TRY(add_end(search, row, err));
     }
 out:
     return rc;
@@ -176,13 +260,12 @@ static struct cut_effort effort_at(const struct normal *normal, int64_t segment,
     return jumps > JUMPS_MAX ? tiny_documents : one_interval;
 }
 
-/* Take the lowest state and add those a tile from it may lead to. `jump` and `segment` are the
- * first after the state's row. */
-static ffa_status expand(struct cut_search *search, int64_t jump, int64_t segment, ffa_error *err)
+/* Take the lowest state and add those a tile from it may lead to, up to row `stop`. `jump` and
+ * `segment` are the first after the state's row. */
+static ffa_status expand(struct cut_search *search, int64_t jump, int64_t segment, int32_t stop,
+                         ffa_error *err)
 {
     const struct cut_state state = search->states[0];
-    const int32_t tile_m = search->shape->tile_m;
-    const int32_t left = search->shape->rows - state.row;
     const struct sweep_rows rows = { state.row, 0, segment };
     int32_t ends[JUMPS_MAX + 1];
     int64_t blocks[JUMPS_MAX + 1] = { 0 };
@@ -196,12 +279,12 @@ static ffa_status expand(struct cut_search *search, int64_t jump, int64_t segmen
             (size_t)search->state_count * sizeof *search->states);
     FFA_TRY(add_node(search, &state, &node, err));
 
-    while (last < search->jump_count && search->jumps[last] - state.row < tile_m)
+    while (last < search->jump_count && search->jumps[last] < stop)
         last++;
     effort = effort_at(search->work->normal, segment, last - jump);
     for (int64_t j = last - jump > effort.jumps ? last - effort.jumps : jump; j < last; j++)
         ends[count++] = search->jumps[j];
-    ends[count++] = left <= tile_m ? search->shape->rows : state.row + tile_m;
+    ends[count++] = stop;
     if (search->state_count || count > 1) { /* a single way on needs no cost */
         FFA_TRY(sweep_cost(search->work, &rows, ends, count, blocks, err));
         search->slope = blocks[count - 1] + TILE_COST;
@@ -218,19 +301,25 @@ out:
 static ffa_status search_run(struct cut_search *search, ffa_error *err)
 {
     const struct normal *normal = search->work->normal;
-    int64_t jump = 0, segment = 0;
+    const int32_t tile_m = search->shape->tile_m;
+    int64_t jump = 0, segment = 0, end = 0;
     ffa_status rc = FFA_OK;
 
     search->states[0] = (struct cut_state){ .node = -1 };
     search->state_count = 1;
     while (search->states[0].row < search->shape->rows) {
         const int32_t row = search->states[0].row;
+        int32_t stop = search->shape->rows;
 
         while (segment < normal->segment_count && normal->segments[segment].row_end <= row)
             segment++;
         while (jump < search->jump_count && search->jumps[jump] <= row)
             jump++;
-        FFA_TRY(expand(search, jump, segment, err));
+        while (end < search->end_count && search->ends[end] <= row)
+            end++;
+        if (end < search->end_count)
+            stop = search->ends[end];
+        FFA_TRY(expand(search, jump, segment, stop - row > tile_m ? row + tile_m : stop, err));
     }
 out:
     return rc;
@@ -273,12 +362,14 @@ ffa_status cut_build(struct cut_rows *out, struct sweep_work *work, const struct
     ffa_status rc;
 
     *out = (struct cut_rows){ 0 };
-    if (shape->no_cuts) {
+    if (shape->cuts == TILE_CUTS_NONE) {
         rc = aligned(out, shape, err);
         goto out;
     }
     FFA_TRY(find_jumps(&search, err));
-    if (!search.jump_count) {
+    if (shape->cuts == TILE_CUTS_ISOLATE)
+        FFA_TRY(find_ends(&search, err));
+    if (!search.jump_count && !search.end_count) {
         rc = aligned(out, shape, err);
         goto out;
     }
@@ -286,6 +377,7 @@ ffa_status cut_build(struct cut_rows *out, struct sweep_work *work, const struct
     FFA_TRY(take_path(out, &search, err));
 out:
     mem_free(search.jumps);
+    mem_free(search.ends);
     mem_free(search.nodes);
     return rc;
 }

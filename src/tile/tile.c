@@ -55,7 +55,7 @@ static ffa_status build_list(struct tile_sink *sink, struct sweep_work *work,
     const struct normal *normal = work->normal;
     const struct cut_shape shape = { .rows = (int32_t)plan->shape.seqlen_q,
                                      .tile_m = opts->tile_m,
-                                     .no_cuts = opts->no_cuts };
+                                     .cuts = opts->cuts };
     struct cut_rows made = { 0 }, cuts;
     struct plan_tile *tiles;
     int64_t segment = 0;

@@ -22,9 +22,15 @@ _Static_assert(sizeof(struct plan_band) == 32, "device layout");
  * accumulators. */
 enum { TILE_TOUCHED = 1, TILE_FIRST = 2, TILE_LAST = 4 };
 
+enum tile_cuts {
+    TILE_CUTS_CHEAP = 0,  /* where fewer blocks are visited */
+    TILE_CUTS_NONE = 1,   /* tiles stay aligned to tile_m: to measure what cuts bring */
+    TILE_CUTS_ISOLATE = 2 /* at all document ends, and where fewer blocks are visited (cut.h) */
+};
+
 struct tile_options {
     int32_t tile_m, tile_n;
-    bool no_cuts; /* keep tiles aligned to tile_m: to measure what cuts bring */
+    enum tile_cuts cuts;
 };
 
 struct tile_plan {

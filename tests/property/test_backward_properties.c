@@ -146,7 +146,7 @@ static void cover_random(uint64_t seed)
         transpose_checked(mask, h, name);
 
     build_checked(&cut, mask, lists, &opts, name);
-    opts.no_cuts = true;
+    opts.cuts = TILE_CUTS_NONE;
     build_checked(&aligned, mask, lists, &opts, name);
     ck_assert_msg(cost_of(&cut) <= cost_of(&aligned), "%s: cuts cost %lld, aligned tiles %lld",
                   name, (long long)cost_of(&cut), (long long)cost_of(&aligned));

@@ -79,6 +79,94 @@ START_TEST(cases_are_covered_exactly_once)
 }
 END_TEST
 
+/* ---- documents kept apart ---- */
+
+static bool cell(const ffa_slice_list *list, int64_t row, int64_t key)
+{
+    for (int64_t s = 0; s < list->count; s++)
+        if (slice_has(&list->slices[s], row, key))
+            return true;
+    return false;
+}
+
+/* By the definition in cut.h, cell by cell. */
+static bool document_ends(const ffa_slice_list *list, int64_t row, int64_t next, int64_t keys)
+{
+    for (int64_t key = 0; key < keys; key++)
+        if (cell(list, row, key) && !cell(list, next, key) &&
+            !(key + 1 < keys && cell(list, row, key + 1) && cell(list, next, key + 1)))
+            return true;
+    return false;
+}
+
+static bool attends(const ffa_slice_list *list, int64_t row, int64_t keys)
+{
+    for (int64_t key = 0; key < keys; key++)
+        if (cell(list, row, key))
+            return true;
+    return false;
+}
+
+/* No tile of list 0 has rows on both sides of a document's end. Returns how many ends there are. */
+static int64_t check_documents(const struct tile_plan *plan, const ffa_slice_list *list,
+                               const char *name)
+{
+    const int64_t keys = plan->shape.seqlen_k;
+    int64_t last = -1, ends = 0;
+
+    for (int64_t row = 0; row < plan->shape.seqlen_q; row++) {
+        if (!attends(list, row, keys))
+            continue;
+        if (last >= 0 && document_ends(list, last, row, keys)) {
+            ends++;
+            for (int64_t t = plan->list_begin[0]; t < plan->list_begin[1]; t++) {
+                const struct plan_tile *tile = &plan->tiles[t];
+
+                ck_assert_msg(tile->row_begin > last ||
+                                  tile->row_begin + (int64_t)tile->row_count <= row,
+                              "%s: the tile %d+%d has rows %lld and %lld, of two documents", name,
+                              tile->row_begin, tile->row_count, (long long)last, (long long)row);
+            }
+        }
+        last = row;
+    }
+    return ends;
+}
+
+static const struct {
+    const char *text;
+    int64_t ends;  /* of documents */
+    int64_t tiles; /* of 64 rows */
+} documents[] = {
+    { "varlen-causal:100,30,64,1,1,200", 5, 2 + 1 + 1 + 1 + 1 + 4 },
+    { "varlen-full:100,30,64", 2, 2 + 1 + 1 },
+    { "causal:640", 0, 10 },
+    { "window:640,left=100,right=0", 0, 10 },
+    { "window:640,left=100,right=20", 0, 10 },
+    { "global-window:640,left=64,right=0,global=32", 0, 10 },
+    { "block-causal:500,140/block=100", 1, 8 + 3 },
+    { "shared-prefix:100,50,60,70", 2, 3 + 1 + 2 }, /* the first continues the prefix */
+    { "window:40,left=0,right=0", 39, 40 },         /* each row a document */
+};
+
+START_TEST(documents_end_where_tiles_do)
+{
+    const struct tile_options opts = { 64, 64, TILE_CUTS_ISOLATE };
+    struct tile_plan plan;
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_slice_list list;
+    ffa_mask *mask;
+
+    ck_assert_msg(ffa_mask_parse(&mask, documents[_i].text, &err) == FFA_OK, "%s", err.message);
+    list = ffa_mask_slices(mask, 0);
+    build_checked(&plan, mask, &list, &opts, documents[_i].text);
+    ck_assert_int_eq(check_documents(&plan, &list, documents[_i].text), documents[_i].ends);
+    ck_assert_int_eq(plan.tile_count, documents[_i].tiles);
+    tile_finish(&plan);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
 /* ---- random unions ---- */
 
 static const int32_t sides[] = { 16, 32, 48, 64, 80, 96, 128, 176, 192 };
@@ -92,7 +180,7 @@ static void cover_random(uint64_t seed)
     const int32_t heads = rng_range(&rng, 0, 9) ? 1 : 3;
     struct tile_options opts = { .tile_m = sides[rng_range(&rng, 0, SIDES - 1)],
                                  .tile_n = sides[rng_range(&rng, 0, SIDES - 1)] };
-    struct tile_plan cut, aligned;
+    struct tile_plan cut, aligned, isolated;
     ffa_error err = { FFA_OK, 0, "" };
     ffa_mask *mask;
     char name[64];
@@ -112,14 +200,20 @@ static void cover_random(uint64_t seed)
                   "%s: %s", name, err.message);
 
     build_checked(&cut, mask, lists, &opts, name);
-    opts.no_cuts = true;
+    opts.cuts = TILE_CUTS_NONE;
     build_checked(&aligned, mask, lists, &opts, name);
     ck_assert_msg(cost_of(&cut) <= cost_of(&aligned), "%s: cuts cost %lld, aligned tiles %lld",
                   name, (long long)cost_of(&cut), (long long)cost_of(&aligned));
     ck_assert_int_eq(cut.area, aligned.area);
+    opts.cuts = TILE_CUTS_ISOLATE;
+    build_checked(&isolated, mask, lists, &opts, name);
+    ck_assert_int_eq(isolated.area, aligned.area);
+    if (seed % 16 == 0)
+        (void)check_documents(&isolated, &lists[0], name);
 
     tile_finish(&cut);
     tile_finish(&aligned);
+    tile_finish(&isolated);
     ffa_mask_destroy(mask);
     for (int32_t h = 0; h < heads; h++)
         free(tests[h].slices);
@@ -205,6 +299,7 @@ int main(void)
     tcase_add_loop_test(tc, cases_are_covered_exactly_once, 0, PARTS);
     tcase_add_test(tc, random_unions_are_covered_exactly_once);
     tcase_add_test(tc, sizes_around_a_tile);
+    tcase_add_loop_test(tc, documents_end_where_tiles_do, 0, sizeof documents / sizeof *documents);
     tcase_add_loop_test(tc, few_cells_are_visited_in_vain, 0,
                         sizeof efficiencies / sizeof *efficiencies);
     suite_add_tcase(suite, tc);

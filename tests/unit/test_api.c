@@ -171,6 +171,7 @@ START_TEST(null_is_named)
     BAD(ffa_plan_create(NULL, kernels, mask, e), "out is NULL");
     BAD(ffa_plan_create(&got.plan, NULL, mask, e), "kernels is NULL");
     BAD(ffa_plan_create(&got.plan, kernels, NULL, e), "mask is NULL");
+    BAD(ffa_plan_create_with(NULL, kernels, mask, NULL, e), "out is NULL");
     BAD(ffa_plan_info_get(NULL, &plan_info, e), "plan is NULL");
     BAD(ffa_plan_info_get(plan, NULL, e), "info is NULL");
     BAD(ffa_plan_upload(NULL, kernels, NULL, NULL, e), "plan is NULL");
@@ -896,6 +897,34 @@ END_TEST
 
 /* causal:300 in tiles of 128: 1 + 2 + 3 blocks, of which the three on the diagonal are masked, and
  * none is full of 44 rows only. */
+/* Isolated documents cost tiles, and nothing else changes; unknown flags are refused. */
+START_TEST(plans_have_options)
+{
+    ffa_plan_opts opts = FFA_PLAN_OPTS_INIT;
+    ffa_plan_info info = FFA_PLAN_INFO_INIT, apart = FFA_PLAN_INFO_INIT;
+    ffa_plan *made = NULL;
+    ffa_mask *of = NULL;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    must(ffa_mask_parse(&of, "varlen-causal:30,30,30", &err), &err);
+    must(ffa_plan_create_with(&made, kernels, of, &opts, &err), &err);
+    must(ffa_plan_info_get(made, &info, &err), &err);
+    ffa_plan_destroy(made);
+    opts.flags = FFA_PLAN_ISOLATE;
+    must(ffa_plan_create_with(&made, kernels, of, &opts, &err), &err);
+    must(ffa_plan_info_get(made, &apart, &err), &err);
+    ck_assert_int_eq(apart.tile_count, 3);
+    ck_assert_int_le(info.tile_count, apart.tile_count);
+    ck_assert_int_eq(info.area, apart.area);
+    ffa_plan_destroy(made);
+    opts.flags = 1u << 31;
+    ck_assert_int_eq(ffa_plan_create_with(&made, kernels, of, &opts, &err), FFA_UNSUPPORTED);
+    ck_assert_ptr_null(made);
+    ck_assert_ptr_nonnull(strstr(err.message, "flags is 0x80000000, known are 0x1"));
+    ffa_mask_destroy(of);
+}
+END_TEST
+
 START_TEST(plans_tell_their_numbers)
 {
     ffa_plan_info info = FFA_PLAN_INFO_INIT;
@@ -1173,6 +1202,7 @@ int main(void)
     tcase_add_loop_test(tc, results_for_other_headers, 0, ROWS_OF(exports));
     tcase_add_loop_test(tc, attention_as_the_oracle, 0, ROWS_OF(answers));
     tcase_add_test(tc, plans_tell_their_numbers);
+    tcase_add_test(tc, plans_have_options);
     tcase_add_test(tc, plans_of_a_gpu_have_an_image);
     tcase_add_test(tc, device_calls_on_the_host);
     tcase_add_test(tc, devices_that_are_not_there);

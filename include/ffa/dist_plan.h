@@ -57,7 +57,7 @@ typedef struct ffa_dist_plan_opts {
     int32_t tile_m, tile_n;         /* forward: query rows and keys of a tile; 0: 128, 128 */
     int32_t backward_m, backward_n; /* backward: query rows and keys of a tile; 0: 64, 128 */
     int32_t forward_stages;         /* stages that receive: 0: as many as is best; n: n, at most;
-                                     * -1: none hidden, all rows in one stage fetched first */
+                                     * -1: one of everything, MagiAttention's degree 0 */
     int32_t backward_stages;
     int32_t stages_max; /* of a free choice, 1 to 16; 0: 8 */
     int32_t buffers;    /* receive buffers that stages take in turn, 2 or 3; 0: 2 */
@@ -129,6 +129,37 @@ typedef struct ffa_dist_plan_info {
 
 FFA_API ffa_status ffa_dist_plan_info_get(const ffa_dist_plan *plan, ffa_dist_plan_info *info,
                                           ffa_error *err);
+
+/* One rank of the plan's group, by the model. */
+typedef struct ffa_dist_rank {
+    int64_t tokens_q, tokens_k;
+    int64_t received_rows;
+    int64_t forward_ns, backward_ns;
+    int64_t forward_work_ns, backward_work_ns; /* compute without launches */
+    int32_t forward_stages, backward_stages;
+} ffa_dist_rank;
+/* Fails with FFA_INVALID: a rank the group has not. */
+FFA_API ffa_status ffa_dist_plan_rank_get(const ffa_dist_plan *plan, int32_t rank,
+                                          ffa_dist_rank *out, ffa_error *err);
+
+/* One stage of a pass of the plan's own rank. Stage 0 is the own part, as far as it is computed
+ * first; stage n + 1 of a backward pass, behind n that receive, the rest of it. Times by the model,
+ * from the begin of the pass; begin and end are equal where nothing is to do. */
+typedef struct ffa_dist_stage {
+    int64_t rows;   /* received */
+    int64_t blocks; /* tiles of query rows and keys visited, for one query head of each list */
+    int64_t fetch_begin_ns, fetch_end_ns;
+    int64_t compute_begin_ns, compute_end_ns;
+    int64_t reduce_begin_ns, reduce_end_ns;
+} ffa_dist_stage;
+/* is_backward: 0 or 1. Fails with FFA_INVALID: a stage the pass has not. */
+FFA_API ffa_status ffa_dist_plan_stage_get(const ffa_dist_plan *plan, int32_t is_backward,
+                                           int32_t stage, ffa_dist_stage *out, ffa_error *err);
+
+/* A picture: the mask (of list 0) by the rank that computes a cell; the rank's part by forward
+ * stage; loads and received rows of all ranks; timelines of both passes. At most about 4 MB. *out:
+ * caller's, ffa_free(). Fails with FFA_INVALID, FFA_NOMEM. Thread: any. */
+FFA_API ffa_status ffa_dist_plan_svg(const ffa_dist_plan *plan, char **out, ffa_error *err);
 
 /* ---- save and load ---- */
 

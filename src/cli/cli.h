@@ -167,6 +167,7 @@ int cmd_doctor(struct cli *cli);
 int cmd_mask_show(struct cli *cli);
 int cmd_mask_check(struct cli *cli);
 int cmd_mask_area(struct cli *cli);
+int cmd_plan(struct cli *cli);
 int cmd_compile(struct cli *cli);
 int cmd_run(struct cli *cli);
 int cmd_explain(struct cli *cli);

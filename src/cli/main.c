@@ -25,6 +25,12 @@ static const struct cli_command commands[] = {
       "Count the attended cells of a mask, exactly.",
       "ffa mask area window:16384,left=1024,right=0\n"
       "ffa mask area full:100x200 --json\n" },
+    { "plan", cmd_plan, false, "",
+      "Plan context-parallel attention: who computes what, what each rank receives, in which stages.",
+      "ffa plan --mask causal:65536 --ranks 8\n"
+      "ffa plan --mask varlen-causal:9000,30000,26536 --ranks 8 --svg plan.svg\n"
+      "ffa plan --mask block-causal:65536*8/block=2048 --ranks 64 --ranks-per-node 8 --rank 5 --json\n"
+      "ffa plan --mask full:128x65536 --ranks 8 --keys dispatched --moves auto\n" },
     { "compile", cmd_compile, true, "TEMPLATE [NAME=VALUE...]",
       "Look a kernel up or compile it, without a device: registers, shared memory, spills.",
       "ffa compile --list\n"
@@ -127,7 +133,7 @@ static void print_commands(FILE *to, const char *group)
 static void print_usage(FILE *to)
 {
     (void)fputs("usage: ffa COMMAND [operands] [--options]\n\n"
-                "Flex-Flash-Attention kernels: masks, compiling, running, and their store.\n\n"
+                "Flex-Flash-Attention kernels: masks, plans, compiling, running, and their store.\n\n"
                 "commands:\n",
                 to);
     print_commands(to, NULL);

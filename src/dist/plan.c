@@ -280,6 +280,29 @@ static void digest_plan(ffa_dist_plan *plan, const struct plan_tables *w)
     digest_final(&digest, plan->digest);
 }
 
+static ffa_status find_ranks(ffa_dist_plan *plan, const struct plan_tables *w, ffa_error *err)
+{
+    plan->ranks = mem_array((size_t)plan->topology.rank_count, sizeof *plan->ranks);
+    if (!plan->ranks)
+        return error_nomem(err, "the ranks of a plan");
+    for (int32_t r = 0; r < plan->topology.rank_count; r++) {
+        const struct stage_cut *forward = &w->stages.forward[r];
+        const struct stage_cut none = { 0 };
+        const struct stage_cut *backward = w->stages.backward ? &w->stages.backward[r] : &none;
+
+        plan->ranks[r] = (ffa_dist_rank){ .tokens_q = plan->queries.rank_tokens[r],
+                                          .tokens_k = plan->keys.rank_tokens[r],
+                                          .received_rows = w->transfer.receive_rows[r],
+                                          .forward_ns = forward->cost_ns,
+                                          .backward_ns = backward->cost_ns,
+                                          .forward_work_ns = forward->work_ns,
+                                          .backward_work_ns = backward->work_ns,
+                                          .forward_stages = forward->count,
+                                          .backward_stages = backward->count };
+    }
+    return FFA_OK;
+}
+
 static void count_rows(ffa_dist_plan *plan, const struct plan_tables *w)
 {
     const struct transfer *t = &w->transfer;
@@ -335,6 +358,7 @@ ffa_status plan_make(ffa_dist_plan **out, const struct plan_source *source, ffa_
     FFA_TRY(layout_copy(&plan->keys, source->keys, err));
     FFA_TRY(choose_tables(&tables, plan, mask, err));
     FFA_TRY(phases_build(plan, &tables, err));
+    FFA_TRY(find_ranks(plan, &tables, err));
     count_rows(plan, &tables);
     digest_plan(plan, &tables);
     *out = plan;
@@ -374,6 +398,7 @@ void ffa_dist_plan_destroy(ffa_dist_plan *plan)
     for (int32_t l = 0; l < plan->list_count; l++)
         normal_finish(&plan->normals[l]);
     mem_free(plan->normals);
+    mem_free(plan->ranks);
     layout_finish(&plan->queries);
     layout_finish(&plan->keys);
     mem_free(plan);
@@ -461,4 +486,78 @@ ffa_status ffa_dist_plan_info_get(const ffa_dist_plan *plan, ffa_dist_plan_info 
     out.forward_bytes = scratch_bytes(plan, false);
     out.backward_bytes = scratch_bytes(plan, true);
     return opts_export(info, &out, sizeof out, err);
+}
+
+ffa_status ffa_dist_plan_rank_get(const ffa_dist_plan *plan, int32_t rank, ffa_dist_rank *out,
+                                  ffa_error *err)
+{
+    if (!plan || !out)
+        return error_fail(err, FFA_INVALID, 0, "%s is NULL", plan ? "out" : "plan");
+    if (rank < 0 || rank >= plan->topology.rank_count)
+        return error_fail(err, FFA_INVALID, 0, "rank is %d, not in [0, %d)", rank,
+                          plan->topology.rank_count);
+    *out = plan->ranks[rank];
+    return FFA_OK;
+}
+
+/* ---- the timeline ---- */
+
+void plan_times(struct overlap_times *times, const ffa_dist_plan *plan, bool is_backward)
+{
+    const struct plan_pass *pass = is_backward ? &plan->backward : &plan->forward;
+    struct overlap_item items[OVERLAP_STAGES_MAX] = { { 0 } };
+    struct overlap_input in = { .items = items,
+                                .count = pass->stage_count,
+                                .buffers = plan->opts.buffers,
+                                .is_backward = is_backward };
+    struct overlap_split split = { .count = pass->stage_count };
+
+    in.own = pass->phases[0].compute_ns;
+    if (is_backward)
+        in.own += pass->phases[pass->phase_count - 1].compute_ns;
+    for (int32_t s = 0; s < pass->stage_count; s++) {
+        const struct plan_phase *phase = &pass->phases[s + 1];
+
+        items[s] = (struct overlap_item){ .fetch = phase->fetch_ns,
+                                          .compute = phase->compute_ns,
+                                          .reduce = phase->reduce_ns };
+        in.has_reduce = in.has_reduce || phase->reduce_ns > 0;
+        split.ends[s] = s + 1;
+    }
+    (void)overlap_cost(&in, &split, times);
+    if (is_backward) { /* the rest of the own part, behind the last stage */
+        const int64_t begin = times[pass->stage_count].compute_end;
+        const int64_t end = begin + in.own - times[0].compute_end;
+
+        times[pass->phase_count - 1] = (struct overlap_times){ begin, begin, begin, end, end, end };
+    }
+}
+
+ffa_status ffa_dist_plan_stage_get(const ffa_dist_plan *plan, int32_t is_backward, int32_t stage,
+                                   ffa_dist_stage *out, ffa_error *err)
+{
+    struct overlap_times times[OVERLAP_STAGES_MAX + 2];
+    const struct plan_pass *pass;
+    const struct plan_phase *phase;
+
+    if (!plan || !out)
+        return error_fail(err, FFA_INVALID, 0, "%s is NULL", plan ? "out" : "plan");
+    if (is_backward != 0 && is_backward != 1)
+        return error_fail(err, FFA_INVALID, 0, "is_backward is %d, not 0 or 1", is_backward);
+    pass = is_backward ? &plan->backward : &plan->forward;
+    if (stage < 0 || stage >= pass->phase_count)
+        return error_fail(err, FFA_INVALID, 0, "stage is %d, not in [0, %d)", stage,
+                          pass->phase_count);
+    plan_times(times, plan, is_backward);
+    phase = &pass->phases[stage];
+    *out = (ffa_dist_stage){ .rows = stage > 0 && stage <= pass->stage_count ? phase->rows : 0,
+                             .blocks = is_backward ? phase->key_tiles.block_count
+                                                   : phase->tiles.block_count,
+                             .fetch_begin_ns = times[stage].fetch_begin,
+                             .fetch_end_ns = times[stage].fetch_end,
+                             .compute_begin_ns = times[stage].compute_begin,
+                             .compute_end_ns = times[stage].compute_end,
+                             .reduce_begin_ns = times[stage].reduce_begin,
+                             .reduce_end_ns = times[stage].reduce_end };
+    return FFA_OK;
 }

@@ -70,6 +70,7 @@ struct ffa_dist_plan {
     struct normal *normals;  /* [list_count]: of the whole mask */
     struct layout queries, keys;
     struct plan_pass forward, backward;
+    ffa_dist_rank *ranks; /* [rank_count] */
     int64_t area;
     int64_t received_rows, sent_rows;
     char digest[DIGEST_TEXT];
@@ -85,6 +86,9 @@ struct plan_source {
     int32_t pad_;
     ffa_dist_plan_opts opts;
 };
+
+/* When each stage of a pass does what: times [phase_count]. */
+void plan_times(struct overlap_times *times, const ffa_dist_plan *plan, bool is_backward);
 
 ffa_status plan_make(ffa_dist_plan **out, const struct plan_source *source, ffa_error *err);
 /* Defaults filled in; FFA_INVALID and FFA_UNSUPPORTED as ffa_dist_plan_create. opts may be NULL. */

@@ -86,6 +86,8 @@ _Static_assert(sizeof(ffa_dispatch_mask) == 16, "ffa_dispatch_mask");
 _Static_assert(sizeof(ffa_dispatch_chunk) == 48, "ffa_dispatch_chunk");
 _Static_assert(sizeof(ffa_dispatch_load) == 80, "ffa_dispatch_load");
 _Static_assert(sizeof(ffa_dist_model) == 72, "ffa_dist_model");
+_Static_assert(sizeof(ffa_dist_rank) == 64, "ffa_dist_rank");
+_Static_assert(sizeof(ffa_dist_stage) == 64, "ffa_dist_stage");
 _Static_assert(sizeof(ffa_rows) == 32, "ffa_rows");
 _Static_assert(sizeof(ffa_dist_cache_counts) == 32, "ffa_dist_cache_counts");
 _Static_assert(sizeof(ffa_group_lists) == 56, "ffa_group_lists");

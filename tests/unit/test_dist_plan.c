@@ -651,6 +651,139 @@ START_TEST(threads_share_a_cache)
 }
 END_TEST
 
+/* ---- what a plan says of itself ---- */
+
+START_TEST(timelines_end_with_the_pass)
+{
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        ffa_dispatch *dispatch;
+        ffa_mask *mask;
+        ffa_dist_plan *plan = drawn(seed, &dispatch, &mask);
+        ffa_dist_plan_info info = FFA_DIST_PLAN_INFO_INIT;
+
+        ck_assert_int_eq(ffa_dist_plan_info_get(plan, &info, NULL), FFA_OK);
+        for (int32_t pass = 0; pass < 2; pass++) {
+            const int32_t stages = pass ? info.backward_stages : info.forward_stages;
+            int64_t end = 0, rows = 0;
+            ffa_dist_stage stage;
+
+            for (int32_t i = 0; i <= stages + pass; i++) {
+                ck_assert_int_eq(ffa_dist_plan_stage_get(plan, pass, i, &stage, NULL), FFA_OK);
+                ck_assert_int_le(stage.fetch_begin_ns, stage.fetch_end_ns);
+                ck_assert_int_le(stage.fetch_end_ns, stage.compute_begin_ns);
+                ck_assert_int_le(stage.compute_begin_ns, stage.compute_end_ns);
+                ck_assert_int_le(stage.compute_end_ns, stage.reduce_begin_ns);
+                ck_assert_int_le(stage.reduce_begin_ns, stage.reduce_end_ns);
+                end = stage.compute_end_ns > end ? stage.compute_end_ns : end;
+                end = stage.reduce_end_ns > end ? stage.reduce_end_ns : end;
+                rows += stage.rows;
+            }
+            ck_assert_int_eq(ffa_dist_plan_stage_get(plan, pass, stages + pass + 1, &stage, NULL),
+                             FFA_INVALID);
+            ck_assert_int_eq(rows, info.received_rows);
+            ck_assert_msg(end == (pass ? info.backward_ns : info.forward_ns),
+                          "seed %llu: the stages end at %lld, the pass at %lld",
+                          (unsigned long long)seed, (long long)end,
+                          (long long)(pass ? info.backward_ns : info.forward_ns));
+        }
+        ffa_dist_plan_destroy(plan);
+        ffa_dispatch_destroy(dispatch);
+        ffa_mask_destroy(mask);
+    }
+}
+END_TEST
+
+START_TEST(forward_only_plans_have_no_backward)
+{
+    ffa_mask *mask = causal(64);
+    ffa_dispatch *dispatch = min_heap(mask, 4, 8);
+    ffa_dist_plan_opts opts = FFA_DIST_PLAN_OPTS_INIT;
+    ffa_dist_plan_info info = FFA_DIST_PLAN_INFO_INIT;
+    ffa_dist_plan *plan;
+    ffa_dist_stage stage;
+    ffa_dist_rank rank;
+    ffa_error err = { FFA_OK, 0, "" };
+    char *svg;
+
+    opts.flags = FFA_DIST_FORWARD_ONLY;
+    plan = plan_of(dispatch, mask, 2, &opts);
+    ck_assert_int_eq(ffa_dist_plan_info_get(plan, &info, NULL), FFA_OK);
+    ck_assert_int_eq(info.backward_stages + info.backward_ns + info.backward_bytes, 0);
+    ck_assert_int_gt(info.forward_ns, 0);
+    ck_assert_int_eq(ffa_dist_plan_stage_get(plan, 1, 0, &stage, &err), FFA_INVALID);
+    ck_assert_str_eq(err.message, "stage is 0, not in [0, 0)");
+    ck_assert_int_eq(ffa_dist_plan_stage_get(plan, 2, 0, &stage, &err), FFA_INVALID);
+    ck_assert_str_eq(err.message, "is_backward is 2, not 0 or 1");
+    ck_assert_int_eq(ffa_dist_plan_rank_get(plan, 4, &rank, &err), FFA_INVALID);
+    ck_assert_str_eq(err.message, "rank is 4, not in [0, 4)");
+    ck_assert_int_eq(ffa_dist_plan_svg(plan, &svg, &err), FFA_OK);
+    ck_assert_ptr_nonnull(strstr(svg, ">Forward: "));
+    ck_assert_ptr_null(strstr(svg, ">Backward: "));
+    ffa_free(svg);
+    ffa_dist_plan_destroy(plan);
+    ffa_dispatch_destroy(dispatch);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* One open tag for each close, numbers that are numbers, and no more than 4 MB. */
+static void check_picture(const ffa_mask *mask, int32_t ranks, int32_t keys, int32_t moves)
+{
+    const ffa_dispatch_mask one = { mask, 1 };
+    const ffa_topology topology = { ranks, 8 };
+    ffa_dispatch_opts opts = FFA_DISPATCH_OPTS_INIT;
+    ffa_dist_plan_opts plan_opts = FFA_DIST_PLAN_OPTS_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_dispatch *dispatch;
+    ffa_dist_plan *plan;
+    int64_t tags = 0, ends = 0;
+    char *svg;
+
+    opts.keys = keys;
+    plan_opts.moves = moves;
+    ck_assert_int_eq(ffa_dispatch_create(&dispatch, &one, 1, &topology, &opts, NULL), FFA_OK);
+    plan = plan_of(dispatch, mask, ranks - 1, &plan_opts);
+    ck_assert_msg(!ffa_dist_plan_svg(plan, &svg, &err), "%s", err.message);
+    for (const char *at = svg; *at; at++) {
+        if (*at != '\n' && (*at < ' ' || *at > '~'))
+            ck_abort_msg("character %d", *at);
+        tags += *at == '<';
+        ends += *at == '>';
+    }
+    ck_assert_int_eq(tags, ends);
+    ck_assert_ptr_nonnull(strstr(svg, "<path fill=\"#"));
+    ck_assert_str_eq(svg + strlen(svg) - 7, "</svg>\n");
+    ck_assert_uint_lt(strlen(svg), 4 << 20);
+    ffa_free(svg);
+    ffa_dist_plan_destroy(plan);
+    ffa_dispatch_destroy(dispatch);
+}
+
+START_TEST(pictures_are_whole_and_small)
+{
+    const ffa_mask_shape large = { 1 << 19, 1 << 19 }, cross = { 1000, 5000 };
+    const ffa_block_size block = { 4096, 64 };
+    uint8_t *keep = calloc(128 * 8192, 1);
+    struct rng rng = { 5 };
+    ffa_mask *mask;
+
+    for (int64_t i = 0; i < (int64_t)128 * 8192; i++)
+        keep[i] = rng_range(&rng, 0, 1) == 0;
+    ck_assert_int_eq(ffa_mask_block_sparse(&mask, &large, &block, keep, NULL), FFA_OK);
+    check_picture(mask, 64, FFA_KEYS_WITH_QUERIES, FFA_DIST_MOVE_KEYS);
+    ffa_mask_destroy(mask);
+    ck_assert_int_eq(ffa_mask_full(&mask, &cross, NULL), FFA_OK);
+    check_picture(mask, 3, FFA_KEYS_DISPATCHED, FFA_DIST_MOVE_QUERIES);
+    check_picture(mask, 3, FFA_KEYS_DISPATCHED, FFA_DIST_MOVE_KEYS);
+    check_picture(mask, 3, FFA_KEYS_REPLICATED, FFA_DIST_MOVE_KEYS);
+    ffa_mask_destroy(mask);
+    mask = causal(1);
+    check_picture(mask, 1, FFA_KEYS_WITH_QUERIES, FFA_DIST_MOVE_KEYS);
+    ffa_mask_destroy(mask);
+    free(keep);
+}
+END_TEST
+
 /* ---- allocation faults ---- */
 
 START_TEST(every_allocation_may_fail)
@@ -675,6 +808,7 @@ START_TEST(every_allocation_may_fail)
         ffa_dist_cache *fresh = NULL;
         ffa_error err = { FFA_OK, 0, "" };
         void *bytes = NULL;
+        char *svg = NULL;
         size_t count = 0;
         ffa_status rc;
         bool has_fired;
@@ -688,6 +822,8 @@ START_TEST(every_allocation_may_fail)
         if (rc == FFA_OK)
             rc = ffa_dist_plan_load(&loaded, bytes, count, &err);
         if (rc == FFA_OK)
+            rc = ffa_dist_plan_svg(plan, &svg, &err);
+        if (rc == FFA_OK)
             rc = ffa_dist_cache_create(&fresh, 4, &err);
         has_fired = fault_fired();
         fault_arm(FAULT_ALLOC, 0);
@@ -697,6 +833,7 @@ START_TEST(every_allocation_may_fail)
         ffa_dist_cache_destroy(fresh);
         ffa_dist_plan_destroy(loaded);
         ffa_free(bytes);
+        ffa_free(svg);
         ffa_dist_plan_destroy(plan);
         ffa_dispatch_destroy(dispatch);
         if (!has_fired)
@@ -728,6 +865,9 @@ int main(void)
     tcase_add_test(tc, saved_plans_load);
     tcase_add_test(tc, the_cache_knows_content);
     tcase_add_test(tc, threads_share_a_cache);
+    tcase_add_test(tc, timelines_end_with_the_pass);
+    tcase_add_test(tc, forward_only_plans_have_no_backward);
+    tcase_add_test(tc, pictures_are_whole_and_small);
     tcase_add_test(tc, every_allocation_may_fail);
     suite_add_tcase(suite, tc);
     runner = srunner_create(suite);

@@ -1,0 +1,21 @@
+# shellcheck shell=sh
+t plan
+t plan --mask causal:64
+t plan --mask causal:64 --ranks 65
+t plan --mask causal:64 --ranks 0
+t plan --mask causal:64 --ranks 4 --rank 4
+t plan --mask causal:64 --ranks 4 --rank 4 --json
+t plan --mask none:64 --ranks 4
+t plan --mask causal:64 --ranks 4 --algorithm greedy
+t plan --mask causal:64 --ranks 4 --keys here
+t plan --mask causal:64 --ranks 4 --moves all
+t plan --mask causal:64 --ranks 4 --heads 8:3
+t plan --mask causal:64 --ranks 4 --heads eight
+t plan --mask causal:64 --ranks 4 --buffers 4
+t plan --mask full:64x32 --ranks 4 --keys with-queries
+cat > nothing.json << 'END'
+{"seqlen_q": 64, "seqlen_k": 64, "slices": []}
+END
+t plan --mask @nothing.json --ranks 4
+t plan --mask causal:4096 --ranks 4 --algorithm exact --chunk 128
+t plan causal:64 --ranks 4

@@ -132,10 +132,11 @@ static void print_commands(FILE *to, const char *group)
 
 static void print_usage(FILE *to)
 {
-    (void)fputs("usage: ffa COMMAND [operands] [--options]\n\n"
-                "Flex-Flash-Attention kernels: masks, plans, compiling, running, and their store.\n\n"
-                "commands:\n",
-                to);
+    (void)fputs(
+        "usage: ffa COMMAND [operands] [--options]\n\n"
+        "Flex-Flash-Attention kernels: masks, plans, compiling, running, and their store.\n\n"
+        "commands:\n",
+        to);
     print_commands(to, NULL);
     (void)fputs("\n'ffa COMMAND --help' shows a command's options and examples.\n"
                 "exit status: 0 done, 1 failed, 2 usage, 3 this machine cannot, 4 store problem, "

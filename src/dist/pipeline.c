@@ -43,6 +43,9 @@ static ffa_status check_numbers(const ffa_dist_args *args, const ffa_dist_plan *
     if (args->heads_q % args->heads_kv)
         return error_fail(err, FFA_INVALID, 0, "heads_q is %d, not a multiple of heads_kv, %d",
                           args->heads_q, args->heads_kv);
+    if (plan->moves != FFA_DIST_MOVE_KEYS)
+        return error_fail(err, FFA_UNSUPPORTED, 0,
+                          "the plan moves queries: passes move keys (FFA_DIST_MOVE_KEYS) only");
     if (plan->list_count > 1 && plan->list_count != args->heads_kv)
         return error_fail(err, FFA_INVALID, 0, "heads_kv is %d, the mask has %d lists",
                           args->heads_kv, plan->list_count);

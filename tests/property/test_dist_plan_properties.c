@@ -108,7 +108,8 @@ static void draw(struct trial *trial, uint64_t seed)
     trial->mask = random_mask(trial, &rng);
     ck_assert_int_eq(
         ffa_mask_full(&full, &(ffa_mask_shape){ trial->tokens_q, trial->tokens_k }, NULL), FFA_OK);
-    one.mask = ffa_mask_area(trial->mask, -1) > 0 ? trial->mask : full; /* a mask without cells */
+    /* Some plans are for a mask other than the dispatch's, as in a model with several. */
+    one.mask = seed % 7 && ffa_mask_area(trial->mask, -1) > 0 ? trial->mask : full;
     ck_assert_msg(!ffa_dispatch_create(&trial->dispatch, &one, 1, &topology, &opts, &err),
                   "seed %llu: %s", (unsigned long long)seed, err.message);
     draw_options(&rng, &plan_opts);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bands against counting cell by cell: area, cuts, tight bounds, translation; the rectangles of the
- * reference planner; the normal form as bands.
+ * Bands against counting cell by cell: area, cuts, tight bounds, translation; the rectangles and
+ * windows of the reference planner; the normal form as bands.
  */
 #include "dist/band.h"
 #include "mask/mask.h"
@@ -172,6 +172,43 @@ START_TEST(rectangles_of_the_reference)
 END_TEST
 
 /* Disjoint, in order, the same cells as the mask, and no key left out between two rows. */
+/* Cells of FlashAttention's window, counted; the reference's where it says it has the same. */
+START_TEST(sliding_windows_of_the_reference)
+{
+    json_t *root = dist_cases_load();
+    const json_t *list = json_object_get(root, "sliding_window");
+    int64_t same = 0;
+
+    ck_assert_uint_eq(json_array_size(list), 32);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *entry = json_array_get(list, i);
+        int64_t q[2], k[2], w[2], cells = 0;
+        ffa_mask_shape shape;
+        ffa_mask *mask;
+
+        (void)dist_integers(json_object_get(entry, "q"), q, 2);
+        (void)dist_integers(json_object_get(entry, "k"), k, 2);
+        (void)dist_integers(json_object_get(entry, "w"), w, 2);
+        shape = (ffa_mask_shape){ q[1] - q[0], k[1] - k[0] };
+        ck_assert_int_eq(ffa_mask_window(&mask, &shape, &(ffa_window){ w[0], w[1] }, NULL), FFA_OK);
+        for (int64_t row = 0; row < shape.seqlen_q; row++)
+            for (int64_t key = 0; key < shape.seqlen_k; key++) {
+                const int64_t away = key - row - (shape.seqlen_k - shape.seqlen_q);
+
+                cells += (w[0] < 0 || away >= -w[0]) && (w[1] < 0 || away <= w[1]);
+            }
+        ck_assert_int_eq(ffa_mask_area(mask, 0), cells);
+        if (json_is_true(json_object_get(entry, "equals_fa_definition"))) {
+            ck_assert_int_eq(json_integer_value(json_object_get(entry, "cells")), cells);
+            same++;
+        }
+        ffa_mask_destroy(mask);
+    }
+    ck_assert_int_eq(same, 24);
+    json_decref(root);
+}
+END_TEST
+
 START_TEST(the_normal_form_as_bands)
 {
     for (uint64_t seed = 1; seed <= 2000; seed++) {
@@ -242,6 +279,7 @@ int main(void)
     tcase_add_test(tc, slices_are_bands);
     tcase_add_test(tc, the_largest_areas_are_exact);
     tcase_add_test(tc, rectangles_of_the_reference);
+    tcase_add_test(tc, sliding_windows_of_the_reference);
     tcase_add_test(tc, the_normal_form_as_bands);
     tcase_add_test(tc, bands_without_memory);
     suite_add_tcase(suite, tc);

@@ -452,6 +452,7 @@ static void print_head(const ffa_context_info *info)
 {
     FILE *file = fopen("/proc/cpuinfo", "re");
     char line[256], cpu[128] = "unknown CPU", day[16] = "";
+    double load = 0; /* what others do here, before we begin */
     time_t now = (time_t)clock_unix_s();
     struct tm utc;
 
@@ -462,11 +463,14 @@ static void print_head(const ffa_context_info *info)
         (void)fclose(file);
     if (gmtime_r(&now, &utc))
         (void)strftime(day, sizeof day, "%Y-%m-%d", &utc);
-    printf(as_json ? "{\"ffa\":\"%s\",\"nvrtc\":\"%s\",\"arch\":\"%s\",\"cpu\":\"%s\","
-                     "\"cpus\":%ld,\"date\":\"%s\",\"command\":\"bench_cache --repeat %d\"}\n"
-                   : "libffa %s, NVRTC %s, %s; %s, %ld CPUs; %s; bench_cache --repeat %d\n",
-           ffa_version(), info->nvrtc_version, info->arch, cpu, sysconf(_SC_NPROCESSORS_ONLN), day,
-           repeats);
+    (void)getloadavg(&load, 1);
+    printf(as_json
+               ? "{\"ffa\":\"%s\",\"nvrtc\":\"%s\",\"arch\":\"%s\",\"cpu\":\"%s\","
+                 "\"cpus\":%ld,\"load\":%.1f,\"date\":\"%s\",\"command\":\"bench_cache --repeat "
+                 "%d\"}\n"
+               : "libffa %s, NVRTC %s, %s; %s, %ld CPUs, load %.1f; %s; bench_cache --repeat %d\n",
+           ffa_version(), info->nvrtc_version, info->arch, cpu, sysconf(_SC_NPROCESSORS_ONLN), load,
+           day, repeats);
 }
 
 static void find_command(const char *program)

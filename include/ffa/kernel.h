@@ -85,7 +85,9 @@ enum {
  * out: caller's, ffa_compiled_destroy(). On FFA_COMPILE, *out is set, too: its log says why, and
  * only ffa_compiled_log and _command are meaningful.
  * Fails with FFA_INVALID (template, setting, arch: named with value and limit), FFA_COMPILE,
- * FFA_NOT_FOUND (never-compile), FFA_UNSUPPORTED (no NVRTC, or one without the arch), FFA_NOMEM.
+ * FFA_NOT_FOUND (never-compile), FFA_UNSUPPORTED (no NVRTC, or one without the arch), FFA_NOMEM;
+ * with compile workers FFA_TIMEOUT and FFA_IO (none can be started), too, and FFA_COMPILE for one
+ * that died.
  * Thread: any. Blocks: up to seconds while compiling.
  */
 FFA_API ffa_status ffa_compile(ffa_compiled **out, ffa_context *context,
@@ -228,7 +230,7 @@ enum {
 
 /*
  * Resolve a spec's kernels: look up or compile, then load.
- * Fails with FFA_INVALID, FFA_UNSUPPORTED, FFA_COMPILE, FFA_NOT_FOUND, FFA_GPU, FFA_NOMEM.
+ * Fails as ffa_compile does, and with FFA_GPU.
  * Thread: any. Blocks: up to seconds while compiling.
  */
 FFA_API ffa_status ffa_kernels_create(ffa_kernels **out, ffa_context *context,

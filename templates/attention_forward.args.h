@@ -6,18 +6,8 @@
 #ifndef FFA_ATTENTION_FORWARD_ARGS_H
 #define FFA_ATTENTION_FORWARD_ARGS_H
 
+#include "tensor_map.h"
 #include "tile_plan.h"
-
-/* A CUtensorMap: 128 opaque bytes at a multiple of 64. (NVRTC ignores the GNU attribute.) */
-#ifdef __cplusplus
-struct alignas(64) tensor_map {
-    unsigned long long opaque[16];
-};
-#else
-struct tensor_map {
-    _Alignas(64) unsigned long long opaque[16];
-};
-#endif
 
 struct attention_forward_args {
     struct tensor_map q, k, v; /* (column, head, row); boxes of 64 columns x 1 x tile_m or tile_n */

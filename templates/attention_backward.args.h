@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Launch arguments and shared-memory size of attention_backward, read by host (C17) and device
+ * (C++17). Pointers are device addresses; strides count elements.
+ */
+#ifndef FFA_ATTENTION_BACKWARD_ARGS_H
+#define FFA_ATTENTION_BACKWARD_ARGS_H
+
+#include "backward_plan.h"
+#include "tensor_map.h"
+
+struct attention_backward_args {
+    struct tensor_map q, dout; /* (column, head, row); boxes of 64 columns x 1 x tile_m */
+    struct tensor_map k, v;    /* the same; boxes of 64 columns x 1 x tile_n */
+    /* fp32 (row, statistic, head); boxes of tile_m x 2 x 1: lse * log2(e), then sum of out * dout.
+     * A row whose lse is -inf has +inf there. */
+    struct tensor_map stats;
+    /* [heads_q][dq_rows][head_dim], added to: fp32, or fixed point of a deterministic
+     * specialisation. In each group of 16 columns, column 8 a + 2 b + c lies at 4 b + 2 a + c. */
+    void *dq;
+    void *dk, *dv; /* of part 0 */
+    const struct backward_tile *tiles;
+    const struct backward_sweep *sweeps;
+    const struct backward_band *bands;
+    int *counters; /* [2]: next work item, blocks done; 0 before and after a launch */
+    long long dq_head_stride;
+    long long dk_token_stride, dk_head_stride;
+    long long dv_token_stride, dv_head_stride;
+    long long dk_part_stride, dv_part_stride; /* dkv_fp32: between the partial sums of a split */
+    const float *dq_scale; /* deterministic: [heads_q][stats rows], what dq is multiplied with */
+    long long dq_scale_stride;
+    float scale_log2; /* softmax_scale * log2(e), > 0 */
+    float scale;      /* softmax_scale */
+    int work_count;   /* tiles x heads_kv (one list) or tiles (a list a kv head), x parts */
+    int tile_count;
+    int heads_kv;
+    int group;         /* heads_q / heads_kv */
+    int parts;         /* a group's query heads are shared by so many blocks; divides group */
+    int section_heads; /* kv heads worked on together */
+    int flags;         /* BACKWARD_... */
+    float cap_inner;   /* 2 * log2(e) * softmax_scale / softcap */
+    float cap_outer;   /* softcap * log2(e) */
+    int pad_;
+};
+
+#ifdef __cplusplus
+static_assert(sizeof(attention_backward_args) == 832, "host and device disagree");
+#else
+_Static_assert(sizeof(struct attention_backward_args) == 832, "host and device disagree");
+#endif
+
+enum {
+    BACKWARD_LIST_PER_KV_HEAD = 1, /* a list of tiles for each kv head; else one for all */
+    BACKWARD_ACCUMULATE = 2        /* dkv_fp32: dk and dv are added to what they hold */
+};
+
+enum {
+    BACKWARD_INLINE_SWEEPS = 6, /* of a tile, copied to shared memory ahead of its turn */
+    BACKWARD_INLINE_BANDS = 10,
+    BACKWARD_TILE_SLOTS = 2
+};
+
+/* One tile ahead of its turn, in shared memory. */
+struct backward_tile_slot {
+    struct backward_tile tile; /* key_count 0: no more work */
+    int kv_head;
+    int head_begin; /* the query heads of its part: [head_begin, head_end) */
+    int head_end;
+    int part;
+    int pad_[4];
+    struct backward_sweep sweeps[BACKWARD_INLINE_SWEEPS];
+    struct backward_band bands[BACKWARD_INLINE_BANDS];
+};
+
+#ifdef __CUDACC__
+__host__ __device__ constexpr
+#else
+static inline
+#endif
+    int
+    attention_backward_shared_bytes(int head_dim, int tile_m, int tile_n, int stages)
+{
+    return 1024 /* alignment */ + 2 * head_dim * 2 * (tile_n + stages * tile_m) /* k v, q dout */ +
+           2 * 2 * tile_m * tile_n /* ds, two blocks */ + stages * 2 * 4 * tile_m /* stats */ +
+           8 * (4 * stages + 3 + 2 * BACKWARD_TILE_SLOTS + 1) +
+           BACKWARD_TILE_SLOTS * (int)sizeof(struct backward_tile_slot);
+}
+
+#endif

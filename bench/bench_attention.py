@@ -1,16 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Check and time the forward kernel beside cuDNN, in one run: the library, or many variants of the template.
+"""Check and time attention beside cuDNN, in one run: the library, or many variants of the forward template.
 
   bench/bench_attention.py build OUT SPEC [SPEC ...]   no GPU needed: compile with nvcc; SPEC is head_dim=128,tile_n=176,...
   bench/bench_attention.py run   OUT [--seqlens ...] [--masks ...] [--heads 64:8] [--no-check]        PyTorch and a GPU
-  bench/bench_attention.py run --library build/libffa.so [--head-dims 64,192:128] [--dtypes bf16,fp16] [...]
+  bench/bench_attention.py run --library build/libffa.so [--pass forward|backward|both|all] [--head-dims 64,192:128]
+                               [--dtypes bf16,fp16] [--templates DIR,DIR ...] [--backward-tiles 64x128,...] [...]
 
-`run OUT` launches cubins directly through the driver with plans made here (one interval a row), so a change of
-templates/ is measured without the library; `run --library` times ffa_forward. Unit U: cuDNN SDPA on the full mask at
-that length, same run. FLOPs: 2 * area * heads * (head_dim + head_dim_v). A figure is the median over groups of back-to-back calls
-between CUDA events. Everything is checked first: sampled rows against fp64 on fresh random inputs, poisoned outputs,
-two runs bitwise equal. --json writes a results file.
+`run OUT` launches forward cubins directly through the driver with plans made here (one interval a row), so a change of
+templates/ is measured without the library; `run --library` times ffa_forward, ffa_backward (all of its launches) or
+the one after the other, and with --templates compares template folders (compiled on the spot, kept in --store).
+Unit U: cuDNN SDPA on the full mask at that length, same pass, same run. FLOPs: 2 * area * heads * (head_dim +
+head_dim_v), backward 2.5 times that. A figure is the median over groups of back-to-back calls between CUDA events.
+Everything is checked first, on fresh random inputs and poisoned outputs: sampled rows, and keys of the backward pass,
+against fp64 (gradients of 2048 tokens or fewer: all of them), and two runs bitwise equal (but for dq). --json writes a
+results file.
 """
 import argparse, ctypes as C, json, math, os, re, subprocess, sys
 
@@ -66,9 +70,15 @@ class ForwardArgs(C.Structure):
                [(n, Tensor) for n in ("q", "k", "v", "out", "lse")] + [("sm_margin", C.c_int32), ("pad", C.c_int32)]
 
 
+class BackwardArgs(C.Structure):
+    _fields_ = [("struct_size", C.c_uint32), ("heads_q", C.c_int32), ("heads_kv", C.c_int32), ("softmax_scale", C.c_float)] + \
+               [(n, Tensor) for n in ("q", "k", "v", "out", "lse", "dout", "dq", "dk", "dv")] + \
+               [("dsink", C.c_void_p), ("sink", C.c_void_p), ("sink_count", C.c_int32), ("softcap", C.c_float), ("sm_margin", C.c_int32), ("flags", C.c_uint32)]
+
+
 class Spec(C.Structure):
-    _fields_ = [("struct_size", C.c_uint32), ("dtype", C.c_int), ("head_dim", C.c_int32), ("flags", C.c_uint32), ("tile_m", C.c_int32), ("tile_n", C.c_int32),
-                ("head_dim_v", C.c_int32), ("pad", C.c_int32)]
+    _fields_ = [("struct_size", C.c_uint32), ("dtype", C.c_int), ("head_dim", C.c_int32), ("flags", C.c_uint32)] + \
+               [(n, C.c_int32) for n in ("tile_m", "tile_n", "head_dim_v", "backward_tile_m", "backward_tile_n", "pad")]
 
 
 class PlanInfo(C.Structure):
@@ -76,37 +86,51 @@ class PlanInfo(C.Structure):
                [(n, C.c_int64) for n in ("sweep_count", "block_count", "partial_blocks", "area", "upload_bytes")]
 
 
+class ContextOpts(C.Structure):
+    _fields_ = [("struct_size", C.c_uint32), ("flags", C.c_uint32), ("cache_path", C.c_char_p), ("cache_bytes_max", C.c_uint64), ("templates_dir", C.c_char_p)]
+
+
 class Library:
     """libffa through ctypes, one context."""
 
-    def __init__(self, path):
+    def __init__(self, path, templates, store):
         self.lib, self.context, self.kernels, self.keep = C.CDLL(path), C.c_void_p(), {}, []
-        self.call("ffa_open", C.byref(self.context), 0, None)
+        opts = ContextOpts(C.sizeof(ContextOpts), 0, store.encode() or None, 0, templates.encode() or None)
+        self.call("ffa_open", C.byref(self.context), 0, C.byref(opts))
 
     def call(self, name, *args):
         err = Error()
         if getattr(self.lib, name)(*args, C.byref(err)):
             sys.exit(f"{name}: {err.message.decode()}")
 
-    def forward(self, mask, head_dim, dtype, args, torch):
-        """A function that enqueues one call; kernels, plan and workspace are made here."""
-        spec = Spec(C.sizeof(Spec), dtype, head_dim[0], 0, 0, 0, head_dim[1], 0)
-        if (head_dim, dtype) not in self.kernels:
+    def calls(self, mask, spec, t, torch):
+        """Functions that enqueue the forward and the backward pass; kernels, plan and workspace are made here."""
+        heads_q, heads_kv, backward = t["q"].shape[1], t["k"].shape[1], "dq" in t
+        key = (spec["head_dim"], spec["head_dim_v"], spec["dtype"], backward, spec["tiles"])
+        if key not in self.kernels:
             kernels = C.c_void_p()
-            self.call("ffa_kernels_create", C.byref(kernels), self.context, C.byref(spec))
-            self.kernels[head_dim, dtype] = kernels
-        kernels, m, plan, info = self.kernels[head_dim, dtype], C.c_void_p(), C.c_void_p(), PlanInfo(C.sizeof(PlanInfo))
-        slices = (C.c_int64 * (5 * len(mask["types"])))(*(x for q, k, t in zip(mask["q_ranges"], mask["k_ranges"], mask["types"]) for x in (*q, *k, t)))
+            self.call("ffa_kernels_create", C.byref(kernels), self.context, C.byref(Spec(C.sizeof(Spec), spec["dtype"], spec["head_dim"], 8 if backward else 0, 0, 0, spec["head_dim_v"], *spec["tiles"], 0)))
+            self.kernels[key] = kernels
+        kernels, m, plan, info, size = self.kernels[key], C.c_void_p(), C.c_void_p(), PlanInfo(C.sizeof(PlanInfo)), C.c_int64()
+        slices = (C.c_int64 * (5 * len(mask["types"])))(*(x for q, k, t_ in zip(mask["q_ranges"], mask["k_ranges"], mask["types"]) for x in (*q, *k, t_)))
         self.call("ffa_mask_create", C.byref(m), (C.c_int64 * 2)(mask["seqlen"], mask["seqlen"]), slices, C.c_int64(len(mask["types"])))
         self.call("ffa_plan_create", C.byref(plan), kernels, m)
         self.call("ffa_plan_info_get", plan, C.byref(info))
-        buffer, workspace = (torch.empty(n, dtype=torch.uint8, device="cuda") for n in (info.upload_bytes, 1024))
+        self.call("ffa_workspace_bytes", kernels, plan, C.byref(size))
+        if backward:
+            self.call("ffa_backward_workspace_bytes", kernels, plan, heads_q, heads_kv, C.byref(size))
+        buffer, workspace = (torch.empty(n, dtype=torch.uint8, device="cuda") for n in (info.upload_bytes, size.value))
         stream = C.c_void_p(torch.cuda.current_stream().cuda_stream)
         self.call("ffa_plan_upload", plan, kernels, C.c_void_p(buffer.data_ptr()), stream)
-        self.call("ffa_workspace_init", kernels, C.c_void_p(workspace.data_ptr()), C.c_int64(1024), stream)
-        self.keep = [buffer, workspace]
+        self.call("ffa_workspace_init", kernels, C.c_void_p(workspace.data_ptr()), size, stream)
         self.lib.ffa_mask_destroy(m)
-        return lambda: self.call("ffa_forward", kernels, plan, C.byref(args), C.c_void_p(workspace.data_ptr()), stream)
+
+        def enqueue(name, struct, names):
+            args = struct(C.sizeof(struct), heads_q, heads_kv, 0.0, *(Tensor(t[n].data_ptr(), t[n].stride(0), t[n].stride(1)) for n in names))
+            return lambda: self.call(name, kernels, plan, C.byref(args), C.c_void_p(workspace.data_ptr()), stream)
+        self.keep = [buffer, workspace]
+        forward = enqueue("ffa_forward", ForwardArgs, ("q", "k", "v", "out", "lse"))
+        return forward, enqueue("ffa_backward", BackwardArgs, ("q", "k", "v", "out", "lse", "dout", "dq", "dk", "dv")) if backward else None
 
 
 def intervals(np, mask):
@@ -151,6 +175,50 @@ def plan(np, lo, hi, tile_m, tile_n, cuts):
     return [np.array(x, np.int32) for x in (T, S, B)]
 
 
+def gradient_errors(np, torch, t, lo, hi, scale):
+    """Largest relative L2 errors of dq, dk, dv against fp64: whole heads of short cases, else rows and keys."""
+    (n, heads_q, _), heads_kv = t["q"].shape, t["k"].shape[1]
+    group, rng = heads_q // heads_kv, np.random.default_rng(2)
+    low, high = (torch.from_numpy(x).cuda() for x in (lo, hi))
+    worst = dict(dq=0.0, dk=0.0, dv=0.0)
+
+    def weights(head, rows, keys):
+        """p, ds [rows][keys] of a head, from the given out and lse."""
+        q, dout, out = (t[x][rows, head].double() for x in ("q", "dout", "out"))
+        k, v = (t[x][keys, head // group].double() for x in "kv")
+        inside = (keys[None] >= low[rows][:, None]) & (keys[None] < high[rows][:, None])
+        p = torch.where(inside, torch.exp(q @ k.T * scale - t["lse"][rows, head].double()[:, None]), 0)
+        return p, p * (dout @ v.T - (dout * out).sum(1)[:, None]), q, k, dout
+
+    def note(name, got, want):
+        e = float((got.double() - want).norm() / want.norm().clamp(min=1e-9))
+        worst[name] = max(worst[name], e if e == e else 9e9)
+
+    whole = torch.arange(n, device="cuda")
+    if n <= 2048:
+        for kv in range(heads_kv):
+            dk = dv = 0
+            for head in range(kv * group, kv * group + group):
+                p, ds, q, k, dout = weights(head, whole, whole)
+                note("dq", t["dq"][:, head], ds @ k * scale)
+                dk, dv = dk + ds.T @ q * scale, dv + p.T @ dout
+            note("dk", t["dk"][:, kv], dk)
+            note("dv", t["dv"][:, kv], dv)
+        return worst
+    for i in sorted({0, 1, n // 2, n - 2, n - 1, *rng.integers(0, n, 24).tolist()}):
+        one, head, kv = whole[i:i + 1], int(rng.integers(0, heads_q)), int(rng.integers(0, heads_kv))
+        _, ds, _, k, _ = weights(head, one, whole[int(lo[i]):int(hi[i])])
+        if hi[i] - lo[i] > 1:  # dq of a row with one key is 0
+            note("dq", t["dq"][i, head], (ds @ k * scale)[0])
+        dk = dv = 0
+        for head in range(kv * group, kv * group + group):
+            p, ds, q, _, dout = weights(head, whole[(low <= i) & (i < high)], one)
+            dk, dv = dk + (ds.T @ q * scale)[0], dv + (p.T @ dout)[0]
+        note("dk", t["dk"][i, kv], dk)
+        note("dv", t["dv"][i, kv], dv)
+    return worst
+
+
 def run(opts):
     import numpy as np, torch, torch.nn.functional as F, statistics as st
     from torch.nn.attention import sdpa_kernel, SDPBackend
@@ -168,9 +236,13 @@ def run(opts):
         masks[case["name"]] = dict(seqlen=case["mask"]["seqlen_q"], area=case["area"], q_ranges=[x[:2] for x in slices], k_ranges=[x[2:4] for x in slices], types=[x[4] for x in slices])
     names, seqlens = opts.masks.split(","), [int(s) for s in opts.seqlens.split(",")]
     if opts.lib:
-        library = Library(opts.lib)
+        tiles = [tuple(map(int, x.split("x"))) for x in opts.backward_tiles.split(",")]
         dims = [(d.split(":") * 2)[:2] for d in opts.head_dims.split(",")]
-        variants = [dict(name="libffa", spec=dict(head_dim=int(d), head_dim_v=int(v), dtype=dict(bf16=1, fp16=2)[t])) for d, v in dims for t in opts.dtypes.split(",")]
+        variants = []
+        for path, folder in ((p, f) for p in opts.lib.split(",") for f in opts.templates.split(",")):
+            library, name = Library(path, folder, opts.store), folder or (path if "," in opts.lib else "libffa")
+            variants += [dict(name=name + ("" if x == (0, 0) else f" {x[0]}x{x[1]}"), library=library, spec=dict(head_dim=int(d), head_dim_v=int(v), dtype=dict(bf16=1, fp16=2)[t], tiles=x))
+                         for d, v in dims for t in opts.dtypes.split(",") for x in tiles]
     else:
         variants = [v for v in json.load(open(os.path.join(opts.out, "variants.json"))) if re.search(opts.only, v["name"])]
     for v in [] if opts.lib else variants:
@@ -203,11 +275,6 @@ def run(opts):
             b.record(); torch.cuda.synchronize(); out.append(a.elapsed_time(b) / per)
         return st.median(out)
 
-    def launch_library(mask, dim, dtype, q, k, v, out, lse):
-        view = lambda t: Tensor(t.data_ptr(), t.stride(0), t.stride(1))
-        args = ForwardArgs(C.sizeof(ForwardArgs), HQ, HK, 0.0, view(q), view(k), view(v), view(out), view(lse), 0, 0)
-        return library.forward(mask, dim, dtype, args, torch)
-
     def launch_variant(var, lo, hi, q, k, v, out, lse):
         s, (n, _, dim), dim_v = var["spec"], q.shape, v.shape[2]
         tm, tn = 64 * s["consumers"], s["tile_n"]
@@ -227,6 +294,8 @@ def run(opts):
         return lambda keep=keep: ok(cuda.cuLaunchKernel(var["fn"], min(sms, args.work_count), 1, 1, 128 * (s["consumers"] + 1), 1, 1, var["smem"], stream, params, None))
 
     counters, tops = torch.zeros(64, dtype=torch.int32, device="cuda"), torch.zeros(HQ, device="cuda")
+    passes = ("forward", "backward", "both") if opts.part == "all" else (opts.part,)
+    has_backward, factor = opts.part != "forward", dict(forward=1.0, backward=2.5, both=3.5)
     results, failed = [], False
     for n in seqlens:
         for name in names:
@@ -243,26 +312,37 @@ def run(opts):
                     if opts.data == "spiky":  # scores that jump by tens of nats, so that stale maxima are far too small
                         k[torch.rand(n, device="cuda") < 0.01] *= 24
                         q *= 3
-                    base = None
+                    t = dict(q=q, k=k, v=v_, out=torch.empty(n, HQ, dim_v, device="cuda", dtype=torch_dtype), lse=torch.empty(n, HQ, device="cuda"))
+                    if has_backward:
+                        t.update(dout=torch.randn_like(t["out"]), dq=torch.empty_like(q), dk=torch.empty_like(k), dv=torch.empty_like(v_))
+                    base = {}
                     if opts.peer:
-                        Q, K, V = (x.transpose(0, 1)[None] for x in (q, k, v_))
+                        Q, K, V = (x.transpose(0, 1)[None].detach().requires_grad_(has_backward) for x in (q, k, v_))
                         def peer(causal):
                             with sdpa_kernel(SDPBackend.CUDNN_ATTENTION): return F.scaled_dot_product_attention(Q, K, V, is_causal=causal, enable_gqa=True)
                         try:
-                            base = 2.0 * n * n * HQ * (dim + dim_v) / timed(lambda: peer(False)) / 1e9
-                            line.append(f"cudnn full {base:.0f}")
-                            if name == "causal":
-                                line.append(f"causal {flops / timed(lambda: peer(True)) / 1e9:.0f}")
+                            for causal in (False, True) if name == "causal" else (False,):
+                                with torch.no_grad(): ms = dict(forward=timed(lambda: peer(causal)))
+                                if has_backward:
+                                    O, dO = peer(causal), t["dout"].transpose(0, 1)[None]
+                                    ms["backward"] = timed(lambda: torch.autograd.grad(O, (Q, K, V), dO, retain_graph=True))
+                                    ms["both"] = ms["forward"] + ms["backward"]
+                                    del O
+                                for part in passes:
+                                    tf = factor[part] * 2.0 * (mask["area"] if causal else n * n) * HQ * (dim + dim_v) / ms[part] / 1e9
+                                    if not causal: base[part] = tf
+                                    line.append(f"{part}: cudnn {'causal' if causal else 'full'} {tf:.0f}")
                         except RuntimeError as e:
                             line.append(f"cudnn: {str(e).splitlines()[0]}")
                     for var in [x for x in variants if is_of(x) and x["spec"]["dtype"] == dtype]:
-                        out = torch.full((n, HQ, dim_v), float("nan"), device="cuda", dtype=torch_dtype); lse = torch.full((n, HQ), float("nan"), device="cuda")
-                        launch = launch_library(mask, (dim, dim_v), dtype, q, k, v_, out, lse) if opts.lib else launch_variant(var, lo, hi, q, k, v_, out, lse)
-                        error = ""
+                        out, lse = t["out"].fill_(float("nan")), t["lse"].fill_(float("nan"))
+                        calls = var["library"].calls(mask, var["spec"], t, torch) if opts.lib else (launch_variant(var, lo, hi, q, k, v_, out, lse), None)
+                        launch = dict(forward=calls[0], backward=calls[1], both=lambda calls=calls: (calls[0](), calls[1]()))
+                        error, bad = "", False
                         if not opts.no_check:
-                            launch(); torch.cuda.synchronize()
+                            calls[0](); torch.cuda.synchronize()
                             first = out.clone(), lse.clone()
-                            out.fill_(float("nan")); lse.fill_(float("nan")); launch(); torch.cuda.synchronize()
+                            out.fill_(float("nan")); lse.fill_(float("nan")); calls[0](); torch.cuda.synchronize()
                             same = bool((first[0] == out).all() and (first[1] == lse).all())
                             rows = sorted({0, n - 1, n // 2, *np.random.default_rng(1).integers(0, n, 24).tolist()})
                             worst = worst_lse = 0.0
@@ -274,11 +354,28 @@ def run(opts):
                                 worst = max(worst, e if e == e else 9e9)
                                 worst_lse = max(worst_lse, abs(float(torch.logsumexp(sc, 0)) - float(lse[r, h])))
                             bad = not same or worst > (2e-2 if dtype == 1 else 3e-3) or worst_lse > 1e-3 or bool(torch.isnan(out).any() or torch.isnan(lse).any())
+                            error = f" err {worst:.1e} lse {worst_lse:.1e}{'' if same else ' NOT REPRODUCIBLE'}"
+                            if has_backward:
+                                names_of = ("dq", "dk", "dv")
+                                for _ in range(2):
+                                    first = [t[x].clone() for x in names_of]
+                                    for x in names_of: t[x].fill_(float("nan"))
+                                    calls[1](); torch.cuda.synchronize()
+                                same = all(bool((f == t[x]).all()) for f, x in zip(first[1:], names_of[1:]))
+                                errors = gradient_errors(np, torch, t, lo, hi, 1 / math.sqrt(dim))
+                                limit = (8e-3 if dtype == 1 else 1.2e-3) * (2 if n <= 2048 else 4)
+                                bad |= not same or max(errors.values()) > limit or any(bool(torch.isnan(t[x]).any()) for x in names_of)
+                                error += "".join(f" {x} {e:.1e}" for x, e in errors.items()) + ("" if same else " dk or dv NOT REPRODUCIBLE")
                             failed |= bad
-                            error = f" err {worst:.1e} lse {worst_lse:.1e}{'' if same else ' NOT REPRODUCIBLE'}{' WRONG' if bad else ''}"
-                        tf = flops / timed(launch) / 1e9
-                        results.append(dict(variant=var["name"], mask=name, seqlen=n, head_dim=dim, head_dim_v=dim_v, dtype=dtype, tflops=tf, u=tf / base if base else None))
-                        line.append(f"{var['name']} {tf:.0f}" + (f" ({tf / base:.3f} U)" if base else "") + error)
+                            error += " WRONG" if bad else ""
+                        calls[0]()  # the backward pass's out and lse
+                        for part in passes:
+                            if not calls[0 if part == "forward" else 1]: continue
+                            tf = factor[part] * flops / timed(launch[part]) / 1e9
+                            u = tf / base[part] if part in base else None
+                            results.append(dict(variant=var["name"], mask=name, seqlen=n, head_dim=dim, head_dim_v=dim_v, dtype=dtype, tflops=tf, u=u, **{"pass": part}))
+                            line.append(f"{part}: {var['name']} {tf:.0f}" + (f" ({u:.3f} U)" if u else ""))
+                        line[-1] += error
                 print(f"{name:22s} {n:7d} d{dim if dim == dim_v else f'{dim}:{dim_v}'}: " + "\n    ".join(line), flush=True)
     if opts.json:
         import datetime
@@ -295,6 +392,7 @@ if __name__ == "__main__":
     elif len(sys.argv) > 2 and sys.argv[1] == "run":
         ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
         ap.add_argument("out", nargs="?", default=""); ap.add_argument("--library", dest="lib", default="")
+        ap.add_argument("--pass", dest="part", default="forward", choices=["forward", "backward", "both", "all"]); ap.add_argument("--templates", default=""); ap.add_argument("--backward-tiles", default="0x0"); ap.add_argument("--store", default="")
         ap.add_argument("--head-dims", default="128"); ap.add_argument("--dtypes", default="bf16"); ap.add_argument("--seqlens", default="4096,16384,65536"); ap.add_argument("--masks", default="full,causal")
         ap.add_argument("--heads", default="64:8"); ap.add_argument("--cases", default=os.path.join(HERE, "..", "tests", "data", "masks.json"))
         ap.add_argument("--commit", default="", help="recorded in the results file"); ap.add_argument("--no-check", action="store_true"); ap.add_argument("--no-cuts", action="store_true"); ap.add_argument("--json", default="")

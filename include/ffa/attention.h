@@ -13,6 +13,21 @@
  *   v       [tokens_k][heads_kv][head_dim_v]  the spec's
  *   out     [tokens_q][heads_q][head_dim_v]   the spec's (fp32 with FFA_SPEC_OUT_FP32)
  *   lse     [tokens_q][heads_q]               fp32
+ *
+ * The backward pass: with p = exp(score - lse), the weights, dp = dout v^T and
+ * delta = rowsum(out * dout), ds = p (dp - delta):
+ *
+ *   dq = softmax_scale * ds k    dk = softmax_scale * ds^T q    dv = p^T dout
+ *   dsink = - sum over rows of e^(sink - lse) delta
+ *
+ * dk and dv of a kv head are sums over the query heads of its group; with a softcap, ds has the
+ * factor 1 - (score / softcap)^2. Rows and keys without attended cells have zero gradients.
+ * (FlashAttention-2, Dao 2023.)
+ *
+ *   tensor    shape, outermost first            dtype
+ *   dout, dq  [tokens_q][heads_q][head_dim]     the spec's (dq: fp32 with FFA_SPEC_GRAD_FP32)
+ *   dk, dv    [tokens_k][heads_kv][head_dim]    the spec's (fp32 with FFA_SPEC_GRAD_FP32)
+ *   dsink     [sink_count][heads_q]             fp32
  */
 #ifndef FFA_ATTENTION_H
 #define FFA_ATTENTION_H
@@ -26,7 +41,8 @@ extern "C" {
 
 /* ---- plans ---- */
 
-/* Who computes which output tile over which keys. Built once per mask, shared by all layers.
+/* Who computes which output tile over which keys; for kernels made with FFA_SPEC_BACKWARD, also
+ * who computes which keys' gradients over which rows. Built once per mask, shared by all layers.
  * Immutable but for the buffer it was last uploaded to. Thread: any; one thread destroys, last. */
 typedef struct ffa_plan ffa_plan;
 
@@ -67,7 +83,13 @@ typedef struct ffa_plan_info {
     int64_t block_count;    /* tile_m x tile_n blocks visited for one head of each list */
     int64_t partial_blocks; /* of those, blocks that need the mask */
     int64_t area;           /* attended cells for one head of each list; at most INT64_MAX */
-    int64_t upload_bytes;   /* size of the device buffer */
+    int64_t upload_bytes;   /* size of the device buffer, of both passes */
+    /* Of the backward pass; 0 in a plan of kernels without it. */
+    int32_t backward_tile_m, backward_tile_n; /* query rows a block, keys a tile */
+    int32_t backward_tile_count;              /* key tiles, over all lists of the mask */
+    int32_t pad_;
+    int64_t backward_block_count; /* tile_m x tile_n blocks visited for one query head a list */
+    int64_t backward_partial_blocks;
 } ffa_plan_info;
 #define FFA_PLAN_INFO_INIT                                                                         \
     {                                                                                              \
@@ -77,18 +99,18 @@ FFA_API ffa_status ffa_plan_info_get(const ffa_plan *plan, ffa_plan_info *info, 
 
 /* Enqueue the copy of the plan to `buffer` (memory of the kernels' device, upload_bytes, 16-byte
  * aligned), which must stay until the last call that uses the plan has finished. Must precede
- * ffa_forward on a GPU; on the CPU it is a no-op and `buffer` may be NULL. FFA_INVALID while
- * `stream` is capturing. Thread: one at a time per plan. */
+ * ffa_forward and ffa_backward on a GPU; on the CPU it is a no-op and `buffer` may be NULL.
+ * FFA_INVALID while `stream` is capturing. Thread: one at a time per plan. */
 FFA_API ffa_status ffa_plan_upload(ffa_plan *plan, const ffa_kernels *kernels, void *buffer,
                                    ffa_stream stream, ffa_error *err);
 
 /* ---- calls ---- */
 
 /* Strides count elements. The last dimension is contiguous. A stride of 0 means "contiguous":
- * head_stride = head_dim (head_dim_v for v and out, 1 for lse), token_stride = heads * head_dim
- * (heads for lse). On a GPU the data of q, k, v must be 16-byte aligned and their strides multiples
- * of 8 elements (TMA); so must out's. The stride over a single token or a single head is ignored.
- * Rows of out, and of lse, must not overlap. */
+ * head_stride = head_dim (head_dim_v for v, out, dout and dv, 1 for lse), token_stride = heads *
+ * head_dim (heads for lse). On a GPU the data of all tensors but lse must be 16-byte aligned and
+ * their strides multiples of 16 bytes (8 elements of 16 bits). The stride over a single token or a
+ * single head is ignored. Rows of an output must not overlap. */
 typedef struct ffa_tensor {
     void *data;
     int64_t token_stride;
@@ -131,7 +153,7 @@ enum {
         .struct_size = (uint32_t)sizeof(ffa_forward_args)                                          \
     }
 
-/* Workspace of one call in flight. One workspace a concurrent call. */
+/* Workspace of one ffa_forward in flight. One workspace a concurrent call. */
 FFA_API ffa_status ffa_workspace_bytes(const ffa_kernels *kernels, const ffa_plan *plan,
                                        int64_t *bytes, ffa_error *err);
 /* Enqueue the preparation of fresh workspace memory: once after allocation, not per call (a call
@@ -149,6 +171,58 @@ FFA_API ffa_status ffa_workspace_init(const ffa_kernels *kernels, void *workspac
 FFA_API ffa_status ffa_forward(const ffa_kernels *kernels, const ffa_plan *plan,
                                const ffa_forward_args *args, void *workspace, ffa_stream stream,
                                ffa_error *err);
+
+typedef struct ffa_backward_args {
+    uint32_t struct_size;
+    int32_t heads_q; /* a multiple of heads_kv */
+    int32_t heads_kv;
+    float softmax_scale; /* as of the forward pass, as are softcap and the sinks; 0: its default */
+    ffa_tensor q, k, v;  /* inputs of the forward pass */
+    ffa_tensor out;      /* its outputs: the spec's dtype (fp32 with FFA_SPEC_OUT_FP32) */
+    ffa_tensor lse;      /* fp32 */
+    ffa_tensor dout;
+    ffa_tensor dq, dk, dv; /* outputs */
+    /* [sink_count][heads_q], fp32, written, never added to: it does not depend on the keys. NULL:
+     * not asked for. */
+    float *dsink;
+    const float *sink;  /* [sink_count][heads_q], fp32; NULL: none */
+    int32_t sink_count; /* 0 to 8 */
+    float softcap;      /* > 0: kernels made with FFA_SPEC_SOFTCAP */
+    int32_t sm_margin;  /* SMs left free for others; 0 to sm_count - 1 */
+    uint32_t flags;     /* FFA_BACKWARD_... */
+} ffa_backward_args;
+enum {
+    /* dq, dk and dv are added to what they hold. They must be fp32 (FFA_SPEC_GRAD_FP32) or fp64.
+     * For a call per part of the keys, with the out and lse of the whole. */
+    FFA_BACKWARD_ACCUMULATE = 1u << 0
+};
+#define FFA_BACKWARD_ARGS_INIT                                                                     \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_backward_args)                                         \
+    }
+
+/* Workspace of one ffa_backward in flight: on a GPU an fp32 dq, two numbers a row of a head, and
+ * where the query heads of a group are shared out to fill the device, fp32 partial dk and dv. It is
+ * prepared by ffa_workspace_init, as of ffa_forward, and serves ffa_forward, too. 0 on the CPU.
+ * Fails with FFA_INVALID. */
+FFA_API ffa_status ffa_backward_workspace_bytes(const ffa_kernels *kernels, const ffa_plan *plan,
+                                                int32_t heads_q, int32_t heads_kv, int64_t *bytes,
+                                                ffa_error *err);
+
+/*
+ * Backward attention: dq, dk, dv, and dsink where asked for. As ffa_forward, it only enqueues on a
+ * GPU (three kernels), and blocks on the CPU. The workspace must have the bytes that
+ * ffa_backward_workspace_bytes says for these heads.
+ * dk, dv and dsink have the same bits in every run; dq is a sum whose order varies (the last bits
+ * of fp32) where several key tiles attend a row, unless the kernels are FFA_SPEC_DETERMINISTIC.
+ * Rows of q, k, v, out and dout that no attended cell needs may hold anything, NaN, too.
+ * Fails with FFA_INVALID (argument, value and limit named; kernels or plan made without
+ * FFA_SPEC_BACKWARD), FFA_GPU. Nothing is enqueued when an argument is refused.
+ * Thread: any; plan and kernels are shared freely, a workspace is not.
+ */
+FFA_API ffa_status ffa_backward(const ffa_kernels *kernels, const ffa_plan *plan,
+                                const ffa_backward_args *args, void *workspace, ffa_stream stream,
+                                ffa_error *err);
 
 /* One call that ties kernels, plan and workspace together: caches kernels in the context,
  * builds the plan, and on a GPU allocates what it needs stream-ordered. For experiments and

@@ -151,6 +151,7 @@ typedef struct ffa_context_stats {
     uint64_t lock_errors;   /* locks that could not be had: compiled without */
     uint64_t hits_bundle;   /* answered from a bundle */
     uint64_t fails_known; /* compiles not tried, as the same failed lately; not in compile_fails */
+    uint64_t backward_calls;
 } ffa_context_stats;
 #define FFA_CONTEXT_STATS_INIT                                                                     \
     {                                                                                              \

@@ -210,6 +210,9 @@ typedef struct ffa_attention_spec {
     int32_t tile_m;     /* query rows a tile; 0: chosen */
     int32_t tile_n;     /* keys a block; 0: chosen */
     int32_t head_dim_v; /* of v and out, likewise; 0: head_dim */
+    /* The backward pass's tile; without FFA_SPEC_BACKWARD they must be 0. */
+    int32_t backward_tile_m; /* query rows a block; 0: chosen */
+    int32_t backward_tile_n; /* keys a tile; 0: chosen */
     int32_t pad_;
 } ffa_attention_spec;
 enum {
@@ -220,6 +223,15 @@ enum {
     /* out is fp32, whatever the dtype, and can be accumulated into; not with FFA_FP64, whose out is
      * fp64 and can be, too */
     FFA_SPEC_OUT_FP32 = 1u << 2,
+    /* kernels for ffa_backward, too; plans made with them serve both passes. In this version for
+     * head_dim_v = head_dim, and on the CPU only */
+    FFA_SPEC_BACKWARD = 1u << 3,
+    /* with FFA_SPEC_BACKWARD: dq, dk and dv are fp32, whatever the dtype, and can be accumulated
+     * into; not with FFA_FP64, whose gradients are fp64 and can be, too */
+    FFA_SPEC_GRAD_FP32 = 1u << 4,
+    /* with FFA_SPEC_BACKWARD: dq, too, has the same bits in every run. (dk, dv and dsink always
+     * have.) FFA_UNSUPPORTED on a GPU in this version; on the CPU all gradients always are. */
+    FFA_SPEC_DETERMINISTIC = 1u << 5,
     /* kernels that keep the largest score of each head: ffa_forward_args.max_logits */
     FFA_SPEC_MAX_LOGITS = 1u << 6
 };

@@ -1,96 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ffa_forward: check the arguments, fill the launch, enqueue. And ffa_attention on top of it.
+ * ffa_forward: check the arguments, fill the launch, enqueue.
  */
-#include "api/attention.h"
+#include "api/arguments.h"
 
 #include "attention_forward.args.h"
 #include "cpu/cpu.h"
 
 #include <math.h>
-
-/* The K and V of the heads worked on at a time should stay in L2 (50 MB on an H200), with room for
- * Q and out passing through. */
-enum { SECTION_BYTES = 32 << 20 };
-
-enum { SINKS_MAX = 8 };
-
-enum { WORKSPACE_BYTES = 256 }; /* the counters, alone in their cache lines */
-
-#define LOG2_E 1.4426950408889634
-
-/* The largest stride the copy engine takes is below 2^40 bytes. */
-#define STRIDE_MAX ((int64_t)1 << 38)
-/* No address space holds more, and offsets in elements and bytes stay far from 2^63. */
-#define EXTENT_MAX ((int64_t)1 << 56)
-
-struct tensor_rule {
-    const char *name;
-    int64_t tokens;
-    int64_t heads;
-    int64_t head_dim; /* 1 for lse */
-    size_t element_bytes;
-    bool needs_alignment; /* moved by the copy engine or in 16-byte stores */
-    bool is_output;       /* rows must not overlap */
-};
-
-/* Fill in the default, then check. A stride that is never taken (of one token, of one head) may be
- * anything: frameworks leave any number there. */
-static ffa_status stride_check(int64_t *stride, const char *which, int64_t standard, int64_t count,
-                               const struct tensor_rule *rule, ffa_error *err)
-{
-    const int64_t multiple = rule->needs_alignment ? (int64_t)(16 / rule->element_bytes) : 1;
-
-    if (!*stride || count == 1)
-        *stride = standard;
-    if (*stride < 0 || *stride > STRIDE_MAX || *stride % multiple)
-        return error_fail(
-            err, FFA_INVALID, 0, "%s: %s is %lld, not a multiple of %lld in [0, %lld] elements",
-            rule->name, which, (long long)*stride, (long long)multiple, (long long)STRIDE_MAX);
-    if (*stride > EXTENT_MAX / count)
-        return error_fail(err, FFA_INVALID, 0, "%s: %s is %lld, times %lld over %lld elements",
-                          rule->name, which, (long long)*stride, (long long)count,
-                          (long long)EXTENT_MAX);
-    return FFA_OK;
-}
-
-/* Two rows share an element: the smaller stride steps inside a row, or the larger one inside what
- * the smaller one spans. */
-static bool rows_overlap(const ffa_tensor *tensor, const struct tensor_rule *rule)
-{
-    const bool by_token =
-        rule->heads == 1 || (rule->tokens > 1 && tensor->token_stride < tensor->head_stride);
-    const int64_t near = by_token ? tensor->token_stride : tensor->head_stride;
-    const int64_t near_count = by_token ? rule->tokens : rule->heads;
-    const int64_t far = by_token ? tensor->head_stride : tensor->token_stride;
-    const int64_t far_count = by_token ? rule->heads : rule->tokens;
-
-    return (near_count > 1 && near < rule->head_dim) ||
-           (far_count > 1 && far < (near_count - 1) * near + rule->head_dim);
-}
-
-static ffa_status tensor_check(ffa_tensor *tensor, const struct tensor_rule *rule, ffa_error *err)
-{
-    const size_t unit = rule->needs_alignment ? 16 : rule->element_bytes;
-    ffa_status rc;
-
-    if (!tensor->data)
-        return error_fail(err, FFA_INVALID, 0, "%s: data is NULL", rule->name);
-    if ((uintptr_t)tensor->data % unit)
-        return error_fail(err, FFA_INVALID, 0, "%s: data is %p, not %zu-byte aligned", rule->name,
-                          tensor->data, unit);
-    FFA_TRY(stride_check(&tensor->token_stride, "token_stride", rule->heads * rule->head_dim,
-                         rule->tokens, rule, err));
-    FFA_TRY(
-        stride_check(&tensor->head_stride, "head_stride", rule->head_dim, rule->heads, rule, err));
-    if (rule->is_output && rows_overlap(tensor, rule))
-        rc = error_fail(err, FFA_INVALID, 0,
-                        "%s: token_stride %lld and head_stride %lld make its rows of %lld overlap",
-                        rule->name, (long long)tensor->token_stride, (long long)tensor->head_stride,
-                        (long long)rule->head_dim);
-out:
-    return rc;
-}
 
 static ffa_status tensors_check(ffa_forward_args *args, const ffa_kernels *kernels,
                                 const ffa_mask_shape *shape, ffa_error *err)
@@ -115,9 +32,9 @@ out:
     return rc;
 }
 
-/* Flags, softcap, sinks and max_logits. */
-static ffa_status options_check(const ffa_forward_args *args, const ffa_kernels *kernels,
-                                ffa_error *err)
+/* Flags and max_logits. */
+static ffa_status own_check(const ffa_forward_args *args, const ffa_kernels *kernels,
+                            ffa_error *err)
 {
     if (args->flags & ~(uint32_t)FFA_FORWARD_ACCUMULATE)
         return error_fail(err, FFA_UNSUPPORTED, 0, "flags is 0x%x, known are 0x%x", args->flags,
@@ -126,21 +43,6 @@ static ffa_status options_check(const ffa_forward_args *args, const ffa_kernels 
         return error_fail(err, FFA_INVALID, 0,
                           "flags has FFA_FORWARD_ACCUMULATE, the kernels were made without "
                           "FFA_SPEC_OUT_FP32");
-    if (!(args->softcap >= 0.0f) || isinf(args->softcap))
-        return error_fail(err, FFA_INVALID, 0, "softcap is %g, not a finite number above 0 (or 0)",
-                          (double)args->softcap);
-    if ((args->softcap > 0.0f) != kernels->has_softcap)
-        return error_fail(err, FFA_INVALID, 0, "softcap is %g, the kernels were made %s it",
-                          (double)args->softcap, kernels->has_softcap ? "for" : "without");
-    if (args->sink_count < 0 || args->sink_count > SINKS_MAX)
-        return error_fail(err, FFA_INVALID, 0, "sink_count is %d, not in [0, %d]", args->sink_count,
-                          SINKS_MAX);
-    if ((args->sink != NULL) != (args->sink_count > 0))
-        return error_fail(err, FFA_INVALID, 0, "sink is %s with a sink_count of %d",
-                          args->sink ? "given" : "NULL", args->sink_count);
-    if ((uintptr_t)args->sink % sizeof(float))
-        return error_fail(err, FFA_INVALID, 0, "sink is %p, not %zu-byte aligned",
-                          (const void *)args->sink, sizeof(float));
     if ((args->max_logits != NULL) != kernels->has_max_logits)
         return error_fail(
             err, FFA_INVALID, 0, "max_logits is %s, the kernels were made %s FFA_SPEC_MAX_LOGITS",
@@ -151,89 +53,32 @@ static ffa_status options_check(const ffa_forward_args *args, const ffa_kernels 
     return FFA_OK;
 }
 
-/* What kernels are given are products of these, as floats. */
-static ffa_status scale_check(const ffa_forward_args *args, ffa_error *err)
-{
-    const double scale = (double)args->softmax_scale, cap = (double)args->softcap;
-
-    if (isinf((float)(LOG2_E * scale)))
-        return error_fail(err, FFA_INVALID, 0, "softmax_scale is %g: beyond a float in log2 units",
-                          scale);
-    if (cap > 0 && (isinf((float)(2.0 * LOG2_E * scale / cap)) || isinf((float)(LOG2_E * cap))))
-        return error_fail(err, FFA_INVALID, 0,
-                          "softcap is %g with a softmax_scale of %g: their quotient or the cap in "
-                          "log2 units is beyond a float",
-                          cap, scale);
-    return FFA_OK;
-}
-
 /* Import, resolve defaults, check: `args` is complete afterwards. */
 static ffa_status args_import(ffa_forward_args *args, const ffa_kernels *kernels,
                               const ffa_plan *plan, const ffa_forward_args *from, ffa_error *err)
 {
-    const bool on_gpu = kernels->forward != NULL;
-    const int32_t sm_count = on_gpu ? gpu_device_sm_count(kernels->context->gpu) : 1;
+    struct call_options options;
     ffa_status rc;
 
     FFA_TRY(opts_import(args, sizeof *args, from, err));
-    rc = FFA_INVALID;
-    if (args->heads_kv < 1 || args->heads_kv > 65536) {
-        error_fail(err, rc, 0, "heads_kv is %d, not in [1, 65536]", args->heads_kv);
-        goto out;
-    }
-    if (args->heads_q < 1 || args->heads_q > 65536 || args->heads_q % args->heads_kv) {
-        error_fail(err, rc, 0, "heads_q is %d, not a multiple of heads_kv = %d in [1, 65536]",
-                   args->heads_q, args->heads_kv);
-        goto out;
-    }
-    if (plan->heads_in_mask > 1 && plan->heads_in_mask != args->heads_kv) {
-        error_fail(err, rc, 0, "heads_kv is %d, the plan's mask has %d lists of slices",
-                   args->heads_kv, plan->heads_in_mask);
-        goto out;
-    }
+    FFA_TRY(heads_check(args->heads_q, args->heads_kv, plan, err));
     if (plan->tiles.tile_m != kernels->tile_m || plan->tiles.tile_n != kernels->tile_n) {
-        error_fail(err, rc, 0, "the plan has tiles of %d x %d, the kernels of %d x %d",
-                   plan->tiles.tile_m, plan->tiles.tile_n, kernels->tile_m, kernels->tile_n);
+        rc =
+            error_fail(err, FFA_INVALID, 0, "the plan has tiles of %d x %d, the kernels of %d x %d",
+                       plan->tiles.tile_m, plan->tiles.tile_n, kernels->tile_m, kernels->tile_n);
         goto out;
     }
-    if (!(args->softmax_scale >= 0.0f) || isinf(args->softmax_scale)) {
-        error_fail(err, rc, 0, "softmax_scale is %g, not a finite number above 0 (or 0: default)",
-                   (double)args->softmax_scale);
-        goto out;
-    }
-    if (args->sm_margin < 0 || args->sm_margin >= sm_count) {
-        if (on_gpu || args->sm_margin < 0) {
-            error_fail(err, rc, 0, "sm_margin is %d, not in [0, %d]", args->sm_margin,
-                       sm_count - 1);
-            goto out;
-        }
-    }
-    FFA_TRY(options_check(args, kernels, err));
-    if (args->softmax_scale == 0.0f)
-        args->softmax_scale = (float)(1.0 / sqrt((double)kernels->head_dim));
-    FFA_TRY(scale_check(args, err));
+    FFA_TRY(own_check(args, kernels, err));
+    options = (struct call_options){ .softmax_scale = args->softmax_scale,
+                                     .softcap = args->softcap,
+                                     .sink = args->sink,
+                                     .sink_count = args->sink_count,
+                                     .sm_margin = args->sm_margin };
+    FFA_TRY(call_options_check(&options, kernels, err));
+    args->softmax_scale = options.softmax_scale;
     rc = tensors_check(args, kernels, &plan->tiles.shape, err);
 out:
     return rc;
-}
-
-static ffa_status map_make(struct tensor_map *map, const ffa_kernels *kernels, const char *name,
-                           const ffa_tensor *tensor, int64_t tokens, int64_t heads,
-                           int32_t head_dim, int32_t box_rows, ffa_error *err)
-{
-    const struct gpu_tensor desc = {
-        .name = name,
-        .data = tensor->data,
-        .tokens = tokens,
-        .heads = heads,
-        .head_dim = head_dim,
-        .token_stride = tensor->token_stride,
-        .head_stride = tensor->head_stride,
-        .is_fp16 = kernels->dtype == FFA_FP16,
-        .box_rows = box_rows,
-    };
-
-    return gpu_tensor_map(map, kernels->context->gpu, &desc, err);
 }
 
 static ffa_status forward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
@@ -249,18 +94,10 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     const int64_t section_kv = kv_head_bytes < SECTION_BYTES ? SECTION_BYTES / kv_head_bytes : 1;
     const int32_t room = gpu_device_sm_count(kernels->context->gpu) - args->sm_margin;
     const unsigned char *buffer = atomic_load(&plan->buffer);
-    const int device = gpu_device_ordinal(kernels->context->gpu);
     struct attention_forward_args launch = { 0 };
     ffa_status rc;
 
-    if (!buffer)
-        return error_fail(err, FFA_INVALID, 0, "the plan was not uploaded: call ffa_plan_upload");
-    if (atomic_load(&plan->device) != device)
-        return error_fail(err, FFA_INVALID, 0,
-                          "the plan was uploaded to device %d last, the kernels are on device %d",
-                          atomic_load(&plan->device), device);
-    if (!workspace || (uintptr_t)workspace % 16)
-        return error_fail(err, FFA_INVALID, 0, "workspace is %p, not 16-byte aligned", workspace);
+    FFA_TRY(launch_check(kernels, plan, workspace, err));
     if (work > INT32_MAX - 1024)
         return error_fail(err, FFA_INVALID, 0,
                           "%lld tiles x %d heads are more than 2^31 work items",
@@ -365,7 +202,7 @@ ffa_status ffa_workspace_bytes(const ffa_kernels *kernels, const ffa_plan *plan,
                           !kernels ? "kernels"
                           : !plan  ? "plan"
                                    : "bytes");
-    *bytes = kernels->forward ? WORKSPACE_BYTES : 0;
+    *bytes = kernels->forward ? COUNTER_BYTES : 0;
     return FFA_OK;
 }
 
@@ -378,8 +215,8 @@ ffa_status ffa_workspace_init(const ffa_kernels *kernels, void *workspace, int64
         return FFA_OK;
     if (!workspace || (uintptr_t)workspace % 16)
         return error_fail(err, FFA_INVALID, 0, "workspace is %p, not 16-byte aligned", workspace);
-    if (bytes < WORKSPACE_BYTES)
+    if (bytes < COUNTER_BYTES)
         return error_fail(err, FFA_INVALID, 0, "workspace has %lld bytes, needs %d",
-                          (long long)bytes, WORKSPACE_BYTES);
-    return gpu_fill_enqueue(kernels->context->gpu, workspace, 0, WORKSPACE_BYTES, stream, err);
+                          (long long)bytes, COUNTER_BYTES);
+    return gpu_fill_enqueue(kernels->context->gpu, workspace, 0, COUNTER_BYTES, stream, err);
 }

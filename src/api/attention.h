@@ -7,7 +7,7 @@
 
 #include "api/context.h"
 #include "gpu/gpu.h"
-#include "tile/tile.h"
+#include "tile/backward.h"
 #include <ffa/attention.h>
 
 struct ffa_kernels {
@@ -19,16 +19,36 @@ struct ffa_kernels {
     ffa_dtype out_dtype;
     struct gpu_kernel *forward; /* NULL on the CPU */
     ffa_kernel_info info;       /* of the forward kernel; zero on the CPU */
+    bool has_backward;          /* then the rest is set, but for what is NULL on the CPU */
+    int32_t backward_tile_m, backward_tile_n;
+    ffa_dtype grad_dtype;
+    struct gpu_kernel *prepare, *finish;
+    struct gpu_kernel *backward;      /* dk and dv in grad_dtype */
+    struct gpu_kernel *backward_fp32; /* in fp32: for parts of a split; NULL: `backward` does it */
 };
 
 struct ffa_plan {
     struct tile_plan tiles;
-    int32_t heads_in_mask; /* 1, or heads_kv */
-    /* The device buffer: tiles, sweeps, bands, one after another. */
+    struct backward_plan backward; /* zero of kernels without it */
+    int32_t heads_in_mask;         /* 1, or heads_kv */
+    /* The device buffer: tiles, sweeps, bands, one after another, of both plans. */
     unsigned char *image; /* NULL on the CPU */
     int64_t image_bytes;
+    int64_t backward_at;    /* byte of the image where the second begins */
     _Atomic(void *) buffer; /* where it was uploaded last; not owned */
     atomic_int device;      /* and on which device */
 };
+
+/* The parts of a backward workspace, as bytes from its begin (backward.c). */
+struct backward_layout {
+    int64_t stats_rows; /* a multiple of 4, so that the copy engine takes the strides */
+    int32_t parts;      /* blocks that share the query heads of a group */
+    int64_t stats_at, dq_at;
+    int64_t dk_at, dv_at; /* partial sums, where parts > 1 */
+    int64_t bytes;
+};
+ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *plan, int32_t head_dim,
+                                int32_t heads_q, int32_t heads_kv, int32_t sm_count,
+                                ffa_error *err);
 
 #endif

@@ -301,6 +301,7 @@ ffa_status ffa_context_stats_get(ffa_context *context, ffa_context_stats *stats,
     now.compile_us = atomic_load(&context->stats.compile_us);
     now.fails_known = atomic_load(&context->stats.fails_known);
     now.forward_calls = atomic_load(&context->stats.forward_calls);
+    now.backward_calls = atomic_load(&context->stats.backward_calls);
     now.store_bad = cache_bad_count(&context->cache);
     now.store_errors = cache_error_count(&context->cache);
     now.lock_waits = flight.waits;

@@ -18,7 +18,7 @@ struct gpu_device; /* gpu/gpu.h */
 /* The store counts its own: bad entries and errors. */
 struct context_stats {
     atomic_uint_fast64_t fails_known, hits_table, hits_store, hits_bundle, misses, compiles,
-        compile_fails, compile_us, forward_calls;
+        compile_fails, compile_us, forward_calls, backward_calls;
     atomic_uint_fast64_t saved_us; /* kernels from files took so long to compile */
 };
 

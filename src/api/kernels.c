@@ -4,14 +4,23 @@
  */
 #include "api/attention.h"
 
-static const char forward_name[] = "attention_forward";
+enum {
+    BACKWARD_FLAGS = FFA_SPEC_BACKWARD | FFA_SPEC_GRAD_FP32 | FFA_SPEC_DETERMINISTIC,
+    KNOWN_FLAGS =
+        FFA_SPEC_DEBUG | FFA_SPEC_SOFTCAP | FFA_SPEC_OUT_FP32 | FFA_SPEC_MAX_LOGITS | BACKWARD_FLAGS
+};
 
 /* The CPU backend has no register file to fit: one tile for all. */
-enum { KNOWN_FLAGS = FFA_SPEC_DEBUG | FFA_SPEC_SOFTCAP | FFA_SPEC_OUT_FP32 | FFA_SPEC_MAX_LOGITS };
+enum { CPU_TILE_M = 128, CPU_TILE_N = 128, CPU_TILE_MAX = 1024 };
 
 /* What holds on both backends. */
-static ffa_status dims_check(const ffa_attention_spec *spec, ffa_error *err)
+static ffa_status spec_check(const ffa_attention_spec *spec, ffa_error *err)
 {
+    if (spec->flags & ~(uint32_t)KNOWN_FLAGS)
+        return error_fail(err, FFA_UNSUPPORTED, 0, "spec: flags is 0x%x, known are 0x%x",
+                          spec->flags, (unsigned)KNOWN_FLAGS);
+    if (spec->pad_)
+        return error_fail(err, FFA_INVALID, 0, "spec: pad_ is %d, must be 0", spec->pad_);
     if (spec->head_dim < 8 || spec->head_dim > 256 || spec->head_dim % 8)
         return error_fail(err, FFA_INVALID, 0,
                           "spec: head_dim is %d, not a multiple of 8 in [8, 256]", spec->head_dim);
@@ -19,26 +28,53 @@ static ffa_status dims_check(const ffa_attention_spec *spec, ffa_error *err)
         return error_fail(err, FFA_INVALID, 0,
                           "spec: head_dim_v is %d, not a multiple of 8 in [8, 256] (or 0)",
                           spec->head_dim_v);
+    if (!(spec->flags & FFA_SPEC_BACKWARD)) {
+        if (spec->flags & BACKWARD_FLAGS)
+            return error_fail(err, FFA_INVALID, 0, "spec: flags has %s without FFA_SPEC_BACKWARD",
+                              spec->flags & FFA_SPEC_GRAD_FP32 ? "FFA_SPEC_GRAD_FP32"
+                                                               : "FFA_SPEC_DETERMINISTIC");
+        if (spec->backward_tile_m || spec->backward_tile_n)
+            return error_fail(
+                err, FFA_INVALID, 0, "spec: backward_tile_%c is %d, flags has no FFA_SPEC_BACKWARD",
+                spec->backward_tile_m ? 'm' : 'n',
+                spec->backward_tile_m ? spec->backward_tile_m : spec->backward_tile_n);
+    } else if (spec->head_dim_v && spec->head_dim_v != spec->head_dim) {
+        return error_fail(
+            err, FFA_UNSUPPORTED, 0,
+            "spec: head_dim_v is %d with FFA_SPEC_BACKWARD, only head_dim (%d) exists",
+            spec->head_dim_v, spec->head_dim);
+    }
     return FFA_OK;
 }
 
-enum { CPU_TILE_M = 128, CPU_TILE_N = 128, CPU_TILE_MAX = 1024 };
+static ffa_status tile_check_cpu(const char *name, int32_t tile, ffa_error *err)
+{
+    if (tile < 0 || tile > CPU_TILE_MAX)
+        return error_fail(err, FFA_INVALID, 0, "spec: %s is %d, not in [0, %d]", name, tile,
+                          CPU_TILE_MAX);
+    return FFA_OK;
+}
 
 static ffa_status spec_check_cpu(const ffa_attention_spec *spec, ffa_error *err)
 {
+    ffa_status rc;
+
     if (spec->dtype < FFA_BF16 || spec->dtype > FFA_FP64)
         return error_fail(err, FFA_INVALID, 0, "spec: dtype is %d, not in [%d, %d]",
                           (int)spec->dtype, FFA_BF16, FFA_FP64);
     if (spec->dtype == FFA_FP64 && spec->flags & FFA_SPEC_OUT_FP32)
         return error_fail(err, FFA_INVALID, 0,
                           "spec: flags has FFA_SPEC_OUT_FP32, dtype is fp64, whose out is fp64");
-    if (spec->tile_m < 0 || spec->tile_m > CPU_TILE_MAX)
-        return error_fail(err, FFA_INVALID, 0, "spec: tile_m is %d, not in [0, %d]", spec->tile_m,
-                          CPU_TILE_MAX);
-    if (spec->tile_n < 0 || spec->tile_n > CPU_TILE_MAX)
-        return error_fail(err, FFA_INVALID, 0, "spec: tile_n is %d, not in [0, %d]", spec->tile_n,
-                          CPU_TILE_MAX);
-    return FFA_OK;
+    if (spec->dtype == FFA_FP64 && spec->flags & FFA_SPEC_GRAD_FP32)
+        return error_fail(
+            err, FFA_INVALID, 0,
+            "spec: flags has FFA_SPEC_GRAD_FP32, dtype is fp64, whose gradients are fp64");
+    FFA_TRY(tile_check_cpu("tile_m", spec->tile_m, err));
+    FFA_TRY(tile_check_cpu("tile_n", spec->tile_n, err));
+    FFA_TRY(tile_check_cpu("backward_tile_m", spec->backward_tile_m, err));
+    rc = tile_check_cpu("backward_tile_n", spec->backward_tile_n, err);
+out:
+    return rc;
 }
 
 /* What a GPU kernel takes beyond the template's own limits. */
@@ -53,50 +89,137 @@ static ffa_status spec_check_gpu(const ffa_attention_spec *spec, ffa_error *err)
     if (spec->tile_m % 64 || spec->tile_m < 0 || spec->tile_m > 192)
         return error_fail(err, FFA_INVALID, 0, "spec: tile_m is %d, not 0, 64, 128 or 192",
                           spec->tile_m);
+    if (spec->backward_tile_n % 64 || spec->backward_tile_n < 0 || spec->backward_tile_n > 192)
+        return error_fail(err, FFA_INVALID, 0, "spec: backward_tile_n is %d, not 0, 64, 128 or 192",
+                          spec->backward_tile_n);
+    if (spec->flags & FFA_SPEC_BACKWARD)
+        return error_fail(err, FFA_UNSUPPORTED, 0,
+                          "spec: the backward pass exists on the CPU backend only");
     return FFA_OK;
+}
+
+/* One row of a template's spec; value 0 leaves the template's default, or the choice to it. */
+struct setting {
+    const char *name;
+    int32_t value;
+};
+
+/* Look up or compile, and load. `jit` receives the spec with its choices made. */
+static ffa_status kernel_make(struct gpu_kernel **out, ffa_kernel_info *info, struct jit_spec *jit,
+                              const ffa_kernels *kernels, const char *template_name,
+                              const struct setting *settings, ffa_error *err)
+{
+    ffa_context *context = kernels->context;
+    struct gpu_kernel_desc desc;
+    struct resolved found;
+    ffa_status rc;
+
+    FFA_TRY(jit_spec_init(jit, template_name, err));
+    for (; settings->name; settings++)
+        if (settings->value)
+            FFA_TRY(jit_spec_put(jit, settings->name, settings->value, err));
+    FFA_TRY(jit_spec_resolve(jit, context->arch, err));
+    FFA_TRY(context_resolve(&found, context, jit, context->arch, NULL, err));
+    if (info)
+        *info = found.info;
+    desc = (struct gpu_kernel_desc){
+        .cubin = found.cubin,
+        .cubin_bytes = found.cubin_bytes,
+        .entry = template_name,
+        .threads = jit_spec_threads(jit),
+        .shared_bytes = jit_spec_shared_bytes(jit),
+    };
+    rc = gpu_kernel_load(out, context->gpu, &desc, err);
+out:
+    return rc;
+}
+
+static int32_t has(const ffa_attention_spec *spec, uint32_t flag)
+{
+    return (spec->flags & flag) != 0;
+}
+
+static ffa_status forward_make(struct ffa_kernels *kernels, const ffa_attention_spec *spec,
+                               ffa_error *err)
+{
+    const struct setting settings[] = {
+        { "head_dim", spec->head_dim },
+        { "head_dim_v", spec->head_dim_v },
+        { "dtype", (int32_t)spec->dtype },
+        { "consumers", spec->tile_m / 64 },
+        { "tile_n", spec->tile_n },
+        { "debug", has(spec, FFA_SPEC_DEBUG) },
+        { "softcap", has(spec, FFA_SPEC_SOFTCAP) },
+        { "out_fp32", has(spec, FFA_SPEC_OUT_FP32) },
+        { "max_logits", has(spec, FFA_SPEC_MAX_LOGITS) },
+        { NULL, 0 },
+    };
+    struct jit_spec jit;
+    ffa_status rc;
+
+    FFA_TRY(kernel_make(&kernels->forward, &kernels->info, &jit, kernels, "attention_forward",
+                        settings, err));
+    kernels->tile_m = 64 * jit_spec_get(&jit, "consumers");
+    kernels->tile_n = jit_spec_get(&jit, "tile_n");
+out:
+    return rc;
+}
+
+static ffa_status backward_make(struct ffa_kernels *kernels, const ffa_attention_spec *spec,
+                                ffa_error *err)
+{
+    const int32_t head_dim = spec->head_dim, dtype = (int32_t)spec->dtype;
+    const struct setting prepare[] = {
+        { "head_dim", head_dim },
+        { "dtype", dtype },
+        { "out_fp32", has(spec, FFA_SPEC_OUT_FP32) },
+        { NULL, 0 },
+    };
+    const struct setting finish[] = {
+        { "head_dim", head_dim },
+        { "gradient", (int32_t)kernels->grad_dtype },
+        { NULL, 0 },
+    };
+    struct setting main[] = {
+        { "head_dim", head_dim },
+        { "dtype", dtype },
+        { "tile_m", spec->backward_tile_m },
+        { "consumers", spec->backward_tile_n / 64 },
+        { "softcap", has(spec, FFA_SPEC_SOFTCAP) },
+        { "debug", has(spec, FFA_SPEC_DEBUG) },
+        { "dkv_fp32", has(spec, FFA_SPEC_GRAD_FP32) },
+        { NULL, 0 },
+    };
+    const size_t fp32_row = sizeof main / sizeof *main - 2;
+    struct jit_spec jit;
+    ffa_status rc;
+
+    FFA_TRY(kernel_make(&kernels->prepare, NULL, &jit, kernels, "backward_prepare", prepare, err));
+    FFA_TRY(kernel_make(&kernels->finish, NULL, &jit, kernels, "backward_finish", finish, err));
+    FFA_TRY(kernel_make(&kernels->backward, NULL, &jit, kernels, "attention_backward", main, err));
+    kernels->backward_tile_m = jit_spec_get(&jit, "tile_m");
+    kernels->backward_tile_n = 64 * jit_spec_get(&jit, "consumers");
+    if (main[fp32_row].value)
+        goto out;
+    /* The same tiles, whatever is chosen for fp32. */
+    main[2].value = kernels->backward_tile_m;
+    main[3].value = kernels->backward_tile_n / 64;
+    main[fp32_row].value = 1;
+    FFA_TRY(
+        kernel_make(&kernels->backward_fp32, NULL, &jit, kernels, "attention_backward", main, err));
+out:
+    return rc;
 }
 
 static ffa_status kernels_resolve_gpu(struct ffa_kernels *kernels, const ffa_attention_spec *spec,
                                       ffa_error *err)
 {
-    ffa_context *context = kernels->context;
-    struct gpu_kernel_desc desc;
-    struct resolved found;
-    struct jit_spec jit;
     ffa_status rc;
 
     FFA_TRY(spec_check_gpu(spec, err));
-    FFA_TRY(jit_spec_init(&jit, forward_name, err));
-    FFA_TRY(jit_spec_put(&jit, "head_dim", spec->head_dim, err));
-    if (spec->head_dim_v)
-        FFA_TRY(jit_spec_put(&jit, "head_dim_v", spec->head_dim_v, err));
-    FFA_TRY(jit_spec_put(&jit, "dtype", (int32_t)spec->dtype, err));
-    if (spec->tile_m)
-        FFA_TRY(jit_spec_put(&jit, "consumers", spec->tile_m / 64, err));
-    if (spec->tile_n)
-        FFA_TRY(jit_spec_put(&jit, "tile_n", spec->tile_n, err));
-    if (spec->flags & FFA_SPEC_DEBUG)
-        FFA_TRY(jit_spec_put(&jit, "debug", 1, err));
-    if (spec->flags & FFA_SPEC_SOFTCAP)
-        FFA_TRY(jit_spec_put(&jit, "softcap", 1, err));
-    if (spec->flags & FFA_SPEC_OUT_FP32)
-        FFA_TRY(jit_spec_put(&jit, "out_fp32", 1, err));
-    if (spec->flags & FFA_SPEC_MAX_LOGITS)
-        FFA_TRY(jit_spec_put(&jit, "max_logits", 1, err));
-    FFA_TRY(jit_spec_resolve(&jit, context->arch, err));
-    FFA_TRY(context_resolve(&found, context, &jit, context->arch, NULL, err));
-
-    kernels->tile_m = 64 * jit_spec_get(&jit, "consumers");
-    kernels->tile_n = jit_spec_get(&jit, "tile_n");
-    kernels->info = found.info;
-    desc = (struct gpu_kernel_desc){
-        .cubin = found.cubin,
-        .cubin_bytes = found.cubin_bytes,
-        .entry = forward_name,
-        .threads = jit_spec_threads(&jit),
-        .shared_bytes = jit_spec_shared_bytes(&jit),
-    };
-    FFA_TRY(gpu_kernel_load(&kernels->forward, context->gpu, &desc, err));
+    FFA_TRY(forward_make(kernels, spec, err));
+    if (kernels->has_backward)
+        FFA_TRY(backward_make(kernels, spec, err));
 out:
     return rc;
 }
@@ -115,16 +238,7 @@ ffa_status ffa_kernels_create(ffa_kernels **out, ffa_context *context,
         return error_fail(err, FFA_INVALID, 0, "ffa_kernels_create: %s is NULL",
                           context ? "spec" : "context");
     FFA_TRY(opts_import(&spec, sizeof spec, spec_in, err));
-    if (spec.flags & ~(uint32_t)KNOWN_FLAGS) {
-        rc = error_fail(err, FFA_UNSUPPORTED, 0, "spec: flags is 0x%x, known are 0x%x", spec.flags,
-                        (unsigned)KNOWN_FLAGS);
-        goto out;
-    }
-    if (spec.pad_) {
-        rc = error_fail(err, FFA_INVALID, 0, "spec: pad_ is %d, must be 0", spec.pad_);
-        goto out;
-    }
-    FFA_TRY(dims_check(&spec, err));
+    FFA_TRY(spec_check(&spec, err));
     kernels = mem_array(1, sizeof *kernels);
     if (!kernels) {
         rc = error_nomem(err, "the kernels");
@@ -135,14 +249,18 @@ ffa_status ffa_kernels_create(ffa_kernels **out, ffa_context *context,
     kernels->head_dim = spec.head_dim;
     kernels->head_dim_v = spec.head_dim_v ? spec.head_dim_v : spec.head_dim;
     kernels->out_dtype = spec.flags & FFA_SPEC_OUT_FP32 ? FFA_FP32 : spec.dtype;
-    kernels->has_softcap = (spec.flags & FFA_SPEC_SOFTCAP) != 0;
-    kernels->has_max_logits = (spec.flags & FFA_SPEC_MAX_LOGITS) != 0;
+    kernels->grad_dtype = spec.flags & FFA_SPEC_GRAD_FP32 ? FFA_FP32 : spec.dtype;
+    kernels->has_softcap = has(&spec, FFA_SPEC_SOFTCAP);
+    kernels->has_max_logits = has(&spec, FFA_SPEC_MAX_LOGITS);
+    kernels->has_backward = has(&spec, FFA_SPEC_BACKWARD);
     if (context->gpu) {
         FFA_TRY(kernels_resolve_gpu(kernels, &spec, err));
     } else {
         FFA_TRY(spec_check_cpu(&spec, err));
         kernels->tile_m = spec.tile_m ? spec.tile_m : CPU_TILE_M;
         kernels->tile_n = spec.tile_n ? spec.tile_n : CPU_TILE_N;
+        kernels->backward_tile_m = spec.backward_tile_m ? spec.backward_tile_m : CPU_TILE_M;
+        kernels->backward_tile_n = spec.backward_tile_n ? spec.backward_tile_n : CPU_TILE_N;
     }
     *out = kernels;
     kernels = NULL;
@@ -156,6 +274,10 @@ void ffa_kernels_destroy(ffa_kernels *kernels)
     if (!kernels)
         return;
     gpu_kernel_unload(kernels->forward);
+    gpu_kernel_unload(kernels->prepare);
+    gpu_kernel_unload(kernels->finish);
+    gpu_kernel_unload(kernels->backward);
+    gpu_kernel_unload(kernels->backward_fp32);
     mem_free(kernels);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ffa_plan: a tile plan and the image of it that a device reads.
+ * ffa_plan: the tile plans of both passes, and the image of them that a device reads.
  */
 #include "api/attention.h"
 
@@ -18,22 +18,35 @@ static ffa_status shape_check(const ffa_mask *mask, ffa_error *err)
     return FFA_OK;
 }
 
+/* Copy `count` records of 32 bytes, tile, sweep and band alike. */
+static unsigned char *image_add(unsigned char *at, const void *records, int64_t count)
+{
+    const size_t bytes = (size_t)count * sizeof(struct plan_tile);
+
+    if (bytes)
+        memcpy(at, records, bytes);
+    return at + bytes;
+}
+
 static ffa_status image_build(struct ffa_plan *plan, ffa_error *err)
 {
     const struct tile_plan *tiles = &plan->tiles;
-    const size_t tile_bytes = (size_t)tiles->tile_count * sizeof *tiles->tiles;
-    const size_t sweep_bytes = (size_t)tiles->sweep_count * sizeof *tiles->sweeps;
-    const size_t band_bytes = (size_t)tiles->band_count * sizeof *tiles->bands;
+    const struct backward_plan *backward = &plan->backward;
+    const int64_t bytes = (int64_t)sizeof(struct plan_tile);
+    unsigned char *at;
 
-    plan->image_bytes = (int64_t)(tile_bytes + sweep_bytes + band_bytes);
+    plan->backward_at = bytes * (tiles->tile_count + tiles->sweep_count + tiles->band_count);
+    plan->image_bytes = plan->backward_at + bytes * (backward->tile_count + backward->sweep_count +
+                                                     backward->band_count);
     plan->image = mem_array((size_t)plan->image_bytes, 1);
     if (!plan->image)
         return error_nomem(err, "the plan's device image");
-    memcpy(plan->image, tiles->tiles, tile_bytes);
-    if (sweep_bytes)
-        memcpy(plan->image + tile_bytes, tiles->sweeps, sweep_bytes);
-    if (band_bytes)
-        memcpy(plan->image + tile_bytes + sweep_bytes, tiles->bands, band_bytes);
+    at = image_add(plan->image, tiles->tiles, tiles->tile_count);
+    at = image_add(at, tiles->sweeps, tiles->sweep_count);
+    at = image_add(at, tiles->bands, tiles->band_count);
+    at = image_add(at, backward->tiles, backward->tile_count);
+    at = image_add(at, backward->sweeps, backward->sweep_count);
+    (void)image_add(at, backward->bands, backward->band_count);
     return FFA_OK;
 }
 
@@ -75,6 +88,11 @@ ffa_status ffa_plan_create_with(ffa_plan **out, const ffa_kernels *kernels, cons
         goto out;
     }
     FFA_TRY(tile_build(&plan->tiles, mask, &opts, err));
+    if (kernels->has_backward) {
+        opts.tile_m = kernels->backward_tile_m;
+        opts.tile_n = kernels->backward_tile_n;
+        FFA_TRY(backward_build(&plan->backward, mask, &opts, err));
+    }
     plan->heads_in_mask = ffa_mask_head_count(mask);
     if (kernels->forward)
         FFA_TRY(image_build(plan, err));
@@ -90,6 +108,7 @@ void ffa_plan_destroy(ffa_plan *plan)
     if (!plan)
         return;
     tile_finish(&plan->tiles);
+    backward_finish(&plan->backward);
     mem_free(plan->image);
     mem_free(plan);
 }
@@ -109,6 +128,11 @@ ffa_status ffa_plan_info_get(const ffa_plan *plan, ffa_plan_info *info, ffa_erro
     facts.partial_blocks = plan->tiles.partial_blocks;
     facts.area = plan->tiles.area;
     facts.upload_bytes = plan->image_bytes;
+    facts.backward_tile_m = plan->backward.tile_m;
+    facts.backward_tile_n = plan->backward.tile_n;
+    facts.backward_tile_count = (int32_t)plan->backward.tile_count;
+    facts.backward_block_count = plan->backward.block_count;
+    facts.backward_partial_blocks = plan->backward.partial_blocks;
     return opts_export(info, &facts, sizeof facts, err);
 }
 

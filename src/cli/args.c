@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPTIONS_MAX = 32 };
+enum { OPTIONS_MAX = 48 };
 
 struct table {
     struct cli_option rows[OPTIONS_MAX];

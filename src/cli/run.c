@@ -17,8 +17,12 @@ enum {
     SAMPLE_MS = 5,        /* about what a sample of --time takes at least */
     CALLS_MAX = 100,      /* calls a sample, at most */
     CHECK_SAMPLES = 2048, /* rows compared where the case is too large for all */
+    CHECK_LINES = 512,    /* the same of gradients: rows, and as many keys */
     CHECK_TILE = 128      /* rows around multiples of it are worth a sample */
 };
+
+/* Of the forward pass's operations: five products instead of two. */
+#define BACKWARD_FLOPS 2.5
 
 struct run_options {
     const char *mask;
@@ -34,19 +38,28 @@ struct run_options {
     int64_t sinks;
     double scale;   /* 0: 1 / sqrt(head_dim) */
     double softcap; /* 0: none */
-    bool wants_check, wants_time, wants_debug;
+    bool wants_check, wants_time, wants_debug, wants_backward;
+};
+
+/* What calls of one pass took. */
+struct run_time {
+    float ms_first;
+    float ms_median; /* of --repeat calls after a warm-up; the first call's without --time */
+    float ms_min;
 };
 
 /* What a run found out. */
 struct run_result {
-    float ms_first;
-    float ms_median; /* of --repeat calls after a warm-up; the first call's without --time */
-    float ms_min;
+    struct run_time forward, backward;
     struct oracle_report report;
     struct oracle_tolerance tolerance;
     double max_error; /* largest |got - want| of out */
+    struct oracle_backward_report gradients;
+    struct oracle_backward_tolerance gradients_tolerance;
     bool is_checked;
 };
+
+typedef ffa_status (*run_call)(struct run_case *run, int calls, float *ms, ffa_error *err);
 
 /* ---- reading the request ---- */
 
@@ -91,6 +104,7 @@ static int read_shape(const struct cli *cli, const struct run_options *options,
     shape->dtype = (ffa_dtype)(dtype + FFA_BF16);
     shape->spec_flags = options->wants_debug ? (uint32_t)FFA_SPEC_DEBUG : 0;
     shape->spec_flags |= options->softcap != 0.0 ? (uint32_t)FFA_SPEC_SOFTCAP : 0;
+    shape->spec_flags |= options->wants_backward ? (uint32_t)FFA_SPEC_BACKWARD : 0;
     shape->sinks = (int32_t)options->sinks;
     shape->head_dim = (int32_t)options->head_dim;
     shape->head_dim_v = (int32_t)(options->head_dim_v ? options->head_dim_v : options->head_dim);
@@ -136,13 +150,16 @@ static ffa_status fill_inputs(const struct cli *cli, const struct run_options *o
 {
     ffa_status rc = FFA_OK;
 
-    for (int i = RUN_Q; i <= RUN_V && rc == FFA_OK; i++) {
+    static const enum run_tensor inputs[] = { RUN_Q, RUN_K, RUN_V, RUN_DOUT };
+
+    for (size_t n = 0; n < CLI_COUNT(inputs) && rc == FFA_OK; n++) {
+        const enum run_tensor i = inputs[n];
         bool rounded = false;
 
         if (options->files[i])
-            rc = run_case_read(run, (enum run_tensor)i, options->files[i], &rounded, err);
+            rc = run_case_read(run, i, options->files[i], &rounded, err);
         else
-            run_case_fill(run, (enum run_tensor)i, (uint64_t)options->seed);
+            run_case_fill(run, i, (uint64_t)options->seed);
         if (rounded)
             cli_note(cli, "%s: float32, rounded to %s", options->files[i],
                      run_dtype_name(run->shape.dtype));
@@ -201,6 +218,40 @@ static ffa_status check(struct oracle_case *test, const struct run_options *opti
     return rc;
 }
 
+/* Where lines are sampled, from the backend's own out and lse: they were compared, and dsink, a sum
+ * over all rows, is not. */
+static ffa_status check_gradients(struct oracle_backward_case *test, bool is_large,
+                                  const struct run_options *options, struct run_result *result,
+                                  ffa_error *err)
+{
+    struct oracle_sample *rows = NULL, *keys = NULL;
+    struct oracle_gradients want = { 0 };
+    ffa_status rc = FFA_OK;
+
+    if (is_large) {
+        test->use_out = true;
+        test->dsink = NULL;
+        test->forward.sample_count =
+            oracle_samples(&test->forward, CHECK_TILE, (uint64_t)options->seed, CHECK_LINES, &rows);
+        test->key_sample_count = oracle_key_samples(&test->forward, CHECK_TILE,
+                                                    (uint64_t)options->seed, CHECK_LINES, &keys);
+        test->forward.samples = rows;
+        test->key_samples = keys;
+        if (!test->forward.sample_count || !test->key_sample_count)
+            rc = err->status = FFA_NOMEM;
+    }
+    if (rc == FFA_OK)
+        rc = oracle_backward(&want, test, err);
+    if (rc == FFA_OK) {
+        result->gradients_tolerance = oracle_backward_tolerance_of(test->forward.dtype);
+        oracle_backward_compare(&result->gradients, test, &want, &result->gradients_tolerance);
+    }
+    oracle_gradients_finish(&want);
+    free(rows);
+    free(keys);
+    return rc;
+}
+
 static int by_value(const void *a, const void *b)
 {
     float x = *(const float *)a;
@@ -211,60 +262,78 @@ static int by_value(const void *a, const void *b)
 
 /* How many calls a sample takes: between two marks a GPU also waits for the host to launch, which
  * is nothing against SAMPLE_MS of work but much against one short kernel. */
-static int calls_a_sample(const struct run_result *result)
+static int calls_a_sample(const struct run_time *time)
 {
-    if (result->ms_first >= (float)SAMPLE_MS)
+    if (time->ms_first >= (float)SAMPLE_MS)
         return 1;
-    if (result->ms_first * CALLS_MAX <= (float)SAMPLE_MS)
+    if (time->ms_first * CALLS_MAX <= (float)SAMPLE_MS)
         return CALLS_MAX;
-    return (int)((float)SAMPLE_MS / result->ms_first) + 1;
+    return (int)((float)SAMPLE_MS / time->ms_first) + 1;
 }
 
 /* --repeat samples; what the first call cost (page faults, cold caches) is not among them. */
-static ffa_status measure(struct run_case *run, int64_t repeat, struct run_result *result,
-                          ffa_error *err)
+static ffa_status measure(struct run_case *run, run_call call, int64_t repeat,
+                          struct run_time *time, ffa_error *err)
 {
-    const int calls = calls_a_sample(result);
+    const int calls = calls_a_sample(time);
     float *times = calloc((size_t)repeat, sizeof *times);
     ffa_status rc = times ? FFA_OK : (err->status = FFA_NOMEM);
 
     for (int64_t i = 0; i < repeat && rc == FFA_OK; i++)
-        rc = run_case_forward(run, calls, &times[i], err);
+        rc = call(run, calls, &times[i], err);
     if (rc == FFA_OK) {
         qsort(times, (size_t)repeat, sizeof *times, by_value);
-        result->ms_min = times[0];
-        result->ms_median =
+        time->ms_min = times[0];
+        time->ms_median =
             repeat % 2 ? times[repeat / 2] : (times[repeat / 2 - 1] + times[repeat / 2]) / 2.0f;
     }
     free(times);
     return rc;
 }
 
+static ffa_status first_call(struct run_case *run, run_call call, struct run_time *time,
+                             ffa_error *err)
+{
+    ffa_status rc = call(run, 1, &time->ms_first, err);
+
+    time->ms_median = time->ms_min = time->ms_first;
+    return rc;
+}
+
 static ffa_status work(const struct cli *cli, const struct run_options *options,
                        struct run_case *run, struct run_result *result, ffa_error *err)
 {
+    static const enum run_tensor outputs[] = { RUN_OUT, RUN_LSE, RUN_DQ, RUN_DK, RUN_DV };
     ffa_slice_list lists[HEADS_MAX];
     ffa_forward_args host_args;
-    struct oracle_case test = run_case_oracle(run, &host_args, lists);
+    struct oracle_backward_case test = run_case_oracle_backward(run, &host_args, lists);
     bool is_large = run_case_cells(run) > (double)ORACLE_CELLS_MAX;
+    struct oracle_case forward = test.forward;
     ffa_status rc = fill_inputs(cli, options, run, err);
 
-    test.sample_count = is_large ? CHECK_SAMPLES : 0;
-    oracle_poison(&test);
+    forward.sample_count = is_large ? CHECK_SAMPLES : 0;
+    oracle_poison(&forward);
+    if (options->wants_backward)
+        oracle_backward_poison(&test);
     if (rc == FFA_OK)
         rc = run_case_upload(run, err);
     if (rc == FFA_OK)
-        rc = run_case_forward(run, 1, &result->ms_first, err);
+        rc = first_call(run, run_case_forward, &result->forward, err);
+    if (rc == FFA_OK && options->wants_backward)
+        rc = first_call(run, run_case_backward, &result->backward, err);
     if (rc == FFA_OK)
         rc = run_case_download(run, err);
-    result->ms_median = result->ms_min = result->ms_first;
-    for (int i = RUN_OUT; i <= RUN_LSE && rc == FFA_OK; i++)
-        if (options->files[i])
-            rc = run_case_write(run, (enum run_tensor)i, options->files[i], err);
+    for (size_t i = 0; i < CLI_COUNT(outputs) && rc == FFA_OK; i++)
+        if (options->files[outputs[i]])
+            rc = run_case_write(run, outputs[i], options->files[outputs[i]], err);
     if (rc == FFA_OK && options->wants_check)
-        rc = check(&test, options, result, err);
+        rc = check(&forward, options, result, err);
+    if (rc == FFA_OK && options->wants_check && options->wants_backward)
+        rc = check_gradients(&test, is_large, options, result, err);
     if (rc == FFA_OK && options->wants_time)
-        rc = measure(run, options->repeat, result, err);
+        rc = measure(run, run_case_forward, options->repeat, &result->forward, err);
+    if (rc == FFA_OK && options->wants_time && options->wants_backward)
+        rc = measure(run, run_case_backward, options->repeat, &result->backward, err);
     return rc;
 }
 
@@ -295,6 +364,38 @@ static void add_check(json_t *object, const struct run_result *result)
     (void)json_object_set_new(object, "passed", json_boolean(result->report.passed));
 }
 
+static void add_time(json_t *object, const struct run_time *time, double flops)
+{
+    cli_set_real(object, "milliseconds", (double)time->ms_median);
+    cli_set_real(object, "milliseconds_min", (double)time->ms_min);
+    cli_set_real(object, "milliseconds_first", (double)time->ms_first);
+    cli_set_real(object, "tflops", flops / ((double)time->ms_median * 1e9));
+}
+
+static json_t *backward_object(const struct run_case *run, const struct run_result *result)
+{
+    const struct oracle_backward_report *report = &result->gradients;
+    json_t *object = json_object();
+
+    cli_set_int(object, "workspace_bytes", run->workspace_bytes);
+    add_time(object, &result->backward, BACKWARD_FLOPS * run_case_flops(run));
+    if (!result->is_checked)
+        return object;
+    cli_set_real(object, "dq_error", report->dq);
+    cli_set_real(object, "dk_error", report->dk);
+    cli_set_real(object, "dv_error", report->dv);
+    cli_set_real(object, "dsink_error", report->dsink);
+    cli_set_real(object, "head_error", report->head);
+    cli_set_real(object, "row_error", report->row);
+    cli_set_real(object, "key_error", report->key);
+    cli_set_real(object, "relative_limit", result->gradients_tolerance.whole);
+    cli_set_real(object, "head_limit", result->gradients_tolerance.head);
+    cli_set_real(object, "line_limit", result->gradients_tolerance.line);
+    cli_set_int(object, "compared_lines", report->compared);
+    (void)json_object_set_new(object, "passed", json_boolean(report->passed));
+    return object;
+}
+
 static json_t *as_object(const struct run_case *run, const ffa_context_info *info,
                          const ffa_kernel_info *kernel, const struct run_options *options,
                          const struct run_result *result)
@@ -315,13 +416,36 @@ static json_t *as_object(const struct run_case *run, const ffa_context_info *inf
     cli_set_int(object, "seed", options->seed);
     (void)json_object_set_new(object, "kernel",
                               info->device >= 0 ? kernel_object(kernel) : json_null());
-    cli_set_real(object, "milliseconds", (double)result->ms_median);
-    cli_set_real(object, "milliseconds_min", (double)result->ms_min);
-    cli_set_real(object, "milliseconds_first", (double)result->ms_first);
-    cli_set_real(object, "tflops", run_case_flops(run) / ((double)result->ms_median * 1e9));
+    add_time(object, &result->forward, run_case_flops(run));
     if (result->is_checked)
         add_check(object, result);
+    if (options->wants_backward)
+        (void)json_object_set_new(object, "backward", backward_object(run, result));
     return object;
+}
+
+static void print_time(const char *name, const struct run_time *time, double flops,
+                       const struct run_options *options)
+{
+    (void)printf("%-8s %.3f ms, %.3g TFLOP/s", name, (double)time->ms_median,
+                 flops / ((double)time->ms_median * 1e9));
+    if (options->wants_time)
+        (void)printf(" (median of %" PRId64 "; %.3f ms at best)", options->repeat,
+                     (double)time->ms_min);
+    (void)printf("\n");
+}
+
+static void print_gradients(const struct run_result *result)
+{
+    const struct oracle_backward_report *report = &result->gradients;
+    const struct oracle_backward_tolerance *limit = &result->gradients_tolerance;
+
+    (void)printf("dq dk dv %s: %" PRId64 " rows and keys\n", report->passed ? "passed" : "failed",
+                 report->compared);
+    (void)printf("         dq %.2e, dk %.2e, dv %.2e, dsink %.2e of %.0e relative\n", report->dq,
+                 report->dk, report->dv, report->dsink, limit->whole);
+    (void)printf("         head %.2e of %.0e, row %.2e and key %.2e of %.0e\n", report->head,
+                 limit->head, report->row, report->key, limit->line);
 }
 
 static void print_result(const struct run_case *run, const ffa_context_info *info,
@@ -342,12 +466,9 @@ static void print_result(const struct run_case *run, const ffa_context_info *inf
         (void)printf(":%d", shape->head_dim_v);
     (void)printf(", %s, %" PRId64 " cells\n", run_dtype_name(shape->dtype),
                  ffa_mask_area(run->mask, -1));
-    (void)printf("time     %.3f ms, %.3g TFLOP/s", (double)result->ms_median,
-                 run_case_flops(run) / ((double)result->ms_median * 1e9));
-    if (options->wants_time)
-        (void)printf(" (median of %" PRId64 "; %.3f ms at best)", options->repeat,
-                     (double)result->ms_min);
-    (void)printf("\n");
+    print_time("time", &result->forward, run_case_flops(run), options);
+    if (options->wants_backward)
+        print_time("backward", &result->backward, BACKWARD_FLOPS * run_case_flops(run), options);
     if (!result->is_checked)
         return;
     (void)printf("check    %s: %" PRId64 " rows\n", result->report.passed ? "passed" : "failed",
@@ -355,6 +476,8 @@ static void print_result(const struct run_case *run, const ffa_context_info *inf
     (void)printf("         out %.2e of %.0e relative, row %.2e of %.0e, lse %.2e of %.0e\n",
                  result->report.out, result->tolerance.out, result->report.row,
                  result->tolerance.row, result->report.lse, result->tolerance.lse);
+    if (options->wants_backward)
+        print_gradients(result);
 }
 
 static int report(const struct cli *cli, const struct run_case *run,
@@ -363,11 +486,15 @@ static int report(const struct cli *cli, const struct run_case *run,
     ffa_kernel_info kernel = FFA_KERNEL_INFO_INIT;
     ffa_context_info info = FFA_CONTEXT_INFO_INIT;
     bool is_bad = result->is_checked && !result->report.passed;
+    bool is_worse = result->is_checked && options->wants_backward && !result->gradients.passed;
 
     (void)ffa_context_info_get(run->context, &info, NULL);
     (void)ffa_kernels_info(run->kernels, &kernel, NULL);
     if (is_bad)
         cli_note(cli, "check failed: %s", result->report.reason);
+    if (is_worse)
+        cli_note(cli, "check of gradients failed: %s", result->gradients.reason);
+    is_bad |= is_worse;
     if (cli->json)
         return cli_print_json(cli, as_object(run, &info, &kernel, options, result),
                               is_bad ? CLI_FAILED : CLI_DONE);
@@ -425,6 +552,11 @@ int cmd_run(struct cli *cli)
         { "softcap", CLI_REAL, &options.softcap, "X", "cap scores at +-X, softly; none", 0, 0 },
         { "sinks", CLI_INT, &options.sinks, "N", "sink logits a head, made up; 0", 0, 8 },
         { "sm-margin", CLI_INT, &options.sm_margin, "N", "SMs left free for others; 0", 0, 1023 },
+        { "backward", CLI_FLAG, &options.wants_backward, NULL, "run the backward pass, too", 0, 0 },
+        { "dout", CLI_TEXT, &options.files[RUN_DOUT], "FILE", "read dout, as q", 0, 0 },
+        { "dq", CLI_TEXT, &options.files[RUN_DQ], "FILE", "write dq", 0, 0 },
+        { "dk", CLI_TEXT, &options.files[RUN_DK], "FILE", "write dk", 0, 0 },
+        { "dv", CLI_TEXT, &options.files[RUN_DV], "FILE", "write dv", 0, 0 },
         { "check", CLI_FLAG, &options.wants_check, NULL,
           "compare with the fp64 oracle; exit 1 beyond its tolerance", 0, 0 },
         { "time", CLI_FLAG, &options.wants_time, NULL, "time calls after a warm-up", 0, 0 },
@@ -441,6 +573,10 @@ int cmd_run(struct cli *cli)
         options.wants_time = true;
     else
         options.repeat = REPEAT_DEFAULT;
+    for (int i = RUN_DOUT; i <= RUN_DV; i++)
+        if (options.files[i] && !options.wants_backward)
+            return cli_fail_text(cli, FFA_INVALID, "--%s is given without --backward",
+                                 run_tensor_name((enum run_tensor)i));
     if (!options.mask)
         return cli_fail_text(cli, FFA_INVALID, "--mask is missing, such as --mask causal:4096");
     if (ffa_mask_parse(&mask, options.mask, &err) != FFA_OK)

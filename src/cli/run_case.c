@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const tensor_names[RUN_TENSORS] = { "q", "k", "v", "out", "lse", "sink" };
+static const char *const tensor_names[RUN_TENSORS] = { "q",    "k",  "v",  "out", "lse",  "sink",
+                                                       "dout", "dq", "dk", "dv",  "dsink" };
 
 const char *run_tensor_name(enum run_tensor tensor)
 {
@@ -70,7 +71,7 @@ static void put_element(void *array, ffa_dtype dtype, int64_t index, double valu
 /* ---- shapes ---- */
 
 struct extent {
-    int64_t shape[3]; /* [tokens][heads][head_dim]; lse [tokens][heads], sink [sinks][heads] */
+    int64_t shape[3]; /* [tokens][heads][head_dim]; lse [tokens][heads], sinks [sinks][heads] */
     int32_t dims;
     ffa_dtype dtype;
     int64_t count;
@@ -80,14 +81,18 @@ struct extent {
 /* tokens <= 2^31, heads and head_dim are bounded by the command's options: no product overflows. */
 static struct extent extent_of(const struct run_shape *shape, enum run_tensor tensor)
 {
-    bool is_key = tensor == RUN_K || tensor == RUN_V;
-    bool is_flat = tensor == RUN_LSE || tensor == RUN_SINK;
+    bool is_key = tensor == RUN_K || tensor == RUN_V || tensor == RUN_DK || tensor == RUN_DV;
+    bool is_sink = tensor == RUN_SINK || tensor == RUN_DSINK;
+    bool is_value = tensor == RUN_V || tensor == RUN_OUT || tensor == RUN_DV || tensor == RUN_DOUT;
+    bool is_flat = tensor == RUN_LSE || is_sink;
+    bool is_empty = tensor >= RUN_DOUT && !(shape->spec_flags & FFA_SPEC_BACKWARD);
     struct extent extent = {
-        .shape = { tensor == RUN_SINK ? shape->sinks
-                   : is_key           ? shape->tokens_k
-                                      : shape->tokens_q,
+        .shape = { is_empty  ? 0
+                   : is_sink ? shape->sinks
+                   : is_key  ? shape->tokens_k
+                             : shape->tokens_q,
                    is_key ? shape->heads_kv : shape->heads_q,
-                   tensor == RUN_V || tensor == RUN_OUT ? shape->head_dim_v : shape->head_dim },
+                   is_value ? shape->head_dim_v : shape->head_dim },
         .dims = is_flat ? 2 : 3,
         .dtype = is_flat ? FFA_FP32 : shape->dtype,
     };
@@ -110,7 +115,7 @@ static ffa_status allocate(struct run_case *run, ffa_error *err)
     for (int i = 0; i < RUN_TENSORS; i++) {
         struct extent extent = extent_of(&run->shape, (enum run_tensor)i);
 
-        run->host[i] = calloc((size_t)extent.bytes + 1, 1); /* there may be no sinks */
+        run->host[i] = calloc((size_t)extent.bytes + 1, 1); /* some may be empty */
         if (!run->host[i])
             return cli_error(err, FFA_NOMEM, 0, "no memory for the %" PRId64 " bytes of %s",
                              extent.bytes, tensor_names[i]);
@@ -129,7 +134,6 @@ static ffa_status prepare(struct run_case *run, ffa_error *err)
 {
     ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
     ffa_plan_info info = FFA_PLAN_INFO_INIT;
-    int64_t bytes = 0;
     ffa_status rc;
 
     spec.dtype = run->shape.dtype;
@@ -145,12 +149,15 @@ static ffa_status prepare(struct run_case *run, ffa_error *err)
         rc = ffa_device_alloc(&run->plan_buffer, run->context, info.upload_bytes, err);
     if (rc == FFA_OK)
         rc = ffa_plan_upload(run->plan, run->kernels, run->plan_buffer, NULL, err);
+    if (rc == FFA_OK && run->shape.spec_flags & FFA_SPEC_BACKWARD)
+        rc = ffa_backward_workspace_bytes(run->kernels, run->plan, run->shape.heads_q,
+                                          run->shape.heads_kv, &run->workspace_bytes, err);
+    else if (rc == FFA_OK)
+        rc = ffa_workspace_bytes(run->kernels, run->plan, &run->workspace_bytes, err);
     if (rc == FFA_OK)
-        rc = ffa_workspace_bytes(run->kernels, run->plan, &bytes, err);
+        rc = ffa_device_alloc(&run->workspace, run->context, run->workspace_bytes, err);
     if (rc == FFA_OK)
-        rc = ffa_device_alloc(&run->workspace, run->context, bytes, err);
-    if (rc == FFA_OK)
-        rc = ffa_workspace_init(run->kernels, run->workspace, bytes, NULL, err);
+        rc = ffa_workspace_init(run->kernels, run->workspace, run->workspace_bytes, NULL, err);
     return rc;
 }
 
@@ -311,6 +318,20 @@ struct oracle_case run_case_oracle(const struct run_case *run, ffa_forward_args 
     };
 }
 
+struct oracle_backward_case run_case_oracle_backward(const struct run_case *run,
+                                                     ffa_forward_args *args, ffa_slice_list *lists)
+{
+    return (struct oracle_backward_case){
+        .forward = run_case_oracle(run, args, lists),
+        .grad_dtype = run->shape.dtype,
+        .dout.data = run->host[RUN_DOUT],
+        .dq.data = run->host[RUN_DQ],
+        .dk.data = run->host[RUN_DK],
+        .dv.data = run->host[RUN_DV],
+        .dsink = run->shape.sinks ? run->host[RUN_DSINK] : NULL,
+    };
+}
+
 ffa_status run_case_upload(struct run_case *run, ffa_error *err)
 {
     ffa_status rc = FFA_OK;
@@ -333,11 +354,44 @@ ffa_status run_case_forward(struct run_case *run, int calls, float *ms, ffa_erro
     return rc;
 }
 
+ffa_status run_case_backward(struct run_case *run, int calls, float *ms, ffa_error *err)
+{
+    const ffa_forward_args *from = &run->args;
+    const ffa_backward_args args = {
+        .struct_size = (uint32_t)sizeof args,
+        .heads_q = from->heads_q,
+        .heads_kv = from->heads_kv,
+        .softmax_scale = from->softmax_scale,
+        .q = from->q,
+        .k = from->k,
+        .v = from->v,
+        .out = from->out,
+        .lse = from->lse,
+        .dout.data = run->device[RUN_DOUT],
+        .dq.data = run->device[RUN_DQ],
+        .dk.data = run->device[RUN_DK],
+        .dv.data = run->device[RUN_DV],
+        .dsink = run->shape.sinks ? run->device[RUN_DSINK] : NULL,
+        .sink = from->sink,
+        .sink_count = from->sink_count,
+        .softcap = from->softcap,
+        .sm_margin = from->sm_margin,
+    };
+    ffa_status rc = ffa_device_time_begin(run->context, NULL, err);
+
+    for (int i = 0; i < calls && rc == FFA_OK; i++)
+        rc = ffa_backward(run->kernels, run->plan, &args, run->workspace, NULL, err);
+    if (rc == FFA_OK)
+        rc = ffa_device_time_end(run->context, NULL, ms, err);
+    *ms /= (float)calls;
+    return rc;
+}
+
 ffa_status run_case_download(struct run_case *run, ffa_error *err)
 {
     ffa_status rc = ffa_device_synchronize(run->context, err);
 
-    for (int i = RUN_OUT; i <= RUN_LSE && rc == FFA_OK; i++)
+    for (int i = RUN_OUT; i < RUN_TENSORS && rc == FFA_OK; i++)
         rc =
             ffa_device_copy(run->context, run->host[i], run->device[i],
                             extent_of(&run->shape, (enum run_tensor)i).bytes, FFA_FROM_DEVICE, err);

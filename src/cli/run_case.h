@@ -6,12 +6,25 @@
 #ifndef FFA_CLI_RUN_CASE_H
 #define FFA_CLI_RUN_CASE_H
 
-#include "cli/oracle.h"
+#include "cli/oracle_backward.h"
 
 #include <ffa/ffa.h>
 #include <stdbool.h>
 
-enum run_tensor { RUN_Q, RUN_K, RUN_V, RUN_OUT, RUN_LSE, RUN_SINK, RUN_TENSORS };
+enum run_tensor {
+    RUN_Q,
+    RUN_K,
+    RUN_V,
+    RUN_OUT,
+    RUN_LSE,
+    RUN_SINK,
+    RUN_DOUT, /* from here on: empty without FFA_SPEC_BACKWARD */
+    RUN_DQ,
+    RUN_DK,
+    RUN_DV,
+    RUN_DSINK,
+    RUN_TENSORS
+};
 
 struct run_shape {
     int64_t tokens_q, tokens_k;
@@ -32,7 +45,8 @@ struct run_case {
     void *device[RUN_TENSORS];
     void *plan_buffer;
     void *workspace;
-    ffa_forward_args args; /* on the device */
+    int64_t workspace_bytes; /* of the pass that needs more */
+    ffa_forward_args args;   /* on the device */
 };
 
 const char *run_tensor_name(enum run_tensor tensor);
@@ -57,13 +71,20 @@ ffa_status run_case_write(const struct run_case *run, enum run_tensor tensor, co
 struct oracle_case run_case_oracle(const struct run_case *run, ffa_forward_args *args,
                                    ffa_slice_list *lists);
 
+/* The same of the gradients; `args` and `lists` as above. */
+struct oracle_backward_case run_case_oracle_backward(const struct run_case *run,
+                                                     ffa_forward_args *args, ffa_slice_list *lists);
+
 /* Upload the inputs and poison the outputs. */
 ffa_status run_case_upload(struct run_case *run, ffa_error *err);
 /* `calls` calls back to back; *ms is the time of one on the device. */
 ffa_status run_case_forward(struct run_case *run, int calls, float *ms, ffa_error *err);
+/* The same of the backward pass, of the out and lse that are there. */
+ffa_status run_case_backward(struct run_case *run, int calls, float *ms, ffa_error *err);
 ffa_status run_case_download(struct run_case *run, ffa_error *err);
 
-/* Attended cells of one call over all heads, and its floating point operations. */
+/* Attended cells of one call over all heads, and the floating point operations of one forward call;
+ * a backward one has 2.5 times as many. */
 double run_case_cells(const struct run_case *run);
 double run_case_flops(const struct run_case *run);
 

@@ -203,8 +203,13 @@ static void store_line(const struct cpu_backward *call, const ffa_tensor *tensor
 {
     const int64_t at = token * tensor->token_stride + head * tensor->head_stride;
 
-    for (int32_t c = 0; c < call->head_dim; c++)
-        store(call->grad_dtype, tensor->data, at + c, (double)from[c]);
+    for (int32_t c = 0; c < call->head_dim; c++) {
+        REAL old = 0;
+
+        if (call->accumulate)
+            load(call->grad_dtype, tensor->data, at + c, 1, &old);
+        store(call->grad_dtype, tensor->data, at + c, (double)(old + from[c]));
+    }
 }
 
 /* A line of dq, dk or dv: added to its sum, or written, as the flags say. */
@@ -348,9 +353,10 @@ void gradient_delta(const struct cpu_backward *call, const struct gradient_rows 
     for (int64_t row = rows->row_begin; row < rows->row_end; row++) {
         const int64_t at = row * out->token_stride + rows->head * out->head_stride;
         const int64_t from = row * dout->token_stride + rows->head * dout->head_stride;
+        const bool has_keys = lse_of(call, row, rows->head) != (REAL)INFINITY;
         REAL sum = 0;
 
-        for (int32_t c = 0; c < call->head_dim; c++) {
+        for (int32_t c = 0; has_keys && c < call->head_dim; c++) {
             REAL a = 0, b = 0;
 
             load(out_dtype, out->data, at + c, 1, &a);

@@ -46,6 +46,7 @@ struct cpu_backward {
     bool fp64;           /* accumulate in fp64 (always so for FFA_FP64 tensors) */
     ffa_dtype lse_dtype; /* of args->lse: FFA_FP32 or FFA_FP64; 0: FFA_FP32 */
     void *delta;         /* of cpu_backward_delta; NULL: computed */
+    bool accumulate;     /* add dq, dk and dv to what they hold */
 
     /* One phase of a pass: its keys are some of all. Sums are float, or double with fp64. */
     const uint8_t *tile_flags; /* [tile_count], TILE_...: of dk and dv; NULL: first and last */

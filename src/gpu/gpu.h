@@ -45,18 +45,21 @@ ffa_status gpu_kernel_enqueue(const struct gpu_kernel *kernel, int32_t blocks, c
 
 /* ---- tensor maps: what the copy engine needs to know of a tensor ---- */
 
-struct tensor_map; /* templates/attention_forward.args.h */
+struct tensor_map; /* templates/tensor_map.h */
+
+enum gpu_element { GPU_BF16, GPU_FP16, GPU_FP32 };
 
 struct gpu_tensor {
     const char *name; /* for messages */
     const void *data;
-    int64_t tokens, heads, head_dim;
-    int64_t token_stride, head_stride; /* elements */
-    bool is_fp16;                      /* else bf16 */
-    int32_t box_rows;                  /* box: 64 columns x 1 head x box_rows tokens */
+    enum gpu_element element;
+    int64_t dims[3];    /* innermost first */
+    int64_t strides[2]; /* elements, of the outer two */
+    int32_t box[3];
+    bool is_plain; /* boxes lie in shared memory as they are; else in the 128-byte swizzle */
 };
 
-/* Pure host work, under a microsecond. Rows past the last token read as zero. */
+/* Pure host work, under a microsecond. What lies outside the tensor reads as zero. */
 ffa_status gpu_tensor_map(struct tensor_map *out, const struct gpu_device *device,
                           const struct gpu_tensor *tensor, ffa_error *err);
 

@@ -2,8 +2,8 @@
  *
  * Cubins on a device, their launches, and the tensor maps they take.
  */
-#include "attention_forward.args.h"
 #include "gpu/gpu_internal.h"
+#include "tensor_map.h"
 
 _Static_assert(sizeof(struct tensor_map) == sizeof(CUtensorMap), "opaque tensor map");
 
@@ -81,27 +81,36 @@ out:
 ffa_status gpu_tensor_map(struct tensor_map *out, const struct gpu_device *device,
                           const struct gpu_tensor *tensor, ffa_error *err)
 {
-    const cuuint64_t dims[3] = { (cuuint64_t)tensor->head_dim, (cuuint64_t)tensor->heads,
-                                 (cuuint64_t)tensor->tokens };
-    const cuuint64_t strides[2] = { (cuuint64_t)tensor->head_stride * 2,
-                                    (cuuint64_t)tensor->token_stride * 2 };
-    const cuuint32_t box[3] = { 64, 1, (cuuint32_t)tensor->box_rows };
+    static const CUtensorMapDataType types[] = {
+        [GPU_BF16] = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        [GPU_FP16] = CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+        [GPU_FP32] = CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+    };
+    const cuuint64_t bytes = tensor->element == GPU_FP32 ? 4 : 2;
     const cuuint32_t steps[3] = { 1, 1, 1 };
+    cuuint64_t dims[3], strides[2];
+    cuuint32_t box[3];
     CUtensorMap map;
     CUresult code;
 
+    for (int i = 0; i < 3; i++) {
+        dims[i] = (cuuint64_t)tensor->dims[i];
+        box[i] = (cuuint32_t)tensor->box[i];
+    }
+    for (int i = 0; i < 2; i++)
+        strides[i] = (cuuint64_t)tensor->strides[i] * bytes;
     code = device->tensor_map_encode(
-        &map, tensor->is_fp16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-        3, (void *)(uintptr_t)tensor->data, dims, strides, box, steps,
-        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        &map, types[tensor->element], 3, (void *)(uintptr_t)tensor->data, dims, strides, box, steps,
+        CU_TENSOR_MAP_INTERLEAVE_NONE,
+        tensor->is_plain ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B,
         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (code != CUDA_SUCCESS || fault_here(FAULT_GPU))
-        return error_fail(
-            err, FFA_GPU, (int32_t)code,
-            "the driver refuses %s as a tensor map: data %p, %lld tokens, %lld heads, "
-            "strides %lld and %lld elements (code %d)",
-            tensor->name, tensor->data, (long long)tensor->tokens, (long long)tensor->heads,
-            (long long)tensor->token_stride, (long long)tensor->head_stride, (int)code);
+        return error_fail(err, FFA_GPU, (int32_t)code,
+                          "the driver refuses %s as a tensor map: data %p, %lld x %lld x %lld "
+                          "elements, strides %lld and %lld (code %d)",
+                          tensor->name, tensor->data, (long long)tensor->dims[0],
+                          (long long)tensor->dims[1], (long long)tensor->dims[2],
+                          (long long)tensor->strides[0], (long long)tensor->strides[1], (int)code);
     memcpy(out, &map, sizeof map);
     return FFA_OK;
 }

@@ -7,6 +7,7 @@
 #include "jit/jit.h"
 
 #include "attention_forward.args.h"
+#include "backward_pass.h"
 #include "base/embedded.h"
 
 #include <errno.h>
@@ -48,6 +49,18 @@ static const struct row attention_forward_rows[] = {
 #undef FFA_SPEC
 };
 
+static const struct row backward_prepare_rows[] = {
+#define FFA_SPEC(name, sample, initial, lo, hi, doc) { #name, initial, lo, hi, doc },
+#include "backward_prepare.spec.def"
+#undef FFA_SPEC
+};
+
+static const struct row backward_finish_rows[] = {
+#define FFA_SPEC(name, sample, initial, lo, hi, doc) { #name, initial, lo, hi, doc },
+#include "backward_finish.spec.def"
+#undef FFA_SPEC
+};
+
 /* The same rows as indices of jit_spec.values. */
 enum {
 #define FFA_SPEC(name, sample, initial, lo, hi, doc) FORWARD_##name,
@@ -61,8 +74,8 @@ static const struct {
     const char *name;
     int32_t value;
 } value_names[] = {
-    { "dtype", "bf16", 1 },
-    { "dtype", "fp16", 2 },
+    { "dtype", "bf16", 1 },    { "dtype", "fp16", 2 },    { "gradient", "bf16", 1 },
+    { "gradient", "fp16", 2 }, { "gradient", "fp32", 3 },
 };
 
 /* ---- what a template needs beyond its rows ---- */
@@ -204,6 +217,30 @@ static int32_t forward_threads(const struct jit_spec *spec)
     return 128 * (1 + spec->values[FORWARD_consumers]);
 }
 
+/* The passes before and after: head_dim is their first row. */
+static ffa_status pass_resolve(struct jit_spec *spec, const struct jit_arch *arch, ffa_error *err)
+{
+    (void)arch;
+    if (spec->values[0] != 64 && spec->values[0] != 128)
+        return error_fail(err, FFA_INVALID, 0, "%s: head_dim is %d, not 64 or 128",
+                          jit_spec_template(spec), (int)spec->values[0]);
+    return FFA_OK;
+}
+
+static int32_t pass_shared(const struct jit_spec *spec)
+{
+    (void)spec;
+    return BACKWARD_PASS_SHARED_BYTES;
+}
+
+static int32_t pass_threads(const struct jit_spec *spec)
+{
+    (void)spec;
+    return BACKWARD_PASS_THREADS;
+}
+
+#define ROWS(rows) rows, sizeof(rows) / sizeof *(rows)
+
 static const struct template_entry {
     const char *name;
     const char *doc;
@@ -213,9 +250,12 @@ static const struct template_entry {
     int32_t (*shared_bytes)(const struct jit_spec *spec);
     int32_t (*threads)(const struct jit_spec *spec);
 } templates[] = {
-    { "attention_forward", "attention over a tile plan: out and lse", attention_forward_rows,
-      sizeof attention_forward_rows / sizeof *attention_forward_rows, forward_resolve,
-      forward_shared, forward_threads },
+    { "attention_forward", "attention over a tile plan: out and lse", ROWS(attention_forward_rows),
+      forward_resolve, forward_shared, forward_threads },
+    { "backward_prepare", "before attention_backward: row statistics, and dq set to zero",
+      ROWS(backward_prepare_rows), pass_resolve, pass_shared, pass_threads },
+    { "backward_finish", "after attention_backward: dq, parts of dk and dv, dsink",
+      ROWS(backward_finish_rows), pass_resolve, pass_shared, pass_threads },
 };
 enum { TEMPLATE_COUNT = sizeof templates / sizeof *templates };
 _Static_assert(sizeof attention_forward_rows / sizeof(struct row) <= JIT_SPEC_MAX, "spec rows");

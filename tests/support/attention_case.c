@@ -140,3 +140,27 @@ void attention_gradients_finish(struct attention_gradients *gradients)
         free(gradients->memory[i]);
     *gradients = (struct attention_gradients){ 0 };
 }
+
+ffa_backward_args attention_backward_args_of(const struct attention_case *test,
+                                             const struct attention_gradients *gradients)
+{
+    const ffa_forward_args *from = &test->args;
+
+    return (ffa_backward_args){ .struct_size = (uint32_t)sizeof(ffa_backward_args),
+                                .heads_q = from->heads_q,
+                                .heads_kv = from->heads_kv,
+                                .softmax_scale = from->softmax_scale,
+                                .q = from->q,
+                                .k = from->k,
+                                .v = from->v,
+                                .out = from->out,
+                                .lse = from->lse,
+                                .dout = gradients->dout,
+                                .dq = gradients->dq,
+                                .dk = gradients->dk,
+                                .dv = gradients->dv,
+                                .sink = from->sink,
+                                .sink_count = from->sink_count,
+                                .softcap = from->softcap,
+                                .sm_margin = from->sm_margin };
+}

@@ -48,6 +48,9 @@ void attention_gradients_init(struct attention_gradients *gradients,
                               const struct attention_case *test, ffa_dtype grad_dtype,
                               struct rng *rng);
 void attention_gradients_finish(struct attention_gradients *gradients);
+/* The arguments of ffa_backward for both, on the host; no dsink. */
+ffa_backward_args attention_backward_args_of(const struct attention_case *test,
+                                             const struct attention_gradients *gradients);
 
 /* Element c of (token, head); dtype FFA_FP32 for lse. */
 double attention_read(const ffa_tensor *tensor, ffa_dtype dtype, int64_t token, int32_t head,

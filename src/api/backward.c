@@ -1,0 +1,460 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ffa_backward: check the arguments, fill three launches, enqueue.
+ *
+ * A workspace, every part at a multiple of 256 bytes:
+ *
+ *   counters   COUNTER_BYTES, as of ffa_forward
+ *   stats      fp32 [heads_q][2][stats_rows]
+ *   dq         fp32 [heads_q][tokens_q][head_dim]
+ *   dk parts   fp32 [parts][heads_kv][tokens_k][head_dim], where parts > 1
+ *   dv parts   the same
+ */
+#include "api/arguments.h"
+
+#include "attention_backward.args.h"
+#include "backward_finish.args.h"
+#include "backward_prepare.args.h"
+#include "cpu/cpu.h"
+
+#define PART_MAX ((int64_t)1 << 56) /* bytes: no address space holds more */
+
+/* ---- the workspace ---- */
+
+/* Where key tiles are too few to fill the device, the heads of a group are shared out, in as few
+ * parts as give every SM one and a half items. */
+static int32_t parts_of(const ffa_plan *plan, int32_t group, int32_t heads_kv, int32_t sm_count)
+{
+    const int64_t items = plan->backward.tile_count * (plan->heads_in_mask > 1 ? 1 : heads_kv);
+
+    for (int32_t parts = 1; parts < group; parts++)
+        if (group % parts == 0 && 2 * items * parts >= 3 * (int64_t)sm_count)
+            return parts;
+    return group;
+}
+
+static ffa_status layout_add(struct backward_layout *layout, int64_t *at, const char *what,
+                             int64_t rows, int64_t row_bytes, ffa_error *err)
+{
+    *at = layout->bytes;
+    if (rows > (PART_MAX - layout->bytes) / row_bytes)
+        return error_fail(err, FFA_INVALID, 0,
+                          "the workspace would need %lld rows of %lld bytes for %s",
+                          (long long)rows, (long long)row_bytes, what);
+    layout->bytes += (rows * row_bytes + 255) / 256 * 256;
+    return FFA_OK;
+}
+
+ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *plan, int32_t head_dim,
+                                int32_t heads_q, int32_t heads_kv, int32_t sm_count, ffa_error *err)
+{
+    const int64_t row_bytes = (int64_t)sizeof(float) * head_dim;
+    const ffa_mask_shape *shape = &plan->backward.shape;
+    ffa_status rc;
+
+    *out =
+        (struct backward_layout){ .bytes = COUNTER_BYTES,
+                                  .stats_rows = (shape->seqlen_q + 3) / 4 * 4,
+                                  .parts = parts_of(plan, heads_q / heads_kv, heads_kv, sm_count) };
+    FFA_TRY(layout_add(out, &out->stats_at, "row statistics", out->stats_rows * heads_q,
+                       2 * (int64_t)sizeof(float), err));
+    FFA_TRY(layout_add(out, &out->dq_at, "dq", shape->seqlen_q * heads_q, row_bytes, err));
+    if (out->parts > 1) {
+        const int64_t rows = shape->seqlen_k * heads_kv * out->parts;
+
+        FFA_TRY(layout_add(out, &out->dk_at, "parts of dk", rows, row_bytes, err));
+        FFA_TRY(layout_add(out, &out->dv_at, "parts of dv", rows, row_bytes, err));
+    }
+out:
+    return rc;
+}
+
+static ffa_status layout_of(struct backward_layout *out, const ffa_kernels *kernels,
+                            const ffa_plan *plan, int32_t heads_q, int32_t heads_kv, ffa_error *err)
+{
+    return backward_layout_make(out, plan, kernels->head_dim, heads_q, heads_kv,
+                                gpu_device_sm_count(kernels->context->gpu), err);
+}
+
+static ffa_status objects_check(const ffa_kernels *kernels, const ffa_plan *plan, ffa_error *err)
+{
+    if (!kernels->has_backward)
+        return error_fail(err, FFA_INVALID, 0, "the kernels were made without FFA_SPEC_BACKWARD");
+    if (!plan->backward.tile_count)
+        return error_fail(err, FFA_INVALID, 0,
+                          "the plan was made with kernels without FFA_SPEC_BACKWARD");
+    if (plan->backward.tile_m != kernels->backward_tile_m ||
+        plan->backward.tile_n != kernels->backward_tile_n)
+        return error_fail(err, FFA_INVALID, 0,
+                          "the plan has backward tiles of %d x %d, the kernels of %d x %d",
+                          plan->backward.tile_m, plan->backward.tile_n, kernels->backward_tile_m,
+                          kernels->backward_tile_n);
+    return FFA_OK;
+}
+
+ffa_status ffa_backward_workspace_bytes(const ffa_kernels *kernels, const ffa_plan *plan,
+                                        int32_t heads_q, int32_t heads_kv, int64_t *bytes,
+                                        ffa_error *err)
+{
+    struct backward_layout layout;
+    ffa_status rc;
+
+    if (bytes)
+        *bytes = 0;
+    if (!kernels || !plan || !bytes)
+        return error_fail(err, FFA_INVALID, 0, "ffa_backward_workspace_bytes: %s is NULL",
+                          !kernels ? "kernels"
+                          : !plan  ? "plan"
+                                   : "bytes");
+    FFA_TRY(objects_check(kernels, plan, err));
+    FFA_TRY(heads_check(heads_q, heads_kv, plan, err));
+    if (kernels->backward) {
+        FFA_TRY(layout_of(&layout, kernels, plan, heads_q, heads_kv, err));
+        *bytes = layout.bytes;
+    }
+out:
+    return rc;
+}
+
+/* ---- arguments ---- */
+
+static ffa_status tensors_check(ffa_backward_args *args, const ffa_kernels *kernels,
+                                const ffa_mask_shape *shape, ffa_error *err)
+{
+    const bool on_gpu = kernels->forward != NULL;
+    const size_t bytes = ffa_dtype_bytes(kernels->dtype);
+    const size_t grad_bytes = ffa_dtype_bytes(kernels->grad_dtype);
+    const int64_t rows = shape->seqlen_q, keys = shape->seqlen_k, dim = kernels->head_dim;
+    const struct tensor_rule rules[] = {
+        { "q", rows, args->heads_q, dim, bytes, on_gpu, false },
+        { "k", keys, args->heads_kv, dim, bytes, on_gpu, false },
+        { "v", keys, args->heads_kv, dim, bytes, on_gpu, false },
+        { "out", rows, args->heads_q, dim, ffa_dtype_bytes(kernels->out_dtype), on_gpu, false },
+        { "lse", rows, args->heads_q, 1, sizeof(float), false, false },
+        { "dout", rows, args->heads_q, dim, bytes, on_gpu, false },
+        { "dq", rows, args->heads_q, dim, grad_bytes, on_gpu, true },
+        { "dk", keys, args->heads_kv, dim, grad_bytes, on_gpu, true },
+        { "dv", keys, args->heads_kv, dim, grad_bytes, on_gpu, true },
+    };
+    ffa_tensor *const tensors[] = { &args->q,    &args->k,  &args->v,  &args->out, &args->lse,
+                                    &args->dout, &args->dq, &args->dk, &args->dv };
+    ffa_status rc = FFA_OK;
+
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        FFA_TRY(tensor_check(tensors[i], &rules[i], err));
+out:
+    return rc;
+}
+
+static ffa_status flags_check(const ffa_backward_args *args, const ffa_kernels *kernels,
+                              ffa_error *err)
+{
+    if (args->flags & ~(uint32_t)FFA_BACKWARD_ACCUMULATE)
+        return error_fail(err, FFA_UNSUPPORTED, 0, "flags is 0x%x, known are 0x%x", args->flags,
+                          (unsigned)FFA_BACKWARD_ACCUMULATE);
+    if (args->flags & FFA_BACKWARD_ACCUMULATE && kernels->grad_dtype < FFA_FP32)
+        return error_fail(err, FFA_INVALID, 0,
+                          "flags has FFA_BACKWARD_ACCUMULATE, the kernels were made without "
+                          "FFA_SPEC_GRAD_FP32");
+    if (args->dsink && !args->sink_count)
+        return error_fail(err, FFA_INVALID, 0, "dsink is given with a sink_count of 0");
+    if ((uintptr_t)args->dsink % sizeof(float))
+        return error_fail(err, FFA_INVALID, 0, "dsink is %p, not %zu-byte aligned",
+                          (const void *)args->dsink, sizeof(float));
+    return FFA_OK;
+}
+
+/* Import, resolve defaults, check: `args` is complete afterwards. */
+static ffa_status args_import(ffa_backward_args *args, const ffa_kernels *kernels,
+                              const ffa_plan *plan, const ffa_backward_args *from, ffa_error *err)
+{
+    struct call_options options;
+    ffa_status rc;
+
+    FFA_TRY(opts_import(args, sizeof *args, from, err));
+    FFA_TRY(objects_check(kernels, plan, err));
+    FFA_TRY(heads_check(args->heads_q, args->heads_kv, plan, err));
+    FFA_TRY(flags_check(args, kernels, err));
+    options = (struct call_options){ .softmax_scale = args->softmax_scale,
+                                     .softcap = args->softcap,
+                                     .sink = args->sink,
+                                     .sink_count = args->sink_count,
+                                     .sm_margin = args->sm_margin };
+    FFA_TRY(call_options_check(&options, kernels, err));
+    args->softmax_scale = options.softmax_scale;
+    rc = tensors_check(args, kernels, &plan->backward.shape, err);
+out:
+    return rc;
+}
+
+/* ---- the GPU ---- */
+
+struct gpu_call {
+    const ffa_kernels *kernels;
+    const ffa_plan *plan;
+    const ffa_backward_args *args;
+    const struct backward_layout *layout;
+    unsigned char *workspace;
+    int32_t room; /* SMs */
+};
+
+static struct backward_prepare_args prepare_fill(const struct gpu_call *call)
+{
+    const ffa_backward_args *args = call->args;
+
+    return (struct backward_prepare_args){
+        .out = args->out.data,
+        .dout = args->dout.data,
+        .lse = args->lse.data,
+        .stats = (float *)(void *)(call->workspace + call->layout->stats_at),
+        .dq = (float *)(void *)(call->workspace + call->layout->dq_at),
+        .out_token_stride = args->out.token_stride,
+        .out_head_stride = args->out.head_stride,
+        .dout_token_stride = args->dout.token_stride,
+        .dout_head_stride = args->dout.head_stride,
+        .lse_token_stride = args->lse.token_stride,
+        .lse_head_stride = args->lse.head_stride,
+        .tokens_q = (int)call->plan->backward.shape.seqlen_q,
+        .heads_q = args->heads_q,
+        .stats_rows = (int)call->layout->stats_rows,
+    };
+}
+
+static ffa_status maps_make(struct attention_backward_args *launch, const struct gpu_call *call,
+                            ffa_error *err)
+{
+    const ffa_backward_args *args = call->args;
+    const ffa_kernels *kernels = call->kernels;
+    const struct backward_plan *plan = &call->plan->backward;
+    const int64_t rows = plan->shape.seqlen_q, keys = plan->shape.seqlen_k;
+    const int64_t stats_rows = call->layout->stats_rows;
+    const int32_t dim = kernels->head_dim;
+    const struct gpu_tensor stats = {
+        .name = "row statistics",
+        .data = call->workspace + call->layout->stats_at,
+        .element = GPU_FP32,
+        .dims = { rows, 2, args->heads_q },
+        .strides = { stats_rows, 2 * stats_rows },
+        .box = { plan->tile_m, 2, 1 },
+        .is_plain = true,
+    };
+    ffa_status rc;
+
+    FFA_TRY(
+        map_make(&launch->q, kernels, "q", &args->q, rows, args->heads_q, dim, plan->tile_m, err));
+    FFA_TRY(map_make(&launch->dout, kernels, "dout", &args->dout, rows, args->heads_q, dim,
+                     plan->tile_m, err));
+    FFA_TRY(
+        map_make(&launch->k, kernels, "k", &args->k, keys, args->heads_kv, dim, plan->tile_n, err));
+    FFA_TRY(
+        map_make(&launch->v, kernels, "v", &args->v, keys, args->heads_kv, dim, plan->tile_n, err));
+    rc = gpu_tensor_map(&launch->stats, kernels->context->gpu, &stats, err);
+out:
+    return rc;
+}
+
+/* Where the main kernel writes dk and dv: into the caller's tensors, or into parts. */
+static void outputs_fill(struct attention_backward_args *launch, const struct gpu_call *call)
+{
+    const ffa_backward_args *args = call->args;
+    const int64_t dim = call->kernels->head_dim;
+    const int64_t head_stride = call->plan->backward.shape.seqlen_k * dim;
+
+    if (call->layout->parts > 1) {
+        launch->dk = call->workspace + call->layout->dk_at;
+        launch->dv = call->workspace + call->layout->dv_at;
+        launch->dk_token_stride = launch->dv_token_stride = dim;
+        launch->dk_head_stride = launch->dv_head_stride = head_stride;
+        launch->dk_part_stride = launch->dv_part_stride = args->heads_kv * head_stride;
+        return;
+    }
+    launch->dk = args->dk.data;
+    launch->dv = args->dv.data;
+    launch->dk_token_stride = args->dk.token_stride;
+    launch->dk_head_stride = args->dk.head_stride;
+    launch->dv_token_stride = args->dv.token_stride;
+    launch->dv_head_stride = args->dv.head_stride;
+    if (args->flags & FFA_BACKWARD_ACCUMULATE)
+        launch->flags |= BACKWARD_ACCUMULATE;
+}
+
+static ffa_status main_fill(struct attention_backward_args *launch, const struct gpu_call *call,
+                            ffa_error *err)
+{
+    const ffa_backward_args *args = call->args;
+    const struct backward_plan *plan = &call->plan->backward;
+    const bool has_lists = call->plan->heads_in_mask > 1;
+    const int32_t group = args->heads_q / args->heads_kv;
+    const int64_t rows = plan->shape.seqlen_q, dim = call->kernels->head_dim;
+    const int64_t work = plan->tile_count * (has_lists ? 1 : args->heads_kv) * call->layout->parts;
+    /* q and dout in 16 bits, dq in fp32. */
+    const int64_t section = SECTION_BYTES / (rows * group * dim * 8 + 1);
+    const unsigned char *image = atomic_load(&call->plan->buffer);
+    const double scale = (double)args->softmax_scale;
+    ffa_status rc;
+
+    if (work > INT32_MAX - 1024)
+        return error_fail(err, FFA_INVALID, 0,
+                          "%lld key tiles x %d heads are more than 2^31 work items",
+                          (long long)plan->tile_count, args->heads_q);
+    *launch = (struct attention_backward_args){ 0 };
+    FFA_TRY(maps_make(launch, call, err));
+    launch->dq = call->workspace + call->layout->dq_at;
+    launch->dq_head_stride = rows * dim;
+    launch->tiles = (const struct backward_tile *)(const void *)(image + call->plan->backward_at);
+    launch->sweeps =
+        (const struct backward_sweep *)(const void *)(launch->tiles + plan->tile_count);
+    launch->bands =
+        (const struct backward_band *)(const void *)(launch->sweeps + plan->sweep_count);
+    launch->counters = (int *)(void *)call->workspace;
+    launch->scale = args->softmax_scale;
+    launch->scale_log2 = (float)(LOG2_E * scale);
+    launch->work_count = (int)work;
+    launch->tile_count = (int)plan->tile_count;
+    launch->heads_kv = args->heads_kv;
+    launch->group = group;
+    launch->parts = call->layout->parts;
+    launch->section_heads = section < 1                ? 1
+                            : section > args->heads_kv ? args->heads_kv
+                                                       : (int)section;
+    launch->flags = has_lists ? BACKWARD_LIST_PER_KV_HEAD : 0;
+    if (args->softcap > 0.0f) {
+        launch->cap_inner = (float)(2.0 * LOG2_E * scale / (double)args->softcap);
+        launch->cap_outer = (float)(LOG2_E * (double)args->softcap);
+    }
+    outputs_fill(launch, call);
+out:
+    return rc;
+}
+
+static struct backward_finish_args finish_fill(const struct gpu_call *call)
+{
+    const ffa_backward_args *args = call->args;
+    const struct backward_layout *layout = call->layout;
+
+    return (struct backward_finish_args){
+        .dq_sum = (const float *)(void *)(call->workspace + layout->dq_at),
+        .dk_parts = (const float *)(void *)(call->workspace + layout->dk_at),
+        .dv_parts = (const float *)(void *)(call->workspace + layout->dv_at),
+        .dq = args->dq.data,
+        .dk = args->dk.data,
+        .dv = args->dv.data,
+        .stats = (const float *)(void *)(call->workspace + layout->stats_at),
+        .sink = args->sink,
+        .dsink = args->dsink,
+        .dq_token_stride = args->dq.token_stride,
+        .dq_head_stride = args->dq.head_stride,
+        .dk_token_stride = args->dk.token_stride,
+        .dk_head_stride = args->dk.head_stride,
+        .dv_token_stride = args->dv.token_stride,
+        .dv_head_stride = args->dv.head_stride,
+        .scale = args->softmax_scale,
+        .tokens_q = (int)call->plan->backward.shape.seqlen_q,
+        .tokens_k = (int)call->plan->backward.shape.seqlen_k,
+        .heads_q = args->heads_q,
+        .heads_kv = args->heads_kv,
+        .parts = layout->parts > 1 ? layout->parts : 0,
+        .stats_rows = (int)layout->stats_rows,
+        .sink_count = args->sink_count,
+        .flags = args->flags & FFA_BACKWARD_ACCUMULATE ? FINISH_ACCUMULATE : 0,
+    };
+}
+
+/* Everything that can be refused is, before the first launch. */
+static ffa_status backward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
+                               const ffa_backward_args *args, void *workspace, ffa_stream stream,
+                               ffa_error *err)
+{
+    const int32_t room = gpu_device_sm_count(kernels->context->gpu) - args->sm_margin;
+    struct backward_layout layout;
+    const struct gpu_call call = { .kernels = kernels,
+                                   .plan = plan,
+                                   .args = args,
+                                   .layout = &layout,
+                                   .workspace = workspace,
+                                   .room = room };
+    struct backward_prepare_args prepare;
+    struct attention_backward_args launch;
+    struct backward_finish_args finish;
+    const struct gpu_kernel *kernel;
+    ffa_status rc;
+
+    FFA_TRY(launch_check(kernels, plan, workspace, err));
+    FFA_TRY(layout_of(&layout, kernels, plan, args->heads_q, args->heads_kv, err));
+    FFA_TRY(main_fill(&launch, &call, err));
+    prepare = prepare_fill(&call);
+    finish = finish_fill(&call);
+    kernel =
+        layout.parts > 1 && kernels->backward_fp32 ? kernels->backward_fp32 : kernels->backward;
+    FFA_TRY(gpu_kernel_enqueue(kernels->prepare, room, &prepare, stream, err));
+    FFA_TRY(gpu_kernel_enqueue(kernel, launch.work_count < room ? launch.work_count : room, &launch,
+                               stream, err));
+    FFA_TRY(gpu_kernel_enqueue(kernels->finish, room, &finish, stream, err));
+out:
+    return rc;
+}
+
+/* ---- the CPU ---- */
+
+static ffa_status backward_cpu(const ffa_kernels *kernels, const ffa_plan *plan,
+                               const ffa_backward_args *args, ffa_stream stream, ffa_error *err)
+{
+    const ffa_forward_args forward = {
+        .struct_size = sizeof forward,
+        .heads_q = args->heads_q,
+        .heads_kv = args->heads_kv,
+        .softmax_scale = args->softmax_scale,
+        .q = args->q,
+        .k = args->k,
+        .v = args->v,
+        .out = args->out,
+        .lse = args->lse,
+        .softcap = args->softcap,
+        .sink = args->sink,
+        .sink_count = args->sink_count,
+    };
+    const struct cpu_backward call = {
+        .plan = &plan->backward,
+        .args = &forward,
+        .dout = args->dout,
+        .dq = args->dq,
+        .dk = args->dk,
+        .dv = args->dv,
+        .dsink = args->dsink,
+        .dtype = kernels->dtype,
+        .grad_dtype = kernels->grad_dtype,
+        .out_dtype = kernels->out_dtype,
+        .head_dim = kernels->head_dim,
+        .threads = kernels->context->cpu_threads,
+        .fp64 =
+            kernels->dtype == FFA_FP64 || (kernels->context->opts.flags & FFA_OPEN_CPU_FP64) != 0,
+        .accumulate = (args->flags & FFA_BACKWARD_ACCUMULATE) != 0,
+    };
+
+    if (stream)
+        return error_fail(err, FFA_INVALID, 0, "stream is %p on the CPU backend, must be NULL",
+                          (void *)stream);
+    return cpu_backward(&call, err);
+}
+
+ffa_status ffa_backward(const ffa_kernels *kernels, const ffa_plan *plan,
+                        const ffa_backward_args *args_in, void *workspace, ffa_stream stream,
+                        ffa_error *err)
+{
+    ffa_backward_args args;
+    ffa_status rc;
+
+    if (!kernels || !plan || !args_in)
+        return error_fail(err, FFA_INVALID, 0, "ffa_backward: %s is NULL",
+                          !kernels ? "kernels"
+                          : !plan  ? "plan"
+                                   : "args");
+    FFA_TRY(args_import(&args, kernels, plan, args_in, err));
+    if (kernels->backward)
+        FFA_TRY(backward_gpu(kernels, plan, &args, workspace, stream, err));
+    else
+        FFA_TRY(backward_cpu(kernels, plan, &args, stream, err));
+    atomic_fetch_add_explicit(&kernels->context->stats.backward_calls, 1, memory_order_relaxed);
+out:
+    return rc;
+}

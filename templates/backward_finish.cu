@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * backward_finish: the last pass. dq from its fp32 sum, the columns put back in order; dk and dv
+ * from the partial sums of a split, added in the order of the parts; and dsink,
+ *
+ *   dsink[s][h] = - sum over rows of e^(sink[s][h] - lse[row][h]) delta[row][h],
+ *
+ * added in an order that the grid has no part in. Nothing here is atomic.
+ */
+#include "backward_finish.args.h"
+#include "ffa_device.h"
+
+#include "backward_pass.h"
+#include "ptx.h"
+
+namespace {
+
+namespace spec {
+#include "ffa_spec.h"
+
+#include "backward_finish.spec.def"
+#undef FFA_SPEC
+}
+
+constexpr int head_dim = spec::head_dim;
+constexpr bool is_fp32 = spec::gradient == 3;
+constexpr int lanes = pass::shape<head_dim>::lanes;
+constexpr int warp_rows = pass::shape<head_dim>::rows;
+constexpr int depth = pass::rows_in_flight;
+static_assert(lanes % 4 == 0, "four lanes share 32 columns");
+
+/* ---- dq ---- */
+
+/* Four lanes hold four words each; afterwards lane j holds word j of all four, in their order. */
+FFA_DEVICE void transpose(uint32_t (&w)[4], int lane)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+        const uint32_t got = __shfl_xor_sync(0xffffffffu, lane & 1 ? w[i] : w[i + 1], 1);
+        w[i] = lane & 1 ? got : w[i];
+        w[i + 1] = lane & 1 ? w[i + 1] : got;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const uint32_t got = __shfl_xor_sync(0xffffffffu, lane & 2 ? w[i] : w[i + 2], 2);
+        w[i] = lane & 2 ? got : w[i];
+        w[i + 2] = lane & 2 ? w[i + 2] : got;
+    }
+}
+
+FFA_DEVICE void add_pair(float *to, float x, float y, bool accumulate)
+{
+    float2 *at = (float2 *)to;
+    const float2 old = accumulate ? *at : float2{ 0, 0 };
+    *at = float2{ old.x + x, old.y + y };
+}
+
+/* In 16 columns of the sum, column 8 a + 2 b + c lies at 4 b + 2 a + c. Lane b of four loads the 16
+ * bytes at 4 b of two such groups: two columns of each of four runs of eight. */
+FFA_DEVICE void dq_rows(const backward_finish_args &a, const pass::item &item, int lane)
+{
+    const int row = item.row + lane / lanes * depth;
+    const int run = lane % lanes / 4 * 32; /* the 32 columns of the four lanes */
+    const int b = lane % 4;
+    float4 sum[depth][2];
+
+#pragma unroll
+    for (int i = 0; i < depth; ++i) {
+        const float *from =
+            a.dq_sum + ((long long)item.head * a.tokens_q + row + i) * head_dim + run + 4 * b;
+        const bool has_row = row + i < a.tokens_q;
+        sum[i][0] = has_row ? *(const float4 *)from : float4{};
+        sum[i][1] = has_row ? *(const float4 *)(from + 16) : float4{};
+    }
+#pragma unroll
+    for (int i = 0; i < depth; ++i) {
+        const long long at = (row + i) * a.dq_token_stride + item.head * a.dq_head_stride + run;
+        const bool has_row = row + i < a.tokens_q;
+        if (is_fp32) {
+            const bool accumulate = a.flags & FINISH_ACCUMULATE;
+            float *to = (float *)a.dq + at + 2 * b;
+            if (has_row) {
+#pragma unroll
+                for (int g = 0; g < 2; ++g) {
+                    const float4 &s = sum[i][g];
+                    add_pair(to + 16 * g, a.scale * s.x, a.scale * s.y, accumulate);
+                    add_pair(to + 16 * g + 8, a.scale * s.z, a.scale * s.w, accumulate);
+                }
+            }
+        } else {
+            constexpr int dtype = is_fp32 ? 1 : spec::gradient;
+            uint32_t w[4];
+#pragma unroll
+            for (int g = 0; g < 2; ++g) {
+                const float4 &s = sum[i][g];
+                w[2 * g] = pack_half2<dtype>(a.scale * s.x, a.scale * s.y);
+                w[2 * g + 1] = pack_half2<dtype>(a.scale * s.z, a.scale * s.w);
+            }
+            transpose(w, lane);
+            if (has_row)
+                st_global_v4((uint16_t *)a.dq + at + 8 * b, w[0], w[1], w[2], w[3]);
+        }
+    }
+}
+
+/* ---- dk, dv ---- */
+
+struct parted {
+    const float *parts;
+    void *to;
+    long long token_stride, head_stride;
+};
+
+FFA_DEVICE void store_columns(const parted &p, long long at, float4 low, float4 high,
+                              bool accumulate)
+{
+    if (is_fp32) {
+        float4 *to = (float4 *)((float *)p.to + at);
+        const float4 zero = {};
+        const float4 old_low = accumulate ? to[0] : zero, old_high = accumulate ? to[1] : zero;
+        to[0] =
+            float4{ old_low.x + low.x, old_low.y + low.y, old_low.z + low.z, old_low.w + low.w };
+        to[1] = float4{ old_high.x + high.x, old_high.y + high.y, old_high.z + high.z,
+                        old_high.w + high.w };
+    } else {
+        constexpr int dtype = is_fp32 ? 1 : spec::gradient;
+        st_global_v4((uint16_t *)p.to + at, pack_half2<dtype>(low.x, low.y),
+                     pack_half2<dtype>(low.z, low.w), pack_half2<dtype>(high.x, high.y),
+                     pack_half2<dtype>(high.z, high.w));
+    }
+}
+
+FFA_DEVICE void add(float4 &to, const float4 &more)
+{
+    to = float4{ to.x + more.x, to.y + more.y, to.z + more.z, to.w + more.w };
+}
+
+FFA_DEVICE void parted_rows(const backward_finish_args &a, const parted &p, const pass::item &item,
+                            int lane)
+{
+    const int row = item.row + lane / lanes * depth;
+    const int column = lane % lanes * 8;
+    const long long part_stride = (long long)a.heads_kv * a.tokens_k * head_dim;
+    const float *from = p.parts + ((long long)item.head * a.tokens_k + row) * head_dim + column;
+    float4 low[depth], high[depth];
+
+#pragma unroll
+    for (int i = 0; i < depth; ++i)
+        low[i] = high[i] = float4{};
+    for (int part = 0; part < a.parts; ++part, from += part_stride)
+#pragma unroll
+        for (int i = 0; i < depth; ++i)
+            if (row + i < a.tokens_k) {
+                add(low[i], *(const float4 *)(from + i * head_dim));
+                add(high[i], *(const float4 *)(from + i * head_dim + 4));
+            }
+#pragma unroll
+    for (int i = 0; i < depth; ++i)
+        if (row + i < a.tokens_k)
+            store_columns(p, (row + i) * p.token_stride + item.head * p.head_stride + column,
+                          low[i], high[i], a.flags & FINISH_ACCUMULATE);
+}
+
+/* ---- dsink: a block a head ---- */
+
+FFA_DEVICE void dsink_head(const backward_finish_args &a, int head, float *shared)
+{
+    const float *lse = a.stats + (long long)head * 2 * a.stats_rows;
+    const float *delta = lse + a.stats_rows;
+
+    for (int s = 0; s < a.sink_count; ++s) {
+        const float logit = a.sink[(long long)s * a.heads_q + head] * 1.4426950408889634f;
+        float sum = 0;
+
+        for (int row = (int)threadIdx.x; row < a.tokens_q; row += BACKWARD_PASS_THREADS)
+            sum += ex2_approx(logit - lse[row]) * delta[row];
+#pragma unroll
+        for (int step = 16; step; step /= 2)
+            sum += __shfl_xor_sync(0xffffffffu, sum, step);
+        if (threadIdx.x % 32 == 0)
+            shared[threadIdx.x / 32] = sum;
+        __syncthreads();
+        if (threadIdx.x < 32) {
+            sum = threadIdx.x < BACKWARD_PASS_THREADS / 32 ? shared[threadIdx.x] : 0.0f;
+#pragma unroll
+            for (int step = 16; step; step /= 2)
+                sum += __shfl_xor_sync(0xffffffffu, sum, step);
+            if (threadIdx.x == 0)
+                a.dsink[(long long)s * a.heads_q + head] = -sum;
+        }
+        __syncthreads();
+    }
+}
+
+}
+
+extern "C" __global__ void __launch_bounds__(BACKWARD_PASS_THREADS, 1)
+    backward_finish(const __grid_constant__ backward_finish_args a)
+{
+    __shared__ float shared[BACKWARD_PASS_THREADS / 32];
+    const int lane = (int)threadIdx.x % 32;
+    const long long dq_count = pass::item_count(a.tokens_q, a.heads_q, warp_rows);
+    const long long kv_count = a.parts ? pass::item_count(a.tokens_k, a.heads_kv, warp_rows) : 0;
+
+    if (a.dsink)
+        for (int head = (int)blockIdx.x; head < a.heads_q; head += (int)gridDim.x)
+            dsink_head(a, head, shared);
+    for (long long i = pass::warp_index(); i < dq_count + 2 * kv_count; i += pass::warp_count()) {
+        if (i < dq_count) {
+            dq_rows(a, pass::item_find(i, a.heads_q, warp_rows), lane);
+            continue;
+        }
+        const bool is_v = i - dq_count >= kv_count;
+        const parted p = is_v ? parted{ a.dv_parts, a.dv, a.dv_token_stride, a.dv_head_stride }
+                              : parted{ a.dk_parts, a.dk, a.dk_token_stride, a.dk_head_stride };
+        parted_rows(a, p,
+                    pass::item_find(i - dq_count - (is_v ? kv_count : 0), a.heads_kv, warp_rows),
+                    lane);
+    }
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Launch arguments of backward_prepare, read by host (C17) and device (C++17). Pointers are device
+ * addresses; strides count elements.
+ */
+#ifndef FFA_BACKWARD_PREPARE_ARGS_H
+#define FFA_BACKWARD_PREPARE_ARGS_H
+
+struct backward_prepare_args {
+    const void *out, *dout; /* [tokens_q][heads_q][head_dim] */
+    const float *lse;       /* [tokens_q][heads_q], natural log */
+    float *stats;           /* [heads_q][2][stats_rows], as attention_backward.args.h says */
+    float *dq;              /* [heads_q][tokens_q][head_dim], set to zero */
+    long long out_token_stride, out_head_stride;
+    long long dout_token_stride, dout_head_stride;
+    long long lse_token_stride, lse_head_stride;
+    int tokens_q;
+    int heads_q;
+    int stats_rows; /* a multiple of 4, at least tokens_q */
+    int pad_;
+};
+
+#ifdef __cplusplus
+static_assert(sizeof(backward_prepare_args) == 104, "host and device disagree");
+#else
+_Static_assert(sizeof(struct backward_prepare_args) == 104, "host and device disagree");
+#endif
+
+#endif

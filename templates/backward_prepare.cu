@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * backward_prepare: what attention_backward needs of each row before it starts. delta = sum of out
+ * * dout (FlashAttention-2, Dao 2023) and lse in log2 units go to `stats`, and dq is set to zero.
+ *
+ * A row without keys (lse = -inf) gets +inf and a delta of 0, whatever its out and dout hold: its
+ * weights come out as exp2(-inf) = 0.
+ */
+#include "backward_prepare.args.h"
+#include "ffa_device.h"
+
+#include "backward_pass.h"
+
+namespace {
+
+namespace spec {
+#include "ffa_spec.h"
+
+#include "backward_prepare.spec.def"
+#undef FFA_SPEC
+}
+
+constexpr int head_dim = spec::head_dim;
+constexpr int lanes = pass::shape<head_dim>::lanes;
+constexpr int warp_rows = pass::shape<head_dim>::rows;
+constexpr int depth = pass::rows_in_flight;
+static_assert(depth == 4, "stats are stored four rows at a time");
+
+FFA_DEVICE float low_half(uint32_t word)
+{
+    if (spec::dtype == 1)
+        return __int_as_float((int)(word << 16));
+    float value;
+    asm("{.reg .f16 a, b; mov.b32 {a, b}, %1; cvt.f32.f16 %0, a;}" : "=f"(value) : "r"(word));
+    return value;
+}
+
+FFA_DEVICE float high_half(uint32_t word)
+{
+    if (spec::dtype == 1)
+        return __int_as_float((int)(word & 0xffff0000u));
+    float value;
+    asm("{.reg .f16 a, b; mov.b32 {a, b}, %1; cvt.f32.f16 %0, b;}" : "=f"(value) : "r"(word));
+    return value;
+}
+
+FFA_DEVICE float dot(uint32_t a, uint32_t b)
+{
+    return low_half(a) * low_half(b) + high_half(a) * high_half(b);
+}
+
+FFA_DEVICE float dot(float2 a, uint32_t b)
+{
+    return a.x * low_half(b) + a.y * high_half(b);
+}
+
+/* Eight columns of out. */
+struct columns {
+    uint4 half;
+    float4 low, high; /* out_fp32 */
+};
+
+FFA_DEVICE columns out_load(const backward_prepare_args &a, long long at)
+{
+    columns c = {};
+    if (spec::out_fp32) {
+        const float4 *from = (const float4 *)((const float *)a.out + at);
+        c.low = from[0];
+        c.high = from[1];
+    } else {
+        c.half = *(const uint4 *)((const uint16_t *)a.out + at);
+    }
+    return c;
+}
+
+FFA_DEVICE float out_dot(const columns &c, const uint4 &d)
+{
+    if (spec::out_fp32)
+        return dot(float2{ c.low.x, c.low.y }, d.x) + dot(float2{ c.low.z, c.low.w }, d.y) +
+               dot(float2{ c.high.x, c.high.y }, d.z) + dot(float2{ c.high.z, c.high.w }, d.w);
+    return dot(c.half.x, d.x) + dot(c.half.y, d.y) + dot(c.half.z, d.z) + dot(c.half.w, d.w);
+}
+
+FFA_DEVICE void zero_rows(const backward_prepare_args &a, const pass::item &item, int lane)
+{
+    const int rows = min(warp_rows, a.tokens_q - item.row);
+    float4 *to = (float4 *)(a.dq + ((long long)item.head * a.tokens_q + item.row) * head_dim);
+
+#pragma unroll
+    for (int i = 0; i < warp_rows * head_dim / 4 / 32; ++i)
+        if (i * 32 + lane < rows * (head_dim / 4))
+            to[i * 32 + lane] = float4{ 0, 0, 0, 0 };
+}
+
+FFA_DEVICE void prepare_rows(const backward_prepare_args &a, const pass::item &item, int lane)
+{
+    const int row = item.row + lane / lanes * depth;
+    const int column = lane % lanes * 8;
+    columns out[depth];
+    uint4 dout[depth];
+    float lse[depth], delta[depth];
+
+#pragma unroll
+    for (int i = 0; i < depth; ++i) {
+        const long long at = row + i;
+        out[i] = {};
+        dout[i] = {};
+        lse[i] = neg_inf();
+        if (at >= a.tokens_q)
+            continue;
+        out[i] = out_load(a, at * a.out_token_stride + item.head * a.out_head_stride + column);
+        dout[i] = *(const uint4 *)((const uint16_t *)a.dout + at * a.dout_token_stride +
+                                   item.head * a.dout_head_stride + column);
+        lse[i] = a.lse[at * a.lse_token_stride + item.head * a.lse_head_stride];
+    }
+#pragma unroll
+    for (int i = 0; i < depth; ++i) {
+        delta[i] = out_dot(out[i], dout[i]);
+#pragma unroll
+        for (int step = lanes / 2; step; step /= 2)
+            delta[i] += __shfl_xor_sync(0xffffffffu, delta[i], step);
+        const bool is_empty = lse[i] == neg_inf();
+        delta[i] = is_empty ? 0.0f : delta[i];
+        lse[i] = is_empty ? -neg_inf() : lse[i] * 1.4426950408889634f;
+    }
+    if (column == 0 && row < a.tokens_q) {
+        float *to = a.stats + (long long)item.head * 2 * a.stats_rows + row;
+        *(float4 *)to = float4{ lse[0], lse[1], lse[2], lse[3] };
+        *(float4 *)(to + a.stats_rows) = float4{ delta[0], delta[1], delta[2], delta[3] };
+    }
+}
+
+}
+
+extern "C" __global__ void __launch_bounds__(BACKWARD_PASS_THREADS, 1)
+    backward_prepare(const __grid_constant__ backward_prepare_args a)
+{
+    const int lane = (int)threadIdx.x % 32;
+    const long long count = pass::item_count(a.tokens_q, a.heads_q, warp_rows);
+
+    for (long long i = pass::warp_index(); i < count; i += pass::warp_count()) {
+        const pass::item item = pass::item_find(i, a.heads_q, warp_rows);
+        prepare_rows(a, item, lane);
+        zero_rows(a, item, lane);
+    }
+}

@@ -5,8 +5,7 @@ t plan --mask varlen-causal:700,1300,96 --ranks 2 --heads 64:8 --head-dim 64 --j
 t plan --mask full:128x65536 --ranks 4 --moves auto
 t plan --mask full:4096x1024 --ranks 2 --keys replicated
 t plan --mask causal:4096 --ranks 1 --algorithm min-heap --chunk 512 --buffers 3
-t plan --mask varlen-causal:9000,30000,26536 --ranks 8 --svg plan.svg
-head -c 4 plan.svg
-echo
+t plan --mask varlen-causal:9000,30000,26536 --ranks 8 --stages 3 --svg plan.svg
+cmp plan.svg "$SOURCE/examples/plan.svg" && echo "as in README.md"
 t plan --mask causal:1024 --ranks 2 --svg plan.svg --json
 t plan --mask causal:1024 --ranks 2 --svg no/such/folder/plan.svg

@@ -17,6 +17,7 @@
 #include <ffa/kernel.h>
 #include <ffa/mask.h>
 #include <ffa/pipeline.h>
+#include <ffa/simulate.h>
 #include <ffa/status.h>
 
 #endif

@@ -170,6 +170,7 @@ int cmd_mask_area(struct cli *cli);
 int cmd_plan(struct cli *cli);
 int cmd_compile(struct cli *cli);
 int cmd_run(struct cli *cli);
+int cmd_simulate(struct cli *cli);
 int cmd_explain(struct cli *cli);
 int cmd_warm(struct cli *cli);
 int cmd_worker(struct cli *cli);

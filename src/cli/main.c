@@ -61,6 +61,10 @@ static const struct cli_command commands[] = {
       "ffa run --mask causal:256 --heads 2 --head-dim 64 --q q.npy --k k.npy --v v.npy --out "
       "out.npy --lse lse.npy\n"
       "FFA_JIT=never ffa run --mask causal:4096 --store none --bundle bundle.ffadb\n" },
+    { "simulate", cmd_simulate, false, "",
+      "Model how long a mask takes on many ranks, beside ring, all-gather, Ulysses and zigzag.",
+      "ffa simulate --mask varlen-causal:8192*64 --ranks 8,64 --heads 64:8\n"
+      "ffa simulate --mask causal:1048576 --ranks 8,64,1024 --svg simulate.svg --json\n" },
     { "cache path", cmd_cache_path, true, "",
       "Say where the kernel store is.",
       "ffa cache path --explain\n" },

@@ -115,9 +115,7 @@ static ffa_status grains_build(struct grains *out, const struct layout *keys, ff
 
 /* ---- one rank ---- */
 
-/* Cells of tiles that a band visits in the keys [begin, end): on a diagonal, half a tile a row more
- * than it attends. `band` lies in one chunk of queries. */
-static int64_t visited(const struct band *band, int64_t begin, int64_t end)
+int64_t model_visited(const struct band *band, int64_t begin, int64_t end)
 {
     const int64_t rows = band->q_end - band->q_begin;
     struct band cut;
@@ -154,7 +152,7 @@ static void add_cells(struct rank_work *w, const struct bands *bands, int64_t be
             continue;
         for (int64_t g = parts_find(&grains, cut.k_begin);
              g < grains.count && grains.at[g] < cut.k_end; g++)
-            w->cells[g] += visited(&cut, grains.at[g], grains.at[g + 1]);
+            w->cells[g] += model_visited(&cut, grains.at[g], grains.at[g + 1]);
     }
 }
 

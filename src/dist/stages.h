@@ -54,4 +54,8 @@ void stages_finish(struct stages *stages);
 int64_t model_compute_ns(const ffa_dist_plan_opts *opts, int64_t list_count, int64_t cells,
                          bool is_backward);
 
+/* Cells of tiles that a band visits in the keys [begin, end): on a diagonal, half a tile a row more
+ * than it attends. */
+int64_t model_visited(const struct band *band, int64_t begin, int64_t end);
+
 #endif

@@ -45,6 +45,7 @@ allowed_for() {
         cpu) echo "base mask tile" ;;
         comm) echo "base" ;;
         dist) echo "base mask tile jit cpu comm" ;;
+        sim) echo "base mask tile jit dist" ;;
         api) echo "base mask tile jit cache gpu cpu comm dist" ;;
         cli) echo "" ;;
         *) echo "unknown" ;;

@@ -1,0 +1,16 @@
+# shellcheck shell=sh
+t simulate
+t simulate --mask causal:100 --ranks 8,x
+t simulate --mask causal:100 --ranks 0
+t simulate --mask causal:100 --ranks 8,4097
+t simulate --mask causal:100 --ranks ''
+t simulate --mask causal:100 --heads 8
+t simulate --mask causal:100 --heads 8:3
+t simulate --mask causal:100 --dispatch best
+t simulate --mask causal:100 --node-gb -1
+t simulate --mask causal:100 --node-us 0.0001
+t simulate --mask causal:100 --json --csv
+t simulate --mask full:100x200
+t simulate --mask nothing:100
+t simulate --mask causal:100 --svg nowhere/picture.svg
+t simulate --mask causal:100 --json --ranks 5000

@@ -243,14 +243,18 @@ ffa_status pipeline_publish(struct pipeline *p, ffa_error *err)
         rc = error_nomem(err, "the readers of a rank");
         goto out;
     }
+    for (int32_t s = 0; s < p->pass->step_count; s++)
+        for (int64_t i = 0; i < p->pass->sends[s].count; i++)
+            is_reader[p->pass->sends[s].at[i].source] = true;
+    if (!memchr(is_reader, true, (size_t)p->comm->rank_count)) {
+        rc = FFA_OK;
+        goto out;
+    }
     FFA_TRY(comm_reclaim(p->comm, WINDOW_KEYS, slot, err));
     FFA_TRY(ops->window(&window, p->comm, WINDOW_KEYS, slot,
                         (size_t)(rows * p->row_elements * p->element), err));
     copy_rows(p, window, &p->args.k);
     copy_rows(p, (char *)window + p->row_elements / 2 * p->element, &p->args.v);
-    for (int32_t s = 0; s < p->pass->step_count; s++)
-        for (int64_t i = 0; i < p->pass->sends[s].count; i++)
-            is_reader[p->pass->sends[s].at[i].source] = true;
     for (int32_t r = 0; r < p->comm->rank_count; r++) {
         if (!is_reader[r])
             continue;

@@ -6,7 +6,8 @@
  *
  * An own tile that no other rank needs is written once, without sums. One that others need is
  * summed in sum_kv: what is computed early lies there before the first partial gradient is added,
- * and is written at the end; what is computed last adds and writes in one go.
+ * and is written at the end; what is computed last adds and writes in one go. Where every rank has
+ * all keys, there is nothing to fetch, and every rank adds up the sums of all.
  */
 #include "dist/pipeline.h"
 
@@ -20,6 +21,7 @@ struct backward {
     uint8_t *row_flags;            /* [phases + 1][row_blocks]; the last: nothing */
     struct backward_tile *settled; /* scratch: tiles of the first phase, without sweeps */
     float *dsink;                  /* of this rank */
+    struct backward_plan nothing;  /* own tiles of a rank without keys */
     int64_t row_blocks;
     uint64_t reduced; /* ticket of LANE_REDUCE */
 };
@@ -77,11 +79,16 @@ static void flag_tiles(struct backward *b, int32_t at)
     }
 }
 
+static bool is_replicated(const struct backward *b)
+{
+    return b->pipeline.plan->keys.is_replicated && b->pipeline.comm->rank_count > 1;
+}
+
 static ffa_status allocate(struct backward *b, ffa_error *err)
 {
     const struct pipeline *p = &b->pipeline;
     const struct plan_pass *pass = p->pass;
-    const int32_t tile_m = pass->phases[0].key_tiles.tile_m;
+    const int32_t tile_m = p->plan->opts.backward_m;
     const size_t rows = (size_t)(p->tokens * p->args.heads_q), element = (size_t)p->sum_element;
     const size_t keys = (size_t)pass->phases[0].rows, dim = (size_t)p->args.head_dim;
     int64_t tiles = 0;
@@ -99,17 +106,32 @@ static ffa_status allocate(struct backward *b, ffa_error *err)
     b->settled = mem_array((size_t)pass->phases[0].key_tiles.tile_count, sizeof *b->settled);
     if (p->args.dsink)
         b->dsink = mem_array((size_t)(p->args.sink_count * p->args.heads_q), sizeof *b->dsink);
-    if (!b->delta || !b->sum_dq || !b->sum_kv || !b->needed || !b->tile_flags || !b->row_flags ||
-        !b->settled || (p->args.dsink && !b->dsink))
+    b->nothing = (struct backward_plan){
+        .shape = { p->tokens, 0 },
+        .tile_m = tile_m,
+        .tile_n = p->plan->opts.backward_n,
+        .list_count = p->plan->list_count,
+        .list_begin = mem_array((size_t)p->plan->list_count + 1, sizeof(int32_t)),
+    };
+    if (!b->nothing.list_begin || !b->delta || !b->sum_dq || !b->sum_kv || !b->needed ||
+        !b->tile_flags || !b->row_flags || !b->settled || (p->args.dsink && !b->dsink))
         return error_nomem(err, "the sums of a pass");
     for (int32_t s = 0; s < pass->step_count; s++)
         for (int64_t i = 0; i < pass->sends[s].count; i++)
             memset(b->needed + pass->sends[s].at[i].source_row, 1,
                    (size_t)pass->sends[s].at[i].rows);
+    if (is_replicated(b))
+        memset(b->needed, 1, keys);
     return FFA_OK;
 }
 
 /* ---- computing ---- */
+
+static const struct backward_plan *own_tiles(const struct backward *b, int32_t at)
+{
+    return b->pipeline.pass->phases[at].rows > 0 ? &b->pipeline.pass->phases[at].key_tiles
+                                                 : &b->nothing;
+}
 
 static struct cpu_backward call_of(struct backward *b, const struct backward_plan *plan,
                                    const ffa_forward_args *args)
@@ -150,7 +172,7 @@ static bool wait_for_reduces(void *user)
 static ffa_status compute_own(struct backward *b, int32_t at, ffa_error *err)
 {
     const ffa_forward_args args = pipeline_args(&b->pipeline, at);
-    struct cpu_backward call = call_of(b, &b->pipeline.pass->phases[at].key_tiles, &args);
+    struct cpu_backward call = call_of(b, own_tiles(b, at), &args);
 
     flag_tiles(b, at);
     call.row_flags = b->row_flags + at * b->row_blocks;
@@ -167,7 +189,7 @@ static ffa_status compute_own(struct backward *b, int32_t at, ffa_error *err)
 static ffa_status settle(struct backward *b, ffa_error *err)
 {
     const ffa_forward_args args = pipeline_args(&b->pipeline, 0);
-    struct backward_plan plan = b->pipeline.pass->phases[0].key_tiles;
+    struct backward_plan plan = *own_tiles(b, 0);
     struct cpu_backward call = call_of(b, &plan, &args);
     ffa_status rc = FFA_OK;
 
@@ -288,6 +310,35 @@ out:
     return rc;
 }
 
+static void add_sums(const struct backward *b, const void *from, int64_t count)
+{
+    for (int64_t i = 0; i < count && b->pipeline.fp64; i++)
+        ((double *)b->sum_kv)[i] += ((const double *)from)[i];
+    for (int64_t i = 0; i < count && !b->pipeline.fp64; i++)
+        ((float *)b->sum_kv)[i] += ((const float *)from)[i];
+}
+
+/* Every rank has all keys: the sums of all, by ascending rank. */
+static ffa_status join_sums(struct backward *b, ffa_error *err)
+{
+    const struct pipeline *p = &b->pipeline;
+    const int64_t count = p->pass->phases[0].rows * p->row_elements;
+    const size_t bytes = (size_t)(count * p->sum_element);
+    char *all = mem_array((size_t)p->comm->rank_count, bytes);
+    ffa_status rc;
+
+    assert(p->pass->stage_count == 0);
+    if (!all)
+        return error_nomem(err, "the gradients of all ranks");
+    rc = p->comm->ops->gather(p->comm, b->sum_kv, all, bytes, err);
+    if (rc == FFA_OK)
+        memset(b->sum_kv, 0, bytes);
+    for (int32_t r = 0; rc == FFA_OK && r < p->comm->rank_count; r++)
+        add_sums(b, all + (size_t)r * bytes, count);
+    mem_free(all);
+    return rc;
+}
+
 static ffa_status join_dsink(const struct backward *b, ffa_error *err)
 {
     const struct pipeline *p = &b->pipeline;
@@ -316,7 +367,7 @@ static ffa_status run_pass(struct backward *b, ffa_error *err)
     struct pipeline *p = &b->pipeline;
     const int32_t stages = p->pass->stage_count;
     const ffa_forward_args args = pipeline_args(p, 0);
-    const struct cpu_backward call = call_of(b, &p->pass->phases[0].key_tiles, &args);
+    const struct cpu_backward call = call_of(b, own_tiles(b, 0), &args);
     ffa_status rc;
 
     FFA_TRY(pipeline_publish(p, err));
@@ -331,6 +382,8 @@ static ffa_status run_pass(struct backward *b, ffa_error *err)
         pipeline_computed(p, s);
     }
     FFA_TRY(compute_own(b, stages + 1, err));
+    if (is_replicated(b))
+        FFA_TRY(join_sums(b, err));
     FFA_TRY(settle(b, err));
     if (b->dsink)
         rc = join_dsink(b, err);
@@ -360,6 +413,7 @@ out:
     mem_free(b.tile_flags);
     mem_free(b.row_flags);
     mem_free(b.settled);
+    mem_free(b.nothing.list_begin);
     mem_free(b.dsink);
     return rc;
 }

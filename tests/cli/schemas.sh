@@ -66,13 +66,15 @@ s cache rm "$("$FFA" cache ls --json | sed -n 's/.*"key": "\(.*\)",/\1/p' | head
 s bundle diff "$bundle" store/kernels.ffadb
 s cache clear
 s cache ls
-echo "# mask, plan, run"
+echo "# mask, plan, simulate, run"
 s mask show causal:64
 s mask show causal:64 --svg mask.svg
 s mask check causal:64
 s mask area causal:64
 s plan --mask causal:64 --ranks 2
 s plan --mask full:4x64 --ranks 2 --moves queries --svg plan.svg
+s simulate --mask causal:640 --ranks 2,16 --ranks-per-node 4
+s simulate --mask full:10 --ranks 16 --svg simulate.svg
 s run --mask causal:64 --heads 2 --head-dim 64 --backend cpu
 s run --mask causal:64 --heads 2 --head-dim 64 --backend cpu --check
 s run --mask causal:64 --heads 2 --head-dim 64 --backend cpu --time --repeat 2
@@ -81,6 +83,7 @@ s cache show zz
 s bundle verify nowhere.ffadb
 s mask area nonsense:1
 s plan --mask causal:64 --ranks 2 --rank 2
+s simulate --mask full:8x64
 s run --mask causal:4 --heads 3:2 --backend cpu
 
 echo "# commands that were not asked, and schemas that are none"

@@ -364,6 +364,44 @@ START_TEST(random_masks)
 }
 END_TEST
 
+/* ---- cross-attention ---- */
+
+static const struct {
+    const char *name, *mask;
+    int32_t ranks, per_node, keys, sinks, stages;
+    int64_t chunk, key_chunk;
+} cross[] = {
+    { "more keys", "full:60x140", 4, 0, FFA_KEYS_DISPATCHED, 1, 3, 5, 7 },
+    { "more queries", "causal:150x40", 6, 2, FFA_KEYS_DISPATCHED, 0, 0, 5, 4 },
+    { "fewer key chunks than ranks", "full:90x12", 8, 4, FFA_KEYS_DISPATCHED, 1, 2, 5, 3 },
+    { "causal over more keys", "causal:64x200", 5, 0, FFA_KEYS_DISPATCHED, 2, 4, 4, 9 },
+    { "replicated", "full:60x140", 4, 0, FFA_KEYS_REPLICATED, 1, 0, 5, 0 },
+    { "replicated, causal", "causal:64x100", 7, 0, FFA_KEYS_REPLICATED, 0, 2, 3, 0 },
+    { "replicated, one rank", "full:20x30", 1, 0, FFA_KEYS_REPLICATED, 1, 0, 5, 0 },
+};
+
+START_TEST(cross_attention)
+{
+    const int i = _i / 2;
+    const ffa_dtype dtype = _i % 2 ? FFA_FP32 : FFA_FP64;
+    const struct problem_shape shape = { dtype, dtype, 4, 2, 8, cross[i].sinks, 0, false };
+    struct problem p;
+
+    problem_init(&p, parse(cross[i].mask), &shape, (uint64_t)_i);
+    p.run.rank_count = cross[i].ranks;
+    p.run.ranks_per_node = cross[i].per_node;
+    p.run.dispatch.keys = cross[i].keys;
+    p.run.dispatch.chunk_tokens = cross[i].chunk;
+    p.run.dispatch.key_chunk_tokens = cross[i].key_chunk;
+    p.run.plan.forward_stages = p.run.plan.backward_stages = cross[i].stages;
+    p.run.loopback.seed = (uint64_t)_i;
+    p.run.passes = 2;
+    run(&p, cross[i].name);
+    compare(&p, cross[i].name);
+    problem_finish(&p);
+}
+END_TEST
+
 /* 16-bit tensors, summed in fp64: what is rounded is the output only. */
 START_TEST(outputs_are_rounded_once)
 {
@@ -733,6 +771,7 @@ int main(void)
     tcase_add_loop_test(tc, named_cases_in_fp32, 0, count);
     tcase_add_loop_test(tc, any_number_of_stages, 0, 9);
     tcase_add_loop_test(tc, random_masks, 0, 2);
+    tcase_add_loop_test(tc, cross_attention, 0, 2 * (int)(sizeof cross / sizeof *cross));
     tcase_add_test(tc, outputs_are_rounded_once);
     tcase_add_test(tc, seeds_and_threads_change_nothing);
     tcase_add_test(tc, plans_that_differ_are_found);

@@ -561,9 +561,10 @@ static ffa_status attach(struct store *store, ffa_error *err)
         target = NULL;
         rc = store->mode == STORE_BUNDLE ? check_bundle_place(store, &file, &target, &why)
                                          : check_place(store, &file, &why);
-        if (store->mode == STORE_READWRITE && !store->on_network &&
-            (rc == FFA_OK || rc == FFA_NOT_FOUND))
-            network = place_network(store->folder);
+        if ((store->mode == STORE_READWRITE || store->mode == STORE_READONLY) &&
+            !store->on_network && (rc == FFA_OK || rc == FFA_NOT_FOUND))
+            store->network = place_network(store->folder);
+        network = store->mode == STORE_READWRITE ? store->network : NULL;
         if (network) {
             (void)error_fail(&why, FFA_CACHE, 0,
                              "store '%s' is on a network file system (%s) and is only read; use a "
@@ -777,11 +778,14 @@ void store_state(struct store *store, char *out, size_t size)
 {
     (void)pthread_mutex_lock(&store->lock);
     (void)store_in_use(store);
-    (void)snprintf(out, size, "%s",
+    (void)snprintf(out, size, "%s%s%s%s",
                    !store->path         ? "memory only"
                    : !store->db         ? store->why.message
                    : store->is_writable ? "ok"
-                                        : "ok, read only");
+                                        : "ok, read only",
+                   store->db && store->network ? ": on a network file system (" : "",
+                   store->db && store->network ? store->network : "",
+                   store->db && store->network ? ")" : "");
     (void)pthread_mutex_unlock(&store->lock);
 }
 

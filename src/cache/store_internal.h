@@ -36,9 +36,10 @@ struct store {
     sqlite3 *db; /* NULL: not in use */
     int busy_ms;
     bool is_writable;
-    int64_t schema; /* of the open file */
-    bool is_bundle; /* whatever it was opened as */
-    bool is_forked; /* the handle is the parent's and was dropped */
+    int64_t schema;      /* of the open file */
+    bool is_bundle;      /* whatever it was opened as */
+    bool is_forked;      /* the handle is the parent's and was dropped */
+    const char *network; /* the kind of network file system it is on and only read for; or NULL */
     bool is_network_told;
     bool is_warned;
     dev_t device; /* of the open file */

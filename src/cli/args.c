@@ -34,6 +34,8 @@ static void table_fill(struct table *table, struct cli *cli, const struct cli_op
         { "store", CLI_TEXT, &cli->store, "PATH",
           "the kernel store; 'none' keeps kernels in memory", 0, 0 },
         CLI_SHARED_OPTION(cli),
+        { "network", CLI_FLAG, &cli->network, NULL,
+          "write a store on a network file system, too; else it is only read", 0, 0 },
         { "templates", CLI_TEXT, &cli->templates, "DIR",
           "read templates from DIR instead of the built-in text", 0, 0 },
         { "nvrtc", CLI_TEXT, &cli->nvrtc, "FILE", "the NVRTC library to open", 0, 0 },

@@ -52,6 +52,7 @@ struct cli {
     bool verbose;
     const char *store;       /* --store, or NULL */
     const char *shared;      /* --shared: NULL or "group" */
+    bool network;            /* --network */
     const char *templates;   /* --templates, or NULL */
     const char *nvrtc;       /* --nvrtc, or NULL */
     struct cli_list bundles; /* --bundle */

@@ -189,6 +189,8 @@ static const char *store_state(const struct findings *found)
         return found->store_problem.message;
     if (!found->place.path[0])
         return "memory only";
+    if (strstr(found->chosen.store_state, "on a network file system"))
+        return found->chosen.store_state;
     return found->store_is_there ? "ok" : "not there yet: the first compile makes it";
 }
 

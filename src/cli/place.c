@@ -207,7 +207,8 @@ int cli_open(const struct cli *cli, ffa_context **out, int device, uint32_t flag
     if (status != CLI_PARSE_GO)
         return status;
     opts.flags = flags | (cli_never_compile(&bad) ? (uint32_t)FFA_OPEN_NEVER_COMPILE : 0) |
-                 (cli->shared ? (uint32_t)FFA_OPEN_GROUP_STORE : 0);
+                 (cli->shared ? (uint32_t)FFA_OPEN_GROUP_STORE : 0) |
+                 (cli->network ? (uint32_t)FFA_OPEN_NETWORK_STORE : 0);
     if (bad)
         return cli_fail_text(cli, FFA_INVALID, "FFA_JIT is '%s', not never or auto", bad);
     opts.cache_path = place.path[0] ? place.path : NULL;

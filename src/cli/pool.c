@@ -20,7 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { LINE_BYTES_MAX = 1 << 20, ARGS_MAX = 16 };
+enum { LINE_BYTES_MAX = 1 << 20, ARGS_MAX = 20 };
 
 extern char **environ;
 
@@ -114,6 +114,8 @@ static void worker_args(char *args[ARGS_MAX], const struct pool_opts *opts, char
         given[count++] = "--shared";
         given[count++] = cli->shared;
     }
+    if (cli->network)
+        given[count++] = "--network";
     if (cli->verbose)
         given[count++] = "--verbose";
     for (int i = 0; i < ARGS_MAX; i++)

@@ -1168,8 +1168,16 @@ START_TEST(network_store_is_read)
     put(store, 7, "a");
     ck_assert_int_eq(find_any(store, 7), FFA_NOT_FOUND);
     store_state(store, state, sizeof state);
-    ck_assert_str_eq(state, "ok, read only");
+    ck_assert_str_eq(state, "ok, read only: on a network file system (nfs)");
     ck_assert_uint_eq(store_error_count(store), 1);
+    ck_assert_int_eq(watch.lines[FFA_LOG_WARNING], 2);
+    store_close(store);
+
+    fault_arm(FAULT_NETWORK, 1); /* who only reads is told, and not warned */
+    store = open_store(STORE_READONLY, &watch);
+    ck_assert_int_eq(find_any(store, 0), FFA_OK);
+    store_state(store, state, sizeof state);
+    ck_assert_str_eq(state, "ok, read only: on a network file system (nfs)");
     ck_assert_int_eq(watch.lines[FFA_LOG_WARNING], 2);
     store_close(store);
 

@@ -75,6 +75,26 @@ FFA_API ffa_status ffa_plan_create_with(ffa_plan **out, const ffa_kernels *kerne
                                         const ffa_mask *mask, const ffa_plan_opts *opts,
                                         ffa_error *err);
 
+/*
+ * The plans of one pass in stages, as where keys arrive part by part: stage i attends masks[i] over
+ * its own keys (k and v of that call), all over the same query rows; no cell may be in two stages.
+ * Tiles are the same in all stages. The first stage that works on a tile writes it, the next ones
+ * merge, the last writes out: between them the rows' fp32 sums are in ffa_forward_args.partial, and
+ * in lse. A tile that one stage works on never touches partial, and a stage leaves tiles that it
+ * does not work on as they are. Calls must run in order, with the same q, out, lse and partial;
+ * sinks, if any, are given to all, and enter once; max_logits is set by stage 0 and raised after.
+ *
+ * out      [count], receives the plans; all NULL on failure. Owner: caller, ffa_plan_destroy().
+ * kernels  made with FFA_SPEC_STAGED.
+ * masks    [count], 1 to 4096, of as many query rows and lists each.
+ * opts     NULL: all defaults.
+ *
+ * Fails as ffa_plan_create_with. Thread: any. Blocks: host work.
+ */
+FFA_API ffa_status ffa_plan_create_stages(ffa_plan **out, const ffa_kernels *kernels,
+                                          const ffa_mask *const *masks, int32_t count,
+                                          const ffa_plan_opts *opts, ffa_error *err);
+
 typedef struct ffa_plan_info {
     uint32_t struct_size;
     int32_t tile_m, tile_n;
@@ -140,6 +160,9 @@ typedef struct ffa_forward_args {
      * is raised, not set. Given if and only if the kernels were made with FFA_SPEC_MAX_LOGITS.
      * Device memory on a GPU context. (QK-clip, Kimi K2 2025) */
     float *max_logits;
+    /* fp32 (fp64 for FFA_FP64), of the shape of out and by the same rules: the sums of a pass in
+     * stages (ffa_plan_create_stages). data NULL: none. */
+    ffa_tensor partial;
 } ffa_forward_args;
 enum {
     /* Merge with the (out, lse) that are there, as if their keys and this call's were attended in

@@ -233,7 +233,10 @@ enum {
      * have.) FFA_UNSUPPORTED on a GPU in this version; on the CPU all gradients always are. */
     FFA_SPEC_DETERMINISTIC = 1u << 5,
     /* kernels that keep the largest score of each head: ffa_forward_args.max_logits */
-    FFA_SPEC_MAX_LOGITS = 1u << 6
+    FFA_SPEC_MAX_LOGITS = 1u << 6,
+    /* kernels of a pass in stages (ffa_plan_create_stages): fp32 between stages, the dtype after
+     * the last; not with FFA_SPEC_OUT_FP32, whose calls accumulate by themselves */
+    FFA_SPEC_STAGED = 1u << 7
 };
 #define FFA_ATTENTION_SPEC_INIT                                                                    \
     {                                                                                              \

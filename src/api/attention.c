@@ -23,9 +23,15 @@ static ffa_status tensors_check(ffa_forward_args *args, const ffa_kernels *kerne
         { "out", rows, args->heads_q, dim_v, ffa_dtype_bytes(kernels->out_dtype), on_gpu, true },
         { "lse", rows, args->heads_q, 1, sizeof(float), false, true },
     };
+    const struct tensor_rule partial = {
+        "partial", rows, args->heads_q, dim_v, kernels->dtype == FFA_FP64 ? 8 : sizeof(float),
+        on_gpu,    true
+    };
     ffa_tensor *const tensors[] = { &args->q, &args->k, &args->v, &args->out, &args->lse };
     ffa_status rc = FFA_OK;
 
+    if (args->partial.data)
+        FFA_TRY(tensor_check(&args->partial, &partial, err));
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         FFA_TRY(tensor_check(tensors[i], &rules[i], err));
 out:
@@ -53,6 +59,24 @@ static ffa_status own_check(const ffa_forward_args *args, const ffa_kernels *ker
     return FFA_OK;
 }
 
+/* Which of a plan in stages, partial and the kernels go together. */
+static ffa_status stages_check(const ffa_forward_args *args, const ffa_kernels *kernels,
+                               const ffa_plan *plan, ffa_error *err)
+{
+    if (plan->stage_count > 1 && !kernels->is_staged)
+        return error_fail(err, FFA_INVALID, 0,
+                          "the plan is stage %d of %d, the kernels were made without "
+                          "FFA_SPEC_STAGED",
+                          plan->stage, plan->stage_count);
+    if (plan->stage_count > 1 && !args->partial.data)
+        return error_fail(err, FFA_INVALID, 0, "partial: data is NULL, the plan is stage %d of %d",
+                          plan->stage, plan->stage_count);
+    if (args->partial.data && !kernels->is_staged)
+        return error_fail(err, FFA_INVALID, 0,
+                          "partial is given, the kernels were made without FFA_SPEC_STAGED");
+    return FFA_OK;
+}
+
 /* Import, resolve defaults, check: `args` is complete afterwards. */
 static ffa_status args_import(ffa_forward_args *args, const ffa_kernels *kernels,
                               const ffa_plan *plan, const ffa_forward_args *from, ffa_error *err)
@@ -69,6 +93,7 @@ static ffa_status args_import(ffa_forward_args *args, const ffa_kernels *kernels
         goto out;
     }
     FFA_TRY(own_check(args, kernels, err));
+    FFA_TRY(stages_check(args, kernels, plan, err));
     options = (struct call_options){ .softmax_scale = args->softmax_scale,
                                      .softcap = args->softcap,
                                      .sink = args->sink,
@@ -79,6 +104,12 @@ static ffa_status args_import(ffa_forward_args *args, const ffa_kernels *kernels
     rc = tensors_check(args, kernels, &plan->tiles.shape, err);
 out:
     return rc;
+}
+
+/* Whether max_logits holds something already. */
+static bool raises_max(const ffa_forward_args *args, const ffa_plan *plan)
+{
+    return args->flags & FFA_FORWARD_ACCUMULATE || plan->stage > 0;
 }
 
 static ffa_status forward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
@@ -94,6 +125,8 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     const int64_t section_kv = kv_head_bytes < SECTION_BYTES ? SECTION_BYTES / kv_head_bytes : 1;
     const int32_t room = gpu_device_sm_count(kernels->context->gpu) - args->sm_margin;
     const unsigned char *buffer = atomic_load(&plan->buffer);
+    /* An fp32 out is a partial one that stays. */
+    const ffa_tensor *partial = kernels->is_staged ? &args->partial : &args->out;
     struct attention_forward_args launch = { 0 };
     ffa_status rc;
 
@@ -109,9 +142,9 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     FFA_TRY(map_make(&launch.v, kernels, "v", &args->v, tiles->shape.seqlen_k, args->heads_kv,
                      kernels->head_dim_v, kernels->tile_n, err));
     launch.out = args->out.data;
-    launch.partial = args->out.data; /* the kernel takes the one its out has the type of */
-    launch.partial_token_stride = args->out.token_stride;
-    launch.partial_head_stride = args->out.head_stride;
+    launch.partial = partial->data;
+    launch.partial_token_stride = partial->token_stride;
+    launch.partial_head_stride = partial->head_stride;
     launch.head_dim_v = kernels->head_dim_v;
     launch.max_logits = args->max_logits;
     launch.lse = args->lse.data;
@@ -139,11 +172,12 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
             (float)(2.0 * LOG2_E * (double)args->softmax_scale / (double)args->softcap);
         launch.cap_outer = (float)(LOG2_E * (double)args->softcap);
     }
-    if (args->max_logits && !(args->flags & FFA_FORWARD_ACCUMULATE))
+    if (args->max_logits && !raises_max(args, plan))
         FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, args->max_logits, 0xff,
                                  args->heads_q * (int64_t)sizeof(float), stream, err));
-    FFA_TRY(gpu_kernel_enqueue(kernels->forward, work < room ? (int32_t)work : room, &launch,
-                               stream, err));
+    if (work > 0) /* a stage may have nothing to do */
+        FFA_TRY(gpu_kernel_enqueue(kernels->forward, work < room ? (int32_t)work : room, &launch,
+                                   stream, err));
 out:
     return rc;
 }
@@ -173,6 +207,7 @@ ffa_status ffa_forward(const ffa_kernels *kernels, const ffa_plan *plan,
             .head_dim = kernels->head_dim,
             .head_dim_v = kernels->head_dim_v,
             .max_logits = args.max_logits,
+            .partial = kernels->is_staged ? &args.partial : NULL,
             .threads = kernels->context->cpu_threads,
             .fp64 = kernels->dtype == FFA_FP64 ||
                     (kernels->context->opts.flags & FFA_OPEN_CPU_FP64) != 0,
@@ -183,7 +218,7 @@ ffa_status ffa_forward(const ffa_kernels *kernels, const ffa_plan *plan,
                             (void *)stream);
             goto out;
         }
-        for (int32_t h = 0; args.max_logits && !call.accumulate && h < args.heads_q; h++)
+        for (int32_t h = 0; args.max_logits && !raises_max(&args, plan) && h < args.heads_q; h++)
             args.max_logits[h] = -INFINITY;
         FFA_TRY(cpu_forward(&call, err));
     }

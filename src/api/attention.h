@@ -15,7 +15,7 @@ struct ffa_kernels {
     ffa_dtype dtype;
     int32_t head_dim, head_dim_v;
     int32_t tile_m, tile_n;
-    bool has_softcap, has_max_logits;
+    bool has_softcap, has_max_logits, is_staged;
     ffa_dtype out_dtype;
     struct gpu_kernel *forward; /* NULL on the CPU */
     ffa_kernel_info info;       /* of the forward kernel; zero on the CPU */
@@ -31,6 +31,7 @@ struct ffa_plan {
     struct tile_plan tiles;
     struct backward_plan backward; /* zero of kernels without it */
     int32_t heads_in_mask;         /* 1, or heads_kv */
+    int32_t stage, stage_count;    /* of a pass in stages; 0 and 1: all in one */
     /* The device buffer: tiles, sweeps, bands, one after another, of both plans. */
     unsigned char *image; /* NULL on the CPU */
     int64_t image_bytes;
@@ -50,5 +51,16 @@ struct backward_layout {
 ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *plan, int32_t head_dim,
                                 int32_t heads_q, int32_t heads_kv, int32_t sm_count,
                                 ffa_error *err);
+
+/* ---- the steps of making a plan ---- */
+
+/* What the tiles of a plan are to be. */
+ffa_status plan_tile_options(struct tile_options *out, const ffa_kernels *kernels,
+                             const ffa_plan_opts *opts, ffa_error *err);
+/* A plan without tiles, for ffa_plan_destroy. */
+ffa_status plan_begin(ffa_plan **out, const ffa_kernels *kernels, const ffa_mask *mask,
+                      ffa_error *err);
+/* What follows from its tiles. */
+ffa_status plan_complete(ffa_plan *plan, const ffa_kernels *kernels, ffa_error *err);
 
 #endif

@@ -6,8 +6,8 @@
 
 enum {
     BACKWARD_FLAGS = FFA_SPEC_BACKWARD | FFA_SPEC_GRAD_FP32 | FFA_SPEC_DETERMINISTIC,
-    KNOWN_FLAGS =
-        FFA_SPEC_DEBUG | FFA_SPEC_SOFTCAP | FFA_SPEC_OUT_FP32 | FFA_SPEC_MAX_LOGITS | BACKWARD_FLAGS
+    KNOWN_FLAGS = FFA_SPEC_DEBUG | FFA_SPEC_SOFTCAP | FFA_SPEC_OUT_FP32 | FFA_SPEC_MAX_LOGITS |
+                  FFA_SPEC_STAGED | BACKWARD_FLAGS
 };
 
 /* The CPU backend has no register file to fit: one tile for all. */
@@ -44,6 +44,14 @@ static ffa_status spec_check(const ffa_attention_spec *spec, ffa_error *err)
             "spec: head_dim_v is %d with FFA_SPEC_BACKWARD, only head_dim (%d) exists",
             spec->head_dim_v, spec->head_dim);
     }
+    if (spec->flags & FFA_SPEC_BACKWARD && spec->flags & FFA_SPEC_STAGED)
+        return error_fail(err, FFA_UNSUPPORTED, 0,
+                          "spec: flags has FFA_SPEC_BACKWARD and FFA_SPEC_STAGED, which only the "
+                          "forward pass has");
+    if (spec->flags & FFA_SPEC_OUT_FP32 && spec->flags & FFA_SPEC_STAGED)
+        return error_fail(err, FFA_INVALID, 0,
+                          "spec: flags has FFA_SPEC_OUT_FP32 and FFA_SPEC_STAGED: out is fp32 in "
+                          "all stages, or until the last");
     return FFA_OK;
 }
 
@@ -151,6 +159,7 @@ static ffa_status forward_make(struct ffa_kernels *kernels, const ffa_attention_
         { "debug", has(spec, FFA_SPEC_DEBUG) },
         { "softcap", has(spec, FFA_SPEC_SOFTCAP) },
         { "out_fp32", has(spec, FFA_SPEC_OUT_FP32) },
+        { "staged", has(spec, FFA_SPEC_STAGED) },
         { "max_logits", has(spec, FFA_SPEC_MAX_LOGITS) },
         { NULL, 0 },
     };
@@ -252,6 +261,7 @@ ffa_status ffa_kernels_create(ffa_kernels **out, ffa_context *context,
     kernels->grad_dtype = spec.flags & FFA_SPEC_GRAD_FP32 ? FFA_FP32 : spec.dtype;
     kernels->has_softcap = has(&spec, FFA_SPEC_SOFTCAP);
     kernels->has_max_logits = has(&spec, FFA_SPEC_MAX_LOGITS);
+    kernels->is_staged = has(&spec, FFA_SPEC_STAGED);
     kernels->has_backward = has(&spec, FFA_SPEC_BACKWARD);
     if (context->gpu) {
         FFA_TRY(kernels_resolve_gpu(kernels, &spec, err));

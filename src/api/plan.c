@@ -38,6 +38,8 @@ static ffa_status image_build(struct ffa_plan *plan, ffa_error *err)
     plan->backward_at = bytes * (tiles->tile_count + tiles->sweep_count + tiles->band_count);
     plan->image_bytes = plan->backward_at + bytes * (backward->tile_count + backward->sweep_count +
                                                      backward->band_count);
+    if (plan->image_bytes == 0) /* a stage may have nothing to do */
+        plan->image_bytes = bytes;
     plan->image = mem_array((size_t)plan->image_bytes, 1);
     if (!plan->image)
         return error_nomem(err, "the plan's device image");
@@ -48,6 +50,49 @@ static ffa_status image_build(struct ffa_plan *plan, ffa_error *err)
     at = image_add(at, backward->sweeps, backward->sweep_count);
     (void)image_add(at, backward->bands, backward->band_count);
     return FFA_OK;
+}
+
+ffa_status plan_tile_options(struct tile_options *out, const ffa_kernels *kernels,
+                             const ffa_plan_opts *opts, ffa_error *err)
+{
+    ffa_plan_opts wish;
+    ffa_status rc;
+
+    FFA_TRY(opts_import(&wish, sizeof wish, opts, err));
+    if (wish.flags & ~(uint32_t)FFA_PLAN_ISOLATE) {
+        rc = error_fail(err, FFA_UNSUPPORTED, 0, "plan: flags is 0x%x, known are 0x%x", wish.flags,
+                        (unsigned)FFA_PLAN_ISOLATE);
+        goto out;
+    }
+    *out = (struct tile_options){ .tile_m = kernels->tile_m,
+                                  .tile_n = kernels->tile_n,
+                                  .cuts = wish.flags & FFA_PLAN_ISOLATE ? TILE_CUTS_ISOLATE
+                                                                        : TILE_CUTS_CHEAP };
+out:
+    return rc;
+}
+
+ffa_status plan_begin(ffa_plan **out, const ffa_kernels *kernels, const ffa_mask *mask,
+                      ffa_error *err)
+{
+    ffa_status rc = FFA_OK;
+
+    if (kernels->forward)
+        FFA_TRY(shape_check(mask, err));
+    *out = mem_array(1, sizeof **out);
+    if (!*out) {
+        rc = error_nomem(err, "the plan");
+        goto out;
+    }
+    (*out)->stage_count = 1;
+    (*out)->heads_in_mask = ffa_mask_head_count(mask);
+out:
+    return rc;
+}
+
+ffa_status plan_complete(ffa_plan *plan, const ffa_kernels *kernels, ffa_error *err)
+{
+    return kernels->forward ? image_build(plan, err) : FFA_OK;
 }
 
 ffa_status ffa_plan_create(ffa_plan **out, const ffa_kernels *kernels, const ffa_mask *mask,
@@ -61,7 +106,6 @@ ffa_status ffa_plan_create_with(ffa_plan **out, const ffa_kernels *kernels, cons
 {
     struct tile_options opts;
     struct ffa_plan *plan = NULL;
-    ffa_plan_opts wish;
     ffa_status rc;
 
     if (!out)
@@ -70,32 +114,15 @@ ffa_status ffa_plan_create_with(ffa_plan **out, const ffa_kernels *kernels, cons
     if (!kernels || !mask)
         return error_fail(err, FFA_INVALID, 0, "ffa_plan_create: %s is NULL",
                           kernels ? "mask" : "kernels");
-    FFA_TRY(opts_import(&wish, sizeof wish, plan_opts, err));
-    if (wish.flags & ~(uint32_t)FFA_PLAN_ISOLATE) {
-        rc = error_fail(err, FFA_UNSUPPORTED, 0, "plan: flags is 0x%x, known are 0x%x", wish.flags,
-                        (unsigned)FFA_PLAN_ISOLATE);
-        goto out;
-    }
-    if (kernels->forward)
-        FFA_TRY(shape_check(mask, err));
-    opts = (struct tile_options){ .tile_m = kernels->tile_m,
-                                  .tile_n = kernels->tile_n,
-                                  .cuts = wish.flags & FFA_PLAN_ISOLATE ? TILE_CUTS_ISOLATE
-                                                                        : TILE_CUTS_CHEAP };
-    plan = mem_array(1, sizeof *plan);
-    if (!plan) {
-        rc = error_nomem(err, "the plan");
-        goto out;
-    }
+    FFA_TRY(plan_tile_options(&opts, kernels, plan_opts, err));
+    FFA_TRY(plan_begin(&plan, kernels, mask, err));
     FFA_TRY(tile_build(&plan->tiles, mask, &opts, err));
     if (kernels->has_backward) {
         opts.tile_m = kernels->backward_tile_m;
         opts.tile_n = kernels->backward_tile_n;
         FFA_TRY(backward_build(&plan->backward, mask, &opts, err));
     }
-    plan->heads_in_mask = ffa_mask_head_count(mask);
-    if (kernels->forward)
-        FFA_TRY(image_build(plan, err));
+    FFA_TRY(plan_complete(plan, kernels, err));
     *out = plan;
     plan = NULL;
 out:

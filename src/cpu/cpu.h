@@ -27,6 +27,9 @@ struct cpu_forward {
     const uint8_t *flags; /* [tile_count], TILE_...; NULL: the call is the whole pass */
     void *sum_out;        /* [seqlen_q][heads_q][head_dim_v] float, or double with fp64, packed: */
     void *sum_lse;        /* [seqlen_q][heads_q]: (out, lse) of the phases so far */
+    /* The same by the marks of the plan's own tiles, the sums in this fp32 tensor (fp64 for
+     * FFA_FP64) and in args->lse; or NULL. */
+    const ffa_tensor *partial;
 };
 
 ffa_status cpu_forward(const struct cpu_forward *call, ffa_error *err);

@@ -86,6 +86,8 @@ ffa_status cpu_forward(const struct cpu_forward *call, ffa_error *err)
     assert(call->threads >= 1 && call->head_dim >= 1);
     assert(call->plan->list_count == 1 || call->plan->list_count == call->args->heads_kv);
     assert(!call->flags || (call->sum_out && call->sum_lse && !call->accumulate));
+    if (work.item_count == 0) /* a stage may have nothing to do */
+        return FFA_OK;
     workers = mem_array((size_t)count, sizeof *workers);
     if (!workers) {
         rc = error_nomem(err, "the threads of the CPU backend");

@@ -193,6 +193,10 @@ static void write_row(const struct cpu_forward *call, int64_t row, int32_t r, in
     const int64_t lse_at = row * lse->token_stride + head * lse->head_stride;
     const int64_t packed = row * call->args->heads_q + head;
     const bool is_first = flags & TILE_FIRST, is_last = flags & TILE_LAST;
+    const ffa_tensor *const partial = call->partial;
+    const ffa_dtype partial_dtype = call->dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32;
+    const int64_t partial_at =
+        partial ? row * partial->token_stride + head * partial->head_stride : 0;
     REAL *const sum_out = (REAL *)call->sum_out + (call->sum_out ? packed * value_dim(call) : 0);
     REAL *const sum_lse = (REAL *)call->sum_lse + (call->sum_lse ? packed : 0);
     REAL top = ((const REAL *)scratch->top)[r], sum = ((const REAL *)scratch->sum)[r];
@@ -205,24 +209,28 @@ static void write_row(const struct cpu_forward *call, int64_t row, int32_t r, in
 
     /* sum is 0 where no key has weight: out is 0, lse -inf. A NaN is not 0, and stays. */
     here = sum == 0 ? -(REAL)INFINITY : top + REAL_LOG(sum);
-    if (!is_first)
+    if (!is_first && !partial)
         merge_rows(*sum_lse, &here, &was, &is);
-    else if (call->accumulate)
+    else if (!is_first || call->accumulate)
         merge_rows(load_lse(call->lse_dtype, lse->data, lse_at), &here, &was, &is);
     for (int32_t c = 0; c < value_dim(call); c++) {
         REAL value = sum == 0 ? 0 : from[c] * keep / sum * is, old = 0;
 
         if (was != 0 && is_first)
             load(out_dtype, out->data, at + c, 1, &old);
+        else if (was != 0 && partial)
+            load(partial_dtype, partial->data, partial_at + c, 1, &old);
         else if (was != 0)
             old = sum_out[c];
         value += was * old;
         if (is_last)
             store(out_dtype, out->data, at + c, (double)value);
+        else if (partial)
+            store(partial_dtype, partial->data, partial_at + c, (double)value);
         else
             sum_out[c] = value;
     }
-    if (!is_last)
+    if (!is_last && !partial)
         *sum_lse = here;
     else if (call->lse_dtype == FFA_FP64)
         ((double *)lse->data)[lse_at] = (double)here;
@@ -247,14 +255,19 @@ static void raise_max(const struct cpu_forward *call, const struct plan_tile *ti
     }
 }
 
+static uint8_t own_flags(const struct plan_tile *tile)
+{
+    return (uint8_t)(TILE_TOUCHED | (tile->flags & PLAN_TILE_MERGES ? 0 : TILE_FIRST) |
+                     (tile->flags & PLAN_TILE_CONTINUES ? 0 : TILE_LAST));
+}
+
 void forward_tile(const struct cpu_forward *call, const struct plan_tile *tile, int32_t head,
                   struct forward_scratch *scratch)
 {
     const int32_t d = call->head_dim;
     const int32_t kv_head = head / (call->args->heads_q / call->args->heads_kv);
     const ffa_tensor *q = &call->args->q;
-    const uint8_t flags =
-        call->flags ? call->flags[tile - call->plan->tiles] : TILE_TOUCHED | TILE_FIRST | TILE_LAST;
+    const uint8_t flags = call->flags ? call->flags[tile - call->plan->tiles] : own_flags(tile);
 
     for (int32_t r = 0; r < tile->row_count; r++) {
         load(call->dtype, q->data, (tile->row_begin + r) * q->token_stride + head * q->head_stride,

@@ -12,6 +12,7 @@
 #include "cli/oracle.h"
 #include "support/attention_case.h"
 #include "support/mask_cases.h"
+#include "support/stage_case.h"
 
 #include <check.h>
 #include <cuda_runtime_api.h>
@@ -981,6 +982,130 @@ START_TEST(accumulated_halves_make_the_whole)
 }
 END_TEST
 
+/* One stage of a pass on the device: its keys are those of the whole from key_begin on. */
+static void run_stage(const struct device_call *call, const ffa_kernels *kernels, ffa_plan *plan,
+                      int64_t key_begin)
+{
+    ffa_forward_args args = call->args;
+    ffa_plan_info info = FFA_PLAN_INFO_INIT;
+    void *buffer = NULL, *workspace = NULL;
+    ffa_error err = { 0 };
+    int64_t bytes;
+
+    args.k.data = (uint16_t *)args.k.data + key_begin * args.k.token_stride;
+    args.v.data = (uint16_t *)args.v.data + key_begin * args.v.token_stride;
+    must(ffa_plan_info_get(plan, &info, &err), &err, "info");
+    must(ffa_workspace_bytes(kernels, plan, &bytes, &err), &err, "workspace");
+    must(ffa_device_alloc(&buffer, context, info.upload_bytes, &err), &err, "buffer");
+    must(ffa_device_alloc(&workspace, context, bytes, &err), &err, "workspace");
+    must(ffa_workspace_init(kernels, workspace, bytes, NULL, &err), &err, "workspace");
+    must(ffa_plan_upload(plan, kernels, buffer, NULL, &err), &err, "upload");
+    must(ffa_forward(kernels, plan, &args, workspace, NULL, &err), &err, "stage");
+    must(ffa_device_synchronize(context, &err), &err, "finish");
+    ffa_device_free(context, buffer);
+    ffa_device_free(context, workspace);
+}
+
+/* A pass in stages against the oracle of the whole; partial is poisoned, so that a first stage that
+ * read it would show. */
+static void run_stages(uint64_t seed)
+{
+    struct rng rng = { seed };
+    struct attention_shape shape = layouts[rng_range(&rng, 0, 11)];
+    const int32_t dim = (int32_t[]){ 64, 128, 256, 96 }[seed % 4];
+    ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
+    ffa_plan_opts opts = FFA_PLAN_OPTS_INIT;
+    struct oracle_tolerance tolerance = oracle_tolerance_of(shape.dtype);
+    struct oracle_result want = { 0 };
+    struct oracle_report report;
+    struct oracle_case test;
+    struct stage_case stages;
+    struct device_call call;
+    ffa_plan *plans[STAGE_CASE_MAX];
+    static ffa_kernels *kept[2][4];
+    ffa_kernels **kernels = &kept[shape.dtype == FFA_FP16][seed % 4];
+    ffa_slice_list list;
+    float sink[2 * 6];
+    void *device_sink = NULL, *partial = NULL;
+    int64_t partial_bytes;
+    ffa_error err = { 0 };
+
+    stage_case_init(&stages, &rng, 300);
+    shape.mask = stages.shape;
+    shape.head_dim = dim;
+    shape.heads_kv = (int32_t)rng_range(&rng, 1, 2);
+    shape.heads_q = shape.heads_kv * (int32_t)rng_range(&rng, 1, 3);
+    call_init(&call, &shape, &rng);
+    call_with_tops(&call);
+    if (seed % 3 == 0) {
+        for (int i = 0; i < 2 * shape.heads_q; i++)
+            sink[i] = (float)rng_normal(&rng);
+        must(ffa_device_alloc(&device_sink, context, sizeof sink, &err), &err, "allocate");
+        must(ffa_device_copy(context, device_sink, sink, sizeof sink, FFA_TO_DEVICE, &err), &err,
+             "send");
+        call.args.sink_count = call.host.args.sink_count = 2;
+        call.host.args.sink = sink;
+        call.args.sink = device_sink;
+    }
+    partial_bytes = shape.mask.seqlen_q * shape.heads_q * dim * (int64_t)sizeof(float);
+    must(ffa_device_alloc(&partial, context, partial_bytes, &err), &err, "allocate");
+    must(ffa_device_fill(context, partial, 0xff, partial_bytes, &err), &err, "poison");
+    call.args.partial.data = partial;
+    call_send_inputs(&call);
+    if (!*kernels) {
+        spec.dtype = shape.dtype;
+        spec.head_dim = dim;
+        spec.flags = FFA_SPEC_STAGED | FFA_SPEC_MAX_LOGITS;
+        must(ffa_kernels_create(kernels, context, &spec, &err), &err, "kernels");
+    }
+    opts.flags = seed % 5 ? 0 : FFA_PLAN_ISOLATE;
+    must(ffa_plan_create_stages(plans, *kernels, (const ffa_mask *const *)stages.masks,
+                                stages.count, &opts, &err),
+         &err, "stages");
+    list = ffa_mask_slices(stages.whole, 0);
+    test = (struct oracle_case){ .shape = shape.mask,
+                                 .lists = &list,
+                                 .list_count = 1,
+                                 .head_dim = dim,
+                                 .dtype = shape.dtype,
+                                 .args = &call.host.args };
+    oracle_poison(&test);
+    for (int i = 3; i < 5; i++)
+        must(ffa_device_copy(context, tensor_of(&call.args, i)->data,
+                             tensor_of(&call.host.args, i)->data, call.bytes[i], FFA_TO_DEVICE,
+                             &err),
+             &err, "poison");
+    for (int32_t s = 0; s < stages.count; s++) {
+        run_stage(&call, *kernels, plans[s], stages.key_begin[s]);
+        ffa_plan_destroy(plans[s]);
+    }
+    for (int i = 3; i < 5; i++)
+        must(ffa_device_copy(context, tensor_of(&call.host.args, i)->data,
+                             tensor_of(&call.args, i)->data, call.bytes[i], FFA_FROM_DEVICE, &err),
+             &err, "fetch");
+    must(ffa_device_copy(context, call.tops, call.args.max_logits, call.bytes[5], FFA_FROM_DEVICE,
+                         &err),
+         &err, "fetch");
+    check_guards(&call, "stages");
+    must(oracle_forward(&want, &test, &err), &err, "oracle");
+    oracle_compare(&report, &test, &want, &tolerance);
+    ck_assert_msg(report.passed, "seed %llu, %d stages: out %.2e row %.2e lse %.2e top %.2e: %s",
+                  (unsigned long long)seed, stages.count, report.out, report.row, report.lse,
+                  report.top, report.reason);
+    oracle_result_finish(&want);
+    ffa_device_free(context, partial);
+    ffa_device_free(context, device_sink);
+    call_finish(&call);
+    stage_case_finish(&stages);
+}
+
+START_TEST(stages_make_the_whole)
+{
+    for (int i = 0; i < 40; i++)
+        run_stages((uint64_t)(40 * _i + i));
+}
+END_TEST
+
 START_TEST(debug_kernels_agree)
 {
     ffa_mask *mask = parse("varlen-causal:700,1300,96");
@@ -1190,6 +1315,7 @@ static Suite *device_suite(void)
     tcase_add_loop_test(quick, max_logits_match_the_oracle, 0, layout_count);
     tcase_add_loop_test(dim, dims_match_the_oracle, 0, DIM_COUNT);
     tcase_add_loop_test(dim, dims_with_options_match_the_oracle, 0, DIM_COUNT);
+    tcase_add_loop_test(dim, stages_make_the_whole, 0, 4);
     tcase_add_loop_test(quick, debug_kernels_agree, 0, 12);
     tcase_add_loop_test(quick, other_tiles_agree, 0, 4);
     tcase_add_test(quick, a_call_can_be_captured);

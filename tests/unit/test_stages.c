@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A pass in stages on the CPU backend: what all stages make against the oracle of the whole, and
+ * what each leaves alone.
+ */
+#include "api/attention.h"
+#include "cli/oracle.h"
+#include "support/attention_case.h"
+#include "support/stage_case.h"
+
+#include <check.h>
+#include <ffa/ffa.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { HEADS_Q = 4, HEADS_KV = 2, DIM = 16, SINKS = 2, ROUNDS = 60 };
+
+static const ffa_dtype dtypes[] = { FFA_BF16, FFA_FP16, FFA_FP32, FFA_FP64 };
+
+static ffa_context *context;
+static const float poison = -77.0f; /* of partial: no sum comes to it */
+
+static void setup(void)
+{
+    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
+
+    opts.flags = FFA_OPEN_CPU_FP64;
+    opts.cpu_threads = 2;
+    ck_assert_int_eq(ffa_open(&context, FFA_DEVICE_CPU, &opts, NULL), FFA_OK);
+}
+
+static void teardown(void)
+{
+    ffa_close(context);
+}
+
+struct pass {
+    struct stage_case masks;
+    struct attention_case host; /* keys of all stages */
+    ffa_kernels *kernels;
+    ffa_plan *plans[STAGE_CASE_MAX];
+    double *partial; /* fp32 unless the dtype is FFA_FP64 */
+    float sink[SINKS * HEADS_Q], tops[HEADS_Q];
+};
+
+static ffa_dtype partial_dtype(const struct pass *pass)
+{
+    return pass->host.shape.dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32;
+}
+
+static void pass_init(struct pass *pass, ffa_dtype dtype, uint32_t plan_flags, uint64_t seed)
+{
+    struct rng rng = { seed };
+    ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
+    ffa_plan_opts opts = FFA_PLAN_OPTS_INIT;
+    struct attention_shape shape = { { 0, 0 }, dtype, HEADS_Q, HEADS_KV, DIM, LAYOUT_TOKENS };
+    ffa_error err = { 0 };
+
+    *pass = (struct pass){ 0 };
+    stage_case_init(&pass->masks, &rng, 90);
+    shape.mask = pass->masks.shape;
+    shape.layout = (enum attention_layout)rng_range(&rng, 0, LAYOUT_COUNT - 1);
+    attention_case_init(&pass->host, &shape, &rng);
+    for (int i = 0; i < SINKS * HEADS_Q; i++)
+        pass->sink[i] = (float)rng_normal(&rng);
+    spec.dtype = dtype;
+    spec.head_dim = DIM;
+    spec.flags = FFA_SPEC_STAGED | FFA_SPEC_MAX_LOGITS;
+    spec.tile_m = spec.tile_n = 16;
+    opts.flags = plan_flags;
+    ck_assert_int_eq(ffa_kernels_create(&pass->kernels, context, &spec, &err), FFA_OK);
+    ck_assert_msg(ffa_plan_create_stages(pass->plans, pass->kernels,
+                                         (const ffa_mask *const *)pass->masks.masks,
+                                         pass->masks.count, &opts, &err) == FFA_OK,
+                  "%s", err.message);
+    pass->partial = calloc((size_t)(shape.mask.seqlen_q * HEADS_Q * DIM), sizeof *pass->partial);
+    pass->host.args.partial.data = pass->partial;
+    for (int64_t i = 0; i < shape.mask.seqlen_q * HEADS_Q * DIM; i++)
+        if (dtype == FFA_FP64)
+            pass->partial[i] = (double)poison;
+        else
+            ((float *)pass->partial)[i] = poison;
+    pass->host.args.max_logits = pass->tops;
+    pass->host.args.sink = seed % 3 ? NULL : pass->sink;
+    pass->host.args.sink_count = seed % 3 ? 0 : SINKS;
+}
+
+static void pass_finish(struct pass *pass)
+{
+    for (int32_t s = 0; s < pass->masks.count; s++)
+        ffa_plan_destroy(pass->plans[s]);
+    ffa_kernels_destroy(pass->kernels);
+    attention_case_finish(&pass->host);
+    stage_case_finish(&pass->masks);
+    free(pass->partial);
+}
+
+static ffa_status run_stage(const struct pass *pass, int32_t s, ffa_error *err)
+{
+    ffa_forward_args args = pass->host.args;
+    const int64_t first = pass->masks.key_begin[s];
+    const int64_t bytes = (int64_t)ffa_dtype_bytes(pass->host.shape.dtype);
+
+    args.k.data = (char *)args.k.data + first * args.k.token_stride * bytes;
+    args.v.data = (char *)args.v.data + first * args.v.token_stride * bytes;
+    return ffa_forward(pass->kernels, pass->plans[s], &args, NULL, NULL, err);
+}
+
+/* Rows of stage s, marked 1 + the flags of their tile; of list 0. */
+static void mark_rows(const struct pass *pass, int32_t s, uint8_t *rows)
+{
+    const struct tile_plan *plan = &pass->plans[s]->tiles;
+
+    memset(rows, 0, (size_t)pass->masks.shape.seqlen_q);
+    for (int64_t t = 0; t < plan->tile_count; t++)
+        memset(rows + plan->tiles[t].row_begin, 1 + plan->tiles[t].flags,
+               (size_t)plan->tiles[t].row_count);
+}
+
+static void run_and_compare(ffa_dtype dtype, uint32_t plan_flags, uint64_t seed)
+{
+    struct pass pass;
+    uint8_t marks[STAGE_CASE_MAX][128];
+    struct oracle_tolerance tolerance = oracle_tolerance_of(dtype == FFA_FP64 ? FFA_FP32 : dtype);
+    struct oracle_result want = { 0 };
+    struct oracle_report report;
+    struct oracle_case test;
+    ffa_slice_list list;
+    ffa_error err = { 0 };
+
+    pass_init(&pass, dtype, plan_flags, seed);
+    list = ffa_mask_slices(pass.masks.whole, 0);
+    test = (struct oracle_case){ .shape = pass.masks.shape,
+                                 .lists = &list,
+                                 .list_count = 1,
+                                 .head_dim = DIM,
+                                 .dtype = dtype,
+                                 .args = &pass.host.args };
+    oracle_poison(&test);
+    for (int32_t s = 0; s < pass.masks.count; s++) {
+        mark_rows(&pass, s, marks[s]);
+        ck_assert_msg(run_stage(&pass, s, &err) == FFA_OK, "%s", err.message);
+        for (int64_t row = 0; row < pass.masks.shape.seqlen_q; row++) {
+            bool is_done = false, has_partial = false;
+            double out, left;
+
+            for (int32_t i = 0; i <= s; i++) {
+                is_done |= marks[i][row] && !((marks[i][row] - 1) & PLAN_TILE_CONTINUES);
+                has_partial |= marks[i][row] && (marks[i][row] - 1) & PLAN_TILE_CONTINUES;
+            }
+            out = attention_read(&pass.host.args.out, dtype, row, 1, 5);
+            left = attention_read(&(ffa_tensor){ pass.partial, HEADS_Q * DIM, DIM },
+                                  partial_dtype(&pass), row, 1, 5);
+            ck_assert_msg(isnan(out) == !is_done, "seed %llu, stage %d, row %lld: out is %g",
+                          (unsigned long long)seed, s, (long long)row, out);
+            ck_assert_msg((left != (double)poison) == has_partial,
+                          "seed %llu, stage %d, row %lld: partial is %g", (unsigned long long)seed,
+                          s, (long long)row, left);
+        }
+    }
+    ck_assert_int_eq(oracle_forward(&want, &test, &err), FFA_OK);
+    oracle_compare(&report, &test, &want, &tolerance);
+    ck_assert_msg(report.passed, "seed %llu, dtype %d: out %.2e row %.2e lse %.2e top %.2e: %s",
+                  (unsigned long long)seed, (int)dtype, report.out, report.row, report.lse,
+                  report.top, report.reason);
+    oracle_result_finish(&want);
+    pass_finish(&pass);
+}
+
+START_TEST(stages_make_the_whole)
+{
+    for (int i = 0; i < ROUNDS; i++)
+        run_and_compare(dtypes[_i], i % 4 ? 0 : (uint32_t)FFA_PLAN_ISOLATE,
+                        (uint64_t)(100 * _i + i));
+}
+END_TEST
+
+/* ---- refusals ---- */
+
+START_TEST(what_does_not_belong_together)
+{
+    struct pass pass;
+    ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
+    ffa_kernels *plain;
+    const ffa_mask *masks[2] = { NULL, NULL };
+    ffa_plan *plans[2] = { NULL, NULL };
+    ffa_mask *other;
+    ffa_error err = { 0 };
+    uint64_t seed = 0;
+
+#define REFUSED(call, says)                                                                        \
+    do {                                                                                           \
+        ck_assert_int_eq(call, FFA_INVALID);                                                       \
+        ck_assert_msg(strstr(err.message, says), "%s", err.message);                               \
+    } while (0)
+    do {
+        if (seed)
+            pass_finish(&pass);
+        pass_init(&pass, FFA_FP32, 0, ++seed);
+    } while (pass.masks.count < 2);
+    spec.dtype = FFA_FP32;
+    spec.head_dim = DIM;
+    spec.tile_m = spec.tile_n = 16;
+    ck_assert_int_eq(ffa_kernels_create(&plain, context, &spec, &err), FFA_OK);
+    ck_assert_int_eq(ffa_mask_parse(&other, "full:7", &err), FFA_OK);
+    masks[0] = pass.masks.masks[0];
+    REFUSED(ffa_plan_create_stages(NULL, pass.kernels, masks, 1, NULL, &err), "out is NULL");
+    REFUSED(ffa_plan_create_stages(plans, NULL, masks, 1, NULL, &err), "kernels is NULL");
+    REFUSED(ffa_plan_create_stages(plans, pass.kernels, NULL, 1, NULL, &err), "masks is NULL");
+    REFUSED(ffa_plan_create_stages(plans, pass.kernels, masks, 0, NULL, &err),
+            "count is 0, not in [1, 4096]");
+    REFUSED(ffa_plan_create_stages(plans, pass.kernels, masks, 4097, NULL, &err), "count is 4097");
+    REFUSED(ffa_plan_create_stages(plans, pass.kernels, masks, 2, NULL, &err), "masks[1] is NULL");
+    masks[1] = other;
+    if (ffa_mask_seqlen_q(masks[0]) != 7)
+        REFUSED(ffa_plan_create_stages(plans, pass.kernels, masks, 2, NULL, &err),
+                "masks[1] has 7 query rows");
+    REFUSED(ffa_plan_create_stages(plans, plain, masks, 1, NULL, &err), "without FFA_SPEC_STAGED");
+    ck_assert_ptr_null(plans[0]);
+
+    pass.host.args.partial.data = NULL;
+    REFUSED(run_stage(&pass, 1, &err), "partial: data is NULL, the plan is stage 1 of");
+    pass.host.args.partial.data = pass.partial;
+    pass.host.args.partial.token_stride = 3;
+    REFUSED(run_stage(&pass, 1, &err), "partial: token_stride 3");
+    pass.host.args.partial.token_stride = 0;
+    pass.host.args.max_logits = NULL;
+    REFUSED(ffa_forward(plain, pass.plans[0], &pass.host.args, NULL, NULL, &err),
+            "made without FFA_SPEC_STAGED");
+    spec.flags = FFA_SPEC_STAGED | FFA_SPEC_OUT_FP32;
+    ffa_kernels_destroy(plain);
+    REFUSED(ffa_kernels_create(&plain, context, &spec, &err), "FFA_SPEC_OUT_FP32 and");
+    ffa_mask_destroy(other);
+    pass_finish(&pass);
+#undef REFUSED
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("stages");
+    TCase *tc = tcase_create("stages");
+    SRunner *runner;
+    int failed;
+
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_set_timeout(tc, 60);
+    tcase_add_loop_test(tc, stages_make_the_whole, 0, 4);
+    tcase_add_test(tc, what_does_not_belong_together);
+    suite_add_tcase(suite, tc);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

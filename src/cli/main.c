@@ -58,6 +58,8 @@ static const struct cli_command commands[] = {
       "--backend cpu --check\n"
       "ffa run --mask window:4096,left=512,right=0 --heads 16:4 --time --json\n"
       "ffa run --mask varlen-causal:700,96 --heads 8:2 --backward --check\n"
+      "ffa run --mask block-causal:4096,3000,900/block=512 --ranks 8 --backend cpu --backward "
+      "--check\n"
       "ffa run --mask causal:256 --heads 2 --head-dim 64 --q q.npy --k k.npy --v v.npy --out "
       "out.npy --lse lse.npy\n"
       "FFA_JIT=never ffa run --mask causal:4096 --store none --bundle bundle.ffadb\n" },

@@ -38,6 +38,7 @@ struct run_options {
     int64_t sinks;
     double scale;   /* 0: 1 / sqrt(head_dim) */
     double softcap; /* 0: none */
+    struct run_ranks_options ranks;
     bool wants_check, wants_time, wants_debug, wants_backward;
 };
 
@@ -129,7 +130,10 @@ static int open_backend(const struct cli *cli, const struct run_options *options
     if (backend < 0)
         return cli_fail_text(cli, FFA_INVALID, "--backend is '%s', not auto, cuda or cpu",
                              options->backend);
-    if (backend == 2 || (backend == 0 && cpu_only && options->device < 0))
+    if (options->ranks.ranks && (backend == 1 || options->device >= 0))
+        return cli_fail_text(cli, FFA_UNSUPPORTED,
+                             "--ranks runs on the CPU: --backend cpu, and no --device");
+    if (backend == 2 || options->ranks.ranks || (backend == 0 && cpu_only && options->device < 0))
         device = FFA_DEVICE_CPU;
     status = cli_open(cli, out, device, 0);
     if (status != CLI_PARSE_GO || backend != 1)
@@ -396,6 +400,17 @@ static json_t *backward_object(const struct run_case *run, const struct run_resu
     return object;
 }
 
+static json_t *ranks_object(struct run_ranks_facts facts)
+{
+    json_t *object = json_object();
+
+    cli_set_int(object, "count", facts.ranks);
+    cli_set_int(object, "forward_stages", facts.forward_stages);
+    cli_set_int(object, "backward_stages", facts.backward_stages);
+    cli_set_int(object, "received_rows", facts.received_rows);
+    return object;
+}
+
 static json_t *as_object(const struct run_case *run, const ffa_context_info *info,
                          const ffa_kernel_info *kernel, const struct run_options *options,
                          const struct run_result *result)
@@ -416,6 +431,8 @@ static json_t *as_object(const struct run_case *run, const ffa_context_info *inf
     cli_set_int(object, "seed", options->seed);
     (void)json_object_set_new(object, "kernel",
                               info->device >= 0 ? kernel_object(kernel) : json_null());
+    if (run->ranks)
+        (void)json_object_set_new(object, "ranks", ranks_object(run_ranks_facts_get(run->ranks)));
     add_time(object, &result->forward, run_case_flops(run));
     if (result->is_checked)
         add_check(object, result);
@@ -448,6 +465,14 @@ static void print_gradients(const struct run_result *result)
                  limit->head, report->row, report->key, limit->line);
 }
 
+static void print_ranks(struct run_ranks_facts facts, const struct run_options *options)
+{
+    (void)printf("ranks    %d: %d stages forward", facts.ranks, facts.forward_stages);
+    if (options->wants_backward)
+        (void)printf(", %d backward", facts.backward_stages);
+    (void)printf(", %" PRId64 " rows received, at most\n", facts.received_rows);
+}
+
 static void print_result(const struct run_case *run, const ffa_context_info *info,
                          const ffa_kernel_info *kernel, const struct run_options *options,
                          const struct run_result *result)
@@ -466,6 +491,8 @@ static void print_result(const struct run_case *run, const ffa_context_info *inf
         (void)printf(":%d", shape->head_dim_v);
     (void)printf(", %s, %" PRId64 " cells\n", run_dtype_name(shape->dtype),
                  ffa_mask_area(run->mask, -1));
+    if (run->ranks)
+        print_ranks(run_ranks_facts_get(run->ranks), options);
     print_time("time", &result->forward, run_case_flops(run), options);
     if (options->wants_backward)
         print_time("backward", &result->backward, BACKWARD_FLOPS * run_case_flops(run), options);
@@ -514,6 +541,8 @@ static int run_one(const struct cli *cli, const struct run_options *options, ffa
     run.args.softmax_scale = (float)options->scale;
     run.args.softcap = (float)options->softcap;
     run.args.sm_margin = (int32_t)options->sm_margin;
+    if (rc == FFA_OK && options->ranks.ranks)
+        rc = run_ranks_create(&run.ranks, &run, &options->ranks, &err);
     if (rc == FFA_OK)
         rc = work(cli, options, &run, &result, &err);
     status = rc == FFA_OK ? report(cli, &run, options, &result) : cli_fail(cli, &err);
@@ -552,6 +581,14 @@ int cmd_run(struct cli *cli)
         { "softcap", CLI_REAL, &options.softcap, "X", "cap scores at +-X, softly; none", 0, 0 },
         { "sinks", CLI_INT, &options.sinks, "N", "sink logits a head, made up; 0", 0, 8 },
         { "sm-margin", CLI_INT, &options.sm_margin, "N", "SMs left free for others; 0", 0, 1023 },
+        { "ranks", CLI_INT, &options.ranks.ranks, "N",
+          "run on N ranks, threads of this process, by a distributed plan; CPU only", 1, 256 },
+        { "ranks-per-node", CLI_INT, &options.ranks.per_node, "N",
+          "ranks of a node, as the plan sees them; all", 1, 256 },
+        { "stages", CLI_INT, &options.ranks.stages, "N",
+          "stages that ranks receive rows in; -1: all first; chosen", -1, 16 },
+        { "delay", CLI_INT, &options.ranks.delay, "N",
+          "times a transfer between ranks may be passed over by others; 0", 0, 1000 },
         { "backward", CLI_FLAG, &options.wants_backward, NULL, "run the backward pass, too", 0, 0 },
         { "dout", CLI_TEXT, &options.files[RUN_DOUT], "FILE", "read dout, as q", 0, 0 },
         { "dq", CLI_TEXT, &options.files[RUN_DQ], "FILE", "write dq", 0, 0 },
@@ -579,6 +616,11 @@ int cmd_run(struct cli *cli)
                                  run_tensor_name((enum run_tensor)i));
     if (!options.mask)
         return cli_fail_text(cli, FFA_INVALID, "--mask is missing, such as --mask causal:4096");
+    if (!options.ranks.ranks &&
+        (options.ranks.per_node || options.ranks.stages || options.ranks.delay))
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--ranks-per-node, --stages and --delay need --ranks");
+    options.ranks.seed = options.seed;
     if (ffa_mask_parse(&mask, options.mask, &err) != FFA_OK)
         return cli_fail(cli, &err);
     status = read_shape(cli, &options, mask, &shape);

@@ -185,6 +185,7 @@ void run_case_finish(struct run_case *run)
         ffa_device_free(run->context, run->plan_buffer);
     if (run->workspace)
         ffa_device_free(run->context, run->workspace);
+    run_ranks_destroy(run->ranks);
     ffa_plan_destroy(run->plan);
     ffa_kernels_destroy(run->kernels);
     memset(run, 0, sizeof *run);
@@ -344,8 +345,11 @@ ffa_status run_case_upload(struct run_case *run, ffa_error *err)
 
 ffa_status run_case_forward(struct run_case *run, int calls, float *ms, ffa_error *err)
 {
-    ffa_status rc = ffa_device_time_begin(run->context, NULL, err);
+    ffa_status rc;
 
+    if (run->ranks)
+        return run_ranks_pass(run->ranks, false, calls, ms, err);
+    rc = ffa_device_time_begin(run->context, NULL, err);
     for (int i = 0; i < calls && rc == FFA_OK; i++)
         rc = ffa_forward(run->kernels, run->plan, &run->args, run->workspace, NULL, err);
     if (rc == FFA_OK)
@@ -377,8 +381,11 @@ ffa_status run_case_backward(struct run_case *run, int calls, float *ms, ffa_err
         .softcap = from->softcap,
         .sm_margin = from->sm_margin,
     };
-    ffa_status rc = ffa_device_time_begin(run->context, NULL, err);
+    ffa_status rc;
 
+    if (run->ranks)
+        return run_ranks_pass(run->ranks, true, calls, ms, err);
+    rc = ffa_device_time_begin(run->context, NULL, err);
     for (int i = 0; i < calls && rc == FFA_OK; i++)
         rc = ffa_backward(run->kernels, run->plan, &args, run->workspace, NULL, err);
     if (rc == FFA_OK)

@@ -7,6 +7,7 @@
 #define FFA_CLI_RUN_CASE_H
 
 #include "cli/oracle_backward.h"
+#include "cli/run_ranks.h"
 
 #include <ffa/ffa.h>
 #include <stdbool.h>
@@ -47,6 +48,7 @@ struct run_case {
     void *workspace;
     int64_t workspace_bytes; /* of the pass that needs more */
     ffa_forward_args args;   /* on the device */
+    struct run_ranks *ranks; /* who run the passes; NULL: one call does */
 };
 
 const char *run_tensor_name(enum run_tensor tensor);

@@ -77,6 +77,7 @@ s simulate --mask causal:640 --ranks 2,16 --ranks-per-node 4
 s simulate --mask full:10 --ranks 16 --svg simulate.svg
 s run --mask causal:64 --heads 2 --head-dim 64 --backend cpu
 s run --mask causal:64 --heads 2 --head-dim 64 --backend cpu --check
+s run --mask causal:64 --heads 2 --head-dim 64 --ranks 3 --backward --check
 s run --mask causal:64 --heads 2 --head-dim 64 --backend cpu --time --repeat 2
 echo "# errors"
 s cache show zz

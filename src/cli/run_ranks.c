@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/run_ranks.h"
+
+#include "cli/cli.h"
+#include "cli/file.h"
+#include "cli/run_case.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One rank: its plan and its rows, packed. lse is of the type that is summed in. */
+struct rank {
+    struct run_ranks *all;
+    int32_t rank;
+    ffa_comm *comm;
+    ffa_dist_plan *plan;
+    ffa_dist_plan_info info;
+    void *rows[RUN_TENSORS];
+    float *dsink;
+    pthread_t thread;
+    bool is_started;
+    /* of a pass */
+    bool is_backward;
+    int calls;
+    int64_t us;
+    ffa_status status;
+    ffa_error err;
+};
+
+struct run_ranks {
+    const struct run_case *run;
+    ffa_dispatch *dispatch;
+    int32_t count;
+    ffa_dtype sum_dtype;
+    struct rank *ranks;
+};
+
+/* ---- rows ---- */
+
+static bool is_key(enum run_tensor tensor)
+{
+    return tensor == RUN_K || tensor == RUN_V || tensor == RUN_DK || tensor == RUN_DV;
+}
+
+static ffa_rows rows_of(const struct rank *r, enum run_tensor tensor)
+{
+    const struct run_shape *shape = &r->all->run->shape;
+
+    return (ffa_rows){ .dispatch = r->all->dispatch,
+                       .side = is_key(tensor) ? FFA_SIDE_KEYS : FFA_SIDE_QUERIES,
+                       .rank = r->rank,
+                       .dtype = tensor == RUN_LSE ? (int32_t)FFA_FP32 : (int32_t)shape->dtype,
+                       .heads = is_key(tensor) ? shape->heads_kv : shape->heads_q,
+                       .head_dim = tensor == RUN_LSE ? 1 : shape->head_dim };
+}
+
+static int64_t row_count(const struct rank *r, enum run_tensor tensor)
+{
+    return is_key(tensor) ? ffa_dispatch_key_rows(r->all->dispatch, r->rank)
+                          : ffa_dispatch_query_rows(r->all->dispatch, r->rank);
+}
+
+static ffa_status take(const struct rank *r, enum run_tensor tensor, ffa_error *err)
+{
+    const ffa_rows rows = rows_of(r, tensor);
+    const ffa_tensor whole = { .data = r->all->run->device[tensor] };
+    const ffa_tensor local = { .data = r->rows[tensor] };
+
+    return ffa_rows_dispatch(&rows, &whole, &local, err);
+}
+
+static ffa_status give(const struct rank *r, enum run_tensor tensor, ffa_error *err)
+{
+    const ffa_rows rows = rows_of(r, tensor);
+    const ffa_tensor whole = { .data = r->all->run->device[tensor] };
+    const ffa_tensor local = { .data = r->rows[tensor] };
+
+    return ffa_rows_undispatch(&rows, &local, &whole, err);
+}
+
+/* The case's lse is fp32. */
+static ffa_status give_lse(const struct rank *r, ffa_error *err)
+{
+    const ffa_rows rows = rows_of(r, RUN_LSE);
+    const int64_t count = row_count(r, RUN_LSE) * rows.heads;
+    const ffa_tensor whole = { .data = r->all->run->device[RUN_LSE] };
+    ffa_tensor local = { 0 };
+    ffa_status rc;
+
+    if (r->all->sum_dtype == FFA_FP32)
+        return give(r, RUN_LSE, err);
+    local.data = malloc((size_t)count * sizeof(float));
+    if (!local.data)
+        return cli_error(err, FFA_NOMEM, 0, "no memory for the lse of a rank");
+    for (int64_t i = 0; i < count; i++)
+        ((float *)local.data)[i] = (float)((const double *)r->rows[RUN_LSE])[i];
+    rc = ffa_rows_undispatch(&rows, &local, &whole, err);
+    free(local.data);
+    return rc;
+}
+
+/* ---- one rank's part of a pass ---- */
+
+static ffa_dist_args args_of(const struct rank *r)
+{
+    const struct run_case *run = r->all->run;
+    ffa_dist_args args = FFA_DIST_ARGS_INIT;
+
+    args.heads_q = run->shape.heads_q;
+    args.heads_kv = run->shape.heads_kv;
+    args.head_dim = run->shape.head_dim;
+    args.dtype = run->shape.dtype;
+    args.softmax_scale = run->args.softmax_scale;
+    args.softcap = run->args.softcap;
+    args.sink = run->args.sink;
+    args.sink_count = run->args.sink_count;
+    args.q.data = r->rows[RUN_Q];
+    args.k.data = r->rows[RUN_K];
+    args.v.data = r->rows[RUN_V];
+    args.out.data = r->rows[RUN_OUT];
+    args.lse.data = r->rows[RUN_LSE];
+    args.dout.data = r->rows[RUN_DOUT];
+    args.dq.data = r->rows[RUN_DQ];
+    args.dk.data = r->rows[RUN_DK];
+    args.dv.data = r->rows[RUN_DV];
+    args.dsink = r->dsink;
+    return args;
+}
+
+static ffa_status run_calls(struct rank *r)
+{
+    const ffa_dist_args args = args_of(r);
+    const int64_t since_us = cli_clock_us();
+    ffa_status rc = FFA_OK;
+
+    for (int i = 0; i < r->calls && rc == FFA_OK; i++)
+        rc = r->is_backward ? ffa_dist_backward_host(r->plan, r->comm, &args, &r->err)
+                            : ffa_dist_forward_host(r->plan, r->comm, &args, &r->err);
+    r->us = cli_clock_us() - since_us;
+    return rc;
+}
+
+static ffa_status run_rank(struct rank *r)
+{
+    static const enum run_tensor forward[] = { RUN_Q, RUN_K, RUN_V };
+    static const enum run_tensor backward[] = { RUN_DQ, RUN_DK, RUN_DV };
+    ffa_status rc = FFA_OK;
+
+    if (r->is_backward)
+        rc = take(r, RUN_DOUT, &r->err);
+    for (int i = 0; i < 3 && rc == FFA_OK && !r->is_backward; i++)
+        rc = take(r, forward[i], &r->err);
+    if (rc == FFA_OK)
+        rc = run_calls(r);
+    for (int i = 0; i < 3 && rc == FFA_OK && r->is_backward; i++)
+        rc = give(r, backward[i], &r->err);
+    if (rc == FFA_OK && !r->is_backward)
+        rc = give(r, RUN_OUT, &r->err);
+    if (rc == FFA_OK && !r->is_backward)
+        rc = give_lse(r, &r->err);
+    if (rc == FFA_OK && r->is_backward && r->dsink && r->rank == 0)
+        memcpy(r->all->run->device[RUN_DSINK], r->dsink,
+               (size_t)(r->all->run->shape.sinks * r->all->run->shape.heads_q) * sizeof(float));
+    return rc;
+}
+
+static void *run_thread(void *user)
+{
+    struct rank *r = user;
+
+    r->status = run_rank(r);
+    return NULL;
+}
+
+/* The rank that failed knows more than those that were released. */
+static ffa_status worst(const struct run_ranks *all, ffa_error *err)
+{
+    const struct rank *said = NULL;
+
+    for (int32_t i = 0; i < all->count; i++)
+        if (all->ranks[i].status != FFA_OK && (!said || said->status == FFA_COMM))
+            said = &all->ranks[i];
+    if (!said)
+        return FFA_OK;
+    return cli_error(err, said->status, 0, "rank %d: %s", said->rank, said->err.message);
+}
+
+ffa_status run_ranks_pass(struct run_ranks *all, bool is_backward, int calls, float *ms,
+                          ffa_error *err)
+{
+    int64_t most = 0;
+
+    for (int32_t i = 0; i < all->count; i++) {
+        struct rank *r = &all->ranks[i];
+
+        r->is_backward = is_backward;
+        r->calls = calls;
+        r->status = FFA_OK;
+        r->is_started = !pthread_create(&r->thread, NULL, run_thread, r);
+        if (!r->is_started) {
+            r->status = cli_error(&r->err, FFA_NOMEM, 0, "cannot start a thread");
+            ffa_comm_cancel(r->comm, "cannot start a thread");
+        }
+    }
+    for (int32_t i = 0; i < all->count; i++) {
+        if (all->ranks[i].is_started)
+            pthread_join(all->ranks[i].thread, NULL);
+        most = all->ranks[i].us > most ? all->ranks[i].us : most;
+    }
+    *ms = (float)most / 1e3f / (float)calls;
+    return worst(all, err);
+}
+
+/* ---- making it ---- */
+
+static ffa_status make_dispatch(struct run_ranks *all, const struct run_ranks_options *options,
+                                ffa_error *err)
+{
+    const struct run_shape *shape = &all->run->shape;
+    const ffa_dispatch_mask mask = { all->run->mask, 1 };
+    const ffa_topology topology = { all->count, (int32_t)options->per_node };
+    ffa_dispatch_opts opts = FFA_DISPATCH_OPTS_INIT;
+
+    if (shape->tokens_q != shape->tokens_k)
+        opts.keys = FFA_KEYS_DISPATCHED;
+    return ffa_dispatch_create(&all->dispatch, &mask, 1, &topology, &opts, err);
+}
+
+static ffa_status make_plan(struct rank *r, const struct run_ranks_options *options, ffa_error *err)
+{
+    const struct run_shape *shape = &r->all->run->shape;
+    ffa_dist_plan_opts opts = FFA_DIST_PLAN_OPTS_INIT;
+    ffa_status rc;
+
+    opts.forward_stages = opts.backward_stages = (int32_t)options->stages;
+    opts.stage_rows_min = options->stages > 0 ? 1 : 0; /* who asks for stages gets them */
+    opts.model.heads_q = shape->heads_q;
+    opts.model.heads_kv = shape->heads_kv;
+    opts.model.head_dim = shape->head_dim;
+    opts.model.element_bytes = (int32_t)ffa_dtype_bytes(shape->dtype);
+    rc = ffa_dist_plan_create(&r->plan, r->all->dispatch, r->all->run->mask, r->rank, &opts, err);
+    r->info = (ffa_dist_plan_info)FFA_DIST_PLAN_INFO_INIT;
+    return rc == FFA_OK ? ffa_dist_plan_info_get(r->plan, &r->info, err) : rc;
+}
+
+static ffa_status make_rows(struct rank *r, ffa_error *err)
+{
+    const struct run_shape *shape = &r->all->run->shape;
+    const bool has_backward = shape->spec_flags & FFA_SPEC_BACKWARD;
+
+    for (int i = 0; i < RUN_TENSORS; i++) {
+        const enum run_tensor tensor = (enum run_tensor)i;
+        const ffa_rows rows = rows_of(r, tensor);
+        const size_t element = tensor == RUN_LSE ? ffa_dtype_bytes(r->all->sum_dtype)
+                                                 : ffa_dtype_bytes((ffa_dtype)rows.dtype);
+        const size_t elements = (size_t)(row_count(r, tensor) * rows.heads) * (size_t)rows.head_dim;
+
+        if (tensor == RUN_SINK || tensor == RUN_DSINK || (tensor >= RUN_DOUT && !has_backward))
+            continue;
+        r->rows[i] = malloc(elements * element + 1);
+        if (!r->rows[i])
+            return cli_error(err, FFA_NOMEM, 0, "no memory for the rows of a rank");
+    }
+    if (has_backward && shape->sinks)
+        r->dsink = malloc((size_t)(shape->sinks * shape->heads_q) * sizeof *r->dsink);
+    if (has_backward && shape->sinks && !r->dsink)
+        return cli_error(err, FFA_NOMEM, 0, "no memory for the rows of a rank");
+    return FFA_OK;
+}
+
+static ffa_status make_group(struct run_ranks *all, const struct run_ranks_options *options,
+                             ffa_error *err)
+{
+    ffa_loopback_opts opts = FFA_LOOPBACK_OPTS_INIT;
+    ffa_comm **comms = calloc((size_t)all->count, sizeof *comms);
+    ffa_status rc;
+
+    if (!comms)
+        return cli_error(err, FFA_NOMEM, 0, "no memory for ranks");
+    opts.seed = (uint64_t)options->seed;
+    opts.delay = (int32_t)options->delay;
+    rc = ffa_loopback_create(comms, all->count, &opts, err);
+    for (int32_t i = 0; i < all->count; i++)
+        all->ranks[i].comm = comms[i];
+    free(comms);
+    return rc;
+}
+
+ffa_status run_ranks_create(struct run_ranks **out, const struct run_case *run,
+                            const struct run_ranks_options *options, ffa_error *err)
+{
+    struct run_ranks *all = calloc(1, sizeof *all);
+    ffa_status rc = FFA_OK;
+
+    *out = all;
+    if (run->shape.head_dim_v && run->shape.head_dim_v != run->shape.head_dim)
+        return cli_error(err, FFA_UNSUPPORTED, 0, "--head-dim-v is %d: ranks take one head_dim, %d",
+                         run->shape.head_dim_v, run->shape.head_dim);
+    if (all)
+        all->ranks = calloc((size_t)options->ranks, sizeof *all->ranks);
+    if (!all || !all->ranks)
+        return cli_error(err, FFA_NOMEM, 0, "no memory for ranks");
+    all->run = run;
+    all->count = (int32_t)options->ranks;
+    all->sum_dtype = run->shape.dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32;
+    rc = make_dispatch(all, options, err);
+    if (rc == FFA_OK)
+        rc = make_group(all, options, err);
+    for (int32_t i = 0; i < all->count && rc == FFA_OK; i++) {
+        all->ranks[i].all = all;
+        all->ranks[i].rank = i;
+        rc = make_plan(&all->ranks[i], options, err);
+        if (rc == FFA_OK)
+            rc = make_rows(&all->ranks[i], err);
+    }
+    return rc;
+}
+
+void run_ranks_destroy(struct run_ranks *all)
+{
+    for (int32_t i = 0; all && all->ranks && i < all->count; i++) {
+        struct rank *r = &all->ranks[i];
+
+        for (int t = 0; t < RUN_TENSORS; t++)
+            free(r->rows[t]);
+        free(r->dsink);
+        ffa_dist_plan_destroy(r->plan);
+        ffa_comm_destroy(r->comm);
+    }
+    if (all) {
+        ffa_dispatch_destroy(all->dispatch);
+        free(all->ranks);
+    }
+    free(all);
+}
+
+struct run_ranks_facts run_ranks_facts_get(const struct run_ranks *all)
+{
+    struct run_ranks_facts facts = { .ranks = all->count };
+
+    for (int32_t i = 0; i < all->count; i++) {
+        const ffa_dist_plan_info *info = &all->ranks[i].info;
+
+        if (info->forward_stages > facts.forward_stages)
+            facts.forward_stages = info->forward_stages;
+        if (info->backward_stages > facts.backward_stages)
+            facts.backward_stages = info->backward_stages;
+        if (info->received_rows > facts.received_rows)
+            facts.received_rows = info->received_rows;
+    }
+    return facts;
+}

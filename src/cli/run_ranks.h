@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ffa run --ranks: the case of one process run by many ranks, threads over the loopback transport,
+ * each with its own plan and its own rows.
+ */
+#ifndef FFA_CLI_RUN_RANKS_H
+#define FFA_CLI_RUN_RANKS_H
+
+#include <ffa/ffa.h>
+#include <stdbool.h>
+
+struct run_case;
+
+struct run_ranks_options {
+    int64_t ranks;    /* 0: not asked for */
+    int64_t per_node; /* 0: all in one */
+    int64_t stages;   /* of both passes; 0: as many as is best, -1: everything is fetched first */
+    int64_t delay;    /* times a transfer may be passed over by others */
+    int64_t seed;     /* of the order of transfers */
+};
+
+/* What ranks do, at most. */
+struct run_ranks_facts {
+    int32_t ranks, forward_stages, backward_stages;
+    int64_t received_rows;
+};
+
+struct run_ranks;
+
+/* The case's tensors must stay where they are; its context is the CPU's. */
+ffa_status run_ranks_create(struct run_ranks **out, const struct run_case *run,
+                            const struct run_ranks_options *options, ffa_error *err);
+void run_ranks_destroy(struct run_ranks *ranks);
+/* From the case's whole tensors to its whole tensors; *ms is the time of the slowest rank's call,
+ * without taking rows apart and putting them together. Backward needs a forward pass before. */
+ffa_status run_ranks_pass(struct run_ranks *ranks, bool is_backward, int calls, float *ms,
+                          ffa_error *err);
+struct run_ranks_facts run_ranks_facts_get(const struct run_ranks *ranks);
+
+#endif

@@ -24,8 +24,11 @@
 extern "C" {
 #endif
 
-/* What the model of time is told; 0 in a field takes its default. A cell is one (query, key) pair
- * of one query head: 4 head_dim operations forward, 10 backward. */
+/* What the model of time is told; 0 in a field takes its default, for H200s: rates that kernels
+ * reach on long masks, a little below; batched pulls over NVLink while all GPUs of the host pull
+ * (200 to 270 GB/s measured) and a round trip of stream flags (13 us measured); a network of 400
+ * Gb/s, its latency assumed. A cell is one (query, key) pair of one query head: 4 head_dim
+ * operations forward, 10 backward. */
 typedef struct ffa_dist_model {
     int32_t heads_q;       /* 8 */
     int32_t heads_kv;      /* 1; divides heads_q */
@@ -93,6 +96,18 @@ FFA_API ffa_status ffa_dist_plan_create(ffa_dist_plan **out, const ffa_dispatch 
                                         const ffa_mask *mask, int32_t rank,
                                         const ffa_dist_plan_opts *opts, ffa_error *err);
 FFA_API void ffa_dist_plan_destroy(ffa_dist_plan *plan);
+
+/*
+ * A dispatch by the model: of min-heap's and affinity's (opts->algorithm is ignored) the one with
+ * which the slowest ranks are done first, both passes, summed over the masks by their weights;
+ * ties: affinity's. Affinity trades a little balance for fewer rows, which is no gain where their
+ * transfer is hidden anyway. Arguments, failures and result as ffa_dispatch_create, and of
+ * ffa_dist_plan_create, whose options plan_opts are. Cost: about that of both for each of the two.
+ */
+FFA_API ffa_status ffa_dispatch_create_best(ffa_dispatch **out, const ffa_dispatch_mask *masks,
+                                            int32_t mask_count, const ffa_topology *topology,
+                                            const ffa_dispatch_opts *opts,
+                                            const ffa_dist_plan_opts *plan_opts, ffa_error *err);
 
 /* 32 hexadecimal digits, equal on all ranks that plan the same mask, dispatch and options, whatever
  * their rank. "" for NULL. Borrowed until destroy. */

@@ -12,8 +12,9 @@
 
 enum { RANKS_MAX = 4096, HEADS_MAX = 1024 };
 
-static const char *const algorithms[] = { "affinity", "min-heap", "sequential",
-                                          "zigzag",   "exact",    NULL };
+/* In the order of ffa_dispatch_algorithm, but for the last. */
+static const char *const algorithms[] = { "affinity", "min-heap", "sequential", "zigzag",
+                                          "exact",    "best",     NULL };
 static const char *const key_modes[] = { "with-queries", "replicated", "dispatched", NULL };
 static const char *const move_modes[] = { "keys", "queries", "auto", NULL };
 
@@ -72,6 +73,11 @@ static int read_heads(const struct cli *cli, const char *text, ffa_dist_model *m
     return CLI_PARSE_GO;
 }
 
+static bool wants_best(const struct plan_options *options)
+{
+    return options->algorithm && strcmp(options->algorithm, "best") == 0;
+}
+
 static int read_options(const struct cli *cli, const struct plan_options *options,
                         const ffa_mask *mask, ffa_dispatch_opts *dispatch, ffa_dist_plan_opts *plan)
 {
@@ -122,7 +128,10 @@ static ffa_status make(struct shown *s, const ffa_dispatch_opts *dispatch_opts,
     ffa_status rc;
 
     s->rank = is_chosen ? (int32_t)s->options->rank : 0;
-    rc = ffa_dispatch_create(&s->dispatch, &one, 1, &topology, dispatch_opts, err);
+    rc = wants_best(s->options)
+             ? ffa_dispatch_create_best(&s->dispatch, &one, 1, &topology, dispatch_opts, plan_opts,
+                                        err)
+             : ffa_dispatch_create(&s->dispatch, &one, 1, &topology, dispatch_opts, err);
     if (rc == FFA_OK)
         rc = ffa_dispatch_report_get(s->dispatch, &s->report, NULL, err);
     if (rc == FFA_OK)
@@ -364,7 +373,8 @@ int cmd_plan(struct cli *cli)
         { "heads", CLI_TEXT, &o.heads, "HQ:HK", "query and kv heads of the model; 8:1", 0, 0 },
         { "head-dim", CLI_INT, &o.head_dim, "D", "their size; 128", 1, 1024 },
         { "algorithm", CLI_TEXT, &o.algorithm, "NAME",
-          "affinity, min-heap, sequential, zigzag or exact", 0, 0 },
+          "affinity, min-heap, sequential, zigzag, exact, or best: of the first two, by the model",
+          0, 0 },
         { "chunk", CLI_INT, &o.chunk, "TOKENS", "tokens of a chunk, at most", 1, INT32_MAX },
         { "stages", CLI_INT, &o.stages, "N", "stages that receive; as many as is best unless given",
           1, 16 },

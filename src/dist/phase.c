@@ -461,7 +461,10 @@ static ffa_status backward_tiles(struct backward_plan *out, const struct build *
         rc = backward_build(out, &mask, &opts, err);
         goto out;
     }
-    *out = (struct backward_plan){ .list_count = plan->list_count };
+    *out = (struct backward_plan){ .shape = mask.shape,
+                                   .tile_m = opts.tile_m,
+                                   .tile_n = opts.tile_n,
+                                   .list_count = plan->list_count };
     out->list_begin = mem_array((size_t)plan->list_count + 1, sizeof *out->list_begin);
     if (!out->list_begin)
         rc = error_nomem(err, "the key tiles of a stage");

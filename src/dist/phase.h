@@ -22,6 +22,15 @@ struct plan_tables {
     struct stages stages;
 };
 
+/* From the plan's topology, opts, queries and keys alone. tables_finish whether or not it succeeds.
+ */
+ffa_status tables_build(struct plan_tables *tables, const ffa_dist_plan *plan, const ffa_mask *mask,
+                        bool moves_queries, ffa_error *err);
+void tables_finish(struct plan_tables *tables);
+/* Of these and, where the plan may choose, those of the other move, the ones whose slowest rank is
+ * done first with both passes; that time. Sets plan->moves. */
+ffa_status tables_choose(struct plan_tables *out, ffa_dist_plan *plan, const ffa_mask *mask,
+                         int64_t *slowest_ns, ffa_error *err);
 /* The normal form that lists were made from. */
 const struct normal *tables_normal(const struct plan_tables *tables, int32_t list);
 

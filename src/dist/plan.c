@@ -149,7 +149,7 @@ static ffa_status check_arguments(const ffa_dispatch *dispatch, const ffa_mask *
 
 /* ---- what all ranks compute alike ---- */
 
-static void tables_finish(struct plan_tables *t)
+void tables_finish(struct plan_tables *t)
 {
     for (int32_t l = 0; t->lists && l < t->list_count; l++)
         bands_finish(&t->lists[l]);
@@ -163,8 +163,8 @@ static void tables_finish(struct plan_tables *t)
     *t = (struct plan_tables){ 0 };
 }
 
-static ffa_status tables_build(struct plan_tables *t, const ffa_dist_plan *plan,
-                               const ffa_mask *mask, bool moves_queries, ffa_error *err)
+ffa_status tables_build(struct plan_tables *t, const ffa_dist_plan *plan, const ffa_mask *mask,
+                        bool moves_queries, ffa_error *err)
 {
     const struct layout *rows = moves_queries ? &plan->keys : &plan->queries;
     const struct layout *moving = moves_queries ? &plan->queries : &plan->keys;
@@ -217,26 +217,28 @@ static int64_t slowest(const struct stages *stages, int32_t ranks)
 }
 
 /* Replicated keys have no owner to go to: nothing moves. */
-static ffa_status choose_tables(struct plan_tables *out, ffa_dist_plan *plan, const ffa_mask *mask,
-                                ffa_error *err)
+ffa_status tables_choose(struct plan_tables *out, ffa_dist_plan *plan, const ffa_mask *mask,
+                         int64_t *slowest_ns, ffa_error *err)
 {
+    const int32_t ranks = plan->topology.rank_count;
     const bool can_move = !plan->keys.is_replicated;
     struct plan_tables other = { 0 };
     ffa_status rc;
 
     plan->moves = can_move ? plan->opts.moves : FFA_DIST_MOVE_KEYS;
     FFA_TRY(tables_build(out, plan, mask, plan->moves == FFA_DIST_MOVE_QUERIES, err));
+    *slowest_ns = slowest(&out->stages, ranks);
     if (plan->moves != FFA_DIST_MOVE_AUTO)
         goto out;
     plan->moves = FFA_DIST_MOVE_KEYS;
-    if (out->transfer.receive_begin[plan->topology.rank_count] == 0)
+    if (out->transfer.receive_begin[ranks] == 0)
         goto out;
     FFA_TRY(tables_build(&other, plan, mask, true, err));
-    if (slowest(&other.stages, plan->topology.rank_count) <
-        slowest(&out->stages, plan->topology.rank_count)) {
+    if (slowest(&other.stages, ranks) < *slowest_ns) {
         const struct plan_tables keys = *out;
 
         plan->moves = FFA_DIST_MOVE_QUERIES;
+        *slowest_ns = slowest(&other.stages, ranks);
         *out = other;
         other = keys;
     }
@@ -337,6 +339,7 @@ ffa_status plan_make(ffa_dist_plan **out, const struct plan_source *source, ffa_
     const ffa_mask *mask = source->mask;
     ffa_dist_plan *plan = mem_array(1, sizeof *plan);
     struct plan_tables tables = { 0 };
+    int64_t slowest_ns;
     ffa_status rc;
 
     if (!plan)
@@ -356,7 +359,7 @@ ffa_status plan_make(ffa_dist_plan **out, const struct plan_source *source, ffa_
         FFA_TRY(normal_copy(&plan->normals[l], &mask->lists[l].normal, err));
     FFA_TRY(layout_copy(&plan->queries, source->queries, err));
     FFA_TRY(layout_copy(&plan->keys, source->keys, err));
-    FFA_TRY(choose_tables(&tables, plan, mask, err));
+    FFA_TRY(tables_choose(&tables, plan, mask, &slowest_ns, err));
     FFA_TRY(phases_build(plan, &tables, err));
     FFA_TRY(find_ranks(plan, &tables, err));
     count_rows(plan, &tables);

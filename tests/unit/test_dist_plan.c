@@ -430,6 +430,71 @@ START_TEST(a_free_choice_is_the_best)
 }
 END_TEST
 
+static int64_t slowest_of(const ffa_dispatch *dispatch, const ffa_mask *mask, int32_t ranks)
+{
+    ffa_dist_plan *plan = plan_of(dispatch, mask, 0, NULL);
+    int64_t most = 0;
+
+    for (int32_t r = 0; r < ranks; r++) {
+        ffa_dist_rank rank;
+
+        ck_assert_int_eq(ffa_dist_plan_rank_get(plan, r, &rank, NULL), FFA_OK);
+        most =
+            rank.forward_ns + rank.backward_ns > most ? rank.forward_ns + rank.backward_ns : most;
+    }
+    ffa_dist_plan_destroy(plan);
+    return most;
+}
+
+/* The best dispatch takes the least time of both; with several masks their sum counts. */
+START_TEST(the_best_dispatch_is_done_first)
+{
+    enum { RANKS = 4 };
+    const ffa_topology topology = { RANKS, 2 };
+    int64_t differ = 0;
+
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        struct rng rng = { seed };
+        ffa_mask *a = dist_random_mask(&rng, 4000, 8), *b = causal(4000);
+        const ffa_dispatch_mask masks[] = { { a, rng_range(&rng, 1, 3) }, { b, 1 } };
+        int64_t times[3];
+        ffa_dispatch *d;
+        ffa_error err = { FFA_OK, 0, "" };
+
+        for (int i = 0; i < 3; i++) {
+            ffa_dispatch_opts opts = FFA_DISPATCH_OPTS_INIT;
+
+            opts.algorithm = i == 1 ? FFA_DISPATCH_MIN_HEAP : FFA_DISPATCH_AFFINITY;
+            ck_assert_msg(
+                !(i == 2 ? ffa_dispatch_create_best(&d, masks, 2, &topology, NULL, NULL, &err)
+                         : ffa_dispatch_create(&d, masks, 2, &topology, &opts, &err)),
+                "%s", err.message);
+            times[i] = masks[0].weight * slowest_of(d, a, RANKS) + slowest_of(d, b, RANKS);
+            ffa_dispatch_destroy(d);
+        }
+        ck_assert_int_eq(times[2], times[0] < times[1] ? times[0] : times[1]);
+        differ += times[0] != times[1];
+        ffa_mask_destroy(a);
+        ffa_mask_destroy(b);
+    }
+    ck_assert_int_ge(differ, 10);
+    {
+        ffa_dist_plan_opts opts = FFA_DIST_PLAN_OPTS_INIT;
+        ffa_dispatch *d = (ffa_dispatch *)1;
+        ffa_error err = { FFA_OK, 0, "" };
+
+        opts.buffers = 9;
+        ck_assert_int_eq(ffa_dispatch_create_best(&d, NULL, 1, &topology, NULL, &opts, &err),
+                         FFA_INVALID);
+        ck_assert_str_eq(err.message, "buffers is 9, not in [2, 3]");
+        ck_assert_ptr_null(d);
+        ck_assert_int_eq(ffa_dispatch_create_best(&d, NULL, 1, &topology, NULL, NULL, &err),
+                         FFA_INVALID);
+        ck_assert_str_eq(err.message, "masks is NULL");
+    }
+}
+END_TEST
+
 /* Sixteen queries of many keys: their rows are cheaper to move than the keys. */
 START_TEST(few_queries_move)
 {
@@ -791,7 +856,7 @@ START_TEST(every_allocation_may_fail)
     const ffa_topology topology = { 3, 2 };
     ffa_dispatch_opts opts = FFA_DISPATCH_OPTS_INIT;
     ffa_dist_plan_opts plan_opts = FFA_DIST_PLAN_OPTS_INIT;
-    ffa_mask *mask;
+    ffa_mask *mask, *square = causal(60);
     ffa_dispatch_mask one = { 0 };
     ffa_dist_cache *cache;
     int64_t failures = 0;
@@ -803,7 +868,7 @@ START_TEST(every_allocation_may_fail)
     plan_opts.stage_rows_min = 1;
     ck_assert_int_eq(ffa_dist_cache_create(&cache, 4, NULL), FFA_OK);
     for (long nth = 1;; nth++) {
-        ffa_dispatch *dispatch = NULL;
+        ffa_dispatch *dispatch = NULL, *best = NULL;
         ffa_dist_plan *plan = NULL, *loaded = NULL;
         ffa_dist_cache *fresh = NULL;
         ffa_error err = { FFA_OK, 0, "" };
@@ -821,6 +886,11 @@ START_TEST(every_allocation_may_fail)
             rc = ffa_dist_plan_save(plan, &bytes, &count, &err);
         if (rc == FFA_OK)
             rc = ffa_dist_plan_load(&loaded, bytes, count, &err);
+        if (rc == FFA_OK) {
+            const ffa_dispatch_mask two = { square, 1 };
+
+            rc = ffa_dispatch_create_best(&best, &two, 1, &topology, NULL, NULL, &err);
+        }
         if (rc == FFA_OK)
             rc = ffa_dist_plan_svg(plan, &svg, &err);
         if (rc == FFA_OK)
@@ -832,6 +902,7 @@ START_TEST(every_allocation_may_fail)
         failures += has_fired;
         ffa_dist_cache_destroy(fresh);
         ffa_dist_plan_destroy(loaded);
+        ffa_dispatch_destroy(best);
         ffa_free(bytes);
         ffa_free(svg);
         ffa_dist_plan_destroy(plan);
@@ -841,6 +912,7 @@ START_TEST(every_allocation_may_fail)
     }
     ck_assert_int_ge(failures, 100);
     ffa_dist_cache_destroy(cache);
+    ffa_mask_destroy(square);
     ffa_mask_destroy(mask);
 }
 END_TEST
@@ -861,6 +933,7 @@ int main(void)
     tcase_add_test(tc, bad_arguments_are_named);
     tcase_add_test(tc, digests_tell_inputs_apart);
     tcase_add_test(tc, a_free_choice_is_the_best);
+    tcase_add_test(tc, the_best_dispatch_is_done_first);
     tcase_add_test(tc, few_queries_move);
     tcase_add_test(tc, saved_plans_load);
     tcase_add_test(tc, the_cache_knows_content);

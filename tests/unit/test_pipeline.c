@@ -272,6 +272,24 @@ START_TEST(named_cases_in_fp32)
 }
 END_TEST
 
+/* A plan may move queries instead of keys; passes say that they do not. */
+START_TEST(plans_that_move_queries_are_refused)
+{
+    struct problem p;
+
+    problem_init(&p, parse("full:16x160"), &small, 9);
+    p.run.dispatch.keys = FFA_KEYS_DISPATCHED;
+    p.run.plan.moves = FFA_DIST_MOVE_QUERIES;
+    ranks_run_all(&p.run);
+    for (int32_t r = 0; r < p.run.rank_count; r++) {
+        ck_assert(p.run.status[r] == FFA_UNSUPPORTED || p.run.status[r] == FFA_COMM);
+        ck_assert_msg(strstr(p.run.errors[r].message, "the plan moves queries") != NULL, "%s",
+                      p.run.errors[r].message);
+    }
+    problem_finish(&p);
+}
+END_TEST
+
 /* 0 to 8 stages give 0 to 8 stages, and the same result. */
 START_TEST(any_number_of_stages)
 {
@@ -769,6 +787,7 @@ int main(void)
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(tc, named_cases_in_fp64, 0, count);
     tcase_add_loop_test(tc, named_cases_in_fp32, 0, count);
+    tcase_add_test(tc, plans_that_move_queries_are_refused);
     tcase_add_loop_test(tc, any_number_of_stages, 0, 9);
     tcase_add_loop_test(tc, random_masks, 0, 2);
     tcase_add_loop_test(tc, cross_attention, 0, 2 * (int)(sizeof cross / sizeof *cross));

@@ -218,9 +218,14 @@ ffa_status context_resolve(struct resolved *out, ffa_context *context, const str
     memset(out, 0, sizeof *out);
     if (log_text)
         *log_text = NULL;
-    FFA_TRY(jit_spec_resolve(&full, arch, err));
+    /* What is in the table was resolved: a request that is found as it is needs no more. */
     table_key_init(&key, &full, arch);
     found = table_find(context->cache.table, &key);
+    if (!found) {
+        FFA_TRY(jit_spec_resolve(&full, arch, err));
+        table_key_init(&key, &full, arch);
+        found = table_find(context->cache.table, &key);
+    }
     if (!found)
         FFA_TRY(table_claim(context->cache.table, &key, &found, &claim, err));
     if (found) {

@@ -44,7 +44,7 @@ void table_key_init(struct table_key *key, const struct jit_spec *spec, const ch
     memset(key, 0, sizeof *key);
     key->template_index = spec->template_index;
     memcpy(key->values, spec->values, sizeof key->values);
-    text_copy(key->arch, "%s", arch);
+    memcpy(key->arch, arch, strnlen(arch, sizeof key->arch - 1)); /* on the way of every hit */
 }
 
 static struct slots *slots_create(uint64_t count, struct slots *older)

@@ -9,6 +9,8 @@
  */
 #include "cli/manifest.h"
 
+#include "base/limit.h"
+
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -30,39 +32,6 @@ static int take_stdout(void)
         return -1;
     }
     return answers;
-}
-
-/* Bytes of private writable memory, as RLIMIT_DATA counts them; 0 where it cannot be known. */
-static uint64_t data_bytes(void)
-{
-    FILE *file = fopen("/proc/self/statm", "re");
-    unsigned long long pages = 0;
-
-    if (!file)
-        return 0;
-    if (fscanf(file, "%*u %*u %*u %*u %*u %llu", &pages) != 1)
-        pages = 0;
-    (void)fclose(file);
-    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
-}
-
-/* `bytes` more than the process has now: what a compile may take. Where the kernel must choose
- * somebody to kill, it shall be us and not the session. */
-static void limit_memory(int64_t bytes)
-{
-    struct rlimit limit;
-    FILE *file = fopen("/proc/self/oom_score_adj", "we");
-
-    if (file) {
-        (void)fputs("500", file);
-        (void)fclose(file);
-    }
-    if (bytes > 0 && getrlimit(RLIMIT_DATA, &limit) == 0) {
-        limit.rlim_cur = (rlim_t)(data_bytes() + (uint64_t)bytes);
-        if (limit.rlim_max != RLIM_INFINITY && limit.rlim_cur > limit.rlim_max)
-            limit.rlim_cur = limit.rlim_max;
-        (void)setrlimit(RLIMIT_DATA, &limit);
-    }
 }
 
 static const char *reason_of(ffa_status status)

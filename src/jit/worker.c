@@ -7,6 +7,8 @@
  */
 #include "jit/worker.h"
 
+#include "base/limit.h"
+
 #include <ffa/kernel.h>
 
 #include <errno.h>
@@ -174,39 +176,6 @@ static ffa_status receive_body(int socket, char **out, size_t *bytes, int64_t de
 }
 
 /* ---- the worker's end ---- */
-
-/* Bytes of private writable memory, as RLIMIT_DATA counts them; 0 where it cannot be known. */
-static uint64_t data_bytes(void)
-{
-    FILE *file = fopen("/proc/self/statm", "re");
-    unsigned long long pages = 0;
-
-    if (!file)
-        return 0;
-    if (fscanf(file, "%*u %*u %*u %*u %*u %llu", &pages) != 1)
-        pages = 0;
-    (void)fclose(file);
-    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
-}
-
-/* `bytes` more than the process has now. Where the kernel must choose somebody to kill, it shall be
- * the worker and not the job that waits for it. */
-static void limit_memory(int64_t bytes)
-{
-    struct rlimit limit;
-    FILE *file = fopen("/proc/self/oom_score_adj", "we");
-
-    if (file) {
-        (void)fputs("500", file);
-        (void)fclose(file);
-    }
-    if (getrlimit(RLIMIT_DATA, &limit) == 0) {
-        limit.rlim_cur = (rlim_t)(data_bytes() + (uint64_t)bytes);
-        if (limit.rlim_max != RLIM_INFINITY && limit.rlim_cur > limit.rlim_max)
-            limit.rlim_cur = limit.rlim_max;
-        (void)setrlimit(RLIMIT_DATA, &limit);
-    }
-}
 
 /* A list of texts; the caller frees it. NULL, and a bad body, for one that is none. */
 static const char **take_list(struct body *body, int *count)

@@ -529,7 +529,7 @@ static int64_t choose_early(uint8_t *early, const struct build *b, const struct 
             if (is_needed != (pass == 1))
                 continue;
             early[t] = 1;
-            sum += model_compute_ns(&b->plan->opts, all->list_count, cells, true);
+            sum = area_add(sum, model_compute_ns(&b->plan->opts, all->list_count, cells, true));
         }
     return sum;
 }
@@ -594,7 +594,7 @@ static ffa_status build_sends(const struct build *b, struct plan_pass *pass,
 
     for (int32_t r = 0; r < t->topology.rank_count; r++) {
         pass->slowest_ns = max64(pass->slowest_ns, cuts[r].cost_ns);
-        pass->work_ns += cuts[r].work_ns;
+        pass->work_ns = area_add(pass->work_ns, cuts[r].work_ns);
         pass->work_most_ns = max64(pass->work_most_ns, cuts[r].work_ns);
     }
     for (int32_t r = 0; r < t->topology.rank_count; r++)

@@ -151,6 +151,22 @@ static bool add_rows(struct zones *zones, const struct layout *layout, int32_t r
     return true;
 }
 
+/* Neighbours of one phase, whoever sent them, are one zone. */
+static void zones_join(struct zones *zones)
+{
+    int64_t kept = 0;
+
+    for (int64_t z = 0; z < zones->count; z++) {
+        struct zone *last = kept > 0 ? &zones->at[kept - 1] : NULL;
+
+        if (last && last->end == zones->at[z].begin && last->phase == zones->at[z].phase)
+            last->end = zones->at[z].end;
+        else
+            zones->at[kept++] = zones->at[z];
+    }
+    zones->count = kept;
+}
+
 /* What moves: the rank's own tokens and those each forward stage receives. */
 static ffa_status find_zones(struct zones *zones, const ffa_dist_plan *plan, ffa_error *err)
 {
@@ -175,6 +191,7 @@ static ffa_status find_zones(struct zones *zones, const ffa_dist_plan *plan, ffa
         return error_nomem(err, "a picture");
     if (zones->count > 0)
         qsort(zones->at, (size_t)zones->count, sizeof *zones->at, zone_compare);
+    zones_join(zones);
     return FFA_OK;
 }
 
@@ -234,6 +251,7 @@ static void add_by_stage(const struct view *view, int64_t row, int64_t begin, in
     static const struct zones none;
     const struct zones *zones = moves_queries ? view->own_keys : view->zones;
     const int32_t phase = moves_queries ? phase_of(view->zones, row) : 0;
+    const int64_t least = view->plan->shape.seqlen_k / (2 * SIDE); /* keys worth a piece */
     int64_t at = begin;
 
     if (phase == NOT_HERE)
@@ -244,7 +262,10 @@ static void add_by_stage(const struct view *view, int64_t row, int64_t begin, in
 
         if (at < from)
             add_keys(view, view->others, at, from, y, height);
-        add_keys(view, moves_queries ? phase : zones->at[z].phase, from, to, y, height);
+        if (to <= at || (from <= at && to - at < least && to < end))
+            continue; /* the next one shows */
+        add_keys(view, moves_queries ? phase : zones->at[z].phase, at < from ? from : at, to, y,
+                 height);
         at = to;
     }
     if (at < end)
@@ -257,12 +278,15 @@ static void add_by_owner(const struct view *view, int64_t begin, int64_t end, in
 {
     const struct layout *keys = &view->plan->keys;
     const struct parts chunks = layout_parts(keys);
+    const int64_t least = view->plan->shape.seqlen_k / (2 * SIDE);
 
     for (int64_t c = parts_find(&chunks, begin); c < keys->count && keys->bounds[c] < end; c++) {
-        const int64_t from = keys->bounds[c] > begin ? keys->bounds[c] : begin;
         const int64_t to = keys->bounds[c + 1] < end ? keys->bounds[c + 1] : end;
 
-        add_keys(view, keys->rank_of[c], from, to, y, height);
+        if (to - begin < least && to < end)
+            continue; /* the next one shows */
+        add_keys(view, keys->rank_of[c], begin, to, y, height);
+        begin = to;
     }
 }
 
@@ -457,6 +481,16 @@ out:
     return rc;
 }
 
+/* value / most of `px` pixels, in hundredths; value <= most. */
+static int64_t share(int64_t value, int64_t most, int64_t px)
+{
+    while (most > (int64_t)1 << 40) {
+        value /= 2;
+        most /= 2;
+    }
+    return value * px * 100 / most;
+}
+
 /* ---- bars ---- */
 
 struct bars {
@@ -484,10 +518,12 @@ static void draw_bars(struct text *out, const ffa_dist_plan *plan, struct bars *
     int64_t sum = 0;
 
     for (int32_t r = 0; r < ranks; r++) {
-        const int64_t height = bar_of(plan, bars, r, true);
+        for (int outline = 0; outline < 2; outline++) {
+            const int64_t height = bar_of(plan, bars, r, outline);
 
-        bars->most = height > bars->most ? height : bars->most;
-        sum += bar_of(plan, bars, r, false);
+            bars->most = height > bars->most ? height : bars->most;
+        }
+        sum = area_add(sum, bar_of(plan, bars, r, false));
     }
     bars->most = bars->most > 0 ? bars->most : 1;
     bars->mean = sum / ranks;
@@ -495,9 +531,8 @@ static void draw_bars(struct text *out, const ffa_dist_plan *plan, struct bars *
     for (int32_t r = 0; r < ranks; r++) {
         const int64_t x = bars->x * 100 + (int64_t)r * SIDE * 100 / ranks;
         const int64_t width = SIDE * 100 / ranks * 17 / 20;
-        const int64_t full = bar_of(plan, bars, r, false) * BARS / bars->most * 100 +
-                             bar_of(plan, bars, r, false) * BARS % bars->most * 100 / bars->most;
-        const int64_t outline = bar_of(plan, bars, r, true) * BARS / bars->most * 100;
+        const int64_t full = share(bar_of(plan, bars, r, false), bars->most, BARS);
+        const int64_t outline = share(bar_of(plan, bars, r, true), bars->most, BARS);
         struct text path = { 0 };
         char colour[8];
 
@@ -515,7 +550,8 @@ static void draw_bars(struct text *out, const ffa_dist_plan *plan, struct bars *
         }
     }
     text_add(out, "<path stroke=\"#2b3440\" stroke-dasharray=\"4 3\" d=\"M%lld %lldh%d\"/>\n",
-             (long long)bars->x, (long long)(bottom - bars->mean * BARS / bars->most), SIDE);
+             (long long)bars->x, (long long)(bottom - share(bars->mean, bars->most, BARS) / 100),
+             SIDE);
     if (bars->is_time) {
         name_time(number, bars->most);
         text_copy(label, "top %s", number);
@@ -573,8 +609,8 @@ static void draw_timeline(struct text *out, const ffa_dist_plan *plan, bool is_b
 
         text_copy(name, is_own ? "own" : "%d", p);
         for (int lane = 0; lane < 3; lane++) {
-            const int64_t from = begins[lane] * width * 10 / longest * 10;
-            const int64_t to = ends[lane] * width * 10 / longest * 10;
+            const int64_t from = share(begins[lane], longest, width);
+            const int64_t to = share(ends[lane], longest, width);
 
             if (ends[lane] > begins[lane])
                 add_block(out, is_own ? own_colour : stage_colours[(p - 1) % STAGE_COLOURS],
@@ -589,7 +625,7 @@ static void draw_axis(struct text *out, int64_t y, int64_t longest)
     char label[32];
 
     for (int i = 0; i <= 4; i++) {
-        name_time(label, longest * i / 4);
+        name_time(label, longest / 4 * i + longest % 4 * i / 4);
         add_label(out, i == 4 ? "s e" : i == 0 ? "s" : "s m", left + width * i / 4, y, label);
     }
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dist/stages.h"
 
+#include "mask/mask.h"
+
 enum {
     ITEMS = 12,       /* that are cut into stages: 2^11 cuts */
     GRAINS = 128,     /* of all keys, at least, where they are long enough */
@@ -8,7 +10,10 @@ enum {
     HALF_TILE = 64    /* cells that a row of a diagonal wastes */
 };
 #define FS_PER_NS 1000000
-#define NS_MAX ((int64_t)1 << 56)
+/* Times end here, whatever a model asks for: of a sum; of one grain, of which there are millions at
+ * most. */
+#define NS_MAX ((int64_t)1 << 55)
+#define GRAIN_NS_MAX ((int64_t)1 << 40)
 
 static int64_t min64(int64_t a, int64_t b)
 {
@@ -152,7 +157,8 @@ static void add_cells(struct rank_work *w, const struct bands *bands, int64_t be
             continue;
         for (int64_t g = parts_find(&grains, cut.k_begin);
              g < grains.count && grains.at[g] < cut.k_end; g++)
-            w->cells[g] += model_visited(&cut, grains.at[g], grains.at[g + 1]);
+            w->cells[g] =
+                area_add(w->cells[g], model_visited(&cut, grains.at[g], grains.at[g + 1]));
     }
 }
 
@@ -218,9 +224,10 @@ static void make_items(const struct rank_work *w, struct overlap_input *input,
             const bool far = i >= w->node_count;
             const struct wire wire = wire_of(w, back, far);
             const struct overlap_item one = {
-                .fetch = wire_ns(&opts->model, w->rows[g], wire.fetch, far),
-                .compute = model_compute_ns(opts, w->in->list_count, w->cells[g], back),
-                .reduce = wire_ns(&opts->model, w->rows[g], wire.reduce, far),
+                .fetch = min64(wire_ns(&opts->model, w->rows[g], wire.fetch, far), GRAIN_NS_MAX),
+                .compute = min64(model_compute_ns(opts, w->in->list_count, w->cells[g], back),
+                                 GRAIN_NS_MAX),
+                .reduce = min64(wire_ns(&opts->model, w->rows[g], wire.reduce, far), GRAIN_NS_MAX),
                 .rows = w->rows[g],
                 .latency = far ? opts->model.network_latency_ns : opts->model.node_latency_ns,
             };
@@ -234,9 +241,9 @@ static void make_items(const struct rank_work *w, struct overlap_input *input,
             if (input->count == 0 || done >= scaled(total, input->count, ITEMS))
                 items[input->count++] = (struct overlap_item){ 0 };
             item = &items[input->count - 1];
-            item->fetch += one.fetch;
-            item->compute += one.compute;
-            item->reduce += one.reduce;
+            item->fetch = min64(item->fetch + one.fetch, NS_MAX);
+            item->compute = min64(item->compute + one.compute, NS_MAX);
+            item->reduce = min64(item->reduce + one.reduce, NS_MAX);
             item->rows += one.rows;
             item->latency = max64(item->latency, one.latency);
             done += weight;
@@ -267,10 +274,10 @@ static ffa_status cut(struct stage_cut *out, const struct rank_work *w, int32_t 
     ffa_status rc;
 
     for (int64_t g = 0; g < w->grains->count; g++)
-        all_cells += w->cells[g];
+        all_cells = area_add(all_cells, w->cells[g]);
     for (int64_t g = 0; g < w->grains->count; g++)
         if (w->in->in->keys->is_replicated || w->grains->owner[g] == rank)
-            own_cells += w->cells[g];
+            own_cells = area_add(own_cells, w->cells[g]);
     input.own = model_compute_ns(opts, w->in->list_count, own_cells, is_backward);
     make_items(w, &input, items, ends);
     FFA_TRY(overlap_uniform(&uniform, &input, err));

@@ -430,6 +430,36 @@ START_TEST(a_free_choice_is_the_best)
 }
 END_TEST
 
+/* The largest heads on the slowest machine: times end somewhere, and nothing overflows. */
+START_TEST(times_end_somewhere)
+{
+    const ffa_topology topology = { 8, 2 };
+    ffa_mask *mask = causal(65536);
+    const ffa_dispatch_mask one = { mask, 1 << 29 };
+    ffa_dist_plan_opts opts = FFA_DIST_PLAN_OPTS_INIT;
+    ffa_dist_plan_info info = FFA_DIST_PLAN_INFO_INIT;
+    ffa_dispatch *dispatch;
+    ffa_dist_plan *plan;
+    char *svg;
+
+    opts.model =
+        (ffa_dist_model){ 1024, 1024, 1024, 8, 1, 1, 1, 1, 1000000000, 1000000000, 1000000000 };
+    opts.moves = FFA_DIST_MOVE_AUTO;
+    ck_assert_int_eq(ffa_dispatch_create_best(&dispatch, &one, 1, &topology, NULL, &opts, NULL),
+                     FFA_OK);
+    plan = plan_of(dispatch, mask, 7, &opts);
+    ck_assert_int_eq(ffa_dist_plan_info_get(plan, &info, NULL), FFA_OK);
+    ck_assert_int_gt(info.forward_ns, (int64_t)1 << 40);
+    ck_assert_int_gt(info.backward_ns, (int64_t)1 << 40);
+    ck_assert_int_gt(info.forward_work_ns, 0);
+    ck_assert_int_eq(ffa_dist_plan_svg(plan, &svg, NULL), FFA_OK);
+    ffa_free(svg);
+    ffa_dist_plan_destroy(plan);
+    ffa_dispatch_destroy(dispatch);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
 static int64_t slowest_of(const ffa_dispatch *dispatch, const ffa_mask *mask, int32_t ranks)
 {
     ffa_dist_plan *plan = plan_of(dispatch, mask, 0, NULL);
@@ -842,6 +872,10 @@ START_TEST(pictures_are_whole_and_small)
     check_picture(mask, 3, FFA_KEYS_DISPATCHED, FFA_DIST_MOVE_KEYS);
     check_picture(mask, 3, FFA_KEYS_REPLICATED, FFA_DIST_MOVE_KEYS);
     ffa_mask_destroy(mask);
+    mask = causal(1 << 19); /* 8192 chunks: a received piece is far less than a pixel */
+    check_picture(mask, 1024, FFA_KEYS_WITH_QUERIES, FFA_DIST_MOVE_KEYS);
+    check_picture(mask, 1024, FFA_KEYS_DISPATCHED, FFA_DIST_MOVE_QUERIES);
+    ffa_mask_destroy(mask);
     mask = causal(1);
     check_picture(mask, 1, FFA_KEYS_WITH_QUERIES, FFA_DIST_MOVE_KEYS);
     ffa_mask_destroy(mask);
@@ -933,6 +967,7 @@ int main(void)
     tcase_add_test(tc, bad_arguments_are_named);
     tcase_add_test(tc, digests_tell_inputs_apart);
     tcase_add_test(tc, a_free_choice_is_the_best);
+    tcase_add_test(tc, times_end_somewhere);
     tcase_add_test(tc, the_best_dispatch_is_done_first);
     tcase_add_test(tc, few_queries_move);
     tcase_add_test(tc, saved_plans_load);

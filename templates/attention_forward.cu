@@ -25,6 +25,9 @@
  * registers. Rows of V past the end of a sweep belong to nobody here and are zeroed in shared
  * memory, so that their NaNs never meet P = 0.
  *
+ * A packed specialisation, for few query rows a slice: row i of a tile is query row i / pack and
+ * head i % pack of the kv head's, so that a tile's keys serve all of them.
+ *
  * head_dim is padded by the copy engine: columns past a tensor's own are zero in shared memory, and
  * are not stored. Sums of int stay below 2^31: the host refuses more tokens or work items.
  *
@@ -272,6 +275,20 @@ FFA_DEVICE void scheduler_run(const attention_forward_args &a, const shared_view
     }
 }
 
+/* ---- packed rows ---- */
+
+/* Rows of a tile per query row of the plan. */
+FFA_DEVICE int pack_of(const attention_forward_args &a)
+{
+    return spec::packed ? a.pack : 1;
+}
+
+/* Rows of a tile that a box of Q fills. */
+FFA_DEVICE int pack_rows(const attention_forward_args &a)
+{
+    return tile_m / a.pack * a.pack;
+}
+
 /* ---- producer: one thread ---- */
 
 template <int count>
@@ -304,11 +321,14 @@ FFA_DEVICE void producer_run(const attention_forward_args &a, const shared_view 
         int pending_row = -1; /* V lags one block behind K, as it is used later */
 
         wait(bars, bars.q_empty(q), q_parity(tile_at) ^ 1, at_q_empty);
-        mbarrier_arrive_expect_tx(bars.q_full(q), q_bytes);
+        mbarrier_arrive_expect_tx(bars.q_full(q),
+                                  spec::packed ? panels * FORWARD_PANEL_BYTES * pack_rows(a)
+                                               : q_bytes);
 #pragma unroll
         for (int panel = 0; panel < panels; ++panel)
             cp_async_bulk_tensor_3d(smem.q(q) + panel * q_panel_bytes, &a.q, bars.q_full(q),
-                                    panel * 64, head, slot->tile.row_begin);
+                                    panel * 64, spec::packed ? head * a.pack : head,
+                                    slot->tile.row_begin);
         for (int i = 0; i < sweep_count; ++i) {
             const plan_sweep sweep = tile_sweep(a, slot, i);
             const int blocks = (sweep.k_end - sweep.k_begin + tile_n - 1) / tile_n;
@@ -370,10 +390,13 @@ FFA_DEVICE void cursor_enter(cursor &c, const attention_forward_args &a,
                              const forward_tile_slot *slot)
 {
     const plan_sweep sweep = tile_sweep(a, slot, c.sweep_index);
-    const int row = slot->tile.row_begin + tile_row();
+    int row[2];
     const int column = thread_index() % 4 * 2;
     const int blocks = (sweep.k_end - sweep.k_begin + tile_n - 1) / tile_n;
 
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+        row[r] = slot->tile.row_begin + (tile_row() + 8 * r) / pack_of(a);
     c.k_begin = sweep.k_begin;
     c.key = sweep.k_begin + (blocks - 1) * tile_n;
     c.full_begin = sweep.full_begin;
@@ -386,8 +409,8 @@ FFA_DEVICE void cursor_enter(cursor &c, const attention_forward_args &a,
         const plan_band band = tile_band(a, slot, sweep.band_begin + i);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const int d = row + 8 * r - band.row_begin;
-            if (d >= 0 && row + 8 * r < band.row_end) {
+            const int d = row[r] - band.row_begin;
+            if (d >= 0 && row[r] < band.row_end) {
                 c.lo[r] = band.lo + band.lo_step * d - column;
                 c.hi[r] = band.hi + band.hi_step * d - column;
             }
@@ -649,7 +672,7 @@ FFA_DEVICE float add_sinks(const attention_forward_args &a, int head, float &shi
         return 1.0f;
 #pragma unroll 1
     for (int i = 0; i < a.sink_count; ++i)
-        next = fmaxf(next, a.sink[(long long)i * a.heads_q + head] * 1.4426950408889634f);
+        next = fmaxf(next, a.sink[(long long)i * a.sink_stride + head] * 1.4426950408889634f);
     if (next == neg_inf())
         return 1.0f;
     const float keep = ex2_approx(shift - next);
@@ -657,7 +680,7 @@ FFA_DEVICE float add_sinks(const attention_forward_args &a, int head, float &shi
 #pragma unroll 1
     for (int i = 0; i < a.sink_count; ++i)
         sum +=
-            ex2_approx(fmaf(a.sink[(long long)i * a.heads_q + head], 1.4426950408889634f, -next));
+            ex2_approx(fmaf(a.sink[(long long)i * a.sink_stride + head], 1.4426950408889634f, -next));
     shift = next;
     return keep;
 }
@@ -681,7 +704,8 @@ FFA_DEVICE row_merge merge_row(float old_lse, float new_lse)
 
 /* What storing needs of a tile, which is another's by then. */
 struct tile_rows {
-    int first, left; /* the thread's first row, and how many of the tile there are from it on */
+    int row_begin, row_count;
+    int first; /* the thread's first row, counted in the tile */
     int head, flags;
 };
 
@@ -789,21 +813,38 @@ FFA_DEVICE void row_store(const attention_forward_args &a, const float (&o)[o_re
     }
 }
 
-/* The largest logit of the thread's rows joins its head's. The host has filled the array with ones,
- * a NaN that both orders below put under every number. */
-FFA_DEVICE void store_tops(const attention_forward_args &a, const softmax_state &st,
-                           const row_place (&at)[2])
+/* A head's largest logit. The host has filled the array with ones, a NaN that both orders below put
+ * under every number. */
+FFA_DEVICE void raise_top(const attention_forward_args &a, int head, float top)
 {
-    float top = fmaxf(at[0].is_mine ? st.top[0] : neg_inf(), at[1].is_mine ? st.top[1] : neg_inf());
-#pragma unroll
-    for (int lanes = 1; lanes < 32; lanes *= 2)
-        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, lanes));
     top = top * scores_scale(a) * 0.6931471805599453f + 0.0f; /* + 0: no -0 */
-    if (threadIdx.x % 32 == 0) {
-        if (top >= 0.0f)
-            atomicMax((int *)a.max_logits + at[0].head, __float_as_int(top));
-        else
-            atomicMin((unsigned *)a.max_logits + at[0].head, __float_as_uint(top));
+    if (top >= 0.0f)
+        atomicMax((int *)a.max_logits + head, __float_as_int(top));
+    else
+        atomicMin((unsigned *)a.max_logits + head, __float_as_uint(top));
+}
+
+/* The warp's rows are of one head; packed ones each of its own. */
+FFA_DEVICE void store_tops(const attention_forward_args &a, const softmax_state &st,
+                           const row_place (&at)[2], int lane)
+{
+    float top[2];
+
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        top[r] = at[r].is_mine ? st.top[r] : neg_inf();
+        top[r] = fmaxf(top[r], __shfl_xor_sync(0xffffffffu, top[r], 1));
+        top[r] = fmaxf(top[r], __shfl_xor_sync(0xffffffffu, top[r], 2));
+        if (spec::packed && at[r].is_mine && lane % 4 == 0)
+            raise_top(a, at[r].head, top[r]);
+    }
+    if (!spec::packed) {
+        float all = fmaxf(top[0], top[1]);
+#pragma unroll
+        for (int lanes = 4; lanes < 32; lanes *= 2)
+            all = fmaxf(all, __shfl_xor_sync(0xffffffffu, all, lanes));
+        if (lane == 0)
+            raise_top(a, at[0].head, all);
     }
 }
 
@@ -817,7 +858,10 @@ FFA_DEVICE void store_rows(const attention_forward_args &a, float (&o)[o_regs],
 
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        at[r] = row_place{ rows.first + 8 * r, rows.head, 8 * r < rows.left };
+        const int row = rows.first + 8 * r;
+        at[r] = row_place{ rows.row_begin + row / pack_of(a),
+                           spec::packed ? rows.head * a.pack + row % a.pack : rows.head,
+                           row < rows.row_count * pack_of(a) };
         lse[r] = row_finish(a, o, st, r, at[r], rows.flags, quad);
     }
     if (has_partial)
@@ -832,7 +876,7 @@ FFA_DEVICE void store_rows(const attention_forward_args &a, float (&o)[o_regs],
             *lse_of(a, at[r]) = lse[r];
     }
     if (spec::max_logits)
-        store_tops(a, st, at);
+        store_tops(a, st, at, lane);
 }
 
 /* S = Q K^T of the block at ring position `at`; committed, not waited for. */
@@ -904,7 +948,7 @@ FFA_DEVICE void consumer_run(const attention_forward_args &a, const shared_view 
             break;
 
         float o[o_regs];
-        softmax_state st = softmax_begin(slot->tile.row_count - tile_row());
+        softmax_state st = softmax_begin(slot->tile.row_count * pack_of(a) - tile_row());
 
         if (slot->tile.sweep_count > 0) {
             const uint64_t q = descriptor_k_major(smem.q(q_slot(tile_at)) + warpgroup * 64 * 128);
@@ -969,8 +1013,7 @@ FFA_DEVICE void consumer_run(const attention_forward_args &a, const shared_view 
             for (int i = 0; i < o_regs; ++i)
                 o[i] = 0.0f;
         }
-        const int row = tile_row();
-        const tile_rows rows = { slot->tile.row_begin + row, slot->tile.row_count - row, slot->head,
+        const tile_rows rows = { slot->tile.row_begin, slot->tile.row_count, tile_row(), slot->head,
                                  has_partial ? slot->tile.flags : 0 };
         __syncwarp();
         if (is_leader)
@@ -1013,6 +1056,11 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         fence_mbarrier_init();
         st_shared(bars.watch(), 0);
         st_shared(bars.watch() + 4, 0);
+    }
+    if (spec::packed) { /* rows that no box fills: zeros, no NaN */
+        for (int i = (int)threadIdx.x; i < q_slots * q_bytes / 16; i += threads)
+            st_shared_v4_zero(smem.q(0) + i * 16);
+        fence_proxy_async();
     }
     __syncthreads();
 

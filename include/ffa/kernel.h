@@ -213,7 +213,10 @@ typedef struct ffa_attention_spec {
     /* The backward pass's tile; without FFA_SPEC_BACKWARD they must be 0. */
     int32_t backward_tile_m; /* query rows a block; 0: chosen */
     int32_t backward_tile_n; /* keys a tile; 0: chosen */
-    int32_t pad_;
+    /* Query heads of a kv head that share a tile, row by row, so that its keys are read once for
+     * all of them: heads_q / heads_kv of the calls, at most 64. For 1 to 64 query rows a slice.
+     * tile_m counts rows of heads then. 0: none; the CPU backend has no use for it. */
+    int32_t pack_heads;
 } ffa_attention_spec;
 enum {
     /* kernels whose barriers trap after about a second and name themselves */

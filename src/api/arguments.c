@@ -169,13 +169,20 @@ ffa_status map_make(struct tensor_map *map, const ffa_kernels *kernels, const ch
                     const ffa_tensor *tensor, int64_t tokens, int64_t heads, int32_t head_dim,
                     int32_t box_rows, ffa_error *err)
 {
+    return map_make_heads(map, kernels, name, tensor, tokens, heads, head_dim, 1, box_rows, err);
+}
+
+ffa_status map_make_heads(struct tensor_map *map, const ffa_kernels *kernels, const char *name,
+                          const ffa_tensor *tensor, int64_t tokens, int64_t heads, int32_t head_dim,
+                          int32_t box_heads, int32_t box_rows, ffa_error *err)
+{
     const struct gpu_tensor desc = {
         .name = name,
         .data = tensor->data,
         .element = kernels->dtype == FFA_FP16 ? GPU_FP16 : GPU_BF16,
         .dims = { head_dim, heads, tokens },
         .strides = { tensor->head_stride, tensor->token_stride },
-        .box = { 64, 1, box_rows },
+        .box = { 64, box_heads, box_rows },
     };
 
     return gpu_tensor_map(map, kernels->context->gpu, &desc, err);

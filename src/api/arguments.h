@@ -50,5 +50,9 @@ ffa_status launch_check(const ffa_kernels *kernels, const ffa_plan *plan, const 
 ffa_status map_make(struct tensor_map *map, const ffa_kernels *kernels, const char *name,
                     const ffa_tensor *tensor, int64_t tokens, int64_t heads, int32_t head_dim,
                     int32_t box_rows, ffa_error *err);
+/* The same in boxes of 64 columns x box_heads x box_rows. */
+ffa_status map_make_heads(struct tensor_map *map, const ffa_kernels *kernels, const char *name,
+                          const ffa_tensor *tensor, int64_t tokens, int64_t heads, int32_t head_dim,
+                          int32_t box_heads, int32_t box_rows, ffa_error *err);
 
 #endif

@@ -92,6 +92,12 @@ static ffa_status args_import(ffa_forward_args *args, const ffa_kernels *kernels
                        plan->tiles.tile_m, plan->tiles.tile_n, kernels->tile_m, kernels->tile_n);
         goto out;
     }
+    if (kernels->pack_heads && kernels->pack_heads != args->heads_q / args->heads_kv) {
+        rc = error_fail(err, FFA_INVALID, 0,
+                        "heads_q / heads_kv is %d, the kernels were made with pack_heads %d",
+                        args->heads_q / args->heads_kv, kernels->pack_heads);
+        goto out;
+    }
     FFA_TRY(own_check(args, kernels, err));
     FFA_TRY(stages_check(args, kernels, plan, err));
     options = (struct call_options){ .softmax_scale = args->softmax_scale,
@@ -117,9 +123,12 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
                               ffa_error *err)
 {
     const struct tile_plan *tiles = &plan->tiles;
-    const int32_t group = args->heads_q / args->heads_kv;
+    const int32_t pack = kernels->pack_heads;
+    /* What a tile's work items are: query heads, or kv heads with all of theirs. */
+    const int32_t heads = pack ? args->heads_kv : args->heads_q;
+    const int32_t group = heads / args->heads_kv;
     const bool has_lists = plan->heads_in_mask > 1;
-    const int64_t work = tiles->tile_count * (has_lists ? group : args->heads_q);
+    const int64_t work = tiles->tile_count * (has_lists ? group : heads);
     const int64_t kv_head_bytes =
         tiles->shape.seqlen_k * (kernels->head_dim + kernels->head_dim_v) * 2;
     const int64_t section_kv = kv_head_bytes < SECTION_BYTES ? SECTION_BYTES / kv_head_bytes : 1;
@@ -134,9 +143,9 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     if (work > INT32_MAX - 1024)
         return error_fail(err, FFA_INVALID, 0,
                           "%lld tiles x %d heads are more than 2^31 work items",
-                          (long long)tiles->tile_count, args->heads_q);
-    FFA_TRY(map_make(&launch.q, kernels, "q", &args->q, tiles->shape.seqlen_q, args->heads_q,
-                     kernels->head_dim, kernels->tile_m, err));
+                          (long long)tiles->tile_count, heads);
+    FFA_TRY(map_make_heads(&launch.q, kernels, "q", &args->q, tiles->shape.seqlen_q, args->heads_q,
+                           kernels->head_dim, pack ? pack : 1, kernels->tile_m, err));
     FFA_TRY(map_make(&launch.k, kernels, "k", &args->k, tiles->shape.seqlen_k, args->heads_kv,
                      kernels->head_dim, kernels->tile_n, err));
     FFA_TRY(map_make(&launch.v, kernels, "v", &args->v, tiles->shape.seqlen_k, args->heads_kv,
@@ -159,10 +168,11 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     launch.scale_log2 = (float)((double)args->softmax_scale * LOG2_E);
     launch.work_count = (int32_t)work;
     launch.tile_count = (int32_t)tiles->tile_count;
-    launch.heads_q = args->heads_q;
+    launch.heads_q = heads;
     launch.group = group;
-    launch.section_heads =
-        section_kv < args->heads_kv ? (int32_t)section_kv * group : args->heads_q;
+    launch.section_heads = section_kv < args->heads_kv ? (int32_t)section_kv * group : heads;
+    launch.pack = pack;
+    launch.sink_stride = args->heads_q;
     launch.flags = (has_lists ? FORWARD_LIST_PER_KV_HEAD : 0) |
                    (args->flags & FFA_FORWARD_ACCUMULATE ? FORWARD_ACCUMULATE : 0);
     launch.sink = args->sink;

@@ -14,6 +14,7 @@ struct ffa_kernels {
     ffa_context *context; /* not owned */
     ffa_dtype dtype;
     int32_t head_dim, head_dim_v;
+    int32_t pack_heads; /* 0: none */
     int32_t tile_m, tile_n;
     bool has_softcap, has_max_logits, is_staged;
     ffa_dtype out_dtype;

@@ -10,6 +10,9 @@ enum {
                   FFA_SPEC_STAGED | BACKWARD_FLAGS
 };
 
+/* As many as the rows of a warpgroup, and a box of Q holds them. */
+enum { PACK_HEADS_MAX = 64 };
+
 /* The CPU backend has no register file to fit: one tile for all. */
 enum { CPU_TILE_M = 128, CPU_TILE_N = 128, CPU_TILE_MAX = 1024 };
 
@@ -19,8 +22,9 @@ static ffa_status spec_check(const ffa_attention_spec *spec, ffa_error *err)
     if (spec->flags & ~(uint32_t)KNOWN_FLAGS)
         return error_fail(err, FFA_UNSUPPORTED, 0, "spec: flags is 0x%x, known are 0x%x",
                           spec->flags, (unsigned)KNOWN_FLAGS);
-    if (spec->pad_)
-        return error_fail(err, FFA_INVALID, 0, "spec: pad_ is %d, must be 0", spec->pad_);
+    if (spec->pack_heads < 0 || spec->pack_heads > PACK_HEADS_MAX)
+        return error_fail(err, FFA_INVALID, 0, "spec: pack_heads is %d, not in [0, %d]",
+                          spec->pack_heads, PACK_HEADS_MAX);
     if (spec->head_dim < 8 || spec->head_dim > 256 || spec->head_dim % 8)
         return error_fail(err, FFA_INVALID, 0,
                           "spec: head_dim is %d, not a multiple of 8 in [8, 256]", spec->head_dim);
@@ -160,6 +164,7 @@ static ffa_status forward_make(struct ffa_kernels *kernels, const ffa_attention_
         { "softcap", has(spec, FFA_SPEC_SOFTCAP) },
         { "out_fp32", has(spec, FFA_SPEC_OUT_FP32) },
         { "staged", has(spec, FFA_SPEC_STAGED) },
+        { "packed", spec->pack_heads > 0 },
         { "max_logits", has(spec, FFA_SPEC_MAX_LOGITS) },
         { NULL, 0 },
     };
@@ -169,6 +174,8 @@ static ffa_status forward_make(struct ffa_kernels *kernels, const ffa_attention_
     FFA_TRY(kernel_make(&kernels->forward, &kernels->info, &jit, kernels, "attention_forward",
                         settings, err));
     kernels->tile_m = 64 * jit_spec_get(&jit, "consumers");
+    if (kernels->pack_heads)
+        kernels->tile_m /= kernels->pack_heads;
     kernels->tile_n = jit_spec_get(&jit, "tile_n");
 out:
     return rc;
@@ -262,6 +269,7 @@ ffa_status ffa_kernels_create(ffa_kernels **out, ffa_context *context,
     kernels->has_softcap = has(&spec, FFA_SPEC_SOFTCAP);
     kernels->has_max_logits = has(&spec, FFA_SPEC_MAX_LOGITS);
     kernels->is_staged = has(&spec, FFA_SPEC_STAGED);
+    kernels->pack_heads = spec.pack_heads;
     kernels->has_backward = has(&spec, FFA_SPEC_BACKWARD);
     if (context->gpu) {
         FFA_TRY(kernels_resolve_gpu(kernels, &spec, err));

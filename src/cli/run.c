@@ -39,7 +39,7 @@ struct run_options {
     double scale;   /* 0: 1 / sqrt(head_dim) */
     double softcap; /* 0: none */
     struct run_ranks_options ranks;
-    bool wants_check, wants_time, wants_debug, wants_backward;
+    bool wants_check, wants_time, wants_debug, wants_backward, wants_packed;
 };
 
 /* What calls of one pass took. */
@@ -98,6 +98,7 @@ static int read_shape(const struct cli *cli, const struct run_options *options,
 {
     static const char *const dtypes[] = { "bf16", "fp16", "fp32", "fp64", NULL };
     int dtype = cli_word(options->dtype, dtypes);
+    int status;
 
     if (dtype < 0)
         return cli_fail_text(cli, FFA_INVALID, "--dtype is '%s', not bf16, fp16, fp32 or fp64",
@@ -111,7 +112,10 @@ static int read_shape(const struct cli *cli, const struct run_options *options,
     shape->head_dim_v = (int32_t)(options->head_dim_v ? options->head_dim_v : options->head_dim);
     shape->tokens_q = ffa_mask_seqlen_q(mask);
     shape->tokens_k = ffa_mask_seqlen_k(mask);
-    return read_heads(cli, options->heads, shape);
+    status = read_heads(cli, options->heads, shape);
+    if (status == CLI_PARSE_GO && options->wants_packed)
+        shape->pack_heads = shape->heads_q / shape->heads_kv;
+    return status;
 }
 
 /* ---- the backend ---- */
@@ -597,6 +601,8 @@ int cmd_run(struct cli *cli)
         { "check", CLI_FLAG, &options.wants_check, NULL,
           "compare with the fp64 oracle; exit 1 beyond its tolerance", 0, 0 },
         { "time", CLI_FLAG, &options.wants_time, NULL, "time calls after a warm-up", 0, 0 },
+        { "packed", CLI_FLAG, &options.wants_packed, NULL,
+          "query heads of a kv head share tiles: for few query rows a slice", 0, 0 },
         { "debug", CLI_FLAG, &options.wants_debug, NULL,
           "a GPU kernel whose barriers trap instead of hanging, and name themselves", 0, 0 },
         { "repeat", CLI_INT, &options.repeat, "N", "samples with --time; 10", 1, 1000000 },

@@ -139,6 +139,7 @@ static ffa_status prepare(struct run_case *run, ffa_error *err)
     spec.dtype = run->shape.dtype;
     spec.head_dim = run->shape.head_dim;
     spec.head_dim_v = run->shape.head_dim_v;
+    spec.pack_heads = run->shape.pack_heads;
     spec.flags = run->shape.spec_flags;
     rc = ffa_kernels_create(&run->kernels, run->context, &spec, err);
     if (rc == FFA_OK)

@@ -31,6 +31,7 @@ struct run_shape {
     int64_t tokens_q, tokens_k;
     int32_t heads_q, heads_kv;
     int32_t head_dim, head_dim_v;
+    int32_t pack_heads; /* of the spec */
     ffa_dtype dtype;
     uint32_t spec_flags; /* FFA_SPEC_... */
     int32_t sinks;       /* logits a head */

@@ -144,14 +144,19 @@ static bool forward_fits(const struct jit_spec *spec, const struct forward *f,
 enum { FORWARD_TILE_N = 128, FORWARD_TILE_N_MIN = 64, FORWARD_STAGES = 2 };
 
 /* Fill in what is left to the host: at head_dim 64 three warpgroups if the registers allow it, else
- * two, and the widest tile up to 128 keys that fits with two stages. */
+ * two, and the widest tile up to 128 keys that fits with two stages. Packed rows are few and wait
+ * for memory: one warpgroup, more in flight. */
 static void forward_choose(const struct jit_spec *spec, struct forward *f,
                            const struct jit_arch *arch)
 {
     const bool choose_n = f->tile_n == 0, choose_stages = f->stages == 0;
+    const bool is_packed = spec->values[FORWARD_packed] != 0;
 
     f->tile_n = choose_n ? FORWARD_TILE_N : f->tile_n;
-    f->stages = choose_stages ? FORWARD_STAGES : f->stages;
+    if (choose_stages)
+        f->stages = is_packed ? FORWARD_STAGES + 1 : FORWARD_STAGES;
+    if (!f->consumers && is_packed)
+        f->consumers = 1;
     if (!f->consumers) {
         f->consumers = f->head_dim == 64 && f->head_dim_v == 64 ? 3 : 2;
         if (!forward_fits(spec, f, arch))

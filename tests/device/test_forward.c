@@ -183,17 +183,18 @@ struct attempt {
     int32_t tile_m;    /* 0: chosen */
     bool want_failure; /* a mutation: the comparison must fail */
     uint32_t plan_flags;
+    int32_t pack;      /* heads a tile packs; 0: none */
     bool is_unchecked; /* the caller compares */
     void (*mutate)(struct ffa_plan *plan);
 };
 
 static const ffa_kernels *kernels_for(const struct attention_case *of, uint32_t flags,
-                                      int32_t tile_m)
+                                      int32_t tile_m, int32_t pack)
 {
     enum { KEPT = 160 };
     static struct {
         ffa_dtype dtype;
-        int32_t head_dim, head_dim_v, tile_m;
+        int32_t head_dim, head_dim_v, tile_m, pack;
         uint32_t flags;
         ffa_kernels *kernels;
     } kept[KEPT];
@@ -209,16 +210,18 @@ static const ffa_kernels *kernels_for(const struct attention_case *of, uint32_t 
             spec.head_dim_v = of->head_dim_v;
             spec.flags = flags;
             spec.tile_m = tile_m;
+            spec.pack_heads = pack;
             must(ffa_kernels_create(&kept[i].kernels, context, &spec, &err), &err, "kernels");
             kept[i].dtype = shape->dtype;
             kept[i].head_dim = shape->head_dim;
             kept[i].head_dim_v = of->head_dim_v;
             kept[i].flags = flags;
             kept[i].tile_m = tile_m;
+            kept[i].pack = pack;
         }
         if (kept[i].dtype == shape->dtype && kept[i].head_dim == shape->head_dim &&
             kept[i].head_dim_v == of->head_dim_v && kept[i].flags == flags &&
-            kept[i].tile_m == tile_m)
+            kept[i].tile_m == tile_m && kept[i].pack == pack)
             return kept[i].kernels;
     }
     ck_abort_msg("more kernels than the test keeps");
@@ -229,7 +232,8 @@ static const ffa_kernels *kernels_for(const struct attention_case *of, uint32_t 
 static void attempt_run(struct device_call *call, const struct attempt *attempt)
 {
     const struct attention_shape *shape = &call->host.shape;
-    const ffa_kernels *kernels = kernels_for(&call->host, attempt->spec_flags, attempt->tile_m);
+    const ffa_kernels *kernels =
+        kernels_for(&call->host, attempt->spec_flags, attempt->tile_m, attempt->pack);
     ffa_slice_list lists[64];
     struct oracle_case test = { 0 };
     struct oracle_result want = { 0 };
@@ -982,6 +986,83 @@ START_TEST(accumulated_halves_make_the_whole)
 }
 END_TEST
 
+/* Few query rows a slice, as a decoder has: each document's last rows over all its keys. */
+static ffa_mask *decoding_mask(struct rng *rng, int documents, int64_t rows_max)
+{
+    ffa_mask_shape shape = { 0, 0 };
+    ffa_slice slices[32];
+    ffa_mask *mask = NULL;
+    ffa_error err = { 0 };
+
+    for (int i = 0; i < documents; i++) {
+        const int64_t rows = rng_range(rng, 1, rows_max), keys = rng_range(rng, 1, 700);
+
+        slices[i] = (ffa_slice){ shape.seqlen_q,        shape.seqlen_q + rows, shape.seqlen_k,
+                                 shape.seqlen_k + keys, FFA_SLICE_CAUSAL,      0 };
+        shape.seqlen_q += rows;
+        shape.seqlen_k += keys;
+    }
+    must(ffa_mask_create(&mask, &shape, slices, documents, &err), &err, "mask");
+    return mask;
+}
+
+static const struct {
+    int32_t heads_q, heads_kv, head_dim, head_dim_v, tile_m;
+    ffa_dtype dtype;
+} packs[] = {
+    { 32, 4, 128, 128, 0, FFA_BF16 },  { 32, 4, 64, 64, 0, FFA_FP16 },
+    { 6, 2, 128, 128, 0, FFA_BF16 },   { 5, 1, 96, 96, 128, FFA_BF16 },
+    { 64, 1, 128, 128, 0, FFA_BF16 },  { 16, 1, 192, 128, 0, FFA_BF16 },
+    { 14, 2, 256, 256, 64, FFA_FP16 }, { 2, 2, 72, 72, 128, FFA_BF16 },
+};
+
+/* Heads packed in a tile, with all that depends on a row's own head: sinks, max_logits, strides. */
+START_TEST(packed_heads_match_the_oracle)
+{
+    for (int t = 0; t < 8; t++) {
+        struct rng rng = { (uint64_t)(3000 + 10 * _i + t) };
+        struct attention_shape shape = {
+            { 0, 0 },           packs[_i].dtype,    packs[_i].heads_q,
+            packs[_i].heads_kv, packs[_i].head_dim, (enum attention_layout)(t % LAYOUT_COUNT)
+        };
+        ffa_mask *mask = t == 0   ? decoding_mask(&rng, 32, 1)
+                         : t < 3  ? decoding_mask(&rng, 16, 5)
+                         : t < 5  ? decoding_mask(&rng, 4, 64)
+                         : t == 5 ? parse("varlen-causal:1,2,3,5,8,13,21,34,55,89,144")
+                         : t == 6 ? parse("window:300,left=100,right=7")
+                                  : parse("shared-prefix:150,30,20,70");
+        const bool has_options = t % 2 == 0;
+        float sink[2 * 64];
+        void *device_sink = NULL;
+        struct device_call call;
+        ffa_error err = { 0 };
+
+        shape.mask = (ffa_mask_shape){ ffa_mask_seqlen_q(mask), ffa_mask_seqlen_k(mask) };
+        call_init_v(&call, &shape, packs[_i].head_dim_v, &rng);
+        if (has_options) {
+            call_with_tops(&call);
+            for (int i = 0; i < 2 * shape.heads_q; i++)
+                sink[i] = (float)rng_normal(&rng);
+            must(ffa_device_alloc(&device_sink, context, sizeof sink, &err), &err, "allocate");
+            must(ffa_device_copy(context, device_sink, sink, sizeof sink, FFA_TO_DEVICE, &err),
+                 &err, "send");
+            call.args.sink_count = call.host.args.sink_count = 2;
+            call.host.args.sink = sink;
+            call.args.sink = device_sink;
+        }
+        call_send_inputs(&call);
+        attempt_run(&call, &(struct attempt){ .name = "packed heads",
+                                              .mask = mask,
+                                              .spec_flags = has_options ? FFA_SPEC_MAX_LOGITS : 0,
+                                              .tile_m = packs[_i].tile_m,
+                                              .pack = shape.heads_q / shape.heads_kv });
+        ffa_device_free(context, device_sink);
+        call_finish(&call);
+        ffa_mask_destroy(mask);
+    }
+}
+END_TEST
+
 /* One stage of a pass on the device: its keys are those of the whole from key_begin on. */
 static void run_stage(const struct device_call *call, const ffa_kernels *kernels, ffa_plan *plan,
                       int64_t key_begin)
@@ -1161,7 +1242,7 @@ START_TEST(a_call_can_be_captured)
     shape.mask = (ffa_mask_shape){ 777, 777 };
     call_init(&call, &shape, &rng);
     call_send_inputs(&call);
-    kernels = kernels_for(&call.host, 0, 0);
+    kernels = kernels_for(&call.host, 0, 0, 0);
     must(ffa_plan_create(&plan, kernels, mask, &err), &err, "plan");
     must(ffa_plan_info_get(plan, &info, &err), &err, "info");
     must(ffa_workspace_bytes(kernels, plan, &bytes, &err), &err, "workspace");
@@ -1316,6 +1397,7 @@ static Suite *device_suite(void)
     tcase_add_loop_test(dim, dims_match_the_oracle, 0, DIM_COUNT);
     tcase_add_loop_test(dim, dims_with_options_match_the_oracle, 0, DIM_COUNT);
     tcase_add_loop_test(dim, stages_make_the_whole, 0, 4);
+    tcase_add_loop_test(dim, packed_heads_match_the_oracle, 0, sizeof packs / sizeof *packs);
     tcase_add_loop_test(quick, debug_kernels_agree, 0, 12);
     tcase_add_loop_test(quick, other_tiles_agree, 0, 4);
     tcase_add_test(quick, a_call_can_be_captured);

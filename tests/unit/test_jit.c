@@ -91,14 +91,15 @@ static const struct {
     { { "head_dim=64" },
       FFA_OK,
       "head_dim=64 head_dim_v=64 dtype=1 consumers=3 tile_n=128 stages=2 softcap=0 out_fp32=0 "
-      "staged=0 max_logits=0 debug=0" },
+      "staged=0 max_logits=0 packed=0 debug=0" },
     { { "head_dim=128" },
       FFA_OK,
       "head_dim=128 head_dim_v=128 dtype=1 consumers=2 tile_n=128 stages=2 softcap=0 out_fp32=0 "
-      "staged=0 max_logits=0 debug=0" },
+      "staged=0 max_logits=0 packed=0 debug=0" },
     { { "head_dim=64", "debug=1" },
       FFA_OK,
-      "consumers=2 tile_n=128 stages=2 softcap=0 out_fp32=0 staged=0 max_logits=0 debug=1" },
+      "consumers=2 tile_n=128 stages=2 softcap=0 out_fp32=0 staged=0 max_logits=0 packed=0 "
+      "debug=1" },
     { { "tile_n=64", "stages=4" }, FFA_OK, "consumers=2 tile_n=64 stages=4" },
     { { "head_dim=64", "consumers=3" }, FFA_OK, "consumers=3 tile_n=128 stages=2" },
     { { "head_dim=8" }, FFA_OK, "head_dim=64 head_dim_v=64 dtype=1 consumers=3 tile_n=128" },

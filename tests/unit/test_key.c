@@ -89,10 +89,11 @@ END_TEST
 
 START_TEST(every_value_changes_the_key)
 {
-    static const char *const settings[] = { NULL,          "head_dim=64",   "dtype=fp16",
-                                            "consumers=1", "tile_n=64",     "stages=1",
-                                            "debug=1",     "max_logits=1",  "out_fp32=1",
-                                            "staged=1",    "head_dim_v=64", "softcap=1" };
+    static const char *const settings[] = { NULL,          "head_dim=64",  "dtype=fp16",
+                                            "consumers=1", "tile_n=64",    "stages=1",
+                                            "debug=1",     "max_logits=1", "packed=1",
+                                            "out_fp32=1",  "staged=1",     "head_dim_v=64",
+                                            "softcap=1" };
     enum { COUNT = sizeof settings / sizeof *settings };
     char keys[COUNT][33];
 

@@ -11,6 +11,8 @@
  * broken: every call of every rank returns, with one status and a sentence that names the rank.
  * A broken group can only be destroyed.
  *
+ * What moves is what the plan says: keys and values, or queries, whose (out, lse) and dq come back.
+ *
  * (Stages of group casts behind compute: MagiAttention. First and last writes, credits and the
  * order of the backward pass: ours.)
  */
@@ -109,7 +111,7 @@ typedef struct ffa_dist_args {
  * its own plan of the same mask. Backward needs what the forward pass left in out and lse.
  *
  * Results do not depend on the seed, on the number of threads, or on timing: every sum has a fixed
- * order, partial gradients join by stage, then by rank.
+ * order, partial results join by stage, then by rank.
  *
  * Fails with FFA_INVALID: an argument, named with value and limit (the other ranks then see a
  * broken group, so that none waits for this one), or ranks whose calls differ; FFA_NOMEM; FFA_COMM

@@ -36,8 +36,9 @@ struct run_options {
     int64_t sm_margin;
     int64_t device; /* -1: the first a kernel exists for */
     int64_t sinks;
-    double scale;   /* 0: 1 / sqrt(head_dim) */
-    double softcap; /* 0: none */
+    double scale;      /* 0: 1 / sqrt(head_dim) */
+    double softcap;    /* 0: none */
+    const char *moves; /* with --ranks: "keys", "queries" or "auto" */
     struct run_ranks_options ranks;
     bool wants_check, wants_time, wants_debug, wants_backward, wants_packed;
 };
@@ -116,6 +117,22 @@ static int read_shape(const struct cli *cli, const struct run_options *options,
     if (status == CLI_PARSE_GO && options->wants_packed)
         shape->pack_heads = shape->heads_q / shape->heads_kv;
     return status;
+}
+
+static int read_ranks(const struct cli *cli, struct run_options *options)
+{
+    static const char *const moves[] = { "keys", "queries", "auto", NULL };
+    struct run_ranks_options *ranks = &options->ranks;
+
+    if (!ranks->ranks && (ranks->per_node || ranks->stages || ranks->delay || options->moves))
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--ranks-per-node, --stages, --moves and --delay need --ranks");
+    ranks->moves = options->moves ? cli_word(options->moves, moves) : FFA_DIST_MOVE_KEYS;
+    if (ranks->moves < 0)
+        return cli_fail_text(cli, FFA_INVALID, "--moves is '%s', not keys, queries or auto",
+                             options->moves);
+    ranks->seed = options->seed;
+    return CLI_PARSE_GO;
 }
 
 /* ---- the backend ---- */
@@ -411,6 +428,7 @@ static json_t *ranks_object(struct run_ranks_facts facts)
     cli_set_int(object, "count", facts.ranks);
     cli_set_int(object, "forward_stages", facts.forward_stages);
     cli_set_int(object, "backward_stages", facts.backward_stages);
+    cli_set_text(object, "moves", facts.moves_queries ? "queries" : "keys");
     cli_set_int(object, "received_rows", facts.received_rows);
     return object;
 }
@@ -474,7 +492,8 @@ static void print_ranks(struct run_ranks_facts facts, const struct run_options *
     (void)printf("ranks    %d: %d stages forward", facts.ranks, facts.forward_stages);
     if (options->wants_backward)
         (void)printf(", %d backward", facts.backward_stages);
-    (void)printf(", %" PRId64 " rows received, at most\n", facts.received_rows);
+    (void)printf(", %" PRId64 " rows of %s received, at most\n", facts.received_rows,
+                 facts.moves_queries ? "queries" : "keys");
 }
 
 static void print_result(const struct run_case *run, const ffa_context_info *info,
@@ -591,6 +610,8 @@ int cmd_run(struct cli *cli)
           "ranks of a node, as the plan sees them; all", 1, 256 },
         { "stages", CLI_INT, &options.ranks.stages, "N",
           "stages that ranks receive rows in; -1: all first; chosen", -1, 16 },
+        { "moves", CLI_TEXT, &options.moves, "W",
+          "what travels between ranks: keys, queries or auto; keys", 0, 0 },
         { "delay", CLI_INT, &options.ranks.delay, "N",
           "times a transfer between ranks may be passed over by others; 0", 0, 1000 },
         { "backward", CLI_FLAG, &options.wants_backward, NULL, "run the backward pass, too", 0, 0 },
@@ -622,11 +643,9 @@ int cmd_run(struct cli *cli)
                                  run_tensor_name((enum run_tensor)i));
     if (!options.mask)
         return cli_fail_text(cli, FFA_INVALID, "--mask is missing, such as --mask causal:4096");
-    if (!options.ranks.ranks &&
-        (options.ranks.per_node || options.ranks.stages || options.ranks.delay))
-        return cli_fail_text(cli, FFA_INVALID,
-                             "--ranks-per-node, --stages and --delay need --ranks");
-    options.ranks.seed = options.seed;
+    status = read_ranks(cli, &options);
+    if (status != CLI_PARSE_GO)
+        return status;
     if (ffa_mask_parse(&mask, options.mask, &err) != FFA_OK)
         return cli_fail(cli, &err);
     status = read_shape(cli, &options, mask, &shape);

@@ -235,6 +235,7 @@ static ffa_status make_plan(struct rank *r, const struct run_ranks_options *opti
 
     opts.forward_stages = opts.backward_stages = (int32_t)options->stages;
     opts.stage_rows_min = options->stages > 0 ? 1 : 0; /* who asks for stages gets them */
+    opts.moves = (int32_t)options->moves;
     opts.model.heads_q = shape->heads_q;
     opts.model.heads_kv = shape->heads_kv;
     opts.model.head_dim = shape->head_dim;
@@ -337,7 +338,9 @@ void run_ranks_destroy(struct run_ranks *all)
 
 struct run_ranks_facts run_ranks_facts_get(const struct run_ranks *all)
 {
-    struct run_ranks_facts facts = { .ranks = all->count };
+    struct run_ranks_facts facts = { .ranks = all->count,
+                                     .moves_queries =
+                                         all->ranks[0].info.moves == FFA_DIST_MOVE_QUERIES };
 
     for (int32_t i = 0; i < all->count; i++) {
         const ffa_dist_plan_info *info = &all->ranks[i].info;

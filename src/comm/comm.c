@@ -33,7 +33,7 @@ void comm_lend(ffa_comm *comm, enum comm_window window, int32_t slot, int32_t ra
 
 ffa_status comm_reclaim(ffa_comm *comm, enum comm_window window, int32_t slot, ffa_error *err)
 {
-    static const enum comm_channel done[WINDOW_COUNT] = { CHANNEL_KEYS_DONE, CHANNEL_SUMS_DONE };
+    static const enum comm_channel done[WINDOW_COUNT] = { CHANNEL_ROWS_DONE, CHANNEL_SUMS_DONE };
     uint64_t *until = comm->loans[window][slot].until;
     ffa_status rc = FFA_OK;
 

@@ -22,15 +22,15 @@
 enum comm_lane { LANE_FETCH, LANE_REDUCE, LANE_COMPUTE, LANE_COUNT };
 
 enum comm_window {
-    WINDOW_KEYS, /* the rank's K and V, slots taken in turn by calls */
-    WINDOW_SUMS, /* partial dK and dV for the owners of a stage's rows, slots in turn by stages */
+    WINDOW_ROWS, /* what the rank has and others fetch, slots taken in turn by calls */
+    WINDOW_SUMS, /* partial results for the owners of a stage's rows, slots in turn by stages */
     WINDOW_COUNT
 };
 enum { WINDOW_SLOTS = 2 };
 
 enum comm_channel {
-    CHANNEL_KEYS_READY, /* value: the call whose keys are there */
-    CHANNEL_KEYS_DONE,  /* the call whose keys were pulled */
+    CHANNEL_ROWS_READY, /* value: the call whose rows are there */
+    CHANNEL_ROWS_DONE,  /* the call whose rows were pulled */
     CHANNEL_SUMS_READY, /* comm_moment() of the call and stage */
     CHANNEL_SUMS_DONE,
     CHANNEL_COUNT
@@ -52,6 +52,13 @@ struct comm_transfer {
     void *target;
 };
 
+/* How a transfer is added to what is there. */
+struct comm_reduce {
+    ffa_dtype dtype; /* FFA_FP32 or FFA_FP64 */
+    int32_t merge;   /* 0: sums. n: items of n elements, an output of n - 1 and its lse, merged as
+                      * attention over disjoint keys; lse -inf weighs nothing */
+};
+
 struct comm_ops {
     void (*destroy)(ffa_comm *comm);
     /* Memory of the rank's own window, at least that large; what it held is lost. For the host. */
@@ -60,9 +67,8 @@ struct comm_ops {
     /* Put into a lane: */
     ffa_status (*pull)(ffa_comm *comm, enum comm_lane lane, const struct comm_transfer *transfer,
                        ffa_error *err);
-    /* target += window, elements of FFA_FP32 or FFA_FP64. */
     ffa_status (*reduce)(ffa_comm *comm, enum comm_lane lane, const struct comm_transfer *transfer,
-                         ffa_dtype dtype, ffa_error *err);
+                         const struct comm_reduce *how, ffa_error *err);
     /* What the memory holds is of no more use. */
     ffa_status (*discard)(ffa_comm *comm, enum comm_lane lane, void *at, size_t bytes,
                           ffa_error *err);

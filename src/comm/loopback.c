@@ -13,6 +13,7 @@
 #include "comm/comm.h"
 
 #include <errno.h>
+#include <math.h>
 #include <pthread.h>
 #include <time.h>
 
@@ -32,7 +33,7 @@ struct op {
     int64_t range_count; /* left */
     void *target;
     size_t bytes; /* STEP_DISCARD */
-    ffa_dtype dtype;
+    struct comm_reduce how;
     int32_t delay; /* times it is still passed over */
     bool was_seen;
     int64_t since_us; /* it waits */
@@ -110,14 +111,14 @@ static uint64_t *flag_of(const struct hub *hub, int32_t to, int32_t from, enum c
 static const char *channel_name(enum comm_channel channel)
 {
     switch (channel) {
-    case CHANNEL_KEYS_READY:
-        return "its keys";
-    case CHANNEL_KEYS_DONE:
-        return "it to have read the keys";
+    case CHANNEL_ROWS_READY:
+        return "its rows";
+    case CHANNEL_ROWS_DONE:
+        return "it to have read the rows";
     case CHANNEL_SUMS_READY:
-        return "its gradients";
+        return "its partial results";
     default:
-        return "it to have added the gradients";
+        return "it to have added the partial results";
     }
 }
 
@@ -197,7 +198,7 @@ static void finish_op(struct hub *hub, struct lane *lane)
     pthread_cond_broadcast(&hub->changed);
 }
 
-static void add(void *to, const void *from, size_t bytes, ffa_dtype dtype)
+static void sum_up(void *to, const void *from, size_t bytes, ffa_dtype dtype)
 {
     if (dtype == FFA_FP64)
         for (size_t i = 0; i < bytes / sizeof(double); i++)
@@ -205,6 +206,38 @@ static void add(void *to, const void *from, size_t bytes, ffa_dtype dtype)
     else
         for (size_t i = 0; i < bytes / sizeof(float); i++)
             ((float *)to)[i] += ((const float *)from)[i];
+}
+
+#define MERGE(real, exp_of, log_of)                                                                \
+    static void merge_##real(real *to, const real *from, size_t items, int32_t elements)           \
+    {                                                                                              \
+        for (size_t i = 0; i < items; i++, to += elements, from += elements) {                     \
+            const real old = to[elements - 1], added = from[elements - 1];                         \
+            const real top = old > added ? old : added;                                            \
+            real was, is, sum;                                                                     \
+                                                                                                   \
+            if (added == -(real)INFINITY)                                                          \
+                continue;                                                                          \
+            was = exp_of(old - top);                                                               \
+            is = exp_of(added - top);                                                              \
+            sum = was + is;                                                                        \
+            for (int32_t c = 0; c < elements - 1; c++)                                             \
+                to[c] = was / sum * to[c] + is / sum * from[c];                                    \
+            to[elements - 1] = top + log_of(sum);                                                  \
+        }                                                                                          \
+    }
+
+MERGE(float, expf, logf)
+MERGE(double, exp, log)
+
+static void add(void *to, const void *from, size_t bytes, const struct comm_reduce *how)
+{
+    if (!how->merge)
+        sum_up(to, from, bytes, how->dtype);
+    else if (how->dtype == FFA_FP64)
+        merge_double(to, from, bytes / sizeof(double) / (size_t)how->merge, how->merge);
+    else
+        merge_float(to, from, bytes / sizeof(float) / (size_t)how->merge, how->merge);
 }
 
 /* One range of a transfer, drawn; without the lock. */
@@ -223,7 +256,7 @@ static void move_range(struct hub *hub, struct endpoint *rank, struct op *op)
     if (copy.step == STEP_PULL)
         memcpy(to, (const char *)window.at + range.from, (size_t)range.bytes);
     else
-        add(to, (const char *)window.at + range.from, (size_t)range.bytes, copy.dtype);
+        add(to, (const char *)window.at + range.from, (size_t)range.bytes, &copy.how);
     pthread_mutex_lock(&hub->lock);
     rank->is_moved = false;
 }
@@ -441,10 +474,10 @@ static ffa_status loopback_pull(ffa_comm *comm, enum comm_lane lane,
 }
 
 static ffa_status loopback_reduce(ffa_comm *comm, enum comm_lane lane,
-                                  const struct comm_transfer *transfer, ffa_dtype dtype,
-                                  ffa_error *err)
+                                  const struct comm_transfer *transfer,
+                                  const struct comm_reduce *how, ffa_error *err)
 {
-    return put_transfer(comm, lane, transfer, &(struct op){ .step = STEP_REDUCE, .dtype = dtype },
+    return put_transfer(comm, lane, transfer, &(struct op){ .step = STEP_REDUCE, .how = *how },
                         err);
 }
 

@@ -240,7 +240,7 @@ void gradient_tile(const struct cpu_backward *call, const struct backward_tile *
         for (int32_t s = 0; s < tile->sweep_count; s++)
             tile_sweep(call, tile, &call->plan->sweeps[tile->sweep_begin + s], head, delta,
                        scratch);
-    if (!(flags & TILE_FIRST) && call->wait && !call->wait(call->user))
+    if (!(flags & TILE_FIRST) && call->wait && !call->waits_for_rows && !call->wait(call->user))
         return;
     for (int32_t j = 0; j < tile->key_count; j++) {
         const int64_t key = (int64_t)tile->key_begin + j;
@@ -334,6 +334,8 @@ void gradient_rows_of(const struct cpu_backward *call, const struct gradient_row
     memset(scratch->sum_q, 0, (size_t)count * (size_t)d * sizeof(REAL));
     for (int32_t t = plan->list_begin[list]; t < plan->list_begin[list + 1]; t++)
         rows_tile(call, &plan->tiles[t], rows, scratch);
+    if (!(flags & TILE_FIRST) && call->wait && call->waits_for_rows && !call->wait(call->user))
+        return;
     for (int32_t r = 0; r < count; r++) {
         const int64_t row = rows->row_begin + r;
         const int64_t packed = call->sum_dq ? (row * call->args->heads_q + rows->head) * d : 0;

@@ -25,8 +25,9 @@ struct cpu_forward {
 
     /* One phase of a pass: its keys are some of all. Sinks enter in a tile's first phase. */
     const uint8_t *flags; /* [tile_count], TILE_...; NULL: the call is the whole pass */
-    void *sum_out;        /* [seqlen_q][heads_q][head_dim_v] float, or double with fp64, packed: */
+    void *sum_out;        /* [seqlen_q][heads_q][head_dim_v] float, or double with fp64: */
     void *sum_lse;        /* [seqlen_q][heads_q]: (out, lse) of the phases so far */
+    int64_t sum_stride;   /* elements from head to head, of both; 0: each is packed */
     /* The same by the marks of the plan's own tiles, the sums in this fp32 tensor (fp64 for
      * FFA_FP64) and in args->lse; or NULL. */
     const ffa_tensor *partial;
@@ -57,11 +58,12 @@ struct cpu_backward {
     int64_t sum_stride;
     const uint8_t *row_flags; /* [blocks of tile_m rows], TILE_...: of dq; NULL: first and last */
     void *sum_dq;             /* [seqlen_q][heads_q][head_dim] */
-    /* Asked before sum_dk or sum_dv is read, by any thread, as often as there are tiles: returns
-     * once others have added to them what they will; false: they never will, and the call's results
-     * are of no use. NULL: nobody adds. */
+    /* Asked before sum_dk or sum_dv (waits_for_rows: sum_dq) is read, by any thread, as often as
+     * there are tiles: returns once others have added to them what they will; false: they never
+     * will, and the call's results are of no use. NULL: nobody adds. */
     bool (*wait)(void *user);
     void *user;
+    bool waits_for_rows;
 };
 
 ffa_status cpu_backward(const struct cpu_backward *call, ffa_error *err);

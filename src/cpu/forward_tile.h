@@ -197,8 +197,10 @@ static void write_row(const struct cpu_forward *call, int64_t row, int32_t r, in
     const ffa_dtype partial_dtype = call->dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32;
     const int64_t partial_at =
         partial ? row * partial->token_stride + head * partial->head_stride : 0;
-    REAL *const sum_out = (REAL *)call->sum_out + (call->sum_out ? packed * value_dim(call) : 0);
-    REAL *const sum_lse = (REAL *)call->sum_lse + (call->sum_lse ? packed : 0);
+    const int64_t out_step = call->sum_stride ? call->sum_stride : value_dim(call);
+    const int64_t lse_step = call->sum_stride ? call->sum_stride : 1;
+    REAL *const sum_out = (REAL *)call->sum_out + (call->sum_out ? packed * out_step : 0);
+    REAL *const sum_lse = (REAL *)call->sum_lse + (call->sum_lse ? packed * lse_step : 0);
     REAL top = ((const REAL *)scratch->top)[r], sum = ((const REAL *)scratch->sum)[r];
     const ffa_dtype out_dtype = call->out_dtype ? call->out_dtype : call->dtype;
     REAL keep = 1; /* what the sinks leave of the scale of `from` */

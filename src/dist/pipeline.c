@@ -43,9 +43,6 @@ static ffa_status check_numbers(const ffa_dist_args *args, const ffa_dist_plan *
     if (args->heads_q % args->heads_kv)
         return error_fail(err, FFA_INVALID, 0, "heads_q is %d, not a multiple of heads_kv, %d",
                           args->heads_q, args->heads_kv);
-    if (plan->moves != FFA_DIST_MOVE_KEYS)
-        return error_fail(err, FFA_UNSUPPORTED, 0,
-                          "the plan moves queries: passes move keys (FFA_DIST_MOVE_KEYS) only");
     if (plan->list_count > 1 && plan->list_count != args->heads_kv)
         return error_fail(err, FFA_INVALID, 0, "heads_kv is %d, the mask has %d lists",
                           args->heads_kv, plan->list_count);
@@ -144,23 +141,6 @@ static ffa_status enter(struct pipeline *p, bool is_backward, ffa_error *err)
     return p->comm->ops->enter(p->comm, p->call, words, err);
 }
 
-static ffa_status allocate(struct pipeline *p, ffa_error *err)
-{
-    const size_t bytes = (size_t)(p->pass->buffer_rows * p->row_elements * p->element);
-
-    p->is_source = mem_array((size_t)p->comm->rank_count, sizeof *p->is_source);
-    if (!p->is_source)
-        return error_nomem(err, "the sources of a rank");
-    p->buffer_count =
-        p->plan->opts.buffers < p->pass->stage_count ? p->plan->opts.buffers : p->pass->stage_count;
-    for (int32_t b = 0; b < p->buffer_count; b++) {
-        p->buffers[b] = mem_array(bytes, 1);
-        if (!p->buffers[b])
-            return error_nomem(err, "the buffers of stages");
-    }
-    return FFA_OK;
-}
-
 ffa_status pipeline_open(struct pipeline *p, const ffa_dist_plan *plan, ffa_comm *comm,
                          const ffa_dist_args *args, bool is_backward, ffa_error *err)
 {
@@ -178,9 +158,7 @@ ffa_status pipeline_open(struct pipeline *p, const ffa_dist_plan *plan, ffa_comm
     p->tokens = plan->queries.rank_tokens[plan->rank];
     p->element = (int64_t)ffa_dtype_bytes((ffa_dtype)p->args.dtype);
     p->sum_element = p->fp64 ? (int64_t)sizeof(double) : (int64_t)sizeof(float);
-    p->row_elements = 2 * (int64_t)p->args.heads_kv * p->args.head_dim;
-    FFA_TRY(enter(p, is_backward, err));
-    rc = allocate(p, err);
+    rc = enter(p, is_backward, err);
 out:
     return rc;
 }
@@ -214,52 +192,87 @@ ffa_status pipeline_close(struct pipeline *p, ffa_comm *comm, ffa_status rc, con
     return rc;
 }
 
-/* ---- the rank's keys for others ---- */
+/* ---- the rank's rows for others ---- */
 
-static void copy_rows(const struct pipeline *p, char *to, const ffa_tensor *tensor)
+enum { ROW_ALIGN = 8 }; /* the largest element: strides count elements */
+
+static int64_t aligned(int64_t bytes)
 {
-    const size_t bytes = (size_t)(p->args.head_dim * p->element);
+    return (bytes + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN;
+}
 
-    for (int64_t row = 0; row < p->plan->keys.rank_tokens[p->plan->rank]; row++)
-        for (int32_t head = 0; head < p->args.heads_kv; head++) {
-            const int64_t at = row * tensor->token_stride + head * tensor->head_stride;
+void pipeline_move(struct pipeline *p, const ffa_tensor *tensor, int32_t heads, int32_t dim,
+                   int64_t element)
+{
+    assert(p->moved_count < MOVED_MAX);
+    p->moved[p->moved_count++] = (struct moved){ *tensor, heads, dim, element, p->row_bytes };
+    p->row_bytes += aligned((int64_t)heads * dim * element);
+}
 
-            memcpy(to + (row * p->row_elements + head * p->args.head_dim) * p->element,
-                   (const char *)tensor->data + at * p->element, bytes);
-        }
+static ffa_status allocate(struct pipeline *p, ffa_error *err)
+{
+    p->is_source = mem_array((size_t)p->comm->rank_count, sizeof *p->is_source);
+    if (!p->is_source)
+        return error_nomem(err, "the sources of a rank");
+    p->buffer_count =
+        p->plan->opts.buffers < p->pass->stage_count ? p->plan->opts.buffers : p->pass->stage_count;
+    for (int32_t b = 0; b < p->buffer_count; b++) {
+        p->buffers[b] = mem_array((size_t)p->pass->buffer_rows, (size_t)p->row_bytes);
+        if (!p->buffers[b])
+            return error_nomem(err, "the buffers of stages");
+    }
+    return FFA_OK;
+}
+
+static void copy_rows(const struct pipeline *p, char *to, const struct moved *moved)
+{
+    const ffa_tensor *t = &moved->tensor;
+    const int64_t bytes = moved->dim * moved->element;
+
+    for (int64_t row = 0; row < p->rows; row++)
+        for (int32_t head = 0; head < moved->heads; head++)
+            memcpy(to + row * p->row_bytes + moved->offset + head * bytes,
+                   (const char *)t->data +
+                       (row * t->token_stride + head * t->head_stride) * moved->element,
+                   (size_t)bytes);
+}
+
+/* is_reader [ranks]: who fetches rows of this rank. False: nobody. */
+static bool find_readers(const struct pipeline *p, bool *is_reader)
+{
+    bool any = false;
+
+    for (int32_t s = 0; s < p->pass->step_count; s++)
+        for (int64_t i = 0; i < p->pass->sends[s].count; i++)
+            any = is_reader[p->pass->sends[s].at[i].source] = true;
+    return any;
 }
 
 ffa_status pipeline_publish(struct pipeline *p, ffa_error *err)
 {
     const struct comm_ops *ops = p->comm->ops;
     const int32_t slot = (int32_t)(p->call % WINDOW_SLOTS);
-    const int64_t rows = p->plan->keys.rank_tokens[p->plan->rank];
-    bool *is_reader = NULL;
+    bool *is_reader = mem_array((size_t)p->comm->rank_count, sizeof *is_reader);
     void *window;
     ffa_status rc;
 
-    is_reader = mem_array((size_t)p->comm->rank_count, sizeof *is_reader);
     if (!is_reader) {
         rc = error_nomem(err, "the readers of a rank");
         goto out;
     }
-    for (int32_t s = 0; s < p->pass->step_count; s++)
-        for (int64_t i = 0; i < p->pass->sends[s].count; i++)
-            is_reader[p->pass->sends[s].at[i].source] = true;
-    if (!memchr(is_reader, true, (size_t)p->comm->rank_count)) {
-        rc = FFA_OK;
+    FFA_TRY(allocate(p, err));
+    if (!find_readers(p, is_reader))
         goto out;
-    }
-    FFA_TRY(comm_reclaim(p->comm, WINDOW_KEYS, slot, err));
-    FFA_TRY(ops->window(&window, p->comm, WINDOW_KEYS, slot,
-                        (size_t)(rows * p->row_elements * p->element), err));
-    copy_rows(p, window, &p->args.k);
-    copy_rows(p, (char *)window + p->row_elements / 2 * p->element, &p->args.v);
+    FFA_TRY(comm_reclaim(p->comm, WINDOW_ROWS, slot, err));
+    FFA_TRY(
+        ops->window(&window, p->comm, WINDOW_ROWS, slot, (size_t)(p->rows * p->row_bytes), err));
+    for (int32_t m = 0; m < p->moved_count; m++)
+        copy_rows(p, window, &p->moved[m]);
     for (int32_t r = 0; r < p->comm->rank_count; r++) {
         if (!is_reader[r])
             continue;
-        comm_lend(p->comm, WINDOW_KEYS, slot, r, p->call);
-        FFA_TRY(ops->signal(p->comm, LANE_COMPUTE, r, CHANNEL_KEYS_READY, p->call, err));
+        comm_lend(p->comm, WINDOW_ROWS, slot, r, p->call);
+        FFA_TRY(ops->signal(p->comm, LANE_COMPUTE, r, CHANNEL_ROWS_READY, p->call, err));
     }
 out:
     mem_free(is_reader);
@@ -268,7 +281,7 @@ out:
 
 /* ---- stages ---- */
 
-struct comm_range *pipeline_ranges(struct pipeline *p, int64_t count)
+static struct comm_range *ranges_of(struct pipeline *p, int64_t count)
 {
     return mem_grow((void **)&p->ranges, &p->range_capacity, count, sizeof *p->ranges) ? p->ranges
                                                                                        : NULL;
@@ -285,7 +298,7 @@ static ffa_status wait_for_sources(struct pipeline *p, const struct transfer_cop
         if (p->is_source[source])
             continue;
         p->is_source[source] = true;
-        FFA_TRY(p->comm->ops->wait(p->comm, LANE_FETCH, source, CHANNEL_KEYS_READY, p->call, err));
+        FFA_TRY(p->comm->ops->wait(p->comm, LANE_FETCH, source, CHANNEL_ROWS_READY, p->call, err));
     }
 out:
     return rc;
@@ -296,12 +309,12 @@ static ffa_status fetch(struct pipeline *p, int32_t stage, ffa_error *err)
     const struct comm_ops *ops = p->comm->ops;
     const struct plan_phase *phase = &p->pass->phases[stage];
     const struct transfer_copies *copies = &phase->receives;
-    const int64_t row_bytes = p->row_elements * p->element;
-    struct comm_transfer transfer = { .window = WINDOW_KEYS,
+    const int64_t row_bytes = p->row_bytes;
+    struct comm_transfer transfer = { .window = WINDOW_ROWS,
                                       .slot = (int32_t)(p->call % WINDOW_SLOTS),
                                       .count = copies->count,
                                       .target = p->buffers[(stage - 1) % p->buffer_count] };
-    struct comm_range *ranges = pipeline_ranges(p, copies->count);
+    struct comm_range *ranges = ranges_of(p, copies->count);
     ffa_status rc;
 
     if (!ranges) {
@@ -323,7 +336,7 @@ static ffa_status fetch(struct pipeline *p, int32_t stage, ffa_error *err)
     FFA_TRY(ops->pull(p->comm, LANE_FETCH, &transfer, err));
     for (int32_t r = 0; stage == p->pass->stage_count && r < p->comm->rank_count; r++)
         if (p->is_source[r])
-            FFA_TRY(ops->signal(p->comm, LANE_FETCH, r, CHANNEL_KEYS_DONE, p->call, err));
+            FFA_TRY(ops->signal(p->comm, LANE_FETCH, r, CHANNEL_ROWS_DONE, p->call, err));
     p->fetched[stage] = ops->record(p->comm, LANE_FETCH);
 out:
     return rc;
@@ -350,7 +363,20 @@ void pipeline_computed(struct pipeline *p, int32_t phase)
         p->computed[phase] = p->comm->ops->record(p->comm, LANE_COMPUTE);
 }
 
-ffa_forward_args pipeline_args(const struct pipeline *p, int32_t phase)
+bool pipeline_is_stage(const struct pipeline *p, int32_t phase)
+{
+    return phase > 0 && phase <= p->pass->stage_count;
+}
+
+ffa_tensor pipeline_arrived(const struct pipeline *p, int32_t stage, int32_t which)
+{
+    const struct moved *moved = &p->moved[which];
+
+    return (ffa_tensor){ (char *)p->buffers[(stage - 1) % p->buffer_count] + moved->offset,
+                         p->row_bytes / moved->element, moved->dim };
+}
+
+ffa_forward_args pipeline_args(const struct pipeline *p)
 {
     ffa_forward_args args = FFA_FORWARD_ARGS_INIT;
 
@@ -365,13 +391,94 @@ ffa_forward_args pipeline_args(const struct pipeline *p, int32_t phase)
     args.lse = p->args.lse;
     args.sink = p->args.sink;
     args.sink_count = p->args.sink_count;
-    if (phase > 0 && phase <= p->pass->stage_count) {
-        args.k = (ffa_tensor){ p->buffers[(phase - 1) % p->buffer_count], p->row_elements,
-                               p->args.head_dim };
-        args.v = args.k;
-        args.v.data = (char *)args.k.data + p->row_elements / 2 * p->element;
-    }
     return args;
+}
+
+/* ---- partial results ---- */
+
+static int32_t slot_of(int32_t stage)
+{
+    return (stage - 1) % WINDOW_SLOTS;
+}
+
+ffa_status pipeline_results(struct pipeline *p, int32_t stage, void **out, ffa_error *err)
+{
+    ffa_status rc;
+
+    FFA_TRY(comm_reclaim(p->comm, WINDOW_SUMS, slot_of(stage), err));
+    rc = p->comm->ops->window(out, p->comm, WINDOW_SUMS, slot_of(stage),
+                              (size_t)(p->pass->phases[stage].rows * p->result_bytes), err);
+out:
+    return rc;
+}
+
+ffa_status pipeline_hand_over(struct pipeline *p, int32_t stage, ffa_error *err)
+{
+    ffa_comm *comm = p->comm;
+    const struct transfer_copies *copies = &p->pass->phases[stage].receives;
+    const uint64_t moment = comm_moment(p->call, stage);
+    ffa_status rc = FFA_OK;
+
+    for (int64_t i = 0; i < copies->count; i++) {
+        const int32_t owner = copies->at[i].source;
+
+        if (comm->loans[WINDOW_SUMS][slot_of(stage)].until[owner] == moment)
+            continue;
+        comm_lend(comm, WINDOW_SUMS, slot_of(stage), owner, moment);
+        FFA_TRY(comm->ops->signal(comm, LANE_COMPUTE, owner, CHANNEL_SUMS_READY, moment, err));
+    }
+out:
+    return rc;
+}
+
+/* The partial results of one rank's stage: copies [count] of one step's sends. */
+static ffa_status take_in(struct pipeline *p, int32_t stage, const struct transfer_copy *copies,
+                          int64_t count, void *target, const struct comm_reduce *how,
+                          ffa_error *err)
+{
+    const struct comm_ops *ops = p->comm->ops;
+    const uint64_t moment = comm_moment(p->call, stage);
+    struct comm_transfer transfer = {
+        .window = WINDOW_SUMS, .slot = slot_of(stage), .count = count, .target = target
+    };
+    struct comm_range *ranges = ranges_of(p, count);
+    ffa_status rc;
+
+    if (!ranges) {
+        rc = error_nomem(err, "the ranges of a reduce");
+        goto out;
+    }
+    for (int64_t i = 0; i < count; i++)
+        ranges[i] = (struct comm_range){ .from = copies[i].row * p->result_bytes,
+                                         .to = copies[i].source_row * p->result_bytes,
+                                         .bytes = copies[i].rows * p->result_bytes,
+                                         .rank = copies[i].source };
+    transfer.ranges = ranges;
+    FFA_TRY(ops->wait(p->comm, LANE_REDUCE, copies->source, CHANNEL_SUMS_READY, moment, err));
+    FFA_TRY(ops->reduce(p->comm, LANE_REDUCE, &transfer, how, err));
+    rc = ops->signal(p->comm, LANE_REDUCE, copies->source, CHANNEL_SUMS_DONE, moment, err);
+out:
+    return rc;
+}
+
+ffa_status pipeline_take_in(struct pipeline *p, void *target, const struct comm_reduce *how,
+                            uint64_t *ticket, ffa_error *err)
+{
+    ffa_status rc;
+
+    FFA_TRY(p->comm->ops->await(p->comm, LANE_REDUCE, LANE_COMPUTE, p->computed[0], err));
+    for (int32_t s = 0; s < p->pass->step_count; s++) {
+        const struct transfer_copies *sends = &p->pass->sends[s];
+
+        for (int64_t i = 0, end; i < sends->count; i = end) {
+            for (end = i + 1; end < sends->count && sends->at[end].source == sends->at[i].source;)
+                end++;
+            FFA_TRY(take_in(p, s + 1, sends->at + i, end - i, target, how, err));
+        }
+    }
+    *ticket = p->comm->ops->record(p->comm, LANE_REDUCE);
+out:
+    return rc;
 }
 
 /* ---- agreement ---- */

@@ -8,17 +8,26 @@
  * summed in sum_kv: what is computed early lies there before the first partial gradient is added,
  * and is written at the end; what is computed last adds and writes in one go. Where every rank has
  * all keys, there is nothing to fetch, and every rank adds up the sums of all.
+ *
+ * Where queries move, a stage brings q, dout, lse and delta of others' rows; dk and dv are of own
+ * keys throughout, summed from phase to phase, and it is dq that goes back to its owner's sums.
  */
 #include "dist/pipeline.h"
 
+enum { ARRIVED_Q, ARRIVED_DOUT, ARRIVED_LSE, ARRIVED_DELTA };
+
 struct backward {
     struct pipeline pipeline;
+    bool moves_queries;
+    int64_t row_elements;          /* of a row of sum_kv */
     void *delta;                   /* [tokens][heads_q] */
     void *sum_dq;                  /* [tokens][heads_q][head_dim] */
     void *sum_kv;                  /* [own keys][2][heads_kv][head_dim] */
     uint8_t *needed;               /* [own keys]: of which other ranks compute gradients */
     uint8_t *tile_flags;           /* [most tiles of a phase], of the phase at hand */
-    uint8_t *row_flags;            /* [phases + 1][row_blocks]; the last: nothing */
+    uint8_t *row_flags;            /* [phases + 2][row_blocks]; then: to be settled, nothing */
+    uint8_t *stage_rows;           /* [row blocks of a stage]: where queries move, all first */
+    void *stage_delta;             /* [rows of a stage][heads_q] */
     struct backward_tile *settled; /* scratch: tiles of the first phase, without sweeps */
     float *dsink;                  /* of this rank */
     struct backward_plan nothing;  /* own tiles of a rank without keys */
@@ -45,6 +54,14 @@ static void flag_rows(struct backward *b)
 {
     const struct plan_pass *pass = b->pipeline.pass;
 
+    if (b->moves_queries) { /* others add between the first phase and the end */
+        mark_rows(b->row_flags + (pass->phase_count - 1) * b->row_blocks,
+                  &pass->phases[pass->phase_count - 1].key_tiles);
+        memset(b->row_flags, TILE_TOUCHED | TILE_FIRST, (size_t)b->row_blocks);
+        memset(b->row_flags + pass->phase_count * b->row_blocks, TILE_TOUCHED | TILE_LAST,
+               (size_t)b->row_blocks);
+        return;
+    }
     for (int32_t p = 0; p < pass->phase_count; p++)
         mark_rows(b->row_flags + p * b->row_blocks, &pass->phases[p].key_tiles);
     for (int64_t i = 0; i < b->row_blocks; i++) {
@@ -72,11 +89,18 @@ static void flag_tiles(struct backward *b, int32_t at)
         const bool is_shared =
             is_own && memchr(b->needed + tile->key_begin, 1, (size_t)tile->key_count);
 
-        if (!is_own || (at == 0 && is_shared))
+        if (b->moves_queries)
+            b->tile_flags[t] = TILE_TOUCHED;
+        else if (!is_own || (at == 0 && is_shared))
             b->tile_flags[t] = TILE_TOUCHED | TILE_FIRST;
         else
             b->tile_flags[t] = (uint8_t)(TILE_TOUCHED | TILE_LAST | (is_shared ? 0 : TILE_FIRST));
     }
+}
+
+static int64_t own_keys(const struct backward *b)
+{
+    return b->pipeline.plan->keys.rank_tokens[b->pipeline.plan->rank];
 }
 
 static bool is_replicated(const struct backward *b)
@@ -90,20 +114,23 @@ static ffa_status allocate(struct backward *b, ffa_error *err)
     const struct plan_pass *pass = p->pass;
     const int32_t tile_m = p->plan->opts.backward_m;
     const size_t rows = (size_t)(p->tokens * p->args.heads_q), element = (size_t)p->sum_element;
-    const size_t keys = (size_t)pass->phases[0].rows, dim = (size_t)p->args.head_dim;
+    const size_t keys = (size_t)own_keys(b), dim = (size_t)p->args.head_dim;
     int64_t tiles = 0;
 
     for (int32_t i = 0; i < pass->phase_count; i++)
         tiles = pass->phases[i].key_tiles.tile_count > tiles ? pass->phases[i].key_tiles.tile_count
                                                              : tiles;
     b->row_blocks = (p->tokens + tile_m - 1) / tile_m;
+    b->row_elements = 2 * (int64_t)p->args.heads_kv * p->args.head_dim;
     b->delta = mem_array(rows, element);
     b->sum_dq = mem_array(rows * dim, element);
-    b->sum_kv = mem_array(keys * (size_t)p->row_elements, element);
+    b->sum_kv = mem_array(keys * (size_t)b->row_elements, element);
     b->needed = mem_array(keys, 1);
     b->tile_flags = mem_array((size_t)tiles, 1);
-    b->row_flags = mem_array((size_t)(b->row_blocks * (pass->phase_count + 1)), 1);
-    b->settled = mem_array((size_t)pass->phases[0].key_tiles.tile_count, sizeof *b->settled);
+    b->row_flags = mem_array((size_t)(b->row_blocks * (pass->phase_count + 2)), 1);
+    b->stage_rows = mem_array((size_t)(pass->buffer_rows / tile_m + 1), 1);
+    b->stage_delta = mem_array((size_t)(pass->buffer_rows * p->args.heads_q), element);
+    b->settled = mem_array((size_t)tiles, sizeof *b->settled);
     if (p->args.dsink)
         b->dsink = mem_array((size_t)(p->args.sink_count * p->args.heads_q), sizeof *b->dsink);
     b->nothing = (struct backward_plan){
@@ -114,9 +141,11 @@ static ffa_status allocate(struct backward *b, ffa_error *err)
         .list_begin = mem_array((size_t)p->plan->list_count + 1, sizeof(int32_t)),
     };
     if (!b->nothing.list_begin || !b->delta || !b->sum_dq || !b->sum_kv || !b->needed ||
-        !b->tile_flags || !b->row_flags || !b->settled || (p->args.dsink && !b->dsink))
+        !b->tile_flags || !b->row_flags || !b->settled || !b->stage_rows || !b->stage_delta ||
+        (p->args.dsink && !b->dsink))
         return error_nomem(err, "the sums of a pass");
-    for (int32_t s = 0; s < pass->step_count; s++)
+    memset(b->stage_rows, TILE_TOUCHED | TILE_FIRST, (size_t)(pass->buffer_rows / tile_m + 1));
+    for (int32_t s = 0; s < pass->step_count && !b->moves_queries; s++)
         for (int64_t i = 0; i < pass->sends[s].count; i++)
             memset(b->needed + pass->sends[s].at[i].source_row, 1,
                    (size_t)pass->sends[s].at[i].rows);
@@ -129,8 +158,7 @@ static ffa_status allocate(struct backward *b, ffa_error *err)
 
 static const struct backward_plan *own_tiles(const struct backward *b, int32_t at)
 {
-    return b->pipeline.pass->phases[at].rows > 0 ? &b->pipeline.pass->phases[at].key_tiles
-                                                 : &b->nothing;
+    return own_keys(b) > 0 ? &b->pipeline.pass->phases[at].key_tiles : &b->nothing;
 }
 
 static struct cpu_backward call_of(struct backward *b, const struct backward_plan *plan,
@@ -154,8 +182,8 @@ static struct cpu_backward call_of(struct backward *b, const struct backward_pla
                                   .delta = b->delta,
                                   .tile_flags = b->tile_flags,
                                   .sum_dk = sum_kv,
-                                  .sum_dv = (char *)sum_kv + p->row_elements / 2 * p->sum_element,
-                                  .sum_stride = p->row_elements,
+                                  .sum_dv = (char *)sum_kv + b->row_elements / 2 * p->sum_element,
+                                  .sum_stride = b->row_elements,
                                   .row_flags = b->row_flags,
                                   .sum_dq = b->sum_dq };
 }
@@ -171,7 +199,7 @@ static bool wait_for_reduces(void *user)
 
 static ffa_status compute_own(struct backward *b, int32_t at, ffa_error *err)
 {
-    const ffa_forward_args args = pipeline_args(&b->pipeline, at);
+    const ffa_forward_args args = pipeline_args(&b->pipeline);
     struct cpu_backward call = call_of(b, own_tiles(b, at), &args);
 
     flag_tiles(b, at);
@@ -181,131 +209,86 @@ static ffa_status compute_own(struct backward *b, int32_t at, ffa_error *err)
     } else {
         call.wait = wait_for_reduces;
         call.user = b;
+        call.waits_for_rows = b->moves_queries;
     }
     return cpu_backward(&call, err);
 }
 
-/* Write what was summed of the tiles that were computed first and that others need. */
-static ffa_status settle(struct backward *b, ffa_error *err)
+/* Write what was summed of the key tiles of an own phase; rows: which set of row_flags. */
+static ffa_status settle_tiles(struct backward *b, int32_t at, int32_t rows, ffa_error *err)
 {
-    const ffa_forward_args args = pipeline_args(&b->pipeline, 0);
-    struct backward_plan plan = *own_tiles(b, 0);
+    const ffa_forward_args args = pipeline_args(&b->pipeline);
+    struct backward_plan plan = *own_tiles(b, at);
     struct cpu_backward call = call_of(b, &plan, &args);
-    ffa_status rc = FFA_OK;
 
-    if (!wait_for_reduces(b))
-        return b->pipeline.comm->ops->drain(b->pipeline.comm, err);
-    flag_tiles(b, 0);
+    flag_tiles(b, at);
     for (int64_t t = 0; t < plan.tile_count; t++) {
         b->settled[t] = plan.tiles[t];
         b->settled[t].sweep_count = 0;
         b->tile_flags[t] = b->tile_flags[t] & TILE_LAST ? 0 : TILE_TOUCHED | TILE_LAST;
     }
     plan.tiles = b->settled;
-    call.row_flags = b->row_flags + b->pipeline.pass->phase_count * b->row_blocks;
-    rc = cpu_backward(&call, err);
+    call.row_flags = b->row_flags + rows * b->row_blocks;
+    return cpu_backward(&call, err);
+}
+
+/* What was not written by the phases: see flag_tiles and flag_rows. */
+static ffa_status settle(struct backward *b, ffa_error *err)
+{
+    const int32_t phases = b->pipeline.pass->phase_count;
+    ffa_status rc;
+
+    if (!wait_for_reduces(b))
+        return b->pipeline.comm->ops->drain(b->pipeline.comm, err);
+    FFA_TRY(settle_tiles(b, 0, phases, err));
+    if (b->moves_queries)
+        rc = settle_tiles(b, phases - 1, phases + 1, err);
+out:
     return rc;
 }
 
 /* ---- stages ---- */
 
-static int32_t slot_of(int32_t stage)
+/* Packed, as the backend takes it. */
+static void take_delta(struct backward *b, int32_t stage)
 {
-    return (stage - 1) % WINDOW_SLOTS;
-}
+    const struct pipeline *p = &b->pipeline;
+    const ffa_tensor from = pipeline_arrived(p, stage, ARRIVED_DELTA);
+    const size_t bytes = (size_t)(p->args.heads_q * p->sum_element);
 
-/* Tell the owners of the stage's rows that their gradients are there. */
-static ffa_status hand_over(struct backward *b, int32_t stage, ffa_error *err)
-{
-    ffa_comm *comm = b->pipeline.comm;
-    const struct transfer_copies *copies = &b->pipeline.pass->phases[stage].receives;
-    const uint64_t moment = comm_moment(b->pipeline.call, stage);
-    ffa_status rc = FFA_OK;
-
-    for (int64_t i = 0; i < copies->count; i++) {
-        const int32_t owner = copies->at[i].source;
-
-        if (comm->loans[WINDOW_SUMS][slot_of(stage)].until[owner] == moment)
-            continue;
-        comm_lend(comm, WINDOW_SUMS, slot_of(stage), owner, moment);
-        FFA_TRY(comm->ops->signal(comm, LANE_COMPUTE, owner, CHANNEL_SUMS_READY, moment, err));
-    }
-out:
-    return rc;
+    for (int64_t row = 0; row < p->pass->phases[stage].rows; row++)
+        memcpy((char *)b->stage_delta + (size_t)row * bytes,
+               (const char *)from.data + row * from.token_stride * p->sum_element, bytes);
 }
 
 static ffa_status compute_stage(struct backward *b, int32_t stage, ffa_error *err)
 {
     struct pipeline *p = &b->pipeline;
     const struct plan_phase *phase = &p->pass->phases[stage];
-    const ffa_forward_args args = pipeline_args(p, stage);
+    ffa_forward_args args = pipeline_args(p);
     struct cpu_backward call = call_of(b, &phase->key_tiles, &args);
+    void *results;
     ffa_status rc;
 
-    FFA_TRY(comm_reclaim(p->comm, WINDOW_SUMS, slot_of(stage), err));
-    FFA_TRY(p->comm->ops->window(&call.sum_dk, p->comm, WINDOW_SUMS, slot_of(stage),
-                                 (size_t)(phase->rows * p->row_elements * p->sum_element), err));
-    call.sum_dv = (char *)call.sum_dk + p->row_elements / 2 * p->sum_element;
-    call.row_flags = b->row_flags + stage * b->row_blocks;
+    FFA_TRY(pipeline_results(p, stage, &results, err));
     flag_tiles(b, stage);
+    if (b->moves_queries) {
+        args.q = pipeline_arrived(p, stage, ARRIVED_Q);
+        args.lse = pipeline_arrived(p, stage, ARRIVED_LSE);
+        call.dout = pipeline_arrived(p, stage, ARRIVED_DOUT);
+        take_delta(b, stage);
+        call.delta = b->stage_delta;
+        call.row_flags = b->stage_rows;
+        call.sum_dq = results;
+    } else {
+        args.k = pipeline_arrived(p, stage, 0);
+        args.v = pipeline_arrived(p, stage, 1);
+        call.row_flags = b->row_flags + stage * b->row_blocks;
+        call.sum_dk = results;
+        call.sum_dv = (char *)results + b->row_elements / 2 * p->sum_element;
+    }
     FFA_TRY(cpu_backward(&call, err));
-    rc = hand_over(b, stage, err);
-out:
-    return rc;
-}
-
-/* ---- what comes in ---- */
-
-/* The partial gradients of one rank's stage: copies [count] of one step's sends. */
-static ffa_status take_in(struct backward *b, int32_t stage, const struct transfer_copy *copies,
-                          int64_t count, ffa_error *err)
-{
-    struct pipeline *p = &b->pipeline;
-    const struct comm_ops *ops = p->comm->ops;
-    const int64_t row_bytes = p->row_elements * p->sum_element;
-    const uint64_t moment = comm_moment(p->call, stage);
-    struct comm_transfer transfer = {
-        .window = WINDOW_SUMS, .slot = slot_of(stage), .count = count, .target = b->sum_kv
-    };
-    struct comm_range *ranges = pipeline_ranges(p, count);
-    ffa_status rc;
-
-    if (!ranges) {
-        rc = error_nomem(err, "the ranges of a reduce");
-        goto out;
-    }
-    for (int64_t i = 0; i < count; i++)
-        ranges[i] = (struct comm_range){ .from = copies[i].row * row_bytes,
-                                         .to = copies[i].source_row * row_bytes,
-                                         .bytes = copies[i].rows * row_bytes,
-                                         .rank = copies[i].source };
-    transfer.ranges = ranges;
-    FFA_TRY(ops->wait(p->comm, LANE_REDUCE, copies->source, CHANNEL_SUMS_READY, moment, err));
-    FFA_TRY(ops->reduce(p->comm, LANE_REDUCE, &transfer, (ffa_dtype)p->args.sum_dtype, err));
-    rc = ops->signal(p->comm, LANE_REDUCE, copies->source, CHANNEL_SUMS_DONE, moment, err);
-out:
-    return rc;
-}
-
-/* By stage, then by ascending rank: the order of every sum. Begins once the own tiles that were
- * computed first are in the sums. */
-static ffa_status take_in_all(struct backward *b, ffa_error *err)
-{
-    const struct plan_pass *pass = b->pipeline.pass;
-    ffa_comm *comm = b->pipeline.comm;
-    ffa_status rc;
-
-    FFA_TRY(comm->ops->await(comm, LANE_REDUCE, LANE_COMPUTE, b->pipeline.computed[0], err));
-    for (int32_t s = 0; s < pass->step_count; s++) {
-        const struct transfer_copies *sends = &pass->sends[s];
-
-        for (int64_t i = 0, end; i < sends->count; i = end) {
-            for (end = i + 1; end < sends->count && sends->at[end].source == sends->at[i].source;)
-                end++;
-            FFA_TRY(take_in(b, s + 1, sends->at + i, end - i, err));
-        }
-    }
-    b->reduced = comm->ops->record(comm, LANE_REDUCE);
+    rc = pipeline_hand_over(p, stage, err);
 out:
     return rc;
 }
@@ -322,7 +305,7 @@ static void add_sums(const struct backward *b, const void *from, int64_t count)
 static ffa_status join_sums(struct backward *b, ffa_error *err)
 {
     const struct pipeline *p = &b->pipeline;
-    const int64_t count = p->pass->phases[0].rows * p->row_elements;
+    const int64_t count = own_keys(b) * b->row_elements;
     const size_t bytes = (size_t)(count * p->sum_element);
     char *all = mem_array((size_t)p->comm->rank_count, bytes);
     ffa_status rc;
@@ -362,20 +345,51 @@ static ffa_status join_dsink(const struct backward *b, ffa_error *err)
 
 /* ---- the pass ---- */
 
+/* What moves, and what of it is computed first. */
+static ffa_status begin(struct backward *b, ffa_error *err)
+{
+    struct pipeline *p = &b->pipeline;
+    const ffa_dist_args *a = &p->args;
+    const ffa_tensor delta = { b->delta, a->heads_q, 1 };
+    const ffa_forward_args args = pipeline_args(p);
+    struct cpu_backward call;
+    ffa_status rc;
+
+    flag_rows(b);
+    call = call_of(b, own_tiles(b, 0), &args);
+    if (b->moves_queries) {
+        pipeline_move(p, &a->q, a->heads_q, a->head_dim, p->element);
+        pipeline_move(p, &a->dout, a->heads_q, a->head_dim, p->element);
+        pipeline_move(p, &a->lse, a->heads_q, 1, p->sum_element);
+        pipeline_move(p, &delta, a->heads_q, 1, p->sum_element);
+        p->rows = p->tokens;
+        p->result_bytes = (int64_t)a->heads_q * a->head_dim * p->sum_element;
+        FFA_TRY(cpu_backward_delta(&call, b->delta, err));
+    } else {
+        pipeline_move(p, &a->k, a->heads_kv, a->head_dim, p->element);
+        pipeline_move(p, &a->v, a->heads_kv, a->head_dim, p->element);
+        p->rows = p->plan->keys.rank_tokens[p->plan->rank];
+        p->result_bytes = b->row_elements * p->sum_element;
+    }
+    FFA_TRY(pipeline_publish(p, err));
+    FFA_TRY(pipeline_advance(p, 0, err));
+    if (!b->moves_queries)
+        rc = cpu_backward_delta(&call, b->delta, err);
+out:
+    return rc;
+}
+
 static ffa_status run_pass(struct backward *b, ffa_error *err)
 {
     struct pipeline *p = &b->pipeline;
+    const struct comm_reduce sum = { (ffa_dtype)p->args.sum_dtype, 0 };
     const int32_t stages = p->pass->stage_count;
-    const ffa_forward_args args = pipeline_args(p, 0);
-    const struct cpu_backward call = call_of(b, own_tiles(b, 0), &args);
     ffa_status rc;
 
-    FFA_TRY(pipeline_publish(p, err));
-    FFA_TRY(pipeline_advance(p, 0, err));
-    FFA_TRY(cpu_backward_delta(&call, b->delta, err));
+    FFA_TRY(begin(b, err));
     FFA_TRY(compute_own(b, 0, err));
     pipeline_computed(p, 0);
-    FFA_TRY(take_in_all(b, err));
+    FFA_TRY(pipeline_take_in(p, b->moves_queries ? b->sum_dq : b->sum_kv, &sum, &b->reduced, err));
     for (int32_t s = 1; s <= stages; s++) {
         FFA_TRY(pipeline_advance(p, s, err));
         FFA_TRY(compute_stage(b, s, err));
@@ -401,8 +415,8 @@ ffa_status ffa_dist_backward_host(const ffa_dist_plan *plan, ffa_comm *comm,
     if (!comm)
         return error_fail(err, FFA_INVALID, 0, "comm is NULL");
     FFA_TRY(pipeline_open(&b.pipeline, plan, comm, args, true, &failure));
+    b.moves_queries = plan->moves == FFA_DIST_MOVE_QUERIES;
     FFA_TRY(allocate(&b, &failure));
-    flag_rows(&b);
     rc = run_pass(&b, &failure);
 out:
     rc = pipeline_close(&b.pipeline, comm, rc, &failure, err);
@@ -412,6 +426,8 @@ out:
     mem_free(b.needed);
     mem_free(b.tile_flags);
     mem_free(b.row_flags);
+    mem_free(b.stage_rows);
+    mem_free(b.stage_delta);
     mem_free(b.settled);
     mem_free(b.nothing.list_begin);
     mem_free(b.dsink);

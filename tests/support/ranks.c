@@ -150,6 +150,7 @@ static void *run_rank(void *user)
     if (rc == FFA_OK)
         rc = ffa_dist_plan_info_get(plan, &info, err);
     run->stages[r->rank] = info.forward_stages;
+    run->moves[r->rank] = info.moves;
     if (rc == FFA_OK && !run->skips_agree)
         rc = ffa_dist_plan_agree(plan, run->comms[r->rank], err);
     for (int32_t i = 0; i < (run->passes ? run->passes : 1) && rc == FFA_OK; i++) {

@@ -43,6 +43,7 @@ struct ranks_run {
     ffa_status status[RANKS_HERE];
     ffa_error errors[RANKS_HERE];
     int32_t stages[RANKS_HERE]; /* forward */
+    int32_t moves[RANKS_HERE];  /* ffa_dist_moves */
 };
 
 /* Runs all ranks; ranks_finish frees. Dispatch and group must come to be; ranks may fail. */

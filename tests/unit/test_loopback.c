@@ -32,7 +32,7 @@ static void fill(int32_t rank, float value)
     void *window;
 
     ck_assert_int_eq(
-        comms[rank]->ops->window(&window, comms[rank], WINDOW_KEYS, 0, ROWS * sizeof(float), NULL),
+        comms[rank]->ops->window(&window, comms[rank], WINDOW_ROWS, 0, ROWS * sizeof(float), NULL),
         FFA_OK);
     ck_assert(isnan(((float *)window)[ROWS - 1]));
     for (int i = 0; i < ROWS; i++)
@@ -55,7 +55,7 @@ START_TEST(ranges_of_several_ranks_are_pulled)
                                          { 0, 8, 4, 2, 0 },
                                          { 248, 12, 8, 1, 0 } };
     float target[6] = { 0 };
-    const struct comm_transfer transfer = { WINDOW_KEYS, 0, ranges, 3, target };
+    const struct comm_transfer transfer = { WINDOW_ROWS, 0, ranges, 3, target };
     uint64_t ticket;
 
     fill(1, 100);
@@ -74,6 +74,7 @@ END_TEST
 START_TEST(reduces_keep_the_order_of_their_lane)
 {
     static const float parts[3] = { 1e8f, 1, -1e8f };
+    const struct comm_reduce sum = { FFA_FP32, 0 };
     const struct comm_ops *ops = comms[0]->ops;
 
     for (int round = 0; round < 50; round++) {
@@ -90,11 +91,40 @@ START_TEST(reduces_keep_the_order_of_their_lane)
             const struct comm_range ranges[] = { { 0, 0, 4, r, 0 }, { 4, 4, 4, r, 0 } };
             const struct comm_transfer transfer = { WINDOW_SUMS, 1, ranges, 2, sums };
 
-            ck_assert_int_eq(ops->reduce(comms[0], LANE_REDUCE, &transfer, FFA_FP32, NULL), FFA_OK);
+            ck_assert_int_eq(ops->reduce(comms[0], LANE_REDUCE, &transfer, &sum, NULL), FFA_OK);
         }
         ck_assert_int_eq(ops->drain(comms[0], NULL), FFA_OK);
         ck_assert(sums[0] == 0 && sums[1] == 6);
     }
+}
+END_TEST
+
+/* Items of two outputs and an lse: weights by e^lse, -inf weighs nothing and is not looked at. */
+START_TEST(pairs_merge_by_their_lse)
+{
+    const double parts[4][3] = {
+        { 1, 2, 0 }, { 5, 10, log(3) }, { NAN, NAN, -INFINITY }, { 7, 8, 1 }
+    };
+    double sums[4][3] = {
+        { 3, 6, log(2) }, { NAN, NAN, -INFINITY }, { 4, 5, 6 }, { 0, 0, -INFINITY }
+    };
+    const struct comm_reduce merge = { FFA_FP64, 3 };
+    const struct comm_ops *ops = comms[0]->ops;
+    const struct comm_range ranges[] = { { 0, 0, 24, 1, 0 }, { 24, 24, 72, 1, 0 } };
+    const struct comm_transfer transfer = { WINDOW_SUMS, 0, ranges, 2, sums };
+    void *window;
+
+    ck_assert_int_eq(ops->window(&window, comms[1], WINDOW_SUMS, 0, sizeof parts, NULL), FFA_OK);
+    memcpy(window, parts, sizeof parts);
+    sums[1][0] = sums[1][1] = 0; /* what an empty row holds */
+    ck_assert_int_eq(ops->reduce(comms[0], LANE_REDUCE, &transfer, &merge, NULL), FFA_OK);
+    ck_assert_int_eq(ops->drain(comms[0], NULL), FFA_OK);
+    ck_assert_double_eq_tol(sums[0][0], (2 * 3 + 1) / 3.0, 1e-15);
+    ck_assert_double_eq_tol(sums[0][1], (2 * 6 + 2) / 3.0, 1e-15);
+    ck_assert_double_eq_tol(sums[0][2], log(3), 1e-15);
+    ck_assert(sums[1][0] == 5 && sums[1][1] == 10 && sums[1][2] == log(3));
+    ck_assert(sums[2][0] == 4 && sums[2][1] == 5 && sums[2][2] == 6);
+    ck_assert(sums[3][0] == 7 && sums[3][1] == 8 && sums[3][2] == 1);
 }
 END_TEST
 
@@ -103,21 +133,21 @@ START_TEST(lanes_wait_for_flags_and_tickets)
     const struct comm_ops *ops = comms[0]->ops;
     const struct comm_range range = { 0, 0, 4, 3, 0 };
     float target = 7;
-    const struct comm_transfer transfer = { WINDOW_KEYS, 0, &range, 1, &target };
+    const struct comm_transfer transfer = { WINDOW_ROWS, 0, &range, 1, &target };
     uint64_t ticket;
 
-    ck_assert_int_eq(ops->wait(comms[0], LANE_FETCH, 3, CHANNEL_KEYS_READY, 5, NULL), FFA_OK);
+    ck_assert_int_eq(ops->wait(comms[0], LANE_FETCH, 3, CHANNEL_ROWS_READY, 5, NULL), FFA_OK);
     ck_assert_int_eq(ops->pull(comms[0], LANE_FETCH, &transfer, NULL), FFA_OK);
-    ck_assert_int_eq(ops->signal(comms[0], LANE_FETCH, 3, CHANNEL_KEYS_DONE, 5, NULL), FFA_OK);
+    ck_assert_int_eq(ops->signal(comms[0], LANE_FETCH, 3, CHANNEL_ROWS_DONE, 5, NULL), FFA_OK);
     ticket = ops->record(comms[0], LANE_FETCH);
     ck_assert_int_eq(ops->await(comms[0], LANE_REDUCE, LANE_FETCH, ticket, NULL), FFA_OK);
     ck_assert_int_eq(ops->signal(comms[0], LANE_REDUCE, 2, CHANNEL_SUMS_DONE, 1, NULL), FFA_OK);
-    ck_assert_int_eq(ops->signal(comms[3], LANE_COMPUTE, 0, CHANNEL_KEYS_READY, 4, NULL), FFA_OK);
+    ck_assert_int_eq(ops->signal(comms[3], LANE_COMPUTE, 0, CHANNEL_ROWS_READY, 4, NULL), FFA_OK);
     ck_assert(target == 7); /* 4 is less than 5 */
     fill(3, 50);
-    comm_lend(comms[3], WINDOW_KEYS, 0, 0, 5);
-    ck_assert_int_eq(ops->signal(comms[3], LANE_COMPUTE, 0, CHANNEL_KEYS_READY, 5, NULL), FFA_OK);
-    ck_assert_int_eq(comm_reclaim(comms[3], WINDOW_KEYS, 0, NULL), FFA_OK);
+    comm_lend(comms[3], WINDOW_ROWS, 0, 0, 5);
+    ck_assert_int_eq(ops->signal(comms[3], LANE_COMPUTE, 0, CHANNEL_ROWS_READY, 5, NULL), FFA_OK);
+    ck_assert_int_eq(comm_reclaim(comms[3], WINDOW_ROWS, 0, NULL), FFA_OK);
     ck_assert(target == 50); /* read before it was given back */
     ck_assert_int_eq(ops->wait(comms[2], LANE_COMPUTE, 0, CHANNEL_SUMS_DONE, 1, NULL), FFA_OK);
 }
@@ -135,7 +165,7 @@ START_TEST(a_wait_for_a_flag_ends_with_the_deadline)
         ck_assert_int_eq(ops->wait(comms[1], LANE_FETCH, 3, CHANNEL_SUMS_READY, 1, NULL), FFA_OK);
         ck_assert_int_eq(ops->drain(comms[1], &err), FFA_TIMEOUT);
     }
-    ck_assert_str_eq(err.message, "rank 1 waited 400 ms for rank 3: its gradients");
+    ck_assert_str_eq(err.message, "rank 1 waited 400 ms for rank 3: its partial results");
     ck_assert_int_eq(ops->gather(comms[2], NULL, NULL, 0, &err), FFA_TIMEOUT); /* all hear it */
 }
 END_TEST
@@ -271,6 +301,7 @@ int main(void)
     tcase_add_test(tc, ranks_and_sizes);
     tcase_add_test(tc, ranges_of_several_ranks_are_pulled);
     tcase_add_test(tc, reduces_keep_the_order_of_their_lane);
+    tcase_add_test(tc, pairs_merge_by_their_lse);
     tcase_add_test(tc, lanes_wait_for_flags_and_tickets);
     tcase_add_loop_test(tc, a_wait_for_a_flag_ends_with_the_deadline, 0, 2);
     tcase_add_test(tc, the_first_reason_stays);

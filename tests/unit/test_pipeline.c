@@ -238,7 +238,7 @@ static const struct {
     { "six stages, two buffers", "full:200", 8, 0, 2, 1, 0, 0, 0, 6, 6, 2, 5 },
 };
 
-static void run_case(int i, ffa_dtype dtype)
+static void run_case(int i, ffa_dtype dtype, int32_t moves)
 {
     const struct problem_shape shape = { dtype, dtype,          cases[i].heads_q, cases[i].heads_kv,
                                          8,     cases[i].sinks, cases[i].softcap, false };
@@ -253,40 +253,31 @@ static void run_case(int i, ffa_dtype dtype)
     p.run.plan.backward_stages = cases[i].backward_stages;
     p.run.plan.buffers = cases[i].buffers;
     p.run.loopback.seed = (uint64_t)i;
+    p.run.plan.moves = moves;
     p.run.threads = 1 + i % 2;
     p.run.passes = 1 + i % 3;
     run(&p, cases[i].name);
+    for (int32_t r = 0; r < p.run.rank_count; r++)
+        ck_assert_int_eq(p.run.moves[r], moves);
     compare(&p, cases[i].name);
     problem_finish(&p);
 }
 
 START_TEST(named_cases_in_fp64)
 {
-    run_case(_i, FFA_FP64);
+    run_case(_i, FFA_FP64, FFA_DIST_MOVE_KEYS);
 }
 END_TEST
 
 START_TEST(named_cases_in_fp32)
 {
-    run_case(_i, FFA_FP32);
+    run_case(_i, FFA_FP32, FFA_DIST_MOVE_KEYS);
 }
 END_TEST
 
-/* A plan may move queries instead of keys; passes say that they do not. */
-START_TEST(plans_that_move_queries_are_refused)
+START_TEST(named_cases_with_queries_that_move)
 {
-    struct problem p;
-
-    problem_init(&p, parse("full:16x160"), &small, 9);
-    p.run.dispatch.keys = FFA_KEYS_DISPATCHED;
-    p.run.plan.moves = FFA_DIST_MOVE_QUERIES;
-    ranks_run_all(&p.run);
-    for (int32_t r = 0; r < p.run.rank_count; r++) {
-        ck_assert(p.run.status[r] == FFA_UNSUPPORTED || p.run.status[r] == FFA_COMM);
-        ck_assert_msg(strstr(p.run.errors[r].message, "the plan moves queries") != NULL, "%s",
-                      p.run.errors[r].message);
-    }
-    problem_finish(&p);
+    run_case(_i / 2, _i % 2 ? FFA_FP32 : FFA_FP64, FFA_DIST_MOVE_QUERIES);
 }
 END_TEST
 
@@ -333,11 +324,12 @@ static ffa_mask *random_mask(struct rng *rng, int32_t lists)
     return mask;
 }
 
+/* FFA_TEST_LEVEL 1 to 3. */
 static int rounds(void)
 {
-    const char *text = getenv("FFA_TEST_ROUNDS");
+    const char *level = getenv("FFA_TEST_LEVEL");
 
-    return text ? atoi(text) : 24;
+    return level && atoi(level) > 2 ? 1024 : level && atoi(level) == 2 ? 128 : 16;
 }
 
 START_TEST(random_masks)
@@ -373,6 +365,7 @@ START_TEST(random_masks)
         p.run.plan.forward_stages = (int32_t)rng_range(&rng, -1, 8);
         p.run.plan.backward_stages = (int32_t)rng_range(&rng, -1, 8);
         p.run.plan.buffers = (int32_t)rng_range(&rng, 2, 3);
+        p.run.plan.moves = (int32_t)rng_range(&rng, 0, 2);
         p.run.loopback.seed = rng_next(&rng);
         p.run.loopback.delay = (int32_t)rng_range(&rng, 0, 20);
         run(&p, name);
@@ -400,7 +393,7 @@ static const struct {
 
 START_TEST(cross_attention)
 {
-    const int i = _i / 2;
+    const int i = _i / 4;
     const ffa_dtype dtype = _i % 2 ? FFA_FP32 : FFA_FP64;
     const struct problem_shape shape = { dtype, dtype, 4, 2, 8, cross[i].sinks, 0, false };
     struct problem p;
@@ -411,6 +404,7 @@ START_TEST(cross_attention)
     p.run.dispatch.keys = cross[i].keys;
     p.run.dispatch.chunk_tokens = cross[i].chunk;
     p.run.dispatch.key_chunk_tokens = cross[i].key_chunk;
+    p.run.plan.moves = _i / 2 % 2 ? FFA_DIST_MOVE_QUERIES : FFA_DIST_MOVE_KEYS;
     p.run.plan.forward_stages = p.run.plan.backward_stages = cross[i].stages;
     p.run.loopback.seed = (uint64_t)_i;
     p.run.passes = 2;
@@ -452,6 +446,7 @@ START_TEST(seeds_and_threads_change_nothing)
     first.run.rank_count = 8;
     first.run.dispatch.chunk_tokens = 6;
     first.run.plan.forward_stages = first.run.plan.backward_stages = 3;
+    first.run.plan.moves = _i;
     run(&first, "first");
     for (uint64_t seed = 1; seed <= 6; seed++) {
         struct problem p;
@@ -460,6 +455,7 @@ START_TEST(seeds_and_threads_change_nothing)
         p.run.rank_count = 8;
         p.run.dispatch.chunk_tokens = 6;
         p.run.plan.forward_stages = p.run.plan.backward_stages = 3;
+        p.run.plan.moves = _i;
         p.run.loopback.seed = seed;
         p.run.loopback.delay = (int32_t)(seed * seed * seed);
         p.run.threads = 1 + (int32_t)(seed % 3);
@@ -655,10 +651,10 @@ START_TEST(any_transfer_may_fail)
 }
 END_TEST
 
-/* Every fifth allocation: of plans, groups, passes, whichever rank asks for it. */
+/* Every ninth allocation: of plans, groups, passes, whichever rank asks for it. */
 START_TEST(any_allocation_may_fail)
 {
-    for (long nth = 1;; nth += 5) {
+    for (long nth = 1;; nth += 9) {
         int32_t short_of_memory = 0;
         struct problem p;
 
@@ -666,6 +662,7 @@ START_TEST(any_allocation_may_fail)
         p.run.rank_count = 3;
         p.run.dispatch.chunk_tokens = 4;
         p.run.alloc_fault = nth;
+        p.run.plan.moves = _i;
         ranks_run_all(&p.run);
         if (!fault_fired()) {
             fault_arm(FAULT_ALLOC, 0);
@@ -787,12 +784,13 @@ int main(void)
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(tc, named_cases_in_fp64, 0, count);
     tcase_add_loop_test(tc, named_cases_in_fp32, 0, count);
-    tcase_add_test(tc, plans_that_move_queries_are_refused);
+    tcase_add_loop_test(tc, named_cases_with_queries_that_move, 0, 2 * count);
     tcase_add_loop_test(tc, any_number_of_stages, 0, 9);
     tcase_add_loop_test(tc, random_masks, 0, 2);
-    tcase_add_loop_test(tc, cross_attention, 0, 2 * (int)(sizeof cross / sizeof *cross));
+    tcase_add_loop_test(tc, cross_attention, 0, 4 * (int)(sizeof cross / sizeof *cross));
     tcase_add_test(tc, outputs_are_rounded_once);
-    tcase_add_test(tc, seeds_and_threads_change_nothing);
+    tcase_add_loop_test(tc, seeds_and_threads_change_nothing, FFA_DIST_MOVE_KEYS,
+                        FFA_DIST_MOVE_QUERIES + 1);
     tcase_add_test(tc, plans_that_differ_are_found);
     tcase_add_test(tc, passes_that_differ_are_found);
     tcase_add_loop_test(tc, a_rank_that_never_comes_is_waited_for_in_vain, 0, 2);
@@ -800,7 +798,7 @@ int main(void)
     tcase_add_loop_test(tc, a_cancelled_run_ends_everywhere, 0, 2);
     tcase_add_test(tc, a_bad_argument_of_one_rank);
     tcase_add_test(tc, any_transfer_may_fail);
-    tcase_add_test(tc, any_allocation_may_fail);
+    tcase_add_loop_test(tc, any_allocation_may_fail, FFA_DIST_MOVE_KEYS, FFA_DIST_MOVE_QUERIES + 1);
     tcase_add_loop_test(tc, bad_arguments, 0, (int)(sizeof bad_args / sizeof *bad_args));
     tcase_add_test(tc, misfits);
     suite_add_tcase(suite, tc);

@@ -305,6 +305,24 @@ static void check_transpose(const struct trial *trial, bool is_backward)
     }
 }
 
+/* Keys that live apart from queries: as many chunks for each rank as for the others, within one. */
+static void check_key_chunks(const struct trial *trial)
+{
+    const struct layout *keys = dispatch_key_layout(trial->dispatch);
+    int64_t extra = 0;
+
+    if (trial->dispatch->key_mode != FFA_KEYS_DISPATCHED)
+        return;
+    for (int32_t r = 0; r < trial->ranks; r++) {
+        const int64_t more =
+            keys->rank_begin[r + 1] - keys->rank_begin[r] - keys->count / trial->ranks;
+
+        CHECK(trial, more == 0 || more == 1);
+        extra += more;
+    }
+    CHECK(trial, extra == keys->count % trial->ranks);
+}
+
 START_TEST(random_masks)
 {
     static struct trial trial;
@@ -313,6 +331,7 @@ START_TEST(random_masks)
     for (uint64_t seed = 1 + (uint64_t)_i; seed <= RANDOM_MASKS; seed += PARTS) {
         draw(&trial, seed);
         find_cells(&trial);
+        check_key_chunks(&trial);
         check_pass(&trial, false);
         check_pass(&trial, true);
         check_transpose(&trial, false);

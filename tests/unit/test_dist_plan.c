@@ -562,6 +562,37 @@ START_TEST(few_queries_move)
 }
 END_TEST
 
+/* Keys that one rank alone attends are its own: nothing is received. */
+START_TEST(keys_go_where_they_are_attended)
+{
+    const int64_t cu_q[] = { 0, 16, 32, 48, 64 }, cu_k[] = { 0, 40, 80, 120, 160 };
+    const ffa_topology topology = { 4, 0 };
+    ffa_dispatch_opts opts = FFA_DISPATCH_OPTS_INIT;
+    ffa_dispatch_mask one = { 0 };
+    ffa_dispatch *dispatch;
+    ffa_mask *mask;
+
+    ck_assert_int_eq(ffa_mask_varlen_full(&mask, &(ffa_documents){ cu_q, cu_k, 4 }, NULL), FFA_OK);
+    one.mask = mask;
+    opts.algorithm = FFA_DISPATCH_MIN_HEAP; /* documents from the last rank to the first */
+    opts.flags = FFA_DISPATCH_CHUNK_EXACT;
+    opts.chunk_tokens = 16;
+    opts.keys = FFA_KEYS_DISPATCHED;
+    opts.key_chunk_tokens = 20;
+    ck_assert_int_eq(ffa_dispatch_create(&dispatch, &one, 1, &topology, &opts, NULL), FFA_OK);
+    for (int32_t r = 0; r < 4; r++) {
+        ffa_dist_plan *plan = plan_of(dispatch, mask, r, NULL);
+
+        ck_assert_int_eq(ffa_dispatch_key_rows(dispatch, r), 40);
+        ck_assert_int_eq(plan->received_rows + plan->sent_rows, 0);
+        ck_assert_int_eq(plan->area, 16 * 40);
+        ffa_dist_plan_destroy(plan);
+    }
+    ffa_dispatch_destroy(dispatch);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
 /* ---- save and load ---- */
 
 static ffa_dist_plan *drawn(uint64_t seed, ffa_dispatch **dispatch, ffa_mask **mask)
@@ -970,6 +1001,7 @@ int main(void)
     tcase_add_test(tc, times_end_somewhere);
     tcase_add_test(tc, the_best_dispatch_is_done_first);
     tcase_add_test(tc, few_queries_move);
+    tcase_add_test(tc, keys_go_where_they_are_attended);
     tcase_add_test(tc, saved_plans_load);
     tcase_add_test(tc, the_cache_knows_content);
     tcase_add_test(tc, threads_share_a_cache);

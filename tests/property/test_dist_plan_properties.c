@@ -49,6 +49,7 @@ static void draw_options(struct rng *rng, ffa_dist_plan_opts *opts)
     opts->model.launch_ns = rng_range(rng, 1, 10);
     opts->model.heads_q = 64;
     opts->model.heads_kv = 64;
+    opts->model.backward_gflops = rng_range(rng, 1, 300) * rng_range(rng, 1, 300);
     opts->moves = (int32_t)rng_range(rng, FFA_DIST_MOVE_KEYS, FFA_DIST_MOVE_AUTO);
     opts->model.forward_gflops = rng_range(rng, 1, 1000) * 1000;
 }
@@ -224,6 +225,34 @@ static void check_key_tiles(const struct trial *trial, const ffa_dist_plan *plan
             CHECK(trial, own[l][k] == 1);
 }
 
+/* Own tiles that another rank needs are computed first only where all others are, too. */
+static void check_early(const struct trial *trial, const ffa_dist_plan *plan)
+{
+    const struct plan_pass *pass = &plan->backward;
+    const int32_t phases[] = { 0, pass->phase_count - 1 };
+    bool needed[TOKENS_HERE] = { false };
+    int64_t early_needed = 0, late_free = 0;
+
+    if (plan->moves == FFA_DIST_MOVE_QUERIES)
+        return;
+    for (int32_t s = 0; s < pass->step_count; s++)
+        for (int64_t c = 0; c < pass->sends[s].count; c++)
+            for (int64_t i = 0; i < pass->sends[s].at[c].rows; i++)
+                needed[pass->sends[s].at[c].source_row + i] = true;
+    for (int p = 0; p < 2; p++) {
+        const struct backward_plan *tiles = &pass->phases[phases[p]].key_tiles;
+
+        for (int64_t t = 0; t < tiles->tile_count; t++) {
+            const struct backward_tile *tile = &tiles->tiles[t];
+            const bool is_needed = memchr(needed + tile->key_begin, true, (size_t)tile->key_count);
+
+            early_needed += p == 0 && is_needed;
+            late_free += p == 1 && !is_needed;
+        }
+    }
+    CHECK(trial, early_needed == 0 || late_free == 0);
+}
+
 static void check_pass(struct trial *trial, bool is_backward)
 {
     memset(trial->cells, 0, sizeof trial->cells);
@@ -341,6 +370,7 @@ START_TEST(random_masks)
         for (int32_t r = 0; r < trial.ranks; r++) {
             check_flags(&trial, trial.plans[r]);
             check_key_tiles(&trial, trial.plans[r]);
+            check_early(&trial, trial.plans[r]);
             ffa_dist_plan_destroy(trial.plans[r]);
         }
         ffa_dispatch_destroy(trial.dispatch);

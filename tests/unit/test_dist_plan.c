@@ -3,6 +3,7 @@
  * Plans: the reference's stage plans and pipelines by cells, delivery and cost; arguments; the
  * model; save and load; the cache; allocation faults.
  */
+#include "dist/stages.h"
 #include "mask/mask.h"
 #include "support/dist_cases.h"
 #include "support/dist_run.h"
@@ -593,6 +594,99 @@ START_TEST(keys_go_where_they_are_attended)
 }
 END_TEST
 
+/* A chunk goes to the rank that attends most of it. */
+START_TEST(keys_go_where_most_are_attended)
+{
+    static const ffa_slice slices[] = {
+        { 0, 8, 0, 2, FFA_SLICE_FULL, 0 },   /* of the first chunk: 2 tokens by one rank, */
+        { 8, 16, 2, 10, FFA_SLICE_FULL, 0 }, /* 8 by the other */
+        { 0, 8, 10, 19, FFA_SLICE_FULL, 0 }, /* of the second: 9 */
+        { 8, 16, 19, 20, FFA_SLICE_FULL, 0 },
+    };
+    const ffa_topology topology = { 2, 0 };
+    ffa_dispatch_opts opts = FFA_DISPATCH_OPTS_INIT;
+    ffa_dispatch_mask one = { 0 };
+    ffa_dispatch_report report = FFA_DISPATCH_REPORT_INIT;
+    ffa_dispatch *dispatch;
+    ffa_mask *mask;
+
+    ck_assert_int_eq(ffa_mask_create(&mask, &(ffa_mask_shape){ 16, 20 }, slices, 4, NULL), FFA_OK);
+    one.mask = mask;
+    opts.algorithm = FFA_DISPATCH_SEQUENTIAL;
+    opts.flags = FFA_DISPATCH_CHUNK_EXACT;
+    opts.chunk_tokens = 8;
+    opts.keys = FFA_KEYS_DISPATCHED;
+    opts.key_chunk_tokens = 10;
+    ck_assert_int_eq(ffa_dispatch_create(&dispatch, &one, 1, &topology, &opts, NULL), FFA_OK);
+    ck_assert_int_eq(ffa_dispatch_report_get(dispatch, &report, NULL, NULL), FFA_OK);
+    ck_assert_int_eq(report.total.received_node, 3);
+    ffa_dispatch_destroy(dispatch);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* One stage: the latency of its farthest rows, and 512 bytes a row over each link. */
+START_TEST(a_stage_waits_for_its_farthest_rows)
+{
+    ffa_mask *mask;
+    const ffa_mask_shape shape = { 64, 64 };
+
+    ck_assert_int_eq(ffa_mask_full(&mask, &shape, NULL), FFA_OK);
+    for (int32_t width = 2; width <= 4; width += 2) {
+        const ffa_topology topology = { 4, width };
+        const ffa_dispatch_mask one = { mask, 1 };
+        ffa_dist_stage stage;
+        ffa_dispatch *dispatch;
+        ffa_dist_plan *plan;
+
+        ck_assert_int_eq(ffa_dispatch_create(&dispatch, &one, 1, &topology, NULL, NULL), FFA_OK);
+        plan = plan_of(dispatch, mask, 0, NULL);
+        ck_assert_int_eq(ffa_dist_plan_stage_get(plan, 0, 1, &stage, NULL), FFA_OK);
+        ck_assert_int_eq(stage.rows, 48);
+        if (width == 4) /* 48 rows in the node at 250 GB/s */
+            ck_assert_int_le(llabs(stage.fetch_end_ns - 13000 - 48 * 512 / 250), 16);
+        else /* 16 of them, and 32 at 45 GB/s */
+            ck_assert_int_le(llabs(stage.fetch_end_ns - 30000 - 16 * 512 / 250 - 32 * 512 / 45),
+                             16);
+        ffa_dist_plan_destroy(plan);
+        ffa_dispatch_destroy(dispatch);
+    }
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* What is computed first covers the first fetch, and ends with the tile that does. */
+START_TEST(early_tiles_cover_the_first_fetch)
+{
+    ffa_mask *mask = causal(65536);
+    ffa_dispatch *dispatch = min_heap(mask, 8, 1024);
+    ffa_dist_plan_opts opts = FFA_DIST_PLAN_OPTS_INIT;
+
+    opts.backward_stages = 4;
+    for (int32_t r = 0; r < 8; r++) {
+        ffa_dist_plan *plan = plan_of(dispatch, mask, r, &opts);
+        const struct plan_pass *pass = &plan->backward;
+        const struct backward_plan *early = &pass->phases[0].key_tiles;
+        int64_t sum = 0, last = 0;
+
+        for (int64_t t = 0; t < early->tile_count; t++) {
+            const int64_t cells =
+                (int64_t)early->tiles[t].block_count * early->tile_m * early->tile_n;
+            const int64_t ns = model_compute_ns(&plan->opts, 1, cells, true);
+
+            last = ns > last ? ns : last;
+            sum += ns;
+        }
+        ck_assert_int_gt(pass->phases[pass->phase_count - 1].key_tiles.tile_count, 0);
+        ck_assert_int_ge(sum, pass->phases[1].fetch_ns);
+        ck_assert_int_lt(sum - last, pass->phases[1].fetch_ns);
+        ffa_dist_plan_destroy(plan);
+    }
+    ffa_dispatch_destroy(dispatch);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
 /* ---- save and load ---- */
 
 static ffa_dist_plan *drawn(uint64_t seed, ffa_dispatch **dispatch, ffa_mask **mask)
@@ -1002,6 +1096,9 @@ int main(void)
     tcase_add_test(tc, the_best_dispatch_is_done_first);
     tcase_add_test(tc, few_queries_move);
     tcase_add_test(tc, keys_go_where_they_are_attended);
+    tcase_add_test(tc, keys_go_where_most_are_attended);
+    tcase_add_test(tc, a_stage_waits_for_its_farthest_rows);
+    tcase_add_test(tc, early_tiles_cover_the_first_fetch);
     tcase_add_test(tc, saved_plans_load);
     tcase_add_test(tc, the_cache_knows_content);
     tcase_add_test(tc, threads_share_a_cache);

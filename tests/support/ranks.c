@@ -128,6 +128,22 @@ static ffa_dist_args args_of(const struct rank *r)
     return args;
 }
 
+/* The passes of the other mask; what they write is written again. */
+static ffa_status run_other(const struct rank *r, const ffa_dist_args *args, ffa_error *err)
+{
+    struct ranks_run *run = r->run;
+    ffa_dist_plan *plan = NULL;
+    ffa_status rc =
+        ffa_dist_plan_create(&plan, r->dispatch, run->other_mask, r->rank, &run->plan, err);
+
+    if (rc == FFA_OK)
+        rc = ffa_dist_forward_host(plan, run->comms[r->rank], args, err);
+    if (rc == FFA_OK && run->gradients)
+        rc = ffa_dist_backward_host(plan, run->comms[r->rank], args, err);
+    ffa_dist_plan_destroy(plan);
+    return rc;
+}
+
 static void *run_rank(void *user)
 {
     struct rank *r = user;
@@ -154,7 +170,10 @@ static void *run_rank(void *user)
     if (rc == FFA_OK && !run->skips_agree)
         rc = ffa_dist_plan_agree(plan, run->comms[r->rank], err);
     for (int32_t i = 0; i < (run->passes ? run->passes : 1) && rc == FFA_OK; i++) {
-        rc = ffa_dist_forward_host(plan, run->comms[r->rank], &args, err);
+        if (run->other_mask)
+            rc = run_other(r, &args, err);
+        if (rc == FFA_OK)
+            rc = ffa_dist_forward_host(plan, run->comms[r->rank], &args, err);
         if (rc == FFA_OK && run->gradients)
             rc = ffa_dist_backward_host(plan, run->comms[r->rank], &args, err);
     }
@@ -177,7 +196,7 @@ static void collect(struct rank *r)
 
 void ranks_run_all(struct ranks_run *run)
 {
-    const ffa_dispatch_mask mask = { run->mask, 1 };
+    const ffa_dispatch_mask masks[] = { { run->mask, 1 }, { run->other_mask, run->other_weight } };
     const ffa_topology topology = { run->rank_count, run->ranks_per_node };
     const size_t heads = (size_t)run->test->shape.heads_q;
     struct rank ranks[RANKS_HERE];
@@ -188,8 +207,8 @@ void ranks_run_all(struct ranks_run *run)
     run->lse = calloc((size_t)run->test->shape.mask.seqlen_q * heads, sizeof *run->lse);
     run->max_logits = calloc(heads, sizeof *run->max_logits);
     run->dsink = calloc(heads * 8, sizeof *run->dsink);
-    ck_assert_msg(ffa_dispatch_create(&dispatch, &mask, 1, &topology, &run->dispatch, &err) ==
-                      FFA_OK,
+    ck_assert_msg(ffa_dispatch_create(&dispatch, masks, run->other_mask ? 2 : 1, &topology,
+                                      &run->dispatch, &err) == FFA_OK,
                   "%s", err.message);
     ck_assert_msg(ffa_loopback_create(run->comms, run->rank_count, &run->loopback, &err) == FFA_OK,
                   "%s", err.message);

@@ -31,6 +31,9 @@ struct ranks_run {
     int32_t threads;
     bool wants_max, wants_dsink;
     ranks_hook hook;
+    const ffa_mask *other_mask; /* of another layer: dispatched together, and run before `mask`, on
+                                 * the same group; NULL: none */
+    int64_t other_weight;
     const ffa_mask *odd_mask; /* what odd_rank plans instead; NULL: all plan the same */
     int32_t odd_rank;
     int32_t bad_rank; /* calls with too many heads; 0: none */

@@ -414,6 +414,56 @@ START_TEST(cross_attention)
 }
 END_TEST
 
+/* ---- layers of several kinds on one dispatch, and ranks with nothing to do ---- */
+
+START_TEST(masks_of_two_kinds_on_one_group)
+{
+    const struct problem_shape shape = { FFA_FP64, FFA_FP64, 4, 2, 8, 1, 0, false };
+    ffa_mask *other = parse(_i % 2 ? "causal:120" : "window:120,left=9,right=0");
+    struct problem p;
+
+    problem_init(&p, parse(_i % 2 ? "varlen-full:30,50,40" : "causal:120"), &shape, (uint64_t)_i);
+    p.run.rank_count = 6;
+    p.run.dispatch.chunk_tokens = 4;
+    p.run.other_mask = other;
+    p.run.other_weight = 3;
+    p.run.passes = 3;
+    p.run.plan.forward_stages = p.run.plan.backward_stages = 3;
+    p.run.plan.moves = _i / 2;
+    p.run.loopback.delay = 15;
+    run(&p, "two kinds");
+    compare(&p, "two kinds");
+    problem_finish(&p);
+    ffa_mask_destroy(other);
+}
+END_TEST
+
+/* Rank 0 computes all, with keys of rank 3; rank 1 has queries and keys of no use; or, with another
+ * mask to dispatch by, nobody computes anything. */
+START_TEST(ranks_with_no_work)
+{
+    const ffa_slice slice = { 2, 18, 0, 20, FFA_SLICE_BICAUSAL, 0 };
+    const ffa_slice far = { 0, 20, 65, 80, FFA_SLICE_INVCAUSAL, 0 };
+    const ffa_slice slices[] = { slice, far };
+    const struct problem_shape shape = { FFA_FP64, FFA_FP64, 2, 2, 8, 1, 0, false };
+    ffa_mask *mask, *other = parse("full:80");
+    struct problem p;
+
+    ck_assert_int_eq(
+        ffa_mask_create(&mask, &(ffa_mask_shape){ 80, 80 }, slices, _i % 2 ? 0 : 2, NULL), FFA_OK);
+    problem_init(&p, mask, &shape, 4);
+    p.run.dispatch.algorithm = FFA_DISPATCH_SEQUENTIAL;
+    p.run.dispatch.chunk_tokens = 20;
+    p.run.other_mask = other;
+    p.run.other_weight = 1;
+    p.run.plan.moves = _i / 2;
+    run(&p, "no work");
+    compare(&p, "no work");
+    problem_finish(&p);
+    ffa_mask_destroy(other);
+}
+END_TEST
+
 /* 16-bit tensors, summed in fp64: what is rounded is the output only. */
 START_TEST(outputs_are_rounded_once)
 {
@@ -788,6 +838,8 @@ int main(void)
     tcase_add_loop_test(tc, any_number_of_stages, 0, 9);
     tcase_add_loop_test(tc, random_masks, 0, 2);
     tcase_add_loop_test(tc, cross_attention, 0, 4 * (int)(sizeof cross / sizeof *cross));
+    tcase_add_loop_test(tc, masks_of_two_kinds_on_one_group, 0, 4);
+    tcase_add_loop_test(tc, ranks_with_no_work, 0, 4);
     tcase_add_test(tc, outputs_are_rounded_once);
     tcase_add_loop_test(tc, seeds_and_threads_change_nothing, FFA_DIST_MOVE_KEYS,
                         FFA_DIST_MOVE_QUERIES + 1);

@@ -8,3 +8,4 @@ t simulate --mask shared-question:2000,6000 --ranks 1,2,16 --svg picture.svg --c
 grep -c '<polyline' picture.svg
 grep -o '<title>[^<]*' picture.svg | head -n 2
 t simulate --mask full:5 --ranks 8
+t simulate --mask window:524288,left=1000,right=0 --ranks 4096 --csv

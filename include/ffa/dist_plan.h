@@ -30,14 +30,13 @@ extern "C" {
  * Gb/s, its latency assumed. A cell is one (query, key) pair of one query head: 4 head_dim
  * operations forward, 10 backward. */
 typedef struct ffa_dist_model {
-    int32_t heads_q;       /* 8 */
-    int32_t heads_kv;      /* 1; divides heads_q */
-    int32_t head_dim;      /* 128 */
-    int32_t element_bytes; /* 2: of q, k, v on the wire; gradients travel in fp32 inside a node */
-    int64_t
-        forward_gflops; /* 600000: what a kernel reaches on one rank, 10^9 operations a second */
-    int64_t backward_gflops;    /* 500000 */
-    int64_t node_mbytes_s;      /* 250000: into one rank from its node, 10^6 bytes a second */
+    int32_t heads_q;         /* 8 */
+    int32_t heads_kv;        /* 1; divides heads_q */
+    int32_t head_dim;        /* 128 */
+    int32_t element_bytes;   /* 2: of q, k, v on the wire; gradients travel in fp32 inside a node */
+    int64_t forward_gflops;  /* 600000: of a kernel on one rank, 10^9 operations a second */
+    int64_t backward_gflops; /* 500000 */
+    int64_t node_mbytes_s;   /* 250000: into one rank from its node, 10^6 bytes a second */
     int64_t network_mbytes_s;   /* 45000: into one rank from other nodes */
     int64_t node_latency_ns;    /* 13000: from asking for rows to computing with them */
     int64_t network_latency_ns; /* 30000 */
@@ -132,7 +131,7 @@ typedef struct ffa_dist_plan_info {
     int64_t forward_work_most_ns, backward_work_most_ns;
     int64_t forward_uniform_ns, backward_uniform_ns; /* this rank's with stages cut evenly, as
                                                       * MagiAttention does */
-    int64_t forward_compute_ns, backward_compute_ns; /* of these, computing */
+    int64_t forward_compute_ns, backward_compute_ns; /* this rank's compute, with launches */
     /* Scratch of a call, in bytes, with the heads of opts.model: receive buffers, partial results
      * in fp32, and, backward, dq in fp32. */
     int64_t forward_bytes, backward_bytes;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Plans: the reference's stage plans and pipelines by cells, delivery and cost; arguments; the
- * model; save and load; the cache; allocation faults.
+ * model; save and load; what plans say of themselves, and pictures; allocation faults.
  */
 #include "dist/stages.h"
 #include "mask/mask.h"
@@ -9,7 +9,6 @@
 #include "support/dist_run.h"
 
 #include <check.h>
-#include <pthread.h>
 #include <stdio.h>
 
 static json_t *cases;
@@ -765,112 +764,6 @@ START_TEST(saved_plans_load)
 }
 END_TEST
 
-/* ---- the cache ---- */
-
-START_TEST(the_cache_knows_content)
-{
-    const ffa_topology topology = { 4, 0 };
-    ffa_mask *mask = causal(1024), *same = causal(1024), *other = causal(1000);
-    ffa_dispatch_mask one = { mask, 1 }, twin = { same, 1 }, third = { other, 1 };
-    ffa_dispatch *a, *b, *c;
-    ffa_dist_plan *p, *q, *r;
-    ffa_dist_cache *cache, *none;
-    ffa_dist_cache_counts counts;
-    ffa_error err = { FFA_OK, 0, "" };
-
-    ck_assert_int_eq(ffa_dist_cache_create(&cache, 3, NULL), FFA_OK);
-    ck_assert_int_eq(ffa_dist_cache_dispatch(cache, &a, &one, 1, &topology, NULL, NULL), FFA_OK);
-    ck_assert_int_eq(ffa_dist_cache_dispatch(cache, &b, &twin, 1, &topology, NULL, NULL), FFA_OK);
-    ck_assert_ptr_eq(a, b);
-    ck_assert_int_eq(ffa_dist_cache_plan(cache, &p, a, mask, 1, NULL, NULL), FFA_OK);
-    ck_assert_int_eq(ffa_dist_cache_plan(cache, &q, b, same, 1, NULL, NULL), FFA_OK);
-    ck_assert_ptr_eq(p, q);
-    ck_assert_int_eq(ffa_dist_cache_plan(cache, &r, a, mask, 2, NULL, NULL), FFA_OK);
-    ck_assert_ptr_ne(p, r);
-    counts = ffa_dist_cache_counts_get(cache);
-    ck_assert_int_eq(counts.hits, 2);
-    ck_assert_int_eq(counts.misses, 3);
-    ck_assert_int_eq(counts.entries, 3);
-    /* Full: the dispatch is the oldest use, and goes; the plans stay. */
-    ck_assert_int_eq(ffa_dist_cache_dispatch(cache, &c, &third, 1, &topology, NULL, NULL), FFA_OK);
-    ck_assert_ptr_ne(c, a);
-    ffa_dist_plan_destroy(q);
-    ck_assert_int_eq(ffa_dist_cache_plan(cache, &q, a, mask, 1, NULL, NULL), FFA_OK);
-    ck_assert_ptr_eq(p, q);
-    counts = ffa_dist_cache_counts_get(cache);
-    ck_assert_int_eq(counts.evictions, 1);
-    ck_assert_int_eq(counts.entries, 3);
-    /* Errors are those of the functions it stands for, and leave nothing behind. */
-    ck_assert_int_eq(ffa_dist_cache_plan(cache, &q, a, other, 1, NULL, &err), FFA_INVALID);
-    ck_assert_ptr_null(q);
-    ck_assert_int_eq(ffa_dist_cache_dispatch(cache, &b, NULL, 1, &topology, NULL, &err),
-                     FFA_INVALID);
-    ck_assert_str_eq(err.message, "masks is NULL");
-    ck_assert_int_eq(ffa_dist_cache_create(&none, -1, &err), FFA_INVALID);
-    ck_assert_str_eq(err.message, "entries_max is -1, not in [0, 65536]");
-    ck_assert_ptr_null(none);
-    ffa_dist_cache_destroy(cache);
-    ffa_dist_plan_destroy(p);
-    ffa_dist_plan_destroy(p); /* handed out twice more: q twice, one of them given back */
-    ffa_dist_plan_destroy(r);
-    ffa_dispatch_destroy(a);
-    ffa_dispatch_destroy(a);
-    ffa_dispatch_destroy(c);
-    ffa_mask_destroy(mask);
-    ffa_mask_destroy(same);
-    ffa_mask_destroy(other);
-}
-END_TEST
-
-enum { THREADS = 4, ROUNDS = 200, MASKS = 6 };
-
-struct shared {
-    ffa_dist_cache *cache;
-    ffa_mask *masks[MASKS];
-};
-
-static void *use_cache(void *user)
-{
-    struct shared *s = user;
-    const ffa_topology topology = { 2, 0 };
-
-    for (int i = 0; i < ROUNDS; i++) {
-        const ffa_dispatch_mask one = { s->masks[i % MASKS], 1 };
-        ffa_dispatch *dispatch = NULL;
-        ffa_dist_plan *plan = NULL;
-
-        if (ffa_dist_cache_dispatch(s->cache, &dispatch, &one, 1, &topology, NULL, NULL) ||
-            ffa_dist_cache_plan(s->cache, &plan, dispatch, one.mask, i % 2, NULL, NULL) ||
-            plan->shape.seqlen_q != s->masks[i % MASKS]->shape.seqlen_q || plan->rank != i % 2)
-            return s;
-        ffa_dist_plan_destroy(plan);
-        ffa_dispatch_destroy(dispatch);
-    }
-    return NULL;
-}
-
-START_TEST(threads_share_a_cache)
-{
-    struct shared shared;
-    pthread_t threads[THREADS];
-
-    for (int m = 0; m < MASKS; m++)
-        shared.masks[m] = causal(64 + m);
-    ck_assert_int_eq(ffa_dist_cache_create(&shared.cache, 5, NULL), FFA_OK);
-    for (int t = 0; t < THREADS; t++)
-        ck_assert_int_eq(pthread_create(&threads[t], NULL, use_cache, &shared), 0);
-    for (int t = 0; t < THREADS; t++) {
-        void *failed;
-
-        ck_assert_int_eq(pthread_join(threads[t], &failed), 0);
-        ck_assert_ptr_null(failed);
-    }
-    ffa_dist_cache_destroy(shared.cache);
-    for (int m = 0; m < MASKS; m++)
-        ffa_mask_destroy(shared.masks[m]);
-}
-END_TEST
-
 /* ---- what a plan says of itself ---- */
 
 START_TEST(timelines_end_with_the_pass)
@@ -981,13 +874,13 @@ static void check_picture(const ffa_mask *mask, int32_t ranks, int32_t keys, int
 
 START_TEST(pictures_are_whole_and_small)
 {
-    const ffa_mask_shape large = { 1 << 19, 1 << 19 }, cross = { 1000, 5000 };
-    const ffa_block_size block = { 4096, 64 };
-    uint8_t *keep = calloc(128 * 8192, 1);
+    const ffa_mask_shape large = { 1 << 17, 1 << 17 }, cross = { 1000, 5000 };
+    const ffa_block_size block = { 1024, 64 };
+    uint8_t *keep = calloc(128 * 2048, 1);
     struct rng rng = { 5 };
     ffa_mask *mask;
 
-    for (int64_t i = 0; i < (int64_t)128 * 8192; i++)
+    for (int64_t i = 0; i < (int64_t)128 * 2048; i++)
         keep[i] = rng_range(&rng, 0, 1) == 0;
     ck_assert_int_eq(ffa_mask_block_sparse(&mask, &large, &block, keep, NULL), FFA_OK);
     check_picture(mask, 64, FFA_KEYS_WITH_QUERIES, FFA_DIST_MOVE_KEYS);
@@ -997,9 +890,9 @@ START_TEST(pictures_are_whole_and_small)
     check_picture(mask, 3, FFA_KEYS_DISPATCHED, FFA_DIST_MOVE_KEYS);
     check_picture(mask, 3, FFA_KEYS_REPLICATED, FFA_DIST_MOVE_KEYS);
     ffa_mask_destroy(mask);
-    mask = causal(1 << 19); /* 8192 chunks: a received piece is far less than a pixel */
-    check_picture(mask, 1024, FFA_KEYS_WITH_QUERIES, FFA_DIST_MOVE_KEYS);
-    check_picture(mask, 1024, FFA_KEYS_DISPATCHED, FFA_DIST_MOVE_QUERIES);
+    mask = causal(1 << 18); /* 2048 chunks: a received piece is far less than a pixel */
+    check_picture(mask, 256, FFA_KEYS_WITH_QUERIES, FFA_DIST_MOVE_KEYS);
+    check_picture(mask, 256, FFA_KEYS_DISPATCHED, FFA_DIST_MOVE_QUERIES);
     ffa_mask_destroy(mask);
     mask = causal(1);
     check_picture(mask, 1, FFA_KEYS_WITH_QUERIES, FFA_DIST_MOVE_KEYS);
@@ -1100,8 +993,6 @@ int main(void)
     tcase_add_test(tc, a_stage_waits_for_its_farthest_rows);
     tcase_add_test(tc, early_tiles_cover_the_first_fetch);
     tcase_add_test(tc, saved_plans_load);
-    tcase_add_test(tc, the_cache_knows_content);
-    tcase_add_test(tc, threads_share_a_cache);
     tcase_add_test(tc, timelines_end_with_the_pass);
     tcase_add_test(tc, forward_only_plans_have_no_backward);
     tcase_add_test(tc, pictures_are_whole_and_small);

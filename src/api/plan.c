@@ -56,6 +56,7 @@ ffa_status plan_tile_options(struct tile_options *out, const ffa_kernels *kernel
                              const ffa_plan_opts *opts, ffa_error *err)
 {
     ffa_plan_opts wish;
+    bool is_isolated;
     ffa_status rc;
 
     FFA_TRY(opts_import(&wish, sizeof wish, opts, err));
@@ -64,10 +65,11 @@ ffa_status plan_tile_options(struct tile_options *out, const ffa_kernels *kernel
                         (unsigned)FFA_PLAN_ISOLATE);
         goto out;
     }
+    /* Packed rows are few: documents apart make more tiles for the device, without masks. */
+    is_isolated = wish.flags & FFA_PLAN_ISOLATE || kernels->pack_heads;
     *out = (struct tile_options){ .tile_m = kernels->tile_m,
                                   .tile_n = kernels->tile_n,
-                                  .cuts = wish.flags & FFA_PLAN_ISOLATE ? TILE_CUTS_ISOLATE
-                                                                        : TILE_CUTS_CHEAP };
+                                  .cuts = is_isolated ? TILE_CUTS_ISOLATE : TILE_CUTS_CHEAP };
 out:
     return rc;
 }

@@ -143,25 +143,48 @@ static bool forward_fits(const struct jit_spec *spec, const struct forward *f,
 
 enum { FORWARD_TILE_N = 128, FORWARD_TILE_N_MIN = 64, FORWARD_STAGES = 2 };
 
-/* Fill in what is left to the host: at head_dim 64 three warpgroups if the registers allow it, else
- * two, and the widest tile up to 128 keys that fits with two stages. Packed rows are few and wait
- * for memory: one warpgroup, more in flight. */
+/* Where three warpgroups are faster than two, with the tile_n that leaves them registers: heads
+ * that small wait for exponentials. (H200, full and causal at 16k, TFLOP/s: head_dim 96 660 and
+ * 626, with two and tile_n 144 592 and 591.) */
+static const struct {
+    int32_t head_dim, tile_n;
+} forward_three[] = { { 64, 128 }, { 96, 96 } };
+
+static bool forward_choose_three(const struct jit_spec *spec, struct forward *f,
+                                 const struct jit_arch *arch)
+{
+    for (size_t i = 0; i < sizeof forward_three / sizeof *forward_three; i++) {
+        struct forward three = *f;
+
+        if (f->head_dim != forward_three[i].head_dim || f->head_dim_v != f->head_dim)
+            continue;
+        three.consumers = 3;
+        three.tile_n = f->tile_n ? f->tile_n : forward_three[i].tile_n;
+        three.stages = f->stages ? f->stages : FORWARD_STAGES;
+        if (!forward_fits(spec, &three, arch))
+            continue;
+        *f = three;
+        return true;
+    }
+    return false;
+}
+
+/* Fill in what is left to the host: three warpgroups where they are faster, else two, and the
+ * widest tile up to 128 keys that fits with two stages. Packed rows are few and wait for memory:
+ * one warpgroup, more in flight. */
 static void forward_choose(const struct jit_spec *spec, struct forward *f,
                            const struct jit_arch *arch)
 {
     const bool choose_n = f->tile_n == 0, choose_stages = f->stages == 0;
     const bool is_packed = spec->values[FORWARD_packed] != 0;
 
+    if (!f->consumers && !is_packed && forward_choose_three(spec, f, arch))
+        return;
     f->tile_n = choose_n ? FORWARD_TILE_N : f->tile_n;
     if (choose_stages)
         f->stages = is_packed ? FORWARD_STAGES + 1 : FORWARD_STAGES;
-    if (!f->consumers && is_packed)
-        f->consumers = 1;
-    if (!f->consumers) {
-        f->consumers = f->head_dim == 64 && f->head_dim_v == 64 ? 3 : 2;
-        if (!forward_fits(spec, f, arch))
-            f->consumers = 2;
-    }
+    if (!f->consumers)
+        f->consumers = is_packed ? 1 : 2;
     while (choose_n && f->tile_n > FORWARD_TILE_N_MIN && !forward_fits(spec, f, arch))
         f->tile_n -= 16;
     while (choose_stages && f->stages > 1 && forward_shared_bytes(f) > arch->shared_bytes_max)

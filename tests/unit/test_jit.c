@@ -103,7 +103,7 @@ static const struct {
     { { "tile_n=64", "stages=4" }, FFA_OK, "consumers=2 tile_n=64 stages=4" },
     { { "head_dim=64", "consumers=3" }, FFA_OK, "consumers=3 tile_n=128 stages=2" },
     { { "head_dim=8" }, FFA_OK, "head_dim=64 head_dim_v=64 dtype=1 consumers=3 tile_n=128" },
-    { { "head_dim=72" }, FFA_OK, "head_dim=96 head_dim_v=96 dtype=1 consumers=2 tile_n=128" },
+    { { "head_dim=72" }, FFA_OK, "head_dim=96 head_dim_v=96 dtype=1 consumers=3 tile_n=96" },
     { { "head_dim=136" }, FFA_OK, "head_dim=192 head_dim_v=192 dtype=1 consumers=2 tile_n=112" },
     { { "head_dim=200" }, FFA_OK, "head_dim=256 head_dim_v=256 dtype=1 consumers=2 tile_n=80" },
     { { "head_dim=192", "head_dim_v=128" },

@@ -30,7 +30,9 @@ struct attention_forward_args {
     const float *sink; /* [sink_count][heads_q], natural logarithm */
     float cap_inner;   /* 2 * log2(e) * softmax_scale / softcap */
     float cap_outer;   /* softcap * log2(e) */
-    float *partial;    /* of the shape of out. out_fp32: the output; staged: between stages */
+    /* Of the shape of out. out_fp32: the output; staged: between stages; split: the rows of parts,
+     * with an lse of their own. */
+    float *partial;
     long long partial_token_stride, partial_head_stride;
     float *max_logits; /* [heads_q], all bits set before a launch that does not accumulate */
     int head_dim_v;    /* columns of out: the specialisation's, or fewer */
@@ -38,6 +40,7 @@ struct attention_forward_args {
     /* packed: query heads of a kv head, which share a tile; heads_q and section_heads above then
      * count kv heads, and group is 1. Q's boxes are 64 columns x pack x tile_m / pack. */
     int pack;
+    float *part_lse; /* [part rows][heads of the call] */
 };
 
 #ifdef __cplusplus

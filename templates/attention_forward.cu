@@ -60,6 +60,7 @@ constexpr int o_regs = head_dim_v / 2;
 constexpr int s_regs = tile_n / 2;
 constexpr int p_regs = tile_n / 4;
 constexpr bool has_partial = spec::out_fp32 || spec::staged;
+static_assert(!spec::split || !has_partial, "parts are combined into an out of dtype");
 static_assert(!spec::out_fp32 || !spec::staged, "out is fp32 always, or until the last stage");
 static_assert(head_dim % 16 == 0, "head_dim must be a multiple of 16");
 static_assert(head_dim_v % 32 == 0, "head_dim_v must be a multiple of 32");
@@ -704,23 +705,26 @@ FFA_DEVICE row_merge merge_row(float old_lse, float new_lse)
 
 /* What storing needs of a tile, which is another's by then. */
 struct tile_rows {
-    int row_begin, row_count;
+    int row_begin, row_count; /* of a part: among the results of parts */
     int first; /* the thread's first row, counted in the tile */
     int head, flags;
 };
 
 /* One of the thread's two rows of a tile: where it goes. */
 struct row_place {
-    int token, head;
-    bool is_mine; /* inside the tile */
+    int token, head; /* of a part: its row among the results of parts */
+    bool is_mine;    /* inside the tile */
+    bool is_part;
 };
 
 FFA_DEVICE float *lse_of(const attention_forward_args &a, const row_place &at)
 {
+    if (spec::split && at.is_part)
+        return a.part_lse + (long long)at.token * a.sink_stride + at.head;
     return a.lse + (long long)at.token * a.lse_token_stride + (long long)at.head * a.lse_head_stride;
 }
 
-/* The fp32 row that is merged with, or left for the next stage. */
+/* The fp32 row that is merged with, or left for the next stage or for what combines parts. */
 FFA_DEVICE float *partial_of(const attention_forward_args &a, const row_place &at)
 {
     return a.partial + (long long)at.token * a.partial_token_stride +
@@ -742,7 +746,8 @@ FFA_DEVICE float row_finish(const attention_forward_args &a, float (&o)[o_regs],
         merges = tile_flags & PLAN_TILE_MERGES;
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-    if (!spec::staged || !merges) /* sinks enter with the first stage */
+    /* Sinks enter with the first stage, and where parts are combined. */
+    if ((!spec::staged || !merges) && (!spec::split || !at.is_part))
         keep = add_sinks(a, at.head, shift, sum);
     const bool is_empty = sum == 0.0f;
     float lse = is_empty ? neg_inf() : shift + lg2_approx(sum);
@@ -861,14 +866,16 @@ FFA_DEVICE void store_rows(const attention_forward_args &a, float (&o)[o_regs],
         const int row = rows.first + 8 * r;
         at[r] = row_place{ rows.row_begin + row / pack_of(a),
                            spec::packed ? rows.head * a.pack + row % a.pack : rows.head,
-                           row < rows.row_count * pack_of(a) };
+                           row < rows.row_count * pack_of(a),
+                           spec::split && rows.flags & PLAN_TILE_PART };
         lse[r] = row_finish(a, o, st, r, at[r], rows.flags, quad);
     }
     if (has_partial)
         __syncwarp(); /* a row's four threads have read its lse */
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        if (spec::out_fp32 || (spec::staged && rows.flags & PLAN_TILE_CONTINUES))
+        if (spec::out_fp32 || (spec::staged && rows.flags & PLAN_TILE_CONTINUES) ||
+            (spec::split && rows.flags & PLAN_TILE_PART))
             row_store_fp32(a, o, r, at[r], quad);
         else
             row_store(a, o, r, at[r], quad);
@@ -1013,8 +1020,10 @@ FFA_DEVICE void consumer_run(const attention_forward_args &a, const shared_view 
             for (int i = 0; i < o_regs; ++i)
                 o[i] = 0.0f;
         }
-        const tile_rows rows = { slot->tile.row_begin, slot->tile.row_count, tile_row(), slot->head,
-                                 has_partial ? slot->tile.flags : 0 };
+        const bool is_part = spec::split && slot->tile.flags & PLAN_TILE_PART;
+        const tile_rows rows = { is_part ? slot->tile.block_count : slot->tile.row_begin,
+                                 slot->tile.row_count, tile_row(), slot->head,
+                                 has_partial || spec::split ? slot->tile.flags : 0 };
         __syncwarp();
         if (is_leader)
             mbarrier_arrive(bars.tile_empty(tile_at.slot));

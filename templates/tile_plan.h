@@ -27,8 +27,20 @@ struct plan_tile {
 
 /* A tile of a pass in stages, each with some of its keys. */
 enum {
-    PLAN_TILE_MERGES = 1,   /* not the first: merge with what an earlier stage left */
-    PLAN_TILE_CONTINUES = 2 /* not the last: leave an fp32 result for a later stage */
+    PLAN_TILE_MERGES = 1,    /* not the first: merge with what an earlier stage left */
+    PLAN_TILE_CONTINUES = 2, /* not the last: leave an fp32 result for a later stage */
+    PLAN_TILE_PART = 4 /* some of the keys of its rows: leave an fp32 result to be combined. In
+                        * a device's plan block_count is its first row among those results */
+};
+
+/* A row whose keys were split among tiles: the results of its parts. */
+struct plan_split {
+    int token;
+    int part_row; /* of part p: part_row + p * part_step */
+    int parts;
+    int part_step;
+    int list;
+    int pad_[3];
 };
 
 struct plan_sweep {

@@ -56,6 +56,12 @@ FFA_API void ffa_plan_destroy(ffa_plan *plan);
 typedef struct ffa_plan_opts {
     uint32_t struct_size;
     uint32_t flags; /* FFA_PLAN_... */
+    /* > 0: query heads of the calls. Where they leave the device idle (few long tiles), tiles are
+     * split over their keys, and a second kernel combines the parts in a fixed order; calls must
+     * have these heads then, and their workspace is larger. Needs kernels made with FFA_SPEC_SPLIT;
+     * not with ffa_plan_create_stages. 0: no tile is split. */
+    int32_t heads_q;
+    int32_t pad_;
 } ffa_plan_opts;
 enum {
     /* No tile has rows of two documents, so that a NaN or Inf in one never reaches another. Without

@@ -239,7 +239,10 @@ enum {
     FFA_SPEC_MAX_LOGITS = 1u << 6,
     /* kernels of a pass in stages (ffa_plan_create_stages): fp32 between stages, the dtype after
      * the last; not with FFA_SPEC_OUT_FP32, whose calls accumulate by themselves */
-    FFA_SPEC_STAGED = 1u << 7
+    FFA_SPEC_STAGED = 1u << 7,
+    /* kernels for plans whose tiles are split over their keys (ffa_plan_opts.heads_q); not with
+     * FFA_SPEC_OUT_FP32, _STAGED or _BACKWARD. No use on the CPU */
+    FFA_SPEC_SPLIT = 1u << 8
 };
 #define FFA_ATTENTION_SPEC_INIT                                                                    \
     {                                                                                              \

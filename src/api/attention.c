@@ -6,6 +6,7 @@
 
 #include "attention_forward.args.h"
 #include "cpu/cpu.h"
+#include "forward_combine.args.h"
 
 #include <math.h>
 
@@ -100,6 +101,12 @@ static ffa_status args_import(ffa_forward_args *args, const ffa_kernels *kernels
     }
     FFA_TRY(own_check(args, kernels, err));
     FFA_TRY(stages_check(args, kernels, plan, err));
+    if (plan->split_heads && (!kernels->is_split || plan->split_heads != args->heads_q)) {
+        rc = error_fail(err, FFA_INVALID, 0,
+                        "heads_q is %d, the plan was split for %d, with kernels of FFA_SPEC_SPLIT",
+                        args->heads_q, plan->split_heads);
+        goto out;
+    }
     options = (struct call_options){ .softmax_scale = args->softmax_scale,
                                      .softcap = args->softcap,
                                      .sink = args->sink,
@@ -116,6 +123,54 @@ out:
 static bool raises_max(const ffa_forward_args *args, const ffa_plan *plan)
 {
     return args->flags & FFA_FORWARD_ACCUMULATE || plan->stage > 0;
+}
+
+/* Where the results of parts are in a workspace, as bytes from its begin. */
+struct parts_layout {
+    int64_t out_at, lse_at, bytes;
+};
+
+static struct parts_layout parts_layout(const ffa_kernels *kernels, const ffa_plan *plan)
+{
+    const int64_t rows = plan->tiles.part_row_count * plan->split_heads;
+    const int64_t out_bytes = rows * kernels->head_dim_v * (int64_t)sizeof(float);
+
+    return (struct parts_layout){ .out_at = COUNTER_BYTES,
+                                  .lse_at = COUNTER_BYTES + out_bytes,
+                                  .bytes =
+                                      COUNTER_BYTES + out_bytes + rows * (int64_t)sizeof(float) };
+}
+
+/* The second kernel of a split plan: the parts of each row. */
+static ffa_status combine_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
+                              const ffa_forward_args *args, const unsigned char *workspace,
+                              ffa_stream stream, ffa_error *err)
+{
+    const struct parts_layout layout = parts_layout(kernels, plan);
+    const unsigned char *buffer = atomic_load(&plan->buffer);
+    const int64_t warps = plan->tiles.split_count * args->heads_q;
+    const int64_t blocks = (warps + COMBINE_THREADS / 32 - 1) / (COMBINE_THREADS / 32);
+    const struct forward_combine_args launch = {
+        .rows = (const struct plan_split *)(const void *)(buffer + plan->splits_at),
+        .part_out = (const float *)(const void *)(workspace + layout.out_at),
+        .part_lse = (const float *)(const void *)(workspace + layout.lse_at),
+        .out = args->out.data,
+        .lse = args->lse.data,
+        .out_token_stride = args->out.token_stride,
+        .out_head_stride = args->out.head_stride,
+        .lse_token_stride = args->lse.token_stride,
+        .lse_head_stride = args->lse.head_stride,
+        .sink = args->sink,
+        .sink_count = args->sink_count,
+        .row_count = (int)plan->tiles.split_count,
+        .heads_q = args->heads_q,
+        .head_dim_v = kernels->head_dim_v,
+    };
+
+    if (blocks > INT32_MAX)
+        return error_fail(err, FFA_INVALID, 0, "%lld split rows x %d heads are more than 2^31",
+                          (long long)plan->tiles.split_count, args->heads_q);
+    return gpu_kernel_enqueue(kernels->combine, (int32_t)blocks, &launch, stream, err);
 }
 
 static ffa_status forward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
@@ -154,6 +209,14 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     launch.partial = partial->data;
     launch.partial_token_stride = partial->token_stride;
     launch.partial_head_stride = partial->head_stride;
+    if (plan->split_heads) {
+        const struct parts_layout layout = parts_layout(kernels, plan);
+
+        launch.partial = (float *)(void *)((unsigned char *)workspace + layout.out_at);
+        launch.partial_token_stride = (int64_t)args->heads_q * kernels->head_dim_v;
+        launch.partial_head_stride = kernels->head_dim_v;
+        launch.part_lse = (float *)(void *)((unsigned char *)workspace + layout.lse_at);
+    }
     launch.head_dim_v = kernels->head_dim_v;
     launch.max_logits = args->max_logits;
     launch.lse = args->lse.data;
@@ -188,6 +251,8 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     if (work > 0) /* a stage may have nothing to do */
         FFA_TRY(gpu_kernel_enqueue(kernels->forward, work < room ? (int32_t)work : room, &launch,
                                    stream, err));
+    if (plan->split_heads)
+        FFA_TRY(combine_gpu(kernels, plan, args, workspace, stream, err));
 out:
     return rc;
 }
@@ -247,7 +312,7 @@ ffa_status ffa_workspace_bytes(const ffa_kernels *kernels, const ffa_plan *plan,
                           !kernels ? "kernels"
                           : !plan  ? "plan"
                                    : "bytes");
-    *bytes = kernels->forward ? COUNTER_BYTES : 0;
+    *bytes = kernels->forward ? parts_layout(kernels, plan).bytes : 0;
     return FFA_OK;
 }
 

@@ -16,9 +16,10 @@ struct ffa_kernels {
     int32_t head_dim, head_dim_v;
     int32_t pack_heads; /* 0: none */
     int32_t tile_m, tile_n;
-    bool has_softcap, has_max_logits, is_staged;
+    bool has_softcap, has_max_logits, is_staged, is_split;
     ffa_dtype out_dtype;
     struct gpu_kernel *forward; /* NULL on the CPU */
+    struct gpu_kernel *combine; /* of a split; NULL on the CPU, and without */
     ffa_kernel_info info;       /* of the forward kernel; zero on the CPU */
     bool has_backward;          /* then the rest is set, but for what is NULL on the CPU */
     int32_t backward_tile_m, backward_tile_n;
@@ -32,11 +33,13 @@ struct ffa_plan {
     struct tile_plan tiles;
     struct backward_plan backward; /* zero of kernels without it */
     int32_t heads_in_mask;         /* 1, or heads_kv */
-    int32_t stage, stage_count;    /* of a pass in stages; 0 and 1: all in one */
+    int32_t split_heads;        /* query heads of the calls that it was split for; 0: it was not */
+    int32_t stage, stage_count; /* of a pass in stages; 0 and 1: all in one */
     /* The device buffer: tiles, sweeps, bands, one after another, of both plans. */
     unsigned char *image; /* NULL on the CPU */
     int64_t image_bytes;
     int64_t backward_at;    /* byte of the image where the second begins */
+    int64_t splits_at;      /* and where the rows of split tiles do */
     _Atomic(void *) buffer; /* where it was uploaded last; not owned */
     atomic_int device;      /* and on which device */
 };

@@ -48,6 +48,7 @@ ffa_status ffa_attention(ffa_context *context, const ffa_mask *mask,
     const ffa_kernels *kernels;
     ffa_plan *plan = NULL;
     unsigned char *memory = NULL;
+    ffa_plan_opts plan_opts = FFA_PLAN_OPTS_INIT;
     ffa_attention_spec spec;
     int64_t plan_bytes = 0, workspace_bytes = 0;
     ffa_status rc;
@@ -61,7 +62,8 @@ ffa_status ffa_attention(ffa_context *context, const ffa_mask *mask,
     FFA_TRY(opts_import(&spec, sizeof spec, spec_in, err));
     spec.struct_size = sizeof spec;
     FFA_TRY(kept_find(&kernels, context, &spec, err));
-    FFA_TRY(ffa_plan_create(&plan, kernels, mask, err));
+    plan_opts.heads_q = kernels->is_split ? args->heads_q : 0;
+    FFA_TRY(ffa_plan_create_with(&plan, kernels, mask, &plan_opts, err));
     FFA_TRY(ffa_workspace_bytes(kernels, plan, &workspace_bytes, err));
     plan_bytes = (plan->image_bytes + 255) / 256 * 256;
     if (context->gpu) {

@@ -7,7 +7,7 @@
 enum {
     BACKWARD_FLAGS = FFA_SPEC_BACKWARD | FFA_SPEC_GRAD_FP32 | FFA_SPEC_DETERMINISTIC,
     KNOWN_FLAGS = FFA_SPEC_DEBUG | FFA_SPEC_SOFTCAP | FFA_SPEC_OUT_FP32 | FFA_SPEC_MAX_LOGITS |
-                  FFA_SPEC_STAGED | BACKWARD_FLAGS
+                  FFA_SPEC_STAGED | FFA_SPEC_SPLIT | BACKWARD_FLAGS
 };
 
 /* As many as the rows of a warpgroup, and a box of Q holds them. */
@@ -48,6 +48,13 @@ static ffa_status spec_check(const ffa_attention_spec *spec, ffa_error *err)
             "spec: head_dim_v is %d with FFA_SPEC_BACKWARD, only head_dim (%d) exists",
             spec->head_dim_v, spec->head_dim);
     }
+    if (spec->flags & FFA_SPEC_SPLIT &&
+        spec->flags & (FFA_SPEC_OUT_FP32 | FFA_SPEC_STAGED | FFA_SPEC_BACKWARD))
+        return error_fail(err, FFA_UNSUPPORTED, 0,
+                          "spec: flags has FFA_SPEC_SPLIT with FFA_SPEC_%s",
+                          spec->flags & FFA_SPEC_OUT_FP32 ? "OUT_FP32"
+                          : spec->flags & FFA_SPEC_STAGED ? "STAGED"
+                                                          : "BACKWARD");
     if (spec->flags & FFA_SPEC_BACKWARD && spec->flags & FFA_SPEC_STAGED)
         return error_fail(err, FFA_UNSUPPORTED, 0,
                           "spec: flags has FFA_SPEC_BACKWARD and FFA_SPEC_STAGED, which only the "
@@ -165,9 +172,11 @@ static ffa_status forward_make(struct ffa_kernels *kernels, const ffa_attention_
         { "out_fp32", has(spec, FFA_SPEC_OUT_FP32) },
         { "staged", has(spec, FFA_SPEC_STAGED) },
         { "packed", spec->pack_heads > 0 },
+        { "split", has(spec, FFA_SPEC_SPLIT) },
         { "max_logits", has(spec, FFA_SPEC_MAX_LOGITS) },
         { NULL, 0 },
     };
+    const struct setting combine[] = { { "dtype", (int32_t)spec->dtype }, { NULL, 0 } };
     struct jit_spec jit;
     ffa_status rc;
 
@@ -177,6 +186,9 @@ static ffa_status forward_make(struct ffa_kernels *kernels, const ffa_attention_
     if (kernels->pack_heads)
         kernels->tile_m /= kernels->pack_heads;
     kernels->tile_n = jit_spec_get(&jit, "tile_n");
+    if (kernels->is_split)
+        FFA_TRY(
+            kernel_make(&kernels->combine, NULL, &jit, kernels, "forward_combine", combine, err));
 out:
     return rc;
 }
@@ -270,6 +282,7 @@ ffa_status ffa_kernels_create(ffa_kernels **out, ffa_context *context,
     kernels->has_max_logits = has(&spec, FFA_SPEC_MAX_LOGITS);
     kernels->is_staged = has(&spec, FFA_SPEC_STAGED);
     kernels->pack_heads = spec.pack_heads;
+    kernels->is_split = has(&spec, FFA_SPEC_SPLIT);
     kernels->has_backward = has(&spec, FFA_SPEC_BACKWARD);
     if (context->gpu) {
         FFA_TRY(kernels_resolve_gpu(kernels, &spec, err));
@@ -292,6 +305,7 @@ void ffa_kernels_destroy(ffa_kernels *kernels)
     if (!kernels)
         return;
     gpu_kernel_unload(kernels->forward);
+    gpu_kernel_unload(kernels->combine);
     gpu_kernel_unload(kernels->prepare);
     gpu_kernel_unload(kernels->finish);
     gpu_kernel_unload(kernels->backward);

@@ -3,6 +3,7 @@
  * ffa_plan: the tile plans of both passes, and the image of them that a device reads.
  */
 #include "api/attention.h"
+#include "tile/split.h"
 
 /* Kernels count keys and rows in int32, up to two tiles past the end. */
 enum { GPU_TOKENS_MAX = INT32_MAX - 1023 };
@@ -38,6 +39,8 @@ static ffa_status image_build(struct ffa_plan *plan, ffa_error *err)
     plan->backward_at = bytes * (tiles->tile_count + tiles->sweep_count + tiles->band_count);
     plan->image_bytes = plan->backward_at + bytes * (backward->tile_count + backward->sweep_count +
                                                      backward->band_count);
+    plan->splits_at = plan->image_bytes;
+    plan->image_bytes += bytes * tiles->split_count;
     if (plan->image_bytes == 0) /* a stage may have nothing to do */
         plan->image_bytes = bytes;
     plan->image = mem_array((size_t)plan->image_bytes, 1);
@@ -48,7 +51,11 @@ static ffa_status image_build(struct ffa_plan *plan, ffa_error *err)
     at = image_add(at, tiles->bands, tiles->band_count);
     at = image_add(at, backward->tiles, backward->tile_count);
     at = image_add(at, backward->sweeps, backward->sweep_count);
-    (void)image_add(at, backward->bands, backward->band_count);
+    at = image_add(at, backward->bands, backward->band_count);
+    (void)image_add(at, tiles->splits, tiles->split_count);
+    for (int64_t t = 0; tiles->part_rows && t < tiles->tile_count; t++)
+        if (tiles->tiles[t].flags & PLAN_TILE_PART)
+            ((struct plan_tile *)(void *)plan->image)[t].block_count = tiles->part_rows[t];
     return FFA_OK;
 }
 
@@ -60,6 +67,10 @@ ffa_status plan_tile_options(struct tile_options *out, const ffa_kernels *kernel
     ffa_status rc;
 
     FFA_TRY(opts_import(&wish, sizeof wish, opts, err));
+    if (wish.pad_) {
+        rc = error_fail(err, FFA_INVALID, 0, "plan: pad_ is %d, must be 0", wish.pad_);
+        goto out;
+    }
     if (wish.flags & ~(uint32_t)FFA_PLAN_ISOLATE) {
         rc = error_fail(err, FFA_UNSUPPORTED, 0, "plan: flags is 0x%x, known are 0x%x", wish.flags,
                         (unsigned)FFA_PLAN_ISOLATE);
@@ -70,6 +81,46 @@ ffa_status plan_tile_options(struct tile_options *out, const ffa_kernels *kernel
     *out = (struct tile_options){ .tile_m = kernels->tile_m,
                                   .tile_n = kernels->tile_n,
                                   .cuts = is_isolated ? TILE_CUTS_ISOLATE : TILE_CUTS_CHEAP };
+out:
+    return rc;
+}
+
+/* Split the tiles if the caller wishes it and the device has places to fill. */
+static ffa_status split(struct ffa_plan *plan, const ffa_kernels *kernels,
+                        const ffa_plan_opts *opts, ffa_error *err)
+{
+    const int32_t pack = kernels->pack_heads ? kernels->pack_heads : 1;
+    ffa_plan_opts wish;
+    int32_t heads;
+    int64_t most;
+    ffa_status rc;
+
+    FFA_TRY(opts_import(&wish, sizeof wish, opts, err));
+    if (!wish.heads_q)
+        goto out;
+    rc = FFA_INVALID;
+    if (!kernels->is_split) {
+        error_fail(err, rc, 0, "plan: heads_q is %d, the kernels were made without FFA_SPEC_SPLIT",
+                   wish.heads_q);
+        goto out;
+    }
+    if (wish.heads_q < 1 || wish.heads_q > 65536 || wish.heads_q % (plan->heads_in_mask * pack)) {
+        error_fail(
+            err, rc, 0,
+            "plan: heads_q is %d, not a multiple of %d lists of the mask x %d packed heads in "
+            "[1, 65536]",
+            wish.heads_q, plan->heads_in_mask, pack);
+        goto out;
+    }
+    rc = FFA_OK;
+    if (!kernels->forward) /* the CPU's threads take tiles as they come */
+        goto out;
+    heads = wish.heads_q / (plan->heads_in_mask * pack);
+    most = tile_split_most(&plan->tiles, heads, gpu_device_sm_count(kernels->context->gpu));
+    if (most < INT64_MAX) {
+        FFA_TRY(tile_split(&plan->tiles, most, err));
+        plan->split_heads = wish.heads_q;
+    }
 out:
     return rc;
 }
@@ -119,6 +170,7 @@ ffa_status ffa_plan_create_with(ffa_plan **out, const ffa_kernels *kernels, cons
     FFA_TRY(plan_tile_options(&opts, kernels, plan_opts, err));
     FFA_TRY(plan_begin(&plan, kernels, mask, err));
     FFA_TRY(tile_build(&plan->tiles, mask, &opts, err));
+    FFA_TRY(split(plan, kernels, plan_opts, err));
     if (kernels->has_backward) {
         opts.tile_m = kernels->backward_tile_m;
         opts.tile_n = kernels->backward_tile_n;

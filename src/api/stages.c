@@ -188,6 +188,7 @@ ffa_status ffa_plan_create_stages(ffa_plan **out, const ffa_kernels *kernels,
                                   const ffa_mask *const *masks, int32_t count,
                                   const ffa_plan_opts *opts, ffa_error *err)
 {
+    ffa_plan_opts wish;
     struct build b = { .plans = out, .count = count, .kernels = kernels };
     ffa_status rc;
 
@@ -197,6 +198,12 @@ ffa_status ffa_plan_create_stages(ffa_plan **out, const ffa_kernels *kernels,
         out[i] = NULL;
     FFA_TRY(check(kernels, masks, count, err));
     FFA_TRY(plan_tile_options(&b.tiles, kernels, opts, err));
+    FFA_TRY(opts_import(&wish, sizeof wish, opts, err));
+    if (wish.heads_q) {
+        rc = error_fail(err, FFA_INVALID, 0,
+                        "plan: heads_q is %d, stages are not split over their keys", wish.heads_q);
+        goto out;
+    }
     b.list_count = ffa_mask_head_count(masks[0]);
     b.cuts = mem_array((size_t)b.list_count, sizeof *b.cuts);
     if (!b.cuts) {

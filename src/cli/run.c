@@ -40,7 +40,7 @@ struct run_options {
     double softcap;    /* 0: none */
     const char *moves; /* with --ranks: "keys", "queries" or "auto" */
     struct run_ranks_options ranks;
-    bool wants_check, wants_time, wants_debug, wants_backward, wants_packed;
+    bool wants_check, wants_time, wants_debug, wants_backward, wants_packed, wants_split;
 };
 
 /* What calls of one pass took. */
@@ -107,6 +107,7 @@ static int read_shape(const struct cli *cli, const struct run_options *options,
     shape->dtype = (ffa_dtype)(dtype + FFA_BF16);
     shape->spec_flags = options->wants_debug ? (uint32_t)FFA_SPEC_DEBUG : 0;
     shape->spec_flags |= options->softcap != 0.0 ? (uint32_t)FFA_SPEC_SOFTCAP : 0;
+    shape->spec_flags |= options->wants_split ? (uint32_t)FFA_SPEC_SPLIT : 0;
     shape->spec_flags |= options->wants_backward ? (uint32_t)FFA_SPEC_BACKWARD : 0;
     shape->sinks = (int32_t)options->sinks;
     shape->head_dim = (int32_t)options->head_dim;
@@ -622,6 +623,8 @@ int cmd_run(struct cli *cli)
         { "check", CLI_FLAG, &options.wants_check, NULL,
           "compare with the fp64 oracle; exit 1 beyond its tolerance", 0, 0 },
         { "time", CLI_FLAG, &options.wants_time, NULL, "time calls after a warm-up", 0, 0 },
+        { "split", CLI_FLAG, &options.wants_split, NULL,
+          "split long tiles over their keys where they leave the device idle", 0, 0 },
         { "packed", CLI_FLAG, &options.wants_packed, NULL,
           "query heads of a kv head share tiles: for few query rows a slice", 0, 0 },
         { "debug", CLI_FLAG, &options.wants_debug, NULL,

@@ -134,6 +134,7 @@ static ffa_status prepare(struct run_case *run, ffa_error *err)
 {
     ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
     ffa_plan_info info = FFA_PLAN_INFO_INIT;
+    ffa_plan_opts plan_opts = FFA_PLAN_OPTS_INIT;
     ffa_status rc;
 
     spec.dtype = run->shape.dtype;
@@ -141,9 +142,10 @@ static ffa_status prepare(struct run_case *run, ffa_error *err)
     spec.head_dim_v = run->shape.head_dim_v;
     spec.pack_heads = run->shape.pack_heads;
     spec.flags = run->shape.spec_flags;
+    plan_opts.heads_q = spec.flags & FFA_SPEC_SPLIT ? run->shape.heads_q : 0;
     rc = ffa_kernels_create(&run->kernels, run->context, &spec, err);
     if (rc == FFA_OK)
-        rc = ffa_plan_create(&run->plan, run->kernels, run->mask, err);
+        rc = ffa_plan_create_with(&run->plan, run->kernels, run->mask, &plan_opts, err);
     if (rc == FFA_OK)
         rc = ffa_plan_info_get(run->plan, &info, err);
     if (rc == FFA_OK)

@@ -9,6 +9,7 @@
 #include "attention_forward.args.h"
 #include "backward_pass.h"
 #include "base/embedded.h"
+#include "forward_combine.args.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -58,6 +59,12 @@ static const struct row backward_prepare_rows[] = {
 static const struct row backward_finish_rows[] = {
 #define FFA_SPEC(name, sample, initial, lo, hi, doc) { #name, initial, lo, hi, doc },
 #include "backward_finish.spec.def"
+#undef FFA_SPEC
+};
+
+static const struct row forward_combine_rows[] = {
+#define FFA_SPEC(name, sample, initial, lo, hi, doc) { #name, initial, lo, hi, doc },
+#include "forward_combine.spec.def"
 #undef FFA_SPEC
 };
 
@@ -128,7 +135,8 @@ static int32_t forward_registers_max(const struct jit_spec *spec, const struct f
 {
     const bool has_extra = spec->values[FORWARD_debug] || spec->values[FORWARD_softcap] ||
                            spec->values[FORWARD_max_logits];
-    const bool has_partial = spec->values[FORWARD_out_fp32] || spec->values[FORWARD_staged];
+    const bool has_partial = spec->values[FORWARD_out_fp32] || spec->values[FORWARD_staged] ||
+                             spec->values[FORWARD_split];
     const int32_t given = f->consumers == 3 ? 160 : f->consumers == 2 ? 232 : 255;
 
     return given - (f->consumers == 3 ? 32 : 28) - (has_partial || has_extra ? 20 : 0);
@@ -204,6 +212,13 @@ static ffa_status forward_resolve(struct jit_spec *spec, const struct jit_arch *
         return error_fail(err, FFA_INVALID, 0,
                           "attention_forward: out_fp32 and staged are both 1: out is fp32 always, "
                           "or until the last stage of a tile");
+    if (spec->values[FORWARD_split] &&
+        (spec->values[FORWARD_out_fp32] || spec->values[FORWARD_staged]))
+        return error_fail(
+            err, FFA_INVALID, 0,
+            "attention_forward: split is 1 with %s, parts are combined into an out of "
+            "dtype",
+            spec->values[FORWARD_out_fp32] ? "out_fp32" : "staged");
     f.head_dim_v = forward_padded(f.head_dim_v ? f.head_dim_v : f.head_dim);
     f.head_dim = forward_padded(f.head_dim);
     forward_choose(spec, &f, arch);
@@ -267,6 +282,25 @@ static int32_t pass_threads(const struct jit_spec *spec)
     return BACKWARD_PASS_THREADS;
 }
 
+static ffa_status combine_resolve(struct jit_spec *spec, const struct jit_arch *arch,
+                                  ffa_error *err)
+{
+    (void)spec, (void)arch, (void)err;
+    return FFA_OK;
+}
+
+static int32_t combine_shared(const struct jit_spec *spec)
+{
+    (void)spec;
+    return 0;
+}
+
+static int32_t combine_threads(const struct jit_spec *spec)
+{
+    (void)spec;
+    return COMBINE_THREADS;
+}
+
 #define ROWS(rows) rows, sizeof(rows) / sizeof *(rows)
 
 static const struct template_entry {
@@ -284,6 +318,8 @@ static const struct template_entry {
       ROWS(backward_prepare_rows), pass_resolve, pass_shared, pass_threads },
     { "backward_finish", "after attention_backward: dq, parts of dk and dv, dsink",
       ROWS(backward_finish_rows), pass_resolve, pass_shared, pass_threads },
+    { "forward_combine", "after attention_forward: rows whose keys were split among tiles",
+      ROWS(forward_combine_rows), combine_resolve, combine_shared, combine_threads },
 };
 enum { TEMPLATE_COUNT = sizeof templates / sizeof *templates };
 _Static_assert(sizeof attention_forward_rows / sizeof(struct row) <= JIT_SPEC_MAX, "spec rows");

@@ -170,5 +170,7 @@ void tile_finish(struct tile_plan *plan)
     mem_free(plan->tiles);
     mem_free(plan->sweeps);
     mem_free(plan->bands);
+    mem_free(plan->part_rows);
+    mem_free(plan->splits);
     *plan = (struct tile_plan){ 0 };
 }

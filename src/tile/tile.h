@@ -16,6 +16,7 @@
 _Static_assert(sizeof(struct plan_tile) == 32, "device layout");
 _Static_assert(sizeof(struct plan_sweep) == 32, "device layout");
 _Static_assert(sizeof(struct plan_band) == 32, "device layout");
+_Static_assert(sizeof(struct plan_split) == 32, "device layout");
 
 /* What one phase of a pass in phases does to a tile; 0: it leaves it alone. The first phase that
  * works on a tile does not read what is there, the last writes the result; between them lie
@@ -47,6 +48,11 @@ struct tile_plan {
     int64_t block_count;    /* tile_m x tile_n blocks visited, over all lists */
     int64_t partial_blocks; /* of those, not tile_n keys that every row of the tile attends */
     int64_t area;           /* attended cells, over all lists */
+    /* Of a split plan (split.h); else NULL and 0. */
+    int32_t *part_rows;        /* [tile_count]: first row of each part's results */
+    struct plan_split *splits; /* rows that were split */
+    int64_t split_count;
+    int64_t part_row_count; /* of all results */
 };
 
 ffa_status tile_build(struct tile_plan *out, const ffa_mask *mask, const struct tile_options *opts,

@@ -47,6 +47,8 @@ static const struct {
       168,
       false },
     { "attention_forward", { "head_dim=256", "debug=1" }, 168, true },
+    { "attention_forward", { "split=1", "packed=1" }, 255, false },
+    { "forward_combine", { "dtype=fp16" }, 64, false },
     { "attention_forward",
       { "head_dim=128", "packed=1", "max_logits=1", "softcap=1" },
       255,

@@ -184,6 +184,7 @@ struct attempt {
     bool want_failure; /* a mutation: the comparison must fail */
     uint32_t plan_flags;
     int32_t pack;      /* heads a tile packs; 0: none */
+    bool is_split;     /* plan for splitting; spec_flags must have FFA_SPEC_SPLIT */
     bool is_unchecked; /* the caller compares */
     void (*mutate)(struct ffa_plan *plan);
 };
@@ -265,6 +266,7 @@ static void attempt_run(struct device_call *call, const struct attempt *attempt)
         test.samples = samples;
     }
     plan_opts.flags = attempt->plan_flags;
+    plan_opts.heads_q = attempt->is_split ? shape->heads_q : 0;
     must(ffa_plan_create_with(&plan, kernels, attempt->mask, &plan_opts, &err), &err,
          attempt->name);
     if (attempt->mutate)
@@ -1063,6 +1065,70 @@ START_TEST(packed_heads_match_the_oracle)
 }
 END_TEST
 
+static const struct {
+    const char *mask;
+    int32_t heads_q, heads_kv, head_dim, head_dim_v;
+    bool is_packed;
+    ffa_dtype dtype;
+} splits[] = {
+    { "full:1x20000", 8, 8, 128, 128, false, FFA_BF16 },
+    { "full:3x9999", 16, 2, 128, 128, true, FFA_FP16 },
+    { "causal:100x30000", 2, 2, 64, 64, false, FFA_BF16 },
+    { "causal:2000", 4, 2, 256, 256, false, FFA_BF16 },
+    { "window:3000,left=900,right=31", 2, 1, 72, 72, false, FFA_FP16 },
+    { "varlen-causal:700,3,40,2257", 2, 1, 192, 128, false, FFA_BF16 },
+    { "shared-prefix:2500,30,200,70", 6, 2, 96, 96, true, FFA_BF16 },
+    { "global-window:3000,left=64,right=0,global=32", 1, 1, 128, 128, false, FFA_BF16 },
+    { "full:1x200", 1, 1, 128, 128, false, FFA_BF16 }, /* too short: it is not */
+};
+
+/* Tiles split over their keys, with what enters where parts are combined. */
+START_TEST(split_tiles_match_the_oracle)
+{
+    for (int o = 0; o < 2; o++) {
+        struct rng rng = { (uint64_t)(5000 + 10 * _i + o) };
+        ffa_mask *mask = parse(splits[_i].mask);
+        struct attention_shape shape = { { ffa_mask_seqlen_q(mask), ffa_mask_seqlen_k(mask) },
+                                         splits[_i].dtype,
+                                         splits[_i].heads_q,
+                                         splits[_i].heads_kv,
+                                         splits[_i].head_dim,
+                                         (enum attention_layout)((_i + o) % LAYOUT_COUNT) };
+        float sink[2 * 16];
+        void *device_sink = NULL;
+        struct device_call call;
+        ffa_error err = { 0 };
+
+        call_init_v(&call, &shape, splits[_i].head_dim_v, &rng);
+        for (int64_t key = 5; key < shape.mask.seqlen_k && o; key += 997)
+            for (int32_t h = 0; h < shape.heads_kv; h++)
+                attention_write(&call.host.args.k, shape.dtype, key, h, 3, 50.0);
+        if (o) {
+            for (int i = 0; i < 2 * shape.heads_q; i++)
+                sink[i] = (float)rng_normal(&rng) * 4.0f;
+            must(ffa_device_alloc(&device_sink, context, sizeof sink, &err), &err, "allocate");
+            must(ffa_device_copy(context, device_sink, sink, sizeof sink, FFA_TO_DEVICE, &err),
+                 &err, "send");
+            call.args.sink_count = call.host.args.sink_count = 2;
+            call.host.args.sink = sink;
+            call.args.sink = device_sink;
+            call_with_tops(&call);
+        }
+        call_send_inputs(&call);
+        attempt_run(&call,
+                    &(struct attempt){
+                        .name = splits[_i].mask,
+                        .mask = mask,
+                        .spec_flags = FFA_SPEC_SPLIT | (o ? (uint32_t)FFA_SPEC_MAX_LOGITS : 0),
+                        .pack = splits[_i].is_packed ? shape.heads_q / shape.heads_kv : 0,
+                        .is_split = true });
+        ffa_device_free(context, device_sink);
+        call_finish(&call);
+        ffa_mask_destroy(mask);
+    }
+}
+END_TEST
+
 /* One stage of a pass on the device: its keys are those of the whole from key_begin on. */
 static void run_stage(const struct device_call *call, const ffa_kernels *kernels, ffa_plan *plan,
                       int64_t key_begin)
@@ -1397,6 +1463,7 @@ static Suite *device_suite(void)
     tcase_add_loop_test(dim, dims_match_the_oracle, 0, DIM_COUNT);
     tcase_add_loop_test(dim, dims_with_options_match_the_oracle, 0, DIM_COUNT);
     tcase_add_loop_test(dim, stages_make_the_whole, 0, 4);
+    tcase_add_loop_test(dim, split_tiles_match_the_oracle, 0, sizeof splits / sizeof *splits);
     tcase_add_loop_test(dim, packed_heads_match_the_oracle, 0, sizeof packs / sizeof *packs);
     tcase_add_loop_test(quick, debug_kernels_agree, 0, 12);
     tcase_add_loop_test(quick, other_tiles_agree, 0, 4);

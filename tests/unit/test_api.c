@@ -574,6 +574,14 @@ static const struct {
       { .dtype = FFA_BF16, .head_dim = 64, .head_dim_v = 264 },
       FFA_INVALID,
       "head_dim_v is 264" },
+    { "split and stages",
+      { .dtype = FFA_BF16, .head_dim = 64, .flags = FFA_SPEC_SPLIT | FFA_SPEC_STAGED },
+      FFA_UNSUPPORTED,
+      "FFA_SPEC_SPLIT with FFA_SPEC_STAGED" },
+    { "split",
+      { .dtype = FFA_BF16, .head_dim = 64, .flags = FFA_SPEC_SPLIT, .pack_heads = 2 },
+      FFA_OK,
+      "" },
     { "pack_heads -1",
       { .dtype = FFA_BF16, .head_dim = 64, .pack_heads = -1 },
       FFA_INVALID,
@@ -961,6 +969,14 @@ START_TEST(plans_have_options)
     ck_assert_int_eq(ffa_plan_create_with(&made, kernels, of, &opts, &err), FFA_UNSUPPORTED);
     ck_assert_ptr_null(made);
     ck_assert_ptr_nonnull(strstr(err.message, "flags is 0x80000000, known are 0x1"));
+    opts.flags = 0;
+    opts.heads_q = 4;
+    ck_assert_int_eq(ffa_plan_create_with(&made, kernels, of, &opts, &err), FFA_INVALID);
+    ck_assert_ptr_nonnull(strstr(err.message, "heads_q is 4, the kernels were made without"));
+    opts.heads_q = 0;
+    opts.pad_ = 1;
+    ck_assert_int_eq(ffa_plan_create_with(&made, kernels, of, &opts, &err), FFA_INVALID);
+    ck_assert_ptr_nonnull(strstr(err.message, "pad_ is 1, must be 0"));
     ffa_mask_destroy(of);
 }
 END_TEST

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tiles split over their keys: each cell still computed once, each row's parts all found again, and
+ * when a split is worth it.
+ */
+#include "support/mask_cases.h"
+#include "tile/split.h"
+
+#include <check.h>
+#include <stdlib.h>
+
+enum { ROUNDS = 150 };
+
+/* How often each cell of list 0 is computed, by the keys of each row of each sweep. */
+static void count_cells(const struct tile_plan *plan, uint8_t *cells)
+{
+    const int64_t keys = plan->shape.seqlen_k;
+
+    for (int64_t t = plan->list_begin[0]; t < plan->list_begin[1]; t++) {
+        const struct plan_tile *tile = &plan->tiles[t];
+
+        for (int32_t s = 0; s < tile->sweep_count; s++) {
+            const struct plan_sweep *sweep = &plan->sweeps[tile->sweep_begin + s];
+
+            for (int32_t b = 0; b < sweep->band_count; b++) {
+                const struct plan_band *band =
+                    &plan->bands[tile->band_begin + sweep->band_begin + b];
+
+                for (int64_t row = band->row_begin; row < band->row_end; row++) {
+                    const int64_t d = row - band->row_begin;
+                    const int64_t lo = band->lo + band->lo_step * d;
+                    const int64_t hi = band->hi + band->hi_step * d;
+
+                    for (int64_t k = lo > sweep->k_begin ? lo : sweep->k_begin;
+                         k < (hi < sweep->k_end ? hi : sweep->k_end); k++)
+                        cells[row * keys + k]++;
+                }
+            }
+        }
+    }
+}
+
+/* Each row of a split tile is in splits once, and its parts own the rows of results it names. */
+static void check_parts(const struct tile_plan *plan, int64_t most)
+{
+    int32_t *owners = calloc((size_t)plan->part_row_count + 1, sizeof *owners);
+    int64_t parts = 0, listed = 0;
+
+    ck_assert_ptr_nonnull(owners);
+    for (int64_t t = 0; t < plan->tile_count; t++) {
+        const struct plan_tile *tile = &plan->tiles[t];
+
+        ck_assert_int_le(tile->block_count, most);
+        if (!(tile->flags & PLAN_TILE_PART))
+            continue;
+        ck_assert_int_ge(tile->block_count, 1);
+        ck_assert_int_ge(tile->sweep_count, 1);
+        for (int32_t r = 0; r < tile->row_count; r++) {
+            ck_assert_int_eq(owners[plan->part_rows[t] + r], 0);
+            owners[plan->part_rows[t] + r] = 1 + tile->row_begin + r;
+            parts++;
+        }
+    }
+    ck_assert_int_eq(parts, plan->part_row_count);
+    for (int64_t i = 0; i < plan->split_count; i++)
+        for (int32_t p = 0; p < plan->splits[i].parts; p++, listed++)
+            ck_assert_int_eq(owners[plan->splits[i].part_row + p * plan->splits[i].part_step],
+                             1 + plan->splits[i].token);
+    ck_assert_int_eq(listed, parts);
+    free(owners);
+}
+
+START_TEST(cells_are_computed_once)
+{
+    for (int i = 0; i < ROUNDS; i++) {
+        struct rng rng = { (uint64_t)i };
+        struct mask_case from = mask_case_random(&rng, 200, 12);
+        const struct tile_options opts = { (int32_t)rng_range(&rng, 1, 4) * 16,
+                                           (int32_t)rng_range(&rng, 1, 4) * 16, TILE_CUTS_CHEAP };
+        const int64_t most = rng_range(&rng, 1, 6);
+        const size_t count = (size_t)(from.shape.seqlen_q * from.shape.seqlen_k);
+        uint8_t *before = calloc(count, 1), *after = calloc(count, 1);
+        int64_t blocks = 0;
+        struct tile_plan plan;
+        ffa_mask *mask;
+
+        ck_assert_int_eq(ffa_mask_create(&mask, &from.shape, from.slices, from.count, NULL),
+                         FFA_OK);
+        ck_assert_int_eq(tile_build(&plan, mask, &opts, NULL), FFA_OK);
+        count_cells(&plan, before);
+        ck_assert_int_eq(tile_split(&plan, most, NULL), FFA_OK);
+        count_cells(&plan, after);
+        for (size_t c = 0; c < count; c++)
+            ck_assert_msg(before[c] == after[c] && after[c] <= 1, "round %d: cell %zu", i, c);
+        for (int64_t t = 0; t < plan.tile_count; t++) {
+            blocks += plan.tiles[t].block_count;
+            ck_assert(!t || plan.tiles[t].block_count <= plan.tiles[t - 1].block_count);
+        }
+        ck_assert_int_eq(blocks, plan.block_count);
+        check_parts(&plan, most);
+        tile_finish(&plan);
+        ffa_mask_destroy(mask);
+        free(from.slices);
+        free(before);
+        free(after);
+    }
+}
+END_TEST
+
+static const struct {
+    const char *mask;
+    int32_t heads, places;
+    int64_t least, most; /* parts and tiles of one head afterwards */
+} cases[] = {
+    { "full:1x65536", 1, 132, 100, 512 },  /* one tile: a part for nearly every place */
+    { "full:128x65536", 8, 132, 16, 128 }, /* 8 items */
+    { "full:16384", 64, 132, 128, 128 },   /* 8192 items: nothing is gained */
+    { "full:128x1024", 132, 132, 1, 1 },   /* an item a place */
+    { "causal:4096", 4, 132, 33, 160 },    /* 128 items, the longest twice a share */
+    { "full:1x256", 1, 132, 1, 1 },        /* too short to split */
+};
+
+START_TEST(splits_fill_the_device)
+{
+    const struct tile_options opts = { 128, 128, TILE_CUTS_CHEAP };
+    struct tile_plan plan;
+    ffa_mask *mask;
+    int64_t most;
+
+    ck_assert_int_eq(ffa_mask_parse(&mask, cases[_i].mask, NULL), FFA_OK);
+    ck_assert_int_eq(tile_build(&plan, mask, &opts, NULL), FFA_OK);
+    most = tile_split_most(&plan, cases[_i].heads, cases[_i].places);
+    if (most < INT64_MAX)
+        ck_assert_int_eq(tile_split(&plan, most, NULL), FFA_OK);
+    ck_assert_msg(plan.tile_count >= cases[_i].least && plan.tile_count <= cases[_i].most,
+                  "%s: %lld tiles and parts", cases[_i].mask, (long long)plan.tile_count);
+    tile_finish(&plan);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+START_TEST(any_allocation_may_fail)
+{
+    const struct tile_options opts = { 16, 16, TILE_CUTS_CHEAP };
+    ffa_mask *mask;
+    long nth = 1;
+
+    ck_assert_int_eq(ffa_mask_parse(&mask, "causal:300", NULL), FFA_OK);
+    for (;; nth++) {
+        struct tile_plan plan;
+        ffa_error err = { FFA_OK, 0, "" };
+        ffa_status rc;
+
+        ck_assert_int_eq(tile_build(&plan, mask, &opts, NULL), FFA_OK);
+        fault_arm(FAULT_ALLOC, nth);
+        rc = tile_split(&plan, 3, &err);
+        tile_finish(&plan);
+        if (!fault_fired())
+            break;
+        ck_assert_int_eq(rc, FFA_NOMEM);
+        ck_assert_str_ne(err.message, "");
+    }
+    fault_arm(FAULT_ALLOC, 0);
+    ck_assert_int_gt(nth, 4);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("split");
+    TCase *tc = tcase_create("split");
+    SRunner *runner;
+    int failed;
+
+    tcase_set_timeout(tc, 60);
+    tcase_add_test(tc, cells_are_computed_once);
+    tcase_add_loop_test(tc, splits_fill_the_device, 0, sizeof cases / sizeof *cases);
+    tcase_add_test(tc, any_allocation_may_fail);
+    suite_add_tcase(suite, tc);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

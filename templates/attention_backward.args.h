@@ -15,32 +15,30 @@ struct attention_backward_args {
     /* fp32 (row, statistic, head); boxes of tile_m x 2 x 1: lse * log2(e), then sum of out * dout.
      * A row whose lse is -inf has +inf there. */
     struct tensor_map stats;
-    /* [heads_q][dq_rows][head_dim], added to: fp32, or fixed point of a deterministic
-     * specialisation. In each group of 16 columns, column 8 a + 2 b + c lies at 4 b + 2 a + c. */
+    /* [heads_q][head_dim / 64][dq_rows][64], added to. In a row of 64, column 16 p + 8 a + 2 b + c
+     * lies at 4 ((4 p + b) ^ 4 (row % 2)) + 2 a + c. */
     void *dq;
     void *dk, *dv; /* of part 0 */
     const struct backward_tile *tiles;
     const struct backward_sweep *sweeps;
     const struct backward_band *bands;
     int *counters; /* [2]: next work item, blocks done; 0 before and after a launch */
-    long long dq_head_stride;
+    long long dq_head_stride, dq_rows;
     long long dk_token_stride, dk_head_stride;
     long long dv_token_stride, dv_head_stride;
     long long dk_part_stride, dv_part_stride; /* dkv_fp32: between the partial sums of a split */
-    const float *dq_scale; /* deterministic: [heads_q][stats rows], what dq is multiplied with */
-    long long dq_scale_stride;
+    long long pad_[1];
     float scale_log2; /* softmax_scale * log2(e), > 0 */
     float scale;      /* softmax_scale */
     int work_count;   /* tiles x heads_kv (one list) or tiles (a list a kv head), x parts */
     int tile_count;
     int heads_kv;
-    int group;         /* heads_q / heads_kv */
-    int parts;         /* a group's query heads are shared by so many blocks; divides group */
-    int section_heads; /* kv heads worked on together */
-    int flags;         /* BACKWARD_... */
-    float cap_inner;   /* 2 * log2(e) * softmax_scale / softcap */
-    float cap_outer;   /* softcap * log2(e) */
-    int pad_;
+    int group;           /* heads_q / heads_kv */
+    int parts;           /* a group's query heads are shared by so many blocks; divides group */
+    int section_streams; /* (kv head, part) pairs worked on together */
+    int flags;           /* BACKWARD_... */
+    float cap_inner;     /* 2 * log2(e) * softmax_scale / softcap */
+    float cap_outer;     /* softcap * log2(e) */
 };
 
 #ifdef __cplusplus
@@ -72,17 +70,40 @@ struct backward_tile_slot {
     struct backward_band bands[BACKWARD_INLINE_BANDS];
 };
 
+/* A block of query rows in flight, in shared memory, from the producer to the consumers. */
+struct backward_block {
+    int head;
+    int row;     /* its first */
+    int row_end; /* of the sweep */
+    int flags;   /* BACKWARD_BLOCK_... | sweep * BACKWARD_BLOCK_SWEEP */
+};
+
+enum {
+    BACKWARD_BLOCK_LAST = 1, /* of its tile */
+    BACKWARD_BLOCK_FULL = 2, /* every row attends every key of the tile: no mask */
+    BACKWARD_BLOCK_SWEEP = 4
+};
+
+enum {
+    BACKWARD_STAGES = 2,      /* blocks of q, and of dout, in flight */
+    BACKWARD_BLOCK_SLOTS = 4, /* records, which are read longest */
+    BACKWARD_DS_STAGES = 3    /* blocks of dS: made, read by this warpgroup, read by the others */
+};
+
 #ifdef __CUDACC__
 __host__ __device__ constexpr
 #else
 static inline
 #endif
     int
-    attention_backward_shared_bytes(int head_dim, int tile_m, int tile_n, int stages)
+    attention_backward_shared_bytes(int head_dim, int tile_m, int tile_n)
 {
-    return 1024 /* alignment */ + 2 * head_dim * 2 * (tile_n + stages * tile_m) /* k v, q dout */ +
-           2 * 2 * tile_m * tile_n /* ds, two blocks */ + stages * 2 * 4 * tile_m /* stats */ +
-           8 * (4 * stages + 3 + 2 * BACKWARD_TILE_SLOTS + 1) +
+    return 1024 /* alignment */ + 2 * head_dim * 2 * tile_n /* k, v */ +
+           BACKWARD_STAGES * 2 * head_dim * 2 * tile_m /* q, dout */ +
+           BACKWARD_DS_STAGES * 2 * tile_m * tile_n + tile_n * 256 /* dq */ +
+           BACKWARD_STAGES * 2 * 4 * tile_m /* stats */ +
+           BACKWARD_BLOCK_SLOTS * (int)sizeof(struct backward_block) +
+           8 * (4 * BACKWARD_STAGES + 3 + 2 * BACKWARD_TILE_SLOTS + 2 * BACKWARD_DS_STAGES + 1) +
            BACKWARD_TILE_SLOTS * (int)sizeof(struct backward_tile_slot);
 }
 

@@ -7,8 +7,7 @@
 #define FFA_BACKWARD_FINISH_ARGS_H
 
 struct backward_finish_args {
-    const float
-        *dq_sum; /* [heads_q][tokens_q][head_dim], columns as attention_backward.args.h says */
+    const float *dq_sum;              /* as attention_backward.args.h says, dq_rows = tokens_q */
     const float *dk_parts, *dv_parts; /* [parts][heads_kv][tokens_k][head_dim] */
     void *dq, *dk, *dv;
     const float *stats; /* [heads_q][2][stats_rows] */

@@ -55,8 +55,9 @@ FFA_DEVICE void add_pair(float *to, float x, float y, bool accumulate)
     *at = float2{ old.x + x, old.y + y };
 }
 
-/* In 16 columns of the sum, column 8 a + 2 b + c lies at 4 b + 2 a + c. Lane b of four loads the 16
- * bytes at 4 b of two such groups: two columns of each of four runs of eight. */
+/* A row of the sum lies in panels of 64 columns, column 16 p + 8 a + 2 b + c of them at
+ * 4 ((4 p + b) ^ 4 (row % 2)) + 2 a + c. Lane b of four loads the 16 bytes of its b for two
+ * neighbouring p: two columns of each of four runs of eight. */
 FFA_DEVICE void dq_rows(const backward_finish_args &a, const pass::item &item, int lane)
 {
     const int row = item.row + lane / lanes * depth;
@@ -66,11 +67,12 @@ FFA_DEVICE void dq_rows(const backward_finish_args &a, const pass::item &item, i
 
 #pragma unroll
     for (int i = 0; i < depth; ++i) {
-        const float *from =
-            a.dq_sum + ((long long)item.head * a.tokens_q + row + i) * head_dim + run + 4 * b;
+        const long long panel = (long long)item.head * (head_dim / 64) + run / 64;
+        const float *from = a.dq_sum + (panel * a.tokens_q + row + i) * 64 + run % 64 + 4 * b;
         const bool has_row = row + i < a.tokens_q;
-        sum[i][0] = has_row ? *(const float4 *)from : float4{};
-        sum[i][1] = has_row ? *(const float4 *)(from + 16) : float4{};
+        const int odd = (row + i) % 2;
+        sum[i][0] = has_row ? *(const float4 *)(from + 16 * odd) : float4{};
+        sum[i][1] = has_row ? *(const float4 *)(from + 16 * (1 - odd)) : float4{};
     }
 #pragma unroll
     for (int i = 0; i < depth; ++i) {

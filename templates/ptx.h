@@ -83,12 +83,44 @@ FFA_DEVICE void cp_async_bulk_tensor_3d(uint32_t dst, const void *map, uint32_t 
                  : "memory");
 }
 
+/* Add `bytes` of fp32 in shared memory to global memory, both contiguous and 16-byte aligned. */
+FFA_DEVICE void bulk_reduce_add_f32(float *to, uint32_t from, int bytes)
+{
+    asm volatile(
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
+        "r"(from), "r"(bytes)
+        : "memory");
+}
+
+FFA_DEVICE void bulk_commit()
+{
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+/* This thread's bulk groups have read shared memory; or are complete. */
+FFA_DEVICE void bulk_wait_read()
+{
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+FFA_DEVICE void bulk_wait()
+{
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
 FFA_DEVICE void prefetch_tensormap(const void *map)
 {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
 /* ---- mma.sync and its operands ---- */
+
+FFA_DEVICE void stmatrix_x4(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+                 "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
 
 FFA_DEVICE void ldmatrix_x4(uint32_t (&d)[4], uint32_t address)
 {
@@ -164,6 +196,29 @@ template <int dtype> FFA_DEVICE uint32_t pack_half2(float low, float high)
     return packed;
 }
 
+/* The other way. */
+template <int dtype> FFA_DEVICE float2 unpack_half2(uint32_t packed)
+{
+    float2 x;
+
+    if (dtype == 1)
+        return make_float2(__int_as_float((int)(packed << 16)),
+                           __int_as_float((int)(packed & 0xffff0000u)));
+    asm("{\n\t.reg .b16 l, h;\n\tmov.b32 {l, h}, %2;\n\t"
+        "cvt.f32.f16 %0, l;\n\tcvt.f32.f16 %1, h;\n\t}"
+        : "=f"(x.x), "=f"(x.y)
+        : "r"(packed));
+    return x;
+}
+
+FFA_DEVICE float2 ld_shared_f32x2(uint32_t address)
+{
+    float2 x;
+
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(address));
+    return x;
+}
+
 FFA_DEVICE void st_shared(uint32_t address, uint32_t value)
 {
     asm volatile("st.volatile.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
@@ -197,6 +252,13 @@ FFA_DEVICE float2 ld_global_v2(const float *address)
                  : "l"(address)
                  : "memory");
     return value;
+}
+
+FFA_DEVICE void st_shared_v4(uint32_t address, float a, float b, float c, float d)
+{
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(a), "f"(b), "f"(c),
+                 "f"(d)
+                 : "memory");
 }
 
 FFA_DEVICE void st_global_v4(void *address, uint32_t a, uint32_t b, uint32_t c, uint32_t d)

@@ -6,7 +6,7 @@
  *
  *   counters   COUNTER_BYTES, as of ffa_forward
  *   stats      fp32 [heads_q][2][stats_rows]
- *   dq         fp32 [heads_q][tokens_q][head_dim]
+ *   dq         fp32 [heads_q][head_dim / 64][tokens_q][64], columns as attention_backward says
  *   dk parts   fp32 [parts][heads_kv][tokens_k][head_dim], where parts > 1
  *   dv parts   the same
  */
@@ -21,16 +21,27 @@
 
 /* ---- the workspace ---- */
 
-/* Where key tiles are too few to fill the device, the heads of a group are shared out, in as few
- * parts as give every SM one and a half items. */
+/* An item is a key tile and a part of the query heads of its kv head. One head an item is best: the
+ * tiles of a stream of Q, dO and dq then pass over it together, and few items leave no SM idle at
+ * the end. What parts cost is their sums, 12 bytes an element of dk and dv, so an item has at least
+ * ITEM_BLOCKS blocks on average, unless the SMs want more items. */
+enum { ITEM_BLOCKS = 48 };
+
 static int32_t parts_of(const ffa_plan *plan, int32_t group, int32_t heads_kv, int32_t sm_count)
 {
-    const int64_t items = plan->backward.tile_count * (plan->heads_in_mask > 1 ? 1 : heads_kv);
+    const struct backward_plan *backward = &plan->backward;
+    const int64_t items = backward->tile_count * (plan->heads_in_mask > 1 ? 1 : heads_kv);
+    int32_t best = 1;
 
-    for (int32_t parts = 1; parts < group; parts++)
-        if (group % parts == 0 && 2 * items * parts >= 3 * (int64_t)sm_count)
-            return parts;
-    return group;
+    for (int32_t parts = 2; parts <= group; parts++) {
+        const bool is_long =
+            backward->block_count * (group / parts) >= ITEM_BLOCKS * backward->tile_count;
+        const bool is_short_of_items = 2 * items * best < 3 * (int64_t)sm_count;
+
+        if (group % parts == 0 && (is_long || is_short_of_items))
+            best = parts;
+    }
+    return best;
 }
 
 static ffa_status layout_add(struct backward_layout *layout, int64_t *at, const char *what,
@@ -287,8 +298,10 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
     const int32_t group = args->heads_q / args->heads_kv;
     const int64_t rows = plan->shape.seqlen_q, dim = call->kernels->head_dim;
     const int64_t work = plan->tile_count * (has_lists ? 1 : args->heads_kv) * call->layout->parts;
-    /* q and dout in 16 bits, dq in fp32. */
-    const int64_t section = SECTION_BYTES / (rows * group * dim * 8 + 1);
+    const int64_t streams = (int64_t)args->heads_kv * call->layout->parts;
+    /* Few streams at a time keep theirs in L2; enough of them even out tiles of different lengths.
+     */
+    const int64_t section = 4 * (int64_t)call->room / plan->tile_count + 1;
     const unsigned char *image = atomic_load(&call->plan->buffer);
     const double scale = (double)args->softmax_scale;
     ffa_status rc;
@@ -301,6 +314,7 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
     FFA_TRY(maps_make(launch, call, err));
     launch->dq = call->workspace + call->layout->dq_at;
     launch->dq_head_stride = rows * dim;
+    launch->dq_rows = rows;
     launch->tiles = (const struct backward_tile *)(const void *)(image + call->plan->backward_at);
     launch->sweeps =
         (const struct backward_sweep *)(const void *)(launch->tiles + plan->tile_count);
@@ -314,9 +328,7 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
     launch->heads_kv = args->heads_kv;
     launch->group = group;
     launch->parts = call->layout->parts;
-    launch->section_heads = section < 1                ? 1
-                            : section > args->heads_kv ? args->heads_kv
-                                                       : (int)section;
+    launch->section_streams = (int)(section < streams ? section : streams);
     launch->flags = has_lists ? BACKWARD_LIST_PER_KV_HEAD : 0;
     if (args->softcap > 0.0f) {
         launch->cap_inner = (float)(2.0 * LOG2_E * scale / (double)args->softcap);

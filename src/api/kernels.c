@@ -108,12 +108,9 @@ static ffa_status spec_check_gpu(const ffa_attention_spec *spec, ffa_error *err)
     if (spec->tile_m % 64 || spec->tile_m < 0 || spec->tile_m > 192)
         return error_fail(err, FFA_INVALID, 0, "spec: tile_m is %d, not 0, 64, 128 or 192",
                           spec->tile_m);
-    if (spec->backward_tile_n % 64 || spec->backward_tile_n < 0 || spec->backward_tile_n > 192)
-        return error_fail(err, FFA_INVALID, 0, "spec: backward_tile_n is %d, not 0, 64, 128 or 192",
+    if (spec->backward_tile_n != 0 && spec->backward_tile_n != 128)
+        return error_fail(err, FFA_INVALID, 0, "spec: backward_tile_n is %d, not 0 or 128",
                           spec->backward_tile_n);
-    if (spec->flags & FFA_SPEC_BACKWARD)
-        return error_fail(err, FFA_UNSUPPORTED, 0,
-                          "spec: the backward pass exists on the CPU backend only");
     return FFA_OK;
 }
 

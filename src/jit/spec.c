@@ -6,6 +6,7 @@
 #include "jit/digest.h"
 #include "jit/jit.h"
 
+#include "attention_backward.args.h"
 #include "attention_forward.args.h"
 #include "backward_pass.h"
 #include "base/embedded.h"
@@ -50,6 +51,12 @@ static const struct row attention_forward_rows[] = {
 #undef FFA_SPEC
 };
 
+static const struct row attention_backward_rows[] = {
+#define FFA_SPEC(name, sample, initial, lo, hi, doc) { #name, initial, lo, hi, doc },
+#include "attention_backward.spec.def"
+#undef FFA_SPEC
+};
+
 static const struct row backward_prepare_rows[] = {
 #define FFA_SPEC(name, sample, initial, lo, hi, doc) { #name, initial, lo, hi, doc },
 #include "backward_prepare.spec.def"
@@ -72,6 +79,12 @@ static const struct row forward_combine_rows[] = {
 enum {
 #define FFA_SPEC(name, sample, initial, lo, hi, doc) FORWARD_##name,
 #include "attention_forward.spec.def"
+#undef FFA_SPEC
+};
+
+enum {
+#define FFA_SPEC(name, sample, initial, lo, hi, doc) BACKWARD_##name,
+#include "attention_backward.spec.def"
 #undef FFA_SPEC
 };
 
@@ -260,6 +273,45 @@ static int32_t forward_threads(const struct jit_spec *spec)
     return 128 * (1 + spec->values[FORWARD_consumers]);
 }
 
+/* Each warpgroup takes one piece of 64 rows and 64 columns of a block's dq, so tile_m follows from
+ * head_dim and the consumers. */
+static ffa_status backward_resolve(struct jit_spec *spec, const struct jit_arch *arch,
+                                   ffa_error *err)
+{
+    const int32_t head_dim = spec->values[BACKWARD_head_dim];
+    const int32_t consumers =
+        spec->values[BACKWARD_consumers] ? spec->values[BACKWARD_consumers] : 2;
+    const int32_t fitting = head_dim == 64 ? 64 * consumers : 32 * consumers;
+    const int32_t tile_m = spec->values[BACKWARD_tile_m] ? spec->values[BACKWARD_tile_m] : fitting;
+
+    (void)arch;
+    if (head_dim != 64 && head_dim != 128)
+        return error_fail(err, FFA_INVALID, 0, "attention_backward: head_dim is %d, not 64 or 128",
+                          (int)head_dim);
+    if (consumers != 2)
+        return error_fail(err, FFA_INVALID, 0, "attention_backward: consumers is %d, not 2",
+                          (int)consumers);
+    if (tile_m != fitting)
+        return error_fail(err, FFA_INVALID, 0,
+                          "attention_backward: tile_m is %d, head_dim %d and consumers %d need %d",
+                          (int)tile_m, (int)head_dim, (int)consumers, (int)fitting);
+    spec->values[BACKWARD_consumers] = consumers;
+    spec->values[BACKWARD_tile_m] = tile_m;
+    return FFA_OK;
+}
+
+static int32_t backward_shared(const struct jit_spec *spec)
+{
+    return attention_backward_shared_bytes(spec->values[BACKWARD_head_dim],
+                                           spec->values[BACKWARD_tile_m],
+                                           64 * spec->values[BACKWARD_consumers]);
+}
+
+static int32_t backward_threads(const struct jit_spec *spec)
+{
+    return 128 * (1 + spec->values[BACKWARD_consumers]);
+}
+
 /* The passes before and after: head_dim is their first row. */
 static ffa_status pass_resolve(struct jit_spec *spec, const struct jit_arch *arch, ffa_error *err)
 {
@@ -314,6 +366,8 @@ static const struct template_entry {
 } templates[] = {
     { "attention_forward", "attention over a tile plan: out and lse", ROWS(attention_forward_rows),
       forward_resolve, forward_shared, forward_threads },
+    { "attention_backward", "gradients over a backward tile plan: dk and dv, and the sum of dq",
+      ROWS(attention_backward_rows), backward_resolve, backward_shared, backward_threads },
     { "backward_prepare", "before attention_backward: row statistics, and dq set to zero",
       ROWS(backward_prepare_rows), pass_resolve, pass_shared, pass_threads },
     { "backward_finish", "after attention_backward: dq, parts of dk and dv, dsink",

@@ -1,0 +1,866 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * attention_backward: dk, dv, and what adds up to dq, for sm_90a.
+ *
+ * Persistent blocks take (key tile, kv head, part) work items from a counter. One block is a
+ * producer warpgroup (warps 0 and 2: copies, warp 1: scheduler) and `consumers` warpgroups of 64
+ * keys each; it walks the query heads of its part, each head's sweeps over query rows, each sweep
+ * in blocks of tile_m rows, and writes dk and dv of its keys once. Scores are held transposed, keys
+ * by query rows, so that P and dS are at once the register operands of dV and dK:
+ *
+ *     P  = exp(scale * K Q^T - lse)        dV += P dO
+ *     dS = P * (V dO^T - D)                dK += dS Q        dQ += dS^T K
+ *
+ * with D = sum of out * dout, a row. dS goes through shared memory, because dQ sums over the keys
+ * of all warpgroups: each computes a piece of dQ, 64 rows by 64 columns, stages it in shared memory
+ * and has the copy engine add it to the fp32 workspace. dQ lags one block behind, so that a
+ * warpgroup waits for the others' dS of the block before, not of this one: they drift apart by up
+ * to a block and run their exponentials under each other's products. Per block a warpgroup does
+ *
+ *     issue S, dP; wait S: P; issue dV; wait dP: dS to shared memory; issue dK;
+ *     wait for all dS of the block before: issue its dQ; wait; add dQ
+ *
+ * P is packed to the model's dtype at once, as dV needs it, and dS is made from that.
+ *
+ * Learnt on an H200: reductions of dQ straight from registers (red.v4) take a quarter of the time;
+ * warpgroups that meet at a barrier each block leave the tensor cores idle in their common pauses
+ * (500 against 555 TFLOP/s), even with the scores of the next block issued ahead. Accumulators in
+ * flight over the loop's back edge make ptxas serialise all products. All blocks of one stream of
+ * Q, dO and dQ should pass over it at nearly the same time: one query head an item instead of the
+ * eight of a group took causal 64k from 443 to 548 (L2 hit rate at 16k 49 to 81 %), because tiles
+ * of different lengths drift apart from head to head.
+ *
+ * Masks: only blocks that the plan does not call full are masked, from a key's [lo, hi) of rows in
+ * registers. Rows past the end of a sweep, and keys past the end of a cut tile, belong to nobody
+ * here and are zeroed in shared memory, so that their NaNs never meet P = 0.
+ *
+ * (Algorithm: FlashAttention-2 and -3, Dao 2023, Shah et al. 2024. Plan and masks:
+ * backward_plan.h.)
+ */
+#include "attention_backward.args.h"
+#include "ffa_device.h"
+#include "ptx.h"
+#include "wgmma.h"
+
+namespace {
+
+namespace spec {
+#include "ffa_spec.h"
+
+#include "attention_backward.spec.def"
+#undef FFA_SPEC
+}
+
+constexpr int head_dim = spec::head_dim;
+constexpr int consumers = spec::consumers;
+constexpr int tile_m = spec::tile_m;
+constexpr int tile_n = 64 * consumers;
+constexpr int stages = BACKWARD_STAGES;
+constexpr int ds_stages = BACKWARD_DS_STAGES;
+constexpr int threads = 128 * (consumers + 1);
+constexpr int panels = head_dim / 64; /* of 64 columns, 128 bytes: one swizzle row */
+constexpr int s_regs = tile_m / 2;
+constexpr int p_regs = tile_m / 4;
+constexpr int g_regs = head_dim / 2; /* dK or dV */
+/* dQ of a block, tile_m x head_dim, is shared out in pieces of 64 rows and 64 columns. */
+constexpr int dq_regs = 32;
+static_assert(head_dim % 64 == 0, "head_dim must be a multiple of 64");
+static_assert(tile_m / 64 * panels == consumers, "each warpgroup has one piece of dq");
+
+constexpr int kv_bytes = tile_n * head_dim * 2;
+constexpr int q_bytes = tile_m * head_dim * 2;
+constexpr int kv_panel_bytes = tile_n * 128;
+constexpr int q_panel_bytes = tile_m * 128;
+constexpr int ds_bytes = tile_m * tile_n * 2; /* panels of 64 rows: [key][64 rows] */
+constexpr int ds_panel_bytes = tile_n * 128;
+constexpr int dq_bytes = 64 * 64 * 4; /* a piece of dq */
+constexpr int stats_bytes = 2 * 4 * tile_m;
+
+/* Offsets in shared memory, from a 1024-byte boundary. */
+constexpr int k_at = 0;
+constexpr int v_at = k_at + kv_bytes;
+constexpr int q_at = v_at + kv_bytes;
+constexpr int dout_at = q_at + stages * q_bytes;
+constexpr int ds_at = dout_at + stages * q_bytes;
+constexpr int dq_at = ds_at + ds_stages * ds_bytes;
+constexpr int stats_at = dq_at + consumers * dq_bytes;
+constexpr int blocks_at = stats_at + stages * stats_bytes;
+constexpr int bars_at = blocks_at + BACKWARD_BLOCK_SLOTS * (int)sizeof(backward_block);
+constexpr int tile_slots = BACKWARD_TILE_SLOTS;
+constexpr int bar_count = 4 * stages + 3 + 2 * tile_slots + 2 * ds_stages;
+constexpr int watch_at = bars_at + 8 * bar_count;
+constexpr int slots_at = watch_at + 8;
+
+/* q_full[s], dout_full[s]: the producer arrives once with the block's bytes (q_full: and its
+ * statistics); consumers wait.
+ * q_empty[s], dout_empty[s]: each consumer warp arrives when its products have read the block.
+ * k_full, v_full, kv_empty: the same for the tile's K and V.
+ * tile_full[s]: the scheduler's lanes arrive; producers and consumers wait for the tile's record.
+ * tile_empty[s]: consumer warps and producers arrive when they need the record no more.
+ * ds_full[s], ds_empty[s]: each consumer warp arrives when its dS is there, and when its
+ * warpgroup's dQ has read all of it. */
+struct barriers {
+    uint32_t base;
+    FFA_DEVICE_MEMBER uint32_t q_full(int s) const { return base + 8 * s; }
+    FFA_DEVICE_MEMBER uint32_t q_empty(int s) const { return base + 8 * (stages + s); }
+    FFA_DEVICE_MEMBER uint32_t dout_full(int s) const { return base + 8 * (2 * stages + s); }
+    FFA_DEVICE_MEMBER uint32_t dout_empty(int s) const { return dout_full(stages + s); }
+    FFA_DEVICE_MEMBER uint32_t k_full() const { return dout_full(2 * stages); }
+    FFA_DEVICE_MEMBER uint32_t v_full() const { return dout_full(2 * stages + 1); }
+    FFA_DEVICE_MEMBER uint32_t kv_empty() const { return dout_full(2 * stages + 2); }
+    FFA_DEVICE_MEMBER uint32_t tile_full(int s) const { return dout_full(2 * stages + 3 + s); }
+    FFA_DEVICE_MEMBER uint32_t tile_empty(int s) const { return tile_full(tile_slots + s); }
+    FFA_DEVICE_MEMBER uint32_t ds_full(int s) const { return tile_full(2 * tile_slots + s); }
+    FFA_DEVICE_MEMBER uint32_t ds_empty(int s) const { return ds_full(ds_stages + s); }
+    /* Two words of the watchdog: who is stuck, and how many consumer warps are done. */
+    FFA_DEVICE_MEMBER uint32_t watch() const { return base + watch_at - bars_at; }
+};
+
+/* A position in a ring of `count` slots; `parity` is that of the full barrier's current phase. */
+template <int count> struct ring {
+    int slot = 0;
+    uint32_t parity = 0;
+    FFA_DEVICE_MEMBER void next()
+    {
+        if (++slot == count) {
+            slot = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+/* A position in the rings of blocks: a count, as their lengths are powers of two. */
+struct position {
+    int count = 0;
+    FFA_DEVICE_MEMBER int slot() const { return count % stages; }
+    FFA_DEVICE_MEMBER uint32_t parity() const { return (uint32_t)(count / stages % 2); }
+    /* The block before this one: its record is still there when its stage is another's. */
+    FFA_DEVICE_MEMBER int before() const { return (count + 2 * stages - 1) % (2 * stages); }
+    FFA_DEVICE_MEMBER void next() { count = (count + 1) % (2 * stages); }
+};
+static_assert(BACKWARD_BLOCK_SLOTS == 2 * stages, "a position is one of a record, too");
+
+/* Who waits, for a debug specialisation's last words. */
+enum wait_name : int {
+    at_tile_full_producer = 1,
+    at_tile_full_consumer,
+    at_tile_empty,
+    at_kv_full,
+    at_kv_empty,
+    at_q_full,
+    at_q_empty,
+    at_dout_full,
+    at_dout_empty,
+    at_ds_full,
+    at_ds_empty
+};
+
+/* A debug specialisation's waits give up after about a second: they leave their name in shared
+ * memory, where the watchdog finds it. (A call to printf here would spill the accumulators.) */
+FFA_DEVICE void wait(const barriers &bars, uint32_t bar, uint32_t parity, wait_name name)
+{
+    for (int tries = 0; !mbarrier_try_wait_parity(bar, parity); ++tries)
+        if (spec::debug && tries == 1 << 20)
+            st_shared(bars.watch(), (uint32_t)name << 16 | threadIdx.x);
+}
+
+/* The watchdog of a debug specialisation: one thread, until all consumer warps are done. */
+FFA_DEVICE void watchdog_run(const barriers &bars)
+{
+    while (ld_shared(bars.watch() + 4) < 4 * consumers) {
+        const uint32_t stuck = ld_shared(bars.watch());
+        if (stuck) {
+            const char *names[] = { "?",
+                                    "tile_full (producer)",
+                                    "tile_full (consumer)",
+                                    "tile_empty",
+                                    "k_full or v_full",
+                                    "kv_empty",
+                                    "q_full",
+                                    "q_empty",
+                                    "dout_full",
+                                    "dout_empty",
+                                    "ds_full",
+                                    "ds_empty" };
+            printf("attention_backward: block %d: thread %d waits for %s without end\n",
+                   (int)blockIdx.x, (int)(stuck & 0xffff), names[stuck >> 16]);
+            __trap();
+        }
+        __nanosleep(1000);
+    }
+}
+
+struct shared_view {
+    uint32_t base; /* shared-window address of the 1024-byte boundary */
+    char *generic;
+    FFA_DEVICE_MEMBER uint32_t k() const { return base + k_at; }
+    FFA_DEVICE_MEMBER uint32_t v() const { return base + v_at; }
+    FFA_DEVICE_MEMBER uint32_t q(int s) const { return base + q_at + s * q_bytes; }
+    FFA_DEVICE_MEMBER uint32_t dout(int s) const { return base + dout_at + s * q_bytes; }
+    FFA_DEVICE_MEMBER uint32_t ds(int s) const { return base + ds_at + s * ds_bytes; }
+    FFA_DEVICE_MEMBER uint32_t dq(int warp) const { return base + dq_at + warp * (dq_bytes / 4); }
+    FFA_DEVICE_MEMBER uint32_t stats(int s) const { return base + stats_at + s * stats_bytes; }
+    FFA_DEVICE_MEMBER backward_block *block(int s) const
+    {
+        return reinterpret_cast<backward_block *>(generic + blocks_at) + s;
+    }
+    FFA_DEVICE_MEMBER barriers bars() const { return barriers{ base + bars_at }; }
+    FFA_DEVICE_MEMBER backward_tile_slot *slot(int s) const
+    {
+        return reinterpret_cast<backward_tile_slot *>(generic + slots_at) + s;
+    }
+};
+
+/* Sweep `index` of a tile: from its slot, or from the plan where the slot is too small. */
+FFA_DEVICE backward_sweep tile_sweep(const attention_backward_args &a,
+                                     const backward_tile_slot *slot, int index)
+{
+    return index < BACKWARD_INLINE_SWEEPS ? slot->sweeps[index]
+                                          : a.sweeps[slot->tile.sweep_begin + index];
+}
+
+FFA_DEVICE backward_band tile_band(const attention_backward_args &a, const backward_tile_slot *slot,
+                                   int index)
+{
+    return index < BACKWARD_INLINE_BANDS ? slot->bands[index]
+                                         : a.bands[slot->tile.band_begin + index];
+}
+
+/* ---- scheduler: one warp, up to tile_slots tiles ahead ---- */
+
+/* Item -> (tile, stream), where a stream is a kv head and a part of its query heads: sections of
+ * streams outermost, then tiles longest first, then the streams of a section. What runs at a time
+ * then passes over the same Q, dO and dq at nearly the same time, and finds them in L2. */
+FFA_DEVICE void work_find(const attention_backward_args &a, int item, int &tile, int &stream)
+{
+    const int section_items = a.tile_count * a.section_streams;
+    const int section = item / section_items;
+    const int rest = item - section * section_items;
+    const int first = section * a.section_streams;
+    const int streams = min(a.section_streams, a.heads_kv * a.parts - first);
+
+    tile = rest / streams;
+    stream = first + rest % streams;
+}
+
+FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_view &smem, int lane)
+{
+    const barriers bars = smem.bars();
+    ring<tile_slots> at;
+    int item = (int)blockIdx.x;
+
+    for (;;) {
+        wait(bars, bars.tile_empty(at.slot), at.parity ^ 1, at_tile_empty);
+        backward_tile_slot *slot = smem.slot(at.slot);
+        const bool has_work = item < a.work_count;
+        if (has_work) {
+            int index, stream;
+            if (a.flags & BACKWARD_LIST_PER_KV_HEAD) {
+                index = item / a.parts;
+                stream = item - index * a.parts;
+            } else {
+                work_find(a, item, index, stream);
+            }
+            const backward_tile tile = a.tiles[index];
+            if (a.flags & BACKWARD_LIST_PER_KV_HEAD)
+                stream += tile.list * a.parts;
+            const int kv_head = stream / a.parts, part = stream % a.parts;
+            if (lane == 0) {
+                const int share = a.group / a.parts;
+                slot->tile = tile;
+                slot->kv_head = kv_head;
+                slot->head_begin = kv_head * a.group + part * share;
+                slot->head_end = slot->head_begin + share;
+                slot->part = part;
+            }
+            if (lane < BACKWARD_INLINE_SWEEPS && lane < tile.sweep_count)
+                slot->sweeps[lane] = a.sweeps[tile.sweep_begin + lane];
+            if (lane < BACKWARD_INLINE_BANDS && lane < tile.band_count)
+                slot->bands[lane] = a.bands[tile.band_begin + lane];
+        } else if (lane == 0) {
+            slot->tile.key_count = 0;
+        }
+        mbarrier_arrive(bars.tile_full(at.slot));
+        at.next();
+        if (!has_work)
+            break;
+        if (lane == 0)
+            item = (int)gridDim.x + atomicAdd(&a.counters[0], 1);
+        item = __shfl_sync(0xffffffffu, item, 0);
+    }
+    /* The last block to finish leaves the counters ready for the next launch: every block has
+     * taken its last item by then. */
+    if (lane == 0 && atomicAdd(&a.counters[1], 1) == (int)gridDim.x - 1) {
+        atomicExch(&a.counters[0], 0);
+        atomicExch(&a.counters[1], 0);
+    }
+}
+
+/* ---- producers: a thread each ---- */
+
+template <int rows>
+FFA_DEVICE void load_tile(const void *map, uint32_t dst, uint32_t bar, int head, int row)
+{
+#pragma unroll
+    for (int panel = 0; panel < panels; ++panel)
+        cp_async_bulk_tensor_3d(dst + panel * rows * 128, map, bar, panel * 64, head, row);
+}
+
+/* K, and the blocks of Q with their statistics and records. */
+FFA_DEVICE void produce_q(const attention_backward_args &a, const shared_view &smem)
+{
+    const barriers bars = smem.bars();
+    ring<tile_slots> tile_at;
+    position at;
+    uint32_t kv_parity = 0;
+
+    prefetch_tensormap(&a.q);
+    prefetch_tensormap(&a.k);
+    prefetch_tensormap(&a.stats);
+    for (;; tile_at.next()) {
+        wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_producer);
+        const backward_tile_slot *slot = smem.slot(tile_at.slot);
+        const int key_count = slot->tile.key_count, sweep_count = slot->tile.sweep_count;
+        if (key_count == 0)
+            break;
+        if (sweep_count > 0) {
+            wait(bars, bars.kv_empty(), kv_parity ^ 1, at_kv_empty);
+            mbarrier_arrive_expect_tx(bars.k_full(), kv_bytes);
+            load_tile<tile_n>(&a.k, smem.k(), bars.k_full(), slot->kv_head, slot->tile.key_begin);
+            kv_parity ^= 1;
+        }
+        for (int head = slot->head_begin; head < slot->head_end; ++head)
+            for (int i = 0; i < sweep_count; ++i) {
+                const backward_sweep sweep = tile_sweep(a, slot, i);
+                for (int row = sweep.q_begin; row < sweep.q_end; row += tile_m) {
+                    const bool is_last = row + tile_m >= sweep.q_end && i == sweep_count - 1 &&
+                                         head == slot->head_end - 1;
+                    /* In a cut tile, the keys past its end are masked in every block. */
+                    const bool is_full = row >= sweep.full_begin &&
+                                         row + tile_m <= sweep.full_end && key_count == tile_n;
+                    wait(bars, bars.q_empty(at.slot()), at.parity() ^ 1, at_q_empty);
+                    *smem.block(at.count) =
+                        backward_block{ head, row, sweep.q_end,
+                                        (is_last ? BACKWARD_BLOCK_LAST : 0) |
+                                            (is_full ? BACKWARD_BLOCK_FULL : 0) |
+                                            i * BACKWARD_BLOCK_SWEEP };
+                    mbarrier_arrive_expect_tx(bars.q_full(at.slot()), q_bytes + stats_bytes);
+                    load_tile<tile_m>(&a.q, smem.q(at.slot()), bars.q_full(at.slot()), head, row);
+                    cp_async_bulk_tensor_3d(smem.stats(at.slot()), &a.stats, bars.q_full(at.slot()),
+                                            row, 0, head);
+                    at.next();
+                }
+            }
+        mbarrier_arrive(bars.tile_empty(tile_at.slot));
+    }
+}
+
+/* V, and the blocks of dO. */
+FFA_DEVICE void produce_dout(const attention_backward_args &a, const shared_view &smem)
+{
+    const barriers bars = smem.bars();
+    ring<tile_slots> tile_at;
+    position at;
+    uint32_t kv_parity = 0;
+
+    prefetch_tensormap(&a.dout);
+    prefetch_tensormap(&a.v);
+    for (;; tile_at.next()) {
+        wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_producer);
+        const backward_tile_slot *slot = smem.slot(tile_at.slot);
+        const int sweep_count = slot->tile.sweep_count;
+        if (slot->tile.key_count == 0)
+            break;
+        if (sweep_count > 0) {
+            wait(bars, bars.kv_empty(), kv_parity ^ 1, at_kv_empty);
+            mbarrier_arrive_expect_tx(bars.v_full(), kv_bytes);
+            load_tile<tile_n>(&a.v, smem.v(), bars.v_full(), slot->kv_head, slot->tile.key_begin);
+            kv_parity ^= 1;
+        }
+        for (int head = slot->head_begin; head < slot->head_end; ++head)
+            for (int i = 0; i < sweep_count; ++i) {
+                const backward_sweep sweep = tile_sweep(a, slot, i);
+                for (int row = sweep.q_begin; row < sweep.q_end; row += tile_m) {
+                    wait(bars, bars.dout_empty(at.slot()), at.parity() ^ 1, at_dout_empty);
+                    mbarrier_arrive_expect_tx(bars.dout_full(at.slot()), q_bytes);
+                    load_tile<tile_m>(&a.dout, smem.dout(at.slot()), bars.dout_full(at.slot()),
+                                      head, row);
+                    at.next();
+                }
+            }
+        mbarrier_arrive(bars.tile_empty(tile_at.slot));
+    }
+}
+
+/* ---- consumers ---- */
+
+/* The thread's index in its warpgroup, read afresh: what is derived from it does not then occupy
+ * registers over the loop. */
+FFA_DEVICE int thread_now()
+{
+    return thread_index() % 128;
+}
+
+FFA_DEVICE void warpgroup_sync(int warpgroup)
+{
+    if (warpgroup == 0)
+        bar_sync<1, 128>();
+    else if (warpgroup == 1)
+        bar_sync<2, 128>();
+    else
+        bar_sync<3, 128>();
+}
+
+/* Scores of rows that do not attend the thread's keys become -inf. Most partial blocks are cut at
+ * one side only. */
+FFA_DEVICE void mask_scores(float (&s)[s_regs], const attention_backward_args &a,
+                            const backward_tile_slot *slot, const backward_block &block,
+                            int warpgroup)
+{
+    const int thread = thread_now(), lane = thread % 32;
+    const int tile_key = warpgroup * 64 + thread / 32 * 16 + lane / 4;
+    const backward_sweep sweep = tile_sweep(a, slot, block.flags / BACKWARD_BLOCK_SWEEP);
+    const int key = slot->tile.key_begin + tile_key;
+    const int first = block.row + lane % 4 * 2; /* the thread's first column */
+    int lo[2] = { 0, 0 }, hi[2] = { 0, 0 };     /* columns that attend its two keys: none */
+
+    for (int i = 0; i < sweep.band_count; ++i) {
+        const backward_band band = tile_band(a, slot, sweep.band_begin + i);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const int d = key + 8 * r - band.key_begin;
+            if (d >= 0 && key + 8 * r < band.key_end) {
+                lo[r] = band.lo + band.lo_step * d - first;
+                hi[r] = band.hi + band.hi_step * d - first;
+            }
+        }
+    }
+    if (__any_sync(0xffffffffu, hi[0] < tile_m || hi[1] < tile_m)) {
+#pragma unroll
+        for (int i = 0; i < s_regs; ++i)
+            if (i / 4 * 8 + i % 2 >= hi[i / 2 % 2])
+                s[i] = neg_inf();
+    }
+    if (__any_sync(0xffffffffu, lo[0] > 0 || lo[1] > 0)) {
+#pragma unroll
+        for (int i = 0; i < s_regs; ++i)
+            if (i / 4 * 8 + i % 2 < lo[i / 2 % 2])
+                s[i] = neg_inf();
+    }
+}
+
+/* Rows [rows - tail, rows) of a tile in shared memory become 0. Every warpgroup writes all of them:
+ * the same zeros, so they may meet. */
+template <int rows> FFA_DEVICE void zero_tail(uint32_t tile, int tail)
+{
+    for (int i = (rows - tail) * 8 + thread_now(); i < rows * 8; i += 128)
+#pragma unroll
+        for (int panel = 0; panel < panels; ++panel)
+            st_shared_v4_zero(tile + panel * rows * 128 + i * 16);
+}
+
+/* The block at ring position `at` is there, its rows past the sweep zeroed. */
+FFA_DEVICE void q_ready(const shared_view &smem, const position &at, int warpgroup)
+{
+    const barriers bars = smem.bars();
+
+    wait(bars, bars.q_full(at.slot()), at.parity(), at_q_full);
+    const int tail = smem.block(at.count)->row + tile_m - smem.block(at.count)->row_end;
+    if (tail > 0) {
+        zero_tail<tile_m>(smem.q(at.slot()), tail);
+        for (int i = tile_m - tail + thread_now(); i < tile_m; i += 128)
+            st_shared(smem.stats(at.slot()) + 4 * (tile_m + i), 0);
+        fence_proxy_async();
+        warpgroup_sync(warpgroup);
+    }
+}
+
+/* Likewise its dO. */
+FFA_DEVICE void dout_ready(const shared_view &smem, const position &at, int warpgroup)
+{
+    const barriers bars = smem.bars();
+
+    wait(bars, bars.dout_full(at.slot()), at.parity(), at_dout_full);
+    const int tail = smem.block(at.count)->row + tile_m - smem.block(at.count)->row_end;
+    if (tail > 0) {
+        zero_tail<tile_m>(smem.dout(at.slot()), tail);
+        fence_proxy_async();
+        warpgroup_sync(warpgroup);
+    }
+}
+
+FFA_DEVICE void kv_ready(const shared_view &smem, uint32_t parity, int tail, int warpgroup)
+{
+    const barriers bars = smem.bars();
+
+    wait(bars, bars.k_full(), parity, at_kv_full);
+    wait(bars, bars.v_full(), parity, at_kv_full);
+    if (tail > 0) {
+        zero_tail<tile_n>(smem.k(), tail);
+        zero_tail<tile_n>(smem.v(), tail);
+        fence_proxy_async();
+        warpgroup_sync(warpgroup);
+    }
+}
+
+/* S = K Q^T, or dP = V dO^T, of this warpgroup's 64 keys; committed, not waited for. */
+FFA_DEVICE void scores_issue(float (&s)[s_regs], uint32_t kv, uint32_t q)
+{
+    const uint64_t a = descriptor_k_major(kv), b = descriptor_k_major(q);
+
+    touch(s);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < head_dim / 16; ++step)
+        wgmma<tile_m, spec::dtype>::ss(
+            s, descriptor_advance(a, step / 4 * kv_panel_bytes + step % 4 * 32),
+            descriptor_advance(b, step / 4 * q_panel_bytes + step % 4 * 32), step > 0);
+    wgmma_commit();
+}
+
+/* dV += P dO, or dK += dS Q. */
+FFA_DEVICE void gradient_issue(float (&g)[g_regs], uint32_t (&p)[p_regs], uint32_t rows)
+{
+    const uint64_t b = descriptor_mn_major(rows, q_panel_bytes);
+
+    touch(g);
+    touch(p);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < tile_m / 16; ++step)
+        wgmma<head_dim, spec::dtype>::rs(g, p[4 * step], p[4 * step + 1], p[4 * step + 2],
+                                         p[4 * step + 3], descriptor_advance(b, step * 2048), 1);
+    wgmma_commit();
+}
+
+/* The warpgroup's piece of dQ = dS^T K: 64 rows x 64 columns over all keys of the tile. */
+FFA_DEVICE void dq_issue(float (&dq)[dq_regs], uint32_t ds, uint32_t k)
+{
+    const uint64_t a = descriptor_mn_major(ds, ds_panel_bytes);
+    const uint64_t b = descriptor_mn_major(k, kv_panel_bytes);
+
+    touch(dq);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < tile_n / 16; ++step)
+        wgmma<64, spec::dtype>::ss_mn(dq, descriptor_advance(a, step * 2048),
+                                      descriptor_advance(b, step * 2048), step > 0);
+    wgmma_commit();
+}
+
+/* Scores -> P, in the model's dtype, from the rows' lse in shared memory. With a softcap, `slope`
+ * becomes P times the derivative of the capped score, which dS takes in P's place. */
+FFA_DEVICE void make_p(uint32_t (&p)[p_regs], uint32_t (&slope)[p_regs], float (&s)[s_regs],
+                       const attention_backward_args &a, const shared_view &smem,
+                       const position &at, const backward_tile_slot *slot, int warpgroup)
+{
+    const uint32_t stats =
+        smem.stats(at.slot()) + thread_now() % 4 * 8; /* of the thread's columns */
+
+    if (!(smem.block(at.count)->flags & BACKWARD_BLOCK_FULL))
+        mask_scores(s, a, slot, *smem.block(at.count), warpgroup);
+#pragma unroll
+    for (int j = 0; j < tile_m / 8; ++j) {
+        const float2 lse = ld_shared_f32x2(stats + 32 * j);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            float x[2];
+            if constexpr (spec::softcap) {
+                float y[2];
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    /* tanh(t) = 1 - 2 / (1 + e^2t), as in the forward kernel; -inf stays masked. */
+                    const float s_i = s[4 * j + 2 * r + e];
+                    const float tanh =
+                        fmaf(rcp_approx(1.0f + ex2_approx(s_i * a.cap_inner)), -2.0f, 1.0f);
+                    x[e] = s_i == neg_inf()
+                               ? 0.0f
+                               : ex2_approx(fmaf(tanh, a.cap_outer, e ? -lse.y : -lse.x));
+                    y[e] = x[e] * fmaf(-tanh, tanh, 1.0f);
+                }
+                slope[2 * j + r] = pack_half2<spec::dtype>(y[0], y[1]);
+            } else {
+#pragma unroll
+                for (int e = 0; e < 2; ++e)
+                    x[e] =
+                        ex2_approx(fmaf(s[4 * j + 2 * r + e], a.scale_log2, e ? -lse.y : -lse.x));
+            }
+            p[2 * j + r] = pack_half2<spec::dtype>(x[0], x[1]);
+        }
+    }
+}
+
+/* dS = P * (dP - D), packed. */
+FFA_DEVICE void make_ds(uint32_t (&ds)[p_regs], const uint32_t (&p)[p_regs],
+                        const float (&dp)[s_regs], uint32_t stats)
+{
+    stats += 4 * tile_m + thread_now() % 4 * 8; /* D of the thread's columns */
+#pragma unroll
+    for (int j = 0; j < tile_m / 8; ++j) {
+        const float2 d = ld_shared_f32x2(stats + 32 * j);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const float2 x = unpack_half2<spec::dtype>(p[2 * j + r]);
+            ds[2 * j + r] = pack_half2<spec::dtype>(x.x * (dp[4 * j + 2 * r] - d.x),
+                                                    x.y * (dp[4 * j + 2 * r + 1] - d.y));
+        }
+    }
+}
+
+/* dS to shared memory as [key][row], 64 rows a panel, where dQ reads it. */
+FFA_DEVICE void store_ds(const uint32_t (&ds)[p_regs], uint32_t base, int warpgroup)
+{
+    const int thread = thread_now(), lane = thread % 32;
+    const int key = warpgroup * 64 + thread / 32 * 16 + lane % 16;
+    const uint32_t row = base + key * 128;
+
+#pragma unroll
+    for (int j = 0; j < tile_m / 16; ++j) /* 16 query rows: chunks 2j and 2j + 1 of 8 */
+        stmatrix_x4(row + j / 4 * ds_panel_bytes + (((2 * j + lane / 16) % 8) ^ (key & 7)) * 16,
+                    ds[4 * j], ds[4 * j + 1], ds[4 * j + 2], ds[4 * j + 3]);
+}
+
+/* Add the warpgroup's piece of dQ of a block to the workspace. Each warp stages its 16 rows of 64
+ * columns, which lie together there, and hands them to the copy engine: reductions straight from
+ * registers take a quarter of the kernel's time. */
+FFA_DEVICE void add_dq(const attention_backward_args &a, const shared_view &smem,
+                       const float (&dq)[dq_regs], const backward_block &block, int warpgroup)
+{
+    const int thread = thread_now(), lane = thread % 32;
+    const int first = block.row + warpgroup / panels * 64 + thread / 32 * 16; /* the warp's rows */
+    const int rows = min(block.row_end - first, 16);
+    const uint32_t stage = smem.dq(warpgroup * 4 + thread / 32);
+    const uint32_t at = stage + lane / 4 * 256 + lane % 4 * 16;
+    const uint32_t swizzle = (first + lane / 4) % 2 * 64;
+
+    if (lane == 0)
+        bulk_wait_read();
+    __syncwarp();
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+        for (int i = 0; i < dq_regs; i += 8)
+            st_shared_v4((at + r * 8 * 256 + i * 8) ^ swizzle, dq[i + 2 * r], dq[i + 2 * r + 1],
+                         dq[i + 2 * r + 4], dq[i + 2 * r + 5]);
+    fence_proxy_async();
+    __syncwarp();
+    if (lane == 0 && rows > 0) {
+        float *to = (float *)a.dq + (long long)block.head * a.dq_head_stride +
+                    ((long long)(warpgroup % panels) * a.dq_rows + first) * 64;
+        bulk_reduce_add_f32(to, stage, rows * 256);
+        bulk_commit();
+    }
+}
+
+/* Write the thread's two rows of dK or dV, times `scale`. Four threads of a row trade registers so
+ * that each stores 16 bytes of 8 neighbouring columns. */
+FFA_DEVICE void store_gradient(const attention_backward_args &a, const float (&g)[g_regs], void *to,
+                               long long token_stride, float scale, int key, int key_end, int lane)
+{
+    const int quad = lane % 4;
+    const bool is_odd = quad & 1, is_high = quad & 2;
+
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const bool is_mine = key + 8 * r < key_end;
+        if constexpr (spec::dkv_fp32) {
+            float *at = (float *)to + (long long)(key + 8 * r) * token_stride + quad * 2;
+            if (!is_mine)
+                continue;
+#pragma unroll
+            for (int j = 0; j < head_dim / 8; ++j) {
+                float2 x = make_float2(g[j * 4 + r * 2] * scale, g[j * 4 + r * 2 + 1] * scale);
+                if (a.flags & BACKWARD_ACCUMULATE) {
+                    const float2 was = *(const float2 *)(at + j * 8);
+                    x.x += was.x;
+                    x.y += was.y;
+                }
+                *(float2 *)(at + j * 8) = x;
+            }
+        } else {
+            uint16_t *at = (uint16_t *)to + (long long)(key + 8 * r) * token_stride + quad * 8;
+#pragma unroll
+            for (int i = 0; i < head_dim / 32; ++i) {
+                uint32_t x[4];
+#pragma unroll
+                for (int j = 0; j < 4; ++j)
+                    x[j] = pack_half2<spec::dtype>(g[(i * 4 + j) * 4 + r * 2] * scale,
+                                                   g[(i * 4 + j) * 4 + r * 2 + 1] * scale);
+                const uint32_t r0 = __shfl_xor_sync(0xffffffffu, is_odd ? x[0] : x[1], 1);
+                const uint32_t r1 = __shfl_xor_sync(0xffffffffu, is_odd ? x[2] : x[3], 1);
+                const uint32_t y0 = is_odd ? r0 : x[0], y1 = is_odd ? x[1] : r0;
+                const uint32_t y2 = is_odd ? r1 : x[2], y3 = is_odd ? x[3] : r1;
+                const uint32_t z0 = __shfl_xor_sync(0xffffffffu, is_high ? y0 : y2, 2);
+                const uint32_t z1 = __shfl_xor_sync(0xffffffffu, is_high ? y1 : y3, 2);
+                if (is_mine)
+                    st_global_v4(at + i * 32, is_high ? z0 : y0, is_high ? z1 : y1,
+                                 is_high ? y2 : z0, is_high ? y3 : z1);
+            }
+        }
+    }
+}
+
+FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view &smem,
+                             int warpgroup)
+{
+    const barriers bars = smem.bars();
+    const bool is_leader = threadIdx.x % 32 == 0;
+    const uint32_t my_k = smem.k() + warpgroup * 64 * 128, my_v = smem.v() + warpgroup * 64 * 128;
+    const uint32_t dq_k = smem.k() + warpgroup % panels * kv_panel_bytes;
+    const int dq_ds = warpgroup / panels * ds_panel_bytes;
+    ring<tile_slots> tile_at;
+    position at;
+    ring<ds_stages> ds_at_;
+    uint32_t kv_parity = 0;
+
+    for (;; tile_at.next()) {
+        wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_consumer);
+        const backward_tile_slot *slot = smem.slot(tile_at.slot);
+        if (slot->tile.key_count == 0)
+            break;
+
+        float dk[g_regs], dv[g_regs];
+#pragma unroll
+        for (int i = 0; i < g_regs; ++i)
+            dk[i] = dv[i] = 0.0f;
+        if (slot->tile.sweep_count > 0) {
+            float s[s_regs], dp[s_regs], dq[dq_regs];
+            uint32_t p[p_regs], slope[p_regs], ds[p_regs];
+            ring<ds_stages> ds_before = ds_at_;
+
+            kv_ready(smem, kv_parity, tile_n - slot->tile.key_count, warpgroup);
+            kv_parity ^= 1;
+            for (bool is_first = true, is_last = false; !is_last; is_first = false) {
+                q_ready(smem, at, warpgroup);
+                scores_issue(s, my_k, smem.q(at.slot()));
+                dout_ready(smem, at, warpgroup);
+                if constexpr (!spec::softcap)
+                    scores_issue(dp, my_v, smem.dout(at.slot()));
+                is_last = smem.block(at.count)->flags & BACKWARD_BLOCK_LAST;
+                wgmma_wait<spec::softcap ? 0 : 1>();
+                touch(s);
+                make_p(p, slope, s, a, smem, at, slot, warpgroup);
+                if constexpr (spec::softcap) /* not before: slope has taken its registers */
+                    scores_issue(dp, my_v, smem.dout(at.slot()));
+                gradient_issue(dv, p, smem.dout(at.slot()));
+                wgmma_wait<1>();
+                touch(dp);
+                make_ds(ds, spec::softcap ? slope : p, dp, smem.stats(at.slot()));
+                wait(bars, bars.ds_empty(ds_at_.slot), ds_at_.parity ^ 1, at_ds_empty);
+                store_ds(ds, smem.ds(ds_at_.slot), warpgroup);
+                fence_proxy_async();
+                __syncwarp();
+                if (is_leader)
+                    mbarrier_arrive(bars.ds_full(ds_at_.slot));
+                gradient_issue(dk, ds, smem.q(at.slot()));
+                /* Under the first block a dQ of old dS, which nobody uses: a conditional product
+                 * would make the compiler wait for all of them. */
+                if (!is_first)
+                    wait(bars, bars.ds_full(ds_before.slot), ds_before.parity, at_ds_full);
+                dq_issue(dq, smem.ds(ds_before.slot) + dq_ds, dq_k);
+                wgmma_wait<0>();
+                touch(dv);
+                touch(dk);
+                touch(p);
+                touch(ds);
+                touch(dq);
+                if (is_leader) {
+                    mbarrier_arrive(bars.dout_empty(at.slot()));
+                    mbarrier_arrive(bars.q_empty(at.slot()));
+                    if (!is_first)
+                        mbarrier_arrive(bars.ds_empty(ds_before.slot));
+                }
+                if (!is_first)
+                    add_dq(a, smem, dq, *smem.block(at.before()), warpgroup);
+                ds_before = ds_at_;
+                ds_at_.next();
+                at.next();
+            }
+            wait(bars, bars.ds_full(ds_before.slot), ds_before.parity, at_ds_full);
+            dq_issue(dq, smem.ds(ds_before.slot) + dq_ds, dq_k);
+            wgmma_wait<0>();
+            touch(dq);
+            if (is_leader)
+                mbarrier_arrive(bars.ds_empty(ds_before.slot));
+            add_dq(a, smem, dq, *smem.block(at.before()), warpgroup);
+            if (is_leader)
+                mbarrier_arrive(bars.kv_empty());
+        }
+        const int thread = thread_now(), lane = thread % 32;
+        const int key = slot->tile.key_begin + warpgroup * 64 + thread / 32 * 16 + lane / 4;
+        const int key_end = slot->tile.key_begin + slot->tile.key_count;
+        const int kv_head = slot->kv_head, part = slot->part;
+        const long long size = spec::dkv_fp32 ? 4 : 2;
+        char *dk_to = (char *)a.dk + size * (kv_head * a.dk_head_stride + part * a.dk_part_stride);
+        char *dv_to = (char *)a.dv + size * (kv_head * a.dv_head_stride + part * a.dv_part_stride);
+        __syncwarp();
+        if (is_leader)
+            mbarrier_arrive(bars.tile_empty(tile_at.slot));
+        store_gradient(a, dv, dv_to, a.dv_token_stride, 1.0f, key, key_end, lane);
+        store_gradient(a, dk, dk_to, a.dk_token_stride, a.scale, key, key_end, lane);
+    }
+    if (is_leader)
+        bulk_wait();
+    if (spec::debug && is_leader)
+        atom_shared_add(bars.watch() + 4, 1);
+}
+
+}
+
+extern "C" __global__ void __launch_bounds__(threads, 1)
+    attention_backward(const __grid_constant__ attention_backward_args a)
+{
+    extern __shared__ char shared_bytes[];
+    const uint32_t raw = shared_address(shared_bytes);
+    const uint32_t pad = (1024 - raw % 1024) % 1024;
+    const shared_view smem{ raw + pad, shared_bytes + pad };
+    const barriers bars = smem.bars();
+    const int warpgroup = __shfl_sync(0xffffffffu, (int)threadIdx.x / 128, 0);
+    const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0);
+    const int lane = (int)threadIdx.x % 32;
+
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < stages; ++s) {
+            mbarrier_init(bars.q_full(s), 1);
+            mbarrier_init(bars.q_empty(s), 4 * consumers);
+            mbarrier_init(bars.dout_full(s), 1);
+            mbarrier_init(bars.dout_empty(s), 4 * consumers);
+        }
+        mbarrier_init(bars.k_full(), 1);
+        mbarrier_init(bars.v_full(), 1);
+        mbarrier_init(bars.kv_empty(), 4 * consumers);
+        for (int s = 0; s < ds_stages; ++s) {
+            mbarrier_init(bars.ds_full(s), 4 * consumers);
+            mbarrier_init(bars.ds_empty(s), 4 * consumers);
+        }
+        for (int s = 0; s < tile_slots; ++s) {
+            mbarrier_init(bars.tile_full(s), 32);
+            mbarrier_init(bars.tile_empty(s), 4 * consumers + 2);
+        }
+        fence_mbarrier_init();
+        st_shared(bars.watch(), 0);
+        st_shared(bars.watch() + 4, 0);
+    }
+    __syncthreads();
+
+    if (warpgroup == 0) {
+        if (consumers == 2)
+            setmaxnreg_dec<24>();
+        else if (consumers == 3)
+            setmaxnreg_dec<32>();
+        if (warp == 1)
+            scheduler_run(a, smem, lane);
+        else if (warp == 0 && lane == 0)
+            produce_q(a, smem);
+        else if (warp == 2 && lane == 0)
+            produce_dout(a, smem);
+        else if (spec::debug && warp == 3 && lane == 0)
+            watchdog_run(bars);
+    } else {
+        if (consumers == 2)
+            setmaxnreg_inc<240>();
+        else if (consumers == 3)
+            setmaxnreg_inc<160>();
+        consumer_run(a, smem, warpgroup - 1);
+    }
+}

@@ -12,9 +12,8 @@
 struct attention_backward_args {
     struct tensor_map q, dout; /* (column, head, row); boxes of 64 columns x 1 x tile_m */
     struct tensor_map k, v;    /* the same; boxes of 64 columns x 1 x tile_n */
-    /* fp32 (row, statistic, head); boxes of tile_m x 2 x 1: lse * log2(e), then sum of out * dout.
-     * A row whose lse is -inf has +inf there. */
-    struct tensor_map stats;
+    /* [heads_q][2][stats_rows]: lse * log2(e), +inf where lse is -inf, then sum of out * dout */
+    const float *stats;
     /* [heads_q][head_dim / 64][dq_rows][64], added to. In a row of 64, column 16 p + 8 a + 2 b + c
      * lies at 4 ((4 p + b) ^ 4 (row % 2)) + 2 a + c. */
     void *dq;
@@ -23,14 +22,14 @@ struct attention_backward_args {
     const struct backward_sweep *sweeps;
     const struct backward_band *bands;
     int *counters; /* [2]: next work item, blocks done; 0 before and after a launch */
+    long long stats_rows;
     long long dq_head_stride, dq_rows;
     long long dk_token_stride, dk_head_stride;
     long long dv_token_stride, dv_head_stride;
     long long dk_part_stride, dv_part_stride; /* dkv_fp32: between the partial sums of a split */
-    long long pad_[1];
-    float scale_log2; /* softmax_scale * log2(e), > 0 */
-    float scale;      /* softmax_scale */
-    int work_count;   /* tiles x heads_kv (one list) or tiles (a list a kv head), x parts */
+    float scale_log2;                         /* softmax_scale * log2(e), > 0 */
+    float scale;                              /* softmax_scale */
+    int work_count; /* tiles x heads_kv (one list) or tiles (a list a kv head), x parts */
     int tile_count;
     int heads_kv;
     int group;           /* heads_q / heads_kv */
@@ -42,9 +41,9 @@ struct attention_backward_args {
 };
 
 #ifdef __cplusplus
-static_assert(sizeof(attention_backward_args) == 832, "host and device disagree");
+static_assert(sizeof(attention_backward_args) == 704, "host and device disagree");
 #else
-_Static_assert(sizeof(struct attention_backward_args) == 832, "host and device disagree");
+_Static_assert(sizeof(struct attention_backward_args) == 704, "host and device disagree");
 #endif
 
 enum {
@@ -90,6 +89,18 @@ enum {
     BACKWARD_DS_STAGES = 3    /* blocks of dS: made, read by this warpgroup, read by the others */
 };
 
+/* Blocks of dS: made, read by this warpgroup, read by the others; two where three do not fit. */
+#ifdef __CUDACC__
+__host__ __device__ constexpr
+#else
+static inline
+#endif
+    int
+    attention_backward_ds_stages(int tile_m)
+{
+    return tile_m > 64 ? 2 : 3;
+}
+
 #ifdef __CUDACC__
 __host__ __device__ constexpr
 #else
@@ -100,10 +111,11 @@ static inline
 {
     return 1024 /* alignment */ + 2 * head_dim * 2 * tile_n /* k, v */ +
            BACKWARD_STAGES * 2 * head_dim * 2 * tile_m /* q, dout */ +
-           BACKWARD_DS_STAGES * 2 * tile_m * tile_n + tile_n * 256 /* dq */ +
+           attention_backward_ds_stages(tile_m) * 2 * tile_m * tile_n + tile_n * 256 /* dq */ +
            BACKWARD_STAGES * 2 * 4 * tile_m /* stats */ +
            BACKWARD_BLOCK_SLOTS * (int)sizeof(struct backward_block) +
-           8 * (4 * BACKWARD_STAGES + 3 + 2 * BACKWARD_TILE_SLOTS + 2 * BACKWARD_DS_STAGES + 1) +
+           8 * (4 * BACKWARD_STAGES + 3 + 2 * BACKWARD_TILE_SLOTS +
+                2 * attention_backward_ds_stages(tile_m) + 1) +
            BACKWARD_TILE_SLOTS * (int)sizeof(struct backward_tile_slot);
 }
 

@@ -3,7 +3,7 @@
  * attention_backward: dk, dv, and what adds up to dq, for sm_90a.
  *
  * Persistent blocks take (key tile, kv head, part) work items from a counter. One block is a
- * producer warpgroup (warps 0 and 2: copies, warp 1: scheduler) and `consumers` warpgroups of 64
+ * producer warpgroup (warps 0, 2 and 3: copies, warp 1: scheduler) and `consumers` warpgroups of 64
  * keys each; it walks the query heads of its part, each head's sweeps over query rows, each sweep
  * in blocks of tile_m rows, and writes dk and dv of its keys once. Scores are held transposed, keys
  * by query rows, so that P and dS are at once the register operands of dV and dK:
@@ -56,7 +56,7 @@ constexpr int consumers = spec::consumers;
 constexpr int tile_m = spec::tile_m;
 constexpr int tile_n = 64 * consumers;
 constexpr int stages = BACKWARD_STAGES;
-constexpr int ds_stages = BACKWARD_DS_STAGES;
+constexpr int ds_stages = attention_backward_ds_stages(tile_m);
 constexpr int threads = 128 * (consumers + 1);
 constexpr int panels = head_dim / 64; /* of 64 columns, 128 bytes: one swizzle row */
 constexpr int s_regs = tile_m / 2;
@@ -91,8 +91,8 @@ constexpr int bar_count = 4 * stages + 3 + 2 * tile_slots + 2 * ds_stages;
 constexpr int watch_at = bars_at + 8 * bar_count;
 constexpr int slots_at = watch_at + 8;
 
-/* q_full[s], dout_full[s]: the producer arrives once with the block's bytes (q_full: and its
- * statistics); consumers wait.
+/* q_full[s], dout_full[s]: the producer arrives once with the block's bytes (q_full: and the lanes
+ * that copy its statistics); consumers wait.
  * q_empty[s], dout_empty[s]: each consumer warp arrives when its products have read the block.
  * k_full, v_full, kv_empty: the same for the tile's K and V.
  * tile_full[s]: the scheduler's lanes arrive; producers and consumers wait for the tile's record.
@@ -296,7 +296,7 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
     }
 }
 
-/* ---- producers: a thread each ---- */
+/* ---- producers: a thread each, and a warp for the statistics ---- */
 
 template <int rows>
 FFA_DEVICE void load_tile(const void *map, uint32_t dst, uint32_t bar, int head, int row)
@@ -306,7 +306,7 @@ FFA_DEVICE void load_tile(const void *map, uint32_t dst, uint32_t bar, int head,
         cp_async_bulk_tensor_3d(dst + panel * rows * 128, map, bar, panel * 64, head, row);
 }
 
-/* K, and the blocks of Q with their statistics and records. */
+/* K, and the blocks of Q with their records. */
 FFA_DEVICE void produce_q(const attention_backward_args &a, const shared_view &smem)
 {
     const barriers bars = smem.bars();
@@ -316,7 +316,6 @@ FFA_DEVICE void produce_q(const attention_backward_args &a, const shared_view &s
 
     prefetch_tensormap(&a.q);
     prefetch_tensormap(&a.k);
-    prefetch_tensormap(&a.stats);
     for (;; tile_at.next()) {
         wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_producer);
         const backward_tile_slot *slot = smem.slot(tile_at.slot);
@@ -344,10 +343,8 @@ FFA_DEVICE void produce_q(const attention_backward_args &a, const shared_view &s
                                         (is_last ? BACKWARD_BLOCK_LAST : 0) |
                                             (is_full ? BACKWARD_BLOCK_FULL : 0) |
                                             i * BACKWARD_BLOCK_SWEEP };
-                    mbarrier_arrive_expect_tx(bars.q_full(at.slot()), q_bytes + stats_bytes);
+                    mbarrier_arrive_expect_tx(bars.q_full(at.slot()), q_bytes);
                     load_tile<tile_m>(&a.q, smem.q(at.slot()), bars.q_full(at.slot()), head, row);
-                    cp_async_bulk_tensor_3d(smem.stats(at.slot()), &a.stats, bars.q_full(at.slot()),
-                                            row, 0, head);
                     at.next();
                 }
             }
@@ -389,6 +386,44 @@ FFA_DEVICE void produce_dout(const attention_backward_args &a, const shared_view
                 }
             }
         mbarrier_arrive(bars.tile_empty(tile_at.slot));
+    }
+}
+
+/* The statistics of the rows, by a warp: the copy engine would need their first row at a multiple
+ * of four. Rows past the sweep's end get zeros. */
+FFA_DEVICE void produce_stats(const attention_backward_args &a, const shared_view &smem, int lane)
+{
+    const barriers bars = smem.bars();
+    ring<tile_slots> tile_at;
+    position at;
+
+    for (;; tile_at.next()) {
+        wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_producer);
+        const backward_tile_slot *slot = smem.slot(tile_at.slot);
+        const int sweep_count = slot->tile.sweep_count;
+        if (slot->tile.key_count == 0)
+            break;
+        for (int head = slot->head_begin; head < slot->head_end; ++head)
+            for (int i = 0; i < sweep_count; ++i) {
+                const backward_sweep sweep = tile_sweep(a, slot, i);
+                for (int row = sweep.q_begin; row < sweep.q_end; row += tile_m) {
+                    const float *from = a.stats + (long long)head * 2 * a.stats_rows + row;
+                    wait(bars, bars.q_empty(at.slot()), at.parity() ^ 1, at_q_empty);
+#pragma unroll
+                    for (int j = 0; j < tile_m; j += 32) {
+                        const int bytes = row + j + lane < sweep.q_end ? 4 : 0;
+                        const float *lse = bytes ? from + j + lane : a.stats;
+                        const uint32_t to = smem.stats(at.slot()) + 4 * (j + lane);
+                        cp_async_4(to, lse, bytes);
+                        cp_async_4(to + 4 * tile_m, bytes ? lse + a.stats_rows : a.stats, bytes);
+                    }
+                    cp_async_mbarrier_arrive(bars.q_full(at.slot()));
+                    at.next();
+                }
+            }
+        __syncwarp();
+        if (lane == 0)
+            mbarrier_arrive(bars.tile_empty(tile_at.slot));
     }
 }
 
@@ -468,8 +503,6 @@ FFA_DEVICE void q_ready(const shared_view &smem, const position &at, int warpgro
     const int tail = smem.block(at.count)->row + tile_m - smem.block(at.count)->row_end;
     if (tail > 0) {
         zero_tail<tile_m>(smem.q(at.slot()), tail);
-        for (int i = tile_m - tail + thread_now(); i < tile_m; i += 128)
-            st_shared(smem.stats(at.slot()) + 4 * (tile_m + i), 0);
         fence_proxy_async();
         warpgroup_sync(warpgroup);
     }
@@ -821,7 +854,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
 
     if (threadIdx.x == 0) {
         for (int s = 0; s < stages; ++s) {
-            mbarrier_init(bars.q_full(s), 1);
+            mbarrier_init(bars.q_full(s), 1 + 32);
             mbarrier_init(bars.q_empty(s), 4 * consumers);
             mbarrier_init(bars.dout_full(s), 1);
             mbarrier_init(bars.dout_empty(s), 4 * consumers);
@@ -835,7 +868,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         }
         for (int s = 0; s < tile_slots; ++s) {
             mbarrier_init(bars.tile_full(s), 32);
-            mbarrier_init(bars.tile_empty(s), 4 * consumers + 2);
+            mbarrier_init(bars.tile_empty(s), 4 * consumers + 3);
         }
         fence_mbarrier_init();
         st_shared(bars.watch(), 0);
@@ -845,7 +878,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
 
     if (warpgroup == 0) {
         if (consumers == 2)
-            setmaxnreg_dec<24>();
+            setmaxnreg_dec<40>();
         else if (consumers == 3)
             setmaxnreg_dec<32>();
         if (warp == 1)
@@ -854,11 +887,13 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
             produce_q(a, smem);
         else if (warp == 2 && lane == 0)
             produce_dout(a, smem);
-        else if (spec::debug && warp == 3 && lane == 0)
+        else if (warp == 3)
+            produce_stats(a, smem, lane);
+        else if (spec::debug && warp == 2 && lane == 1)
             watchdog_run(bars);
     } else {
         if (consumers == 2)
-            setmaxnreg_inc<240>();
+            setmaxnreg_inc<232>();
         else if (consumers == 3)
             setmaxnreg_inc<160>();
         consumer_run(a, smem, warpgroup - 1);

@@ -108,6 +108,19 @@ FFA_DEVICE void bulk_wait()
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
+/* 4 bytes by this thread, or zeros where `bytes` is 0 and nothing is read. */
+FFA_DEVICE void cp_async_4(uint32_t dst, const void *src, int bytes)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(dst), "l"(src), "r"(bytes)
+                 : "memory");
+}
+
+/* An arrival of this thread, once all its cp.async until here have completed. */
+FFA_DEVICE void cp_async_mbarrier_arrive(uint32_t bar)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
+}
+
 FFA_DEVICE void prefetch_tensormap(const void *map)
 {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");

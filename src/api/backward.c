@@ -238,17 +238,7 @@ static ffa_status maps_make(struct attention_backward_args *launch, const struct
     const ffa_kernels *kernels = call->kernels;
     const struct backward_plan *plan = &call->plan->backward;
     const int64_t rows = plan->shape.seqlen_q, keys = plan->shape.seqlen_k;
-    const int64_t stats_rows = call->layout->stats_rows;
     const int32_t dim = kernels->head_dim;
-    const struct gpu_tensor stats = {
-        .name = "row statistics",
-        .data = call->workspace + call->layout->stats_at,
-        .element = GPU_FP32,
-        .dims = { rows, 2, args->heads_q },
-        .strides = { stats_rows, 2 * stats_rows },
-        .box = { plan->tile_m, 2, 1 },
-        .is_plain = true,
-    };
     ffa_status rc;
 
     FFA_TRY(
@@ -257,9 +247,7 @@ static ffa_status maps_make(struct attention_backward_args *launch, const struct
                      plan->tile_m, err));
     FFA_TRY(
         map_make(&launch->k, kernels, "k", &args->k, keys, args->heads_kv, dim, plan->tile_n, err));
-    FFA_TRY(
-        map_make(&launch->v, kernels, "v", &args->v, keys, args->heads_kv, dim, plan->tile_n, err));
-    rc = gpu_tensor_map(&launch->stats, kernels->context->gpu, &stats, err);
+    rc = map_make(&launch->v, kernels, "v", &args->v, keys, args->heads_kv, dim, plan->tile_n, err);
 out:
     return rc;
 }
@@ -312,6 +300,8 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
                           (long long)plan->tile_count, args->heads_q);
     *launch = (struct attention_backward_args){ 0 };
     FFA_TRY(maps_make(launch, call, err));
+    launch->stats = (const float *)(const void *)(call->workspace + call->layout->stats_at);
+    launch->stats_rows = call->layout->stats_rows;
     launch->dq = call->workspace + call->layout->dq_at;
     launch->dq_head_stride = rows * dim;
     launch->dq_rows = rows;

@@ -47,7 +47,7 @@ ffa_status gpu_kernel_enqueue(const struct gpu_kernel *kernel, int32_t blocks, c
 
 struct tensor_map; /* templates/tensor_map.h */
 
-enum gpu_element { GPU_BF16, GPU_FP16, GPU_FP32 };
+enum gpu_element { GPU_BF16, GPU_FP16 };
 
 struct gpu_tensor {
     const char *name; /* for messages */
@@ -56,7 +56,6 @@ struct gpu_tensor {
     int64_t dims[3];    /* innermost first */
     int64_t strides[2]; /* elements, of the outer two */
     int32_t box[3];
-    bool is_plain; /* boxes lie in shared memory as they are; else in the 128-byte swizzle */
 };
 
 /* Pure host work, under a microsecond. What lies outside the tensor reads as zero. */

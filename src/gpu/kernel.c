@@ -84,9 +84,7 @@ ffa_status gpu_tensor_map(struct tensor_map *out, const struct gpu_device *devic
     static const CUtensorMapDataType types[] = {
         [GPU_BF16] = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
         [GPU_FP16] = CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-        [GPU_FP32] = CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
     };
-    const cuuint64_t bytes = tensor->element == GPU_FP32 ? 4 : 2;
     const cuuint32_t steps[3] = { 1, 1, 1 };
     cuuint64_t dims[3], strides[2];
     cuuint32_t box[3];
@@ -98,11 +96,10 @@ ffa_status gpu_tensor_map(struct tensor_map *out, const struct gpu_device *devic
         box[i] = (cuuint32_t)tensor->box[i];
     }
     for (int i = 0; i < 2; i++)
-        strides[i] = (cuuint64_t)tensor->strides[i] * bytes;
+        strides[i] = (cuuint64_t)tensor->strides[i] * 2;
     code = device->tensor_map_encode(
         &map, types[tensor->element], 3, (void *)(uintptr_t)tensor->data, dims, strides, box, steps,
-        CU_TENSOR_MAP_INTERLEAVE_NONE,
-        tensor->is_plain ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B,
+        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (code != CUDA_SUCCESS || fault_here(FAULT_GPU))
         return error_fail(err, FFA_GPU, (int32_t)code,

@@ -1,0 +1,1311 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The backward kernels on a GPU against the fp64 oracle, and against exact counts. Exit 77 where
+ * there is no GPU.
+ *
+ * Every call: fresh random inputs, a workspace full of NaN but for what ffa_workspace_init
+ * prepares, gradients poisoned with NaN, two runs with equal bits (dq where one tile holds all
+ * keys), and nothing written beside the gradients and the workspace. FFA_TEST_LEVEL=2 evaluates
+ * every row and key up to the oracle's own limit; level 1 (default) samples cases above 4e6 cells.
+ * CK_RUN_CASE=quick|unions|bf16|fp16 runs a part. FFA_TEST_BACKEND=cpu runs it on the CPU backend,
+ * which tests this test.
+ */
+#include "api/attention.h"
+#include "base/half.h"
+#include "cli/oracle_backward.h"
+#include "support/attention_case.h"
+#include "support/mask_cases.h"
+
+#include <check.h>
+#include <cuda_runtime_api.h>
+#include <ffa/ffa.h>
+#include <math.h>
+#include <stdio.h>
+
+static ffa_context *context;
+static bool on_gpu;
+static struct mask_cases cases;
+static int64_t full_cells = 4000000;
+
+enum { SAMPLES = 192, TENSORS = 9, FIRST_OUTPUT = 6, GUARD = 256, GUARD_BYTE = 0xa5 };
+
+static const char *const tensor_names[TENSORS] = { "q",    "k",  "v",  "out", "lse",
+                                                   "dout", "dq", "dk", "dv" };
+
+static void must(ffa_status rc, const ffa_error *err, const char *what)
+{
+    ck_assert_msg(rc == FFA_OK, "%s: %s (%s)", what, ffa_status_text(rc), err->message);
+}
+
+/* ---- one call on the device ---- */
+
+struct device_call {
+    struct attention_case host;
+    struct attention_gradients gradients;
+    ffa_backward_args on_host; /* host pointers, but for dsink and sink of the device */
+    ffa_backward_args args;    /* the same with device pointers */
+    void *memory[TENSORS];     /* with guards around */
+    int64_t bytes[TENSORS];
+    unsigned char *first[3]; /* dq, dk and dv of the first run */
+    float sink[8 * 64], dsink[8 * 64], first_dsink[8 * 64];
+    void *device_sink, *device_dsink;
+};
+
+static ffa_tensor *tensor_of(ffa_backward_args *args, int index)
+{
+    ffa_tensor *all[TENSORS] = { &args->q,    &args->k,  &args->v,  &args->out, &args->lse,
+                                 &args->dout, &args->dq, &args->dk, &args->dv };
+
+    return all[index];
+}
+
+static int64_t element_bytes(const struct device_call *call, int index)
+{
+    return index == 4              ? 4
+           : index >= FIRST_OUTPUT ? (int64_t)ffa_dtype_bytes(call->gradients.grad_dtype)
+                                   : 2;
+}
+
+static void place_on_device(struct device_call *call, int index)
+{
+    const struct attention_shape *shape = &call->host.shape;
+    const ffa_tensor *tensor = tensor_of(&call->on_host, index);
+    const bool is_key = index == 1 || index == 2 || index >= 7;
+    const int64_t tokens = is_key ? shape->mask.seqlen_k : shape->mask.seqlen_q;
+    const int64_t heads = is_key ? shape->heads_kv : shape->heads_q;
+    const int64_t elements = (tokens - 1) * tensor->token_stride +
+                             (heads - 1) * tensor->head_stride + (index == 4 ? 1 : shape->head_dim);
+    ffa_error err = { 0 };
+
+    call->bytes[index] = elements * element_bytes(call, index);
+    must(ffa_device_alloc(&call->memory[index], context, call->bytes[index] + 2 * GUARD, &err),
+         &err, "allocate");
+    must(ffa_device_fill(context, call->memory[index], GUARD_BYTE, call->bytes[index] + 2 * GUARD,
+                         &err),
+         &err, "fill");
+    tensor_of(&call->args, index)->data = (char *)call->memory[index] + GUARD;
+}
+
+/* grad_layout: of dout and the gradients; the rest has the shape's. */
+static void call_init(struct device_call *call, const struct attention_shape *shape,
+                      ffa_dtype grad_dtype, enum attention_layout grad_layout, struct rng *rng)
+{
+    ffa_error err = { 0 };
+
+    *call = (struct device_call){ 0 };
+    attention_case_init(&call->host, shape, rng);
+    call->host.shape.layout = grad_layout;
+    attention_gradients_init(&call->gradients, &call->host, grad_dtype, rng);
+    call->host.shape.layout = shape->layout;
+    call->on_host = attention_backward_args_of(&call->host, &call->gradients);
+    call->args = call->on_host;
+    for (int i = 0; i < TENSORS; i++)
+        place_on_device(call, i);
+    for (int i = 0; i < 3; i++) {
+        call->first[i] = malloc((size_t)call->bytes[FIRST_OUTPUT + i]);
+        ck_assert_ptr_nonnull(call->first[i]);
+    }
+    must(ffa_device_alloc(&call->device_sink, context, sizeof call->sink, &err), &err, "allocate");
+    must(ffa_device_alloc(&call->device_dsink, context, sizeof call->dsink, &err), &err,
+         "allocate");
+}
+
+static void call_finish(struct device_call *call)
+{
+    for (int i = 0; i < TENSORS; i++)
+        ffa_device_free(context, call->memory[i]);
+    for (int i = 0; i < 3; i++)
+        free(call->first[i]);
+    ffa_device_free(context, call->device_sink);
+    ffa_device_free(context, call->device_dsink);
+    attention_gradients_finish(&call->gradients);
+    attention_case_finish(&call->host);
+}
+
+static void set_options(struct device_call *call, float softcap, int32_t sinks, struct rng *rng)
+{
+    ffa_error err = { 0 };
+
+    for (int i = 0; i < sinks * call->host.shape.heads_q; i++)
+        call->sink[i] = (float)rng_bell(rng);
+    must(ffa_device_copy(context, call->device_sink, call->sink, sizeof call->sink, FFA_TO_DEVICE,
+                         &err),
+         &err, "send");
+    call->host.args.softcap = call->args.softcap = softcap;
+    call->host.args.sink_count = call->args.sink_count = sinks;
+    call->host.args.sink = sinks ? call->sink : NULL;
+    call->args.sink = sinks ? call->device_sink : NULL;
+    call->args.dsink = sinks ? call->device_dsink : NULL;
+}
+
+static void send(struct device_call *call, int from, int to)
+{
+    ffa_error err = { 0 };
+
+    for (int i = from; i < to; i++)
+        must(ffa_device_copy(context, tensor_of(&call->args, i)->data,
+                             tensor_of(&call->on_host, i)->data, call->bytes[i], FFA_TO_DEVICE,
+                             &err),
+             &err, "send");
+}
+
+static void fetch(struct device_call *call, int from, int to)
+{
+    ffa_error err = { 0 };
+
+    must(ffa_device_synchronize(context, &err), &err, "finish");
+    for (int i = from; i < to; i++)
+        must(ffa_device_copy(context, tensor_of(&call->on_host, i)->data,
+                             tensor_of(&call->args, i)->data, call->bytes[i], FFA_FROM_DEVICE,
+                             &err),
+             &err, "fetch");
+    must(ffa_device_copy(context, call->dsink, call->device_dsink, sizeof call->dsink,
+                         FFA_FROM_DEVICE, &err),
+         &err, "fetch");
+}
+
+static void check_guard(const char *memory, int64_t bytes, const char *name, const char *what)
+{
+    unsigned char guard[2 * GUARD];
+    ffa_error err = { 0 };
+
+    must(ffa_device_copy(context, guard, memory, GUARD, FFA_FROM_DEVICE, &err), &err, "read");
+    must(ffa_device_copy(context, guard + GUARD, memory + GUARD + bytes, GUARD, FFA_FROM_DEVICE,
+                         &err),
+         &err, "read");
+    for (int b = 0; b < 2 * GUARD; b++)
+        ck_assert_msg(guard[b] == GUARD_BYTE, "%s: wrote beside %s, guard byte %d", name, what, b);
+}
+
+/* ---- kernels, plans, workspaces ---- */
+
+static const ffa_kernels *kernels_for(const struct attention_shape *shape, uint32_t flags)
+{
+    static struct {
+        ffa_dtype dtype;
+        int32_t head_dim;
+        uint32_t flags;
+        ffa_kernels *kernels;
+    } kept[40];
+    ffa_error err = { 0 };
+
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
+        if (!kept[i].kernels) {
+            ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
+
+            spec.dtype = shape->dtype;
+            spec.head_dim = shape->head_dim;
+            spec.flags = flags | FFA_SPEC_BACKWARD;
+            must(ffa_kernels_create(&kept[i].kernels, context, &spec, &err), &err, "kernels");
+            kept[i].dtype = shape->dtype;
+            kept[i].head_dim = shape->head_dim;
+            kept[i].flags = flags;
+        }
+        if (kept[i].dtype == shape->dtype && kept[i].head_dim == shape->head_dim &&
+            kept[i].flags == flags)
+            return kept[i].kernels;
+    }
+    ck_abort_msg("more kernels than the test keeps");
+    return NULL;
+}
+
+/* What calls of one mask share. */
+struct prepared {
+    const ffa_kernels *kernels;
+    ffa_plan *plan;
+    void *buffer, *workspace; /* the workspace with guards */
+    int64_t workspace_bytes;
+};
+
+static void *workspace_of(const struct prepared *ready)
+{
+    return (char *)ready->workspace + GUARD;
+}
+
+static void prepare(struct prepared *ready, const ffa_kernels *kernels, const ffa_mask *mask,
+                    const struct attention_shape *shape, void (*mutate)(struct ffa_plan *plan))
+{
+    ffa_plan_info info = FFA_PLAN_INFO_INIT;
+    ffa_error err = { 0 };
+
+    *ready = (struct prepared){ .kernels = kernels };
+    must(ffa_plan_create(&ready->plan, kernels, mask, &err), &err, "plan");
+    if (mutate)
+        mutate(ready->plan);
+    must(ffa_plan_info_get(ready->plan, &info, &err), &err, "plan info");
+    must(ffa_backward_workspace_bytes(kernels, ready->plan, shape->heads_q, shape->heads_kv,
+                                      &ready->workspace_bytes, &err),
+         &err, "workspace");
+    must(ffa_device_alloc(&ready->buffer, context, info.upload_bytes, &err), &err, "plan buffer");
+    must(ffa_device_alloc(&ready->workspace, context, ready->workspace_bytes + 2 * GUARD, &err),
+         &err, "workspace");
+    must(ffa_device_fill(context, ready->workspace, GUARD_BYTE, ready->workspace_bytes + 2 * GUARD,
+                         &err),
+         &err, "guards");
+    must(ffa_device_fill(context, workspace_of(ready), 0xff, ready->workspace_bytes, &err), &err,
+         "NaN");
+    must(ffa_workspace_init(kernels, workspace_of(ready), ready->workspace_bytes, NULL, &err), &err,
+         "workspace");
+    must(ffa_plan_upload(ready->plan, kernels, ready->buffer, NULL, &err), &err, "upload");
+}
+
+static void prepared_finish(struct prepared *ready)
+{
+    ffa_plan_destroy(ready->plan);
+    ffa_device_free(context, ready->buffer);
+    ffa_device_free(context, ready->workspace);
+}
+
+/* out and lse, on the device and on the host. */
+static void run_forward(struct device_call *call, const struct prepared *ready)
+{
+    ffa_forward_args args = call->host.args;
+    ffa_error err = { 0 };
+
+    args.q = call->args.q;
+    args.k = call->args.k;
+    args.v = call->args.v;
+    args.out = call->args.out;
+    args.lse = call->args.lse;
+    args.sink = call->args.sink;
+    send(call, 0, 3);
+    must(ffa_forward(ready->kernels, ready->plan, &args, workspace_of(ready), NULL, &err), &err,
+         "forward");
+    fetch(call, 3, 5);
+    send(call, 5, 6);
+}
+
+static struct oracle_backward_case reference_of(struct device_call *call, ffa_slice_list *lists,
+                                                int32_t list_count)
+{
+    return (struct oracle_backward_case){
+        .forward = { .shape = call->host.shape.mask,
+                     .lists = lists,
+                     .list_count = list_count,
+                     .head_dim = call->host.shape.head_dim,
+                     .dtype = call->host.shape.dtype,
+                     .args = &call->host.args },
+        .grad_dtype = call->gradients.grad_dtype,
+        .dout = call->on_host.dout,
+        .dq = call->on_host.dq,
+        .dk = call->on_host.dk,
+        .dv = call->on_host.dv,
+        .dsink = call->args.dsink ? call->dsink : NULL,
+    };
+}
+
+/* Poison, run, fetch. */
+static void run_backward(struct device_call *call, const struct prepared *ready,
+                         const struct oracle_backward_case *test, ffa_stream stream)
+{
+    ffa_error err = { 0 };
+
+    oracle_backward_poison(test);
+    send(call, FIRST_OUTPUT, TENSORS);
+    must(ffa_device_fill(context, call->device_dsink, 0xff, sizeof call->dsink, &err), &err,
+         "poison");
+    must(ffa_backward(ready->kernels, ready->plan, &call->args, workspace_of(ready), stream, &err),
+         &err, "backward");
+    fetch(call, FIRST_OUTPUT, TENSORS);
+}
+
+/* ---- an attempt ---- */
+
+struct attempt {
+    const char *name;
+    const ffa_mask *mask;
+    uint32_t spec_flags;
+    bool want_failure; /* a mutation: the comparison must fail */
+    bool keep_inputs;  /* out and lse are as the caller left them on host and device */
+    void (*mutate)(struct ffa_plan *plan);
+};
+
+static void keep_first(struct device_call *call)
+{
+    for (int i = 0; i < 3; i++)
+        memcpy(call->first[i], tensor_of(&call->on_host, FIRST_OUTPUT + i)->data,
+               (size_t)call->bytes[FIRST_OUTPUT + i]);
+    memcpy(call->first_dsink, call->dsink, sizeof call->dsink);
+}
+
+static void check_same(struct device_call *call, const char *name, bool with_dq)
+{
+    for (int i = with_dq ? 0 : 1; i < 3; i++)
+        ck_assert_msg(!memcmp(call->first[i], tensor_of(&call->on_host, FIRST_OUTPUT + i)->data,
+                              (size_t)call->bytes[FIRST_OUTPUT + i]),
+                      "%s: %s differs between two runs", name, tensor_names[FIRST_OUTPUT + i]);
+    ck_assert_msg(!memcmp(call->first_dsink, call->dsink, sizeof call->dsink),
+                  "%s: dsink differs between two runs", name);
+}
+
+static void compare(struct device_call *call, struct oracle_backward_case *test,
+                    const struct attempt *attempt, const ffa_plan_info *info)
+{
+    const struct attention_shape *shape = &call->host.shape;
+    const struct oracle_backward_tolerance tolerance = oracle_backward_tolerance_of(shape->dtype);
+    struct oracle_sample *rows = NULL, *keys = NULL;
+    struct oracle_gradients want = { 0 };
+    struct oracle_backward_report report;
+    ffa_error err = { 0 };
+
+    if (ffa_mask_area(attempt->mask, -1) / ffa_mask_head_count(attempt->mask) * shape->heads_q >
+        full_cells) {
+        test->use_out = true;
+        test->dsink = NULL;
+        test->forward.sample_count =
+            oracle_samples(&test->forward, info->backward_tile_m, 1, SAMPLES, &rows);
+        test->key_sample_count =
+            oracle_key_samples(&test->forward, info->backward_tile_n, 1, SAMPLES, &keys);
+        ck_assert_int_gt(test->forward.sample_count, 0);
+        ck_assert_int_gt(test->key_sample_count, 0);
+        test->forward.samples = rows;
+        test->key_samples = keys;
+    }
+    must(oracle_backward(&want, test, &err), &err, "oracle");
+    oracle_backward_compare(&report, test, &want, &tolerance);
+    ck_assert_msg(
+        report.passed != attempt->want_failure,
+        "%s: heads %d:%d head_dim %d dtype %d: dq %.2e dk %.2e dv %.2e dsink %.2e, head %.2e row "
+        "%.2e key %.2e, NaN %lld, unwritten %lld: %s",
+        attempt->name, shape->heads_q, shape->heads_kv, shape->head_dim, (int)shape->dtype,
+        report.dq, report.dk, report.dv, report.dsink, report.head, report.row, report.key,
+        (long long)report.nan_count, (long long)report.unwritten_count, report.reason);
+    oracle_gradients_finish(&want);
+    free(rows);
+    free(keys);
+}
+
+/* Forward, backward twice, compare with the oracle. The host case keeps the gradients. */
+static void attempt_run(struct device_call *call, const struct attempt *attempt)
+{
+    ffa_plan_info info = FFA_PLAN_INFO_INIT;
+    struct oracle_backward_case test;
+    struct prepared ready;
+    ffa_slice_list lists[64];
+    ffa_error err = { 0 };
+
+    ck_assert_int_le(ffa_mask_head_count(attempt->mask), 64);
+    for (int32_t i = 0; i < ffa_mask_head_count(attempt->mask); i++)
+        lists[i] = ffa_mask_slices(attempt->mask, i);
+    prepare(&ready, kernels_for(&call->host.shape, attempt->spec_flags), attempt->mask,
+            &call->host.shape, attempt->mutate);
+    must(ffa_plan_info_get(ready.plan, &info, &err), &err, "plan info");
+    test = reference_of(call, lists, ffa_mask_head_count(attempt->mask));
+    if (!attempt->keep_inputs)
+        run_forward(call, &ready);
+    run_backward(call, &ready, &test, NULL);
+    keep_first(call);
+    run_backward(call, &ready, &test, NULL);
+    check_same(call, attempt->name, info.backward_tile_count == 1);
+    for (int i = 0; i < TENSORS; i++)
+        check_guard(call->memory[i], call->bytes[i], attempt->name, tensor_names[i]);
+    check_guard(ready.workspace, ready.workspace_bytes, attempt->name, "the workspace");
+    compare(call, &test, attempt, &info);
+    prepared_finish(&ready);
+}
+
+static void run_random(const char *name, const ffa_mask *mask, struct attention_shape shape,
+                       uint64_t seed)
+{
+    struct rng rng = { seed };
+    struct device_call call;
+
+    shape.mask.seqlen_q = ffa_mask_seqlen_q(mask);
+    shape.mask.seqlen_k = ffa_mask_seqlen_k(mask);
+    call_init(&call, &shape, shape.dtype, (enum attention_layout)(seed % LAYOUT_COUNT), &rng);
+    attempt_run(&call, &(struct attempt){ .name = name, .mask = mask });
+    call_finish(&call);
+}
+
+static ffa_mask *parse(const char *text)
+{
+    ffa_mask *mask = NULL;
+    ffa_error err = { 0 };
+
+    must(ffa_mask_parse(&mask, text, &err), &err, text);
+    return mask;
+}
+
+static ffa_mask *mask_of(const struct mask_case *from)
+{
+    ffa_mask *mask = NULL;
+    ffa_error err = { 0 };
+
+    must(ffa_mask_create(&mask, &from->shape, from->slices, from->count, &err), &err, from->name);
+    return mask;
+}
+
+static const struct attention_shape layouts[] = {
+    { { 0, 0 }, FFA_BF16, 8, 8, 128, LAYOUT_TOKENS },
+    { { 0, 0 }, FFA_BF16, 32, 4, 128, LAYOUT_TOKENS },
+    { { 0, 0 }, FFA_BF16, 4, 2, 128, LAYOUT_HEADS },
+    { { 0, 0 }, FFA_BF16, 8, 8, 64, LAYOUT_PADDED },
+    { { 0, 0 }, FFA_BF16, 32, 4, 64, LAYOUT_TOKENS },
+    { { 0, 0 }, FFA_BF16, 4, 2, 64, LAYOUT_TOKENS },
+    { { 0, 0 }, FFA_FP16, 8, 8, 128, LAYOUT_HEADS },
+    { { 0, 0 }, FFA_FP16, 32, 4, 128, LAYOUT_TOKENS },
+    { { 0, 0 }, FFA_FP16, 4, 2, 128, LAYOUT_PADDED },
+    { { 0, 0 }, FFA_FP16, 8, 8, 64, LAYOUT_TOKENS },
+    { { 0, 0 }, FFA_FP16, 32, 4, 64, LAYOUT_HEADS },
+    { { 0, 0 }, FFA_FP16, 4, 2, 64, LAYOUT_TOKENS },
+};
+enum { LAYOUTS = sizeof layouts / sizeof *layouts };
+
+/* ---- exact counts ---- */
+
+struct interval {
+    int64_t row, begin, end;
+};
+
+static int by_row(const void *a, const void *b)
+{
+    const struct interval *x = a, *y = b;
+
+    return x->row != y->row ? (x->row > y->row) - (x->row < y->row)
+                            : (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+/* By the one rule of mask.h: how many keys each row attends, and how many rows each key. */
+static void count_cells(const ffa_mask *mask, int64_t *keys_of_row, int64_t *rows_of_key)
+{
+    const ffa_slice_list list = ffa_mask_slices(mask, 0);
+    const int64_t rows = ffa_mask_seqlen_q(mask), keys = ffa_mask_seqlen_k(mask);
+    struct interval *all;
+    int64_t count = 0;
+
+    for (int64_t s = 0; s < list.count; s++)
+        count += list.slices[s].q_end - list.slices[s].q_begin;
+    all = malloc((size_t)(count + 1) * sizeof *all);
+    ck_assert_ptr_nonnull(all);
+    count = 0;
+    for (int64_t s = 0; s < list.count; s++) {
+        const ffa_slice *slice = &list.slices[s];
+
+        for (int64_t row = slice->q_begin; row < slice->q_end; row++) {
+            const int64_t begin = slice->k_begin + (slice->type & 2 ? row - slice->q_begin : 0);
+            const int64_t end = slice->k_end - (slice->type & 1 ? slice->q_end - 1 - row : 0);
+
+            if (begin < end)
+                all[count++] = (struct interval){ row, begin, end };
+        }
+    }
+    qsort(all, (size_t)count, sizeof *all, by_row);
+    memset(keys_of_row, 0, (size_t)rows * sizeof *keys_of_row);
+    memset(rows_of_key, 0, (size_t)(keys + 1) * sizeof *rows_of_key);
+    for (int64_t i = 0, done = 0; i < count; i++) {
+        int64_t begin = all[i].begin;
+
+        if (i == 0 || all[i].row != all[i - 1].row)
+            done = 0;
+        begin = begin > done ? begin : done;
+        if (begin >= all[i].end)
+            continue;
+        done = all[i].end;
+        keys_of_row[all[i].row] += done - begin;
+        rows_of_key[begin]++;
+        rows_of_key[done]--;
+    }
+    for (int64_t key = 1; key <= keys; key++)
+        rows_of_key[key] += rows_of_key[key - 1];
+    free(all);
+}
+
+static void fill_columns(const ffa_tensor *tensor, const struct attention_shape *shape,
+                         int64_t tokens, int32_t heads, double first, double second)
+{
+    for (int64_t t = 0; t < tokens; t++)
+        for (int32_t h = 0; h < heads; h++)
+            for (int32_t c = 0; c < shape->head_dim; c++)
+                attention_write(tensor, shape->dtype, t, h, c,
+                                c == 0   ? first
+                                : c == 1 ? second
+                                         : 0.0);
+}
+
+static void check_column(const ffa_tensor *tensor, int64_t tokens, int32_t heads, int32_t column,
+                         const int64_t *want, int64_t times, const char *name, const char *what)
+{
+    for (int64_t t = 0; t < tokens; t++)
+        for (int32_t h = 0; h < heads; h++) {
+            const double got = attention_read(tensor, FFA_FP32, t, h, column);
+
+            ck_assert_msg(got == (double)(want[t] * times),
+                          "%s: %s of token %lld, head %d is %.9g, not %lld", name, what,
+                          (long long)t, h, got, (long long)(want[t] * times));
+        }
+}
+
+/* With lse = 0, q orthogonal to k and out = 0, every attended cell has p = ds = 1: dv and dk count
+ * the rows that attend a key, dq the keys that a row attends, in integers that fp32 holds. One cell
+ * too many, or too few, of one key or row is seen. */
+static void run_counts(const char *name, const ffa_mask *mask, struct attention_shape shape)
+{
+    const int64_t rows = ffa_mask_seqlen_q(mask), keys = ffa_mask_seqlen_k(mask);
+    int64_t *keys_of_row = malloc((size_t)rows * sizeof *keys_of_row);
+    int64_t *rows_of_key = malloc((size_t)(keys + 1) * sizeof *rows_of_key);
+    struct oracle_backward_case test;
+    struct prepared ready;
+    ffa_slice_list lists[1] = { ffa_mask_slices(mask, 0) };
+    struct rng rng = { 7 };
+    struct device_call call;
+    int64_t group;
+
+    ck_assert(keys_of_row && rows_of_key);
+    count_cells(mask, keys_of_row, rows_of_key);
+    shape.mask = (ffa_mask_shape){ rows, keys };
+    call_init(&call, &shape, FFA_FP32, shape.layout, &rng);
+    fill_columns(&call.on_host.q, &shape, rows, shape.heads_q, 0, 1);
+    fill_columns(&call.on_host.k, &shape, keys, shape.heads_kv, 1, 0);
+    fill_columns(&call.on_host.v, &shape, keys, shape.heads_kv, 1, 0);
+    fill_columns(&call.on_host.out, &shape, rows, shape.heads_q, 0, 0);
+    fill_columns(&call.on_host.dout, &shape, rows, shape.heads_q, 1, 0);
+    for (int64_t t = 0; t < rows; t++)
+        for (int32_t h = 0; h < shape.heads_q; h++)
+            attention_write(&call.on_host.lse, FFA_FP32, t, h, 0,
+                            keys_of_row[t] ? 0.0 : -(double)INFINITY);
+    call.args.softmax_scale = call.host.args.softmax_scale = 1;
+    send(&call, 0, FIRST_OUTPUT);
+    prepare(&ready, kernels_for(&shape, FFA_SPEC_GRAD_FP32), mask, &shape, NULL);
+    test = reference_of(&call, lists, 1);
+    run_backward(&call, &ready, &test, NULL);
+    group = shape.heads_q / shape.heads_kv;
+    check_column(&call.on_host.dv, keys, shape.heads_kv, 0, rows_of_key, group, name, "dv");
+    check_column(&call.on_host.dk, keys, shape.heads_kv, 1, rows_of_key, group, name, "dk");
+    check_column(&call.on_host.dq, rows, shape.heads_q, 0, keys_of_row, 1, name, "dq");
+    prepared_finish(&ready);
+    call_finish(&call);
+    free(keys_of_row);
+    free(rows_of_key);
+}
+
+/* ---- masks ---- */
+
+START_TEST(mask_cases_match_the_oracle)
+{
+    const struct attention_shape *shape = &layouts[_i];
+    long long done = 0;
+
+    for (int64_t i = 0; i < cases.count; i++) {
+        ffa_mask *mask;
+
+        /* Filling hundreds of MB on the host would take most of the time: few heads are enough. */
+        if (cases.at[i].shape.seqlen_q > 16384 && shape->heads_q > 4)
+            continue;
+        mask = mask_of(&cases.at[i]);
+        run_random(cases.at[i].name, mask, *shape, (uint64_t)(1000 * _i + i));
+        if (_i % 3 == 2)
+            run_counts(cases.at[i].name, mask, *shape);
+        ffa_mask_destroy(mask);
+        done++;
+    }
+    printf("  %lld mask cases, heads %d:%d, head_dim %d, %s\n", done, shape->heads_q,
+           shape->heads_kv, shape->head_dim, shape->dtype == FFA_BF16 ? "bf16" : "fp16");
+}
+END_TEST
+
+START_TEST(random_unions_match_the_oracle)
+{
+    const int rounds = _i == 0 ? 1500 : 300;
+
+    for (int i = 0; i < rounds; i++) {
+        struct rng rng = { (uint64_t)(90000 + 10000 * _i + i) };
+        struct attention_shape shape = layouts[rng_range(&rng, 0, LAYOUTS - 1)];
+        struct mask_case from = mask_case_random(&rng, _i == 0 ? 300 : 900, _i == 0 ? 8 : 40);
+        ffa_mask *mask = mask_of(&from);
+        char name[96];
+
+        shape.heads_kv = (int32_t)rng_range(&rng, 1, 2);
+        shape.heads_q = shape.heads_kv * (int32_t)rng_range(&rng, 1, 3);
+        shape.layout = (enum attention_layout)rng_range(&rng, 0, LAYOUT_COUNT - 1);
+        text_copy(name, "random union %d of set %d", i, _i);
+        run_counts(name, mask, shape);
+        if (i % 3 == 0)
+            run_random(name, mask, shape, (uint64_t)i);
+        ffa_mask_destroy(mask);
+        free(from.slices);
+    }
+}
+END_TEST
+
+START_TEST(every_length_to_300)
+{
+    for (int n = 1; n <= 300; n++) {
+        const struct attention_shape shape = { { 0, 0 }, FFA_BF16,         2,
+                                               1,        n % 2 ? 64 : 128, LAYOUT_TOKENS };
+        char text[64];
+        ffa_mask *mask;
+
+        text_copy(text, "%s:%d", _i ? "causal" : "full", n);
+        mask = parse(text);
+        run_counts(text, mask, shape);
+        if (n % 7 == 1)
+            run_random(text, mask, shape, (uint64_t)n);
+        ffa_mask_destroy(mask);
+    }
+}
+END_TEST
+
+static const char *const specials[] = {
+    "full:1",
+    "causal:129",
+    "full:77x1000",
+    "full:1000x77",
+    "causal:1000x77",
+    "causal:300x2000",
+    "window:2000,left=100,right=0",
+    "window:3000,left=257,right=31",
+    "varlen-causal:1,2,3,5,8,13,21,34,55,89,144,233,377,610,987",
+    "varlen-full:127,129,128,1,255,257",
+    "block-causal:1000,700/block=128",
+    "shared-prefix:500,300,200,700",
+    "global-window:2000,left=64,right=0,global=32",
+    "varlen-causal:700,1300,96",
+};
+enum { SPECIALS = sizeof specials / sizeof *specials };
+
+START_TEST(special_masks_match_the_oracle)
+{
+    ffa_mask *mask = parse(specials[_i]);
+
+    for (int i = 0; i < LAYOUTS; i += 1 + _i % 2) {
+        run_random(specials[_i], mask, layouts[i], (uint64_t)i);
+        run_counts(specials[_i], mask, layouts[i]);
+    }
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* Squares that are a diagonal, and ranges of one token, of every type. */
+static const struct {
+    const char *name;
+    ffa_mask_shape shape;
+    ffa_slice slices[4];
+} odd[] = {
+    { "a bicausal square", { 200, 200 }, { { 0, 200, 0, 200, FFA_SLICE_BICAUSAL, 0 } } },
+    { "bicausal squares side by side",
+      { 400, 400 },
+      { { 0, 170, 0, 170, 3, 0 }, { 170, 400, 170, 400, 3, 0 }, { 0, 170, 200, 370, 3, 0 } } },
+    { "a bicausal band", { 300, 500 }, { { 0, 300, 0, 500, FFA_SLICE_BICAUSAL, 0 } } },
+    { "one row", { 200, 333 }, { { 77, 78, 0, 333, FFA_SLICE_FULL, 0 } } },
+    { "one key", { 333, 200 }, { { 0, 333, 77, 78, FFA_SLICE_FULL, 0 } } },
+    { "one cell of each type",
+      { 200, 200 },
+      { { 0, 1, 3, 4, 0, 0 },
+        { 64, 65, 64, 65, 1, 0 },
+        { 130, 131, 2, 3, 2, 0 },
+        { 199, 200, 199, 200, 3, 0 } } },
+    { "one row and one key, causal",
+      { 200, 200 },
+      { { 0, 200, 5, 6, 1, 0 }, { 3, 4, 0, 200, 1, 0 }, { 140, 141, 0, 200, 2, 0 } } },
+    { "nothing at all", { 150, 170 }, { { 0 } } },
+};
+enum { ODD = sizeof odd / sizeof *odd };
+
+START_TEST(odd_shapes_match_the_oracle)
+{
+    ffa_mask *mask = NULL;
+    ffa_error err = { 0 };
+
+    must(ffa_mask_create(&mask, &odd[_i].shape, odd[_i].slices, 4, &err), &err, "mask");
+    for (int i = 0; i < LAYOUTS; i++) {
+        run_random(odd[_i].name, mask, layouts[i], (uint64_t)i);
+        run_counts(odd[_i].name, mask, layouts[i]);
+    }
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+START_TEST(one_mask_per_kv_head)
+{
+    static const ffa_slice first[] = { { 0, 500, 0, 600, FFA_SLICE_CAUSAL, 0 } };
+    static const ffa_slice second[] = { { 0, 250, 0, 100, FFA_SLICE_FULL, 0 },
+                                        { 100, 500, 50, 450, FFA_SLICE_BICAUSAL, 0 } };
+    const ffa_slice_list lists[] = { { first, 1 }, { second, 2 } };
+    const ffa_mask_shape size = { 500, 600 };
+    ffa_mask *mask = NULL;
+    ffa_error err = { 0 };
+
+    must(ffa_mask_create_per_head(&mask, &size, lists, 2, &err), &err, "mask");
+    for (int i = 2; i < LAYOUTS; i += 3)
+        run_random("one mask per kv head", mask, layouts[i], (uint64_t)(9 + i));
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* ---- a wrong plan ---- */
+
+static struct backward_tile *image_tiles(struct ffa_plan *plan)
+{
+    return (struct backward_tile *)(void *)(plan->image + plan->backward_at);
+}
+
+static struct backward_sweep *image_sweeps(struct ffa_plan *plan)
+{
+    return (struct backward_sweep *)(void *)(image_tiles(plan) + plan->backward.tile_count);
+}
+
+static struct backward_band *image_bands(struct ffa_plan *plan)
+{
+    return (struct backward_band *)(void *)(image_sweeps(plan) + plan->backward.sweep_count);
+}
+
+static void mutate_hi(struct ffa_plan *plan)
+{
+    image_bands(plan)[0].hi -= 1;
+}
+
+static void mutate_lo(struct ffa_plan *plan)
+{
+    image_bands(plan)[0].lo += 1;
+}
+
+static void mutate_full(struct ffa_plan *plan)
+{
+    image_sweeps(plan)[0].full_begin = image_sweeps(plan)[0].q_begin;
+}
+
+static void mutate_end(struct ffa_plan *plan)
+{
+    image_sweeps(plan)[0].q_end -= 64;
+}
+
+static void mutate_keys(struct ffa_plan *plan)
+{
+    image_tiles(plan)[0].key_count -= 1;
+}
+
+static const struct {
+    const char *name;
+    void (*mutate)(struct ffa_plan *plan);
+} mutations[] = {
+    { "hi of a band", mutate_hi },
+    { "lo of a band", mutate_lo },
+    { "full_begin of a sweep", mutate_full },
+    { "q_end of a sweep", mutate_end },
+    { "key_count of a tile", mutate_keys },
+};
+enum { MUTATIONS = sizeof mutations / sizeof *mutations };
+
+/* A check that cannot fail proves nothing: one bound of the plan off, and it must. */
+START_TEST(a_wrong_bound_is_seen)
+{
+    ffa_mask *mask = parse("causal:256");
+    struct attention_shape shape = layouts[0];
+    struct rng rng = { 8 };
+    struct device_call call;
+
+    shape.mask = (ffa_mask_shape){ 256, 256 };
+    call_init(&call, &shape, shape.dtype, shape.layout, &rng);
+    attempt_run(&call, &(struct attempt){ .name = mutations[_i].name,
+                                          .mask = mask,
+                                          .want_failure = true,
+                                          .mutate = mutations[_i].mutate });
+    call_finish(&call);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* ---- spikes and NaN ---- */
+
+/* Keys at the bounds of their rows' ranges take nearly all weight, so that a bound off by one moves
+ * the gradients of its row and key at once. `_i`: the mask. */
+START_TEST(spike_keys_keep_their_columns)
+{
+    static const char *const texts[] = { "causal:700", "window:900,left=300,right=100",
+                                         "varlen-full:127,129,128,1,255,257" };
+    ffa_mask *mask = parse(texts[_i]);
+
+    for (int d = 0; d < LAYOUTS; d += 3) {
+        struct attention_shape shape = layouts[d];
+        struct rng rng = { (uint64_t)(77 + d) };
+        struct device_call call;
+
+        shape.mask = (ffa_mask_shape){ ffa_mask_seqlen_q(mask), ffa_mask_seqlen_k(mask) };
+        call_init(&call, &shape, shape.dtype, shape.layout, &rng);
+        for (int64_t key = 0; key < shape.mask.seqlen_k; key++) {
+            const bool is_spike = key % 64 < 2 || key % 64 > 61 || key % 127 < 2;
+
+            for (int32_t h = 0; is_spike && h < shape.heads_kv; h++)
+                for (int32_t c = 0; c < shape.head_dim; c++)
+                    attention_write(&call.on_host.k, shape.dtype, key, h, c,
+                                    3 * attention_read(&call.on_host.k, shape.dtype, key, h, c));
+        }
+        attempt_run(&call, &(struct attempt){ .name = texts[_i], .mask = mask });
+        call_finish(&call);
+    }
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+static void write_row(const ffa_tensor *tensor, const struct attention_shape *shape, int64_t row,
+                      int32_t heads, double value)
+{
+    for (int32_t h = 0; h < heads; h++)
+        for (int32_t c = 0; c < shape->head_dim; c++)
+            attention_write(tensor, shape->dtype, row, h, c, value);
+}
+
+static const ffa_slice gaps[] = {
+    { 0, 200, 0, 150, FFA_SLICE_CAUSAL, 0 },
+    { 200, 420, 153, 400, FFA_SLICE_FULL, 0 },
+    { 420, 600, 411, 700, FFA_SLICE_BICAUSAL, 0 },
+    { 605, 606, 701, 702, FFA_SLICE_FULL, 0 },
+};
+
+static bool is_attended(int64_t token, bool is_key)
+{
+    const int64_t begin = is_key ? 0 : token, end = is_key ? 640 : token + 1;
+
+    for (int64_t row = begin; row < end; row++)
+        for (int64_t key = is_key ? token : 0; key < (is_key ? token + 1 : 760); key++)
+            for (int s = 0; s < 4; s++)
+                if (slice_has(&gaps[s], row, key))
+                    return true;
+    return false;
+}
+
+/* Rows of q, dout and out, and keys of k and v, of no attended cell never reach a gradient: here
+ * right behind, before and between the attended ranges. */
+START_TEST(unattended_nan_stays_out)
+{
+    const ffa_mask_shape size = { 640, 760 };
+    struct attention_shape shape = layouts[_i];
+    struct rng rng = { 5 };
+    struct prepared ready;
+    struct device_call call;
+    ffa_mask *mask = NULL;
+    ffa_error err = { 0 };
+
+    must(ffa_mask_create(&mask, &size, gaps, 4, &err), &err, "mask");
+    shape.mask = size;
+    call_init(&call, &shape, shape.dtype, shape.layout, &rng);
+    prepare(&ready, kernels_for(&shape, 0), mask, &shape, NULL);
+    for (int64_t key = 0; key < size.seqlen_k; key++)
+        if (!is_attended(key, true)) {
+            write_row(&call.on_host.k, &shape, key, shape.heads_kv, NAN);
+            write_row(&call.on_host.v, &shape, key, shape.heads_kv, key % 2 ? NAN : INFINITY);
+        }
+    run_forward(&call, &ready);
+    for (int64_t row = 0; row < size.seqlen_q; row++)
+        if (!is_attended(row, false)) {
+            write_row(&call.on_host.q, &shape, row, shape.heads_q, NAN);
+            write_row(&call.on_host.dout, &shape, row, shape.heads_q, row % 2 ? NAN : INFINITY);
+            write_row(&call.on_host.out, &shape, row, shape.heads_q, NAN);
+        }
+    send(&call, 0, FIRST_OUTPUT);
+    attempt_run(&call,
+                &(struct attempt){ .name = "unattended NaN", .mask = mask, .keep_inputs = true });
+    prepared_finish(&ready);
+    call_finish(&call);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* A NaN in an attended row of dout reaches that row's dq and the keys it attends, and no document
+ * beside its own. */
+START_TEST(attended_nan_reaches_its_document)
+{
+    ffa_mask *mask = parse("varlen-full:256,256,256");
+    struct attention_shape shape = layouts[_i];
+    struct oracle_backward_case test;
+    struct rng rng = { 6 };
+    struct prepared ready;
+    struct device_call call;
+    ffa_slice_list lists[1] = { ffa_mask_slices(mask, 0) };
+
+    shape.mask = (ffa_mask_shape){ 768, 768 };
+    call_init(&call, &shape, shape.dtype, shape.layout, &rng);
+    write_row(&call.on_host.dout, &shape, 300, shape.heads_q, NAN);
+    prepare(&ready, kernels_for(&shape, 0), mask, &shape, NULL);
+    run_forward(&call, &ready);
+    test = reference_of(&call, lists, 1);
+    run_backward(&call, &ready, &test, NULL);
+    for (int64_t t = 0; t < 768; t++) {
+        const bool in_document = t >= 256 && t < 512;
+
+        ck_assert_msg(isnan(attention_read(&call.on_host.dv, shape.dtype, t, 1, 7)) == in_document,
+                      "dv of key %lld", (long long)t);
+        ck_assert_msg(isnan(attention_read(&call.on_host.dk, shape.dtype, t, 1, 7)) == in_document,
+                      "dk of key %lld", (long long)t);
+        if (!in_document || t == 300)
+            ck_assert_msg(isnan(attention_read(&call.on_host.dq, shape.dtype, t, 1, 7)) ==
+                              (t == 300),
+                          "dq of row %lld", (long long)t);
+    }
+    prepared_finish(&ready);
+    call_finish(&call);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* ---- features ---- */
+
+/* Softcap and sinks, alone and together. */
+START_TEST(options_match_the_oracle)
+{
+    static const char *const texts[] = { "varlen-causal:700,300,96", "window:900,left=300,right=9",
+                                         "causal:100x300" };
+    static const float caps[] = { 0, 0, 30, 0.5f, 4 };
+    static const int32_t counts[] = { 1, 8, 0, 0, 3 };
+    const int option = _i % 5;
+
+    for (int t = 0; t < 3; t++) {
+        ffa_mask *mask = parse(texts[t]);
+        struct attention_shape shape = layouts[_i % LAYOUTS];
+        struct rng rng = { (uint64_t)(500 + 10 * _i + t) };
+        struct device_call call;
+
+        shape.mask = (ffa_mask_shape){ ffa_mask_seqlen_q(mask), ffa_mask_seqlen_k(mask) };
+        call_init(&call, &shape, shape.dtype, shape.layout, &rng);
+        set_options(&call, caps[option], counts[option], &rng);
+        attempt_run(&call,
+                    &(struct attempt){ .name = texts[t],
+                                       .mask = mask,
+                                       .spec_flags = caps[option] > 0 ? FFA_SPEC_SOFTCAP : 0 });
+        call_finish(&call);
+        ffa_mask_destroy(mask);
+    }
+}
+END_TEST
+
+/* fp32 gradients; then a call per half of the keys, with the out and lse of the whole, the second
+ * added to the first; then the whole once more on top: twice the gradients. */
+START_TEST(accumulated_halves_make_the_whole)
+{
+    static const ffa_slice whole[] = { { 0, 500, 0, 700, FFA_SLICE_CAUSAL, 0 },
+                                       { 500, 600, 0, 300, FFA_SLICE_FULL, 0 } };
+    static const ffa_slice halves[2][2] = {
+        { { 300, 500, 0, 500, FFA_SLICE_FULL, 0 }, { 0, 300, 0, 500, FFA_SLICE_CAUSAL, 0 } },
+        { { 300, 500, 500, 700, FFA_SLICE_CAUSAL, 0 }, { 500, 600, 0, 300, FFA_SLICE_FULL, 0 } },
+    };
+    struct attention_shape shape = layouts[_i];
+    const uint32_t flags = FFA_SPEC_GRAD_FP32;
+    ffa_slice_list list = { whole, 2 };
+    ffa_mask *mask = NULL, *parts[2] = { NULL, NULL };
+    struct prepared ready[2], all;
+    struct attempt attempt = { .name = "fp32", .spec_flags = flags };
+    ffa_plan_info info = FFA_PLAN_INFO_INIT;
+    struct oracle_backward_case test;
+    struct rng rng = { 600 };
+    struct device_call call;
+    ffa_error err = { 0 };
+
+    shape.mask = (ffa_mask_shape){ 640, 700 };
+    must(ffa_mask_create(&mask, &shape.mask, whole, 2, &err), &err, "mask");
+    attempt.mask = mask;
+    call_init(&call, &shape, FFA_FP32, shape.layout, &rng);
+    attempt_run(&call, &attempt);
+    test = reference_of(&call, &list, 1);
+    oracle_backward_poison(&test);
+    send(&call, FIRST_OUTPUT, TENSORS);
+    for (int i = 0; i < 2; i++) {
+        must(ffa_mask_create(&parts[i], &shape.mask, halves[i], 2, &err), &err, "mask");
+        prepare(&ready[i], kernels_for(&shape, flags), parts[i], &shape, NULL);
+        call.args.flags = i ? FFA_BACKWARD_ACCUMULATE : 0;
+        must(ffa_backward(ready[i].kernels, ready[i].plan, &call.args, workspace_of(&ready[i]),
+                          NULL, &err),
+             &err, "half");
+    }
+    fetch(&call, FIRST_OUTPUT, TENSORS);
+    attempt.name = "two halves";
+    must(ffa_plan_info_get(ready[0].plan, &info, &err), &err, "plan info");
+    compare(&call, &test, &attempt, &info);
+
+    keep_first(&call);
+    prepare(&all, kernels_for(&shape, flags), mask, &shape, NULL);
+    must(ffa_backward(all.kernels, all.plan, &call.args, workspace_of(&all), NULL, &err), &err,
+         "again");
+    fetch(&call, FIRST_OUTPUT, TENSORS);
+    for (int i = 0; i < 3; i++) {
+        const float *once = (const float *)(const void *)call.first[i];
+        const float *twice = tensor_of(&call.on_host, FIRST_OUTPUT + i)->data;
+        double error = 0, size = 0;
+
+        for (int64_t e = 0; e < call.bytes[FIRST_OUTPUT + i] / 4; e++)
+            if (isfinite(once[e])) { /* gaps of the layout hold poison */
+                error += pow((double)twice[e] - 2 * (double)once[e], 2);
+                size += pow(2 * (double)once[e], 2);
+            }
+        ck_assert_msg(sqrt(error / size) < (shape.dtype == FFA_BF16 ? 4e-3 : 6e-4),
+                      "%s: twice is off by %.2e", tensor_names[FIRST_OUTPUT + i],
+                      sqrt(error / size));
+    }
+    prepared_finish(&all);
+    for (int i = 0; i < 2; i++) {
+        prepared_finish(&ready[i]);
+        ffa_mask_destroy(parts[i]);
+    }
+    call_finish(&call);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* An fp32 out, as a context-parallel forward pass leaves it. */
+START_TEST(fp32_out_is_read)
+{
+    ffa_mask *mask = parse("varlen-causal:300,200,96");
+    struct attention_shape shape = layouts[_i];
+    struct rng rng = { 15 };
+    struct device_call call;
+    ffa_error err = { 0 };
+
+    shape.mask = (ffa_mask_shape){ 596, 596 };
+    call_init(&call, &shape, shape.dtype, shape.layout, &rng);
+    free(call.host.memory[3]);
+    call.bytes[3] *= 2;
+    call.host.memory[3] = calloc(1, (size_t)call.bytes[3]);
+    ck_assert_ptr_nonnull(call.host.memory[3]);
+    call.host.args.out.data = call.on_host.out.data = call.host.memory[3];
+    ffa_device_free(context, call.memory[3]);
+    must(ffa_device_alloc(&call.memory[3], context, call.bytes[3] + 2 * GUARD, &err), &err,
+         "allocate");
+    must(ffa_device_fill(context, call.memory[3], GUARD_BYTE, call.bytes[3] + 2 * GUARD, &err),
+         &err, "fill");
+    call.args.out.data = (char *)call.memory[3] + GUARD;
+    attempt_run(&call, &(struct attempt){
+                           .name = "fp32 out", .mask = mask, .spec_flags = FFA_SPEC_OUT_FP32 });
+    call_finish(&call);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* Few tiles: the heads of a group are shared out, and the parts summed. */
+START_TEST(split_groups_match_the_oracle)
+{
+    static const char *const texts[] = { "full:100", "causal:1000", "window:500,left=60,right=0" };
+    struct attention_shape shape = layouts[_i % 3 == 0 ? 1 : _i % 3 == 1 ? 4 : 7];
+    ffa_mask *mask = parse(texts[_i / 3]);
+    int64_t whole, split;
+    ffa_plan *plan = NULL;
+    ffa_error err = { 0 };
+
+    if (on_gpu) {
+        const ffa_kernels *kernels = kernels_for(&shape, 0);
+
+        must(ffa_plan_create(&plan, kernels, mask, &err), &err, "plan");
+        must(ffa_backward_workspace_bytes(kernels, plan, 4, 4, &whole, &err), &err, "bytes");
+        must(ffa_backward_workspace_bytes(kernels, plan, 32, 4, &split, &err), &err, "bytes");
+        ck_assert_msg(split > 8 * whole, "%s: %lld bytes hold no parts", texts[_i / 3],
+                      (long long)split);
+        ffa_plan_destroy(plan);
+    }
+    run_random(texts[_i / 3], mask, shape, (uint64_t)_i);
+    run_counts(texts[_i / 3], mask, shape);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+START_TEST(debug_kernels_agree)
+{
+    ffa_mask *mask = parse("varlen-causal:300,700,96");
+    struct attention_shape shape = layouts[_i];
+    struct rng rng = { 10 };
+    struct device_call call;
+
+    shape.mask = (ffa_mask_shape){ 1096, 1096 };
+    call_init(&call, &shape, shape.dtype, shape.layout, &rng);
+    attempt_run(&call,
+                &(struct attempt){ .name = "debug", .mask = mask, .spec_flags = FFA_SPEC_DEBUG });
+    call_finish(&call);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* A margin changes who computes what, and no bit of dk and dv; a scale is heard. */
+START_TEST(sm_margin_and_scale_are_heard)
+{
+    ffa_mask *mask = parse("varlen-causal:700,300,96");
+    struct attention_shape shape = layouts[1];
+    ffa_slice_list lists[1] = { ffa_mask_slices(mask, 0) };
+    struct oracle_backward_case test;
+    struct prepared ready;
+    struct rng rng = { 13 };
+    struct device_call call;
+
+    shape.mask = (ffa_mask_shape){ 1096, 1096 };
+    call_init(&call, &shape, shape.dtype, shape.layout, &rng);
+    call.host.args.softmax_scale = call.args.softmax_scale = 0.031f;
+    attempt_run(&call, &(struct attempt){ .name = "a scale", .mask = mask });
+    prepare(&ready, kernels_for(&shape, 0), mask, &shape, NULL);
+    test = reference_of(&call, lists, 1);
+    call.args.sm_margin = 117;
+    run_backward(&call, &ready, &test, NULL);
+    check_same(&call, "sm_margin", false);
+    prepared_finish(&ready);
+    call_finish(&call);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* Capture one call, replay it on new inputs: what the direct call gives. */
+START_TEST(a_call_can_be_captured)
+{
+    ffa_mask *mask = parse("causal:777");
+    struct attention_shape shape = layouts[1];
+    ffa_slice_list lists[1] = { ffa_mask_slices(mask, 0) };
+    const struct oracle_backward_tolerance tolerance = oracle_backward_tolerance_of(shape.dtype);
+    struct oracle_backward_case test;
+    struct prepared ready;
+    struct rng rng = { 12 };
+    struct device_call call;
+    ffa_error err = { 0 };
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+
+    if (!on_gpu)
+        return;
+    shape.mask = (ffa_mask_shape){ 777, 777 };
+    call_init(&call, &shape, shape.dtype, shape.layout, &rng);
+    prepare(&ready, kernels_for(&shape, 0), mask, &shape, NULL);
+    run_forward(&call, &ready);
+    test = reference_of(&call, lists, 1);
+    ck_assert_int_eq(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    ck_assert_int_eq(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    must(ffa_backward(ready.kernels, ready.plan, &call.args, workspace_of(&ready), stream, &err),
+         &err, "capture");
+    ck_assert_int_eq(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    ck_assert_int_eq(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    for (int round = 0; round < 3; round++) {
+        struct oracle_gradients want = { 0 };
+        struct oracle_backward_report report;
+
+        attention_write(&call.on_host.q, shape.dtype, 5, 0, 0, 1.0 + round);
+        attention_write(&call.on_host.dout, shape.dtype, 6, 0, 0, 1.0 + round);
+        run_forward(&call, &ready);
+        oracle_backward_poison(&test);
+        send(&call, FIRST_OUTPUT, TENSORS);
+        ck_assert_int_eq(cudaGraphLaunch(exec, stream), cudaSuccess);
+        ck_assert_int_eq(cudaStreamSynchronize(stream), cudaSuccess);
+        fetch(&call, FIRST_OUTPUT, TENSORS);
+        test.use_out = true;
+        must(oracle_backward(&want, &test, &err), &err, "oracle");
+        oracle_backward_compare(&report, &test, &want, &tolerance);
+        ck_assert_msg(report.passed, "replay %d: %s", round, report.reason);
+        oracle_gradients_finish(&want);
+    }
+    (void)cudaGraphExecDestroy(exec);
+    (void)cudaGraphDestroy(graph);
+    (void)cudaStreamDestroy(stream);
+    prepared_finish(&ready);
+    call_finish(&call);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+static const struct {
+    const char *name;
+    int tensor;           /* -1: none */
+    int64_t token_stride; /* 0: unchanged */
+    int64_t offset;       /* bytes added to its pointer */
+    int32_t sm_margin;
+    int64_t workspace; /* bytes added to its pointer */
+    const char *says;
+} refusals[] = {
+    { "q misaligned", 0, 0, 8, 0, 0, "q: data is" },
+    { "dout misaligned", 5, 0, 2, 0, 0, "dout: data is" },
+    { "dk misaligned", 7, 0, 8, 0, 0, "dk: data is" },
+    { "dq stride not a multiple of 8", 6, 1028, 0, 0, 0, "dq: token_stride is 1028" },
+    { "out stride not a multiple of 8", 3, 1028, 0, 0, 0, "out: token_stride is 1028" },
+    { "negative stride", 8, -1024, 0, 0, 0, "dv: token_stride is -1024" },
+    { "sm_margin", -1, 0, 0, 100000, 0, "sm_margin is 100000" },
+    { "workspace misaligned", -1, 0, 0, 0, 4, "not 16-byte aligned" },
+};
+enum { REFUSALS = sizeof refusals / sizeof *refusals };
+
+START_TEST(bad_arguments_are_refused)
+{
+    ffa_mask *mask = parse("causal:64");
+    struct attention_shape shape = layouts[0];
+    struct prepared ready;
+    struct rng rng = { 14 };
+    struct device_call call;
+    ffa_error err = { 0 };
+    ffa_status rc;
+
+    if (!on_gpu)
+        return;
+    shape.mask = (ffa_mask_shape){ 64, 64 };
+    call_init(&call, &shape, shape.dtype, shape.layout, &rng);
+    prepare(&ready, kernels_for(&shape, 0), mask, &shape, NULL);
+    call.args.sm_margin = refusals[_i].sm_margin;
+    if (refusals[_i].tensor >= 0) {
+        ffa_tensor *tensor = tensor_of(&call.args, refusals[_i].tensor);
+
+        tensor->data = (char *)tensor->data + refusals[_i].offset;
+        if (refusals[_i].token_stride)
+            tensor->token_stride = refusals[_i].token_stride;
+    }
+    rc = ffa_backward(ready.kernels, ready.plan, &call.args,
+                      (char *)workspace_of(&ready) + refusals[_i].workspace, NULL, &err);
+    ck_assert_msg(rc == FFA_INVALID, "%s", refusals[_i].name);
+    ck_assert_msg(strstr(err.message, refusals[_i].says), "%s: %s", refusals[_i].name, err.message);
+    prepared_finish(&ready);
+    call_finish(&call);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+static Suite *device_suite(void)
+{
+    Suite *suite = suite_create("device_backward");
+    TCase *quick = tcase_create("quick"), *unions = tcase_create("unions");
+    TCase *bf16 = tcase_create("bf16"), *fp16 = tcase_create("fp16");
+
+    tcase_add_loop_test(quick, special_masks_match_the_oracle, 0, SPECIALS);
+    tcase_add_loop_test(quick, odd_shapes_match_the_oracle, 0, ODD);
+    tcase_add_test(quick, one_mask_per_kv_head);
+    if (on_gpu)
+        tcase_add_loop_test(quick, a_wrong_bound_is_seen, 0, MUTATIONS);
+    tcase_add_loop_test(quick, spike_keys_keep_their_columns, 0, 3);
+    tcase_add_loop_test(quick, unattended_nan_stays_out, 0, LAYOUTS);
+    tcase_add_loop_test(quick, attended_nan_reaches_its_document, 0, LAYOUTS);
+    tcase_add_loop_test(quick, options_match_the_oracle, 0, 60);
+    tcase_add_loop_test(quick, accumulated_halves_make_the_whole, 0, LAYOUTS);
+    tcase_add_loop_test(quick, fp32_out_is_read, 0, LAYOUTS);
+    tcase_add_loop_test(quick, split_groups_match_the_oracle, 0, 9);
+    tcase_add_loop_test(quick, debug_kernels_agree, 0, LAYOUTS);
+    tcase_add_test(quick, sm_margin_and_scale_are_heard);
+    tcase_add_test(quick, a_call_can_be_captured);
+    tcase_add_loop_test(quick, bad_arguments_are_refused, 0, REFUSALS);
+    tcase_add_loop_test(unions, every_length_to_300, 0, 2);
+    tcase_add_loop_test(unions, random_unions_match_the_oracle, 0, 2);
+    tcase_add_loop_test(bf16, mask_cases_match_the_oracle, 0, LAYOUTS / 2);
+    tcase_add_loop_test(fp16, mask_cases_match_the_oracle, LAYOUTS / 2, LAYOUTS);
+    suite_add_tcase(suite, quick);
+    suite_add_tcase(suite, unions);
+    suite_add_tcase(suite, bf16);
+    suite_add_tcase(suite, fp16);
+    return suite;
+}
+
+int main(void)
+{
+    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
+    ffa_context_info info = FFA_CONTEXT_INFO_INIT;
+    const char *level = getenv("FFA_TEST_LEVEL"), *backend = getenv("FFA_TEST_BACKEND");
+    const bool wants_cpu = backend && strcmp(backend, "cpu") == 0;
+    ffa_error err = { 0 };
+    SRunner *runner;
+    int failed;
+
+    if (level && atoi(level) > 1)
+        full_cells = ORACLE_CELLS_MAX;
+    if (ffa_open(&context, wants_cpu ? FFA_DEVICE_CPU : FFA_DEVICE_AUTO, &opts, &err) != FFA_OK ||
+        ffa_context_info_get(context, &info, &err) != FFA_OK ||
+        (info.device == FFA_DEVICE_CPU && !wants_cpu)) {
+        printf("skipped: no GPU that a kernel exists for %s\n", err.message);
+        ffa_close(context);
+        return 77;
+    }
+    on_gpu = info.device != FFA_DEVICE_CPU;
+    printf("device %d: %s\n", info.device, info.device_name);
+    cases = mask_cases_load();
+    runner = srunner_create(device_suite());
+    srunner_set_fork_status(runner, CK_NOFORK); /* one CUDA context for all */
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    mask_cases_free(&cases);
+    return failed ? 1 : 0;
+}

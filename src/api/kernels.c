@@ -111,6 +111,14 @@ static ffa_status spec_check_gpu(const ffa_attention_spec *spec, ffa_error *err)
     if (spec->backward_tile_n != 0 && spec->backward_tile_n != 128)
         return error_fail(err, FFA_INVALID, 0, "spec: backward_tile_n is %d, not 0 or 128",
                           spec->backward_tile_n);
+    if (spec->flags & FFA_SPEC_BACKWARD && spec->head_dim != 64 && spec->head_dim != 128)
+        return error_fail(err, FFA_UNSUPPORTED, 0,
+                          "spec: head_dim is %d, GPU kernels of the backward pass exist for 64 "
+                          "and 128",
+                          spec->head_dim);
+    if (spec->flags & FFA_SPEC_DETERMINISTIC)
+        return error_fail(err, FFA_UNSUPPORTED, 0,
+                          "spec: FFA_SPEC_DETERMINISTIC exists on the CPU backend only");
     return FFA_OK;
 }
 

@@ -12,7 +12,10 @@
 struct attention_backward_args {
     struct tensor_map q, dout; /* (column, head, row); boxes of 64 columns x 1 x tile_m */
     struct tensor_map k, v;    /* the same; boxes of 64 columns x 1 x tile_n */
-    /* [heads_q][2][stats_rows]: lse * log2(e), +inf where lse is -inf, then sum of out * dout */
+    /* [heads_q][4][2][stats_rows]: lse * log2(e), +inf where lse is -inf, then sum of out * dout,
+     * in four copies: element i of copy c is row i + c's, so that a block at any row begins at a
+     * multiple of 16 bytes. stats_rows is a multiple of 4, at least tokens_q + tile_m; what lies
+     * past the tokens is not used. */
     const float *stats;
     /* [heads_q][head_dim / 64][dq_rows][64], added to. In a row of 64, column 16 p + 8 a + 2 b + c
      * lies at 4 ((4 p + b) ^ 4 (row % 2)) + 2 a + c. */
@@ -80,7 +83,8 @@ struct backward_block {
 enum {
     BACKWARD_BLOCK_LAST = 1, /* of its tile */
     BACKWARD_BLOCK_FULL = 2, /* every row attends every key of the tile: no mask */
-    BACKWARD_BLOCK_SWEEP = 4
+    BACKWARD_BLOCK_TAIL = 4, /* rows past the sweep's end */
+    BACKWARD_BLOCK_SWEEP = 8
 };
 
 enum {

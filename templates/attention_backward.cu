@@ -3,7 +3,7 @@
  * attention_backward: dk, dv, and what adds up to dq, for sm_90a.
  *
  * Persistent blocks take (key tile, kv head, part) work items from a counter. One block is a
- * producer warpgroup (warps 0, 2 and 3: copies, warp 1: scheduler) and `consumers` warpgroups of 64
+ * producer warpgroup (warps 0 and 2: copies, warp 1: scheduler) and `consumers` warpgroups of 64
  * keys each; it walks the query heads of its part, each head's sweeps over query rows, each sweep
  * in blocks of tile_m rows, and writes dk and dv of its keys once. Scores are held transposed, keys
  * by query rows, so that P and dS are at once the register operands of dV and dK:
@@ -91,8 +91,8 @@ constexpr int bar_count = 4 * stages + 3 + 2 * tile_slots + 2 * ds_stages;
 constexpr int watch_at = bars_at + 8 * bar_count;
 constexpr int slots_at = watch_at + 8;
 
-/* q_full[s], dout_full[s]: the producer arrives once with the block's bytes (q_full: and the lanes
- * that copy its statistics); consumers wait.
+/* q_full[s], dout_full[s]: the producer arrives once with the block's bytes (q_full: and its
+ * statistics); consumers wait.
  * q_empty[s], dout_empty[s]: each consumer warp arrives when its products have read the block.
  * k_full, v_full, kv_empty: the same for the tile's K and V.
  * tile_full[s]: the scheduler's lanes arrive; producers and consumers wait for the tile's record.
@@ -134,8 +134,8 @@ struct position {
     int count = 0;
     FFA_DEVICE_MEMBER int slot() const { return count % stages; }
     FFA_DEVICE_MEMBER uint32_t parity() const { return (uint32_t)(count / stages % 2); }
-    /* The block before this one: its record is still there when its stage is another's. */
-    FFA_DEVICE_MEMBER int before() const { return (count + 2 * stages - 1) % (2 * stages); }
+    /* Blocks before this one: their records are still there when their stages are others'. */
+    FFA_DEVICE_MEMBER int before(int n) const { return (count + 2 * stages - n) % (2 * stages); }
     FFA_DEVICE_MEMBER void next() { count = (count + 1) % (2 * stages); }
 };
 static_assert(BACKWARD_BLOCK_SLOTS == 2 * stages, "a position is one of a record, too");
@@ -296,7 +296,7 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
     }
 }
 
-/* ---- producers: a thread each, and a warp for the statistics ---- */
+/* ---- producers: a thread each ---- */
 
 template <int rows>
 FFA_DEVICE void load_tile(const void *map, uint32_t dst, uint32_t bar, int head, int row)
@@ -306,7 +306,7 @@ FFA_DEVICE void load_tile(const void *map, uint32_t dst, uint32_t bar, int head,
         cp_async_bulk_tensor_3d(dst + panel * rows * 128, map, bar, panel * 64, head, row);
 }
 
-/* K, and the blocks of Q with their records. */
+/* K, and the blocks of Q with their statistics and records. */
 FFA_DEVICE void produce_q(const attention_backward_args &a, const shared_view &smem)
 {
     const barriers bars = smem.bars();
@@ -342,9 +342,15 @@ FFA_DEVICE void produce_q(const attention_backward_args &a, const shared_view &s
                         backward_block{ head, row, sweep.q_end,
                                         (is_last ? BACKWARD_BLOCK_LAST : 0) |
                                             (is_full ? BACKWARD_BLOCK_FULL : 0) |
+                                            (row + tile_m > sweep.q_end ? BACKWARD_BLOCK_TAIL : 0) |
                                             i * BACKWARD_BLOCK_SWEEP };
-                    mbarrier_arrive_expect_tx(bars.q_full(at.slot()), q_bytes);
+                    mbarrier_arrive_expect_tx(bars.q_full(at.slot()), q_bytes + stats_bytes);
                     load_tile<tile_m>(&a.q, smem.q(at.slot()), bars.q_full(at.slot()), head, row);
+                    const float *stats =
+                        a.stats + row / 4 * 4 + (head * 4ll + row % 4) * 2 * a.stats_rows;
+                    cp_async_bulk(smem.stats(at.slot()), stats, bars.q_full(at.slot()), 4 * tile_m);
+                    cp_async_bulk(smem.stats(at.slot()) + 4 * tile_m, stats + a.stats_rows,
+                                  bars.q_full(at.slot()), 4 * tile_m);
                     at.next();
                 }
             }
@@ -386,44 +392,6 @@ FFA_DEVICE void produce_dout(const attention_backward_args &a, const shared_view
                 }
             }
         mbarrier_arrive(bars.tile_empty(tile_at.slot));
-    }
-}
-
-/* The statistics of the rows, by a warp: the copy engine would need their first row at a multiple
- * of four. Rows past the sweep's end get zeros. */
-FFA_DEVICE void produce_stats(const attention_backward_args &a, const shared_view &smem, int lane)
-{
-    const barriers bars = smem.bars();
-    ring<tile_slots> tile_at;
-    position at;
-
-    for (;; tile_at.next()) {
-        wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_producer);
-        const backward_tile_slot *slot = smem.slot(tile_at.slot);
-        const int sweep_count = slot->tile.sweep_count;
-        if (slot->tile.key_count == 0)
-            break;
-        for (int head = slot->head_begin; head < slot->head_end; ++head)
-            for (int i = 0; i < sweep_count; ++i) {
-                const backward_sweep sweep = tile_sweep(a, slot, i);
-                for (int row = sweep.q_begin; row < sweep.q_end; row += tile_m) {
-                    const float *from = a.stats + (long long)head * 2 * a.stats_rows + row;
-                    wait(bars, bars.q_empty(at.slot()), at.parity() ^ 1, at_q_empty);
-#pragma unroll
-                    for (int j = 0; j < tile_m; j += 32) {
-                        const int bytes = row + j + lane < sweep.q_end ? 4 : 0;
-                        const float *lse = bytes ? from + j + lane : a.stats;
-                        const uint32_t to = smem.stats(at.slot()) + 4 * (j + lane);
-                        cp_async_4(to, lse, bytes);
-                        cp_async_4(to + 4 * tile_m, bytes ? lse + a.stats_rows : a.stats, bytes);
-                    }
-                    cp_async_mbarrier_arrive(bars.q_full(at.slot()));
-                    at.next();
-                }
-            }
-        __syncwarp();
-        if (lane == 0)
-            mbarrier_arrive(bars.tile_empty(tile_at.slot));
     }
 }
 
@@ -494,47 +462,68 @@ template <int rows> FFA_DEVICE void zero_tail(uint32_t tile, int tail)
             st_shared_v4_zero(tile + panel * rows * 128 + i * 16);
 }
 
-/* The block at ring position `at` is there, its rows past the sweep zeroed. */
-FFA_DEVICE void q_ready(const shared_view &smem, const position &at, int warpgroup)
+/* Rows of a block past its sweep's end become 0. */
+FFA_DEVICE void zero_rows(const backward_block &block, uint32_t tile, int warpgroup)
+{
+    zero_tail<tile_m>(tile, block.row + tile_m - block.row_end);
+    fence_proxy_async();
+    warpgroup_sync(warpgroup);
+}
+
+/* Q of the block at `at` is there, rows past the sweep zeroed. Returns the block's flags. */
+FFA_DEVICE int q_ready(const shared_view &smem, const position &at, int warpgroup)
 {
     const barriers bars = smem.bars();
 
     wait(bars, bars.q_full(at.slot()), at.parity(), at_q_full);
-    const int tail = smem.block(at.count)->row + tile_m - smem.block(at.count)->row_end;
-    if (tail > 0) {
-        zero_tail<tile_m>(smem.q(at.slot()), tail);
-        fence_proxy_async();
-        warpgroup_sync(warpgroup);
+    const int flags = smem.block(at.count)->flags;
+    if (flags & BACKWARD_BLOCK_TAIL) {
+        const int rows = smem.block(at.count)->row_end - smem.block(at.count)->row;
+        for (int i = rows + thread_now(); i < tile_m; i += 128) {
+            st_shared(smem.stats(at.slot()) + 4 * i, 0);
+            st_shared(smem.stats(at.slot()) + 4 * (tile_m + i), 0);
+        }
+        zero_rows(*smem.block(at.count), smem.q(at.slot()), warpgroup);
     }
+    return flags;
 }
 
 /* Likewise its dO. */
-FFA_DEVICE void dout_ready(const shared_view &smem, const position &at, int warpgroup)
+FFA_DEVICE void dout_ready(const shared_view &smem, const position &at, int flags, int warpgroup)
 {
     const barriers bars = smem.bars();
 
     wait(bars, bars.dout_full(at.slot()), at.parity(), at_dout_full);
-    const int tail = smem.block(at.count)->row + tile_m - smem.block(at.count)->row_end;
-    if (tail > 0) {
-        zero_tail<tile_m>(smem.dout(at.slot()), tail);
-        fence_proxy_async();
-        warpgroup_sync(warpgroup);
-    }
+    if (flags & BACKWARD_BLOCK_TAIL)
+        zero_rows(*smem.block(at.count), smem.dout(at.slot()), warpgroup);
 }
 
-FFA_DEVICE void kv_ready(const shared_view &smem, uint32_t parity, int tail, int warpgroup)
+/* K and V of the tile are there. Rows of keys that no row attends, and of keys past the tile's end,
+ * become 0: their dS is 0, and 0 times NaN is not. A thread looks after a key; every warpgroup
+ * writes all of them. */
+FFA_DEVICE void kv_ready(const attention_backward_args &a, const shared_view &smem,
+                         const backward_tile_slot *slot, uint32_t parity, int warpgroup)
 {
     const barriers bars = smem.bars();
+    const int key = slot->tile.key_begin + thread_now();
+    bool is_attended = false;
 
+    for (int i = 0; i < slot->tile.band_count; ++i) {
+        const backward_band band = tile_band(a, slot, i);
+        is_attended |= key >= band.key_begin && key < band.key_end;
+    }
     wait(bars, bars.k_full(), parity, at_kv_full);
     wait(bars, bars.v_full(), parity, at_kv_full);
-    if (tail > 0) {
-        zero_tail<tile_n>(smem.k(), tail);
-        zero_tail<tile_n>(smem.v(), tail);
-        fence_proxy_async();
-        warpgroup_sync(warpgroup);
-    }
+    if (!is_attended)
+        for (int i = 0; i < 8 * panels; ++i) {
+            const int at = i / 8 * kv_panel_bytes + thread_now() * 128 + i % 8 * 16;
+            st_shared_v4_zero(smem.k() + at);
+            st_shared_v4_zero(smem.v() + at);
+        }
+    fence_proxy_async();
+    warpgroup_sync(warpgroup);
 }
+static_assert(tile_n == 128, "a thread of a warpgroup looks after a key");
 
 /* S = K Q^T, or dP = V dO^T, of this warpgroup's 64 keys; committed, not waited for. */
 FFA_DEVICE void scores_issue(float (&s)[s_regs], uint32_t kv, uint32_t q)
@@ -585,12 +574,12 @@ FFA_DEVICE void dq_issue(float (&dq)[dq_regs], uint32_t ds, uint32_t k)
  * becomes P times the derivative of the capped score, which dS takes in P's place. */
 FFA_DEVICE void make_p(uint32_t (&p)[p_regs], uint32_t (&slope)[p_regs], float (&s)[s_regs],
                        const attention_backward_args &a, const shared_view &smem,
-                       const position &at, const backward_tile_slot *slot, int warpgroup)
+                       const position &at, const backward_tile_slot *slot, int flags, int warpgroup)
 {
     const uint32_t stats =
         smem.stats(at.slot()) + thread_now() % 4 * 8; /* of the thread's columns */
 
-    if (!(smem.block(at.count)->flags & BACKWARD_BLOCK_FULL))
+    if (!(flags & BACKWARD_BLOCK_FULL))
         mask_scores(s, a, slot, *smem.block(at.count), warpgroup);
 #pragma unroll
     for (int j = 0; j < tile_m / 8; ++j) {
@@ -653,18 +642,14 @@ FFA_DEVICE void store_ds(const uint32_t (&ds)[p_regs], uint32_t base, int warpgr
                     ds[4 * j], ds[4 * j + 1], ds[4 * j + 2], ds[4 * j + 3]);
 }
 
-/* Add the warpgroup's piece of dQ of a block to the workspace. Each warp stages its 16 rows of 64
- * columns, which lie together there, and hands them to the copy engine: reductions straight from
- * registers take a quarter of the kernel's time. */
-FFA_DEVICE void add_dq(const attention_backward_args &a, const shared_view &smem,
-                       const float (&dq)[dq_regs], const backward_block &block, int warpgroup)
+/* The warpgroup's piece of dQ goes to shared memory, and from there the copy engine adds it to the
+ * workspace (send_dq): each warp stages its 16 rows of 64 columns, which lie together there. */
+FFA_DEVICE void stage_dq(const shared_view &smem, const float (&dq)[dq_regs], int block_row,
+                         int warpgroup)
 {
     const int thread = thread_now(), lane = thread % 32;
-    const int first = block.row + warpgroup / panels * 64 + thread / 32 * 16; /* the warp's rows */
-    const int rows = min(block.row_end - first, 16);
-    const uint32_t stage = smem.dq(warpgroup * 4 + thread / 32);
-    const uint32_t at = stage + lane / 4 * 256 + lane % 4 * 16;
-    const uint32_t swizzle = (first + lane / 4) % 2 * 64;
+    const uint32_t at = smem.dq(warpgroup * 4 + thread / 32) + lane / 4 * 256 + lane % 4 * 16;
+    const uint32_t swizzle = (block_row + lane / 4) % 2 * 64;
 
     if (lane == 0)
         bulk_wait_read();
@@ -675,12 +660,23 @@ FFA_DEVICE void add_dq(const attention_backward_args &a, const shared_view &smem
         for (int i = 0; i < dq_regs; i += 8)
             st_shared_v4((at + r * 8 * 256 + i * 8) ^ swizzle, dq[i + 2 * r], dq[i + 2 * r + 1],
                          dq[i + 2 * r + 4], dq[i + 2 * r + 5]);
+}
+
+/* What the warp staged of a block is added. (Reductions straight from registers take a quarter of
+ * the kernel's time.) */
+FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &smem,
+                        const backward_block &block, int warpgroup)
+{
+    const int thread = thread_now();
+    const int first = block.row + warpgroup / panels * 64 + thread / 32 * 16; /* the warp's rows */
+    const int rows = min(block.row_end - first, 16);
+
     fence_proxy_async();
     __syncwarp();
-    if (lane == 0 && rows > 0) {
+    if (thread % 32 == 0 && rows > 0) {
         float *to = (float *)a.dq + (long long)block.head * a.dq_head_stride +
                     ((long long)(warpgroup % panels) * a.dq_rows + first) * 64;
-        bulk_reduce_add_f32(to, stage, rows * 256);
+        bulk_reduce_add_f32(to, smem.dq(warpgroup * 4 + thread / 32), rows * 256);
         bulk_commit();
     }
 }
@@ -761,18 +757,20 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
             uint32_t p[p_regs], slope[p_regs], ds[p_regs];
             ring<ds_stages> ds_before = ds_at_;
 
-            kv_ready(smem, kv_parity, tile_n - slot->tile.key_count, warpgroup);
+            kv_ready(a, smem, slot, kv_parity, warpgroup);
             kv_parity ^= 1;
-            for (bool is_first = true, is_last = false; !is_last; is_first = false) {
-                q_ready(smem, at, warpgroup);
+            bool has_staged = false;
+            for (int index = 0, flags = 0; !(flags & BACKWARD_BLOCK_LAST); ++index) {
+                flags = q_ready(smem, at, warpgroup);
                 scores_issue(s, my_k, smem.q(at.slot()));
-                dout_ready(smem, at, warpgroup);
+                dout_ready(smem, at, flags, warpgroup);
                 if constexpr (!spec::softcap)
                     scores_issue(dp, my_v, smem.dout(at.slot()));
-                is_last = smem.block(at.count)->flags & BACKWARD_BLOCK_LAST;
+                if (index > 1) /* staged at the end of the last round */
+                    send_dq(a, smem, *smem.block(at.before(2)), warpgroup);
                 wgmma_wait<spec::softcap ? 0 : 1>();
                 touch(s);
-                make_p(p, slope, s, a, smem, at, slot, warpgroup);
+                make_p(p, slope, s, a, smem, at, slot, flags, warpgroup);
                 if constexpr (spec::softcap) /* not before: slope has taken its registers */
                     scores_issue(dp, my_v, smem.dout(at.slot()));
                 gradient_issue(dv, p, smem.dout(at.slot()));
@@ -788,7 +786,7 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
                 gradient_issue(dk, ds, smem.q(at.slot()));
                 /* Under the first block a dQ of old dS, which nobody uses: a conditional product
                  * would make the compiler wait for all of them. */
-                if (!is_first)
+                if (index > 0)
                     wait(bars, bars.ds_full(ds_before.slot), ds_before.parity, at_ds_full);
                 dq_issue(dq, smem.ds(ds_before.slot) + dq_ds, dq_k);
                 wgmma_wait<0>();
@@ -800,22 +798,26 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
                 if (is_leader) {
                     mbarrier_arrive(bars.dout_empty(at.slot()));
                     mbarrier_arrive(bars.q_empty(at.slot()));
-                    if (!is_first)
+                    if (index > 0)
                         mbarrier_arrive(bars.ds_empty(ds_before.slot));
                 }
-                if (!is_first)
-                    add_dq(a, smem, dq, *smem.block(at.before()), warpgroup);
+                if (index > 0)
+                    stage_dq(smem, dq, smem.block(at.before(1))->row, warpgroup);
                 ds_before = ds_at_;
                 ds_at_.next();
                 at.next();
+                has_staged = index > 0;
             }
+            if (has_staged)
+                send_dq(a, smem, *smem.block(at.before(2)), warpgroup);
             wait(bars, bars.ds_full(ds_before.slot), ds_before.parity, at_ds_full);
             dq_issue(dq, smem.ds(ds_before.slot) + dq_ds, dq_k);
             wgmma_wait<0>();
             touch(dq);
             if (is_leader)
                 mbarrier_arrive(bars.ds_empty(ds_before.slot));
-            add_dq(a, smem, dq, *smem.block(at.before()), warpgroup);
+            stage_dq(smem, dq, smem.block(at.before(1))->row, warpgroup);
+            send_dq(a, smem, *smem.block(at.before(1)), warpgroup);
             if (is_leader)
                 mbarrier_arrive(bars.kv_empty());
         }
@@ -854,7 +856,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
 
     if (threadIdx.x == 0) {
         for (int s = 0; s < stages; ++s) {
-            mbarrier_init(bars.q_full(s), 1 + 32);
+            mbarrier_init(bars.q_full(s), 1);
             mbarrier_init(bars.q_empty(s), 4 * consumers);
             mbarrier_init(bars.dout_full(s), 1);
             mbarrier_init(bars.dout_empty(s), 4 * consumers);
@@ -868,7 +870,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         }
         for (int s = 0; s < tile_slots; ++s) {
             mbarrier_init(bars.tile_full(s), 32);
-            mbarrier_init(bars.tile_empty(s), 4 * consumers + 3);
+            mbarrier_init(bars.tile_empty(s), 4 * consumers + 2);
         }
         fence_mbarrier_init();
         st_shared(bars.watch(), 0);
@@ -887,9 +889,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
             produce_q(a, smem);
         else if (warp == 2 && lane == 0)
             produce_dout(a, smem);
-        else if (warp == 3)
-            produce_stats(a, smem, lane);
-        else if (spec::debug && warp == 2 && lane == 1)
+        else if (spec::debug && warp == 3 && lane == 0)
             watchdog_run(bars);
     } else {
         if (consumers == 2)

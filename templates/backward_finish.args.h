@@ -10,7 +10,7 @@ struct backward_finish_args {
     const float *dq_sum;              /* as attention_backward.args.h says, dq_rows = tokens_q */
     const float *dk_parts, *dv_parts; /* [parts][heads_kv][tokens_k][head_dim] */
     void *dq, *dk, *dv;
-    const float *stats; /* [heads_q][2][stats_rows] */
+    const float *stats; /* [heads_q][4][2][stats_rows] */
     const float *sink;  /* [sink_count][heads_q], natural logarithm */
     float *dsink;       /* the same shape; NULL: not asked for */
     long long dq_token_stride, dq_head_stride;

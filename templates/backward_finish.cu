@@ -167,7 +167,7 @@ FFA_DEVICE void parted_rows(const backward_finish_args &a, const parted &p, cons
 
 FFA_DEVICE void dsink_head(const backward_finish_args &a, int head, float *shared)
 {
-    const float *lse = a.stats + (long long)head * 2 * a.stats_rows;
+    const float *lse = a.stats + (long long)head * 8 * a.stats_rows; /* the first copy */
     const float *delta = lse + a.stats_rows;
 
     for (int s = 0; s < a.sink_count; ++s) {

@@ -24,7 +24,7 @@ constexpr int head_dim = spec::head_dim;
 constexpr int lanes = pass::shape<head_dim>::lanes;
 constexpr int warp_rows = pass::shape<head_dim>::rows;
 constexpr int depth = pass::rows_in_flight;
-static_assert(depth == 4, "stats are stored four rows at a time");
+static_assert(lanes >= 8, "eight lanes store a row's statistics");
 
 FFA_DEVICE float low_half(uint32_t word)
 {
@@ -123,10 +123,14 @@ FFA_DEVICE void prepare_rows(const backward_prepare_args &a, const pass::item &i
         delta[i] = is_empty ? 0.0f : delta[i];
         lse[i] = is_empty ? -neg_inf() : lse[i] * 1.4426950408889634f;
     }
-    if (column == 0 && row < a.tokens_q) {
-        float *to = a.stats + (long long)item.head * 2 * a.stats_rows + row;
-        *(float4 *)to = float4{ lse[0], lse[1], lse[2], lse[3] };
-        *(float4 *)(to + a.stats_rows) = float4{ delta[0], delta[1], delta[2], delta[3] };
+    /* Eight lanes of a row have its sums and store them: four copies of two statistics. */
+    const int copy = lane % lanes % 4, is_delta = lane % lanes / 4;
+    if (is_delta < 2 && row < a.tokens_q) {
+        float *to = a.stats + ((item.head * 4ll + copy) * 2 + is_delta) * a.stats_rows;
+#pragma unroll
+        for (int i = 0; i < depth; ++i)
+            if (row + i >= copy)
+                to[row + i - copy] = is_delta ? delta[i] : lse[i];
     }
 }
 

@@ -108,17 +108,13 @@ FFA_DEVICE void bulk_wait()
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-/* 4 bytes by this thread, or zeros where `bytes` is 0 and nothing is read. */
-FFA_DEVICE void cp_async_4(uint32_t dst, const void *src, int bytes)
+/* `bytes` into shared memory, both ends 16-byte aligned; completes on `bar`. */
+FFA_DEVICE void cp_async_bulk(uint32_t dst, const void *src, uint32_t bar, uint32_t bytes)
 {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(dst), "l"(src), "r"(bytes)
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %3, [%2];" ::"r"(dst),
+                 "l"(src), "r"(bar), "r"(bytes)
                  : "memory");
-}
-
-/* An arrival of this thread, once all its cp.async until here have completed. */
-FFA_DEVICE void cp_async_mbarrier_arrive(uint32_t bar)
-{
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
 }
 
 FFA_DEVICE void prefetch_tensormap(const void *map)

@@ -46,7 +46,7 @@ struct ffa_plan {
 
 /* The parts of a backward workspace, as bytes from its begin (backward.c). */
 struct backward_layout {
-    int64_t stats_rows; /* a multiple of 4: backward_prepare stores four at a time */
+    int64_t stats_rows; /* a multiple of 4, with room for a block past the last row */
     int32_t parts;      /* blocks that share the query heads of a group */
     int64_t stats_at, dq_at;
     int64_t dk_at, dv_at; /* partial sums, where parts > 1 */

@@ -5,7 +5,7 @@
  * A workspace, every part at a multiple of 256 bytes:
  *
  *   counters   COUNTER_BYTES, as of ffa_forward
- *   stats      fp32 [heads_q][2][stats_rows]
+ *   stats      fp32 [heads_q][4][2][stats_rows]
  *   dq         fp32 [heads_q][head_dim / 64][tokens_q][64], columns as attention_backward says
  *   dk parts   fp32 [parts][heads_kv][tokens_k][head_dim], where parts > 1
  *   dv parts   the same
@@ -65,10 +65,11 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
 
     *out =
         (struct backward_layout){ .bytes = COUNTER_BYTES,
-                                  .stats_rows = (shape->seqlen_q + 3) / 4 * 4,
+                                  .stats_rows =
+                                      (shape->seqlen_q + plan->backward.tile_m + 3) / 4 * 4,
                                   .parts = parts_of(plan, heads_q / heads_kv, heads_kv, sm_count) };
     FFA_TRY(layout_add(out, &out->stats_at, "row statistics", out->stats_rows * heads_q,
-                       2 * (int64_t)sizeof(float), err));
+                       8 * (int64_t)sizeof(float), err));
     FFA_TRY(layout_add(out, &out->dq_at, "dq", shape->seqlen_q * heads_q, row_bytes, err));
     if (out->parts > 1) {
         const int64_t rows = shape->seqlen_k * heads_kv * out->parts;

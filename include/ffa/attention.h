@@ -244,9 +244,7 @@ FFA_API ffa_status ffa_backward_workspace_bytes(const ffa_kernels *kernels, cons
  * ffa_backward_workspace_bytes says for these heads.
  * dk, dv and dsink have the same bits in every run; dq is a sum whose order varies (the last bits
  * of fp32) where several key tiles attend a row, unless the kernels are FFA_SPEC_DETERMINISTIC.
- * Query rows that attend nothing may hold anything in q, out and dout, NaN, too; so may keys that
- * no row attends in k and v, but on a GPU those less than backward_tile_n keys from an attended one
- * must be finite.
+ * Rows of q, k, v, out and dout that no attended cell needs may hold anything, NaN, too.
  * Fails with FFA_INVALID (argument, value and limit named; kernels or plan made without
  * FFA_SPEC_BACKWARD), FFA_GPU. Nothing is enqueued when an argument is refused.
  * Thread: any; plan and kernels are shared freely, a workspace is not.

@@ -18,7 +18,8 @@
  * to a block and run their exponentials under each other's products. Per block a warpgroup does
  *
  *     issue S, dP; wait S: P; issue dV; wait dP: dS to shared memory; issue dK;
- *     wait for all dS of the block before: issue its dQ; wait; add dQ
+ *     wait for all dS of the block before: issue its dQ; wait; stage dQ, and have it added under
+ *     the next S
  *
  * P is packed to the model's dtype at once, as dV needs it, and dS is made from that.
  *
@@ -30,15 +31,16 @@
  * eight of a group took causal 64k from 443 to 548 (L2 hit rate at 16k 49 to 81 %), because tiles
  * of different lengths drift apart from head to head.
  *
- * Masks: only blocks that the plan does not call full are masked, from a key's [lo, hi) of rows in
- * registers. Rows past the end of a sweep, and keys past the end of a cut tile, belong to nobody
- * here and are zeroed in shared memory, so that their NaNs never meet P = 0.
+ * Masks: only blocks that the plan does not call full are masked, from the bands of their sweep.
+ * Rows past the end of a sweep, and keys that no row attends, are zeroed in shared memory, so that
+ * their NaNs never meet P = 0.
  *
  * (Algorithm: FlashAttention-2 and -3, Dao 2023, Shah et al. 2024. Plan and masks:
  * backward_plan.h.)
  */
 #include "attention_backward.args.h"
 #include "ffa_device.h"
+#include "fragment.h"
 #include "ptx.h"
 #include "wgmma.h"
 
@@ -65,6 +67,7 @@ constexpr int g_regs = head_dim / 2; /* dK or dV */
 /* dQ of a block, tile_m x head_dim, is shared out in pieces of 64 rows and 64 columns. */
 constexpr int dq_regs = 32;
 static_assert(head_dim % 64 == 0, "head_dim must be a multiple of 64");
+static_assert(consumers == 2, "setmaxnreg's counts, and a thread of a warpgroup a key of the tile");
 static_assert(tile_m / 64 * panels == consumers, "each warpgroup has one piece of dq");
 
 constexpr int kv_bytes = tile_n * head_dim * 2;
@@ -114,19 +117,6 @@ struct barriers {
     FFA_DEVICE_MEMBER uint32_t ds_empty(int s) const { return ds_full(ds_stages + s); }
     /* Two words of the watchdog: who is stuck, and how many consumer warps are done. */
     FFA_DEVICE_MEMBER uint32_t watch() const { return base + watch_at - bars_at; }
-};
-
-/* A position in a ring of `count` slots; `parity` is that of the full barrier's current phase. */
-template <int count> struct ring {
-    int slot = 0;
-    uint32_t parity = 0;
-    FFA_DEVICE_MEMBER void next()
-    {
-        if (++slot == count) {
-            slot = 0;
-            parity ^= 1;
-        }
-    }
 };
 
 /* A position in the rings of blocks: a count, as their lengths are powers of two. */
@@ -404,18 +394,7 @@ FFA_DEVICE int thread_now()
     return thread_index() % 128;
 }
 
-FFA_DEVICE void warpgroup_sync(int warpgroup)
-{
-    if (warpgroup == 0)
-        bar_sync<1, 128>();
-    else if (warpgroup == 1)
-        bar_sync<2, 128>();
-    else
-        bar_sync<3, 128>();
-}
-
-/* Scores of rows that do not attend the thread's keys become -inf. Most partial blocks are cut at
- * one side only. */
+/* Scores of rows that do not attend the thread's keys become -inf. */
 FFA_DEVICE void mask_scores(float (&s)[s_regs], const attention_backward_args &a,
                             const backward_tile_slot *slot, const backward_block &block,
                             int warpgroup)
@@ -438,18 +417,7 @@ FFA_DEVICE void mask_scores(float (&s)[s_regs], const attention_backward_args &a
             }
         }
     }
-    if (__any_sync(0xffffffffu, hi[0] < tile_m || hi[1] < tile_m)) {
-#pragma unroll
-        for (int i = 0; i < s_regs; ++i)
-            if (i / 4 * 8 + i % 2 >= hi[i / 2 % 2])
-                s[i] = neg_inf();
-    }
-    if (__any_sync(0xffffffffu, lo[0] > 0 || lo[1] > 0)) {
-#pragma unroll
-        for (int i = 0; i < s_regs; ++i)
-            if (i / 4 * 8 + i % 2 < lo[i / 2 % 2])
-                s[i] = neg_inf();
-    }
+    mask_columns(s, lo, hi);
 }
 
 /* Rows [rows - tail, rows) of a tile in shared memory become 0. Every warpgroup writes all of them:
@@ -523,8 +491,6 @@ FFA_DEVICE void kv_ready(const attention_backward_args &a, const shared_view &sm
     fence_proxy_async();
     warpgroup_sync(warpgroup);
 }
-static_assert(tile_n == 128, "a thread of a warpgroup looks after a key");
-
 /* S = K Q^T, or dP = V dO^T, of this warpgroup's 64 keys; committed, not waited for. */
 FFA_DEVICE void scores_issue(float (&s)[s_regs], uint32_t kv, uint32_t q)
 {
@@ -879,10 +845,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
     __syncthreads();
 
     if (warpgroup == 0) {
-        if (consumers == 2)
-            setmaxnreg_dec<40>();
-        else if (consumers == 3)
-            setmaxnreg_dec<32>();
+        setmaxnreg_dec<40>();
         if (warp == 1)
             scheduler_run(a, smem, lane);
         else if (warp == 0 && lane == 0)
@@ -892,10 +855,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         else if (spec::debug && warp == 3 && lane == 0)
             watchdog_run(bars);
     } else {
-        if (consumers == 2)
-            setmaxnreg_inc<232>();
-        else if (consumers == 3)
-            setmaxnreg_inc<160>();
+        setmaxnreg_inc<232>();
         consumer_run(a, smem, warpgroup - 1);
     }
 }

@@ -35,6 +35,7 @@
  */
 #include "attention_forward.args.h"
 #include "ffa_device.h"
+#include "fragment.h"
 #include "ptx.h"
 #include "wgmma.h"
 
@@ -113,19 +114,6 @@ struct barriers {
     }
     /* Two words of the watchdog: who is stuck, and how many consumer warps are done. */
     FFA_DEVICE_MEMBER uint32_t watch() const { return base + watch_at - bars_at; }
-};
-
-/* A position in a ring of `count` slots; `parity` is that of the full barrier's current phase. */
-template <int count> struct ring {
-    int slot = 0;
-    uint32_t parity = 0;
-    FFA_DEVICE_MEMBER void next()
-    {
-        if (++slot == count) {
-            slot = 0;
-            parity ^= 1;
-        }
-    }
 };
 
 /* Q of the tile at a ring position: with two slots it goes with the tile's own, with one slot the
@@ -358,16 +346,6 @@ FFA_DEVICE void producer_run(const attention_forward_args &a, const shared_view 
 
 /* ---- consumers ---- */
 
-FFA_DEVICE void warpgroup_sync(int warpgroup)
-{
-    if (warpgroup == 0)
-        bar_sync<1, 128>();
-    else if (warpgroup == 1)
-        bar_sync<2, 128>();
-    else
-        bar_sync<3, 128>();
-}
-
 /* The first of a consumer thread's two rows in the tile. */
 FFA_DEVICE int tile_row()
 {
@@ -452,25 +430,13 @@ FFA_DEVICE void cap_scores(float (&s)[s_regs], const attention_forward_args &a)
     }
 }
 
-/* Scores outside [lo, hi) of their row become -inf. Most partial blocks are cut at one side only.
- */
+/* Scores outside [lo, hi) of their row become -inf. */
 FFA_DEVICE void mask_scores(float (&s)[s_regs], const cursor &c)
 {
     const int lo[2] = { c.lo[0] - c.key, c.lo[1] - c.key };
     const int hi[2] = { c.hi[0] - c.key, c.hi[1] - c.key };
 
-    if (__any_sync(0xffffffffu, hi[0] < tile_n || hi[1] < tile_n)) {
-#pragma unroll
-        for (int i = 0; i < s_regs; ++i)
-            if (i / 4 * 8 + i % 2 >= hi[i / 2 % 2])
-                s[i] = neg_inf();
-    }
-    if (__any_sync(0xffffffffu, lo[0] > 0 || lo[1] > 0)) {
-#pragma unroll
-        for (int i = 0; i < s_regs; ++i)
-            if (i / 4 * 8 + i % 2 < lo[i / 2 % 2])
-                s[i] = neg_inf();
-    }
+    mask_columns(s, lo, hi);
 }
 
 /* Per thread, two rows. "log2 units": a score times scale_log2. */

@@ -4,6 +4,7 @@ needs_nvrtc
 # Two stores, one kernel in both.
 one() { "$FFA" compile attention_forward head_dim=64 "tile_n=$2" --arch sm_90a --store "$1" > /dev/null; }
 one a.ffadb 64
+sleep 1 # inspect lists the newest first, by the second
 one a.ffadb 128
 one b.ffadb 128
 cp b.ffadb no64.ffadb

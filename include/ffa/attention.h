@@ -25,8 +25,10 @@
  * (FlashAttention-2, Dao 2023.)
  *
  *   tensor    shape, outermost first            dtype
- *   dout, dq  [tokens_q][heads_q][head_dim]     the spec's (dq: fp32 with FFA_SPEC_GRAD_FP32)
- *   dk, dv    [tokens_k][heads_kv][head_dim]    the spec's (fp32 with FFA_SPEC_GRAD_FP32)
+ *   dout      [tokens_q][heads_q][head_dim_v]   the spec's
+ *   dq        [tokens_q][heads_q][head_dim]     the spec's (fp32 with FFA_SPEC_GRAD_FP32)
+ *   dk        [tokens_k][heads_kv][head_dim]    likewise
+ *   dv        [tokens_k][heads_kv][head_dim_v]  likewise
  *   dsink     [sink_count][heads_q]             fp32
  */
 #ifndef FFA_ATTENTION_H

@@ -137,16 +137,17 @@ static ffa_status tensors_check(ffa_backward_args *args, const ffa_kernels *kern
     const size_t bytes = ffa_dtype_bytes(kernels->dtype);
     const size_t grad_bytes = ffa_dtype_bytes(kernels->grad_dtype);
     const int64_t rows = shape->seqlen_q, keys = shape->seqlen_k, dim = kernels->head_dim;
+    const int64_t dim_v = kernels->head_dim_v;
     const struct tensor_rule rules[] = {
         { "q", rows, args->heads_q, dim, bytes, on_gpu, false },
         { "k", keys, args->heads_kv, dim, bytes, on_gpu, false },
-        { "v", keys, args->heads_kv, dim, bytes, on_gpu, false },
-        { "out", rows, args->heads_q, dim, ffa_dtype_bytes(kernels->out_dtype), on_gpu, false },
+        { "v", keys, args->heads_kv, dim_v, bytes, on_gpu, false },
+        { "out", rows, args->heads_q, dim_v, ffa_dtype_bytes(kernels->out_dtype), on_gpu, false },
         { "lse", rows, args->heads_q, 1, sizeof(float), false, false },
-        { "dout", rows, args->heads_q, dim, bytes, on_gpu, false },
+        { "dout", rows, args->heads_q, dim_v, bytes, on_gpu, false },
         { "dq", rows, args->heads_q, dim, grad_bytes, on_gpu, true },
         { "dk", keys, args->heads_kv, dim, grad_bytes, on_gpu, true },
-        { "dv", keys, args->heads_kv, dim, grad_bytes, on_gpu, true },
+        { "dv", keys, args->heads_kv, dim_v, grad_bytes, on_gpu, true },
     };
     ffa_tensor *const tensors[] = { &args->q,    &args->k,  &args->v,  &args->out, &args->lse,
                                     &args->dout, &args->dq, &args->dk, &args->dv };
@@ -428,6 +429,7 @@ static ffa_status backward_cpu(const ffa_kernels *kernels, const ffa_plan *plan,
         .grad_dtype = kernels->grad_dtype,
         .out_dtype = kernels->out_dtype,
         .head_dim = kernels->head_dim,
+        .head_dim_v = kernels->head_dim_v,
         .threads = kernels->context->cpu_threads,
         .fp64 =
             kernels->dtype == FFA_FP64 || (kernels->context->opts.flags & FFA_OPEN_CPU_FP64) != 0,

@@ -42,11 +42,6 @@ static ffa_status spec_check(const ffa_attention_spec *spec, ffa_error *err)
                 err, FFA_INVALID, 0, "spec: backward_tile_%c is %d, flags has no FFA_SPEC_BACKWARD",
                 spec->backward_tile_m ? 'm' : 'n',
                 spec->backward_tile_m ? spec->backward_tile_m : spec->backward_tile_n);
-    } else if (spec->head_dim_v && spec->head_dim_v != spec->head_dim) {
-        return error_fail(
-            err, FFA_UNSUPPORTED, 0,
-            "spec: head_dim_v is %d with FFA_SPEC_BACKWARD, only head_dim (%d) exists",
-            spec->head_dim_v, spec->head_dim);
     }
     if (spec->flags & FFA_SPEC_SPLIT &&
         spec->flags & (FFA_SPEC_OUT_FP32 | FFA_SPEC_STAGED | FFA_SPEC_BACKWARD))
@@ -111,6 +106,11 @@ static ffa_status spec_check_gpu(const ffa_attention_spec *spec, ffa_error *err)
     if (spec->backward_tile_n != 0 && spec->backward_tile_n != 128)
         return error_fail(err, FFA_INVALID, 0, "spec: backward_tile_n is %d, not 0 or 128",
                           spec->backward_tile_n);
+    if (spec->flags & FFA_SPEC_BACKWARD && spec->head_dim_v && spec->head_dim_v != spec->head_dim)
+        return error_fail(err, FFA_UNSUPPORTED, 0,
+                          "spec: head_dim_v is %d, GPU kernels of the backward pass exist for "
+                          "head_dim (%d)",
+                          spec->head_dim_v, spec->head_dim);
     if (spec->flags & FFA_SPEC_BACKWARD && spec->head_dim != 64 && spec->head_dim != 128)
         return error_fail(err, FFA_UNSUPPORTED, 0,
                           "spec: head_dim is %d, GPU kernels of the backward pass exist for 64 "

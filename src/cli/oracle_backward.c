@@ -27,8 +27,8 @@ struct backward {
     double scale, cap;
     bool all_rows;         /* sums of all rows are asked for */
     int32_t kv_head, head; /* of the phase */
-    double *keys, *values; /* [seqlen_k][head_dim]: of kv_head */
-    double *q, *dout;      /* [seqlen_q][head_dim]: of head */
+    double *keys, *values; /* [seqlen_k][head_dim, values: head_dim_v]: of kv_head */
+    double *q, *dout;      /* [seqlen_q][head_dim, dout: head_dim_v]: of head */
     struct row_sums *sums; /* [seqlen_q]: of head */
     int64_t *row_at;       /* [seqlen_q]: index in dq, or -1 */
     atomic_llong next;
@@ -169,12 +169,13 @@ static double given_lse(const struct backward *backward, int64_t row)
 static void given_delta(const struct backward *backward, int64_t row)
 {
     const struct oracle_case *test = &backward->test->forward;
+    const int32_t dim_v = oracle_value_dim(test);
     const int64_t at =
-        oracle_offset(&test->args->out, test->args->heads_q, test->head_dim, row, backward->head);
-    const double *dout = backward->dout + row * test->head_dim;
+        oracle_offset(&test->args->out, test->args->heads_q, dim_v, row, backward->head);
+    const double *dout = backward->dout + row * dim_v;
     double delta = 0, terms = 0;
 
-    for (int32_t c = 0; c < test->head_dim; c++) {
+    for (int32_t c = 0; c < dim_v; c++) {
         const double term =
             oracle_read(oracle_out_dtype(test), test->args->out.data, at + c) * dout[c];
 
@@ -214,8 +215,8 @@ static void run_row(struct backward_worker *worker, int64_t row)
 {
     const struct backward *backward = worker->backward;
     const struct oracle_case *test = &backward->test->forward;
-    const int32_t dim = test->head_dim;
-    const double *dout = backward->dout + row * dim;
+    const int32_t dim = test->head_dim, dim_v = oracle_value_dim(test);
+    const double *dout = backward->dout + row * dim_v;
     const bool use_out = backward->test->use_out;
     struct row_sums *sums = &backward->sums[row];
     double delta = 0, terms = 0;
@@ -230,9 +231,9 @@ static void run_row(struct backward_worker *worker, int64_t row)
     sums->lse = row_weights(worker, backward->q + row * dim, use_out ? &sums->lse : NULL);
     for (int64_t k = 0; k < test->shape.seqlen_k; k++)
         if (worker->attended[k]) {
-            worker->grads[k] = oracle_dot(dout, backward->values + k * dim, dim);
+            worker->grads[k] = oracle_dot(dout, backward->values + k * dim_v, dim_v);
             delta += worker->weights[k] * worker->grads[k];
-            worker->sizes[k] = terms_of(dout, backward->values + k * dim, dim);
+            worker->sizes[k] = terms_of(dout, backward->values + k * dim_v, dim_v);
             terms += pow(worker->weights[k] * worker->sizes[k], 2);
         }
     if (!use_out) {
@@ -278,17 +279,18 @@ static void run_key(struct backward_worker *worker, int64_t at)
     const struct backward *backward = worker->backward;
     const struct oracle_sample sample = key_sample(backward->test, at);
     const int32_t dim = backward->test->forward.head_dim;
+    const int32_t dim_v = oracle_value_dim(&backward->test->forward);
     const double *key = backward->keys + sample.row * dim;
-    const double *value = backward->values + sample.row * dim;
+    const double *value = backward->values + sample.row * dim_v;
     struct oracle_gradient *dk = &backward->out->dk, *dv = &backward->out->dv;
-    double *sum_k = dk->at + at * dim, *sum_v = dv->at + at * dim;
+    double *sum_k = dk->at + at * dim, *sum_v = dv->at + at * dim_v;
     double terms_k = 0, terms_v = 0;
 
     if (sample.head != backward->kv_head)
         return;
     mark_rows(backward, sample.row, worker->attended);
     for (int64_t r = 0; r < backward->test->forward.shape.seqlen_q; r++) {
-        const double *q = backward->q + r * dim, *dout = backward->dout + r * dim;
+        const double *q = backward->q + r * dim, *dout = backward->dout + r * dim_v;
         const double lse = backward->sums[r].lse, delta = backward->sums[r].delta;
         double bend, p, dp, ds, size;
 
@@ -296,16 +298,16 @@ static void run_key(struct backward_worker *worker, int64_t at)
             continue;
         p = score_of(backward, q, key, &bend);
         p = lse == -INFINITY ? 0 : exp(p - lse);
-        dp = oracle_dot(dout, value, dim);
+        dp = oracle_dot(dout, value, dim_v);
         ds = backward->scale * bend * p * (dp - delta);
-        size =
-            backward->scale * bend * p * hypot(terms_of(dout, value, dim), backward->sums[r].terms);
-        for (int32_t c = 0; c < dim; c++) {
+        size = backward->scale * bend * p *
+               hypot(terms_of(dout, value, dim_v), backward->sums[r].terms);
+        for (int32_t c = 0; c < dim; c++)
             sum_k[c] += ds * q[c];
+        for (int32_t c = 0; c < dim_v; c++)
             sum_v[c] += p * dout[c];
-        }
         terms_k += size * size * oracle_dot(q, q, dim);
-        terms_v += p * p * oracle_dot(dout, dout, dim);
+        terms_v += p * p * oracle_dot(dout, dout, dim_v);
         dk->touched[at] = dv->touched[at] = 1;
     }
     dk->terms[at] = hypot(dk->terms[at], sqrt(terms_k));
@@ -366,10 +368,8 @@ static void run_phase(struct backward_worker *workers, int32_t threads,
 }
 
 static void convert(const struct oracle_backward_case *test, const ffa_tensor *tensor,
-                    int64_t tokens, int32_t heads, int32_t head, double *to)
+                    int64_t tokens, int32_t heads, int32_t dim, int32_t head, double *to)
 {
-    const int32_t dim = test->forward.head_dim;
-
     for (int64_t t = 0; t < tokens; t++)
         for (int32_t c = 0; c < dim; c++)
             *to++ = oracle_read(test->forward.dtype, tensor->data,
@@ -397,8 +397,10 @@ static void run_head(struct backward *backward, struct backward_worker *workers,
     backward->all_rows = with_keys || test->dsink;
     if (!with_rows && !backward->all_rows)
         return;
-    convert(test, &args->q, rows, args->heads_q, backward->head, backward->q);
-    convert(test, &test->dout, rows, args->heads_q, backward->head, backward->dout);
+    convert(test, &args->q, rows, args->heads_q, test->forward.head_dim, backward->head,
+            backward->q);
+    convert(test, &test->dout, rows, args->heads_q, oracle_value_dim(&test->forward),
+            backward->head, backward->dout);
     run_phase(workers, threads, run_row, rows);
     if (test->dsink)
         sink_gradient(backward);
@@ -419,8 +421,9 @@ static void run_all(struct backward *backward, struct backward_worker *workers, 
         backward->kv_head = kv;
         for (int64_t i = 0; i < backward->out->dk.count && !with_keys; i++)
             with_keys = key_sample(test, i).head == kv;
-        convert(test, &args->k, keys, args->heads_kv, kv, backward->keys);
-        convert(test, &args->v, keys, args->heads_kv, kv, backward->values);
+        convert(test, &args->k, keys, args->heads_kv, test->forward.head_dim, kv, backward->keys);
+        convert(test, &args->v, keys, args->heads_kv, oracle_value_dim(&test->forward), kv,
+                backward->values);
         for (int32_t h = kv * group; h < (kv + 1) * group; h++) {
             backward->head = h;
             run_head(backward, workers, threads, with_keys);
@@ -445,8 +448,9 @@ static bool prepare(struct backward *backward, struct backward_worker *workers, 
     const ffa_forward_args *args = test->forward.args;
     const size_t rows = (size_t)test->forward.shape.seqlen_q;
     const size_t keys = (size_t)test->forward.shape.seqlen_k;
-    const int32_t dim = test->forward.head_dim;
+    const int32_t dim = test->forward.head_dim, dim_v = oracle_value_dim(&test->forward);
     const size_t row_bytes = (size_t)dim * sizeof(double);
+    const size_t row_bytes_v = (size_t)dim_v * sizeof(double);
     const int64_t dq_count = test->forward.samples ? test->forward.sample_count
                                                    : test->forward.shape.seqlen_q * args->heads_q;
     const int64_t dk_count =
@@ -454,14 +458,14 @@ static bool prepare(struct backward *backward, struct backward_worker *workers, 
     bool ok = gradient_create(&backward->out->dq, dq_count, dim);
 
     ok = gradient_create(&backward->out->dk, dk_count, dim) && ok;
-    ok = gradient_create(&backward->out->dv, dk_count, dim) && ok;
+    ok = gradient_create(&backward->out->dv, dk_count, dim_v) && ok;
     ok = gradient_create(&backward->out->dsink,
                          test->dsink ? (int64_t)args->sink_count * args->heads_q : 0, 1) &&
          ok;
     backward->keys = malloc(keys * row_bytes);
-    backward->values = malloc(keys * row_bytes);
+    backward->values = malloc(keys * row_bytes_v);
     backward->q = malloc(rows * row_bytes);
-    backward->dout = malloc(rows * row_bytes);
+    backward->dout = malloc(rows * row_bytes_v);
     backward->sums = malloc(rows * sizeof *backward->sums);
     backward->row_at = malloc(rows * sizeof *backward->row_at);
     ok = ok && backward->keys && backward->values && backward->q && backward->dout &&
@@ -723,6 +727,7 @@ void oracle_backward_compare(struct oracle_backward_report *report,
     c.name = "dv";
     c.tensor = &test->dv;
     c.want = &want->dv;
+    c.dim = oracle_value_dim(&test->forward);
     report->dv = compare_tensor(&c);
     report->key = c.worst_line;
 
@@ -749,22 +754,23 @@ void oracle_backward_compare(struct oracle_backward_report *report,
 }
 
 static void poison(const struct oracle_backward_case *test, const ffa_tensor *tensor,
-                   int64_t tokens, int32_t heads)
+                   int64_t tokens, int32_t heads, int32_t dim)
 {
     for (int64_t t = 0; t < tokens; t++)
         for (int32_t h = 0; h < heads; h++)
-            for (int32_t c = 0; c < test->forward.head_dim; c++)
+            for (int32_t c = 0; c < dim; c++)
                 oracle_poison_one(test->grad_dtype, tensor->data,
-                                  oracle_offset(tensor, heads, test->forward.head_dim, t, h) + c);
+                                  oracle_offset(tensor, heads, dim, t, h) + c);
 }
 
 void oracle_backward_poison(const struct oracle_backward_case *test)
 {
     const ffa_forward_args *args = test->forward.args;
 
-    poison(test, &test->dq, test->forward.shape.seqlen_q, args->heads_q);
-    poison(test, &test->dk, test->forward.shape.seqlen_k, args->heads_kv);
-    poison(test, &test->dv, test->forward.shape.seqlen_k, args->heads_kv);
+    poison(test, &test->dq, test->forward.shape.seqlen_q, args->heads_q, test->forward.head_dim);
+    poison(test, &test->dk, test->forward.shape.seqlen_k, args->heads_kv, test->forward.head_dim);
+    poison(test, &test->dv, test->forward.shape.seqlen_k, args->heads_kv,
+           oracle_value_dim(&test->forward));
     for (int64_t i = 0; test->dsink && i < (int64_t)args->sink_count * args->heads_q; i++)
         oracle_poison_one(FFA_FP32, test->dsink, i);
 }

@@ -31,7 +31,7 @@ struct oracle_backward_case {
 /* One gradient, sample by sample; without samples, token by token and then head by head. */
 struct oracle_gradient {
     int64_t count;
-    double *at;       /* [count][head_dim]; dsink: [sink_count][heads_q] */
+    double *at;       /* [count][head_dim, dv: head_dim_v]; dsink: [sink_count][heads_q] */
     double *terms;    /* [count]: L2 of the terms, added up as if nothing cancelled */
     uint8_t *touched; /* [count]: 0 where no cell is attended; the gradient is exactly 0 then */
 };

@@ -21,9 +21,6 @@ enum {
     CHECK_TILE = 128      /* rows around multiples of it are worth a sample */
 };
 
-/* Of the forward pass's operations: five products instead of two. */
-#define BACKWARD_FLOPS 2.5
-
 struct run_options {
     const char *mask;
     const char *heads;
@@ -404,7 +401,7 @@ static json_t *backward_object(const struct run_case *run, const struct run_resu
     json_t *object = json_object();
 
     cli_set_int(object, "workspace_bytes", run->workspace_bytes);
-    add_time(object, &result->backward, BACKWARD_FLOPS * run_case_flops(run));
+    add_time(object, &result->backward, run_case_backward_flops(run));
     if (!result->is_checked)
         return object;
     cli_set_real(object, "dq_error", report->dq);
@@ -519,7 +516,7 @@ static void print_result(const struct run_case *run, const ffa_context_info *inf
         print_ranks(run_ranks_facts_get(run->ranks), options);
     print_time("time", &result->forward, run_case_flops(run), options);
     if (options->wants_backward)
-        print_time("backward", &result->backward, BACKWARD_FLOPS * run_case_flops(run), options);
+        print_time("backward", &result->backward, run_case_backward_flops(run), options);
     if (!result->is_checked)
         return;
     (void)printf("check    %s: %" PRId64 " rows\n", result->report.passed ? "passed" : "failed",

@@ -419,3 +419,8 @@ double run_case_flops(const struct run_case *run)
 {
     return 2.0 * run_case_cells(run) * (run->shape.head_dim + run->shape.head_dim_v);
 }
+
+double run_case_backward_flops(const struct run_case *run)
+{
+    return 2.0 * run_case_cells(run) * (3 * run->shape.head_dim + 2 * run->shape.head_dim_v);
+}

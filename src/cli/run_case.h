@@ -86,9 +86,10 @@ ffa_status run_case_forward(struct run_case *run, int calls, float *ms, ffa_erro
 ffa_status run_case_backward(struct run_case *run, int calls, float *ms, ffa_error *err);
 ffa_status run_case_download(struct run_case *run, ffa_error *err);
 
-/* Attended cells of one call over all heads, and the floating point operations of one forward call;
- * a backward one has 2.5 times as many. */
+/* Attended cells of one call over all heads, and the floating point operations of one call: two
+ * products a cell forward; five backward, three of head_dim and two of head_dim_v. */
 double run_case_cells(const struct run_case *run);
 double run_case_flops(const struct run_case *run);
+double run_case_backward_flops(const struct run_case *run);
 
 #endif

@@ -11,11 +11,12 @@
  * lie there twice, so that loops over tokens and over head_dim both vectorise. */
 struct gradient_scratch {
     void *memory;
-    void *q, *dout;               /* [m][head_dim] */
-    void *q_turned, *dout_turned; /* [head_dim][m] */
+    void *q, *dout;               /* [m][head_dim, dout: head_dim_v] */
+    void *q_turned, *dout_turned; /* [head_dim, dout: head_dim_v][m] */
     void *k;                      /* [n][head_dim] */
-    void *k_turned, *v_turned;    /* [head_dim][n] */
-    void *sum_k, *sum_v;          /* [n][head_dim]: dk and dv of the tile */
+    void *k_turned, *v_turned;    /* [head_dim, v: head_dim_v][n] */
+    void *value;                  /* [head_dim_v]: a key's */
+    void *sum_k, *sum_v;          /* [n][head_dim, v: head_dim_v]: dk and dv of the tile */
     void *sum_q;                  /* [m][head_dim]: dq of the rows */
     void *p, *ds;                 /* [m or n, the larger] */
     void *lse, *delta;            /* [m] */

@@ -17,6 +17,11 @@
 
 /* ---- scratch ---- */
 
+static int32_t dim_v(const struct cpu_backward *call)
+{
+    return call->head_dim_v ? call->head_dim_v : call->head_dim;
+}
+
 static size_t larger(const struct cpu_backward *call)
 {
     return (size_t)(call->plan->tile_m > call->plan->tile_n ? call->plan->tile_m
@@ -26,9 +31,10 @@ static size_t larger(const struct cpu_backward *call)
 size_t gradient_bytes(const struct cpu_backward *call)
 {
     const size_t m = (size_t)call->plan->tile_m, n = (size_t)call->plan->tile_n;
-    const size_t d = (size_t)call->head_dim;
+    const size_t d = (size_t)call->head_dim, dv = (size_t)dim_v(call);
 
-    return (5 * m * d + 5 * n * d + 2 * larger(call) + 2 * m) * sizeof(REAL) +
+    return (m * (3 * d + 2 * dv) + n * (3 * d + 2 * dv) + dv + 2 * larger(call) + 2 * m) *
+               sizeof(REAL) +
            2 * n * sizeof(int32_t);
 }
 
@@ -40,20 +46,21 @@ size_t gradient_delta_bytes(const struct cpu_backward *call)
 void gradient_place(const struct cpu_backward *call, struct gradient_scratch *scratch)
 {
     const size_t m = (size_t)call->plan->tile_m, n = (size_t)call->plan->tile_n;
-    const size_t d = (size_t)call->head_dim;
+    const size_t d = (size_t)call->head_dim, dv = (size_t)dim_v(call);
     REAL *at = scratch->memory;
 
     scratch->q = at;
     scratch->dout = at += m * d;
-    scratch->q_turned = at += m * d;
+    scratch->q_turned = at += m * dv;
     scratch->dout_turned = at += m * d;
-    scratch->sum_q = at += m * d;
+    scratch->sum_q = at += m * dv;
     scratch->k = at += m * d;
     scratch->k_turned = at += n * d;
     scratch->v_turned = at += n * d;
-    scratch->sum_k = at += n * d;
+    scratch->sum_k = at += n * dv;
     scratch->sum_v = at += n * d;
-    scratch->p = at += n * d;
+    scratch->value = at += n * dv;
+    scratch->p = at += dv;
     scratch->ds = at += larger(call);
     scratch->lse = at += larger(call);
     scratch->delta = at += m;
@@ -63,12 +70,11 @@ void gradient_place(const struct cpu_backward *call, struct gradient_scratch *sc
 
 /* ---- operands ---- */
 
-/* Tokens [from, from + count) of a head: as rows [count][dim], and turned [dim][stride]. */
-static void load_tokens(const struct cpu_backward *call, const ffa_tensor *tensor, int32_t head,
-                        int64_t from, int32_t count, int32_t stride, REAL *rows, REAL *turned)
+/* Tokens [from, from + count) of a head: as rows [count][d], and turned [d][stride]. */
+static void load_tokens(const struct cpu_backward *call, const ffa_tensor *tensor, int32_t d,
+                        int32_t head, int64_t from, int32_t count, int32_t stride, REAL *rows,
+                        REAL *turned)
 {
-    const int32_t d = call->head_dim;
-
     for (int32_t t = 0; t < count; t++) {
         REAL *row = rows + (int64_t)t * d;
 
@@ -94,8 +100,10 @@ static void load_rows(const struct cpu_backward *call, int32_t head, int64_t fro
 {
     const int32_t m = call->plan->tile_m;
 
-    load_tokens(call, &call->args->q, head, from, count, m, scratch->q, scratch->q_turned);
-    load_tokens(call, &call->dout, head, from, count, m, scratch->dout, scratch->dout_turned);
+    load_tokens(call, &call->args->q, call->head_dim, head, from, count, m, scratch->q,
+                scratch->q_turned);
+    load_tokens(call, &call->dout, dim_v(call), head, from, count, m, scratch->dout,
+                scratch->dout_turned);
     for (int32_t r = 0; r < count; r++) {
         ((REAL *)scratch->lse)[r] = lse_of(call, from + r, head);
         ((REAL *)scratch->delta)[r] = delta[(from + r) * call->args->heads_q + head];
@@ -109,10 +117,10 @@ static void load_keys(const struct cpu_backward *call, const struct backward_til
 {
     const int32_t n = call->plan->tile_n;
 
-    load_tokens(call, &call->args->k, kv_head, tile->key_begin, tile->key_count, n, scratch->k,
-                scratch->k_turned);
-    load_tokens(call, &call->args->v, kv_head, tile->key_begin, tile->key_count, n, scratch->sum_v,
-                scratch->v_turned);
+    load_tokens(call, &call->args->k, call->head_dim, kv_head, tile->key_begin, tile->key_count, n,
+                scratch->k, scratch->k_turned);
+    load_tokens(call, &call->args->v, dim_v(call), kv_head, tile->key_begin, tile->key_count, n,
+                scratch->sum_v, scratch->v_turned);
 }
 
 /* ---- cells of one line: a key with some rows, or a row with some keys ---- */
@@ -137,18 +145,18 @@ static void weigh(const struct cpu_backward *call, const REAL *restrict lse, int
 
 /* Key j of the tile with rows [from, to) of the loaded block. */
 static void add_rows(const struct cpu_backward *call, int32_t j, int32_t from, int32_t to,
-                     struct gradient_scratch *scratch, const REAL *value)
+                     struct gradient_scratch *scratch)
 {
-    const int32_t d = call->head_dim, m = call->plan->tile_m;
-    const int64_t at = (int64_t)j * d;
+    const int32_t d = call->head_dim, dv = dim_v(call), m = call->plan->tile_m;
+    const int64_t at = (int64_t)j * d, at_v = (int64_t)j * dv;
 
     score((const REAL *)scratch->k + at, scratch->q_turned, m, d, from, to,
           (REAL)call->args->softmax_scale, scratch->p);
     if (call->args->softcap > 0)
         cap_scores((REAL)call->args->softcap, from, to, scratch->p);
-    score(value, scratch->dout_turned, m, d, from, to, 1, scratch->ds);
+    score(scratch->value, scratch->dout_turned, m, dv, from, to, 1, scratch->ds);
     weigh(call, scratch->lse, 1, scratch->delta, from, to, scratch->p, scratch->ds);
-    gather(scratch->p, scratch->dout, d, from, to, (REAL *)scratch->sum_v + at);
+    gather(scratch->p, scratch->dout, dv, from, to, (REAL *)scratch->sum_v + at_v);
     gather(scratch->ds, scratch->q, d, from, to, (REAL *)scratch->sum_k + at);
 }
 
@@ -174,8 +182,7 @@ static void tile_sweep(const struct cpu_backward *call, const struct backward_ti
                        const struct backward_sweep *sweep, int32_t head, const REAL *delta,
                        struct gradient_scratch *scratch)
 {
-    const int32_t m = call->plan->tile_m, n = call->plan->tile_n, d = call->head_dim;
-    REAL *value = scratch->sum_q; /* one row of it: of no use here otherwise */
+    const int32_t m = call->plan->tile_m, n = call->plan->tile_n;
 
     read_bands(call->plan, tile, sweep, scratch);
     for (int64_t q = sweep->q_begin; q < sweep->q_end; q += m) {
@@ -191,19 +198,19 @@ static void tile_sweep(const struct cpu_backward *call, const struct backward_ti
 
             if (from >= to)
                 continue;
-            for (int32_t c = 0; c < d; c++)
-                value[c] = ((const REAL *)scratch->v_turned)[(int64_t)c * n + j];
-            add_rows(call, j, from, to, scratch, value);
+            for (int32_t c = 0; c < dim_v(call); c++)
+                ((REAL *)scratch->value)[c] = ((const REAL *)scratch->v_turned)[(int64_t)c * n + j];
+            add_rows(call, j, from, to, scratch);
         }
     }
 }
 
-static void store_line(const struct cpu_backward *call, const ffa_tensor *tensor, int64_t token,
-                       int32_t head, const REAL *from)
+static void store_line(const struct cpu_backward *call, const ffa_tensor *tensor, int32_t d,
+                       int64_t token, int32_t head, const REAL *from)
 {
     const int64_t at = token * tensor->token_stride + head * tensor->head_stride;
 
-    for (int32_t c = 0; c < call->head_dim; c++) {
+    for (int32_t c = 0; c < d; c++) {
         REAL old = 0;
 
         if (call->accumulate)
@@ -212,30 +219,31 @@ static void store_line(const struct cpu_backward *call, const ffa_tensor *tensor
     }
 }
 
-/* A line of dq, dk or dv: added to its sum, or written, as the flags say. */
-static void finish_line(const struct cpu_backward *call, const ffa_tensor *tensor, REAL *sum,
-                        int64_t token, int32_t head, uint8_t flags, REAL *line)
+/* A line of d columns of dq, dk or dv: added to its sum, or written, as the flags say. */
+static void finish_line(const struct cpu_backward *call, const ffa_tensor *tensor, int32_t d,
+                        REAL *sum, int64_t token, int32_t head, uint8_t flags, REAL *line)
 {
     if (!(flags & TILE_FIRST))
-        for (int32_t c = 0; c < call->head_dim; c++)
+        for (int32_t c = 0; c < d; c++)
             line[c] += sum[c];
     if (flags & TILE_LAST)
-        store_line(call, tensor, token, head, line);
+        store_line(call, tensor, d, token, head, line);
     else
-        memcpy(sum, line, (size_t)call->head_dim * sizeof *line);
+        memcpy(sum, line, (size_t)d * sizeof *line);
 }
 
 void gradient_tile(const struct cpu_backward *call, const struct backward_tile *tile,
                    int32_t kv_head, const void *delta, struct gradient_scratch *scratch)
 {
-    const int32_t group = call->args->heads_q / call->args->heads_kv, d = call->head_dim;
+    const int32_t group = call->args->heads_q / call->args->heads_kv;
+    const int32_t d = call->head_dim, dv = dim_v(call);
     const uint8_t flags = call->tile_flags ? call->tile_flags[tile - call->plan->tiles]
                                            : TILE_TOUCHED | TILE_FIRST | TILE_LAST;
-    const size_t bytes = (size_t)tile->key_count * (size_t)d * sizeof(REAL);
+    const size_t keys = (size_t)tile->key_count;
 
     load_keys(call, tile, kv_head, scratch);
-    memset(scratch->sum_k, 0, bytes);
-    memset(scratch->sum_v, 0, bytes);
+    memset(scratch->sum_k, 0, keys * (size_t)d * sizeof(REAL));
+    memset(scratch->sum_v, 0, keys * (size_t)dv * sizeof(REAL));
     for (int32_t head = kv_head * group; head < (kv_head + 1) * group; head++)
         for (int32_t s = 0; s < tile->sweep_count; s++)
             tile_sweep(call, tile, &call->plan->sweeps[tile->sweep_begin + s], head, delta,
@@ -245,11 +253,12 @@ void gradient_tile(const struct cpu_backward *call, const struct backward_tile *
     for (int32_t j = 0; j < tile->key_count; j++) {
         const int64_t key = (int64_t)tile->key_begin + j;
         const int64_t at = call->sum_dk ? key * call->sum_stride + kv_head * d : 0;
+        const int64_t at_v = call->sum_dv ? key * call->sum_stride + kv_head * dv : 0;
 
-        finish_line(call, &call->dk, (REAL *)call->sum_dk + at, key, kv_head, flags,
+        finish_line(call, &call->dk, d, (REAL *)call->sum_dk + at, key, kv_head, flags,
                     (REAL *)scratch->sum_k + (int64_t)j * d);
-        finish_line(call, &call->dv, (REAL *)call->sum_dv + at, key, kv_head, flags,
-                    (REAL *)scratch->sum_v + (int64_t)j * d);
+        finish_line(call, &call->dv, dv, (REAL *)call->sum_dv + at_v, key, kv_head, flags,
+                    (REAL *)scratch->sum_v + (int64_t)j * dv);
     }
 }
 
@@ -259,14 +268,14 @@ void gradient_tile(const struct cpu_backward *call, const struct backward_tile *
 static void add_keys(const struct cpu_backward *call, int32_t r, int32_t from, int32_t to,
                      struct gradient_scratch *scratch)
 {
-    const int32_t d = call->head_dim, n = call->plan->tile_n;
-    const int64_t at = (int64_t)r * d;
+    const int32_t d = call->head_dim, dv = dim_v(call), n = call->plan->tile_n;
+    const int64_t at = (int64_t)r * d, at_v = (int64_t)r * dv;
 
     score((const REAL *)scratch->q + at, scratch->k_turned, n, d, from, to,
           (REAL)call->args->softmax_scale, scratch->p);
     if (call->args->softcap > 0)
         cap_scores((REAL)call->args->softcap, from, to, scratch->p);
-    score((const REAL *)scratch->dout + at, scratch->v_turned, n, d, from, to, 1, scratch->ds);
+    score((const REAL *)scratch->dout + at_v, scratch->v_turned, n, dv, from, to, 1, scratch->ds);
     weigh(call, (const REAL *)scratch->lse + r, 0, (const REAL *)scratch->delta + r, from, to,
           scratch->p, scratch->ds);
     gather(scratch->ds, scratch->k, d, from, to, (REAL *)scratch->sum_q + at);
@@ -340,7 +349,7 @@ void gradient_rows_of(const struct cpu_backward *call, const struct gradient_row
         const int64_t row = rows->row_begin + r;
         const int64_t packed = call->sum_dq ? (row * call->args->heads_q + rows->head) * d : 0;
 
-        finish_line(call, &call->dq, (REAL *)call->sum_dq + packed, row, rows->head, flags,
+        finish_line(call, &call->dq, d, (REAL *)call->sum_dq + packed, row, rows->head, flags,
                     (REAL *)scratch->sum_q + (int64_t)r * d);
     }
 }
@@ -358,7 +367,7 @@ void gradient_delta(const struct cpu_backward *call, const struct gradient_rows 
         const bool has_keys = lse_of(call, row, rows->head) != (REAL)INFINITY;
         REAL sum = 0;
 
-        for (int32_t c = 0; has_keys && c < call->head_dim; c++) {
+        for (int32_t c = 0; has_keys && c < dim_v(call); c++) {
             REAL a = 0, b = 0;
 
             load(out_dtype, out->data, at + c, 1, &a);

@@ -46,6 +46,7 @@ struct cpu_backward {
     ffa_dtype dtype, grad_dtype;
     ffa_dtype out_dtype; /* of args->out; 0: dtype */
     int32_t head_dim;
+    int32_t head_dim_v;  /* of v, out, dout and dv; 0: head_dim */
     int32_t threads;     /* >= 1 */
     bool fp64;           /* accumulate in fp64 (always so for FFA_FP64 tensors) */
     ffa_dtype lse_dtype; /* of args->lse: FFA_FP32 or FFA_FP64; 0: FFA_FP32 */
@@ -54,7 +55,8 @@ struct cpu_backward {
 
     /* One phase of a pass: its keys are some of all. Sums are float, or double with fp64. */
     const uint8_t *tile_flags; /* [tile_count], TILE_...: of dk and dv; NULL: first and last */
-    void *sum_dk, *sum_dv;     /* [seqlen_k][heads_kv][head_dim], keys sum_stride elements apart */
+    void *sum_dk, *sum_dv;     /* [seqlen_k][heads_kv][head_dim, dv: head_dim_v], keys sum_stride
+                                  elements apart */
     int64_t sum_stride;
     const uint8_t *row_flags; /* [blocks of tile_m rows], TILE_...: of dq; NULL: first and last */
     void *sum_dq;             /* [seqlen_q][heads_q][head_dim] */

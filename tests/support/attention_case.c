@@ -123,15 +123,16 @@ void attention_gradients_init(struct attention_gradients *gradients,
 {
     const struct attention_shape *shape = &test->shape;
     const int64_t rows = shape->mask.seqlen_q, keys = shape->mask.seqlen_k;
-    const int64_t dim = shape->head_dim, bytes = bytes_of(grad_dtype);
+    const int64_t dim = shape->head_dim, dim_v = test->head_dim_v, bytes = bytes_of(grad_dtype);
 
     *gradients = (struct attention_gradients){ .grad_dtype = grad_dtype };
-    place(&gradients->dout, &gradients->memory[0], shape->layout, rows, shape->heads_q, dim,
+    place(&gradients->dout, &gradients->memory[0], shape->layout, rows, shape->heads_q, dim_v,
           bytes_of(shape->dtype));
     place(&gradients->dq, &gradients->memory[1], shape->layout, rows, shape->heads_q, dim, bytes);
     place(&gradients->dk, &gradients->memory[2], shape->layout, keys, shape->heads_kv, dim, bytes);
-    place(&gradients->dv, &gradients->memory[3], shape->layout, keys, shape->heads_kv, dim, bytes);
-    fill(&gradients->dout, shape, rows, shape->heads_q, shape->head_dim, rng);
+    place(&gradients->dv, &gradients->memory[3], shape->layout, keys, shape->heads_kv, dim_v,
+          bytes);
+    fill(&gradients->dout, shape, rows, shape->heads_q, test->head_dim_v, rng);
 }
 
 void attention_gradients_finish(struct attention_gradients *gradients)

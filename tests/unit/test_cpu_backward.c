@@ -23,16 +23,17 @@ struct problem {
     ffa_mask *mask;
 };
 
-static void problem_init(struct problem *p, const struct attention_shape *shape,
-                         ffa_dtype grad_dtype, struct rng *rng)
+static void problem_init_v(struct problem *p, const struct attention_shape *shape,
+                           int32_t head_dim_v, ffa_dtype grad_dtype, struct rng *rng)
 {
-    attention_case_init(&p->test, shape, rng);
+    attention_case_init_v(&p->test, shape, head_dim_v, rng);
     attention_gradients_init(&p->gradients, &p->test, grad_dtype, rng);
     p->reference = (struct oracle_backward_case){
         .forward = { .shape = shape->mask,
                      .lists = p->lists,
                      .list_count = 1,
                      .head_dim = shape->head_dim,
+                     .head_dim_v = head_dim_v,
                      .dtype = shape->dtype,
                      .threads = 2,
                      .args = &p->test.args },
@@ -42,6 +43,12 @@ static void problem_init(struct problem *p, const struct attention_shape *shape,
         .dk = p->gradients.dk,
         .dv = p->gradients.dv,
     };
+}
+
+static void problem_init(struct problem *p, const struct attention_shape *shape,
+                         ffa_dtype grad_dtype, struct rng *rng)
+{
+    problem_init_v(p, shape, 0, grad_dtype, rng);
 }
 
 /* All lists of the mask hold the first slices: half as many in each further one. */
@@ -75,6 +82,7 @@ static struct cpu_backward call_of(struct problem *p, const struct backward_plan
                                   .dtype = p->test.shape.dtype,
                                   .grad_dtype = p->gradients.grad_dtype,
                                   .head_dim = p->test.shape.head_dim,
+                                  .head_dim_v = p->test.head_dim_v,
                                   .threads = threads,
                                   .fp64 = fp64 };
 }
@@ -88,6 +96,7 @@ static void run_forward(struct problem *p, bool fp64)
                                       .args = &p->test.args,
                                       .dtype = p->test.shape.dtype,
                                       .head_dim = p->test.shape.head_dim,
+                                      .head_dim_v = p->test.head_dim_v,
                                       .threads = 2,
                                       .fp64 = fp64 };
 
@@ -151,7 +160,7 @@ static void random_case(ffa_dtype dtype, uint64_t seed)
     char name[64];
 
     snprintf(name, sizeof name, "dtype %d, seed %llu", (int)dtype, (unsigned long long)seed);
-    problem_init(&p, &shape, grad_dtype, &rng);
+    problem_init_v(&p, &shape, seed % 3 ? 0 : dims[seed / 3 % 4], grad_dtype, &rng);
     set_mask(&p, drawn.slices, drawn.count, rng_range(&rng, 0, 2) ? 1 : layout[1]);
     if (rng_range(&rng, 0, 3) == 0)
         p.test.args.softcap = 2;

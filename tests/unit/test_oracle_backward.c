@@ -43,7 +43,7 @@ static const struct {
     { "a cap and a sink", { 4, 4 }, { { 0, 4, 0, 4, 2, 0 } }, 2, 2, 0.6f, 2.5f, 1 },
 };
 
-enum { DIM = 3, SINKS_MAX = 2, HEADS_MAX = 6 };
+enum { DIM = 3, DIM_V = 5, SINKS_MAX = 2, HEADS_MAX = 6 };
 
 struct problem {
     struct attention_case test;
@@ -61,7 +61,7 @@ static void problem_init(struct problem *p, int row)
     };
     struct rng rng = { (uint64_t)row + 1 };
 
-    attention_case_init(&p->test, &shape, &rng);
+    attention_case_init_v(&p->test, &shape, row % 3 == 1 ? DIM_V : 0, &rng);
     attention_gradients_init(&p->gradients, &p->test, FFA_FP64, &rng);
     p->list = (ffa_slice_list){ differences[row].slices, 3 };
     for (int32_t i = 0; i < SINKS_MAX * HEADS_MAX; i++)
@@ -75,6 +75,7 @@ static void problem_init(struct problem *p, int row)
                      .lists = &p->list,
                      .list_count = 1,
                      .head_dim = DIM,
+                     .head_dim_v = p->test.head_dim_v,
                      .dtype = FFA_FP64,
                      .threads = 1,
                      .args = &p->test.args },
@@ -98,13 +99,14 @@ static double loss(const struct problem *p)
 {
     const struct oracle_case *forward = &p->backward.forward;
     const int32_t heads = forward->args->heads_q;
+    const int32_t dim = p->test.head_dim_v;
     struct oracle_result result;
     double sum = 0;
 
     ck_assert_int_eq(oracle_forward(&result, forward, NULL), FFA_OK);
     for (int64_t i = 0; i < result.count; i++)
-        for (int32_t c = 0; c < DIM; c++)
-            sum += result.out[i * DIM + c] *
+        for (int32_t c = 0; c < dim; c++)
+            sum += result.out[i * dim + c] *
                    attention_read(&p->gradients.dout, FFA_FP64, i / heads, (int32_t)(i % heads), c);
     oracle_result_finish(&result);
     return sum;
@@ -112,13 +114,13 @@ static double loss(const struct problem *p)
 
 /* Central differences: h^2 and 1e-16 / h are both about 1e-10. */
 static void check_tensor(struct problem *p, const ffa_tensor *tensor, int64_t tokens, int32_t heads,
-                         const struct oracle_gradient *got, const char *name)
+                         int32_t dim, const struct oracle_gradient *got, const char *name)
 {
     const double h = 1e-5;
 
     ck_assert_int_eq(got->count, tokens * heads);
     for (int64_t i = 0; i < got->count; i++)
-        for (int32_t c = 0; c < DIM; c++) {
+        for (int32_t c = 0; c < dim; c++) {
             const int64_t token = i / heads;
             const int32_t head = (int32_t)(i % heads);
             const double before = attention_read(tensor, FFA_FP64, token, head, c);
@@ -129,9 +131,9 @@ static void check_tensor(struct problem *p, const ffa_tensor *tensor, int64_t to
             attention_write(tensor, FFA_FP64, token, head, c, before - h);
             down = loss(p);
             attention_write(tensor, FFA_FP64, token, head, c, before);
-            ck_assert_msg(fabs((up - down) / (2 * h) - got->at[i * DIM + c]) < 1e-8,
+            ck_assert_msg(fabs((up - down) / (2 * h) - got->at[i * dim + c]) < 1e-8,
                           "%s of token %lld, head %d: %.12g, differences give %.12g", name,
-                          (long long)token, head, got->at[i * DIM + c], (up - down) / (2 * h));
+                          (long long)token, head, got->at[i * dim + c], (up - down) / (2 * h));
         }
 }
 
@@ -160,12 +162,12 @@ START_TEST(as_finite_differences)
 
     problem_init(&p, _i);
     ck_assert_int_eq(oracle_backward(&got, &p.backward, NULL), FFA_OK);
-    check_tensor(&p, &p.test.args.q, differences[_i].shape.seqlen_q, differences[_i].heads_q,
+    check_tensor(&p, &p.test.args.q, differences[_i].shape.seqlen_q, differences[_i].heads_q, DIM,
                  &got.dq, "dq");
-    check_tensor(&p, &p.test.args.k, differences[_i].shape.seqlen_k, differences[_i].heads_kv,
+    check_tensor(&p, &p.test.args.k, differences[_i].shape.seqlen_k, differences[_i].heads_kv, DIM,
                  &got.dk, "dk");
     check_tensor(&p, &p.test.args.v, differences[_i].shape.seqlen_k, differences[_i].heads_kv,
-                 &got.dv, "dv");
+                 p.test.head_dim_v, &got.dv, "dv");
     if (differences[_i].sinks)
         check_sinks(&p, &got.dsink);
     oracle_gradients_finish(&got);

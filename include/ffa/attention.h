@@ -66,11 +66,14 @@ typedef struct ffa_plan_opts {
     int32_t pad_;
 } ffa_plan_opts;
 enum {
-    /* No tile has rows of two documents, so that a NaN or Inf in one never reaches another. Without
-     * it, what is not finite in keys and values that a row attends may reach rows beside it, up to
-     * a tile away. A document ends between two rows where the first attends a key that the second
-     * does not, unless both attend the key after it, as inside a sliding window. Costs the part of
-     * a tile a document; on the CPU nothing reaches other rows with or without it. */
+    /* No tile has rows of two documents, nor, in the backward pass, keys of two, so that a NaN or
+     * Inf in one never reaches another (but dsink, a sum over all rows). Without it, what is not
+     * finite in keys and values that a row attends may reach rows beside it, up to a tile away, and
+     * in the backward pass what is not finite in a row the keys beside its own. A document ends
+     * between two rows where the first attends a key that the second does not, unless both attend
+     * the key after it, as inside a sliding window; and between two keys by the same rule with
+     * rows and keys exchanged. Costs the part of a tile a document; on the CPU nothing reaches
+     * other rows and keys with or without it. */
     FFA_PLAN_ISOLATE = 1u << 0
 };
 #define FFA_PLAN_OPTS_INIT                                                                         \

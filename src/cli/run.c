@@ -38,6 +38,7 @@ struct run_options {
     const char *moves; /* with --ranks: "keys", "queries" or "auto" */
     struct run_ranks_options ranks;
     bool wants_check, wants_time, wants_debug, wants_backward, wants_packed, wants_split;
+    bool wants_isolation;
 };
 
 /* What calls of one pass took. */
@@ -106,6 +107,7 @@ static int read_shape(const struct cli *cli, const struct run_options *options,
     shape->spec_flags |= options->softcap != 0.0 ? (uint32_t)FFA_SPEC_SOFTCAP : 0;
     shape->spec_flags |= options->wants_split ? (uint32_t)FFA_SPEC_SPLIT : 0;
     shape->spec_flags |= options->wants_backward ? (uint32_t)FFA_SPEC_BACKWARD : 0;
+    shape->plan_flags = options->wants_isolation ? (uint32_t)FFA_PLAN_ISOLATE : 0;
     shape->sinks = (int32_t)options->sinks;
     shape->head_dim = (int32_t)options->head_dim;
     shape->head_dim_v = (int32_t)(options->head_dim_v ? options->head_dim_v : options->head_dim);
@@ -126,6 +128,9 @@ static int read_ranks(const struct cli *cli, struct run_options *options)
         return cli_fail_text(cli, FFA_INVALID,
                              "--ranks-per-node, --stages, --moves and --delay need --ranks");
     ranks->moves = options->moves ? cli_word(options->moves, moves) : FFA_DIST_MOVE_KEYS;
+    if (ranks->ranks && options->wants_isolation)
+        return cli_fail_text(cli, FFA_UNSUPPORTED,
+                             "--isolate is of a plan of one device: not with --ranks");
     if (ranks->moves < 0)
         return cli_fail_text(cli, FFA_INVALID, "--moves is '%s', not keys, queries or auto",
                              options->moves);
@@ -624,6 +629,8 @@ int cmd_run(struct cli *cli)
           "split long tiles over their keys where they leave the device idle", 0, 0 },
         { "packed", CLI_FLAG, &options.wants_packed, NULL,
           "query heads of a kv head share tiles: for few query rows a slice", 0, 0 },
+        { "isolate", CLI_FLAG, &options.wants_isolation, NULL,
+          "no tile has tokens of two documents: NaN and Inf stay in theirs", 0, 0 },
         { "debug", CLI_FLAG, &options.wants_debug, NULL,
           "a GPU kernel whose barriers trap instead of hanging, and name themselves", 0, 0 },
         { "repeat", CLI_INT, &options.repeat, "N", "samples with --time; 10", 1, 1000000 },

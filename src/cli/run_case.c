@@ -142,6 +142,7 @@ static ffa_status prepare(struct run_case *run, ffa_error *err)
     spec.head_dim_v = run->shape.head_dim_v;
     spec.pack_heads = run->shape.pack_heads;
     spec.flags = run->shape.spec_flags;
+    plan_opts.flags = run->shape.plan_flags;
     plan_opts.heads_q = spec.flags & FFA_SPEC_SPLIT ? run->shape.heads_q : 0;
     rc = ffa_kernels_create(&run->kernels, run->context, &spec, err);
     if (rc == FFA_OK)

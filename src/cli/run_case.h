@@ -34,6 +34,7 @@ struct run_shape {
     int32_t pack_heads; /* of the spec */
     ffa_dtype dtype;
     uint32_t spec_flags; /* FFA_SPEC_... */
+    uint32_t plan_flags; /* FFA_PLAN_... */
     int32_t sinks;       /* logits a head */
 };
 

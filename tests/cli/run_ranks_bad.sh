@@ -9,3 +9,4 @@ t run --mask causal:64 --ranks 2 --head-dim-v 32 --head-dim 64
 t run --mask causal:64 --ranks 2 --stages 17
 t run --mask causal:64 --ranks 2 --moves values
 t run --mask causal:64 --moves keys
+t run --mask causal:64 --ranks 2 --isolate

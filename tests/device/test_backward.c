@@ -7,8 +7,8 @@
  * prepares, gradients poisoned with NaN, two runs with equal bits (dq where one tile holds all
  * keys), and nothing written beside the gradients and the workspace. FFA_TEST_LEVEL=2 evaluates
  * every row and key up to the oracle's own limit; level 1 (default) samples cases above 4e6 cells.
- * CK_RUN_CASE=quick|unions|bf16|fp16 runs a part. FFA_TEST_BACKEND=cpu runs it on the CPU backend,
- * which tests this test.
+ * CK_RUN_CASE=quick|apart|unions|bf16|fp16 runs a part. FFA_TEST_BACKEND=cpu runs it on the CPU
+ * backend, which tests this test.
  */
 #include "api/attention.h"
 #include "base/half.h"
@@ -27,7 +27,7 @@ static bool on_gpu;
 static struct mask_cases cases;
 static int64_t full_cells = 4000000;
 
-enum { SAMPLES = 192, TENSORS = 9, FIRST_OUTPUT = 6, GUARD = 256, GUARD_BYTE = 0xa5 };
+enum { SAMPLES = 192, TENSORS = 9, LSE = 4, FIRST_OUTPUT = 6, GUARD = 256, GUARD_BYTE = 0xa5 };
 
 static const char *const tensor_names[TENSORS] = { "q",    "k",  "v",  "out", "lse",
                                                    "dout", "dq", "dk", "dv" };
@@ -61,7 +61,7 @@ static ffa_tensor *tensor_of(ffa_backward_args *args, int index)
 
 static int64_t element_bytes(const struct device_call *call, int index)
 {
-    return index == 4              ? 4
+    return index == LSE            ? 4
            : index >= FIRST_OUTPUT ? (int64_t)ffa_dtype_bytes(call->gradients.grad_dtype)
                                    : 2;
 }
@@ -74,7 +74,8 @@ static void place_on_device(struct device_call *call, int index)
     const int64_t tokens = is_key ? shape->mask.seqlen_k : shape->mask.seqlen_q;
     const int64_t heads = is_key ? shape->heads_kv : shape->heads_q;
     const int64_t elements = (tokens - 1) * tensor->token_stride +
-                             (heads - 1) * tensor->head_stride + (index == 4 ? 1 : shape->head_dim);
+                             (heads - 1) * tensor->head_stride +
+                             (index == LSE ? 1 : shape->head_dim);
     ffa_error err = { 0 };
 
     call->bytes[index] = elements * element_bytes(call, index);
@@ -222,16 +223,13 @@ static void *workspace_of(const struct prepared *ready)
     return (char *)ready->workspace + GUARD;
 }
 
-static void prepare(struct prepared *ready, const ffa_kernels *kernels, const ffa_mask *mask,
-                    const struct attention_shape *shape, void (*mutate)(struct ffa_plan *plan))
+/* Memory for the calls of ready->plan, and the plan uploaded. */
+static void prepare_memory(struct prepared *ready, const struct attention_shape *shape)
 {
     ffa_plan_info info = FFA_PLAN_INFO_INIT;
+    const ffa_kernels *kernels = ready->kernels;
     ffa_error err = { 0 };
 
-    *ready = (struct prepared){ .kernels = kernels };
-    must(ffa_plan_create(&ready->plan, kernels, mask, &err), &err, "plan");
-    if (mutate)
-        mutate(ready->plan);
     must(ffa_plan_info_get(ready->plan, &info, &err), &err, "plan info");
     must(ffa_backward_workspace_bytes(kernels, ready->plan, shape->heads_q, shape->heads_kv,
                                       &ready->workspace_bytes, &err),
@@ -247,6 +245,27 @@ static void prepare(struct prepared *ready, const ffa_kernels *kernels, const ff
     must(ffa_workspace_init(kernels, workspace_of(ready), ready->workspace_bytes, NULL, &err), &err,
          "workspace");
     must(ffa_plan_upload(ready->plan, kernels, ready->buffer, NULL, &err), &err, "upload");
+}
+
+static void prepare_with(struct prepared *ready, const ffa_kernels *kernels, const ffa_mask *mask,
+                         const struct attention_shape *shape, uint32_t plan_flags,
+                         void (*mutate)(struct ffa_plan *plan))
+{
+    ffa_plan_opts opts = FFA_PLAN_OPTS_INIT;
+    ffa_error err = { 0 };
+
+    *ready = (struct prepared){ .kernels = kernels };
+    opts.flags = plan_flags;
+    must(ffa_plan_create_with(&ready->plan, kernels, mask, &opts, &err), &err, "plan");
+    if (mutate)
+        mutate(ready->plan);
+    prepare_memory(ready, shape);
+}
+
+static void prepare(struct prepared *ready, const ffa_kernels *kernels, const ffa_mask *mask,
+                    const struct attention_shape *shape)
+{
+    prepare_with(ready, kernels, mask, shape, 0, NULL);
 }
 
 static void prepared_finish(struct prepared *ready)
@@ -314,7 +333,7 @@ static void run_backward(struct device_call *call, const struct prepared *ready,
 struct attempt {
     const char *name;
     const ffa_mask *mask;
-    uint32_t spec_flags;
+    uint32_t spec_flags, plan_flags;
     bool want_failure; /* a mutation: the comparison must fail */
     bool keep_inputs;  /* out and lse are as the caller left them on host and device */
     void (*mutate)(struct ffa_plan *plan);
@@ -391,8 +410,8 @@ static void attempt_run(struct device_call *call, const struct attempt *attempt)
     ck_assert_int_le(ffa_mask_head_count(attempt->mask), 64);
     for (int32_t i = 0; i < ffa_mask_head_count(attempt->mask); i++)
         lists[i] = ffa_mask_slices(attempt->mask, i);
-    prepare(&ready, kernels_for(&call->host.shape, attempt->spec_flags), attempt->mask,
-            &call->host.shape, attempt->mutate);
+    prepare_with(&ready, kernels_for(&call->host.shape, attempt->spec_flags), attempt->mask,
+                 &call->host.shape, attempt->plan_flags, attempt->mutate);
     must(ffa_plan_info_get(ready.plan, &info, &err), &err, "plan info");
     test = reference_of(call, lists, ffa_mask_head_count(attempt->mask));
     if (!attempt->keep_inputs)
@@ -569,7 +588,7 @@ static void run_counts(const char *name, const ffa_mask *mask, struct attention_
                             keys_of_row[t] ? 0.0 : -(double)INFINITY);
     call.args.softmax_scale = call.host.args.softmax_scale = 1;
     send(&call, 0, FIRST_OUTPUT);
-    prepare(&ready, kernels_for(&shape, FFA_SPEC_GRAD_FP32), mask, &shape, NULL);
+    prepare(&ready, kernels_for(&shape, FFA_SPEC_GRAD_FP32), mask, &shape);
     test = reference_of(&call, lists, 1);
     run_backward(&call, &ready, &test, NULL);
     group = shape.heads_q / shape.heads_kv;
@@ -887,7 +906,7 @@ START_TEST(unattended_nan_stays_out)
     must(ffa_mask_create(&mask, &size, gaps, 4, &err), &err, "mask");
     shape.mask = size;
     call_init(&call, &shape, shape.dtype, shape.layout, &rng);
-    prepare(&ready, kernels_for(&shape, 0), mask, &shape, NULL);
+    prepare(&ready, kernels_for(&shape, 0), mask, &shape);
     for (int64_t key = 0; key < size.seqlen_k; key++)
         if (!is_attended(key, true)) {
             write_row(&call.on_host.k, &shape, key, shape.heads_kv, NAN);
@@ -924,7 +943,7 @@ START_TEST(attended_nan_reaches_its_document)
     shape.mask = (ffa_mask_shape){ 768, 768 };
     call_init(&call, &shape, shape.dtype, shape.layout, &rng);
     write_row(&call.on_host.dout, &shape, 300, shape.heads_q, NAN);
-    prepare(&ready, kernels_for(&shape, 0), mask, &shape, NULL);
+    prepare(&ready, kernels_for(&shape, 0), mask, &shape);
     run_forward(&call, &ready);
     test = reference_of(&call, lists, 1);
     run_backward(&call, &ready, &test, NULL);
@@ -939,6 +958,107 @@ START_TEST(attended_nan_reaches_its_document)
             ck_assert_msg(isnan(attention_read(&call.on_host.dq, shape.dtype, t, 1, 7)) ==
                               (t == 300),
                           "dq of row %lld", (long long)t);
+    }
+    prepared_finish(&ready);
+    call_finish(&call);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* Documents that an isolated plan keeps apart. */
+static const struct {
+    const char *text;
+    int64_t lengths[5];
+} documents[] = {
+    { "varlen-causal:100,30,1,300,65", { 100, 30, 1, 300, 65 } },
+    { "varlen-full:100,30,300,65", { 100, 30, 300, 65 } },
+    { "block-causal:150,100,70/block=32", { 150, 100, 70 } },
+};
+enum { DOCUMENTS = sizeof documents / sizeof *documents };
+
+/* All that a document's tokens have: NaN and Inf, the forward pass's outputs too. */
+static void spoil_tokens(struct device_call *call, int64_t begin, int64_t end)
+{
+    const struct attention_shape *shape = &call->host.shape;
+
+    for (int64_t t = begin; t < end; t++) {
+        for (int i = 0; i < FIRST_OUTPUT; i++)
+            if (i != LSE)
+                write_row(tensor_of(&call->on_host, i), shape, t,
+                          i == 1 || i == 2 ? shape->heads_kv : shape->heads_q,
+                          (t + i) % 3 ? NAN : INFINITY);
+        for (int32_t h = 0; h < shape->heads_q; h++)
+            attention_write(&call->on_host.lse, FFA_FP32, t, h, 0, NAN);
+    }
+}
+
+/* Compare dq, dk and dv of a document's tokens with the first run's: near it, or all NaN. */
+static void check_document(struct device_call *call, int64_t begin, int64_t end, bool is_spoilt,
+                           const char *name)
+{
+    const struct attention_shape *shape = &call->host.shape;
+
+    for (int i = 0; i < 3; i++) {
+        const ffa_tensor *got = tensor_of(&call->on_host, FIRST_OUTPUT + i);
+        const ffa_tensor want = { call->first[i], got->token_stride, got->head_stride };
+        const int32_t heads = i ? shape->heads_kv : shape->heads_q;
+
+        for (int64_t t = begin; t < end; t++)
+            for (int32_t h = 0; h < heads; h++)
+                for (int32_t c = 0; c < shape->head_dim; c++) {
+                    const double x = attention_read(got, shape->dtype, t, h, c);
+                    const double y = attention_read(&want, shape->dtype, t, h, c);
+
+                    /* dk and dv have one order of sums, dq has not. */
+                    ck_assert_msg(is_spoilt ? !isfinite(x)
+                                  : i       ? x == y
+                                            : fabs(x - y) <= 0.01 * fabs(y) + 1e-3,
+                                  "%s: %s of token %lld, head %d, column %d is %g, was %g", name,
+                                  tensor_names[FIRST_OUTPUT + i], (long long)t, h, c, x, y);
+                }
+    }
+}
+
+/* Isolated documents: one after another is made of NaN and Inf. Its own gradients are, too, and the
+ * others do not notice. */
+START_TEST(isolated_documents_stay_apart)
+{
+    const char *text = documents[_i % DOCUMENTS].text;
+    const int64_t *lengths = documents[_i % DOCUMENTS].lengths;
+    ffa_mask *mask = parse(text);
+    const int64_t tokens = ffa_mask_seqlen_q(mask);
+    struct attention_shape shape = layouts[_i % LAYOUTS];
+    struct oracle_backward_case test;
+    ffa_slice_list lists[1] = { ffa_mask_slices(mask, 0) };
+    struct rng rng = { 66 };
+    struct prepared ready;
+    struct device_call call;
+    int64_t begin = 0;
+
+    shape.mask = (ffa_mask_shape){ tokens, tokens };
+    call_init(&call, &shape, shape.dtype, shape.layout, &rng);
+    attempt_run(&call,
+                &(struct attempt){ .name = text, .mask = mask, .plan_flags = FFA_PLAN_ISOLATE });
+    prepare_with(&ready, kernels_for(&shape, 0), mask, &shape, FFA_PLAN_ISOLATE, NULL);
+    test = reference_of(&call, lists, 1);
+    for (int d = 0; d < 5 && lengths[d]; begin += lengths[d++]) {
+        void *kept[FIRST_OUTPUT];
+        int64_t other = 0;
+
+        for (int i = 0; i < FIRST_OUTPUT; i++) {
+            kept[i] = malloc((size_t)call.bytes[i]);
+            ck_assert_ptr_nonnull(kept[i]);
+            memcpy(kept[i], tensor_of(&call.on_host, i)->data, (size_t)call.bytes[i]);
+        }
+        spoil_tokens(&call, begin, begin + lengths[d]);
+        send(&call, 0, FIRST_OUTPUT);
+        run_backward(&call, &ready, &test, NULL);
+        for (int e = 0; e < 5 && lengths[e]; other += lengths[e++])
+            check_document(&call, other, other + lengths[e], e == d, text);
+        for (int i = 0; i < FIRST_OUTPUT; i++) {
+            memcpy(tensor_of(&call.on_host, i)->data, kept[i], (size_t)call.bytes[i]);
+            free(kept[i]);
+        }
     }
     prepared_finish(&ready);
     call_finish(&call);
@@ -1008,7 +1128,7 @@ START_TEST(accumulated_halves_make_the_whole)
     send(&call, FIRST_OUTPUT, TENSORS);
     for (int i = 0; i < 2; i++) {
         must(ffa_mask_create(&parts[i], &shape.mask, halves[i], 2, &err), &err, "mask");
-        prepare(&ready[i], kernels_for(&shape, flags), parts[i], &shape, NULL);
+        prepare(&ready[i], kernels_for(&shape, flags), parts[i], &shape);
         call.args.flags = i ? FFA_BACKWARD_ACCUMULATE : 0;
         must(ffa_backward(ready[i].kernels, ready[i].plan, &call.args, workspace_of(&ready[i]),
                           NULL, &err),
@@ -1020,7 +1140,7 @@ START_TEST(accumulated_halves_make_the_whole)
     compare(&call, &test, &attempt, &info);
 
     keep_first(&call);
-    prepare(&all, kernels_for(&shape, flags), mask, &shape, NULL);
+    prepare(&all, kernels_for(&shape, flags), mask, &shape);
     must(ffa_backward(all.kernels, all.plan, &call.args, workspace_of(&all), NULL, &err), &err,
          "again");
     fetch(&call, FIRST_OUTPUT, TENSORS);
@@ -1134,7 +1254,7 @@ START_TEST(sm_margin_and_scale_are_heard)
     call_init(&call, &shape, shape.dtype, shape.layout, &rng);
     call.host.args.softmax_scale = call.args.softmax_scale = 0.031f;
     attempt_run(&call, &(struct attempt){ .name = "a scale", .mask = mask });
-    prepare(&ready, kernels_for(&shape, 0), mask, &shape, NULL);
+    prepare(&ready, kernels_for(&shape, 0), mask, &shape);
     test = reference_of(&call, lists, 1);
     call.args.sm_margin = 117;
     run_backward(&call, &ready, &test, NULL);
@@ -1165,7 +1285,7 @@ START_TEST(a_call_can_be_captured)
         return;
     shape.mask = (ffa_mask_shape){ 777, 777 };
     call_init(&call, &shape, shape.dtype, shape.layout, &rng);
-    prepare(&ready, kernels_for(&shape, 0), mask, &shape, NULL);
+    prepare(&ready, kernels_for(&shape, 0), mask, &shape);
     run_forward(&call, &ready);
     test = reference_of(&call, lists, 1);
     ck_assert_int_eq(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
@@ -1235,7 +1355,7 @@ START_TEST(bad_arguments_are_refused)
         return;
     shape.mask = (ffa_mask_shape){ 64, 64 };
     call_init(&call, &shape, shape.dtype, shape.layout, &rng);
-    prepare(&ready, kernels_for(&shape, 0), mask, &shape, NULL);
+    prepare(&ready, kernels_for(&shape, 0), mask, &shape);
     call.args.sm_margin = refusals[_i].sm_margin;
     if (refusals[_i].tensor >= 0) {
         ffa_tensor *tensor = tensor_of(&call.args, refusals[_i].tensor);
@@ -1258,6 +1378,7 @@ static Suite *device_suite(void)
 {
     Suite *suite = suite_create("device_backward");
     TCase *quick = tcase_create("quick"), *unions = tcase_create("unions");
+    TCase *apart = tcase_create("apart");
     TCase *bf16 = tcase_create("bf16"), *fp16 = tcase_create("fp16");
 
     tcase_add_loop_test(quick, special_masks_match_the_oracle, 0, SPECIALS);
@@ -1276,11 +1397,13 @@ static Suite *device_suite(void)
     tcase_add_test(quick, sm_margin_and_scale_are_heard);
     tcase_add_test(quick, a_call_can_be_captured);
     tcase_add_loop_test(quick, bad_arguments_are_refused, 0, REFUSALS);
+    tcase_add_loop_test(apart, isolated_documents_stay_apart, 0, LAYOUTS);
     tcase_add_loop_test(unions, every_length_to_300, 0, 2);
     tcase_add_loop_test(unions, random_unions_match_the_oracle, 0, 2);
     tcase_add_loop_test(bf16, mask_cases_match_the_oracle, 0, LAYOUTS / 2);
     tcase_add_loop_test(fp16, mask_cases_match_the_oracle, LAYOUTS / 2, LAYOUTS);
     suite_add_tcase(suite, quick);
+    suite_add_tcase(suite, apart);
     suite_add_tcase(suite, unions);
     suite_add_tcase(suite, bf16);
     suite_add_tcase(suite, fp16);

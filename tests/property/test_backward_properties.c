@@ -95,6 +95,93 @@ START_TEST(cases_are_covered_exactly_once)
 }
 END_TEST
 
+/* ---- documents kept apart ---- */
+
+static bool cell(const ffa_slice_list *list, int64_t row, int64_t key)
+{
+    for (int64_t s = 0; s < list->count; s++)
+        if (slice_has(&list->slices[s], row, key))
+            return true;
+    return false;
+}
+
+/* By the definition in cut.h with the sides exchanged, cell by cell: whether a row attends `key`
+ * and not `next`, unless the row after it attends both. */
+static bool document_ends(const ffa_slice_list *list, int64_t key, int64_t next, int64_t rows)
+{
+    for (int64_t row = 0; row < rows; row++)
+        if (cell(list, row, key) && !cell(list, row, next) &&
+            !(row + 1 < rows && cell(list, row + 1, key) && cell(list, row + 1, next)))
+            return true;
+    return false;
+}
+
+static bool is_attended(const ffa_slice_list *list, int64_t key, int64_t rows)
+{
+    for (int64_t row = 0; row < rows; row++)
+        if (cell(list, row, key))
+            return true;
+    return false;
+}
+
+/* No tile of list 0 has keys on both sides of a document's end. Returns how many ends there are. */
+static int64_t check_documents(const struct backward_plan *plan, const ffa_slice_list *list,
+                               const char *name)
+{
+    const int64_t rows = plan->shape.seqlen_q;
+    int64_t last = -1, ends = 0;
+
+    for (int64_t key = 0; key < plan->shape.seqlen_k; key++) {
+        if (!is_attended(list, key, rows))
+            continue;
+        if (last >= 0 && document_ends(list, last, key, rows)) {
+            ends++;
+            for (int64_t t = plan->list_begin[0]; t < plan->list_begin[1]; t++) {
+                const struct backward_tile *tile = &plan->tiles[t];
+
+                ck_assert_msg(tile->key_begin > last ||
+                                  tile->key_begin + (int64_t)tile->key_count <= key,
+                              "%s: the tile %d+%d has keys %lld and %lld, of two documents", name,
+                              tile->key_begin, tile->key_count, (long long)last, (long long)key);
+            }
+        }
+        last = key;
+    }
+    return ends;
+}
+
+static const struct {
+    const char *text;
+    int64_t ends;  /* of documents */
+    int64_t tiles; /* of 64 keys */
+} documents[] = {
+    { "varlen-causal:100,30,64,1,1,200", 5, 2 + 1 + 1 + 1 + 1 + 4 },
+    { "varlen-full:100,30,64", 2, 2 + 1 + 1 },
+    { "causal:640", 0, 10 },
+    { "window:640,left=100,right=20", 0, 10 },
+    { "block-causal:500,140/block=100", 6, 5 * 2 + 2 + 1 }, /* later keys have fewer rows */
+    { "shared-prefix:100,50,60,70", 3, 2 + 1 + 1 + 2 },     /* all rows attend the prefix */
+    { "window:40,left=0,right=0", 39, 40 },                 /* each key a document */
+};
+
+START_TEST(documents_end_where_tiles_do)
+{
+    const struct tile_options opts = { 64, 64, TILE_CUTS_ISOLATE };
+    struct backward_plan plan;
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_slice_list list;
+    ffa_mask *mask;
+
+    ck_assert_msg(ffa_mask_parse(&mask, documents[_i].text, &err) == FFA_OK, "%s", err.message);
+    list = ffa_mask_slices(mask, 0);
+    build_checked(&plan, mask, &list, &opts, documents[_i].text);
+    ck_assert_int_eq(check_documents(&plan, &list, documents[_i].text), documents[_i].ends);
+    ck_assert_int_eq(plan.tile_count, documents[_i].tiles);
+    backward_finish(&plan);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
 /* ---- random unions ---- */
 
 static const int32_t sides[] = { 16, 32, 48, 64, 80, 96, 128, 176, 192 };
@@ -127,7 +214,7 @@ static void cover_random(uint64_t seed)
     const int32_t heads = rng_range(&rng, 0, 9) ? 1 : 3;
     struct tile_options opts = { .tile_m = sides[rng_range(&rng, 0, SIDES - 1)],
                                  .tile_n = sides[rng_range(&rng, 0, SIDES - 1)] };
-    struct backward_plan cut, aligned;
+    struct backward_plan cut, aligned, isolated;
     ffa_error err = { FFA_OK, 0, "" };
     ffa_mask *mask;
     char name[64];
@@ -150,9 +237,14 @@ static void cover_random(uint64_t seed)
     build_checked(&aligned, mask, lists, &opts, name);
     ck_assert_msg(cost_of(&cut) <= cost_of(&aligned), "%s: cuts cost %lld, aligned tiles %lld",
                   name, (long long)cost_of(&cut), (long long)cost_of(&aligned));
+    opts.cuts = TILE_CUTS_ISOLATE;
+    build_checked(&isolated, mask, lists, &opts, name);
+    if (seed % 16 == 0)
+        (void)check_documents(&isolated, &lists[0], name);
 
     backward_finish(&cut);
     backward_finish(&aligned);
+    backward_finish(&isolated);
     ffa_mask_destroy(mask);
     free(tests[0].slices);
 }
@@ -235,6 +327,7 @@ int main(void)
 
     tcase_set_timeout(tc, 100);
     tcase_add_loop_test(tc, cases_are_covered_exactly_once, 0, PARTS);
+    tcase_add_loop_test(tc, documents_end_where_tiles_do, 0, sizeof documents / sizeof *documents);
     tcase_add_test(tc, random_unions_are_covered_exactly_once);
     tcase_add_test(tc, sizes_around_a_tile);
     tcase_add_loop_test(tc, few_cells_are_visited_in_vain, 0,

@@ -95,6 +95,14 @@ FFA_API ffa_status ffa_plan_create_with(ffa_plan **out, const ffa_kernels *kerne
  * does not work on as they are. Calls must run in order, with the same q, out, lse and partial;
  * sinks, if any, are given to all, and enter once; max_logits is set by stage 0 and raised after.
  *
+ * Backward (kernels of FFA_SPEC_BACKWARD, too), a stage writes dk and dv of all its keys, as a call
+ * of its own would, from the out and lse of the whole. dq is a sum over the stages, which stays in
+ * the workspace: stage 0 begins it, whatever is there, and the last stage writes dq, and dsink. So
+ * calls must run in order, one for each stage, with the same q, out, lse, dout and workspace, which
+ * no other call uses until the last one is done. It must have the bytes that the stage that needs
+ * most of it says. Only the last stage looks at dq and dsink. Kernels with and without
+ * FFA_SPEC_GRAD_FP32 may take turns, where some stages' dk and dv are to be fp32.
+ *
  * out      [count], receives the plans; all NULL on failure. Owner: caller, ffa_plan_destroy().
  * kernels  made with FFA_SPEC_STAGED.
  * masks    [count], 1 to 4096, of as many query rows and lists each.
@@ -216,8 +224,8 @@ typedef struct ffa_backward_args {
     ffa_tensor lse;      /* fp32 */
     ffa_tensor dout;
     ffa_tensor dq, dk, dv; /* outputs */
-    /* [sink_count][heads_q], fp32, written, never added to: it does not depend on the keys. NULL:
-     * not asked for. */
+    /* [sink_count][heads_q], fp32, written, never added to: it does not depend on the keys; in a
+     * pass in stages by the last one. NULL: not asked for. */
     float *dsink;
     const float *sink;  /* [sink_count][heads_q], fp32; NULL: none */
     int32_t sink_count; /* 0 to 8 */
@@ -227,7 +235,8 @@ typedef struct ffa_backward_args {
 } ffa_backward_args;
 enum {
     /* dq, dk and dv are added to what they hold. They must be fp32 (FFA_SPEC_GRAD_FP32) or fp64.
-     * For a call per part of the keys, with the out and lse of the whole. */
+     * For a call per part of the keys, with the out and lse of the whole. In a pass in stages each
+     * call says so of its dk and dv, and the last one of dq. */
     FFA_BACKWARD_ACCUMULATE = 1u << 0
 };
 #define FFA_BACKWARD_ARGS_INIT                                                                     \
@@ -237,7 +246,8 @@ enum {
 
 /* Workspace of one ffa_backward in flight: on a GPU an fp32 dq, two numbers a row of a head, and
  * where the query heads of a group are shared out to fill the device, fp32 partial dk and dv. It is
- * prepared by ffa_workspace_init, as of ffa_forward, and serves ffa_forward, too. 0 on the CPU.
+ * prepared by ffa_workspace_init, as of ffa_forward, and serves ffa_forward, too. On the CPU 0, but
+ * for a stage's plan: the sum of dq and a number a row of a head.
  * Fails with FFA_INVALID. */
 FFA_API ffa_status ffa_backward_workspace_bytes(const ffa_kernels *kernels, const ffa_plan *plan,
                                                 int32_t heads_q, int32_t heads_kv, int64_t *bytes,
@@ -246,7 +256,7 @@ FFA_API ffa_status ffa_backward_workspace_bytes(const ffa_kernels *kernels, cons
 /*
  * Backward attention: dq, dk, dv, and dsink where asked for. As ffa_forward, it only enqueues on a
  * GPU (three kernels), and blocks on the CPU. The workspace must have the bytes that
- * ffa_backward_workspace_bytes says for these heads.
+ * ffa_backward_workspace_bytes says for these heads, and be aligned to 16 if they are any.
  * dk, dv and dsink have the same bits in every run; dq is a sum whose order varies (the last bits
  * of fp32) where several key tiles attend a row, unless the kernels are FFA_SPEC_DETERMINISTIC.
  * Rows of q, k, v, out and dout that no attended cell needs may hold anything, NaN, too.

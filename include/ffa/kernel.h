@@ -237,8 +237,9 @@ enum {
     FFA_SPEC_DETERMINISTIC = 1u << 5,
     /* kernels that keep the largest score of each head: ffa_forward_args.max_logits */
     FFA_SPEC_MAX_LOGITS = 1u << 6,
-    /* kernels of a pass in stages (ffa_plan_create_stages): fp32 between stages, the dtype after
-     * the last; not with FFA_SPEC_OUT_FP32, whose calls accumulate by themselves */
+    /* kernels of a pass in stages (ffa_plan_create_stages), of both passes with FFA_SPEC_BACKWARD:
+     * fp32 between stages, the dtype after the last; not with FFA_SPEC_OUT_FP32, whose calls
+     * accumulate by themselves */
     FFA_SPEC_STAGED = 1u << 7,
     /* kernels for plans whose tiles are split over their keys (ffa_plan_opts.heads_q); not with
      * FFA_SPEC_OUT_FP32, _STAGED or _BACKWARD. No use on the CPU */

@@ -149,6 +149,13 @@ out:
 
 /* ---- what a launch needs of a plan, a workspace and a tensor ---- */
 
+ffa_status workspace_check(const void *workspace, ffa_error *err)
+{
+    if (!workspace || (uintptr_t)workspace % 16)
+        return error_fail(err, FFA_INVALID, 0, "workspace is %p, not 16-byte aligned", workspace);
+    return FFA_OK;
+}
+
 ffa_status launch_check(const ffa_kernels *kernels, const ffa_plan *plan, const void *workspace,
                         ffa_error *err)
 {
@@ -160,9 +167,7 @@ ffa_status launch_check(const ffa_kernels *kernels, const ffa_plan *plan, const 
         return error_fail(err, FFA_INVALID, 0,
                           "the plan was uploaded to device %d last, the kernels are on device %d",
                           atomic_load(&plan->device), device);
-    if (!workspace || (uintptr_t)workspace % 16)
-        return error_fail(err, FFA_INVALID, 0, "workspace is %p, not 16-byte aligned", workspace);
-    return FFA_OK;
+    return workspace_check(workspace, err);
 }
 
 ffa_status map_make(struct tensor_map *map, const ffa_kernels *kernels, const char *name,

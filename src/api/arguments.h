@@ -42,6 +42,9 @@ struct call_options {
 ffa_status call_options_check(struct call_options *options, const ffa_kernels *kernels,
                               ffa_error *err);
 
+/* That it is there, and aligned. */
+ffa_status workspace_check(const void *workspace, ffa_error *err);
+
 /* That the plan is on the kernels' device, and the workspace usable. */
 ffa_status launch_check(const ffa_kernels *kernels, const ffa_plan *plan, const void *workspace,
                         ffa_error *err);

@@ -64,6 +64,9 @@ ffa_status plan_tile_options(struct tile_options *out, const ffa_kernels *kernel
 /* A plan without tiles, for ffa_plan_destroy. */
 ffa_status plan_begin(ffa_plan **out, const ffa_kernels *kernels, const ffa_mask *mask,
                       ffa_error *err);
+/* The tiles of the backward pass, for kernels that have it, cut as those of the forward pass. */
+ffa_status plan_add_backward(ffa_plan *plan, const ffa_kernels *kernels, const ffa_mask *mask,
+                             const struct tile_options *forward, ffa_error *err);
 /* What follows from its tiles. */
 ffa_status plan_complete(ffa_plan *plan, const ffa_kernels *kernels, ffa_error *err);
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ffa_backward: check the arguments, fill three launches, enqueue.
+ * ffa_backward: check the arguments, fill three launches, enqueue. In a pass in stages the first
+ * launch is the first stage's, and the third the last one's: between them dq is a sum in the
+ * workspace.
  *
  * A workspace, every part at a multiple of 256 bytes:
  *
@@ -101,6 +103,49 @@ static ffa_status objects_check(const ffa_kernels *kernels, const ffa_plan *plan
                           "the plan has backward tiles of %d x %d, the kernels of %d x %d",
                           plan->backward.tile_m, plan->backward.tile_n, kernels->backward_tile_m,
                           kernels->backward_tile_n);
+    if (plan->stage_count > 1 && !kernels->is_staged)
+        return error_fail(err, FFA_INVALID, 0,
+                          "the plan is stage %d of %d, the kernels were made without "
+                          "FFA_SPEC_STAGED",
+                          plan->stage, plan->stage_count);
+    return FFA_OK;
+}
+
+static bool is_first(const ffa_plan *plan)
+{
+    return plan->stage == 0;
+}
+
+static bool is_last(const ffa_plan *plan)
+{
+    return plan->stage == plan->stage_count - 1;
+}
+
+/* What the stages share on the CPU: delta, then the sum of dq, both in what it computes in. */
+struct cpu_layout {
+    int64_t sum_at, bytes; /* 0: the call is a whole pass */
+};
+
+static bool in_fp64(const ffa_kernels *kernels)
+{
+    return kernels->dtype == FFA_FP64 || (kernels->context->opts.flags & FFA_OPEN_CPU_FP64) != 0;
+}
+
+static ffa_status cpu_layout_of(struct cpu_layout *out, const ffa_kernels *kernels,
+                                const ffa_plan *plan, int32_t heads_q, ffa_error *err)
+{
+    const int64_t lines = plan->backward.shape.seqlen_q * heads_q;
+    const int64_t element = in_fp64(kernels) ? sizeof(double) : sizeof(float);
+
+    *out = (struct cpu_layout){ 0 };
+    if (plan->stage_count == 1)
+        return FFA_OK;
+    if (lines > PART_MAX / (element * (1 + kernels->head_dim)))
+        return error_fail(err, FFA_INVALID, 0,
+                          "the workspace would need %lld rows of %d numbers for dq",
+                          (long long)lines, 1 + kernels->head_dim);
+    out->sum_at = lines * element;
+    out->bytes = out->sum_at + lines * element * kernels->head_dim;
     return FFA_OK;
 }
 
@@ -109,6 +154,7 @@ ffa_status ffa_backward_workspace_bytes(const ffa_kernels *kernels, const ffa_pl
                                         ffa_error *err)
 {
     struct backward_layout layout;
+    struct cpu_layout on_cpu;
     ffa_status rc;
 
     if (bytes)
@@ -123,6 +169,9 @@ ffa_status ffa_backward_workspace_bytes(const ffa_kernels *kernels, const ffa_pl
     if (kernels->backward) {
         FFA_TRY(layout_of(&layout, kernels, plan, heads_q, heads_kv, err));
         *bytes = layout.bytes;
+    } else {
+        FFA_TRY(cpu_layout_of(&on_cpu, kernels, plan, heads_q, err));
+        *bytes = on_cpu.bytes;
     }
 out:
     return rc;
@@ -130,9 +179,11 @@ out:
 
 /* ---- arguments ---- */
 
+/* Before the last stage nobody looks at dq. */
 static ffa_status tensors_check(ffa_backward_args *args, const ffa_kernels *kernels,
-                                const ffa_mask_shape *shape, ffa_error *err)
+                                const ffa_plan *plan, ffa_error *err)
 {
+    const ffa_mask_shape *shape = &plan->backward.shape;
     const bool on_gpu = kernels->forward != NULL;
     const size_t bytes = ffa_dtype_bytes(kernels->dtype);
     const size_t grad_bytes = ffa_dtype_bytes(kernels->grad_dtype);
@@ -154,7 +205,8 @@ static ffa_status tensors_check(ffa_backward_args *args, const ffa_kernels *kern
     ffa_status rc = FFA_OK;
 
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-        FFA_TRY(tensor_check(tensors[i], &rules[i], err));
+        if (tensors[i] != &args->dq || is_last(plan))
+            FFA_TRY(tensor_check(tensors[i], &rules[i], err));
 out:
     return rc;
 }
@@ -195,7 +247,7 @@ static ffa_status args_import(ffa_backward_args *args, const ffa_kernels *kernel
                                      .sm_margin = args->sm_margin };
     FFA_TRY(call_options_check(&options, kernels, err));
     args->softmax_scale = options.softmax_scale;
-    rc = tensors_check(args, kernels, &plan->backward.shape, err);
+    rc = tensors_check(args, kernels, plan, err);
 out:
     return rc;
 }
@@ -331,10 +383,12 @@ out:
     return rc;
 }
 
+/* Before the last stage there are parts to sum, at the most. */
 static struct backward_finish_args finish_fill(const struct gpu_call *call)
 {
     const ffa_backward_args *args = call->args;
     const struct backward_layout *layout = call->layout;
+    const bool has_dq = is_last(call->plan);
 
     return (struct backward_finish_args){
         .dq_sum = (const float *)(void *)(call->workspace + layout->dq_at),
@@ -345,7 +399,7 @@ static struct backward_finish_args finish_fill(const struct gpu_call *call)
         .dv = args->dv.data,
         .stats = (const float *)(void *)(call->workspace + layout->stats_at),
         .sink = args->sink,
-        .dsink = args->dsink,
+        .dsink = has_dq ? args->dsink : NULL,
         .dq_token_stride = args->dq.token_stride,
         .dq_head_stride = args->dq.head_stride,
         .dk_token_stride = args->dk.token_stride,
@@ -353,7 +407,7 @@ static struct backward_finish_args finish_fill(const struct gpu_call *call)
         .dv_token_stride = args->dv.token_stride,
         .dv_head_stride = args->dv.head_stride,
         .scale = args->softmax_scale,
-        .tokens_q = (int)call->plan->backward.shape.seqlen_q,
+        .tokens_q = has_dq ? (int)call->plan->backward.shape.seqlen_q : 0,
         .tokens_k = (int)call->plan->backward.shape.seqlen_k,
         .heads_q = args->heads_q,
         .heads_kv = args->heads_kv,
@@ -390,18 +444,35 @@ static ffa_status backward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     finish = finish_fill(&call);
     kernel =
         layout.parts > 1 && kernels->backward_fp32 ? kernels->backward_fp32 : kernels->backward;
-    FFA_TRY(gpu_kernel_enqueue(kernels->prepare, room, &prepare, stream, err));
+    if (is_first(plan))
+        FFA_TRY(gpu_kernel_enqueue(kernels->prepare, room, &prepare, stream, err));
     FFA_TRY(gpu_kernel_enqueue(kernel, launch.work_count < room ? launch.work_count : room, &launch,
                                stream, err));
-    FFA_TRY(gpu_kernel_enqueue(kernels->finish, room, &finish, stream, err));
+    if (is_last(plan) || finish.parts)
+        FFA_TRY(gpu_kernel_enqueue(kernels->finish, room, &finish, stream, err));
 out:
     return rc;
 }
 
 /* ---- the CPU ---- */
 
+/* All rows are the first stage's first, and the last one's last. */
+static ffa_status row_flags_make(uint8_t **out, const ffa_plan *plan, ffa_error *err)
+{
+    const int64_t tile_m = plan->backward.tile_m;
+    const size_t blocks = (size_t)((plan->backward.shape.seqlen_q + tile_m - 1) / tile_m);
+
+    *out = mem_array(blocks, 1);
+    if (!*out)
+        return error_nomem(err, "the rows of a stage");
+    memset(*out, TILE_TOUCHED | (is_first(plan) ? TILE_FIRST : 0) | (is_last(plan) ? TILE_LAST : 0),
+           blocks);
+    return FFA_OK;
+}
+
 static ffa_status backward_cpu(const ffa_kernels *kernels, const ffa_plan *plan,
-                               const ffa_backward_args *args, ffa_stream stream, ffa_error *err)
+                               const ffa_backward_args *args, void *workspace, ffa_stream stream,
+                               ffa_error *err)
 {
     const ffa_forward_args forward = {
         .struct_size = sizeof forward,
@@ -417,29 +488,45 @@ static ffa_status backward_cpu(const ffa_kernels *kernels, const ffa_plan *plan,
         .sink = args->sink,
         .sink_count = args->sink_count,
     };
-    const struct cpu_backward call = {
+    struct cpu_backward call = {
         .plan = &plan->backward,
         .args = &forward,
         .dout = args->dout,
         .dq = args->dq,
         .dk = args->dk,
         .dv = args->dv,
-        .dsink = args->dsink,
+        .dsink = is_last(plan) ? args->dsink : NULL,
         .dtype = kernels->dtype,
         .grad_dtype = kernels->grad_dtype,
         .out_dtype = kernels->out_dtype,
         .head_dim = kernels->head_dim,
         .head_dim_v = kernels->head_dim_v,
         .threads = kernels->context->cpu_threads,
-        .fp64 =
-            kernels->dtype == FFA_FP64 || (kernels->context->opts.flags & FFA_OPEN_CPU_FP64) != 0,
+        .fp64 = in_fp64(kernels),
         .accumulate = (args->flags & FFA_BACKWARD_ACCUMULATE) != 0,
     };
+
+    struct cpu_layout layout;
+    uint8_t *row_flags = NULL;
+    ffa_status rc;
 
     if (stream)
         return error_fail(err, FFA_INVALID, 0, "stream is %p on the CPU backend, must be NULL",
                           (void *)stream);
-    return cpu_backward(&call, err);
+    FFA_TRY(cpu_layout_of(&layout, kernels, plan, args->heads_q, err));
+    if (layout.bytes) {
+        FFA_TRY(workspace_check(workspace, err));
+        FFA_TRY(row_flags_make(&row_flags, plan, err));
+        call.row_flags = row_flags;
+        call.delta = workspace;
+        call.sum_dq = (char *)workspace + layout.sum_at;
+        if (is_first(plan))
+            FFA_TRY(cpu_backward_delta(&call, workspace, err));
+    }
+    rc = cpu_backward(&call, err);
+out:
+    mem_free(row_flags);
+    return rc;
 }
 
 ffa_status ffa_backward(const ffa_kernels *kernels, const ffa_plan *plan,
@@ -458,7 +545,7 @@ ffa_status ffa_backward(const ffa_kernels *kernels, const ffa_plan *plan,
     if (kernels->backward)
         FFA_TRY(backward_gpu(kernels, plan, &args, workspace, stream, err));
     else
-        FFA_TRY(backward_cpu(kernels, plan, &args, stream, err));
+        FFA_TRY(backward_cpu(kernels, plan, &args, workspace, stream, err));
     atomic_fetch_add_explicit(&kernels->context->stats.backward_calls, 1, memory_order_relaxed);
 out:
     return rc;

@@ -50,10 +50,6 @@ static ffa_status spec_check(const ffa_attention_spec *spec, ffa_error *err)
                           spec->flags & FFA_SPEC_OUT_FP32 ? "OUT_FP32"
                           : spec->flags & FFA_SPEC_STAGED ? "STAGED"
                                                           : "BACKWARD");
-    if (spec->flags & FFA_SPEC_BACKWARD && spec->flags & FFA_SPEC_STAGED)
-        return error_fail(err, FFA_UNSUPPORTED, 0,
-                          "spec: flags has FFA_SPEC_BACKWARD and FFA_SPEC_STAGED, which only the "
-                          "forward pass has");
     if (spec->flags & FFA_SPEC_OUT_FP32 && spec->flags & FFA_SPEC_STAGED)
         return error_fail(err, FFA_INVALID, 0,
                           "spec: flags has FFA_SPEC_OUT_FP32 and FFA_SPEC_STAGED: out is fp32 in "

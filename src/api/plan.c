@@ -143,6 +143,16 @@ out:
     return rc;
 }
 
+ffa_status plan_add_backward(ffa_plan *plan, const ffa_kernels *kernels, const ffa_mask *mask,
+                             const struct tile_options *forward, ffa_error *err)
+{
+    const struct tile_options opts = { .tile_m = kernels->backward_tile_m,
+                                       .tile_n = kernels->backward_tile_n,
+                                       .cuts = forward->cuts };
+
+    return kernels->has_backward ? backward_build(&plan->backward, mask, &opts, err) : FFA_OK;
+}
+
 ffa_status plan_complete(ffa_plan *plan, const ffa_kernels *kernels, ffa_error *err)
 {
     return kernels->forward ? image_build(plan, err) : FFA_OK;
@@ -171,11 +181,7 @@ ffa_status ffa_plan_create_with(ffa_plan **out, const ffa_kernels *kernels, cons
     FFA_TRY(plan_begin(&plan, kernels, mask, err));
     FFA_TRY(tile_build(&plan->tiles, mask, &opts, err));
     FFA_TRY(split(plan, kernels, plan_opts, err));
-    if (kernels->has_backward) {
-        opts.tile_m = kernels->backward_tile_m;
-        opts.tile_n = kernels->backward_tile_n;
-        FFA_TRY(backward_build(&plan->backward, mask, &opts, err));
-    }
+    FFA_TRY(plan_add_backward(plan, kernels, mask, &opts, err));
     FFA_TRY(plan_complete(plan, kernels, err));
     *out = plan;
     plan = NULL;

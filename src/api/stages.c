@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Plans of a pass in stages: one for the keys of each, all with the same tiles, each tile marked
- * with what comes before and after. A stage's plan has the tiles it works on, and no others.
+ * with what comes before and after. A stage's plan has the tiles it works on, and no others. Of the
+ * backward pass it has the tiles of all its keys: each key is one stage's.
  */
 #include "api/attention.h"
 #include "tile/cut.h"
@@ -171,6 +172,7 @@ static ffa_status build_plans(struct build *b, const ffa_mask *const *masks, ffa
         b->plans[s]->stage = s;
         b->plans[s]->stage_count = b->count;
         FFA_TRY(tile_build_at(&b->plans[s]->tiles, masks[s], &b->tiles, b->cuts, err));
+        FFA_TRY(plan_add_backward(b->plans[s], b->kernels, masks[s], &b->tiles, err));
     }
     for (int32_t list = 0; list < b->list_count; list++)
         FFA_TRY(mark_list(b, list, kept, err));

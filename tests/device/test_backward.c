@@ -7,14 +7,15 @@
  * prepares, gradients poisoned with NaN, two runs with equal bits (dq where one tile holds all
  * keys), and nothing written beside the gradients and the workspace. FFA_TEST_LEVEL=2 evaluates
  * every row and key up to the oracle's own limit; level 1 (default) samples cases above 4e6 cells.
- * CK_RUN_CASE=quick|apart|unions|bf16|fp16 runs a part. FFA_TEST_BACKEND=cpu runs it on the CPU
- * backend, which tests this test.
+ * CK_RUN_CASE=quick|apart|stages|unions|bf16|fp16 runs a part. FFA_TEST_BACKEND=cpu runs it on the
+ * CPU backend, which tests this test.
  */
 #include "api/attention.h"
 #include "base/half.h"
 #include "cli/oracle_backward.h"
 #include "support/attention_case.h"
 #include "support/mask_cases.h"
+#include "support/stage_case.h"
 
 #include <check.h>
 #include <cuda_runtime_api.h>
@@ -1096,6 +1097,26 @@ START_TEST(options_match_the_oracle)
 }
 END_TEST
 
+/* That fp32 gradients are twice the kept ones. */
+static void check_twice(struct device_call *call, const char *name)
+{
+    for (int i = 0; i < 3; i++) {
+        const float *once = (const float *)(const void *)call->first[i];
+        const float *twice = tensor_of(&call->on_host, FIRST_OUTPUT + i)->data;
+        double error = 0, size = 0;
+
+        for (int64_t e = 0; e < call->bytes[FIRST_OUTPUT + i] / 4; e++)
+            if (isfinite(once[e])) { /* gaps of the layout hold poison */
+                error += pow((double)twice[e] - 2 * (double)once[e], 2);
+                size += pow(2 * (double)once[e], 2);
+            }
+        ck_assert_msg(sqrt(error) <=
+                          (call->host.shape.dtype == FFA_BF16 ? 4e-3 : 6e-4) * sqrt(size),
+                      "%s: %s, twice, is off by %.2e", name, tensor_names[FIRST_OUTPUT + i],
+                      sqrt(error / size));
+    }
+}
+
 /* fp32 gradients; then a call per half of the keys, with the out and lse of the whole, the second
  * added to the first; then the whole once more on top: twice the gradients. */
 START_TEST(accumulated_halves_make_the_whole)
@@ -1144,20 +1165,7 @@ START_TEST(accumulated_halves_make_the_whole)
     must(ffa_backward(all.kernels, all.plan, &call.args, workspace_of(&all), NULL, &err), &err,
          "again");
     fetch(&call, FIRST_OUTPUT, TENSORS);
-    for (int i = 0; i < 3; i++) {
-        const float *once = (const float *)(const void *)call.first[i];
-        const float *twice = tensor_of(&call.on_host, FIRST_OUTPUT + i)->data;
-        double error = 0, size = 0;
-
-        for (int64_t e = 0; e < call.bytes[FIRST_OUTPUT + i] / 4; e++)
-            if (isfinite(once[e])) { /* gaps of the layout hold poison */
-                error += pow((double)twice[e] - 2 * (double)once[e], 2);
-                size += pow(2 * (double)once[e], 2);
-            }
-        ck_assert_msg(sqrt(error / size) < (shape.dtype == FFA_BF16 ? 4e-3 : 6e-4),
-                      "%s: twice is off by %.2e", tensor_names[FIRST_OUTPUT + i],
-                      sqrt(error / size));
-    }
+    check_twice(&call, "accumulated");
     prepared_finish(&all);
     for (int i = 0; i < 2; i++) {
         prepared_finish(&ready[i]);
@@ -1165,6 +1173,125 @@ START_TEST(accumulated_halves_make_the_whole)
     }
     call_finish(&call);
     ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* ---- stages ---- */
+
+struct staged {
+    struct stage_case masks;
+    struct prepared ready[STAGE_CASE_MAX];
+    int32_t most; /* the stage whose workspace serves all */
+};
+
+static void staged_init(struct staged *staged, const ffa_kernels *kernels,
+                        const struct attention_shape *shape, uint32_t plan_flags)
+{
+    ffa_plan *plans[STAGE_CASE_MAX];
+    ffa_plan_opts opts = FFA_PLAN_OPTS_INIT;
+    ffa_error err = { 0 };
+
+    opts.flags = plan_flags;
+    must(ffa_plan_create_stages(plans, kernels, (const ffa_mask *const *)staged->masks.masks,
+                                staged->masks.count, &opts, &err),
+         &err, "stages");
+    staged->most = 0;
+    for (int32_t s = 0; s < staged->masks.count; s++) {
+        staged->ready[s] = (struct prepared){ .kernels = kernels, .plan = plans[s] };
+        prepare_memory(&staged->ready[s], shape);
+        if (staged->ready[s].workspace_bytes > staged->ready[staged->most].workspace_bytes)
+            staged->most = s;
+    }
+}
+
+static void staged_finish(struct staged *staged)
+{
+    for (int32_t s = 0; s < staged->masks.count; s++)
+        prepared_finish(&staged->ready[s]);
+    stage_case_finish(&staged->masks);
+}
+
+/* A call per stage, on its keys of the whole; before the last one without a dq. */
+static void run_staged(const struct device_call *call, const struct staged *staged, uint32_t flags)
+{
+    const int64_t grad_bytes = (int64_t)ffa_dtype_bytes(call->gradients.grad_dtype);
+    ffa_error err = { 0 };
+
+    for (int32_t s = 0; s < staged->masks.count; s++) {
+        const int64_t first = staged->masks.key_begin[s];
+        ffa_backward_args args = call->args;
+
+        args.k.data = (char *)args.k.data + first * args.k.token_stride * 2;
+        args.v.data = (char *)args.v.data + first * args.v.token_stride * 2;
+        args.dk.data = (char *)args.dk.data + first * args.dk.token_stride * grad_bytes;
+        args.dv.data = (char *)args.dv.data + first * args.dv.token_stride * grad_bytes;
+        if (s < staged->masks.count - 1)
+            args.dq.data = NULL;
+        args.flags = flags;
+        must(ffa_backward(staged->ready[s].kernels, staged->ready[s].plan, &args,
+                          workspace_of(&staged->ready[staged->most]), NULL, &err),
+             &err, "stage");
+    }
+}
+
+/* A pass in stages against the oracle of the whole; with fp32 gradients once more on top. */
+static void run_stages(uint64_t seed)
+{
+    struct rng rng = { seed };
+    struct attention_shape shape = layouts[rng_range(&rng, 0, LAYOUTS - 1)];
+    const float cap = seed % 3 == 1 ? 5 : 0;
+    const ffa_dtype grad_dtype = seed % 4 == 2 ? FFA_FP32 : shape.dtype;
+    const uint32_t flags = FFA_SPEC_STAGED | (cap > 0 ? (uint32_t)FFA_SPEC_SOFTCAP : 0) |
+                           (grad_dtype == FFA_FP32 ? (uint32_t)FFA_SPEC_GRAD_FP32 : 0);
+    struct attempt attempt = { .name = "stages", .spec_flags = flags };
+    ffa_plan_info info = FFA_PLAN_INFO_INIT;
+    struct oracle_backward_case test;
+    struct prepared whole;
+    struct staged staged;
+    struct device_call call;
+    ffa_slice_list list;
+    ffa_error err = { 0 };
+
+    stage_case_init(&staged.masks, &rng, 300);
+    attempt.mask = staged.masks.whole;
+    list = ffa_mask_slices(staged.masks.whole, 0);
+    shape.mask = staged.masks.shape;
+    shape.heads_kv = (int32_t)rng_range(&rng, 1, 2);
+    shape.heads_q = shape.heads_kv * (int32_t)rng_range(&rng, 1, 3);
+    call_init(&call, &shape, grad_dtype, (enum attention_layout)(seed % LAYOUT_COUNT), &rng);
+    set_options(&call, cap, seed % 5 ? 0 : 2, &rng);
+    prepare(&whole, kernels_for(&shape, flags), staged.masks.whole, &shape);
+    run_forward(&call, &whole);
+    staged_init(&staged, whole.kernels, &shape, seed % 2 ? 0 : (uint32_t)FFA_PLAN_ISOLATE);
+    must(ffa_plan_info_get(staged.ready[0].plan, &info, &err), &err, "plan info");
+
+    test = reference_of(&call, &list, 1);
+    oracle_backward_poison(&test);
+    send(&call, FIRST_OUTPUT, TENSORS);
+    must(ffa_device_fill(context, call.device_dsink, 0xff, sizeof call.dsink, &err), &err,
+         "poison");
+    run_staged(&call, &staged, 0);
+    fetch(&call, FIRST_OUTPUT, TENSORS);
+    for (int i = 0; i < TENSORS; i++)
+        check_guard(call.memory[i], call.bytes[i], "stages", tensor_names[i]);
+    check_guard(staged.ready[staged.most].workspace, staged.ready[staged.most].workspace_bytes,
+                "stages", "the workspace");
+    compare(&call, &test, &attempt, &info);
+    if (grad_dtype == FFA_FP32) {
+        keep_first(&call);
+        run_staged(&call, &staged, FFA_BACKWARD_ACCUMULATE);
+        fetch(&call, FIRST_OUTPUT, TENSORS);
+        check_twice(&call, "stages");
+    }
+    staged_finish(&staged);
+    prepared_finish(&whole);
+    call_finish(&call);
+}
+
+START_TEST(stages_make_the_whole)
+{
+    for (int i = 0; i < 16; i++)
+        run_stages((uint64_t)(16 * _i + i));
 }
 END_TEST
 
@@ -1378,7 +1505,7 @@ static Suite *device_suite(void)
 {
     Suite *suite = suite_create("device_backward");
     TCase *quick = tcase_create("quick"), *unions = tcase_create("unions");
-    TCase *apart = tcase_create("apart");
+    TCase *apart = tcase_create("apart"), *stages = tcase_create("stages");
     TCase *bf16 = tcase_create("bf16"), *fp16 = tcase_create("fp16");
 
     tcase_add_loop_test(quick, special_masks_match_the_oracle, 0, SPECIALS);
@@ -1398,12 +1525,14 @@ static Suite *device_suite(void)
     tcase_add_test(quick, a_call_can_be_captured);
     tcase_add_loop_test(quick, bad_arguments_are_refused, 0, REFUSALS);
     tcase_add_loop_test(apart, isolated_documents_stay_apart, 0, LAYOUTS);
+    tcase_add_loop_test(stages, stages_make_the_whole, 0, 4);
     tcase_add_loop_test(unions, every_length_to_300, 0, 2);
     tcase_add_loop_test(unions, random_unions_match_the_oracle, 0, 2);
     tcase_add_loop_test(bf16, mask_cases_match_the_oracle, 0, LAYOUTS / 2);
     tcase_add_loop_test(fp16, mask_cases_match_the_oracle, LAYOUTS / 2, LAYOUTS);
     suite_add_tcase(suite, quick);
     suite_add_tcase(suite, apart);
+    suite_add_tcase(suite, stages);
     suite_add_tcase(suite, unions);
     suite_add_tcase(suite, bf16);
     suite_add_tcase(suite, fp16);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A pass in stages on the CPU backend: what all stages make against the oracle of the whole, and
+ * Passes in stages on the CPU backend: what all stages make against the oracles of the whole, and
  * what each leaves alone.
  */
 #include "api/attention.h"
-#include "cli/oracle.h"
+#include "cli/oracle_backward.h"
 #include "support/attention_case.h"
 #include "support/stage_case.h"
 
@@ -41,6 +41,8 @@ struct pass {
     ffa_kernels *kernels;
     ffa_plan *plans[STAGE_CASE_MAX];
     double *partial; /* fp32 unless the dtype is FFA_FP64 */
+    struct attention_gradients gradients;
+    void *workspace; /* of the backward pass: what the stage that needs most needs, and no more */
     float sink[SINKS * HEADS_Q], tops[HEADS_Q];
 };
 
@@ -49,7 +51,9 @@ static ffa_dtype partial_dtype(const struct pass *pass)
     return pass->host.shape.dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32;
 }
 
-static void pass_init(struct pass *pass, ffa_dtype dtype, uint32_t plan_flags, uint64_t seed)
+/* spec_flags: besides what all passes have. */
+static void pass_init(struct pass *pass, ffa_dtype dtype, uint32_t spec_flags, uint32_t plan_flags,
+                      uint64_t seed)
 {
     struct rng rng = { seed };
     ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
@@ -66,8 +70,10 @@ static void pass_init(struct pass *pass, ffa_dtype dtype, uint32_t plan_flags, u
         pass->sink[i] = (float)rng_normal(&rng);
     spec.dtype = dtype;
     spec.head_dim = DIM;
-    spec.flags = FFA_SPEC_STAGED | FFA_SPEC_MAX_LOGITS;
+    spec.flags = FFA_SPEC_STAGED | FFA_SPEC_MAX_LOGITS | spec_flags;
     spec.tile_m = spec.tile_n = 16;
+    if (spec_flags & FFA_SPEC_BACKWARD)
+        spec.backward_tile_m = spec.backward_tile_n = 16;
     opts.flags = plan_flags;
     ck_assert_int_eq(ffa_kernels_create(&pass->kernels, context, &spec, &err), FFA_OK);
     ck_assert_msg(ffa_plan_create_stages(pass->plans, pass->kernels,
@@ -91,6 +97,8 @@ static void pass_finish(struct pass *pass)
     for (int32_t s = 0; s < pass->masks.count; s++)
         ffa_plan_destroy(pass->plans[s]);
     ffa_kernels_destroy(pass->kernels);
+    attention_gradients_finish(&pass->gradients);
+    free(pass->workspace);
     attention_case_finish(&pass->host);
     stage_case_finish(&pass->masks);
     free(pass->partial);
@@ -129,7 +137,7 @@ static void run_and_compare(ffa_dtype dtype, uint32_t plan_flags, uint64_t seed)
     ffa_slice_list list;
     ffa_error err = { 0 };
 
-    pass_init(&pass, dtype, plan_flags, seed);
+    pass_init(&pass, dtype, 0, plan_flags, seed);
     list = ffa_mask_slices(pass.masks.whole, 0);
     test = (struct oracle_case){ .shape = pass.masks.shape,
                                  .lists = &list,
@@ -176,7 +184,162 @@ START_TEST(stages_make_the_whole)
 }
 END_TEST
 
+/* ---- backward ---- */
+
+static void *at_key(const ffa_tensor *tensor, int64_t key, ffa_dtype dtype)
+{
+    return (char *)tensor->data + key * tensor->token_stride * (int64_t)ffa_dtype_bytes(dtype);
+}
+
+/* Stage s of the backward pass; before the last, without a dq. */
+static ffa_status run_backward_stage(const struct pass *pass, int32_t s, uint32_t flags,
+                                     float *dsink, ffa_error *err)
+{
+    ffa_backward_args args = attention_backward_args_of(&pass->host, &pass->gradients);
+    const int64_t first = pass->masks.key_begin[s];
+    const ffa_dtype dtype = pass->host.shape.dtype, grad_dtype = pass->gradients.grad_dtype;
+
+    args.k.data = at_key(&args.k, first, dtype);
+    args.v.data = at_key(&args.v, first, dtype);
+    args.dk.data = at_key(&args.dk, first, grad_dtype);
+    args.dv.data = at_key(&args.dv, first, grad_dtype);
+    if (s < pass->masks.count - 1)
+        args.dq.data = NULL;
+    args.dsink = args.sink_count ? dsink : NULL;
+    args.flags = flags;
+    return ffa_backward(pass->kernels, pass->plans[s], &args, pass->workspace, NULL, err);
+}
+
+static void workspace_init(struct pass *pass)
+{
+    int64_t most = 0;
+
+    for (int32_t s = 0; s < pass->masks.count; s++) {
+        int64_t bytes = -1;
+
+        ck_assert_int_eq(ffa_backward_workspace_bytes(pass->kernels, pass->plans[s], HEADS_Q,
+                                                      HEADS_KV, &bytes, NULL),
+                         FFA_OK);
+        ck_assert_int_eq(bytes > 0, pass->masks.count > 1);
+        most = bytes > most ? bytes : most;
+    }
+    pass->workspace = malloc((size_t)most);
+    ck_assert(pass->workspace || !most);
+    if (most)
+        memset(pass->workspace, 0xff, (size_t)most); /* NaN */
+}
+
+/* Whether dk of a key is still as oracle_backward_poison left it: NaN, as no gradient is. */
+static bool is_poison(const struct pass *pass, const ffa_tensor *tensor, int64_t token)
+{
+    return isnan(attention_read(tensor, pass->gradients.grad_dtype, token, 1, 3));
+}
+
+/* What the stages so far have written, and nothing else. */
+static void check_progress(const struct pass *pass, int32_t stage, const float *dsink,
+                           uint64_t seed)
+{
+    const bool is_last = stage == pass->masks.count - 1;
+
+    for (int64_t key = 0; key < pass->masks.shape.seqlen_k; key++)
+        ck_assert_msg((is_poison(pass, &pass->gradients.dk, key) &&
+                       is_poison(pass, &pass->gradients.dv, key)) ==
+                          (key >= pass->masks.key_begin[stage + 1]),
+                      "seed %llu, stage %d: key %lld", (unsigned long long)seed, stage,
+                      (long long)key);
+    for (int64_t row = 0; row < pass->masks.shape.seqlen_q; row++)
+        ck_assert_msg(is_poison(pass, &pass->gradients.dq, row) == !is_last,
+                      "seed %llu, stage %d: row %lld", (unsigned long long)seed, stage,
+                      (long long)row);
+    if (pass->host.args.sink)
+        ck_assert_int_eq(isnan(dsink[1]), !is_last);
+}
+
+static void compare_gradients(const struct oracle_backward_case *test, const char *name,
+                              uint64_t seed)
+{
+    const struct oracle_backward_tolerance tolerance =
+        oracle_backward_tolerance_of(test->forward.dtype);
+    struct oracle_gradients want = { 0 };
+    struct oracle_backward_report report;
+
+    ck_assert_int_eq(oracle_backward(&want, test, NULL), FFA_OK);
+    oracle_backward_compare(&report, test, &want, &tolerance);
+    ck_assert_msg(report.passed, "%s, seed %llu: %s", name, (unsigned long long)seed,
+                  report.reason);
+    oracle_gradients_finish(&want);
+}
+
+/* grad_flags: 0 or FFA_SPEC_GRAD_FP32; then the pass once more is added to the first. */
+static void run_backward_and_compare(ffa_dtype dtype, uint32_t grad_flags, uint32_t plan_flags,
+                                     uint64_t seed)
+{
+    const ffa_dtype grad_dtype = grad_flags ? FFA_FP32 : dtype;
+    struct rng rng = { seed + 1000 };
+    float dsink[SINKS * HEADS_Q];
+    struct oracle_backward_case test;
+    ffa_slice_list list;
+    struct pass pass;
+    ffa_error err = { 0 };
+
+    pass_init(&pass, dtype, FFA_SPEC_BACKWARD | grad_flags, plan_flags, seed);
+    attention_gradients_init(&pass.gradients, &pass.host, grad_dtype, &rng);
+    workspace_init(&pass);
+    list = ffa_mask_slices(pass.masks.whole, 0);
+    test = (struct oracle_backward_case){ .forward = { .shape = pass.masks.shape,
+                                                       .lists = &list,
+                                                       .list_count = 1,
+                                                       .head_dim = DIM,
+                                                       .dtype = dtype,
+                                                       .args = &pass.host.args },
+                                          .grad_dtype = grad_dtype,
+                                          .dout = pass.gradients.dout,
+                                          .dq = pass.gradients.dq,
+                                          .dk = pass.gradients.dk,
+                                          .dv = pass.gradients.dv,
+                                          .dsink = pass.host.args.sink ? dsink : NULL };
+    oracle_backward_poison(&test);
+    for (int32_t s = 0; s < pass.masks.count; s++)
+        ck_assert_msg(run_stage(&pass, s, &err) == FFA_OK, "%s", err.message);
+    for (int32_t s = 0; s < pass.masks.count; s++) {
+        ck_assert_msg(run_backward_stage(&pass, s, 0, dsink, &err) == FFA_OK, "%s", err.message);
+        check_progress(&pass, s, dsink, seed);
+    }
+    compare_gradients(&test, "stages", seed);
+    for (int32_t s = 0; grad_flags && s < pass.masks.count; s++)
+        ck_assert_msg(run_backward_stage(&pass, s, FFA_BACKWARD_ACCUMULATE, dsink, &err) == FFA_OK,
+                      "%s", err.message);
+    if (grad_flags) {
+        const ffa_tensor *all[] = { &pass.gradients.dq, &pass.gradients.dk, &pass.gradients.dv };
+
+        for (int i = 0; i < 3; i++) /* halved, it is the oracle's again */
+            for (int64_t t = 0; t < (i ? pass.masks.shape.seqlen_k : pass.masks.shape.seqlen_q);
+                 t++)
+                for (int32_t h = 0; h < (i ? HEADS_KV : HEADS_Q); h++)
+                    for (int32_t c = 0; c < DIM; c++)
+                        attention_write(all[i], FFA_FP32, t, h, c,
+                                        0.5 * attention_read(all[i], FFA_FP32, t, h, c));
+        compare_gradients(&test, "stages, twice", seed);
+    }
+    pass_finish(&pass);
+}
+
+START_TEST(backward_stages_make_the_whole)
+{
+    for (int i = 0; i < ROUNDS / 2; i++)
+        run_backward_and_compare(
+            dtypes[_i], i % 3 || dtypes[_i] == FFA_FP64 ? 0 : (uint32_t)FFA_SPEC_GRAD_FP32,
+            i % 4 ? 0 : (uint32_t)FFA_PLAN_ISOLATE, (uint64_t)(700 + 100 * _i + i));
+}
+END_TEST
+
 /* ---- refusals ---- */
+
+#define REFUSED(call, says)                                                                        \
+    do {                                                                                           \
+        ck_assert_int_eq(call, FFA_INVALID);                                                       \
+        ck_assert_msg(strstr(err.message, says), "%s", err.message);                               \
+    } while (0)
 
 START_TEST(what_does_not_belong_together)
 {
@@ -189,15 +352,10 @@ START_TEST(what_does_not_belong_together)
     ffa_error err = { 0 };
     uint64_t seed = 0;
 
-#define REFUSED(call, says)                                                                        \
-    do {                                                                                           \
-        ck_assert_int_eq(call, FFA_INVALID);                                                       \
-        ck_assert_msg(strstr(err.message, says), "%s", err.message);                               \
-    } while (0)
     do {
         if (seed)
             pass_finish(&pass);
-        pass_init(&pass, FFA_FP32, 0, ++seed);
+        pass_init(&pass, FFA_FP32, 0, 0, ++seed);
     } while (pass.masks.count < 2);
     spec.dtype = FFA_FP32;
     spec.head_dim = DIM;
@@ -233,7 +391,58 @@ START_TEST(what_does_not_belong_together)
     REFUSED(ffa_kernels_create(&plain, context, &spec, &err), "FFA_SPEC_OUT_FP32 and");
     ffa_mask_destroy(other);
     pass_finish(&pass);
-#undef REFUSED
+}
+END_TEST
+
+START_TEST(backward_refusals)
+{
+    struct pass pass;
+    ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
+    struct rng rng = { 5 };
+    ffa_kernels *plain, *staged;
+    void *workspace;
+    int64_t bytes;
+    ffa_error err = { 0 };
+    uint64_t seed = 0;
+
+    do {
+        if (seed)
+            pass_finish(&pass);
+        pass_init(&pass, FFA_FP32, FFA_SPEC_BACKWARD, 0, ++seed);
+    } while (pass.masks.count < 2);
+    attention_gradients_init(&pass.gradients, &pass.host, FFA_FP32, &rng);
+    workspace_init(&pass);
+    staged = pass.kernels;
+    spec.dtype = FFA_FP32;
+    spec.head_dim = DIM;
+    spec.backward_tile_m = spec.backward_tile_n = 16;
+    spec.flags = FFA_SPEC_BACKWARD;
+    ck_assert_int_eq(ffa_kernels_create(&plain, context, &spec, &err), FFA_OK);
+    pass.kernels = plain;
+    REFUSED(run_backward_stage(&pass, 0, 0, NULL, &err), "the plan is stage 0 of");
+    REFUSED(ffa_backward_workspace_bytes(plain, pass.plans[1], HEADS_Q, HEADS_KV, &bytes, &err),
+            "the plan is stage 1 of");
+    pass.kernels = staged;
+    workspace = pass.workspace;
+    pass.workspace = NULL;
+    REFUSED(run_backward_stage(&pass, 0, 0, NULL, &err), "not 16-byte aligned");
+    pass.workspace = (char *)workspace + 4;
+    REFUSED(run_backward_stage(&pass, 0, 0, NULL, &err), "not 16-byte aligned");
+    pass.workspace = workspace;
+    pass.gradients.dq.data = NULL;
+    REFUSED(run_backward_stage(&pass, pass.masks.count - 1, 0, NULL, &err), "dq: data is NULL");
+    for (long nth = 1;; nth++) {
+        ffa_status rc;
+
+        fault_arm(FAULT_ALLOC, nth);
+        rc = run_backward_stage(&pass, 0, 0, NULL, &err);
+        if (!fault_fired())
+            break;
+        ck_assert_int_eq(rc, FFA_NOMEM);
+    }
+    fault_arm(FAULT_ALLOC, 0);
+    ffa_kernels_destroy(plain);
+    pass_finish(&pass);
 }
 END_TEST
 
@@ -247,6 +456,8 @@ int main(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, stages_make_the_whole, 0, 4);
+    tcase_add_loop_test(tc, backward_stages_make_the_whole, 0, 4);
+    tcase_add_test(tc, backward_refusals);
     tcase_add_test(tc, what_does_not_belong_together);
     suite_add_tcase(suite, tc);
     runner = srunner_create(suite);

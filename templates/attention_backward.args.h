@@ -17,8 +17,9 @@ struct attention_backward_args {
      * multiple of 16 bytes. stats_rows is a multiple of 4, at least tokens_q + tile_m; what lies
      * past the tokens is not used. */
     const float *stats;
-    /* [heads_q][head_dim / 64][dq_rows][64], added to. In a row of 64, column 16 p + 8 a + 2 b + c
-     * lies at 4 ((4 p + b) ^ 4 (row % 2)) + 2 a + c. */
+    /* Added to: the specialisation's head_dim columns in panels of 64, the last one of 32 where
+     * that is what is left: [heads_q][panels][dq_rows][64 or 32]. In a row of a panel, column
+     * 16 p + 8 a + 2 b + c lies at 4 ((4 p + b) ^ 4 (row % 2)) + 2 a + c. */
     void *dq;
     void *dk, *dv; /* of part 0 */
     const struct backward_tile *tiles;
@@ -41,6 +42,8 @@ struct attention_backward_args {
     int flags;           /* BACKWARD_... */
     float cap_inner;     /* 2 * log2(e) * softmax_scale / softcap */
     float cap_outer;     /* softcap * log2(e) */
+    int head_dim;        /* padded: columns of dk, */
+    int head_dim_v;      /* and of dv */
 };
 
 #ifdef __cplusplus
@@ -93,28 +96,32 @@ enum {
     BACKWARD_DS_STAGES = 3    /* blocks of dS: made, read by this warpgroup, read by the others */
 };
 
-/* Blocks of dS: made, read by this warpgroup, read by the others; two where three do not fit. */
 #ifdef __CUDACC__
-__host__ __device__ constexpr
+#define BACKWARD_BOTH __host__ __device__ constexpr
 #else
-static inline
+#define BACKWARD_BOTH static inline
 #endif
-    int
-    attention_backward_ds_stages(int tile_m)
+
+/* Blocks of dS: made, read by this warpgroup, read by the others; two where three do not fit. */
+BACKWARD_BOTH int attention_backward_ds_stages(int tile_m)
 {
     return tile_m > 64 ? 2 : 3;
 }
 
-#ifdef __CUDACC__
-__host__ __device__ constexpr
-#else
-static inline
-#endif
-    int
-    attention_backward_shared_bytes(int head_dim, int tile_m, int tile_n)
+/* Columns in shared memory: whole panels of 64. */
+BACKWARD_BOTH int attention_backward_columns(int head_dim)
 {
-    return 1024 /* alignment */ + 2 * head_dim * 2 * tile_n /* k, v */ +
-           BACKWARD_STAGES * 2 * head_dim * 2 * tile_m /* q, dout */ +
+    return (head_dim + 63) / 64 * 64;
+}
+
+BACKWARD_BOTH int attention_backward_shared_bytes(int head_dim, int head_dim_v, int tile_m,
+                                                  int tile_n)
+{
+    const int columns =
+        attention_backward_columns(head_dim) + attention_backward_columns(head_dim_v);
+
+    return 1024 /* alignment */ + columns * 2 * tile_n /* k, v */ +
+           BACKWARD_STAGES * columns * 2 * tile_m /* q, dout */ +
            attention_backward_ds_stages(tile_m) * 2 * tile_m * tile_n + tile_n * 256 /* dq */ +
            BACKWARD_STAGES * 2 * 4 * tile_m /* stats */ +
            BACKWARD_BLOCK_SLOTS * (int)sizeof(struct backward_block) +

@@ -35,6 +35,9 @@
  * Rows past the end of a sweep, and keys that no row attends, are zeroed in shared memory, so that
  * their NaNs never meet P = 0.
  *
+ * head_dim and head_dim_v are padded by the copy engine: columns past a tensor's own are zero in
+ * shared memory, and are not stored.
+ *
  * (Algorithm: FlashAttention-2 and -3, Dao 2023, Shah et al. 2024. Plan and masks:
  * backward_plan.h.)
  */
@@ -53,27 +56,34 @@ namespace spec {
 #undef FFA_SPEC
 }
 
-constexpr int head_dim = spec::head_dim;
+constexpr int head_dim = spec::head_dim;     /* of q and k */
+constexpr int head_dim_v = spec::head_dim_v; /* of v and dout */
 constexpr int consumers = spec::consumers;
 constexpr int tile_m = spec::tile_m;
 constexpr int tile_n = 64 * consumers;
 constexpr int stages = BACKWARD_STAGES;
 constexpr int ds_stages = attention_backward_ds_stages(tile_m);
 constexpr int threads = 128 * (consumers + 1);
-constexpr int panels = head_dim / 64; /* of 64 columns, 128 bytes: one swizzle row */
+/* Panels of 64 columns, 128 bytes: one swizzle row. */
+constexpr int panels = attention_backward_columns(head_dim) / 64;
+constexpr int v_panels = attention_backward_columns(head_dim_v) / 64;
 constexpr int s_regs = tile_m / 2;
 constexpr int p_regs = tile_m / 4;
-constexpr int g_regs = head_dim / 2; /* dK or dV */
-/* dQ of a block, tile_m x head_dim, is shared out in pieces of 64 rows and 64 columns. */
-constexpr int dq_regs = 32;
-static_assert(head_dim % 64 == 0, "head_dim must be a multiple of 64");
+constexpr int dk_regs = head_dim / 2;
+constexpr int dv_regs = head_dim_v / 2;
+/* dQ of a block, tile_m x head_dim, is shared out in pieces of 64 rows and 64 columns; the last
+ * columns of 96 are a piece of 32. */
+constexpr int last_columns = head_dim % 64 ? head_dim % 64 : 64;
+static_assert(head_dim % 32 == 0 && head_dim_v % 32 == 0, "multiples of 32");
 static_assert(consumers == 2, "setmaxnreg's counts, and a thread of a warpgroup a key of the tile");
 static_assert(tile_m / 64 * panels == consumers, "each warpgroup has one piece of dq");
 
-constexpr int kv_bytes = tile_n * head_dim * 2;
-constexpr int q_bytes = tile_m * head_dim * 2;
 constexpr int kv_panel_bytes = tile_n * 128;
 constexpr int q_panel_bytes = tile_m * 128;
+constexpr int k_bytes = panels * kv_panel_bytes;
+constexpr int v_bytes = v_panels * kv_panel_bytes;
+constexpr int q_bytes = panels * q_panel_bytes;
+constexpr int dout_bytes = v_panels * q_panel_bytes;
 constexpr int ds_bytes = tile_m * tile_n * 2; /* panels of 64 rows: [key][64 rows] */
 constexpr int ds_panel_bytes = tile_n * 128;
 constexpr int dq_bytes = 64 * 64 * 4; /* a piece of dq */
@@ -81,10 +91,10 @@ constexpr int stats_bytes = 2 * 4 * tile_m;
 
 /* Offsets in shared memory, from a 1024-byte boundary. */
 constexpr int k_at = 0;
-constexpr int v_at = k_at + kv_bytes;
-constexpr int q_at = v_at + kv_bytes;
+constexpr int v_at = k_at + k_bytes;
+constexpr int q_at = v_at + v_bytes;
 constexpr int dout_at = q_at + stages * q_bytes;
-constexpr int ds_at = dout_at + stages * q_bytes;
+constexpr int ds_at = dout_at + stages * dout_bytes;
 constexpr int dq_at = ds_at + ds_stages * ds_bytes;
 constexpr int stats_at = dq_at + consumers * dq_bytes;
 constexpr int blocks_at = stats_at + stages * stats_bytes;
@@ -186,7 +196,7 @@ struct shared_view {
     FFA_DEVICE_MEMBER uint32_t k() const { return base + k_at; }
     FFA_DEVICE_MEMBER uint32_t v() const { return base + v_at; }
     FFA_DEVICE_MEMBER uint32_t q(int s) const { return base + q_at + s * q_bytes; }
-    FFA_DEVICE_MEMBER uint32_t dout(int s) const { return base + dout_at + s * q_bytes; }
+    FFA_DEVICE_MEMBER uint32_t dout(int s) const { return base + dout_at + s * dout_bytes; }
     FFA_DEVICE_MEMBER uint32_t ds(int s) const { return base + ds_at + s * ds_bytes; }
     FFA_DEVICE_MEMBER uint32_t dq(int warp) const { return base + dq_at + warp * (dq_bytes / 4); }
     FFA_DEVICE_MEMBER uint32_t stats(int s) const { return base + stats_at + s * stats_bytes; }
@@ -288,11 +298,11 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
 
 /* ---- producers: a thread each ---- */
 
-template <int rows>
+template <int rows, int count>
 FFA_DEVICE void load_tile(const void *map, uint32_t dst, uint32_t bar, int head, int row)
 {
 #pragma unroll
-    for (int panel = 0; panel < panels; ++panel)
+    for (int panel = 0; panel < count; ++panel)
         cp_async_bulk_tensor_3d(dst + panel * rows * 128, map, bar, panel * 64, head, row);
 }
 
@@ -314,8 +324,9 @@ FFA_DEVICE void produce_q(const attention_backward_args &a, const shared_view &s
             break;
         if (sweep_count > 0) {
             wait(bars, bars.kv_empty(), kv_parity ^ 1, at_kv_empty);
-            mbarrier_arrive_expect_tx(bars.k_full(), kv_bytes);
-            load_tile<tile_n>(&a.k, smem.k(), bars.k_full(), slot->kv_head, slot->tile.key_begin);
+            mbarrier_arrive_expect_tx(bars.k_full(), k_bytes);
+            load_tile<tile_n, panels>(&a.k, smem.k(), bars.k_full(), slot->kv_head,
+                                      slot->tile.key_begin);
             kv_parity ^= 1;
         }
         for (int head = slot->head_begin; head < slot->head_end; ++head)
@@ -335,7 +346,8 @@ FFA_DEVICE void produce_q(const attention_backward_args &a, const shared_view &s
                                             (row + tile_m > sweep.q_end ? BACKWARD_BLOCK_TAIL : 0) |
                                             i * BACKWARD_BLOCK_SWEEP };
                     mbarrier_arrive_expect_tx(bars.q_full(at.slot()), q_bytes + stats_bytes);
-                    load_tile<tile_m>(&a.q, smem.q(at.slot()), bars.q_full(at.slot()), head, row);
+                    load_tile<tile_m, panels>(&a.q, smem.q(at.slot()), bars.q_full(at.slot()), head,
+                                              row);
                     const float *stats =
                         a.stats + row / 4 * 4 + (head * 4ll + row % 4) * 2 * a.stats_rows;
                     cp_async_bulk(smem.stats(at.slot()), stats, bars.q_full(at.slot()), 4 * tile_m);
@@ -366,8 +378,9 @@ FFA_DEVICE void produce_dout(const attention_backward_args &a, const shared_view
             break;
         if (sweep_count > 0) {
             wait(bars, bars.kv_empty(), kv_parity ^ 1, at_kv_empty);
-            mbarrier_arrive_expect_tx(bars.v_full(), kv_bytes);
-            load_tile<tile_n>(&a.v, smem.v(), bars.v_full(), slot->kv_head, slot->tile.key_begin);
+            mbarrier_arrive_expect_tx(bars.v_full(), v_bytes);
+            load_tile<tile_n, v_panels>(&a.v, smem.v(), bars.v_full(), slot->kv_head,
+                                        slot->tile.key_begin);
             kv_parity ^= 1;
         }
         for (int head = slot->head_begin; head < slot->head_end; ++head)
@@ -375,9 +388,9 @@ FFA_DEVICE void produce_dout(const attention_backward_args &a, const shared_view
                 const backward_sweep sweep = tile_sweep(a, slot, i);
                 for (int row = sweep.q_begin; row < sweep.q_end; row += tile_m) {
                     wait(bars, bars.dout_empty(at.slot()), at.parity() ^ 1, at_dout_empty);
-                    mbarrier_arrive_expect_tx(bars.dout_full(at.slot()), q_bytes);
-                    load_tile<tile_m>(&a.dout, smem.dout(at.slot()), bars.dout_full(at.slot()),
-                                      head, row);
+                    mbarrier_arrive_expect_tx(bars.dout_full(at.slot()), dout_bytes);
+                    load_tile<tile_m, v_panels>(&a.dout, smem.dout(at.slot()),
+                                                bars.dout_full(at.slot()), head, row);
                     at.next();
                 }
             }
@@ -422,18 +435,19 @@ FFA_DEVICE void mask_scores(float (&s)[s_regs], const attention_backward_args &a
 
 /* Rows [rows - tail, rows) of a tile in shared memory become 0. Every warpgroup writes all of them:
  * the same zeros, so they may meet. */
-template <int rows> FFA_DEVICE void zero_tail(uint32_t tile, int tail)
+template <int rows, int count> FFA_DEVICE void zero_tail(uint32_t tile, int tail)
 {
     for (int i = (rows - tail) * 8 + thread_now(); i < rows * 8; i += 128)
 #pragma unroll
-        for (int panel = 0; panel < panels; ++panel)
+        for (int panel = 0; panel < count; ++panel)
             st_shared_v4_zero(tile + panel * rows * 128 + i * 16);
 }
 
 /* Rows of a block past its sweep's end become 0. */
+template <int count>
 FFA_DEVICE void zero_rows(const backward_block &block, uint32_t tile, int warpgroup)
 {
-    zero_tail<tile_m>(tile, block.row + tile_m - block.row_end);
+    zero_tail<tile_m, count>(tile, block.row + tile_m - block.row_end);
     fence_proxy_async();
     warpgroup_sync(warpgroup);
 }
@@ -451,7 +465,7 @@ FFA_DEVICE int q_ready(const shared_view &smem, const position &at, int warpgrou
             st_shared(smem.stats(at.slot()) + 4 * i, 0);
             st_shared(smem.stats(at.slot()) + 4 * (tile_m + i), 0);
         }
-        zero_rows(*smem.block(at.count), smem.q(at.slot()), warpgroup);
+        zero_rows<panels>(*smem.block(at.count), smem.q(at.slot()), warpgroup);
     }
     return flags;
 }
@@ -463,7 +477,7 @@ FFA_DEVICE void dout_ready(const shared_view &smem, const position &at, int flag
 
     wait(bars, bars.dout_full(at.slot()), at.parity(), at_dout_full);
     if (flags & BACKWARD_BLOCK_TAIL)
-        zero_rows(*smem.block(at.count), smem.dout(at.slot()), warpgroup);
+        zero_rows<v_panels>(*smem.block(at.count), smem.dout(at.slot()), warpgroup);
 }
 
 /* K and V of the tile are there. Rows of keys that no row attends, and of keys past the tile's end,
@@ -483,15 +497,19 @@ FFA_DEVICE void kv_ready(const attention_backward_args &a, const shared_view &sm
     wait(bars, bars.k_full(), parity, at_kv_full);
     wait(bars, bars.v_full(), parity, at_kv_full);
     if (!is_attended)
-        for (int i = 0; i < 8 * panels; ++i) {
+        for (int i = 0; i < 8 * (panels > v_panels ? panels : v_panels); ++i) {
             const int at = i / 8 * kv_panel_bytes + thread_now() * 128 + i % 8 * 16;
-            st_shared_v4_zero(smem.k() + at);
-            st_shared_v4_zero(smem.v() + at);
+            if (i < 8 * panels)
+                st_shared_v4_zero(smem.k() + at);
+            if (i < 8 * v_panels)
+                st_shared_v4_zero(smem.v() + at);
         }
     fence_proxy_async();
     warpgroup_sync(warpgroup);
 }
+
 /* S = K Q^T, or dP = V dO^T, of this warpgroup's 64 keys; committed, not waited for. */
+template <int columns>
 FFA_DEVICE void scores_issue(float (&s)[s_regs], uint32_t kv, uint32_t q)
 {
     const uint64_t a = descriptor_k_major(kv), b = descriptor_k_major(q);
@@ -499,7 +517,7 @@ FFA_DEVICE void scores_issue(float (&s)[s_regs], uint32_t kv, uint32_t q)
     touch(s);
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < head_dim / 16; ++step)
+    for (int step = 0; step < columns / 16; ++step)
         wgmma<tile_m, spec::dtype>::ss(
             s, descriptor_advance(a, step / 4 * kv_panel_bytes + step % 4 * 32),
             descriptor_advance(b, step / 4 * q_panel_bytes + step % 4 * 32), step > 0);
@@ -507,7 +525,8 @@ FFA_DEVICE void scores_issue(float (&s)[s_regs], uint32_t kv, uint32_t q)
 }
 
 /* dV += P dO, or dK += dS Q. */
-FFA_DEVICE void gradient_issue(float (&g)[g_regs], uint32_t (&p)[p_regs], uint32_t rows)
+template <int columns>
+FFA_DEVICE void gradient_issue(float (&g)[columns / 2], uint32_t (&p)[p_regs], uint32_t rows)
 {
     const uint64_t b = descriptor_mn_major(rows, q_panel_bytes);
 
@@ -516,13 +535,14 @@ FFA_DEVICE void gradient_issue(float (&g)[g_regs], uint32_t (&p)[p_regs], uint32
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < tile_m / 16; ++step)
-        wgmma<head_dim, spec::dtype>::rs(g, p[4 * step], p[4 * step + 1], p[4 * step + 2],
-                                         p[4 * step + 3], descriptor_advance(b, step * 2048), 1);
+        wgmma<columns, spec::dtype>::rs(g, p[4 * step], p[4 * step + 1], p[4 * step + 2],
+                                        p[4 * step + 3], descriptor_advance(b, step * 2048), 1);
     wgmma_commit();
 }
 
-/* The warpgroup's piece of dQ = dS^T K: 64 rows x 64 columns over all keys of the tile. */
-FFA_DEVICE void dq_issue(float (&dq)[dq_regs], uint32_t ds, uint32_t k)
+/* The warpgroup's piece of dQ = dS^T K: 64 rows x 64 columns over all keys of the tile, or 32. */
+template <int columns>
+FFA_DEVICE void dq_issue(float (&dq)[columns / 2], uint32_t ds, uint32_t k)
 {
     const uint64_t a = descriptor_mn_major(ds, ds_panel_bytes);
     const uint64_t b = descriptor_mn_major(k, kv_panel_bytes);
@@ -531,8 +551,8 @@ FFA_DEVICE void dq_issue(float (&dq)[dq_regs], uint32_t ds, uint32_t k)
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < tile_n / 16; ++step)
-        wgmma<64, spec::dtype>::ss_mn(dq, descriptor_advance(a, step * 2048),
-                                      descriptor_advance(b, step * 2048), step > 0);
+        wgmma<columns, spec::dtype>::ss_mn(dq, descriptor_advance(a, step * 2048),
+                                           descriptor_advance(b, step * 2048), step > 0);
     wgmma_commit();
 }
 
@@ -610,11 +630,13 @@ FFA_DEVICE void store_ds(const uint32_t (&ds)[p_regs], uint32_t base, int warpgr
 
 /* The warpgroup's piece of dQ goes to shared memory, and from there the copy engine adds it to the
  * workspace (send_dq): each warp stages its 16 rows of 64 columns, which lie together there. */
-FFA_DEVICE void stage_dq(const shared_view &smem, const float (&dq)[dq_regs], int block_row,
+template <int columns>
+FFA_DEVICE void stage_dq(const shared_view &smem, const float (&dq)[columns / 2], int block_row,
                          int warpgroup)
 {
+    constexpr int row_bytes = columns * 4;
     const int thread = thread_now(), lane = thread % 32;
-    const uint32_t at = smem.dq(warpgroup * 4 + thread / 32) + lane / 4 * 256 + lane % 4 * 16;
+    const uint32_t at = smem.dq(warpgroup * 4 + thread / 32) + lane / 4 * row_bytes + lane % 4 * 16;
     const uint32_t swizzle = (block_row + lane / 4) % 2 * 64;
 
     if (lane == 0)
@@ -623,13 +645,14 @@ FFA_DEVICE void stage_dq(const shared_view &smem, const float (&dq)[dq_regs], in
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
-        for (int i = 0; i < dq_regs; i += 8)
-            st_shared_v4((at + r * 8 * 256 + i * 8) ^ swizzle, dq[i + 2 * r], dq[i + 2 * r + 1],
-                         dq[i + 2 * r + 4], dq[i + 2 * r + 5]);
+        for (int i = 0; i < columns / 2; i += 8)
+            st_shared_v4((at + r * 8 * row_bytes + i * 8) ^ swizzle, dq[i + 2 * r],
+                         dq[i + 2 * r + 1], dq[i + 2 * r + 4], dq[i + 2 * r + 5]);
 }
 
 /* What the warp staged of a block is added. (Reductions straight from registers take a quarter of
  * the kernel's time.) */
+template <int columns>
 FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &smem,
                         const backward_block &block, int warpgroup)
 {
@@ -641,16 +664,18 @@ FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &sme
     __syncwarp();
     if (thread % 32 == 0 && rows > 0) {
         float *to = (float *)a.dq + (long long)block.head * a.dq_head_stride +
-                    ((long long)(warpgroup % panels) * a.dq_rows + first) * 64;
-        bulk_reduce_add_f32(to, smem.dq(warpgroup * 4 + thread / 32), rows * 256);
+                    (long long)(warpgroup % panels) * a.dq_rows * 64 + (long long)first * columns;
+        bulk_reduce_add_f32(to, smem.dq(warpgroup * 4 + thread / 32), rows * columns * 4);
         bulk_commit();
     }
 }
 
-/* Write the thread's two rows of dK or dV, times `scale`. Four threads of a row trade registers so
- * that each stores 16 bytes of 8 neighbouring columns. */
-FFA_DEVICE void store_gradient(const attention_backward_args &a, const float (&g)[g_regs], void *to,
-                               long long token_stride, float scale, int key, int key_end, int lane)
+/* Write the thread's two rows of dK or dV, times `scale`; of a padded tensor `real` columns. Four
+ * threads of a row trade registers so that each stores 16 bytes of 8 neighbouring columns. */
+template <int columns>
+FFA_DEVICE void store_gradient(const attention_backward_args &a, const float (&g)[columns / 2],
+                               int real, void *to, long long token_stride, float scale, int key,
+                               int key_end, int lane)
 {
     const int quad = lane % 4;
     const bool is_odd = quad & 1, is_high = quad & 2;
@@ -663,7 +688,9 @@ FFA_DEVICE void store_gradient(const attention_backward_args &a, const float (&g
             if (!is_mine)
                 continue;
 #pragma unroll
-            for (int j = 0; j < head_dim / 8; ++j) {
+            for (int j = 0; j < columns / 8; ++j) {
+                if (spec::padded && j * 8 >= real)
+                    break;
                 float2 x = make_float2(g[j * 4 + r * 2] * scale, g[j * 4 + r * 2 + 1] * scale);
                 if (a.flags & BACKWARD_ACCUMULATE) {
                     const float2 was = *(const float2 *)(at + j * 8);
@@ -675,7 +702,7 @@ FFA_DEVICE void store_gradient(const attention_backward_args &a, const float (&g
         } else {
             uint16_t *at = (uint16_t *)to + (long long)(key + 8 * r) * token_stride + quad * 8;
 #pragma unroll
-            for (int i = 0; i < head_dim / 32; ++i) {
+            for (int i = 0; i < columns / 32; ++i) {
                 uint32_t x[4];
 #pragma unroll
                 for (int j = 0; j < 4; ++j)
@@ -687,7 +714,7 @@ FFA_DEVICE void store_gradient(const attention_backward_args &a, const float (&g
                 const uint32_t y2 = is_odd ? r1 : x[2], y3 = is_odd ? x[3] : r1;
                 const uint32_t z0 = __shfl_xor_sync(0xffffffffu, is_high ? y0 : y2, 2);
                 const uint32_t z1 = __shfl_xor_sync(0xffffffffu, is_high ? y1 : y3, 2);
-                if (is_mine)
+                if (is_mine && (!spec::padded || i * 32 + quad * 8 < real))
                     st_global_v4(at + i * 32, is_high ? z0 : y0, is_high ? z1 : y1,
                                  is_high ? y2 : z0, is_high ? y3 : z1);
             }
@@ -695,6 +722,8 @@ FFA_DEVICE void store_gradient(const attention_backward_args &a, const float (&g
     }
 }
 
+/* piece: columns of the warpgroup's piece of dQ. */
+template <int piece>
 FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view &smem,
                              int warpgroup)
 {
@@ -714,12 +743,15 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
         if (slot->tile.key_count == 0)
             break;
 
-        float dk[g_regs], dv[g_regs];
+        float dk[dk_regs], dv[dv_regs];
 #pragma unroll
-        for (int i = 0; i < g_regs; ++i)
-            dk[i] = dv[i] = 0.0f;
+        for (int i = 0; i < dk_regs; ++i)
+            dk[i] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < dv_regs; ++i)
+            dv[i] = 0.0f;
         if (slot->tile.sweep_count > 0) {
-            float s[s_regs], dp[s_regs], dq[dq_regs];
+            float s[s_regs], dp[s_regs], dq[piece / 2];
             uint32_t p[p_regs], slope[p_regs], ds[p_regs];
             ring<ds_stages> ds_before = ds_at_;
 
@@ -728,18 +760,18 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
             bool has_staged = false;
             for (int index = 0, flags = 0; !(flags & BACKWARD_BLOCK_LAST); ++index) {
                 flags = q_ready(smem, at, warpgroup);
-                scores_issue(s, my_k, smem.q(at.slot()));
+                scores_issue<head_dim>(s, my_k, smem.q(at.slot()));
                 dout_ready(smem, at, flags, warpgroup);
                 if constexpr (!spec::softcap)
-                    scores_issue(dp, my_v, smem.dout(at.slot()));
+                    scores_issue<head_dim_v>(dp, my_v, smem.dout(at.slot()));
                 if (index > 1) /* staged at the end of the last round */
-                    send_dq(a, smem, *smem.block(at.before(2)), warpgroup);
+                    send_dq<piece>(a, smem, *smem.block(at.before(2)), warpgroup);
                 wgmma_wait<spec::softcap ? 0 : 1>();
                 touch(s);
                 make_p(p, slope, s, a, smem, at, slot, flags, warpgroup);
                 if constexpr (spec::softcap) /* not before: slope has taken its registers */
-                    scores_issue(dp, my_v, smem.dout(at.slot()));
-                gradient_issue(dv, p, smem.dout(at.slot()));
+                    scores_issue<head_dim_v>(dp, my_v, smem.dout(at.slot()));
+                gradient_issue<head_dim_v>(dv, p, smem.dout(at.slot()));
                 wgmma_wait<1>();
                 touch(dp);
                 make_ds(ds, spec::softcap ? slope : p, dp, smem.stats(at.slot()));
@@ -749,12 +781,12 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
                 __syncwarp();
                 if (is_leader)
                     mbarrier_arrive(bars.ds_full(ds_at_.slot));
-                gradient_issue(dk, ds, smem.q(at.slot()));
+                gradient_issue<head_dim>(dk, ds, smem.q(at.slot()));
                 /* Under the first block a dQ of old dS, which nobody uses: a conditional product
                  * would make the compiler wait for all of them. */
                 if (index > 0)
                     wait(bars, bars.ds_full(ds_before.slot), ds_before.parity, at_ds_full);
-                dq_issue(dq, smem.ds(ds_before.slot) + dq_ds, dq_k);
+                dq_issue<piece>(dq, smem.ds(ds_before.slot) + dq_ds, dq_k);
                 wgmma_wait<0>();
                 touch(dv);
                 touch(dk);
@@ -768,22 +800,22 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
                         mbarrier_arrive(bars.ds_empty(ds_before.slot));
                 }
                 if (index > 0)
-                    stage_dq(smem, dq, smem.block(at.before(1))->row, warpgroup);
+                    stage_dq<piece>(smem, dq, smem.block(at.before(1))->row, warpgroup);
                 ds_before = ds_at_;
                 ds_at_.next();
                 at.next();
                 has_staged = index > 0;
             }
             if (has_staged)
-                send_dq(a, smem, *smem.block(at.before(2)), warpgroup);
+                send_dq<piece>(a, smem, *smem.block(at.before(2)), warpgroup);
             wait(bars, bars.ds_full(ds_before.slot), ds_before.parity, at_ds_full);
-            dq_issue(dq, smem.ds(ds_before.slot) + dq_ds, dq_k);
+            dq_issue<piece>(dq, smem.ds(ds_before.slot) + dq_ds, dq_k);
             wgmma_wait<0>();
             touch(dq);
             if (is_leader)
                 mbarrier_arrive(bars.ds_empty(ds_before.slot));
-            stage_dq(smem, dq, smem.block(at.before(1))->row, warpgroup);
-            send_dq(a, smem, *smem.block(at.before(1)), warpgroup);
+            stage_dq<piece>(smem, dq, smem.block(at.before(1))->row, warpgroup);
+            send_dq<piece>(a, smem, *smem.block(at.before(1)), warpgroup);
             if (is_leader)
                 mbarrier_arrive(bars.kv_empty());
         }
@@ -797,8 +829,10 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
         __syncwarp();
         if (is_leader)
             mbarrier_arrive(bars.tile_empty(tile_at.slot));
-        store_gradient(a, dv, dv_to, a.dv_token_stride, 1.0f, key, key_end, lane);
-        store_gradient(a, dk, dk_to, a.dk_token_stride, a.scale, key, key_end, lane);
+        store_gradient<head_dim_v>(a, dv, a.head_dim_v, dv_to, a.dv_token_stride, 1.0f, key,
+                                   key_end, lane);
+        store_gradient<head_dim>(a, dk, a.head_dim, dk_to, a.dk_token_stride, a.scale, key, key_end,
+                                 lane);
     }
     if (is_leader)
         bulk_wait();
@@ -856,6 +890,9 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
             watchdog_run(bars);
     } else {
         setmaxnreg_inc<232>();
-        consumer_run(a, smem, warpgroup - 1);
+        if (last_columns == 64 || warpgroup == 1)
+            consumer_run<64>(a, smem, warpgroup - 1);
+        else
+            consumer_run<last_columns>(a, smem, warpgroup - 1);
     }
 }

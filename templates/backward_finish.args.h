@@ -8,7 +8,7 @@
 
 struct backward_finish_args {
     const float *dq_sum;              /* as attention_backward.args.h says, dq_rows = tokens_q */
-    const float *dk_parts, *dv_parts; /* [parts][heads_kv][tokens_k][head_dim] */
+    const float *dk_parts, *dv_parts; /* [parts][heads_kv][tokens_k][columns of dk, of dv] */
     void *dq, *dk, *dv;
     const float *stats; /* [heads_q][4][2][stats_rows] */
     const float *sink;  /* [sink_count][heads_q], natural logarithm */
@@ -24,8 +24,8 @@ struct backward_finish_args {
     int parts; /* 0: dk and dv are complete */
     int stats_rows;
     int sink_count;
-    int flags; /* FINISH_... */
-    int pad_;
+    int flags;                  /* FINISH_... */
+    short head_dim, head_dim_v; /* columns of dq and dk, and of dv */
 };
 
 #ifdef __cplusplus

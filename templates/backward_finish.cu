@@ -22,10 +22,12 @@ namespace spec {
 #undef FFA_SPEC
 }
 
-constexpr int head_dim = spec::head_dim;
+constexpr int head_dim = spec::head_dim;     /* of dq and dk */
+constexpr int head_dim_v = spec::head_dim_v; /* of dv */
+constexpr int head_dim_max = head_dim > head_dim_v ? head_dim : head_dim_v;
 constexpr bool is_fp32 = spec::gradient == 3;
-constexpr int lanes = pass::shape<head_dim>::lanes;
-constexpr int warp_rows = pass::shape<head_dim>::rows;
+constexpr int lanes = pass::shape<head_dim_max>::lanes;
+constexpr int warp_rows = pass::shape<head_dim_max>::rows;
 constexpr int depth = pass::rows_in_flight;
 static_assert(lanes % 4 == 0, "four lanes share 32 columns");
 
@@ -48,6 +50,12 @@ FFA_DEVICE void transpose(uint32_t (&w)[4], int lane)
     }
 }
 
+/* Whether a tensor of `real` columns has this one of the specialisation's. */
+FFA_DEVICE bool has_column(int column, int real)
+{
+    return !spec::padded || column < real;
+}
+
 FFA_DEVICE void add_pair(float *to, float x, float y, bool accumulate)
 {
     float2 *at = (float2 *)to;
@@ -55,21 +63,27 @@ FFA_DEVICE void add_pair(float *to, float x, float y, bool accumulate)
     *at = float2{ old.x + x, old.y + y };
 }
 
-/* A row of the sum lies in panels of 64 columns, column 16 p + 8 a + 2 b + c of them at
- * 4 ((4 p + b) ^ 4 (row % 2)) + 2 a + c. Lane b of four loads the 16 bytes of its b for two
+/* A row of the sum lies in panels of 64 columns, the last of 32 where that is what is left, column
+ * 16 p + 8 a + 2 b + c of them at 4 ((4 p + b) ^ 4 (row % 2)) + 2 a + c. Lane b of four loads the 16 bytes of its b for two
  * neighbouring p: two columns of each of four runs of eight. */
 FFA_DEVICE void dq_rows(const backward_finish_args &a, const pass::item &item, int lane)
 {
     const int row = item.row + lane / lanes * depth;
     const int run = lane % lanes / 4 * 32; /* the 32 columns of the four lanes */
     const int b = lane % 4;
+    const bool has_run = 8 * lanes == head_dim || run < head_dim;
     float4 sum[depth][2];
 
 #pragma unroll
     for (int i = 0; i < depth; ++i) {
         const long long panel = (long long)item.head * (head_dim / 64) + run / 64;
         const float *from = a.dq_sum + (panel * a.tokens_q + row + i) * 64 + run % 64 + 4 * b;
-        const bool has_row = row + i < a.tokens_q;
+        if (head_dim % 64) { /* heads of another width, and a panel of 32 columns */
+            const long long first = (long long)item.head * head_dim + run / 64 * 64;
+            const int width = run < head_dim / 64 * 64 ? 64 : 32;
+            from = a.dq_sum + first * a.tokens_q + (long long)(row + i) * width + run % 64 + 4 * b;
+        }
+        const bool has_row = row + i < a.tokens_q && has_run;
         const int odd = (row + i) % 2;
         sum[i][0] = has_row ? *(const float4 *)(from + 16 * odd) : float4{};
         sum[i][1] = has_row ? *(const float4 *)(from + 16 * (1 - odd)) : float4{};
@@ -77,7 +91,7 @@ FFA_DEVICE void dq_rows(const backward_finish_args &a, const pass::item &item, i
 #pragma unroll
     for (int i = 0; i < depth; ++i) {
         const long long at = (row + i) * a.dq_token_stride + item.head * a.dq_head_stride + run;
-        const bool has_row = row + i < a.tokens_q;
+        const bool has_row = row + i < a.tokens_q && has_run;
         if (is_fp32) {
             const bool accumulate = a.flags & FINISH_ACCUMULATE;
             float *to = (float *)a.dq + at + 2 * b;
@@ -85,8 +99,10 @@ FFA_DEVICE void dq_rows(const backward_finish_args &a, const pass::item &item, i
 #pragma unroll
                 for (int g = 0; g < 2; ++g) {
                     const float4 &s = sum[i][g];
-                    add_pair(to + 16 * g, a.scale * s.x, a.scale * s.y, accumulate);
-                    add_pair(to + 16 * g + 8, a.scale * s.z, a.scale * s.w, accumulate);
+                    if (has_column(run + 16 * g, a.head_dim))
+                        add_pair(to + 16 * g, a.scale * s.x, a.scale * s.y, accumulate);
+                    if (has_column(run + 16 * g + 8, a.head_dim))
+                        add_pair(to + 16 * g + 8, a.scale * s.z, a.scale * s.w, accumulate);
                 }
             }
         } else {
@@ -99,7 +115,7 @@ FFA_DEVICE void dq_rows(const backward_finish_args &a, const pass::item &item, i
                 w[2 * g + 1] = pack_half2<dtype>(a.scale * s.z, a.scale * s.w);
             }
             transpose(w, lane);
-            if (has_row)
+            if (has_row && has_column(run + 8 * b, a.head_dim))
                 st_global_v4((uint16_t *)a.dq + at + 8 * b, w[0], w[1], w[2], w[3]);
         }
     }
@@ -137,13 +153,17 @@ FFA_DEVICE void add(float4 &to, const float4 &more)
     to = float4{ to.x + more.x, to.y + more.y, to.z + more.z, to.w + more.w };
 }
 
-FFA_DEVICE void parted_rows(const backward_finish_args &a, const parted &p, const pass::item &item,
-                            int lane)
+/* Every lane has eight columns of dk and of dv. */
+constexpr bool is_plain = 8 * lanes == head_dim && head_dim == head_dim_v && !spec::padded;
+
+FFA_DEVICE void parted_rows(const backward_finish_args &a, const parted &p, int columns,
+                            const pass::item &item, int lane)
 {
     const int row = item.row + lane / lanes * depth;
     const int column = lane % lanes * 8;
-    const long long part_stride = (long long)a.heads_kv * a.tokens_k * head_dim;
-    const float *from = p.parts + ((long long)item.head * a.tokens_k + row) * head_dim + column;
+    const bool has_columns = is_plain || column < columns;
+    const long long part_stride = (long long)a.heads_kv * a.tokens_k * columns;
+    const float *from = p.parts + ((long long)item.head * a.tokens_k + row) * columns + column;
     float4 low[depth], high[depth];
 
 #pragma unroll
@@ -152,13 +172,13 @@ FFA_DEVICE void parted_rows(const backward_finish_args &a, const parted &p, cons
     for (int part = 0; part < a.parts; ++part, from += part_stride)
 #pragma unroll
         for (int i = 0; i < depth; ++i)
-            if (row + i < a.tokens_k) {
-                add(low[i], *(const float4 *)(from + i * head_dim));
-                add(high[i], *(const float4 *)(from + i * head_dim + 4));
+            if (row + i < a.tokens_k && has_columns) {
+                add(low[i], *(const float4 *)(from + i * columns));
+                add(high[i], *(const float4 *)(from + i * columns + 4));
             }
 #pragma unroll
     for (int i = 0; i < depth; ++i)
-        if (row + i < a.tokens_k)
+        if (row + i < a.tokens_k && has_columns)
             store_columns(p, (row + i) * p.token_stride + item.head * p.head_stride + column,
                           low[i], high[i], a.flags & FINISH_ACCUMULATE);
 }
@@ -215,7 +235,7 @@ extern "C" __global__ void __launch_bounds__(BACKWARD_PASS_THREADS, 1)
         const bool is_v = i - dq_count >= kv_count;
         const parted p = is_v ? parted{ a.dv_parts, a.dv, a.dv_token_stride, a.dv_head_stride }
                               : parted{ a.dk_parts, a.dk, a.dk_token_stride, a.dk_head_stride };
-        parted_rows(a, p,
+        parted_rows(a, p, is_plain ? head_dim : is_v ? a.head_dim_v : a.head_dim,
                     pass::item_find(i - dq_count - (is_v ? kv_count : 0), a.heads_kv, warp_rows),
                     lane);
     }

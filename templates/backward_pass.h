@@ -16,11 +16,12 @@ namespace pass {
 
 constexpr int rows_in_flight = 4;
 
-/* The rows of one head that a warp takes at a time. */
+/* The rows of one head that a warp takes at a time. Where head_dim is no power of two, the last
+ * lanes of a row have nothing. */
 template <int head_dim> struct shape {
-    static constexpr int lanes = head_dim / 8; /* of a row */
+    static constexpr int lanes = head_dim <= 64 ? 8 : head_dim <= 128 ? 16 : 32; /* of a row */
     static constexpr int rows = 32 / lanes * rows_in_flight;
-    static_assert(32 % lanes == 0, "a warp holds whole rows");
+    static_assert(head_dim <= 8 * lanes, "a warp holds whole rows");
 };
 
 /* Item -> (rows from `row` on, head): heads innermost, as tokens are contiguous in most layouts. */

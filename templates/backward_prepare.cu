@@ -20,11 +20,13 @@ namespace spec {
 #undef FFA_SPEC
 }
 
-constexpr int head_dim = spec::head_dim;
-constexpr int lanes = pass::shape<head_dim>::lanes;
-constexpr int warp_rows = pass::shape<head_dim>::rows;
+constexpr int head_dim = spec::head_dim;     /* of dq */
+constexpr int head_dim_v = spec::head_dim_v; /* of out and dout */
+constexpr int lanes = pass::shape<head_dim_v>::lanes;
+constexpr int warp_rows = pass::shape<head_dim_v>::rows;
 constexpr int depth = pass::rows_in_flight;
 static_assert(lanes >= 8, "eight lanes store a row's statistics");
+static_assert(warp_rows * head_dim % 128 == 0, "a warp sets whole steps of dq to zero");
 
 FFA_DEVICE float low_half(uint32_t word)
 {
@@ -97,6 +99,8 @@ FFA_DEVICE void prepare_rows(const backward_prepare_args &a, const pass::item &i
     const int row = item.row + lane / lanes * depth;
     const int column = lane % lanes * 8;
     columns out[depth];
+    const bool has_columns = spec::padded ? column < a.head_dim_v
+                                          : 8 * lanes == head_dim_v || column < head_dim_v;
     uint4 dout[depth];
     float lse[depth], delta[depth];
 
@@ -108,9 +112,11 @@ FFA_DEVICE void prepare_rows(const backward_prepare_args &a, const pass::item &i
         lse[i] = neg_inf();
         if (at >= a.tokens_q)
             continue;
-        out[i] = out_load(a, at * a.out_token_stride + item.head * a.out_head_stride + column);
-        dout[i] = *(const uint4 *)((const uint16_t *)a.dout + at * a.dout_token_stride +
-                                   item.head * a.dout_head_stride + column);
+        if (has_columns) {
+            out[i] = out_load(a, at * a.out_token_stride + item.head * a.out_head_stride + column);
+            dout[i] = *(const uint4 *)((const uint16_t *)a.dout + at * a.dout_token_stride +
+                                       item.head * a.dout_head_stride + column);
+        }
         lse[i] = a.lse[at * a.lse_token_stride + item.head * a.lse_head_stride];
     }
 #pragma unroll

@@ -83,6 +83,21 @@ FFA_DEVICE uint64_t descriptor_advance(uint64_t descriptor, uint32_t bytes)
 
 template <int n, int dtype> struct wgmma;
 
+#define WGMMA_32(dtype, type) \
+template <> struct wgmma<32, dtype> { \
+    /* d (+)= A B, A and B in shared memory, both MN-major. */ \
+    static __device__ __forceinline__ void ss_mn(float (&d)[16], uint64_t a, uint64_t b, int accumulate) \
+    { \
+        asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %18, 0;\n\t" \
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type " " \
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, " \
+        "%16, %17, p, 1, 1, 1, 1;\n\t}" \
+        : R16(d, 0) : "l"(a), "l"(b), "r"(accumulate) : "memory"); \
+    } \
+};
+WGMMA_32(1, "bf16")
+WGMMA_32(2, "f16")
+
 #define WGMMA_64(dtype, type) \
 template <> struct wgmma<64, dtype> { \
     /* d (+)= A B, A and B in shared memory, both K-major. */ \

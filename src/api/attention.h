@@ -23,6 +23,8 @@ struct ffa_kernels {
     ffa_kernel_info info;       /* of the forward kernel; zero on the CPU */
     bool has_backward;          /* then the rest is set, but for what is NULL on the CPU */
     int32_t backward_tile_m, backward_tile_n;
+    int32_t
+        dq_columns; /* of a row of the fp32 sum of dq: head_dim, padded as the kernels have it */
     ffa_dtype grad_dtype;
     struct gpu_kernel *prepare, *finish;
     struct gpu_kernel *backward;      /* dk and dv in grad_dtype */
@@ -52,9 +54,9 @@ struct backward_layout {
     int64_t dk_at, dv_at; /* partial sums, where parts > 1 */
     int64_t bytes;
 };
-ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *plan, int32_t head_dim,
-                                int32_t heads_q, int32_t heads_kv, int32_t sm_count,
-                                ffa_error *err);
+ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *plan,
+                                const ffa_kernels *kernels, int32_t heads_q, int32_t heads_kv,
+                                int32_t sm_count, ffa_error *err);
 
 /* ---- the steps of making a plan ---- */
 

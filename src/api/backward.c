@@ -8,9 +8,9 @@
  *
  *   counters   COUNTER_BYTES, as of ffa_forward
  *   stats      fp32 [heads_q][4][2][stats_rows]
- *   dq         fp32 [heads_q][head_dim / 64][tokens_q][64], columns as attention_backward says
+ *   dq         fp32 [heads_q][tokens_q][head_dim of the kernels], lying as attention_backward says
  *   dk parts   fp32 [parts][heads_kv][tokens_k][head_dim], where parts > 1
- *   dv parts   the same
+ *   dv parts   the same with head_dim_v
  */
 #include "api/arguments.h"
 
@@ -58,10 +58,11 @@ static ffa_status layout_add(struct backward_layout *layout, int64_t *at, const 
     return FFA_OK;
 }
 
-ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *plan, int32_t head_dim,
-                                int32_t heads_q, int32_t heads_kv, int32_t sm_count, ffa_error *err)
+ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *plan,
+                                const ffa_kernels *kernels, int32_t heads_q, int32_t heads_kv,
+                                int32_t sm_count, ffa_error *err)
 {
-    const int64_t row_bytes = (int64_t)sizeof(float) * head_dim;
+    const int64_t bytes = (int64_t)sizeof(float);
     const ffa_mask_shape *shape = &plan->backward.shape;
     ffa_status rc;
 
@@ -70,14 +71,16 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
                                   .stats_rows =
                                       (shape->seqlen_q + plan->backward.tile_m + 3) / 4 * 4,
                                   .parts = parts_of(plan, heads_q / heads_kv, heads_kv, sm_count) };
-    FFA_TRY(layout_add(out, &out->stats_at, "row statistics", out->stats_rows * heads_q,
-                       8 * (int64_t)sizeof(float), err));
-    FFA_TRY(layout_add(out, &out->dq_at, "dq", shape->seqlen_q * heads_q, row_bytes, err));
+    FFA_TRY(layout_add(out, &out->stats_at, "row statistics", out->stats_rows * heads_q, 8 * bytes,
+                       err));
+    FFA_TRY(layout_add(out, &out->dq_at, "dq", shape->seqlen_q * heads_q,
+                       bytes * kernels->dq_columns, err));
     if (out->parts > 1) {
         const int64_t rows = shape->seqlen_k * heads_kv * out->parts;
 
-        FFA_TRY(layout_add(out, &out->dk_at, "parts of dk", rows, row_bytes, err));
-        FFA_TRY(layout_add(out, &out->dv_at, "parts of dv", rows, row_bytes, err));
+        FFA_TRY(layout_add(out, &out->dk_at, "parts of dk", rows, bytes * kernels->head_dim, err));
+        FFA_TRY(
+            layout_add(out, &out->dv_at, "parts of dv", rows, bytes * kernels->head_dim_v, err));
     }
 out:
     return rc;
@@ -86,7 +89,7 @@ out:
 static ffa_status layout_of(struct backward_layout *out, const ffa_kernels *kernels,
                             const ffa_plan *plan, int32_t heads_q, int32_t heads_kv, ffa_error *err)
 {
-    return backward_layout_make(out, plan, kernels->head_dim, heads_q, heads_kv,
+    return backward_layout_make(out, plan, kernels, heads_q, heads_kv,
                                 gpu_device_sm_count(kernels->context->gpu), err);
 }
 
@@ -282,6 +285,7 @@ static struct backward_prepare_args prepare_fill(const struct gpu_call *call)
         .tokens_q = (int)call->plan->backward.shape.seqlen_q,
         .heads_q = args->heads_q,
         .stats_rows = (int)call->layout->stats_rows,
+        .head_dim_v = call->kernels->head_dim_v,
     };
 }
 
@@ -292,16 +296,17 @@ static ffa_status maps_make(struct attention_backward_args *launch, const struct
     const ffa_kernels *kernels = call->kernels;
     const struct backward_plan *plan = &call->plan->backward;
     const int64_t rows = plan->shape.seqlen_q, keys = plan->shape.seqlen_k;
-    const int32_t dim = kernels->head_dim;
+    const int32_t dim = kernels->head_dim, dim_v = kernels->head_dim_v;
     ffa_status rc;
 
     FFA_TRY(
         map_make(&launch->q, kernels, "q", &args->q, rows, args->heads_q, dim, plan->tile_m, err));
-    FFA_TRY(map_make(&launch->dout, kernels, "dout", &args->dout, rows, args->heads_q, dim,
+    FFA_TRY(map_make(&launch->dout, kernels, "dout", &args->dout, rows, args->heads_q, dim_v,
                      plan->tile_m, err));
     FFA_TRY(
         map_make(&launch->k, kernels, "k", &args->k, keys, args->heads_kv, dim, plan->tile_n, err));
-    rc = map_make(&launch->v, kernels, "v", &args->v, keys, args->heads_kv, dim, plan->tile_n, err);
+    rc = map_make(&launch->v, kernels, "v", &args->v, keys, args->heads_kv, dim_v, plan->tile_n,
+                  err);
 out:
     return rc;
 }
@@ -310,15 +315,18 @@ out:
 static void outputs_fill(struct attention_backward_args *launch, const struct gpu_call *call)
 {
     const ffa_backward_args *args = call->args;
-    const int64_t dim = call->kernels->head_dim;
-    const int64_t head_stride = call->plan->backward.shape.seqlen_k * dim;
+    const int64_t keys = call->plan->backward.shape.seqlen_k;
+    const int64_t dim = call->kernels->head_dim, dim_v = call->kernels->head_dim_v;
 
     if (call->layout->parts > 1) {
         launch->dk = call->workspace + call->layout->dk_at;
         launch->dv = call->workspace + call->layout->dv_at;
-        launch->dk_token_stride = launch->dv_token_stride = dim;
-        launch->dk_head_stride = launch->dv_head_stride = head_stride;
-        launch->dk_part_stride = launch->dv_part_stride = args->heads_kv * head_stride;
+        launch->dk_token_stride = dim;
+        launch->dv_token_stride = dim_v;
+        launch->dk_head_stride = keys * dim;
+        launch->dv_head_stride = keys * dim_v;
+        launch->dk_part_stride = args->heads_kv * keys * dim;
+        launch->dv_part_stride = args->heads_kv * keys * dim_v;
         return;
     }
     launch->dk = args->dk.data;
@@ -338,7 +346,7 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
     const struct backward_plan *plan = &call->plan->backward;
     const bool has_lists = call->plan->heads_in_mask > 1;
     const int32_t group = args->heads_q / args->heads_kv;
-    const int64_t rows = plan->shape.seqlen_q, dim = call->kernels->head_dim;
+    const int64_t rows = plan->shape.seqlen_q;
     const int64_t work = plan->tile_count * (has_lists ? 1 : args->heads_kv) * call->layout->parts;
     const int64_t streams = (int64_t)args->heads_kv * call->layout->parts;
     /* Few streams at a time keep theirs in L2; enough of them even out tiles of different lengths.
@@ -357,7 +365,7 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
     launch->stats = (const float *)(const void *)(call->workspace + call->layout->stats_at);
     launch->stats_rows = call->layout->stats_rows;
     launch->dq = call->workspace + call->layout->dq_at;
-    launch->dq_head_stride = rows * dim;
+    launch->dq_head_stride = rows * call->kernels->dq_columns;
     launch->dq_rows = rows;
     launch->tiles = (const struct backward_tile *)(const void *)(image + call->plan->backward_at);
     launch->sweeps =
@@ -366,6 +374,8 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
         (const struct backward_band *)(const void *)(launch->sweeps + plan->sweep_count);
     launch->counters = (int *)(void *)call->workspace;
     launch->scale = args->softmax_scale;
+    launch->head_dim = call->kernels->head_dim;
+    launch->head_dim_v = call->kernels->head_dim_v;
     launch->scale_log2 = (float)(LOG2_E * scale);
     launch->work_count = (int)work;
     launch->tile_count = (int)plan->tile_count;
@@ -414,6 +424,8 @@ static struct backward_finish_args finish_fill(const struct gpu_call *call)
         .parts = layout->parts > 1 ? layout->parts : 0,
         .stats_rows = (int)layout->stats_rows,
         .sink_count = args->sink_count,
+        .head_dim = (short)call->kernels->head_dim,
+        .head_dim_v = (short)call->kernels->head_dim_v,
         .flags = args->flags & FFA_BACKWARD_ACCUMULATE ? FINISH_ACCUMULATE : 0,
     };
 }

@@ -102,16 +102,12 @@ static ffa_status spec_check_gpu(const ffa_attention_spec *spec, ffa_error *err)
     if (spec->backward_tile_n != 0 && spec->backward_tile_n != 128)
         return error_fail(err, FFA_INVALID, 0, "spec: backward_tile_n is %d, not 0 or 128",
                           spec->backward_tile_n);
-    if (spec->flags & FFA_SPEC_BACKWARD && spec->head_dim_v && spec->head_dim_v != spec->head_dim)
+    if (spec->flags & FFA_SPEC_BACKWARD && (spec->head_dim > 128 || spec->head_dim_v > 128))
         return error_fail(err, FFA_UNSUPPORTED, 0,
-                          "spec: head_dim_v is %d, GPU kernels of the backward pass exist for "
-                          "head_dim (%d)",
-                          spec->head_dim_v, spec->head_dim);
-    if (spec->flags & FFA_SPEC_BACKWARD && spec->head_dim != 64 && spec->head_dim != 128)
-        return error_fail(err, FFA_UNSUPPORTED, 0,
-                          "spec: head_dim is %d, GPU kernels of the backward pass exist for 64 "
-                          "and 128",
-                          spec->head_dim);
+                          "spec: head_dim%s is %d, GPU kernels of the backward pass exist up to "
+                          "128",
+                          spec->head_dim > 128 ? "" : "_v",
+                          spec->head_dim > 128 ? spec->head_dim : spec->head_dim_v);
     if (spec->flags & FFA_SPEC_DETERMINISTIC)
         return error_fail(err, FFA_UNSUPPORTED, 0,
                           "spec: FFA_SPEC_DETERMINISTIC exists on the CPU backend only");
@@ -200,17 +196,20 @@ static ffa_status backward_make(struct ffa_kernels *kernels, const ffa_attention
     const int32_t head_dim = spec->head_dim, dtype = (int32_t)spec->dtype;
     const struct setting prepare[] = {
         { "head_dim", head_dim },
+        { "head_dim_v", spec->head_dim_v },
         { "dtype", dtype },
         { "out_fp32", has(spec, FFA_SPEC_OUT_FP32) },
         { NULL, 0 },
     };
     const struct setting finish[] = {
         { "head_dim", head_dim },
+        { "head_dim_v", spec->head_dim_v },
         { "gradient", (int32_t)kernels->grad_dtype },
         { NULL, 0 },
     };
     struct setting main[] = {
         { "head_dim", head_dim },
+        { "head_dim_v", spec->head_dim_v },
         { "dtype", dtype },
         { "tile_m", spec->backward_tile_m },
         { "consumers", spec->backward_tile_n / 64 },
@@ -228,11 +227,12 @@ static ffa_status backward_make(struct ffa_kernels *kernels, const ffa_attention
     FFA_TRY(kernel_make(&kernels->backward, NULL, &jit, kernels, "attention_backward", main, err));
     kernels->backward_tile_m = jit_spec_get(&jit, "tile_m");
     kernels->backward_tile_n = 64 * jit_spec_get(&jit, "consumers");
+    kernels->dq_columns = jit_spec_get(&jit, "head_dim");
     if (main[fp32_row].value)
         goto out;
     /* The same tiles, whatever is chosen for fp32. */
-    main[2].value = kernels->backward_tile_m;
-    main[3].value = kernels->backward_tile_n / 64;
+    main[3].value = kernels->backward_tile_m;
+    main[4].value = kernels->backward_tile_n / 64;
     main[fp32_row].value = 1;
     FFA_TRY(
         kernel_make(&kernels->backward_fp32, NULL, &jit, kernels, "attention_backward", main, err));

@@ -88,6 +88,18 @@ enum {
 #undef FFA_SPEC
 };
 
+enum {
+#define FFA_SPEC(name, sample, initial, lo, hi, doc) PREPARE_##name,
+#include "backward_prepare.spec.def"
+#undef FFA_SPEC
+};
+
+enum {
+#define FFA_SPEC(name, sample, initial, lo, hi, doc) FINISH_##name,
+#include "backward_finish.spec.def"
+#undef FFA_SPEC
+};
+
 /* Rows whose values have names. */
 static const struct {
     const char *row;
@@ -105,15 +117,15 @@ struct forward {
 };
 
 /* The columns a kernel computes with: the least there are products for. Tensors may have fewer. */
-static const int32_t forward_columns[] = { 64, 96, 128, 192, 256 };
+static const int32_t kernel_columns[] = { 64, 96, 128, 192, 256 };
 
-static int32_t forward_padded(int32_t head_dim)
+static int32_t padded_columns(int32_t head_dim)
 {
     int32_t i = 0;
 
-    while (forward_columns[i] < head_dim)
+    while (kernel_columns[i] < head_dim)
         i++;
-    return forward_columns[i];
+    return kernel_columns[i];
 }
 
 static struct forward forward_of(const struct jit_spec *spec)
@@ -232,8 +244,8 @@ static ffa_status forward_resolve(struct jit_spec *spec, const struct jit_arch *
             "attention_forward: split is 1 with %s, parts are combined into an out of "
             "dtype",
             spec->values[FORWARD_out_fp32] ? "out_fp32" : "staged");
-    f.head_dim_v = forward_padded(f.head_dim_v ? f.head_dim_v : f.head_dim);
-    f.head_dim = forward_padded(f.head_dim);
+    f.head_dim_v = padded_columns(f.head_dim_v ? f.head_dim_v : f.head_dim);
+    f.head_dim = padded_columns(f.head_dim);
     forward_choose(spec, &f, arch);
 
     if (f.tile_n % 16)
@@ -273,38 +285,66 @@ static int32_t forward_threads(const struct jit_spec *spec)
     return 128 * (1 + spec->values[FORWARD_consumers]);
 }
 
-/* Each warpgroup takes one piece of 64 rows and 64 columns of a block's dq, so tile_m follows from
- * head_dim and the consumers. */
+/* Templates of the backward pass begin with head_dim, head_dim_v and padded. */
+_Static_assert(BACKWARD_head_dim == 0 && BACKWARD_head_dim_v == 1 && BACKWARD_padded == 2, "rows");
+_Static_assert(PREPARE_head_dim == 0 && PREPARE_head_dim_v == 1 && PREPARE_padded == 2, "rows");
+_Static_assert(FINISH_head_dim == 0 && FINISH_head_dim_v == 1 && FINISH_padded == 2, "rows");
+
+/* The columns that the kernels of a backward pass compute with. With more than 64 of v, tile_m must
+ * be 64 (registers), and dq two pieces of 64 rows (backward_resolve): 96 of q at least. With 96 of
+ * q and 128 of v ptxas spills. */
+static ffa_status backward_pad(struct jit_spec *spec, ffa_error *err)
+{
+    const int32_t head_dim = spec->values[BACKWARD_head_dim];
+    const int32_t head_dim_v =
+        spec->values[BACKWARD_head_dim_v] ? spec->values[BACKWARD_head_dim_v] : head_dim;
+
+    if (head_dim % 8 || head_dim_v % 8)
+        return error_fail(err, FFA_INVALID, 0, "%s: %s is %d, not a multiple of 8",
+                          jit_spec_template(spec), head_dim % 8 ? "head_dim" : "head_dim_v",
+                          (int)(head_dim % 8 ? head_dim : head_dim_v));
+    spec->values[BACKWARD_head_dim] =
+        padded_columns(head_dim < head_dim_v && head_dim_v > 64 ? head_dim_v : head_dim);
+    spec->values[BACKWARD_head_dim_v] = padded_columns(head_dim_v);
+    if (spec->values[BACKWARD_head_dim] != head_dim ||
+        spec->values[BACKWARD_head_dim_v] != head_dim_v)
+        spec->values[BACKWARD_padded] = 1;
+    return FFA_OK;
+}
+
+/* Each warpgroup takes one piece of 64 rows and up to 64 columns of a block's dq, so tile_m follows
+ * from head_dim and the consumers. */
 static ffa_status backward_resolve(struct jit_spec *spec, const struct jit_arch *arch,
                                    ffa_error *err)
 {
-    const int32_t head_dim = spec->values[BACKWARD_head_dim];
     const int32_t consumers =
         spec->values[BACKWARD_consumers] ? spec->values[BACKWARD_consumers] : 2;
-    const int32_t fitting = head_dim == 64 ? 64 * consumers : 32 * consumers;
-    const int32_t tile_m = spec->values[BACKWARD_tile_m] ? spec->values[BACKWARD_tile_m] : fitting;
+    int32_t fitting, tile_m;
+    ffa_status rc;
 
     (void)arch;
-    if (head_dim != 64 && head_dim != 128)
-        return error_fail(err, FFA_INVALID, 0, "attention_backward: head_dim is %d, not 64 or 128",
-                          (int)head_dim);
+    FFA_TRY(backward_pad(spec, err));
+    fitting = spec->values[BACKWARD_head_dim] == 64 ? 64 * consumers : 32 * consumers;
+    tile_m = spec->values[BACKWARD_tile_m] ? spec->values[BACKWARD_tile_m] : fitting;
     if (consumers != 2)
         return error_fail(err, FFA_INVALID, 0, "attention_backward: consumers is %d, not 2",
                           (int)consumers);
     if (tile_m != fitting)
         return error_fail(err, FFA_INVALID, 0,
                           "attention_backward: tile_m is %d, head_dim %d and consumers %d need %d",
-                          (int)tile_m, (int)head_dim, (int)consumers, (int)fitting);
+                          (int)tile_m, (int)spec->values[BACKWARD_head_dim], (int)consumers,
+                          (int)fitting);
     spec->values[BACKWARD_consumers] = consumers;
     spec->values[BACKWARD_tile_m] = tile_m;
-    return FFA_OK;
+out:
+    return rc;
 }
 
 static int32_t backward_shared(const struct jit_spec *spec)
 {
-    return attention_backward_shared_bytes(spec->values[BACKWARD_head_dim],
-                                           spec->values[BACKWARD_tile_m],
-                                           64 * spec->values[BACKWARD_consumers]);
+    return attention_backward_shared_bytes(
+        spec->values[BACKWARD_head_dim], spec->values[BACKWARD_head_dim_v],
+        spec->values[BACKWARD_tile_m], 64 * spec->values[BACKWARD_consumers]);
 }
 
 static int32_t backward_threads(const struct jit_spec *spec)
@@ -312,14 +352,11 @@ static int32_t backward_threads(const struct jit_spec *spec)
     return 128 * (1 + spec->values[BACKWARD_consumers]);
 }
 
-/* The passes before and after: head_dim is their first row. */
+/* The passes before and after take what the kernels between them do. */
 static ffa_status pass_resolve(struct jit_spec *spec, const struct jit_arch *arch, ffa_error *err)
 {
     (void)arch;
-    if (spec->values[0] != 64 && spec->values[0] != 128)
-        return error_fail(err, FFA_INVALID, 0, "%s: head_dim is %d, not 64 or 128",
-                          jit_spec_template(spec), (int)spec->values[0]);
-    return FFA_OK;
+    return backward_pad(spec, err);
 }
 
 static int32_t pass_shared(const struct jit_spec *spec)

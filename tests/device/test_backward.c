@@ -7,8 +7,8 @@
  * prepares, gradients poisoned with NaN, two runs with equal bits (dq where one tile holds all
  * keys), and nothing written beside the gradients and the workspace. FFA_TEST_LEVEL=2 evaluates
  * every row and key up to the oracle's own limit; level 1 (default) samples cases above 4e6 cells.
- * CK_RUN_CASE=quick|apart|stages|unions|bf16|fp16 runs a part. FFA_TEST_BACKEND=cpu runs it on the
- * CPU backend, which tests this test.
+ * CK_RUN_CASE=quick|apart|stages|unions|dims|bf16|fp16 runs a part. FFA_TEST_BACKEND=cpu runs it on
+ * the CPU backend, which tests this test.
  */
 #include "api/attention.h"
 #include "base/half.h"
@@ -67,6 +67,14 @@ static int64_t element_bytes(const struct device_call *call, int index)
                                    : 2;
 }
 
+/* Columns of a tensor. */
+static int32_t dim_of(const struct device_call *call, int index)
+{
+    const bool is_value = index == 2 || index == 3 || index == 5 || index == 8;
+
+    return index == LSE ? 1 : is_value ? call->host.head_dim_v : call->host.shape.head_dim;
+}
+
 static void place_on_device(struct device_call *call, int index)
 {
     const struct attention_shape *shape = &call->host.shape;
@@ -75,8 +83,7 @@ static void place_on_device(struct device_call *call, int index)
     const int64_t tokens = is_key ? shape->mask.seqlen_k : shape->mask.seqlen_q;
     const int64_t heads = is_key ? shape->heads_kv : shape->heads_q;
     const int64_t elements = (tokens - 1) * tensor->token_stride +
-                             (heads - 1) * tensor->head_stride +
-                             (index == LSE ? 1 : shape->head_dim);
+                             (heads - 1) * tensor->head_stride + dim_of(call, index);
     ffa_error err = { 0 };
 
     call->bytes[index] = elements * element_bytes(call, index);
@@ -89,13 +96,14 @@ static void place_on_device(struct device_call *call, int index)
 }
 
 /* grad_layout: of dout and the gradients; the rest has the shape's. */
-static void call_init(struct device_call *call, const struct attention_shape *shape,
-                      ffa_dtype grad_dtype, enum attention_layout grad_layout, struct rng *rng)
+static void call_init_v(struct device_call *call, const struct attention_shape *shape,
+                        int32_t head_dim_v, ffa_dtype grad_dtype, enum attention_layout grad_layout,
+                        struct rng *rng)
 {
     ffa_error err = { 0 };
 
     *call = (struct device_call){ 0 };
-    attention_case_init(&call->host, shape, rng);
+    attention_case_init_v(&call->host, shape, head_dim_v, rng);
     call->host.shape.layout = grad_layout;
     attention_gradients_init(&call->gradients, &call->host, grad_dtype, rng);
     call->host.shape.layout = shape->layout;
@@ -110,6 +118,12 @@ static void call_init(struct device_call *call, const struct attention_shape *sh
     must(ffa_device_alloc(&call->device_sink, context, sizeof call->sink, &err), &err, "allocate");
     must(ffa_device_alloc(&call->device_dsink, context, sizeof call->dsink, &err), &err,
          "allocate");
+}
+
+static void call_init(struct device_call *call, const struct attention_shape *shape,
+                      ffa_dtype grad_dtype, enum attention_layout grad_layout, struct rng *rng)
+{
+    call_init_v(call, shape, 0, grad_dtype, grad_layout, rng);
 }
 
 static void call_finish(struct device_call *call)
@@ -181,14 +195,15 @@ static void check_guard(const char *memory, int64_t bytes, const char *name, con
 
 /* ---- kernels, plans, workspaces ---- */
 
-static const ffa_kernels *kernels_for(const struct attention_shape *shape, uint32_t flags)
+static const ffa_kernels *kernels_for_v(const struct attention_shape *shape, int32_t head_dim_v,
+                                        uint32_t flags)
 {
     static struct {
         ffa_dtype dtype;
-        int32_t head_dim;
+        int32_t head_dim, head_dim_v;
         uint32_t flags;
         ffa_kernels *kernels;
-    } kept[40];
+    } kept[200];
     ffa_error err = { 0 };
 
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
@@ -197,18 +212,25 @@ static const ffa_kernels *kernels_for(const struct attention_shape *shape, uint3
 
             spec.dtype = shape->dtype;
             spec.head_dim = shape->head_dim;
+            spec.head_dim_v = head_dim_v;
             spec.flags = flags | FFA_SPEC_BACKWARD;
             must(ffa_kernels_create(&kept[i].kernels, context, &spec, &err), &err, "kernels");
             kept[i].dtype = shape->dtype;
             kept[i].head_dim = shape->head_dim;
+            kept[i].head_dim_v = head_dim_v;
             kept[i].flags = flags;
         }
         if (kept[i].dtype == shape->dtype && kept[i].head_dim == shape->head_dim &&
-            kept[i].flags == flags)
+            kept[i].head_dim_v == head_dim_v && kept[i].flags == flags)
             return kept[i].kernels;
     }
     ck_abort_msg("more kernels than the test keeps");
     return NULL;
+}
+
+static const ffa_kernels *kernels_for(const struct attention_shape *shape, uint32_t flags)
+{
+    return kernels_for_v(shape, shape->head_dim, flags);
 }
 
 /* What calls of one mask share. */
@@ -303,6 +325,7 @@ static struct oracle_backward_case reference_of(struct device_call *call, ffa_sl
                      .lists = lists,
                      .list_count = list_count,
                      .head_dim = call->host.shape.head_dim,
+                     .head_dim_v = call->host.head_dim_v,
                      .dtype = call->host.shape.dtype,
                      .args = &call->host.args },
         .grad_dtype = call->gradients.grad_dtype,
@@ -387,13 +410,14 @@ static void compare(struct device_call *call, struct oracle_backward_case *test,
     }
     must(oracle_backward(&want, test, &err), &err, "oracle");
     oracle_backward_compare(&report, test, &want, &tolerance);
-    ck_assert_msg(
-        report.passed != attempt->want_failure,
-        "%s: heads %d:%d head_dim %d dtype %d: dq %.2e dk %.2e dv %.2e dsink %.2e, head %.2e row "
-        "%.2e key %.2e, NaN %lld, unwritten %lld: %s",
-        attempt->name, shape->heads_q, shape->heads_kv, shape->head_dim, (int)shape->dtype,
-        report.dq, report.dk, report.dv, report.dsink, report.head, report.row, report.key,
-        (long long)report.nan_count, (long long)report.unwritten_count, report.reason);
+    ck_assert_msg(report.passed != attempt->want_failure,
+                  "%s: heads %d:%d head_dim %d:%d dtype %d: dq %.2e dk %.2e dv %.2e dsink %.2e, "
+                  "head %.2e row "
+                  "%.2e key %.2e, NaN %lld, unwritten %lld: %s",
+                  attempt->name, shape->heads_q, shape->heads_kv, shape->head_dim,
+                  call->host.head_dim_v, (int)shape->dtype, report.dq, report.dk, report.dv,
+                  report.dsink, report.head, report.row, report.key, (long long)report.nan_count,
+                  (long long)report.unwritten_count, report.reason);
     oracle_gradients_finish(&want);
     free(rows);
     free(keys);
@@ -411,8 +435,9 @@ static void attempt_run(struct device_call *call, const struct attempt *attempt)
     ck_assert_int_le(ffa_mask_head_count(attempt->mask), 64);
     for (int32_t i = 0; i < ffa_mask_head_count(attempt->mask); i++)
         lists[i] = ffa_mask_slices(attempt->mask, i);
-    prepare_with(&ready, kernels_for(&call->host.shape, attempt->spec_flags), attempt->mask,
-                 &call->host.shape, attempt->plan_flags, attempt->mutate);
+    prepare_with(&ready,
+                 kernels_for_v(&call->host.shape, call->host.head_dim_v, attempt->spec_flags),
+                 attempt->mask, &call->host.shape, attempt->plan_flags, attempt->mutate);
     must(ffa_plan_info_get(ready.plan, &info, &err), &err, "plan info");
     test = reference_of(call, lists, ffa_mask_head_count(attempt->mask));
     if (!attempt->keep_inputs)
@@ -534,13 +559,15 @@ static void count_cells(const ffa_mask *mask, int64_t *keys_of_row, int64_t *row
     free(all);
 }
 
-static void fill_columns(const ffa_tensor *tensor, const struct attention_shape *shape,
-                         int64_t tokens, int32_t heads, double first, double second)
+static void fill_columns(const struct device_call *call, int index, int64_t tokens, int32_t heads,
+                         double first, double second)
 {
+    const ffa_tensor *tensor = tensor_of((ffa_backward_args *)&call->on_host, index);
+
     for (int64_t t = 0; t < tokens; t++)
         for (int32_t h = 0; h < heads; h++)
-            for (int32_t c = 0; c < shape->head_dim; c++)
-                attention_write(tensor, shape->dtype, t, h, c,
+            for (int32_t c = 0; c < dim_of(call, index); c++)
+                attention_write(tensor, call->host.shape.dtype, t, h, c,
                                 c == 0   ? first
                                 : c == 1 ? second
                                          : 0.0);
@@ -562,7 +589,8 @@ static void check_column(const ffa_tensor *tensor, int64_t tokens, int32_t heads
 /* With lse = 0, q orthogonal to k and out = 0, every attended cell has p = ds = 1: dv and dk count
  * the rows that attend a key, dq the keys that a row attends, in integers that fp32 holds. One cell
  * too many, or too few, of one key or row is seen. */
-static void run_counts(const char *name, const ffa_mask *mask, struct attention_shape shape)
+static void run_counts_v(const char *name, const ffa_mask *mask, struct attention_shape shape,
+                         int32_t head_dim_v)
 {
     const int64_t rows = ffa_mask_seqlen_q(mask), keys = ffa_mask_seqlen_k(mask);
     int64_t *keys_of_row = malloc((size_t)rows * sizeof *keys_of_row);
@@ -577,19 +605,19 @@ static void run_counts(const char *name, const ffa_mask *mask, struct attention_
     ck_assert(keys_of_row && rows_of_key);
     count_cells(mask, keys_of_row, rows_of_key);
     shape.mask = (ffa_mask_shape){ rows, keys };
-    call_init(&call, &shape, FFA_FP32, shape.layout, &rng);
-    fill_columns(&call.on_host.q, &shape, rows, shape.heads_q, 0, 1);
-    fill_columns(&call.on_host.k, &shape, keys, shape.heads_kv, 1, 0);
-    fill_columns(&call.on_host.v, &shape, keys, shape.heads_kv, 1, 0);
-    fill_columns(&call.on_host.out, &shape, rows, shape.heads_q, 0, 0);
-    fill_columns(&call.on_host.dout, &shape, rows, shape.heads_q, 1, 0);
+    call_init_v(&call, &shape, head_dim_v, FFA_FP32, shape.layout, &rng);
+    fill_columns(&call, 0, rows, shape.heads_q, 0, 1);
+    fill_columns(&call, 1, keys, shape.heads_kv, 1, 0);
+    fill_columns(&call, 2, keys, shape.heads_kv, 1, 0);
+    fill_columns(&call, 3, rows, shape.heads_q, 0, 0);
+    fill_columns(&call, 5, rows, shape.heads_q, 1, 0);
     for (int64_t t = 0; t < rows; t++)
         for (int32_t h = 0; h < shape.heads_q; h++)
             attention_write(&call.on_host.lse, FFA_FP32, t, h, 0,
                             keys_of_row[t] ? 0.0 : -(double)INFINITY);
     call.args.softmax_scale = call.host.args.softmax_scale = 1;
     send(&call, 0, FIRST_OUTPUT);
-    prepare(&ready, kernels_for(&shape, FFA_SPEC_GRAD_FP32), mask, &shape);
+    prepare(&ready, kernels_for_v(&shape, call.host.head_dim_v, FFA_SPEC_GRAD_FP32), mask, &shape);
     test = reference_of(&call, lists, 1);
     run_backward(&call, &ready, &test, NULL);
     group = shape.heads_q / shape.heads_kv;
@@ -600,6 +628,11 @@ static void run_counts(const char *name, const ffa_mask *mask, struct attention_
     call_finish(&call);
     free(keys_of_row);
     free(rows_of_key);
+}
+
+static void run_counts(const char *name, const ffa_mask *mask, struct attention_shape shape)
+{
+    run_counts_v(name, mask, shape, 0);
 }
 
 /* ---- masks ---- */
@@ -1324,6 +1357,113 @@ START_TEST(fp32_out_is_read)
 }
 END_TEST
 
+/* ---- columns ---- */
+
+/* Columns that kernels compute with, and fewer, and a head_dim_v of its own. */
+static const struct {
+    int32_t head_dim, head_dim_v, heads_q, heads_kv;
+} dims[] = {
+    { 96, 96, 4, 4 },  { 72, 72, 2, 1 },   { 80, 80, 4, 2 },  { 8, 8, 2, 2 },
+    { 40, 40, 6, 2 },  { 104, 104, 2, 1 }, { 128, 96, 2, 1 }, { 112, 24, 2, 1 },
+    { 64, 128, 2, 1 }, { 24, 64, 4, 1 },   { 128, 64, 2, 2 },
+};
+enum { DIM_COUNT = sizeof dims / sizeof *dims, DIMS_MAX = 128 };
+
+static struct attention_shape dims_shape(int row, const ffa_mask *mask, int dtype, int layout)
+{
+    return (struct attention_shape){ { ffa_mask_seqlen_q(mask), ffa_mask_seqlen_k(mask) },
+                                     (ffa_dtype)dtype,
+                                     dims[row].heads_q,
+                                     dims[row].heads_kv,
+                                     dims[row].head_dim,
+                                     (enum attention_layout)layout };
+}
+
+static const char *const dims_texts[] = {
+    "varlen-causal:1,2,3,5,8,13,21,34,55,89,144,233",
+    "causal:77x300",
+    "window:700,left=257,right=31",
+    "varlen-full:127,129,128,1,255,57",
+};
+
+/* The padded layout has gaps between rows: a column too many would be written there, and a guard or
+ * the next row would show it. */
+START_TEST(dims_match_the_oracle)
+{
+    for (int t = 0; t < 4; t++)
+        for (int dtype = FFA_BF16; dtype <= FFA_FP16; dtype++) {
+            ffa_mask *mask = parse(dims_texts[t]);
+            struct attention_shape shape = dims_shape(_i, mask, dtype, (t + dtype) % LAYOUT_COUNT);
+            struct rng rng = { (uint64_t)(700 + 10 * _i + t) };
+            struct device_call call;
+
+            call_init_v(&call, &shape, dims[_i].head_dim_v, shape.dtype,
+                        (enum attention_layout)(t % LAYOUT_COUNT), &rng);
+            attempt_run(&call, &(struct attempt){ .name = dims_texts[t], .mask = mask });
+            call_finish(&call);
+            if (dtype == FFA_BF16)
+                run_counts_v(dims_texts[t], mask, shape, dims[_i].head_dim_v);
+            ffa_mask_destroy(mask);
+        }
+}
+END_TEST
+
+/* Pairs of options at each width: a cap and sinks, fp32 gradients of an fp32 out. */
+START_TEST(dims_with_options_match_the_oracle)
+{
+    for (int option = 0; option < 4; option++) {
+        ffa_mask *mask = parse("varlen-causal:150,260,96");
+        struct attention_shape shape =
+            dims_shape(_i, mask, option % 2 ? FFA_FP16 : FFA_BF16, option % LAYOUT_COUNT);
+        const bool is_fp32 = option > 1;
+        struct rng rng = { (uint64_t)(900 + 10 * _i + option) };
+        struct device_call call;
+
+        call_init_v(&call, &shape, dims[_i].head_dim_v, is_fp32 ? FFA_FP32 : shape.dtype,
+                    shape.layout, &rng);
+        set_options(&call, option < 3 ? 2.0f : 0.0f, option % 3, &rng);
+        attempt_run(
+            &call, &(struct attempt){ .name = "options",
+                                      .mask = mask,
+                                      .spec_flags = (option < 3 ? (uint32_t)FFA_SPEC_SOFTCAP : 0) |
+                                                    (is_fp32 ? (uint32_t)FFA_SPEC_GRAD_FP32 : 0) });
+        call_finish(&call);
+        ffa_mask_destroy(mask);
+    }
+}
+END_TEST
+
+/* Random unions of slices at random widths. */
+START_TEST(dims_of_random_unions)
+{
+    for (int i = 0; i < 60; i++) {
+        struct rng rng = { (uint64_t)(120000 + i) };
+        const int32_t head_dim = 8 * (int32_t)rng_range(&rng, 1, DIMS_MAX / 8);
+        const int32_t head_dim_v =
+            rng_range(&rng, 0, 1) ? head_dim : 8 * (int32_t)rng_range(&rng, 1, DIMS_MAX / 8);
+        const int32_t heads_kv = (int32_t)rng_range(&rng, 1, 2);
+        struct mask_case from = mask_case_random(&rng, 300, 8);
+        ffa_mask *mask = mask_of(&from);
+        struct attention_shape shape = { from.shape,
+                                         rng_range(&rng, 0, 1) ? FFA_BF16 : FFA_FP16,
+                                         heads_kv * (int32_t)rng_range(&rng, 1, 3),
+                                         heads_kv,
+                                         head_dim,
+                                         (enum attention_layout)rng_range(&rng, 0, 2) };
+        struct device_call call;
+        char name[96];
+
+        text_copy(name, "random union %d", i);
+        call_init_v(&call, &shape, head_dim_v, shape.dtype, shape.layout, &rng);
+        attempt_run(&call, &(struct attempt){ .name = name, .mask = mask });
+        call_finish(&call);
+        run_counts_v(name, mask, shape, head_dim_v);
+        ffa_mask_destroy(mask);
+        free(from.slices);
+    }
+}
+END_TEST
+
 /* Few tiles: the heads of a group are shared out, and the parts summed. */
 START_TEST(split_groups_match_the_oracle)
 {
@@ -1507,6 +1647,7 @@ static Suite *device_suite(void)
     TCase *quick = tcase_create("quick"), *unions = tcase_create("unions");
     TCase *apart = tcase_create("apart"), *stages = tcase_create("stages");
     TCase *bf16 = tcase_create("bf16"), *fp16 = tcase_create("fp16");
+    TCase *columns = tcase_create("dims");
 
     tcase_add_loop_test(quick, special_masks_match_the_oracle, 0, SPECIALS);
     tcase_add_loop_test(quick, odd_shapes_match_the_oracle, 0, ODD);
@@ -1528,12 +1669,16 @@ static Suite *device_suite(void)
     tcase_add_loop_test(stages, stages_make_the_whole, 0, 4);
     tcase_add_loop_test(unions, every_length_to_300, 0, 2);
     tcase_add_loop_test(unions, random_unions_match_the_oracle, 0, 2);
+    tcase_add_loop_test(columns, dims_match_the_oracle, 0, DIM_COUNT);
+    tcase_add_loop_test(columns, dims_with_options_match_the_oracle, 0, DIM_COUNT);
+    tcase_add_test(columns, dims_of_random_unions);
     tcase_add_loop_test(bf16, mask_cases_match_the_oracle, 0, LAYOUTS / 2);
     tcase_add_loop_test(fp16, mask_cases_match_the_oracle, LAYOUTS / 2, LAYOUTS);
     suite_add_tcase(suite, quick);
     suite_add_tcase(suite, apart);
     suite_add_tcase(suite, stages);
     suite_add_tcase(suite, unions);
+    suite_add_tcase(suite, columns);
     suite_add_tcase(suite, bf16);
     suite_add_tcase(suite, fp16);
     return suite;

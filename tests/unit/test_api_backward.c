@@ -490,7 +490,9 @@ END_TEST
 static struct ffa_kernels gpu_kernels(void)
 {
     return (struct ffa_kernels){ .context = context,
-                                 .head_dim = 128,
+                                 .head_dim = 120,
+                                 .head_dim_v = 64,
+                                 .dq_columns = 128,
                                  .tile_m = 128,
                                  .tile_n = 128,
                                  .forward = (struct gpu_kernel *)(uintptr_t)1,
@@ -567,7 +569,7 @@ START_TEST(workspaces_hold_what_their_parts_need)
     ffa_error err = { FFA_OK, 0, "" };
 
     must(ffa_plan_create(&plan, &gpu, mask, &err), &err);
-    must(backward_layout_make(&layout, plan, 128, heads_q, heads_kv, layouts[_i].sm_count, &err),
+    must(backward_layout_make(&layout, plan, &gpu, heads_q, heads_kv, layouts[_i].sm_count, &err),
          &err);
     ck_assert_int_eq(layout.parts, layouts[_i].parts);
     ck_assert_int_ge(layout.stats_rows, rows);
@@ -576,11 +578,11 @@ START_TEST(workspaces_hold_what_their_parts_need)
     ck_assert_int_ge(layout.dq_at, layout.stats_at + layout.stats_rows * heads_q * 2 * 4);
     end = layout.dq_at + rows * heads_q * 128 * 4;
     if (layout.parts > 1) {
-        const int64_t part_bytes = keys * heads_kv * layout.parts * 128 * 4;
+        const int64_t rows_bytes = keys * heads_kv * layout.parts * 4;
 
         ck_assert_int_ge(layout.dk_at, end);
-        ck_assert_int_ge(layout.dv_at, layout.dk_at + part_bytes);
-        end = layout.dv_at + part_bytes;
+        ck_assert_int_ge(layout.dv_at, layout.dk_at + rows_bytes * 120);
+        end = layout.dv_at + rows_bytes * 64;
     }
     ck_assert_int_ge(layout.bytes, end);
     ck_assert_int_lt(layout.bytes, end + 256);
@@ -601,9 +603,10 @@ START_TEST(a_workspace_beyond_all_memory_is_refused)
 
     gpu.backward_tile_n = 1 << 20; /* few tiles */
     gpu.tile_m = 1 << 20;
+    gpu.dq_columns = 256;
     must(ffa_mask_create(&mask, &shape, NULL, 0, &err), &err);
     must(ffa_plan_create(&plan, &gpu, mask, &err), &err);
-    ck_assert_int_eq(backward_layout_make(&layout, plan, 256, 65536, 1, 1, &err), FFA_INVALID);
+    ck_assert_int_eq(backward_layout_make(&layout, plan, &gpu, 65536, 1, 1, &err), FFA_INVALID);
     ck_assert_msg(strstr(err.message, "the workspace would need 140737421246464 rows of 1024"),
                   "%s", err.message);
     ffa_plan_destroy(plan);

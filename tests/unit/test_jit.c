@@ -154,6 +154,73 @@ START_TEST(resolve_chooses_and_checks)
 }
 END_TEST
 
+static const struct {
+    const char *template_name;
+    const char *settings[3];
+    ffa_status want;
+    const char *says;
+} backward_cases[] = {
+    { "attention_backward",
+      { "head_dim=64" },
+      FFA_OK,
+      "head_dim=64 head_dim_v=64 padded=0 dtype=1 tile_m=128 consumers=2" },
+    { "attention_backward", { "head_dim=128" }, FFA_OK, "head_dim=128 head_dim_v=128 padded=0" },
+    { "attention_backward", { "head_dim=96" }, FFA_OK, "head_dim_v=96 padded=0 dtype=1 tile_m=64" },
+    { "attention_backward", { "head_dim=8" }, FFA_OK, "head_dim=64 head_dim_v=64 padded=1" },
+    { "attention_backward",
+      { "head_dim=64", "head_dim_v=96" },
+      FFA_OK,
+      "head_dim=96 head_dim_v=96 padded=1" },
+    { "attention_backward",
+      { "head_dim=96", "head_dim_v=128" },
+      FFA_OK,
+      "head_dim=128 head_dim_v=128 padded=1" },
+    { "attention_backward",
+      { "head_dim=128", "head_dim_v=64" },
+      FFA_OK,
+      "head_dim=128 head_dim_v=64 padded=0 dtype=1 tile_m=64" },
+    { "attention_backward", { "head_dim=36" }, FFA_INVALID, "head_dim is 36, not a multiple of 8" },
+    { "attention_backward",
+      { "head_dim_v=4" },
+      FFA_INVALID,
+      "attention_backward: head_dim_v is 4, not in [8, 128]" },
+    { "attention_backward", { "head_dim=136" }, FFA_INVALID, "head_dim is 136, not in [8, 128]" },
+    { "attention_backward",
+      { "head_dim=40", "tile_m=64" },
+      FFA_INVALID,
+      "tile_m is 64, head_dim 64 and consumers 2 need 128" },
+    { "backward_prepare",
+      { "head_dim=48", "head_dim_v=80" },
+      FFA_OK,
+      "head_dim=96 head_dim_v=96 padded=1" },
+    { "backward_finish", { "head_dim=96" }, FFA_OK, "head_dim=96 head_dim_v=96 padded=0" },
+    { "backward_finish", { "head_dim=12" }, FFA_INVALID, "backward_finish: head_dim is 12" },
+};
+
+START_TEST(backward_columns_are_padded)
+{
+    ffa_error err = { FFA_OK, 0, "" };
+    struct jit_spec spec, again;
+    char values[256];
+    ffa_status rc = FFA_OK;
+
+    ck_assert_int_eq(jit_spec_init(&spec, backward_cases[_i].template_name, NULL), FFA_OK);
+    for (int i = 0; i < 3 && backward_cases[_i].settings[i] && rc == FFA_OK; i++)
+        rc = jit_spec_set(&spec, backward_cases[_i].settings[i], &err);
+    if (rc == FFA_OK)
+        rc = jit_spec_resolve(&spec, "sm_90a", &err);
+    ck_assert_msg(rc == backward_cases[_i].want, "%s", err.message);
+    jit_spec_text(&spec, values, sizeof values);
+    ck_assert_msg(strstr(rc == FFA_OK ? values : err.message, backward_cases[_i].says), "%s | %s",
+                  values, err.message);
+    if (rc != FFA_OK)
+        return;
+    again = spec;
+    ck_assert_int_eq(jit_spec_resolve(&again, "sm_90a", NULL), FFA_OK);
+    ck_assert_mem_eq(&again, &spec, sizeof spec);
+}
+END_TEST
+
 START_TEST(arch_and_template_are_named)
 {
     struct jit_spec spec = resolved();
@@ -515,6 +582,8 @@ int main(void)
                         count_of(sizeof setting_cases, sizeof *setting_cases));
     tcase_add_loop_test(spec, resolve_chooses_and_checks, 0,
                         count_of(sizeof resolve_cases, sizeof *resolve_cases));
+    tcase_add_loop_test(spec, backward_columns_are_padded, 0,
+                        sizeof backward_cases / sizeof *backward_cases);
     tcase_add_test(spec, arch_and_template_are_named);
     tcase_add_test(spec, registry_is_listed);
     tcase_add_loop_test(report, report_reads_the_log, 0,

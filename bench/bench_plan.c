@@ -135,7 +135,7 @@ struct times {
 
 static int64_t time_backward(const ffa_mask *mask)
 {
-    const struct tile_options opts = { 64, 128, false };
+    const struct tile_options opts = { 64, 128, false, false };
     const int64_t begin = clock_us();
     struct backward_plan plan;
     ffa_error err = { FFA_OK, 0, "" };
@@ -152,7 +152,7 @@ static struct times run_once(const struct slices *slices, struct tile_plan *plan
 {
     struct mask_list list = { slices->at, slices->count, { 0 } };
     const ffa_mask mask = { .shape = slices->shape, .head_count = 1, .lists = &list };
-    const struct tile_options opts = { 128, 128, false };
+    const struct tile_options opts = { 128, 128, false, false };
     ffa_error err = { FFA_OK, 0, "" };
     struct times times;
     int64_t begin = clock_us(), middle;
@@ -206,8 +206,8 @@ static void report_time(size_t index, bool json)
 /* ---- efficiency ---- */
 
 static const struct tile_options tiles[] = {
-    { 128, 128, false }, { 128, 128, true },  { 128, 176, false },
-    { 64, 128, false },  { 192, 128, false },
+    { 128, 128, false, false }, { 128, 128, true, false },  { 128, 176, false, false },
+    { 64, 128, false, false },  { 192, 128, false, false },
 };
 
 static int64_t item(const json_t *array, size_t index)

@@ -10,6 +10,14 @@
  * a sweep are attended by no row of it.
  *
  * Sweeps of a tile are consecutive, and so are the bands of all its sweeps.
+ *
+ * A plan in turns gives the sums of dq an order. Blocks of all tiles lie on one grid there: they
+ * start at multiples of tile_m, and the first of a sweep may start before it. Tiles visit their
+ * sweeps from the last to the first, and the blocks of a sweep from the last to the first, and
+ * each visit of a block, over all tiles of the list in their order, adds to dq after those before
+ * it: the turns of the sweep count them. (Descending, because then the tiles of a causal mask,
+ * longest first, all begin at the last block, and those of a window where no earlier one adds: a
+ * tile lags the one before by what a turn takes, and not by their distance, too.)
  */
 #ifndef FFA_BACKWARD_PLAN_H
 #define FFA_BACKWARD_PLAN_H
@@ -30,7 +38,15 @@ struct backward_sweep {
     int full_begin, full_end; /* rows that attend every key of the tile; empty: both q_begin */
     int band_begin;           /* relative to the tile's band_begin */
     int band_count;           /* >= 1; bands ascend in keys and are disjoint */
-    int pad_[2];
+    int turn_begin;           /* index into turns; 0 of a plan without */
+    int turn_count;           /* >= 1; 0 of a plan without */
+};
+
+/* Of a sweep, in the order of visits: its blocks from the one at `row` up, those of the turns
+ * before left out, are visited after `before` others of theirs. */
+struct backward_turn {
+    int row; /* a multiple of tile_m; of the last turn, where the first block starts */
+    int before;
 };
 
 /* Key k in [key_begin, key_end) is attended by the query rows

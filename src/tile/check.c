@@ -106,7 +106,9 @@ static void count_blocks(struct check *check, const struct plan_sweep *sweep)
 {
     const int64_t n = check->plan->tile_n;
 
-    for (int64_t k = sweep->k_begin; k < sweep->k_end; k += n) {
+    const int64_t first = check->plan->on_grid ? sweep->k_begin / n * n : sweep->k_begin;
+
+    for (int64_t k = first; k < sweep->k_end; k += n) {
         check->blocks++;
         check->partial += k < sweep->full_begin || k + n > sweep->full_end;
     }

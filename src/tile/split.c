@@ -90,7 +90,7 @@ static ffa_status add_part(struct split *s, const struct plan_tile *tile, int64_
     part.flags |= PLAN_TILE_PART;
     for (int32_t i = 0; i < tile->sweep_count; i++) {
         struct plan_sweep sweep = plan->sweeps[tile->sweep_begin + i];
-        const int64_t blocks = sweep_blocks(sweep.k_end - sweep.k_begin, plan->tile_n);
+        const int64_t blocks = sweep_blocks(sweep.k_begin, sweep.k_end, plan->tile_n, false);
         const int64_t from = begin > first ? begin - first : 0;
         const int64_t to = end - first < blocks ? end - first : blocks;
 

@@ -43,6 +43,11 @@ static int32_t last_hi(const struct plan_band *band)
     return band->hi + band->hi_step * (band->row_end - band->row_begin - 1);
 }
 
+static int64_t blocks_of(const struct sweep_work *work, int32_t begin, int32_t end)
+{
+    return sweep_blocks(begin, end, work->tile_n, work->on_grid);
+}
+
 /* ---- one sweep: no scratch ---- */
 
 struct span {
@@ -164,8 +169,8 @@ static int64_t find_open(struct sweep_work *work, const struct sweep_piece *piec
         work->open[kept++] = at;
         if (is_used(&work->used[at * words], piece->segment))
             continue;
-        cost = sweep_blocks(max_i32(range->k_end, piece->k_end) - range->k_begin, work->tile_n) -
-               sweep_blocks(range->k_end - range->k_begin, work->tile_n);
+        cost = blocks_of(work, range->k_begin, max_i32(range->k_end, piece->k_end)) -
+               blocks_of(work, range->k_begin, range->k_end);
         if (cost < best_cost || (cost == best_cost && range->k_end > work->sweeps[best].k_end)) {
             best = at;
             best_cost = cost;
@@ -226,7 +231,7 @@ static ffa_status cost_of_pieces(struct sweep_work *work, const struct sweep_row
     *blocks = 0;
     FFA_TRY(build_pieces(work, rows, err));
     for (int64_t i = 0; i < work->sweep_count; i++)
-        *blocks += sweep_blocks(work->sweeps[i].k_end - work->sweeps[i].k_begin, work->tile_n);
+        *blocks += blocks_of(work, work->sweeps[i].k_begin, work->sweeps[i].k_end);
 out:
     return rc;
 }
@@ -241,7 +246,7 @@ static int64_t cost_of_segment(const struct sweep_work *work, const struct norma
         const struct plan_band band =
             clip(segment, &work->normal->intervals[segment->interval_begin + i], begin, end);
 
-        blocks += sweep_blocks(last_hi(&band) - band.lo, work->tile_n);
+        blocks += blocks_of(work, band.lo, last_hi(&band));
     }
     return blocks;
 }
@@ -284,12 +289,12 @@ ffa_status sweep_cost(struct sweep_work *work, const struct sweep_rows *rows, co
                     segment, &normal->intervals[segment->interval_begin], rows->begin, ends[e]);
 
                 if (span_join(&span, band.lo, last_hi(&band))) {
-                    blocks[e] = sweep_blocks(span.k_end - span.k_begin, work->tile_n);
+                    blocks[e] = blocks_of(work, span.k_begin, span.k_end);
                     continue;
                 }
             }
         } else if (one_sweep) {
-            blocks[e] = span.empty ? 0 : sweep_blocks(span.k_end - span.k_begin, work->tile_n);
+            blocks[e] = span.empty ? 0 : blocks_of(work, span.k_begin, span.k_end);
             continue;
         }
         FFA_TRY(cost_of_pieces(work, &(struct sweep_rows){ rows->begin, ends[e], rows->segment },
@@ -334,7 +339,7 @@ static void finish_sweep(struct sweep_sink *sink, const struct sweep_rows *rows,
 {
     const int32_t tile_n = sink->plan->tile_n;
     int32_t covered = 0, full_begin = 0, full_end = INT32_MAX;
-    int64_t all, full = 0;
+    int64_t all, first, full = 0;
 
     sweep->k_begin = INT32_MAX;
     sweep->k_end = 0;
@@ -345,13 +350,14 @@ static void finish_sweep(struct sweep_sink *sink, const struct sweep_rows *rows,
         full_begin = max_i32(full_begin, last_lo(&bands[i]));
         full_end = min_i32(full_end, bands[i].hi);
     }
-    all = sweep_blocks(sweep->k_end - sweep->k_begin, tile_n);
+    all = sweep_blocks(sweep->k_begin, sweep->k_end, tile_n, sink->plan->on_grid);
+    first = sink->plan->on_grid ? sweep->k_begin / tile_n * tile_n : sweep->k_begin;
     sweep->full_begin = sweep->full_end = sweep->k_begin;
     if (covered == rows->end - rows->begin && full_begin < full_end) {
         sweep->full_begin = full_begin;
         sweep->full_end = full_end;
-        full = ((int64_t)full_end - sweep->k_begin) / tile_n -
-               ((int64_t)full_begin - sweep->k_begin + tile_n - 1) / tile_n;
+        full = ((int64_t)full_end - first) / tile_n -
+               ((int64_t)full_begin - first + tile_n - 1) / tile_n;
     }
     *blocks += all;
     sink->plan->block_count += all;

@@ -29,6 +29,7 @@ struct sweep_range {
 struct sweep_work {
     const struct normal *normal;
     int32_t tile_n;
+    bool on_grid;
     int64_t piece_count;
     int64_t sweep_count;
     struct sweep_piece *pieces; /* by segment, then ascending */
@@ -63,10 +64,13 @@ ffa_status sweep_emit(struct sweep_work *work, const struct sweep_rows *rows,
                       struct sweep_sink *sink, struct plan_tile *tile, ffa_error *err);
 void sweep_finish(struct sweep_work *work);
 
-/* Blocks of `size` that cover `keys` >= 1 keys. */
-static inline int64_t sweep_blocks(int32_t keys, int32_t size)
+/* Blocks of `size` that cover the keys [begin, end), at least one; from `begin` on, or on the grid
+ * of multiples of `size`. */
+static inline int64_t sweep_blocks(int32_t begin, int32_t end, int32_t size, bool on_grid)
 {
-    return ((uint32_t)keys - 1) / (uint32_t)size + 1;
+    const uint32_t skip = on_grid ? (uint32_t)begin % (uint32_t)size : 0;
+
+    return ((uint32_t)(end - begin) + skip - 1) / (uint32_t)size + 1;
 }
 
 #endif

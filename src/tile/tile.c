@@ -102,9 +102,10 @@ static ffa_status build(struct tile_plan *out, const ffa_mask *mask, bool transp
     struct tile_plan plan = { .shape = shape,
                               .tile_m = opts->tile_m,
                               .tile_n = opts->tile_n,
+                              .on_grid = opts->on_grid,
                               .list_count = mask->head_count };
     struct tile_sink sink = { .sweeps.plan = &plan };
-    struct sweep_work work = { .tile_n = opts->tile_n };
+    struct sweep_work work = { .tile_n = opts->tile_n, .on_grid = opts->on_grid };
     struct normal turned = { 0 };
     ffa_status rc;
 

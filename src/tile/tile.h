@@ -32,11 +32,13 @@ enum tile_cuts {
 struct tile_options {
     int32_t tile_m, tile_n;
     enum tile_cuts cuts;
+    bool on_grid; /* blocks of keys start at multiples of tile_n, not at a sweep's first key */
 };
 
 struct tile_plan {
     ffa_mask_shape shape;
     int32_t tile_m, tile_n;
+    bool on_grid;
     int32_t list_count;
     int32_t *list_begin; /* [list_count + 1]: list l has the tiles from list_begin[l] on */
     struct plan_tile *tiles;

@@ -14,7 +14,7 @@
 
 enum { ROWS = 180, KEYS = 200, DIM = 4 };
 
-static const struct tile_options opts = { 16, 32, false };
+static const struct tile_options opts = { 16, 32, false, false };
 
 /* Every kind of bound occurs: both slopes, gaps, second sweeps, keys without rows, full blocks. */
 static const ffa_slice slices[] = {

@@ -13,9 +13,9 @@
 enum { CELLS_MAX = 1 << 21, SAME_WORK_MAX = 1 << 15, WORK_MAX = 1 << 20, RANDOM_MASKS = 1500 };
 
 static const struct tile_options shapes[] = {
-    { 64, 128, false },
-    { 64, 128, true },
-    { 80, 96, false },
+    { 64, 128, false, false },
+    { 64, 128, true, false },
+    { 80, 96, false, false },
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -166,7 +166,7 @@ static const struct {
 
 START_TEST(documents_end_where_tiles_do)
 {
-    const struct tile_options opts = { 64, 64, TILE_CUTS_ISOLATE };
+    const struct tile_options opts = { 64, 64, TILE_CUTS_ISOLATE, false };
     struct backward_plan plan;
     ffa_error err = { FFA_OK, 0, "" };
     ffa_slice_list list;
@@ -206,6 +206,22 @@ static void transpose_checked(const ffa_mask *mask, int32_t list, const char *na
     normal_finish(&back);
 }
 
+/* The same cells in blocks on a grid, and whose turn it is at each. */
+static void turns_checked(const ffa_mask *mask, const ffa_slice_list *lists,
+                          struct tile_options opts, const char *name)
+{
+    struct coverage_text why = { "" };
+    struct backward_plan plan;
+
+    opts.on_grid = true;
+    opts.cuts = TILE_CUTS_CHEAP;
+    build_checked(&plan, mask, lists, &opts, name);
+    ck_assert_msg(coverage_turns(&plan, &why), "%s: %s", name, why.at);
+    ck_assert_int_ge(plan.turn_count, plan.sweep_count);
+    ck_assert_int_le(plan.turn_count, plan.block_count);
+    backward_finish(&plan);
+}
+
 static void cover_random(uint64_t seed)
 {
     struct rng rng = { seed };
@@ -235,6 +251,7 @@ static void cover_random(uint64_t seed)
     build_checked(&cut, mask, lists, &opts, name);
     opts.cuts = TILE_CUTS_NONE;
     build_checked(&aligned, mask, lists, &opts, name);
+    turns_checked(mask, lists, opts, name);
     ck_assert_msg(cost_of(&cut) <= cost_of(&aligned), "%s: cuts cost %lld, aligned tiles %lld",
                   name, (long long)cost_of(&cut), (long long)cost_of(&aligned));
     opts.cuts = TILE_CUTS_ISOLATE;
@@ -261,7 +278,7 @@ END_TEST
 START_TEST(sizes_around_a_tile)
 {
     static const int64_t sizes[] = { 1, 2, 63, 64, 65, 127, 128, 129, 257 };
-    const struct tile_options opts = { 64, 64, false };
+    const struct tile_options opts = { 64, 64, false, false };
 
     for (size_t q = 0; q < sizeof sizes / sizeof *sizes; q++)
         for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++)
@@ -300,7 +317,7 @@ START_TEST(few_cells_are_visited_in_vain)
 {
     struct mask_cases cases = mask_cases_load();
     const struct mask_case *test = mask_cases_find(&cases, efficiencies[_i].name);
-    const struct tile_options opts = { 64, 128, false };
+    const struct tile_options opts = { 64, 128, false, false };
     struct backward_plan plan;
     ffa_mask *mask;
     double got;

@@ -16,7 +16,7 @@
 
 enum { ROWS = 200, KEYS = 180, DIM = 8 };
 
-static const struct tile_options opts = { 32, 16, false };
+static const struct tile_options opts = { 32, 16, false, false };
 
 /* Every kind of bound occurs: both slopes, gaps, second sweeps, rows without keys, full blocks. */
 static const ffa_slice slices[] = {

@@ -12,10 +12,10 @@
 enum { CELLS_MAX = 1 << 22, RANDOM_MASKS = 3000 };
 
 static const struct tile_options shapes[] = {
-    { 128, 128, false },
-    { 128, 128, true },
-    { 64, 80, false },
-    { 192, 176, false },
+    { 128, 128, false, false },
+    { 128, 128, true, false },
+    { 64, 80, false, false },
+    { 192, 176, false, false },
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -151,7 +151,7 @@ static const struct {
 
 START_TEST(documents_end_where_tiles_do)
 {
-    const struct tile_options opts = { 64, 64, TILE_CUTS_ISOLATE };
+    const struct tile_options opts = { 64, 64, TILE_CUTS_ISOLATE, false };
     struct tile_plan plan;
     ffa_error err = { FFA_OK, 0, "" };
     ffa_slice_list list;
@@ -231,7 +231,7 @@ END_TEST
 START_TEST(sizes_around_a_tile)
 {
     static const int64_t sizes[] = { 1, 2, 63, 64, 65, 127, 128, 129, 255, 256, 257 };
-    const struct tile_options opts = { 64, 64, false };
+    const struct tile_options opts = { 64, 64, false, false };
 
     for (size_t q = 0; q < sizeof sizes / sizeof *sizes; q++)
         for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++)
@@ -270,7 +270,7 @@ START_TEST(few_cells_are_visited_in_vain)
 {
     struct mask_cases cases = mask_cases_load();
     const struct mask_case *test = mask_cases_find(&cases, efficiencies[_i].name);
-    const struct tile_options opts = { 128, 128, false };
+    const struct tile_options opts = { 128, 128, false, false };
     struct tile_plan plan;
     ffa_mask *mask;
     double got;

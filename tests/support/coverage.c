@@ -303,6 +303,12 @@ static bool slice_key(const ffa_slice *slice, int64_t key, int64_t *lo, int64_t 
     return key >= slice->k_begin && key < slice->k_end && *lo < *hi;
 }
 
+/* Where the first block of a sweep starts. */
+static int64_t first_row(const struct backward_plan *plan, const struct backward_sweep *sweep)
+{
+    return plan->in_turns ? sweep->q_begin / plan->tile_m * plan->tile_m : sweep->q_begin;
+}
+
 static void plan_key(const struct backward_plan *plan, const struct backward_tile *tile,
                      int64_t key, struct keys_list *got)
 {
@@ -311,7 +317,8 @@ static void plan_key(const struct backward_plan *plan, const struct backward_til
         const struct keys all = { sweep->q_begin, sweep->q_end };
         struct keys full;
 
-        full_blocks(all.lo, all.hi, sweep->full_begin, sweep->full_end, plan->tile_m, &full);
+        full_blocks(first_row(plan, sweep), all.hi, sweep->full_begin, sweep->full_end,
+                    plan->tile_m, &full);
         add_keys(got, full.lo, full.hi);
         for (int32_t b = 0; b < sweep->band_count; b++) {
             const struct backward_band *band =
@@ -421,7 +428,7 @@ static void count_rows(const struct backward_plan *plan, const struct backward_t
     const int64_t end = q + plan->tile_m < sweep->q_end ? q + plan->tile_m : sweep->q_end;
     const bool full = q >= sweep->full_begin && q + plan->tile_m <= sweep->full_end;
 
-    for (int64_t r = q; r < end; r++) {
+    for (int64_t r = q > sweep->q_begin ? q : sweep->q_begin; r < end; r++) {
         for (int32_t b = 0; !full && b < sweep->band_count; b++) {
             int begin, last;
 
@@ -450,13 +457,54 @@ bool coverage_backward_cells(const struct backward_plan *plan, const ffa_slice_l
             for (int32_t s = 0; s < tile->sweep_count; s++) {
                 const struct backward_sweep *sweep = &plan->sweeps[tile->sweep_begin + s];
 
-                for (int64_t q = sweep->q_begin; q < sweep->q_end; q += plan->tile_m)
+                for (int64_t q = first_row(plan, sweep); q < sweep->q_end; q += plan->tile_m)
                     count_rows(plan, tile, sweep, q, counts);
             }
         }
         ok = compare_cells(&plan->shape, &lists[list], list, counts, why);
     }
     free(counts);
+    return ok;
+}
+
+/* ---- turns ---- */
+
+/* A sweep's visits, block by block: the rows of turn i are those from turns[i].row up to the turn
+ * before, the first one's up to the sweep's end. next[block]: the turn that is awaited. */
+static bool sweep_turns(const struct backward_plan *plan, const struct backward_sweep *sweep,
+                        int64_t *next, struct coverage_text *why)
+{
+    int64_t end = (sweep->q_end + plan->tile_m - 1) / plan->tile_m;
+
+    for (int32_t i = 0; i < sweep->turn_count; i++) {
+        const struct backward_turn *turn = &plan->turns[sweep->turn_begin + i];
+        const int64_t begin = turn->row / plan->tile_m;
+
+        if (turn->row % plan->tile_m || begin >= end)
+            return fail(why, 0, turn->row, "a turn that is not of blocks below the one before");
+        for (int64_t block = begin; block < end; block++)
+            if (next[block]++ != turn->before)
+                return fail(why, 0, block * plan->tile_m, "a visit out of turn");
+        end = begin;
+    }
+    return end * plan->tile_m <= sweep->q_begin && (end + 1) * plan->tile_m > sweep->q_begin
+               ? true
+               : fail(why, 0, sweep->q_begin, "turns that are not of the blocks of their sweep");
+}
+
+bool coverage_turns(const struct backward_plan *plan, struct coverage_text *why)
+{
+    const int64_t blocks = plan->shape.seqlen_q / plan->tile_m + 1;
+    int64_t *next = calloc((size_t)blocks, sizeof *next);
+    bool ok = true;
+
+    for (int32_t list = 0; ok && list < plan->list_count; list++) {
+        memset(next, 0, (size_t)blocks * sizeof *next);
+        for (int32_t t = plan->list_begin[list]; ok && t < plan->list_begin[list + 1]; t++)
+            for (int32_t s = plan->tiles[t].sweep_count - 1; ok && s >= 0; s--)
+                ok = sweep_turns(plan, &plan->sweeps[plan->tiles[t].sweep_begin + s], next, why);
+    }
+    free(next);
     return ok;
 }
 

@@ -85,7 +85,7 @@ static void random_case(ffa_dtype dtype, uint64_t seed)
     };
     const struct tile_options opts = { (int32_t)rng_range(&rng, 1, 4) * 16,
                                        (int32_t)rng_range(&rng, 1, 4) * 16,
-                                       rng_range(&rng, 0, 1) == 0 };
+                                       rng_range(&rng, 0, 1) == 0, false };
     const int32_t list_count = rng_range(&rng, 0, 2) ? 1 : layout[1];
     ffa_slice_list lists[8];
     struct attention_case test;
@@ -123,7 +123,7 @@ enum { CELLS_MAX = 300000 }; /* attended: what a debug build under a sanitizer d
 START_TEST(cases_as_the_oracle)
 {
     struct mask_cases cases = mask_cases_load();
-    const struct tile_options opts = { 64, 48, false };
+    const struct tile_options opts = { 64, 48, false, false };
     int64_t ran = 0;
 
     for (int64_t i = _i; i < cases.count; i += 4) {
@@ -157,7 +157,7 @@ START_TEST(samples_as_the_oracle)
     const struct mask_case *from = mask_cases_find(&cases, "varlen_causal_4096");
     const struct attention_shape shape = { from->shape, FFA_BF16, 2, 1, 4, LAYOUT_TOKENS };
     const ffa_slice_list list = { from->slices, from->count };
-    const struct tile_options opts = { 128, 128, false };
+    const struct tile_options opts = { 128, 128, false, false };
     const struct oracle_tolerance tolerance = oracle_tolerance_of(FFA_BF16);
     struct rng rng = { 12 };
     struct attention_case test;
@@ -201,7 +201,7 @@ START_TEST(unattended_keys_never_reach_a_row)
         { "one block", { 0, 40, 8, 20, FFA_SLICE_FULL, 0 } },
     };
     const struct attention_shape shape = { { 40, 40 }, FFA_FP32, 2, 1, 8, LAYOUT_HEADS };
-    const struct tile_options opts = { 16, 16, false };
+    const struct tile_options opts = { 16, 16, false, false };
     const ffa_slice_list list = { &rows[_i].slice, 1 };
     struct rng rng = { 5 };
     struct attention_case test;
@@ -242,7 +242,7 @@ START_TEST(rows_without_keys)
 {
     const ffa_slice slice = { 10, 20, 0, 5, FFA_SLICE_CAUSAL, 0 }; /* rows 10 to 14: none, too */
     const struct attention_shape shape = { { 33, 7 }, dtypes[_i], 2, 2, 8, LAYOUT_PADDED };
-    const struct tile_options opts = { 16, 16, false };
+    const struct tile_options opts = { 16, 16, false, false };
     struct rng rng = { 6 };
     struct attention_case test;
     struct oracle_case poison;
@@ -272,7 +272,7 @@ START_TEST(scores_at_the_limits)
 {
     const ffa_slice slice = { 0, 3, 0, 4, FFA_SLICE_FULL, 0 };
     const struct attention_shape shape = { { 3, 4 }, FFA_FP32, 1, 1, 1, LAYOUT_TOKENS };
-    const struct tile_options opts = { 16, 2, false };
+    const struct tile_options opts = { 16, 2, false, false };
     static const double q[] = { 1, 1e30, -1e30 };
     static const double k[] = { -INFINITY, -1e30, 1, 2 };
     struct rng rng = { 7 };
@@ -307,7 +307,7 @@ START_TEST(the_number_of_threads_changes_nothing)
     const ffa_slice slices[] = { { 0, 150, 0, 200, FFA_SLICE_CAUSAL, 0 },
                                  { 30, 150, 100, 190, FFA_SLICE_INVCAUSAL, 0 } };
     const struct attention_shape shape = { { 150, 200 }, dtypes[_i], 4, 2, 24, LAYOUT_TOKENS };
-    const struct tile_options opts = { 32, 48, false };
+    const struct tile_options opts = { 32, 48, false, false };
     const size_t elements = 150 * 4 * 24;
     const size_t bytes = elements * (size_t[]){ 2, 2, 4, 8 }[_i];
     struct rng rng = { 8 };
@@ -393,7 +393,7 @@ START_TEST(a_pass_in_phases_is_the_whole_pass)
     const struct attention_shape shape = {
         { PHASE_ROWS, PHASE_KEYS }, _i ? FFA_FP64 : FFA_FP32, 4, 2, 24, LAYOUT_TOKENS
     };
-    const struct tile_options opts = { 32, 48, true };
+    const struct tile_options opts = { 32, 48, true, false };
     const float sink[4] = { -1, 0.5f, 2, -30 };
     const ffa_slice_list list = { slices, 2 };
     const size_t bytes = (size_t)PHASE_ROWS * 4 * 24 * sizeof(double);
@@ -460,7 +460,7 @@ START_TEST(any_allocation_may_fail)
 {
     const ffa_slice slice = { 0, 50, 0, 50, FFA_SLICE_CAUSAL, 0 };
     const struct attention_shape shape = { { 50, 50 }, FFA_BF16, 2, 1, 8, LAYOUT_TOKENS };
-    const struct tile_options opts = { 16, 16, false };
+    const struct tile_options opts = { 16, 16, false, false };
     const ffa_slice_list list = { &slice, 1 };
     struct rng rng = { 9 };
     struct tile_plan plan;

@@ -90,7 +90,7 @@ static struct cpu_backward call_of(struct problem *p, const struct backward_plan
 /* Forward, for out and lse. */
 static void run_forward(struct problem *p, bool fp64)
 {
-    const struct tile_options opts = { 32, 32, false };
+    const struct tile_options opts = { 32, 32, false, false };
     struct tile_plan plan;
     const struct cpu_forward call = { .plan = &plan,
                                       .args = &p->test.args,
@@ -154,7 +154,7 @@ static void random_case(ffa_dtype dtype, uint64_t seed)
     };
     const struct tile_options opts = { (int32_t)rng_range(&rng, 1, 4) * 16,
                                        (int32_t)rng_range(&rng, 1, 4) * 16,
-                                       rng_range(&rng, 0, 1) == 0 };
+                                       rng_range(&rng, 0, 1) == 0, rng_range(&rng, 0, 1) == 0 };
     const ffa_dtype grad_dtype = rng_range(&rng, 0, 2) || dtype == FFA_FP64 ? dtype : FFA_FP32;
     struct problem p = { 0 };
     char name[64];
@@ -193,7 +193,7 @@ enum { CELLS_MAX = 60000 }; /* attended: what a debug build under a sanitizer do
 START_TEST(cases_as_the_oracle)
 {
     struct mask_cases cases = mask_cases_load();
-    const struct tile_options opts = { 48, 64, false };
+    const struct tile_options opts = { 48, 64, false, false };
     int64_t ran = 0;
 
     for (int64_t i = _i; i < cases.count; i += 4) {
@@ -224,7 +224,7 @@ START_TEST(samples_as_the_oracle)
     struct mask_cases cases = mask_cases_load();
     const struct mask_case *from = mask_cases_find(&cases, "varlen_causal_4096");
     const struct attention_shape shape = { from->shape, FFA_BF16, 2, 1, 4, LAYOUT_TOKENS };
-    const struct tile_options opts = { 64, 128, false };
+    const struct tile_options opts = { 64, 128, false, false };
     struct rng rng = { 12 };
     struct oracle_sample *rows, *keys;
     struct problem p = { 0 };
@@ -280,7 +280,7 @@ static const struct {
 
 START_TEST(odd_shapes_as_the_oracle)
 {
-    const struct tile_options opts = { 16, 16, false };
+    const struct tile_options opts = { 16, 16, false, false };
 
     for (int32_t d = 0; d < 4; d++) {
         const struct attention_shape shape = { odd[_i].shape, dtypes[d], 2, 1, 8, LAYOUT_PADDED };
@@ -336,7 +336,7 @@ static void check_numbers(const ffa_tensor *tensor, int32_t head_count,
 START_TEST(what_is_not_attended_never_reaches_a_gradient)
 {
     const struct attention_shape shape = { { 40, 40 }, FFA_FP32, 2, 1, 8, LAYOUT_HEADS };
-    const struct tile_options opts = { 16, 16, false };
+    const struct tile_options opts = { 16, 16, false, false };
     struct rng rng = { 5 };
     struct problem p = { 0 };
     struct oracle_gradients want;
@@ -368,7 +368,7 @@ START_TEST(the_number_of_threads_changes_nothing)
     const ffa_slice slices[] = { { 0, 110, 0, 130, FFA_SLICE_CAUSAL, 0 },
                                  { 30, 110, 60, 120, FFA_SLICE_INVCAUSAL, 0 } };
     const struct attention_shape shape = { { 110, 130 }, dtypes[_i], 4, 2, 24, LAYOUT_TOKENS };
-    const struct tile_options opts = { 32, 48, false };
+    const struct tile_options opts = { 32, 48, false, false };
     const size_t element = (size_t[]){ 2, 2, 4, 8 }[_i];
     const size_t bytes[] = { 110 * 4 * 24 * element, 130 * 2 * 24 * element };
     struct rng rng = { 8 };
@@ -401,7 +401,7 @@ START_TEST(any_allocation_may_fail)
 {
     const ffa_slice slice = { 0, 50, 0, 50, FFA_SLICE_CAUSAL, 0 };
     const struct attention_shape shape = { { 50, 50 }, FFA_BF16, 2, 1, 8, LAYOUT_TOKENS };
-    const struct tile_options opts = { 16, 16, false };
+    const struct tile_options opts = { 16, 16, false, false };
     struct rng rng = { 9 };
     struct backward_plan plan;
     struct cpu_backward call;

@@ -76,7 +76,8 @@ START_TEST(cells_are_computed_once)
         struct rng rng = { (uint64_t)i };
         struct mask_case from = mask_case_random(&rng, 200, 12);
         const struct tile_options opts = { (int32_t)rng_range(&rng, 1, 4) * 16,
-                                           (int32_t)rng_range(&rng, 1, 4) * 16, TILE_CUTS_CHEAP };
+                                           (int32_t)rng_range(&rng, 1, 4) * 16, TILE_CUTS_CHEAP,
+                                           false };
         const int64_t most = rng_range(&rng, 1, 6);
         const size_t count = (size_t)(from.shape.seqlen_q * from.shape.seqlen_k);
         uint8_t *before = calloc(count, 1), *after = calloc(count, 1);
@@ -122,7 +123,7 @@ static const struct {
 
 START_TEST(splits_fill_the_device)
 {
-    const struct tile_options opts = { 128, 128, TILE_CUTS_CHEAP };
+    const struct tile_options opts = { 128, 128, TILE_CUTS_CHEAP, false };
     struct tile_plan plan;
     ffa_mask *mask;
     int64_t most;
@@ -141,7 +142,7 @@ END_TEST
 
 START_TEST(any_allocation_may_fail)
 {
-    const struct tile_options opts = { 16, 16, TILE_CUTS_CHEAP };
+    const struct tile_options opts = { 16, 16, TILE_CUTS_CHEAP, false };
     ffa_mask *mask;
     long nth = 1;
 

@@ -61,70 +61,70 @@ static const struct {
     ffa_slice slices[6];
     const char *want;
 } plans[] = {
-    { "nothing attended", { 5, 7 }, { 4, 4, false }, 0, { { 0 } }, "0+4;4+1;" },
+    { "nothing attended", { 5, 7 }, { 4, 4, false, false }, 0, { { 0 } }, "0+4;4+1;" },
     { "full",
       { 5, 7 },
-      { 4, 4, false },
+      { 4, 4, false, false },
       1,
       { { 0, 5, 0, 7, 0, 0 } },
       "0+4 0-7(0-7):0-4[0/0,7/0);4+1 0-7(0-7):4-5[0/0,7/0);" },
     { "causal: the second tile has more to do",
       { 8, 8 },
-      { 4, 4, false },
+      { 4, 4, false, false },
       1,
       { { 0, 8, 0, 8, 1, 0 } },
       "4+4 0-8(0-5):4-8[0/0,5/1);0+4 0-4(0-1):0-4[0/0,1/1);" },
     { "two slices that make one causal line are one band",
       { 4, 4 },
-      { 4, 4, false },
+      { 4, 4, false, false },
       2,
       { { 0, 2, 0, 2, 1, 0 }, { 2, 4, 0, 4, 1, 0 } },
       "0+4 0-4(0-1):0-4[0/0,1/1);" },
     { "tiny documents share a tile and a sweep",
       { 4, 4 },
-      { 4, 4, false },
+      { 4, 4, false, false },
       3,
       { { 0, 1, 0, 1, 0, 0 }, { 1, 3, 1, 3, 0, 0 }, { 3, 4, 3, 4, 0, 0 } },
       "0+4 0-4(0-0):0-1[0/0,1/0):1-3[1/0,3/0):3-4[3/0,4/0);" },
     { "documents with a gap in the keys take a sweep each",
       { 4, 8 },
-      { 4, 4, false },
+      { 4, 4, false, false },
       2,
       { { 0, 2, 0, 3, 0, 0 }, { 2, 4, 4, 8, 0, 0 } },
       "0+4 0-3(0-0):0-2[0/0,3/0) 4-8(4-4):2-4[4/0,8/0);" },
     { "a second interval of the same rows is a second sweep",
       { 4, 16 },
-      { 4, 4, false },
+      { 4, 4, false, false },
       2,
       { { 0, 4, 0, 4, 0, 0 }, { 0, 4, 8, 16, 0, 0 } },
       "0+4 0-4(0-4):0-4[0/0,4/0) 8-16(8-16):0-4[8/0,16/0);" },
     { "intervals of different rows that overlap share sweeps",
       { 4, 16 },
-      { 4, 4, false },
+      { 4, 4, false, false },
       4,
       { { 0, 2, 0, 4, 0, 0 }, { 0, 2, 8, 12, 0, 0 }, { 2, 4, 3, 8, 0, 0 }, { 2, 4, 12, 16, 0, 0 } },
       "0+4 0-8(3-4):0-2[0/0,4/0):2-4[3/0,8/0) 8-16(8-8):0-2[8/0,12/0):2-4[12/0,16/0);" },
     { "a cut at a document start saves a block: 6 + 4 rows, not 4 + 4 + 2",
       { 10, 10 },
-      { 6, 4, false },
+      { 6, 4, false, false },
       2,
       { { 0, 6, 0, 6, 0, 0 }, { 6, 10, 6, 10, 0, 0 } },
       "0+6 0-6(0-6):0-6[0/0,6/0);6+4 6-10(6-10):6-10[6/0,10/0);" },
     { "cut in the middle of a tile",
       { 16, 16 },
-      { 8, 4, false },
+      { 8, 4, false, false },
       2,
       { { 0, 4, 0, 4, 0, 0 }, { 4, 12, 4, 16, 0, 0 } },
       "4+8 4-16(4-16):4-12[4/0,16/0);0+4 0-4(0-4):0-4[0/0,4/0);12+4;" },
     { "the same without cuts",
       { 16, 16 },
-      { 8, 4, true },
+      { 8, 4, true, false },
       2,
       { { 0, 4, 0, 4, 0, 0 }, { 4, 12, 4, 16, 0, 0 } },
       "0+8 0-16(0-0):0-4[0/0,4/0):4-8[4/0,16/0);8+8 4-16(4-4):8-12[4/0,16/0);" },
     { "rows without keys beside rows with keys",
       { 4, 4 },
-      { 4, 4, true },
+      { 4, 4, true, false },
       1,
       { { 1, 3, 0, 4, 1, 0 } },
       "0+4 0-4(0-0):1-3[0/0,3/1);" },
@@ -148,7 +148,7 @@ START_TEST(lists_stand_one_after_another)
     const ffa_mask_shape shape = { 100, 100 };
     const ffa_slice causal = { 0, 100, 0, 100, 1, 0 }, full = { 0, 100, 0, 100, 0, 0 };
     const ffa_slice_list lists[] = { { &causal, 1 }, { &full, 1 }, { NULL, 0 } };
-    const struct tile_options opts = { 16, 16, false };
+    const struct tile_options opts = { 16, 16, false, false };
     struct tile_plan plan;
     ffa_mask *mask;
 
@@ -173,7 +173,7 @@ START_TEST(longest_first_then_lower_rows)
     const ffa_slice slices[] = { { 0, 20000, 0, 40000, 1, 0 }, { 20000, 40000, 0, 777, 0, 0 } };
     struct tile_plan plan;
 
-    build(&plan, slices, 2, shape, (struct tile_options){ 16, 1, false });
+    build(&plan, slices, 2, shape, (struct tile_options){ 16, 1, false, false });
     ck_assert_int_eq(plan.tiles[0].block_count, 40000);
     ck_assert_int_eq(plan.tiles[plan.tile_count - 1].block_count, 777);
     ck_assert_int_eq(plan.tiles[plan.tile_count - 1].row_begin, 40000 - 16);
@@ -188,13 +188,13 @@ START_TEST(large_numbers_do_not_wrap)
     const ffa_slice slices[] = { { 0, 65, 0, huge, 1, 0 } };
     struct tile_plan plan;
 
-    build(&plan, slices, 1, shape, (struct tile_options){ 64, 128, false });
+    build(&plan, slices, 1, shape, (struct tile_options){ 64, 128, false, false });
     ck_assert_int_eq(plan.tiles[0].block_count, 1 << 24);
     ck_assert_int_eq(plan.area, 65 * huge - 65 * 64 / 2);
     tile_finish(&plan);
 
     build(&plan, slices, 1, (ffa_mask_shape){ huge, huge },
-          (struct tile_options){ 1 << 24, 1 << 20, false });
+          (struct tile_options){ 1 << 24, 1 << 20, false, false });
     ck_assert_int_eq(plan.tile_count, 128);
     tile_finish(&plan);
 }
@@ -211,7 +211,7 @@ START_TEST(unions_at_the_end_of_the_numbers)
         const ffa_mask_shape shape = { drawn.shape.seqlen_q + q_shift,
                                        drawn.shape.seqlen_k + k_shift };
         /* Cuts, and the same number of keys a block wherever they begin. */
-        const struct tile_options opts = { _i ? 1 << 27 : 16, 16, seed % 4 == 0 };
+        const struct tile_options opts = { _i ? 1 << 27 : 16, 16, seed % 4 == 0, false };
         struct tile_plan plan;
 
         for (int64_t i = 0; i < drawn.count; i++) {
@@ -273,7 +273,8 @@ START_TEST(any_field_off_by_one_is_found)
     struct tile_plan plan;
     int64_t counts[3];
 
-    build(&plan, slices, 5, (ffa_mask_shape){ 130, 100 }, (struct tile_options){ 32, 16, false });
+    build(&plan, slices, 5, (ffa_mask_shape){ 130, 100 },
+          (struct tile_options){ 32, 16, false, false });
     counts[TILE] = plan.tile_count;
     counts[SWEEP] = plan.sweep_count;
     counts[BAND] = plan.band_count;
@@ -299,7 +300,8 @@ START_TEST(totals_are_checked)
     struct tile_plan plan;
     int64_t *totals[] = { &plan.block_count, &plan.partial_blocks, &plan.area, &plan.tile_count };
 
-    build(&plan, &slice, 1, (ffa_mask_shape){ 100, 100 }, (struct tile_options){ 32, 16, false });
+    build(&plan, &slice, 1, (ffa_mask_shape){ 100, 100 },
+          (struct tile_options){ 32, 16, false, false });
     for (size_t i = 0; i < sizeof totals / sizeof *totals; i++) {
         ++*totals[i];
         ck_assert_int_eq(tile_check(&plan, NULL), FFA_BUG);
@@ -315,7 +317,7 @@ START_TEST(any_allocation_may_fail)
 {
     ffa_slice slices[64];
     const ffa_mask_shape shape = { 700, 700 };
-    const struct tile_options opts = { 16, 16, false };
+    const struct tile_options opts = { 16, 16, false, false };
     struct tile_plan plan;
     ffa_mask *mask;
     ffa_status rc;

@@ -219,14 +219,14 @@ FFA_DEVICE void dsink_head(const backward_finish_args &a, int head, float *share
 extern "C" __global__ void __launch_bounds__(BACKWARD_PASS_THREADS, 1)
     backward_finish(const __grid_constant__ backward_finish_args a)
 {
-    __shared__ float shared[BACKWARD_PASS_THREADS / 32];
+    extern __shared__ char shared_bytes[]; /* a float a warp, of BACKWARD_PASS_SHARED_BYTES */
     const int lane = (int)threadIdx.x % 32;
     const long long dq_count = pass::item_count(a.tokens_q, a.heads_q, warp_rows);
     const long long kv_count = a.parts ? pass::item_count(a.tokens_k, a.heads_kv, warp_rows) : 0;
 
     if (a.dsink)
         for (int head = (int)blockIdx.x; head < a.heads_q; head += (int)gridDim.x)
-            dsink_head(a, head, shared);
+            dsink_head(a, head, (float *)shared_bytes);
     for (long long i = pass::warp_index(); i < dq_count + 2 * kv_count; i += pass::warp_count()) {
         if (i < dq_count) {
             dq_rows(a, pass::item_find(i, a.heads_q, warp_rows), lane);

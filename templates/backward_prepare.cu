@@ -10,6 +10,7 @@
 #include "ffa_device.h"
 
 #include "backward_pass.h"
+#include "ptx.h"
 
 namespace {
 
@@ -28,32 +29,18 @@ constexpr int depth = pass::rows_in_flight;
 static_assert(lanes >= 8, "eight lanes store a row's statistics");
 static_assert(warp_rows * head_dim % 128 == 0, "a warp sets whole steps of dq to zero");
 
-FFA_DEVICE float low_half(uint32_t word)
-{
-    if (spec::dtype == 1)
-        return __int_as_float((int)(word << 16));
-    float value;
-    asm("{.reg .f16 a, b; mov.b32 {a, b}, %1; cvt.f32.f16 %0, a;}" : "=f"(value) : "r"(word));
-    return value;
-}
-
-FFA_DEVICE float high_half(uint32_t word)
-{
-    if (spec::dtype == 1)
-        return __int_as_float((int)(word & 0xffff0000u));
-    float value;
-    asm("{.reg .f16 a, b; mov.b32 {a, b}, %1; cvt.f32.f16 %0, b;}" : "=f"(value) : "r"(word));
-    return value;
-}
-
 FFA_DEVICE float dot(uint32_t a, uint32_t b)
 {
-    return low_half(a) * low_half(b) + high_half(a) * high_half(b);
+    const float2 x = unpack_half2<spec::dtype>(a), y = unpack_half2<spec::dtype>(b);
+
+    return x.x * y.x + x.y * y.y;
 }
 
 FFA_DEVICE float dot(float2 a, uint32_t b)
 {
-    return a.x * low_half(b) + a.y * high_half(b);
+    const float2 x = unpack_half2<spec::dtype>(b);
+
+    return a.x * x.x + a.y * x.y;
 }
 
 /* Eight columns of out. */

@@ -1,0 +1,493 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The copy engine, wgmma and the other matrix instructions. Layouts are those of the PTX ISA:
+ * 128-byte swizzle, matrix descriptors, fragments.
+ */
+#include "machine_internal.h"
+
+#include "base/half.h"
+
+#include <string.h>
+
+float emulator_from_half(uint32_t bits, int dtype)
+{
+    return dtype == 1 ? bf16_to_float((uint16_t)bits) : fp16_to_float((uint16_t)bits);
+}
+
+uint32_t emulator_to_half(float value, int dtype)
+{
+    return dtype == 1 ? bf16_from_float(value) : fp16_from_float(value);
+}
+
+/* 16-byte chunks of a 128-byte row are exchanged by the row's number in its 1024 bytes. */
+static uint32_t swizzle(uint32_t address)
+{
+    return address ^ (address >> 7 & 7) << 4;
+}
+
+static uint16_t writer_of(const struct block *block, uint32_t address)
+{
+    return block->unfenced[(address - SHARED_WINDOW) / GRANULE];
+}
+
+/* For the copy engine: what threads wrote there is fenced. */
+static char *async_bytes(struct block *block, uint32_t address, uint32_t bytes, const char *what)
+{
+    char *at = machine_shared_at(block, address, bytes, GRANULE, what);
+
+    for (uint32_t offset = 0; offset < bytes; offset += GRANULE)
+        if (writer_of(block, address + offset))
+            emulator_fail("%s: thread %d wrote shared byte %d and has not fenced it", what,
+                          writer_of(block, address + offset) - 1,
+                          (int)(address + offset - SHARED_WINDOW));
+    return at;
+}
+
+/* ---- the copy engine ---- */
+
+static uint32_t tensor_bytes(const struct emulator_tensor *tensor)
+{
+    return tensor->box[0] * tensor->box[1] * tensor->box[2] * 2;
+}
+
+static bool is_inside(int64_t at, uint64_t size)
+{
+    return at >= 0 && (uint64_t)at < size;
+}
+
+static void copy_tensor(const struct pending *p)
+{
+    const struct emulator_tensor *tensor = p->from;
+    const uint32_t row_bytes = tensor->box[0] * 2;
+    uint32_t to = p->shared;
+
+    for (uint32_t z = 0; z < tensor->box[2]; z++)
+        for (uint32_t y = 0; y < tensor->box[1]; y++, to += row_bytes) {
+            const int64_t row = p->at[2] + (int64_t)z, head = p->at[1] + (int64_t)y;
+            const bool has_row =
+                is_inside(row, tensor->dims[2]) && is_inside(head, tensor->dims[1]);
+            const char *from = has_row ? tensor->data + (uint64_t)head * tensor->strides[0] +
+                                             (uint64_t)row * tensor->strides[1]
+                                       : NULL;
+
+            for (uint32_t x = 0; x < tensor->box[0]; x++) {
+                char *at = machine_shared_at(p->block, swizzle(to + x * 2), 2, 2, "tensor copy");
+                if (has_row && is_inside(p->at[0] + (int64_t)x, tensor->dims[0]))
+                    memcpy(at, from + 2 * (p->at[0] + (int64_t)x), 2);
+                else
+                    memset(at, 0, 2);
+            }
+        }
+}
+
+static void perform(const struct pending *p)
+{
+    char *shared = async_bytes(p->block, p->shared, p->bytes,
+                               p->kind == REDUCE ? "bulk reduction" : "bulk copy");
+
+    switch (p->kind) {
+    case COPY_TENSOR:
+        copy_tensor(p);
+        break;
+    case COPY_BYTES:
+        memcpy(shared, p->from, p->bytes);
+        break;
+    case REDUCE:
+        for (uint32_t i = 0; i < p->bytes / 4; i++) {
+            float term;
+            memcpy(&term, shared + 4 * i, 4);
+            p->to[i] += term;
+        }
+        return;
+    }
+    machine_mbarrier_bytes(p->block, p->bar, p->bytes);
+}
+
+static void perform_at(int index)
+{
+    const struct pending p = machine.pending[index];
+
+    machine.pending[index] = machine.pending[--machine.pending_count];
+    perform(&p);
+    machine.idle_turns = 0;
+}
+
+bool machine_engine_step(void)
+{
+    if (machine.pending_count == 0)
+        return false;
+    perform_at((int)machine_random((uint32_t)machine.pending_count));
+    return true;
+}
+
+static void enqueue(struct pending p)
+{
+    p.block = machine.self->block;
+    p.owner = machine.self;
+    if (machine.pending_count == MAX_PENDING)
+        (void)machine_engine_step();
+    if (p.kind != REDUCE) /* what is on its way is not there yet */
+        memset(async_bytes(p.block, p.shared, p.bytes, "bulk copy"), 0xff, p.bytes);
+    machine.pending[machine.pending_count++] = p;
+    if (p.kind != REDUCE && machine_random(4) == 0)
+        perform_at(machine.pending_count - 1);
+    machine_stir();
+}
+
+void emulator_copy_tensor(uint32_t to, const void *map, uint32_t bar, int column, int head, int row)
+{
+    const struct emulator_tensor *tensor = map;
+
+    if (tensor->magic != EMULATOR_TENSOR_MAGIC)
+        emulator_fail("tensor copy: there is no tensor map at %p", map);
+    if (to % 128 || column % 8)
+        emulator_fail("tensor copy: to shared address %u, from column %d", to, column);
+    enqueue((struct pending){ .kind = COPY_TENSOR,
+                              .shared = to,
+                              .bar = bar,
+                              .bytes = tensor_bytes(tensor),
+                              .from = map,
+                              .at = { column, head, row } });
+}
+
+static void check_bulk(const void *memory, uint32_t shared, int64_t bytes, const char *what)
+{
+    if ((uintptr_t)memory % 16 || shared % 16 || bytes % 16 || bytes <= 0)
+        emulator_fail("%s: %lld bytes, global address %p, shared address %u: not all multiples "
+                      "of 16",
+                      what, (long long)bytes, memory, shared);
+}
+
+void emulator_copy(uint32_t to, const void *from, uint32_t bar, uint32_t bytes)
+{
+    check_bulk(from, to, bytes, "bulk copy");
+    enqueue((struct pending){
+        .kind = COPY_BYTES, .shared = to, .bar = bar, .bytes = bytes, .from = from });
+}
+
+void emulator_reduce_add(float *to, uint32_t from, int bytes)
+{
+    check_bulk(to, from, bytes, "bulk reduction");
+    enqueue((struct pending){ .kind = REDUCE, .shared = from, .bytes = (uint32_t)bytes, .to = to });
+}
+
+void emulator_bulk_commit(void)
+{
+    for (int i = 0; i < machine.pending_count; i++)
+        if (machine.pending[i].kind == REDUCE && machine.pending[i].owner == machine.self)
+            machine.pending[i].is_committed = true;
+}
+
+/* Reading shared memory and adding are one step here, so both waits are the same. */
+void emulator_bulk_wait(bool is_read)
+{
+    (void)is_read;
+    for (int i = 0; i < machine.pending_count;) {
+        const struct pending *p = &machine.pending[i];
+        if (p->kind == REDUCE && p->owner == machine.self && p->is_committed)
+            perform_at(i);
+        else
+            i++;
+    }
+    machine_stir();
+}
+
+/* ---- wgmma ---- */
+
+enum { K = 16, MAX_N = 256 };
+
+/* 8 elements of a matrix, contiguous in shared memory. NaN where a thread wrote and has not fenced:
+ * a product may read what it likes as long as nobody uses it. */
+static void load_chunk(struct block *block, uint32_t address, int dtype, float out[8])
+{
+    const uint32_t from = swizzle(address);
+    const char *at = machine_shared_at(block, from, GRANULE, GRANULE, "wgmma");
+    uint16_t half[8];
+
+    if (writer_of(block, from))
+        memset(half, 0xff, sizeof half);
+    else
+        memcpy(half, at, sizeof half);
+    for (int i = 0; i < 8; i++)
+        out[i] = dtype == 1 ? bf16_to_float(half[i]) : fp16_to_float(half[i]);
+}
+
+struct descriptor {
+    uint32_t address, leading, stride;
+};
+
+static struct descriptor decode(uint64_t bits)
+{
+    if (bits >> 62 != 1)
+        emulator_fail("wgmma: a descriptor %llx without the 128-byte swizzle",
+                      (unsigned long long)bits);
+    return (struct descriptor){ .address = (uint32_t)(bits & 0x3fff) << 4,
+                                .leading = (uint32_t)(bits >> 16 & 0x3fff) << 4,
+                                .stride = (uint32_t)(bits >> 32 & 0x3fff) << 4 };
+}
+
+/* rows x 16 in shared memory: K-major, rows of 128 bytes in groups of eight; MN-major, panels of 64
+ * rows, 128 bytes for each k. */
+static void load_matrix(struct block *block, uint64_t bits, enum emulator_major major, int rows,
+                        int dtype, float (*out)[K])
+{
+    const struct descriptor d = decode(bits);
+
+    if (major == EMULATOR_K_MAJOR) {
+        for (int row = 0; row < rows; row++)
+            for (int k = 0; k < K; k += 8)
+                load_chunk(block,
+                           d.address + (uint32_t)(row / 8) * d.stride + (uint32_t)(row % 8) * 128 +
+                               (uint32_t)k * 2,
+                           dtype, &out[row][k]);
+        return;
+    }
+    for (int k = 0; k < K; k++)
+        for (int row = 0; row < rows; row += 8) {
+            float column[8];
+            load_chunk(block,
+                       d.address + (uint32_t)(row / 64) * d.leading + (uint32_t)(k / 8) * d.stride +
+                           (uint32_t)(k % 8) * 128 + (uint32_t)(row % 64) * 2,
+                       dtype, column);
+            for (int i = 0; i < 8; i++)
+                out[row + i][k] = column[i];
+        }
+}
+
+/* The first row and column of a thread's fragment. */
+static int row_of(int thread)
+{
+    return thread / 32 * 16 + thread % 32 / 4;
+}
+
+static int column_of(int thread)
+{
+    return thread % 4 * 2;
+}
+
+static void registers_to_a(const struct product *product, float (*a)[K])
+{
+    const int dtype = product->op.dtype;
+
+    for (int t = 0; t < 128; t++)
+        for (int i = 0; i < 4; i++)
+            for (int e = 0; e < 2; e++)
+                a[row_of(t) + i % 2 * 8][column_of(t) + i / 2 * 8 + e] =
+                    emulator_from_half(product->a[t][i] >> 16 * e & 0xffff, dtype);
+}
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+__attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
+static void
+multiply(const float (*a)[K], const float (*b)[MAX_N], int n, float (*d)[MAX_N])
+{
+    for (int row = 0; row < 64; row++)
+        for (int k = 0; k < K; k++) {
+            const float x = a[row][k];
+            for (int column = 0; column < n; column++)
+                d[row][column] += x * b[k][column];
+        }
+}
+
+/* Where element i of thread t lies in the product. */
+static float *element(float (*d)[MAX_N], int t, int i)
+{
+    return &d[row_of(t) + i / 2 % 2 * 8][i / 4 * 8 + column_of(t) + i % 2];
+}
+
+static void do_product(struct block *block, const struct product *product, bool is_loaded,
+                       bool is_left)
+{
+    static float a[64][K], b_rows[MAX_N][K], b[K][MAX_N], d[64][MAX_N];
+    const struct emulator_wgmma *op = &product->op;
+
+    if (op->a_major == EMULATOR_REGISTERS)
+        registers_to_a(product, a);
+    else
+        load_matrix(block, op->a, op->a_major, 64, op->dtype, a);
+    load_matrix(block, op->b, op->b_major, op->n, op->dtype, b_rows);
+    for (int row = 0; row < op->n; row++)
+        for (int k = 0; k < K; k++)
+            b[k][row] = b_rows[row][k];
+    if (!op->accumulate)
+        memset(d, 0, sizeof d);
+    else if (!is_loaded)
+        for (int t = 0; t < 128; t++)
+            for (int i = 0; i < op->n / 2; i++)
+                *element(d, t, i) = product->d[t][i];
+    multiply((const float(*)[K])a, (const float(*)[MAX_N])b, op->n, d);
+    if (!is_left)
+        for (int t = 0; t < 128; t++)
+            for (int i = 0; i < op->n / 2; i++)
+                product->d[t][i] = *element(d, t, i);
+}
+
+void machine_warpgroup_reset(struct warpgroup *warpgroup)
+{
+    warpgroup->done = 0;
+    for (int i = 0; i < MAX_PRODUCTS; i++)
+        warpgroup->products[i].arrived = 0;
+}
+
+static struct warpgroup *my_warpgroup(void)
+{
+    return &machine.self->block->warpgroups[machine.self->thread / 128];
+}
+
+static struct product *product_at(struct warpgroup *warpgroup, uint32_t number)
+{
+    return &warpgroup->products[number % MAX_PRODUCTS];
+}
+
+static bool is_chained(const struct product *x, const struct product *y)
+{
+    return x->op.n == y->op.n && memcmp(x->d, y->d, sizeof x->d) == 0;
+}
+
+/* The products that all threads have issued, up to number `end`; then whoever waited for them goes
+ * on. Between products of the same accumulators these are left where they are. */
+static void do_products(struct block *block, struct warpgroup *warpgroup, uint32_t end)
+{
+    const int first = (int)(warpgroup - block->warpgroups) * 128;
+    bool is_loaded = false;
+
+    while (warpgroup->done != end && product_at(warpgroup, warpgroup->done)->arrived == 128) {
+        struct product *product = product_at(warpgroup, warpgroup->done);
+        const struct product *next = product_at(warpgroup, warpgroup->done + 1);
+        const bool is_left =
+            warpgroup->done + 1 != end && next->arrived == 128 && is_chained(product, next);
+
+        do_product(block, product, is_loaded, is_left);
+        product->arrived = 0;
+        warpgroup->done++;
+        is_loaded = is_left;
+    }
+    for (int i = first; i < first + 128; i++) {
+        struct fiber *fiber = &block->fibers[i];
+        if (fiber->waits_for == FOR_WGMMA && (int32_t)(warpgroup->done - fiber->needed) >= 0)
+            machine_wake(fiber);
+    }
+}
+
+static bool is_same(const struct emulator_wgmma *x, const struct emulator_wgmma *y)
+{
+    return x->n == y->n && x->dtype == y->dtype && x->accumulate == y->accumulate &&
+           x->a_major == y->a_major && x->b_major == y->b_major && x->b == y->b &&
+           (x->a_major == EMULATOR_REGISTERS || x->a == y->a);
+}
+
+void emulator_wgmma_issue(const struct emulator_wgmma *op, float *d, const uint32_t a[4])
+{
+    struct fiber *self = machine.self;
+    struct warpgroup *warpgroup = my_warpgroup();
+    struct product *product = product_at(warpgroup, self->product);
+    const int t = self->thread % 128;
+
+    if (self->product - warpgroup->done >= MAX_PRODUCTS)
+        emulator_fail("wgmma: more than %d products without a wait", MAX_PRODUCTS);
+    if (product->arrived == 0)
+        product->op = *op;
+    else if (!is_same(&product->op, op))
+        emulator_fail("wgmma: the threads of a warpgroup issue different products (n %d and %d, "
+                      "A %llx and %llx, B %llx and %llx)",
+                      op->n, product->op.n, (unsigned long long)op->a,
+                      (unsigned long long)product->op.a, (unsigned long long)op->b,
+                      (unsigned long long)product->op.b);
+    product->d[t] = d;
+    if (op->a_major == EMULATOR_REGISTERS)
+        memcpy(product->a[t], a, sizeof product->a[t]);
+    product->arrived++;
+    self->product++;
+    if (product->arrived == 128 && machine_random(16) == 0)
+        do_products(self->block, warpgroup, self->product);
+}
+
+void emulator_wgmma_commit(void)
+{
+    struct fiber *self = machine.self;
+
+    self->group_end[self->groups++ % MAX_GROUPS] = self->product;
+}
+
+void emulator_wgmma_wait(int pending)
+{
+    struct fiber *self = machine.self;
+    struct warpgroup *warpgroup = my_warpgroup();
+
+    if (pending < 0 || pending >= MAX_GROUPS)
+        emulator_fail("wgmma.wait_group %d", pending);
+    if (self->groups <= (uint32_t)pending)
+        return;
+    self->needed = self->group_end[(self->groups - 1 - (uint32_t)pending) % MAX_GROUPS];
+    while ((int32_t)(self->needed - warpgroup->done) > 0)
+        if (product_at(warpgroup, self->needed - 1)->arrived == 128)
+            do_products(self->block, warpgroup, self->needed);
+        else
+            machine_wait(FOR_WGMMA);
+}
+
+void machine_block_done(struct block *block)
+{
+    machine.self = NULL;
+    for (int i = 0; i < machine.launch->threads / 128; i++)
+        if (product_at(&block->warpgroups[i], block->warpgroups[i].done)->arrived)
+            emulator_fail("block %d ended with wgmma in flight", block->index);
+    for (int i = 0; i < machine.pending_count; i++)
+        if (machine.pending[i].block == block)
+            emulator_fail("block %d ended with a copy or a reduction in flight", block->index);
+}
+
+/* ---- mma.sync and its operands ---- */
+
+static uint32_t matrix_row(uint32_t address, uint32_t matrix, const char *what)
+{
+    const uint64_t *addresses = emulator_warp(address, what);
+    const uint32_t lane = (uint32_t)machine.self->thread % 32;
+
+    return (uint32_t)addresses[8 * matrix + lane / 4] + lane % 4 * 4;
+}
+
+void emulator_ldmatrix_x4(uint32_t words[4], uint32_t address)
+{
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint32_t at = matrix_row(address, i, "ldmatrix");
+        memcpy(&words[i], emulator_shared_at(at, 4, 4, "ldmatrix"), 4);
+    }
+}
+
+void emulator_stmatrix_x4(uint32_t address, const uint32_t words[4])
+{
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint32_t at = matrix_row(address, i, "stmatrix");
+        memcpy(emulator_shared_at(at, 4, 4, "stmatrix"), &words[i], 4);
+        emulator_shared_written(at, 4);
+    }
+}
+
+static uint32_t half_of(const uint64_t *words, int lane, int word)
+{
+    return (uint32_t)(words[lane] >> 32 * word);
+}
+
+void emulator_mma_m16n8k16(float d[4], const uint32_t a[4], const uint32_t b[2], int dtype)
+{
+    const uint32_t all[6] = { a[0], a[1], a[2], a[3], b[0], b[1] };
+    const int lane = machine.self->thread % 32;
+    uint64_t words[3][32];
+
+    for (int i = 0; i < 3; i++)
+        memcpy(words[i], emulator_warp(all[2 * i] | (uint64_t)all[2 * i + 1] << 32, "mma"),
+               sizeof words[i]);
+    for (int i = 0; i < 4; i++) {
+        const int row = lane / 4, column = lane % 4 * 2 + i % 2;
+        for (int k = 0; k < K; k++) {
+            /* A: words (row, k 0-7), (row + 8, k 0-7), (row, k 8-15), (row + 8, k 8-15). */
+            const uint32_t x =
+                half_of(words[k / 8], row * 4 + k % 8 / 2, i / 2) >> 16 * (k % 2) & 0xffff;
+            const uint32_t y =
+                half_of(words[2], column * 4 + k % 8 / 2, k / 8) >> 16 * (k % 2) & 0xffff;
+            d[i] += emulator_from_half(x, dtype) * emulator_from_half(y, dtype);
+        }
+    }
+}

@@ -1,0 +1,491 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Fibers, their scheduler, and what threads wait for: warps, named barriers, mbarriers. Tensor data
+ * is engine.c's.
+ */
+#include "machine_internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum {
+    STACK_BYTES = 128 * 1024,
+    /* Turns in which threads only polled: about ten seconds. */
+    MAX_IDLE_TURNS = 20000000
+};
+
+struct machine machine;
+struct emulator_dim emulator_thread, emulator_block, emulator_threads, emulator_blocks;
+
+uint32_t machine_random(uint32_t below)
+{
+    machine.random ^= machine.random << 13;
+    machine.random ^= machine.random >> 7;
+    machine.random ^= machine.random << 17;
+    return (uint32_t)((machine.random >> 32) * below >> 32);
+}
+
+void emulator_fail(const char *format, ...)
+{
+    va_list args;
+    int at = 0;
+
+    if (machine.self)
+        at = snprintf(machine.error, EMULATOR_ERROR_TEXT,
+                      "block %d, thread %d: ", machine.self->block->index, machine.self->thread);
+    va_start(args, format);
+    (void)vsnprintf(machine.error + at, (size_t)(EMULATOR_ERROR_TEXT - at), format, args);
+    va_end(args);
+    _longjmp(machine.top, 1);
+}
+
+/* ---- fibers ---- */
+
+/* From a fiber back to the scheduler. */
+static void leave(void)
+{
+    if (_setjmp(machine.self->at) == 0)
+        _longjmp(machine.home, 1);
+}
+
+static void fiber_main(void)
+{
+    machine.launch->entry(machine.launch->args);
+    machine.self->waits_for = FOR_NOTHING_ANY_MORE;
+    machine.self->block->alive--;
+    machine.idle_turns = 0;
+    _longjmp(machine.home, 1);
+}
+
+static void switch_to(struct fiber *fiber)
+{
+    machine.self = fiber;
+    emulator_thread.x = (unsigned)fiber->thread;
+    emulator_block.x = (unsigned)fiber->block->index;
+    if (_setjmp(machine.home) == 0) {
+        if (fiber->is_started)
+            _longjmp(fiber->at, 1);
+        fiber->is_started = true;
+        (void)getcontext(&machine.start);
+        machine.start.uc_stack.ss_sp = fiber->stack;
+        machine.start.uc_stack.ss_size = STACK_BYTES;
+        machine.start.uc_link = NULL;
+        makecontext(&machine.start, fiber_main, 0);
+        (void)setcontext(&machine.start);
+    }
+    machine.self = NULL;
+}
+
+static struct warp *warp_of(const struct fiber *fiber)
+{
+    return &fiber->block->warps[fiber->thread / 32];
+}
+
+void machine_wake(struct fiber *fiber)
+{
+    fiber->waits_for = FOR_ITS_TURN;
+    warp_of(fiber)->ready |= 1u << fiber->thread % 32;
+    machine.idle_turns = 0;
+}
+
+void machine_wait(enum waits_for what)
+{
+    machine.self->waits_for = what;
+    leave();
+}
+
+void emulator_yield(void)
+{
+    warp_of(machine.self)->ready |= 1u << machine.self->thread % 32;
+    leave();
+}
+
+void machine_stir(void)
+{
+    if (machine_random(16) == 0) {
+        machine.idle_turns = 0;
+        emulator_yield();
+    }
+}
+
+/* ---- shared memory ---- */
+
+/* What cuda_on_host.h makes of the kernel's `extern __shared__ char shared_bytes[]`. */
+char (*emulator_shared_bytes(void))[]
+{
+    return (char(*)[])machine.self->block->shared;
+}
+
+uint32_t emulator_shared_address(const void *pointer)
+{
+    return (uint32_t)((const char *)pointer - machine.self->block->shared) + SHARED_WINDOW;
+}
+
+void *machine_shared_at(struct block *block, uint32_t address, uint32_t bytes, uint32_t alignment,
+                        const char *what)
+{
+    const uint32_t size = (uint32_t)machine.launch->shared_bytes;
+    const uint32_t offset = address - SHARED_WINDOW;
+
+    if (address % alignment)
+        emulator_fail("%s: shared address %u is not a multiple of %u", what, address, alignment);
+    if (address < SHARED_WINDOW || offset > size || bytes > size - offset)
+        emulator_fail("%s: shared bytes [%d, %d) lie outside the block's %u", what, (int)offset,
+                      (int)(offset + bytes), size);
+    return block->shared + offset;
+}
+
+void *emulator_shared_at(uint32_t address, uint32_t bytes, uint32_t alignment, const char *what)
+{
+    return machine_shared_at(machine.self->block, address, bytes, alignment, what);
+}
+
+/* Unfenced writes are kept by granule; the list of a thread is what its fence goes through. */
+void emulator_shared_written(uint32_t address, uint32_t bytes)
+{
+    struct fiber *self = machine.self;
+    const uint32_t offset = address - SHARED_WINDOW;
+
+    for (uint32_t g = offset / GRANULE; g <= (offset + bytes - 1) / GRANULE; g++) {
+        if (self->block->unfenced[g] == self->thread + 1)
+            continue;
+        self->block->unfenced[g] = (uint16_t)(self->thread + 1);
+        if (self->written_count == MAX_WRITTEN) /* as if fenced: at worst something is not seen */
+            emulator_fence_proxy_async();
+        else
+            self->written[self->written_count++] = (uint16_t)g;
+    }
+}
+
+void emulator_fence_proxy_async(void)
+{
+    struct fiber *self = machine.self;
+
+    for (int i = 0; i < self->written_count; i++)
+        if (self->block->unfenced[self->written[i]] == self->thread + 1)
+            self->block->unfenced[self->written[i]] = 0;
+    self->written_count = 0;
+}
+
+/* ---- warps ---- */
+
+const uint64_t *emulator_warp(uint64_t word, const char *what)
+{
+    struct fiber *self = machine.self;
+    struct warp *warp = warp_of(self);
+    uint64_t *words = warp->words[self->meetings++ % 2];
+
+    words[self->thread % 32] = word;
+    if (warp->arrived == 0)
+        warp->what = what;
+    else if (strcmp(warp->what, what) != 0)
+        emulator_fail("%s, while other lanes of the warp are at %s", what, warp->what);
+    if (++warp->arrived < 32) {
+        machine_wait(FOR_WARP);
+        return words;
+    }
+    warp->arrived = 0;
+    for (int lane = 0; lane < 32; lane++) {
+        struct fiber *fiber = &self->block->fibers[self->thread / 32 * 32 + lane];
+        if (fiber != self)
+            machine_wake(fiber);
+    }
+    return words;
+}
+
+/* ---- named barriers ---- */
+
+void emulator_bar_sync(int id, int threads)
+{
+    struct fiber *self = machine.self;
+    struct named_barrier *bar = &self->block->bars[id];
+
+    if (id < 0 || id >= NAMED_BARRIERS || threads % 32 || threads < 32 ||
+        threads > machine.launch->threads)
+        emulator_fail("bar.sync %d, %d", id, threads);
+    if (bar->arrived > 0 && bar->threads != threads)
+        emulator_fail("bar.sync %d: %d threads, others say %d", id, threads, bar->threads);
+    bar->threads = threads;
+    self->bar = (uint32_t)id;
+    if (++bar->arrived < threads) {
+        machine_wait(FOR_NAMED_BARRIER);
+        return;
+    }
+    bar->arrived = 0;
+    for (int i = 0; i < machine.launch->threads; i++) {
+        struct fiber *fiber = &self->block->fibers[i];
+        if (fiber->waits_for == FOR_NAMED_BARRIER && fiber->bar == (uint32_t)id)
+            machine_wake(fiber);
+    }
+}
+
+/* ---- mbarriers: eight bytes of shared memory ---- */
+
+struct mbarrier {
+    uint32_t expected : 11, pending : 11, phase : 1, magic : 9;
+    int32_t bytes; /* expected and not yet there: below 0 while copies run ahead */
+};
+enum { MBARRIER_MAGIC = 0x1a5 };
+_Static_assert(sizeof(struct mbarrier) == 8, "an mbarrier has eight bytes");
+
+static struct mbarrier *mbarrier_at(struct block *block, uint32_t bar, const char *what)
+{
+    struct mbarrier *at = machine_shared_at(block, bar, 8, 8, what);
+
+    if (at->magic != MBARRIER_MAGIC)
+        emulator_fail("%s: there is no mbarrier at shared byte %d", what,
+                      (int)(bar - SHARED_WINDOW));
+    return at;
+}
+
+static void mbarrier_settle(struct block *block, uint32_t bar, struct mbarrier *at)
+{
+    if (at->pending > 0 || at->bytes != 0)
+        return;
+    at->pending = at->expected;
+    at->phase ^= 1;
+    for (int i = 0; i < machine.launch->threads; i++) {
+        struct fiber *fiber = &block->fibers[i];
+        if (fiber->waits_for == FOR_MBARRIER && fiber->bar == bar && at->phase != fiber->parity)
+            machine_wake(fiber);
+    }
+}
+
+void emulator_mbarrier_init(uint32_t bar, uint32_t count)
+{
+    struct mbarrier *at = emulator_shared_at(bar, 8, 8, "mbarrier.init");
+
+    if (count < 1 || count > 1024)
+        emulator_fail("mbarrier.init: count %u", count);
+    *at = (struct mbarrier){ .expected = count & 0x7ff,
+                             .pending = count & 0x7ff,
+                             .magic = MBARRIER_MAGIC };
+}
+
+void emulator_mbarrier_arrive(uint32_t bar, uint32_t expect_bytes)
+{
+    struct block *block = machine.self->block;
+    struct mbarrier *at = mbarrier_at(block, bar, "mbarrier.arrive");
+
+    if (at->pending == 0)
+        emulator_fail("mbarrier.arrive: more than %d arrivals in a phase, at shared byte %d",
+                      (int)at->expected, (int)(bar - SHARED_WINDOW));
+    at->pending--;
+    at->bytes += (int32_t)expect_bytes;
+    mbarrier_settle(block, bar, at);
+    machine_stir();
+}
+
+void machine_mbarrier_bytes(struct block *block, uint32_t bar, uint32_t bytes)
+{
+    struct mbarrier *at = mbarrier_at(block, bar, "complete_tx");
+
+    at->bytes -= (int32_t)bytes;
+    mbarrier_settle(block, bar, at);
+}
+
+void emulator_mbarrier_wait(uint32_t bar, uint32_t parity)
+{
+    struct fiber *self = machine.self;
+
+    if (parity > 1)
+        emulator_fail("mbarrier.try_wait: parity %u", parity);
+    while (mbarrier_at(self->block, bar, "mbarrier.try_wait")->phase == parity) {
+        self->bar = bar;
+        self->parity = parity;
+        machine_wait(FOR_MBARRIER);
+    }
+}
+
+/* ---- blocks ---- */
+
+static void block_start(struct block *block, int index)
+{
+    const int threads = machine.launch->threads;
+
+    block->index = index;
+    block->alive = threads;
+    /* All ones: a NaN to whoever reads what nobody wrote. */
+    memset(block->shared, 0xff, EMULATOR_SHARED_BYTES);
+    memset(block->unfenced, 0, sizeof block->unfenced);
+    memset(block->bars, 0, sizeof block->bars);
+    memset(block->warps, 0, sizeof block->warps);
+    for (int i = 0; i < MAX_WARPGROUPS; i++)
+        machine_warpgroup_reset(&block->warpgroups[i]);
+    for (int i = 0; i < threads; i++) {
+        struct fiber *fiber = &block->fibers[i];
+        char *const stack = fiber->stack;
+        *fiber = (struct fiber){ .block = block, .thread = i, .stack = stack };
+        machine_wake(fiber);
+    }
+}
+
+static void block_finish(struct block *block)
+{
+    machine_block_done(block);
+    block->index = -1;
+}
+
+static bool machine_allocate(void)
+{
+    const size_t stacks = (size_t)EMULATOR_BLOCKS * MAX_THREADS * STACK_BYTES;
+    char *stack;
+
+    if (machine.blocks)
+        return true;
+    machine.blocks = calloc(EMULATOR_BLOCKS, sizeof *machine.blocks);
+    stack = mmap(NULL, stacks, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                 -1, 0);
+    if (!machine.blocks || stack == MAP_FAILED) {
+        free(machine.blocks);
+        machine.blocks = NULL;
+        return false;
+    }
+    for (int b = 0; b < EMULATOR_BLOCKS; b++)
+        for (int i = 0; i < MAX_THREADS; i++, stack += STACK_BYTES)
+            machine.blocks[b].fibers[i].stack = stack;
+    return true;
+}
+
+/* ---- the scheduler ---- */
+
+static const char *describe(const struct fiber *fiber, char *text, size_t size)
+{
+    switch (fiber->waits_for) {
+    case FOR_ITS_TURN:
+        (void)snprintf(text, size, "polls");
+        break;
+    case FOR_WARP:
+        (void)snprintf(text, size, "at %s", warp_of(fiber)->what);
+        break;
+    case FOR_NAMED_BARRIER:
+        (void)snprintf(text, size, "at bar.sync %u", fiber->bar);
+        break;
+    case FOR_MBARRIER:
+        (void)snprintf(text, size, "for phase %u of the mbarrier at shared byte %u", fiber->parity,
+                       fiber->bar - SHARED_WINDOW);
+        break;
+    case FOR_WGMMA:
+        (void)snprintf(text, size, "for its warpgroup's wgmma");
+        break;
+    case FOR_NOTHING_ANY_MORE:
+        (void)snprintf(text, size, "done");
+        break;
+    }
+    return text;
+}
+
+/* Who waits for what: runs of threads of a block in the same state. */
+static _Noreturn void fail_stuck(void)
+{
+    char text[EMULATOR_ERROR_TEXT] = "", now[96], last[96];
+    size_t at = 0;
+
+    for (int b = 0; b < machine.launch->resident; b++) {
+        const struct block *block = &machine.blocks[b];
+        for (int i = 0, first = 0; block->index >= 0 && i < machine.launch->threads; i++) {
+            const bool is_end = i + 1 == machine.launch->threads ||
+                                strcmp(describe(&block->fibers[i], last, sizeof last),
+                                       describe(&block->fibers[i + 1], now, sizeof now)) != 0;
+            if (!is_end)
+                continue;
+            if (block->fibers[i].waits_for != FOR_NOTHING_ANY_MORE && at < sizeof text)
+                at += (size_t)snprintf(text + at, sizeof text - at, "; block %d threads %d-%d %s",
+                                       block->index, first, i,
+                                       describe(&block->fibers[i], last, sizeof last));
+            first = i + 1;
+        }
+    }
+    emulator_fail("no thread can go on%s", text);
+}
+
+/* A warp with a thread that can run, from a random one on. */
+static struct warp *pick(struct block **block)
+{
+    const int warps = machine.launch->threads / 32;
+    const int all = warps * machine.launch->resident;
+    const int from = (int)machine_random((uint32_t)all);
+
+    for (int i = 0; i < all; i++) {
+        const int at = (from + i) % all;
+        *block = &machine.blocks[at / warps];
+        if ((*block)->index >= 0 && (*block)->warps[at % warps].ready)
+            return &(*block)->warps[at % warps];
+    }
+    return NULL;
+}
+
+static void turn(struct warp *warp, struct block *block)
+{
+    const uint32_t ready = warp->ready;
+    const int first = (int)(warp - block->warps) * 32;
+
+    warp->ready = 0;
+    machine.idle_turns++;
+    for (int lane = 0; lane < 32; lane++)
+        if (ready >> lane & 1)
+            switch_to(&block->fibers[first + lane]);
+}
+
+static void run_all(void)
+{
+    const struct emulator_launch *launch = machine.launch;
+    int next = 0, done = 0;
+
+    for (int b = 0; b < EMULATOR_BLOCKS; b++)
+        machine.blocks[b].index = -1;
+    while (done < launch->blocks) {
+        struct block *block;
+        struct warp *warp;
+
+        for (int b = 0; b < launch->resident && next < launch->blocks; b++)
+            if (machine.blocks[b].index < 0)
+                block_start(&machine.blocks[b], next++);
+        if (machine_random(8) == 0)
+            (void)machine_engine_step();
+        warp = pick(&block);
+        if (!warp) {
+            if (!machine_engine_step())
+                fail_stuck();
+            continue;
+        }
+        turn(warp, block);
+        if (block->alive == 0) {
+            block_finish(block);
+            done++;
+        }
+        if (machine.idle_turns > MAX_IDLE_TURNS)
+            fail_stuck();
+    }
+}
+
+bool emulator_run(const struct emulator_launch *launch, char error[EMULATOR_ERROR_TEXT])
+{
+    error[0] = '\0';
+    if (launch->threads % 32 || launch->threads > MAX_THREADS || launch->resident < 1 ||
+        launch->resident > EMULATOR_BLOCKS || launch->shared_bytes > EMULATOR_SHARED_BYTES) {
+        (void)snprintf(error, EMULATOR_ERROR_TEXT,
+                       "a launch of %d threads, %d blocks at a time, %d bytes of shared memory",
+                       launch->threads, launch->resident, launch->shared_bytes);
+        return false;
+    }
+    if (!machine_allocate()) {
+        (void)snprintf(error, EMULATOR_ERROR_TEXT, "out of memory");
+        return false;
+    }
+    machine.launch = launch;
+    machine.error = error;
+    machine.random = launch->seed * 0x9e3779b97f4a7c15ull | 1;
+    machine.idle_turns = 0;
+    machine.self = NULL;
+    machine.pending_count = 0;
+    emulator_threads = (struct emulator_dim){ (unsigned)launch->threads, 1, 1 };
+    emulator_blocks = (struct emulator_dim){ (unsigned)launch->blocks, 1, 1 };
+    if (_setjmp(machine.top) == 0)
+        run_all();
+    machine.self = NULL;
+    return error[0] == '\0';
+}

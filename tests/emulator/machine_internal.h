@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What machine.c (threads) and engine.c (copies and products) share.
+ */
+#ifndef FFA_EMULATOR_MACHINE_INTERNAL_H
+#define FFA_EMULATOR_MACHINE_INTERNAL_H
+
+#include "machine.h"
+
+#include <setjmp.h>
+#include <ucontext.h>
+
+enum {
+    MAX_THREADS = 512,
+    MAX_WARPS = MAX_THREADS / 32,
+    MAX_WARPGROUPS = MAX_THREADS / 128,
+    NAMED_BARRIERS = 16,
+    /* Where a block's shared memory begins in the window: aligned no better than promised. */
+    SHARED_WINDOW = 1040,
+    GRANULE = 16,
+    MAX_WRITTEN = 256,
+    MAX_PRODUCTS = 256, /* of a warpgroup, issued and not done */
+    MAX_GROUPS = 8,
+    MAX_PENDING = 4096 /* copies and reductions */
+};
+
+enum waits_for {
+    FOR_ITS_TURN,
+    FOR_WARP,
+    FOR_NAMED_BARRIER,
+    FOR_MBARRIER,
+    FOR_WGMMA,
+    FOR_NOTHING_ANY_MORE
+};
+
+struct fiber {
+    jmp_buf at;
+    char *stack;
+    struct block *block;
+    int thread;
+    bool is_started;
+    enum waits_for waits_for;
+    uint32_t bar, parity; /* FOR_MBARRIER; FOR_NAMED_BARRIER: its id */
+    uint32_t meetings;    /* of its warp */
+    uint32_t product;     /* wgmma: issued, and as of each commit; FOR_WGMMA: needed */
+    uint32_t groups, group_end[MAX_GROUPS];
+    uint32_t needed;
+    uint16_t written[MAX_WRITTEN]; /* granules, not fenced */
+    int written_count;
+};
+
+struct warp {
+    uint32_t ready; /* lanes that can run */
+    int arrived;
+    const char *what;
+    uint64_t words[2][32];
+};
+
+struct named_barrier {
+    int arrived, threads;
+};
+
+/* Products of a warpgroup, numbered from 0; slot: number % MAX_PRODUCTS. */
+struct warpgroup {
+    uint32_t done;
+    struct product {
+        struct emulator_wgmma op;
+        int arrived; /* threads that issued it */
+        float *d[128];
+        uint32_t a[128][4];
+    } products[MAX_PRODUCTS];
+};
+
+struct block {
+    int index; /* in the grid; -1: none */
+    int alive; /* threads */
+    struct fiber fibers[MAX_THREADS];
+    struct warp warps[MAX_WARPS];
+    struct named_barrier bars[NAMED_BARRIERS];
+    struct warpgroup warpgroups[MAX_WARPGROUPS];
+    uint16_t unfenced[EMULATOR_SHARED_BYTES / GRANULE]; /* thread + 1 that wrote it */
+    _Alignas(16) char shared[EMULATOR_SHARED_BYTES];
+};
+
+/* A copy or reduction issued and not done. */
+struct pending {
+    enum { COPY_TENSOR, COPY_BYTES, REDUCE } kind;
+    struct block *block;
+    const struct fiber *owner;
+    uint32_t shared, bar, bytes;
+    const void *from; /* a tensor map or memory */
+    float *to;
+    int at[3];
+    bool is_committed;
+};
+
+struct machine {
+    const struct emulator_launch *launch;
+    char *error;
+    struct block *blocks;
+    struct fiber *self; /* NULL: the scheduler */
+    jmp_buf home, top;
+    ucontext_t start;
+    uint64_t random;
+    int idle_turns; /* since anybody got anywhere */
+    struct pending pending[MAX_PENDING];
+    int pending_count;
+};
+extern struct machine machine;
+
+uint32_t machine_random(uint32_t below);
+void machine_wait(enum waits_for what);
+void machine_wake(struct fiber *fiber);
+/* Now and then lets others run. */
+void machine_stir(void);
+void *machine_shared_at(struct block *block, uint32_t address, uint32_t bytes, uint32_t alignment,
+                        const char *what);
+void machine_mbarrier_bytes(struct block *block, uint32_t bar, uint32_t bytes);
+
+/* Does one thing that is pending, at random; false: nothing is. */
+bool machine_engine_step(void);
+void machine_warpgroup_reset(struct warpgroup *warpgroup);
+/* All threads of the block have ended. */
+void machine_block_done(struct block *block);
+
+#endif

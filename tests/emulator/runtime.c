@@ -1,0 +1,560 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The CUDA runtime, as far as libffa and its tests call it, over the emulator: loaded before
+ * libcudart (LD_PRELOAD), it answers in its place. Device memory is host memory, a launch is done
+ * when it returns, a graph is a list of launches and copies.
+ *
+ * FFA_EMULATOR_SEED and FFA_EMULATOR_SMS (environment): the schedule, and how many blocks run at a
+ * time.
+ */
+#include "machine.h"
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <elf.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+enum { DEFAULT_SMS = 3, WARP = 32 };
+
+static int64_t setting(const char *name, int64_t otherwise, int64_t most)
+{
+    const char *text = getenv(name);
+    const int64_t value = text ? strtoll(text, NULL, 10) : otherwise;
+
+    return value < 1 ? 1 : value > most ? most : value;
+}
+
+static int sm_count(void)
+{
+    return (int)setting("FFA_EMULATOR_SMS", DEFAULT_SMS, EMULATOR_BLOCKS);
+}
+
+static _Thread_local cudaError_t last_error;
+
+static cudaError_t done(cudaError_t code)
+{
+    if (code != cudaSuccess)
+        last_error = code;
+    return code;
+}
+
+/* ---- the device ---- */
+
+EXPORT cudaError_t cudaGetDeviceCount(int *count)
+{
+    *count = 1;
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaGetDevice(int *device)
+{
+    *device = 0;
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaSetDevice(int device)
+{
+    return done(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+}
+
+EXPORT cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
+{
+    if (device != 0)
+        return done(cudaErrorInvalidDevice);
+    switch (attribute) {
+    case cudaDevAttrComputeCapabilityMajor:
+        *value = 9;
+        return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+        *value = 0;
+        return cudaSuccess;
+    default:
+        return done(cudaErrorInvalidValue);
+    }
+}
+
+EXPORT cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
+{
+    if (device != 0)
+        return done(cudaErrorInvalidDevice);
+    memset(prop, 0, sizeof *prop);
+    (void)snprintf(prop->name, sizeof prop->name, "emulator of sm_90");
+    prop->major = 9;
+    prop->warpSize = WARP;
+    prop->multiProcessorCount = sm_count();
+    prop->sharedMemPerBlockOptin = EMULATOR_SHARED_BYTES;
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaGetLastError(void)
+{
+    const cudaError_t code = last_error;
+
+    last_error = cudaSuccess;
+    return code;
+}
+
+EXPORT const char *cudaGetErrorString(cudaError_t code)
+{
+    switch (code) {
+    case cudaSuccess:
+        return "no error";
+    case cudaErrorInvalidValue:
+        return "invalid argument";
+    case cudaErrorMemoryAllocation:
+        return "out of memory";
+    case cudaErrorInvalidDevice:
+        return "invalid device ordinal";
+    case cudaErrorLaunchFailure:
+        return "unspecified launch failure";
+    case cudaErrorInvalidKernelImage:
+        return "device kernel image is invalid";
+    case cudaErrorSymbolNotFound:
+        return "named symbol not found";
+    default:
+        return "an error of the emulator";
+    }
+}
+
+EXPORT cudaError_t cudaDeviceSynchronize(void)
+{
+    return cudaSuccess;
+}
+
+/* ---- memory ---- */
+
+EXPORT cudaError_t cudaMalloc(void **memory, size_t bytes)
+{
+    enum { ALIGNMENT = 256 };
+
+    if (posix_memalign(memory, ALIGNMENT, bytes ? bytes : 1) != 0) {
+        *memory = NULL;
+        return done(cudaErrorMemoryAllocation);
+    }
+    memset(*memory, 0xff, bytes); /* NaN to whoever reads what nobody wrote */
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaFree(void *memory)
+{
+    free(memory);
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaMallocAsync(void **memory, size_t bytes, cudaStream_t stream)
+{
+    (void)stream;
+    return cudaMalloc(memory, bytes);
+}
+
+EXPORT cudaError_t cudaFreeAsync(void *memory, cudaStream_t stream)
+{
+    (void)stream;
+    return cudaFree(memory);
+}
+
+EXPORT cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
+{
+    (void)kind;
+    memcpy(to, from, bytes);
+    return cudaSuccess;
+}
+
+/* ---- kernels ---- */
+
+/* A library: its only kernel. */
+struct kernel {
+    void *library;
+    int file; /* open as long: the loader tells libraries apart by its number */
+    void (*entry)(const void *args);
+    size_t args_bytes;
+    int shared_bytes;
+    char name[64];
+};
+
+/* Bytes of the file from its section table, which stands at its end. */
+static size_t image_bytes(const void *image)
+{
+    Elf64_Ehdr head;
+
+    memcpy(&head, image, sizeof head);
+    return memcmp(head.e_ident, ELFMAG, SELFMAG) != 0
+               ? 0
+               : (size_t)head.e_shoff + (size_t)head.e_shnum * head.e_shentsize;
+}
+
+static Elf64_Half host_machine(void)
+{
+#if defined(__x86_64__)
+    return EM_X86_64;
+#elif defined(__aarch64__)
+    return EM_AARCH64;
+#else
+#error "the emulator does not know this machine's ELF"
+#endif
+}
+
+/* nvrtc.c calls its shared objects CUDA's; the loader must not see that. */
+static bool load(struct kernel *kernel, const void *image)
+{
+    const size_t bytes = image_bytes(image);
+    const Elf64_Half machine = host_machine();
+    char path[32];
+
+    kernel->file = memfd_create("kernel", MFD_CLOEXEC);
+    if (bytes == 0 || kernel->file < 0 || write(kernel->file, image, bytes) != (ssize_t)bytes ||
+        pwrite(kernel->file, &machine, sizeof machine, offsetof(Elf64_Ehdr, e_machine)) !=
+            (ssize_t)sizeof machine)
+        return false;
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", kernel->file);
+    kernel->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!kernel->library)
+        fprintf(stderr, "emulator: %s\n", dlerror());
+    return kernel->library != NULL;
+}
+
+static void unload(struct kernel *kernel)
+{
+    if (kernel->library)
+        (void)dlclose(kernel->library);
+    if (kernel->file >= 0)
+        (void)close(kernel->file);
+    free(kernel);
+}
+
+EXPORT cudaError_t cudaLibraryLoadData(cudaLibrary_t *out, const void *image,
+                                       enum cudaJitOption *jit, void **jit_values, unsigned jits,
+                                       enum cudaLibraryOption *options, void **values,
+                                       unsigned count)
+{
+    struct kernel *kernel = calloc(1, sizeof *kernel);
+
+    (void)jit, (void)jit_values, (void)jits, (void)options, (void)values, (void)count;
+    if (!kernel)
+        return done(cudaErrorMemoryAllocation);
+    if (!load(kernel, image)) {
+        unload(kernel);
+        return done(cudaErrorInvalidKernelImage);
+    }
+    *out = (cudaLibrary_t)kernel;
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaLibraryUnload(cudaLibrary_t library)
+{
+    unload((struct kernel *)library);
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaLibraryGetKernel(cudaKernel_t *out, cudaLibrary_t library, const char *name)
+{
+    struct kernel *kernel = (struct kernel *)library;
+    void *symbol;
+    const size_t *bytes;
+    char entry[96];
+
+    (void)snprintf(entry, sizeof entry, "emulated_%s", name);
+    symbol = dlsym(kernel->library, entry);
+    bytes = dlsym(kernel->library, "emulated_args_bytes");
+    if (!symbol || !bytes)
+        return done(cudaErrorSymbolNotFound);
+    memcpy(&kernel->entry, &symbol, sizeof symbol);
+    kernel->args_bytes = *bytes;
+    (void)snprintf(kernel->name, sizeof kernel->name, "%s", name);
+    *out = (cudaKernel_t)kernel;
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute,
+                                        int value)
+{
+    struct kernel *kernel = (struct kernel *)(uintptr_t)function;
+
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value > EMULATOR_SHARED_BYTES)
+        return done(cudaErrorInvalidValue);
+    kernel->shared_bytes = value;
+    return cudaSuccess;
+}
+
+static cudaError_t launch(const struct kernel *kernel, unsigned blocks, unsigned threads,
+                          size_t shared_bytes, const void *args)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static uint64_t launches;
+    char error[EMULATOR_ERROR_TEXT];
+    bool is_done;
+
+    if (shared_bytes > (size_t)kernel->shared_bytes)
+        return done(cudaErrorInvalidValue);
+    (void)pthread_mutex_lock(&lock);
+    is_done = emulator_run(
+        &(struct emulator_launch){
+            .entry = kernel->entry,
+            .args = args,
+            .blocks = (int)blocks,
+            .threads = (int)threads,
+            .resident = sm_count(),
+            .shared_bytes = (int)shared_bytes,
+            .seed = (uint64_t)setting("FFA_EMULATOR_SEED", 1, INT32_MAX) << 32 | ++launches,
+        },
+        error);
+    (void)pthread_mutex_unlock(&lock);
+    if (!is_done)
+        fprintf(stderr, "emulator: %s, launch %llu: %s\n", kernel->name,
+                (unsigned long long)launches, error);
+    return done(is_done ? cudaSuccess : cudaErrorLaunchFailure);
+}
+
+/* ---- streams and graphs ---- */
+
+struct node {
+    struct node *next;
+    const struct kernel *kernel; /* NULL: a fill or a copy */
+    unsigned blocks, threads;
+    size_t shared_bytes;
+    void *to;
+    const void *from; /* NULL: a fill */
+    int byte;
+    size_t bytes;
+    _Alignas(64) char args[];
+};
+
+struct graph {
+    struct node *first, **end;
+};
+
+/* The stream that is capturing, and into what. */
+static cudaStream_t capturing;
+static struct graph *capture;
+
+static cudaError_t run_node(const struct node *node, const void *args)
+{
+    if (node->kernel)
+        return launch(node->kernel, node->blocks, node->threads, node->shared_bytes, args);
+    if (node->from)
+        memcpy(node->to, node->from, node->bytes);
+    else
+        memset(node->to, node->byte, node->bytes);
+    return cudaSuccess;
+}
+
+/* Now, or into the graph. */
+static cudaError_t enqueue(cudaStream_t stream, const struct node *node, const void *args)
+{
+    const size_t args_bytes = node->kernel ? node->kernel->args_bytes : 0;
+    struct node *kept;
+
+    if (!capture || stream != capturing)
+        return run_node(node, args);
+    kept = aligned_alloc(64, (sizeof *kept + args_bytes + 63) / 64 * 64);
+    if (!kept)
+        return done(cudaErrorMemoryAllocation);
+    memcpy(kept, node, sizeof *node);
+    if (args)
+        memcpy(kept->args, args, args_bytes);
+    kept->next = NULL;
+    *capture->end = kept;
+    capture->end = &kept->next;
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function,
+                                       void **args)
+{
+    const struct node node = { .kernel = function,
+                               .blocks = config->gridDim.x,
+                               .threads = config->blockDim.x,
+                               .shared_bytes = config->dynamicSmemBytes };
+
+    return enqueue(config->stream, &node, args[0]);
+}
+
+EXPORT cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
+                                   enum cudaMemcpyKind kind, cudaStream_t stream)
+{
+    (void)kind;
+    return enqueue(stream, &(struct node){ .to = to, .from = from, .bytes = bytes }, NULL);
+}
+
+EXPORT cudaError_t cudaMemsetAsync(void *to, int byte, size_t bytes, cudaStream_t stream)
+{
+    return enqueue(stream, &(struct node){ .to = to, .byte = byte, .bytes = bytes }, NULL);
+}
+
+EXPORT cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
+{
+    (void)flags;
+    *stream = malloc(1); /* an address of its own */
+    return done(*stream ? cudaSuccess : cudaErrorMemoryAllocation);
+}
+
+EXPORT cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    free(stream);
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    (void)stream;
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status)
+{
+    *status = capture && stream == capturing ? cudaStreamCaptureStatusActive
+                                             : cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
+{
+    (void)mode;
+    if (capture)
+        return done(cudaErrorStreamCaptureUnsupported);
+    capture = calloc(1, sizeof *capture);
+    if (!capture)
+        return done(cudaErrorMemoryAllocation);
+    capture->end = &capture->first;
+    capturing = stream;
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
+{
+    if (!capture || stream != capturing)
+        return done(cudaErrorStreamCaptureInvalidated);
+    *graph = (cudaGraph_t)capture;
+    capture = NULL;
+    return cudaSuccess;
+}
+
+/* The executable graph is the graph, which must outlive it. */
+EXPORT cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph,
+                                        unsigned long long flags)
+{
+    (void)flags;
+    *exec = (cudaGraphExec_t)graph;
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
+{
+    const struct graph *graph = (const struct graph *)exec;
+    cudaError_t code = cudaSuccess;
+
+    (void)stream;
+    for (const struct node *node = graph->first; node && code == cudaSuccess; node = node->next)
+        code = run_node(node, node->args);
+    return code;
+}
+
+EXPORT cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+    (void)exec;
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaGraphDestroy(cudaGraph_t handle)
+{
+    struct graph *graph = (struct graph *)handle;
+
+    for (struct node *node = graph->first, *next; node; node = next) {
+        next = node->next;
+        free(node);
+    }
+    free(graph);
+    return cudaSuccess;
+}
+
+/* ---- events: no time passes here ---- */
+
+EXPORT cudaError_t cudaEventCreate(cudaEvent_t *event)
+{
+    return cudaStreamCreateWithFlags((cudaStream_t *)event, 0);
+}
+
+EXPORT cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    return cudaStreamDestroy((cudaStream_t)event);
+}
+
+EXPORT cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    (void)event, (void)stream;
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    (void)event;
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
+{
+    (void)from, (void)to;
+    *ms = 0.0f;
+    return cudaSuccess;
+}
+
+/* ---- tensor maps, with the driver's rules ---- */
+
+static CUresult encode(CUtensorMap *out, CUtensorMapDataType type, cuuint32_t rank, void *data,
+                       const cuuint64_t *dims, const cuuint64_t *strides, const cuuint32_t *box,
+                       const cuuint32_t *steps, CUtensorMapInterleave interleave,
+                       CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
+                       CUtensorMapFloatOOBfill fill)
+{
+    const cuuint64_t dim_limit = 1ull << 32, stride_limit = 1ull << 40;
+    struct emulator_tensor tensor = { .magic = EMULATOR_TENSOR_MAGIC, .data = data };
+
+    (void)promotion;
+    _Static_assert(sizeof tensor <= sizeof *out, "what a tensor map holds");
+    if ((type != CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 && type != CU_TENSOR_MAP_DATA_TYPE_FLOAT16) ||
+        rank != 3 || interleave != CU_TENSOR_MAP_INTERLEAVE_NONE ||
+        swizzle != CU_TENSOR_MAP_SWIZZLE_128B || fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE ||
+        (uintptr_t)data % 16)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (int i = 0; i < 3; i++) {
+        if (dims[i] < 1 || dims[i] > dim_limit || box[i] < 1 || box[i] > 256 || steps[i] != 1)
+            return CUDA_ERROR_INVALID_VALUE;
+        tensor.dims[i] = dims[i];
+        tensor.box[i] = box[i];
+    }
+    for (int i = 0; i < 2; i++) {
+        if (strides[i] % 16 || strides[i] >= stride_limit)
+            return CUDA_ERROR_INVALID_VALUE;
+        tensor.strides[i] = strides[i];
+    }
+    if (box[0] * 2 > 128 || box[0] * 2 % 16)
+        return CUDA_ERROR_INVALID_VALUE;
+    memset(out, 0, sizeof *out);
+    memcpy(out, &tensor, sizeof tensor);
+    return CUDA_SUCCESS;
+}
+
+EXPORT cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function,
+                                                    unsigned version, unsigned long long flags,
+                                                    enum cudaDriverEntryPointQueryResult *found)
+{
+    __typeof__(&encode) entry = encode;
+
+    (void)version, (void)flags;
+    if (strcmp(symbol, "cuTensorMapEncodeTiled") != 0) {
+        *found = cudaDriverEntryPointSymbolNotFound;
+        return cudaSuccess;
+    }
+    memcpy(function, &entry, sizeof entry);
+    *found = cudaDriverEntryPointSuccess;
+    return cudaSuccess;
+}

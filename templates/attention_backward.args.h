@@ -91,9 +91,8 @@ enum {
 };
 
 enum {
-    BACKWARD_STAGES = 2,      /* blocks of q, and of dout, in flight */
-    BACKWARD_BLOCK_SLOTS = 4, /* records, which are read longest */
-    BACKWARD_DS_STAGES = 3    /* blocks of dS: made, read by this warpgroup, read by the others */
+    BACKWARD_STAGES = 2,     /* blocks of q, and of dout, in flight */
+    BACKWARD_BLOCK_SLOTS = 4 /* records, which are read longest */
 };
 
 #ifdef __CUDACC__
@@ -102,10 +101,25 @@ enum {
 #define BACKWARD_BOTH static inline
 #endif
 
-/* Blocks of dS: made, read by this warpgroup, read by the others; two where three do not fit. */
-BACKWARD_BOTH int attention_backward_ds_stages(int tile_m)
+/* Wider heads than this are worked on by role: a warpgroup has P and dv, the other dS and dk. */
+enum { BACKWARD_COLUMNS_MAX = 128 };
+
+BACKWARD_BOTH int attention_backward_by_role(int head_dim, int head_dim_v)
 {
-    return tile_m > 64 ? 2 : 3;
+    return head_dim > BACKWARD_COLUMNS_MAX || head_dim_v > BACKWARD_COLUMNS_MAX;
+}
+
+/* Keys of a tile. */
+BACKWARD_BOTH int attention_backward_tile_n(int head_dim, int head_dim_v)
+{
+    return attention_backward_by_role(head_dim, head_dim_v) ? 64 : 128;
+}
+
+/* Blocks of dS: made, read by this warpgroup, read by the others. Two where three do not fit, and
+ * by role, where one warpgroup makes all. */
+BACKWARD_BOTH int attention_backward_ds_stages(int head_dim, int head_dim_v, int tile_m)
+{
+    return tile_m > 64 || attention_backward_by_role(head_dim, head_dim_v) ? 2 : 3;
 }
 
 /* Columns in shared memory: whole panels of 64. */
@@ -114,20 +128,37 @@ BACKWARD_BOTH int attention_backward_columns(int head_dim)
     return (head_dim + 63) / 64 * 64;
 }
 
-BACKWARD_BOTH int attention_backward_shared_bytes(int head_dim, int head_dim_v, int tile_m,
-                                                  int tile_n)
+BACKWARD_BOTH int attention_backward_bytes_with(int head_dim, int head_dim_v, int tile_m,
+                                                int dout_stages)
 {
-    const int columns =
-        attention_backward_columns(head_dim) + attention_backward_columns(head_dim_v);
+    const int columns = attention_backward_columns(head_dim);
+    const int columns_v = attention_backward_columns(head_dim_v);
+    const int tile_n = attention_backward_tile_n(head_dim, head_dim_v);
+    const int ds_stages = attention_backward_ds_stages(head_dim, head_dim_v, tile_m);
+    const int by_role = attention_backward_by_role(head_dim, head_dim_v);
 
-    return 1024 /* alignment */ + columns * 2 * tile_n /* k, v */ +
-           BACKWARD_STAGES * columns * 2 * tile_m /* q, dout */ +
-           attention_backward_ds_stages(tile_m) * 2 * tile_m * tile_n + tile_n * 256 /* dq */ +
-           BACKWARD_STAGES * 2 * 4 * tile_m /* stats */ +
+    return 1024 /* alignment */ + (columns + columns_v) * 2 * tile_n /* k, v */ +
+           (BACKWARD_STAGES * columns + dout_stages * columns_v) * 2 * tile_m /* q, dout */ +
+           (ds_stages + (by_role ? 1 : 0)) * 2 * tile_m * tile_n /* dS, P */ +
+           2 * 64 * 64 * 4 /* dq */ + BACKWARD_STAGES * 2 * 4 * tile_m /* stats */ +
            BACKWARD_BLOCK_SLOTS * (int)sizeof(struct backward_block) +
-           8 * (4 * BACKWARD_STAGES + 3 + 2 * BACKWARD_TILE_SLOTS +
-                2 * attention_backward_ds_stages(tile_m) + 1) +
+           8 * (4 * BACKWARD_STAGES + 3 + 2 * BACKWARD_TILE_SLOTS + 2 * ds_stages +
+                (by_role ? 1 : 0) + 1) +
            BACKWARD_TILE_SLOTS * (int)sizeof(struct backward_tile_slot);
+}
+
+/* Blocks of dout in flight: as many as of q, if they fit. */
+BACKWARD_BOTH int attention_backward_dout_stages(int head_dim, int head_dim_v, int tile_m)
+{
+    return attention_backward_bytes_with(head_dim, head_dim_v, tile_m, BACKWARD_STAGES) <= 232448
+               ? BACKWARD_STAGES
+               : 1;
+}
+
+BACKWARD_BOTH int attention_backward_shared_bytes(int head_dim, int head_dim_v, int tile_m)
+{
+    return attention_backward_bytes_with(
+        head_dim, head_dim_v, tile_m, attention_backward_dout_stages(head_dim, head_dim_v, tile_m));
 }
 
 #endif

@@ -21,6 +21,22 @@
  *     wait for all dS of the block before: issue its dQ; wait; stage dQ, and have it added under
  *     the next S
  *
+ * By role: dK and dV of 64 keys and more than 128 columns are too many registers for one
+ * warpgroup. So both have the same 64 keys, the first has P and dV, the second dS and dK, and P
+ * goes from one to the other through shared memory, thread to thread. dQ of a block is shared out
+ * by panels of 64 columns, two at most a warpgroup, one after another:
+ *
+ *     first:  issue S; wait: P, given; issue a panel of dQ of the block before, dV; stage the
+ *             panel, have it added; issue the other panel; wait for all; stage it
+ *     second: issue dP; wait; wait for P: dS to shared memory; issue a panel, dK; and so on
+ *
+ * The first is up to a block ahead, so that its exponentials run under the other's products. On
+ * paper, of head_dim 256, a block of 64 rows: products 2560 cycles; shared memory at 128 bytes a
+ * cycle, S and dP 512 each, dV and dK (A in registers) 256 each, dQ 512, Q and dO coming 512, dQ
+ * staged and fetched 1024, P and dS 200, in all 3800; 17 bytes a cycle and SM each way between it
+ * and L2. So shared memory is the limit, at two thirds of the products' speed; more keys a tile
+ * would lower what Q, dO and dQ cost, but there are no registers. (Not measured on a GPU yet.)
+ *
  * P is packed to the model's dtype at once, as dV needs it, and dS is made from that.
  *
  * Learnt on an H200: reductions of dQ straight from registers (red.v4) take a quarter of the time;
@@ -60,9 +76,11 @@ constexpr int head_dim = spec::head_dim;     /* of q and k */
 constexpr int head_dim_v = spec::head_dim_v; /* of v and dout */
 constexpr int consumers = spec::consumers;
 constexpr int tile_m = spec::tile_m;
-constexpr int tile_n = 64 * consumers;
+constexpr bool by_role = attention_backward_by_role(head_dim, head_dim_v);
+constexpr int tile_n = attention_backward_tile_n(head_dim, head_dim_v);
 constexpr int stages = BACKWARD_STAGES;
-constexpr int ds_stages = attention_backward_ds_stages(tile_m);
+constexpr int dout_stages = attention_backward_dout_stages(head_dim, head_dim_v, tile_m);
+constexpr int ds_stages = attention_backward_ds_stages(head_dim, head_dim_v, tile_m);
 constexpr int threads = 128 * (consumers + 1);
 /* Panels of 64 columns, 128 bytes: one swizzle row. */
 constexpr int panels = attention_backward_columns(head_dim) / 64;
@@ -76,7 +94,8 @@ constexpr int dv_regs = head_dim_v / 2;
 constexpr int last_columns = head_dim % 64 ? head_dim % 64 : 64;
 static_assert(head_dim % 32 == 0 && head_dim_v % 32 == 0, "multiples of 32");
 static_assert(consumers == 2, "setmaxnreg's counts, and a thread of a warpgroup a key of the tile");
-static_assert(tile_m / 64 * panels == consumers, "each warpgroup has one piece of dq");
+static_assert(by_role ? tile_m == 64 : tile_m / 64 * panels == consumers,
+              "each warpgroup has one piece of dq, or panels of 64 rows");
 
 constexpr int kv_panel_bytes = tile_n * 128;
 constexpr int q_panel_bytes = tile_m * 128;
@@ -94,13 +113,14 @@ constexpr int k_at = 0;
 constexpr int v_at = k_at + k_bytes;
 constexpr int q_at = v_at + v_bytes;
 constexpr int dout_at = q_at + stages * q_bytes;
-constexpr int ds_at = dout_at + stages * dout_bytes;
-constexpr int dq_at = ds_at + ds_stages * ds_bytes;
+constexpr int ds_at = dout_at + dout_stages * dout_bytes;
+constexpr int p_slot = ds_stages; /* by role: P on its way, behind dS */
+constexpr int dq_at = ds_at + (ds_stages + (by_role ? 1 : 0)) * ds_bytes;
 constexpr int stats_at = dq_at + consumers * dq_bytes;
 constexpr int blocks_at = stats_at + stages * stats_bytes;
 constexpr int bars_at = blocks_at + BACKWARD_BLOCK_SLOTS * (int)sizeof(backward_block);
 constexpr int tile_slots = BACKWARD_TILE_SLOTS;
-constexpr int bar_count = 4 * stages + 3 + 2 * tile_slots + 2 * ds_stages;
+constexpr int bar_count = 4 * stages + 3 + 2 * tile_slots + 2 * ds_stages + (by_role ? 1 : 0);
 constexpr int watch_at = bars_at + 8 * bar_count;
 constexpr int slots_at = watch_at + 8;
 
@@ -110,8 +130,10 @@ constexpr int slots_at = watch_at + 8;
  * k_full, v_full, kv_empty: the same for the tile's K and V.
  * tile_full[s]: the scheduler's lanes arrive; producers and consumers wait for the tile's record.
  * tile_empty[s]: consumer warps and producers arrive when they need the record no more.
- * ds_full[s], ds_empty[s]: each consumer warp arrives when its dS is there, and when its
- * warpgroup's dQ has read all of it. */
+ * ds_full[s], ds_empty[s]: each consumer warp that makes dS arrives when its part is there, and
+ * each consumer warp when its warpgroup's dQ has read all of it.
+ * p_full, by role: each warp that makes P arrives when its part is there. It is read before dS is
+ * full, and written after. */
 struct barriers {
     uint32_t base;
     FFA_DEVICE_MEMBER uint32_t q_full(int s) const { return base + 8 * s; }
@@ -125,6 +147,7 @@ struct barriers {
     FFA_DEVICE_MEMBER uint32_t tile_empty(int s) const { return tile_full(tile_slots + s); }
     FFA_DEVICE_MEMBER uint32_t ds_full(int s) const { return tile_full(2 * tile_slots + s); }
     FFA_DEVICE_MEMBER uint32_t ds_empty(int s) const { return ds_full(ds_stages + s); }
+    FFA_DEVICE_MEMBER uint32_t p_full() const { return ds_empty(ds_stages); }
     /* Two words of the watchdog: who is stuck, and how many consumer warps are done. */
     FFA_DEVICE_MEMBER uint32_t watch() const { return base + watch_at - bars_at; }
 };
@@ -134,6 +157,8 @@ struct position {
     int count = 0;
     FFA_DEVICE_MEMBER int slot() const { return count % stages; }
     FFA_DEVICE_MEMBER uint32_t parity() const { return (uint32_t)(count / stages % 2); }
+    FFA_DEVICE_MEMBER int dout_slot() const { return count % dout_stages; }
+    FFA_DEVICE_MEMBER uint32_t dout_parity() const { return (uint32_t)(count / dout_stages % 2); }
     /* Blocks before this one: their records are still there when their stages are others'. */
     FFA_DEVICE_MEMBER int before(int n) const { return (count + 2 * stages - n) % (2 * stages); }
     FFA_DEVICE_MEMBER void next() { count = (count + 1) % (2 * stages); }
@@ -152,7 +177,8 @@ enum wait_name : int {
     at_dout_full,
     at_dout_empty,
     at_ds_full,
-    at_ds_empty
+    at_ds_empty,
+    at_p_full
 };
 
 /* A debug specialisation's waits give up after about a second: they leave their name in shared
@@ -181,7 +207,8 @@ FFA_DEVICE void watchdog_run(const barriers &bars)
                                     "dout_full",
                                     "dout_empty",
                                     "ds_full",
-                                    "ds_empty" };
+                                    "ds_empty",
+                                    "p_full" };
             printf("attention_backward: block %d: thread %d waits for %s without end\n",
                    (int)blockIdx.x, (int)(stuck & 0xffff), names[stuck >> 16]);
             __trap();
@@ -387,10 +414,11 @@ FFA_DEVICE void produce_dout(const attention_backward_args &a, const shared_view
             for (int i = 0; i < sweep_count; ++i) {
                 const backward_sweep sweep = tile_sweep(a, slot, i);
                 for (int row = sweep.q_begin; row < sweep.q_end; row += tile_m) {
-                    wait(bars, bars.dout_empty(at.slot()), at.parity() ^ 1, at_dout_empty);
-                    mbarrier_arrive_expect_tx(bars.dout_full(at.slot()), dout_bytes);
-                    load_tile<tile_m, v_panels>(&a.dout, smem.dout(at.slot()),
-                                                bars.dout_full(at.slot()), head, row);
+                    const int slot_at = at.dout_slot();
+                    wait(bars, bars.dout_empty(slot_at), at.dout_parity() ^ 1, at_dout_empty);
+                    mbarrier_arrive_expect_tx(bars.dout_full(slot_at), dout_bytes);
+                    load_tile<tile_m, v_panels>(&a.dout, smem.dout(slot_at),
+                                                bars.dout_full(slot_at), head, row);
                     at.next();
                 }
             }
@@ -475,19 +503,19 @@ FFA_DEVICE void dout_ready(const shared_view &smem, const position &at, int flag
 {
     const barriers bars = smem.bars();
 
-    wait(bars, bars.dout_full(at.slot()), at.parity(), at_dout_full);
+    wait(bars, bars.dout_full(at.dout_slot()), at.dout_parity(), at_dout_full);
     if (flags & BACKWARD_BLOCK_TAIL)
-        zero_rows<v_panels>(*smem.block(at.count), smem.dout(at.slot()), warpgroup);
+        zero_rows<v_panels>(*smem.block(at.count), smem.dout(at.dout_slot()), warpgroup);
 }
 
 /* K and V of the tile are there. Rows of keys that no row attends, and of keys past the tile's end,
- * become 0: their dS is 0, and 0 times NaN is not. A thread looks after a key; every warpgroup
- * writes all of them. */
+ * become 0: their dS is 0, and 0 times NaN is not. A thread looks after a key, of 64 keys two
+ * after the same; every warpgroup writes all of them. */
 FFA_DEVICE void kv_ready(const attention_backward_args &a, const shared_view &smem,
                          const backward_tile_slot *slot, uint32_t parity, int warpgroup)
 {
     const barriers bars = smem.bars();
-    const int key = slot->tile.key_begin + thread_now();
+    const int key = slot->tile.key_begin + thread_now() % tile_n;
     bool is_attended = false;
 
     for (int i = 0; i < slot->tile.band_count; ++i) {
@@ -498,7 +526,7 @@ FFA_DEVICE void kv_ready(const attention_backward_args &a, const shared_view &sm
     wait(bars, bars.v_full(), parity, at_kv_full);
     if (!is_attended)
         for (int i = 0; i < 8 * (panels > v_panels ? panels : v_panels); ++i) {
-            const int at = i / 8 * kv_panel_bytes + thread_now() * 128 + i % 8 * 16;
+            const int at = i / 8 * kv_panel_bytes + thread_now() % tile_n * 128 + i % 8 * 16;
             if (i < 8 * panels)
                 st_shared_v4_zero(smem.k() + at);
             if (i < 8 * v_panels)
@@ -598,20 +626,26 @@ FFA_DEVICE void make_p(uint32_t (&p)[p_regs], uint32_t (&slope)[p_regs], float (
     }
 }
 
+FFA_DEVICE uint32_t ds_pair(uint32_t p, float dp0, float dp1, const float2 &d)
+{
+    const float2 x = unpack_half2<spec::dtype>(p);
+
+    return pack_half2<spec::dtype>(x.x * (dp0 - d.x), x.y * (dp1 - d.y));
+}
+
 /* dS = P * (dP - D), packed. */
-FFA_DEVICE void make_ds(uint32_t (&ds)[p_regs], const uint32_t (&p)[p_regs],
-                        const float (&dp)[s_regs], uint32_t stats)
+template <int count>
+FFA_DEVICE void make_ds(uint32_t (&ds)[count], const uint32_t (&p)[count],
+                        const float (&dp)[2 * count], uint32_t stats)
 {
     stats += 4 * tile_m + thread_now() % 4 * 8; /* D of the thread's columns */
 #pragma unroll
     for (int j = 0; j < tile_m / 8; ++j) {
         const float2 d = ld_shared_f32x2(stats + 32 * j);
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            const float2 x = unpack_half2<spec::dtype>(p[2 * j + r]);
-            ds[2 * j + r] = pack_half2<spec::dtype>(x.x * (dp[4 * j + 2 * r] - d.x),
-                                                    x.y * (dp[4 * j + 2 * r + 1] - d.y));
-        }
+        for (int r = 0; r < 2; ++r)
+            ds[2 * j + r] =
+                ds_pair(p[2 * j + r], dp[4 * j + 2 * r], dp[4 * j + 2 * r + 1], d);
     }
 }
 
@@ -650,24 +684,32 @@ FFA_DEVICE void stage_dq(const shared_view &smem, const float (&dq)[columns / 2]
                          dq[i + 2 * r + 1], dq[i + 2 * r + 4], dq[i + 2 * r + 5]);
 }
 
-/* What the warp staged of a block is added. (Reductions straight from registers take a quarter of
- * the kernel's time.) */
+/* What the warp staged of a block is added: 16 of the 64 rows from `row` on, in one panel.
+ * (Reductions straight from registers take a quarter of the kernel's time.) */
 template <int columns>
-FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &smem,
-                        const backward_block &block, int warpgroup)
+FFA_DEVICE void send_panel(const attention_backward_args &a, const shared_view &smem,
+                           const backward_block &block, int warpgroup, int row, int panel)
 {
     const int thread = thread_now();
-    const int first = block.row + warpgroup / panels * 64 + thread / 32 * 16; /* the warp's rows */
+    const int first = block.row + row + thread / 32 * 16; /* the warp's rows */
     const int rows = min(block.row_end - first, 16);
 
     fence_proxy_async();
     __syncwarp();
     if (thread % 32 == 0 && rows > 0) {
         float *to = (float *)a.dq + (long long)block.head * a.dq_head_stride +
-                    (long long)(warpgroup % panels) * a.dq_rows * 64 + (long long)first * columns;
+                    (long long)panel * a.dq_rows * 64 + (long long)first * columns;
         bulk_reduce_add_f32(to, smem.dq(warpgroup * 4 + thread / 32), rows * columns * 4);
         bulk_commit();
     }
+}
+
+/* The warpgroup's piece. */
+template <int columns>
+FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &smem,
+                        const backward_block &block, int warpgroup)
+{
+    send_panel<columns>(a, smem, block, warpgroup, warpgroup / panels * 64, warpgroup % panels);
 }
 
 /* Write the thread's two rows of dK or dV, times `scale`; of a padded tensor `real` columns. Four
@@ -763,15 +805,15 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
                 scores_issue<head_dim>(s, my_k, smem.q(at.slot()));
                 dout_ready(smem, at, flags, warpgroup);
                 if constexpr (!spec::softcap)
-                    scores_issue<head_dim_v>(dp, my_v, smem.dout(at.slot()));
+                    scores_issue<head_dim_v>(dp, my_v, smem.dout(at.dout_slot()));
                 if (index > 1) /* staged at the end of the last round */
                     send_dq<piece>(a, smem, *smem.block(at.before(2)), warpgroup);
                 wgmma_wait<spec::softcap ? 0 : 1>();
                 touch(s);
                 make_p(p, slope, s, a, smem, at, slot, flags, warpgroup);
                 if constexpr (spec::softcap) /* not before: slope has taken its registers */
-                    scores_issue<head_dim_v>(dp, my_v, smem.dout(at.slot()));
-                gradient_issue<head_dim_v>(dv, p, smem.dout(at.slot()));
+                    scores_issue<head_dim_v>(dp, my_v, smem.dout(at.dout_slot()));
+                gradient_issue<head_dim_v>(dv, p, smem.dout(at.dout_slot()));
                 wgmma_wait<1>();
                 touch(dp);
                 make_ds(ds, spec::softcap ? slope : p, dp, smem.stats(at.slot()));
@@ -794,7 +836,7 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
                 touch(ds);
                 touch(dq);
                 if (is_leader) {
-                    mbarrier_arrive(bars.dout_empty(at.slot()));
+                    mbarrier_arrive(bars.dout_empty(at.dout_slot()));
                     mbarrier_arrive(bars.q_empty(at.slot()));
                     if (index > 0)
                         mbarrier_arrive(bars.ds_empty(ds_before.slot));
@@ -840,6 +882,265 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
         atom_shared_add(bars.watch() + 4, 1);
 }
 
+/* ---- consumers by role ---- */
+
+/* Panels of dQ: the first warpgroup, which has the exponentials, takes the smaller half. */
+constexpr int p_panels = panels / 2;
+constexpr int ds_panels = panels - p_panels;
+static_assert(!by_role || ds_panels <= 2, "a warpgroup has up to two");
+
+/* P, or with a softcap its slope, for the other warpgroup: what a thread has of P, the same thread
+ * there has of dP. */
+template <int count> FFA_DEVICE void give_p(const shared_view &smem, const uint32_t (&p)[count])
+{
+    const uint32_t at = smem.ds(p_slot) + thread_now() * 16;
+
+#pragma unroll
+    for (int i = 0; i < count; i += 4)
+        st_shared_v4(at + i * 512, p[i], p[i + 1], p[i + 2], p[i + 3]);
+}
+
+/* dS as make_ds has it, P coming from there piece by piece. */
+template <int count>
+FFA_DEVICE void make_ds_of_given(uint32_t (&ds)[count], const shared_view &smem,
+                                 const float (&dp)[2 * count], uint32_t stats)
+{
+    const uint32_t at = smem.ds(p_slot) + thread_now() * 16;
+
+    stats += 4 * tile_m + thread_now() % 4 * 8;
+#pragma unroll
+    for (int i = 0; i < count; i += 4) {
+        uint32_t p[4];
+        ld_shared_v4(p, at + i * 512);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            const float2 d = ld_shared_f32x2(stats + (i + j) / 2 * 32);
+            ds[i + j] = ds_pair(p[j], dp[2 * (i + j)], dp[2 * (i + j) + 1], d);
+        }
+    }
+}
+
+/* A panel of a block's dQ, from dS in slot `ds`. */
+template <int count>
+FFA_DEVICE void panel_issue(float (&dq)[count], const shared_view &smem, int ds, int panel)
+{
+    dq_issue<2 * count>(dq, smem.ds(ds), smem.k() + panel * kv_panel_bytes);
+}
+
+template <int count>
+FFA_DEVICE void panel_add(const attention_backward_args &a, const shared_view &smem,
+                          const float (&dq)[count], const backward_block &block, int warpgroup,
+                          int panel)
+{
+    stage_dq<2 * count>(smem, dq, block.row, warpgroup);
+    send_panel<2 * count>(a, smem, block, warpgroup, 0, panel);
+}
+
+/* The warpgroup's panels of the last block of a tile, and the end of its K and V. */
+template <int count>
+FFA_DEVICE void panels_end(const attention_backward_args &a, const shared_view &smem,
+                           float (&dq)[32], const ring<ds_stages> &ds, const backward_block &block,
+                           int warpgroup, int first)
+{
+    const barriers bars = smem.bars();
+
+    wait(bars, bars.ds_full(ds.slot), ds.parity, at_ds_full);
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+        panel_issue(dq, smem, ds.slot, first + i);
+        wgmma_wait<0>();
+        touch(dq);
+        if (i < count - 1)
+            panel_add(a, smem, dq, block, warpgroup, first + i);
+    }
+    if (threadIdx.x % 32 == 0) {
+        mbarrier_arrive(bars.ds_empty(ds.slot));
+        mbarrier_arrive(bars.kv_empty());
+    }
+    if constexpr (count > 0)
+        panel_add(a, smem, dq, block, warpgroup, first + count - 1);
+}
+
+/* The first warpgroup: P, dV, and the first panels of dQ. rows: tile_m, 64. */
+template <int rows>
+FFA_DEVICE void consumer_run_p(const attention_backward_args &a, const shared_view &smem)
+{
+    const barriers bars = smem.bars();
+    const bool is_leader = threadIdx.x % 32 == 0;
+    ring<tile_slots> tile_at;
+    position at;
+    ring<ds_stages> ds_at_;
+    uint32_t kv_parity = 0;
+
+    for (;; tile_at.next()) {
+        wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_consumer);
+        const backward_tile_slot *slot = smem.slot(tile_at.slot);
+        if (slot->tile.key_count == 0)
+            break;
+
+        float dv[dv_regs];
+#pragma unroll
+        for (int i = 0; i < dv_regs; ++i)
+            dv[i] = 0.0f;
+        if (slot->tile.sweep_count > 0) {
+            float s[rows / 2];
+            uint32_t p[p_regs], slope[p_regs];
+            ring<ds_stages> ds_before = ds_at_;
+
+            kv_ready(a, smem, slot, kv_parity, 0);
+            kv_parity ^= 1;
+            for (int index = 0, flags = 0; !(flags & BACKWARD_BLOCK_LAST); ++index) {
+                flags = q_ready(smem, at, 0);
+                scores_issue<head_dim>(s, smem.k(), smem.q(at.slot()));
+                wgmma_wait<0>();
+                touch(s);
+                make_p(p, slope, s, a, smem, at, slot, flags, 0);
+                /* Under the first block dQ of old dS, as in consumer_run. Else the other warpgroup
+                 * has read P, as it has made dS of it. */
+                if (index > 0)
+                    wait(bars, bars.ds_full(ds_before.slot), ds_before.parity, at_ds_full);
+                give_p(smem, spec::softcap ? slope : p);
+                __syncwarp();
+                if (is_leader) {
+                    mbarrier_arrive(bars.p_full());
+                    mbarrier_arrive(bars.q_empty(at.slot()));
+                }
+                if constexpr (p_panels > 0)
+                    panel_issue(s, smem, ds_before.slot, 0);
+                dout_ready(smem, at, flags, 0);
+                gradient_issue<head_dim_v>(dv, p, smem.dout(at.dout_slot()));
+                wgmma_wait<1>();
+                touch(s);
+                if (p_panels > 0 && index > 0)
+                    panel_add(a, smem, s, *smem.block(at.before(1)), 0, 0);
+                if constexpr (p_panels > 1)
+                    panel_issue(s, smem, ds_before.slot, 1);
+                wgmma_wait<(p_panels > 1)>();
+                touch(dv);
+                touch(p);
+                if (is_leader)
+                    mbarrier_arrive(bars.dout_empty(at.dout_slot()));
+                wgmma_wait<0>();
+                touch(s);
+                if (is_leader && index > 0)
+                    mbarrier_arrive(bars.ds_empty(ds_before.slot));
+                if (p_panels > 1 && index > 0)
+                    panel_add(a, smem, s, *smem.block(at.before(1)), 0, 1);
+                ds_before = ds_at_;
+                ds_at_.next();
+                at.next();
+            }
+            panels_end<p_panels>(a, smem, s, ds_before, *smem.block(at.before(1)), 0, 0);
+        }
+        const int thread = thread_now(), lane = thread % 32;
+        const int key = slot->tile.key_begin + thread / 32 * 16 + lane / 4;
+        const int key_end = slot->tile.key_begin + slot->tile.key_count;
+        const int kv_head = slot->kv_head, part = slot->part;
+        char *to = (char *)a.dv + (spec::dkv_fp32 ? 4ll : 2ll) * (kv_head * a.dv_head_stride +
+                                                                  part * a.dv_part_stride);
+        __syncwarp();
+        if (is_leader)
+            mbarrier_arrive(bars.tile_empty(tile_at.slot));
+        store_gradient<head_dim_v>(a, dv, a.head_dim_v, to, a.dv_token_stride, 1.0f, key, key_end,
+                                   lane);
+    }
+    if (is_leader)
+        bulk_wait();
+    if (spec::debug && is_leader)
+        atom_shared_add(bars.watch() + 4, 1);
+}
+
+/* The second: dS, dK, and the other panels of dQ. */
+template <int rows>
+FFA_DEVICE void consumer_run_ds(const attention_backward_args &a, const shared_view &smem)
+{
+    const barriers bars = smem.bars();
+    const bool is_leader = threadIdx.x % 32 == 0;
+    ring<tile_slots> tile_at;
+    position at;
+    ring<ds_stages> ds_at_;
+    ring<1> p_at_;
+    uint32_t kv_parity = 0;
+
+    for (;; tile_at.next()) {
+        wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_consumer);
+        const backward_tile_slot *slot = smem.slot(tile_at.slot);
+        if (slot->tile.key_count == 0)
+            break;
+
+        float dk[dk_regs];
+#pragma unroll
+        for (int i = 0; i < dk_regs; ++i)
+            dk[i] = 0.0f;
+        if (slot->tile.sweep_count > 0) {
+            float dp[rows / 2];
+            uint32_t ds[p_regs];
+            ring<ds_stages> ds_before = ds_at_;
+
+            kv_ready(a, smem, slot, kv_parity, 1);
+            kv_parity ^= 1;
+            for (int index = 0, flags = 0; !(flags & BACKWARD_BLOCK_LAST); ++index) {
+                flags = q_ready(smem, at, 1);
+                dout_ready(smem, at, flags, 1);
+                scores_issue<head_dim_v>(dp, smem.v(), smem.dout(at.dout_slot()));
+                wgmma_wait<0>();
+                touch(dp);
+                if (is_leader)
+                    mbarrier_arrive(bars.dout_empty(at.dout_slot()));
+                wait(bars, bars.p_full(), p_at_.parity, at_p_full);
+                make_ds_of_given(ds, smem, dp, smem.stats(at.slot()));
+                wait(bars, bars.ds_empty(ds_at_.slot), ds_at_.parity ^ 1, at_ds_empty);
+                store_ds(ds, smem.ds(ds_at_.slot), 0);
+                fence_proxy_async();
+                __syncwarp();
+                if (is_leader)
+                    mbarrier_arrive(bars.ds_full(ds_at_.slot));
+                if (index > 0)
+                    wait(bars, bars.ds_full(ds_before.slot), ds_before.parity, at_ds_full);
+                panel_issue(dp, smem, ds_before.slot, p_panels);
+                gradient_issue<head_dim>(dk, ds, smem.q(at.slot()));
+                wgmma_wait<1>();
+                touch(dp);
+                if (index > 0)
+                    panel_add(a, smem, dp, *smem.block(at.before(1)), 1, p_panels);
+                if constexpr (ds_panels > 1)
+                    panel_issue(dp, smem, ds_before.slot, p_panels + 1);
+                wgmma_wait<(ds_panels > 1)>();
+                touch(dk);
+                touch(ds);
+                if (is_leader)
+                    mbarrier_arrive(bars.q_empty(at.slot()));
+                wgmma_wait<0>();
+                touch(dp);
+                if (is_leader && index > 0)
+                    mbarrier_arrive(bars.ds_empty(ds_before.slot));
+                if (ds_panels > 1 && index > 0)
+                    panel_add(a, smem, dp, *smem.block(at.before(1)), 1, p_panels + 1);
+                ds_before = ds_at_;
+                ds_at_.next();
+                p_at_.next();
+                at.next();
+            }
+            panels_end<ds_panels>(a, smem, dp, ds_before, *smem.block(at.before(1)), 1, p_panels);
+        }
+        const int thread = thread_now(), lane = thread % 32;
+        const int key = slot->tile.key_begin + thread / 32 * 16 + lane / 4;
+        const int key_end = slot->tile.key_begin + slot->tile.key_count;
+        const int kv_head = slot->kv_head, part = slot->part;
+        char *to = (char *)a.dk + (spec::dkv_fp32 ? 4ll : 2ll) * (kv_head * a.dk_head_stride +
+                                                                  part * a.dk_part_stride);
+        __syncwarp();
+        if (is_leader)
+            mbarrier_arrive(bars.tile_empty(tile_at.slot));
+        store_gradient<head_dim>(a, dk, a.head_dim, to, a.dk_token_stride, a.scale, key, key_end,
+                                 lane);
+    }
+    if (is_leader)
+        bulk_wait();
+    if (spec::debug && is_leader)
+        atom_shared_add(bars.watch() + 4, 1);
+}
+
 }
 
 extern "C" __global__ void __launch_bounds__(threads, 1)
@@ -865,9 +1166,11 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         mbarrier_init(bars.v_full(), 1);
         mbarrier_init(bars.kv_empty(), 4 * consumers);
         for (int s = 0; s < ds_stages; ++s) {
-            mbarrier_init(bars.ds_full(s), 4 * consumers);
+            mbarrier_init(bars.ds_full(s), by_role ? 4 : 4 * consumers);
             mbarrier_init(bars.ds_empty(s), 4 * consumers);
         }
+        if (by_role)
+            mbarrier_init(bars.p_full(), 4);
         for (int s = 0; s < tile_slots; ++s) {
             mbarrier_init(bars.tile_full(s), 32);
             mbarrier_init(bars.tile_empty(s), 4 * consumers + 2);
@@ -890,9 +1193,15 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
             watchdog_run(bars);
     } else {
         setmaxnreg_inc<232>();
-        if (last_columns == 64 || warpgroup == 1)
+        if constexpr (by_role) {
+            if (warpgroup == 1)
+                consumer_run_p<tile_m>(a, smem);
+            else
+                consumer_run_ds<tile_m>(a, smem);
+        } else if (last_columns == 64 || warpgroup == 1) {
             consumer_run<64>(a, smem, warpgroup - 1);
-        else
+        } else {
             consumer_run<last_columns>(a, smem, warpgroup - 1);
+        }
     }
 }

@@ -270,6 +270,21 @@ FFA_DEVICE void st_shared_v4(uint32_t address, float a, float b, float c, float 
                  : "memory");
 }
 
+FFA_DEVICE void st_shared_v4(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c),
+                 "r"(d)
+                 : "memory");
+}
+
+FFA_DEVICE void ld_shared_v4(uint32_t (&d)[4], uint32_t address)
+{
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                 : "r"(address)
+                 : "memory");
+}
+
 FFA_DEVICE void st_global_v4(void *address, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
 {
     asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(a), "r"(b), "r"(c),

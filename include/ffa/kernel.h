@@ -226,8 +226,7 @@ enum {
     /* out is fp32, whatever the dtype, and can be accumulated into; not with FFA_FP64, whose out is
      * fp64 and can be, too */
     FFA_SPEC_OUT_FP32 = 1u << 2,
-    /* kernels for ffa_backward, too; plans made with them serve both passes. On a GPU head_dim
-     * and head_dim_v go to 128 in this version */
+    /* kernels for ffa_backward, too; plans made with them serve both passes. */
     FFA_SPEC_BACKWARD = 1u << 3,
     /* with FFA_SPEC_BACKWARD: dq, dk and dv are fp32, whatever the dtype, and can be accumulated
      * into; not with FFA_FP64, whose gradients are fp64 and can be, too */

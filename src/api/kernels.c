@@ -4,6 +4,8 @@
  */
 #include "api/attention.h"
 
+#include "attention_backward.args.h"
+
 enum {
     BACKWARD_FLAGS = FFA_SPEC_BACKWARD | FFA_SPEC_GRAD_FP32 | FFA_SPEC_DETERMINISTIC,
     KNOWN_FLAGS = FFA_SPEC_DEBUG | FFA_SPEC_SOFTCAP | FFA_SPEC_OUT_FP32 | FFA_SPEC_MAX_LOGITS |
@@ -90,6 +92,8 @@ out:
 /* What a GPU kernel takes beyond the template's own limits. */
 static ffa_status spec_check_gpu(const ffa_attention_spec *spec, ffa_error *err)
 {
+    const int32_t backward_tile_n = attention_backward_tile_n(spec->head_dim, spec->head_dim_v);
+
     if (spec->dtype == FFA_FP32 || spec->dtype == FFA_FP64)
         return error_fail(err, FFA_UNSUPPORTED, 0,
                           "spec: dtype fp32 and fp64 exist on the CPU backend only");
@@ -99,15 +103,9 @@ static ffa_status spec_check_gpu(const ffa_attention_spec *spec, ffa_error *err)
     if (spec->tile_m % 64 || spec->tile_m < 0 || spec->tile_m > 192)
         return error_fail(err, FFA_INVALID, 0, "spec: tile_m is %d, not 0, 64, 128 or 192",
                           spec->tile_m);
-    if (spec->backward_tile_n != 0 && spec->backward_tile_n != 128)
-        return error_fail(err, FFA_INVALID, 0, "spec: backward_tile_n is %d, not 0 or 128",
-                          spec->backward_tile_n);
-    if (spec->flags & FFA_SPEC_BACKWARD && (spec->head_dim > 128 || spec->head_dim_v > 128))
-        return error_fail(err, FFA_UNSUPPORTED, 0,
-                          "spec: head_dim%s is %d, GPU kernels of the backward pass exist up to "
-                          "128",
-                          spec->head_dim > 128 ? "" : "_v",
-                          spec->head_dim > 128 ? spec->head_dim : spec->head_dim_v);
+    if (spec->backward_tile_n != 0 && spec->backward_tile_n != backward_tile_n)
+        return error_fail(err, FFA_INVALID, 0, "spec: backward_tile_n is %d, not 0 or %d",
+                          spec->backward_tile_n, backward_tile_n);
     if (spec->flags & FFA_SPEC_DETERMINISTIC)
         return error_fail(err, FFA_UNSUPPORTED, 0,
                           "spec: FFA_SPEC_DETERMINISTIC exists on the CPU backend only");
@@ -212,7 +210,6 @@ static ffa_status backward_make(struct ffa_kernels *kernels, const ffa_attention
         { "head_dim_v", spec->head_dim_v },
         { "dtype", dtype },
         { "tile_m", spec->backward_tile_m },
-        { "consumers", spec->backward_tile_n / 64 },
         { "softcap", has(spec, FFA_SPEC_SOFTCAP) },
         { "debug", has(spec, FFA_SPEC_DEBUG) },
         { "dkv_fp32", has(spec, FFA_SPEC_GRAD_FP32) },
@@ -226,13 +223,11 @@ static ffa_status backward_make(struct ffa_kernels *kernels, const ffa_attention
     FFA_TRY(kernel_make(&kernels->finish, NULL, &jit, kernels, "backward_finish", finish, err));
     FFA_TRY(kernel_make(&kernels->backward, NULL, &jit, kernels, "attention_backward", main, err));
     kernels->backward_tile_m = jit_spec_get(&jit, "tile_m");
-    kernels->backward_tile_n = 64 * jit_spec_get(&jit, "consumers");
+    kernels->backward_tile_n = attention_backward_tile_n(spec->head_dim, spec->head_dim_v);
     kernels->dq_columns = jit_spec_get(&jit, "head_dim");
     if (main[fp32_row].value)
         goto out;
-    /* The same tiles, whatever is chosen for fp32. */
-    main[3].value = kernels->backward_tile_m;
-    main[4].value = kernels->backward_tile_n / 64;
+    main[3].value = kernels->backward_tile_m; /* the same tiles */
     main[fp32_row].value = 1;
     FFA_TRY(
         kernel_make(&kernels->backward_fp32, NULL, &jit, kernels, "attention_backward", main, err));

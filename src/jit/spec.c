@@ -292,7 +292,7 @@ _Static_assert(FINISH_head_dim == 0 && FINISH_head_dim_v == 1 && FINISH_padded =
 
 /* The columns that the kernels of a backward pass compute with. With more than 64 of v, tile_m must
  * be 64 (registers), and dq two pieces of 64 rows (backward_resolve): 96 of q at least. With 96 of
- * q and 128 of v ptxas spills. */
+ * q and 128 of v ptxas spills. By role, any panels of 64 will do. */
 static ffa_status backward_pad(struct jit_spec *spec, ffa_error *err)
 {
     const int32_t head_dim = spec->values[BACKWARD_head_dim];
@@ -303,9 +303,14 @@ static ffa_status backward_pad(struct jit_spec *spec, ffa_error *err)
         return error_fail(err, FFA_INVALID, 0, "%s: %s is %d, not a multiple of 8",
                           jit_spec_template(spec), head_dim % 8 ? "head_dim" : "head_dim_v",
                           (int)(head_dim % 8 ? head_dim : head_dim_v));
-    spec->values[BACKWARD_head_dim] =
-        padded_columns(head_dim < head_dim_v && head_dim_v > 64 ? head_dim_v : head_dim);
-    spec->values[BACKWARD_head_dim_v] = padded_columns(head_dim_v);
+    if (attention_backward_by_role(head_dim, head_dim_v)) {
+        spec->values[BACKWARD_head_dim] = attention_backward_columns(head_dim);
+        spec->values[BACKWARD_head_dim_v] = attention_backward_columns(head_dim_v);
+    } else {
+        spec->values[BACKWARD_head_dim] =
+            padded_columns(head_dim < head_dim_v && head_dim_v > 64 ? head_dim_v : head_dim);
+        spec->values[BACKWARD_head_dim_v] = padded_columns(head_dim_v);
+    }
     if (spec->values[BACKWARD_head_dim] != head_dim ||
         spec->values[BACKWARD_head_dim_v] != head_dim_v)
         spec->values[BACKWARD_padded] = 1;
@@ -324,7 +329,9 @@ static ffa_status backward_resolve(struct jit_spec *spec, const struct jit_arch 
 
     (void)arch;
     FFA_TRY(backward_pad(spec, err));
-    fitting = spec->values[BACKWARD_head_dim] == 64 ? 64 * consumers : 32 * consumers;
+    fitting = spec->values[BACKWARD_head_dim] > 64 || spec->values[BACKWARD_head_dim_v] > 64
+                  ? 32 * consumers
+                  : 64 * consumers;
     tile_m = spec->values[BACKWARD_tile_m] ? spec->values[BACKWARD_tile_m] : fitting;
     if (consumers != 2)
         return error_fail(err, FFA_INVALID, 0, "attention_backward: consumers is %d, not 2",
@@ -342,9 +349,9 @@ out:
 
 static int32_t backward_shared(const struct jit_spec *spec)
 {
-    return attention_backward_shared_bytes(
-        spec->values[BACKWARD_head_dim], spec->values[BACKWARD_head_dim_v],
-        spec->values[BACKWARD_tile_m], 64 * spec->values[BACKWARD_consumers]);
+    return attention_backward_shared_bytes(spec->values[BACKWARD_head_dim],
+                                           spec->values[BACKWARD_head_dim_v],
+                                           spec->values[BACKWARD_tile_m]);
 }
 
 static int32_t backward_threads(const struct jit_spec *spec)

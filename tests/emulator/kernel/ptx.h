@@ -204,6 +204,21 @@ FFA_DEVICE void st_shared_v4(uint32_t address, float a, float b, float c, float 
     shared_store(address, float4{ a, b, c, d });
 }
 
+FFA_DEVICE void st_shared_v4(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+    shared_store(address, uint4{ a, b, c, d });
+}
+
+FFA_DEVICE void ld_shared_v4(uint32_t (&d)[4], uint32_t address)
+{
+    const uint4 value = shared_load<uint4>(address);
+
+    d[0] = value.x;
+    d[1] = value.y;
+    d[2] = value.z;
+    d[3] = value.w;
+}
+
 FFA_DEVICE float2 ld_global_v2(const float *address)
 {
     return *reinterpret_cast<const float2 *>(address);

@@ -8,13 +8,14 @@
  * keys), and nothing written beside the gradients and the workspace. FFA_TEST_LEVEL=2 evaluates
  * every row and key up to the oracle's own limit; level 1 (default) samples cases above 4e6 cells;
  * level 0 is for the emulator (tests/emulator), with a twelfth of the repetitions.
- * CK_RUN_CASE=quick|apart|stages|unions|dims|bf16|fp16 runs a part. FFA_TEST_BACKEND=cpu runs it on
- * the CPU backend, which tests this test.
+ * CK_RUN_CASE=quick|apart|features|stages|unions|dims|bf16|fp16 runs a part. FFA_TEST_BACKEND=cpu
+ * runs it on the CPU backend, which tests this test.
  */
 #include "api/attention.h"
 #include "base/half.h"
 #include "cli/oracle_backward.h"
 #include "support/attention_case.h"
+#include "support/low_precision.h"
 #include "support/mask_cases.h"
 #include "support/stage_case.h"
 
@@ -30,7 +31,15 @@ static struct mask_cases cases;
 static int64_t full_cells = 4000000;
 static int share = 1; /* of repetitions, one in so many is run */
 
-enum { SAMPLES = 192, TENSORS = 9, LSE = 4, FIRST_OUTPUT = 6, GUARD = 256, GUARD_BYTE = 0xa5 };
+enum {
+    SAMPLES = 192,
+    TENSORS = 9,
+    OUT = 3,
+    LSE = 4,
+    FIRST_OUTPUT = 6,
+    GUARD = 256,
+    GUARD_BYTE = 0xa5
+};
 
 static const char *const tensor_names[TENSORS] = { "q",    "k",  "v",  "out", "lse",
                                                    "dout", "dq", "dk", "dv" };
@@ -47,7 +56,8 @@ struct device_call {
     struct attention_gradients gradients;
     ffa_backward_args on_host; /* host pointers, but for dsink and sink of the device */
     ffa_backward_args args;    /* the same with device pointers */
-    void *memory[TENSORS];     /* with guards around */
+    ffa_dtype out_dtype;
+    void *memory[TENSORS]; /* with guards around */
     int64_t bytes[TENSORS];
     unsigned char *first[3]; /* dq, dk and dv of the first run */
     float sink[8 * 64], dsink[8 * 64], first_dsink[8 * 64];
@@ -65,6 +75,7 @@ static ffa_tensor *tensor_of(ffa_backward_args *args, int index)
 static int64_t element_bytes(const struct device_call *call, int index)
 {
     return index == LSE            ? 4
+           : index == OUT          ? (int64_t)ffa_dtype_bytes(call->out_dtype)
            : index >= FIRST_OUTPUT ? (int64_t)ffa_dtype_bytes(call->gradients.grad_dtype)
                                    : 2;
 }
@@ -104,7 +115,7 @@ static void call_init_v(struct device_call *call, const struct attention_shape *
 {
     ffa_error err = { 0 };
 
-    *call = (struct device_call){ 0 };
+    *call = (struct device_call){ .out_dtype = shape->dtype };
     attention_case_init_v(&call->host, shape, head_dim_v, rng);
     call->host.shape.layout = grad_layout;
     attention_gradients_init(&call->gradients, &call->host, grad_dtype, rng);
@@ -138,6 +149,40 @@ static void call_finish(struct device_call *call)
     ffa_device_free(context, call->device_dsink);
     attention_gradients_finish(&call->gradients);
     attention_case_finish(&call->host);
+}
+
+/* Lay one tensor out anew, in memory of its own; inputs keep their numbers. */
+static void lay_out(struct device_call *call, int index, enum attention_layout layout)
+{
+    const struct attention_shape *shape = &call->host.shape;
+    ffa_tensor *forward[] = { &call->host.args.q, &call->host.args.k, &call->host.args.v,
+                              &call->host.args.out, &call->host.args.lse };
+    ffa_tensor *backward[] = { &call->gradients.dout, &call->gradients.dq, &call->gradients.dk,
+                               &call->gradients.dv };
+    void **memory = index < 5 ? &call->host.memory[index] : &call->gradients.memory[index - 5];
+    ffa_tensor *tensor = index < 5 ? forward[index] : backward[index - 5];
+    const bool is_key = index == 1 || index == 2 || index >= 7;
+    const int64_t tokens = is_key ? shape->mask.seqlen_k : shape->mask.seqlen_q;
+    const int32_t heads = is_key ? shape->heads_kv : shape->heads_q;
+    const int32_t dim = dim_of(call, index);
+    const ffa_tensor old = *tensor;
+    void *old_memory = *memory;
+
+    attention_place(tensor, memory, layout, tokens, heads, dim, element_bytes(call, index));
+    for (int64_t t = 0; index < FIRST_OUTPUT && index != OUT && index != LSE && t < tokens; t++)
+        for (int32_t h = 0; h < heads; h++)
+            for (int32_t c = 0; c < dim; c++)
+                attention_write(tensor, shape->dtype, t, h, c,
+                                attention_read(&old, shape->dtype, t, h, c));
+    free(old_memory);
+    *tensor_of(&call->on_host, index) = *tensor_of(&call->args, index) = *tensor;
+    ffa_device_free(context, call->memory[index]);
+    place_on_device(call, index);
+    if (index >= FIRST_OUTPUT) {
+        free(call->first[index - FIRST_OUTPUT]);
+        call->first[index - FIRST_OUTPUT] = malloc((size_t)call->bytes[index]);
+        ck_assert_ptr_nonnull(call->first[index - FIRST_OUTPUT]);
+    }
 }
 
 static void set_options(struct device_call *call, float softcap, int32_t sinks, struct rng *rng)
@@ -329,6 +374,7 @@ static struct oracle_backward_case reference_of(struct device_call *call, ffa_sl
                      .head_dim = call->host.shape.head_dim,
                      .head_dim_v = call->host.head_dim_v,
                      .dtype = call->host.shape.dtype,
+                     .out_dtype = call->out_dtype,
                      .args = &call->host.args },
         .grad_dtype = call->gradients.grad_dtype,
         .dout = call->on_host.dout,
@@ -964,39 +1010,40 @@ START_TEST(unattended_nan_stays_out)
 }
 END_TEST
 
-/* A NaN in an attended row of dout reaches that row's dq and the keys it attends, and no document
- * beside its own. */
+/* A NaN in one token of q, k, v or dout is in the gradients where the oracle has it, and nowhere
+ * beside its own document. */
 START_TEST(attended_nan_reaches_its_document)
 {
+    static const int inputs[] = { 0, 1, 2, 5 };
     ffa_mask *mask = parse("varlen-full:256,256,256");
-    struct attention_shape shape = layouts[_i];
-    struct oracle_backward_case test;
-    struct rng rng = { 6 };
-    struct prepared ready;
-    struct device_call call;
-    ffa_slice_list lists[1] = { ffa_mask_slices(mask, 0) };
 
-    shape.mask = (ffa_mask_shape){ 768, 768 };
-    call_init(&call, &shape, shape.dtype, shape.layout, &rng);
-    write_row(&call.on_host.dout, &shape, 300, shape.heads_q, NAN);
-    prepare(&ready, kernels_for(&shape, 0), mask, &shape);
-    run_forward(&call, &ready);
-    test = reference_of(&call, lists, 1);
-    run_backward(&call, &ready, &test, NULL);
-    for (int64_t t = 0; t < 768; t++) {
-        const bool in_document = t >= 256 && t < 512;
+    for (int n = _i % 4 % share; n < 4; n += share) {
+        const int tensor = inputs[n];
+        struct attention_shape shape = layouts[_i];
+        struct rng rng = { 6 };
+        struct device_call call;
+        int64_t found[3] = { 0 };
 
-        ck_assert_msg(isnan(attention_read(&call.on_host.dv, shape.dtype, t, 1, 7)) == in_document,
-                      "dv of key %lld", (long long)t);
-        ck_assert_msg(isnan(attention_read(&call.on_host.dk, shape.dtype, t, 1, 7)) == in_document,
-                      "dk of key %lld", (long long)t);
-        if (!in_document || t == 300)
-            ck_assert_msg(isnan(attention_read(&call.on_host.dq, shape.dtype, t, 1, 7)) ==
-                              (t == 300),
-                          "dq of row %lld", (long long)t);
+        shape.mask = (ffa_mask_shape){ 768, 768 };
+        call_init(&call, &shape, shape.dtype, shape.layout, &rng);
+        write_row(tensor_of(&call.on_host, tensor), &shape, 300,
+                  tensor == 0 || tensor == 5 ? shape.heads_q : shape.heads_kv, NAN);
+        attempt_run(&call, &(struct attempt){ .name = tensor_names[tensor], .mask = mask });
+        for (int i = 0; i < 3; i++)
+            for (int64_t t = 0; t < 768; t++) {
+                const ffa_tensor *gradient = tensor_of(&call.on_host, FIRST_OUTPUT + i);
+                const bool is_nan = isnan(attention_read(gradient, shape.dtype, t, 1, 7));
+
+                ck_assert_msg(!is_nan || (t >= 256 && t < 512), "NaN of %s in %s of token %lld",
+                              tensor_names[tensor], tensor_names[FIRST_OUTPUT + i], (long long)t);
+                found[i] += is_nan;
+            }
+        /* q and dout of a row: its dq. v: not in dv, which does not depend on it. */
+        ck_assert_int_eq(found[0], tensor == 0 || tensor == 5 ? 1 : 256);
+        ck_assert_int_eq(found[1], 256);
+        ck_assert_int_eq(found[2], tensor == 2 ? 0 : 256);
+        call_finish(&call);
     }
-    prepared_finish(&ready);
-    call_finish(&call);
     ffa_mask_destroy(mask);
 }
 END_TEST
@@ -1071,6 +1118,10 @@ START_TEST(isolated_documents_stay_apart)
     struct device_call call;
     int64_t begin = 0;
 
+    if (share > 1 && _i % 4 != _i / 4) {
+        ffa_mask_destroy(mask);
+        return;
+    }
     shape.mask = (ffa_mask_shape){ tokens, tokens };
     call_init(&call, &shape, shape.dtype, shape.layout, &rng);
     attempt_run(&call,
@@ -1325,8 +1376,8 @@ static void run_stages(uint64_t seed)
 
 START_TEST(stages_make_the_whole)
 {
-    for (int i = 0; i < 16; i++)
-        run_stages((uint64_t)(16 * _i + i));
+    for (int i = 0; i<16; i += share> 1 ? 4 : 1)
+        run_stages((uint64_t)(17 * _i + i));
 }
 END_TEST
 
@@ -1337,25 +1388,152 @@ START_TEST(fp32_out_is_read)
     struct attention_shape shape = layouts[_i];
     struct rng rng = { 15 };
     struct device_call call;
-    ffa_error err = { 0 };
 
     shape.mask = (ffa_mask_shape){ 596, 596 };
     call_init(&call, &shape, shape.dtype, shape.layout, &rng);
-    free(call.host.memory[3]);
-    call.bytes[3] *= 2;
-    call.host.memory[3] = calloc(1, (size_t)call.bytes[3]);
-    ck_assert_ptr_nonnull(call.host.memory[3]);
-    call.host.args.out.data = call.on_host.out.data = call.host.memory[3];
-    ffa_device_free(context, call.memory[3]);
-    must(ffa_device_alloc(&call.memory[3], context, call.bytes[3] + 2 * GUARD, &err), &err,
-         "allocate");
-    must(ffa_device_fill(context, call.memory[3], GUARD_BYTE, call.bytes[3] + 2 * GUARD, &err),
-         &err, "fill");
-    call.args.out.data = (char *)call.memory[3] + GUARD;
+    call.out_dtype = FFA_FP32;
+    lay_out(&call, OUT, shape.layout);
     attempt_run(&call, &(struct attempt){
                            .name = "fp32 out", .mask = mask, .spec_flags = FFA_SPEC_OUT_FP32 });
     call_finish(&call);
     ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* Every tensor has strides of its own: one is laid out unlike all others. */
+START_TEST(strides_of_each_tensor_are_heard)
+{
+    static const char *const texts[] = { "varlen-causal:100,129,7",
+                                         "window:200x130,left=60,right=9", "full:70x190" };
+
+    for (int layout = 0; layout < LAYOUT_COUNT; layout++) {
+        ffa_mask *mask = parse(texts[layout]);
+        struct attention_shape shape = layouts[(_i * LAYOUT_COUNT + layout) % LAYOUTS];
+        struct rng rng = { (uint64_t)(40 + _i) };
+        struct device_call call;
+        char name[96];
+
+        text_copy(name, "%s, layout %d of others %d", tensor_names[_i], layout,
+                  (layout + 1) % LAYOUT_COUNT);
+        shape.layout = (enum attention_layout)((layout + 1) % LAYOUT_COUNT);
+        shape.heads_q = 4;
+        shape.heads_kv = 2;
+        shape.mask = (ffa_mask_shape){ ffa_mask_seqlen_q(mask), ffa_mask_seqlen_k(mask) };
+        call_init(&call, &shape, shape.dtype, shape.layout, &rng);
+        lay_out(&call, _i, (enum attention_layout)layout);
+        attempt_run(&call, &(struct attempt){ .name = name, .mask = mask });
+        call_finish(&call);
+        ffa_mask_destroy(mask);
+    }
+}
+END_TEST
+
+/* Two features at a time. */
+enum feature { CAP, SINKS, FP32_GRADIENTS, FP32_OUT, LISTS, ISOLATED, SPLIT, FEATURES };
+enum { PAIRS = FEATURES * (FEATURES - 1) / 2 };
+static const char *const feature_names[] = { "softcap",  "sinks",     "fp32 gradients", "fp32 out",
+                                             "per head", "isolation", "parts of groups" };
+
+static ffa_mask *lists_mask(void)
+{
+    static const ffa_slice first[] = { { 0, 130, 0, 160, FFA_SLICE_CAUSAL, 0 } };
+    static const ffa_slice second[] = { { 0, 60, 0, 70, FFA_SLICE_FULL, 0 },
+                                        { 60, 120, 80, 150, FFA_SLICE_BICAUSAL, 0 } };
+    const ffa_slice_list lists[] = { { first, 1 }, { second, 2 } };
+    const ffa_mask_shape size = { 130, 160 };
+    ffa_mask *mask = NULL;
+    ffa_error err = { 0 };
+
+    must(ffa_mask_create_per_head(&mask, &size, lists, 2, &err), &err, "mask");
+    return mask;
+}
+
+/* a, b: features; equal: the one alone. */
+static void run_features(enum feature a, enum feature b, int index)
+{
+#define HAS(feature) (a == (feature) || b == (feature))
+    ffa_mask *mask = HAS(LISTS) ? lists_mask() : parse("varlen-causal:90,33,140");
+    struct attention_shape shape = layouts[index % LAYOUTS];
+    struct rng rng = { (uint64_t)(2000 + index) };
+    struct attempt attempt = { .mask = mask };
+    struct device_call call;
+    char name[96];
+
+    text_copy(name, "%s with %s", feature_names[a], feature_names[b]);
+    attempt.name = name;
+    attempt.spec_flags = (HAS(CAP) ? (uint32_t)FFA_SPEC_SOFTCAP : 0) |
+                         (HAS(FP32_GRADIENTS) ? (uint32_t)FFA_SPEC_GRAD_FP32 : 0) |
+                         (HAS(FP32_OUT) ? (uint32_t)FFA_SPEC_OUT_FP32 : 0);
+    attempt.plan_flags = HAS(ISOLATED) ? FFA_PLAN_ISOLATE : 0;
+    shape.heads_kv = 2;
+    shape.heads_q = HAS(SPLIT) ? 12 : 2;
+    shape.mask = (ffa_mask_shape){ ffa_mask_seqlen_q(mask), ffa_mask_seqlen_k(mask) };
+    call_init(&call, &shape, HAS(FP32_GRADIENTS) ? FFA_FP32 : shape.dtype,
+              (enum attention_layout)(index % LAYOUT_COUNT), &rng);
+    if (HAS(FP32_OUT)) {
+        call.out_dtype = FFA_FP32;
+        lay_out(&call, OUT, shape.layout);
+    }
+    set_options(&call, HAS(CAP) ? 3 : 0, HAS(SINKS) ? 2 : 0, &rng);
+    attempt_run(&call, &attempt);
+    call_finish(&call);
+    ffa_mask_destroy(mask);
+#undef HAS
+}
+
+START_TEST(features_in_pairs_match_the_oracle)
+{
+    int index = 0;
+
+    for (enum feature a = 0; a < FEATURES; a++)
+        for (enum feature b = a + 1; b < FEATURES; b++)
+            if (index++ == _i)
+                run_features(a, b, _i);
+}
+END_TEST
+
+/* ---- the same mathematics in low precision ---- */
+
+/* Never further from the oracle than twice what plain operators in the dtype are. */
+START_TEST(errors_are_bounded_by_plain_operators)
+{
+    static const char *const texts[] = { "causal:150", "window:170,left=30,right=9",
+                                         "varlen-full:60,1,100", "full:90x130", "causal:100x60" };
+    struct attention_shape shape = layouts[_i % LAYOUTS];
+    const bool has_cap = _i / LAYOUTS == 1, has_sinks = _i / LAYOUTS == 2;
+
+    shape.heads_kv = 2;
+    shape.heads_q = 4;
+    for (int t = _i % 5 % share; t < 5; t += share) {
+        ffa_mask *mask = parse(texts[t]);
+        ffa_slice_list list = ffa_mask_slices(mask, 0);
+        struct oracle_backward_report report, plain;
+        struct oracle_gradients want = { 0 };
+        struct rng rng = { (uint64_t)(800 + 10 * _i + t) };
+        struct oracle_backward_case test;
+        struct prepared ready;
+        struct device_call call;
+        char why[160];
+        ffa_error err = { 0 };
+
+        shape.mask = (ffa_mask_shape){ ffa_mask_seqlen_q(mask), ffa_mask_seqlen_k(mask) };
+        call_init(&call, &shape, shape.dtype, shape.layout, &rng);
+        set_options(&call, has_cap ? 3 : 0, has_sinks ? 2 : 0, &rng);
+        prepare(&ready, kernels_for(&shape, has_cap ? FFA_SPEC_SOFTCAP : 0), mask, &shape);
+        run_forward(&call, &ready);
+        test = reference_of(&call, &list, 1);
+        run_backward(&call, &ready, &test, NULL);
+        test.dsink = NULL; /* plain operators make none */
+        must(oracle_backward(&want, &test, &err), &err, "oracle");
+        oracle_backward_compare(&report, &test, &want,
+                                &(struct oracle_backward_tolerance){ 1, 1, 1 });
+        plain = low_precision_errors(&test, &want);
+        ck_assert_msg(low_precision_bounds(&report, &plain, why), "%s: %s", texts[t], why);
+        oracle_gradients_finish(&want);
+        prepared_finish(&ready);
+        call_finish(&call);
+        ffa_mask_destroy(mask);
+    }
 }
 END_TEST
 
@@ -1651,7 +1829,8 @@ static Suite *device_suite(void)
 {
     Suite *suite = suite_create("device_backward");
     TCase *quick = tcase_create("quick"), *unions = tcase_create("unions");
-    TCase *apart = tcase_create("apart"), *stages = tcase_create("stages");
+    TCase *apart = tcase_create("apart"), *stages = tcase_create("stages"),
+          *features = tcase_create("features");
     TCase *bf16 = tcase_create("bf16"), *fp16 = tcase_create("fp16");
     TCase *columns = tcase_create("dims");
 
@@ -1672,6 +1851,9 @@ static Suite *device_suite(void)
     tcase_add_test(quick, a_call_can_be_captured);
     tcase_add_loop_test(quick, bad_arguments_are_refused, 0, REFUSALS);
     tcase_add_loop_test(apart, isolated_documents_stay_apart, 0, LAYOUTS);
+    tcase_add_loop_test(features, features_in_pairs_match_the_oracle, 0, PAIRS);
+    tcase_add_loop_test(features, strides_of_each_tensor_are_heard, 0, TENSORS);
+    tcase_add_loop_test(features, errors_are_bounded_by_plain_operators, 0, 3 * LAYOUTS);
     tcase_add_loop_test(stages, stages_make_the_whole, 0, 4);
     tcase_add_loop_test(unions, every_length_to_300, 0, 2);
     tcase_add_loop_test(unions, random_unions_match_the_oracle, 0, 2);
@@ -1682,6 +1864,7 @@ static Suite *device_suite(void)
     tcase_add_loop_test(fp16, mask_cases_match_the_oracle, LAYOUTS / 2, LAYOUTS);
     suite_add_tcase(suite, quick);
     suite_add_tcase(suite, apart);
+    suite_add_tcase(suite, features);
     suite_add_tcase(suite, stages);
     suite_add_tcase(suite, unions);
     suite_add_tcase(suite, columns);

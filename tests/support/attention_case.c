@@ -11,9 +11,8 @@ static int64_t bytes_of(ffa_dtype dtype)
     return dtype == FFA_FP64 ? 8 : dtype == FFA_FP32 ? 4 : 2;
 }
 
-/* Allocates exactly what the layout reaches, so that a sanitizer sees a step beyond. */
-static void place(ffa_tensor *tensor, void **memory, enum attention_layout layout, int64_t tokens,
-                  int64_t heads, int64_t dim, int64_t bytes)
+void attention_place(ffa_tensor *tensor, void **memory, enum attention_layout layout,
+                     int64_t tokens, int64_t heads, int64_t dim, int64_t bytes)
 {
     const int64_t pad = layout == LAYOUT_PADDED ? 8 : 0; /* elements: what the copy engine takes */
     int64_t last;
@@ -100,11 +99,12 @@ void attention_case_init_v(struct attention_case *test, const struct attention_s
     args->heads_q = shape->heads_q;
     args->heads_kv = shape->heads_kv;
     args->softmax_scale = (float)(1.0 / sqrt((double)dim));
-    place(&args->q, &test->memory[0], shape->layout, rows, shape->heads_q, dim, bytes);
-    place(&args->k, &test->memory[1], shape->layout, keys, shape->heads_kv, dim, bytes);
-    place(&args->v, &test->memory[2], shape->layout, keys, shape->heads_kv, dim_v, bytes);
-    place(&args->out, &test->memory[3], shape->layout, rows, shape->heads_q, dim_v, bytes);
-    place(&args->lse, &test->memory[4], shape->layout, rows, shape->heads_q, 1, 4);
+    attention_place(&args->q, &test->memory[0], shape->layout, rows, shape->heads_q, dim, bytes);
+    attention_place(&args->k, &test->memory[1], shape->layout, keys, shape->heads_kv, dim, bytes);
+    attention_place(&args->v, &test->memory[2], shape->layout, keys, shape->heads_kv, dim_v, bytes);
+    attention_place(&args->out, &test->memory[3], shape->layout, rows, shape->heads_q, dim_v,
+                    bytes);
+    attention_place(&args->lse, &test->memory[4], shape->layout, rows, shape->heads_q, 1, 4);
     fill(&args->q, shape, rows, shape->heads_q, dim, rng);
     fill(&args->k, shape, keys, shape->heads_kv, dim, rng);
     fill(&args->v, shape, keys, shape->heads_kv, dim_v, rng);
@@ -126,12 +126,14 @@ void attention_gradients_init(struct attention_gradients *gradients,
     const int64_t dim = shape->head_dim, dim_v = test->head_dim_v, bytes = bytes_of(grad_dtype);
 
     *gradients = (struct attention_gradients){ .grad_dtype = grad_dtype };
-    place(&gradients->dout, &gradients->memory[0], shape->layout, rows, shape->heads_q, dim_v,
-          bytes_of(shape->dtype));
-    place(&gradients->dq, &gradients->memory[1], shape->layout, rows, shape->heads_q, dim, bytes);
-    place(&gradients->dk, &gradients->memory[2], shape->layout, keys, shape->heads_kv, dim, bytes);
-    place(&gradients->dv, &gradients->memory[3], shape->layout, keys, shape->heads_kv, dim_v,
-          bytes);
+    attention_place(&gradients->dout, &gradients->memory[0], shape->layout, rows, shape->heads_q,
+                    dim_v, bytes_of(shape->dtype));
+    attention_place(&gradients->dq, &gradients->memory[1], shape->layout, rows, shape->heads_q, dim,
+                    bytes);
+    attention_place(&gradients->dk, &gradients->memory[2], shape->layout, keys, shape->heads_kv,
+                    dim, bytes);
+    attention_place(&gradients->dv, &gradients->memory[3], shape->layout, keys, shape->heads_kv,
+                    dim_v, bytes);
     fill(&gradients->dout, shape, rows, shape->heads_q, test->head_dim_v, rng);
 }
 

@@ -52,6 +52,11 @@ void attention_gradients_finish(struct attention_gradients *gradients);
 ffa_backward_args attention_backward_args_of(const struct attention_case *test,
                                              const struct attention_gradients *gradients);
 
+/* Strides of the layout, and zeros: exactly what it reaches, so that a sanitizer sees a step
+ * beyond. *memory: the caller's, free(); it is the tensor's data. bytes: of an element. */
+void attention_place(ffa_tensor *tensor, void **memory, enum attention_layout layout,
+                     int64_t tokens, int64_t heads, int64_t dim, int64_t bytes);
+
 /* Element c of (token, head); dtype FFA_FP32 for lse. */
 double attention_read(const ffa_tensor *tensor, ffa_dtype dtype, int64_t token, int32_t head,
                       int32_t c);

@@ -6,6 +6,7 @@
 #include "cli/oracle_backward.h"
 #include "cpu/cpu.h"
 #include "support/attention_case.h"
+#include "support/low_precision.h"
 #include "support/mask_cases.h"
 
 #include <check.h>
@@ -183,6 +184,81 @@ START_TEST(as_the_oracle)
 {
     for (uint64_t seed = 1; seed <= ROUNDS; seed++)
         random_case(dtypes[_i], seed + 100 * (uint64_t)_i);
+}
+END_TEST
+
+/* ---- the same mathematics in low precision ---- */
+
+static const struct {
+    const char *text;
+    float softcap;
+    int32_t sinks;
+} plain_cases[] = {
+    { "causal:90", 0, 0 },
+    { "window:100x130,left=30,right=9", 0, 0 },
+    { "varlen-full:40,1,60", 3, 0 },
+    { "causal:70x50", 0, 2 }, /* the first rows attend the sinks only */
+};
+
+/* Plain operators in bf16 and fp16 are off by some roundings: enough to bound a backend by, and
+ * little enough to be the same mathematics. The backend stays below them, as it rounds less. */
+START_TEST(errors_are_bounded_by_plain_operators)
+{
+    const ffa_dtype dtype = _i % 2 ? FFA_FP16 : FFA_BF16;
+    const double unit = dtype == FFA_BF16 ? 1.0 / 256 : 1.0 / 2048; /* between numbers at 1 */
+    const struct tile_options opts = { 32, 48, TILE_CUTS_CHEAP, false };
+    struct attention_shape shape = { { 0, 0 }, dtype, 4, 2, 64, LAYOUT_PADDED };
+    struct oracle_backward_report report, plain;
+    struct oracle_gradients want;
+    struct rng rng = { 21 };
+    struct problem p = { 0 };
+    char why[160];
+
+    ck_assert_int_eq(ffa_mask_parse(&p.mask, plain_cases[_i / 2].text, NULL), FFA_OK);
+    shape.mask = p.mask->shape;
+    problem_init_v(&p, &shape, _i % 3 ? 0 : 24, dtype, &rng);
+    p.lists[0] = ffa_mask_slices(p.mask, 0);
+    p.test.args.softcap = plain_cases[_i / 2].softcap;
+    p.test.args.sink_count = plain_cases[_i / 2].sinks;
+    p.test.args.sink = plain_cases[_i / 2].sinks ? p.sink : NULL;
+    run_forward(&p, false);
+    run_backward(&p, &opts, 2, false);
+    ck_assert_int_eq(oracle_backward(&want, &p.reference, NULL), FFA_OK);
+    oracle_backward_compare(&report, &p.reference, &want,
+                            &(struct oracle_backward_tolerance){ 1, 1, 1 });
+    plain = low_precision_errors(&p.reference, &want);
+    ck_assert_msg(plain.dq > 0.25 * unit && plain.dq < 3 * unit, "dq %.2e", plain.dq);
+    ck_assert_msg(plain.dk > 0.25 * unit && plain.dk < 3 * unit, "dk %.2e", plain.dk);
+    ck_assert_msg(plain.dv > 0.25 * unit && plain.dv < 3 * unit, "dv %.2e", plain.dv);
+    ck_assert_int_eq(plain.nan_count, 0);
+    ck_assert_msg(low_precision_bounds(&report, &plain, why), "%s: %s", plain_cases[_i / 2].text,
+                  why);
+    oracle_gradients_finish(&want);
+    problem_finish(&p);
+}
+END_TEST
+
+START_TEST(a_bound_by_plain_operators_is_twice_their_error)
+{
+    const struct oracle_backward_report plain = {
+        .dq = 1, .dk = 2, .dv = 3, .row = 4, .key = 5, .head = 6
+    };
+    const struct oracle_backward_report twice = {
+        .dq = 2, .dk = 4, .dv = 6, .row = 8, .key = 10, .head = 12
+    };
+    struct oracle_backward_report got = twice;
+    double *fields[] = { &got.dq, &got.dk, &got.dv, &got.row, &got.key, &got.head };
+    char why[160];
+
+    ck_assert(low_precision_bounds(&twice, &plain, why));
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        got = twice;
+        *fields[i] *= 1.01;
+        ck_assert(!low_precision_bounds(&got, &plain, why));
+        ck_assert_str_ne(why, "");
+        *fields[i] = NAN;
+        ck_assert(!low_precision_bounds(&got, &plain, why));
+    }
 }
 END_TEST
 
@@ -441,6 +517,9 @@ int main(void)
 
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, as_the_oracle, 0, 4);
+    tcase_add_loop_test(tc, errors_are_bounded_by_plain_operators, 0,
+                        2 * sizeof plain_cases / sizeof *plain_cases);
+    tcase_add_test(tc, a_bound_by_plain_operators_is_twice_their_error);
     tcase_add_loop_test(tc, cases_as_the_oracle, 0, 4);
     tcase_add_test(tc, samples_as_the_oracle);
     tcase_add_loop_test(tc, odd_shapes_as_the_oracle, 0, sizeof odd / sizeof *odd);

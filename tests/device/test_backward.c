@@ -545,8 +545,12 @@ static struct attention_shape layouts[] = {
     { { 0, 0 }, FFA_FP16, 8, 8, 64, LAYOUT_TOKENS },
     { { 0, 0 }, FFA_FP16, 32, 4, 64, LAYOUT_HEADS },
     { { 0, 0 }, FFA_FP16, 4, 2, 64, LAYOUT_TOKENS },
+    { { 0, 0 }, FFA_BF16, 4, 4, 96, LAYOUT_TOKENS }, /* from here on for the part `dims` */
+    { { 0, 0 }, FFA_FP16, 4, 2, 192, LAYOUT_HEADS },
+    { { 0, 0 }, FFA_BF16, 4, 2, 256, LAYOUT_PADDED },
+    { { 0, 0 }, FFA_FP16, 4, 2, 136, LAYOUT_TOKENS },
 };
-enum { LAYOUTS = sizeof layouts / sizeof *layouts };
+enum { LAYOUTS = 12, ALL_LAYOUTS = sizeof layouts / sizeof *layouts };
 
 /* ---- exact counts ---- */
 
@@ -831,7 +835,7 @@ START_TEST(one_mask_per_kv_head)
     ffa_error err = { 0 };
 
     must(ffa_mask_create_per_head(&mask, &size, lists, 2, &err), &err, "mask");
-    for (int i = 2; i < LAYOUTS; i += 3)
+    for (int i = 2; i < ALL_LAYOUTS; i += 3)
         run_random("one mask per kv head", mask, layouts[i], (uint64_t)(9 + i));
     ffa_mask_destroy(mask);
 }
@@ -1594,8 +1598,8 @@ END_TEST
 /* Pairs of options at each width: a cap and sinks, fp32 gradients of an fp32 out. */
 START_TEST(dims_with_options_match_the_oracle)
 {
-    /* Every other width at level 0: each has kernels to compile. */
-    for (int option = share > 1 ? _i / 2 % 4 + _i % 2 * 4 : 0; option < 4; option += share) {
+    /* Every fourth width at level 0: each has kernels to compile. */
+    for (int option = share > 1 ? _i / 4 % 4 + _i % 4 * 4 : 0; option < 4; option += share) {
         ffa_mask *mask = parse("varlen-causal:150,260,96");
         struct attention_shape shape =
             dims_shape(_i, mask, option % 2 ? FFA_FP16 : FFA_BF16, option % LAYOUT_COUNT);
@@ -1833,6 +1837,9 @@ static Suite *device_suite(void)
           *features = tcase_create("features");
     TCase *bf16 = tcase_create("bf16"), *fp16 = tcase_create("fp16");
     TCase *columns = tcase_create("dims");
+    /* At level 0 two of the wide ones: each has kernels to compile. */
+    const int first = share > 1 ? LAYOUTS + 1 : LAYOUTS,
+              end = share > 1 ? LAYOUTS + 3 : ALL_LAYOUTS;
 
     tcase_add_loop_test(quick, special_masks_match_the_oracle, 0, SPECIALS);
     tcase_add_loop_test(quick, odd_shapes_match_the_oracle, 0, ODD);
@@ -1860,6 +1867,11 @@ static Suite *device_suite(void)
     tcase_add_loop_test(columns, dims_match_the_oracle, 0, DIM_COUNT);
     tcase_add_loop_test(columns, dims_with_options_match_the_oracle, 0, DIM_COUNT);
     tcase_add_test(columns, dims_of_random_unions);
+    tcase_add_loop_test(columns, unattended_nan_stays_out, first, end);
+    tcase_add_loop_test(columns, attended_nan_reaches_its_document, first, end);
+    tcase_add_loop_test(columns, accumulated_halves_make_the_whole, first, end);
+    tcase_add_loop_test(columns, fp32_out_is_read, first, end);
+    tcase_add_loop_test(columns, debug_kernels_agree, first, end);
     tcase_add_loop_test(bf16, mask_cases_match_the_oracle, 0, LAYOUTS / 2);
     tcase_add_loop_test(fp16, mask_cases_match_the_oracle, LAYOUTS / 2, LAYOUTS);
     suite_add_tcase(suite, quick);

@@ -501,12 +501,23 @@ static void attempt_run(struct device_call *call, const struct attempt *attempt)
     prepared_finish(&ready);
 }
 
+/* Level 0: whether this case of many cells is not the one in so many that is run. */
+static bool passes_over(const ffa_mask *mask, int32_t heads)
+{
+    static int count;
+    const int64_t cells = ffa_mask_area(mask, -1) / ffa_mask_head_count(mask) * heads;
+
+    return share > 1 && cells > 500000 && count++ % (share / 2) != 0;
+}
+
 static void run_random(const char *name, const ffa_mask *mask, struct attention_shape shape,
                        uint64_t seed)
 {
     struct rng rng = { seed };
     struct device_call call;
 
+    if (passes_over(mask, shape.heads_q))
+        return;
     shape.mask.seqlen_q = ffa_mask_seqlen_q(mask);
     shape.mask.seqlen_k = ffa_mask_seqlen_k(mask);
     call_init(&call, &shape, shape.dtype, (enum attention_layout)(seed % LAYOUT_COUNT), &rng);
@@ -684,7 +695,8 @@ static void run_counts_v(const char *name, const ffa_mask *mask, struct attentio
 
 static void run_counts(const char *name, const ffa_mask *mask, struct attention_shape shape)
 {
-    run_counts_v(name, mask, shape, 0);
+    if (!passes_over(mask, shape.heads_q))
+        run_counts_v(name, mask, shape, 0);
 }
 
 /* ---- masks ---- */
@@ -1829,6 +1841,15 @@ START_TEST(bad_arguments_are_refused)
 }
 END_TEST
 
+/* At level 0 every `step`th iteration. */
+static void add_loop(TCase *tcase, const TTest *test, int count, int step)
+{
+    for (int i = 0; i < count && share > 1; i += step)
+        tcase_add_loop_test(tcase, test, i, i + 1);
+    if (share == 1)
+        tcase_add_loop_test(tcase, test, 0, count);
+}
+
 static Suite *device_suite(void)
 {
     Suite *suite = suite_create("device_backward");
@@ -1847,25 +1868,25 @@ static Suite *device_suite(void)
     if (on_gpu)
         tcase_add_loop_test(quick, a_wrong_bound_is_seen, 0, MUTATIONS);
     tcase_add_loop_test(quick, spike_keys_keep_their_columns, 0, 3);
-    tcase_add_loop_test(quick, unattended_nan_stays_out, 0, LAYOUTS);
-    tcase_add_loop_test(quick, attended_nan_reaches_its_document, 0, LAYOUTS);
-    tcase_add_loop_test(quick, options_match_the_oracle, 0, 25);
-    tcase_add_loop_test(quick, accumulated_halves_make_the_whole, 0, LAYOUTS);
-    tcase_add_loop_test(quick, fp32_out_is_read, 0, LAYOUTS);
-    tcase_add_loop_test(quick, split_groups_match_the_oracle, 0, 9);
-    tcase_add_loop_test(quick, debug_kernels_agree, 0, LAYOUTS);
+    add_loop(quick, unattended_nan_stays_out, LAYOUTS, 5);
+    add_loop(quick, attended_nan_reaches_its_document, LAYOUTS, 5);
+    add_loop(quick, options_match_the_oracle, 25, 7);
+    add_loop(quick, accumulated_halves_make_the_whole, LAYOUTS, 5);
+    add_loop(quick, fp32_out_is_read, LAYOUTS, 5);
+    add_loop(quick, split_groups_match_the_oracle, 9, 2);
+    add_loop(quick, debug_kernels_agree, LAYOUTS, 5);
     tcase_add_test(quick, sm_margin_and_scale_are_heard);
     tcase_add_test(quick, a_call_can_be_captured);
     tcase_add_loop_test(quick, bad_arguments_are_refused, 0, REFUSALS);
-    tcase_add_loop_test(apart, isolated_documents_stay_apart, 0, LAYOUTS);
-    tcase_add_loop_test(features, features_in_pairs_match_the_oracle, 0, PAIRS);
-    tcase_add_loop_test(features, strides_of_each_tensor_are_heard, 0, TENSORS);
-    tcase_add_loop_test(features, errors_are_bounded_by_plain_operators, 0, 3 * LAYOUTS);
-    tcase_add_loop_test(stages, stages_make_the_whole, 0, 4);
+    add_loop(apart, isolated_documents_stay_apart, LAYOUTS, 5);
+    add_loop(features, features_in_pairs_match_the_oracle, PAIRS, 3);
+    add_loop(features, strides_of_each_tensor_are_heard, TENSORS, 3);
+    add_loop(features, errors_are_bounded_by_plain_operators, 3 * LAYOUTS, 7);
+    add_loop(stages, stages_make_the_whole, 4, 2);
     tcase_add_loop_test(unions, every_length_to_300, 0, 2);
     tcase_add_loop_test(unions, random_unions_match_the_oracle, 0, 2);
-    tcase_add_loop_test(columns, dims_match_the_oracle, 0, DIM_COUNT);
-    tcase_add_loop_test(columns, dims_with_options_match_the_oracle, 0, DIM_COUNT);
+    add_loop(columns, dims_match_the_oracle, DIM_COUNT, 3);
+    add_loop(columns, dims_with_options_match_the_oracle, DIM_COUNT, 5);
     tcase_add_test(columns, dims_of_random_unions);
     tcase_add_loop_test(columns, unattended_nan_stays_out, first, end);
     tcase_add_loop_test(columns, attended_nan_reaches_its_document, first, end);
@@ -1901,7 +1922,7 @@ int main(void)
         full_cells = 400000;
         share = 12;
         for (int i = 0; i < LAYOUTS; i++) /* fewer heads, in the same groups */
-            while (layouts[i].heads_q > 4 && layouts[i].heads_kv % 2 == 0) {
+            while (layouts[i].heads_q > 4 && layouts[i].heads_kv > 2) {
                 layouts[i].heads_q /= 2;
                 layouts[i].heads_kv /= 2;
             }

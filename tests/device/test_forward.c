@@ -312,12 +312,23 @@ out:
     ffa_device_free(context, workspace);
 }
 
+/* Level 0: whether this case of many cells is not the one in so many that is run. */
+static bool passes_over(const ffa_mask *mask, int32_t heads)
+{
+    static int count;
+    const int64_t cells = ffa_mask_area(mask, -1) / ffa_mask_head_count(mask) * heads;
+
+    return share > 1 && cells > 500000 && count++ % (share / 2) != 0;
+}
+
 static void run_random(const char *name, const ffa_mask *mask, struct attention_shape shape,
                        uint64_t seed)
 {
     struct rng rng = { seed };
     struct device_call call;
 
+    if (passes_over(mask, shape.heads_q))
+        return;
     shape.mask.seqlen_q = ffa_mask_seqlen_q(mask);
     shape.mask.seqlen_k = ffa_mask_seqlen_k(mask);
     call_init(&call, &shape, &rng);
@@ -508,7 +519,7 @@ START_TEST(far_scores_raise_the_shift)
                                          "window:900,left=300,right=100" };
 
     for (int t = 0; t < 3; t++)
-        for (int d = 0; d < 12; d += 3) {
+        for (int d = 0; d<12; d += share> 1 ? 12 : 3) {
             ffa_mask *mask = parse(texts[t]);
             struct attention_shape shape = layouts[d];
             struct rng rng = { (uint64_t)(77 + t) };
@@ -831,10 +842,12 @@ START_TEST(dims_match_the_oracle)
             struct device_call call;
 
             of.mask = (ffa_mask_shape){ ffa_mask_seqlen_q(mask), ffa_mask_seqlen_k(mask) };
-            call_init_v(&call, &of, dims[_i].head_dim_v, &rng);
-            call_send_inputs(&call);
-            attempt_run(&call, &(struct attempt){ .name = dim_texts[t], .mask = mask });
-            call_finish(&call);
+            if (!passes_over(mask, shape.heads_q)) {
+                call_init_v(&call, &of, dims[_i].head_dim_v, &rng);
+                call_send_inputs(&call);
+                attempt_run(&call, &(struct attempt){ .name = dim_texts[t], .mask = mask });
+                call_finish(&call);
+            }
             ffa_mask_destroy(mask);
         }
 }
@@ -1443,6 +1456,15 @@ START_TEST(bad_arguments_are_refused)
 }
 END_TEST
 
+/* At level 0 every `step`th iteration. */
+static void add_loop(TCase *tcase, const TTest *test, int count, int step)
+{
+    for (int i = 0; i < count && share > 1; i += step)
+        tcase_add_loop_test(tcase, test, i, i + 1);
+    if (share == 1)
+        tcase_add_loop_test(tcase, test, 0, count);
+}
+
 static Suite *device_suite(void)
 {
     Suite *suite = suite_create("device_forward");
@@ -1452,22 +1474,22 @@ static Suite *device_suite(void)
     const int special_count = sizeof specials / sizeof *specials;
 
     tcase_add_loop_test(quick, special_masks_match_the_oracle, 0, special_count);
-    tcase_add_loop_test(quick, zero_queries_count_the_keys, 0, special_count);
+    add_loop(quick, zero_queries_count_the_keys, special_count, 4);
     tcase_add_loop_test(quick, far_scores_raise_the_shift, 0, 3);
-    tcase_add_loop_test(quick, unattended_nan_stays_out, 0, 12);
+    add_loop(quick, unattended_nan_stays_out, 12, 5);
     tcase_add_test(quick, attended_nan_reaches_its_rows);
-    tcase_add_loop_test(quick, isolated_documents_stay_apart, 0, 12);
+    add_loop(quick, isolated_documents_stay_apart, 12, 5);
     tcase_add_test(quick, one_mask_per_kv_head);
     tcase_add_loop_test(quick, a_wrong_bound_is_seen, 0, sizeof mutations / sizeof *mutations);
-    tcase_add_loop_test(quick, options_match_the_oracle, 0, 60);
-    tcase_add_loop_test(quick, accumulated_halves_make_the_whole, 0, layout_count);
-    tcase_add_loop_test(quick, max_logits_match_the_oracle, 0, layout_count);
-    tcase_add_loop_test(dim, dims_match_the_oracle, 0, DIM_COUNT);
-    tcase_add_loop_test(dim, dims_with_options_match_the_oracle, 0, DIM_COUNT);
-    tcase_add_loop_test(dim, stages_make_the_whole, 0, 4);
-    tcase_add_loop_test(dim, split_tiles_match_the_oracle, 0, sizeof splits / sizeof *splits);
-    tcase_add_loop_test(dim, packed_heads_match_the_oracle, 0, sizeof packs / sizeof *packs);
-    tcase_add_loop_test(quick, debug_kernels_agree, 0, 12);
+    add_loop(quick, options_match_the_oracle, 60, 7);
+    add_loop(quick, accumulated_halves_make_the_whole, layout_count, 5);
+    add_loop(quick, max_logits_match_the_oracle, layout_count, 5);
+    add_loop(dim, dims_match_the_oracle, DIM_COUNT, 3);
+    add_loop(dim, dims_with_options_match_the_oracle, DIM_COUNT, 5);
+    add_loop(dim, stages_make_the_whole, 4, 2);
+    add_loop(dim, split_tiles_match_the_oracle, (int)(sizeof splits / sizeof *splits), 2);
+    add_loop(dim, packed_heads_match_the_oracle, (int)(sizeof packs / sizeof *packs), 2);
+    add_loop(quick, debug_kernels_agree, 12, 5);
     tcase_add_loop_test(quick, other_tiles_agree, 0, 4);
     tcase_add_test(quick, a_call_can_be_captured);
     tcase_add_test(quick, the_one_call_form_agrees);
@@ -1499,7 +1521,7 @@ int main(void)
         full_cells = 400000;
         share = 12;
         for (int i = 0; i < 12; i++) /* fewer heads, in the same groups */
-            while (layouts[i].heads_q > 4 && layouts[i].heads_kv % 2 == 0) {
+            while (layouts[i].heads_q > 4 && layouts[i].heads_kv > 2) {
                 layouts[i].heads_q /= 2;
                 layouts[i].heads_kv /= 2;
             }

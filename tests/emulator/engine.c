@@ -57,6 +57,7 @@ static bool is_inside(int64_t at, uint64_t size)
 
 static void copy_tensor(const struct pending *p)
 {
+    enum { CHUNK = 8 }; /* elements, of which a row has a multiple */
     const struct emulator_tensor *tensor = p->from;
     const uint32_t row_bytes = tensor->box[0] * 2;
     uint32_t to = p->shared;
@@ -70,12 +71,15 @@ static void copy_tensor(const struct pending *p)
                                              (uint64_t)row * tensor->strides[1]
                                        : NULL;
 
-            for (uint32_t x = 0; x < tensor->box[0]; x++) {
-                char *at = machine_shared_at(p->block, swizzle(to + x * 2), 2, 2, "tensor copy");
-                if (has_row && is_inside(p->at[0] + (int64_t)x, tensor->dims[0]))
-                    memcpy(at, from + 2 * (p->at[0] + (int64_t)x), 2);
-                else
-                    memset(at, 0, 2);
+            for (uint32_t x = 0; x < tensor->box[0]; x += CHUNK) {
+                char *at = machine_shared_at(p->block, swizzle(to + x * 2), GRANULE, GRANULE,
+                                             "tensor copy");
+                const int64_t column = p->at[0] + (int64_t)x;
+                const int64_t columns = (int64_t)tensor->dims[0] - column;
+
+                memset(at, 0, GRANULE);
+                if (has_row && column >= 0 && columns > 0)
+                    memcpy(at, from + 2 * column, columns < CHUNK ? 2 * (size_t)columns : GRANULE);
             }
         }
 }
@@ -465,29 +469,36 @@ void emulator_stmatrix_x4(uint32_t address, const uint32_t words[4])
     }
 }
 
-static uint32_t half_of(const uint64_t *words, int lane, int word)
+/* A's words: (row, k 0-7), (row + 8, k 0-7), (row, k 8-15), (row + 8, k 8-15); B's: (k 0-7,
+ * column), (k 8-15, column); d: (row, two columns), (row + 8, two columns). */
+static void multiply_fragments(const struct fiber *lanes, int dtype)
 {
-    return (uint32_t)(words[lane] >> 32 * word);
+    float a[16][K], b[8][K];
+
+    for (int lane = 0; lane < 32; lane++) {
+        const int row = lane / 4, column = lane % 4 * 2;
+        for (int i = 0; i < 4; i++)
+            for (int e = 0; e < 2; e++)
+                a[row + i % 2 * 8][column + i / 2 * 8 + e] =
+                    emulator_from_half(lanes[lane].mma->a[i] >> 16 * e & 0xffff, dtype);
+        for (int i = 0; i < 2; i++)
+            for (int e = 0; e < 2; e++)
+                b[row][column + i * 8 + e] =
+                    emulator_from_half(lanes[lane].mma->b[i] >> 16 * e & 0xffff, dtype);
+    }
+    for (int lane = 0; lane < 32; lane++)
+        for (int i = 0; i < 4; i++)
+            for (int k = 0; k < K; k++)
+                lanes[lane].mma->d[i] += a[lane / 4 + i / 2 * 8][k] * b[lane % 4 * 2 + i % 2][k];
 }
 
 void emulator_mma_m16n8k16(float d[4], const uint32_t a[4], const uint32_t b[2], int dtype)
 {
-    const uint32_t all[6] = { a[0], a[1], a[2], a[3], b[0], b[1] };
-    const int lane = machine.self->thread % 32;
-    uint64_t words[3][32];
+    struct fiber *self = machine.self;
 
-    for (int i = 0; i < 3; i++)
-        memcpy(words[i], emulator_warp(all[2 * i] | (uint64_t)all[2 * i + 1] << 32, "mma"),
-               sizeof words[i]);
-    for (int i = 0; i < 4; i++) {
-        const int row = lane / 4, column = lane % 4 * 2 + i % 2;
-        for (int k = 0; k < K; k++) {
-            /* A: words (row, k 0-7), (row + 8, k 0-7), (row, k 8-15), (row + 8, k 8-15). */
-            const uint32_t x =
-                half_of(words[k / 8], row * 4 + k % 8 / 2, i / 2) >> 16 * (k % 2) & 0xffff;
-            const uint32_t y =
-                half_of(words[2], column * 4 + k % 8 / 2, k / 8) >> 16 * (k % 2) & 0xffff;
-            d[i] += emulator_from_half(x, dtype) * emulator_from_half(y, dtype);
-        }
+    self->mma = &(struct mma){ d, a, b };
+    if (machine_warp_arrive("mma")) {
+        multiply_fragments(&self->block->fibers[self->thread / 32 * 32], dtype);
+        machine_warp_release();
     }
 }

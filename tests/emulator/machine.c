@@ -172,27 +172,40 @@ void emulator_fence_proxy_async(void)
 
 /* ---- warps ---- */
 
-const uint64_t *emulator_warp(uint64_t word, const char *what)
+bool machine_warp_arrive(const char *what)
 {
-    struct fiber *self = machine.self;
-    struct warp *warp = warp_of(self);
-    uint64_t *words = warp->words[self->meetings++ % 2];
+    struct warp *warp = warp_of(machine.self);
 
-    words[self->thread % 32] = word;
     if (warp->arrived == 0)
         warp->what = what;
-    else if (strcmp(warp->what, what) != 0)
+    else if (warp->what != what && strcmp(warp->what, what) != 0)
         emulator_fail("%s, while other lanes of the warp are at %s", what, warp->what);
-    if (++warp->arrived < 32) {
-        machine_wait(FOR_WARP);
-        return words;
-    }
-    warp->arrived = 0;
+    if (++warp->arrived == 32)
+        return true;
+    machine_wait(FOR_WARP);
+    return false;
+}
+
+void machine_warp_release(void)
+{
+    struct fiber *self = machine.self;
+
+    warp_of(self)->arrived = 0;
     for (int lane = 0; lane < 32; lane++) {
         struct fiber *fiber = &self->block->fibers[self->thread / 32 * 32 + lane];
         if (fiber != self)
             machine_wake(fiber);
     }
+}
+
+const uint64_t *emulator_warp(uint64_t word, const char *what)
+{
+    struct fiber *self = machine.self;
+    uint64_t *words = warp_of(self)->words[self->meetings++ % 2];
+
+    words[self->thread % 32] = word;
+    if (machine_warp_arrive(what))
+        machine_warp_release();
     return words;
 }
 

@@ -33,6 +33,12 @@ enum waits_for {
     FOR_NOTHING_ANY_MORE
 };
 
+/* A lane's part of an m16n8k16. */
+struct mma {
+    float *d;
+    const uint32_t *a, *b;
+};
+
 struct fiber {
     jmp_buf at;
     char *stack;
@@ -45,6 +51,7 @@ struct fiber {
     uint32_t product;     /* wgmma: issued, and as of each commit; FOR_WGMMA: needed */
     uint32_t groups, group_end[MAX_GROUPS];
     uint32_t needed;
+    struct mma *mma;
     uint16_t written[MAX_WRITTEN]; /* granules, not fenced */
     int written_count;
 };
@@ -113,6 +120,9 @@ void machine_wait(enum waits_for what);
 void machine_wake(struct fiber *fiber);
 /* Now and then lets others run. */
 void machine_stir(void);
+/* A meeting of a warp's lanes: true to the last one, which then lets the others go on. */
+bool machine_warp_arrive(const char *what);
+void machine_warp_release(void);
 void *machine_shared_at(struct block *block, uint32_t address, uint32_t bytes, uint32_t alignment,
                         const char *what);
 void machine_mbarrier_bytes(struct block *block, uint32_t bar, uint32_t bytes);

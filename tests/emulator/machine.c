@@ -457,7 +457,7 @@ static void run_all(void)
         for (int b = 0; b < launch->resident && next < launch->blocks; b++)
             if (machine.blocks[b].index < 0)
                 block_start(&machine.blocks[b], next++);
-        if (machine_random(8) == 0)
+        if (machine_random(machine.patience) == 0)
             (void)machine_engine_step();
         warp = pick(&block);
         if (!warp) {
@@ -492,6 +492,7 @@ bool emulator_run(const struct emulator_launch *launch, char error[EMULATOR_ERRO
     machine.launch = launch;
     machine.error = error;
     machine.random = launch->seed * 0x9e3779b97f4a7c15ull | 1;
+    machine.patience = 4u << 3 * machine_random(4);
     machine.idle_turns = 0;
     machine.self = NULL;
     machine.pending_count = 0;

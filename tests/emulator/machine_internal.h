@@ -109,7 +109,8 @@ struct machine {
     jmp_buf home, top;
     ucontext_t start;
     uint64_t random;
-    int idle_turns; /* since anybody got anywhere */
+    uint32_t patience; /* turns between two things that the engine does unasked */
+    int idle_turns;    /* since anybody got anywhere */
     struct pending pending[MAX_PENDING];
     int pending_count;
 };

@@ -1,0 +1,56 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# usage: mutants.sh FFA TEMPLATES (with the emulator in LD_PRELOAD)
+# Takes one line at a time out of a kernel, a wait, a fence or an arrival, and sees that the
+# emulator notices: a check that fails, a launch that fails. The whole kernel passes.
+set -eu
+ffa=$1
+templates=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+bad=0
+
+# passes DIR ARGUMENTS...: under each of three schedules
+passes() {
+    dir=$1
+    shift
+    for seed in 1 2 3; do
+        FFA_EMULATOR_SEED=$seed "$ffa" run --check --store "$work/kernels.ffadb" --templates "$dir" \
+            --mask varlen-causal:300,700,60 --heads 4:2 "$@" > "$work/out" 2>&1 || return 1
+    done
+}
+
+# without FILE 'LINE' ARGUMENTS...: the statement that begins with LINE, where it first stands
+without() {
+    file=$1
+    line=$2
+    shift 2
+    rm -rf "$work/t"
+    cp -r "$templates" "$work/t"
+    awk -v line="$line" '
+        !done && !skip && index($0, line) && $1 != "*" { skip = 1; print ";" }
+        skip { if (/;/) { skip = 0; done = 1 } next }
+        { print }' "$templates/$file" > "$work/t/$file"
+    if cmp -s "$templates/$file" "$work/t/$file"; then
+        echo "$file has no '$line'" && bad=1
+    elif passes "$work/t" "$@"; then
+        echo "$file without '$line' passes" && bad=1
+    else
+        printf '%s without %s: %.120s\n' "$file" "'$line'" "$(tail -n 1 "$work/out")"
+    fi
+}
+
+passes "$templates" --backward || { cat "$work/out" && bad=1; }
+without attention_forward.cu 'wait(bars, bars.k_empty('
+without attention_forward.cu 'wait(bars, bars.v_full('
+without attention_forward.cu 'wgmma_wait<1>();'
+without attention_forward.cu 'mbarrier_arrive(bars.k_empty('
+without attention_forward.cu 'fence_proxy_async();'
+without attention_backward.cu 'wait(bars, bars.q_full(' --backward
+without attention_backward.cu 'wait(bars, bars.ds_empty(' --backward --head-dim 64 # two stages of dS
+without attention_backward.cu 'wait(bars, bars.ds_full(' --backward
+without attention_backward.cu 'wgmma_wait<1>();' --backward
+without attention_backward.cu 'bulk_wait_read();' --backward
+without attention_backward.cu 'bulk_wait();' --backward
+exit $bad

@@ -11,7 +11,7 @@
 templates/ is measured without the library; `run --library` times ffa_forward, ffa_backward (all of its launches) or
 the one after the other, and with --templates compares template folders (compiled on the spot, kept in --store).
 Unit U: cuDNN SDPA on the full mask at that length, same pass, same run. FLOPs: 2 * area * heads * (head_dim +
-head_dim_v), backward 2.5 times that. A figure is the median over groups of back-to-back calls between CUDA events.
+head_dim_v), backward 2 * area * heads * (3 head_dim + 2 head_dim_v). A figure is the median over groups of back-to-back calls between CUDA events.
 Everything is checked first, on fresh random inputs and poisoned outputs: sampled rows, and keys of the backward pass,
 against fp64 (gradients of 2048 tokens or fewer: all of them), and two runs bitwise equal (but for dq). --json writes a
 results file.
@@ -295,7 +295,7 @@ def run(opts):
 
     counters, tops = torch.zeros(64, dtype=torch.int32, device="cuda"), torch.zeros(HQ, device="cuda")
     passes = ("forward", "backward", "both") if opts.part == "all" else (opts.part,)
-    has_backward, factor = opts.part != "forward", dict(forward=1.0, backward=2.5, both=3.5)
+    has_backward = opts.part != "forward"
     results, failed = [], False
     for n in seqlens:
         for name in names:
@@ -303,6 +303,8 @@ def run(opts):
             lo, hi = intervals(np, mask)
             for dim, dim_v in sorted({(v["spec"]["head_dim"], v["spec"]["head_dim_v"]) for v in variants}):
                 flops = 2.0 * mask["area"] * HQ * (dim + dim_v)
+                five = (3 * dim + 2 * dim_v) / (dim + dim_v)  # products of a backward pass, in forward passes
+                factor = dict(forward=1.0, backward=five, both=1 + five)
                 is_of = lambda x: (x["spec"]["head_dim"], x["spec"]["head_dim_v"]) == (dim, dim_v)
                 line = []
                 for dtype in sorted({v["spec"]["dtype"] for v in variants if is_of(v)}):

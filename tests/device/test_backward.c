@@ -1338,10 +1338,10 @@ static void run_staged(const struct device_call *call, const struct staged *stag
 }
 
 /* A pass in stages against the oracle of the whole; with fp32 gradients once more on top. */
-static void run_stages(uint64_t seed)
+static void run_stages(uint64_t seed, int first_layout, int last_layout)
 {
     struct rng rng = { seed };
-    struct attention_shape shape = layouts[rng_range(&rng, 0, LAYOUTS - 1)];
+    struct attention_shape shape = layouts[rng_range(&rng, first_layout, last_layout)];
     const float cap = seed % 3 == 1 ? 5 : 0;
     const ffa_dtype grad_dtype = seed % 4 == 2 ? FFA_FP32 : shape.dtype;
     const uint32_t flags = FFA_SPEC_STAGED | (cap > 0 ? (uint32_t)FFA_SPEC_SOFTCAP : 0) |
@@ -1394,7 +1394,13 @@ static void run_stages(uint64_t seed)
 START_TEST(stages_make_the_whole)
 {
     for (int i = 0; i<16; i += share> 1 ? 4 : 1)
-        run_stages((uint64_t)(17 * _i + i));
+        run_stages((uint64_t)(17 * _i + i), 0, LAYOUTS - 1);
+}
+END_TEST
+
+START_TEST(dims_in_stages_make_the_whole)
+{
+    run_stages((uint64_t)_i, _i, _i);
 }
 END_TEST
 
@@ -1894,6 +1900,7 @@ static Suite *device_suite(void)
     tcase_add_loop_test(columns, accumulated_halves_make_the_whole, first, end);
     tcase_add_loop_test(columns, fp32_out_is_read, first, end);
     tcase_add_loop_test(columns, debug_kernels_agree, first, end);
+    tcase_add_loop_test(columns, dims_in_stages_make_the_whole, first, end);
     tcase_add_loop_test(bf16, mask_cases_match_the_oracle, 0, LAYOUTS / 2);
     tcase_add_loop_test(fp16, mask_cases_match_the_oracle, LAYOUTS / 2, LAYOUTS);
     suite_add_tcase(suite, quick);

@@ -9,6 +9,7 @@
 struct backward_finish_args {
     const float *dq_sum;              /* as attention_backward.args.h says, dq_rows = tokens_q */
     const float *dk_parts, *dv_parts; /* [parts][heads_kv][tokens_k][columns of dk, of dv] */
+    const float *dk_more, *dv_more;   /* with parts: added to them; both, or NULL */
     void *dq, *dk, *dv;
     const float *stats; /* [heads_q][4][2][stats_rows] */
     const float *sink;  /* [sink_count][heads_q], natural logarithm */
@@ -16,6 +17,8 @@ struct backward_finish_args {
     long long dq_token_stride, dq_head_stride;
     long long dk_token_stride, dk_head_stride;
     long long dv_token_stride, dv_head_stride;
+    long long dk_more_token_stride, dk_more_head_stride;
+    long long dv_more_token_stride, dv_more_head_stride;
     float scale; /* softmax_scale: dq is multiplied with it */
     int tokens_q;
     int tokens_k;
@@ -29,9 +32,9 @@ struct backward_finish_args {
 };
 
 #ifdef __cplusplus
-static_assert(sizeof(backward_finish_args) == 160, "host and device disagree");
+static_assert(sizeof(backward_finish_args) == 208, "host and device disagree");
 #else
-_Static_assert(sizeof(struct backward_finish_args) == 160, "host and device disagree");
+_Static_assert(sizeof(struct backward_finish_args) == 208, "host and device disagree");
 #endif
 
 enum {

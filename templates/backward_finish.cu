@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * backward_finish: the last pass. dq from its fp32 sum, the columns put back in order; dk and dv
- * from the partial sums of a split, added in the order of the parts; and dsink,
+ * from the partial sums of a split, added in the order of the parts, to sums of other calls if
+ * there are any; and dsink,
  *
  *   dsink[s][h] = - sum over rows of e^(sink[s][h] - lse[row][h]) delta[row][h],
  *
@@ -64,8 +65,8 @@ FFA_DEVICE void add_pair(float *to, float x, float y, bool accumulate)
 }
 
 /* A row of the sum lies in panels of 64 columns, the last of 32 where that is what is left, column
- * 16 p + 8 a + 2 b + c of them at 4 ((4 p + b) ^ 4 (row % 2)) + 2 a + c. Lane b of four loads the 16 bytes of its b for two
- * neighbouring p: two columns of each of four runs of eight. */
+ * 16 p + 8 a + 2 b + c of them at 4 ((4 p + b) ^ 4 (row % 2)) + 2 a + c. Lane b of four loads the
+ * 16 bytes of its b for two neighbouring p: two columns of each of four runs of eight. */
 FFA_DEVICE void dq_rows(const backward_finish_args &a, const pass::item &item, int lane)
 {
     const int row = item.row + lane / lanes * depth;
@@ -124,9 +125,10 @@ FFA_DEVICE void dq_rows(const backward_finish_args &a, const pass::item &item, i
 /* ---- dk, dv ---- */
 
 struct parted {
-    const float *parts;
+    const float *parts, *more;
     void *to;
     long long token_stride, head_stride;
+    long long more_token_stride, more_head_stride;
 };
 
 FFA_DEVICE void store_columns(const parted &p, long long at, float4 low, float4 high,
@@ -164,11 +166,17 @@ FFA_DEVICE void parted_rows(const backward_finish_args &a, const parted &p, int 
     const bool has_columns = is_plain || column < columns;
     const long long part_stride = (long long)a.heads_kv * a.tokens_k * columns;
     const float *from = p.parts + ((long long)item.head * a.tokens_k + row) * columns + column;
+    const float *more =
+        p.more + row * p.more_token_stride + item.head * p.more_head_stride + column;
     float4 low[depth], high[depth];
 
 #pragma unroll
-    for (int i = 0; i < depth; ++i)
-        low[i] = high[i] = float4{};
+    for (int i = 0; i < depth; ++i) {
+        const bool has_more = p.more && row + i < a.tokens_k && has_columns;
+        const float4 *at = (const float4 *)(more + i * p.more_token_stride);
+        low[i] = has_more ? at[0] : float4{};
+        high[i] = has_more ? at[1] : float4{};
+    }
     for (int part = 0; part < a.parts; ++part, from += part_stride)
 #pragma unroll
         for (int i = 0; i < depth; ++i)
@@ -233,9 +241,17 @@ extern "C" __global__ void __launch_bounds__(BACKWARD_PASS_THREADS, 1)
             continue;
         }
         const bool is_v = i - dq_count >= kv_count;
-        const parted p = is_v ? parted{ a.dv_parts, a.dv, a.dv_token_stride, a.dv_head_stride }
-                              : parted{ a.dk_parts, a.dk, a.dk_token_stride, a.dk_head_stride };
-        parted_rows(a, p, is_plain ? head_dim : is_v ? a.head_dim_v : a.head_dim,
+        const parted p =
+            is_v ? parted{ a.dv_parts,           a.dv_more,        a.dv,
+                           a.dv_token_stride,    a.dv_head_stride, a.dv_more_token_stride,
+                           a.dv_more_head_stride }
+                 : parted{ a.dk_parts,           a.dk_more,        a.dk,
+                           a.dk_token_stride,    a.dk_head_stride, a.dk_more_token_stride,
+                           a.dk_more_head_stride };
+        parted_rows(a, p,
+                    is_plain ? head_dim
+                    : is_v   ? a.head_dim_v
+                             : a.head_dim,
                     pass::item_find(i - dq_count - (is_v ? kv_count : 0), a.heads_kv, warp_rows),
                     lane);
     }

@@ -232,6 +232,12 @@ typedef struct ffa_backward_args {
     float softcap;      /* > 0: kernels made with FFA_SPEC_SOFTCAP */
     int32_t sm_margin;  /* SMs left free for others; 0 to sm_count - 1 */
     uint32_t flags;     /* FFA_BACKWARD_... */
+    /* fp32 (fp64 for FFA_FP64), of the shapes of dk and dv and by the same rules: what other calls,
+     * or other ranks, made of these keys. It is added before dk and dv are rounded to their dtype,
+     * and not written. So a key's gradients may be fp32 from a first call (FFA_SPEC_GRAD_FP32), be
+     * added to by further ones (FFA_BACKWARD_ACCUMULATE), and get the dtype in the last. Needs
+     * kernels made with FFA_SPEC_STAGED. data NULL: none; both or neither. */
+    ffa_tensor partial_dk, partial_dv;
 } ffa_backward_args;
 enum {
     /* dq, dk and dv are added to what they hold. They must be fp32 (FFA_SPEC_GRAD_FP32) or fp64.

@@ -51,7 +51,7 @@ struct backward_layout {
     int64_t stats_rows; /* a multiple of 4, with room for a block past the last row */
     int32_t parts;      /* blocks that share the query heads of a group */
     int64_t stats_at, dq_at;
-    int64_t dk_at, dv_at; /* partial sums, where parts > 1 */
+    int64_t dk_at, dv_at; /* partial sums, where parts > 1, and of kernels of passes in stages */
     int64_t bytes;
 };
 ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *plan,

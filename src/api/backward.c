@@ -9,7 +9,8 @@
  *   counters   COUNTER_BYTES, as of ffa_forward
  *   stats      fp32 [heads_q][4][2][stats_rows]
  *   dq         fp32 [heads_q][tokens_q][head_dim of the kernels], lying as attention_backward says
- *   dk parts   fp32 [parts][heads_kv][tokens_k][head_dim], where parts > 1
+ *   dk parts   fp32 [parts][heads_kv][tokens_k][head_dim], where parts > 1, and of kernels of
+ *              passes in stages
  *   dv parts   the same with head_dim_v
  */
 #include "api/arguments.h"
@@ -75,7 +76,7 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
                        err));
     FFA_TRY(layout_add(out, &out->dq_at, "dq", shape->seqlen_q * heads_q,
                        bytes * kernels->dq_columns, err));
-    if (out->parts > 1) {
+    if (out->parts > 1 || kernels->is_staged) {
         const int64_t rows = shape->seqlen_k * heads_kv * out->parts;
 
         FFA_TRY(layout_add(out, &out->dk_at, "parts of dk", rows, bytes * kernels->head_dim, err));
@@ -190,6 +191,7 @@ static ffa_status tensors_check(ffa_backward_args *args, const ffa_kernels *kern
     const bool on_gpu = kernels->forward != NULL;
     const size_t bytes = ffa_dtype_bytes(kernels->dtype);
     const size_t grad_bytes = ffa_dtype_bytes(kernels->grad_dtype);
+    const size_t sum_bytes = kernels->dtype == FFA_FP64 ? sizeof(double) : sizeof(float);
     const int64_t rows = shape->seqlen_q, keys = shape->seqlen_k, dim = kernels->head_dim;
     const int64_t dim_v = kernels->head_dim_v;
     const struct tensor_rule rules[] = {
@@ -202,13 +204,19 @@ static ffa_status tensors_check(ffa_backward_args *args, const ffa_kernels *kern
         { "dq", rows, args->heads_q, dim, grad_bytes, on_gpu, true },
         { "dk", keys, args->heads_kv, dim, grad_bytes, on_gpu, true },
         { "dv", keys, args->heads_kv, dim_v, grad_bytes, on_gpu, true },
+        { "partial_dk", keys, args->heads_kv, dim, sum_bytes, on_gpu, false },
+        { "partial_dv", keys, args->heads_kv, dim_v, sum_bytes, on_gpu, false },
     };
-    ffa_tensor *const tensors[] = { &args->q,    &args->k,  &args->v,  &args->out, &args->lse,
-                                    &args->dout, &args->dq, &args->dk, &args->dv };
+    ffa_tensor *const tensors[] = { &args->q,   &args->k,          &args->v,         &args->out,
+                                    &args->lse, &args->dout,       &args->dq,        &args->dk,
+                                    &args->dv,  &args->partial_dk, &args->partial_dv };
     ffa_status rc = FFA_OK;
 
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-        if (tensors[i] != &args->dq || is_last(plan))
+        if (tensors[i] == &args->dq ? is_last(plan)
+            : tensors[i] == &args->partial_dk || tensors[i] == &args->partial_dv
+                ? args->partial_dk.data != NULL
+                : true)
             FFA_TRY(tensor_check(tensors[i], &rules[i], err));
 out:
     return rc;
@@ -224,6 +232,12 @@ static ffa_status flags_check(const ffa_backward_args *args, const ffa_kernels *
         return error_fail(err, FFA_INVALID, 0,
                           "flags has FFA_BACKWARD_ACCUMULATE, the kernels were made without "
                           "FFA_SPEC_GRAD_FP32");
+    if (!args->partial_dk.data != !args->partial_dv.data)
+        return error_fail(err, FFA_INVALID, 0, "partial_d%c is given without partial_d%c",
+                          args->partial_dk.data ? 'k' : 'v', args->partial_dk.data ? 'v' : 'k');
+    if (args->partial_dk.data && !kernels->is_staged)
+        return error_fail(err, FFA_INVALID, 0,
+                          "partial_dk is given, the kernels were made without FFA_SPEC_STAGED");
     if (args->dsink && !args->sink_count)
         return error_fail(err, FFA_INVALID, 0, "dsink is given with a sink_count of 0");
     if ((uintptr_t)args->dsink % sizeof(float))
@@ -311,6 +325,12 @@ out:
     return rc;
 }
 
+/* Whether the main kernel writes sums that the last one turns into dk and dv. */
+static bool has_parts(const struct gpu_call *call)
+{
+    return call->layout->parts > 1 || call->args->partial_dk.data;
+}
+
 /* Where the main kernel writes dk and dv: into the caller's tensors, or into parts. */
 static void outputs_fill(struct attention_backward_args *launch, const struct gpu_call *call)
 {
@@ -318,7 +338,7 @@ static void outputs_fill(struct attention_backward_args *launch, const struct gp
     const int64_t keys = call->plan->backward.shape.seqlen_k;
     const int64_t dim = call->kernels->head_dim, dim_v = call->kernels->head_dim_v;
 
-    if (call->layout->parts > 1) {
+    if (has_parts(call)) {
         launch->dk = call->workspace + call->layout->dk_at;
         launch->dv = call->workspace + call->layout->dv_at;
         launch->dk_token_stride = dim;
@@ -404,6 +424,12 @@ static struct backward_finish_args finish_fill(const struct gpu_call *call)
         .dq_sum = (const float *)(void *)(call->workspace + layout->dq_at),
         .dk_parts = (const float *)(void *)(call->workspace + layout->dk_at),
         .dv_parts = (const float *)(void *)(call->workspace + layout->dv_at),
+        .dk_more = args->partial_dk.data,
+        .dv_more = args->partial_dv.data,
+        .dk_more_token_stride = args->partial_dk.token_stride,
+        .dk_more_head_stride = args->partial_dk.head_stride,
+        .dv_more_token_stride = args->partial_dv.token_stride,
+        .dv_more_head_stride = args->partial_dv.head_stride,
         .dq = args->dq.data,
         .dk = args->dk.data,
         .dv = args->dv.data,
@@ -421,7 +447,7 @@ static struct backward_finish_args finish_fill(const struct gpu_call *call)
         .tokens_k = (int)call->plan->backward.shape.seqlen_k,
         .heads_q = args->heads_q,
         .heads_kv = args->heads_kv,
-        .parts = layout->parts > 1 ? layout->parts : 0,
+        .parts = has_parts(call) ? layout->parts : 0,
         .stats_rows = (int)layout->stats_rows,
         .sink_count = args->sink_count,
         .head_dim = (short)call->kernels->head_dim,
@@ -455,7 +481,7 @@ static ffa_status backward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     prepare = prepare_fill(&call);
     finish = finish_fill(&call);
     kernel =
-        layout.parts > 1 && kernels->backward_fp32 ? kernels->backward_fp32 : kernels->backward;
+        has_parts(&call) && kernels->backward_fp32 ? kernels->backward_fp32 : kernels->backward;
     if (is_first(plan))
         FFA_TRY(gpu_kernel_enqueue(kernels->prepare, room, &prepare, stream, err));
     FFA_TRY(gpu_kernel_enqueue(kernel, launch.work_count < room ? launch.work_count : room, &launch,
@@ -507,6 +533,8 @@ static ffa_status backward_cpu(const ffa_kernels *kernels, const ffa_plan *plan,
         .dq = args->dq,
         .dk = args->dk,
         .dv = args->dv,
+        .partial_dk = args->partial_dk.data ? &args->partial_dk : NULL,
+        .partial_dv = args->partial_dk.data ? &args->partial_dv : NULL,
         .dsink = is_last(plan) ? args->dsink : NULL,
         .dtype = kernels->dtype,
         .grad_dtype = kernels->grad_dtype,

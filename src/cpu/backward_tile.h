@@ -205,29 +205,34 @@ static void tile_sweep(const struct cpu_backward *call, const struct backward_ti
     }
 }
 
-static void store_line(const struct cpu_backward *call, const ffa_tensor *tensor, int32_t d,
-                       int64_t token, int32_t head, const REAL *from)
+static void store_line(const struct cpu_backward *call, const ffa_tensor *tensor,
+                       const ffa_tensor *partial, int32_t d, int64_t token, int32_t head,
+                       const REAL *from)
 {
     const int64_t at = token * tensor->token_stride + head * tensor->head_stride;
 
     for (int32_t c = 0; c < d; c++) {
-        REAL old = 0;
+        REAL old = 0, more = 0;
 
         if (call->accumulate)
             load(call->grad_dtype, tensor->data, at + c, 1, &old);
-        store(call->grad_dtype, tensor->data, at + c, (double)(old + from[c]));
+        if (partial)
+            load(call->dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32, partial->data,
+                 token * partial->token_stride + head * partial->head_stride + c, 1, &more);
+        store(call->grad_dtype, tensor->data, at + c, (double)(old + more + from[c]));
     }
 }
 
 /* A line of d columns of dq, dk or dv: added to its sum, or written, as the flags say. */
-static void finish_line(const struct cpu_backward *call, const ffa_tensor *tensor, int32_t d,
-                        REAL *sum, int64_t token, int32_t head, uint8_t flags, REAL *line)
+static void finish_line(const struct cpu_backward *call, const ffa_tensor *tensor,
+                        const ffa_tensor *partial, int32_t d, REAL *sum, int64_t token,
+                        int32_t head, uint8_t flags, REAL *line)
 {
     if (!(flags & TILE_FIRST))
         for (int32_t c = 0; c < d; c++)
             line[c] += sum[c];
     if (flags & TILE_LAST)
-        store_line(call, tensor, d, token, head, line);
+        store_line(call, tensor, partial, d, token, head, line);
     else
         memcpy(sum, line, (size_t)d * sizeof *line);
 }
@@ -255,10 +260,10 @@ void gradient_tile(const struct cpu_backward *call, const struct backward_tile *
         const int64_t at = call->sum_dk ? key * call->sum_stride + kv_head * d : 0;
         const int64_t at_v = call->sum_dv ? key * call->sum_stride + kv_head * dv : 0;
 
-        finish_line(call, &call->dk, d, (REAL *)call->sum_dk + at, key, kv_head, flags,
-                    (REAL *)scratch->sum_k + (int64_t)j * d);
-        finish_line(call, &call->dv, dv, (REAL *)call->sum_dv + at_v, key, kv_head, flags,
-                    (REAL *)scratch->sum_v + (int64_t)j * dv);
+        finish_line(call, &call->dk, call->partial_dk, d, (REAL *)call->sum_dk + at, key, kv_head,
+                    flags, (REAL *)scratch->sum_k + (int64_t)j * d);
+        finish_line(call, &call->dv, call->partial_dv, dv, (REAL *)call->sum_dv + at_v, key,
+                    kv_head, flags, (REAL *)scratch->sum_v + (int64_t)j * dv);
     }
 }
 
@@ -349,7 +354,7 @@ void gradient_rows_of(const struct cpu_backward *call, const struct gradient_row
         const int64_t row = rows->row_begin + r;
         const int64_t packed = call->sum_dq ? (row * call->args->heads_q + rows->head) * d : 0;
 
-        finish_line(call, &call->dq, d, (REAL *)call->sum_dq + packed, row, rows->head, flags,
+        finish_line(call, &call->dq, NULL, d, (REAL *)call->sum_dq + packed, row, rows->head, flags,
                     (REAL *)scratch->sum_q + (int64_t)r * d);
     }
 }

@@ -40,9 +40,11 @@ ffa_status cpu_forward(const struct cpu_forward *call, ffa_error *err);
 struct cpu_backward {
     const struct backward_plan *plan;
     const ffa_forward_args *args;
-    ffa_tensor dout;       /* of `dtype` */
-    ffa_tensor dq, dk, dv; /* of `grad_dtype` */
-    float *dsink;          /* [sink_count][heads_q], or NULL */
+    ffa_tensor dout;                           /* of `dtype` */
+    ffa_tensor dq, dk, dv;                     /* of `grad_dtype` */
+    const ffa_tensor *partial_dk, *partial_dv; /* added to dk and dv: fp32 (fp64 for FFA_FP64), or
+                                                * NULL */
+    float *dsink;                              /* [sink_count][heads_q], or NULL */
     ffa_dtype dtype, grad_dtype;
     ffa_dtype out_dtype; /* of args->out; 0: dtype */
     int32_t head_dim;

@@ -1391,6 +1391,73 @@ static void run_stages(uint64_t seed, int first_layout, int last_layout)
     call_finish(&call);
 }
 
+/* Three stages over the same keys, each with some rows: dk and dv are fp32 from the first, added to
+ * by the second, and get the dtype in the third. A group is split into parts, or not. */
+START_TEST(gradients_of_keys_get_the_dtype_last)
+{
+    static const ffa_slice turns[] = { { 0, 150, 0, 270, FFA_SLICE_FULL, 0 },
+                                       { 150, 300, 10, 270, FFA_SLICE_CAUSAL, 0 },
+                                       { 300, 420, 0, 200, FFA_SLICE_BICAUSAL, 0 } };
+    struct attention_shape shape = layouts[_i % LAYOUTS];
+    struct staged staged = { .masks = { .count = 3 } };
+    const ffa_kernels *kernels, *fp32;
+    ffa_slice_list list = { turns, 3 };
+    struct attempt attempt = { .name = "turns" };
+    ffa_plan_info info = FFA_PLAN_INFO_INIT;
+    struct oracle_backward_case test;
+    struct device_call call, sums;
+    struct prepared whole;
+    struct rng rng = { (uint64_t)(90 + _i) };
+    ffa_error err = { 0 };
+
+    shape.heads_kv = 2;
+    shape.heads_q = _i / LAYOUTS ? 6 : 2;
+    shape.mask = staged.masks.shape = (ffa_mask_shape){ 420, 270 };
+    for (int i = 0; i < 3; i++)
+        must(ffa_mask_create(&staged.masks.masks[i], &shape.mask, &turns[i], 1, &err), &err,
+             "mask");
+    must(ffa_mask_create(&staged.masks.whole, &shape.mask, turns, 3, &err), &err, "mask");
+    attempt.mask = staged.masks.whole;
+    call_init(&call, &shape, shape.dtype, shape.layout, &rng);
+    call_init(&sums, &shape, FFA_FP32, LAYOUT_PADDED, &rng);
+    kernels = kernels_for(&shape, FFA_SPEC_STAGED);
+    fp32 = kernels_for(&shape, FFA_SPEC_STAGED | FFA_SPEC_GRAD_FP32);
+    prepare(&whole, kernels, staged.masks.whole, &shape);
+    run_forward(&call, &whole);
+    staged_init(&staged, kernels, &shape, 0);
+    must(ffa_plan_info_get(staged.ready[0].plan, &info, &err), &err, "plan info");
+    test = reference_of(&call, &list, 1);
+    oracle_backward_poison(&test);
+    send(&call, FIRST_OUTPUT, TENSORS);
+    for (int i = 0; i < 3; i++) {
+        ffa_backward_args args = call.args;
+
+        args.dk = i < 2 ? sums.args.dk : call.args.dk;
+        args.dv = i < 2 ? sums.args.dv : call.args.dv;
+        if (i == 2) {
+            args.partial_dk = sums.args.dk;
+            args.partial_dv = sums.args.dv;
+        }
+        args.flags = i == 1 ? FFA_BACKWARD_ACCUMULATE : 0;
+        must(ffa_backward(i < 2 ? fp32 : kernels, staged.ready[i].plan, &args,
+                          workspace_of(&staged.ready[staged.most]), NULL, &err),
+             &err, "turn");
+    }
+    fetch(&call, FIRST_OUTPUT, TENSORS);
+    for (int i = FIRST_OUTPUT; i < TENSORS; i++) {
+        check_guard(call.memory[i], call.bytes[i], "turns", tensor_names[i]);
+        check_guard(sums.memory[i], sums.bytes[i], "sums", tensor_names[i]);
+    }
+    check_guard(staged.ready[staged.most].workspace, staged.ready[staged.most].workspace_bytes,
+                "turns", "the workspace");
+    compare(&call, &test, &attempt, &info);
+    staged_finish(&staged);
+    prepared_finish(&whole);
+    call_finish(&call);
+    call_finish(&sums);
+}
+END_TEST
+
 START_TEST(stages_make_the_whole)
 {
     for (int i = 0; i<16; i += share> 1 ? 4 : 1)
@@ -1890,6 +1957,7 @@ static Suite *device_suite(void)
     add_loop(features, strides_of_each_tensor_are_heard, TENSORS, 3);
     add_loop(features, errors_are_bounded_by_plain_operators, 3 * LAYOUTS, 7);
     add_loop(stages, stages_make_the_whole, 4, 2);
+    add_loop(stages, gradients_of_keys_get_the_dtype_last, 2 * LAYOUTS, 5);
     tcase_add_loop_test(unions, every_length_to_300, 0, 2);
     tcase_add_loop_test(unions, random_unions_match_the_oracle, 0, 2);
     add_loop(columns, dims_match_the_oracle, DIM_COUNT, 3);

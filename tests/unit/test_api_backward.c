@@ -459,6 +459,11 @@ START_TEST(what_belongs_together_is_checked)
     check_refusal(&p, p.kernels, lists_plan, &args, NULL, FFA_INVALID,
                   "heads_kv is 1, the plan's mask has 2 lists of slices");
     args = p.args;
+    args.partial_dk = args.dk;
+    args.partial_dv = args.dv;
+    check_refusal(&p, p.kernels, p.plan, &args, NULL, FFA_INVALID,
+                  "partial_dk is given, the kernels were made without FFA_SPEC_STAGED");
+    args = p.args;
     args.struct_size = 2;
     check_refusal(&p, p.kernels, p.plan, &args, NULL, FFA_INVALID, "struct_size is 2");
 

@@ -333,6 +333,112 @@ START_TEST(backward_stages_make_the_whole)
 }
 END_TEST
 
+/* Three stages over the same keys, each with some rows: dk and dv are fp32 from the first, added to
+ * by the second, and get the dtype in the third. */
+static const ffa_slice turns[3][1] = { { { 0, 30, 0, 70, FFA_SLICE_FULL, 0 } },
+                                       { { 30, 60, 10, 70, FFA_SLICE_CAUSAL, 0 } },
+                                       { { 60, 90, 0, 50, FFA_SLICE_BICAUSAL, 0 } } };
+
+static ffa_kernels *turn_kernels(ffa_dtype dtype, uint32_t flags)
+{
+    ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
+    ffa_kernels *kernels;
+
+    spec.dtype = dtype;
+    spec.head_dim = DIM;
+    spec.flags = FFA_SPEC_STAGED | FFA_SPEC_BACKWARD | flags;
+    ck_assert_int_eq(ffa_kernels_create(&kernels, context, &spec, NULL), FFA_OK);
+    return kernels;
+}
+
+START_TEST(gradients_of_keys_get_the_dtype_last)
+{
+    const ffa_dtype dtype = dtypes[_i], sum_dtype = dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32;
+    const struct attention_shape shape = {
+        { 90, 70 }, dtype, HEADS_Q, HEADS_KV, DIM, LAYOUT_HEADS
+    };
+    const uint32_t sum_flags = dtype == FFA_FP64 ? 0 : FFA_SPEC_GRAD_FP32;
+    ffa_kernels *kernels = turn_kernels(dtype, 0), *fp32 = turn_kernels(dtype, sum_flags);
+    const ffa_slice whole[] = { turns[0][0], turns[1][0], turns[2][0] };
+    const ffa_slice_list list = { whole, 3 };
+    ffa_mask *masks[3], *mask;
+    ffa_plan *plans[3], *plan;
+    struct attention_case host;
+    struct attention_gradients gradients, sums;
+    struct oracle_backward_case test;
+    struct rng rng = { 77 };
+    ffa_backward_args args;
+    void *workspace;
+    int64_t bytes;
+    ffa_error err = { 0 };
+
+    attention_case_init(&host, &shape, &rng);
+    attention_gradients_init(&gradients, &host, dtype, &rng);
+    host.shape.layout = LAYOUT_PADDED;
+    attention_gradients_init(&sums, &host, sum_dtype, &rng);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(ffa_mask_create(&masks[i], &shape.mask, turns[i], 1, NULL), FFA_OK);
+    ck_assert_int_eq(ffa_mask_create(&mask, &shape.mask, whole, 3, NULL), FFA_OK);
+    ck_assert_int_eq(ffa_plan_create(&plan, kernels, mask, NULL), FFA_OK);
+    ck_assert_int_eq(
+        ffa_plan_create_stages(plans, kernels, (const ffa_mask *const *)masks, 3, NULL, NULL),
+        FFA_OK);
+    ck_assert_int_eq(
+        ffa_backward_workspace_bytes(kernels, plans[0], HEADS_Q, HEADS_KV, &bytes, NULL), FFA_OK);
+    workspace = malloc((size_t)bytes);
+    ck_assert_int_eq(ffa_forward(kernels, plan, &host.args, NULL, NULL, &err), FFA_OK);
+
+    args = attention_backward_args_of(&host, &gradients);
+    test = (struct oracle_backward_case){ .forward = { .shape = shape.mask,
+                                                       .lists = &list,
+                                                       .list_count = 1,
+                                                       .head_dim = DIM,
+                                                       .dtype = dtype,
+                                                       .args = &host.args },
+                                          .grad_dtype = dtype,
+                                          .dout = gradients.dout,
+                                          .dq = gradients.dq,
+                                          .dk = gradients.dk,
+                                          .dv = gradients.dv };
+    oracle_backward_poison(&test);
+    for (int i = 0; i < 3; i++) {
+        args.dk = i < 2 ? sums.dk : gradients.dk;
+        args.dv = i < 2 ? sums.dv : gradients.dv;
+        args.partial_dk = i < 2 ? (ffa_tensor){ 0 } : sums.dk;
+        args.partial_dv = i < 2 ? (ffa_tensor){ 0 } : sums.dv;
+        args.flags = i == 1 ? FFA_BACKWARD_ACCUMULATE : 0;
+        ck_assert_msg(
+            ffa_backward(i < 2 ? fp32 : kernels, plans[i], &args, workspace, NULL, &err) == FFA_OK,
+            "%s", err.message);
+    }
+    compare_gradients(&test, "turns", (uint64_t)_i);
+
+    args.partial_dv.data = NULL;
+    ck_assert_int_eq(ffa_backward(kernels, plans[2], &args, workspace, NULL, &err), FFA_INVALID);
+    ck_assert_str_eq(err.message, "partial_dk is given without partial_dv");
+    args.partial_dv = args.partial_dk;
+    args.partial_dk.data = NULL;
+    ck_assert_int_eq(ffa_backward(kernels, plans[2], &args, workspace, NULL, &err), FFA_INVALID);
+    ck_assert_str_eq(err.message, "partial_dv is given without partial_dk");
+    args.partial_dk = args.partial_dv;
+    args.partial_dk.token_stride = -8;
+    ck_assert_int_eq(ffa_backward(kernels, plans[2], &args, workspace, NULL, &err), FFA_INVALID);
+    ck_assert_msg(strstr(err.message, "partial_dk: token_stride is -8"), "%s", err.message);
+    for (int i = 0; i < 3; i++) {
+        ffa_plan_destroy(plans[i]);
+        ffa_mask_destroy(masks[i]);
+    }
+    free(workspace);
+    ffa_plan_destroy(plan);
+    ffa_mask_destroy(mask);
+    ffa_kernels_destroy(kernels);
+    ffa_kernels_destroy(fp32);
+    attention_gradients_finish(&gradients);
+    attention_gradients_finish(&sums);
+    attention_case_finish(&host);
+}
+END_TEST
+
 /* ---- refusals ---- */
 
 #define REFUSED(call, says)                                                                        \
@@ -457,6 +563,7 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, stages_make_the_whole, 0, 4);
     tcase_add_loop_test(tc, backward_stages_make_the_whole, 0, 4);
+    tcase_add_loop_test(tc, gradients_of_keys_get_the_dtype_last, 0, 4);
     tcase_add_test(tc, backward_refusals);
     tcase_add_test(tc, what_does_not_belong_together);
     suite_add_tcase(suite, tc);

@@ -44,12 +44,16 @@ struct attention_backward_args {
     float cap_outer;     /* softcap * log2(e) */
     int head_dim;        /* padded: columns of dk, */
     int head_dim_v;      /* and of dv */
+    /* deterministic: the plan's turns, and visits so far of each block of the grid, 0 before a
+     * launch: [heads_q][blocks of tile_m rows]. */
+    const struct backward_turn *turns;
+    int *turn_counts;
 };
 
 #ifdef __cplusplus
-static_assert(sizeof(attention_backward_args) == 704, "host and device disagree");
+static_assert(sizeof(attention_backward_args) == 768, "host and device disagree");
 #else
-_Static_assert(sizeof(struct attention_backward_args) == 704, "host and device disagree");
+_Static_assert(sizeof(struct attention_backward_args) == 768, "host and device disagree");
 #endif
 
 enum {
@@ -75,10 +79,16 @@ struct backward_tile_slot {
     struct backward_band bands[BACKWARD_INLINE_BANDS];
 };
 
+/* A turn to add to dq, in shared memory: where it is counted, and what is next. */
+struct backward_turn_slot {
+    int *counter; /* NULL: no more */
+    int next;
+};
+
 /* A block of query rows in flight, in shared memory, from the producer to the consumers. */
 struct backward_block {
     int head;
-    int row;     /* its first */
+    int row;     /* its first; deterministic: its first of the sweep */
     int row_end; /* of the sweep */
     int flags;   /* BACKWARD_BLOCK_... | sweep * BACKWARD_BLOCK_SWEEP */
 };
@@ -86,7 +96,7 @@ struct backward_block {
 enum {
     BACKWARD_BLOCK_LAST = 1, /* of its tile */
     BACKWARD_BLOCK_FULL = 2, /* every row attends every key of the tile: no mask */
-    BACKWARD_BLOCK_TAIL = 4, /* rows past the sweep's end */
+    BACKWARD_BLOCK_CUT = 4,  /* rows outside the sweep */
     BACKWARD_BLOCK_SWEEP = 8
 };
 
@@ -129,7 +139,7 @@ BACKWARD_BOTH int attention_backward_columns(int head_dim)
 }
 
 BACKWARD_BOTH int attention_backward_bytes_with(int head_dim, int head_dim_v, int tile_m,
-                                                int dout_stages)
+                                                int dout_stages, int deterministic)
 {
     const int columns = attention_backward_columns(head_dim);
     const int columns_v = attention_backward_columns(head_dim_v);
@@ -144,21 +154,24 @@ BACKWARD_BOTH int attention_backward_bytes_with(int head_dim, int head_dim_v, in
            BACKWARD_BLOCK_SLOTS * (int)sizeof(struct backward_block) +
            8 * (4 * BACKWARD_STAGES + 3 + 2 * BACKWARD_TILE_SLOTS + 2 * ds_stages +
                 (by_role ? 1 : 0) + 1) +
-           BACKWARD_TILE_SLOTS * (int)sizeof(struct backward_tile_slot);
+           BACKWARD_TILE_SLOTS * (int)sizeof(struct backward_tile_slot) +
+           (deterministic ? BACKWARD_STAGES * (3 * 8 + (int)sizeof(struct backward_turn_slot)) : 0);
 }
 
 /* Blocks of dout in flight: as many as of q, if they fit. */
 BACKWARD_BOTH int attention_backward_dout_stages(int head_dim, int head_dim_v, int tile_m)
 {
-    return attention_backward_bytes_with(head_dim, head_dim_v, tile_m, BACKWARD_STAGES) <= 232448
+    return attention_backward_bytes_with(head_dim, head_dim_v, tile_m, BACKWARD_STAGES, 1) <= 232448
                ? BACKWARD_STAGES
                : 1;
 }
 
-BACKWARD_BOTH int attention_backward_shared_bytes(int head_dim, int head_dim_v, int tile_m)
+BACKWARD_BOTH int attention_backward_shared_bytes(int head_dim, int head_dim_v, int tile_m,
+                                                  int deterministic)
 {
     return attention_backward_bytes_with(
-        head_dim, head_dim_v, tile_m, attention_backward_dout_stages(head_dim, head_dim_v, tile_m));
+        head_dim, head_dim_v, tile_m, attention_backward_dout_stages(head_dim, head_dim_v, tile_m),
+        deterministic);
 }
 
 #endif

@@ -47,8 +47,15 @@
  * eight of a group took causal 64k from 443 to 548 (L2 hit rate at 16k 49 to 81 %), because tiles
  * of different lengths drift apart from head to head.
  *
+ * deterministic: dq is added to in a fixed order, that of the work items. Each block of a query
+ * head's rows has a counter of visits, and the plan says how many come before each visit
+ * (backward_plan.h). An item waits only for items that were taken before it, by a block that is
+ * there: so some item can always go on. Two threads of the idle warp look after turns, because a
+ * round trip to L2, and the fence of a release, are a part of a block's time each: one waits for
+ * the counter ahead of the warps that add, the other moves it on behind them.
+ *
  * Masks: only blocks that the plan does not call full are masked, from the bands of their sweep.
- * Rows past the end of a sweep, and keys that no row attends, are zeroed in shared memory, so that
+ * Rows outside a sweep, and keys that no row attends, are zeroed in shared memory, so that
  * their NaNs never meet P = 0.
  *
  * head_dim and head_dim_v are padded by the copy engine: columns past a tensor's own are zero in
@@ -120,9 +127,11 @@ constexpr int stats_at = dq_at + consumers * dq_bytes;
 constexpr int blocks_at = stats_at + stages * stats_bytes;
 constexpr int bars_at = blocks_at + BACKWARD_BLOCK_SLOTS * (int)sizeof(backward_block);
 constexpr int tile_slots = BACKWARD_TILE_SLOTS;
-constexpr int bar_count = 4 * stages + 3 + 2 * tile_slots + 2 * ds_stages + (by_role ? 1 : 0);
+constexpr int bar_count = 4 * stages + 3 + 2 * tile_slots + 2 * ds_stages + (by_role ? 1 : 0) +
+                          (spec::deterministic ? 3 * stages : 0);
 constexpr int watch_at = bars_at + 8 * bar_count;
 constexpr int slots_at = watch_at + 8;
+constexpr int turns_at = slots_at + tile_slots * (int)sizeof(backward_tile_slot);
 
 /* q_full[s], dout_full[s]: the producer arrives once with the block's bytes (q_full: and its
  * statistics); consumers wait.
@@ -133,7 +142,10 @@ constexpr int slots_at = watch_at + 8;
  * ds_full[s], ds_empty[s]: each consumer warp that makes dS arrives when its part is there, and
  * each consumer warp when its warpgroup's dQ has read all of it.
  * p_full, by role: each warp that makes P arrives when its part is there. It is read before dS is
- * full, and written after. */
+ * full, and written after.
+ * turn_full[s], turn_added[s], turn_empty[s], of a deterministic block: the thread that takes turns
+ * arrives when one has come, each warp that has dQ when it is in, the thread that passes turns on
+ * when it did. */
 struct barriers {
     uint32_t base;
     FFA_DEVICE_MEMBER uint32_t q_full(int s) const { return base + 8 * s; }
@@ -148,6 +160,12 @@ struct barriers {
     FFA_DEVICE_MEMBER uint32_t ds_full(int s) const { return tile_full(2 * tile_slots + s); }
     FFA_DEVICE_MEMBER uint32_t ds_empty(int s) const { return ds_full(ds_stages + s); }
     FFA_DEVICE_MEMBER uint32_t p_full() const { return ds_empty(ds_stages); }
+    FFA_DEVICE_MEMBER uint32_t turn_full(int s) const
+    {
+        return ds_empty(ds_stages + (by_role ? 1 : 0) + s);
+    }
+    FFA_DEVICE_MEMBER uint32_t turn_added(int s) const { return turn_full(stages + s); }
+    FFA_DEVICE_MEMBER uint32_t turn_empty(int s) const { return turn_added(stages + s); }
     /* Two words of the watchdog: who is stuck, and how many consumer warps are done. */
     FFA_DEVICE_MEMBER uint32_t watch() const { return base + watch_at - bars_at; }
 };
@@ -178,7 +196,11 @@ enum wait_name : int {
     at_dout_empty,
     at_ds_full,
     at_ds_empty,
-    at_p_full
+    at_p_full,
+    at_turn_full, /* from here on, a deterministic specialisation's */
+    at_turn_added,
+    at_turn_empty,
+    at_turn
 };
 
 /* A debug specialisation's waits give up after about a second: they leave their name in shared
@@ -188,6 +210,17 @@ FFA_DEVICE void wait(const barriers &bars, uint32_t bar, uint32_t parity, wait_n
     for (int tries = 0; !mbarrier_try_wait_parity(bar, parity); ++tries)
         if (spec::debug && tries == 1 << 20)
             st_shared(bars.watch(), (uint32_t)name << 16 | threadIdx.x);
+}
+
+/* The same for threads that share a warp with others at work: they must not sleep on the barrier.
+ */
+FFA_DEVICE void wait_beside(const barriers &bars, uint32_t bar, uint32_t parity, wait_name name)
+{
+    for (int tries = 0; !mbarrier_test_wait_parity(bar, parity); ++tries) {
+        if (spec::debug && tries == 1 << 22)
+            st_shared(bars.watch(), (uint32_t)name << 16 | threadIdx.x);
+        __nanosleep(20);
+    }
 }
 
 /* The watchdog of a debug specialisation: one thread, until all consumer warps are done. */
@@ -209,8 +242,13 @@ FFA_DEVICE void watchdog_run(const barriers &bars)
                                     "ds_full",
                                     "ds_empty",
                                     "p_full" };
+            const char *turn_names[] = { "turn_full", "turn_added", "turn_empty",
+                                         "its turn to add to dq" };
+            const int name = (int)(stuck >> 16);
             printf("attention_backward: block %d: thread %d waits for %s without end\n",
-                   (int)blockIdx.x, (int)(stuck & 0xffff), names[stuck >> 16]);
+                   (int)blockIdx.x, (int)(stuck & 0xffff),
+                   spec::deterministic && name >= at_turn_full ? turn_names[name - at_turn_full]
+                                                               : names[name]);
             __trap();
         }
         __nanosleep(1000);
@@ -236,6 +274,10 @@ struct shared_view {
     {
         return reinterpret_cast<backward_tile_slot *>(generic + slots_at) + s;
     }
+    FFA_DEVICE_MEMBER backward_turn_slot *turn(int s) const
+    {
+        return reinterpret_cast<backward_turn_slot *>(generic + turns_at) + s;
+    }
 };
 
 /* Sweep `index` of a tile: from its slot, or from the plan where the slot is too small. */
@@ -251,6 +293,36 @@ FFA_DEVICE backward_band tile_band(const attention_backward_args &a, const backw
 {
     return index < BACKWARD_INLINE_BANDS ? slot->bands[index]
                                          : a.bands[slot->tile.band_begin + index];
+}
+
+/* ---- the order of visits ---- */
+
+/* Sweeps as they stand, and their blocks from the first row on; or in turns (backward_plan.h):
+ * blocks of the grid, all from the last to the first. */
+FFA_DEVICE int sweep_visited(int i, int sweep_count)
+{
+    return spec::deterministic ? sweep_count - 1 - i : i;
+}
+
+FFA_DEVICE int first_block(const backward_sweep &sweep)
+{
+    return spec::deterministic ? (sweep.q_end - 1) / tile_m * tile_m : sweep.q_begin;
+}
+
+/* A record has the first row of the sweep in its block; the block itself starts on the grid. */
+FFA_DEVICE int block_row(const backward_block &block)
+{
+    return spec::deterministic ? block.row / tile_m * tile_m : block.row;
+}
+
+FFA_DEVICE int rows_before(const backward_block &block)
+{
+    return spec::deterministic ? block.row % tile_m : 0;
+}
+
+FFA_DEVICE int next_block(int row)
+{
+    return spec::deterministic ? row - tile_m : row + tile_m;
 }
 
 /* ---- scheduler: one warp, up to tile_slots tiles ahead ---- */
@@ -273,9 +345,16 @@ FFA_DEVICE void work_find(const attention_backward_args &a, int item, int &tile,
 FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_view &smem, int lane)
 {
     const barriers bars = smem.bars();
+    /* Where items wait for others, none is a block's own: the block might not be there yet. */
+    const int own_items = spec::deterministic ? 0 : (int)gridDim.x;
     ring<tile_slots> at;
     int item = (int)blockIdx.x;
 
+    if constexpr (spec::deterministic) {
+        if (lane == 0)
+            item = atomicAdd(&a.counters[0], 1);
+        item = __shfl_sync(0xffffffffu, item, 0);
+    }
     for (;;) {
         wait(bars, bars.tile_empty(at.slot), at.parity ^ 1, at_tile_empty);
         backward_tile_slot *slot = smem.slot(at.slot);
@@ -312,7 +391,7 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
         if (!has_work)
             break;
         if (lane == 0)
-            item = (int)gridDim.x + atomicAdd(&a.counters[0], 1);
+            item = own_items + atomicAdd(&a.counters[0], 1);
         item = __shfl_sync(0xffffffffu, item, 0);
     }
     /* The last block to finish leaves the counters ready for the next launch: every block has
@@ -358,20 +437,28 @@ FFA_DEVICE void produce_q(const attention_backward_args &a, const shared_view &s
         }
         for (int head = slot->head_begin; head < slot->head_end; ++head)
             for (int i = 0; i < sweep_count; ++i) {
-                const backward_sweep sweep = tile_sweep(a, slot, i);
-                for (int row = sweep.q_begin; row < sweep.q_end; row += tile_m) {
-                    const bool is_last = row + tile_m >= sweep.q_end && i == sweep_count - 1 &&
-                                         head == slot->head_end - 1;
+                const int index = sweep_visited(i, sweep_count);
+                const backward_sweep sweep = tile_sweep(a, slot, index);
+                for (int row = first_block(sweep);
+                     spec::deterministic ? row > sweep.q_begin - tile_m : row < sweep.q_end;
+                     row = next_block(row)) {
+                    const bool is_last = (spec::deterministic ? row <= sweep.q_begin
+                                                              : row + tile_m >= sweep.q_end) &&
+                                         i == sweep_count - 1 && head == slot->head_end - 1;
                     /* In a cut tile, the keys past its end are masked in every block. */
                     const bool is_full = row >= sweep.full_begin &&
                                          row + tile_m <= sweep.full_end && key_count == tile_n;
                     wait(bars, bars.q_empty(at.slot()), at.parity() ^ 1, at_q_empty);
-                    *smem.block(at.count) =
-                        backward_block{ head, row, sweep.q_end,
-                                        (is_last ? BACKWARD_BLOCK_LAST : 0) |
-                                            (is_full ? BACKWARD_BLOCK_FULL : 0) |
-                                            (row + tile_m > sweep.q_end ? BACKWARD_BLOCK_TAIL : 0) |
-                                            i * BACKWARD_BLOCK_SWEEP };
+                    int flags = (is_last ? BACKWARD_BLOCK_LAST : 0) |
+                                (is_full ? BACKWARD_BLOCK_FULL : 0) |
+                                (row + tile_m > sweep.q_end ? BACKWARD_BLOCK_CUT : 0) |
+                                index * BACKWARD_BLOCK_SWEEP;
+                    int first = row;
+                    if (spec::deterministic && row < sweep.q_begin) {
+                        flags |= BACKWARD_BLOCK_CUT;
+                        first = sweep.q_begin;
+                    }
+                    *smem.block(at.count) = backward_block{ head, first, sweep.q_end, flags };
                     mbarrier_arrive_expect_tx(bars.q_full(at.slot()), q_bytes + stats_bytes);
                     load_tile<tile_m, panels>(&a.q, smem.q(at.slot()), bars.q_full(at.slot()), head,
                                               row);
@@ -412,8 +499,10 @@ FFA_DEVICE void produce_dout(const attention_backward_args &a, const shared_view
         }
         for (int head = slot->head_begin; head < slot->head_end; ++head)
             for (int i = 0; i < sweep_count; ++i) {
-                const backward_sweep sweep = tile_sweep(a, slot, i);
-                for (int row = sweep.q_begin; row < sweep.q_end; row += tile_m) {
+                const backward_sweep sweep = tile_sweep(a, slot, sweep_visited(i, sweep_count));
+                for (int row = first_block(sweep);
+                     spec::deterministic ? row > sweep.q_begin - tile_m : row < sweep.q_end;
+                     row = next_block(row)) {
                     const int slot_at = at.dout_slot();
                     wait(bars, bars.dout_empty(slot_at), at.dout_parity() ^ 1, at_dout_empty);
                     mbarrier_arrive_expect_tx(bars.dout_full(slot_at), dout_bytes);
@@ -423,6 +512,69 @@ FFA_DEVICE void produce_dout(const attention_backward_args &a, const shared_view
                 }
             }
         mbarrier_arrive(bars.tile_empty(tile_at.slot));
+    }
+}
+
+/* ---- turns: a thread each, both of one warp ---- */
+
+/* Waits for the turn of each block, as the plan gives it. */
+FFA_DEVICE void turns_take(const attention_backward_args &a, const shared_view &smem)
+{
+    const barriers bars = smem.bars();
+    const long long blocks = (a.dq_rows + tile_m - 1) / tile_m;
+    ring<tile_slots> tile_at;
+    position at;
+
+    for (;; tile_at.next()) {
+        wait_beside(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_producer);
+        const backward_tile_slot *slot = smem.slot(tile_at.slot);
+        const int sweep_count = slot->tile.sweep_count;
+        if (slot->tile.key_count == 0)
+            break;
+        for (int head = slot->head_begin; head < slot->head_end; ++head)
+            for (int i = 0; i < sweep_count; ++i) {
+                const backward_sweep sweep = tile_sweep(a, slot, sweep_visited(i, sweep_count));
+                const backward_turn *turn = a.turns + sweep.turn_begin;
+                backward_turn now = *turn;
+                for (int row = first_block(sweep);
+                     spec::deterministic ? row > sweep.q_begin - tile_m : row < sweep.q_end;
+                     row = next_block(row)) {
+                    if (row < now.row)
+                        now = *++turn;
+                    int *counter = a.turn_counts + head * blocks + row / tile_m;
+                    wait_beside(bars, bars.turn_empty(at.slot()), at.parity() ^ 1, at_turn_empty);
+                    for (int tries = 0; ld_acquire_gpu(counter) != now.before; ++tries) {
+                        if (spec::debug && tries == 1 << 22)
+                            st_shared(bars.watch(), (uint32_t)at_turn << 16 | threadIdx.x);
+                        __nanosleep(20);
+                    }
+                    fence_proxy_async_global();
+                    *smem.turn(at.slot()) = backward_turn_slot{ counter, now.before + 1 };
+                    mbarrier_arrive(bars.turn_full(at.slot()));
+                    at.next();
+                }
+            }
+        mbarrier_arrive(bars.tile_empty(tile_at.slot));
+    }
+    wait_beside(bars, bars.turn_empty(at.slot()), at.parity() ^ 1, at_turn_empty);
+    smem.turn(at.slot())->counter = nullptr;
+    mbarrier_arrive(bars.turn_full(at.slot()));
+}
+
+/* Passes each turn on when all of the block's dQ is in. */
+FFA_DEVICE void turns_pass(const shared_view &smem)
+{
+    const barriers bars = smem.bars();
+
+    for (position at;; at.next()) {
+        wait_beside(bars, bars.turn_full(at.slot()), at.parity(), at_turn_full);
+        const backward_turn_slot turn = *smem.turn(at.slot());
+        if (!turn.counter)
+            break;
+        wait_beside(bars, bars.turn_added(at.slot()), at.parity(), at_turn_added);
+        fence_proxy_async_global();
+        st_release_gpu(turn.counter, turn.next);
+        mbarrier_arrive(bars.turn_empty(at.slot()));
     }
 }
 
@@ -444,8 +596,8 @@ FFA_DEVICE void mask_scores(float (&s)[s_regs], const attention_backward_args &a
     const int tile_key = warpgroup * 64 + thread / 32 * 16 + lane / 4;
     const backward_sweep sweep = tile_sweep(a, slot, block.flags / BACKWARD_BLOCK_SWEEP);
     const int key = slot->tile.key_begin + tile_key;
-    const int first = block.row + lane % 4 * 2; /* the thread's first column */
-    int lo[2] = { 0, 0 }, hi[2] = { 0, 0 };     /* columns that attend its two keys: none */
+    const int first = block_row(block) + lane % 4 * 2; /* the thread's first column */
+    int lo[2] = { 0, 0 }, hi[2] = { 0, 0 };            /* columns that attend its two keys: none */
 
     for (int i = 0; i < sweep.band_count; ++i) {
         const backward_band band = tile_band(a, slot, sweep.band_begin + i);
@@ -461,8 +613,8 @@ FFA_DEVICE void mask_scores(float (&s)[s_regs], const attention_backward_args &a
     mask_columns(s, lo, hi);
 }
 
-/* Rows [rows - tail, rows) of a tile in shared memory become 0. Every warpgroup writes all of them:
- * the same zeros, so they may meet. */
+/* Rows [rows - tail, rows) of a tile in shared memory become 0, or [0, head). Every warpgroup
+ * writes all of them: the same zeros, so they may meet. */
 template <int rows, int count> FFA_DEVICE void zero_tail(uint32_t tile, int tail)
 {
     for (int i = (rows - tail) * 8 + thread_now(); i < rows * 8; i += 128)
@@ -471,27 +623,44 @@ template <int rows, int count> FFA_DEVICE void zero_tail(uint32_t tile, int tail
             st_shared_v4_zero(tile + panel * rows * 128 + i * 16);
 }
 
-/* Rows of a block past its sweep's end become 0. */
+template <int rows, int count> FFA_DEVICE void zero_head(uint32_t tile, int head)
+{
+    for (int i = thread_now(); i < head * 8; i += 128)
+#pragma unroll
+        for (int panel = 0; panel < count; ++panel)
+            st_shared_v4_zero(tile + panel * rows * 128 + i * 16);
+}
+
+/* Rows of a block outside its sweep become 0. */
 template <int count>
 FFA_DEVICE void zero_rows(const backward_block &block, uint32_t tile, int warpgroup)
 {
-    zero_tail<tile_m, count>(tile, block.row + tile_m - block.row_end);
+    zero_tail<tile_m, count>(tile, block_row(block) + tile_m - block.row_end);
+    if constexpr (spec::deterministic)
+        zero_head<tile_m, count>(tile, rows_before(block));
     fence_proxy_async();
     warpgroup_sync(warpgroup);
 }
 
-/* Q of the block at `at` is there, rows past the sweep zeroed. Returns the block's flags. */
+/* Q of the block at `at` is there, rows outside the sweep zeroed. Returns the block's flags. */
 FFA_DEVICE int q_ready(const shared_view &smem, const position &at, int warpgroup)
 {
     const barriers bars = smem.bars();
 
     wait(bars, bars.q_full(at.slot()), at.parity(), at_q_full);
     const int flags = smem.block(at.count)->flags;
-    if (flags & BACKWARD_BLOCK_TAIL) {
-        const int rows = smem.block(at.count)->row_end - smem.block(at.count)->row;
+    if (flags & BACKWARD_BLOCK_CUT) {
+        const int rows = smem.block(at.count)->row_end - block_row(*smem.block(at.count));
         for (int i = rows + thread_now(); i < tile_m; i += 128) {
             st_shared(smem.stats(at.slot()) + 4 * i, 0);
             st_shared(smem.stats(at.slot()) + 4 * (tile_m + i), 0);
+        }
+        if constexpr (spec::deterministic) {
+            const int head = rows_before(*smem.block(at.count));
+            for (int i = thread_now(); i < head; i += 128) {
+                st_shared(smem.stats(at.slot()) + 4 * i, 0);
+                st_shared(smem.stats(at.slot()) + 4 * (tile_m + i), 0);
+            }
         }
         zero_rows<panels>(*smem.block(at.count), smem.q(at.slot()), warpgroup);
     }
@@ -504,7 +673,7 @@ FFA_DEVICE void dout_ready(const shared_view &smem, const position &at, int flag
     const barriers bars = smem.bars();
 
     wait(bars, bars.dout_full(at.dout_slot()), at.dout_parity(), at_dout_full);
-    if (flags & BACKWARD_BLOCK_TAIL)
+    if (flags & BACKWARD_BLOCK_CUT)
         zero_rows<v_panels>(*smem.block(at.count), smem.dout(at.dout_slot()), warpgroup);
 }
 
@@ -537,8 +706,7 @@ FFA_DEVICE void kv_ready(const attention_backward_args &a, const shared_view &sm
 }
 
 /* S = K Q^T, or dP = V dO^T, of this warpgroup's 64 keys; committed, not waited for. */
-template <int columns>
-FFA_DEVICE void scores_issue(float (&s)[s_regs], uint32_t kv, uint32_t q)
+template <int columns> FFA_DEVICE void scores_issue(float (&s)[s_regs], uint32_t kv, uint32_t q)
 {
     const uint64_t a = descriptor_k_major(kv), b = descriptor_k_major(q);
 
@@ -569,8 +737,7 @@ FFA_DEVICE void gradient_issue(float (&g)[columns / 2], uint32_t (&p)[p_regs], u
 }
 
 /* The warpgroup's piece of dQ = dS^T K: 64 rows x 64 columns over all keys of the tile, or 32. */
-template <int columns>
-FFA_DEVICE void dq_issue(float (&dq)[columns / 2], uint32_t ds, uint32_t k)
+template <int columns> FFA_DEVICE void dq_issue(float (&dq)[columns / 2], uint32_t ds, uint32_t k)
 {
     const uint64_t a = descriptor_mn_major(ds, ds_panel_bytes);
     const uint64_t b = descriptor_mn_major(k, kv_panel_bytes);
@@ -644,8 +811,7 @@ FFA_DEVICE void make_ds(uint32_t (&ds)[count], const uint32_t (&p)[count],
         const float2 d = ld_shared_f32x2(stats + 32 * j);
 #pragma unroll
         for (int r = 0; r < 2; ++r)
-            ds[2 * j + r] =
-                ds_pair(p[2 * j + r], dp[4 * j + 2 * r], dp[4 * j + 2 * r + 1], d);
+            ds[2 * j + r] = ds_pair(p[2 * j + r], dp[4 * j + 2 * r], dp[4 * j + 2 * r + 1], d);
     }
 }
 
@@ -662,19 +828,44 @@ FFA_DEVICE void store_ds(const uint32_t (&ds)[p_regs], uint32_t base, int warpgr
                     ds[4 * j], ds[4 * j + 1], ds[4 * j + 2], ds[4 * j + 3]);
 }
 
+/* Where the turn of a block is, of a position's count: unsigned, for the sake of registers. */
+FFA_DEVICE int turn_slot(int count)
+{
+    return (int)((uint32_t)count % stages);
+}
+
+FFA_DEVICE uint32_t turn_parity(int count)
+{
+    return (uint32_t)count / stages % 2;
+}
+
+/* The dQ that the thread sent is in, of the turn in slot `turn`; -1: it sent none. */
+FFA_DEVICE void dq_added(const barriers &bars, int turn)
+{
+    bulk_wait();
+    if (turn >= 0)
+        mbarrier_arrive(bars.turn_added(turn));
+}
+
 /* The warpgroup's piece of dQ goes to shared memory, and from there the copy engine adds it to the
- * workspace (send_dq): each warp stages its 16 rows of 64 columns, which lie together there. */
-template <int columns>
+ * workspace (send_dq): each warp stages its 16 rows of 64 columns, which lie together there.
+ * `turn`: of the block staged before, whose dQ is in by then; is_first: of this block, which by
+ * role a warp stages in two. */
+template <int columns, bool is_first = true>
 FFA_DEVICE void stage_dq(const shared_view &smem, const float (&dq)[columns / 2], int block_row,
-                         int warpgroup)
+                         int turn, int warpgroup)
 {
     constexpr int row_bytes = columns * 4;
     const int thread = thread_now(), lane = thread % 32;
     const uint32_t at = smem.dq(warpgroup * 4 + thread / 32) + lane / 4 * row_bytes + lane % 4 * 16;
     const uint32_t swizzle = (block_row + lane / 4) % 2 * 64;
 
-    if (lane == 0)
-        bulk_wait_read();
+    if (lane == 0) {
+        if constexpr (spec::deterministic && is_first)
+            dq_added(smem.bars(), turn);
+        else
+            bulk_wait_read();
+    }
     __syncwarp();
 #pragma unroll
     for (int r = 0; r < 2; ++r)
@@ -684,32 +875,44 @@ FFA_DEVICE void stage_dq(const shared_view &smem, const float (&dq)[columns / 2]
                          dq[i + 2 * r + 1], dq[i + 2 * r + 4], dq[i + 2 * r + 5]);
 }
 
-/* What the warp staged of a block is added: 16 of the 64 rows from `row` on, in one panel.
- * (Reductions straight from registers take a quarter of the kernel's time.) */
+/* What the warp staged of the block `count` is added: 16 of the 64 rows from `row` on, in one
+ * panel; deterministic: when its turn has come. (Reductions straight from registers take a quarter
+ * of the kernel's time.) */
 template <int columns>
-FFA_DEVICE void send_panel(const attention_backward_args &a, const shared_view &smem,
-                           const backward_block &block, int warpgroup, int row, int panel)
+FFA_DEVICE void send_panel(const attention_backward_args &a, const shared_view &smem, int count,
+                           int warpgroup, int row, int panel)
 {
+    const barriers bars = smem.bars();
+    const backward_block &block = *smem.block(count);
     const int thread = thread_now();
-    const int first = block.row + row + thread / 32 * 16; /* the warp's rows */
-    const int rows = min(block.row_end - first, 16);
+    const int first = block_row(block) + row + thread / 32 * 16; /* the warp's rows */
+    const int skip = spec::deterministic ? max(block.row - first, 0) : 0;
+    const int rows = min(block.row_end - first, 16) - skip;
 
+    /* Either order will do, and each spills in specialisations where the other does not. */
+    constexpr bool waits_first = spec::deterministic && spec::softcap && head_dim == 64;
+    if constexpr (waits_first)
+        wait(bars, bars.turn_full(turn_slot(count)), turn_parity(count), at_turn_full);
     fence_proxy_async();
     __syncwarp();
+    if constexpr (spec::deterministic && !waits_first)
+        if (thread % 32 == 0)
+            wait(bars, bars.turn_full(turn_slot(count)), turn_parity(count), at_turn_full);
     if (thread % 32 == 0 && rows > 0) {
         float *to = (float *)a.dq + (long long)block.head * a.dq_head_stride +
-                    (long long)panel * a.dq_rows * 64 + (long long)first * columns;
-        bulk_reduce_add_f32(to, smem.dq(warpgroup * 4 + thread / 32), rows * columns * 4);
+                    (long long)panel * a.dq_rows * 64 + (long long)(first + skip) * columns;
+        bulk_reduce_add_f32(to, smem.dq(warpgroup * 4 + thread / 32) + skip * columns * 4,
+                            rows * columns * 4);
         bulk_commit();
     }
 }
 
 /* The warpgroup's piece. */
 template <int columns>
-FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &smem,
-                        const backward_block &block, int warpgroup)
+FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &smem, int count,
+                        int warpgroup)
 {
-    send_panel<columns>(a, smem, block, warpgroup, warpgroup / panels * 64, warpgroup % panels);
+    send_panel<columns>(a, smem, count, warpgroup, warpgroup / panels * 64, warpgroup % panels);
 }
 
 /* Write the thread's two rows of dK or dV, times `scale`; of a padded tensor `real` columns. Four
@@ -807,7 +1010,7 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
                 if constexpr (!spec::softcap)
                     scores_issue<head_dim_v>(dp, my_v, smem.dout(at.dout_slot()));
                 if (index > 1) /* staged at the end of the last round */
-                    send_dq<piece>(a, smem, *smem.block(at.before(2)), warpgroup);
+                    send_dq<piece>(a, smem, at.before(2), warpgroup);
                 wgmma_wait<spec::softcap ? 0 : 1>();
                 touch(s);
                 make_p(p, slope, s, a, smem, at, slot, flags, warpgroup);
@@ -841,23 +1044,27 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
                     if (index > 0)
                         mbarrier_arrive(bars.ds_empty(ds_before.slot));
                 }
+                /* (The same both ways, but not to ptxas, which spills with the other.) */
+                const bool has_sent = spec::softcap ? has_staged : index > 1;
                 if (index > 0)
-                    stage_dq<piece>(smem, dq, smem.block(at.before(1))->row, warpgroup);
+                    stage_dq<piece>(smem, dq, block_row(*smem.block(at.before(1))),
+                                    has_sent ? turn_slot(at.count) : -1, warpgroup);
                 ds_before = ds_at_;
                 ds_at_.next();
                 at.next();
                 has_staged = index > 0;
             }
             if (has_staged)
-                send_dq<piece>(a, smem, *smem.block(at.before(2)), warpgroup);
+                send_dq<piece>(a, smem, at.before(2), warpgroup);
             wait(bars, bars.ds_full(ds_before.slot), ds_before.parity, at_ds_full);
             dq_issue<piece>(dq, smem.ds(ds_before.slot) + dq_ds, dq_k);
             wgmma_wait<0>();
             touch(dq);
             if (is_leader)
                 mbarrier_arrive(bars.ds_empty(ds_before.slot));
-            stage_dq<piece>(smem, dq, smem.block(at.before(1))->row, warpgroup);
-            send_dq<piece>(a, smem, *smem.block(at.before(1)), warpgroup);
+            stage_dq<piece>(smem, dq, block_row(*smem.block(at.before(1))),
+                            has_staged ? turn_slot(at.count) : -1, warpgroup);
+            send_dq<piece>(a, smem, at.before(1), warpgroup);
             if (is_leader)
                 mbarrier_arrive(bars.kv_empty());
         }
@@ -865,6 +1072,7 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
         const int key = slot->tile.key_begin + warpgroup * 64 + thread / 32 * 16 + lane / 4;
         const int key_end = slot->tile.key_begin + slot->tile.key_count;
         const int kv_head = slot->kv_head, part = slot->part;
+        const bool has_dq = slot->tile.sweep_count > 0;
         const long long size = spec::dkv_fp32 ? 4 : 2;
         char *dk_to = (char *)a.dk + size * (kv_head * a.dk_head_stride + part * a.dk_part_stride);
         char *dv_to = (char *)a.dv + size * (kv_head * a.dv_head_stride + part * a.dv_part_stride);
@@ -873,6 +1081,8 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
             mbarrier_arrive(bars.tile_empty(tile_at.slot));
         store_gradient<head_dim_v>(a, dv, a.head_dim_v, dv_to, a.dv_token_stride, 1.0f, key,
                                    key_end, lane);
+        if (spec::deterministic && is_leader && has_dq)
+            dq_added(bars, turn_slot(at.before(1)));
         store_gradient<head_dim>(a, dk, a.head_dim, dk_to, a.dk_token_stride, a.scale, key, key_end,
                                  lane);
     }
@@ -927,19 +1137,19 @@ FFA_DEVICE void panel_issue(float (&dq)[count], const shared_view &smem, int ds,
     dq_issue<2 * count>(dq, smem.ds(ds), smem.k() + panel * kv_panel_bytes);
 }
 
-template <int count>
+/* `count`: of the block; `turn`: as of stage_dq, for the first panel of a block. */
+template <bool is_first, int size>
 FFA_DEVICE void panel_add(const attention_backward_args &a, const shared_view &smem,
-                          const float (&dq)[count], const backward_block &block, int warpgroup,
-                          int panel)
+                          const float (&dq)[size], int count, int turn, int warpgroup, int panel)
 {
-    stage_dq<2 * count>(smem, dq, block.row, warpgroup);
-    send_panel<2 * count>(a, smem, block, warpgroup, 0, panel);
+    stage_dq<2 * size, is_first>(smem, dq, block_row(*smem.block(count)), turn, warpgroup);
+    send_panel<2 * size>(a, smem, count, warpgroup, 0, panel);
 }
 
 /* The warpgroup's panels of the last block of a tile, and the end of its K and V. */
 template <int count>
 FFA_DEVICE void panels_end(const attention_backward_args &a, const shared_view &smem,
-                           float (&dq)[32], const ring<ds_stages> &ds, const backward_block &block,
+                           float (&dq)[32], const ring<ds_stages> &ds, int block, int turn,
                            int warpgroup, int first)
 {
     const barriers bars = smem.bars();
@@ -951,14 +1161,14 @@ FFA_DEVICE void panels_end(const attention_backward_args &a, const shared_view &
         wgmma_wait<0>();
         touch(dq);
         if (i < count - 1)
-            panel_add(a, smem, dq, block, warpgroup, first + i);
+            panel_add<true>(a, smem, dq, block, turn, warpgroup, first + i);
     }
     if (threadIdx.x % 32 == 0) {
         mbarrier_arrive(bars.ds_empty(ds.slot));
         mbarrier_arrive(bars.kv_empty());
     }
     if constexpr (count > 0)
-        panel_add(a, smem, dq, block, warpgroup, first + count - 1);
+        panel_add<count == 1>(a, smem, dq, block, turn, warpgroup, first + count - 1);
 }
 
 /* The first warpgroup: P, dV, and the first panels of dQ. rows: tile_m, 64. */
@@ -989,6 +1199,7 @@ FFA_DEVICE void consumer_run_p(const attention_backward_args &a, const shared_vi
 
             kv_ready(a, smem, slot, kv_parity, 0);
             kv_parity ^= 1;
+            bool has_staged = false;
             for (int index = 0, flags = 0; !(flags & BACKWARD_BLOCK_LAST); ++index) {
                 flags = q_ready(smem, at, 0);
                 scores_issue<head_dim>(s, smem.k(), smem.q(at.slot()));
@@ -1012,7 +1223,8 @@ FFA_DEVICE void consumer_run_p(const attention_backward_args &a, const shared_vi
                 wgmma_wait<1>();
                 touch(s);
                 if (p_panels > 0 && index > 0)
-                    panel_add(a, smem, s, *smem.block(at.before(1)), 0, 0);
+                    panel_add<true>(a, smem, s, at.before(1), has_staged ? turn_slot(at.count) : -1,
+                                    0, 0);
                 if constexpr (p_panels > 1)
                     panel_issue(s, smem, ds_before.slot, 1);
                 wgmma_wait<(p_panels > 1)>();
@@ -1025,24 +1237,29 @@ FFA_DEVICE void consumer_run_p(const attention_backward_args &a, const shared_vi
                 if (is_leader && index > 0)
                     mbarrier_arrive(bars.ds_empty(ds_before.slot));
                 if (p_panels > 1 && index > 0)
-                    panel_add(a, smem, s, *smem.block(at.before(1)), 0, 1);
+                    panel_add<false>(a, smem, s, at.before(1), -1, 0, 1);
                 ds_before = ds_at_;
                 ds_at_.next();
                 at.next();
+                has_staged = index > 0;
             }
-            panels_end<p_panels>(a, smem, s, ds_before, *smem.block(at.before(1)), 0, 0);
+            panels_end<p_panels>(a, smem, s, ds_before, at.before(1),
+                                 has_staged ? turn_slot(at.count) : -1, 0, 0);
         }
         const int thread = thread_now(), lane = thread % 32;
         const int key = slot->tile.key_begin + thread / 32 * 16 + lane / 4;
         const int key_end = slot->tile.key_begin + slot->tile.key_count;
         const int kv_head = slot->kv_head, part = slot->part;
-        char *to = (char *)a.dv + (spec::dkv_fp32 ? 4ll : 2ll) * (kv_head * a.dv_head_stride +
-                                                                  part * a.dv_part_stride);
+        const bool has_dq = slot->tile.sweep_count > 0;
+        char *to = (char *)a.dv + (spec::dkv_fp32 ? 4ll : 2ll) *
+                                      (kv_head * a.dv_head_stride + part * a.dv_part_stride);
         __syncwarp();
         if (is_leader)
             mbarrier_arrive(bars.tile_empty(tile_at.slot));
         store_gradient<head_dim_v>(a, dv, a.head_dim_v, to, a.dv_token_stride, 1.0f, key, key_end,
                                    lane);
+        if (spec::deterministic && p_panels > 0 && is_leader && has_dq)
+            dq_added(bars, turn_slot(at.before(1)));
     }
     if (is_leader)
         bulk_wait();
@@ -1079,6 +1296,7 @@ FFA_DEVICE void consumer_run_ds(const attention_backward_args &a, const shared_v
 
             kv_ready(a, smem, slot, kv_parity, 1);
             kv_parity ^= 1;
+            bool has_staged = false;
             for (int index = 0, flags = 0; !(flags & BACKWARD_BLOCK_LAST); ++index) {
                 flags = q_ready(smem, at, 1);
                 dout_ready(smem, at, flags, 1);
@@ -1102,7 +1320,8 @@ FFA_DEVICE void consumer_run_ds(const attention_backward_args &a, const shared_v
                 wgmma_wait<1>();
                 touch(dp);
                 if (index > 0)
-                    panel_add(a, smem, dp, *smem.block(at.before(1)), 1, p_panels);
+                    panel_add<true>(a, smem, dp, at.before(1),
+                                    has_staged ? turn_slot(at.count) : -1, 1, p_panels);
                 if constexpr (ds_panels > 1)
                     panel_issue(dp, smem, ds_before.slot, p_panels + 1);
                 wgmma_wait<(ds_panels > 1)>();
@@ -1115,25 +1334,30 @@ FFA_DEVICE void consumer_run_ds(const attention_backward_args &a, const shared_v
                 if (is_leader && index > 0)
                     mbarrier_arrive(bars.ds_empty(ds_before.slot));
                 if (ds_panels > 1 && index > 0)
-                    panel_add(a, smem, dp, *smem.block(at.before(1)), 1, p_panels + 1);
+                    panel_add<false>(a, smem, dp, at.before(1), -1, 1, p_panels + 1);
                 ds_before = ds_at_;
                 ds_at_.next();
                 p_at_.next();
                 at.next();
+                has_staged = index > 0;
             }
-            panels_end<ds_panels>(a, smem, dp, ds_before, *smem.block(at.before(1)), 1, p_panels);
+            panels_end<ds_panels>(a, smem, dp, ds_before, at.before(1),
+                                  has_staged ? turn_slot(at.count) : -1, 1, p_panels);
         }
         const int thread = thread_now(), lane = thread % 32;
         const int key = slot->tile.key_begin + thread / 32 * 16 + lane / 4;
         const int key_end = slot->tile.key_begin + slot->tile.key_count;
         const int kv_head = slot->kv_head, part = slot->part;
-        char *to = (char *)a.dk + (spec::dkv_fp32 ? 4ll : 2ll) * (kv_head * a.dk_head_stride +
-                                                                  part * a.dk_part_stride);
+        const bool has_dq = slot->tile.sweep_count > 0;
+        char *to = (char *)a.dk + (spec::dkv_fp32 ? 4ll : 2ll) *
+                                      (kv_head * a.dk_head_stride + part * a.dk_part_stride);
         __syncwarp();
         if (is_leader)
             mbarrier_arrive(bars.tile_empty(tile_at.slot));
         store_gradient<head_dim>(a, dk, a.head_dim, to, a.dk_token_stride, a.scale, key, key_end,
                                  lane);
+        if (spec::deterministic && ds_panels > 0 && is_leader && has_dq)
+            dq_added(bars, turn_slot(at.before(1)));
     }
     if (is_leader)
         bulk_wait();
@@ -1173,7 +1397,12 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
             mbarrier_init(bars.p_full(), 4);
         for (int s = 0; s < tile_slots; ++s) {
             mbarrier_init(bars.tile_full(s), 32);
-            mbarrier_init(bars.tile_empty(s), 4 * consumers + 2);
+            mbarrier_init(bars.tile_empty(s), 4 * consumers + (spec::deterministic ? 3 : 2));
+        }
+        for (int s = 0; spec::deterministic && s < stages; ++s) {
+            mbarrier_init(bars.turn_full(s), 1);
+            mbarrier_init(bars.turn_added(s), by_role && p_panels == 0 ? 4 : 4 * consumers);
+            mbarrier_init(bars.turn_empty(s), 1);
         }
         fence_mbarrier_init();
         st_shared(bars.watch(), 0);
@@ -1189,7 +1418,11 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
             produce_q(a, smem);
         else if (warp == 2 && lane == 0)
             produce_dout(a, smem);
-        else if (spec::debug && warp == 3 && lane == 0)
+        else if (spec::deterministic && warp == 3 && lane == 0)
+            turns_take(a, smem);
+        else if (spec::deterministic && warp == 3 && lane == 1)
+            turns_pass(smem);
+        else if (spec::debug && warp == 3 && lane == (spec::deterministic ? 2 : 0))
             watchdog_run(bars);
     } else {
         setmaxnreg_inc<232>();

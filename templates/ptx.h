@@ -53,6 +53,20 @@ FFA_DEVICE bool mbarrier_try_wait_parity(uint32_t bar, uint32_t parity)
     return done != 0;
 }
 
+/* The same at once, never asleep: for threads that share their warp with others at work. */
+FFA_DEVICE bool mbarrier_test_wait_parity(uint32_t bar, uint32_t parity)
+{
+    uint32_t done;
+
+    asm volatile("{\n\t.reg .pred p;\n\t"
+                 "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
+                 "selp.u32 %0, 1, 0, p;\n\t}"
+                 : "=r"(done)
+                 : "r"(bar), "r"(parity)
+                 : "memory");
+    return done != 0;
+}
+
 FFA_DEVICE void fence_mbarrier_init()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -62,6 +76,27 @@ FFA_DEVICE void fence_mbarrier_init()
 FFA_DEVICE void fence_proxy_async()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* Between loads and stores of global memory and the copy engine's, both ways. */
+FFA_DEVICE void fence_proxy_async_global()
+{
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
+/* ---- between blocks of a grid ---- */
+
+FFA_DEVICE int ld_acquire_gpu(const int *address)
+{
+    int value;
+
+    asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+    return value;
+}
+
+FFA_DEVICE void st_release_gpu(int *address, int value)
+{
+    asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
 
 /* ---- named barriers: ids are immediates, or ptxas reserves all sixteen ---- */

@@ -349,9 +349,9 @@ out:
 
 static int32_t backward_shared(const struct jit_spec *spec)
 {
-    return attention_backward_shared_bytes(spec->values[BACKWARD_head_dim],
-                                           spec->values[BACKWARD_head_dim_v],
-                                           spec->values[BACKWARD_tile_m]);
+    return attention_backward_shared_bytes(
+        spec->values[BACKWARD_head_dim], spec->values[BACKWARD_head_dim_v],
+        spec->values[BACKWARD_tile_m], spec->values[BACKWARD_deterministic]);
 }
 
 static int32_t backward_threads(const struct jit_spec *spec)

@@ -26,6 +26,7 @@ struct ffa_kernels {
     int32_t
         dq_columns; /* of a row of the fp32 sum of dq: head_dim, padded as the kernels have it */
     ffa_dtype grad_dtype;
+    bool is_deterministic; /* then plans are in turns */
     struct gpu_kernel *prepare, *finish;
     struct gpu_kernel *backward;      /* dk and dv in grad_dtype */
     struct gpu_kernel *backward_fp32; /* in fp32: for parts of a split; NULL: `backward` does it */
@@ -41,7 +42,8 @@ struct ffa_plan {
     unsigned char *image; /* NULL on the CPU */
     int64_t image_bytes;
     int64_t backward_at;    /* byte of the image where the second begins */
-    int64_t splits_at;      /* and where the rows of split tiles do */
+    int64_t splits_at;      /* where the rows of split tiles do, */
+    int64_t turns_at;       /* and the turns of the second */
     _Atomic(void *) buffer; /* where it was uploaded last; not owned */
     atomic_int device;      /* and on which device */
 };
@@ -51,6 +53,7 @@ struct backward_layout {
     int64_t stats_rows; /* a multiple of 4, with room for a block past the last row */
     int32_t parts;      /* blocks that share the query heads of a group */
     int64_t stats_at, dq_at;
+    int64_t turns_at, turns_bytes; /* counters of visits; 0 bytes: not deterministic */
     int64_t dk_at, dv_at; /* partial sums, where parts > 1, and of kernels of passes in stages */
     int64_t bytes;
 };

@@ -9,6 +9,7 @@
  *   counters   COUNTER_BYTES, as of ffa_forward
  *   stats      fp32 [heads_q][4][2][stats_rows]
  *   dq         fp32 [heads_q][tokens_q][head_dim of the kernels], lying as attention_backward says
+ *   turns      int32 [heads_q][blocks of tile_m rows], where deterministic
  *   dk parts   fp32 [parts][heads_kv][tokens_k][head_dim], where parts > 1, and of kernels of
  *              passes in stages
  *   dv parts   the same with head_dim_v
@@ -76,6 +77,12 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
                        err));
     FFA_TRY(layout_add(out, &out->dq_at, "dq", shape->seqlen_q * heads_q,
                        bytes * kernels->dq_columns, err));
+    out->turns_at = out->bytes;
+    if (kernels->is_deterministic)
+        FFA_TRY(layout_add(out, &out->turns_at, "turns",
+                           backward_grid_blocks(&plan->backward) * heads_q,
+                           (int64_t)sizeof(int32_t), err));
+    out->turns_bytes = out->bytes - out->turns_at;
     if (out->parts > 1 || kernels->is_staged) {
         const int64_t rows = shape->seqlen_k * heads_kv * out->parts;
 
@@ -107,6 +114,12 @@ static ffa_status objects_check(const ffa_kernels *kernels, const ffa_plan *plan
                           "the plan has backward tiles of %d x %d, the kernels of %d x %d",
                           plan->backward.tile_m, plan->backward.tile_n, kernels->backward_tile_m,
                           kernels->backward_tile_n);
+    if (plan->backward.in_turns != kernels->is_deterministic)
+        return error_fail(err, FFA_INVALID, 0,
+                          "the plan was made with kernels %s FFA_SPEC_DETERMINISTIC, these are %s "
+                          "it",
+                          plan->backward.in_turns ? "of" : "without",
+                          kernels->is_deterministic ? "of" : "without");
     if (plan->stage_count > 1 && !kernels->is_staged)
         return error_fail(err, FFA_INVALID, 0,
                           "the plan is stage %d of %d, the kernels were made without "
@@ -359,6 +372,27 @@ static void outputs_fill(struct attention_backward_args *launch, const struct gp
         launch->flags |= BACKWARD_ACCUMULATE;
 }
 
+/* Few streams at a time keep theirs in L2; enough of them even out tiles of different lengths. In
+ * turns, a tile can begin TURN_BLOCKS blocks after the one before it of the same stream: there are
+ * so many streams that others' tiles fill this time, in every second tile of a causal mask, too. */
+enum { TURN_BLOCKS = 3 };
+
+static int64_t section_of(const struct gpu_call *call)
+{
+    const struct backward_plan *plan = &call->plan->backward;
+    const int64_t streams = (int64_t)call->args->heads_kv * call->layout->parts;
+    const int64_t share = call->args->heads_q / streams; /* query heads of an item */
+    int64_t section = 4 * (int64_t)call->room / plan->tile_count + 1;
+
+    if (plan->in_turns && plan->block_count) {
+        const int64_t turns =
+            TURN_BLOCKS * (int64_t)call->room * plan->tile_count / (plan->block_count * share) + 1;
+
+        section = 2 * section > turns ? 2 * section : turns;
+    }
+    return section < streams ? section : streams;
+}
+
 static ffa_status main_fill(struct attention_backward_args *launch, const struct gpu_call *call,
                             ffa_error *err)
 {
@@ -368,10 +402,6 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
     const int32_t group = args->heads_q / args->heads_kv;
     const int64_t rows = plan->shape.seqlen_q;
     const int64_t work = plan->tile_count * (has_lists ? 1 : args->heads_kv) * call->layout->parts;
-    const int64_t streams = (int64_t)args->heads_kv * call->layout->parts;
-    /* Few streams at a time keep theirs in L2; enough of them even out tiles of different lengths.
-     */
-    const int64_t section = 4 * (int64_t)call->room / plan->tile_count + 1;
     const unsigned char *image = atomic_load(&call->plan->buffer);
     const double scale = (double)args->softmax_scale;
     ffa_status rc;
@@ -392,6 +422,8 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
         (const struct backward_sweep *)(const void *)(launch->tiles + plan->tile_count);
     launch->bands =
         (const struct backward_band *)(const void *)(launch->sweeps + plan->sweep_count);
+    launch->turns = (const struct backward_turn *)(const void *)(image + call->plan->turns_at);
+    launch->turn_counts = (int *)(void *)(call->workspace + call->layout->turns_at);
     launch->counters = (int *)(void *)call->workspace;
     launch->scale = args->softmax_scale;
     launch->head_dim = call->kernels->head_dim;
@@ -402,7 +434,7 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
     launch->heads_kv = args->heads_kv;
     launch->group = group;
     launch->parts = call->layout->parts;
-    launch->section_streams = (int)(section < streams ? section : streams);
+    launch->section_streams = (int)section_of(call);
     launch->flags = has_lists ? BACKWARD_LIST_PER_KV_HEAD : 0;
     if (args->softcap > 0.0f) {
         launch->cap_inner = (float)(2.0 * LOG2_E * scale / (double)args->softcap);
@@ -484,6 +516,9 @@ static ffa_status backward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
         has_parts(&call) && kernels->backward_fp32 ? kernels->backward_fp32 : kernels->backward;
     if (is_first(plan))
         FFA_TRY(gpu_kernel_enqueue(kernels->prepare, room, &prepare, stream, err));
+    if (layout.turns_bytes)
+        FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, launch.turn_counts, 0, layout.turns_bytes,
+                                 stream, err));
     FFA_TRY(gpu_kernel_enqueue(kernel, launch.work_count < room ? launch.work_count : room, &launch,
                                stream, err));
     if (is_last(plan) || finish.parts)

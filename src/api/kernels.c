@@ -106,9 +106,6 @@ static ffa_status spec_check_gpu(const ffa_attention_spec *spec, ffa_error *err)
     if (spec->backward_tile_n != 0 && spec->backward_tile_n != backward_tile_n)
         return error_fail(err, FFA_INVALID, 0, "spec: backward_tile_n is %d, not 0 or %d",
                           spec->backward_tile_n, backward_tile_n);
-    if (spec->flags & FFA_SPEC_DETERMINISTIC)
-        return error_fail(err, FFA_UNSUPPORTED, 0,
-                          "spec: FFA_SPEC_DETERMINISTIC exists on the CPU backend only");
     return FFA_OK;
 }
 
@@ -211,6 +208,7 @@ static ffa_status backward_make(struct ffa_kernels *kernels, const ffa_attention
         { "dtype", dtype },
         { "tile_m", spec->backward_tile_m },
         { "softcap", has(spec, FFA_SPEC_SOFTCAP) },
+        { "deterministic", has(spec, FFA_SPEC_DETERMINISTIC) },
         { "debug", has(spec, FFA_SPEC_DEBUG) },
         { "dkv_fp32", has(spec, FFA_SPEC_GRAD_FP32) },
         { NULL, 0 },
@@ -280,6 +278,7 @@ ffa_status ffa_kernels_create(ffa_kernels **out, ffa_context *context,
     kernels->pack_heads = spec.pack_heads;
     kernels->is_split = has(&spec, FFA_SPEC_SPLIT);
     kernels->has_backward = has(&spec, FFA_SPEC_BACKWARD);
+    kernels->is_deterministic = has(&spec, FFA_SPEC_DETERMINISTIC);
     if (context->gpu) {
         FFA_TRY(kernels_resolve_gpu(kernels, &spec, err));
     } else {

@@ -41,6 +41,8 @@ static ffa_status image_build(struct ffa_plan *plan, ffa_error *err)
                                                      backward->band_count);
     plan->splits_at = plan->image_bytes;
     plan->image_bytes += bytes * tiles->split_count;
+    plan->turns_at = plan->image_bytes;
+    plan->image_bytes += (int64_t)sizeof *backward->turns * backward->turn_count;
     if (plan->image_bytes == 0) /* a stage may have nothing to do */
         plan->image_bytes = bytes;
     plan->image = mem_array((size_t)plan->image_bytes, 1);
@@ -52,7 +54,9 @@ static ffa_status image_build(struct ffa_plan *plan, ffa_error *err)
     at = image_add(at, backward->tiles, backward->tile_count);
     at = image_add(at, backward->sweeps, backward->sweep_count);
     at = image_add(at, backward->bands, backward->band_count);
-    (void)image_add(at, tiles->splits, tiles->split_count);
+    at = image_add(at, tiles->splits, tiles->split_count);
+    if (backward->turn_count)
+        memcpy(at, backward->turns, (size_t)backward->turn_count * sizeof *backward->turns);
     for (int64_t t = 0; tiles->part_rows && t < tiles->tile_count; t++)
         if (tiles->tiles[t].flags & PLAN_TILE_PART)
             ((struct plan_tile *)(void *)plan->image)[t].block_count = tiles->part_rows[t];
@@ -148,7 +152,8 @@ ffa_status plan_add_backward(ffa_plan *plan, const ffa_kernels *kernels, const f
 {
     const struct tile_options opts = { .tile_m = kernels->backward_tile_m,
                                        .tile_n = kernels->backward_tile_n,
-                                       .cuts = forward->cuts };
+                                       .cuts = forward->cuts,
+                                       .on_grid = kernels->is_deterministic };
 
     return kernels->has_backward ? backward_build(&plan->backward, mask, &opts, err) : FFA_OK;
 }

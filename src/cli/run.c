@@ -38,7 +38,7 @@ struct run_options {
     const char *moves; /* with --ranks: "keys", "queries" or "auto" */
     struct run_ranks_options ranks;
     bool wants_check, wants_time, wants_debug, wants_backward, wants_packed, wants_split;
-    bool wants_isolation;
+    bool wants_isolation, wants_determinism;
 };
 
 /* What calls of one pass took. */
@@ -107,6 +107,7 @@ static int read_shape(const struct cli *cli, const struct run_options *options,
     shape->spec_flags |= options->softcap != 0.0 ? (uint32_t)FFA_SPEC_SOFTCAP : 0;
     shape->spec_flags |= options->wants_split ? (uint32_t)FFA_SPEC_SPLIT : 0;
     shape->spec_flags |= options->wants_backward ? (uint32_t)FFA_SPEC_BACKWARD : 0;
+    shape->spec_flags |= options->wants_determinism ? (uint32_t)FFA_SPEC_DETERMINISTIC : 0;
     shape->plan_flags = options->wants_isolation ? (uint32_t)FFA_PLAN_ISOLATE : 0;
     shape->sinks = (int32_t)options->sinks;
     shape->head_dim = (int32_t)options->head_dim;
@@ -128,9 +129,10 @@ static int read_ranks(const struct cli *cli, struct run_options *options)
         return cli_fail_text(cli, FFA_INVALID,
                              "--ranks-per-node, --stages, --moves and --delay need --ranks");
     ranks->moves = options->moves ? cli_word(options->moves, moves) : FFA_DIST_MOVE_KEYS;
-    if (ranks->ranks && options->wants_isolation)
+    if (ranks->ranks && (options->wants_isolation || options->wants_determinism))
         return cli_fail_text(cli, FFA_UNSUPPORTED,
-                             "--isolate is of a plan of one device: not with --ranks");
+                             "--%s is of a plan of one device: not with --ranks",
+                             options->wants_isolation ? "isolate" : "deterministic");
     if (ranks->moves < 0)
         return cli_fail_text(cli, FFA_INVALID, "--moves is '%s', not keys, queries or auto",
                              options->moves);
@@ -618,6 +620,8 @@ int cmd_run(struct cli *cli)
         { "delay", CLI_INT, &options.ranks.delay, "N",
           "times a transfer between ranks may be passed over by others; 0", 0, 1000 },
         { "backward", CLI_FLAG, &options.wants_backward, NULL, "run the backward pass, too", 0, 0 },
+        { "deterministic", CLI_FLAG, &options.wants_determinism, NULL,
+          "dq, too, has the same bits in every run", 0, 0 },
         { "dout", CLI_TEXT, &options.files[RUN_DOUT], "FILE", "read dout, as q", 0, 0 },
         { "dq", CLI_TEXT, &options.files[RUN_DQ], "FILE", "write dq", 0, 0 },
         { "dk", CLI_TEXT, &options.files[RUN_DK], "FILE", "write dk", 0, 0 },
@@ -648,6 +652,8 @@ int cmd_run(struct cli *cli)
         if (options.files[i] && !options.wants_backward)
             return cli_fail_text(cli, FFA_INVALID, "--%s is given without --backward",
                                  run_tensor_name((enum run_tensor)i));
+    if (options.wants_determinism && !options.wants_backward)
+        return cli_fail_text(cli, FFA_INVALID, "--deterministic is given without --backward");
     if (!options.mask)
         return cli_fail_text(cli, FFA_INVALID, "--mask is missing, such as --mask causal:4096");
     status = read_ranks(cli, &options);

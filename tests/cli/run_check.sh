@@ -8,3 +8,4 @@ t run --mask varlen-causal:70,30,96 --heads 4:2 --head-dim 64 --backend cpu --ba
 t run --mask window:100,left=30,right=4 --heads 4:2 --head-dim 64 --dtype fp16 --backend cpu --backward --check --json
 t run --mask full:64 --heads 2 --head-dim 32 --backend cpu --backward --repeat 3
 t run --mask varlen-causal:70,30,96 --heads 4:2 --head-dim 64 --backend cpu --backward --isolate --check
+t run --mask varlen-causal:70,30,96 --heads 4:2 --head-dim 64 --backend cpu --backward --deterministic --check

@@ -10,3 +10,4 @@ t run --mask causal:64 --ranks 2 --stages 17
 t run --mask causal:64 --ranks 2 --moves values
 t run --mask causal:64 --moves keys
 t run --mask causal:64 --ranks 2 --isolate
+t run --mask causal:64 --ranks 2 --backward --deterministic

@@ -5,11 +5,13 @@
  *
  * Every call: fresh random inputs, a workspace full of NaN but for what ffa_workspace_init
  * prepares, gradients poisoned with NaN, two runs with equal bits (dq where one tile holds all
- * keys), and nothing written beside the gradients and the workspace. FFA_TEST_LEVEL=2 evaluates
- * every row and key up to the oracle's own limit; level 1 (default) samples cases above 4e6 cells;
- * level 0 is for the emulator (tests/emulator), with a twelfth of the repetitions.
- * CK_RUN_CASE=quick|apart|features|stages|unions|dims|bf16|fp16 runs a part. FFA_TEST_BACKEND=cpu
- * runs it on the CPU backend, which tests this test.
+ * keys, or the kernels are deterministic: then more runs, on other numbers of SMs), and nothing
+ * written beside the gradients and the workspace. FFA_TEST_LEVEL=2 evaluates every row and key up
+ * to the oracle's own limit; level 1 (default) samples cases above 4e6 cells; level 0 is for the
+ * emulator (tests/emulator), with a twelfth of the repetitions.
+ * CK_RUN_CASE=quick|apart|features|stages|unions|dims|turns|bf16|fp16 runs a part. With
+ * FFA_TEST_BACKEND=cpu it runs on the CPU backend, which tests this test; with
+ * FFA_TEST_DETERMINISTIC=1 all kernels are deterministic.
  */
 #include "api/attention.h"
 #include "base/half.h"
@@ -30,7 +32,8 @@ static bool on_gpu;
 static int32_t sm_count; /* 0 on the CPU */
 static struct mask_cases cases;
 static int64_t full_cells = 4000000;
-static int share = 1; /* of repetitions, one in so many is run */
+static int share = 1;      /* of repetitions, one in so many is run */
+static uint32_t all_flags; /* of all kernels */
 
 enum {
     SAMPLES = 192,
@@ -254,6 +257,7 @@ static const ffa_kernels *kernels_for_v(const struct attention_shape *shape, int
     } kept[200];
     ffa_error err = { 0 };
 
+    flags |= all_flags;
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
         if (!kept[i].kernels) {
             ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
@@ -472,6 +476,23 @@ static void compare(struct device_call *call, struct oracle_backward_case *test,
     free(keys);
 }
 
+/* Equal bits of dq, too, of the run that was, and on few SMs, where items meet otherwise: one SM
+ * does them one after another. */
+static void run_elsewhere(struct device_call *call, const char *name, const struct prepared *ready,
+                          const struct oracle_backward_case *test)
+{
+    const int32_t sm_count = on_gpu ? gpu_device_sm_count(context->gpu) : 1;
+
+    check_same(call, name, true);
+    call->args.sm_margin = sm_count - 1;
+    run_backward(call, ready, test, NULL);
+    check_same(call, name, true);
+    call->args.sm_margin = sm_count / 2;
+    run_backward(call, ready, test, NULL);
+    check_same(call, name, true);
+    call->args.sm_margin = 0;
+}
+
 /* Forward, backward twice, compare with the oracle. The host case keeps the gradients. */
 static void attempt_run(struct device_call *call, const struct attempt *attempt)
 {
@@ -494,7 +515,10 @@ static void attempt_run(struct device_call *call, const struct attempt *attempt)
     run_backward(call, &ready, &test, NULL);
     keep_first(call);
     run_backward(call, &ready, &test, NULL);
-    check_same(call, attempt->name, info.backward_tile_count == 1);
+    if ((attempt->spec_flags | all_flags) & FFA_SPEC_DETERMINISTIC)
+        run_elsewhere(call, attempt->name, &ready, &test);
+    else
+        check_same(call, attempt->name, info.backward_tile_count == 1);
     for (int i = 0; i < TENSORS; i++)
         check_guard(call->memory[i], call->bytes[i], attempt->name, tensor_names[i]);
     check_guard(ready.workspace, ready.workspace_bytes, attempt->name, "the workspace");
@@ -1344,9 +1368,9 @@ static void run_stages(uint64_t seed, int first_layout, int last_layout)
     struct attention_shape shape = layouts[rng_range(&rng, first_layout, last_layout)];
     const float cap = seed % 3 == 1 ? 5 : 0;
     const ffa_dtype grad_dtype = seed % 4 == 2 ? FFA_FP32 : shape.dtype;
-    const uint32_t flags = FFA_SPEC_STAGED | (cap > 0 ? (uint32_t)FFA_SPEC_SOFTCAP : 0) |
-                           (grad_dtype == FFA_FP32 ? (uint32_t)FFA_SPEC_GRAD_FP32 : 0);
-    struct attempt attempt = { .name = "stages", .spec_flags = flags };
+    uint32_t flags = FFA_SPEC_STAGED | (cap > 0 ? (uint32_t)FFA_SPEC_SOFTCAP : 0) |
+                     (grad_dtype == FFA_FP32 ? (uint32_t)FFA_SPEC_GRAD_FP32 : 0);
+    struct attempt attempt = { .name = "stages" };
     ffa_plan_info info = FFA_PLAN_INFO_INIT;
     struct oracle_backward_case test;
     struct prepared whole;
@@ -1355,6 +1379,8 @@ static void run_stages(uint64_t seed, int first_layout, int last_layout)
     ffa_slice_list list;
     ffa_error err = { 0 };
 
+    flags |= seed % 5 == 3 ? (uint32_t)FFA_SPEC_DETERMINISTIC : 0;
+    attempt.spec_flags = flags;
     stage_case_init(&staged.masks, &rng, 300);
     attempt.mask = staged.masks.whole;
     list = ffa_mask_slices(staged.masks.whole, 0);
@@ -1380,8 +1406,14 @@ static void run_stages(uint64_t seed, int first_layout, int last_layout)
     check_guard(staged.ready[staged.most].workspace, staged.ready[staged.most].workspace_bytes,
                 "stages", "the workspace");
     compare(&call, &test, &attempt, &info);
+    keep_first(&call);
+    if ((flags | all_flags) & FFA_SPEC_DETERMINISTIC) {
+        send(&call, FIRST_OUTPUT, TENSORS);
+        run_staged(&call, &staged, 0);
+        fetch(&call, FIRST_OUTPUT, TENSORS);
+        check_same(&call, "stages", true);
+    }
     if (grad_dtype == FFA_FP32) {
-        keep_first(&call);
         run_staged(&call, &staged, FFA_BACKWARD_ACCUMULATE);
         fetch(&call, FIRST_OUTPUT, TENSORS);
         check_twice(&call, "stages");
@@ -1764,8 +1796,121 @@ START_TEST(split_groups_match_the_oracle)
 }
 END_TEST
 
+/* ---- deterministic kernels ---- */
+
+static void run_turns(const char *name, const ffa_mask *mask, struct attention_shape shape,
+                      uint32_t spec_flags, uint64_t seed)
+{
+    const ffa_dtype grad_dtype = spec_flags & FFA_SPEC_GRAD_FP32 ? FFA_FP32 : shape.dtype;
+    struct rng rng = { seed };
+    struct device_call call;
+
+    shape.mask.seqlen_q = ffa_mask_seqlen_q(mask);
+    shape.mask.seqlen_k = ffa_mask_seqlen_k(mask);
+    call_init(&call, &shape, grad_dtype, (enum attention_layout)(seed % LAYOUT_COUNT), &rng);
+    set_options(&call, spec_flags & FFA_SPEC_SOFTCAP ? 3.0f : 0.0f, (int32_t)(seed % 3), &rng);
+    attempt_run(&call, &(struct attempt){ .name = name,
+                                          .mask = mask,
+                                          .spec_flags = spec_flags | FFA_SPEC_DETERMINISTIC });
+    call_finish(&call);
+}
+
+static const uint32_t turn_flags[] = { 0, FFA_SPEC_GRAD_FP32, FFA_SPEC_SOFTCAP,
+                                       FFA_SPEC_SOFTCAP | FFA_SPEC_GRAD_FP32 };
+
+/* Tiles that meet at all rows, at their own, at few, in pairs of sweeps; sweeps that begin and end
+ * inside a block; parts of a group, and heads of a group in one item. */
+static const char *const turn_texts[] = {
+    "full:600",
+    "causal:700",
+    "causal:300x150",
+    "window:700,left=100,right=0",
+    "window:600,left=250,right=31",
+    "varlen-causal:1,2,3,5,8,13,21,34,55,89,144,233",
+    "varlen-full:127,129,128,1,255",
+    "block-causal:400,200/block=128",
+    "shared-prefix:200,130,250",
+    "global-window:600,left=64,right=0,global=32",
+};
+enum { TURN_TEXTS = sizeof turn_texts / sizeof *turn_texts };
+
+START_TEST(turns_match_the_oracle)
+{
+    ffa_mask *mask = parse(turn_texts[_i]);
+
+    for (int i = _i % LAYOUTS; i < LAYOUTS; i += share)
+        run_turns(turn_texts[_i], mask, layouts[i], turn_flags[(_i + i) % 4], (uint64_t)(30 + i));
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+START_TEST(turns_of_random_unions)
+{
+    for (int i = 0; i < 60; i += share) {
+        struct rng rng = { (uint64_t)(77000 + 1000 * _i + i) };
+        struct mask_case from = mask_case_random(&rng, 400, 10);
+        ffa_mask *mask = mask_of(&from);
+        struct attention_shape shape = layouts[rng_range(&rng, 0, LAYOUTS - 1)];
+        char name[96];
+
+        shape.head_dim = (int[]){ 64, 96, 128, 40, 192, 256 }[rng_range(&rng, 0, 5)];
+        shape.heads_kv = (int32_t)rng_range(&rng, 1, 3);
+        shape.heads_q = shape.heads_kv * (int32_t)rng_range(&rng, 1, 4);
+        text_copy(name, "random union %d", i);
+        run_turns(name, mask, shape, turn_flags[rng_range(&rng, 0, 3)], (uint64_t)i);
+        ffa_mask_destroy(mask);
+        free(from.slices);
+    }
+}
+END_TEST
+
+START_TEST(turns_of_a_mask_per_kv_head)
+{
+    static const ffa_slice first[] = { { 0, 500, 0, 600, FFA_SLICE_CAUSAL, 0 } };
+    static const ffa_slice second[] = { { 0, 250, 0, 100, FFA_SLICE_FULL, 0 },
+                                        { 100, 500, 50, 450, FFA_SLICE_BICAUSAL, 0 },
+                                        { 300, 480, 0, 40, FFA_SLICE_INVCAUSAL, 0 } };
+    const ffa_slice_list lists[] = { { first, 1 }, { second, 3 } };
+    const ffa_mask_shape size = { 500, 600 };
+    ffa_mask *mask = NULL;
+    ffa_error err = { 0 };
+
+    must(ffa_mask_create_per_head(&mask, &size, lists, 2, &err), &err, "mask");
+    for (int i = 2; i<LAYOUTS; i += share> 1 ? 6 : 3)
+        run_turns("a mask a kv head", mask, layouts[i], turn_flags[i % 4], (uint64_t)(50 + i));
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* Deterministic kernels take plans in turns, others the others. */
+START_TEST(turns_are_of_their_kernels)
+{
+    const struct attention_shape shape = { { 300, 300 }, FFA_BF16, 2, 2, 64, LAYOUT_TOKENS };
+    ffa_mask *mask = parse("causal:300");
+    const ffa_kernels *some[] = { kernels_for(&shape, 0),
+                                  kernels_for(&shape, FFA_SPEC_DETERMINISTIC) };
+
+    for (int i = 0; i < 2; i++) {
+        ffa_plan *plan = NULL;
+        ffa_error err = { 0 };
+        int64_t bytes;
+
+        must(ffa_plan_create(&plan, some[i], mask, &err), &err, "plan");
+        must(ffa_backward_workspace_bytes(some[i], plan, 2, 2, &bytes, &err), &err, "bytes");
+        if (some[0] != some[1]) {
+            ck_assert_int_eq(ffa_backward_workspace_bytes(some[1 - i], plan, 2, 2, &bytes, &err),
+                             FFA_INVALID);
+            ck_assert_msg(strstr(err.message, "FFA_SPEC_DETERMINISTIC"), "%s", err.message);
+        }
+        ffa_plan_destroy(plan);
+    }
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
 START_TEST(debug_kernels_agree)
 {
+    const uint32_t more = _i % 2 ? (uint32_t)FFA_SPEC_DETERMINISTIC : 0;
     ffa_mask *mask = parse("varlen-causal:300,700,96");
     struct attention_shape shape = layouts[_i];
     struct rng rng = { 10 };
@@ -1773,8 +1918,8 @@ START_TEST(debug_kernels_agree)
 
     shape.mask = (ffa_mask_shape){ 1096, 1096 };
     call_init(&call, &shape, shape.dtype, shape.layout, &rng);
-    attempt_run(&call,
-                &(struct attempt){ .name = "debug", .mask = mask, .spec_flags = FFA_SPEC_DEBUG });
+    attempt_run(&call, &(struct attempt){
+                           .name = "debug", .mask = mask, .spec_flags = FFA_SPEC_DEBUG | more });
     call_finish(&call);
     ffa_mask_destroy(mask);
 }
@@ -1806,9 +1951,11 @@ START_TEST(sm_margin_and_scale_are_heard)
 }
 END_TEST
 
-/* Capture one call, replay it on new inputs: what the direct call gives. */
+/* Capture one call, replay it on new inputs: what the direct call gives. Deterministic kernels'
+ * call has a memset, too. */
 START_TEST(a_call_can_be_captured)
 {
+    const uint32_t flags = _i ? (uint32_t)FFA_SPEC_DETERMINISTIC : 0;
     ffa_mask *mask = parse("causal:777");
     struct attention_shape shape = layouts[1];
     ffa_slice_list lists[1] = { ffa_mask_slices(mask, 0) };
@@ -1826,7 +1973,7 @@ START_TEST(a_call_can_be_captured)
         return;
     shape.mask = (ffa_mask_shape){ 777, 777 };
     call_init(&call, &shape, shape.dtype, shape.layout, &rng);
-    prepare(&ready, kernels_for(&shape, 0), mask, &shape);
+    prepare(&ready, kernels_for(&shape, flags), mask, &shape);
     run_forward(&call, &ready);
     test = reference_of(&call, lists, 1);
     ck_assert_int_eq(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
@@ -1931,7 +2078,7 @@ static Suite *device_suite(void)
     TCase *apart = tcase_create("apart"), *stages = tcase_create("stages"),
           *features = tcase_create("features");
     TCase *bf16 = tcase_create("bf16"), *fp16 = tcase_create("fp16");
-    TCase *columns = tcase_create("dims");
+    TCase *columns = tcase_create("dims"), *in_turns = tcase_create("turns");
     /* At level 0 two of the wide ones: each has kernels to compile. */
     const int first = share > 1 ? LAYOUTS + 1 : LAYOUTS,
               end = share > 1 ? LAYOUTS + 3 : ALL_LAYOUTS;
@@ -1939,7 +2086,7 @@ static Suite *device_suite(void)
     tcase_add_loop_test(quick, special_masks_match_the_oracle, 0, SPECIALS);
     tcase_add_loop_test(quick, odd_shapes_match_the_oracle, 0, ODD);
     tcase_add_test(quick, one_mask_per_kv_head);
-    if (on_gpu)
+    if (on_gpu && !all_flags) /* who waits for a visit that does not come waits for ever */
         tcase_add_loop_test(quick, a_wrong_bound_is_seen, 0, MUTATIONS);
     tcase_add_loop_test(quick, spike_keys_keep_their_columns, 0, 3);
     add_loop(quick, unattended_nan_stays_out, LAYOUTS, 5);
@@ -1950,7 +2097,7 @@ static Suite *device_suite(void)
     add_loop(quick, split_groups_match_the_oracle, 9, 2);
     add_loop(quick, debug_kernels_agree, LAYOUTS, 5);
     tcase_add_test(quick, sm_margin_and_scale_are_heard);
-    tcase_add_test(quick, a_call_can_be_captured);
+    tcase_add_loop_test(quick, a_call_can_be_captured, 0, 2);
     tcase_add_loop_test(quick, bad_arguments_are_refused, 0, REFUSALS);
     add_loop(apart, isolated_documents_stay_apart, LAYOUTS, 5);
     add_loop(features, features_in_pairs_match_the_oracle, PAIRS, 3);
@@ -1969,6 +2116,10 @@ static Suite *device_suite(void)
     tcase_add_loop_test(columns, fp32_out_is_read, first, end);
     tcase_add_loop_test(columns, debug_kernels_agree, first, end);
     tcase_add_loop_test(columns, dims_in_stages_make_the_whole, first, end);
+    tcase_add_loop_test(in_turns, turns_match_the_oracle, 0, TURN_TEXTS);
+    tcase_add_loop_test(in_turns, turns_of_random_unions, 0, 4);
+    tcase_add_test(in_turns, turns_of_a_mask_per_kv_head);
+    tcase_add_test(in_turns, turns_are_of_their_kernels);
     tcase_add_loop_test(bf16, mask_cases_match_the_oracle, 0, LAYOUTS / 2);
     tcase_add_loop_test(fp16, mask_cases_match_the_oracle, LAYOUTS / 2, LAYOUTS);
     suite_add_tcase(suite, quick);
@@ -1977,6 +2128,7 @@ static Suite *device_suite(void)
     suite_add_tcase(suite, stages);
     suite_add_tcase(suite, unions);
     suite_add_tcase(suite, columns);
+    suite_add_tcase(suite, in_turns);
     suite_add_tcase(suite, bf16);
     suite_add_tcase(suite, fp16);
     return suite;
@@ -1987,6 +2139,7 @@ int main(void)
     ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
     ffa_context_info info = FFA_CONTEXT_INFO_INIT;
     const char *level = getenv("FFA_TEST_LEVEL"), *backend = getenv("FFA_TEST_BACKEND");
+    const char *deterministic = getenv("FFA_TEST_DETERMINISTIC");
     const bool wants_cpu = backend && strcmp(backend, "cpu") == 0;
     ffa_error err = { 0 };
     SRunner *runner;
@@ -2012,6 +2165,7 @@ int main(void)
     }
     on_gpu = info.device != FFA_DEVICE_CPU;
     sm_count = info.sm_count;
+    all_flags = deterministic && atoi(deterministic) ? (uint32_t)FFA_SPEC_DETERMINISTIC : 0;
     printf("device %d: %s\n", info.device, info.device_name);
     cases = mask_cases_load();
     runner = srunner_create(device_suite());

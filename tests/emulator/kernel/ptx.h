@@ -40,11 +40,28 @@ FFA_DEVICE bool mbarrier_try_wait_parity(uint32_t bar, uint32_t parity)
     return true;
 }
 
+FFA_DEVICE bool mbarrier_test_wait_parity(uint32_t bar, uint32_t parity)
+{
+    return mbarrier_try_wait_parity(bar, parity); /* threads are fibers: nobody else sleeps */
+}
+
 FFA_DEVICE void fence_mbarrier_init() {}
 
 FFA_DEVICE void fence_proxy_async()
 {
     emulator_fence_proxy_async();
+}
+
+FFA_DEVICE void fence_proxy_async_global() {}
+
+FFA_DEVICE int ld_acquire_gpu(const int *address)
+{
+    return *address;
+}
+
+FFA_DEVICE void st_release_gpu(int *address, int value)
+{
+    *address = value;
 }
 
 template <int id, int threads> FFA_DEVICE void bar_sync()

@@ -231,8 +231,10 @@ enum {
     /* with FFA_SPEC_BACKWARD: dq, dk and dv are fp32, whatever the dtype, and can be accumulated
      * into; not with FFA_FP64, whose gradients are fp64 and can be, too */
     FFA_SPEC_GRAD_FP32 = 1u << 4,
-    /* with FFA_SPEC_BACKWARD: dq, too, has the same bits in every run. (dk, dv and dsink always
-     * have.) FFA_UNSUPPORTED on a GPU in this version; on the CPU all gradients always are. */
+    /* with FFA_SPEC_BACKWARD: dq, too, has the same bits in every run, whatever the SMs and the
+     * sm_margin. (dk, dv and dsink have on one device; on the CPU all gradients always have.) On a
+     * GPU key tiles then add to dq one after another, in the order of the plan; plans are these
+     * kernels' own, as their blocks and that order are in them. */
     FFA_SPEC_DETERMINISTIC = 1u << 5,
     /* kernels that keep the largest score of each head: ffa_forward_args.max_logits */
     FFA_SPEC_MAX_LOGITS = 1u << 6,

@@ -425,8 +425,8 @@ END_TEST
 START_TEST(what_belongs_together_is_checked)
 {
     ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
-    ffa_kernels *forward_only, *other_tiles;
-    ffa_plan *forward_plan, *lists_plan;
+    ffa_kernels *forward_only, *other_tiles, *in_order;
+    ffa_plan *forward_plan, *lists_plan, *turns_plan;
     ffa_mask *lists = parse(PER_HEAD);
     struct problem p;
     ffa_backward_args args;
@@ -442,6 +442,10 @@ START_TEST(what_belongs_together_is_checked)
     spec.backward_tile_m = 16;
     must(ffa_kernels_create(&other_tiles, context, &spec, &err), &err);
     must(ffa_plan_create(&lists_plan, p.kernels, lists, &err), &err);
+    spec.backward_tile_m = 0;
+    spec.flags = FFA_SPEC_BACKWARD | FFA_SPEC_DETERMINISTIC;
+    must(ffa_kernels_create(&in_order, context, &spec, &err), &err);
+    must(ffa_plan_create(&turns_plan, in_order, p.mask, &err), &err);
 
     check_refusal(&p, NULL, p.plan, &p.args, NULL, FFA_INVALID, "kernels is NULL");
     check_refusal(&p, p.kernels, NULL, &p.args, NULL, FFA_INVALID, "plan is NULL");
@@ -452,6 +456,10 @@ START_TEST(what_belongs_together_is_checked)
                   "the plan was made with kernels without FFA_SPEC_BACKWARD");
     check_refusal(&p, other_tiles, p.plan, &p.args, NULL, FFA_INVALID,
                   "the plan has backward tiles of 128 x 128, the kernels of 16 x 128");
+    check_refusal(&p, in_order, p.plan, &p.args, NULL, FFA_INVALID,
+                  "the plan was made with kernels without FFA_SPEC_DETERMINISTIC, these are of it");
+    check_refusal(&p, p.kernels, turns_plan, &p.args, NULL, FFA_INVALID,
+                  "the plan was made with kernels of FFA_SPEC_DETERMINISTIC, these are without it");
     check_refusal(&p, p.kernels, p.plan, &p.args, (ffa_stream)(uintptr_t)16, FFA_INVALID,
                   "stream is 0x10 on the CPU backend");
     args = p.args;
@@ -482,8 +490,10 @@ START_TEST(what_belongs_together_is_checked)
     ck_assert_int_eq(ffa_backward_workspace_bytes(NULL, p.plan, 4, 2, &bytes, &err), FFA_INVALID);
     ffa_plan_destroy(forward_plan);
     ffa_plan_destroy(lists_plan);
+    ffa_plan_destroy(turns_plan);
     ffa_kernels_destroy(forward_only);
     ffa_kernels_destroy(other_tiles);
+    ffa_kernels_destroy(in_order);
     ffa_mask_destroy(lists);
     problem_finish(&p);
 }
@@ -506,6 +516,7 @@ static struct ffa_kernels gpu_kernels(void)
                                  .backward_tile_n = 128 };
 }
 
+/* Without turns, and with them. */
 START_TEST(one_image_serves_both_passes)
 {
     struct ffa_kernels gpu = gpu_kernels();
@@ -516,9 +527,11 @@ START_TEST(one_image_serves_both_passes)
     ffa_plan *plan;
     ffa_error err = { FFA_OK, 0, "" };
 
+    gpu.is_deterministic = _i;
     must(ffa_plan_create(&plan, &gpu, mask, &err), &err);
     must(ffa_plan_info_get(plan, &info, &err), &err);
     backward = &plan->backward;
+    ck_assert_int_eq(backward->turn_count > 0, _i);
     must(backward_check(backward, &err), &err);
     ck_assert_int_eq(info.backward_tile_m, 64);
     ck_assert_int_eq(info.backward_tile_n, 128);
@@ -528,15 +541,20 @@ START_TEST(one_image_serves_both_passes)
     ck_assert_int_eq(info.area, backward->area);
     ck_assert_int_eq(plan->backward_at, 32 * (plan->tiles.tile_count + plan->tiles.sweep_count +
                                               plan->tiles.band_count));
-    ck_assert_int_eq(info.upload_bytes,
-                     plan->backward_at + 32 * (backward->tile_count + backward->sweep_count +
-                                               backward->band_count));
+    ck_assert_int_eq(info.upload_bytes, plan->backward_at +
+                                            32 * (backward->tile_count + backward->sweep_count +
+                                                  backward->band_count) +
+                                            8 * backward->turn_count);
     at = plan->image + plan->backward_at;
     ck_assert_mem_eq(at, backward->tiles, 32 * (size_t)backward->tile_count);
     at += 32 * backward->tile_count;
     ck_assert_mem_eq(at, backward->sweeps, 32 * (size_t)backward->sweep_count);
     at += 32 * backward->sweep_count;
     ck_assert_mem_eq(at, backward->bands, 32 * (size_t)backward->band_count);
+    at += 32 * backward->band_count;
+    ck_assert_ptr_eq(at, plan->image + plan->turns_at);
+    if (_i)
+        ck_assert_mem_eq(at, backward->turns, 8 * (size_t)backward->turn_count);
     ffa_plan_destroy(plan);
     ffa_mask_destroy(mask);
 }
@@ -568,11 +586,13 @@ START_TEST(workspaces_hold_what_their_parts_need)
     ffa_mask *mask = parse(layouts[_i].mask);
     const int64_t rows = ffa_mask_seqlen_q(mask), keys = ffa_mask_seqlen_k(mask);
     const int32_t heads_q = layouts[_i].heads_q, heads_kv = layouts[_i].heads_kv;
+    const int64_t turns = _i % 2 ? (rows + 63) / 64 * heads_q * 4 : 0;
     struct backward_layout layout;
     ffa_plan *plan;
     int64_t end;
     ffa_error err = { FFA_OK, 0, "" };
 
+    gpu.is_deterministic = _i % 2;
     must(ffa_plan_create(&plan, &gpu, mask, &err), &err);
     must(backward_layout_make(&layout, plan, &gpu, heads_q, heads_kv, layouts[_i].sm_count, &err),
          &err);
@@ -582,6 +602,10 @@ START_TEST(workspaces_hold_what_their_parts_need)
     ck_assert_int_ge(layout.stats_at, 256);
     ck_assert_int_ge(layout.dq_at, layout.stats_at + layout.stats_rows * heads_q * 2 * 4);
     end = layout.dq_at + rows * heads_q * 128 * 4;
+    ck_assert_int_ge(layout.turns_at, end);
+    ck_assert_int_ge(layout.turns_bytes, turns);
+    ck_assert_int_lt(layout.turns_bytes, turns + 256);
+    end = layout.turns_at + turns;
     if (layout.parts > 1) {
         const int64_t rows_bytes = keys * heads_kv * layout.parts * 4;
 
@@ -675,7 +699,7 @@ int main(void)
     tcase_add_test(tc, halves_of_the_keys_make_the_whole);
     tcase_add_loop_test(tc, arguments_are_checked, 0, ROWS_OF(bad_args));
     tcase_add_test(tc, what_belongs_together_is_checked);
-    tcase_add_test(tc, one_image_serves_both_passes);
+    tcase_add_loop_test(tc, one_image_serves_both_passes, 0, 2);
     tcase_add_loop_test(tc, workspaces_hold_what_their_parts_need, 0, ROWS_OF(layouts));
     tcase_add_test(tc, a_workspace_beyond_all_memory_is_refused);
     tcase_add_test(tc, any_allocation_may_fail);

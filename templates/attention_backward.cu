@@ -959,7 +959,7 @@ FFA_DEVICE void store_gradient(const attention_backward_args &a, const float (&g
                 const uint32_t y2 = is_odd ? r1 : x[2], y3 = is_odd ? x[3] : r1;
                 const uint32_t z0 = __shfl_xor_sync(0xffffffffu, is_high ? y0 : y2, 2);
                 const uint32_t z1 = __shfl_xor_sync(0xffffffffu, is_high ? y1 : y3, 2);
-                if (is_mine && (!spec::padded || i * 32 + quad * 8 < real))
+                if (is_mine && (!spec::padded || i * 32 + thread_now() % 4 * 8 < real))
                     st_global_v4(at + i * 32, is_high ? z0 : y0, is_high ? z1 : y1,
                                  is_high ? y2 : z0, is_high ? y3 : z1);
             }
@@ -1431,10 +1431,12 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
                 consumer_run_p<tile_m>(a, smem);
             else
                 consumer_run_ds<tile_m>(a, smem);
-        } else if (last_columns == 64 || warpgroup == 1) {
+        } else if (last_columns == 64) {
             consumer_run<64>(a, smem, warpgroup - 1);
+        } else if (warpgroup == 1) {
+            consumer_run<64>(a, smem, 0);
         } else {
-            consumer_run<last_columns>(a, smem, warpgroup - 1);
+            consumer_run<last_columns>(a, smem, 1);
         }
     }
 }

@@ -329,6 +329,12 @@ static ffa_status backward_resolve(struct jit_spec *spec, const struct jit_arch 
 
     (void)arch;
     FFA_TRY(backward_pad(spec, err));
+    /* With 128 of q and 96 of v ptxas spills. */
+    if (spec->values[BACKWARD_softcap] && spec->values[BACKWARD_head_dim] == 128 &&
+        spec->values[BACKWARD_head_dim_v] == 96) {
+        spec->values[BACKWARD_head_dim_v] = 128;
+        spec->values[BACKWARD_padded] = 1;
+    }
     fitting = spec->values[BACKWARD_head_dim] > 64 || spec->values[BACKWARD_head_dim_v] > 64
                   ? 32 * consumers
                   : 64 * consumers;

@@ -1,185 +1,262 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Would the tests see a wrong plan? One bound of a good plan is moved; then the integer execution
- * must differ from the slices, and the numbers of the CPU backend from the oracle's count of keys.
+ * must differ from the slices, and the numbers of the CPU backend from the oracle's.
  *
- * The counting test: with q = 0 all scores are 0, so exp(lse) is the number of keys of the row,
- * whatever k holds. A tolerance on random scores would miss one key in a long row.
+ * Forward by counting: with q = 0 all scores are 0, so exp(lse) is the number of keys of the row,
+ * whatever k holds. A tolerance on random scores would miss one key in a long row. Backward by
+ * gradients in fp64: on few tokens a single wrong cell shows in them.
  */
-#include "cli/oracle.h"
+#include "cli/oracle_backward.h"
 #include "cpu/cpu.h"
+#include "support/any_plan.h"
 #include "support/attention_case.h"
-#include "support/coverage.h"
 
 #include <check.h>
 #include <math.h>
 
-enum { ROWS = 200, KEYS = 180, DIM = 8 };
+enum { DIM = 8 };
 
-static const struct tile_options opts = { 32, 16, false, false };
-
-/* Every kind of bound occurs: both slopes, gaps, second sweeps, rows without keys, full blocks. */
-static const ffa_slice slices[] = {
+/* Every kind of bound occurs: both slopes, gaps, second sweeps, rows (keys, backward) of nothing,
+ * full blocks. */
+static const ffa_slice forward_slices[] = {
     { 0, 50, 0, 100, FFA_SLICE_FULL, 0 },         { 50, 110, 20, 120, FFA_SLICE_CAUSAL, 0 },
     { 50, 110, 130, 150, FFA_SLICE_FULL, 0 },     { 110, 150, 10, 130, FFA_SLICE_BICAUSAL, 0 },
     { 155, 200, 0, 160, FFA_SLICE_INVCAUSAL, 0 }, { 160, 190, 165, 180, FFA_SLICE_CAUSAL, 0 },
 };
-static const ffa_slice_list list = { slices, sizeof slices / sizeof *slices };
+static const ffa_slice backward_slices[] = {
+    { 0, 100, 0, 50, FFA_SLICE_FULL, 0 },          { 20, 120, 50, 110, FFA_SLICE_CAUSAL, 0 },
+    { 130, 150, 50, 110, FFA_SLICE_FULL, 0 },      { 10, 130, 110, 150, FFA_SLICE_INVCAUSAL, 0 },
+    { 0, 160, 155, 200, FFA_SLICE_CAUSAL, 0 },     { 165, 180, 160, 190, FFA_SLICE_BICAUSAL, 0 },
+    { 150, 165, 100, 130, FFA_SLICE_BICAUSAL, 0 },
+};
+
+static const struct {
+    ffa_mask_shape shape;
+    struct tile_options opts;
+    ffa_slice_list list;
+} subjects[PASSES] = {
+    { { 200, 180 },
+      { 32, 16, false, false },
+      { forward_slices, sizeof forward_slices / sizeof *forward_slices } },
+    { { 180, 200 },
+      { 16, 32, false, false },
+      { backward_slices, sizeof backward_slices / sizeof *backward_slices } },
+};
 
 /* ---- what can be moved ---- */
-
-enum array { TILE, SWEEP, BAND };
-
-#define FIELD(array, type, name, by, always)                                                       \
-    {                                                                                              \
-#name, array, offsetof(struct type, name), by, always                                      \
-    }
 
 /* Moved full ranges change a meaning only where a block changes sides, band bounds only outside
  * full blocks: those need not be seen in every entry. */
 static const struct mutation {
     const char *name;
-    enum array array;
-    size_t offset;
+    enum plan_array array;
+    size_t offset[PASSES];
     int32_t by;
     bool always; /* seen in each entry */
 } mutations[] = {
-    FIELD(TILE, plan_tile, row_begin, 1, true),
-    FIELD(TILE, plan_tile, row_begin, -1, true),
-    FIELD(TILE, plan_tile, row_count, -1, true),
-    FIELD(TILE, plan_tile, sweep_count, -1, true),
-    FIELD(SWEEP, plan_sweep, k_begin, 1, true),
-    FIELD(SWEEP, plan_sweep, k_end, -1, true),
-    FIELD(SWEEP, plan_sweep, full_begin, -32, false),
-    FIELD(SWEEP, plan_sweep, full_end, 32, false),
-    FIELD(SWEEP, plan_sweep, band_count, -1, true),
-    FIELD(BAND, plan_band, row_begin, 1, false),
-    FIELD(BAND, plan_band, row_end, -1, false),
-    FIELD(BAND, plan_band, lo, 1, false),
-    FIELD(BAND, plan_band, lo, -1, false),
-    FIELD(BAND, plan_band, hi, 1, false),
-    FIELD(BAND, plan_band, hi, -1, false),
-    FIELD(BAND, plan_band, lo_step, 1, false),
-    FIELD(BAND, plan_band, lo_step, -1, false),
-    FIELD(BAND, plan_band, hi_step, 1, false),
-    FIELD(BAND, plan_band, hi_step, -1, false),
+    { "row_begin", ANY_TILE(row_begin, key_begin), 1, true },
+    { "row_begin", ANY_TILE(row_begin, key_begin), -1, true },
+    { "row_count", ANY_TILE(row_count, key_count), -1, true },
+    { "sweep_count", ANY_TILE(sweep_count, sweep_count), -1, true },
+    { "k_begin", ANY_SWEEP(k_begin, q_begin), 1, true },
+    { "k_end", ANY_SWEEP(k_end, q_end), -1, true },
+    { "full_begin", ANY_SWEEP(full_begin, full_begin), -32, false },
+    { "full_end", ANY_SWEEP(full_end, full_end), 32, false },
+    { "band_count", ANY_SWEEP(band_count, band_count), -1, true },
+    { "row_begin", ANY_BAND(row_begin, key_begin), 1, false },
+    { "row_end", ANY_BAND(row_end, key_end), -1, false },
+    { "lo", ANY_BAND(lo, lo), 1, false },
+    { "lo", ANY_BAND(lo, lo), -1, false },
+    { "hi", ANY_BAND(hi, hi), 1, false },
+    { "hi", ANY_BAND(hi, hi), -1, false },
+    { "lo_step", ANY_BAND(lo_step, lo_step), 1, false },
+    { "lo_step", ANY_BAND(lo_step, lo_step), -1, false },
+    { "hi_step", ANY_BAND(hi_step, hi_step), 1, false },
+    { "hi_step", ANY_BAND(hi_step, hi_step), -1, false },
+};
+enum { MUTATIONS = sizeof mutations / sizeof *mutations };
+
+/* ---- the numbers ---- */
+
+struct problem {
+    struct attention_case test;
+    struct attention_gradients gradients;
+    struct oracle_backward_case reference;
+    struct oracle_result want;
+    struct oracle_gradients want_gradients;
 };
 
-static int32_t *field_of(struct tile_plan *plan, const struct mutation *mutation, int64_t index)
+static void problem_init(struct problem *p, enum pass pass, const ffa_mask *mask)
 {
-    char *base = mutation->array == TILE    ? (char *)&plan->tiles[index]
-                 : mutation->array == SWEEP ? (char *)&plan->sweeps[index]
-                                            : (char *)&plan->bands[index];
+    const ffa_dtype dtype = pass == FORWARD ? FFA_FP32 : FFA_FP64;
+    const struct attention_shape shape = { subjects[pass].shape, dtype, 1, 1, DIM, LAYOUT_TOKENS };
+    struct rng rng = { 3 };
+    struct tile_plan plan;
 
-    return (int32_t *)(void *)(base + mutation->offset);
+    *p = (struct problem){ 0 };
+    attention_case_init(&p->test, &shape, &rng);
+    attention_gradients_init(&p->gradients, &p->test, dtype, &rng);
+    p->reference = (struct oracle_backward_case){ .forward = { .shape = shape.mask,
+                                                               .lists = &subjects[pass].list,
+                                                               .list_count = 1,
+                                                               .head_dim = DIM,
+                                                               .dtype = dtype,
+                                                               .threads = 1,
+                                                               .args = &p->test.args },
+                                                  .grad_dtype = dtype,
+                                                  .dout = p->gradients.dout,
+                                                  .dq = p->gradients.dq,
+                                                  .dk = p->gradients.dk,
+                                                  .dv = p->gradients.dv };
+    if (pass == FORWARD) {
+        for (int64_t r = 0; r < shape.mask.seqlen_q; r++)
+            for (int32_t c = 0; c < DIM; c++)
+                attention_write(&p->test.args.q, FFA_FP32, r, 0, c, 0);
+        for (int64_t k = 0; k < shape.mask.seqlen_k; k++)
+            attention_write(&p->test.args.v, FFA_FP32, k, 0, 0, (double)k);
+        ck_assert_int_eq(oracle_forward(&p->want, &p->reference.forward, NULL), FFA_OK);
+        return;
+    }
+    p->test.args.softmax_scale = 0.1f; /* even weights: each cell counts */
+    ck_assert_int_eq(tile_build(&plan, mask, &subjects[pass].opts, NULL), FFA_OK);
+    ck_assert_int_eq(cpu_forward(&(struct cpu_forward){ .plan = &plan,
+                                                        .args = &p->test.args,
+                                                        .dtype = FFA_FP64,
+                                                        .head_dim = DIM,
+                                                        .threads = 1,
+                                                        .fp64 = true },
+                                 NULL),
+                     FFA_OK);
+    tile_finish(&plan);
+    ck_assert_int_eq(oracle_backward(&p->want_gradients, &p->reference, NULL), FFA_OK);
 }
 
-static int64_t entries_of(const struct tile_plan *plan, enum array array)
+static void problem_finish(struct problem *p)
 {
-    return array == TILE ? plan->tile_count : array == SWEEP ? plan->sweep_count : plan->band_count;
-}
-
-/* ---- the two checks ---- */
-
-static bool covers(const struct tile_plan *plan)
-{
-    struct coverage_text why;
-
-    return coverage_rows(plan, &list, &why);
+    oracle_result_finish(&p->want);
+    oracle_gradients_finish(&p->want_gradients);
+    attention_gradients_finish(&p->gradients);
+    attention_case_finish(&p->test);
 }
 
 /* Whether exp(lse) is the number of keys of every row, and out their mean of v, which is a line in
  * the key, so that one key for another shows, too. */
-static bool counts(const struct tile_plan *plan, struct attention_case *test,
-                   const struct oracle_result *want)
+static bool counts(const struct tile_plan *plan, const struct problem *p)
 {
+    const ffa_forward_args *args = &p->test.args;
     const struct cpu_forward call = {
-        .plan = plan, .args = &test->args, .dtype = FFA_FP32, .head_dim = DIM, .threads = 1
+        .plan = plan, .args = args, .dtype = FFA_FP32, .head_dim = DIM, .threads = 1
     };
-    const struct oracle_case poison = { { ROWS, KEYS }, &list, 1, DIM, FFA_FP32, 1,
-                                        &test->args,    NULL,  0, 0,   0 };
-    ffa_error err = { FFA_OK, 0, "" };
 
-    oracle_poison(&poison);
-    ck_assert_msg(cpu_forward(&call, &err) == FFA_OK, "%s", err.message);
-    for (int64_t r = 0; r < ROWS; r++) {
-        const double got = exp(attention_read(&test->args.lse, FFA_FP32, r, 0, 0));
-        const double mean = attention_read(&test->args.out, FFA_FP32, r, 0, 0);
+    oracle_poison(&p->reference.forward);
+    ck_assert_int_eq(cpu_forward(&call, NULL), FFA_OK);
+    for (int64_t r = 0; r < plan->shape.seqlen_q; r++) {
+        const double got = exp(attention_read(&args->lse, FFA_FP32, r, 0, 0));
+        const double mean = attention_read(&args->out, FFA_FP32, r, 0, 0);
 
-        if (llround(got) != llround(exp(want->lse[r])) || isnan(got))
+        if (llround(got) != llround(exp(p->want.lse[r])) || isnan(got))
             return false;
-        if (!(fabs(mean - want->out[r * DIM]) < 1e-3))
+        if (!(fabs(mean - p->want.out[r * DIM]) < 1e-3))
             return false;
     }
     return true;
 }
 
+/* The largest difference that a good plan may leave: lse is stored in fp32. */
+static bool is_near(const ffa_tensor *tensor, const struct oracle_gradient *want)
+{
+    for (int64_t i = 0; i < want->count; i++)
+        for (int32_t c = 0; c < DIM; c++)
+            if (!(fabs(attention_read(tensor, FFA_FP64, i, 0, c) - want->at[i * DIM + c]) < 1e-5))
+                return false;
+    return true;
+}
+
+static bool differentiates(const struct backward_plan *plan, const struct problem *p)
+{
+    const struct cpu_backward call = { .plan = plan,
+                                       .args = &p->test.args,
+                                       .dout = p->gradients.dout,
+                                       .dq = p->gradients.dq,
+                                       .dk = p->gradients.dk,
+                                       .dv = p->gradients.dv,
+                                       .dtype = FFA_FP64,
+                                       .grad_dtype = FFA_FP64,
+                                       .head_dim = DIM,
+                                       .threads = 1 };
+
+    oracle_backward_poison(&p->reference);
+    ck_assert_int_eq(cpu_backward(&call, NULL), FFA_OK);
+    return is_near(&p->gradients.dq, &p->want_gradients.dq) &&
+           is_near(&p->gradients.dk, &p->want_gradients.dk) &&
+           is_near(&p->gradients.dv, &p->want_gradients.dv);
+}
+
 /* ---- the test ---- */
 
-static struct attention_case counting_case(struct rng *rng)
+static bool covers(const struct any_plan *plan)
 {
-    const struct attention_shape shape = { { ROWS, KEYS }, FFA_FP32, 1, 1, DIM, LAYOUT_TOKENS };
-    struct attention_case test;
+    struct coverage_text why;
 
-    attention_case_init(&test, &shape, rng);
-    for (int64_t r = 0; r < ROWS; r++)
-        for (int32_t c = 0; c < DIM; c++)
-            attention_write(&test.args.q, FFA_FP32, r, 0, c, 0);
-    for (int64_t k = 0; k < KEYS; k++)
-        attention_write(&test.args.v, FFA_FP32, k, 0, 0, (double)k);
-    return test;
+    return any_plan_covers(plan, &subjects[plan->pass].list, &why);
+}
+
+static bool computes(const struct any_plan *plan, const struct problem *p)
+{
+    return plan->pass == FORWARD ? counts(&plan->forward, p) : differentiates(&plan->backward, p);
 }
 
 /* A moved bound may leave the plan's meaning as it is: a step of a band of one row, a full range
  * that gains no block. Such entries are told apart by the execution in integers. */
 START_TEST(a_moved_bound_is_seen)
 {
-    const struct mutation *mutation = &mutations[_i];
-    const ffa_mask_shape shape = { ROWS, KEYS };
-    struct rng rng = { 3 };
-    struct attention_case test = counting_case(&rng);
-    const struct oracle_case reference = { shape,      &list, 1, DIM, FFA_FP32, 2,
-                                           &test.args, NULL,  0, 0,   0 };
-    struct oracle_result want;
-    struct tile_plan plan;
+    const enum pass pass = (enum pass)(_i / MUTATIONS);
+    const struct mutation *mutation = &mutations[_i % MUTATIONS];
+    const int64_t lines =
+        pass == FORWARD ? subjects[pass].shape.seqlen_q : subjects[pass].shape.seqlen_k;
+    struct problem p;
+    struct any_plan plan;
     ffa_mask *mask;
     int64_t seen = 0, moved = 0;
 
-    ck_assert_int_eq(ffa_mask_create(&mask, &shape, slices, list.count, NULL), FFA_OK);
-    ck_assert_int_eq(tile_build(&plan, mask, &opts, NULL), FFA_OK);
-    ck_assert_int_eq(oracle_forward(&want, &reference, NULL), FFA_OK);
+    ck_assert_int_eq(ffa_mask_create(&mask, &subjects[pass].shape, subjects[pass].list.slices,
+                                     subjects[pass].list.count, NULL),
+                     FFA_OK);
+    ck_assert_int_eq(any_plan_build(&plan, pass, mask, &subjects[pass].opts, NULL), FFA_OK);
+    problem_init(&p, pass, mask);
     ck_assert(covers(&plan));
-    ck_assert(counts(&plan, &test, &want));
+    ck_assert(computes(&plan, &p));
 
-    for (int64_t i = 0; i < entries_of(&plan, mutation->array); i++) {
-        int32_t *value = field_of(&plan, mutation, i);
+    for (int64_t i = 0; i < any_plan_entries(&plan, mutation->array); i++) {
+        int32_t *value = any_plan_field(&plan, mutation->array, mutation->offset[pass], i);
         const int32_t before = *value;
-        bool covered, counted;
+        bool covered, computed;
 
         *value += mutation->by;
         if (*value < 0 ||
-            (mutation->array == TILE && plan.tiles[i].row_begin + plan.tiles[i].row_count > ROWS)) {
+            (mutation->array == PLAN_TILES &&
+             any_plan_tile(&plan, i).row_begin + any_plan_tile(&plan, i).row_count > lines)) {
             *value = before;
             continue; /* outside the tensors */
         }
         covered = covers(&plan);
-        counted = counts(&plan, &test, &want);
-        ck_assert_msg(covered == counted, "%s of %lld by %d: coverage %s, numbers %s",
-                      mutation->name, (long long)i, mutation->by, covered ? "good" : "bad",
-                      counted ? "good" : "bad");
+        computed = computes(&plan, &p);
+        ck_assert_msg(covered == computed, "%s, %s of %lld by %d: coverage %s, numbers %s",
+                      pass_names[pass], mutation->name, (long long)i, mutation->by,
+                      covered ? "good" : "bad", computed ? "good" : "bad");
         moved++;
         seen += !covered;
         *value = before;
     }
     ck_assert_msg(seen > 0 && (!mutation->always || seen == moved),
-                  "%s by %d: seen in %lld of %lld", mutation->name, mutation->by, (long long)seen,
-                  (long long)moved);
+                  "%s, %s by %d: seen in %lld of %lld", pass_names[pass], mutation->name,
+                  mutation->by, (long long)seen, (long long)moved);
     ck_assert(covers(&plan));
 
-    oracle_result_finish(&want);
-    tile_finish(&plan);
+    problem_finish(&p);
+    any_plan_finish(&plan);
     ffa_mask_destroy(mask);
-    attention_case_finish(&test);
 }
 END_TEST
 
@@ -191,7 +268,7 @@ int main(void)
     int failed;
 
     tcase_set_timeout(tc, 60);
-    tcase_add_loop_test(tc, a_moved_bound_is_seen, 0, sizeof mutations / sizeof *mutations);
+    tcase_add_loop_test(tc, a_moved_bound_is_seen, 0, PASSES * MUTATIONS);
     suite_add_tcase(suite, tc);
     runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

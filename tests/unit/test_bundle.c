@@ -5,22 +5,19 @@
  */
 #include "cache/store.h"
 #include "jit/digest.h"
-#include "support/rng.h"
+#include "support/fixture.h"
 #include "support/tmpdir.h"
-#include "support/watch.h"
 
 #include <check.h>
-#include <ffa/ffa.h>
 #include <sqlite3.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define FIXTURES FFA_TEST_SOURCE_DIR "/tests/data/templates/"
 #define NO_NVRTC "/nonexistent/libnvrtc.so"
 
-enum { CUBIN_BYTES = 30000, NOBODY = 65534 };
+enum { NOBODY = 65534 };
 
 static char *folder; /* of the test, 0700 */
 static struct watch watch;
@@ -38,28 +35,6 @@ static void teardown(void)
 
 /* ---- stores with made-up kernels ---- */
 
-static struct jit_kernel kernel_of(int number, const char *toolchain, const char *arch)
-{
-    struct jit_kernel kernel = { .cubin_bytes = CUBIN_BYTES };
-    struct rng rng = { .state = (uint64_t)number };
-    char text[64];
-
-    kernel.info = (ffa_kernel_info){
-        .registers = 100 + number, .threads = 384, .cubin_bytes = CUBIN_BYTES, .compile_us = 12345
-    };
-    text_copy(text, "kernel %d", number);
-    digest_bytes(text, strlen(text), kernel.info.key);
-    text_copy(kernel.info.toolchain, "%s", toolchain);
-    text_copy(kernel.info.template_name, "attention_forward");
-    text_copy(kernel.info.arch, "%s", arch);
-    text_copy(text, "number=%d\n", number);
-    kernel.record = strdup(text);
-    kernel.cubin = malloc(CUBIN_BYTES);
-    for (int i = 0; i < CUBIN_BYTES; i++)
-        ((unsigned char *)kernel.cubin)[i] = (unsigned char)rng_next(&rng);
-    return kernel;
-}
-
 static char *in_folder(const char *name)
 {
     return tmpdir_path(folder, name);
@@ -73,7 +48,7 @@ static void fill(const char *path, int begin, int end, int step, const char *too
 
     ck_assert_int_eq(store_open(&store, &opts, NULL), FFA_OK);
     for (int i = begin; i < end; i += step) {
-        struct jit_kernel kernel = kernel_of(i, toolchain, i % 2 ? "sm_100a" : "sm_90a");
+        struct jit_kernel kernel = fixture_kernel(i, toolchain, i % 2 ? "sm_100a" : "sm_90a");
 
         store_put(store, &kernel);
         jit_kernel_finish(&kernel);
@@ -107,7 +82,7 @@ static char *export_all(const char *from, const char *to)
 
 static ffa_status find_in(struct store *store, int number)
 {
-    struct jit_kernel want = kernel_of(number, "", ""), got;
+    struct jit_kernel want = fixture_kernel(number, "", ""), got;
     struct store_query query = { .key = want.info.key, .record = want.record, .toolchain = "" };
     ffa_status rc = store_find(store, &query, &got, NULL);
 
@@ -168,7 +143,7 @@ START_TEST(export_is_reproducible)
     ck_assert_int_eq(ffa_bundle_info_get(cache, &info, NULL), FFA_OK);
     ck_assert_int_eq(info.kernels, 20);
     ck_assert_int_eq(info.blobs, 20);
-    ck_assert_int_eq(info.blob_bytes, 20 * CUBIN_BYTES);
+    ck_assert_int_eq(info.blob_bytes, 20 * FIXTURE_CUBIN_BYTES);
     ck_assert_int_eq(info.file_bytes, (int64_t)count[0]);
     ck_assert_int_gt(info.created_s, 0);
     ck_assert_int_eq(strncmp(strrchr(first, '/'), "/ffa-", 5), 0);
@@ -200,7 +175,7 @@ START_TEST(manifest_is_what_others_compute)
 {
     char *store = in_folder("a.ffadb"), *path, *manifest, *line, *file = in_folder("x");
     char command[512], said[70] = "";
-    struct jit_kernel kernel = kernel_of(4, "nvrtc 13.0 a", "sm_90a");
+    struct jit_kernel kernel = fixture_kernel(4, "nvrtc 13.0 a", "sm_90a");
     ffa_bundle_info info = FFA_BUNDLE_INFO_INIT;
     ffa_cache *cache;
     FILE *pipe;
@@ -287,7 +262,7 @@ static int see(void *user, ffa_bundle_side side, const ffa_cache_entry *entry)
 {
     struct seen *seen = user;
 
-    ck_assert_int_eq(entry->cubin_bytes, CUBIN_BYTES);
+    ck_assert_int_eq(entry->cubin_bytes, FIXTURE_CUBIN_BYTES);
     seen->sides[side]++;
     return 0;
 }
@@ -355,7 +330,7 @@ END_TEST
 START_TEST(conflicts_keep_what_was_there)
 {
     char *ours = in_folder("a.ffadb"), *theirs = in_folder("b.ffadb");
-    struct jit_kernel kernel = kernel_of(0, "nvrtc 13.0 a", "sm_90a");
+    struct jit_kernel kernel = fixture_kernel(0, "nvrtc 13.0 a", "sm_90a");
     struct store_opts opts = { .path = theirs };
     ffa_bundle_difference difference;
     ffa_bundle_report report;
@@ -444,7 +419,7 @@ END_TEST
 START_TEST(manifest_guards_against_more_than_accidents)
 {
     char *mine = in_folder("a.ffadb"), *evil = in_folder("b.ffadb"), *paths[2], sql[1024];
-    struct jit_kernel kernel = kernel_of(0, "nvrtc 13.0 a", "sm_90a");
+    struct jit_kernel kernel = fixture_kernel(0, "nvrtc 13.0 a", "sm_90a");
     struct store_opts opts = { .path = evil };
     ffa_bundle_verdict verdict;
     struct store *store;
@@ -790,34 +765,19 @@ END_TEST
 static ffa_context *open_context(const char *store, const char *const *bundles, int64_t count,
                                  uint32_t flags, const char *nvrtc)
 {
-    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
-    ffa_error err = { FFA_OK, 0, "" };
-    ffa_context *context;
+    ffa_context_opts opts = fixture_opts(store, nvrtc, &watch);
 
-    opts.templates_dir = FIXTURES "trivial";
-    opts.nvrtc_path = nvrtc;
-    opts.cache_path = store;
     opts.bundles = bundles;
     opts.bundle_count = count;
     opts.flags = flags;
-    opts.log = watch_line;
-    opts.log_user = &watch;
-    ck_assert_msg(ffa_open(&context, FFA_DEVICE_CPU, &opts, &err) == FFA_OK, "%s", err.message);
-    return context;
+    return fixture_open(&opts);
 }
 
 static ffa_kernel_info compile(ffa_context *context, const char *setting)
 {
-    ffa_compile_request request = FFA_COMPILE_REQUEST_INIT;
-    ffa_kernel_info info = FFA_KERNEL_INFO_INIT;
-    ffa_compiled *compiled;
+    ffa_kernel_info info;
 
-    request.template_name = "attention_forward";
-    request.settings = &setting;
-    request.setting_count = setting ? 1 : 0;
-    if (ffa_compile(&compiled, context, &request, NULL) == FFA_OK)
-        (void)ffa_compiled_info(compiled, &info, NULL);
-    ffa_compiled_destroy(compiled);
+    (void)fixture_find(&info, context, setting, NULL);
     return info;
 }
 

@@ -5,12 +5,11 @@
  */
 #include "cache/flight.h"
 
+#include "support/fixture.h"
 #include "support/tmpdir.h"
-#include "support/watch.h"
 
 #include <check.h>
 #include <fcntl.h>
-#include <ffa/ffa.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -20,7 +19,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define FIXTURES FFA_TEST_SOURCE_DIR "/tests/data/templates/"
 #define KEY "0123456789abcdef0123456789abcdef"
 
 enum { PROCESSES = 8 };
@@ -52,32 +50,17 @@ static void teardown(void)
 
 static ffa_context *open_context(uint32_t lock_wait_ms)
 {
-    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
-    ffa_error err = { FFA_OK, 0, "" };
-    ffa_context *context;
+    ffa_context_opts opts = fixture_opts(store, FFA_TEST_SLOW_NVRTC, &watch);
 
-    opts.templates_dir = FIXTURES "trivial";
-    opts.nvrtc_path = FFA_TEST_SLOW_NVRTC;
-    opts.cache_path = store;
     opts.lock_wait_ms = lock_wait_ms;
-    opts.log = watch_line;
-    opts.log_user = &watch;
-    ck_assert_msg(ffa_open(&context, FFA_DEVICE_CPU, &opts, &err) == FFA_OK, "%s", err.message);
-    return context;
+    return fixture_open(&opts);
 }
 
 static ffa_layer compile(ffa_context *context, const char *setting)
 {
-    ffa_compile_request request = FFA_COMPILE_REQUEST_INIT;
-    ffa_kernel_info info = FFA_KERNEL_INFO_INIT;
-    ffa_compiled *compiled;
+    ffa_kernel_info info;
 
-    request.template_name = "attention_forward";
-    request.settings = &setting;
-    request.setting_count = setting ? 1 : 0;
-    if (ffa_compile(&compiled, context, &request, NULL) == FFA_OK)
-        (void)ffa_compiled_info(compiled, &info, NULL);
-    ffa_compiled_destroy(compiled);
+    (void)fixture_find(&info, context, setting, NULL);
     return info.layer;
 }
 
@@ -545,15 +528,11 @@ END_TEST
 /* Neither a read-only store nor never-compile nor memory only asks for a lock. */
 START_TEST(only_who_compiles_for_the_store_locks)
 {
-    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
+    ffa_context_opts opts = fixture_opts(store, FFA_TEST_SLOW_NVRTC, &watch);
     ffa_context *context;
     ffa_error err = { FFA_OK, 0, "" };
 
     ffa_close(open_context(0));
-    opts.templates_dir = FIXTURES "trivial";
-    opts.nvrtc_path = FFA_TEST_SLOW_NVRTC;
-    opts.log = watch_line;
-    opts.log_user = &watch;
     for (int i = 0; i < 3; i++) {
         opts.cache_path = i ? store : NULL;
         opts.flags = (uint32_t[]){ 0, FFA_OPEN_CACHE_READONLY, FFA_OPEN_NEVER_COMPILE }[i];

@@ -5,19 +5,16 @@
  */
 #include "cache/flight.h"
 
+#include "support/fixture.h"
 #include "support/tmpdir.h"
-#include "support/watch.h"
 
 #include <check.h>
-#include <ffa/ffa.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#define FIXTURES FFA_TEST_SOURCE_DIR "/tests/data/templates/"
 
 static char *folder, *store, *asked;
 static struct watch watch;
@@ -42,35 +39,18 @@ static void teardown(void)
 
 static ffa_context *open_context(const char *nvrtc, const char *bundle)
 {
-    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
-    ffa_error err = { FFA_OK, 0, "" };
-    ffa_context *context;
+    ffa_context_opts opts = fixture_opts(store, nvrtc, &watch);
 
-    opts.templates_dir = FIXTURES "trivial";
-    opts.nvrtc_path = nvrtc;
-    opts.cache_path = store;
     opts.bundles = &bundle;
     opts.bundle_count = bundle ? 1 : 0;
-    opts.log = watch_line;
-    opts.log_user = &watch;
-    ck_assert_msg(ffa_open(&context, FFA_DEVICE_CPU, &opts, &err) == FFA_OK, "%s", err.message);
-    return context;
+    return fixture_open(&opts);
 }
 
 static ffa_status compile(ffa_context *context, const char *setting, ffa_layer *layer)
 {
-    ffa_compile_request request = FFA_COMPILE_REQUEST_INIT;
-    ffa_kernel_info info = FFA_KERNEL_INFO_INIT;
-    ffa_compiled *compiled;
-    ffa_status rc;
+    ffa_kernel_info info;
+    ffa_status rc = fixture_find(&info, context, setting, NULL);
 
-    request.template_name = "attention_forward";
-    request.settings = &setting;
-    request.setting_count = setting ? 1 : 0;
-    rc = ffa_compile(&compiled, context, &request, NULL);
-    if (rc == FFA_OK)
-        (void)ffa_compiled_info(compiled, &info, NULL);
-    ffa_compiled_destroy(compiled);
     *layer = info.layer;
     return rc;
 }

@@ -3,18 +3,16 @@
  * What a store remembers besides kernels: compiles that failed, and what was asked for in vain.
  */
 #include "cache/store.h"
+#include "support/fixture.h"
 #include "support/tmpdir.h"
-#include "support/watch.h"
 
 #include <check.h>
-#include <ffa/ffa.h>
 #include <sqlite3.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define FIXTURES FFA_TEST_SOURCE_DIR "/tests/data/templates/"
 #define FAILS "it was told to fail"
 
 static char *folder, *path, *asked;
@@ -40,32 +38,19 @@ static void teardown(void)
 
 static ffa_context *open_context(uint32_t flags, uint32_t failure_age_s)
 {
-    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
-    ffa_error err = { FFA_OK, 0, "" };
-    ffa_context *context;
+    ffa_context_opts opts = fixture_opts(path, FFA_TEST_SLOW_NVRTC, &watch);
 
-    opts.templates_dir = FIXTURES "trivial";
-    opts.nvrtc_path = FFA_TEST_SLOW_NVRTC;
-    opts.cache_path = path;
     opts.flags = flags;
     opts.failure_age_s = failure_age_s;
-    opts.log = watch_line;
-    opts.log_user = &watch;
-    ck_assert_msg(ffa_open(&context, FFA_DEVICE_CPU, &opts, &err) == FFA_OK, "%s", err.message);
-    return context;
+    return fixture_open(&opts);
 }
 
 /* The status; a compile that failed must bring its log. */
 static ffa_status compile(ffa_context *context, const char *setting, ffa_error *err)
 {
-    ffa_compile_request request = FFA_COMPILE_REQUEST_INIT;
     ffa_compiled *compiled;
-    ffa_status rc;
+    ffa_status rc = fixture_compile(&compiled, context, setting, 0, err);
 
-    request.template_name = "attention_forward";
-    request.settings = &setting;
-    request.setting_count = setting ? 1 : 0;
-    rc = ffa_compile(&compiled, context, &request, err);
     if (rc == FFA_COMPILE)
         ck_assert_ptr_nonnull(strstr(ffa_compiled_log(compiled), FAILS));
     ffa_compiled_destroy(compiled);

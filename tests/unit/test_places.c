@@ -5,14 +5,13 @@
  * mounts what it needs in a namespace of its own, which takes root and its leave to mount.
  */
 #include "base/base.h"
+#include "support/fixture.h"
 #include "support/tmpdir.h"
-#include "support/watch.h"
 
 #include <check.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ffa/ffa.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -49,35 +48,20 @@ static void teardown(void)
 
 static ffa_context *open_context(uint32_t flags)
 {
-    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
-    ffa_error err = { FFA_OK, 0, "" };
-    ffa_context *context;
+    ffa_context_opts opts = fixture_opts(store, FFA_TEST_SLOW_NVRTC, &watch);
 
-    opts.templates_dir = FIXTURES "trivial";
-    opts.nvrtc_path = FFA_TEST_SLOW_NVRTC;
-    opts.cache_path = store;
     opts.flags = flags;
-    opts.log = watch_line;
-    opts.log_user = &watch;
-    ck_assert_msg(ffa_open(&context, FFA_DEVICE_CPU, &opts, &err) == FFA_OK, "%s", err.message);
-    return context;
+    return fixture_open(&opts);
 }
 
 static void expect(ffa_context *context, const char *setting, ffa_layer want)
 {
-    ffa_compile_request request = FFA_COMPILE_REQUEST_INIT;
-    ffa_kernel_info info = FFA_KERNEL_INFO_INIT;
     ffa_error err = { FFA_OK, 0, "" };
-    ffa_compiled *compiled;
+    ffa_kernel_info info;
 
-    request.template_name = "attention_forward";
-    request.settings = &setting;
-    request.setting_count = 1;
-    ck_assert_msg(ffa_compile(&compiled, context, &request, &err) == FFA_OK, "%s", err.message);
-    ck_assert_int_eq(ffa_compiled_info(compiled, &info, NULL), FFA_OK);
+    ck_assert_msg(fixture_find(&info, context, setting, &err) == FFA_OK, "%s", err.message);
     ck_assert_msg(info.layer == want, "%s from %s, not %s", setting, ffa_layer_text(info.layer),
                   ffa_layer_text(want));
-    ffa_compiled_destroy(compiled);
 }
 
 static uint64_t errors_of(ffa_context *context)

@@ -4,15 +4,12 @@
  * sleeps, so that times are known.
  */
 #include "base/base.h"
+#include "support/fixture.h"
 #include "support/tmpdir.h"
-#include "support/watch.h"
 
 #include <check.h>
-#include <ffa/ffa.h>
 #include <stdio.h>
 #include <unistd.h>
-
-#define FIXTURES FFA_TEST_SOURCE_DIR "/tests/data/templates/"
 
 enum { COUNT = 12 };
 
@@ -46,15 +43,9 @@ static void teardown(void)
 
 static ffa_context *open_context(void)
 {
-    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
-    ffa_error err = { FFA_OK, 0, "" };
-    ffa_context *context;
+    const ffa_context_opts opts = fixture_opts(store, FFA_TEST_SLOW_NVRTC, NULL);
 
-    opts.templates_dir = FIXTURES "trivial";
-    opts.nvrtc_path = FFA_TEST_SLOW_NVRTC;
-    opts.cache_path = store;
-    ck_assert_msg(ffa_open(&context, FFA_DEVICE_CPU, &opts, &err) == FFA_OK, "%s", err.message);
-    return context;
+    return fixture_open(&opts);
 }
 
 struct seen {

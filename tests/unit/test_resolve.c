@@ -2,11 +2,10 @@
  *
  * Contexts and ffa_compile: which layer answers, what is counted, what is refused.
  */
+#include "support/fixture.h"
 #include "support/tmpdir.h"
-#include "support/watch.h"
 
 #include <check.h>
-#include <ffa/ffa.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -38,34 +37,7 @@ static void teardown(void)
 
 static ffa_context_opts options(void)
 {
-    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
-
-    opts.templates_dir = FIXTURES "trivial";
-    opts.cache_path = store;
-    opts.log = watch_line;
-    opts.log_user = &watch;
-    return opts;
-}
-
-static ffa_context *open_with(const ffa_context_opts *opts)
-{
-    ffa_error err = { FFA_OK, 0, "" };
-    ffa_context *context;
-
-    ck_assert_msg(ffa_open(&context, FFA_DEVICE_CPU, opts, &err) == FFA_OK, "%s", err.message);
-    return context;
-}
-
-static ffa_status compile(ffa_compiled **out, ffa_context *context, const char *setting,
-                          uint32_t flags, ffa_error *err)
-{
-    ffa_compile_request request = FFA_COMPILE_REQUEST_INIT;
-
-    request.template_name = "attention_forward";
-    request.settings = &setting;
-    request.setting_count = setting ? 1 : 0;
-    request.flags = flags;
-    return ffa_compile(out, context, &request, err);
+    return fixture_opts(store, NULL, &watch);
 }
 
 /* Compile and expect an answer from `layer`. */
@@ -76,7 +48,8 @@ static void expect(ffa_context *context, const char *setting, ffa_layer layer)
     ffa_compiled *compiled;
     size_t bytes;
 
-    ck_assert_msg(compile(&compiled, context, setting, 0, &err) == FFA_OK, "%s", err.message);
+    ck_assert_msg(fixture_compile(&compiled, context, setting, 0, &err) == FFA_OK, "%s",
+                  err.message);
     ck_assert_int_eq(ffa_compiled_info(compiled, &info, NULL), FFA_OK);
     ck_assert_str_eq(ffa_layer_text(info.layer), ffa_layer_text(layer));
     ck_assert_int_gt(info.registers, 0);
@@ -110,7 +83,7 @@ static ffa_context_info info_of(ffa_context *context)
 START_TEST(table_then_store_then_compile)
 {
     ffa_context_opts opts = options();
-    ffa_context *context = open_with(&opts);
+    ffa_context *context = fixture_open(&opts);
     ffa_context_stats stats;
 
     expect(context, NULL, FFA_LAYER_COMPILED);
@@ -130,7 +103,7 @@ START_TEST(table_then_store_then_compile)
 
     /* A warmed store needs no compiler, and does not look for one. */
     opts.nvrtc_path = NO_NVRTC;
-    context = open_with(&opts);
+    context = fixture_open(&opts);
     expect(context, NULL, FFA_LAYER_STORE);
     expect(context, NULL, FFA_LAYER_TABLE);
     expect(context, "head_dim=64", FFA_LAYER_STORE);
@@ -152,8 +125,8 @@ START_TEST(missing_nvrtc_is_unsupported)
     ffa_error err;
 
     opts.nvrtc_path = NO_NVRTC;
-    context = open_with(&opts);
-    ck_assert_int_eq(compile(&compiled, context, NULL, 0, &err), FFA_UNSUPPORTED);
+    context = fixture_open(&opts);
+    ck_assert_int_eq(fixture_compile(&compiled, context, NULL, 0, &err), FFA_UNSUPPORTED);
     ck_assert_msg(strstr(err.message, "no NVRTC >= 12.8"), "%s", err.message);
     ck_assert_ptr_null(compiled);
     ck_assert_int_eq(ffa_context_open_compiler(context, &err), FFA_UNSUPPORTED);
@@ -169,10 +142,11 @@ START_TEST(never_compile_is_kept)
     ffa_error err;
 
     opts.flags = FFA_OPEN_NEVER_COMPILE;
-    context = open_with(&opts);
-    ck_assert_int_eq(compile(&compiled, context, NULL, 0, &err), FFA_NOT_FOUND);
+    context = fixture_open(&opts);
+    ck_assert_int_eq(fixture_compile(&compiled, context, NULL, 0, &err), FFA_NOT_FOUND);
     ck_assert_msg(strstr(err.message, "attention_forward: head_dim=128"), "%s", err.message);
-    ck_assert_int_eq(compile(&compiled, context, NULL, FFA_COMPILE_FORCE, &err), FFA_NOT_FOUND);
+    ck_assert_int_eq(fixture_compile(&compiled, context, NULL, FFA_COMPILE_FORCE, &err),
+                     FFA_NOT_FOUND);
     ck_assert_uint_eq(stats_of(context).compiles, 0);
     ck_assert_uint_eq(stats_of(context).misses, 1);
     ck_assert_str_eq(info_of(context).nvrtc_path, "");
@@ -184,19 +158,19 @@ START_TEST(exact_toolchain_asks_for_this_nvrtc)
 {
     ffa_context_opts opts = options();
     ffa_compiled *compiled;
-    ffa_context *context = open_with(&opts);
+    ffa_context *context = fixture_open(&opts);
     ffa_error err;
 
     expect(context, NULL, FFA_LAYER_COMPILED);
     ffa_close(context);
     opts.flags = FFA_OPEN_EXACT_TOOLCHAIN;
-    context = open_with(&opts);
+    context = fixture_open(&opts);
     expect(context, NULL, FFA_LAYER_STORE);
     ck_assert_str_ne(info_of(context).nvrtc_path, "");
     ffa_close(context);
     opts.nvrtc_path = NO_NVRTC;
-    context = open_with(&opts);
-    ck_assert_int_eq(compile(&compiled, context, NULL, 0, &err), FFA_UNSUPPORTED);
+    context = fixture_open(&opts);
+    ck_assert_int_eq(fixture_compile(&compiled, context, NULL, 0, &err), FFA_UNSUPPORTED);
     ffa_close(context);
 }
 END_TEST
@@ -208,7 +182,7 @@ START_TEST(unusable_store_is_one_warning)
 
     ck_assert_int_eq(chmod(folder, 0777), 0);
     tmpdir_write_text(opts.cache_path = tmpdir_path(folder, "kernels.ffadb"), "not a store");
-    context = open_with(&opts);
+    context = fixture_open(&opts);
     expect(context, NULL, FFA_LAYER_COMPILED);
     expect(context, NULL, FFA_LAYER_TABLE);
     ck_assert_int_eq(watch.lines[FFA_LOG_WARNING], 1);
@@ -218,7 +192,7 @@ START_TEST(unusable_store_is_one_warning)
     free((char *)opts.cache_path);
 
     opts.cache_path = NULL;
-    context = open_with(&opts);
+    context = fixture_open(&opts);
     expect(context, NULL, FFA_LAYER_COMPILED);
     ck_assert_str_eq(info_of(context).store_state, "memory only");
     ffa_close(context);
@@ -229,13 +203,13 @@ END_TEST
 START_TEST(readonly_store_is_not_written)
 {
     ffa_context_opts opts = options();
-    ffa_context *context = open_with(&opts);
+    ffa_context *context = fixture_open(&opts);
 
     expect(context, NULL, FFA_LAYER_COMPILED);
     ffa_close(context);
     opts.flags = FFA_OPEN_CACHE_READONLY;
     for (int i = 0; i < 2; i++) {
-        context = open_with(&opts);
+        context = fixture_open(&opts);
         expect(context, NULL, FFA_LAYER_STORE);
         expect(context, "head_dim=64", FFA_LAYER_COMPILED);
         ffa_close(context);
@@ -248,12 +222,12 @@ START_TEST(force_goes_past_all_layers)
 {
     ffa_context_opts opts = options();
     ffa_kernel_info info = FFA_KERNEL_INFO_INIT;
-    ffa_context *context = open_with(&opts);
+    ffa_context *context = fixture_open(&opts);
     ffa_compiled *compiled;
     ffa_error err = { FFA_OK, 0, "" };
 
     for (int i = 0; i < 2; i++) {
-        ck_assert_int_eq(compile(&compiled, context, NULL, FFA_COMPILE_PTX, &err), FFA_OK);
+        ck_assert_int_eq(fixture_compile(&compiled, context, NULL, FFA_COMPILE_PTX, &err), FFA_OK);
         ck_assert_int_eq(ffa_compiled_info(compiled, &info, NULL), FFA_OK);
         ck_assert_int_eq(info.layer, FFA_LAYER_COMPILED);
         ck_assert_ptr_nonnull(strstr(ffa_compiled_ptx(compiled), ".target sm_90a"));
@@ -274,9 +248,9 @@ START_TEST(what_does_not_compile_keeps_its_log)
     ffa_error err;
 
     opts.templates_dir = FIXTURES "broken";
-    context = open_with(&opts);
+    context = fixture_open(&opts);
     for (int i = 0; i < 2; i++) {
-        ck_assert_int_eq(compile(&compiled, context, NULL, 0, &err), FFA_COMPILE);
+        ck_assert_int_eq(fixture_compile(&compiled, context, NULL, 0, &err), FFA_COMPILE);
         ck_assert_msg(strstr(err.message, "attention_forward.cu(4)"), "%s", err.message);
         ck_assert_ptr_nonnull(compiled);
         ck_assert_ptr_nonnull(strstr(ffa_compiled_log(compiled), "another_one"));
@@ -291,8 +265,8 @@ START_TEST(what_does_not_compile_keeps_its_log)
     ck_assert_uint_eq(stats_of(context).compiles, 0);
     ffa_close(context);
     opts.flags = FFA_OPEN_RETRY_FAILED;
-    context = open_with(&opts);
-    ck_assert_int_eq(compile(&compiled, context, NULL, 0, &err), FFA_COMPILE);
+    context = fixture_open(&opts);
+    ck_assert_int_eq(fixture_compile(&compiled, context, NULL, 0, &err), FFA_COMPILE);
     ffa_compiled_destroy(compiled);
     ck_assert_uint_eq(stats_of(context).compile_fails, 1);
     ffa_close(context);
@@ -312,7 +286,7 @@ START_TEST(edited_template_is_another_key)
             tmpdir_write_text(file, text
                                         ? "extern \"C\" __global__ void attention_forward() {}\n"
                                         : "extern \"C\" __global__ void attention_forward() { }\n");
-            context = open_with(&opts);
+            context = fixture_open(&opts);
             expect(context, NULL, round ? FFA_LAYER_STORE : FFA_LAYER_COMPILED);
             ffa_close(context);
         }
@@ -402,7 +376,7 @@ START_TEST(request_is_checked)
 {
     ffa_compile_request request = request_cases[_i].request;
     ffa_context_opts opts = options();
-    ffa_context *context = open_with(&opts);
+    ffa_context *context = fixture_open(&opts);
     ffa_error err = { FFA_OK, 0, "" };
     ffa_compiled *compiled;
     char *command;
@@ -434,7 +408,7 @@ START_TEST(key_without_looking)
     static const char *const said[] = { "tile_n=128", "dtype=bf16", "head_dim=64" };
     ffa_compile_request request = FFA_COMPILE_REQUEST_INIT;
     ffa_context_opts opts = options();
-    ffa_context *context = open_with(&opts);
+    ffa_context *context = fixture_open(&opts);
     ffa_context_stats stats = FFA_CONTEXT_STATS_INIT;
     char first[33], second[33], other[33];
     char *record;
@@ -465,7 +439,7 @@ START_TEST(command_is_quoted)
 {
     ffa_compile_request request = FFA_COMPILE_REQUEST_INIT;
     ffa_context_opts opts = options();
-    ffa_context *context = open_with(&opts);
+    ffa_context *context = fixture_open(&opts);
     char *command;
 
     request.template_name = "attention_forward";
@@ -520,7 +494,7 @@ START_TEST(every_failure_is_clean)
         rc = ffa_open(&context, FFA_DEVICE_CPU, &opts, &err);
         ck_assert_int_eq(rc == FFA_OK, context != NULL);
         if (rc == FFA_OK)
-            rc = compile(&compiled, context, NULL, 0, &err);
+            rc = fixture_compile(&compiled, context, NULL, 0, &err);
         fired = fault_fired();
         fault_arm(kind, 0);
         ck_assert_msg(is_expected(kind, rc), "%ld: %s: %s", nth, ffa_status_text(rc), err.message);
@@ -528,7 +502,7 @@ START_TEST(every_failure_is_clean)
         ck_assert_int_eq(rc == FFA_OK, err.message[0] == '\0');
         ffa_compiled_destroy(compiled);
         if (context) { /* the next call works */
-            rc = compile(&compiled, context, NULL, 0, &err);
+            rc = fixture_compile(&compiled, context, NULL, 0, &err);
             ck_assert_msg(rc == FFA_OK, "%ld: %s", nth, err.message);
             ffa_compiled_destroy(compiled);
         }
@@ -559,7 +533,7 @@ static void *want_one(void *argument)
     ffa_compiled *compiled;
 
     (void)pthread_barrier_wait(&crowd->start);
-    if (compile(&compiled, crowd->context, NULL, 0, NULL) == FFA_OK)
+    if (fixture_compile(&compiled, crowd->context, NULL, 0, NULL) == FFA_OK)
         atomic_fetch_add(&crowd->right, 1);
     crowd->cubins[atomic_fetch_add(&crowd->next, 1)] = ffa_compiled_cubin(compiled, NULL);
     ffa_compiled_destroy(compiled);
@@ -569,7 +543,7 @@ static void *want_one(void *argument)
 START_TEST(threads_share_one_compile)
 {
     ffa_context_opts opts = options();
-    struct crowd crowd = { .context = open_with(&opts) };
+    struct crowd crowd = { .context = fixture_open(&opts) };
     pthread_t threads[THREADS];
     ffa_context_stats stats;
 

@@ -6,13 +6,11 @@
 #include "cache/place.h"
 #include "cache/store.h"
 #include "jit/digest.h"
-#include "support/rng.h"
+#include "support/fixture.h"
 #include "support/tmpdir.h"
-#include "support/watch.h"
 
 #include <check.h>
 #include <elf.h>
-#include <ffa/cache.h>
 #include <grp.h>
 #include <signal.h>
 #include <sqlite3.h>
@@ -22,7 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CUBIN_BYTES = 50000, NOBODY = 65534 };
+enum { NOBODY = 65534 };
 
 static char *folder; /* of the test */
 static char *path;   /* folder/cache/kernels.ffadb */
@@ -47,7 +45,7 @@ static int count_of(size_t bytes, size_t row)
     return (int)(bytes / row);
 }
 
-/* ---- kernels to store: all that is in one follows from its number ---- */
+/* ---- kernels to store ---- */
 
 static void name_of(char key[33], int number)
 {
@@ -55,29 +53,6 @@ static void name_of(char key[33], int number)
 
     text_copy(text, "kernel %d", number);
     digest_bytes(text, strlen(text), key);
-}
-
-static struct jit_kernel kernel_of(int number, const char *toolchain)
-{
-    struct jit_kernel kernel = { .cubin_bytes = CUBIN_BYTES };
-    struct rng rng = { .state = (uint64_t)number };
-    char record[64];
-
-    kernel.info = (ffa_kernel_info){ .registers = 100 + number,
-                                     .shared_bytes = 1000,
-                                     .threads = 384,
-                                     .cubin_bytes = CUBIN_BYTES,
-                                     .compile_us = 12345 };
-    name_of(kernel.info.key, number);
-    text_copy(kernel.info.toolchain, "%s", toolchain);
-    text_copy(kernel.info.template_name, "attention_forward");
-    text_copy(kernel.info.arch, "sm_90a");
-    text_copy(record, "number=%d\n", number);
-    kernel.record = strdup(record);
-    kernel.cubin = malloc(CUBIN_BYTES);
-    for (int i = 0; i < CUBIN_BYTES; i++)
-        ((unsigned char *)kernel.cubin)[i] = (unsigned char)rng_next(&rng);
-    return kernel;
 }
 
 static struct store *open_store(enum store_mode mode, struct watch *watch)
@@ -93,7 +68,7 @@ static struct store *open_store(enum store_mode mode, struct watch *watch)
 
 static void put(struct store *store, int number, const char *toolchain)
 {
-    struct jit_kernel kernel = kernel_of(number, toolchain);
+    struct jit_kernel kernel = fixture_kernel(number, toolchain, "sm_90a");
 
     store_put(store, &kernel);
     jit_kernel_finish(&kernel);
@@ -103,7 +78,7 @@ static void put(struct store *store, int number, const char *toolchain)
 static ffa_status find(struct store *store, int number, const char *toolchain, bool exact,
                        char got_toolchain[47])
 {
-    struct jit_kernel want = kernel_of(number, ""), got;
+    struct jit_kernel want = fixture_kernel(number, "", "sm_90a"), got;
     struct store_query query = {
         .key = want.info.key, .record = want.record, .toolchain = toolchain, .exact = exact
     };
@@ -259,7 +234,7 @@ START_TEST(equal_cubins_are_stored_once)
     ck_assert_int_eq(ffa_cache_stats_get(cache, &stats, NULL), FFA_OK);
     ck_assert_int_eq(stats.kernels, 2);
     ck_assert_int_eq(stats.blobs, 1);
-    ck_assert_int_eq(stats.blob_bytes, CUBIN_BYTES);
+    ck_assert_int_eq(stats.blob_bytes, FIXTURE_CUBIN_BYTES);
     ffa_cache_close(cache);
 }
 END_TEST
@@ -389,7 +364,7 @@ static const struct {
 
 START_TEST(cubin_of_another_architecture)
 {
-    struct jit_kernel kernel = kernel_of(0, "a"), got;
+    struct jit_kernel kernel = fixture_kernel(0, "a", "sm_90a"), got;
     struct watch watch = { .warning = "" };
     struct store *store = open_store(STORE_READWRITE, &watch);
     struct store_query query = { .key = kernel.info.key, .record = kernel.record, .toolchain = "" };
@@ -420,7 +395,7 @@ static void damage_blob_byte(void)
 {
     size_t bytes;
     char *file = tmpdir_read(path, &bytes);
-    struct jit_kernel kernel = kernel_of(0, "");
+    struct jit_kernel kernel = fixture_kernel(0, "", "sm_90a");
     unsigned char *at = memmem(file, bytes, (char *)kernel.cubin + 40000, 200);
 
     ck_assert_ptr_nonnull(at);
@@ -1199,7 +1174,7 @@ static const enum fault_kind fault_kinds[] = { FAULT_ALLOC, FAULT_SQLITE, FAULT_
 
 START_TEST(every_failure_is_clean)
 {
-    struct jit_kernel kernel = kernel_of(0, "a");
+    struct jit_kernel kernel = fixture_kernel(0, "a", "sm_90a");
     struct store_query query = { .key = kernel.info.key, .record = kernel.record, .toolchain = "" };
     long nth;
 
@@ -1254,7 +1229,7 @@ static int see(void *user, const ffa_cache_entry *entry)
     text_copy(seen->keys[seen->count], "%s", entry->key);
     ck_assert_str_eq(entry->template_name, "attention_forward");
     ck_assert_int_eq(entry->compile_us, 12345);
-    ck_assert_int_eq(entry->cubin_bytes, CUBIN_BYTES);
+    ck_assert_int_eq(entry->cubin_bytes, FIXTURE_CUBIN_BYTES);
     ck_assert_int_gt(entry->created_s, 0);
     seen->bad += entry->is_bad;
     return ++seen->count == 64;
@@ -1262,7 +1237,7 @@ static int see(void *user, const ffa_cache_entry *entry)
 
 START_TEST(entries_are_listed_checked_removed)
 {
-    struct jit_kernel kernel = kernel_of(0, "");
+    struct jit_kernel kernel = fixture_kernel(0, "", "sm_90a");
     ffa_cache_stats stats = FFA_CACHE_STATS_INIT;
     struct seen seen = { .count = 0 };
     ffa_cache_verdict verdict;
@@ -1298,7 +1273,7 @@ START_TEST(entries_are_listed_checked_removed)
     ck_assert_int_eq(ffa_cache_cubin(cache, kernel.info.key, NULL, &cubin, &bytes, &err),
                      FFA_CACHE);
     ck_assert_int_eq(ffa_cache_cubin(cache, key, "nvrtc 13.0 a", &cubin, &bytes, &err), FFA_OK);
-    ck_assert_uint_eq(bytes, CUBIN_BYTES);
+    ck_assert_uint_eq(bytes, FIXTURE_CUBIN_BYTES);
     ffa_free(cubin);
     ck_assert_int_eq(ffa_cache_cubin(cache, key, "another", &cubin, &bytes, &err), FFA_NOT_FOUND);
 

@@ -5,20 +5,17 @@
  * when it is told to, and writes down in which process it was asked.
  */
 #include "base/base.h"
+#include "support/fixture.h"
 #include "support/tmpdir.h"
-#include "support/watch.h"
 
 #include <check.h>
 #include <errno.h>
-#include <ffa/ffa.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#define FIXTURES FFA_TEST_SOURCE_DIR "/tests/data/templates/"
 
 static char *folder, *store, *asked;
 
@@ -45,41 +42,17 @@ static void teardown(void)
 
 static ffa_context_opts options(void)
 {
-    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
+    ffa_context_opts opts = fixture_opts(NULL, FFA_TEST_SLOW_NVRTC, NULL);
 
-    opts.templates_dir = FIXTURES "trivial";
-    opts.nvrtc_path = FFA_TEST_SLOW_NVRTC;
     opts.worker_path = FFA_TEST_COMMAND;
     return opts;
-}
-
-static ffa_context *open_with(const ffa_context_opts *opts)
-{
-    ffa_error err = { FFA_OK, 0, "" };
-    ffa_context *context;
-
-    ck_assert_msg(ffa_open(&context, FFA_DEVICE_CPU, opts, &err) == FFA_OK, "%s", err.message);
-    return context;
-}
-
-static ffa_status compile(ffa_compiled **out, ffa_context *context, const char *setting,
-                          uint32_t flags, ffa_error *err)
-{
-    ffa_compile_request request = FFA_COMPILE_REQUEST_INIT;
-
-    *err = (ffa_error){ 0 };
-    request.template_name = "attention_forward";
-    request.settings = &setting;
-    request.setting_count = setting ? 1 : 0;
-    request.flags = flags;
-    return ffa_compile(out, context, &request, err);
 }
 
 /* Compiles, and drops what came of it. */
 static ffa_status try_one(ffa_context *context, const char *setting, ffa_error *err)
 {
     ffa_compiled *compiled;
-    ffa_status rc = compile(&compiled, context, setting, 0, err);
+    ffa_status rc = fixture_compile(&compiled, context, setting, 0, err);
 
     ffa_compiled_destroy(compiled);
     return rc;
@@ -125,9 +98,9 @@ static void expect_same(const ffa_context_opts *inside, const ffa_context_opts *
     ffa_error err;
 
     for (int i = 0; i < 2; i++) {
-        contexts[i] = open_with(both[i]);
-        ck_assert_msg(compile(&compiled[i], contexts[i], "head_dim=64", FFA_COMPILE_PTX, &err) ==
-                          FFA_OK,
+        contexts[i] = fixture_open(both[i]);
+        ck_assert_msg(fixture_compile(&compiled[i], contexts[i], "head_dim=64", FFA_COMPILE_PTX,
+                                      &err) == FFA_OK,
                       "%s", err.message);
         ck_assert_int_eq(ffa_compiled_info(compiled[i], &info[i], NULL), FFA_OK);
         cubins[i] = ffa_compiled_cubin(compiled[i], &bytes[i]);
@@ -176,8 +149,8 @@ START_TEST(kernels_are_stored)
 
     opts.cache_path = store;
     for (int i = 0; i < 2; i++) {
-        context = open_with(&opts);
-        ck_assert_int_eq(compile(&compiled, context, NULL, 0, &err), FFA_OK);
+        context = fixture_open(&opts);
+        ck_assert_int_eq(fixture_compile(&compiled, context, NULL, 0, &err), FFA_OK);
         ck_assert_int_eq(ffa_compiled_info(compiled, &info, NULL), FFA_OK);
         ck_assert_int_eq(info.layer, i ? FFA_LAYER_STORE : FFA_LAYER_COMPILED);
         ffa_compiled_destroy(compiled);
@@ -196,7 +169,7 @@ START_TEST(one_that_hangs_is_killed)
     ffa_error err;
 
     opts.worker_timeout_ms = 400;
-    context = open_with(&opts);
+    context = fixture_open(&opts);
     ck_assert_int_eq(setenv("FAKE_NVRTC_MS", "60000", 1), 0);
     ck_assert_int_eq(try_one(context, NULL, &err), FFA_TIMEOUT);
     ck_assert_int_ge(clock_us() - started, 400000);
@@ -216,7 +189,7 @@ START_TEST(one_that_crashes_is_a_failed_kernel)
     ffa_error err;
 
     opts.cache_path = store;
-    context = open_with(&opts);
+    context = fixture_open(&opts);
     ck_assert_int_eq(setenv("FAKE_NVRTC_DO", "crash", 1), 0);
     ck_assert_int_eq(try_one(context, NULL, &err), FFA_COMPILE);
     ck_assert_msg(
@@ -239,7 +212,7 @@ START_TEST(memory_is_limited)
     ffa_status rc;
 
     opts.worker_memory_mib = 64;
-    context = open_with(&opts);
+    context = fixture_open(&opts);
     ck_assert_int_eq(setenv("FAKE_NVRTC_DO", "eat", 1), 0);
     rc = try_one(context, NULL, &err);
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -263,7 +236,7 @@ static void *kill_the_worker(void *unused)
 START_TEST(one_killed_from_outside)
 {
     ffa_context_opts opts = options();
-    ffa_context *context = open_with(&opts);
+    ffa_context *context = fixture_open(&opts);
     pthread_t killer;
     ffa_error err;
 
@@ -325,10 +298,10 @@ START_TEST(compile_errors_come_with_their_log)
     ffa_error err;
 
     opts.cache_path = store;
-    context = open_with(&opts);
+    context = fixture_open(&opts);
     ck_assert_int_eq(setenv("FAKE_NVRTC_FAIL", "1", 1), 0);
     for (int i = 0; i < 2; i++) {
-        ck_assert_int_eq(compile(&compiled, context, NULL, 0, &err), FFA_COMPILE);
+        ck_assert_int_eq(fixture_compile(&compiled, context, NULL, 0, &err), FFA_COMPILE);
         ck_assert_msg(strstr(ffa_compiled_log(compiled), "it was told to fail"), "%s",
                       ffa_compiled_log(compiled));
         ffa_compiled_destroy(compiled);
@@ -349,7 +322,7 @@ START_TEST(compiler_without_the_architecture)
     opts.cache_path = store;
     if (_i)
         opts.worker_path = NULL;
-    context = open_with(&opts);
+    context = fixture_open(&opts);
     ck_assert_int_eq(setenv("FAKE_NVRTC_DO", "refuse", 1), 0);
     ck_assert_int_eq(try_one(context, NULL, &err), FFA_UNSUPPORTED);
     ck_assert_int_eq(unsetenv("FAKE_NVRTC_DO"), 0);
@@ -389,7 +362,7 @@ START_TEST(impostors_are_found_out)
     }
     opts.worker_path = path;
     opts.worker_timeout_ms = 20000;
-    context = open_with(&opts);
+    context = fixture_open(&opts);
     rc = try_one(context, NULL, &err);
     ck_assert_msg(rc == impostors[_i].want && strstr(err.message, impostors[_i].says), "%s: %s",
                   ffa_status_text(rc), err.message);
@@ -438,7 +411,7 @@ START_TEST(in_parallel_whatever_the_host_does_with_children)
     ffa_precompile_opts how = FFA_PRECOMPILE_OPTS_INIT;
     ffa_compile_request requests[4];
     ffa_context_opts opts = options();
-    ffa_context *context = open_with(&opts);
+    ffa_context *context = fixture_open(&opts);
     ffa_error err = { FFA_OK, 0, "" };
     int64_t started;
 
@@ -467,7 +440,7 @@ static const enum fault_kind fault_kinds[] = { FAULT_ALLOC, FAULT_FILE };
 START_TEST(every_failure_is_clean)
 {
     ffa_context_opts opts = options();
-    ffa_context *context = open_with(&opts);
+    ffa_context *context = fixture_open(&opts);
     ffa_error err;
     long nth;
 
@@ -477,7 +450,7 @@ START_TEST(every_failure_is_clean)
         ffa_status rc;
 
         fault_arm(fault_kinds[_i], nth);
-        rc = compile(&compiled, context, NULL, FFA_COMPILE_FORCE, &err);
+        rc = fixture_compile(&compiled, context, NULL, FFA_COMPILE_FORCE, &err);
         fired = fault_fired();
         fault_arm(fault_kinds[_i], 0);
         ffa_compiled_destroy(compiled);

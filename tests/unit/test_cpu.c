@@ -1,66 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The CPU backend against the fp64 oracle: dtypes, heads, layouts, random masks; NaN rules; thread
- * counts; faults.
+ * The CPU backend against the fp64 oracle, both passes: dtypes, heads, layouts, random masks, caps
+ * and sinks; thread counts; faults. Of the forward pass: NaN rules, rows without keys, phases.
  */
-#include "cli/oracle.h"
-#include "cpu/cpu.h"
-#include "support/attention_case.h"
+#include "support/cpu_case.h"
 #include "support/mask_cases.h"
 
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
-
-/* ---- one run ---- */
-
-static ffa_status run_cpu(struct attention_case *test, const ffa_mask *mask,
-                          const struct tile_options *opts, int32_t threads, bool fp64,
-                          ffa_error *err)
-{
-    struct tile_plan plan;
-    ffa_status rc = tile_build(&plan, mask, opts, err);
-    const struct cpu_forward call = { .plan = &plan,
-                                      .args = &test->args,
-                                      .dtype = test->shape.dtype,
-                                      .head_dim = test->shape.head_dim,
-                                      .head_dim_v = test->head_dim_v,
-                                      .threads = threads,
-                                      .fp64 = fp64 };
-
-    if (rc == FFA_OK)
-        rc = cpu_forward(&call, err);
-    tile_finish(&plan);
-    return rc;
-}
-
-static struct oracle_case oracle_of(const struct attention_case *test, const ffa_slice_list *lists,
-                                    int32_t list_count)
-{
-    return (struct oracle_case){ .shape = test->shape.mask,
-                                 .lists = lists,
-                                 .list_count = list_count,
-                                 .head_dim = test->shape.head_dim,
-                                 .head_dim_v = test->head_dim_v,
-                                 .dtype = test->shape.dtype,
-                                 .threads = 2,
-                                 .args = &test->args };
-}
-
-static void compare(const struct attention_case *test, const ffa_slice_list *lists,
-                    int32_t list_count, const char *name)
-{
-    const struct oracle_case reference = oracle_of(test, lists, list_count);
-    const struct oracle_tolerance tolerance = oracle_tolerance_of(test->shape.dtype);
-    struct oracle_result want;
-    struct oracle_report report;
-
-    ck_assert_int_eq(oracle_forward(&want, &reference, NULL), FFA_OK);
-    oracle_compare(&report, &reference, &want, &tolerance);
-    ck_assert_msg(report.passed, "%s: %s (NaN %lld, unwritten %lld)", name, report.reason,
-                  (long long)report.nan_count, (long long)report.unwritten_count);
-    oracle_result_finish(&want);
-}
 
 /* ---- random masks, dtypes, heads, layouts ---- */
 
@@ -68,13 +16,13 @@ static const ffa_dtype dtypes[] = { FFA_BF16, FFA_FP16, FFA_FP32, FFA_FP64 };
 static const int32_t heads[][2] = { { 8, 8 }, { 4, 2 }, { 6, 1 }, { 1, 1 } };
 static const int32_t dims[] = { 64, 128, 8, 24 };
 static const int32_t value_dims[] = { 0, 0, 40, 16, 0 }; /* 0: as dims */
-enum { ROUNDS = 40 };
+enum { ROUNDS = 32 };
 
 static void random_case(ffa_dtype dtype, uint64_t seed)
 {
     struct rng rng = { seed };
     const int32_t *layout = heads[rng_range(&rng, 0, 3)];
-    struct mask_case drawn = mask_case_random(&rng, 100, 16);
+    struct mask_case drawn = mask_case_random(&rng, 90, 16);
     const struct attention_shape shape = {
         .mask = drawn.shape,
         .dtype = dtype,
@@ -86,26 +34,27 @@ static void random_case(ffa_dtype dtype, uint64_t seed)
     const struct tile_options opts = { (int32_t)rng_range(&rng, 1, 4) * 16,
                                        (int32_t)rng_range(&rng, 1, 4) * 16,
                                        rng_range(&rng, 0, 1) == 0, false };
-    const int32_t list_count = rng_range(&rng, 0, 2) ? 1 : layout[1];
-    ffa_slice_list lists[8];
-    struct attention_case test;
-    struct oracle_case poison;
-    ffa_mask *mask;
+    const ffa_dtype grad_dtype = rng_range(&rng, 0, 2) || dtype == FFA_FP64 ? dtype : FFA_FP32;
+    struct cpu_case c;
     char name[64];
 
     snprintf(name, sizeof name, "dtype %d, seed %llu", (int)dtype, (unsigned long long)seed);
-    for (int32_t l = 0; l < list_count; l++)
-        lists[l] = (ffa_slice_list){ drawn.slices, drawn.count / (l + 1) };
-    ck_assert_int_eq(ffa_mask_create_per_head(&mask, &drawn.shape, lists, list_count, NULL),
-                     FFA_OK);
-    attention_case_init_v(&test, &shape, value_dims[seed % 5], &rng);
-    poison = oracle_of(&test, lists, list_count);
-    oracle_poison(&poison);
-    ck_assert_int_eq(run_cpu(&test, mask, &opts, 2, seed % 2 == 0, NULL), FFA_OK);
-    compare(&test, lists, list_count, name);
-
-    attention_case_finish(&test);
-    ffa_mask_destroy(mask);
+    cpu_case_init(&c, &shape, value_dims[seed % 5], grad_dtype, &rng);
+    cpu_case_set_mask(&c, drawn.slices, drawn.count, rng_range(&rng, 0, 2) ? 1 : layout[1]);
+    if (rng_range(&rng, 0, 3) == 0)
+        c.test.args.softcap = 2;
+    if (rng_range(&rng, 0, 3) == 0) {
+        for (int32_t i = 0; i < 16; i++)
+            c.sink[i] = (float)rng_bell(&rng);
+        c.test.args.sink = c.sink;
+        c.test.args.sink_count = (int32_t)rng_range(&rng, 1, 2);
+        c.reference.dsink = c.dsink;
+    }
+    cpu_case_forward(&c, &opts, 2, seed % 2 == 0);
+    cpu_case_compare(&c.test, c.lists, c.reference.forward.list_count, name);
+    cpu_case_backward(&c, &opts, 2, seed % 2 == 0);
+    cpu_case_compare_gradients(&c, name);
+    cpu_case_finish(&c);
     free(drawn.slices);
 }
 
@@ -118,70 +67,78 @@ END_TEST
 
 /* ---- masks of the file ---- */
 
-enum { CELLS_MAX = 300000 }; /* attended: what a debug build under a sanitizer does in a second */
+/* Attended: what a debug build under a sanitizer does in a second. */
+enum { FORWARD_CELLS_MAX = 300000, BACKWARD_CELLS_MAX = 60000 };
 
 START_TEST(cases_as_the_oracle)
 {
     struct mask_cases cases = mask_cases_load();
     const struct tile_options opts = { 64, 48, false, false };
-    int64_t ran = 0;
+    int64_t forward = 0, backward = 0;
 
     for (int64_t i = _i; i < cases.count; i += 4) {
         const struct mask_case *from = &cases.at[i];
-        const struct attention_shape shape = { from->shape, dtypes[_i], 1, 1, 8, LAYOUT_TOKENS };
-        const ffa_slice_list list = { from->slices, from->count };
+        const struct attention_shape shape = { from->shape, dtypes[_i], 2, 1, 8, LAYOUT_TOKENS };
         struct rng rng = { 11 };
-        struct attention_case test;
-        ffa_mask *mask;
+        struct cpu_case c;
 
-        if (from->area > CELLS_MAX)
+        if (from->area > FORWARD_CELLS_MAX)
             continue;
-        attention_case_init(&test, &shape, &rng);
-        ck_assert_int_eq(ffa_mask_create(&mask, &from->shape, from->slices, from->count, NULL),
-                         FFA_OK);
-        ck_assert_int_eq(run_cpu(&test, mask, &opts, 2, false, NULL), FFA_OK);
-        compare(&test, &list, 1, from->name);
-        attention_case_finish(&test);
-        ffa_mask_destroy(mask);
-        ran++;
+        cpu_case_init(&c, &shape, 0, dtypes[_i], &rng);
+        cpu_case_set_mask(&c, from->slices, from->count, 1);
+        cpu_case_forward(&c, &opts, 2, false);
+        cpu_case_compare(&c.test, c.lists, 1, from->name);
+        forward++;
+        if (from->area <= BACKWARD_CELLS_MAX) {
+            cpu_case_backward(&c, &opts, 2, false);
+            cpu_case_compare_gradients(&c, from->name);
+            backward++;
+        }
+        cpu_case_finish(&c);
     }
-    ck_assert_int_ge(ran, 5);
+    ck_assert_int_ge(forward, 5);
+    ck_assert_int_ge(backward, 4);
     mask_cases_free(&cases);
 }
 END_TEST
 
-/* A longer mask, of which the oracle computes samples only. */
+/* A longer mask, of which the oracle computes samples only; the gradients from the backend's own
+ * out and lse. */
 START_TEST(samples_as_the_oracle)
 {
     struct mask_cases cases = mask_cases_load();
     const struct mask_case *from = mask_cases_find(&cases, "varlen_causal_4096");
     const struct attention_shape shape = { from->shape, FFA_BF16, 2, 1, 4, LAYOUT_TOKENS };
-    const ffa_slice_list list = { from->slices, from->count };
-    const struct tile_options opts = { 128, 128, false, false };
+    const struct tile_options opts = { 64, 128, false, false };
     const struct oracle_tolerance tolerance = oracle_tolerance_of(FFA_BF16);
     struct rng rng = { 12 };
-    struct attention_case test;
-    struct oracle_case reference;
-    struct oracle_sample *samples;
+    struct oracle_sample *rows, *keys;
     struct oracle_result want;
     struct oracle_report report;
-    ffa_mask *mask;
+    struct oracle_case *forward;
+    struct cpu_case c;
 
-    attention_case_init(&test, &shape, &rng);
-    reference = oracle_of(&test, &list, 1);
-    reference.sample_count = oracle_samples(&reference, opts.tile_m, 1, 128, &samples);
-    reference.samples = samples;
-    ck_assert_int_gt(reference.sample_count, 100);
-    ck_assert_int_eq(ffa_mask_create(&mask, &from->shape, from->slices, from->count, NULL), FFA_OK);
-    ck_assert_int_eq(run_cpu(&test, mask, &opts, 2, false, NULL), FFA_OK);
-    ck_assert_int_eq(oracle_forward(&want, &reference, NULL), FFA_OK);
-    oracle_compare(&report, &reference, &want, &tolerance);
+    cpu_case_init(&c, &shape, 0, FFA_BF16, &rng);
+    cpu_case_set_mask(&c, from->slices, from->count, 1);
+    forward = &c.reference.forward;
+    cpu_case_forward(&c, &opts, 2, false);
+    cpu_case_backward(&c, &opts, 2, false);
+    forward->sample_count = oracle_samples(forward, opts.tile_m, 1, 128, &rows);
+    c.reference.key_sample_count = oracle_key_samples(forward, opts.tile_n, 1, 96, &keys);
+    ck_assert_int_gt(forward->sample_count, 100);
+    ck_assert_int_gt(c.reference.key_sample_count, 70);
+    forward->samples = rows;
+    c.reference.key_samples = keys;
+    ck_assert_int_eq(oracle_forward(&want, forward, NULL), FFA_OK);
+    oracle_compare(&report, forward, &want, &tolerance);
     ck_assert_msg(report.passed, "%s", report.reason);
-    ck_assert_int_eq(report.compared, reference.sample_count);
+    ck_assert_int_eq(report.compared, forward->sample_count);
+    c.reference.use_out = true;
+    cpu_case_compare_gradients(&c, from->name);
     oracle_result_finish(&want);
-    free(samples);
-    attention_case_finish(&test);
-    ffa_mask_destroy(mask);
+    free(rows);
+    free(keys);
+    cpu_case_finish(&c);
     mask_cases_free(&cases);
 }
 END_TEST
@@ -216,10 +173,10 @@ START_TEST(unattended_keys_never_reach_a_row)
             attention_write(&test.args.v, FFA_FP32, k, 0, c, c % 2 ? (double)INFINITY : NAN);
         }
     ck_assert_int_eq(ffa_mask_create(&mask, &shape.mask, &rows[_i].slice, 1, NULL), FFA_OK);
-    ck_assert_int_eq(run_cpu(&test, mask, &opts, 1, false, NULL), FFA_OK);
+    ck_assert_int_eq(cpu_case_run(&test, mask, &opts, 1, false, NULL), FFA_OK);
 
     /* The oracle never looks at unattended keys: a row is NaN exactly where it attends one. */
-    reference = oracle_of(&test, &list, 1);
+    reference = cpu_case_oracle(&test, &list, 1);
     ck_assert_int_eq(oracle_forward(&want, &reference, NULL), FFA_OK);
     for (int64_t r = 0; r < 40; r++)
         for (int32_t h = 0; h < 2; h++) {
@@ -249,10 +206,10 @@ START_TEST(rows_without_keys)
     ffa_mask *mask;
 
     attention_case_init(&test, &shape, &rng);
-    poison = oracle_of(&test, NULL, 0);
+    poison = cpu_case_oracle(&test, NULL, 0);
     oracle_poison(&poison);
     ck_assert_int_eq(ffa_mask_create(&mask, &shape.mask, &slice, 1, NULL), FFA_OK);
-    ck_assert_int_eq(run_cpu(&test, mask, &opts, 3, false, NULL), FFA_OK);
+    ck_assert_int_eq(cpu_case_run(&test, mask, &opts, 3, false, NULL), FFA_OK);
     for (int64_t r = 0; r < 33; r++)
         for (int32_t h = 0; h < 2; h++) {
             const bool empty = r < 15 || r >= 20;
@@ -287,7 +244,7 @@ START_TEST(scores_at_the_limits)
         attention_write(&test.args.v, FFA_FP32, i, 0, 0, (double)i);
     }
     ck_assert_int_eq(ffa_mask_create(&mask, &shape.mask, &slice, 1, NULL), FFA_OK);
-    ck_assert_int_eq(run_cpu(&test, mask, &opts, 1, false, NULL), FFA_OK);
+    ck_assert_int_eq(cpu_case_run(&test, mask, &opts, 1, false, NULL), FFA_OK);
     ck_assert_double_eq_tol(attention_read(&test.args.lse, FFA_FP32, 0, 0, 0), 2 + log1p(exp(-1)),
                             1e-6);
     ck_assert_double_eq_tol(attention_read(&test.args.out, FFA_FP32, 0, 0, 0),
@@ -304,33 +261,35 @@ END_TEST
 START_TEST(the_number_of_threads_changes_nothing)
 {
     static const int32_t threads[] = { 2, 3, 8, 64 };
-    const ffa_slice slices[] = { { 0, 150, 0, 200, FFA_SLICE_CAUSAL, 0 },
-                                 { 30, 150, 100, 190, FFA_SLICE_INVCAUSAL, 0 } };
-    const struct attention_shape shape = { { 150, 200 }, dtypes[_i], 4, 2, 24, LAYOUT_TOKENS };
+    const ffa_slice slices[] = { { 0, 110, 0, 130, FFA_SLICE_CAUSAL, 0 },
+                                 { 30, 110, 60, 120, FFA_SLICE_INVCAUSAL, 0 } };
+    const struct attention_shape shape = { { 110, 130 }, dtypes[_i], 4, 2, 24, LAYOUT_TOKENS };
     const struct tile_options opts = { 32, 48, false, false };
-    const size_t elements = 150 * 4 * 24;
-    const size_t bytes = elements * (size_t[]){ 2, 2, 4, 8 }[_i];
+    const size_t element = (size_t[]){ 2, 2, 4, 8 }[_i];
+    const size_t row_bytes = 110 * 4 * 24 * element, key_bytes = 130 * 2 * 24 * element;
+    const size_t bytes[] = { row_bytes, 110 * 4 * sizeof(float), row_bytes, key_bytes, key_bytes };
     struct rng rng = { 8 };
-    struct attention_case test;
-    void *out = malloc(bytes), *lse = malloc(150 * 4 * sizeof(float));
-    ffa_mask *mask;
+    struct cpu_case c;
+    void *results[5], *kept[5];
 
-    attention_case_init(&test, &shape, &rng);
-    ck_assert_int_eq(ffa_mask_create(&mask, &shape.mask, slices, 2, NULL), FFA_OK);
-    ck_assert_int_eq(run_cpu(&test, mask, &opts, 1, false, NULL), FFA_OK);
-    memcpy(out, test.memory[3], bytes);
-    memcpy(lse, test.memory[4], 150 * 4 * sizeof(float));
-    for (size_t t = 0; t < sizeof threads / sizeof *threads; t++) {
-        memset(test.memory[3], 0xff, bytes);
-        memset(test.memory[4], 0xff, 150 * 4 * sizeof(float));
-        ck_assert_int_eq(run_cpu(&test, mask, &opts, threads[t], false, NULL), FFA_OK);
-        ck_assert_mem_eq(test.memory[3], out, bytes);
-        ck_assert_mem_eq(test.memory[4], lse, 150 * 4 * sizeof(float));
+    cpu_case_init(&c, &shape, 0, dtypes[_i], &rng);
+    cpu_case_set_mask(&c, slices, 2, 1);
+    cpu_case_forward(&c, &opts, 1, false);
+    cpu_case_backward(&c, &opts, 1, false);
+    for (int i = 0; i < 5; i++) { /* out, lse, dq, dk, dv */
+        results[i] = i < 2 ? c.test.memory[3 + i] : c.gradients.memory[i - 1];
+        kept[i] = malloc(bytes[i]);
+        memcpy(kept[i], results[i], bytes[i]);
     }
-    free(out);
-    free(lse);
-    attention_case_finish(&test);
-    ffa_mask_destroy(mask);
+    for (size_t t = 0; t < sizeof threads / sizeof *threads; t++) {
+        cpu_case_forward(&c, &opts, threads[t], false);
+        cpu_case_backward(&c, &opts, threads[t], false);
+        for (int i = 0; i < 5; i++)
+            ck_assert_mem_eq(results[i], kept[i], bytes[i]);
+    }
+    for (int i = 0; i < 5; i++)
+        free(kept[i]);
+    cpu_case_finish(&c);
 }
 END_TEST
 
@@ -435,8 +394,8 @@ START_TEST(a_pass_in_phases_is_the_whole_pass)
 
         ck_assert_int_eq(cpu_forward(&call, NULL), FFA_OK);
     }
-    compare(&test, &list, 1, "phases");
-    reference = oracle_of(&test, &list, 1);
+    cpu_case_compare(&test, &list, 1, "phases");
+    reference = cpu_case_oracle(&test, &list, 1);
     ck_assert_int_eq(oracle_forward(&want, &reference, NULL), FFA_OK);
     for (int h = 0; h < 4; h++) {
         double top = -INFINITY;
@@ -456,42 +415,66 @@ END_TEST
 
 /* ---- no memory ---- */
 
+struct faulty {
+    struct cpu_case c;
+    struct tile_plan forward;
+    struct backward_plan backward;
+};
+
+static ffa_status run_forward(struct faulty *f, ffa_error *err)
+{
+    const struct cpu_forward call = {
+        .plan = &f->forward, .args = &f->c.test.args, .dtype = FFA_BF16, .head_dim = 8, .threads = 4
+    };
+
+    return cpu_forward(&call, err);
+}
+
+static ffa_status run_backward(struct faulty *f, ffa_error *err)
+{
+    const struct cpu_backward call = cpu_case_call(&f->c, &f->backward, 4, false);
+
+    return cpu_backward(&call, err);
+}
+
+/* Returns how many allocations there are, and one. */
+static long count_allocations(struct faulty *f, ffa_status (*run)(struct faulty *, ffa_error *))
+{
+    for (long nth = 1;; nth++) {
+        ffa_error err = { FFA_OK, 0, "" };
+        ffa_status rc;
+
+        fault_arm(FAULT_ALLOC, nth);
+        rc = run(f, &err);
+        if (!fault_fired()) {
+            fault_arm(FAULT_ALLOC, 0);
+            return nth;
+        }
+        ck_assert_int_eq(rc, FFA_NOMEM);
+        ck_assert_str_ne(err.message, "");
+    }
+}
+
 START_TEST(any_allocation_may_fail)
 {
     const ffa_slice slice = { 0, 50, 0, 50, FFA_SLICE_CAUSAL, 0 };
     const struct attention_shape shape = { { 50, 50 }, FFA_BF16, 2, 1, 8, LAYOUT_TOKENS };
     const struct tile_options opts = { 16, 16, false, false };
-    const ffa_slice_list list = { &slice, 1 };
     struct rng rng = { 9 };
-    struct tile_plan plan;
-    struct attention_case test;
-    struct cpu_forward call;
-    ffa_mask *mask;
-    long nth = 1;
+    struct faulty f;
 
-    attention_case_init(&test, &shape, &rng);
-    ck_assert_int_eq(ffa_mask_create(&mask, &shape.mask, &slice, 1, NULL), FFA_OK);
-    ck_assert_int_eq(tile_build(&plan, mask, &opts, NULL), FFA_OK);
-    call = (struct cpu_forward){
-        .plan = &plan, .args = &test.args, .dtype = FFA_BF16, .head_dim = 8, .threads = 4
-    };
-    for (;; nth++) {
-        ffa_error err = { FFA_OK, 0, "" };
-        ffa_status rc;
-
-        fault_arm(FAULT_ALLOC, nth);
-        rc = cpu_forward(&call, &err);
-        if (!fault_fired())
-            break;
-        ck_assert_int_eq(rc, FFA_NOMEM);
-        ck_assert_str_ne(err.message, "");
-    }
-    ck_assert_int_eq(nth, 6); /* the workers, and each one's scratch */
-    fault_arm(FAULT_ALLOC, 0);
-    compare(&test, &list, 1, "after the faults");
-    attention_case_finish(&test);
-    tile_finish(&plan);
-    ffa_mask_destroy(mask);
+    cpu_case_init(&f.c, &shape, 0, FFA_BF16, &rng);
+    cpu_case_set_mask(&f.c, &slice, 1, 1);
+    ck_assert_int_eq(tile_build(&f.forward, f.c.mask, &opts, NULL), FFA_OK);
+    ck_assert_int_eq(backward_build(&f.backward, f.c.mask, &opts, NULL), FFA_OK);
+    /* The workers, and each one's scratch; backward delta, too. */
+    ck_assert_int_eq(count_allocations(&f, run_forward), 6);
+    cpu_case_compare(&f.c.test, f.c.lists, 1, "after the faults");
+    ck_assert_int_eq(count_allocations(&f, run_backward), 7);
+    cpu_case_compare_gradients(&f.c, "after the faults");
+    tile_finish(&f.forward);
+    backward_finish(&f.backward);
+    cpu_case_finish(&f.c);
 }
 END_TEST
 

@@ -690,6 +690,7 @@ int main(void)
     SRunner *runner;
     int failed;
 
+    tcase_set_timeout(tc, 60); /* a million tokens under a sanitizer */
     tcase_add_loop_test(tc, plans_as_written, 0, sizeof plans / sizeof *plans);
     tcase_add_loop_test(tc, turns_as_written, 0, sizeof turns / sizeof *turns);
     tcase_add_test(tc, turns_of_lists_start_anew);

@@ -251,9 +251,10 @@ enum {
     }
 
 /* Workspace of one ffa_backward in flight: on a GPU an fp32 dq, two numbers a row of a head, and
- * where the query heads of a group are shared out to fill the device, fp32 partial dk and dv. It is
- * prepared by ffa_workspace_init, as of ffa_forward, and serves ffa_forward, too. On the CPU 0, but
- * for a stage's plan: the sum of dq and a number a row of a head.
+ * where the query heads of a group are shared out to fill the device, and for kernels of
+ * FFA_SPEC_STAGED, fp32 partial dk and dv. It is prepared by ffa_workspace_init, as of ffa_forward,
+ * and serves ffa_forward, too. On the CPU 0, but for a stage's plan: the sum of dq and a number a
+ * row of a head.
  * Fails with FFA_INVALID. */
 FFA_API ffa_status ffa_backward_workspace_bytes(const ffa_kernels *kernels, const ffa_plan *plan,
                                                 int32_t heads_q, int32_t heads_kv, int64_t *bytes,

@@ -58,7 +58,8 @@ _Static_assert(sizeof(struct attention_backward_args) == 768, "host and device d
 
 enum {
     BACKWARD_LIST_PER_KV_HEAD = 1, /* a list of tiles for each kv head; else one for all */
-    BACKWARD_ACCUMULATE = 2        /* dkv_fp32: dk and dv are added to what they hold */
+    BACKWARD_ACCUMULATE = 2,       /* dkv_fp32: dk and dv are added to what they hold */
+    BACKWARD_FOLDED = 4            /* deterministic: items are of the plan's tiles, folded */
 };
 
 enum {
@@ -155,7 +156,8 @@ BACKWARD_BOTH int attention_backward_bytes_with(int head_dim, int head_dim_v, in
            8 * (4 * BACKWARD_STAGES + 3 + 2 * BACKWARD_TILE_SLOTS + 2 * ds_stages +
                 (by_role ? 1 : 0) + 1) +
            BACKWARD_TILE_SLOTS * (int)sizeof(struct backward_tile_slot) +
-           (deterministic ? BACKWARD_STAGES * (3 * 8 + (int)sizeof(struct backward_turn_slot)) : 0);
+           (deterministic ? 8 + BACKWARD_STAGES * (3 * 8 + (int)sizeof(struct backward_turn_slot))
+                          : 0);
 }
 
 /* Blocks of dout in flight: as many as of q, if they fit. */

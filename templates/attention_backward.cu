@@ -50,7 +50,8 @@
  * deterministic: dq is added to in a fixed order, that of the work items. Each block of a query
  * head's rows has a counter of visits, and the plan says how many come before each visit
  * (backward_plan.h). An item waits only for items that were taken before it, by a block that is
- * there: so some item can always go on. Two threads of the idle warp look after turns, because a
+ * there: so some item can always go on. It is taken when the one before is nearly done, as others
+ * wait for it from then on. Two threads of the idle warp look after turns, because a
  * round trip to L2, and the fence of a release, are a part of a block's time each: one waits for
  * the counter ahead of the warps that add, the other moves it on behind them.
  *
@@ -128,7 +129,7 @@ constexpr int blocks_at = stats_at + stages * stats_bytes;
 constexpr int bars_at = blocks_at + BACKWARD_BLOCK_SLOTS * (int)sizeof(backward_block);
 constexpr int tile_slots = BACKWARD_TILE_SLOTS;
 constexpr int bar_count = 4 * stages + 3 + 2 * tile_slots + 2 * ds_stages + (by_role ? 1 : 0) +
-                          (spec::deterministic ? 3 * stages : 0);
+                          (spec::deterministic ? 3 * stages + 1 : 0);
 constexpr int watch_at = bars_at + 8 * bar_count;
 constexpr int slots_at = watch_at + 8;
 constexpr int turns_at = slots_at + tile_slots * (int)sizeof(backward_tile_slot);
@@ -145,7 +146,9 @@ constexpr int turns_at = slots_at + tile_slots * (int)sizeof(backward_tile_slot)
  * full, and written after.
  * turn_full[s], turn_added[s], turn_empty[s], of a deterministic block: the thread that takes turns
  * arrives when one has come, each warp that has dQ when it is in, the thread that passes turns on
- * when it did. */
+ * when it did.
+ * tile_asked, likewise: the producer of Q arrives when it has asked for the last block of a tile;
+ * the scheduler waits before it takes the next item. */
 struct barriers {
     uint32_t base;
     FFA_DEVICE_MEMBER uint32_t q_full(int s) const { return base + 8 * s; }
@@ -166,6 +169,7 @@ struct barriers {
     }
     FFA_DEVICE_MEMBER uint32_t turn_added(int s) const { return turn_full(stages + s); }
     FFA_DEVICE_MEMBER uint32_t turn_empty(int s) const { return turn_added(stages + s); }
+    FFA_DEVICE_MEMBER uint32_t tile_asked() const { return turn_empty(stages); }
     /* Two words of the watchdog: who is stuck, and how many consumer warps are done. */
     FFA_DEVICE_MEMBER uint32_t watch() const { return base + watch_at - bars_at; }
 };
@@ -200,6 +204,7 @@ enum wait_name : int {
     at_turn_full, /* from here on, a deterministic specialisation's */
     at_turn_added,
     at_turn_empty,
+    at_tile_asked,
     at_turn
 };
 
@@ -242,7 +247,7 @@ FFA_DEVICE void watchdog_run(const barriers &bars)
                                     "ds_full",
                                     "ds_empty",
                                     "p_full" };
-            const char *turn_names[] = { "turn_full", "turn_added", "turn_empty",
+            const char *turn_names[] = { "turn_full", "turn_added", "turn_empty", "tile_asked",
                                          "its turn to add to dq" };
             const int name = (int)(stuck >> 16);
             printf("attention_backward: block %d: thread %d waits for %s without end\n",
@@ -304,6 +309,13 @@ FFA_DEVICE int sweep_visited(int i, int sweep_count)
     return spec::deterministic ? sweep_count - 1 - i : i;
 }
 
+/* In turns, the heads of a part visit each block one after another: head by head, a short tile
+ * would wait for a long one at each head again. */
+FFA_DEVICE int firsts_end(const backward_tile_slot *slot)
+{
+    return spec::deterministic ? slot->head_begin + 1 : slot->head_end;
+}
+
 FFA_DEVICE int first_block(const backward_sweep &sweep)
 {
     return spec::deterministic ? (sweep.q_end - 1) / tile_m * tile_m : sweep.q_begin;
@@ -348,6 +360,7 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
     /* Where items wait for others, none is a block's own: the block might not be there yet. */
     const int own_items = spec::deterministic ? 0 : (int)gridDim.x;
     ring<tile_slots> at;
+    ring<1> asked;
     int item = (int)blockIdx.x;
 
     if constexpr (spec::deterministic) {
@@ -367,6 +380,8 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
             } else {
                 work_find(a, item, index, stream);
             }
+            if (spec::deterministic && a.flags & BACKWARD_FOLDED)
+                index = backward_folded(index, a.tile_count);
             const backward_tile tile = a.tiles[index];
             if (a.flags & BACKWARD_LIST_PER_KV_HEAD)
                 stream += tile.list * a.parts;
@@ -390,6 +405,11 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
         at.next();
         if (!has_work)
             break;
+        /* An item that is held back behind another one holds up all that wait for it. */
+        if constexpr (spec::deterministic) {
+            wait(bars, bars.tile_asked(), asked.parity, at_tile_asked);
+            asked.next();
+        }
         if (lane == 0)
             item = own_items + atomicAdd(&a.counters[0], 1);
         item = __shfl_sync(0xffffffffu, item, 0);
@@ -435,42 +455,48 @@ FFA_DEVICE void produce_q(const attention_backward_args &a, const shared_view &s
                                       slot->tile.key_begin);
             kv_parity ^= 1;
         }
-        for (int head = slot->head_begin; head < slot->head_end; ++head)
+        for (int first = slot->head_begin; first < firsts_end(slot); ++first)
             for (int i = 0; i < sweep_count; ++i) {
                 const int index = sweep_visited(i, sweep_count);
                 const backward_sweep sweep = tile_sweep(a, slot, index);
                 for (int row = first_block(sweep);
                      spec::deterministic ? row > sweep.q_begin - tile_m : row < sweep.q_end;
                      row = next_block(row)) {
-                    const bool is_last = (spec::deterministic ? row <= sweep.q_begin
-                                                              : row + tile_m >= sweep.q_end) &&
-                                         i == sweep_count - 1 && head == slot->head_end - 1;
-                    /* In a cut tile, the keys past its end are masked in every block. */
-                    const bool is_full = row >= sweep.full_begin &&
-                                         row + tile_m <= sweep.full_end && key_count == tile_n;
-                    wait(bars, bars.q_empty(at.slot()), at.parity() ^ 1, at_q_empty);
-                    int flags = (is_last ? BACKWARD_BLOCK_LAST : 0) |
-                                (is_full ? BACKWARD_BLOCK_FULL : 0) |
-                                (row + tile_m > sweep.q_end ? BACKWARD_BLOCK_CUT : 0) |
-                                index * BACKWARD_BLOCK_SWEEP;
-                    int first = row;
-                    if (spec::deterministic && row < sweep.q_begin) {
-                        flags |= BACKWARD_BLOCK_CUT;
-                        first = sweep.q_begin;
-                    }
-                    *smem.block(at.count) = backward_block{ head, first, sweep.q_end, flags };
-                    mbarrier_arrive_expect_tx(bars.q_full(at.slot()), q_bytes + stats_bytes);
-                    load_tile<tile_m, panels>(&a.q, smem.q(at.slot()), bars.q_full(at.slot()), head,
-                                              row);
-                    const float *stats =
-                        a.stats + row / 4 * 4 + (head * 4ll + row % 4) * 2 * a.stats_rows;
-                    cp_async_bulk(smem.stats(at.slot()), stats, bars.q_full(at.slot()), 4 * tile_m);
-                    cp_async_bulk(smem.stats(at.slot()) + 4 * tile_m, stats + a.stats_rows,
-                                  bars.q_full(at.slot()), 4 * tile_m);
-                    at.next();
+                    int head = first;
+                    do {
+                        const bool is_last = (spec::deterministic ? row <= sweep.q_begin
+                                                                  : row + tile_m >= sweep.q_end) &&
+                                             i == sweep_count - 1 && head == slot->head_end - 1;
+                        /* In a cut tile, the keys past its end are masked in every block. */
+                        const bool is_full = row >= sweep.full_begin &&
+                                             row + tile_m <= sweep.full_end && key_count == tile_n;
+                        wait(bars, bars.q_empty(at.slot()), at.parity() ^ 1, at_q_empty);
+                        int flags = (is_last ? BACKWARD_BLOCK_LAST : 0) |
+                                    (is_full ? BACKWARD_BLOCK_FULL : 0) |
+                                    (row + tile_m > sweep.q_end ? BACKWARD_BLOCK_CUT : 0) |
+                                    index * BACKWARD_BLOCK_SWEEP;
+                        int inside = row; /* the sweep */
+                        if (spec::deterministic && row < sweep.q_begin) {
+                            flags |= BACKWARD_BLOCK_CUT;
+                            inside = sweep.q_begin;
+                        }
+                        *smem.block(at.count) = backward_block{ head, inside, sweep.q_end, flags };
+                        mbarrier_arrive_expect_tx(bars.q_full(at.slot()), q_bytes + stats_bytes);
+                        load_tile<tile_m, panels>(&a.q, smem.q(at.slot()), bars.q_full(at.slot()),
+                                                  head, row);
+                        const float *stats =
+                            a.stats + row / 4 * 4 + (head * 4ll + row % 4) * 2 * a.stats_rows;
+                        cp_async_bulk(smem.stats(at.slot()), stats, bars.q_full(at.slot()),
+                                      4 * tile_m);
+                        cp_async_bulk(smem.stats(at.slot()) + 4 * tile_m, stats + a.stats_rows,
+                                      bars.q_full(at.slot()), 4 * tile_m);
+                        at.next();
+                    } while (spec::deterministic && ++head < slot->head_end);
                 }
             }
         mbarrier_arrive(bars.tile_empty(tile_at.slot));
+        if constexpr (spec::deterministic)
+            mbarrier_arrive(bars.tile_asked());
     }
 }
 
@@ -497,18 +523,21 @@ FFA_DEVICE void produce_dout(const attention_backward_args &a, const shared_view
                                         slot->tile.key_begin);
             kv_parity ^= 1;
         }
-        for (int head = slot->head_begin; head < slot->head_end; ++head)
+        for (int first = slot->head_begin; first < firsts_end(slot); ++first)
             for (int i = 0; i < sweep_count; ++i) {
                 const backward_sweep sweep = tile_sweep(a, slot, sweep_visited(i, sweep_count));
                 for (int row = first_block(sweep);
                      spec::deterministic ? row > sweep.q_begin - tile_m : row < sweep.q_end;
                      row = next_block(row)) {
-                    const int slot_at = at.dout_slot();
-                    wait(bars, bars.dout_empty(slot_at), at.dout_parity() ^ 1, at_dout_empty);
-                    mbarrier_arrive_expect_tx(bars.dout_full(slot_at), dout_bytes);
-                    load_tile<tile_m, v_panels>(&a.dout, smem.dout(slot_at),
-                                                bars.dout_full(slot_at), head, row);
-                    at.next();
+                    int head = first;
+                    do {
+                        const int slot_at = at.dout_slot();
+                        wait(bars, bars.dout_empty(slot_at), at.dout_parity() ^ 1, at_dout_empty);
+                        mbarrier_arrive_expect_tx(bars.dout_full(slot_at), dout_bytes);
+                        load_tile<tile_m, v_panels>(&a.dout, smem.dout(slot_at),
+                                                    bars.dout_full(slot_at), head, row);
+                        at.next();
+                    } while (spec::deterministic && ++head < slot->head_end);
                 }
             }
         mbarrier_arrive(bars.tile_empty(tile_at.slot));
@@ -531,7 +560,7 @@ FFA_DEVICE void turns_take(const attention_backward_args &a, const shared_view &
         const int sweep_count = slot->tile.sweep_count;
         if (slot->tile.key_count == 0)
             break;
-        for (int head = slot->head_begin; head < slot->head_end; ++head)
+        for (int first = slot->head_begin; first < firsts_end(slot); ++first)
             for (int i = 0; i < sweep_count; ++i) {
                 const backward_sweep sweep = tile_sweep(a, slot, sweep_visited(i, sweep_count));
                 const backward_turn *turn = a.turns + sweep.turn_begin;
@@ -541,17 +570,21 @@ FFA_DEVICE void turns_take(const attention_backward_args &a, const shared_view &
                      row = next_block(row)) {
                     if (row < now.row)
                         now = *++turn;
-                    int *counter = a.turn_counts + head * blocks + row / tile_m;
-                    wait_beside(bars, bars.turn_empty(at.slot()), at.parity() ^ 1, at_turn_empty);
-                    for (int tries = 0; ld_acquire_gpu(counter) != now.before; ++tries) {
-                        if (spec::debug && tries == 1 << 22)
-                            st_shared(bars.watch(), (uint32_t)at_turn << 16 | threadIdx.x);
-                        __nanosleep(20);
-                    }
-                    fence_proxy_async_global();
-                    *smem.turn(at.slot()) = backward_turn_slot{ counter, now.before + 1 };
-                    mbarrier_arrive(bars.turn_full(at.slot()));
-                    at.next();
+                    int head = first;
+                    do {
+                        int *counter = a.turn_counts + head * blocks + row / tile_m;
+                        wait_beside(bars, bars.turn_empty(at.slot()), at.parity() ^ 1,
+                                    at_turn_empty);
+                        for (int tries = 0; ld_acquire_gpu(counter) != now.before; ++tries) {
+                            if (spec::debug && tries == 1 << 22)
+                                st_shared(bars.watch(), (uint32_t)at_turn << 16 | threadIdx.x);
+                            __nanosleep(20);
+                        }
+                        fence_proxy_async_global();
+                        *smem.turn(at.slot()) = backward_turn_slot{ counter, now.before + 1 };
+                        mbarrier_arrive(bars.turn_full(at.slot()));
+                        at.next();
+                    } while (++head < slot->head_end);
                 }
             }
         mbarrier_arrive(bars.tile_empty(tile_at.slot));
@@ -889,13 +922,9 @@ FFA_DEVICE void send_panel(const attention_backward_args &a, const shared_view &
     const int skip = spec::deterministic ? max(block.row - first, 0) : 0;
     const int rows = min(block.row_end - first, 16) - skip;
 
-    /* Either order will do, and each spills in specialisations where the other does not. */
-    constexpr bool waits_first = spec::deterministic && spec::softcap && head_dim == 64;
-    if constexpr (waits_first)
-        wait(bars, bars.turn_full(turn_slot(count)), turn_parity(count), at_turn_full);
     fence_proxy_async();
     __syncwarp();
-    if constexpr (spec::deterministic && !waits_first)
+    if constexpr (spec::deterministic)
         if (thread % 32 == 0)
             wait(bars, bars.turn_full(turn_slot(count)), turn_parity(count), at_turn_full);
     if (thread % 32 == 0 && rows > 0) {
@@ -1404,6 +1433,8 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
             mbarrier_init(bars.turn_added(s), by_role && p_panels == 0 ? 4 : 4 * consumers);
             mbarrier_init(bars.turn_empty(s), 1);
         }
+        if (spec::deterministic)
+            mbarrier_init(bars.tile_asked(), 1);
         fence_mbarrier_init();
         st_shared(bars.watch(), 0);
         st_shared(bars.watch() + 4, 0);

@@ -373,23 +373,17 @@ static void outputs_fill(struct attention_backward_args *launch, const struct gp
 }
 
 /* Few streams at a time keep theirs in L2; enough of them even out tiles of different lengths. In
- * turns, a tile can begin TURN_BLOCKS blocks after the one before it of the same stream: there are
- * so many streams that others' tiles fill this time, in every second tile of a causal mask, too. */
-enum { TURN_BLOCKS = 3 };
+ * turns, a tile can begin a block or two after the one before it of the same stream, so there are
+ * more streams, whose tiles fill that time, unless the plan is folded. */
+enum { TURN_STREAMS = 4 };
 
 static int64_t section_of(const struct gpu_call *call)
 {
     const struct backward_plan *plan = &call->plan->backward;
     const int64_t streams = (int64_t)call->args->heads_kv * call->layout->parts;
-    const int64_t share = call->args->heads_q / streams; /* query heads of an item */
-    int64_t section = 4 * (int64_t)call->room / plan->tile_count + 1;
+    const int64_t section = (4 * (int64_t)call->room / plan->tile_count + 1) *
+                            (plan->in_turns && !plan->is_folded ? TURN_STREAMS : 1);
 
-    if (plan->in_turns && plan->block_count) {
-        const int64_t turns =
-            TURN_BLOCKS * (int64_t)call->room * plan->tile_count / (plan->block_count * share) + 1;
-
-        section = 2 * section > turns ? 2 * section : turns;
-    }
     return section < streams ? section : streams;
 }
 
@@ -436,6 +430,8 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
     launch->parts = call->layout->parts;
     launch->section_streams = (int)section_of(call);
     launch->flags = has_lists ? BACKWARD_LIST_PER_KV_HEAD : 0;
+    if (plan->is_folded)
+        launch->flags |= BACKWARD_FOLDED;
     if (args->softcap > 0.0f) {
         launch->cap_inner = (float)(2.0 * LOG2_E * scale / (double)args->softcap);
         launch->cap_outer = (float)(LOG2_E * (double)args->softcap);

@@ -363,7 +363,8 @@ START_TEST(turns_of_lists_start_anew)
 }
 END_TEST
 
-/* A million tokens: a turn a tile of a causal mask, half a window's blocks for a tile in it. */
+/* A million tokens: a turn a tile of a causal mask, half a window's blocks for a tile in it;
+ * 131,072 of a causal mask, folded: a megabyte. */
 START_TEST(turns_are_few)
 {
     const int64_t n = 1 << 20;
@@ -373,13 +374,49 @@ START_TEST(turns_are_few)
     (void)build(&plan, BACKWARD, &(ffa_slice){ 0, n, 0, n, 1, 0 }, 1, (ffa_mask_shape){ n, n },
                 opts);
     ck_assert_int_eq(plan.backward.tile_count, n / 128);
+    ck_assert(!plan.backward.is_folded);
     ck_assert_int_eq(plan.backward.turn_count, n / 128);
+    any_plan_finish(&plan);
+    (void)build(&plan, BACKWARD, &(ffa_slice){ 0, n / 8, 0, n / 8, 1, 0 }, 1,
+                (ffa_mask_shape){ n / 8, n / 8 }, opts);
+    ck_assert(plan.backward.is_folded);
+    ck_assert_int_lt(plan.backward.turn_count, 1 << 18);
     any_plan_finish(&plan);
     (void)build(&plan, BACKWARD, &(ffa_slice){ 0, n, 0, n + 4096, 3, 0 }, 1,
                 (ffa_mask_shape){ n, n + 4096 }, opts);
     ck_assert_int_le(plan.backward.turn_count, 34 * plan.backward.tile_count);
     ck_assert_int_ge(plan.backward.turn_count, 32 * plan.backward.tile_count);
+    ck_assert(!plan.backward.is_folded);
     any_plan_finish(&plan);
+}
+END_TEST
+
+/* Many tiles that meet at many blocks take turns folded: one of the longer half, one of the
+ * shorter, and so on. */
+START_TEST(many_tiles_are_folded)
+{
+    const struct tile_options opts = { .tile_m = 4, .tile_n = 4, .on_grid = true };
+    struct any_plan plan;
+
+    ck_assert_int_eq(backward_folded(0, 5), 0);
+    ck_assert_int_eq(backward_folded(1, 5), 3);
+    ck_assert_int_eq(backward_folded(2, 5), 1);
+    ck_assert_int_eq(backward_folded(3, 5), 4);
+    ck_assert_int_eq(backward_folded(4, 5), 2);
+    for (int32_t tiles = 47; tiles <= 48; tiles++) {
+        const bool is_folded = tiles == 48;
+        const int32_t n = 4 * tiles;
+        const struct backward_turn *second;
+
+        (void)build(&plan, BACKWARD, &(ffa_slice){ 0, n, 0, n, 1, 0 }, 1, (ffa_mask_shape){ n, n },
+                    opts);
+        ck_assert_int_eq(plan.backward.is_folded, is_folded);
+        /* Keys from 4 on come second, or after the first tile of the shorter half. */
+        second = &plan.backward.turns[plan.backward.sweeps[1].turn_begin];
+        ck_assert_int_eq(second->before, is_folded ? 2 : 1);
+        ck_assert_int_eq(second->row, is_folded ? n / 2 : 4);
+        any_plan_finish(&plan);
+    }
 }
 END_TEST
 
@@ -695,6 +732,7 @@ int main(void)
     tcase_add_loop_test(tc, turns_as_written, 0, sizeof turns / sizeof *turns);
     tcase_add_test(tc, turns_of_lists_start_anew);
     tcase_add_test(tc, turns_are_few);
+    tcase_add_test(tc, many_tiles_are_folded);
     tcase_add_loop_test(tc, lists_stand_one_after_another, 0, PASSES);
     tcase_add_test(tc, longest_first_then_lower_rows);
     tcase_add_test(tc, large_numbers_do_not_wrap);

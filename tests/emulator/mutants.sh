@@ -42,6 +42,7 @@ without() {
 }
 
 passes "$templates" --backward || { cat "$work/out" && bad=1; }
+passes "$templates" --backward --deterministic || { cat "$work/out" && bad=1; }
 without attention_forward.cu 'wait(bars, bars.k_empty('
 without attention_forward.cu 'wait(bars, bars.v_full('
 without attention_forward.cu 'wgmma_wait<1>();'
@@ -52,5 +53,6 @@ without attention_backward.cu 'wait(bars, bars.ds_empty(' --backward --head-dim 
 without attention_backward.cu 'wait(bars, bars.ds_full(' --backward
 without attention_backward.cu 'wgmma_wait<1>();' --backward
 without attention_backward.cu 'bulk_wait_read();' --backward
-without attention_backward.cu 'bulk_wait();' --backward
+without attention_backward.cu '        bulk_wait();' --backward
+without attention_backward.cu '    bulk_wait();' --backward --deterministic
 exit $bad

@@ -254,7 +254,7 @@ static const ffa_kernels *kernels_for_v(const struct attention_shape *shape, int
         int32_t head_dim, head_dim_v;
         uint32_t flags;
         ffa_kernels *kernels;
-    } kept[200];
+    } kept[512];
     ffa_error err = { 0 };
 
     flags |= all_flags;

@@ -130,12 +130,12 @@ static void fail(const char *what, const ffa_error *err)
 }
 
 struct times {
-    int64_t normal, tile, backward; /* us */
+    int64_t normal, tile, backward, turns; /* us; turns: backward, in turns */
 };
 
-static int64_t time_backward(const ffa_mask *mask)
+static int64_t time_backward(const ffa_mask *mask, bool in_turns)
 {
-    const struct tile_options opts = { 64, 128, false, false };
+    const struct tile_options opts = { 64, 128, TILE_CUTS_CHEAP, in_turns };
     const int64_t begin = clock_us();
     struct backward_plan plan;
     ffa_error err = { FFA_OK, 0, "" };
@@ -162,8 +162,9 @@ static struct times run_once(const struct slices *slices, struct tile_plan *plan
     middle = clock_us();
     if (tile_build(plan, &mask, &opts, &err))
         fail("tile plan", &err);
-    times = (struct times){ middle - begin, clock_us() - middle, 0 };
-    times.backward = time_backward(&mask);
+    times = (struct times){ middle - begin, clock_us() - middle, 0, 0 };
+    times.backward = time_backward(&mask, false);
+    times.turns = time_backward(&mask, true);
     normal_finish(&list.normal);
     return times;
 }
@@ -171,7 +172,7 @@ static struct times run_once(const struct slices *slices, struct tile_plan *plan
 static void report_time(size_t index, bool json)
 {
     struct slices slices = { .shape = { timings[index].tokens, timings[index].tokens } };
-    int64_t total[RUNS], normal[RUNS], tile[RUNS], backward[RUNS];
+    int64_t total[RUNS], normal[RUNS], tile[RUNS], backward[RUNS], turns[RUNS];
     struct tile_plan plan = { 0 };
 
     slices.at = calloc((size_t)timings[index].slices, sizeof *slices.at);
@@ -184,21 +185,24 @@ static void report_time(size_t index, bool json)
         normal[r] = times.normal;
         tile[r] = times.tile;
         backward[r] = times.backward;
+        turns[r] = times.turns;
         total[r] = times.normal + times.tile;
     }
     qsort(total, RUNS, sizeof *total, compare_i64);
     qsort(normal, RUNS, sizeof *normal, compare_i64);
     qsort(tile, RUNS, sizeof *tile, compare_i64);
     qsort(backward, RUNS, sizeof *backward, compare_i64);
+    qsort(turns, RUNS, sizeof *turns, compare_i64);
     printf(json ? "{\"bench\":\"plan\",\"mask\":\"%s\",\"tokens\":%lld,\"slices\":%lld,"
                   "\"tiles\":%lld,\"normal_us\":%lld,\"tile_us\":%lld,\"min_us\":%lld,"
-                  "\"median_us\":%lld,\"backward_us\":%lld,\"limit_us\":%lld}\n"
+                  "\"median_us\":%lld,\"backward_us\":%lld,\"turns_us\":%lld,\"limit_us\":%lld}\n"
                 : "%-14s %8lld tokens %7lld slices %7lld tiles  normal %6lld us  tile %6lld us  "
-                  "both: min %6lld  median %6lld us  backward %6lld us  limit %lld\n",
+                  "both: min %6lld  median %6lld us  backward %6lld us  in turns %6lld us  limit "
+                  "%lld\n",
            timings[index].name, (long long)timings[index].tokens, (long long)slices.count,
            (long long)plan.tile_count, (long long)normal[RUNS / 2], (long long)tile[RUNS / 2],
            (long long)total[0], (long long)total[RUNS / 2], (long long)backward[RUNS / 2],
-           (long long)timings[index].limit_us);
+           (long long)turns[RUNS / 2], (long long)timings[index].limit_us);
     tile_finish(&plan);
     free(slices.at);
 }

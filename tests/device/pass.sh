@@ -1,0 +1,71 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# usage: pass.sh BUILD OUT [JOBS]
+# The full pass on a GPU: all parts of the device tests at level 1, JOBS at a time (4 unless given:
+# most of their time is the oracle's, on the CPU), then the parts `quick` at level 0 under
+# compute-sanitizer. OUT receives a log of each and, where all passed, last_gpu_pass.json, which is
+# to replace the one beside this file.
+set -u
+build=$(cd "$1" && pwd)
+out=$2
+jobs=${3:-4}
+mkdir -p "$out"
+limit=500 # seconds a part
+
+cat > "$out/parts" << 'END'
+backward.bf16 1
+backward.fp16 1
+forward.bf16 1
+forward.fp16 1
+backward.quick 1
+forward.quick 1
+backward.dims 1
+forward.dims 1
+backward.features 1
+backward.unions 1
+forward.unions 1
+backward.apart 1
+backward.stages 1
+forward.quick 0 memcheck
+backward.quick 0 memcheck
+forward.quick 0 synccheck
+backward.quick 0 synccheck
+END
+
+# run_part PASS.PART LEVEL [TOOL]
+# shellcheck disable=SC2016
+run_part='
+    build=$1 out=$2 limit=$3 pass=${4%.*} part=${4#*.} level=$5 tool=${6:-}
+    log=$out/$pass.$part${tool:+.$tool}
+    begin=$(date +%s)
+    CK_RUN_CASE=$part FFA_TEST_LEVEL=$level timeout "$limit" \
+        ${tool:+compute-sanitizer --tool "$tool" --error-exitcode 9} \
+        "$build/tests/test_device_$pass" > "$log" 2>&1
+    rc=$?
+    echo "$rc" > "$log.rc"
+    printf "%-28s rc %-3s %4d s  %s\n" "$pass.$part${tool:+ $tool}" "$rc" $(($(date +%s) - begin)) \
+        "$(grep -E "^[0-9]+%:" "$log" | tail -n 1)"
+'
+rm -f "$out"/*.rc
+xargs -P "$jobs" -L 1 sh -c "$run_part" part "$build" "$out" "$limit" < "$out/parts"
+
+bad=0
+for rc in "$out"/*.rc; do
+    [ "$(cat "$rc")" = 0 ] || bad=$((bad + 1))
+done
+if [ "$bad" != 0 ]; then
+    echo "$bad parts failed"
+    exit 1
+fi
+digest=$("$build/ffa" doctor --json | sed -n 's/^ *"templates_digest": "\(.*\)",$/\1/p')
+device=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -n 1 | sed 's/, /, driver /')
+cat > "$out/last_gpu_pass.json" << END
+{
+  "templates_digest": "$digest",
+  "device": "$device",
+  "date": "$(date -u +%F)",
+  "what": "tests/device/pass.sh: all parts at level 1; quick at level 0 under compute-sanitizer memcheck and synccheck"
+}
+END
+cat "$out/last_gpu_pass.json"

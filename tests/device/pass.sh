@@ -27,6 +27,7 @@ backward.unions 1
 forward.unions 1
 backward.apart 1
 backward.stages 1
+backward.turns 1
 forward.quick 0 memcheck
 backward.quick 0 memcheck
 forward.quick 0 synccheck

@@ -1054,7 +1054,9 @@ END_TEST
 START_TEST(attended_nan_reaches_its_document)
 {
     static const int inputs[] = { 0, 1, 2, 5 };
-    ffa_mask *mask = parse("varlen-full:256,256,256");
+    /* A multiple of every tile: within a tile NaN may spread. */
+    enum { LENGTH = 384 };
+    ffa_mask *mask = parse("varlen-full:384,384,384");
 
     for (int n = _i % 4 % share; n < 4; n += share) {
         const int tensor = inputs[n];
@@ -1063,24 +1065,24 @@ START_TEST(attended_nan_reaches_its_document)
         struct device_call call;
         int64_t found[3] = { 0 };
 
-        shape.mask = (ffa_mask_shape){ 768, 768 };
+        shape.mask = (ffa_mask_shape){ 3 * LENGTH, 3 * LENGTH };
         call_init(&call, &shape, shape.dtype, shape.layout, &rng);
-        write_row(tensor_of(&call.on_host, tensor), &shape, 300,
+        write_row(tensor_of(&call.on_host, tensor), &shape, LENGTH + 44,
                   tensor == 0 || tensor == 5 ? shape.heads_q : shape.heads_kv, NAN);
         attempt_run(&call, &(struct attempt){ .name = tensor_names[tensor], .mask = mask });
         for (int i = 0; i < 3; i++)
-            for (int64_t t = 0; t < 768; t++) {
+            for (int64_t t = 0; t < 3 * LENGTH; t++) {
                 const ffa_tensor *gradient = tensor_of(&call.on_host, FIRST_OUTPUT + i);
                 const bool is_nan = isnan(attention_read(gradient, shape.dtype, t, 1, 7));
 
-                ck_assert_msg(!is_nan || (t >= 256 && t < 512), "NaN of %s in %s of token %lld",
+                ck_assert_msg(!is_nan || t / LENGTH == 1, "NaN of %s in %s of token %lld",
                               tensor_names[tensor], tensor_names[FIRST_OUTPUT + i], (long long)t);
                 found[i] += is_nan;
             }
         /* q and dout of a row: its dq. v: not in dv, which does not depend on it. */
-        ck_assert_int_eq(found[0], tensor == 0 || tensor == 5 ? 1 : 256);
-        ck_assert_int_eq(found[1], 256);
-        ck_assert_int_eq(found[2], tensor == 2 ? 0 : 256);
+        ck_assert_int_eq(found[0], tensor == 0 || tensor == 5 ? 1 : LENGTH);
+        ck_assert_int_eq(found[1], LENGTH);
+        ck_assert_int_eq(found[2], tensor == 2 ? 0 : LENGTH);
         call_finish(&call);
     }
     ffa_mask_destroy(mask);
@@ -1784,8 +1786,9 @@ START_TEST(split_groups_match_the_oracle)
         must(ffa_plan_create(&plan, kernels, mask, &err), &err, "plan");
         must(ffa_backward_workspace_bytes(kernels, plan, 4, 4, &whole, &err), &err, "bytes");
         must(ffa_backward_workspace_bytes(kernels, plan, 32, 4, &split, &err), &err, "bytes");
-        ck_assert_msg(split > 8 * whole, "%s: %lld bytes hold no parts", texts[_i / 3],
-                      (long long)split);
+        /* A few SMs are full without parts. */
+        ck_assert_msg(split > 8 * whole || sm_count < 64, "%s: %lld bytes hold no parts",
+                      texts[_i / 3], (long long)split);
         ffa_plan_destroy(plan);
     }
     run_random(texts[_i / 3], mask, shape, (uint64_t)_i);

@@ -18,8 +18,9 @@
  * to a block and run their exponentials under each other's products. Per block a warpgroup does
  *
  *     issue S, dP; wait S: P; issue dV; wait dP: dS to shared memory; issue dK;
- *     wait for all dS of the block before: issue its dQ; wait; stage dQ, and have it added under
- *     the next S
+ *     wait for all dS of the block before: issue its dQ; wait; stage dQ, and have it added (with a
+ *     softcap, which needs the registers, and in turns: under the next S, which took 5 % more at
+ *     4k full and 16k causal)
  *
  * By role: dK and dV of 64 keys and more than 128 columns are too many registers for one
  * warpgroup. So both have the same 64 keys, the first has P and dV, the second dS and dK, and P
@@ -912,11 +913,11 @@ FFA_DEVICE void stage_dq(const shared_view &smem, const float (&dq)[columns / 2]
  * panel; deterministic: when its turn has come. (Reductions straight from registers take a quarter
  * of the kernel's time.) */
 template <int columns>
-FFA_DEVICE void send_panel(const attention_backward_args &a, const shared_view &smem, int count,
-                           int warpgroup, int row, int panel)
+FFA_DEVICE void send_panel(const attention_backward_args &a, const shared_view &smem,
+                           const backward_block &block, int count, int warpgroup, int row,
+                           int panel)
 {
     const barriers bars = smem.bars();
-    const backward_block &block = *smem.block(count);
     const int thread = thread_now();
     const int first = block_row(block) + row + thread / 32 * 16; /* the warp's rows */
     const int skip = spec::deterministic ? max(block.row - first, 0) : 0;
@@ -938,10 +939,11 @@ FFA_DEVICE void send_panel(const attention_backward_args &a, const shared_view &
 
 /* The warpgroup's piece. */
 template <int columns>
-FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &smem, int count,
-                        int warpgroup)
+FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &smem,
+                        const backward_block &block, int count, int warpgroup)
 {
-    send_panel<columns>(a, smem, count, warpgroup, warpgroup / panels * 64, warpgroup % panels);
+    send_panel<columns>(a, smem, block, count, warpgroup, warpgroup / panels * 64,
+                        warpgroup % panels);
 }
 
 /* Write the thread's two rows of dK or dV, times `scale`; of a padded tensor `real` columns. Four
@@ -996,6 +998,9 @@ FFA_DEVICE void store_gradient(const attention_backward_args &a, const float (&g
     }
 }
 
+/* dQ is added at the end of its round; under the next scores where registers or turns are short. */
+constexpr bool sends_at_once = !spec::softcap && !spec::deterministic;
+
 /* piece: columns of the warpgroup's piece of dQ. */
 template <int piece>
 FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view &smem,
@@ -1038,8 +1043,8 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
                 dout_ready(smem, at, flags, warpgroup);
                 if constexpr (!spec::softcap)
                     scores_issue<head_dim_v>(dp, my_v, smem.dout(at.dout_slot()));
-                if (index > 1) /* staged at the end of the last round */
-                    send_dq<piece>(a, smem, at.before(2), warpgroup);
+                if (!sends_at_once && index > 1) /* staged at the end of the last round */
+                    send_dq<piece>(a, smem, *smem.block(at.before(2)), at.before(2), warpgroup);
                 wgmma_wait<spec::softcap ? 0 : 1>();
                 touch(s);
                 make_p(p, slope, s, a, smem, at, slot, flags, warpgroup);
@@ -1073,18 +1078,27 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
                     if (index > 0)
                         mbarrier_arrive(bars.ds_empty(ds_before.slot));
                 }
-                /* (The same both ways, but not to ptxas, which spills with the other.) */
-                const bool has_sent = spec::softcap ? has_staged : index > 1;
-                if (index > 0)
-                    stage_dq<piece>(smem, dq, block_row(*smem.block(at.before(1))),
-                                    has_sent ? turn_slot(at.count) : -1, warpgroup);
+                if constexpr (sends_at_once) {
+                    /* Always, so that nothing branches; before the first block, of no rows. */
+                    backward_block before = { 0, 0, 0, 0 };
+                    if (index > 0)
+                        before = *smem.block(at.before(1));
+                    stage_dq<piece>(smem, dq, before.row, -1, warpgroup);
+                    send_dq<piece>(a, smem, before, at.before(1), warpgroup);
+                } else {
+                    /* (The same both ways, but not to ptxas, which spills with the other.) */
+                    const bool has_sent = spec::softcap ? has_staged : index > 1;
+                    if (index > 0)
+                        stage_dq<piece>(smem, dq, block_row(*smem.block(at.before(1))),
+                                        has_sent ? turn_slot(at.count) : -1, warpgroup);
+                }
                 ds_before = ds_at_;
                 ds_at_.next();
                 at.next();
                 has_staged = index > 0;
             }
-            if (has_staged)
-                send_dq<piece>(a, smem, at.before(2), warpgroup);
+            if (!sends_at_once && has_staged)
+                send_dq<piece>(a, smem, *smem.block(at.before(2)), at.before(2), warpgroup);
             wait(bars, bars.ds_full(ds_before.slot), ds_before.parity, at_ds_full);
             dq_issue<piece>(dq, smem.ds(ds_before.slot) + dq_ds, dq_k);
             wgmma_wait<0>();
@@ -1093,7 +1107,7 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
                 mbarrier_arrive(bars.ds_empty(ds_before.slot));
             stage_dq<piece>(smem, dq, block_row(*smem.block(at.before(1))),
                             has_staged ? turn_slot(at.count) : -1, warpgroup);
-            send_dq<piece>(a, smem, at.before(1), warpgroup);
+            send_dq<piece>(a, smem, *smem.block(at.before(1)), at.before(1), warpgroup);
             if (is_leader)
                 mbarrier_arrive(bars.kv_empty());
         }
@@ -1172,7 +1186,7 @@ FFA_DEVICE void panel_add(const attention_backward_args &a, const shared_view &s
                           const float (&dq)[size], int count, int turn, int warpgroup, int panel)
 {
     stage_dq<2 * size, is_first>(smem, dq, block_row(*smem.block(count)), turn, warpgroup);
-    send_panel<2 * size>(a, smem, count, warpgroup, 0, panel);
+    send_panel<2 * size>(a, smem, *smem.block(count), count, warpgroup, 0, panel);
 }
 
 /* The warpgroup's panels of the last block of a tile, and the end of its K and V. */

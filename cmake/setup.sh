@@ -39,7 +39,8 @@ apt_install() {
 lacks_tool() { ! command -v "$1" > /dev/null 2>&1; }
 lacks_library() { lacks_tool pkg-config || ! pkg-config --exists "$1"; }
 
-# setup_packages [test]: a compiler, CMake and the libraries; 'test' adds libcheck.
+# setup_packages [test]: a compiler, CMake and the libraries; 'test' adds libcheck, and C++ for the
+# emulator.
 setup_packages() {
     missing=
     if lacks_tool cc; then missing="$missing gcc libc6-dev"; fi
@@ -51,6 +52,7 @@ setup_packages() {
     if lacks_library libmd; then missing="$missing libmd-dev"; fi
     if lacks_library jansson; then missing="$missing libjansson-dev"; fi
     if [ "${1:-}" = test ]; then
+        if lacks_tool c++; then missing="$missing g++"; fi
         if lacks_library check; then missing="$missing check"; fi
         if lacks_library libsubunit; then missing="$missing libsubunit-dev"; fi
     fi

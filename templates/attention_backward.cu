@@ -926,8 +926,7 @@ FFA_DEVICE void send_panel(const attention_backward_args &a, const shared_view &
     fence_proxy_async();
     __syncwarp();
     if constexpr (spec::deterministic)
-        if (thread % 32 == 0)
-            wait(bars, bars.turn_full(turn_slot(count)), turn_parity(count), at_turn_full);
+        wait(bars, bars.turn_full(turn_slot(count)), turn_parity(count), at_turn_full);
     if (thread % 32 == 0 && rows > 0) {
         float *to = (float *)a.dq + (long long)block.head * a.dq_head_stride +
                     (long long)panel * a.dq_rows * 64 + (long long)(first + skip) * columns;

@@ -319,7 +319,7 @@ static bool passes_over(const ffa_mask *mask, int32_t heads)
     static int count;
     const int64_t cells = ffa_mask_area(mask, -1) / ffa_mask_head_count(mask) * heads;
 
-    return share > 1 && cells > 500000 && count++ % (share / 2) != 0;
+    return share > 1 && cells > 300000 && count++ % share != 0;
 }
 
 static void run_random(const char *name, const ffa_mask *mask, struct attention_shape shape,
@@ -1490,7 +1490,7 @@ static Suite *device_suite(void)
     add_loop(dim, stages_make_the_whole, 4, 2);
     add_loop(dim, split_tiles_match_the_oracle, (int)(sizeof splits / sizeof *splits), 2);
     add_loop(dim, packed_heads_match_the_oracle, (int)(sizeof packs / sizeof *packs), 2);
-    add_loop(quick, debug_kernels_agree, 12, 5);
+    add_loop(quick, debug_kernels_agree, 12, 12);
     tcase_add_loop_test(quick, other_tiles_agree, 0, 4);
     tcase_add_test(quick, a_call_can_be_captured);
     tcase_add_test(quick, the_one_call_form_agrees);

@@ -63,9 +63,10 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
 
 /* ---- the steps of making a plan ---- */
 
+/* The caller's options: known flags, and no others. */
+ffa_status plan_wish_import(ffa_plan_opts *out, const ffa_plan_opts *opts, ffa_error *err);
 /* What the tiles of a plan are to be. */
-ffa_status plan_tile_options(struct tile_options *out, const ffa_kernels *kernels,
-                             const ffa_plan_opts *opts, ffa_error *err);
+struct tile_options plan_tile_options(const ffa_kernels *kernels, const ffa_plan_opts *wish);
 /* A plan without tiles, for ffa_plan_destroy. */
 ffa_status plan_begin(ffa_plan **out, const ffa_kernels *kernels, const ffa_mask *mask,
                       ffa_error *err);

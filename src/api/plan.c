@@ -63,67 +63,63 @@ static ffa_status image_build(struct ffa_plan *plan, ffa_error *err)
     return FFA_OK;
 }
 
-ffa_status plan_tile_options(struct tile_options *out, const ffa_kernels *kernels,
-                             const ffa_plan_opts *opts, ffa_error *err)
+ffa_status plan_wish_import(ffa_plan_opts *out, const ffa_plan_opts *opts, ffa_error *err)
 {
-    ffa_plan_opts wish;
-    bool is_isolated;
     ffa_status rc;
 
-    FFA_TRY(opts_import(&wish, sizeof wish, opts, err));
-    if (wish.pad_) {
-        rc = error_fail(err, FFA_INVALID, 0, "plan: pad_ is %d, must be 0", wish.pad_);
-        goto out;
-    }
-    if (wish.flags & ~(uint32_t)FFA_PLAN_ISOLATE) {
-        rc = error_fail(err, FFA_UNSUPPORTED, 0, "plan: flags is 0x%x, known are 0x%x", wish.flags,
+    FFA_TRY(opts_import(out, sizeof *out, opts, err));
+    if (out->pad_)
+        rc = error_fail(err, FFA_INVALID, 0, "plan: pad_ is %d, must be 0", out->pad_);
+    else if (out->flags & ~(uint32_t)FFA_PLAN_ISOLATE)
+        rc = error_fail(err, FFA_UNSUPPORTED, 0, "plan: flags is 0x%x, known are 0x%x", out->flags,
                         (unsigned)FFA_PLAN_ISOLATE);
-        goto out;
-    }
-    /* Packed rows are few: documents apart make more tiles for the device, without masks. */
-    is_isolated = wish.flags & FFA_PLAN_ISOLATE || kernels->pack_heads;
-    *out = (struct tile_options){ .tile_m = kernels->tile_m,
-                                  .tile_n = kernels->tile_n,
-                                  .cuts = is_isolated ? TILE_CUTS_ISOLATE : TILE_CUTS_CHEAP };
 out:
     return rc;
 }
 
+struct tile_options plan_tile_options(const ffa_kernels *kernels, const ffa_plan_opts *wish)
+{
+    /* Packed rows are few: documents apart make more tiles for the device, without masks. */
+    const bool is_isolated = wish->flags & FFA_PLAN_ISOLATE || kernels->pack_heads;
+
+    return (struct tile_options){ .tile_m = kernels->tile_m,
+                                  .tile_n = kernels->tile_n,
+                                  .cuts = is_isolated ? TILE_CUTS_ISOLATE : TILE_CUTS_CHEAP };
+}
+
 /* Split the tiles if the caller wishes it and the device has places to fill. */
 static ffa_status split(struct ffa_plan *plan, const ffa_kernels *kernels,
-                        const ffa_plan_opts *opts, ffa_error *err)
+                        const ffa_plan_opts *wish, ffa_error *err)
 {
     const int32_t pack = kernels->pack_heads ? kernels->pack_heads : 1;
-    ffa_plan_opts wish;
     int32_t heads;
     int64_t most;
-    ffa_status rc;
+    ffa_status rc = FFA_INVALID;
 
-    FFA_TRY(opts_import(&wish, sizeof wish, opts, err));
-    if (!wish.heads_q)
-        goto out;
-    rc = FFA_INVALID;
+    if (!wish->heads_q)
+        return FFA_OK;
     if (!kernels->is_split) {
         error_fail(err, rc, 0, "plan: heads_q is %d, the kernels were made without FFA_SPEC_SPLIT",
-                   wish.heads_q);
+                   wish->heads_q);
         goto out;
     }
-    if (wish.heads_q < 1 || wish.heads_q > 65536 || wish.heads_q % (plan->heads_in_mask * pack)) {
+    if (wish->heads_q < 1 || wish->heads_q > 65536 ||
+        wish->heads_q % (plan->heads_in_mask * pack)) {
         error_fail(
             err, rc, 0,
             "plan: heads_q is %d, not a multiple of %d lists of the mask x %d packed heads in "
             "[1, 65536]",
-            wish.heads_q, plan->heads_in_mask, pack);
+            wish->heads_q, plan->heads_in_mask, pack);
         goto out;
     }
     rc = FFA_OK;
     if (!kernels->forward) /* the CPU's threads take tiles as they come */
         goto out;
-    heads = wish.heads_q / (plan->heads_in_mask * pack);
+    heads = wish->heads_q / (plan->heads_in_mask * pack);
     most = tile_split_most(&plan->tiles, heads, gpu_device_sm_count(kernels->context->gpu));
     if (most < INT64_MAX) {
         FFA_TRY(tile_split(&plan->tiles, most, err));
-        plan->split_heads = wish.heads_q;
+        plan->split_heads = wish->heads_q;
     }
 out:
     return rc;
@@ -172,6 +168,7 @@ ffa_status ffa_plan_create(ffa_plan **out, const ffa_kernels *kernels, const ffa
 ffa_status ffa_plan_create_with(ffa_plan **out, const ffa_kernels *kernels, const ffa_mask *mask,
                                 const ffa_plan_opts *plan_opts, ffa_error *err)
 {
+    ffa_plan_opts wish;
     struct tile_options opts;
     struct ffa_plan *plan = NULL;
     ffa_status rc;
@@ -182,10 +179,11 @@ ffa_status ffa_plan_create_with(ffa_plan **out, const ffa_kernels *kernels, cons
     if (!kernels || !mask)
         return error_fail(err, FFA_INVALID, 0, "ffa_plan_create: %s is NULL",
                           kernels ? "mask" : "kernels");
-    FFA_TRY(plan_tile_options(&opts, kernels, plan_opts, err));
+    FFA_TRY(plan_wish_import(&wish, plan_opts, err));
+    opts = plan_tile_options(kernels, &wish);
     FFA_TRY(plan_begin(&plan, kernels, mask, err));
     FFA_TRY(tile_build(&plan->tiles, mask, &opts, err));
-    FFA_TRY(split(plan, kernels, plan_opts, err));
+    FFA_TRY(split(plan, kernels, &wish, err));
     FFA_TRY(plan_add_backward(plan, kernels, mask, &opts, err));
     FFA_TRY(plan_complete(plan, kernels, err));
     *out = plan;

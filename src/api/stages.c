@@ -199,8 +199,8 @@ ffa_status ffa_plan_create_stages(ffa_plan **out, const ffa_kernels *kernels,
     for (int32_t i = 0; i < count && count <= STAGES_MAX; i++)
         out[i] = NULL;
     FFA_TRY(check(kernels, masks, count, err));
-    FFA_TRY(plan_tile_options(&b.tiles, kernels, opts, err));
-    FFA_TRY(opts_import(&wish, sizeof wish, opts, err));
+    FFA_TRY(plan_wish_import(&wish, opts, err));
+    b.tiles = plan_tile_options(kernels, &wish);
     if (wish.heads_q) {
         rc = error_fail(err, FFA_INVALID, 0,
                         "plan: heads_q is %d, stages are not split over their keys", wish.heads_q);

@@ -13,6 +13,7 @@
 #ifndef FFA_WGMMA_H
 #define FFA_WGMMA_H
 
+#include "descriptor.h"
 #include "ffa_device.h"
 
 FFA_DEVICE void wgmma_fence()
@@ -43,27 +44,6 @@ template <int count> FFA_DEVICE void touch(uint32_t (&d)[count])
 #pragma unroll
     for (int i = 0; i < count; ++i)
         asm volatile("" : "+r"(d[i])::"memory");
-}
-
-/* ---- matrix descriptors: 128-byte swizzle ---- */
-
-/* K-major: rows of 64 elements, 8-row groups 1024 bytes apart. Advance 32 bytes for each k 16. */
-FFA_DEVICE uint64_t descriptor_k_major(uint32_t address)
-{
-    return (uint64_t)((address & 0x3ffff) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
-}
-
-/* MN-major: panels of 64 columns, `panel_bytes` apart. Advance 2048 bytes for each k 16. */
-FFA_DEVICE uint64_t descriptor_mn_major(uint32_t address, uint32_t panel_bytes)
-{
-    return (uint64_t)((address & 0x3ffff) >> 4) | ((uint64_t)(panel_bytes >> 4) << 16) |
-           (64ull << 32) | (1ull << 62);
-}
-
-/* Only the low word holds the address, and it never carries: one 32-bit addition. */
-FFA_DEVICE uint64_t descriptor_advance(uint64_t descriptor, uint32_t bytes)
-{
-    return (descriptor & 0xffffffff00000000ull) | (uint32_t)((uint32_t)descriptor + (bytes >> 4));
 }
 
 /* clang-format off */

@@ -182,10 +182,8 @@ void emulator_bulk_commit(void)
             machine.pending[i].is_committed = true;
 }
 
-/* Reading shared memory and adding are one step here, so both waits are the same. */
-void emulator_bulk_wait(bool is_read)
+void emulator_bulk_wait(void)
 {
-    (void)is_read;
     for (int i = 0; i < machine.pending_count;) {
         const struct pending *p = &machine.pending[i];
         if (p->kind == REDUCE && p->owner == machine.self && p->is_committed)

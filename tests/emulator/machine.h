@@ -97,8 +97,8 @@ void emulator_copy_tensor(uint32_t to, const void *map, uint32_t bar, int column
 void emulator_copy(uint32_t to, const void *from, uint32_t bar, uint32_t bytes);
 void emulator_reduce_add(float *to, uint32_t from, int bytes);
 void emulator_bulk_commit(void);
-/* The thread's committed reductions have read shared memory, and (not is_read) are there. */
-void emulator_bulk_wait(bool is_read);
+/* The thread's committed reductions are done: reading shared memory and adding are one step. */
+void emulator_bulk_wait(void);
 
 /* ---- wgmma: 64 x n, k = 16 ---- */
 

@@ -89,12 +89,12 @@ FFA_DEVICE void bulk_commit()
 
 FFA_DEVICE void bulk_wait_read()
 {
-    emulator_bulk_wait(true);
+    emulator_bulk_wait();
 }
 
 FFA_DEVICE void bulk_wait()
 {
-    emulator_bulk_wait(false);
+    emulator_bulk_wait();
 }
 
 FFA_DEVICE void cp_async_bulk(uint32_t dst, const void *src, uint32_t bar, uint32_t bytes)

@@ -5,6 +5,7 @@
 #ifndef FFA_WGMMA_H
 #define FFA_WGMMA_H
 
+#include "descriptor.h"
 #include "ffa_device.h"
 
 FFA_DEVICE void wgmma_fence() {}
@@ -20,22 +21,6 @@ template <int pending> FFA_DEVICE void wgmma_wait()
 }
 
 template <class T, int count> FFA_DEVICE void touch(T (&)[count]) {}
-
-FFA_DEVICE uint64_t descriptor_k_major(uint32_t address)
-{
-    return (uint64_t)((address & 0x3ffff) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
-}
-
-FFA_DEVICE uint64_t descriptor_mn_major(uint32_t address, uint32_t panel_bytes)
-{
-    return (uint64_t)((address & 0x3ffff) >> 4) | ((uint64_t)(panel_bytes >> 4) << 16) |
-           (64ull << 32) | (1ull << 62);
-}
-
-FFA_DEVICE uint64_t descriptor_advance(uint64_t descriptor, uint32_t bytes)
-{
-    return (descriptor & 0xffffffff00000000ull) | (uint32_t)((uint32_t)descriptor + (bytes >> 4));
-}
 
 template <int n, int dtype> struct wgmma {
     static_assert(n % 8 == 0 && 8 <= n && n <= 256, "wgmma's n");

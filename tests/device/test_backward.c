@@ -16,9 +16,8 @@
 #include "api/attention.h"
 #include "base/half.h"
 #include "cli/oracle_backward.h"
-#include "support/attention_case.h"
+#include "support/device_case.h"
 #include "support/low_precision.h"
-#include "support/mask_cases.h"
 #include "support/stage_case.h"
 
 #include <check.h>
@@ -31,8 +30,6 @@ static ffa_context *context;
 static bool on_gpu;
 static int32_t sm_count; /* 0 on the CPU */
 static struct mask_cases cases;
-static int64_t full_cells = 4000000;
-static int share = 1;      /* of repetitions, one in so many is run */
 static uint32_t all_flags; /* of all kernels */
 
 enum {
@@ -47,11 +44,6 @@ enum {
 
 static const char *const tensor_names[TENSORS] = { "q",    "k",  "v",  "out", "lse",
                                                    "dout", "dq", "dk", "dv" };
-
-static void must(ffa_status rc, const ffa_error *err, const char *what)
-{
-    ck_assert_msg(rc == FFA_OK, "%s: %s (%s)", what, ffa_status_text(rc), err->message);
-}
 
 /* ---- one call on the device ---- */
 
@@ -524,15 +516,6 @@ static void attempt_run(struct device_call *call, const struct attempt *attempt)
     prepared_finish(&ready);
 }
 
-/* Level 0: whether this case of many cells is not the one in so many that is run. */
-static bool passes_over(const ffa_mask *mask, int32_t heads)
-{
-    static int count;
-    const int64_t cells = ffa_mask_area(mask, -1) / ffa_mask_head_count(mask) * heads;
-
-    return share > 1 && cells > 300000 && count++ % share != 0;
-}
-
 static void run_random(const char *name, const ffa_mask *mask, struct attention_shape shape,
                        uint64_t seed)
 {
@@ -546,24 +529,6 @@ static void run_random(const char *name, const ffa_mask *mask, struct attention_
     call_init(&call, &shape, shape.dtype, (enum attention_layout)(seed % LAYOUT_COUNT), &rng);
     attempt_run(&call, &(struct attempt){ .name = name, .mask = mask });
     call_finish(&call);
-}
-
-static ffa_mask *parse(const char *text)
-{
-    ffa_mask *mask = NULL;
-    ffa_error err = { 0 };
-
-    must(ffa_mask_parse(&mask, text, &err), &err, text);
-    return mask;
-}
-
-static ffa_mask *mask_of(const struct mask_case *from)
-{
-    ffa_mask *mask = NULL;
-    ffa_error err = { 0 };
-
-    must(ffa_mask_create(&mask, &from->shape, from->slices, from->count, &err), &err, from->name);
-    return mask;
 }
 
 static struct attention_shape layouts[] = {
@@ -981,14 +946,6 @@ START_TEST(spike_keys_keep_their_columns)
     ffa_mask_destroy(mask);
 }
 END_TEST
-
-static void write_row(const ffa_tensor *tensor, const struct attention_shape *shape, int64_t row,
-                      int32_t heads, double value)
-{
-    for (int32_t h = 0; h < heads; h++)
-        for (int32_t c = 0; c < shape->head_dim; c++)
-            attention_write(tensor, shape->dtype, row, h, c, value);
-}
 
 enum { GAP_KEYS = 1100 };
 static const ffa_slice gaps[] = {
@@ -1491,7 +1448,7 @@ END_TEST
 
 START_TEST(stages_make_the_whole)
 {
-    for (int i = 0; i<16; i += share> 1 ? 4 : 1)
+    for (int i = 0; i < 16; i += level_step(4, 1))
         run_stages((uint64_t)(17 * _i + i), 0, LAYOUTS - 1);
 }
 END_TEST
@@ -1883,7 +1840,7 @@ START_TEST(turns_of_a_mask_per_kv_head)
     ffa_error err = { 0 };
 
     must(ffa_mask_create_per_head(&mask, &size, lists, 2, &err), &err, "mask");
-    for (int i = 2; i<LAYOUTS; i += share> 1 ? 6 : 3)
+    for (int i = 2; i < LAYOUTS; i += level_step(6, 3))
         run_turns("a mask a kv head", mask, layouts[i], i % 4, (uint64_t)(50 + i));
     ffa_mask_destroy(mask);
 }
@@ -2069,15 +2026,6 @@ START_TEST(bad_arguments_are_refused)
 }
 END_TEST
 
-/* At level 0 every `step`th iteration. */
-static void add_loop(TCase *tcase, const TTest *test, int count, int step)
-{
-    for (int i = 0; i < count && share > 1; i += step)
-        tcase_add_loop_test(tcase, test, i, i + 1);
-    if (share == 1)
-        tcase_add_loop_test(tcase, test, 0, count);
-}
-
 static Suite *device_suite(void)
 {
     Suite *suite = suite_create("device_backward");
@@ -2145,24 +2093,14 @@ int main(void)
 {
     ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
     ffa_context_info info = FFA_CONTEXT_INFO_INIT;
-    const char *level = getenv("FFA_TEST_LEVEL"), *backend = getenv("FFA_TEST_BACKEND");
+    const char *backend = getenv("FFA_TEST_BACKEND");
     const char *deterministic = getenv("FFA_TEST_DETERMINISTIC");
     const bool wants_cpu = backend && strcmp(backend, "cpu") == 0;
     ffa_error err = { 0 };
     SRunner *runner;
     int failed;
 
-    if (level && atoi(level) > 1)
-        full_cells = ORACLE_CELLS_MAX;
-    if (level && atoi(level) < 1) {
-        full_cells = 400000;
-        share = 12;
-        for (int i = 0; i < LAYOUTS; i++) /* fewer heads, in the same groups */
-            while (layouts[i].heads_q > 4 && layouts[i].heads_kv > 2) {
-                layouts[i].heads_q /= 2;
-                layouts[i].heads_kv /= 2;
-            }
-    }
+    level_read(layouts, LAYOUTS);
     if (ffa_open(&context, wants_cpu ? FFA_DEVICE_CPU : FFA_DEVICE_AUTO, &opts, &err) != FFA_OK ||
         ffa_context_info_get(context, &info, &err) != FFA_OK ||
         (info.device == FFA_DEVICE_CPU && !wants_cpu)) {

@@ -11,8 +11,7 @@
 #include "api/attention.h"
 #include "base/half.h"
 #include "cli/oracle.h"
-#include "support/attention_case.h"
-#include "support/mask_cases.h"
+#include "support/device_case.h"
 #include "support/stage_case.h"
 
 #include <check.h>
@@ -25,8 +24,6 @@
 static ffa_context *context;
 static struct mask_cases cases;
 static int32_t sm_count;
-static int64_t full_cells = 4000000;
-static int share = 1; /* of repetitions, one in so many is run */
 
 enum { SAMPLES = 512 };
 
@@ -48,11 +45,6 @@ static int64_t extent(const ffa_tensor *tensor, int64_t tokens, int64_t heads, i
 {
     return ((tokens - 1) * tensor->token_stride + (heads - 1) * tensor->head_stride + dim) *
            element;
-}
-
-static void must(ffa_status rc, const ffa_error *err, const char *what)
-{
-    ck_assert_msg(rc == FFA_OK, "%s: %s (%s)", what, ffa_status_text(rc), err->message);
 }
 
 static ffa_tensor *tensor_of(ffa_forward_args *args, int index)
@@ -313,15 +305,6 @@ out:
     ffa_device_free(context, workspace);
 }
 
-/* Level 0: whether this case of many cells is not the one in so many that is run. */
-static bool passes_over(const ffa_mask *mask, int32_t heads)
-{
-    static int count;
-    const int64_t cells = ffa_mask_area(mask, -1) / ffa_mask_head_count(mask) * heads;
-
-    return share > 1 && cells > 300000 && count++ % share != 0;
-}
-
 static void run_random(const char *name, const ffa_mask *mask, struct attention_shape shape,
                        uint64_t seed)
 {
@@ -336,24 +319,6 @@ static void run_random(const char *name, const ffa_mask *mask, struct attention_
     call_send_inputs(&call);
     attempt_run(&call, &(struct attempt){ .name = name, .mask = mask });
     call_finish(&call);
-}
-
-static ffa_mask *parse(const char *text)
-{
-    ffa_mask *mask = NULL;
-    ffa_error err = { 0 };
-
-    must(ffa_mask_parse(&mask, text, &err), &err, text);
-    return mask;
-}
-
-static ffa_mask *mask_of(const struct mask_case *from)
-{
-    ffa_mask *mask = NULL;
-    ffa_error err = { 0 };
-
-    must(ffa_mask_create(&mask, &from->shape, from->slices, from->count, &err), &err, from->name);
-    return mask;
 }
 
 /* ---- tests ---- */
@@ -520,7 +485,7 @@ START_TEST(far_scores_raise_the_shift)
                                          "window:900,left=300,right=100" };
 
     for (int t = 0; t < 3; t++)
-        for (int d = 0; d<12; d += share> 1 ? 12 : 3) {
+        for (int d = 0; d < 12; d += level_step(12, 3)) {
             ffa_mask *mask = parse(texts[t]);
             struct attention_shape shape = layouts[d];
             struct rng rng = { (uint64_t)(77 + t) };
@@ -547,14 +512,6 @@ START_TEST(far_scores_raise_the_shift)
         }
 }
 END_TEST
-
-static void write_row(const ffa_tensor *tensor, const struct attention_shape *shape, int64_t row,
-                      int32_t heads, double value)
-{
-    for (int32_t h = 0; h < heads; h++)
-        for (int32_t c = 0; c < shape->head_dim; c++)
-            attention_write(tensor, shape->dtype, row, h, c, value);
-}
 
 /* Rows of k and v that no row of a tile attends never reach its results: here keys no row attends
  * at all, right behind and between the attended ranges. */
@@ -1457,15 +1414,6 @@ START_TEST(bad_arguments_are_refused)
 }
 END_TEST
 
-/* At level 0 every `step`th iteration. */
-static void add_loop(TCase *tcase, const TTest *test, int count, int step)
-{
-    for (int i = 0; i < count && share > 1; i += step)
-        tcase_add_loop_test(tcase, test, i, i + 1);
-    if (share == 1)
-        tcase_add_loop_test(tcase, test, 0, count);
-}
-
 static Suite *device_suite(void)
 {
     Suite *suite = suite_create("device_forward");
@@ -1511,22 +1459,11 @@ int main(void)
 {
     ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
     ffa_context_info info = FFA_CONTEXT_INFO_INIT;
-    const char *level = getenv("FFA_TEST_LEVEL");
     ffa_error err = { 0 };
     SRunner *runner;
     int failed;
 
-    if (level && atoi(level) > 1)
-        full_cells = ORACLE_CELLS_MAX;
-    if (level && atoi(level) < 1) {
-        full_cells = 400000;
-        share = 12;
-        for (int i = 0; i < 12; i++) /* fewer heads, in the same groups */
-            while (layouts[i].heads_q > 4 && layouts[i].heads_kv > 2) {
-                layouts[i].heads_q /= 2;
-                layouts[i].heads_kv /= 2;
-            }
-    }
+    level_read(layouts, 12);
     if (ffa_open(&context, FFA_DEVICE_AUTO, &opts, &err) != FFA_OK ||
         ffa_context_info_get(context, &info, &err) != FFA_OK || info.device == FFA_DEVICE_CPU) {
         printf("skipped: no GPU that a kernel exists for %s\n", err.message);

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "support/device_case.h"
+
+#include "cli/oracle.h"
+
+#include <stdlib.h>
+
+int64_t full_cells = 4000000;
+int share = 1;
+
+void level_read(struct attention_shape *layouts, int count)
+{
+    const char *text = getenv("FFA_TEST_LEVEL");
+    const int level = text ? atoi(text) : 1;
+
+    if (level > 1)
+        full_cells = ORACLE_CELLS_MAX;
+    if (level >= 1)
+        return;
+    full_cells = 400000;
+    share = 12;
+    for (int i = 0; i < count; i++)
+        while (layouts[i].heads_q > 4 && layouts[i].heads_kv > 2) {
+            layouts[i].heads_q /= 2;
+            layouts[i].heads_kv /= 2;
+        }
+}
+
+bool passes_over(const ffa_mask *mask, int32_t heads)
+{
+    static int count;
+    const int64_t cells = ffa_mask_area(mask, -1) / ffa_mask_head_count(mask) * heads;
+
+    return share > 1 && cells > 300000 && count++ % share != 0;
+}
+
+int level_step(int few, int otherwise)
+{
+    return share > 1 ? few : otherwise;
+}
+
+void add_loop(TCase *tcase, const TTest *test, int count, int step)
+{
+    for (int i = 0; i < count && share > 1; i += step)
+        tcase_add_loop_test(tcase, test, i, i + 1);
+    if (share == 1)
+        tcase_add_loop_test(tcase, test, 0, count);
+}
+
+void must(ffa_status rc, const ffa_error *err, const char *what)
+{
+    ck_assert_msg(rc == FFA_OK, "%s: %s (%s)", what, ffa_status_text(rc), err->message);
+}
+
+ffa_mask *parse(const char *text)
+{
+    ffa_mask *mask = NULL;
+    ffa_error err = { 0 };
+
+    must(ffa_mask_parse(&mask, text, &err), &err, text);
+    return mask;
+}
+
+ffa_mask *mask_of(const struct mask_case *from)
+{
+    ffa_mask *mask = NULL;
+    ffa_error err = { 0 };
+
+    must(ffa_mask_create(&mask, &from->shape, from->slices, from->count, &err), &err, from->name);
+    return mask;
+}
+
+void write_row(const ffa_tensor *tensor, const struct attention_shape *shape, int64_t row,
+               int32_t heads, double value)
+{
+    for (int32_t h = 0; h < heads; h++)
+        for (int32_t c = 0; c < shape->head_dim; c++)
+            attention_write(tensor, shape->dtype, row, h, c, value);
+}

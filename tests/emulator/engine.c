@@ -25,22 +25,53 @@ static uint32_t swizzle(uint32_t address)
     return address ^ (address >> 7 & 7) << 4;
 }
 
-static uint16_t writer_of(const struct block *block, uint32_t address)
+/* A write of what is there now, if none is known fenced; NULL: what is there may be read. */
+static const struct write *unfenced(const struct block *block, uint32_t address,
+                                    const struct clock *fenced)
 {
-    return block->unfenced[(address - SHARED_WINDOW) / GRANULE];
+    const uint32_t granule = (address - SHARED_WINDOW) / GRANULE;
+    const struct write *last = NULL;
+
+    for (uint32_t writers = block->writers[granule]; writers; writers &= writers - 1) {
+        last = &block->granules[granule].writes[__builtin_ctz(writers)];
+        if (last->epoch <= fenced->at[last->thread])
+            return NULL;
+    }
+    return last;
 }
 
-/* For the copy engine: what threads wrote there is fenced. */
-static char *async_bytes(struct block *block, uint32_t address, uint32_t bytes, const char *what)
+/* For the thread that issues an operation of the copy engine all of it is fenced. */
+static void check_issued(uint32_t address, uint32_t bytes, const struct clock *fenced,
+                         const char *what)
 {
-    char *at = machine_shared_at(block, address, bytes, GRANULE, what);
+    struct fiber *self = machine.self;
 
-    for (uint32_t offset = 0; offset < bytes; offset += GRANULE)
-        if (writer_of(block, address + offset))
-            emulator_fail("%s: thread %d wrote shared byte %d and has not fenced it", what,
-                          writer_of(block, address + offset) - 1,
-                          (int)(address + offset - SHARED_WINDOW));
-    return at;
+    (void)machine_shared_at(self->block, address, bytes, GRANULE, what);
+    for (uint32_t offset = 0; offset < bytes; offset += GRANULE) {
+        const struct write *write = unfenced(self->block, address + offset, fenced);
+        if (!write)
+            continue;
+        emulator_fail("%s: thread %d wrote shared byte %d, and %s", what, write->thread,
+                      (int)(address + offset - SHARED_WINDOW),
+                      write->thread == self->thread ||
+                              write->epoch <= self->knows.seen->at[write->thread]
+                          ? "there is no fence.proxy.async between"
+                          : "nothing makes this later");
+    }
+}
+
+/* When it is done: nobody has written since. */
+static char *async_bytes(const struct pending *p, const char *what)
+{
+    for (uint32_t offset = 0; offset < p->bytes; offset += GRANULE) {
+        const struct write *write = unfenced(p->block, p->shared + offset, p->fenced);
+        if (write)
+            emulator_fail("%s of thread %d of block %d: thread %d wrote shared byte %d before it "
+                          "was done",
+                          what, p->owner->thread, p->block->index, write->thread,
+                          (int)(p->shared + offset - SHARED_WINDOW));
+    }
+    return p->block->shared + (p->shared - SHARED_WINDOW);
 }
 
 /* ---- the copy engine ---- */
@@ -86,9 +117,9 @@ static void copy_tensor(const struct pending *p)
 
 static void perform(const struct pending *p)
 {
-    char *shared = async_bytes(p->block, p->shared, p->bytes,
-                               p->kind == REDUCE ? "bulk reduction" : "bulk copy");
+    char *shared = async_bytes(p, p->kind == REDUCE ? "bulk reduction" : "bulk copy");
 
+    clock_drop(p->fenced);
     switch (p->kind) {
     case COPY_TENSOR:
         copy_tensor(p);
@@ -128,10 +159,16 @@ static void enqueue(struct pending p)
 {
     p.block = machine.self->block;
     p.owner = machine.self;
+    p.fenced = fenced_of_thread(machine.self);
+    check_issued(p.shared, p.bytes, p.fenced, p.kind == REDUCE ? "bulk reduction" : "bulk copy");
     if (machine.pending_count == MAX_PENDING)
         (void)machine_engine_step();
-    if (p.kind != REDUCE) /* what is on its way is not there yet */
-        memset(async_bytes(p.block, p.shared, p.bytes, "bulk copy"), 0xff, p.bytes);
+    if (p.kind != REDUCE) { /* what is on its way is not there yet, what was there no more */
+        memset(p.block->shared + (p.shared - SHARED_WINDOW), 0xff, p.bytes);
+        memset(p.block->writers + (p.shared - SHARED_WINDOW) / GRANULE, 0, p.bytes / GRANULE);
+        clock_drop(p.fenced);
+        p.fenced = clock_zero();
+    }
     machine.pending[machine.pending_count++] = p;
     if (p.kind != REDUCE && machine_random(4) == 0)
         perform_at(machine.pending_count - 1);
@@ -198,15 +235,16 @@ void emulator_bulk_wait(void)
 
 enum { K = 16, MAX_N = 256 };
 
-/* 8 elements of a matrix, contiguous in shared memory. NaN where a thread wrote and has not fenced:
- * a product may read what it likes as long as nobody uses it. */
-static void load_chunk(struct block *block, uint32_t address, int dtype, float out[8])
+/* 8 elements of a matrix, contiguous in shared memory. NaN where a thread wrote and that is not
+ * fenced: a product may read what it likes as long as nobody uses it. */
+static void load_chunk(struct block *block, const struct clock *fenced, uint32_t address, int dtype,
+                       float out[8])
 {
     const uint32_t from = swizzle(address);
     const char *at = machine_shared_at(block, from, GRANULE, GRANULE, "wgmma");
     uint16_t half[8];
 
-    if (writer_of(block, from))
+    if (unfenced(block, from, fenced))
         memset(half, 0xff, sizeof half);
     else
         memcpy(half, at, sizeof half);
@@ -230,15 +268,15 @@ static struct descriptor decode(uint64_t bits)
 
 /* rows x 16 in shared memory: K-major, rows of 128 bytes in groups of eight; MN-major, panels of 64
  * rows, 128 bytes for each k. */
-static void load_matrix(struct block *block, uint64_t bits, enum emulator_major major, int rows,
-                        int dtype, float (*out)[K])
+static void load_matrix(struct block *block, const struct clock *fenced, uint64_t bits,
+                        enum emulator_major major, int rows, int dtype, float (*out)[K])
 {
     const struct descriptor d = decode(bits);
 
     if (major == EMULATOR_K_MAJOR) {
         for (int row = 0; row < rows; row++)
             for (int k = 0; k < K; k += 8)
-                load_chunk(block,
+                load_chunk(block, fenced,
                            d.address + (uint32_t)(row / 8) * d.stride + (uint32_t)(row % 8) * 128 +
                                (uint32_t)k * 2,
                            dtype, &out[row][k]);
@@ -247,7 +285,7 @@ static void load_matrix(struct block *block, uint64_t bits, enum emulator_major 
     for (int k = 0; k < K; k++)
         for (int row = 0; row < rows; row += 8) {
             float column[8];
-            load_chunk(block,
+            load_chunk(block, fenced,
                        d.address + (uint32_t)(row / 64) * d.leading + (uint32_t)(k / 8) * d.stride +
                            (uint32_t)(k % 8) * 128 + (uint32_t)(row % 64) * 2,
                        dtype, column);
@@ -278,11 +316,8 @@ static void registers_to_a(const struct product *product, float (*a)[K])
                     emulator_from_half(product->a[t][i] >> 16 * e & 0xffff, dtype);
 }
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-__attribute__((target_clones("avx512f", "avx2", "default")))
-#endif
-static void
-multiply(const float (*a)[K], const float (*b)[MAX_N], int n, float (*d)[MAX_N])
+EMULATOR_VECTORS
+static void multiply(const float (*a)[K], const float (*b)[MAX_N], int n, float (*d)[MAX_N])
 {
     for (int row = 0; row < 64; row++)
         for (int k = 0; k < K; k++) {
@@ -307,8 +342,8 @@ static void do_product(struct block *block, const struct product *product, bool 
     if (op->a_major == EMULATOR_REGISTERS)
         registers_to_a(product, a);
     else
-        load_matrix(block, op->a, op->a_major, 64, op->dtype, a);
-    load_matrix(block, op->b, op->b_major, op->n, op->dtype, b_rows);
+        load_matrix(block, product->fenced, op->a, op->a_major, 64, op->dtype, a);
+    load_matrix(block, product->fenced, op->b, op->b_major, op->n, op->dtype, b_rows);
     for (int row = 0; row < op->n; row++)
         for (int k = 0; k < K; k++)
             b[k][row] = b_rows[row][k];
@@ -328,8 +363,10 @@ static void do_product(struct block *block, const struct product *product, bool 
 void machine_warpgroup_reset(struct warpgroup *warpgroup)
 {
     warpgroup->done = 0;
-    for (int i = 0; i < MAX_PRODUCTS; i++)
+    for (int i = 0; i < MAX_PRODUCTS; i++) {
         warpgroup->products[i].arrived = 0;
+        warpgroup->products[i].threads = (struct fenced_of_threads){ 0 };
+    }
 }
 
 static struct warpgroup *my_warpgroup(void)
@@ -361,6 +398,7 @@ static void do_products(struct block *block, struct warpgroup *warpgroup, uint32
             warpgroup->done + 1 != end && next->arrived == 128 && is_chained(product, next);
 
         do_product(block, product, is_loaded, is_left);
+        clock_drop(product->fenced);
         product->arrived = 0;
         warpgroup->done++;
         is_loaded = is_left;
@@ -399,8 +437,11 @@ void emulator_wgmma_issue(const struct emulator_wgmma *op, float *d, const uint3
     product->d[t] = d;
     if (op->a_major == EMULATOR_REGISTERS)
         memcpy(product->a[t], a, sizeof product->a[t]);
+    fenced_of_threads_add(&product->threads, self);
     product->arrived++;
     self->product++;
+    if (product->arrived == 128)
+        product->fenced = fenced_of_threads_end(&product->threads);
     if (product->arrived == 128 && machine_random(16) == 0)
         do_products(self->block, warpgroup, self->product);
 }

@@ -143,31 +143,35 @@ void *emulator_shared_at(uint32_t address, uint32_t bytes, uint32_t alignment, c
     return machine_shared_at(machine.self->block, address, bytes, alignment, what);
 }
 
-/* Unfenced writes are kept by granule; the list of a thread is what its fence goes through. */
 void emulator_shared_written(uint32_t address, uint32_t bytes)
 {
     struct fiber *self = machine.self;
     const uint32_t offset = address - SHARED_WINDOW;
+    const int warpgroup = self->thread / 128;
 
+    if (!self->has_written) {
+        self->has_written = true;
+        self->epoch++;
+    }
     for (uint32_t g = offset / GRANULE; g <= (offset + bytes - 1) / GRANULE; g++) {
-        if (self->block->unfenced[g] == self->thread + 1)
+        struct granule *granule = &self->block->granules[g];
+        uint8_t *writers = &self->block->writers[g];
+        const char *now = self->block->shared + (size_t)g * GRANULE;
+
+        if (memcmp(granule->bytes, now, GRANULE) != 0) {
+            memcpy(granule->bytes, now, GRANULE);
+            *writers = 0;
+        }
+        if (*writers >> warpgroup & 1)
             continue;
-        self->block->unfenced[g] = (uint16_t)(self->thread + 1);
-        if (self->written_count == MAX_WRITTEN) /* as if fenced: at worst something is not seen */
-            emulator_fence_proxy_async();
-        else
-            self->written[self->written_count++] = (uint16_t)g;
+        *writers |= (uint8_t)(1 << warpgroup);
+        granule->writes[warpgroup] = (struct write){ self->epoch, self->thread };
     }
 }
 
 void emulator_fence_proxy_async(void)
 {
-    struct fiber *self = machine.self;
-
-    for (int i = 0; i < self->written_count; i++)
-        if (self->block->unfenced[self->written[i]] == self->thread + 1)
-            self->block->unfenced[self->written[i]] = 0;
-    self->written_count = 0;
+    knowledge_fence(machine.self);
 }
 
 /* ---- warps ---- */
@@ -209,12 +213,26 @@ const uint64_t *emulator_warp(uint64_t word, const char *what)
     return words;
 }
 
+void emulator_syncwarp(void)
+{
+    const struct fiber *self = machine.self;
+    struct fiber *lanes[32];
+
+    if (!machine_warp_arrive("syncwarp"))
+        return;
+    for (int lane = 0; lane < 32; lane++)
+        lanes[lane] = &self->block->fibers[self->thread / 32 * 32 + lane];
+    knowledge_meet(lanes, 32);
+    machine_warp_release();
+}
+
 /* ---- named barriers ---- */
 
 void emulator_bar_sync(int id, int threads)
 {
-    struct fiber *self = machine.self;
+    struct fiber *self = machine.self, *here[MAX_THREADS];
     struct named_barrier *bar = &self->block->bars[id];
+    int count = 0;
 
     if (id < 0 || id >= NAMED_BARRIERS || threads % 32 || threads < 32 ||
         threads > machine.launch->threads)
@@ -228,20 +246,26 @@ void emulator_bar_sync(int id, int threads)
         return;
     }
     bar->arrived = 0;
+    here[count++] = self;
     for (int i = 0; i < machine.launch->threads; i++) {
         struct fiber *fiber = &self->block->fibers[i];
-        if (fiber->waits_for == FOR_NAMED_BARRIER && fiber->bar == (uint32_t)id)
+        if (fiber->waits_for == FOR_NAMED_BARRIER && fiber->bar == (uint32_t)id) {
+            here[count++] = fiber;
             machine_wake(fiber);
+        }
     }
+    knowledge_meet(here, count);
 }
 
 /* ---- mbarriers: eight bytes of shared memory ---- */
 
 struct mbarrier {
     uint32_t expected : 11, pending : 11, phase : 1, magic : 9;
-    int32_t bytes; /* expected and not yet there: below 0 while copies run ahead */
+    uint32_t number : 8; /* its clocks' */
+    uint32_t bytes : 24; /* expected and not yet there: below 0 while copies run ahead */
 };
-enum { MBARRIER_MAGIC = 0x1a5 };
+enum { MBARRIER_MAGIC = 0x1a5, MBARRIER_BYTES = 0xffffff };
+_Static_assert(MAX_MBARRIERS == 1 << 8, "a number has eight bits");
 _Static_assert(sizeof(struct mbarrier) == 8, "an mbarrier has eight bytes");
 
 static struct mbarrier *mbarrier_at(struct block *block, uint32_t bar, const char *what)
@@ -254,12 +278,22 @@ static struct mbarrier *mbarrier_at(struct block *block, uint32_t bar, const cha
     return at;
 }
 
+static struct mbarrier_clocks *mbarrier_clocks(struct block *block, const struct mbarrier *at)
+{
+    return &block->mbarriers[at->number];
+}
+
 static void mbarrier_settle(struct block *block, uint32_t bar, struct mbarrier *at)
 {
+    struct mbarrier_clocks *clocks = mbarrier_clocks(block, at);
+
     if (at->pending > 0 || at->bytes != 0)
         return;
     at->pending = at->expected;
     at->phase ^= 1;
+    knowledge_end(&clocks->complete);
+    clocks->complete = clocks->pending;
+    knowledge_start(&clocks->pending);
     for (int i = 0; i < machine.launch->threads; i++) {
         struct fiber *fiber = &block->fibers[i];
         if (fiber->waits_for == FOR_MBARRIER && fiber->bar == bar && at->phase != fiber->parity)
@@ -270,12 +304,19 @@ static void mbarrier_settle(struct block *block, uint32_t bar, struct mbarrier *
 void emulator_mbarrier_init(uint32_t bar, uint32_t count)
 {
     struct mbarrier *at = emulator_shared_at(bar, 8, 8, "mbarrier.init");
+    struct block *block = machine.self->block;
 
     if (count < 1 || count > 1024)
         emulator_fail("mbarrier.init: count %u", count);
+    if (block->mbarrier_count == MAX_MBARRIERS)
+        emulator_fail("mbarrier.init: more than %d mbarriers in a block", MAX_MBARRIERS);
     *at = (struct mbarrier){ .expected = count & 0x7ff,
                              .pending = count & 0x7ff,
-                             .magic = MBARRIER_MAGIC };
+                             .magic = MBARRIER_MAGIC,
+                             .number = (uint32_t)block->mbarrier_count & 0xff };
+    knowledge_start(&block->mbarriers[block->mbarrier_count].pending);
+    knowledge_start(&block->mbarriers[block->mbarrier_count].complete);
+    block->mbarrier_count++;
 }
 
 void emulator_mbarrier_arrive(uint32_t bar, uint32_t expect_bytes)
@@ -287,7 +328,8 @@ void emulator_mbarrier_arrive(uint32_t bar, uint32_t expect_bytes)
         emulator_fail("mbarrier.arrive: more than %d arrivals in a phase, at shared byte %d",
                       (int)at->expected, (int)(bar - SHARED_WINDOW));
     at->pending--;
-    at->bytes += (int32_t)expect_bytes;
+    at->bytes = (at->bytes + expect_bytes) & MBARRIER_BYTES;
+    knowledge_release(machine.self, &mbarrier_clocks(block, at)->pending);
     mbarrier_settle(block, bar, at);
     machine_stir();
 }
@@ -296,7 +338,7 @@ void machine_mbarrier_bytes(struct block *block, uint32_t bar, uint32_t bytes)
 {
     struct mbarrier *at = mbarrier_at(block, bar, "complete_tx");
 
-    at->bytes -= (int32_t)bytes;
+    at->bytes = (at->bytes - bytes) & MBARRIER_BYTES;
     mbarrier_settle(block, bar, at);
 }
 
@@ -311,6 +353,9 @@ void emulator_mbarrier_wait(uint32_t bar, uint32_t parity)
         self->parity = parity;
         machine_wait(FOR_MBARRIER);
     }
+    knowledge_acquire(
+        self, &mbarrier_clocks(self->block, mbarrier_at(self->block, bar, "mbarrier.try_wait"))
+                   ->complete);
 }
 
 /* ---- blocks ---- */
@@ -323,7 +368,8 @@ static void block_start(struct block *block, int index)
     block->alive = threads;
     /* All ones: a NaN to whoever reads what nobody wrote. */
     memset(block->shared, 0xff, EMULATOR_SHARED_BYTES);
-    memset(block->unfenced, 0, sizeof block->unfenced);
+    memset(block->writers, 0, sizeof block->writers);
+    block->mbarrier_count = 0;
     memset(block->bars, 0, sizeof block->bars);
     memset(block->warps, 0, sizeof block->warps);
     for (int i = 0; i < MAX_WARPGROUPS; i++)
@@ -332,6 +378,7 @@ static void block_start(struct block *block, int index)
         struct fiber *fiber = &block->fibers[i];
         char *const stack = fiber->stack;
         *fiber = (struct fiber){ .block = block, .thread = i, .stack = stack };
+        knowledge_start(&fiber->knows);
         machine_wake(fiber);
     }
 }
@@ -339,6 +386,12 @@ static void block_start(struct block *block, int index)
 static void block_finish(struct block *block)
 {
     machine_block_done(block);
+    for (int i = 0; i < machine.launch->threads; i++)
+        knowledge_end(&block->fibers[i].knows);
+    for (int i = 0; i < block->mbarrier_count; i++) {
+        knowledge_end(&block->mbarriers[i].pending);
+        knowledge_end(&block->mbarriers[i].complete);
+    }
     block->index = -1;
 }
 
@@ -496,6 +549,7 @@ bool emulator_run(const struct emulator_launch *launch, char error[EMULATOR_ERRO
     machine.idle_turns = 0;
     machine.self = NULL;
     machine.pending_count = 0;
+    clocks_reset();
     emulator_threads = (struct emulator_dim){ (unsigned)launch->threads, 1, 1 };
     emulator_blocks = (struct emulator_dim){ (unsigned)launch->blocks, 1, 1 };
     if (_setjmp(machine.top) == 0)

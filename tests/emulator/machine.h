@@ -58,15 +58,17 @@ char (*emulator_shared_bytes(void))[];
 uint32_t emulator_shared_address(const void *pointer);
 /* `bytes` there, which `what` accesses at a multiple of `alignment`. */
 void *emulator_shared_at(uint32_t address, uint32_t bytes, uint32_t alignment, const char *what);
-/* The calling thread has written there: what the copy engine and wgmma see after its next fence. */
+/* The calling thread has written there: the copy engine and wgmma may read it if there is a fence
+ * on the way from here to the thread that issues the operation. */
 void emulator_shared_written(uint32_t address, uint32_t bytes);
 void emulator_fence_proxy_async(void);
 
 /* ---- warps ---- */
 
 /* All 32 lanes meet and leave a word each; the answer has everyone's, in lane order, until the
- * second next meeting. `what` must be the same for all. */
+ * second next meeting. `what` must be the same for all. Orders no memory. */
 const uint64_t *emulator_warp(uint64_t word, const char *what);
+void emulator_syncwarp(void);
 void emulator_ldmatrix_x4(uint32_t words[4], uint32_t address);
 void emulator_stmatrix_x4(uint32_t address, const uint32_t words[4]);
 void emulator_mma_m16n8k16(float d[4], const uint32_t a[4], const uint32_t b[2], int dtype);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What machine.c (threads) and engine.c (copies and products) share.
+ * What machine.c (threads), clock.c (what they know of each other's writes) and engine.c (copies
+ * and products) share.
  */
 #ifndef FFA_EMULATOR_MACHINE_INTERNAL_H
 #define FFA_EMULATOR_MACHINE_INTERNAL_H
@@ -18,10 +19,47 @@ enum {
     /* Where a block's shared memory begins in the window: aligned no better than promised. */
     SHARED_WINDOW = 1040,
     GRANULE = 16,
-    MAX_WRITTEN = 256,
-    MAX_PRODUCTS = 256, /* of a warpgroup, issued and not done */
+    MAX_MBARRIERS = 256, /* of a block */
+    MAX_PRODUCTS = 256,  /* of a warpgroup, issued and not done */
     MAX_GROUPS = 8,
     MAX_PENDING = 4096 /* copies and reductions */
+};
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define EMULATOR_VECTORS __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define EMULATOR_VECTORS
+#endif
+
+/* ---- what is known of writes (clock.c) ---- */
+
+/* Not changed while it has more users than one. */
+struct clock {
+    uint64_t id; /* of its content */
+    int users;
+    struct clock *next;
+    uint32_t at[MAX_THREADS]; /* epochs */
+};
+
+struct knowledge {
+    struct clock *seen, *fenced;
+};
+
+struct write {
+    uint32_t epoch;
+    int thread;
+};
+
+struct granule {
+    char bytes[GRANULE]; /* as the last write left it */
+    struct write writes[MAX_WARPGROUPS];
+};
+
+/* The threads of a warpgroup, added one by one: what all of them know fenced. */
+struct fenced_of_threads {
+    struct clock *all, *run;
+    int run_threads, first;
+    uint32_t first_epoch;
 };
 
 enum waits_for {
@@ -52,8 +90,9 @@ struct fiber {
     uint32_t groups, group_end[MAX_GROUPS];
     uint32_t needed;
     struct mma *mma;
-    uint16_t written[MAX_WRITTEN]; /* granules, not fenced */
-    int written_count;
+    struct knowledge knows;       /* of other threads */
+    uint32_t epoch, fenced_epoch; /* of its own writes: the last, the last fenced */
+    bool has_written;             /* in this epoch, which ends with a release or a fence */
 };
 
 struct warp {
@@ -73,6 +112,8 @@ struct warpgroup {
     struct product {
         struct emulator_wgmma op;
         int arrived; /* threads that issued it */
+        struct fenced_of_threads threads;
+        struct clock *fenced; /* what it may read, once all have arrived */
         float *d[128];
         uint32_t a[128][4];
     } products[MAX_PRODUCTS];
@@ -85,7 +126,15 @@ struct block {
     struct warp warps[MAX_WARPS];
     struct named_barrier bars[NAMED_BARRIERS];
     struct warpgroup warpgroups[MAX_WARPGROUPS];
-    uint16_t unfenced[EMULATOR_SHARED_BYTES / GRANULE]; /* thread + 1 that wrote it */
+    int mbarrier_count;
+    struct mbarrier_clocks {
+        struct knowledge pending, complete; /* of the phase under way, of the one before it */
+    } mbarriers[MAX_MBARRIERS];
+    /* What threads wrote to a granule, unless a copy came later: a bit for each warpgroup that
+     * wrote what is there now, and its first thread to do so. Who knows one of these writes knows
+     * what is there: warpgroups may write the same without regard to each other. */
+    uint8_t writers[EMULATOR_SHARED_BYTES / GRANULE];
+    struct granule granules[EMULATOR_SHARED_BYTES / GRANULE];
     _Alignas(16) char shared[EMULATOR_SHARED_BYTES];
 };
 
@@ -98,6 +147,7 @@ struct pending {
     const void *from; /* a tensor map or memory */
     float *to;
     int at[3];
+    struct clock *fenced; /* REDUCE: what it may read */
     bool is_committed;
 };
 
@@ -127,6 +177,23 @@ void machine_warp_release(void);
 void *machine_shared_at(struct block *block, uint32_t address, uint32_t bytes, uint32_t alignment,
                         const char *what);
 void machine_mbarrier_bytes(struct block *block, uint32_t bar, uint32_t bytes);
+
+struct clock *clock_use(struct clock *clock);
+void clock_drop(struct clock *clock);
+struct clock *clock_zero(void);
+/* A launch begins: no clock is in use. */
+void clocks_reset(void);
+void knowledge_start(struct knowledge *knowledge);
+void knowledge_end(struct knowledge *knowledge);
+void knowledge_release(struct fiber *from, struct knowledge *to);
+void knowledge_acquire(struct fiber *to, const struct knowledge *from);
+/* Each of them releases, then each acquires. */
+void knowledge_meet(struct fiber *const *fibers, int count);
+void knowledge_fence(struct fiber *fiber);
+/* What asynchronous operations that it issues may read: the caller drops it. */
+struct clock *fenced_of_thread(const struct fiber *fiber);
+void fenced_of_threads_add(struct fenced_of_threads *all, const struct fiber *fiber);
+struct clock *fenced_of_threads_end(struct fenced_of_threads *all);
 
 /* Does one thing that is pending, at random; false: nothing is. */
 bool machine_engine_step(void);

@@ -21,16 +21,18 @@ passes() {
     done
 }
 
-# without FILE 'LINE' ARGUMENTS...: the statement that begins with LINE, where it first stands
+# without FILE 'LINE' [N] ARGUMENTS...: the Nth statement that begins with LINE, 1 unless given
 without() {
     file=$1
     line=$2
+    count=1
     shift 2
+    case ${1:-} in [0-9]*) count=$1 && shift ;; esac
     rm -rf "$work/t"
     cp -r "$templates" "$work/t"
-    awk -v line="$line" '
-        !done && !skip && index($0, line) && $1 != "*" { skip = 1; print ";" }
-        skip { if (/;/) { skip = 0; done = 1 } next }
+    awk -v line="$line" -v count="$count" '
+        !skip && index($0, line) && $1 != "*" && --count == 0 { skip = 1; print ";" }
+        skip { if (/;/) skip = 0; next }
         { print }' "$templates/$file" > "$work/t/$file"
     if cmp -s "$templates/$file" "$work/t/$file"; then
         echo "$file has no '$line'" && bad=1
@@ -52,6 +54,10 @@ without attention_backward.cu 'wait(bars, bars.q_full(' --backward
 without attention_backward.cu 'wait(bars, bars.ds_empty(' --backward --head-dim 64 # two stages of dS
 without attention_backward.cu 'wait(bars, bars.ds_full(' --backward
 without attention_backward.cu 'wgmma_wait<1>();' --backward
+without attention_backward.cu 'fence_proxy_async();' 3 --backward # dQ is staged
+without attention_backward.cu '__syncwarp();' 2 --backward
+without attention_backward.cu 'fence_proxy_async();' 4 --backward # dS is there
+without attention_backward.cu '__syncwarp();' 3 --backward
 without attention_backward.cu 'bulk_wait_read();' --backward
 without attention_backward.cu '        bulk_wait();' --backward
 without attention_backward.cu '    bulk_wait();' --backward --deterministic

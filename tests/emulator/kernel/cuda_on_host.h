@@ -170,7 +170,7 @@ static inline bool __all_sync(unsigned mask, bool is)
 static inline void __syncwarp(unsigned mask = 0xffffffffu)
 {
     check_mask(mask);
-    (void)emulator_warp(0, "syncwarp");
+    emulator_syncwarp();
 }
 
 static inline void __syncthreads()

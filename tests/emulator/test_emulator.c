@@ -1,0 +1,633 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the emulator takes for ordered: kernels of a few lines, in which one warpgroup writes and
+ * another issues what reads asynchronously. Each runs under many schedules; a verdict must not
+ * depend on them.
+ */
+#include "machine_internal.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    THREADS = 256,
+    FLOATS = 512, /* a thread of the first warpgroup writes four */
+    BYTES = 4 * FLOATS,
+    DATA = 240, /* offsets */
+    BAR = 0,
+    BAR_BACK = 8,
+    BAR_COPY = 16,
+    SHARED = 64 * 1024,
+    SEEDS = 40
+};
+
+static _Alignas(16) float sums[FLOATS], source[FLOATS];
+
+static uint32_t at(uint32_t offset)
+{
+    return SHARED_WINDOW + offset;
+}
+
+static int me(void)
+{
+    return (int)emulator_thread.x;
+}
+
+static bool is_writer(void)
+{
+    return me() < 128;
+}
+
+static bool is_reader(void)
+{
+    return me() == 128;
+}
+
+static void store(uint32_t address, const void *sixteen)
+{
+    memcpy(emulator_shared_at(address, 16, 16, "a store"), sixteen, 16);
+    emulator_shared_written(address, 16);
+}
+
+static void write_first_times(float factor)
+{
+    const float four[4] = { factor * (float)me(), factor, 2 * factor, 3 * factor };
+
+    store(at(DATA + 16 * (uint32_t)me()), four);
+}
+
+static void reduce(void)
+{
+    emulator_reduce_add(sums, at(DATA), BYTES);
+    emulator_bulk_commit();
+    emulator_bulk_wait();
+}
+
+static void start(uint32_t arrivals)
+{
+    if (me() == 0) {
+        emulator_mbarrier_init(at(BAR), arrivals);
+        emulator_mbarrier_init(at(BAR_BACK), 1);
+        emulator_mbarrier_init(at(BAR_COPY), 1);
+    }
+    emulator_bar_sync(0, THREADS);
+}
+
+static bool runs(void (*kernel)(const void *), uint64_t seed, char error[EMULATOR_ERROR_TEXT])
+{
+    memset(sums, 0, sizeof sums);
+    return emulator_run(&(struct emulator_launch){ .entry = kernel,
+                                                   .blocks = 2,
+                                                   .threads = THREADS,
+                                                   .resident = 2,
+                                                   .shared_bytes = SHARED,
+                                                   .seed = seed },
+                        error);
+}
+
+static void check_sums(uint64_t seed)
+{
+    for (int i = 0; i < FLOATS; i++) {
+        const float once = i % 4 == 0 ? (float)(i / 4) : (float)(i % 4);
+        ck_assert_msg(sums[i] == 2 * once, "seed %llu: sum %d is %g, not twice %g",
+                      (unsigned long long)seed, i, (double)sums[i], (double)once);
+    }
+}
+
+/* `text` NULL: it runs, and both blocks add what threads wrote. Else that is in its error. */
+static void check_kernel(void (*kernel)(const void *), const char *name, const char *text)
+{
+    char error[EMULATOR_ERROR_TEXT];
+
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        const bool is_done = runs(kernel, seed, error);
+
+        ck_assert_msg(is_done == !text, "%s, seed %llu: %s", name, (unsigned long long)seed,
+                      is_done ? "it passes" : error);
+        if (is_done)
+            check_sums(seed);
+        else
+            ck_assert_msg(text && strstr(error, text), "%s, seed %llu: %s", name,
+                          (unsigned long long)seed, error);
+    }
+}
+
+/* ---- from each writer to a reader: mbarrier ---- */
+
+static void writers_fence(const void *args)
+{
+    (void)args;
+    start(128);
+    if (is_writer()) {
+        write_first_times(1);
+        emulator_fence_proxy_async();
+        emulator_mbarrier_arrive(at(BAR), 0);
+    } else if (is_reader()) {
+        emulator_mbarrier_wait(at(BAR), 0);
+        reduce();
+    }
+}
+
+static void reader_fences(const void *args)
+{
+    (void)args;
+    start(128);
+    if (is_writer()) {
+        write_first_times(1);
+        emulator_mbarrier_arrive(at(BAR), 0);
+    } else if (is_reader()) {
+        emulator_mbarrier_wait(at(BAR), 0);
+        emulator_fence_proxy_async();
+        reduce();
+    }
+}
+
+static void nobody_fences(const void *args)
+{
+    (void)args;
+    start(128);
+    if (is_writer()) {
+        write_first_times(1);
+        emulator_mbarrier_arrive(at(BAR), 0);
+    } else if (is_reader()) {
+        emulator_mbarrier_wait(at(BAR), 0);
+        reduce();
+    }
+}
+
+static void reader_fences_too_early(const void *args)
+{
+    (void)args;
+    start(128);
+    if (is_writer()) {
+        write_first_times(1);
+        emulator_mbarrier_arrive(at(BAR), 0);
+    } else if (is_reader()) {
+        emulator_fence_proxy_async();
+        emulator_mbarrier_wait(at(BAR), 0);
+        reduce();
+    }
+}
+
+/* The schedule puts the reader last, whatever the seed: only clocks know that it need not be. */
+static void reader_does_not_acquire(const void *args)
+{
+    (void)args;
+    start(128);
+    if (is_writer()) {
+        write_first_times(1);
+        emulator_mbarrier_arrive(at(BAR), 0);
+    } else if (is_reader()) {
+        for (int i = 0; i < 1000; i++)
+            emulator_yield();
+        emulator_fence_proxy_async();
+        reduce();
+    }
+}
+
+static void writers_fence_and_reader_does_not_acquire(const void *args)
+{
+    (void)args;
+    start(128);
+    if (is_writer()) {
+        write_first_times(1);
+        emulator_fence_proxy_async();
+        emulator_mbarrier_arrive(at(BAR), 0);
+    } else if (is_reader()) {
+        for (int i = 0; i < 1000; i++)
+            emulator_yield();
+        reduce();
+    }
+}
+
+/* A second phase's writes, fenced for in the first. */
+static void writers_write_again(const void *args)
+{
+    (void)args;
+    start(128);
+    if (is_writer()) {
+        write_first_times(2);
+        emulator_mbarrier_arrive(at(BAR), 0);
+        emulator_mbarrier_wait(at(BAR_BACK), 0);
+        write_first_times(1);
+        emulator_mbarrier_arrive(at(BAR), 0);
+    } else if (is_reader()) {
+        emulator_mbarrier_wait(at(BAR), 0);
+        emulator_fence_proxy_async();
+        emulator_mbarrier_arrive(at(BAR_BACK), 0);
+        emulator_mbarrier_wait(at(BAR), 1);
+        reduce();
+    }
+}
+
+static void writers_write_again_and_reader_fences_again(const void *args)
+{
+    (void)args;
+    start(128);
+    if (is_writer()) {
+        write_first_times(2);
+        emulator_mbarrier_arrive(at(BAR), 0);
+        emulator_mbarrier_wait(at(BAR_BACK), 0);
+        write_first_times(1);
+        emulator_mbarrier_arrive(at(BAR), 0);
+    } else if (is_reader()) {
+        emulator_mbarrier_wait(at(BAR), 0);
+        emulator_fence_proxy_async();
+        emulator_mbarrier_arrive(at(BAR_BACK), 0);
+        emulator_mbarrier_wait(at(BAR), 1);
+        emulator_fence_proxy_async();
+        reduce();
+    }
+}
+
+/* Released by nobody: a write after the arrival, which the wait does not cover. */
+static void writer_writes_after_it_arrives(const void *args)
+{
+    (void)args;
+    start(128);
+    if (is_writer()) {
+        write_first_times(1);
+        emulator_mbarrier_arrive(at(BAR), 0);
+        if (me() == 77)
+            write_first_times(3);
+    } else if (is_reader()) {
+        emulator_mbarrier_wait(at(BAR), 0);
+        for (int i = 0; i < 1000; i++)
+            emulator_yield();
+        emulator_fence_proxy_async();
+        reduce();
+    }
+}
+
+/* The fence of a third thread, on the way. */
+static void another_fences(const void *args)
+{
+    (void)args;
+    start(128);
+    if (is_writer()) {
+        write_first_times(1);
+        emulator_mbarrier_arrive(at(BAR), 0);
+    } else if (me() == 200) {
+        emulator_mbarrier_wait(at(BAR), 0);
+        emulator_fence_proxy_async();
+        emulator_mbarrier_arrive(at(BAR_BACK), 0);
+    } else if (is_reader()) {
+        emulator_mbarrier_wait(at(BAR_BACK), 0);
+        reduce();
+    }
+}
+
+/* The same one's, beside the way: it is no reader's fence. */
+static void another_fences_for_itself(const void *args)
+{
+    (void)args;
+    start(128);
+    if (is_writer()) {
+        write_first_times(1);
+        emulator_mbarrier_arrive(at(BAR), 0);
+    } else if (me() == 200) {
+        emulator_mbarrier_wait(at(BAR), 0);
+        emulator_fence_proxy_async();
+    } else if (is_reader()) {
+        emulator_mbarrier_wait(at(BAR), 0);
+        for (int i = 0; i < 1000; i++)
+            emulator_yield();
+        reduce();
+    }
+}
+
+START_TEST(fences_at_either_end_of_an_mbarrier)
+{
+    check_kernel(writers_fence, "writers fence", NULL);
+    check_kernel(reader_fences, "the reader fences", NULL);
+    check_kernel(another_fences, "another fences on the way", NULL);
+    check_kernel(writers_write_again_and_reader_fences_again, "fenced twice", NULL);
+}
+END_TEST
+
+START_TEST(fences_that_are_not_on_the_way)
+{
+    check_kernel(nobody_fences, "no fence", "there is no fence.proxy.async between");
+    check_kernel(reader_fences_too_early, "a fence before the wait",
+                 "there is no fence.proxy.async between");
+    check_kernel(writers_write_again, "written again", "there is no fence.proxy.async between");
+    check_kernel(another_fences_for_itself, "another's fence",
+                 "there is no fence.proxy.async between");
+}
+END_TEST
+
+START_TEST(reads_that_nothing_orders)
+{
+    check_kernel(reader_does_not_acquire, "no wait, the reader fences", "nothing makes this later");
+    check_kernel(writers_fence_and_reader_does_not_acquire, "no wait, writers fence",
+                 "nothing makes this later");
+    check_kernel(writer_writes_after_it_arrives, "written after the arrival",
+                 "thread 77 wrote shared byte 1472, and nothing makes this later");
+}
+END_TEST
+
+/* ---- a warp's leader arrives for its lanes: __syncwarp ---- */
+
+static void warps_arrive(bool has_syncwarp, bool has_shuffle)
+{
+    start(4);
+    if (is_writer()) {
+        write_first_times(1);
+        if (has_syncwarp)
+            emulator_syncwarp();
+        if (has_shuffle)
+            (void)emulator_warp(0, "shfl");
+        if (me() % 32 == 0)
+            emulator_mbarrier_arrive(at(BAR), 0);
+    } else if (is_reader()) {
+        emulator_mbarrier_wait(at(BAR), 0);
+        emulator_fence_proxy_async();
+        reduce();
+    }
+}
+
+static void leaders_arrive(const void *args)
+{
+    (void)args;
+    warps_arrive(true, false);
+}
+
+static void leaders_arrive_without_syncwarp(const void *args)
+{
+    (void)args;
+    warps_arrive(false, false);
+}
+
+static void leaders_arrive_after_a_shuffle(const void *args)
+{
+    (void)args;
+    warps_arrive(false, true);
+}
+
+/* The other way round: the leader waits for its warp. */
+static void leader_waits(const void *args)
+{
+    (void)args;
+    start(128);
+    if (is_writer()) {
+        write_first_times(1);
+        emulator_mbarrier_arrive(at(BAR), 0);
+    } else if (me() < 160) {
+        if (me() == 131)
+            emulator_mbarrier_wait(at(BAR), 0);
+        emulator_syncwarp();
+        emulator_fence_proxy_async();
+        if (is_reader())
+            reduce();
+    }
+}
+
+START_TEST(lanes_meet_at_syncwarp_only)
+{
+    check_kernel(leaders_arrive, "syncwarp", NULL);
+    check_kernel(leader_waits, "syncwarp after the wait", NULL);
+    check_kernel(leaders_arrive_without_syncwarp, "no syncwarp", "nothing makes this later");
+    check_kernel(leaders_arrive_after_a_shuffle, "a shuffle", "nothing makes this later");
+}
+END_TEST
+
+/* ---- bar.sync ---- */
+
+static void all_meet(int bar, int threads)
+{
+    start(1);
+    if (is_writer())
+        write_first_times(1);
+    if (me() < threads)
+        emulator_bar_sync(bar, threads);
+    if (me() == 0 || is_reader())
+        emulator_fence_proxy_async();
+}
+
+static void bar_sync_of_all(const void *args)
+{
+    (void)args;
+    all_meet(0, THREADS);
+    if (is_reader())
+        reduce();
+}
+
+static void bar_sync_of_writers(const void *args)
+{
+    (void)args;
+    all_meet(3, 128);
+    if (me() == 0)
+        reduce();
+}
+
+static void bar_sync_of_others(const void *args)
+{
+    (void)args;
+    all_meet(3, 128);
+    for (int i = 0; is_reader() && i < 1000; i++)
+        emulator_yield();
+    if (is_reader()) {
+        emulator_fence_proxy_async();
+        reduce();
+    }
+}
+
+START_TEST(who_meets_at_a_named_barrier)
+{
+    check_kernel(bar_sync_of_all, "all meet", NULL);
+    check_kernel(bar_sync_of_writers, "writers meet", NULL);
+    check_kernel(bar_sync_of_others, "others meet", "nothing makes this later");
+}
+END_TEST
+
+/* ---- copies into what threads wrote ---- */
+
+static void copy_over(bool has_fence, bool is_late)
+{
+    start(1);
+    if (is_writer() && !is_late)
+        write_first_times(5);
+    if (has_fence)
+        emulator_fence_proxy_async();
+    emulator_bar_sync(0, THREADS);
+    if (is_reader()) {
+        emulator_mbarrier_arrive(at(BAR_COPY), BYTES);
+        emulator_copy(at(DATA), source, at(BAR_COPY), BYTES);
+    }
+    emulator_bar_sync(0, THREADS);
+    if (me() == 5 && is_late) {
+        write_first_times(5);
+        emulator_fence_proxy_async();
+    }
+    if (is_reader()) {
+        emulator_mbarrier_wait(at(BAR_COPY), 0);
+        reduce();
+    }
+}
+
+static void copy_over_fenced(const void *args)
+{
+    (void)args;
+    copy_over(true, false);
+}
+
+static void copy_over_unfenced(const void *args)
+{
+    (void)args;
+    copy_over(false, false);
+}
+
+/* Before the copy or after it: a fault of the kernel in each schedule. */
+static void copy_under_a_write(const void *args)
+{
+    (void)args;
+    copy_over(true, true);
+}
+
+START_TEST(copies_over_what_threads_wrote)
+{
+    for (int i = 0; i < FLOATS; i++)
+        source[i] = i % 4 == 0 ? (float)(i / 4) : (float)(i % 4);
+    check_kernel(copy_over_fenced, "a fence before the copy", NULL);
+    check_kernel(copy_over_unfenced, "no fence before the copy",
+                 "there is no fence.proxy.async between");
+    check_kernel(copy_under_a_write, "a write under way", "thread 5 wrote shared byte 320");
+}
+END_TEST
+
+/* ---- wgmma: A and B of ones, written by the first warpgroup; the second multiplies ---- */
+
+enum { A_AT = 1024 - SHARED_WINDOW % 1024, B_AT = A_AT + 64 * 128, ONE_TWICE = 0x3f803f80 };
+
+static float products[THREADS][4]; /* of the second warpgroup's threads, n is 8 */
+
+static void multiply(void)
+{
+    const struct emulator_wgmma op = { .n = 8,
+                                       .dtype = 1,
+                                       .a_major = EMULATOR_K_MAJOR,
+                                       .b_major = EMULATOR_K_MAJOR,
+                                       .a = at(A_AT) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62,
+                                       .b = at(B_AT) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62 };
+
+    emulator_wgmma_issue(&op, products[me()], NULL);
+    emulator_wgmma_commit();
+    emulator_wgmma_wait(0);
+}
+
+static void write_ones(void)
+{
+    const uint32_t ones[4] = { ONE_TWICE, ONE_TWICE, ONE_TWICE, ONE_TWICE };
+
+    for (uint32_t i = (uint32_t)me(); i < 72 * 8; i += 128)
+        store(at(A_AT + 16 * i), ones);
+}
+
+/* Of the second warpgroup, threads from first_fence to last_fence fence, those below `waits` wait.
+ */
+static void product_of_written(int first_fence, int last_fence, int waits)
+{
+    start(128);
+    if (is_writer()) {
+        write_ones();
+        emulator_mbarrier_arrive(at(BAR), 0);
+        return;
+    }
+    if (me() < waits)
+        emulator_mbarrier_wait(at(BAR), 0);
+    else
+        for (int i = 0; i < 1000; i++)
+            emulator_yield();
+    if (first_fence <= me() && me() < last_fence)
+        emulator_fence_proxy_async();
+    multiply();
+}
+
+static void product_fenced(const void *args)
+{
+    (void)args;
+    product_of_written(128, 256, 256);
+}
+
+static void product_unfenced(const void *args)
+{
+    (void)args;
+    product_of_written(0, 0, 256);
+}
+
+static void product_unfenced_by_a_thread(const void *args)
+{
+    (void)args;
+    product_of_written(129, 256, 256);
+}
+
+static void product_without_a_wait(const void *args)
+{
+    (void)args;
+    product_of_written(128, 256, 250);
+}
+
+/* Both warpgroups write the same, without regard to each other, and each fences and multiplies. */
+static void product_of_the_same_twice(const void *args)
+{
+    (void)args;
+    start(1);
+    for (uint32_t i = (uint32_t)me() % 128; i < 72 * 8; i += 128) {
+        const uint32_t ones[4] = { ONE_TWICE, ONE_TWICE, ONE_TWICE, ONE_TWICE };
+        store(at(A_AT + 16 * i), ones);
+    }
+    emulator_fence_proxy_async();
+    emulator_bar_sync(1 + me() / 128, 128);
+    multiply();
+}
+
+static void check_product(void (*kernel)(const void *), const char *name, int first, bool is_read)
+{
+    char error[EMULATOR_ERROR_TEXT];
+
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        memset(products, 0, sizeof products);
+        ck_assert_msg(runs(kernel, seed, error), "%s, seed %llu: %s", name,
+                      (unsigned long long)seed, error);
+        for (int t = first; t < THREADS; t++)
+            for (int i = 0; i < 4; i++)
+                ck_assert_msg(is_read ? products[t][i] == 16 : isnan(products[t][i]),
+                              "%s, seed %llu: thread %d has %g", name, (unsigned long long)seed, t,
+                              (double)products[t][i]);
+    }
+}
+
+START_TEST(products_of_what_threads_wrote)
+{
+    check_product(product_fenced, "readers fence", 128, true);
+    check_product(product_of_the_same_twice, "the same written twice", 0, true);
+    check_product(product_unfenced, "no fence", 128, false);
+    check_product(product_unfenced_by_a_thread, "no fence of thread 128", 128, false);
+    check_product(product_without_a_wait, "no wait of threads from 250", 128, false);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("emulator");
+    TCase *tc = tcase_create("emulator");
+    SRunner *runner;
+    int failed;
+
+    tcase_set_timeout(tc, 60);
+    tcase_add_test(tc, fences_at_either_end_of_an_mbarrier);
+    tcase_add_test(tc, fences_that_are_not_on_the_way);
+    tcase_add_test(tc, reads_that_nothing_orders);
+    tcase_add_test(tc, lanes_meet_at_syncwarp_only);
+    tcase_add_test(tc, who_meets_at_a_named_barrier);
+    tcase_add_test(tc, copies_over_what_threads_wrote);
+    tcase_add_test(tc, products_of_what_threads_wrote);
+    suite_add_tcase(suite, tc);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

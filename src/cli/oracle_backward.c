@@ -544,13 +544,21 @@ void oracle_gradients_finish(struct oracle_gradients *gradients)
 
 /* ---- comparison ---- */
 
-struct oracle_backward_tolerance oracle_backward_tolerance_of(ffa_dtype dtype)
+static struct oracle_backward_tolerance fp16_tolerance(int64_t keys)
+{
+    const double subnormal = (double)keys * 0x1p-24 / sqrt(12.0);
+
+    return (struct oracle_backward_tolerance){ 1.2e-3 + subnormal, 2.4e-3 + 2 * subnormal,
+                                               4.8e-3 + 4 * subnormal };
+}
+
+struct oracle_backward_tolerance oracle_backward_tolerance_of(ffa_dtype dtype, int64_t keys)
 {
     switch (dtype) {
     case FFA_BF16:
         return (struct oracle_backward_tolerance){ 8e-3, 1.6e-2, 3.2e-2 };
     case FFA_FP16:
-        return (struct oracle_backward_tolerance){ 1.2e-3, 2.4e-3, 4.8e-3 };
+        return fp16_tolerance(keys);
     case FFA_FP32:
         return (struct oracle_backward_tolerance){ 2e-5, 4e-5, 8e-5 };
     case FFA_FP64:

@@ -59,12 +59,13 @@ struct oracle_backward_tolerance {
  * terms: |want| counts as at least a quarter of the L2 of the terms, and that of a line as at least
  * a quarter of what the lines of its tensor have in the mean.
  *   bf16  p, ds and delta carry errors of 1.1e-3 in the mean, the result another: 8e-3.
- *   fp16  three bits more: 1.2e-3.
+ *   fp16  three bits more: 1.2e-3, and what weights below 2^-14 lose: of a row of n keys, 1/n each,
+ *         multiples of 2^-24 are off by n 2^-24 / sqrt(12), rms. `keys`: the n of the longest row.
  *   fp32  sums of thousands of products, each rounded to 6e-8, dp - delta among them: 2e-5.
  *   fp64  lse comes in fp32 where it is given: 2e-6; exact to 1e-11 otherwise.
  * A head may be twice, a line 4 times worse than the whole: few elements average less.
  */
-struct oracle_backward_tolerance oracle_backward_tolerance_of(ffa_dtype dtype);
+struct oracle_backward_tolerance oracle_backward_tolerance_of(ffa_dtype dtype, int64_t keys);
 
 struct oracle_backward_report {
     bool passed;

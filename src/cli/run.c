@@ -273,7 +273,8 @@ static ffa_status check_gradients(struct oracle_backward_case *test, bool is_lar
     if (rc == FFA_OK)
         rc = oracle_backward(&want, test, err);
     if (rc == FFA_OK) {
-        result->gradients_tolerance = oracle_backward_tolerance_of(test->forward.dtype);
+        result->gradients_tolerance =
+            oracle_backward_tolerance_of(test->forward.dtype, test->forward.shape.seqlen_k);
         oracle_backward_compare(&result->gradients, test, &want, &result->gradients_tolerance);
     }
     oracle_gradients_finish(&want);

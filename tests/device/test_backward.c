@@ -430,7 +430,8 @@ static void compare(struct device_call *call, struct oracle_backward_case *test,
                     const struct attempt *attempt, const ffa_plan_info *info)
 {
     const struct attention_shape *shape = &call->host.shape;
-    const struct oracle_backward_tolerance tolerance = oracle_backward_tolerance_of(shape->dtype);
+    const struct oracle_backward_tolerance tolerance =
+        oracle_backward_tolerance_of(shape->dtype, shape->mask.seqlen_k);
     struct oracle_sample *rows = NULL, *keys = NULL;
     struct oracle_gradients want = { 0 };
     struct oracle_backward_report report;
@@ -1923,7 +1924,8 @@ START_TEST(a_call_can_be_captured)
     ffa_mask *mask = parse("causal:777");
     struct attention_shape shape = layouts[1];
     ffa_slice_list lists[1] = { ffa_mask_slices(mask, 0) };
-    const struct oracle_backward_tolerance tolerance = oracle_backward_tolerance_of(shape.dtype);
+    const struct oracle_backward_tolerance tolerance =
+        oracle_backward_tolerance_of(shape.dtype, shape.mask.seqlen_k);
     struct oracle_backward_case test;
     struct prepared ready;
     struct rng rng = { 12 };

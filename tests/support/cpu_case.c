@@ -132,7 +132,7 @@ void cpu_case_backward(struct cpu_case *c, const struct tile_options *opts, int3
 void cpu_case_compare_gradients(const struct cpu_case *c, const char *name)
 {
     const struct oracle_backward_tolerance tolerance =
-        oracle_backward_tolerance_of(c->test.shape.dtype);
+        oracle_backward_tolerance_of(c->test.shape.dtype, c->test.shape.mask.seqlen_k);
     struct oracle_gradients want;
     struct oracle_backward_report report;
 

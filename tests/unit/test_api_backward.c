@@ -144,7 +144,7 @@ static void poison(struct problem *p)
 static void compare(struct problem *p, const char *name)
 {
     const struct oracle_backward_tolerance tolerance =
-        oracle_backward_tolerance_of(p->test.shape.dtype);
+        oracle_backward_tolerance_of(p->test.shape.dtype, p->test.shape.mask.seqlen_k);
     ffa_slice_list lists[8];
     const struct oracle_backward_case reference = reference_of(p, lists);
     struct oracle_gradients want;

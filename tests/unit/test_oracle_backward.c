@@ -288,7 +288,7 @@ static void do_damage(struct oracle_backward_case *test, int row)
                                : name && !strcmp(name, "dk") ? &test->dk
                                                              : &test->dv;
     const ffa_dtype dtype = test->grad_dtype;
-    const struct oracle_backward_tolerance tolerance = oracle_backward_tolerance_of(dtype);
+    const struct oracle_backward_tolerance tolerance = oracle_backward_tolerance_of(dtype, KEYS);
     const int64_t tokens = is_dq ? ROWS : KEYS, token = damages[row].token;
     const int32_t heads = is_dq ? HEADS : HEADS_KV, head = damages[row].head;
     struct oracle_backward_case poison = *test;
@@ -342,7 +342,8 @@ START_TEST(errors_are_found_and_named)
         const struct attention_shape shape = {
             { ROWS, KEYS }, dtypes[d], HEADS, HEADS_KV, WIDE, d % 2 ? LAYOUT_HEADS : LAYOUT_TOKENS
         };
-        const struct oracle_backward_tolerance tolerance = oracle_backward_tolerance_of(dtypes[d]);
+        const struct oracle_backward_tolerance tolerance =
+            oracle_backward_tolerance_of(dtypes[d], KEYS);
         struct rng rng = { 4 };
         struct attention_case test;
         struct attention_gradients gradients;

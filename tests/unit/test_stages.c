@@ -259,7 +259,7 @@ static void compare_gradients(const struct oracle_backward_case *test, const cha
                               uint64_t seed)
 {
     const struct oracle_backward_tolerance tolerance =
-        oracle_backward_tolerance_of(test->forward.dtype);
+        oracle_backward_tolerance_of(test->forward.dtype, test->forward.shape.seqlen_k);
     struct oracle_gradients want = { 0 };
     struct oracle_backward_report report;
 

@@ -12,14 +12,14 @@
 struct attention_backward_args {
     struct tensor_map q, dout; /* (column, head, row); boxes of 64 columns x 1 x tile_m */
     struct tensor_map k, v;    /* the same; boxes of 64 columns x 1 x tile_n */
-    /* [heads_q][4][2][stats_rows]: lse * log2(e), +inf where lse is -inf, then sum of out * dout,
-     * in four copies: element i of copy c is row i + c's, so that a block at any row begins at a
-     * multiple of 16 bytes. stats_rows is a multiple of 4, at least tokens_q + tile_m; what lies
-     * past the tokens is not used. */
+    /* [heads_q][2][stats_rows]: lse * log2(e), +inf where lse is -inf, then sum of out * dout.
+     * stats_rows is a multiple of 4, at least tokens_q + tile_m; what lies past the tokens is not
+     * used. */
     const float *stats;
     /* Added to: the specialisation's head_dim columns in panels of 64, the last one of 32 where
-     * that is what is left: [heads_q][panels][dq_rows][64 or 32]. In a row of a panel, column
-     * 16 p + 8 a + 2 b + c lies at 4 ((4 p + b) ^ 4 (row % 2)) + 2 a + c. */
+     * that is what is left, each panel in groups of BACKWARD_DQ_ROWS rows and runs of 8 columns,
+     * as wgmma's accumulators are: [heads_q][panels][dq_rows / 8][8 or 4][8 rows][8 columns].
+     * dq_rows is tokens_q, rounded up to whole groups. */
     void *dq;
     void *dk, *dv; /* of part 0 */
     const struct backward_tile *tiles;
@@ -82,14 +82,14 @@ struct backward_tile_slot {
 
 /* A turn to add to dq, in shared memory: where it is counted, and what is next. */
 struct backward_turn_slot {
-    int *counter; /* NULL: no more */
+    int *counter;
     int next;
 };
 
 /* A block of query rows in flight, in shared memory, from the producer to the consumers. */
 struct backward_block {
     int head;
-    int row;     /* its first; deterministic: its first of the sweep */
+    int row;     /* its first of the sweep */
     int row_end; /* of the sweep */
     int flags;   /* BACKWARD_BLOCK_... | sweep * BACKWARD_BLOCK_SWEEP */
 };
@@ -100,6 +100,9 @@ enum {
     BACKWARD_BLOCK_CUT = 4,  /* rows outside the sweep */
     BACKWARD_BLOCK_SWEEP = 8
 };
+
+/* Rows of dq that lie together; a block of query rows begins at a multiple of them. */
+enum { BACKWARD_DQ_ROWS = 8 };
 
 enum {
     BACKWARD_STAGES = 2,     /* blocks of q, and of dout, in flight */
@@ -153,10 +156,10 @@ BACKWARD_BOTH int attention_backward_bytes_with(int head_dim, int head_dim_v, in
            (ds_stages + (by_role ? 1 : 0)) * 2 * tile_m * tile_n /* dS, P */ +
            2 * 64 * 64 * 4 /* dq */ + BACKWARD_STAGES * 2 * 4 * tile_m /* stats */ +
            BACKWARD_BLOCK_SLOTS * (int)sizeof(struct backward_block) +
-           8 * (4 * BACKWARD_STAGES + 3 + 2 * BACKWARD_TILE_SLOTS + 2 * ds_stages +
+           8 * (4 * BACKWARD_STAGES + 3 + 2 * BACKWARD_TILE_SLOTS + 2 * ds_stages + 4 +
                 (by_role ? 1 : 0) + 1) +
            BACKWARD_TILE_SLOTS * (int)sizeof(struct backward_tile_slot) +
-           (deterministic ? 8 + BACKWARD_STAGES * (3 * 8 + (int)sizeof(struct backward_turn_slot))
+           (deterministic ? 8 + BACKWARD_STAGES * (2 * 8 + (int)sizeof(struct backward_turn_slot))
                           : 0);
 }
 

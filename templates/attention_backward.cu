@@ -3,40 +3,51 @@
  * attention_backward: dk, dv, and what adds up to dq, for sm_90a.
  *
  * Persistent blocks take (key tile, kv head, part) work items from a counter. One block is a
- * producer warpgroup (warps 0 and 2: copies, warp 1: scheduler) and `consumers` warpgroups of 64
- * keys each; it walks the query heads of its part, each head's sweeps over query rows, each sweep
- * in blocks of tile_m rows, and writes dk and dv of its keys once. Scores are held transposed, keys
- * by query rows, so that P and dS are at once the register operands of dV and dK:
+ * producer warpgroup (warps 0 and 2: copies, warp 1: scheduler, warp 3: dQ to the workspace) and
+ * `consumers` warpgroups of 64 keys each; it walks the query heads of its part, each head's sweeps
+ * over query rows, each sweep in blocks of tile_m rows, and writes dk and dv of its keys once.
+ * Scores are held transposed, keys by query rows, so that P and dS are at once the register
+ * operands of dV and dK:
  *
  *     P  = exp(scale * K Q^T - lse)        dV += P dO
  *     dS = P * (V dO^T - D)                dK += dS Q        dQ += dS^T K
  *
  * with D = sum of out * dout, a row. dS goes through shared memory, because dQ sums over the keys
- * of all warpgroups: each computes a piece of dQ, 64 rows by 64 columns, stages it in shared memory
- * and has the copy engine add it to the fp32 workspace. dQ lags one block behind, so that a
- * warpgroup waits for the others' dS of the block before, not of this one: they drift apart by up
- * to a block and run their exponentials under each other's products. Per block a warpgroup does
+ * of all warpgroups: each computes a piece of dQ, 64 rows by 64 columns, stages it in shared
+ * memory, and a thread of the producer warpgroup, the sender, has the copy engine add it to the
+ * fp32 workspace. dQ lags one block behind, so that a warpgroup waits for the others' dS of the
+ * block before, not of this one: they drift apart by up to a block and run their exponentials under
+ * each other's products. Per block a warpgroup does
  *
- *     issue S, dP; wait S: P; issue dV; wait dP: dS to shared memory; issue dK;
- *     wait for all dS of the block before: issue its dQ; wait; stage dQ, and have it added (with a
- *     softcap, which needs the registers, and in turns: under the next S, which took 5 % more at
- *     4k full and 16k causal)
+ *     issue S, dP; wait S: P; issue dV; wait dP: dS to shared memory; wait for all dS of the block
+ *     before: issue its dQ; issue dK; wait dQ: stage it, for the sender; wait dK
+ *
+ * Shared memory is the limit: S and dP, of 64 x 64 a warpgroup, read as many bytes a cycle as it
+ * has (m64n64k16 of two operands there), dQ likewise, dV and dK half as many. With Q and dO coming,
+ * dS, and dQ staged and fetched, a block takes 2850 cycles of it and 2560 of the tensor cores; it
+ * takes 3400 (H200, ncu: 84 % and 78 %). So its loads and stores take hundreds of cycles to return,
+ * and what a block needs is loaded ahead, its addresses are kept, not made anew from %tid, and the
+ * fence between the others' dS and dQ stands with its reader, before it stores its own: there it
+ * waits for nothing.
  *
  * By role: dK and dV of 64 keys and more than 128 columns are too many registers for one
  * warpgroup. So both have the same 64 keys, the first has P and dV, the second dS and dK, and P
  * goes from one to the other through shared memory, thread to thread. dQ of a block is shared out
- * by panels of 64 columns, two at most a warpgroup, one after another:
+ * by panels of 64 columns, two at most a warpgroup, the second half a block later, as the copy
+ * engine takes 700 cycles to fetch the 16 KB of a panel:
  *
- *     first:  issue S; wait: P, given; issue a panel of dQ of the block before, dV; stage the
- *             panel, have it added; issue the other panel; wait for all; stage it
- *     second: issue dP; wait; wait for P: dS to shared memory; issue a panel, dK; and so on
+ *     first:  issue S, the second panel of dQ of the block before the one before; wait S: P, given;
+ *             wait, stage the panel; issue the first panel of the block before, dV; wait, stage it
+ *     second: issue dP, the second panel, likewise; wait; stage it; wait for P: dS to shared
+ *             memory; issue the first panel, dK; wait, stage it
  *
  * The first is up to a block ahead, so that its exponentials run under the other's products. On
  * paper, of head_dim 256, a block of 64 rows: products 2560 cycles; shared memory at 128 bytes a
  * cycle, S and dP 512 each, dV and dK (A in registers) 256 each, dQ 512, Q and dO coming 512, dQ
  * staged and fetched 1024, P and dS 200, in all 3800; 17 bytes a cycle and SM each way between it
  * and L2. So shared memory is the limit, at two thirds of the products' speed; more keys a tile
- * would lower what Q, dO and dQ cost, but there are no registers. (Not measured on a GPU yet.)
+ * would lower what Q, dO and dQ cost, but there are no registers. (H200, full 16k: 465 TFLOP/s at
+ * 256, 449 at 192; 332 and 433 with a block's panels staged one right after the other.)
  *
  * P is packed to the model's dtype at once, as dV needs it, and dS is made from that.
  *
@@ -46,15 +57,19 @@
  * flight over the loop's back edge make ptxas serialise all products. All blocks of one stream of
  * Q, dO and dQ should pass over it at nearly the same time: one query head an item instead of the
  * eight of a group took causal 64k from 443 to 548 (L2 hit rate at 16k 49 to 81 %), because tiles
- * of different lengths drift apart from head to head.
+ * of different lengths drift apart from head to head. Cycles a block of full 8k, each on top of
+ * the one before: dQ sent by the consumer warps, each on its own, 4070; by the sender, the fence of
+ * dS with its reader, 3690; statistics loaded ahead, addresses kept, 3410. A quarter of the
+ * exponentials as polynomials: 3550. The chip is power-limited (690 W, 1.55 to 1.7 GHz), so the
+ * time that saves is about two thirds of it.
  *
  * deterministic: dq is added to in a fixed order, that of the work items. Each block of a query
  * head's rows has a counter of visits, and the plan says how many come before each visit
  * (backward_plan.h). An item waits only for items that were taken before it, by a block that is
  * there: so some item can always go on. It is taken when the one before is nearly done, as others
- * wait for it from then on. Two threads of the idle warp look after turns, because a
- * round trip to L2, and the fence of a release, are a part of a block's time each: one waits for
- * the counter ahead of the warps that add, the other moves it on behind them.
+ * wait for it from then on. A round trip to L2, and the fence of a release, are a part of a block's
+ * time each: a second thread of the sender's warp waits for the counter ahead of it, and the sender
+ * moves it on when the copy engine has added.
  *
  * Masks: only blocks that the plan does not call full are masked, from the bands of their sweep.
  * Rows outside a sweep, and keys that no row attends, are zeroed in shared memory, so that
@@ -129,8 +144,8 @@ constexpr int stats_at = dq_at + consumers * dq_bytes;
 constexpr int blocks_at = stats_at + stages * stats_bytes;
 constexpr int bars_at = blocks_at + BACKWARD_BLOCK_SLOTS * (int)sizeof(backward_block);
 constexpr int tile_slots = BACKWARD_TILE_SLOTS;
-constexpr int bar_count = 4 * stages + 3 + 2 * tile_slots + 2 * ds_stages + (by_role ? 1 : 0) +
-                          (spec::deterministic ? 3 * stages + 1 : 0);
+constexpr int bar_count = 4 * stages + 3 + 2 * tile_slots + 2 * ds_stages + 2 * consumers +
+                          (by_role ? 1 : 0) + (spec::deterministic ? 2 * stages + 1 : 0);
 constexpr int watch_at = bars_at + 8 * bar_count;
 constexpr int slots_at = watch_at + 8;
 constexpr int turns_at = slots_at + tile_slots * (int)sizeof(backward_tile_slot);
@@ -141,13 +156,15 @@ constexpr int turns_at = slots_at + tile_slots * (int)sizeof(backward_tile_slot)
  * k_full, v_full, kv_empty: the same for the tile's K and V.
  * tile_full[s]: the scheduler's lanes arrive; producers and consumers wait for the tile's record.
  * tile_empty[s]: consumer warps and producers arrive when they need the record no more.
- * ds_full[s], ds_empty[s]: each consumer warp that makes dS arrives when its part is there, and
- * each consumer warp when its warpgroup's dQ has read all of it.
+ * ds_full[s], ds_empty[s]: each consumer warp that makes dS arrives when its part is there, and,
+ * where there are two slots, each consumer warp when its warpgroup's dQ has read all of it. (Of
+ * three, a slot is free when the next but one is full.)
+ * dq_full[w], dq_empty[w]: each warp of a warpgroup arrives when its part of a piece of dQ is
+ * staged, the sender when the copy engine has read the piece.
  * p_full, by role: each warp that makes P arrives when its part is there. It is read before dS is
  * full, and written after.
- * turn_full[s], turn_added[s], turn_empty[s], of a deterministic block: the thread that takes turns
- * arrives when one has come, each warp that has dQ when it is in, the thread that passes turns on
- * when it did.
+ * turn_full[s], turn_empty[s], of a deterministic block: the thread that takes turns arrives when
+ * one has come, the sender when it has passed it on.
  * tile_asked, likewise: the producer of Q arrives when it has asked for the last block of a tile;
  * the scheduler waits before it takes the next item. */
 struct barriers {
@@ -163,13 +180,14 @@ struct barriers {
     FFA_DEVICE_MEMBER uint32_t tile_empty(int s) const { return tile_full(tile_slots + s); }
     FFA_DEVICE_MEMBER uint32_t ds_full(int s) const { return tile_full(2 * tile_slots + s); }
     FFA_DEVICE_MEMBER uint32_t ds_empty(int s) const { return ds_full(ds_stages + s); }
-    FFA_DEVICE_MEMBER uint32_t p_full() const { return ds_empty(ds_stages); }
+    FFA_DEVICE_MEMBER uint32_t dq_full(int w) const { return ds_empty(ds_stages + w); }
+    FFA_DEVICE_MEMBER uint32_t dq_empty(int w) const { return dq_full(consumers + w); }
+    FFA_DEVICE_MEMBER uint32_t p_full() const { return dq_empty(consumers); }
     FFA_DEVICE_MEMBER uint32_t turn_full(int s) const
     {
-        return ds_empty(ds_stages + (by_role ? 1 : 0) + s);
+        return dq_empty(consumers + (by_role ? 1 : 0) + s);
     }
-    FFA_DEVICE_MEMBER uint32_t turn_added(int s) const { return turn_full(stages + s); }
-    FFA_DEVICE_MEMBER uint32_t turn_empty(int s) const { return turn_added(stages + s); }
+    FFA_DEVICE_MEMBER uint32_t turn_empty(int s) const { return turn_full(stages + s); }
     FFA_DEVICE_MEMBER uint32_t tile_asked() const { return turn_empty(stages); }
     /* Two words of the watchdog: who is stuck, and how many consumer warps are done. */
     FFA_DEVICE_MEMBER uint32_t watch() const { return base + watch_at - bars_at; }
@@ -177,14 +195,15 @@ struct barriers {
 
 /* A position in the rings of blocks: a count, as their lengths are powers of two. */
 struct position {
-    int count = 0;
-    FFA_DEVICE_MEMBER int slot() const { return count % stages; }
-    FFA_DEVICE_MEMBER uint32_t parity() const { return (uint32_t)(count / stages % 2); }
-    FFA_DEVICE_MEMBER int dout_slot() const { return count % dout_stages; }
-    FFA_DEVICE_MEMBER uint32_t dout_parity() const { return (uint32_t)(count / dout_stages % 2); }
-    /* Blocks before this one: their records are still there when their stages are others'. */
-    FFA_DEVICE_MEMBER int before(int n) const { return (count + 2 * stages - n) % (2 * stages); }
-    FFA_DEVICE_MEMBER void next() { count = (count + 1) % (2 * stages); }
+    uint32_t count = 0;
+    FFA_DEVICE_MEMBER uint32_t slot() const { return count % stages; }
+    FFA_DEVICE_MEMBER uint32_t parity() const { return count / stages % 2; }
+    FFA_DEVICE_MEMBER uint32_t dout_slot() const { return count % dout_stages; }
+    FFA_DEVICE_MEMBER uint32_t dout_parity() const { return count / dout_stages % 2; }
+    /* The block before: its record is still there when its stage is another's. */
+    FFA_DEVICE_MEMBER uint32_t before() const { return (count - 1) % (2 * stages); }
+    FFA_DEVICE_MEMBER position after() const { return { (count + 1) % (2 * stages) }; }
+    FFA_DEVICE_MEMBER void next() { *this = after(); }
 };
 static_assert(BACKWARD_BLOCK_SLOTS == 2 * stages, "a position is one of a record, too");
 
@@ -201,9 +220,10 @@ enum wait_name : int {
     at_dout_empty,
     at_ds_full,
     at_ds_empty,
+    at_dq_full,
+    at_dq_empty,
     at_p_full,
     at_turn_full, /* from here on, a deterministic specialisation's */
-    at_turn_added,
     at_turn_empty,
     at_tile_asked,
     at_turn
@@ -247,8 +267,10 @@ FFA_DEVICE void watchdog_run(const barriers &bars)
                                     "dout_empty",
                                     "ds_full",
                                     "ds_empty",
+                                    "dq_full",
+                                    "dq_empty",
                                     "p_full" };
-            const char *turn_names[] = { "turn_full", "turn_added", "turn_empty", "tile_asked",
+            const char *turn_names[] = { "turn_full", "turn_empty", "tile_asked",
                                          "its turn to add to dq" };
             const int name = (int)(stuck >> 16);
             printf("attention_backward: block %d: thread %d waits for %s without end\n",
@@ -269,11 +291,19 @@ struct shared_view {
     FFA_DEVICE_MEMBER uint32_t q(int s) const { return base + q_at + s * q_bytes; }
     FFA_DEVICE_MEMBER uint32_t dout(int s) const { return base + dout_at + s * dout_bytes; }
     FFA_DEVICE_MEMBER uint32_t ds(int s) const { return base + ds_at + s * ds_bytes; }
-    FFA_DEVICE_MEMBER uint32_t dq(int warp) const { return base + dq_at + warp * (dq_bytes / 4); }
+    FFA_DEVICE_MEMBER uint32_t dq(int warpgroup) const
+    {
+        return base + dq_at + warpgroup * dq_bytes;
+    }
     FFA_DEVICE_MEMBER uint32_t stats(int s) const { return base + stats_at + s * stats_bytes; }
+    FFA_DEVICE_MEMBER uint32_t stats_d(int s) const { return stats(s) + 4 * tile_m; }
     FFA_DEVICE_MEMBER backward_block *block(int s) const
     {
         return reinterpret_cast<backward_block *>(generic + blocks_at) + s;
+    }
+    FFA_DEVICE_MEMBER uint32_t block_flags(int s) const
+    {
+        return base + blocks_at + s * (int)sizeof(backward_block) + 12;
     }
     FFA_DEVICE_MEMBER barriers bars() const { return barriers{ base + bars_at }; }
     FFA_DEVICE_MEMBER backward_tile_slot *slot(int s) const
@@ -317,20 +347,23 @@ FFA_DEVICE int firsts_end(const backward_tile_slot *slot)
     return spec::deterministic ? slot->head_begin + 1 : slot->head_end;
 }
 
+/* Blocks begin at a multiple of `grid`: of the rows that lie together in dq, or of blocks. */
+constexpr int grid = spec::deterministic ? tile_m : BACKWARD_DQ_ROWS;
+
 FFA_DEVICE int first_block(const backward_sweep &sweep)
 {
-    return spec::deterministic ? (sweep.q_end - 1) / tile_m * tile_m : sweep.q_begin;
+    return (spec::deterministic ? sweep.q_end - 1 : sweep.q_begin) / grid * grid;
 }
 
-/* A record has the first row of the sweep in its block; the block itself starts on the grid. */
+/* A record has the first row of the sweep in its block. */
 FFA_DEVICE int block_row(const backward_block &block)
 {
-    return spec::deterministic ? block.row / tile_m * tile_m : block.row;
+    return block.row / grid * grid;
 }
 
 FFA_DEVICE int rows_before(const backward_block &block)
 {
-    return spec::deterministic ? block.row % tile_m : 0;
+    return block.row % grid;
 }
 
 FFA_DEVICE int next_block(int row)
@@ -477,7 +510,7 @@ FFA_DEVICE void produce_q(const attention_backward_args &a, const shared_view &s
                                     (row + tile_m > sweep.q_end ? BACKWARD_BLOCK_CUT : 0) |
                                     index * BACKWARD_BLOCK_SWEEP;
                         int inside = row; /* the sweep */
-                        if (spec::deterministic && row < sweep.q_begin) {
+                        if (row < sweep.q_begin) {
                             flags |= BACKWARD_BLOCK_CUT;
                             inside = sweep.q_begin;
                         }
@@ -485,8 +518,7 @@ FFA_DEVICE void produce_q(const attention_backward_args &a, const shared_view &s
                         mbarrier_arrive_expect_tx(bars.q_full(at.slot()), q_bytes + stats_bytes);
                         load_tile<tile_m, panels>(&a.q, smem.q(at.slot()), bars.q_full(at.slot()),
                                                   head, row);
-                        const float *stats =
-                            a.stats + row / 4 * 4 + (head * 4ll + row % 4) * 2 * a.stats_rows;
+                        const float *stats = a.stats + head * 2 * a.stats_rows + row;
                         cp_async_bulk(smem.stats(at.slot()), stats, bars.q_full(at.slot()),
                                       4 * tile_m);
                         cp_async_bulk(smem.stats(at.slot()) + 4 * tile_m, stats + a.stats_rows,
@@ -545,7 +577,7 @@ FFA_DEVICE void produce_dout(const attention_backward_args &a, const shared_view
     }
 }
 
-/* ---- turns: a thread each, both of one warp ---- */
+/* ---- turns: a thread ---- */
 
 /* Waits for the turn of each block, as the plan gives it. */
 FFA_DEVICE void turns_take(const attention_backward_args &a, const shared_view &smem)
@@ -590,35 +622,124 @@ FFA_DEVICE void turns_take(const attention_backward_args &a, const shared_view &
             }
         mbarrier_arrive(bars.tile_empty(tile_at.slot));
     }
-    wait_beside(bars, bars.turn_empty(at.slot()), at.parity() ^ 1, at_turn_empty);
-    smem.turn(at.slot())->counter = nullptr;
-    mbarrier_arrive(bars.turn_full(at.slot()));
 }
 
-/* Passes each turn on when all of the block's dQ is in. */
-FFA_DEVICE void turns_pass(const shared_view &smem)
+/* ---- the sender of dQ: a thread ---- */
+
+/* Pieces of dQ that a warpgroup stages of each block. By role, the first warpgroup, which has the
+ * exponentials, takes the smaller half of the panels. */
+constexpr int p_panels = by_role ? panels / 2 : 1;
+constexpr int ds_panels = by_role ? panels - p_panels : 1;
+static_assert(ds_panels <= 2 && p_panels <= ds_panels, "a warpgroup has up to two");
+
+/* The piece of dQ that the copy engine may still read is free once it has read all. */
+FFA_DEVICE void dq_release(uint32_t &unread)
+{
+    if (unread) {
+        bulk_wait_read<0>();
+        mbarrier_arrive(unread);
+        unread = 0;
+    }
+}
+
+/* Has the copy engine add what the warpgroups stage to the fp32 workspace; deterministic: when the
+ * block's turn has come, which is then passed on. While pieces keep coming, it asks for the next
+ * before it waits for the one before. (Reductions straight from registers take a quarter of the
+ * kernel's time, and a fence and a copy of each consumer warp a tenth.) */
+FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &smem)
 {
     const barriers bars = smem.bars();
+    ring<tile_slots> tile_at;
+    position at;
+    uint32_t parity[consumers] = {};
+    uint32_t unread = 0; /* dq_empty of the piece that the copy engine may still be at */
 
-    for (position at;; at.next()) {
-        wait_beside(bars, bars.turn_full(at.slot()), at.parity(), at_turn_full);
-        const backward_turn_slot turn = *smem.turn(at.slot());
-        if (!turn.counter)
+    for (;; tile_at.next()) {
+        wait_beside(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_producer);
+        const backward_tile_slot *slot = smem.slot(tile_at.slot);
+        if (slot->tile.key_count == 0)
             break;
-        wait_beside(bars, bars.turn_added(at.slot()), at.parity(), at_turn_added);
-        fence_proxy_async_global();
-        st_release_gpu(turn.counter, turn.next);
-        mbarrier_arrive(bars.turn_empty(at.slot()));
+        for (int flags = slot->tile.sweep_count > 0 ? 0 : BACKWARD_BLOCK_LAST;
+             !(flags & BACKWARD_BLOCK_LAST); at.next()) {
+            for (int i = 0; i < ds_panels; ++i)
+                for (int w = 0; w < consumers; ++w) {
+                    if (w == 0 && i >= p_panels)
+                        continue;
+                    if (!mbarrier_test_wait_parity(bars.dq_full(w), parity[w]))
+                        dq_release(unread);
+                    wait_beside(bars, bars.dq_full(w), parity[w], at_dq_full);
+                    parity[w] ^= 1;
+                    const backward_block block = *smem.block(at.count);
+                    const int panel = by_role ? w * p_panels + i : w % panels;
+                    const int columns = !by_role && panel == panels - 1 ? last_columns : 64;
+                    const int top = block_row(block) + (by_role ? 0 : w / panels * 64);
+                    const int first = max(block.row, top) / BACKWARD_DQ_ROWS * BACKWARD_DQ_ROWS;
+                    const int end = (block.row_end + BACKWARD_DQ_ROWS - 1) / BACKWARD_DQ_ROWS *
+                                    BACKWARD_DQ_ROWS;
+                    const int rows = min(end, top + 64) - first;
+                    flags = block.flags;
+                    if (spec::deterministic && i == 0 && w == (p_panels == 0))
+                        wait_beside(bars, bars.turn_full(at.slot()), at.parity(), at_turn_full);
+                    fence_proxy_async();
+                    if (rows > 0) {
+                        float *to = (float *)a.dq + (long long)block.head * a.dq_head_stride +
+                                    (long long)panel * a.dq_rows * 64 + (long long)first * columns;
+                        bulk_reduce_add_f32(to, smem.dq(w) + (first - top) * columns * 4,
+                                            rows * columns * 4);
+                    }
+                    bulk_commit();
+                    if (unread) {
+                        bulk_wait_read<1>();
+                        mbarrier_arrive(unread);
+                    }
+                    unread = bars.dq_empty(w);
+                }
+            if constexpr (spec::deterministic) {
+                const backward_turn_slot turn = *smem.turn(at.slot());
+                bulk_wait();
+                dq_release(unread);
+                fence_proxy_async_global();
+                st_release_gpu(turn.counter, turn.next);
+                mbarrier_arrive(bars.turn_empty(at.slot()));
+            }
+        }
+        dq_release(unread);
+        mbarrier_arrive(bars.tile_empty(tile_at.slot));
     }
+    bulk_wait();
 }
 
 /* ---- consumers ---- */
 
 /* The thread's index in its warpgroup, read afresh: what is derived from it does not then occupy
- * registers over the loop. */
+ * registers over the loop. It takes its time, so it is for what happens rarely. */
 FFA_DEVICE int thread_now()
 {
-    return thread_index() % 128;
+    return (int)((uint32_t)thread_index() % 128);
+}
+
+/* Where in shared memory a thread's share is, kept over the loop: of dS and of its warpgroup's
+ * piece of dQ, in their first slots, and in a block's statistics. */
+struct places {
+    uint32_t ds, dq, stats;
+};
+
+/* `keys`: the warpgroup's first in the tile. */
+FFA_DEVICE places places_find(const shared_view &smem, int warpgroup, int keys, int dq_columns)
+{
+    const uint32_t thread = threadIdx.x % 128, lane = thread % 32;
+    const uint32_t key = (uint32_t)keys + thread / 32 * 16 + lane % 16;
+    places at = { smem.ds(0) + key * 128 + ((lane / 16) ^ (key % 8)) * 16,
+                  smem.dq(warpgroup) +
+                      (thread / 32 * 2 * BACKWARD_DQ_ROWS * (uint32_t)dq_columns + lane * 2) * 4,
+                  lane % 4 * 8 };
+
+    keep(at.ds);
+    if constexpr (!spec::softcap) { /* it has no registers to spare */
+        keep(at.dq);
+        keep(at.stats);
+    }
+    return at;
 }
 
 /* Scores of rows that do not attend the thread's keys become -inf. */
@@ -633,6 +754,7 @@ FFA_DEVICE void mask_scores(float (&s)[s_regs], const attention_backward_args &a
     const int first = block_row(block) + lane % 4 * 2; /* the thread's first column */
     int lo[2] = { 0, 0 }, hi[2] = { 0, 0 };            /* columns that attend its two keys: none */
 
+#pragma unroll 1 /* for the sake of registers */
     for (int i = 0; i < sweep.band_count; ++i) {
         const backward_band band = tile_band(a, slot, sweep.band_begin + i);
 #pragma unroll
@@ -670,35 +792,32 @@ template <int count>
 FFA_DEVICE void zero_rows(const backward_block &block, uint32_t tile, int warpgroup)
 {
     zero_tail<tile_m, count>(tile, block_row(block) + tile_m - block.row_end);
-    if constexpr (spec::deterministic)
-        zero_head<tile_m, count>(tile, rows_before(block));
+    zero_head<tile_m, count>(tile, rows_before(block));
     fence_proxy_async();
     warpgroup_sync(warpgroup);
 }
 
-/* Q of the block at `at` is there, rows outside the sweep zeroed. Returns the block's flags. */
-FFA_DEVICE int q_ready(const shared_view &smem, const position &at, int warpgroup)
+/* Q of the block at `at` is there, and its record: the block's flags. */
+FFA_DEVICE int q_wait(const shared_view &smem, const position &at)
 {
     const barriers bars = smem.bars();
 
     wait(bars, bars.q_full(at.slot()), at.parity(), at_q_full);
-    const int flags = smem.block(at.count)->flags;
-    if (flags & BACKWARD_BLOCK_CUT) {
-        const int rows = smem.block(at.count)->row_end - block_row(*smem.block(at.count));
-        for (int i = rows + thread_now(); i < tile_m; i += 128) {
-            st_shared(smem.stats(at.slot()) + 4 * i, 0);
-            st_shared(smem.stats(at.slot()) + 4 * (tile_m + i), 0);
-        }
-        if constexpr (spec::deterministic) {
-            const int head = rows_before(*smem.block(at.count));
-            for (int i = thread_now(); i < head; i += 128) {
-                st_shared(smem.stats(at.slot()) + 4 * i, 0);
-                st_shared(smem.stats(at.slot()) + 4 * (tile_m + i), 0);
-            }
-        }
-        zero_rows<panels>(*smem.block(at.count), smem.q(at.slot()), warpgroup);
+    return (int)ld_shared(smem.block_flags(at.count));
+}
+
+/* Rows of Q outside the sweep, and their statistics, become 0. */
+FFA_DEVICE void q_cut(const shared_view &smem, const position &at, int flags, int warpgroup)
+{
+    if (!(flags & BACKWARD_BLOCK_CUT))
+        return;
+    const backward_block block = *smem.block(at.count);
+    const int row = block_row(block) + thread_now();
+    if (thread_now() < tile_m && (row < block.row || row >= block.row_end)) {
+        st_shared(smem.stats(at.slot()) + 4 * thread_now(), 0);
+        st_shared(smem.stats_d(at.slot()) + 4 * thread_now(), 0);
     }
-    return flags;
+    zero_rows<panels>(block, smem.q(at.slot()), warpgroup);
 }
 
 /* Likewise its dO. */
@@ -785,20 +904,42 @@ template <int columns> FFA_DEVICE void dq_issue(float (&dq)[columns / 2], uint32
     wgmma_commit();
 }
 
-/* Scores -> P, in the model's dtype, from the rows' lse in shared memory. With a softcap, `slope`
+/* Shared memory is busy, and takes its time. With 64 rows a block, and no softcap, there are
+ * registers to load what comes next ahead, under products: statistics, and a block's flags. */
+constexpr bool loads_early = tile_m == 64 && !spec::softcap;
+
+/* lse or D of the thread's columns. */
+constexpr int stats_regs = loads_early ? tile_m / 8 : 1;
+
+FFA_DEVICE void stats_load(float2 (&x)[stats_regs], uint32_t at)
+{
+    if constexpr (loads_early) {
+#pragma unroll
+        for (int j = 0; j < stats_regs; ++j)
+            x[j] = ld_shared_f32x2(at + 32 * j);
+    }
+}
+
+/* Columns 8 j and after, of the thread: loaded before, or now from `at`. */
+FFA_DEVICE float2 stats_get(const float2 (&x)[stats_regs], uint32_t at, int j)
+{
+    return loads_early ? x[loads_early ? j : 0] : ld_shared_f32x2(at + 32 * j);
+}
+
+/* Scores -> P, in the model's dtype, from the rows' lse. With a softcap, `slope`
  * becomes P times the derivative of the capped score, which dS takes in P's place. */
 FFA_DEVICE void make_p(uint32_t (&p)[p_regs], uint32_t (&slope)[p_regs], float (&s)[s_regs],
+                       float2 (&rows_lse)[stats_regs], uint32_t stats,
                        const attention_backward_args &a, const shared_view &smem,
                        const position &at, const backward_tile_slot *slot, int flags, int warpgroup)
 {
-    const uint32_t stats =
-        smem.stats(at.slot()) + thread_now() % 4 * 8; /* of the thread's columns */
-
-    if (!(flags & BACKWARD_BLOCK_FULL))
+    if (!(flags & BACKWARD_BLOCK_FULL)) {
         mask_scores(s, a, slot, *smem.block(at.count), warpgroup);
+        stats_load(rows_lse, stats); /* again: the mask needs the registers */
+    }
 #pragma unroll
     for (int j = 0; j < tile_m / 8; ++j) {
-        const float2 lse = ld_shared_f32x2(stats + 32 * j);
+        const float2 lse = stats_get(rows_lse, stats, j);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             float x[2];
@@ -837,112 +978,58 @@ FFA_DEVICE uint32_t ds_pair(uint32_t p, float dp0, float dp1, const float2 &d)
 /* dS = P * (dP - D), packed. */
 template <int count>
 FFA_DEVICE void make_ds(uint32_t (&ds)[count], const uint32_t (&p)[count],
-                        const float (&dp)[2 * count], uint32_t stats)
+                        const float (&dp)[2 * count], const float2 (&rows_d)[stats_regs],
+                        uint32_t stats)
 {
-    stats += 4 * tile_m + thread_now() % 4 * 8; /* D of the thread's columns */
 #pragma unroll
     for (int j = 0; j < tile_m / 8; ++j) {
-        const float2 d = ld_shared_f32x2(stats + 32 * j);
+        const float2 d = stats_get(rows_d, stats, j);
 #pragma unroll
         for (int r = 0; r < 2; ++r)
             ds[2 * j + r] = ds_pair(p[2 * j + r], dp[4 * j + 2 * r], dp[4 * j + 2 * r + 1], d);
     }
 }
 
-/* dS to shared memory as [key][row], 64 rows a panel, where dQ reads it. */
-FFA_DEVICE void store_ds(const uint32_t (&ds)[p_regs], uint32_t base, int warpgroup)
+/* dS to shared memory as [key][row], 64 rows a panel, where dQ reads it. `to`: the thread's place.
+ */
+FFA_DEVICE void store_ds(const uint32_t (&ds)[p_regs], uint32_t to)
 {
-    const int thread = thread_now(), lane = thread % 32;
-    const int key = warpgroup * 64 + thread / 32 * 16 + lane % 16;
-    const uint32_t row = base + key * 128;
-
 #pragma unroll
     for (int j = 0; j < tile_m / 16; ++j) /* 16 query rows: chunks 2j and 2j + 1 of 8 */
-        stmatrix_x4(row + j / 4 * ds_panel_bytes + (((2 * j + lane / 16) % 8) ^ (key & 7)) * 16,
-                    ds[4 * j], ds[4 * j + 1], ds[4 * j + 2], ds[4 * j + 3]);
+        stmatrix_x4((to ^ (j % 4 * 32)) + j / 4 * ds_panel_bytes, ds[4 * j], ds[4 * j + 1],
+                    ds[4 * j + 2], ds[4 * j + 3]);
 }
 
-/* Where the turn of a block is, of a position's count: unsigned, for the sake of registers. */
-FFA_DEVICE int turn_slot(int count)
+/* The warpgroup's piece of dQ goes to shared memory, for the sender, as it lies in the workspace:
+ * groups of 8 rows, each in runs of 8 columns, which is how a warp holds them. Rows outside the
+ * block's sweep become 0, as they are added, too. `parity`: of the pieces that the warpgroup has
+ * staged before; `top`: the piece's first row in the block. */
+template <int columns>
+FFA_DEVICE void stage_dq(const shared_view &smem, float (&dq)[columns / 2], uint32_t to, int flags,
+                         const backward_block *block, int top, uint32_t parity, int warpgroup)
 {
-    return (int)((uint32_t)count % stages);
-}
+    const barriers bars = smem.bars();
 
-FFA_DEVICE uint32_t turn_parity(int count)
-{
-    return (uint32_t)count / stages % 2;
-}
-
-/* The dQ that the thread sent is in, of the turn in slot `turn`; -1: it sent none. */
-FFA_DEVICE void dq_added(const barriers &bars, int turn)
-{
-    bulk_wait();
-    if (turn >= 0)
-        mbarrier_arrive(bars.turn_added(turn));
-}
-
-/* The warpgroup's piece of dQ goes to shared memory, and from there the copy engine adds it to the
- * workspace (send_dq): each warp stages its 16 rows of 64 columns, which lie together there.
- * `turn`: of the block staged before, whose dQ is in by then; is_first: of this block, which by
- * role a warp stages in two. */
-template <int columns, bool is_first = true>
-FFA_DEVICE void stage_dq(const shared_view &smem, const float (&dq)[columns / 2], int block_row,
-                         int turn, int warpgroup)
-{
-    constexpr int row_bytes = columns * 4;
-    const int thread = thread_now(), lane = thread % 32;
-    const uint32_t at = smem.dq(warpgroup * 4 + thread / 32) + lane / 4 * row_bytes + lane % 4 * 16;
-    const uint32_t swizzle = (block_row + lane / 4) % 2 * 64;
-
-    if (lane == 0) {
-        if constexpr (spec::deterministic && is_first)
-            dq_added(smem.bars(), turn);
-        else
-            bulk_wait_read();
+    if (flags & BACKWARD_BLOCK_CUT) {
+        const int thread = thread_now();
+        const int first = block_row(*block) + top + thread / 32 * 16 + thread % 32 / 4;
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+            if (first + 8 * r < block->row || first + 8 * r >= block->row_end)
+#pragma unroll
+                for (int i = 2 * r; i < columns / 2; i += 4)
+                    dq[i] = dq[i + 1] = 0.0f;
     }
-    __syncwarp();
+    wait(bars, bars.dq_empty(warpgroup), parity ^ 1, at_dq_empty);
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
-        for (int i = 0; i < columns / 2; i += 8)
-            st_shared_v4((at + r * 8 * row_bytes + i * 8) ^ swizzle, dq[i + 2 * r],
-                         dq[i + 2 * r + 1], dq[i + 2 * r + 4], dq[i + 2 * r + 5]);
-}
-
-/* What the warp staged of the block `count` is added: 16 of the 64 rows from `row` on, in one
- * panel; deterministic: when its turn has come. (Reductions straight from registers take a quarter
- * of the kernel's time.) */
-template <int columns>
-FFA_DEVICE void send_panel(const attention_backward_args &a, const shared_view &smem,
-                           const backward_block &block, int count, int warpgroup, int row,
-                           int panel)
-{
-    const barriers bars = smem.bars();
-    const int thread = thread_now();
-    const int first = block_row(block) + row + thread / 32 * 16; /* the warp's rows */
-    const int skip = spec::deterministic ? max(block.row - first, 0) : 0;
-    const int rows = min(block.row_end - first, 16) - skip;
-
-    fence_proxy_async();
+        for (int k = 0; k < columns / 8; ++k)
+            st_shared_f32x2(to + r * BACKWARD_DQ_ROWS * columns * 4 + k * 256, dq[4 * k + 2 * r],
+                            dq[4 * k + 2 * r + 1]);
     __syncwarp();
-    if constexpr (spec::deterministic)
-        wait(bars, bars.turn_full(turn_slot(count)), turn_parity(count), at_turn_full);
-    if (thread % 32 == 0 && rows > 0) {
-        float *to = (float *)a.dq + (long long)block.head * a.dq_head_stride +
-                    (long long)panel * a.dq_rows * 64 + (long long)(first + skip) * columns;
-        bulk_reduce_add_f32(to, smem.dq(warpgroup * 4 + thread / 32) + skip * columns * 4,
-                            rows * columns * 4);
-        bulk_commit();
-    }
-}
-
-/* The warpgroup's piece. */
-template <int columns>
-FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &smem,
-                        const backward_block &block, int count, int warpgroup)
-{
-    send_panel<columns>(a, smem, block, count, warpgroup, warpgroup / panels * 64,
-                        warpgroup % panels);
+    if (threadIdx.x % 32 == 0)
+        mbarrier_arrive(bars.dq_full(warpgroup));
 }
 
 /* Write the thread's two rows of dK or dV, times `scale`; of a padded tensor `real` columns. Four
@@ -997,9 +1084,6 @@ FFA_DEVICE void store_gradient(const attention_backward_args &a, const float (&g
     }
 }
 
-/* dQ is added at the end of its round; under the next scores where registers or turns are short. */
-constexpr bool sends_at_once = !spec::softcap && !spec::deterministic;
-
 /* piece: columns of the warpgroup's piece of dQ. */
 template <int piece>
 FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view &smem,
@@ -1010,6 +1094,7 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
     const uint32_t my_k = smem.k() + warpgroup * 64 * 128, my_v = smem.v() + warpgroup * 64 * 128;
     const uint32_t dq_k = smem.k() + warpgroup % panels * kv_panel_bytes;
     const int dq_ds = warpgroup / panels * ds_panel_bytes;
+    const places my = places_find(smem, warpgroup, warpgroup * 64, piece);
     ring<tile_slots> tile_at;
     position at;
     ring<ds_stages> ds_at_;
@@ -1030,91 +1115,95 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
             dv[i] = 0.0f;
         if (slot->tile.sweep_count > 0) {
             float s[s_regs], dp[s_regs], dq[piece / 2];
+            float2 lse[stats_regs], d[stats_regs];
             uint32_t p[p_regs], slope[p_regs], ds[p_regs];
             ring<ds_stages> ds_before = ds_at_;
+            int flags_before = 0;
 
             kv_ready(a, smem, slot, kv_parity, warpgroup);
             kv_parity ^= 1;
-            bool has_staged = false;
-            for (int index = 0, flags = 0; !(flags & BACKWARD_BLOCK_LAST); ++index) {
-                flags = q_ready(smem, at, warpgroup);
+            int flags = loads_early ? q_wait(smem, at) : 0;
+            for (bool is_first = true, is_last = false; !is_last; is_first = false) {
+                if (!loads_early)
+                    flags = q_wait(smem, at);
+                is_last = flags & BACKWARD_BLOCK_LAST;
+                q_cut(smem, at, flags, warpgroup);
+                if (loads_early) /* no branch between what is loaded and its use */
+                    dout_ready(smem, at, flags, warpgroup);
+                stats_load(lse, smem.stats(at.slot()) + my.stats);
                 scores_issue<head_dim>(s, my_k, smem.q(at.slot()));
-                dout_ready(smem, at, flags, warpgroup);
+                if (!loads_early)
+                    dout_ready(smem, at, flags, warpgroup);
                 if constexpr (!spec::softcap)
                     scores_issue<head_dim_v>(dp, my_v, smem.dout(at.dout_slot()));
-                if (!sends_at_once && index > 1) /* staged at the end of the last round */
-                    send_dq<piece>(a, smem, *smem.block(at.before(2)), at.before(2), warpgroup);
                 wgmma_wait<spec::softcap ? 0 : 1>();
                 touch(s);
-                make_p(p, slope, s, a, smem, at, slot, flags, warpgroup);
+                make_p(p, slope, s, lse, smem.stats(at.slot()) + my.stats, a, smem, at, slot, flags,
+                       warpgroup);
+                stats_load(d, smem.stats_d(at.slot()) + my.stats);
                 if constexpr (spec::softcap) /* not before: slope has taken its registers */
                     scores_issue<head_dim_v>(dp, my_v, smem.dout(at.dout_slot()));
                 gradient_issue<head_dim_v>(dv, p, smem.dout(at.dout_slot()));
                 wgmma_wait<1>();
                 touch(dp);
-                make_ds(ds, spec::softcap ? slope : p, dp, smem.stats(at.slot()));
-                wait(bars, bars.ds_empty(ds_at_.slot), ds_at_.parity ^ 1, at_ds_empty);
-                store_ds(ds, smem.ds(ds_at_.slot), warpgroup);
+                make_ds(ds, spec::softcap ? slope : p, dp, d, smem.stats_d(at.slot()) + my.stats);
+                /* Under the first block a dQ of old dS, which nobody uses: a conditional product
+                 * would make the compiler wait for all of them. */
+                if (!is_first)
+                    wait(bars, bars.ds_full(ds_before.slot), ds_before.parity, at_ds_full);
+                /* For the others' dS, now that nothing of its own is waited for. */
                 fence_proxy_async();
+                if constexpr (ds_stages < 3)
+                    wait(bars, bars.ds_empty(ds_at_.slot), ds_at_.parity ^ 1, at_ds_empty);
+                store_ds(ds, my.ds + ds_at_.slot * ds_bytes);
+                dq_issue<piece>(dq, smem.ds(ds_before.slot) + dq_ds, dq_k);
                 __syncwarp();
                 if (is_leader)
                     mbarrier_arrive(bars.ds_full(ds_at_.slot));
                 gradient_issue<head_dim>(dk, ds, smem.q(at.slot()));
-                /* Under the first block a dQ of old dS, which nobody uses: a conditional product
-                 * would make the compiler wait for all of them. */
-                if (index > 0)
-                    wait(bars, bars.ds_full(ds_before.slot), ds_before.parity, at_ds_full);
-                dq_issue<piece>(dq, smem.ds(ds_before.slot) + dq_ds, dq_k);
-                wgmma_wait<0>();
+                int flags_next = 0;
+                if (loads_early && !is_last) /* before dQ fills the queue to shared memory */
+                    flags_next = q_wait(smem, at.after());
+                wgmma_wait<1>();
                 touch(dv);
-                touch(dk);
                 touch(p);
-                touch(ds);
                 touch(dq);
                 if (is_leader) {
                     mbarrier_arrive(bars.dout_empty(at.dout_slot()));
-                    mbarrier_arrive(bars.q_empty(at.slot()));
-                    if (index > 0)
+                    if (ds_stages < 3 && !is_first)
                         mbarrier_arrive(bars.ds_empty(ds_before.slot));
                 }
-                if constexpr (sends_at_once) {
-                    /* Always, so that nothing branches; before the first block, of no rows. */
-                    backward_block before = { 0, 0, 0, 0 };
-                    if (index > 0)
-                        before = *smem.block(at.before(1));
-                    stage_dq<piece>(smem, dq, before.row, -1, warpgroup);
-                    send_dq<piece>(a, smem, before, at.before(1), warpgroup);
-                } else {
-                    /* (The same both ways, but not to ptxas, which spills with the other.) */
-                    const bool has_sent = spec::softcap ? has_staged : index > 1;
-                    if (index > 0)
-                        stage_dq<piece>(smem, dq, block_row(*smem.block(at.before(1))),
-                                        has_sent ? turn_slot(at.count) : -1, warpgroup);
-                }
+                if (!is_first)
+                    stage_dq<piece>(smem, dq, my.dq, flags_before, smem.block(at.before()),
+                                    warpgroup / panels * 64, (at.count + 1) % 2, warpgroup);
+                wgmma_wait<0>();
+                touch(dk);
+                touch(ds);
+                if (is_leader)
+                    mbarrier_arrive(bars.q_empty(at.slot()));
+                flags_before = flags;
+                flags = flags_next;
                 ds_before = ds_at_;
                 ds_at_.next();
                 at.next();
-                has_staged = index > 0;
             }
-            if (!sends_at_once && has_staged)
-                send_dq<piece>(a, smem, *smem.block(at.before(2)), at.before(2), warpgroup);
             wait(bars, bars.ds_full(ds_before.slot), ds_before.parity, at_ds_full);
+            fence_proxy_async();
             dq_issue<piece>(dq, smem.ds(ds_before.slot) + dq_ds, dq_k);
             wgmma_wait<0>();
             touch(dq);
-            if (is_leader)
-                mbarrier_arrive(bars.ds_empty(ds_before.slot));
-            stage_dq<piece>(smem, dq, block_row(*smem.block(at.before(1))),
-                            has_staged ? turn_slot(at.count) : -1, warpgroup);
-            send_dq<piece>(a, smem, *smem.block(at.before(1)), at.before(1), warpgroup);
-            if (is_leader)
+            if (is_leader) {
+                if (ds_stages < 3)
+                    mbarrier_arrive(bars.ds_empty(ds_before.slot));
                 mbarrier_arrive(bars.kv_empty());
+            }
+            stage_dq<piece>(smem, dq, my.dq, flags_before, smem.block(at.before()),
+                            warpgroup / panels * 64, (at.count + 1) % 2, warpgroup);
         }
         const int thread = thread_now(), lane = thread % 32;
         const int key = slot->tile.key_begin + warpgroup * 64 + thread / 32 * 16 + lane / 4;
         const int key_end = slot->tile.key_begin + slot->tile.key_count;
         const int kv_head = slot->kv_head, part = slot->part;
-        const bool has_dq = slot->tile.sweep_count > 0;
         const long long size = spec::dkv_fp32 ? 4 : 2;
         char *dk_to = (char *)a.dk + size * (kv_head * a.dk_head_stride + part * a.dk_part_stride);
         char *dv_to = (char *)a.dv + size * (kv_head * a.dv_head_stride + part * a.dv_part_stride);
@@ -1123,23 +1212,14 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
             mbarrier_arrive(bars.tile_empty(tile_at.slot));
         store_gradient<head_dim_v>(a, dv, a.head_dim_v, dv_to, a.dv_token_stride, 1.0f, key,
                                    key_end, lane);
-        if (spec::deterministic && is_leader && has_dq)
-            dq_added(bars, turn_slot(at.before(1)));
         store_gradient<head_dim>(a, dk, a.head_dim, dk_to, a.dk_token_stride, a.scale, key, key_end,
                                  lane);
     }
-    if (is_leader)
-        bulk_wait();
     if (spec::debug && is_leader)
         atom_shared_add(bars.watch() + 4, 1);
 }
 
 /* ---- consumers by role ---- */
-
-/* Panels of dQ: the first warpgroup, which has the exponentials, takes the smaller half. */
-constexpr int p_panels = panels / 2;
-constexpr int ds_panels = panels - p_panels;
-static_assert(!by_role || ds_panels <= 2, "a warpgroup has up to two");
 
 /* P, or with a softcap its slope, for the other warpgroup: what a thread has of P, the same thread
  * there has of dP. */
@@ -1159,7 +1239,6 @@ FFA_DEVICE void make_ds_of_given(uint32_t (&ds)[count], const shared_view &smem,
 {
     const uint32_t at = smem.ds(p_slot) + thread_now() * 16;
 
-    stats += 4 * tile_m + thread_now() % 4 * 8;
 #pragma unroll
     for (int i = 0; i < count; i += 4) {
         uint32_t p[4];
@@ -1179,38 +1258,51 @@ FFA_DEVICE void panel_issue(float (&dq)[count], const shared_view &smem, int ds,
     dq_issue<2 * count>(dq, smem.ds(ds), smem.k() + panel * kv_panel_bytes);
 }
 
-/* `count`: of the block; `turn`: as of stage_dq, for the first panel of a block. */
-template <bool is_first, int size>
-FFA_DEVICE void panel_add(const attention_backward_args &a, const shared_view &smem,
-                          const float (&dq)[size], int count, int turn, int warpgroup, int panel)
+/* Stages the i-th of the warpgroup's `count` panels of the block `back` before the one at `at`. */
+template <int count>
+FFA_DEVICE void stage_panel(const shared_view &smem, float (&dq)[32], const position &at, int back,
+                            int i, uint32_t to, int flags, int warpgroup)
 {
-    stage_dq<2 * size, is_first>(smem, dq, block_row(*smem.block(count)), turn, warpgroup);
-    send_panel<2 * size>(a, smem, *smem.block(count), count, warpgroup, 0, panel);
+    const uint32_t block = at.count + 2 * stages - back;
+
+    stage_dq<64>(smem, dq, to, flags, smem.block(block % (2 * stages)), 0, (block * count + i) % 2,
+                 warpgroup);
 }
 
-/* The warpgroup's panels of the last block of a tile, and the end of its K and V. */
+/* The warpgroup's panels that are left at the end of a tile, and the end of its K and V. `at`: past
+ * the last block, whose dS is in `ds`; has_late: the second panel of the block before is left. */
 template <int count>
-FFA_DEVICE void panels_end(const attention_backward_args &a, const shared_view &smem,
-                           float (&dq)[32], const ring<ds_stages> &ds, int block, int turn,
-                           int warpgroup, int first)
+FFA_DEVICE void panels_end(const shared_view &smem, float (&dq)[32], const ring<ds_stages> &ds,
+                           const position &at, bool has_late, uint32_t to, int flags,
+                           int flags_before, int warpgroup, int first)
 {
     const barriers bars = smem.bars();
+    const bool is_leader = threadIdx.x % 32 == 0;
 
+    if (count > 1 && has_late) {
+        panel_issue(dq, smem, 1 - ds.slot, first + 1);
+        wgmma_wait<0>();
+        touch(dq);
+        if (is_leader)
+            mbarrier_arrive(bars.ds_empty(1 - ds.slot));
+        stage_panel<count>(smem, dq, at, 2, 1, to, flags_before, warpgroup);
+    }
     wait(bars, bars.ds_full(ds.slot), ds.parity, at_ds_full);
+    fence_proxy_async();
 #pragma unroll
     for (int i = 0; i < count; ++i) {
         panel_issue(dq, smem, ds.slot, first + i);
         wgmma_wait<0>();
         touch(dq);
         if (i < count - 1)
-            panel_add<true>(a, smem, dq, block, turn, warpgroup, first + i);
+            stage_panel<count>(smem, dq, at, 1, i, to, flags, warpgroup);
     }
-    if (threadIdx.x % 32 == 0) {
+    if (is_leader) {
         mbarrier_arrive(bars.ds_empty(ds.slot));
         mbarrier_arrive(bars.kv_empty());
     }
     if constexpr (count > 0)
-        panel_add<count == 1>(a, smem, dq, block, turn, warpgroup, first + count - 1);
+        stage_panel<count>(smem, dq, at, 1, count - 1, to, flags, warpgroup);
 }
 
 /* The first warpgroup: P, dV, and the first panels of dQ. rows: tile_m, 64. */
@@ -1219,6 +1311,7 @@ FFA_DEVICE void consumer_run_p(const attention_backward_args &a, const shared_vi
 {
     const barriers bars = smem.bars();
     const bool is_leader = threadIdx.x % 32 == 0;
+    const places my = places_find(smem, 0, 0, 64);
     ring<tile_slots> tile_at;
     position at;
     ring<ds_stages> ds_at_;
@@ -1235,64 +1328,79 @@ FFA_DEVICE void consumer_run_p(const attention_backward_args &a, const shared_vi
         for (int i = 0; i < dv_regs; ++i)
             dv[i] = 0.0f;
         if (slot->tile.sweep_count > 0) {
-            float s[rows / 2];
+            float s[rows / 2], dq[32];
+            float2 lse[stats_regs];
             uint32_t p[p_regs], slope[p_regs];
             ring<ds_stages> ds_before = ds_at_;
+            int flags_before = 0, flags_late = 0;
 
             kv_ready(a, smem, slot, kv_parity, 0);
             kv_parity ^= 1;
-            bool has_staged = false;
-            for (int index = 0, flags = 0; !(flags & BACKWARD_BLOCK_LAST); ++index) {
-                flags = q_ready(smem, at, 0);
+            int index = 0;
+            for (bool is_last = false; !is_last; ++index) {
+                const int flags = q_wait(smem, at);
+                is_last = flags & BACKWARD_BLOCK_LAST;
+                q_cut(smem, at, flags, 0);
+                stats_load(lse, smem.stats(at.slot()) + my.stats);
                 scores_issue<head_dim>(s, smem.k(), smem.q(at.slot()));
-                wgmma_wait<0>();
+                /* Under the first blocks dQ of old dS, as in consumer_run. */
+                if constexpr (p_panels > 1)
+                    panel_issue(dq, smem, ds_at_.slot, 1);
+                wgmma_wait<(p_panels > 1)>();
                 touch(s);
-                make_p(p, slope, s, a, smem, at, slot, flags, 0);
-                /* Under the first block dQ of old dS, as in consumer_run. Else the other warpgroup
-                 * has read P, as it has made dS of it. */
+                make_p(p, slope, s, lse, smem.stats(at.slot()) + my.stats, a, smem, at, slot, flags,
+                       0);
+                /* The other warpgroup has read P, as it has made dS of it. */
                 if (index > 0)
                     wait(bars, bars.ds_full(ds_before.slot), ds_before.parity, at_ds_full);
+                fence_proxy_async();
                 give_p(smem, spec::softcap ? slope : p);
                 __syncwarp();
-                if (is_leader) {
+                if (is_leader)
                     mbarrier_arrive(bars.p_full());
-                    mbarrier_arrive(bars.q_empty(at.slot()));
+                if constexpr (p_panels > 1) {
+                    wgmma_wait<0>();
+                    touch(dq);
+                    if (index > 1) {
+                        if (is_leader)
+                            mbarrier_arrive(bars.ds_empty(ds_at_.slot));
+                        stage_panel<p_panels>(smem, dq, at, 2, 1, my.dq, flags_late, 0);
+                    }
                 }
+                if (is_leader) /* not before: the next record takes the place of that one's */
+                    mbarrier_arrive(bars.q_empty(at.slot()));
                 if constexpr (p_panels > 0)
-                    panel_issue(s, smem, ds_before.slot, 0);
+                    panel_issue(dq, smem, ds_before.slot, 0);
                 dout_ready(smem, at, flags, 0);
                 gradient_issue<head_dim_v>(dv, p, smem.dout(at.dout_slot()));
-                wgmma_wait<1>();
-                touch(s);
-                if (p_panels > 0 && index > 0)
-                    panel_add<true>(a, smem, s, at.before(1), has_staged ? turn_slot(at.count) : -1,
-                                    0, 0);
-                if constexpr (p_panels > 1)
-                    panel_issue(s, smem, ds_before.slot, 1);
-                wgmma_wait<(p_panels > 1)>();
+                if constexpr (p_panels > 0) {
+                    wgmma_wait<1>();
+                    touch(dq);
+                }
+                if (index > 0) {
+                    if (p_panels < 2 && is_leader)
+                        mbarrier_arrive(bars.ds_empty(ds_before.slot));
+                    if constexpr (p_panels > 0)
+                        stage_panel<p_panels>(smem, dq, at, 1, 0, my.dq, flags_before, 0);
+                }
+                wgmma_wait<0>();
                 touch(dv);
                 touch(p);
                 if (is_leader)
                     mbarrier_arrive(bars.dout_empty(at.dout_slot()));
-                wgmma_wait<0>();
-                touch(s);
-                if (is_leader && index > 0)
-                    mbarrier_arrive(bars.ds_empty(ds_before.slot));
-                if (p_panels > 1 && index > 0)
-                    panel_add<false>(a, smem, s, at.before(1), -1, 0, 1);
+                flags_late = flags_before;
+                flags_before = flags;
                 ds_before = ds_at_;
                 ds_at_.next();
                 at.next();
-                has_staged = index > 0;
             }
-            panels_end<p_panels>(a, smem, s, ds_before, at.before(1),
-                                 has_staged ? turn_slot(at.count) : -1, 0, 0);
+            panels_end<p_panels>(smem, dq, ds_before, at, index > 1, my.dq, flags_before,
+                                 flags_late, 0, 0);
         }
         const int thread = thread_now(), lane = thread % 32;
         const int key = slot->tile.key_begin + thread / 32 * 16 + lane / 4;
         const int key_end = slot->tile.key_begin + slot->tile.key_count;
         const int kv_head = slot->kv_head, part = slot->part;
-        const bool has_dq = slot->tile.sweep_count > 0;
         char *to = (char *)a.dv + (spec::dkv_fp32 ? 4ll : 2ll) *
                                       (kv_head * a.dv_head_stride + part * a.dv_part_stride);
         __syncwarp();
@@ -1300,11 +1408,7 @@ FFA_DEVICE void consumer_run_p(const attention_backward_args &a, const shared_vi
             mbarrier_arrive(bars.tile_empty(tile_at.slot));
         store_gradient<head_dim_v>(a, dv, a.head_dim_v, to, a.dv_token_stride, 1.0f, key, key_end,
                                    lane);
-        if (spec::deterministic && p_panels > 0 && is_leader && has_dq)
-            dq_added(bars, turn_slot(at.before(1)));
     }
-    if (is_leader)
-        bulk_wait();
     if (spec::debug && is_leader)
         atom_shared_add(bars.watch() + 4, 1);
 }
@@ -1315,6 +1419,7 @@ FFA_DEVICE void consumer_run_ds(const attention_backward_args &a, const shared_v
 {
     const barriers bars = smem.bars();
     const bool is_leader = threadIdx.x % 32 == 0;
+    const places my = places_find(smem, 1, 0, 64);
     ring<tile_slots> tile_at;
     position at;
     ring<ds_stages> ds_at_;
@@ -1332,65 +1437,73 @@ FFA_DEVICE void consumer_run_ds(const attention_backward_args &a, const shared_v
         for (int i = 0; i < dk_regs; ++i)
             dk[i] = 0.0f;
         if (slot->tile.sweep_count > 0) {
-            float dp[rows / 2];
+            float dp[rows / 2], dq[32];
             uint32_t ds[p_regs];
             ring<ds_stages> ds_before = ds_at_;
+            int flags_before = 0, flags_late = 0;
 
             kv_ready(a, smem, slot, kv_parity, 1);
             kv_parity ^= 1;
-            bool has_staged = false;
-            for (int index = 0, flags = 0; !(flags & BACKWARD_BLOCK_LAST); ++index) {
-                flags = q_ready(smem, at, 1);
+            int index = 0;
+            for (bool is_last = false; !is_last; ++index) {
+                const int flags = q_wait(smem, at);
+                is_last = flags & BACKWARD_BLOCK_LAST;
+                q_cut(smem, at, flags, 1);
                 dout_ready(smem, at, flags, 1);
                 scores_issue<head_dim_v>(dp, smem.v(), smem.dout(at.dout_slot()));
-                wgmma_wait<0>();
+                if constexpr (ds_panels > 1)
+                    panel_issue(dq, smem, ds_at_.slot, p_panels + 1);
+                wgmma_wait<(ds_panels > 1)>();
                 touch(dp);
                 if (is_leader)
                     mbarrier_arrive(bars.dout_empty(at.dout_slot()));
+                if constexpr (ds_panels > 1) {
+                    wgmma_wait<0>();
+                    touch(dq);
+                    if (index > 1) {
+                        if (is_leader)
+                            mbarrier_arrive(bars.ds_empty(ds_at_.slot));
+                        stage_panel<ds_panels>(smem, dq, at, 2, 1, my.dq, flags_late, 1);
+                    }
+                }
                 wait(bars, bars.p_full(), p_at_.parity, at_p_full);
-                make_ds_of_given(ds, smem, dp, smem.stats(at.slot()));
-                wait(bars, bars.ds_empty(ds_at_.slot), ds_at_.parity ^ 1, at_ds_empty);
-                store_ds(ds, smem.ds(ds_at_.slot), 0);
+                make_ds_of_given(ds, smem, dp, smem.stats_d(at.slot()) + my.stats);
+                if (index > 0)
+                    wait(bars, bars.ds_full(ds_before.slot), ds_before.parity, at_ds_full);
                 fence_proxy_async();
+                panel_issue(dq, smem, ds_before.slot, p_panels);
+                wait(bars, bars.ds_empty(ds_at_.slot), ds_at_.parity ^ 1, at_ds_empty);
+                store_ds(ds, my.ds + ds_at_.slot * ds_bytes);
                 __syncwarp();
                 if (is_leader)
                     mbarrier_arrive(bars.ds_full(ds_at_.slot));
-                if (index > 0)
-                    wait(bars, bars.ds_full(ds_before.slot), ds_before.parity, at_ds_full);
-                panel_issue(dp, smem, ds_before.slot, p_panels);
                 gradient_issue<head_dim>(dk, ds, smem.q(at.slot()));
                 wgmma_wait<1>();
-                touch(dp);
-                if (index > 0)
-                    panel_add<true>(a, smem, dp, at.before(1),
-                                    has_staged ? turn_slot(at.count) : -1, 1, p_panels);
-                if constexpr (ds_panels > 1)
-                    panel_issue(dp, smem, ds_before.slot, p_panels + 1);
-                wgmma_wait<(ds_panels > 1)>();
+                touch(dq);
+                if (index > 0) {
+                    if (ds_panels < 2 && is_leader)
+                        mbarrier_arrive(bars.ds_empty(ds_before.slot));
+                    stage_panel<ds_panels>(smem, dq, at, 1, 0, my.dq, flags_before, 1);
+                }
+                wgmma_wait<0>();
                 touch(dk);
                 touch(ds);
                 if (is_leader)
                     mbarrier_arrive(bars.q_empty(at.slot()));
-                wgmma_wait<0>();
-                touch(dp);
-                if (is_leader && index > 0)
-                    mbarrier_arrive(bars.ds_empty(ds_before.slot));
-                if (ds_panels > 1 && index > 0)
-                    panel_add<false>(a, smem, dp, at.before(1), -1, 1, p_panels + 1);
+                flags_late = flags_before;
+                flags_before = flags;
                 ds_before = ds_at_;
                 ds_at_.next();
                 p_at_.next();
                 at.next();
-                has_staged = index > 0;
             }
-            panels_end<ds_panels>(a, smem, dp, ds_before, at.before(1),
-                                  has_staged ? turn_slot(at.count) : -1, 1, p_panels);
+            panels_end<ds_panels>(smem, dq, ds_before, at, index > 1, my.dq, flags_before,
+                                  flags_late, 1, p_panels);
         }
         const int thread = thread_now(), lane = thread % 32;
         const int key = slot->tile.key_begin + thread / 32 * 16 + lane / 4;
         const int key_end = slot->tile.key_begin + slot->tile.key_count;
         const int kv_head = slot->kv_head, part = slot->part;
-        const bool has_dq = slot->tile.sweep_count > 0;
         char *to = (char *)a.dk + (spec::dkv_fp32 ? 4ll : 2ll) *
                                       (kv_head * a.dk_head_stride + part * a.dk_part_stride);
         __syncwarp();
@@ -1398,11 +1511,7 @@ FFA_DEVICE void consumer_run_ds(const attention_backward_args &a, const shared_v
             mbarrier_arrive(bars.tile_empty(tile_at.slot));
         store_gradient<head_dim>(a, dk, a.head_dim, to, a.dk_token_stride, a.scale, key, key_end,
                                  lane);
-        if (spec::deterministic && ds_panels > 0 && is_leader && has_dq)
-            dq_added(bars, turn_slot(at.before(1)));
     }
-    if (is_leader)
-        bulk_wait();
     if (spec::debug && is_leader)
         atom_shared_add(bars.watch() + 4, 1);
 }
@@ -1435,15 +1544,18 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
             mbarrier_init(bars.ds_full(s), by_role ? 4 : 4 * consumers);
             mbarrier_init(bars.ds_empty(s), 4 * consumers);
         }
+        for (int w = 0; w < consumers; ++w) {
+            mbarrier_init(bars.dq_full(w), 4);
+            mbarrier_init(bars.dq_empty(w), 1);
+        }
         if (by_role)
             mbarrier_init(bars.p_full(), 4);
         for (int s = 0; s < tile_slots; ++s) {
             mbarrier_init(bars.tile_full(s), 32);
-            mbarrier_init(bars.tile_empty(s), 4 * consumers + (spec::deterministic ? 3 : 2));
+            mbarrier_init(bars.tile_empty(s), 4 * consumers + (spec::deterministic ? 4 : 3));
         }
         for (int s = 0; spec::deterministic && s < stages; ++s) {
             mbarrier_init(bars.turn_full(s), 1);
-            mbarrier_init(bars.turn_added(s), by_role && p_panels == 0 ? 4 : 4 * consumers);
             mbarrier_init(bars.turn_empty(s), 1);
         }
         if (spec::deterministic)
@@ -1462,11 +1574,11 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
             produce_q(a, smem);
         else if (warp == 2 && lane == 0)
             produce_dout(a, smem);
-        else if (spec::deterministic && warp == 3 && lane == 0)
-            turns_take(a, smem);
+        else if (warp == 3 && lane == 0)
+            send_dq(a, smem);
         else if (spec::deterministic && warp == 3 && lane == 1)
-            turns_pass(smem);
-        else if (spec::debug && warp == 3 && lane == (spec::deterministic ? 2 : 0))
+            turns_take(a, smem);
+        else if (spec::debug && warp == 3 && lane == 2)
             watchdog_run(bars);
     } else {
         setmaxnreg_inc<232>();

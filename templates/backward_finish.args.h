@@ -7,11 +7,11 @@
 #define FFA_BACKWARD_FINISH_ARGS_H
 
 struct backward_finish_args {
-    const float *dq_sum;              /* as attention_backward.args.h says, dq_rows = tokens_q */
+    const float *dq_sum;              /* as attention_backward.args.h says */
     const float *dk_parts, *dv_parts; /* [parts][heads_kv][tokens_k][columns of dk, of dv] */
     const float *dk_more, *dv_more;   /* with parts: added to them; both, or NULL */
     void *dq, *dk, *dv;
-    const float *stats; /* [heads_q][4][2][stats_rows] */
+    const float *stats; /* [heads_q][2][stats_rows] */
     const float *sink;  /* [sink_count][heads_q], natural logarithm */
     float *dsink;       /* the same shape; NULL: not asked for */
     long long dq_token_stride, dq_head_stride;
@@ -26,15 +26,16 @@ struct backward_finish_args {
     int heads_kv;
     int parts; /* 0: dk and dv are complete */
     int stats_rows;
+    int dq_rows;
     int sink_count;
     int flags;                  /* FINISH_... */
     short head_dim, head_dim_v; /* columns of dq and dk, and of dv */
 };
 
 #ifdef __cplusplus
-static_assert(sizeof(backward_finish_args) == 208, "host and device disagree");
+static_assert(sizeof(backward_finish_args) == 216, "host and device disagree");
 #else
-_Static_assert(sizeof(struct backward_finish_args) == 208, "host and device disagree");
+_Static_assert(sizeof(struct backward_finish_args) == 216, "host and device disagree");
 #endif
 
 enum {

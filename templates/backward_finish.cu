@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * backward_finish: the last pass. dq from its fp32 sum, the columns put back in order; dk and dv
+ * backward_finish: the last pass. dq from its fp32 sum, its rows put together; dk and dv
  * from the partial sums of a split, added in the order of the parts, to sums of other calls if
  * there are any; and dsink,
  *
@@ -30,96 +30,63 @@ constexpr bool is_fp32 = spec::gradient == 3;
 constexpr int lanes = pass::shape<head_dim_max>::lanes;
 constexpr int warp_rows = pass::shape<head_dim_max>::rows;
 constexpr int depth = pass::rows_in_flight;
-static_assert(lanes % 4 == 0, "four lanes share 32 columns");
+static_assert(8 % depth == 0, "a lane's rows of dq are of one group");
 
 /* ---- dq ---- */
 
-/* Four lanes hold four words each; afterwards lane j holds word j of all four, in their order. */
-FFA_DEVICE void transpose(uint32_t (&w)[4], int lane)
+/* Eight columns of a row, element `at` of a gradient and after. */
+FFA_DEVICE void store_columns(void *gradient, long long at, float4 low, float4 high,
+                              bool accumulate)
 {
-#pragma unroll
-    for (int i = 0; i < 4; i += 2) {
-        const uint32_t got = __shfl_xor_sync(0xffffffffu, lane & 1 ? w[i] : w[i + 1], 1);
-        w[i] = lane & 1 ? got : w[i];
-        w[i + 1] = lane & 1 ? w[i + 1] : got;
+    if (is_fp32) {
+        float4 *to = (float4 *)((float *)gradient + at);
+        const float4 zero = {};
+        const float4 old_low = accumulate ? to[0] : zero, old_high = accumulate ? to[1] : zero;
+        to[0] =
+            float4{ old_low.x + low.x, old_low.y + low.y, old_low.z + low.z, old_low.w + low.w };
+        to[1] = float4{ old_high.x + high.x, old_high.y + high.y, old_high.z + high.z,
+                        old_high.w + high.w };
+    } else {
+        constexpr int dtype = is_fp32 ? 1 : spec::gradient;
+        st_global_v4((uint16_t *)gradient + at, pack_half2<dtype>(low.x, low.y),
+                     pack_half2<dtype>(low.z, low.w), pack_half2<dtype>(high.x, high.y),
+                     pack_half2<dtype>(high.z, high.w));
     }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        const uint32_t got = __shfl_xor_sync(0xffffffffu, lane & 2 ? w[i] : w[i + 2], 2);
-        w[i] = lane & 2 ? got : w[i];
-        w[i + 2] = lane & 2 ? w[i + 2] : got;
-    }
 }
 
-/* Whether a tensor of `real` columns has this one of the specialisation's. */
-FFA_DEVICE bool has_column(int column, int real)
+FFA_DEVICE float4 times(float scale, const float4 &x)
 {
-    return !spec::padded || column < real;
+    return float4{ scale * x.x, scale * x.y, scale * x.z, scale * x.w };
 }
 
-FFA_DEVICE void add_pair(float *to, float x, float y, bool accumulate)
-{
-    float2 *at = (float2 *)to;
-    const float2 old = accumulate ? *at : float2{ 0, 0 };
-    *at = float2{ old.x + x, old.y + y };
-}
-
-/* A row of the sum lies in panels of 64 columns, the last of 32 where that is what is left, column
- * 16 p + 8 a + 2 b + c of them at 4 ((4 p + b) ^ 4 (row % 2)) + 2 a + c. Lane b of four loads the
- * 16 bytes of its b for two neighbouring p: two columns of each of four runs of eight. */
+/* The sum lies in panels of 64 columns, the last of 32 where that is what is left; a panel in
+ * groups of 8 rows, a group in runs of 8 columns: a lane has such a run of four rows. */
 FFA_DEVICE void dq_rows(const backward_finish_args &a, const pass::item &item, int lane)
 {
     const int row = item.row + lane / lanes * depth;
-    const int run = lane % lanes / 4 * 32; /* the 32 columns of the four lanes */
-    const int b = lane % 4;
-    const bool has_run = 8 * lanes == head_dim || run < head_dim;
-    float4 sum[depth][2];
+    const int column = lane % lanes * 8;
+    const bool has_column = (8 * lanes == head_dim && !spec::padded) || column < a.head_dim;
+    const int width = head_dim % 64 && column >= head_dim / 64 * 64 ? 32 : 64;
+    const long long panel =
+        (long long)a.dq_rows * ((long long)item.head * head_dim + column / 64 * 64);
+    const float *from =
+        a.dq_sum + panel + (long long)(row / 8) * (8 * width) + column % 64 * 8 + row % 8 * 8;
+    float4 low[depth], high[depth];
 
 #pragma unroll
     for (int i = 0; i < depth; ++i) {
-        const long long panel = (long long)item.head * (head_dim / 64) + run / 64;
-        const float *from = a.dq_sum + (panel * a.tokens_q + row + i) * 64 + run % 64 + 4 * b;
-        if (head_dim % 64) { /* heads of another width, and a panel of 32 columns */
-            const long long first = (long long)item.head * head_dim + run / 64 * 64;
-            const int width = run < head_dim / 64 * 64 ? 64 : 32;
-            from = a.dq_sum + first * a.tokens_q + (long long)(row + i) * width + run % 64 + 4 * b;
-        }
-        const bool has_row = row + i < a.tokens_q && has_run;
-        const int odd = (row + i) % 2;
-        sum[i][0] = has_row ? *(const float4 *)(from + 16 * odd) : float4{};
-        sum[i][1] = has_row ? *(const float4 *)(from + 16 * (1 - odd)) : float4{};
+        const bool has_row = row + i < a.tokens_q && has_column;
+        const float4 *at = (const float4 *)(from + 8 * i);
+        low[i] = has_row ? at[0] : float4{};
+        high[i] = has_row ? at[1] : float4{};
     }
 #pragma unroll
-    for (int i = 0; i < depth; ++i) {
-        const long long at = (row + i) * a.dq_token_stride + item.head * a.dq_head_stride + run;
-        const bool has_row = row + i < a.tokens_q && has_run;
-        if (is_fp32) {
-            const bool accumulate = a.flags & FINISH_ACCUMULATE;
-            float *to = (float *)a.dq + at + 2 * b;
-            if (has_row) {
-#pragma unroll
-                for (int g = 0; g < 2; ++g) {
-                    const float4 &s = sum[i][g];
-                    if (has_column(run + 16 * g, a.head_dim))
-                        add_pair(to + 16 * g, a.scale * s.x, a.scale * s.y, accumulate);
-                    if (has_column(run + 16 * g + 8, a.head_dim))
-                        add_pair(to + 16 * g + 8, a.scale * s.z, a.scale * s.w, accumulate);
-                }
-            }
-        } else {
-            constexpr int dtype = is_fp32 ? 1 : spec::gradient;
-            uint32_t w[4];
-#pragma unroll
-            for (int g = 0; g < 2; ++g) {
-                const float4 &s = sum[i][g];
-                w[2 * g] = pack_half2<dtype>(a.scale * s.x, a.scale * s.y);
-                w[2 * g + 1] = pack_half2<dtype>(a.scale * s.z, a.scale * s.w);
-            }
-            transpose(w, lane);
-            if (has_row && has_column(run + 8 * b, a.head_dim))
-                st_global_v4((uint16_t *)a.dq + at + 8 * b, w[0], w[1], w[2], w[3]);
-        }
-    }
+    for (int i = 0; i < depth; ++i)
+        if (row + i < a.tokens_q && has_column)
+            store_columns(a.dq,
+                          (row + i) * a.dq_token_stride + item.head * a.dq_head_stride + column,
+                          times(a.scale, low[i]), times(a.scale, high[i]),
+                          is_fp32 && a.flags & FINISH_ACCUMULATE);
 }
 
 /* ---- dk, dv ---- */
@@ -130,25 +97,6 @@ struct parted {
     long long token_stride, head_stride;
     long long more_token_stride, more_head_stride;
 };
-
-FFA_DEVICE void store_columns(const parted &p, long long at, float4 low, float4 high,
-                              bool accumulate)
-{
-    if (is_fp32) {
-        float4 *to = (float4 *)((float *)p.to + at);
-        const float4 zero = {};
-        const float4 old_low = accumulate ? to[0] : zero, old_high = accumulate ? to[1] : zero;
-        to[0] =
-            float4{ old_low.x + low.x, old_low.y + low.y, old_low.z + low.z, old_low.w + low.w };
-        to[1] = float4{ old_high.x + high.x, old_high.y + high.y, old_high.z + high.z,
-                        old_high.w + high.w };
-    } else {
-        constexpr int dtype = is_fp32 ? 1 : spec::gradient;
-        st_global_v4((uint16_t *)p.to + at, pack_half2<dtype>(low.x, low.y),
-                     pack_half2<dtype>(low.z, low.w), pack_half2<dtype>(high.x, high.y),
-                     pack_half2<dtype>(high.z, high.w));
-    }
-}
 
 FFA_DEVICE void add(float4 &to, const float4 &more)
 {
@@ -187,7 +135,7 @@ FFA_DEVICE void parted_rows(const backward_finish_args &a, const parted &p, int 
 #pragma unroll
     for (int i = 0; i < depth; ++i)
         if (row + i < a.tokens_k && has_columns)
-            store_columns(p, (row + i) * p.token_stride + item.head * p.head_stride + column,
+            store_columns(p.to, (row + i) * p.token_stride + item.head * p.head_stride + column,
                           low[i], high[i], a.flags & FINISH_ACCUMULATE);
 }
 
@@ -195,7 +143,7 @@ FFA_DEVICE void parted_rows(const backward_finish_args &a, const parted &p, int 
 
 FFA_DEVICE void dsink_head(const backward_finish_args &a, int head, float *shared)
 {
-    const float *lse = a.stats + (long long)head * 8 * a.stats_rows; /* the first copy */
+    const float *lse = a.stats + (long long)head * 2 * a.stats_rows;
     const float *delta = lse + a.stats_rows;
 
     for (int s = 0; s < a.sink_count; ++s) {

@@ -26,7 +26,7 @@ constexpr int head_dim_v = spec::head_dim_v; /* of out and dout */
 constexpr int lanes = pass::shape<head_dim_v>::lanes;
 constexpr int warp_rows = pass::shape<head_dim_v>::rows;
 constexpr int depth = pass::rows_in_flight;
-static_assert(lanes >= 8, "eight lanes store a row's statistics");
+static_assert(lanes >= 2 && depth == 4, "two lanes store the statistics of four rows");
 static_assert(warp_rows * head_dim % 128 == 0, "a warp sets whole steps of dq to zero");
 
 FFA_DEVICE float dot(uint32_t a, uint32_t b)
@@ -72,8 +72,8 @@ FFA_DEVICE float out_dot(const columns &c, const uint4 &d)
 
 FFA_DEVICE void zero_rows(const backward_prepare_args &a, const pass::item &item, int lane)
 {
-    const int rows = min(warp_rows, a.tokens_q - item.row);
-    float4 *to = (float4 *)(a.dq + ((long long)item.head * a.tokens_q + item.row) * head_dim);
+    const int rows = min(warp_rows, a.dq_rows - item.row);
+    float4 *to = (float4 *)(a.dq + ((long long)item.head * a.dq_rows + item.row) * head_dim);
 
 #pragma unroll
     for (int i = 0; i < warp_rows * head_dim / 4 / 32; ++i)
@@ -86,8 +86,8 @@ FFA_DEVICE void prepare_rows(const backward_prepare_args &a, const pass::item &i
     const int row = item.row + lane / lanes * depth;
     const int column = lane % lanes * 8;
     columns out[depth];
-    const bool has_columns = spec::padded ? column < a.head_dim_v
-                                          : 8 * lanes == head_dim_v || column < head_dim_v;
+    const bool has_columns =
+        spec::padded ? column < a.head_dim_v : 8 * lanes == head_dim_v || column < head_dim_v;
     uint4 dout[depth];
     float lse[depth], delta[depth];
 
@@ -116,14 +116,13 @@ FFA_DEVICE void prepare_rows(const backward_prepare_args &a, const pass::item &i
         delta[i] = is_empty ? 0.0f : delta[i];
         lse[i] = is_empty ? -neg_inf() : lse[i] * 1.4426950408889634f;
     }
-    /* Eight lanes of a row have its sums and store them: four copies of two statistics. */
-    const int copy = lane % lanes % 4, is_delta = lane % lanes / 4;
-    if (is_delta < 2 && row < a.tokens_q) {
-        float *to = a.stats + ((item.head * 4ll + copy) * 2 + is_delta) * a.stats_rows;
-#pragma unroll
-        for (int i = 0; i < depth; ++i)
-            if (row + i >= copy)
-                to[row + i - copy] = is_delta ? delta[i] : lse[i];
+    /* All lanes of a row have its sums; the first two store one each of the four rows, which are
+     * within the last rows' padding. */
+    const int which = lane % lanes;
+    if (which < 2 && row < a.tokens_q) {
+        float4 *to = (float4 *)(a.stats + (item.head * 2ll + which) * a.stats_rows + row);
+        *to = which ? float4{ delta[0], delta[1], delta[2], delta[3] }
+                    : float4{ lse[0], lse[1], lse[2], lse[3] };
     }
 }
 
@@ -133,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(BACKWARD_PASS_THREADS, 1)
     backward_prepare(const __grid_constant__ backward_prepare_args a)
 {
     const int lane = (int)threadIdx.x % 32;
-    const long long count = pass::item_count(a.tokens_q, a.heads_q, warp_rows);
+    const long long count = pass::item_count(a.dq_rows, a.heads_q, warp_rows);
 
     for (long long i = pass::warp_index(); i < count; i += pass::warp_count()) {
         const pass::item item = pass::item_find(i, a.heads_q, warp_rows);

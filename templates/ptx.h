@@ -22,6 +22,12 @@ FFA_DEVICE int thread_index()
     return index;
 }
 
+/* The compiler forgets how `x` came about: it keeps it, rather than making it anew. */
+FFA_DEVICE void keep(uint32_t &x)
+{
+    asm volatile("" : "+r"(x));
+}
+
 /* ---- mbarrier ---- */
 
 FFA_DEVICE void mbarrier_init(uint32_t bar, uint32_t count)
@@ -132,10 +138,10 @@ FFA_DEVICE void bulk_commit()
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-/* This thread's bulk groups have read shared memory; or are complete. */
-FFA_DEVICE void bulk_wait_read()
+/* This thread's bulk groups, but for the last `left`, have read shared memory; or are complete. */
+template <int left> FFA_DEVICE void bulk_wait_read()
 {
-    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(left) : "memory");
 }
 
 FFA_DEVICE void bulk_wait()
@@ -261,6 +267,11 @@ FFA_DEVICE float2 ld_shared_f32x2(uint32_t address)
 
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(address));
     return x;
+}
+
+FFA_DEVICE void st_shared_f32x2(uint32_t address, float a, float b)
+{
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(a), "f"(b) : "memory");
 }
 
 FFA_DEVICE void st_shared(uint32_t address, uint32_t value)

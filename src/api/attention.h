@@ -51,6 +51,7 @@ struct ffa_plan {
 /* The parts of a backward workspace, as bytes from its begin (backward.c). */
 struct backward_layout {
     int64_t stats_rows; /* a multiple of 4, with room for a block past the last row */
+    int64_t dq_rows;    /* whole groups of BACKWARD_DQ_ROWS */
     int32_t parts;      /* blocks that share the query heads of a group */
     int64_t stats_at, dq_at;
     int64_t turns_at, turns_bytes; /* counters of visits; 0 bytes: not deterministic */

@@ -7,8 +7,8 @@
  * A workspace, every part at a multiple of 256 bytes:
  *
  *   counters   COUNTER_BYTES, as of ffa_forward
- *   stats      fp32 [heads_q][4][2][stats_rows]
- *   dq         fp32 [heads_q][tokens_q][head_dim of the kernels], lying as attention_backward says
+ *   stats      fp32 [heads_q][2][stats_rows]
+ *   dq         fp32 [heads_q][dq_rows][head_dim of the kernels], lying as attention_backward says
  *   turns      int32 [heads_q][blocks of tile_m rows], where deterministic
  *   dk parts   fp32 [parts][heads_kv][tokens_k][head_dim], where parts > 1, and of kernels of
  *              passes in stages
@@ -68,15 +68,16 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
     const ffa_mask_shape *shape = &plan->backward.shape;
     ffa_status rc;
 
-    *out =
-        (struct backward_layout){ .bytes = COUNTER_BYTES,
-                                  .stats_rows =
-                                      (shape->seqlen_q + plan->backward.tile_m + 3) / 4 * 4,
-                                  .parts = parts_of(plan, heads_q / heads_kv, heads_kv, sm_count) };
-    FFA_TRY(layout_add(out, &out->stats_at, "row statistics", out->stats_rows * heads_q, 8 * bytes,
+    *out = (struct backward_layout){
+        .bytes = COUNTER_BYTES,
+        .stats_rows = (shape->seqlen_q + plan->backward.tile_m + 3) / 4 * 4,
+        .dq_rows = (shape->seqlen_q + BACKWARD_DQ_ROWS - 1) / BACKWARD_DQ_ROWS * BACKWARD_DQ_ROWS,
+        .parts = parts_of(plan, heads_q / heads_kv, heads_kv, sm_count)
+    };
+    FFA_TRY(layout_add(out, &out->stats_at, "row statistics", out->stats_rows * heads_q, 2 * bytes,
                        err));
-    FFA_TRY(layout_add(out, &out->dq_at, "dq", shape->seqlen_q * heads_q,
-                       bytes * kernels->dq_columns, err));
+    FFA_TRY(layout_add(out, &out->dq_at, "dq", out->dq_rows * heads_q, bytes * kernels->dq_columns,
+                       err));
     out->turns_at = out->bytes;
     if (kernels->is_deterministic)
         FFA_TRY(layout_add(out, &out->turns_at, "turns",
@@ -312,6 +313,7 @@ static struct backward_prepare_args prepare_fill(const struct gpu_call *call)
         .tokens_q = (int)call->plan->backward.shape.seqlen_q,
         .heads_q = args->heads_q,
         .stats_rows = (int)call->layout->stats_rows,
+        .dq_rows = (int)call->layout->dq_rows,
         .head_dim_v = call->kernels->head_dim_v,
     };
 }
@@ -394,7 +396,6 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
     const struct backward_plan *plan = &call->plan->backward;
     const bool has_lists = call->plan->heads_in_mask > 1;
     const int32_t group = args->heads_q / args->heads_kv;
-    const int64_t rows = plan->shape.seqlen_q;
     const int64_t work = plan->tile_count * (has_lists ? 1 : args->heads_kv) * call->layout->parts;
     const unsigned char *image = atomic_load(&call->plan->buffer);
     const double scale = (double)args->softmax_scale;
@@ -409,8 +410,8 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
     launch->stats = (const float *)(const void *)(call->workspace + call->layout->stats_at);
     launch->stats_rows = call->layout->stats_rows;
     launch->dq = call->workspace + call->layout->dq_at;
-    launch->dq_head_stride = rows * call->kernels->dq_columns;
-    launch->dq_rows = rows;
+    launch->dq_head_stride = call->layout->dq_rows * call->kernels->dq_columns;
+    launch->dq_rows = call->layout->dq_rows;
     launch->tiles = (const struct backward_tile *)(const void *)(image + call->plan->backward_at);
     launch->sweeps =
         (const struct backward_sweep *)(const void *)(launch->tiles + plan->tile_count);
@@ -477,6 +478,7 @@ static struct backward_finish_args finish_fill(const struct gpu_call *call)
         .heads_kv = args->heads_kv,
         .parts = has_parts(call) ? layout->parts : 0,
         .stats_rows = (int)layout->stats_rows,
+        .dq_rows = (int)layout->dq_rows,
         .sink_count = args->sink_count,
         .head_dim = (short)call->kernels->head_dim,
         .head_dim_v = (short)call->kernels->head_dim_v,

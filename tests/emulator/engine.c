@@ -7,6 +7,7 @@
 
 #include "base/half.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 float emulator_from_half(uint32_t bits, int dtype)
@@ -115,35 +116,50 @@ static void copy_tensor(const struct pending *p)
         }
 }
 
-static void perform(const struct pending *p)
+static void perform_copy(const struct pending *p)
 {
-    char *shared = async_bytes(p, p->kind == REDUCE ? "bulk reduction" : "bulk copy");
+    char *shared = async_bytes(p, "bulk copy");
 
     clock_drop(p->fenced);
-    switch (p->kind) {
-    case COPY_TENSOR:
+    if (p->kind == COPY_TENSOR)
         copy_tensor(p);
-        break;
-    case COPY_BYTES:
+    else
         memcpy(shared, p->from, p->bytes);
-        break;
-    case REDUCE:
-        for (uint32_t i = 0; i < p->bytes / 4; i++) {
-            float term;
-            memcpy(&term, shared + 4 * i, 4);
-            p->to[i] += term;
-        }
-        return;
-    }
     machine_mbarrier_bytes(p->block, p->bar, p->bytes);
+}
+
+/* A reduction reads shared memory, and adds some time later. */
+static void reduction_read(struct pending *p)
+{
+    const char *shared = async_bytes(p, "bulk reduction");
+
+    p->terms = malloc(p->bytes);
+    if (!p->terms)
+        emulator_fail("bulk reduction: no memory");
+    memcpy(p->terms, shared, p->bytes);
+    clock_drop(p->fenced);
+    p->fenced = clock_zero();
+}
+
+static void perform_reduction(struct pending *p)
+{
+    if (!p->terms)
+        reduction_read(p);
+    for (uint32_t i = 0; i < p->bytes / 4; i++)
+        p->to[i] += p->terms[i];
+    clock_drop(p->fenced);
+    free(p->terms);
 }
 
 static void perform_at(int index)
 {
-    const struct pending p = machine.pending[index];
+    struct pending p = machine.pending[index];
 
     machine.pending[index] = machine.pending[--machine.pending_count];
-    perform(&p);
+    if (p.kind == REDUCE)
+        perform_reduction(&p);
+    else
+        perform_copy(&p);
     machine.idle_turns = 0;
 }
 
@@ -151,7 +167,12 @@ bool machine_engine_step(void)
 {
     if (machine.pending_count == 0)
         return false;
-    perform_at((int)machine_random((uint32_t)machine.pending_count));
+    const int index = (int)machine_random((uint32_t)machine.pending_count);
+    struct pending *p = &machine.pending[index];
+    if (p->kind == REDUCE && !p->terms && machine_random(2))
+        reduction_read(p);
+    else
+        perform_at(index);
     return true;
 }
 
@@ -214,16 +235,33 @@ void emulator_reduce_add(float *to, uint32_t from, int bytes)
 
 void emulator_bulk_commit(void)
 {
-    for (int i = 0; i < machine.pending_count; i++)
-        if (machine.pending[i].kind == REDUCE && machine.pending[i].owner == machine.self)
-            machine.pending[i].is_committed = true;
+    const uint32_t group = ++machine.self->bulk_groups;
+
+    for (int i = 0; i < machine.pending_count; i++) {
+        struct pending *p = &machine.pending[i];
+        if (p->kind == REDUCE && p->owner == machine.self && !p->group)
+            p->group = group;
+    }
+}
+
+void emulator_bulk_wait_read(int left)
+{
+    const int64_t last = (int64_t)machine.self->bulk_groups - left;
+
+    for (int i = 0; i < machine.pending_count; i++) {
+        struct pending *p = &machine.pending[i];
+        if (p->kind == REDUCE && p->owner == machine.self && p->group && p->group <= last &&
+            !p->terms)
+            reduction_read(p);
+    }
+    machine_stir();
 }
 
 void emulator_bulk_wait(void)
 {
     for (int i = 0; i < machine.pending_count;) {
         const struct pending *p = &machine.pending[i];
-        if (p->kind == REDUCE && p->owner == machine.self && p->is_committed)
+        if (p->kind == REDUCE && p->owner == machine.self && p->group)
             perform_at(i);
         else
             i++;
@@ -233,7 +271,7 @@ void emulator_bulk_wait(void)
 
 /* ---- wgmma ---- */
 
-enum { K = 16, MAX_N = 256 };
+enum { K = 16, MAX_N = 256, LATE_TURNS = 64 };
 
 /* 8 elements of a matrix, contiguous in shared memory. NaN where a thread wrote and that is not
  * fenced: a product may read what it likes as long as nobody uses it. */
@@ -362,7 +400,7 @@ static void do_product(struct block *block, const struct product *product, bool 
 
 void machine_warpgroup_reset(struct warpgroup *warpgroup)
 {
-    warpgroup->done = 0;
+    warpgroup->done = warpgroup->waited = 0;
     for (int i = 0; i < MAX_PRODUCTS; i++) {
         warpgroup->products[i].arrived = 0;
         warpgroup->products[i].threads = (struct fenced_of_threads){ 0 };
@@ -453,6 +491,16 @@ void emulator_wgmma_commit(void)
     self->group_end[self->groups++ % MAX_GROUPS] = self->product;
 }
 
+/* Now and then products take some turns more: others go on while these have not read. */
+static bool is_late(struct warpgroup *warpgroup, uint32_t needed)
+{
+    if (warpgroup->waited != needed) {
+        warpgroup->waited = needed;
+        warpgroup->from = machine.turns + (machine_random(8) ? 0 : machine_random(LATE_TURNS));
+    }
+    return machine.turns < warpgroup->from;
+}
+
 void emulator_wgmma_wait(int pending)
 {
     struct fiber *self = machine.self;
@@ -464,10 +512,12 @@ void emulator_wgmma_wait(int pending)
         return;
     self->needed = self->group_end[(self->groups - 1 - (uint32_t)pending) % MAX_GROUPS];
     while ((int32_t)(self->needed - warpgroup->done) > 0)
-        if (product_at(warpgroup, self->needed - 1)->arrived == 128)
-            do_products(self->block, warpgroup, self->needed);
-        else
+        if (product_at(warpgroup, self->needed - 1)->arrived < 128)
             machine_wait(FOR_WGMMA);
+        else if (is_late(warpgroup, self->needed))
+            emulator_yield();
+        else
+            do_products(self->block, warpgroup, self->needed);
 }
 
 void machine_block_done(struct block *block)

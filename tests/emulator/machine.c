@@ -358,6 +358,16 @@ void emulator_mbarrier_wait(uint32_t bar, uint32_t parity)
                    ->complete);
 }
 
+bool emulator_mbarrier_test(uint32_t bar, uint32_t parity)
+{
+    if (parity > 1)
+        emulator_fail("mbarrier.test_wait: parity %u", parity);
+    if (mbarrier_at(machine.self->block, bar, "mbarrier.test_wait")->phase == parity)
+        return false;
+    emulator_mbarrier_wait(bar, parity);
+    return true;
+}
+
 /* ---- blocks ---- */
 
 static void block_start(struct block *block, int index)
@@ -490,6 +500,7 @@ static void turn(struct warp *warp, struct block *block)
     const int first = (int)(warp - block->warps) * 32;
 
     warp->ready = 0;
+    machine.turns++;
     machine.idle_turns++;
     for (int lane = 0; lane < 32; lane++)
         if (ready >> lane & 1)
@@ -548,7 +559,8 @@ bool emulator_run(const struct emulator_launch *launch, char error[EMULATOR_ERRO
     machine.patience = 4u << 3 * machine_random(4);
     machine.idle_turns = 0;
     machine.self = NULL;
-    machine.pending_count = 0;
+    while (machine.pending_count > 0)
+        free(machine.pending[--machine.pending_count].terms);
     clocks_reset();
     emulator_threads = (struct emulator_dim){ (unsigned)launch->threads, 1, 1 };
     emulator_blocks = (struct emulator_dim){ (unsigned)launch->blocks, 1, 1 };

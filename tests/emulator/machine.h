@@ -80,6 +80,7 @@ void emulator_mbarrier_init(uint32_t bar, uint32_t count);
 void emulator_mbarrier_arrive(uint32_t bar, uint32_t expect_bytes);
 /* Returns when the phase of that parity is complete. */
 void emulator_mbarrier_wait(uint32_t bar, uint32_t parity);
+bool emulator_mbarrier_test(uint32_t bar, uint32_t parity);
 
 /* ---- the copy engine ---- */
 
@@ -99,7 +100,9 @@ void emulator_copy_tensor(uint32_t to, const void *map, uint32_t bar, int column
 void emulator_copy(uint32_t to, const void *from, uint32_t bar, uint32_t bytes);
 void emulator_reduce_add(float *to, uint32_t from, int bytes);
 void emulator_bulk_commit(void);
-/* The thread's committed reductions are done: reading shared memory and adding are one step. */
+/* The thread's reductions, but for those of its last `left` commits, have read shared memory; or
+ * all have added. */
+void emulator_bulk_wait_read(int left);
 void emulator_bulk_wait(void);
 
 /* ---- wgmma: 64 x n, k = 16 ---- */

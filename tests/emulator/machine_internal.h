@@ -89,6 +89,7 @@ struct fiber {
     uint32_t product;     /* wgmma: issued, and as of each commit; FOR_WGMMA: needed */
     uint32_t groups, group_end[MAX_GROUPS];
     uint32_t needed;
+    uint32_t bulk_groups; /* commits of bulk reductions */
     struct mma *mma;
     struct knowledge knows;       /* of other threads */
     uint32_t epoch, fenced_epoch; /* of its own writes: the last, the last fenced */
@@ -109,6 +110,8 @@ struct named_barrier {
 /* Products of a warpgroup, numbered from 0; slot: number % MAX_PRODUCTS. */
 struct warpgroup {
     uint32_t done;
+    uint32_t waited; /* up to this number somebody waits: done from this turn on */
+    uint64_t from;
     struct product {
         struct emulator_wgmma op;
         int arrived; /* threads that issued it */
@@ -148,7 +151,8 @@ struct pending {
     float *to;
     int at[3];
     struct clock *fenced; /* REDUCE: what it may read */
-    bool is_committed;
+    float *terms;         /* REDUCE: what it has read; NULL: nothing yet */
+    uint32_t group;       /* the commit it is of, by the owner's count from 1; 0: of none yet */
 };
 
 struct machine {
@@ -160,7 +164,8 @@ struct machine {
     ucontext_t start;
     uint64_t random;
     uint32_t patience; /* turns between two things that the engine does unasked */
-    int idle_turns;    /* since anybody got anywhere */
+    uint64_t turns;
+    int idle_turns; /* since anybody got anywhere */
     struct pending pending[MAX_PENDING];
     int pending_count;
 };

@@ -38,6 +38,8 @@ without() {
         echo "$file has no '$line'" && bad=1
     elif passes "$work/t" "$@"; then
         echo "$file without '$line' passes" && bad=1
+    elif grep -qE 'cannot load the module|error:' "$work/out"; then
+        echo "$file without '$line' is no kernel: $(tail -n 1 "$work/out")" && bad=1
     else
         printf '%s without %s: %.120s\n' "$file" "'$line'" "$(tail -n 1 "$work/out")"
     fi
@@ -52,13 +54,15 @@ without attention_forward.cu 'mbarrier_arrive(bars.k_empty('
 without attention_forward.cu 'fence_proxy_async();'
 without attention_backward.cu 'wait(bars, bars.q_full(' --backward
 without attention_backward.cu 'wait(bars, bars.ds_empty(' --backward --head-dim 64 # two stages of dS
+without attention_backward.cu 'wait(bars, bars.dq_empty(' --backward
+without attention_backward.cu 'wait_beside(bars, bars.dq_full(' --backward
 without attention_backward.cu 'wait(bars, bars.ds_full(' --backward
 without attention_backward.cu 'wgmma_wait<1>();' --backward
-without attention_backward.cu 'fence_proxy_async();' 3 --backward # dQ is staged
-without attention_backward.cu '__syncwarp();' 2 --backward
+without attention_backward.cu 'fence_proxy_async();' --backward # dQ is staged
+without attention_backward.cu '__syncwarp();' --backward
 without attention_backward.cu 'fence_proxy_async();' 4 --backward # dS is there
-without attention_backward.cu '__syncwarp();' 3 --backward
-without attention_backward.cu 'bulk_wait_read();' --backward
-without attention_backward.cu '        bulk_wait();' --backward
-without attention_backward.cu '    bulk_wait();' --backward --deterministic
+without attention_backward.cu '__syncwarp();' 2 --backward
+without attention_backward.cu 'bulk_wait_read<0>();' --backward
+without attention_backward.cu 'bulk_wait_read<1>();' --backward
+without attention_backward.cu 'bulk_wait();' 2 --backward # the block ends
 exit $bad

@@ -503,7 +503,7 @@ enum { A_AT = 1024 - SHARED_WINDOW % 1024, B_AT = A_AT + 64 * 128, ONE_TWICE = 0
 
 static float products[THREADS][4]; /* of the second warpgroup's threads, n is 8 */
 
-static void multiply(void)
+static void issue(void)
 {
     const struct emulator_wgmma op = { .n = 8,
                                        .dtype = 1,
@@ -514,6 +514,11 @@ static void multiply(void)
 
     emulator_wgmma_issue(&op, products[me()], NULL);
     emulator_wgmma_commit();
+}
+
+static void multiply(void)
+{
+    issue();
     emulator_wgmma_wait(0);
 }
 
@@ -583,6 +588,44 @@ static void product_of_the_same_twice(const void *args)
     multiply();
 }
 
+/* Leaders say that B is read when the product has only been issued: 40 schedules show it. */
+static void product_given_back_too_early(const void *args)
+{
+    (void)args;
+    start(4);
+    if (is_writer()) {
+        write_ones();
+        emulator_fence_proxy_async();
+    }
+    emulator_bar_sync(0, THREADS);
+    if (is_writer()) {
+        const uint32_t zeros[4] = { 0 };
+        emulator_mbarrier_wait(at(BAR), 0);
+        if (me() < 64)
+            store(at(B_AT + 16 * (uint32_t)me()), zeros);
+        return;
+    }
+    issue();
+    emulator_syncwarp();
+    if (me() % 32 == 0)
+        emulator_mbarrier_arrive(at(BAR), 0);
+    emulator_wgmma_wait(0);
+}
+
+START_TEST(products_are_late_now_and_then)
+{
+    char error[EMULATOR_ERROR_TEXT];
+    int count = 0;
+
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        ck_assert_msg(runs(product_given_back_too_early, seed, error), "seed %llu: %s",
+                      (unsigned long long)seed, error);
+        count += isnan(products[128][0]) != 0;
+    }
+    ck_assert_msg(0 < count && count < SEEDS / 2, "%d of %d schedules show it", count, SEEDS);
+}
+END_TEST
+
 static void check_product(void (*kernel)(const void *), const char *name, int first, bool is_read)
 {
     char error[EMULATOR_ERROR_TEXT];
@@ -624,6 +667,7 @@ int main(void)
     tcase_add_test(tc, who_meets_at_a_named_barrier);
     tcase_add_test(tc, copies_over_what_threads_wrote);
     tcase_add_test(tc, products_of_what_threads_wrote);
+    tcase_add_test(tc, products_are_late_now_and_then);
     suite_add_tcase(suite, tc);
     runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

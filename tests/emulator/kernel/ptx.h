@@ -17,6 +17,8 @@ FFA_DEVICE int thread_index()
     return (int)emulator_thread.x;
 }
 
+FFA_DEVICE void keep(uint32_t &) {}
+
 /* ---- mbarrier ---- */
 
 FFA_DEVICE void mbarrier_init(uint32_t bar, uint32_t count)
@@ -42,7 +44,7 @@ FFA_DEVICE bool mbarrier_try_wait_parity(uint32_t bar, uint32_t parity)
 
 FFA_DEVICE bool mbarrier_test_wait_parity(uint32_t bar, uint32_t parity)
 {
-    return mbarrier_try_wait_parity(bar, parity); /* threads are fibers: nobody else sleeps */
+    return emulator_mbarrier_test(bar, parity);
 }
 
 FFA_DEVICE void fence_mbarrier_init() {}
@@ -87,9 +89,9 @@ FFA_DEVICE void bulk_commit()
     emulator_bulk_commit();
 }
 
-FFA_DEVICE void bulk_wait_read()
+template <int left> FFA_DEVICE void bulk_wait_read()
 {
-    emulator_bulk_wait();
+    emulator_bulk_wait_read(left);
 }
 
 FFA_DEVICE void bulk_wait()
@@ -193,6 +195,11 @@ template <class T> FFA_DEVICE void shared_store(uint32_t address, const T &value
 FFA_DEVICE float2 ld_shared_f32x2(uint32_t address)
 {
     return shared_load<float2>(address);
+}
+
+FFA_DEVICE void st_shared_f32x2(uint32_t address, float a, float b)
+{
+    shared_store(address, float2{ a, b });
 }
 
 FFA_DEVICE void st_shared(uint32_t address, uint32_t value)

@@ -11,7 +11,7 @@ build=$(cd "$1" && pwd)
 out=$2
 jobs=${3:-4}
 mkdir -p "$out"
-limit=500 # seconds a part
+limit=900 # seconds a part
 
 cat > "$out/parts" << 'END'
 backward.bf16 1

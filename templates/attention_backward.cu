@@ -19,13 +19,13 @@
  * block before, not of this one: they drift apart by up to a block and run their exponentials under
  * each other's products. Per block a warpgroup does
  *
- *     issue S, dP; wait S: P; issue dV; wait dP: dS to shared memory; wait for all dS of the block
- *     before: issue its dQ; issue dK; wait dQ: stage it, for the sender; wait dK
+ *     issue S, dP; wait S: P; issue dV; wait dP: dS; wait for all dS of the block before; dS to
+ *     shared memory; issue dQ of the block before, dK; wait dQ: stage it, for the sender; wait dK
  *
  * Shared memory is the limit: S and dP, of 64 x 64 a warpgroup, read as many bytes a cycle as it
  * has (m64n64k16 of two operands there), dQ likewise, dV and dK half as many. With Q and dO coming,
  * dS, and dQ staged and fetched, a block takes 2850 cycles of it and 2560 of the tensor cores; it
- * takes 3400 (H200, ncu: 84 % and 78 %). So its loads and stores take hundreds of cycles to return,
+ * takes 3400 (H200, ncu: 83 % and 78 %). So its loads and stores take hundreds of cycles to return,
  * and what a block needs is loaded ahead, its addresses are kept, not made anew from %tid, and the
  * fence between the others' dS and dQ stands with its reader, before it stores its own: there it
  * waits for nothing.
@@ -38,8 +38,8 @@
  *
  *     first:  issue S, the second panel of dQ of the block before the one before; wait S: P, given;
  *             wait, stage the panel; issue the first panel of the block before, dV; wait, stage it
- *     second: issue dP, the second panel, likewise; wait; stage it; wait for P: dS to shared
- *             memory; issue the first panel, dK; wait, stage it
+ *     second: issue dP, the second panel, likewise; wait; stage it; wait for P: dS; issue the first
+ *             panel; dS to shared memory; issue dK; wait, stage the panel
  *
  * The first is up to a block ahead, so that its exponentials run under the other's products. On
  * paper, of head_dim 256, a block of 64 rows: products 2560 cycles; shared memory at 128 bytes a
@@ -189,7 +189,7 @@ struct barriers {
     }
     FFA_DEVICE_MEMBER uint32_t turn_empty(int s) const { return turn_full(stages + s); }
     FFA_DEVICE_MEMBER uint32_t tile_asked() const { return turn_empty(stages); }
-    /* Two words of the watchdog: who is stuck, and how many consumer warps are done. */
+    /* Two words of the watchdog: who is stuck; how many consumer warps and senders are done. */
     FFA_DEVICE_MEMBER uint32_t watch() const { return base + watch_at - bars_at; }
 };
 
@@ -249,10 +249,11 @@ FFA_DEVICE void wait_beside(const barriers &bars, uint32_t bar, uint32_t parity,
     }
 }
 
-/* The watchdog of a debug specialisation: one thread, until all consumer warps are done. */
+/* The watchdog of a debug specialisation: one thread, until the sender and all consumer warps are
+ * done. */
 FFA_DEVICE void watchdog_run(const barriers &bars)
 {
-    while (ld_shared(bars.watch() + 4) < 4 * consumers) {
+    while (ld_shared(bars.watch() + 4) < 4 * consumers + 1) {
         const uint32_t stuck = ld_shared(bars.watch());
         if (stuck) {
             const char *names[] = { "?",
@@ -696,8 +697,8 @@ FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &sme
                 }
             if constexpr (spec::deterministic) {
                 const backward_turn_slot turn = *smem.turn(at.slot());
-                bulk_wait();
                 dq_release(unread);
+                bulk_wait();
                 fence_proxy_async_global();
                 st_release_gpu(turn.counter, turn.next);
                 mbarrier_arrive(bars.turn_empty(at.slot()));
@@ -707,12 +708,15 @@ FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &sme
         mbarrier_arrive(bars.tile_empty(tile_at.slot));
     }
     bulk_wait();
+    if (spec::debug)
+        atom_shared_add(bars.watch() + 4, 1);
 }
 
 /* ---- consumers ---- */
 
 /* The thread's index in its warpgroup, read afresh: what is derived from it does not then occupy
- * registers over the loop. It takes its time, so it is for what happens rarely. */
+ * registers over the loop. It takes its time: for what happens rarely, and where registers are
+ * short. */
 FFA_DEVICE int thread_now()
 {
     return (int)((uint32_t)thread_index() % 128);
@@ -1279,30 +1283,28 @@ FFA_DEVICE void panels_end(const shared_view &smem, float (&dq)[32], const ring<
     const barriers bars = smem.bars();
     const bool is_leader = threadIdx.x % 32 == 0;
 
-    if (count > 1 && has_late) {
-        panel_issue(dq, smem, 1 - ds.slot, first + 1);
+#pragma unroll 1 /* for the sake of compile time */
+    for (int n = count > 1 && has_late ? -1 : 0; n < count; ++n) {
+        const int back = n < 0 ? 2 : 1, i = n < 0 ? 1 : n;
+        const int slot = n < 0 ? 1 - ds.slot : ds.slot;
+        if (n == 0) {
+            wait(bars, bars.ds_full(slot), ds.parity, at_ds_full);
+            fence_proxy_async();
+        }
+        panel_issue(dq, smem, slot, first + i);
         wgmma_wait<0>();
         touch(dq);
-        if (is_leader)
-            mbarrier_arrive(bars.ds_empty(1 - ds.slot));
-        stage_panel<count>(smem, dq, at, 2, 1, to, flags_before, warpgroup);
+        if (is_leader && i == count - 1)
+            mbarrier_arrive(bars.ds_empty(slot));
+        if (is_leader && n == count - 1)
+            mbarrier_arrive(bars.kv_empty());
+        stage_panel<count>(smem, dq, at, back, i, to, n < 0 ? flags_before : flags, warpgroup);
     }
-    wait(bars, bars.ds_full(ds.slot), ds.parity, at_ds_full);
-    fence_proxy_async();
-#pragma unroll
-    for (int i = 0; i < count; ++i) {
-        panel_issue(dq, smem, ds.slot, first + i);
-        wgmma_wait<0>();
-        touch(dq);
-        if (i < count - 1)
-            stage_panel<count>(smem, dq, at, 1, i, to, flags, warpgroup);
-    }
-    if (is_leader) {
+    if (count == 0 && is_leader) {
+        wait(bars, bars.ds_full(ds.slot), ds.parity, at_ds_full);
         mbarrier_arrive(bars.ds_empty(ds.slot));
         mbarrier_arrive(bars.kv_empty());
     }
-    if constexpr (count > 0)
-        stage_panel<count>(smem, dq, at, 1, count - 1, to, flags, warpgroup);
 }
 
 /* The first warpgroup: P, dV, and the first panels of dQ. rows: tile_m, 64. */

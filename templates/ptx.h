@@ -309,13 +309,6 @@ FFA_DEVICE float2 ld_global_v2(const float *address)
     return value;
 }
 
-FFA_DEVICE void st_shared_v4(uint32_t address, float a, float b, float c, float d)
-{
-    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(a), "f"(b), "f"(c),
-                 "f"(d)
-                 : "memory");
-}
-
 FFA_DEVICE void st_shared_v4(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
 {
     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c),

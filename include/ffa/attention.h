@@ -127,7 +127,9 @@ typedef struct ffa_plan_info {
     int32_t backward_tile_m, backward_tile_n; /* query rows a block, keys a tile */
     int32_t backward_tile_count;              /* key tiles, over all lists of the mask */
     int32_t pad_;
-    int64_t backward_block_count; /* tile_m x tile_n blocks visited for one query head a list */
+    /* tile_m x tile_n blocks visited for one query head a list. A GPU starts each range of rows at
+     * a multiple of 8, and may visit one more of it. */
+    int64_t backward_block_count;
     int64_t backward_partial_blocks;
 } ffa_plan_info;
 #define FFA_PLAN_INFO_INIT                                                                         \

@@ -223,11 +223,6 @@ FFA_DEVICE void st_shared_v4_zero(uint32_t address)
     shared_store(address, uint4{ 0, 0, 0, 0 });
 }
 
-FFA_DEVICE void st_shared_v4(uint32_t address, float a, float b, float c, float d)
-{
-    shared_store(address, float4{ a, b, c, d });
-}
-
 FFA_DEVICE void st_shared_v4(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
 {
     shared_store(address, uint4{ a, b, c, d });

@@ -57,6 +57,7 @@ struct run_result {
     struct oracle_backward_report gradients;
     struct oracle_backward_tolerance gradients_tolerance;
     bool is_checked;
+    bool is_same_again; /* deterministic: the gradients of a second call */
 };
 
 typedef ffa_status (*run_call)(struct run_case *run, int calls, float *ms, ffa_error *err);
@@ -361,6 +362,8 @@ static ffa_status work(const struct cli *cli, const struct run_options *options,
         rc = check(&forward, options, result, err);
     if (rc == FFA_OK && options->wants_check && options->wants_backward)
         rc = check_gradients(&test, is_large, options, result, err);
+    if (rc == FFA_OK && options->wants_check && options->wants_determinism)
+        rc = run_case_backward_again(run, &result->is_same_again, err);
     if (rc == FFA_OK && options->wants_time)
         rc = measure(run, run_case_forward, options->repeat, &result->forward, err);
     if (rc == FFA_OK && options->wants_time && options->wants_backward)
@@ -403,7 +406,8 @@ static void add_time(json_t *object, const struct run_time *time, double flops)
     cli_set_real(object, "tflops", flops / ((double)time->ms_median * 1e9));
 }
 
-static json_t *backward_object(const struct run_case *run, const struct run_result *result)
+static json_t *backward_object(const struct run_case *run, const struct run_options *options,
+                               const struct run_result *result)
 {
     const struct oracle_backward_report *report = &result->gradients;
     json_t *object = json_object();
@@ -423,6 +427,8 @@ static json_t *backward_object(const struct run_case *run, const struct run_resu
     cli_set_real(object, "head_limit", result->gradients_tolerance.head);
     cli_set_real(object, "line_limit", result->gradients_tolerance.line);
     cli_set_int(object, "compared_lines", report->compared);
+    if (options->wants_determinism)
+        (void)json_object_set_new(object, "same_bits_again", json_boolean(result->is_same_again));
     (void)json_object_set_new(object, "passed", json_boolean(report->passed));
     return object;
 }
@@ -465,7 +471,7 @@ static json_t *as_object(const struct run_case *run, const ffa_context_info *inf
     if (result->is_checked)
         add_check(object, result);
     if (options->wants_backward)
-        (void)json_object_set_new(object, "backward", backward_object(run, result));
+        (void)json_object_set_new(object, "backward", backward_object(run, options, result));
     return object;
 }
 
@@ -534,6 +540,9 @@ static void print_result(const struct run_case *run, const ffa_context_info *inf
                  result->tolerance.row, result->report.lse, result->tolerance.lse);
     if (options->wants_backward)
         print_gradients(result);
+    if (options->wants_determinism)
+        (void)printf("         %s in a second call\n",
+                     result->is_same_again ? "the same bits" : "OTHER BITS");
 }
 
 static int report(const struct cli *cli, const struct run_case *run,
@@ -551,6 +560,10 @@ static int report(const struct cli *cli, const struct run_case *run,
     if (is_worse)
         cli_note(cli, "check of gradients failed: %s", result->gradients.reason);
     is_bad |= is_worse;
+    if (result->is_checked && options->wants_determinism && !result->is_same_again) {
+        cli_note(cli, "check failed: the gradients of two calls have other bits");
+        is_bad = true;
+    }
     if (cli->json)
         return cli_print_json(cli, as_object(run, &info, &kernel, options, result),
                               is_bad ? CLI_FAILED : CLI_DONE);

@@ -409,6 +409,32 @@ ffa_status run_case_download(struct run_case *run, ffa_error *err)
     return rc;
 }
 
+ffa_status run_case_backward_again(struct run_case *run, bool *is_same, ffa_error *err)
+{
+    static const enum run_tensor gradients[] = { RUN_DQ, RUN_DK, RUN_DV, RUN_DSINK };
+    float ms;
+    ffa_status rc = run_case_backward(run, 1, &ms, err);
+
+    *is_same = true;
+    if (rc == FFA_OK)
+        rc = ffa_device_synchronize(run->context, err);
+    for (size_t i = 0; i < sizeof gradients / sizeof *gradients && rc == FFA_OK; i++) {
+        const int64_t bytes = extent_of(&run->shape, gradients[i]).bytes;
+        void *again;
+
+        if (bytes == 0) /* no sinks */
+            continue;
+        again = malloc((size_t)bytes);
+        rc = again ? ffa_device_copy(run->context, again, run->device[gradients[i]], bytes,
+                                     FFA_FROM_DEVICE, err)
+                   : (err->status = FFA_NOMEM);
+        if (rc == FFA_OK && memcmp(again, run->host[gradients[i]], (size_t)bytes) != 0)
+            *is_same = false;
+        free(again);
+    }
+    return rc;
+}
+
 double run_case_cells(const struct run_case *run)
 {
     double heads_a_list = (double)run->shape.heads_q / ffa_mask_head_count(run->mask);

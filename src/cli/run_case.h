@@ -86,6 +86,8 @@ ffa_status run_case_forward(struct run_case *run, int calls, float *ms, ffa_erro
 /* The same of the backward pass, of the out and lse that are there. */
 ffa_status run_case_backward(struct run_case *run, int calls, float *ms, ffa_error *err);
 ffa_status run_case_download(struct run_case *run, ffa_error *err);
+/* One more backward pass: whether its gradients are, bit by bit, those that were downloaded. */
+ffa_status run_case_backward_again(struct run_case *run, bool *is_same, ffa_error *err);
 
 /* Attended cells of one call over all heads, and the floating point operations of one call: two
  * products a cell forward; five backward, three of head_dim and two of head_dim_v. */

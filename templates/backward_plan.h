@@ -5,10 +5,10 @@
  * It is the forward plan (tile_plan.h) with the sides exchanged. A plan is one buffer of three
  * arrays: tiles, then sweeps, then bands. A tile owns the keys [key_begin, key_begin + key_count)
  * and sweeps query rows, one range after another, in blocks of tile_m rows that start at the
- * sweep's own first row (the kernel: at the multiple of 8 at or before it, which is a block more
- * where that leaves rows over; counts are of the plan's own). In one sweep a key has at most one interval of rows; the bands of the
- * sweep give it. Every row of a sweep's range attends some key of the tile. Keys without a band in
- * a sweep are attended by no row of it.
+ * sweep's own first row; the kernel starts at the multiple of 8 at or before it, which may take a
+ * block more than the plan counts. In one sweep a key has at most one interval of rows; the bands
+ * of the sweep give it. Every row of a sweep's range attends some key of the tile. Keys without a
+ * band in a sweep are attended by no row of it.
  *
  * Sweeps of a tile are consecutive, and so are the bands of all its sweeps.
  *

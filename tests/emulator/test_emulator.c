@@ -116,96 +116,81 @@ static void check_kernel(void (*kernel)(const void *), const char *name, const c
 
 /* ---- from each writer to a reader: mbarrier ---- */
 
-static void writers_fence(const void *args)
+enum {
+    WRITERS_FENCE = 1,
+    READER_FENCES_EARLY = 2,
+    READER_WAITS = 4, /* else it only comes last */
+    READER_FENCES = 8
+};
+
+/* Last under each schedule, whatever the seed: only clocks know that it need not be. */
+static void come_last(void)
 {
-    (void)args;
+    for (int i = 0; i < 1000; i++)
+        emulator_yield();
+}
+
+static void from_writers_to_reader(int steps)
+{
     start(128);
     if (is_writer()) {
         write_first_times(1);
-        emulator_fence_proxy_async();
+        if (steps & WRITERS_FENCE)
+            emulator_fence_proxy_async();
         emulator_mbarrier_arrive(at(BAR), 0);
     } else if (is_reader()) {
-        emulator_mbarrier_wait(at(BAR), 0);
+        if (steps & READER_FENCES_EARLY)
+            emulator_fence_proxy_async();
+        if (steps & READER_WAITS)
+            emulator_mbarrier_wait(at(BAR), 0);
+        else
+            come_last();
+        if (steps & READER_FENCES)
+            emulator_fence_proxy_async();
         reduce();
     }
+}
+
+static void writers_fence(const void *args)
+{
+    (void)args;
+    from_writers_to_reader(WRITERS_FENCE | READER_WAITS);
 }
 
 static void reader_fences(const void *args)
 {
     (void)args;
-    start(128);
-    if (is_writer()) {
-        write_first_times(1);
-        emulator_mbarrier_arrive(at(BAR), 0);
-    } else if (is_reader()) {
-        emulator_mbarrier_wait(at(BAR), 0);
-        emulator_fence_proxy_async();
-        reduce();
-    }
+    from_writers_to_reader(READER_WAITS | READER_FENCES);
 }
 
 static void nobody_fences(const void *args)
 {
     (void)args;
-    start(128);
-    if (is_writer()) {
-        write_first_times(1);
-        emulator_mbarrier_arrive(at(BAR), 0);
-    } else if (is_reader()) {
-        emulator_mbarrier_wait(at(BAR), 0);
-        reduce();
-    }
+    from_writers_to_reader(READER_WAITS);
 }
 
 static void reader_fences_too_early(const void *args)
 {
     (void)args;
-    start(128);
-    if (is_writer()) {
-        write_first_times(1);
-        emulator_mbarrier_arrive(at(BAR), 0);
-    } else if (is_reader()) {
-        emulator_fence_proxy_async();
-        emulator_mbarrier_wait(at(BAR), 0);
-        reduce();
-    }
+    from_writers_to_reader(READER_FENCES_EARLY | READER_WAITS);
 }
 
-/* The schedule puts the reader last, whatever the seed: only clocks know that it need not be. */
 static void reader_does_not_acquire(const void *args)
 {
     (void)args;
-    start(128);
-    if (is_writer()) {
-        write_first_times(1);
-        emulator_mbarrier_arrive(at(BAR), 0);
-    } else if (is_reader()) {
-        for (int i = 0; i < 1000; i++)
-            emulator_yield();
-        emulator_fence_proxy_async();
-        reduce();
-    }
+    from_writers_to_reader(READER_FENCES);
 }
 
 static void writers_fence_and_reader_does_not_acquire(const void *args)
 {
     (void)args;
-    start(128);
-    if (is_writer()) {
-        write_first_times(1);
-        emulator_fence_proxy_async();
-        emulator_mbarrier_arrive(at(BAR), 0);
-    } else if (is_reader()) {
-        for (int i = 0; i < 1000; i++)
-            emulator_yield();
-        reduce();
-    }
+    from_writers_to_reader(WRITERS_FENCE);
 }
 
-/* A second phase's writes, fenced for in the first. */
-static void writers_write_again(const void *args)
+/* A second phase's writes, fenced for in the first, and in the second if the reader does it again.
+ */
+static void write_twice(bool is_fenced_again)
 {
-    (void)args;
     start(128);
     if (is_writer()) {
         write_first_times(2);
@@ -218,28 +203,22 @@ static void writers_write_again(const void *args)
         emulator_fence_proxy_async();
         emulator_mbarrier_arrive(at(BAR_BACK), 0);
         emulator_mbarrier_wait(at(BAR), 1);
+        if (is_fenced_again)
+            emulator_fence_proxy_async();
         reduce();
     }
+}
+
+static void writers_write_again(const void *args)
+{
+    (void)args;
+    write_twice(false);
 }
 
 static void writers_write_again_and_reader_fences_again(const void *args)
 {
     (void)args;
-    start(128);
-    if (is_writer()) {
-        write_first_times(2);
-        emulator_mbarrier_arrive(at(BAR), 0);
-        emulator_mbarrier_wait(at(BAR_BACK), 0);
-        write_first_times(1);
-        emulator_mbarrier_arrive(at(BAR), 0);
-    } else if (is_reader()) {
-        emulator_mbarrier_wait(at(BAR), 0);
-        emulator_fence_proxy_async();
-        emulator_mbarrier_arrive(at(BAR_BACK), 0);
-        emulator_mbarrier_wait(at(BAR), 1);
-        emulator_fence_proxy_async();
-        reduce();
-    }
+    write_twice(true);
 }
 
 /* Released by nobody: a write after the arrival, which the wait does not cover. */
@@ -254,8 +233,7 @@ static void writer_writes_after_it_arrives(const void *args)
             write_first_times(3);
     } else if (is_reader()) {
         emulator_mbarrier_wait(at(BAR), 0);
-        for (int i = 0; i < 1000; i++)
-            emulator_yield();
+        come_last();
         emulator_fence_proxy_async();
         reduce();
     }
@@ -292,8 +270,7 @@ static void another_fences_for_itself(const void *args)
         emulator_fence_proxy_async();
     } else if (is_reader()) {
         emulator_mbarrier_wait(at(BAR), 0);
-        for (int i = 0; i < 1000; i++)
-            emulator_yield();
+        come_last();
         reduce();
     }
 }
@@ -543,8 +520,7 @@ static void product_of_written(int first_fence, int last_fence, int waits)
     if (me() < waits)
         emulator_mbarrier_wait(at(BAR), 0);
     else
-        for (int i = 0; i < 1000; i++)
-            emulator_yield();
+        come_last();
     if (first_fence <= me() && me() < last_fence)
         emulator_fence_proxy_async();
     multiply();

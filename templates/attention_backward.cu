@@ -200,8 +200,8 @@ struct position {
     FFA_DEVICE_MEMBER uint32_t parity() const { return count / stages % 2; }
     FFA_DEVICE_MEMBER uint32_t dout_slot() const { return count % dout_stages; }
     FFA_DEVICE_MEMBER uint32_t dout_parity() const { return count / dout_stages % 2; }
-    /* The block before: its record is still there when its stage is another's. */
-    FFA_DEVICE_MEMBER uint32_t before() const { return (count - 1) % (2 * stages); }
+    /* One or two blocks before: their records are still there when their stages are others'. */
+    FFA_DEVICE_MEMBER uint32_t before(uint32_t n = 1) const { return (count - n) % (2 * stages); }
     FFA_DEVICE_MEMBER position after() const { return { (count + 1) % (2 * stages) }; }
     FFA_DEVICE_MEMBER void next() { *this = after(); }
 };
@@ -1267,10 +1267,9 @@ template <int count>
 FFA_DEVICE void stage_panel(const shared_view &smem, float (&dq)[32], const position &at, int back,
                             int i, uint32_t to, int flags, int warpgroup)
 {
-    const uint32_t block = at.count + 2 * stages - back;
+    const uint32_t block = at.before(back);
 
-    stage_dq<64>(smem, dq, to, flags, smem.block(block % (2 * stages)), 0, (block * count + i) % 2,
-                 warpgroup);
+    stage_dq<64>(smem, dq, to, flags, smem.block(block), 0, (block * count + i) % 2, warpgroup);
 }
 
 /* The warpgroup's panels that are left at the end of a tile, and the end of its K and V. `at`: past

@@ -58,8 +58,7 @@ _Static_assert(sizeof(struct attention_backward_args) == 768, "host and device d
 
 enum {
     BACKWARD_LIST_PER_KV_HEAD = 1, /* a list of tiles for each kv head; else one for all */
-    BACKWARD_ACCUMULATE = 2,       /* dkv_fp32: dk and dv are added to what they hold */
-    BACKWARD_FOLDED = 4            /* deterministic: items are of the plan's tiles, folded */
+    BACKWARD_ACCUMULATE = 2        /* dkv_fp32: dk and dv are added to what they hold */
 };
 
 enum {
@@ -156,11 +155,10 @@ BACKWARD_BOTH int attention_backward_bytes_with(int head_dim, int head_dim_v, in
            (ds_stages + (by_role ? 1 : 0)) * 2 * tile_m * tile_n /* dS, P */ +
            2 * 64 * 64 * 4 /* dq */ + BACKWARD_STAGES * 2 * 4 * tile_m /* stats */ +
            BACKWARD_BLOCK_SLOTS * (int)sizeof(struct backward_block) +
-           8 * (4 * BACKWARD_STAGES + 3 + 2 * BACKWARD_TILE_SLOTS + 2 * ds_stages + 4 +
+           8 * (4 * BACKWARD_STAGES + 4 + 2 * BACKWARD_TILE_SLOTS + 2 * ds_stages + 4 +
                 (by_role ? 1 : 0) + 1) +
            BACKWARD_TILE_SLOTS * (int)sizeof(struct backward_tile_slot) +
-           (deterministic ? 8 + BACKWARD_STAGES * (2 * 8 + (int)sizeof(struct backward_turn_slot))
-                          : 0);
+           (deterministic ? BACKWARD_STAGES * (2 * 8 + (int)sizeof(struct backward_turn_slot)) : 0);
 }
 
 /* Blocks of dout in flight: as many as of q, if they fit. */

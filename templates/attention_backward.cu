@@ -68,8 +68,8 @@
  * (backward_plan.h). An item waits only for items that were taken before it, by a block that is
  * there: so some item can always go on. It is taken when the one before is nearly done, as others
  * wait for it from then on. A round trip to L2, and the fence of a release, are a part of a block's
- * time each: a second thread of the sender's warp waits for the counter ahead of it, and the sender
- * moves it on when the copy engine has added.
+ * time each: a thread beside the scheduler waits for the counter ahead of the sender, and the sender
+ * moves it on when the copy engine has added, which it waits for while it has nothing to send.
  *
  * Masks: only blocks that the plan does not call full are masked, from the bands of their sweep.
  * Rows outside a sweep, and keys that no row attends, are zeroed in shared memory, so that
@@ -144,8 +144,8 @@ constexpr int stats_at = dq_at + consumers * dq_bytes;
 constexpr int blocks_at = stats_at + stages * stats_bytes;
 constexpr int bars_at = blocks_at + BACKWARD_BLOCK_SLOTS * (int)sizeof(backward_block);
 constexpr int tile_slots = BACKWARD_TILE_SLOTS;
-constexpr int bar_count = 4 * stages + 3 + 2 * tile_slots + 2 * ds_stages + 2 * consumers +
-                          (by_role ? 1 : 0) + (spec::deterministic ? 2 * stages + 1 : 0);
+constexpr int bar_count = 4 * stages + 4 + 2 * tile_slots + 2 * ds_stages + 2 * consumers +
+                          (by_role ? 1 : 0) + (spec::deterministic ? 2 * stages : 0);
 constexpr int watch_at = bars_at + 8 * bar_count;
 constexpr int slots_at = watch_at + 8;
 constexpr int turns_at = slots_at + tile_slots * (int)sizeof(backward_tile_slot);
@@ -163,10 +163,10 @@ constexpr int turns_at = slots_at + tile_slots * (int)sizeof(backward_tile_slot)
  * staged, the sender when the copy engine has read the piece.
  * p_full, by role: each warp that makes P arrives when its part is there. It is read before dS is
  * full, and written after.
+ * tile_asked: the producer of Q arrives when it has asked for the last block of a tile; the
+ * scheduler waits before it takes the next item.
  * turn_full[s], turn_empty[s], of a deterministic block: the thread that takes turns arrives when
- * one has come, the sender when it has passed it on.
- * tile_asked, likewise: the producer of Q arrives when it has asked for the last block of a tile;
- * the scheduler waits before it takes the next item. */
+ * one has come, the sender when it has passed it on. */
 struct barriers {
     uint32_t base;
     FFA_DEVICE_MEMBER uint32_t q_full(int s) const { return base + 8 * s; }
@@ -176,7 +176,8 @@ struct barriers {
     FFA_DEVICE_MEMBER uint32_t k_full() const { return dout_full(2 * stages); }
     FFA_DEVICE_MEMBER uint32_t v_full() const { return dout_full(2 * stages + 1); }
     FFA_DEVICE_MEMBER uint32_t kv_empty() const { return dout_full(2 * stages + 2); }
-    FFA_DEVICE_MEMBER uint32_t tile_full(int s) const { return dout_full(2 * stages + 3 + s); }
+    FFA_DEVICE_MEMBER uint32_t tile_asked() const { return dout_full(2 * stages + 3); }
+    FFA_DEVICE_MEMBER uint32_t tile_full(int s) const { return dout_full(2 * stages + 4 + s); }
     FFA_DEVICE_MEMBER uint32_t tile_empty(int s) const { return tile_full(tile_slots + s); }
     FFA_DEVICE_MEMBER uint32_t ds_full(int s) const { return tile_full(2 * tile_slots + s); }
     FFA_DEVICE_MEMBER uint32_t ds_empty(int s) const { return ds_full(ds_stages + s); }
@@ -188,7 +189,6 @@ struct barriers {
         return dq_empty(consumers + (by_role ? 1 : 0) + s);
     }
     FFA_DEVICE_MEMBER uint32_t turn_empty(int s) const { return turn_full(stages + s); }
-    FFA_DEVICE_MEMBER uint32_t tile_asked() const { return turn_empty(stages); }
     /* Two words of the watchdog: who is stuck; how many consumer warps and senders are done. */
     FFA_DEVICE_MEMBER uint32_t watch() const { return base + watch_at - bars_at; }
 };
@@ -223,9 +223,9 @@ enum wait_name : int {
     at_dq_full,
     at_dq_empty,
     at_p_full,
+    at_tile_asked,
     at_turn_full, /* from here on, a deterministic specialisation's */
     at_turn_empty,
-    at_tile_asked,
     at_turn
 };
 
@@ -270,9 +270,9 @@ FFA_DEVICE void watchdog_run(const barriers &bars)
                                     "ds_empty",
                                     "dq_full",
                                     "dq_empty",
-                                    "p_full" };
-            const char *turn_names[] = { "turn_full", "turn_empty", "tile_asked",
-                                         "its turn to add to dq" };
+                                    "p_full",
+                                    "tile_asked" };
+            const char *turn_names[] = { "turn_full", "turn_empty", "its turn to add to dq" };
             const int name = (int)(stuck >> 16);
             printf("attention_backward: block %d: thread %d waits for %s without end\n",
                    (int)blockIdx.x, (int)(stuck & 0xffff),
@@ -389,6 +389,26 @@ FFA_DEVICE void work_find(const attention_backward_args &a, int item, int &tile,
     stream = first + rest % streams;
 }
 
+/* A warp; a deterministic block's is one thread, as the next one takes turns. */
+constexpr int scheduler_lanes = spec::deterministic ? 1 : 32;
+
+FFA_DEVICE int scheduler_take(const attention_backward_args &a, int lane)
+{
+    int item = lane == 0 ? atomicAdd(&a.counters[0], 1) : 0;
+
+    if (scheduler_lanes == 32)
+        item = __shfl_sync(0xffffffffu, item, 0);
+    return item;
+}
+
+FFA_DEVICE void scheduler_wait(const barriers &bars, uint32_t bar, uint32_t parity, wait_name name)
+{
+    if (spec::deterministic)
+        wait_beside(bars, bar, parity, name);
+    else
+        wait(bars, bar, parity, name);
+}
+
 FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_view &smem, int lane)
 {
     const barriers bars = smem.bars();
@@ -396,15 +416,10 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
     const int own_items = spec::deterministic ? 0 : (int)gridDim.x;
     ring<tile_slots> at;
     ring<1> asked;
-    int item = (int)blockIdx.x;
+    int item = spec::deterministic ? scheduler_take(a, lane) : (int)blockIdx.x;
 
-    if constexpr (spec::deterministic) {
-        if (lane == 0)
-            item = atomicAdd(&a.counters[0], 1);
-        item = __shfl_sync(0xffffffffu, item, 0);
-    }
     for (;;) {
-        wait(bars, bars.tile_empty(at.slot), at.parity ^ 1, at_tile_empty);
+        scheduler_wait(bars, bars.tile_empty(at.slot), at.parity ^ 1, at_tile_empty);
         backward_tile_slot *slot = smem.slot(at.slot);
         const bool has_work = item < a.work_count;
         if (has_work) {
@@ -415,8 +430,6 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
             } else {
                 work_find(a, item, index, stream);
             }
-            if (spec::deterministic && a.flags & BACKWARD_FOLDED)
-                index = backward_folded(index, a.tile_count);
             const backward_tile tile = a.tiles[index];
             if (a.flags & BACKWARD_LIST_PER_KV_HEAD)
                 stream += tile.list * a.parts;
@@ -429,10 +442,12 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
                 slot->head_end = slot->head_begin + share;
                 slot->part = part;
             }
-            if (lane < BACKWARD_INLINE_SWEEPS && lane < tile.sweep_count)
-                slot->sweeps[lane] = a.sweeps[tile.sweep_begin + lane];
-            if (lane < BACKWARD_INLINE_BANDS && lane < tile.band_count)
-                slot->bands[lane] = a.bands[tile.band_begin + lane];
+            for (int i = lane; i < min((int)BACKWARD_INLINE_SWEEPS, tile.sweep_count);
+                 i += scheduler_lanes)
+                slot->sweeps[i] = a.sweeps[tile.sweep_begin + i];
+            for (int i = lane; i < min((int)BACKWARD_INLINE_BANDS, tile.band_count);
+                 i += scheduler_lanes)
+                slot->bands[i] = a.bands[tile.band_begin + i];
         } else if (lane == 0) {
             slot->tile.key_count = 0;
         }
@@ -440,14 +455,11 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
         at.next();
         if (!has_work)
             break;
-        /* An item that is held back behind another one holds up all that wait for it. */
-        if constexpr (spec::deterministic) {
-            wait(bars, bars.tile_asked(), asked.parity, at_tile_asked);
-            asked.next();
-        }
-        if (lane == 0)
-            item = own_items + atomicAdd(&a.counters[0], 1);
-        item = __shfl_sync(0xffffffffu, item, 0);
+        /* Not before the one at work is nearly done: who is free first takes the next, and none is
+         * held back behind another one, where others wait for it. */
+        scheduler_wait(bars, bars.tile_asked(), asked.parity, at_tile_asked);
+        asked.next();
+        item = own_items + scheduler_take(a, lane);
     }
     /* The last block to finish leaves the counters ready for the next launch: every block has
      * taken its last item by then. */
@@ -529,8 +541,7 @@ FFA_DEVICE void produce_q(const attention_backward_args &a, const shared_view &s
                 }
             }
         mbarrier_arrive(bars.tile_empty(tile_at.slot));
-        if constexpr (spec::deterministic)
-            mbarrier_arrive(bars.tile_asked());
+        mbarrier_arrive(bars.tile_asked());
     }
 }
 
@@ -643,10 +654,30 @@ FFA_DEVICE void dq_release(uint32_t &unread)
     }
 }
 
+/* A deterministic block's turn, when all of the block was given to the copy engine. */
+struct turn_held {
+    int *counter; /* NULL: none is held */
+    int next;
+    uint32_t empty; /* turn_empty of its slot */
+};
+
+/* Passes it on, when the copy engine has added all but the last `left` pieces. */
+template <int left> FFA_DEVICE void turn_pass(turn_held &turn)
+{
+    if (spec::deterministic && turn.counter) {
+        bulk_wait<left>();
+        fence_proxy_async_global();
+        st_release_gpu(turn.counter, turn.next);
+        mbarrier_arrive(turn.empty);
+        turn.counter = nullptr;
+    }
+}
+
 /* Has the copy engine add what the warpgroups stage to the fp32 workspace; deterministic: when the
  * block's turn has come, which is then passed on. While pieces keep coming, it asks for the next
- * before it waits for the one before. (Reductions straight from registers take a quarter of the
- * kernel's time, and a fence and a copy of each consumer warp a tenth.) */
+ * before it waits for the one before; when it has to wait, it first gives up what others wait for.
+ * (Reductions straight from registers take a quarter of the kernel's time, and a fence and a copy
+ * of each consumer warp a tenth.) */
 FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &smem)
 {
     const barriers bars = smem.bars();
@@ -654,6 +685,7 @@ FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &sme
     position at;
     uint32_t parity[consumers] = {};
     uint32_t unread = 0; /* dq_empty of the piece that the copy engine may still be at */
+    turn_held turn = {};
 
     for (;; tile_at.next()) {
         wait_beside(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_producer);
@@ -666,8 +698,13 @@ FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &sme
                 for (int w = 0; w < consumers; ++w) {
                     if (w == 0 && i >= p_panels)
                         continue;
-                    if (!mbarrier_test_wait_parity(bars.dq_full(w), parity[w]))
+                    const bool is_first = i == 0 && w == (p_panels == 0);
+                    if (!mbarrier_test_wait_parity(bars.dq_full(w), parity[w]) ||
+                        (spec::deterministic && is_first &&
+                         !mbarrier_test_wait_parity(bars.turn_full(at.slot()), at.parity()))) {
                         dq_release(unread);
+                        turn_pass<0>(turn);
+                    }
                     wait_beside(bars, bars.dq_full(w), parity[w], at_dq_full);
                     parity[w] ^= 1;
                     const backward_block block = *smem.block(at.count);
@@ -679,7 +716,7 @@ FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &sme
                                     BACKWARD_DQ_ROWS;
                     const int rows = min(end, top + 64) - first;
                     flags = block.flags;
-                    if (spec::deterministic && i == 0 && w == (p_panels == 0))
+                    if (spec::deterministic && is_first)
                         wait_beside(bars, bars.turn_full(at.slot()), at.parity(), at_turn_full);
                     fence_proxy_async();
                     if (rows > 0) {
@@ -694,20 +731,18 @@ FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &sme
                         mbarrier_arrive(unread);
                     }
                     unread = bars.dq_empty(w);
+                    turn_pass<1>(turn);
                 }
             if constexpr (spec::deterministic) {
-                const backward_turn_slot turn = *smem.turn(at.slot());
-                dq_release(unread);
-                bulk_wait();
-                fence_proxy_async_global();
-                st_release_gpu(turn.counter, turn.next);
-                mbarrier_arrive(bars.turn_empty(at.slot()));
+                const backward_turn_slot taken = *smem.turn(at.slot());
+                turn = turn_held{ taken.counter, taken.next, bars.turn_empty(at.slot()) };
             }
         }
         dq_release(unread);
+        turn_pass<0>(turn);
         mbarrier_arrive(bars.tile_empty(tile_at.slot));
     }
-    bulk_wait();
+    bulk_wait<0>();
     if (spec::debug)
         atom_shared_add(bars.watch() + 4, 1);
 }
@@ -1541,6 +1576,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         mbarrier_init(bars.k_full(), 1);
         mbarrier_init(bars.v_full(), 1);
         mbarrier_init(bars.kv_empty(), 4 * consumers);
+        mbarrier_init(bars.tile_asked(), 1);
         for (int s = 0; s < ds_stages; ++s) {
             mbarrier_init(bars.ds_full(s), by_role ? 4 : 4 * consumers);
             mbarrier_init(bars.ds_empty(s), 4 * consumers);
@@ -1552,15 +1588,13 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         if (by_role)
             mbarrier_init(bars.p_full(), 4);
         for (int s = 0; s < tile_slots; ++s) {
-            mbarrier_init(bars.tile_full(s), 32);
+            mbarrier_init(bars.tile_full(s), scheduler_lanes);
             mbarrier_init(bars.tile_empty(s), 4 * consumers + (spec::deterministic ? 4 : 3));
         }
         for (int s = 0; spec::deterministic && s < stages; ++s) {
             mbarrier_init(bars.turn_full(s), 1);
             mbarrier_init(bars.turn_empty(s), 1);
         }
-        if (spec::deterministic)
-            mbarrier_init(bars.tile_asked(), 1);
         fence_mbarrier_init();
         st_shared(bars.watch(), 0);
         st_shared(bars.watch() + 4, 0);
@@ -1569,16 +1603,16 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
 
     if (warpgroup == 0) {
         setmaxnreg_dec<40>();
-        if (warp == 1)
+        if (warp == 1 && lane < scheduler_lanes)
             scheduler_run(a, smem, lane);
+        else if (spec::deterministic && warp == 1 && lane == scheduler_lanes)
+            turns_take(a, smem);
         else if (warp == 0 && lane == 0)
             produce_q(a, smem);
         else if (warp == 2 && lane == 0)
             produce_dout(a, smem);
         else if (warp == 3 && lane == 0)
             send_dq(a, smem);
-        else if (spec::deterministic && warp == 3 && lane == 1)
-            turns_take(a, smem);
         else if (spec::debug && warp == 3 && lane == 2)
             watchdog_run(bars);
     } else {

@@ -15,11 +15,10 @@
  * A plan in turns gives the sums of dq an order. Blocks of all tiles lie on one grid there: they
  * start at multiples of tile_m, and the first of a sweep may start before it. Tiles visit their
  * sweeps from the last to the first, and the blocks of a sweep from the last to the first, and
- * each visit of a block, over all tiles of the list in their order (or folded: backward_folded),
- * adds to dq after those before it: the turns of the sweep count them. (Descending, because then
- * the tiles of a causal mask, longest first, all begin at the last block, and those of a window
- * where no earlier one adds: a tile lags the one before by what a turn takes, and not by their
- * distance, too.)
+ * each visit of a block, over all tiles of the list in their order, adds to dq after those before
+ * it: the turns of the sweep count them. (Descending, because then the tiles of a causal mask,
+ * longest first, all begin at the last block, and those of a window where no earlier one adds: a
+ * tile lags the one before by what a turn takes, and not by their distance, too.)
  */
 #ifndef FFA_BACKWARD_PLAN_H
 #define FFA_BACKWARD_PLAN_H
@@ -59,20 +58,6 @@ struct backward_band {
     int lo_step, hi_step;   /* 0 or 1 */
     int pad_[2];
 };
-
-/* The tile that is worked on k-th where `count` tiles are folded: one of the longer half, one of
- * the shorter half, and so on. Tiles of a causal mask then follow one another at even intervals; of
- * the shorter ones alone, more would be under way than rows to add to. */
-#ifdef __CUDACC__
-__device__ __forceinline__
-#else
-static inline
-#endif
-    int
-    backward_folded(int k, int count)
-{
-    return k % 2 ? (count + 1) / 2 + k / 2 : k / 2;
-}
 
 /* The keys [*begin, *end) of a band that query row `row` attends; *begin >= *end: none. For a
  * kernel that masks by rows; in a sweep of several bands, a row's keys are the union over them. */

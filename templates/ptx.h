@@ -144,9 +144,9 @@ template <int left> FFA_DEVICE void bulk_wait_read()
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(left) : "memory");
 }
 
-FFA_DEVICE void bulk_wait()
+template <int left> FFA_DEVICE void bulk_wait()
 {
-    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+    asm volatile("cp.async.bulk.wait_group %0;" ::"n"(left) : "memory");
 }
 
 /* `bytes` into shared memory, both ends 16-byte aligned; completes on `bar`. */

@@ -41,11 +41,12 @@ struct ffa_plan {
     /* The device buffer: tiles, sweeps, bands, one after another, of both plans. */
     unsigned char *image; /* NULL on the CPU */
     int64_t image_bytes;
-    int64_t backward_at;    /* byte of the image where the second begins */
-    int64_t splits_at;      /* where the rows of split tiles do, */
-    int64_t turns_at;       /* and the turns of the second */
-    _Atomic(void *) buffer; /* where it was uploaded last; not owned */
-    atomic_int device;      /* and on which device */
+    int64_t backward_at;     /* byte of the image where the second begins */
+    int64_t splits_at;       /* where the rows of split tiles do, */
+    int64_t turns_at;        /* and the turns of the second */
+    _Atomic(void *) buffer;  /* where it was uploaded last; not owned */
+    atomic_int device;       /* and on which device */
+    _Atomic uint64_t *parts; /* what backward_parts said last, and was asked (backward.c) */
 };
 
 /* The parts of a backward workspace, as bytes from its begin (backward.c). */

@@ -20,32 +20,30 @@
 #include "backward_finish.args.h"
 #include "backward_prepare.args.h"
 #include "cpu/cpu.h"
+#include "tile/parts.h"
 
 #define PART_MAX ((int64_t)1 << 56) /* bytes: no address space holds more */
 
 /* ---- the workspace ---- */
 
-/* An item is a key tile and a part of the query heads of its kv head. One head an item is best: the
- * tiles of a stream of Q, dO and dq then pass over it together, and few items leave no SM idle at
- * the end. What parts cost is their sums, 12 bytes an element of dk and dv, so an item has at least
- * ITEM_BLOCKS blocks on average, unless the SMs want more items. */
-enum { ITEM_BLOCKS = 48 };
-
+/* The number of parts, found once for a plan and the heads and device it is used with: it takes
+ * longer than the rest of a call. The plan remembers the last answer, in 12 bits of a word; the
+ * others say what it answers. */
 static int32_t parts_of(const ffa_plan *plan, int32_t group, int32_t heads_kv, int32_t sm_count)
 {
-    const struct backward_plan *backward = &plan->backward;
-    const int64_t items = backward->tile_count * (plan->heads_in_mask > 1 ? 1 : heads_kv);
-    int32_t best = 1;
+    const struct parts_query query = { group, heads_kv, sm_count };
+    const uint64_t key =
+        (uint64_t)group << 44 | (uint64_t)heads_kv << 24 | (uint64_t)sm_count << 12;
+    const uint64_t known = atomic_load(plan->parts);
+    int32_t parts;
 
-    for (int32_t parts = 2; parts <= group; parts++) {
-        const bool is_long =
-            backward->block_count * (group / parts) >= ITEM_BLOCKS * backward->tile_count;
-        const bool is_short_of_items = 2 * items * best < 3 * (int64_t)sm_count;
-
-        if (group % parts == 0 && (is_long || is_short_of_items))
-            best = parts;
-    }
-    return best;
+    if (group >> 12 || heads_kv >> 20 || sm_count >> 12)
+        return backward_parts(&plan->backward, &query);
+    if (known >> 12 == key >> 12)
+        return (int32_t)(known & 0xfff);
+    parts = backward_parts(&plan->backward, &query);
+    atomic_store(plan->parts, key | (uint64_t)parts);
+    return parts;
 }
 
 static ffa_status layout_add(struct backward_layout *layout, int64_t *at, const char *what,
@@ -374,17 +372,12 @@ static void outputs_fill(struct attention_backward_args *launch, const struct gp
         launch->flags |= BACKWARD_ACCUMULATE;
 }
 
-/* Few streams at a time keep theirs in L2; enough of them even out tiles of different lengths. In
- * turns, a tile can begin a block or two after the one before it of the same stream, so there are
- * more streams, whose tiles fill that time, unless the plan is folded. */
-enum { TURN_STREAMS = 4 };
-
+/* Few streams at a time keep theirs in L2; enough of them even out tiles of different lengths. */
 static int64_t section_of(const struct gpu_call *call)
 {
     const struct backward_plan *plan = &call->plan->backward;
     const int64_t streams = (int64_t)call->args->heads_kv * call->layout->parts;
-    const int64_t section = (4 * (int64_t)call->room / plan->tile_count + 1) *
-                            (plan->in_turns && !plan->is_folded ? TURN_STREAMS : 1);
+    const int64_t section = 4 * (int64_t)call->room / plan->tile_count + 1;
 
     return section < streams ? section : streams;
 }
@@ -431,8 +424,6 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
     launch->parts = call->layout->parts;
     launch->section_streams = (int)section_of(call);
     launch->flags = has_lists ? BACKWARD_LIST_PER_KV_HEAD : 0;
-    if (plan->is_folded)
-        launch->flags |= BACKWARD_FOLDED;
     if (args->softcap > 0.0f) {
         launch->cap_inner = (float)(2.0 * LOG2_E * scale / (double)args->softcap);
         launch->cap_outer = (float)(LOG2_E * (double)args->softcap);

@@ -133,7 +133,9 @@ ffa_status plan_begin(ffa_plan **out, const ffa_kernels *kernels, const ffa_mask
     if (kernels->forward)
         FFA_TRY(shape_check(mask, err));
     *out = mem_array(1, sizeof **out);
-    if (!*out) {
+    if (*out)
+        (*out)->parts = mem_array(1, sizeof *(*out)->parts);
+    if (!*out || !(*out)->parts) {
         rc = error_nomem(err, "the plan");
         goto out;
     }
@@ -200,6 +202,7 @@ void ffa_plan_destroy(ffa_plan *plan)
     tile_finish(&plan->tiles);
     backward_finish(&plan->backward);
     mem_free(plan->image);
+    mem_free(plan->parts);
     mem_free(plan);
 }
 

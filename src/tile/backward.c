@@ -166,40 +166,17 @@ static ffa_status take_turns(struct backward_plan *plan, int64_t *capacity, stru
     return FFA_OK;
 }
 
-/* The k-th tile of a list in the order of work. */
-static int32_t tile_at(const struct backward_plan *plan, int32_t list, int32_t k)
-{
-    const int32_t begin = plan->list_begin[list], count = plan->list_begin[list + 1] - begin;
-
-    return begin + (plan->is_folded ? backward_folded(k, count) : k);
-}
-
-/* Where tiles meet at a quarter of all blocks or more, and are many, as in a long causal mask: with
- * the longest first, the last ones, which are short and all wait for one another, leave most of a
- * device idle. (By a model of the turns on 132 SMs, causal: folded 1 % slower than without turns at
- * 8k to 64k, unfolded 2 to 14 %; at 4k, of 32 tiles, 8 and 3 %.) The more tiles there are the less
- * it takes, and the more turns a folded tile has: an eighth of their number, on average. */
-enum { FOLD_TILES = 48, FOLD_TILES_MAX = 1024 };
-
-static bool wants_fold(const struct backward_plan *plan)
-{
-    return plan->list_count == 1 && plan->tile_count >= FOLD_TILES &&
-           plan->tile_count <= FOLD_TILES_MAX &&
-           4 * plan->block_count >= plan->tile_count * backward_grid_blocks(plan);
-}
-
 static ffa_status turns_build(struct backward_plan *plan, ffa_error *err)
 {
     struct visits visits;
     int64_t capacity = 0;
     ffa_status rc;
 
-    plan->is_folded = wants_fold(plan);
     FFA_TRY(visits_init(&visits, backward_grid_blocks(plan), err));
     for (int32_t list = 0; list < plan->list_count; list++) {
         visits_clear(&visits);
-        for (int32_t k = 0; k < plan->list_begin[list + 1] - plan->list_begin[list]; k++) {
-            const struct backward_tile *tile = &plan->tiles[tile_at(plan, list, k)];
+        for (int32_t t = plan->list_begin[list]; t < plan->list_begin[list + 1]; t++) {
+            const struct backward_tile *tile = &plan->tiles[t];
 
             for (int32_t s = tile->sweep_count - 1; s >= 0; s--)
                 FFA_TRY(take_turns(plan, &capacity, &visits, &plan->sweeps[tile->sweep_begin + s],
@@ -333,8 +310,7 @@ static ffa_status check_turns(const struct backward_plan *plan, ffa_error *err)
         return error_nomem(err, "the check of a backward plan");
     for (int32_t list = 0; list < plan->list_count; list++) {
         memset(check.visits, 0, (size_t)blocks * sizeof *check.visits);
-        for (int32_t k = 0; k < plan->list_begin[list + 1] - plan->list_begin[list]; k++) {
-            const int32_t t = tile_at(plan, list, k);
+        for (int32_t t = plan->list_begin[list]; t < plan->list_begin[list + 1]; t++) {
             const struct backward_tile *tile = &plan->tiles[t];
 
             for (int32_t s = tile->sweep_count - 1; s >= 0; s--)

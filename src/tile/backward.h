@@ -11,7 +11,7 @@
  *
  * On a grid (tile_options.on_grid) the plan is one in turns (backward_plan.h): dq is to be added in
  * the order of tiles. Turns are few: one a sweep where the mask is full or causal, one each other
- * block at the most in a window; in a folded plan an eighth of the tiles for each, of 1024 at most.
+ * block at the most in a window.
  */
 #ifndef FFA_TILE_BACKWARD_H
 #define FFA_TILE_BACKWARD_H
@@ -28,7 +28,6 @@ struct backward_plan {
     ffa_mask_shape shape;
     int32_t tile_m, tile_n; /* query rows of a block, keys of a tile */
     bool in_turns;
-    bool is_folded; /* in turns: the order of tiles is folded (backward_folded); one list */
     int32_t list_count;
     int32_t *list_begin; /* [list_count + 1]: list l has the tiles from list_begin[l] on */
     struct backward_tile *tiles;

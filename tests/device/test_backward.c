@@ -1795,7 +1795,7 @@ static const char *const turn_texts[] = {
     "block-causal:400,200/block=128",
     "shared-prefix:200,130,250",
     "global-window:600,left=64,right=0,global=32",
-    "causal:100x6200", /* many tiles, folded */
+    "causal:100x6200", /* many tiles */
 };
 enum { TURN_TEXTS = sizeof turn_texts / sizeof *turn_texts };
 

@@ -257,11 +257,13 @@ void emulator_bulk_wait_read(int left)
     machine_stir();
 }
 
-void emulator_bulk_wait(void)
+void emulator_bulk_wait(int left)
 {
+    const int64_t last = (int64_t)machine.self->bulk_groups - left;
+
     for (int i = 0; i < machine.pending_count;) {
         const struct pending *p = &machine.pending[i];
-        if (p->kind == REDUCE && p->owner == machine.self && p->group)
+        if (p->kind == REDUCE && p->owner == machine.self && p->group && p->group <= last)
             perform_at(i);
         else
             i++;

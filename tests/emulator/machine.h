@@ -103,7 +103,7 @@ void emulator_bulk_commit(void);
 /* The thread's reductions, but for those of its last `left` commits, have read shared memory; or
  * all have added. */
 void emulator_bulk_wait_read(int left);
-void emulator_bulk_wait(void);
+void emulator_bulk_wait(int left);
 
 /* ---- wgmma: 64 x n, k = 16 ---- */
 

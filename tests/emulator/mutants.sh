@@ -64,5 +64,5 @@ without attention_backward.cu 'fence_proxy_async();' 4 --backward # dS is there
 without attention_backward.cu '__syncwarp();' 2 --backward
 without attention_backward.cu 'bulk_wait_read<0>();' --backward
 without attention_backward.cu 'bulk_wait_read<1>();' --backward
-without attention_backward.cu 'bulk_wait();' 2 --backward # the block ends
+without attention_backward.cu 'bulk_wait<0>();' --backward # the block ends
 exit $bad

@@ -62,7 +62,7 @@ static void reduce(void)
 {
     emulator_reduce_add(sums, at(DATA), BYTES);
     emulator_bulk_commit();
-    emulator_bulk_wait();
+    emulator_bulk_wait(0);
 }
 
 static void start(uint32_t arrivals)

@@ -499,16 +499,10 @@ bool coverage_turns(const struct backward_plan *plan, struct coverage_text *why)
     bool ok = true;
 
     for (int32_t list = 0; ok && list < plan->list_count; list++) {
-        const int32_t end = plan->list_begin[list + 1];
-        int32_t longer = plan->list_begin[list], shorter = end - (end - longer) / 2;
-
         memset(next, 0, (size_t)blocks * sizeof *next);
-        for (int32_t k = 0; ok && k < end - plan->list_begin[list]; k++) {
-            const int32_t t = plan->is_folded && k % 2 ? shorter++ : longer++;
-
+        for (int32_t t = plan->list_begin[list]; ok && t < plan->list_begin[list + 1]; t++)
             for (int32_t s = plan->tiles[t].sweep_count - 1; ok && s >= 0; s--)
                 ok = sweep_turns(plan, &plan->sweeps[plan->tiles[t].sweep_begin + s], next, why);
-        }
     }
     free(next);
     return ok;

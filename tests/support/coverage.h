@@ -26,8 +26,8 @@ bool coverage_keys(const struct backward_plan *plan, const ffa_slice_list *lists
                    struct coverage_text *why);
 bool coverage_backward_cells(const struct backward_plan *plan, const ffa_slice_list *lists,
                              struct coverage_text *why);
-/* Of a plan in turns: the visits of each block of the grid, in the order of work, folded or not,
- * take the turns 0, 1, 2, ... */
+/* Of a plan in turns: the visits of each block of the grid, in the order of tiles, take the
+ * turns 0, 1, 2, ... */
 bool coverage_turns(const struct backward_plan *plan, struct coverage_text *why);
 /* Whether both plans of one mask have the same rows at every `step`th key. */
 bool coverage_same(const struct tile_plan *forward, const struct backward_plan *backward,

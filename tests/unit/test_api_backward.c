@@ -563,21 +563,19 @@ END_TEST
 static const struct {
     const char *mask;
     int32_t heads_q, heads_kv, sm_count;
-    /* The largest divisor of the group that leaves a tile 48 blocks of 64 rows on average, over
-     * the heads of its part; beyond, as long as there are fewer than 1.5 items an SM. */
     int32_t parts;
 } layouts[] = {
     { "full:128", 1, 1, 132, 1 },
-    { "full:128", 64, 8, 132, 8 },
-    { "full:1024", 64, 8, 132, 4 }, /* 64 tiles of 128 blocks: 256 items are enough */
-    { "full:4096", 64, 8, 132, 8 },
-    { "full:3168", 8, 8, 132, 1 },
+    { "full:128", 64, 8, 132, 8 }, /* fewer items than SMs */
+    { "full:2048", 64, 8, 132, 1 },
+    { "full:4096", 64, 8, 132, 1 }, /* no tile is longer than another: nothing drifts apart */
+    { "causal:4096", 64, 8, 132, 4 },
+    { "window:8192,left=1023,right=0", 64, 8, 132, 2 }, /* short: sums of parts weigh much */
     { "full:3040", 24, 8, 132, 3 },
-    { "full:16384", 96, 1, 132, 96 },
-    { "full:128", 12, 2, 2, 2 },
-    { "causal:1001", 30, 5, 132, 6 },
-    { "window:8192,left=128,right=0", 64, 8, 132, 1 }, /* 4 blocks a tile, 512 items */
-    { "window:8192,left=128,right=0", 64, 8, 1000, 4 },
+    { "full:16384", 96, 1, 132, 48 }, /* 128 tiles would leave 4 SMs idle */
+    { "full:128", 12, 2, 2, 1 },
+    { "causal:16384", 64, 8, 132, 4 },
+    { "window:8192,left=128,right=0", 64, 8, 1000, 1 }, /* 2 parts: two rounds, of 24 items */
 };
 
 START_TEST(workspaces_hold_what_their_parts_need)

@@ -5,8 +5,11 @@
  */
 #include "support/any_plan.h"
 #include "support/mask_cases.h"
+#include "support/rng.h"
+#include "tile/parts.h"
 
 #include <check.h>
+#include <math.h>
 #include <stdio.h>
 
 static struct any_facts build(struct any_plan *plan, enum pass pass, const ffa_slice *slices,
@@ -363,8 +366,62 @@ START_TEST(turns_of_lists_start_anew)
 }
 END_TEST
 
-/* A million tokens: a turn a tile of a causal mask, half a window's blocks for a tile in it;
- * 131,072 of a causal mask, folded: a megabyte. */
+/* The time until the last of a queue of items is done, each taken by the first SM that is free. */
+static double queue_time(const struct backward_plan *plan, const struct parts_query *query,
+                         int32_t parts)
+{
+    double free_at[64] = { 0 }, last = 0;
+
+    for (int64_t t = 0; t < plan->tile_count; t++)
+        for (int32_t copy = 0; copy < parts * query->heads_kv; copy++) {
+            int32_t first = 0;
+
+            for (int32_t sm = 1; sm < query->sm_count; sm++)
+                first = free_at[sm] < free_at[first] ? sm : first;
+            free_at[first] += plan->tiles[t].block_count * (query->group / parts) + 3;
+            last = fmax(last, free_at[first]);
+        }
+    return last;
+}
+
+START_TEST(a_makespan_is_that_of_a_queue)
+{
+    struct backward_tile tiles[40] = { { 0 } };
+    struct rng rng = { 11 };
+
+    for (int round = 0; round < 200; round++) {
+        struct backward_plan plan = {
+            .tile_m = 64, .tile_n = 128, .list_count = 1, .tiles = tiles
+        };
+        const struct parts_query query = { 12, (int32_t)rng_range(&rng, 1, 4),
+                                           (int32_t)rng_range(&rng, 24, 64) };
+
+        plan.tile_count = rng_range(&rng, 1, 40);
+        for (int64_t t = 0; t < plan.tile_count; t++)
+            plan.block_count += tiles[t].block_count = (int)rng_range(&rng, 0, 50);
+        for (int32_t parts = 1; parts <= 12; parts++)
+            if (12 % parts == 0 && plan.tile_count * query.heads_kv * parts <= 32 * query.sm_count)
+                ck_assert_double_eq_tol(backward_makespan(&plan, &query, parts),
+                                        queue_time(&plan, &query, parts), 1e-9);
+    }
+}
+END_TEST
+
+/* Beyond that many items, what an SM has on average and half an item: no SM waits longer. */
+START_TEST(a_makespan_of_many_items_is_near_that_of_a_queue)
+{
+    struct backward_tile tiles[256] = { { 0 } };
+    struct backward_plan plan = { .list_count = 1, .tiles = tiles, .tile_count = 256 };
+    const struct parts_query query = { 8, 8, 64 };
+
+    for (int t = 0; t < 256; t++)
+        plan.block_count += tiles[t].block_count = 2 * (256 - t);
+    ck_assert_double_eq_tol(backward_makespan(&plan, &query, 8) / queue_time(&plan, &query, 8), 1,
+                            0.02);
+}
+END_TEST
+
+/* A million tokens: a turn a tile of a causal mask, half a window's blocks for a tile in it. */
 START_TEST(turns_are_few)
 {
     const int64_t n = 1 << 20;
@@ -374,49 +431,13 @@ START_TEST(turns_are_few)
     (void)build(&plan, BACKWARD, &(ffa_slice){ 0, n, 0, n, 1, 0 }, 1, (ffa_mask_shape){ n, n },
                 opts);
     ck_assert_int_eq(plan.backward.tile_count, n / 128);
-    ck_assert(!plan.backward.is_folded);
     ck_assert_int_eq(plan.backward.turn_count, n / 128);
-    any_plan_finish(&plan);
-    (void)build(&plan, BACKWARD, &(ffa_slice){ 0, n / 8, 0, n / 8, 1, 0 }, 1,
-                (ffa_mask_shape){ n / 8, n / 8 }, opts);
-    ck_assert(plan.backward.is_folded);
-    ck_assert_int_lt(plan.backward.turn_count, 1 << 18);
     any_plan_finish(&plan);
     (void)build(&plan, BACKWARD, &(ffa_slice){ 0, n, 0, n + 4096, 3, 0 }, 1,
                 (ffa_mask_shape){ n, n + 4096 }, opts);
     ck_assert_int_le(plan.backward.turn_count, 34 * plan.backward.tile_count);
     ck_assert_int_ge(plan.backward.turn_count, 32 * plan.backward.tile_count);
-    ck_assert(!plan.backward.is_folded);
     any_plan_finish(&plan);
-}
-END_TEST
-
-/* Many tiles that meet at many blocks take turns folded: one of the longer half, one of the
- * shorter, and so on. */
-START_TEST(many_tiles_are_folded)
-{
-    const struct tile_options opts = { .tile_m = 4, .tile_n = 4, .on_grid = true };
-    struct any_plan plan;
-
-    ck_assert_int_eq(backward_folded(0, 5), 0);
-    ck_assert_int_eq(backward_folded(1, 5), 3);
-    ck_assert_int_eq(backward_folded(2, 5), 1);
-    ck_assert_int_eq(backward_folded(3, 5), 4);
-    ck_assert_int_eq(backward_folded(4, 5), 2);
-    for (int32_t tiles = 47; tiles <= 48; tiles++) {
-        const bool is_folded = tiles == 48;
-        const int32_t n = 4 * tiles;
-        const struct backward_turn *second;
-
-        (void)build(&plan, BACKWARD, &(ffa_slice){ 0, n, 0, n, 1, 0 }, 1, (ffa_mask_shape){ n, n },
-                    opts);
-        ck_assert_int_eq(plan.backward.is_folded, is_folded);
-        /* Keys from 4 on come second, or after the first tile of the shorter half. */
-        second = &plan.backward.turns[plan.backward.sweeps[1].turn_begin];
-        ck_assert_int_eq(second->before, is_folded ? 2 : 1);
-        ck_assert_int_eq(second->row, is_folded ? n / 2 : 4);
-        any_plan_finish(&plan);
-    }
 }
 END_TEST
 
@@ -732,7 +753,8 @@ int main(void)
     tcase_add_loop_test(tc, turns_as_written, 0, sizeof turns / sizeof *turns);
     tcase_add_test(tc, turns_of_lists_start_anew);
     tcase_add_test(tc, turns_are_few);
-    tcase_add_test(tc, many_tiles_are_folded);
+    tcase_add_test(tc, a_makespan_is_that_of_a_queue);
+    tcase_add_test(tc, a_makespan_of_many_items_is_near_that_of_a_queue);
     tcase_add_loop_test(tc, lists_stand_one_after_another, 0, PASSES);
     tcase_add_test(tc, longest_first_then_lower_rows);
     tcase_add_test(tc, large_numbers_do_not_wrap);

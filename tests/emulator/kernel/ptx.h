@@ -94,9 +94,9 @@ template <int left> FFA_DEVICE void bulk_wait_read()
     emulator_bulk_wait_read(left);
 }
 
-FFA_DEVICE void bulk_wait()
+template <int left> FFA_DEVICE void bulk_wait()
 {
-    emulator_bulk_wait();
+    emulator_bulk_wait(left);
 }
 
 FFA_DEVICE void cp_async_bulk(uint32_t dst, const void *src, uint32_t bar, uint32_t bytes)

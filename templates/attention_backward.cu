@@ -334,27 +334,8 @@ FFA_DEVICE backward_band tile_band(const attention_backward_args &a, const backw
 
 /* ---- the order of visits ---- */
 
-/* Sweeps as they stand, and their blocks from the first row on; or in turns (backward_plan.h):
- * blocks of the grid, all from the last to the first. */
-FFA_DEVICE int sweep_visited(int i, int sweep_count)
-{
-    return spec::deterministic ? sweep_count - 1 - i : i;
-}
-
-/* In turns, the heads of a part visit each block one after another: head by head, a short tile
- * would wait for a long one at each head again. */
-FFA_DEVICE int firsts_end(const backward_tile_slot *slot)
-{
-    return spec::deterministic ? slot->head_begin + 1 : slot->head_end;
-}
-
 /* Blocks begin at a multiple of `grid`: of the rows that lie together in dq, or of blocks. */
 constexpr int grid = spec::deterministic ? tile_m : BACKWARD_DQ_ROWS;
-
-FFA_DEVICE int first_block(const backward_sweep &sweep)
-{
-    return (spec::deterministic ? sweep.q_end - 1 : sweep.q_begin) / grid * grid;
-}
 
 /* A record has the first row of the sweep in its block. */
 FFA_DEVICE int block_row(const backward_block &block)
@@ -367,9 +348,42 @@ FFA_DEVICE int rows_before(const backward_block &block)
     return block.row % grid;
 }
 
-FFA_DEVICE int next_block(int row)
+/* One visit of a tile: a block of rows of a head. */
+struct visit {
+    int head, row;
+    int sweep;    /* index in the tile */
+    bool is_last; /* of the tile */
+};
+
+/* Calls `f` with each visit of a tile and its sweep. Head by head, sweeps as they stand and their
+ * blocks from the first row on; or in turns (backward_plan.h), all from the last row to the first,
+ * and the heads of each block one after another: head by head, a short tile would wait for a long
+ * one at each head again. (Without turns, that order is no faster: tiles that go in step then add
+ * to the same rows of dq at the same time.) */
+template <typename function>
+FFA_DEVICE void visit_all(const attention_backward_args &a, const backward_tile_slot *slot,
+                          function f)
 {
-    return spec::deterministic ? row - tile_m : row + tile_m;
+    constexpr bool in_turns = spec::deterministic;
+    const int sweep_count = slot->tile.sweep_count, head_end = slot->head_end;
+    const int firsts_end = in_turns ? slot->head_begin + 1 : head_end;
+
+    for (int first = slot->head_begin; first < firsts_end; ++first)
+        for (int i = 0; i < sweep_count; ++i) {
+            const int index = in_turns ? sweep_count - 1 - i : i;
+            const backward_sweep sweep = tile_sweep(a, slot, index);
+            const int begin = sweep.q_begin / grid * grid;
+            const int last = (sweep.q_end - 1 - begin) / tile_m * tile_m;
+
+            for (int at = 0; at <= last; at += tile_m) {
+                const int row = begin + (in_turns ? last - at : at);
+                const bool ends = at == last && i == sweep_count - 1;
+                int head = first;
+                do
+                    f(visit{ head, row, index, ends && head == head_end - 1 }, sweep);
+                while (in_turns && ++head < head_end);
+            }
+        }
 }
 
 /* ---- scheduler: one warp, up to tile_slots tiles ahead ---- */
@@ -502,44 +516,31 @@ FFA_DEVICE void produce_q(const attention_backward_args &a, const shared_view &s
                                       slot->tile.key_begin);
             kv_parity ^= 1;
         }
-        for (int first = slot->head_begin; first < firsts_end(slot); ++first)
-            for (int i = 0; i < sweep_count; ++i) {
-                const int index = sweep_visited(i, sweep_count);
-                const backward_sweep sweep = tile_sweep(a, slot, index);
-                for (int row = first_block(sweep);
-                     spec::deterministic ? row > sweep.q_begin - tile_m : row < sweep.q_end;
-                     row = next_block(row)) {
-                    int head = first;
-                    do {
-                        const bool is_last = (spec::deterministic ? row <= sweep.q_begin
-                                                                  : row + tile_m >= sweep.q_end) &&
-                                             i == sweep_count - 1 && head == slot->head_end - 1;
-                        /* In a cut tile, the keys past its end are masked in every block. */
-                        const bool is_full = row >= sweep.full_begin &&
-                                             row + tile_m <= sweep.full_end && key_count == tile_n;
-                        wait(bars, bars.q_empty(at.slot()), at.parity() ^ 1, at_q_empty);
-                        int flags = (is_last ? BACKWARD_BLOCK_LAST : 0) |
-                                    (is_full ? BACKWARD_BLOCK_FULL : 0) |
-                                    (row + tile_m > sweep.q_end ? BACKWARD_BLOCK_CUT : 0) |
-                                    index * BACKWARD_BLOCK_SWEEP;
-                        int inside = row; /* the sweep */
-                        if (row < sweep.q_begin) {
-                            flags |= BACKWARD_BLOCK_CUT;
-                            inside = sweep.q_begin;
-                        }
-                        *smem.block(at.count) = backward_block{ head, inside, sweep.q_end, flags };
-                        mbarrier_arrive_expect_tx(bars.q_full(at.slot()), q_bytes + stats_bytes);
-                        load_tile<tile_m, panels>(&a.q, smem.q(at.slot()), bars.q_full(at.slot()),
-                                                  head, row);
-                        const float *stats = a.stats + head * 2 * a.stats_rows + row;
-                        cp_async_bulk(smem.stats(at.slot()), stats, bars.q_full(at.slot()),
-                                      4 * tile_m);
-                        cp_async_bulk(smem.stats(at.slot()) + 4 * tile_m, stats + a.stats_rows,
-                                      bars.q_full(at.slot()), 4 * tile_m);
-                        at.next();
-                    } while (spec::deterministic && ++head < slot->head_end);
-                }
+        visit_all(a, slot, [&](const visit &now, const backward_sweep &sweep) {
+            const int row = now.row;
+            /* In a cut tile, the keys past its end are masked in every block. */
+            const bool is_full = row >= sweep.full_begin && row + tile_m <= sweep.full_end &&
+                                 key_count == tile_n;
+            wait(bars, bars.q_empty(at.slot()), at.parity() ^ 1, at_q_empty);
+            int flags = (now.is_last ? BACKWARD_BLOCK_LAST : 0) |
+                        (is_full ? BACKWARD_BLOCK_FULL : 0) |
+                        (row + tile_m > sweep.q_end ? BACKWARD_BLOCK_CUT : 0) |
+                        now.sweep * BACKWARD_BLOCK_SWEEP;
+            int inside = row; /* the sweep */
+            if (row < sweep.q_begin) {
+                flags |= BACKWARD_BLOCK_CUT;
+                inside = sweep.q_begin;
             }
+            *smem.block(at.count) = backward_block{ now.head, inside, sweep.q_end, flags };
+            mbarrier_arrive_expect_tx(bars.q_full(at.slot()), q_bytes + stats_bytes);
+            load_tile<tile_m, panels>(&a.q, smem.q(at.slot()), bars.q_full(at.slot()), now.head,
+                                      row);
+            const float *stats = a.stats + now.head * 2 * a.stats_rows + row;
+            cp_async_bulk(smem.stats(at.slot()), stats, bars.q_full(at.slot()), 4 * tile_m);
+            cp_async_bulk(smem.stats(at.slot()) + 4 * tile_m, stats + a.stats_rows,
+                          bars.q_full(at.slot()), 4 * tile_m);
+            at.next();
+        });
         mbarrier_arrive(bars.tile_empty(tile_at.slot));
         mbarrier_arrive(bars.tile_asked());
     }
@@ -568,23 +569,14 @@ FFA_DEVICE void produce_dout(const attention_backward_args &a, const shared_view
                                         slot->tile.key_begin);
             kv_parity ^= 1;
         }
-        for (int first = slot->head_begin; first < firsts_end(slot); ++first)
-            for (int i = 0; i < sweep_count; ++i) {
-                const backward_sweep sweep = tile_sweep(a, slot, sweep_visited(i, sweep_count));
-                for (int row = first_block(sweep);
-                     spec::deterministic ? row > sweep.q_begin - tile_m : row < sweep.q_end;
-                     row = next_block(row)) {
-                    int head = first;
-                    do {
-                        const int slot_at = at.dout_slot();
-                        wait(bars, bars.dout_empty(slot_at), at.dout_parity() ^ 1, at_dout_empty);
-                        mbarrier_arrive_expect_tx(bars.dout_full(slot_at), dout_bytes);
-                        load_tile<tile_m, v_panels>(&a.dout, smem.dout(slot_at),
-                                                    bars.dout_full(slot_at), head, row);
-                        at.next();
-                    } while (spec::deterministic && ++head < slot->head_end);
-                }
-            }
+        visit_all(a, slot, [&](const visit &now, const backward_sweep &) {
+            const int slot_at = at.dout_slot();
+            wait(bars, bars.dout_empty(slot_at), at.dout_parity() ^ 1, at_dout_empty);
+            mbarrier_arrive_expect_tx(bars.dout_full(slot_at), dout_bytes);
+            load_tile<tile_m, v_panels>(&a.dout, smem.dout(slot_at), bars.dout_full(slot_at),
+                                        now.head, now.row);
+            at.next();
+        });
         mbarrier_arrive(bars.tile_empty(tile_at.slot));
     }
 }
@@ -605,33 +597,29 @@ FFA_DEVICE void turns_take(const attention_backward_args &a, const shared_view &
         const int sweep_count = slot->tile.sweep_count;
         if (slot->tile.key_count == 0)
             break;
-        for (int first = slot->head_begin; first < firsts_end(slot); ++first)
-            for (int i = 0; i < sweep_count; ++i) {
-                const backward_sweep sweep = tile_sweep(a, slot, sweep_visited(i, sweep_count));
-                const backward_turn *turn = a.turns + sweep.turn_begin;
-                backward_turn now = *turn;
-                for (int row = first_block(sweep);
-                     spec::deterministic ? row > sweep.q_begin - tile_m : row < sweep.q_end;
-                     row = next_block(row)) {
-                    if (row < now.row)
-                        now = *++turn;
-                    int head = first;
-                    do {
-                        int *counter = a.turn_counts + head * blocks + row / tile_m;
-                        wait_beside(bars, bars.turn_empty(at.slot()), at.parity() ^ 1,
-                                    at_turn_empty);
-                        for (int tries = 0; ld_acquire_gpu(counter) != now.before; ++tries) {
-                            if (spec::debug && tries == 1 << 22)
-                                st_shared(bars.watch(), (uint32_t)at_turn << 16 | threadIdx.x);
-                            __nanosleep(20);
-                        }
-                        fence_proxy_async_global();
-                        *smem.turn(at.slot()) = backward_turn_slot{ counter, now.before + 1 };
-                        mbarrier_arrive(bars.turn_full(at.slot()));
-                        at.next();
-                    } while (++head < slot->head_end);
-                }
+        const backward_turn *turn = nullptr;
+        backward_turn counted = {};
+        int counted_of = -1; /* sweep */
+        visit_all(a, slot, [&](const visit &now, const backward_sweep &sweep) {
+            int *counter = a.turn_counts + now.head * blocks + now.row / tile_m;
+            if (now.sweep != counted_of) {
+                counted_of = now.sweep;
+                turn = a.turns + sweep.turn_begin;
+                counted = *turn;
+            } else if (now.row < counted.row) {
+                counted = *++turn;
             }
+            wait_beside(bars, bars.turn_empty(at.slot()), at.parity() ^ 1, at_turn_empty);
+            for (int tries = 0; ld_acquire_gpu(counter) != counted.before; ++tries) {
+                if (spec::debug && tries == 1 << 22)
+                    st_shared(bars.watch(), (uint32_t)at_turn << 16 | threadIdx.x);
+                __nanosleep(20);
+            }
+            fence_proxy_async_global();
+            *smem.turn(at.slot()) = backward_turn_slot{ counter, counted.before + 1 };
+            mbarrier_arrive(bars.turn_full(at.slot()));
+            at.next();
+        });
         mbarrier_arrive(bars.tile_empty(tile_at.slot));
     }
 }

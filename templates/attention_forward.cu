@@ -31,6 +31,14 @@
  * head_dim is padded by the copy engine: columns past a tensor's own are zero in shared memory, and
  * are not stored. Sums of int stay below 2^31: the host refuses more tokens or work items.
  *
+ * Learnt on an H200, in cycles of a pass: the loop is at 93 % of the tensor cores' speed, and its
+ * control counts. To take half of a block where a warpgroup's 64 rows attend no more, and to pass
+ * over blocks that they do not attend, is 5.6 % less work of a window of 1024 keys, and took 5.6 %
+ * more cycles; the branches for it alone, 2.6 % more of a full mask. To issue the first scores of
+ * the next tile before the rows of this one are stored, and to do the loop's control and wait for K
+ * under O += P V, changed nothing (0.1 %): while one warpgroup begins or ends a tile, the other has
+ * the tensor cores to itself.
+ *
  * (Algorithm: FlashAttention-3, Shah et al. 2024. Plan and masks: tile_plan.h.)
  */
 #include "attention_forward.args.h"

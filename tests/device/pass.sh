@@ -13,15 +13,18 @@ jobs=${3:-4}
 mkdir -p "$out"
 limit=900 # seconds a part
 
-cat > "$out/parts" << 'END'
-backward.bf16 1
-backward.fp16 1
-forward.bf16 1
-forward.fp16 1
+# The longest first, in shares of a process each.
+for share in 0 1 2 3 4 5; do
+    echo "backward.bf16:$share/6 1"
+    echo "backward.fp16:$share/6 1"
+    echo "forward.bf16:$share/6 1"
+    echo "forward.fp16:$share/6 1"
+    echo "backward.dims:$share/6 1"
+    echo "forward.dims:$share/6 1"
+done > "$out/parts"
+cat >> "$out/parts" << 'END'
 backward.quick 1
 forward.quick 1
-backward.dims 1
-forward.dims 1
 backward.features 1
 backward.unions 1
 forward.unions 1
@@ -34,18 +37,21 @@ forward.quick 0 synccheck
 backward.quick 0 synccheck
 END
 
-# run_part PASS.PART LEVEL [TOOL]
+# run_part PASS.PART[:SHARE] LEVEL [TOOL]
 # shellcheck disable=SC2016
 run_part='
-    build=$1 out=$2 limit=$3 pass=${4%.*} part=${4#*.} level=$5 tool=${6:-}
-    log=$out/$pass.$part${tool:+.$tool}
+    build=$1 out=$2 limit=$3 pass=${4%%.*} part=${4#*.} level=$5 tool=${6:-} share=0/1
+    case $part in *:*) share=${part#*:} part=${part%:*} ;; esac
+    name=$pass.$part${tool:+.$tool}
+    [ "$share" = 0/1 ] || name=$name.${share%/*}
+    log=$out/$name
     begin=$(date +%s)
-    CK_RUN_CASE=$part FFA_TEST_LEVEL=$level timeout "$limit" \
+    CK_RUN_CASE=$part FFA_TEST_PART=$share FFA_TEST_LEVEL=$level timeout "$limit" \
         ${tool:+compute-sanitizer --tool "$tool" --error-exitcode 9} \
         "$build/tests/test_device_$pass" > "$log" 2>&1
     rc=$?
     echo "$rc" > "$log.rc"
-    printf "%-28s rc %-3s %4d s  %s\n" "$pass.$part${tool:+ $tool}" "$rc" $(($(date +%s) - begin)) \
+    printf "%-28s rc %-3s %4d s  %s\n" "$name" "$rc" $(($(date +%s) - begin)) \
         "$(grep -E "^[0-9]+%:" "$log" | tail -n 1)"
 '
 rm -f "$out"/*.rc

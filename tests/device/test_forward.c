@@ -1445,8 +1445,8 @@ static Suite *device_suite(void)
     tcase_add_loop_test(quick, bad_arguments_are_refused, 0, sizeof refusals / sizeof *refusals);
     tcase_add_loop_test(unions, every_length_to_300, 0, 2);
     tcase_add_loop_test(unions, random_unions_match_the_oracle, 0, 2);
-    tcase_add_loop_test(bf16, mask_cases_match_the_oracle, 0, layout_count / 2);
-    tcase_add_loop_test(fp16, mask_cases_match_the_oracle, layout_count / 2, layout_count);
+    add_part(bf16, mask_cases_match_the_oracle, 0, layout_count / 2);
+    add_part(fp16, mask_cases_match_the_oracle, layout_count / 2, layout_count);
     suite_add_tcase(suite, quick);
     suite_add_tcase(suite, dim);
     suite_add_tcase(suite, unions);

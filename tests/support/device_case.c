@@ -3,6 +3,7 @@
 
 #include "cli/oracle.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 int64_t full_cells = 4000000;
@@ -39,12 +40,26 @@ int level_step(int few, int otherwise)
     return share > 1 ? few : otherwise;
 }
 
+void add_part(TCase *tcase, const TTest *test, int begin, int end)
+{
+    const char *text = getenv("FFA_TEST_PART");
+    const int count = end - begin;
+    int part = 0, parts = 1;
+
+    if (text && (sscanf(text, "%d/%d", &part, &parts) != 2 || part < 0 || part >= parts)) {
+        fprintf(stderr, "FFA_TEST_PART is '%s', not I/N with I from 0 to N - 1\n", text);
+        exit(2);
+    }
+    tcase_add_loop_test(tcase, test, begin + count * part / parts,
+                        begin + count * (part + 1) / parts);
+}
+
 void add_loop(TCase *tcase, const TTest *test, int count, int step)
 {
     for (int i = 0; i < count && share > 1; i += step)
         tcase_add_loop_test(tcase, test, i, i + 1);
     if (share == 1)
-        tcase_add_loop_test(tcase, test, 0, count);
+        add_part(tcase, test, 0, count);
 }
 
 void must(ffa_status rc, const ffa_error *err, const char *what)

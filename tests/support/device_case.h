@@ -27,7 +27,10 @@ bool passes_over(const ffa_mask *mask, int32_t heads);
 /* A loop's step: `few` at level 0. */
 int level_step(int few, int otherwise);
 
-/* A test's iterations; at level 0 every `step`th. */
+/* Iterations [begin, end) of a test, or this process's share of them: FFA_TEST_PART=I/N is the I-th
+ * of N, from 0. */
+void add_part(TCase *tcase, const TTest *test, int begin, int end);
+/* All of a test's iterations, or likewise; at level 0 every `step`th. */
 void add_loop(TCase *tcase, const TTest *test, int count, int step);
 
 void must(ffa_status rc, const ffa_error *err, const char *what);

@@ -2,24 +2,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draw TFLOP/s against sequence length, a panel a mask, as an SVG. Needs nothing but Python.
 
-  bench/plot_attention.py bench/results/h200/forward.jsonl [--peers bench/results/h200/peers.jsonl] > forward.svg
+  bench/plot_attention.py bench/results/h200/attention.jsonl [--pass backward] [--peers bench/results/h200/peers.jsonl] > backward.svg
 
-The results file is of `bench_attention.py run --json`; cuDNN's line on the full mask is that of the same run (TFLOP/s over U). A
-peers file has a first line about itself, then {"peer", "mask", "seqlen", "tflops"}, measured in runs of their own.
+The results file is one or more of `bench_attention.py run --json`, one after another; cuDNN's line on the full mask is that of the
+same run (TFLOP/s over U). A peers file has {"peer", "pass", "mask", "seqlen", "tflops"}, measured in runs of their own.
 """
 import argparse, json, sys
 from html import escape
 
 MASKS = [("full", "full"), ("causal", "causal"), ("sliding_window_causal", "causal window of 1024"), ("varlen_full", "packed documents, full"),
          ("varlen_causal", "packed documents, causal"), ("varlen_block_causal", "packed documents, block causal")]
-COLOURS = {"libffa": "#0b5cad", "cuDNN, full mask": "#888888", "FlashAttention-3": "#c2410c", "FlexAttention": "#4d7c0f"}
+COLOURS = {"libffa": "#0b5cad", "cuDNN, full mask": "#888888", "FlashAttention-3": "#c2410c", "MagiAttention": "#7e22ce", "FlexAttention": "#4d7c0f"}
 WIDTH, HEIGHT, LEFT, TOP, GAP_X, GAP_Y, COLUMNS = 280, 190, 50, 76, 40, 56, 3
 Y_MAX, Y_STEP = 800, 200
 
 
-def rows_of(path):
+def rows_of(path, part):
+    """Its lines that are a figure of the pass; the others say where figures come from."""
     with open(path) as f:
-        return [json.loads(line) for line in f][1:]
+        return [row for row in map(json.loads, f) if "tflops" in row and row["pass"] == part]
 
 
 def series_of(results, peers):
@@ -58,14 +59,14 @@ def panel(title, lines, seqlens, x0, y0):
     return out
 
 
-def draw(series):
+def draw(series, part):
     seqlens = sorted({n for lines in series.values() for n, _ in lines.get("libffa", [])})
     names = [n for n in COLOURS if any(n in lines for lines in series.values())]
     width = LEFT + COLUMNS * (WIDTH + GAP_X)
     height = TOP + -(-len(MASKS) // COLUMNS) * (HEIGHT + GAP_Y)
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
            f'<rect width="{width}" height="{height}" fill="white"/>',
-           text(LEFT, 18, "Forward, bf16, heads 64:8, head_dim 128: TFLOP/s by sequence length", 'font-size="14"')]
+           text(LEFT, 18, f"{part.capitalize()}, bf16, heads 64:8, head_dim 128: TFLOP/s by sequence length", 'font-size="14"')]
     for i, name in enumerate(names):
         x = LEFT + i * 170
         out.append(f'<rect x="{x}" y="28" width="12" height="12" fill="{COLOURS[name]}"/>')
@@ -77,6 +78,6 @@ def draw(series):
 
 if __name__ == "__main__":
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("results"); ap.add_argument("--peers", default="")
+    ap.add_argument("results"); ap.add_argument("--peers", default=""); ap.add_argument("--pass", dest="part", default="forward", choices=["forward", "backward", "both"])
     opts = ap.parse_args()
-    print(draw(series_of(rows_of(opts.results), rows_of(opts.peers) if opts.peers else [])))
+    print(draw(series_of(rows_of(opts.results, opts.part), rows_of(opts.peers, opts.part) if opts.peers else []), opts.part))

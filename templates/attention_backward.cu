@@ -149,6 +149,11 @@ constexpr int bar_count = 4 * stages + 4 + 2 * tile_slots + 2 * ds_stages + 2 * 
 constexpr int watch_at = bars_at + 8 * bar_count;
 constexpr int slots_at = watch_at + 8;
 constexpr int turns_at = slots_at + tile_slots * (int)sizeof(backward_tile_slot);
+constexpr int turns_bytes = spec::deterministic ? stages * (int)sizeof(backward_turn_slot) : 0;
+static_assert(1024 + turns_at + turns_bytes ==
+                  attention_backward_shared_bytes(head_dim, head_dim_v, tile_m,
+                                                  spec::deterministic),
+              "host and device disagree on shared memory");
 
 /* q_full[s], dout_full[s]: the producer arrives once with the block's bytes (q_full: and its
  * statistics); consumers wait.
@@ -211,7 +216,6 @@ static_assert(BACKWARD_BLOCK_SLOTS == 2 * stages, "a position is one of a record
 enum wait_name : int {
     at_tile_full_producer = 1,
     at_tile_full_consumer,
-    at_tile_empty,
     at_kv_full,
     at_kv_empty,
     at_q_full,
@@ -223,7 +227,6 @@ enum wait_name : int {
     at_dq_full,
     at_dq_empty,
     at_p_full,
-    at_tile_asked,
     at_turn_full, /* from here on, a deterministic specialisation's */
     at_turn_empty,
     at_turn
@@ -238,8 +241,8 @@ FFA_DEVICE void wait(const barriers &bars, uint32_t bar, uint32_t parity, wait_n
             st_shared(bars.watch(), (uint32_t)name << 16 | threadIdx.x);
 }
 
-/* The same for threads that share a warp with others at work: they must not sleep on the barrier.
- */
+/* The same for threads that share a warp with others at work, the sender with the watchdog: they
+ * must not sleep on the barrier. */
 FFA_DEVICE void wait_beside(const barriers &bars, uint32_t bar, uint32_t parity, wait_name name)
 {
     for (int tries = 0; !mbarrier_test_wait_parity(bar, parity); ++tries) {
@@ -259,7 +262,6 @@ FFA_DEVICE void watchdog_run(const barriers &bars)
             const char *names[] = { "?",
                                     "tile_full (producer)",
                                     "tile_full (consumer)",
-                                    "tile_empty",
                                     "k_full or v_full",
                                     "kv_empty",
                                     "q_full",
@@ -270,8 +272,7 @@ FFA_DEVICE void watchdog_run(const barriers &bars)
                                     "ds_empty",
                                     "dq_full",
                                     "dq_empty",
-                                    "p_full",
-                                    "tile_asked" };
+                                    "p_full" };
             const char *turn_names[] = { "turn_full", "turn_empty", "its turn to add to dq" };
             const int name = (int)(stuck >> 16);
             printf("attention_backward: block %d: thread %d waits for %s without end\n",
@@ -386,7 +387,7 @@ FFA_DEVICE void visit_all(const attention_backward_args &a, const backward_tile_
         }
 }
 
-/* ---- scheduler: one warp, up to tile_slots tiles ahead ---- */
+/* ---- scheduler ---- */
 
 /* Item -> (tile, stream), where a stream is a kv head and a part of its query heads: sections of
  * streams outermost, then tiles longest first, then the streams of a section. What runs at a time
@@ -415,12 +416,15 @@ FFA_DEVICE int scheduler_take(const attention_backward_args &a, int lane)
     return item;
 }
 
-FFA_DEVICE void scheduler_wait(const barriers &bars, uint32_t bar, uint32_t parity, wait_name name)
+/* As long as a tile takes, so without last words: whoever keeps it from being done has them. */
+FFA_DEVICE void scheduler_wait(uint32_t bar, uint32_t parity)
 {
     if (spec::deterministic)
-        wait_beside(bars, bar, parity, name);
+        while (!mbarrier_test_wait_parity(bar, parity))
+            __nanosleep(20);
     else
-        wait(bars, bar, parity, name);
+        while (!mbarrier_try_wait_parity(bar, parity)) {
+        }
 }
 
 FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_view &smem, int lane)
@@ -433,7 +437,7 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
     int item = spec::deterministic ? scheduler_take(a, lane) : (int)blockIdx.x;
 
     for (;;) {
-        scheduler_wait(bars, bars.tile_empty(at.slot), at.parity ^ 1, at_tile_empty);
+        scheduler_wait(bars.tile_empty(at.slot), at.parity ^ 1);
         backward_tile_slot *slot = smem.slot(at.slot);
         const bool has_work = item < a.work_count;
         if (has_work) {
@@ -471,7 +475,7 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
             break;
         /* Not before the one at work is nearly done: who is free first takes the next, and none is
          * held back behind another one, where others wait for it. */
-        scheduler_wait(bars, bars.tile_asked(), asked.parity, at_tile_asked);
+        scheduler_wait(bars.tile_asked(), asked.parity);
         asked.next();
         item = own_items + scheduler_take(a, lane);
     }

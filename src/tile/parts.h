@@ -20,9 +20,10 @@ struct parts_query {
 
 /* The divisor of the group that is expected to take the least time. */
 int32_t backward_parts(const struct backward_plan *plan, const struct parts_query *query);
-/* When the last SM is done, in blocks, if each takes the next item as soon as it is free: `parts`
- * divides the group. Exact for up to 32 items an SM; beyond, what they take on average and half of
- * one. */
+/* When the last SM is done, in blocks, if each takes the next item as soon as it is free, the tiles
+ * one after another: `parts` divides the group. A queue of up to 32 items an SM, and 1024 SMs;
+ * beyond, what they take on average and half of one. (A kernel takes sections of streams one after
+ * another, which is near enough.) */
 double backward_makespan(const struct backward_plan *plan, const struct parts_query *query,
                          int32_t parts);
 

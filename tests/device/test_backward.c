@@ -9,7 +9,8 @@
  * written beside the gradients and the workspace. FFA_TEST_LEVEL=2 evaluates every row and key up
  * to the oracle's own limit; level 1 (default) samples cases above 4e6 cells; level 0 is for the
  * emulator (tests/emulator), with a twelfth of the repetitions.
- * CK_RUN_CASE=quick|apart|features|stages|unions|dims|turns|bf16|fp16 runs a part. With
+ * CK_RUN_CASE=quick|apart|features|stages|unions|dims|turns|bf16|fp16 runs a part,
+ * FFA_TEST_PART=I/N a share of it (device_case.h). With
  * FFA_TEST_BACKEND=cpu it runs on the CPU backend, which tests this test; with
  * FFA_TEST_DETERMINISTIC=1 all kernels are deterministic.
  */

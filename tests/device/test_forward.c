@@ -6,7 +6,8 @@
  * written beside the outputs. FFA_TEST_LEVEL=2 evaluates every row of every head up to the oracle's
  * own limit; level 1 (default) samples 512 rows of cases above 4e6 cells; level 0 is for the
  * emulator (tests/emulator), with a twelfth of the repetitions.
- * CK_RUN_CASE=quick|unions|dims|bf16|fp16 runs a part.
+ * CK_RUN_CASE=quick|unions|dims|bf16|fp16 runs a part, FFA_TEST_PART=I/N a share of it
+ * (device_case.h).
  */
 #include "api/attention.h"
 #include "base/half.h"

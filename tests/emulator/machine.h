@@ -101,7 +101,7 @@ void emulator_copy(uint32_t to, const void *from, uint32_t bar, uint32_t bytes);
 void emulator_reduce_add(float *to, uint32_t from, int bytes);
 void emulator_bulk_commit(void);
 /* The thread's reductions, but for those of its last `left` commits, have read shared memory; or
- * all have added. */
+ * have added. */
 void emulator_bulk_wait_read(int left);
 void emulator_bulk_wait(int left);
 

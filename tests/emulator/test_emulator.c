@@ -275,6 +275,46 @@ static void another_fences_for_itself(const void *args)
     }
 }
 
+/* ---- bulk groups ---- */
+
+static _Alignas(16) float group_sums[2][2][FLOATS]; /* of each block, of each of its groups */
+static int later_runs; /* in which the last group was still to be added */
+
+/* Two groups, and a wait for all but the last. */
+static void waits_for_all_but_the_last(const void *args)
+{
+    float(*groups)[FLOATS] = group_sums[emulator_block.x];
+
+    (void)args;
+    start(128);
+    if (is_writer()) {
+        write_first_times(1);
+        emulator_fence_proxy_async();
+        emulator_mbarrier_arrive(at(BAR), 0);
+    } else if (is_reader()) {
+        emulator_mbarrier_wait(at(BAR), 0);
+        memset(groups, 0, sizeof group_sums[0]);
+        for (int group = 0; group < 2; group++) {
+            emulator_reduce_add(groups[group], at(DATA), BYTES);
+            emulator_bulk_commit();
+        }
+        emulator_bulk_wait(1);
+        ck_assert_msg(groups[0][FLOATS - 1] == 3, "a group before the last is not complete");
+        later_runs += groups[1][FLOATS - 1] != 3;
+        emulator_bulk_wait(0);
+        ck_assert_msg(groups[1][FLOATS - 1] == 3, "the last group is not complete");
+        reduce();
+    }
+}
+
+START_TEST(a_wait_leaves_the_last_groups)
+{
+    later_runs = 0;
+    check_kernel(waits_for_all_but_the_last, "all but the last", NULL);
+    ck_assert_int_gt(later_runs, 0);
+}
+END_TEST
+
 START_TEST(fences_at_either_end_of_an_mbarrier)
 {
     check_kernel(writers_fence, "writers fence", NULL);
@@ -637,6 +677,7 @@ int main(void)
 
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, fences_at_either_end_of_an_mbarrier);
+    tcase_add_test(tc, a_wait_leaves_the_last_groups);
     tcase_add_test(tc, fences_that_are_not_on_the_way);
     tcase_add_test(tc, reads_that_nothing_orders);
     tcase_add_test(tc, lanes_meet_at_syncwarp_only);

@@ -6,6 +6,7 @@
 #include "api/attention.h"
 #include "cli/oracle_backward.h"
 #include "support/attention_case.h"
+#include "tile/parts.h"
 
 #include <check.h>
 #include <ffa/ffa.h>
@@ -621,6 +622,38 @@ START_TEST(workspaces_hold_what_their_parts_need)
 }
 END_TEST
 
+/* A plan remembers its parts for one layout of heads and device, and takes no other's for them. */
+START_TEST(parts_are_those_of_the_heads_that_ask)
+{
+    static const struct parts_query asked[] = { { 8, 8, 132 }, { 3, 4, 132 }, { 8, 8, 16 },
+                                                { 8, 1, 132 }, { 12, 2, 2 },  { 4096, 1, 132 },
+                                                { 1, 8, 132 } };
+    struct ffa_kernels gpu = gpu_kernels();
+    ffa_mask *mask = parse("causal:2048");
+    struct backward_layout layout;
+    int32_t first = 0, others = 0;
+    ffa_plan *plan;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    must(ffa_plan_create(&plan, &gpu, mask, &err), &err);
+    for (size_t i = 0; i < 4 * ROWS_OF(asked); i++) { /* each twice in a row, and again later */
+        const struct parts_query *query = &asked[i / 2 % ROWS_OF(asked)];
+        const int32_t parts = backward_parts(&plan->backward, query);
+
+        must(backward_layout_make(&layout, plan, &gpu, query->group * query->heads_kv,
+                                  query->heads_kv, query->sm_count, &err),
+             &err);
+        ck_assert_int_eq(layout.parts, parts);
+        ck_assert_int_eq(query->group % parts, 0);
+        first = i == 0 ? parts : first;
+        others += parts != first;
+    }
+    ck_assert_int_gt(others, 0);
+    ffa_plan_destroy(plan);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
 START_TEST(a_workspace_beyond_all_memory_is_refused)
 {
     struct ffa_kernels gpu = gpu_kernels();
@@ -701,6 +734,7 @@ int main(void)
     tcase_add_test(tc, what_belongs_together_is_checked);
     tcase_add_loop_test(tc, one_image_serves_both_passes, 0, 2);
     tcase_add_loop_test(tc, workspaces_hold_what_their_parts_need, 0, ROWS_OF(layouts));
+    tcase_add_test(tc, parts_are_those_of_the_heads_that_ask);
     tcase_add_test(tc, a_workspace_beyond_all_memory_is_refused);
     tcase_add_test(tc, any_allocation_may_fail);
     suite_add_tcase(suite, tc);

@@ -407,6 +407,40 @@ START_TEST(a_makespan_is_that_of_a_queue)
 }
 END_TEST
 
+/* One mask per kv head: the lists stand one after another, and a tile is of one kv head. */
+START_TEST(a_makespan_of_lists_takes_each_tile_once)
+{
+    struct backward_tile tiles[] = { { .block_count = 9 },
+                                     { .block_count = 4 },
+                                     { .block_count = 7 } };
+    const struct backward_plan plan = {
+        .list_count = 2, .tiles = tiles, .tile_count = 3, .block_count = 20
+    };
+    const struct parts_query query = { 2, 2, 2 };
+
+    /* 21, and 11 + 17. */
+    ck_assert_double_eq_tol(backward_makespan(&plan, &query, 1), 28, 1e-9);
+    /* 12 + 7 + 10 on each. */
+    ck_assert_double_eq_tol(backward_makespan(&plan, &query, 2), 29, 1e-9);
+}
+END_TEST
+
+/* Keys that nobody attends: an item each, of no blocks. No mean, no spread. */
+START_TEST(parts_of_an_empty_mask)
+{
+    struct backward_tile tiles[3] = { { 0 } };
+    const struct backward_plan plan = { .shape = { 0, 300 },
+                                        .tile_m = 64,
+                                        .tile_n = 128,
+                                        .list_count = 1,
+                                        .tiles = tiles,
+                                        .tile_count = 3 };
+
+    ck_assert_int_eq(backward_parts(&plan, &(struct parts_query){ 8, 8, 132 }), 1);
+    ck_assert_int_eq(backward_parts(&plan, &(struct parts_query){ 8, 8, 2000 }), 1);
+}
+END_TEST
+
 /* Beyond that many items, what an SM has on average and half an item: no SM waits longer. */
 START_TEST(a_makespan_of_many_items_is_near_that_of_a_queue)
 {
@@ -754,6 +788,8 @@ int main(void)
     tcase_add_test(tc, turns_of_lists_start_anew);
     tcase_add_test(tc, turns_are_few);
     tcase_add_test(tc, a_makespan_is_that_of_a_queue);
+    tcase_add_test(tc, a_makespan_of_lists_takes_each_tile_once);
+    tcase_add_test(tc, parts_of_an_empty_mask);
     tcase_add_test(tc, a_makespan_of_many_items_is_near_that_of_a_queue);
     tcase_add_loop_test(tc, lists_stand_one_after_another, 0, PASSES);
     tcase_add_test(tc, longest_first_then_lower_rows);

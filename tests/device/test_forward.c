@@ -732,7 +732,7 @@ START_TEST(options_match_the_oracle)
     static const int32_t counts[] = { 1, 8, 0, 0, 3 };
     const int option = _i % 5;
 
-    for (int t = 0; t < 3; t++) {
+    for (int t = level_step(_i % 3, 0); t < 3; t += level_step(3, 1)) {
         ffa_mask *mask = parse(texts[t]);
         struct attention_shape shape = layouts[_i % 12];
         struct rng rng = { (uint64_t)(500 + 10 * _i + t) };
@@ -858,7 +858,7 @@ START_TEST(max_logits_match_the_oracle)
     static const double factors[] = { 1.0, 40.0, -0.02 };
 
     for (int t = 0; t < 5; t++)
-        for (int f = 0; f < 3; f++) {
+        for (int f = level_step((t + _i) % 3, 0); f < 3; f += level_step(3, 1)) {
             ffa_mask *mask = parse(texts[t]);
             struct attention_shape shape = layouts[_i];
             struct rng rng = { (uint64_t)(800 + 10 * _i + t) };

@@ -40,6 +40,7 @@ struct attention_forward_args {
     /* packed: query heads of a kv head, which share a tile; heads_q and section_heads above then
      * count kv heads, and group is 1. Q's boxes are 64 columns x pack x tile_m / pack. */
     int pack;
+    int pack_inverse; /* forward_pack_inverse(pack) */
     float *part_lse; /* [part rows][heads of the call] */
 };
 
@@ -74,6 +75,13 @@ struct forward_tile_slot {
 #else
 #define FORWARD_BOTH static inline
 #endif
+
+/* i / pack = i * inverse >> 16 for a row i of a tile: exact, as the inverse is at most 1 too large,
+ * and i * pack < 2^16. */
+FORWARD_BOTH int forward_pack_inverse(int pack)
+{
+    return 65536 / pack + 1;
+}
 
 /* Shared memory holds rows of 64 columns: one row of the 128-byte swizzle. */
 enum { FORWARD_PANEL_BYTES = 128 };

@@ -235,6 +235,7 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     launch.group = group;
     launch.section_heads = section_kv < args->heads_kv ? (int32_t)section_kv * group : heads;
     launch.pack = pack;
+    launch.pack_inverse = pack ? forward_pack_inverse(pack) : 0;
     launch.sink_stride = args->heads_q;
     launch.flags = (has_lists ? FORWARD_LIST_PER_KV_HEAD : 0) |
                    (args->flags & FFA_FORWARD_ACCUMULATE ? FORWARD_ACCUMULATE : 0);

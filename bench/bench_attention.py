@@ -5,7 +5,7 @@
   bench/bench_attention.py build OUT SPEC [SPEC ...]   no GPU needed: compile with nvcc; SPEC is head_dim=128,tile_n=176,...
   bench/bench_attention.py run   OUT [--seqlens ...] [--masks ...] [--heads 64:8] [--no-check]        PyTorch and a GPU
   bench/bench_attention.py run --library build/libffa.so [--pass forward|backward|both|all] [--head-dims 64,192:128]
-                               [--dtypes bf16,fp16] [--templates DIR,DIR ...] [--tiles 128x128,128x96p8,...]
+                               [--dtypes bf16,fp16] [--templates DIR,DIR ...] [--tiles auto,0x0,128x96p8,...]
                                [--backward-tiles 64x128,...] [...]
 
 `run OUT` launches forward cubins directly through the driver with plans made here (one interval a row), so a change of
@@ -108,7 +108,7 @@ class Library:
         """Functions that enqueue the forward and the backward pass; kernels, plan and workspace are made here."""
         heads_q, heads_kv, backward = t["q"].shape[1], t["k"].shape[1], "dq" in t
         key = (spec["head_dim"], spec["head_dim_v"], spec["dtype"], backward, spec["tiles"], spec["forward_tiles"])
-        tile_m, tile_n, pack = spec["forward_tiles"]
+        tile_m, tile_n, pack = spec["forward_tiles"] or (0, 0, heads_q // heads_kv)
         if key not in self.kernels:
             kernels = C.c_void_p()
             self.call("ffa_kernels_create", C.byref(kernels), self.context, C.byref(Spec(C.sizeof(Spec), spec["dtype"], spec["head_dim"], 8 if backward else 0, tile_m, tile_n, spec["head_dim_v"], *spec["tiles"], pack)))
@@ -239,13 +239,13 @@ def run(opts):
     names, seqlens = opts.masks.split(","), [int(s) for s in opts.seqlens.split(",")]
     if opts.lib:
         tiles = [tuple(map(int, x.split("x"))) for x in opts.backward_tiles.split(",")]
-        # 128x96p8: tiles of 128 rows, of 8 packed heads each, by 96 keys
-        forward_tiles = [(x, tuple(int(n or 0) for n in re.fullmatch(r"(\d+)x(\d+)(?:p(\d+))?", x).groups())) for x in opts.tiles.split(",")]
+        # auto: what the library takes for the mask; 0x0: heads apart; 128x96p8: tiles of 128 rows, of 8 packed heads each, by 96 keys
+        forward_tiles = [(x, x != "auto" and tuple(int(n or 0) for n in re.fullmatch(r"(\d+)x(\d+)(?:p(\d+))?", x).groups())) for x in opts.tiles.split(",")]
         dims = [(d.split(":") * 2)[:2] for d in opts.head_dims.split(",")]
         variants = []
         for path, folder in ((p, f) for p in opts.lib.split(",") for f in opts.templates.split(",")):
             library, name = Library(path, folder, opts.store), folder or (path if "," in opts.lib else "libffa")
-            variants += [dict(name=name + ("" if text == "0x0" else f" {text}") + ("" if x == (0, 0) else f" {x[0]}x{x[1]}"), library=library,
+            variants += [dict(name=name + ("" if text == "auto" else f" {text}") + ("" if x == (0, 0) else f" {x[0]}x{x[1]}"), library=library,
                               spec=dict(head_dim=int(d), head_dim_v=int(v), dtype=dict(bf16=1, fp16=2)[t], tiles=x, forward_tiles=y))
                          for d, v in dims for t in opts.dtypes.split(",") for text, y in forward_tiles for x in tiles]
     else:
@@ -399,7 +399,7 @@ if __name__ == "__main__":
     elif len(sys.argv) > 2 and sys.argv[1] == "run":
         ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
         ap.add_argument("out", nargs="?", default=""); ap.add_argument("--library", dest="lib", default="")
-        ap.add_argument("--pass", dest="part", default="forward", choices=["forward", "backward", "both", "all"]); ap.add_argument("--templates", default=""); ap.add_argument("--tiles", default="0x0"); ap.add_argument("--backward-tiles", default="0x0"); ap.add_argument("--store", default="")
+        ap.add_argument("--pass", dest="part", default="forward", choices=["forward", "backward", "both", "all"]); ap.add_argument("--templates", default=""); ap.add_argument("--tiles", default="auto"); ap.add_argument("--backward-tiles", default="0x0"); ap.add_argument("--store", default="")
         ap.add_argument("--head-dims", default="128"); ap.add_argument("--dtypes", default="bf16"); ap.add_argument("--seqlens", default="4096,16384,65536"); ap.add_argument("--masks", default="full,causal")
         ap.add_argument("--heads", default="64:8"); ap.add_argument("--cases", default=os.path.join(HERE, "..", "tests", "data", "masks.json"))
         ap.add_argument("--commit", default="", help="recorded in the results file"); ap.add_argument("--no-check", action="store_true"); ap.add_argument("--no-cuts", action="store_true"); ap.add_argument("--json", default="")

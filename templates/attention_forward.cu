@@ -658,7 +658,7 @@ FFA_DEVICE float add_sinks(const attention_forward_args &a, int head, float &shi
         return 1.0f;
 #pragma unroll 1
     for (int i = 0; i < a.sink_count; ++i)
-        next = fmaxf(next, a.sink[(long long)i * a.sink_stride + head] * 1.4426950408889634f);
+        next = fmaxf(next, a.sink[i * a.sink_stride + head] * 1.4426950408889634f);
     if (next == neg_inf())
         return 1.0f;
     const float keep = ex2_approx(shift - next);
@@ -666,7 +666,7 @@ FFA_DEVICE float add_sinks(const attention_forward_args &a, int head, float &shi
 #pragma unroll 1
     for (int i = 0; i < a.sink_count; ++i)
         sum +=
-            ex2_approx(fmaf(a.sink[(long long)i * a.sink_stride + head], 1.4426950408889634f, -next));
+            ex2_approx(fmaf(a.sink[i * a.sink_stride + head], 1.4426950408889634f, -next));
     shift = next;
     return keep;
 }

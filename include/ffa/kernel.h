@@ -213,9 +213,12 @@ typedef struct ffa_attention_spec {
     /* The backward pass's tile; without FFA_SPEC_BACKWARD they must be 0. */
     int32_t backward_tile_m; /* query rows a block; 0: chosen */
     int32_t backward_tile_n; /* keys a tile; 0: chosen */
-    /* Query heads of a kv head that share a tile, row by row, so that its keys are read once for
-     * all of them: heads_q / heads_kv of the calls, at most 64. For 1 to 64 query rows a slice.
-     * tile_m counts rows of heads then. 0: none; the CPU backend has no use for it. */
+    /* Query heads of a kv head that share a tile, row by row: heads_q / heads_kv of the calls, at
+     * most 64; 0: each query head has tiles of its own. Tiles of few query rows and all their heads
+     * read keys once for all of them, and fit windows and short documents better: up to 19 % fewer
+     * cycles, and never much more. tile_m counts rows of heads then. With tile_m and tile_n both 0
+     * there are kernels for several tiles, and each plan is for the one that is expected to be the
+     * fastest on its mask. The CPU backend has no use for it. */
     int32_t pack_heads;
 } ffa_attention_spec;
 enum {

@@ -128,7 +128,7 @@ ffa_status heads_check(int32_t heads_q, int32_t heads_kv, const ffa_plan *plan, 
 ffa_status call_options_check(struct call_options *options, const ffa_kernels *kernels,
                               ffa_error *err)
 {
-    const bool on_gpu = kernels->forward != NULL;
+    const bool on_gpu = kernels_on_gpu(kernels);
     const int32_t sm_count = on_gpu ? gpu_device_sm_count(kernels->context->gpu) : 1;
     ffa_status rc;
 

@@ -13,7 +13,7 @@
 static ffa_status tensors_check(ffa_forward_args *args, const ffa_kernels *kernels,
                                 const ffa_mask_shape *shape, ffa_error *err)
 {
-    const bool on_gpu = kernels->forward != NULL;
+    const bool on_gpu = kernels_on_gpu(kernels);
     const size_t bytes = ffa_dtype_bytes(kernels->dtype);
     const int64_t rows = shape->seqlen_q, keys = shape->seqlen_k, dim = kernels->head_dim;
     const int64_t dim_v = kernels->head_dim_v;
@@ -78,21 +78,32 @@ static ffa_status stages_check(const ffa_forward_args *args, const ffa_kernels *
     return FFA_OK;
 }
 
-/* Import, resolve defaults, check: `args` is complete afterwards. */
-static ffa_status args_import(ffa_forward_args *args, const ffa_kernels *kernels,
-                              const ffa_plan *plan, const ffa_forward_args *from, ffa_error *err)
+/* The kernel that the plan is for. */
+static ffa_status find_kernel(const struct forward_kernel **out, const ffa_kernels *kernels,
+                              const ffa_plan *plan, ffa_error *err)
+{
+    for (int32_t i = 0; i < kernels->forward_count; i++) {
+        *out = &kernels->forward[i];
+        if ((*out)->tile_m == plan->tiles.tile_m && (*out)->tile_n == plan->tiles.tile_n)
+            return FFA_OK;
+    }
+    return error_fail(err, FFA_INVALID, 0,
+                      "the plan has tiles of %d x %d, the kernels of %d x %d%s", plan->tiles.tile_m,
+                      plan->tiles.tile_n, kernels->forward[0].tile_m, kernels->forward[0].tile_n,
+                      kernels->forward_count > 1 ? " and others" : "");
+}
+
+/* Import, resolve defaults, check: `args` and *kernel are complete afterwards. */
+static ffa_status args_import(ffa_forward_args *args, const struct forward_kernel **kernel,
+                              const ffa_kernels *kernels, const ffa_plan *plan,
+                              const ffa_forward_args *from, ffa_error *err)
 {
     struct call_options options;
     ffa_status rc;
 
     FFA_TRY(opts_import(args, sizeof *args, from, err));
     FFA_TRY(heads_check(args->heads_q, args->heads_kv, plan, err));
-    if (plan->tiles.tile_m != kernels->tile_m || plan->tiles.tile_n != kernels->tile_n) {
-        rc =
-            error_fail(err, FFA_INVALID, 0, "the plan has tiles of %d x %d, the kernels of %d x %d",
-                       plan->tiles.tile_m, plan->tiles.tile_n, kernels->tile_m, kernels->tile_n);
-        goto out;
-    }
+    FFA_TRY(find_kernel(kernel, kernels, plan, err));
     if (kernels->pack_heads && kernels->pack_heads != args->heads_q / args->heads_kv) {
         rc = error_fail(err, FFA_INVALID, 0,
                         "heads_q / heads_kv is %d, the kernels were made with pack_heads %d",
@@ -173,9 +184,9 @@ static ffa_status combine_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     return gpu_kernel_enqueue(kernels->combine, (int32_t)blocks, &launch, stream, err);
 }
 
-static ffa_status forward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
-                              const ffa_forward_args *args, void *workspace, ffa_stream stream,
-                              ffa_error *err)
+static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_kernel *kernel,
+                              const ffa_plan *plan, const ffa_forward_args *args, void *workspace,
+                              ffa_stream stream, ffa_error *err)
 {
     const struct tile_plan *tiles = &plan->tiles;
     const int32_t pack = kernels->pack_heads;
@@ -200,11 +211,11 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
                           "%lld tiles x %d heads are more than 2^31 work items",
                           (long long)tiles->tile_count, heads);
     FFA_TRY(map_make_heads(&launch.q, kernels, "q", &args->q, tiles->shape.seqlen_q, args->heads_q,
-                           kernels->head_dim, pack ? pack : 1, kernels->tile_m, err));
+                           kernels->head_dim, pack ? pack : 1, kernel->tile_m, err));
     FFA_TRY(map_make(&launch.k, kernels, "k", &args->k, tiles->shape.seqlen_k, args->heads_kv,
-                     kernels->head_dim, kernels->tile_n, err));
+                     kernels->head_dim, kernel->tile_n, err));
     FFA_TRY(map_make(&launch.v, kernels, "v", &args->v, tiles->shape.seqlen_k, args->heads_kv,
-                     kernels->head_dim_v, kernels->tile_n, err));
+                     kernels->head_dim_v, kernel->tile_n, err));
     launch.out = args->out.data;
     launch.partial = partial->data;
     launch.partial_token_stride = partial->token_stride;
@@ -250,7 +261,7 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
         FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, args->max_logits, 0xff,
                                  args->heads_q * (int64_t)sizeof(float), stream, err));
     if (work > 0) /* a stage may have nothing to do */
-        FFA_TRY(gpu_kernel_enqueue(kernels->forward, work < room ? (int32_t)work : room, &launch,
+        FFA_TRY(gpu_kernel_enqueue(kernel->kernel, work < room ? (int32_t)work : room, &launch,
                                    stream, err));
     if (plan->split_heads)
         FFA_TRY(combine_gpu(kernels, plan, args, workspace, stream, err));
@@ -262,6 +273,7 @@ ffa_status ffa_forward(const ffa_kernels *kernels, const ffa_plan *plan,
                        const ffa_forward_args *args_in, void *workspace, ffa_stream stream,
                        ffa_error *err)
 {
+    const struct forward_kernel *kernel = NULL;
     ffa_forward_args args;
     ffa_status rc;
 
@@ -270,9 +282,9 @@ ffa_status ffa_forward(const ffa_kernels *kernels, const ffa_plan *plan,
                           !kernels ? "kernels"
                           : !plan  ? "plan"
                                    : "args");
-    FFA_TRY(args_import(&args, kernels, plan, args_in, err));
-    if (kernels->forward) {
-        FFA_TRY(forward_gpu(kernels, plan, &args, workspace, stream, err));
+    FFA_TRY(args_import(&args, &kernel, kernels, plan, args_in, err));
+    if (kernel->kernel) {
+        FFA_TRY(forward_gpu(kernels, kernel, plan, &args, workspace, stream, err));
     } else {
         const struct cpu_forward call = {
             .plan = &plan->tiles,
@@ -313,7 +325,7 @@ ffa_status ffa_workspace_bytes(const ffa_kernels *kernels, const ffa_plan *plan,
                           !kernels ? "kernels"
                           : !plan  ? "plan"
                                    : "bytes");
-    *bytes = kernels->forward ? parts_layout(kernels, plan).bytes : 0;
+    *bytes = kernels_on_gpu(kernels) ? parts_layout(kernels, plan).bytes : 0;
     return FFA_OK;
 }
 
@@ -322,7 +334,7 @@ ffa_status ffa_workspace_init(const ffa_kernels *kernels, void *workspace, int64
 {
     if (!kernels)
         return error_fail(err, FFA_INVALID, 0, "ffa_workspace_init: kernels is NULL");
-    if (!kernels->forward)
+    if (!kernels_on_gpu(kernels))
         return FFA_OK;
     if (!workspace || (uintptr_t)workspace % 16)
         return error_fail(err, FFA_INVALID, 0, "workspace is %p, not 16-byte aligned", workspace);

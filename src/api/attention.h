@@ -10,17 +10,33 @@
 #include "tile/backward.h"
 #include <ffa/attention.h>
 
+/* What a kernel's tiles are expected to cost: `begin` to begin and end one, `key` each key of its
+ * blocks, in keys of the widest kernel. */
+struct tile_cost {
+    double begin, key;
+};
+
+/* A forward kernel and its tiles. */
+struct forward_kernel {
+    struct gpu_kernel *kernel; /* NULL on the CPU */
+    int32_t tile_m, tile_n;    /* query rows of the plan, keys */
+    struct tile_cost cost;
+};
+
+enum { FORWARD_KERNELS_MAX = 2 };
+
 struct ffa_kernels {
     ffa_context *context; /* not owned */
     ffa_dtype dtype;
     int32_t head_dim, head_dim_v;
     int32_t pack_heads; /* 0: none */
-    int32_t tile_m, tile_n;
     bool has_softcap, has_max_logits, is_staged, is_split;
     ffa_dtype out_dtype;
-    struct gpu_kernel *forward; /* NULL on the CPU */
+    struct forward_kernel forward[FORWARD_KERNELS_MAX]; /* a plan is for one of them; no two have
+                                                         * the same tiles; the first is for all */
+    int32_t forward_count;                              /* >= 1 */
     struct gpu_kernel *combine; /* of a split; NULL on the CPU, and without */
-    ffa_kernel_info info;       /* of the forward kernel; zero on the CPU */
+    ffa_kernel_info info;       /* of the first forward kernel; zero on the CPU */
     bool has_backward;          /* then the rest is set, but for what is NULL on the CPU */
     int32_t backward_tile_m, backward_tile_n;
     int32_t
@@ -31,6 +47,11 @@ struct ffa_kernels {
     struct gpu_kernel *backward;      /* dk and dv in grad_dtype */
     struct gpu_kernel *backward_fp32; /* in fp32: for parts of a split; NULL: `backward` does it */
 };
+
+static inline bool kernels_on_gpu(const struct ffa_kernels *kernels)
+{
+    return kernels->forward[0].kernel != NULL;
+}
 
 struct ffa_plan {
     struct tile_plan tiles;
@@ -67,14 +88,16 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
 
 /* The caller's options: known flags, and no others. */
 ffa_status plan_wish_import(ffa_plan_opts *out, const ffa_plan_opts *opts, ffa_error *err);
-/* What the tiles of a plan are to be. */
-struct tile_options plan_tile_options(const ffa_kernels *kernels, const ffa_plan_opts *wish);
+/* What the tiles of a plan are to be, for a kernel of `kernels`. */
+struct tile_options plan_tile_options(const ffa_kernels *kernels,
+                                      const struct forward_kernel *kernel,
+                                      const ffa_plan_opts *wish);
 /* A plan without tiles, for ffa_plan_destroy. */
 ffa_status plan_begin(ffa_plan **out, const ffa_kernels *kernels, const ffa_mask *mask,
                       ffa_error *err);
-/* The tiles of the backward pass, for kernels that have it, cut as those of the forward pass. */
+/* The tiles of the backward pass, for kernels that have it. */
 ffa_status plan_add_backward(ffa_plan *plan, const ffa_kernels *kernels, const ffa_mask *mask,
-                             const struct tile_options *forward, ffa_error *err);
+                             const ffa_plan_opts *wish, ffa_error *err);
 /* What follows from its tiles. */
 ffa_status plan_complete(ffa_plan *plan, const ffa_kernels *kernels, ffa_error *err);
 

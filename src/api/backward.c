@@ -201,7 +201,7 @@ static ffa_status tensors_check(ffa_backward_args *args, const ffa_kernels *kern
                                 const ffa_plan *plan, ffa_error *err)
 {
     const ffa_mask_shape *shape = &plan->backward.shape;
-    const bool on_gpu = kernels->forward != NULL;
+    const bool on_gpu = kernels_on_gpu(kernels);
     const size_t bytes = ffa_dtype_bytes(kernels->dtype);
     const size_t grad_bytes = ffa_dtype_bytes(kernels->grad_dtype);
     const size_t sum_bytes = kernels->dtype == FFA_FP64 ? sizeof(double) : sizeof(float);

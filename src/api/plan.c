@@ -5,6 +5,8 @@
 #include "api/attention.h"
 #include "tile/split.h"
 
+#include <math.h>
+
 /* Kernels count keys and rows in int32, up to two tiles past the end. */
 enum { GPU_TOKENS_MAX = INT32_MAX - 1023 };
 
@@ -77,14 +79,57 @@ out:
     return rc;
 }
 
-struct tile_options plan_tile_options(const ffa_kernels *kernels, const ffa_plan_opts *wish)
+static enum tile_cuts cuts_of(bool is_isolated)
+{
+    return is_isolated ? TILE_CUTS_ISOLATE : TILE_CUTS_CHEAP;
+}
+
+struct tile_options plan_tile_options(const ffa_kernels *kernels,
+                                      const struct forward_kernel *kernel,
+                                      const ffa_plan_opts *wish)
 {
     /* Packed rows are few: documents apart make more tiles for the device, without masks. */
     const bool is_isolated = wish->flags & FFA_PLAN_ISOLATE || kernels->pack_heads;
 
-    return (struct tile_options){ .tile_m = kernels->tile_m,
-                                  .tile_n = kernels->tile_n,
-                                  .cuts = is_isolated ? TILE_CUTS_ISOLATE : TILE_CUTS_CHEAP };
+    return (struct tile_options){ .tile_m = kernel->tile_m,
+                                  .tile_n = kernel->tile_n,
+                                  .cuts = cuts_of(is_isolated) };
+}
+
+static double cost_of(const struct tile_plan *tiles, const struct tile_cost *cost)
+{
+    return (double)tiles->tile_count * cost->begin +
+           (double)tiles->block_count * tiles->tile_n * cost->key;
+}
+
+/* Another kernel has to save this share: with few tiles, what the model leaves out is more. */
+static const double WORTH = 0.03;
+
+/* The tiles, for the kernel that is expected to be the fastest. */
+static ffa_status add_tiles(struct ffa_plan *plan, const ffa_kernels *kernels, const ffa_mask *mask,
+                            const ffa_plan_opts *wish, ffa_error *err)
+{
+    struct tile_plan other = { 0 };
+    double least = INFINITY;
+    ffa_status rc = FFA_OK;
+
+    for (int32_t i = 0; i < kernels->forward_count; i++) {
+        const struct forward_kernel *kernel = &kernels->forward[i];
+        const struct tile_options opts = plan_tile_options(kernels, kernel, wish);
+
+        tile_finish(&other);
+        FFA_TRY(tile_build(&other, mask, &opts, err));
+        if (i == 0 || cost_of(&other, &kernel->cost) < least * (1 - WORTH)) {
+            const struct tile_plan dearer = plan->tiles;
+
+            least = cost_of(&other, &kernel->cost);
+            plan->tiles = other;
+            other = dearer;
+        }
+    }
+out:
+    tile_finish(&other);
+    return rc;
 }
 
 /* Split the tiles if the caller wishes it and the device has places to fill. */
@@ -113,7 +158,7 @@ static ffa_status split(struct ffa_plan *plan, const ffa_kernels *kernels,
         goto out;
     }
     rc = FFA_OK;
-    if (!kernels->forward) /* the CPU's threads take tiles as they come */
+    if (!kernels_on_gpu(kernels)) /* the CPU's threads take tiles as they come */
         goto out;
     heads = wish->heads_q / (plan->heads_in_mask * pack);
     most = tile_split_most(&plan->tiles, heads, gpu_device_sm_count(kernels->context->gpu));
@@ -130,7 +175,7 @@ ffa_status plan_begin(ffa_plan **out, const ffa_kernels *kernels, const ffa_mask
 {
     ffa_status rc = FFA_OK;
 
-    if (kernels->forward)
+    if (kernels_on_gpu(kernels))
         FFA_TRY(shape_check(mask, err));
     *out = mem_array(1, sizeof **out);
     if (*out)
@@ -146,11 +191,11 @@ out:
 }
 
 ffa_status plan_add_backward(ffa_plan *plan, const ffa_kernels *kernels, const ffa_mask *mask,
-                             const struct tile_options *forward, ffa_error *err)
+                             const ffa_plan_opts *wish, ffa_error *err)
 {
     const struct tile_options opts = { .tile_m = kernels->backward_tile_m,
                                        .tile_n = kernels->backward_tile_n,
-                                       .cuts = forward->cuts,
+                                       .cuts = cuts_of(wish->flags & FFA_PLAN_ISOLATE),
                                        .on_grid = kernels->is_deterministic };
 
     return kernels->has_backward ? backward_build(&plan->backward, mask, &opts, err) : FFA_OK;
@@ -158,7 +203,7 @@ ffa_status plan_add_backward(ffa_plan *plan, const ffa_kernels *kernels, const f
 
 ffa_status plan_complete(ffa_plan *plan, const ffa_kernels *kernels, ffa_error *err)
 {
-    return kernels->forward ? image_build(plan, err) : FFA_OK;
+    return kernels_on_gpu(kernels) ? image_build(plan, err) : FFA_OK;
 }
 
 ffa_status ffa_plan_create(ffa_plan **out, const ffa_kernels *kernels, const ffa_mask *mask,
@@ -171,7 +216,6 @@ ffa_status ffa_plan_create_with(ffa_plan **out, const ffa_kernels *kernels, cons
                                 const ffa_plan_opts *plan_opts, ffa_error *err)
 {
     ffa_plan_opts wish;
-    struct tile_options opts;
     struct ffa_plan *plan = NULL;
     ffa_status rc;
 
@@ -182,11 +226,10 @@ ffa_status ffa_plan_create_with(ffa_plan **out, const ffa_kernels *kernels, cons
         return error_fail(err, FFA_INVALID, 0, "ffa_plan_create: %s is NULL",
                           kernels ? "mask" : "kernels");
     FFA_TRY(plan_wish_import(&wish, plan_opts, err));
-    opts = plan_tile_options(kernels, &wish);
     FFA_TRY(plan_begin(&plan, kernels, mask, err));
-    FFA_TRY(tile_build(&plan->tiles, mask, &opts, err));
+    FFA_TRY(add_tiles(plan, kernels, mask, &wish, err));
     FFA_TRY(split(plan, kernels, &wish, err));
-    FFA_TRY(plan_add_backward(plan, kernels, mask, &opts, err));
+    FFA_TRY(plan_add_backward(plan, kernels, mask, &wish, err));
     FFA_TRY(plan_complete(plan, kernels, err));
     *out = plan;
     plan = NULL;
@@ -237,7 +280,7 @@ ffa_status ffa_plan_upload(ffa_plan *plan, const ffa_kernels *kernels, void *buf
     if (!plan || !kernels)
         return error_fail(err, FFA_INVALID, 0, "ffa_plan_upload: %s is NULL",
                           plan ? "kernels" : "plan");
-    if (!kernels->forward)
+    if (!kernels_on_gpu(kernels))
         return FFA_OK;
     if (!plan->image)
         return error_fail(err, FFA_INVALID, 0,

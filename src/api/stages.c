@@ -13,6 +13,7 @@ struct build {
     ffa_plan **plans; /* [count] */
     int32_t count;
     const ffa_kernels *kernels;
+    ffa_plan_opts wish;
     struct tile_options tiles;
     struct cut_rows *cuts; /* [lists] */
     int32_t list_count;
@@ -172,7 +173,7 @@ static ffa_status build_plans(struct build *b, const ffa_mask *const *masks, ffa
         b->plans[s]->stage = s;
         b->plans[s]->stage_count = b->count;
         FFA_TRY(tile_build_at(&b->plans[s]->tiles, masks[s], &b->tiles, b->cuts, err));
-        FFA_TRY(plan_add_backward(b->plans[s], b->kernels, masks[s], &b->tiles, err));
+        FFA_TRY(plan_add_backward(b->plans[s], b->kernels, masks[s], &b->wish, err));
     }
     for (int32_t list = 0; list < b->list_count; list++)
         FFA_TRY(mark_list(b, list, kept, err));
@@ -190,7 +191,6 @@ ffa_status ffa_plan_create_stages(ffa_plan **out, const ffa_kernels *kernels,
                                   const ffa_mask *const *masks, int32_t count,
                                   const ffa_plan_opts *opts, ffa_error *err)
 {
-    ffa_plan_opts wish;
     struct build b = { .plans = out, .count = count, .kernels = kernels };
     ffa_status rc;
 
@@ -199,11 +199,12 @@ ffa_status ffa_plan_create_stages(ffa_plan **out, const ffa_kernels *kernels,
     for (int32_t i = 0; i < count && count <= STAGES_MAX; i++)
         out[i] = NULL;
     FFA_TRY(check(kernels, masks, count, err));
-    FFA_TRY(plan_wish_import(&wish, opts, err));
-    b.tiles = plan_tile_options(kernels, &wish);
-    if (wish.heads_q) {
-        rc = error_fail(err, FFA_INVALID, 0,
-                        "plan: heads_q is %d, stages are not split over their keys", wish.heads_q);
+    FFA_TRY(plan_wish_import(&b.wish, opts, err));
+    b.tiles = plan_tile_options(kernels, &kernels->forward[0], &b.wish);
+    if (b.wish.heads_q) {
+        rc =
+            error_fail(err, FFA_INVALID, 0,
+                       "plan: heads_q is %d, stages are not split over their keys", b.wish.heads_q);
         goto out;
     }
     b.list_count = ffa_mask_head_count(masks[0]);

@@ -18,7 +18,8 @@ enum {
     CALLS_MAX = 100,      /* calls a sample, at most */
     CHECK_SAMPLES = 2048, /* rows compared where the case is too large for all */
     CHECK_LINES = 512,    /* the same of gradients: rows, and as many keys */
-    CHECK_TILE = 128      /* rows around multiples of it are worth a sample */
+    CHECK_TILE = 128,     /* rows around multiples of it are worth a sample */
+    PACK_HEADS_MAX = 64   /* ffa_attention_spec.pack_heads */
 };
 
 struct run_options {
@@ -37,7 +38,7 @@ struct run_options {
     double softcap;    /* 0: none */
     const char *moves; /* with --ranks: "keys", "queries" or "auto" */
     struct run_ranks_options ranks;
-    bool wants_check, wants_time, wants_debug, wants_backward, wants_packed, wants_split;
+    bool wants_check, wants_time, wants_debug, wants_backward, wants_unpacked, wants_split;
     bool wants_isolation, wants_determinism;
 };
 
@@ -116,7 +117,8 @@ static int read_shape(const struct cli *cli, const struct run_options *options,
     shape->tokens_q = ffa_mask_seqlen_q(mask);
     shape->tokens_k = ffa_mask_seqlen_k(mask);
     status = read_heads(cli, options->heads, shape);
-    if (status == CLI_PARSE_GO && options->wants_packed)
+    if (status == CLI_PARSE_GO && !options->wants_unpacked &&
+        shape->heads_q / shape->heads_kv <= PACK_HEADS_MAX)
         shape->pack_heads = shape->heads_q / shape->heads_kv;
     return status;
 }
@@ -645,8 +647,8 @@ int cmd_run(struct cli *cli)
         { "time", CLI_FLAG, &options.wants_time, NULL, "time calls after a warm-up", 0, 0 },
         { "split", CLI_FLAG, &options.wants_split, NULL,
           "split long tiles over their keys where they leave the device idle", 0, 0 },
-        { "packed", CLI_FLAG, &options.wants_packed, NULL,
-          "query heads of a kv head share tiles: for few query rows a slice", 0, 0 },
+        { "unpacked", CLI_FLAG, &options.wants_unpacked, NULL,
+          "each query head has tiles of its own; otherwise those of a kv head share", 0, 0 },
         { "isolate", CLI_FLAG, &options.wants_isolation, NULL,
           "no tile has tokens of two documents: NaN and Inf stay in theirs", 0, 0 },
         { "debug", CLI_FLAG, &options.wants_debug, NULL,

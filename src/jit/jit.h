@@ -42,6 +42,9 @@ int32_t jit_spec_get(const struct jit_spec *spec, const char *name); /* the row 
 /* Choose what was not set, then check every row and the combination (shared memory, registers).
  * A resolved spec stays as it is. */
 ffa_status jit_spec_resolve(struct jit_spec *spec, const char *arch, ffa_error *err);
+/* The columns that kernels compute with for heads of `head_dim`, 8 to 256: tensors may have fewer.
+ */
+int32_t jit_columns(int32_t head_dim);
 /* Of a resolved spec: dynamic shared memory and threads a block of its launch. */
 int32_t jit_spec_shared_bytes(const struct jit_spec *spec);
 int32_t jit_spec_threads(const struct jit_spec *spec);

@@ -116,10 +116,10 @@ struct forward {
     int32_t head_dim, head_dim_v, consumers, tile_n, stages;
 };
 
-/* The columns a kernel computes with: the least there are products for. Tensors may have fewer. */
+/* The least there are products for. */
 static const int32_t kernel_columns[] = { 64, 96, 128, 192, 256 };
 
-static int32_t padded_columns(int32_t head_dim)
+int32_t jit_columns(int32_t head_dim)
 {
     int32_t i = 0;
 
@@ -244,8 +244,8 @@ static ffa_status forward_resolve(struct jit_spec *spec, const struct jit_arch *
             "attention_forward: split is 1 with %s, parts are combined into an out of "
             "dtype",
             spec->values[FORWARD_out_fp32] ? "out_fp32" : "staged");
-    f.head_dim_v = padded_columns(f.head_dim_v ? f.head_dim_v : f.head_dim);
-    f.head_dim = padded_columns(f.head_dim);
+    f.head_dim_v = jit_columns(f.head_dim_v ? f.head_dim_v : f.head_dim);
+    f.head_dim = jit_columns(f.head_dim);
     forward_choose(spec, &f, arch);
 
     if (f.tile_n % 16)
@@ -308,8 +308,8 @@ static ffa_status backward_pad(struct jit_spec *spec, ffa_error *err)
         spec->values[BACKWARD_head_dim_v] = attention_backward_columns(head_dim_v);
     } else {
         spec->values[BACKWARD_head_dim] =
-            padded_columns(head_dim < head_dim_v && head_dim_v > 64 ? head_dim_v : head_dim);
-        spec->values[BACKWARD_head_dim_v] = padded_columns(head_dim_v);
+            jit_columns(head_dim < head_dim_v && head_dim_v > 64 ? head_dim_v : head_dim);
+        spec->values[BACKWARD_head_dim_v] = jit_columns(head_dim_v);
     }
     if (spec->values[BACKWARD_head_dim] != head_dim ||
         spec->values[BACKWARD_head_dim_v] != head_dim_v)

@@ -1013,12 +1013,55 @@ START_TEST(plans_tell_their_numbers)
 END_TEST
 
 /* Kernels that say they are a GPU's, as far as planning looks at them. */
+static struct ffa_kernels gpu_kernels(int32_t tile_m, int32_t tile_n)
+{
+    return (struct ffa_kernels){ .context = context,
+                                 .forward = { { .kernel = (struct gpu_kernel *)(uintptr_t)1,
+                                                .tile_m = tile_m,
+                                                .tile_n = tile_n,
+                                                .cost = { 318, 1 } } },
+                                 .forward_count = 1 };
+}
+
+/* Which of two kernels a mask gets: one of wide blocks, or of narrow ones that cost more a key. */
+static const struct {
+    const char *mask;
+    int32_t tile_m, tile_n;
+} choices[] = {
+    { "full:4096", 16, 128 },
+    { "causal:4096", 16, 128 },
+    { "causal:100", 16, 80 },                    /* 2 blocks of 80 at most, not 128 */
+    { "window:4096,left=1023,right=0", 16, 80 }, /* 1039 keys: 13 blocks of 80, or 9 of 128 */
+    { "varlen-full:8,9,8", 16, 80 },
+    { "varlen-full:8,0,3,2048", 16, 128 },
+};
+
+START_TEST(masks_choose_their_kernel)
+{
+    struct ffa_kernels gpu = gpu_kernels(16, 128);
+    ffa_plan_info info = FFA_PLAN_INFO_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_plan *made = NULL;
+    ffa_mask *of = NULL;
+
+    gpu.pack_heads = 8;
+    gpu.forward[1] = gpu.forward[0];
+    gpu.forward[1].tile_n = 80;
+    gpu.forward[1].cost = (struct tile_cost){ 208, 1.073 };
+    gpu.forward_count = 2;
+    must(ffa_mask_parse(&of, choices[_i].mask, &err), &err);
+    must(ffa_plan_create(&made, &gpu, of, &err), &err);
+    must(ffa_plan_info_get(made, &info, &err), &err);
+    ck_assert_int_eq(info.tile_m, choices[_i].tile_m);
+    ck_assert_int_eq(info.tile_n, choices[_i].tile_n);
+    ffa_plan_destroy(made);
+    ffa_mask_destroy(of);
+}
+END_TEST
+
 START_TEST(plans_of_a_gpu_have_an_image)
 {
-    struct ffa_kernels gpu = { .context = context,
-                               .tile_m = 128,
-                               .tile_n = 128,
-                               .forward = (struct gpu_kernel *)(uintptr_t)1 };
+    struct ffa_kernels gpu = gpu_kernels(128, 128);
     const ffa_mask_shape too_many[] = { { INT32_MAX, 5 }, { 5, INT32_MAX - 1022 } };
     ffa_plan_info info = FFA_PLAN_INFO_INIT;
     ffa_plan *made = NULL;
@@ -1150,9 +1193,7 @@ static ffa_status fault_kernels(ffa_error *err)
 
 static ffa_status fault_plan(ffa_error *err)
 {
-    struct ffa_kernels gpu = {
-        .context = context, .tile_m = 16, .tile_n = 16, .forward = (struct gpu_kernel *)(uintptr_t)1
-    };
+    struct ffa_kernels gpu = gpu_kernels(16, 16);
     const ffa_slice slices[] = { { 0, 20, 0, 20, 1, 0 },
                                  { 5, 40, 30, 50, 2, 0 },
                                  { 3, 30, 25, 28, 0, 0 } };
@@ -1259,6 +1300,7 @@ int main(void)
     tcase_add_loop_test(tc, attention_as_the_oracle, 0, ROWS_OF(answers));
     tcase_add_test(tc, plans_tell_their_numbers);
     tcase_add_test(tc, plans_have_options);
+    tcase_add_loop_test(tc, masks_choose_their_kernel, 0, (int)(sizeof choices / sizeof *choices));
     tcase_add_test(tc, plans_of_a_gpu_have_an_image);
     tcase_add_test(tc, device_calls_on_the_host);
     tcase_add_test(tc, devices_that_are_not_there);

@@ -509,9 +509,10 @@ static struct ffa_kernels gpu_kernels(void)
                                  .head_dim = 120,
                                  .head_dim_v = 64,
                                  .dq_columns = 128,
-                                 .tile_m = 128,
-                                 .tile_n = 128,
-                                 .forward = (struct gpu_kernel *)(uintptr_t)1,
+                                 .forward = { { .kernel = (struct gpu_kernel *)(uintptr_t)1,
+                                                .tile_m = 128,
+                                                .tile_n = 128 } },
+                                 .forward_count = 1,
                                  .has_backward = true,
                                  .backward_tile_m = 64,
                                  .backward_tile_n = 128 };
@@ -664,7 +665,7 @@ START_TEST(a_workspace_beyond_all_memory_is_refused)
     ffa_error err = { FFA_OK, 0, "" };
 
     gpu.backward_tile_n = 1 << 20; /* few tiles */
-    gpu.tile_m = 1 << 20;
+    gpu.forward[0].tile_m = 1 << 20;
     gpu.dq_columns = 256;
     must(ffa_mask_create(&mask, &shape, NULL, 0, &err), &err);
     must(ffa_plan_create(&plan, &gpu, mask, &err), &err);

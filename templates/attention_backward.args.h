@@ -104,8 +104,7 @@ enum {
 enum { BACKWARD_DQ_ROWS = 8 };
 
 enum {
-    BACKWARD_STAGES = 2,     /* blocks of q, and of dout, in flight */
-    BACKWARD_BLOCK_SLOTS = 4 /* records, which are read longest */
+    BACKWARD_STAGES = 2 /* blocks of q, and of dout, in flight */
 };
 
 #ifdef __CUDACC__
@@ -135,6 +134,31 @@ BACKWARD_BOTH int attention_backward_ds_stages(int head_dim, int head_dim_v, int
     return tile_m > 64 || attention_backward_by_role(head_dim, head_dim_v) ? 2 : 3;
 }
 
+/* Threads that send dQ to the workspace. Where its pieces come fast, there is one for each
+ * warpgroup: at head_dim 256 a single one, which takes 950 cycles a piece, was at work for 76 % of
+ * the time, and warpgroups waited for it a third of theirs (two: 12 % faster; 2 % at 64; slower at
+ * 192, and no faster at 96 and 128). Turns are passed on by one thread, as they are of all pieces of
+ * a block. */
+BACKWARD_BOTH int attention_backward_senders(int head_dim, int head_dim_v, int tile_m,
+                                             int deterministic)
+{
+    const int is_fast =
+        attention_backward_by_role(head_dim, head_dim_v) ? head_dim > 192 : tile_m > 64;
+
+    return is_fast && !deterministic ? 2 : 1;
+}
+
+/* Records of blocks, which are read longest: a sender may be two blocks behind when the stage of a
+ * block two ahead is freed. One thread for both warpgroups is not, as it sends the other one's next
+ * piece first. */
+BACKWARD_BOTH int attention_backward_block_slots(int head_dim, int head_dim_v, int tile_m,
+                                                 int deterministic)
+{
+    return attention_backward_senders(head_dim, head_dim_v, tile_m, deterministic) > 1
+               ? 4 * BACKWARD_STAGES
+               : 2 * BACKWARD_STAGES;
+}
+
 /* Columns in shared memory: whole panels of 64. */
 BACKWARD_BOTH int attention_backward_columns(int head_dim)
 {
@@ -154,7 +178,8 @@ BACKWARD_BOTH int attention_backward_bytes_with(int head_dim, int head_dim_v, in
            (BACKWARD_STAGES * columns + dout_stages * columns_v) * 2 * tile_m /* q, dout */ +
            (ds_stages + (by_role ? 1 : 0)) * 2 * tile_m * tile_n /* dS, P */ +
            2 * 64 * 64 * 4 /* dq */ + BACKWARD_STAGES * 2 * 4 * tile_m /* stats */ +
-           BACKWARD_BLOCK_SLOTS * (int)sizeof(struct backward_block) +
+           attention_backward_block_slots(head_dim, head_dim_v, tile_m, deterministic) *
+               (int)sizeof(struct backward_block) +
            8 * (4 * BACKWARD_STAGES + 4 + 2 * BACKWARD_TILE_SLOTS + 2 * ds_stages + 4 +
                 (by_role ? 1 : 0) + 1) +
            BACKWARD_TILE_SLOTS * (int)sizeof(struct backward_tile_slot) +

@@ -135,6 +135,17 @@ constexpr int ds_panel_bytes = tile_n * 128;
 constexpr int dq_bytes = 64 * 64 * 4; /* a piece of dq */
 constexpr int stats_bytes = 2 * 4 * tile_m;
 
+/* Pieces of dQ that a warpgroup stages of each block. By role, the first warpgroup, which has the
+ * exponentials, takes the smaller half of the panels. */
+constexpr int p_panels = by_role ? panels / 2 : 1;
+constexpr int ds_panels = by_role ? panels - p_panels : 1;
+static_assert(ds_panels <= 2 && p_panels <= ds_panels, "a warpgroup has up to two");
+
+constexpr int senders =
+    attention_backward_senders(head_dim, head_dim_v, tile_m, spec::deterministic);
+constexpr int block_slots =
+    attention_backward_block_slots(head_dim, head_dim_v, tile_m, spec::deterministic);
+
 /* Offsets in shared memory, from a 1024-byte boundary. */
 constexpr int k_at = 0;
 constexpr int v_at = k_at + k_bytes;
@@ -145,7 +156,7 @@ constexpr int p_slot = ds_stages; /* by role: P on its way, behind dS */
 constexpr int dq_at = ds_at + (ds_stages + (by_role ? 1 : 0)) * ds_bytes;
 constexpr int stats_at = dq_at + consumers * dq_bytes;
 constexpr int blocks_at = stats_at + stages * stats_bytes;
-constexpr int bars_at = blocks_at + BACKWARD_BLOCK_SLOTS * (int)sizeof(backward_block);
+constexpr int bars_at = blocks_at + block_slots * (int)sizeof(backward_block);
 constexpr int tile_slots = BACKWARD_TILE_SLOTS;
 constexpr int bar_count = 4 * stages + 4 + 2 * tile_slots + 2 * ds_stages + 2 * consumers +
                           (by_role ? 1 : 0) + (spec::deterministic ? 2 * stages : 0);
@@ -209,11 +220,14 @@ struct position {
     FFA_DEVICE_MEMBER uint32_t dout_slot() const { return count % dout_stages; }
     FFA_DEVICE_MEMBER uint32_t dout_parity() const { return count / dout_stages % 2; }
     /* One or two blocks before: their records are still there when their stages are others'. */
-    FFA_DEVICE_MEMBER uint32_t before(uint32_t n = 1) const { return (count - n) % (2 * stages); }
-    FFA_DEVICE_MEMBER position after() const { return { (count + 1) % (2 * stages) }; }
+    FFA_DEVICE_MEMBER uint32_t before(uint32_t n = 1) const
+    {
+        return (count - n) % block_slots;
+    }
+    FFA_DEVICE_MEMBER position after() const { return { (count + 1) % block_slots }; }
     FFA_DEVICE_MEMBER void next() { *this = after(); }
 };
-static_assert(BACKWARD_BLOCK_SLOTS == 2 * stages, "a position is one of a record, too");
+static_assert(block_slots % (2 * stages) == 0, "a position is one of a record, too");
 
 /* Who waits, for a debug specialisation's last words. */
 enum wait_name : int {
@@ -259,7 +273,7 @@ FFA_DEVICE void wait_beside(const barriers &bars, uint32_t bar, uint32_t parity,
  * done. */
 FFA_DEVICE void watchdog_run(const barriers &bars)
 {
-    while (ld_shared(bars.watch() + 4) < 4 * consumers + 1) {
+    while (ld_shared(bars.watch() + 4) < 4 * consumers + senders) {
         const uint32_t stuck = ld_shared(bars.watch());
         if (stuck) {
             const char *names[] = { "?",
@@ -407,8 +421,8 @@ FFA_DEVICE void work_find(const attention_backward_args &a, int item, int &tile,
     stream = first + rest % streams;
 }
 
-/* A warp; a deterministic block's is one thread, as the next one takes turns. */
-constexpr int scheduler_lanes = spec::deterministic ? 1 : 32;
+/* A warp; or one thread, where the next one takes turns, or sends. */
+constexpr int scheduler_lanes = spec::deterministic || senders > 1 ? 1 : 32;
 
 FFA_DEVICE int scheduler_take(const attention_backward_args &a, int lane)
 {
@@ -422,7 +436,7 @@ FFA_DEVICE int scheduler_take(const attention_backward_args &a, int lane)
 /* As long as a tile takes, so without last words: whoever keeps it from being done has them. */
 FFA_DEVICE void scheduler_wait(uint32_t bar, uint32_t parity)
 {
-    if (spec::deterministic)
+    if (scheduler_lanes == 1)
         while (!mbarrier_test_wait_parity(bar, parity))
             __nanosleep(20);
     else
@@ -630,13 +644,7 @@ FFA_DEVICE void turns_take(const attention_backward_args &a, const shared_view &
     }
 }
 
-/* ---- the sender of dQ: a thread ---- */
-
-/* Pieces of dQ that a warpgroup stages of each block. By role, the first warpgroup, which has the
- * exponentials, takes the smaller half of the panels. */
-constexpr int p_panels = by_role ? panels / 2 : 1;
-constexpr int ds_panels = by_role ? panels - p_panels : 1;
-static_assert(ds_panels <= 2 && p_panels <= ds_panels, "a warpgroup has up to two");
+/* ---- the sender of dQ: a thread, or one for each warpgroup ---- */
 
 /* The piece of dQ that the copy engine may still read is free once it has read all. */
 FFA_DEVICE void dq_release(uint32_t &unread)
@@ -672,9 +680,12 @@ template <int left> FFA_DEVICE void turn_pass(turn_held &turn)
  * before it waits for the one before; when it has to wait, it first gives up what others wait for.
  * (Reductions straight from registers take a quarter of the kernel's time, and a fence and a copy
  * of each consumer warp a tenth.) */
+template <int which>
 FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &smem)
 {
     const barriers bars = smem.bars();
+    constexpr int w_begin = which, w_end = senders > 1 ? which + 1 : consumers;
+    constexpr int pieces = w_end == 1 ? p_panels : ds_panels;
     ring<tile_slots> tile_at;
     position at;
     uint32_t parity[consumers] = {};
@@ -688,8 +699,8 @@ FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &sme
             break;
         for (int flags = slot->tile.sweep_count > 0 ? 0 : BACKWARD_BLOCK_LAST;
              !(flags & BACKWARD_BLOCK_LAST); at.next()) {
-            for (int i = 0; i < ds_panels; ++i)
-                for (int w = 0; w < consumers; ++w) {
+            for (int i = 0; i < pieces; ++i)
+                for (int w = w_begin; w < w_end; ++w) {
                     if (w == 0 && i >= p_panels)
                         continue;
                     const bool is_first = i == 0 && w == (p_panels == 0);
@@ -1583,7 +1594,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
             mbarrier_init(bars.p_full(), 4);
         for (int s = 0; s < tile_slots; ++s) {
             mbarrier_init(bars.tile_full(s), scheduler_lanes);
-            mbarrier_init(bars.tile_empty(s), 4 * consumers + (spec::deterministic ? 4 : 3));
+            mbarrier_init(bars.tile_empty(s), 4 * consumers + 2 + senders + (spec::deterministic ? 1 : 0));
         }
         for (int s = 0; spec::deterministic && s < stages; ++s) {
             mbarrier_init(bars.turn_full(s), 1);
@@ -1601,12 +1612,14 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
             scheduler_run(a, smem, lane);
         else if (spec::deterministic && warp == 1 && lane == scheduler_lanes)
             turns_take(a, smem);
+        else if (senders > 1 && warp == 1 && lane == scheduler_lanes)
+            send_dq<senders - 1>(a, smem);
         else if (warp == 0 && lane == 0)
             produce_q(a, smem);
         else if (warp == 2 && lane == 0)
             produce_dout(a, smem);
         else if (warp == 3 && lane == 0)
-            send_dq(a, smem);
+            send_dq<0>(a, smem);
         else if (spec::debug && warp == 3 && lane == 2)
             watchdog_run(bars);
     } else {

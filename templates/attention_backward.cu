@@ -45,9 +45,11 @@
  * paper, of head_dim 256, a block of 64 rows: products 2560 cycles; shared memory at 128 bytes a
  * cycle, S and dP 512 each, dV and dK (A in registers) 256 each, dQ 512, Q and dO coming 512, dQ
  * staged and fetched 1024, P and dS 200, in all 3800; 17 bytes a cycle and SM each way between it
- * and L2. So shared memory is the limit, at two thirds of the products' speed; more keys a tile
- * would lower what Q, dO and dQ cost, but there are no registers. (H200, full 16k: 465 TFLOP/s at
- * 256, 449 at 192; 332 and 433 with a block's panels staged one right after the other.)
+ * and L2. So shared memory is the limit, at two thirds of the products' speed, and L2 is near its
+ * own (90 % at 256); more keys a tile would lower what Q, dO and dQ cost, but there are no
+ * registers. (H200, full 16k: 480 TFLOP/s at 256, 503 at 192; 465 and 449 while warpgroups waited a
+ * third of their time for the one sender to free the place of a piece of dQ; 332 and 433 with a
+ * block's panels staged one right after the other.)
  *
  * P is packed to the model's dtype at once, as dV needs it, and dS is made from that.
  *
@@ -143,6 +145,7 @@ static_assert(ds_panels <= 2 && p_panels <= ds_panels, "a warpgroup has up to tw
 
 constexpr int senders =
     attention_backward_senders(head_dim, head_dim_v, tile_m, spec::deterministic);
+constexpr int dq_slots = attention_backward_dq_slots(head_dim, head_dim_v);
 constexpr int block_slots =
     attention_backward_block_slots(head_dim, head_dim_v, tile_m, spec::deterministic);
 
@@ -154,11 +157,11 @@ constexpr int dout_at = q_at + stages * q_bytes;
 constexpr int ds_at = dout_at + dout_stages * dout_bytes;
 constexpr int p_slot = ds_stages; /* by role: P on its way, behind dS */
 constexpr int dq_at = ds_at + (ds_stages + (by_role ? 1 : 0)) * ds_bytes;
-constexpr int stats_at = dq_at + consumers * dq_bytes;
+constexpr int stats_at = dq_at + dq_slots * dq_bytes;
 constexpr int blocks_at = stats_at + stages * stats_bytes;
 constexpr int bars_at = blocks_at + block_slots * (int)sizeof(backward_block);
 constexpr int tile_slots = BACKWARD_TILE_SLOTS;
-constexpr int bar_count = 4 * stages + 4 + 2 * tile_slots + 2 * ds_stages + 2 * consumers +
+constexpr int bar_count = 4 * stages + 4 + 2 * tile_slots + 2 * ds_stages + 2 * dq_slots +
                           (by_role ? 1 : 0) + (spec::deterministic ? 2 * stages : 0);
 constexpr int watch_at = bars_at + 8 * bar_count;
 constexpr int slots_at = watch_at + 8;
@@ -178,7 +181,7 @@ static_assert(1024 + turns_at + turns_bytes ==
  * ds_full[s], ds_empty[s]: each consumer warp that makes dS arrives when its part is there, and,
  * where there are two slots, each consumer warp when its warpgroup's dQ has read all of it. (Of
  * three, a slot is free when the next but one is full.)
- * dq_full[w], dq_empty[w]: each warp of a warpgroup arrives when its part of a piece of dQ is
+ * dq_full[p], dq_empty[p]: each warp of a warpgroup arrives when its part of a piece of dQ is
  * staged, the sender when the copy engine has read the piece.
  * p_full, by role: each warp that makes P arrives when its part is there. It is read before dS is
  * full, and written after.
@@ -200,12 +203,12 @@ struct barriers {
     FFA_DEVICE_MEMBER uint32_t tile_empty(int s) const { return tile_full(tile_slots + s); }
     FFA_DEVICE_MEMBER uint32_t ds_full(int s) const { return tile_full(2 * tile_slots + s); }
     FFA_DEVICE_MEMBER uint32_t ds_empty(int s) const { return ds_full(ds_stages + s); }
-    FFA_DEVICE_MEMBER uint32_t dq_full(int w) const { return ds_empty(ds_stages + w); }
-    FFA_DEVICE_MEMBER uint32_t dq_empty(int w) const { return dq_full(consumers + w); }
-    FFA_DEVICE_MEMBER uint32_t p_full() const { return dq_empty(consumers); }
+    FFA_DEVICE_MEMBER uint32_t dq_full(int p) const { return ds_empty(ds_stages + p); }
+    FFA_DEVICE_MEMBER uint32_t dq_empty(int p) const { return dq_full(dq_slots + p); }
+    FFA_DEVICE_MEMBER uint32_t p_full() const { return dq_empty(dq_slots); }
     FFA_DEVICE_MEMBER uint32_t turn_full(int s) const
     {
-        return dq_empty(consumers + (by_role ? 1 : 0) + s);
+        return dq_empty(dq_slots + (by_role ? 1 : 0) + s);
     }
     FFA_DEVICE_MEMBER uint32_t turn_empty(int s) const { return turn_full(stages + s); }
     /* Two words of the watchdog: who is stuck; how many consumer warps and senders are done. */
@@ -310,10 +313,7 @@ struct shared_view {
     FFA_DEVICE_MEMBER uint32_t q(int s) const { return base + q_at + s * q_bytes; }
     FFA_DEVICE_MEMBER uint32_t dout(int s) const { return base + dout_at + s * dout_bytes; }
     FFA_DEVICE_MEMBER uint32_t ds(int s) const { return base + ds_at + s * ds_bytes; }
-    FFA_DEVICE_MEMBER uint32_t dq(int warpgroup) const
-    {
-        return base + dq_at + warpgroup * dq_bytes;
-    }
+    FFA_DEVICE_MEMBER uint32_t dq(int place) const { return base + dq_at + place * dq_bytes; }
     FFA_DEVICE_MEMBER uint32_t stats(int s) const { return base + stats_at + s * stats_bytes; }
     FFA_DEVICE_MEMBER uint32_t stats_d(int s) const { return stats(s) + 4 * tile_m; }
     FFA_DEVICE_MEMBER backward_block *block(int s) const
@@ -675,6 +675,42 @@ template <int left> FFA_DEVICE void turn_pass(turn_held &turn)
     }
 }
 
+/* A piece of dQ, in shared memory and in the workspace. */
+struct dq_piece {
+    float *to;
+    uint32_t from;
+    int bytes; /* <= 0: no row of it is in the sweep */
+};
+
+/* Piece i of warpgroup w, `staged` in shared memory. */
+FFA_DEVICE dq_piece piece_find(const attention_backward_args &a, const backward_block &block, int w,
+                               int i, uint32_t staged)
+{
+    const int panel = by_role ? w * p_panels + i : w % panels;
+    const int columns = !by_role && panel == panels - 1 ? last_columns : 64;
+    const int top = block_row(block) + (by_role ? 0 : w / panels * 64);
+    const int first = max(block.row, top) / BACKWARD_DQ_ROWS * BACKWARD_DQ_ROWS;
+    const int end = (block.row_end + BACKWARD_DQ_ROWS - 1) / BACKWARD_DQ_ROWS * BACKWARD_DQ_ROWS;
+
+    return dq_piece{ (float *)a.dq + (long long)block.head * a.dq_head_stride +
+                         (long long)panel * a.dq_rows * 64 + (long long)first * columns,
+                     staged + (first - top) * columns * 4,
+                     (min(end, top + 64) - first) * columns * 4 };
+}
+
+/* By role, what a single sender does between a piece's coming and its copy counts: it knows where the
+ * piece goes before it comes, and need not sleep, as it has its warp to itself. (10 to 14 % fewer
+ * cycles at head_dim 192; 1 % more at 128, and with two senders.) */
+constexpr bool sends_ahead = by_role && senders == 1;
+
+FFA_DEVICE void sender_wait(const barriers &bars, uint32_t bar, uint32_t parity, wait_name name)
+{
+    if (sends_ahead && !spec::debug)
+        wait(bars, bar, parity, name);
+    else
+        wait_beside(bars, bar, parity, name);
+}
+
 /* Has the copy engine add what the warpgroups stage to the fp32 workspace; deterministic: when the
  * block's turn has come, which is then passed on. While pieces keep coming, it asks for the next
  * before it waits for the one before; when it has to wait, it first gives up what others wait for.
@@ -688,60 +724,61 @@ FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &sme
     constexpr int pieces = w_end == 1 ? p_panels : ds_panels;
     ring<tile_slots> tile_at;
     position at;
-    uint32_t parity[consumers] = {};
+    uint32_t parity[dq_slots] = {};
     uint32_t unread = 0; /* dq_empty of the piece that the copy engine may still be at */
     turn_held turn = {};
 
     for (;; tile_at.next()) {
-        wait_beside(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_producer);
+        sender_wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_producer);
         const backward_tile_slot *slot = smem.slot(tile_at.slot);
         if (slot->tile.key_count == 0)
             break;
-        for (int flags = slot->tile.sweep_count > 0 ? 0 : BACKWARD_BLOCK_LAST;
-             !(flags & BACKWARD_BLOCK_LAST); at.next()) {
+        backward_block block = {};
+        bool has_block = false; /* of the first, its record is there when its dQ is */
+        for (bool is_last = slot->tile.sweep_count == 0; !is_last;) {
             for (int i = 0; i < pieces; ++i)
                 for (int w = w_begin; w < w_end; ++w) {
                     if (w == 0 && i >= p_panels)
                         continue;
                     const bool is_first = i == 0 && w == (p_panels == 0);
-                    if (!mbarrier_test_wait_parity(bars.dq_full(w), parity[w]) ||
+                    const int from = w + (dq_slots > consumers ? i : 0);
+                    dq_piece piece = {};
+                    if (has_block)
+                        piece = piece_find(a, block, w, i, smem.dq(from));
+                    if (!mbarrier_test_wait_parity(bars.dq_full(from), parity[from]) ||
                         (spec::deterministic && is_first &&
                          !mbarrier_test_wait_parity(bars.turn_full(at.slot()), at.parity()))) {
                         dq_release(unread);
                         turn_pass<0>(turn);
                     }
-                    wait_beside(bars, bars.dq_full(w), parity[w], at_dq_full);
-                    parity[w] ^= 1;
-                    const backward_block block = *smem.block(at.count);
-                    const int panel = by_role ? w * p_panels + i : w % panels;
-                    const int columns = !by_role && panel == panels - 1 ? last_columns : 64;
-                    const int top = block_row(block) + (by_role ? 0 : w / panels * 64);
-                    const int first = max(block.row, top) / BACKWARD_DQ_ROWS * BACKWARD_DQ_ROWS;
-                    const int end = (block.row_end + BACKWARD_DQ_ROWS - 1) / BACKWARD_DQ_ROWS *
-                                    BACKWARD_DQ_ROWS;
-                    const int rows = min(end, top + 64) - first;
-                    flags = block.flags;
-                    if (spec::deterministic && is_first)
-                        wait_beside(bars, bars.turn_full(at.slot()), at.parity(), at_turn_full);
-                    fence_proxy_async();
-                    if (rows > 0) {
-                        float *to = (float *)a.dq + (long long)block.head * a.dq_head_stride +
-                                    (long long)panel * a.dq_rows * 64 + (long long)first * columns;
-                        bulk_reduce_add_f32(to, smem.dq(w) + (first - top) * columns * 4,
-                                            rows * columns * 4);
+                    sender_wait(bars, bars.dq_full(from), parity[from], at_dq_full);
+                    parity[from] ^= 1;
+                    if (!has_block) {
+                        has_block = sends_ahead;
+                        block = *smem.block(at.count);
+                        piece = piece_find(a, block, w, i, smem.dq(from));
                     }
+                    if (spec::deterministic && is_first)
+                        sender_wait(bars, bars.turn_full(at.slot()), at.parity(), at_turn_full);
+                    fence_proxy_async();
+                    if (piece.bytes > 0)
+                        bulk_reduce_add_f32(piece.to, piece.from, piece.bytes);
                     bulk_commit();
                     if (unread) {
                         bulk_wait_read<1>();
                         mbarrier_arrive(unread);
                     }
-                    unread = bars.dq_empty(w);
+                    unread = bars.dq_empty(from);
                     turn_pass<1>(turn);
                 }
             if constexpr (spec::deterministic) {
                 const backward_turn_slot taken = *smem.turn(at.slot());
                 turn = turn_held{ taken.counter, taken.next, bars.turn_empty(at.slot()) };
             }
+            is_last = block.flags & BACKWARD_BLOCK_LAST;
+            at.next();
+            if (sends_ahead && !is_last) /* dQ of a block comes while the next one is at work */
+                block = *smem.block(at.count);
         }
         dq_release(unread);
         turn_pass<0>(turn);
@@ -1307,9 +1344,11 @@ template <int count>
 FFA_DEVICE void stage_panel(const shared_view &smem, float (&dq)[32], const position &at, int back,
                             int i, uint32_t to, int flags, int warpgroup)
 {
+    constexpr bool is_apart = count > 1 && dq_slots > consumers; /* its panels have slots each */
     const uint32_t block = at.before(back);
 
-    stage_dq<64>(smem, dq, to, flags, smem.block(block), 0, (block * count + i) % 2, warpgroup);
+    stage_dq<64>(smem, dq, to + (is_apart ? i * dq_bytes : 0), flags, smem.block(block), 0,
+                 is_apart ? block % 2 : (block * count + i) % 2, warpgroup + (is_apart ? i : 0));
 }
 
 /* The warpgroup's panels that are left at the end of a tile, and the end of its K and V. `at`: past
@@ -1586,15 +1625,16 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
             mbarrier_init(bars.ds_full(s), by_role ? 4 : 4 * consumers);
             mbarrier_init(bars.ds_empty(s), 4 * consumers);
         }
-        for (int w = 0; w < consumers; ++w) {
-            mbarrier_init(bars.dq_full(w), 4);
-            mbarrier_init(bars.dq_empty(w), 1);
+        for (int p = 0; p < dq_slots; ++p) {
+            mbarrier_init(bars.dq_full(p), 4);
+            mbarrier_init(bars.dq_empty(p), 1);
         }
         if (by_role)
             mbarrier_init(bars.p_full(), 4);
         for (int s = 0; s < tile_slots; ++s) {
             mbarrier_init(bars.tile_full(s), scheduler_lanes);
-            mbarrier_init(bars.tile_empty(s), 4 * consumers + 2 + senders + (spec::deterministic ? 1 : 0));
+            mbarrier_init(bars.tile_empty(s),
+                          4 * consumers + 2 + senders + (spec::deterministic ? 1 : 0));
         }
         for (int s = 0; spec::deterministic && s < stages; ++s) {
             mbarrier_init(bars.turn_full(s), 1);

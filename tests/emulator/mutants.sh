@@ -57,7 +57,7 @@ without attention_backward.cu 'wait(bars, bars.q_full(' --backward
 # Two stages of dS.
 without attention_backward.cu 'wait(bars, bars.ds_empty(' --backward --head-dim 64 --mask causal:900 --heads 4:1
 without attention_backward.cu 'wait(bars, bars.dq_empty(' --backward
-without attention_backward.cu 'wait_beside(bars, bars.dq_full(' --backward
+without attention_backward.cu 'sender_wait(bars, bars.dq_full(' --backward
 without attention_backward.cu 'wait(bars, bars.ds_full(' --backward
 without attention_backward.cu 'wgmma_wait<1>();' --backward
 without attention_backward.cu 'fence_proxy_async();' --backward # dQ is staged

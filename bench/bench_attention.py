@@ -108,7 +108,7 @@ class Library:
         """Functions that enqueue the forward and the backward pass; kernels, plan and workspace are made here."""
         heads_q, heads_kv, backward = t["q"].shape[1], t["k"].shape[1], "dq" in t
         key = (spec["head_dim"], spec["head_dim_v"], spec["dtype"], backward, spec["tiles"], spec["forward_tiles"])
-        tile_m, tile_n, pack = spec["forward_tiles"] or (0, 0, heads_q // heads_kv)
+        tile_m, tile_n, pack = spec["forward_tiles"] or (0, 0, heads_q // heads_kv if heads_q // heads_kv <= 64 else 0)
         if key not in self.kernels:
             kernels = C.c_void_p()
             self.call("ffa_kernels_create", C.byref(kernels), self.context, C.byref(Spec(C.sizeof(Spec), spec["dtype"], spec["head_dim"], 8 if backward else 0, tile_m, tile_n, spec["head_dim_v"], *spec["tiles"], pack)))

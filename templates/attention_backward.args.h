@@ -137,8 +137,8 @@ BACKWARD_BOTH int attention_backward_ds_stages(int head_dim, int head_dim_v, int
 /* Threads that send dQ to the workspace. Where its pieces come fast, there is one for each
  * warpgroup: at head_dim 256 a single one, which takes 950 cycles a piece, was at work for 76 % of
  * the time, and warpgroups waited for it a third of theirs (two: 12 % faster; 2 % at 64; slower at
- * 192, and no faster at 96 and 128). Turns are passed on by one thread, as they are of all pieces of
- * a block. */
+ * 192, and no faster at 96 and 128). Turns are passed on by one thread, as they are of all pieces
+ * of a block. */
 BACKWARD_BOTH int attention_backward_senders(int head_dim, int head_dim_v, int tile_m,
                                              int deterministic)
 {
@@ -148,9 +148,9 @@ BACKWARD_BOTH int attention_backward_senders(int head_dim, int head_dim_v, int t
     return is_fast && !deterministic ? 2 : 1;
 }
 
-/* Records of blocks, which are read longest: a sender may be two blocks behind when the stage of a
- * block two ahead is freed. One thread for both warpgroups is not, as it sends the other one's next
- * piece first. */
+/* Records of blocks, which are read longest: by role, a sender may be two blocks behind when the
+ * stage of a block two ahead is freed. One thread for both warpgroups is not, as it sends the other
+ * one's next piece first. */
 BACKWARD_BOTH int attention_backward_block_slots(int head_dim, int head_dim_v, int tile_m,
                                                  int deterministic)
 {
@@ -159,12 +159,13 @@ BACKWARD_BOTH int attention_backward_block_slots(int head_dim, int head_dim_v, i
                : 2 * BACKWARD_STAGES;
 }
 
-/* Places for pieces of dQ in shared memory: one for each warpgroup; at head_dim 192, where the second
- * one has two pieces, and there is room, one for each of them (4 % fewer cycles). */
+/* Places for pieces of dQ in shared memory: one for each warpgroup; at head_dim 192, where the
+ * second one has two pieces, and there is room, one for each of them (4 % fewer cycles). */
 BACKWARD_BOTH int attention_backward_dq_slots(int head_dim, int head_dim_v)
 {
-    return attention_backward_by_role(head_dim, head_dim_v) && head_dim > 128 && head_dim <= 192 ? 3
-                                                                                                 : 2;
+    return attention_backward_by_role(head_dim, head_dim_v) && head_dim > 128 && head_dim <= 192
+               ? 3
+               : 2;
 }
 
 /* Columns in shared memory: whole panels of 64. */

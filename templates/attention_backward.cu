@@ -3,8 +3,8 @@
  * attention_backward: dk, dv, and what adds up to dq, for sm_90a.
  *
  * Persistent blocks take (key tile, kv head, part) work items from a counter. One block is a
- * producer warpgroup (warps 0 and 2: copies, warp 1: scheduler, warp 3: dQ to the workspace) and
- * `consumers` warpgroups of 64 keys each; it walks the query heads of its part, each head's sweeps
+ * producer warpgroup (warps 0 and 2: copies, warp 1: scheduler, warp 3: dQ to the workspace; of two
+ * senders, the second in warp 1) and `consumers` warpgroups of 64 keys each; it walks the query heads of its part, each head's sweeps
  * over query rows, each sweep in blocks of tile_m rows, and writes dk and dv of its keys once.
  * Scores are held transposed, keys by query rows, so that P and dS are at once the register
  * operands of dV and dK:
@@ -177,7 +177,8 @@ static_assert(1024 + turns_at + turns_bytes ==
  * q_empty[s], dout_empty[s]: each consumer warp arrives when its products have read the block.
  * k_full, v_full, kv_empty: the same for the tile's K and V.
  * tile_full[s]: the scheduler's lanes arrive; producers and consumers wait for the tile's record.
- * tile_empty[s]: consumer warps and producers arrive when they need the record no more.
+ * tile_empty[s]: consumer warps, and all threads of the producer warpgroup that read the record,
+ * arrive when they need it no more.
  * ds_full[s], ds_empty[s]: each consumer warp that makes dS arrives when its part is there, and,
  * where there are two slots, each consumer warp when its warpgroup's dQ has read all of it. (Of
  * three, a slot is free when the next but one is full.)
@@ -261,8 +262,8 @@ FFA_DEVICE void wait(const barriers &bars, uint32_t bar, uint32_t parity, wait_n
             st_shared(bars.watch(), (uint32_t)name << 16 | threadIdx.x);
 }
 
-/* The same for threads that share a warp with others at work, the sender with the watchdog: they
- * must not sleep on the barrier. */
+/* The same for threads that share a warp with others at work, a sender with the watchdog or the
+ * scheduler: they must not sleep on the barrier. */
 FFA_DEVICE void wait_beside(const barriers &bars, uint32_t bar, uint32_t parity, wait_name name)
 {
     for (int tries = 0; !mbarrier_test_wait_parity(bar, parity); ++tries) {
@@ -272,8 +273,8 @@ FFA_DEVICE void wait_beside(const barriers &bars, uint32_t bar, uint32_t parity,
     }
 }
 
-/* The watchdog of a debug specialisation: one thread, until the sender and all consumer warps are
- * done. */
+/* The watchdog of a debug specialisation: one thread, until senders and consumer warps are all done.
+ */
 FFA_DEVICE void watchdog_run(const barriers &bars)
 {
     while (ld_shared(bars.watch() + 4) < 4 * consumers + senders) {
@@ -1083,11 +1084,11 @@ FFA_DEVICE void store_ds(const uint32_t (&ds)[p_regs], uint32_t to)
 
 /* The warpgroup's piece of dQ goes to shared memory, for the sender, as it lies in the workspace:
  * groups of 8 rows, each in runs of 8 columns, which is how a warp holds them. Rows outside the
- * block's sweep become 0, as they are added, too. `parity`: of the pieces that the warpgroup has
- * staged before; `top`: the piece's first row in the block. */
+ * block's sweep become 0, as they are added, too. `parity`: of the pieces that were staged in `place`
+ * before; `top`: the piece's first row in the block. */
 template <int columns>
 FFA_DEVICE void stage_dq(const shared_view &smem, float (&dq)[columns / 2], uint32_t to, int flags,
-                         const backward_block *block, int top, uint32_t parity, int warpgroup)
+                         const backward_block *block, int top, uint32_t parity, int place)
 {
     const barriers bars = smem.bars();
 
@@ -1101,7 +1102,7 @@ FFA_DEVICE void stage_dq(const shared_view &smem, float (&dq)[columns / 2], uint
                 for (int i = 2 * r; i < columns / 2; i += 4)
                     dq[i] = dq[i + 1] = 0.0f;
     }
-    wait(bars, bars.dq_empty(warpgroup), parity ^ 1, at_dq_empty);
+    wait(bars, bars.dq_empty(place), parity ^ 1, at_dq_empty);
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
@@ -1110,7 +1111,7 @@ FFA_DEVICE void stage_dq(const shared_view &smem, float (&dq)[columns / 2], uint
                             dq[4 * k + 2 * r + 1]);
     __syncwarp();
     if (threadIdx.x % 32 == 0)
-        mbarrier_arrive(bars.dq_full(warpgroup));
+        mbarrier_arrive(bars.dq_full(place));
 }
 
 /* Write the thread's two rows of dK or dV, times `scale`; of a padded tensor `real` columns. Four

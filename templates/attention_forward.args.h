@@ -10,9 +10,10 @@
 #include "tile_plan.h"
 
 struct attention_forward_args {
-    struct tensor_map q, k, v; /* (column, head, row); boxes of 64 columns x 1 x tile_m or tile_n */
-    void *out;                 /* [tokens_q][heads_q][head_dim_v]; out_fp32: unused */
-    float *lse;                /* [tokens_q][heads_q], natural log */
+    struct tensor_map q, k,
+        v;      /* (column, head, row); boxes of 64 columns x 1 (packed Q: below) x rows */
+    void *out;  /* [tokens_q][heads_q][head_dim_v]; out_fp32: unused */
+    float *lse; /* [tokens_q][heads_q], natural log */
     const struct plan_tile *tiles;
     const struct plan_sweep *sweeps;
     const struct plan_band *bands;
@@ -41,7 +42,7 @@ struct attention_forward_args {
      * count kv heads, and group is 1. Q's boxes are 64 columns x pack x tile_m / pack. */
     int pack;
     int pack_inverse; /* forward_pack_inverse(pack) */
-    float *part_lse; /* [part rows][heads of the call] */
+    float *part_lse;  /* [part rows][heads of the call] */
 };
 
 #ifdef __cplusplus

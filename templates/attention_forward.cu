@@ -25,8 +25,8 @@
  * registers. Rows of V past the end of a sweep belong to nobody here and are zeroed in shared
  * memory, so that their NaNs never meet P = 0.
  *
- * A packed specialisation, for few query rows a slice: row i of a tile is query row i / pack and
- * head i % pack of the kv head's, so that a tile's keys serve all of them.
+ * A packed specialisation: row i of a tile is query row i / pack and head i % pack of the kv head's,
+ * so that a tile's keys serve all of them, and its rows attend nearly the same keys.
  *
  * head_dim is padded by the copy engine: columns past a tensor's own are zero in shared memory, and
  * are not stored. Sums of int stay below 2^31: the host refuses more tokens or work items.

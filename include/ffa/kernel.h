@@ -213,12 +213,13 @@ typedef struct ffa_attention_spec {
     /* The backward pass's tile; without FFA_SPEC_BACKWARD they must be 0. */
     int32_t backward_tile_m; /* query rows a block; 0: chosen */
     int32_t backward_tile_n; /* keys a tile; 0: chosen */
-    /* Query heads of a kv head that share a tile, row by row: heads_q / heads_kv of the calls, at
+    /* Query heads of a kv head that share a tile, row by row: heads_q / heads_kv of all calls, at
      * most 64; 0: each query head has tiles of its own. Tiles of few query rows and all their heads
-     * read keys once for all of them, and fit windows and short documents better: up to 19 % fewer
-     * cycles, and never much more. tile_m counts rows of heads then. With tile_m and tile_n both 0
-     * there are kernels for several tiles, and each plan is for the one that is expected to be the
-     * fastest on its mask. The CPU backend has no use for it. */
+     * read keys once for all of them, and fit windows better (README, Figures); a number that does
+     * not divide 64 leaves the rest of a tile's rows idle. tile_m counts rows of heads then. With
+     * tile_m and tile_n both 0 there may be kernels for two tiles, and each plan is for the one
+     * that is expected to be faster on its mask. The CPU backend checks it, and computes without.
+     */
     int32_t pack_heads;
 } ffa_attention_spec;
 enum {
@@ -262,7 +263,8 @@ enum {
 FFA_API ffa_status ffa_kernels_create(ffa_kernels **out, ffa_context *context,
                                       const ffa_attention_spec *spec, ffa_error *err);
 FFA_API void ffa_kernels_destroy(ffa_kernels *kernels);
-/* The forward kernel's facts; layer NONE on the CPU backend. */
+/* The forward kernel's facts, of two (pack_heads) the first one's; layer NONE on the CPU backend.
+ */
 FFA_API ffa_status ffa_kernels_info(const ffa_kernels *kernels, ffa_kernel_info *info,
                                     ffa_error *err);
 

@@ -32,8 +32,8 @@ struct ffa_kernels {
     int32_t pack_heads; /* 0: none */
     bool has_softcap, has_max_logits, is_staged, is_split;
     ffa_dtype out_dtype;
-    struct forward_kernel forward[FORWARD_KERNELS_MAX]; /* a plan is for one of them; no two have
-                                                         * the same tiles; the first is for all */
+    struct forward_kernel forward[FORWARD_KERNELS_MAX]; /* of one tile_m: a plan is for one; the
+                                                         * first is for all */
     int32_t forward_count;                              /* >= 1 */
     struct gpu_kernel *combine; /* of a split; NULL on the CPU, and without */
     ffa_kernel_info info;       /* of the first forward kernel; zero on the CPU */
@@ -88,9 +88,8 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
 
 /* The caller's options: known flags, and no others. */
 ffa_status plan_wish_import(ffa_plan_opts *out, const ffa_plan_opts *opts, ffa_error *err);
-/* What the tiles of a plan are to be, for a kernel of `kernels`. */
-struct tile_options plan_tile_options(const ffa_kernels *kernels,
-                                      const struct forward_kernel *kernel,
+/* What the tiles of a plan are to be. */
+struct tile_options plan_tile_options(const struct forward_kernel *kernel,
                                       const ffa_plan_opts *wish);
 /* A plan without tiles, for ffa_plan_destroy. */
 ffa_status plan_begin(ffa_plan **out, const ffa_kernels *kernels, const ffa_mask *mask,

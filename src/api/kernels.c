@@ -6,6 +6,8 @@
 
 #include "attention_backward.args.h"
 
+#include <assert.h>
+
 enum {
     BACKWARD_FLAGS = FFA_SPEC_BACKWARD | FFA_SPEC_GRAD_FP32 | FFA_SPEC_DETERMINISTIC,
     KNOWN_FLAGS = FFA_SPEC_DEBUG | FFA_SPEC_SOFTCAP | FFA_SPEC_OUT_FP32 | FFA_SPEC_MAX_LOGITS |
@@ -175,7 +177,8 @@ static int32_t has(const ffa_attention_spec *spec, uint32_t flag)
 
 /* Packed tiles where the mask decides, by columns of a head: the first for all masks, the next for
  * those whose blocks it fits better, as it does a window's. Costs are fitted to the cycles of full,
- * causal, window and packed-document masks of 16k tokens on an H200, and are within 1 % of them. */
+ * causal, window and packed-document masks of 16k tokens on an H200, without softcap and the like,
+ * and are within 1 % of them. */
 static const struct packed_tile {
     int32_t head_dim, consumers, tile_n;
     struct tile_cost cost;
@@ -187,7 +190,7 @@ static const struct packed_tile {
 
 /* Add a kernel; 0: chosen. */
 static ffa_status forward_add(struct ffa_kernels *kernels, const ffa_attention_spec *spec,
-                              const struct packed_tile *tile, bool only_if_it_fits, ffa_error *err)
+                              const struct packed_tile *tile, ffa_error *err)
 {
     const struct setting settings[] = {
         { "head_dim", spec->head_dim },
@@ -209,9 +212,8 @@ static ffa_status forward_add(struct ffa_kernels *kernels, const ffa_attention_s
     struct jit_spec jit;
     ffa_status rc;
 
-    rc = spec_make(&jit, kernels, "attention_forward", settings, only_if_it_fits ? NULL : err);
-    if (rc != FFA_OK)
-        return only_if_it_fits ? FFA_OK : rc;
+    assert(kernels->forward_count < FORWARD_KERNELS_MAX);
+    FFA_TRY(spec_make(&jit, kernels, "attention_forward", settings, err));
     FFA_TRY(kernel_load(&to->kernel, info, &jit, kernels, err));
     to->tile_m = 64 * jit_spec_get(&jit, "consumers");
     if (kernels->pack_heads)
@@ -222,8 +224,10 @@ static ffa_status forward_add(struct ffa_kernels *kernels, const ffa_attention_s
 out:
     return rc;
 }
-/* Kernels for the tiles that a mask may want: none of a pass in stages, whose stages share theirs.
- */
+
+/* Kernels for the tiles that a mask may want; one of a pass in stages, whose stages share theirs. A
+ * tile may be too large for what else the spec asks for. The first is for all masks, so that where
+ * nothing may be compiled, it will do. */
 static ffa_status forward_make_packed(struct ffa_kernels *kernels, const ffa_attention_spec *spec,
                                       ffa_error *err)
 {
@@ -232,14 +236,22 @@ static ffa_status forward_make_packed(struct ffa_kernels *kernels, const ffa_att
     ffa_status rc = FFA_OK;
 
     for (size_t i = 0; i < sizeof packed_tiles / sizeof *packed_tiles; i++) {
-        const bool is_theirs =
-            packed_tiles[i].head_dim == columns && jit_columns(kernels->head_dim_v) == columns;
+        ffa_error found = { FFA_OK, 0, "" };
 
-        if (is_theirs && !(kernels->is_staged && kernels->forward_count))
-            FFA_TRY(forward_add(kernels, spec, &packed_tiles[i], true, err));
+        if (packed_tiles[i].head_dim != columns || jit_columns(kernels->head_dim_v) != columns ||
+            (kernels->is_staged && kernels->forward_count))
+            continue;
+        rc = forward_add(kernels, spec, &packed_tiles[i], &found);
+        if (rc == FFA_INVALID || (rc == FFA_NOT_FOUND && kernels->forward_count))
+            rc = FFA_OK;
+        if (rc != FFA_OK) {
+            if (err)
+                *err = found;
+            goto out;
+        }
     }
     if (!kernels->forward_count)
-        rc = forward_add(kernels, spec, &any, false, err);
+        rc = forward_add(kernels, spec, &any, err);
 out:
     return rc;
 }
@@ -257,7 +269,7 @@ static ffa_status forward_make(struct ffa_kernels *kernels, const ffa_attention_
     if (spec->pack_heads && !spec->tile_m && !spec->tile_n)
         FFA_TRY(forward_make_packed(kernels, spec, err));
     else
-        FFA_TRY(forward_add(kernels, spec, &asked, false, err));
+        FFA_TRY(forward_add(kernels, spec, &asked, err));
     if (kernels->is_split)
         FFA_TRY(kernel_make(&kernels->combine, &jit, kernels, "forward_combine", combine, err));
 out:

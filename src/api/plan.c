@@ -4,8 +4,9 @@
  */
 #include "api/attention.h"
 #include "tile/split.h"
+#include "tile/sweep.h"
 
-#include <math.h>
+#include <assert.h>
 
 /* Kernels count keys and rows in int32, up to two tiles past the end. */
 enum { GPU_TOKENS_MAX = INT32_MAX - 1023 };
@@ -84,51 +85,91 @@ static enum tile_cuts cuts_of(bool is_isolated)
     return is_isolated ? TILE_CUTS_ISOLATE : TILE_CUTS_CHEAP;
 }
 
-struct tile_options plan_tile_options(const ffa_kernels *kernels,
-                                      const struct forward_kernel *kernel,
+struct tile_options plan_tile_options(const struct forward_kernel *kernel,
                                       const ffa_plan_opts *wish)
 {
-    /* Packed rows are few: documents apart make more tiles for the device, without masks. */
-    const bool is_isolated = wish->flags & FFA_PLAN_ISOLATE || kernels->pack_heads;
-
     return (struct tile_options){ .tile_m = kernel->tile_m,
                                   .tile_n = kernel->tile_n,
-                                  .cuts = cuts_of(is_isolated) };
+                                  .cuts = cuts_of(wish->flags & FFA_PLAN_ISOLATE) };
 }
 
-static double cost_of(const struct tile_plan *tiles, const struct tile_cost *cost)
+/* What the kernel would take for the tiles, of its rows, if it swept the same ranges of keys. */
+static double cost_of(const struct tile_plan *tiles, const struct forward_kernel *kernel)
 {
-    return (double)tiles->tile_count * cost->begin +
-           (double)tiles->block_count * tiles->tile_n * cost->key;
+    int64_t blocks = 0;
+
+    assert(tiles->tile_m == kernel->tile_m);
+    for (int64_t i = 0; i < tiles->sweep_count; i++)
+        blocks +=
+            sweep_blocks(tiles->sweeps[i].k_begin, tiles->sweeps[i].k_end, kernel->tile_n, false);
+    return (double)tiles->tile_count * kernel->cost.begin +
+           (double)blocks * kernel->tile_n * kernel->cost.key;
 }
 
 /* Another kernel has to save this share: with few tiles, what the model leaves out is more. */
 static const double WORTH = 0.03;
+/* So much may documents apart cost, without masks, */
+static const double APART_COST = 1.1;
+/* and whatever it is where tiles are fewer than an H200 has SMs. */
+enum { APART_TILES = 132 };
+
+/* Packed rows are few, so that tiles of a document each fill the device better; unless documents
+ * are so many and so short that most rows of their tiles are empty. */
+static ffa_status build_apart(struct tile_plan *tiles, const ffa_mask *mask,
+                              const struct forward_kernel *kernel, struct tile_options *opts,
+                              ffa_error *err)
+{
+    struct tile_plan together = { 0 };
+    ffa_status rc;
+
+    opts->cuts = TILE_CUTS_ISOLATE;
+    FFA_TRY(tile_build(tiles, mask, opts, err));
+    if (tiles->tile_count <= APART_TILES ||
+        tiles->tile_count * tiles->tile_m <= 2 * tiles->shape.seqlen_q * tiles->list_count)
+        goto out;
+    opts->cuts = TILE_CUTS_CHEAP;
+    FFA_TRY(tile_build(&together, mask, opts, err));
+    if (cost_of(tiles, kernel) > APART_COST * cost_of(&together, kernel)) {
+        const struct tile_plan apart = *tiles;
+
+        *tiles = together;
+        together = apart;
+    } else {
+        opts->cuts = TILE_CUTS_ISOLATE;
+    }
+out:
+    tile_finish(&together);
+    return rc;
+}
 
 /* The tiles, for the kernel that is expected to be the fastest. */
 static ffa_status add_tiles(struct ffa_plan *plan, const ffa_kernels *kernels, const ffa_mask *mask,
                             const ffa_plan_opts *wish, ffa_error *err)
 {
-    struct tile_plan other = { 0 };
-    double least = INFINITY;
-    ffa_status rc = FFA_OK;
+    const struct forward_kernel *best = &kernels->forward[0];
+    struct tile_options opts = plan_tile_options(best, wish);
+    double least;
+    ffa_status rc;
 
-    for (int32_t i = 0; i < kernels->forward_count; i++) {
-        const struct forward_kernel *kernel = &kernels->forward[i];
-        const struct tile_options opts = plan_tile_options(kernels, kernel, wish);
+    if (kernels->pack_heads && kernels_on_gpu(kernels) && opts.cuts == TILE_CUTS_CHEAP)
+        FFA_TRY(build_apart(&plan->tiles, mask, best, &opts, err));
+    else
+        FFA_TRY(tile_build(&plan->tiles, mask, &opts, err));
+    least = cost_of(&plan->tiles, best);
+    for (int32_t i = 1; i < kernels->forward_count; i++) {
+        const double cost = cost_of(&plan->tiles, &kernels->forward[i]);
 
-        tile_finish(&other);
-        FFA_TRY(tile_build(&other, mask, &opts, err));
-        if (i == 0 || cost_of(&other, &kernel->cost) < least * (1 - WORTH)) {
-            const struct tile_plan dearer = plan->tiles;
-
-            least = cost_of(&other, &kernel->cost);
-            plan->tiles = other;
-            other = dearer;
+        if (cost < least * (1 - WORTH)) {
+            least = cost;
+            best = &kernels->forward[i];
         }
     }
+    if (best == &kernels->forward[0])
+        goto out;
+    tile_finish(&plan->tiles);
+    opts.tile_n = best->tile_n;
+    rc = tile_build(&plan->tiles, mask, &opts, err);
 out:
-    tile_finish(&other);
     return rc;
 }
 

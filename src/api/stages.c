@@ -200,7 +200,7 @@ ffa_status ffa_plan_create_stages(ffa_plan **out, const ffa_kernels *kernels,
         out[i] = NULL;
     FFA_TRY(check(kernels, masks, count, err));
     FFA_TRY(plan_wish_import(&b.wish, opts, err));
-    b.tiles = plan_tile_options(kernels, &kernels->forward[0], &b.wish);
+    b.tiles = plan_tile_options(&kernels->forward[0], &b.wish);
     if (b.wish.heads_q) {
         rc =
             error_fail(err, FFA_INVALID, 0,

@@ -19,7 +19,9 @@ enum {
     CHECK_SAMPLES = 2048, /* rows compared where the case is too large for all */
     CHECK_LINES = 512,    /* the same of gradients: rows, and as many keys */
     CHECK_TILE = 128,     /* rows around multiples of it are worth a sample */
-    PACK_HEADS_MAX = 64   /* ffa_attention_spec.pack_heads */
+    PACK_HEADS_MAX = 64,  /* ffa_attention_spec.pack_heads */
+    PACK_ROWS = 128,      /* of a tile, */
+    PACK_ROWS_MIN = 115   /* of which packed heads should fill so many */
 };
 
 struct run_options {
@@ -94,6 +96,12 @@ static int read_heads(const struct cli *cli, const char *text, struct run_shape 
     return CLI_PARSE_GO;
 }
 
+/* Heads to pack, of a group of so many; 0: none. */
+static int32_t pack_of(int32_t group)
+{
+    return group <= PACK_HEADS_MAX && PACK_ROWS / group * group >= PACK_ROWS_MIN ? group : 0;
+}
+
 static int read_shape(const struct cli *cli, const struct run_options *options,
                       const ffa_mask *mask, struct run_shape *shape)
 {
@@ -117,9 +125,8 @@ static int read_shape(const struct cli *cli, const struct run_options *options,
     shape->tokens_q = ffa_mask_seqlen_q(mask);
     shape->tokens_k = ffa_mask_seqlen_k(mask);
     status = read_heads(cli, options->heads, shape);
-    if (status == CLI_PARSE_GO && !options->wants_unpacked &&
-        shape->heads_q / shape->heads_kv <= PACK_HEADS_MAX)
-        shape->pack_heads = shape->heads_q / shape->heads_kv;
+    if (status == CLI_PARSE_GO && !options->wants_unpacked)
+        shape->pack_heads = pack_of(shape->heads_q / shape->heads_kv);
     return status;
 }
 

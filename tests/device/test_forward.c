@@ -990,6 +990,7 @@ static const struct {
     { 6, 2, 128, 128, 64, FFA_BF16 },  { 5, 1, 96, 96, 0, FFA_BF16 },
     { 64, 1, 128, 128, 0, FFA_BF16 },  { 16, 1, 192, 128, 0, FFA_BF16 },
     { 14, 2, 256, 256, 64, FFA_FP16 }, { 2, 2, 72, 72, 128, FFA_BF16 },
+    { 8, 2, 256, 256, 0, FFA_FP16 },   { 8, 1, 192, 192, 0, FFA_BF16 },
 };
 
 /* Heads packed in a tile, with all that depends on a row's own head: sinks, max_logits, strides. */

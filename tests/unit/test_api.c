@@ -1036,6 +1036,38 @@ static const struct {
     { "varlen-full:8,0,3,2048", 16, 128 },
 };
 
+/* Tiles of packed heads: of a document each, unless that leaves most of their rows empty. */
+static const struct {
+    const char *mask;
+    int32_t tile_count, backward_tile_count;
+} packed_counts[] = {
+    { "varlen-full:100,90,130", 7 + 6 + 9, 3 }, /* 320 keys together, in tiles of 128 */
+    { "varlen-causal:4096*1", 256, 32 },        /* not 4096 */
+    { "varlen-full:8*8", 8, 1 },                /* few */
+};
+
+START_TEST(packed_documents_have_tiles)
+{
+    struct ffa_kernels gpu = gpu_kernels(16, 128);
+    ffa_plan_info info = FFA_PLAN_INFO_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_plan *made = NULL;
+    ffa_mask *of = NULL;
+
+    gpu.pack_heads = 8;
+    gpu.has_backward = true;
+    gpu.backward_tile_m = 64;
+    gpu.backward_tile_n = 128;
+    must(ffa_mask_parse(&of, packed_counts[_i].mask, &err), &err);
+    must(ffa_plan_create(&made, &gpu, of, &err), &err);
+    must(ffa_plan_info_get(made, &info, &err), &err);
+    ck_assert_int_eq(info.tile_count, packed_counts[_i].tile_count);
+    ck_assert_int_eq(info.backward_tile_count, packed_counts[_i].backward_tile_count);
+    ffa_plan_destroy(made);
+    ffa_mask_destroy(of);
+}
+END_TEST
+
 START_TEST(masks_choose_their_kernel)
 {
     struct ffa_kernels gpu = gpu_kernels(16, 128);
@@ -1301,6 +1333,7 @@ int main(void)
     tcase_add_test(tc, plans_tell_their_numbers);
     tcase_add_test(tc, plans_have_options);
     tcase_add_loop_test(tc, masks_choose_their_kernel, 0, (int)(sizeof choices / sizeof *choices));
+    tcase_add_loop_test(tc, packed_documents_have_tiles, 0, ROWS_OF(packed_counts));
     tcase_add_test(tc, plans_of_a_gpu_have_an_image);
     tcase_add_test(tc, device_calls_on_the_host);
     tcase_add_test(tc, devices_that_are_not_there);

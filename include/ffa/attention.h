@@ -137,6 +137,10 @@ typedef struct ffa_plan_info {
         .struct_size = (uint32_t)sizeof(ffa_plan_info)                                             \
     }
 FFA_API ffa_status ffa_plan_info_get(const ffa_plan *plan, ffa_plan_info *info, ffa_error *err);
+/* The facts of the forward kernel, one of `kernels`, that calls with the plan launch; layer NONE on
+ * the CPU backend. FFA_INVALID if the plan is for none of them. */
+FFA_API ffa_status ffa_plan_kernel(const ffa_plan *plan, const ffa_kernels *kernels,
+                                   ffa_kernel_info *info, ffa_error *err);
 
 /* Enqueue the copy of the plan to `buffer` (memory of the kernels' device, upload_bytes, 16-byte
  * aligned), which must stay until the last call that uses the plan has finished. Must precede

@@ -263,8 +263,8 @@ enum {
 FFA_API ffa_status ffa_kernels_create(ffa_kernels **out, ffa_context *context,
                                       const ffa_attention_spec *spec, ffa_error *err);
 FFA_API void ffa_kernels_destroy(ffa_kernels *kernels);
-/* The forward kernel's facts, of two (pack_heads) the first one's; layer NONE on the CPU backend.
- */
+/* The forward kernel's facts, of two (pack_heads) the first one's: ffa_plan_kernel tells which one
+ * a plan is for. Layer NONE on the CPU backend. */
 FFA_API ffa_status ffa_kernels_info(const ffa_kernels *kernels, ffa_kernel_info *info,
                                     ffa_error *err);
 

@@ -269,6 +269,23 @@ out:
     return rc;
 }
 
+ffa_status ffa_plan_kernel(const ffa_plan *plan, const ffa_kernels *kernels, ffa_kernel_info *info,
+                           ffa_error *err)
+{
+    const struct forward_kernel *kernel = NULL;
+    ffa_status rc;
+
+    if (!plan || !kernels || !info)
+        return error_fail(err, FFA_INVALID, 0, "ffa_plan_kernel: %s is NULL",
+                          !plan      ? "plan"
+                          : !kernels ? "kernels"
+                                     : "info");
+    FFA_TRY(find_kernel(&kernel, kernels, plan, err));
+    rc = opts_export(info, &kernel->info, sizeof kernel->info, err);
+out:
+    return rc;
+}
+
 ffa_status ffa_forward(const ffa_kernels *kernels, const ffa_plan *plan,
                        const ffa_forward_args *args_in, void *workspace, ffa_stream stream,
                        ffa_error *err)

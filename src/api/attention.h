@@ -19,6 +19,7 @@ struct tile_cost {
 /* A forward kernel and its tiles. */
 struct forward_kernel {
     struct gpu_kernel *kernel; /* NULL on the CPU */
+    ffa_kernel_info info;      /* zero there */
     int32_t tile_m, tile_n;    /* query rows of the plan, keys */
     struct tile_cost cost;
 };
@@ -36,7 +37,6 @@ struct ffa_kernels {
                                                          * first is for all */
     int32_t forward_count;                              /* >= 1 */
     struct gpu_kernel *combine; /* of a split; NULL on the CPU, and without */
-    ffa_kernel_info info;       /* of the first forward kernel; zero on the CPU */
     bool has_backward;          /* then the rest is set, but for what is NULL on the CPU */
     int32_t backward_tile_m, backward_tile_n;
     int32_t

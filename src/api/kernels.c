@@ -208,13 +208,12 @@ static ffa_status forward_add(struct ffa_kernels *kernels, const ffa_attention_s
         { NULL, 0 },
     };
     struct forward_kernel *to = &kernels->forward[kernels->forward_count];
-    ffa_kernel_info *info = kernels->forward_count ? NULL : &kernels->info;
     struct jit_spec jit;
     ffa_status rc;
 
     assert(kernels->forward_count < FORWARD_KERNELS_MAX);
     FFA_TRY(spec_make(&jit, kernels, "attention_forward", settings, err));
-    FFA_TRY(kernel_load(&to->kernel, info, &jit, kernels, err));
+    FFA_TRY(kernel_load(&to->kernel, &to->info, &jit, kernels, err));
     to->tile_m = 64 * jit_spec_get(&jit, "consumers");
     if (kernels->pack_heads)
         to->tile_m /= kernels->pack_heads;
@@ -406,5 +405,5 @@ ffa_status ffa_kernels_info(const ffa_kernels *kernels, ffa_kernel_info *info, f
     if (!kernels || !info)
         return error_fail(err, FFA_INVALID, 0, "ffa_kernels_info: %s is NULL",
                           kernels ? "info" : "kernels");
-    return opts_export(info, &kernels->info, sizeof kernels->info, err);
+    return opts_export(info, &kernels->forward[0].info, sizeof kernels->forward[0].info, err);
 }

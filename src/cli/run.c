@@ -563,7 +563,7 @@ static int report(const struct cli *cli, const struct run_case *run,
     bool is_worse = result->is_checked && options->wants_backward && !result->gradients.passed;
 
     (void)ffa_context_info_get(run->context, &info, NULL);
-    (void)ffa_kernels_info(run->kernels, &kernel, NULL);
+    (void)ffa_plan_kernel(run->plan, run->kernels, &kernel, NULL);
     if (is_bad)
         cli_note(cli, "check failed: %s", result->report.reason);
     if (is_worse)

@@ -66,6 +66,7 @@ without attention_backward.cu 'fence_proxy_async();' 4 --backward # dS is there
 without attention_backward.cu '__syncwarp();' 2 --backward
 without attention_backward.cu 'bulk_wait_read<0>();' --backward
 without attention_backward.cu 'bulk_wait_read<1>();' --backward --deterministic --head-dim 256 --mask full:300 --heads 4:1
+without attention_backward.cu 'send_dq<senders - 1>(a, smem);' --backward --head-dim 256 --mask full:300 --heads 2:1
 without attention_backward.cu 'bulk_wait<0>();' --backward # the block ends
 without attention_backward.cu 'mbarrier_arrive(bars.tile_asked());' --backward
 # Turns, where many tiles meet. (A turn is passed on by one of two calls: which one, is a matter of time.)

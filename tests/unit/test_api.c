@@ -174,6 +174,9 @@ START_TEST(null_is_named)
     BAD(ffa_plan_create_with(NULL, kernels, mask, NULL, e), "out is NULL");
     BAD(ffa_plan_info_get(NULL, &plan_info, e), "plan is NULL");
     BAD(ffa_plan_info_get(plan, NULL, e), "info is NULL");
+    BAD(ffa_plan_kernel(NULL, kernels, &kernel_info, e), "plan is NULL");
+    BAD(ffa_plan_kernel(plan, NULL, &kernel_info, e), "kernels is NULL");
+    BAD(ffa_plan_kernel(plan, kernels, NULL, e), "info is NULL");
     BAD(ffa_plan_upload(NULL, kernels, NULL, NULL, e), "plan is NULL");
     BAD(ffa_plan_upload(plan, NULL, NULL, NULL, e), "kernels is NULL");
     BAD(ffa_workspace_bytes(NULL, plan, &bytes, e), "kernels is NULL");
@@ -1072,6 +1075,8 @@ START_TEST(masks_choose_their_kernel)
 {
     struct ffa_kernels gpu = gpu_kernels(16, 128);
     ffa_plan_info info = FFA_PLAN_INFO_INIT;
+    ffa_kernel_info kernel = FFA_KERNEL_INFO_INIT;
+    ffa_status rc;
     ffa_error err = { FFA_OK, 0, "" };
     ffa_plan *made = NULL;
     ffa_mask *of = NULL;
@@ -1081,11 +1086,18 @@ START_TEST(masks_choose_their_kernel)
     gpu.forward[1].tile_n = 80;
     gpu.forward[1].cost = (struct tile_cost){ 208, 1.073 };
     gpu.forward_count = 2;
+    gpu.forward[0].info.registers = 128;
+    gpu.forward[1].info.registers = 80;
     must(ffa_mask_parse(&of, choices[_i].mask, &err), &err);
     must(ffa_plan_create(&made, &gpu, of, &err), &err);
     must(ffa_plan_info_get(made, &info, &err), &err);
     ck_assert_int_eq(info.tile_m, choices[_i].tile_m);
     ck_assert_int_eq(info.tile_n, choices[_i].tile_n);
+    must(ffa_plan_kernel(made, &gpu, &kernel, &err), &err);
+    ck_assert_int_eq(kernel.registers, info.tile_n);
+    gpu.forward_count = 1;
+    rc = ffa_plan_kernel(made, &gpu, &kernel, &err);
+    ck_assert_int_eq(rc, info.tile_n == 128 ? FFA_OK : FFA_INVALID);
     ffa_plan_destroy(made);
     ffa_mask_destroy(of);
 }

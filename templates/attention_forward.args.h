@@ -10,10 +10,9 @@
 #include "tile_plan.h"
 
 struct attention_forward_args {
-    struct tensor_map q, k,
-        v;      /* (column, head, row); boxes of 64 columns x 1 (packed Q: below) x rows */
-    void *out;  /* [tokens_q][heads_q][head_dim_v]; out_fp32: unused */
-    float *lse; /* [tokens_q][heads_q], natural log */
+    struct tensor_map q, k, v; /* (column, head, row); boxes of 64 columns x 1 (or pack) x rows */
+    void *out;                 /* [tokens_q][heads_q][head_dim_v]; out_fp32: unused */
+    float *lse;                /* [tokens_q][heads_q], natural log */
     const struct plan_tile *tiles;
     const struct plan_sweep *sweeps;
     const struct plan_band *bands;

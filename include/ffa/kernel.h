@@ -218,8 +218,7 @@ typedef struct ffa_attention_spec {
      * read keys once for all of them, and fit windows better (README, Figures); a number that does
      * not divide 64 leaves the rest of a tile's rows idle. tile_m counts rows of heads then. With
      * tile_m and tile_n both 0 there may be kernels for two tiles, and each plan is for the one
-     * that is expected to be faster on its mask. The CPU backend checks it, and computes without.
-     */
+     * that is expected to be faster on its mask. The CPU backend only checks it. */
     int32_t pack_heads;
 } ffa_attention_spec;
 enum {

@@ -148,22 +148,15 @@ static ffa_status add_tiles(struct ffa_plan *plan, const ffa_kernels *kernels, c
 {
     const struct forward_kernel *best = &kernels->forward[0];
     struct tile_options opts = plan_tile_options(best, wish);
-    double least;
     ffa_status rc;
 
     if (kernels->pack_heads && kernels_on_gpu(kernels) && opts.cuts == TILE_CUTS_CHEAP)
         FFA_TRY(build_apart(&plan->tiles, mask, best, &opts, err));
     else
         FFA_TRY(tile_build(&plan->tiles, mask, &opts, err));
-    least = cost_of(&plan->tiles, best);
-    for (int32_t i = 1; i < kernels->forward_count; i++) {
-        const double cost = cost_of(&plan->tiles, &kernels->forward[i]);
-
-        if (cost < least * (1 - WORTH)) {
-            least = cost;
+    for (int32_t i = 1; i < kernels->forward_count; i++)
+        if (cost_of(&plan->tiles, &kernels->forward[i]) < (1 - WORTH) * cost_of(&plan->tiles, best))
             best = &kernels->forward[i];
-        }
-    }
     if (best == &kernels->forward[0])
         goto out;
     tile_finish(&plan->tiles);

@@ -1344,7 +1344,7 @@ int main(void)
     tcase_add_loop_test(tc, attention_as_the_oracle, 0, ROWS_OF(answers));
     tcase_add_test(tc, plans_tell_their_numbers);
     tcase_add_test(tc, plans_have_options);
-    tcase_add_loop_test(tc, masks_choose_their_kernel, 0, (int)(sizeof choices / sizeof *choices));
+    tcase_add_loop_test(tc, masks_choose_their_kernel, 0, ROWS_OF(choices));
     tcase_add_loop_test(tc, packed_documents_have_tiles, 0, ROWS_OF(packed_counts));
     tcase_add_test(tc, plans_of_a_gpu_have_an_image);
     tcase_add_test(tc, device_calls_on_the_host);

@@ -4,8 +4,9 @@
  *
  * Persistent blocks take (key tile, kv head, part) work items from a counter. One block is a
  * producer warpgroup (warps 0 and 2: copies, warp 1: scheduler, warp 3: dQ to the workspace; of two
- * senders, the second in warp 1) and `consumers` warpgroups of 64 keys each; it walks the query heads of its part, each head's sweeps
- * over query rows, each sweep in blocks of tile_m rows, and writes dk and dv of its keys once.
+ * senders, the second in warp 1) and `consumers` warpgroups of 64 keys each; it walks the query
+ * heads of its part, each head's sweeps over query rows, each sweep in blocks of tile_m rows, and
+ * writes dk and dv of its keys once.
  * Scores are held transposed, keys by query rows, so that P and dS are at once the register
  * operands of dV and dK:
  *
@@ -67,14 +68,22 @@
  * Items taken while the one before is at work, a whole one ahead, leave SMs idle at the end that
  * could have had them: causal 4k 491, packed documents of 4k 390 TFLOP/s; taken when it is nearly
  * done, 529 and 450.
+ * dq made of its sum here, by the scheduler's warp, wherever it comes to be complete, instead of by
+ * the finish pass: no faster. To know what is complete takes 2 % more cycles, to make it another 1
+ * to 4 %, as much as the pass took (causal 4k 534 against 501 TFLOP/s, a window of 16k alike). A
+ * warpgroup of whose keys a block's rows attend none, as at the edges of a band, passing over all
+ * but its share of dQ: 1 % fewer cycles of a window, but 1 to 3 % more of other masks, as ptxas
+ * then orders the loop otherwise. Places of K and V that are free one after the other, and the
+ * next tile's Q asked for before them: no difference.
  *
  * deterministic: dq is added to in a fixed order, that of the work items. Each block of a query
  * head's rows has a counter of visits, and the plan says how many come before each visit
  * (backward_plan.h). An item waits only for items that were taken before it, by a block that is
  * there: so some item can always go on. It is taken when the one before is nearly done, as others
  * wait for it from then on. A round trip to L2, and the fence of a release, are a part of a block's
- * time each: a thread beside the scheduler waits for the counter ahead of the sender, and the sender
- * moves it on when the copy engine has added, which it waits for while it has nothing to send.
+ * time each: a thread beside the scheduler waits for the counter ahead of the sender, and the
+ * sender moves it on when the copy engine has added, which it waits for while it has nothing to
+ * send.
  *
  * Masks: only blocks that the plan does not call full are masked, from the bands of their sweep.
  * Rows outside a sweep, and keys that no row attends, are zeroed in shared memory, so that

@@ -69,12 +69,12 @@
  * could have had them: causal 4k 491, packed documents of 4k 390 TFLOP/s; taken when it is nearly
  * done, 529 and 450.
  * dq made of its sum here, by the scheduler's warp, wherever it comes to be complete, instead of by
- * the finish pass: no faster. To know what is complete takes 2 % more cycles, to make it another 1
- * to 4 %, as much as the pass took (causal 4k 534 against 501 TFLOP/s, a window of 16k alike). A
- * warpgroup of whose keys a block's rows attend none, as at the edges of a band, passing over all
- * but its share of dQ: 1 % fewer cycles of a window, but 1 to 3 % more of other masks, as ptxas
- * then orders the loop otherwise. Places of K and V that are free one after the other, and the
- * next tile's Q asked for before them: no difference.
+ * the finish pass: no faster. To know what is complete takes 1 to 2 % more cycles, to make it
+ * another 2 to 5 % of causal 4k and 5 to 10 % of a window, about what the pass took (causal 4k 501
+ * against 534 TFLOP/s, a window of 16k alike). A warpgroup of whose keys a block's rows attend
+ * none, as at the edges of a band, passing over all but its share of dQ: 1 % fewer cycles of a
+ * window, but 1 to 3 % more of long masks, as ptxas then orders the loop otherwise. Places of K and
+ * V that are free one after the other, and the next tile's Q asked for before K: no difference.
  *
  * deterministic: dq is added to in a fixed order, that of the work items. Each block of a query
  * head's rows has a counter of visits, and the plan says how many come before each visit
@@ -282,8 +282,8 @@ FFA_DEVICE void wait_beside(const barriers &bars, uint32_t bar, uint32_t parity,
     }
 }
 
-/* The watchdog of a debug specialisation: one thread, until senders and consumer warps are all done.
- */
+/* The watchdog of a debug specialisation: one thread, until senders and consumer warps are all
+ * done. */
 FFA_DEVICE void watchdog_run(const barriers &bars)
 {
     while (ld_shared(bars.watch() + 4) < 4 * consumers + senders) {
@@ -1093,8 +1093,8 @@ FFA_DEVICE void store_ds(const uint32_t (&ds)[p_regs], uint32_t to)
 
 /* The warpgroup's piece of dQ goes to shared memory, for the sender, as it lies in the workspace:
  * groups of 8 rows, each in runs of 8 columns, which is how a warp holds them. Rows outside the
- * block's sweep become 0, as they are added, too. `parity`: of the pieces that were staged in `place`
- * before; `top`: the piece's first row in the block. */
+ * block's sweep become 0, as they are added, too. `parity`: of the pieces that were staged in
+ * `place` before; `top`: the piece's first row in the block. */
 template <int columns>
 FFA_DEVICE void stage_dq(const shared_view &smem, float (&dq)[columns / 2], uint32_t to, int flags,
                          const backward_block *block, int top, uint32_t parity, int place)

@@ -112,6 +112,58 @@ template <int id, int threads> FFA_DEVICE void bar_sync()
     asm volatile("bar.sync %0, %1;" ::"n"(id), "n"(threads) : "memory");
 }
 
+/* ---- clusters: blocks that share ---- */
+
+FFA_DEVICE uint32_t cluster_rank()
+{
+    uint32_t rank;
+
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+/* All threads of all blocks of the cluster, whole warps; those that have ended count as here. */
+FFA_DEVICE void cluster_sync()
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;\n\t"
+                 "barrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
+
+/* On the mbarrier at the same place in the block of that rank. */
+FFA_DEVICE void mbarrier_arrive_at(uint32_t bar, uint32_t rank)
+{
+    asm volatile("{\n\t.reg .b32 there;\n\t"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n\t"
+                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n\t}" ::"r"(bar),
+                 "r"(rank)
+                 : "memory");
+}
+
+/* A word to the same place in the block of that rank, some time later: four bytes that complete on
+ * `bar` there. */
+FFA_DEVICE void st_async_at(uint32_t address, uint32_t value, uint32_t bar, uint32_t rank)
+{
+    asm volatile("{\n\t.reg .b32 there, bar;\n\t"
+                 "mapa.shared::cluster.u32 there, %0, %3;\n\t"
+                 "mapa.shared::cluster.u32 bar, %2, %3;\n\t"
+                 "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [there], %1, [bar];\n\t"
+                 "}" ::"r"(address),
+                 "r"(value), "r"(bar), "r"(rank)
+                 : "memory");
+}
+
+/* The box to the same place in each block of the cluster whose bit is set; completes on `bar` in
+ * each. */
+FFA_DEVICE void cp_async_bulk_tensor_3d_to(uint32_t dst, const void *map, uint32_t bar, int column,
+                                           int head, int row, uint16_t blocks)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(dst),
+                 "l"(map), "r"(bar), "r"(column), "r"(head), "r"(row), "h"(blocks)
+                 : "memory");
+}
+
 /* ---- copy engine ---- */
 
 /* A box of a 3-d tensor (column, head, row) into shared memory; completes on `bar`. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who knows of whose writes: vector clocks, a word for each thread of the block.
+ * Who knows of whose writes: vector clocks, a word for each thread of the cluster.
  *
  * A thread's writes to shared memory have an epoch, which ends when the thread releases or fences
  * after it has written. Thread t knows the writes of thread w up to epoch seen[w], and knows them
@@ -8,6 +8,9 @@
  * fence.proxy.async. Both travel the same ways, from a release to an acquire; a fence makes
  * `fenced` what `seen` is. So an asynchronous operation may read a write if the thread that issues
  * it knows it fenced, and nobody has to keep lists of writes.
+ *
+ * A fence is one of fence.proxy.async.shared::cta: of writes to the shared memory of the block that
+ * executes it. That is written by its own threads only, so the fence is of their words.
  *
  * Threads of a warp nearly always know the same of others, so vectors are shared and never changed
  * while they are; what a thread knows of itself stands beside them (struct fiber). Results of
@@ -20,7 +23,12 @@
 
 enum { MEMOS = 256, CHUNK = 64 };
 
-enum combination { LATER, EARLIER };
+enum combination {
+    LATER,
+    EARLIER,
+    LATER_OF_BLOCK, /* + rank: in the words of that block, a's own in others */
+    COMBINATIONS = LATER_OF_BLOCK + EMULATOR_CLUSTER
+};
 
 static struct {
     struct clock zero;
@@ -74,6 +82,11 @@ struct clock *clock_zero(void)
     return clock_use(&pool.zero);
 }
 
+static int clock_words(void)
+{
+    return machine.launch->cluster * machine.launch->threads;
+}
+
 static struct clock *fresh(void)
 {
     struct clock *clock;
@@ -109,6 +122,16 @@ static void combine_words(uint32_t *out, const uint32_t *a, const uint32_t *b, i
     differs[1] = from_b;
 }
 
+static void combine_words_of_block(uint32_t *out, const uint32_t *a, const uint32_t *b, int rank,
+                                   uint32_t differs[2])
+{
+    const int threads = machine.launch->threads, from = rank * threads;
+
+    memcpy(out, a, sizeof *out * (size_t)clock_words());
+    combine_words(out + from, a + from, b + from, threads, LATER, differs);
+    differs[1] = 1;
+}
+
 /* Takes over the caller's use of a, not that of b. */
 static struct clock *combine(struct clock *a, struct clock *b, enum combination how)
 {
@@ -120,7 +143,10 @@ static struct clock *combine(struct clock *a, struct clock *b, enum combination 
         return a;
     if (!memo->result || memo->a != a->id || memo->b != b->id || memo->how != how) {
         result = fresh();
-        combine_words(result->at, a->at, b->at, machine.launch->threads, how, differs);
+        if (how >= LATER_OF_BLOCK)
+            combine_words_of_block(result->at, a->at, b->at, (int)(how - LATER_OF_BLOCK), differs);
+        else
+            combine_words(result->at, a->at, b->at, clock_words(), how, differs);
         if (differs[0] == 0 || differs[1] == 0) { /* so that equal ones are one */
             clock_drop(result);
             result = clock_use(differs[0] == 0 ? a : b);
@@ -141,7 +167,7 @@ static struct clock *with(struct clock *clock, int thread, uint32_t epoch)
         return clock;
     if (clock->users > 1) {
         struct clock *own = fresh();
-        memcpy(own->at, clock->at, sizeof own->at[0] * (size_t)machine.launch->threads);
+        memcpy(own->at, clock->at, sizeof own->at[0] * (size_t)clock_words());
         clock_drop(clock);
         clock = own;
     } else {
@@ -168,9 +194,9 @@ void knowledge_end(struct knowledge *knowledge)
 void knowledge_release(struct fiber *from, struct knowledge *to)
 {
     to->seen = combine(to->seen, from->knows.seen, LATER);
-    to->seen = with(to->seen, from->thread, from->epoch);
+    to->seen = with(to->seen, from->in_clocks, from->epoch);
     to->fenced = combine(to->fenced, from->knows.fenced, LATER);
-    to->fenced = with(to->fenced, from->thread, from->fenced_epoch);
+    to->fenced = with(to->fenced, from->in_clocks, from->fenced_epoch);
     from->has_written = false;
 }
 
@@ -190,8 +216,8 @@ void knowledge_meet(struct fiber *const *fibers, int count)
         all.fenced = combine(all.fenced, fibers[i]->knows.fenced, LATER);
     }
     for (int i = 0; i < count; i++) {
-        all.seen = with(all.seen, fibers[i]->thread, fibers[i]->epoch);
-        all.fenced = with(all.fenced, fibers[i]->thread, fibers[i]->fenced_epoch);
+        all.seen = with(all.seen, fibers[i]->in_clocks, fibers[i]->epoch);
+        all.fenced = with(all.fenced, fibers[i]->in_clocks, fibers[i]->fenced_epoch);
         fibers[i]->has_written = false;
     }
     for (int i = 0; i < count; i++) {
@@ -203,8 +229,13 @@ void knowledge_meet(struct fiber *const *fibers, int count)
 
 void knowledge_fence(struct fiber *fiber)
 {
-    clock_drop(fiber->knows.fenced);
-    fiber->knows.fenced = clock_use(fiber->knows.seen);
+    if (machine.launch->cluster > 1) {
+        fiber->knows.fenced = combine(fiber->knows.fenced, fiber->knows.seen,
+                                      (enum combination)(LATER_OF_BLOCK + fiber->block->rank));
+    } else {
+        clock_drop(fiber->knows.fenced);
+        fiber->knows.fenced = clock_use(fiber->knows.seen);
+    }
     fiber->fenced_epoch = fiber->epoch;
     fiber->has_written = false;
 }
@@ -213,7 +244,7 @@ void knowledge_fence(struct fiber *fiber)
 
 struct clock *fenced_of_thread(const struct fiber *fiber)
 {
-    return with(clock_use(fiber->knows.fenced), fiber->thread, fiber->fenced_epoch);
+    return with(clock_use(fiber->knows.fenced), fiber->in_clocks, fiber->fenced_epoch);
 }
 
 /* Threads that know the same come in runs. In one of several, each thread's fence of its own writes
@@ -243,7 +274,7 @@ void fenced_of_threads_add(struct fenced_of_threads *all, const struct fiber *fi
         end_run(all);
     all->run = clock_use(fiber->knows.fenced);
     all->run_threads = 1;
-    all->first = fiber->thread;
+    all->first = fiber->in_clocks;
     all->first_epoch = fiber->fenced_epoch;
 }
 

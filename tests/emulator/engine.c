@@ -7,6 +7,7 @@
 
 #include "base/half.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,20 +42,37 @@ static const struct write *unfenced(const struct block *block, uint32_t address,
     return last;
 }
 
-/* For the thread that issues an operation of the copy engine all of it is fenced. */
-static void check_issued(uint32_t address, uint32_t bytes, const struct clock *fenced,
-                         const char *what)
+/* Which thread wrote which byte of the block, for one who is in `reader`. */
+static const char *describe_write(char text[80], const struct write *write,
+                                  const struct block *block, uint32_t address,
+                                  const struct block *reader)
 {
-    struct fiber *self = machine.self;
+    const int thread = write->thread % machine.launch->threads;
+    const int byte = (int)(address - SHARED_WINDOW);
 
-    (void)machine_shared_at(self->block, address, bytes, GRANULE, what);
+    if (block == reader)
+        (void)snprintf(text, 80, "thread %d wrote shared byte %d", thread, byte);
+    else
+        (void)snprintf(text, 80, "thread %d of block %d wrote its shared byte %d", thread,
+                       block->index, byte);
+    return text;
+}
+
+/* For the thread that issues an operation of the copy engine all of it is fenced. */
+static void check_issued(struct block *block, uint32_t address, uint32_t bytes,
+                         const struct clock *fenced, const char *what)
+{
+    const struct fiber *self = machine.self;
+    char text[80];
+
+    (void)machine_shared_at(block, address, bytes, GRANULE, what);
     for (uint32_t offset = 0; offset < bytes; offset += GRANULE) {
-        const struct write *write = unfenced(self->block, address + offset, fenced);
+        const struct write *write = unfenced(block, address + offset, fenced);
         if (!write)
             continue;
-        emulator_fail("%s: thread %d wrote shared byte %d, and %s", what, write->thread,
-                      (int)(address + offset - SHARED_WINDOW),
-                      write->thread == self->thread ||
+        emulator_fail("%s: %s, and %s", what,
+                      describe_write(text, write, block, address + offset, self->block),
+                      write->thread == self->in_clocks ||
                               write->epoch <= self->knows.seen->at[write->thread]
                           ? "there is no fence.proxy.async between"
                           : "nothing makes this later");
@@ -64,13 +82,15 @@ static void check_issued(uint32_t address, uint32_t bytes, const struct clock *f
 /* When it is done: nobody has written since. */
 static char *async_bytes(const struct pending *p, const char *what)
 {
+    const struct block *from = p->owner->block;
+    char text[80];
+
     for (uint32_t offset = 0; offset < p->bytes; offset += GRANULE) {
         const struct write *write = unfenced(p->block, p->shared + offset, p->fenced);
         if (write)
-            emulator_fail("%s of thread %d of block %d: thread %d wrote shared byte %d before it "
-                          "was done",
-                          what, p->owner->thread, p->block->index, write->thread,
-                          (int)(p->shared + offset - SHARED_WINDOW));
+            emulator_fail("%s of thread %d of block %d: %s before it was done", what,
+                          p->owner->thread, from->index,
+                          describe_write(text, write, p->block, p->shared + offset, from));
     }
     return p->block->shared + (p->shared - SHARED_WINDOW);
 }
@@ -128,6 +148,21 @@ static void perform_copy(const struct pending *p)
     machine_mbarrier_bytes(p->block, p->bar, p->bytes);
 }
 
+/* No thread's write, nor the end of one to the words beside it: these count as before. */
+static void store_word(struct block *block, uint32_t address, uint32_t word)
+{
+    const uint32_t offset = address - SHARED_WINDOW;
+
+    memcpy(block->shared + offset, &word, sizeof word);
+    memcpy(block->granules[offset / GRANULE].bytes + offset % GRANULE, &word, sizeof word);
+}
+
+static void perform_store(const struct pending *p)
+{
+    store_word(p->block, p->shared, p->word);
+    machine_mbarrier_bytes(p->block, p->bar, p->bytes);
+}
+
 /* A reduction reads shared memory, and adds some time later. */
 static void reduction_read(struct pending *p)
 {
@@ -158,6 +193,8 @@ static void perform_at(int index)
     machine.pending[index] = machine.pending[--machine.pending_count];
     if (p.kind == REDUCE)
         perform_reduction(&p);
+    else if (p.kind == STORE)
+        perform_store(&p);
     else
         perform_copy(&p);
     machine.idle_turns = 0;
@@ -178,25 +215,56 @@ bool machine_engine_step(void)
 
 static void enqueue(struct pending p)
 {
-    p.block = machine.self->block;
     p.owner = machine.self;
-    p.fenced = fenced_of_thread(machine.self);
-    check_issued(p.shared, p.bytes, p.fenced, p.kind == REDUCE ? "bulk reduction" : "bulk copy");
     if (machine.pending_count == MAX_PENDING)
         (void)machine_engine_step();
-    if (p.kind != REDUCE) { /* what is on its way is not there yet, what was there no more */
-        memset(p.block->shared + (p.shared - SHARED_WINDOW), 0xff, p.bytes);
-        memset(p.block->writers + (p.shared - SHARED_WINDOW) / GRANULE, 0, p.bytes / GRANULE);
-        clock_drop(p.fenced);
-        p.fenced = clock_zero();
-    }
     machine.pending[machine.pending_count++] = p;
     if (p.kind != REDUCE && machine_random(4) == 0)
         perform_at(machine.pending_count - 1);
+}
+
+static void enqueue_reduction(struct pending p)
+{
+    p.block = machine.self->block;
+    p.fenced = fenced_of_thread(machine.self);
+    check_issued(p.block, p.shared, p.bytes, p.fenced, "bulk reduction");
+    enqueue(p);
     machine_stir();
 }
 
-void emulator_copy_tensor(uint32_t to, const void *map, uint32_t bar, int column, int head, int row)
+/* What is on its way is not there yet, what was there no more. */
+static void enqueue_copy_to(struct block *block, struct pending p)
+{
+    struct clock *fenced = fenced_of_thread(machine.self);
+
+    check_issued(block, p.shared, p.bytes, fenced, "bulk copy");
+    clock_drop(fenced);
+    memset(block->shared + (p.shared - SHARED_WINDOW), 0xff, p.bytes);
+    memset(block->writers + (p.shared - SHARED_WINDOW) / GRANULE, 0, p.bytes / GRANULE);
+    p.block = block;
+    p.fenced = clock_zero();
+    enqueue(p);
+}
+
+static void enqueue_copy(struct pending p)
+{
+    enqueue_copy_to(machine.self->block, p);
+    machine_stir();
+}
+
+/* A copy for each block: they are done one by one. */
+static void enqueue_multicast(struct pending p, uint32_t blocks)
+{
+    if (blocks == 0 || blocks >> machine.launch->cluster)
+        emulator_fail("multicast: to blocks %x of a cluster of %d", blocks,
+                      machine.launch->cluster);
+    for (uint32_t left = blocks; left; left &= left - 1)
+        enqueue_copy_to(machine_cluster_block((uint32_t)__builtin_ctz(left), "multicast"), p);
+    machine_stir();
+}
+
+static struct pending tensor_copy(uint32_t to, const void *map, uint32_t bar, int column, int head,
+                                  int row)
 {
     const struct emulator_tensor *tensor = map;
 
@@ -204,12 +272,38 @@ void emulator_copy_tensor(uint32_t to, const void *map, uint32_t bar, int column
         emulator_fail("tensor copy: there is no tensor map at %p", map);
     if (to % 128 || column % 8)
         emulator_fail("tensor copy: to shared address %u, from column %d", to, column);
-    enqueue((struct pending){ .kind = COPY_TENSOR,
-                              .shared = to,
+    return (struct pending){ .kind = COPY_TENSOR,
+                             .shared = to,
+                             .bar = bar,
+                             .bytes = tensor_bytes(tensor),
+                             .from = map,
+                             .at = { column, head, row } };
+}
+
+void emulator_copy_tensor(uint32_t to, const void *map, uint32_t bar, int column, int head, int row)
+{
+    enqueue_copy(tensor_copy(to, map, bar, column, head, row));
+}
+
+void emulator_copy_tensor_to(uint32_t to, const void *map, uint32_t bar, int column, int head,
+                             int row, uint32_t blocks)
+{
+    enqueue_multicast(tensor_copy(to, map, bar, column, head, row), blocks);
+}
+
+void emulator_store_async(uint32_t address, uint32_t value, uint32_t bar, uint32_t rank)
+{
+    struct block *block = machine_cluster_block(rank, "st.async");
+
+    (void)machine_shared_at(block, address, sizeof value, sizeof value, "st.async");
+    store_word(block, address, UINT32_MAX);
+    enqueue((struct pending){ .kind = STORE,
+                              .block = block,
+                              .shared = address,
                               .bar = bar,
-                              .bytes = tensor_bytes(tensor),
-                              .from = map,
-                              .at = { column, head, row } });
+                              .bytes = sizeof value,
+                              .word = value });
+    machine_stir();
 }
 
 static void check_bulk(const void *memory, uint32_t shared, int64_t bytes, const char *what)
@@ -223,14 +317,15 @@ static void check_bulk(const void *memory, uint32_t shared, int64_t bytes, const
 void emulator_copy(uint32_t to, const void *from, uint32_t bar, uint32_t bytes)
 {
     check_bulk(from, to, bytes, "bulk copy");
-    enqueue((struct pending){
+    enqueue_copy((struct pending){
         .kind = COPY_BYTES, .shared = to, .bar = bar, .bytes = bytes, .from = from });
 }
 
 void emulator_reduce_add(float *to, uint32_t from, int bytes)
 {
     check_bulk(to, from, bytes, "bulk reduction");
-    enqueue((struct pending){ .kind = REDUCE, .shared = from, .bytes = (uint32_t)bytes, .to = to });
+    enqueue_reduction(
+        (struct pending){ .kind = REDUCE, .shared = from, .bytes = (uint32_t)bytes, .to = to });
 }
 
 void emulator_bulk_commit(void)
@@ -530,7 +625,9 @@ void machine_block_done(struct block *block)
             emulator_fail("block %d ended with wgmma in flight", block->index);
     for (int i = 0; i < machine.pending_count; i++)
         if (machine.pending[i].block == block)
-            emulator_fail("block %d ended with a copy or a reduction in flight", block->index);
+            emulator_fail("block %d ended with %s in flight", block->index,
+                          machine.pending[i].kind == STORE ? "a word of st.async"
+                                                           : "a copy or a reduction");
 }
 
 /* ---- mma.sync and its operands ---- */

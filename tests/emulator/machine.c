@@ -44,6 +44,8 @@ void emulator_fail(const char *format, ...)
 
 /* ---- fibers ---- */
 
+static void cluster_settle(struct block *first);
+
 /* From a fiber back to the scheduler. */
 static void leave(void)
 {
@@ -57,6 +59,7 @@ static void fiber_main(void)
     machine.self->waits_for = FOR_NOTHING_ANY_MORE;
     machine.self->block->alive--;
     machine.idle_turns = 0;
+    cluster_settle(machine.self->block - machine.self->block->rank);
     _longjmp(machine.home, 1);
 }
 
@@ -165,7 +168,7 @@ void emulator_shared_written(uint32_t address, uint32_t bytes)
         if (*writers >> warpgroup & 1)
             continue;
         *writers |= (uint8_t)(1 << warpgroup);
-        granule->writes[warpgroup] = (struct write){ self->epoch, self->thread };
+        granule->writes[warpgroup] = (struct write){ self->epoch, self->in_clocks };
     }
 }
 
@@ -319,9 +322,8 @@ void emulator_mbarrier_init(uint32_t bar, uint32_t count)
     block->mbarrier_count++;
 }
 
-void emulator_mbarrier_arrive(uint32_t bar, uint32_t expect_bytes)
+static void mbarrier_arrive(struct block *block, uint32_t bar, uint32_t expect_bytes)
 {
-    struct block *block = machine.self->block;
     struct mbarrier *at = mbarrier_at(block, bar, "mbarrier.arrive");
 
     if (at->pending == 0)
@@ -332,6 +334,16 @@ void emulator_mbarrier_arrive(uint32_t bar, uint32_t expect_bytes)
     knowledge_release(machine.self, &mbarrier_clocks(block, at)->pending);
     mbarrier_settle(block, bar, at);
     machine_stir();
+}
+
+void emulator_mbarrier_arrive(uint32_t bar, uint32_t expect_bytes)
+{
+    mbarrier_arrive(machine.self->block, bar, expect_bytes);
+}
+
+void emulator_mbarrier_arrive_at(uint32_t bar, uint32_t rank)
+{
+    mbarrier_arrive(machine_cluster_block(rank, "mbarrier.arrive"), bar, 0);
 }
 
 void machine_mbarrier_bytes(struct block *block, uint32_t bar, uint32_t bytes)
@@ -368,14 +380,69 @@ bool emulator_mbarrier_test(uint32_t bar, uint32_t parity)
     return true;
 }
 
+/* ---- clusters ---- */
+
+uint32_t emulator_cluster_rank(void)
+{
+    return (uint32_t)machine.self->block->rank;
+}
+
+struct block *machine_cluster_block(uint32_t rank, const char *what)
+{
+    struct block *self = machine.self->block;
+
+    if (rank >= (uint32_t)machine.launch->cluster)
+        emulator_fail("%s: there is no block of rank %u in a cluster of %d", what, rank,
+                      machine.launch->cluster);
+    if (self[(int)rank - self->rank].alive == 0)
+        emulator_fail("%s: shared memory of block %d, which has ended", what,
+                      self[(int)rank - self->rank].index);
+    return &self[(int)rank - self->rank];
+}
+
+/* Whoever waits goes on once all threads that have not ended wait. */
+static void cluster_settle(struct block *first)
+{
+    struct fiber *here[MAX_CLUSTER_THREADS];
+    int alive = 0, count = 0;
+
+    for (int rank = 0; rank < machine.launch->cluster; rank++)
+        alive += first[rank].alive;
+    if (first->cluster_arrived == 0 || first->cluster_arrived < alive)
+        return;
+    first->cluster_arrived = 0;
+    for (int rank = 0; rank < machine.launch->cluster; rank++)
+        for (int i = 0; i < machine.launch->threads; i++) {
+            struct fiber *fiber = &first[rank].fibers[i];
+            if (fiber->waits_for == FOR_CLUSTER) {
+                here[count++] = fiber;
+                machine_wake(fiber);
+            }
+        }
+    knowledge_meet(here, count);
+}
+
+void emulator_cluster_sync(void)
+{
+    struct fiber *self = machine.self;
+    struct block *first = self->block - self->block->rank;
+
+    self->waits_for = FOR_CLUSTER;
+    first->cluster_arrived++;
+    cluster_settle(first);
+    leave();
+}
+
 /* ---- blocks ---- */
 
-static void block_start(struct block *block, int index)
+static void block_start(struct block *block, int index, int rank)
 {
     const int threads = machine.launch->threads;
 
     block->index = index;
+    block->rank = rank;
     block->alive = threads;
+    block->cluster_arrived = 0;
     /* All ones: a NaN to whoever reads what nobody wrote. */
     memset(block->shared, 0xff, EMULATOR_SHARED_BYTES);
     memset(block->writers, 0, sizeof block->writers);
@@ -387,7 +454,9 @@ static void block_start(struct block *block, int index)
     for (int i = 0; i < threads; i++) {
         struct fiber *fiber = &block->fibers[i];
         char *const stack = fiber->stack;
-        *fiber = (struct fiber){ .block = block, .thread = i, .stack = stack };
+        *fiber = (struct fiber){
+            .block = block, .thread = i, .in_clocks = rank * threads + i, .stack = stack
+        };
         knowledge_start(&fiber->knows);
         machine_wake(fiber);
     }
@@ -395,7 +464,6 @@ static void block_start(struct block *block, int index)
 
 static void block_finish(struct block *block)
 {
-    machine_block_done(block);
     for (int i = 0; i < machine.launch->threads; i++)
         knowledge_end(&block->fibers[i].knows);
     for (int i = 0; i < block->mbarrier_count; i++) {
@@ -403,6 +471,26 @@ static void block_finish(struct block *block)
         knowledge_end(&block->mbarriers[i].complete);
     }
     block->index = -1;
+}
+
+static void cluster_start(struct block *first, int index)
+{
+    for (int rank = 0; rank < machine.launch->cluster; rank++)
+        block_start(&first[rank], index + rank, rank);
+}
+
+/* The last of the block's threads has ended. A cluster is kept until its last one has: others look
+ * at its blocks. */
+static void block_end(struct block *block)
+{
+    struct block *first = block - block->rank;
+
+    machine_block_done(block);
+    for (int rank = 0; rank < machine.launch->cluster; rank++)
+        if (first[rank].alive > 0)
+            return;
+    for (int rank = 0; rank < machine.launch->cluster; rank++)
+        block_finish(&first[rank]);
 }
 
 static bool machine_allocate(void)
@@ -447,6 +535,9 @@ static const char *describe(const struct fiber *fiber, char *text, size_t size)
     case FOR_WGMMA:
         (void)snprintf(text, size, "for its warpgroup's wgmma");
         break;
+    case FOR_CLUSTER:
+        (void)snprintf(text, size, "at barrier.cluster");
+        break;
     case FOR_NOTHING_ANY_MORE:
         (void)snprintf(text, size, "done");
         break;
@@ -460,7 +551,7 @@ static _Noreturn void fail_stuck(void)
     char text[EMULATOR_ERROR_TEXT] = "", now[96], last[96];
     size_t at = 0;
 
-    for (int b = 0; b < machine.launch->resident; b++) {
+    for (int b = 0; b < machine.resident; b++) {
         const struct block *block = &machine.blocks[b];
         for (int i = 0, first = 0; block->index >= 0 && i < machine.launch->threads; i++) {
             const bool is_end = i + 1 == machine.launch->threads ||
@@ -482,7 +573,7 @@ static _Noreturn void fail_stuck(void)
 static struct warp *pick(struct block **block)
 {
     const int warps = machine.launch->threads / 32;
-    const int all = warps * machine.launch->resident;
+    const int all = warps * machine.resident;
     const int from = (int)machine_random((uint32_t)all);
 
     for (int i = 0; i < all; i++) {
@@ -518,9 +609,11 @@ static void run_all(void)
         struct block *block;
         struct warp *warp;
 
-        for (int b = 0; b < launch->resident && next < launch->blocks; b++)
-            if (machine.blocks[b].index < 0)
-                block_start(&machine.blocks[b], next++);
+        for (int b = 0; b < machine.resident && next < launch->blocks; b += launch->cluster)
+            if (machine.blocks[b].index < 0) {
+                cluster_start(&machine.blocks[b], next);
+                next += launch->cluster;
+            }
         if (machine_random(machine.patience) == 0)
             (void)machine_engine_step();
         warp = pick(&block);
@@ -531,7 +624,7 @@ static void run_all(void)
         }
         turn(warp, block);
         if (block->alive == 0) {
-            block_finish(block);
+            block_end(block);
             done++;
         }
         if (machine.idle_turns > MAX_IDLE_TURNS)
@@ -549,11 +642,21 @@ bool emulator_run(const struct emulator_launch *launch, char error[EMULATOR_ERRO
                        launch->threads, launch->resident, launch->shared_bytes);
         return false;
     }
+    if (launch->cluster < 1 || launch->cluster > EMULATOR_CLUSTER ||
+        launch->blocks % launch->cluster) {
+        (void)snprintf(error, EMULATOR_ERROR_TEXT,
+                       "a launch of %d blocks in clusters of %d: not a multiple, or more than %d",
+                       launch->blocks, launch->cluster, EMULATOR_CLUSTER);
+        return false;
+    }
     if (!machine_allocate()) {
         (void)snprintf(error, EMULATOR_ERROR_TEXT, "out of memory");
         return false;
     }
     machine.launch = launch;
+    machine.resident = launch->resident < launch->cluster
+                           ? launch->cluster
+                           : launch->resident / launch->cluster * launch->cluster;
     machine.error = error;
     machine.random = launch->seed * 0x9e3779b97f4a7c15ull | 1;
     machine.patience = 4u << 3 * machine_random(4);

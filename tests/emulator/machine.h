@@ -23,13 +23,19 @@ extern "C" {
 
 /* ---- a launch ---- */
 
-enum { EMULATOR_ERROR_TEXT = 512, EMULATOR_SHARED_BYTES = 227 * 1024, EMULATOR_BLOCKS = 16 };
+enum {
+    EMULATOR_ERROR_TEXT = 512,
+    EMULATOR_SHARED_BYTES = 227 * 1024,
+    EMULATOR_BLOCKS = 16,
+    EMULATOR_CLUSTER = 2 /* blocks, at most */
+};
 
 struct emulator_launch {
     void (*entry)(const void *args); /* one thread of the kernel */
     const void *args;
     int blocks, threads; /* one-dimensional; threads a multiple of 32 */
-    int resident;        /* blocks at a time, at most EMULATOR_BLOCKS */
+    int cluster;         /* blocks of a cluster, of which `blocks` is a multiple */
+    int resident;        /* blocks at a time, at most EMULATOR_BLOCKS: whole clusters of these */
     int shared_bytes;    /* dynamic */
     uint64_t seed;
 };
@@ -82,6 +88,15 @@ void emulator_mbarrier_arrive(uint32_t bar, uint32_t expect_bytes);
 void emulator_mbarrier_wait(uint32_t bar, uint32_t parity);
 bool emulator_mbarrier_test(uint32_t bar, uint32_t parity);
 
+/* ---- clusters: shared addresses are of the block `rank`, and the same in all ---- */
+
+uint32_t emulator_cluster_rank(void);
+/* All threads of the cluster meet, but for those that have ended. */
+void emulator_cluster_sync(void);
+void emulator_mbarrier_arrive_at(uint32_t bar, uint32_t rank);
+/* Some time later `value` is there, and four bytes complete on `bar` there. */
+void emulator_store_async(uint32_t address, uint32_t value, uint32_t bar, uint32_t rank);
+
 /* ---- the copy engine ---- */
 
 /* What a tensor map of this machine holds, 128 bytes at most: 16-bit elements, three dimensions,
@@ -97,6 +112,9 @@ struct emulator_tensor {
 
 void emulator_copy_tensor(uint32_t to, const void *map, uint32_t bar, int column, int head,
                           int row);
+/* To each block of the cluster whose bit is set, completing on the mbarrier there. */
+void emulator_copy_tensor_to(uint32_t to, const void *map, uint32_t bar, int column, int head,
+                             int row, uint32_t blocks);
 void emulator_copy(uint32_t to, const void *from, uint32_t bar, uint32_t bytes);
 void emulator_reduce_add(float *to, uint32_t from, int bytes);
 void emulator_bulk_commit(void);

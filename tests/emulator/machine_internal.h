@@ -15,6 +15,7 @@ enum {
     MAX_THREADS = 512,
     MAX_WARPS = MAX_THREADS / 32,
     MAX_WARPGROUPS = MAX_THREADS / 128,
+    MAX_CLUSTER_THREADS = EMULATOR_CLUSTER * MAX_THREADS,
     NAMED_BARRIERS = 16,
     /* Where a block's shared memory begins in the window: aligned no better than promised. */
     SHARED_WINDOW = 1040,
@@ -22,7 +23,7 @@ enum {
     MAX_MBARRIERS = 256, /* of a block */
     MAX_PRODUCTS = 256,  /* of a warpgroup, issued and not done */
     MAX_GROUPS = 8,
-    MAX_PENDING = 4096 /* copies and reductions */
+    MAX_PENDING = 4096 /* copies, reductions and asynchronous stores */
 };
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
@@ -38,7 +39,7 @@ struct clock {
     uint64_t id; /* of its content */
     int users;
     struct clock *next;
-    uint32_t at[MAX_THREADS]; /* epochs */
+    uint32_t at[MAX_CLUSTER_THREADS]; /* epochs */
 };
 
 struct knowledge {
@@ -47,7 +48,7 @@ struct knowledge {
 
 struct write {
     uint32_t epoch;
-    int thread;
+    int thread; /* in clocks */
 };
 
 struct granule {
@@ -68,6 +69,7 @@ enum waits_for {
     FOR_NAMED_BARRIER,
     FOR_MBARRIER,
     FOR_WGMMA,
+    FOR_CLUSTER,
     FOR_NOTHING_ANY_MORE
 };
 
@@ -82,6 +84,7 @@ struct fiber {
     char *stack;
     struct block *block;
     int thread;
+    int in_clocks; /* its index there: threads of the cluster's blocks in order of their ranks */
     bool is_started;
     enum waits_for waits_for;
     uint32_t bar, parity; /* FOR_MBARRIER; FOR_NAMED_BARRIER: its id */
@@ -123,8 +126,10 @@ struct warpgroup {
 };
 
 struct block {
-    int index; /* in the grid; -1: none */
-    int alive; /* threads */
+    int index;           /* in the grid; -1: none */
+    int rank;            /* in the cluster, whose blocks lie side by side */
+    int alive;           /* threads */
+    int cluster_arrived; /* rank 0: threads that wait for those of all blocks */
     struct fiber fibers[MAX_THREADS];
     struct warp warps[MAX_WARPS];
     struct named_barrier bars[NAMED_BARRIERS];
@@ -141,12 +146,13 @@ struct block {
     _Alignas(16) char shared[EMULATOR_SHARED_BYTES];
 };
 
-/* A copy or reduction issued and not done. */
+/* A copy, reduction or asynchronous store issued and not done. */
 struct pending {
-    enum { COPY_TENSOR, COPY_BYTES, REDUCE } kind;
-    struct block *block;
+    enum { COPY_TENSOR, COPY_BYTES, REDUCE, STORE } kind;
+    struct block *block; /* whose shared memory it is about */
     const struct fiber *owner;
     uint32_t shared, bar, bytes;
+    uint32_t word;    /* STORE */
     const void *from; /* a tensor map or memory */
     float *to;
     int at[3];
@@ -157,6 +163,7 @@ struct pending {
 
 struct machine {
     const struct emulator_launch *launch;
+    int resident; /* the launch's, in whole clusters */
     char *error;
     struct block *blocks;
     struct fiber *self; /* NULL: the scheduler */
@@ -182,6 +189,8 @@ void machine_warp_release(void);
 void *machine_shared_at(struct block *block, uint32_t address, uint32_t bytes, uint32_t alignment,
                         const char *what);
 void machine_mbarrier_bytes(struct block *block, uint32_t bar, uint32_t bytes);
+/* The block of that rank in the caller's cluster, for `what`: it has not ended. */
+struct block *machine_cluster_block(uint32_t rank, const char *what);
 
 struct clock *clock_use(struct clock *clock);
 void clock_drop(struct clock *clock);

@@ -285,25 +285,30 @@ EXPORT cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttri
     return cudaSuccess;
 }
 
-static cudaError_t launch(const struct kernel *kernel, unsigned blocks, unsigned threads,
-                          size_t shared_bytes, const void *args)
+struct shape {
+    unsigned blocks, threads, cluster;
+    size_t shared_bytes;
+};
+
+static cudaError_t launch(const struct kernel *kernel, struct shape shape, const void *args)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static uint64_t launches;
     char error[EMULATOR_ERROR_TEXT];
     bool is_done;
 
-    if (shared_bytes > (size_t)kernel->shared_bytes)
+    if (shape.shared_bytes > (size_t)kernel->shared_bytes)
         return done(cudaErrorInvalidValue);
     (void)pthread_mutex_lock(&lock);
     is_done = emulator_run(
         &(struct emulator_launch){
             .entry = kernel->entry,
             .args = args,
-            .blocks = (int)blocks,
-            .threads = (int)threads,
+            .blocks = (int)shape.blocks,
+            .threads = (int)shape.threads,
+            .cluster = (int)shape.cluster,
             .resident = sm_count(),
-            .shared_bytes = (int)shared_bytes,
+            .shared_bytes = (int)shape.shared_bytes,
             .seed = (uint64_t)setting("FFA_EMULATOR_SEED", 1, INT32_MAX) << 32 | ++launches,
         },
         error);
@@ -319,8 +324,7 @@ static cudaError_t launch(const struct kernel *kernel, unsigned blocks, unsigned
 struct node {
     struct node *next;
     const struct kernel *kernel; /* NULL: a fill or a copy */
-    unsigned blocks, threads;
-    size_t shared_bytes;
+    struct shape shape;
     void *to;
     const void *from; /* NULL: a fill */
     int byte;
@@ -339,7 +343,7 @@ static struct graph *capture;
 static cudaError_t run_node(const struct node *node, const void *args)
 {
     if (node->kernel)
-        return launch(node->kernel, node->blocks, node->threads, node->shared_bytes, args);
+        return launch(node->kernel, node->shape, args);
     if (node->from)
         memcpy(node->to, node->from, node->bytes);
     else
@@ -367,14 +371,37 @@ static cudaError_t enqueue(cudaStream_t stream, const struct node *node, const v
     return cudaSuccess;
 }
 
+/* Blocks of a cluster, all in x; 0: it asks for others. */
+static unsigned cluster_of(const cudaLaunchConfig_t *config)
+{
+    unsigned cluster = 1;
+
+    for (unsigned i = 0; i < config->numAttrs; i++) {
+        const cudaLaunchAttribute *attribute = &config->attrs[i];
+        if (attribute->id != cudaLaunchAttributeClusterDimension)
+            continue;
+        if (attribute->val.clusterDim.y != 1 || attribute->val.clusterDim.z != 1)
+            return 0;
+        cluster = attribute->val.clusterDim.x;
+    }
+    return cluster;
+}
+
 EXPORT cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function,
                                        void **args)
 {
     const struct node node = { .kernel = function,
-                               .blocks = config->gridDim.x,
-                               .threads = config->blockDim.x,
-                               .shared_bytes = config->dynamicSmemBytes };
+                               .shape = { .blocks = config->gridDim.x,
+                                          .threads = config->blockDim.x,
+                                          .cluster = cluster_of(config),
+                                          .shared_bytes = config->dynamicSmemBytes } };
 
+    if (node.shape.cluster < 1 || node.shape.cluster > EMULATOR_CLUSTER ||
+        node.shape.blocks % node.shape.cluster) {
+        fprintf(stderr, "emulator: %s: no launch of %u blocks in clusters of %u\n",
+                node.kernel->name, node.shape.blocks, node.shape.cluster);
+        return done(cudaErrorInvalidValue);
+    }
     return enqueue(config->stream, &node, args[0]);
 }
 

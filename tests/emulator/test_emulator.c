@@ -81,6 +81,7 @@ static bool runs(void (*kernel)(const void *), uint64_t seed, char error[EMULATO
     return emulator_run(&(struct emulator_launch){ .entry = kernel,
                                                    .blocks = 2,
                                                    .threads = THREADS,
+                                                   .cluster = 1,
                                                    .resident = 2,
                                                    .shared_bytes = SHARED,
                                                    .seed = seed },

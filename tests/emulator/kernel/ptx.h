@@ -71,6 +71,34 @@ template <int id, int threads> FFA_DEVICE void bar_sync()
     emulator_bar_sync(id, threads);
 }
 
+/* ---- clusters: blocks that share ---- */
+
+FFA_DEVICE uint32_t cluster_rank()
+{
+    return emulator_cluster_rank();
+}
+
+FFA_DEVICE void cluster_sync()
+{
+    emulator_cluster_sync();
+}
+
+FFA_DEVICE void mbarrier_arrive_at(uint32_t bar, uint32_t rank)
+{
+    emulator_mbarrier_arrive_at(bar, rank);
+}
+
+FFA_DEVICE void st_async_at(uint32_t address, uint32_t value, uint32_t bar, uint32_t rank)
+{
+    emulator_store_async(address, value, bar, rank);
+}
+
+FFA_DEVICE void cp_async_bulk_tensor_3d_to(uint32_t dst, const void *map, uint32_t bar, int column,
+                                           int head, int row, uint16_t blocks)
+{
+    emulator_copy_tensor_to(dst, map, bar, column, head, row, blocks);
+}
+
 /* ---- copy engine ---- */
 
 FFA_DEVICE void cp_async_bulk_tensor_3d(uint32_t dst, const void *map, uint32_t bar, int column,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the emulator takes for ordered: kernels of a few lines, in which one warpgroup writes and
- * another issues what reads asynchronously. Each runs under many schedules; a verdict must not
- * depend on them.
+ * another issues what reads asynchronously, or one block of a cluster what the other reads. Each
+ * runs under many schedules; a verdict must not depend on them.
  */
 #include "machine_internal.h"
 
@@ -669,6 +669,389 @@ START_TEST(products_of_what_threads_wrote)
 }
 END_TEST
 
+/* ---- clusters: each block fetches half of what both read ---- */
+
+enum {
+    CLUSTERS = 3,
+    ROWS = 8, /* of a half, 128 bytes each */
+    HALF = ROWS * 128,
+    STAGE = A_AT,
+    WORD = 224,
+    STAGES = 5
+};
+
+static uint16_t numbered[2 * ROWS + STAGES][64]; /* rows of their number */
+static const struct emulator_tensor numbered_tensor = { .magic = EMULATOR_TENSOR_MAGIC,
+                                                        .data = (const char *)numbered,
+                                                        .dims = { 64, 1, 2 * ROWS + STAGES },
+                                                        .strides = { 128, 128 },
+                                                        .box = { 64, 1, ROWS } };
+static int wrong;         /* threads that did not read what they should */
+static int met[CLUSTERS]; /* threads that came to a meeting */
+
+static uint32_t rank(void)
+{
+    return emulator_cluster_rank();
+}
+
+static void start_cluster(uint32_t arrivals)
+{
+    start(arrivals);
+    emulator_cluster_sync();
+}
+
+/* Rows from `row` on to `blocks`, at the place of the caller's half. */
+static void fetch(int row, uint32_t blocks)
+{
+    emulator_copy_tensor_to(at(STAGE + rank() * HALF), &numbered_tensor, at(BAR_COPY), 0, 0, row,
+                            blocks);
+}
+
+/* The caller's eight bytes of both halves are of rows from `row` on. */
+static void check_stage(int row)
+{
+    const uint32_t number = (uint32_t)(row + me() / 16) * 0x10001;
+    uint32_t words[2];
+
+    memcpy(words, emulator_shared_at(at(STAGE + 8 * (uint32_t)me()), 8, 8, "a load"), 8);
+    wrong += words[0] != number || words[1] != number;
+}
+
+static bool runs_in_clusters(void (*kernel)(const void *), uint64_t seed,
+                             char error[EMULATOR_ERROR_TEXT])
+{
+    wrong = 0;
+    memset(met, 0, sizeof met);
+    for (int i = 0; i < 2 * ROWS + STAGES; i++)
+        for (int column = 0; column < 64; column++)
+            numbered[i][column] = (uint16_t)i;
+    return emulator_run(&(struct emulator_launch){ .entry = kernel,
+                                                   .blocks = 2 * CLUSTERS,
+                                                   .threads = THREADS,
+                                                   .cluster = 2,
+                                                   .resident = 1 + (int)(seed % 6),
+                                                   .shared_bytes = SHARED,
+                                                   .seed = seed },
+                        error);
+}
+
+/* `text` NULL: it runs, and all threads read what they should. Else that is in its error. */
+static void check_clusters(void (*kernel)(const void *), const char *name, const char *text)
+{
+    char error[EMULATOR_ERROR_TEXT];
+
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        const bool is_done = runs_in_clusters(kernel, seed, error);
+
+        ck_assert_msg(is_done == !text, "%s, seed %llu: %s", name, (unsigned long long)seed,
+                      is_done ? "it passes" : error);
+        ck_assert_msg(!is_done || wrong == 0, "%s, seed %llu: %d threads read something else", name,
+                      (unsigned long long)seed, wrong);
+        ck_assert_msg(is_done || (text && strstr(error, text)), "%s, seed %llu: %s", name,
+                      (unsigned long long)seed, error);
+    }
+}
+
+static void halves(const void *args)
+{
+    (void)args;
+    start_cluster(1);
+    if (me() == 0) {
+        emulator_mbarrier_arrive(at(BAR_COPY), 2 * HALF);
+        fetch((int)rank() * ROWS, 3);
+    }
+    emulator_mbarrier_wait(at(BAR_COPY), 0);
+    check_stage(0);
+}
+
+/* A stage used again and again once all of `readers` blocks have read it. */
+static void stages(uint32_t readers)
+{
+    start_cluster(readers);
+    for (int i = 0; i < STAGES; i++) {
+        if (me() == 0) {
+            if (i > 0)
+                emulator_mbarrier_wait(at(BAR), (uint32_t)(i - 1) % 2);
+            emulator_mbarrier_arrive(at(BAR_COPY), 2 * HALF);
+            fetch(i + (int)rank() * ROWS, 3);
+        }
+        emulator_mbarrier_wait(at(BAR_COPY), (uint32_t)i % 2);
+        check_stage(i);
+        emulator_bar_sync(0, THREADS);
+        for (uint32_t to = 0; me() == 77 && to < 2; to++)
+            if (to == rank() || readers == 2)
+                emulator_mbarrier_arrive_at(at(BAR), to);
+    }
+    emulator_cluster_sync();
+}
+
+static void stages_that_both_have_read(const void *args)
+{
+    (void)args;
+    stages(2);
+}
+
+static void stages_that_one_has_read(const void *args)
+{
+    (void)args;
+    stages(1);
+}
+
+START_TEST(halves_for_both_blocks)
+{
+    char error[EMULATOR_ERROR_TEXT];
+    int count = 0;
+
+    check_clusters(halves, "halves", NULL);
+    check_clusters(stages_that_both_have_read, "stages", NULL);
+    for (uint64_t seed = 1; seed <= SEEDS; seed++)
+        count += !runs_in_clusters(stages_that_one_has_read, seed, error) || wrong > 0;
+    ck_assert_msg(count > SEEDS / 2, "%d of %d schedules show a stage reused early", count, SEEDS);
+}
+END_TEST
+
+/* ---- what a block's threads wrote, and the other's multicast over it ---- */
+
+enum { PEER_FENCES = 1, ISSUER_WAITS = 2, ISSUER_FENCES = 4, ALL_MEET = 8 };
+
+static void over_what_the_peer_wrote(int steps)
+{
+    start_cluster(128);
+    if (rank() == 1 && is_writer()) {
+        const float four[4] = { 1, 2, 3, 4 };
+        store(at(STAGE + 16 * (uint32_t)me()), four);
+        if (steps & PEER_FENCES)
+            emulator_fence_proxy_async();
+        emulator_mbarrier_arrive_at(at(BAR), 0);
+    }
+    if (steps & ALL_MEET)
+        emulator_cluster_sync();
+    if (is_reader())
+        emulator_mbarrier_arrive(at(BAR_COPY), HALF);
+    if (rank() == 0 && is_reader()) {
+        if (steps & ISSUER_WAITS)
+            emulator_mbarrier_wait(at(BAR), 0);
+        else if (!(steps & ALL_MEET))
+            come_last();
+        if (steps & ISSUER_FENCES)
+            emulator_fence_proxy_async();
+        fetch(0, 3);
+    }
+    if (me() >= 64 && is_writer())
+        return; /* the second half is not fetched */
+    emulator_mbarrier_wait(at(BAR_COPY), 0);
+    if (me() < 64)
+        check_stage(0);
+}
+
+static void peer_fences(const void *args)
+{
+    (void)args;
+    over_what_the_peer_wrote(PEER_FENCES | ISSUER_WAITS);
+}
+
+static void peer_fences_and_all_meet(const void *args)
+{
+    (void)args;
+    over_what_the_peer_wrote(PEER_FENCES | ALL_MEET);
+}
+
+static void nobody_fences_in_the_cluster(const void *args)
+{
+    (void)args;
+    over_what_the_peer_wrote(ISSUER_WAITS);
+}
+
+static void all_meet_and_nobody_fences(const void *args)
+{
+    (void)args;
+    over_what_the_peer_wrote(ALL_MEET);
+}
+
+static void issuer_fences(const void *args)
+{
+    (void)args;
+    over_what_the_peer_wrote(ISSUER_WAITS | ISSUER_FENCES);
+}
+
+static void issuer_does_not_wait(const void *args)
+{
+    (void)args;
+    over_what_the_peer_wrote(PEER_FENCES);
+}
+
+START_TEST(multicast_over_what_the_peer_wrote)
+{
+    check_clusters(peer_fences, "the peer fences", NULL);
+    check_clusters(peer_fences_and_all_meet, "the peer fences and all meet", NULL);
+    check_clusters(nobody_fences_in_the_cluster, "no fence",
+                   "wrote its shared byte 1008, and there is no fence.proxy.async between");
+    check_clusters(all_meet_and_nobody_fences, "no fence and all meet",
+                   "there is no fence.proxy.async between");
+    check_clusters(issuer_fences, "a fence of another block's memory",
+                   "there is no fence.proxy.async between");
+    check_clusters(issuer_does_not_wait, "no wait", "nothing makes this later");
+}
+END_TEST
+
+/* ---- words sent to the other block ---- */
+
+static int late_words;
+
+static void words(const void *args)
+{
+    const uint32_t other = 1 - rank();
+    uint32_t word;
+
+    (void)args;
+    start_cluster(1);
+    if (me() == 5) {
+        emulator_mbarrier_arrive(at(BAR_COPY), 4);
+        emulator_store_async(at(WORD + 4), 1000 + rank(), at(BAR_COPY), other);
+    }
+    emulator_cluster_sync();
+    memcpy(&word, emulator_shared_at(at(WORD + 4), 4, 4, "a load"), 4);
+    late_words += word == UINT32_MAX;
+    wrong += word != UINT32_MAX && word != 1000 + other;
+    emulator_mbarrier_wait(at(BAR_COPY), 0);
+    memcpy(&word, emulator_shared_at(at(WORD + 4), 4, 4, "a load"), 4);
+    wrong += word != 1000 + other;
+}
+
+START_TEST(words_for_the_other_block)
+{
+    late_words = 0;
+    check_clusters(words, "words", NULL);
+    ck_assert_int_gt(late_words, 0);
+    ck_assert_int_lt(late_words, SEEDS * CLUSTERS * 2 * THREADS);
+}
+END_TEST
+
+/* ---- blocks that have ended, and blocks that are not there ---- */
+
+static bool comes_after_the_others_end(void)
+{
+    start_cluster(1);
+    if (rank() != 0 || me() != 0)
+        return false;
+    come_last();
+    return true;
+}
+
+static void copies_to_an_ended_block(const void *args)
+{
+    (void)args;
+    if (comes_after_the_others_end())
+        fetch(0, 2);
+}
+
+static void arrives_at_an_ended_block(const void *args)
+{
+    (void)args;
+    if (comes_after_the_others_end())
+        emulator_mbarrier_arrive_at(at(BAR), 1);
+}
+
+static void sends_to_an_ended_block(const void *args)
+{
+    (void)args;
+    if (comes_after_the_others_end())
+        emulator_store_async(at(WORD), 1, at(BAR), 1);
+}
+
+static void ends_while_a_copy_is_under_way(const void *args)
+{
+    (void)args;
+    start_cluster(1);
+    if (rank() == 0 && me() == 0)
+        for (int i = 0; i < 64; i++)
+            emulator_store_async(at(WORD), 1, at(BAR), 1);
+}
+
+static void arrives_at_no_block(const void *args)
+{
+    (void)args;
+    start_cluster(1);
+    emulator_mbarrier_arrive_at(at(BAR), 2);
+}
+
+static void copies_to_no_block(const void *args)
+{
+    (void)args;
+    start_cluster(1);
+    fetch(0, 5);
+}
+
+static void never_meets(const void *args)
+{
+    (void)args;
+    start_cluster(1);
+    if (rank() == 1 && me() == 0)
+        emulator_mbarrier_wait(at(BAR), 0);
+    emulator_cluster_sync();
+}
+
+/* Some have ended, some end late: the others wait for these too. */
+static void some_end(const void *args)
+{
+    const int cluster = (int)emulator_block.x / 2;
+
+    (void)args;
+    start_cluster(1);
+    if (me() >= 128)
+        return;
+    if (me() >= 64 && rank() == 1)
+        come_last();
+    met[cluster]++;
+    if (me() >= 64)
+        return;
+    emulator_cluster_sync();
+    wrong += met[cluster] != 2 * 128;
+}
+
+START_TEST(blocks_that_are_not_there)
+{
+    check_clusters(copies_to_an_ended_block, "a copy to an ended block",
+                   "multicast: shared memory of block");
+    check_clusters(copies_to_an_ended_block, "a copy to an ended block", ", which has ended");
+    check_clusters(arrives_at_an_ended_block, "an arrival", ", which has ended");
+    check_clusters(sends_to_an_ended_block, "a word", ", which has ended");
+    check_clusters(ends_while_a_copy_is_under_way, "a word under way", " ended");
+    check_clusters(arrives_at_no_block, "rank 2", "there is no block of rank 2 in a cluster of 2");
+    check_clusters(copies_to_no_block, "block 2", "multicast: to blocks 5 of a cluster of 2");
+}
+END_TEST
+
+START_TEST(threads_that_meet_in_a_cluster)
+{
+    check_clusters(some_end, "some end", NULL);
+    check_clusters(never_meets, "one does not come", "threads 0-255 at barrier.cluster");
+}
+END_TEST
+
+static void check_refused(int blocks, int cluster, const char *text)
+{
+    char error[EMULATOR_ERROR_TEXT];
+
+    ck_assert(!emulator_run(&(struct emulator_launch){ .entry = halves,
+                                                       .blocks = blocks,
+                                                       .threads = THREADS,
+                                                       .cluster = cluster,
+                                                       .resident = 2,
+                                                       .shared_bytes = SHARED,
+                                                       .seed = 1 },
+                            error));
+    ck_assert_msg(strstr(error, text) != NULL, "%s", error);
+}
+
+START_TEST(launches_that_are_refused)
+{
+    check_refused(3, 2, "a launch of 3 blocks in clusters of 2");
+    check_refused(6, 3, "a launch of 6 blocks in clusters of 3");
+    check_refused(2, 0, "a launch of 2 blocks in clusters of 0");
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("emulator");
@@ -686,6 +1069,12 @@ int main(void)
     tcase_add_test(tc, copies_over_what_threads_wrote);
     tcase_add_test(tc, products_of_what_threads_wrote);
     tcase_add_test(tc, products_are_late_now_and_then);
+    tcase_add_test(tc, halves_for_both_blocks);
+    tcase_add_test(tc, multicast_over_what_the_peer_wrote);
+    tcase_add_test(tc, words_for_the_other_block);
+    tcase_add_test(tc, blocks_that_are_not_there);
+    tcase_add_test(tc, threads_that_meet_in_a_cluster);
+    tcase_add_test(tc, launches_that_are_refused);
     suite_add_tcase(suite, tc);
     runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -118,7 +118,7 @@ FFA_DEVICE uint32_t cluster_rank()
 {
     uint32_t rank;
 
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
 
@@ -130,12 +130,14 @@ FFA_DEVICE void cluster_sync()
                      : "memory");
 }
 
-/* On the mbarrier at the same place in the block of that rank. */
+/* On the mbarrier at the same place in the block of that rank: what asynchronous operations of this
+ * thread have read there may be overwritten. (No release of ordinary stores to the cluster, which
+ * would be a fence of the whole GPU.) */
 FFA_DEVICE void mbarrier_arrive_at(uint32_t bar, uint32_t rank)
 {
     asm volatile("{\n\t.reg .b32 there;\n\t"
                  "mapa.shared::cluster.u32 there, %0, %1;\n\t"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n\t}" ::"r"(bar),
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n\t}" ::"r"(bar),
                  "r"(rank)
                  : "memory");
 }
@@ -161,6 +163,20 @@ FFA_DEVICE void cp_async_bulk_tensor_3d_to(uint32_t dst, const void *map, uint32
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
                  ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(dst),
                  "l"(map), "r"(bar), "r"(column), "r"(head), "r"(row), "h"(blocks)
+                 : "memory");
+}
+
+/* `bytes` of shared memory to `dst` in the block of that rank, both ends 16-byte aligned; completes
+ * on `bar` there. */
+FFA_DEVICE void cp_async_bulk_at(uint32_t dst, uint32_t src, uint32_t bar, uint32_t bytes,
+                                 uint32_t rank)
+{
+    asm volatile("{\n\t.reg .b32 there, bar;\n\t"
+                 "mapa.shared::cluster.u32 there, %0, %4;\n\t"
+                 "mapa.shared::cluster.u32 bar, %2, %4;\n\t"
+                 "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes "
+                 "[there], [%1], %3, [bar];\n\t}" ::"r"(dst),
+                 "r"(src), "r"(bar), "r"(bytes), "r"(rank)
                  : "memory");
 }
 

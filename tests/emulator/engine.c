@@ -136,6 +136,17 @@ static void copy_tensor(const struct pending *p)
         }
 }
 
+static void copy_shared(const struct pending *p, char *to)
+{
+    struct pending source = *p;
+
+    source.block = p->owner->block;
+    source.shared = p->source.shared;
+    source.fenced = p->source.fenced;
+    memcpy(to, async_bytes(&source, "bulk copy"), p->bytes);
+    clock_drop(p->source.fenced);
+}
+
 static void perform_copy(const struct pending *p)
 {
     char *shared = async_bytes(p, "bulk copy");
@@ -143,6 +154,8 @@ static void perform_copy(const struct pending *p)
     clock_drop(p->fenced);
     if (p->kind == COPY_TENSOR)
         copy_tensor(p);
+    else if (p->kind == COPY_SHARED)
+        copy_shared(p, shared);
     else
         memcpy(shared, p->from, p->bytes);
     machine_mbarrier_bytes(p->block, p->bar, p->bytes);
@@ -319,6 +332,18 @@ void emulator_copy(uint32_t to, const void *from, uint32_t bar, uint32_t bytes)
     check_bulk(from, to, bytes, "bulk copy");
     enqueue_copy((struct pending){
         .kind = COPY_BYTES, .shared = to, .bar = bar, .bytes = bytes, .from = from });
+}
+
+void emulator_copy_at(uint32_t to, uint32_t from, uint32_t bar, uint32_t bytes, uint32_t rank)
+{
+    struct pending p = { .kind = COPY_SHARED, .shared = to, .bar = bar, .bytes = bytes };
+
+    check_bulk(NULL, to | from, bytes, "bulk copy to another block");
+    p.source.shared = from;
+    p.source.fenced = fenced_of_thread(machine.self);
+    check_issued(machine.self->block, from, bytes, p.source.fenced, "bulk copy to another block");
+    enqueue_copy_to(machine_cluster_block(rank, "bulk copy to another block"), p);
+    machine_stir();
 }
 
 void emulator_reduce_add(float *to, uint32_t from, int bytes)
@@ -624,7 +649,8 @@ void machine_block_done(struct block *block)
         if (product_at(&block->warpgroups[i], block->warpgroups[i].done)->arrived)
             emulator_fail("block %d ended with wgmma in flight", block->index);
     for (int i = 0; i < machine.pending_count; i++)
-        if (machine.pending[i].block == block)
+        if (machine.pending[i].block == block ||
+            (machine.pending[i].kind == COPY_SHARED && machine.pending[i].owner->block == block))
             emulator_fail("block %d ended with %s in flight", block->index,
                           machine.pending[i].kind == STORE ? "a word of st.async"
                                                            : "a copy or a reduction");

@@ -96,6 +96,8 @@ void emulator_cluster_sync(void);
 void emulator_mbarrier_arrive_at(uint32_t bar, uint32_t rank);
 /* Some time later `value` is there, and four bytes complete on `bar` there. */
 void emulator_store_async(uint32_t address, uint32_t value, uint32_t bar, uint32_t rank);
+/* Some time later the caller's shared bytes are at `to` there, and complete on `bar` there. */
+void emulator_copy_at(uint32_t to, uint32_t from, uint32_t bar, uint32_t bytes, uint32_t rank);
 
 /* ---- the copy engine ---- */
 

@@ -148,12 +148,16 @@ struct block {
 
 /* A copy, reduction or asynchronous store issued and not done. */
 struct pending {
-    enum { COPY_TENSOR, COPY_BYTES, REDUCE, STORE } kind;
-    struct block *block; /* whose shared memory it is about */
+    enum { COPY_TENSOR, COPY_BYTES, COPY_SHARED, REDUCE, STORE } kind;
+    struct block *block; /* whose shared memory it is about; COPY_SHARED: where it goes */
     const struct fiber *owner;
     uint32_t shared, bar, bytes;
-    uint32_t word;    /* STORE */
-    const void *from; /* a tensor map or memory */
+    uint32_t word; /* STORE */
+    struct {
+        uint32_t shared;      /* of the owner's block */
+        struct clock *fenced; /* what it may read */
+    } source;                 /* COPY_SHARED */
+    const void *from;         /* a tensor map or memory */
     float *to;
     int at[3];
     struct clock *fenced; /* REDUCE: what it may read */

@@ -1029,6 +1029,355 @@ START_TEST(threads_that_meet_in_a_cluster)
 }
 END_TEST
 
+/* ---- copies to the other block ---- */
+
+enum { THERE = DATA + BYTES, SENT = 64 };
+
+static int late_copies;
+
+/* The caller's 16 bytes there: of its namesake in the other block, times `factor`. */
+static bool is_there(float factor)
+{
+    const float four[4] = { factor * (float)me(), factor, 2 * factor, 3 * factor };
+    const uint32_t from = at(THERE + 16 * (uint32_t)me());
+
+    return memcmp(emulator_shared_at(from, 16, 16, "a load"), four, 16) == 0;
+}
+
+static bool is_nothing_there(void)
+{
+    uint32_t words[4];
+
+    memcpy(words, emulator_shared_at(at(THERE + 16 * (uint32_t)me()), 16, 16, "a load"), 16);
+    return (words[0] & words[1] & words[2] & words[3]) == UINT32_MAX;
+}
+
+static void copy_to_other(void)
+{
+    emulator_copy_at(at(THERE), at(DATA), at(BAR_COPY), BYTES, 1 - rank());
+}
+
+/* Each block's writers write, and its reader sends that to the other block. */
+static void send(int steps)
+{
+    const float factor = (float)(1 + rank()), factor_there = (float)(2 - rank());
+
+    start_cluster(128);
+    if (is_writer()) {
+        write_first_times(factor);
+        if (steps & WRITERS_FENCE)
+            emulator_fence_proxy_async();
+        emulator_mbarrier_arrive(at(BAR), 0);
+    } else if (is_reader()) {
+        emulator_mbarrier_arrive(at(BAR_COPY), BYTES);
+        if (steps & READER_FENCES_EARLY)
+            emulator_fence_proxy_async();
+        if (steps & READER_WAITS)
+            emulator_mbarrier_wait(at(BAR), 0);
+        else
+            come_last();
+        if (steps & READER_FENCES)
+            emulator_fence_proxy_async();
+        copy_to_other();
+    }
+    emulator_cluster_sync();
+    if (is_writer()) {
+        const bool is_late = is_nothing_there();
+        late_copies += is_late;
+        wrong += !is_late && !is_there(factor_there);
+        emulator_mbarrier_wait(at(BAR_COPY), 0);
+        wrong += !is_there(factor_there);
+    }
+    emulator_cluster_sync();
+}
+
+static void send_writers_fence(const void *args)
+{
+    (void)args;
+    send(WRITERS_FENCE | READER_WAITS);
+}
+
+static void send_reader_fences(const void *args)
+{
+    (void)args;
+    send(READER_WAITS | READER_FENCES);
+}
+
+static void send_nobody_fences(const void *args)
+{
+    (void)args;
+    send(READER_WAITS);
+}
+
+static void send_reader_fences_early(const void *args)
+{
+    (void)args;
+    send(READER_FENCES_EARLY | READER_WAITS);
+}
+
+static void send_reader_does_not_wait(const void *args)
+{
+    (void)args;
+    send(WRITERS_FENCE | READER_FENCES);
+}
+
+/* It completes on the other block's mbarrier, at its own time. */
+START_TEST(copies_to_the_other_block)
+{
+    late_copies = 0;
+    check_clusters(send_writers_fence, "writers fence", NULL);
+    check_clusters(send_reader_fences, "the reader fences", NULL);
+    ck_assert_int_gt(late_copies, 0);
+    ck_assert_int_lt(late_copies, 2 * SEEDS * CLUSTERS * 2 * 128);
+    check_clusters(send_nobody_fences, "no fence", "there is no fence.proxy.async between");
+    check_clusters(send_reader_fences_early, "a fence before the wait",
+                   "there is no fence.proxy.async between");
+    check_clusters(send_reader_does_not_wait, "no wait", "nothing makes this later");
+}
+END_TEST
+
+/* Each block's bytes for the other one: written, and fenced. */
+static void start_sending(void)
+{
+    start_cluster(128);
+    if (is_writer()) {
+        write_first_times(1);
+        emulator_fence_proxy_async();
+    }
+    if (is_reader())
+        emulator_mbarrier_arrive(at(BAR_COPY), BYTES);
+    emulator_bar_sync(0, THREADS);
+}
+
+/* The source written again, once the other block says that it has come, or at once. */
+static void send_and_write_again(bool has_come)
+{
+    start_sending();
+    if (is_reader())
+        copy_to_other();
+    emulator_bar_sync(0, THREADS);
+    if (is_writer()) {
+        if (has_come) {
+            emulator_mbarrier_wait(at(BAR_COPY), 0);
+            emulator_mbarrier_arrive_at(at(BAR), 1 - rank());
+            emulator_mbarrier_wait(at(BAR), 0);
+        }
+        write_first_times(5);
+        emulator_mbarrier_wait(at(BAR_COPY), 0);
+        wrong += !is_there(1);
+    }
+    emulator_cluster_sync();
+}
+
+static void write_again_when_it_has_come(const void *args)
+{
+    (void)args;
+    send_and_write_again(true);
+}
+
+static void write_again_at_once(const void *args)
+{
+    (void)args;
+    send_and_write_again(false);
+}
+
+/* A matter of time: but most schedules show it. */
+START_TEST(copies_of_what_is_written_again)
+{
+    char error[EMULATOR_ERROR_TEXT];
+    int count = 0;
+
+    check_clusters(write_again_when_it_has_come, "written when it has come", NULL);
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        const bool is_done = runs_in_clusters(write_again_at_once, seed, error);
+        ck_assert_msg(is_done || strstr(error, "before it was done"), "seed %llu: %s",
+                      (unsigned long long)seed, error);
+        ck_assert_int_eq(wrong, 0);
+        count += !is_done;
+    }
+    ck_assert_msg(count > SEEDS / 2, "%d of %d schedules show it", count, SEEDS);
+}
+END_TEST
+
+/* The second block's threads write where the first one's copy goes. */
+static void send_over_what_is_there(int steps)
+{
+    const float four[4] = { 7, 7, 7, 7 };
+
+    start_sending();
+    if (rank() == 1 && is_writer()) {
+        store(at(THERE + 16 * (uint32_t)me()), four);
+        if (steps & PEER_FENCES)
+            emulator_fence_proxy_async();
+        emulator_mbarrier_arrive_at(at(BAR), 0);
+    }
+    if (rank() == 0 && is_reader()) {
+        if (steps & ISSUER_WAITS)
+            emulator_mbarrier_wait(at(BAR), 0);
+        else
+            come_last();
+        if (steps & ISSUER_FENCES)
+            emulator_fence_proxy_async();
+        copy_to_other();
+    }
+    if (rank() == 1 && is_writer()) {
+        emulator_mbarrier_wait(at(BAR_COPY), 0);
+        wrong += !is_there(1);
+    }
+    emulator_cluster_sync();
+}
+
+static void there_is_fenced(const void *args)
+{
+    (void)args;
+    send_over_what_is_there(PEER_FENCES | ISSUER_WAITS);
+}
+
+static void there_is_not_fenced(const void *args)
+{
+    (void)args;
+    send_over_what_is_there(ISSUER_WAITS);
+}
+
+static void there_the_issuer_fences(const void *args)
+{
+    (void)args;
+    send_over_what_is_there(ISSUER_WAITS | ISSUER_FENCES);
+}
+
+static void there_is_not_waited_for(const void *args)
+{
+    (void)args;
+    send_over_what_is_there(PEER_FENCES);
+}
+
+/* Before the copy or after it, as in copy_under_a_write. */
+static void there_is_written_under_way(const void *args)
+{
+    (void)args;
+    start_sending();
+    if (rank() == 0 && is_reader())
+        copy_to_other();
+    emulator_cluster_sync();
+    if (rank() == 1 && me() == 5)
+        write_first_times(5); /* beside it: nobody minds */
+    if (rank() == 1 && me() == 6) {
+        const float four[4] = { 7, 7, 7, 7 };
+        store(at(THERE), four);
+    }
+    if (rank() == 1 && is_writer())
+        emulator_mbarrier_wait(at(BAR_COPY), 0);
+    emulator_cluster_sync();
+}
+
+START_TEST(copies_over_what_the_other_block_wrote)
+{
+    char error[EMULATOR_ERROR_TEXT];
+    int count = 0;
+
+    check_clusters(there_is_fenced, "it fences", NULL);
+    check_clusters(there_is_not_fenced, "no fence",
+                   "wrote its shared byte 2288, and there is no fence.proxy.async between");
+    check_clusters(there_the_issuer_fences, "a fence of another block's memory",
+                   "there is no fence.proxy.async between");
+    check_clusters(there_is_not_waited_for, "no wait", "nothing makes this later");
+    for (uint64_t seed = 1; seed <= SEEDS; seed++)
+        count += !runs_in_clusters(there_is_written_under_way, seed, error) &&
+                 strstr(error, "before it was done");
+    ck_assert_msg(count > SEEDS / 4, "%d of %d schedules show a write under way", count, SEEDS);
+}
+END_TEST
+
+/* The second block is there till all has come: it is the first one's shared memory that goes. */
+static void ends_while_it_is_copied_from(const void *args)
+{
+    (void)args;
+    start_cluster(1);
+    if (rank() == 0) {
+        for (uint32_t i = 0; me() == 0 && i < SENT; i++)
+            emulator_copy_at(at(THERE + 16 * i), at(DATA), at(BAR_COPY), 16, 1);
+        return;
+    }
+    if (me() == 0)
+        emulator_mbarrier_arrive(at(BAR_COPY), 16 * SENT);
+    emulator_mbarrier_wait(at(BAR_COPY), 0);
+}
+
+static void ends_while_it_is_copied_to(const void *args)
+{
+    (void)args;
+    start_cluster(1);
+    for (uint32_t i = 0; rank() == 0 && me() == 0 && i < SENT; i++)
+        emulator_copy_at(at(THERE + 16 * i), at(DATA), at(BAR_COPY), 16, 1);
+    if (rank() == 0)
+        come_last();
+}
+
+static void sends_bytes_to_an_ended_block(const void *args)
+{
+    (void)args;
+    if (comes_after_the_others_end())
+        emulator_copy_at(at(THERE), at(DATA), at(BAR_COPY), 16, 1);
+}
+
+static void sends_bytes_to_no_block(const void *args)
+{
+    (void)args;
+    start_cluster(1);
+    emulator_copy_at(at(THERE), at(DATA), at(BAR_COPY), 16, 2);
+}
+
+static void sends_to_an_odd_place(const void *args)
+{
+    (void)args;
+    start_cluster(1);
+    emulator_copy_at(at(THERE + 8), at(DATA), at(BAR_COPY), 16, 1);
+}
+
+static void sends_from_an_odd_place(const void *args)
+{
+    (void)args;
+    start_cluster(1);
+    emulator_copy_at(at(THERE), at(DATA + 8), at(BAR_COPY), 16, 1);
+}
+
+static void sends_odd_bytes(const void *args)
+{
+    (void)args;
+    start_cluster(1);
+    emulator_copy_at(at(THERE), at(DATA), at(BAR_COPY), 24, 1);
+}
+
+static void sends_from_beyond_its_memory(const void *args)
+{
+    (void)args;
+    start_cluster(1);
+    emulator_copy_at(at(THERE), at(SHARED - 16), at(BAR_COPY), 32, 1);
+}
+
+static void sends_beyond_the_others_memory(const void *args)
+{
+    (void)args;
+    start_cluster(1);
+    emulator_copy_at(at(SHARED - 16), at(DATA), at(BAR_COPY), 32, 1);
+}
+
+START_TEST(copies_to_the_other_block_that_may_not_be)
+{
+    check_clusters(ends_while_it_is_copied_from, "the source ends",
+                   " ended with a copy or a reduction in flight");
+    check_clusters(ends_while_it_is_copied_to, "the destination ends", " ended");
+    check_clusters(sends_bytes_to_an_ended_block, "an ended block", ", which has ended");
+    check_clusters(sends_bytes_to_no_block, "rank 2",
+                   "there is no block of rank 2 in a cluster of 2");
+    check_clusters(sends_to_an_odd_place, "to an odd place", "not all multiples of 16");
+    check_clusters(sends_from_an_odd_place, "from an odd place", "not all multiples of 16");
+    check_clusters(sends_odd_bytes, "odd bytes", "not all multiples of 16");
+    check_clusters(sends_from_beyond_its_memory, "from beyond", "lie outside the block's");
+    check_clusters(sends_beyond_the_others_memory, "to beyond", "lie outside the block's");
+}
+END_TEST
+
 static void check_refused(int blocks, int cluster, const char *text)
 {
     char error[EMULATOR_ERROR_TEXT];
@@ -1074,6 +1423,10 @@ int main(void)
     tcase_add_test(tc, words_for_the_other_block);
     tcase_add_test(tc, blocks_that_are_not_there);
     tcase_add_test(tc, threads_that_meet_in_a_cluster);
+    tcase_add_test(tc, copies_to_the_other_block);
+    tcase_add_test(tc, copies_of_what_is_written_again);
+    tcase_add_test(tc, copies_over_what_the_other_block_wrote);
+    tcase_add_test(tc, copies_to_the_other_block_that_may_not_be);
     tcase_add_test(tc, launches_that_are_refused);
     suite_add_tcase(suite, tc);
     runner = srunner_create(suite);

@@ -99,6 +99,12 @@ FFA_DEVICE void cp_async_bulk_tensor_3d_to(uint32_t dst, const void *map, uint32
     emulator_copy_tensor_to(dst, map, bar, column, head, row, blocks);
 }
 
+FFA_DEVICE void cp_async_bulk_at(uint32_t dst, uint32_t src, uint32_t bar, uint32_t bytes,
+                                 uint32_t rank)
+{
+    emulator_copy_at(dst, src, bar, bytes, rank);
+}
+
 /* ---- copy engine ---- */
 
 FFA_DEVICE void cp_async_bulk_tensor_3d(uint32_t dst, const void *map, uint32_t bar, int column,

@@ -11,7 +11,7 @@
 
 struct attention_backward_args {
     struct tensor_map q, dout; /* (column, head, row); boxes of 64 columns x 1 x tile_m */
-    struct tensor_map k, v;    /* the same; boxes of 64 columns x 1 x tile_n */
+    struct tensor_map k, v;    /* the same; boxes of 64 columns x 1 x a block's keys */
     /* [heads_q][2][stats_rows]: lse * log2(e), +inf where lse is -inf, then sum of out * dout.
      * stats_rows is a multiple of 4, at least tokens_q + tile_m; what lies past the tokens is not
      * used. */
@@ -44,8 +44,8 @@ struct attention_backward_args {
     float cap_outer;     /* softcap * log2(e) */
     int head_dim;        /* padded: columns of dk, */
     int head_dim_v;      /* and of dv */
-    /* deterministic: the plan's turns, and visits so far of each block of the grid, 0 before a
-     * launch: [heads_q][blocks of tile_m rows]. */
+    /* deterministic: the plan's turns, and visits so far of each block of the grid, by each block
+     * of a cluster, 0 before a launch: [heads_q][cluster][blocks of tile_m rows]. */
     const struct backward_turn *turns;
     int *turn_counts;
 };
@@ -69,14 +69,14 @@ enum {
 
 /* One tile ahead of its turn, in shared memory. */
 struct backward_tile_slot {
-    struct backward_tile tile; /* key_count 0: no more work */
+    struct backward_tile tile; /* the block's keys; key_count -1: no more work */
     int kv_head;
     int head_begin; /* the query heads of its part: [head_begin, head_end) */
     int head_end;
     int part;
     int pad_[4];
     struct backward_sweep sweeps[BACKWARD_INLINE_SWEEPS];
-    struct backward_band bands[BACKWARD_INLINE_BANDS];
+    struct backward_band bands[BACKWARD_INLINE_BANDS]; /* attention_backward_inline_bands of them */
 };
 
 /* A turn to add to dq, in shared memory: where it is counted, and what is next. */
@@ -121,10 +121,23 @@ BACKWARD_BOTH int attention_backward_by_role(int head_dim, int head_dim_v)
     return head_dim > BACKWARD_COLUMNS_MAX || head_dim_v > BACKWARD_COLUMNS_MAX;
 }
 
-/* Keys of a tile. */
-BACKWARD_BOTH int attention_backward_tile_n(int head_dim, int head_dim_v)
+/* Keys of a block. */
+BACKWARD_BOTH int attention_backward_block_n(int head_dim, int head_dim_v)
 {
     return attention_backward_by_role(head_dim, head_dim_v) ? 64 : 128;
+}
+
+/* Blocks of a cluster: a pair works on neighbouring keys where a block's 64 are few for the dq that
+ * they make. */
+BACKWARD_BOTH int attention_backward_cluster(int head_dim)
+{
+    return head_dim > BACKWARD_COLUMNS_MAX ? 2 : 1;
+}
+
+/* Keys of a tile of the plan: a cluster's. */
+BACKWARD_BOTH int attention_backward_tile_n(int head_dim, int head_dim_v)
+{
+    return attention_backward_block_n(head_dim, head_dim_v) * attention_backward_cluster(head_dim);
 }
 
 /* Blocks of dS: made, read by this warpgroup, read by the others. Two where three do not fit, and
@@ -134,18 +147,14 @@ BACKWARD_BOTH int attention_backward_ds_stages(int head_dim, int head_dim_v, int
     return tile_m > 64 || attention_backward_by_role(head_dim, head_dim_v) ? 2 : 3;
 }
 
-/* Threads that send dQ to the workspace. Where its pieces come fast, there is one for each
- * warpgroup: at head_dim 256 a single one, which takes 950 cycles a piece, was at work for 76 % of
- * the time, and warpgroups waited for it a third of theirs (two: 12 % faster; 2 % at 64; slower at
- * 192, and no faster at 96 and 128). Turns are passed on by one thread, as they are of all pieces
- * of a block. */
+/* Threads that send dQ to the workspace: where its pieces come fast, there is one for each
+ * warpgroup (2 % faster at head_dim 64; no faster at 96 and 128, slower at 192). Turns are passed
+ * on by one thread, as they are of all pieces of a block. */
 BACKWARD_BOTH int attention_backward_senders(int head_dim, int head_dim_v, int tile_m,
                                              int deterministic)
 {
-    const int is_fast =
-        attention_backward_by_role(head_dim, head_dim_v) ? head_dim > 192 : tile_m > 64;
-
-    return is_fast && !deterministic ? 2 : 1;
+    return !attention_backward_by_role(head_dim, head_dim_v) && tile_m > 64 && !deterministic ? 2
+                                                                                              : 1;
 }
 
 /* Records of blocks, which are read longest: by role, a sender may be two blocks behind when the
@@ -159,13 +168,24 @@ BACKWARD_BOTH int attention_backward_block_slots(int head_dim, int head_dim_v, i
                : 2 * BACKWARD_STAGES;
 }
 
-/* Places for pieces of dQ in shared memory: one for each warpgroup; at head_dim 192, where the
- * second one has two pieces, and there is room, one for each of them (4 % fewer cycles). */
-BACKWARD_BOTH int attention_backward_dq_slots(int head_dim, int head_dim_v)
+/* Places in shared memory for the warpgroups' pieces of dQ. At head_dim 256 there is room for one,
+ * which they take in turns. */
+BACKWARD_BOTH int attention_backward_dq_places(int head_dim)
 {
-    return attention_backward_by_role(head_dim, head_dim_v) && head_dim > 128 && head_dim <= 192
-               ? 3
-               : 2;
+    return head_dim > 192 ? 1 : 2;
+}
+
+/* Bands of a tile that its slot has room for. */
+BACKWARD_BOTH int attention_backward_inline_bands(int head_dim)
+{
+    return attention_backward_cluster(head_dim) > 1 ? 2 : BACKWARD_INLINE_BANDS;
+}
+
+BACKWARD_BOTH int attention_backward_slot_bytes(int head_dim)
+{
+    return (int)sizeof(struct backward_tile_slot) -
+           (BACKWARD_INLINE_BANDS - attention_backward_inline_bands(head_dim)) *
+               (int)sizeof(struct backward_band);
 }
 
 /* Columns in shared memory: whole panels of 64. */
@@ -179,20 +199,25 @@ BACKWARD_BOTH int attention_backward_bytes_with(int head_dim, int head_dim_v, in
 {
     const int columns = attention_backward_columns(head_dim);
     const int columns_v = attention_backward_columns(head_dim_v);
-    const int tile_n = attention_backward_tile_n(head_dim, head_dim_v);
+    const int block_n = attention_backward_block_n(head_dim, head_dim_v);
     const int ds_stages = attention_backward_ds_stages(head_dim, head_dim_v, tile_m);
     const int by_role = attention_backward_by_role(head_dim, head_dim_v);
-    const int dq_slots = attention_backward_dq_slots(head_dim, head_dim_v);
+    const int cluster = attention_backward_cluster(head_dim);
+    /* Of a pair, the other block's beside its own, in whose place P comes; else, by role, P's. */
+    const int ds_blocks = ds_stages * cluster + (by_role && cluster == 1 ? 1 : 0);
 
-    return 1024 /* alignment */ + (columns + columns_v) * 2 * tile_n /* k, v */ +
+    return 1024 /* alignment */ + (columns + columns_v) * 2 * block_n /* k, v */ +
+           (cluster > 1 ? 2 * 64 * 2 * block_n : 0) /* two panels of the other block's k */ +
            (BACKWARD_STAGES * columns + dout_stages * columns_v) * 2 * tile_m /* q, dout */ +
-           (ds_stages + (by_role ? 1 : 0)) * 2 * tile_m * tile_n /* dS, P */ +
-           dq_slots * 64 * 64 * 4 /* dq */ + BACKWARD_STAGES * 2 * 4 * tile_m /* stats */ +
+           ds_blocks * 2 * tile_m * block_n /* dS, P */ +
+           attention_backward_dq_places(head_dim) * 64 * 64 * 4 /* dq */ +
+           BACKWARD_STAGES * 2 * 4 * tile_m /* stats */ +
            attention_backward_block_slots(head_dim, head_dim_v, tile_m, deterministic) *
                (int)sizeof(struct backward_block) +
-           8 * (4 * BACKWARD_STAGES + 4 + 2 * BACKWARD_TILE_SLOTS + 2 * ds_stages + 2 * dq_slots +
+           8 * (4 * BACKWARD_STAGES + 4 + 2 * BACKWARD_TILE_SLOTS + 2 * ds_stages + 2 * 2 +
                 (by_role ? 1 : 0) + 1) +
-           BACKWARD_TILE_SLOTS * (int)sizeof(struct backward_tile_slot) +
+           (cluster > 1 ? 8 * 3 : 0) /* the next item, for the other block */ +
+           BACKWARD_TILE_SLOTS * attention_backward_slot_bytes(head_dim) +
            (deterministic ? BACKWARD_STAGES * (2 * 8 + (int)sizeof(struct backward_turn_slot)) : 0);
 }
 

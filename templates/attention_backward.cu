@@ -33,24 +33,28 @@
  *
  * By role: dK and dV of 64 keys and more than 128 columns are too many registers for one
  * warpgroup. So both have the same 64 keys, the first has P and dV, the second dS and dK, and P
- * goes from one to the other through shared memory, thread to thread. dQ of a block is shared out
- * by panels of 64 columns, two at most a warpgroup, the second half a block later, as the copy
- * engine takes 700 cycles to fetch the 16 KB of a panel:
+ * goes from one to the other through shared memory, thread to thread. The first is up to a block
+ * ahead, so that its exponentials run under the other's products:
  *
- *     first:  issue S, the second panel of dQ of the block before the one before; wait S: P, given;
- *             wait, stage the panel; issue the first panel of the block before, dV; wait, stage it
- *     second: issue dP, the second panel, likewise; wait; stage it; wait for P: dS; issue the first
- *             panel; dS to shared memory; issue dK; wait, stage the panel
+ *     first:  issue S; wait S: P, given; wait for dS of the block before; issue its dQ, dV;
+ *             wait dQ: stage it; wait dV
+ *     second: issue dP; wait dP, P: dS; issue dQ of the block before; dS to shared memory;
+ *             issue dK; wait dQ: stage it; wait dK
  *
- * The first is up to a block ahead, so that its exponentials run under the other's products. On
- * paper, of head_dim 256, a block of 64 rows: products 2560 cycles; shared memory at 128 bytes a
- * cycle, S and dP 512 each, dV and dK (A in registers) 256 each, dQ 512, Q and dO coming 512, dQ
- * staged and fetched 1024, P and dS 200, in all 3800; 17 bytes a cycle and SM each way between it
- * and L2. So shared memory is the limit, at two thirds of the products' speed, and L2 is near its
- * own (90 % at 256); more keys a tile would lower what Q, dO and dQ cost, but there are no
- * registers. (H200, full 16k: 480 TFLOP/s at 256, 503 at 192; 465 and 449 while warpgroups waited a
- * third of their time for the one sender to free the place of a piece of dQ; 332 and 433 with a
- * block's panels staged one right after the other.)
+ * In pairs: 64 keys are few for what a block of rows costs. On paper, of head_dim 256, 64 rows:
+ * products 2560 cycles; shared memory, at 128 bytes a cycle, S and dP 512 each, dV and dK (A in
+ * registers) 256 each, dQ 512, Q and dO coming 512, dQ staged and fetched 1024, P and dS 200, in
+ * all 3800; 17 bytes a cycle and SM each way between it and L2, 90 % of what L2 takes; and the
+ * power of all that. So two blocks of a cluster work on 64 keys each of the same tile, and walk the
+ * same blocks of rows. Each fetches half of Q and dO for both. Each copies its dS, 8 KB, to the
+ * other, and computes half the columns of dQ over the keys of both, for which it has those columns
+ * of the other's K, too: two panels of 64 columns of 256, one a warpgroup; of 192 a panel, and half
+ * of one for the first. That is half of what goes between SMs and L2, and a tenth less in shared
+ * memory. Shared memory is full: P is given in the place of dS, and at 256 the warpgroups stage dQ
+ * in one place, one after the other. (H200, million cycles of full, causal, window 16k: 256 alone
+ * 132, 69.5, 9.96, in pairs 121, 61.9, 8.58; 192 alone 97.7, 51.0, 7.17, in pairs 97.9, 49.6, 7.03,
+ * and 4 % more TFLOP/s, as they take less power. Pairs that share Q and dO only, or one of them:
+ * 256 145 to 147, as one that waits holds up the other, and no faster.)
  *
  * P is packed to the model's dtype at once, as dV needs it, and dS is made from that.
  *
@@ -115,7 +119,8 @@ constexpr int head_dim_v = spec::head_dim_v; /* of v and dout */
 constexpr int consumers = spec::consumers;
 constexpr int tile_m = spec::tile_m;
 constexpr bool by_role = attention_backward_by_role(head_dim, head_dim_v);
-constexpr int tile_n = attention_backward_tile_n(head_dim, head_dim_v);
+constexpr int block_n = attention_backward_block_n(head_dim, head_dim_v); /* keys */
+constexpr int cluster = attention_backward_cluster(head_dim);
 constexpr int stages = BACKWARD_STAGES;
 constexpr int dout_stages = attention_backward_dout_stages(head_dim, head_dim_v, tile_m);
 constexpr int ds_stages = attention_backward_ds_stages(head_dim, head_dim_v, tile_m);
@@ -135,46 +140,54 @@ static_assert(consumers == 2, "setmaxnreg's counts, and a thread of a warpgroup 
 static_assert(by_role ? tile_m == 64 : tile_m / 64 * panels == consumers,
               "each warpgroup has one piece of dq, or panels of 64 rows");
 
-constexpr int kv_panel_bytes = tile_n * 128;
+constexpr int kv_panel_bytes = block_n * 128;
 constexpr int q_panel_bytes = tile_m * 128;
 constexpr int k_bytes = panels * kv_panel_bytes;
 constexpr int v_bytes = v_panels * kv_panel_bytes;
 constexpr int q_bytes = panels * q_panel_bytes;
 constexpr int dout_bytes = v_panels * q_panel_bytes;
-constexpr int ds_bytes = tile_m * tile_n * 2; /* panels of 64 rows: [key][64 rows] */
-constexpr int ds_panel_bytes = tile_n * 128;
+constexpr int kx_bytes = cluster > 1 ? 2 * kv_panel_bytes : 0; /* of the pair's other keys */
+/* Panels of 64 rows: [key][64 rows]. Of a pair, the block's own keys, then the other's. */
+constexpr int own_ds_bytes = tile_m * block_n * 2;
+constexpr int ds_bytes = own_ds_bytes * cluster;
+constexpr int ds_panel_bytes = block_n * 128;
 constexpr int dq_bytes = 64 * 64 * 4; /* a piece of dq */
 constexpr int stats_bytes = 2 * 4 * tile_m;
 
-/* Pieces of dQ that a warpgroup stages of each block. By role, the first warpgroup, which has the
- * exponentials, takes the smaller half of the panels. */
-constexpr int p_panels = by_role ? panels / 2 : 1;
-constexpr int ds_panels = by_role ? panels - p_panels : 1;
-static_assert(ds_panels <= 2 && p_panels <= ds_panels, "a warpgroup has up to two");
+/* By role, each warpgroup has a panel of dQ of a block, of three that a pair shares the first ones,
+ * which have the exponentials, half of one, and of one the second has all. */
+constexpr bool p_has_dq = panels > 1;
+constexpr int p_columns = panels == 3 ? 32 : 64;
+static_assert(!by_role || panels <= 2 * cluster, "a panel a warpgroup");
 
 constexpr int senders =
     attention_backward_senders(head_dim, head_dim_v, tile_m, spec::deterministic);
-constexpr int dq_slots = attention_backward_dq_slots(head_dim, head_dim_v);
+constexpr int dq_places = attention_backward_dq_places(head_dim);
+constexpr int inline_bands = attention_backward_inline_bands(head_dim);
+constexpr int slot_bytes = attention_backward_slot_bytes(head_dim);
 constexpr int block_slots =
     attention_backward_block_slots(head_dim, head_dim_v, tile_m, spec::deterministic);
 
 /* Offsets in shared memory, from a 1024-byte boundary. */
 constexpr int k_at = 0;
-constexpr int v_at = k_at + k_bytes;
+constexpr int kx_at = k_at + k_bytes;
+constexpr int v_at = kx_at + kx_bytes;
 constexpr int q_at = v_at + v_bytes;
 constexpr int dout_at = q_at + stages * q_bytes;
 constexpr int ds_at = dout_at + dout_stages * dout_bytes;
-constexpr int p_slot = ds_stages; /* by role: P on its way, behind dS */
-constexpr int dq_at = ds_at + (ds_stages + (by_role ? 1 : 0)) * ds_bytes;
-constexpr int stats_at = dq_at + dq_slots * dq_bytes;
+constexpr int p_at = ds_at + ds_stages * ds_bytes; /* by role, but of a pair: P on its way */
+constexpr int dq_at = p_at + (by_role && cluster == 1 ? own_ds_bytes : 0);
+constexpr int stats_at = dq_at + dq_places * dq_bytes;
 constexpr int blocks_at = stats_at + stages * stats_bytes;
 constexpr int bars_at = blocks_at + block_slots * (int)sizeof(backward_block);
 constexpr int tile_slots = BACKWARD_TILE_SLOTS;
-constexpr int bar_count = 4 * stages + 4 + 2 * tile_slots + 2 * ds_stages + 2 * dq_slots +
-                          (by_role ? 1 : 0) + (spec::deterministic ? 2 * stages : 0);
+constexpr int bar_count = 4 * stages + 4 + 2 * tile_slots + 2 * ds_stages + 2 * consumers +
+                          (by_role ? 1 : 0) + (spec::deterministic ? 2 * stages : 0) +
+                          (cluster > 1 ? 2 : 0);
 constexpr int watch_at = bars_at + 8 * bar_count;
-constexpr int slots_at = watch_at + 8;
-constexpr int turns_at = slots_at + tile_slots * (int)sizeof(backward_tile_slot);
+constexpr int mail_at = watch_at + 8;
+constexpr int slots_at = mail_at + (cluster > 1 ? 8 : 0);
+constexpr int turns_at = slots_at + tile_slots * slot_bytes;
 constexpr int turns_bytes = spec::deterministic ? stages * (int)sizeof(backward_turn_slot) : 0;
 static_assert(1024 + turns_at + turns_bytes ==
                   attention_backward_shared_bytes(head_dim, head_dim_v, tile_m,
@@ -183,14 +196,16 @@ static_assert(1024 + turns_at + turns_bytes ==
 
 /* q_full[s], dout_full[s]: the producer arrives once with the block's bytes (q_full: and its
  * statistics); consumers wait.
- * q_empty[s], dout_empty[s]: each consumer warp arrives when its products have read the block.
+ * q_empty[s], dout_empty[s]: each consumer warp arrives when its products have read the block; in a
+ * pair, those of both, at both's.
  * k_full, v_full, kv_empty: the same for the tile's K and V.
  * tile_full[s]: the scheduler's lanes arrive; producers and consumers wait for the tile's record.
  * tile_empty[s]: consumer warps, and all threads of the producer warpgroup that read the record,
  * arrive when they need it no more.
- * ds_full[s], ds_empty[s]: each consumer warp that makes dS arrives when its part is there, and,
- * where there are two slots, each consumer warp when its warpgroup's dQ has read all of it. (Of
- * three, a slot is free when the next but one is full.)
+ * ds_full[s], ds_empty[s]: each consumer warp that makes dS arrives when its part is there, in a
+ * pair with the bytes of the other one's; and, where there are two slots, each consumer warp, in a
+ * pair those of both at both's, when its warpgroup's dQ has read all of it. (Of three, a slot is
+ * free when the next but one is full.)
  * dq_full[p], dq_empty[p]: each warp of a warpgroup arrives when its part of a piece of dQ is
  * staged, the sender when the copy engine has read the piece.
  * p_full, by role: each warp that makes P arrives when its part is there. It is read before dS is
@@ -198,7 +213,9 @@ static_assert(1024 + turns_at + turns_bytes ==
  * tile_asked: the producer of Q arrives when it has asked for the last block of a tile; the
  * scheduler waits before it takes the next item.
  * turn_full[s], turn_empty[s], of a deterministic block: the thread that takes turns arrives when
- * one has come, the sender when it has passed it on. */
+ * one has come, the sender when it has passed it on.
+ * mail_full, mail_empty, of a pair: the second's scheduler expects the word of the next item, which
+ * the first's sends; the second's arrives at the first's when it has read it. */
 struct barriers {
     uint32_t base;
     FFA_DEVICE_MEMBER uint32_t q_full(int s) const { return base + 8 * s; }
@@ -214,13 +231,20 @@ struct barriers {
     FFA_DEVICE_MEMBER uint32_t ds_full(int s) const { return tile_full(2 * tile_slots + s); }
     FFA_DEVICE_MEMBER uint32_t ds_empty(int s) const { return ds_full(ds_stages + s); }
     FFA_DEVICE_MEMBER uint32_t dq_full(int p) const { return ds_empty(ds_stages + p); }
-    FFA_DEVICE_MEMBER uint32_t dq_empty(int p) const { return dq_full(dq_slots + p); }
-    FFA_DEVICE_MEMBER uint32_t p_full() const { return dq_empty(dq_slots); }
+    FFA_DEVICE_MEMBER uint32_t dq_empty(int p) const { return dq_full(consumers + p); }
+    FFA_DEVICE_MEMBER uint32_t p_full() const { return dq_empty(consumers); }
+    FFA_DEVICE_MEMBER uint32_t mail_full() const
+    {
+        return dq_empty(consumers + (by_role ? 1 : 0));
+    }
+    FFA_DEVICE_MEMBER uint32_t mail_empty() const { return mail_full() + 8; }
     FFA_DEVICE_MEMBER uint32_t turn_full(int s) const
     {
-        return dq_empty(dq_slots + (by_role ? 1 : 0) + s);
+        return mail_full() + 8 * ((cluster > 1 ? 2 : 0) + s);
     }
     FFA_DEVICE_MEMBER uint32_t turn_empty(int s) const { return turn_full(stages + s); }
+    /* The item that the cluster's first block has taken for the other. */
+    FFA_DEVICE_MEMBER uint32_t mail() const { return base + mail_at - bars_at; }
     /* Two words of the watchdog: who is stuck; how many consumer warps and senders are done. */
     FFA_DEVICE_MEMBER uint32_t watch() const { return base + watch_at - bars_at; }
 };
@@ -232,11 +256,8 @@ struct position {
     FFA_DEVICE_MEMBER uint32_t parity() const { return count / stages % 2; }
     FFA_DEVICE_MEMBER uint32_t dout_slot() const { return count % dout_stages; }
     FFA_DEVICE_MEMBER uint32_t dout_parity() const { return count / dout_stages % 2; }
-    /* One or two blocks before: their records are still there when their stages are others'. */
-    FFA_DEVICE_MEMBER uint32_t before(uint32_t n = 1) const
-    {
-        return (count - n) % block_slots;
-    }
+    /* The block before: its record is still there when its stage is another's. */
+    FFA_DEVICE_MEMBER uint32_t before() const { return (count - 1) % block_slots; }
     FFA_DEVICE_MEMBER position after() const { return { (count + 1) % block_slots }; }
     FFA_DEVICE_MEMBER void next() { *this = after(); }
 };
@@ -319,6 +340,7 @@ struct shared_view {
     uint32_t base; /* shared-window address of the 1024-byte boundary */
     char *generic;
     FFA_DEVICE_MEMBER uint32_t k() const { return base + k_at; }
+    FFA_DEVICE_MEMBER uint32_t kx() const { return base + kx_at; }
     FFA_DEVICE_MEMBER uint32_t v() const { return base + v_at; }
     FFA_DEVICE_MEMBER uint32_t q(int s) const { return base + q_at + s * q_bytes; }
     FFA_DEVICE_MEMBER uint32_t dout(int s) const { return base + dout_at + s * dout_bytes; }
@@ -337,7 +359,7 @@ struct shared_view {
     FFA_DEVICE_MEMBER barriers bars() const { return barriers{ base + bars_at }; }
     FFA_DEVICE_MEMBER backward_tile_slot *slot(int s) const
     {
-        return reinterpret_cast<backward_tile_slot *>(generic + slots_at) + s;
+        return reinterpret_cast<backward_tile_slot *>(generic + slots_at + s * slot_bytes);
     }
     FFA_DEVICE_MEMBER backward_turn_slot *turn(int s) const
     {
@@ -356,8 +378,30 @@ FFA_DEVICE backward_sweep tile_sweep(const attention_backward_args &a,
 FFA_DEVICE backward_band tile_band(const attention_backward_args &a, const backward_tile_slot *slot,
                                    int index)
 {
-    return index < BACKWARD_INLINE_BANDS ? slot->bands[index]
+    return index < inline_bands ? slot->bands[index]
                                          : a.bands[slot->tile.band_begin + index];
+}
+
+/* ---- pairs ---- */
+
+/* The panel of dQ of which warpgroup w of this block has p_columns, or all. */
+FFA_DEVICE int pair_panel(int w)
+{
+    const int rank = (int)cluster_rank();
+
+    return panels == 4 ? 2 * rank + w : w == 0 ? 1 : 2 * rank;
+}
+
+/* And its first column there. */
+FFA_DEVICE int pair_column(int w)
+{
+    return panels == 3 && w == 0 ? (int)cluster_rank() * p_columns : 0;
+}
+
+/* From the block's first key to the other one's. */
+FFA_DEVICE int keys_to_other()
+{
+    return cluster_rank() == 0 ? block_n : -block_n;
 }
 
 /* ---- the order of visits ---- */
@@ -432,7 +476,7 @@ FFA_DEVICE void work_find(const attention_backward_args &a, int item, int &tile,
 }
 
 /* A warp; or one thread, where the next one takes turns, or sends. */
-constexpr int scheduler_lanes = spec::deterministic || senders > 1 ? 1 : 32;
+constexpr int scheduler_lanes = spec::deterministic || senders > 1 || cluster > 1 ? 1 : 32;
 
 FFA_DEVICE int scheduler_take(const attention_backward_args &a, int lane)
 {
@@ -454,14 +498,37 @@ FFA_DEVICE void scheduler_wait(uint32_t bar, uint32_t parity)
         }
 }
 
+/* The next item. Of a cluster's blocks the first takes it, for both. */
+FFA_DEVICE int scheduler_next(const attention_backward_args &a, const barriers &bars, int lane,
+                              ring<1> &mail)
+{
+    int item;
+
+    if (cluster == 1)
+        return scheduler_take(a, lane);
+    if (cluster_rank() == 0) {
+        item = scheduler_take(a, lane);
+        scheduler_wait(bars.mail_empty(), mail.parity ^ 1);
+        st_async_at(bars.mail(), (uint32_t)item, bars.mail_full(), 1);
+    } else {
+        mbarrier_arrive_expect_tx(bars.mail_full(), 4);
+        scheduler_wait(bars.mail_full(), mail.parity);
+        item = (int)ld_shared(bars.mail());
+        mbarrier_arrive_at(bars.mail_empty(), 0);
+    }
+    mail.next();
+    return item;
+}
+
 FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_view &smem, int lane)
 {
     const barriers bars = smem.bars();
     /* Where items wait for others, none is a block's own: the block might not be there yet. */
-    const int own_items = spec::deterministic ? 0 : (int)gridDim.x;
+    const int own_items = spec::deterministic ? 0 : (int)gridDim.x / cluster;
     ring<tile_slots> at;
-    ring<1> asked;
-    int item = spec::deterministic ? scheduler_take(a, lane) : (int)blockIdx.x;
+    ring<1> asked, mail;
+    int item = spec::deterministic ? scheduler_next(a, bars, lane, mail)
+                                   : (int)blockIdx.x / cluster;
 
     for (;;) {
         scheduler_wait(bars.tile_empty(at.slot), at.parity ^ 1);
@@ -475,7 +542,12 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
             } else {
                 work_find(a, item, index, stream);
             }
-            const backward_tile tile = a.tiles[index];
+            backward_tile tile = a.tiles[index];
+            if (cluster > 1) { /* the block's own keys; the second may have none */
+                const int before = (int)cluster_rank() * block_n;
+                tile.key_begin += before;
+                tile.key_count = min(max(tile.key_count - before, 0), block_n);
+            }
             if (a.flags & BACKWARD_LIST_PER_KV_HEAD)
                 stream += tile.list * a.parts;
             const int kv_head = stream / a.parts, part = stream % a.parts;
@@ -490,11 +562,11 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
             for (int i = lane; i < min((int)BACKWARD_INLINE_SWEEPS, tile.sweep_count);
                  i += scheduler_lanes)
                 slot->sweeps[i] = a.sweeps[tile.sweep_begin + i];
-            for (int i = lane; i < min((int)BACKWARD_INLINE_BANDS, tile.band_count);
+            for (int i = lane; i < min(inline_bands, tile.band_count);
                  i += scheduler_lanes)
                 slot->bands[i] = a.bands[tile.band_begin + i];
         } else if (lane == 0) {
-            slot->tile.key_count = 0;
+            slot->tile.key_count = -1;
         }
         mbarrier_arrive(bars.tile_full(at.slot));
         at.next();
@@ -504,7 +576,7 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
          * held back behind another one, where others wait for it. */
         scheduler_wait(bars.tile_asked(), asked.parity);
         asked.next();
-        item = own_items + scheduler_take(a, lane);
+        item = own_items + scheduler_next(a, bars, lane, mail);
     }
     /* The last block to finish leaves the counters ready for the next launch: every block has
      * taken its last item by then. */
@@ -524,6 +596,20 @@ FFA_DEVICE void load_tile(const void *map, uint32_t dst, uint32_t bar, int head,
         cp_async_bulk_tensor_3d(dst + panel * rows * 128, map, bar, panel * 64, head, row);
 }
 
+/* A block of rows. Both of a pair want it, and each fetches every other panel for both: they have a
+ * place for it when the barrier that frees it has heard of both. */
+template <int count>
+FFA_DEVICE void load_rows(const void *map, uint32_t dst, uint32_t bar, int head, int row)
+{
+    if constexpr (cluster == 1) {
+        load_tile<tile_m, count>(map, dst, bar, head, row);
+    } else {
+        for (int panel = (int)cluster_rank(); panel < count; panel += cluster)
+            cp_async_bulk_tensor_3d_to(dst + panel * q_panel_bytes, map, bar, panel * 64, head, row,
+                                       (1 << cluster) - 1);
+    }
+}
+
 /* K, and the blocks of Q with their statistics and records. */
 FFA_DEVICE void produce_q(const attention_backward_args &a, const shared_view &smem)
 {
@@ -538,20 +624,25 @@ FFA_DEVICE void produce_q(const attention_backward_args &a, const shared_view &s
         wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_producer);
         const backward_tile_slot *slot = smem.slot(tile_at.slot);
         const int key_count = slot->tile.key_count, sweep_count = slot->tile.sweep_count;
-        if (key_count == 0)
+        if (key_count < 0)
             break;
         if (sweep_count > 0) {
             wait(bars, bars.kv_empty(), kv_parity ^ 1, at_kv_empty);
-            mbarrier_arrive_expect_tx(bars.k_full(), k_bytes);
-            load_tile<tile_n, panels>(&a.k, smem.k(), bars.k_full(), slot->kv_head,
+            mbarrier_arrive_expect_tx(bars.k_full(), k_bytes + kx_bytes);
+            load_tile<block_n, panels>(&a.k, smem.k(), bars.k_full(), slot->kv_head,
                                       slot->tile.key_begin);
+            if constexpr (cluster > 1)
+                for (int w = 0; w < consumers; ++w)
+                    cp_async_bulk_tensor_3d(smem.kx() + w * kv_panel_bytes, &a.k, bars.k_full(),
+                                            pair_panel(w) * 64, slot->kv_head,
+                                            slot->tile.key_begin + keys_to_other());
             kv_parity ^= 1;
         }
         visit_all(a, slot, [&](const visit &now, const backward_sweep &sweep) {
             const int row = now.row;
             /* In a cut tile, the keys past its end are masked in every block. */
             const bool is_full = row >= sweep.full_begin && row + tile_m <= sweep.full_end &&
-                                 key_count == tile_n;
+                                 key_count == block_n;
             wait(bars, bars.q_empty(at.slot()), at.parity() ^ 1, at_q_empty);
             int flags = (now.is_last ? BACKWARD_BLOCK_LAST : 0) |
                         (is_full ? BACKWARD_BLOCK_FULL : 0) |
@@ -564,8 +655,7 @@ FFA_DEVICE void produce_q(const attention_backward_args &a, const shared_view &s
             }
             *smem.block(at.count) = backward_block{ now.head, inside, sweep.q_end, flags };
             mbarrier_arrive_expect_tx(bars.q_full(at.slot()), q_bytes + stats_bytes);
-            load_tile<tile_m, panels>(&a.q, smem.q(at.slot()), bars.q_full(at.slot()), now.head,
-                                      row);
+            load_rows<panels>(&a.q, smem.q(at.slot()), bars.q_full(at.slot()), now.head, row);
             const float *stats = a.stats + now.head * 2 * a.stats_rows + row;
             cp_async_bulk(smem.stats(at.slot()), stats, bars.q_full(at.slot()), 4 * tile_m);
             cp_async_bulk(smem.stats(at.slot()) + 4 * tile_m, stats + a.stats_rows,
@@ -591,12 +681,12 @@ FFA_DEVICE void produce_dout(const attention_backward_args &a, const shared_view
         wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_producer);
         const backward_tile_slot *slot = smem.slot(tile_at.slot);
         const int sweep_count = slot->tile.sweep_count;
-        if (slot->tile.key_count == 0)
+        if (slot->tile.key_count < 0)
             break;
         if (sweep_count > 0) {
             wait(bars, bars.kv_empty(), kv_parity ^ 1, at_kv_empty);
             mbarrier_arrive_expect_tx(bars.v_full(), v_bytes);
-            load_tile<tile_n, v_panels>(&a.v, smem.v(), bars.v_full(), slot->kv_head,
+            load_tile<block_n, v_panels>(&a.v, smem.v(), bars.v_full(), slot->kv_head,
                                         slot->tile.key_begin);
             kv_parity ^= 1;
         }
@@ -604,8 +694,8 @@ FFA_DEVICE void produce_dout(const attention_backward_args &a, const shared_view
             const int slot_at = at.dout_slot();
             wait(bars, bars.dout_empty(slot_at), at.dout_parity() ^ 1, at_dout_empty);
             mbarrier_arrive_expect_tx(bars.dout_full(slot_at), dout_bytes);
-            load_tile<tile_m, v_panels>(&a.dout, smem.dout(slot_at), bars.dout_full(slot_at),
-                                        now.head, now.row);
+            load_rows<v_panels>(&a.dout, smem.dout(slot_at), bars.dout_full(slot_at), now.head,
+                                now.row);
             at.next();
         });
         mbarrier_arrive(bars.tile_empty(tile_at.slot));
@@ -625,13 +715,15 @@ FFA_DEVICE void turns_take(const attention_backward_args &a, const shared_view &
     for (;; tile_at.next()) {
         wait_beside(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_producer);
         const backward_tile_slot *slot = smem.slot(tile_at.slot);
-        if (slot->tile.key_count == 0)
+        if (slot->tile.key_count < 0)
             break;
         const backward_turn *turn = nullptr;
         backward_turn counted = {};
         int counted_of = -1; /* sweep */
         visit_all(a, slot, [&](const visit &now, const backward_sweep &sweep) {
-            int *counter = a.turn_counts + now.head * blocks + now.row / tile_m;
+            int *counter = a.turn_counts +
+                           (now.head * (long long)cluster + cluster_rank()) * blocks +
+                           now.row / tile_m;
             if (now.sweep != counted_of) {
                 counted_of = now.sweep;
                 turn = a.turns + sweep.turn_begin;
@@ -692,25 +784,41 @@ struct dq_piece {
     int bytes; /* <= 0: no row of it is in the sweep */
 };
 
-/* Piece i of warpgroup w, `staged` in shared memory. */
+/* The piece of warpgroup w, `staged` in shared memory. */
 FFA_DEVICE dq_piece piece_find(const attention_backward_args &a, const backward_block &block, int w,
-                               int i, uint32_t staged)
+                               uint32_t staged)
 {
-    const int panel = by_role ? w * p_panels + i : w % panels;
-    const int columns = !by_role && panel == panels - 1 ? last_columns : 64;
+    const int panel = cluster > 1 ? pair_panel(w) : w % panels;
+    const int columns = by_role ? w == 0 ? p_columns : 64 : panel == panels - 1 ? last_columns : 64;
     const int top = block_row(block) + (by_role ? 0 : w / panels * 64);
     const int first = max(block.row, top) / BACKWARD_DQ_ROWS * BACKWARD_DQ_ROWS;
     const int end = (block.row_end + BACKWARD_DQ_ROWS - 1) / BACKWARD_DQ_ROWS * BACKWARD_DQ_ROWS;
 
     return dq_piece{ (float *)a.dq + (long long)block.head * a.dq_head_stride +
-                         (long long)panel * a.dq_rows * 64 + (long long)first * columns,
+                         (long long)panel * a.dq_rows * 64 +
+                         (long long)first * (by_role ? 64 : columns) +
+                         (cluster > 1 ? pair_column(w) * BACKWARD_DQ_ROWS : 0),
                      staged + (first - top) * columns * 4,
                      (min(end, top + 64) - first) * columns * 4 };
 }
 
-/* By role, what a single sender does between a piece's coming and its copy counts: it knows where the
- * piece goes before it comes, and need not sleep, as it has its warp to itself. (10 to 14 % fewer
- * cycles at head_dim 192; 1 % more at 128, and with two senders.) */
+/* Half a panel is a run of each group of rows. */
+FFA_DEVICE void piece_add(const dq_piece &piece, int w)
+{
+    constexpr int run = BACKWARD_DQ_ROWS * p_columns * 4;
+
+    if (p_columns == 64 || w > 0) {
+        if (piece.bytes > 0)
+            bulk_reduce_add_f32(piece.to, piece.from, piece.bytes);
+    } else {
+        for (int at = 0; at < piece.bytes; at += run)
+            bulk_reduce_add_f32(piece.to + at / run * BACKWARD_DQ_ROWS * 64, piece.from + at, run);
+    }
+}
+
+/* By role, what a single sender does between a piece's coming and its copy counts: it knows where
+ * the piece goes before it comes, and need not sleep, as it has its warp to itself. (10 to 14 %
+ * fewer cycles at head_dim 192; 1 % more at 128, and with two senders.) */
 constexpr bool sends_ahead = by_role && senders == 1;
 
 FFA_DEVICE void sender_wait(const barriers &bars, uint32_t bar, uint32_t parity, wait_name name)
@@ -730,57 +838,53 @@ template <int which>
 FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &smem)
 {
     const barriers bars = smem.bars();
-    constexpr int w_begin = which, w_end = senders > 1 ? which + 1 : consumers;
-    constexpr int pieces = w_end == 1 ? p_panels : ds_panels;
+    constexpr int w_begin = by_role && !p_has_dq ? 1 : which;
+    constexpr int w_end = senders > 1 ? which + 1 : consumers;
     ring<tile_slots> tile_at;
     position at;
-    uint32_t parity[dq_slots] = {};
+    uint32_t parity[consumers] = {};
     uint32_t unread = 0; /* dq_empty of the piece that the copy engine may still be at */
     turn_held turn = {};
 
     for (;; tile_at.next()) {
         sender_wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_producer);
         const backward_tile_slot *slot = smem.slot(tile_at.slot);
-        if (slot->tile.key_count == 0)
+        if (slot->tile.key_count < 0)
             break;
         backward_block block = {};
         bool has_block = false; /* of the first, its record is there when its dQ is */
         for (bool is_last = slot->tile.sweep_count == 0; !is_last;) {
-            for (int i = 0; i < pieces; ++i)
-                for (int w = w_begin; w < w_end; ++w) {
-                    if (w == 0 && i >= p_panels)
-                        continue;
-                    const bool is_first = i == 0 && w == (p_panels == 0);
-                    const int from = w + (dq_slots > consumers ? i : 0);
-                    dq_piece piece = {};
-                    if (has_block)
-                        piece = piece_find(a, block, w, i, smem.dq(from));
-                    if (!mbarrier_test_wait_parity(bars.dq_full(from), parity[from]) ||
-                        (spec::deterministic && is_first &&
-                         !mbarrier_test_wait_parity(bars.turn_full(at.slot()), at.parity()))) {
-                        dq_release(unread);
-                        turn_pass<0>(turn);
-                    }
-                    sender_wait(bars, bars.dq_full(from), parity[from], at_dq_full);
-                    parity[from] ^= 1;
-                    if (!has_block) {
-                        has_block = sends_ahead;
-                        block = *smem.block(at.count);
-                        piece = piece_find(a, block, w, i, smem.dq(from));
-                    }
-                    if (spec::deterministic && is_first)
-                        sender_wait(bars, bars.turn_full(at.slot()), at.parity(), at_turn_full);
-                    fence_proxy_async();
-                    if (piece.bytes > 0)
-                        bulk_reduce_add_f32(piece.to, piece.from, piece.bytes);
-                    bulk_commit();
-                    if (unread) {
-                        bulk_wait_read<1>();
-                        mbarrier_arrive(unread);
-                    }
-                    unread = bars.dq_empty(from);
-                    turn_pass<1>(turn);
+            for (int w = w_begin; w < w_end; ++w) {
+                const bool is_first = w == w_begin;
+                const uint32_t from = smem.dq(w % dq_places);
+                dq_piece piece = {};
+                if (has_block)
+                    piece = piece_find(a, block, w, from);
+                if (!mbarrier_test_wait_parity(bars.dq_full(w), parity[w]) ||
+                    (spec::deterministic && is_first &&
+                     !mbarrier_test_wait_parity(bars.turn_full(at.slot()), at.parity()))) {
+                    dq_release(unread);
+                    turn_pass<0>(turn);
                 }
+                sender_wait(bars, bars.dq_full(w), parity[w], at_dq_full);
+                parity[w] ^= 1;
+                if (!has_block) {
+                    has_block = sends_ahead;
+                    block = *smem.block(at.count);
+                    piece = piece_find(a, block, w, from);
+                }
+                if (spec::deterministic && is_first)
+                    sender_wait(bars, bars.turn_full(at.slot()), at.parity(), at_turn_full);
+                fence_proxy_async();
+                piece_add(piece, w);
+                bulk_commit();
+                if (unread) {
+                    bulk_wait_read<1>();
+                    mbarrier_arrive(unread);
+                }
+                unread = bars.dq_empty(w);
+                turn_pass<1>(turn);
+            }
             if constexpr (spec::deterministic) {
                 const backward_turn_slot taken = *smem.turn(at.slot());
                 turn = turn_held{ taken.counter, taken.next, bars.turn_empty(at.slot()) };
@@ -800,6 +904,14 @@ FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &sme
 }
 
 /* ---- consumers ---- */
+
+/* The warp has read what both blocks of a pair write, here and there. */
+FFA_DEVICE void release(uint32_t bar)
+{
+    mbarrier_arrive(bar);
+    if (cluster > 1)
+        mbarrier_arrive_at(bar, cluster_rank() ^ 1);
+}
 
 /* The thread's index in its warpgroup, read afresh: what is derived from it does not then occupy
  * registers over the loop. It takes its time: for what happens rarely, and where registers are
@@ -821,7 +933,7 @@ FFA_DEVICE places places_find(const shared_view &smem, int warpgroup, int keys, 
     const uint32_t thread = threadIdx.x % 128, lane = thread % 32;
     const uint32_t key = (uint32_t)keys + thread / 32 * 16 + lane % 16;
     places at = { smem.ds(0) + key * 128 + ((lane / 16) ^ (key % 8)) * 16,
-                  smem.dq(warpgroup) +
+                  smem.dq(warpgroup % dq_places) +
                       (thread / 32 * 2 * BACKWARD_DQ_ROWS * (uint32_t)dq_columns + lane * 2) * 4,
                   lane % 4 * 8 };
 
@@ -864,16 +976,18 @@ FFA_DEVICE void mask_scores(float (&s)[s_regs], const attention_backward_args &a
  * writes all of them: the same zeros, so they may meet. */
 template <int rows, int count> FFA_DEVICE void zero_tail(uint32_t tile, int tail)
 {
+#pragma unroll 1 /* here and below, for the sake of compile time */
     for (int i = (rows - tail) * 8 + thread_now(); i < rows * 8; i += 128)
-#pragma unroll
+#pragma unroll 1
         for (int panel = 0; panel < count; ++panel)
             st_shared_v4_zero(tile + panel * rows * 128 + i * 16);
 }
 
 template <int rows, int count> FFA_DEVICE void zero_head(uint32_t tile, int head)
 {
+#pragma unroll 1
     for (int i = thread_now(); i < head * 8; i += 128)
-#pragma unroll
+#pragma unroll 1
         for (int panel = 0; panel < count; ++panel)
             st_shared_v4_zero(tile + panel * rows * 128 + i * 16);
 }
@@ -928,23 +1042,31 @@ FFA_DEVICE void kv_ready(const attention_backward_args &a, const shared_view &sm
                          const backward_tile_slot *slot, uint32_t parity, int warpgroup)
 {
     const barriers bars = smem.bars();
-    const int key = slot->tile.key_begin + thread_now() % tile_n;
-    bool is_attended = false;
+    const int key = slot->tile.key_begin + thread_now() % block_n;
+    const int key_there = cluster > 1 ? key + keys_to_other() : key;
+    bool is_attended = false, is_attended_there = false;
 
     for (int i = 0; i < slot->tile.band_count; ++i) {
         const backward_band band = tile_band(a, slot, i);
         is_attended |= key >= band.key_begin && key < band.key_end;
+        is_attended_there |= key_there >= band.key_begin && key_there < band.key_end;
     }
     wait(bars, bars.k_full(), parity, at_kv_full);
     wait(bars, bars.v_full(), parity, at_kv_full);
     if (!is_attended)
+#pragma unroll 1
         for (int i = 0; i < 8 * (panels > v_panels ? panels : v_panels); ++i) {
-            const int at = i / 8 * kv_panel_bytes + thread_now() % tile_n * 128 + i % 8 * 16;
+            const int at = i / 8 * kv_panel_bytes + thread_now() % block_n * 128 + i % 8 * 16;
             if (i < 8 * panels)
                 st_shared_v4_zero(smem.k() + at);
             if (i < 8 * v_panels)
                 st_shared_v4_zero(smem.v() + at);
         }
+    if (cluster > 1 && !is_attended_there)
+#pragma unroll 1
+        for (int i = 0; i < 8 * consumers; ++i)
+            st_shared_v4_zero(smem.kx() + i / 8 * kv_panel_bytes + thread_now() % block_n * 128 +
+                              i % 8 * 16);
     fence_proxy_async();
     warpgroup_sync(warpgroup);
 }
@@ -989,7 +1111,7 @@ template <int columns> FFA_DEVICE void dq_issue(float (&dq)[columns / 2], uint32
     touch(dq);
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < tile_n / 16; ++step)
+    for (int step = 0; step < block_n / 16; ++step)
         wgmma<columns, spec::dtype>::ss_mn(dq, descriptor_advance(a, step * 2048),
                                            descriptor_advance(b, step * 2048), step > 0);
     wgmma_commit();
@@ -1093,11 +1215,11 @@ FFA_DEVICE void store_ds(const uint32_t (&ds)[p_regs], uint32_t to)
 
 /* The warpgroup's piece of dQ goes to shared memory, for the sender, as it lies in the workspace:
  * groups of 8 rows, each in runs of 8 columns, which is how a warp holds them. Rows outside the
- * block's sweep become 0, as they are added, too. `parity`: of the pieces that were staged in
- * `place` before; `top`: the piece's first row in the block. */
+ * block's sweep become 0, as they are added, too. `parity`: of the pieces of `slot` that were
+ * staged before; `top`: the piece's first row in the block. */
 template <int columns>
 FFA_DEVICE void stage_dq(const shared_view &smem, float (&dq)[columns / 2], uint32_t to, int flags,
-                         const backward_block *block, int top, uint32_t parity, int place)
+                         const backward_block *block, int top, uint32_t parity, int slot)
 {
     const barriers bars = smem.bars();
 
@@ -1111,7 +1233,10 @@ FFA_DEVICE void stage_dq(const shared_view &smem, float (&dq)[columns / 2], uint
                 for (int i = 2 * r; i < columns / 2; i += 4)
                     dq[i] = dq[i + 1] = 0.0f;
     }
-    wait(bars, bars.dq_empty(place), parity ^ 1, at_dq_empty);
+    if (dq_places > 1)
+        wait(bars, bars.dq_empty(slot), parity ^ 1, at_dq_empty);
+    else /* the other warpgroup's piece before this one, of the block before or of the same */
+        wait(bars, bars.dq_empty(slot ^ 1), slot == 0 ? parity ^ 1 : parity, at_dq_empty);
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
@@ -1120,56 +1245,38 @@ FFA_DEVICE void stage_dq(const shared_view &smem, float (&dq)[columns / 2], uint
                             dq[4 * k + 2 * r + 1]);
     __syncwarp();
     if (threadIdx.x % 32 == 0)
-        mbarrier_arrive(bars.dq_full(place));
+        mbarrier_arrive(bars.dq_full(slot));
 }
 
-/* Write the thread's two rows of dK or dV, times `scale`; of a padded tensor `real` columns. Four
- * threads of a row trade registers so that each stores 16 bytes of 8 neighbouring columns. */
+/* Write the thread's two rows of dK or dV, times `scale`; of a padded tensor `real` columns. (Two
+ * columns at a time, as threads hold them: to trade registers for wider stores, which are rare, is
+ * a fifth of the code, and of the time that head_dim 256 takes to compile.) */
 template <int columns>
 FFA_DEVICE void store_gradient(const attention_backward_args &a, const float (&g)[columns / 2],
                                int real, void *to, long long token_stride, float scale, int key,
                                int key_end, int lane)
 {
-    const int quad = lane % 4;
-    const bool is_odd = quad & 1, is_high = quad & 2;
-
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        const bool is_mine = key + 8 * r < key_end;
-        if constexpr (spec::dkv_fp32) {
-            float *at = (float *)to + (long long)(key + 8 * r) * token_stride + quad * 2;
-            if (!is_mine)
-                continue;
+        const long long first = (long long)(key + 8 * r) * token_stride + lane % 4 * 2;
+        if (key + 8 * r >= key_end)
+            continue;
 #pragma unroll
-            for (int j = 0; j < columns / 8; ++j) {
-                if (spec::padded && j * 8 >= real)
-                    break;
-                float2 x = make_float2(g[j * 4 + r * 2] * scale, g[j * 4 + r * 2 + 1] * scale);
+        for (int j = 0; j < columns / 8; ++j) {
+            if (spec::padded && j * 8 >= real)
+                break;
+            float2 x = make_float2(g[j * 4 + r * 2] * scale, g[j * 4 + r * 2 + 1] * scale);
+            if constexpr (spec::dkv_fp32) {
+                float2 *at = (float2 *)((float *)to + first + j * 8);
                 if (a.flags & BACKWARD_ACCUMULATE) {
-                    const float2 was = *(const float2 *)(at + j * 8);
+                    const float2 was = *at;
                     x.x += was.x;
                     x.y += was.y;
                 }
-                *(float2 *)(at + j * 8) = x;
-            }
-        } else {
-            uint16_t *at = (uint16_t *)to + (long long)(key + 8 * r) * token_stride + quad * 8;
-#pragma unroll
-            for (int i = 0; i < columns / 32; ++i) {
-                uint32_t x[4];
-#pragma unroll
-                for (int j = 0; j < 4; ++j)
-                    x[j] = pack_half2<spec::dtype>(g[(i * 4 + j) * 4 + r * 2] * scale,
-                                                   g[(i * 4 + j) * 4 + r * 2 + 1] * scale);
-                const uint32_t r0 = __shfl_xor_sync(0xffffffffu, is_odd ? x[0] : x[1], 1);
-                const uint32_t r1 = __shfl_xor_sync(0xffffffffu, is_odd ? x[2] : x[3], 1);
-                const uint32_t y0 = is_odd ? r0 : x[0], y1 = is_odd ? x[1] : r0;
-                const uint32_t y2 = is_odd ? r1 : x[2], y3 = is_odd ? x[3] : r1;
-                const uint32_t z0 = __shfl_xor_sync(0xffffffffu, is_high ? y0 : y2, 2);
-                const uint32_t z1 = __shfl_xor_sync(0xffffffffu, is_high ? y1 : y3, 2);
-                if (is_mine && (!spec::padded || i * 32 + thread_now() % 4 * 8 < real))
-                    st_global_v4(at + i * 32, is_high ? z0 : y0, is_high ? z1 : y1,
-                                 is_high ? y2 : z0, is_high ? y3 : z1);
+                *at = x;
+            } else {
+                *(uint32_t *)((uint16_t *)to + first + j * 8) =
+                    pack_half2<spec::dtype>(x.x, x.y);
             }
         }
     }
@@ -1194,7 +1301,7 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
     for (;; tile_at.next()) {
         wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_consumer);
         const backward_tile_slot *slot = smem.slot(tile_at.slot);
-        if (slot->tile.key_count == 0)
+        if (slot->tile.key_count < 0)
             break;
 
         float dk[dk_regs], dv[dv_regs];
@@ -1260,7 +1367,7 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
                 touch(p);
                 touch(dq);
                 if (is_leader) {
-                    mbarrier_arrive(bars.dout_empty(at.dout_slot()));
+                    release(bars.dout_empty(at.dout_slot()));
                     if (ds_stages < 3 && !is_first)
                         mbarrier_arrive(bars.ds_empty(ds_before.slot));
                 }
@@ -1271,7 +1378,7 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
                 touch(dk);
                 touch(ds);
                 if (is_leader)
-                    mbarrier_arrive(bars.q_empty(at.slot()));
+                    release(bars.q_empty(at.slot()));
                 flags_before = flags;
                 flags = flags_next;
                 ds_before = ds_at_;
@@ -1312,28 +1419,37 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
 
 /* ---- consumers by role ---- */
 
+/* Where the thread's P is on its way. Of a pair, in the place of dS, where each warp reads it
+ * before it writes there what it makes of it. */
+FFA_DEVICE uint32_t p_place(const shared_view &smem, int slot)
+{
+    return smem.base + (cluster > 1 ? ds_at + slot * ds_bytes : p_at) + thread_now() / 32 * 2048 +
+           thread_now() % 32 * 16;
+}
+
 /* P, or with a softcap its slope, for the other warpgroup: what a thread has of P, the same thread
  * there has of dP. */
-template <int count> FFA_DEVICE void give_p(const shared_view &smem, const uint32_t (&p)[count])
+template <int count>
+FFA_DEVICE void give_p(const shared_view &smem, int slot, const uint32_t (&p)[count])
 {
-    const uint32_t at = smem.ds(p_slot) + thread_now() * 16;
+    const uint32_t at = p_place(smem, slot);
 
 #pragma unroll
     for (int i = 0; i < count; i += 4)
-        st_shared_v4(at + i * 512, p[i], p[i + 1], p[i + 2], p[i + 3]);
+        st_shared_v4(at + i / 4 * 512, p[i], p[i + 1], p[i + 2], p[i + 3]);
 }
 
 /* dS as make_ds has it, P coming from there piece by piece. */
 template <int count>
 FFA_DEVICE void make_ds_of_given(uint32_t (&ds)[count], const shared_view &smem,
-                                 const float (&dp)[2 * count], uint32_t stats)
+                                 int slot, const float (&dp)[2 * count], uint32_t stats)
 {
-    const uint32_t at = smem.ds(p_slot) + thread_now() * 16;
+    const uint32_t at = p_place(smem, slot);
 
 #pragma unroll
     for (int i = 0; i < count; i += 4) {
         uint32_t p[4];
-        ld_shared_v4(p, at + i * 512);
+        ld_shared_v4(p, at + i / 4 * 512);
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             const float2 d = ld_shared_f32x2(stats + (i + j) / 2 * 32);
@@ -1342,66 +1458,96 @@ FFA_DEVICE void make_ds_of_given(uint32_t (&ds)[count], const shared_view &smem,
     }
 }
 
-/* A panel of a block's dQ, from dS in slot `ds`. */
+/* The warpgroup's piece of a block's dQ, from dS in slot `ds`. */
 template <int count>
-FFA_DEVICE void panel_issue(float (&dq)[count], const shared_view &smem, int ds, int panel)
+FFA_DEVICE void panel_issue(float (&dq)[count], const shared_view &smem, int ds, int warpgroup)
 {
-    dq_issue<2 * count>(dq, smem.ds(ds), smem.k() + panel * kv_panel_bytes);
+    if constexpr (cluster == 1) {
+        dq_issue<2 * count>(dq, smem.ds(ds), smem.k() + warpgroup % panels * kv_panel_bytes);
+    } else { /* over the keys of both blocks */
+        const int column_bytes = 2 * pair_column(warpgroup);
+        const uint64_t a = descriptor_mn_major(smem.ds(ds), ds_panel_bytes);
+        const uint64_t own = descriptor_mn_major(
+            smem.k() + pair_panel(warpgroup) * kv_panel_bytes + column_bytes, kv_panel_bytes);
+        const uint64_t other = descriptor_mn_major(
+            smem.kx() + warpgroup * kv_panel_bytes + column_bytes, kv_panel_bytes);
+        constexpr int steps = block_n / 16;
+
+        touch(dq);
+        wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < 2 * steps; ++step)
+            wgmma<2 * count, spec::dtype>::ss_mn(
+                dq, descriptor_advance(a, step * 2048),
+                descriptor_advance(step < steps ? own : other, step % steps * 2048), step > 0);
+        wgmma_commit();
+    }
 }
 
-/* Stages the i-th of the warpgroup's `count` panels of the block `back` before the one at `at`. */
-template <int count>
-FFA_DEVICE void stage_panel(const shared_view &smem, float (&dq)[32], const position &at, int back,
-                            int i, uint32_t to, int flags, int warpgroup)
+/* dS of a block is in shared memory: the warp's part, for this block and the other one of its pair.
+ */
+FFA_DEVICE void ds_done(const shared_view &smem, int slot)
 {
-    constexpr bool is_apart = count > 1 && dq_slots > consumers; /* its panels have slots each */
-    const uint32_t block = at.before(back);
+    const barriers bars = smem.bars();
 
-    stage_dq<64>(smem, dq, to + (is_apart ? i * dq_bytes : 0), flags, smem.block(block), 0,
-                 is_apart ? block % 2 : (block * count + i) % 2, warpgroup + (is_apart ? i : 0));
+    if (cluster > 1)
+        fence_proxy_async();
+    __syncwarp();
+    if (threadIdx.x % 32 != 0)
+        return;
+    if constexpr (cluster == 1) {
+        mbarrier_arrive(bars.ds_full(slot));
+    } else {
+        constexpr int bytes = own_ds_bytes / 4;
+        const uint32_t from = smem.ds(slot) + thread_now() / 32 * bytes;
+
+        mbarrier_arrive_expect_tx(bars.ds_full(slot), bytes); /* the other one's */
+        cp_async_bulk_at(from + own_ds_bytes, from, bars.ds_full(slot), bytes, cluster_rank() ^ 1);
+    }
 }
 
-/* The warpgroup's panels that are left at the end of a tile, and the end of its K and V. `at`: past
- * the last block, whose dS is in `ds`; has_late: the second panel of the block before is left. */
+/* Stages the warpgroup's piece of the block before the one at `at`. */
 template <int count>
-FFA_DEVICE void panels_end(const shared_view &smem, float (&dq)[32], const ring<ds_stages> &ds,
-                           const position &at, bool has_late, uint32_t to, int flags,
-                           int flags_before, int warpgroup, int first)
+FFA_DEVICE void stage_panel(const shared_view &smem, float (&dq)[count], const position &at,
+                            uint32_t to, int flags, int warpgroup)
+{
+    const uint32_t before = at.before();
+
+    stage_dq<2 * count>(smem, dq, to, flags, smem.block(before), 0, before % 2, warpgroup);
+}
+
+/* dQ of a tile's last block, and the end of K and V. `at`: past that block, whose dS is in `ds`. */
+template <bool has_dq, int count>
+FFA_DEVICE void panel_end(const shared_view &smem, float (&dq)[count], const ring<ds_stages> &ds,
+                          const position &at, uint32_t to, int flags, int warpgroup)
 {
     const barriers bars = smem.bars();
     const bool is_leader = threadIdx.x % 32 == 0;
 
-#pragma unroll 1 /* for the sake of compile time */
-    for (int n = count > 1 && has_late ? -1 : 0; n < count; ++n) {
-        const int back = n < 0 ? 2 : 1, i = n < 0 ? 1 : n;
-        const int slot = n < 0 ? 1 - ds.slot : ds.slot;
-        if (n == 0) {
-            wait(bars, bars.ds_full(slot), ds.parity, at_ds_full);
+    if (has_dq || is_leader)
+        wait(bars, bars.ds_full(ds.slot), ds.parity, at_ds_full);
+    if constexpr (has_dq) {
+        if (cluster == 1)
             fence_proxy_async();
-        }
-        panel_issue(dq, smem, slot, first + i);
+        panel_issue(dq, smem, ds.slot, warpgroup);
         wgmma_wait<0>();
         touch(dq);
-        if (is_leader && i == count - 1)
-            mbarrier_arrive(bars.ds_empty(slot));
-        if (is_leader && n == count - 1)
-            mbarrier_arrive(bars.kv_empty());
-        stage_panel<count>(smem, dq, at, back, i, to, n < 0 ? flags_before : flags, warpgroup);
     }
-    if (count == 0 && is_leader) {
-        wait(bars, bars.ds_full(ds.slot), ds.parity, at_ds_full);
-        mbarrier_arrive(bars.ds_empty(ds.slot));
+    if (is_leader) {
+        release(bars.ds_empty(ds.slot));
         mbarrier_arrive(bars.kv_empty());
     }
+    if constexpr (has_dq)
+        stage_panel(smem, dq, at, to, flags, warpgroup);
 }
 
-/* The first warpgroup: P, dV, and the first panels of dQ. rows: tile_m, 64. */
+/* The first warpgroup: P, dV, and its piece of dQ. rows: tile_m, 64. */
 template <int rows>
 FFA_DEVICE void consumer_run_p(const attention_backward_args &a, const shared_view &smem)
 {
     const barriers bars = smem.bars();
     const bool is_leader = threadIdx.x % 32 == 0;
-    const places my = places_find(smem, 0, 0, 64);
+    const places my = places_find(smem, 0, 0, p_columns);
     ring<tile_slots> tile_at;
     position at;
     ring<ds_stages> ds_at_;
@@ -1410,7 +1556,7 @@ FFA_DEVICE void consumer_run_p(const attention_backward_args &a, const shared_vi
     for (;; tile_at.next()) {
         wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_consumer);
         const backward_tile_slot *slot = smem.slot(tile_at.slot);
-        if (slot->tile.key_count == 0)
+        if (slot->tile.key_count < 0)
             break;
 
         float dv[dv_regs];
@@ -1418,74 +1564,63 @@ FFA_DEVICE void consumer_run_p(const attention_backward_args &a, const shared_vi
         for (int i = 0; i < dv_regs; ++i)
             dv[i] = 0.0f;
         if (slot->tile.sweep_count > 0) {
-            float s[rows / 2], dq[32];
+            float s[rows / 2], dq[p_columns / 2];
             float2 lse[stats_regs];
             uint32_t p[p_regs], slope[p_regs];
             ring<ds_stages> ds_before = ds_at_;
-            int flags_before = 0, flags_late = 0;
+            int flags_before = 0;
 
             kv_ready(a, smem, slot, kv_parity, 0);
             kv_parity ^= 1;
-            int index = 0;
-            for (bool is_last = false; !is_last; ++index) {
+            for (bool is_first = true, is_last = false; !is_last; is_first = false) {
                 const int flags = q_wait(smem, at);
                 is_last = flags & BACKWARD_BLOCK_LAST;
                 q_cut(smem, at, flags, 0);
                 stats_load(lse, smem.stats(at.slot()) + my.stats);
                 scores_issue<head_dim>(s, smem.k(), smem.q(at.slot()));
-                /* Under the first blocks dQ of old dS, as in consumer_run. */
-                if constexpr (p_panels > 1)
-                    panel_issue(dq, smem, ds_at_.slot, 1);
-                wgmma_wait<(p_panels > 1)>();
+                wgmma_wait<0>();
                 touch(s);
                 make_p(p, slope, s, lse, smem.stats(at.slot()) + my.stats, a, smem, at, slot, flags,
                        0);
+                if (cluster > 1)
+                    wait(bars, bars.ds_empty(ds_at_.slot), ds_at_.parity ^ 1, at_ds_empty);
                 /* The other warpgroup has read P, as it has made dS of it. */
-                if (index > 0)
+                if (!is_first)
                     wait(bars, bars.ds_full(ds_before.slot), ds_before.parity, at_ds_full);
-                fence_proxy_async();
-                give_p(smem, spec::softcap ? slope : p);
+                if (cluster == 1) /* in a pair who made dS has, to copy it */
+                    fence_proxy_async();
+                give_p(smem, ds_at_.slot, spec::softcap ? slope : p);
                 __syncwarp();
                 if (is_leader)
                     mbarrier_arrive(bars.p_full());
-                if constexpr (p_panels > 1) {
-                    wgmma_wait<0>();
-                    touch(dq);
-                    if (index > 1) {
-                        if (is_leader)
-                            mbarrier_arrive(bars.ds_empty(ds_at_.slot));
-                        stage_panel<p_panels>(smem, dq, at, 2, 1, my.dq, flags_late, 0);
-                    }
-                }
                 if (is_leader) /* not before: the next record takes the place of that one's */
-                    mbarrier_arrive(bars.q_empty(at.slot()));
-                if constexpr (p_panels > 0)
+                    release(bars.q_empty(at.slot()));
+                /* Under the first block dQ of old dS, as in consumer_run. */
+                if constexpr (p_has_dq)
                     panel_issue(dq, smem, ds_before.slot, 0);
                 dout_ready(smem, at, flags, 0);
                 gradient_issue<head_dim_v>(dv, p, smem.dout(at.dout_slot()));
-                if constexpr (p_panels > 0) {
+                if constexpr (p_has_dq) {
                     wgmma_wait<1>();
                     touch(dq);
                 }
-                if (index > 0) {
-                    if (p_panels < 2 && is_leader)
-                        mbarrier_arrive(bars.ds_empty(ds_before.slot));
-                    if constexpr (p_panels > 0)
-                        stage_panel<p_panels>(smem, dq, at, 1, 0, my.dq, flags_before, 0);
+                if (!is_first) {
+                    if (is_leader)
+                        release(bars.ds_empty(ds_before.slot));
+                    if constexpr (p_has_dq)
+                        stage_panel(smem, dq, at, my.dq, flags_before, 0);
                 }
                 wgmma_wait<0>();
                 touch(dv);
                 touch(p);
                 if (is_leader)
-                    mbarrier_arrive(bars.dout_empty(at.dout_slot()));
-                flags_late = flags_before;
+                    release(bars.dout_empty(at.dout_slot()));
                 flags_before = flags;
                 ds_before = ds_at_;
                 ds_at_.next();
                 at.next();
             }
-            panels_end<p_panels>(smem, dq, ds_before, at, index > 1, my.dq, flags_before,
-                                 flags_late, 0, 0);
+            panel_end<p_has_dq>(smem, dq, ds_before, at, my.dq, flags_before, 0);
         }
         const int thread = thread_now(), lane = thread % 32;
         const int key = slot->tile.key_begin + thread / 32 * 16 + lane / 4;
@@ -1503,7 +1638,7 @@ FFA_DEVICE void consumer_run_p(const attention_backward_args &a, const shared_vi
         atom_shared_add(bars.watch() + 4, 1);
 }
 
-/* The second: dS, dK, and the other panels of dQ. */
+/* The second: dS, dK, and its own. */
 template <int rows>
 FFA_DEVICE void consumer_run_ds(const attention_backward_args &a, const shared_view &smem)
 {
@@ -1519,7 +1654,7 @@ FFA_DEVICE void consumer_run_ds(const attention_backward_args &a, const shared_v
     for (;; tile_at.next()) {
         wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_consumer);
         const backward_tile_slot *slot = smem.slot(tile_at.slot);
-        if (slot->tile.key_count == 0)
+        if (slot->tile.key_count < 0)
             break;
 
         float dk[dk_regs];
@@ -1530,65 +1665,53 @@ FFA_DEVICE void consumer_run_ds(const attention_backward_args &a, const shared_v
             float dp[rows / 2], dq[32];
             uint32_t ds[p_regs];
             ring<ds_stages> ds_before = ds_at_;
-            int flags_before = 0, flags_late = 0;
+            int flags_before = 0;
 
             kv_ready(a, smem, slot, kv_parity, 1);
             kv_parity ^= 1;
-            int index = 0;
-            for (bool is_last = false; !is_last; ++index) {
+            for (bool is_first = true, is_last = false; !is_last; is_first = false) {
                 const int flags = q_wait(smem, at);
                 is_last = flags & BACKWARD_BLOCK_LAST;
                 q_cut(smem, at, flags, 1);
                 dout_ready(smem, at, flags, 1);
                 scores_issue<head_dim_v>(dp, smem.v(), smem.dout(at.dout_slot()));
-                if constexpr (ds_panels > 1)
-                    panel_issue(dq, smem, ds_at_.slot, p_panels + 1);
-                wgmma_wait<(ds_panels > 1)>();
+                wgmma_wait<0>();
                 touch(dp);
                 if (is_leader)
-                    mbarrier_arrive(bars.dout_empty(at.dout_slot()));
-                if constexpr (ds_panels > 1) {
-                    wgmma_wait<0>();
-                    touch(dq);
-                    if (index > 1) {
-                        if (is_leader)
-                            mbarrier_arrive(bars.ds_empty(ds_at_.slot));
-                        stage_panel<ds_panels>(smem, dq, at, 2, 1, my.dq, flags_late, 1);
-                    }
-                }
+                    release(bars.dout_empty(at.dout_slot()));
                 wait(bars, bars.p_full(), p_at_.parity, at_p_full);
-                make_ds_of_given(ds, smem, dp, smem.stats_d(at.slot()) + my.stats);
-                if (index > 0)
-                    wait(bars, bars.ds_full(ds_before.slot), ds_before.parity, at_ds_full);
-                fence_proxy_async();
-                panel_issue(dq, smem, ds_before.slot, p_panels);
-                wait(bars, bars.ds_empty(ds_at_.slot), ds_at_.parity ^ 1, at_ds_empty);
+                make_ds_of_given(ds, smem, ds_at_.slot, dp,
+                                 smem.stats_d(at.slot()) + my.stats);
+                /* All dS of the block before is there: P was not given before. */
+                if (cluster == 1)
+                    fence_proxy_async();
+                panel_issue(dq, smem, ds_before.slot, 1);
+                if (cluster > 1)
+                    __syncwarp(); /* all lanes have read P there */
+                else
+                    wait(bars, bars.ds_empty(ds_at_.slot), ds_at_.parity ^ 1, at_ds_empty);
                 store_ds(ds, my.ds + ds_at_.slot * ds_bytes);
-                __syncwarp();
-                if (is_leader)
-                    mbarrier_arrive(bars.ds_full(ds_at_.slot));
+                ds_done(smem, ds_at_.slot);
                 gradient_issue<head_dim>(dk, ds, smem.q(at.slot()));
                 wgmma_wait<1>();
                 touch(dq);
-                if (index > 0) {
-                    if (ds_panels < 2 && is_leader)
-                        mbarrier_arrive(bars.ds_empty(ds_before.slot));
-                    stage_panel<ds_panels>(smem, dq, at, 1, 0, my.dq, flags_before, 1);
+                if (!is_first) {
+                    if (is_leader)
+                        release(bars.ds_empty(ds_before.slot));
+                    stage_panel(smem, dq, at, my.dq, flags_before, 1);
                 }
                 wgmma_wait<0>();
                 touch(dk);
                 touch(ds);
                 if (is_leader)
-                    mbarrier_arrive(bars.q_empty(at.slot()));
-                flags_late = flags_before;
+                    release(bars.q_empty(at.slot()));
                 flags_before = flags;
                 ds_before = ds_at_;
                 ds_at_.next();
                 p_at_.next();
                 at.next();
             }
-            panels_end<ds_panels>(smem, dq, ds_before, at, index > 1, my.dq, flags_before,
-                                  flags_late, 1, p_panels);
+            panel_end<true>(smem, dq, ds_before, at, my.dq, flags_before, 1);
         }
         const int thread = thread_now(), lane = thread % 32;
         const int key = slot->tile.key_begin + thread / 32 * 16 + lane / 4;
@@ -1623,9 +1746,9 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
     if (threadIdx.x == 0) {
         for (int s = 0; s < stages; ++s) {
             mbarrier_init(bars.q_full(s), 1);
-            mbarrier_init(bars.q_empty(s), 4 * consumers);
+            mbarrier_init(bars.q_empty(s), 4 * consumers * cluster);
             mbarrier_init(bars.dout_full(s), 1);
-            mbarrier_init(bars.dout_empty(s), 4 * consumers);
+            mbarrier_init(bars.dout_empty(s), 4 * consumers * cluster);
         }
         mbarrier_init(bars.k_full(), 1);
         mbarrier_init(bars.v_full(), 1);
@@ -1633,9 +1756,9 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         mbarrier_init(bars.tile_asked(), 1);
         for (int s = 0; s < ds_stages; ++s) {
             mbarrier_init(bars.ds_full(s), by_role ? 4 : 4 * consumers);
-            mbarrier_init(bars.ds_empty(s), 4 * consumers);
+            mbarrier_init(bars.ds_empty(s), 4 * consumers * cluster);
         }
-        for (int p = 0; p < dq_slots; ++p) {
+        for (int p = 0; p < consumers; ++p) {
             mbarrier_init(bars.dq_full(p), 4);
             mbarrier_init(bars.dq_empty(p), 1);
         }
@@ -1650,11 +1773,18 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
             mbarrier_init(bars.turn_full(s), 1);
             mbarrier_init(bars.turn_empty(s), 1);
         }
+        if (cluster > 1) {
+            mbarrier_init(bars.mail_full(), 1);
+            mbarrier_init(bars.mail_empty(), 1);
+        }
         fence_mbarrier_init();
         st_shared(bars.watch(), 0);
         st_shared(bars.watch() + 4, 0);
     }
-    __syncthreads();
+    if (cluster > 1)
+        cluster_sync();
+    else
+        __syncthreads();
 
     if (warpgroup == 0) {
         setmaxnreg_dec<40>();
@@ -1686,5 +1816,9 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         } else {
             consumer_run<last_columns>(a, smem, 1);
         }
+    }
+    if (cluster > 1) { /* until nobody arrives here, or copies to here, any more */
+        __syncwarp();
+        cluster_sync();
     }
 }

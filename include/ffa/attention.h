@@ -236,8 +236,10 @@ typedef struct ffa_backward_args {
     const float *sink;  /* [sink_count][heads_q], fp32; NULL: none */
     int32_t sink_count; /* 0 to 8 */
     float softcap;      /* > 0: kernels made with FFA_SPEC_SOFTCAP */
-    int32_t sm_margin;  /* SMs left free for others; 0 to sm_count - 1 */
-    uint32_t flags;     /* FFA_BACKWARD_... */
+    /* SMs left free for others; 0 to sm_count - 1. Above head_dim 128 SMs are used in pairs, and
+     * one pair at least. */
+    int32_t sm_margin;
+    uint32_t flags; /* FFA_BACKWARD_... */
     /* fp32 (fp64 for FFA_FP64), of the shapes of dk and dv and by the same rules: what other calls,
      * or other ranks, made of these keys. It is added before dk and dv are rounded to their dtype,
      * and not written. So a key's gradients may be fp32 from a first call (FFA_SPEC_GRAD_FP32), be

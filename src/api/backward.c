@@ -9,7 +9,7 @@
  *   counters   COUNTER_BYTES, as of ffa_forward
  *   stats      fp32 [heads_q][2][stats_rows]
  *   dq         fp32 [heads_q][dq_rows][head_dim of the kernels], lying as attention_backward says
- *   turns      int32 [heads_q][blocks of tile_m rows], where deterministic
+ *   turns      int32 [heads_q][backward_cluster][blocks of tile_m rows], where deterministic
  *   dk parts   fp32 [parts][heads_kv][tokens_k][head_dim], where parts > 1, and of kernels of
  *              passes in stages
  *   dv parts   the same with head_dim_v
@@ -23,6 +23,12 @@
 #include "tile/parts.h"
 
 #define PART_MAX ((int64_t)1 << 56) /* bytes: no address space holds more */
+
+/* Key tiles that so many SMs work on: a cluster's is one. */
+static int32_t tiles_at_a_time(const ffa_kernels *kernels, int32_t sm_count)
+{
+    return sm_count < kernels->backward_cluster ? 1 : sm_count / kernels->backward_cluster;
+}
 
 /* ---- the workspace ---- */
 
@@ -71,7 +77,7 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
         .bytes = COUNTER_BYTES,
         .stats_rows = (shape->seqlen_q + plan->backward.tile_m + 3) / 4 * 4,
         .dq_rows = (shape->seqlen_q + BACKWARD_DQ_ROWS - 1) / BACKWARD_DQ_ROWS * BACKWARD_DQ_ROWS,
-        .parts = parts_of(plan, heads_q / heads_kv, heads_kv, sm_count)
+        .parts = parts_of(plan, heads_q / heads_kv, heads_kv, tiles_at_a_time(kernels, sm_count))
     };
     FFA_TRY(layout_add(out, &out->stats_at, "row statistics", out->stats_rows * heads_q, 2 * bytes,
                        err));
@@ -81,7 +87,7 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
     if (kernels->is_deterministic)
         FFA_TRY(layout_add(out, &out->turns_at, "turns",
                            backward_grid_blocks(&plan->backward) * heads_q,
-                           (int64_t)sizeof(int32_t), err));
+                           kernels->backward_cluster * (int64_t)sizeof(int32_t), err));
     out->turns_bytes = out->bytes - out->turns_at;
     if (out->parts > 1 || kernels->is_staged) {
         const int64_t rows = shape->seqlen_k * heads_kv * out->parts;
@@ -325,16 +331,15 @@ static ffa_status maps_make(struct attention_backward_args *launch, const struct
     const struct backward_plan *plan = &call->plan->backward;
     const int64_t rows = plan->shape.seqlen_q, keys = plan->shape.seqlen_k;
     const int32_t dim = kernels->head_dim, dim_v = kernels->head_dim_v;
+    const int32_t block_n = plan->tile_n / kernels->backward_cluster;
     ffa_status rc;
 
     FFA_TRY(
         map_make(&launch->q, kernels, "q", &args->q, rows, args->heads_q, dim, plan->tile_m, err));
     FFA_TRY(map_make(&launch->dout, kernels, "dout", &args->dout, rows, args->heads_q, dim_v,
                      plan->tile_m, err));
-    FFA_TRY(
-        map_make(&launch->k, kernels, "k", &args->k, keys, args->heads_kv, dim, plan->tile_n, err));
-    rc = map_make(&launch->v, kernels, "v", &args->v, keys, args->heads_kv, dim_v, plan->tile_n,
-                  err);
+    FFA_TRY(map_make(&launch->k, kernels, "k", &args->k, keys, args->heads_kv, dim, block_n, err));
+    rc = map_make(&launch->v, kernels, "v", &args->v, keys, args->heads_kv, dim_v, block_n, err);
 out:
     return rc;
 }
@@ -380,8 +385,11 @@ static int64_t section_of(const struct gpu_call *call)
 {
     const struct backward_plan *plan = &call->plan->backward;
     const int64_t streams = (int64_t)call->args->heads_kv * call->layout->parts;
-    const int64_t rounds = plan->tile_n < 128 ? 1 : 4;
-    const int64_t section = rounds * call->room / plan->tile_count + 1;
+    const bool is_wide = call->kernels->head_dim > BACKWARD_COLUMNS_MAX ||
+                         call->kernels->head_dim_v > BACKWARD_COLUMNS_MAX;
+    const int64_t rounds = is_wide ? 1 : 4;
+    const int64_t section =
+        rounds * tiles_at_a_time(call->kernels, call->room) / plan->tile_count + 1;
 
     return section < streams ? section : streams;
 }
@@ -498,6 +506,7 @@ static ffa_status backward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     struct attention_backward_args launch;
     struct backward_finish_args finish;
     const struct gpu_kernel *kernel;
+    int64_t work_blocks;
     ffa_status rc;
 
     FFA_TRY(launch_check(kernels, plan, workspace, err));
@@ -512,7 +521,8 @@ static ffa_status backward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     if (layout.turns_bytes)
         FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, launch.turn_counts, 0, layout.turns_bytes,
                                  stream, err));
-    FFA_TRY(gpu_kernel_enqueue(kernel, launch.work_count < room ? launch.work_count : room, &launch,
+    work_blocks = (int64_t)launch.work_count * kernels->backward_cluster;
+    FFA_TRY(gpu_kernel_enqueue(kernel, work_blocks < room ? (int32_t)work_blocks : room, &launch,
                                stream, err));
     if (is_last(plan) || finish.parts)
         FFA_TRY(gpu_kernel_enqueue(kernels->finish, room, &finish, stream, err));

@@ -152,6 +152,7 @@ static ffa_status kernel_load(struct gpu_kernel **out, ffa_kernel_info *info,
         .entry = jit_spec_template(jit),
         .threads = jit_spec_threads(jit),
         .shared_bytes = jit_spec_shared_bytes(jit),
+        .cluster = jit_spec_cluster(jit),
     };
     rc = gpu_kernel_load(out, context->gpu, &desc, err);
 out:
@@ -311,6 +312,7 @@ static ffa_status backward_make(struct ffa_kernels *kernels, const ffa_attention
     FFA_TRY(kernel_make(&kernels->finish, &jit, kernels, "backward_finish", finish, err));
     FFA_TRY(kernel_make(&kernels->backward, &jit, kernels, "attention_backward", main, err));
     kernels->backward_tile_m = jit_spec_get(&jit, "tile_m");
+    kernels->backward_cluster = jit_spec_cluster(&jit);
     kernels->backward_tile_n = attention_backward_tile_n(spec->head_dim, spec->head_dim_v);
     kernels->dq_columns = jit_spec_get(&jit, "head_dim");
     if (main[fp32_row].value)

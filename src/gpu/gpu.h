@@ -31,6 +31,7 @@ struct gpu_kernel_desc {
     const char *entry;
     int32_t threads;
     int32_t shared_bytes; /* dynamic, a block */
+    int32_t cluster;      /* blocks of a cluster; 1: none */
 };
 
 /* Loads a cubin on the device; loads lazily nothing afterwards. The cubin is copied by the driver.
@@ -39,7 +40,8 @@ ffa_status gpu_kernel_load(struct gpu_kernel **out, struct gpu_device *device,
                            const struct gpu_kernel_desc *desc, ffa_error *err);
 void gpu_kernel_unload(struct gpu_kernel *kernel);
 
-/* Enqueue one launch with a single struct argument. */
+/* Enqueue one launch with a single struct argument, of up to `blocks` blocks: whole clusters, one
+ * at least. */
 ffa_status gpu_kernel_enqueue(const struct gpu_kernel *kernel, int32_t blocks, const void *args,
                               ffa_stream stream, ffa_error *err);
 

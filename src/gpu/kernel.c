@@ -11,7 +11,7 @@ struct gpu_kernel {
     struct gpu_device *device; /* not owned */
     cudaLibrary_t library;
     cudaKernel_t entry;
-    int32_t threads, shared_bytes;
+    int32_t threads, shared_bytes, cluster;
 };
 
 ffa_status gpu_kernel_load(struct gpu_kernel **out, struct gpu_device *device,
@@ -30,6 +30,7 @@ ffa_status gpu_kernel_load(struct gpu_kernel **out, struct gpu_device *device,
     kernel->device = device;
     kernel->threads = desc->threads;
     kernel->shared_bytes = desc->shared_bytes;
+    kernel->cluster = desc->cluster;
     FFA_TRY(gpu_enter(device, &previous, err));
     FFA_TRY(
         gpu_status(cudaLibraryLoadData(&kernel->library, desc->cubin, NULL, NULL, 0, NULL, NULL, 0),
@@ -61,11 +62,17 @@ ffa_status gpu_kernel_enqueue(const struct gpu_kernel *kernel, int32_t blocks, c
                               ffa_stream stream, ffa_error *err)
 {
     void *params[] = { (void *)(uintptr_t)args };
+    const unsigned cluster = (unsigned)kernel->cluster;
+    const unsigned clusters = (unsigned)blocks < cluster ? 1 : (unsigned)blocks / cluster;
+    cudaLaunchAttribute attribute = { .id = cudaLaunchAttributeClusterDimension,
+                                      .val.clusterDim = { cluster, 1, 1 } };
     cudaLaunchConfig_t config = {
-        .gridDim = { (unsigned)blocks, 1, 1 },
+        .gridDim = { clusters * cluster, 1, 1 },
         .blockDim = { (unsigned)kernel->threads, 1, 1 },
         .dynamicSmemBytes = (size_t)kernel->shared_bytes,
         .stream = stream,
+        .attrs = &attribute,
+        .numAttrs = cluster > 1,
     };
     int previous = kernel->device->ordinal;
     ffa_status rc;

@@ -45,9 +45,10 @@ ffa_status jit_spec_resolve(struct jit_spec *spec, const char *arch, ffa_error *
 /* The columns that kernels compute with for heads of `head_dim`, 8 to 256: tensors may have fewer.
  */
 int32_t jit_columns(int32_t head_dim);
-/* Of a resolved spec: dynamic shared memory and threads a block of its launch. */
+/* Of a resolved spec: dynamic shared memory and threads a block of its launch, blocks a cluster. */
 int32_t jit_spec_shared_bytes(const struct jit_spec *spec);
 int32_t jit_spec_threads(const struct jit_spec *spec);
+int32_t jit_spec_cluster(const struct jit_spec *spec);
 const char *jit_spec_template(const struct jit_spec *spec);
 const char *jit_spec_row_name(const struct jit_spec *spec, int32_t row);
 /* "head_dim=128 dtype=1 ...", cut to size. */

@@ -365,6 +365,11 @@ static int32_t backward_threads(const struct jit_spec *spec)
     return 128 * (1 + spec->values[BACKWARD_consumers]);
 }
 
+static int32_t backward_cluster(const struct jit_spec *spec)
+{
+    return attention_backward_cluster(spec->values[BACKWARD_head_dim]);
+}
+
 /* The passes before and after take what the kernels between them do. */
 static ffa_status pass_resolve(struct jit_spec *spec, const struct jit_arch *arch, ffa_error *err)
 {
@@ -413,17 +418,19 @@ static const struct template_entry {
     ffa_status (*resolve)(struct jit_spec *spec, const struct jit_arch *arch, ffa_error *err);
     int32_t (*shared_bytes)(const struct jit_spec *spec);
     int32_t (*threads)(const struct jit_spec *spec);
+    int32_t (*cluster)(const struct jit_spec *spec); /* NULL: 1 */
 } templates[] = {
     { "attention_forward", "attention over a tile plan: out and lse", ROWS(attention_forward_rows),
-      forward_resolve, forward_shared, forward_threads },
+      forward_resolve, forward_shared, forward_threads, NULL },
     { "attention_backward", "gradients over a backward tile plan: dk and dv, and the sum of dq",
-      ROWS(attention_backward_rows), backward_resolve, backward_shared, backward_threads },
+      ROWS(attention_backward_rows), backward_resolve, backward_shared, backward_threads,
+      backward_cluster },
     { "backward_prepare", "before attention_backward: row statistics, and dq set to zero",
-      ROWS(backward_prepare_rows), pass_resolve, pass_shared, pass_threads },
+      ROWS(backward_prepare_rows), pass_resolve, pass_shared, pass_threads, NULL },
     { "backward_finish", "after attention_backward: dq, parts of dk and dv, dsink",
-      ROWS(backward_finish_rows), pass_resolve, pass_shared, pass_threads },
+      ROWS(backward_finish_rows), pass_resolve, pass_shared, pass_threads, NULL },
     { "forward_combine", "after attention_forward: rows whose keys were split among tiles",
-      ROWS(forward_combine_rows), combine_resolve, combine_shared, combine_threads },
+      ROWS(forward_combine_rows), combine_resolve, combine_shared, combine_threads, NULL },
 };
 enum { TEMPLATE_COUNT = sizeof templates / sizeof *templates };
 _Static_assert(sizeof attention_forward_rows / sizeof(struct row) <= JIT_SPEC_MAX, "spec rows");
@@ -601,6 +608,13 @@ int32_t jit_spec_shared_bytes(const struct jit_spec *spec)
 int32_t jit_spec_threads(const struct jit_spec *spec)
 {
     return entry_of(spec)->threads(spec);
+}
+
+int32_t jit_spec_cluster(const struct jit_spec *spec)
+{
+    const struct template_entry *entry = entry_of(spec);
+
+    return entry->cluster ? entry->cluster(spec) : 1;
 }
 
 const char *jit_spec_template(const struct jit_spec *spec)

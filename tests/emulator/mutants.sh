@@ -10,6 +10,7 @@ templates=$2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 bad=0
+pause=
 
 # passes DIR ARGUMENTS...: under each of three schedules
 passes() {
@@ -22,32 +23,86 @@ passes() {
     done
 }
 
-# without FILE 'LINE' [N] ARGUMENTS...: the Nth statement that begins with LINE, 1 unless given
+# without FILE 'LINE' [@FUNCTION] [N] ARGUMENTS...: the Nth statement that begins with LINE, 1 unless
+# given, from FUNCTION's first line on
 without() {
     file=$1
     line=$2
-    count=1
+    what="without '$2'"
     shift 2
-    case ${1:-} in [0-9]*) count=$1 && shift ;; esac
+    nth "$@"
+    shift "$given"
+    awk -v line="$line" -v from="$from" -v count="$count" '
+        from == "" || index($0, from) { is_there = 1 }
+        is_there && !skip && index($0, line) && $1 != "*" && --count == 0 { skip = 1; print ";" }
+        skip { if (/;/) skip = 0; next }
+        { print }' "$templates/$file" > "$work/mutant"
+    see "$@"
+}
+
+# instead FILE 'TEXT' 'OTHER' [@FUNCTION] [N] ARGUMENTS...: OTHER, where the Nth line with TEXT has it
+instead() {
+    file=$1
+    line=$2
+    other=$3
+    what="with '$3' for '$2'"
+    shift 3
+    nth "$@"
+    shift "$given"
+    awk -v line="$line" -v other="$other" -v from="$from" -v count="$count" '
+        from == "" || index($0, from) { is_there = 1 }
+        is_there && (at = index($0, line)) && $1 != "*" && --count == 0 {
+            $0 = substr($0, 1, at - 1) other substr($0, at + length(line)) }
+        { print }' "$templates/$file" > "$work/mutant"
+    see "$@"
+}
+
+# nth [@FUNCTION] [N] ...: sets from and count, and given to how many arguments they are
+nth() {
+    from=
+    count=1
+    given=0
+    case ${1:-} in @*) from="void ${1#@}(" && given=1 && shift ;; esac
+    case ${1:-} in [0-9]*) count=$1 && given=$((given + 1)) ;; esac
+}
+
+# With `pause` set, threads are held up before each line that begins with it: what is a matter of
+# time, and of a time that no schedule at random has, is seen then. The pause itself does no harm.
+paused() {
+    [ -n "$pause" ] || { cat && return; }
+    awk -v pause="$pause" '
+        { text = $0; sub(/^ +/, "", text) }
+        index(text, pause) == 1 { print "for (int i = 0; i < 300; ++i) __nanosleep(20);" }
+        { print }'
+}
+
+# see ARGUMENTS...: the emulator sees the mutant of `file`
+see() {
     rm -rf "$work/t"
     cp -r "$templates" "$work/t"
-    awk -v line="$line" -v count="$count" '
-        !skip && index($0, line) && $1 != "*" && --count == 0 { skip = 1; print ";" }
-        skip { if (/;/) skip = 0; next }
-        { print }' "$templates/$file" > "$work/t/$file"
-    if cmp -s "$templates/$file" "$work/t/$file"; then
+    if [ -n "$pause" ]; then
+        paused < "$templates/$file" > "$work/t/$file"
+        if cmp -s "$templates/$file" "$work/t/$file"; then
+            echo "$file has no '$pause'" && bad=1
+        elif ! passes "$work/t" "$@"; then
+            cat "$work/out" && echo "$file with a pause before '$pause' does not pass" && bad=1
+        fi
+    fi
+    paused < "$work/mutant" > "$work/t/$file"
+    if cmp -s "$templates/$file" "$work/mutant"; then
         echo "$file has no '$line'" && bad=1
     elif passes "$work/t" "$@"; then
-        echo "$file without '$line' passes" && bad=1
+        echo "$file $what passes" && bad=1
     elif grep -qE 'cannot load the module|error:' "$work/out"; then
-        echo "$file without '$line' is no kernel: $(tail -n 1 "$work/out")" && bad=1
+        echo "$file $what is no kernel: $(tail -n 1 "$work/out")" && bad=1
     else
-        printf '%s without %s: %.120s\n' "$file" "'$line'" "$(tail -n 1 "$work/out")"
+        printf '%s %s: %.120s\n' "$file" "$what" "$(tail -n 1 "$work/out")"
     fi
 }
 
 passes "$templates" --backward || { cat "$work/out" && bad=1; }
 passes "$templates" --backward --deterministic || { cat "$work/out" && bad=1; }
+passes "$templates" --backward --head-dim 256 --mask varlen-causal:130,300,60 --heads 4:2 || { cat "$work/out" && bad=1; }
 without attention_forward.cu 'wait(bars, bars.k_empty('
 without attention_forward.cu 'wait(bars, bars.v_full('
 without attention_forward.cu 'wgmma_wait<1>();'
@@ -60,17 +115,57 @@ without attention_backward.cu 'wait(bars, bars.dq_empty(' --backward
 without attention_backward.cu 'sender_wait(bars, bars.dq_full(' --backward
 without attention_backward.cu 'wait(bars, bars.ds_full(' --backward
 without attention_backward.cu 'wgmma_wait<1>();' --backward
-without attention_backward.cu 'fence_proxy_async();' --backward # dQ is staged
-without attention_backward.cu '__syncwarp();' --backward
-without attention_backward.cu 'fence_proxy_async();' 4 --backward # dS is there
-without attention_backward.cu '__syncwarp();' 2 --backward
+without attention_backward.cu 'fence_proxy_async();' @send_dq --backward # dQ is staged
+without attention_backward.cu '__syncwarp();' @stage_dq --backward
+without attention_backward.cu 'fence_proxy_async();' @consumer_run --backward # dS is there
+without attention_backward.cu '__syncwarp();' @consumer_run --backward
 without attention_backward.cu 'bulk_wait_read<0>();' --backward
-without attention_backward.cu 'bulk_wait_read<1>();' --backward --deterministic --head-dim 256 --mask full:300 --heads 4:1
-without attention_backward.cu 'send_dq<senders - 1>(a, smem);' --backward --head-dim 256 --mask full:300 --heads 2:1
+without attention_backward.cu 'bulk_wait_read<1>();' --backward --deterministic --mask full:300 --heads 4:1
+without attention_backward.cu 'send_dq<senders - 1>(a, smem);' --backward --head-dim 64
 without attention_backward.cu 'bulk_wait<0>();' --backward # the block ends
 without attention_backward.cu 'mbarrier_arrive(bars.tile_asked());' --backward
 # Turns, where many tiles meet. (A turn is passed on by one of two calls: which one, is a matter of time.)
 without attention_backward.cu 'bulk_wait<left>();' --backward --deterministic --mask full:1000 --heads 1:1
 without attention_backward.cu 'turn_pass<0>(turn);' 2 --backward --deterministic --mask full:1000 --heads 1:1 # the tile ends
 without attention_backward.cu 'mbarrier_arrive(turn.empty);' --backward --deterministic
+# Pairs: clusters of two blocks. What the copy engine brings to both, and gives back.
+set -- --backward --head-dim 256 --mask full:300 --heads 2:1
+instead attention_backward.cu 'cluster_sync();' '__syncthreads();' "$@"
+without attention_backward.cu 'wait(bars, bars.k_full(' "$@"
+without attention_backward.cu 'wait(bars, bars.kv_empty(' "$@"
+instead attention_backward.cu 'k_bytes + kx_bytes' 'k_bytes' "$@"
+without attention_backward.cu 'wait(bars, bars.q_full(' "$@"
+without attention_backward.cu 'wait(bars, bars.q_empty(' "$@"
+without attention_backward.cu 'wait(bars, bars.dout_full(' "$@"
+without attention_backward.cu 'wait(bars, bars.dout_empty(' "$@"
+without attention_backward.cu 'mbarrier_arrive_at(bar, ' "$@"
+instead attention_backward.cu 'mbarrier_arrive_at(bar, cluster_rank() ^ 1)' 'mbarrier_arrive(bar)' "$@"
+# P, and dS for both. (The others' dS may still be read where P goes next: by this block's second
+# warpgroup, and where there are two stages of dO, by the other block's first one.)
+without attention_backward.cu 'wait(bars, bars.p_full(' "$@"
+pause='gradient_issue<head_dim>(dk,'
+without attention_backward.cu 'wait(bars, bars.ds_empty(' @consumer_run_p --backward --head-dim 256 --mask full:600x128 --heads 1:1
+pause='panel_issue(dq, smem, ds_before.slot, 0);'
+without attention_backward.cu 'wait(bars, bars.ds_empty(' @consumer_run_p --backward --head-dim 256 --head-dim-v 64 --mask full:600x128 --heads 1:1
+pause=
+without attention_backward.cu 'fence_proxy_async();' @ds_done "$@" # dS is there
+without attention_backward.cu '__syncwarp();' @ds_done "$@"
+instead attention_backward.cu 'mbarrier_arrive_expect_tx(bars.ds_full(slot), bytes)' 'mbarrier_arrive(bars.ds_full(slot))' "$@"
+without attention_backward.cu 'cp_async_bulk_at(' "$@"
+without attention_backward.cu 'wait(bars, bars.ds_full(' @panel_end "$@" # the tile ends
+without attention_backward.cu 'wait(bars, bars.ds_full(' @consumer_run_p "$@"
+# dQ, for which there is one place.
+without attention_backward.cu 'wgmma_wait<1>();' @consumer_run_p "$@"
+without attention_backward.cu 'wgmma_wait<1>();' @consumer_run_ds "$@"
+instead attention_backward.cu 'wait(bars, bars.dq_empty(slot ^ 1)' 'if (slot == 0) wait(bars, bars.dq_empty(slot ^ 1)' "$@"
+instead attention_backward.cu 'wait(bars, bars.dq_empty(slot ^ 1)' 'if (slot == 1) wait(bars, bars.dq_empty(slot ^ 1)' "$@"
+without attention_backward.cu 'sender_wait(bars, bars.dq_full(' "$@"
+without attention_backward.cu 'bulk_wait_read<0>();' "$@"
+# The other block's items: many tiles of one block, or of none.
+set -- --backward --head-dim 256 --mask window:16x1500,left=10,right=0 --heads 4:4
+without attention_backward.cu 'scheduler_wait(bars.mail_full(),' "$@"
+without attention_backward.cu 'scheduler_wait(bars.mail_empty(),' "$@"
+without attention_backward.cu 'mbarrier_arrive_at(bars.mail_empty(), 0);' "$@"
+without attention_backward.cu 'scheduler_wait(bars.tile_empty(' --backward --head-dim 256 --mask full:16x1500 --heads 4:4
+without attention_backward.cu 'cluster_sync();' 2 --backward --head-dim 256 --mask full:16x64 --heads 1:1 # the end
 exit $bad

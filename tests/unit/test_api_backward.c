@@ -515,7 +515,8 @@ static struct ffa_kernels gpu_kernels(void)
                                  .forward_count = 1,
                                  .has_backward = true,
                                  .backward_tile_m = 64,
-                                 .backward_tile_n = 128 };
+                                 .backward_tile_n = 128,
+                                 .backward_cluster = 1 };
 }
 
 /* Without turns, and with them. */
@@ -566,18 +567,23 @@ static const struct {
     const char *mask;
     int32_t heads_q, heads_kv, sm_count;
     int32_t parts;
+    int32_t cluster;
 } layouts[] = {
-    { "full:128", 1, 1, 132, 1 },
-    { "full:128", 64, 8, 132, 8 }, /* fewer items than SMs */
-    { "full:2048", 64, 8, 132, 1 },
-    { "full:4096", 64, 8, 132, 1 }, /* no tile is longer than another: nothing drifts apart */
-    { "causal:4096", 64, 8, 132, 4 },
-    { "window:8192,left=1023,right=0", 64, 8, 132, 2 }, /* short: sums of parts weigh much */
-    { "full:3040", 24, 8, 132, 3 },
-    { "full:16384", 96, 1, 132, 48 }, /* 128 tiles would leave 4 SMs idle */
-    { "full:128", 12, 2, 2, 1 },
-    { "causal:16384", 64, 8, 132, 4 },
-    { "window:8192,left=128,right=0", 64, 8, 1000, 1 }, /* 2 parts: two rounds, of 24 items */
+    { "full:128", 1, 1, 132, 1, 1 },
+    { "full:128", 64, 8, 132, 8, 1 }, /* fewer items than SMs */
+    { "full:2048", 64, 8, 132, 1, 1 },
+    { "full:4096", 64, 8, 132, 1, 1 }, /* no tile is longer than another: nothing drifts apart */
+    { "causal:4096", 64, 8, 132, 4, 1 },
+    { "window:8192,left=1023,right=0", 64, 8, 132, 2, 1 }, /* short: sums of parts weigh much */
+    { "full:3040", 24, 8, 132, 3, 1 },
+    { "full:16384", 96, 1, 132, 48, 1 }, /* 128 tiles would leave 4 SMs idle */
+    { "full:128", 12, 2, 2, 1, 1 },
+    { "causal:16384", 64, 8, 132, 4, 1 },
+    { "window:8192,left=128,right=0", 64, 8, 1000, 1, 1 }, /* 2 parts: two rounds, of 24 items */
+    { "full:2048", 64, 8, 264, 1, 2 },                     /* as many pairs as SMs before */
+    { "causal:4096", 64, 8, 264, 4, 2 },
+    { "causal:4096", 64, 8, 265, 4, 2 }, /* one without another */
+    { "full:128", 1, 1, 1, 1, 2 },       /* a pair at least */
 };
 
 START_TEST(workspaces_hold_what_their_parts_need)
@@ -586,12 +592,14 @@ START_TEST(workspaces_hold_what_their_parts_need)
     ffa_mask *mask = parse(layouts[_i].mask);
     const int64_t rows = ffa_mask_seqlen_q(mask), keys = ffa_mask_seqlen_k(mask);
     const int32_t heads_q = layouts[_i].heads_q, heads_kv = layouts[_i].heads_kv;
-    const int64_t turns = _i % 2 ? (rows + 63) / 64 * heads_q * 4 : 0;
+    const int32_t cluster = layouts[_i].cluster;
+    const int64_t turns = _i % 2 ? (rows + 63) / 64 * heads_q * cluster * 4 : 0;
     struct backward_layout layout;
     ffa_plan *plan;
     int64_t end;
     ffa_error err = { FFA_OK, 0, "" };
 
+    gpu.backward_cluster = cluster;
     gpu.is_deterministic = _i % 2;
     gpu.is_staged = _i % 3 == 0; /* a stage may have sums to add, in one part, too */
     must(ffa_plan_create(&plan, &gpu, mask, &err), &err);

@@ -221,6 +221,39 @@ static const struct {
     { "backward_finish", { "head_dim=12" }, FFA_INVALID, "backward_finish: head_dim is 12" },
 };
 
+/* Wide heads are worked on in pairs of blocks; what a block asks for fits. */
+static const struct {
+    const char *settings[3];
+    int32_t cluster;
+} clusters[] = {
+    { { "head_dim=8" }, 1 },
+    { { "head_dim=128" }, 1 },
+    { { "head_dim=128", "head_dim_v=256" }, 1 },
+    { { "head_dim=136" }, 2 },
+    { { "head_dim=192", "head_dim_v=128" }, 2 },
+    { { "head_dim=192", "deterministic=1" }, 2 },
+    { { "head_dim=256" }, 2 },
+    { { "head_dim=256", "head_dim_v=64", "deterministic=1" }, 2 },
+    { { "head_dim=256", "deterministic=1" }, 2 },
+};
+
+START_TEST(wide_heads_are_for_pairs)
+{
+    const struct jit_arch *arch;
+    struct jit_spec spec;
+
+    ck_assert_int_eq(jit_arch_find(&arch, "sm_90a", NULL), FFA_OK);
+    ck_assert_int_eq(jit_spec_init(&spec, "attention_backward", NULL), FFA_OK);
+    for (int i = 0; i < 3 && clusters[_i].settings[i]; i++)
+        ck_assert_int_eq(jit_spec_set(&spec, clusters[_i].settings[i], NULL), FFA_OK);
+    ck_assert_int_eq(jit_spec_resolve(&spec, "sm_90a", NULL), FFA_OK);
+    ck_assert_int_eq(jit_spec_cluster(&spec), clusters[_i].cluster);
+    ck_assert_int_le(jit_spec_shared_bytes(&spec), arch->shared_bytes_max);
+    ck_assert_int_eq(jit_spec_init(&spec, "backward_finish", NULL), FFA_OK);
+    ck_assert_int_eq(jit_spec_cluster(&spec), 1);
+}
+END_TEST
+
 START_TEST(backward_columns_are_padded)
 {
     ffa_error err = { FFA_OK, 0, "" };
@@ -606,6 +639,7 @@ int main(void)
                         count_of(sizeof setting_cases, sizeof *setting_cases));
     tcase_add_loop_test(spec, resolve_chooses_and_checks, 0,
                         count_of(sizeof resolve_cases, sizeof *resolve_cases));
+    tcase_add_loop_test(spec, wide_heads_are_for_pairs, 0, sizeof clusters / sizeof *clusters);
     tcase_add_loop_test(spec, backward_columns_are_padded, 0,
                         sizeof backward_cases / sizeof *backward_cases);
     tcase_add_test(spec, arch_and_template_are_named);

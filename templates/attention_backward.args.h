@@ -157,9 +157,9 @@ BACKWARD_BOTH int attention_backward_senders(int head_dim, int head_dim_v, int t
                                                                                               : 1;
 }
 
-/* Records of blocks, which are read longest: by role, a sender may be two blocks behind when the
- * stage of a block two ahead is freed. One thread for both warpgroups is not, as it sends the other
- * one's next piece first. */
+/* Records of blocks, which are read longest: twice as many where two senders go each their own way.
+ * One for both warpgroups is never two blocks behind when the stage of a block two ahead is freed,
+ * as it sends the other one's next piece first. */
 BACKWARD_BOTH int attention_backward_block_slots(int head_dim, int head_dim_v, int tile_m,
                                                  int deterministic)
 {

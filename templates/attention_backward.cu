@@ -46,15 +46,15 @@
  * registers) 256 each, dQ 512, Q and dO coming 512, dQ staged and fetched 1024, P and dS 200, in
  * all 3800; 17 bytes a cycle and SM each way between it and L2, 90 % of what L2 takes; and the
  * power of all that. So two blocks of a cluster work on 64 keys each of the same tile, and walk the
- * same blocks of rows. Each fetches half of Q and dO for both. Each copies its dS, 8 KB, to the
- * other, and computes half the columns of dQ over the keys of both, for which it has those columns
- * of the other's K, too: two panels of 64 columns of 256, one a warpgroup; of 192 a panel, and half
- * of one for the first. That is half of what goes between SMs and L2, and a tenth less in shared
- * memory. Shared memory is full: P is given in the place of dS, and at 256 the warpgroups stage dQ
- * in one place, one after the other. (H200, million cycles of full, causal, window 16k: 256 alone
- * 132, 69.5, 9.96, in pairs 121, 61.9, 8.58; 192 alone 97.7, 51.0, 7.17, in pairs 97.9, 49.6, 7.03,
- * and 4 % more TFLOP/s, as they take less power. Pairs that share Q and dO only, or one of them:
- * 256 145 to 147, as one that waits holds up the other, and no faster.)
+ * same blocks of rows. Each fetches every other panel of Q and dO for both. Each copies its dS, 8
+ * KB, to the other, and computes half the columns of dQ over the keys of both, for which it has
+ * those columns of the other's K, too: two panels of 64 columns of 256, one a warpgroup; of 192 a
+ * panel, and half of one for the first. That is half of what goes between SMs and L2, and a tenth
+ * less in shared memory. Shared memory is full: P is given in the place of dS, and at 256 the
+ * warpgroups stage dQ in one place, one after the other. (H200, million cycles of full, causal,
+ * window 16k: 256 alone 132, 69.5, 9.96, in pairs 121, 61.9, 8.58; 192 alone 97.7, 51.0, 7.17, in
+ * pairs 97.9, 49.6, 7.03, and 4 % more TFLOP/s, as they take less power. Pairs that share Q and dO
+ * only, or one of them: 256 145 to 147, as one that waits holds up the other, and no faster.)
  *
  * P is packed to the model's dtype at once, as dV needs it, and dS is made from that.
  *
@@ -136,7 +136,8 @@ constexpr int dv_regs = head_dim_v / 2;
  * columns of 96 are a piece of 32. */
 constexpr int last_columns = head_dim % 64 ? head_dim % 64 : 64;
 static_assert(head_dim % 32 == 0 && head_dim_v % 32 == 0, "multiples of 32");
-static_assert(consumers == 2, "setmaxnreg's counts, and a thread of a warpgroup a key of the tile");
+static_assert(consumers == 2,
+              "setmaxnreg's counts, and a thread of a warpgroup a key of the block");
 static_assert(by_role ? tile_m == 64 : tile_m / 64 * panels == consumers,
               "each warpgroup has one piece of dq, or panels of 64 rows");
 
@@ -146,7 +147,7 @@ constexpr int k_bytes = panels * kv_panel_bytes;
 constexpr int v_bytes = v_panels * kv_panel_bytes;
 constexpr int q_bytes = panels * q_panel_bytes;
 constexpr int dout_bytes = v_panels * q_panel_bytes;
-constexpr int kx_bytes = cluster > 1 ? 2 * kv_panel_bytes : 0; /* of the pair's other keys */
+constexpr int kx_bytes = cluster > 1 ? consumers * kv_panel_bytes : 0; /* of the other's keys */
 /* Panels of 64 rows: [key][64 rows]. Of a pair, the block's own keys, then the other's. */
 constexpr int own_ds_bytes = tile_m * block_n * 2;
 constexpr int ds_bytes = own_ds_bytes * cluster;
@@ -154,8 +155,8 @@ constexpr int ds_panel_bytes = block_n * 128;
 constexpr int dq_bytes = 64 * 64 * 4; /* a piece of dq */
 constexpr int stats_bytes = 2 * 4 * tile_m;
 
-/* By role, each warpgroup has a panel of dQ of a block, of three that a pair shares the first ones,
- * which have the exponentials, half of one, and of one the second has all. */
+/* By role, each warpgroup has one panel of dQ. Of one panel in all the second has it; of three, of
+ * a pair, the first ones, which have the exponentials, have half of one each. */
 constexpr bool p_has_dq = panels > 1;
 constexpr int p_columns = panels == 3 ? 32 : 64;
 static_assert(!by_role || panels <= 2 * cluster, "a panel a warpgroup");
@@ -233,10 +234,7 @@ struct barriers {
     FFA_DEVICE_MEMBER uint32_t dq_full(int p) const { return ds_empty(ds_stages + p); }
     FFA_DEVICE_MEMBER uint32_t dq_empty(int p) const { return dq_full(consumers + p); }
     FFA_DEVICE_MEMBER uint32_t p_full() const { return dq_empty(consumers); }
-    FFA_DEVICE_MEMBER uint32_t mail_full() const
-    {
-        return dq_empty(consumers + (by_role ? 1 : 0));
-    }
+    FFA_DEVICE_MEMBER uint32_t mail_full() const { return dq_empty(consumers + (by_role ? 1 : 0)); }
     FFA_DEVICE_MEMBER uint32_t mail_empty() const { return mail_full() + 8; }
     FFA_DEVICE_MEMBER uint32_t turn_full(int s) const
     {
@@ -378,8 +376,7 @@ FFA_DEVICE backward_sweep tile_sweep(const attention_backward_args &a,
 FFA_DEVICE backward_band tile_band(const attention_backward_args &a, const backward_tile_slot *slot,
                                    int index)
 {
-    return index < inline_bands ? slot->bands[index]
-                                         : a.bands[slot->tile.band_begin + index];
+    return index < inline_bands ? slot->bands[index] : a.bands[slot->tile.band_begin + index];
 }
 
 /* ---- pairs ---- */
@@ -475,7 +472,8 @@ FFA_DEVICE void work_find(const attention_backward_args &a, int item, int &tile,
     stream = first + rest % streams;
 }
 
-/* A warp; or one thread, where the next one takes turns, or sends. */
+/* A warp; or one thread, where the next one takes turns, or sends; and of a pair, where a word goes
+ * to the other block. */
 constexpr int scheduler_lanes = spec::deterministic || senders > 1 || cluster > 1 ? 1 : 32;
 
 FFA_DEVICE int scheduler_take(const attention_backward_args &a, int lane)
@@ -527,8 +525,8 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
     const int own_items = spec::deterministic ? 0 : (int)gridDim.x / cluster;
     ring<tile_slots> at;
     ring<1> asked, mail;
-    int item = spec::deterministic ? scheduler_next(a, bars, lane, mail)
-                                   : (int)blockIdx.x / cluster;
+    int item =
+        spec::deterministic ? scheduler_next(a, bars, lane, mail) : (int)blockIdx.x / cluster;
 
     for (;;) {
         scheduler_wait(bars.tile_empty(at.slot), at.parity ^ 1);
@@ -562,8 +560,7 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
             for (int i = lane; i < min((int)BACKWARD_INLINE_SWEEPS, tile.sweep_count);
                  i += scheduler_lanes)
                 slot->sweeps[i] = a.sweeps[tile.sweep_begin + i];
-            for (int i = lane; i < min(inline_bands, tile.band_count);
-                 i += scheduler_lanes)
+            for (int i = lane; i < min(inline_bands, tile.band_count); i += scheduler_lanes)
                 slot->bands[i] = a.bands[tile.band_begin + i];
         } else if (lane == 0) {
             slot->tile.key_count = -1;
@@ -630,7 +627,7 @@ FFA_DEVICE void produce_q(const attention_backward_args &a, const shared_view &s
             wait(bars, bars.kv_empty(), kv_parity ^ 1, at_kv_empty);
             mbarrier_arrive_expect_tx(bars.k_full(), k_bytes + kx_bytes);
             load_tile<block_n, panels>(&a.k, smem.k(), bars.k_full(), slot->kv_head,
-                                      slot->tile.key_begin);
+                                       slot->tile.key_begin);
             if constexpr (cluster > 1)
                 for (int w = 0; w < consumers; ++w)
                     cp_async_bulk_tensor_3d(smem.kx() + w * kv_panel_bytes, &a.k, bars.k_full(),
@@ -641,8 +638,8 @@ FFA_DEVICE void produce_q(const attention_backward_args &a, const shared_view &s
         visit_all(a, slot, [&](const visit &now, const backward_sweep &sweep) {
             const int row = now.row;
             /* In a cut tile, the keys past its end are masked in every block. */
-            const bool is_full = row >= sweep.full_begin && row + tile_m <= sweep.full_end &&
-                                 key_count == block_n;
+            const bool is_full =
+                row >= sweep.full_begin && row + tile_m <= sweep.full_end && key_count == block_n;
             wait(bars, bars.q_empty(at.slot()), at.parity() ^ 1, at_q_empty);
             int flags = (now.is_last ? BACKWARD_BLOCK_LAST : 0) |
                         (is_full ? BACKWARD_BLOCK_FULL : 0) |
@@ -687,7 +684,7 @@ FFA_DEVICE void produce_dout(const attention_backward_args &a, const shared_view
             wait(bars, bars.kv_empty(), kv_parity ^ 1, at_kv_empty);
             mbarrier_arrive_expect_tx(bars.v_full(), v_bytes);
             load_tile<block_n, v_panels>(&a.v, smem.v(), bars.v_full(), slot->kv_head,
-                                        slot->tile.key_begin);
+                                         slot->tile.key_begin);
             kv_parity ^= 1;
         }
         visit_all(a, slot, [&](const visit &now, const backward_sweep &) {
@@ -816,10 +813,11 @@ FFA_DEVICE void piece_add(const dq_piece &piece, int w)
     }
 }
 
-/* By role, what a single sender does between a piece's coming and its copy counts: it knows where
- * the piece goes before it comes, and need not sleep, as it has its warp to itself. (10 to 14 %
- * fewer cycles at head_dim 192; 1 % more at 128, and with two senders.) */
-constexpr bool sends_ahead = by_role && senders == 1;
+/* By role, what the sender does between a piece's coming and its copy counts: it knows where the
+ * piece goes before it comes, and need not sleep, as it has its warp to itself. (1 % more cycles at
+ * head_dim 128.) */
+constexpr bool sends_ahead = by_role;
+static_assert(!by_role || senders == 1, "all pieces of a block are its own");
 
 FFA_DEVICE void sender_wait(const barriers &bars, uint32_t bar, uint32_t parity, wait_name name)
 {
@@ -1215,11 +1213,11 @@ FFA_DEVICE void store_ds(const uint32_t (&ds)[p_regs], uint32_t to)
 
 /* The warpgroup's piece of dQ goes to shared memory, for the sender, as it lies in the workspace:
  * groups of 8 rows, each in runs of 8 columns, which is how a warp holds them. Rows outside the
- * block's sweep become 0, as they are added, too. `parity`: of the pieces of `slot` that were
+ * block's sweep become 0, as they are added, too. `parity`: of the pieces that warpgroup `w` has
  * staged before; `top`: the piece's first row in the block. */
 template <int columns>
 FFA_DEVICE void stage_dq(const shared_view &smem, float (&dq)[columns / 2], uint32_t to, int flags,
-                         const backward_block *block, int top, uint32_t parity, int slot)
+                         const backward_block *block, int top, uint32_t parity, int w)
 {
     const barriers bars = smem.bars();
 
@@ -1234,9 +1232,9 @@ FFA_DEVICE void stage_dq(const shared_view &smem, float (&dq)[columns / 2], uint
                     dq[i] = dq[i + 1] = 0.0f;
     }
     if (dq_places > 1)
-        wait(bars, bars.dq_empty(slot), parity ^ 1, at_dq_empty);
+        wait(bars, bars.dq_empty(w), parity ^ 1, at_dq_empty);
     else /* the other warpgroup's piece before this one, of the block before or of the same */
-        wait(bars, bars.dq_empty(slot ^ 1), slot == 0 ? parity ^ 1 : parity, at_dq_empty);
+        wait(bars, bars.dq_empty(w ^ 1), w == 0 ? parity ^ 1 : parity, at_dq_empty);
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
@@ -1245,7 +1243,7 @@ FFA_DEVICE void stage_dq(const shared_view &smem, float (&dq)[columns / 2], uint
                             dq[4 * k + 2 * r + 1]);
     __syncwarp();
     if (threadIdx.x % 32 == 0)
-        mbarrier_arrive(bars.dq_full(slot));
+        mbarrier_arrive(bars.dq_full(w));
 }
 
 /* Write the thread's two rows of dK or dV, times `scale`; of a padded tensor `real` columns. (Two
@@ -1275,8 +1273,7 @@ FFA_DEVICE void store_gradient(const attention_backward_args &a, const float (&g
                 }
                 *at = x;
             } else {
-                *(uint32_t *)((uint16_t *)to + first + j * 8) =
-                    pack_half2<spec::dtype>(x.x, x.y);
+                *(uint32_t *)((uint16_t *)to + first + j * 8) = pack_half2<spec::dtype>(x.x, x.y);
             }
         }
     }
@@ -1441,8 +1438,8 @@ FFA_DEVICE void give_p(const shared_view &smem, int slot, const uint32_t (&p)[co
 
 /* dS as make_ds has it, P coming from there piece by piece. */
 template <int count>
-FFA_DEVICE void make_ds_of_given(uint32_t (&ds)[count], const shared_view &smem,
-                                 int slot, const float (&dp)[2 * count], uint32_t stats)
+FFA_DEVICE void make_ds_of_given(uint32_t (&ds)[count], const shared_view &smem, int slot,
+                                 const float (&dp)[2 * count], uint32_t stats)
 {
     const uint32_t at = p_place(smem, slot);
 
@@ -1680,8 +1677,7 @@ FFA_DEVICE void consumer_run_ds(const attention_backward_args &a, const shared_v
                 if (is_leader)
                     release(bars.dout_empty(at.dout_slot()));
                 wait(bars, bars.p_full(), p_at_.parity, at_p_full);
-                make_ds_of_given(ds, smem, ds_at_.slot, dp,
-                                 smem.stats_d(at.slot()) + my.stats);
+                make_ds_of_given(ds, smem, ds_at_.slot, dp, smem.stats_d(at.slot()) + my.stats);
                 /* All dS of the block before is there: P was not given before. */
                 if (cluster == 1)
                     fence_proxy_async();

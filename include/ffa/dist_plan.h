@@ -56,10 +56,12 @@ typedef enum ffa_dist_moves {
 
 typedef struct ffa_dist_plan_opts {
     uint32_t struct_size;
-    int32_t tile_m, tile_n;         /* forward: query rows and keys of a tile; 0: 128, 128 */
-    int32_t backward_m, backward_n; /* backward: query rows and keys of a tile; 0: 64, 128 */
-    int32_t forward_stages;         /* stages that receive: 0: as many as is best; n: n, at most;
-                                     * -1: one of everything, MagiAttention's degree 0 */
+    int32_t tile_m, tile_n; /* forward: query rows and keys of a tile; 0: 128, 128 */
+    /* backward: query rows and keys of a tile, as of the kernels; 0: 64, 128. (GPU kernels have 128
+     * keys, and 64 where head_dim_v alone is above 128.) */
+    int32_t backward_m, backward_n;
+    int32_t forward_stages; /* stages that receive: 0: as many as is best; n: n, at most;
+                             * -1: one of everything, MagiAttention's degree 0 */
     int32_t backward_stages;
     int32_t stages_max; /* of a free choice, 1 to 16; 0: 8 */
     int32_t buffers;    /* receive buffers that stages take in turn, 2 or 3; 0: 2 */

@@ -38,7 +38,8 @@ struct ffa_kernels {
     int32_t forward_count;                              /* >= 1 */
     struct gpu_kernel *combine; /* of a split; NULL on the CPU, and without */
     bool has_backward;          /* then the rest is set, but for what is NULL on the CPU */
-    int32_t backward_tile_m, backward_tile_n, backward_cluster;
+    int32_t backward_tile_m, backward_tile_n;
+    int32_t backward_cluster; /* blocks that share a tile */
     int32_t
         dq_columns; /* of a row of the fp32 sum of dq: head_dim, padded as the kernels have it */
     ffa_dtype grad_dtype;

@@ -36,15 +36,15 @@ static int32_t tiles_at_a_time(const ffa_kernels *kernels, int32_t sm_count)
  * 0.2 ms, a call a hundredth of that. The plan remembers the last answer, in 12 bits of a word; the
  * others say what it answers. (A plan that is used with two head layouts in turn asks each time.)
  */
-static int32_t parts_of(const ffa_plan *plan, int32_t group, int32_t heads_kv, int32_t sm_count)
+static int32_t parts_of(const ffa_plan *plan, int32_t group, int32_t heads_kv, int32_t at_a_time)
 {
-    const struct parts_query query = { group, heads_kv, sm_count };
+    const struct parts_query query = { group, heads_kv, at_a_time };
     const uint64_t key =
-        (uint64_t)group << 44 | (uint64_t)heads_kv << 24 | (uint64_t)sm_count << 12;
+        (uint64_t)group << 44 | (uint64_t)heads_kv << 24 | (uint64_t)at_a_time << 12;
     const uint64_t known = atomic_load(plan->parts);
     int32_t parts;
 
-    if (group >> 12 || heads_kv >> 20 || sm_count >> 12)
+    if (group >> 12 || heads_kv >> 20 || at_a_time >> 12)
         return backward_parts(&plan->backward, &query);
     if (known >> 12 == key >> 12)
         return (int32_t)(known & 0xfff);
@@ -379,15 +379,15 @@ static void outputs_fill(struct attention_backward_args *launch, const struct gp
 }
 
 /* Few streams at a time keep theirs in L2; enough of them even out tiles of different lengths. Wide
- * heads, whose tiles have fewer keys, are at 90 % of what L2 takes: with three streams of 16k at
- * head_dim 256 the SMs now and then drifted apart, and a pass took twice as long (H200). */
+ * heads have few tiles at a time, and much to keep: before blocks worked in pairs, with three
+ * streams of 16k at head_dim 256 the SMs now and then drifted apart, and a pass took twice as long
+ * (H200). */
 static int64_t section_of(const struct gpu_call *call)
 {
     const struct backward_plan *plan = &call->plan->backward;
     const int64_t streams = (int64_t)call->args->heads_kv * call->layout->parts;
-    const bool is_wide = call->kernels->head_dim > BACKWARD_COLUMNS_MAX ||
-                         call->kernels->head_dim_v > BACKWARD_COLUMNS_MAX;
-    const int64_t rounds = is_wide ? 1 : 4;
+    const int64_t rounds =
+        attention_backward_by_role(call->kernels->head_dim, call->kernels->head_dim_v) ? 1 : 4;
     const int64_t section =
         rounds * tiles_at_a_time(call->kernels, call->room) / plan->tile_count + 1;
 

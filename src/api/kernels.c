@@ -380,6 +380,7 @@ ffa_status ffa_kernels_create(ffa_kernels **out, ffa_context *context,
         kernels->forward_count = 1;
         kernels->backward_tile_m = spec.backward_tile_m ? spec.backward_tile_m : CPU_TILE_M;
         kernels->backward_tile_n = spec.backward_tile_n ? spec.backward_tile_n : CPU_TILE_N;
+        kernels->backward_cluster = 1;
     }
     *out = kernels;
     kernels = NULL;

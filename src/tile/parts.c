@@ -48,13 +48,13 @@ double backward_makespan(const struct backward_plan *plan, const struct parts_qu
     const double items = tiles * (double)copies;
     double done[SM_MAX] = { 0 }, last = 0;
 
-    if (query->sm_count > SM_MAX || items > (double)SIMULATED_ITEMS * query->sm_count)
-        return sum / query->sm_count + sum / items / 2;
+    if (query->at_a_time > SM_MAX || items > (double)SIMULATED_ITEMS * query->at_a_time)
+        return sum / query->at_a_time + sum / items / 2;
     for (int64_t i = 0; i < plan->tile_count; i++)
         for (int64_t copy = 0; copy < copies; copy++) {
             const double at = done[0] + plan->tiles[i].block_count * heads + ITEM_BLOCKS;
 
-            heap_replace_least(done, query->sm_count, at);
+            heap_replace_least(done, query->at_a_time, at);
             last = fmax(last, at);
         }
     return last;
@@ -81,7 +81,7 @@ int32_t backward_parts(const struct backward_plan *plan, const struct parts_quer
     const double spread = spread_of(plan);
     const double sum_blocks = SUM_BLOCKS * (double)plan->shape.seqlen_k * query->heads_kv *
                               (64.0 * 128.0) / ((double)plan->tile_m * plan->tile_n) /
-                              query->sm_count * 132.0;
+                              query->at_a_time * 132.0;
     double least = INFINITY;
     int32_t best = 1;
 

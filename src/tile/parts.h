@@ -15,15 +15,15 @@
 
 struct parts_query {
     int32_t group, heads_kv; /* query heads of a kv head, kv heads */
-    int32_t sm_count;        /* >= 1 */
+    int32_t at_a_time;       /* tiles worked on: SMs, or pairs of them; >= 1 */
 };
 
 /* The divisor of the group that is expected to take the least time. */
 int32_t backward_parts(const struct backward_plan *plan, const struct parts_query *query);
-/* When the last SM is done, in blocks, if each takes the next item as soon as it is free, the tiles
- * one after another: `parts` divides the group. A queue of up to 32 items an SM, and 1024 SMs;
- * beyond, what they take on average and half of one. (A kernel takes sections of streams one after
- * another, which is near enough.) */
+/* When the last tile is done, in blocks, if each SM (or pair) takes the next item as soon as it is
+ * free, the tiles one after another: `parts` divides the group. A queue of up to 32 items an SM,
+ * and 1024 SMs; beyond, what they take on average and half of one. (A kernel takes sections of
+ * streams one after another, which is near enough.) */
 double backward_makespan(const struct backward_plan *plan, const struct parts_query *query,
                          int32_t parts);
 

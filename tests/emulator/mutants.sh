@@ -157,8 +157,8 @@ without attention_backward.cu 'wait(bars, bars.ds_full(' @consumer_run_p "$@"
 # dQ, for which there is one place.
 without attention_backward.cu 'wgmma_wait<1>();' @consumer_run_p "$@"
 without attention_backward.cu 'wgmma_wait<1>();' @consumer_run_ds "$@"
-instead attention_backward.cu 'wait(bars, bars.dq_empty(slot ^ 1)' 'if (slot == 0) wait(bars, bars.dq_empty(slot ^ 1)' "$@"
-instead attention_backward.cu 'wait(bars, bars.dq_empty(slot ^ 1)' 'if (slot == 1) wait(bars, bars.dq_empty(slot ^ 1)' "$@"
+instead attention_backward.cu 'wait(bars, bars.dq_empty(w ^ 1)' 'if (w == 0) wait(bars, bars.dq_empty(w ^ 1)' "$@"
+instead attention_backward.cu 'wait(bars, bars.dq_empty(w ^ 1)' 'if (w == 1) wait(bars, bars.dq_empty(w ^ 1)' "$@"
 without attention_backward.cu 'sender_wait(bars, bars.dq_full(' "$@"
 without attention_backward.cu 'bulk_wait_read<0>();' "$@"
 # The other block's items: many tiles of one block, or of none.

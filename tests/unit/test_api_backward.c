@@ -650,7 +650,7 @@ START_TEST(parts_are_those_of_the_heads_that_ask)
         const int32_t parts = backward_parts(&plan->backward, query);
 
         must(backward_layout_make(&layout, plan, &gpu, query->group * query->heads_kv,
-                                  query->heads_kv, query->sm_count, &err),
+                                  query->heads_kv, query->at_a_time, &err),
              &err);
         ck_assert_int_eq(layout.parts, parts);
         ck_assert_int_eq(query->group % parts, 0);

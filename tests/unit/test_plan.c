@@ -376,7 +376,7 @@ static double queue_time(const struct backward_plan *plan, const struct parts_qu
         for (int32_t copy = 0; copy < parts * query->heads_kv; copy++) {
             int32_t first = 0;
 
-            for (int32_t sm = 1; sm < query->sm_count; sm++)
+            for (int32_t sm = 1; sm < query->at_a_time; sm++)
                 first = free_at[sm] < free_at[first] ? sm : first;
             free_at[first] += plan->tiles[t].block_count * (query->group / parts) + 3;
             last = fmax(last, free_at[first]);
@@ -400,7 +400,7 @@ START_TEST(a_makespan_is_that_of_a_queue)
         for (int64_t t = 0; t < plan.tile_count; t++)
             plan.block_count += tiles[t].block_count = (int)rng_range(&rng, 0, 50);
         for (int32_t parts = 1; parts <= 12; parts++)
-            if (12 % parts == 0 && plan.tile_count * query.heads_kv * parts <= 32 * query.sm_count)
+            if (12 % parts == 0 && plan.tile_count * query.heads_kv * parts <= 32 * query.at_a_time)
                 ck_assert_double_eq_tol(backward_makespan(&plan, &query, parts),
                                         queue_time(&plan, &query, parts), 1e-9);
     }

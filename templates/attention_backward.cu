@@ -1588,10 +1588,10 @@ FFA_DEVICE void consumer_run_p(const attention_backward_args &a, const shared_vi
                     fence_proxy_async();
                 give_p(smem, ds_at_.slot, spec::softcap ? slope : p);
                 __syncwarp();
-                if (is_leader)
+                if (is_leader) {
                     mbarrier_arrive(bars.p_full());
-                if (is_leader) /* not before: the next record takes the place of that one's */
                     release(bars.q_empty(at.slot()));
+                }
                 /* Under the first block dQ of old dS, as in consumer_run. */
                 if constexpr (p_has_dq)
                     panel_issue(dq, smem, ds_before.slot, 0);

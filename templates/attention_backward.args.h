@@ -150,22 +150,17 @@ BACKWARD_BOTH int attention_backward_ds_stages(int head_dim, int head_dim_v, int
 /* Threads that send dQ to the workspace: where its pieces come fast, there is one for each
  * warpgroup (2 % faster at head_dim 64; no faster at 96 and 128, slower at 192). Turns are passed
  * on by one thread, as they are of all pieces of a block. */
-BACKWARD_BOTH int attention_backward_senders(int head_dim, int head_dim_v, int tile_m,
-                                             int deterministic)
+BACKWARD_BOTH int attention_backward_senders(int tile_m, int deterministic)
 {
-    return !attention_backward_by_role(head_dim, head_dim_v) && tile_m > 64 && !deterministic ? 2
-                                                                                              : 1;
+    return tile_m > 64 && !deterministic ? 2 : 1;
 }
 
 /* Records of blocks, which are read longest: twice as many where two senders go each their own way.
  * One for both warpgroups is never two blocks behind when the stage of a block two ahead is freed,
  * as it sends the other one's next piece first. */
-BACKWARD_BOTH int attention_backward_block_slots(int head_dim, int head_dim_v, int tile_m,
-                                                 int deterministic)
+BACKWARD_BOTH int attention_backward_block_slots(int tile_m, int deterministic)
 {
-    return attention_backward_senders(head_dim, head_dim_v, tile_m, deterministic) > 1
-               ? 4 * BACKWARD_STAGES
-               : 2 * BACKWARD_STAGES;
+    return 2 * BACKWARD_STAGES * attention_backward_senders(tile_m, deterministic);
 }
 
 /* Places in shared memory for the warpgroups' pieces of dQ. At head_dim 256 there is room for one,
@@ -212,7 +207,7 @@ BACKWARD_BOTH int attention_backward_bytes_with(int head_dim, int head_dim_v, in
            ds_blocks * 2 * tile_m * block_n /* dS, P */ +
            attention_backward_dq_places(head_dim) * 64 * 64 * 4 /* dq */ +
            BACKWARD_STAGES * 2 * 4 * tile_m /* stats */ +
-           attention_backward_block_slots(head_dim, head_dim_v, tile_m, deterministic) *
+           attention_backward_block_slots(tile_m, deterministic) *
                (int)sizeof(struct backward_block) +
            8 * (4 * BACKWARD_STAGES + 4 + 2 * BACKWARD_TILE_SLOTS + 2 * ds_stages + 2 * 2 +
                 (by_role ? 1 : 0) + 1) +

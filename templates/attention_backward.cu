@@ -161,13 +161,11 @@ constexpr bool p_has_dq = panels > 1;
 constexpr int p_columns = panels == 3 ? 32 : 64;
 static_assert(!by_role || panels <= 2 * cluster, "a panel a warpgroup");
 
-constexpr int senders =
-    attention_backward_senders(head_dim, head_dim_v, tile_m, spec::deterministic);
+constexpr int senders = attention_backward_senders(tile_m, spec::deterministic);
 constexpr int dq_places = attention_backward_dq_places(head_dim);
 constexpr int inline_bands = attention_backward_inline_bands(head_dim);
 constexpr int slot_bytes = attention_backward_slot_bytes(head_dim);
-constexpr int block_slots =
-    attention_backward_block_slots(head_dim, head_dim_v, tile_m, spec::deterministic);
+constexpr int block_slots = attention_backward_block_slots(tile_m, spec::deterministic);
 
 /* Offsets in shared memory, from a 1024-byte boundary. */
 constexpr int k_at = 0;
@@ -1100,18 +1098,23 @@ FFA_DEVICE void gradient_issue(float (&g)[columns / 2], uint32_t (&p)[p_regs], u
     wgmma_commit();
 }
 
-/* The warpgroup's piece of dQ = dS^T K: 64 rows x 64 columns over all keys of the tile, or 32. */
-template <int columns> FFA_DEVICE void dq_issue(float (&dq)[columns / 2], uint32_t ds, uint32_t k)
+/* The warpgroup's piece of dQ = dS^T K: 64 rows x 64 columns, or 32, over the block's keys, and of
+ * a pair over the other one's, whose K is at `kx`. */
+template <int columns>
+FFA_DEVICE void dq_issue(float (&dq)[columns / 2], uint32_t ds, uint32_t k, uint32_t kx = 0)
 {
     const uint64_t a = descriptor_mn_major(ds, ds_panel_bytes);
-    const uint64_t b = descriptor_mn_major(k, kv_panel_bytes);
+    const uint64_t own = descriptor_mn_major(k, kv_panel_bytes);
+    const uint64_t other = descriptor_mn_major(kx, kv_panel_bytes);
+    constexpr int steps = block_n / 16;
 
     touch(dq);
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < block_n / 16; ++step)
-        wgmma<columns, spec::dtype>::ss_mn(dq, descriptor_advance(a, step * 2048),
-                                           descriptor_advance(b, step * 2048), step > 0);
+    for (int step = 0; step < cluster * steps; ++step)
+        wgmma<columns, spec::dtype>::ss_mn(
+            dq, descriptor_advance(a, step * 2048),
+            descriptor_advance(step < steps ? own : other, step % steps * 2048), step > 0);
     wgmma_commit();
 }
 
@@ -1461,23 +1464,12 @@ FFA_DEVICE void panel_issue(float (&dq)[count], const shared_view &smem, int ds,
 {
     if constexpr (cluster == 1) {
         dq_issue<2 * count>(dq, smem.ds(ds), smem.k() + warpgroup % panels * kv_panel_bytes);
-    } else { /* over the keys of both blocks */
+    } else {
         const int column_bytes = 2 * pair_column(warpgroup);
-        const uint64_t a = descriptor_mn_major(smem.ds(ds), ds_panel_bytes);
-        const uint64_t own = descriptor_mn_major(
-            smem.k() + pair_panel(warpgroup) * kv_panel_bytes + column_bytes, kv_panel_bytes);
-        const uint64_t other = descriptor_mn_major(
-            smem.kx() + warpgroup * kv_panel_bytes + column_bytes, kv_panel_bytes);
-        constexpr int steps = block_n / 16;
 
-        touch(dq);
-        wgmma_fence();
-#pragma unroll
-        for (int step = 0; step < 2 * steps; ++step)
-            wgmma<2 * count, spec::dtype>::ss_mn(
-                dq, descriptor_advance(a, step * 2048),
-                descriptor_advance(step < steps ? own : other, step % steps * 2048), step > 0);
-        wgmma_commit();
+        dq_issue<2 * count>(dq, smem.ds(ds),
+                            smem.k() + pair_panel(warpgroup) * kv_panel_bytes + column_bytes,
+                            smem.kx() + warpgroup * kv_panel_bytes + column_bytes);
     }
 }
 

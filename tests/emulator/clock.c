@@ -26,8 +26,7 @@ enum { MEMOS = 256, CHUNK = 64 };
 enum combination {
     LATER,
     EARLIER,
-    LATER_OF_BLOCK, /* + rank: in the words of that block, a's own in others */
-    COMBINATIONS = LATER_OF_BLOCK + EMULATOR_CLUSTER
+    LATER_OF_BLOCK /* + rank: in the words of that block, a's own in others */
 };
 
 static struct {

@@ -39,6 +39,8 @@ struct attention_backward_args {
     int group;           /* heads_q / heads_kv */
     int parts;           /* a group's query heads are shared by so many blocks; divides group */
     int section_streams; /* (kv head, part) pairs worked on together */
+    int section_waves;   /* BACKWARD_IN_STEP: a section's items are taken in so many waves, */
+    int wave_items;      /* each of so many items, the last of fewer */
     int flags;           /* BACKWARD_... */
     float cap_inner;     /* 2 * log2(e) * softmax_scale / softcap */
     float cap_outer;     /* softcap * log2(e) */
@@ -58,7 +60,12 @@ _Static_assert(sizeof(struct attention_backward_args) == 768, "host and device d
 
 enum {
     BACKWARD_LIST_PER_KV_HEAD = 1, /* a list of tiles for each kv head; else one for all */
-    BACKWARD_ACCUMULATE = 2        /* dkv_fp32: dk and dv are added to what they hold */
+    BACKWARD_ACCUMULATE = 2,       /* dkv_fp32: dk and dv are added to what they hold */
+    /* A wave of items goes through the rows from the first to the last, the next one from the last
+     * to the first, or, FROM_LAST_ROW, the other way round; the heads of a block one after the
+     * other. */
+    BACKWARD_IN_STEP = 4,
+    BACKWARD_FROM_LAST_ROW = 8
 };
 
 enum {
@@ -74,7 +81,9 @@ struct backward_tile_slot {
     int head_begin; /* the query heads of its part: [head_begin, head_end) */
     int head_end;
     int part;
-    int pad_[4];
+    int heads_at_once; /* whose same blocks are visited one after another: 1, or all */
+    int from_last;     /* rows from the last to the first */
+    int pad_[2];
     struct backward_sweep sweeps[BACKWARD_INLINE_SWEEPS];
     struct backward_band bands[BACKWARD_INLINE_BANDS]; /* attention_backward_inline_bands of them */
 };

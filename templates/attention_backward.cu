@@ -58,27 +58,36 @@
  *
  * P is packed to the model's dtype at once, as dV needs it, and dS is made from that.
  *
- * Learnt on an H200: reductions of dQ straight from registers (red.v4) take a quarter of the time;
- * warpgroups that meet at a barrier each block leave the tensor cores idle in their common pauses
- * (500 against 555 TFLOP/s), even with the scores of the next block issued ahead. Accumulators in
- * flight over the loop's back edge make ptxas serialise all products. All blocks of one stream of
- * Q, dO and dQ should pass over it at nearly the same time: one query head an item instead of the
- * eight of a group took causal 64k from 443 to 548 (L2 hit rate at 16k 49 to 81 %), because tiles
- * of different lengths drift apart from head to head. Cycles a block of full 8k, each on top of
- * the one before: dQ sent by the consumer warps, each on its own, 4070; by the sender, the fence of
- * dS with its reader, 3690; statistics loaded ahead, addresses kept, 3410. A quarter of the
- * exponentials as polynomials: 3550. The chip is power-limited (690 W, 1.55 to 1.7 GHz), so the
- * time that saves is about two thirds of it.
+ * Learnt on an H200: reductions of dQ straight from registers (red.v4) take a quarter of the
+ * time; warpgroups that meet at a barrier each block leave the tensor cores idle in their common
+ * pauses (500 against 555 TFLOP/s), even with the scores of the next block issued ahead.
+ * Accumulators in flight over the loop's back edge make ptxas serialise all products. Cycles a
+ * block of full 8k, each on top of the one before: dQ sent by the consumer warps, each on its
+ * own, 4070; by the sender, the fence of dS with its reader, 3690; statistics loaded ahead,
+ * addresses kept, 3410. A quarter of the exponentials as polynomials: 3550. The chip is
+ * power-limited (690 W, 1.55 to 1.7 GHz), so the time that saves is about two thirds of it.
  * Items taken while the one before is at work, a whole one ahead, leave SMs idle at the end that
- * could have had them: causal 4k 491, packed documents of 4k 390 TFLOP/s; taken when it is nearly
- * done, 529 and 450.
- * dq made of its sum here, by the scheduler's warp, wherever it comes to be complete, instead of by
- * the finish pass: no faster. To know what is complete takes 1 to 2 % more cycles, to make it
- * another 2 to 5 % of causal 4k and 5 to 10 % of a window, about what the pass took (causal 4k 501
- * against 534 TFLOP/s, a window of 16k alike). A warpgroup of whose keys a block's rows attend
- * none, as at the edges of a band, passing over all but its share of dQ: 1 % fewer cycles of a
- * window, but 1 to 3 % more of long masks, as ptxas then orders the loop otherwise. Places of K and
- * V that are free one after the other, and the next tile's Q asked for before K: no difference.
+ * could have had them: causal 4k 491, packed documents of 4k 390 TFLOP/s; taken when it is
+ * nearly done, 529 and 450. dq made of its sum here, by the scheduler's warp, wherever it comes
+ * to be complete, instead of by the finish pass: no faster. To know what is complete takes 1 to
+ * 2 % more cycles, to make it another 2 to 5 % of causal 4k and 5 to 10 % of a window, about
+ * what the pass took (causal 4k 501 against 534 TFLOP/s, a window of 16k alike). A warpgroup of
+ * whose keys a block's rows attend none, as at the edges of a band, passing over all but its
+ * share of dQ: 1 % fewer cycles of a window, but 1 to 3 % more of long masks, as ptxas then
+ * orders the loop otherwise. Places of K and V that are free one after the other, and the next
+ * tile's Q asked for before K: no difference.
+ *
+ * Order: what works on one stream of Q, dO and dq should pass over the same rows at nearly the
+ * same time, which then are in L2. Head by head, tiles of different lengths drift apart from the
+ * second head on (causal 64k: one query head an item 548 TFLOP/s, the eight of a group 443).
+ * Where tiles end at one row, as those of a causal mask, they can go in step, whatever their
+ * lengths. A wave of items, one an SM, begins together at the last row, all heads of a block of
+ * rows after another, and goes towards the first. The next wave goes the other way: as tiles are
+ * taken longest first, an item with t rows less begins t rows later, and that is where the
+ * others of its wave then are. (Causal 4k, 8 query heads a kv head, million cycles and bytes of
+ * device memory: waves that alternate 1.77 and 0.59 G, all from the last row 2.03 and 1.9 G, all
+ * from the first 2.57 and 4.0 G; head by head 2.10 and 2.5 G, with two heads an item 1.81.
+ * bench/results/h200/order_ncu.txt)
  *
  * deterministic: dq is added to in a fixed order, that of the work items. Each block of a query
  * head's rows has a counter of visits, and the plan says how many come before each visit
@@ -422,52 +431,61 @@ struct visit {
     bool is_last; /* of the tile */
 };
 
-/* Calls `f` with each visit of a tile and its sweep. Head by head, sweeps as they stand and their
- * blocks from the first row on; or in turns (backward_plan.h), all from the last row to the first,
- * and the heads of each block one after another: head by head, a short tile would wait for a long
- * one at each head again. (Without turns, that order is no faster: tiles that go in step then add
- * to the same rows of dq at the same time.) */
+/* Calls `f` with each visit of a tile and its sweep: heads_at_once of its heads after another, the
+ * sweeps and their blocks from the first row on or from the last, and of each block those heads. */
 template <typename function>
 FFA_DEVICE void visit_all(const attention_backward_args &a, const backward_tile_slot *slot,
                           function f)
 {
     constexpr bool in_turns = spec::deterministic;
     const int sweep_count = slot->tile.sweep_count, head_end = slot->head_end;
-    const int firsts_end = in_turns ? slot->head_begin + 1 : head_end;
+    const int at_once = slot->heads_at_once;
+    const bool from_last = in_turns || slot->from_last;
+    int first = slot->head_begin;
 
-    for (int first = slot->head_begin; first < firsts_end; ++first)
+    do
         for (int i = 0; i < sweep_count; ++i) {
-            const int index = in_turns ? sweep_count - 1 - i : i;
+            const int index = from_last ? sweep_count - 1 - i : i;
             const backward_sweep sweep = tile_sweep(a, slot, index);
             const int begin = sweep.q_begin / grid * grid;
             const int last = (sweep.q_end - 1 - begin) / tile_m * tile_m;
 
             for (int at = 0; at <= last; at += tile_m) {
-                const int row = begin + (in_turns ? last - at : at);
+                const int row = begin + (from_last ? last - at : at);
                 const bool ends = at == last && i == sweep_count - 1;
                 int head = first;
                 do
                     f(visit{ head, row, index, ends && head == head_end - 1 }, sweep);
-                while (in_turns && ++head < head_end);
+                while (++head < (in_turns ? head_end : first + at_once));
             }
         }
+    while (!in_turns && (first += at_once) < head_end);
 }
 
 /* ---- scheduler ---- */
 
-/* Item -> (tile, stream), where a stream is a kv head and a part of its query heads: sections of
- * streams outermost, then tiles longest first, then the streams of a section. What runs at a time
- * then passes over the same Q, dO and dq at nearly the same time, and finds them in L2. */
-FFA_DEVICE void work_find(const attention_backward_args &a, int item, int &tile, int &stream)
+struct work {
+    int tile, stream; /* a stream is a kv head and a part of its query heads */
+    bool from_last;   /* in step: rows from the last to the first */
+};
+
+/* Sections of streams are outermost, then tiles longest first, then the streams of a section. What
+ * runs at a time then passes over the same Q, dO and dq at nearly the same time, and finds them in
+ * L2. */
+FFA_DEVICE work work_find(const attention_backward_args &a, int item)
 {
     const int section_items = a.tile_count * a.section_streams;
     const int section = item / section_items;
     const int rest = item - section * section_items;
     const int first = section * a.section_streams;
     const int streams = min(a.section_streams, a.heads_kv * a.parts - first);
+    work found = { rest / streams, first + rest % streams, false };
 
-    tile = rest / streams;
-    stream = first + rest % streams;
+    if (a.flags & BACKWARD_IN_STEP) {
+        const int wave = section * a.section_waves + rest / a.wave_items;
+        found.from_last = (wave & 1) != !!(a.flags & BACKWARD_FROM_LAST_ROW);
+    }
+    return found;
 }
 
 /* A warp; or one thread, where the next one takes turns, or sends; and of a pair, where a word goes
@@ -531,21 +549,16 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
         backward_tile_slot *slot = smem.slot(at.slot);
         const bool has_work = item < a.work_count;
         if (has_work) {
-            int index, stream;
-            if (a.flags & BACKWARD_LIST_PER_KV_HEAD) {
-                index = item / a.parts;
-                stream = item - index * a.parts;
-            } else {
-                work_find(a, item, index, stream);
-            }
-            backward_tile tile = a.tiles[index];
+            const bool has_lists = a.flags & BACKWARD_LIST_PER_KV_HEAD;
+            const work found =
+                has_lists ? work{ item / a.parts, item % a.parts, false } : work_find(a, item);
+            backward_tile tile = a.tiles[found.tile];
             if (cluster > 1) { /* the block's own keys; the second may have none */
                 const int before = (int)cluster_rank() * block_n;
                 tile.key_begin += before;
                 tile.key_count = min(max(tile.key_count - before, 0), block_n);
             }
-            if (a.flags & BACKWARD_LIST_PER_KV_HEAD)
-                stream += tile.list * a.parts;
+            const int stream = found.stream + (has_lists ? tile.list * a.parts : 0);
             const int kv_head = stream / a.parts, part = stream % a.parts;
             if (lane == 0) {
                 const int share = a.group / a.parts;
@@ -554,6 +567,8 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
                 slot->head_begin = kv_head * a.group + part * share;
                 slot->head_end = slot->head_begin + share;
                 slot->part = part;
+                slot->heads_at_once = a.flags & BACKWARD_IN_STEP ? share : 1;
+                slot->from_last = found.from_last;
             }
             for (int i = lane; i < min((int)BACKWARD_INLINE_SWEEPS, tile.sweep_count);
                  i += scheduler_lanes)

@@ -7,7 +7,7 @@
 
 #include "api/context.h"
 #include "gpu/gpu.h"
-#include "tile/backward.h"
+#include "tile/order.h"
 #include <ffa/attention.h>
 
 /* What a kernel's tiles are expected to cost: `begin` to begin and end one, `key` each key of its
@@ -68,14 +68,14 @@ struct ffa_plan {
     int64_t turns_at;        /* and the turns of the second */
     _Atomic(void *) buffer;  /* where it was uploaded last; not owned */
     atomic_int device;       /* and on which device */
-    _Atomic uint64_t *parts; /* what backward_parts said last, and was asked (backward.c) */
+    _Atomic uint64_t *order; /* what backward_order_find said last, and was asked (backward.c) */
 };
 
 /* The parts of a backward workspace, as bytes from its begin (backward.c). */
 struct backward_layout {
     int64_t stats_rows; /* a multiple of 4, with room for a block past the last row */
     int64_t dq_rows;    /* whole groups of BACKWARD_DQ_ROWS */
-    int32_t parts;      /* blocks that share the query heads of a group */
+    struct backward_order order;
     int64_t stats_at, dq_at;
     int64_t turns_at, turns_bytes; /* counters of visits; 0 bytes: not deterministic */
     int64_t dk_at, dv_at; /* partial sums, where parts > 1, and of kernels of passes in stages */

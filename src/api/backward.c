@@ -20,7 +20,6 @@
 #include "backward_finish.args.h"
 #include "backward_prepare.args.h"
 #include "cpu/cpu.h"
-#include "tile/parts.h"
 
 #define PART_MAX ((int64_t)1 << 56) /* bytes: no address space holds more */
 
@@ -32,25 +31,25 @@ static int32_t tiles_at_a_time(const ffa_kernels *kernels, int32_t sm_count)
 
 /* ---- the workspace ---- */
 
-/* The number of parts, found once for a plan and the heads and device it is used with: it takes
- * 0.2 ms, a call a hundredth of that. The plan remembers the last answer, in 12 bits of a word; the
- * others say what it answers. (A plan that is used with two head layouts in turn asks each time.)
+/* The order of a pass, found once for a plan and the heads and device it is used with: it takes up
+ * to 1 ms, a call a hundredth of that. The plan remembers the last answer, in 14 bits of a word;
+ * the others say what it answers. (A plan that is used with two head layouts in turn asks each
+ * time.)
  */
-static int32_t parts_of(const ffa_plan *plan, int32_t group, int32_t heads_kv, int32_t at_a_time)
+static struct backward_order order_of(const ffa_plan *plan, const struct order_query *query)
 {
-    const struct parts_query query = { group, heads_kv, at_a_time };
-    const uint64_t key =
-        (uint64_t)group << 44 | (uint64_t)heads_kv << 24 | (uint64_t)at_a_time << 12;
-    const uint64_t known = atomic_load(plan->parts);
-    int32_t parts;
+    const uint64_t key = (uint64_t)query->group << 44 | (uint64_t)query->heads_kv << 26 |
+                         (uint64_t)query->at_a_time << 14;
+    const uint64_t known = atomic_load(plan->order);
+    struct backward_order order;
 
-    if (group >> 12 || heads_kv >> 20 || at_a_time >> 12)
-        return backward_parts(&plan->backward, &query);
-    if (known >> 12 == key >> 12)
-        return (int32_t)(known & 0xfff);
-    parts = backward_parts(&plan->backward, &query);
-    atomic_store(plan->parts, key | (uint64_t)parts);
-    return parts;
+    if (query->group >> 12 || query->heads_kv >> 18 || query->at_a_time >> 12)
+        return backward_order_find(&plan->backward, query);
+    if (known >> 14 == key >> 14)
+        return (struct backward_order){ (int32_t)(known >> 2 & 0xfff), 1 << (known & 3) };
+    order = backward_order_find(&plan->backward, query);
+    atomic_store(plan->order, key | (uint64_t)order.parts << 2 | (uint64_t)(order.rounds / 2));
+    return order;
 }
 
 static ffa_status layout_add(struct backward_layout *layout, int64_t *at, const char *what,
@@ -71,13 +70,15 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
 {
     const int64_t bytes = (int64_t)sizeof(float);
     const ffa_mask_shape *shape = &plan->backward.shape;
+    const struct order_query query = { heads_q / heads_kv, heads_kv,
+                                       tiles_at_a_time(kernels, sm_count) };
     ffa_status rc;
 
     *out = (struct backward_layout){
         .bytes = COUNTER_BYTES,
         .stats_rows = (shape->seqlen_q + plan->backward.tile_m + 3) / 4 * 4,
         .dq_rows = (shape->seqlen_q + BACKWARD_DQ_ROWS - 1) / BACKWARD_DQ_ROWS * BACKWARD_DQ_ROWS,
-        .parts = parts_of(plan, heads_q / heads_kv, heads_kv, tiles_at_a_time(kernels, sm_count))
+        .order = order_of(plan, &query)
     };
     FFA_TRY(layout_add(out, &out->stats_at, "row statistics", out->stats_rows * heads_q, 2 * bytes,
                        err));
@@ -89,8 +90,8 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
                            backward_grid_blocks(&plan->backward) * heads_q,
                            kernels->backward_cluster * (int64_t)sizeof(int32_t), err));
     out->turns_bytes = out->bytes - out->turns_at;
-    if (out->parts > 1 || kernels->is_staged) {
-        const int64_t rows = shape->seqlen_k * heads_kv * out->parts;
+    if (out->order.parts > 1 || kernels->is_staged) {
+        const int64_t rows = shape->seqlen_k * heads_kv * out->order.parts;
 
         FFA_TRY(layout_add(out, &out->dk_at, "parts of dk", rows, bytes * kernels->head_dim, err));
         FFA_TRY(
@@ -347,7 +348,7 @@ out:
 /* Whether the main kernel writes sums that the last one turns into dk and dv. */
 static bool has_parts(const struct gpu_call *call)
 {
-    return call->layout->parts > 1 || call->args->partial_dk.data;
+    return call->layout->order.parts > 1 || call->args->partial_dk.data;
 }
 
 /* Where the main kernel writes dk and dv: into the caller's tensors, or into parts. */
@@ -378,20 +379,25 @@ static void outputs_fill(struct attention_backward_args *launch, const struct gp
         launch->flags |= BACKWARD_ACCUMULATE;
 }
 
-/* Few streams at a time keep theirs in L2; enough of them even out tiles of different lengths. Wide
- * heads have few tiles at a time, and much to keep: before blocks worked in pairs, with three
- * streams of 16k at head_dim 256 the SMs now and then drifted apart, and a pass took twice as long
- * (H200). */
-static int64_t section_of(const struct gpu_call *call)
+/* In what order the main kernel takes its items, and each goes through its rows. In turns, an item
+ * has one order anyway. */
+static void order_fill(struct attention_backward_args *launch, const struct gpu_call *call)
 {
     const struct backward_plan *plan = &call->plan->backward;
-    const int64_t streams = (int64_t)call->args->heads_kv * call->layout->parts;
-    const int64_t rounds =
-        attention_backward_by_role(call->kernels->head_dim, call->kernels->head_dim_v) ? 1 : 4;
-    const int64_t section =
-        rounds * tiles_at_a_time(call->kernels, call->room) / plan->tile_count + 1;
+    const struct order_query query = { launch->group, launch->heads_kv,
+                                       tiles_at_a_time(call->kernels, call->room) };
+    const int64_t streams = backward_order_section(plan, &query, call->layout->order);
+    const int64_t items = plan->tile_count * streams;
+    const int64_t waves = (items + query.at_a_time / 2) / query.at_a_time;
 
-    return section < streams ? section : streams;
+    launch->parts = call->layout->order.parts;
+    launch->section_streams = (int)streams;
+    launch->section_waves = (int)(waves > 1 ? waves : 1);
+    launch->wave_items = (int)((items + launch->section_waves - 1) / launch->section_waves);
+    if (plan->in_step != BACKWARD_APART)
+        launch->flags |= BACKWARD_IN_STEP;
+    if (plan->in_step == BACKWARD_FROM_LAST)
+        launch->flags |= BACKWARD_FROM_LAST_ROW;
 }
 
 static ffa_status main_fill(struct attention_backward_args *launch, const struct gpu_call *call,
@@ -401,7 +407,8 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
     const struct backward_plan *plan = &call->plan->backward;
     const bool has_lists = call->plan->heads_in_mask > 1;
     const int32_t group = args->heads_q / args->heads_kv;
-    const int64_t work = plan->tile_count * (has_lists ? 1 : args->heads_kv) * call->layout->parts;
+    const int64_t work =
+        plan->tile_count * (has_lists ? 1 : args->heads_kv) * call->layout->order.parts;
     const unsigned char *image = atomic_load(&call->plan->buffer);
     const double scale = (double)args->softmax_scale;
     ffa_status rc;
@@ -433,9 +440,8 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
     launch->tile_count = (int)plan->tile_count;
     launch->heads_kv = args->heads_kv;
     launch->group = group;
-    launch->parts = call->layout->parts;
-    launch->section_streams = (int)section_of(call);
     launch->flags = has_lists ? BACKWARD_LIST_PER_KV_HEAD : 0;
+    order_fill(launch, call);
     if (args->softcap > 0.0f) {
         launch->cap_inner = (float)(2.0 * LOG2_E * scale / (double)args->softcap);
         launch->cap_outer = (float)(LOG2_E * (double)args->softcap);
@@ -479,7 +485,7 @@ static struct backward_finish_args finish_fill(const struct gpu_call *call)
         .tokens_k = (int)call->plan->backward.shape.seqlen_k,
         .heads_q = args->heads_q,
         .heads_kv = args->heads_kv,
-        .parts = has_parts(call) ? layout->parts : 0,
+        .parts = has_parts(call) ? layout->order.parts : 0,
         .stats_rows = (int)layout->stats_rows,
         .dq_rows = (int)layout->dq_rows,
         .sink_count = args->sink_count,

@@ -213,8 +213,8 @@ ffa_status plan_begin(ffa_plan **out, const ffa_kernels *kernels, const ffa_mask
         FFA_TRY(shape_check(mask, err));
     *out = mem_array(1, sizeof **out);
     if (*out)
-        (*out)->parts = mem_array(1, sizeof *(*out)->parts);
-    if (!*out || !(*out)->parts) {
+        (*out)->order = mem_array(1, sizeof *(*out)->order);
+    if (!*out || !(*out)->order) {
         rc = error_nomem(err, "the plan");
         goto out;
     }
@@ -279,7 +279,7 @@ void ffa_plan_destroy(ffa_plan *plan)
     tile_finish(&plan->tiles);
     backward_finish(&plan->backward);
     mem_free(plan->image);
-    mem_free(plan->parts);
+    mem_free(plan->order);
     mem_free(plan);
 }
 

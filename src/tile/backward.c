@@ -193,6 +193,42 @@ int64_t backward_grid_blocks(const struct backward_plan *plan)
     return (plan->shape.seqlen_q + plan->tile_m - 1) / plan->tile_m;
 }
 
+/* ---- step ---- */
+
+/* Blocks of tiles whose last row is in the block of rows `at`; or first, of `firsts`. Tiles are
+ * longest first, so most blocks are where the first tile's are, if anywhere. */
+static int64_t blocks_at(const struct backward_plan *plan, bool firsts, int64_t at)
+{
+    int64_t blocks = 0;
+
+    for (int64_t t = 0; t < plan->tile_count; t++) {
+        const struct backward_tile *tile = &plan->tiles[t];
+        const struct backward_sweep *sweeps = &plan->sweeps[tile->sweep_begin];
+
+        if (tile->sweep_count > 0 &&
+            at == (firsts ? sweeps[0].q_begin : sweeps[tile->sweep_count - 1].q_end - 1) /
+                      plan->tile_m)
+            blocks += tile->block_count;
+    }
+    return blocks;
+}
+
+/* In step are tiles of one list that have nine in ten blocks. */
+static enum backward_step step_of(const struct backward_plan *plan)
+{
+    const struct backward_tile *longest = plan->tiles;
+    const int64_t most = plan->block_count - plan->block_count / 10;
+
+    if (plan->list_count > 1 || plan->block_count == 0)
+        return BACKWARD_APART;
+    const struct backward_sweep *sweeps = &plan->sweeps[longest->sweep_begin];
+    const int64_t end = (sweeps[longest->sweep_count - 1].q_end - 1) / plan->tile_m;
+    if (blocks_at(plan, false, end) >= most)
+        return BACKWARD_FROM_LAST;
+    return blocks_at(plan, true, sweeps[0].q_begin / plan->tile_m) >= most ? BACKWARD_FROM_FIRST
+                                                                           : BACKWARD_APART;
+}
+
 /* ---- build ---- */
 
 ffa_status backward_build(struct backward_plan *out, const ffa_mask *mask,
@@ -234,6 +270,7 @@ ffa_status backward_build(struct backward_plan *out, const ffa_mask *mask,
     turned.list_begin = NULL;
     if (plan.in_turns)
         FFA_TRY(turns_build(&plan, err));
+    plan.in_step = step_of(&plan);
     *out = plan;
     plan = (struct backward_plan){ 0 };
 out:

@@ -24,10 +24,18 @@ _Static_assert(sizeof(struct backward_sweep) == 32, "device layout");
 _Static_assert(sizeof(struct backward_band) == 32, "device layout");
 _Static_assert(sizeof(struct backward_turn) == 8, "device layout");
 
+/* Whether tiles go through the same rows at the same time, whatever their lengths are. */
+enum backward_step {
+    BACKWARD_APART,      /* no: sweeps begin and end where they like */
+    BACKWARD_FROM_LAST,  /* from the last row to the first, as their sweeps end at one row */
+    BACKWARD_FROM_FIRST, /* the other way, as they begin at one row */
+};
+
 struct backward_plan {
     ffa_mask_shape shape;
     int32_t tile_m, tile_n; /* query rows of a block, keys of a tile */
     bool in_turns;
+    enum backward_step in_step;
     int32_t list_count;
     int32_t *list_begin; /* [list_count + 1]: list l has the tiles from list_begin[l] on */
     struct backward_tile *tiles;

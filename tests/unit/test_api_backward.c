@@ -6,7 +6,7 @@
 #include "api/attention.h"
 #include "cli/oracle_backward.h"
 #include "support/attention_case.h"
-#include "tile/parts.h"
+#include "tile/order.h"
 
 #include <check.h>
 #include <ffa/ffa.h>
@@ -572,17 +572,19 @@ static const struct {
     { "full:128", 1, 1, 132, 1, 1 },
     { "full:128", 64, 8, 132, 8, 1 }, /* fewer items than SMs */
     { "full:2048", 64, 8, 132, 1, 1 },
-    { "full:4096", 64, 8, 132, 1, 1 }, /* no tile is longer than another: nothing drifts apart */
-    { "causal:4096", 64, 8, 132, 4, 1 },
+    { "full:4096", 64, 8, 132, 1, 1 },   /* no tile is longer than another: nothing drifts apart */
+    { "causal:4096", 64, 8, 132, 1, 1 }, /* in step */
+    { "window:8192,left=1023,right=0", 64, 8, 132, 4, 1 }, /* in turns, all heads at once */
     { "window:8192,left=1023,right=0", 64, 8, 132, 2, 1 }, /* short: sums of parts weigh much */
+    { "causal:4096", 64, 8, 132, 2, 1 },                   /* in turns */
     { "full:3040", 24, 8, 132, 3, 1 },
     { "full:16384", 96, 1, 132, 48, 1 }, /* 128 tiles would leave 4 SMs idle */
     { "full:128", 12, 2, 2, 1, 1 },
     { "causal:16384", 64, 8, 132, 4, 1 },
     { "window:8192,left=128,right=0", 64, 8, 1000, 1, 1 }, /* 2 parts: two rounds, of 24 items */
     { "full:2048", 64, 8, 264, 1, 2 },                     /* as many pairs as SMs before */
-    { "causal:4096", 64, 8, 264, 4, 2 },
-    { "causal:4096", 64, 8, 265, 4, 2 }, /* one without another */
+    { "causal:4096", 64, 8, 264, 1, 2 },
+    { "causal:4096", 64, 8, 265, 2, 2 }, /* one without another; in turns */
     { "full:128", 1, 1, 1, 1, 2 },       /* a pair at least */
 };
 
@@ -605,7 +607,7 @@ START_TEST(workspaces_hold_what_their_parts_need)
     must(ffa_plan_create(&plan, &gpu, mask, &err), &err);
     must(backward_layout_make(&layout, plan, &gpu, heads_q, heads_kv, layouts[_i].sm_count, &err),
          &err);
-    ck_assert_int_eq(layout.parts, layouts[_i].parts);
+    ck_assert_int_eq(layout.order.parts, layouts[_i].parts);
     ck_assert_int_ge(layout.stats_rows, rows + gpu.backward_tile_m);
     ck_assert_int_eq(layout.stats_rows % 4, 0);
     ck_assert_int_ge(layout.stats_at, 256);
@@ -616,8 +618,8 @@ START_TEST(workspaces_hold_what_their_parts_need)
     ck_assert_int_ge(layout.turns_bytes, turns);
     ck_assert_int_lt(layout.turns_bytes, turns + 256);
     end = layout.turns_at + turns;
-    if (layout.parts > 1 || gpu.is_staged) {
-        const int64_t rows_bytes = keys * heads_kv * layout.parts * 4;
+    if (layout.order.parts > 1 || gpu.is_staged) {
+        const int64_t rows_bytes = keys * heads_kv * layout.order.parts * 4;
 
         ck_assert_int_ge(layout.dk_at, end);
         ck_assert_int_ge(layout.dv_at, layout.dk_at + rows_bytes * 120);
@@ -634,7 +636,7 @@ END_TEST
 /* A plan remembers its parts for one layout of heads and device, and takes no other's for them. */
 START_TEST(parts_are_those_of_the_heads_that_ask)
 {
-    static const struct parts_query asked[] = { { 8, 8, 132 }, { 3, 4, 132 }, { 8, 8, 16 },
+    static const struct order_query asked[] = { { 8, 8, 132 }, { 3, 4, 132 }, { 8, 8, 16 },
                                                 { 8, 1, 132 }, { 12, 2, 2 },  { 4096, 1, 132 },
                                                 { 1, 8, 132 } };
     struct ffa_kernels gpu = gpu_kernels();
@@ -646,13 +648,13 @@ START_TEST(parts_are_those_of_the_heads_that_ask)
 
     must(ffa_plan_create(&plan, &gpu, mask, &err), &err);
     for (size_t i = 0; i < 4 * ROWS_OF(asked); i++) { /* each twice in a row, and again later */
-        const struct parts_query *query = &asked[i / 2 % ROWS_OF(asked)];
-        const int32_t parts = backward_parts(&plan->backward, query);
+        const struct order_query *query = &asked[i / 2 % ROWS_OF(asked)];
+        const int32_t parts = backward_order_find(&plan->backward, query).parts;
 
         must(backward_layout_make(&layout, plan, &gpu, query->group * query->heads_kv,
                                   query->heads_kv, query->at_a_time, &err),
              &err);
-        ck_assert_int_eq(layout.parts, parts);
+        ck_assert_int_eq(layout.order.parts, parts);
         ck_assert_int_eq(query->group % parts, 0);
         first = i == 0 ? parts : first;
         others += parts != first;

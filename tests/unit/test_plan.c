@@ -6,7 +6,7 @@
 #include "support/any_plan.h"
 #include "support/mask_cases.h"
 #include "support/rng.h"
-#include "tile/parts.h"
+#include "tile/order.h"
 
 #include <check.h>
 #include <math.h>
@@ -361,26 +361,76 @@ START_TEST(turns_of_lists_start_anew)
     ck_assert_int_eq(backward_check(&plan, NULL), FFA_OK);
     print_turns(&plan, got, sizeof got);
     ck_assert_str_eq(got, "0+4 0-8:0@0;4+4 0-8:0@1;0+4 0-8:0@0;4+4 0-8:0@1;");
+    ck_assert_int_eq(plan.in_step, BACKWARD_APART); /* tiles of two heads are no one's stream */
     backward_finish(&plan);
     ffa_mask_destroy(mask);
 }
 END_TEST
 
+/* Whether nine in ten blocks are of tiles that end, or begin, in one block of rows. */
+static const struct {
+    const char *name;
+    ffa_mask_shape shape;
+    int64_t count;
+    ffa_slice slices[3];
+    enum backward_step want;
+} steps[] = {
+    { "full: both", { 16, 16 }, 1, { { 0, 16, 0, 16, 0, 0 } }, BACKWARD_FROM_LAST },
+    { "causal", { 16, 16 }, 1, { { 0, 16, 0, 16, 1, 0 } }, BACKWARD_FROM_LAST },
+    { "inverse causal", { 16, 16 }, 1, { { 0, 16, 0, 16, 2, 0 } }, BACKWARD_FROM_FIRST },
+    { "a window", { 16, 20 }, 1, { { 0, 16, 0, 20, 3, 0 } }, BACKWARD_APART },
+    { "ends in one block of rows, not in one row",
+      { 16, 16 },
+      2,
+      { { 0, 16, 0, 8, 0, 0 }, { 8, 15, 8, 16, 0, 0 } },
+      BACKWARD_FROM_LAST },
+    { "documents of one length",
+      { 16, 16 },
+      2,
+      { { 0, 8, 0, 8, 1, 0 }, { 8, 16, 8, 16, 1, 0 } },
+      BACKWARD_APART },
+    { "the small one has 1 block of 10",
+      { 20, 20 },
+      2,
+      { { 0, 2, 0, 4, 0, 0 }, { 2, 20, 4, 8, 0, 0 } },
+      BACKWARD_FROM_LAST },
+    { "and 1 of 9",
+      { 18, 20 },
+      2,
+      { { 0, 2, 0, 4, 0, 0 }, { 2, 18, 4, 8, 0, 0 } },
+      BACKWARD_APART },
+    { "nothing", { 16, 16 }, 0, { { 0 } }, BACKWARD_APART },
+};
+
+START_TEST(tiles_in_step)
+{
+    struct any_plan plan;
+
+    (void)build(&plan, BACKWARD, steps[_i].slices, steps[_i].count, steps[_i].shape,
+                (struct tile_options){ 2, 4, TILE_CUTS_NONE, false });
+    ck_assert_msg(plan.backward.in_step == steps[_i].want, "%s: %d", steps[_i].name,
+                  plan.backward.in_step);
+    any_plan_finish(&plan);
+}
+END_TEST
+
 /* The time until the last of a queue of items is done, each taken by the first SM that is free. */
-static double queue_time(const struct backward_plan *plan, const struct parts_query *query,
-                         int32_t parts)
+static double queue_time(const struct backward_plan *plan, const struct order_query *query,
+                         int32_t parts, int32_t section)
 {
     double free_at[64] = { 0 }, last = 0;
+    const int32_t streams = parts * query->heads_kv;
 
-    for (int64_t t = 0; t < plan->tile_count; t++)
-        for (int32_t copy = 0; copy < parts * query->heads_kv; copy++) {
-            int32_t first = 0;
+    for (int32_t stream = 0; stream < streams; stream += section)
+        for (int64_t t = 0; t < plan->tile_count; t++)
+            for (int32_t copy = 0; copy < section && stream + copy < streams; copy++) {
+                int32_t first = 0;
 
-            for (int32_t sm = 1; sm < query->at_a_time; sm++)
-                first = free_at[sm] < free_at[first] ? sm : first;
-            free_at[first] += plan->tiles[t].block_count * (query->group / parts) + 3;
-            last = fmax(last, free_at[first]);
-        }
+                for (int32_t sm = 1; sm < query->at_a_time; sm++)
+                    first = free_at[sm] < free_at[first] ? sm : first;
+                free_at[first] += plan->tiles[t].block_count * (query->group / parts) + 3;
+                last = fmax(last, free_at[first]);
+            }
     return last;
 }
 
@@ -388,22 +438,30 @@ START_TEST(a_makespan_is_that_of_a_queue)
 {
     struct backward_tile tiles[40] = { { 0 } };
     struct rng rng = { 11 };
+    int sections = 0;
 
     for (int round = 0; round < 200; round++) {
         struct backward_plan plan = {
             .tile_m = 64, .tile_n = 128, .list_count = 1, .tiles = tiles
         };
-        const struct parts_query query = { 12, (int32_t)rng_range(&rng, 1, 4),
+        const struct order_query query = { 12, (int32_t)rng_range(&rng, 1, 4),
                                            (int32_t)rng_range(&rng, 24, 64) };
 
         plan.tile_count = rng_range(&rng, 1, 40);
         for (int64_t t = 0; t < plan.tile_count; t++)
             plan.block_count += tiles[t].block_count = (int)rng_range(&rng, 0, 50);
         for (int32_t parts = 1; parts <= 12; parts++)
-            if (12 % parts == 0 && plan.tile_count * query.heads_kv * parts <= 32 * query.at_a_time)
-                ck_assert_double_eq_tol(backward_makespan(&plan, &query, parts),
-                                        queue_time(&plan, &query, parts), 1e-9);
+            if (12 % parts == 0 &&
+                plan.tile_count * query.heads_kv * parts <= 32 * query.at_a_time) {
+                const struct backward_order order = { parts, 1 << rng_range(&rng, 0, 2) };
+                const int64_t section = backward_order_section(&plan, &query, order);
+
+                sections += section < parts * query.heads_kv;
+                ck_assert_double_eq_tol(backward_makespan(&plan, &query, order),
+                                        queue_time(&plan, &query, parts, (int32_t)section), 1e-9);
+            }
     }
+    ck_assert_int_gt(sections, 100);
 }
 END_TEST
 
@@ -416,17 +474,63 @@ START_TEST(a_makespan_of_lists_takes_each_tile_once)
     const struct backward_plan plan = {
         .list_count = 2, .tiles = tiles, .tile_count = 3, .block_count = 20
     };
-    const struct parts_query query = { 2, 2, 2 };
+    const struct order_query query = { 2, 2, 2 };
 
     /* 21, and 11 + 17. */
-    ck_assert_double_eq_tol(backward_makespan(&plan, &query, 1), 28, 1e-9);
+    ck_assert_double_eq_tol(backward_makespan(&plan, &query, (struct backward_order){ 1, 1 }), 28,
+                            1e-9);
     /* 12 + 7 + 10 on each. */
-    ck_assert_double_eq_tol(backward_makespan(&plan, &query, 2), 29, 1e-9);
+    ck_assert_double_eq_tol(backward_makespan(&plan, &query, (struct backward_order){ 2, 1 }), 29,
+                            1e-9);
+    ck_assert_int_eq(backward_order_section(&plan, &query, (struct backward_order){ 2, 1 }), 4);
+}
+END_TEST
+
+/* As many streams as make the tiles of `rounds` rounds, one at least, and no more than there are.
+ */
+START_TEST(sections_of_so_many_rounds)
+{
+    static const struct {
+        int64_t tiles;
+        struct backward_order order;
+        int64_t want;
+    } rows[] = { { 32, { 1, 1 }, 4 },  { 32, { 4, 2 }, 8 },  { 32, { 4, 4 }, 16 },
+                 { 33, { 1, 1 }, 4 },  { 128, { 1, 1 }, 1 }, { 133, { 1, 1 }, 1 },
+                 { 512, { 8, 4 }, 1 }, { 4, { 1, 4 }, 8 } };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct backward_plan plan = { .list_count = 1, .tile_count = rows[i].tiles };
+
+        ck_assert_int_eq(
+            backward_order_section(&plan, &(struct order_query){ 8, 8, 132 }, rows[i].order),
+            rows[i].want);
+    }
+}
+END_TEST
+
+/* In step, tiles of a causal mask are paired, the longest with the shortest: 4k on 132 SMs takes no
+ * longer than its blocks do, and needs no parts. One kv head has too few. */
+START_TEST(an_order_of_few_tiles)
+{
+    const struct order_query query = { 8, 8, 132 };
+    const struct tile_options opts = { .tile_m = 64, .tile_n = 128 };
+    struct any_plan plan;
+    struct backward_order order;
+
+    (void)build(&plan, BACKWARD, &(ffa_slice){ 0, 4096, 0, 4096, 1, 0 }, 1,
+                (ffa_mask_shape){ 4096, 4096 }, opts);
+    order = backward_order_find(&plan.backward, &query);
+    ck_assert_int_eq(order.parts, 1);
+    ck_assert_int_eq(order.rounds, 1);
+    ck_assert_double_eq_tol(backward_makespan(&plan.backward, &query, order), 64 * 8 + 2 * 3, 1e-9);
+    order = backward_order_find(&plan.backward, &(struct order_query){ 8, 1, 132 });
+    ck_assert_int_gt(order.parts, 1);
+    any_plan_finish(&plan);
 }
 END_TEST
 
 /* Keys that nobody attends: an item each, of no blocks. No mean, no spread. */
-START_TEST(parts_of_an_empty_mask)
+START_TEST(an_order_of_an_empty_mask)
 {
     struct backward_tile tiles[3] = { { 0 } };
     const struct backward_plan plan = { .shape = { 0, 300 },
@@ -436,8 +540,8 @@ START_TEST(parts_of_an_empty_mask)
                                         .tiles = tiles,
                                         .tile_count = 3 };
 
-    ck_assert_int_eq(backward_parts(&plan, &(struct parts_query){ 8, 8, 132 }), 1);
-    ck_assert_int_eq(backward_parts(&plan, &(struct parts_query){ 8, 8, 2000 }), 1);
+    ck_assert_int_eq(backward_order_find(&plan, &(struct order_query){ 8, 8, 132 }).parts, 1);
+    ck_assert_int_eq(backward_order_find(&plan, &(struct order_query){ 8, 8, 2000 }).parts, 1);
 }
 END_TEST
 
@@ -446,12 +550,13 @@ START_TEST(a_makespan_of_many_items_is_near_that_of_a_queue)
 {
     struct backward_tile tiles[256] = { { 0 } };
     struct backward_plan plan = { .list_count = 1, .tiles = tiles, .tile_count = 256 };
-    const struct parts_query query = { 8, 8, 64 };
+    const struct order_query query = { 8, 8, 64 };
 
     for (int t = 0; t < 256; t++)
         plan.block_count += tiles[t].block_count = 2 * (256 - t);
-    ck_assert_double_eq_tol(backward_makespan(&plan, &query, 8) / queue_time(&plan, &query, 8), 1,
-                            0.02);
+    ck_assert_double_eq_tol(backward_makespan(&plan, &query, (struct backward_order){ 8, 1 }) /
+                                queue_time(&plan, &query, 8, 1),
+                            1, 0.02);
 }
 END_TEST
 
@@ -789,7 +894,10 @@ int main(void)
     tcase_add_test(tc, turns_are_few);
     tcase_add_test(tc, a_makespan_is_that_of_a_queue);
     tcase_add_test(tc, a_makespan_of_lists_takes_each_tile_once);
-    tcase_add_test(tc, parts_of_an_empty_mask);
+    tcase_add_test(tc, sections_of_so_many_rounds);
+    tcase_add_test(tc, an_order_of_few_tiles);
+    tcase_add_test(tc, an_order_of_an_empty_mask);
+    tcase_add_loop_test(tc, tiles_in_step, 0, sizeof steps / sizeof *steps);
     tcase_add_test(tc, a_makespan_of_many_items_is_near_that_of_a_queue);
     tcase_add_loop_test(tc, lists_stand_one_after_another, 0, PASSES);
     tcase_add_test(tc, longest_first_then_lower_rows);

@@ -88,9 +88,10 @@ struct backward_tile_slot {
     struct backward_band bands[BACKWARD_INLINE_BANDS]; /* attention_backward_inline_bands of them */
 };
 
-/* A turn to add to dq, in shared memory: where it is counted, and what is next. */
+/* A turn to add to dq that was taken, in shared memory: where it is counted, and what is next. (An
+ * index has 32 bits: it counts blocks of dq, which are 16 KB and more.) */
 struct backward_turn_slot {
-    int *counter;
+    unsigned counter;
     int next;
 };
 
@@ -113,7 +114,8 @@ enum {
 enum { BACKWARD_DQ_ROWS = 8 };
 
 enum {
-    BACKWARD_STAGES = 2 /* blocks of q, and of dout, in flight */
+    BACKWARD_STAGES = 2,    /* blocks of q, and of dout, in flight */
+    BACKWARD_TURN_SLOTS = 3 /* deterministic: turns to add to dq, taken and not yet passed on */
 };
 
 #ifdef __CUDACC__
@@ -222,7 +224,8 @@ BACKWARD_BOTH int attention_backward_bytes_with(int head_dim, int head_dim_v, in
                 (by_role ? 1 : 0) + 1) +
            (cluster > 1 ? 8 * 3 : 0) /* the next item, for the other block */ +
            BACKWARD_TILE_SLOTS * attention_backward_slot_bytes(head_dim) +
-           (deterministic ? BACKWARD_STAGES * (2 * 8 + (int)sizeof(struct backward_turn_slot)) : 0);
+           (deterministic ? BACKWARD_TURN_SLOTS * (2 * 8 + (int)sizeof(struct backward_turn_slot))
+                          : 0);
 }
 
 /* Blocks of dout in flight: as many as of q, if they fit. */

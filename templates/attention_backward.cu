@@ -85,18 +85,19 @@
  * rows after another, and goes towards the first. The next wave goes the other way: as tiles are
  * taken longest first, an item with t rows less begins t rows later, and that is where the
  * others of its wave then are. (Causal 4k, 8 query heads a kv head, million cycles and bytes of
- * device memory: waves that alternate 1.77 and 0.59 G, all from the last row 2.03 and 1.9 G, all
- * from the first 2.57 and 4.0 G; head by head 2.10 and 2.5 G, with two heads an item 1.81.
- * bench/results/h200/order_ncu.txt)
+ * device memory: waves that alternate 1.76 and 0.4 G, all from the last row 2.23 and 2.8 G, all
+ * from the first 2.21 and 2.7 G; head by head 2.08 and 2.6 G, with two heads an item 1.81 and 1.1
+ * G. bench/results/h200/order_ncu.txt)
  *
  * deterministic: dq is added to in a fixed order, that of the work items. Each block of a query
  * head's rows has a counter of visits, and the plan says how many come before each visit
  * (backward_plan.h). An item waits only for items that were taken before it, by a block that is
  * there: so some item can always go on. It is taken when the one before is nearly done, as others
  * wait for it from then on. A round trip to L2, and the fence of a release, are a part of a block's
- * time each: a thread beside the scheduler waits for the counter ahead of the sender, and the
- * sender moves it on when the copy engine has added, which it waits for while it has nothing to
- * send.
+ * time each. So a thread beside the scheduler waits for the counter ahead of the sender, and moves
+ * it on when the sender says that the copy engine has added, which that waits for while it has
+ * nothing to send. (With the release by the sender, causal 16k took 10 to 13 % longer than not
+ * deterministic, so 3 to 6 %. That blocks wait for their turns is no part of it.)
  *
  * Masks: only blocks that the plan does not call full are masked, from the bands of their sweep.
  * Rows outside a sweep, and keys that no row attends, are zeroed in shared memory, so that
@@ -189,14 +190,15 @@ constexpr int stats_at = dq_at + dq_places * dq_bytes;
 constexpr int blocks_at = stats_at + stages * stats_bytes;
 constexpr int bars_at = blocks_at + block_slots * (int)sizeof(backward_block);
 constexpr int tile_slots = BACKWARD_TILE_SLOTS;
+constexpr int turn_slots = BACKWARD_TURN_SLOTS;
 constexpr int bar_count = 4 * stages + 4 + 2 * tile_slots + 2 * ds_stages + 2 * consumers +
-                          (by_role ? 1 : 0) + (spec::deterministic ? 2 * stages : 0) +
+                          (by_role ? 1 : 0) + (spec::deterministic ? 2 * turn_slots : 0) +
                           (cluster > 1 ? 2 : 0);
 constexpr int watch_at = bars_at + 8 * bar_count;
 constexpr int mail_at = watch_at + 8;
 constexpr int slots_at = mail_at + (cluster > 1 ? 8 : 0);
 constexpr int turns_at = slots_at + tile_slots * slot_bytes;
-constexpr int turns_bytes = spec::deterministic ? stages * (int)sizeof(backward_turn_slot) : 0;
+constexpr int turns_bytes = spec::deterministic ? turn_slots * (int)sizeof(backward_turn_slot) : 0;
 static_assert(1024 + turns_at + turns_bytes ==
                   attention_backward_shared_bytes(head_dim, head_dim_v, tile_m,
                                                   spec::deterministic),
@@ -221,7 +223,7 @@ static_assert(1024 + turns_at + turns_bytes ==
  * tile_asked: the producer of Q arrives when it has asked for the last block of a tile; the
  * scheduler waits before it takes the next item.
  * turn_full[s], turn_empty[s], of a deterministic block: the thread that takes turns arrives when
- * one has come, the sender when it has passed it on.
+ * one has come; the sender when the copy engine has added the block, so that it may be passed on.
  * mail_full, mail_empty, of a pair: the second's scheduler expects the word of the next item, which
  * the first's sends; the second's arrives at the first's when it has read it. */
 struct barriers {
@@ -247,7 +249,7 @@ struct barriers {
     {
         return mail_full() + 8 * ((cluster > 1 ? 2 : 0) + s);
     }
-    FFA_DEVICE_MEMBER uint32_t turn_empty(int s) const { return turn_full(stages + s); }
+    FFA_DEVICE_MEMBER uint32_t turn_empty(int s) const { return turn_full(turn_slots + s); }
     /* The item that the cluster's first block has taken for the other. */
     FFA_DEVICE_MEMBER uint32_t mail() const { return base + mail_at - bars_at; }
     /* Two words of the watchdog: who is stuck; how many consumer warps and senders are done. */
@@ -714,16 +716,52 @@ FFA_DEVICE void produce_dout(const attention_backward_args &a, const shared_view
 
 /* ---- turns: a thread ---- */
 
-/* Waits for the turn of each block, as the plan gives it. */
-FFA_DEVICE void turns_take(const attention_backward_args &a, const shared_view &smem)
+/* Turns that were taken and not yet passed on, from the slot `at`. */
+struct turns_held {
+    int count = 0;
+    ring<turn_slots> at;
+};
+
+/* Passes the oldest turn on, if the sender has said that its block is done. */
+FFA_DEVICE void turns_pass(const attention_backward_args &a, const shared_view &smem,
+                           turns_held &held)
 {
     const barriers bars = smem.bars();
-    const long long blocks = (a.dq_rows + tile_m - 1) / tile_m;
+
+    if (held.count == 0 ||
+        !mbarrier_test_wait_parity(bars.turn_empty(held.at.slot), held.at.parity))
+        return;
+    const backward_turn_slot turn = *smem.turn(held.at.slot);
+    fence_proxy_async_global();
+    st_release_gpu(a.turn_counts + turn.counter, turn.next);
+    --held.count;
+    held.at.next();
+}
+
+/* Waits for the turn of each block, as the plan gives it, ahead of the sender, and passes it on
+ * when its block is done. */
+FFA_DEVICE void turns_run(const attention_backward_args &a, const shared_view &smem)
+{
+    const barriers bars = smem.bars();
+    const uint32_t blocks = (uint32_t)((a.dq_rows + tile_m - 1) / tile_m);
     ring<tile_slots> tile_at;
-    position at;
+    ring<turn_slots> at;
+    turns_held held;
+    const auto until = [&](wait_name name, auto is_so) {
+        for (int tries = 0;; ++tries) {
+            turns_pass(a, smem, held);
+            if (is_so())
+                break;
+            if (spec::debug && tries == 1 << 22)
+                st_shared(bars.watch(), (uint32_t)name << 16 | threadIdx.x);
+            __nanosleep(20);
+        }
+    };
 
     for (;; tile_at.next()) {
-        wait_beside(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_producer);
+        until(at_tile_full_producer, [&] {
+            return mbarrier_test_wait_parity(bars.tile_full(tile_at.slot), tile_at.parity);
+        });
         const backward_tile_slot *slot = smem.slot(tile_at.slot);
         if (slot->tile.key_count < 0)
             break;
@@ -731,9 +769,8 @@ FFA_DEVICE void turns_take(const attention_backward_args &a, const shared_view &
         backward_turn counted = {};
         int counted_of = -1; /* sweep */
         visit_all(a, slot, [&](const visit &now, const backward_sweep &sweep) {
-            int *counter = a.turn_counts +
-                           (now.head * (long long)cluster + cluster_rank()) * blocks +
-                           now.row / tile_m;
+            const uint32_t counter = ((uint32_t)now.head * cluster + cluster_rank()) * blocks +
+                                     (uint32_t)now.row / tile_m;
             if (now.sweep != counted_of) {
                 counted_of = now.sweep;
                 turn = a.turns + sweep.turn_begin;
@@ -741,19 +778,18 @@ FFA_DEVICE void turns_take(const attention_backward_args &a, const shared_view &
             } else if (now.row < counted.row) {
                 counted = *++turn;
             }
-            wait_beside(bars, bars.turn_empty(at.slot()), at.parity() ^ 1, at_turn_empty);
-            for (int tries = 0; ld_acquire_gpu(counter) != counted.before; ++tries) {
-                if (spec::debug && tries == 1 << 22)
-                    st_shared(bars.watch(), (uint32_t)at_turn << 16 | threadIdx.x);
-                __nanosleep(20);
-            }
+            until(at_turn_empty, [&] { return held.count < turn_slots; });
+            until(at_turn,
+                  [&] { return ld_acquire_gpu(a.turn_counts + counter) == counted.before; });
             fence_proxy_async_global();
-            *smem.turn(at.slot()) = backward_turn_slot{ counter, counted.before + 1 };
-            mbarrier_arrive(bars.turn_full(at.slot()));
+            *smem.turn(at.slot) = backward_turn_slot{ counter, counted.before + 1 };
+            ++held.count;
+            mbarrier_arrive(bars.turn_full(at.slot));
             at.next();
         });
         mbarrier_arrive(bars.tile_empty(tile_at.slot));
     }
+    until(at_turn_empty, [&] { return held.count == 0; });
 }
 
 /* ---- the sender of dQ: a thread, or one for each warpgroup ---- */
@@ -768,22 +804,14 @@ FFA_DEVICE void dq_release(uint32_t &unread)
     }
 }
 
-/* A deterministic block's turn, when all of the block was given to the copy engine. */
-struct turn_held {
-    int *counter; /* NULL: none is held */
-    int next;
-    uint32_t empty; /* turn_empty of its slot */
-};
-
-/* Passes it on, when the copy engine has added all but the last `left` pieces. */
-template <int left> FFA_DEVICE void turn_pass(turn_held &turn)
+/* A deterministic block is done, when the copy engine has added all but the last `left` pieces.
+ * `turn`: turn_empty of its slot, or 0. */
+template <int left> FFA_DEVICE void turn_done(uint32_t &turn)
 {
-    if (spec::deterministic && turn.counter) {
+    if (spec::deterministic && turn) {
         bulk_wait<left>();
-        fence_proxy_async_global();
-        st_release_gpu(turn.counter, turn.next);
-        mbarrier_arrive(turn.empty);
-        turn.counter = nullptr;
+        mbarrier_arrive(turn);
+        turn = 0;
     }
 }
 
@@ -855,7 +883,8 @@ FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &sme
     position at;
     uint32_t parity[consumers] = {};
     uint32_t unread = 0; /* dq_empty of the piece that the copy engine may still be at */
-    turn_held turn = {};
+    ring<turn_slots> turn_at;
+    uint32_t turn = 0; /* of a block that was given to the copy engine */
 
     for (;; tile_at.next()) {
         sender_wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_producer);
@@ -873,9 +902,9 @@ FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &sme
                     piece = piece_find(a, block, w, from);
                 if (!mbarrier_test_wait_parity(bars.dq_full(w), parity[w]) ||
                     (spec::deterministic && is_first &&
-                     !mbarrier_test_wait_parity(bars.turn_full(at.slot()), at.parity()))) {
+                     !mbarrier_test_wait_parity(bars.turn_full(turn_at.slot), turn_at.parity))) {
                     dq_release(unread);
-                    turn_pass<0>(turn);
+                    turn_done<0>(turn);
                 }
                 sender_wait(bars, bars.dq_full(w), parity[w], at_dq_full);
                 parity[w] ^= 1;
@@ -885,7 +914,7 @@ FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &sme
                     piece = piece_find(a, block, w, from);
                 }
                 if (spec::deterministic && is_first)
-                    sender_wait(bars, bars.turn_full(at.slot()), at.parity(), at_turn_full);
+                    sender_wait(bars, bars.turn_full(turn_at.slot), turn_at.parity, at_turn_full);
                 fence_proxy_async();
                 piece_add(piece, w);
                 bulk_commit();
@@ -894,11 +923,11 @@ FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &sme
                     mbarrier_arrive(unread);
                 }
                 unread = bars.dq_empty(w);
-                turn_pass<1>(turn);
+                turn_done<1>(turn);
             }
             if constexpr (spec::deterministic) {
-                const backward_turn_slot taken = *smem.turn(at.slot());
-                turn = turn_held{ taken.counter, taken.next, bars.turn_empty(at.slot()) };
+                turn = bars.turn_empty(turn_at.slot);
+                turn_at.next();
             }
             is_last = block.flags & BACKWARD_BLOCK_LAST;
             at.next();
@@ -906,7 +935,7 @@ FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &sme
                 block = *smem.block(at.count);
         }
         dq_release(unread);
-        turn_pass<0>(turn);
+        turn_done<0>(turn);
         mbarrier_arrive(bars.tile_empty(tile_at.slot));
     }
     bulk_wait<0>();
@@ -1772,7 +1801,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
             mbarrier_init(bars.tile_empty(s),
                           4 * consumers + 2 + senders + (spec::deterministic ? 1 : 0));
         }
-        for (int s = 0; spec::deterministic && s < stages; ++s) {
+        for (int s = 0; spec::deterministic && s < turn_slots; ++s) {
             mbarrier_init(bars.turn_full(s), 1);
             mbarrier_init(bars.turn_empty(s), 1);
         }
@@ -1794,7 +1823,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         if (warp == 1 && lane < scheduler_lanes)
             scheduler_run(a, smem, lane);
         else if (spec::deterministic && warp == 1 && lane == scheduler_lanes)
-            turns_take(a, smem);
+            turns_run(a, smem);
         else if (senders > 1 && warp == 1 && lane == scheduler_lanes)
             send_dq<senders - 1>(a, smem);
         else if (warp == 0 && lane == 0)

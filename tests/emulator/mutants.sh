@@ -124,10 +124,14 @@ without attention_backward.cu 'bulk_wait_read<1>();' --backward --deterministic 
 without attention_backward.cu 'send_dq<senders - 1>(a, smem);' --backward --head-dim 64
 without attention_backward.cu 'bulk_wait<0>();' --backward # the block ends
 without attention_backward.cu 'mbarrier_arrive(bars.tile_asked());' --backward
-# Turns, where many tiles meet. (A turn is passed on by one of two calls: which one, is a matter of time.)
+# Turns, where many tiles meet. (A block is done by one of two calls: which one, is a matter of time.)
 without attention_backward.cu 'bulk_wait<left>();' --backward --deterministic --mask full:1000 --heads 1:1
-without attention_backward.cu 'turn_pass<0>(turn);' 2 --backward --deterministic --mask full:1000 --heads 1:1 # the tile ends
-without attention_backward.cu 'mbarrier_arrive(turn.empty);' --backward --deterministic
+without attention_backward.cu 'turn_done<0>(turn);' 2 --backward --deterministic --mask full:1000 --heads 1:1 # the tile ends
+without attention_backward.cu 'mbarrier_arrive(turn);' --backward --deterministic
+without attention_backward.cu 'st_release_gpu(' --backward --deterministic
+without attention_backward.cu 'until(at_turn_empty, [&] { return held.count == 0; }' --backward --deterministic --mask full:1000 --heads 1:1 # the block ends
+without attention_backward.cu 'until(at_turn_empty, [&] { return held.count < turn_slots; }' --backward --deterministic --mask full:1000 --heads 1:1
+instead attention_backward.cu '!mbarrier_test_wait_parity(bars.turn_empty(held.at.slot), held.at.parity)' 'false' --backward --deterministic --mask full:1000 --heads 1:1
 # Pairs: clusters of two blocks. What the copy engine brings to both, and gives back.
 set -- --backward --head-dim 256 --mask full:300 --heads 2:1
 instead attention_backward.cu 'cluster_sync();' '__syncthreads();' "$@"

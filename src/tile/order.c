@@ -17,6 +17,9 @@ static const double ITEM_BLOCKS = 3.0, ITEM_BLOCKS_IN_TURNS = 4.0;
 static const double DRIFT = 0.045, DRIFT_IN_STEP = 0.003;
 static const double DRIFT_IN_TURNS = 0.1, DRIFT_IN_TURNS_AND_STEP = 0.035;
 static const double DRIFT_HEADS = 7;
+/* In turns, an item of one head waits for its turns at blocks that come one after another; the
+ * turns of several heads come by while it is at work on the others. Times the spread. */
+static const double ALONE_IN_TURNS = 0.2;
 /* What a section of 1, 2 and 4 rounds takes longer for its misses in L2; in turns and step, for
  * tiles that wait as more of them are of one stream. */
 static const double SECTION_MISSES[] = { 0, 0.008, 0.02 };
@@ -126,13 +129,15 @@ struct backward_order backward_order_find(const struct backward_plan *plan,
                               (64.0 * 128.0) / ((double)plan->tile_m * plan->tile_n) /
                               query->at_a_time * 132.0;
     struct backward_order best = { 1, 1 };
+    const double alone = plan->in_turns ? ALONE_IN_TURNS * spread_of(plan) : 0;
     double least = INFINITY;
 
     for (int32_t parts = 1; parts <= query->group; parts++) {
         if (query->group % parts)
             continue;
         const double sums = parts > 1 ? sum_blocks * parts : 0;
-        const double drifts = 1 + drift * fmin(query->group / parts - 1, DRIFT_HEADS);
+        const int32_t heads = query->group / parts;
+        const double drifts = 1 + (heads > 1 ? drift * fmin(heads - 1, DRIFT_HEADS) : alone);
         double least_of_parts = INFINITY;
         struct backward_order order = { parts, 1 }, best_of_parts = order;
 

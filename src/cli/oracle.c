@@ -176,10 +176,10 @@ static void gather_group(struct worker *worker, const struct item *items, int32_
         read_row(test, &test->args->v, test->args->heads_kv, dim, k, kv_head, worker->row);
         for (int32_t g = 0; g < members; g++) {
             const double weight = worker->scores[g * keys + k];
-            double *out = worker->work->result->out + items[g].index * dim;
 
-            for (int32_t c = 0; worker->attended[g * keys + k] && c < dim; c++)
-                out[c] += weight * worker->row[c];
+            if (worker->attended[g * keys + k])
+                oracle_add(worker->work->result->out + items[g].index * dim, weight, worker->row,
+                           dim);
         }
     }
 }

@@ -18,19 +18,21 @@
 /* What a row's weights and gradients hang on. */
 struct row_sums {
     double lse, delta;
-    double terms; /* L2 of those of delta */
+    double squares; /* of the terms of delta */
 };
 
 struct backward {
     const struct oracle_backward_case *test;
     struct oracle_gradients *out;
     double scale, cap;
-    bool all_rows;         /* sums of all rows are asked for */
-    int32_t kv_head, head; /* of the phase */
-    double *keys, *values; /* [seqlen_k][head_dim, values: head_dim_v]: of kv_head */
-    double *q, *dout;      /* [seqlen_q][head_dim, dout: head_dim_v]: of head */
-    struct row_sums *sums; /* [seqlen_q]: of head */
-    int64_t *row_at;       /* [seqlen_q]: index in dq, or -1 */
+    bool all_rows;                    /* sums of all rows are asked for */
+    int32_t kv_head, head;            /* of the phase */
+    double *keys, *values;            /* [seqlen_k][head_dim, values: head_dim_v]: of kv_head */
+    double *q, *dout;                 /* [seqlen_q][head_dim, dout: head_dim_v]: of head */
+    double *key_squares;              /* [seqlen_k]: each one's product with itself */
+    double *q_squares, *dout_squares; /* [seqlen_q] */
+    struct row_sums *sums;            /* [seqlen_q]: of head */
+    int64_t *row_at;                  /* [seqlen_q]: index in dq, or -1 */
     atomic_llong next;
 };
 
@@ -42,7 +44,7 @@ struct backward_worker {
     double *weights;   /* [seqlen_k] */
     double *grads;     /* [seqlen_k]: dp */
     double *bends;     /* [seqlen_k]: slope of the cap */
-    double *sizes;     /* [seqlen_k]: L2 of the terms of dp */
+    double *squares;   /* [seqlen_k]: of the terms of dp */
     pthread_t thread;
     bool started;
 };
@@ -54,10 +56,14 @@ static double score_of(const struct backward *backward, const double *q, const d
                        double *bend)
 {
     const double score = backward->scale * oracle_dot(q, key, backward->test->forward.head_dim);
-    const double capped = tanh(score / backward->cap);
+    double capped;
 
-    *bend = backward->cap > 0 ? 1 - capped * capped : 1;
-    return backward->cap > 0 ? backward->cap * capped : score;
+    *bend = 1;
+    if (!(backward->cap > 0))
+        return score;
+    capped = tanh(score / backward->cap);
+    *bend = 1 - capped * capped;
+    return backward->cap * capped;
 }
 
 static const ffa_slice_list *list_of(const struct backward *backward)
@@ -104,16 +110,6 @@ static void mark_rows(const struct backward *backward, int64_t key, uint8_t *att
                 attended[slice->q_begin + i] = 1;
         }
     }
-}
-
-/* L2 of the terms of a product: what it is as large as unless they cancel. */
-static double terms_of(const double *a, const double *b, int32_t count)
-{
-    double sum = 0;
-
-    for (int32_t c = 0; c < count; c++)
-        sum += a[c] * b[c] * (a[c] * b[c]);
-    return sqrt(sum);
 }
 
 /* ---- rows: lse, delta, dq ---- */
@@ -173,42 +169,40 @@ static void given_delta(const struct backward *backward, int64_t row)
     const int64_t at =
         oracle_offset(&test->args->out, test->args->heads_q, dim_v, row, backward->head);
     const double *dout = backward->dout + row * dim_v;
-    double delta = 0, terms = 0;
+    double delta = 0, squares = 0;
 
     for (int32_t c = 0; c < dim_v; c++) {
         const double term =
             oracle_read(oracle_out_dtype(test), test->args->out.data, at + c) * dout[c];
 
         delta += term;
-        terms += term * term;
+        squares += term * term;
     }
     backward->sums[row].delta = delta;
-    backward->sums[row].terms = sqrt(terms);
+    backward->sums[row].squares = squares;
 }
 
 static void row_gradient(struct backward_worker *worker, int64_t row, int64_t at)
 {
     const struct backward *backward = worker->backward;
     const int32_t dim = backward->test->forward.head_dim;
-    const double delta = backward->sums[row].delta;
+    const struct row_sums *sums = &backward->sums[row];
     struct oracle_gradient *dq = &backward->out->dq;
-    double *sum = dq->at + at * dim, terms = 0;
+    double *sum = dq->at + at * dim, squares = 0;
 
     for (int64_t k = 0; k < backward->test->forward.shape.seqlen_k; k++) {
         const double *key = backward->keys + k * dim;
-        double slope, ds, size;
+        double slope, ds;
 
         if (!worker->attended[k])
             continue;
         slope = backward->scale * worker->bends[k] * worker->weights[k];
-        ds = slope * (worker->grads[k] - delta);
-        size = slope * hypot(worker->sizes[k], backward->sums[row].terms);
-        for (int32_t c = 0; c < dim; c++)
-            sum[c] += ds * key[c];
-        terms += size * size * oracle_dot(key, key, dim);
+        ds = slope * (worker->grads[k] - sums->delta);
+        oracle_add(sum, ds, key, dim);
+        squares += slope * slope * (worker->squares[k] + sums->squares) * backward->key_squares[k];
         dq->touched[at] = 1;
     }
-    dq->terms[at] = sqrt(terms);
+    dq->terms[at] = sqrt(squares);
 }
 
 static void run_row(struct backward_worker *worker, int64_t row)
@@ -219,7 +213,7 @@ static void run_row(struct backward_worker *worker, int64_t row)
     const double *dout = backward->dout + row * dim_v;
     const bool use_out = backward->test->use_out;
     struct row_sums *sums = &backward->sums[row];
-    double delta = 0, terms = 0;
+    double delta = 0, squares = 0;
 
     if (use_out) {
         sums->lse = given_lse(backward, row);
@@ -231,14 +225,14 @@ static void run_row(struct backward_worker *worker, int64_t row)
     sums->lse = row_weights(worker, backward->q + row * dim, use_out ? &sums->lse : NULL);
     for (int64_t k = 0; k < test->shape.seqlen_k; k++)
         if (worker->attended[k]) {
-            worker->grads[k] = oracle_dot(dout, backward->values + k * dim_v, dim_v);
+            worker->grads[k] =
+                oracle_dot_squares(dout, backward->values + k * dim_v, dim_v, &worker->squares[k]);
             delta += worker->weights[k] * worker->grads[k];
-            worker->sizes[k] = terms_of(dout, backward->values + k * dim_v, dim_v);
-            terms += pow(worker->weights[k] * worker->sizes[k], 2);
+            squares += worker->weights[k] * worker->weights[k] * worker->squares[k];
         }
     if (!use_out) {
         sums->delta = delta;
-        sums->terms = sqrt(terms);
+        sums->squares = squares;
     }
     if (backward->row_at[row] >= 0)
         row_gradient(worker, row, backward->row_at[row]);
@@ -284,34 +278,30 @@ static void run_key(struct backward_worker *worker, int64_t at)
     const double *value = backward->values + sample.row * dim_v;
     struct oracle_gradient *dk = &backward->out->dk, *dv = &backward->out->dv;
     double *sum_k = dk->at + at * dim, *sum_v = dv->at + at * dim_v;
-    double terms_k = 0, terms_v = 0;
+    double squares_k = 0, squares_v = 0;
 
     if (sample.head != backward->kv_head)
         return;
     mark_rows(backward, sample.row, worker->attended);
     for (int64_t r = 0; r < backward->test->forward.shape.seqlen_q; r++) {
         const double *q = backward->q + r * dim, *dout = backward->dout + r * dim_v;
-        const double lse = backward->sums[r].lse, delta = backward->sums[r].delta;
-        double bend, p, dp, ds, size;
+        const struct row_sums *sums = &backward->sums[r];
+        double bend, p, slope, squares, ds;
 
         if (!worker->attended[r])
             continue;
         p = score_of(backward, q, key, &bend);
-        p = lse == -INFINITY ? 0 : exp(p - lse);
-        dp = oracle_dot(dout, value, dim_v);
-        ds = backward->scale * bend * p * (dp - delta);
-        size = backward->scale * bend * p *
-               hypot(terms_of(dout, value, dim_v), backward->sums[r].terms);
-        for (int32_t c = 0; c < dim; c++)
-            sum_k[c] += ds * q[c];
-        for (int32_t c = 0; c < dim_v; c++)
-            sum_v[c] += p * dout[c];
-        terms_k += size * size * oracle_dot(q, q, dim);
-        terms_v += p * p * oracle_dot(dout, dout, dim_v);
+        p = sums->lse == -INFINITY ? 0 : exp(p - sums->lse);
+        slope = backward->scale * bend * p;
+        ds = slope * (oracle_dot_squares(dout, value, dim_v, &squares) - sums->delta);
+        oracle_add(sum_k, ds, q, dim);
+        oracle_add(sum_v, p, dout, dim_v);
+        squares_k += slope * slope * (squares + sums->squares) * backward->q_squares[r];
+        squares_v += p * p * backward->dout_squares[r];
         dk->touched[at] = dv->touched[at] = 1;
     }
-    dk->terms[at] = hypot(dk->terms[at], sqrt(terms_k));
-    dv->terms[at] = hypot(dv->terms[at], sqrt(terms_v));
+    dk->terms[at] = hypot(dk->terms[at], sqrt(squares_k));
+    dv->terms[at] = hypot(dv->terms[at], sqrt(squares_v));
 }
 
 /* ---- dsink ---- */
@@ -324,7 +314,7 @@ static void sink_gradient(const struct backward *backward)
 
     for (int32_t s = 0; s < args->sink_count; s++) {
         const int64_t at = (int64_t)s * args->heads_q + backward->head;
-        double sum = 0, terms = 0;
+        double sum = 0, squares = 0;
 
         for (int64_t r = 0; r < test->forward.shape.seqlen_q; r++) {
             const struct row_sums *sums = &backward->sums[r];
@@ -332,10 +322,10 @@ static void sink_gradient(const struct backward *backward)
                 sums->lse == -INFINITY ? 0 : exp((double)args->sink[at] - sums->lse);
 
             sum -= weight * sums->delta;
-            terms += weight * weight * sums->terms * sums->terms;
+            squares += weight * weight * sums->squares;
         }
         dsink->at[at] = sum;
-        dsink->terms[at] = sqrt(terms);
+        dsink->terms[at] = sqrt(squares);
         dsink->touched[at] = 1;
     }
 }
@@ -367,13 +357,18 @@ static void run_phase(struct backward_worker *workers, int32_t threads,
             pthread_join(workers[i].thread, NULL);
 }
 
+/* squares: each token's product with itself; NULL: not asked for. */
 static void convert(const struct oracle_backward_case *test, const ffa_tensor *tensor,
-                    int64_t tokens, int32_t heads, int32_t dim, int32_t head, double *to)
+                    int64_t tokens, int32_t heads, int32_t dim, int32_t head, double *to,
+                    double *squares)
 {
-    for (int64_t t = 0; t < tokens; t++)
+    for (int64_t t = 0; t < tokens; t++, to += dim) {
         for (int32_t c = 0; c < dim; c++)
-            *to++ = oracle_read(test->forward.dtype, tensor->data,
+            to[c] = oracle_read(test->forward.dtype, tensor->data,
                                 oracle_offset(tensor, heads, dim, t, head) + c);
+        if (squares)
+            squares[t] = oracle_dot(to, to, dim);
+    }
 }
 
 static void run_head(struct backward *backward, struct backward_worker *workers, int32_t threads,
@@ -398,9 +393,9 @@ static void run_head(struct backward *backward, struct backward_worker *workers,
     if (!with_rows && !backward->all_rows)
         return;
     convert(test, &args->q, rows, args->heads_q, test->forward.head_dim, backward->head,
-            backward->q);
+            backward->q, backward->q_squares);
     convert(test, &test->dout, rows, args->heads_q, oracle_value_dim(&test->forward),
-            backward->head, backward->dout);
+            backward->head, backward->dout, backward->dout_squares);
     run_phase(workers, threads, run_row, rows);
     if (test->dsink)
         sink_gradient(backward);
@@ -421,9 +416,10 @@ static void run_all(struct backward *backward, struct backward_worker *workers, 
         backward->kv_head = kv;
         for (int64_t i = 0; i < backward->out->dk.count && !with_keys; i++)
             with_keys = key_sample(test, i).head == kv;
-        convert(test, &args->k, keys, args->heads_kv, test->forward.head_dim, kv, backward->keys);
+        convert(test, &args->k, keys, args->heads_kv, test->forward.head_dim, kv, backward->keys,
+                backward->key_squares);
         convert(test, &args->v, keys, args->heads_kv, oracle_value_dim(&test->forward), kv,
-                backward->values);
+                backward->values, NULL);
         for (int32_t h = kv * group; h < (kv + 1) * group; h++) {
             backward->head = h;
             run_head(backward, workers, threads, with_keys);
@@ -466,18 +462,22 @@ static bool prepare(struct backward *backward, struct backward_worker *workers, 
     backward->values = malloc(keys * row_bytes_v);
     backward->q = malloc(rows * row_bytes);
     backward->dout = malloc(rows * row_bytes_v);
+    backward->key_squares = malloc(keys * sizeof *backward->key_squares);
+    backward->q_squares = malloc(rows * sizeof *backward->q_squares);
+    backward->dout_squares = malloc(rows * sizeof *backward->dout_squares);
     backward->sums = malloc(rows * sizeof *backward->sums);
     backward->row_at = malloc(rows * sizeof *backward->row_at);
     ok = ok && backward->keys && backward->values && backward->q && backward->dout &&
-         backward->sums && backward->row_at;
+         backward->key_squares && backward->q_squares && backward->dout_squares && backward->sums &&
+         backward->row_at;
     for (int32_t i = 0; i < threads; i++) {
         workers[i].backward = backward;
         workers[i].attended = malloc(keys > rows ? keys : rows);
         workers[i].weights = malloc(keys * sizeof *workers[i].weights);
         workers[i].grads = malloc(keys * sizeof *workers[i].grads);
         workers[i].bends = malloc(keys * sizeof *workers[i].bends);
-        workers[i].sizes = malloc(keys * sizeof *workers[i].sizes);
-        ok = ok && workers[i].sizes;
+        workers[i].squares = malloc(keys * sizeof *workers[i].squares);
+        ok = ok && workers[i].squares;
         ok =
             ok && workers[i].attended && workers[i].weights && workers[i].grads && workers[i].bends;
     }
@@ -514,12 +514,15 @@ out:
         free(workers[i].weights);
         free(workers[i].grads);
         free(workers[i].bends);
-        free(workers[i].sizes);
+        free(workers[i].squares);
     }
     free(backward.keys);
     free(backward.values);
     free(backward.q);
     free(backward.dout);
+    free(backward.key_squares);
+    free(backward.q_squares);
+    free(backward.dout_squares);
     free(backward.sums);
     free(backward.row_at);
     oracle_gradients_finish(&gradients);

@@ -64,17 +64,77 @@ double oracle_scale(const struct oracle_case *test)
     return (double)(scale != 0.0f ? scale : (float)(1.0 / sqrt((double)test->head_dim)));
 }
 
+/* Sums in lanes: in vectors, of whatever width there is, the order is the same. (Sanitizers are not
+ * there yet when a program chooses among clones.) */
+typedef double lanes __attribute__((vector_size(64)));
+enum { LANES = 8 };
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&                             \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define VECTORS __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define VECTORS
+#endif
+
+VECTORS
 double oracle_dot(const double *a, const double *b, int32_t count)
 {
-    double sums[4] = { 0, 0, 0, 0 };
+    lanes sums = { 0 }, x, y;
+    double sum = 0;
     int32_t i = 0;
 
-    for (; i + 4 <= count; i += 4)
-        for (int32_t l = 0; l < 4; l++)
-            sums[l] += a[i + l] * b[i + l];
+    for (; i + LANES <= count; i += LANES) {
+        memcpy(&x, a + i, sizeof x);
+        memcpy(&y, b + i, sizeof y);
+        sums += x * y;
+    }
     for (; i < count; i++)
-        sums[0] += a[i] * b[i];
-    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+        sum += a[i] * b[i];
+    for (int l = 0; l < LANES; l++)
+        sum += sums[l];
+    return sum;
+}
+
+VECTORS
+double oracle_dot_squares(const double *a, const double *b, int32_t count, double *squares)
+{
+    lanes sums = { 0 }, more = { 0 }, x, y;
+    double sum = 0;
+    int32_t i = 0;
+
+    *squares = 0;
+    for (; i + LANES <= count; i += LANES) {
+        memcpy(&x, a + i, sizeof x);
+        memcpy(&y, b + i, sizeof y);
+        x *= y;
+        sums += x;
+        more += x * x;
+    }
+    for (; i < count; i++) {
+        sum += a[i] * b[i];
+        *squares += a[i] * b[i] * (a[i] * b[i]);
+    }
+    for (int l = 0; l < LANES; l++) {
+        sum += sums[l];
+        *squares += more[l];
+    }
+    return sum;
+}
+
+VECTORS
+void oracle_add(double *to, double factor, const double *from, int32_t count)
+{
+    lanes x, y;
+    int32_t i = 0;
+
+    for (; i + LANES <= count; i += LANES) {
+        memcpy(&x, to + i, sizeof x);
+        memcpy(&y, from + i, sizeof y);
+        x += factor * y;
+        memcpy(to + i, &x, sizeof x);
+    }
+    for (; i < count; i++)
+        to[i] += factor * from[i];
 }
 
 int32_t oracle_threads(const struct oracle_case *test)

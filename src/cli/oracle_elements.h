@@ -12,6 +12,10 @@ int64_t oracle_offset(const ffa_tensor *tensor, int64_t heads, int64_t dim, int6
                       int64_t head);
 double oracle_read(ffa_dtype dtype, const void *data, int64_t at);
 double oracle_dot(const double *a, const double *b, int32_t count);
+/* squares: of the terms, whose L2 is what the product is as large as unless they cancel. */
+double oracle_dot_squares(const double *a, const double *b, int32_t count, double *squares);
+/* to += factor * from */
+void oracle_add(double *to, double factor, const double *from, int32_t count);
 /* The library's scale is a float, the default, too. */
 double oracle_scale(const struct oracle_case *test);
 int32_t oracle_threads(const struct oracle_case *test); /* 1 to ORACLE_THREADS_MAX */

@@ -10,8 +10,8 @@
  * to the oracle's own limit; level 1 (default) samples cases above 4e6 cells; level 0 is for the
  * emulator (tests/emulator), with a twelfth of the repetitions.
  * CK_RUN_CASE=quick|apart|features|stages|unions|dims|turns|bf16|fp16 runs a part,
- * FFA_TEST_PART=I/N a share of it (device_case.h). With
- * FFA_TEST_BACKEND=cpu it runs on the CPU backend, which tests this test; with
+ * FFA_TEST_PART=I/N a share of it (device_case.h); FFA_TEST_STORE=PATH keeps kernels for others.
+ * With FFA_TEST_BACKEND=cpu it runs on the CPU backend, which tests this test; with
  * FFA_TEST_DETERMINISTIC=1 all kernels are deterministic.
  */
 #include "api/attention.h"
@@ -2041,12 +2041,12 @@ static Suite *device_suite(void)
     const int first = share > 1 ? LAYOUTS + 1 : LAYOUTS,
               end = share > 1 ? LAYOUTS + 3 : ALL_LAYOUTS;
 
-    tcase_add_loop_test(quick, special_masks_match_the_oracle, 0, SPECIALS);
-    tcase_add_loop_test(quick, odd_shapes_match_the_oracle, 0, ODD);
+    add_part(quick, special_masks_match_the_oracle, 0, SPECIALS);
+    add_part(quick, odd_shapes_match_the_oracle, 0, ODD);
     tcase_add_test(quick, one_mask_per_kv_head);
     if (on_gpu && !all_flags) /* who waits for a visit that does not come waits for ever */
-        tcase_add_loop_test(quick, a_wrong_bound_is_seen, 0, MUTATIONS);
-    tcase_add_loop_test(quick, spike_keys_keep_their_columns, 0, 3);
+        add_part(quick, a_wrong_bound_is_seen, 0, MUTATIONS);
+    add_part(quick, spike_keys_keep_their_columns, 0, 3);
     add_loop(quick, unattended_nan_stays_out, LAYOUTS, 5);
     add_loop(quick, attended_nan_reaches_its_document, LAYOUTS, 5);
     add_loop(quick, options_match_the_oracle, 25, 7);
@@ -2063,8 +2063,8 @@ static Suite *device_suite(void)
     add_loop(features, errors_are_bounded_by_plain_operators, 3 * LAYOUTS, 7);
     add_loop(stages, stages_make_the_whole, 4, 2);
     add_loop(stages, gradients_of_keys_get_the_dtype_last, 2 * LAYOUTS, 5);
-    tcase_add_loop_test(unions, every_length_to_300, 0, 2);
-    tcase_add_loop_test(unions, random_unions_match_the_oracle, 0, 2);
+    add_part(unions, every_length_to_300, 0, 2);
+    add_part(unions, random_unions_match_the_oracle, 0, 2);
     add_loop(columns, dims_match_the_oracle, DIM_COUNT, 3);
     add_loop(columns, dims_with_options_match_the_oracle, DIM_COUNT, 5);
     add_part(columns, dims_of_random_unions, 0, 1);
@@ -2074,7 +2074,7 @@ static Suite *device_suite(void)
     add_part(columns, fp32_out_is_read, first, end);
     add_part(columns, debug_kernels_agree, first, end);
     add_part(columns, dims_in_stages_make_the_whole, first, end);
-    tcase_add_loop_test(in_turns, turns_match_the_oracle, 0, TURN_TEXTS);
+    add_part(in_turns, turns_match_the_oracle, 0, TURN_TEXTS);
     add_loop(in_turns, turns_of_random_unions, 4, 2);
     tcase_add_test(in_turns, turns_of_a_mask_per_kv_head);
     tcase_add_test(in_turns, turns_are_of_their_kernels);
@@ -2104,6 +2104,7 @@ int main(void)
     int failed;
 
     level_read(layouts, LAYOUTS);
+    opts.cache_path = getenv("FFA_TEST_STORE"); /* NULL: in memory */
     if (ffa_open(&context, wants_cpu ? FFA_DEVICE_CPU : FFA_DEVICE_AUTO, &opts, &err) != FFA_OK ||
         ffa_context_info_get(context, &info, &err) != FFA_OK ||
         (info.device == FFA_DEVICE_CPU && !wants_cpu)) {

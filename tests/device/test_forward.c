@@ -7,7 +7,7 @@
  * own limit; level 1 (default) samples 512 rows of cases above 4e6 cells; level 0 is for the
  * emulator (tests/emulator), with a twelfth of the repetitions.
  * CK_RUN_CASE=quick|unions|dims|bf16|fp16 runs a part, FFA_TEST_PART=I/N a share of it
- * (device_case.h).
+ * (device_case.h), FFA_TEST_STORE=PATH keeps kernels for others.
  */
 #include "api/attention.h"
 #include "base/half.h"
@@ -1424,14 +1424,14 @@ static Suite *device_suite(void)
     const int layout_count = sizeof layouts / sizeof *layouts;
     const int special_count = sizeof specials / sizeof *specials;
 
-    tcase_add_loop_test(quick, special_masks_match_the_oracle, 0, special_count);
+    add_part(quick, special_masks_match_the_oracle, 0, special_count);
     add_loop(quick, zero_queries_count_the_keys, special_count, 4);
-    tcase_add_loop_test(quick, far_scores_raise_the_shift, 0, 3);
+    add_part(quick, far_scores_raise_the_shift, 0, 3);
     add_loop(quick, unattended_nan_stays_out, 12, 5);
     tcase_add_test(quick, attended_nan_reaches_its_rows);
     add_loop(quick, isolated_documents_stay_apart, 12, 5);
     tcase_add_test(quick, one_mask_per_kv_head);
-    tcase_add_loop_test(quick, a_wrong_bound_is_seen, 0, sizeof mutations / sizeof *mutations);
+    add_part(quick, a_wrong_bound_is_seen, 0, sizeof mutations / sizeof *mutations);
     add_loop(quick, options_match_the_oracle, 60, 7);
     add_loop(quick, accumulated_halves_make_the_whole, layout_count, 5);
     add_loop(quick, max_logits_match_the_oracle, layout_count, 5);
@@ -1441,12 +1441,12 @@ static Suite *device_suite(void)
     add_loop(dim, split_tiles_match_the_oracle, (int)(sizeof splits / sizeof *splits), 2);
     add_loop(dim, packed_heads_match_the_oracle, (int)(sizeof packs / sizeof *packs), 2);
     add_loop(quick, debug_kernels_agree, 12, 12);
-    tcase_add_loop_test(quick, other_tiles_agree, 0, 4);
+    add_part(quick, other_tiles_agree, 0, 4);
     tcase_add_test(quick, a_call_can_be_captured);
     tcase_add_test(quick, the_one_call_form_agrees);
     tcase_add_loop_test(quick, bad_arguments_are_refused, 0, sizeof refusals / sizeof *refusals);
-    tcase_add_loop_test(unions, every_length_to_300, 0, 2);
-    tcase_add_loop_test(unions, random_unions_match_the_oracle, 0, 2);
+    add_part(unions, every_length_to_300, 0, 2);
+    add_part(unions, random_unions_match_the_oracle, 0, 2);
     add_part(bf16, mask_cases_match_the_oracle, 0, layout_count / 2);
     add_part(fp16, mask_cases_match_the_oracle, layout_count / 2, layout_count);
     suite_add_tcase(suite, quick);
@@ -1466,6 +1466,7 @@ int main(void)
     int failed;
 
     level_read(layouts, 12);
+    opts.cache_path = getenv("FFA_TEST_STORE"); /* NULL: in memory */
     if (ffa_open(&context, FFA_DEVICE_AUTO, &opts, &err) != FFA_OK ||
         ffa_context_info_get(context, &info, &err) != FFA_OK || info.device == FFA_DEVICE_CPU) {
         printf("skipped: no GPU that a kernel exists for %s\n", err.message);

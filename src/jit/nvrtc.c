@@ -14,6 +14,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { OLDEST_MAJOR = 12, OLDEST_MINOR = 8 };
 
@@ -109,7 +110,8 @@ static void load_builtins(const struct nvrtc *nvrtc)
         return;
     text_copy(beside, "%.*s/libnvrtc-builtins.so.%s", (int)(slash - nvrtc->path), nvrtc->path,
               nvrtc->version);
-    (void)dlopen(beside, RTLD_NOW | RTLD_LOCAL);
+    if (access(beside, R_OK) == 0) /* a failure of dlopen is memory until the thread ends */
+        (void)dlopen(beside, RTLD_NOW | RTLD_LOCAL);
 }
 
 /* Take `library` if it is a whole NVRTC, new enough. */

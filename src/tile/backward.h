@@ -24,7 +24,8 @@ _Static_assert(sizeof(struct backward_sweep) == 32, "device layout");
 _Static_assert(sizeof(struct backward_band) == 32, "device layout");
 _Static_assert(sizeof(struct backward_turn) == 8, "device layout");
 
-/* Whether tiles go through the same rows at the same time, whatever their lengths are. */
+/* Whether tiles go through the same rows at the same time, whatever their lengths are: the first
+ * wave of them as said here, the next one back (attention_backward.cu). */
 enum backward_step {
     BACKWARD_APART,      /* no: sweeps begin and end where they like */
     BACKWARD_FROM_LAST,  /* from the last row to the first, as their sweeps end at one row */

@@ -32,23 +32,23 @@ static int32_t tiles_at_a_time(const ffa_kernels *kernels, int32_t sm_count)
 /* ---- the workspace ---- */
 
 /* The order of a pass, found once for a plan and the heads and device it is used with: it takes up
- * to 1 ms, a call a hundredth of that. The plan remembers the last answer, in 14 bits of a word;
+ * to 1 ms, a call a hundredth of that. The plan remembers the last answer, in 15 bits of a word;
  * the others say what it answers. (A plan that is used with two head layouts in turn asks each
  * time.)
  */
 static struct backward_order order_of(const ffa_plan *plan, const struct order_query *query)
 {
-    const uint64_t key = (uint64_t)query->group << 44 | (uint64_t)query->heads_kv << 26 |
-                         (uint64_t)query->at_a_time << 14;
+    const uint64_t key = (uint64_t)query->group << 45 | (uint64_t)query->heads_kv << 27 |
+                         (uint64_t)query->at_a_time << 15;
     const uint64_t known = atomic_load(plan->order);
     struct backward_order order;
 
     if (query->group >> 12 || query->heads_kv >> 18 || query->at_a_time >> 12)
         return backward_order_find(&plan->backward, query);
-    if (known >> 14 == key >> 14)
-        return (struct backward_order){ (int32_t)(known >> 2 & 0xfff), 1 << (known & 3) };
+    if (known >> 15 == key >> 15)
+        return (struct backward_order){ (int32_t)(known >> 3 & 0xfff), (int32_t)(known & 7) };
     order = backward_order_find(&plan->backward, query);
-    atomic_store(plan->order, key | (uint64_t)order.parts << 2 | (uint64_t)(order.rounds / 2));
+    atomic_store(plan->order, key | (uint64_t)order.parts << 3 | (uint64_t)order.rounds);
     return order;
 }
 

@@ -195,38 +195,37 @@ int64_t backward_grid_blocks(const struct backward_plan *plan)
 
 /* ---- step ---- */
 
-/* Blocks of tiles whose last row is in the block of rows `at`; or first, of `firsts`. Tiles are
- * longest first, so most blocks are where the first tile's are, if anywhere. */
-static int64_t blocks_at(const struct backward_plan *plan, bool firsts, int64_t at)
+/* The block of rows where a tile ends, or begins, if `first`; -1 of one that has none. */
+static int64_t end_of(const struct backward_plan *plan, const struct backward_tile *tile,
+                      bool first)
 {
-    int64_t blocks = 0;
+    const struct backward_sweep *sweeps = &plan->sweeps[tile->sweep_begin];
 
-    for (int64_t t = 0; t < plan->tile_count; t++) {
-        const struct backward_tile *tile = &plan->tiles[t];
-        const struct backward_sweep *sweeps = &plan->sweeps[tile->sweep_begin];
-
-        if (tile->sweep_count > 0 &&
-            at == (firsts ? sweeps[0].q_begin : sweeps[tile->sweep_count - 1].q_end - 1) /
-                      plan->tile_m)
-            blocks += tile->block_count;
-    }
-    return blocks;
+    if (tile->sweep_count == 0)
+        return -1;
+    return (first ? sweeps[0].q_begin : sweeps[tile->sweep_count - 1].q_end - 1) / plan->tile_m;
 }
 
-/* In step are tiles of one list that have nine in ten blocks. */
+/* Whether tiles that have nine in ten blocks end, or begin, where the longest does: the first. */
+static bool most_end_together(const struct backward_plan *plan, bool first)
+{
+    const int64_t end = end_of(plan, plan->tiles, first);
+    int64_t blocks = 0;
+
+    for (int64_t t = 0; t < plan->tile_count; t++)
+        if (end_of(plan, &plan->tiles[t], first) == end)
+            blocks += plan->tiles[t].block_count;
+    return blocks >= plan->block_count - plan->block_count / 10;
+}
+
+/* Tiles of several lists are no one's stream. */
 static enum backward_step step_of(const struct backward_plan *plan)
 {
-    const struct backward_tile *longest = plan->tiles;
-    const int64_t most = plan->block_count - plan->block_count / 10;
-
     if (plan->list_count > 1 || plan->block_count == 0)
         return BACKWARD_APART;
-    const struct backward_sweep *sweeps = &plan->sweeps[longest->sweep_begin];
-    const int64_t end = (sweeps[longest->sweep_count - 1].q_end - 1) / plan->tile_m;
-    if (blocks_at(plan, false, end) >= most)
+    if (most_end_together(plan, false))
         return BACKWARD_FROM_LAST;
-    return blocks_at(plan, true, sweeps[0].q_begin / plan->tile_m) >= most ? BACKWARD_FROM_FIRST
-                                                                           : BACKWARD_APART;
+    return most_end_together(plan, true) ? BACKWARD_FROM_FIRST : BACKWARD_APART;
 }
 
 /* ---- build ---- */

@@ -71,7 +71,7 @@ double backward_makespan(const struct backward_plan *plan, const struct order_qu
     const double heads = query->group / order.parts;
     const double item = plan->in_turns ? ITEM_BLOCKS_IN_TURNS : ITEM_BLOCKS;
     const int64_t copies = has_lists(plan) ? order.parts : (int64_t)order.parts * query->heads_kv;
-    const int64_t section = has_lists(plan) ? copies : backward_order_section(plan, query, order);
+    const int64_t section = backward_order_section(plan, query, order);
     const double tiles = (double)plan->tile_count;
     const double sum = ((double)plan->block_count * heads + item * tiles) * (double)copies;
     const double items = tiles * (double)copies;

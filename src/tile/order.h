@@ -10,7 +10,7 @@
  * many even out tiles of different lengths. backward_order_find weighs them by a model of the pass,
  * whose figures were fitted to measurements on an H200: parts 1, 2, 4 and 8, sections of 1 to 4
  * rounds, of full, causal, window and packed masks of 2k to 16k tokens, heads 64:8, head_dim 128,
- * and deterministic causal ones of 4k and 16k, head_dim 128, 192 and 256.
+ * and deterministic ones of 4k and 16k, head_dim 128 and 192, causal ones of 256, too.
  */
 #ifndef FFA_TILE_ORDER_H
 #define FFA_TILE_ORDER_H
@@ -23,9 +23,8 @@ struct order_query {
 };
 
 struct backward_order {
-    int32_t parts; /* divides the group */
-    int32_t
-        rounds; /* tiles of a section are about as many as rounds times those at a time: 1, 2, 4 */
+    int32_t parts;  /* divides the group */
+    int32_t rounds; /* 1, 2, 4: a section has about so many times the tiles at a time */
 };
 
 /* What is expected to take the least time. */

@@ -649,12 +649,14 @@ START_TEST(parts_are_those_of_the_heads_that_ask)
     must(ffa_plan_create(&plan, &gpu, mask, &err), &err);
     for (size_t i = 0; i < 4 * ROWS_OF(asked); i++) { /* each twice in a row, and again later */
         const struct order_query *query = &asked[i / 2 % ROWS_OF(asked)];
-        const int32_t parts = backward_order_find(&plan->backward, query).parts;
+        const struct backward_order order = backward_order_find(&plan->backward, query);
+        const int32_t parts = order.parts;
 
         must(backward_layout_make(&layout, plan, &gpu, query->group * query->heads_kv,
                                   query->heads_kv, query->at_a_time, &err),
              &err);
         ck_assert_int_eq(layout.order.parts, parts);
+        ck_assert_int_eq(layout.order.rounds, order.rounds);
         ck_assert_int_eq(query->group % parts, 0);
         first = i == 0 ? parts : first;
         others += parts != first;

@@ -53,7 +53,7 @@ class Args(C.Structure):
                 ("tiles", C.c_void_p), ("sweeps", C.c_void_p), ("bands", C.c_void_p), ("counters", C.c_void_p),
                 ("out_token_stride", C.c_longlong), ("out_head_stride", C.c_longlong), ("lse_token_stride", C.c_longlong),
                 ("lse_head_stride", C.c_longlong), ("scale_log2", C.c_float), ("work_count", C.c_int), ("tile_count", C.c_int),
-                ("heads_q", C.c_int), ("group", C.c_int), ("section_heads", C.c_int), ("flags", C.c_int), ("options", C.c_int * 5),
+                ("heads_q", C.c_int), ("group", C.c_int), ("l2_heads", C.c_int), ("flags", C.c_int), ("options", C.c_int * 5),
                 ("partial", C.c_void_p), ("partial_token_stride", C.c_longlong), ("partial_head_stride", C.c_longlong), ("max_logits", C.c_void_p),
                 ("head_dim_v", C.c_int), ("pad", C.c_int * 5)]
 
@@ -293,7 +293,7 @@ def run(opts):
         args.lse_token_stride, args.lse_head_stride, args.scale_log2 = HQ, 1, 1.4426950408889634 / math.sqrt(dim)
         args.tile_count, args.heads_q, args.group = len(T), HQ, HQ // HK
         args.work_count = len(T) * HQ
-        args.section_heads = min(HQ, max(1, (32 << 20) // (n * (dim + dim_v) * 2)) * (HQ // HK))
+        args.l2_heads = min(HQ, max(1, (32 << 20) // (n * (dim + dim_v) * 2)) * (HQ // HK))
         params, keep = (C.c_void_p * 1)(C.addressof(args)), (args_raw, T, S, B)
         stream = C.c_void_p(torch.cuda.current_stream().cuda_stream)
         return lambda keep=keep: ok(cuda.cuLaunchKernel(var["fn"], min(sms, args.work_count), 1, 1, 128 * (s["consumers"] + 1), 1, 1, var["smem"], stream, params, None))

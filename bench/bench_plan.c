@@ -9,7 +9,7 @@
  * least and the median of several runs; a run builds normal form and plan from the slices, and then
  * the backward plan (64 rows x 128 keys), which is timed apart.
  */
-#include "tile/backward.h"
+#include "tile/ticket.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -137,14 +137,14 @@ static int64_t time_backward(const ffa_mask *mask, bool in_turns)
 {
     const struct tile_options opts = { 64, 128, TILE_CUTS_CHEAP, in_turns };
     const int64_t begin = clock_us();
-    struct backward_plan plan;
+    struct tile_plan plan;
     ffa_error err = { FFA_OK, 0, "" };
     int64_t end;
 
-    if (backward_build(&plan, mask, &opts, &err))
+    if (tile_build(&plan, mask, TILE_OWNS_KEYS, &opts, &err))
         fail("backward plan", &err);
     end = clock_us();
-    backward_finish(&plan);
+    tile_finish(&plan);
     return end - begin;
 }
 
@@ -160,7 +160,7 @@ static struct times run_once(const struct slices *slices, struct tile_plan *plan
     if (normal_build(&list.normal, slices->at, slices->count, &err))
         fail("normal form", &err);
     middle = clock_us();
-    if (tile_build(plan, &mask, &opts, &err))
+    if (tile_build(plan, &mask, TILE_OWNS_QUERIES, &opts, &err))
         fail("tile plan", &err);
     times = (struct times){ middle - begin, clock_us() - middle, 0, 0 };
     times.backward = time_backward(&mask, false);
@@ -243,7 +243,7 @@ static void report_efficiency(const json_t *entry, bool json)
         ffa_mask *mask;
 
         if (ffa_mask_create(&mask, &slices.shape, slices.at, slices.count, &err) ||
-            tile_build(&plan, mask, &tiles[t], &err))
+            tile_build(&plan, mask, TILE_OWNS_QUERIES, &tiles[t], &err))
             fail(name, &err);
         printf(json ? "{\"bench\":\"visited\",\"mask\":\"%s\",\"tile\":\"%dx%d\","
                       "\"cuts\":%s,\"tiles\":%lld,\"blocks\":%lld,\"partial\":%lld,"

@@ -6,8 +6,8 @@
 #ifndef FFA_ATTENTION_BACKWARD_ARGS_H
 #define FFA_ATTENTION_BACKWARD_ARGS_H
 
-#include "backward_plan.h"
 #include "tensor_map.h"
+#include "tile_plan.h"
 
 struct attention_backward_args {
     struct tensor_map q, dout; /* (column, head, row); boxes of 64 columns x 1 x tile_m */
@@ -22,9 +22,9 @@ struct attention_backward_args {
      * dq_rows is tokens_q, rounded up to whole groups. */
     void *dq;
     void *dk, *dv; /* of part 0 */
-    const struct backward_tile *tiles;
-    const struct backward_sweep *sweeps;
-    const struct backward_band *bands;
+    const struct plan_tile *tiles;
+    const struct plan_sweep *sweeps;
+    const struct plan_band *bands;
     int *counters; /* [2]: next work item, blocks done; 0 before and after a launch */
     long long stats_rows;
     long long dq_head_stride, dq_rows;
@@ -36,20 +36,20 @@ struct attention_backward_args {
     int work_count; /* tiles x heads_kv (one list) or tiles (a list a kv head), x parts */
     int tile_count;
     int heads_kv;
-    int group;           /* heads_q / heads_kv */
-    int parts;           /* a group's query heads are shared by so many blocks; divides group */
-    int section_streams; /* (kv head, part) pairs worked on together */
-    int section_waves;   /* BACKWARD_IN_STEP: a section's items are taken in so many waves, */
-    int wave_items;      /* each of so many items, the last of fewer */
-    int flags;           /* BACKWARD_... */
-    float cap_inner;     /* 2 * log2(e) * softmax_scale / softcap */
-    float cap_outer;     /* softcap * log2(e) */
-    int head_dim;        /* padded: columns of dk, */
-    int head_dim_v;      /* and of dv */
+    int group;          /* heads_q / heads_kv */
+    int parts;          /* a group's query heads are shared by so many blocks; divides group */
+    int l2_head_groups; /* (kv head, part) pairs worked on together */
+    int l2_waves;       /* BACKWARD_LOCKSTEP: a section's items are taken in so many waves, */
+    int wave_items;     /* each of so many items, the last of fewer */
+    int flags;          /* BACKWARD_... */
+    float cap_inner;    /* 2 * log2(e) * softmax_scale / softcap */
+    float cap_outer;    /* softcap * log2(e) */
+    int head_dim;       /* padded: columns of dk, */
+    int head_dim_v;     /* and of dv */
     /* deterministic: the plan's turns, and visits so far of each block of the grid, by each block
      * of a cluster, 0 before a launch: [heads_q][cluster][blocks of tile_m rows]. */
-    const struct backward_turn *turns;
-    int *turn_counts;
+    const struct plan_ticket *tickets;
+    int *dq_semaphores;
 };
 
 #ifdef __cplusplus
@@ -64,8 +64,8 @@ enum {
     /* A wave of items goes through the rows from the first to the last, the next one from the last
      * to the first, or, FROM_LAST_ROW, the other way round; the heads of a block one after the
      * other. */
-    BACKWARD_IN_STEP = 4,
-    BACKWARD_FROM_LAST_ROW = 8
+    BACKWARD_LOCKSTEP = 4,
+    BACKWARD_DESCENDING = 8
 };
 
 enum {
@@ -76,21 +76,21 @@ enum {
 
 /* One tile ahead of its turn, in shared memory. */
 struct backward_tile_slot {
-    struct backward_tile tile; /* the block's keys; key_count -1: no more work */
+    struct plan_tile tile; /* the block's keys; key_count -1: no more work */
     int kv_head;
     int head_begin; /* the query heads of its part: [head_begin, head_end) */
     int head_end;
     int part;
     int heads_at_once; /* whose same blocks are visited one after another: 1, or all */
-    int from_last;     /* rows from the last to the first */
+    int is_descending; /* rows from the last to the first */
     int pad_[2];
-    struct backward_sweep sweeps[BACKWARD_INLINE_SWEEPS];
-    struct backward_band bands[BACKWARD_INLINE_BANDS]; /* attention_backward_inline_bands of them */
+    struct plan_sweep sweeps[BACKWARD_INLINE_SWEEPS];
+    struct plan_band bands[BACKWARD_INLINE_BANDS]; /* attention_backward_inline_bands of them */
 };
 
 /* A turn to add to dq that was taken, in shared memory: where it is counted, and what is next. (An
  * index has 32 bits: it counts blocks of dq, which are 16 KB and more.) */
-struct backward_turn_slot {
+struct backward_ticket_slot {
     unsigned counter;
     int next;
 };
@@ -114,8 +114,8 @@ enum {
 enum { BACKWARD_DQ_ROWS = 8 };
 
 enum {
-    BACKWARD_STAGES = 2,    /* blocks of q, and of dout, in flight */
-    BACKWARD_TURN_SLOTS = 3 /* deterministic: turns to add to dq, taken and not yet passed on */
+    BACKWARD_Q_SLOTS = 2,     /* blocks of q, and of dout, in flight */
+    BACKWARD_TICKET_SLOTS = 3 /* deterministic: turns to add to dq, taken and not yet passed on */
 };
 
 #ifdef __CUDACC__
@@ -127,7 +127,7 @@ enum {
 /* Wider heads than this are worked on by role: a warpgroup has P and dv, the other dS and dk. */
 enum { BACKWARD_COLUMNS_MAX = 128 };
 
-BACKWARD_BOTH int attention_backward_by_role(int head_dim, int head_dim_v)
+BACKWARD_BOTH int attention_backward_is_specialised(int head_dim, int head_dim_v)
 {
     return head_dim > BACKWARD_COLUMNS_MAX || head_dim_v > BACKWARD_COLUMNS_MAX;
 }
@@ -135,7 +135,7 @@ BACKWARD_BOTH int attention_backward_by_role(int head_dim, int head_dim_v)
 /* Keys of a block. */
 BACKWARD_BOTH int attention_backward_block_n(int head_dim, int head_dim_v)
 {
-    return attention_backward_by_role(head_dim, head_dim_v) ? 64 : 128;
+    return attention_backward_is_specialised(head_dim, head_dim_v) ? 64 : 128;
 }
 
 /* Blocks of a cluster: a pair works on neighbouring keys where a block's 64 are few for the dq that
@@ -153,9 +153,9 @@ BACKWARD_BOTH int attention_backward_tile_n(int head_dim, int head_dim_v)
 
 /* Blocks of dS: made, read by this warpgroup, read by the others. Two where three do not fit, and
  * by role, where one warpgroup makes all. */
-BACKWARD_BOTH int attention_backward_ds_stages(int head_dim, int head_dim_v, int tile_m)
+BACKWARD_BOTH int attention_backward_ds_slots(int head_dim, int head_dim_v, int tile_m)
 {
-    return tile_m > 64 || attention_backward_by_role(head_dim, head_dim_v) ? 2 : 3;
+    return tile_m > 64 || attention_backward_is_specialised(head_dim, head_dim_v) ? 2 : 3;
 }
 
 /* Threads that send dQ to the workspace: where its pieces come fast, there is one for each
@@ -171,7 +171,7 @@ BACKWARD_BOTH int attention_backward_senders(int tile_m, int deterministic)
  * as it sends the other one's next piece first. */
 BACKWARD_BOTH int attention_backward_block_slots(int tile_m, int deterministic)
 {
-    return 2 * BACKWARD_STAGES * attention_backward_senders(tile_m, deterministic);
+    return 2 * BACKWARD_Q_SLOTS * attention_backward_senders(tile_m, deterministic);
 }
 
 /* Places in shared memory for the warpgroups' pieces of dQ. At head_dim 256 there is room for one,
@@ -191,7 +191,7 @@ BACKWARD_BOTH int attention_backward_slot_bytes(int head_dim)
 {
     return (int)sizeof(struct backward_tile_slot) -
            (BACKWARD_INLINE_BANDS - attention_backward_inline_bands(head_dim)) *
-               (int)sizeof(struct backward_band);
+               (int)sizeof(struct plan_band);
 }
 
 /* Columns in shared memory: whole panels of 64. */
@@ -201,38 +201,40 @@ BACKWARD_BOTH int attention_backward_columns(int head_dim)
 }
 
 BACKWARD_BOTH int attention_backward_bytes_with(int head_dim, int head_dim_v, int tile_m,
-                                                int dout_stages, int deterministic)
+                                                int dout_slots, int deterministic)
 {
     const int columns = attention_backward_columns(head_dim);
     const int columns_v = attention_backward_columns(head_dim_v);
     const int block_n = attention_backward_block_n(head_dim, head_dim_v);
-    const int ds_stages = attention_backward_ds_stages(head_dim, head_dim_v, tile_m);
-    const int by_role = attention_backward_by_role(head_dim, head_dim_v);
+    const int ds_slots = attention_backward_ds_slots(head_dim, head_dim_v, tile_m);
+    const int is_specialised = attention_backward_is_specialised(head_dim, head_dim_v);
     const int cluster = attention_backward_cluster(head_dim);
     /* Of a pair, the other block's beside its own, in whose place P comes; else, by role, P's. */
-    const int ds_blocks = ds_stages * cluster + (by_role && cluster == 1 ? 1 : 0);
+    const int ds_blocks = ds_slots * cluster + (is_specialised && cluster == 1 ? 1 : 0);
 
     return 1024 /* alignment */ + (columns + columns_v) * 2 * block_n /* k, v */ +
            (cluster > 1 ? 2 * 64 * 2 * block_n : 0) /* two panels of the other block's k */ +
-           (BACKWARD_STAGES * columns + dout_stages * columns_v) * 2 * tile_m /* q, dout */ +
+           (BACKWARD_Q_SLOTS * columns + dout_slots * columns_v) * 2 * tile_m /* q, dout */ +
            ds_blocks * 2 * tile_m * block_n /* dS, P */ +
            attention_backward_dq_places(head_dim) * 64 * 64 * 4 /* dq */ +
-           BACKWARD_STAGES * 2 * 4 * tile_m /* stats */ +
+           BACKWARD_Q_SLOTS * 2 * 4 * tile_m /* stats */ +
            attention_backward_block_slots(tile_m, deterministic) *
                (int)sizeof(struct backward_block) +
-           8 * (4 * BACKWARD_STAGES + 4 + 2 * BACKWARD_TILE_SLOTS + 2 * ds_stages + 2 * 2 +
-                (by_role ? 1 : 0) + 1) +
+           8 * (4 * BACKWARD_Q_SLOTS + 4 + 2 * BACKWARD_TILE_SLOTS + 2 * ds_slots + 2 * 2 +
+                (is_specialised ? 1 : 0) + 1) +
            (cluster > 1 ? 8 * 3 : 0) /* the next item, for the other block */ +
            BACKWARD_TILE_SLOTS * attention_backward_slot_bytes(head_dim) +
-           (deterministic ? BACKWARD_TURN_SLOTS * (2 * 8 + (int)sizeof(struct backward_turn_slot))
-                          : 0);
+           (deterministic
+                ? BACKWARD_TICKET_SLOTS * (2 * 8 + (int)sizeof(struct backward_ticket_slot))
+                : 0);
 }
 
 /* Blocks of dout in flight: as many as of q, if they fit. */
-BACKWARD_BOTH int attention_backward_dout_stages(int head_dim, int head_dim_v, int tile_m)
+BACKWARD_BOTH int attention_backward_dout_slots(int head_dim, int head_dim_v, int tile_m)
 {
-    return attention_backward_bytes_with(head_dim, head_dim_v, tile_m, BACKWARD_STAGES, 1) <= 232448
-               ? BACKWARD_STAGES
+    return attention_backward_bytes_with(head_dim, head_dim_v, tile_m, BACKWARD_Q_SLOTS, 1) <=
+                   232448
+               ? BACKWARD_Q_SLOTS
                : 1;
 }
 
@@ -240,7 +242,7 @@ BACKWARD_BOTH int attention_backward_shared_bytes(int head_dim, int head_dim_v, 
                                                   int deterministic)
 {
     return attention_backward_bytes_with(
-        head_dim, head_dim_v, tile_m, attention_backward_dout_stages(head_dim, head_dim_v, tile_m),
+        head_dim, head_dim_v, tile_m, attention_backward_dout_slots(head_dim, head_dim_v, tile_m),
         deterministic);
 }
 

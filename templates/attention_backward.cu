@@ -91,7 +91,7 @@
  *
  * deterministic: dq is added to in a fixed order, that of the work items. Each block of a query
  * head's rows has a counter of visits, and the plan says how many come before each visit
- * (backward_plan.h). An item waits only for items that were taken before it, by a block that is
+ * (tile_plan.h). An item waits only for items that were taken before it, by a block that is
  * there: so some item can always go on. It is taken when the one before is nearly done, as others
  * wait for it from then on. A round trip to L2, and the fence of a release, are a part of a block's
  * time each. So a thread beside the scheduler waits for the counter ahead of the sender, and moves
@@ -107,7 +107,7 @@
  * shared memory, and are not stored.
  *
  * (Algorithm: FlashAttention-2 and -3, Dao 2023, Shah et al. 2024. Plan and masks:
- * backward_plan.h.)
+ * tile_plan.h.)
  */
 #include "attention_backward.args.h"
 #include "ffa_device.h"
@@ -128,12 +128,12 @@ constexpr int head_dim = spec::head_dim;     /* of q and k */
 constexpr int head_dim_v = spec::head_dim_v; /* of v and dout */
 constexpr int consumers = spec::consumers;
 constexpr int tile_m = spec::tile_m;
-constexpr bool by_role = attention_backward_by_role(head_dim, head_dim_v);
+constexpr bool is_specialised = attention_backward_is_specialised(head_dim, head_dim_v);
 constexpr int block_n = attention_backward_block_n(head_dim, head_dim_v); /* keys */
 constexpr int cluster = attention_backward_cluster(head_dim);
-constexpr int stages = BACKWARD_STAGES;
-constexpr int dout_stages = attention_backward_dout_stages(head_dim, head_dim_v, tile_m);
-constexpr int ds_stages = attention_backward_ds_stages(head_dim, head_dim_v, tile_m);
+constexpr int stages = BACKWARD_Q_SLOTS;
+constexpr int dout_slots = attention_backward_dout_slots(head_dim, head_dim_v, tile_m);
+constexpr int ds_slots = attention_backward_ds_slots(head_dim, head_dim_v, tile_m);
 constexpr int threads = 128 * (consumers + 1);
 /* Panels of 64 columns, 128 bytes: one swizzle row. */
 constexpr int panels = attention_backward_columns(head_dim) / 64;
@@ -148,7 +148,7 @@ constexpr int last_columns = head_dim % 64 ? head_dim % 64 : 64;
 static_assert(head_dim % 32 == 0 && head_dim_v % 32 == 0, "multiples of 32");
 static_assert(consumers == 2,
               "setmaxnreg's counts, and a thread of a warpgroup a key of the block");
-static_assert(by_role ? tile_m == 64 : tile_m / 64 * panels == consumers,
+static_assert(is_specialised ? tile_m == 64 : tile_m / 64 * panels == consumers,
               "each warpgroup has one piece of dq, or panels of 64 rows");
 
 constexpr int kv_panel_bytes = block_n * 128;
@@ -169,7 +169,7 @@ constexpr int stats_bytes = 2 * 4 * tile_m;
  * a pair, the first ones, which have the exponentials, have half of one each. */
 constexpr bool p_has_dq = panels > 1;
 constexpr int p_columns = panels == 3 ? 32 : 64;
-static_assert(!by_role || panels <= 2 * cluster, "a panel a warpgroup");
+static_assert(!is_specialised || panels <= 2 * cluster, "a panel a warpgroup");
 
 constexpr int senders = attention_backward_senders(tile_m, spec::deterministic);
 constexpr int dq_places = attention_backward_dq_places(head_dim);
@@ -183,23 +183,23 @@ constexpr int kx_at = k_at + k_bytes;
 constexpr int v_at = kx_at + kx_bytes;
 constexpr int q_at = v_at + v_bytes;
 constexpr int dout_at = q_at + stages * q_bytes;
-constexpr int ds_at = dout_at + dout_stages * dout_bytes;
-constexpr int p_at = ds_at + ds_stages * ds_bytes; /* by role, but of a pair: P on its way */
-constexpr int dq_at = p_at + (by_role && cluster == 1 ? own_ds_bytes : 0);
+constexpr int ds_at = dout_at + dout_slots * dout_bytes;
+constexpr int p_at = ds_at + ds_slots * ds_bytes; /* by role, but of a pair: P on its way */
+constexpr int dq_at = p_at + (is_specialised && cluster == 1 ? own_ds_bytes : 0);
 constexpr int stats_at = dq_at + dq_places * dq_bytes;
 constexpr int blocks_at = stats_at + stages * stats_bytes;
 constexpr int bars_at = blocks_at + block_slots * (int)sizeof(backward_block);
 constexpr int tile_slots = BACKWARD_TILE_SLOTS;
-constexpr int turn_slots = BACKWARD_TURN_SLOTS;
-constexpr int bar_count = 4 * stages + 4 + 2 * tile_slots + 2 * ds_stages + 2 * consumers +
-                          (by_role ? 1 : 0) + (spec::deterministic ? 2 * turn_slots : 0) +
+constexpr int ticket_slots = BACKWARD_TICKET_SLOTS;
+constexpr int bar_count = 4 * stages + 4 + 2 * tile_slots + 2 * ds_slots + 2 * consumers +
+                          (is_specialised ? 1 : 0) + (spec::deterministic ? 2 * ticket_slots : 0) +
                           (cluster > 1 ? 2 : 0);
 constexpr int watch_at = bars_at + 8 * bar_count;
 constexpr int mail_at = watch_at + 8;
 constexpr int slots_at = mail_at + (cluster > 1 ? 8 : 0);
-constexpr int turns_at = slots_at + tile_slots * slot_bytes;
-constexpr int turns_bytes = spec::deterministic ? turn_slots * (int)sizeof(backward_turn_slot) : 0;
-static_assert(1024 + turns_at + turns_bytes ==
+constexpr int tickets_at = slots_at + tile_slots * slot_bytes;
+constexpr int tickets_bytes = spec::deterministic ? ticket_slots * (int)sizeof(backward_ticket_slot) : 0;
+static_assert(1024 + tickets_at + tickets_bytes ==
                   attention_backward_shared_bytes(head_dim, head_dim_v, tile_m,
                                                   spec::deterministic),
               "host and device disagree on shared memory");
@@ -222,7 +222,7 @@ static_assert(1024 + turns_at + turns_bytes ==
  * full, and written after.
  * tile_asked: the producer of Q arrives when it has asked for the last block of a tile; the
  * scheduler waits before it takes the next item.
- * turn_full[s], turn_empty[s], of a deterministic block: the thread that takes turns arrives when
+ * ticket_full[s], ticket_empty[s], of a deterministic block: the thread that takes turns arrives when
  * one has come; the sender when the copy engine has added the block, so that it may be passed on.
  * mail_full, mail_empty, of a pair: the second's scheduler expects the word of the next item, which
  * the first's sends; the second's arrives at the first's when it has read it. */
@@ -239,17 +239,17 @@ struct barriers {
     FFA_DEVICE_MEMBER uint32_t tile_full(int s) const { return dout_full(2 * stages + 4 + s); }
     FFA_DEVICE_MEMBER uint32_t tile_empty(int s) const { return tile_full(tile_slots + s); }
     FFA_DEVICE_MEMBER uint32_t ds_full(int s) const { return tile_full(2 * tile_slots + s); }
-    FFA_DEVICE_MEMBER uint32_t ds_empty(int s) const { return ds_full(ds_stages + s); }
-    FFA_DEVICE_MEMBER uint32_t dq_full(int p) const { return ds_empty(ds_stages + p); }
+    FFA_DEVICE_MEMBER uint32_t ds_empty(int s) const { return ds_full(ds_slots + s); }
+    FFA_DEVICE_MEMBER uint32_t dq_full(int p) const { return ds_empty(ds_slots + p); }
     FFA_DEVICE_MEMBER uint32_t dq_empty(int p) const { return dq_full(consumers + p); }
     FFA_DEVICE_MEMBER uint32_t p_full() const { return dq_empty(consumers); }
-    FFA_DEVICE_MEMBER uint32_t mail_full() const { return dq_empty(consumers + (by_role ? 1 : 0)); }
+    FFA_DEVICE_MEMBER uint32_t mail_full() const { return dq_empty(consumers + (is_specialised ? 1 : 0)); }
     FFA_DEVICE_MEMBER uint32_t mail_empty() const { return mail_full() + 8; }
-    FFA_DEVICE_MEMBER uint32_t turn_full(int s) const
+    FFA_DEVICE_MEMBER uint32_t ticket_full(int s) const
     {
         return mail_full() + 8 * ((cluster > 1 ? 2 : 0) + s);
     }
-    FFA_DEVICE_MEMBER uint32_t turn_empty(int s) const { return turn_full(turn_slots + s); }
+    FFA_DEVICE_MEMBER uint32_t ticket_empty(int s) const { return ticket_full(ticket_slots + s); }
     /* The item that the cluster's first block has taken for the other. */
     FFA_DEVICE_MEMBER uint32_t mail() const { return base + mail_at - bars_at; }
     /* Two words of the watchdog: who is stuck; how many consumer warps and senders are done. */
@@ -261,8 +261,8 @@ struct position {
     uint32_t count = 0;
     FFA_DEVICE_MEMBER uint32_t slot() const { return count % stages; }
     FFA_DEVICE_MEMBER uint32_t parity() const { return count / stages % 2; }
-    FFA_DEVICE_MEMBER uint32_t dout_slot() const { return count % dout_stages; }
-    FFA_DEVICE_MEMBER uint32_t dout_parity() const { return count / dout_stages % 2; }
+    FFA_DEVICE_MEMBER uint32_t dout_slot() const { return count % dout_slots; }
+    FFA_DEVICE_MEMBER uint32_t dout_parity() const { return count / dout_slots % 2; }
     /* The block before: its record is still there when its stage is another's. */
     FFA_DEVICE_MEMBER uint32_t before() const { return (count - 1) % block_slots; }
     FFA_DEVICE_MEMBER position after() const { return { (count + 1) % block_slots }; }
@@ -285,9 +285,9 @@ enum wait_name : int {
     at_dq_full,
     at_dq_empty,
     at_p_full,
-    at_turn_full, /* from here on, a deterministic specialisation's */
-    at_turn_empty,
-    at_turn
+    at_ticket_full, /* from here on, a deterministic specialisation's */
+    at_ticket_empty,
+    at_semaphore
 };
 
 /* A debug specialisation's waits give up after about a second: they leave their name in shared
@@ -331,11 +331,11 @@ FFA_DEVICE void watchdog_run(const barriers &bars)
                                     "dq_full",
                                     "dq_empty",
                                     "p_full" };
-            const char *turn_names[] = { "turn_full", "turn_empty", "its turn to add to dq" };
+            const char *ticket_names[] = { "ticket_full", "ticket_empty", "its turn to add to dq" };
             const int name = (int)(stuck >> 16);
             printf("attention_backward: block %d: thread %d waits for %s without end\n",
                    (int)blockIdx.x, (int)(stuck & 0xffff),
-                   spec::deterministic && name >= at_turn_full ? turn_names[name - at_turn_full]
+                   spec::deterministic && name >= at_ticket_full ? ticket_names[name - at_ticket_full]
                                                                : names[name]);
             __trap();
         }
@@ -368,21 +368,21 @@ struct shared_view {
     {
         return reinterpret_cast<backward_tile_slot *>(generic + slots_at + s * slot_bytes);
     }
-    FFA_DEVICE_MEMBER backward_turn_slot *turn(int s) const
+    FFA_DEVICE_MEMBER backward_ticket_slot *turn(int s) const
     {
-        return reinterpret_cast<backward_turn_slot *>(generic + turns_at) + s;
+        return reinterpret_cast<backward_ticket_slot *>(generic + tickets_at) + s;
     }
 };
 
 /* Sweep `index` of a tile: from its slot, or from the plan where the slot is too small. */
-FFA_DEVICE backward_sweep tile_sweep(const attention_backward_args &a,
+FFA_DEVICE plan_sweep tile_sweep(const attention_backward_args &a,
                                      const backward_tile_slot *slot, int index)
 {
     return index < BACKWARD_INLINE_SWEEPS ? slot->sweeps[index]
                                           : a.sweeps[slot->tile.sweep_begin + index];
 }
 
-FFA_DEVICE backward_band tile_band(const attention_backward_args &a, const backward_tile_slot *slot,
+FFA_DEVICE plan_band tile_band(const attention_backward_args &a, const backward_tile_slot *slot,
                                    int index)
 {
     return index < inline_bands ? slot->bands[index] : a.bands[slot->tile.band_begin + index];
@@ -442,18 +442,18 @@ FFA_DEVICE void visit_all(const attention_backward_args &a, const backward_tile_
     constexpr bool in_turns = spec::deterministic;
     const int sweep_count = slot->tile.sweep_count, head_end = slot->head_end;
     const int at_once = slot->heads_at_once;
-    const bool from_last = in_turns || slot->from_last;
+    const bool is_descending = in_turns || slot->is_descending;
     int first = slot->head_begin;
 
     do
         for (int i = 0; i < sweep_count; ++i) {
-            const int index = from_last ? sweep_count - 1 - i : i;
-            const backward_sweep sweep = tile_sweep(a, slot, index);
-            const int begin = sweep.q_begin / grid * grid;
-            const int last = (sweep.q_end - 1 - begin) / tile_m * tile_m;
+            const int index = is_descending ? sweep_count - 1 - i : i;
+            const plan_sweep sweep = tile_sweep(a, slot, index);
+            const int begin = sweep.begin / grid * grid;
+            const int last = (sweep.end - 1 - begin) / tile_m * tile_m;
 
             for (int at = 0; at <= last; at += tile_m) {
-                const int row = begin + (from_last ? last - at : at);
+                const int row = begin + (is_descending ? last - at : at);
                 const bool ends = at == last && i == sweep_count - 1;
                 int head = first;
                 do
@@ -468,7 +468,7 @@ FFA_DEVICE void visit_all(const attention_backward_args &a, const backward_tile_
 
 struct work {
     int tile, stream; /* a stream is a kv head and a part of its query heads */
-    bool from_last;   /* in step: rows from the last to the first */
+    bool is_descending;   /* in step: rows from the last to the first */
 };
 
 /* Sections of streams are outermost, then tiles longest first, then the streams of a section. What
@@ -476,16 +476,16 @@ struct work {
  * L2. */
 FFA_DEVICE work work_find(const attention_backward_args &a, int item)
 {
-    const int section_items = a.tile_count * a.section_streams;
+    const int section_items = a.tile_count * a.l2_head_groups;
     const int section = item / section_items;
     const int rest = item - section * section_items;
-    const int first = section * a.section_streams;
-    const int streams = min(a.section_streams, a.heads_kv * a.parts - first);
+    const int first = section * a.l2_head_groups;
+    const int streams = min(a.l2_head_groups, a.heads_kv * a.parts - first);
     work found = { rest / streams, first + rest % streams, false };
 
-    if (a.flags & BACKWARD_IN_STEP) {
-        const int wave = section * a.section_waves + rest / a.wave_items;
-        found.from_last = (wave & 1) != !!(a.flags & BACKWARD_FROM_LAST_ROW);
+    if (a.flags & BACKWARD_LOCKSTEP) {
+        const int wave = section * a.l2_waves + rest / a.wave_items;
+        found.is_descending = (wave & 1) != !!(a.flags & BACKWARD_DESCENDING);
     }
     return found;
 }
@@ -554,11 +554,11 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
             const bool has_lists = a.flags & BACKWARD_LIST_PER_KV_HEAD;
             const work found =
                 has_lists ? work{ item / a.parts, item % a.parts, false } : work_find(a, item);
-            backward_tile tile = a.tiles[found.tile];
+            plan_tile tile = a.tiles[found.tile];
             if (cluster > 1) { /* the block's own keys; the second may have none */
                 const int before = (int)cluster_rank() * block_n;
-                tile.key_begin += before;
-                tile.key_count = min(max(tile.key_count - before, 0), block_n);
+                tile.begin += before;
+                tile.count = min(max(tile.count - before, 0), block_n);
             }
             const int stream = found.stream + (has_lists ? tile.list * a.parts : 0);
             const int kv_head = stream / a.parts, part = stream % a.parts;
@@ -569,8 +569,8 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
                 slot->head_begin = kv_head * a.group + part * share;
                 slot->head_end = slot->head_begin + share;
                 slot->part = part;
-                slot->heads_at_once = a.flags & BACKWARD_IN_STEP ? share : 1;
-                slot->from_last = found.from_last;
+                slot->heads_at_once = a.flags & BACKWARD_LOCKSTEP ? share : 1;
+                slot->is_descending = found.is_descending;
             }
             for (int i = lane; i < min((int)BACKWARD_INLINE_SWEEPS, tile.sweep_count);
                  i += scheduler_lanes)
@@ -578,7 +578,7 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
             for (int i = lane; i < min(inline_bands, tile.band_count); i += scheduler_lanes)
                 slot->bands[i] = a.bands[tile.band_begin + i];
         } else if (lane == 0) {
-            slot->tile.key_count = -1;
+            slot->tile.count = -1;
         }
         mbarrier_arrive(bars.tile_full(at.slot));
         at.next();
@@ -635,22 +635,22 @@ FFA_DEVICE void produce_q(const attention_backward_args &a, const shared_view &s
     for (;; tile_at.next()) {
         wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_producer);
         const backward_tile_slot *slot = smem.slot(tile_at.slot);
-        const int key_count = slot->tile.key_count, sweep_count = slot->tile.sweep_count;
+        const int key_count = slot->tile.count, sweep_count = slot->tile.sweep_count;
         if (key_count < 0)
             break;
         if (sweep_count > 0) {
             wait(bars, bars.kv_empty(), kv_parity ^ 1, at_kv_empty);
             mbarrier_arrive_expect_tx(bars.k_full(), k_bytes + kx_bytes);
             load_tile<block_n, panels>(&a.k, smem.k(), bars.k_full(), slot->kv_head,
-                                       slot->tile.key_begin);
+                                       slot->tile.begin);
             if constexpr (cluster > 1)
                 for (int w = 0; w < consumers; ++w)
                     cp_async_bulk_tensor_3d(smem.kx() + w * kv_panel_bytes, &a.k, bars.k_full(),
                                             pair_panel(w) * 64, slot->kv_head,
-                                            slot->tile.key_begin + keys_to_other());
+                                            slot->tile.begin + keys_to_other());
             kv_parity ^= 1;
         }
-        visit_all(a, slot, [&](const visit &now, const backward_sweep &sweep) {
+        visit_all(a, slot, [&](const visit &now, const plan_sweep &sweep) {
             const int row = now.row;
             /* In a cut tile, the keys past its end are masked in every block. */
             const bool is_full =
@@ -658,14 +658,14 @@ FFA_DEVICE void produce_q(const attention_backward_args &a, const shared_view &s
             wait(bars, bars.q_empty(at.slot()), at.parity() ^ 1, at_q_empty);
             int flags = (now.is_last ? BACKWARD_BLOCK_LAST : 0) |
                         (is_full ? BACKWARD_BLOCK_FULL : 0) |
-                        (row + tile_m > sweep.q_end ? BACKWARD_BLOCK_CUT : 0) |
+                        (row + tile_m > sweep.end ? BACKWARD_BLOCK_CUT : 0) |
                         now.sweep * BACKWARD_BLOCK_SWEEP;
             int inside = row; /* the sweep */
-            if (row < sweep.q_begin) {
+            if (row < sweep.begin) {
                 flags |= BACKWARD_BLOCK_CUT;
-                inside = sweep.q_begin;
+                inside = sweep.begin;
             }
-            *smem.block(at.count) = backward_block{ now.head, inside, sweep.q_end, flags };
+            *smem.block(at.count) = backward_block{ now.head, inside, sweep.end, flags };
             mbarrier_arrive_expect_tx(bars.q_full(at.slot()), q_bytes + stats_bytes);
             load_rows<panels>(&a.q, smem.q(at.slot()), bars.q_full(at.slot()), now.head, row);
             const float *stats = a.stats + now.head * 2 * a.stats_rows + row;
@@ -693,16 +693,16 @@ FFA_DEVICE void produce_dout(const attention_backward_args &a, const shared_view
         wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_producer);
         const backward_tile_slot *slot = smem.slot(tile_at.slot);
         const int sweep_count = slot->tile.sweep_count;
-        if (slot->tile.key_count < 0)
+        if (slot->tile.count < 0)
             break;
         if (sweep_count > 0) {
             wait(bars, bars.kv_empty(), kv_parity ^ 1, at_kv_empty);
             mbarrier_arrive_expect_tx(bars.v_full(), v_bytes);
             load_tile<block_n, v_panels>(&a.v, smem.v(), bars.v_full(), slot->kv_head,
-                                         slot->tile.key_begin);
+                                         slot->tile.begin);
             kv_parity ^= 1;
         }
-        visit_all(a, slot, [&](const visit &now, const backward_sweep &) {
+        visit_all(a, slot, [&](const visit &now, const plan_sweep &) {
             const int slot_at = at.dout_slot();
             wait(bars, bars.dout_empty(slot_at), at.dout_parity() ^ 1, at_dout_empty);
             mbarrier_arrive_expect_tx(bars.dout_full(slot_at), dout_bytes);
@@ -719,7 +719,7 @@ FFA_DEVICE void produce_dout(const attention_backward_args &a, const shared_view
 /* Turns that were taken and not yet passed on, from the slot `at`. */
 struct turns_held {
     int count = 0;
-    ring<turn_slots> at;
+    ring<ticket_slots> at;
 };
 
 /* Passes the oldest turn on, if the sender has said that its block is done. */
@@ -729,11 +729,11 @@ FFA_DEVICE void turns_pass(const attention_backward_args &a, const shared_view &
     const barriers bars = smem.bars();
 
     if (held.count == 0 ||
-        !mbarrier_test_wait_parity(bars.turn_empty(held.at.slot), held.at.parity))
+        !mbarrier_test_wait_parity(bars.ticket_empty(held.at.slot), held.at.parity))
         return;
-    const backward_turn_slot turn = *smem.turn(held.at.slot);
+    const backward_ticket_slot turn = *smem.turn(held.at.slot);
     fence_proxy_async_global();
-    st_release_gpu(a.turn_counts + turn.counter, turn.next);
+    st_release_gpu(a.dq_semaphores + turn.counter, turn.next);
     --held.count;
     held.at.next();
 }
@@ -745,7 +745,7 @@ FFA_DEVICE void turns_run(const attention_backward_args &a, const shared_view &s
     const barriers bars = smem.bars();
     const uint32_t blocks = (uint32_t)((a.dq_rows + tile_m - 1) / tile_m);
     ring<tile_slots> tile_at;
-    ring<turn_slots> at;
+    ring<ticket_slots> at;
     turns_held held;
     const auto until = [&](wait_name name, auto is_so) {
         for (int tries = 0;; ++tries) {
@@ -763,33 +763,33 @@ FFA_DEVICE void turns_run(const attention_backward_args &a, const shared_view &s
             return mbarrier_test_wait_parity(bars.tile_full(tile_at.slot), tile_at.parity);
         });
         const backward_tile_slot *slot = smem.slot(tile_at.slot);
-        if (slot->tile.key_count < 0)
+        if (slot->tile.count < 0)
             break;
-        const backward_turn *turn = nullptr;
-        backward_turn counted = {};
+        const plan_ticket *turn = nullptr;
+        plan_ticket counted = {};
         int counted_of = -1; /* sweep */
-        visit_all(a, slot, [&](const visit &now, const backward_sweep &sweep) {
+        visit_all(a, slot, [&](const visit &now, const plan_sweep &sweep) {
             const uint32_t counter = ((uint32_t)now.head * cluster + cluster_rank()) * blocks +
                                      (uint32_t)now.row / tile_m;
             if (now.sweep != counted_of) {
                 counted_of = now.sweep;
-                turn = a.turns + sweep.turn_begin;
+                turn = a.tickets + sweep.ticket_begin;
                 counted = *turn;
             } else if (now.row < counted.row) {
                 counted = *++turn;
             }
-            until(at_turn_empty, [&] { return held.count < turn_slots; });
-            until(at_turn,
-                  [&] { return ld_acquire_gpu(a.turn_counts + counter) == counted.before; });
+            until(at_ticket_empty, [&] { return held.count < ticket_slots; });
+            until(at_semaphore,
+                  [&] { return ld_acquire_gpu(a.dq_semaphores + counter) == counted.before; });
             fence_proxy_async_global();
-            *smem.turn(at.slot) = backward_turn_slot{ counter, counted.before + 1 };
+            *smem.turn(at.slot) = backward_ticket_slot{ counter, counted.before + 1 };
             ++held.count;
-            mbarrier_arrive(bars.turn_full(at.slot));
+            mbarrier_arrive(bars.ticket_full(at.slot));
             at.next();
         });
         mbarrier_arrive(bars.tile_empty(tile_at.slot));
     }
-    until(at_turn_empty, [&] { return held.count == 0; });
+    until(at_ticket_empty, [&] { return held.count == 0; });
 }
 
 /* ---- the sender of dQ: a thread, or one for each warpgroup ---- */
@@ -805,7 +805,7 @@ FFA_DEVICE void dq_release(uint32_t &unread)
 }
 
 /* A deterministic block is done, when the copy engine has added all but the last `left` pieces.
- * `turn`: turn_empty of its slot, or 0. */
+ * `turn`: ticket_empty of its slot, or 0. */
 template <int left> FFA_DEVICE void turn_done(uint32_t &turn)
 {
     if (spec::deterministic && turn) {
@@ -827,14 +827,14 @@ FFA_DEVICE dq_piece piece_find(const attention_backward_args &a, const backward_
                                uint32_t staged)
 {
     const int panel = cluster > 1 ? pair_panel(w) : w % panels;
-    const int columns = by_role ? w == 0 ? p_columns : 64 : panel == panels - 1 ? last_columns : 64;
-    const int top = block_row(block) + (by_role ? 0 : w / panels * 64);
+    const int columns = is_specialised ? w == 0 ? p_columns : 64 : panel == panels - 1 ? last_columns : 64;
+    const int top = block_row(block) + (is_specialised ? 0 : w / panels * 64);
     const int first = max(block.row, top) / BACKWARD_DQ_ROWS * BACKWARD_DQ_ROWS;
     const int end = (block.row_end + BACKWARD_DQ_ROWS - 1) / BACKWARD_DQ_ROWS * BACKWARD_DQ_ROWS;
 
     return dq_piece{ (float *)a.dq + (long long)block.head * a.dq_head_stride +
                          (long long)panel * a.dq_rows * 64 +
-                         (long long)first * (by_role ? 64 : columns) +
+                         (long long)first * (is_specialised ? 64 : columns) +
                          (cluster > 1 ? pair_column(w) * BACKWARD_DQ_ROWS : 0),
                      staged + (first - top) * columns * 4,
                      (min(end, top + 64) - first) * columns * 4 };
@@ -857,8 +857,8 @@ FFA_DEVICE void piece_add(const dq_piece &piece, int w)
 /* By role, what the sender does between a piece's coming and its copy counts: it knows where the
  * piece goes before it comes, and need not sleep, as it has its warp to itself. (1 % more cycles at
  * head_dim 128.) */
-constexpr bool sends_ahead = by_role;
-static_assert(!by_role || senders == 1, "all pieces of a block are its own");
+constexpr bool sends_ahead = is_specialised;
+static_assert(!is_specialised || senders == 1, "all pieces of a block are its own");
 
 FFA_DEVICE void sender_wait(const barriers &bars, uint32_t bar, uint32_t parity, wait_name name)
 {
@@ -877,19 +877,19 @@ template <int which>
 FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &smem)
 {
     const barriers bars = smem.bars();
-    constexpr int w_begin = by_role && !p_has_dq ? 1 : which;
+    constexpr int w_begin = is_specialised && !p_has_dq ? 1 : which;
     constexpr int w_end = senders > 1 ? which + 1 : consumers;
     ring<tile_slots> tile_at;
     position at;
     uint32_t parity[consumers] = {};
     uint32_t unread = 0; /* dq_empty of the piece that the copy engine may still be at */
-    ring<turn_slots> turn_at;
+    ring<ticket_slots> turn_at;
     uint32_t turn = 0; /* of a block that was given to the copy engine */
 
     for (;; tile_at.next()) {
         sender_wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_producer);
         const backward_tile_slot *slot = smem.slot(tile_at.slot);
-        if (slot->tile.key_count < 0)
+        if (slot->tile.count < 0)
             break;
         backward_block block = {};
         bool has_block = false; /* of the first, its record is there when its dQ is */
@@ -902,7 +902,7 @@ FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &sme
                     piece = piece_find(a, block, w, from);
                 if (!mbarrier_test_wait_parity(bars.dq_full(w), parity[w]) ||
                     (spec::deterministic && is_first &&
-                     !mbarrier_test_wait_parity(bars.turn_full(turn_at.slot), turn_at.parity))) {
+                     !mbarrier_test_wait_parity(bars.ticket_full(turn_at.slot), turn_at.parity))) {
                     dq_release(unread);
                     turn_done<0>(turn);
                 }
@@ -914,7 +914,7 @@ FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &sme
                     piece = piece_find(a, block, w, from);
                 }
                 if (spec::deterministic && is_first)
-                    sender_wait(bars, bars.turn_full(turn_at.slot), turn_at.parity, at_turn_full);
+                    sender_wait(bars, bars.ticket_full(turn_at.slot), turn_at.parity, at_ticket_full);
                 fence_proxy_async();
                 piece_add(piece, w);
                 bulk_commit();
@@ -926,7 +926,7 @@ FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &sme
                 turn_done<1>(turn);
             }
             if constexpr (spec::deterministic) {
-                turn = bars.turn_empty(turn_at.slot);
+                turn = bars.ticket_empty(turn_at.slot);
                 turn_at.next();
             }
             is_last = block.flags & BACKWARD_BLOCK_LAST;
@@ -992,18 +992,18 @@ FFA_DEVICE void mask_scores(float (&s)[s_regs], const attention_backward_args &a
 {
     const int thread = thread_now(), lane = thread % 32;
     const int tile_key = warpgroup * 64 + thread / 32 * 16 + lane / 4;
-    const backward_sweep sweep = tile_sweep(a, slot, block.flags / BACKWARD_BLOCK_SWEEP);
-    const int key = slot->tile.key_begin + tile_key;
+    const plan_sweep sweep = tile_sweep(a, slot, block.flags / BACKWARD_BLOCK_SWEEP);
+    const int key = slot->tile.begin + tile_key;
     const int first = block_row(block) + lane % 4 * 2; /* the thread's first column */
     int lo[2] = { 0, 0 }, hi[2] = { 0, 0 };            /* columns that attend its two keys: none */
 
 #pragma unroll 1 /* for the sake of registers */
     for (int i = 0; i < sweep.band_count; ++i) {
-        const backward_band band = tile_band(a, slot, sweep.band_begin + i);
+        const plan_band band = tile_band(a, slot, sweep.band_begin + i);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const int d = key + 8 * r - band.key_begin;
-            if (d >= 0 && key + 8 * r < band.key_end) {
+            const int d = key + 8 * r - band.begin;
+            if (d >= 0 && key + 8 * r < band.end) {
                 lo[r] = band.lo + band.lo_step * d - first;
                 hi[r] = band.hi + band.hi_step * d - first;
             }
@@ -1082,14 +1082,14 @@ FFA_DEVICE void kv_ready(const attention_backward_args &a, const shared_view &sm
                          const backward_tile_slot *slot, uint32_t parity, int warpgroup)
 {
     const barriers bars = smem.bars();
-    const int key = slot->tile.key_begin + thread_now() % block_n;
+    const int key = slot->tile.begin + thread_now() % block_n;
     const int key_there = cluster > 1 ? key + keys_to_other() : key;
     bool is_attended = false, is_attended_there = false;
 
     for (int i = 0; i < slot->tile.band_count; ++i) {
-        const backward_band band = tile_band(a, slot, i);
-        is_attended |= key >= band.key_begin && key < band.key_end;
-        is_attended_there |= key_there >= band.key_begin && key_there < band.key_end;
+        const plan_band band = tile_band(a, slot, i);
+        is_attended |= key >= band.begin && key < band.end;
+        is_attended_there |= key_there >= band.begin && key_there < band.end;
     }
     wait(bars, bars.k_full(), parity, at_kv_full);
     wait(bars, bars.v_full(), parity, at_kv_full);
@@ -1339,13 +1339,13 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
     const places my = places_find(smem, warpgroup, warpgroup * 64, piece);
     ring<tile_slots> tile_at;
     position at;
-    ring<ds_stages> ds_at_;
+    ring<ds_slots> ds_at_;
     uint32_t kv_parity = 0;
 
     for (;; tile_at.next()) {
         wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_consumer);
         const backward_tile_slot *slot = smem.slot(tile_at.slot);
-        if (slot->tile.key_count < 0)
+        if (slot->tile.count < 0)
             break;
 
         float dk[dk_regs], dv[dv_regs];
@@ -1359,7 +1359,7 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
             float s[s_regs], dp[s_regs], dq[piece / 2];
             float2 lse[stats_regs], d[stats_regs];
             uint32_t p[p_regs], slope[p_regs], ds[p_regs];
-            ring<ds_stages> ds_before = ds_at_;
+            ring<ds_slots> ds_before = ds_at_;
             int flags_before = 0;
 
             kv_ready(a, smem, slot, kv_parity, warpgroup);
@@ -1395,7 +1395,7 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
                     wait(bars, bars.ds_full(ds_before.slot), ds_before.parity, at_ds_full);
                 /* For the others' dS, now that nothing of its own is waited for. */
                 fence_proxy_async();
-                if constexpr (ds_stages < 3)
+                if constexpr (ds_slots < 3)
                     wait(bars, bars.ds_empty(ds_at_.slot), ds_at_.parity ^ 1, at_ds_empty);
                 store_ds(ds, my.ds + ds_at_.slot * ds_bytes);
                 dq_issue<piece>(dq, smem.ds(ds_before.slot) + dq_ds, dq_k);
@@ -1412,7 +1412,7 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
                 touch(dq);
                 if (is_leader) {
                     release(bars.dout_empty(at.dout_slot()));
-                    if (ds_stages < 3 && !is_first)
+                    if (ds_slots < 3 && !is_first)
                         mbarrier_arrive(bars.ds_empty(ds_before.slot));
                 }
                 if (!is_first)
@@ -1435,7 +1435,7 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
             wgmma_wait<0>();
             touch(dq);
             if (is_leader) {
-                if (ds_stages < 3)
+                if (ds_slots < 3)
                     mbarrier_arrive(bars.ds_empty(ds_before.slot));
                 mbarrier_arrive(bars.kv_empty());
             }
@@ -1443,8 +1443,8 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
                             warpgroup / panels * 64, (at.count + 1) % 2, warpgroup);
         }
         const int thread = thread_now(), lane = thread % 32;
-        const int key = slot->tile.key_begin + warpgroup * 64 + thread / 32 * 16 + lane / 4;
-        const int key_end = slot->tile.key_begin + slot->tile.key_count;
+        const int key = slot->tile.begin + warpgroup * 64 + thread / 32 * 16 + lane / 4;
+        const int key_end = slot->tile.begin + slot->tile.count;
         const int kv_head = slot->kv_head, part = slot->part;
         const long long size = spec::dkv_fp32 ? 4 : 2;
         char *dk_to = (char *)a.dk + size * (kv_head * a.dk_head_stride + part * a.dk_part_stride);
@@ -1551,7 +1551,7 @@ FFA_DEVICE void stage_panel(const shared_view &smem, float (&dq)[count], const p
 
 /* dQ of a tile's last block, and the end of K and V. `at`: past that block, whose dS is in `ds`. */
 template <bool has_dq, int count>
-FFA_DEVICE void panel_end(const shared_view &smem, float (&dq)[count], const ring<ds_stages> &ds,
+FFA_DEVICE void panel_end(const shared_view &smem, float (&dq)[count], const ring<ds_slots> &ds,
                           const position &at, uint32_t to, int flags, int warpgroup)
 {
     const barriers bars = smem.bars();
@@ -1583,13 +1583,13 @@ FFA_DEVICE void consumer_run_p(const attention_backward_args &a, const shared_vi
     const places my = places_find(smem, 0, 0, p_columns);
     ring<tile_slots> tile_at;
     position at;
-    ring<ds_stages> ds_at_;
+    ring<ds_slots> ds_at_;
     uint32_t kv_parity = 0;
 
     for (;; tile_at.next()) {
         wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_consumer);
         const backward_tile_slot *slot = smem.slot(tile_at.slot);
-        if (slot->tile.key_count < 0)
+        if (slot->tile.count < 0)
             break;
 
         float dv[dv_regs];
@@ -1600,7 +1600,7 @@ FFA_DEVICE void consumer_run_p(const attention_backward_args &a, const shared_vi
             float s[rows / 2], dq[p_columns / 2];
             float2 lse[stats_regs];
             uint32_t p[p_regs], slope[p_regs];
-            ring<ds_stages> ds_before = ds_at_;
+            ring<ds_slots> ds_before = ds_at_;
             int flags_before = 0;
 
             kv_ready(a, smem, slot, kv_parity, 0);
@@ -1656,8 +1656,8 @@ FFA_DEVICE void consumer_run_p(const attention_backward_args &a, const shared_vi
             panel_end<p_has_dq>(smem, dq, ds_before, at, my.dq, flags_before, 0);
         }
         const int thread = thread_now(), lane = thread % 32;
-        const int key = slot->tile.key_begin + thread / 32 * 16 + lane / 4;
-        const int key_end = slot->tile.key_begin + slot->tile.key_count;
+        const int key = slot->tile.begin + thread / 32 * 16 + lane / 4;
+        const int key_end = slot->tile.begin + slot->tile.count;
         const int kv_head = slot->kv_head, part = slot->part;
         char *to = (char *)a.dv + (spec::dkv_fp32 ? 4ll : 2ll) *
                                       (kv_head * a.dv_head_stride + part * a.dv_part_stride);
@@ -1680,14 +1680,14 @@ FFA_DEVICE void consumer_run_ds(const attention_backward_args &a, const shared_v
     const places my = places_find(smem, 1, 0, 64);
     ring<tile_slots> tile_at;
     position at;
-    ring<ds_stages> ds_at_;
+    ring<ds_slots> ds_at_;
     ring<1> p_at_;
     uint32_t kv_parity = 0;
 
     for (;; tile_at.next()) {
         wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_consumer);
         const backward_tile_slot *slot = smem.slot(tile_at.slot);
-        if (slot->tile.key_count < 0)
+        if (slot->tile.count < 0)
             break;
 
         float dk[dk_regs];
@@ -1697,7 +1697,7 @@ FFA_DEVICE void consumer_run_ds(const attention_backward_args &a, const shared_v
         if (slot->tile.sweep_count > 0) {
             float dp[rows / 2], dq[32];
             uint32_t ds[p_regs];
-            ring<ds_stages> ds_before = ds_at_;
+            ring<ds_slots> ds_before = ds_at_;
             int flags_before = 0;
 
             kv_ready(a, smem, slot, kv_parity, 1);
@@ -1746,8 +1746,8 @@ FFA_DEVICE void consumer_run_ds(const attention_backward_args &a, const shared_v
             panel_end<true>(smem, dq, ds_before, at, my.dq, flags_before, 1);
         }
         const int thread = thread_now(), lane = thread % 32;
-        const int key = slot->tile.key_begin + thread / 32 * 16 + lane / 4;
-        const int key_end = slot->tile.key_begin + slot->tile.key_count;
+        const int key = slot->tile.begin + thread / 32 * 16 + lane / 4;
+        const int key_end = slot->tile.begin + slot->tile.count;
         const int kv_head = slot->kv_head, part = slot->part;
         char *to = (char *)a.dk + (spec::dkv_fp32 ? 4ll : 2ll) *
                                       (kv_head * a.dk_head_stride + part * a.dk_part_stride);
@@ -1786,24 +1786,24 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         mbarrier_init(bars.v_full(), 1);
         mbarrier_init(bars.kv_empty(), 4 * consumers);
         mbarrier_init(bars.tile_asked(), 1);
-        for (int s = 0; s < ds_stages; ++s) {
-            mbarrier_init(bars.ds_full(s), by_role ? 4 : 4 * consumers);
+        for (int s = 0; s < ds_slots; ++s) {
+            mbarrier_init(bars.ds_full(s), is_specialised ? 4 : 4 * consumers);
             mbarrier_init(bars.ds_empty(s), 4 * consumers * cluster);
         }
         for (int p = 0; p < consumers; ++p) {
             mbarrier_init(bars.dq_full(p), 4);
             mbarrier_init(bars.dq_empty(p), 1);
         }
-        if (by_role)
+        if (is_specialised)
             mbarrier_init(bars.p_full(), 4);
         for (int s = 0; s < tile_slots; ++s) {
             mbarrier_init(bars.tile_full(s), scheduler_lanes);
             mbarrier_init(bars.tile_empty(s),
                           4 * consumers + 2 + senders + (spec::deterministic ? 1 : 0));
         }
-        for (int s = 0; spec::deterministic && s < turn_slots; ++s) {
-            mbarrier_init(bars.turn_full(s), 1);
-            mbarrier_init(bars.turn_empty(s), 1);
+        for (int s = 0; spec::deterministic && s < ticket_slots; ++s) {
+            mbarrier_init(bars.ticket_full(s), 1);
+            mbarrier_init(bars.ticket_empty(s), 1);
         }
         if (cluster > 1) {
             mbarrier_init(bars.mail_full(), 1);
@@ -1836,7 +1836,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
             watchdog_run(bars);
     } else {
         setmaxnreg_inc<232>();
-        if constexpr (by_role) {
+        if constexpr (is_specialised) {
             if (warpgroup == 1)
                 consumer_run_p<tile_m>(a, smem);
             else

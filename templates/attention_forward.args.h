@@ -23,9 +23,9 @@ struct attention_forward_args {
     int work_count;   /* tiles x heads (one list), or tiles x group (a list a kv head) */
     int tile_count;
     int heads_q;
-    int group;         /* heads_q / heads_kv */
-    int section_heads; /* query heads worked on together, so that their K and V stay in L2 */
-    int flags;         /* FORWARD_... */
+    int group;    /* heads_q / heads_kv */
+    int l2_heads; /* query heads worked on together, so that their K and V stay in L2 */
+    int flags;    /* FORWARD_... */
     int sink_count;
     const float *sink; /* [sink_count][heads_q], natural logarithm */
     float cap_inner;   /* 2 * log2(e) * softmax_scale / softcap */
@@ -37,7 +37,7 @@ struct attention_forward_args {
     float *max_logits; /* [heads_q], all bits set before a launch that does not accumulate */
     int head_dim_v;    /* columns of out: the specialisation's, or fewer */
     int sink_stride;   /* heads_q of the call */
-    /* packed: query heads of a kv head, which share a tile; heads_q and section_heads above then
+    /* packed: query heads of a kv head, which share a tile; heads_q and l2_heads above then
      * count kv heads, and group is 1. Q's boxes are 64 columns x pack x tile_m / pack. */
     int pack;
     int pack_inverse; /* forward_pack_inverse(pack) */

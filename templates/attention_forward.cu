@@ -227,11 +227,11 @@ FFA_DEVICE work work_find(const attention_forward_args &a, int item)
 {
     if (a.flags & FORWARD_LIST_PER_KV_HEAD)
         return work{ item / a.group, item % a.group };
-    const int section_items = a.tile_count * a.section_heads;
+    const int section_items = a.tile_count * a.l2_heads;
     const int section = item / section_items;
     const int rest = item - section * section_items;
-    const int first_head = section * a.section_heads;
-    const int heads = min(a.section_heads, a.heads_q - first_head);
+    const int first_head = section * a.l2_heads;
+    const int heads = min(a.l2_heads, a.heads_q - first_head);
     return work{ rest / heads, first_head + rest % heads };
 }
 
@@ -258,7 +258,7 @@ FFA_DEVICE void scheduler_run(const attention_forward_args &a, const shared_view
             if (lane < FORWARD_INLINE_BANDS && lane < tile.band_count)
                 slot->bands[lane] = a.bands[tile.band_begin + lane];
         } else if (lane == 0) {
-            slot->tile.row_count = 0;
+            slot->tile.count = 0;
         }
         mbarrier_arrive(bars.tile_full(at.slot));
         at.next();
@@ -321,7 +321,7 @@ FFA_DEVICE void producer_run(const attention_forward_args &a, const shared_view 
         wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_producer);
         const forward_tile_slot *slot = smem.slot(tile_at.slot);
         const int sweep_count = slot->tile.sweep_count;
-        if (slot->tile.row_count == 0)
+        if (slot->tile.count == 0)
             break;
         const int head = slot->head;
         const int kv_head = head / a.group;
@@ -336,12 +336,12 @@ FFA_DEVICE void producer_run(const attention_forward_args &a, const shared_view 
         for (int panel = 0; panel < panels; ++panel)
             cp_async_bulk_tensor_3d(smem.q(q) + panel * q_panel_bytes, &a.q, bars.q_full(q),
                                     panel * 64, spec::packed ? head * a.pack : head,
-                                    slot->tile.row_begin);
+                                    slot->tile.begin);
         for (int i = 0; i < sweep_count; ++i) {
             const plan_sweep sweep = tile_sweep(a, slot, i);
-            const int blocks = (sweep.k_end - sweep.k_begin + tile_n - 1) / tile_n;
+            const int blocks = (sweep.end - sweep.begin + tile_n - 1) / tile_n;
             for (int j = blocks - 1; j >= 0; --j) {
-                const int row = sweep.k_begin + j * tile_n;
+                const int row = sweep.begin + j * tile_n;
                 wait(bars, bars.k_empty(k_at_.slot), k_at_.parity ^ 1, at_k_empty);
                 load_block<panels>(&a.k, smem.k(k_at_.slot), bars.k_full(k_at_.slot), kv_head, row);
                 k_at_.next();
@@ -390,25 +390,25 @@ FFA_DEVICE void cursor_enter(cursor &c, const attention_forward_args &a,
     const plan_sweep sweep = tile_sweep(a, slot, c.sweep_index);
     int row[2];
     const int column = thread_index() % 4 * 2;
-    const int blocks = (sweep.k_end - sweep.k_begin + tile_n - 1) / tile_n;
+    const int blocks = (sweep.end - sweep.begin + tile_n - 1) / tile_n;
 
 #pragma unroll
     for (int r = 0; r < 2; ++r)
-        row[r] = slot->tile.row_begin + query_row(a, tile_row() + 8 * r);
-    c.k_begin = sweep.k_begin;
-    c.key = sweep.k_begin + (blocks - 1) * tile_n;
+        row[r] = slot->tile.begin + query_row(a, tile_row() + 8 * r);
+    c.k_begin = sweep.begin;
+    c.key = sweep.begin + (blocks - 1) * tile_n;
     c.full_begin = sweep.full_begin;
     c.full_end = sweep.full_end - tile_n;
-    c.tail = c.key + tile_n - sweep.k_end;
+    c.tail = c.key + tile_n - sweep.end;
     c.lo[0] = c.lo[1] = 0;
-    c.hi[0] = c.hi[1] = sweep.k_begin - tile_n; /* nothing */
+    c.hi[0] = c.hi[1] = sweep.begin - tile_n; /* nothing */
 #pragma unroll 1
     for (int i = 0; i < sweep.band_count; ++i) {
         const plan_band band = tile_band(a, slot, sweep.band_begin + i);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const int d = row[r] - band.row_begin;
-            if (d >= 0 && row[r] < band.row_end) {
+            const int d = row[r] - band.begin;
+            if (d >= 0 && row[r] < band.end) {
                 c.lo[r] = band.lo + band.lo_step * d - column;
                 c.hi[r] = band.hi + band.hi_step * d - column;
             }
@@ -936,11 +936,11 @@ FFA_DEVICE void consumer_run(const attention_forward_args &a, const shared_view 
     for (;; tile_at.next()) {
         wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_consumer);
         const forward_tile_slot *slot = smem.slot(tile_at.slot);
-        if (slot->tile.row_count == 0)
+        if (slot->tile.count == 0)
             break;
 
         float o[o_regs];
-        softmax_state st = softmax_begin(slot->tile.row_count * pack_of(a) - tile_row());
+        softmax_state st = softmax_begin(slot->tile.count * pack_of(a) - tile_row());
 
         if (slot->tile.sweep_count > 0) {
             const uint64_t q = descriptor_k_major(smem.q(q_slot(tile_at)) + warpgroup * 64 * 128);
@@ -1006,8 +1006,8 @@ FFA_DEVICE void consumer_run(const attention_forward_args &a, const shared_view 
                 o[i] = 0.0f;
         }
         const bool is_part = spec::split && slot->tile.flags & PLAN_TILE_PART;
-        const tile_rows rows = { is_part ? slot->tile.block_count : slot->tile.row_begin,
-                                 slot->tile.row_count, tile_row(), slot->head,
+        const tile_rows rows = { is_part ? slot->tile.block_count : slot->tile.begin,
+                                 slot->tile.count, tile_row(), slot->head,
                                  has_partial || spec::split ? slot->tile.flags : 0 };
         __syncwarp();
         if (is_leader)

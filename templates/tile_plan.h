@@ -1,26 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The forward tile plan as it lies in memory, read by host (C17) and device (C++17).
+ * The tile plan of either pass as it lies in memory, read by host (C17) and device (C++17).
  *
- * A plan is one buffer of three arrays: tiles, then sweeps, then bands. A tile owns the query rows
- * [row_begin, row_begin + row_count) and sweeps its key ranges one after another, in blocks of
- * tile_n keys that start at the sweep's own first key. In one sweep a row has at most one interval
- * of keys; the bands of the sweep give it. Every key of a sweep's range is attended by some row of
- * the tile. Rows without a band in a sweep attend nothing in it.
+ * A tile owns a range of one axis of the mask and visits ranges of the other:
+ *
+ *              own axis     swept axis    block
+ *   forward    query rows   keys          tile_n keys
+ *   backward   keys         query rows    tile_m query rows
+ *
+ * A plan is one buffer of records: tiles, then sweeps, then bands. A tile owns [begin, begin +
+ * count) and sweeps contiguous ranges of the other axis one after another, in blocks that start at
+ * the sweep's own first index (backward kernels round that down to a multiple of 8 rows, which may
+ * take one block more than the plan counts). In one sweep an owned index has at most one interval;
+ * the bands of the sweep give it. Every index of a sweep's range is attended together with some
+ * owned index of the tile. Owned indices without a band in a sweep attend nothing in it.
  *
  * Sweeps of a tile are consecutive, and so are the bands of all its sweeps.
+ *
+ * Ordered accumulation (backward, deterministic): the plan fixes the order in which tiles add to
+ * dq. Blocks of all tiles then lie on one grid: they start at multiples of tile_m, and the first
+ * block of a sweep may start before it. Tiles visit their sweeps from the last to the first, and
+ * the blocks of a sweep from the last to the first. Each visit of a block, over all tiles of the
+ * list in their order, adds to dq after the visits before it; the tickets of the sweep count those.
+ * (Descending, because then the tiles of a causal mask, longest first, all begin at the last block,
+ * and those of a window begin where no earlier tile adds: a tile lags the one before it by one
+ * visit, and not by the distance between them.)
  */
 #ifndef FFA_TILE_PLAN_H
 #define FFA_TILE_PLAN_H
 
 struct plan_tile {
-    int row_begin;
-    int row_count;        /* 1 to tile_m */
+    int begin;            /* first owned index */
+    int count;            /* owned indices: 1 to the tile's size */
     int sweep_begin;      /* index into sweeps */
-    int sweep_count;      /* 0: the rows attend nothing, and are written as empty */
+    int sweep_count;      /* 0: attends nothing; its results are written as empty, or zeros */
     int band_begin;       /* index into bands: first band of the first sweep */
     int band_count;       /* of all sweeps */
-    int block_count;      /* tile_n blocks visited: the tile's weight */
+    int block_count;      /* blocks visited, backward for one query head: the tile's weight */
     unsigned short list;  /* which list of slices: 0, or the kv head */
     unsigned short flags; /* PLAN_TILE_...; 0: all that the tile attends is here */
 };
@@ -29,11 +45,38 @@ struct plan_tile {
 enum {
     PLAN_TILE_MERGES = 1,    /* not the first: merge with what an earlier stage left */
     PLAN_TILE_CONTINUES = 2, /* not the last: leave an fp32 result for a later stage */
-    PLAN_TILE_PART = 4 /* some of the keys of its rows: leave an fp32 result to be combined. In
-                        * a device's plan block_count is its first row among those results */
+    PLAN_TILE_PART = 4       /* one of several tiles that share these rows' keys: leave an fp32
+                              * result to be combined. In a device image block_count is the first
+                              * row of that result */
 };
 
-/* A row whose keys were split among tiles: the results of its parts. */
+struct plan_sweep {
+    int begin, end;           /* of the swept axis: the union of its bands; not empty */
+    int full_begin, full_end; /* attended with every owned index; empty: both `begin` */
+    int band_begin;           /* relative to the tile's band_begin */
+    int band_count;           /* >= 1; bands ascend in owned indices and are disjoint */
+    int ticket_begin;         /* index into tickets; 0 of a plan without */
+    int ticket_count;         /* >= 1; 0 of a plan without */
+};
+
+/* Owned index i in [begin, end) attends, or is attended by, the swept indices
+ * [lo + lo_step * (i - begin), hi + hi_step * (i - begin)). */
+struct plan_band {
+    int begin, end;       /* inside the tile */
+    int lo, hi;           /* at `begin` */
+    int lo_step, hi_step; /* 0 or 1 */
+    int pad_[2];
+};
+
+/* Ordered accumulation: the blocks of a sweep from the one at `row` up, less those of the tickets
+ * before, are visited after `before` other visits of theirs. Tickets stand in the order of visits.
+ */
+struct plan_ticket {
+    int row; /* a multiple of tile_m; of the last ticket, where the first block starts */
+    int before;
+};
+
+/* A query row whose keys were split among tiles: where the results of its parts are. */
 struct plan_split {
     int token;
     int part_row; /* of part p: part_row + p * part_step */
@@ -43,20 +86,31 @@ struct plan_split {
     int pad_[3];
 };
 
-struct plan_sweep {
-    int k_begin, k_end;       /* the union of its bands, in keys; not empty */
-    int full_begin, full_end; /* keys that every row of the tile attends; empty: both k_begin */
-    int band_begin;           /* relative to the tile's band_begin */
-    int band_count;           /* >= 1; bands ascend in rows and are disjoint */
-    int pad_[2];
-};
+/* The owned indices [*first, *last) of a band that attend, or are attended by, the swept index
+ * `at`; *first >= *last: none. In a sweep of several bands, the union over them. */
+#ifdef __CUDACC__
+__device__ __forceinline__
+#else
+static inline
+#endif
+    void
+    plan_band_own(const struct plan_band *band, int at, int *first, int *last)
+{
+    /* With step 1, lo <= at up to the index begin + at - lo, and at < hi beyond begin + at - hi;
+     * with step 0, for all indices or for none. */
+    int from = band->begin, to = band->end;
 
-/* Row r in [row_begin, row_end) attends [lo + lo_step * (r - row_begin), hi + hi_step * ...). */
-struct plan_band {
-    int row_begin, row_end; /* absolute rows, inside the tile */
-    int lo, hi;             /* at row_begin */
-    int lo_step, hi_step;   /* 0 or 1 */
-    int pad_[2];
-};
+    if (band->lo_step) {
+        const int reach = at - band->lo + 1;
+
+        to = reach < to - from ? from + reach : to;
+    } else if (at < band->lo) {
+        to = from;
+    }
+    if (at >= band->hi)
+        from = band->hi_step ? from + (at - band->hi) + 1 : to;
+    *first = from;
+    *last = to;
+}
 
 #endif

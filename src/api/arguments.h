@@ -13,7 +13,7 @@ enum { HEADS_MAX = 65536 };
 
 /* What the heads worked on at a time read again and again should stay in L2 (50 MB on an H200),
  * with room for what passes through. */
-enum { SECTION_BYTES = 32 << 20 };
+enum { L2_GROUP_BYTES = 32 << 20 };
 
 enum { COUNTER_BYTES = 256 }; /* of a workspace: the counters, alone in their cache lines */
 

@@ -197,7 +197,7 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_k
     const int64_t work = tiles->tile_count * (has_lists ? group : heads);
     const int64_t kv_head_bytes =
         tiles->shape.seqlen_k * (kernels->head_dim + kernels->head_dim_v) * 2;
-    const int64_t section_kv = kv_head_bytes < SECTION_BYTES ? SECTION_BYTES / kv_head_bytes : 1;
+    const int64_t section_kv = kv_head_bytes < L2_GROUP_BYTES ? L2_GROUP_BYTES / kv_head_bytes : 1;
     const int32_t room = gpu_device_sm_count(kernels->context->gpu) - args->sm_margin;
     const unsigned char *buffer = atomic_load(&plan->buffer);
     /* An fp32 out is a partial one that stays. */
@@ -244,7 +244,7 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_k
     launch.tile_count = (int32_t)tiles->tile_count;
     launch.heads_q = heads;
     launch.group = group;
-    launch.section_heads = section_kv < args->heads_kv ? (int32_t)section_kv * group : heads;
+    launch.l2_heads = section_kv < args->heads_kv ? (int32_t)section_kv * group : heads;
     launch.pack = pack;
     launch.pack_inverse = pack ? forward_pack_inverse(pack) : 0;
     launch.sink_stride = args->heads_q;

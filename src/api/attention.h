@@ -56,8 +56,8 @@ static inline bool kernels_on_gpu(const struct ffa_kernels *kernels)
 
 struct ffa_plan {
     struct tile_plan tiles;
-    struct backward_plan backward; /* zero of kernels without it */
-    int32_t heads_in_mask;         /* 1, or heads_kv */
+    struct tile_plan backward;  /* zero of kernels without it */
+    int32_t heads_in_mask;      /* 1, or heads_kv */
     int32_t split_heads;        /* query heads of the calls that it was split for; 0: it was not */
     int32_t stage, stage_count; /* of a pass in stages; 0 and 1: all in one */
     /* The device buffer: tiles, sweeps, bands, one after another, of both plans. */

@@ -87,7 +87,7 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
     out->turns_at = out->bytes;
     if (kernels->is_deterministic)
         FFA_TRY(layout_add(out, &out->turns_at, "turns",
-                           backward_grid_blocks(&plan->backward) * heads_q,
+                           ticket_grid_blocks(&plan->backward) * heads_q,
                            kernels->backward_cluster * (int64_t)sizeof(int32_t), err));
     out->turns_bytes = out->bytes - out->turns_at;
     if (out->order.parts > 1 || kernels->is_staged) {
@@ -121,11 +121,11 @@ static ffa_status objects_check(const ffa_kernels *kernels, const ffa_plan *plan
                           "the plan has backward tiles of %d x %d, the kernels of %d x %d",
                           plan->backward.tile_m, plan->backward.tile_n, kernels->backward_tile_m,
                           kernels->backward_tile_n);
-    if (plan->backward.in_turns != kernels->is_deterministic)
+    if (plan->backward.on_grid != kernels->is_deterministic)
         return error_fail(err, FFA_INVALID, 0,
                           "the plan was made with kernels %s FFA_SPEC_DETERMINISTIC, these are %s "
                           "it",
-                          plan->backward.in_turns ? "of" : "without",
+                          plan->backward.on_grid ? "of" : "without",
                           kernels->is_deterministic ? "of" : "without");
     if (plan->stage_count > 1 && !kernels->is_staged)
         return error_fail(err, FFA_INVALID, 0,
@@ -329,7 +329,7 @@ static ffa_status maps_make(struct attention_backward_args *launch, const struct
 {
     const ffa_backward_args *args = call->args;
     const ffa_kernels *kernels = call->kernels;
-    const struct backward_plan *plan = &call->plan->backward;
+    const struct tile_plan *plan = &call->plan->backward;
     const int64_t rows = plan->shape.seqlen_q, keys = plan->shape.seqlen_k;
     const int32_t dim = kernels->head_dim, dim_v = kernels->head_dim_v;
     const int32_t block_n = plan->tile_n / kernels->backward_cluster;
@@ -383,7 +383,7 @@ static void outputs_fill(struct attention_backward_args *launch, const struct gp
  * has one order anyway. */
 static void order_fill(struct attention_backward_args *launch, const struct gpu_call *call)
 {
-    const struct backward_plan *plan = &call->plan->backward;
+    const struct tile_plan *plan = &call->plan->backward;
     const struct order_query query = { launch->group, launch->heads_kv,
                                        tiles_at_a_time(call->kernels, call->room) };
     const int64_t streams = backward_order_section(plan, &query, call->layout->order);
@@ -391,20 +391,20 @@ static void order_fill(struct attention_backward_args *launch, const struct gpu_
     const int64_t waves = (items + query.at_a_time / 2) / query.at_a_time;
 
     launch->parts = call->layout->order.parts;
-    launch->section_streams = (int)streams;
-    launch->section_waves = (int)(waves > 1 ? waves : 1);
-    launch->wave_items = (int)((items + launch->section_waves - 1) / launch->section_waves);
-    if (plan->in_step != BACKWARD_APART)
-        launch->flags |= BACKWARD_IN_STEP;
-    if (plan->in_step == BACKWARD_FROM_LAST)
-        launch->flags |= BACKWARD_FROM_LAST_ROW;
+    launch->l2_head_groups = (int)streams;
+    launch->l2_waves = (int)(waves > 1 ? waves : 1);
+    launch->wave_items = (int)((items + launch->l2_waves - 1) / launch->l2_waves);
+    if (plan->lockstep != TILE_LOCKSTEP_NONE)
+        launch->flags |= BACKWARD_LOCKSTEP;
+    if (plan->lockstep == TILE_LOCKSTEP_DESCENDING)
+        launch->flags |= BACKWARD_DESCENDING;
 }
 
 static ffa_status main_fill(struct attention_backward_args *launch, const struct gpu_call *call,
                             ffa_error *err)
 {
     const ffa_backward_args *args = call->args;
-    const struct backward_plan *plan = &call->plan->backward;
+    const struct tile_plan *plan = &call->plan->backward;
     const bool has_lists = call->plan->heads_in_mask > 1;
     const int32_t group = args->heads_q / args->heads_kv;
     const int64_t work =
@@ -424,13 +424,11 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
     launch->dq = call->workspace + call->layout->dq_at;
     launch->dq_head_stride = call->layout->dq_rows * call->kernels->dq_columns;
     launch->dq_rows = call->layout->dq_rows;
-    launch->tiles = (const struct backward_tile *)(const void *)(image + call->plan->backward_at);
-    launch->sweeps =
-        (const struct backward_sweep *)(const void *)(launch->tiles + plan->tile_count);
-    launch->bands =
-        (const struct backward_band *)(const void *)(launch->sweeps + plan->sweep_count);
-    launch->turns = (const struct backward_turn *)(const void *)(image + call->plan->turns_at);
-    launch->turn_counts = (int *)(void *)(call->workspace + call->layout->turns_at);
+    launch->tiles = (const struct plan_tile *)(const void *)(image + call->plan->backward_at);
+    launch->sweeps = (const struct plan_sweep *)(const void *)(launch->tiles + plan->tile_count);
+    launch->bands = (const struct plan_band *)(const void *)(launch->sweeps + plan->sweep_count);
+    launch->tickets = (const struct plan_ticket *)(const void *)(image + call->plan->turns_at);
+    launch->dq_semaphores = (int *)(void *)(call->workspace + call->layout->turns_at);
     launch->counters = (int *)(void *)call->workspace;
     launch->scale = args->softmax_scale;
     launch->head_dim = call->kernels->head_dim;
@@ -525,7 +523,7 @@ static ffa_status backward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     if (is_first(plan))
         FFA_TRY(gpu_kernel_enqueue(kernels->prepare, room, &prepare, stream, err));
     if (layout.turns_bytes)
-        FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, launch.turn_counts, 0, layout.turns_bytes,
+        FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, launch.dq_semaphores, 0, layout.turns_bytes,
                                  stream, err));
     work_blocks = (int64_t)launch.work_count * kernels->backward_cluster;
     FFA_TRY(gpu_kernel_enqueue(kernel, work_blocks < room ? (int32_t)work_blocks : room, &launch,

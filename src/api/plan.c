@@ -35,7 +35,7 @@ static unsigned char *image_add(unsigned char *at, const void *records, int64_t 
 static ffa_status image_build(struct ffa_plan *plan, ffa_error *err)
 {
     const struct tile_plan *tiles = &plan->tiles;
-    const struct backward_plan *backward = &plan->backward;
+    const struct tile_plan *backward = &plan->backward;
     const int64_t bytes = (int64_t)sizeof(struct plan_tile);
     unsigned char *at;
 
@@ -45,7 +45,7 @@ static ffa_status image_build(struct ffa_plan *plan, ffa_error *err)
     plan->splits_at = plan->image_bytes;
     plan->image_bytes += bytes * tiles->split_count;
     plan->turns_at = plan->image_bytes;
-    plan->image_bytes += (int64_t)sizeof *backward->turns * backward->turn_count;
+    plan->image_bytes += (int64_t)sizeof *backward->tickets * backward->ticket_count;
     if (plan->image_bytes == 0) /* a stage may have nothing to do */
         plan->image_bytes = bytes;
     plan->image = mem_array((size_t)plan->image_bytes, 1);
@@ -58,8 +58,8 @@ static ffa_status image_build(struct ffa_plan *plan, ffa_error *err)
     at = image_add(at, backward->sweeps, backward->sweep_count);
     at = image_add(at, backward->bands, backward->band_count);
     at = image_add(at, tiles->splits, tiles->split_count);
-    if (backward->turn_count)
-        memcpy(at, backward->turns, (size_t)backward->turn_count * sizeof *backward->turns);
+    if (backward->ticket_count)
+        memcpy(at, backward->tickets, (size_t)backward->ticket_count * sizeof *backward->tickets);
     for (int64_t t = 0; tiles->part_rows && t < tiles->tile_count; t++)
         if (tiles->tiles[t].flags & PLAN_TILE_PART)
             ((struct plan_tile *)(void *)plan->image)[t].block_count = tiles->part_rows[t];
@@ -100,8 +100,7 @@ static double cost_of(const struct tile_plan *tiles, const struct forward_kernel
 
     assert(tiles->tile_m == kernel->tile_m);
     for (int64_t i = 0; i < tiles->sweep_count; i++)
-        blocks +=
-            sweep_blocks(tiles->sweeps[i].k_begin, tiles->sweeps[i].k_end, kernel->tile_n, false);
+        blocks += sweep_blocks(tiles->sweeps[i].begin, tiles->sweeps[i].end, kernel->tile_n, false);
     return (double)tiles->tile_count * kernel->cost.begin +
            (double)blocks * kernel->tile_n * kernel->cost.key;
 }
@@ -123,12 +122,12 @@ static ffa_status build_apart(struct tile_plan *tiles, const ffa_mask *mask,
     ffa_status rc;
 
     opts->cuts = TILE_CUTS_ISOLATE;
-    FFA_TRY(tile_build(tiles, mask, opts, err));
+    FFA_TRY(tile_build(tiles, mask, TILE_OWNS_QUERIES, opts, err));
     if (tiles->tile_count <= APART_TILES ||
         tiles->tile_count * tiles->tile_m <= 2 * tiles->shape.seqlen_q * tiles->list_count)
         goto out;
     opts->cuts = TILE_CUTS_CHEAP;
-    FFA_TRY(tile_build(&together, mask, opts, err));
+    FFA_TRY(tile_build(&together, mask, TILE_OWNS_QUERIES, opts, err));
     if (cost_of(tiles, kernel) > APART_COST * cost_of(&together, kernel)) {
         const struct tile_plan apart = *tiles;
 
@@ -153,7 +152,7 @@ static ffa_status add_tiles(struct ffa_plan *plan, const ffa_kernels *kernels, c
     if (kernels->pack_heads && kernels_on_gpu(kernels) && opts.cuts == TILE_CUTS_CHEAP)
         FFA_TRY(build_apart(&plan->tiles, mask, best, &opts, err));
     else
-        FFA_TRY(tile_build(&plan->tiles, mask, &opts, err));
+        FFA_TRY(tile_build(&plan->tiles, mask, TILE_OWNS_QUERIES, &opts, err));
     for (int32_t i = 1; i < kernels->forward_count; i++)
         if (cost_of(&plan->tiles, &kernels->forward[i]) < (1 - WORTH) * cost_of(&plan->tiles, best))
             best = &kernels->forward[i];
@@ -161,7 +160,7 @@ static ffa_status add_tiles(struct ffa_plan *plan, const ffa_kernels *kernels, c
         goto out;
     tile_finish(&plan->tiles);
     opts.tile_n = best->tile_n;
-    rc = tile_build(&plan->tiles, mask, &opts, err);
+    rc = tile_build(&plan->tiles, mask, TILE_OWNS_QUERIES, &opts, err);
 out:
     return rc;
 }
@@ -232,7 +231,8 @@ ffa_status plan_add_backward(ffa_plan *plan, const ffa_kernels *kernels, const f
                                        .cuts = cuts_of(wish->flags & FFA_PLAN_ISOLATE),
                                        .on_grid = kernels->is_deterministic };
 
-    return kernels->has_backward ? backward_build(&plan->backward, mask, &opts, err) : FFA_OK;
+    return kernels->has_backward ? tile_build(&plan->backward, mask, TILE_OWNS_KEYS, &opts, err)
+                                 : FFA_OK;
 }
 
 ffa_status plan_complete(ffa_plan *plan, const ffa_kernels *kernels, ffa_error *err)
@@ -277,7 +277,7 @@ void ffa_plan_destroy(ffa_plan *plan)
     if (!plan)
         return;
     tile_finish(&plan->tiles);
-    backward_finish(&plan->backward);
+    tile_finish(&plan->backward);
     mem_free(plan->image);
     mem_free(plan->order);
     mem_free(plan);

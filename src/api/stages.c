@@ -15,7 +15,7 @@ struct build {
     const ffa_kernels *kernels;
     ffa_plan_opts wish;
     struct tile_options tiles;
-    struct cut_rows *cuts; /* [lists] */
+    struct cut_list *cuts; /* [lists] */
     int32_t list_count;
 };
 
@@ -51,7 +51,7 @@ static int by_row(const void *a, const void *b)
 }
 
 /* Add the rows at which the plan's tiles of a list begin, each once. */
-static ffa_status cuts_add(struct cut_rows *cuts, const struct tile_plan *plan, int32_t list,
+static ffa_status cuts_add(struct cut_list *cuts, const struct tile_plan *plan, int32_t list,
                            ffa_error *err)
 {
     const int64_t first = plan->list_begin[list], last = plan->list_begin[list + 1];
@@ -63,13 +63,13 @@ static ffa_status cuts_add(struct cut_rows *cuts, const struct tile_plan *plan, 
     if (count)
         memcpy(begins, cuts->begins, (size_t)count * sizeof *begins);
     for (int64_t t = first; t < last; t++)
-        begins[count++] = plan->tiles[t].row_begin;
+        begins[count++] = plan->tiles[t].begin;
     qsort(begins, (size_t)count, sizeof *begins, by_row);
     for (int64_t i = 0; i < count; i++)
         if (!kept || begins[i] != begins[kept - 1])
             begins[kept++] = begins[i];
     mem_free(cuts->begins);
-    *cuts = (struct cut_rows){ begins, kept };
+    *cuts = (struct cut_list){ begins, kept };
     return FFA_OK;
 }
 
@@ -85,7 +85,7 @@ static ffa_status find_cuts(struct build *b, const ffa_mask *const *masks, ffa_e
         if (ffa_mask_area(masks[i], -1) > ffa_mask_area(masks[most], -1))
             most = i;
     for (int32_t i = is_isolated ? 0 : most; i < (is_isolated ? b->count : most + 1); i++) {
-        FFA_TRY(tile_build(&plan, masks[i], &b->tiles, err));
+        FFA_TRY(tile_build(&plan, masks[i], TILE_OWNS_QUERIES, &b->tiles, err));
         for (int32_t list = 0; list < b->list_count; list++)
             FFA_TRY(cuts_add(&b->cuts[list], &plan, list, err));
         tile_finish(&plan);
@@ -96,7 +96,7 @@ out:
 }
 
 /* Where in a list's cuts a tile begins. */
-static int64_t cut_index(const struct cut_rows *cuts, int32_t row)
+static int64_t cut_index(const struct cut_list *cuts, int32_t row)
 {
     const int32_t *found =
         bsearch(&row, cuts->begins, (size_t)cuts->count, sizeof *cuts->begins, by_row);
@@ -116,7 +116,7 @@ static int64_t keep_tiles(struct build *b, int32_t stage, int32_t list, const in
     plan->list_begin[list] = (int32_t)kept;
     for (int64_t t = begin; t < end; t++) {
         struct plan_tile tile = plan->tiles[t];
-        const int64_t cut = cut_index(&b->cuts[list], tile.row_begin);
+        const int64_t cut = cut_index(&b->cuts[list], tile.begin);
 
         if (first[cut] < 0 ? stage > 0 : tile.sweep_count == 0)
             continue;
@@ -145,7 +145,7 @@ static ffa_status mark_list(struct build *b, int32_t list, int64_t *kept, ffa_er
         const struct tile_plan *plan = &b->plans[s]->tiles;
 
         for (int64_t t = plan->list_begin[list]; t < plan->list_begin[list + 1]; t++) {
-            const int64_t cut = cut_index(&b->cuts[list], plan->tiles[t].row_begin);
+            const int64_t cut = cut_index(&b->cuts[list], plan->tiles[t].begin);
 
             if (!plan->tiles[t].sweep_count)
                 continue;
@@ -172,7 +172,8 @@ static ffa_status build_plans(struct build *b, const ffa_mask *const *masks, ffa
         FFA_TRY(plan_begin(&b->plans[s], b->kernels, masks[s], err));
         b->plans[s]->stage = s;
         b->plans[s]->stage_count = b->count;
-        FFA_TRY(tile_build_at(&b->plans[s]->tiles, masks[s], &b->tiles, b->cuts, err));
+        FFA_TRY(tile_build_at(&b->plans[s]->tiles, masks[s], TILE_OWNS_QUERIES, &b->tiles, b->cuts,
+                              err));
         FFA_TRY(plan_add_backward(b->plans[s], b->kernels, masks[s], &b->wish, err));
     }
     for (int32_t list = 0; list < b->list_count; list++)

@@ -29,7 +29,7 @@ struct worker {
 
 static struct gradient_rows rows_of(const struct work *work, int64_t item)
 {
-    const struct backward_plan *plan = work->call->plan;
+    const struct tile_plan *plan = work->call->plan;
     const int64_t begin = item % work->chunks * plan->tile_m;
     const int64_t left = plan->shape.seqlen_q - begin;
 
@@ -50,7 +50,7 @@ static void run_delta(const struct work *work, int64_t item)
 
 static void run_tile(const struct work *work, int64_t item, struct gradient_scratch *scratch)
 {
-    const struct backward_tile *tile = &work->call->plan->tiles[item / work->tile_heads];
+    const struct plan_tile *tile = &work->call->plan->tiles[item / work->tile_heads];
     const int32_t kv_head = tile->list * work->tile_heads + (int32_t)(item % work->tile_heads);
     const uint8_t *flags = work->call->tile_flags;
 
@@ -141,7 +141,7 @@ static ffa_status prepare(struct worker *workers, int32_t count, struct work *wo
 static ffa_status run_phases(const struct cpu_backward *call, int phases, void *delta,
                              ffa_error *err)
 {
-    const struct backward_plan *plan = call->plan;
+    const struct tile_plan *plan = call->plan;
     struct work work = { .call = call,
                          .fp64 = call->fp64 || call->dtype == FFA_FP64,
                          .delta = delta };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Parts of the backward pass, in fp32 and in fp64: backward_tile.h compiled twice.
+ * Parts of the backward pass, in fp32 and in fp64: plan_tile.h compiled twice.
  */
 #ifndef FFA_CPU_BACKWARD_H
 #define FFA_CPU_BACKWARD_H
@@ -37,7 +37,7 @@ struct gradient_rows {
     void gradient_delta_##real(const struct cpu_backward *call, const struct gradient_rows *rows,  \
                                void *delta);                                                       \
     /* dk and dv of one tile of one kv head. */                                                    \
-    void gradient_tile_##real(const struct cpu_backward *call, const struct backward_tile *tile,   \
+    void gradient_tile_##real(const struct cpu_backward *call, const struct plan_tile *tile,       \
                               int32_t kv_head, const void *delta,                                  \
                               struct gradient_scratch *scratch);                                   \
     /* dq of the rows. */                                                                          \

@@ -112,14 +112,14 @@ static void load_rows(const struct cpu_backward *call, int32_t head, int64_t fro
 
 /* The keys of a tile. Values are needed turned only: their rows pass through sum_v, which is
  * cleared after. */
-static void load_keys(const struct cpu_backward *call, const struct backward_tile *tile,
+static void load_keys(const struct cpu_backward *call, const struct plan_tile *tile,
                       int32_t kv_head, struct gradient_scratch *scratch)
 {
     const int32_t n = call->plan->tile_n;
 
-    load_tokens(call, &call->args->k, call->head_dim, kv_head, tile->key_begin, tile->key_count, n,
+    load_tokens(call, &call->args->k, call->head_dim, kv_head, tile->begin, tile->count, n,
                 scratch->k, scratch->k_turned);
-    load_tokens(call, &call->args->v, dim_v(call), kv_head, tile->key_begin, tile->key_count, n,
+    load_tokens(call, &call->args->v, dim_v(call), kv_head, tile->begin, tile->count, n,
                 scratch->sum_v, scratch->v_turned);
 }
 
@@ -161,36 +161,36 @@ static void add_rows(const struct cpu_backward *call, int32_t j, int32_t from, i
 }
 
 /* begin, end: the rows of each key of the tile in the sweep. */
-static void read_bands(const struct backward_plan *plan, const struct backward_tile *tile,
-                       const struct backward_sweep *sweep, struct gradient_scratch *scratch)
+static void read_bands(const struct tile_plan *plan, const struct plan_tile *tile,
+                       const struct plan_sweep *sweep, struct gradient_scratch *scratch)
 {
-    memset(scratch->begin, 0, (size_t)tile->key_count * sizeof *scratch->begin);
-    memset(scratch->end, 0, (size_t)tile->key_count * sizeof *scratch->end);
+    memset(scratch->begin, 0, (size_t)tile->count * sizeof *scratch->begin);
+    memset(scratch->end, 0, (size_t)tile->count * sizeof *scratch->end);
     for (int32_t b = 0; b < sweep->band_count; b++) {
-        const struct backward_band *band = &plan->bands[tile->band_begin + sweep->band_begin + b];
-        const int32_t first = band->key_begin - tile->key_begin;
-        const int32_t last = band->key_end - tile->key_begin;
+        const struct plan_band *band = &plan->bands[tile->band_begin + sweep->band_begin + b];
+        const int32_t first = band->begin - tile->begin;
+        const int32_t last = band->end - tile->begin;
 
-        for (int32_t j = first > 0 ? first : 0; j < last && j < tile->key_count; j++) {
+        for (int32_t j = first > 0 ? first : 0; j < last && j < tile->count; j++) {
             scratch->begin[j] = band->lo + band->lo_step * (j - first);
             scratch->end[j] = band->hi + band->hi_step * (j - first);
         }
     }
 }
 
-static void tile_sweep(const struct cpu_backward *call, const struct backward_tile *tile,
-                       const struct backward_sweep *sweep, int32_t head, const REAL *delta,
+static void tile_sweep(const struct cpu_backward *call, const struct plan_tile *tile,
+                       const struct plan_sweep *sweep, int32_t head, const REAL *delta,
                        struct gradient_scratch *scratch)
 {
     const int32_t m = call->plan->tile_m, n = call->plan->tile_n;
 
     read_bands(call->plan, tile, sweep, scratch);
-    for (int64_t q = sweep->q_begin; q < sweep->q_end; q += m) {
-        const int32_t count = (int32_t)(sweep->q_end - q < m ? sweep->q_end - q : m);
+    for (int64_t q = sweep->begin; q < sweep->end; q += m) {
+        const int32_t count = (int32_t)(sweep->end - q < m ? sweep->end - q : m);
         const bool full = q >= sweep->full_begin && q + m <= sweep->full_end;
 
         load_rows(call, head, q, count, delta, scratch);
-        for (int32_t j = 0; j < tile->key_count; j++) {
+        for (int32_t j = 0; j < tile->count; j++) {
             const int64_t lo = full ? 0 : scratch->begin[j] - q;
             const int64_t hi = full ? m : scratch->end[j] - q;
             const int32_t from = (int32_t)(lo > 0 ? lo : 0);
@@ -237,14 +237,14 @@ static void finish_line(const struct cpu_backward *call, const ffa_tensor *tenso
         memcpy(sum, line, (size_t)d * sizeof *line);
 }
 
-void gradient_tile(const struct cpu_backward *call, const struct backward_tile *tile,
-                   int32_t kv_head, const void *delta, struct gradient_scratch *scratch)
+void gradient_tile(const struct cpu_backward *call, const struct plan_tile *tile, int32_t kv_head,
+                   const void *delta, struct gradient_scratch *scratch)
 {
     const int32_t group = call->args->heads_q / call->args->heads_kv;
     const int32_t d = call->head_dim, dv = dim_v(call);
     const uint8_t flags = call->tile_flags ? call->tile_flags[tile - call->plan->tiles]
                                            : TILE_TOUCHED | TILE_FIRST | TILE_LAST;
-    const size_t keys = (size_t)tile->key_count;
+    const size_t keys = (size_t)tile->count;
 
     load_keys(call, tile, kv_head, scratch);
     memset(scratch->sum_k, 0, keys * (size_t)d * sizeof(REAL));
@@ -255,8 +255,8 @@ void gradient_tile(const struct cpu_backward *call, const struct backward_tile *
                        scratch);
     if (!(flags & TILE_FIRST) && call->wait && !call->waits_for_rows && !call->wait(call->user))
         return;
-    for (int32_t j = 0; j < tile->key_count; j++) {
-        const int64_t key = (int64_t)tile->key_begin + j;
+    for (int32_t j = 0; j < tile->count; j++) {
+        const int64_t key = (int64_t)tile->begin + j;
         const int64_t at = call->sum_dk ? key * call->sum_stride + kv_head * d : 0;
         const int64_t at_v = call->sum_dv ? key * call->sum_stride + kv_head * dv : 0;
 
@@ -287,46 +287,45 @@ static void add_keys(const struct cpu_backward *call, int32_t r, int32_t from, i
 }
 
 /* One row of a block: all keys of the tile, or what the bands give. */
-static void row_keys(const struct cpu_backward *call, const struct backward_tile *tile,
-                     const struct backward_sweep *sweep, const struct gradient_rows *rows,
-                     int64_t row, bool full, struct gradient_scratch *scratch)
+static void row_keys(const struct cpu_backward *call, const struct plan_tile *tile,
+                     const struct plan_sweep *sweep, const struct gradient_rows *rows, int64_t row,
+                     bool full, struct gradient_scratch *scratch)
 {
     const int32_t r = (int32_t)(row - rows->row_begin);
 
     if (full) {
-        add_keys(call, r, 0, tile->key_count, scratch);
+        add_keys(call, r, 0, tile->count, scratch);
         return;
     }
     for (int32_t b = 0; b < sweep->band_count; b++) {
-        const struct backward_band *band =
-            &call->plan->bands[tile->band_begin + sweep->band_begin + b];
+        const struct plan_band *band = &call->plan->bands[tile->band_begin + sweep->band_begin + b];
         int32_t begin, end;
 
-        backward_band_keys(band, (int32_t)row, &begin, &end);
-        begin = begin > tile->key_begin ? begin - tile->key_begin : 0;
-        end = end - tile->key_begin < tile->key_count ? end - tile->key_begin : tile->key_count;
+        plan_band_own(band, (int32_t)row, &begin, &end);
+        begin = begin > tile->begin ? begin - tile->begin : 0;
+        end = end - tile->begin < tile->count ? end - tile->begin : tile->count;
         if (begin < end)
             add_keys(call, r, begin, end, scratch);
     }
 }
 
-static void rows_tile(const struct cpu_backward *call, const struct backward_tile *tile,
+static void rows_tile(const struct cpu_backward *call, const struct plan_tile *tile,
                       const struct gradient_rows *rows, struct gradient_scratch *scratch)
 {
     const int32_t m = call->plan->tile_m;
     bool loaded = false;
 
     for (int32_t s = 0; s < tile->sweep_count; s++) {
-        const struct backward_sweep *sweep = &call->plan->sweeps[tile->sweep_begin + s];
-        const int64_t begin = sweep->q_begin > rows->row_begin ? sweep->q_begin : rows->row_begin;
-        const int64_t end = sweep->q_end < rows->row_end ? sweep->q_end : rows->row_end;
+        const struct plan_sweep *sweep = &call->plan->sweeps[tile->sweep_begin + s];
+        const int64_t begin = sweep->begin > rows->row_begin ? sweep->begin : rows->row_begin;
+        const int64_t end = sweep->end < rows->row_end ? sweep->end : rows->row_end;
 
         if (begin < end && !loaded)
             load_keys(call, tile, rows->head / (call->args->heads_q / call->args->heads_kv),
                       scratch);
         loaded |= begin < end;
         for (int64_t row = begin; row < end; row++) {
-            const int64_t block = sweep->q_begin + (row - sweep->q_begin) / m * m;
+            const int64_t block = sweep->begin + (row - sweep->begin) / m * m;
             const bool full = block >= sweep->full_begin && block + m <= sweep->full_end;
 
             row_keys(call, tile, sweep, rows, row, full, scratch);
@@ -337,7 +336,7 @@ static void rows_tile(const struct cpu_backward *call, const struct backward_til
 void gradient_rows_of(const struct cpu_backward *call, const struct gradient_rows *rows,
                       const void *delta, struct gradient_scratch *scratch)
 {
-    const struct backward_plan *plan = call->plan;
+    const struct tile_plan *plan = call->plan;
     const int32_t count = (int32_t)(rows->row_end - rows->row_begin), d = call->head_dim;
     const int32_t list =
         plan->list_count == 1 ? 0 : rows->head / (call->args->heads_q / call->args->heads_kv);

@@ -6,7 +6,7 @@
 #define FFA_CPU_CPU_H
 
 #include "base/base.h"
-#include "tile/backward.h"
+#include "tile/ticket.h"
 #include <ffa/attention.h>
 
 /* args: checked, strides and scale resolved (none 0). */
@@ -38,7 +38,7 @@ ffa_status cpu_forward(const struct cpu_forward *call, ffa_error *err);
 /* args: as of the forward pass, whose out and lse it holds; checked, strides and scale resolved, as
  * are those of dout and the gradients. Rows and keys without attended cells get zeros. */
 struct cpu_backward {
-    const struct backward_plan *plan;
+    const struct tile_plan *plan;
     const ffa_forward_args *args;
     ffa_tensor dout;                           /* of `dtype` */
     ffa_tensor dq, dk, dv;                     /* of `grad_dtype` */

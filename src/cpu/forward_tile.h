@@ -105,15 +105,15 @@ static void add_keys(const struct cpu_forward *call, int32_t r, int32_t from, in
 static void read_bands(const struct tile_plan *plan, const struct plan_tile *tile,
                        const struct plan_sweep *sweep, struct forward_scratch *scratch)
 {
-    memset(scratch->begin, 0, (size_t)tile->row_count * sizeof *scratch->begin);
-    memset(scratch->end, 0, (size_t)tile->row_count * sizeof *scratch->end);
+    memset(scratch->begin, 0, (size_t)tile->count * sizeof *scratch->begin);
+    memset(scratch->end, 0, (size_t)tile->count * sizeof *scratch->end);
     for (int32_t b = 0; b < sweep->band_count; b++) {
         const struct plan_band *band = &plan->bands[tile->band_begin + sweep->band_begin + b];
 
-        const int32_t first = band->row_begin - tile->row_begin;
-        const int32_t last = band->row_end - tile->row_begin;
+        const int32_t first = band->begin - tile->begin;
+        const int32_t last = band->end - tile->begin;
 
-        for (int32_t r = first > 0 ? first : 0; r < last && r < tile->row_count; r++) {
+        for (int32_t r = first > 0 ? first : 0; r < last && r < tile->count; r++) {
             scratch->begin[r] = band->lo + band->lo_step * (r - first);
             scratch->end[r] = band->hi + band->hi_step * (r - first);
         }
@@ -127,12 +127,12 @@ static void run_sweep(const struct cpu_forward *call, const struct plan_tile *ti
     const int32_t n = call->plan->tile_n;
 
     read_bands(call->plan, tile, sweep, scratch);
-    for (int64_t k = sweep->k_begin; k < sweep->k_end; k += n) {
-        const int32_t count = (int32_t)(sweep->k_end - k < n ? sweep->k_end - k : n);
+    for (int64_t k = sweep->begin; k < sweep->end; k += n) {
+        const int32_t count = (int32_t)(sweep->end - k < n ? sweep->end - k : n);
         const bool full = k >= sweep->full_begin && k + n <= sweep->full_end;
 
         load_block(call, kv_head, k, count, scratch);
-        for (int32_t r = 0; r < tile->row_count; r++) {
+        for (int32_t r = 0; r < tile->count; r++) {
             const int64_t lo = full ? 0 : scratch->begin[r] - k;
             const int64_t hi = full ? n : scratch->end[r] - k;
             const int32_t from = (int32_t)(lo > 0 ? lo : 0);
@@ -246,7 +246,7 @@ static void raise_max(const struct cpu_forward *call, const struct plan_tile *ti
 {
     float *at = call->max_logits + head, seen, top = -INFINITY;
 
-    for (int32_t r = 0; r < tile->row_count; r++) {
+    for (int32_t r = 0; r < tile->count; r++) {
         const float of_row = (float)((const REAL *)scratch->top)[r];
 
         top = of_row > top ? of_row : top;
@@ -271,17 +271,17 @@ void forward_tile(const struct cpu_forward *call, const struct plan_tile *tile, 
     const ffa_tensor *q = &call->args->q;
     const uint8_t flags = call->flags ? call->flags[tile - call->plan->tiles] : own_flags(tile);
 
-    for (int32_t r = 0; r < tile->row_count; r++) {
-        load(call->dtype, q->data, (tile->row_begin + r) * q->token_stride + head * q->head_stride,
-             d, (REAL *)scratch->q + (int64_t)r * d);
+    for (int32_t r = 0; r < tile->count; r++) {
+        load(call->dtype, q->data, (tile->begin + r) * q->token_stride + head * q->head_stride, d,
+             (REAL *)scratch->q + (int64_t)r * d);
         ((REAL *)scratch->top)[r] = -(REAL)INFINITY;
         ((REAL *)scratch->sum)[r] = 0;
     }
-    memset(scratch->out, 0, (size_t)tile->row_count * (size_t)value_dim(call) * sizeof(REAL));
+    memset(scratch->out, 0, (size_t)tile->count * (size_t)value_dim(call) * sizeof(REAL));
     for (int32_t s = 0; s < tile->sweep_count; s++)
         run_sweep(call, tile, &call->plan->sweeps[tile->sweep_begin + s], kv_head, scratch);
     if (call->max_logits)
         raise_max(call, tile, head, scratch);
-    for (int32_t r = 0; r < tile->row_count; r++)
-        write_row(call, (int64_t)tile->row_begin + r, r, head, flags, scratch);
+    for (int32_t r = 0; r < tile->count; r++)
+        write_row(call, (int64_t)tile->begin + r, r, head, flags, scratch);
 }

@@ -22,7 +22,7 @@ struct build {
     const struct stages *stages;
     const struct layout *queries, *keys; /* keys are what moves */
     struct bands *lists;   /* [list_count]: query rows of the rank's buffer, keys of the sequence */
-    struct cut_rows *cuts; /* [list_count]; queries do not move */
+    struct cut_list *cuts; /* [list_count]; queries do not move */
     uint8_t *needed;       /* [own keys]: whether another rank receives the row */
     struct spans spans;    /* scratch: as many as chunks or receives of the rank */
 };
@@ -71,9 +71,9 @@ static ffa_status find_rows(struct build *b, ffa_error *err)
 {
     const ffa_dist_plan *plan = b->plan;
     const struct cut_shape shape = { .rows = (int32_t)b->queries->rank_tokens[plan->rank],
-                                     .tile_m = plan->opts.tile_m };
+                                     .tile_size = plan->opts.tile_m };
     struct normal normal = { 0 };
-    struct sweep_work work = { .tile_n = plan->opts.tile_n };
+    struct sweep_work work = { .block_size = plan->opts.tile_n };
     ffa_status rc = FFA_OK;
 
     for (int32_t l = 0; l < plan->list_count; l++) {
@@ -322,9 +322,9 @@ static ffa_status forward_tiles(struct build *b, struct plan_phase *phase, ffa_e
 
     FFA_TRY(mask_init(&mask, b, phase, err));
     if (b->tables->moves_queries)
-        FFA_TRY(tile_build(&phase->tiles, &mask, &opts, err));
+        FFA_TRY(tile_build(&phase->tiles, &mask, TILE_OWNS_QUERIES, &opts, err));
     else
-        FFA_TRY(tile_build_at(&phase->tiles, &mask, &opts, b->cuts, err));
+        FFA_TRY(tile_build_at(&phase->tiles, &mask, TILE_OWNS_QUERIES, &opts, b->cuts, err));
     phase->flags = mem_array((size_t)phase->tiles.tile_count, sizeof *phase->flags);
     if (!phase->flags)
         rc = error_nomem(err, "the flags of tiles");
@@ -334,7 +334,7 @@ out:
 }
 
 /* Which of the list's tiles begins at the row. */
-static int64_t tile_index(const struct cut_rows *cuts, int32_t row)
+static int64_t tile_index(const struct cut_list *cuts, int32_t row)
 {
     int64_t low = 0, high = cuts->count;
 
@@ -353,7 +353,7 @@ static int64_t tile_index(const struct cut_rows *cuts, int32_t row)
 static void flag_list(const struct build *b, int32_t list, int32_t *first, int32_t *last)
 {
     const struct plan_pass *pass = &b->plan->forward;
-    const struct cut_rows *cuts = &b->cuts[list];
+    const struct cut_list *cuts = &b->cuts[list];
 
     for (int64_t i = 0; i < cuts->count; i++) {
         first[i] = INT32_MAX;
@@ -366,7 +366,7 @@ static void flag_list(const struct build *b, int32_t list, int32_t *first, int32
             for (int64_t t = phase->tiles.list_begin[list]; t < phase->tiles.list_begin[list + 1];
                  t++) {
                 const struct plan_tile *tile = &phase->tiles.tiles[t];
-                const int64_t i = tile_index(cuts, tile->row_begin);
+                const int64_t i = tile_index(cuts, tile->begin);
 
                 if (set == 0) {
                     if (tile->sweep_count == 0)
@@ -392,8 +392,7 @@ static void flag_partial(const struct build *b)
     for (int32_t p = 0; p < pass->phase_count; p++)
         for (int64_t t = 0; t < pass->phases[p].tiles.tile_count; t++) {
             const struct plan_tile *tile = &pass->phases[p].tiles.tiles[t];
-            const bool is_last =
-                p == 0 && !memchr(b->needed + tile->row_begin, 1, (size_t)tile->row_count);
+            const bool is_last = p == 0 && !memchr(b->needed + tile->begin, 1, (size_t)tile->count);
 
             pass->phases[p].flags[t] =
                 (uint8_t)(TILE_TOUCHED | TILE_FIRST | (is_last ? TILE_LAST : 0));
@@ -447,7 +446,7 @@ out:
 
 /* ---- backward ---- */
 
-static ffa_status backward_tiles(struct backward_plan *out, const struct build *b,
+static ffa_status backward_tiles(struct tile_plan *out, const struct build *b,
                                  const struct plan_phase *phase, ffa_error *err)
 {
     const ffa_dist_plan *plan = b->plan;
@@ -458,13 +457,13 @@ static ffa_status backward_tiles(struct backward_plan *out, const struct build *
 
     FFA_TRY(mask_init(&mask, b, phase, err));
     if (mask.shape.seqlen_k > 0) {
-        rc = backward_build(out, &mask, &opts, err);
+        rc = tile_build(out, &mask, TILE_OWNS_KEYS, &opts, err);
         goto out;
     }
-    *out = (struct backward_plan){ .shape = mask.shape,
-                                   .tile_m = opts.tile_m,
-                                   .tile_n = opts.tile_n,
-                                   .list_count = plan->list_count };
+    *out = (struct tile_plan){ .shape = mask.shape,
+                               .tile_m = opts.tile_m,
+                               .tile_n = opts.tile_n,
+                               .list_count = plan->list_count };
     out->list_begin = mem_array((size_t)plan->list_count + 1, sizeof *out->list_begin);
     if (!out->list_begin)
         rc = error_nomem(err, "the key tiles of a stage");
@@ -474,10 +473,10 @@ out:
 }
 
 /* The tiles of `from` whose keep is `which`, with their sweeps and bands. */
-static ffa_status take_tiles(struct backward_plan *out, const struct backward_plan *from,
+static ffa_status take_tiles(struct tile_plan *out, const struct tile_plan *from,
                              const uint8_t *keep, uint8_t which, ffa_error *err)
 {
-    *out = (struct backward_plan){
+    *out = (struct tile_plan){
         .shape = from->shape,
         .tile_m = from->tile_m,
         .tile_n = from->tile_n,
@@ -491,7 +490,7 @@ static ffa_status take_tiles(struct backward_plan *out, const struct backward_pl
         return error_nomem(err, "the key tiles of a stage");
     for (int32_t l = 0; l < from->list_count; l++) {
         for (int64_t t = from->list_begin[l]; t < from->list_begin[l + 1]; t++) {
-            struct backward_tile tile = from->tiles[t];
+            struct plan_tile tile = from->tiles[t];
 
             if (keep[t] != which)
                 continue;
@@ -514,16 +513,16 @@ static ffa_status take_tiles(struct backward_plan *out, const struct backward_pl
 /* early [tiles]: those computed while the first stage is fetched: tiles that no other rank needs,
  * then others where these do not cover the fetch. Returns their time. Where queries move, tiles of
  * own keys add to dq of own rows, which all may be needed: any will do. */
-static int64_t choose_early(uint8_t *early, const struct build *b, const struct backward_plan *all,
+static int64_t choose_early(uint8_t *early, const struct build *b, const struct tile_plan *all,
                             int64_t budget_ns)
 {
     int64_t sum = 0;
 
     for (int pass = 0; pass < 2; pass++)
         for (int64_t t = 0; t < all->tile_count && sum < budget_ns; t++) {
-            const struct backward_tile *tile = &all->tiles[t];
+            const struct plan_tile *tile = &all->tiles[t];
             const bool is_needed = !b->tables->moves_queries &&
-                                   memchr(b->needed + tile->key_begin, 1, (size_t)tile->key_count);
+                                   memchr(b->needed + tile->begin, 1, (size_t)tile->count);
             const int64_t cells = (int64_t)tile->block_count * all->tile_m * all->tile_n;
 
             if (is_needed != (pass == 1))
@@ -538,7 +537,7 @@ static ffa_status split_own(struct build *b, const struct stage_cut *cut, ffa_er
 {
     struct plan_pass *pass = &b->plan->backward;
     struct plan_phase *first = &pass->phases[0], *last = &pass->phases[pass->phase_count - 1];
-    struct backward_plan all = { 0 };
+    struct tile_plan all = { 0 };
     uint8_t *early = NULL;
     ffa_status rc;
 
@@ -555,7 +554,7 @@ static ffa_status split_own(struct build *b, const struct stage_cut *cut, ffa_er
     rc = take_tiles(&last->key_tiles, &all, early, 0, err);
 out:
     mem_free(early);
-    backward_finish(&all);
+    tile_finish(&all);
     return rc;
 }
 
@@ -686,7 +685,7 @@ void pass_finish(struct plan_pass *pass, int32_t list_count)
         mem_free(phase->lists);
         tile_finish(&phase->tiles);
         mem_free(phase->flags);
-        backward_finish(&phase->key_tiles);
+        tile_finish(&phase->key_tiles);
     }
     for (int32_t s = 0; pass->sends && s < pass->step_count; s++)
         transfer_copies_finish(&pass->sends[s]);

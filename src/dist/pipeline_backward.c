@@ -19,32 +19,31 @@ enum { ARRIVED_Q, ARRIVED_DOUT, ARRIVED_LSE, ARRIVED_DELTA };
 struct backward {
     struct pipeline pipeline;
     bool moves_queries;
-    int64_t row_elements;          /* of a row of sum_kv */
-    void *delta;                   /* [tokens][heads_q] */
-    void *sum_dq;                  /* [tokens][heads_q][head_dim] */
-    void *sum_kv;                  /* [own keys][2][heads_kv][head_dim] */
-    uint8_t *needed;               /* [own keys]: of which other ranks compute gradients */
-    uint8_t *tile_flags;           /* [most tiles of a phase], of the phase at hand */
-    uint8_t *row_flags;            /* [phases + 2][row_blocks]; then: to be settled, nothing */
-    uint8_t *stage_rows;           /* [row blocks of a stage]: where queries move, all first */
-    void *stage_delta;             /* [rows of a stage][heads_q] */
-    struct backward_tile *settled; /* scratch: tiles of the first phase, without sweeps */
-    float *dsink;                  /* of this rank */
-    struct backward_plan nothing;  /* own tiles of a rank without keys */
+    int64_t row_elements;      /* of a row of sum_kv */
+    void *delta;               /* [tokens][heads_q] */
+    void *sum_dq;              /* [tokens][heads_q][head_dim] */
+    void *sum_kv;              /* [own keys][2][heads_kv][head_dim] */
+    uint8_t *needed;           /* [own keys]: of which other ranks compute gradients */
+    uint8_t *tile_flags;       /* [most tiles of a phase], of the phase at hand */
+    uint8_t *row_flags;        /* [phases + 2][row_blocks]; then: to be settled, nothing */
+    uint8_t *stage_rows;       /* [row blocks of a stage]: where queries move, all first */
+    void *stage_delta;         /* [rows of a stage][heads_q] */
+    struct plan_tile *settled; /* scratch: tiles of the first phase, without sweeps */
+    float *dsink;              /* of this rank */
+    struct tile_plan nothing;  /* own tiles of a rank without keys */
     int64_t row_blocks;
     uint64_t reduced; /* ticket of LANE_REDUCE */
 };
 
 /* ---- which phase is the first, and the last, of what ---- */
 
-static void mark_rows(uint8_t *flags, const struct backward_plan *plan)
+static void mark_rows(uint8_t *flags, const struct tile_plan *plan)
 {
     for (int64_t t = 0; t < plan->tile_count; t++)
         for (int32_t s = 0; s < plan->tiles[t].sweep_count; s++) {
-            const struct backward_sweep *sweep = &plan->sweeps[plan->tiles[t].sweep_begin + s];
+            const struct plan_sweep *sweep = &plan->sweeps[plan->tiles[t].sweep_begin + s];
 
-            for (int64_t b = sweep->q_begin / plan->tile_m; b <= (sweep->q_end - 1) / plan->tile_m;
-                 b++)
+            for (int64_t b = sweep->begin / plan->tile_m; b <= (sweep->end - 1) / plan->tile_m; b++)
                 flags[b] = TILE_TOUCHED;
         }
 }
@@ -81,13 +80,12 @@ static void flag_rows(struct backward *b)
 static void flag_tiles(struct backward *b, int32_t at)
 {
     const struct plan_pass *pass = b->pipeline.pass;
-    const struct backward_plan *plan = &pass->phases[at].key_tiles;
+    const struct tile_plan *plan = &pass->phases[at].key_tiles;
 
     for (int64_t t = 0; t < plan->tile_count; t++) {
-        const struct backward_tile *tile = &plan->tiles[t];
+        const struct plan_tile *tile = &plan->tiles[t];
         const bool is_own = at == 0 || at > pass->stage_count;
-        const bool is_shared =
-            is_own && memchr(b->needed + tile->key_begin, 1, (size_t)tile->key_count);
+        const bool is_shared = is_own && memchr(b->needed + tile->begin, 1, (size_t)tile->count);
 
         if (b->moves_queries)
             b->tile_flags[t] = TILE_TOUCHED;
@@ -133,7 +131,7 @@ static ffa_status allocate(struct backward *b, ffa_error *err)
     b->settled = mem_array((size_t)tiles, sizeof *b->settled);
     if (p->args.dsink)
         b->dsink = mem_array((size_t)(p->args.sink_count * p->args.heads_q), sizeof *b->dsink);
-    b->nothing = (struct backward_plan){
+    b->nothing = (struct tile_plan){
         .shape = { p->tokens, 0 },
         .tile_m = tile_m,
         .tile_n = p->plan->opts.backward_n,
@@ -156,12 +154,12 @@ static ffa_status allocate(struct backward *b, ffa_error *err)
 
 /* ---- computing ---- */
 
-static const struct backward_plan *own_tiles(const struct backward *b, int32_t at)
+static const struct tile_plan *own_tiles(const struct backward *b, int32_t at)
 {
     return own_keys(b) > 0 ? &b->pipeline.pass->phases[at].key_tiles : &b->nothing;
 }
 
-static struct cpu_backward call_of(struct backward *b, const struct backward_plan *plan,
+static struct cpu_backward call_of(struct backward *b, const struct tile_plan *plan,
                                    const ffa_forward_args *args)
 {
     const struct pipeline *p = &b->pipeline;
@@ -218,7 +216,7 @@ static ffa_status compute_own(struct backward *b, int32_t at, ffa_error *err)
 static ffa_status settle_tiles(struct backward *b, int32_t at, int32_t rows, ffa_error *err)
 {
     const ffa_forward_args args = pipeline_args(&b->pipeline);
-    struct backward_plan plan = *own_tiles(b, at);
+    struct tile_plan plan = *own_tiles(b, at);
     struct cpu_backward call = call_of(b, &plan, &args);
 
     flag_tiles(b, at);

@@ -31,7 +31,7 @@
 #include "dist/dispatch.h"
 #include "dist/overlap.h"
 #include "dist/transfer.h"
-#include "tile/backward.h"
+#include "tile/ticket.h"
 
 #include <ffa/dist_plan.h>
 
@@ -41,7 +41,7 @@ struct plan_phase {
     struct bands *lists;             /* [list_count]: local */
     struct tile_plan tiles;          /* forward */
     uint8_t *flags;                  /* forward: [tiles.tile_count], TILE_... */
-    struct backward_plan key_tiles;  /* backward; own phases: some of the own keys' tiles */
+    struct tile_plan key_tiles;      /* backward; own phases: some of the own keys' tiles */
     int64_t fetch_ns, compute_ns, reduce_ns;
 };
 

@@ -303,7 +303,7 @@ static ffa_status backward_pad(struct jit_spec *spec, ffa_error *err)
         return error_fail(err, FFA_INVALID, 0, "%s: %s is %d, not a multiple of 8",
                           jit_spec_template(spec), head_dim % 8 ? "head_dim" : "head_dim_v",
                           (int)(head_dim % 8 ? head_dim : head_dim_v));
-    if (attention_backward_by_role(head_dim, head_dim_v)) {
+    if (attention_backward_is_specialised(head_dim, head_dim_v)) {
         spec->values[BACKWARD_head_dim] = attention_backward_columns(head_dim);
         spec->values[BACKWARD_head_dim_v] = attention_backward_columns(head_dim_v);
     } else {

@@ -2,7 +2,7 @@
  *
  * tile_check: every invariant of tile_plan.h and tile.h, recomputed from the bands alone.
  */
-#include "tile/tile.h"
+#include "tile/ticket.h"
 
 struct span {
     int64_t begin, end;
@@ -21,8 +21,9 @@ struct check {
 
 static ffa_status bad(const struct check *check, const char *what)
 {
-    return error_fail(check->err, FFA_BUG, 0, "tile %lld (rows from %d): %s",
-                      (long long)check->index, check->tile->row_begin, what);
+    return error_fail(check->err, FFA_BUG, 0, "tile %lld (%s from %d): %s", (long long)check->index,
+                      check->plan->axis == TILE_OWNS_KEYS ? "keys" : "rows", check->tile->begin,
+                      what);
 }
 
 static int compare_spans(const void *a, const void *b)
@@ -35,7 +36,7 @@ static int compare_spans(const void *a, const void *b)
 
 static int64_t last(int32_t first, int32_t step, const struct plan_band *band)
 {
-    return (int64_t)first + (int64_t)step * (band->row_end - band->row_begin - 1);
+    return (int64_t)first + (int64_t)step * (band->end - band->begin - 1);
 }
 
 /* ---- one sweep ---- */
@@ -45,12 +46,12 @@ static ffa_status check_band(const struct check *check, const struct plan_band *
 {
     const struct plan_tile *tile = check->tile;
 
-    if (band->row_begin < row_begin || band->row_begin >= band->row_end ||
-        band->row_end > tile->row_begin + tile->row_count)
+    if (band->begin < row_begin || band->begin >= band->end ||
+        band->end > tile->begin + tile->count)
         return bad(check, "bands do not ascend inside the tile");
     if ((band->lo_step & ~1) || (band->hi_step & ~1))
         return bad(check, "a band's step is not 0 or 1");
-    if (band->lo < 0 || last(band->hi, band->hi_step, band) > check->plan->shape.seqlen_k)
+    if (band->lo < 0 || last(band->hi, band->hi_step, band) > tile_swept_length(check->plan))
         return bad(check, "a band leaves the keys");
     if (band->lo >= band->hi ||
         last(band->lo, band->lo_step, band) >= last(band->hi, band->hi_step, band))
@@ -70,7 +71,7 @@ static ffa_status check_keys(struct check *check, const struct plan_sweep *sweep
             (struct span){ bands[i].lo, last(bands[i].hi, bands[i].hi_step, &bands[i]) };
     qsort(check->spans, (size_t)sweep->band_count, sizeof *check->spans, compare_spans);
     end = check->spans[0].begin;
-    if (end != sweep->k_begin)
+    if (end != sweep->begin)
         return bad(check, "a sweep does not begin at its first key");
     for (int32_t i = 0; i < sweep->band_count; i++) {
         if (check->spans[i].begin > end)
@@ -78,7 +79,7 @@ static ffa_status check_keys(struct check *check, const struct plan_sweep *sweep
         if (check->spans[i].end > end)
             end = check->spans[i].end;
     }
-    if (end != sweep->k_end)
+    if (end != sweep->end)
         return bad(check, "a sweep does not end at its last key");
     return FFA_OK;
 }
@@ -91,12 +92,12 @@ static ffa_status check_full(const struct check *check, const struct plan_sweep 
     for (int32_t i = 0; i < sweep->band_count; i++) {
         const int64_t lo = last(bands[i].lo, bands[i].lo_step, &bands[i]);
 
-        rows += bands[i].row_end - bands[i].row_begin;
+        rows += bands[i].end - bands[i].begin;
         begin = lo > begin ? lo : begin;
         end = bands[i].hi < end ? bands[i].hi : end;
     }
-    if (rows != check->tile->row_count || begin >= end)
-        begin = end = sweep->k_begin;
+    if (rows != check->tile->count || begin >= end)
+        begin = end = sweep->begin;
     if (sweep->full_begin != begin || sweep->full_end != end)
         return bad(check, "the keys of a sweep that all rows attend are wrong");
     return FFA_OK;
@@ -104,11 +105,11 @@ static ffa_status check_full(const struct check *check, const struct plan_sweep 
 
 static void count_blocks(struct check *check, const struct plan_sweep *sweep)
 {
-    const int64_t n = check->plan->tile_n;
+    const int64_t n = tile_block_size(check->plan);
 
-    const int64_t first = check->plan->on_grid ? sweep->k_begin / n * n : sweep->k_begin;
+    const int64_t first = check->plan->on_grid ? sweep->begin / n * n : sweep->begin;
 
-    for (int64_t k = first; k < sweep->k_end; k += n) {
+    for (int64_t k = first; k < sweep->end; k += n) {
         check->blocks++;
         check->partial += k < sweep->full_begin || k + n > sweep->full_end;
     }
@@ -117,16 +118,16 @@ static void count_blocks(struct check *check, const struct plan_sweep *sweep)
 static ffa_status check_sweep(struct check *check, const struct plan_sweep *sweep,
                               const struct plan_band *bands)
 {
-    int32_t row = check->tile->row_begin;
+    int32_t row = check->tile->begin;
     ffa_status rc;
 
     for (int32_t i = 0; i < sweep->band_count; i++) {
         const struct plan_band *band = &bands[i];
-        const int64_t rows = band->row_end - band->row_begin;
+        const int64_t rows = band->end - band->begin;
         const int64_t first = (int64_t)band->hi - band->lo;
 
         FFA_TRY(check_band(check, band, row));
-        row = band->row_end;
+        row = band->end;
         check->area = area_add(check->area, rows * first + rows * (rows - 1) / 2 *
                                                                (band->hi_step - band->lo_step));
     }
@@ -146,14 +147,14 @@ static ffa_status check_rows(struct check *check, const struct plan_band *bands)
 
     if (tile->sweep_count < 2)
         return FFA_OK;
-    for (int32_t r = tile->row_begin; r < tile->row_begin + tile->row_count; r++) {
+    for (int32_t r = tile->begin; r < tile->begin + tile->count; r++) {
         int64_t count = 0;
 
         for (int32_t i = 0; i < tile->band_count; i++) {
             const struct plan_band *band = &bands[i];
-            const int64_t skip = (int64_t)r - band->row_begin;
+            const int64_t skip = (int64_t)r - band->begin;
 
-            if (r >= band->row_begin && r < band->row_end)
+            if (r >= band->begin && r < band->end)
                 check->spans[count++] = (struct span){ band->lo + band->lo_step * skip,
                                                        band->hi + band->hi_step * skip };
         }
@@ -174,8 +175,8 @@ static ffa_status check_tile(struct check *check)
     int32_t band = 0;
     ffa_status rc = FFA_OK;
 
-    if (tile->row_count < 1 || tile->row_count > plan->tile_m || tile->row_begin < 0 ||
-        tile->row_begin > plan->shape.seqlen_q - tile->row_count)
+    if (tile->count < 1 || tile->count > tile_size(plan) || tile->begin < 0 ||
+        tile->begin > tile_own_length(plan) - tile->count)
         return bad(check, "rows leave the queries, or are not 1 to tile_m");
     if (tile->sweep_begin < 0 || tile->sweep_count < 0 || tile->band_begin < 0 ||
         tile->band_count < 0 ||
@@ -192,7 +193,7 @@ static ffa_status check_tile(struct check *check)
         if (sweep->band_begin != band || sweep->band_count < 1 ||
             sweep->band_count > tile->band_count - band)
             return bad(check, "the bands of a sweep do not follow those of the one before");
-        if (i > 0 && sweep->k_begin < sweep[-1].k_begin)
+        if (i > 0 && sweep->begin < sweep[-1].begin)
             return bad(check, "sweeps do not ascend in keys");
         FFA_TRY(check_sweep(check, sweep, &bands[band]));
         band += sweep->band_count;
@@ -212,7 +213,7 @@ static int compare_rows(const void *a, const void *b)
 {
     const struct plan_tile *const *x = a, *const *y = b;
 
-    return ((*x)->row_begin > (*y)->row_begin) - ((*x)->row_begin < (*y)->row_begin);
+    return ((*x)->begin > (*y)->begin) - ((*x)->begin < (*y)->begin);
 }
 
 static ffa_status check_order(const struct check *check, int32_t list, bool first)
@@ -221,9 +222,8 @@ static ffa_status check_order(const struct check *check, int32_t list, bool firs
 
     if (tile->list != list)
         return bad(check, "it stands in another list");
-    if (!first &&
-        (tile->block_count > tile[-1].block_count ||
-         (tile->block_count == tile[-1].block_count && tile->row_begin <= tile[-1].row_begin)))
+    if (!first && (tile->block_count > tile[-1].block_count ||
+                   (tile->block_count == tile[-1].block_count && tile->begin <= tile[-1].begin)))
         return bad(check, "it is out of order: longest first, then lower rows");
     return FFA_OK;
 }
@@ -238,17 +238,17 @@ static ffa_status check_tiling(struct check *check, int32_t list, const struct p
     for (int64_t i = 0; i < count; i++) {
         check->tile = tiles[i];
         check->index = tiles[i] - check->plan->tiles;
-        if (tiles[i]->row_begin != row)
+        if (tiles[i]->begin != row)
             return bad(check, "a row before it is in no tile, or in two");
         if (tiles[i]->sweep_begin != check->sweeps || tiles[i]->band_begin != check->bands)
             return bad(check, "its sweeps or bands do not follow those of the rows before");
-        row += tiles[i]->row_count;
+        row += tiles[i]->count;
         check->sweeps += tiles[i]->sweep_count;
         check->bands += tiles[i]->band_count;
     }
-    if (row != check->plan->shape.seqlen_q)
+    if (row != tile_own_length(check->plan))
         return error_fail(check->err, FFA_BUG, 0, "list %d ends at row %lld of %lld", list,
-                          (long long)row, (long long)check->plan->shape.seqlen_q);
+                          (long long)row, (long long)tile_own_length(check->plan));
     return FFA_OK;
 }
 
@@ -277,6 +277,18 @@ out:
     return rc;
 }
 
+/* What no pass uses is zero: plans are compared byte by byte. */
+static bool padding_is_zero(const struct tile_plan *plan)
+{
+    for (int64_t i = 0; !plan->tickets && i < plan->sweep_count; i++)
+        if (plan->sweeps[i].ticket_begin || plan->sweeps[i].ticket_count)
+            return false;
+    for (int64_t i = 0; i < plan->band_count; i++)
+        if (plan->bands[i].pad_[0] || plan->bands[i].pad_[1])
+            return false;
+    return true;
+}
+
 ffa_status tile_check(const struct tile_plan *plan, ffa_error *err)
 {
     struct check check = { .plan = plan, .err = err };
@@ -286,6 +298,10 @@ ffa_status tile_check(const struct tile_plan *plan, ffa_error *err)
         plan->list_begin[plan->list_count] != plan->tile_count) {
         rc = error_fail(err, FFA_BUG, 0, "the lists of the plan are not its %lld tiles",
                         (long long)plan->tile_count);
+        goto out;
+    }
+    if (!padding_is_zero(plan)) {
+        rc = error_fail(err, FFA_BUG, 0, "padding is not zero");
         goto out;
     }
     for (int32_t list = 0; list < plan->list_count; list++)
@@ -302,6 +318,8 @@ ffa_status tile_check(const struct tile_plan *plan, ffa_error *err)
                         (long long)plan->block_count, (long long)plan->partial_blocks,
                         (long long)plan->area, (long long)check.blocks, (long long)check.partial,
                         (long long)check.area);
+    else if (plan->axis == TILE_OWNS_KEYS && plan->on_grid)
+        rc = ticket_check(plan, err);
 out:
     mem_free(check.spans);
     return rc;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A shortest path over rows. A state is "a tile begins at this row"; from it, a tile goes on for
- * tile_m rows, or to one of the last few jumps before that. A tile costs the blocks it visits and
- * one more for starting it. All states lie within tile_m rows of the lowest one, which is always
- * taken next, so a handful is enough (a beam). States at multiples of tile_m are never dropped:
- * the result costs at most what aligned tiles cost.
+ * tile_size rows, or to one of the last few jumps before that. A tile costs the blocks it visits
+ * and one more for starting it. All states lie within tile_size rows of the lowest one, which is
+ * always taken next, so a handful is enough (a beam). States at multiples of tile_size are never
+ * dropped: the result costs at most what aligned tiles cost.
  */
 #include "tile/cut.h"
 
@@ -223,7 +223,7 @@ static void add_state(struct cut_search *search, const struct cut_state *state)
 /* Drop states until `beam` are left: those that paid most for the rows they are ahead. */
 static void trim_states(struct cut_search *search, int32_t beam)
 {
-    const int32_t tile_m = search->shape->tile_m;
+    const int32_t tile_size = search->shape->tile_size;
 
     while (search->state_count > beam) {
         int64_t worst_score = INT64_MIN;
@@ -231,10 +231,11 @@ static void trim_states(struct cut_search *search, int32_t beam)
 
         for (int32_t i = 0; i < search->state_count; i++) {
             const struct cut_state *state = &search->states[i];
-            const int64_t score = (state->cost - search->states[0].cost) * tile_m -
+            const int64_t score = (state->cost - search->states[0].cost) * tile_size -
                                   (state->row - search->states[0].row) * search->slope;
 
-            if (state->row % tile_m && state->row != search->shape->rows && score > worst_score) {
+            if (state->row % tile_size && state->row != search->shape->rows &&
+                score > worst_score) {
                 worst = i;
                 worst_score = score;
             }
@@ -301,7 +302,7 @@ out:
 static ffa_status search_run(struct cut_search *search, ffa_error *err)
 {
     const struct normal *normal = search->work->normal;
-    const int32_t tile_m = search->shape->tile_m;
+    const int32_t tile_size = search->shape->tile_size;
     int64_t jump = 0, segment = 0, end = 0;
     ffa_status rc = FFA_OK;
 
@@ -319,7 +320,8 @@ static ffa_status search_run(struct cut_search *search, ffa_error *err)
             end++;
         if (end < search->end_count)
             stop = search->ends[end];
-        FFA_TRY(expand(search, jump, segment, stop - row > tile_m ? row + tile_m : stop, err));
+        FFA_TRY(
+            expand(search, jump, segment, stop - row > tile_size ? row + tile_size : stop, err));
     }
 out:
     return rc;
@@ -327,7 +329,7 @@ out:
 
 /* ---- results ---- */
 
-static ffa_status take_path(struct cut_rows *out, const struct cut_search *search, ffa_error *err)
+static ffa_status take_path(struct cut_list *out, const struct cut_search *search, ffa_error *err)
 {
     int64_t count = 0;
 
@@ -342,26 +344,26 @@ static ffa_status take_path(struct cut_rows *out, const struct cut_search *searc
     return FFA_OK;
 }
 
-static ffa_status aligned(struct cut_rows *out, const struct cut_shape *shape, ffa_error *err)
+static ffa_status aligned(struct cut_list *out, const struct cut_shape *shape, ffa_error *err)
 {
-    const int64_t count = ((int64_t)shape->rows + shape->tile_m - 1) / shape->tile_m;
+    const int64_t count = ((int64_t)shape->rows + shape->tile_size - 1) / shape->tile_size;
 
     out->begins = mem_array((size_t)count, sizeof *out->begins);
     if (!out->begins)
         return error_nomem(err, "the tiles of a plan");
     out->count = count;
     for (int64_t i = 0; i < count; i++)
-        out->begins[i] = (int32_t)(i * shape->tile_m);
+        out->begins[i] = (int32_t)(i * shape->tile_size);
     return FFA_OK;
 }
 
-ffa_status cut_build(struct cut_rows *out, struct sweep_work *work, const struct cut_shape *shape,
+ffa_status cut_build(struct cut_list *out, struct sweep_work *work, const struct cut_shape *shape,
                      ffa_error *err)
 {
     struct cut_search search = { .shape = shape, .work = work };
     ffa_status rc;
 
-    *out = (struct cut_rows){ 0 };
+    *out = (struct cut_list){ 0 };
     if (shape->cuts == TILE_CUTS_NONE) {
         rc = aligned(out, shape, err);
         goto out;
@@ -382,8 +384,8 @@ out:
     return rc;
 }
 
-void cut_finish(struct cut_rows *rows)
+void cut_finish(struct cut_list *rows)
 {
     mem_free(rows->begins);
-    *rows = (struct cut_rows){ 0 };
+    *rows = (struct cut_list){ 0 };
 }

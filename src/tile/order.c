@@ -32,12 +32,12 @@ static const double WORTH = 0.005;
 
 enum { SIMULATED_ITEMS = 32, SM_MAX = 1024 };
 
-static bool has_lists(const struct backward_plan *plan)
+static bool has_lists(const struct tile_plan *plan)
 {
     return plan->list_count > 1;
 }
 
-int64_t backward_order_section(const struct backward_plan *plan, const struct order_query *query,
+int64_t backward_order_section(const struct tile_plan *plan, const struct order_query *query,
                                struct backward_order order)
 {
     const int64_t streams = (int64_t)query->heads_kv * order.parts;
@@ -65,11 +65,11 @@ static void heap_replace_least(double *heap, int32_t count, double at)
     heap[hole] = at;
 }
 
-double backward_makespan(const struct backward_plan *plan, const struct order_query *query,
+double backward_makespan(const struct tile_plan *plan, const struct order_query *query,
                          struct backward_order order)
 {
     const double heads = query->group / order.parts;
-    const double item = plan->in_turns ? ITEM_BLOCKS_IN_TURNS : ITEM_BLOCKS;
+    const double item = plan->on_grid ? ITEM_BLOCKS_IN_TURNS : ITEM_BLOCKS;
     const int64_t copies = has_lists(plan) ? order.parts : (int64_t)order.parts * query->heads_kv;
     const int64_t section = backward_order_section(plan, query, order);
     const double tiles = (double)plan->tile_count;
@@ -91,7 +91,7 @@ double backward_makespan(const struct backward_plan *plan, const struct order_qu
 }
 
 /* The spread of the tiles' lengths. */
-static double spread_of(const struct backward_plan *plan)
+static double spread_of(const struct tile_plan *plan)
 {
     const double mean = (double)plan->block_count / (double)plan->tile_count;
     double squares = 0;
@@ -106,21 +106,21 @@ static double spread_of(const struct backward_plan *plan)
     return sqrt(squares / (double)plan->tile_count) / mean;
 }
 
-static bool turns_in_step(const struct backward_plan *plan)
+static bool turns_in_step(const struct tile_plan *plan)
 {
-    return plan->in_turns && plan->in_step == BACKWARD_FROM_LAST;
+    return plan->on_grid && plan->lockstep == TILE_LOCKSTEP_DESCENDING;
 }
 
-static double drift_of(const struct backward_plan *plan)
+static double drift_of(const struct tile_plan *plan)
 {
     if (turns_in_step(plan))
         return DRIFT_IN_TURNS_AND_STEP * spread_of(plan);
-    if (plan->in_turns)
+    if (plan->on_grid)
         return DRIFT_IN_TURNS;
-    return plan->in_step == BACKWARD_APART ? DRIFT * spread_of(plan) : DRIFT_IN_STEP;
+    return plan->lockstep == TILE_LOCKSTEP_NONE ? DRIFT * spread_of(plan) : DRIFT_IN_STEP;
 }
 
-struct backward_order backward_order_find(const struct backward_plan *plan,
+struct backward_order backward_order_find(const struct tile_plan *plan,
                                           const struct order_query *query)
 {
     const double drift = drift_of(plan);
@@ -129,7 +129,7 @@ struct backward_order backward_order_find(const struct backward_plan *plan,
                               (64.0 * 128.0) / ((double)plan->tile_m * plan->tile_n) /
                               query->at_a_time * 132.0;
     struct backward_order best = { 1, 1 };
-    const double alone = plan->in_turns ? ALONE_IN_TURNS * spread_of(plan) : 0;
+    const double alone = plan->on_grid ? ALONE_IN_TURNS * spread_of(plan) : 0;
     double least = INFINITY;
 
     for (int32_t parts = 1; parts <= query->group; parts++) {

@@ -15,7 +15,7 @@
 #ifndef FFA_TILE_ORDER_H
 #define FFA_TILE_ORDER_H
 
-#include "tile/backward.h"
+#include "tile/ticket.h"
 
 struct order_query {
     int32_t group, heads_kv; /* query heads of a kv head, kv heads */
@@ -28,16 +28,16 @@ struct backward_order {
 };
 
 /* What is expected to take the least time. */
-struct backward_order backward_order_find(const struct backward_plan *plan,
+struct backward_order backward_order_find(const struct tile_plan *plan,
                                           const struct order_query *query);
 /* Streams of a section; of a plan with a list for each kv head, whose tiles stand one after
  * another, there is one section, and this its streams. */
-int64_t backward_order_section(const struct backward_plan *plan, const struct order_query *query,
+int64_t backward_order_section(const struct tile_plan *plan, const struct order_query *query,
                                struct backward_order order);
 /* When the last tile is done, in blocks, if each SM (or pair) takes the next item as soon as it is
  * free. A queue of up to 32 items an SM, and 1024 SMs; beyond, what they take on average and half
  * of one. */
-double backward_makespan(const struct backward_plan *plan, const struct order_query *query,
+double backward_makespan(const struct tile_plan *plan, const struct order_query *query,
                          struct backward_order order);
 
 #endif

@@ -90,7 +90,7 @@ static ffa_status add_part(struct split *s, const struct plan_tile *tile, int64_
     part.flags |= PLAN_TILE_PART;
     for (int32_t i = 0; i < tile->sweep_count; i++) {
         struct plan_sweep sweep = plan->sweeps[tile->sweep_begin + i];
-        const int64_t blocks = sweep_blocks(sweep.k_begin, sweep.k_end, plan->tile_n, false);
+        const int64_t blocks = sweep_blocks(sweep.begin, sweep.end, plan->tile_n, false);
         const int64_t from = begin > first ? begin - first : 0;
         const int64_t to = end - first < blocks ? end - first : blocks;
 
@@ -98,8 +98,8 @@ static ffa_status add_part(struct split *s, const struct plan_tile *tile, int64_
         if (from >= to)
             continue;
         if (to < blocks)
-            sweep.k_end = (int32_t)(sweep.k_begin + to * plan->tile_n);
-        sweep.k_begin = (int32_t)(sweep.k_begin + from * plan->tile_n);
+            sweep.end = (int32_t)(sweep.begin + to * plan->tile_n);
+        sweep.begin = (int32_t)(sweep.begin + from * plan->tile_n);
         if (plan->sweep_count == INT32_MAX ||
             !mem_grow((void **)&plan->sweeps, &s->sweep_capacity, plan->sweep_count + 1,
                       sizeof *plan->sweeps))
@@ -121,24 +121,24 @@ static ffa_status split_tile(struct split *s, const struct plan_tile *tile, int6
     const int64_t part_row = plan->part_row_count;
     ffa_status rc = FFA_OK;
 
-    if (part_row + parts * tile->row_count > INT32_MAX)
+    if (part_row + parts * tile->count > INT32_MAX)
         return error_fail(err, FFA_UNSUPPORTED, 0, "the parts of tiles have more than 2^31 rows");
     for (int64_t p = 0; p < parts; p++)
         FFA_TRY(add_part(s, tile, p * tile->block_count / parts,
-                         (p + 1) * tile->block_count / parts,
-                         (int32_t)(part_row + p * tile->row_count), err));
-    if (!mem_grow((void **)&plan->splits, &s->split_capacity, plan->split_count + tile->row_count,
+                         (p + 1) * tile->block_count / parts, (int32_t)(part_row + p * tile->count),
+                         err));
+    if (!mem_grow((void **)&plan->splits, &s->split_capacity, plan->split_count + tile->count,
                   sizeof *plan->splits)) {
         rc = error_nomem(err, "the parts of tiles");
         goto out;
     }
-    for (int32_t r = 0; r < tile->row_count; r++)
-        plan->splits[plan->split_count++] = (struct plan_split){ .token = tile->row_begin + r,
+    for (int32_t r = 0; r < tile->count; r++)
+        plan->splits[plan->split_count++] = (struct plan_split){ .token = tile->begin + r,
                                                                  .part_row = (int32_t)part_row + r,
                                                                  .parts = (int32_t)parts,
-                                                                 .part_step = tile->row_count,
+                                                                 .part_step = tile->count,
                                                                  .list = tile->list };
-    plan->part_row_count += parts * tile->row_count;
+    plan->part_row_count += parts * tile->count;
 out:
     return rc;
 }

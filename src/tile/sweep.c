@@ -24,8 +24,8 @@ static struct plan_band clip(const struct normal_segment *segment,
     const int32_t from = max_i32(segment->row_begin, begin);
     const int32_t skip = from - segment->row_begin;
 
-    return (struct plan_band){ .row_begin = from,
-                               .row_end = min_i32(segment->row_end, end),
+    return (struct plan_band){ .begin = from,
+                               .end = min_i32(segment->row_end, end),
                                .lo = interval->lo + interval->lo_step * skip,
                                .hi = interval->hi + interval->hi_step * skip,
                                .lo_step = interval->lo_step,
@@ -35,17 +35,17 @@ static struct plan_band clip(const struct normal_segment *segment,
 /* Bounds move forwards only, so the last row's are the largest. */
 static int32_t last_lo(const struct plan_band *band)
 {
-    return band->lo + band->lo_step * (band->row_end - band->row_begin - 1);
+    return band->lo + band->lo_step * (band->end - band->begin - 1);
 }
 
 static int32_t last_hi(const struct plan_band *band)
 {
-    return band->hi + band->hi_step * (band->row_end - band->row_begin - 1);
+    return band->hi + band->hi_step * (band->end - band->begin - 1);
 }
 
 static int64_t blocks_of(const struct sweep_work *work, int32_t begin, int32_t end)
 {
-    return sweep_blocks(begin, end, work->tile_n, work->on_grid);
+    return sweep_blocks(begin, end, work->block_size, work->on_grid);
 }
 
 /* ---- one sweep: no scratch ---- */
@@ -318,18 +318,18 @@ static bool line_goes_on(int32_t from, int32_t from_step, int32_t from_rows, int
 
 static bool band_join(struct plan_band *band, const struct plan_band *next)
 {
-    const int32_t rows = band->row_end - band->row_begin;
-    const int32_t next_rows = next->row_end - next->row_begin;
+    const int32_t rows = band->end - band->begin;
+    const int32_t next_rows = next->end - next->begin;
     int32_t lo_step, hi_step;
 
-    if (band->row_end != next->row_begin ||
+    if (band->end != next->begin ||
         !line_goes_on(band->lo, band->lo_step, rows, next->lo, next->lo_step, next_rows,
                       &lo_step) ||
         !line_goes_on(band->hi, band->hi_step, rows, next->hi, next->hi_step, next_rows, &hi_step))
         return false;
     band->lo_step = lo_step;
     band->hi_step = hi_step;
-    band->row_end = next->row_end;
+    band->end = next->end;
     return true;
 }
 
@@ -337,27 +337,27 @@ static bool band_join(struct plan_band *band, const struct plan_band *next)
 static void finish_sweep(struct sweep_sink *sink, const struct sweep_rows *rows,
                          const struct plan_band *bands, struct plan_sweep *sweep, int64_t *blocks)
 {
-    const int32_t tile_n = sink->plan->tile_n;
+    const int32_t block_size = tile_block_size(sink->plan);
     int32_t covered = 0, full_begin = 0, full_end = INT32_MAX;
     int64_t all, first, full = 0;
 
-    sweep->k_begin = INT32_MAX;
-    sweep->k_end = 0;
+    sweep->begin = INT32_MAX;
+    sweep->end = 0;
     for (int32_t i = 0; i < sweep->band_count; i++) {
-        covered += bands[i].row_end - bands[i].row_begin;
-        sweep->k_begin = min_i32(sweep->k_begin, bands[i].lo);
-        sweep->k_end = max_i32(sweep->k_end, last_hi(&bands[i]));
+        covered += bands[i].end - bands[i].begin;
+        sweep->begin = min_i32(sweep->begin, bands[i].lo);
+        sweep->end = max_i32(sweep->end, last_hi(&bands[i]));
         full_begin = max_i32(full_begin, last_lo(&bands[i]));
         full_end = min_i32(full_end, bands[i].hi);
     }
-    all = sweep_blocks(sweep->k_begin, sweep->k_end, tile_n, sink->plan->on_grid);
-    first = sink->plan->on_grid ? sweep->k_begin / tile_n * tile_n : sweep->k_begin;
-    sweep->full_begin = sweep->full_end = sweep->k_begin;
+    all = sweep_blocks(sweep->begin, sweep->end, block_size, sink->plan->on_grid);
+    first = sink->plan->on_grid ? sweep->begin / block_size * block_size : sweep->begin;
+    sweep->full_begin = sweep->full_end = sweep->begin;
     if (covered == rows->end - rows->begin && full_begin < full_end) {
         sweep->full_begin = full_begin;
         sweep->full_end = full_end;
-        full = ((int64_t)full_end - first) / tile_n -
-               ((int64_t)full_begin - first + tile_n - 1) / tile_n;
+        full = ((int64_t)full_end - first) / block_size -
+               ((int64_t)full_begin - first + block_size - 1) / block_size;
     }
     *blocks += all;
     sink->plan->block_count += all;
@@ -481,7 +481,7 @@ static ffa_status emit_pieces(struct sweep_work *work, const struct sweep_rows *
         *sweep = (struct plan_sweep){ .band_begin = (int32_t)used,
                                       .band_count = (int32_t)range->band_count };
         finish_sweep(sink, rows, &bands[used], sweep, blocks);
-        assert(sweep->k_begin == range->k_begin && sweep->k_end == range->k_end);
+        assert(sweep->begin == range->k_begin && sweep->end == range->k_end);
         used += range->band_count;
     }
     plan->band_count += used;
@@ -497,7 +497,7 @@ ffa_status sweep_emit(struct sweep_work *work, const struct sweep_rows *rows,
     int64_t blocks = 0, bands = 0;
     ffa_status rc = FFA_OK;
 
-    assert(rows->begin < rows->end && rows->end - rows->begin <= plan->tile_m);
+    assert(rows->begin < rows->end && rows->end - rows->begin <= tile_size(plan));
     if (!collect_one(work, rows, &bands))
         FFA_TRY(emit_pieces(work, rows, sink, &blocks, err));
     else if (bands)
@@ -508,8 +508,8 @@ ffa_status sweep_emit(struct sweep_work *work, const struct sweep_rows *rows,
                         rows->begin, (long long)blocks, INT32_MAX);
         goto out;
     }
-    *tile = (struct plan_tile){ .row_begin = rows->begin,
-                                .row_count = rows->end - rows->begin,
+    *tile = (struct plan_tile){ .begin = rows->begin,
+                                .count = rows->end - rows->begin,
                                 .sweep_begin = (int32_t)sweep_begin,
                                 .sweep_count = (int32_t)(plan->sweep_count - sweep_begin),
                                 .band_begin = (int32_t)band_begin,

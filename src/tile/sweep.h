@@ -28,7 +28,7 @@ struct sweep_range {
 /* Scratch of one build, reused from tile to tile. */
 struct sweep_work {
     const struct normal *normal;
-    int32_t tile_n;
+    int32_t block_size;
     bool on_grid;
     int64_t piece_count;
     int64_t sweep_count;
@@ -55,7 +55,7 @@ struct sweep_sink {
     int64_t sweep_capacity, band_capacity;
 };
 
-/* blocks[i]: blocks of tile_n keys that a tile of the rows [rows->begin, ends[i]) visits. ends
+/* blocks[i]: blocks of block_size keys that a tile of the rows [rows->begin, ends[i]) visits. ends
  * ascend; rows->end is ignored. */
 ffa_status sweep_cost(struct sweep_work *work, const struct sweep_rows *rows, const int32_t *ends,
                       int32_t end_count, int64_t *blocks, ffa_error *err);

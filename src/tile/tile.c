@@ -4,6 +4,7 @@
  * and the order of work.
  */
 #include "tile/cut.h"
+#include "tile/ticket.h"
 
 enum { LISTS_MAX = 65536 }; /* plan_tile.list has 16 bits */
 
@@ -48,15 +49,15 @@ struct tile_sink {
 
 /* given: NULL, or where the tiles begin. */
 static ffa_status build_list(struct tile_sink *sink, struct sweep_work *work,
-                             const struct tile_options *opts, const struct cut_rows *given,
+                             const struct tile_options *opts, const struct cut_list *given,
                              int32_t list, ffa_error *err)
 {
     struct tile_plan *plan = sink->sweeps.plan;
     const struct normal *normal = work->normal;
-    const struct cut_shape shape = { .rows = (int32_t)plan->shape.seqlen_q,
-                                     .tile_m = opts->tile_m,
+    const struct cut_shape shape = { .rows = (int32_t)tile_own_length(plan),
+                                     .tile_size = tile_size(plan),
                                      .cuts = opts->cuts };
-    struct cut_rows made = { 0 }, cuts;
+    struct cut_list made = { 0 }, cuts;
     struct plan_tile *tiles;
     int64_t segment = 0;
     ffa_status rc = FFA_OK;
@@ -93,24 +94,60 @@ out:
     return rc;
 }
 
-static ffa_status build(struct tile_plan *out, const ffa_mask *mask, bool transposed,
-                        const struct tile_options *opts, const struct cut_rows *cuts,
-                        ffa_error *err)
+/* ---- lockstep ---- */
+
+/* The block of rows where a tile ends, or begins, if `first`; -1 of one that has none. */
+static int64_t end_of(const struct tile_plan *plan, const struct plan_tile *tile, bool first)
 {
-    const ffa_mask_shape shape = { transposed ? mask->shape.seqlen_k : mask->shape.seqlen_q,
-                                   transposed ? mask->shape.seqlen_q : mask->shape.seqlen_k };
-    struct tile_plan plan = { .shape = shape,
+    const struct plan_sweep *sweeps = &plan->sweeps[tile->sweep_begin];
+
+    if (tile->sweep_count == 0)
+        return -1;
+    return (first ? sweeps[0].begin : sweeps[tile->sweep_count - 1].end - 1) / plan->tile_m;
+}
+
+/* Whether tiles that have nine in ten blocks end, or begin, where the longest does: the first. */
+static bool most_end_together(const struct tile_plan *plan, bool first)
+{
+    const int64_t end = end_of(plan, plan->tiles, first);
+    int64_t blocks = 0;
+
+    for (int64_t t = 0; t < plan->tile_count; t++)
+        if (end_of(plan, &plan->tiles[t], first) == end)
+            blocks += plan->tiles[t].block_count;
+    return blocks >= plan->block_count - plan->block_count / 10;
+}
+
+/* With several lists, neighbouring tiles belong to different heads and share no rows. */
+static enum tile_lockstep lockstep_of(const struct tile_plan *plan)
+{
+    if (plan->list_count > 1 || plan->block_count == 0)
+        return TILE_LOCKSTEP_NONE;
+    if (most_end_together(plan, false))
+        return TILE_LOCKSTEP_DESCENDING;
+    return most_end_together(plan, true) ? TILE_LOCKSTEP_ASCENDING : TILE_LOCKSTEP_NONE;
+}
+
+/* ---- build ---- */
+
+ffa_status tile_build_at(struct tile_plan *out, const ffa_mask *mask, enum tile_axis axis,
+                         const struct tile_options *opts, const struct cut_list *cuts,
+                         ffa_error *err)
+{
+    const bool is_transposed = axis == TILE_OWNS_KEYS;
+    struct tile_plan plan = { .shape = mask->shape,
+                              .axis = axis,
                               .tile_m = opts->tile_m,
                               .tile_n = opts->tile_n,
                               .on_grid = opts->on_grid,
                               .list_count = mask->head_count };
     struct tile_sink sink = { .sweeps.plan = &plan };
-    struct sweep_work work = { .tile_n = opts->tile_n, .on_grid = opts->on_grid };
-    struct normal turned = { 0 };
+    struct sweep_work work = { .block_size = tile_block_size(&plan), .on_grid = opts->on_grid };
+    struct normal transposed = { 0 };
     ffa_status rc;
 
     assert(opts->tile_m > 0 && opts->tile_n > 0 && mask->head_count > 0);
-    assert(shape.seqlen_q > 0 && shape.seqlen_q <= INT32_MAX);
+    assert(tile_own_length(&plan) > 0 && tile_own_length(&plan) <= INT32_MAX);
     *out = (struct tile_plan){ 0 };
     if (mask->head_count > LISTS_MAX) {
         rc = error_fail(err, FFA_UNSUPPORTED, 0, "the mask has %d lists of slices, plans take %d",
@@ -124,13 +161,17 @@ static ffa_status build(struct tile_plan *out, const ffa_mask *mask, bool transp
     }
     for (int32_t list = 0; list < plan.list_count; list++) {
         work.normal = &mask->lists[list].normal;
-        if (transposed) {
-            normal_finish(&turned);
-            FFA_TRY(normal_transpose(&turned, work.normal, err));
-            work.normal = &turned;
+        if (is_transposed) {
+            normal_finish(&transposed);
+            FFA_TRY(normal_transpose(&transposed, work.normal, err));
+            work.normal = &transposed;
         }
         FFA_TRY(build_list(&sink, &work, opts, cuts ? &cuts[list] : NULL, list, err));
     }
+    if (is_transposed && plan.on_grid)
+        FFA_TRY(ticket_build(&plan, err));
+    if (is_transposed)
+        plan.lockstep = lockstep_of(&plan);
 #ifndef NDEBUG
     FFA_TRY(tile_check(&plan, err));
 #endif
@@ -138,29 +179,16 @@ static ffa_status build(struct tile_plan *out, const ffa_mask *mask, bool transp
     plan = (struct tile_plan){ 0 };
     rc = FFA_OK;
 out:
-    normal_finish(&turned);
+    normal_finish(&transposed);
     sweep_finish(&work);
     tile_finish(&plan);
     return rc;
 }
 
-ffa_status tile_build(struct tile_plan *out, const ffa_mask *mask, const struct tile_options *opts,
-                      ffa_error *err)
+ffa_status tile_build(struct tile_plan *out, const ffa_mask *mask, enum tile_axis axis,
+                      const struct tile_options *opts, ffa_error *err)
 {
-    return build(out, mask, false, opts, NULL, err);
-}
-
-ffa_status tile_build_at(struct tile_plan *out, const ffa_mask *mask,
-                         const struct tile_options *opts, const struct cut_rows *cuts,
-                         ffa_error *err)
-{
-    return build(out, mask, false, opts, cuts, err);
-}
-
-ffa_status tile_build_transposed(struct tile_plan *out, const ffa_mask *mask,
-                                 const struct tile_options *opts, ffa_error *err)
-{
-    return build(out, mask, true, opts, NULL, err);
+    return tile_build_at(out, mask, axis, opts, NULL, err);
 }
 
 void tile_finish(struct tile_plan *plan)
@@ -171,6 +199,7 @@ void tile_finish(struct tile_plan *plan)
     mem_free(plan->tiles);
     mem_free(plan->sweeps);
     mem_free(plan->bands);
+    mem_free(plan->tickets);
     mem_free(plan->part_rows);
     mem_free(plan->splits);
     *plan = (struct tile_plan){ 0 };

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Forward tile plans: pure C, deterministic, no GPU.
+ * Tile plans of both passes: pure C, deterministic, no GPU.
  *
- * tile_build cuts the query axis into tiles of at most tile_m rows (at document starts, too, where
- * that lowers the visited blocks), gives each its sweeps and bands, and orders the tiles by work,
- * longest first (ties: lower row first). tiles of all lists stand in one array, list by list;
- * sweeps and bands stand in the order of lists, then rows.
+ * A plan cuts one axis of the mask into tiles (query rows forward, keys backward), gives each tile
+ * its sweeps over the other axis and their bands (tile_plan.h), and orders the tiles by work,
+ * longest first (ties: lower index first). A backward plan is the forward plan of the transposed
+ * mask, so both passes visit the same cells. Each index of the owned axis, of each list, is in
+ * exactly one tile. Tiles of all lists stand in one array, list by list; sweeps and bands stand in
+ * the order of lists, then of owned indices.
  */
 #ifndef FFA_TILE_TILE_H
 #define FFA_TILE_TILE_H
@@ -17,28 +19,46 @@ _Static_assert(sizeof(struct plan_tile) == 32, "device layout");
 _Static_assert(sizeof(struct plan_sweep) == 32, "device layout");
 _Static_assert(sizeof(struct plan_band) == 32, "device layout");
 _Static_assert(sizeof(struct plan_split) == 32, "device layout");
+_Static_assert(sizeof(struct plan_ticket) == 8, "device layout");
+
+enum tile_axis {
+    TILE_OWNS_QUERIES, /* forward: tiles own query rows and sweep keys */
+    TILE_OWNS_KEYS     /* backward: the reverse */
+};
+
+enum tile_cuts {
+    TILE_CUTS_CHEAP = 0,  /* where fewer blocks are visited */
+    TILE_CUTS_NONE = 1,   /* tiles stay aligned to their size: to measure what cuts bring */
+    TILE_CUTS_ISOLATE = 2 /* at all document ends, and where fewer blocks are visited (cut.h) */
+};
 
 /* What one phase of a pass in phases does to a tile; 0: it leaves it alone. The first phase that
  * works on a tile does not read what is there, the last writes the result; between them lie
  * accumulators. */
 enum { TILE_TOUCHED = 1, TILE_FIRST = 2, TILE_LAST = 4 };
 
-enum tile_cuts {
-    TILE_CUTS_CHEAP = 0,  /* where fewer blocks are visited */
-    TILE_CUTS_NONE = 1,   /* tiles stay aligned to tile_m: to measure what cuts bring */
-    TILE_CUTS_ISOLATE = 2 /* at all document ends, and where fewer blocks are visited (cut.h) */
+struct tile_options {
+    int32_t tile_m, tile_n; /* query rows, keys: one of them of a tile, the other of a block */
+    enum tile_cuts cuts;
+    /* Blocks start at multiples of their size, not at a sweep's first index. Backward it also makes
+     * the tickets of ordered accumulation. */
+    bool on_grid;
 };
 
-struct tile_options {
-    int32_t tile_m, tile_n;
-    enum tile_cuts cuts;
-    bool on_grid; /* blocks of keys start at multiples of tile_n, not at a sweep's first key */
+/* Whether the tiles of a backward plan can go through the query rows in lockstep, whatever their
+ * lengths: a wave of tiles in the direction given here, the next wave in the other one. */
+enum tile_lockstep {
+    TILE_LOCKSTEP_NONE,
+    TILE_LOCKSTEP_DESCENDING, /* most tiles end at one row: from the last row to the first */
+    TILE_LOCKSTEP_ASCENDING   /* most tiles begin at one row: from the first row to the last */
 };
 
 struct tile_plan {
-    ffa_mask_shape shape;
-    int32_t tile_m, tile_n;
+    ffa_mask_shape shape; /* of the mask */
+    enum tile_axis axis;
+    int32_t tile_m, tile_n; /* query rows, keys: one of them of a tile, the other of a block */
     bool on_grid;
+    enum tile_lockstep lockstep; /* backward */
     int32_t list_count;
     int32_t *list_begin; /* [list_count + 1]: list l has the tiles from list_begin[l] on */
     struct plan_tile *tiles;
@@ -47,29 +67,53 @@ struct tile_plan {
     int64_t sweep_count;
     struct plan_band *bands;
     int64_t band_count;
-    int64_t block_count;    /* tile_m x tile_n blocks visited, over all lists */
-    int64_t partial_blocks; /* of those, not tile_n keys that every row of the tile attends */
+    int64_t block_count;    /* blocks visited, over all lists; backward for one query head */
+    int64_t partial_blocks; /* of those, not attended with every owned index of the tile */
     int64_t area;           /* attended cells, over all lists */
-    /* Of a split plan (split.h); else NULL and 0. */
+    /* Of a backward plan on a grid (ticket.h); else NULL and 0. */
+    struct plan_ticket *tickets;
+    int64_t ticket_count;
+    /* Of a split forward plan (split.h); else NULL and 0. */
     int32_t *part_rows;        /* [tile_count]: first row of each part's results */
     struct plan_split *splits; /* rows that were split */
     int64_t split_count;
     int64_t part_row_count; /* of all results */
 };
 
-ffa_status tile_build(struct tile_plan *out, const ffa_mask *mask, const struct tile_options *opts,
-                      ffa_error *err);
-struct cut_rows;
+/* Owned indices of a tile, at most, and swept indices of a block. */
+static inline int32_t tile_size(const struct tile_plan *plan)
+{
+    return plan->axis == TILE_OWNS_QUERIES ? plan->tile_m : plan->tile_n;
+}
+
+static inline int32_t tile_block_size(const struct tile_plan *plan)
+{
+    return plan->axis == TILE_OWNS_QUERIES ? plan->tile_n : plan->tile_m;
+}
+
+/* Length of the axis that tiles own, and of the one they sweep. */
+static inline int64_t tile_own_length(const struct tile_plan *plan)
+{
+    return plan->axis == TILE_OWNS_QUERIES ? plan->shape.seqlen_q : plan->shape.seqlen_k;
+}
+
+static inline int64_t tile_swept_length(const struct tile_plan *plan)
+{
+    return plan->axis == TILE_OWNS_QUERIES ? plan->shape.seqlen_k : plan->shape.seqlen_q;
+}
+
+/* Fails with FFA_NOMEM, FFA_INVALID and FFA_UNSUPPORTED (too many tiles, sweeps, bands, tickets,
+ * intervals). */
+ffa_status tile_build(struct tile_plan *out, const ffa_mask *mask, enum tile_axis axis,
+                      const struct tile_options *opts, ffa_error *err);
+struct cut_list;
 /* The same with tiles that begin where cuts [lists] says: plans that share their tiles, as the
- * stages of a distributed pass do, are built with the same ones. */
-ffa_status tile_build_at(struct tile_plan *out, const ffa_mask *mask,
-                         const struct tile_options *opts, const struct cut_rows *cuts,
+ * stages of a pass do, are built with the same ones. */
+ffa_status tile_build_at(struct tile_plan *out, const ffa_mask *mask, enum tile_axis axis,
+                         const struct tile_options *opts, const struct cut_list *cuts,
                          ffa_error *err);
-/* The same of the transposed mask: rows of the plan are keys, its keys are query rows. */
-ffa_status tile_build_transposed(struct tile_plan *out, const ffa_mask *mask,
-                                 const struct tile_options *opts, ffa_error *err);
 void tile_finish(struct tile_plan *plan);
-/* Structural invariants of tile_plan.h, each with the tile named; FFA_BUG otherwise. */
+/* Structural invariants of tile_plan.h, each with the tile named; FFA_BUG otherwise, FFA_NOMEM. */
 ffa_status tile_check(const struct tile_plan *plan, ffa_error *err);
 
 #endif

@@ -845,19 +845,19 @@ END_TEST
 
 /* ---- a wrong plan ---- */
 
-static struct backward_tile *image_tiles(struct ffa_plan *plan)
+static struct plan_tile *image_tiles(struct ffa_plan *plan)
 {
-    return (struct backward_tile *)(void *)(plan->image + plan->backward_at);
+    return (struct plan_tile *)(void *)(plan->image + plan->backward_at);
 }
 
-static struct backward_sweep *image_sweeps(struct ffa_plan *plan)
+static struct plan_sweep *image_sweeps(struct ffa_plan *plan)
 {
-    return (struct backward_sweep *)(void *)(image_tiles(plan) + plan->backward.tile_count);
+    return (struct plan_sweep *)(void *)(image_tiles(plan) + plan->backward.tile_count);
 }
 
-static struct backward_band *image_bands(struct ffa_plan *plan)
+static struct plan_band *image_bands(struct ffa_plan *plan)
 {
-    return (struct backward_band *)(void *)(image_sweeps(plan) + plan->backward.sweep_count);
+    return (struct plan_band *)(void *)(image_sweeps(plan) + plan->backward.sweep_count);
 }
 
 static void mutate_hi(struct ffa_plan *plan)
@@ -872,17 +872,17 @@ static void mutate_lo(struct ffa_plan *plan)
 
 static void mutate_full(struct ffa_plan *plan)
 {
-    image_sweeps(plan)[0].full_begin = image_sweeps(plan)[0].q_begin;
+    image_sweeps(plan)[0].full_begin = image_sweeps(plan)[0].begin;
 }
 
 static void mutate_end(struct ffa_plan *plan)
 {
-    image_sweeps(plan)[0].q_end -= 64;
+    image_sweeps(plan)[0].end -= 64;
 }
 
 static void mutate_keys(struct ffa_plan *plan)
 {
-    image_tiles(plan)[0].key_count -= 1;
+    image_tiles(plan)[0].count -= 1;
 }
 
 static const struct {

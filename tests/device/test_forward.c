@@ -681,17 +681,17 @@ static void mutate_lo(struct ffa_plan *plan)
 
 static void mutate_full(struct ffa_plan *plan)
 {
-    image_sweeps(plan)[0].full_end = image_sweeps(plan)[0].k_end;
+    image_sweeps(plan)[0].full_end = image_sweeps(plan)[0].end;
 }
 
 static void mutate_end(struct ffa_plan *plan)
 {
-    image_sweeps(plan)[0].k_end -= 64;
+    image_sweeps(plan)[0].end -= 64;
 }
 
 static void mutate_rows(struct ffa_plan *plan)
 {
-    image_tiles(plan)[0].row_count -= 1;
+    image_tiles(plan)[0].count -= 1;
 }
 
 static const struct {

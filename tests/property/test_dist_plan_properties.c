@@ -164,7 +164,7 @@ static void check_flags(const struct trial *trial, const ffa_dist_plan *plan)
         for (int64_t t = 0; t < phase->tiles.tile_count; t++) {
             const struct plan_tile *tile = &phase->tiles.tiles[t];
             const uint8_t flags = phase->flags[t];
-            const int32_t end = tile->row_begin + tile->row_count;
+            const int32_t end = tile->begin + tile->count;
 
             if (moves_queries) {
                 CHECK(trial, flags & TILE_TOUCHED && flags & TILE_FIRST);
@@ -174,7 +174,7 @@ static void check_flags(const struct trial *trial, const ffa_dist_plan *plan)
                 CHECK(trial, tile->sweep_count > 0 || flags == 0 ||
                                  (p == 0 && flags == (TILE_TOUCHED | TILE_FIRST | TILE_LAST)));
             }
-            for (int32_t q = tile->row_begin; q < end && flags && (!moves_queries || p == 0); q++) {
+            for (int32_t q = tile->begin; q < end && flags && (!moves_queries || p == 0); q++) {
                 CHECK(trial, flags & TILE_TOUCHED);
                 CHECK(trial, begun[tile->list][q] == !(flags & TILE_FIRST));
                 CHECK(trial, !ended[tile->list][q]);
@@ -210,13 +210,13 @@ static void check_key_tiles(const struct trial *trial, const ffa_dist_plan *plan
         const struct plan_phase *phase = &pass->phases[p];
 
         if (p > 0 && p <= pass->stage_count) {
-            ck_assert_msg(!backward_check(&phase->key_tiles, &err), "%s", err.message);
+            ck_assert_msg(!tile_check(&phase->key_tiles, &err), "%s", err.message);
             continue;
         }
         for (int64_t t = 0; t < phase->key_tiles.tile_count; t++) {
-            const struct backward_tile *tile = &phase->key_tiles.tiles[t];
+            const struct plan_tile *tile = &phase->key_tiles.tiles[t];
 
-            for (int32_t k = tile->key_begin; k < tile->key_begin + tile->key_count; k++)
+            for (int32_t k = tile->begin; k < tile->begin + tile->count; k++)
                 own[tile->list][k]++;
         }
     }
@@ -240,11 +240,11 @@ static void check_early(const struct trial *trial, const ffa_dist_plan *plan)
             for (int64_t i = 0; i < pass->sends[s].at[c].rows; i++)
                 needed[pass->sends[s].at[c].source_row + i] = true;
     for (int p = 0; p < 2; p++) {
-        const struct backward_plan *tiles = &pass->phases[phases[p]].key_tiles;
+        const struct tile_plan *tiles = &pass->phases[phases[p]].key_tiles;
 
         for (int64_t t = 0; t < tiles->tile_count; t++) {
-            const struct backward_tile *tile = &tiles->tiles[t];
-            const bool is_needed = memchr(needed + tile->key_begin, true, (size_t)tile->key_count);
+            const struct plan_tile *tile = &tiles->tiles[t];
+            const bool is_needed = memchr(needed + tile->begin, true, (size_t)tile->count);
 
             early_needed += p == 0 && is_needed;
             late_free += p == 1 && !is_needed;

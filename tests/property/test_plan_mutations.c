@@ -55,17 +55,17 @@ static const struct mutation {
     int32_t by;
     bool always; /* seen in each entry */
 } mutations[] = {
-    { "row_begin", ANY_TILE(row_begin, key_begin), 1, true },
-    { "row_begin", ANY_TILE(row_begin, key_begin), -1, true },
-    { "row_count", ANY_TILE(row_count, key_count), -1, true },
+    { "row_begin", ANY_TILE(begin, begin), 1, true },
+    { "row_begin", ANY_TILE(begin, begin), -1, true },
+    { "row_count", ANY_TILE(count, count), -1, true },
     { "sweep_count", ANY_TILE(sweep_count, sweep_count), -1, true },
-    { "k_begin", ANY_SWEEP(k_begin, q_begin), 1, true },
-    { "k_end", ANY_SWEEP(k_end, q_end), -1, true },
+    { "k_begin", ANY_SWEEP(begin, begin), 1, true },
+    { "k_end", ANY_SWEEP(end, end), -1, true },
     { "full_begin", ANY_SWEEP(full_begin, full_begin), -32, false },
     { "full_end", ANY_SWEEP(full_end, full_end), 32, false },
     { "band_count", ANY_SWEEP(band_count, band_count), -1, true },
-    { "row_begin", ANY_BAND(row_begin, key_begin), 1, false },
-    { "row_end", ANY_BAND(row_end, key_end), -1, false },
+    { "row_begin", ANY_BAND(begin, begin), 1, false },
+    { "row_end", ANY_BAND(end, end), -1, false },
     { "lo", ANY_BAND(lo, lo), 1, false },
     { "lo", ANY_BAND(lo, lo), -1, false },
     { "hi", ANY_BAND(hi, hi), 1, false },
@@ -119,7 +119,8 @@ static void problem_init(struct problem *p, enum pass pass, const ffa_mask *mask
         return;
     }
     p->test.args.softmax_scale = 0.1f; /* even weights: each cell counts */
-    ck_assert_int_eq(tile_build(&plan, mask, &subjects[pass].opts, NULL), FFA_OK);
+    ck_assert_int_eq(tile_build(&plan, mask, TILE_OWNS_QUERIES, &subjects[pass].opts, NULL),
+                     FFA_OK);
     ck_assert_int_eq(cpu_forward(&(struct cpu_forward){ .plan = &plan,
                                                         .args = &p->test.args,
                                                         .dtype = FFA_FP64,
@@ -173,7 +174,7 @@ static bool is_near(const ffa_tensor *tensor, const struct oracle_gradient *want
     return true;
 }
 
-static bool differentiates(const struct backward_plan *plan, const struct problem *p)
+static bool differentiates(const struct tile_plan *plan, const struct problem *p)
 {
     const struct cpu_backward call = { .plan = plan,
                                        .args = &p->test.args,
@@ -234,9 +235,8 @@ START_TEST(a_moved_bound_is_seen)
         bool covered, computed;
 
         *value += mutation->by;
-        if (*value < 0 ||
-            (mutation->array == PLAN_TILES &&
-             any_plan_tile(&plan, i).row_begin + any_plan_tile(&plan, i).row_count > lines)) {
+        if (*value < 0 || (mutation->array == PLAN_TILES &&
+                           any_plan_tile(&plan, i).begin + any_plan_tile(&plan, i).count > lines)) {
             *value = before;
             continue; /* outside the tensors */
         }

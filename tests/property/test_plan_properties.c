@@ -29,7 +29,7 @@ static const struct {
 };
 
 /* Every key of a small mask; some of a large one. */
-static int64_t step_of(const struct tile_plan *forward, const struct backward_plan *plan)
+static int64_t step_of(const struct tile_plan *forward, const struct tile_plan *plan)
 {
     const int64_t step = plan->shape.seqlen_k * (forward->band_count + 1) / SAME_WORK_MAX;
 
@@ -37,13 +37,13 @@ static int64_t step_of(const struct tile_plan *forward, const struct backward_pl
 }
 
 /* The same cells as the forward plan of the mask. */
-static void same_checked(const struct backward_plan *plan, const ffa_mask *mask,
+static void same_checked(const struct tile_plan *plan, const ffa_mask *mask,
                          const struct tile_options *opts, const char *name)
 {
     struct coverage_text why = { "" };
     struct tile_plan forward;
 
-    ck_assert_int_eq(tile_build(&forward, mask, opts, NULL), FFA_OK);
+    ck_assert_int_eq(tile_build(&forward, mask, TILE_OWNS_QUERIES, opts, NULL), FFA_OK);
     ck_assert_int_eq(forward.area, plan->area);
     ck_assert_msg(coverage_same(&forward, plan, step_of(&forward, plan), &why),
                   "%s, tile %d x %d, beside the forward plan: %s", name, opts->tile_m, opts->tile_n,
@@ -176,11 +176,10 @@ static int64_t check_documents(const struct any_plan *plan, const ffa_slice_list
             for (int64_t t = facts.list_begin[0]; t < facts.list_begin[1]; t++) {
                 const struct plan_tile tile = any_plan_tile(plan, t);
 
-                ck_assert_msg(tile.row_begin > last ||
-                                  tile.row_begin + (int64_t)tile.row_count <= line,
+                ck_assert_msg(tile.begin > last || tile.begin + (int64_t)tile.count <= line,
                               "%s, %s: the tile %d+%d has %lld and %lld, of two documents", name,
-                              pass_names[plan->pass], tile.row_begin, tile.row_count,
-                              (long long)last, (long long)line);
+                              pass_names[plan->pass], tile.begin, tile.count, (long long)last,
+                              (long long)line);
             }
         }
         last = line;
@@ -263,8 +262,8 @@ static void turns_checked(const ffa_mask *mask, const ffa_slice_list *lists,
     opts.cuts = TILE_CUTS_CHEAP;
     (void)build_checked(&plan, BACKWARD, mask, lists, &opts, name);
     ck_assert_msg(coverage_turns(&plan.backward, &why), "%s: %s", name, why.at);
-    ck_assert_int_ge(plan.backward.turn_count, plan.backward.sweep_count);
-    ck_assert_int_le(plan.backward.turn_count, plan.backward.block_count);
+    ck_assert_int_ge(plan.backward.ticket_count, plan.backward.sweep_count);
+    ck_assert_int_le(plan.backward.ticket_count, plan.backward.block_count);
     any_plan_finish(&plan);
     opts.tile_n = 4; /* many tiles */
     (void)build_checked(&plan, BACKWARD, mask, lists, &opts, name);

@@ -7,20 +7,20 @@ ffa_status any_plan_build(struct any_plan *plan, enum pass pass, const ffa_mask 
                           const struct tile_options *opts, ffa_error *err)
 {
     *plan = (struct any_plan){ .pass = pass };
-    return pass == FORWARD ? tile_build(&plan->forward, mask, opts, err)
-                           : backward_build(&plan->backward, mask, opts, err);
+    return pass == FORWARD ? tile_build(&plan->forward, mask, TILE_OWNS_QUERIES, opts, err)
+                           : tile_build(&plan->backward, mask, TILE_OWNS_KEYS, opts, err);
 }
 
 ffa_status any_plan_check(const struct any_plan *plan, ffa_error *err)
 {
     return plan->pass == FORWARD ? tile_check(&plan->forward, err)
-                                 : backward_check(&plan->backward, err);
+                                 : tile_check(&plan->backward, err);
 }
 
 void any_plan_finish(struct any_plan *plan)
 {
     tile_finish(&plan->forward);
-    backward_finish(&plan->backward);
+    tile_finish(&plan->backward);
 }
 
 bool any_plan_covers(const struct any_plan *plan, const ffa_slice_list *lists,
@@ -49,7 +49,7 @@ bool any_plan_covers_cells(const struct any_plan *plan, const ffa_slice_list *li
 struct any_facts any_plan_facts(const struct any_plan *plan)
 {
     const struct tile_plan *forward = &plan->forward;
-    const struct backward_plan *backward = &plan->backward;
+    const struct tile_plan *backward = &plan->backward;
 
     return plan->pass == FORWARD ? FACTS(forward, forward->shape.seqlen_q)
                                  : FACTS(backward, backward->shape.seqlen_k);
@@ -57,13 +57,13 @@ struct any_facts any_plan_facts(const struct any_plan *plan)
 
 struct plan_tile any_plan_tile(const struct any_plan *plan, int64_t index)
 {
-    const struct backward_tile *from;
+    const struct plan_tile *from;
 
     if (plan->pass == FORWARD)
         return plan->forward.tiles[index];
     from = &plan->backward.tiles[index];
-    return (struct plan_tile){ .row_begin = from->key_begin,
-                               .row_count = from->key_count,
+    return (struct plan_tile){ .begin = from->begin,
+                               .count = from->count,
                                .sweep_begin = from->sweep_begin,
                                .sweep_count = from->sweep_count,
                                .band_begin = from->band_begin,
@@ -74,13 +74,13 @@ struct plan_tile any_plan_tile(const struct any_plan *plan, int64_t index)
 
 struct plan_sweep any_plan_sweep(const struct any_plan *plan, int64_t index)
 {
-    const struct backward_sweep *from;
+    const struct plan_sweep *from;
 
     if (plan->pass == FORWARD)
         return plan->forward.sweeps[index];
     from = &plan->backward.sweeps[index];
-    return (struct plan_sweep){ .k_begin = from->q_begin,
-                                .k_end = from->q_end,
+    return (struct plan_sweep){ .begin = from->begin,
+                                .end = from->end,
                                 .full_begin = from->full_begin,
                                 .full_end = from->full_end,
                                 .band_begin = from->band_begin,
@@ -89,13 +89,13 @@ struct plan_sweep any_plan_sweep(const struct any_plan *plan, int64_t index)
 
 struct plan_band any_plan_band(const struct any_plan *plan, int64_t index)
 {
-    const struct backward_band *from;
+    const struct plan_band *from;
 
     if (plan->pass == FORWARD)
         return plan->forward.bands[index];
     from = &plan->backward.bands[index];
-    return (struct plan_band){ .row_begin = from->key_begin,
-                               .row_end = from->key_end,
+    return (struct plan_band){ .begin = from->begin,
+                               .end = from->end,
                                .lo = from->lo,
                                .hi = from->hi,
                                .lo_step = from->lo_step,
@@ -109,10 +109,10 @@ int32_t *any_plan_field(struct any_plan *plan, enum plan_array array, size_t off
         is_forward ? (char *)plan->forward.tiles : (char *)plan->backward.tiles,
         is_forward ? (char *)plan->forward.sweeps : (char *)plan->backward.sweeps,
         is_forward ? (char *)plan->forward.bands : (char *)plan->backward.bands,
-        (char *)plan->backward.turns,
+        (char *)plan->backward.tickets,
     };
     const size_t bytes[PLAN_ARRAYS] = { sizeof(struct plan_tile), sizeof(struct plan_sweep),
-                                        sizeof(struct plan_band), sizeof(struct backward_turn) };
+                                        sizeof(struct plan_band), sizeof(struct plan_ticket) };
 
     return (int32_t *)(void *)(entries[array] + (size_t)index * bytes[array] + offset);
 }
@@ -124,5 +124,5 @@ int64_t any_plan_entries(const struct any_plan *plan, enum plan_array array)
     return array == PLAN_TILES    ? facts.tile_count
            : array == PLAN_SWEEPS ? facts.sweep_count
            : array == PLAN_BANDS  ? facts.band_count
-                                  : plan->backward.turn_count;
+                                  : plan->backward.ticket_count;
 }

@@ -15,7 +15,7 @@ extern const char *const pass_names[PASSES];
 struct any_plan {
     enum pass pass;
     struct tile_plan forward; /* one of both is set */
-    struct backward_plan backward;
+    struct tile_plan backward;
 };
 
 /* opts: in the words of the pass: tile_m rows by tile_n keys; the tile is tile_n keys backward. */
@@ -55,17 +55,17 @@ int64_t any_plan_entries(const struct any_plan *plan, enum plan_array array);
 #define ANY_TILE(forward, backward)                                                                \
     PLAN_TILES,                                                                                    \
     {                                                                                              \
-        offsetof(struct plan_tile, forward), offsetof(struct backward_tile, backward)              \
+        offsetof(struct plan_tile, forward), offsetof(struct plan_tile, backward)                  \
     }
 #define ANY_SWEEP(forward, backward)                                                               \
     PLAN_SWEEPS,                                                                                   \
     {                                                                                              \
-        offsetof(struct plan_sweep, forward), offsetof(struct backward_sweep, backward)            \
+        offsetof(struct plan_sweep, forward), offsetof(struct plan_sweep, backward)                \
     }
 #define ANY_BAND(forward, backward)                                                                \
     PLAN_BANDS,                                                                                    \
     {                                                                                              \
-        offsetof(struct plan_band, forward), offsetof(struct backward_band, backward)              \
+        offsetof(struct plan_band, forward), offsetof(struct plan_band, backward)                  \
     }
 
 #endif

@@ -107,16 +107,16 @@ static void plan_row(const struct tile_plan *plan, const struct plan_tile *tile,
 {
     for (int32_t s = 0; s < tile->sweep_count; s++) {
         const struct plan_sweep *sweep = &plan->sweeps[tile->sweep_begin + s];
-        const struct keys all = { sweep->k_begin, sweep->k_end };
+        const struct keys all = { sweep->begin, sweep->end };
         struct keys full;
 
         full_blocks(all.lo, all.hi, sweep->full_begin, sweep->full_end, plan->tile_n, &full);
         add_keys(got, full.lo, full.hi);
         for (int32_t b = 0; b < sweep->band_count; b++) {
             const struct plan_band *band = &plan->bands[tile->band_begin + sweep->band_begin + b];
-            const int64_t skip = row - band->row_begin;
+            const int64_t skip = row - band->begin;
 
-            if (row >= band->row_begin && row < band->row_end)
+            if (row >= band->begin && row < band->end)
                 add_partial(got, band->lo + band->lo_step * skip, band->hi + band->hi_step * skip,
                             &all, &full);
         }
@@ -131,7 +131,7 @@ static bool find_owners(const struct tile_plan *plan, int32_t list, int32_t *own
     for (int32_t t = plan->list_begin[list]; t < plan->list_begin[list + 1]; t++) {
         const struct plan_tile *tile = &plan->tiles[t];
 
-        for (int64_t r = tile->row_begin; r < (int64_t)tile->row_begin + tile->row_count; r++) {
+        for (int64_t r = tile->begin; r < (int64_t)tile->begin + tile->count; r++) {
             if (r < 0 || r >= plan->shape.seqlen_q)
                 return fail(why, list, r, "a tile leaves the queries");
             if (owners[r])
@@ -208,21 +208,21 @@ static void count_block(const struct tile_plan *plan, const struct plan_tile *ti
                         const struct plan_sweep *sweep, int64_t k, uint8_t *counts)
 {
     const int64_t keys = plan->shape.seqlen_k;
-    const int64_t end = k + plan->tile_n < sweep->k_end ? k + plan->tile_n : sweep->k_end;
+    const int64_t end = k + plan->tile_n < sweep->end ? k + plan->tile_n : sweep->end;
     const bool full = k >= sweep->full_begin && k + plan->tile_n <= sweep->full_end;
 
     for (int32_t b = 0; !full && b < sweep->band_count; b++) {
         const struct plan_band *band = &plan->bands[tile->band_begin + sweep->band_begin + b];
 
-        for (int64_t r = band->row_begin; r < band->row_end; r++) {
-            const int64_t lo = band->lo + band->lo_step * (r - band->row_begin);
-            const int64_t hi = band->hi + band->hi_step * (r - band->row_begin);
+        for (int64_t r = band->begin; r < band->end; r++) {
+            const int64_t lo = band->lo + band->lo_step * (r - band->begin);
+            const int64_t hi = band->hi + band->hi_step * (r - band->begin);
 
             for (int64_t c = k > lo ? k : lo; c < (end < hi ? end : hi); c++)
                 counts[r * keys + c] = (uint8_t)(counts[r * keys + c] + 1);
         }
     }
-    for (int64_t r = tile->row_begin; full && r < tile->row_begin + tile->row_count; r++)
+    for (int64_t r = tile->begin; full && r < tile->begin + tile->count; r++)
         for (int64_t c = k; c < end; c++)
             counts[r * keys + c] = (uint8_t)(counts[r * keys + c] + 1);
 }
@@ -270,7 +270,7 @@ static bool list_cells(const struct tile_plan *plan, const ffa_slice_list *slice
         for (int32_t s = 0; s < tile->sweep_count; s++) {
             const struct plan_sweep *sweep = &plan->sweeps[tile->sweep_begin + s];
 
-            for (int64_t k = sweep->k_begin; k < sweep->k_end; k += plan->tile_n)
+            for (int64_t k = sweep->begin; k < sweep->end; k += plan->tile_n)
                 count_block(plan, tile, sweep, k, counts);
         }
     }
@@ -304,28 +304,27 @@ static bool slice_key(const ffa_slice *slice, int64_t key, int64_t *lo, int64_t 
 }
 
 /* Where the first block of a sweep starts. */
-static int64_t first_row(const struct backward_plan *plan, const struct backward_sweep *sweep)
+static int64_t first_row(const struct tile_plan *plan, const struct plan_sweep *sweep)
 {
-    return plan->in_turns ? sweep->q_begin / plan->tile_m * plan->tile_m : sweep->q_begin;
+    return plan->on_grid ? sweep->begin / plan->tile_m * plan->tile_m : sweep->begin;
 }
 
-static void plan_key(const struct backward_plan *plan, const struct backward_tile *tile,
-                     int64_t key, struct keys_list *got)
+static void plan_key(const struct tile_plan *plan, const struct plan_tile *tile, int64_t key,
+                     struct keys_list *got)
 {
     for (int32_t s = 0; s < tile->sweep_count; s++) {
-        const struct backward_sweep *sweep = &plan->sweeps[tile->sweep_begin + s];
-        const struct keys all = { sweep->q_begin, sweep->q_end };
+        const struct plan_sweep *sweep = &plan->sweeps[tile->sweep_begin + s];
+        const struct keys all = { sweep->begin, sweep->end };
         struct keys full;
 
         full_blocks(first_row(plan, sweep), all.hi, sweep->full_begin, sweep->full_end,
                     plan->tile_m, &full);
         add_keys(got, full.lo, full.hi);
         for (int32_t b = 0; b < sweep->band_count; b++) {
-            const struct backward_band *band =
-                &plan->bands[tile->band_begin + sweep->band_begin + b];
-            const int64_t skip = key - band->key_begin;
+            const struct plan_band *band = &plan->bands[tile->band_begin + sweep->band_begin + b];
+            const int64_t skip = key - band->begin;
 
-            if (key >= band->key_begin && key < band->key_end)
+            if (key >= band->begin && key < band->end)
                 add_partial(got, band->lo + band->lo_step * skip, band->hi + band->hi_step * skip,
                             &all, &full);
         }
@@ -339,14 +338,14 @@ static bool fail_key(struct coverage_text *why, int32_t list, int64_t key, const
 }
 
 /* owners[key]: 1 + the tile of the key. */
-static bool find_key_owners(const struct backward_plan *plan, int32_t list, int32_t *owners,
+static bool find_key_owners(const struct tile_plan *plan, int32_t list, int32_t *owners,
                             struct coverage_text *why)
 {
     memset(owners, 0, (size_t)plan->shape.seqlen_k * sizeof *owners);
     for (int32_t t = plan->list_begin[list]; t < plan->list_begin[list + 1]; t++) {
-        const struct backward_tile *tile = &plan->tiles[t];
+        const struct plan_tile *tile = &plan->tiles[t];
 
-        for (int64_t k = tile->key_begin; k < (int64_t)tile->key_begin + tile->key_count; k++) {
+        for (int64_t k = tile->begin; k < (int64_t)tile->begin + tile->count; k++) {
             if (k < 0 || k >= plan->shape.seqlen_k)
                 return fail_key(why, list, k, "a tile leaves the keys");
             if (owners[k])
@@ -361,19 +360,19 @@ static bool find_key_owners(const struct backward_plan *plan, int32_t list, int3
 }
 
 /* The slices with keys in the tile, so that few are asked about each key. */
-static ffa_slice_list slices_near(const struct backward_tile *tile, const ffa_slice_list *slices,
+static ffa_slice_list slices_near(const struct plan_tile *tile, const ffa_slice_list *slices,
                                   ffa_slice *near)
 {
     int64_t count = 0;
 
     for (int64_t i = 0; i < slices->count; i++)
-        if (slices->slices[i].k_begin < (int64_t)tile->key_begin + tile->key_count &&
-            slices->slices[i].k_end > tile->key_begin)
+        if (slices->slices[i].k_begin < (int64_t)tile->begin + tile->count &&
+            slices->slices[i].k_end > tile->begin)
             near[count++] = slices->slices[i];
     return (ffa_slice_list){ near, count };
 }
 
-static bool list_keys(const struct backward_plan *plan, const ffa_slice_list *slices, int32_t list,
+static bool list_keys(const struct tile_plan *plan, const ffa_slice_list *slices, int32_t list,
                       int32_t *owners, struct coverage_text *why)
 {
     struct keys_list got = { 0 }, want = { 0 };
@@ -383,7 +382,7 @@ static bool list_keys(const struct backward_plan *plan, const ffa_slice_list *sl
     bool ok = find_key_owners(plan, list, owners, why);
 
     for (int64_t k = 0; ok && k < plan->shape.seqlen_k; k++) {
-        const struct backward_tile *tile = &plan->tiles[owners[k] - 1];
+        const struct plan_tile *tile = &plan->tiles[owners[k] - 1];
 
         if (owners[k] != owner)
             near = slices_near(tile, slices, memory);
@@ -406,7 +405,7 @@ static bool list_keys(const struct backward_plan *plan, const ffa_slice_list *sl
     return ok;
 }
 
-bool coverage_keys(const struct backward_plan *plan, const ffa_slice_list *lists,
+bool coverage_keys(const struct tile_plan *plan, const ffa_slice_list *lists,
                    struct coverage_text *why)
 {
     int32_t *owners = malloc((size_t)plan->shape.seqlen_k * sizeof *owners);
@@ -421,28 +420,28 @@ bool coverage_keys(const struct backward_plan *plan, const ffa_slice_list *lists
 /* ---- the backward plan, by cells ---- */
 
 /* Count the cells of one block, the rows from q on of the sweep, row by row. */
-static void count_rows(const struct backward_plan *plan, const struct backward_tile *tile,
-                       const struct backward_sweep *sweep, int64_t q, uint8_t *counts)
+static void count_rows(const struct tile_plan *plan, const struct plan_tile *tile,
+                       const struct plan_sweep *sweep, int64_t q, uint8_t *counts)
 {
     const int64_t keys = plan->shape.seqlen_k;
-    const int64_t end = q + plan->tile_m < sweep->q_end ? q + plan->tile_m : sweep->q_end;
+    const int64_t end = q + plan->tile_m < sweep->end ? q + plan->tile_m : sweep->end;
     const bool full = q >= sweep->full_begin && q + plan->tile_m <= sweep->full_end;
 
-    for (int64_t r = q > sweep->q_begin ? q : sweep->q_begin; r < end; r++) {
+    for (int64_t r = q > sweep->begin ? q : sweep->begin; r < end; r++) {
         for (int32_t b = 0; !full && b < sweep->band_count; b++) {
             int begin, last;
 
-            backward_band_keys(&plan->bands[tile->band_begin + sweep->band_begin + b], (int)r,
-                               &begin, &last);
+            plan_band_own(&plan->bands[tile->band_begin + sweep->band_begin + b], (int)r, &begin,
+                          &last);
             for (int64_t k = begin; k < last; k++)
                 counts[r * keys + k] = (uint8_t)(counts[r * keys + k] + 1);
         }
-        for (int64_t k = tile->key_begin; full && k < tile->key_begin + tile->key_count; k++)
+        for (int64_t k = tile->begin; full && k < tile->begin + tile->count; k++)
             counts[r * keys + k] = (uint8_t)(counts[r * keys + k] + 1);
     }
 }
 
-bool coverage_backward_cells(const struct backward_plan *plan, const ffa_slice_list *lists,
+bool coverage_backward_cells(const struct tile_plan *plan, const ffa_slice_list *lists,
                              struct coverage_text *why)
 {
     const size_t cells = (size_t)(plan->shape.seqlen_q * plan->shape.seqlen_k);
@@ -452,12 +451,12 @@ bool coverage_backward_cells(const struct backward_plan *plan, const ffa_slice_l
     for (int32_t list = 0; ok && list < plan->list_count; list++) {
         memset(counts, 0, cells);
         for (int32_t t = plan->list_begin[list]; t < plan->list_begin[list + 1]; t++) {
-            const struct backward_tile *tile = &plan->tiles[t];
+            const struct plan_tile *tile = &plan->tiles[t];
 
             for (int32_t s = 0; s < tile->sweep_count; s++) {
-                const struct backward_sweep *sweep = &plan->sweeps[tile->sweep_begin + s];
+                const struct plan_sweep *sweep = &plan->sweeps[tile->sweep_begin + s];
 
-                for (int64_t q = first_row(plan, sweep); q < sweep->q_end; q += plan->tile_m)
+                for (int64_t q = first_row(plan, sweep); q < sweep->end; q += plan->tile_m)
                     count_rows(plan, tile, sweep, q, counts);
             }
         }
@@ -471,13 +470,13 @@ bool coverage_backward_cells(const struct backward_plan *plan, const ffa_slice_l
 
 /* A sweep's visits, block by block: the rows of turn i are those from turns[i].row up to the turn
  * before, the first one's up to the sweep's end. next[block]: the turn that is awaited. */
-static bool sweep_turns(const struct backward_plan *plan, const struct backward_sweep *sweep,
-                        int64_t *next, struct coverage_text *why)
+static bool sweep_turns(const struct tile_plan *plan, const struct plan_sweep *sweep, int64_t *next,
+                        struct coverage_text *why)
 {
-    int64_t end = (sweep->q_end + plan->tile_m - 1) / plan->tile_m;
+    int64_t end = (sweep->end + plan->tile_m - 1) / plan->tile_m;
 
-    for (int32_t i = 0; i < sweep->turn_count; i++) {
-        const struct backward_turn *turn = &plan->turns[sweep->turn_begin + i];
+    for (int32_t i = 0; i < sweep->ticket_count; i++) {
+        const struct plan_ticket *turn = &plan->tickets[sweep->ticket_begin + i];
         const int64_t begin = turn->row / plan->tile_m;
 
         if (turn->row % plan->tile_m || begin >= end)
@@ -487,12 +486,12 @@ static bool sweep_turns(const struct backward_plan *plan, const struct backward_
                 return fail(why, 0, block * plan->tile_m, "a visit out of turn");
         end = begin;
     }
-    return end * plan->tile_m <= sweep->q_begin && (end + 1) * plan->tile_m > sweep->q_begin
+    return end * plan->tile_m <= sweep->begin && (end + 1) * plan->tile_m > sweep->begin
                ? true
-               : fail(why, 0, sweep->q_begin, "turns that are not of the blocks of their sweep");
+               : fail(why, 0, sweep->begin, "turns that are not of the blocks of their sweep");
 }
 
-bool coverage_turns(const struct backward_plan *plan, struct coverage_text *why)
+bool coverage_turns(const struct tile_plan *plan, struct coverage_text *why)
 {
     const int64_t blocks = plan->shape.seqlen_q / plan->tile_m + 1;
     int64_t *next = calloc((size_t)blocks, sizeof *next);
@@ -513,7 +512,7 @@ bool coverage_turns(const struct backward_plan *plan, struct coverage_text *why)
 /* Rows of one band of the forward plan that attend the key. */
 static void band_key(const struct plan_band *band, int64_t key, struct keys_list *got)
 {
-    int64_t begin = band->row_begin, end = band->row_end;
+    int64_t begin = band->begin, end = band->end;
 
     if (band->lo_step)
         end = key - band->lo + 1 < end - begin ? begin + (key - band->lo + 1) : end;
@@ -524,8 +523,8 @@ static void band_key(const struct plan_band *band, int64_t key, struct keys_list
     add_keys(got, begin, end);
 }
 
-bool coverage_same(const struct tile_plan *forward, const struct backward_plan *backward,
-                   int64_t step, struct coverage_text *why)
+bool coverage_same(const struct tile_plan *forward, const struct tile_plan *backward, int64_t step,
+                   struct coverage_text *why)
 {
     struct keys_list rows = { 0 }, want = { 0 };
     bool ok = forward->list_count == backward->list_count;
@@ -537,8 +536,8 @@ bool coverage_same(const struct tile_plan *forward, const struct backward_plan *
                 for (int32_t b = 0; b < forward->tiles[t].band_count; b++)
                     band_key(&forward->bands[forward->tiles[t].band_begin + b], k, &want);
             for (int32_t t = backward->list_begin[list]; t < backward->list_begin[list + 1]; t++)
-                if (k >= backward->tiles[t].key_begin &&
-                    k < backward->tiles[t].key_begin + backward->tiles[t].key_count)
+                if (k >= backward->tiles[t].begin &&
+                    k < backward->tiles[t].begin + backward->tiles[t].count)
                     plan_key(backward, &backward->tiles[t], k, &rows);
             ok = unite(&want, true) && unite(&rows, true)
                      ? compare_line(&rows, &want, list, "key", k, why)

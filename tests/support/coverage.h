@@ -7,7 +7,7 @@
 #ifndef TESTS_COVERAGE_H
 #define TESTS_COVERAGE_H
 
-#include "tile/backward.h"
+#include "tile/ticket.h"
 
 struct coverage_text {
     char at[256];
@@ -21,17 +21,17 @@ bool coverage_cells(const struct tile_plan *plan, const ffa_slice_list *lists,
                     struct coverage_text *why);
 
 /* The same of a backward plan: by the row intervals of every key, which the bands give, and by a
- * count for each cell, with the keys of each row of a block (backward_band_keys). */
-bool coverage_keys(const struct backward_plan *plan, const ffa_slice_list *lists,
+ * count for each cell, with the keys of each row of a block (plan_band_own). */
+bool coverage_keys(const struct tile_plan *plan, const ffa_slice_list *lists,
                    struct coverage_text *why);
-bool coverage_backward_cells(const struct backward_plan *plan, const ffa_slice_list *lists,
+bool coverage_backward_cells(const struct tile_plan *plan, const ffa_slice_list *lists,
                              struct coverage_text *why);
 /* Of a plan in turns: the visits of each block of the grid, in the order of tiles, take the
  * turns 0, 1, 2, ... */
-bool coverage_turns(const struct backward_plan *plan, struct coverage_text *why);
+bool coverage_turns(const struct tile_plan *plan, struct coverage_text *why);
 /* Whether both plans of one mask have the same rows at every `step`th key. */
-bool coverage_same(const struct tile_plan *forward, const struct backward_plan *backward,
-                   int64_t step, struct coverage_text *why);
+bool coverage_same(const struct tile_plan *forward, const struct tile_plan *backward, int64_t step,
+                   struct coverage_text *why);
 
 /* Keys [lo, hi) of one row, by the rule of mask.h; false: none. */
 bool coverage_slice_row(const ffa_slice *slice, int64_t row, int64_t *lo, int64_t *hi);

@@ -7,7 +7,7 @@ ffa_status cpu_case_run(struct attention_case *test, const ffa_mask *mask,
                         const struct tile_options *opts, int32_t threads, bool fp64, ffa_error *err)
 {
     struct tile_plan plan;
-    ffa_status rc = tile_build(&plan, mask, opts, err);
+    ffa_status rc = tile_build(&plan, mask, TILE_OWNS_QUERIES, opts, err);
     const struct cpu_forward call = { .plan = &plan,
                                       .args = &test->args,
                                       .dtype = test->shape.dtype,
@@ -91,8 +91,8 @@ void cpu_case_finish(struct cpu_case *c)
     attention_case_finish(&c->test);
 }
 
-struct cpu_backward cpu_case_call(struct cpu_case *c, const struct backward_plan *plan,
-                                  int32_t threads, bool fp64)
+struct cpu_backward cpu_case_call(struct cpu_case *c, const struct tile_plan *plan, int32_t threads,
+                                  bool fp64)
 {
     return (struct cpu_backward){ .plan = plan,
                                   .args = &c->test.args,
@@ -119,14 +119,14 @@ void cpu_case_forward(struct cpu_case *c, const struct tile_options *opts, int32
 void cpu_case_backward(struct cpu_case *c, const struct tile_options *opts, int32_t threads,
                        bool fp64)
 {
-    struct backward_plan plan;
+    struct tile_plan plan;
     struct cpu_backward call;
 
     oracle_backward_poison(&c->reference);
-    ck_assert_int_eq(backward_build(&plan, c->mask, opts, NULL), FFA_OK);
+    ck_assert_int_eq(tile_build(&plan, c->mask, TILE_OWNS_KEYS, opts, NULL), FFA_OK);
     call = cpu_case_call(c, &plan, threads, fp64);
     ck_assert_int_eq(cpu_backward(&call, NULL), FFA_OK);
-    backward_finish(&plan);
+    tile_finish(&plan);
 }
 
 void cpu_case_compare_gradients(const struct cpu_case *c, const char *name)

@@ -44,8 +44,8 @@ void cpu_case_forward(struct cpu_case *c, const struct tile_options *opts, int32
                       bool fp64);
 void cpu_case_backward(struct cpu_case *c, const struct tile_options *opts, int32_t threads,
                        bool fp64);
-struct cpu_backward cpu_case_call(struct cpu_case *c, const struct backward_plan *plan,
-                                  int32_t threads, bool fp64);
+struct cpu_backward cpu_case_call(struct cpu_case *c, const struct tile_plan *plan, int32_t threads,
+                                  bool fp64);
 /* With out and lse of a forward pass in fp64, not those of the backend. */
 void cpu_case_compare_gradients(const struct cpu_case *c, const char *name);
 

@@ -78,8 +78,8 @@ static void forward_cells(const struct plan_phase *phase, dist_cell cell, void *
         for (int32_t b = 0; b < tile->band_count; b++) {
             const struct plan_band *band = &phase->tiles.bands[tile->band_begin + b];
 
-            for (int32_t q = band->row_begin; q < band->row_end; q++) {
-                const int32_t skip = q - band->row_begin;
+            for (int32_t q = band->begin; q < band->end; q++) {
+                const int32_t skip = q - band->begin;
 
                 for (int32_t k = band->lo + band->lo_step * skip;
                      k < band->hi + band->hi_step * skip; k++)
@@ -91,16 +91,16 @@ static void forward_cells(const struct plan_phase *phase, dist_cell cell, void *
 
 static void backward_cells(const struct plan_phase *phase, dist_cell cell, void *user)
 {
-    const struct backward_plan *tiles = &phase->key_tiles;
+    const struct tile_plan *tiles = &phase->key_tiles;
 
     for (int64_t t = 0; t < tiles->tile_count; t++) {
-        const struct backward_tile *tile = &tiles->tiles[t];
+        const struct plan_tile *tile = &tiles->tiles[t];
 
         for (int32_t b = 0; b < tile->band_count; b++) {
-            const struct backward_band *band = &tiles->bands[tile->band_begin + b];
+            const struct plan_band *band = &tiles->bands[tile->band_begin + b];
 
-            for (int32_t k = band->key_begin; k < band->key_end; k++) {
-                const int32_t skip = k - band->key_begin;
+            for (int32_t k = band->begin; k < band->end; k++) {
+                const int32_t skip = k - band->begin;
 
                 for (int32_t q = band->lo + band->lo_step * skip;
                      q < band->hi + band->hi_step * skip; q++)

@@ -525,7 +525,7 @@ START_TEST(one_image_serves_both_passes)
     struct ffa_kernels gpu = gpu_kernels();
     ffa_mask *mask = parse("varlen-causal:300,1,40");
     ffa_plan_info info = FFA_PLAN_INFO_INIT;
-    const struct backward_plan *backward;
+    const struct tile_plan *backward;
     const unsigned char *at;
     ffa_plan *plan;
     ffa_error err = { FFA_OK, 0, "" };
@@ -534,8 +534,8 @@ START_TEST(one_image_serves_both_passes)
     must(ffa_plan_create(&plan, &gpu, mask, &err), &err);
     must(ffa_plan_info_get(plan, &info, &err), &err);
     backward = &plan->backward;
-    ck_assert_int_eq(backward->turn_count > 0, _i);
-    must(backward_check(backward, &err), &err);
+    ck_assert_int_eq(backward->ticket_count > 0, _i);
+    must(tile_check(backward, &err), &err);
     ck_assert_int_eq(info.backward_tile_m, 64);
     ck_assert_int_eq(info.backward_tile_n, 128);
     ck_assert_int_eq(info.backward_tile_count, backward->tile_count);
@@ -547,7 +547,7 @@ START_TEST(one_image_serves_both_passes)
     ck_assert_int_eq(info.upload_bytes, plan->backward_at +
                                             32 * (backward->tile_count + backward->sweep_count +
                                                   backward->band_count) +
-                                            8 * backward->turn_count);
+                                            8 * backward->ticket_count);
     at = plan->image + plan->backward_at;
     ck_assert_mem_eq(at, backward->tiles, 32 * (size_t)backward->tile_count);
     at += 32 * backward->tile_count;
@@ -557,7 +557,7 @@ START_TEST(one_image_serves_both_passes)
     at += 32 * backward->band_count;
     ck_assert_ptr_eq(at, plan->image + plan->turns_at);
     if (_i)
-        ck_assert_mem_eq(at, backward->turns, 8 * (size_t)backward->turn_count);
+        ck_assert_mem_eq(at, backward->tickets, 8 * (size_t)backward->ticket_count);
     ffa_plan_destroy(plan);
     ffa_mask_destroy(mask);
 }

@@ -312,7 +312,7 @@ static void cut_slices(ffa_slice *to, const ffa_slice *from, int phase)
 
 static int64_t tile_of(const struct plan_tile *tile)
 {
-    return tile->row_begin / 32;
+    return tile->begin / 32;
 }
 
 /* Tiles without work anywhere are the first phase's. flags [PHASES][PHASE_TILES], by plan order. */
@@ -377,7 +377,7 @@ START_TEST(a_pass_in_phases_is_the_whole_pass)
 
         cut_slices(cut, slices, p);
         ck_assert_int_eq(ffa_mask_create(&mask, &shape.mask, cut, 2, NULL), FFA_OK);
-        ck_assert_int_eq(tile_build(&plans[p], mask, &opts, NULL), FFA_OK);
+        ck_assert_int_eq(tile_build(&plans[p], mask, TILE_OWNS_QUERIES, &opts, NULL), FFA_OK);
         ffa_mask_destroy(mask);
     }
     flag_phases(flags, plans);
@@ -418,7 +418,7 @@ END_TEST
 struct faulty {
     struct cpu_case c;
     struct tile_plan forward;
-    struct backward_plan backward;
+    struct tile_plan backward;
 };
 
 static ffa_status run_forward(struct faulty *f, ffa_error *err)
@@ -465,15 +465,15 @@ START_TEST(any_allocation_may_fail)
 
     cpu_case_init(&f.c, &shape, 0, FFA_BF16, &rng);
     cpu_case_set_mask(&f.c, &slice, 1, 1);
-    ck_assert_int_eq(tile_build(&f.forward, f.c.mask, &opts, NULL), FFA_OK);
-    ck_assert_int_eq(backward_build(&f.backward, f.c.mask, &opts, NULL), FFA_OK);
+    ck_assert_int_eq(tile_build(&f.forward, f.c.mask, TILE_OWNS_QUERIES, &opts, NULL), FFA_OK);
+    ck_assert_int_eq(tile_build(&f.backward, f.c.mask, TILE_OWNS_KEYS, &opts, NULL), FFA_OK);
     /* The workers, and each one's scratch; backward delta, too. */
     ck_assert_int_eq(count_allocations(&f, run_forward), 6);
     cpu_case_compare(&f.c.test, f.c.lists, 1, "after the faults");
     ck_assert_int_eq(count_allocations(&f, run_backward), 7);
     cpu_case_compare_gradients(&f.c, "after the faults");
     tile_finish(&f.forward);
-    backward_finish(&f.backward);
+    tile_finish(&f.backward);
     cpu_case_finish(&f.c);
 }
 END_TEST

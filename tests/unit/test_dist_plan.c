@@ -665,7 +665,7 @@ START_TEST(early_tiles_cover_the_first_fetch)
     for (int32_t r = 0; r < 8; r++) {
         ffa_dist_plan *plan = plan_of(dispatch, mask, r, &opts);
         const struct plan_pass *pass = &plan->backward;
-        const struct backward_plan *early = &pass->phases[0].key_tiles;
+        const struct tile_plan *early = &pass->phases[0].key_tiles;
         int64_t sum = 0, last = 0;
 
         for (int64_t t = 0; t < early->tile_count; t++) {

@@ -37,20 +37,19 @@ static void print_plan(const struct any_plan *plan, char *text, size_t bytes)
     for (int64_t t = 0; t < any_plan_facts(plan).tile_count; t++) {
         const struct plan_tile tile = any_plan_tile(plan, t);
 
-        used +=
-            (size_t)snprintf(text + used, bytes - used, "%d+%d", tile.row_begin, tile.row_count);
+        used += (size_t)snprintf(text + used, bytes - used, "%d+%d", tile.begin, tile.count);
         for (int32_t s = 0; s < tile.sweep_count; s++) {
             const struct plan_sweep sweep = any_plan_sweep(plan, tile.sweep_begin + s);
 
-            used += (size_t)snprintf(text + used, bytes - used, " %d-%d(%d-%d)", sweep.k_begin,
-                                     sweep.k_end, sweep.full_begin, sweep.full_end);
+            used += (size_t)snprintf(text + used, bytes - used, " %d-%d(%d-%d)", sweep.begin,
+                                     sweep.end, sweep.full_begin, sweep.full_end);
             for (int32_t i = 0; i < sweep.band_count; i++) {
                 const struct plan_band band =
                     any_plan_band(plan, tile.band_begin + sweep.band_begin + i);
 
-                used += (size_t)snprintf(text + used, bytes - used, ":%d-%d[%d/%d,%d/%d)",
-                                         band.row_begin, band.row_end, band.lo, band.lo_step,
-                                         band.hi, band.hi_step);
+                used +=
+                    (size_t)snprintf(text + used, bytes - used, ":%d-%d[%d/%d,%d/%d)", band.begin,
+                                     band.end, band.lo, band.lo_step, band.hi, band.hi_step);
             }
         }
         used += (size_t)snprintf(text + used, bytes - used, ";");
@@ -257,25 +256,24 @@ END_TEST
 
 /* One line a tile, in the order of work: keys, then each sweep in the order of visits, its turns
  * as row@before. */
-static void print_turns(const struct backward_plan *plan, char *text, size_t bytes)
+static void print_turns(const struct tile_plan *plan, char *text, size_t bytes)
 {
     size_t used = 0;
 
     text[0] = 0;
     for (int64_t t = 0; t < plan->tile_count; t++) {
-        const struct backward_tile *tile = &plan->tiles[t];
+        const struct plan_tile *tile = &plan->tiles[t];
 
-        used +=
-            (size_t)snprintf(text + used, bytes - used, "%d+%d", tile->key_begin, tile->key_count);
+        used += (size_t)snprintf(text + used, bytes - used, "%d+%d", tile->begin, tile->count);
         for (int32_t s = tile->sweep_count - 1; s >= 0; s--) {
-            const struct backward_sweep *sweep = &plan->sweeps[tile->sweep_begin + s];
+            const struct plan_sweep *sweep = &plan->sweeps[tile->sweep_begin + s];
 
-            used += (size_t)snprintf(text + used, bytes - used, " %d-%d:", sweep->q_begin,
-                                     sweep->q_end);
-            for (int32_t i = 0; i < sweep->turn_count; i++)
+            used +=
+                (size_t)snprintf(text + used, bytes - used, " %d-%d:", sweep->begin, sweep->end);
+            for (int32_t i = 0; i < sweep->ticket_count; i++)
                 used += (size_t)snprintf(text + used, bytes - used, "%s%d@%d", i ? "," : "",
-                                         plan->turns[sweep->turn_begin + i].row,
-                                         plan->turns[sweep->turn_begin + i].before);
+                                         plan->tickets[sweep->ticket_begin + i].row,
+                                         plan->tickets[sweep->ticket_begin + i].before);
         }
         used += (size_t)snprintf(text + used, bytes - used, ";");
         ck_assert_uint_lt(used, bytes);
@@ -352,17 +350,18 @@ START_TEST(turns_of_lists_start_anew)
     const ffa_slice full = { 0, 8, 0, 8, 0, 0 };
     const ffa_slice_list lists[] = { { &full, 1 }, { &full, 1 } };
     const struct tile_options opts = { .tile_m = 4, .tile_n = 4, .on_grid = true };
-    struct backward_plan plan;
+    struct tile_plan plan;
     ffa_mask *mask;
     char got[256];
 
     ck_assert_int_eq(ffa_mask_create_per_head(&mask, &shape, lists, 2, NULL), FFA_OK);
-    ck_assert_int_eq(backward_build(&plan, mask, &opts, NULL), FFA_OK);
-    ck_assert_int_eq(backward_check(&plan, NULL), FFA_OK);
+    ck_assert_int_eq(tile_build(&plan, mask, TILE_OWNS_KEYS, &opts, NULL), FFA_OK);
+    ck_assert_int_eq(tile_check(&plan, NULL), FFA_OK);
     print_turns(&plan, got, sizeof got);
     ck_assert_str_eq(got, "0+4 0-8:0@0;4+4 0-8:0@1;0+4 0-8:0@0;4+4 0-8:0@1;");
-    ck_assert_int_eq(plan.in_step, BACKWARD_APART); /* tiles of two heads are no one's stream */
-    backward_finish(&plan);
+    ck_assert_int_eq(plan.lockstep,
+                     TILE_LOCKSTEP_NONE); /* tiles of two heads are no one's stream */
+    tile_finish(&plan);
     ffa_mask_destroy(mask);
 }
 END_TEST
@@ -373,33 +372,33 @@ static const struct {
     ffa_mask_shape shape;
     int64_t count;
     ffa_slice slices[3];
-    enum backward_step want;
+    enum tile_lockstep want;
 } steps[] = {
-    { "full: both", { 16, 16 }, 1, { { 0, 16, 0, 16, 0, 0 } }, BACKWARD_FROM_LAST },
-    { "causal", { 16, 16 }, 1, { { 0, 16, 0, 16, 1, 0 } }, BACKWARD_FROM_LAST },
-    { "inverse causal", { 16, 16 }, 1, { { 0, 16, 0, 16, 2, 0 } }, BACKWARD_FROM_FIRST },
-    { "a window", { 16, 20 }, 1, { { 0, 16, 0, 20, 3, 0 } }, BACKWARD_APART },
+    { "full: both", { 16, 16 }, 1, { { 0, 16, 0, 16, 0, 0 } }, TILE_LOCKSTEP_DESCENDING },
+    { "causal", { 16, 16 }, 1, { { 0, 16, 0, 16, 1, 0 } }, TILE_LOCKSTEP_DESCENDING },
+    { "inverse causal", { 16, 16 }, 1, { { 0, 16, 0, 16, 2, 0 } }, TILE_LOCKSTEP_ASCENDING },
+    { "a window", { 16, 20 }, 1, { { 0, 16, 0, 20, 3, 0 } }, TILE_LOCKSTEP_NONE },
     { "ends in one block of rows, not in one row",
       { 16, 16 },
       2,
       { { 0, 16, 0, 8, 0, 0 }, { 8, 15, 8, 16, 0, 0 } },
-      BACKWARD_FROM_LAST },
+      TILE_LOCKSTEP_DESCENDING },
     { "documents of one length",
       { 16, 16 },
       2,
       { { 0, 8, 0, 8, 1, 0 }, { 8, 16, 8, 16, 1, 0 } },
-      BACKWARD_APART },
+      TILE_LOCKSTEP_NONE },
     { "the small one has 1 block of 10",
       { 20, 20 },
       2,
       { { 0, 2, 0, 4, 0, 0 }, { 2, 20, 4, 8, 0, 0 } },
-      BACKWARD_FROM_LAST },
+      TILE_LOCKSTEP_DESCENDING },
     { "and 1 of 9",
       { 18, 20 },
       2,
       { { 0, 2, 0, 4, 0, 0 }, { 2, 18, 4, 8, 0, 0 } },
-      BACKWARD_APART },
-    { "nothing", { 16, 16 }, 0, { { 0 } }, BACKWARD_APART },
+      TILE_LOCKSTEP_NONE },
+    { "nothing", { 16, 16 }, 0, { { 0 } }, TILE_LOCKSTEP_NONE },
 };
 
 START_TEST(tiles_in_step)
@@ -408,14 +407,14 @@ START_TEST(tiles_in_step)
 
     (void)build(&plan, BACKWARD, steps[_i].slices, steps[_i].count, steps[_i].shape,
                 (struct tile_options){ 2, 4, TILE_CUTS_NONE, false });
-    ck_assert_msg(plan.backward.in_step == steps[_i].want, "%s: %d", steps[_i].name,
-                  plan.backward.in_step);
+    ck_assert_msg(plan.backward.lockstep == steps[_i].want, "%s: %d", steps[_i].name,
+                  plan.backward.lockstep);
     any_plan_finish(&plan);
 }
 END_TEST
 
 /* The time until the last of a queue of items is done, each taken by the first SM that is free. */
-static double queue_time(const struct backward_plan *plan, const struct order_query *query,
+static double queue_time(const struct tile_plan *plan, const struct order_query *query,
                          int32_t parts, int32_t section)
 {
     double free_at[64] = { 0 }, last = 0;
@@ -436,14 +435,12 @@ static double queue_time(const struct backward_plan *plan, const struct order_qu
 
 START_TEST(a_makespan_is_that_of_a_queue)
 {
-    struct backward_tile tiles[40] = { { 0 } };
+    struct plan_tile tiles[40] = { { 0 } };
     struct rng rng = { 11 };
     int sections = 0;
 
     for (int round = 0; round < 200; round++) {
-        struct backward_plan plan = {
-            .tile_m = 64, .tile_n = 128, .list_count = 1, .tiles = tiles
-        };
+        struct tile_plan plan = { .tile_m = 64, .tile_n = 128, .list_count = 1, .tiles = tiles };
         const struct order_query query = { 12, (int32_t)rng_range(&rng, 1, 4),
                                            (int32_t)rng_range(&rng, 24, 64) };
 
@@ -468,10 +465,8 @@ END_TEST
 /* One mask per kv head: the lists stand one after another, and a tile is of one kv head. */
 START_TEST(a_makespan_of_lists_takes_each_tile_once)
 {
-    struct backward_tile tiles[] = { { .block_count = 9 },
-                                     { .block_count = 4 },
-                                     { .block_count = 7 } };
-    const struct backward_plan plan = {
+    struct plan_tile tiles[] = { { .block_count = 9 }, { .block_count = 4 }, { .block_count = 7 } };
+    const struct tile_plan plan = {
         .list_count = 2, .tiles = tiles, .tile_count = 3, .block_count = 20
     };
     const struct order_query query = { 2, 2, 2 };
@@ -499,7 +494,7 @@ START_TEST(sections_of_so_many_rounds)
                  { 512, { 8, 4 }, 1 }, { 4, { 1, 4 }, 8 } };
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const struct backward_plan plan = { .list_count = 1, .tile_count = rows[i].tiles };
+        const struct tile_plan plan = { .list_count = 1, .tile_count = rows[i].tiles };
 
         ck_assert_int_eq(
             backward_order_section(&plan, &(struct order_query){ 8, 8, 132 }, rows[i].order),
@@ -532,13 +527,13 @@ END_TEST
 /* Keys that nobody attends: an item each, of no blocks. No mean, no spread. */
 START_TEST(an_order_of_an_empty_mask)
 {
-    struct backward_tile tiles[3] = { { 0 } };
-    const struct backward_plan plan = { .shape = { 0, 300 },
-                                        .tile_m = 64,
-                                        .tile_n = 128,
-                                        .list_count = 1,
-                                        .tiles = tiles,
-                                        .tile_count = 3 };
+    struct plan_tile tiles[3] = { { 0 } };
+    const struct tile_plan plan = { .shape = { 0, 300 },
+                                    .tile_m = 64,
+                                    .tile_n = 128,
+                                    .list_count = 1,
+                                    .tiles = tiles,
+                                    .tile_count = 3 };
 
     ck_assert_int_eq(backward_order_find(&plan, &(struct order_query){ 8, 8, 132 }).parts, 1);
     ck_assert_int_eq(backward_order_find(&plan, &(struct order_query){ 8, 8, 2000 }).parts, 1);
@@ -548,8 +543,8 @@ END_TEST
 /* Beyond that many items, what an SM has on average and half an item: no SM waits longer. */
 START_TEST(a_makespan_of_many_items_is_near_that_of_a_queue)
 {
-    struct backward_tile tiles[256] = { { 0 } };
-    struct backward_plan plan = { .list_count = 1, .tiles = tiles, .tile_count = 256 };
+    struct plan_tile tiles[256] = { { 0 } };
+    struct tile_plan plan = { .list_count = 1, .tiles = tiles, .tile_count = 256 };
     const struct order_query query = { 8, 8, 64 };
 
     for (int t = 0; t < 256; t++)
@@ -570,12 +565,12 @@ START_TEST(turns_are_few)
     (void)build(&plan, BACKWARD, &(ffa_slice){ 0, n, 0, n, 1, 0 }, 1, (ffa_mask_shape){ n, n },
                 opts);
     ck_assert_int_eq(plan.backward.tile_count, n / 128);
-    ck_assert_int_eq(plan.backward.turn_count, n / 128);
+    ck_assert_int_eq(plan.backward.ticket_count, n / 128);
     any_plan_finish(&plan);
     (void)build(&plan, BACKWARD, &(ffa_slice){ 0, n, 0, n + 4096, 3, 0 }, 1,
                 (ffa_mask_shape){ n, n + 4096 }, opts);
-    ck_assert_int_le(plan.backward.turn_count, 34 * plan.backward.tile_count);
-    ck_assert_int_ge(plan.backward.turn_count, 32 * plan.backward.tile_count);
+    ck_assert_int_le(plan.backward.ticket_count, 34 * plan.backward.tile_count);
+    ck_assert_int_ge(plan.backward.ticket_count, 32 * plan.backward.tile_count);
     any_plan_finish(&plan);
 }
 END_TEST
@@ -639,13 +634,13 @@ START_TEST(longest_first_then_lower_rows)
 
     ck_assert_int_eq(any_plan_tile(&plan, 0).block_count, 40000);
     ck_assert_int_eq(any_plan_tile(&plan, facts.tile_count - 1).block_count, 777);
-    ck_assert_int_eq(any_plan_tile(&plan, facts.tile_count - 1).row_begin, 40000 - 16);
+    ck_assert_int_eq(any_plan_tile(&plan, facts.tile_count - 1).begin, 40000 - 16);
     any_plan_finish(&plan);
 
     facts = build(&plan, BACKWARD, &(ffa_slice){ 0, 1000, 0, 1000, 1, 0 }, 1,
                   (ffa_mask_shape){ 1000, 1000 }, (struct tile_options){ 8, 16, false, false });
     for (int64_t i = 0; i < facts.tile_count; i++)
-        ck_assert_int_eq(any_plan_tile(&plan, i).row_begin, 16 * i);
+        ck_assert_int_eq(any_plan_tile(&plan, i).begin, 16 * i);
     ck_assert_int_eq(any_plan_tile(&plan, 0).block_count, 125);
     any_plan_finish(&plan);
 }
@@ -747,31 +742,31 @@ static const struct {
     size_t offset[PASSES];
     bool backward_only;
 } fields[] = {
-    { "row_begin", ANY_TILE(row_begin, key_begin), false },
-    { "row_count", ANY_TILE(row_count, key_count), false },
+    { "row_begin", ANY_TILE(begin, begin), false },
+    { "row_count", ANY_TILE(count, count), false },
     { "sweep_begin", ANY_TILE(sweep_begin, sweep_begin), false },
     { "sweep_count", ANY_TILE(sweep_count, sweep_count), false },
     { "band_begin", ANY_TILE(band_begin, band_begin), false },
     { "band_count", ANY_TILE(band_count, band_count), false },
     { "block_count", ANY_TILE(block_count, block_count), false },
     { "list", ANY_TILE(list, list), false },
-    { "k_begin", ANY_SWEEP(k_begin, q_begin), false },
-    { "k_end", ANY_SWEEP(k_end, q_end), false },
+    { "k_begin", ANY_SWEEP(begin, begin), false },
+    { "k_end", ANY_SWEEP(end, end), false },
     { "full_begin", ANY_SWEEP(full_begin, full_begin), false },
     { "full_end", ANY_SWEEP(full_end, full_end), false },
     { "band_begin", ANY_SWEEP(band_begin, band_begin), false },
     { "band_count", ANY_SWEEP(band_count, band_count), false },
-    { "turn_begin", ANY_SWEEP(pad_, turn_begin), true },
-    { "turn_count", ANY_SWEEP(pad_, turn_count), true },
-    { "row_begin", ANY_BAND(row_begin, key_begin), false },
-    { "row_end", ANY_BAND(row_end, key_end), false },
+    { "ticket_begin", ANY_SWEEP(ticket_begin, ticket_begin), true },
+    { "ticket_count", ANY_SWEEP(ticket_count, ticket_count), true },
+    { "row_begin", ANY_BAND(begin, begin), false },
+    { "row_end", ANY_BAND(end, end), false },
     { "lo", ANY_BAND(lo, lo), false },
     { "hi", ANY_BAND(hi, hi), false },
     { "lo_step", ANY_BAND(lo_step, lo_step), false },
     { "hi_step", ANY_BAND(hi_step, hi_step), false },
     { "pad_", ANY_BAND(pad_, pad_), true },
-    { "row", PLAN_TURNS, { 0, offsetof(struct backward_turn, row) }, true },
-    { "before", PLAN_TURNS, { 0, offsetof(struct backward_turn, before) }, true },
+    { "row", PLAN_TURNS, { 0, offsetof(struct plan_ticket, row) }, true },
+    { "before", PLAN_TURNS, { 0, offsetof(struct plan_ticket, before) }, true },
 };
 
 static void any_field_off_by_one(enum pass pass, int field, bool in_turns)
@@ -781,7 +776,7 @@ static void any_field_off_by_one(enum pass pass, int field, bool in_turns)
 
     opts.on_grid = in_turns;
     (void)build(&plan, pass, many[pass].slices, many[pass].count, many[pass].shape, opts);
-    ck_assert_int_eq(plan.backward.turn_count > 0, in_turns);
+    ck_assert_int_eq(plan.backward.ticket_count > 0, in_turns);
     for (int64_t i = 0; i < any_plan_entries(&plan, fields[field].array); i++)
         for (int32_t by = -1; by <= 1; by += 2) {
             int32_t *value =
@@ -816,7 +811,7 @@ START_TEST(totals_are_checked)
         { &plan.forward.block_count, &plan.forward.partial_blocks, &plan.forward.area,
           &plan.forward.tile_count },
         { &plan.backward.block_count, &plan.backward.partial_blocks, &plan.backward.area,
-          &plan.backward.turn_count },
+          &plan.backward.ticket_count },
     };
 
     opts.on_grid = pass == BACKWARD;
@@ -857,7 +852,7 @@ START_TEST(any_allocation_may_fail)
         ck_assert_int_eq(rc, FFA_NOMEM);
         ck_assert_ptr_null(plan.forward.tiles);
         ck_assert_ptr_null(plan.backward.tiles);
-        ck_assert_ptr_null(plan.backward.turns);
+        ck_assert_ptr_null(plan.backward.tickets);
         ck_assert_int_eq(any_plan_facts(&plan).tile_count, 0);
         ck_assert_str_ne(err.message, "");
         ck_assert_int_lt(nth, 1000);

@@ -26,13 +26,13 @@ static void count_cells(const struct tile_plan *plan, uint8_t *cells)
                 const struct plan_band *band =
                     &plan->bands[tile->band_begin + sweep->band_begin + b];
 
-                for (int64_t row = band->row_begin; row < band->row_end; row++) {
-                    const int64_t d = row - band->row_begin;
+                for (int64_t row = band->begin; row < band->end; row++) {
+                    const int64_t d = row - band->begin;
                     const int64_t lo = band->lo + band->lo_step * d;
                     const int64_t hi = band->hi + band->hi_step * d;
 
-                    for (int64_t k = lo > sweep->k_begin ? lo : sweep->k_begin;
-                         k < (hi < sweep->k_end ? hi : sweep->k_end); k++)
+                    for (int64_t k = lo > sweep->begin ? lo : sweep->begin;
+                         k < (hi < sweep->end ? hi : sweep->end); k++)
                         cells[row * keys + k]++;
                 }
             }
@@ -55,9 +55,9 @@ static void check_parts(const struct tile_plan *plan, int64_t most)
             continue;
         ck_assert_int_ge(tile->block_count, 1);
         ck_assert_int_ge(tile->sweep_count, 1);
-        for (int32_t r = 0; r < tile->row_count; r++) {
+        for (int32_t r = 0; r < tile->count; r++) {
             ck_assert_int_eq(owners[plan->part_rows[t] + r], 0);
-            owners[plan->part_rows[t] + r] = 1 + tile->row_begin + r;
+            owners[plan->part_rows[t] + r] = 1 + tile->begin + r;
             parts++;
         }
     }
@@ -87,7 +87,7 @@ START_TEST(cells_are_computed_once)
 
         ck_assert_int_eq(ffa_mask_create(&mask, &from.shape, from.slices, from.count, NULL),
                          FFA_OK);
-        ck_assert_int_eq(tile_build(&plan, mask, &opts, NULL), FFA_OK);
+        ck_assert_int_eq(tile_build(&plan, mask, TILE_OWNS_QUERIES, &opts, NULL), FFA_OK);
         count_cells(&plan, before);
         ck_assert_int_eq(tile_split(&plan, most, NULL), FFA_OK);
         count_cells(&plan, after);
@@ -129,7 +129,7 @@ START_TEST(splits_fill_the_device)
     int64_t most;
 
     ck_assert_int_eq(ffa_mask_parse(&mask, cases[_i].mask, NULL), FFA_OK);
-    ck_assert_int_eq(tile_build(&plan, mask, &opts, NULL), FFA_OK);
+    ck_assert_int_eq(tile_build(&plan, mask, TILE_OWNS_QUERIES, &opts, NULL), FFA_OK);
     most = tile_split_most(&plan, cases[_i].heads, cases[_i].places);
     if (most < INT64_MAX)
         ck_assert_int_eq(tile_split(&plan, most, NULL), FFA_OK);
@@ -152,7 +152,7 @@ START_TEST(any_allocation_may_fail)
         ffa_error err = { FFA_OK, 0, "" };
         ffa_status rc;
 
-        ck_assert_int_eq(tile_build(&plan, mask, &opts, NULL), FFA_OK);
+        ck_assert_int_eq(tile_build(&plan, mask, TILE_OWNS_QUERIES, &opts, NULL), FFA_OK);
         fault_arm(FAULT_ALLOC, nth);
         rc = tile_split(&plan, 3, &err);
         tile_finish(&plan);

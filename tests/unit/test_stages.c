@@ -122,8 +122,7 @@ static void mark_rows(const struct pass *pass, int32_t s, uint8_t *rows)
 
     memset(rows, 0, (size_t)pass->masks.shape.seqlen_q);
     for (int64_t t = 0; t < plan->tile_count; t++)
-        memset(rows + plan->tiles[t].row_begin, 1 + plan->tiles[t].flags,
-               (size_t)plan->tiles[t].row_count);
+        memset(rows + plan->tiles[t].begin, 1 + plan->tiles[t].flags, (size_t)plan->tiles[t].count);
 }
 
 static void run_and_compare(ffa_dtype dtype, uint32_t plan_flags, uint64_t seed)

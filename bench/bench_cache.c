@@ -10,7 +10,7 @@
  * FFA is the command, by default the one beside this program. What takes seconds is done N times, 5
  * by default. A figure is met by the median; the exit status is 1 when one is not.
  */
-#include "api/context.h"
+#include "service/context.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -159,7 +159,7 @@ static int64_t received(const ffa_dispatch *dispatch, ffa_dispatch_report *repor
 }
 
 /* As if all ranks waited for each other between the passes. */
-static int64_t both_passes(const ffa_dist_plan_info *info)
+static int64_t both_passes(const ffa_parallel_plan_info *info)
 {
     return (info->forward_work_ns + info->backward_work_ns) / info->rank_count * 1000 /
            (info->forward_slowest_ns + info->backward_slowest_ns);
@@ -170,11 +170,11 @@ static struct row measure(const ffa_mask *mask, int32_t ranks)
     const ffa_dispatch_mask one = { mask, 1 };
     const ffa_topology topology = { ranks, 8 };
     ffa_dispatch_opts opts = FFA_DISPATCH_OPTS_INIT;
-    ffa_dist_plan_opts plan_opts = FFA_DIST_PLAN_OPTS_INIT;
-    ffa_dist_plan_info info = FFA_DIST_PLAN_INFO_INIT;
+    ffa_parallel_plan_opts plan_opts = FFA_PARALLEL_PLAN_OPTS_INIT;
+    ffa_parallel_plan_info info = FFA_PARALLEL_PLAN_INFO_INIT;
     ffa_dispatch_report report;
     ffa_dispatch *dispatch, *heap;
-    ffa_dist_plan *plan;
+    ffa_parallel_plan *plan;
     ffa_error err = { FFA_OK, 0, "" };
     struct row row = { 0 };
 
@@ -187,22 +187,22 @@ static struct row measure(const ffa_mask *mask, int32_t ranks)
     row.area = above(report.most.area, report.total.area, ranks);
     plan_opts.model.heads_q = 64;
     plan_opts.model.heads_kv = 8;
-    must(ffa_dist_plan_create(&plan, dispatch, mask, 0, &plan_opts, &err), &err);
-    must(ffa_dist_plan_info_get(plan, &info, &err), &err);
+    must(ffa_parallel_plan_create(&plan, dispatch, mask, 0, &plan_opts, &err), &err);
+    must(ffa_parallel_plan_info_get(plan, &info, &err), &err);
     row.time = above(info.forward_work_most_ns, info.forward_work_ns, ranks);
     row.forward_stages = info.forward_stages;
     row.backward_stages = info.backward_stages;
     row.forward = info.forward_work_ns / ranks * 1000 / info.forward_slowest_ns;
     row.backward = info.backward_work_ns / ranks * 1000 / info.backward_slowest_ns;
     row.both = both_passes(&info);
-    ffa_dist_plan_destroy(plan);
+    ffa_parallel_plan_destroy(plan);
     ffa_dispatch_destroy(dispatch);
     ffa_dispatch_destroy(heap);
     must(ffa_dispatch_create_best(&dispatch, &one, 1, &topology, NULL, &plan_opts, &err), &err);
-    must(ffa_dist_plan_create(&plan, dispatch, mask, 0, &plan_opts, &err), &err);
-    must(ffa_dist_plan_info_get(plan, &info, &err), &err);
+    must(ffa_parallel_plan_create(&plan, dispatch, mask, 0, &plan_opts, &err), &err);
+    must(ffa_parallel_plan_info_get(plan, &info, &err), &err);
     row.best = both_passes(&info);
-    ffa_dist_plan_destroy(plan);
+    ffa_parallel_plan_destroy(plan);
     ffa_dispatch_destroy(dispatch);
     return row;
 }

@@ -40,9 +40,9 @@ static void *run_rank(void *user)
     const int64_t count = ffa_dispatch_query_rows(dispatch, rank) * HEADS * HEAD_DIM;
     tensor *const whole[] = { &q, &k, &v, &dout, &out, &dq, &dk, &dv };
     float *own[8], *own_lse = calloc((size_t)(count / HEAD_DIM), sizeof *own_lse);
-    ffa_dist_args args = FFA_DIST_ARGS_INIT;
+    ffa_parallel_args args = FFA_PARALLEL_ARGS_INIT;
     ffa_error err = { FFA_OK, 0, "" };
-    ffa_dist_plan *plan;
+    ffa_parallel_plan *plan;
 
     for (int i = 0; i < 8; i++) {
         own[i] = calloc((size_t)count, sizeof *own[i]);
@@ -56,10 +56,10 @@ static void *run_rank(void *user)
     args.out.data = own[4], args.dq.data = own[5], args.dk.data = own[6], args.dv.data = own[7];
     args.lse.data = own_lse;
 
-    must(ffa_dist_plan_create(&plan, dispatch, mask, rank, NULL, &err), &err);
-    must(ffa_dist_plan_agree(plan, comm, &err), &err);
-    must(ffa_dist_forward_host(plan, comm, &args, &err), &err);
-    must(ffa_dist_backward_host(plan, comm, &args, &err), &err);
+    must(ffa_parallel_plan_create(&plan, dispatch, mask, rank, NULL, &err), &err);
+    must(ffa_parallel_plan_agree(plan, comm, &err), &err);
+    must(ffa_parallel_forward_host(plan, comm, &args, &err), &err);
+    must(ffa_parallel_backward_host(plan, comm, &args, &err), &err);
 
     for (int i = 0; i < 8; i++) {
         if (i >= 4)
@@ -67,7 +67,7 @@ static void *run_rank(void *user)
         free(own[i]);
     }
     free(own_lse);
-    ffa_dist_plan_destroy(plan);
+    ffa_parallel_plan_destroy(plan);
     ffa_comm_destroy(comm);
     return NULL;
 }

@@ -1,132 +1,62 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Group cast and group reduce: tables over arbitrary split lists, and a reference that runs them in
- * host memory.
+ * Communicators: groups of ranks, and the transports between them.
  *
- * Cast: every rank cuts the rows of its input buffer into pieces, and each piece goes to any number
- * of ranks, none too; every rank cuts the rows of its output buffer into pieces, and each comes
- * from one rank. What one rank sends another arrives in the order of its input: the rows of its
- * pieces for that rank, one after another, fill the pieces the other expects of it. So pieces may
- * be cut differently on both sides, as long as the sums agree.
+ * A communicator is one rank's end of a group. The loopback transport lives in one process, a
+ * thread a rank, over host memory: for tests, for machines without a GPU, and to see a plan run.
+ * Transfers run beside the computation and complete in an order drawn from a seed; what they have
+ * not written yet holds NaN.
  *
- * Reduce is the transpose: rows travel from the cast's output buffers (partial results) back to the
- * cast's input buffers (accumulators), which already hold a value and take in one of every rank the
- * row was cast to, in ascending order of ranks, whatever the order of the lists: the result is
- * reproducible. A reduce stated by itself, with one destination a piece and many sources a piece,
- * is this object with its lists exchanged: input_rows and dst are the reduce's output splits and
- * source lists, output_rows and src its input splits and destinations.
- *
- * (Group cast and group reduce: MagiAttention. One object for both directions, ascending order and
- * sums instead of equal cuts: ours.)
- *
- * Units: rows of buffers.
+ * When a rank fails, is cancelled, leaves, or keeps another one waiting for too long, the group is
+ * broken: every call of every rank returns, with one status and a sentence that names the rank. A
+ * broken group can only be destroyed.
  */
 #ifndef FFA_COMM_H
 #define FFA_COMM_H
 
-#include <ffa/kernel.h>
+#include <ffa/status.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* What one rank casts. Pieces of 0 rows may stand anywhere, as padding; their ranks are ignored. */
-typedef struct ffa_group_lists {
-    const int64_t *input_rows;  /* [input_count], none negative */
-    const int64_t *dst_begin;   /* [input_count + 1], from 0, non-decreasing: piece i goes to */
-    const int32_t *dst;         /* dst[dst_begin[i]] .. dst[dst_begin[i + 1] - 1], no rank twice */
-    const int64_t *output_rows; /* [output_count], none negative */
-    const int32_t *src;         /* [output_count]: the rank each comes from */
-    int64_t input_count;
-    int64_t output_count;
-} ffa_group_lists;
+/* Thread: one call of a rank at a time; ffa_comm_cancel from any thread. */
+typedef struct ffa_comm ffa_comm;
 
-/* Immutable. Thread: any number of threads may read one; one destroys it, last. */
-typedef struct ffa_group ffa_group;
+typedef struct ffa_loopback_opts {
+    uint32_t struct_size;
+    int32_t delay;      /* times a transfer may be passed over by others, 0 to 1000; 0: never */
+    uint64_t seed;      /* of the order of transfers; results do not depend on it */
+    int64_t timeout_ms; /* that one rank waits for another, 1 to 2^40; 0: 60000 */
+} ffa_loopback_opts;
+#define FFA_LOOPBACK_OPTS_INIT                                                                     \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_loopback_opts)                                         \
+    }
 
 /*
- * Build the tables of all ranks from the lists of all ranks. A rank may cast to itself.
+ * Make a group of ranks in this process.
  *
- * out    receives the group; NULL on failure. Owner: caller, ffa_group_destroy().
- * lists  [rank_count], read during the call; 1 <= rank_count <= 4096.
+ * out         [rank_count], receives the ends; all NULL on failure. Owner: caller, each by
+ *             ffa_comm_destroy().
+ * rank_count  1 to 256.
+ * opts        NULL: all defaults.
  *
- * Fails with FFA_INVALID, naming the rank and the piece: a rank outside the group, one that stands
- * twice in a piece, a negative count, two ranks whose sums differ; FFA_NOMEM. Cost: linear in the
- * lists. Thread: any. Blocks: no.
+ * Fails with FFA_INVALID; FFA_UNSUPPORTED: an option newer than this library; FFA_NOMEM. Thread:
+ * any. Blocks: no. The group has one thread of its own until its last end is destroyed.
  */
-FFA_API ffa_status ffa_group_create(ffa_group **out, const ffa_group_lists *lists,
-                                    int32_t rank_count, ffa_error *err);
-FFA_API void ffa_group_destroy(ffa_group *group);
+FFA_API ffa_status ffa_loopback_create(ffa_comm **out, int32_t rank_count,
+                                       const ffa_loopback_opts *opts, ffa_error *err);
+/* The rank leaves: ranks that wait for it, now or later, break the group. NULL is allowed. */
+FFA_API void ffa_comm_destroy(ffa_comm *comm);
 
-/* Rows that move between two ranks (or inside one) in one piece. */
-typedef struct ffa_group_copy {
-    int64_t input_row;  /* first row in the source's input buffer */
-    int64_t output_row; /* first row in the destination's output buffer */
-    int64_t rows;
-    int32_t rank; /* the other one */
-    int32_t pad_;
-} ffa_group_copy;
+/* -1 and 0 for NULL. */
+FFA_API int32_t ffa_comm_rank(const ffa_comm *comm);
+FFA_API int32_t ffa_comm_rank_count(const ffa_comm *comm);
 
-/* Receives: what fills the rank's output buffer, in the order of its rows. Sends: what leaves the
- * rank's input buffer, by destination, then in the order of rows. Neighbours on both sides are one
- * copy. The sends of all ranks are the transpose of the receives of all. Borrowed until destroy;
- * NULL and 0 for a NULL group or a rank it has not. */
-FFA_API const ffa_group_copy *ffa_group_receives(const ffa_group *group, int32_t rank,
-                                                 int64_t *count);
-FFA_API const ffa_group_copy *ffa_group_sends(const ffa_group *group, int32_t rank, int64_t *count);
-
-/* Rows of a rank's buffers; all 0 for a rank the group has not. */
-typedef struct ffa_group_size {
-    int64_t input_rows, output_rows;
-    int64_t sent_rows;     /* to other ranks, once for each */
-    int64_t received_rows; /* from other ranks */
-} ffa_group_size;
-FFA_API ffa_group_size ffa_group_size_get(const ffa_group *group, int32_t rank);
-
-/* ---- the reference: buffers of all ranks in one process ---- */
-
-/* data [rows][heads][head_dim]; lse [rows][heads], natural logarithm, -inf: no keys. Packed. */
-typedef struct ffa_group_format {
-    int32_t dtype;    /* FFA_FP32 or FFA_FP64, of data and lse */
-    int32_t heads;    /* >= 1 */
-    int64_t head_dim; /* >= 1; for plain rows: heads 1, head_dim the elements of a row */
-} ffa_group_format;
-
-/* Buffers of one rank. lse may be NULL where none is moved; data where the rank has no rows. */
-typedef struct ffa_group_source {
-    const void *data;
-    const void *lse;
-} ffa_group_source;
-typedef struct ffa_group_target {
-    void *data;
-    void *lse;
-} ffa_group_target;
-
-/*
- * input [rank_count], output [rank_count]: as the group's buffers. lse is cast where a source and
- * its destination both have one. Inputs and outputs must not overlap.
- * Fails with FFA_INVALID, naming the rank whose buffer is NULL. Thread: any. Blocks: until done.
- */
-FFA_API ffa_status ffa_group_cast_host(const ffa_group *group, const ffa_group_format *format,
-                                       const ffa_group_source *input,
-                                       const ffa_group_target *output, ffa_error *err);
-
-typedef enum ffa_reduce_op {
-    FFA_REDUCE_SUM = 0,
-    FFA_REDUCE_AVG = 1, /* the accumulator counts as one of the values */
-    FFA_REDUCE_LSE = 2  /* (out, lse) pairs of attention over disjoint keys; lse is needed */
-} ffa_reduce_op;
-
-/*
- * partial [rank_count]: as the group's output buffers; accumulator [rank_count]: as its input
- * buffers, read and written. Rows cast to nobody stay as they are. With FFA_REDUCE_LSE a value of
- * lse -inf takes no part, whatever its data holds; where all are -inf, out is 0.
- * Fails with FFA_INVALID, naming the rank whose buffer is NULL; FFA_NOMEM. Thread: any. Blocks:
- * until done.
- */
-FFA_API ffa_status ffa_group_reduce_host(const ffa_group *group, const ffa_group_format *format,
-                                         ffa_reduce_op op, const ffa_group_source *partial,
-                                         const ffa_group_target *accumulator, ffa_error *err);
+/* Break the group with FFA_COMM; why: part of the message all ranks see, or NULL. Thread: any,
+ * also while the rank is in a call. Blocks: no. */
+FFA_API void ffa_comm_cancel(ffa_comm *comm, const char *why);
 
 #ifdef __cplusplus
 }

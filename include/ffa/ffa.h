@@ -11,12 +11,13 @@
 #include <ffa/comm.h>
 #include <ffa/context.h>
 #include <ffa/device.h>
-#include <ffa/dist.h>
-#include <ffa/dist_plan.h>
-#include <ffa/dist_rows.h>
+#include <ffa/group.h>
 #include <ffa/kernel.h>
 #include <ffa/mask.h>
-#include <ffa/pipeline.h>
+#include <ffa/parallel_dispatch.h>
+#include <ffa/parallel_pass.h>
+#include <ffa/parallel_plan.h>
+#include <ffa/parallel_rows.h>
 #include <ffa/simulate.h>
 #include <ffa/status.h>
 

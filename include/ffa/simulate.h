@@ -20,7 +20,7 @@
 #ifndef FFA_SIMULATE_H
 #define FFA_SIMULATE_H
 
-#include <ffa/dist_plan.h>
+#include <ffa/parallel_plan.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -57,9 +57,9 @@ typedef struct ffa_sim_result {
 
 typedef struct ffa_sim_opts {
     uint32_t struct_size;
-    int32_t algorithm;    /* of the plan's dispatch: ffa_dispatch_algorithm */
-    int64_t chunk_tokens; /* of the dispatch; 0: its default, but at most 8192 chunks in all */
-    ffa_dist_model model; /* 0 in a field: the plan's default */
+    int32_t algorithm;        /* of the plan's dispatch: ffa_dispatch_algorithm */
+    int64_t chunk_tokens;     /* of the dispatch; 0: its default, but at most 8192 chunks in all */
+    ffa_parallel_model model; /* 0 in a field: the plan's default */
 } ffa_sim_opts;
 #define FFA_SIM_OPTS_INIT                                                                          \
     {                                                                                              \

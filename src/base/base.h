@@ -2,8 +2,8 @@
  *
  * What every module may use: errors, checked memory, text, log, fault points, clock.
  */
-#ifndef FFA_BASE_H
-#define FFA_BASE_H
+#ifndef FFA_BASE_BASE_H
+#define FFA_BASE_BASE_H
 
 #include <assert.h>
 #include <stdarg.h>

@@ -3,8 +3,8 @@
  * Shared by the files that move kernels between stores: what a public ffa_cache is, and sorted
  * walks over its entries.
  */
-#ifndef FFA_CACHE_BUNDLE_INTERNAL_H
-#define FFA_CACHE_BUNDLE_INTERNAL_H
+#ifndef FFA_CACHE_BUNDLE_H
+#define FFA_CACHE_BUNDLE_H
 
 #include "cache/store_internal.h"
 

@@ -9,7 +9,7 @@
 #include "cache/store_internal.h"
 
 #include "base/embedded.h"
-#include "cache/place.h"
+#include "cache/store_place.h"
 
 #include <errno.h>
 #include <fcntl.h>

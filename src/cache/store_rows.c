@@ -4,8 +4,8 @@
  */
 #include "cache/store_internal.h"
 
-#include "jit/digest.h"
-#include "jit/report.h"
+#include "base/digest.h"
+#include "jit/compile_report.h"
 
 #include <stdio.h>
 

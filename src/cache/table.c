@@ -6,8 +6,8 @@
  */
 #include "cache/table.h"
 
+#include "base/digest.h"
 #include "base/fork.h"
-#include "jit/digest.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -5,8 +5,8 @@
  * stdout is data, stderr is talk. Every command takes --json and --help; options are long. With
  * --json an error is also an object on stdout: {"error":{"status":..., "message":...}}.
  */
-#ifndef FFA_CLI_H
-#define FFA_CLI_H
+#ifndef FFA_CLI_CLI_H
+#define FFA_CLI_CLI_H
 
 #include <ffa/ffa.h>
 #include <jansson.h>

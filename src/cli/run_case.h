@@ -6,8 +6,8 @@
 #ifndef FFA_CLI_RUN_CASE_H
 #define FFA_CLI_RUN_CASE_H
 
-#include "cli/oracle_backward.h"
 #include "cli/run_ranks.h"
+#include "oracle/oracle_backward.h"
 
 #include <ffa/ffa.h>
 #include <stdbool.h>

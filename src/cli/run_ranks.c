@@ -14,8 +14,8 @@ struct rank {
     struct run_ranks *all;
     int32_t rank;
     ffa_comm *comm;
-    ffa_dist_plan *plan;
-    ffa_dist_plan_info info;
+    ffa_parallel_plan *plan;
+    ffa_parallel_plan_info info;
     void *rows[RUN_TENSORS];
     float *dsink;
     pthread_t thread;
@@ -102,10 +102,10 @@ static ffa_status give_lse(const struct rank *r, ffa_error *err)
 
 /* ---- one rank's part of a pass ---- */
 
-static ffa_dist_args args_of(const struct rank *r)
+static ffa_parallel_args args_of(const struct rank *r)
 {
     const struct run_case *run = r->all->run;
-    ffa_dist_args args = FFA_DIST_ARGS_INIT;
+    ffa_parallel_args args = FFA_PARALLEL_ARGS_INIT;
 
     args.heads_q = run->shape.heads_q;
     args.heads_kv = run->shape.heads_kv;
@@ -130,13 +130,13 @@ static ffa_dist_args args_of(const struct rank *r)
 
 static ffa_status run_calls(struct rank *r)
 {
-    const ffa_dist_args args = args_of(r);
+    const ffa_parallel_args args = args_of(r);
     const int64_t since_us = cli_clock_us();
     ffa_status rc = FFA_OK;
 
     for (int i = 0; i < r->calls && rc == FFA_OK; i++)
-        rc = r->is_backward ? ffa_dist_backward_host(r->plan, r->comm, &args, &r->err)
-                            : ffa_dist_forward_host(r->plan, r->comm, &args, &r->err);
+        rc = r->is_backward ? ffa_parallel_backward_host(r->plan, r->comm, &args, &r->err)
+                            : ffa_parallel_forward_host(r->plan, r->comm, &args, &r->err);
     r->us = cli_clock_us() - since_us;
     return rc;
 }
@@ -230,7 +230,7 @@ static ffa_status make_dispatch(struct run_ranks *all, const struct run_ranks_op
 static ffa_status make_plan(struct rank *r, const struct run_ranks_options *options, ffa_error *err)
 {
     const struct run_shape *shape = &r->all->run->shape;
-    ffa_dist_plan_opts opts = FFA_DIST_PLAN_OPTS_INIT;
+    ffa_parallel_plan_opts opts = FFA_PARALLEL_PLAN_OPTS_INIT;
     ffa_status rc;
 
     opts.forward_stages = opts.backward_stages = (int32_t)options->stages;
@@ -240,9 +240,10 @@ static ffa_status make_plan(struct rank *r, const struct run_ranks_options *opti
     opts.model.heads_kv = shape->heads_kv;
     opts.model.head_dim = shape->head_dim;
     opts.model.element_bytes = (int32_t)ffa_dtype_bytes(shape->dtype);
-    rc = ffa_dist_plan_create(&r->plan, r->all->dispatch, r->all->run->mask, r->rank, &opts, err);
-    r->info = (ffa_dist_plan_info)FFA_DIST_PLAN_INFO_INIT;
-    return rc == FFA_OK ? ffa_dist_plan_info_get(r->plan, &r->info, err) : rc;
+    rc = ffa_parallel_plan_create(&r->plan, r->all->dispatch, r->all->run->mask, r->rank, &opts,
+                                  err);
+    r->info = (ffa_parallel_plan_info)FFA_PARALLEL_PLAN_INFO_INIT;
+    return rc == FFA_OK ? ffa_parallel_plan_info_get(r->plan, &r->info, err) : rc;
 }
 
 static ffa_status make_rows(struct rank *r, ffa_error *err)
@@ -326,7 +327,7 @@ void run_ranks_destroy(struct run_ranks *all)
         for (int t = 0; t < RUN_TENSORS; t++)
             free(r->rows[t]);
         free(r->dsink);
-        ffa_dist_plan_destroy(r->plan);
+        ffa_parallel_plan_destroy(r->plan);
         ffa_comm_destroy(r->comm);
     }
     if (all) {
@@ -340,10 +341,10 @@ struct run_ranks_facts run_ranks_facts_get(const struct run_ranks *all)
 {
     struct run_ranks_facts facts = { .ranks = all->count,
                                      .moves_queries =
-                                         all->ranks[0].info.moves == FFA_DIST_MOVE_QUERIES };
+                                         all->ranks[0].info.moves == FFA_PARALLEL_MOVE_QUERIES };
 
     for (int32_t i = 0; i < all->count; i++) {
-        const ffa_dist_plan_info *info = &all->ranks[i].info;
+        const ffa_parallel_plan_info *info = &all->ranks[i].info;
 
         if (info->forward_stages > facts.forward_stages)
             facts.forward_stages = info->forward_stages;

@@ -15,7 +15,7 @@ struct run_ranks_options {
     int64_t ranks;    /* 0: not asked for */
     int64_t per_node; /* 0: all in one */
     int64_t stages;   /* of both passes; 0: as many as is best, -1: everything is fetched first */
-    int64_t moves;    /* ffa_dist_moves */
+    int64_t moves;    /* ffa_parallel_moves */
     int64_t delay;    /* times a transfer may be passed over by others */
     int64_t seed;     /* of the order of transfers */
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/cmd_simulate.h"
 #include "cli/file.h"
-#include "cli/simulate.h"
 
 #include <math.h>
 #include <stdio.h>

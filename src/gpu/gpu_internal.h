@@ -2,8 +2,8 @@
  *
  * What the files of src/gpu share: the CUDA headers, the error adapter, the device.
  */
-#ifndef FFA_GPU_INTERNAL_H
-#define FFA_GPU_INTERNAL_H
+#ifndef FFA_GPU_GPU_INTERNAL_H
+#define FFA_GPU_GPU_INTERNAL_H
 
 #include "gpu/gpu.h"
 

@@ -5,12 +5,12 @@
  */
 #include "jit/jit.h"
 
+#include "base/digest.h"
 #include "base/fork.h"
-#include "jit/digest.h"
+#include "jit/compile_report.h"
+#include "jit/compile_worker.h"
 #include "jit/nvrtc.h"
-#include "jit/report.h"
 #include "jit/source.h"
-#include "jit/worker.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
  */
 #include "jit/nvrtc.h"
 
-#include "jit/digest.h"
+#include "base/digest.h"
 
 #include <dlfcn.h>
 #include <errno.h>

@@ -3,7 +3,7 @@
  * The registry of templates, made from their .spec.def files: names, limits, defaults, choices.
  * To add a template: its rows, its functions and one line in `templates` below.
  */
-#include "jit/digest.h"
+#include "base/digest.h"
 #include "jit/jit.h"
 
 #include "attention_backward.args.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "mask/picture.h"
+#include "mask/mask_picture.h"
 
 int64_t grid_bound(int64_t tokens, int32_t bins, int32_t index)
 {

@@ -14,9 +14,9 @@
  * With FFA_TEST_BACKEND=cpu it runs on the CPU backend, which tests this test; with
  * FFA_TEST_DETERMINISTIC=1 all kernels are deterministic.
  */
-#include "api/attention.h"
+#include "attention/attention.h"
 #include "base/half.h"
-#include "cli/oracle_backward.h"
+#include "oracle/oracle_backward.h"
 #include "support/device_case.h"
 #include "support/low_precision.h"
 #include "support/stage_case.h"

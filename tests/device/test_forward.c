@@ -9,9 +9,9 @@
  * CK_RUN_CASE=quick|unions|dims|bf16|fp16 runs a part, FFA_TEST_PART=I/N a share of it
  * (device_case.h), FFA_TEST_STORE=PATH keeps kernels for others.
  */
-#include "api/attention.h"
+#include "attention/attention.h"
 #include "base/half.h"
-#include "cli/oracle.h"
+#include "oracle/oracle.h"
 #include "support/device_case.h"
 #include "support/stage_case.h"
 

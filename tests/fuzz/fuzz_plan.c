@@ -3,8 +3,8 @@
  * Any bytes as a saved plan: refused with a reason, or planned again as what it says. Long
  * sequences are left out, which take long to plan whoever asks.
  */
-#include "dist/plan.h"
 #include "fuzz/fuzz.h"
+#include "parallel/plan/rank_plan.h"
 
 #include <stdio.h>
 
@@ -31,22 +31,23 @@ static bool is_long(const uint8_t *data, size_t bytes)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     ffa_error err = { FFA_OK, 0, "" };
-    ffa_dist_plan *plan, *again;
+    ffa_parallel_plan *plan, *again;
     void *saved;
     size_t count;
 
     if (is_long(data, bytes))
         return 0;
-    if (ffa_dist_plan_load(&plan, data, bytes, &err) != FFA_OK) {
+    if (ffa_parallel_plan_load(&plan, data, bytes, &err) != FFA_OK) {
         require(err.message[0] != '\0', "refused without a reason");
         require(plan == NULL, "refused, but there is a plan");
         return 0;
     }
-    require(ffa_dist_plan_save(plan, &saved, &count, &err) == FFA_OK, "a plan is not saved");
-    require(ffa_dist_plan_load(&again, saved, count, &err) == FFA_OK, "a saved plan is not loaded");
+    require(ffa_parallel_plan_save(plan, &saved, &count, &err) == FFA_OK, "a plan is not saved");
+    require(ffa_parallel_plan_load(&again, saved, count, &err) == FFA_OK,
+            "a saved plan is not loaded");
     require(!strcmp(plan->digest, again->digest), "a plan changes when it is saved");
-    ffa_dist_plan_destroy(again);
-    ffa_dist_plan_destroy(plan);
+    ffa_parallel_plan_destroy(again);
+    ffa_parallel_plan_destroy(plan);
     ffa_free(saved);
     return 0;
 }

@@ -7,8 +7,8 @@
  * whatever k holds. A tolerance on random scores would miss one key in a long row. Backward by
  * gradients in fp64: on few tokens a single wrong cell shows in them.
  */
-#include "cli/oracle_backward.h"
 #include "cpu/cpu.h"
+#include "oracle/oracle_backward.h"
 #include "support/any_plan.h"
 #include "support/attention_case.h"
 

@@ -5,8 +5,8 @@
 #ifndef TESTS_CPU_CASE_H
 #define TESTS_CPU_CASE_H
 
-#include "cli/oracle_backward.h"
 #include "cpu/cpu.h"
+#include "oracle/oracle_backward.h"
 #include "support/attention_case.h"
 
 /* ---- forward ---- */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support/device_case.h"
 
-#include "cli/oracle.h"
+#include "oracle/oracle.h"
 
 #include <stdio.h>
 #include <stdlib.h>

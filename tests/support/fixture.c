@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support/fixture.h"
 
-#include "jit/digest.h"
+#include "base/digest.h"
 #include "support/rng.h"
 
 #include <check.h>

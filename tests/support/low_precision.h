@@ -8,7 +8,7 @@
 #ifndef TESTS_LOW_PRECISION_H
 #define TESTS_LOW_PRECISION_H
 
-#include "cli/oracle_backward.h"
+#include "oracle/oracle_backward.h"
 
 /* Errors of dq, dk and dv by plain operators in the dtype of `test` (bf16 or fp16; all rows and
  * keys), against `want`, the oracle's, made without use_out. What the test's outputs hold is not

@@ -2,7 +2,7 @@
 #include "support/ranks.h"
 
 #include "base/base.h"
-#include "dist/dispatch.h"
+#include "parallel/dispatch/dispatch.h"
 
 #include <check.h>
 #include <math.h>
@@ -99,10 +99,10 @@ static void allocate(struct rank *r)
         copy(r, DOUT, true);
 }
 
-static ffa_dist_args args_of(const struct rank *r)
+static ffa_parallel_args args_of(const struct rank *r)
 {
     const struct attention_case *test = r->run->test;
-    ffa_dist_args args = FFA_DIST_ARGS_INIT;
+    ffa_parallel_args args = FFA_PARALLEL_ARGS_INIT;
 
     args.heads_q = test->shape.heads_q;
     args.heads_kv = test->shape.heads_kv;
@@ -129,18 +129,18 @@ static ffa_dist_args args_of(const struct rank *r)
 }
 
 /* The passes of the other mask; what they write is written again. */
-static ffa_status run_other(const struct rank *r, const ffa_dist_args *args, ffa_error *err)
+static ffa_status run_other(const struct rank *r, const ffa_parallel_args *args, ffa_error *err)
 {
     struct ranks_run *run = r->run;
-    ffa_dist_plan *plan = NULL;
+    ffa_parallel_plan *plan = NULL;
     ffa_status rc =
-        ffa_dist_plan_create(&plan, r->dispatch, run->other_mask, r->rank, &run->plan, err);
+        ffa_parallel_plan_create(&plan, r->dispatch, run->other_mask, r->rank, &run->plan, err);
 
     if (rc == FFA_OK)
-        rc = ffa_dist_forward_host(plan, run->comms[r->rank], args, err);
+        rc = ffa_parallel_forward_host(plan, run->comms[r->rank], args, err);
     if (rc == FFA_OK && run->gradients)
-        rc = ffa_dist_backward_host(plan, run->comms[r->rank], args, err);
-    ffa_dist_plan_destroy(plan);
+        rc = ffa_parallel_backward_host(plan, run->comms[r->rank], args, err);
+    ffa_parallel_plan_destroy(plan);
     return rc;
 }
 
@@ -149,36 +149,36 @@ static void *run_rank(void *user)
     struct rank *r = user;
     struct ranks_run *run = r->run;
     ffa_error *err = &run->errors[r->rank];
-    ffa_dist_plan_info info = FFA_DIST_PLAN_INFO_INIT;
-    ffa_dist_args args = args_of(r);
-    ffa_dist_plan *plan = NULL;
+    ffa_parallel_plan_info info = FFA_PARALLEL_PLAN_INFO_INIT;
+    ffa_parallel_args args = args_of(r);
+    ffa_parallel_plan *plan = NULL;
     ffa_status rc;
 
     if (run->hook && !run->hook(run, r->rank))
         return NULL;
     if (run->bad_rank && run->bad_rank == r->rank)
         args.heads_kv = 5000;
-    rc = ffa_dist_plan_create(&plan, r->dispatch,
-                              run->odd_mask && run->odd_rank == r->rank ? run->odd_mask : run->mask,
-                              r->rank, &run->plan, err);
+    rc = ffa_parallel_plan_create(
+        &plan, r->dispatch, run->odd_mask && run->odd_rank == r->rank ? run->odd_mask : run->mask,
+        r->rank, &run->plan, err);
     if (rc != FFA_OK)
         ffa_comm_cancel(run->comms[r->rank], err->message);
     if (rc == FFA_OK)
-        rc = ffa_dist_plan_info_get(plan, &info, err);
+        rc = ffa_parallel_plan_info_get(plan, &info, err);
     run->stages[r->rank] = info.forward_stages;
     run->moves[r->rank] = info.moves;
     if (rc == FFA_OK && !run->skips_agree)
-        rc = ffa_dist_plan_agree(plan, run->comms[r->rank], err);
+        rc = ffa_parallel_plan_agree(plan, run->comms[r->rank], err);
     for (int32_t i = 0; i < (run->passes ? run->passes : 1) && rc == FFA_OK; i++) {
         if (run->other_mask)
             rc = run_other(r, &args, err);
         if (rc == FFA_OK)
-            rc = ffa_dist_forward_host(plan, run->comms[r->rank], &args, err);
+            rc = ffa_parallel_forward_host(plan, run->comms[r->rank], &args, err);
         if (rc == FFA_OK && run->gradients)
-            rc = ffa_dist_backward_host(plan, run->comms[r->rank], &args, err);
+            rc = ffa_parallel_backward_host(plan, run->comms[r->rank], &args, err);
     }
     run->status[r->rank] = rc;
-    ffa_dist_plan_destroy(plan);
+    ffa_parallel_plan_destroy(plan);
     return NULL;
 }
 

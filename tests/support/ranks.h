@@ -6,8 +6,8 @@
 #define TESTS_RANKS_H
 
 #include "support/attention_case.h"
-#include <ffa/dist.h>
-#include <ffa/pipeline.h>
+#include <ffa/parallel_dispatch.h>
+#include <ffa/parallel_pass.h>
 
 #include <stdbool.h>
 
@@ -23,7 +23,7 @@ struct ranks_run {
     struct attention_gradients *gradients; /* NULL: forward only */
     const ffa_mask *mask;
     ffa_dispatch_opts dispatch;
-    ffa_dist_plan_opts plan;
+    ffa_parallel_plan_opts plan;
     ffa_loopback_opts loopback;
     int32_t rank_count, ranks_per_node;
     ffa_dtype sum_dtype;
@@ -38,7 +38,7 @@ struct ranks_run {
     int32_t odd_rank;
     int32_t bad_rank; /* calls with too many heads; 0: none */
     long alloc_fault; /* the nth allocation from when ranks run fails; 0: none */
-    bool skips_agree; /* no ffa_dist_plan_agree before the passes */
+    bool skips_agree; /* no ffa_parallel_plan_agree before the passes */
     /* Results. */
     double *lse;               /* [seqlen_q][heads_q] */
     float *max_logits, *dsink; /* of rank 0; [heads_q], [sinks][heads_q] */
@@ -46,7 +46,7 @@ struct ranks_run {
     ffa_status status[RANKS_HERE];
     ffa_error errors[RANKS_HERE];
     int32_t stages[RANKS_HERE]; /* forward */
-    int32_t moves[RANKS_HERE];  /* ffa_dist_moves */
+    int32_t moves[RANKS_HERE];  /* ffa_parallel_moves */
 };
 
 /* Runs all ranks; ranks_finish frees. Dispatch and group must come to be; ranks may fail. */

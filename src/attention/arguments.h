@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The arguments that ffa_forward and ffa_backward share: checks, and what launches are made of.
+ */
+#ifndef FFA_ATTENTION_ARGUMENTS_H
+#define FFA_ATTENTION_ARGUMENTS_H
+
+#include "attention/attention.h"
+
+#define LOG2_E 1.4426950408889634
+
+enum { HEADS_MAX = 65536 };
+
+/* What the heads worked on at a time read again and again should stay in L2 (50 MB on an H200),
+ * with room for what passes through. */
+enum { L2_GROUP_BYTES = 32 << 20 };
+
+enum { COUNTER_BYTES = 256 }; /* of a workspace: the counters, alone in their cache lines */
+
+struct tensor_rule {
+    const char *name;
+    int64_t tokens;
+    int64_t heads;
+    int64_t head_dim; /* 1 for lse */
+    size_t element_bytes;
+    bool needs_alignment; /* moved by the copy engine or in 16-byte accesses */
+    bool is_output;       /* rows must not overlap */
+};
+
+/* Fill in the default strides, then check. */
+ffa_status tensor_check(ffa_tensor *tensor, const struct tensor_rule *rule, ffa_error *err);
+
+ffa_status heads_check(int32_t heads_q, int32_t heads_kv, const ffa_plan *plan, ffa_error *err);
+
+struct call_options {
+    float softmax_scale, softcap;
+    const float *sink;
+    int32_t sink_count, sm_margin;
+};
+
+/* Fill in the default scale, and check. */
+ffa_status call_options_check(struct call_options *options, const ffa_kernels *kernels,
+                              ffa_error *err);
+
+/* That it is there, and aligned. */
+ffa_status workspace_check(const void *workspace, ffa_error *err);
+
+/* That the plan is on the kernels' device, and the workspace usable. */
+ffa_status launch_check(const ffa_kernels *kernels, const ffa_plan *plan, const void *workspace,
+                        ffa_error *err);
+
+/* A tensor of the kernels' dtype, in boxes of 64 columns x 1 head x box_rows. */
+ffa_status map_make(struct tensor_map *map, const ffa_kernels *kernels, const char *name,
+                    const ffa_tensor *tensor, int64_t tokens, int64_t heads, int32_t head_dim,
+                    int32_t box_rows, ffa_error *err);
+/* The same in boxes of 64 columns x box_heads x box_rows. */
+ffa_status map_make_heads(struct tensor_map *map, const ffa_kernels *kernels, const char *name,
+                          const ffa_tensor *tensor, int64_t tokens, int64_t heads, int32_t head_dim,
+                          int32_t box_heads, int32_t box_rows, ffa_error *err);
+
+#endif

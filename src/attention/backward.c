@@ -1,0 +1,634 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ffa_backward: check the arguments, fill three launches, enqueue. In a pass in stages the first
+ * launch is the first stage's, and the third the last one's: between them dq is a sum in the
+ * workspace.
+ *
+ * A workspace, every part at a multiple of 256 bytes:
+ *
+ *   counters   COUNTER_BYTES, as of ffa_forward
+ *   stats      fp32 [heads_q][2][stats_rows]
+ *   dq         fp32 [heads_q][dq_rows][head_dim of the kernels], lying as attention_backward says
+ *   turns      int32 [heads_q][backward_cluster][blocks of tile_m rows], where deterministic
+ *   dk parts   fp32 [parts][heads_kv][tokens_k][head_dim], where parts > 1, and of kernels of
+ *              passes in stages
+ *   dv parts   the same with head_dim_v
+ */
+#include "attention/arguments.h"
+
+#include "attention_backward.args.h"
+#include "backward_finish.args.h"
+#include "backward_prepare.args.h"
+#include "cpu/cpu.h"
+
+#define PART_MAX ((int64_t)1 << 56) /* bytes: no address space holds more */
+
+/* Key tiles that so many SMs work on: a cluster's is one. */
+static int32_t tiles_at_a_time(const ffa_kernels *kernels, int32_t sm_count)
+{
+    return sm_count < kernels->backward_cluster ? 1 : sm_count / kernels->backward_cluster;
+}
+
+/* ---- the workspace ---- */
+
+/* The order of a pass, found once for a plan and the heads and device it is used with: it takes up
+ * to 1 ms, a call a hundredth of that. The plan remembers the last answer, in 15 bits of a word;
+ * the others say what it answers. (A plan that is used with two head layouts in turn asks each
+ * time.)
+ */
+static struct backward_order order_of(const ffa_plan *plan, const struct order_query *query)
+{
+    const uint64_t key = (uint64_t)query->group << 45 | (uint64_t)query->heads_kv << 27 |
+                         (uint64_t)query->at_a_time << 15;
+    const uint64_t known = atomic_load(plan->order);
+    struct backward_order order;
+
+    if (query->group >> 12 || query->heads_kv >> 18 || query->at_a_time >> 12)
+        return backward_order_find(&plan->backward, query);
+    if (known >> 15 == key >> 15)
+        return (struct backward_order){ (int32_t)(known >> 3 & 0xfff), (int32_t)(known & 7) };
+    order = backward_order_find(&plan->backward, query);
+    atomic_store(plan->order, key | (uint64_t)order.parts << 3 | (uint64_t)order.rounds);
+    return order;
+}
+
+static ffa_status layout_add(struct backward_layout *layout, int64_t *at, const char *what,
+                             int64_t rows, int64_t row_bytes, ffa_error *err)
+{
+    *at = layout->bytes;
+    if (rows > (PART_MAX - layout->bytes) / row_bytes)
+        return error_fail(err, FFA_INVALID, 0,
+                          "the workspace would need %lld rows of %lld bytes for %s",
+                          (long long)rows, (long long)row_bytes, what);
+    layout->bytes += (rows * row_bytes + 255) / 256 * 256;
+    return FFA_OK;
+}
+
+ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *plan,
+                                const ffa_kernels *kernels, int32_t heads_q, int32_t heads_kv,
+                                int32_t sm_count, ffa_error *err)
+{
+    const int64_t bytes = (int64_t)sizeof(float);
+    const ffa_mask_shape *shape = &plan->backward.shape;
+    const struct order_query query = { heads_q / heads_kv, heads_kv,
+                                       tiles_at_a_time(kernels, sm_count) };
+    ffa_status rc;
+
+    *out = (struct backward_layout){
+        .bytes = COUNTER_BYTES,
+        .stats_rows = (shape->seqlen_q + plan->backward.tile_m + 3) / 4 * 4,
+        .dq_rows = (shape->seqlen_q + BACKWARD_DQ_ROWS - 1) / BACKWARD_DQ_ROWS * BACKWARD_DQ_ROWS,
+        .order = order_of(plan, &query)
+    };
+    FFA_TRY(layout_add(out, &out->stats_at, "row statistics", out->stats_rows * heads_q, 2 * bytes,
+                       err));
+    FFA_TRY(layout_add(out, &out->dq_at, "dq", out->dq_rows * heads_q, bytes * kernels->dq_columns,
+                       err));
+    out->turns_at = out->bytes;
+    if (kernels->is_deterministic)
+        FFA_TRY(layout_add(out, &out->turns_at, "turns",
+                           ticket_grid_blocks(&plan->backward) * heads_q,
+                           kernels->backward_cluster * (int64_t)sizeof(int32_t), err));
+    out->turns_bytes = out->bytes - out->turns_at;
+    if (out->order.parts > 1 || kernels->is_staged) {
+        const int64_t rows = shape->seqlen_k * heads_kv * out->order.parts;
+
+        FFA_TRY(layout_add(out, &out->dk_at, "parts of dk", rows, bytes * kernels->head_dim, err));
+        FFA_TRY(
+            layout_add(out, &out->dv_at, "parts of dv", rows, bytes * kernels->head_dim_v, err));
+    }
+out:
+    return rc;
+}
+
+static ffa_status layout_of(struct backward_layout *out, const ffa_kernels *kernels,
+                            const ffa_plan *plan, int32_t heads_q, int32_t heads_kv, ffa_error *err)
+{
+    return backward_layout_make(out, plan, kernels, heads_q, heads_kv,
+                                gpu_device_sm_count(kernels->context->gpu), err);
+}
+
+static ffa_status objects_check(const ffa_kernels *kernels, const ffa_plan *plan, ffa_error *err)
+{
+    if (!kernels->has_backward)
+        return error_fail(err, FFA_INVALID, 0, "the kernels were made without FFA_SPEC_BACKWARD");
+    if (!plan->backward.tile_count)
+        return error_fail(err, FFA_INVALID, 0,
+                          "the plan was made with kernels without FFA_SPEC_BACKWARD");
+    if (plan->backward.tile_m != kernels->backward_tile_m ||
+        plan->backward.tile_n != kernels->backward_tile_n)
+        return error_fail(err, FFA_INVALID, 0,
+                          "the plan has backward tiles of %d x %d, the kernels of %d x %d",
+                          plan->backward.tile_m, plan->backward.tile_n, kernels->backward_tile_m,
+                          kernels->backward_tile_n);
+    if (plan->backward.on_grid != kernels->is_deterministic)
+        return error_fail(err, FFA_INVALID, 0,
+                          "the plan was made with kernels %s FFA_SPEC_DETERMINISTIC, these are %s "
+                          "it",
+                          plan->backward.on_grid ? "of" : "without",
+                          kernels->is_deterministic ? "of" : "without");
+    if (plan->stage_count > 1 && !kernels->is_staged)
+        return error_fail(err, FFA_INVALID, 0,
+                          "the plan is stage %d of %d, the kernels were made without "
+                          "FFA_SPEC_STAGED",
+                          plan->stage, plan->stage_count);
+    return FFA_OK;
+}
+
+static bool is_first(const ffa_plan *plan)
+{
+    return plan->stage == 0;
+}
+
+static bool is_last(const ffa_plan *plan)
+{
+    return plan->stage == plan->stage_count - 1;
+}
+
+/* What the stages share on the CPU: delta, then the sum of dq, both in what it computes in. */
+struct cpu_layout {
+    int64_t sum_at, bytes; /* 0: the call is a whole pass */
+};
+
+static bool in_fp64(const ffa_kernels *kernels)
+{
+    return kernels->dtype == FFA_FP64 || (kernels->context->opts.flags & FFA_OPEN_CPU_FP64) != 0;
+}
+
+static ffa_status cpu_layout_of(struct cpu_layout *out, const ffa_kernels *kernels,
+                                const ffa_plan *plan, int32_t heads_q, ffa_error *err)
+{
+    const int64_t lines = plan->backward.shape.seqlen_q * heads_q;
+    const int64_t element = in_fp64(kernels) ? sizeof(double) : sizeof(float);
+
+    *out = (struct cpu_layout){ 0 };
+    if (plan->stage_count == 1)
+        return FFA_OK;
+    if (lines > PART_MAX / (element * (1 + kernels->head_dim)))
+        return error_fail(err, FFA_INVALID, 0,
+                          "the workspace would need %lld rows of %d numbers for dq",
+                          (long long)lines, 1 + kernels->head_dim);
+    out->sum_at = lines * element;
+    out->bytes = out->sum_at + lines * element * kernels->head_dim;
+    return FFA_OK;
+}
+
+ffa_status ffa_backward_workspace_bytes(const ffa_kernels *kernels, const ffa_plan *plan,
+                                        int32_t heads_q, int32_t heads_kv, int64_t *bytes,
+                                        ffa_error *err)
+{
+    struct backward_layout layout;
+    struct cpu_layout on_cpu;
+    ffa_status rc;
+
+    if (bytes)
+        *bytes = 0;
+    if (!kernels || !plan || !bytes)
+        return error_fail(err, FFA_INVALID, 0, "ffa_backward_workspace_bytes: %s is NULL",
+                          !kernels ? "kernels"
+                          : !plan  ? "plan"
+                                   : "bytes");
+    FFA_TRY(objects_check(kernels, plan, err));
+    FFA_TRY(heads_check(heads_q, heads_kv, plan, err));
+    if (kernels->backward) {
+        FFA_TRY(layout_of(&layout, kernels, plan, heads_q, heads_kv, err));
+        *bytes = layout.bytes;
+    } else {
+        FFA_TRY(cpu_layout_of(&on_cpu, kernels, plan, heads_q, err));
+        *bytes = on_cpu.bytes;
+    }
+out:
+    return rc;
+}
+
+/* ---- arguments ---- */
+
+/* Before the last stage nobody looks at dq. */
+static ffa_status tensors_check(ffa_backward_args *args, const ffa_kernels *kernels,
+                                const ffa_plan *plan, ffa_error *err)
+{
+    const ffa_mask_shape *shape = &plan->backward.shape;
+    const bool on_gpu = kernels_on_gpu(kernels);
+    const size_t bytes = ffa_dtype_bytes(kernels->dtype);
+    const size_t grad_bytes = ffa_dtype_bytes(kernels->grad_dtype);
+    const size_t sum_bytes = kernels->dtype == FFA_FP64 ? sizeof(double) : sizeof(float);
+    const int64_t rows = shape->seqlen_q, keys = shape->seqlen_k, dim = kernels->head_dim;
+    const int64_t dim_v = kernels->head_dim_v;
+    const struct tensor_rule rules[] = {
+        { "q", rows, args->heads_q, dim, bytes, on_gpu, false },
+        { "k", keys, args->heads_kv, dim, bytes, on_gpu, false },
+        { "v", keys, args->heads_kv, dim_v, bytes, on_gpu, false },
+        { "out", rows, args->heads_q, dim_v, ffa_dtype_bytes(kernels->out_dtype), on_gpu, false },
+        { "lse", rows, args->heads_q, 1, sizeof(float), false, false },
+        { "dout", rows, args->heads_q, dim_v, bytes, on_gpu, false },
+        { "dq", rows, args->heads_q, dim, grad_bytes, on_gpu, true },
+        { "dk", keys, args->heads_kv, dim, grad_bytes, on_gpu, true },
+        { "dv", keys, args->heads_kv, dim_v, grad_bytes, on_gpu, true },
+        { "partial_dk", keys, args->heads_kv, dim, sum_bytes, on_gpu, false },
+        { "partial_dv", keys, args->heads_kv, dim_v, sum_bytes, on_gpu, false },
+    };
+    ffa_tensor *const tensors[] = { &args->q,   &args->k,          &args->v,         &args->out,
+                                    &args->lse, &args->dout,       &args->dq,        &args->dk,
+                                    &args->dv,  &args->partial_dk, &args->partial_dv };
+    ffa_status rc = FFA_OK;
+
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (tensors[i] == &args->dq ? is_last(plan)
+            : tensors[i] == &args->partial_dk || tensors[i] == &args->partial_dv
+                ? args->partial_dk.data != NULL
+                : true)
+            FFA_TRY(tensor_check(tensors[i], &rules[i], err));
+out:
+    return rc;
+}
+
+static ffa_status flags_check(const ffa_backward_args *args, const ffa_kernels *kernels,
+                              ffa_error *err)
+{
+    if (args->flags & ~(uint32_t)FFA_BACKWARD_ACCUMULATE)
+        return error_fail(err, FFA_UNSUPPORTED, 0, "flags is 0x%x, known are 0x%x", args->flags,
+                          (unsigned)FFA_BACKWARD_ACCUMULATE);
+    if (args->flags & FFA_BACKWARD_ACCUMULATE && kernels->grad_dtype < FFA_FP32)
+        return error_fail(err, FFA_INVALID, 0,
+                          "flags has FFA_BACKWARD_ACCUMULATE, the kernels were made without "
+                          "FFA_SPEC_GRAD_FP32");
+    if (!args->partial_dk.data != !args->partial_dv.data)
+        return error_fail(err, FFA_INVALID, 0, "partial_d%c is given without partial_d%c",
+                          args->partial_dk.data ? 'k' : 'v', args->partial_dk.data ? 'v' : 'k');
+    if (args->partial_dk.data && !kernels->is_staged)
+        return error_fail(err, FFA_INVALID, 0,
+                          "partial_dk is given, the kernels were made without FFA_SPEC_STAGED");
+    if (args->dsink && !args->sink_count)
+        return error_fail(err, FFA_INVALID, 0, "dsink is given with a sink_count of 0");
+    if ((uintptr_t)args->dsink % sizeof(float))
+        return error_fail(err, FFA_INVALID, 0, "dsink is %p, not %zu-byte aligned",
+                          (const void *)args->dsink, sizeof(float));
+    return FFA_OK;
+}
+
+/* Import, resolve defaults, check: `args` is complete afterwards. */
+static ffa_status args_import(ffa_backward_args *args, const ffa_kernels *kernels,
+                              const ffa_plan *plan, const ffa_backward_args *from, ffa_error *err)
+{
+    struct call_options options;
+    ffa_status rc;
+
+    FFA_TRY(opts_import(args, sizeof *args, from, err));
+    FFA_TRY(objects_check(kernels, plan, err));
+    FFA_TRY(heads_check(args->heads_q, args->heads_kv, plan, err));
+    FFA_TRY(flags_check(args, kernels, err));
+    options = (struct call_options){ .softmax_scale = args->softmax_scale,
+                                     .softcap = args->softcap,
+                                     .sink = args->sink,
+                                     .sink_count = args->sink_count,
+                                     .sm_margin = args->sm_margin };
+    FFA_TRY(call_options_check(&options, kernels, err));
+    args->softmax_scale = options.softmax_scale;
+    rc = tensors_check(args, kernels, plan, err);
+out:
+    return rc;
+}
+
+/* ---- the GPU ---- */
+
+struct gpu_call {
+    const ffa_kernels *kernels;
+    const ffa_plan *plan;
+    const ffa_backward_args *args;
+    const struct backward_layout *layout;
+    unsigned char *workspace;
+    int32_t room; /* SMs */
+};
+
+static struct backward_prepare_args prepare_fill(const struct gpu_call *call)
+{
+    const ffa_backward_args *args = call->args;
+
+    return (struct backward_prepare_args){
+        .out = args->out.data,
+        .dout = args->dout.data,
+        .lse = args->lse.data,
+        .stats = (float *)(void *)(call->workspace + call->layout->stats_at),
+        .dq = (float *)(void *)(call->workspace + call->layout->dq_at),
+        .out_token_stride = args->out.token_stride,
+        .out_head_stride = args->out.head_stride,
+        .dout_token_stride = args->dout.token_stride,
+        .dout_head_stride = args->dout.head_stride,
+        .lse_token_stride = args->lse.token_stride,
+        .lse_head_stride = args->lse.head_stride,
+        .tokens_q = (int)call->plan->backward.shape.seqlen_q,
+        .heads_q = args->heads_q,
+        .stats_rows = (int)call->layout->stats_rows,
+        .dq_rows = (int)call->layout->dq_rows,
+        .head_dim_v = call->kernels->head_dim_v,
+    };
+}
+
+static ffa_status maps_make(struct attention_backward_args *launch, const struct gpu_call *call,
+                            ffa_error *err)
+{
+    const ffa_backward_args *args = call->args;
+    const ffa_kernels *kernels = call->kernels;
+    const struct tile_plan *plan = &call->plan->backward;
+    const int64_t rows = plan->shape.seqlen_q, keys = plan->shape.seqlen_k;
+    const int32_t dim = kernels->head_dim, dim_v = kernels->head_dim_v;
+    const int32_t block_n = plan->tile_n / kernels->backward_cluster;
+    ffa_status rc;
+
+    FFA_TRY(
+        map_make(&launch->q, kernels, "q", &args->q, rows, args->heads_q, dim, plan->tile_m, err));
+    FFA_TRY(map_make(&launch->dout, kernels, "dout", &args->dout, rows, args->heads_q, dim_v,
+                     plan->tile_m, err));
+    FFA_TRY(map_make(&launch->k, kernels, "k", &args->k, keys, args->heads_kv, dim, block_n, err));
+    rc = map_make(&launch->v, kernels, "v", &args->v, keys, args->heads_kv, dim_v, block_n, err);
+out:
+    return rc;
+}
+
+/* Whether the main kernel writes sums that the last one turns into dk and dv. */
+static bool has_parts(const struct gpu_call *call)
+{
+    return call->layout->order.parts > 1 || call->args->partial_dk.data;
+}
+
+/* Where the main kernel writes dk and dv: into the caller's tensors, or into parts. */
+static void outputs_fill(struct attention_backward_args *launch, const struct gpu_call *call)
+{
+    const ffa_backward_args *args = call->args;
+    const int64_t keys = call->plan->backward.shape.seqlen_k;
+    const int64_t dim = call->kernels->head_dim, dim_v = call->kernels->head_dim_v;
+
+    if (has_parts(call)) {
+        launch->dk = call->workspace + call->layout->dk_at;
+        launch->dv = call->workspace + call->layout->dv_at;
+        launch->dk_token_stride = dim;
+        launch->dv_token_stride = dim_v;
+        launch->dk_head_stride = keys * dim;
+        launch->dv_head_stride = keys * dim_v;
+        launch->dk_part_stride = args->heads_kv * keys * dim;
+        launch->dv_part_stride = args->heads_kv * keys * dim_v;
+        return;
+    }
+    launch->dk = args->dk.data;
+    launch->dv = args->dv.data;
+    launch->dk_token_stride = args->dk.token_stride;
+    launch->dk_head_stride = args->dk.head_stride;
+    launch->dv_token_stride = args->dv.token_stride;
+    launch->dv_head_stride = args->dv.head_stride;
+    if (args->flags & FFA_BACKWARD_ACCUMULATE)
+        launch->flags |= BACKWARD_ACCUMULATE;
+}
+
+/* In what order the main kernel takes its items, and each goes through its rows. In turns, an item
+ * has one order anyway. */
+static void order_fill(struct attention_backward_args *launch, const struct gpu_call *call)
+{
+    const struct tile_plan *plan = &call->plan->backward;
+    const struct order_query query = { launch->group, launch->heads_kv,
+                                       tiles_at_a_time(call->kernels, call->room) };
+    const int64_t streams = backward_order_section(plan, &query, call->layout->order);
+    const int64_t items = plan->tile_count * streams;
+    const int64_t waves = (items + query.at_a_time / 2) / query.at_a_time;
+
+    launch->parts = call->layout->order.parts;
+    launch->l2_head_groups = (int)streams;
+    launch->l2_waves = (int)(waves > 1 ? waves : 1);
+    launch->wave_items = (int)((items + launch->l2_waves - 1) / launch->l2_waves);
+    if (plan->lockstep != TILE_LOCKSTEP_NONE)
+        launch->flags |= BACKWARD_LOCKSTEP;
+    if (plan->lockstep == TILE_LOCKSTEP_DESCENDING)
+        launch->flags |= BACKWARD_DESCENDING;
+}
+
+static ffa_status main_fill(struct attention_backward_args *launch, const struct gpu_call *call,
+                            ffa_error *err)
+{
+    const ffa_backward_args *args = call->args;
+    const struct tile_plan *plan = &call->plan->backward;
+    const bool has_lists = call->plan->heads_in_mask > 1;
+    const int32_t group = args->heads_q / args->heads_kv;
+    const int64_t work =
+        plan->tile_count * (has_lists ? 1 : args->heads_kv) * call->layout->order.parts;
+    const unsigned char *image = atomic_load(&call->plan->buffer);
+    const double scale = (double)args->softmax_scale;
+    ffa_status rc;
+
+    if (work > INT32_MAX - 1024)
+        return error_fail(err, FFA_INVALID, 0,
+                          "%lld key tiles x %d heads are more than 2^31 work items",
+                          (long long)plan->tile_count, args->heads_q);
+    *launch = (struct attention_backward_args){ 0 };
+    FFA_TRY(maps_make(launch, call, err));
+    launch->stats = (const float *)(const void *)(call->workspace + call->layout->stats_at);
+    launch->stats_rows = call->layout->stats_rows;
+    launch->dq = call->workspace + call->layout->dq_at;
+    launch->dq_head_stride = call->layout->dq_rows * call->kernels->dq_columns;
+    launch->dq_rows = call->layout->dq_rows;
+    launch->tiles = (const struct plan_tile *)(const void *)(image + call->plan->backward_at);
+    launch->sweeps = (const struct plan_sweep *)(const void *)(launch->tiles + plan->tile_count);
+    launch->bands = (const struct plan_band *)(const void *)(launch->sweeps + plan->sweep_count);
+    launch->tickets = (const struct plan_ticket *)(const void *)(image + call->plan->turns_at);
+    launch->dq_semaphores = (int *)(void *)(call->workspace + call->layout->turns_at);
+    launch->counters = (int *)(void *)call->workspace;
+    launch->scale = args->softmax_scale;
+    launch->head_dim = call->kernels->head_dim;
+    launch->head_dim_v = call->kernels->head_dim_v;
+    launch->scale_log2 = (float)(LOG2_E * scale);
+    launch->work_count = (int)work;
+    launch->tile_count = (int)plan->tile_count;
+    launch->heads_kv = args->heads_kv;
+    launch->group = group;
+    launch->flags = has_lists ? BACKWARD_LIST_PER_KV_HEAD : 0;
+    order_fill(launch, call);
+    if (args->softcap > 0.0f) {
+        launch->cap_inner = (float)(2.0 * LOG2_E * scale / (double)args->softcap);
+        launch->cap_outer = (float)(LOG2_E * (double)args->softcap);
+    }
+    outputs_fill(launch, call);
+out:
+    return rc;
+}
+
+/* Before the last stage there are parts to sum, at the most. */
+static struct backward_finish_args finish_fill(const struct gpu_call *call)
+{
+    const ffa_backward_args *args = call->args;
+    const struct backward_layout *layout = call->layout;
+    const bool has_dq = is_last(call->plan);
+
+    return (struct backward_finish_args){
+        .dq_sum = (const float *)(void *)(call->workspace + layout->dq_at),
+        .dk_parts = (const float *)(void *)(call->workspace + layout->dk_at),
+        .dv_parts = (const float *)(void *)(call->workspace + layout->dv_at),
+        .dk_more = args->partial_dk.data,
+        .dv_more = args->partial_dv.data,
+        .dk_more_token_stride = args->partial_dk.token_stride,
+        .dk_more_head_stride = args->partial_dk.head_stride,
+        .dv_more_token_stride = args->partial_dv.token_stride,
+        .dv_more_head_stride = args->partial_dv.head_stride,
+        .dq = args->dq.data,
+        .dk = args->dk.data,
+        .dv = args->dv.data,
+        .stats = (const float *)(void *)(call->workspace + layout->stats_at),
+        .sink = args->sink,
+        .dsink = has_dq ? args->dsink : NULL,
+        .dq_token_stride = args->dq.token_stride,
+        .dq_head_stride = args->dq.head_stride,
+        .dk_token_stride = args->dk.token_stride,
+        .dk_head_stride = args->dk.head_stride,
+        .dv_token_stride = args->dv.token_stride,
+        .dv_head_stride = args->dv.head_stride,
+        .scale = args->softmax_scale,
+        .tokens_q = has_dq ? (int)call->plan->backward.shape.seqlen_q : 0,
+        .tokens_k = (int)call->plan->backward.shape.seqlen_k,
+        .heads_q = args->heads_q,
+        .heads_kv = args->heads_kv,
+        .parts = has_parts(call) ? layout->order.parts : 0,
+        .stats_rows = (int)layout->stats_rows,
+        .dq_rows = (int)layout->dq_rows,
+        .sink_count = args->sink_count,
+        .head_dim = (short)call->kernels->head_dim,
+        .head_dim_v = (short)call->kernels->head_dim_v,
+        .flags = args->flags & FFA_BACKWARD_ACCUMULATE ? FINISH_ACCUMULATE : 0,
+    };
+}
+
+/* Everything that can be refused is, before the first launch. */
+static ffa_status backward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
+                               const ffa_backward_args *args, void *workspace, ffa_stream stream,
+                               ffa_error *err)
+{
+    const int32_t room = gpu_device_sm_count(kernels->context->gpu) - args->sm_margin;
+    struct backward_layout layout;
+    const struct gpu_call call = { .kernels = kernels,
+                                   .plan = plan,
+                                   .args = args,
+                                   .layout = &layout,
+                                   .workspace = workspace,
+                                   .room = room };
+    struct backward_prepare_args prepare;
+    struct attention_backward_args launch;
+    struct backward_finish_args finish;
+    const struct gpu_kernel *kernel;
+    int64_t work_blocks;
+    ffa_status rc;
+
+    FFA_TRY(launch_check(kernels, plan, workspace, err));
+    FFA_TRY(layout_of(&layout, kernels, plan, args->heads_q, args->heads_kv, err));
+    FFA_TRY(main_fill(&launch, &call, err));
+    prepare = prepare_fill(&call);
+    finish = finish_fill(&call);
+    kernel =
+        has_parts(&call) && kernels->backward_fp32 ? kernels->backward_fp32 : kernels->backward;
+    if (is_first(plan))
+        FFA_TRY(gpu_kernel_enqueue(kernels->prepare, room, &prepare, stream, err));
+    if (layout.turns_bytes)
+        FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, launch.dq_semaphores, 0, layout.turns_bytes,
+                                 stream, err));
+    work_blocks = (int64_t)launch.work_count * kernels->backward_cluster;
+    FFA_TRY(gpu_kernel_enqueue(kernel, work_blocks < room ? (int32_t)work_blocks : room, &launch,
+                               stream, err));
+    if (is_last(plan) || finish.parts)
+        FFA_TRY(gpu_kernel_enqueue(kernels->finish, room, &finish, stream, err));
+out:
+    return rc;
+}
+
+/* ---- the CPU ---- */
+
+/* All rows are the first stage's first, and the last one's last. */
+static ffa_status row_flags_make(uint8_t **out, const ffa_plan *plan, ffa_error *err)
+{
+    const int64_t tile_m = plan->backward.tile_m;
+    const size_t blocks = (size_t)((plan->backward.shape.seqlen_q + tile_m - 1) / tile_m);
+
+    *out = mem_array(blocks, 1);
+    if (!*out)
+        return error_nomem(err, "the rows of a stage");
+    memset(*out, TILE_TOUCHED | (is_first(plan) ? TILE_FIRST : 0) | (is_last(plan) ? TILE_LAST : 0),
+           blocks);
+    return FFA_OK;
+}
+
+static ffa_status backward_cpu(const ffa_kernels *kernels, const ffa_plan *plan,
+                               const ffa_backward_args *args, void *workspace, ffa_stream stream,
+                               ffa_error *err)
+{
+    const ffa_forward_args forward = {
+        .struct_size = sizeof forward,
+        .heads_q = args->heads_q,
+        .heads_kv = args->heads_kv,
+        .softmax_scale = args->softmax_scale,
+        .q = args->q,
+        .k = args->k,
+        .v = args->v,
+        .out = args->out,
+        .lse = args->lse,
+        .softcap = args->softcap,
+        .sink = args->sink,
+        .sink_count = args->sink_count,
+    };
+    struct cpu_backward call = {
+        .plan = &plan->backward,
+        .args = &forward,
+        .dout = args->dout,
+        .dq = args->dq,
+        .dk = args->dk,
+        .dv = args->dv,
+        .partial_dk = args->partial_dk.data ? &args->partial_dk : NULL,
+        .partial_dv = args->partial_dk.data ? &args->partial_dv : NULL,
+        .dsink = is_last(plan) ? args->dsink : NULL,
+        .dtype = kernels->dtype,
+        .grad_dtype = kernels->grad_dtype,
+        .out_dtype = kernels->out_dtype,
+        .head_dim = kernels->head_dim,
+        .head_dim_v = kernels->head_dim_v,
+        .threads = kernels->context->cpu_threads,
+        .fp64 = in_fp64(kernels),
+        .accumulate = (args->flags & FFA_BACKWARD_ACCUMULATE) != 0,
+    };
+
+    struct cpu_layout layout;
+    uint8_t *row_flags = NULL;
+    ffa_status rc;
+
+    if (stream)
+        return error_fail(err, FFA_INVALID, 0, "stream is %p on the CPU backend, must be NULL",
+                          (void *)stream);
+    FFA_TRY(cpu_layout_of(&layout, kernels, plan, args->heads_q, err));
+    if (layout.bytes) {
+        FFA_TRY(workspace_check(workspace, err));
+        FFA_TRY(row_flags_make(&row_flags, plan, err));
+        call.row_flags = row_flags;
+        call.delta = workspace;
+        call.sum_dq = (char *)workspace + layout.sum_at;
+        if (is_first(plan))
+            FFA_TRY(cpu_backward_delta(&call, workspace, err));
+    }
+    rc = cpu_backward(&call, err);
+out:
+    mem_free(row_flags);
+    return rc;
+}
+
+ffa_status ffa_backward(const ffa_kernels *kernels, const ffa_plan *plan,
+                        const ffa_backward_args *args_in, void *workspace, ffa_stream stream,
+                        ffa_error *err)
+{
+    ffa_backward_args args;
+    ffa_status rc;
+
+    if (!kernels || !plan || !args_in)
+        return error_fail(err, FFA_INVALID, 0, "ffa_backward: %s is NULL",
+                          !kernels ? "kernels"
+                          : !plan  ? "plan"
+                                   : "args");
+    FFA_TRY(args_import(&args, kernels, plan, args_in, err));
+    if (kernels->backward)
+        FFA_TRY(backward_gpu(kernels, plan, &args, workspace, stream, err));
+    else
+        FFA_TRY(backward_cpu(kernels, plan, &args, workspace, stream, err));
+    atomic_fetch_add_explicit(&kernels->context->stats.backward_calls, 1, memory_order_relaxed);
+out:
+    return rc;
+}

@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ffa_forward: check the arguments, fill the launch, enqueue.
+ */
+#include "attention/arguments.h"
+
+#include "attention_forward.args.h"
+#include "cpu/cpu.h"
+#include "forward_combine.args.h"
+
+#include <math.h>
+
+static ffa_status tensors_check(ffa_forward_args *args, const ffa_kernels *kernels,
+                                const ffa_mask_shape *shape, ffa_error *err)
+{
+    const bool on_gpu = kernels_on_gpu(kernels);
+    const size_t bytes = ffa_dtype_bytes(kernels->dtype);
+    const int64_t rows = shape->seqlen_q, keys = shape->seqlen_k, dim = kernels->head_dim;
+    const int64_t dim_v = kernels->head_dim_v;
+    const struct tensor_rule rules[] = {
+        { "q", rows, args->heads_q, dim, bytes, on_gpu, false },
+        { "k", keys, args->heads_kv, dim, bytes, on_gpu, false },
+        { "v", keys, args->heads_kv, dim_v, bytes, on_gpu, false },
+        { "out", rows, args->heads_q, dim_v, ffa_dtype_bytes(kernels->out_dtype), on_gpu, true },
+        { "lse", rows, args->heads_q, 1, sizeof(float), false, true },
+    };
+    const struct tensor_rule partial = {
+        "partial", rows, args->heads_q, dim_v, kernels->dtype == FFA_FP64 ? 8 : sizeof(float),
+        on_gpu,    true
+    };
+    ffa_tensor *const tensors[] = { &args->q, &args->k, &args->v, &args->out, &args->lse };
+    ffa_status rc = FFA_OK;
+
+    if (args->partial.data)
+        FFA_TRY(tensor_check(&args->partial, &partial, err));
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        FFA_TRY(tensor_check(tensors[i], &rules[i], err));
+out:
+    return rc;
+}
+
+/* Flags and max_logits. */
+static ffa_status own_check(const ffa_forward_args *args, const ffa_kernels *kernels,
+                            ffa_error *err)
+{
+    if (args->flags & ~(uint32_t)FFA_FORWARD_ACCUMULATE)
+        return error_fail(err, FFA_UNSUPPORTED, 0, "flags is 0x%x, known are 0x%x", args->flags,
+                          (unsigned)FFA_FORWARD_ACCUMULATE);
+    if (args->flags & FFA_FORWARD_ACCUMULATE && kernels->out_dtype < FFA_FP32)
+        return error_fail(err, FFA_INVALID, 0,
+                          "flags has FFA_FORWARD_ACCUMULATE, the kernels were made without "
+                          "FFA_SPEC_OUT_FP32");
+    if ((args->max_logits != NULL) != kernels->has_max_logits)
+        return error_fail(
+            err, FFA_INVALID, 0, "max_logits is %s, the kernels were made %s FFA_SPEC_MAX_LOGITS",
+            args->max_logits ? "given" : "NULL", kernels->has_max_logits ? "with" : "without");
+    if ((uintptr_t)args->max_logits % sizeof(float))
+        return error_fail(err, FFA_INVALID, 0, "max_logits is %p, not %zu-byte aligned",
+                          (void *)args->max_logits, sizeof(float));
+    return FFA_OK;
+}
+
+/* Which of a plan in stages, partial and the kernels go together. */
+static ffa_status stages_check(const ffa_forward_args *args, const ffa_kernels *kernels,
+                               const ffa_plan *plan, ffa_error *err)
+{
+    if (plan->stage_count > 1 && !kernels->is_staged)
+        return error_fail(err, FFA_INVALID, 0,
+                          "the plan is stage %d of %d, the kernels were made without "
+                          "FFA_SPEC_STAGED",
+                          plan->stage, plan->stage_count);
+    if (plan->stage_count > 1 && !args->partial.data)
+        return error_fail(err, FFA_INVALID, 0, "partial: data is NULL, the plan is stage %d of %d",
+                          plan->stage, plan->stage_count);
+    if (args->partial.data && !kernels->is_staged)
+        return error_fail(err, FFA_INVALID, 0,
+                          "partial is given, the kernels were made without FFA_SPEC_STAGED");
+    return FFA_OK;
+}
+
+/* The kernel that the plan is for. */
+static ffa_status find_kernel(const struct forward_kernel **out, const ffa_kernels *kernels,
+                              const ffa_plan *plan, ffa_error *err)
+{
+    for (int32_t i = 0; i < kernels->forward_count; i++) {
+        *out = &kernels->forward[i];
+        if ((*out)->tile_m == plan->tiles.tile_m && (*out)->tile_n == plan->tiles.tile_n)
+            return FFA_OK;
+    }
+    return error_fail(err, FFA_INVALID, 0,
+                      "the plan has tiles of %d x %d, the kernels of %d x %d%s", plan->tiles.tile_m,
+                      plan->tiles.tile_n, kernels->forward[0].tile_m, kernels->forward[0].tile_n,
+                      kernels->forward_count > 1 ? " and others" : "");
+}
+
+/* Import, resolve defaults, check: `args` and *kernel are complete afterwards. */
+static ffa_status args_import(ffa_forward_args *args, const struct forward_kernel **kernel,
+                              const ffa_kernels *kernels, const ffa_plan *plan,
+                              const ffa_forward_args *from, ffa_error *err)
+{
+    struct call_options options;
+    ffa_status rc;
+
+    FFA_TRY(opts_import(args, sizeof *args, from, err));
+    FFA_TRY(heads_check(args->heads_q, args->heads_kv, plan, err));
+    FFA_TRY(find_kernel(kernel, kernels, plan, err));
+    if (kernels->pack_heads && kernels->pack_heads != args->heads_q / args->heads_kv) {
+        rc = error_fail(err, FFA_INVALID, 0,
+                        "heads_q / heads_kv is %d, the kernels were made with pack_heads %d",
+                        args->heads_q / args->heads_kv, kernels->pack_heads);
+        goto out;
+    }
+    FFA_TRY(own_check(args, kernels, err));
+    FFA_TRY(stages_check(args, kernels, plan, err));
+    if (plan->split_heads && (!kernels->is_split || plan->split_heads != args->heads_q)) {
+        rc = error_fail(err, FFA_INVALID, 0,
+                        "heads_q is %d, the plan was split for %d, with kernels of FFA_SPEC_SPLIT",
+                        args->heads_q, plan->split_heads);
+        goto out;
+    }
+    options = (struct call_options){ .softmax_scale = args->softmax_scale,
+                                     .softcap = args->softcap,
+                                     .sink = args->sink,
+                                     .sink_count = args->sink_count,
+                                     .sm_margin = args->sm_margin };
+    FFA_TRY(call_options_check(&options, kernels, err));
+    args->softmax_scale = options.softmax_scale;
+    rc = tensors_check(args, kernels, &plan->tiles.shape, err);
+out:
+    return rc;
+}
+
+/* Whether max_logits holds something already. */
+static bool raises_max(const ffa_forward_args *args, const ffa_plan *plan)
+{
+    return args->flags & FFA_FORWARD_ACCUMULATE || plan->stage > 0;
+}
+
+/* Where the results of parts are in a workspace, as bytes from its begin. */
+struct parts_layout {
+    int64_t out_at, lse_at, bytes;
+};
+
+static struct parts_layout parts_layout(const ffa_kernels *kernels, const ffa_plan *plan)
+{
+    const int64_t rows = plan->tiles.part_row_count * plan->split_heads;
+    const int64_t out_bytes = rows * kernels->head_dim_v * (int64_t)sizeof(float);
+
+    return (struct parts_layout){ .out_at = COUNTER_BYTES,
+                                  .lse_at = COUNTER_BYTES + out_bytes,
+                                  .bytes =
+                                      COUNTER_BYTES + out_bytes + rows * (int64_t)sizeof(float) };
+}
+
+/* The second kernel of a split plan: the parts of each row. */
+static ffa_status combine_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
+                              const ffa_forward_args *args, const unsigned char *workspace,
+                              ffa_stream stream, ffa_error *err)
+{
+    const struct parts_layout layout = parts_layout(kernels, plan);
+    const unsigned char *buffer = atomic_load(&plan->buffer);
+    const int64_t warps = plan->tiles.split_count * args->heads_q;
+    const int64_t blocks = (warps + COMBINE_THREADS / 32 - 1) / (COMBINE_THREADS / 32);
+    const struct forward_combine_args launch = {
+        .rows = (const struct plan_split *)(const void *)(buffer + plan->splits_at),
+        .part_out = (const float *)(const void *)(workspace + layout.out_at),
+        .part_lse = (const float *)(const void *)(workspace + layout.lse_at),
+        .out = args->out.data,
+        .lse = args->lse.data,
+        .out_token_stride = args->out.token_stride,
+        .out_head_stride = args->out.head_stride,
+        .lse_token_stride = args->lse.token_stride,
+        .lse_head_stride = args->lse.head_stride,
+        .sink = args->sink,
+        .sink_count = args->sink_count,
+        .row_count = (int)plan->tiles.split_count,
+        .heads_q = args->heads_q,
+        .head_dim_v = kernels->head_dim_v,
+    };
+
+    if (blocks > INT32_MAX)
+        return error_fail(err, FFA_INVALID, 0, "%lld split rows x %d heads are more than 2^31",
+                          (long long)plan->tiles.split_count, args->heads_q);
+    return gpu_kernel_enqueue(kernels->combine, (int32_t)blocks, &launch, stream, err);
+}
+
+static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_kernel *kernel,
+                              const ffa_plan *plan, const ffa_forward_args *args, void *workspace,
+                              ffa_stream stream, ffa_error *err)
+{
+    const struct tile_plan *tiles = &plan->tiles;
+    const int32_t pack = kernels->pack_heads;
+    /* What a tile's work items are: query heads, or kv heads with all of theirs. */
+    const int32_t heads = pack ? args->heads_kv : args->heads_q;
+    const int32_t group = heads / args->heads_kv;
+    const bool has_lists = plan->heads_in_mask > 1;
+    const int64_t work = tiles->tile_count * (has_lists ? group : heads);
+    const int64_t kv_head_bytes =
+        tiles->shape.seqlen_k * (kernels->head_dim + kernels->head_dim_v) * 2;
+    const int64_t section_kv = kv_head_bytes < L2_GROUP_BYTES ? L2_GROUP_BYTES / kv_head_bytes : 1;
+    const int32_t room = gpu_device_sm_count(kernels->context->gpu) - args->sm_margin;
+    const unsigned char *buffer = atomic_load(&plan->buffer);
+    /* An fp32 out is a partial one that stays. */
+    const ffa_tensor *partial = kernels->is_staged ? &args->partial : &args->out;
+    struct attention_forward_args launch = { 0 };
+    ffa_status rc;
+
+    FFA_TRY(launch_check(kernels, plan, workspace, err));
+    if (work > INT32_MAX - 1024)
+        return error_fail(err, FFA_INVALID, 0,
+                          "%lld tiles x %d heads are more than 2^31 work items",
+                          (long long)tiles->tile_count, heads);
+    FFA_TRY(map_make_heads(&launch.q, kernels, "q", &args->q, tiles->shape.seqlen_q, args->heads_q,
+                           kernels->head_dim, pack ? pack : 1, kernel->tile_m, err));
+    FFA_TRY(map_make(&launch.k, kernels, "k", &args->k, tiles->shape.seqlen_k, args->heads_kv,
+                     kernels->head_dim, kernel->tile_n, err));
+    FFA_TRY(map_make(&launch.v, kernels, "v", &args->v, tiles->shape.seqlen_k, args->heads_kv,
+                     kernels->head_dim_v, kernel->tile_n, err));
+    launch.out = args->out.data;
+    launch.partial = partial->data;
+    launch.partial_token_stride = partial->token_stride;
+    launch.partial_head_stride = partial->head_stride;
+    if (plan->split_heads) {
+        const struct parts_layout layout = parts_layout(kernels, plan);
+
+        launch.partial = (float *)(void *)((unsigned char *)workspace + layout.out_at);
+        launch.partial_token_stride = (int64_t)args->heads_q * kernels->head_dim_v;
+        launch.partial_head_stride = kernels->head_dim_v;
+        launch.part_lse = (float *)(void *)((unsigned char *)workspace + layout.lse_at);
+    }
+    launch.head_dim_v = kernels->head_dim_v;
+    launch.max_logits = args->max_logits;
+    launch.lse = args->lse.data;
+    launch.tiles = (const struct plan_tile *)(const void *)buffer;
+    launch.sweeps = (const struct plan_sweep *)(const void *)(launch.tiles + tiles->tile_count);
+    launch.bands = (const struct plan_band *)(const void *)(launch.sweeps + tiles->sweep_count);
+    launch.counters = workspace;
+    launch.out_token_stride = args->out.token_stride;
+    launch.out_head_stride = args->out.head_stride;
+    launch.lse_token_stride = args->lse.token_stride;
+    launch.lse_head_stride = args->lse.head_stride;
+    launch.scale_log2 = (float)((double)args->softmax_scale * LOG2_E);
+    launch.work_count = (int32_t)work;
+    launch.tile_count = (int32_t)tiles->tile_count;
+    launch.heads_q = heads;
+    launch.group = group;
+    launch.l2_heads = section_kv < args->heads_kv ? (int32_t)section_kv * group : heads;
+    launch.pack = pack;
+    launch.pack_inverse = pack ? forward_pack_inverse(pack) : 0;
+    launch.sink_stride = args->heads_q;
+    launch.flags = (has_lists ? FORWARD_LIST_PER_KV_HEAD : 0) |
+                   (args->flags & FFA_FORWARD_ACCUMULATE ? FORWARD_ACCUMULATE : 0);
+    launch.sink = args->sink;
+    launch.sink_count = args->sink_count;
+    if (args->softcap > 0.0f) {
+        launch.cap_inner =
+            (float)(2.0 * LOG2_E * (double)args->softmax_scale / (double)args->softcap);
+        launch.cap_outer = (float)(LOG2_E * (double)args->softcap);
+    }
+    if (args->max_logits && !raises_max(args, plan))
+        FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, args->max_logits, 0xff,
+                                 args->heads_q * (int64_t)sizeof(float), stream, err));
+    if (work > 0) /* a stage may have nothing to do */
+        FFA_TRY(gpu_kernel_enqueue(kernel->kernel, work < room ? (int32_t)work : room, &launch,
+                                   stream, err));
+    if (plan->split_heads)
+        FFA_TRY(combine_gpu(kernels, plan, args, workspace, stream, err));
+out:
+    return rc;
+}
+
+ffa_status ffa_plan_kernel(const ffa_plan *plan, const ffa_kernels *kernels, ffa_kernel_info *info,
+                           ffa_error *err)
+{
+    const struct forward_kernel *kernel = NULL;
+    ffa_status rc;
+
+    if (!plan || !kernels || !info)
+        return error_fail(err, FFA_INVALID, 0, "ffa_plan_kernel: %s is NULL",
+                          !plan      ? "plan"
+                          : !kernels ? "kernels"
+                                     : "info");
+    FFA_TRY(find_kernel(&kernel, kernels, plan, err));
+    rc = opts_export(info, &kernel->info, sizeof kernel->info, err);
+out:
+    return rc;
+}
+
+ffa_status ffa_forward(const ffa_kernels *kernels, const ffa_plan *plan,
+                       const ffa_forward_args *args_in, void *workspace, ffa_stream stream,
+                       ffa_error *err)
+{
+    const struct forward_kernel *kernel = NULL;
+    ffa_forward_args args;
+    ffa_status rc;
+
+    if (!kernels || !plan || !args_in)
+        return error_fail(err, FFA_INVALID, 0, "ffa_forward: %s is NULL",
+                          !kernels ? "kernels"
+                          : !plan  ? "plan"
+                                   : "args");
+    FFA_TRY(args_import(&args, &kernel, kernels, plan, args_in, err));
+    if (kernel->kernel) {
+        FFA_TRY(forward_gpu(kernels, kernel, plan, &args, workspace, stream, err));
+    } else {
+        const struct cpu_forward call = {
+            .plan = &plan->tiles,
+            .args = &args,
+            .dtype = kernels->dtype,
+            .out_dtype = kernels->out_dtype,
+            .accumulate = (args.flags & FFA_FORWARD_ACCUMULATE) != 0,
+            .head_dim = kernels->head_dim,
+            .head_dim_v = kernels->head_dim_v,
+            .max_logits = args.max_logits,
+            .partial = kernels->is_staged ? &args.partial : NULL,
+            .threads = kernels->context->cpu_threads,
+            .fp64 = kernels->dtype == FFA_FP64 ||
+                    (kernels->context->opts.flags & FFA_OPEN_CPU_FP64) != 0,
+        };
+
+        if (stream) {
+            rc = error_fail(err, FFA_INVALID, 0, "stream is %p on the CPU backend, must be NULL",
+                            (void *)stream);
+            goto out;
+        }
+        for (int32_t h = 0; args.max_logits && !raises_max(&args, plan) && h < args.heads_q; h++)
+            args.max_logits[h] = -INFINITY;
+        FFA_TRY(cpu_forward(&call, err));
+    }
+    atomic_fetch_add_explicit(&kernels->context->stats.forward_calls, 1, memory_order_relaxed);
+out:
+    return rc;
+}
+
+ffa_status ffa_workspace_bytes(const ffa_kernels *kernels, const ffa_plan *plan, int64_t *bytes,
+                               ffa_error *err)
+{
+    if (bytes)
+        *bytes = 0;
+    if (!kernels || !plan || !bytes)
+        return error_fail(err, FFA_INVALID, 0, "ffa_workspace_bytes: %s is NULL",
+                          !kernels ? "kernels"
+                          : !plan  ? "plan"
+                                   : "bytes");
+    *bytes = kernels_on_gpu(kernels) ? parts_layout(kernels, plan).bytes : 0;
+    return FFA_OK;
+}
+
+ffa_status ffa_workspace_init(const ffa_kernels *kernels, void *workspace, int64_t bytes,
+                              ffa_stream stream, ffa_error *err)
+{
+    if (!kernels)
+        return error_fail(err, FFA_INVALID, 0, "ffa_workspace_init: kernels is NULL");
+    if (!kernels_on_gpu(kernels))
+        return FFA_OK;
+    if (!workspace || (uintptr_t)workspace % 16)
+        return error_fail(err, FFA_INVALID, 0, "workspace is %p, not 16-byte aligned", workspace);
+    if (bytes < COUNTER_BYTES)
+        return error_fail(err, FFA_INVALID, 0, "workspace has %lld bytes, needs %d",
+                          (long long)bytes, COUNTER_BYTES);
+    return gpu_fill_enqueue(kernels->context->gpu, workspace, 0, COUNTER_BYTES, stream, err);
+}

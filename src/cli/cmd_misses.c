@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ffa cache misses|failures: the notes of a store; and a store's misses as a set for ffa warm.
+ *
+ * A miss's record has the value of every spec row, those that were chosen included: asked for
+ * again, it is the same kernel, as long as the template's text is.
+ */
+#include "cli/cmd_misses.h"
+
+#include "cli/entries.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- as a set ---- */
+
+static json_t *wish_of(const ffa_cache_miss *miss)
+{
+    json_t *object = json_object(), *settings = json_array();
+
+    for (const char *line = miss->record; *line;) {
+        size_t bytes = strcspn(line, "\n");
+
+        if (strncmp(line, "spec.", 5) == 0)
+            (void)json_array_append_new(settings, json_stringn(line + 5, bytes - 5));
+        line += bytes + (line[bytes] == '\n');
+    }
+    cli_set_text(object, "template", miss->template_name);
+    (void)json_object_set_new(object, "settings", settings);
+    cli_set_text(object, "arch", miss->arch);
+    return object;
+}
+
+struct reading {
+    struct wishes *wishes;
+    ffa_context *context;
+    struct misses_account *account;
+    ffa_status rc;
+    ffa_error *err;
+};
+
+static int take_miss(void *user, const ffa_cache_miss *miss)
+{
+    struct reading *reading = user;
+    ffa_error ignored = { FFA_OK, 0, "" };
+    char key[33];
+
+    reading->account->noted++;
+    reading->rc = wishes_add(reading->wishes, wish_of(miss), reading->err);
+    if (reading->rc != FFA_OK)
+        return 1;
+    if (ffa_compile_key(reading->context, &reading->wishes->at[reading->wishes->count - 1]->request,
+                        key, NULL, &ignored) != FFA_OK) {
+        wishes_drop_last(reading->wishes);
+        reading->account->foreign++;
+    } else if (strcmp(key, miss->key) != 0) {
+        reading->account->edited++;
+    }
+    return 0;
+}
+
+ffa_status misses_read(struct wishes *out, ffa_context *context, const char *path,
+                       struct misses_account *account, ffa_error *err)
+{
+    struct reading reading = { .wishes = out, .context = context, .account = account, .err = err };
+    ffa_cache *cache;
+    ffa_status rc = entries_open_file(&cache, path, err);
+
+    *account = (struct misses_account){ 0 };
+    if (rc == FFA_OK)
+        rc = ffa_cache_list_misses(cache, take_miss, &reading, err);
+    ffa_cache_close(cache);
+    return rc == FFA_OK ? reading.rc : rc;
+}
+
+/* ---- as a list ---- */
+
+static void settings_of(char *out, size_t size, const char *template_name, const char *record)
+{
+    entry_settings(out, size,
+                   &(ffa_cache_entry){ .template_name = template_name, .record = record });
+}
+
+static int list_miss(void *user, const ffa_cache_miss *miss)
+{
+    struct entry_list *list = user;
+    char first[32], last[32], settings[256];
+
+    entry_time(first, miss->first_s);
+    entry_time(last, miss->last_s);
+    if (list->array) {
+        json_t *object = json_object();
+
+        cli_set_text(object, "key", miss->key);
+        cli_set_text(object, "template", miss->template_name);
+        cli_set_text(object, "arch", miss->arch);
+        cli_set_int(object, "noted", miss->noted);
+        cli_set_text(object, "first", first);
+        cli_set_text(object, "last", last);
+        cli_set_text(object, "record", miss->record);
+        (void)json_array_append_new(list->array, object);
+    } else {
+        if (list->count == 0)
+            (void)printf("%-32s %-18s %-7s %5s %-20s  %s\n", "KEY", "TEMPLATE", "ARCH", "NOTED",
+                         "LAST", "SETTINGS");
+        settings_of(settings, sizeof settings, miss->template_name, miss->record);
+        (void)printf("%-32s %-18s %-7s %5" PRId64 " %-20s  %s\n", miss->key, miss->template_name,
+                     miss->arch, miss->noted, last, settings);
+    }
+    list->count++;
+    return 0;
+}
+
+static int list_failure(void *user, const ffa_cache_failure *failure)
+{
+    struct entry_list *list = user;
+    char when[32];
+
+    entry_time(when, failure->failed_s);
+    if (list->array) {
+        json_t *object = json_object();
+
+        cli_set_text(object, "key", failure->key);
+        cli_set_text(object, "toolchain", failure->toolchain);
+        cli_set_text(object, "template", failure->template_name);
+        cli_set_text(object, "arch", failure->arch);
+        cli_set_text(object, "failed", when);
+        cli_set_text(object, "message", failure->message);
+        cli_set_text(object, "log", failure->log);
+        cli_set_text(object, "record", failure->record);
+        (void)json_array_append_new(list->array, object);
+    } else {
+        if (list->count == 0)
+            (void)printf("%-32s %-7s %-20s  %s\n", "KEY", "ARCH", "FAILED", "MESSAGE");
+        (void)printf("%-32s %-7s %-20s  %s\n", failure->key, failure->arch, when, failure->message);
+    }
+    list->count++;
+    return 0;
+}
+
+/* Remove the notes of a kind; how many there were. */
+static int forget(const struct cli *cli, ffa_cache *cache, uint32_t what)
+{
+    ffa_error err = { FFA_OK, 0, "" };
+    int64_t removed = 0;
+    json_t *object;
+
+    if (cache && ffa_cache_forget(cache, what, &removed, &err) != FFA_OK)
+        return cli_fail(cli, &err);
+    if (!cli->json) {
+        (void)printf("removed  %" PRId64 "\n", removed);
+        return CLI_DONE;
+    }
+    object = json_object();
+    cli_set_int(object, "removed", removed);
+    return cli_print_json(cli, object, CLI_DONE);
+}
+
+static int list_notes(const struct cli *cli, ffa_cache *cache, uint32_t what, const char *name)
+{
+    struct entry_list list = { .array = cli->json ? json_array() : NULL };
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_status rc = !cache ? FFA_OK
+                    : what == FFA_CACHE_MISSES
+                        ? ffa_cache_list_misses(cache, list_miss, &list, &err)
+                        : ffa_cache_list_failures(cache, list_failure, &list, &err);
+
+    if (rc == FFA_OK)
+        return entry_list_finish(cli, &list, name, CLI_DONE);
+    json_decref(list.array);
+    return cli_fail(cli, &err);
+}
+
+static int notes(struct cli *cli, uint32_t what, const char *name)
+{
+    bool wants_forget = false;
+    ffa_cache *cache = NULL;
+    const struct cli_option rows[] = {
+        { "forget", CLI_FLAG, &wants_forget, NULL, "remove these notes", 0, 0 },
+    };
+    int status = cli_parse(cli, rows, CLI_COUNT(rows), 0, 0);
+
+    if (status == CLI_PARSE_GO)
+        status = entries_open_store(cli, &cache, wants_forget ? 0 : FFA_CACHE_READONLY);
+    if (status != CLI_PARSE_GO)
+        return status;
+    status = wants_forget ? forget(cli, cache, what) : list_notes(cli, cache, what, name);
+    ffa_cache_close(cache);
+    return status;
+}
+
+int cmd_cache_misses(struct cli *cli)
+{
+    return notes(cli, FFA_CACHE_MISSES, "misses");
+}
+
+int cmd_cache_failures(struct cli *cli)
+{
+    return notes(cli, FFA_CACHE_FAILURES, "failures");
+}

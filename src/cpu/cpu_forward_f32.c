@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The forward pass in fp32.
+ */
+#define REAL float
+#define REAL_EXP expf
+#define REAL_LOG logf
+#define REAL_TANH tanhf
+#define forward_bytes forward_bytes_f32
+#define forward_place forward_place_f32
+#define forward_tile forward_tile_f32
+#include "cpu/cpu_forward_tile.h"

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The forward pass in fp64.
+ */
+#define REAL double
+#define REAL_EXP exp
+#define REAL_LOG log
+#define REAL_TANH tanh
+#define forward_bytes forward_bytes_f64
+#define forward_place forward_place_f64
+#define forward_tile forward_tile_f64
+#include "cpu/cpu_forward_tile.h"

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the tiles of both passes are computed with: elements of any dtype, and the two products.
+ * Included where REAL and its functions are defined. The loops run over tokens or over head_dim
+ * without a reduction, so they vectorise without reassociation.
+ */
+#ifndef FFA_CPU_CPU_MATH_H
+#define FFA_CPU_CPU_MATH_H
+
+#include "base/half.h"
+#include <ffa/kernel.h>
+
+#include <math.h>
+
+/* ---- elements ---- */
+
+static void load(ffa_dtype dtype, const void *data, int64_t at, int32_t count, REAL *restrict to)
+{
+    switch (dtype) {
+    case FFA_BF16:
+        for (int32_t i = 0; i < count; i++)
+            to[i] = bf16_to_float(((const uint16_t *)data)[at + i]);
+        break;
+    case FFA_FP16:
+        for (int32_t i = 0; i < count; i++)
+            to[i] = fp16_to_float(((const uint16_t *)data)[at + i]);
+        break;
+    case FFA_FP32:
+        for (int32_t i = 0; i < count; i++)
+            to[i] = ((const float *)data)[at + i];
+        break;
+    case FFA_FP64:
+        for (int32_t i = 0; i < count; i++)
+            to[i] = (REAL)((const double *)data)[at + i];
+        break;
+    }
+}
+
+static void store(ffa_dtype dtype, void *data, int64_t at, double value)
+{
+    switch (dtype) {
+    case FFA_BF16:
+        ((uint16_t *)data)[at] = bf16_from_float(float_to_odd(value));
+        break;
+    case FFA_FP16:
+        ((uint16_t *)data)[at] = fp16_from_float(float_to_odd(value));
+        break;
+    case FFA_FP32:
+        ((float *)data)[at] = (float)value;
+        break;
+    case FFA_FP64:
+        ((double *)data)[at] = value;
+        break;
+    }
+}
+
+/* lse is stored in either width. */
+static REAL load_lse(ffa_dtype dtype, const void *data, int64_t at)
+{
+    return dtype == FFA_FP64 ? (REAL)((const double *)data)[at] : (REAL)((const float *)data)[at];
+}
+
+/* ---- products ---- */
+
+/* scores[from, to) = scale * q . keys */
+static void score(const REAL *restrict q, const REAL *restrict keys, int32_t stride, int32_t dim,
+                  int32_t from, int32_t to, REAL scale, REAL *restrict scores)
+{
+    int32_t c = 0;
+
+    for (int32_t j = from; j < to; j++)
+        scores[j] = 0;
+    for (; c + 4 <= dim; c += 4) {
+        const REAL *restrict k0 = keys + (int64_t)c * stride;
+        const REAL *restrict k1 = k0 + stride;
+        const REAL *restrict k2 = k1 + stride;
+        const REAL *restrict k3 = k2 + stride;
+
+        for (int32_t j = from; j < to; j++)
+            scores[j] += (q[c] * k0[j] + q[c + 1] * k1[j]) + (q[c + 2] * k2[j] + q[c + 3] * k3[j]);
+    }
+    for (; c < dim; c++)
+        for (int32_t j = from; j < to; j++)
+            scores[j] += q[c] * keys[(int64_t)c * stride + j];
+    for (int32_t j = from; j < to; j++)
+        scores[j] *= scale;
+}
+
+static void cap_scores(REAL cap, int32_t from, int32_t to, REAL *restrict scores)
+{
+    for (int32_t j = from; j < to; j++)
+        scores[j] = cap * REAL_TANH(scores[j] / cap);
+}
+
+/* out += weights[from, to) values */
+static void gather(const REAL *restrict weights, const REAL *restrict values, int32_t dim,
+                   int32_t from, int32_t to, REAL *restrict out)
+{
+    int32_t j = from;
+
+    for (; j + 4 <= to; j += 4) {
+        const REAL *restrict v0 = values + (int64_t)j * dim;
+        const REAL *restrict v1 = v0 + dim;
+        const REAL *restrict v2 = v1 + dim;
+        const REAL *restrict v3 = v2 + dim;
+
+        for (int32_t c = 0; c < dim; c++)
+            out[c] += (weights[j] * v0[c] + weights[j + 1] * v1[c]) +
+                      (weights[j + 2] * v2[c] + weights[j + 3] * v3[c]);
+    }
+    for (; j < to; j++)
+        for (int32_t c = 0; c < dim; c++)
+            out[c] += weights[j] * values[(int64_t)j * dim + c];
+}
+
+#endif

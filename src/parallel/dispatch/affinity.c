@@ -1,0 +1,616 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "parallel/dispatch/affinity.h"
+
+/* What one more crossing of the network costs beside a move inside a node: 400 Gb/s beside the
+ * 300 to 400 GB/s of NVLink. */
+enum { NETWORK_COST = 7 };
+
+/* Limits: entries of the wants; chunk pairs that share a key chunk (dense masks, where every rank
+ * needs nearly all keys whoever computes what, go beyond it); entries looked at by the swaps. */
+enum { ENTRIES_MAX = 1 << 22, PAIRS_MAX = 1 << 23, SWAP_WORK_MAX = 1 << 25 };
+enum { SWAP_PASSES = 4, SWAP_TARGETS = 2 };
+
+struct want {
+    int64_t chunk; /* of keys (in wants), of queries (in users) */
+    int64_t tokens;
+};
+
+/* List c is at[begin[c] .. begin[c + 1]). */
+struct wants {
+    int64_t *begin;
+    struct want *at;
+};
+
+/* The most of several amounts by somebody, summed over rounds: marks spare the clearing. */
+struct score {
+    int64_t *sum, *now, *seen;
+};
+
+struct affinity {
+    const struct affinity_input *in;
+    struct wants wants, users;
+    int32_t *rank_of; /* -1: not placed */
+    int32_t nodes;
+    struct score by_rank, by_node, by_key;
+    int64_t round;
+    int64_t *load, *rank_cost, *node_cost;
+    int64_t *members; /* [ranks][width] */
+    int64_t *member_count;
+    int64_t width;
+    int64_t cap, work;
+};
+
+static int32_t node_of(const struct affinity *a, int32_t rank)
+{
+    return rank / a->in->ranks_per_node;
+}
+
+/* ---- what chunks attend ---- */
+
+/* Calls for every (chunk, key chunk) with the tokens attended, its own chunk left out; with
+ * `at` NULL it only counts. */
+static int64_t each_want(const struct affinity_input *in, int64_t chunk, struct want *at)
+{
+    int64_t count = 0, last = -1;
+
+    for (int64_t i = in->needs->begin[chunk]; i < in->needs->begin[chunk + 1]; i++) {
+        const struct range *range = &in->needs->ranges[i];
+
+        for (int64_t k = parts_find(&in->chunks, range->begin);
+             k < in->chunks.count && in->chunks.at[k] < range->end; k++) {
+            const int64_t begin = in->chunks.at[k] > range->begin ? in->chunks.at[k] : range->begin;
+            const int64_t end =
+                in->chunks.at[k + 1] < range->end ? in->chunks.at[k + 1] : range->end;
+
+            if (k == chunk)
+                continue;
+            if (k != last)
+                count++;
+            if (at && k != last)
+                at[count - 1] = (struct want){ k, 0 };
+            if (at)
+                at[count - 1].tokens += end - begin;
+            last = k;
+        }
+    }
+    return count;
+}
+
+/* The same entries by key chunk. */
+static void transpose(struct wants *users, const struct wants *wants, int64_t count)
+{
+    for (int64_t i = 0; i < wants->begin[count]; i++)
+        users->begin[wants->at[i].chunk + 1]++;
+    for (int64_t k = 0; k < count; k++)
+        users->begin[k + 1] += users->begin[k];
+    for (int64_t c = 0; c < count; c++)
+        for (int64_t i = wants->begin[c]; i < wants->begin[c + 1]; i++) {
+            const struct want *want = &wants->at[i];
+
+            users->at[users->begin[want->chunk]++] = (struct want){ c, want->tokens };
+        }
+    for (int64_t k = count; k > 0; k--) /* filling moved each begin to the next one's */
+        users->begin[k] = users->begin[k - 1];
+    users->begin[0] = 0;
+}
+
+/* *dense: beyond the limits, nothing was built. */
+static ffa_status wants_build(struct affinity *a, bool *dense, ffa_error *err)
+{
+    const int64_t count = a->in->solve.count;
+    int64_t entries = 0, pairs = 0;
+
+    a->wants.begin = mem_array((size_t)count + 1, sizeof *a->wants.begin);
+    a->users.begin = mem_array((size_t)count + 1, sizeof *a->users.begin);
+    if (!a->wants.begin || !a->users.begin)
+        return error_nomem(err, "what chunks attend");
+    for (int64_t c = 0; c < count; c++) {
+        entries += each_want(a->in, c, NULL);
+        a->wants.begin[c + 1] = entries;
+        if ((*dense = entries > ENTRIES_MAX))
+            return FFA_OK;
+    }
+    a->wants.at = mem_array((size_t)entries, sizeof *a->wants.at);
+    a->users.at = mem_array((size_t)entries, sizeof *a->users.at);
+    if (!a->wants.at || !a->users.at)
+        return error_nomem(err, "what chunks attend");
+    for (int64_t c = 0; c < count; c++)
+        (void)each_want(a->in, c, a->wants.at + a->wants.begin[c]);
+    transpose(&a->users, &a->wants, count);
+    for (int64_t k = 0; k < count; k++) {
+        const int64_t users = a->users.begin[k + 1] - a->users.begin[k];
+
+        pairs += users * users;
+    }
+    *dense = pairs > PAIRS_MAX;
+    return FFA_OK;
+}
+
+/* ---- how much of what a chunk attends each rank and node holds ---- */
+
+static ffa_status score_init(struct score *score, int64_t count, ffa_error *err)
+{
+    score->sum = mem_array((size_t)count, sizeof *score->sum);
+    score->now = mem_array((size_t)count, sizeof *score->now);
+    score->seen = mem_array((size_t)count, sizeof *score->seen);
+    return score->sum && score->now && score->seen ? FFA_OK : error_nomem(err, "affinities");
+}
+
+static void score_finish(struct score *score)
+{
+    mem_free(score->sum);
+    mem_free(score->now);
+    mem_free(score->seen);
+}
+
+static void score_raise(struct score *score, int64_t index, int64_t tokens, int64_t round)
+{
+    if (score->seen[index] != round) {
+        score->seen[index] = round;
+        score->now[index] = 0;
+    }
+    if (tokens <= score->now[index])
+        return;
+    score->sum[index] += tokens - score->now[index];
+    score->now[index] = tokens;
+}
+
+static void hold(struct affinity *a, int64_t chunk, int64_t tokens)
+{
+    const int32_t rank = a->rank_of[chunk];
+
+    if (rank < 0)
+        return;
+    score_raise(&a->by_rank, rank, tokens, a->round);
+    score_raise(&a->by_node, node_of(a, rank), tokens, a->round);
+}
+
+/* Fills the sums of by_rank and by_node for a chunk that is not placed: tokens a stranger would
+ * receive, and this rank or node would not, or would no longer. */
+static void score_chunk(struct affinity *a, int64_t chunk)
+{
+    memset(a->by_rank.sum, 0, (size_t)a->in->solve.ranks * sizeof *a->by_rank.sum);
+    memset(a->by_node.sum, 0, (size_t)a->nodes * sizeof *a->by_node.sum);
+    for (int64_t i = a->wants.begin[chunk]; i < a->wants.begin[chunk + 1]; i++) {
+        const struct want *want = &a->wants.at[i];
+
+        a->round++;
+        hold(a, want->chunk, want->tokens);
+        for (int64_t u = a->users.begin[want->chunk]; u < a->users.begin[want->chunk + 1]; u++) {
+            const struct want *user = &a->users.at[u];
+
+            hold(a, user->chunk, user->tokens < want->tokens ? user->tokens : want->tokens);
+        }
+        a->work += a->users.begin[want->chunk + 1] - a->users.begin[want->chunk];
+    }
+    a->round++;
+    for (int64_t u = a->users.begin[chunk]; u < a->users.begin[chunk + 1]; u++)
+        hold(a, a->users.at[u].chunk, a->users.at[u].tokens);
+}
+
+static int64_t value_of(const struct affinity *a, int32_t rank)
+{
+    const int64_t node = a->nodes > 1 ? a->by_node.sum[node_of(a, rank)] : 0;
+
+    return a->by_rank.sum[rank] + NETWORK_COST * node;
+}
+
+/* ---- placing ---- */
+
+/* The rank of most value that can take the chunk and, with the least it must take besides, stay
+ * under the cap; the least loaded one where none has any. least[n]: the n smallest loads. */
+static int32_t choose(const struct affinity *a, const struct rank_heap *heap, int64_t load,
+                      const int64_t *least)
+{
+    int32_t best = heap->heap[0];
+    int64_t most = 0;
+
+    for (int32_t r = 0; r < heap->ranks; r++) {
+        const int64_t value = value_of(a, r);
+
+        if (value == 0 || value < most || heap->at[r] < 0)
+            continue;
+        if (heap->load[r] + load + least[rank_heap_room(heap, r) - 1] > a->cap)
+            continue;
+        if (value > most || heap->load[r] < heap->load[best])
+            best = r;
+        most = value;
+    }
+    return best;
+}
+
+static ffa_status place_all(struct affinity *a, ffa_error *err)
+{
+    const struct solve_input *in = &a->in->solve;
+    struct rank_heap heap = { 0 };
+    int64_t *order = mem_array((size_t)in->count, sizeof *order);
+    int64_t *least = mem_array((size_t)in->count + 1, sizeof *least);
+    ffa_status rc;
+
+    if (!order || !least) {
+        rc = error_nomem(err, "the order of chunks");
+        goto out;
+    }
+    FFA_TRY(rank_heap_init(&heap, in, err));
+    solve_order(order, in);
+    for (int64_t i = 0; i < in->count; i++)
+        least[i + 1] = least[i] + in->loads[order[in->count - 1 - i]];
+    for (int64_t c = 0; c < in->count; c++)
+        a->rank_of[c] = -1;
+    for (int64_t i = 0; i < in->count; i++) {
+        const int64_t chunk = order[i], load = in->loads[chunk];
+        int32_t rank;
+
+        score_chunk(a, chunk);
+        rank = choose(a, &heap, load, least);
+        a->rank_of[chunk] = rank;
+        rank_heap_take(&heap, rank, load);
+    }
+out:
+    rank_heap_finish(&heap);
+    mem_free(order);
+    mem_free(least);
+    return rc;
+}
+
+/* ---- the modelled traffic ---- */
+
+/* Adds a chunk's wants from outside of `group` (a rank, or a node). */
+static int64_t add_wants(struct affinity *a, int64_t chunk, int32_t group, bool is_node)
+{
+    int64_t before = 0, after = 0;
+
+    for (int64_t i = a->wants.begin[chunk]; i < a->wants.begin[chunk + 1]; i++) {
+        const struct want *want = &a->wants.at[i];
+        const int32_t owner = a->rank_of[want->chunk];
+
+        if ((is_node ? node_of(a, owner) : owner) == group)
+            continue;
+        if (a->by_key.seen[want->chunk] == a->round)
+            before += a->by_key.now[want->chunk];
+        score_raise(&a->by_key, want->chunk, want->tokens, a->round);
+        after += a->by_key.now[want->chunk];
+    }
+    a->work += a->wants.begin[chunk + 1] - a->wants.begin[chunk];
+    return after - before;
+}
+
+static int64_t cost_of_rank(struct affinity *a, int32_t rank)
+{
+    int64_t cost = 0;
+
+    a->round++;
+    for (int64_t i = 0; i < a->member_count[rank]; i++)
+        cost += add_wants(a, a->members[rank * a->width + i], rank, false);
+    return cost;
+}
+
+static int64_t cost_of_node(struct affinity *a, int32_t node)
+{
+    const int32_t begin = node * a->in->ranks_per_node;
+    int64_t cost = 0;
+
+    if (a->nodes == 1)
+        return 0;
+    a->round++;
+    for (int32_t r = begin; r < begin + a->in->ranks_per_node && r < a->in->solve.ranks; r++)
+        for (int64_t i = 0; i < a->member_count[r]; i++)
+            cost += add_wants(a, a->members[r * a->width + i], node, true);
+    return cost * NETWORK_COST;
+}
+
+/* Members, loads and costs from rank_of; the whole cost. */
+static int64_t settle(struct affinity *a)
+{
+    int64_t cost = 0;
+
+    memset(a->member_count, 0, (size_t)a->in->solve.ranks * sizeof *a->member_count);
+    for (int64_t c = 0; c < a->in->solve.count; c++) {
+        const int32_t rank = a->rank_of[c];
+
+        a->members[rank * a->width + a->member_count[rank]++] = c;
+    }
+    (void)solve_largest_load(a->rank_of, &a->in->solve, a->load);
+    for (int32_t r = 0; r < a->in->solve.ranks; r++)
+        cost += a->rank_cost[r] = cost_of_rank(a, r);
+    for (int32_t n = 0; n < a->nodes; n++)
+        cost += a->node_cost[n] = cost_of_node(a, n);
+    return cost;
+}
+
+/* ---- swaps ---- */
+
+struct swap {
+    int32_t rank[2];
+    int64_t place[2]; /* in members */
+};
+
+static void swap_apply(struct affinity *a, const struct swap *s)
+{
+    int64_t *first = &a->members[s->rank[0] * a->width + s->place[0]];
+    int64_t *second = &a->members[s->rank[1] * a->width + s->place[1]];
+    const int64_t chunk = *first;
+    const int64_t more = a->in->solve.loads[*second] - a->in->solve.loads[chunk];
+
+    *first = *second;
+    *second = chunk;
+    a->rank_of[*first] = s->rank[0];
+    a->rank_of[*second] = s->rank[1];
+    a->load[s->rank[0]] += more;
+    a->load[s->rank[1]] -= more;
+}
+
+/* Costs of the swap's ranks and nodes, as things stand. */
+struct swap_cost {
+    int64_t rank[2], node[2];
+};
+
+static struct swap_cost swap_costs(struct affinity *a, const struct swap *s)
+{
+    const int32_t n0 = node_of(a, s->rank[0]), n1 = node_of(a, s->rank[1]);
+    struct swap_cost cost = { { cost_of_rank(a, s->rank[0]), cost_of_rank(a, s->rank[1]) },
+                              { a->node_cost[n0], a->node_cost[n1] } };
+
+    if (n0 != n1) {
+        cost.node[0] = cost_of_node(a, n0);
+        cost.node[1] = cost_of_node(a, n1);
+    }
+    return cost;
+}
+
+static int64_t swap_gain(struct affinity *a, const struct swap *s)
+{
+    const int32_t n0 = node_of(a, s->rank[0]), n1 = node_of(a, s->rank[1]);
+    struct swap_cost cost;
+
+    swap_apply(a, s);
+    cost = swap_costs(a, s);
+    swap_apply(a, s);
+    return a->rank_cost[s->rank[0]] + a->rank_cost[s->rank[1]] + a->node_cost[n0] +
+           a->node_cost[n1] - cost.rank[0] - cost.rank[1] - cost.node[0] - cost.node[1];
+}
+
+static void swap_keep(struct affinity *a, const struct swap *s)
+{
+    struct swap_cost cost;
+
+    swap_apply(a, s);
+    cost = swap_costs(a, s);
+    for (int i = 0; i < 2; i++) {
+        a->rank_cost[s->rank[i]] = cost.rank[i];
+        a->node_cost[node_of(a, s->rank[i])] = cost.node[i];
+    }
+}
+
+static int32_t most_loaded(const struct affinity *a)
+{
+    int32_t most = 0;
+
+    for (int32_t r = 1; r < a->in->solve.ranks; r++)
+        if (a->load[r] > a->load[most])
+            most = r;
+    return most;
+}
+
+/* Best swap of a chunk of `heavy` for a lighter one elsewhere: the least larger load of the two, or
+ * any under the cap. False where none helps. */
+static bool find_relief(const struct affinity *a, int32_t heavy, struct swap *best)
+{
+    const int64_t *loads = a->in->solve.loads;
+    int64_t least = a->load[heavy];
+
+    for (int32_t r = 0; r < a->in->solve.ranks && least > a->cap; r++)
+        for (int64_t i = 0; r != heavy && i < a->member_count[heavy]; i++)
+            for (int64_t j = 0; j < a->member_count[r]; j++) {
+                const int64_t less =
+                    loads[a->members[heavy * a->width + i]] - loads[a->members[r * a->width + j]];
+                const int64_t here = a->load[heavy] - less, there = a->load[r] + less;
+                const int64_t larger = here > there ? here : there;
+
+                if (less <= 0 || larger >= least)
+                    continue;
+                least = larger;
+                *best = (struct swap){ { heavy, r }, { i, j } };
+            }
+    return least < a->load[heavy];
+}
+
+/* Lower the largest load until it is under the cap or nothing helps. */
+static void repair(struct affinity *a)
+{
+    for (int64_t step = 0; step < a->in->solve.count; step++) {
+        const int32_t heavy = most_loaded(a);
+        struct swap swap;
+
+        if (a->load[heavy] <= a->cap || !find_relief(a, heavy, &swap))
+            return;
+        swap_apply(a, &swap);
+    }
+}
+
+/* The ranks that hold most of what an already placed chunk attends, more than its own does. */
+static int32_t find_targets(struct affinity *a, int64_t chunk, int32_t targets[SWAP_TARGETS])
+{
+    const int32_t home = a->rank_of[chunk];
+    int32_t count = 0;
+
+    a->rank_of[chunk] = -1;
+    score_chunk(a, chunk);
+    a->rank_of[chunk] = home;
+    for (int32_t r = 0; r < a->in->solve.ranks; r++) {
+        int32_t at = count;
+
+        if (r == home || value_of(a, r) <= value_of(a, home))
+            continue;
+        while (at > 0 && value_of(a, targets[at - 1]) < value_of(a, r))
+            at--;
+        if (at == SWAP_TARGETS)
+            continue;
+        count += count < SWAP_TARGETS;
+        for (int32_t i = count - 1; i > at; i--)
+            targets[i] = targets[i - 1];
+        targets[at] = r;
+    }
+    return count;
+}
+
+static bool fits(const struct affinity *a, const struct swap *s)
+{
+    const int64_t *loads = a->in->solve.loads;
+    const int64_t more = loads[a->members[s->rank[1] * a->width + s->place[1]]] -
+                         loads[a->members[s->rank[0] * a->width + s->place[0]]];
+
+    return a->load[s->rank[0]] + more <= a->cap && a->load[s->rank[1]] - more <= a->cap;
+}
+
+/* Swap the chunk with the one elsewhere that saves most. */
+static bool improve_chunk(struct affinity *a, int64_t chunk, int64_t *swaps_left)
+{
+    int32_t targets[SWAP_TARGETS];
+    const int32_t home = a->rank_of[chunk], count = find_targets(a, chunk, targets);
+    struct swap swap = { { home, 0 }, { 0, 0 } }, best = swap;
+    int64_t most = 0;
+
+    while (a->members[home * a->width + swap.place[0]] != chunk)
+        swap.place[0]++;
+    for (int32_t t = 0; t < count; t++) {
+        swap.rank[1] = targets[t];
+        for (swap.place[1] = 0; swap.place[1] < a->member_count[targets[t]]; swap.place[1]++) {
+            int64_t gain;
+
+            if (!fits(a, &swap) || *swaps_left <= 0 || a->work > SWAP_WORK_MAX)
+                continue;
+            (*swaps_left)--;
+            gain = swap_gain(a, &swap);
+            if (gain <= most)
+                continue;
+            most = gain;
+            best = swap;
+        }
+    }
+    if (most > 0)
+        swap_keep(a, &best);
+    return most > 0;
+}
+
+static void improve(struct affinity *a)
+{
+    int64_t swaps_left = a->in->swap_max;
+    bool is_better = swaps_left > 0;
+
+    a->work = 0;
+    for (int pass = 0; pass < SWAP_PASSES && is_better; pass++) {
+        is_better = false;
+        for (int64_t c = 0; c < a->in->solve.count; c++)
+            if (swaps_left > 0 && a->work <= SWAP_WORK_MAX && improve_chunk(a, c, &swaps_left))
+                is_better = true;
+    }
+}
+
+/* ---- all of it ---- */
+
+static ffa_status affinity_init(struct affinity *a, ffa_error *err)
+{
+    const size_t ranks = (size_t)a->in->solve.ranks;
+    ffa_status rc;
+
+    a->nodes = (a->in->solve.ranks + a->in->ranks_per_node - 1) / a->in->ranks_per_node;
+    a->width = a->in->solve.count / a->in->solve.ranks + 1;
+    a->load = mem_array(ranks, sizeof *a->load);
+    a->rank_cost = mem_array(ranks, sizeof *a->rank_cost);
+    a->node_cost = mem_array((size_t)a->nodes, sizeof *a->node_cost);
+    a->member_count = mem_array(ranks, sizeof *a->member_count);
+    a->members = mem_array(ranks * (size_t)a->width, sizeof *a->members);
+    if (!a->load || !a->rank_cost || !a->node_cost || !a->member_count || !a->members) {
+        rc = error_nomem(err, "the ranks of an affinity dispatch");
+        goto out;
+    }
+    FFA_TRY(score_init(&a->by_rank, a->in->solve.ranks, err));
+    FFA_TRY(score_init(&a->by_node, a->nodes, err));
+    FFA_TRY(score_init(&a->by_key, a->in->solve.count, err));
+out:
+    return rc;
+}
+
+static void affinity_finish(struct affinity *a)
+{
+    mem_free(a->wants.begin);
+    mem_free(a->wants.at);
+    mem_free(a->users.begin);
+    mem_free(a->users.at);
+    score_finish(&a->by_rank);
+    score_finish(&a->by_node);
+    score_finish(&a->by_key);
+    mem_free(a->load);
+    mem_free(a->rank_cost);
+    mem_free(a->node_cost);
+    mem_free(a->member_count);
+    mem_free(a->members);
+}
+
+/* The mean with its slack, or what min-heap reaches. */
+static int64_t cap_of(const struct affinity_input *in, int64_t min_heap_load)
+{
+    int64_t sum = 0, mean, cap;
+
+    for (int64_t c = 0; c < in->solve.count; c++)
+        sum += in->solve.loads[c];
+    mean = sum / in->solve.ranks;
+    cap = mean + mean / 1000 * in->slack_permille + mean % 1000 * in->slack_permille / 1000;
+    return cap > min_heap_load ? cap : min_heap_load;
+}
+
+/* min_heap: its answer, for the cap and to fall back on. */
+static ffa_status solve_with(struct affinity *a, const int32_t *min_heap,
+                             struct affinity_result *result, ffa_error *err)
+{
+    const size_t bytes = (size_t)a->in->solve.count * sizeof *a->rank_of;
+    int32_t *from = a->rank_of;
+    int64_t least, placed, after;
+    ffa_status rc;
+
+    memcpy(from, min_heap, bytes);
+    a->cap = cap_of(a->in, solve_largest_load(from, &a->in->solve, a->load));
+    least = settle(a);
+    FFA_TRY(place_all(a, err));
+    (void)settle(a);
+    repair(a);
+    placed = settle(a);
+    result->is_min_heap = placed >= least || a->load[most_loaded(a)] > a->cap;
+    if (result->is_min_heap) {
+        memcpy(from, min_heap, bytes);
+        placed = settle(a);
+    }
+    improve(a);
+    after = settle(a);
+    result->swap_gain = placed > 0 ? (double)(placed - after) / (double)placed : 0;
+    result->is_min_heap = result->is_min_heap && after == placed;
+out:
+    return rc;
+}
+
+ffa_status solve_affinity(int32_t *rank_of, struct affinity_result *result,
+                          const struct affinity_input *in, ffa_error *err)
+{
+    struct affinity a = { .in = in, .rank_of = rank_of };
+    int32_t *min_heap = mem_array((size_t)in->solve.count, sizeof *min_heap);
+    bool dense = false;
+    ffa_status rc;
+
+    *result = (struct affinity_result){ .is_min_heap = true };
+    if (!min_heap) {
+        rc = error_nomem(err, "a dispatch");
+        goto out;
+    }
+    FFA_TRY(solve_min_heap(min_heap, &in->solve, err));
+    FFA_TRY(wants_build(&a, &dense, err));
+    memcpy(rank_of, min_heap, (size_t)in->solve.count * sizeof *rank_of);
+    if (dense)
+        goto out;
+    FFA_TRY(affinity_init(&a, err));
+    FFA_TRY(solve_with(&a, min_heap, result, err));
+out:
+    affinity_finish(&a);
+    mem_free(min_heap);
+    return rc;
+}

@@ -1,0 +1,568 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ffa_parallel_plan_create: options checked, tables and stages of all ranks, then this rank's
+ * phases.
+ */
+#include "parallel/plan/rank_plan.h"
+
+#include "mask/mask.h"
+#include "parallel/plan/phases.h"
+#include "parallel/plan/stages.h"
+
+enum {
+    KNOWN_FLAGS = FFA_PARALLEL_FORWARD_ONLY,
+    TILE_MAX = 1024,
+    STAGES_DEFAULT = 8,
+    ROWS_MIN_DEFAULT = 512,
+    HEADS_MAX = 1024,
+    HEAD_DIM_MAX = 1024
+};
+
+/* ---- options ---- */
+
+struct bounded {
+    const char *name;
+    int64_t value, min, max;
+};
+
+static ffa_status check_bounds(const struct bounded *fields, size_t count, ffa_error *err)
+{
+    for (size_t i = 0; i < count; i++)
+        if (fields[i].value < fields[i].min || fields[i].value > fields[i].max)
+            return error_fail(err, FFA_INVALID, 0, "%s is %lld, not in [%lld, %lld]",
+                              fields[i].name, (long long)fields[i].value, (long long)fields[i].min,
+                              (long long)fields[i].max);
+    return FFA_OK;
+}
+
+static int32_t or_else(int32_t value, int32_t otherwise)
+{
+    return value ? value : otherwise;
+}
+
+static int64_t or_else64(int64_t value, int64_t otherwise)
+{
+    return value ? value : otherwise;
+}
+
+static ffa_status resolve_model(ffa_parallel_model *m, ffa_error *err)
+{
+    ffa_status rc;
+
+    m->heads_q = or_else(m->heads_q, 8);
+    m->heads_kv = or_else(m->heads_kv, 1);
+    m->head_dim = or_else(m->head_dim, 128);
+    m->element_bytes = or_else(m->element_bytes, 2);
+    m->forward_gflops = or_else64(m->forward_gflops, 600000);
+    m->backward_gflops = or_else64(m->backward_gflops, 500000);
+    m->node_mbytes_s = or_else64(m->node_mbytes_s, 250000);
+    m->network_mbytes_s = or_else64(m->network_mbytes_s, 45000);
+    m->node_latency_ns = or_else64(m->node_latency_ns, 13000);
+    m->network_latency_ns = or_else64(m->network_latency_ns, 30000);
+    m->launch_ns = or_else64(m->launch_ns, 5000);
+    {
+        const int64_t rate_max = 1000000000, time_max = 1000000000;
+        const struct bounded fields[] = {
+            { "model.heads_q", m->heads_q, 1, HEADS_MAX },
+            { "model.heads_kv", m->heads_kv, 1, HEADS_MAX },
+            { "model.head_dim", m->head_dim, 1, HEAD_DIM_MAX },
+            { "model.element_bytes", m->element_bytes, 1, 8 },
+            { "model.forward_gflops", m->forward_gflops, 1, rate_max },
+            { "model.backward_gflops", m->backward_gflops, 1, rate_max },
+            { "model.node_mbytes_s", m->node_mbytes_s, 1, rate_max },
+            { "model.network_mbytes_s", m->network_mbytes_s, 1, rate_max },
+            { "model.node_latency_ns", m->node_latency_ns, 0, time_max },
+            { "model.network_latency_ns", m->network_latency_ns, 0, time_max },
+            { "model.launch_ns", m->launch_ns, 0, time_max },
+        };
+
+        FFA_TRY(check_bounds(fields, sizeof fields / sizeof *fields, err));
+    }
+    if (m->heads_q % m->heads_kv != 0)
+        rc = error_fail(err, FFA_INVALID, 0,
+                        "model.heads_q is %d, not a multiple of model.heads_kv, %d", m->heads_q,
+                        m->heads_kv);
+out:
+    return rc;
+}
+
+ffa_status plan_options(ffa_parallel_plan_opts *out, const ffa_parallel_plan_opts *opts,
+                        ffa_error *err)
+{
+    ffa_status rc;
+
+    FFA_TRY(opts_import(out, sizeof *out, opts, err));
+    if (out->flags & ~(uint32_t)KNOWN_FLAGS) {
+        rc = error_fail(err, FFA_UNSUPPORTED, 0, "flags is 0x%x, known are 0x%x", out->flags,
+                        (unsigned)KNOWN_FLAGS);
+        goto out;
+    }
+    out->struct_size = (uint32_t)sizeof *out;
+    out->pad_ = 0;
+    out->tile_m = or_else(out->tile_m, 128);
+    out->tile_n = or_else(out->tile_n, 128);
+    out->backward_m = or_else(out->backward_m, 64);
+    out->backward_n = or_else(out->backward_n, 128);
+    out->stages_max = or_else(out->stages_max, STAGES_DEFAULT);
+    out->buffers = or_else(out->buffers, 2);
+    out->stage_rows_min = or_else64(out->stage_rows_min, ROWS_MIN_DEFAULT);
+    {
+        const struct bounded fields[] = {
+            { "tile_m", out->tile_m, 1, TILE_MAX },
+            { "tile_n", out->tile_n, 1, TILE_MAX },
+            { "backward_m", out->backward_m, 1, TILE_MAX },
+            { "backward_n", out->backward_n, 1, TILE_MAX },
+            { "forward_stages", out->forward_stages, -1, OVERLAP_STAGES_MAX },
+            { "backward_stages", out->backward_stages, -1, OVERLAP_STAGES_MAX },
+            { "stages_max", out->stages_max, 1, OVERLAP_STAGES_MAX },
+            { "buffers", out->buffers, 2, OVERLAP_BUFFERS_MAX },
+            { "moves", out->moves, FFA_PARALLEL_MOVE_KEYS, FFA_PARALLEL_MOVE_AUTO },
+            { "stage_rows_min", out->stage_rows_min, 0, INT32_MAX },
+        };
+
+        FFA_TRY(check_bounds(fields, sizeof fields / sizeof *fields, err));
+    }
+    rc = resolve_model(&out->model, err);
+out:
+    return rc;
+}
+
+static ffa_status check_arguments(const ffa_dispatch *dispatch, const ffa_mask *mask, int32_t rank,
+                                  ffa_error *err)
+{
+    const struct layout *keys;
+    int64_t queries, key_count;
+
+    if (!dispatch || !mask)
+        return error_fail(err, FFA_INVALID, 0, "%s is NULL", dispatch ? "mask" : "dispatch");
+    if (rank < 0 || rank >= dispatch->topology.rank_count)
+        return error_fail(err, FFA_INVALID, 0, "rank is %d, not in [0, %d)", rank,
+                          dispatch->topology.rank_count);
+    keys = dispatch_key_layout(dispatch);
+    queries = dispatch->layout.bounds[dispatch->layout.count];
+    key_count = keys->bounds[keys->count];
+    if (mask->shape.seqlen_q != queries || mask->shape.seqlen_k != key_count)
+        return error_fail(err, FFA_INVALID, 0,
+                          "mask has %lld queries and %lld keys, the dispatch %lld and %lld",
+                          (long long)mask->shape.seqlen_q, (long long)mask->shape.seqlen_k,
+                          (long long)queries, (long long)key_count);
+    return FFA_OK;
+}
+
+/* ---- what all ranks compute alike ---- */
+
+void tables_finish(struct plan_tables *t)
+{
+    for (int32_t l = 0; t->lists && l < t->list_count; l++)
+        bands_finish(&t->lists[l]);
+    mem_free(t->lists);
+    for (int32_t l = 0; t->moves_queries && t->turned && l < t->list_count; l++)
+        normal_finish(&t->turned[l]);
+    mem_free(t->turned);
+    needs_finish(&t->needs);
+    transfer_finish(&t->transfer);
+    stages_finish(&t->stages);
+    *t = (struct plan_tables){ 0 };
+}
+
+ffa_status tables_build(struct plan_tables *t, const ffa_parallel_plan *plan, const ffa_mask *mask,
+                        bool moves_queries, ffa_error *err)
+{
+    const struct layout *rows = moves_queries ? &plan->keys : &plan->queries;
+    const struct layout *moving = moves_queries ? &plan->queries : &plan->keys;
+    const struct parts chunks = layout_parts(rows);
+    struct stages_input stages = { .opts = &plan->opts, .moves_queries = moves_queries };
+    ffa_status rc;
+
+    *t = (struct plan_tables){ .mask = mask, .moves_queries = moves_queries };
+    t->lists = mem_array((size_t)mask->head_count, sizeof *t->lists);
+    t->turned = mem_array(moves_queries ? (size_t)mask->head_count : 0, sizeof *t->turned);
+    if (!t->lists || !t->turned) {
+        rc = error_nomem(err, "bands");
+        goto out;
+    }
+    for (int32_t l = 0; l < mask->head_count; l++) {
+        t->list_count = l + 1;
+        if (moves_queries)
+            FFA_TRY(normal_transpose(&t->turned[l], &mask->lists[l].normal, err));
+        FFA_TRY(bands_add_normal(&t->lists[l], tables_normal(t, l), err));
+    }
+    FFA_TRY(needs_build(&t->needs, t->lists, t->list_count, &chunks, err));
+    t->in = (struct transfer_input){ rows, moving, &t->needs, plan->topology };
+    FFA_TRY(transfer_build(&t->transfer, &t->in, err));
+    stages.in = &t->in;
+    stages.transfer = &t->transfer;
+    stages.lists = t->lists;
+    stages.list_count = t->list_count;
+    rc = stages_build(&t->stages, &stages, err);
+out:
+    return rc;
+}
+
+const struct normal *tables_normal(const struct plan_tables *t, int32_t list)
+{
+    return t->moves_queries ? &t->turned[list] : &t->mask->lists[list].normal;
+}
+
+/* When the slowest rank is done with both passes. */
+static int64_t slowest(const struct stages *stages, int32_t ranks)
+{
+    int64_t most = 0;
+
+    for (int32_t r = 0; r < ranks; r++) {
+        const int64_t ns =
+            stages->forward[r].cost_ns + (stages->backward ? stages->backward[r].cost_ns : 0);
+
+        most = ns > most ? ns : most;
+    }
+    return most;
+}
+
+/* Replicated keys have no owner to go to: nothing moves. */
+ffa_status tables_choose(struct plan_tables *out, ffa_parallel_plan *plan, const ffa_mask *mask,
+                         int64_t *slowest_ns, ffa_error *err)
+{
+    const int32_t ranks = plan->topology.rank_count;
+    const bool can_move = !plan->keys.is_replicated;
+    struct plan_tables other = { 0 };
+    ffa_status rc;
+
+    plan->moves = can_move ? plan->opts.moves : FFA_PARALLEL_MOVE_KEYS;
+    FFA_TRY(tables_build(out, plan, mask, plan->moves == FFA_PARALLEL_MOVE_QUERIES, err));
+    *slowest_ns = slowest(&out->stages, ranks);
+    if (plan->moves != FFA_PARALLEL_MOVE_AUTO)
+        goto out;
+    plan->moves = FFA_PARALLEL_MOVE_KEYS;
+    if (out->transfer.receive_begin[ranks] == 0)
+        goto out;
+    FFA_TRY(tables_build(&other, plan, mask, true, err));
+    if (slowest(&other.stages, ranks) < *slowest_ns) {
+        const struct plan_tables keys = *out;
+
+        plan->moves = FFA_PARALLEL_MOVE_QUERIES;
+        *slowest_ns = slowest(&other.stages, ranks);
+        *out = other;
+        other = keys;
+    }
+out:
+    tables_finish(&other);
+    return rc;
+}
+
+/* Everything ranks must agree about. */
+static void digest_cuts(struct digest *digest, const struct stage_cut *cuts, int32_t ranks)
+{
+    for (int32_t r = 0; cuts && r < ranks; r++) {
+        digest_number(digest, cuts[r].count);
+        digest_field(digest, cuts[r].ends, (size_t)cuts[r].count * sizeof *cuts[r].ends);
+    }
+}
+
+static void digest_layout(struct digest *digest, const struct layout *layout)
+{
+    digest_field(digest, layout->bounds, ((size_t)layout->count + 1) * sizeof *layout->bounds);
+    digest_field(digest, layout->rank_of, (size_t)layout->count * sizeof *layout->rank_of);
+}
+
+static void digest_plan(ffa_parallel_plan *plan, const struct plan_tables *w)
+{
+    struct digest digest;
+
+    digest_init(&digest);
+    digest_text(&digest, "ffa dist plan 1");
+    digest_number(&digest, plan->topology.rank_count);
+    digest_number(&digest, plan->topology.ranks_per_node);
+    digest_field(&digest, &plan->opts, sizeof plan->opts);
+    digest_layout(&digest, &plan->queries);
+    digest_layout(&digest, &plan->keys);
+    digest_number(&digest, plan->keys.is_replicated);
+    digest_number(&digest, plan->moves);
+    for (int32_t l = 0; l < w->list_count; l++)
+        digest_field(&digest, w->lists[l].at, (size_t)w->lists[l].count * sizeof *w->lists[l].at);
+    digest_cuts(&digest, w->stages.forward, plan->topology.rank_count);
+    digest_cuts(&digest, w->stages.backward, plan->topology.rank_count);
+    digest_final(&digest, plan->digest);
+}
+
+static ffa_status find_ranks(ffa_parallel_plan *plan, const struct plan_tables *w, ffa_error *err)
+{
+    plan->ranks = mem_array((size_t)plan->topology.rank_count, sizeof *plan->ranks);
+    if (!plan->ranks)
+        return error_nomem(err, "the ranks of a plan");
+    for (int32_t r = 0; r < plan->topology.rank_count; r++) {
+        const struct stage_cut *forward = &w->stages.forward[r];
+        const struct stage_cut none = { 0 };
+        const struct stage_cut *backward = w->stages.backward ? &w->stages.backward[r] : &none;
+
+        plan->ranks[r] = (ffa_parallel_rank){ .tokens_q = plan->queries.rank_tokens[r],
+                                              .tokens_k = plan->keys.rank_tokens[r],
+                                              .received_rows = w->transfer.receive_rows[r],
+                                              .forward_ns = forward->cost_ns,
+                                              .backward_ns = backward->cost_ns,
+                                              .forward_work_ns = forward->work_ns,
+                                              .backward_work_ns = backward->work_ns,
+                                              .forward_stages = forward->count,
+                                              .backward_stages = backward->count };
+    }
+    return FFA_OK;
+}
+
+static void count_rows(ffa_parallel_plan *plan, const struct plan_tables *w)
+{
+    const struct transfer *t = &w->transfer;
+
+    plan->received_rows = t->receive_rows[plan->rank];
+    for (int64_t i = t->send_begin[plan->rank]; i < t->send_begin[plan->rank + 1]; i++) {
+        const struct transfer_piece *piece = &t->pieces[t->sends[i]];
+
+        plan->sent_rows += (piece->end - piece->begin) * piece->receiver_count;
+    }
+}
+
+/* ---- the object ---- */
+
+static ffa_status normal_copy(struct normal *out, const struct normal *from, ffa_error *err)
+{
+    *out = *from;
+    out->segments = mem_array((size_t)from->segment_count, sizeof *out->segments);
+    out->intervals = mem_array((size_t)from->interval_count, sizeof *out->intervals);
+    if (!out->segments || !out->intervals)
+        return error_nomem(err, "the mask of a plan");
+    if (from->segment_count > 0)
+        memcpy(out->segments, from->segments, (size_t)from->segment_count * sizeof *out->segments);
+    if (from->interval_count > 0)
+        memcpy(out->intervals, from->intervals,
+               (size_t)from->interval_count * sizeof *out->intervals);
+    return FFA_OK;
+}
+
+ffa_status plan_make(ffa_parallel_plan **out, const struct plan_source *source, ffa_error *err)
+{
+    const ffa_mask *mask = source->mask;
+    ffa_parallel_plan *plan = mem_array(1, sizeof *plan);
+    struct plan_tables tables = { 0 };
+    int64_t slowest_ns;
+    ffa_status rc;
+
+    if (!plan)
+        return error_nomem(err, "a plan");
+    plan->references = 1;
+    plan->topology = source->topology;
+    plan->rank = source->rank;
+    plan->opts = source->opts;
+    plan->shape = mask->shape;
+    plan->normals = mem_array((size_t)mask->head_count, sizeof *plan->normals);
+    if (!plan->normals) {
+        rc = error_nomem(err, "the mask of a plan");
+        goto out;
+    }
+    plan->list_count = mask->head_count;
+    for (int32_t l = 0; l < mask->head_count; l++)
+        FFA_TRY(normal_copy(&plan->normals[l], &mask->lists[l].normal, err));
+    FFA_TRY(layout_copy(&plan->queries, source->queries, err));
+    FFA_TRY(layout_copy(&plan->keys, source->keys, err));
+    FFA_TRY(tables_choose(&tables, plan, mask, &slowest_ns, err));
+    FFA_TRY(phases_build(plan, &tables, err));
+    FFA_TRY(find_ranks(plan, &tables, err));
+    count_rows(plan, &tables);
+    digest_plan(plan, &tables);
+    *out = plan;
+    plan = NULL;
+out:
+    tables_finish(&tables);
+    ffa_parallel_plan_destroy(plan);
+    return rc;
+}
+
+ffa_status ffa_parallel_plan_create(ffa_parallel_plan **out, const ffa_dispatch *dispatch,
+                                    const ffa_mask *mask, int32_t rank,
+                                    const ffa_parallel_plan_opts *opts, ffa_error *err)
+{
+    struct plan_source source = { .mask = mask, .rank = rank };
+    ffa_status rc;
+
+    if (!out)
+        return error_fail(err, FFA_INVALID, 0, "out is NULL");
+    *out = NULL;
+    FFA_TRY(check_arguments(dispatch, mask, rank, err));
+    FFA_TRY(plan_options(&source.opts, opts, err));
+    source.topology = dispatch->topology;
+    source.queries = &dispatch->layout;
+    source.keys = dispatch_key_layout(dispatch);
+    rc = plan_make(out, &source, err);
+out:
+    return rc;
+}
+
+void ffa_parallel_plan_destroy(ffa_parallel_plan *plan)
+{
+    if (!plan || __atomic_sub_fetch(&plan->references, 1, __ATOMIC_ACQ_REL) > 0)
+        return;
+    pass_finish(&plan->forward, plan->list_count);
+    pass_finish(&plan->backward, plan->list_count);
+    for (int32_t l = 0; l < plan->list_count; l++)
+        normal_finish(&plan->normals[l]);
+    mem_free(plan->normals);
+    mem_free(plan->ranks);
+    layout_finish(&plan->queries);
+    layout_finish(&plan->keys);
+    mem_free(plan);
+}
+
+/* ---- facts ---- */
+
+const char *ffa_parallel_plan_digest(const ffa_parallel_plan *plan)
+{
+    return plan ? plan->digest : "";
+}
+
+static int64_t compute_of(const struct plan_pass *pass)
+{
+    int64_t sum = 0;
+
+    for (int32_t p = 0; p < pass->phase_count; p++)
+        sum += pass->phases[p].compute_ns;
+    return sum;
+}
+
+/* Bytes of a row of q (with an lse, fp32), and of k and v together, of so many bytes an element. */
+static int64_t query_bytes(const ffa_parallel_model *m, int64_t element)
+{
+    return (int64_t)m->heads_q * (m->head_dim * element + 4);
+}
+
+static int64_t key_bytes(const ffa_parallel_model *m, int64_t element)
+{
+    return 2 * (int64_t)m->heads_kv * m->head_dim * element;
+}
+
+static int64_t scratch_bytes(const ffa_parallel_plan *plan, bool is_backward)
+{
+    const ffa_parallel_model *m = &plan->opts.model;
+    const struct plan_pass *pass = is_backward ? &plan->backward : &plan->forward;
+    const int64_t rows = pass->buffer_rows * plan->opts.buffers;
+    const int64_t own_q = plan->queries.rank_tokens[plan->rank];
+    const int64_t own_k = plan->keys.rank_tokens[plan->rank];
+    const int64_t own = is_backward ? own_q * query_bytes(m, 4) + own_k * key_bytes(m, 4)
+                                    : own_q * query_bytes(m, 4);
+
+    if (pass->phase_count == 0)
+        return 0;
+    if (plan->moves == FFA_PARALLEL_MOVE_QUERIES)
+        return own + rows * ((is_backward ? 2 : 1) * query_bytes(m, m->element_bytes) +
+                             query_bytes(m, 4));
+    return own + rows * (key_bytes(m, m->element_bytes) + (is_backward ? key_bytes(m, 4) : 0));
+}
+
+ffa_status ffa_parallel_plan_info_get(const ffa_parallel_plan *plan, ffa_parallel_plan_info *info,
+                                      ffa_error *err)
+{
+    ffa_parallel_plan_info out = FFA_PARALLEL_PLAN_INFO_INIT;
+
+    if (!plan || !info)
+        return error_fail(err, FFA_INVALID, 0, "%s is NULL", plan ? "info" : "plan");
+    out.rank = plan->rank;
+    out.rank_count = plan->topology.rank_count;
+    out.moves = plan->moves;
+    out.forward_stages = plan->forward.stage_count;
+    out.backward_stages = plan->backward.stage_count;
+    out.steps = plan->forward.step_count > plan->backward.step_count ? plan->forward.step_count
+                                                                     : plan->backward.step_count;
+    out.tokens_q = plan->queries.rank_tokens[plan->rank];
+    out.tokens_k = plan->keys.rank_tokens[plan->rank];
+    out.area = plan->area;
+    out.received_rows = plan->received_rows;
+    out.sent_rows = plan->sent_rows;
+    out.stage_rows = plan->forward.buffer_rows > plan->backward.buffer_rows
+                         ? plan->forward.buffer_rows
+                         : plan->backward.buffer_rows;
+    out.forward_ns = plan->forward.cost_ns;
+    out.backward_ns = plan->backward.cost_ns;
+    out.forward_slowest_ns = plan->forward.slowest_ns;
+    out.backward_slowest_ns = plan->backward.slowest_ns;
+    out.forward_work_ns = plan->forward.work_ns;
+    out.backward_work_ns = plan->backward.work_ns;
+    out.forward_work_most_ns = plan->forward.work_most_ns;
+    out.backward_work_most_ns = plan->backward.work_most_ns;
+    out.forward_uniform_ns = plan->forward.uniform_ns;
+    out.backward_uniform_ns = plan->backward.uniform_ns;
+    out.forward_compute_ns = compute_of(&plan->forward);
+    out.backward_compute_ns = compute_of(&plan->backward);
+    out.forward_bytes = scratch_bytes(plan, false);
+    out.backward_bytes = scratch_bytes(plan, true);
+    return opts_export(info, &out, sizeof out, err);
+}
+
+ffa_status ffa_parallel_plan_rank_get(const ffa_parallel_plan *plan, int32_t rank,
+                                      ffa_parallel_rank *out, ffa_error *err)
+{
+    if (!plan || !out)
+        return error_fail(err, FFA_INVALID, 0, "%s is NULL", plan ? "out" : "plan");
+    if (rank < 0 || rank >= plan->topology.rank_count)
+        return error_fail(err, FFA_INVALID, 0, "rank is %d, not in [0, %d)", rank,
+                          plan->topology.rank_count);
+    *out = plan->ranks[rank];
+    return FFA_OK;
+}
+
+/* ---- the timeline ---- */
+
+void plan_times(struct overlap_times *times, const ffa_parallel_plan *plan, bool is_backward)
+{
+    const struct plan_pass *pass = is_backward ? &plan->backward : &plan->forward;
+    struct overlap_item items[OVERLAP_STAGES_MAX] = { { 0 } };
+    struct overlap_input in = { .items = items,
+                                .count = pass->stage_count,
+                                .buffers = plan->opts.buffers,
+                                .is_backward = is_backward };
+    struct overlap_split split = { .count = pass->stage_count };
+
+    in.own = pass->phases[0].compute_ns;
+    if (is_backward)
+        in.own += pass->phases[pass->phase_count - 1].compute_ns;
+    for (int32_t s = 0; s < pass->stage_count; s++) {
+        const struct plan_phase *phase = &pass->phases[s + 1];
+
+        items[s] = (struct overlap_item){ .fetch = phase->fetch_ns,
+                                          .compute = phase->compute_ns,
+                                          .reduce = phase->reduce_ns };
+        in.has_reduce = in.has_reduce || phase->reduce_ns > 0;
+        split.ends[s] = s + 1;
+    }
+    (void)overlap_cost(&in, &split, times);
+    if (is_backward) { /* the rest of the own part, behind the last stage */
+        const int64_t begin = times[pass->stage_count].compute_end;
+        const int64_t end = begin + in.own - times[0].compute_end;
+
+        times[pass->phase_count - 1] = (struct overlap_times){ begin, begin, begin, end, end, end };
+    }
+}
+
+ffa_status ffa_parallel_plan_stage_get(const ffa_parallel_plan *plan, int32_t is_backward,
+                                       int32_t stage, ffa_parallel_stage *out, ffa_error *err)
+{
+    struct overlap_times times[OVERLAP_STAGES_MAX + 2];
+    const struct plan_pass *pass;
+    const struct plan_phase *phase;
+
+    if (!plan || !out)
+        return error_fail(err, FFA_INVALID, 0, "%s is NULL", plan ? "out" : "plan");
+    if (is_backward != 0 && is_backward != 1)
+        return error_fail(err, FFA_INVALID, 0, "is_backward is %d, not 0 or 1", is_backward);
+    pass = is_backward ? &plan->backward : &plan->forward;
+    if (stage < 0 || stage >= pass->phase_count)
+        return error_fail(err, FFA_INVALID, 0, "stage is %d, not in [0, %d)", stage,
+                          pass->phase_count);
+    plan_times(times, plan, is_backward);
+    phase = &pass->phases[stage];
+    *out = (ffa_parallel_stage){ .rows = stage > 0 && stage <= pass->stage_count ? phase->rows : 0,
+                                 .blocks = is_backward ? phase->key_tiles.block_count
+                                                       : phase->tiles.block_count,
+                                 .fetch_begin_ns = times[stage].fetch_begin,
+                                 .fetch_end_ns = times[stage].fetch_end,
+                                 .compute_begin_ns = times[stage].compute_begin,
+                                 .compute_end_ns = times[stage].compute_end,
+                                 .reduce_begin_ns = times[stage].reduce_begin,
+                                 .reduce_end_ns = times[stage].reduce_end };
+    return FFA_OK;
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The plan of one rank, as pipelines read it.
+ *
+ * A pass (forward, backward) has the phases
+ *
+ *     forward:   own, stage 1, .. stage n
+ *     backward:  own first, stage 1, .. stage n, own last
+ *
+ * Stage s computes with rows that lie packed in a receive buffer; buffers are taken in turn. All
+ * coordinates of a phase are local: query rows of the rank's own buffer, keys of its own buffer
+ * (own phases) or of the stage's receive buffer.
+ *
+ * Ranks may have different numbers of stages. A rank serves others at their stage s in its step s;
+ * sends has an entry for every step of the longest rank. The reduce of gradients is the same lists
+ * the other way: what a rank received at stage s goes back to (source, source_row), and sends[s] is
+ * what comes in, by ascending rank.
+ *
+ * Where queries move instead of keys (moves), a stage's receive buffer holds rows of q (backward:
+ * of q, dout, lse and delta), all keys are the rank's own, and what a stage computes, (out, lse) or
+ * dq, goes back and is merged into the owner's.
+ *
+ * Query tiles are the same in every forward phase where keys move. The first phase that works on a
+ * tile does not read what is there; the last writes the model's dtype. A tile without work anywhere
+ * is written, as empty, by the own phase. Where queries move, every tile is first in its phase, and
+ * last only if nobody else adds to its rows.
+ */
+#ifndef FFA_PARALLEL_PLAN_RANK_PLAN_H
+#define FFA_PARALLEL_PLAN_RANK_PLAN_H
+
+#include "parallel/dispatch/dispatch.h"
+#include "parallel/plan/overlap.h"
+#include "parallel/plan/transfer.h"
+#include "tile/ticket.h"
+
+#include <ffa/parallel_plan.h>
+
+struct plan_phase {
+    int64_t rows;                    /* of the receive buffer; own phases: of the own buffer */
+    struct transfer_copies receives; /* into the receive buffer, in the order of its rows */
+    struct bands *lists;             /* [list_count]: local */
+    struct tile_plan tiles;          /* forward */
+    uint8_t *flags;                  /* forward: [tiles.tile_count], TILE_... */
+    struct tile_plan key_tiles;      /* backward; own phases: some of the own keys' tiles */
+    int64_t fetch_ns, compute_ns, reduce_ns;
+};
+
+struct plan_pass {
+    struct plan_phase *phases; /* [phase_count] */
+    int32_t phase_count;       /* 0: the pass is not planned */
+    int32_t stage_count;       /* that receive */
+    int64_t buffer_rows;       /* most rows of a receive buffer */
+    int32_t step_count;        /* most stages of any rank */
+    /* [step_count]: rows [source_row, +rows) of the own buffer go to rows [row, +rows) of the
+     * receive buffer of rank `source`, at its stage step + 1; by rank, then in its order. */
+    struct transfer_copies *sends;
+    int64_t cost_ns, uniform_ns;   /* modelled; of the reference's even split of the same rows */
+    int64_t slowest_ns;            /* cost_ns of the slowest rank */
+    int64_t work_ns, work_most_ns; /* compute without launches: of all ranks, of one at most */
+};
+
+struct ffa_parallel_plan {
+    ffa_topology topology; /* resolved */
+    int32_t rank;
+    int32_t list_count; /* of the mask: 1, or kv heads */
+    int32_t moves;      /* FFA_PARALLEL_MOVE_KEYS or FFA_PARALLEL_MOVE_QUERIES */
+    int32_t pad_;
+    ffa_parallel_plan_opts opts; /* resolved */
+    ffa_mask_shape shape;        /* of the whole mask */
+    struct normal *normals;      /* [list_count]: of the whole mask */
+    struct layout queries, keys;
+    struct plan_pass forward, backward;
+    ffa_parallel_rank *ranks; /* [rank_count] */
+    int64_t area;
+    int64_t received_rows, sent_rows;
+    char digest[DIGEST_TEXT];
+    int32_t references; /* atomic operations only */
+};
+
+/* What a plan is made from: all checked, opts resolved. */
+struct plan_source {
+    ffa_topology topology;
+    const struct layout *queries, *keys;
+    const ffa_mask *mask;
+    int32_t rank;
+    int32_t pad_;
+    ffa_parallel_plan_opts opts;
+};
+
+/* When each stage of a pass does what: times [phase_count]. */
+void plan_times(struct overlap_times *times, const ffa_parallel_plan *plan, bool is_backward);
+
+ffa_status plan_make(ffa_parallel_plan **out, const struct plan_source *source, ffa_error *err);
+/* Defaults filled in; FFA_INVALID and FFA_UNSUPPORTED as ffa_parallel_plan_create. opts may be
+ * NULL. */
+ffa_status plan_options(ffa_parallel_plan_opts *out, const ffa_parallel_plan_opts *opts,
+                        ffa_error *err);
+
+#endif

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which received rows make which stage, for every rank: the model of time, and the items the
+ * overlap solver cuts.
+ *
+ * In words of moving keys; where queries move, they and the keys change places, and the bands are
+ * those of the transposed mask. The rows a rank receives are ordered by link class (its own node
+ * first), then by token: its ordered rows. A stage is a range of them. Key chunks are cut into
+ * grains; what a rank receives of a grain has one owner, and holds all that the rank attends there,
+ * so its compute is counted by cells, with what tiles waste on diagonals. Neighbouring grains are
+ * joined to items of about equal time. Integers throughout: every rank finds the same stages of
+ * every rank.
+ */
+#ifndef FFA_PARALLEL_PLAN_STAGES_H
+#define FFA_PARALLEL_PLAN_STAGES_H
+
+#include "parallel/plan/overlap.h"
+#include "parallel/plan/transfer.h"
+
+#include <ffa/parallel_plan.h>
+
+struct stages_input {
+    const struct transfer_input *in;
+    const struct transfer *transfer;
+    const struct bands *lists; /* of the mask, whole; a list's cells count heads_q / lists times */
+    int64_t list_count;
+    const ffa_parallel_plan_opts *opts; /* resolved */
+    bool moves_queries;
+};
+
+/* Stages of one rank in one pass: stage s has the ordered rows [ends[s - 1], ends[s]). */
+struct stage_cut {
+    int64_t ends[OVERLAP_STAGES_MAX];
+    int64_t fetch_ns[OVERLAP_STAGES_MAX], compute_ns[OVERLAP_STAGES_MAX];
+    int64_t reduce_ns[OVERLAP_STAGES_MAX];
+    int64_t own_ns;
+    int64_t cost_ns;
+    int64_t work_ns;    /* compute without launches: all of the rank's cells */
+    int64_t uniform_ns; /* of the reference's even split of the same items */
+    int32_t count;
+    int32_t pad_;
+};
+
+struct stages {
+    int64_t *row;               /* [receives]: ordered row of each of the transfer's receives */
+    struct stage_cut *forward;  /* [ranks] */
+    struct stage_cut *backward; /* [ranks]; NULL: not wanted */
+};
+
+ffa_status stages_build(struct stages *out, const struct stages_input *in, ffa_error *err);
+void stages_finish(struct stages *stages);
+
+/* Nanoseconds of `cells` of one list in a pass. */
+int64_t model_compute_ns(const ffa_parallel_plan_opts *opts, int64_t list_count, int64_t cells,
+                         bool is_backward);
+
+/* Cells of tiles that a band visits in the keys [begin, end): on a diagonal, half a tile a row more
+ * than it attends. */
+int64_t model_visited(const struct band *band, int64_t begin, int64_t end);
+
+#endif

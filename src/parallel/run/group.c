@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Split lists to copies: what each rank sends another is one stream of rows, cut by the lists of
+ * both.
+ */
+#include "parallel/run/group.h"
+
+/* ---- arguments ---- */
+
+static ffa_status check_input(const ffa_group_lists *lists, int32_t rank, int32_t rank_count,
+                              int64_t *stamp, int64_t *stamps, ffa_error *err)
+{
+    for (int64_t i = 0; i < lists->input_count; i++) {
+        const int64_t begin = lists->dst_begin[i], end = lists->dst_begin[i + 1];
+
+        if (lists->input_rows[i] < 0)
+            return error_fail(err, FFA_INVALID, 0, "rank %d: input piece %lld has %lld rows", rank,
+                              (long long)i, (long long)lists->input_rows[i]);
+        if (begin > end || (i == 0 && begin != 0))
+            return error_fail(err, FFA_INVALID, 0,
+                              "rank %d: dst_begin goes from %lld to %lld at input piece %lld", rank,
+                              (long long)begin, (long long)end, (long long)i);
+        if (end > begin && !lists->dst)
+            return error_fail(err, FFA_INVALID, 0, "rank %d: dst is NULL", rank);
+        ++*stamps;
+        for (int64_t d = begin; d < end && lists->input_rows[i] > 0; d++) {
+            const int32_t to = lists->dst[d];
+
+            if (to < 0 || to >= rank_count)
+                return error_fail(err, FFA_INVALID, 0,
+                                  "rank %d: input piece %lld goes to rank %d, not in [0, %d)", rank,
+                                  (long long)i, to, rank_count);
+            if (stamp[to] == *stamps)
+                return error_fail(err, FFA_INVALID, 0,
+                                  "rank %d: input piece %lld goes to rank %d twice", rank,
+                                  (long long)i, to);
+            stamp[to] = *stamps;
+        }
+    }
+    return FFA_OK;
+}
+
+static ffa_status check_output(const ffa_group_lists *lists, int32_t rank, int32_t rank_count,
+                               ffa_error *err)
+{
+    for (int64_t i = 0; i < lists->output_count; i++) {
+        if (lists->output_rows[i] < 0)
+            return error_fail(err, FFA_INVALID, 0, "rank %d: output piece %lld has %lld rows", rank,
+                              (long long)i, (long long)lists->output_rows[i]);
+        if (lists->output_rows[i] > 0 && (lists->src[i] < 0 || lists->src[i] >= rank_count))
+            return error_fail(err, FFA_INVALID, 0,
+                              "rank %d: output piece %lld comes from rank %d, not in [0, %d)", rank,
+                              (long long)i, lists->src[i], rank_count);
+    }
+    return FFA_OK;
+}
+
+static ffa_status sum_rows(int64_t *sum, const int64_t *rows, int64_t count, int32_t rank,
+                           ffa_error *err)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (__builtin_add_overflow(*sum, rows[i], sum))
+            return error_fail(err, FFA_INVALID, 0, "rank %d: a buffer of more than 2^63 - 1 rows",
+                              rank);
+    return FFA_OK;
+}
+
+static ffa_status check_lists(ffa_group *group, const ffa_group_lists *lists, ffa_error *err)
+{
+    int64_t *stamp = mem_array((size_t)group->rank_count, sizeof *stamp), stamps = 0;
+    ffa_status rc = FFA_OK;
+
+    if (!stamp) {
+        rc = error_nomem(err, "a group");
+        goto out;
+    }
+    for (int32_t r = 0; r < group->rank_count; r++) {
+        const ffa_group_lists *list = &lists[r];
+        const char *missing = NULL;
+
+        if (list->input_count < 0 || list->output_count < 0) {
+            rc = error_fail(err, FFA_INVALID, 0, "rank %d: %s_count is negative", r,
+                            list->input_count < 0 ? "input" : "output");
+            goto out;
+        }
+        if (list->input_count > 0)
+            missing = !list->input_rows ? "input_rows" : !list->dst_begin ? "dst_begin" : NULL;
+        if (!missing && list->output_count > 0)
+            missing = !list->output_rows ? "output_rows" : !list->src ? "src" : NULL;
+        if (missing) {
+            rc = error_fail(err, FFA_INVALID, 0, "rank %d: %s is NULL", r, missing);
+            goto out;
+        }
+        FFA_TRY(check_input(list, r, group->rank_count, stamp, &stamps, err));
+        FFA_TRY(check_output(list, r, group->rank_count, err));
+        FFA_TRY(sum_rows(&group->sizes[r].input_rows, list->input_rows, list->input_count, r, err));
+        FFA_TRY(
+            sum_rows(&group->sizes[r].output_rows, list->output_rows, list->output_count, r, err));
+    }
+out:
+    mem_free(stamp);
+    return rc;
+}
+
+/* ---- streams: what is sent to each rank, by source, in the order of its input ---- */
+
+struct stream {
+    int64_t row, rows; /* of the source's input */
+    int32_t source;
+    int32_t pad_;
+};
+
+struct streams {
+    int64_t *begin; /* [ranks + 1], by destination */
+    struct stream *at;
+};
+
+/* Calls of visit_sends with at NULL count, and then fill: at[cursor[destination]++]. */
+static void visit_sends(const ffa_group_lists *lists, int32_t rank_count, int64_t *cursor,
+                        struct stream *at)
+{
+    for (int32_t s = 0; s < rank_count; s++) {
+        int64_t row = 0;
+
+        for (int64_t i = 0; i < lists[s].input_count; i++) {
+            const int64_t rows = lists[s].input_rows[i];
+
+            for (int64_t d = lists[s].dst_begin[i]; d < lists[s].dst_begin[i + 1] && rows > 0;
+                 d++) {
+                const int64_t place = cursor[lists[s].dst[d]]++;
+
+                if (at)
+                    at[place] = (struct stream){ row, rows, s, 0 };
+            }
+            row += rows;
+        }
+    }
+}
+
+/* Counts become begins. */
+static void sum_up(int64_t *at, int32_t ranks)
+{
+    int64_t sum = 0;
+
+    for (int32_t r = 0; r <= ranks; r++) {
+        const int64_t count = at[r];
+
+        at[r] = sum;
+        sum += count;
+    }
+}
+
+/* Filling moved each begin to the next one's. */
+static void step_back(int64_t *at, int32_t ranks)
+{
+    for (int32_t r = ranks; r > 0; r--)
+        at[r] = at[r - 1];
+    at[0] = 0;
+}
+
+static ffa_status find_streams(struct streams *out, const ffa_group_lists *lists,
+                               int32_t rank_count, ffa_error *err)
+{
+    out->begin = mem_array((size_t)rank_count + 1, sizeof *out->begin);
+    if (!out->begin)
+        return error_nomem(err, "a group");
+    visit_sends(lists, rank_count, out->begin, NULL);
+    sum_up(out->begin, rank_count);
+    out->at = mem_array((size_t)out->begin[rank_count], sizeof *out->at);
+    if (!out->at)
+        return error_nomem(err, "a group");
+    visit_sends(lists, rank_count, out->begin, out->at);
+    step_back(out->begin, rank_count);
+    return FFA_OK;
+}
+
+/* ---- receives ---- */
+
+/* Where one rank stands in the streams of all sources. */
+struct cursor {
+    int64_t next; /* into streams */
+    int64_t used; /* rows of it */
+    int64_t sent, expected;
+};
+
+static ffa_status check_sums(struct cursor *cursors, const struct streams *streams,
+                             const ffa_group_lists *list, int32_t rank, int32_t rank_count,
+                             ffa_error *err)
+{
+    memset(cursors, 0, (size_t)rank_count * sizeof *cursors);
+    for (int64_t i = streams->begin[rank + 1]; i-- > streams->begin[rank];) {
+        struct cursor *cursor = &cursors[streams->at[i].source];
+
+        cursor->next = i;
+        cursor->sent += streams->at[i].rows;
+    }
+    for (int64_t i = 0; i < list->output_count; i++)
+        if (list->output_rows[i] > 0)
+            cursors[list->src[i]].expected += list->output_rows[i];
+    for (int32_t s = 0; s < rank_count; s++)
+        if (cursors[s].sent != cursors[s].expected)
+            return error_fail(err, FFA_INVALID, 0,
+                              "rank %d expects %lld rows of rank %d, which sends it %lld", rank,
+                              (long long)cursors[s].expected, s, (long long)cursors[s].sent);
+    return FFA_OK;
+}
+
+static ffa_status add_copy(struct group_table *table, int64_t first, ffa_group_copy copy,
+                           ffa_error *err)
+{
+    ffa_group_copy *last = table->count > first ? &table->copies[table->count - 1] : NULL;
+
+    if (last && last->rank == copy.rank && last->input_row + last->rows == copy.input_row &&
+        last->output_row + last->rows == copy.output_row) {
+        last->rows += copy.rows;
+        return FFA_OK;
+    }
+    if (!mem_grow((void **)&table->copies, &table->capacity, table->count + 1,
+                  sizeof *table->copies))
+        return error_nomem(err, "the copies of a group");
+    table->copies[table->count++] = copy;
+    return FFA_OK;
+}
+
+static ffa_status receive(ffa_group *group, struct cursor *cursors, const struct streams *streams,
+                          const ffa_group_lists *list, ffa_error *err)
+{
+    const int64_t first = group->receives.count;
+    int64_t row = 0;
+    ffa_status rc = FFA_OK;
+
+    for (int64_t i = 0; i < list->output_count; i++)
+        for (int64_t left = list->output_rows[i]; left > 0;) {
+            struct cursor *cursor = &cursors[list->src[i]];
+            const struct stream *stream = &streams->at[cursor->next];
+            const int64_t rest = stream->rows - cursor->used;
+            const ffa_group_copy copy = { stream->row + cursor->used, row,
+                                          rest < left ? rest : left, list->src[i], 0 };
+
+            FFA_TRY(add_copy(&group->receives, first, copy, err));
+            row += copy.rows;
+            left -= copy.rows;
+            cursor->used += copy.rows;
+            if (cursor->used == stream->rows) {
+                cursor->used = 0;
+                cursor->next++;
+            }
+        }
+out:
+    return rc;
+}
+
+static ffa_status build_receives(ffa_group *group, const ffa_group_lists *lists, ffa_error *err)
+{
+    struct cursor *cursors = mem_array((size_t)group->rank_count, sizeof *cursors);
+    struct streams streams = { 0 };
+    ffa_status rc;
+
+    if (!cursors) {
+        rc = error_nomem(err, "a group");
+        goto out;
+    }
+    FFA_TRY(find_streams(&streams, lists, group->rank_count, err));
+    for (int32_t r = 0; r < group->rank_count; r++) {
+        FFA_TRY(check_sums(cursors, &streams, &lists[r], r, group->rank_count, err));
+        group->receives.begin[r] = group->receives.count;
+        FFA_TRY(receive(group, cursors, &streams, &lists[r], err));
+    }
+    group->receives.begin[group->rank_count] = group->receives.count;
+out:
+    mem_free(cursors);
+    mem_free(streams.begin);
+    mem_free(streams.at);
+    return rc;
+}
+
+/* ---- sends: the transpose ---- */
+
+static ffa_status build_sends(ffa_group *group, ffa_error *err)
+{
+    const struct group_table *from = &group->receives;
+    struct group_table *to = &group->sends;
+
+    to->copies = mem_array((size_t)from->count, sizeof *to->copies);
+    if (!to->copies)
+        return error_nomem(err, "the copies of a group");
+    to->count = from->count;
+    for (int64_t i = 0; i < from->count; i++)
+        to->begin[from->copies[i].rank]++;
+    sum_up(to->begin, group->rank_count);
+    for (int32_t r = 0; r < group->rank_count; r++)
+        for (int64_t i = from->begin[r]; i < from->begin[r + 1]; i++) {
+            ffa_group_copy copy = from->copies[i];
+            const int32_t source = copy.rank;
+
+            if (source != r) {
+                group->sizes[source].sent_rows += copy.rows;
+                group->sizes[r].received_rows += copy.rows;
+            }
+            copy.rank = r;
+            to->copies[to->begin[source]++] = copy;
+        }
+    step_back(to->begin, group->rank_count);
+    return FFA_OK;
+}
+
+/* ---- the object ---- */
+
+ffa_status ffa_group_create(ffa_group **out, const ffa_group_lists *lists, int32_t rank_count,
+                            ffa_error *err)
+{
+    ffa_group *group = NULL;
+    ffa_status rc;
+
+    if (!out)
+        return error_fail(err, FFA_INVALID, 0, "out is NULL");
+    *out = NULL;
+    if (rank_count < 1 || rank_count > GROUP_RANKS_MAX)
+        return error_fail(err, FFA_INVALID, 0, "rank_count is %d, not in [1, %d]", rank_count,
+                          GROUP_RANKS_MAX);
+    if (!lists)
+        return error_fail(err, FFA_INVALID, 0, "lists is NULL");
+    group = mem_array(1, sizeof *group);
+    if (!group) {
+        rc = error_nomem(err, "a group");
+        goto out;
+    }
+    group->rank_count = rank_count;
+    group->sizes = mem_array((size_t)rank_count, sizeof *group->sizes);
+    group->receives.begin = mem_array((size_t)rank_count + 1, sizeof *group->receives.begin);
+    group->sends.begin = mem_array((size_t)rank_count + 1, sizeof *group->sends.begin);
+    if (!group->sizes || !group->receives.begin || !group->sends.begin) {
+        rc = error_nomem(err, "a group");
+        goto out;
+    }
+    FFA_TRY(check_lists(group, lists, err));
+    FFA_TRY(build_receives(group, lists, err));
+    FFA_TRY(build_sends(group, err));
+    *out = group;
+    group = NULL;
+out:
+    ffa_group_destroy(group);
+    return rc;
+}
+
+void ffa_group_destroy(ffa_group *group)
+{
+    if (!group)
+        return;
+    mem_free(group->sizes);
+    mem_free(group->receives.begin);
+    mem_free(group->receives.copies);
+    mem_free(group->sends.begin);
+    mem_free(group->sends.copies);
+    mem_free(group);
+}
+
+static const ffa_group_copy *copies_of(const struct group_table *table, bool is_known, int32_t rank,
+                                       int64_t *count)
+{
+    if (count)
+        *count = is_known ? table->begin[rank + 1] - table->begin[rank] : 0;
+    return is_known ? table->copies + table->begin[rank] : NULL;
+}
+
+static bool has_rank(const ffa_group *group, int32_t rank)
+{
+    return group && rank >= 0 && rank < group->rank_count;
+}
+
+const ffa_group_copy *ffa_group_receives(const ffa_group *group, int32_t rank, int64_t *count)
+{
+    return copies_of(group ? &group->receives : NULL, has_rank(group, rank), rank, count);
+}
+
+const ffa_group_copy *ffa_group_sends(const ffa_group *group, int32_t rank, int64_t *count)
+{
+    return copies_of(group ? &group->sends : NULL, has_rank(group, rank), rank, count);
+}
+
+ffa_group_size ffa_group_size_get(const ffa_group *group, int32_t rank)
+{
+    return has_rank(group, rank) ? group->sizes[rank] : (ffa_group_size){ 0 };
+}

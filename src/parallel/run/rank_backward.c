@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The backward pass of one rank: own key tiles that cover the first fetch; then the stages, whose
+ * partial gradients go back to the owners of their rows while the next stage is computed; then the
+ * other own key tiles, which take in what has come from others by then.
+ *
+ * An own tile that no other rank needs is written once, without sums. One that others need is
+ * summed in sum_kv: what is computed early lies there before the first partial gradient is added,
+ * and is written at the end; what is computed last adds and writes in one go. Where every rank has
+ * all keys, there is nothing to fetch, and every rank adds up the sums of all.
+ *
+ * Where queries move, a stage brings q, dout, lse and delta of others' rows; dk and dv are of own
+ * keys throughout, summed from phase to phase, and it is dq that goes back to its owner's sums.
+ */
+#include "parallel/run/rank_pass.h"
+
+enum { ARRIVED_Q, ARRIVED_DOUT, ARRIVED_LSE, ARRIVED_DELTA };
+
+struct backward {
+    struct pipeline pipeline;
+    bool moves_queries;
+    int64_t row_elements;      /* of a row of sum_kv */
+    void *delta;               /* [tokens][heads_q] */
+    void *sum_dq;              /* [tokens][heads_q][head_dim] */
+    void *sum_kv;              /* [own keys][2][heads_kv][head_dim] */
+    uint8_t *needed;           /* [own keys]: of which other ranks compute gradients */
+    uint8_t *tile_flags;       /* [most tiles of a phase], of the phase at hand */
+    uint8_t *row_flags;        /* [phases + 2][row_blocks]; then: to be settled, nothing */
+    uint8_t *stage_rows;       /* [row blocks of a stage]: where queries move, all first */
+    void *stage_delta;         /* [rows of a stage][heads_q] */
+    struct plan_tile *settled; /* scratch: tiles of the first phase, without sweeps */
+    float *dsink;              /* of this rank */
+    struct tile_plan nothing;  /* own tiles of a rank without keys */
+    int64_t row_blocks;
+    uint64_t reduced; /* ticket of LANE_REDUCE */
+};
+
+/* ---- which phase is the first, and the last, of what ---- */
+
+static void mark_rows(uint8_t *flags, const struct tile_plan *plan)
+{
+    for (int64_t t = 0; t < plan->tile_count; t++)
+        for (int32_t s = 0; s < plan->tiles[t].sweep_count; s++) {
+            const struct plan_sweep *sweep = &plan->sweeps[plan->tiles[t].sweep_begin + s];
+
+            for (int64_t b = sweep->begin / plan->tile_m; b <= (sweep->end - 1) / plan->tile_m; b++)
+                flags[b] = TILE_TOUCHED;
+        }
+}
+
+/* Rows that attend nothing anywhere are the first phase's: their dq is 0. */
+static void flag_rows(struct backward *b)
+{
+    const struct plan_pass *pass = b->pipeline.pass;
+
+    if (b->moves_queries) { /* others add between the first phase and the end */
+        mark_rows(b->row_flags + (pass->phase_count - 1) * b->row_blocks,
+                  &pass->phases[pass->phase_count - 1].key_tiles);
+        memset(b->row_flags, TILE_TOUCHED | TILE_FIRST, (size_t)b->row_blocks);
+        memset(b->row_flags + pass->phase_count * b->row_blocks, TILE_TOUCHED | TILE_LAST,
+               (size_t)b->row_blocks);
+        return;
+    }
+    for (int32_t p = 0; p < pass->phase_count; p++)
+        mark_rows(b->row_flags + p * b->row_blocks, &pass->phases[p].key_tiles);
+    for (int64_t i = 0; i < b->row_blocks; i++) {
+        int32_t first = -1, last = 0;
+
+        for (int32_t p = 0; p < pass->phase_count; p++)
+            if (b->row_flags[p * b->row_blocks + i]) {
+                first = first < 0 ? p : first;
+                last = p;
+            }
+        first = first < 0 ? 0 : first;
+        b->row_flags[first * b->row_blocks + i] |= TILE_TOUCHED | TILE_FIRST;
+        b->row_flags[last * b->row_blocks + i] |= TILE_LAST;
+    }
+}
+
+static void flag_tiles(struct backward *b, int32_t at)
+{
+    const struct plan_pass *pass = b->pipeline.pass;
+    const struct tile_plan *plan = &pass->phases[at].key_tiles;
+
+    for (int64_t t = 0; t < plan->tile_count; t++) {
+        const struct plan_tile *tile = &plan->tiles[t];
+        const bool is_own = at == 0 || at > pass->stage_count;
+        const bool is_shared = is_own && memchr(b->needed + tile->begin, 1, (size_t)tile->count);
+
+        if (b->moves_queries)
+            b->tile_flags[t] = TILE_TOUCHED;
+        else if (!is_own || (at == 0 && is_shared))
+            b->tile_flags[t] = TILE_TOUCHED | TILE_FIRST;
+        else
+            b->tile_flags[t] = (uint8_t)(TILE_TOUCHED | TILE_LAST | (is_shared ? 0 : TILE_FIRST));
+    }
+}
+
+static int64_t own_keys(const struct backward *b)
+{
+    return b->pipeline.plan->keys.rank_tokens[b->pipeline.plan->rank];
+}
+
+static bool is_replicated(const struct backward *b)
+{
+    return b->pipeline.plan->keys.is_replicated && b->pipeline.comm->rank_count > 1;
+}
+
+static ffa_status allocate(struct backward *b, ffa_error *err)
+{
+    const struct pipeline *p = &b->pipeline;
+    const struct plan_pass *pass = p->pass;
+    const int32_t tile_m = p->plan->opts.backward_m;
+    const size_t rows = (size_t)(p->tokens * p->args.heads_q), element = (size_t)p->sum_element;
+    const size_t keys = (size_t)own_keys(b), dim = (size_t)p->args.head_dim;
+    int64_t tiles = 0;
+
+    for (int32_t i = 0; i < pass->phase_count; i++)
+        tiles = pass->phases[i].key_tiles.tile_count > tiles ? pass->phases[i].key_tiles.tile_count
+                                                             : tiles;
+    b->row_blocks = (p->tokens + tile_m - 1) / tile_m;
+    b->row_elements = 2 * (int64_t)p->args.heads_kv * p->args.head_dim;
+    b->delta = mem_array(rows, element);
+    b->sum_dq = mem_array(rows * dim, element);
+    b->sum_kv = mem_array(keys * (size_t)b->row_elements, element);
+    b->needed = mem_array(keys, 1);
+    b->tile_flags = mem_array((size_t)tiles, 1);
+    b->row_flags = mem_array((size_t)(b->row_blocks * (pass->phase_count + 2)), 1);
+    b->stage_rows = mem_array((size_t)(pass->buffer_rows / tile_m + 1), 1);
+    b->stage_delta = mem_array((size_t)(pass->buffer_rows * p->args.heads_q), element);
+    b->settled = mem_array((size_t)tiles, sizeof *b->settled);
+    if (p->args.dsink)
+        b->dsink = mem_array((size_t)(p->args.sink_count * p->args.heads_q), sizeof *b->dsink);
+    b->nothing = (struct tile_plan){
+        .shape = { p->tokens, 0 },
+        .tile_m = tile_m,
+        .tile_n = p->plan->opts.backward_n,
+        .list_count = p->plan->list_count,
+        .list_begin = mem_array((size_t)p->plan->list_count + 1, sizeof(int32_t)),
+    };
+    if (!b->nothing.list_begin || !b->delta || !b->sum_dq || !b->sum_kv || !b->needed ||
+        !b->tile_flags || !b->row_flags || !b->settled || !b->stage_rows || !b->stage_delta ||
+        (p->args.dsink && !b->dsink))
+        return error_nomem(err, "the sums of a pass");
+    memset(b->stage_rows, TILE_TOUCHED | TILE_FIRST, (size_t)(pass->buffer_rows / tile_m + 1));
+    for (int32_t s = 0; s < pass->step_count && !b->moves_queries; s++)
+        for (int64_t i = 0; i < pass->sends[s].count; i++)
+            memset(b->needed + pass->sends[s].at[i].source_row, 1,
+                   (size_t)pass->sends[s].at[i].rows);
+    if (is_replicated(b))
+        memset(b->needed, 1, keys);
+    return FFA_OK;
+}
+
+/* ---- computing ---- */
+
+static const struct tile_plan *own_tiles(const struct backward *b, int32_t at)
+{
+    return own_keys(b) > 0 ? &b->pipeline.pass->phases[at].key_tiles : &b->nothing;
+}
+
+static struct cpu_backward call_of(struct backward *b, const struct tile_plan *plan,
+                                   const ffa_forward_args *args)
+{
+    const struct pipeline *p = &b->pipeline;
+    void *sum_kv = b->sum_kv;
+
+    return (struct cpu_backward){ .plan = plan,
+                                  .args = args,
+                                  .dout = p->args.dout,
+                                  .dq = p->args.dq,
+                                  .dk = p->args.dk,
+                                  .dv = p->args.dv,
+                                  .dtype = (ffa_dtype)p->args.dtype,
+                                  .grad_dtype = (ffa_dtype)p->args.dtype,
+                                  .head_dim = p->args.head_dim,
+                                  .threads = p->args.threads,
+                                  .fp64 = p->fp64,
+                                  .lse_dtype = (ffa_dtype)p->args.sum_dtype,
+                                  .delta = b->delta,
+                                  .tile_flags = b->tile_flags,
+                                  .sum_dk = sum_kv,
+                                  .sum_dv = (char *)sum_kv + b->row_elements / 2 * p->sum_element,
+                                  .sum_stride = b->row_elements,
+                                  .row_flags = b->row_flags,
+                                  .sum_dq = b->sum_dq };
+}
+
+/* The last own tiles wait here, having computed, for the last partial gradients. */
+static bool wait_for_reduces(void *user)
+{
+    const struct backward *b = user;
+    ffa_comm *comm = b->pipeline.comm;
+
+    return comm->ops->await(comm, LANE_COMPUTE, LANE_REDUCE, b->reduced, NULL) == FFA_OK;
+}
+
+static ffa_status compute_own(struct backward *b, int32_t at, ffa_error *err)
+{
+    const ffa_forward_args args = pipeline_args(&b->pipeline);
+    struct cpu_backward call = call_of(b, own_tiles(b, at), &args);
+
+    flag_tiles(b, at);
+    call.row_flags = b->row_flags + at * b->row_blocks;
+    if (at == 0) {
+        call.dsink = b->dsink;
+    } else {
+        call.wait = wait_for_reduces;
+        call.user = b;
+        call.waits_for_rows = b->moves_queries;
+    }
+    return cpu_backward(&call, err);
+}
+
+/* Write what was summed of the key tiles of an own phase; rows: which set of row_flags. */
+static ffa_status settle_tiles(struct backward *b, int32_t at, int32_t rows, ffa_error *err)
+{
+    const ffa_forward_args args = pipeline_args(&b->pipeline);
+    struct tile_plan plan = *own_tiles(b, at);
+    struct cpu_backward call = call_of(b, &plan, &args);
+
+    flag_tiles(b, at);
+    for (int64_t t = 0; t < plan.tile_count; t++) {
+        b->settled[t] = plan.tiles[t];
+        b->settled[t].sweep_count = 0;
+        b->tile_flags[t] = b->tile_flags[t] & TILE_LAST ? 0 : TILE_TOUCHED | TILE_LAST;
+    }
+    plan.tiles = b->settled;
+    call.row_flags = b->row_flags + rows * b->row_blocks;
+    return cpu_backward(&call, err);
+}
+
+/* What was not written by the phases: see flag_tiles and flag_rows. */
+static ffa_status settle(struct backward *b, ffa_error *err)
+{
+    const int32_t phases = b->pipeline.pass->phase_count;
+    ffa_status rc;
+
+    if (!wait_for_reduces(b))
+        return b->pipeline.comm->ops->drain(b->pipeline.comm, err);
+    FFA_TRY(settle_tiles(b, 0, phases, err));
+    if (b->moves_queries)
+        rc = settle_tiles(b, phases - 1, phases + 1, err);
+out:
+    return rc;
+}
+
+/* ---- stages ---- */
+
+/* Packed, as the backend takes it. */
+static void take_delta(struct backward *b, int32_t stage)
+{
+    const struct pipeline *p = &b->pipeline;
+    const ffa_tensor from = pipeline_arrived(p, stage, ARRIVED_DELTA);
+    const size_t bytes = (size_t)(p->args.heads_q * p->sum_element);
+
+    for (int64_t row = 0; row < p->pass->phases[stage].rows; row++)
+        memcpy((char *)b->stage_delta + (size_t)row * bytes,
+               (const char *)from.data + row * from.token_stride * p->sum_element, bytes);
+}
+
+static ffa_status compute_stage(struct backward *b, int32_t stage, ffa_error *err)
+{
+    struct pipeline *p = &b->pipeline;
+    const struct plan_phase *phase = &p->pass->phases[stage];
+    ffa_forward_args args = pipeline_args(p);
+    struct cpu_backward call = call_of(b, &phase->key_tiles, &args);
+    void *results;
+    ffa_status rc;
+
+    FFA_TRY(pipeline_results(p, stage, &results, err));
+    flag_tiles(b, stage);
+    if (b->moves_queries) {
+        args.q = pipeline_arrived(p, stage, ARRIVED_Q);
+        args.lse = pipeline_arrived(p, stage, ARRIVED_LSE);
+        call.dout = pipeline_arrived(p, stage, ARRIVED_DOUT);
+        take_delta(b, stage);
+        call.delta = b->stage_delta;
+        call.row_flags = b->stage_rows;
+        call.sum_dq = results;
+    } else {
+        args.k = pipeline_arrived(p, stage, 0);
+        args.v = pipeline_arrived(p, stage, 1);
+        call.row_flags = b->row_flags + stage * b->row_blocks;
+        call.sum_dk = results;
+        call.sum_dv = (char *)results + b->row_elements / 2 * p->sum_element;
+    }
+    FFA_TRY(cpu_backward(&call, err));
+    rc = pipeline_hand_over(p, stage, err);
+out:
+    return rc;
+}
+
+static void add_sums(const struct backward *b, const void *from, int64_t count)
+{
+    for (int64_t i = 0; i < count && b->pipeline.fp64; i++)
+        ((double *)b->sum_kv)[i] += ((const double *)from)[i];
+    for (int64_t i = 0; i < count && !b->pipeline.fp64; i++)
+        ((float *)b->sum_kv)[i] += ((const float *)from)[i];
+}
+
+/* Every rank has all keys: the sums of all, by ascending rank. */
+static ffa_status join_sums(struct backward *b, ffa_error *err)
+{
+    const struct pipeline *p = &b->pipeline;
+    const int64_t count = own_keys(b) * b->row_elements;
+    const size_t bytes = (size_t)(count * p->sum_element);
+    char *all = mem_array((size_t)p->comm->rank_count, bytes);
+    ffa_status rc;
+
+    assert(p->pass->stage_count == 0);
+    if (!all)
+        return error_nomem(err, "the gradients of all ranks");
+    rc = p->comm->ops->gather(p->comm, b->sum_kv, all, bytes, err);
+    if (rc == FFA_OK)
+        memset(b->sum_kv, 0, bytes);
+    for (int32_t r = 0; rc == FFA_OK && r < p->comm->rank_count; r++)
+        add_sums(b, all + (size_t)r * bytes, count);
+    mem_free(all);
+    return rc;
+}
+
+static ffa_status join_dsink(const struct backward *b, ffa_error *err)
+{
+    const struct pipeline *p = &b->pipeline;
+    const size_t count = (size_t)(p->args.sink_count * p->args.heads_q);
+    float *all = mem_array((size_t)p->comm->rank_count * count, sizeof *all);
+    ffa_status rc;
+
+    if (!all)
+        return error_nomem(err, "dsink of all ranks");
+    rc = p->comm->ops->gather(p->comm, b->dsink, all, count * sizeof *all, err);
+    for (size_t i = 0; rc == FFA_OK && i < count; i++) {
+        double sum = 0;
+
+        for (size_t r = 0; r < (size_t)p->comm->rank_count; r++)
+            sum += (double)all[r * count + i];
+        p->args.dsink[i] = (float)sum;
+    }
+    mem_free(all);
+    return rc;
+}
+
+/* ---- the pass ---- */
+
+/* What moves, and what of it is computed first. */
+static ffa_status begin(struct backward *b, ffa_error *err)
+{
+    struct pipeline *p = &b->pipeline;
+    const ffa_parallel_args *a = &p->args;
+    const ffa_tensor delta = { b->delta, a->heads_q, 1 };
+    const ffa_forward_args args = pipeline_args(p);
+    struct cpu_backward call;
+    ffa_status rc;
+
+    flag_rows(b);
+    call = call_of(b, own_tiles(b, 0), &args);
+    if (b->moves_queries) {
+        pipeline_move(p, &a->q, a->heads_q, a->head_dim, p->element);
+        pipeline_move(p, &a->dout, a->heads_q, a->head_dim, p->element);
+        pipeline_move(p, &a->lse, a->heads_q, 1, p->sum_element);
+        pipeline_move(p, &delta, a->heads_q, 1, p->sum_element);
+        p->rows = p->tokens;
+        p->result_bytes = (int64_t)a->heads_q * a->head_dim * p->sum_element;
+        FFA_TRY(cpu_backward_delta(&call, b->delta, err));
+    } else {
+        pipeline_move(p, &a->k, a->heads_kv, a->head_dim, p->element);
+        pipeline_move(p, &a->v, a->heads_kv, a->head_dim, p->element);
+        p->rows = p->plan->keys.rank_tokens[p->plan->rank];
+        p->result_bytes = b->row_elements * p->sum_element;
+    }
+    FFA_TRY(pipeline_publish(p, err));
+    FFA_TRY(pipeline_advance(p, 0, err));
+    if (!b->moves_queries)
+        rc = cpu_backward_delta(&call, b->delta, err);
+out:
+    return rc;
+}
+
+static ffa_status run_pass(struct backward *b, ffa_error *err)
+{
+    struct pipeline *p = &b->pipeline;
+    const struct comm_reduce sum = { (ffa_dtype)p->args.sum_dtype, 0 };
+    const int32_t stages = p->pass->stage_count;
+    ffa_status rc;
+
+    FFA_TRY(begin(b, err));
+    FFA_TRY(compute_own(b, 0, err));
+    pipeline_computed(p, 0);
+    FFA_TRY(pipeline_take_in(p, b->moves_queries ? b->sum_dq : b->sum_kv, &sum, &b->reduced, err));
+    for (int32_t s = 1; s <= stages; s++) {
+        FFA_TRY(pipeline_advance(p, s, err));
+        FFA_TRY(compute_stage(b, s, err));
+        pipeline_computed(p, s);
+    }
+    FFA_TRY(compute_own(b, stages + 1, err));
+    if (is_replicated(b))
+        FFA_TRY(join_sums(b, err));
+    FFA_TRY(settle(b, err));
+    if (b->dsink)
+        rc = join_dsink(b, err);
+out:
+    return rc;
+}
+
+ffa_status ffa_parallel_backward_host(const ffa_parallel_plan *plan, ffa_comm *comm,
+                                      const ffa_parallel_args *args, ffa_error *err)
+{
+    ffa_error failure = { FFA_OK, 0, "" };
+    struct backward b = { 0 };
+    ffa_status rc;
+
+    if (!comm)
+        return error_fail(err, FFA_INVALID, 0, "comm is NULL");
+    FFA_TRY(pipeline_open(&b.pipeline, plan, comm, args, true, &failure));
+    b.moves_queries = plan->moves == FFA_PARALLEL_MOVE_QUERIES;
+    FFA_TRY(allocate(&b, &failure));
+    rc = run_pass(&b, &failure);
+out:
+    rc = pipeline_close(&b.pipeline, comm, rc, &failure, err);
+    mem_free(b.delta);
+    mem_free(b.sum_dq);
+    mem_free(b.sum_kv);
+    mem_free(b.needed);
+    mem_free(b.tile_flags);
+    mem_free(b.row_flags);
+    mem_free(b.stage_rows);
+    mem_free(b.stage_delta);
+    mem_free(b.settled);
+    mem_free(b.nothing.list_begin);
+    mem_free(b.dsink);
+    return rc;
+}

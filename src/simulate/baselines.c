@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What others do on the same mask, at the same prices.
+ */
+#include "simulate/simulate.h"
+
+static int64_t max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* ---- work of each rank with the keys of each rank ---- */
+
+/* Rank r has part r, and with two parts a rank also part 2n-1-r. */
+struct grid {
+    int64_t *bounds; /* [count + 1] */
+    int64_t *cells;  /* [ranks]: visited by one rank in the keys of each */
+    int64_t count;
+    int32_t ranks;
+};
+
+static void grid_finish(struct grid *grid)
+{
+    mem_free(grid->bounds);
+    mem_free(grid->cells);
+}
+
+static ffa_status grid_init(struct grid *grid, const struct sim *sim, int64_t parts_a_rank,
+                            ffa_error *err)
+{
+    grid->ranks = sim->topology.rank_count;
+    grid->count = grid->ranks * parts_a_rank;
+    grid->bounds = mem_array((size_t)grid->count + 1, sizeof *grid->bounds);
+    grid->cells = mem_array((size_t)grid->ranks, sizeof *grid->cells);
+    if (!grid->bounds || !grid->cells)
+        return error_nomem(err, "the parts of ranks");
+    for (int64_t p = 0; p <= grid->count; p++)
+        grid->bounds[p] =
+            sim->tokens / grid->count * p + sim->tokens % grid->count * p / grid->count;
+    return FFA_OK;
+}
+
+static int32_t owner_of(const struct grid *grid, int64_t part)
+{
+    return (int32_t)(part < grid->ranks ? part : grid->count - 1 - part);
+}
+
+static void add_part(struct grid *grid, const struct bands *bands, int64_t begin, int64_t end)
+{
+    const struct parts parts = { grid->bounds, grid->count };
+    int64_t low = 0, high = bands->count;
+
+    while (low < high) { /* the first band that ends behind the part's first row */
+        const int64_t middle = low + (high - low) / 2;
+
+        if (bands->at[middle].q_end <= begin)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    for (int64_t b = low; b < bands->count && bands->at[b].q_begin < end; b++) {
+        struct band cut;
+
+        if (!band_cut_q(&cut, &bands->at[b], begin, end))
+            continue;
+        for (int64_t p = parts_find(&parts, cut.k_begin);
+             p < grid->count && parts.at[p] < cut.k_end; p++)
+            grid->cells[owner_of(grid, p)] += model_visited(&cut, parts.at[p], parts.at[p + 1]);
+    }
+}
+
+/* grid->cells of one rank; their sum. */
+static int64_t weigh(struct grid *grid, const struct sim *sim, int32_t rank)
+{
+    int64_t sum = 0;
+
+    memset(grid->cells, 0, (size_t)grid->ranks * sizeof *grid->cells);
+    for (int64_t i = 0; i < grid->count / grid->ranks; i++) {
+        const int64_t p = i == 0 ? rank : grid->count - 1 - rank;
+
+        for (int32_t l = 0; l < sim->list_count; l++)
+            add_part(grid, &sim->lists[l], grid->bounds[p], grid->bounds[p + 1]);
+    }
+    for (int32_t r = 0; r < grid->ranks; r++)
+        sum += grid->cells[r];
+    return sum;
+}
+
+static bool has_parts(ffa_sim_result *out, const struct sim *sim, int64_t parts)
+{
+    if (sim->tokens >= parts)
+        return true;
+    sim_refuse(out, "%lld parts for %lld tokens", (long long)parts, (long long)sim->tokens);
+    return false;
+}
+
+static int32_t nodes_of(const struct sim *sim)
+{
+    const int32_t width = sim->topology.ranks_per_node;
+
+    return (sim->topology.rank_count + width - 1) / width;
+}
+
+/* ---- all-gather ---- */
+
+struct gather {
+    int64_t node_bytes, network_bytes; /* into one rank */
+    int64_t ns;
+};
+
+/* Everything but what is here, once a node over the network, shared by the node's ports. */
+static struct gather gather_of(const struct sim *sim, int64_t node_element, int64_t network_element)
+{
+    const int64_t width = sim->topology.ranks_per_node, ranks = sim->topology.rank_count;
+    const int64_t nodes = nodes_of(sim);
+    struct gather g = {
+        .node_bytes = sim->tokens * sim_key_bytes(sim, node_element) / ranks * (ranks - 1),
+        .network_bytes =
+            sim->tokens * sim_key_bytes(sim, network_element) / nodes * (nodes - 1) / width,
+    };
+
+    g.node_bytes -= nodes > 1 ? g.network_bytes : 0;
+    g.ns = sim_wire_ns(sim, g.node_bytes, g.network_bytes) +
+           (nodes - 1) * sim_latency_ns(sim, true) +
+           ((width < ranks ? width : ranks) - 1) * sim_latency_ns(sim, false);
+    return g;
+}
+
+ffa_status sim_all_gather(ffa_sim_result *out, const struct sim *sim, ffa_error *err)
+{
+    const int64_t element = sim->opts.model.element_bytes;
+    const struct gather cast = gather_of(sim, element, element),
+                        reduce = gather_of(sim, 4, element);
+    struct grid grid = { 0 };
+    int64_t most = 0, forward, backward;
+    ffa_status rc = FFA_OK;
+
+    if (!has_parts(out, sim, 2 * (int64_t)sim->topology.rank_count))
+        return FFA_OK;
+    FFA_TRY(grid_init(&grid, sim, 2, err));
+    for (int32_t r = 0; r < grid.ranks; r++)
+        most = max64(most, weigh(&grid, sim, r));
+    forward = sim_compute_ns(sim, most, false);
+    backward = sim_compute_ns(sim, most, true);
+    out->node_bytes = cast.node_bytes;
+    out->network_bytes = cast.network_bytes;
+    sim_set_pass(sim, &out->forward, cast.ns + forward, forward, false);
+    sim_set_pass(sim, &out->backward, cast.ns + backward + reduce.ns, backward, true);
+out:
+    grid_finish(&grid);
+    return rc;
+}
+
+/* ---- rings ---- */
+
+/* Keys go on while they are computed with; backward their gradients follow, and come home at the
+ * end. steps [ranks]: the most cells of any rank in each step. */
+static int64_t ring_ns(const struct sim *sim, const int64_t *steps, bool is_backward)
+{
+    const bool is_network = nodes_of(sim) > 1;
+    const int64_t ranks = sim->topology.rank_count, element = sim->opts.model.element_bytes;
+    const int64_t rows = (sim->tokens + ranks - 1) / ranks;
+    const int64_t keys = rows * sim_key_bytes(sim, element);
+    const int64_t sums = rows * sim_key_bytes(sim, is_network ? element : 4);
+    const int64_t cast = sim_latency_ns(sim, is_network) +
+                         sim_wire_ns(sim, is_network ? 0 : keys, is_network ? keys : 0);
+    const int64_t home = sim_latency_ns(sim, is_network) +
+                         sim_wire_ns(sim, is_network ? 0 : sums, is_network ? sums : 0);
+    int64_t ns = 0;
+
+    for (int64_t t = 0; t < ranks; t++) {
+        const int64_t compute = sim_compute_ns(sim, steps[t], is_backward);
+        const int64_t travel = (t + 1 < ranks ? cast : 0) + (is_backward && t > 0 ? home : 0);
+
+        ns += max64(compute, travel);
+    }
+    return ns + (is_backward && ranks > 1 ? home : 0);
+}
+
+ffa_status sim_ring(ffa_sim_result *out, const struct sim *sim, bool is_zigzag, ffa_error *err)
+{
+    const int64_t ranks = sim->topology.rank_count, parts = is_zigzag ? 2 : 1;
+    const int64_t travelled = (sim->tokens + ranks - 1) / ranks * (ranks - 1) *
+                              sim_key_bytes(sim, sim->opts.model.element_bytes);
+    struct grid grid = { 0 };
+    int64_t *steps = NULL, most = 0;
+    ffa_status rc = FFA_OK;
+
+    if (!has_parts(out, sim, parts * ranks))
+        return FFA_OK;
+    FFA_TRY(grid_init(&grid, sim, parts, err));
+    steps = mem_array((size_t)ranks, sizeof *steps);
+    if (!steps) {
+        rc = error_nomem(err, "the steps of a ring");
+        goto out;
+    }
+    for (int32_t r = 0; r < grid.ranks; r++) {
+        most = max64(most, weigh(&grid, sim, r));
+        for (int64_t t = 0; t < ranks; t++)
+            steps[t] = max64(steps[t], grid.cells[(r + ranks - t) % ranks]);
+    }
+    out->stages = (int32_t)ranks - 1;
+    out->node_bytes = nodes_of(sim) > 1 ? 0 : travelled;
+    out->network_bytes = nodes_of(sim) > 1 ? travelled : 0;
+    sim_set_pass(sim, &out->forward, ring_ns(sim, steps, false), sim_compute_ns(sim, most, false),
+                 false);
+    sim_set_pass(sim, &out->backward, ring_ns(sim, steps, true), sim_compute_ns(sim, most, true),
+                 true);
+out:
+    mem_free(steps);
+    grid_finish(&grid);
+    return rc;
+}
+
+/* ---- Ulysses ---- */
+
+/* An all-to-all of `bytes` that each rank has at its end, a share of which is its own already. */
+static int64_t exchange_ns(const struct sim *sim, int64_t bytes, ffa_sim_result *count)
+{
+    const int64_t ranks = sim->topology.rank_count;
+    const int64_t width =
+        sim->topology.ranks_per_node < ranks ? sim->topology.ranks_per_node : ranks;
+    const int64_t node = bytes / ranks * (width - 1), network = bytes / ranks * (ranks - width);
+
+    if (count) {
+        count->node_bytes += node;
+        count->network_bytes += network;
+    }
+    return ranks > 1 ? sim_latency_ns(sim, ranks > width) + sim_wire_ns(sim, node, network) : 0;
+}
+
+ffa_status sim_ulysses(ffa_sim_result *out, const struct sim *sim, ffa_error *err)
+{
+    const ffa_parallel_model *m = &sim->opts.model;
+    const int64_t ranks = sim->topology.rank_count, heads = m->heads_q / ranks;
+    const int64_t keys_here = m->heads_kv > ranks ? m->heads_kv / ranks : 1;
+    const int64_t row = (int64_t)m->head_dim * m->element_bytes * sim->tokens;
+    int64_t most = 0, forward, backward;
+
+    (void)err;
+    if (m->heads_q % ranks != 0 || (m->heads_kv > ranks && m->heads_kv % ranks != 0) ||
+        (m->heads_kv < ranks && ranks % m->heads_kv != 0)) {
+        sim_refuse(out, "%d:%d heads do not spread over %lld ranks", m->heads_q, m->heads_kv,
+                   (long long)ranks);
+        return FFA_OK;
+    }
+    /* Heads of one list cost the same: the rank of the heaviest lists. */
+    for (int64_t r = 0; r < ranks; r++) {
+        int64_t cells = 0;
+
+        for (int64_t h = r * heads; h < (r + 1) * heads; h++) {
+            const int64_t list = sim->list_count == 1 ? 0 : h * m->heads_kv / m->heads_q;
+
+            for (int64_t b = 0; b < sim->lists[list].count && (r == 0 || sim->list_count > 1); b++)
+                cells += model_visited(&sim->lists[list].at[b], 0, sim->tokens);
+        }
+        most = max64(most, cells);
+    }
+    /* Cells are counted of every query head here, of every list in the model. */
+    most = most / (m->heads_q / sim->list_count);
+    forward = sim_compute_ns(sim, most, false);
+    backward = sim_compute_ns(sim, most, true);
+    /* q, k and v in, out back; dout in, dq, dk and dv back: the rest is kept. */
+    sim_set_pass(sim, &out->forward,
+                 exchange_ns(sim, row * (heads + 2 * keys_here), out) + forward +
+                     exchange_ns(sim, row * heads, out),
+                 forward, false);
+    sim_set_pass(sim, &out->backward,
+                 exchange_ns(sim, row * heads, NULL) + backward +
+                     exchange_ns(sim, row * (heads + 2 * keys_here), NULL),
+                 backward, true);
+    return FFA_OK;
+}

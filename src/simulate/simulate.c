@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "simulate/simulate.h"
+
+#include "mask/mask.h"
+#include "parallel/dispatch/dispatch.h"
+#include "parallel/plan/rank_plan.h"
+
+#include <stdio.h>
+
+enum { CHUNKS_OF_ALL = 8192 };
+
+static int64_t max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+const char *ffa_sim_method_text(int32_t method)
+{
+    static const char *const names[FFA_SIM_METHODS] = { "plan", "relayed", "all-gather",
+                                                        "ring", "zigzag",  "ulysses" };
+
+    return method >= 0 && method < FFA_SIM_METHODS ? names[method] : NULL;
+}
+
+/* ---- prices ---- */
+
+int64_t sim_compute_ns(const struct sim *sim, int64_t cells, bool is_backward)
+{
+    return cells > 0 ? model_compute_ns(&sim->opts, sim->list_count, cells, is_backward) +
+                           sim->opts.model.launch_ns
+                     : 0;
+}
+
+int64_t sim_wire_ns(const struct sim *sim, int64_t node_bytes, int64_t network_bytes)
+{
+    const ffa_parallel_model *m = &sim->opts.model;
+
+    /* 10^6 bytes a second are bytes a microsecond. */
+    const double node = (double)node_bytes * 1e3 / (double)m->node_mbytes_s;
+    const double network = (double)network_bytes * 1e3 / (double)m->network_mbytes_s;
+
+    return (int64_t)(node > network ? node : network);
+}
+
+int64_t sim_latency_ns(const struct sim *sim, bool is_network)
+{
+    return is_network ? sim->opts.model.network_latency_ns : sim->opts.model.node_latency_ns;
+}
+
+int64_t sim_key_bytes(const struct sim *sim, int64_t element)
+{
+    return 2 * (int64_t)sim->opts.model.heads_kv * sim->opts.model.head_dim * element;
+}
+
+void sim_set_pass(const struct sim *sim, ffa_sim_pass *out, int64_t ns, int64_t compute_ns,
+                  bool is_backward)
+{
+    out->ns = ns;
+    out->compute_ns = compute_ns;
+    out->efficiency = (double)sim_compute_ns(sim, sim->cells, is_backward) /
+                      ((double)sim->topology.rank_count * (double)max64(ns, 1));
+}
+
+void sim_refuse(ffa_sim_result *out, const char *format, ...)
+{
+    const int32_t method = out->method;
+    va_list args;
+
+    *out = (ffa_sim_result){ .method = method };
+    va_start(args, format);
+    (void)vsnprintf(out->why_not, sizeof out->why_not, format, args);
+    va_end(args);
+}
+
+/* ---- the whole ---- */
+
+static ffa_status check(const ffa_mask *mask, const ffa_topology *topology, struct sim *sim,
+                        ffa_error *err)
+{
+    ffa_status rc;
+
+    if (!mask || !topology)
+        return error_fail(err, FFA_INVALID, 0, "%s is NULL", mask ? "topology" : "mask");
+    FFA_TRY(topology_resolve(&sim->topology, topology, err));
+    if (mask->shape.seqlen_q != mask->shape.seqlen_k)
+        return error_fail(err, FFA_INVALID, 0,
+                          "mask has %lld queries and %lld keys: self-attention "
+                          "is what is modelled",
+                          (long long)mask->shape.seqlen_q, (long long)mask->shape.seqlen_k);
+    if (mask->head_count > 1 && mask->head_count != sim->opts.model.heads_kv)
+        return error_fail(err, FFA_INVALID, 0, "model.heads_kv is %d, the mask has %d lists",
+                          sim->opts.model.heads_kv, mask->head_count);
+    if (ffa_mask_area(mask, -1) == 0)
+        return error_fail(err, FFA_INVALID, 0, "mask attends nothing");
+out:
+    return rc;
+}
+
+static ffa_status take_bands(struct sim *sim, ffa_error *err)
+{
+    ffa_status rc = FFA_OK;
+
+    sim->lists = mem_array((size_t)sim->mask->head_count, sizeof *sim->lists);
+    if (!sim->lists)
+        return error_nomem(err, "bands");
+    sim->list_count = sim->mask->head_count;
+    for (int32_t l = 0; l < sim->list_count; l++) {
+        FFA_TRY(bands_add_normal(&sim->lists[l], &sim->mask->lists[l].normal, err));
+        for (int64_t b = 0; b < sim->lists[l].count; b++)
+            sim->cells += model_visited(&sim->lists[l].at[b], 0, sim->tokens);
+    }
+out:
+    return rc;
+}
+
+/* More chunks than needed make the tables of thousands of ranks large, not better. */
+static void choose_chunk(struct sim *sim)
+{
+    const int64_t usual = dispatch_chunk_tokens(sim->tokens, sim->topology.rank_count);
+    const int64_t least = (sim->tokens + CHUNKS_OF_ALL - 1) / CHUNKS_OF_ALL;
+
+    if (!sim->given.chunk_tokens && least > usual)
+        sim->given.chunk_tokens = least;
+}
+
+ffa_status ffa_simulate(ffa_sim_result *out, ffa_sim_opts *resolved, const ffa_mask *mask,
+                        const ffa_topology *topology, const ffa_sim_opts *opts, ffa_error *err)
+{
+    ffa_parallel_plan_opts plan = FFA_PARALLEL_PLAN_OPTS_INIT;
+    struct sim sim = { .mask = mask };
+    ffa_status rc;
+
+    if (!out)
+        return error_fail(err, FFA_INVALID, 0, "out is NULL");
+    memset(out, 0, FFA_SIM_METHODS * sizeof *out);
+    FFA_TRY(opts_import(&sim.given, sizeof sim.given, opts, err));
+    plan.model = sim.given.model;
+    FFA_TRY(plan_options(&sim.opts, &plan, err));
+    FFA_TRY(check(mask, topology, &sim, err));
+    sim.tokens = mask->shape.seqlen_q;
+    choose_chunk(&sim);
+    FFA_TRY(take_bands(&sim, err));
+    for (int32_t m = 0; m < FFA_SIM_METHODS; m++)
+        out[m] = (ffa_sim_result){ .method = m, .is_possible = 1 };
+    FFA_TRY(sim_plan(&out[FFA_SIM_PLAN], &out[FFA_SIM_RELAYED], &sim, err));
+    FFA_TRY(sim_all_gather(&out[FFA_SIM_ALL_GATHER], &sim, err));
+    FFA_TRY(sim_ring(&out[FFA_SIM_RING], &sim, false, err));
+    FFA_TRY(sim_ring(&out[FFA_SIM_ZIGZAG], &sim, true, err));
+    FFA_TRY(sim_ulysses(&out[FFA_SIM_ULYSSES], &sim, err));
+    if (resolved) {
+        sim.given.struct_size = (uint32_t)sizeof sim.given;
+        sim.given.model = sim.opts.model;
+        *resolved = sim.given;
+    }
+out:
+    for (int32_t l = 0; sim.lists && l < sim.list_count; l++)
+        bands_finish(&sim.lists[l]);
+    mem_free(sim.lists);
+    if (rc != FFA_OK)
+        memset(out, 0, FFA_SIM_METHODS * sizeof *out);
+    return rc;
+}

@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Plans of all ranks on random masks (one list or several, self- and cross-attention, keys or
+ * queries moving), executed in integers: forward and backward, every attended
+ * cell is computed once, by a rank that has its row, in a phase that has its key; every row
+ * received is used there and received once; what ranks send is what others receive; flags say
+ * first and last; own key tiles are computed once; every rank finds the same digest. A failure
+ * prints the seed.
+ */
+#include "mask/mask.h"
+#include "support/parallel_run.h"
+#include "support/rng.h"
+
+#include <check.h>
+#include <stdio.h>
+
+enum { TOKENS_HERE = 96, RANKS_HERE = 9, LISTS_HERE = 3, RANDOM_MASKS = 2000, PARTS = 4 };
+
+struct trial {
+    uint64_t seed;
+    int64_t tokens_q, tokens_k;
+    int32_t ranks, lists;
+    ffa_mask *mask;
+    ffa_dispatch *dispatch;
+    ffa_parallel_plan *plans[RANKS_HERE];
+    bool attends[LISTS_HERE][TOKENS_HERE][TOKENS_HERE];
+    uint8_t cells[LISTS_HERE][TOKENS_HERE][TOKENS_HERE]; /* computed so far */
+};
+
+#define CHECK(trial, claim)                                                                        \
+    do {                                                                                           \
+        if (!(claim))                                                                              \
+            ck_abort_msg("seed %llu: %s", (unsigned long long)(trial)->seed, #claim);              \
+    } while (0)
+
+static void draw_options(struct rng *rng, ffa_parallel_plan_opts *opts)
+{
+    opts->tile_m = (int32_t)rng_range(rng, 1, 24);
+    opts->tile_n = (int32_t)rng_range(rng, 1, 24);
+    opts->backward_m = (int32_t)rng_range(rng, 1, 24);
+    opts->backward_n = (int32_t)rng_range(rng, 1, 24);
+    opts->forward_stages = (int32_t)rng_range(rng, -1, 5);
+    opts->backward_stages = (int32_t)rng_range(rng, -1, 5);
+    opts->stages_max = (int32_t)rng_range(rng, 1, 8);
+    opts->buffers = (int32_t)rng_range(rng, 2, 3);
+    opts->stage_rows_min = rng_range(rng, 1, 6);
+    opts->model.node_latency_ns = rng_range(rng, 1, 20);
+    opts->model.network_latency_ns = rng_range(rng, 1, 40);
+    opts->model.launch_ns = rng_range(rng, 1, 10);
+    opts->model.heads_q = 64;
+    opts->model.heads_kv = 64;
+    opts->model.backward_gflops = rng_range(rng, 1, 300) * rng_range(rng, 1, 300);
+    opts->moves = (int32_t)rng_range(rng, FFA_PARALLEL_MOVE_KEYS, FFA_PARALLEL_MOVE_AUTO);
+    opts->model.forward_gflops = rng_range(rng, 1, 1000) * 1000;
+}
+
+static ffa_mask *random_mask(struct trial *trial, struct rng *rng)
+{
+    const ffa_mask_shape shape = { trial->tokens_q, trial->tokens_k };
+    ffa_slice slices[LISTS_HERE][12] = { { { 0 } } };
+    ffa_slice_list lists[LISTS_HERE];
+    ffa_mask *mask;
+
+    for (int32_t l = 0; l < trial->lists; l++) {
+        lists[l] = (ffa_slice_list){ slices[l], rng_range(rng, 0, 12) };
+        for (int64_t i = 0; i < lists[l].count; i++) {
+            ffa_slice *slice = &slices[l][i];
+
+            slice->q_begin = rng_range(rng, 0, trial->tokens_q);
+            slice->q_end = rng_range(rng, slice->q_begin, trial->tokens_q);
+            slice->k_begin = rng_range(rng, 0, trial->tokens_k);
+            slice->k_end = rng_range(rng, slice->k_begin, trial->tokens_k);
+            slice->type = (int32_t)rng_range(rng, 0, 3);
+        }
+    }
+    ck_assert_int_eq(ffa_mask_create_per_head(&mask, &shape, lists, trial->lists, NULL), FFA_OK);
+    return mask;
+}
+
+static void draw(struct trial *trial, uint64_t seed)
+{
+    struct rng rng = { seed };
+    ffa_dispatch_opts opts = FFA_DISPATCH_OPTS_INIT;
+    ffa_parallel_plan_opts plan_opts = FFA_PARALLEL_PLAN_OPTS_INIT;
+    ffa_topology topology;
+    ffa_dispatch_mask one = { 0 };
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_mask *full;
+
+    memset(trial, 0, sizeof *trial);
+    trial->seed = seed;
+    trial->tokens_q = trial->tokens_k = rng_range(&rng, 1, TOKENS_HERE);
+    opts.chunk_tokens = rng_range(&rng, 1, 9);
+    opts.flags = FFA_DISPATCH_CHUNK_EXACT;
+    opts.algorithm = (int32_t)rng_range(&rng, 0, 3);
+    opts.keys = seed % 2 ? FFA_KEYS_WITH_QUERIES
+                         : (int32_t)rng_range(&rng, FFA_KEYS_REPLICATED, FFA_KEYS_DISPATCHED);
+    if (opts.keys != FFA_KEYS_WITH_QUERIES)
+        trial->tokens_k = rng_range(&rng, 1, TOKENS_HERE);
+    if (opts.keys == FFA_KEYS_DISPATCHED)
+        opts.key_chunk_tokens = rng_range(&rng, 0, 9);
+    {
+        const int64_t chunks = (trial->tokens_q + opts.chunk_tokens - 1) / opts.chunk_tokens;
+
+        trial->ranks = (int32_t)rng_range(&rng, 1, chunks < RANKS_HERE ? chunks : RANKS_HERE);
+    }
+    topology = (ffa_topology){ trial->ranks, (int32_t)rng_range(&rng, 0, trial->ranks) };
+    trial->lists = seed % 5 ? 1 : (int32_t)rng_range(&rng, 2, LISTS_HERE);
+    trial->mask = random_mask(trial, &rng);
+    ck_assert_int_eq(
+        ffa_mask_full(&full, &(ffa_mask_shape){ trial->tokens_q, trial->tokens_k }, NULL), FFA_OK);
+    /* Some plans are for a mask other than the dispatch's, as in a model with several. */
+    one.mask = seed % 7 && ffa_mask_area(trial->mask, -1) > 0 ? trial->mask : full;
+    ck_assert_msg(!ffa_dispatch_create(&trial->dispatch, &one, 1, &topology, &opts, &err),
+                  "seed %llu: %s", (unsigned long long)seed, err.message);
+    draw_options(&rng, &plan_opts);
+    for (int32_t r = 0; r < trial->ranks; r++) {
+        ck_assert_msg(!ffa_parallel_plan_create(&trial->plans[r], trial->dispatch, trial->mask, r,
+                                                &plan_opts, &err),
+                      "seed %llu: %s", (unsigned long long)seed, err.message);
+        CHECK(trial, !strcmp(ffa_parallel_plan_digest(trial->plans[r]),
+                             ffa_parallel_plan_digest(trial->plans[0])));
+    }
+    ffa_mask_destroy(full);
+}
+
+static void find_cells(struct trial *trial)
+{
+    for (int32_t l = 0; l < trial->lists; l++) {
+        const ffa_slice_list list = ffa_mask_slices(trial->mask, l);
+
+        for (int64_t q = 0; q < trial->tokens_q; q++)
+            for (int64_t k = 0; k < trial->tokens_k; k++)
+                for (int64_t i = 0; i < list.count && !trial->attends[l][q][k]; i++)
+                    trial->attends[l][q][k] = slice_has(&list.slices[i], q, k);
+    }
+}
+
+struct computing {
+    struct trial *trial;
+    const struct dist_operands *operands;
+    bool used[TOKENS_HERE]; /* rows that moved */
+    bool moves_queries;
+};
+
+static void compute(void *user, int32_t list, int64_t q, int64_t k)
+{
+    struct computing *c = user;
+
+    c->trial->cells[list][c->operands->queries[q]][c->operands->keys[k]]++;
+    c->used[c->moves_queries ? q : k] = true;
+}
+
+/* By row: first before all others, last behind; a row without work is written by the own phase.
+ * Where queries move, all tiles are first, and own rows that go nowhere last. */
+static void check_flags(const struct trial *trial, const ffa_parallel_plan *plan)
+{
+    uint8_t begun[LISTS_HERE][TOKENS_HERE] = { { 0 } }, ended[LISTS_HERE][TOKENS_HERE] = { { 0 } };
+    const bool moves_queries = plan->moves == FFA_PARALLEL_MOVE_QUERIES;
+
+    for (int32_t p = 0; p < plan->forward.phase_count; p++) {
+        const struct plan_phase *phase = &plan->forward.phases[p];
+
+        for (int64_t t = 0; t < phase->tiles.tile_count; t++) {
+            const struct plan_tile *tile = &phase->tiles.tiles[t];
+            const uint8_t flags = phase->flags[t];
+            const int32_t end = tile->begin + tile->count;
+
+            if (moves_queries) {
+                CHECK(trial, flags & TILE_TOUCHED && flags & TILE_FIRST);
+                CHECK(trial, p == 0 || !(flags & TILE_LAST));
+            } else {
+                CHECK(trial, tile->sweep_count == 0 || flags);
+                CHECK(trial, tile->sweep_count > 0 || flags == 0 ||
+                                 (p == 0 && flags == (TILE_TOUCHED | TILE_FIRST | TILE_LAST)));
+            }
+            for (int32_t q = tile->begin; q < end && flags && (!moves_queries || p == 0); q++) {
+                CHECK(trial, flags & TILE_TOUCHED);
+                CHECK(trial, begun[tile->list][q] == !(flags & TILE_FIRST));
+                CHECK(trial, !ended[tile->list][q]);
+                begun[tile->list][q] = 1;
+                ended[tile->list][q] = (flags & TILE_LAST) != 0;
+            }
+        }
+    }
+    for (int32_t s = 0; moves_queries && s < plan->forward.step_count; s++)
+        for (int64_t c = 0; c < plan->forward.sends[s].count; c++) {
+            const struct transfer_copy *copy = &plan->forward.sends[s].at[c];
+
+            for (int64_t i = 0; i < copy->rows; i++)
+                for (int32_t l = 0; l < trial->lists; l++) {
+                    CHECK(trial,
+                          !ended[l][copy->source_row + i] || ended[l][copy->source_row + i] == 2);
+                    ended[l][copy->source_row + i] = 2;
+                }
+        }
+    for (int64_t q = 0; q < plan->queries.rank_tokens[plan->rank]; q++)
+        for (int32_t l = 0; l < trial->lists; l++)
+            CHECK(trial, begun[l][q] && (ended[l][q] || moves_queries));
+}
+
+/* Own key tiles stand in the first or in the last phase; a stage's are all its keys. */
+static void check_key_tiles(const struct trial *trial, const ffa_parallel_plan *plan)
+{
+    const struct plan_pass *pass = &plan->backward;
+    uint8_t own[LISTS_HERE][TOKENS_HERE] = { { 0 } };
+    ffa_error err = { FFA_OK, 0, "" };
+
+    for (int32_t p = 0; p < pass->phase_count; p++) {
+        const struct plan_phase *phase = &pass->phases[p];
+
+        if (p > 0 && p <= pass->stage_count) {
+            ck_assert_msg(!tile_check(&phase->key_tiles, &err), "%s", err.message);
+            continue;
+        }
+        for (int64_t t = 0; t < phase->key_tiles.tile_count; t++) {
+            const struct plan_tile *tile = &phase->key_tiles.tiles[t];
+
+            for (int32_t k = tile->begin; k < tile->begin + tile->count; k++)
+                own[tile->list][k]++;
+        }
+    }
+    for (int64_t k = 0; k < plan->keys.rank_tokens[plan->rank]; k++)
+        for (int32_t l = 0; l < trial->lists; l++)
+            CHECK(trial, own[l][k] == 1);
+}
+
+/* Own tiles that another rank needs are computed first only where all others are, too. */
+static void check_early(const struct trial *trial, const ffa_parallel_plan *plan)
+{
+    const struct plan_pass *pass = &plan->backward;
+    const int32_t phases[] = { 0, pass->phase_count - 1 };
+    bool needed[TOKENS_HERE] = { false };
+    int64_t early_needed = 0, late_free = 0;
+
+    if (plan->moves == FFA_PARALLEL_MOVE_QUERIES)
+        return;
+    for (int32_t s = 0; s < pass->step_count; s++)
+        for (int64_t c = 0; c < pass->sends[s].count; c++)
+            for (int64_t i = 0; i < pass->sends[s].at[c].rows; i++)
+                needed[pass->sends[s].at[c].source_row + i] = true;
+    for (int p = 0; p < 2; p++) {
+        const struct tile_plan *tiles = &pass->phases[phases[p]].key_tiles;
+
+        for (int64_t t = 0; t < tiles->tile_count; t++) {
+            const struct plan_tile *tile = &tiles->tiles[t];
+            const bool is_needed = memchr(needed + tile->begin, true, (size_t)tile->count);
+
+            early_needed += p == 0 && is_needed;
+            late_free += p == 1 && !is_needed;
+        }
+    }
+    CHECK(trial, early_needed == 0 || late_free == 0);
+}
+
+static void check_pass(struct trial *trial, bool is_backward)
+{
+    memset(trial->cells, 0, sizeof trial->cells);
+    for (int32_t r = 0; r < trial->ranks; r++) {
+        const ffa_parallel_plan *plan = trial->plans[r];
+        const struct plan_pass *pass = is_backward ? &plan->backward : &plan->forward;
+        bool received[TOKENS_HERE] = { false };
+        int64_t rows = 0;
+
+        CHECK(trial, pass->phase_count == pass->stage_count + (is_backward ? 2 : 1));
+        for (int32_t p = 0; p < pass->phase_count; p++) {
+            struct dist_operands operands;
+            struct computing c = {
+                trial, &operands, { false }, plan->moves == FFA_PARALLEL_MOVE_QUERIES
+            };
+
+            if (!is_backward)
+                ck_assert_int_eq(tile_check(&pass->phases[p].tiles, NULL), FFA_OK);
+            dist_operands_init(&operands, plan, pass, p);
+            dist_each_cell(&pass->phases[p], is_backward, compute, &c);
+            for (int64_t k = 0; k < pass->phases[p].rows && p > 0 && p <= pass->stage_count; k++) {
+                CHECK(trial, c.used[k] && !received[operands.moved[k]]);
+                received[operands.moved[k]] = true;
+                rows++;
+            }
+            dist_operands_finish(&operands);
+        }
+        CHECK(trial, rows == plan->received_rows);
+    }
+    for (int32_t l = 0; l < trial->lists; l++)
+        for (int64_t q = 0; q < trial->tokens_q; q++)
+            for (int64_t k = 0; k < trial->tokens_k; k++)
+                CHECK(trial, trial->cells[l][q][k] == trial->attends[l][q][k]);
+}
+
+/* Row by row, what a rank receives at a stage is what its owner sends at that step. */
+static void check_transpose(const struct trial *trial, bool is_backward)
+{
+    for (int32_t r = 0; r < trial->ranks; r++) {
+        const struct plan_pass *to =
+            is_backward ? &trial->plans[r]->backward : &trial->plans[r]->forward;
+
+        CHECK(trial, to->step_count >= to->stage_count);
+        for (int32_t s = 0; s < to->step_count; s++) {
+            int64_t source[TOKENS_HERE], row_of[TOKENS_HERE], rows = 0;
+            const bool is_here = s < to->stage_count;
+
+            for (int64_t i = 0; i < TOKENS_HERE; i++)
+                source[i] = -1;
+            for (int32_t o = 0; o < trial->ranks; o++) {
+                const struct plan_pass *from =
+                    is_backward ? &trial->plans[o]->backward : &trial->plans[o]->forward;
+
+                CHECK(trial, from->step_count == to->step_count);
+                for (int64_t c = 0; c < from->sends[s].count; c++) {
+                    const struct transfer_copy *copy = &from->sends[s].at[c];
+
+                    CHECK(trial, c == 0 || copy[-1].source <= copy->source);
+                    if (copy->source != r)
+                        continue;
+                    for (int64_t i = 0; i < copy->rows; i++, rows++) {
+                        CHECK(trial, is_here && source[copy->row + i] == -1);
+                        source[copy->row + i] = o;
+                        row_of[copy->row + i] = copy->source_row + i;
+                    }
+                }
+            }
+            if (!is_here)
+                continue;
+            CHECK(trial, rows == to->phases[s + 1].rows);
+            for (int64_t c = 0; c < to->phases[s + 1].receives.count; c++) {
+                const struct transfer_copy *copy = &to->phases[s + 1].receives.at[c];
+
+                for (int64_t i = 0; i < copy->rows; i++)
+                    CHECK(trial, source[copy->row + i] == copy->source &&
+                                     row_of[copy->row + i] == copy->source_row + i);
+            }
+        }
+    }
+}
+
+/* Keys that live apart from queries: as many chunks for each rank as for the others, within one. */
+static void check_key_chunks(const struct trial *trial)
+{
+    const struct layout *keys = dispatch_key_layout(trial->dispatch);
+    int64_t extra = 0;
+
+    if (trial->dispatch->key_mode != FFA_KEYS_DISPATCHED)
+        return;
+    for (int32_t r = 0; r < trial->ranks; r++) {
+        const int64_t more =
+            keys->rank_begin[r + 1] - keys->rank_begin[r] - keys->count / trial->ranks;
+
+        CHECK(trial, more == 0 || more == 1);
+        extra += more;
+    }
+    CHECK(trial, extra == keys->count % trial->ranks);
+}
+
+START_TEST(random_masks)
+{
+    static struct trial trial;
+    int64_t with_queries = 0, staged = 0;
+
+    for (uint64_t seed = 1 + (uint64_t)_i; seed <= RANDOM_MASKS; seed += PARTS) {
+        draw(&trial, seed);
+        find_cells(&trial);
+        check_key_chunks(&trial);
+        check_pass(&trial, false);
+        check_pass(&trial, true);
+        check_transpose(&trial, false);
+        check_transpose(&trial, true);
+        with_queries += trial.plans[0]->moves == FFA_PARALLEL_MOVE_QUERIES;
+        staged += trial.plans[0]->forward.step_count > 1 || trial.plans[0]->backward.step_count > 1;
+        for (int32_t r = 0; r < trial.ranks; r++) {
+            check_flags(&trial, trial.plans[r]);
+            check_key_tiles(&trial, trial.plans[r]);
+            check_early(&trial, trial.plans[r]);
+            ffa_parallel_plan_destroy(trial.plans[r]);
+        }
+        ffa_dispatch_destroy(trial.dispatch);
+        ffa_mask_destroy(trial.mask);
+    }
+    ck_assert_int_ge(with_queries, RANDOM_MASKS / PARTS / 10); /* the draw has not dried up */
+    ck_assert_int_ge(staged, RANDOM_MASKS / PARTS / 10);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("dist plan properties");
+    TCase *tc = tcase_create("dist plan properties");
+    SRunner *runner;
+    int failed;
+
+    tcase_set_timeout(tc, 100);
+    tcase_add_loop_test(tc, random_masks, 0, PARTS);
+    suite_add_tcase(suite, tc);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Keys: the same for the same request wherever it is made, another for any other request.
+ */
+#include "base/digest.h"
+#include "jit/jit.h"
+#include "support/tmpdir.h"
+
+#include <check.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define TRIVIAL FFA_TEST_SOURCE_DIR "/tests/data/templates/trivial"
+
+static const struct log silent = { 0 };
+static const char *self;
+
+struct made {
+    char key[33];
+    char *record;
+};
+
+/* No ck_assert: the other process is no test. */
+static void must(ffa_status rc, const ffa_error *err)
+{
+    if (rc == FFA_OK)
+        return;
+    (void)fprintf(stderr, "%s\n", err->message);
+    abort();
+}
+
+static struct made make(const char *folder, const char *const *settings, int count)
+{
+    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
+    struct made made = { .record = NULL };
+    struct jit_spec spec;
+    struct jit *jit;
+
+    opts.templates_dir = folder;
+    must(jit_create(&jit, &opts, &silent, &err), &err);
+    must(jit_spec_init(&spec, "attention_forward", &err), &err);
+    for (int i = 0; i < count; i++)
+        must(jit_spec_set(&spec, settings[i], &err), &err);
+    must(jit_spec_resolve(&spec, "sm_90a", &err), &err);
+    must(jit_key(jit, &spec, "sm_90a", made.key, &made.record, &err), &err);
+    jit_destroy(jit);
+    return made;
+}
+
+static void key_of(char out[33], const char *folder, const char *setting)
+{
+    struct made made = make(folder, &setting, setting ? 1 : 0);
+
+    memcpy(out, made.key, 33);
+    free(made.record);
+}
+
+START_TEST(record_is_readable_and_has_no_place)
+{
+    struct made made = make(TRIVIAL, NULL, 0);
+
+    ck_assert_uint_eq(strspn(made.key, "0123456789abcdef"), 32);
+    ck_assert_ptr_nonnull(strstr(made.record, "template=attention_forward\n"));
+    ck_assert_ptr_nonnull(strstr(made.record, "arch=sm_90a\n"));
+    ck_assert_ptr_nonnull(strstr(made.record, "spec.debug=0\n"));
+    ck_assert_ptr_nonnull(strstr(made.record, "text.fixture.h="));
+    ck_assert_ptr_null(strstr(made.record, "unused.h"));
+    ck_assert_ptr_null(strstr(made.record, "/"));
+    ck_assert_ptr_null(strstr(made.record, "nvrtc"));
+    free(made.record);
+}
+END_TEST
+
+/* Settings in any order, said or left to the default. */
+START_TEST(same_request_same_key)
+{
+    static const char *const one[] = { "head_dim=64", "dtype=fp16" };
+    static const char *const other[] = { "dtype=2", "consumers=3", "head_dim=64", "stages=2" };
+    struct made a = make(TRIVIAL, one, 2), b = make(TRIVIAL, other, 4);
+
+    ck_assert_str_eq(a.key, b.key);
+    ck_assert_str_eq(a.record, b.record);
+    free(a.record);
+    free(b.record);
+}
+END_TEST
+
+START_TEST(every_value_changes_the_key)
+{
+    static const char *const settings[] = { NULL,          "head_dim=64",  "dtype=fp16",
+                                            "consumers=1", "tile_n=64",    "stages=1",
+                                            "debug=1",     "max_logits=1", "packed=1",
+                                            "out_fp32=1",  "staged=1",     "head_dim_v=64",
+                                            "softcap=1" };
+    enum { COUNT = sizeof settings / sizeof *settings };
+    char keys[COUNT][33];
+
+    for (int i = 0; i < COUNT; i++) {
+        key_of(keys[i], TRIVIAL, settings[i]);
+        for (int j = 0; j < i; j++)
+            ck_assert_str_ne(keys[i], keys[j]);
+    }
+}
+END_TEST
+
+/* Each byte of each used file, one at a time; then the same of a file no template includes. */
+START_TEST(every_byte_of_used_text_changes_the_key)
+{
+    static const struct {
+        const char *name;
+        bool is_used;
+    } files[] = { { "attention_forward.cu", true }, { "fixture.h", true }, { "unused.h", false } };
+    char *folder = tmpdir_make();
+    char before[33], after[33];
+
+    tmpdir_copy_folder(TRIVIAL, folder);
+    key_of(before, TRIVIAL, NULL);
+    key_of(after, folder, NULL);
+    ck_assert_str_eq(before, after);
+    for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
+        char *path = tmpdir_path(folder, files[f].name);
+        size_t bytes;
+        char *text = tmpdir_read(path, &bytes);
+
+        for (size_t i = 0; i < bytes; i++) {
+            /* A changed #include leaves the file out: the key changes all the same. */
+            text[i] ^= 1;
+            tmpdir_write(path, text, bytes);
+            key_of(after, folder, NULL);
+            text[i] ^= 1;
+            ck_assert_msg((strcmp(before, after) != 0) == files[f].is_used, "%s byte %zu",
+                          files[f].name, i);
+        }
+        tmpdir_write(path, text, bytes);
+        free(text);
+        free(path);
+    }
+    tmpdir_remove(folder);
+}
+END_TEST
+
+/* A name moved from one file to the next, a byte moved over a border: lengths are in the key. */
+START_TEST(borders_count)
+{
+    char *folder = tmpdir_make();
+    char *a = tmpdir_path(folder, "attention_forward.cu"), *b = tmpdir_path(folder, "b.h");
+    char *c = tmpdir_path(folder, "c.h");
+    char one[33], other[33];
+
+    tmpdir_write_text(a, "#include \"b.h\"\n#include \"c.h\"\n");
+    tmpdir_write_text(b, "xy");
+    tmpdir_write_text(c, "z");
+    key_of(one, folder, NULL);
+    tmpdir_write_text(b, "x");
+    tmpdir_write_text(c, "yz");
+    key_of(other, folder, NULL);
+    ck_assert_str_ne(one, other);
+    free(a);
+    free(b);
+    free(c);
+    tmpdir_remove(folder);
+}
+END_TEST
+
+START_TEST(includes_are_followed)
+{
+    static const struct {
+        const char *text;
+        bool is_used;
+    } lines[] = {
+        { "#include \"x.h\"\n", true },
+        { "  #  include   \"x.h\"  // why\n", true },
+        { "\n\n\t#include\t\"x.h\"", true },
+        { "#include <x.h>\n", false },
+        { "//#include \"x.h\"\n", false },
+        { "#include \"x.h\n", false },
+        { "#include \"x.h.h\"\n", false },
+        { "#includes\n\"x.h\"\n", false },
+        { "#if 0\n#include \"x.h\"\n#endif\n", true },
+        { "#include \"loop.h\"\n#include \"x.h\"\n", true },
+    };
+    char *folder = tmpdir_make();
+    char *root = tmpdir_path(folder, "attention_forward.cu"), *x = tmpdir_path(folder, "x.h");
+    char *loop = tmpdir_path(folder, "loop.h");
+
+    tmpdir_write_text(x, "int x;\n");
+    tmpdir_write_text(loop, "#include \"loop.h\"\n#include \"attention_forward.cu\"\n");
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        struct made made;
+
+        tmpdir_write_text(root, lines[i].text);
+        made = make(folder, NULL, 0);
+        ck_assert_msg((strstr(made.record, "text.x.h=") != NULL) == lines[i].is_used, "%s",
+                      lines[i].text);
+        free(made.record);
+    }
+    free(root);
+    free(x);
+    free(loop);
+    tmpdir_remove(folder);
+}
+END_TEST
+
+/* The key another process computes, from elsewhere and with another HOME. */
+static void key_elsewhere(char out[33], const char *folder, const char *work)
+{
+    int ends[2];
+    pid_t child;
+    int status;
+
+    ck_assert_int_eq(pipe(ends), 0);
+    child = fork();
+    if (child == 0) {
+        if (dup2(ends[1], 1) < 0 || chdir(work) != 0 || setenv("HOME", work, 1) != 0)
+            _exit(9);
+        (void)execl(self, self, "--key", folder, (char *)NULL);
+        _exit(9);
+    }
+    (void)close(ends[1]);
+    ck_assert_int_eq(read(ends[0], out, 32), 32);
+    out[32] = '\0';
+    (void)close(ends[0]);
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_int_eq(status, 0);
+}
+
+START_TEST(place_and_process_do_not_matter)
+{
+    char *folder = tmpdir_make();
+    char here[33], there[33];
+
+    tmpdir_copy_folder(TRIVIAL, folder);
+    key_of(here, TRIVIAL, NULL);
+    key_elsewhere(there, TRIVIAL, "/");
+    ck_assert_str_eq(here, there);
+    key_elsewhere(there, folder, folder);
+    ck_assert_str_eq(here, there);
+    tmpdir_remove(folder);
+}
+END_TEST
+
+/* What `xxhsum -H2` prints: stores and their readers agree on the digits' order. */
+START_TEST(digest_is_canonical)
+{
+    char digest[DIGEST_TEXT];
+
+    digest_bytes("", 0, digest);
+    ck_assert_str_eq(digest, "99aa06d3014798d86001c324468d497f");
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+    SRunner *runner;
+    Suite *suite;
+    TCase *tc;
+    int failed;
+
+    if (argc == 3 && strcmp(argv[1], "--key") == 0) {
+        char key[33];
+
+        key_of(key, argv[2], NULL);
+        (void)fputs(key, stdout);
+        return 0;
+    }
+    self = realpath(argv[0], NULL);
+    suite = suite_create("key");
+    tc = tcase_create("key");
+    tcase_add_test(tc, record_is_readable_and_has_no_place);
+    tcase_add_test(tc, same_request_same_key);
+    tcase_add_test(tc, every_value_changes_the_key);
+    tcase_add_test(tc, every_byte_of_used_text_changes_the_key);
+    tcase_add_test(tc, borders_count);
+    tcase_add_test(tc, includes_are_followed);
+    tcase_add_test(tc, place_and_process_do_not_matter);
+    tcase_add_test(tc, digest_is_canonical);
+    tcase_set_timeout(tc, 60);
+    suite_add_tcase(suite, tc);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    free((char *)self);
+    return failed ? 1 : 0;
+}

@@ -1,4 +1,8 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Status texts, error messages, and the import and export of structs that grow at their end. A
+ * struct of another version is cut or zero-filled by its struct_size, never trusted beyond it.
+ */
 #include "base/base.h"
 
 #include <stdio.h>

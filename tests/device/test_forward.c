@@ -15,6 +15,7 @@
 #include "support/device_case.h"
 #include "support/stage_case.h"
 
+#include "support/suite.h"
 #include <check.h>
 #include <cuda_runtime_api.h>
 #include <ffa/ffa.h>

@@ -1,16 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mask/band.h"
 
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Three differences (q - 0, k - 0, k - q), each bound implied by the other two at most once: the
  * closure of a system of three nodes is one step. */
 bool band_shrink(struct band *band)
@@ -149,4 +139,19 @@ void bands_finish(struct bands *bands)
 {
     mem_free(bands->at);
     *bands = (struct bands){ 0 };
+}
+
+int64_t bands_find(const struct bands *bands, int64_t row)
+{
+    int64_t low = 0, high = bands->count;
+
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+
+        if (bands->at[middle].q_end <= row)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
 }

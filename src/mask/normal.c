@@ -67,16 +67,6 @@ static int64_t band_hi(const struct band *band, int64_t row)
     return band->hi_base + band->hi_step * row;
 }
 
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 int64_t slice_area(const ffa_slice *slice)
 {
     int64_t sq = slice->q_end - slice->q_begin;

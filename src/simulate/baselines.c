@@ -4,17 +4,13 @@
  */
 #include "simulate/simulate.h"
 
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* ---- work of each rank with the keys of each rank ---- */
 
 /* Rank r has part r, and with two parts a rank also part 2n-1-r. */
 struct grid {
-    int64_t *bounds; /* [count + 1] */
-    int64_t *cells;  /* [ranks]: visited by one rank in the keys of each */
+    int64_t *bounds;  /* [count + 1] */
+    int64_t *cells;   /* [ranks]: visited by one rank in the keys of each */
+    int64_t *visited; /* [count]: the same in each part */
     int64_t count;
     int32_t ranks;
 };
@@ -23,6 +19,7 @@ static void grid_finish(struct grid *grid)
 {
     mem_free(grid->bounds);
     mem_free(grid->cells);
+    mem_free(grid->visited);
 }
 
 static ffa_status grid_init(struct grid *grid, const struct sim *sim, int64_t parts_a_rank,
@@ -32,7 +29,8 @@ static ffa_status grid_init(struct grid *grid, const struct sim *sim, int64_t pa
     grid->count = grid->ranks * parts_a_rank;
     grid->bounds = mem_array((size_t)grid->count + 1, sizeof *grid->bounds);
     grid->cells = mem_array((size_t)grid->ranks, sizeof *grid->cells);
-    if (!grid->bounds || !grid->cells)
+    grid->visited = mem_array((size_t)grid->count, sizeof *grid->visited);
+    if (!grid->bounds || !grid->cells || !grid->visited)
         return error_nomem(err, "the parts of ranks");
     for (int64_t p = 0; p <= grid->count; p++)
         grid->bounds[p] =
@@ -45,42 +43,23 @@ static int32_t owner_of(const struct grid *grid, int64_t part)
     return (int32_t)(part < grid->ranks ? part : grid->count - 1 - part);
 }
 
-static void add_part(struct grid *grid, const struct bands *bands, int64_t begin, int64_t end)
-{
-    const struct parts parts = { grid->bounds, grid->count };
-    int64_t low = 0, high = bands->count;
-
-    while (low < high) { /* the first band that ends behind the part's first row */
-        const int64_t middle = low + (high - low) / 2;
-
-        if (bands->at[middle].q_end <= begin)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    for (int64_t b = low; b < bands->count && bands->at[b].q_begin < end; b++) {
-        struct band cut;
-
-        if (!band_cut_q(&cut, &bands->at[b], begin, end))
-            continue;
-        for (int64_t p = parts_find(&parts, cut.k_begin);
-             p < grid->count && parts.at[p] < cut.k_end; p++)
-            grid->cells[owner_of(grid, p)] += model_visited(&cut, parts.at[p], parts.at[p + 1]);
-    }
-}
-
 /* grid->cells of one rank; their sum. */
 static int64_t weigh(struct grid *grid, const struct sim *sim, int32_t rank)
 {
+    const struct parts parts = { grid->bounds, grid->count };
     int64_t sum = 0;
 
     memset(grid->cells, 0, (size_t)grid->ranks * sizeof *grid->cells);
+    memset(grid->visited, 0, (size_t)grid->count * sizeof *grid->visited);
     for (int64_t i = 0; i < grid->count / grid->ranks; i++) {
         const int64_t p = i == 0 ? rank : grid->count - 1 - rank;
 
         for (int32_t l = 0; l < sim->list_count; l++)
-            add_part(grid, &sim->lists[l], grid->bounds[p], grid->bounds[p + 1]);
+            model_add_visited(grid->visited, &sim->lists[l], grid->bounds[p], grid->bounds[p + 1],
+                              &parts);
     }
+    for (int64_t p = 0; p < grid->count; p++)
+        grid->cells[owner_of(grid, p)] += grid->visited[p];
     for (int32_t r = 0; r < grid->ranks; r++)
         sum += grid->cells[r];
     return sum;

@@ -9,11 +9,6 @@
 
 enum { CHUNKS_OF_ALL = 8192 };
 
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 const char *ffa_sim_method_text(int32_t method)
 {
     static const char *const names[FFA_SIM_METHODS] = { "plan", "relayed", "all-gather",

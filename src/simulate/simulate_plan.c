@@ -23,16 +23,6 @@ struct plan_model {
     struct traffic *traffic; /* [ranks][OVERLAP_STAGES_MAX] */
 };
 
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 static ffa_status build(struct plan_model *m, ffa_error *err)
 {
     const struct sim *sim = m->sim;

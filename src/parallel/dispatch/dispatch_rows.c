@@ -4,11 +4,6 @@
 
 #include <ffa/parallel_rows.h>
 
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* ---- arguments ---- */
 
 static const struct layout *layout_of(const ffa_dispatch *dispatch, int32_t side)

@@ -50,18 +50,11 @@ ffa_status layout_replicate(struct layout *out, int64_t tokens, int32_t ranks, f
 
 void layout_settle(struct layout *layout)
 {
-    int64_t begin = 0;
-
     memset(layout->rank_begin, 0, ((size_t)layout->ranks + 1) * sizeof *layout->rank_begin);
     memset(layout->rank_tokens, 0, (size_t)layout->ranks * sizeof *layout->rank_tokens);
     for (int64_t c = 0; c < layout->count; c++)
         layout->rank_begin[layout->rank_of[c]]++;
-    for (int32_t r = 0; r < layout->ranks; r++) {
-        const int64_t chunks = layout->rank_begin[r];
-
-        layout->rank_begin[r] = begin;
-        begin += chunks;
-    }
+    begins_from_counts(layout->rank_begin, layout->ranks);
     for (int64_t c = 0; c < layout->count; c++) {
         const int32_t rank = layout->rank_of[c];
 
@@ -69,9 +62,7 @@ void layout_settle(struct layout *layout)
         layout->local[c] = layout->rank_tokens[rank];
         layout->rank_tokens[rank] += layout->bounds[c + 1] - layout->bounds[c];
     }
-    for (int32_t r = layout->ranks; r > 0; r--) /* filling moved each begin to the next one's */
-        layout->rank_begin[r] = layout->rank_begin[r - 1];
-    layout->rank_begin[0] = 0;
+    begins_move_back(layout->rank_begin, layout->ranks);
     for (int32_t r = 0; layout->is_replicated && r < layout->ranks; r++)
         layout->rank_tokens[r] = layout->bounds[layout->count];
 }

@@ -1,16 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "parallel/dispatch/needs.h"
 
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* The last part that begins at or before the row. */
 int64_t parts_find(const struct parts *parts, int64_t row)
 {

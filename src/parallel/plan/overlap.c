@@ -5,16 +5,6 @@
 #define TIME_MAX (INT64_MAX / 128)
 #define NEVER INT64_MAX
 
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* ---- the timeline ---- */
 
 /* Stages before the first, one for each buffer, end at 0: they hold nothing up. */

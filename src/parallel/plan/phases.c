@@ -4,16 +4,6 @@
 #include "mask/mask.h"
 #include "tile/cut.h"
 
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* As plan_tables, in words of moving keys, but for what is written into the plan. */
 struct build {
     ffa_parallel_plan *plan;

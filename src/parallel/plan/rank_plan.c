@@ -20,21 +20,6 @@ enum {
 
 /* ---- options ---- */
 
-struct bounded {
-    const char *name;
-    int64_t value, min, max;
-};
-
-static ffa_status check_bounds(const struct bounded *fields, size_t count, ffa_error *err)
-{
-    for (size_t i = 0; i < count; i++)
-        if (fields[i].value < fields[i].min || fields[i].value > fields[i].max)
-            return error_fail(err, FFA_INVALID, 0, "%s is %lld, not in [%lld, %lld]",
-                              fields[i].name, (long long)fields[i].value, (long long)fields[i].min,
-                              (long long)fields[i].max);
-    return FFA_OK;
-}
-
 static int32_t or_else(int32_t value, int32_t otherwise)
 {
     return value ? value : otherwise;
@@ -76,7 +61,7 @@ static ffa_status resolve_model(ffa_parallel_model *m, ffa_error *err)
             { "model.launch_ns", m->launch_ns, 0, time_max },
         };
 
-        FFA_TRY(check_bounds(fields, sizeof fields / sizeof *fields, err));
+        FFA_TRY(check_bounded(fields, sizeof fields / sizeof *fields, err));
     }
     if (m->heads_q % m->heads_kv != 0)
         rc = error_fail(err, FFA_INVALID, 0,
@@ -120,7 +105,7 @@ ffa_status plan_options(ffa_parallel_plan_opts *out, const ffa_parallel_plan_opt
             { "stage_rows_min", out->stage_rows_min, 0, INT32_MAX },
         };
 
-        FFA_TRY(check_bounds(fields, sizeof fields / sizeof *fields, err));
+        FFA_TRY(check_bounded(fields, sizeof fields / sizeof *fields, err));
     }
     rc = resolve_model(&out->model, err);
 out:

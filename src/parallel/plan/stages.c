@@ -15,16 +15,6 @@ enum {
 #define NS_MAX ((int64_t)1 << 55)
 #define GRAIN_NS_MAX ((int64_t)1 << 40)
 
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* One rank at a time. */
 struct grains {
     int64_t *bounds; /* [count + 1] */
@@ -138,28 +128,18 @@ int64_t model_visited(const struct band *band, int64_t begin, int64_t end)
     return min64(cells + steps, (cut.q_end - cut.q_begin) * (cut.k_end - cut.k_begin));
 }
 
-static void add_cells(struct rank_work *w, const struct bands *bands, int64_t begin, int64_t end)
+void model_add_visited(int64_t *cells, const struct bands *bands, int64_t begin, int64_t end,
+                       const struct parts *parts)
 {
-    const struct parts grains = { w->grains->bounds, w->grains->count };
-    int64_t low = 0, high = bands->count;
-
-    while (low < high) { /* the first band that ends behind the chunk's first row */
-        const int64_t middle = low + (high - low) / 2;
-
-        if (bands->at[middle].q_end <= begin)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    for (int64_t b = low; b < bands->count && bands->at[b].q_begin < end; b++) {
+    for (int64_t b = bands_find(bands, begin); b < bands->count && bands->at[b].q_begin < end;
+         b++) {
         struct band cut;
 
         if (!band_cut_q(&cut, &bands->at[b], begin, end))
             continue;
-        for (int64_t g = parts_find(&grains, cut.k_begin);
-             g < grains.count && grains.at[g] < cut.k_end; g++)
-            w->cells[g] =
-                area_add(w->cells[g], model_visited(&cut, grains.at[g], grains.at[g + 1]));
+        for (int64_t p = parts_find(parts, cut.k_begin);
+             p < parts->count && parts->at[p] < cut.k_end; p++)
+            cells[p] = area_add(cells[p], model_visited(&cut, parts->at[p], parts->at[p + 1]));
     }
 }
 
@@ -175,6 +155,7 @@ static void weigh(struct rank_work *w, int64_t *ordered, int32_t rank)
 {
     const struct transfer *t = w->in->transfer;
     const struct layout *queries = w->in->in->queries;
+    const struct parts grains = { w->grains->bounds, w->grains->count };
     const int32_t width = t->topology.ranks_per_node;
     int64_t grain = 0, near = 0, far = 0;
 
@@ -184,7 +165,8 @@ static void weigh(struct rank_work *w, int64_t *ordered, int32_t rank)
         const int64_t chunk = queries->rank_chunks[i];
 
         for (int64_t l = 0; l < w->in->list_count; l++)
-            add_cells(w, &w->in->lists[l], queries->bounds[chunk], queries->bounds[chunk + 1]);
+            model_add_visited(w->cells, &w->in->lists[l], queries->bounds[chunk],
+                              queries->bounds[chunk + 1], &grains);
     }
     for (int64_t i = t->receive_begin[rank]; i < t->receive_begin[rank + 1]; i++) {
         const struct transfer_piece *piece = &t->pieces[t->receives[i].piece];

@@ -58,4 +58,8 @@ int64_t model_compute_ns(const ffa_parallel_plan_opts *opts, int64_t list_count,
  * than it attends. */
 int64_t model_visited(const struct band *band, int64_t begin, int64_t end);
 
+/* Add to cells [parts->count] what the query rows [begin, end) visit in each part of the keys. */
+void model_add_visited(int64_t *cells, const struct bands *bands, int64_t begin, int64_t end,
+                       const struct parts *parts);
+
 #endif

@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "parallel/plan/transfer.h"
 
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* ---- what ranks need ---- */
 
 /* An end of a rank's need. */
@@ -155,27 +150,6 @@ out:
 
 /* ---- tables by rank ---- */
 
-/* Counts become begins: at[r] = sum of what stood before r; at[ranks] = all. */
-static void sum_up(int64_t *at, int32_t ranks)
-{
-    int64_t sum = 0;
-
-    for (int32_t r = 0; r <= ranks; r++) {
-        const int64_t count = at[r];
-
-        at[r] = sum;
-        sum += count;
-    }
-}
-
-/* Filling moved each begin to the next one's. */
-static void step_back(int64_t *at, int32_t ranks)
-{
-    for (int32_t r = ranks; r > 0; r--)
-        at[r] = at[r - 1];
-    at[0] = 0;
-}
-
 static ffa_status build_tables(struct transfer *t, ffa_error *err)
 {
     const int32_t ranks = t->topology.rank_count;
@@ -194,8 +168,8 @@ static ffa_status build_tables(struct transfer *t, ffa_error *err)
         t->send_begin[t->pieces[p].owner]++;
     for (int64_t i = 0; i < receivers; i++)
         t->receive_begin[t->receivers[i]]++;
-    sum_up(t->send_begin, ranks);
-    sum_up(t->receive_begin, ranks);
+    begins_from_counts(t->send_begin, ranks);
+    begins_from_counts(t->receive_begin, ranks);
     for (int64_t p = 0; p < t->piece_count; p++) {
         const struct transfer_piece *piece = &t->pieces[p];
 
@@ -209,8 +183,8 @@ static ffa_status build_tables(struct transfer *t, ffa_error *err)
             t->receive_rows[rank] += piece->end - piece->begin;
         }
     }
-    step_back(t->send_begin, ranks);
-    step_back(t->receive_begin, ranks);
+    begins_move_back(t->send_begin, ranks);
+    begins_move_back(t->receive_begin, ranks);
     return FFA_OK;
 }
 

@@ -137,27 +137,6 @@ static void visit_sends(const ffa_group_lists *lists, int32_t rank_count, int64_
     }
 }
 
-/* Counts become begins. */
-static void sum_up(int64_t *at, int32_t ranks)
-{
-    int64_t sum = 0;
-
-    for (int32_t r = 0; r <= ranks; r++) {
-        const int64_t count = at[r];
-
-        at[r] = sum;
-        sum += count;
-    }
-}
-
-/* Filling moved each begin to the next one's. */
-static void step_back(int64_t *at, int32_t ranks)
-{
-    for (int32_t r = ranks; r > 0; r--)
-        at[r] = at[r - 1];
-    at[0] = 0;
-}
-
 static ffa_status find_streams(struct streams *out, const ffa_group_lists *lists,
                                int32_t rank_count, ffa_error *err)
 {
@@ -165,12 +144,12 @@ static ffa_status find_streams(struct streams *out, const ffa_group_lists *lists
     if (!out->begin)
         return error_nomem(err, "a group");
     visit_sends(lists, rank_count, out->begin, NULL);
-    sum_up(out->begin, rank_count);
+    begins_from_counts(out->begin, rank_count);
     out->at = mem_array((size_t)out->begin[rank_count], sizeof *out->at);
     if (!out->at)
         return error_nomem(err, "a group");
     visit_sends(lists, rank_count, out->begin, out->at);
-    step_back(out->begin, rank_count);
+    begins_move_back(out->begin, rank_count);
     return FFA_OK;
 }
 
@@ -287,7 +266,7 @@ static ffa_status build_sends(ffa_group *group, ffa_error *err)
     to->count = from->count;
     for (int64_t i = 0; i < from->count; i++)
         to->begin[from->copies[i].rank]++;
-    sum_up(to->begin, group->rank_count);
+    begins_from_counts(to->begin, group->rank_count);
     for (int32_t r = 0; r < group->rank_count; r++)
         for (int64_t i = from->begin[r]; i < from->begin[r + 1]; i++) {
             ffa_group_copy copy = from->copies[i];
@@ -300,7 +279,7 @@ static ffa_status build_sends(ffa_group *group, ffa_error *err)
             copy.rank = r;
             to->copies[to->begin[source]++] = copy;
         }
-    step_back(to->begin, group->rank_count);
+    begins_move_back(to->begin, group->rank_count);
     return FFA_OK;
 }
 

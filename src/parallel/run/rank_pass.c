@@ -9,21 +9,6 @@ enum { HEADS_MAX = 1024, HEAD_DIM_MAX = 1024, SINKS_MAX = 8, THREADS_MAX = 1024 
 
 /* ---- arguments ---- */
 
-struct bounded {
-    const char *name;
-    int64_t value, min, max;
-};
-
-static ffa_status check_bounds(const struct bounded *fields, size_t count, ffa_error *err)
-{
-    for (size_t i = 0; i < count; i++)
-        if (fields[i].value < fields[i].min || fields[i].value > fields[i].max)
-            return error_fail(err, FFA_INVALID, 0, "%s is %lld, not in [%lld, %lld]",
-                              fields[i].name, (long long)fields[i].value, (long long)fields[i].min,
-                              (long long)fields[i].max);
-    return FFA_OK;
-}
-
 static ffa_status check_numbers(const ffa_parallel_args *args, const ffa_parallel_plan *plan,
                                 ffa_error *err)
 {
@@ -36,7 +21,7 @@ static ffa_status check_numbers(const ffa_parallel_args *args, const ffa_paralle
         { "sink_count", args->sink_count, 0, SINKS_MAX },
         { "threads", args->threads, 1, THREADS_MAX },
     };
-    ffa_status rc = check_bounds(fields, sizeof fields / sizeof *fields, err);
+    ffa_status rc = check_bounded(fields, sizeof fields / sizeof *fields, err);
 
     if (rc != FFA_OK)
         return rc;

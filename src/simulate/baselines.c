@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What others do on the same mask, at the same prices.
+ * What others do on the same mask, at the same prices: all-gather, rings, Ulysses. The sequence is
+ * cut into one or two parts a rank, as those methods cut it. Invariant: cells are counted as for
+ * the library's own plan (model_visited), so no method gains by being counted otherwise.
  */
-#include "simulate/simulate.h"
+#include "simulate/baselines.h"
+
+#include "parallel/plan/time_model.h"
 
 /* ---- work of each rank with the keys of each rank ---- */
 
@@ -93,15 +97,15 @@ static struct gather gather_of(const struct sim *sim, int64_t node_element, int6
     const int64_t width = sim->topology.ranks_per_node, ranks = sim->topology.rank_count;
     const int64_t nodes = nodes_of(sim);
     struct gather g = {
-        .node_bytes = sim->tokens * sim_key_bytes(sim, node_element) / ranks * (ranks - 1),
+        .node_bytes = sim->tokens * price_key_bytes(sim, node_element) / ranks * (ranks - 1),
         .network_bytes =
-            sim->tokens * sim_key_bytes(sim, network_element) / nodes * (nodes - 1) / width,
+            sim->tokens * price_key_bytes(sim, network_element) / nodes * (nodes - 1) / width,
     };
 
     g.node_bytes -= nodes > 1 ? g.network_bytes : 0;
-    g.ns = sim_wire_ns(sim, g.node_bytes, g.network_bytes) +
-           (nodes - 1) * sim_latency_ns(sim, true) +
-           ((width < ranks ? width : ranks) - 1) * sim_latency_ns(sim, false);
+    g.ns = price_wire_ns(sim, g.node_bytes, g.network_bytes) +
+           (nodes - 1) * price_latency_ns(sim, true) +
+           ((width < ranks ? width : ranks) - 1) * price_latency_ns(sim, false);
     return g;
 }
 
@@ -119,8 +123,8 @@ ffa_status sim_all_gather(ffa_sim_result *out, const struct sim *sim, ffa_error 
     FFA_TRY(grid_init(&grid, sim, 2, err));
     for (int32_t r = 0; r < grid.ranks; r++)
         most = max64(most, weigh(&grid, sim, r));
-    forward = sim_compute_ns(sim, most, false);
-    backward = sim_compute_ns(sim, most, true);
+    forward = price_compute_ns(sim, most, false);
+    backward = price_compute_ns(sim, most, true);
     out->node_bytes = cast.node_bytes;
     out->network_bytes = cast.network_bytes;
     sim_set_pass(sim, &out->forward, cast.ns + forward, forward, false);
@@ -139,16 +143,16 @@ static int64_t ring_ns(const struct sim *sim, const int64_t *steps, bool is_back
     const bool is_network = nodes_of(sim) > 1;
     const int64_t ranks = sim->topology.rank_count, element = sim->opts.model.element_bytes;
     const int64_t rows = (sim->tokens + ranks - 1) / ranks;
-    const int64_t keys = rows * sim_key_bytes(sim, element);
-    const int64_t sums = rows * sim_key_bytes(sim, is_network ? element : 4);
-    const int64_t cast = sim_latency_ns(sim, is_network) +
-                         sim_wire_ns(sim, is_network ? 0 : keys, is_network ? keys : 0);
-    const int64_t home = sim_latency_ns(sim, is_network) +
-                         sim_wire_ns(sim, is_network ? 0 : sums, is_network ? sums : 0);
+    const int64_t keys = rows * price_key_bytes(sim, element);
+    const int64_t sums = rows * price_key_bytes(sim, is_network ? element : 4);
+    const int64_t cast = price_latency_ns(sim, is_network) +
+                         price_wire_ns(sim, is_network ? 0 : keys, is_network ? keys : 0);
+    const int64_t home = price_latency_ns(sim, is_network) +
+                         price_wire_ns(sim, is_network ? 0 : sums, is_network ? sums : 0);
     int64_t ns = 0;
 
     for (int64_t t = 0; t < ranks; t++) {
-        const int64_t compute = sim_compute_ns(sim, steps[t], is_backward);
+        const int64_t compute = price_compute_ns(sim, steps[t], is_backward);
         const int64_t travel = (t + 1 < ranks ? cast : 0) + (is_backward && t > 0 ? home : 0);
 
         ns += max64(compute, travel);
@@ -160,7 +164,7 @@ ffa_status sim_ring(ffa_sim_result *out, const struct sim *sim, bool is_zigzag, 
 {
     const int64_t ranks = sim->topology.rank_count, parts = is_zigzag ? 2 : 1;
     const int64_t travelled = (sim->tokens + ranks - 1) / ranks * (ranks - 1) *
-                              sim_key_bytes(sim, sim->opts.model.element_bytes);
+                              price_key_bytes(sim, sim->opts.model.element_bytes);
     struct grid grid = { 0 };
     int64_t *steps = NULL, most = 0;
     ffa_status rc = FFA_OK;
@@ -181,9 +185,9 @@ ffa_status sim_ring(ffa_sim_result *out, const struct sim *sim, bool is_zigzag, 
     out->stages = (int32_t)ranks - 1;
     out->node_bytes = nodes_of(sim) > 1 ? 0 : travelled;
     out->network_bytes = nodes_of(sim) > 1 ? travelled : 0;
-    sim_set_pass(sim, &out->forward, ring_ns(sim, steps, false), sim_compute_ns(sim, most, false),
+    sim_set_pass(sim, &out->forward, ring_ns(sim, steps, false), price_compute_ns(sim, most, false),
                  false);
-    sim_set_pass(sim, &out->backward, ring_ns(sim, steps, true), sim_compute_ns(sim, most, true),
+    sim_set_pass(sim, &out->backward, ring_ns(sim, steps, true), price_compute_ns(sim, most, true),
                  true);
 out:
     mem_free(steps);
@@ -205,7 +209,7 @@ static int64_t exchange_ns(const struct sim *sim, int64_t bytes, ffa_sim_result 
         count->node_bytes += node;
         count->network_bytes += network;
     }
-    return ranks > 1 ? sim_latency_ns(sim, ranks > width) + sim_wire_ns(sim, node, network) : 0;
+    return ranks > 1 ? price_latency_ns(sim, ranks > width) + price_wire_ns(sim, node, network) : 0;
 }
 
 ffa_status sim_ulysses(ffa_sim_result *out, const struct sim *sim, ffa_error *err)
@@ -237,8 +241,8 @@ ffa_status sim_ulysses(ffa_sim_result *out, const struct sim *sim, ffa_error *er
     }
     /* Cells are counted of every query head here, of every list in the model. */
     most = most / (m->heads_q / sim->list_count);
-    forward = sim_compute_ns(sim, most, false);
-    backward = sim_compute_ns(sim, most, true);
+    forward = price_compute_ns(sim, most, false);
+    backward = price_compute_ns(sim, most, true);
     /* q, k and v in, out back; dout in, dq, dk and dv back: the rest is kept. */
     sim_set_pass(sim, &out->forward,
                  exchange_ns(sim, row * (heads + 2 * keys_here), out) + forward +

@@ -6,22 +6,14 @@
 
 #include "mask/mask.h"
 #include "parallel/dispatch/affinity.h"
+#include "parallel/dispatch/dispatch_keys.h"
 
 enum {
     KNOWN_FLAGS = FFA_DISPATCH_CHUNK_EXACT | FFA_DISPATCH_BALANCE_TILES,
-    CHUNKS_A_RANK = 8,
-    CHUNK_ROUND = 128,
     SLACK_DEFAULT = 16,
     SLACK_MAX = 1000,
     SWAPS_A_CHUNK = 64
 };
-
-int64_t dispatch_chunk_tokens(int64_t tokens, int32_t ranks)
-{
-    const int64_t chunks = (int64_t)CHUNKS_A_RANK * ranks;
-
-    return (tokens + chunks - 1) / chunks;
-}
 
 /* ---- arguments ---- */
 
@@ -109,17 +101,15 @@ static ffa_status check_options(ffa_dispatch_opts *opts, ffa_error *err)
 /* Tokens of a chunk, as the header defines it. */
 static int64_t chunk_size(int64_t tokens, int32_t ranks, const ffa_dispatch_opts *opts)
 {
-    const int64_t automatic = dispatch_chunk_tokens(tokens, ranks);
+    const int64_t automatic = chunk_tokens_default(tokens, ranks);
     const bool is_given = opts->chunk_tokens > 0;
     int64_t size = is_given && opts->chunk_tokens < automatic ? opts->chunk_tokens : automatic;
-    int64_t rounded;
 
     if (opts->flags & FFA_DISPATCH_CHUNK_EXACT)
         return is_given ? opts->chunk_tokens : automatic;
     if ((tokens + size - 1) / size > CHUNKS_MAX)
         size = (tokens + CHUNKS_MAX - 1) / CHUNKS_MAX;
-    rounded = (size + CHUNK_ROUND - 1) / CHUNK_ROUND * CHUNK_ROUND;
-    return (tokens + rounded - 1) / rounded >= ranks ? rounded : size;
+    return chunk_tokens_rounded(tokens, ranks, size);
 }
 
 static ffa_status check_given(const ffa_dispatch_opts *opts, int64_t tokens, ffa_error *err)
@@ -358,6 +348,20 @@ static ffa_status solve(ffa_dispatch *d, const ffa_dispatch_opts *opts, ffa_erro
     return rc;
 }
 
+/* Keys that live apart from queries. chunk_tokens: of a chunk, at most; 0: chosen. */
+static ffa_status place_keys(ffa_dispatch *d, int64_t key_tokens, int64_t chunk_tokens,
+                             ffa_error *err)
+{
+    const struct key_dispatch in = { .queries = &d->layout,
+                                     .needs = &d->needs,
+                                     .key_tokens = key_tokens,
+                                     .chunk_tokens = chunk_tokens };
+
+    if (d->key_mode == FFA_KEYS_REPLICATED)
+        return layout_replicate(&d->keys, key_tokens, d->topology.rank_count, err);
+    return key_dispatch_solve(&d->keys, &in, err);
+}
+
 /* Everything a later step depends on. */
 static void digest(ffa_dispatch *d)
 {
@@ -409,7 +413,7 @@ ffa_status ffa_dispatch_create(ffa_dispatch **out, const ffa_dispatch_mask *mask
     d->key_mode = opts.keys;
     FFA_TRY(solve(d, &opts, err));
     if (opts.keys != FFA_KEYS_WITH_QUERIES)
-        FFA_TRY(dispatch_keys(d, masks[0].mask->shape.seqlen_k, opts.key_chunk_tokens, err));
+        FFA_TRY(place_keys(d, masks[0].mask->shape.seqlen_k, opts.key_chunk_tokens, err));
     digest(d);
     *out = d;
     d = NULL;
@@ -434,6 +438,11 @@ void ffa_dispatch_destroy(ffa_dispatch *dispatch)
 }
 
 /* ---- facts ---- */
+
+const struct layout *dispatch_key_layout(const ffa_dispatch *d)
+{
+    return d->key_mode == FFA_KEYS_WITH_QUERIES ? &d->layout : &d->keys;
+}
 
 int64_t ffa_dispatch_chunk_count(const ffa_dispatch *dispatch)
 {

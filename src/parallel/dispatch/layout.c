@@ -1,6 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "parallel/dispatch/layout.h"
 
+enum { CHUNKS_A_RANK = 8, CHUNK_ROUND = 128 };
+
+int64_t chunk_tokens_default(int64_t tokens, int32_t ranks)
+{
+    const int64_t chunks = (int64_t)CHUNKS_A_RANK * ranks;
+
+    return (tokens + chunks - 1) / chunks;
+}
+
+int64_t chunk_tokens_rounded(int64_t tokens, int32_t ranks, int64_t size)
+{
+    const int64_t rounded = (size + CHUNK_ROUND - 1) / CHUNK_ROUND * CHUNK_ROUND;
+
+    return (tokens + rounded - 1) / rounded >= ranks ? rounded : size;
+}
+
 ffa_status layout_init(struct layout *out, const struct parts *parts, int32_t ranks, ffa_error *err)
 {
     const size_t count = (size_t)parts->count;

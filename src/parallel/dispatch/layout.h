@@ -7,6 +7,8 @@
 
 #include "parallel/dispatch/needs.h"
 
+enum { CHUNKS_MAX = 1 << 20 };
+
 struct layout {
     int64_t *bounds;      /* [count + 1]: chunk c has the tokens [bounds[c], bounds[c + 1]) */
     int64_t count;        /* chunks */
@@ -18,6 +20,11 @@ struct layout {
     int32_t ranks;
     bool is_replicated; /* every rank has all tokens, in order; one chunk, of rank 0 by name */
 };
+
+/* Tokens of a chunk where none are given: ceil(tokens / (8 * ranks)). */
+int64_t chunk_tokens_default(int64_t tokens, int32_t ranks);
+/* `size` rounded up to 128 where every rank still gets a chunk, else `size`. */
+int64_t chunk_tokens_rounded(int64_t tokens, int32_t ranks, int64_t size);
 
 /* Copies bounds; rank_of is zero until layout_settle. */
 ffa_status layout_init(struct layout *out, const struct parts *parts, int32_t ranks,

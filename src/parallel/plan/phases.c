@@ -68,7 +68,7 @@ static ffa_status find_rows(struct build *b, ffa_error *err)
 
     for (int32_t l = 0; l < plan->list_count; l++) {
         normal_finish(&normal);
-        FFA_TRY(local_rows(&normal, tables_normal(b->tables, l), b->queries, plan->rank, err));
+        FFA_TRY(local_rows(&normal, plan_tables_normal(b->tables, l), b->queries, plan->rank, err));
         b->plan->area = area_add(b->plan->area, normal.area);
         work.normal = &normal;
         if (!b->tables->moves_queries)
@@ -664,7 +664,7 @@ out:
     return rc;
 }
 
-void pass_finish(struct plan_pass *pass, int32_t list_count)
+void phases_finish(struct plan_pass *pass, int32_t list_count)
 {
     for (int32_t p = 0; pass->phases && p < pass->phase_count; p++) {
         struct plan_phase *phase = &pass->phases[p];

@@ -599,7 +599,7 @@ static void draw_timeline(struct text *out, const ffa_parallel_plan *plan, bool 
                  "<rect x=\"%lld\" y=\"%lld\" width=\"%lld\" height=\"%d\" fill=\"#f6f8fa\"/>\n",
                  (long long)left, (long long)(y + lane * LANE), (long long)width, LANE - 3);
     }
-    plan_times(times, plan, is_backward);
+    rank_plan_times(times, plan, is_backward);
     for (int32_t p = 0; p < pass->phase_count; p++) {
         const bool is_own = p == 0 || p > pass->stage_count;
         const int64_t begins[] = { times[p].fetch_begin, times[p].compute_begin,

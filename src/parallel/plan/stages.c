@@ -4,15 +4,11 @@
 #include "mask/mask.h"
 
 enum {
-    ITEMS = 12,       /* that are cut into stages: 2^11 cuts */
-    GRAINS = 128,     /* of all keys, at least, where they are long enough */
-    GRAIN_ROWS = 128, /* a grain's rows are multiples of it, but at the end of a chunk */
-    HALF_TILE = 64    /* cells that a row of a diagonal wastes */
+    ITEMS = 12,      /* that are cut into stages: 2^11 cuts */
+    GRAINS = 128,    /* of all keys, at least, where they are long enough */
+    GRAIN_ROWS = 128 /* a grain's rows are multiples of it, but at the end of a chunk */
 };
-#define FS_PER_NS 1000000
-/* Times end here, whatever a model asks for: of a sum; of one grain, of which there are millions at
- * most. */
-#define NS_MAX ((int64_t)1 << 55)
+/* The time of one grain, of which there are millions at most, ends here. */
 #define GRAIN_NS_MAX ((int64_t)1 << 40)
 
 /* One rank at a time. */
@@ -31,27 +27,7 @@ struct rank_work {
     int64_t order_count, node_count; /* of order, those of the rank's node */
 };
 
-/* ---- the model ---- */
-
-/* count * unit / per, at most NS_MAX; none negative, per > 0. */
-static int64_t scaled(int64_t count, int64_t unit, int64_t per)
-{
-    int64_t product;
-
-    if (__builtin_mul_overflow(count, unit, &product))
-        return count / per >= NS_MAX / max64(unit, 1) ? NS_MAX : count / per * unit;
-    return min64(product / per, NS_MAX);
-}
-
-int64_t model_compute_ns(const ffa_parallel_plan_opts *opts, int64_t list_count, int64_t cells,
-                         bool is_backward)
-{
-    const ffa_parallel_model *m = &opts->model;
-    const int64_t flops = (is_backward ? 10 : 4) * (int64_t)m->head_dim * m->heads_q;
-    const int64_t gflops = is_backward ? m->backward_gflops : m->forward_gflops;
-
-    return scaled(cells, max64(flops * FS_PER_NS / list_count / gflops, 1), FS_PER_NS);
-}
+/* ---- what travels ---- */
 
 /* Bytes of a row on the wire: what is fetched, and what is reduced to its owner. Partial results
  * travel in fp32 inside a node, with lse and delta in fp32 always. */
@@ -76,7 +52,8 @@ static struct wire wire_of(const struct rank_work *w, bool is_backward, bool is_
 static int64_t wire_ns(const ffa_parallel_model *m, int64_t rows, int64_t row_bytes,
                        bool is_network)
 {
-    return scaled(rows, row_bytes * 1000, is_network ? m->network_mbytes_s : m->node_mbytes_s);
+    return model_scaled(rows, row_bytes * 1000,
+                        is_network ? m->network_mbytes_s : m->node_mbytes_s);
 }
 
 /* ---- grains ---- */
@@ -110,38 +87,6 @@ static ffa_status grains_build(struct grains *out, const struct layout *keys, ff
 }
 
 /* ---- one rank ---- */
-
-int64_t model_visited(const struct band *band, int64_t begin, int64_t end)
-{
-    const int64_t rows = band->q_end - band->q_begin;
-    struct band cut;
-    int64_t cells, steps;
-
-    begin = max64(begin, band->k_begin);
-    end = min64(end, band->k_end);
-    if (band->q_end - 1 + band->lo <= begin && end - 1 <= band->q_begin + band->hi)
-        return rows * (end - begin);
-    if (!band_cut_k(&cut, band, begin, end))
-        return 0;
-    cells = band_area(&cut);
-    steps = HALF_TILE * min64(cut.q_end - cut.q_begin, cut.k_end - cut.k_begin);
-    return min64(cells + steps, (cut.q_end - cut.q_begin) * (cut.k_end - cut.k_begin));
-}
-
-void model_add_visited(int64_t *cells, const struct bands *bands, int64_t begin, int64_t end,
-                       const struct parts *parts)
-{
-    for (int64_t b = bands_find(bands, begin); b < bands->count && bands->at[b].q_begin < end;
-         b++) {
-        struct band cut;
-
-        if (!band_cut_q(&cut, &bands->at[b], begin, end))
-            continue;
-        for (int64_t p = parts_find(parts, cut.k_begin);
-             p < parts->count && parts->at[p] < cut.k_end; p++)
-            cells[p] = area_add(cells[p], model_visited(&cut, parts->at[p], parts->at[p + 1]));
-    }
-}
 
 static bool is_network(const struct rank_work *w, int64_t grain, int32_t rank)
 {
@@ -221,12 +166,12 @@ static void make_items(const struct rank_work *w, struct overlap_input *input,
                 total += weight;
                 continue;
             }
-            if (input->count == 0 || done >= scaled(total, input->count, ITEMS))
+            if (input->count == 0 || done >= model_scaled(total, input->count, ITEMS))
                 items[input->count++] = (struct overlap_item){ 0 };
             item = &items[input->count - 1];
-            item->fetch = min64(item->fetch + one.fetch, NS_MAX);
-            item->compute = min64(item->compute + one.compute, NS_MAX);
-            item->reduce = min64(item->reduce + one.reduce, NS_MAX);
+            item->fetch = min64(item->fetch + one.fetch, MODEL_NS_MAX);
+            item->compute = min64(item->compute + one.compute, MODEL_NS_MAX);
+            item->reduce = min64(item->reduce + one.reduce, MODEL_NS_MAX);
             item->rows += one.rows;
             item->latency = max64(item->latency, one.latency);
             done += weight;

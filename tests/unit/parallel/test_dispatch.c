@@ -280,7 +280,7 @@ START_TEST(automatic_chunks_of_the_reference)
         const json_t *entry = json_array_get(list, i);
 
         ck_assert_int_eq(
-            dispatch_chunk_tokens(integer(entry, "seqlen"), (int32_t)integer(entry, "cp")),
+            chunk_tokens_default(integer(entry, "seqlen"), (int32_t)integer(entry, "cp")),
             integer(entry, "auto_chunk"));
     }
 }

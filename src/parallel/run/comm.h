@@ -76,9 +76,9 @@ struct comm_ops {
                          uint64_t value, ffa_error *err);
     ffa_status (*wait)(ffa_comm *comm, enum comm_lane lane, int32_t from, enum comm_channel channel,
                        uint64_t value, ffa_error *err);
-    /* A ticket for all that was put into the lane so far, and a lane's wait for a ticket. */
+    /* A mark for all that was put into the lane so far, and a lane's wait for a mark. */
     uint64_t (*record)(ffa_comm *comm, enum comm_lane lane);
-    ffa_status (*await)(ffa_comm *comm, enum comm_lane lane, enum comm_lane of, uint64_t ticket,
+    ffa_status (*await)(ffa_comm *comm, enum comm_lane lane, enum comm_lane of, uint64_t mark,
                         ffa_error *err);
     /* The host waits until nothing of the rank's lanes is left, also of a broken group; then the
      * group's status. */

@@ -461,6 +461,25 @@ ffa_dispatch_chunk ffa_dispatch_chunk_at(const ffa_dispatch *dispatch, int64_t i
                                  .rank = dispatch->layout.rank_of[index] };
 }
 
+int64_t ffa_dispatch_key_chunk_count(const ffa_dispatch *dispatch)
+{
+    return dispatch ? dispatch_key_layout(dispatch)->count : 0;
+}
+
+ffa_dispatch_chunk ffa_dispatch_key_chunk_at(const ffa_dispatch *dispatch, int64_t index)
+{
+    const struct layout *keys = dispatch ? dispatch_key_layout(dispatch) : NULL;
+
+    if (keys && dispatch->key_mode == FFA_KEYS_WITH_QUERIES)
+        return ffa_dispatch_chunk_at(dispatch, index);
+    if (!keys || index < 0 || index >= keys->count)
+        return (ffa_dispatch_chunk){ 0 };
+    return (ffa_dispatch_chunk){ .begin = keys->bounds[index],
+                                 .end = keys->bounds[index + 1],
+                                 .local_begin = keys->local[index],
+                                 .rank = keys->is_replicated ? -1 : keys->rank_of[index] };
+}
+
 const int64_t *ffa_dispatch_rank_chunks(const ffa_dispatch *dispatch, int32_t rank, int64_t *count)
 {
     const struct layout *layout = dispatch ? &dispatch->layout : NULL;

@@ -284,6 +284,7 @@ ffa_status ffa_parallel_plan_info_get(const ffa_parallel_plan *plan, ffa_paralle
     out.backward_compute_ns = compute_of(&plan->backward);
     out.forward_bytes = scratch_bytes(plan, false);
     out.backward_bytes = scratch_bytes(plan, true);
+    out.model = plan->opts.model;
     return opts_export(info, &out, sizeof out, err);
 }
 
@@ -297,6 +298,36 @@ ffa_status ffa_parallel_plan_rank_get(const ffa_parallel_plan *plan, int32_t ran
                           plan->topology.rank_count);
     *out = plan->ranks[rank];
     return FFA_OK;
+}
+
+/* Those of a stage; NULL: there is none that receives. */
+static const struct transfer_copies *receives_of(const ffa_parallel_plan *plan, int32_t is_backward,
+                                                 int32_t stage)
+{
+    const struct plan_pass *pass = !plan ? NULL : is_backward ? &plan->backward : &plan->forward;
+
+    return pass && stage > 0 && stage <= pass->stage_count ? &pass->phases[stage].receives : NULL;
+}
+
+int64_t ffa_parallel_plan_receive_count(const ffa_parallel_plan *plan, int32_t is_backward,
+                                        int32_t stage)
+{
+    const struct transfer_copies *copies = receives_of(plan, is_backward, stage);
+
+    return copies ? copies->count : 0;
+}
+
+ffa_parallel_receive ffa_parallel_plan_receive_at(const ffa_parallel_plan *plan,
+                                                  int32_t is_backward, int32_t stage, int64_t index)
+{
+    const struct transfer_copies *copies = receives_of(plan, is_backward, stage);
+
+    if (!copies || index < 0 || index >= copies->count)
+        return (ffa_parallel_receive){ 0 };
+    return (ffa_parallel_receive){ .source_row = copies->at[index].source_row,
+                                   .row = copies->at[index].row,
+                                   .rows = copies->at[index].rows,
+                                   .source = copies->at[index].source };
 }
 
 /* ---- the timeline ---- */

@@ -1,4 +1,10 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Bands: cut, moved and counted in O(1). Invariant: a function that makes a band makes it tight, so
+ * an empty band is seen at once and areas of parts add up to the area of the whole. Tricks: a band
+ * is a system of bounds on q, k and k - q, and tightening it is one step of a shortest-path
+ * closure; its area is a difference of triangular numbers, taken modulo 2^64.
+ */
 #include "mask/band.h"
 
 /* Three differences (q - 0, k - 0, k - q), each bound implied by the other two at most once: the

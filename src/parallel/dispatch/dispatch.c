@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A dispatch: arguments checked, masks to bands, chunks cut and weighed, a solver run.
+ * ffa_dispatch_create: arguments are checked, masks become bands, chunks are cut and weighed, and a
+ * solver gives them to ranks. Invariant: integers only and no look at the clock, so every rank that
+ * calls with the same arguments gets the same dispatch; the digest covers all that later steps
+ * read. Cells are counted by bands cut at chunk bounds, so the cost depends on bands, not on
+ * tokens.
  */
 #include "parallel/dispatch/dispatch.h"
 
@@ -344,7 +348,7 @@ static ffa_status solve(ffa_dispatch *d, const ffa_dispatch_opts *opts, ffa_erro
         rc = solve_min_heap(d->layout.rank_of, &in, err);
     }
     if (rc == FFA_OK)
-        layout_settle(&d->layout);
+        layout_index(&d->layout);
     return rc;
 }
 

@@ -154,7 +154,7 @@ ffa_status key_dispatch_solve(struct layout *out, const struct key_dispatch *in,
     for (int32_t r = 0; r < in->queries->ranks; r++)
         FFA_TRY(add_rank(&demands, out, in, scratch, r, err));
     FFA_TRY(place(out, &demands, err));
-    layout_settle(out);
+    layout_index(out);
 out:
     mem_free(scratch);
     mem_free(demands.at);

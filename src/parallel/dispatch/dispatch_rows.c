@@ -1,4 +1,10 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rows between the sequence and the ranks' buffers: dispatch, undispatch, reduce and roll in host
+ * memory. Invariant: a rank's rows are runs of consecutive tokens, one a chunk, and every function
+ * goes through them run by run. Sums have a fixed order, by ascending rank, rounded at every step
+ * as a transport would round.
+ */
 #include "base/half.h"
 #include "parallel/dispatch/dispatch.h"
 

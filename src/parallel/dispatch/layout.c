@@ -1,4 +1,9 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where each token lives. Invariant: rank_of decides; everything else (local rows, chunks by rank,
+ * tokens of ranks) is derived from it by layout_index, and a rank's chunks are packed in ascending
+ * order.
+ */
 #include "parallel/dispatch/layout.h"
 
 enum { CHUNKS_A_RANK = 8, CHUNK_ROUND = 128 };
@@ -47,7 +52,7 @@ ffa_status layout_copy(struct layout *out, const struct layout *from, ffa_error 
         return rc;
     memcpy(out->rank_of, from->rank_of, (size_t)from->count * sizeof *out->rank_of);
     out->is_replicated = from->is_replicated;
-    layout_settle(out);
+    layout_index(out);
     return FFA_OK;
 }
 
@@ -60,11 +65,11 @@ ffa_status layout_replicate(struct layout *out, int64_t tokens, int32_t ranks, f
     if (rc != FFA_OK)
         return rc;
     out->is_replicated = true;
-    layout_settle(out);
+    layout_index(out);
     return FFA_OK;
 }
 
-void layout_settle(struct layout *layout)
+void layout_index(struct layout *layout)
 {
     memset(layout->rank_begin, 0, ((size_t)layout->ranks + 1) * sizeof *layout->rank_begin);
     memset(layout->rank_tokens, 0, (size_t)layout->ranks * sizeof *layout->rank_tokens);

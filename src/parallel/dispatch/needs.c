@@ -1,4 +1,10 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which keys each part of the query axis attends, from bands and never from cells. Invariant: the
+ * ranges of a part are ascending and apart. Trick: bands ascend in queries and the keys of any
+ * consecutive rows of a band are one range, so two walks over bands and parts (count, then place)
+ * give all ranges without a search.
+ */
 #include "parallel/dispatch/needs.h"
 
 /* The last part that begins at or before the row. */

@@ -1,10 +1,19 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * phases_build: one rank's phases from the tables of all ranks. First its rows of the mask, with
+ * query rows numbered as in its buffer; then, phase by phase, the keys at hand as spans, the mask
+ * cut to them, and tiles; last, what others fetch from it in each step. Invariant: the bands of all
+ * phases together are the rank's rows of the mask, each cell once. Trick: keys at hand are spans of
+ * consecutive keys in consecutive rows of a buffer, so cutting a band to a buffer is a cut and a
+ * shift.
+ */
 #include "parallel/plan/phases.h"
 
 #include "mask/mask.h"
 #include "tile/cut.h"
 
-/* As plan_tables, in words of moving keys, but for what is written into the plan. */
+/* As in plan_tables, "keys" are what moves and "queries" what stays; what is written into the plan
+ * has its own names. */
 struct build {
     ffa_parallel_plan *plan;
     const struct plan_tables *tables;
@@ -51,7 +60,7 @@ static ffa_status local_rows(struct normal *out, const struct normal *from,
                                        min64(segment->row_end, end) + shift, first, err));
         }
     }
-    normal_settle(out);
+    normal_complete(out);
 out:
     return rc;
 }
@@ -97,7 +106,7 @@ static void find_needed(struct build *b)
 
 /* ---- bands to tile plans ---- */
 
-/* At most three slices: each bound moves with the rows, or does not. */
+/* At most three slices: between two turns each bound of the band moves with the rows, or stands. */
 static int32_t slices_of(ffa_slice out[3], const struct band *band)
 {
     const int64_t lo_turn = band->k_begin - band->lo;   /* from here on the lower bound moves */
@@ -251,7 +260,7 @@ out:
     return rc;
 }
 
-/* Queries and keys exchanged. */
+/* The band with queries and keys exchanged. */
 static struct band band_turn(const struct band *band)
 {
     return (struct band){ band->k_begin, band->k_end, band->q_begin,

@@ -201,7 +201,7 @@ static ffa_status get_layout(struct layout *out, struct reader *in, int64_t toke
         FFA_TRY(get(&rank, in, "the rank of a chunk", 0, is_replicated ? 0 : ranks - 1));
         out->rank_of[c] = (int32_t)rank;
     }
-    layout_settle(out);
+    layout_index(out);
 out:
     mem_free(bounds);
     return rc;
@@ -249,7 +249,7 @@ static ffa_status get_normal(struct normal *out, struct reader *in, const ffa_ma
         FFA_TRY(normal_add_segment(&writer, begin, end, first, in->err));
         row = end;
     }
-    normal_settle(out);
+    normal_complete(out);
     if (normal_check(out, shape, in->err) != FFA_OK)
         rc = error_fail(in->err, FFA_INVALID, 0, "a saved plan: keys of a row are not apart");
 out:

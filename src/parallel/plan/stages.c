@@ -1,4 +1,10 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * stages_build: rank by rank, received rows are counted by grains of keys, grains are joined to
+ * items, and items are cut into stages. Invariant: a stage is a range of the rank's ordered rows,
+ * and together the stages of a rank are all its ordered rows. Trick: the solver's work grows with
+ * 2^items, so it is given twelve items of about equal time, however many pieces there are.
+ */
 #include "parallel/plan/stages.h"
 
 #include "mask/mask.h"
@@ -11,13 +17,14 @@ enum {
 /* The time of one grain, of which there are millions at most, ends here. */
 #define GRAIN_NS_MAX ((int64_t)1 << 40)
 
-/* One rank at a time. */
+/* All keys, cut fine: grain g has the keys [bounds[g], bounds[g + 1]), of one owner. */
 struct grains {
     int64_t *bounds; /* [count + 1] */
     int64_t count;
     int32_t *owner; /* [count] */
 };
 
+/* What is found out about one rank, one after the other. */
 struct rank_work {
     const struct stages_input *in;
     const struct grains *grains;
@@ -129,11 +136,11 @@ static void weigh(struct rank_work *w, int64_t *ordered, int32_t rank)
         if (t->pieces[t->receives[i].piece].owner / width != rank / width)
             ordered[i] += near;
     w->order_count = 0;
-    for (int pass = 0; pass < 2; pass++) {
+    for (int is_far = 0; is_far < 2; is_far++) {
         for (int64_t g = 0; g < w->grains->count; g++)
-            if (w->rows[g] > 0 && is_network(w, g, rank) == (pass == 1))
+            if (w->rows[g] > 0 && is_network(w, g, rank) == (is_far == 1))
                 w->order[w->order_count++] = g;
-        if (pass == 0)
+        if (is_far == 0)
             w->node_count = w->order_count;
     }
 }
@@ -146,7 +153,7 @@ static void make_items(const struct rank_work *w, struct overlap_input *input,
     const bool back = input->is_backward;
     int64_t total = 0, done = 0, row = 0;
 
-    for (int pass = 0; pass < 2; pass++) {
+    for (int round = 0; round < 2; round++) { /* weigh, then join */
         for (int64_t i = 0; i < w->order_count; i++) {
             const int64_t g = w->order[i];
             const bool far = i >= w->node_count;
@@ -162,7 +169,7 @@ static void make_items(const struct rank_work *w, struct overlap_input *input,
             const int64_t weight = one.fetch + one.compute + 1;
             struct overlap_item *item;
 
-            if (pass == 0) {
+            if (round == 0) {
                 total += weight;
                 continue;
             }

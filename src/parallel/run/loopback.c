@@ -198,7 +198,7 @@ static void finish_op(struct hub *hub, struct lane *lane)
     pthread_cond_broadcast(&hub->changed);
 }
 
-static void sum_up(void *to, const void *from, size_t bytes, ffa_dtype dtype)
+static void add_elements(void *to, const void *from, size_t bytes, ffa_dtype dtype)
 {
     if (dtype == FFA_FP64)
         for (size_t i = 0; i < bytes / sizeof(double); i++)
@@ -233,7 +233,7 @@ MERGE(double, exp, log)
 static void add(void *to, const void *from, size_t bytes, const struct comm_reduce *how)
 {
     if (!how->merge)
-        sum_up(to, from, bytes, how->dtype);
+        add_elements(to, from, bytes, how->dtype);
     else if (how->dtype == FFA_FP64)
         merge_double(to, from, bytes / sizeof(double) / (size_t)how->merge, how->merge);
     else

@@ -1,4 +1,11 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the passes share: arguments checked and resolved, the rank's rows published, stages fetched,
+ * partial results returned and added. Invariant: what a stage's buffer or a window slot held is
+ * over before it is written again (a mark of LANE_COMPUTE, or a credit), and every failure breaks
+ * the group, so that no rank waits for one that gave up. Trick: stages are fetched as far ahead as
+ * buffers allow, before the stage that is computed next is waited for.
+ */
 #include "parallel/run/rank_pass.h"
 
 #include <ffa/kernel.h>

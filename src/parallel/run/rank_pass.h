@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the passes share: arguments, the rank's keys for others, and the stages that arrive.
+ * What both passes of a rank share: arguments, the rank's rows for others, the stages that arrive,
+ * and the partial results that go back.
  *
- * What moves are keys (with values) or queries (backward with what belongs to them); all that is of
- * one row lies together in a window and in a stage buffer, so that a run of rows is one range of
- * bytes. Stage s (from 1) lies in buffer (s - 1) % buffers and is
- * fetched as soon as the stage there before it is computed, `buffers` - 1 stages ahead.
+ * What moves are keys with values, or queries (backward with dout, lse and delta). All that belongs
+ * to one row lies together in a window and in a stage's buffer, so that a run of rows is one range
+ * of bytes. Stage s (from 1) lies in buffer (s - 1) % buffers. It is fetched as soon as the stage
+ * that was there before it is computed, so up to `buffers` - 1 stages ahead.
  */
 #ifndef FFA_PARALLEL_RUN_RANK_PASS_H
 #define FFA_PARALLEL_RUN_RANK_PASS_H
@@ -36,12 +37,12 @@ struct rank_pass {
     struct moved moved[MOVED_MAX];
     int32_t moved_count;
     int64_t row_bytes;    /* of all that moves */
-    int64_t rows;         /* of the rank's own that could */
+    int64_t rows;         /* of the rank's buffer, of what moves */
     int64_t result_bytes; /* of a row that goes back */
     uint64_t call;
     void *buffers[STAGE_BUFFERS_MAX];
     int32_t buffer_count;
-    bool *is_source;           /* [ranks]: its keys were waited for */
+    bool *is_source;           /* [ranks]: whose rows were waited for */
     struct comm_range *ranges; /* scratch */
     int64_t range_capacity;
     uint64_t fetched[OVERLAP_STAGES_MAX + 1];  /* marks of LANE_FETCH, by stage */
@@ -55,12 +56,12 @@ ffa_status rank_pass_open(struct rank_pass *p, const ffa_parallel_plan *plan, ff
 ffa_status rank_pass_close(struct rank_pass *p, ffa_comm *comm, ffa_status rc, const ffa_error *why,
                            ffa_error *err);
 
-/* Rows of the tensor move; before rank_pass_publish. */
+/* Rows of the tensor move. To be called before rank_pass_publish. */
 void rank_pass_move(struct rank_pass *p, const ffa_tensor *tensor, int32_t heads, int32_t dim,
                     int64_t element);
 /* Allocate the buffers of stages; copy the rank's rows to where others pull them from. */
 ffa_status rank_pass_publish(struct rank_pass *p, ffa_error *err);
-/* What may be fetched once `phase` is about to be computed; then wait for its own rows. */
+/* Before `phase` is computed: fetch the stages that may be fetched now, and wait for its rows. */
 ffa_status rank_pass_advance(struct rank_pass *p, int32_t phase, ffa_error *err);
 void rank_pass_computed(struct rank_pass *p, int32_t phase);
 
@@ -70,11 +71,11 @@ bool rank_pass_is_stage(const struct rank_pass *p, int32_t phase);
 /* What moved, as it lies in the buffer of a stage. */
 struct cpu_tensor rank_pass_arrived(const struct rank_pass *p, int32_t stage, int32_t which);
 
-/* Memory for the partial results of a stage; tell their owners that they are there. */
+/* Memory for the partial results of a stage; then tell their owners that they are there. */
 ffa_status rank_pass_results(struct rank_pass *p, int32_t stage, void **out, ffa_error *err);
 ffa_status rank_pass_signal_results(struct rank_pass *p, int32_t stage, ffa_error *err);
-/* Add to `target` what others compute of the rank's rows, by stage, then by rank: the order of
- * every sum. Begins when the own phase is computed. *mark: of LANE_REDUCE. */
+/* Add to `target` what others compute of the rank's rows, by stage, then by rank: that fixes the
+ * order of every sum. Begins when the own phase is computed. *mark: of LANE_REDUCE, behind all. */
 ffa_status rank_pass_reduce(struct rank_pass *p, void *target, const struct comm_reduce *how,
                             uint64_t *mark, ffa_error *err);
 

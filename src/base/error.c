@@ -95,3 +95,13 @@ ffa_status opts_export(void *dst, const void *src, size_t src_size, ffa_error *e
     memcpy(dst, &dst_size, sizeof dst_size);
     return FFA_OK;
 }
+
+ffa_status check_bounded(const struct bounded *fields, size_t count, ffa_error *err)
+{
+    for (size_t i = 0; i < count; i++)
+        if (fields[i].value < fields[i].min || fields[i].value > fields[i].max)
+            return error_fail(err, FFA_INVALID, 0, "%s is %lld, not in [%lld, %lld]",
+                              fields[i].name, (long long)fields[i].value, (long long)fields[i].min,
+                              (long long)fields[i].max);
+    return FFA_OK;
+}

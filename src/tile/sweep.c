@@ -480,22 +480,23 @@ out:
 }
 
 ffa_status sweep_emit(struct sweep_work *work, const struct sweep_rows *rows,
-                      struct sweep_sink *sink, struct plan_tile *tile, ffa_error *err)
+                      struct sweep_sink *sink, struct plan_tile *tile, int32_t *blocks,
+                      ffa_error *err)
 {
     struct tile_plan *plan = sink->plan;
     const int64_t sweep_begin = plan->sweep_count, band_begin = plan->band_count;
-    int64_t blocks = 0, bands = 0;
+    int64_t visited = 0, bands = 0;
     ffa_status rc = FFA_OK;
 
     assert(rows->begin < rows->end && rows->end - rows->begin <= tile_size(plan));
     if (!collect_one(work, rows, &bands))
-        FFA_TRY(emit_pieces(work, rows, sink, &blocks, err));
+        FFA_TRY(emit_pieces(work, rows, sink, &visited, err));
     else if (bands)
-        FFA_TRY(emit_one(work, rows, bands, sink, &blocks, err));
+        FFA_TRY(emit_one(work, rows, bands, sink, &visited, err));
 
-    if (blocks > INT32_MAX) {
+    if (visited > INT32_MAX) {
         rc = error_fail(err, FFA_INVALID, 0, "tile at row %d visits %lld blocks of keys, limit %d",
-                        rows->begin, (long long)blocks, INT32_MAX);
+                        rows->begin, (long long)visited, INT32_MAX);
         goto out;
     }
     *tile = (struct plan_tile){ .begin = rows->begin,
@@ -503,8 +504,8 @@ ffa_status sweep_emit(struct sweep_work *work, const struct sweep_rows *rows,
                                 .sweep_begin = (int32_t)sweep_begin,
                                 .sweep_count = (int32_t)(plan->sweep_count - sweep_begin),
                                 .band_begin = (int32_t)band_begin,
-                                .band_count = (int32_t)(plan->band_count - band_begin),
-                                .block_count = (int32_t)blocks };
+                                .band_count = (int32_t)(plan->band_count - band_begin) };
+    *blocks = (int32_t)visited;
 out:
     return rc;
 }

@@ -59,9 +59,11 @@ struct sweep_sink {
  * ascend; rows->end is ignored. */
 ffa_status sweep_cost(struct sweep_work *work, const struct sweep_rows *rows, const int32_t *ends,
                       int32_t end_count, int64_t *blocks, ffa_error *err);
-/* Append the sweeps and bands of `rows` to the plan and fill *tile, all but its list. */
+/* Append the sweeps and bands of `rows` to the plan and fill *tile, all but its list; *blocks: that
+ * it visits. */
 ffa_status sweep_emit(struct sweep_work *work, const struct sweep_rows *rows,
-                      struct sweep_sink *sink, struct plan_tile *tile, ffa_error *err);
+                      struct sweep_sink *sink, struct plan_tile *tile, int32_t *blocks,
+                      ffa_error *err);
 void sweep_finish(struct sweep_work *work);
 
 /* Blocks of `size` that cover the keys [begin, end), at least one; from `begin` on, or on the grid

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tile_build: for each list of the mask, where tiles begin (cut.c), what each sweeps (sweep.c),
- * and the order of work.
+ * tile_build: for each list of the mask, where tiles begin (cut.c), what each sweeps (sweep.c), and
+ * the order of work. A backward plan is built in the same way from the transposed normal form, so
+ * that both passes visit the same cells; then it gets its tickets and its lockstep.
  */
 #include "tile/cut.h"
 #include "tile/ticket.h"
@@ -140,7 +141,7 @@ static bool most_end_together(const struct tile_plan *plan, bool first)
     return blocks >= plan->block_count - plan->block_count / 10;
 }
 
-/* With several lists, neighbouring tiles belong to different heads and share no rows. */
+/* With several lists, tiles of one wave belong to different heads and share no rows. */
 static enum tile_lockstep lockstep_of(const struct tile_plan *plan)
 {
     if (plan->list_count > 1 || plan->block_count == 0)

@@ -6,8 +6,9 @@
  * its sweeps over the other axis and their bands (tile_plan.h), and orders the tiles by work,
  * longest first (ties: lower index first). A backward plan is the forward plan of the transposed
  * mask, so both passes visit the same cells. Each index of the owned axis, of each list, is in
- * exactly one tile. Tiles of all lists stand in one array, list by list; sweeps and bands stand in
- * the order of lists, then of owned indices.
+ * exactly one tile; but for a stage's plan (staged.h), where it may be in none, and a split one
+ * (split.h), where it may be in several parts. Tiles of all lists stand in one array, list by list;
+ * sweeps and bands stand in the order of lists, then of owned indices.
  */
 #ifndef FFA_TILE_TILE_H
 #define FFA_TILE_TILE_H

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tile_check: every invariant of tile_plan.h and tile.h, recomputed from the bands alone.
+ * tile_check: every invariant of tile_plan.h and tile.h, recomputed from the bands alone. Rows and
+ * keys are those of a forward plan; of a backward plan, read "rows" as keys and "keys" as query
+ * rows.
  */
 #include "tile/ticket.h"
 
@@ -59,7 +61,7 @@ static ffa_status check_band(const struct check *check, const struct plan_band *
     return FFA_OK;
 }
 
-/* The sweep is the union of its bands, without a gap. A band has none itself: its bounds move by
+/* The sweep is the union of its bands, without a gap. A band has no gap itself: its bounds move by
  * at most a key a row, and no row is empty. */
 static ffa_status check_keys(struct check *check, const struct plan_sweep *sweep,
                              const struct plan_band *bands)
@@ -140,7 +142,7 @@ out:
 
 /* ---- one tile ---- */
 
-/* No row meets a key in two sweeps. */
+/* No row has a key in two sweeps. */
 static ffa_status check_rows(struct check *check, const struct plan_band *bands)
 {
     const struct plan_tile *tile = check->tile;
@@ -282,7 +284,7 @@ out:
     return rc;
 }
 
-/* What no pass uses is zero: plans are compared byte by byte. */
+/* Fields that the plan does not use are zero: plans are compared byte by byte. */
 static bool padding_is_zero(const struct tile_plan *plan)
 {
     for (int64_t i = 0; !plan->tickets && i < plan->sweep_count; i++)

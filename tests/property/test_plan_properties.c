@@ -246,9 +246,9 @@ static void transpose_checked(const ffa_mask *mask, int32_t list, const char *na
     normal_finish(&back);
 }
 
-/* The same cells in blocks on a grid, and whose turn it is at each. */
-static void turns_checked(const ffa_mask *mask, const ffa_slice_list *lists,
-                          struct tile_options opts, const char *name)
+/* The same cells in blocks on a grid, and their tickets. */
+static void tickets_checked(const ffa_mask *mask, const ffa_slice_list *lists,
+                            struct tile_options opts, const char *name)
 {
     struct coverage_text why = { "" };
     struct tile_plan plan;
@@ -307,7 +307,7 @@ static void cover_random(enum tile_axis axis, uint64_t seed)
     if (seed % 16 == 0)
         (void)check_documents(&isolated, &lists[0], name);
     if (axis == TILE_OWNS_KEYS)
-        turns_checked(mask, lists, opts, name);
+        tickets_checked(mask, lists, opts, name);
 
     tile_finish(&cut);
     tile_finish(&aligned);

@@ -1,4 +1,10 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * phases_build: what one rank does in each phase of both passes. A phase is the spans of keys it
+ * works on; the bands of the rank's rows, cut to these spans and moved to the rows of its buffer,
+ * are the phase's cells, of which staged_build makes the tiles. So all that a phase computes
+ * follows from its spans, and what a rank sends follows from the receives of the others.
+ */
 #include "parallel/plan/phases.h"
 
 #include "tile/staged.h"
@@ -307,7 +313,7 @@ out:
 
 /* ---- backward ---- */
 
-/* The tiles of `from` whose keep is `which`, with their sweeps and bands. */
+/* The tiles of `from` whose keep is `which`, with their sweeps and bands, in the order of tiles. */
 static ffa_status take_tiles(struct tile_plan *out, const struct tile_plan *from,
                              const uint8_t *keep, uint8_t which, ffa_error *err)
 {

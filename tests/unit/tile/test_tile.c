@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tile plans of both passes by hand: small masks with the sweeps written out, order, cuts, turns,
+ * Tile plans of both passes by hand: small masks with the sweeps written out, order, cuts, tickets,
  * the checker, moved bounds, faults.
  */
 #include "choose/order.h"
@@ -257,11 +257,11 @@ START_TEST(plans_as_written)
 }
 END_TEST
 
-/* ---- turns written out ---- */
+/* ---- tickets written out ---- */
 
-/* One line a tile, in the order of work: keys, then each sweep in the order of visits, its turns
+/* One line a tile, in the order of work: keys, then each sweep in the order of visits, its tickets
  * as row@before. */
-static void print_turns(const struct tile_plan *plan, char *text, size_t bytes)
+static void print_tickets(const struct tile_plan *plan, char *text, size_t bytes)
 {
     size_t used = 0;
 
@@ -292,9 +292,9 @@ static const struct {
     int64_t count;
     ffa_slice slices[4];
     const char *want;
-} turns[] = {
+} tickets[] = {
     { "nothing attended: no visits", { 7, 5 }, { 2, 4, false, true }, 0, { { 0 } }, "0+4;4+1;" },
-    { "full: a turn a tile",
+    { "full: a ticket a tile",
       { 7, 9 },
       { 2, 4, false, true },
       1,
@@ -324,7 +324,7 @@ static const struct {
       2,
       { { 0, 5, 0, 4, 0, 0 }, { 5, 10, 4, 8, 0, 0 } },
       "0+4 0-5:0@0;4+4 5-10:8@0,4@1;" },
-    { "two sweeps of a tile visit a block in turn, too: the last first",
+    { "two sweeps of a tile visit a block one after the other: the last first",
       { 8, 4 },
       { 4, 4, TILE_CUTS_NONE, true },
       2,
@@ -332,24 +332,24 @@ static const struct {
       "0+4 3-8:0@0 0-2:0@1;" },
 };
 
-START_TEST(turns_as_written)
+START_TEST(tickets_as_written)
 {
     struct tile_plan plan;
     struct coverage_text why;
     char got[1024];
 
-    build(&plan, TILE_OWNS_KEYS, turns[_i].slices, turns[_i].count, turns[_i].shape,
-          turns[_i].opts);
-    print_turns(&plan, got, sizeof got);
-    ck_assert_msg(!strcmp(got, turns[_i].want), "%s:\n got %s\nwant %s", turns[_i].name, got,
-                  turns[_i].want);
-    ck_assert_msg(coverage_tickets(&plan, &why), "%s: %s", turns[_i].name, why.at);
+    build(&plan, TILE_OWNS_KEYS, tickets[_i].slices, tickets[_i].count, tickets[_i].shape,
+          tickets[_i].opts);
+    print_tickets(&plan, got, sizeof got);
+    ck_assert_msg(!strcmp(got, tickets[_i].want), "%s:\n got %s\nwant %s", tickets[_i].name, got,
+                  tickets[_i].want);
+    ck_assert_msg(coverage_tickets(&plan, &why), "%s: %s", tickets[_i].name, why.at);
     tile_finish(&plan);
 }
 END_TEST
 
 /* Each list has its own, being another kv head's. */
-START_TEST(turns_of_lists_start_anew)
+START_TEST(tickets_of_lists_start_anew)
 {
     const ffa_mask_shape shape = { 8, 8 };
     const ffa_slice full = { 0, 8, 0, 8, 0, 0 };
@@ -362,7 +362,7 @@ START_TEST(turns_of_lists_start_anew)
     ck_assert_int_eq(ffa_mask_create_per_head(&mask, &shape, lists, 2, NULL), FFA_OK);
     ck_assert_int_eq(tile_build(&plan, mask, TILE_OWNS_KEYS, &opts, NULL), FFA_OK);
     ck_assert_int_eq(tile_check(&plan, NULL), FFA_OK);
-    print_turns(&plan, got, sizeof got);
+    print_tickets(&plan, got, sizeof got);
     ck_assert_str_eq(got, "0+4 0-8:0@0;4+4 0-8:0@1;0+4 0-8:0@0;4+4 0-8:0@1;");
     ck_assert_int_eq(plan.lockstep,
                      TILE_LOCKSTEP_NONE); /* tiles of two heads are no one's stream */
@@ -378,7 +378,7 @@ static const struct {
     int64_t count;
     ffa_slice slices[3];
     enum tile_lockstep want;
-} steps[] = {
+} locksteps[] = {
     { "full: both", { 16, 16 }, 1, { { 0, 16, 0, 16, 0, 0 } }, TILE_LOCKSTEP_DESCENDING },
     { "causal", { 16, 16 }, 1, { { 0, 16, 0, 16, 1, 0 } }, TILE_LOCKSTEP_DESCENDING },
     { "inverse causal", { 16, 16 }, 1, { { 0, 16, 0, 16, 2, 0 } }, TILE_LOCKSTEP_ASCENDING },
@@ -406,13 +406,13 @@ static const struct {
     { "nothing", { 16, 16 }, 0, { { 0 } }, TILE_LOCKSTEP_NONE },
 };
 
-START_TEST(tiles_in_step)
+START_TEST(tiles_in_lockstep)
 {
     struct tile_plan plan;
 
-    build(&plan, TILE_OWNS_KEYS, steps[_i].slices, steps[_i].count, steps[_i].shape,
+    build(&plan, TILE_OWNS_KEYS, locksteps[_i].slices, locksteps[_i].count, locksteps[_i].shape,
           (struct tile_options){ 2, 4, TILE_CUTS_NONE, false });
-    ck_assert_msg(plan.lockstep == steps[_i].want, "%s: %d", steps[_i].name, plan.lockstep);
+    ck_assert_msg(plan.lockstep == locksteps[_i].want, "%s: %d", locksteps[_i].name, plan.lockstep);
     tile_finish(&plan);
 }
 END_TEST
@@ -561,8 +561,8 @@ START_TEST(a_makespan_of_many_items_is_near_that_of_a_queue)
 }
 END_TEST
 
-/* A million tokens: a turn a tile of a causal mask, half a window's blocks for a tile in it. */
-START_TEST(turns_are_few)
+/* A million tokens: a ticket a tile of a causal mask, half a window's blocks for a tile in it. */
+START_TEST(tickets_are_few)
 {
     const int64_t n = 1 << 20;
     const struct tile_options opts = { .tile_m = 64, .tile_n = 128, .on_grid = true };
@@ -775,14 +775,14 @@ static const struct {
     { "before", TICKET_FIELD(before), true },
 };
 
-static void any_field_off_by_one(enum tile_axis axis, int field, bool in_turns)
+static void any_field_off_by_one(enum tile_axis axis, int field, bool is_ordered)
 {
     struct tile_options opts = many[axis].opts;
     struct tile_plan plan;
 
-    opts.on_grid = in_turns;
+    opts.on_grid = is_ordered;
     build(&plan, axis, many[axis].slices, many[axis].count, many[axis].shape, opts);
-    ck_assert_int_eq(plan.ticket_count > 0, in_turns);
+    ck_assert_int_eq(plan.ticket_count > 0, is_ordered);
     for (int64_t i = 0; i < plan_records(&plan, fields[field].array); i++)
         for (int32_t by = -1; by <= 1; by += 2) {
             int32_t *value = plan_field(&plan, fields[field].array, fields[field].offset, i);
@@ -887,15 +887,15 @@ int main(void)
 
     tcase_set_timeout(tc, 60); /* a million tokens under a sanitizer */
     tcase_add_loop_test(tc, plans_as_written, 0, sizeof plans / sizeof *plans);
-    tcase_add_loop_test(tc, turns_as_written, 0, sizeof turns / sizeof *turns);
-    tcase_add_test(tc, turns_of_lists_start_anew);
-    tcase_add_test(tc, turns_are_few);
+    tcase_add_loop_test(tc, tickets_as_written, 0, sizeof tickets / sizeof *tickets);
+    tcase_add_test(tc, tickets_of_lists_start_anew);
+    tcase_add_test(tc, tickets_are_few);
     tcase_add_test(tc, a_makespan_is_that_of_a_queue);
     tcase_add_test(tc, a_makespan_of_lists_takes_each_tile_once);
     tcase_add_test(tc, sections_of_so_many_rounds);
     tcase_add_test(tc, an_order_of_few_tiles);
     tcase_add_test(tc, an_order_of_an_empty_mask);
-    tcase_add_loop_test(tc, tiles_in_step, 0, sizeof steps / sizeof *steps);
+    tcase_add_loop_test(tc, tiles_in_lockstep, 0, sizeof locksteps / sizeof *locksteps);
     tcase_add_test(tc, a_makespan_of_many_items_is_near_that_of_a_queue);
     tcase_add_loop_test(tc, lists_stand_one_after_another, 0, AXES);
     tcase_add_test(tc, longest_first_then_lower_rows);

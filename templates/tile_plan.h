@@ -8,23 +8,24 @@
  *   forward    query rows   keys          tile_n keys
  *   backward   keys         query rows    tile_m query rows
  *
- * A plan is one buffer of records: tiles, then sweeps, then bands. A tile owns [begin, begin +
- * count) and sweeps contiguous ranges of the other axis one after another, in blocks that start at
- * the sweep's own first index (backward kernels round that down to a multiple of 8 rows, which may
- * take one block more than the plan counts). In one sweep an owned index has at most one interval;
- * the bands of the sweep give it. Every index of a sweep's range is attended together with some
- * owned index of the tile. Owned indices without a band in a sweep attend nothing in it.
+ * A plan is an array of each kind of record (plan_image.h says where they lie in device memory). A
+ * tile owns [begin, begin + count) and sweeps contiguous ranges of the other axis one after another,
+ * in blocks that start at the sweep's own first index (backward kernels round that down to a
+ * multiple of 8 rows, which may take one block more than the plan counts). In one sweep an owned
+ * index has at most one interval; the bands of the sweep give it. Every index of a sweep's range is
+ * attended together with some owned index of the tile. Owned indices without a band in a sweep
+ * attend nothing in it.
  *
  * Sweeps of a tile are consecutive, and so are the bands of all its sweeps.
  *
  * Ordered accumulation (backward, deterministic): the plan fixes the order in which tiles add to
  * dq. Blocks of all tiles then lie on one grid: they start at multiples of tile_m, and the first
- * block of a sweep may start before it. Tiles visit their sweeps from the last to the first, and
- * the blocks of a sweep from the last to the first. Each visit of a block, over all tiles of the
- * list in their order, adds to dq after the visits before it; the tickets of the sweep count those.
- * (Descending, because then the tiles of a causal mask, longest first, all begin at the last block,
- * and those of a window begin where no earlier tile adds: a tile lags the one before it by one
- * visit, and not by the distance between them.)
+ * block of a sweep may start before the sweep. A tile visits its sweeps from the last to the first,
+ * and the blocks of a sweep from the last to the first. Each visit of a block, over all tiles of
+ * the list in their order, adds to dq after the visits before it; the tickets of the sweep count
+ * those. The order is descending because the tiles of a causal mask, longest first, then all begin
+ * at the last block, and those of a window begin where no earlier tile adds: a tile lags the one
+ * before it by one visit, and not by the distance between them.
  */
 #ifndef FFA_TILE_PLAN_H
 #define FFA_TILE_PLAN_H
@@ -36,18 +37,18 @@ struct plan_tile {
     int sweep_count;      /* 0: attends nothing; its results are written as empty, or zeros */
     int band_begin;       /* index into bands: first band of the first sweep */
     int band_count;       /* of all sweeps */
-    int block_count;      /* blocks visited, backward for one query head: the tile's weight */
+    int part_row;         /* of a part (PLAN_TILE_PART): first row of its results; else 0 */
     unsigned short list;  /* which list of slices: 0, or the kv head */
     unsigned short flags; /* PLAN_TILE_...; 0: all that the tile attends is here */
 };
 
-/* A tile of a pass in stages, each with some of its keys. */
+/* A tile whose cells are not all in this plan. In a pass in stages each stage has some of them; an
+ * owned range that a stage does not work on is in no tile of its plan. */
 enum {
-    PLAN_TILE_MERGES = 1,    /* not the first: merge with what an earlier stage left */
-    PLAN_TILE_CONTINUES = 2, /* not the last: leave an fp32 result for a later stage */
+    PLAN_TILE_MERGES = 1,    /* not the first stage of the tile: merge with what is there */
+    PLAN_TILE_CONTINUES = 2, /* not the last one: leave an fp32 result for a later stage */
     PLAN_TILE_PART = 4       /* one of several tiles that share these rows' keys: leave an fp32
-                              * result to be combined. In a device image block_count is the first
-                              * row of that result */
+                              * result from part_row on, to be combined */
 };
 
 struct plan_sweep {
@@ -68,9 +69,9 @@ struct plan_band {
     int pad_[2];
 };
 
-/* Ordered accumulation: the blocks of a sweep from the one at `row` up, less those of the tickets
- * before, are visited after `before` other visits of theirs. Tickets stand in the order of visits.
- */
+/* Ordered accumulation: a run of blocks of a sweep that are each visited after `before` other
+ * visits. The run is from the block at `row` up to the run of the ticket before it, or to the end
+ * of the sweep. Tickets stand in the order of visits. */
 struct plan_ticket {
     int row; /* a multiple of tile_m; of the last ticket, where the first block starts */
     int before;

@@ -8,6 +8,7 @@
 #include "choose/order.h"
 #include "gpu/gpu.h"
 #include "service/context.h"
+#include "tile/plan_image.h"
 #include <ffa/attention.h>
 
 /* What a kernel's tiles are expected to cost: `begin` to begin and end one, `key` each key of its
@@ -55,20 +56,16 @@ static inline bool kernels_on_gpu(const struct ffa_kernels *kernels)
 }
 
 struct ffa_plan {
-    struct tile_plan tiles;
+    struct tile_plan forward;
     struct tile_plan backward;  /* zero of kernels without it */
     int32_t heads_in_mask;      /* 1, or heads_kv */
     int32_t split_heads;        /* query heads of the calls that it was split for; 0: it was not */
     int32_t stage, stage_count; /* of a pass in stages; 0 and 1: all in one */
-    /* The device buffer: tiles, sweeps, bands, one after another, of both plans. */
-    unsigned char *image; /* NULL on the CPU */
-    int64_t image_bytes;
-    int64_t backward_at;     /* byte of the image where the second begins */
-    int64_t splits_at;       /* where the rows of split tiles do, */
-    int64_t turns_at;        /* and the turns of the second */
-    _Atomic(void *) buffer;  /* where it was uploaded last; not owned */
-    atomic_int device;       /* and on which device */
-    _Atomic uint64_t *order; /* what backward_order_find said last, and was asked (backward.c) */
+    struct plan_image image;    /* of both; zero on the CPU */
+    unsigned char *image_data;  /* [image.bytes], to be uploaded; NULL on the CPU */
+    _Atomic(void *) buffer;     /* where it was uploaded last; not owned */
+    atomic_int device;          /* and on which device */
+    _Atomic uint64_t *order;    /* what backward_order_find said last, and was asked (backward.c) */
 };
 
 /* The parts of a backward workspace, as bytes from its begin (backward.c). */
@@ -89,16 +86,14 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
 
 /* The caller's options: known flags, and no others. */
 ffa_status plan_wish_import(ffa_plan_opts *out, const ffa_plan_opts *opts, ffa_error *err);
-/* What the tiles of a plan are to be. */
+/* What the tiles of a plan are to be, forward and backward. */
 struct tile_options plan_tile_options(const struct forward_kernel *kernel,
                                       const ffa_plan_opts *wish);
+struct tile_options plan_backward_options(const ffa_kernels *kernels, const ffa_plan_opts *wish);
 /* A plan without tiles, for ffa_plan_destroy. */
 ffa_status plan_begin(ffa_plan **out, const ffa_kernels *kernels, const ffa_mask *mask,
                       ffa_error *err);
-/* The tiles of the backward pass, for kernels that have it. */
-ffa_status plan_add_backward(ffa_plan *plan, const ffa_kernels *kernels, const ffa_mask *mask,
-                             const ffa_plan_opts *wish, ffa_error *err);
-/* What follows from its tiles. */
+/* The device image of its tiles, for kernels of a GPU. */
 ffa_status plan_complete(ffa_plan *plan, const ffa_kernels *kernels, ffa_error *err);
 
 #endif

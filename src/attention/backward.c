@@ -409,7 +409,8 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
     const int32_t group = args->heads_q / args->heads_kv;
     const int64_t work =
         plan->tile_count * (has_lists ? 1 : args->heads_kv) * call->layout->order.parts;
-    const unsigned char *image = atomic_load(&call->plan->buffer);
+    const struct plan_image *image = &call->plan->image;
+    void *const buffer = atomic_load(&call->plan->buffer);
     const double scale = (double)args->softmax_scale;
     ffa_status rc;
 
@@ -424,10 +425,10 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
     launch->dq = call->workspace + call->layout->dq_at;
     launch->dq_head_stride = call->layout->dq_rows * call->kernels->dq_columns;
     launch->dq_rows = call->layout->dq_rows;
-    launch->tiles = (const struct plan_tile *)(const void *)(image + call->plan->backward_at);
-    launch->sweeps = (const struct plan_sweep *)(const void *)(launch->tiles + plan->tile_count);
-    launch->bands = (const struct plan_band *)(const void *)(launch->sweeps + plan->sweep_count);
-    launch->tickets = (const struct plan_ticket *)(const void *)(image + call->plan->turns_at);
+    launch->tiles = plan_image_tiles(&image->backward, buffer);
+    launch->sweeps = plan_image_sweeps(&image->backward, buffer);
+    launch->bands = plan_image_bands(&image->backward, buffer);
+    launch->tickets = plan_image_tickets(image, buffer);
     launch->dq_semaphores = (int *)(void *)(call->workspace + call->layout->turns_at);
     launch->counters = (int *)(void *)call->workspace;
     launch->scale = args->softmax_scale;
@@ -536,7 +537,7 @@ out:
 
 /* ---- the CPU ---- */
 
-/* All rows are the first stage's first, and the last one's last. */
+/* Every stage works on all rows. */
 static ffa_status row_flags_make(uint8_t **out, const ffa_plan *plan, ffa_error *err)
 {
     const int64_t tile_m = plan->backward.tile_m;
@@ -545,7 +546,8 @@ static ffa_status row_flags_make(uint8_t **out, const ffa_plan *plan, ffa_error 
     *out = mem_array(blocks, 1);
     if (!*out)
         return error_nomem(err, "the rows of a stage");
-    memset(*out, TILE_TOUCHED | (is_first(plan) ? TILE_FIRST : 0) | (is_last(plan) ? TILE_LAST : 0),
+    memset(*out,
+           (is_first(plan) ? 0 : PLAN_TILE_MERGES) | (is_last(plan) ? 0 : PLAN_TILE_CONTINUES),
            blocks);
     return FFA_OK;
 }

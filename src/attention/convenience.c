@@ -65,7 +65,7 @@ ffa_status ffa_attention(ffa_context *context, const ffa_mask *mask,
     plan_opts.heads_q = kernels->is_split ? args->heads_q : 0;
     FFA_TRY(ffa_plan_create_with(&plan, kernels, mask, &plan_opts, err));
     FFA_TRY(ffa_workspace_bytes(kernels, plan, &workspace_bytes, err));
-    plan_bytes = (plan->image_bytes + 255) / 256 * 256;
+    plan_bytes = (plan->image.bytes + 255) / 256 * 256;
     if (context->gpu) {
         void *allocated;
 

@@ -84,13 +84,13 @@ static ffa_status find_kernel(const struct forward_kernel **out, const ffa_kerne
 {
     for (int32_t i = 0; i < kernels->forward_count; i++) {
         *out = &kernels->forward[i];
-        if ((*out)->tile_m == plan->tiles.tile_m && (*out)->tile_n == plan->tiles.tile_n)
+        if ((*out)->tile_m == plan->forward.tile_m && (*out)->tile_n == plan->forward.tile_n)
             return FFA_OK;
     }
     return error_fail(err, FFA_INVALID, 0,
-                      "the plan has tiles of %d x %d, the kernels of %d x %d%s", plan->tiles.tile_m,
-                      plan->tiles.tile_n, kernels->forward[0].tile_m, kernels->forward[0].tile_n,
-                      kernels->forward_count > 1 ? " and others" : "");
+                      "the plan has tiles of %d x %d, the kernels of %d x %d%s",
+                      plan->forward.tile_m, plan->forward.tile_n, kernels->forward[0].tile_m,
+                      kernels->forward[0].tile_n, kernels->forward_count > 1 ? " and others" : "");
 }
 
 /* Import, resolve defaults, check: `args` and *kernel are complete afterwards. */
@@ -125,7 +125,7 @@ static ffa_status args_import(ffa_forward_args *args, const struct forward_kerne
                                      .sm_margin = args->sm_margin };
     FFA_TRY(call_options_check(&options, kernels, err));
     args->softmax_scale = options.softmax_scale;
-    rc = tensors_check(args, kernels, &plan->tiles.shape, err);
+    rc = tensors_check(args, kernels, &plan->forward.shape, err);
 out:
     return rc;
 }
@@ -143,7 +143,7 @@ struct parts_layout {
 
 static struct parts_layout parts_layout(const ffa_kernels *kernels, const ffa_plan *plan)
 {
-    const int64_t rows = plan->tiles.part_row_count * plan->split_heads;
+    const int64_t rows = plan->forward.part_row_count * plan->split_heads;
     const int64_t out_bytes = rows * kernels->head_dim_v * (int64_t)sizeof(float);
 
     return (struct parts_layout){ .out_at = COUNTER_BYTES,
@@ -158,11 +158,10 @@ static ffa_status combine_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
                               ffa_stream stream, ffa_error *err)
 {
     const struct parts_layout layout = parts_layout(kernels, plan);
-    const unsigned char *buffer = atomic_load(&plan->buffer);
-    const int64_t warps = plan->tiles.split_count * args->heads_q;
+    const int64_t warps = plan->forward.split_count * args->heads_q;
     const int64_t blocks = (warps + COMBINE_THREADS / 32 - 1) / (COMBINE_THREADS / 32);
     const struct forward_combine_args launch = {
-        .rows = (const struct plan_split *)(const void *)(buffer + plan->splits_at),
+        .rows = plan_image_splits(&plan->image, atomic_load(&plan->buffer)),
         .part_out = (const float *)(const void *)(workspace + layout.out_at),
         .part_lse = (const float *)(const void *)(workspace + layout.lse_at),
         .out = args->out.data,
@@ -173,14 +172,14 @@ static ffa_status combine_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
         .lse_head_stride = args->lse.head_stride,
         .sink = args->sink,
         .sink_count = args->sink_count,
-        .row_count = (int)plan->tiles.split_count,
+        .row_count = (int)plan->forward.split_count,
         .heads_q = args->heads_q,
         .head_dim_v = kernels->head_dim_v,
     };
 
     if (blocks > INT32_MAX)
         return error_fail(err, FFA_INVALID, 0, "%lld split rows x %d heads are more than 2^31",
-                          (long long)plan->tiles.split_count, args->heads_q);
+                          (long long)plan->forward.split_count, args->heads_q);
     return gpu_kernel_enqueue(kernels->combine, (int32_t)blocks, &launch, stream, err);
 }
 
@@ -188,7 +187,7 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_k
                               const ffa_plan *plan, const ffa_forward_args *args, void *workspace,
                               ffa_stream stream, ffa_error *err)
 {
-    const struct tile_plan *tiles = &plan->tiles;
+    const struct tile_plan *tiles = &plan->forward;
     const int32_t pack = kernels->pack_heads;
     /* What a tile's work items are: query heads, or kv heads with all of theirs. */
     const int32_t heads = pack ? args->heads_kv : args->heads_q;
@@ -199,7 +198,7 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_k
         tiles->shape.seqlen_k * (kernels->head_dim + kernels->head_dim_v) * 2;
     const int64_t section_kv = kv_head_bytes < L2_GROUP_BYTES ? L2_GROUP_BYTES / kv_head_bytes : 1;
     const int32_t room = gpu_device_sm_count(kernels->context->gpu) - args->sm_margin;
-    const unsigned char *buffer = atomic_load(&plan->buffer);
+    void *const buffer = atomic_load(&plan->buffer);
     /* An fp32 out is a partial one that stays. */
     const ffa_tensor *partial = kernels->is_staged ? &args->partial : &args->out;
     struct attention_forward_args launch = { 0 };
@@ -231,9 +230,9 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_k
     launch.head_dim_v = kernels->head_dim_v;
     launch.max_logits = args->max_logits;
     launch.lse = args->lse.data;
-    launch.tiles = (const struct plan_tile *)(const void *)buffer;
-    launch.sweeps = (const struct plan_sweep *)(const void *)(launch.tiles + tiles->tile_count);
-    launch.bands = (const struct plan_band *)(const void *)(launch.sweeps + tiles->sweep_count);
+    launch.tiles = plan_image_tiles(&plan->image.forward, buffer);
+    launch.sweeps = plan_image_sweeps(&plan->image.forward, buffer);
+    launch.bands = plan_image_bands(&plan->image.forward, buffer);
     launch.counters = workspace;
     launch.out_token_stride = args->out.token_stride;
     launch.out_head_stride = args->out.head_stride;
@@ -305,7 +304,7 @@ ffa_status ffa_forward(const ffa_kernels *kernels, const ffa_plan *plan,
     } else {
         const struct cpu_tensor partial = CPU_TENSOR(args.partial);
         const struct cpu_forward call = {
-            .plan = &plan->tiles,
+            .plan = &plan->forward,
             .args = CPU_ARGS(args),
             .dtype = kernels->dtype,
             .out_dtype = kernels->out_dtype,

@@ -22,50 +22,6 @@ static ffa_status shape_check(const ffa_mask *mask, ffa_error *err)
     return FFA_OK;
 }
 
-/* Copy `count` records of 32 bytes, tile, sweep and band alike. */
-static unsigned char *image_add(unsigned char *at, const void *records, int64_t count)
-{
-    const size_t bytes = (size_t)count * sizeof(struct plan_tile);
-
-    if (bytes)
-        memcpy(at, records, bytes);
-    return at + bytes;
-}
-
-static ffa_status image_build(struct ffa_plan *plan, ffa_error *err)
-{
-    const struct tile_plan *tiles = &plan->tiles;
-    const struct tile_plan *backward = &plan->backward;
-    const int64_t bytes = (int64_t)sizeof(struct plan_tile);
-    unsigned char *at;
-
-    plan->backward_at = bytes * (tiles->tile_count + tiles->sweep_count + tiles->band_count);
-    plan->image_bytes = plan->backward_at + bytes * (backward->tile_count + backward->sweep_count +
-                                                     backward->band_count);
-    plan->splits_at = plan->image_bytes;
-    plan->image_bytes += bytes * tiles->split_count;
-    plan->turns_at = plan->image_bytes;
-    plan->image_bytes += (int64_t)sizeof *backward->tickets * backward->ticket_count;
-    if (plan->image_bytes == 0) /* a stage may have nothing to do */
-        plan->image_bytes = bytes;
-    plan->image = mem_array((size_t)plan->image_bytes, 1);
-    if (!plan->image)
-        return error_nomem(err, "the plan's device image");
-    at = image_add(plan->image, tiles->tiles, tiles->tile_count);
-    at = image_add(at, tiles->sweeps, tiles->sweep_count);
-    at = image_add(at, tiles->bands, tiles->band_count);
-    at = image_add(at, backward->tiles, backward->tile_count);
-    at = image_add(at, backward->sweeps, backward->sweep_count);
-    at = image_add(at, backward->bands, backward->band_count);
-    at = image_add(at, tiles->splits, tiles->split_count);
-    if (backward->ticket_count)
-        memcpy(at, backward->tickets, (size_t)backward->ticket_count * sizeof *backward->tickets);
-    for (int64_t t = 0; tiles->part_rows && t < tiles->tile_count; t++)
-        if (tiles->tiles[t].flags & PLAN_TILE_PART)
-            ((struct plan_tile *)(void *)plan->image)[t].block_count = tiles->part_rows[t];
-    return FFA_OK;
-}
-
 ffa_status plan_wish_import(ffa_plan_opts *out, const ffa_plan_opts *opts, ffa_error *err)
 {
     ffa_status rc;
@@ -150,17 +106,18 @@ static ffa_status add_tiles(struct ffa_plan *plan, const ffa_kernels *kernels, c
     ffa_status rc;
 
     if (kernels->pack_heads && kernels_on_gpu(kernels) && opts.cuts == TILE_CUTS_CHEAP)
-        FFA_TRY(build_apart(&plan->tiles, mask, best, &opts, err));
+        FFA_TRY(build_apart(&plan->forward, mask, best, &opts, err));
     else
-        FFA_TRY(tile_build(&plan->tiles, mask, TILE_OWNS_QUERIES, &opts, err));
+        FFA_TRY(tile_build(&plan->forward, mask, TILE_OWNS_QUERIES, &opts, err));
     for (int32_t i = 1; i < kernels->forward_count; i++)
-        if (cost_of(&plan->tiles, &kernels->forward[i]) < (1 - WORTH) * cost_of(&plan->tiles, best))
+        if (cost_of(&plan->forward, &kernels->forward[i]) <
+            (1 - WORTH) * cost_of(&plan->forward, best))
             best = &kernels->forward[i];
     if (best == &kernels->forward[0])
         goto out;
-    tile_finish(&plan->tiles);
+    tile_finish(&plan->forward);
     opts.tile_n = best->tile_n;
-    rc = tile_build(&plan->tiles, mask, TILE_OWNS_QUERIES, &opts, err);
+    rc = tile_build(&plan->forward, mask, TILE_OWNS_QUERIES, &opts, err);
 out:
     return rc;
 }
@@ -194,9 +151,9 @@ static ffa_status split(struct ffa_plan *plan, const ffa_kernels *kernels,
     if (!kernels_on_gpu(kernels)) /* the CPU's threads take tiles as they come */
         goto out;
     heads = wish->heads_q / (plan->heads_in_mask * pack);
-    most = tile_split_most(&plan->tiles, heads, gpu_device_sm_count(kernels->context->gpu));
+    most = tile_split_most(&plan->forward, heads, gpu_device_sm_count(kernels->context->gpu));
     if (most < INT64_MAX) {
-        FFA_TRY(tile_split(&plan->tiles, most, err));
+        FFA_TRY(tile_split(&plan->forward, most, err));
         plan->split_heads = wish->heads_q;
     }
 out:
@@ -223,13 +180,19 @@ out:
     return rc;
 }
 
-ffa_status plan_add_backward(ffa_plan *plan, const ffa_kernels *kernels, const ffa_mask *mask,
-                             const ffa_plan_opts *wish, ffa_error *err)
+struct tile_options plan_backward_options(const ffa_kernels *kernels, const ffa_plan_opts *wish)
 {
-    const struct tile_options opts = { .tile_m = kernels->backward_tile_m,
-                                       .tile_n = kernels->backward_tile_n,
-                                       .cuts = cuts_of(wish->flags & FFA_PLAN_ISOLATE),
-                                       .on_grid = kernels->is_deterministic };
+    return (struct tile_options){ .tile_m = kernels->backward_tile_m,
+                                  .tile_n = kernels->backward_tile_n,
+                                  .cuts = cuts_of(wish->flags & FFA_PLAN_ISOLATE),
+                                  .on_grid = kernels->is_deterministic };
+}
+
+/* The tiles of the backward pass, for kernels that have it. */
+static ffa_status add_backward(ffa_plan *plan, const ffa_kernels *kernels, const ffa_mask *mask,
+                               const ffa_plan_opts *wish, ffa_error *err)
+{
+    const struct tile_options opts = plan_backward_options(kernels, wish);
 
     return kernels->has_backward ? tile_build(&plan->backward, mask, TILE_OWNS_KEYS, &opts, err)
                                  : FFA_OK;
@@ -237,7 +200,14 @@ ffa_status plan_add_backward(ffa_plan *plan, const ffa_kernels *kernels, const f
 
 ffa_status plan_complete(ffa_plan *plan, const ffa_kernels *kernels, ffa_error *err)
 {
-    return kernels_on_gpu(kernels) ? image_build(plan, err) : FFA_OK;
+    if (!kernels_on_gpu(kernels))
+        return FFA_OK;
+    plan->image = plan_image_layout(&plan->forward, &plan->backward);
+    plan->image_data = mem_array((size_t)plan->image.bytes, 1);
+    if (!plan->image_data)
+        return error_nomem(err, "the plan's device image");
+    plan_image_write(&plan->image, plan->image_data, &plan->forward, &plan->backward);
+    return FFA_OK;
 }
 
 ffa_status ffa_plan_create(ffa_plan **out, const ffa_kernels *kernels, const ffa_mask *mask,
@@ -263,7 +233,7 @@ ffa_status ffa_plan_create_with(ffa_plan **out, const ffa_kernels *kernels, cons
     FFA_TRY(plan_begin(&plan, kernels, mask, err));
     FFA_TRY(add_tiles(plan, kernels, mask, &wish, err));
     FFA_TRY(split(plan, kernels, &wish, err));
-    FFA_TRY(plan_add_backward(plan, kernels, mask, &wish, err));
+    FFA_TRY(add_backward(plan, kernels, mask, &wish, err));
     FFA_TRY(plan_complete(plan, kernels, err));
     *out = plan;
     plan = NULL;
@@ -276,9 +246,9 @@ void ffa_plan_destroy(ffa_plan *plan)
 {
     if (!plan)
         return;
-    tile_finish(&plan->tiles);
+    tile_finish(&plan->forward);
     tile_finish(&plan->backward);
-    mem_free(plan->image);
+    mem_free(plan->image_data);
     mem_free(plan->order);
     mem_free(plan);
 }
@@ -290,14 +260,14 @@ ffa_status ffa_plan_info_get(const ffa_plan *plan, ffa_plan_info *info, ffa_erro
     if (!plan || !info)
         return error_fail(err, FFA_INVALID, 0, "ffa_plan_info_get: %s is NULL",
                           plan ? "info" : "plan");
-    facts.tile_m = plan->tiles.tile_m;
-    facts.tile_n = plan->tiles.tile_n;
-    facts.tile_count = (int32_t)plan->tiles.tile_count;
-    facts.sweep_count = plan->tiles.sweep_count;
-    facts.block_count = plan->tiles.block_count;
-    facts.partial_blocks = plan->tiles.partial_blocks;
-    facts.area = plan->tiles.area;
-    facts.upload_bytes = plan->image_bytes;
+    facts.tile_m = plan->forward.tile_m;
+    facts.tile_n = plan->forward.tile_n;
+    facts.tile_count = (int32_t)plan->forward.tile_count;
+    facts.sweep_count = plan->forward.sweep_count;
+    facts.block_count = plan->forward.block_count;
+    facts.partial_blocks = plan->forward.partial_blocks;
+    facts.area = plan->forward.area;
+    facts.upload_bytes = plan->image.bytes;
     facts.backward_tile_m = plan->backward.tile_m;
     facts.backward_tile_n = plan->backward.tile_n;
     facts.backward_tile_count = (int32_t)plan->backward.tile_count;
@@ -316,14 +286,14 @@ ffa_status ffa_plan_upload(ffa_plan *plan, const ffa_kernels *kernels, void *buf
                           plan ? "kernels" : "plan");
     if (!kernels_on_gpu(kernels))
         return FFA_OK;
-    if (!plan->image)
+    if (!plan->image_data)
         return error_fail(err, FFA_INVALID, 0,
                           "ffa_plan_upload: the plan was made with kernels of the CPU backend");
     if (!buffer || (uintptr_t)buffer % 16)
         return error_fail(err, FFA_INVALID, 0, "ffa_plan_upload: buffer is %p, not 16-byte aligned",
                           buffer);
-    rc = gpu_upload_enqueue(kernels->context->gpu, buffer, plan->image, plan->image_bytes, stream,
-                            err);
+    rc = gpu_upload_enqueue(kernels->context->gpu, buffer, plan->image_data, plan->image.bytes,
+                            stream, err);
     if (rc == FFA_OK) {
         atomic_store(&plan->device, gpu_device_ordinal(kernels->context->gpu));
         atomic_store(&plan->buffer, buffer);

@@ -82,7 +82,7 @@ double backward_makespan(const struct tile_plan *plan, const struct order_query 
     for (int64_t first = 0; first < copies; first += section)
         for (int64_t i = 0; i < plan->tile_count; i++)
             for (int64_t copy = first; copy < copies && copy < first + section; copy++) {
-                const double at = done[0] + plan->tiles[i].block_count * heads + item;
+                const double at = done[0] + plan->block_counts[i] * heads + item;
 
                 heap_replace_least(done, query->at_a_time, at);
                 last = fmax(last, at);
@@ -99,7 +99,7 @@ static double spread_of(const struct tile_plan *plan)
     if (plan->block_count == 0)
         return 0;
     for (int64_t i = 0; i < plan->tile_count; i++) {
-        const double off = plan->tiles[i].block_count - mean;
+        const double off = plan->block_counts[i] - mean;
 
         squares += off * off;
     }

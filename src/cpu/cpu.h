@@ -57,17 +57,21 @@ struct cpu_forward {
     ffa_dtype lse_dtype; /* of args.lse: FFA_FP32 or FFA_FP64; 0: FFA_FP32 */
     float *max_logits;   /* [heads_q], raised to the largest score of the call's cells; or NULL */
 
-    /* One phase of a pass: its keys are some of all. Sinks enter in a tile's first phase. */
-    const uint8_t *flags; /* [tile_count], TILE_...; NULL: the call is the whole pass */
-    void *sum_out;        /* [seqlen_q][heads_q][head_dim_v] float, or double with fp64: */
-    void *sum_lse;        /* [seqlen_q][heads_q]: (out, lse) of the phases so far */
-    int64_t sum_stride;   /* elements from head to head, of both; 0: each is packed */
-    /* The same by the marks of the plan's own tiles, the sums in this fp32 tensor (fp64 for
-     * FFA_FP64) and in args.lse; or NULL. */
-    const struct cpu_tensor *partial;
+    /* One stage of a pass. Its tiles say by PLAN_TILE_MERGES and PLAN_TILE_CONTINUES what comes
+     * before and after; what they leave for later is in sums or in `partial`, and a plan without
+     * such tiles needs neither. Sinks enter in a tile's first stage. */
+    void *sum_out;      /* [seqlen_q][heads_q][head_dim_v] float, or double with fp64: */
+    void *sum_lse;      /* [seqlen_q][heads_q]: (out, lse) of the stages so far */
+    int64_t sum_stride; /* elements from head to head, of both; 0: each is packed */
+    const struct cpu_tensor *partial; /* out of the stages so far in this fp32 tensor (fp64 for
+                                       * FFA_FP64), lse in args.lse; NULL: the sums are used */
 };
 
 ffa_status cpu_forward(const struct cpu_forward *call, ffa_error *err);
+
+/* What a backward call does to dq of a block of query rows, as the flags of plan_tile say it of a
+ * tile: PLAN_TILE_MERGES, PLAN_TILE_CONTINUES, or that it leaves them alone. */
+enum { CPU_ROWS_UNTOUCHED = 128 };
 
 /* args: as of the forward pass, whose out and lse it holds. Rows and keys without attended cells
  * get zeros. */
@@ -89,12 +93,12 @@ struct cpu_backward {
     void *delta;         /* of cpu_backward_delta; NULL: computed */
     bool accumulate;     /* add dq, dk and dv to what they hold */
 
-    /* One phase of a pass: its keys are some of all. Sums are float, or double with fp64. */
-    const uint8_t *tile_flags; /* [tile_count], TILE_...: of dk and dv; NULL: first and last */
-    void *sum_dk, *sum_dv;     /* [seqlen_k][heads_kv][head_dim, dv: head_dim_v], keys sum_stride
-                                  elements apart */
+    /* One stage of a pass: its keys, or its query rows, are some of all. Tiles say what the stage
+     * does to dk and dv, row_flags what it does to dq. Sums are float, or double with fp64. */
+    void *sum_dk, *sum_dv; /* [seqlen_k][heads_kv][head_dim, dv: head_dim_v], keys sum_stride
+                              elements apart */
     int64_t sum_stride;
-    const uint8_t *row_flags; /* [blocks of tile_m rows], TILE_...: of dq; NULL: first and last */
+    const uint8_t *row_flags; /* [blocks of tile_m rows]; NULL: all 0 */
     void *sum_dq;             /* [seqlen_q][heads_q][head_dim] */
     /* Asked before sum_dk or sum_dv (waits_for_rows: sum_dq) is read, by any thread, as often as
      * there are tiles: returns once others have added to them what they will; false: they never
@@ -105,7 +109,7 @@ struct cpu_backward {
 };
 
 ffa_status cpu_backward(const struct cpu_backward *call, ffa_error *err);
-/* delta [seqlen_q][heads_q], float or double: what all phases of a pass share. Reads args.out and
+/* delta [seqlen_q][heads_q], float or double: what all stages of a pass share. Reads args.out and
  * dout. */
 ffa_status cpu_backward_delta(const struct cpu_backward *call, void *delta, ffa_error *err);
 

@@ -52,10 +52,7 @@ static void run_tile(const struct work *work, int64_t item, struct gradient_scra
 {
     const struct plan_tile *tile = &work->call->plan->tiles[item / work->tile_heads];
     const int32_t kv_head = tile->list * work->tile_heads + (int32_t)(item % work->tile_heads);
-    const uint8_t *flags = work->call->tile_flags;
 
-    if (flags && !(flags[item / work->tile_heads] & TILE_TOUCHED))
-        return;
     if (work->fp64)
         gradient_tile_f64(work->call, tile, kv_head, work->delta, scratch);
     else
@@ -67,7 +64,7 @@ static void run_rows(const struct work *work, int64_t item, struct gradient_scra
     const struct gradient_rows rows = rows_of(work, item);
     const uint8_t *flags = work->call->row_flags;
 
-    if (flags && !(flags[item % work->chunks] & TILE_TOUCHED))
+    if (flags && flags[item % work->chunks] == CPU_ROWS_UNTOUCHED)
         return;
     if (work->fp64)
         gradient_rows_f64(work->call, &rows, work->delta, scratch);

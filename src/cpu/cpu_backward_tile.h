@@ -208,15 +208,15 @@ static void store_line(const struct cpu_backward *call, const struct cpu_tensor 
 /* A line of d columns of dq, dk or dv: added to its sum, or written, as the flags say. */
 static void finish_line(const struct cpu_backward *call, const struct cpu_tensor *tensor,
                         const struct cpu_tensor *partial, int32_t d, REAL *sum, int64_t token,
-                        int32_t head, uint8_t flags, REAL *line)
+                        int32_t head, uint16_t flags, REAL *line)
 {
-    if (!(flags & TILE_FIRST))
+    if (flags & PLAN_TILE_MERGES)
         for (int32_t c = 0; c < d; c++)
             line[c] += sum[c];
-    if (flags & TILE_LAST)
-        store_line(call, tensor, partial, d, token, head, line);
-    else
+    if (flags & PLAN_TILE_CONTINUES)
         memcpy(sum, line, (size_t)d * sizeof *line);
+    else
+        store_line(call, tensor, partial, d, token, head, line);
 }
 
 void gradient_tile(const struct cpu_backward *call, const struct plan_tile *tile, int32_t kv_head,
@@ -224,8 +224,7 @@ void gradient_tile(const struct cpu_backward *call, const struct plan_tile *tile
 {
     const int32_t group = call->args.heads_q / call->args.heads_kv;
     const int32_t d = call->head_dim, dv = dim_v(call);
-    const uint8_t flags = call->tile_flags ? call->tile_flags[tile - call->plan->tiles]
-                                           : TILE_TOUCHED | TILE_FIRST | TILE_LAST;
+    const uint16_t flags = tile->flags;
     const size_t keys = (size_t)tile->count;
 
     load_keys(call, tile, kv_head, scratch);
@@ -235,7 +234,7 @@ void gradient_tile(const struct cpu_backward *call, const struct plan_tile *tile
         for (int32_t s = 0; s < tile->sweep_count; s++)
             tile_sweep(call, tile, &call->plan->sweeps[tile->sweep_begin + s], head, delta,
                        scratch);
-    if (!(flags & TILE_FIRST) && call->wait && !call->waits_for_rows && !call->wait(call->user))
+    if (flags & PLAN_TILE_MERGES && call->wait && !call->waits_for_rows && !call->wait(call->user))
         return;
     for (int32_t j = 0; j < tile->count; j++) {
         const int64_t key = (int64_t)tile->begin + j;
@@ -321,14 +320,13 @@ void gradient_rows_of(const struct cpu_backward *call, const struct gradient_row
     const int32_t count = (int32_t)(rows->row_end - rows->row_begin), d = call->head_dim;
     const int32_t list =
         plan->list_count == 1 ? 0 : rows->head / (call->args.heads_q / call->args.heads_kv);
-    const uint8_t flags = call->row_flags ? call->row_flags[rows->row_begin / plan->tile_m]
-                                          : TILE_TOUCHED | TILE_FIRST | TILE_LAST;
+    const uint8_t flags = call->row_flags ? call->row_flags[rows->row_begin / plan->tile_m] : 0;
 
     load_rows(call, rows->head, rows->row_begin, count, delta, scratch);
     memset(scratch->sum_q, 0, (size_t)count * (size_t)d * sizeof(REAL));
     for (int32_t t = plan->list_begin[list]; t < plan->list_begin[list + 1]; t++)
         rows_tile(call, &plan->tiles[t], rows, scratch);
-    if (!(flags & TILE_FIRST) && call->wait && call->waits_for_rows && !call->wait(call->user))
+    if (flags & PLAN_TILE_MERGES && call->wait && call->waits_for_rows && !call->wait(call->user))
         return;
     for (int32_t r = 0; r < count; r++) {
         const int64_t row = rows->row_begin + r;

@@ -36,8 +36,6 @@ static void run_item(const struct work *work, int64_t item, struct forward_scrat
     const struct plan_tile *tile = &call->plan->tiles[item / heads];
     const int32_t head = tile->list * heads + (int32_t)(item % heads);
 
-    if (call->flags && !(call->flags[item / heads] & TILE_TOUCHED))
-        return;
     if (work->fp64)
         forward_tile_f64(call, tile, head, scratch);
     else
@@ -85,7 +83,7 @@ ffa_status cpu_forward(const struct cpu_forward *call, ffa_error *err)
 
     assert(call->threads >= 1 && call->head_dim >= 1);
     assert(call->plan->list_count == 1 || call->plan->list_count == call->args.heads_kv);
-    assert(!call->flags || (call->sum_out && call->sum_lse && !call->accumulate));
+    assert(!call->sum_out || (call->sum_lse && !call->accumulate && !call->partial));
     if (work.item_count == 0) /* a stage may have nothing to do */
         return FFA_OK;
     workers = mem_array((size_t)count, sizeof *workers);

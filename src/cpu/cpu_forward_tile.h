@@ -165,16 +165,16 @@ static void merge_rows(REAL old, REAL *lse, REAL *was, REAL *is)
     *lse = top + REAL_LOG(sum);
 }
 
-/* flags: TILE_... */
+/* flags: of the tile */
 static void write_row(const struct cpu_forward *call, int64_t row, int32_t r, int32_t head,
-                      uint8_t flags, const struct forward_scratch *scratch)
+                      uint16_t flags, const struct forward_scratch *scratch)
 {
     const struct cpu_tensor *out = &call->args.out, *lse = &call->args.lse;
     const REAL *from = (const REAL *)scratch->out + (int64_t)r * value_dim(call);
     const int64_t at = row * out->token_stride + head * out->head_stride;
     const int64_t lse_at = row * lse->token_stride + head * lse->head_stride;
     const int64_t packed = row * call->args.heads_q + head;
-    const bool is_first = flags & TILE_FIRST, is_last = flags & TILE_LAST;
+    const bool is_first = !(flags & PLAN_TILE_MERGES), is_last = !(flags & PLAN_TILE_CONTINUES);
     const struct cpu_tensor *const partial = call->partial;
     const ffa_dtype partial_dtype = call->dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32;
     const int64_t partial_at =
@@ -239,20 +239,14 @@ static void raise_max(const struct cpu_forward *call, const struct plan_tile *ti
     }
 }
 
-static uint8_t own_flags(const struct plan_tile *tile)
-{
-    return (uint8_t)(TILE_TOUCHED | (tile->flags & PLAN_TILE_MERGES ? 0 : TILE_FIRST) |
-                     (tile->flags & PLAN_TILE_CONTINUES ? 0 : TILE_LAST));
-}
-
 void forward_tile(const struct cpu_forward *call, const struct plan_tile *tile, int32_t head,
                   struct forward_scratch *scratch)
 {
     const int32_t d = call->head_dim;
     const int32_t kv_head = head / (call->args.heads_q / call->args.heads_kv);
     const struct cpu_tensor *q = &call->args.q;
-    const uint8_t flags = call->flags ? call->flags[tile - call->plan->tiles] : own_flags(tile);
 
+    assert(!tile->flags || call->partial || call->sum_out);
     for (int32_t r = 0; r < tile->count; r++) {
         load(call->dtype, q->data, (tile->begin + r) * q->token_stride + head * q->head_stride, d,
              (REAL *)scratch->q + (int64_t)r * d);
@@ -265,5 +259,5 @@ void forward_tile(const struct cpu_forward *call, const struct plan_tile *tile, 
     if (call->max_logits)
         raise_max(call, tile, head, scratch);
     for (int32_t r = 0; r < tile->count; r++)
-        write_row(call, (int64_t)tile->begin + r, r, head, flags, scratch);
+        write_row(call, (int64_t)tile->begin + r, r, head, tile->flags, scratch);
 }

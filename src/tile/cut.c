@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A shortest path over rows. A state is "a tile begins at this row"; from it, a tile goes on for
- * tile_size rows, or to one of the last few jumps before that. A tile costs the blocks it visits
- * and one more for starting it. All states lie within tile_size rows of the lowest one, which is
- * always taken next, so a handful is enough (a beam). States at multiples of tile_size are never
- * dropped: the result costs at most what aligned tiles cost.
+ * cut_build: a shortest path over rows, by beam search. A state is "a tile begins at this row";
+ * from it, a tile goes on for tile_size rows, or to one of the last few jumps before that. A tile
+ * costs the blocks it visits and one more for starting it. The lowest state is always taken next.
+ * All others lie within tile_size rows of it, so that a handful is enough. States at multiples of
+ * tile_size are never dropped: the result costs at most what aligned tiles cost.
  */
 #include "tile/cut.h"
 
@@ -15,8 +15,8 @@ enum {
     TILE_COST = 1 /* of starting a tile, in blocks */
 };
 
-/* How far to search. More intervals a row, or more documents a tile, make the cost of a tile dearer
- * to find out, and more documents a tile leave more ways that are nearly as good. */
+/* How far to search. The cost of a tile takes longer to find with more intervals a row, or more
+ * documents a tile; and with more documents a tile there are more paths that are nearly as good. */
 struct cut_effort {
     int32_t beam;  /* states kept, 3 to BEAM_MAX */
     int32_t jumps; /* tried from a state, at most JUMPS_MAX */
@@ -59,7 +59,7 @@ static bool bound_jumps(int32_t before, int32_t after)
     return after != before && after - 1 != before; /* `before` may be INT32_MAX */
 }
 
-/* Whether the intervals of the second segment do not go on from the first, its neighbour. */
+/* Whether the intervals of segment b do not continue those of a, the segment before it. */
 static bool segments_jump(const struct normal *normal, const struct normal_segment *a,
                           const struct normal_segment *b)
 {
@@ -109,7 +109,7 @@ out:
 
 /* ---- ends of documents: rows at which a tile must be cut ---- */
 
-/* Intervals of one row, `d` rows into the segment. */
+/* The bounds of an interval `d` rows into its segment. */
 static int32_t row_lo(const struct normal_interval *of, int32_t d)
 {
     return of->lo + of->lo_step * d;
@@ -120,8 +120,8 @@ static int32_t row_hi(const struct normal_interval *of, int32_t d)
     return of->hi + of->hi_step * d;
 }
 
-/* Whether [lo, hi) of a row is, but for its first key, among the next row's intervals. `*at` is the
- * first of them that may reach lo. */
+/* Whether the next row attends all of a row's interval [lo, hi) but its first key. *at: the first
+ * interval of the next row that may reach lo. */
 static bool goes_on(int32_t lo, int32_t hi, const struct normal_interval *next, int32_t count,
                     int32_t *at)
 {
@@ -220,7 +220,7 @@ static void add_state(struct cut_search *search, const struct cut_state *state)
     search->state_count++;
 }
 
-/* Drop states until `beam` are left: those that paid most for the rows they are ahead. */
+/* Drop states until `beam` are left: those that paid most for being ahead of the lowest. */
 static void trim_states(struct cut_search *search, int32_t beam)
 {
     const int32_t tile_size = search->shape->tile_size;
@@ -261,8 +261,8 @@ static struct cut_effort effort_at(const struct normal *normal, int64_t segment,
     return jumps > JUMPS_MAX ? tiny_documents : one_interval;
 }
 
-/* Take the lowest state and add those a tile from it may lead to, up to row `stop`. `jump` and
- * `segment` are the first after the state's row. */
+/* Take the lowest state, and add the states that a tile from it leads to, up to row `stop`. jump
+ * and segment: the first after the state's row. */
 static ffa_status expand(struct cut_search *search, int64_t jump, int64_t segment, int32_t stop,
                          ffa_error *err)
 {
@@ -286,7 +286,7 @@ static ffa_status expand(struct cut_search *search, int64_t jump, int64_t segmen
     for (int64_t j = last - jump > effort.jumps ? last - effort.jumps : jump; j < last; j++)
         ends[count++] = search->jumps[j];
     ends[count++] = stop;
-    if (search->state_count || count > 1) { /* a single way on needs no cost */
+    if (search->state_count || count > 1) { /* the only path needs no cost */
         FFA_TRY(sweep_cost(search->work, &rows, ends, count, blocks, err));
         search->slope = blocks[count - 1] + TILE_COST;
     }
@@ -384,8 +384,8 @@ out:
     return rc;
 }
 
-void cut_finish(struct cut_list *rows)
+void cut_finish(struct cut_list *cuts)
 {
-    mem_free(rows->begins);
-    *rows = (struct cut_list){ 0 };
+    mem_free(cuts->begins);
+    *cuts = (struct cut_list){ 0 };
 }

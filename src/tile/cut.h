@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where query tiles begin: multiples of tile_size, or cut at document starts where that is cheaper.
+ * Where tiles begin: at multiples of the tile's size, or at document starts where that visits fewer
+ * blocks. Rows and keys here are those of a forward plan; a backward plan is cut by the transposed
+ * normal form, with keys as rows.
  *
  * A document ends between two rows where the first attends a key that the second does not, unless
- * both attend the key after it, as inside a sliding window. Tiles that are cut at all document ends
- * keep what is not finite inside its document: rows of a tile share what the tile computes.
+ * both attend the key after it, as inside a sliding window. Rows of a tile share what the tile
+ * computes, so that an infinity or a NaN of one row reaches the others. Tiles that are cut at all
+ * document ends keep it inside its document.
  */
 #ifndef FFA_TILE_CUT_H
 #define FFA_TILE_CUT_H
@@ -17,13 +20,15 @@ struct cut_list {
 };
 
 struct cut_shape {
-    int32_t rows; /* of the list: seqlen_q */
+    int32_t rows; /* of the list: the owned axis; 0 gives no tiles */
     int32_t tile_size;
     enum tile_cuts cuts;
 };
 
+/* The cuts for work->normal, for cut_finish. work has the size of blocks, and scratch. Fails with
+ * FFA_NOMEM. */
 ffa_status cut_build(struct cut_list *out, struct sweep_work *work, const struct cut_shape *shape,
                      ffa_error *err);
-void cut_finish(struct cut_list *rows);
+void cut_finish(struct cut_list *cuts);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A part takes a run of the tile's blocks, counted over its sweeps. Sweeps are cut between blocks;
- * bands stay as they are, since they are absolute and shared by all parts.
+ * tile_split: parts of the tiles that visit too many blocks. A part takes a run of the tile's
+ * blocks, counted over its sweeps. Sweeps are cut between blocks. Bands are absolute: all parts of
+ * a tile share its bands, which stay as they are.
  */
 #include "tile/split.h"
 
@@ -11,25 +12,25 @@
 
 enum {
     PART_BLOCKS_MIN = 4, /* what a part must have to be worth its merging */
-    SHARES = 4,          /* a part may be a place's share, or down to this part of it */
+    SHARES = 4, /* a part may be a place's share of the work, or down to 1 / SHARES of it */
     PARTS_MAX = 1024
 };
 
-static int64_t parts_of(const struct plan_tile *tile, int64_t most)
+static int64_t parts_of(int64_t blocks, int64_t most)
 {
-    const int64_t parts = ((int64_t)tile->block_count + most - 1) / most;
+    const int64_t parts = (blocks + most - 1) / most;
 
     return parts < 1 ? 1 : parts > PARTS_MAX ? PARTS_MAX : parts;
 }
 
-/* When `places` are done with parts of `most` blocks: rounds of the longest. */
+/* How long `places` take for parts of `most` blocks: rounds, each as long as the longest part. */
 static int64_t rounds(const struct tile_plan *plan, int64_t most, int32_t heads, int32_t places)
 {
     int64_t items = 0, longest = 0;
 
     for (int64_t t = 0; t < plan->tile_count; t++) {
-        const int64_t parts = parts_of(&plan->tiles[t], most);
-        const int64_t blocks = (plan->tiles[t].block_count + parts - 1) / parts;
+        const int64_t parts = parts_of(plan->block_counts[t], most);
+        const int64_t blocks = (plan->block_counts[t] + parts - 1) / parts;
 
         items += parts * heads;
         longest = blocks > longest ? blocks : longest;
@@ -42,8 +43,8 @@ int64_t tile_split_most(const struct tile_plan *plan, int32_t heads, int32_t pla
     int64_t total = 0, longest = 0, best = INT64_MAX, best_rounds = INT64_MAX, share;
 
     for (int64_t t = 0; t < plan->tile_count; t++) {
-        total += (int64_t)plan->tiles[t].block_count * heads;
-        longest = plan->tiles[t].block_count > longest ? plan->tiles[t].block_count : longest;
+        total += (int64_t)plan->block_counts[t] * heads;
+        longest = plan->block_counts[t] > longest ? plan->block_counts[t] : longest;
     }
     share = (total + places - 1) / places;
     if (plan->tile_count * heads * 5 >= places * (int64_t)4 && longest <= share)
@@ -63,9 +64,10 @@ int64_t tile_split_most(const struct tile_plan *plan, int32_t heads, int32_t pla
 
 /* ---- building ---- */
 
+/* A part, or a tile that stays whole. */
 struct part {
     struct plan_tile tile;
-    int32_t part_row;
+    int32_t blocks;
     int32_t order; /* among the parts and tiles of the list, before sorting */
 };
 
@@ -75,6 +77,16 @@ struct split {
     int64_t part_count, part_capacity;
     int64_t sweep_capacity, split_capacity;
 };
+
+static ffa_status keep_tile(struct split *s, const struct plan_tile *tile, int64_t blocks,
+                            ffa_error *err)
+{
+    if (!mem_grow((void **)&s->parts, &s->part_capacity, s->part_count + 1, sizeof *s->parts))
+        return error_nomem(err, "the parts of tiles");
+    s->parts[s->part_count] = (struct part){ *tile, (int32_t)blocks, (int32_t)s->part_count };
+    s->part_count++;
+    return FFA_OK;
+}
 
 /* Append the sweeps of blocks [begin, end) of the tile, and the part of them. */
 static ffa_status add_part(struct split *s, const struct plan_tile *tile, int64_t begin,
@@ -86,7 +98,7 @@ static ffa_status add_part(struct split *s, const struct plan_tile *tile, int64_
 
     part.sweep_begin = (int32_t)plan->sweep_count;
     part.sweep_count = 0;
-    part.block_count = (int32_t)(end - begin);
+    part.part_row = part_row;
     part.flags |= PLAN_TILE_PART;
     for (int32_t i = 0; i < tile->sweep_count; i++) {
         struct plan_sweep sweep = plan->sweeps[tile->sweep_begin + i];
@@ -107,15 +119,11 @@ static ffa_status add_part(struct split *s, const struct plan_tile *tile, int64_
         plan->sweeps[plan->sweep_count++] = sweep;
         part.sweep_count++;
     }
-    if (!mem_grow((void **)&s->parts, &s->part_capacity, s->part_count + 1, sizeof *s->parts))
-        return error_nomem(err, "the parts of tiles");
-    s->parts[s->part_count] = (struct part){ part, part_row, (int32_t)s->part_count };
-    s->part_count++;
-    return FFA_OK;
+    return keep_tile(s, &part, end - begin, err);
 }
 
-static ffa_status split_tile(struct split *s, const struct plan_tile *tile, int64_t parts,
-                             ffa_error *err)
+static ffa_status split_tile(struct split *s, const struct plan_tile *tile, int64_t blocks,
+                             int64_t parts, ffa_error *err)
 {
     struct tile_plan *plan = s->plan;
     const int64_t part_row = plan->part_row_count;
@@ -124,9 +132,8 @@ static ffa_status split_tile(struct split *s, const struct plan_tile *tile, int6
     if (part_row + parts * tile->count > INT32_MAX)
         return error_fail(err, FFA_UNSUPPORTED, 0, "the parts of tiles have more than 2^31 rows");
     for (int64_t p = 0; p < parts; p++)
-        FFA_TRY(add_part(s, tile, p * tile->block_count / parts,
-                         (p + 1) * tile->block_count / parts, (int32_t)(part_row + p * tile->count),
-                         err));
+        FFA_TRY(add_part(s, tile, p * blocks / parts, (p + 1) * blocks / parts,
+                         (int32_t)(part_row + p * tile->count), err));
     if (!mem_grow((void **)&plan->splits, &s->split_capacity, plan->split_count + tile->count,
                   sizeof *plan->splits)) {
         rc = error_nomem(err, "the parts of tiles");
@@ -149,8 +156,8 @@ static int by_work(const void *a, const void *b)
 
     if (x->tile.list != y->tile.list)
         return x->tile.list < y->tile.list ? -1 : 1;
-    if (x->tile.block_count != y->tile.block_count)
-        return x->tile.block_count > y->tile.block_count ? -1 : 1;
+    if (x->blocks != y->blocks)
+        return x->blocks > y->blocks ? -1 : 1;
     return (x->order > y->order) - (x->order < y->order);
 }
 
@@ -158,11 +165,11 @@ static ffa_status take_parts(struct split *s, ffa_error *err)
 {
     struct tile_plan *plan = s->plan;
     struct plan_tile *tiles = mem_array((size_t)s->part_count, sizeof *tiles);
-    int32_t *rows = mem_array((size_t)s->part_count, sizeof *rows);
+    int32_t *block_counts = mem_array((size_t)s->part_count, sizeof *block_counts);
 
-    if (!tiles || !rows) {
+    if (!tiles || !block_counts) {
         mem_free(tiles);
-        mem_free(rows);
+        mem_free(block_counts);
         return error_nomem(err, "the parts of tiles");
     }
     qsort(s->parts, (size_t)s->part_count, sizeof *s->parts, by_work);
@@ -170,12 +177,13 @@ static ffa_status take_parts(struct split *s, ffa_error *err)
         plan->list_begin[l] = 0;
     for (int64_t i = 0; i < s->part_count; i++) {
         tiles[i] = s->parts[i].tile;
-        rows[i] = s->parts[i].part_row;
+        block_counts[i] = s->parts[i].blocks;
         plan->list_begin[tiles[i].list + 1] = (int32_t)(i + 1);
     }
     mem_free(plan->tiles);
+    mem_free(plan->block_counts);
     plan->tiles = tiles;
-    plan->part_rows = rows;
+    plan->block_counts = block_counts;
     plan->tile_count = s->part_count;
     return FFA_OK;
 }
@@ -185,21 +193,14 @@ ffa_status tile_split(struct tile_plan *plan, int64_t most, ffa_error *err)
     struct split s = { .plan = plan, .sweep_capacity = plan->sweep_count };
     ffa_status rc = FFA_OK;
 
-    assert(most >= 1 && !plan->part_rows);
+    assert(most >= 1 && !plan->splits);
     for (int64_t t = 0; t < plan->tile_count; t++) {
-        const struct plan_tile tile = plan->tiles[t];
-        const int64_t parts = parts_of(&tile, most);
+        const int64_t blocks = plan->block_counts[t], parts = parts_of(blocks, most);
 
-        if (parts > 1) {
-            FFA_TRY(split_tile(&s, &tile, parts, err));
-            continue;
-        }
-        if (!mem_grow((void **)&s.parts, &s.part_capacity, s.part_count + 1, sizeof *s.parts)) {
-            rc = error_nomem(err, "the parts of tiles");
-            goto out;
-        }
-        s.parts[s.part_count] = (struct part){ tile, 0, (int32_t)s.part_count };
-        s.part_count++;
+        if (parts > 1)
+            FFA_TRY(split_tile(&s, &plan->tiles[t], blocks, parts, err));
+        else
+            FFA_TRY(keep_tile(&s, &plan->tiles[t], blocks, err));
     }
     if (s.part_count > INT32_MAX) {
         rc = error_fail(err, FFA_INVALID, 0, "plan has more than %d tiles", INT32_MAX);

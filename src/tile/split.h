@@ -7,14 +7,15 @@
 
 #include "tile/tile.h"
 
-/* Blocks that a part may have, so that `places` blocks of threads that each take one (tile, head)
- * after another are done soonest; heads: those that run each tile. INT64_MAX: nothing is gained. */
+/* The most blocks that a part may have, so that the device is done soonest. `places` CTAs each take
+ * one work item (tile, head) after another; heads: those that run each tile. INT64_MAX: nothing is
+ * gained by a split. */
 int64_t tile_split_most(const struct tile_plan *plan, int32_t heads, int32_t places);
 
-/* Replace each tile of more than `most` blocks by parts of about equal blocks, each over some of
- * its keys, and put the list in order again. Parts are marked PLAN_TILE_PART; part_rows and splits
- * say where their rows go. A split plan is a device's: its parts share rows, so that tile_check
- * refuses it. */
+/* Replace each tile of more than `most` blocks by parts of about equally many blocks, each over
+ * some of its keys, and put each list in order again. A part is marked PLAN_TILE_PART and has its
+ * part_row; splits says which parts a row has. A split plan is for kernels made for a split: its
+ * parts share rows, so that tile_check refuses it. */
 ffa_status tile_split(struct tile_plan *plan, int64_t most, ffa_error *err);
 
 #endif

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Common masks give a tile one sweep: every interval touches the union of those before it. That
- * case is walked without sorting or scratch memory; the rest goes through pieces (sweep.h).
+ * sweep_cost and sweep_emit. Common masks give a tile one sweep: every interval touches the union
+ * of those before it. That case is walked without sorting or scratch memory; the rest goes through
+ * pieces (sweep.h). Both ways find the same sweeps.
  */
 #include "tile/sweep.h"
 
 /* ---- clipping ---- */
 
-/* The interval on the rows of the segment that lie in [begin, end). */
+/* The interval, on those rows of the segment that lie in [begin, end). */
 static struct plan_band clip(const struct normal_segment *segment,
                              const struct normal_interval *interval, int32_t begin, int32_t end)
 {
@@ -70,7 +71,7 @@ static bool grow_pieces(struct sweep_work *work, int64_t need)
            mem_grow((void **)&work->open, &work->open_capacity, need, sizeof *work->open);
 }
 
-/* Fills pieces, and order and run_ends with one ascending run a segment; returns the runs. */
+/* Fills pieces, and order with one ascending run a segment; run_ends [*runs]: where runs end. */
 static ffa_status collect(struct sweep_work *work, const struct sweep_rows *rows, int64_t *runs,
                           ffa_error *err)
 {
@@ -142,8 +143,9 @@ static bool is_used(const uint64_t *used, int32_t segment)
     return used[segment / 64] >> (segment % 64) & 1;
 }
 
-/* The open sweep that grows by the fewest blocks; of those, the one that reaches furthest. Forgets
- * sweeps that end before the piece: so do all later pieces begin after them. -1: none. */
+/* The open sweep that the piece makes longer by the fewest blocks; of those, the one that reaches
+ * furthest; -1: none. Closes sweeps that end before the piece, since later pieces begin no earlier.
+ */
 static int64_t find_open(struct sweep_work *work, const struct sweep_piece *piece, int64_t words,
                          int64_t *open_count)
 {
@@ -296,7 +298,7 @@ out:
 
 /* ---- emit ---- */
 
-/* Whether a bound goes on along one line from one band to the next; a single row has any step. */
+/* Whether a bound continues along one line from one band to the next; a single row has any step. */
 static bool line_goes_on(int32_t from, int32_t from_step, int32_t from_rows, int32_t to,
                          int32_t to_step, int32_t to_rows, int32_t *step)
 {
@@ -323,7 +325,7 @@ static bool band_join(struct plan_band *band, const struct plan_band *next)
     return true;
 }
 
-/* The sweep's record, and its blocks added to the plan and the tile. */
+/* Fill in the sweep's record, and add its blocks to the plan's and to *blocks. */
 static void finish_sweep(struct sweep_sink *sink, const struct sweep_rows *rows,
                          const struct plan_band *bands, struct plan_sweep *sweep, int64_t *blocks)
 {
@@ -368,7 +370,7 @@ static ffa_status grow_sink(struct sweep_sink *sink, int64_t sweeps, int64_t ban
     return FFA_OK;
 }
 
-/* Rows with one interval each, all touching: one sweep. false: they are not. */
+/* Whether the rows have one interval each, all touching: one sweep of *bands bands. */
 static bool collect_one(const struct sweep_work *work, const struct sweep_rows *rows,
                         int64_t *bands)
 {
@@ -417,8 +419,8 @@ out:
     return rc;
 }
 
-/* Put each piece's band behind those of its sweep, in the order of rows, joined where one goes on;
- * sweep i has room for all its pieces, from band_begin on. */
+/* Put each piece's band behind those of its sweep, in the order of rows; a band that continues the
+ * one before is joined to it. Sweep i has room for all its pieces, from band_begin on. */
 static void place_bands(struct sweep_work *work, const struct sweep_rows *rows,
                         struct plan_band *bands)
 {
@@ -480,22 +482,23 @@ out:
 }
 
 ffa_status sweep_emit(struct sweep_work *work, const struct sweep_rows *rows,
-                      struct sweep_sink *sink, struct plan_tile *tile, ffa_error *err)
+                      struct sweep_sink *sink, struct plan_tile *tile, int32_t *blocks,
+                      ffa_error *err)
 {
     struct tile_plan *plan = sink->plan;
     const int64_t sweep_begin = plan->sweep_count, band_begin = plan->band_count;
-    int64_t blocks = 0, bands = 0;
+    int64_t visited = 0, bands = 0;
     ffa_status rc = FFA_OK;
 
     assert(rows->begin < rows->end && rows->end - rows->begin <= tile_size(plan));
     if (!collect_one(work, rows, &bands))
-        FFA_TRY(emit_pieces(work, rows, sink, &blocks, err));
+        FFA_TRY(emit_pieces(work, rows, sink, &visited, err));
     else if (bands)
-        FFA_TRY(emit_one(work, rows, bands, sink, &blocks, err));
+        FFA_TRY(emit_one(work, rows, bands, sink, &visited, err));
 
-    if (blocks > INT32_MAX) {
+    if (visited > INT32_MAX) {
         rc = error_fail(err, FFA_INVALID, 0, "tile at row %d visits %lld blocks of keys, limit %d",
-                        rows->begin, (long long)blocks, INT32_MAX);
+                        rows->begin, (long long)visited, INT32_MAX);
         goto out;
     }
     *tile = (struct plan_tile){ .begin = rows->begin,
@@ -503,8 +506,8 @@ ffa_status sweep_emit(struct sweep_work *work, const struct sweep_rows *rows,
                                 .sweep_begin = (int32_t)sweep_begin,
                                 .sweep_count = (int32_t)(plan->sweep_count - sweep_begin),
                                 .band_begin = (int32_t)band_begin,
-                                .band_count = (int32_t)(plan->band_count - band_begin),
-                                .block_count = (int32_t)blocks };
+                                .band_count = (int32_t)(plan->band_count - band_begin) };
+    *blocks = (int32_t)visited;
 out:
     return rc;
 }

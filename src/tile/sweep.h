@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sweeps of one range of query rows: the contiguous key ranges a tile visits, and which rows
- * attend what in each.
+ * Sweeps of one range of query rows: the contiguous key ranges a tile visits, and which rows attend
+ * what in each. A backward plan gives the transposed normal form, with keys as rows.
  *
  * A piece is one interval of one segment, clipped to the rows. Pieces are taken in ascending order
- * of their first key; each joins the open sweep that it overlaps or touches, unless the sweep has
- * an interval of its rows already; otherwise it opens a sweep. So a sweep has no gap in its keys
- * and at most one interval a row, by construction.
+ * of their first key. A piece joins the open sweep that it overlaps or touches, unless the sweep
+ * has an interval of its rows already; otherwise it opens a sweep. So a sweep has no gap in its
+ * keys and at most one interval a row, by construction.
  */
 #ifndef FFA_TILE_SWEEP_H
 #define FFA_TILE_SWEEP_H
@@ -55,17 +55,19 @@ struct sweep_sink {
     int64_t sweep_capacity, band_capacity;
 };
 
-/* blocks[i]: blocks of block_size keys that a tile of the rows [rows->begin, ends[i]) visits. ends
- * ascend; rows->end is ignored. */
+/* blocks[i]: how many blocks of block_size keys a tile of the rows [rows->begin, ends[i]) visits.
+ * ends [end_count] ascend; rows->end is not read. Fails with FFA_NOMEM. */
 ffa_status sweep_cost(struct sweep_work *work, const struct sweep_rows *rows, const int32_t *ends,
                       int32_t end_count, int64_t *blocks, ffa_error *err);
-/* Append the sweeps and bands of `rows` to the plan and fill *tile, all but its list. */
+/* Append the sweeps and bands of `rows` to the plan. Fills *tile, all but its list, and *blocks,
+ * how many it visits. Fails with FFA_NOMEM and FFA_INVALID (too many). */
 ffa_status sweep_emit(struct sweep_work *work, const struct sweep_rows *rows,
-                      struct sweep_sink *sink, struct plan_tile *tile, ffa_error *err);
+                      struct sweep_sink *sink, struct plan_tile *tile, int32_t *blocks,
+                      ffa_error *err);
 void sweep_finish(struct sweep_work *work);
 
-/* Blocks of `size` that cover the keys [begin, end), at least one; from `begin` on, or on the grid
- * of multiples of `size`. */
+/* How many blocks of `size` cover the keys [begin, end), at least one: from `begin` on, or on the
+ * grid of multiples of `size`. */
 static inline int64_t sweep_blocks(int32_t begin, int32_t end, int32_t size, bool on_grid)
 {
     const uint32_t skip = on_grid ? (uint32_t)begin % (uint32_t)size : 0;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The tickets of a backward plan: visits of each block are counted tile by tile, in the order of
- * the plan. Counts are kept as runs of blocks with equal numbers, so that a sweep costs one ticket
- * a run it meets, and not one a block.
+ * ticket_build: visits of each block are counted tile by tile, in the order of the plan. Counts are
+ * kept as runs of blocks with equal numbers, so that a sweep takes one ticket a run it meets, and
+ * not one a block.
  */
 #include "tile/ticket.h"
 
 /* ---- runs of equal counts ---- */
 
-/* How often each block of the grid was visited, as pieces of equal numbers: a set bit is a block
- * where a piece starts, and the number is kept there. */
+/* How often each block of the grid was visited, as runs of equal numbers: a set bit is a block
+ * where a run starts, and the number is kept there. */
 struct visits {
     uint64_t *starts;
     int32_t *numbers;
@@ -21,7 +21,7 @@ static bool is_start(const struct visits *visits, int64_t block)
     return visits->starts[block / 64] >> (block % 64) & 1;
 }
 
-/* The start of the piece that `block` is in. */
+/* The start of the run that `block` is in. */
 static int64_t start_of(const struct visits *visits, int64_t block)
 {
     int64_t word = block / 64;
@@ -32,7 +32,7 @@ static int64_t start_of(const struct visits *visits, int64_t block)
     return word * 64 + 63 - __builtin_clzll(bits);
 }
 
-/* A piece starts at `block`, if there is one. */
+/* Have a run start at `block`, if there is such a block. */
 static void split_at(struct visits *visits, int64_t block)
 {
     if (block == visits->block_count || is_start(visits, block))
@@ -41,7 +41,7 @@ static void split_at(struct visits *visits, int64_t block)
     visits->starts[block / 64] |= (uint64_t)1 << (block % 64);
 }
 
-/* No piece starts at `block`, where the one before has the same number. */
+/* Join the run that starts at `block` to the one before, where both have the same number. */
 static void join_at(struct visits *visits, int64_t block)
 {
     if (block == 0 || block == visits->block_count ||
@@ -73,7 +73,7 @@ static void visits_finish(struct visits *visits)
     mem_free(visits->numbers);
 }
 
-/* The sweep's turns, and its visits counted. */
+/* Append the sweep's tickets, and count its visits. */
 static ffa_status add_tickets(struct tile_plan *plan, int64_t *capacity, struct visits *visits,
                               struct plan_sweep *sweep, ffa_error *err)
 {
@@ -137,8 +137,8 @@ struct ticket_walk {
     int64_t tickets; /* of the sweeps before */
 };
 
-/* Visit the sweep's blocks as a kernel does; false: its turns are not these visits, in the fewest
- * words. */
+/* Visit the sweep's blocks as a kernel does; false: its tickets are not those of these visits, or
+ * not as few as they could be. */
 static bool tickets_match(struct ticket_walk *check, const struct plan_sweep *sweep)
 {
     const struct tile_plan *plan = check->plan;

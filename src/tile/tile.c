@@ -1,51 +1,77 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tile_build: for each list of the mask, where tiles begin (cut.c), what each sweeps (sweep.c),
- * and the order of work.
+ * tile_build: for each list of the mask, where tiles begin (cut.c), what each sweeps (sweep.c), and
+ * the order of work. A backward plan is built in the same way from the transposed normal form, so
+ * that both passes visit the same cells; then it gets its tickets and its lockstep.
  */
 #include "tile/cut.h"
 #include "tile/ticket.h"
 
 enum { LISTS_MAX = 65536 }; /* plan_tile.list has 16 bits */
 
-/* Longest first, ties in the order given (ascending rows): a stable radix sort. */
-static ffa_status order_tiles(struct plan_tile *tiles, int64_t count, ffa_error *err)
+/* A tile while tiles are ordered. */
+struct weighed {
+    struct plan_tile tile;
+    int32_t blocks;
+};
+
+/* Longest first, ties in the order given (ascending rows): a stable radix sort. Returns which of
+ * both arrays has the result. */
+static const struct weighed *order_by_work(struct weighed *from, struct weighed *to, int64_t count)
 {
     enum { BITS = 11, BUCKETS = 1 << BITS };
-    struct plan_tile *from = tiles, *to;
-    struct plan_tile *scratch = mem_array((size_t)count, sizeof *scratch);
-    uint64_t top = 0;
+    uint32_t top = 0;
 
-    if (!scratch)
-        return error_nomem(err, "the order of tiles");
-    to = scratch;
     for (int64_t i = 0; i < count; i++)
-        if ((uint64_t)tiles[i].block_count > top)
-            top = (uint64_t)tiles[i].block_count;
-
-    for (int32_t shift = 0; top >> shift; shift += BITS) {
+        if ((uint32_t)from[i].blocks > top)
+            top = (uint32_t)from[i].blocks;
+    for (int32_t shift = 0; (uint64_t)top >> shift; shift += BITS) {
         int64_t begins[BUCKETS + 1] = { 0 };
-        struct plan_tile *swap = from;
+        struct weighed *swap = from;
 
         for (int64_t i = 0; i < count; i++)
-            begins[((top - (uint64_t)from[i].block_count) >> shift) % BUCKETS + 1]++;
+            begins[((top - (uint32_t)from[i].blocks) >> shift) % BUCKETS + 1]++;
         for (int32_t b = 0; b < BUCKETS; b++)
             begins[b + 1] += begins[b];
         for (int64_t i = 0; i < count; i++)
-            to[begins[((top - (uint64_t)from[i].block_count) >> shift) % BUCKETS]++] = from[i];
+            to[begins[((top - (uint32_t)from[i].blocks) >> shift) % BUCKETS]++] = from[i];
         from = to;
         to = swap;
     }
-    if (from != tiles)
-        memcpy(tiles, from, (size_t)count * sizeof *tiles);
-    mem_free(scratch);
-    return FFA_OK;
+    return from;
+}
+
+/* Append `count` tiles to the plan in the order of work. The plan has room for them; tiles has
+ * room for twice as many. */
+static void add_in_order(struct tile_plan *plan, struct weighed *tiles, int64_t count)
+{
+    const struct weighed *ordered = order_by_work(tiles, tiles + count, count);
+
+    for (int64_t i = 0; i < count; i++) {
+        plan->tiles[plan->tile_count] = ordered[i].tile;
+        plan->block_counts[plan->tile_count++] = ordered[i].blocks;
+    }
 }
 
 struct tile_sink {
     struct sweep_sink sweeps;
-    int64_t tile_capacity;
+    int64_t tile_capacity, count_capacity;
 };
+
+/* Room for `more` tiles. */
+static ffa_status grow_tiles(struct tile_sink *sink, int64_t more, ffa_error *err)
+{
+    struct tile_plan *plan = sink->sweeps.plan;
+    const int64_t need = plan->tile_count + more;
+
+    if (need > INT32_MAX)
+        return error_fail(err, FFA_INVALID, 0, "plan has more than %d tiles", INT32_MAX);
+    if (!mem_grow((void **)&plan->tiles, &sink->tile_capacity, need, sizeof *plan->tiles) ||
+        !mem_grow((void **)&plan->block_counts, &sink->count_capacity, need,
+                  sizeof *plan->block_counts))
+        return error_nomem(err, "the tiles of a plan");
+    return FFA_OK;
+}
 
 /* given: NULL, or where the tiles begin. */
 static ffa_status build_list(struct tile_sink *sink, struct sweep_work *work,
@@ -58,23 +84,19 @@ static ffa_status build_list(struct tile_sink *sink, struct sweep_work *work,
                                      .tile_size = tile_size(plan),
                                      .cuts = opts->cuts };
     struct cut_list made = { 0 }, cuts;
-    struct plan_tile *tiles;
+    struct weighed *tiles = NULL;
     int64_t segment = 0;
     ffa_status rc = FFA_OK;
 
     if (!given)
         FFA_TRY(cut_build(&made, work, &shape, err));
     cuts = given ? *given : made;
-    if (plan->tile_count + cuts.count > INT32_MAX) {
-        rc = error_fail(err, FFA_INVALID, 0, "plan has more than %d tiles", INT32_MAX);
+    FFA_TRY(grow_tiles(sink, cuts.count, err));
+    tiles = mem_array(2 * (size_t)cuts.count, sizeof *tiles);
+    if (!tiles) {
+        rc = error_nomem(err, "the order of tiles");
         goto out;
     }
-    if (!mem_grow((void **)&plan->tiles, &sink->tile_capacity, plan->tile_count + cuts.count,
-                  sizeof *plan->tiles)) {
-        rc = error_nomem(err, "the tiles of a plan");
-        goto out;
-    }
-    tiles = &plan->tiles[plan->tile_count];
     for (int64_t i = 0; i < cuts.count; i++) {
         struct sweep_rows rows = { .begin = cuts.begins[i],
                                    .end = i + 1 < cuts.count ? cuts.begins[i + 1] : shape.rows };
@@ -82,21 +104,21 @@ static ffa_status build_list(struct tile_sink *sink, struct sweep_work *work,
         while (segment < normal->segment_count && normal->segments[segment].row_end <= rows.begin)
             segment++;
         rows.segment = segment;
-        FFA_TRY(sweep_emit(work, &rows, &sink->sweeps, &tiles[i], err));
-        tiles[i].list = (uint16_t)list;
+        FFA_TRY(sweep_emit(work, &rows, &sink->sweeps, &tiles[i].tile, &tiles[i].blocks, err));
+        tiles[i].tile.list = (uint16_t)list;
     }
-    FFA_TRY(order_tiles(tiles, cuts.count, err));
-    plan->tile_count += cuts.count;
+    add_in_order(plan, tiles, cuts.count);
     plan->list_begin[list + 1] = (int32_t)plan->tile_count;
     plan->area = area_add(plan->area, normal->area);
 out:
+    mem_free(tiles);
     cut_finish(&made);
     return rc;
 }
 
 /* ---- lockstep ---- */
 
-/* The block of rows where a tile ends, or begins, if `first`; -1 of one that has none. */
+/* The block of query rows where a tile begins (first) or ends; -1 of a tile without rows. */
 static int64_t end_of(const struct tile_plan *plan, const struct plan_tile *tile, bool first)
 {
     const struct plan_sweep *sweeps = &plan->sweeps[tile->sweep_begin];
@@ -106,7 +128,8 @@ static int64_t end_of(const struct tile_plan *plan, const struct plan_tile *tile
     return (first ? sweeps[0].begin : sweeps[tile->sweep_count - 1].end - 1) / plan->tile_m;
 }
 
-/* Whether tiles that have nine in ten blocks end, or begin, where the longest does: the first. */
+/* Whether the tiles that begin (first) or end where the longest tile does have nine in ten blocks.
+ * The longest tile is the plan's first. */
 static bool most_end_together(const struct tile_plan *plan, bool first)
 {
     const int64_t end = end_of(plan, plan->tiles, first);
@@ -114,11 +137,11 @@ static bool most_end_together(const struct tile_plan *plan, bool first)
 
     for (int64_t t = 0; t < plan->tile_count; t++)
         if (end_of(plan, &plan->tiles[t], first) == end)
-            blocks += plan->tiles[t].block_count;
+            blocks += plan->block_counts[t];
     return blocks >= plan->block_count - plan->block_count / 10;
 }
 
-/* With several lists, neighbouring tiles belong to different heads and share no rows. */
+/* With several lists, tiles of one wave belong to different heads and share no rows. */
 static enum tile_lockstep lockstep_of(const struct tile_plan *plan)
 {
     if (plan->list_count > 1 || plan->block_count == 0)
@@ -147,7 +170,7 @@ ffa_status tile_build_at(struct tile_plan *out, const ffa_mask *mask, enum tile_
     ffa_status rc;
 
     assert(opts->tile_m > 0 && opts->tile_n > 0 && mask->head_count > 0);
-    assert(tile_own_length(&plan) > 0 && tile_own_length(&plan) <= INT32_MAX);
+    assert(tile_own_length(&plan) >= 0 && tile_own_length(&plan) <= INT32_MAX);
     *out = (struct tile_plan){ 0 };
     if (mask->head_count > LISTS_MAX) {
         rc = error_fail(err, FFA_UNSUPPORTED, 0, "the mask has %d lists of slices, plans take %d",
@@ -197,10 +220,10 @@ void tile_finish(struct tile_plan *plan)
         return;
     mem_free(plan->list_begin);
     mem_free(plan->tiles);
+    mem_free(plan->block_counts);
     mem_free(plan->sweeps);
     mem_free(plan->bands);
     mem_free(plan->tickets);
-    mem_free(plan->part_rows);
     mem_free(plan->splits);
     *plan = (struct tile_plan){ 0 };
 }

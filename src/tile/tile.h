@@ -6,8 +6,9 @@
  * its sweeps over the other axis and their bands (tile_plan.h), and orders the tiles by work,
  * longest first (ties: lower index first). A backward plan is the forward plan of the transposed
  * mask, so both passes visit the same cells. Each index of the owned axis, of each list, is in
- * exactly one tile. Tiles of all lists stand in one array, list by list; sweeps and bands stand in
- * the order of lists, then of owned indices.
+ * exactly one tile; but for a stage's plan (staged.h), where it may be in none, and a split one
+ * (split.h), where it may be in several parts. Tiles of all lists stand in one array, list by list;
+ * sweeps and bands stand in the order of lists, then of owned indices.
  */
 #ifndef FFA_TILE_TILE_H
 #define FFA_TILE_TILE_H
@@ -32,11 +33,6 @@ enum tile_cuts {
     TILE_CUTS_ISOLATE = 2 /* at all document ends, and where fewer blocks are visited (cut.h) */
 };
 
-/* What one phase of a pass in phases does to a tile; 0: it leaves it alone. The first phase that
- * works on a tile does not read what is there, the last writes the result; between them lie
- * accumulators. */
-enum { TILE_TOUCHED = 1, TILE_FIRST = 2, TILE_LAST = 4 };
-
 struct tile_options {
     int32_t tile_m, tile_n; /* query rows, keys: one of them of a tile, the other of a block */
     enum tile_cuts cuts;
@@ -58,23 +54,25 @@ struct tile_plan {
     enum tile_axis axis;
     int32_t tile_m, tile_n; /* query rows, keys: one of them of a tile, the other of a block */
     bool on_grid;
+    bool is_stage;               /* of a pass in stages: owned indices may be in no tile */
     enum tile_lockstep lockstep; /* backward */
     int32_t list_count;
     int32_t *list_begin; /* [list_count + 1]: list l has the tiles from list_begin[l] on */
     struct plan_tile *tiles;
+    int32_t *block_counts; /* [tile_count]: blocks each tile visits, its weight in the order of
+                            * work; backward for one query head */
     int64_t tile_count;
     struct plan_sweep *sweeps;
     int64_t sweep_count;
     struct plan_band *bands;
     int64_t band_count;
-    int64_t block_count;    /* blocks visited, over all lists; backward for one query head */
+    int64_t block_count;    /* the sum of block_counts */
     int64_t partial_blocks; /* of those, not attended with every owned index of the tile */
     int64_t area;           /* attended cells, over all lists */
     /* Of a backward plan on a grid (ticket.h); else NULL and 0. */
     struct plan_ticket *tickets;
     int64_t ticket_count;
     /* Of a split forward plan (split.h); else NULL and 0. */
-    int32_t *part_rows;        /* [tile_count]: first row of each part's results */
     struct plan_split *splits; /* rows that were split */
     int64_t split_count;
     int64_t part_row_count; /* of all results */
@@ -107,8 +105,9 @@ static inline int64_t tile_swept_length(const struct tile_plan *plan)
 ffa_status tile_build(struct tile_plan *out, const ffa_mask *mask, enum tile_axis axis,
                       const struct tile_options *opts, ffa_error *err);
 struct cut_list;
-/* The same with tiles that begin where cuts [lists] says: plans that share their tiles, as the
- * stages of a pass do, are built with the same ones. */
+/* The same with tiles that begin where cuts [lists] says (NULL: where tile_build has them): plans
+ * that share their tiles, as the stages of a pass do, are built with the same ones. An owned axis
+ * of length 0 gives a plan without tiles. */
 ffa_status tile_build_at(struct tile_plan *out, const ffa_mask *mask, enum tile_axis axis,
                          const struct tile_options *opts, const struct cut_list *cuts,
                          ffa_error *err);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tile_check: every invariant of tile_plan.h and tile.h, recomputed from the bands alone.
+ * tile_check: every invariant of tile_plan.h and tile.h, recomputed from the bands alone. Rows and
+ * keys are those of a forward plan; of a backward plan, read "rows" as keys and "keys" as query
+ * rows.
  */
 #include "tile/ticket.h"
 
@@ -59,7 +61,7 @@ static ffa_status check_band(const struct check *check, const struct plan_band *
     return FFA_OK;
 }
 
-/* The sweep is the union of its bands, without a gap. A band has none itself: its bounds move by
+/* The sweep is the union of its bands, without a gap. A band has no gap itself: its bounds move by
  * at most a key a row, and no row is empty. */
 static ffa_status check_keys(struct check *check, const struct plan_sweep *sweep,
                              const struct plan_band *bands)
@@ -140,7 +142,7 @@ out:
 
 /* ---- one tile ---- */
 
-/* No row meets a key in two sweeps. */
+/* No row has a key in two sweeps. */
 static ffa_status check_rows(struct check *check, const struct plan_band *bands)
 {
     const struct plan_tile *tile = check->tile;
@@ -200,7 +202,7 @@ static ffa_status check_tile(struct check *check)
     }
     if (band != tile->band_count)
         return bad(check, "the tile has bands of no sweep");
-    if (check->blocks - blocks != tile->block_count)
+    if (check->blocks - blocks != plan->block_counts[check->index])
         return bad(check, "the number of blocks is wrong");
     FFA_TRY(check_rows(check, bands));
 out:
@@ -219,16 +221,20 @@ static int compare_rows(const void *a, const void *b)
 static ffa_status check_order(const struct check *check, int32_t list, bool first)
 {
     const struct plan_tile *tile = check->tile;
+    const int32_t *blocks = &check->plan->block_counts[check->index];
 
     if (tile->list != list)
         return bad(check, "it stands in another list");
-    if (!first && (tile->block_count > tile[-1].block_count ||
-                   (tile->block_count == tile[-1].block_count && tile->begin <= tile[-1].begin)))
+    if (tile->part_row)
+        return bad(check, "it is no part, and has a part's row");
+    if (!first &&
+        (blocks[0] > blocks[-1] || (blocks[0] == blocks[-1] && tile->begin <= tile[-1].begin)))
         return bad(check, "it is out of order: longest first, then lower rows");
     return FFA_OK;
 }
 
-/* By rows, each tile begins where the one before ends: its rows, its sweeps and its bands. */
+/* By rows, each tile begins where the one before ends: its rows, its sweeps and its bands. In a
+ * stage rows may lie between tiles. */
 static ffa_status check_tiling(struct check *check, int32_t list, const struct plan_tile **tiles,
                                int64_t count)
 {
@@ -238,15 +244,15 @@ static ffa_status check_tiling(struct check *check, int32_t list, const struct p
     for (int64_t i = 0; i < count; i++) {
         check->tile = tiles[i];
         check->index = tiles[i] - check->plan->tiles;
-        if (tiles[i]->begin != row)
+        if (tiles[i]->begin < row || (tiles[i]->begin > row && !check->plan->is_stage))
             return bad(check, "a row before it is in no tile, or in two");
         if (tiles[i]->sweep_begin != check->sweeps || tiles[i]->band_begin != check->bands)
             return bad(check, "its sweeps or bands do not follow those of the rows before");
-        row += tiles[i]->count;
+        row = (int64_t)tiles[i]->begin + tiles[i]->count;
         check->sweeps += tiles[i]->sweep_count;
         check->bands += tiles[i]->band_count;
     }
-    if (row != tile_own_length(check->plan))
+    if (row != tile_own_length(check->plan) && !check->plan->is_stage)
         return error_fail(check->err, FFA_BUG, 0, "list %d ends at row %lld of %lld", list,
                           (long long)row, (long long)tile_own_length(check->plan));
     return FFA_OK;
@@ -260,8 +266,9 @@ static ffa_status check_list(struct check *check, int32_t list)
     const struct plan_tile **tiles = NULL;
     ffa_status rc = FFA_OK;
 
-    if (begin < 0 || count < 1 || begin + count > plan->tile_count)
-        return error_fail(check->err, FFA_BUG, 0, "list %d has no tiles", list);
+    if (begin < 0 || count < 0 || begin + count > plan->tile_count)
+        return error_fail(check->err, FFA_BUG, 0, "list %d has tiles that are not the plan's",
+                          list);
     tiles = mem_array((size_t)count, sizeof(*tiles));
     if (!tiles)
         return error_nomem(check->err, "the check of a plan");
@@ -277,7 +284,7 @@ out:
     return rc;
 }
 
-/* What no pass uses is zero: plans are compared byte by byte. */
+/* Fields that the plan does not use are zero: plans are compared byte by byte. */
 static bool padding_is_zero(const struct tile_plan *plan)
 {
     for (int64_t i = 0; !plan->tickets && i < plan->sweep_count; i++)

@@ -657,17 +657,17 @@ END_TEST
 
 static struct plan_tile *image_tiles(struct ffa_plan *plan)
 {
-    return (struct plan_tile *)(void *)plan->image;
+    return plan_image_tiles(&plan->image.forward, plan->image_data);
 }
 
 static struct plan_sweep *image_sweeps(struct ffa_plan *plan)
 {
-    return (struct plan_sweep *)(void *)(image_tiles(plan) + plan->tiles.tile_count);
+    return plan_image_sweeps(&plan->image.forward, plan->image_data);
 }
 
 static struct plan_band *image_bands(struct ffa_plan *plan)
 {
-    return (struct plan_band *)(void *)(image_sweeps(plan) + plan->tiles.sweep_count);
+    return plan_image_bands(&plan->image.forward, plan->image_data);
 }
 
 static void mutate_hi(struct ffa_plan *plan)

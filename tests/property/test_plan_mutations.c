@@ -9,8 +9,9 @@
  */
 #include "cpu/cpu.h"
 #include "oracle/oracle_backward.h"
-#include "support/any_plan.h"
 #include "support/attention_case.h"
+#include "support/coverage.h"
+#include "support/plan_fields.h"
 
 #include <check.h>
 #include <math.h>
@@ -35,7 +36,7 @@ static const struct {
     ffa_mask_shape shape;
     struct tile_options opts;
     ffa_slice_list list;
-} subjects[PASSES] = {
+} subjects[AXES] = {
     { { 200, 180 },
       { 32, 16, false, false },
       { forward_slices, sizeof forward_slices / sizeof *forward_slices } },
@@ -51,29 +52,29 @@ static const struct {
 static const struct mutation {
     const char *name;
     enum plan_array array;
-    size_t offset[PASSES];
+    size_t offset;
     int32_t by;
     bool always; /* seen in each entry */
 } mutations[] = {
-    { "row_begin", ANY_TILE(begin, begin), 1, true },
-    { "row_begin", ANY_TILE(begin, begin), -1, true },
-    { "row_count", ANY_TILE(count, count), -1, true },
-    { "sweep_count", ANY_TILE(sweep_count, sweep_count), -1, true },
-    { "k_begin", ANY_SWEEP(begin, begin), 1, true },
-    { "k_end", ANY_SWEEP(end, end), -1, true },
-    { "full_begin", ANY_SWEEP(full_begin, full_begin), -32, false },
-    { "full_end", ANY_SWEEP(full_end, full_end), 32, false },
-    { "band_count", ANY_SWEEP(band_count, band_count), -1, true },
-    { "row_begin", ANY_BAND(begin, begin), 1, false },
-    { "row_end", ANY_BAND(end, end), -1, false },
-    { "lo", ANY_BAND(lo, lo), 1, false },
-    { "lo", ANY_BAND(lo, lo), -1, false },
-    { "hi", ANY_BAND(hi, hi), 1, false },
-    { "hi", ANY_BAND(hi, hi), -1, false },
-    { "lo_step", ANY_BAND(lo_step, lo_step), 1, false },
-    { "lo_step", ANY_BAND(lo_step, lo_step), -1, false },
-    { "hi_step", ANY_BAND(hi_step, hi_step), 1, false },
-    { "hi_step", ANY_BAND(hi_step, hi_step), -1, false },
+    { "row_begin", TILE_FIELD(begin), 1, true },
+    { "row_begin", TILE_FIELD(begin), -1, true },
+    { "row_count", TILE_FIELD(count), -1, true },
+    { "sweep_count", TILE_FIELD(sweep_count), -1, true },
+    { "k_begin", SWEEP_FIELD(begin), 1, true },
+    { "k_end", SWEEP_FIELD(end), -1, true },
+    { "full_begin", SWEEP_FIELD(full_begin), -32, false },
+    { "full_end", SWEEP_FIELD(full_end), 32, false },
+    { "band_count", SWEEP_FIELD(band_count), -1, true },
+    { "row_begin", BAND_FIELD(begin), 1, false },
+    { "row_end", BAND_FIELD(end), -1, false },
+    { "lo", BAND_FIELD(lo), 1, false },
+    { "lo", BAND_FIELD(lo), -1, false },
+    { "hi", BAND_FIELD(hi), 1, false },
+    { "hi", BAND_FIELD(hi), -1, false },
+    { "lo_step", BAND_FIELD(lo_step), 1, false },
+    { "lo_step", BAND_FIELD(lo_step), -1, false },
+    { "hi_step", BAND_FIELD(hi_step), 1, false },
+    { "hi_step", BAND_FIELD(hi_step), -1, false },
 };
 enum { MUTATIONS = sizeof mutations / sizeof *mutations };
 
@@ -87,10 +88,10 @@ struct problem {
     struct oracle_gradients want_gradients;
 };
 
-static void problem_init(struct problem *p, enum pass pass, const ffa_mask *mask)
+static void problem_init(struct problem *p, enum tile_axis axis, const ffa_mask *mask)
 {
-    const ffa_dtype dtype = pass == FORWARD ? FFA_FP32 : FFA_FP64;
-    const struct attention_shape shape = { subjects[pass].shape, dtype, 1, 1, DIM, LAYOUT_TOKENS };
+    const ffa_dtype dtype = axis == TILE_OWNS_QUERIES ? FFA_FP32 : FFA_FP64;
+    const struct attention_shape shape = { subjects[axis].shape, dtype, 1, 1, DIM, LAYOUT_TOKENS };
     struct rng rng = { 3 };
     struct tile_plan plan;
 
@@ -98,7 +99,7 @@ static void problem_init(struct problem *p, enum pass pass, const ffa_mask *mask
     attention_case_init(&p->test, &shape, &rng);
     attention_gradients_init(&p->gradients, &p->test, dtype, &rng);
     p->reference = (struct oracle_backward_case){ .forward = { .shape = shape.mask,
-                                                               .lists = &subjects[pass].list,
+                                                               .lists = &subjects[axis].list,
                                                                .list_count = 1,
                                                                .head_dim = DIM,
                                                                .dtype = dtype,
@@ -109,7 +110,7 @@ static void problem_init(struct problem *p, enum pass pass, const ffa_mask *mask
                                                   .dq = p->gradients.dq,
                                                   .dk = p->gradients.dk,
                                                   .dv = p->gradients.dv };
-    if (pass == FORWARD) {
+    if (axis == TILE_OWNS_QUERIES) {
         for (int64_t r = 0; r < shape.mask.seqlen_q; r++)
             for (int32_t c = 0; c < DIM; c++)
                 attention_write(&p->test.args.q, FFA_FP32, r, 0, c, 0);
@@ -119,7 +120,7 @@ static void problem_init(struct problem *p, enum pass pass, const ffa_mask *mask
         return;
     }
     p->test.args.softmax_scale = 0.1f; /* even weights: each cell counts */
-    ck_assert_int_eq(tile_build(&plan, mask, TILE_OWNS_QUERIES, &subjects[pass].opts, NULL),
+    ck_assert_int_eq(tile_build(&plan, mask, TILE_OWNS_QUERIES, &subjects[axis].opts, NULL),
                      FFA_OK);
     ck_assert_int_eq(cpu_forward(&(struct cpu_forward){ .plan = &plan,
                                                         .args = CPU_ARGS(p->test.args),
@@ -198,66 +199,66 @@ static bool differentiates(const struct tile_plan *plan, const struct problem *p
 
 /* ---- the test ---- */
 
-static bool covers(const struct any_plan *plan)
+static bool covers(const struct tile_plan *plan)
 {
     struct coverage_text why;
 
-    return any_plan_covers(plan, &subjects[plan->pass].list, &why);
+    return coverage_lines(plan, &subjects[plan->axis].list, &why);
 }
 
-static bool computes(const struct any_plan *plan, const struct problem *p)
+static bool computes(const struct tile_plan *plan, const struct problem *p)
 {
-    return plan->pass == FORWARD ? counts(&plan->forward, p) : differentiates(&plan->backward, p);
+    return plan->axis == TILE_OWNS_QUERIES ? counts(plan, p) : differentiates(plan, p);
 }
 
 /* A moved bound may leave the plan's meaning as it is: a step of a band of one row, a full range
  * that gains no block. Such entries are told apart by the execution in integers. */
 START_TEST(a_moved_bound_is_seen)
 {
-    const enum pass pass = (enum pass)(_i / MUTATIONS);
+    const enum tile_axis axis = (enum tile_axis)(_i / MUTATIONS);
     const struct mutation *mutation = &mutations[_i % MUTATIONS];
     const int64_t lines =
-        pass == FORWARD ? subjects[pass].shape.seqlen_q : subjects[pass].shape.seqlen_k;
+        axis == TILE_OWNS_QUERIES ? subjects[axis].shape.seqlen_q : subjects[axis].shape.seqlen_k;
     struct problem p;
-    struct any_plan plan;
+    struct tile_plan plan;
     ffa_mask *mask;
     int64_t seen = 0, moved = 0;
 
-    ck_assert_int_eq(ffa_mask_create(&mask, &subjects[pass].shape, subjects[pass].list.slices,
-                                     subjects[pass].list.count, NULL),
+    ck_assert_int_eq(ffa_mask_create(&mask, &subjects[axis].shape, subjects[axis].list.slices,
+                                     subjects[axis].list.count, NULL),
                      FFA_OK);
-    ck_assert_int_eq(any_plan_build(&plan, pass, mask, &subjects[pass].opts, NULL), FFA_OK);
-    problem_init(&p, pass, mask);
+    ck_assert_int_eq(tile_build(&plan, mask, axis, &subjects[axis].opts, NULL), FFA_OK);
+    problem_init(&p, axis, mask);
     ck_assert(covers(&plan));
     ck_assert(computes(&plan, &p));
 
-    for (int64_t i = 0; i < any_plan_entries(&plan, mutation->array); i++) {
-        int32_t *value = any_plan_field(&plan, mutation->array, mutation->offset[pass], i);
+    for (int64_t i = 0; i < plan_records(&plan, mutation->array); i++) {
+        int32_t *value = plan_field(&plan, mutation->array, mutation->offset, i);
         const int32_t before = *value;
         bool covered, computed;
 
         *value += mutation->by;
-        if (*value < 0 || (mutation->array == PLAN_TILES &&
-                           any_plan_tile(&plan, i).begin + any_plan_tile(&plan, i).count > lines)) {
+        if (*value < 0 ||
+            (mutation->array == PLAN_TILES && plan.tiles[i].begin + plan.tiles[i].count > lines)) {
             *value = before;
             continue; /* outside the tensors */
         }
         covered = covers(&plan);
         computed = computes(&plan, &p);
         ck_assert_msg(covered == computed, "%s, %s of %lld by %d: coverage %s, numbers %s",
-                      pass_names[pass], mutation->name, (long long)i, mutation->by,
+                      axis_names[axis], mutation->name, (long long)i, mutation->by,
                       covered ? "good" : "bad", computed ? "good" : "bad");
         moved++;
         seen += !covered;
         *value = before;
     }
     ck_assert_msg(seen > 0 && (!mutation->always || seen == moved),
-                  "%s, %s by %d: seen in %lld of %lld", pass_names[pass], mutation->name,
+                  "%s, %s by %d: seen in %lld of %lld", axis_names[axis], mutation->name,
                   mutation->by, (long long)seen, (long long)moved);
     ck_assert(covers(&plan));
 
     problem_finish(&p);
-    any_plan_finish(&plan);
+    tile_finish(&plan);
     ffa_mask_destroy(mask);
 }
 END_TEST
@@ -270,7 +271,7 @@ int main(void)
     int failed;
 
     tcase_set_timeout(tc, 60);
-    tcase_add_loop_test(tc, a_moved_bound_is_seen, 0, PASSES * MUTATIONS);
+    tcase_add_loop_test(tc, a_moved_bound_is_seen, 0, AXES * MUTATIONS);
     suite_add_tcase(suite, tc);
     runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -5,21 +5,22 @@
  * Backward plans also against the forward plan of the same mask, and the transposed normal form, of
  * which they are built, against the rule of the slices.
  */
-#include "support/any_plan.h"
+#include "support/coverage.h"
 #include "support/mask_cases.h"
+#include "support/plan_fields.h"
 
 #include <check.h>
 #include <stdio.h>
 
 enum { SAME_WORK_MAX = 1 << 15, WORK_MAX = 1 << 20 };
 
-static const int64_t cells_max[PASSES] = { 1 << 22, 1 << 21 };
-static const uint64_t random_masks[PASSES] = { 3000, 1500 };
+static const int64_t cells_max[AXES] = { 1 << 22, 1 << 21 };
+static const uint64_t random_masks[AXES] = { 3000, 1500 };
 
 static const struct {
     int count;
     struct tile_options opts[4];
-} shapes[PASSES] = {
+} shapes[AXES] = {
     { 4,
       { { 128, 128, false, false },
         { 128, 128, true, false },
@@ -52,24 +53,22 @@ static void same_checked(const struct tile_plan *plan, const ffa_mask *mask,
 }
 
 /* Build, check the structure, execute in integers; `plan` stays for the caller. */
-static struct any_facts build_checked(struct any_plan *plan, enum pass pass, const ffa_mask *mask,
-                                      const ffa_slice_list *lists, const struct tile_options *opts,
-                                      const char *name)
+static void build_checked(struct tile_plan *plan, enum tile_axis axis, const ffa_mask *mask,
+                          const ffa_slice_list *lists, const struct tile_options *opts,
+                          const char *name)
 {
     ffa_error err = { FFA_OK, 0, "" };
     struct coverage_text why = { "" };
 
-    ck_assert_msg(any_plan_build(plan, pass, mask, opts, &err) == FFA_OK, "%s: %s", name,
-                  err.message);
-    ck_assert_msg(any_plan_check(plan, &err) == FFA_OK, "%s: %s", name, err.message);
-    ck_assert_msg(any_plan_covers(plan, lists, &why), "%s, %s, tile %d x %d: %s", name,
-                  pass_names[pass], opts->tile_m, opts->tile_n, why.at);
-    if (mask->shape.seqlen_q <= cells_max[pass] / mask->shape.seqlen_k)
-        ck_assert_msg(any_plan_covers_cells(plan, lists, &why), "%s, %s, tile %d x %d: %s", name,
-                      pass_names[pass], opts->tile_m, opts->tile_n, why.at);
-    if (pass == BACKWARD)
-        same_checked(&plan->backward, mask, opts, name);
-    return any_plan_facts(plan);
+    ck_assert_msg(tile_build(plan, mask, axis, opts, &err) == FFA_OK, "%s: %s", name, err.message);
+    ck_assert_msg(tile_check(plan, &err) == FFA_OK, "%s: %s", name, err.message);
+    ck_assert_msg(coverage_lines(plan, lists, &why), "%s, %s, tile %d x %d: %s", name,
+                  axis_names[axis], opts->tile_m, opts->tile_n, why.at);
+    if (mask->shape.seqlen_q <= cells_max[axis] / mask->shape.seqlen_k)
+        ck_assert_msg(coverage_cells(plan, lists, &why), "%s, %s, tile %d x %d: %s", name,
+                      axis_names[axis], opts->tile_m, opts->tile_n, why.at);
+    if (axis == TILE_OWNS_KEYS)
+        same_checked(plan, mask, opts, name);
 }
 
 static ffa_mask *mask_of(const struct mask_case *test)
@@ -83,26 +82,24 @@ static ffa_mask *mask_of(const struct mask_case *test)
 }
 
 /* Blocks and tiles: what cutting minimises. */
-static int64_t cost_of(const struct any_plan *plan)
+static int64_t cost_of(const struct tile_plan *plan)
 {
-    const struct any_facts facts = any_plan_facts(plan);
-
-    return facts.block_count + facts.tile_count;
+    return plan->block_count + plan->tile_count;
 }
 
 /* Case by case modulo PARTS, so that they run as tests of their own; pass after pass. */
 enum { PARTS = 4 };
 
 /* Long masks repeat what shorter ones show. */
-static bool is_left_out(enum pass pass, int shape, const struct mask_case *test)
+static bool is_left_out(enum tile_axis axis, int shape, const struct mask_case *test)
 {
-    return pass == FORWARD ? shape > 1 && test->shape.seqlen_q > 20000
-                           : shape > 0 && test->shape.seqlen_k * test->count > WORK_MAX;
+    return axis == TILE_OWNS_QUERIES ? shape > 1 && test->shape.seqlen_q > 20000
+                                     : shape > 0 && test->shape.seqlen_k * test->count > WORK_MAX;
 }
 
 START_TEST(cases_are_covered_exactly_once)
 {
-    const enum pass pass = (enum pass)(_i / PARTS);
+    const enum tile_axis axis = (enum tile_axis)(_i / PARTS);
     struct mask_cases cases = mask_cases_load();
 
     for (int64_t i = _i % PARTS; i < cases.count; i += PARTS) {
@@ -110,16 +107,15 @@ START_TEST(cases_are_covered_exactly_once)
         const ffa_slice_list list = { test->slices, test->count };
         ffa_mask *mask = mask_of(test);
 
-        for (int s = 0; s < shapes[pass].count; s++) {
-            struct any_facts facts;
-            struct any_plan plan;
+        for (int s = 0; s < shapes[axis].count; s++) {
+            struct tile_plan plan;
 
-            if (is_left_out(pass, s, test))
+            if (is_left_out(axis, s, test))
                 continue;
-            facts = build_checked(&plan, pass, mask, &list, &shapes[pass].opts[s], test->name);
-            ck_assert_msg(facts.area == test->area, "%s: area %lld, the file says %lld", test->name,
-                          (long long)facts.area, (long long)test->area);
-            any_plan_finish(&plan);
+            build_checked(&plan, axis, mask, &list, &shapes[axis].opts[s], test->name);
+            ck_assert_msg(plan.area == test->area, "%s: area %lld, the file says %lld", test->name,
+                          (long long)plan.area, (long long)test->area);
+            tile_finish(&plan);
         }
         ffa_mask_destroy(mask);
     }
@@ -130,9 +126,10 @@ END_TEST
 /* ---- documents kept apart ---- */
 
 /* Whether a line of the tiles' side attends one of the other side. */
-static bool cell(enum pass pass, const ffa_slice_list *list, int64_t line, int64_t other)
+static bool cell(enum tile_axis axis, const ffa_slice_list *list, int64_t line, int64_t other)
 {
-    const int64_t row = pass == FORWARD ? line : other, key = pass == FORWARD ? other : line;
+    const int64_t row = axis == TILE_OWNS_QUERIES ? line : other,
+                  key = axis == TILE_OWNS_QUERIES ? other : line;
 
     for (int64_t s = 0; s < list->count; s++)
         if (slice_has(&list->slices[s], row, key))
@@ -141,44 +138,43 @@ static bool cell(enum pass pass, const ffa_slice_list *list, int64_t line, int64
 }
 
 /* By the definition in cut.h, cell by cell; backward with the sides exchanged. */
-static bool document_ends(enum pass pass, const ffa_slice_list *list, int64_t line, int64_t next,
-                          int64_t others)
+static bool document_ends(enum tile_axis axis, const ffa_slice_list *list, int64_t line,
+                          int64_t next, int64_t others)
 {
     for (int64_t o = 0; o < others; o++)
-        if (cell(pass, list, line, o) && !cell(pass, list, next, o) &&
-            !(o + 1 < others && cell(pass, list, line, o + 1) && cell(pass, list, next, o + 1)))
+        if (cell(axis, list, line, o) && !cell(axis, list, next, o) &&
+            !(o + 1 < others && cell(axis, list, line, o + 1) && cell(axis, list, next, o + 1)))
             return true;
     return false;
 }
 
-static bool attends(enum pass pass, const ffa_slice_list *list, int64_t line, int64_t others)
+static bool attends(enum tile_axis axis, const ffa_slice_list *list, int64_t line, int64_t others)
 {
     for (int64_t o = 0; o < others; o++)
-        if (cell(pass, list, line, o))
+        if (cell(axis, list, line, o))
             return true;
     return false;
 }
 
 /* No tile of list 0 has lines on both sides of a document's end. Returns how many ends there are.
  */
-static int64_t check_documents(const struct any_plan *plan, const ffa_slice_list *list,
+static int64_t check_documents(const struct tile_plan *plan, const ffa_slice_list *list,
                                const char *name)
 {
-    const struct any_facts facts = any_plan_facts(plan);
-    const int64_t others = plan->pass == FORWARD ? facts.shape.seqlen_k : facts.shape.seqlen_q;
+    const int64_t others = tile_swept_length(plan);
     int64_t last = -1, ends = 0;
 
-    for (int64_t line = 0; line < facts.lines; line++) {
-        if (!attends(plan->pass, list, line, others))
+    for (int64_t line = 0; line < tile_own_length(plan); line++) {
+        if (!attends(plan->axis, list, line, others))
             continue;
-        if (last >= 0 && document_ends(plan->pass, list, last, line, others)) {
+        if (last >= 0 && document_ends(plan->axis, list, last, line, others)) {
             ends++;
-            for (int64_t t = facts.list_begin[0]; t < facts.list_begin[1]; t++) {
-                const struct plan_tile tile = any_plan_tile(plan, t);
+            for (int64_t t = plan->list_begin[0]; t < plan->list_begin[1]; t++) {
+                const struct plan_tile tile = plan->tiles[t];
 
                 ck_assert_msg(tile.begin > last || tile.begin + (int64_t)tile.count <= line,
                               "%s, %s: the tile %d+%d has %lld and %lld, of two documents", name,
-                              pass_names[plan->pass], tile.begin, tile.count, (long long)last,
+                              axis_names[plan->axis], tile.begin, tile.count, (long long)last,
                               (long long)line);
             }
         }
@@ -189,8 +185,8 @@ static int64_t check_documents(const struct any_plan *plan, const ffa_slice_list
 
 static const struct {
     const char *text;
-    int64_t ends[PASSES];  /* of documents */
-    int64_t tiles[PASSES]; /* of 64 rows, or keys */
+    int64_t ends[AXES];  /* of documents */
+    int64_t tiles[AXES]; /* of 64 rows, or keys */
 } documents[] = {
     { "varlen-causal:100,30,64,1,1,200", { 5, 5 }, { 10, 10 } },
     { "varlen-full:100,30,64", { 2, 2 }, { 4, 4 } },
@@ -208,21 +204,20 @@ enum { DOCUMENTS = sizeof documents / sizeof *documents };
 
 START_TEST(documents_end_where_tiles_do)
 {
-    const enum pass pass = (enum pass)(_i / DOCUMENTS);
+    const enum tile_axis axis = (enum tile_axis)(_i / DOCUMENTS);
     const char *text = documents[_i % DOCUMENTS].text;
     const struct tile_options opts = { 64, 64, TILE_CUTS_ISOLATE, false };
-    struct any_facts facts;
-    struct any_plan plan;
+    struct tile_plan plan;
     ffa_error err = { FFA_OK, 0, "" };
     ffa_slice_list list;
     ffa_mask *mask;
 
     ck_assert_msg(ffa_mask_parse(&mask, text, &err) == FFA_OK, "%s", err.message);
     list = ffa_mask_slices(mask, 0);
-    facts = build_checked(&plan, pass, mask, &list, &opts, text);
-    ck_assert_int_eq(check_documents(&plan, &list, text), documents[_i % DOCUMENTS].ends[pass]);
-    ck_assert_int_eq(facts.tile_count, documents[_i % DOCUMENTS].tiles[pass]);
-    any_plan_finish(&plan);
+    build_checked(&plan, axis, mask, &list, &opts, text);
+    ck_assert_int_eq(check_documents(&plan, &list, text), documents[_i % DOCUMENTS].ends[axis]);
+    ck_assert_int_eq(plan.tile_count, documents[_i % DOCUMENTS].tiles[axis]);
+    tile_finish(&plan);
     ffa_mask_destroy(mask);
 }
 END_TEST
@@ -251,27 +246,27 @@ static void transpose_checked(const ffa_mask *mask, int32_t list, const char *na
     normal_finish(&back);
 }
 
-/* The same cells in blocks on a grid, and whose turn it is at each. */
-static void turns_checked(const ffa_mask *mask, const ffa_slice_list *lists,
-                          struct tile_options opts, const char *name)
+/* The same cells in blocks on a grid, and their tickets. */
+static void tickets_checked(const ffa_mask *mask, const ffa_slice_list *lists,
+                            struct tile_options opts, const char *name)
 {
     struct coverage_text why = { "" };
-    struct any_plan plan;
+    struct tile_plan plan;
 
     opts.on_grid = true;
     opts.cuts = TILE_CUTS_CHEAP;
-    (void)build_checked(&plan, BACKWARD, mask, lists, &opts, name);
-    ck_assert_msg(coverage_turns(&plan.backward, &why), "%s: %s", name, why.at);
-    ck_assert_int_ge(plan.backward.ticket_count, plan.backward.sweep_count);
-    ck_assert_int_le(plan.backward.ticket_count, plan.backward.block_count);
-    any_plan_finish(&plan);
+    build_checked(&plan, TILE_OWNS_KEYS, mask, lists, &opts, name);
+    ck_assert_msg(coverage_tickets(&plan, &why), "%s: %s", name, why.at);
+    ck_assert_int_ge(plan.ticket_count, plan.sweep_count);
+    ck_assert_int_le(plan.ticket_count, plan.block_count);
+    tile_finish(&plan);
     opts.tile_n = 4; /* many tiles */
-    (void)build_checked(&plan, BACKWARD, mask, lists, &opts, name);
-    ck_assert_msg(coverage_turns(&plan.backward, &why), "%s, many tiles: %s", name, why.at);
-    any_plan_finish(&plan);
+    build_checked(&plan, TILE_OWNS_KEYS, mask, lists, &opts, name);
+    ck_assert_msg(coverage_tickets(&plan, &why), "%s, many tiles: %s", name, why.at);
+    tile_finish(&plan);
 }
 
-static void cover_random(enum pass pass, uint64_t seed)
+static void cover_random(enum tile_axis axis, uint64_t seed)
 {
     struct rng rng = { seed };
     struct mask_case tests[3];
@@ -279,14 +274,13 @@ static void cover_random(enum pass pass, uint64_t seed)
     const int32_t heads = rng_range(&rng, 0, 9) ? 1 : 3;
     struct tile_options opts = { .tile_m = sides[rng_range(&rng, 0, SIDES - 1)],
                                  .tile_n = sides[rng_range(&rng, 0, SIDES - 1)] };
-    struct any_plan cut, aligned, isolated;
-    int64_t area;
+    struct tile_plan cut, aligned, isolated;
     ffa_error err = { FFA_OK, 0, "" };
     ffa_mask *mask;
     char name[64];
 
-    snprintf(name, sizeof name, "%s, seed %llu", pass_names[pass], (unsigned long long)seed);
-    tests[0] = mask_case_random(&rng, pass == FORWARD ? 400 : 300, 48);
+    snprintf(name, sizeof name, "%s, seed %llu", axis_names[axis], (unsigned long long)seed);
+    tests[0] = mask_case_random(&rng, axis == TILE_OWNS_QUERIES ? 400 : 300, 48);
     lists[0] = (ffa_slice_list){ tests[0].slices, tests[0].count };
     for (int32_t h = 1; h < heads; h++) {
         tests[h] = tests[0];
@@ -298,24 +292,26 @@ static void cover_random(enum pass pass, uint64_t seed)
     }
     ck_assert_msg(ffa_mask_create_per_head(&mask, &tests[0].shape, lists, heads, &err) == FFA_OK,
                   "%s: %s", name, err.message);
-    for (int32_t h = 0; pass == BACKWARD && h < heads; h++)
+    for (int32_t h = 0; axis == TILE_OWNS_KEYS && h < heads; h++)
         transpose_checked(mask, h, name);
 
-    area = build_checked(&cut, pass, mask, lists, &opts, name).area;
+    build_checked(&cut, axis, mask, lists, &opts, name);
     opts.cuts = TILE_CUTS_NONE;
-    ck_assert_int_eq(build_checked(&aligned, pass, mask, lists, &opts, name).area, area);
+    build_checked(&aligned, axis, mask, lists, &opts, name);
+    ck_assert_int_eq(aligned.area, cut.area);
     ck_assert_msg(cost_of(&cut) <= cost_of(&aligned), "%s: cuts cost %lld, aligned tiles %lld",
                   name, (long long)cost_of(&cut), (long long)cost_of(&aligned));
     opts.cuts = TILE_CUTS_ISOLATE;
-    ck_assert_int_eq(build_checked(&isolated, pass, mask, lists, &opts, name).area, area);
+    build_checked(&isolated, axis, mask, lists, &opts, name);
+    ck_assert_int_eq(isolated.area, cut.area);
     if (seed % 16 == 0)
         (void)check_documents(&isolated, &lists[0], name);
-    if (pass == BACKWARD)
-        turns_checked(mask, lists, opts, name);
+    if (axis == TILE_OWNS_KEYS)
+        tickets_checked(mask, lists, opts, name);
 
-    any_plan_finish(&cut);
-    any_plan_finish(&aligned);
-    any_plan_finish(&isolated);
+    tile_finish(&cut);
+    tile_finish(&aligned);
+    tile_finish(&isolated);
     ffa_mask_destroy(mask);
     for (int32_t h = 0; h < heads; h++)
         free(tests[h].slices);
@@ -324,7 +320,7 @@ static void cover_random(enum pass pass, uint64_t seed)
 START_TEST(random_unions_are_covered_exactly_once)
 {
     for (uint64_t seed = 1; seed <= random_masks[_i]; seed++)
-        cover_random((enum pass)_i, seed);
+        cover_random((enum tile_axis)_i, seed);
 }
 END_TEST
 
@@ -344,13 +340,13 @@ START_TEST(sizes_around_a_tile)
                                           .count = 1 };
                 const ffa_slice_list list = { &slice, 1 };
                 ffa_mask *mask;
-                struct any_plan plan;
+                struct tile_plan plan;
 
                 snprintf(test.name, sizeof test.name, "type %d, %lld x %lld", type,
                          (long long)sizes[q], (long long)sizes[k]);
                 mask = mask_of(&test);
-                (void)build_checked(&plan, (enum pass)_i, mask, &list, &opts, test.name);
-                any_plan_finish(&plan);
+                build_checked(&plan, (enum tile_axis)_i, mask, &list, &opts, test.name);
+                tile_finish(&plan);
                 ffa_mask_destroy(mask);
             }
 }
@@ -360,7 +356,7 @@ END_TEST
 
 static const struct {
     const char *name;
-    double least[PASSES];
+    double least[AXES];
 } efficiencies[] = {
     { "causal_8192", { .984, .984 } },
     { "sliding_window_causal_8192", { .889, .889 } },
@@ -371,25 +367,23 @@ enum { EFFICIENCIES = sizeof efficiencies / sizeof *efficiencies };
 
 START_TEST(few_cells_are_visited_in_vain)
 {
-    const enum pass pass = (enum pass)(_i / EFFICIENCIES);
-    const double least = efficiencies[_i % EFFICIENCIES].least[pass];
+    const enum tile_axis axis = (enum tile_axis)(_i / EFFICIENCIES);
+    const double least = efficiencies[_i % EFFICIENCIES].least[axis];
     struct mask_cases cases = mask_cases_load();
     const struct mask_case *test = mask_cases_find(&cases, efficiencies[_i % EFFICIENCIES].name);
-    const struct tile_options opts = { pass == FORWARD ? 128 : 64, 128, false, false };
-    struct any_facts facts;
-    struct any_plan plan;
+    const struct tile_options opts = { axis == TILE_OWNS_QUERIES ? 128 : 64, 128, false, false };
+    struct tile_plan plan;
     ffa_mask *mask;
     double got;
 
     ck_assert_ptr_nonnull(test);
     mask = mask_of(test);
-    ck_assert_int_eq(any_plan_build(&plan, pass, mask, &opts, NULL), FFA_OK);
-    facts = any_plan_facts(&plan);
-    got = (double)facts.area / ((double)facts.block_count * opts.tile_m * opts.tile_n);
-    printf("%s, %s: %.4f\n", test->name, pass_names[pass], got);
-    ck_assert_msg(got >= least, "%s, %s: %.4f, at least %.4f", test->name, pass_names[pass], got,
+    ck_assert_int_eq(tile_build(&plan, mask, axis, &opts, NULL), FFA_OK);
+    got = (double)plan.area / ((double)plan.block_count * opts.tile_m * opts.tile_n);
+    printf("%s, %s: %.4f\n", test->name, axis_names[axis], got);
+    ck_assert_msg(got >= least, "%s, %s: %.4f, at least %.4f", test->name, axis_names[axis], got,
                   least);
-    any_plan_finish(&plan);
+    tile_finish(&plan);
     ffa_mask_destroy(mask);
     mask_cases_free(&cases);
 }
@@ -403,11 +397,11 @@ int main(void)
     int failed;
 
     tcase_set_timeout(tc, 100);
-    tcase_add_loop_test(tc, cases_are_covered_exactly_once, 0, PASSES * PARTS);
-    tcase_add_loop_test(tc, random_unions_are_covered_exactly_once, 0, PASSES);
-    tcase_add_loop_test(tc, sizes_around_a_tile, 0, PASSES);
-    tcase_add_loop_test(tc, documents_end_where_tiles_do, 0, PASSES * DOCUMENTS);
-    tcase_add_loop_test(tc, few_cells_are_visited_in_vain, 0, PASSES * EFFICIENCIES);
+    tcase_add_loop_test(tc, cases_are_covered_exactly_once, 0, AXES * PARTS);
+    tcase_add_loop_test(tc, random_unions_are_covered_exactly_once, 0, AXES);
+    tcase_add_loop_test(tc, sizes_around_a_tile, 0, AXES);
+    tcase_add_loop_test(tc, documents_end_where_tiles_do, 0, AXES * DOCUMENTS);
+    tcase_add_loop_test(tc, few_cells_are_visited_in_vain, 0, AXES * EFFICIENCIES);
     suite_add_tcase(suite, tc);
     runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

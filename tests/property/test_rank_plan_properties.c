@@ -151,8 +151,9 @@ static void compute(void *user, int32_t list, int64_t q, int64_t k)
     c->used[c->moves_queries ? q : k] = true;
 }
 
-/* By row: first before all others, last behind; a row without work is written by the own phase.
- * Where queries move, all tiles are first, and own rows that go nowhere last. */
+/* By row: the first phase does not merge, all others do, the last does not continue; a row without
+ * work is written by the own phase. Where queries move, no tile merges, and all continue but those
+ * of own rows that go nowhere. */
 static void check_flags(const struct trial *trial, const ffa_parallel_plan *plan)
 {
     uint8_t begun[LISTS_HERE][TOKENS_HERE] = { { 0 } }, ended[LISTS_HERE][TOKENS_HERE] = { { 0 } };
@@ -163,23 +164,22 @@ static void check_flags(const struct trial *trial, const ffa_parallel_plan *plan
 
         for (int64_t t = 0; t < phase->tiles.tile_count; t++) {
             const struct plan_tile *tile = &phase->tiles.tiles[t];
-            const uint8_t flags = phase->flags[t];
+            const bool merges = tile->flags & PLAN_TILE_MERGES;
+            const bool continues = tile->flags & PLAN_TILE_CONTINUES;
             const int32_t end = tile->begin + tile->count;
 
+            CHECK(trial, !(tile->flags & ~(PLAN_TILE_MERGES | PLAN_TILE_CONTINUES)));
             if (moves_queries) {
-                CHECK(trial, flags & TILE_TOUCHED && flags & TILE_FIRST);
-                CHECK(trial, p == 0 || !(flags & TILE_LAST));
+                CHECK(trial, !merges);
+                CHECK(trial, p == 0 || continues);
             } else {
-                CHECK(trial, tile->sweep_count == 0 || flags);
-                CHECK(trial, tile->sweep_count > 0 || flags == 0 ||
-                                 (p == 0 && flags == (TILE_TOUCHED | TILE_FIRST | TILE_LAST)));
+                CHECK(trial, tile->sweep_count > 0 || (p == 0 && tile->flags == 0));
             }
-            for (int32_t q = tile->begin; q < end && flags && (!moves_queries || p == 0); q++) {
-                CHECK(trial, flags & TILE_TOUCHED);
-                CHECK(trial, begun[tile->list][q] == !(flags & TILE_FIRST));
+            for (int32_t q = tile->begin; q < end && (!moves_queries || p == 0); q++) {
+                CHECK(trial, begun[tile->list][q] == merges);
                 CHECK(trial, !ended[tile->list][q]);
                 begun[tile->list][q] = 1;
-                ended[tile->list][q] = (flags & TILE_LAST) != 0;
+                ended[tile->list][q] = !continues;
             }
         }
     }
@@ -223,6 +223,34 @@ static void check_key_tiles(const struct trial *trial, const ffa_parallel_plan *
     for (int64_t k = 0; k < plan->keys.rank_tokens[plan->rank]; k++)
         for (int32_t l = 0; l < trial->lists; l++)
             CHECK(trial, own[l][k] == 1);
+}
+
+/* Gradients of keys that other ranks attend come in between the first phase and the last; a stage's
+ * go to their owner. Where queries move, own keys are summed throughout. */
+static void check_key_flags(const struct trial *trial, const ffa_parallel_plan *plan)
+{
+    const struct plan_pass *pass = &plan->backward;
+    uint8_t needed[TOKENS_HERE] = { 0 };
+
+    for (int32_t s = 0; s < pass->step_count; s++)
+        for (int64_t c = 0; c < pass->sends[s].count; c++)
+            memset(needed + pass->sends[s].at[c].source_row, 1, (size_t)pass->sends[s].at[c].rows);
+    if (plan->keys.is_replicated && trial->ranks > 1)
+        memset(needed, 1, sizeof needed);
+    for (int32_t p = 0; p < pass->phase_count; p++)
+        for (int64_t t = 0; t < pass->phases[p].key_tiles.tile_count; t++) {
+            const struct plan_tile *tile = &pass->phases[p].key_tiles.tiles[t];
+            const bool is_stage = p > 0 && p <= pass->stage_count;
+
+            if (plan->moves == FFA_PARALLEL_MOVE_QUERIES)
+                CHECK(trial, tile->flags == (PLAN_TILE_MERGES | PLAN_TILE_CONTINUES));
+            else if (is_stage)
+                CHECK(trial, tile->flags == PLAN_TILE_CONTINUES);
+            else if (!memchr(needed + tile->begin, 1, (size_t)tile->count))
+                CHECK(trial, tile->flags == 0);
+            else
+                CHECK(trial, tile->flags == (p == 0 ? PLAN_TILE_CONTINUES : PLAN_TILE_MERGES));
+        }
 }
 
 /* Own tiles that another rank needs are computed first only where all others are, too. */
@@ -370,6 +398,7 @@ START_TEST(random_masks)
         for (int32_t r = 0; r < trial.ranks; r++) {
             check_flags(&trial, trial.plans[r]);
             check_key_tiles(&trial, trial.plans[r]);
+            check_key_flags(&trial, trial.plans[r]);
             check_early(&trial, trial.plans[r]);
             ffa_parallel_plan_destroy(trial.plans[r]);
         }

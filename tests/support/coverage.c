@@ -65,13 +65,22 @@ bool coverage_slice_row(const ffa_slice *slice, int64_t row, int64_t *lo, int64_
     return i >= 0 && i < sq && *lo < *hi;
 }
 
-static bool fail(struct coverage_text *why, int32_t list, int64_t row, const char *what)
+/* "row" or "key": what a plan's tiles own. */
+static const char *line_name(const struct tile_plan *plan)
 {
-    snprintf(why->at, sizeof why->at, "list %d, row %lld: %s", list, (long long)row, what);
+    return plan->axis == TILE_OWNS_QUERIES ? "row" : "key";
+}
+
+/* line: of those that tiles own */
+static bool fail(struct coverage_text *why, const struct tile_plan *plan, int32_t list,
+                 int64_t line, const char *what)
+{
+    snprintf(why->at, sizeof why->at, "list %d, %s %lld: %s", list, line_name(plan),
+             (long long)line, what);
     return false;
 }
 
-/* ---- rows ---- */
+/* ---- by owned rows, or keys ---- */
 
 /* The blocks of a sweep from `from` on that lie in [full_begin, full_end), which a kernel runs
  * without looking at bands: [*begin, *end). */
@@ -102,110 +111,171 @@ static void add_partial(struct keys_list *list, int64_t lo, int64_t hi, const st
     }
 }
 
-static void plan_row(const struct tile_plan *plan, const struct plan_tile *tile, int64_t row,
-                     struct keys_list *got)
+/* Where the first block of a sweep starts. */
+static int64_t first_index(const struct tile_plan *plan, const struct plan_sweep *sweep)
+{
+    const int64_t size = tile_block_size(plan);
+
+    return plan->on_grid ? sweep->begin / size * size : sweep->begin;
+}
+
+/* What the plan computes of an owned index of the tile. */
+static void plan_line(const struct tile_plan *plan, const struct plan_tile *tile, int64_t line,
+                      struct keys_list *got)
 {
     for (int32_t s = 0; s < tile->sweep_count; s++) {
         const struct plan_sweep *sweep = &plan->sweeps[tile->sweep_begin + s];
         const struct keys all = { sweep->begin, sweep->end };
         struct keys full;
 
-        full_blocks(all.lo, all.hi, sweep->full_begin, sweep->full_end, plan->tile_n, &full);
+        full_blocks(first_index(plan, sweep), all.hi, sweep->full_begin, sweep->full_end,
+                    tile_block_size(plan), &full);
         add_keys(got, full.lo, full.hi);
         for (int32_t b = 0; b < sweep->band_count; b++) {
             const struct plan_band *band = &plan->bands[tile->band_begin + sweep->band_begin + b];
-            const int64_t skip = row - band->begin;
+            const int64_t skip = line - band->begin;
 
-            if (row >= band->begin && row < band->end)
+            if (line >= band->begin && line < band->end)
                 add_partial(got, band->lo + band->lo_step * skip, band->hi + band->hi_step * skip,
                             &all, &full);
         }
     }
 }
 
-/* owners[row]: 1 + the tile of the row. */
+/* owners[line]: 1 + the tile that owns it. */
 static bool find_owners(const struct tile_plan *plan, int32_t list, int32_t *owners,
                         struct coverage_text *why)
 {
-    memset(owners, 0, (size_t)plan->shape.seqlen_q * sizeof *owners);
+    const int64_t lines = tile_own_length(plan);
+
+    memset(owners, 0, (size_t)lines * sizeof *owners);
     for (int32_t t = plan->list_begin[list]; t < plan->list_begin[list + 1]; t++) {
         const struct plan_tile *tile = &plan->tiles[t];
 
-        for (int64_t r = tile->begin; r < (int64_t)tile->begin + tile->count; r++) {
-            if (r < 0 || r >= plan->shape.seqlen_q)
-                return fail(why, list, r, "a tile leaves the queries");
-            if (owners[r])
-                return fail(why, list, r, "two tiles own the row");
-            owners[r] = t + 1;
+        for (int64_t i = tile->begin; i < (int64_t)tile->begin + tile->count; i++) {
+            if (i < 0 || i >= lines)
+                return fail(why, plan, list, i, "a tile leaves the axis it owns");
+            if (owners[i])
+                return fail(why, plan, list, i, "two tiles own it");
+            owners[i] = t + 1;
         }
     }
-    for (int64_t r = 0; r < plan->shape.seqlen_q; r++)
-        if (!owners[r])
-            return fail(why, list, r, "no tile owns the row");
+    for (int64_t i = 0; i < lines; i++)
+        if (!owners[i])
+            return fail(why, plan, list, i, "no tile owns it");
     return true;
 }
 
-/* line: "row" or "key"; `index` of it has the intervals. */
-static bool compare_line(const struct keys_list *got, const struct keys_list *want, int32_t list,
-                         const char *line, int64_t index, struct coverage_text *why)
+static bool compare_line(const struct keys_list *got, const struct keys_list *want,
+                         const struct tile_plan *plan, int32_t list, int64_t line,
+                         struct coverage_text *why)
 {
     if (got->count != want->count) {
         snprintf(why->at, sizeof why->at, "list %d, %s %lld: %lld intervals, the slices give %lld",
-                 list, line, (long long)index, (long long)got->count, (long long)want->count);
+                 list, line_name(plan), (long long)line, (long long)got->count,
+                 (long long)want->count);
         return false;
     }
     for (int64_t i = 0; i < got->count; i++)
         if (got->at[i].lo != want->at[i].lo || got->at[i].hi != want->at[i].hi) {
             snprintf(why->at, sizeof why->at,
-                     "list %d, %s %lld: [%lld, %lld), the slices give [%lld, %lld)", list, line,
-                     (long long)index, (long long)got->at[i].lo, (long long)got->at[i].hi,
-                     (long long)want->at[i].lo, (long long)want->at[i].hi);
+                     "list %d, %s %lld: [%lld, %lld), the slices give [%lld, %lld)", list,
+                     line_name(plan), (long long)line, (long long)got->at[i].lo,
+                     (long long)got->at[i].hi, (long long)want->at[i].lo,
+                     (long long)want->at[i].hi);
             return false;
         }
     return true;
 }
 
-static bool list_rows(const struct tile_plan *plan, const ffa_slice_list *slices, int32_t list,
-                      int32_t *owners, struct coverage_text *why)
+/* Rows [lo, hi) that attend the key: mask.h's rule, solved for the row. */
+static bool slice_key(const ffa_slice *slice, int64_t key, int64_t *lo, int64_t *hi)
+{
+    const int64_t sq = slice->q_end - slice->q_begin;
+    const int64_t first = slice->type & 1 ? key - slice->k_end + sq : 0;
+    const int64_t last = slice->type & 2 ? key - slice->k_begin : sq - 1;
+
+    *lo = slice->q_begin + (first > 0 ? first : 0);
+    *hi = slice->q_begin + (last < sq ? last + 1 : sq);
+    return key >= slice->k_begin && key < slice->k_end && *lo < *hi;
+}
+
+/* The slices that meet what the tile owns, so that few are asked about each line. */
+static ffa_slice_list slices_near(const struct tile_plan *plan, const struct plan_tile *tile,
+                                  const ffa_slice_list *slices, ffa_slice *near)
+{
+    const bool owns_rows = plan->axis == TILE_OWNS_QUERIES;
+    int64_t count = 0;
+
+    for (int64_t i = 0; i < slices->count; i++) {
+        const ffa_slice *slice = &slices->slices[i];
+
+        if ((owns_rows ? slice->q_begin : slice->k_begin) < (int64_t)tile->begin + tile->count &&
+            (owns_rows ? slice->q_end : slice->k_end) > tile->begin)
+            near[count++] = *slice;
+    }
+    return (ffa_slice_list){ near, count };
+}
+
+/* What the slices say of an owned index. */
+static void slices_line(const struct tile_plan *plan, const ffa_slice_list *slices, int64_t line,
+                        struct keys_list *want)
+{
+    for (int64_t i = 0; i < slices->count; i++) {
+        const ffa_slice *slice = &slices->slices[i];
+        int64_t lo, hi;
+
+        if (plan->axis == TILE_OWNS_QUERIES ? coverage_slice_row(slice, line, &lo, &hi)
+                                            : slice_key(slice, line, &lo, &hi))
+            add_keys(want, lo, hi);
+    }
+}
+
+static bool list_lines(const struct tile_plan *plan, const ffa_slice_list *slices, int32_t list,
+                       int32_t *owners, struct coverage_text *why)
 {
     struct keys_list got = { 0 }, want = { 0 };
+    ffa_slice *memory = malloc((size_t)(slices->count + 1) * sizeof *memory);
+    ffa_slice_list near = { 0 };
+    int32_t owner = 0; /* `near` is of */
     bool ok = find_owners(plan, list, owners, why);
 
-    for (int64_t r = 0; ok && r < plan->shape.seqlen_q; r++) {
-        got.count = want.count = 0;
-        for (int64_t i = 0; i < slices->count; i++) {
-            int64_t lo, hi;
+    for (int64_t i = 0; ok && i < tile_own_length(plan); i++) {
+        const struct plan_tile *tile = &plan->tiles[owners[i] - 1];
 
-            if (coverage_slice_row(&slices->slices[i], r, &lo, &hi))
-                add_keys(&want, lo, hi);
-        }
-        plan_row(plan, &plan->tiles[owners[r] - 1], r, &got);
+        if (owners[i] != owner)
+            near = slices_near(plan, tile, slices, memory);
+        owner = owners[i];
+        got.count = want.count = 0;
+        slices_line(plan, &near, i, &want);
+        plan_line(plan, tile, i, &got);
         unite(&want, false);
-        ok = unite(&got, true) ? compare_line(&got, &want, list, "row", r, why)
-                               : fail(why, list, r, "a key is computed twice");
+        ok = unite(&got, true) ? compare_line(&got, &want, plan, list, i, why)
+                               : fail(why, plan, list, i, "a cell of it is computed twice");
     }
+    free(memory);
     free(got.at);
     free(want.at);
     return ok;
 }
 
-bool coverage_rows(const struct tile_plan *plan, const ffa_slice_list *lists,
-                   struct coverage_text *why)
+bool coverage_lines(const struct tile_plan *plan, const ffa_slice_list *lists,
+                    struct coverage_text *why)
 {
-    int32_t *owners = malloc((size_t)plan->shape.seqlen_q * sizeof *owners);
+    int32_t *owners = malloc((size_t)tile_own_length(plan) * sizeof *owners);
     bool ok = true;
 
     for (int32_t list = 0; ok && list < plan->list_count; list++)
-        ok = list_rows(plan, &lists[list], list, owners, why);
+        ok = list_lines(plan, &lists[list], list, owners, why);
     free(owners);
     return ok;
 }
 
-/* ---- cells ---- */
+/* ---- by cells ---- */
 
-/* Count the cells of one block, [k, end) of the sweep. */
-static void count_block(const struct tile_plan *plan, const struct plan_tile *tile,
-                        const struct plan_sweep *sweep, int64_t k, uint8_t *counts)
+/* Forward: count the cells of one block, the keys from k on of the sweep, band by band. */
+static void count_keys(const struct tile_plan *plan, const struct plan_tile *tile,
+                       const struct plan_sweep *sweep, int64_t k, uint8_t *counts)
 {
     const int64_t keys = plan->shape.seqlen_k;
     const int64_t end = k + plan->tile_n < sweep->end ? k + plan->tile_n : sweep->end;
@@ -225,6 +295,28 @@ static void count_block(const struct tile_plan *plan, const struct plan_tile *ti
     for (int64_t r = tile->begin; full && r < tile->begin + tile->count; r++)
         for (int64_t c = k; c < end; c++)
             counts[r * keys + c] = (uint8_t)(counts[r * keys + c] + 1);
+}
+
+/* Backward: count the cells of one block, the rows from q on of the sweep, row by row. */
+static void count_rows(const struct tile_plan *plan, const struct plan_tile *tile,
+                       const struct plan_sweep *sweep, int64_t q, uint8_t *counts)
+{
+    const int64_t keys = plan->shape.seqlen_k;
+    const int64_t end = q + plan->tile_m < sweep->end ? q + plan->tile_m : sweep->end;
+    const bool full = q >= sweep->full_begin && q + plan->tile_m <= sweep->full_end;
+
+    for (int64_t r = q > sweep->begin ? q : sweep->begin; r < end; r++) {
+        for (int32_t b = 0; !full && b < sweep->band_count; b++) {
+            int begin, last;
+
+            plan_band_own(&plan->bands[tile->band_begin + sweep->band_begin + b], (int)r, &begin,
+                          &last);
+            for (int64_t k = begin; k < last; k++)
+                counts[r * keys + k] = (uint8_t)(counts[r * keys + k] + 1);
+        }
+        for (int64_t k = tile->begin; full && k < tile->begin + tile->count; k++)
+            counts[r * keys + k] = (uint8_t)(counts[r * keys + k] + 1);
+    }
 }
 
 /* Take one off each attended cell, once: nothing may be left. 128 marks "taken". */
@@ -270,8 +362,10 @@ static bool list_cells(const struct tile_plan *plan, const ffa_slice_list *slice
         for (int32_t s = 0; s < tile->sweep_count; s++) {
             const struct plan_sweep *sweep = &plan->sweeps[tile->sweep_begin + s];
 
-            for (int64_t k = sweep->begin; k < sweep->end; k += plan->tile_n)
-                count_block(plan, tile, sweep, k, counts);
+            for (int64_t at = first_index(plan, sweep); at < sweep->end;
+                 at += tile_block_size(plan))
+                (plan->axis == TILE_OWNS_QUERIES ? count_keys : count_rows)(plan, tile, sweep, at,
+                                                                            counts);
         }
     }
     return compare_cells(&plan->shape, slices, list, counts, why);
@@ -289,209 +383,39 @@ bool coverage_cells(const struct tile_plan *plan, const ffa_slice_list *lists,
     return ok;
 }
 
-/* ---- the backward plan, by keys ---- */
+/* ---- tickets ---- */
 
-/* Rows [lo, hi) that attend the key: mask.h's rule, solved for the row. */
-static bool slice_key(const ffa_slice *slice, int64_t key, int64_t *lo, int64_t *hi)
+static bool fail_row(struct coverage_text *why, int64_t row, const char *what)
 {
-    const int64_t sq = slice->q_end - slice->q_begin;
-    const int64_t first = slice->type & 1 ? key - slice->k_end + sq : 0;
-    const int64_t last = slice->type & 2 ? key - slice->k_begin : sq - 1;
-
-    *lo = slice->q_begin + (first > 0 ? first : 0);
-    *hi = slice->q_begin + (last < sq ? last + 1 : sq);
-    return key >= slice->k_begin && key < slice->k_end && *lo < *hi;
-}
-
-/* Where the first block of a sweep starts. */
-static int64_t first_row(const struct tile_plan *plan, const struct plan_sweep *sweep)
-{
-    return plan->on_grid ? sweep->begin / plan->tile_m * plan->tile_m : sweep->begin;
-}
-
-static void plan_key(const struct tile_plan *plan, const struct plan_tile *tile, int64_t key,
-                     struct keys_list *got)
-{
-    for (int32_t s = 0; s < tile->sweep_count; s++) {
-        const struct plan_sweep *sweep = &plan->sweeps[tile->sweep_begin + s];
-        const struct keys all = { sweep->begin, sweep->end };
-        struct keys full;
-
-        full_blocks(first_row(plan, sweep), all.hi, sweep->full_begin, sweep->full_end,
-                    plan->tile_m, &full);
-        add_keys(got, full.lo, full.hi);
-        for (int32_t b = 0; b < sweep->band_count; b++) {
-            const struct plan_band *band = &plan->bands[tile->band_begin + sweep->band_begin + b];
-            const int64_t skip = key - band->begin;
-
-            if (key >= band->begin && key < band->end)
-                add_partial(got, band->lo + band->lo_step * skip, band->hi + band->hi_step * skip,
-                            &all, &full);
-        }
-    }
-}
-
-static bool fail_key(struct coverage_text *why, int32_t list, int64_t key, const char *what)
-{
-    snprintf(why->at, sizeof why->at, "list %d, key %lld: %s", list, (long long)key, what);
+    snprintf(why->at, sizeof why->at, "query row %lld: %s", (long long)row, what);
     return false;
 }
 
-/* owners[key]: 1 + the tile of the key. */
-static bool find_key_owners(const struct tile_plan *plan, int32_t list, int32_t *owners,
-                            struct coverage_text *why)
-{
-    memset(owners, 0, (size_t)plan->shape.seqlen_k * sizeof *owners);
-    for (int32_t t = plan->list_begin[list]; t < plan->list_begin[list + 1]; t++) {
-        const struct plan_tile *tile = &plan->tiles[t];
-
-        for (int64_t k = tile->begin; k < (int64_t)tile->begin + tile->count; k++) {
-            if (k < 0 || k >= plan->shape.seqlen_k)
-                return fail_key(why, list, k, "a tile leaves the keys");
-            if (owners[k])
-                return fail_key(why, list, k, "two tiles own the key");
-            owners[k] = t + 1;
-        }
-    }
-    for (int64_t k = 0; k < plan->shape.seqlen_k; k++)
-        if (!owners[k])
-            return fail_key(why, list, k, "no tile owns the key");
-    return true;
-}
-
-/* The slices with keys in the tile, so that few are asked about each key. */
-static ffa_slice_list slices_near(const struct plan_tile *tile, const ffa_slice_list *slices,
-                                  ffa_slice *near)
-{
-    int64_t count = 0;
-
-    for (int64_t i = 0; i < slices->count; i++)
-        if (slices->slices[i].k_begin < (int64_t)tile->begin + tile->count &&
-            slices->slices[i].k_end > tile->begin)
-            near[count++] = slices->slices[i];
-    return (ffa_slice_list){ near, count };
-}
-
-static bool list_keys(const struct tile_plan *plan, const ffa_slice_list *slices, int32_t list,
-                      int32_t *owners, struct coverage_text *why)
-{
-    struct keys_list got = { 0 }, want = { 0 };
-    ffa_slice *memory = malloc((size_t)(slices->count + 1) * sizeof *memory);
-    ffa_slice_list near = { 0 };
-    int32_t owner = 0; /* `near` is of */
-    bool ok = find_key_owners(plan, list, owners, why);
-
-    for (int64_t k = 0; ok && k < plan->shape.seqlen_k; k++) {
-        const struct plan_tile *tile = &plan->tiles[owners[k] - 1];
-
-        if (owners[k] != owner)
-            near = slices_near(tile, slices, memory);
-        owner = owners[k];
-        got.count = want.count = 0;
-        for (int64_t i = 0; i < near.count; i++) {
-            int64_t lo, hi;
-
-            if (slice_key(&near.slices[i], k, &lo, &hi))
-                add_keys(&want, lo, hi);
-        }
-        plan_key(plan, tile, k, &got);
-        unite(&want, false);
-        ok = unite(&got, true) ? compare_line(&got, &want, list, "key", k, why)
-                               : fail_key(why, list, k, "a row is computed twice");
-    }
-    free(memory);
-    free(got.at);
-    free(want.at);
-    return ok;
-}
-
-bool coverage_keys(const struct tile_plan *plan, const ffa_slice_list *lists,
-                   struct coverage_text *why)
-{
-    int32_t *owners = malloc((size_t)plan->shape.seqlen_k * sizeof *owners);
-    bool ok = true;
-
-    for (int32_t list = 0; ok && list < plan->list_count; list++)
-        ok = list_keys(plan, &lists[list], list, owners, why);
-    free(owners);
-    return ok;
-}
-
-/* ---- the backward plan, by cells ---- */
-
-/* Count the cells of one block, the rows from q on of the sweep, row by row. */
-static void count_rows(const struct tile_plan *plan, const struct plan_tile *tile,
-                       const struct plan_sweep *sweep, int64_t q, uint8_t *counts)
-{
-    const int64_t keys = plan->shape.seqlen_k;
-    const int64_t end = q + plan->tile_m < sweep->end ? q + plan->tile_m : sweep->end;
-    const bool full = q >= sweep->full_begin && q + plan->tile_m <= sweep->full_end;
-
-    for (int64_t r = q > sweep->begin ? q : sweep->begin; r < end; r++) {
-        for (int32_t b = 0; !full && b < sweep->band_count; b++) {
-            int begin, last;
-
-            plan_band_own(&plan->bands[tile->band_begin + sweep->band_begin + b], (int)r, &begin,
-                          &last);
-            for (int64_t k = begin; k < last; k++)
-                counts[r * keys + k] = (uint8_t)(counts[r * keys + k] + 1);
-        }
-        for (int64_t k = tile->begin; full && k < tile->begin + tile->count; k++)
-            counts[r * keys + k] = (uint8_t)(counts[r * keys + k] + 1);
-    }
-}
-
-bool coverage_backward_cells(const struct tile_plan *plan, const ffa_slice_list *lists,
-                             struct coverage_text *why)
-{
-    const size_t cells = (size_t)(plan->shape.seqlen_q * plan->shape.seqlen_k);
-    uint8_t *counts = malloc(cells);
-    bool ok = true;
-
-    for (int32_t list = 0; ok && list < plan->list_count; list++) {
-        memset(counts, 0, cells);
-        for (int32_t t = plan->list_begin[list]; t < plan->list_begin[list + 1]; t++) {
-            const struct plan_tile *tile = &plan->tiles[t];
-
-            for (int32_t s = 0; s < tile->sweep_count; s++) {
-                const struct plan_sweep *sweep = &plan->sweeps[tile->sweep_begin + s];
-
-                for (int64_t q = first_row(plan, sweep); q < sweep->end; q += plan->tile_m)
-                    count_rows(plan, tile, sweep, q, counts);
-            }
-        }
-        ok = compare_cells(&plan->shape, &lists[list], list, counts, why);
-    }
-    free(counts);
-    return ok;
-}
-
-/* ---- turns ---- */
-
-/* A sweep's visits, block by block: the rows of turn i are those from turns[i].row up to the turn
- * before, the first one's up to the sweep's end. next[block]: the turn that is awaited. */
-static bool sweep_turns(const struct tile_plan *plan, const struct plan_sweep *sweep, int64_t *next,
-                        struct coverage_text *why)
+/* A sweep's visits, block by block: the rows of ticket i are those from its row up to the ticket
+ * before, the first one's up to the sweep's end. next[block]: the visits so far. */
+static bool sweep_tickets(const struct tile_plan *plan, const struct plan_sweep *sweep,
+                          int64_t *next, struct coverage_text *why)
 {
     int64_t end = (sweep->end + plan->tile_m - 1) / plan->tile_m;
 
     for (int32_t i = 0; i < sweep->ticket_count; i++) {
-        const struct plan_ticket *turn = &plan->tickets[sweep->ticket_begin + i];
-        const int64_t begin = turn->row / plan->tile_m;
+        const struct plan_ticket *ticket = &plan->tickets[sweep->ticket_begin + i];
+        const int64_t begin = ticket->row / plan->tile_m;
 
-        if (turn->row % plan->tile_m || begin >= end)
-            return fail(why, 0, turn->row, "a turn that is not of blocks below the one before");
+        if (ticket->row % plan->tile_m || begin >= end)
+            return fail_row(why, ticket->row,
+                            "a ticket that is not of blocks below the one before");
         for (int64_t block = begin; block < end; block++)
-            if (next[block]++ != turn->before)
-                return fail(why, 0, block * plan->tile_m, "a visit out of turn");
+            if (next[block]++ != ticket->before)
+                return fail_row(why, block * plan->tile_m, "a visit out of order");
         end = begin;
     }
     return end * plan->tile_m <= sweep->begin && (end + 1) * plan->tile_m > sweep->begin
                ? true
-               : fail(why, 0, sweep->begin, "turns that are not of the blocks of their sweep");
+               : fail_row(why, sweep->begin, "tickets that are not of the blocks of their sweep");
 }
 
-bool coverage_turns(const struct tile_plan *plan, struct coverage_text *why)
+bool coverage_tickets(const struct tile_plan *plan, struct coverage_text *why)
 {
     const int64_t blocks = plan->shape.seqlen_q / plan->tile_m + 1;
     int64_t *next = calloc((size_t)blocks, sizeof *next);
@@ -501,7 +425,7 @@ bool coverage_turns(const struct tile_plan *plan, struct coverage_text *why)
         memset(next, 0, (size_t)blocks * sizeof *next);
         for (int32_t t = plan->list_begin[list]; ok && t < plan->list_begin[list + 1]; t++)
             for (int32_t s = plan->tiles[t].sweep_count - 1; ok && s >= 0; s--)
-                ok = sweep_turns(plan, &plan->sweeps[plan->tiles[t].sweep_begin + s], next, why);
+                ok = sweep_tickets(plan, &plan->sweeps[plan->tiles[t].sweep_begin + s], next, why);
     }
     free(next);
     return ok;
@@ -538,10 +462,10 @@ bool coverage_same(const struct tile_plan *forward, const struct tile_plan *back
             for (int32_t t = backward->list_begin[list]; t < backward->list_begin[list + 1]; t++)
                 if (k >= backward->tiles[t].begin &&
                     k < backward->tiles[t].begin + backward->tiles[t].count)
-                    plan_key(backward, &backward->tiles[t], k, &rows);
+                    plan_line(backward, &backward->tiles[t], k, &rows);
             ok = unite(&want, true) && unite(&rows, true)
-                     ? compare_line(&rows, &want, list, "key", k, why)
-                     : fail_key(why, list, k, "a row is computed twice");
+                     ? compare_line(&rows, &want, backward, list, k, why)
+                     : fail(why, backward, list, k, "a row is computed twice");
         }
     free(rows.at);
     free(want.at);

@@ -13,22 +13,17 @@ struct coverage_text {
     char at[256];
 };
 
-/* By key intervals of every row: any size. lists: [plan->list_count]. On false, *why says where. */
-bool coverage_rows(const struct tile_plan *plan, const ffa_slice_list *lists,
-                   struct coverage_text *why);
-/* By a count for each cell: small masks; seqlen_q * seqlen_k bytes. */
+/* By the intervals of every owned row (backward: key), which the bands give: any size. lists:
+ * [plan->list_count]. On false, *why says where. */
+bool coverage_lines(const struct tile_plan *plan, const ffa_slice_list *lists,
+                    struct coverage_text *why);
+/* By a count for each cell: small masks; seqlen_q * seqlen_k bytes. Forward a block's cells are
+ * counted band by band; backward row by row, with the keys of each row (plan_band_own). */
 bool coverage_cells(const struct tile_plan *plan, const ffa_slice_list *lists,
                     struct coverage_text *why);
-
-/* The same of a backward plan: by the row intervals of every key, which the bands give, and by a
- * count for each cell, with the keys of each row of a block (plan_band_own). */
-bool coverage_keys(const struct tile_plan *plan, const ffa_slice_list *lists,
-                   struct coverage_text *why);
-bool coverage_backward_cells(const struct tile_plan *plan, const ffa_slice_list *lists,
-                             struct coverage_text *why);
-/* Of a plan in turns: the visits of each block of the grid, in the order of tiles, take the
- * turns 0, 1, 2, ... */
-bool coverage_turns(const struct tile_plan *plan, struct coverage_text *why);
+/* Of a plan with ordered accumulation: the visits of each block of the grid, in the order of tiles,
+ * have the tickets 0, 1, 2, ... */
+bool coverage_tickets(const struct tile_plan *plan, struct coverage_text *why);
 /* Whether both plans of one mask have the same rows at every `step`th key. */
 bool coverage_same(const struct tile_plan *forward, const struct tile_plan *backward, int64_t step,
                    struct coverage_text *why);

@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * phases_build: one rank's phases from the tables of all ranks. First its rows of the mask, with
- * query rows numbered as in its buffer; then, phase by phase, the keys at hand as spans, the mask
- * cut to them, and tiles; last, what others fetch from it in each step. Invariant: the bands of all
- * phases together are the rank's rows of the mask, each cell once. Trick: keys at hand are spans of
- * consecutive keys in consecutive rows of a buffer, so cutting a band to a buffer is a cut and a
- * shift.
+ * phases_build: what one rank does in each phase of both passes. A phase is the spans of keys it
+ * works on; the bands of the rank's rows, cut to these spans and moved to the rows of its buffer,
+ * are the phase's cells, of which staged_build makes the tiles. So all that a phase computes
+ * follows from its spans, and what a rank sends follows from the receives of the others.
  */
 #include "parallel/plan/phases.h"
 
-#include "mask/mask.h"
-#include "tile/cut.h"
+#include "tile/staged.h"
 
 /* As in plan_tables, "keys" are what moves and "queries" what stays; what is written into the plan
  * has its own names. */
@@ -69,24 +66,21 @@ out:
 static ffa_status find_rows(struct build *b, ffa_error *err)
 {
     const ffa_parallel_plan *plan = b->plan;
-    const struct cut_shape shape = { .rows = (int32_t)b->queries->rank_tokens[plan->rank],
-                                     .tile_size = plan->opts.tile_m };
+    const struct tile_options opts = { .tile_m = plan->opts.tile_m, .tile_n = plan->opts.tile_n };
+    const int32_t rows = (int32_t)b->queries->rank_tokens[plan->rank];
     struct normal normal = { 0 };
-    struct sweep_work work = { .block_size = plan->opts.tile_n };
     ffa_status rc = FFA_OK;
 
     for (int32_t l = 0; l < plan->list_count; l++) {
         normal_finish(&normal);
         FFA_TRY(local_rows(&normal, plan_tables_normal(b->tables, l), b->queries, plan->rank, err));
         b->plan->area = area_add(b->plan->area, normal.area);
-        work.normal = &normal;
         if (!b->tables->moves_queries)
-            FFA_TRY(cut_build(&b->cuts[l], &work, &shape, err));
+            FFA_TRY(staged_cuts(&b->cuts[l], &normal, rows, &opts, err));
         FFA_TRY(bands_add_normal(&b->lists[l], &normal, err));
     }
 out:
     normal_finish(&normal);
-    sweep_finish(&work);
     return rc;
 }
 
@@ -102,76 +96,6 @@ static void find_needed(struct build *b)
         if (piece->receiver_count > 0)
             memset(b->needed + piece->source_row, 1, (size_t)(piece->end - piece->begin));
     }
-}
-
-/* ---- bands to tile plans ---- */
-
-/* At most three slices: between two turns each bound of the band moves with the rows, or stands. */
-static int32_t slices_of(ffa_slice out[3], const struct band *band)
-{
-    const int64_t lo_turn = band->k_begin - band->lo;   /* from here on the lower bound moves */
-    const int64_t hi_turn = band->k_end - band->hi - 1; /* from here on the upper one does not */
-    const int64_t first = min64(lo_turn, hi_turn), second = max64(lo_turn, hi_turn);
-    const int64_t rows[4] = { band->q_begin, min64(max64(first, band->q_begin), band->q_end),
-                              min64(max64(second, band->q_begin), band->q_end), band->q_end };
-    int32_t count = 0;
-
-    for (int i = 0; i < 3; i++) {
-        const bool lo_moves = rows[i] >= lo_turn, hi_moves = rows[i] < hi_turn;
-
-        if (rows[i] == rows[i + 1])
-            continue;
-        out[count++] = (ffa_slice){
-            .q_begin = rows[i],
-            .q_end = rows[i + 1],
-            .k_begin = lo_moves ? rows[i] + band->lo : band->k_begin,
-            .k_end = hi_moves ? rows[i + 1] + band->hi : band->k_end,
-            .type = (lo_moves ? FFA_SLICE_INVCAUSAL : 0) | (hi_moves ? FFA_SLICE_CAUSAL : 0),
-        };
-    }
-    return count;
-}
-
-static ffa_status normal_from_bands(struct normal *out, const struct bands *bands, ffa_error *err)
-{
-    ffa_slice *slices = mem_array((size_t)bands->count * 3, sizeof *slices);
-    int64_t count = 0;
-    ffa_status rc;
-
-    if (!slices)
-        return error_nomem(err, "the mask of a stage");
-    for (int64_t i = 0; i < bands->count; i++)
-        count += slices_of(slices + count, &bands->at[i]);
-    rc = normal_build(out, slices, count, err);
-    mem_free(slices);
-    return rc;
-}
-
-/* The mask of a phase, from its bands. */
-static ffa_status mask_init(ffa_mask *out, const struct build *b, const struct plan_phase *phase,
-                            ffa_error *err)
-{
-    const int64_t rows = b->queries->rank_tokens[b->plan->rank];
-    ffa_status rc = FFA_OK;
-
-    *out = (ffa_mask){ .shape = { rows, phase->rows },
-                       .head_count = b->plan->list_count,
-                       .lists = mem_array((size_t)b->plan->list_count, sizeof *out->lists) };
-    if (b->tables->moves_queries)
-        out->shape = (ffa_mask_shape){ phase->rows, rows };
-    if (!out->lists)
-        return error_nomem(err, "the mask of a stage");
-    for (int32_t l = 0; l < out->head_count; l++)
-        FFA_TRY(normal_from_bands(&out->lists[l].normal, &phase->lists[l], err));
-out:
-    return rc;
-}
-
-static void mask_finish(ffa_mask *mask)
-{
-    for (int32_t l = 0; mask->lists && l < mask->head_count; l++)
-        normal_finish(&mask->lists[l].normal);
-    mem_free(mask->lists);
 }
 
 /* ---- one phase ---- */
@@ -310,78 +234,38 @@ out:
     return rc;
 }
 
-/* ---- forward ---- */
-
-static ffa_status forward_tiles(struct build *b, struct plan_phase *phase, ffa_error *err)
+/* The tiles of the first `count` phases of a pass, from their bands. */
+static ffa_status build_tiles(const struct build *b, struct plan_pass *pass, int32_t count,
+                              const struct staged_options *opts, ffa_error *err)
 {
-    const ffa_parallel_plan *plan = b->plan;
-    const struct tile_options opts = { .tile_m = plan->opts.tile_m, .tile_n = plan->opts.tile_n };
-    ffa_mask mask = { 0 };
+    const int64_t rows = b->queries->rank_tokens[b->plan->rank];
+    struct stage_cells *stages = mem_array((size_t)count, sizeof *stages);
+    struct staged_plan *plans = mem_array((size_t)count, sizeof *plans);
     ffa_status rc;
 
-    FFA_TRY(mask_init(&mask, b, phase, err));
-    if (b->tables->moves_queries)
-        FFA_TRY(tile_build(&phase->tiles, &mask, TILE_OWNS_QUERIES, &opts, err));
-    else
-        FFA_TRY(tile_build_at(&phase->tiles, &mask, TILE_OWNS_QUERIES, &opts, b->cuts, err));
-    phase->flags = mem_array((size_t)phase->tiles.tile_count, sizeof *phase->flags);
-    if (!phase->flags)
-        rc = error_nomem(err, "the flags of tiles");
+    if (!stages || !plans) {
+        rc = error_nomem(err, "the tiles of stages");
+        goto out;
+    }
+    for (int32_t p = 0; p < count; p++) {
+        const struct plan_phase *phase = &pass->phases[p];
+
+        stages[p].shape = b->tables->moves_queries ? (ffa_mask_shape){ phase->rows, rows }
+                                                   : (ffa_mask_shape){ rows, phase->rows };
+        stages[p].lists = phase->lists;
+    }
+    FFA_TRY(staged_build(plans, stages, count, opts, err));
+    for (int32_t p = 0; p < count; p++) {
+        pass->phases[p].tiles = plans[p].forward;
+        pass->phases[p].key_tiles = plans[p].backward;
+    }
 out:
-    mask_finish(&mask);
+    mem_free(stages);
+    mem_free(plans);
     return rc;
 }
 
-/* Which of the list's tiles begins at the row. */
-static int64_t tile_index(const struct cut_list *cuts, int32_t row)
-{
-    int64_t low = 0, high = cuts->count;
-
-    while (high - low > 1) {
-        const int64_t middle = low + (high - low) / 2;
-
-        if (cuts->begins[middle] <= row)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* first, last [tiles of the list]: phases that work on each; first > last: none. */
-static void flag_list(const struct build *b, int32_t list, int32_t *first, int32_t *last)
-{
-    const struct plan_pass *pass = &b->plan->forward;
-    const struct cut_list *cuts = &b->cuts[list];
-
-    for (int64_t i = 0; i < cuts->count; i++) {
-        first[i] = INT32_MAX;
-        last[i] = -1;
-    }
-    for (int set = 0; set < 2; set++)
-        for (int32_t p = 0; p < pass->phase_count; p++) {
-            const struct plan_phase *phase = &pass->phases[p];
-
-            for (int64_t t = phase->tiles.list_begin[list]; t < phase->tiles.list_begin[list + 1];
-                 t++) {
-                const struct plan_tile *tile = &phase->tiles.tiles[t];
-                const int64_t i = tile_index(cuts, tile->begin);
-
-                if (set == 0) {
-                    if (tile->sweep_count == 0)
-                        continue;
-                    first[i] = first[i] < p ? first[i] : p;
-                    last[i] = p;
-                    continue;
-                }
-                if (last[i] < 0 && p == 0)
-                    phase->flags[t] = TILE_TOUCHED | TILE_FIRST | TILE_LAST;
-                else if (tile->sweep_count > 0)
-                    phase->flags[t] = (uint8_t)(TILE_TOUCHED | (first[i] == p ? TILE_FIRST : 0) |
-                                                (last[i] == p ? TILE_LAST : 0));
-            }
-        }
-}
+/* ---- forward ---- */
 
 /* Where queries move: partial results, but for own rows that nobody else works on. */
 static void flag_partial(const struct build *b)
@@ -390,37 +274,22 @@ static void flag_partial(const struct build *b)
 
     for (int32_t p = 0; p < pass->phase_count; p++)
         for (int64_t t = 0; t < pass->phases[p].tiles.tile_count; t++) {
-            const struct plan_tile *tile = &pass->phases[p].tiles.tiles[t];
-            const bool is_last = p == 0 && !memchr(b->needed + tile->begin, 1, (size_t)tile->count);
+            struct plan_tile *tile = &pass->phases[p].tiles.tiles[t];
 
-            pass->phases[p].flags[t] =
-                (uint8_t)(TILE_TOUCHED | TILE_FIRST | (is_last ? TILE_LAST : 0));
+            if (p > 0 || memchr(b->needed + tile->begin, 1, (size_t)tile->count))
+                tile->flags = PLAN_TILE_CONTINUES;
         }
-}
-
-static ffa_status flag_tiles(const struct build *b, ffa_error *err)
-{
-    int64_t most = 0;
-    int32_t *phases;
-
-    if (b->tables->moves_queries) {
-        flag_partial(b);
-        return FFA_OK;
-    }
-    for (int32_t l = 0; l < b->plan->list_count; l++)
-        most = max64(most, b->cuts[l].count);
-    phases = mem_array((size_t)most * 2, sizeof *phases);
-    if (!phases)
-        return error_nomem(err, "the flags of tiles");
-    for (int32_t l = 0; l < b->plan->list_count; l++)
-        flag_list(b, l, phases, phases + most);
-    mem_free(phases);
-    return FFA_OK;
 }
 
 static ffa_status build_forward(struct build *b, ffa_error *err)
 {
     const struct stage_cut *cut = &b->stages->forward[b->plan->rank];
+    const struct tile_options tiles = { .tile_m = b->plan->opts.tile_m,
+                                        .tile_n = b->plan->opts.tile_n };
+    const struct staged_options opts = { .list_count = b->plan->list_count,
+                                         .forward = &tiles,
+                                         .cuts = b->cuts,
+                                         .has_own_rows = b->tables->moves_queries };
     struct plan_pass *pass = &b->plan->forward;
     ffa_status rc = FFA_OK;
 
@@ -434,58 +303,35 @@ static ffa_status build_forward(struct build *b, ffa_error *err)
     }
     pass->phase_count = cut->count + 1;
     pass->phases[0].compute_ns = cut->own_ns;
-    for (int32_t p = 0; p < pass->phase_count; p++) {
+    for (int32_t p = 0; p < pass->phase_count; p++)
         FFA_TRY(phase_rows(b, pass, cut, p, err));
-        FFA_TRY(forward_tiles(b, &pass->phases[p], err));
-    }
-    rc = flag_tiles(b, err);
+    FFA_TRY(build_tiles(b, pass, pass->phase_count, &opts, err));
+    if (b->tables->moves_queries)
+        flag_partial(b);
 out:
     return rc;
 }
 
 /* ---- backward ---- */
 
-static ffa_status backward_tiles(struct tile_plan *out, const struct build *b,
-                                 const struct plan_phase *phase, ffa_error *err)
-{
-    const ffa_parallel_plan *plan = b->plan;
-    const struct tile_options opts = { .tile_m = plan->opts.backward_m,
-                                       .tile_n = plan->opts.backward_n };
-    ffa_mask mask = { 0 };
-    ffa_status rc;
-
-    FFA_TRY(mask_init(&mask, b, phase, err));
-    if (mask.shape.seqlen_k > 0) {
-        rc = tile_build(out, &mask, TILE_OWNS_KEYS, &opts, err);
-        goto out;
-    }
-    *out = (struct tile_plan){ .shape = mask.shape,
-                               .tile_m = opts.tile_m,
-                               .tile_n = opts.tile_n,
-                               .list_count = plan->list_count };
-    out->list_begin = mem_array((size_t)plan->list_count + 1, sizeof *out->list_begin);
-    if (!out->list_begin)
-        rc = error_nomem(err, "the key tiles of a stage");
-out:
-    mask_finish(&mask);
-    return rc;
-}
-
-/* The tiles of `from` whose keep is `which`, with their sweeps and bands. */
+/* The tiles of `from` whose keep is `which`, with their sweeps and bands, in the order of tiles. */
 static ffa_status take_tiles(struct tile_plan *out, const struct tile_plan *from,
                              const uint8_t *keep, uint8_t which, ffa_error *err)
 {
     *out = (struct tile_plan){
         .shape = from->shape,
+        .axis = from->axis,
         .tile_m = from->tile_m,
         .tile_n = from->tile_n,
+        .is_stage = true,
         .list_count = from->list_count,
         .list_begin = mem_array((size_t)from->list_count + 1, sizeof *out->list_begin),
         .tiles = mem_array((size_t)from->tile_count, sizeof *out->tiles),
+        .block_counts = mem_array((size_t)from->tile_count, sizeof *out->block_counts),
         .sweeps = mem_array((size_t)from->sweep_count, sizeof *out->sweeps),
         .bands = mem_array((size_t)from->band_count, sizeof *out->bands),
     };
-    if (!out->list_begin || !out->tiles || !out->sweeps || !out->bands)
+    if (!out->list_begin || !out->tiles || !out->block_counts || !out->sweeps || !out->bands)
         return error_nomem(err, "the key tiles of a stage");
     for (int32_t l = 0; l < from->list_count; l++) {
         for (int64_t t = from->list_begin[l]; t < from->list_begin[l + 1]; t++) {
@@ -501,7 +347,8 @@ static ffa_status take_tiles(struct tile_plan *out, const struct tile_plan *from
             tile.band_begin = (int32_t)out->band_count;
             out->sweep_count += tile.sweep_count;
             out->band_count += tile.band_count;
-            out->block_count += tile.block_count;
+            out->block_count += from->block_counts[t];
+            out->block_counts[out->tile_count] = from->block_counts[t];
             out->tiles[out->tile_count++] = tile;
         }
         out->list_begin[l + 1] = (int32_t)out->tile_count;
@@ -522,7 +369,7 @@ static int64_t choose_early(uint8_t *early, const struct build *b, const struct 
             const struct plan_tile *tile = &all->tiles[t];
             const bool is_needed = !b->tables->moves_queries &&
                                    memchr(b->needed + tile->begin, 1, (size_t)tile->count);
-            const int64_t cells = (int64_t)tile->block_count * all->tile_m * all->tile_n;
+            const int64_t cells = (int64_t)all->block_counts[t] * all->tile_m * all->tile_n;
 
             if (is_needed != (pass == 1))
                 continue;
@@ -536,12 +383,11 @@ static ffa_status split_own(struct build *b, const struct stage_cut *cut, ffa_er
 {
     struct plan_pass *pass = &b->plan->backward;
     struct plan_phase *first = &pass->phases[0], *last = &pass->phases[pass->phase_count - 1];
-    struct tile_plan all = { 0 };
-    uint8_t *early = NULL;
+    struct tile_plan all = first->key_tiles;
+    uint8_t *early = mem_array((size_t)all.tile_count, 1);
     ffa_status rc;
 
-    FFA_TRY(backward_tiles(&all, b, first, err));
-    early = mem_array((size_t)all.tile_count, 1);
+    first->key_tiles = (struct tile_plan){ 0 };
     if (!early) {
         rc = error_nomem(err, "the key tiles of a stage");
         goto out;
@@ -557,9 +403,32 @@ out:
     return rc;
 }
 
+/* Which partial gradients come in between the first phase and the last: see rank_plan.h. */
+static void flag_key_tiles(const struct build *b)
+{
+    const struct plan_pass *pass = &b->plan->backward;
+    const bool all_needed = b->keys->is_replicated && b->transfer->topology.rank_count > 1;
+
+    for (int32_t p = 0; p < pass->phase_count; p++)
+        for (int64_t t = 0; t < pass->phases[p].key_tiles.tile_count; t++) {
+            struct plan_tile *tile = &pass->phases[p].key_tiles.tiles[t];
+            const bool is_own = p == 0 || p > pass->stage_count;
+            const bool is_needed =
+                !is_own || all_needed || memchr(b->needed + tile->begin, 1, (size_t)tile->count);
+
+            if (b->tables->moves_queries)
+                tile->flags = PLAN_TILE_MERGES | PLAN_TILE_CONTINUES;
+            else if (is_needed)
+                tile->flags = p > pass->stage_count ? PLAN_TILE_MERGES : PLAN_TILE_CONTINUES;
+        }
+}
+
 static ffa_status build_backward(struct build *b, ffa_error *err)
 {
     const struct stage_cut *cut = &b->stages->backward[b->plan->rank];
+    const struct tile_options tiles = { .tile_m = b->plan->opts.backward_m,
+                                        .tile_n = b->plan->opts.backward_n };
+    const struct staged_options opts = { .list_count = b->plan->list_count, .backward = &tiles };
     struct plan_pass *pass = &b->plan->backward;
     ffa_status rc = FFA_OK;
 
@@ -572,12 +441,11 @@ static ffa_status build_backward(struct build *b, ffa_error *err)
         goto out;
     }
     pass->phase_count = cut->count + 2;
-    for (int32_t p = 0; p < pass->phase_count; p++) {
+    for (int32_t p = 0; p < pass->phase_count; p++)
         FFA_TRY(phase_rows(b, pass, cut, p, err));
-        if (p > 0 && p <= cut->count)
-            FFA_TRY(backward_tiles(&pass->phases[p].key_tiles, b, &pass->phases[p], err));
-    }
-    rc = split_own(b, cut, err);
+    FFA_TRY(build_tiles(b, pass, cut->count + 1, &opts, err));
+    FFA_TRY(split_own(b, cut, err));
+    flag_key_tiles(b);
 out:
     return rc;
 }
@@ -683,7 +551,6 @@ void phases_finish(struct plan_pass *pass, int32_t list_count)
             bands_finish(&phase->lists[l]);
         mem_free(phase->lists);
         tile_finish(&phase->tiles);
-        mem_free(phase->flags);
         tile_finish(&phase->key_tiles);
     }
     for (int32_t s = 0; pass->sends && s < pass->step_count; s++)

@@ -20,10 +20,15 @@
  * of q, dout, lse and delta), all keys are the rank's own, and what a stage computes, (out, lse) or
  * dq, goes back and is merged into the owner's.
  *
- * Query tiles are the same in every forward phase where keys move. The first phase that works on a
- * tile does not read what is there; the last writes the model's dtype. A tile without work anywhere
- * is written, as empty, by the own phase. Where queries move, every tile is first in its phase, and
- * last only if nobody else adds to its rows.
+ * Where keys move, the forward phases are the stages of one pass over the same query rows
+ * (tile/staged.h): query tiles are the same in each, a phase has those it works on, and their flags
+ * say what comes before and after. A tile without work anywhere is written, as empty, by the own
+ * phase. Where queries move, a phase has all its tiles; none merges, and all continue but those of
+ * own rows that nobody else adds to.
+ *
+ * Key tiles where keys move: a stage's continue at the owner of their keys. Own tiles of keys that
+ * another rank needs continue in the first phase, and merge in the last with what has come in by
+ * then. Where queries move, all merge with what is there and continue.
  */
 #ifndef FFA_PARALLEL_PLAN_RANK_PLAN_H
 #define FFA_PARALLEL_PLAN_RANK_PLAN_H
@@ -40,7 +45,6 @@ struct plan_phase {
     struct transfer_copies receives; /* into the receive buffer, in the order of its rows */
     struct bands *lists;             /* [list_count]: local */
     struct tile_plan tiles;          /* forward */
-    uint8_t *flags;                  /* forward: [tiles.tile_count], TILE_... */
     struct tile_plan key_tiles;      /* backward; own phases: some of the own keys' tiles */
     int64_t fetch_ns, compute_ns, reduce_ns;
 };

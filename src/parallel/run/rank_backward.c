@@ -13,30 +13,29 @@
  * keys throughout, summed from phase to phase, and it is dq that goes back to its owner's sums.
  */
 #include "parallel/run/rank_pass.h"
+#include "tile/staged.h"
 
 enum { ARRIVED_Q, ARRIVED_DOUT, ARRIVED_LSE, ARRIVED_DELTA };
 
 struct backward {
     struct rank_pass common;
     bool moves_queries;
-    int64_t row_elements;      /* of a row of sum_kv */
-    void *delta;               /* [tokens][heads_q] */
-    void *sum_dq;              /* [tokens][heads_q][head_dim] */
-    void *sum_kv;              /* [own keys][2][heads_kv][head_dim] */
-    uint8_t *needed;           /* [own keys]: of which other ranks compute gradients */
-    uint8_t *tile_flags;       /* [most tiles of a phase], of the phase at hand */
-    uint8_t *row_flags;        /* [phases + 2][row_blocks]; then: to be unswept, nothing */
-    uint8_t *stage_rows;       /* [row blocks of a stage]: where queries move, all first */
-    void *stage_delta;         /* [rows of a stage][heads_q] */
-    struct plan_tile *unswept; /* scratch: tiles of the first phase, without sweeps */
-    float *dsink;              /* of this rank */
-    struct tile_plan nothing;  /* own tiles of a rank without keys */
+    int64_t row_elements; /* of a row of sum_kv */
+    void *delta;          /* [tokens][heads_q] */
+    void *sum_dq;         /* [tokens][heads_q][head_dim] */
+    void *sum_kv;         /* [own keys][2][heads_kv][head_dim] */
+    uint8_t *row_flags;   /* [phases + 2][row_blocks]: of each phase; then to be settled,
+                           * and rows left alone */
+    uint8_t *stage_rows;  /* [row blocks of a stage]: where queries move, all continue */
+    void *stage_delta;    /* [rows of a stage][heads_q] */
+    float *dsink;         /* of this rank */
     int64_t row_blocks;
     uint64_t reduced; /* mark of LANE_REDUCE */
 };
 
-/* ---- which phase is the first, and the last, of what ---- */
+/* ---- which phase is the first, and the last, of which rows ---- */
 
+/* The rows that the tiles meet: neither first nor last yet. */
 static void mark_rows(uint8_t *flags, const struct tile_plan *plan)
 {
     for (int64_t t = 0; t < plan->tile_count; t++)
@@ -44,7 +43,7 @@ static void mark_rows(uint8_t *flags, const struct tile_plan *plan)
             const struct plan_sweep *sweep = &plan->sweeps[plan->tiles[t].sweep_begin + s];
 
             for (int64_t b = sweep->begin / plan->tile_m; b <= (sweep->end - 1) / plan->tile_m; b++)
-                flags[b] = TILE_TOUCHED;
+                flags[b] = PLAN_TILE_MERGES | PLAN_TILE_CONTINUES;
         }
 }
 
@@ -53,11 +52,12 @@ static void flag_rows(struct backward *b)
 {
     const struct plan_pass *pass = b->common.pass;
 
+    memset(b->row_flags, CPU_ROWS_UNTOUCHED, (size_t)((pass->phase_count + 2) * b->row_blocks));
     if (b->moves_queries) { /* others add between the first phase and the end */
         mark_rows(b->row_flags + (pass->phase_count - 1) * b->row_blocks,
                   &pass->phases[pass->phase_count - 1].key_tiles);
-        memset(b->row_flags, TILE_TOUCHED | TILE_FIRST, (size_t)b->row_blocks);
-        memset(b->row_flags + pass->phase_count * b->row_blocks, TILE_TOUCHED | TILE_LAST,
+        memset(b->row_flags, PLAN_TILE_CONTINUES, (size_t)b->row_blocks);
+        memset(b->row_flags + pass->phase_count * b->row_blocks, PLAN_TILE_MERGES,
                (size_t)b->row_blocks);
         return;
     }
@@ -67,32 +67,16 @@ static void flag_rows(struct backward *b)
         int32_t first = -1, last = 0;
 
         for (int32_t p = 0; p < pass->phase_count; p++)
-            if (b->row_flags[p * b->row_blocks + i]) {
+            if (b->row_flags[p * b->row_blocks + i] != CPU_ROWS_UNTOUCHED) {
                 first = first < 0 ? p : first;
                 last = p;
             }
-        first = first < 0 ? 0 : first;
-        b->row_flags[first * b->row_blocks + i] |= TILE_TOUCHED | TILE_FIRST;
-        b->row_flags[last * b->row_blocks + i] |= TILE_LAST;
-    }
-}
-
-static void flag_tiles(struct backward *b, int32_t at)
-{
-    const struct plan_pass *pass = b->common.pass;
-    const struct tile_plan *plan = &pass->phases[at].key_tiles;
-
-    for (int64_t t = 0; t < plan->tile_count; t++) {
-        const struct plan_tile *tile = &plan->tiles[t];
-        const bool is_own = at == 0 || at > pass->stage_count;
-        const bool is_shared = is_own && memchr(b->needed + tile->begin, 1, (size_t)tile->count);
-
-        if (b->moves_queries)
-            b->tile_flags[t] = TILE_TOUCHED;
-        else if (!is_own || (at == 0 && is_shared))
-            b->tile_flags[t] = TILE_TOUCHED | TILE_FIRST;
-        else
-            b->tile_flags[t] = (uint8_t)(TILE_TOUCHED | TILE_LAST | (is_shared ? 0 : TILE_FIRST));
+        if (first < 0) {
+            b->row_flags[i] = 0;
+            continue;
+        }
+        b->row_flags[first * b->row_blocks + i] &= (uint8_t)~PLAN_TILE_MERGES;
+        b->row_flags[last * b->row_blocks + i] &= (uint8_t)~PLAN_TILE_CONTINUES;
     }
 }
 
@@ -113,51 +97,25 @@ static ffa_status allocate(struct backward *b, ffa_error *err)
     const int32_t tile_m = p->plan->opts.backward_m;
     const size_t rows = (size_t)(p->tokens * p->args.heads_q), element = (size_t)p->sum_element;
     const size_t keys = (size_t)own_keys(b), dim = (size_t)p->args.head_dim;
-    int64_t tiles = 0;
 
-    for (int32_t i = 0; i < pass->phase_count; i++)
-        tiles = pass->phases[i].key_tiles.tile_count > tiles ? pass->phases[i].key_tiles.tile_count
-                                                             : tiles;
     b->row_blocks = (p->tokens + tile_m - 1) / tile_m;
     b->row_elements = 2 * (int64_t)p->args.heads_kv * p->args.head_dim;
     b->delta = mem_array(rows, element);
     b->sum_dq = mem_array(rows * dim, element);
     b->sum_kv = mem_array(keys * (size_t)b->row_elements, element);
-    b->needed = mem_array(keys, 1);
-    b->tile_flags = mem_array((size_t)tiles, 1);
     b->row_flags = mem_array((size_t)(b->row_blocks * (pass->phase_count + 2)), 1);
     b->stage_rows = mem_array((size_t)(pass->buffer_rows / tile_m + 1), 1);
     b->stage_delta = mem_array((size_t)(pass->buffer_rows * p->args.heads_q), element);
-    b->unswept = mem_array((size_t)tiles, sizeof *b->unswept);
     if (p->args.dsink)
         b->dsink = mem_array((size_t)(p->args.sink_count * p->args.heads_q), sizeof *b->dsink);
-    b->nothing = (struct tile_plan){
-        .shape = { p->tokens, 0 },
-        .tile_m = tile_m,
-        .tile_n = p->plan->opts.backward_n,
-        .list_count = p->plan->list_count,
-        .list_begin = mem_array((size_t)p->plan->list_count + 1, sizeof(int32_t)),
-    };
-    if (!b->nothing.list_begin || !b->delta || !b->sum_dq || !b->sum_kv || !b->needed ||
-        !b->tile_flags || !b->row_flags || !b->unswept || !b->stage_rows || !b->stage_delta ||
-        (p->args.dsink && !b->dsink))
+    if (!b->delta || !b->sum_dq || !b->sum_kv || !b->row_flags || !b->stage_rows ||
+        !b->stage_delta || (p->args.dsink && !b->dsink))
         return error_nomem(err, "the sums of a pass");
-    memset(b->stage_rows, TILE_TOUCHED | TILE_FIRST, (size_t)(pass->buffer_rows / tile_m + 1));
-    for (int32_t s = 0; s < pass->step_count && !b->moves_queries; s++)
-        for (int64_t i = 0; i < pass->sends[s].count; i++)
-            memset(b->needed + pass->sends[s].at[i].source_row, 1,
-                   (size_t)pass->sends[s].at[i].rows);
-    if (is_replicated(b))
-        memset(b->needed, 1, keys);
+    memset(b->stage_rows, PLAN_TILE_CONTINUES, (size_t)(pass->buffer_rows / tile_m + 1));
     return FFA_OK;
 }
 
 /* ---- computing ---- */
-
-static const struct tile_plan *own_tiles(const struct backward *b, int32_t at)
-{
-    return own_keys(b) > 0 ? &b->common.pass->phases[at].key_tiles : &b->nothing;
-}
 
 static struct cpu_backward call_of(struct backward *b, const struct tile_plan *plan)
 {
@@ -177,7 +135,6 @@ static struct cpu_backward call_of(struct backward *b, const struct tile_plan *p
                                   .fp64 = p->fp64,
                                   .lse_dtype = (ffa_dtype)p->args.sum_dtype,
                                   .delta = b->delta,
-                                  .tile_flags = b->tile_flags,
                                   .sum_dk = sum_kv,
                                   .sum_dv = (char *)sum_kv + b->row_elements / 2 * p->sum_element,
                                   .sum_stride = b->row_elements,
@@ -196,9 +153,8 @@ static bool wait_for_reduces(void *user)
 
 static ffa_status compute_own(struct backward *b, int32_t at, ffa_error *err)
 {
-    struct cpu_backward call = call_of(b, own_tiles(b, at));
+    struct cpu_backward call = call_of(b, &b->common.pass->phases[at].key_tiles);
 
-    flag_tiles(b, at);
     call.row_flags = b->row_flags + at * b->row_blocks;
     if (at == 0) {
         call.dsink = b->dsink;
@@ -213,21 +169,19 @@ static ffa_status compute_own(struct backward *b, int32_t at, ffa_error *err)
 /* Write what was summed of the key tiles of an own phase; rows: which set of row_flags. */
 static ffa_status write_tiles(struct backward *b, int32_t at, int32_t rows, ffa_error *err)
 {
-    struct tile_plan plan = *own_tiles(b, at);
+    struct tile_plan plan = { 0 };
     struct cpu_backward call = call_of(b, &plan);
+    ffa_status rc;
 
-    flag_tiles(b, at);
-    for (int64_t t = 0; t < plan.tile_count; t++) {
-        b->unswept[t] = plan.tiles[t];
-        b->unswept[t].sweep_count = 0;
-        b->tile_flags[t] = b->tile_flags[t] & TILE_LAST ? 0 : TILE_TOUCHED | TILE_LAST;
-    }
-    plan.tiles = b->unswept;
+    FFA_TRY(staged_settle(&plan, &b->common.pass->phases[at].key_tiles, err));
     call.row_flags = b->row_flags + rows * b->row_blocks;
-    return cpu_backward(&call, err);
+    rc = cpu_backward(&call, err);
+out:
+    tile_finish(&plan);
+    return rc;
 }
 
-/* What was not written by the phases: see flag_tiles and flag_rows. */
+/* What the phases left for later: see rank_plan.h and flag_rows. */
 static ffa_status write_rest(struct backward *b, ffa_error *err)
 {
     const int32_t phases = b->common.pass->phase_count;
@@ -265,7 +219,6 @@ static ffa_status compute_stage(struct backward *b, int32_t stage, ffa_error *er
     ffa_status rc;
 
     FFA_TRY(rank_pass_results(p, stage, &results, err));
-    flag_tiles(b, stage);
     if (b->moves_queries) {
         call.args.q = rank_pass_arrived(p, stage, ARRIVED_Q);
         call.args.lse = rank_pass_arrived(p, stage, ARRIVED_LSE);
@@ -349,7 +302,7 @@ static ffa_status begin(struct backward *b, ffa_error *err)
     ffa_status rc;
 
     flag_rows(b);
-    call = call_of(b, own_tiles(b, 0));
+    call = call_of(b, &p->pass->phases[0].key_tiles);
     if (b->moves_queries) {
         rank_pass_move(p, &a->q, a->heads_q, a->head_dim, p->element);
         rank_pass_move(p, &a->dout, a->heads_q, a->head_dim, p->element);
@@ -416,13 +369,9 @@ out:
     mem_free(b.delta);
     mem_free(b.sum_dq);
     mem_free(b.sum_kv);
-    mem_free(b.needed);
-    mem_free(b.tile_flags);
     mem_free(b.row_flags);
     mem_free(b.stage_rows);
     mem_free(b.stage_delta);
-    mem_free(b.unswept);
-    mem_free(b.nothing.list_begin);
     mem_free(b.dsink);
     return rc;
 }

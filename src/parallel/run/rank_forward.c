@@ -7,6 +7,7 @@
  * and written when all is there. An item of the sums is one row of one head: out, then lse.
  */
 #include "parallel/run/rank_pass.h"
+#include "tile/staged.h"
 
 #include <math.h>
 
@@ -14,7 +15,6 @@ struct forward {
     struct rank_pass common;
     bool moves_queries;
     void *sums;        /* [tokens][heads_q][head_dim + 1] */
-    uint8_t *flags;    /* scratch: [tiles of the own phase] */
     uint64_t reduced;  /* mark of LANE_REDUCE */
     float *max_logits; /* [heads_q], of this rank; or NULL */
 };
@@ -36,10 +36,9 @@ static ffa_status begin(struct forward *f, ffa_error *err)
         p->rows = p->plan->keys.rank_tokens[p->plan->rank];
     }
     f->sums = mem_array(items * (size_t)elements, (size_t)p->sum_element);
-    f->flags = mem_array((size_t)p->pass->phases[0].tiles.tile_count, sizeof *f->flags);
     if (p->args.max_logits)
         f->max_logits = mem_array((size_t)p->args.heads_q, sizeof *f->max_logits);
-    if (!f->sums || !f->flags || (p->args.max_logits && !f->max_logits))
+    if (!f->sums || (p->args.max_logits && !f->max_logits))
         return error_nomem(err, "the sums of a pass");
     for (int32_t h = 0; f->max_logits && h < p->args.heads_q; h++)
         f->max_logits[h] = -INFINITY;
@@ -75,7 +74,6 @@ static ffa_status compute(struct forward *f, int32_t at, ffa_error *err)
     if (sends_back)
         FFA_TRY(rank_pass_results(p, at, &sums, err));
     call = call_of(f, &phase->tiles, sums);
-    call.flags = phase->flags;
     if (sends_back) {
         call.args.q = rank_pass_arrived(p, at, 0);
         call.args.sink_count = 0; /* sinks enter where the query lives */
@@ -94,27 +92,16 @@ out:
 static ffa_status write_rest(struct forward *f, ffa_error *err)
 {
     struct rank_pass *p = &f->common;
-    const struct plan_phase *own = &p->pass->phases[0];
-    struct tile_plan plan = own->tiles;
+    struct tile_plan plan = { 0 };
     struct cpu_forward call = call_of(f, &plan, f->sums);
     ffa_status rc;
 
-    plan.tiles = mem_array((size_t)plan.tile_count, sizeof *plan.tiles);
-    if (!plan.tiles) {
-        rc = error_nomem(err, "the tiles of a pass");
-        goto out;
-    }
+    FFA_TRY(staged_settle(&plan, &p->pass->phases[0].tiles, err));
     FFA_TRY(p->comm->ops->await(p->comm, LANE_COMPUTE, LANE_REDUCE, f->reduced, err));
-    for (int64_t t = 0; t < plan.tile_count; t++) {
-        plan.tiles[t] = own->tiles.tiles[t];
-        plan.tiles[t].sweep_count = 0;
-        f->flags[t] = own->flags[t] & TILE_LAST ? 0 : TILE_TOUCHED | TILE_LAST;
-    }
-    call.flags = f->flags;
     call.max_logits = NULL;
     rc = cpu_forward(&call, err);
 out:
-    mem_free(plan.tiles);
+    tile_finish(&plan);
     return rc;
 }
 
@@ -174,7 +161,6 @@ ffa_status ffa_parallel_forward_host(const ffa_parallel_plan *plan, ffa_comm *co
 out:
     rc = rank_pass_close(&f.common, comm, rc, &failure, err);
     mem_free(f.sums);
-    mem_free(f.flags);
     mem_free(f.max_logits);
     return rc;
 }

@@ -1115,11 +1115,12 @@ START_TEST(plans_of_a_gpu_have_an_image)
 
     must(ffa_plan_create(&made, &gpu, mask, &err), &err);
     must(ffa_plan_info_get(made, &info, &err), &err);
-    ck_assert_int_eq(info.upload_bytes, 32 * (made->tiles.tile_count + made->tiles.sweep_count +
-                                              made->tiles.band_count));
-    ck_assert_mem_eq(made->image, made->tiles.tiles, 32 * (size_t)made->tiles.tile_count);
-    ck_assert_mem_eq(made->image + 32 * (made->tiles.tile_count + made->tiles.sweep_count),
-                     made->tiles.bands, 32 * (size_t)made->tiles.band_count);
+    ck_assert_int_eq(info.upload_bytes, 32 * (made->forward.tile_count + made->forward.sweep_count +
+                                              made->forward.band_count));
+    ck_assert_mem_eq(plan_image_tiles(&made->image.forward, made->image_data), made->forward.tiles,
+                     32 * (size_t)made->forward.tile_count);
+    ck_assert_mem_eq(plan_image_bands(&made->image.forward, made->image_data), made->forward.bands,
+                     32 * (size_t)made->forward.band_count);
     check_failure("buffer", ffa_plan_upload(made, &gpu, NULL, NULL, &err), &err,
                   "buffer is (nil), not 16-byte aligned");
     check_failure("buffer", ffa_plan_upload(made, &gpu, (void *)(uintptr_t)24, NULL, &err), &err,

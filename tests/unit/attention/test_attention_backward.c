@@ -525,8 +525,8 @@ START_TEST(one_image_serves_both_passes)
     struct ffa_kernels gpu = gpu_kernels();
     ffa_mask *mask = parse("varlen-causal:300,1,40");
     ffa_plan_info info = FFA_PLAN_INFO_INIT;
+    const struct plan_image *image;
     const struct tile_plan *backward;
-    const unsigned char *at;
     ffa_plan *plan;
     ffa_error err = { FFA_OK, 0, "" };
 
@@ -542,22 +542,23 @@ START_TEST(one_image_serves_both_passes)
     ck_assert_int_eq(info.backward_block_count, backward->block_count);
     ck_assert_int_eq(info.backward_partial_blocks, backward->partial_blocks);
     ck_assert_int_eq(info.area, backward->area);
-    ck_assert_int_eq(plan->backward_at, 32 * (plan->tiles.tile_count + plan->tiles.sweep_count +
-                                              plan->tiles.band_count));
-    ck_assert_int_eq(info.upload_bytes, plan->backward_at +
+    image = &plan->image;
+    ck_assert_int_eq(
+        image->backward.tiles_at,
+        32 * (plan->forward.tile_count + plan->forward.sweep_count + plan->forward.band_count));
+    ck_assert_int_eq(info.upload_bytes, image->backward.tiles_at +
                                             32 * (backward->tile_count + backward->sweep_count +
                                                   backward->band_count) +
                                             8 * backward->ticket_count);
-    at = plan->image + plan->backward_at;
-    ck_assert_mem_eq(at, backward->tiles, 32 * (size_t)backward->tile_count);
-    at += 32 * backward->tile_count;
-    ck_assert_mem_eq(at, backward->sweeps, 32 * (size_t)backward->sweep_count);
-    at += 32 * backward->sweep_count;
-    ck_assert_mem_eq(at, backward->bands, 32 * (size_t)backward->band_count);
-    at += 32 * backward->band_count;
-    ck_assert_ptr_eq(at, plan->image + plan->turns_at);
+    ck_assert_mem_eq(plan_image_tiles(&image->backward, plan->image_data), backward->tiles,
+                     32 * (size_t)backward->tile_count);
+    ck_assert_mem_eq(plan_image_sweeps(&image->backward, plan->image_data), backward->sweeps,
+                     32 * (size_t)backward->sweep_count);
+    ck_assert_mem_eq(plan_image_bands(&image->backward, plan->image_data), backward->bands,
+                     32 * (size_t)backward->band_count);
     if (_i)
-        ck_assert_mem_eq(at, backward->tickets, 8 * (size_t)backward->ticket_count);
+        ck_assert_mem_eq(plan_image_tickets(image, plan->image_data), backward->tickets,
+                         8 * (size_t)backward->ticket_count);
     ffa_plan_destroy(plan);
     ffa_mask_destroy(mask);
 }

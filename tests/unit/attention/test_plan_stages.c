@@ -118,7 +118,7 @@ static ffa_status run_stage(const struct pass *pass, int32_t s, ffa_error *err)
 /* Rows of stage s, marked 1 + the flags of their tile; of list 0. */
 static void mark_rows(const struct pass *pass, int32_t s, uint8_t *rows)
 {
-    const struct tile_plan *plan = &pass->plans[s]->tiles;
+    const struct tile_plan *plan = &pass->plans[s]->forward;
 
     memset(rows, 0, (size_t)pass->masks.shape.seqlen_q);
     for (int64_t t = 0; t < plan->tile_count; t++)

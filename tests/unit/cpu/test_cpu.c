@@ -315,8 +315,9 @@ static int64_t tile_of(const struct plan_tile *tile)
     return tile->begin / 32;
 }
 
-/* Tiles without work anywhere are the first phase's. flags [PHASES][PHASE_TILES], by plan order. */
-static void flag_phases(uint8_t flags[PHASES][PHASE_TILES], const struct tile_plan *plans)
+/* Keep the tiles that a phase works on, marked with what comes before and after. Tiles without work
+ * anywhere are the first phase's. */
+static void mark_phases(struct tile_plan *plans)
 {
     int first[PHASE_TILES], last[PHASE_TILES];
 
@@ -330,17 +331,23 @@ static void flag_phases(uint8_t flags[PHASES][PHASE_TILES], const struct tile_pl
                 first[at] = first[at] < 0 ? p : first[at];
                 last[at] = p;
             }
-    for (int p = 0; p < PHASES; p++)
-        for (int64_t t = 0; t < plans[p].tile_count; t++) {
-            const int64_t at = tile_of(&plans[p].tiles[t]);
+    for (int p = 0; p < PHASES; p++) {
+        int64_t kept = 0;
 
-            flags[p][t] = 0;
-            if (first[at] < 0 && p == 0)
-                flags[p][t] = TILE_TOUCHED | TILE_FIRST | TILE_LAST;
-            else if (plans[p].tiles[t].sweep_count > 0)
-                flags[p][t] = (uint8_t)(TILE_TOUCHED | (first[at] == p ? TILE_FIRST : 0) |
-                                        (last[at] == p ? TILE_LAST : 0));
+        for (int64_t t = 0; t < plans[p].tile_count; t++) {
+            struct plan_tile tile = plans[p].tiles[t];
+            const int64_t at = tile_of(&tile);
+
+            if (tile.sweep_count == 0 && (p > 0 || first[at] >= 0))
+                continue;
+            if (tile.sweep_count > 0)
+                tile.flags = (uint16_t)((first[at] == p ? 0 : PLAN_TILE_MERGES) |
+                                        (last[at] == p ? 0 : PLAN_TILE_CONTINUES));
+            plans[p].tiles[kept++] = tile;
         }
+        plans[p].tile_count = kept;
+        plans[p].list_begin[1] = (int32_t)kept;
+    }
 }
 
 /* Rows 0-31 attend keys of the first phase only, the next of all three, the last nothing. A sink
@@ -359,7 +366,6 @@ START_TEST(a_pass_in_phases_is_the_whole_pass)
     void *sum_out = malloc(bytes), *sum_lse = malloc(bytes / 24);
     float max_logits[4] = { -INFINITY, -INFINITY, -INFINITY, -INFINITY };
     struct tile_plan plans[PHASES];
-    uint8_t flags[PHASES][PHASE_TILES];
     struct rng rng = { 12 };
     struct oracle_case reference;
     struct oracle_result want;
@@ -380,7 +386,7 @@ START_TEST(a_pass_in_phases_is_the_whole_pass)
         ck_assert_int_eq(tile_build(&plans[p], mask, TILE_OWNS_QUERIES, &opts, NULL), FFA_OK);
         ffa_mask_destroy(mask);
     }
-    flag_phases(flags, plans);
+    mark_phases(plans);
     for (int p = 0; p < PHASES; p++) {
         const struct cpu_forward call = { .plan = &plans[p],
                                           .args = CPU_ARGS(test.args),
@@ -388,7 +394,6 @@ START_TEST(a_pass_in_phases_is_the_whole_pass)
                                           .head_dim = 24,
                                           .threads = 2,
                                           .max_logits = max_logits,
-                                          .flags = flags[p],
                                           .sum_out = sum_out,
                                           .sum_lse = sum_lse };
 

@@ -1,51 +1,50 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tile plans of both passes by hand: small masks with the sweeps written out, order, cuts, turns,
+ * Tile plans of both passes by hand: small masks with the sweeps written out, order, cuts, tickets,
  * the checker, moved bounds, faults.
  */
 #include "choose/order.h"
-#include "support/any_plan.h"
+#include "support/coverage.h"
 #include "support/mask_cases.h"
+#include "support/plan_fields.h"
 #include "support/rng.h"
 
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
 
-static struct any_facts build(struct any_plan *plan, enum pass pass, const ffa_slice *slices,
-                              int64_t count, ffa_mask_shape shape, struct tile_options opts)
+static void build(struct tile_plan *plan, enum tile_axis axis, const ffa_slice *slices,
+                  int64_t count, ffa_mask_shape shape, struct tile_options opts)
 {
     ffa_error err = { FFA_OK, 0, "" };
     ffa_mask *mask;
 
     ck_assert_msg(ffa_mask_create(&mask, &shape, slices, count, &err) == FFA_OK, "%s", err.message);
-    ck_assert_msg(any_plan_build(plan, pass, mask, &opts, &err) == FFA_OK, "%s", err.message);
-    ck_assert_msg(any_plan_check(plan, &err) == FFA_OK, "%s", err.message);
+    ck_assert_msg(tile_build(plan, mask, axis, &opts, &err) == FFA_OK, "%s", err.message);
+    ck_assert_msg(tile_check(plan, &err) == FFA_OK, "%s", err.message);
     ffa_mask_destroy(mask);
-    return any_plan_facts(plan);
 }
 
 /* ---- plans written out ---- */
 
 /* One line a tile, in the order of work: rows, then each sweep "keys(full):rows lo+step hi+step";
  * backward keys, then "rows(full):keys ...". */
-static void print_plan(const struct any_plan *plan, char *text, size_t bytes)
+static void print_plan(const struct tile_plan *plan, char *text, size_t bytes)
 {
     size_t used = 0;
 
     text[0] = 0;
-    for (int64_t t = 0; t < any_plan_facts(plan).tile_count; t++) {
-        const struct plan_tile tile = any_plan_tile(plan, t);
+    for (int64_t t = 0; t < plan->tile_count; t++) {
+        const struct plan_tile tile = plan->tiles[t];
 
         used += (size_t)snprintf(text + used, bytes - used, "%d+%d", tile.begin, tile.count);
         for (int32_t s = 0; s < tile.sweep_count; s++) {
-            const struct plan_sweep sweep = any_plan_sweep(plan, tile.sweep_begin + s);
+            const struct plan_sweep sweep = plan->sweeps[tile.sweep_begin + s];
 
             used += (size_t)snprintf(text + used, bytes - used, " %d-%d(%d-%d)", sweep.begin,
                                      sweep.end, sweep.full_begin, sweep.full_end);
             for (int32_t i = 0; i < sweep.band_count; i++) {
-                const struct plan_band band =
-                    any_plan_band(plan, tile.band_begin + sweep.band_begin + i);
+                const struct plan_band band = plan->bands[tile.band_begin + sweep.band_begin + i];
 
                 used +=
                     (size_t)snprintf(text + used, bytes - used, ":%d-%d[%d/%d,%d/%d)", band.begin,
@@ -59,7 +58,7 @@ static void print_plan(const struct any_plan *plan, char *text, size_t bytes)
 
 /* tile_m: query rows of a tile, or of a block backward; tile_n: keys of a block, or of a tile. */
 static const struct {
-    enum pass pass;
+    enum tile_axis axis;
     const char *name;
     ffa_mask_shape shape;
     struct tile_options opts;
@@ -67,169 +66,175 @@ static const struct {
     ffa_slice slices[6];
     const char *want;
 } plans[] = {
-    { FORWARD, "nothing attended", { 5, 7 }, { 4, 4, false, false }, 0, { { 0 } }, "0+4;4+1;" },
-    { FORWARD,
+    { TILE_OWNS_QUERIES,
+      "nothing attended",
+      { 5, 7 },
+      { 4, 4, false, false },
+      0,
+      { { 0 } },
+      "0+4;4+1;" },
+    { TILE_OWNS_QUERIES,
       "full",
       { 5, 7 },
       { 4, 4, false, false },
       1,
       { { 0, 5, 0, 7, 0, 0 } },
       "0+4 0-7(0-7):0-4[0/0,7/0);4+1 0-7(0-7):4-5[0/0,7/0);" },
-    { FORWARD,
+    { TILE_OWNS_QUERIES,
       "causal: the second tile has more to do",
       { 8, 8 },
       { 4, 4, false, false },
       1,
       { { 0, 8, 0, 8, 1, 0 } },
       "4+4 0-8(0-5):4-8[0/0,5/1);0+4 0-4(0-1):0-4[0/0,1/1);" },
-    { FORWARD,
+    { TILE_OWNS_QUERIES,
       "two slices that make one causal line are one band",
       { 4, 4 },
       { 4, 4, false, false },
       2,
       { { 0, 2, 0, 2, 1, 0 }, { 2, 4, 0, 4, 1, 0 } },
       "0+4 0-4(0-1):0-4[0/0,1/1);" },
-    { FORWARD,
+    { TILE_OWNS_QUERIES,
       "tiny documents share a tile and a sweep",
       { 4, 4 },
       { 4, 4, false, false },
       3,
       { { 0, 1, 0, 1, 0, 0 }, { 1, 3, 1, 3, 0, 0 }, { 3, 4, 3, 4, 0, 0 } },
       "0+4 0-4(0-0):0-1[0/0,1/0):1-3[1/0,3/0):3-4[3/0,4/0);" },
-    { FORWARD,
+    { TILE_OWNS_QUERIES,
       "documents with a gap in the keys take a sweep each",
       { 4, 8 },
       { 4, 4, false, false },
       2,
       { { 0, 2, 0, 3, 0, 0 }, { 2, 4, 4, 8, 0, 0 } },
       "0+4 0-3(0-0):0-2[0/0,3/0) 4-8(4-4):2-4[4/0,8/0);" },
-    { FORWARD,
+    { TILE_OWNS_QUERIES,
       "a second interval of the same rows is a second sweep",
       { 4, 16 },
       { 4, 4, false, false },
       2,
       { { 0, 4, 0, 4, 0, 0 }, { 0, 4, 8, 16, 0, 0 } },
       "0+4 0-4(0-4):0-4[0/0,4/0) 8-16(8-16):0-4[8/0,16/0);" },
-    { FORWARD,
+    { TILE_OWNS_QUERIES,
       "intervals of different rows that overlap share sweeps",
       { 4, 16 },
       { 4, 4, false, false },
       4,
       { { 0, 2, 0, 4, 0, 0 }, { 0, 2, 8, 12, 0, 0 }, { 2, 4, 3, 8, 0, 0 }, { 2, 4, 12, 16, 0, 0 } },
       "0+4 0-8(3-4):0-2[0/0,4/0):2-4[3/0,8/0) 8-16(8-8):0-2[8/0,12/0):2-4[12/0,16/0);" },
-    { FORWARD,
+    { TILE_OWNS_QUERIES,
       "a cut at a document start saves a block: 6 + 4 rows, not 4 + 4 + 2",
       { 10, 10 },
       { 6, 4, false, false },
       2,
       { { 0, 6, 0, 6, 0, 0 }, { 6, 10, 6, 10, 0, 0 } },
       "0+6 0-6(0-6):0-6[0/0,6/0);6+4 6-10(6-10):6-10[6/0,10/0);" },
-    { FORWARD,
+    { TILE_OWNS_QUERIES,
       "cut in the middle of a tile",
       { 16, 16 },
       { 8, 4, false, false },
       2,
       { { 0, 4, 0, 4, 0, 0 }, { 4, 12, 4, 16, 0, 0 } },
       "4+8 4-16(4-16):4-12[4/0,16/0);0+4 0-4(0-4):0-4[0/0,4/0);12+4;" },
-    { FORWARD,
+    { TILE_OWNS_QUERIES,
       "the same without cuts",
       { 16, 16 },
       { 8, 4, true, false },
       2,
       { { 0, 4, 0, 4, 0, 0 }, { 4, 12, 4, 16, 0, 0 } },
       "0+8 0-16(0-0):0-4[0/0,4/0):4-8[4/0,16/0);8+8 4-16(4-4):8-12[4/0,16/0);" },
-    { FORWARD,
+    { TILE_OWNS_QUERIES,
       "rows without keys beside rows with keys",
       { 4, 4 },
       { 4, 4, true, false },
       1,
       { { 1, 3, 0, 4, 1, 0 } },
       "0+4 0-4(0-0):1-3[0/0,3/1);" },
-    { BACKWARD,
+    { TILE_OWNS_KEYS,
       "nothing attended: tiles without sweeps",
       { 7, 5 },
       { 2, 4, false, false },
       0,
       { { 0 } },
       "0+4;4+1;" },
-    { BACKWARD,
+    { TILE_OWNS_KEYS,
       "full",
       { 7, 5 },
       { 2, 4, false, false },
       1,
       { { 0, 7, 0, 5, 0, 0 } },
       "0+4 0-7(0-7):0-4[0/0,7/0);4+1 0-7(0-7):4-5[0/0,7/0);" },
-    { BACKWARD,
+    { TILE_OWNS_KEYS,
       "causal: the first keys have more to do, and start at their own row",
       { 8, 8 },
       { 4, 4, false, false },
       1,
       { { 0, 8, 0, 8, 1, 0 } },
       "0+4 0-8(3-8):0-4[0/1,8/0);4+4 4-8(7-8):4-8[4/1,8/0);" },
-    { BACKWARD,
+    { TILE_OWNS_KEYS,
       "causal with more keys than rows: the first keys belong to all rows",
       { 2, 6 },
       { 4, 6, false, false },
       1,
       { { 0, 2, 0, 6, 1, 0 } },
       "0+6 0-2(1-2):0-5[0/0,2/0):5-6[1/0,2/0);" },
-    { BACKWARD,
+    { TILE_OWNS_KEYS,
       "inverse causal",
       { 4, 4 },
       { 4, 4, false, false },
       1,
       { { 0, 4, 0, 4, 2, 0 } },
       "0+4 0-4(0-1):0-4[0/0,1/1);" },
-    { BACKWARD,
+    { TILE_OWNS_KEYS,
       "the diagonal",
       { 4, 4 },
       { 4, 4, false, false },
       1,
       { { 0, 4, 0, 4, 3, 0 } },
       "0+4 0-4(0-0):0-4[0/1,1/1);" },
-    { BACKWARD,
+    { TILE_OWNS_KEYS,
       "a window: rows rise, then fall",
       { 4, 6 },
       { 4, 8, false, false },
       1,
       { { 0, 4, 0, 6, 3, 0 } },
       "0+6 0-4(0-0):0-3[0/0,1/1):3-6[1/1,4/0);" },
-    { BACKWARD,
+    { TILE_OWNS_KEYS,
       "tiny documents share a tile and a sweep",
       { 4, 4 },
       { 4, 4, false, false },
       3,
       { { 0, 1, 0, 1, 0, 0 }, { 1, 3, 1, 3, 0, 0 }, { 3, 4, 3, 4, 0, 0 } },
       "0+4 0-4(0-0):0-1[0/0,1/0):1-3[1/0,3/0):3-4[3/0,4/0);" },
-    { BACKWARD,
+    { TILE_OWNS_KEYS,
       "rows between two documents attend nothing: a sweep each",
       { 9, 4 },
       { 4, 4, false, false },
       2,
       { { 0, 3, 0, 2, 0, 0 }, { 5, 9, 2, 4, 0, 0 } },
       "0+4 0-3(0-0):0-2[0/0,3/0) 5-9(5-5):2-4[5/0,9/0);" },
-    { BACKWARD,
+    { TILE_OWNS_KEYS,
       "rows that attend other keys only are a gap, too",
       { 12, 8 },
       { 4, 4, true, false },
       3,
       { { 0, 4, 0, 4, 0, 0 }, { 4, 8, 4, 8, 0, 0 }, { 8, 12, 0, 4, 0, 0 } },
       "0+4 0-4(0-4):0-4[0/0,4/0) 8-12(8-12):0-4[8/0,12/0);4+4 4-8(4-8):4-8[4/0,8/0);" },
-    { BACKWARD,
+    { TILE_OWNS_KEYS,
       "cut at a document start",
       { 10, 10 },
       { 4, 6, false, false },
       2,
       { { 0, 4, 0, 4, 0, 0 }, { 4, 10, 4, 10, 0, 0 } },
       "4+6 4-10(4-10):4-10[4/0,10/0);0+4 0-4(0-4):0-4[0/0,4/0);" },
-    { BACKWARD,
+    { TILE_OWNS_KEYS,
       "the same without cuts",
       { 10, 10 },
       { 4, 6, true, false },
       2,
       { { 0, 4, 0, 4, 0, 0 }, { 4, 10, 4, 10, 0, 0 } },
       "0+6 0-10(0-0):0-4[0/0,4/0):4-6[4/0,10/0);6+4 4-10(4-10):6-10[4/0,10/0);" },
-    { BACKWARD,
+    { TILE_OWNS_KEYS,
       "keys without rows beside keys with rows",
       { 4, 4 },
       { 4, 4, true, false },
@@ -240,23 +245,23 @@ static const struct {
 
 START_TEST(plans_as_written)
 {
-    struct any_plan plan;
+    struct tile_plan plan;
     char got[1024];
 
-    (void)build(&plan, plans[_i].pass, plans[_i].slices, plans[_i].count, plans[_i].shape,
-                plans[_i].opts);
+    build(&plan, plans[_i].axis, plans[_i].slices, plans[_i].count, plans[_i].shape,
+          plans[_i].opts);
     print_plan(&plan, got, sizeof got);
     ck_assert_msg(!strcmp(got, plans[_i].want), "%s, %s:\n got %s\nwant %s",
-                  pass_names[plans[_i].pass], plans[_i].name, got, plans[_i].want);
-    any_plan_finish(&plan);
+                  axis_names[plans[_i].axis], plans[_i].name, got, plans[_i].want);
+    tile_finish(&plan);
 }
 END_TEST
 
-/* ---- turns written out ---- */
+/* ---- tickets written out ---- */
 
-/* One line a tile, in the order of work: keys, then each sweep in the order of visits, its turns
+/* One line a tile, in the order of work: keys, then each sweep in the order of visits, its tickets
  * as row@before. */
-static void print_turns(const struct tile_plan *plan, char *text, size_t bytes)
+static void print_tickets(const struct tile_plan *plan, char *text, size_t bytes)
 {
     size_t used = 0;
 
@@ -287,9 +292,9 @@ static const struct {
     int64_t count;
     ffa_slice slices[4];
     const char *want;
-} turns[] = {
+} tickets[] = {
     { "nothing attended: no visits", { 7, 5 }, { 2, 4, false, true }, 0, { { 0 } }, "0+4;4+1;" },
-    { "full: a turn a tile",
+    { "full: a ticket a tile",
       { 7, 9 },
       { 2, 4, false, true },
       1,
@@ -319,7 +324,7 @@ static const struct {
       2,
       { { 0, 5, 0, 4, 0, 0 }, { 5, 10, 4, 8, 0, 0 } },
       "0+4 0-5:0@0;4+4 5-10:8@0,4@1;" },
-    { "two sweeps of a tile visit a block in turn, too: the last first",
+    { "two sweeps of a tile visit a block one after the other: the last first",
       { 8, 4 },
       { 4, 4, TILE_CUTS_NONE, true },
       2,
@@ -327,24 +332,24 @@ static const struct {
       "0+4 3-8:0@0 0-2:0@1;" },
 };
 
-START_TEST(turns_as_written)
+START_TEST(tickets_as_written)
 {
-    struct any_plan plan;
+    struct tile_plan plan;
     struct coverage_text why;
     char got[1024];
 
-    (void)build(&plan, BACKWARD, turns[_i].slices, turns[_i].count, turns[_i].shape,
-                turns[_i].opts);
-    print_turns(&plan.backward, got, sizeof got);
-    ck_assert_msg(!strcmp(got, turns[_i].want), "%s:\n got %s\nwant %s", turns[_i].name, got,
-                  turns[_i].want);
-    ck_assert_msg(coverage_turns(&plan.backward, &why), "%s: %s", turns[_i].name, why.at);
-    any_plan_finish(&plan);
+    build(&plan, TILE_OWNS_KEYS, tickets[_i].slices, tickets[_i].count, tickets[_i].shape,
+          tickets[_i].opts);
+    print_tickets(&plan, got, sizeof got);
+    ck_assert_msg(!strcmp(got, tickets[_i].want), "%s:\n got %s\nwant %s", tickets[_i].name, got,
+                  tickets[_i].want);
+    ck_assert_msg(coverage_tickets(&plan, &why), "%s: %s", tickets[_i].name, why.at);
+    tile_finish(&plan);
 }
 END_TEST
 
 /* Each list has its own, being another kv head's. */
-START_TEST(turns_of_lists_start_anew)
+START_TEST(tickets_of_lists_start_anew)
 {
     const ffa_mask_shape shape = { 8, 8 };
     const ffa_slice full = { 0, 8, 0, 8, 0, 0 };
@@ -357,7 +362,7 @@ START_TEST(turns_of_lists_start_anew)
     ck_assert_int_eq(ffa_mask_create_per_head(&mask, &shape, lists, 2, NULL), FFA_OK);
     ck_assert_int_eq(tile_build(&plan, mask, TILE_OWNS_KEYS, &opts, NULL), FFA_OK);
     ck_assert_int_eq(tile_check(&plan, NULL), FFA_OK);
-    print_turns(&plan, got, sizeof got);
+    print_tickets(&plan, got, sizeof got);
     ck_assert_str_eq(got, "0+4 0-8:0@0;4+4 0-8:0@1;0+4 0-8:0@0;4+4 0-8:0@1;");
     ck_assert_int_eq(plan.lockstep,
                      TILE_LOCKSTEP_NONE); /* tiles of two heads are no one's stream */
@@ -373,7 +378,7 @@ static const struct {
     int64_t count;
     ffa_slice slices[3];
     enum tile_lockstep want;
-} steps[] = {
+} locksteps[] = {
     { "full: both", { 16, 16 }, 1, { { 0, 16, 0, 16, 0, 0 } }, TILE_LOCKSTEP_DESCENDING },
     { "causal", { 16, 16 }, 1, { { 0, 16, 0, 16, 1, 0 } }, TILE_LOCKSTEP_DESCENDING },
     { "inverse causal", { 16, 16 }, 1, { { 0, 16, 0, 16, 2, 0 } }, TILE_LOCKSTEP_ASCENDING },
@@ -401,15 +406,14 @@ static const struct {
     { "nothing", { 16, 16 }, 0, { { 0 } }, TILE_LOCKSTEP_NONE },
 };
 
-START_TEST(tiles_in_step)
+START_TEST(tiles_in_lockstep)
 {
-    struct any_plan plan;
+    struct tile_plan plan;
 
-    (void)build(&plan, BACKWARD, steps[_i].slices, steps[_i].count, steps[_i].shape,
-                (struct tile_options){ 2, 4, TILE_CUTS_NONE, false });
-    ck_assert_msg(plan.backward.lockstep == steps[_i].want, "%s: %d", steps[_i].name,
-                  plan.backward.lockstep);
-    any_plan_finish(&plan);
+    build(&plan, TILE_OWNS_KEYS, locksteps[_i].slices, locksteps[_i].count, locksteps[_i].shape,
+          (struct tile_options){ 2, 4, TILE_CUTS_NONE, false });
+    ck_assert_msg(plan.lockstep == locksteps[_i].want, "%s: %d", locksteps[_i].name, plan.lockstep);
+    tile_finish(&plan);
 }
 END_TEST
 
@@ -427,7 +431,7 @@ static double queue_time(const struct tile_plan *plan, const struct order_query 
 
                 for (int32_t sm = 1; sm < query->at_a_time; sm++)
                     first = free_at[sm] < free_at[first] ? sm : first;
-                free_at[first] += plan->tiles[t].block_count * (query->group / parts) + 3;
+                free_at[first] += plan->block_counts[t] * (query->group / parts) + 3;
                 last = fmax(last, free_at[first]);
             }
     return last;
@@ -435,18 +439,20 @@ static double queue_time(const struct tile_plan *plan, const struct order_query 
 
 START_TEST(a_makespan_is_that_of_a_queue)
 {
-    struct plan_tile tiles[40] = { { 0 } };
+    int32_t blocks[40];
     struct rng rng = { 11 };
     int sections = 0;
 
     for (int round = 0; round < 200; round++) {
-        struct tile_plan plan = { .tile_m = 64, .tile_n = 128, .list_count = 1, .tiles = tiles };
+        struct tile_plan plan = {
+            .tile_m = 64, .tile_n = 128, .list_count = 1, .block_counts = blocks
+        };
         const struct order_query query = { 12, (int32_t)rng_range(&rng, 1, 4),
                                            (int32_t)rng_range(&rng, 24, 64) };
 
         plan.tile_count = rng_range(&rng, 1, 40);
         for (int64_t t = 0; t < plan.tile_count; t++)
-            plan.block_count += tiles[t].block_count = (int)rng_range(&rng, 0, 50);
+            plan.block_count += blocks[t] = (int32_t)rng_range(&rng, 0, 50);
         for (int32_t parts = 1; parts <= 12; parts++)
             if (12 % parts == 0 &&
                 plan.tile_count * query.heads_kv * parts <= 32 * query.at_a_time) {
@@ -465,9 +471,9 @@ END_TEST
 /* One mask per kv head: the lists stand one after another, and a tile is of one kv head. */
 START_TEST(a_makespan_of_lists_takes_each_tile_once)
 {
-    struct plan_tile tiles[] = { { .block_count = 9 }, { .block_count = 4 }, { .block_count = 7 } };
+    int32_t blocks[] = { 9, 4, 7 };
     const struct tile_plan plan = {
-        .list_count = 2, .tiles = tiles, .tile_count = 3, .block_count = 20
+        .list_count = 2, .block_counts = blocks, .tile_count = 3, .block_count = 20
     };
     const struct order_query query = { 2, 2, 2 };
 
@@ -509,30 +515,30 @@ START_TEST(an_order_of_few_tiles)
 {
     const struct order_query query = { 8, 8, 132 };
     const struct tile_options opts = { .tile_m = 64, .tile_n = 128 };
-    struct any_plan plan;
+    struct tile_plan plan;
     struct backward_order order;
 
-    (void)build(&plan, BACKWARD, &(ffa_slice){ 0, 4096, 0, 4096, 1, 0 }, 1,
-                (ffa_mask_shape){ 4096, 4096 }, opts);
-    order = backward_order_find(&plan.backward, &query);
+    build(&plan, TILE_OWNS_KEYS, &(ffa_slice){ 0, 4096, 0, 4096, 1, 0 }, 1,
+          (ffa_mask_shape){ 4096, 4096 }, opts);
+    order = backward_order_find(&plan, &query);
     ck_assert_int_eq(order.parts, 1);
     ck_assert_int_eq(order.rounds, 1);
-    ck_assert_double_eq_tol(backward_makespan(&plan.backward, &query, order), 64 * 8 + 2 * 3, 1e-9);
-    order = backward_order_find(&plan.backward, &(struct order_query){ 8, 1, 132 });
+    ck_assert_double_eq_tol(backward_makespan(&plan, &query, order), 64 * 8 + 2 * 3, 1e-9);
+    order = backward_order_find(&plan, &(struct order_query){ 8, 1, 132 });
     ck_assert_int_gt(order.parts, 1);
-    any_plan_finish(&plan);
+    tile_finish(&plan);
 }
 END_TEST
 
 /* Keys that nobody attends: an item each, of no blocks. No mean, no spread. */
 START_TEST(an_order_of_an_empty_mask)
 {
-    struct plan_tile tiles[3] = { { 0 } };
+    int32_t blocks[3] = { 0 };
     const struct tile_plan plan = { .shape = { 0, 300 },
                                     .tile_m = 64,
                                     .tile_n = 128,
                                     .list_count = 1,
-                                    .tiles = tiles,
+                                    .block_counts = blocks,
                                     .tile_count = 3 };
 
     ck_assert_int_eq(backward_order_find(&plan, &(struct order_query){ 8, 8, 132 }).parts, 1);
@@ -543,35 +549,35 @@ END_TEST
 /* Beyond that many items, what an SM has on average and half an item: no SM waits longer. */
 START_TEST(a_makespan_of_many_items_is_near_that_of_a_queue)
 {
-    struct plan_tile tiles[256] = { { 0 } };
-    struct tile_plan plan = { .list_count = 1, .tiles = tiles, .tile_count = 256 };
+    int32_t blocks[256];
+    struct tile_plan plan = { .list_count = 1, .block_counts = blocks, .tile_count = 256 };
     const struct order_query query = { 8, 8, 64 };
 
     for (int t = 0; t < 256; t++)
-        plan.block_count += tiles[t].block_count = 2 * (256 - t);
+        plan.block_count += blocks[t] = 2 * (256 - t);
     ck_assert_double_eq_tol(backward_makespan(&plan, &query, (struct backward_order){ 8, 1 }) /
                                 queue_time(&plan, &query, 8, 1),
                             1, 0.02);
 }
 END_TEST
 
-/* A million tokens: a turn a tile of a causal mask, half a window's blocks for a tile in it. */
-START_TEST(turns_are_few)
+/* A million tokens: a ticket a tile of a causal mask, half a window's blocks for a tile in it. */
+START_TEST(tickets_are_few)
 {
     const int64_t n = 1 << 20;
     const struct tile_options opts = { .tile_m = 64, .tile_n = 128, .on_grid = true };
-    struct any_plan plan;
+    struct tile_plan plan;
 
-    (void)build(&plan, BACKWARD, &(ffa_slice){ 0, n, 0, n, 1, 0 }, 1, (ffa_mask_shape){ n, n },
-                opts);
-    ck_assert_int_eq(plan.backward.tile_count, n / 128);
-    ck_assert_int_eq(plan.backward.ticket_count, n / 128);
-    any_plan_finish(&plan);
-    (void)build(&plan, BACKWARD, &(ffa_slice){ 0, n, 0, n + 4096, 3, 0 }, 1,
-                (ffa_mask_shape){ n, n + 4096 }, opts);
-    ck_assert_int_le(plan.backward.ticket_count, 34 * plan.backward.tile_count);
-    ck_assert_int_ge(plan.backward.ticket_count, 32 * plan.backward.tile_count);
-    any_plan_finish(&plan);
+    build(&plan, TILE_OWNS_KEYS, &(ffa_slice){ 0, n, 0, n, 1, 0 }, 1, (ffa_mask_shape){ n, n },
+          opts);
+    ck_assert_int_eq(plan.tile_count, n / 128);
+    ck_assert_int_eq(plan.ticket_count, n / 128);
+    tile_finish(&plan);
+    build(&plan, TILE_OWNS_KEYS, &(ffa_slice){ 0, n, 0, n + 4096, 3, 0 }, 1,
+          (ffa_mask_shape){ n, n + 4096 }, opts);
+    ck_assert_int_le(plan.ticket_count, 34 * plan.tile_count);
+    ck_assert_int_ge(plan.ticket_count, 32 * plan.tile_count);
+    tile_finish(&plan);
 }
 END_TEST
 
@@ -584,7 +590,7 @@ START_TEST(lists_stand_one_after_another)
         ffa_slice slices[2];
         struct tile_options opts;
         int64_t area, blocks, partial; /* 7 tiles a list */
-    } cases[PASSES] = {
+    } cases[AXES] = {
         /* partial: the diagonal; the last 4 keys of each row */
         { { 100, 100 },
           { { 0, 100, 0, 100, 1, 0 }, { 0, 100, 0, 100, 0, 0 } },
@@ -603,22 +609,20 @@ START_TEST(lists_stand_one_after_another)
     const ffa_slice_list lists[] = { { &cases[_i].slices[0], 1 },
                                      { &cases[_i].slices[1], 1 },
                                      { NULL, 0 } };
-    struct any_facts facts;
-    struct any_plan plan;
+    struct tile_plan plan;
     ffa_mask *mask;
 
     ck_assert_int_eq(ffa_mask_create_per_head(&mask, &cases[_i].shape, lists, 3, NULL), FFA_OK);
-    ck_assert_int_eq(any_plan_build(&plan, (enum pass)_i, mask, &cases[_i].opts, NULL), FFA_OK);
-    ck_assert_int_eq(any_plan_check(&plan, NULL), FFA_OK);
-    facts = any_plan_facts(&plan);
+    ck_assert_int_eq(tile_build(&plan, mask, (enum tile_axis)_i, &cases[_i].opts, NULL), FFA_OK);
+    ck_assert_int_eq(tile_check(&plan, NULL), FFA_OK);
     for (int32_t l = 0; l < 3; l++)
-        ck_assert_int_eq(facts.list_begin[l + 1] - facts.list_begin[l], 7);
-    ck_assert_int_eq(facts.tile_count, 21);
-    ck_assert_int_eq(facts.area, cases[_i].area);
-    ck_assert_int_eq(facts.block_count, cases[_i].blocks);
-    ck_assert_int_eq(facts.partial_blocks, cases[_i].partial);
-    ck_assert_int_eq(any_plan_tile(&plan, facts.list_begin[2]).sweep_count, 0);
-    any_plan_finish(&plan);
+        ck_assert_int_eq(plan.list_begin[l + 1] - plan.list_begin[l], 7);
+    ck_assert_int_eq(plan.tile_count, 21);
+    ck_assert_int_eq(plan.area, cases[_i].area);
+    ck_assert_int_eq(plan.block_count, cases[_i].blocks);
+    ck_assert_int_eq(plan.partial_blocks, cases[_i].partial);
+    ck_assert_int_eq(plan.tiles[plan.list_begin[2]].sweep_count, 0);
+    tile_finish(&plan);
     ffa_mask_destroy(mask);
 }
 END_TEST
@@ -628,21 +632,21 @@ START_TEST(longest_first_then_lower_rows)
 {
     const ffa_mask_shape shape = { 40000, 40000 };
     const ffa_slice slices[] = { { 0, 20000, 0, 40000, 1, 0 }, { 20000, 40000, 0, 777, 0, 0 } };
-    struct any_plan plan;
-    struct any_facts facts =
-        build(&plan, FORWARD, slices, 2, shape, (struct tile_options){ 16, 1, false, false });
+    struct tile_plan plan;
 
-    ck_assert_int_eq(any_plan_tile(&plan, 0).block_count, 40000);
-    ck_assert_int_eq(any_plan_tile(&plan, facts.tile_count - 1).block_count, 777);
-    ck_assert_int_eq(any_plan_tile(&plan, facts.tile_count - 1).begin, 40000 - 16);
-    any_plan_finish(&plan);
+    build(&plan, TILE_OWNS_QUERIES, slices, 2, shape, (struct tile_options){ 16, 1, false, false });
 
-    facts = build(&plan, BACKWARD, &(ffa_slice){ 0, 1000, 0, 1000, 1, 0 }, 1,
-                  (ffa_mask_shape){ 1000, 1000 }, (struct tile_options){ 8, 16, false, false });
-    for (int64_t i = 0; i < facts.tile_count; i++)
-        ck_assert_int_eq(any_plan_tile(&plan, i).begin, 16 * i);
-    ck_assert_int_eq(any_plan_tile(&plan, 0).block_count, 125);
-    any_plan_finish(&plan);
+    ck_assert_int_eq(plan.block_counts[0], 40000);
+    ck_assert_int_eq(plan.block_counts[plan.tile_count - 1], 777);
+    ck_assert_int_eq(plan.tiles[plan.tile_count - 1].begin, 40000 - 16);
+    tile_finish(&plan);
+
+    build(&plan, TILE_OWNS_KEYS, &(ffa_slice){ 0, 1000, 0, 1000, 1, 0 }, 1,
+          (ffa_mask_shape){ 1000, 1000 }, (struct tile_options){ 8, 16, false, false });
+    for (int64_t i = 0; i < plan.tile_count; i++)
+        ck_assert_int_eq(plan.tiles[i].begin, 16 * i);
+    ck_assert_int_eq(plan.block_counts[0], 125);
+    tile_finish(&plan);
 }
 END_TEST
 
@@ -652,28 +656,29 @@ START_TEST(large_numbers_do_not_wrap)
     const ffa_slice wide = { 0, 65, 0, huge, 1, 0 };
     const ffa_slice tall[] = { { 0, huge, 0, 65, 2, 0 }, { huge - 65, huge, 0, 65, 1, 0 } };
     const ffa_slice square = { 0, huge, 0, huge, 1, 0 };
-    struct any_plan plan;
-    struct any_facts facts = build(&plan, FORWARD, &wide, 1, (ffa_mask_shape){ 65, huge },
-                                   (struct tile_options){ 64, 128, false, false });
+    struct tile_plan plan;
 
-    ck_assert_int_eq(any_plan_tile(&plan, 0).block_count, 1 << 24);
-    ck_assert_int_eq(facts.area, 65 * huge - 65 * 64 / 2);
-    any_plan_finish(&plan);
-    facts = build(&plan, FORWARD, &wide, 1, (ffa_mask_shape){ huge, huge },
-                  (struct tile_options){ 1 << 24, 1 << 20, false, false });
-    ck_assert_int_eq(facts.tile_count, 128);
-    any_plan_finish(&plan);
+    build(&plan, TILE_OWNS_QUERIES, &wide, 1, (ffa_mask_shape){ 65, huge },
+          (struct tile_options){ 64, 128, false, false });
 
-    facts = build(&plan, BACKWARD, tall, 2, (ffa_mask_shape){ huge, 65 },
-                  (struct tile_options){ 128, 64, false, false });
-    ck_assert_int_eq(facts.area, 65 * 66);
-    ck_assert_int_eq(facts.sweep_count, 4);
-    any_plan_finish(&plan);
-    facts = build(&plan, BACKWARD, &square, 1, (ffa_mask_shape){ huge, huge },
-                  (struct tile_options){ 1 << 20, 1 << 24, false, false });
-    ck_assert_int_eq(facts.tile_count, 128);
-    ck_assert_int_eq(facts.area, huge * (huge + 1) / 2);
-    any_plan_finish(&plan);
+    ck_assert_int_eq(plan.block_counts[0], 1 << 24);
+    ck_assert_int_eq(plan.area, 65 * huge - 65 * 64 / 2);
+    tile_finish(&plan);
+    build(&plan, TILE_OWNS_QUERIES, &wide, 1, (ffa_mask_shape){ huge, huge },
+          (struct tile_options){ 1 << 24, 1 << 20, false, false });
+    ck_assert_int_eq(plan.tile_count, 128);
+    tile_finish(&plan);
+
+    build(&plan, TILE_OWNS_KEYS, tall, 2, (ffa_mask_shape){ huge, 65 },
+          (struct tile_options){ 128, 64, false, false });
+    ck_assert_int_eq(plan.area, 65 * 66);
+    ck_assert_int_eq(plan.sweep_count, 4);
+    tile_finish(&plan);
+    build(&plan, TILE_OWNS_KEYS, &square, 1, (ffa_mask_shape){ huge, huge },
+          (struct tile_options){ 1 << 20, 1 << 24, false, false });
+    ck_assert_int_eq(plan.tile_count, 128);
+    ck_assert_int_eq(plan.area, huge * (huge + 1) / 2);
+    tile_finish(&plan);
 }
 END_TEST
 
@@ -689,7 +694,7 @@ START_TEST(unions_at_the_end_of_the_numbers)
                                        drawn.shape.seqlen_k + k_shift };
         /* Cuts, and the same number of keys a block wherever they begin. */
         const struct tile_options opts = { _i ? 1 << 27 : 16, 16, seed % 4 == 0, false };
-        struct any_plan plan;
+        struct tile_plan plan;
 
         for (int64_t i = 0; i < drawn.count; i++) {
             drawn.slices[i].q_begin += q_shift;
@@ -699,8 +704,8 @@ START_TEST(unions_at_the_end_of_the_numbers)
         }
         if (_i && drawn.count > 1)
             drawn.count = 1; /* the checker walks the rows of a tile with more than a sweep */
-        (void)build(&plan, FORWARD, drawn.slices, drawn.count, shape, opts);
-        any_plan_finish(&plan);
+        build(&plan, TILE_OWNS_QUERIES, drawn.slices, drawn.count, shape, opts);
+        tile_finish(&plan);
         free(drawn.slices);
     }
 }
@@ -715,7 +720,7 @@ static const struct {
     struct tile_options opts;
     int64_t count;
     ffa_slice slices[7];
-} many[PASSES] = {
+} many[AXES] = {
     { { 130, 100 },
       { 32, 16, false, false },
       5,
@@ -739,89 +744,85 @@ static const struct {
 static const struct {
     const char *name;
     enum plan_array array;
-    size_t offset[PASSES];
+    size_t offset;
     bool backward_only;
 } fields[] = {
-    { "row_begin", ANY_TILE(begin, begin), false },
-    { "row_count", ANY_TILE(count, count), false },
-    { "sweep_begin", ANY_TILE(sweep_begin, sweep_begin), false },
-    { "sweep_count", ANY_TILE(sweep_count, sweep_count), false },
-    { "band_begin", ANY_TILE(band_begin, band_begin), false },
-    { "band_count", ANY_TILE(band_count, band_count), false },
-    { "block_count", ANY_TILE(block_count, block_count), false },
-    { "list", ANY_TILE(list, list), false },
-    { "k_begin", ANY_SWEEP(begin, begin), false },
-    { "k_end", ANY_SWEEP(end, end), false },
-    { "full_begin", ANY_SWEEP(full_begin, full_begin), false },
-    { "full_end", ANY_SWEEP(full_end, full_end), false },
-    { "band_begin", ANY_SWEEP(band_begin, band_begin), false },
-    { "band_count", ANY_SWEEP(band_count, band_count), false },
-    { "ticket_begin", ANY_SWEEP(ticket_begin, ticket_begin), true },
-    { "ticket_count", ANY_SWEEP(ticket_count, ticket_count), true },
-    { "row_begin", ANY_BAND(begin, begin), false },
-    { "row_end", ANY_BAND(end, end), false },
-    { "lo", ANY_BAND(lo, lo), false },
-    { "hi", ANY_BAND(hi, hi), false },
-    { "lo_step", ANY_BAND(lo_step, lo_step), false },
-    { "hi_step", ANY_BAND(hi_step, hi_step), false },
-    { "pad_", ANY_BAND(pad_, pad_), true },
-    { "row", PLAN_TURNS, { 0, offsetof(struct plan_ticket, row) }, true },
-    { "before", PLAN_TURNS, { 0, offsetof(struct plan_ticket, before) }, true },
+    { "row_begin", TILE_FIELD(begin), false },
+    { "row_count", TILE_FIELD(count), false },
+    { "sweep_begin", TILE_FIELD(sweep_begin), false },
+    { "sweep_count", TILE_FIELD(sweep_count), false },
+    { "band_begin", TILE_FIELD(band_begin), false },
+    { "band_count", TILE_FIELD(band_count), false },
+    { "block_count", PLAN_BLOCK_COUNTS, 0, false },
+    { "part_row", TILE_FIELD(part_row), false },
+    { "list", TILE_FIELD(list), false },
+    { "k_begin", SWEEP_FIELD(begin), false },
+    { "k_end", SWEEP_FIELD(end), false },
+    { "full_begin", SWEEP_FIELD(full_begin), false },
+    { "full_end", SWEEP_FIELD(full_end), false },
+    { "band_begin", SWEEP_FIELD(band_begin), false },
+    { "band_count", SWEEP_FIELD(band_count), false },
+    { "ticket_begin", SWEEP_FIELD(ticket_begin), true },
+    { "ticket_count", SWEEP_FIELD(ticket_count), true },
+    { "row_begin", BAND_FIELD(begin), false },
+    { "row_end", BAND_FIELD(end), false },
+    { "lo", BAND_FIELD(lo), false },
+    { "hi", BAND_FIELD(hi), false },
+    { "lo_step", BAND_FIELD(lo_step), false },
+    { "hi_step", BAND_FIELD(hi_step), false },
+    { "pad_", BAND_FIELD(pad_), true },
+    { "row", TICKET_FIELD(row), true },
+    { "before", TICKET_FIELD(before), true },
 };
 
-static void any_field_off_by_one(enum pass pass, int field, bool in_turns)
+static void any_field_off_by_one(enum tile_axis axis, int field, bool is_ordered)
 {
-    struct tile_options opts = many[pass].opts;
-    struct any_plan plan;
+    struct tile_options opts = many[axis].opts;
+    struct tile_plan plan;
 
-    opts.on_grid = in_turns;
-    (void)build(&plan, pass, many[pass].slices, many[pass].count, many[pass].shape, opts);
-    ck_assert_int_eq(plan.backward.ticket_count > 0, in_turns);
-    for (int64_t i = 0; i < any_plan_entries(&plan, fields[field].array); i++)
+    opts.on_grid = is_ordered;
+    build(&plan, axis, many[axis].slices, many[axis].count, many[axis].shape, opts);
+    ck_assert_int_eq(plan.ticket_count > 0, is_ordered);
+    for (int64_t i = 0; i < plan_records(&plan, fields[field].array); i++)
         for (int32_t by = -1; by <= 1; by += 2) {
-            int32_t *value =
-                any_plan_field(&plan, fields[field].array, fields[field].offset[pass], i);
+            int32_t *value = plan_field(&plan, fields[field].array, fields[field].offset, i);
             ffa_error err = { FFA_OK, 0, "" };
 
             *value += by;
-            ck_assert_msg(any_plan_check(&plan, &err) == FFA_BUG, "%s, %s of %lld, %+d: not seen",
-                          pass_names[pass], fields[field].name, (long long)i, by);
+            ck_assert_msg(tile_check(&plan, &err) == FFA_BUG, "%s, %s of %lld, %+d: not seen",
+                          axis_names[axis], fields[field].name, (long long)i, by);
             ck_assert_str_ne(err.message, "");
             *value -= by;
         }
-    ck_assert_int_eq(any_plan_check(&plan, NULL), FFA_OK);
-    any_plan_finish(&plan);
+    ck_assert_int_eq(tile_check(&plan, NULL), FFA_OK);
+    tile_finish(&plan);
 }
 
 START_TEST(any_field_off_by_one_is_found)
 {
     if (!fields[_i].backward_only)
-        any_field_off_by_one(FORWARD, _i, false);
-    any_field_off_by_one(BACKWARD, _i, false);
-    any_field_off_by_one(BACKWARD, _i, true);
+        any_field_off_by_one(TILE_OWNS_QUERIES, _i, false);
+    any_field_off_by_one(TILE_OWNS_KEYS, _i, false);
+    any_field_off_by_one(TILE_OWNS_KEYS, _i, true);
 }
 END_TEST
 
 START_TEST(totals_are_checked)
 {
-    const enum pass pass = (enum pass)_i;
-    struct tile_options opts = many[pass].opts;
-    struct any_plan plan;
-    int64_t *totals[PASSES][4] = {
-        { &plan.forward.block_count, &plan.forward.partial_blocks, &plan.forward.area,
-          &plan.forward.tile_count },
-        { &plan.backward.block_count, &plan.backward.partial_blocks, &plan.backward.area,
-          &plan.backward.ticket_count },
-    };
+    const enum tile_axis axis = (enum tile_axis)_i;
+    struct tile_options opts = many[axis].opts;
+    struct tile_plan plan;
+    int64_t *const totals[] = { &plan.block_count, &plan.partial_blocks, &plan.area,
+                                axis == TILE_OWNS_KEYS ? &plan.ticket_count : &plan.tile_count };
 
-    opts.on_grid = pass == BACKWARD;
-    (void)build(&plan, pass, many[pass].slices, many[pass].count, many[pass].shape, opts);
+    opts.on_grid = axis == TILE_OWNS_KEYS;
+    build(&plan, axis, many[axis].slices, many[axis].count, many[axis].shape, opts);
     for (int i = 0; i < 4; i++) {
-        ++*totals[pass][i];
-        ck_assert_int_eq(any_plan_check(&plan, NULL), FFA_BUG);
-        --*totals[pass][i];
+        ++*totals[i];
+        ck_assert_int_eq(tile_check(&plan, NULL), FFA_BUG);
+        --*totals[i];
     }
-    any_plan_finish(&plan);
+    tile_finish(&plan);
 }
 END_TEST
 
@@ -829,11 +830,13 @@ END_TEST
 
 START_TEST(any_allocation_may_fail)
 {
-    const enum pass pass = (enum pass)_i;
+    const enum tile_axis axis = (enum tile_axis)_i;
     ffa_slice slices[64];
     const ffa_mask_shape shape = { 700, 700 };
-    const struct tile_options opts = { .tile_m = 16, .tile_n = 16, .on_grid = pass == BACKWARD };
-    struct any_plan plan;
+    const struct tile_options opts = { .tile_m = 16,
+                                       .tile_n = 16,
+                                       .on_grid = axis == TILE_OWNS_KEYS };
+    struct tile_plan plan;
     ffa_mask *mask;
     ffa_status rc;
 
@@ -846,14 +849,14 @@ START_TEST(any_allocation_may_fail)
         ffa_error err = { FFA_OK, 0, "" };
 
         fault_arm(FAULT_ALLOC, nth);
-        rc = any_plan_build(&plan, pass, mask, &opts, &err);
+        rc = tile_build(&plan, mask, axis, &opts, &err);
         if (!fault_fired())
             break; /* every site was tried */
         ck_assert_int_eq(rc, FFA_NOMEM);
-        ck_assert_ptr_null(plan.forward.tiles);
-        ck_assert_ptr_null(plan.backward.tiles);
-        ck_assert_ptr_null(plan.backward.tickets);
-        ck_assert_int_eq(any_plan_facts(&plan).tile_count, 0);
+        ck_assert_ptr_null(plan.tiles);
+        ck_assert_ptr_null(plan.block_counts);
+        ck_assert_ptr_null(plan.tickets);
+        ck_assert_int_eq(plan.tile_count, 0);
         ck_assert_str_ne(err.message, "");
         ck_assert_int_lt(nth, 1000);
     }
@@ -862,7 +865,7 @@ START_TEST(any_allocation_may_fail)
         ffa_error err = { FFA_OK, 0, "" };
 
         fault_arm(FAULT_ALLOC, nth);
-        rc = any_plan_check(&plan, &err);
+        rc = tile_check(&plan, &err);
         if (!fault_fired())
             break;
         ck_assert_int_eq(rc, FFA_NOMEM);
@@ -870,7 +873,7 @@ START_TEST(any_allocation_may_fail)
     }
     fault_arm(FAULT_ALLOC, 0);
     ck_assert_int_eq(rc, FFA_OK);
-    any_plan_finish(&plan);
+    tile_finish(&plan);
     ffa_mask_destroy(mask);
 }
 END_TEST
@@ -884,23 +887,23 @@ int main(void)
 
     tcase_set_timeout(tc, 60); /* a million tokens under a sanitizer */
     tcase_add_loop_test(tc, plans_as_written, 0, sizeof plans / sizeof *plans);
-    tcase_add_loop_test(tc, turns_as_written, 0, sizeof turns / sizeof *turns);
-    tcase_add_test(tc, turns_of_lists_start_anew);
-    tcase_add_test(tc, turns_are_few);
+    tcase_add_loop_test(tc, tickets_as_written, 0, sizeof tickets / sizeof *tickets);
+    tcase_add_test(tc, tickets_of_lists_start_anew);
+    tcase_add_test(tc, tickets_are_few);
     tcase_add_test(tc, a_makespan_is_that_of_a_queue);
     tcase_add_test(tc, a_makespan_of_lists_takes_each_tile_once);
     tcase_add_test(tc, sections_of_so_many_rounds);
     tcase_add_test(tc, an_order_of_few_tiles);
     tcase_add_test(tc, an_order_of_an_empty_mask);
-    tcase_add_loop_test(tc, tiles_in_step, 0, sizeof steps / sizeof *steps);
+    tcase_add_loop_test(tc, tiles_in_lockstep, 0, sizeof locksteps / sizeof *locksteps);
     tcase_add_test(tc, a_makespan_of_many_items_is_near_that_of_a_queue);
-    tcase_add_loop_test(tc, lists_stand_one_after_another, 0, PASSES);
+    tcase_add_loop_test(tc, lists_stand_one_after_another, 0, AXES);
     tcase_add_test(tc, longest_first_then_lower_rows);
     tcase_add_test(tc, large_numbers_do_not_wrap);
     tcase_add_loop_test(tc, unions_at_the_end_of_the_numbers, 0, 2);
     tcase_add_loop_test(tc, any_field_off_by_one_is_found, 0, sizeof fields / sizeof *fields);
-    tcase_add_loop_test(tc, totals_are_checked, 0, PASSES);
-    tcase_add_loop_test(tc, any_allocation_may_fail, 0, PASSES);
+    tcase_add_loop_test(tc, totals_are_checked, 0, AXES);
+    tcase_add_loop_test(tc, any_allocation_may_fail, 0, AXES);
     suite_add_tcase(suite, tc);
     runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The device image of a plan: the records of both passes in one buffer. This is the one place that
+ * knows in which order they lie; launches and tests ask it for addresses.
+ *
+ *   forward    tiles, sweeps, bands
+ *   backward   tiles, sweeps, bands
+ *   forward    splits
+ *   backward   tickets
+ *
+ * The image has the records of tile_plan.h byte for byte as the host has them.
+ */
+#ifndef FFA_TILE_PLAN_IMAGE_H
+#define FFA_TILE_PLAN_IMAGE_H
+
+#include "tile/tile.h"
+
+/* Where the arrays of one pass begin, in bytes from the begin of the image. */
+struct plan_image_pass {
+    int64_t tiles_at, sweeps_at, bands_at;
+};
+
+struct plan_image {
+    struct plan_image_pass forward, backward;
+    int64_t splits_at;  /* of the forward pass */
+    int64_t tickets_at; /* of the backward pass */
+    int64_t bytes;      /* a multiple of 8, at least 32: a stage may have no records at all */
+};
+
+/* The layout for these two plans. A plan of a pass that is not planned is zero. */
+struct plan_image plan_image_layout(const struct tile_plan *forward,
+                                    const struct tile_plan *backward);
+/* Write the records of the plans that the layout was made for. to: [bytes]. */
+void plan_image_write(const struct plan_image *image, void *to, const struct tile_plan *forward,
+                      const struct tile_plan *backward);
+
+/* The arrays in an image that begins at `at`, in host or device memory. Where the plan has none of
+ * the records, the address is inside the image or just behind it. */
+static inline struct plan_tile *plan_image_tiles(const struct plan_image_pass *pass, void *at)
+{
+    return (struct plan_tile *)(void *)((unsigned char *)at + pass->tiles_at);
+}
+
+static inline struct plan_sweep *plan_image_sweeps(const struct plan_image_pass *pass, void *at)
+{
+    return (struct plan_sweep *)(void *)((unsigned char *)at + pass->sweeps_at);
+}
+
+static inline struct plan_band *plan_image_bands(const struct plan_image_pass *pass, void *at)
+{
+    return (struct plan_band *)(void *)((unsigned char *)at + pass->bands_at);
+}
+
+static inline struct plan_split *plan_image_splits(const struct plan_image *image, void *at)
+{
+    return (struct plan_split *)(void *)((unsigned char *)at + image->splits_at);
+}
+
+static inline struct plan_ticket *plan_image_tickets(const struct plan_image *image, void *at)
+{
+    return (struct plan_ticket *)(void *)((unsigned char *)at + image->tickets_at);
+}
+
+#endif

@@ -1,4 +1,9 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Digests of fields. Invariant: numbers and lengths are hashed little-endian, and every field's
+ * length before its bytes, so equal fields give equal digests on every host and no two lists of
+ * fields share their bytes.
+ */
 #include "base/digest.h"
 
 #include <string.h>

@@ -1,4 +1,9 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Errors, and options of older and newer callers. Invariant: a failure fills the caller's ffa_error
+ * and nothing else; there is no last error of a thread or a process. Option structs say their own
+ * size, so a caller built against an older header gets zeros for the fields it does not know.
+ */
 #include "base/base.h"
 
 #include <stdio.h>

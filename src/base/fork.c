@@ -1,4 +1,10 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Objects that survive fork(): their locks are taken before it and made new in the child.
+ * Invariant: locks are taken in the order of their addresses, always the same, so two objects
+ * cannot wait for each other; a lock that is held for seconds is left alone rather than waited for
+ * without end.
+ */
 #include "base/fork.h"
 
 #include <time.h>

@@ -1,4 +1,9 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Checked memory. Invariant: every allocation of the library goes through here or through text.c,
+ * is checked for overflow, and can be made to fail by a fault point. Arrays grow by doubling, so
+ * appending costs constant time on average.
+ */
 #include "base/base.h"
 
 void *mem_array(size_t count, size_t size)

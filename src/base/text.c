@@ -1,4 +1,8 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Growing strings. Invariant: a string is terminated at all times, and a failed append leaves it as
+ * it was and sets `failed`, so that callers append without looking and ask once, in text_take.
+ */
 #include "base/base.h"
 
 #include <stdio.h>

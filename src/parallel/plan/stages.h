@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which received rows make which stage, for every rank: the model of time, and the items the
- * overlap solver cuts.
+ * Which received rows make which stage, for every rank: the items that the overlap solver cuts.
  *
  * In words of moving keys; where queries move, they and the keys change places, and the bands are
  * those of the transposed mask. The rows a rank receives are ordered by link class (its own node

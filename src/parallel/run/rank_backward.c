@@ -25,7 +25,7 @@ struct backward {
     void *sum_kv;              /* [own keys][2][heads_kv][head_dim] */
     uint8_t *needed;           /* [own keys]: of which other ranks compute gradients */
     uint8_t *tile_flags;       /* [most tiles of a phase], of the phase at hand */
-    uint8_t *row_flags;        /* [phases + 2][row_blocks]; then: to be unswept, nothing */
+    uint8_t *row_flags;        /* [phases + 2][row_blocks]: by phase; last, for write_rest */
     uint8_t *stage_rows;       /* [row blocks of a stage]: where queries move, all first */
     void *stage_delta;         /* [rows of a stage][heads_q] */
     struct plan_tile *unswept; /* scratch: tiles of the first phase, without sweeps */
@@ -185,7 +185,7 @@ static struct cpu_backward call_of(struct backward *b, const struct tile_plan *p
                                   .sum_dq = b->sum_dq };
 }
 
-/* The last own tiles wait here, having computed, for the last partial gradients. */
+/* The last own tiles wait here, before they add their sums, for the last partial gradients. */
 static bool wait_for_reduces(void *user)
 {
     const struct backward *b = user;
@@ -210,7 +210,7 @@ static ffa_status compute_own(struct backward *b, int32_t at, ffa_error *err)
     return cpu_backward(&call, err);
 }
 
-/* Write what was summed of the key tiles of an own phase; rows: which set of row_flags. */
+/* Write the sums of an own phase's key tiles; rows: which set of row_flags says what of dq. */
 static ffa_status write_tiles(struct backward *b, int32_t at, int32_t rows, ffa_error *err)
 {
     struct tile_plan plan = *own_tiles(b, at);
@@ -227,7 +227,7 @@ static ffa_status write_tiles(struct backward *b, int32_t at, int32_t rows, ffa_
     return cpu_backward(&call, err);
 }
 
-/* What was not written by the phases: see flag_tiles and flag_rows. */
+/* Write what the phases left in sums: see flag_tiles and flag_rows. */
 static ffa_status write_rest(struct backward *b, ffa_error *err)
 {
     const int32_t phases = b->common.pass->phase_count;
@@ -244,7 +244,7 @@ out:
 
 /* ---- stages ---- */
 
-/* Packed, as the backend takes it. */
+/* delta of a stage's rows, packed as the backend reads it. */
 static void take_delta(struct backward *b, int32_t stage)
 {
     const struct rank_pass *p = &b->common;
@@ -339,7 +339,8 @@ static ffa_status join_dsink(const struct backward *b, ffa_error *err)
 
 /* ---- the pass ---- */
 
-/* What moves, and what of it is computed first. */
+/* Say what moves, and compute delta: before the rows are published where delta moves, too, else
+ * while they travel. */
 static ffa_status begin(struct backward *b, ffa_error *err)
 {
     struct rank_pass *p = &b->common;

@@ -12,18 +12,18 @@
  * (own phases) or of the stage's receive buffer.
  *
  * Ranks may have different numbers of stages. A rank serves others at their stage s in its step s;
- * sends has an entry for every step of the longest rank. The reduce of gradients is the same lists
- * the other way: what a rank received at stage s goes back to (source, source_row), and sends[s] is
- * what comes in, by ascending rank.
+ * sends has an entry for every step of the rank with most stages. The reduce of gradients follows
+ * the same lists backwards: what a rank received at stage s goes back to (source, source_row), and
+ * sends[s] is what comes in, by ascending rank.
  *
  * Where queries move instead of keys (moves), a stage's receive buffer holds rows of q (backward:
  * of q, dout, lse and delta), all keys are the rank's own, and what a stage computes, (out, lse) or
  * dq, goes back and is merged into the owner's.
  *
- * Query tiles are the same in every forward phase where keys move. The first phase that works on a
- * tile does not read what is there; the last writes the model's dtype. A tile without work anywhere
- * is written, as empty, by the own phase. Where queries move, every tile is first in its phase, and
- * last only if nobody else adds to its rows.
+ * Where keys move, query tiles are the same in every forward phase. The first phase that works on a
+ * tile ignores what the sums hold, and the last writes the output. A tile without work in any phase
+ * is written by the own phase, as empty. Where queries move, every phase is the first of its tiles,
+ * and the last only of tiles to whose rows no other rank adds.
  */
 #ifndef FFA_PARALLEL_PLAN_RANK_PLAN_H
 #define FFA_PARALLEL_PLAN_RANK_PLAN_H

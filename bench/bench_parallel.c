@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Distributed planning: time of dispatch and of the plan of one rank, and what the dispatch costs
- * in load and traffic. One thread, no GPU.
+ * Planning of context parallelism: time of a dispatch and of the plan of one rank, and what the
+ * dispatch costs in load and traffic. One thread, no GPU.
  *
  *   bench_parallel [--json]
  *

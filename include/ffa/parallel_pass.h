@@ -31,8 +31,8 @@ FFA_API ffa_status ffa_parallel_plan_agree(const ffa_parallel_plan *plan, ffa_co
 
 /* ---- passes, on the CPU ---- */
 
-/* Tensors are the rank's own rows: its chunks, ascending, packed (dist.h); shapes, strides and
- * defaults are those of attention.h, in host memory. */
+/* Tensors are the rank's own rows: its chunks, ascending, packed (parallel_rows.h); shapes, strides
+ * and defaults are those of attention.h, in host memory. */
 typedef struct ffa_parallel_args {
     uint32_t struct_size;
     int32_t heads_q;     /* a multiple of heads_kv; both up to 1024 */

@@ -7,7 +7,7 @@
  * mask of the same shape. Stage 0 is what the rank computes with its own rows; each further stage
  * computes with rows that arrive while the stage before it computes. Forward and backward have
  * stages of their own. Which rows make which stage is cut so that a modelled time is least; the
- * model is in integers and the same on every rank, so that ranks agree without a word.
+ * model is in integers and the same on every rank, so that ranks agree without a message.
  *
  * Planning is pure and needs no communication. ffa_parallel_plan_digest is the same on all ranks of
  * a mask: compare it to find ranks whose inputs differ. (Stages of group casts hidden behind
@@ -61,7 +61,7 @@ typedef struct ffa_parallel_plan_opts {
      * keys, and 64 where head_dim_v alone is above 128.) */
     int32_t backward_m, backward_n;
     int32_t forward_stages; /* stages that receive: 0: as many as is best; n: n, at most;
-                             * -1: one of everything, MagiAttention's degree 0 */
+                             * -1: one stage of all that is received (MagiAttention's degree 0) */
     int32_t backward_stages;
     int32_t stages_max; /* of a free choice, 1 to 16; 0: 8 */
     int32_t buffers;    /* receive buffers that stages take in turn, 2 or 3; 0: 2 */

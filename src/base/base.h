@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What every module may use: errors, checked memory, text, arithmetic, log, fault points,
+ * What every room may use: errors, checked memory, text, arithmetic, log, fault points,
  * clock.
  */
 #ifndef FFA_BASE_BASE_H
@@ -39,7 +39,7 @@ ffa_status opts_import(void *dst, size_t dst_size, const void *src, ffa_error *e
 /* Export an info struct to a caller that may be older: at most the caller's struct_size bytes. */
 ffa_status opts_export(void *dst, const void *src, size_t src_size, ffa_error *err);
 
-/* A number of an option struct, and where it may lie. */
+/* A number of an option struct, and the range [min, max] it may lie in. */
 struct bounded {
     const char *name;
     int64_t value, min, max;
@@ -98,9 +98,9 @@ static inline int32_t max32(int32_t a, int32_t b)
     return a > b ? a : b;
 }
 
-/* Items by owner in one array: count them at at[owner], turn the counts to begins, fill through
- * at[owner]++, and move the begins back. at [count + 1], its last entry 0 before and the number of
- * all items after. */
+/* Items sorted by owner, in four steps: count them in at[owner]; begins_from_counts; place each at
+ * at[owner]++; begins_move_back. Then owner i has the items [at[i], at[i + 1]). at [count + 1], all
+ * zero at first. */
 static inline void begins_from_counts(int64_t *at, int64_t count)
 {
     int64_t sum = 0;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * XXH3-128 as text: canonical (big-endian) digests, so that a key reads the same on every host.
- * Fields are length-prefixed: no two lists of fields hash the same bytes.
+ * Digests of fields. Invariant: numbers and lengths are hashed little-endian, and every field's
+ * length before its bytes, so equal fields give equal digests on every host and no two lists of
+ * fields share their bytes.
  */
 #include "base/digest.h"
 

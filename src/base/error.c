@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Status texts, error messages, and the import and export of structs that grow at their end. A
- * struct of another version is cut or zero-filled by its struct_size, never trusted beyond it.
+ * Errors, and options of older and newer callers. Invariant: a failure fills the caller's ffa_error
+ * and nothing else; there is no last error of a thread or a process. Option structs say their own
+ * size, so a caller built against an older header gets zeros for the fields it does not know.
  */
 #include "base/base.h"
 

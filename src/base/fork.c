@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Locks across fork(). Every guarded lock is held while the process forks, so that the child finds
- * the data behind it whole; the child makes all locks anew, drops what it must not share, and goes
- * on. Locks are taken in the order of their addresses; a lock that cannot be had in time is left
- * alone.
+ * Objects that survive fork(): their locks are taken before it and made new in the child.
+ * Invariant: locks are taken in the order of their addresses, always the same, so two objects
+ * cannot wait for each other; a lock that is held for seconds is left alone rather than waited for
+ * without end.
  */
 #include "base/fork.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Log lines to the sink of a context, and the clocks. Without a sink a line costs one test.
+ * Log lines and clocks. Invariant: without a sink nothing is formatted, and the library prints
+ * nothing by itself. Durations are read from the clock that only goes forward.
  */
 #include "base/base.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Zeroed and growing arrays with overflow checks and fault points: the only place where the
- * library allocates host memory, so that tests can make each allocation fail.
+ * Checked memory. Invariant: every allocation of the library goes through here or through text.c,
+ * is checked for overflow, and can be made to fail by a fault point. Arrays grow by doubling, so
+ * appending costs constant time on average.
  */
 #include "base/base.h"
 

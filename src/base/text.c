@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A growing string. The first append that fails marks it, and later ones do nothing, so that
- * callers check once, at the end.
+ * Growing strings. Invariant: a string is terminated at all times, and a failed append leaves it as
+ * it was and sets `failed`, so that callers append without looking and ask once, in text_take.
  */
 #include "base/base.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ffa mask show|check|area
+ * ffa mask show|check|area: a mask as a picture, what is odd about its slices, its attended cells.
  */
 #include "cli/cli.h"
 #include "cli/file.h"

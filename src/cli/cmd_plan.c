@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ffa plan
+ * ffa plan: who computes and receives what for a mask on so many ranks, and the stages of one rank,
+ * as text, JSON or a picture. The slowest rank is shown unless one is named: it decides when a pass
+ * is done. All times are modelled.
  */
 #include "cli/cli.h"
 #include "cli/file.h"

@@ -1,4 +1,9 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ffa run --ranks: one thread a rank over the loopback transport, each with its own plan and its
+ * own packed rows. Invariant: ranks see only their own rows and what the transport brings; whole
+ * tensors are taken apart before a call and put together after it, outside of what is timed.
+ */
 #include "cli/run_ranks.h"
 
 #include "cli/cli.h"

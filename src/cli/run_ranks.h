@@ -20,7 +20,7 @@ struct run_ranks_options {
     int64_t seed;     /* of the order of transfers */
 };
 
-/* What ranks do, at most. */
+/* Limits of a run. */
 struct run_ranks_facts {
     int32_t ranks, forward_stages, backward_stages;
     int64_t received_rows;

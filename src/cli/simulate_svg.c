@@ -1,4 +1,9 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The chart of ffa simulate: efficiency over ranks, a panel a pass, a line a method. Invariant: a
+ * method that cannot be used in a world has no point there, and its line goes on to the next one.
+ * The axis of ranks is logarithmic; the plan's line is drawn last, over all others.
+ */
 #include "cli/cmd_simulate.h"
 #include "cli/file.h"
 

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The CPU backend: executes the same tile plan as the GPU, multi-threaded, in fp32 or fp64.
+ * The CPU backend: executes the same tile plans as the GPU, multi-threaded, in fp32 or fp64. Its
+ * arguments are structs of its own, checked and resolved by the caller, so that it knows no public
+ * struct. A call blocks until it is done; any number of calls may run at once. It fails with
+ * FFA_NOMEM only. The number of threads never changes a result.
  */
 #ifndef FFA_CPU_CPU_H
 #define FFA_CPU_CPU_H
@@ -11,7 +14,7 @@
 #include <ffa/kernel.h>
 
 /* Tokens by heads of a row of elements, in the caller's memory; the elements of a row are
- * contiguous. Strides count elements and are resolved: 0 is a stride of 0. */
+ * contiguous. Strides count elements, and a stride of 0 is no default any more: it is 0. */
 struct cpu_tensor {
     void *data;
     int64_t token_stride, head_stride;
@@ -100,9 +103,9 @@ struct cpu_backward {
     int64_t sum_stride;
     const uint8_t *row_flags; /* [blocks of tile_m rows]; NULL: all 0 */
     void *sum_dq;             /* [seqlen_q][heads_q][head_dim] */
-    /* Asked before sum_dk or sum_dv (waits_for_rows: sum_dq) is read, by any thread, as often as
-     * there are tiles: returns once others have added to them what they will; false: they never
-     * will, and the call's results are of no use. NULL: nobody adds. */
+    /* Called before sum_dk or sum_dv (waits_for_rows: sum_dq) is read, by any thread, once a tile.
+     * Returns when others have added all they add. False: they never will, and the call's results
+     * are of no use. NULL: nobody adds. */
     bool (*wait)(void *user);
     void *user;
     bool waits_for_rows;

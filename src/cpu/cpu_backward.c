@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cpu_backward: threads take items from a counter, in two phases. First delta, by rows; then the
+ * cpu_backward: threads take items from a counter, in two steps: first delta, by rows; then the
  * key tiles in the plan's order of work (dk, dv), the rows (dq) and the sinks. Each item writes
  * what no other writes, so the number of threads changes nothing in the result.
  */
@@ -12,7 +12,7 @@
 struct work {
     const struct cpu_backward *call;
     bool fp64;
-    bool is_first;      /* the phase */
+    bool is_first;      /* of the two steps */
     int32_t tile_heads; /* kv heads that run each tile: all of them, or the list's own */
     int64_t chunks;     /* of tile_m rows */
     int64_t tile_items, row_items, sink_items;
@@ -102,7 +102,7 @@ static void *run(void *user)
 }
 
 /* A thread that does not start is no failure: the others do its work. */
-static void run_phase(struct worker *workers, int32_t count, bool is_first)
+static void run_step(struct worker *workers, int32_t count, bool is_first)
 {
     struct work *work = workers[0].work;
 
@@ -134,9 +134,8 @@ static ffa_status prepare(struct worker *workers, int32_t count, struct work *wo
     return FFA_OK;
 }
 
-/* The phases that `phases` has bits of: 1 delta, 2 the rest. delta: where it is, or goes. */
-static ffa_status run_phases(const struct cpu_backward *call, int phases, void *delta,
-                             ffa_error *err)
+/* steps, bits: 1 for delta, 2 for the gradients. delta: where it is read or written. */
+static ffa_status run_steps(const struct cpu_backward *call, int steps, void *delta, ffa_error *err)
 {
     const struct tile_plan *plan = call->plan;
     struct work work = { .call = call,
@@ -162,10 +161,10 @@ static ffa_status run_phases(const struct cpu_backward *call, int phases, void *
         goto out;
     }
     FFA_TRY(prepare(workers, count, &work, err));
-    if (phases & 1)
-        run_phase(workers, count, true);
-    if (phases & 2)
-        run_phase(workers, count, false);
+    if (steps & 1)
+        run_step(workers, count, true);
+    if (steps & 2)
+        run_step(workers, count, false);
 out:
     for (int32_t i = 0; workers && i < count; i++)
         mem_free(workers[i].scratch.memory);
@@ -175,7 +174,7 @@ out:
 
 ffa_status cpu_backward_delta(const struct cpu_backward *call, void *delta, ffa_error *err)
 {
-    return run_phases(call, 1, delta, err);
+    return run_steps(call, 1, delta, err);
 }
 
 ffa_status cpu_backward(const struct cpu_backward *call, ffa_error *err)
@@ -185,11 +184,11 @@ ffa_status cpu_backward(const struct cpu_backward *call, ffa_error *err)
     ffa_status rc;
 
     if (call->delta)
-        return run_phases(call, 2, call->delta, err);
+        return run_steps(call, 2, call->delta, err);
     delta = mem_array(1, fp64 ? gradient_delta_bytes_f64(call) : gradient_delta_bytes_f32(call));
     if (!delta)
         return error_nomem(err, "delta of the CPU backend");
-    rc = run_phases(call, 1 | 2, delta, err);
+    rc = run_steps(call, 1 | 2, delta, err);
     mem_free(delta);
     return rc;
 }

@@ -27,7 +27,7 @@ struct backward {
     struct oracle_gradients *out;
     double scale, cap;
     bool all_rows;                    /* sums of all rows are asked for */
-    int32_t kv_head, head;            /* of the phase */
+    int32_t kv_head, head;            /* of the step */
     double *keys, *values;            /* [seqlen_k][head_dim, values: head_dim_v]: of kv_head */
     double *q, *dout;                 /* [seqlen_q][head_dim, dout: head_dim_v]: of head */
     double *key_squares;              /* [seqlen_k]: each one's product with itself */
@@ -39,8 +39,8 @@ struct backward {
 
 struct backward_worker {
     struct backward *backward;
-    void (*phase)(struct backward_worker *worker, int64_t item);
-    int64_t count;     /* items of the phase */
+    void (*step)(struct backward_worker *worker, int64_t item);
+    int64_t count;     /* items of the step */
     uint8_t *attended; /* [seqlen_k or seqlen_q, whichever is more] */
     double *weights;   /* [seqlen_k] */
     double *grads;     /* [seqlen_k]: dp */
@@ -268,7 +268,7 @@ static struct oracle_sample sink_sample(const struct oracle_backward_case *test,
     return (struct oracle_sample){ i / heads, (int32_t)(i % heads), 0 };
 }
 
-/* Adds what the query head of the phase gives to sample `at`. */
+/* Adds what the query head of the step gives to sample `at`. */
 static void run_key(struct backward_worker *worker, int64_t at)
 {
     const struct backward *backward = worker->backward;
@@ -339,16 +339,16 @@ static void *run(void *user)
     long long item;
 
     while ((item = atomic_fetch_add(&worker->backward->next, 1)) < worker->count)
-        worker->phase(worker, item);
+        worker->step(worker, item);
     return NULL;
 }
 
-static void run_phase(struct backward_worker *workers, int32_t threads,
-                      void (*phase)(struct backward_worker *, int64_t), int64_t count)
+static void run_step(struct backward_worker *workers, int32_t threads,
+                     void (*step)(struct backward_worker *, int64_t), int64_t count)
 {
     atomic_store(&workers[0].backward->next, 0);
     for (int32_t i = 0; i < threads; i++) {
-        workers[i].phase = phase;
+        workers[i].step = step;
         workers[i].count = count;
         workers[i].started = i > 0 && !pthread_create(&workers[i].thread, NULL, run, &workers[i]);
     }
@@ -397,11 +397,11 @@ static void run_head(struct backward *backward, struct backward_worker *workers,
             backward->q, backward->q_squares);
     convert(test, &test->dout, rows, args->heads_q, oracle_value_dim(&test->forward),
             backward->head, backward->dout, backward->dout_squares);
-    run_phase(workers, threads, run_row, rows);
+    run_step(workers, threads, run_row, rows);
     if (test->dsink)
         sink_gradient(backward);
     if (with_keys)
-        run_phase(workers, threads, run_key, backward->out->dk.count);
+        run_step(workers, threads, run_key, backward->out->dk.count);
 }
 
 static void run_all(struct backward *backward, struct backward_worker *workers, int32_t threads)

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The library's own passes: dispatch, transfers and stages of all ranks as planned, and a timeline
- * of each rank in which a stage's fetch also waits for the busiest of the ranks that serve it.
+ * of each rank. Invariant: the plan is the one that ffa_parallel_plan_create makes; only times are
+ * added. A plan assumes that a rank's own link is what limits a fetch. Here a stage's fetch also
+ * waits for the busiest of the ranks that serve it, as ranks do not take turns.
  */
 #include "simulate/simulate_plan.h"
 
@@ -79,7 +81,7 @@ static bool portion_of(struct portion *out, const struct plan_model *m, const st
     return out->rows > 0;
 }
 
-/* Twice over all receives: sums, then what a rank's sources send. */
+/* Two walks over all receives: sums first, then the most that one of a stage's sources sends. */
 static void add_traffic(struct plan_model *m, const struct stage_cut *cuts,
                         enum transfer_route route)
 {
@@ -87,7 +89,7 @@ static void add_traffic(struct plan_model *m, const struct stage_cut *cuts,
     struct portion part;
 
     memset(m->traffic, 0, (size_t)t->topology.rank_count * OVERLAP_STAGES_MAX * sizeof *m->traffic);
-    for (int pass = 0; pass < 2; pass++)
+    for (int round = 0; round < 2; round++)
         for (int32_t r = 0; r < t->topology.rank_count; r++)
             for (int64_t i = t->receive_begin[r]; i < t->receive_begin[r + 1]; i++)
                 for (int32_t s = 0; s < cuts[r].count; s++) {
@@ -96,7 +98,7 @@ static void add_traffic(struct plan_model *m, const struct stage_cut *cuts,
                     if (!portion_of(&part, m, &cuts[r], i, r, s, route))
                         continue;
                     from = &m->traffic[(int64_t)part.source * OVERLAP_STAGES_MAX + s];
-                    if (pass == 0) {
+                    if (round == 0) {
                         to->in[part.is_network] += part.rows;
                         from->out[part.is_network] += part.rows;
                         to->is_relayed |= part.is_relayed;

@@ -92,7 +92,7 @@ static bool draw(struct trial *trial, uint64_t seed)
     trial->slack_permille = opts.slack_permille;
     topology = (ffa_topology){ trial->ranks, trial->width };
     trial->width = trial->width ? trial->width : trial->ranks;
-    trial->mask = dist_random_mask(&rng, trial->tokens, 12);
+    trial->mask = parallel_random_mask(&rng, trial->tokens, 12);
     one.mask = trial->mask;
     rc = ffa_dispatch_create(&trial->dispatch, &one, 1, &topology, &opts, &err);
     if (ffa_mask_area(trial->mask, 0) == 0) {

@@ -138,7 +138,7 @@ static void find_cells(struct trial *trial)
 
 struct computing {
     struct trial *trial;
-    const struct dist_operands *operands;
+    const struct parallel_operands *operands;
     bool used[TOKENS_HERE]; /* rows that moved */
     bool moves_queries;
 };
@@ -292,21 +292,21 @@ static void check_pass(struct trial *trial, bool is_backward)
 
         CHECK(trial, pass->phase_count == pass->stage_count + (is_backward ? 2 : 1));
         for (int32_t p = 0; p < pass->phase_count; p++) {
-            struct dist_operands operands;
+            struct parallel_operands operands;
             struct computing c = {
                 trial, &operands, { false }, plan->moves == FFA_PARALLEL_MOVE_QUERIES
             };
 
             if (!is_backward)
                 ck_assert_int_eq(tile_check(&pass->phases[p].tiles, NULL), FFA_OK);
-            dist_operands_init(&operands, plan, pass, p);
-            dist_each_cell(&pass->phases[p], is_backward, compute, &c);
+            parallel_operands_init(&operands, plan, pass, p);
+            parallel_each_cell(&pass->phases[p], is_backward, compute, &c);
             for (int64_t k = 0; k < pass->phases[p].rows && p > 0 && p <= pass->stage_count; k++) {
                 CHECK(trial, c.used[k] && !received[operands.moved[k]]);
                 received[operands.moved[k]] = true;
                 rows++;
             }
-            dist_operands_finish(&operands);
+            parallel_operands_finish(&operands);
         }
         CHECK(trial, rows == plan->received_rows);
     }

@@ -18,7 +18,7 @@ json_t *parallel_cases_load(void)
     return root;
 }
 
-int64_t dist_integers(const json_t *array, int64_t *out, int64_t max)
+int64_t parallel_integers(const json_t *array, int64_t *out, int64_t max)
 {
     const int64_t count = (int64_t)json_array_size(array);
 
@@ -31,18 +31,18 @@ int64_t dist_integers(const json_t *array, int64_t *out, int64_t max)
     return count;
 }
 
-ffa_slice dist_case_slice(const json_t *entry, size_t i)
+ffa_slice parallel_case_slice(const json_t *entry, size_t i)
 {
     const json_t *types = json_object_get(entry, "types");
     const json_t *type = types ? json_array_get(types, i) : json_object_get(entry, "type");
     int64_t q[2], k[2];
 
-    (void)dist_integers(json_array_get(json_object_get(entry, "q"), i), q, 2);
-    (void)dist_integers(json_array_get(json_object_get(entry, "k"), i), k, 2);
+    (void)parallel_integers(json_array_get(json_object_get(entry, "q"), i), q, 2);
+    (void)parallel_integers(json_array_get(json_object_get(entry, "k"), i), k, 2);
     return (ffa_slice){ q[0], q[1], k[0], k[1], (int32_t)json_integer_value(type), 0 };
 }
 
-ffa_mask *dist_case_mask(const json_t *entry, int64_t tokens)
+ffa_mask *parallel_case_mask(const json_t *entry, int64_t tokens)
 {
     const size_t count = json_array_size(json_object_get(entry, "q"));
     ffa_slice *slices = calloc(count, sizeof *slices);
@@ -52,7 +52,7 @@ ffa_mask *dist_case_mask(const json_t *entry, int64_t tokens)
     if (tokens == 0)
         tokens = (int64_t)json_integer_value(json_object_get(entry, "seqlen"));
     for (size_t i = 0; i < count; i++) {
-        slices[i] = dist_case_slice(entry, i);
+        slices[i] = parallel_case_slice(entry, i);
         if (json_object_get(entry, "seqlen"))
             continue;
         tokens = slices[i].q_end > tokens ? slices[i].q_end : tokens;
@@ -66,7 +66,7 @@ ffa_mask *dist_case_mask(const json_t *entry, int64_t tokens)
     return mask;
 }
 
-ffa_mask *dist_random_mask(struct rng *rng, int64_t tokens, int64_t slices_max)
+ffa_mask *parallel_random_mask(struct rng *rng, int64_t tokens, int64_t slices_max)
 {
     struct mask_case test = mask_case_random(rng, tokens, slices_max);
     const ffa_mask_shape shape = { tokens, tokens };

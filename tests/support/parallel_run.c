@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-int64_t dist_token(const struct layout *layout, int32_t rank, int64_t row)
+int64_t parallel_token(const struct layout *layout, int32_t rank, int64_t row)
 {
     if (layout->is_replicated)
         return row;
@@ -26,8 +26,8 @@ static void require(bool holds, const char *what)
     abort();
 }
 
-void dist_operands_init(struct dist_operands *out, const ffa_parallel_plan *plan,
-                        const struct plan_pass *pass, int32_t phase)
+void parallel_operands_init(struct parallel_operands *out, const ffa_parallel_plan *plan,
+                            const struct plan_pass *pass, int32_t phase)
 {
     const bool moves_queries = plan->moves == FFA_PARALLEL_MOVE_QUERIES;
     const struct layout *moving = moves_queries ? &plan->queries : &plan->keys;
@@ -41,12 +41,12 @@ void dist_operands_init(struct dist_operands *out, const ffa_parallel_plan *plan
     out->queries = moves_queries ? out->moved : stayed;
     out->keys = moves_queries ? stayed : out->moved;
     for (int64_t i = 0; i < staying->rank_tokens[plan->rank]; i++)
-        stayed[i] = dist_token(staying, plan->rank, i);
+        stayed[i] = parallel_token(staying, plan->rank, i);
     if (is_own) {
         require(at->receives.count == 0, "an own phase receives");
         require(at->rows == moving->rank_tokens[plan->rank], "an own phase of other rows");
         for (row = 0; row < at->rows; row++)
-            out->moved[row] = dist_token(moving, plan->rank, row);
+            out->moved[row] = parallel_token(moving, plan->rank, row);
         return;
     }
     require(at->rows > 0 && at->rows <= pass->buffer_rows, "a stage does not fit the buffer");
@@ -57,20 +57,20 @@ void dist_operands_init(struct dist_operands *out, const ffa_parallel_plan *plan
                 "receives do not follow each other");
         require(copy->source != plan->rank, "a rank receives from itself");
         for (int64_t i = 0; i < copy->rows; i++) {
-            out->moved[row] = dist_token(moving, copy->source, copy->source_row + i);
+            out->moved[row] = parallel_token(moving, copy->source, copy->source_row + i);
             require(out->moved[row++] >= 0, "a receive of rows the source has not");
         }
     }
     require(row == at->rows, "receives do not fill the buffer");
 }
 
-void dist_operands_finish(struct dist_operands *operands)
+void parallel_operands_finish(struct parallel_operands *operands)
 {
     free(operands->queries);
     free(operands->keys);
 }
 
-static void forward_cells(const struct plan_phase *phase, dist_cell cell, void *user)
+static void forward_cells(const struct plan_phase *phase, parallel_cell cell, void *user)
 {
     for (int64_t t = 0; t < phase->tiles.tile_count; t++) {
         const struct plan_tile *tile = &phase->tiles.tiles[t];
@@ -89,7 +89,7 @@ static void forward_cells(const struct plan_phase *phase, dist_cell cell, void *
     }
 }
 
-static void backward_cells(const struct plan_phase *phase, dist_cell cell, void *user)
+static void backward_cells(const struct plan_phase *phase, parallel_cell cell, void *user)
 {
     const struct tile_plan *tiles = &phase->key_tiles;
 
@@ -110,7 +110,8 @@ static void backward_cells(const struct plan_phase *phase, dist_cell cell, void 
     }
 }
 
-void dist_each_cell(const struct plan_phase *phase, bool is_backward, dist_cell cell, void *user)
+void parallel_each_cell(const struct plan_phase *phase, bool is_backward, parallel_cell cell,
+                        void *user)
 {
     (is_backward ? backward_cells : forward_cells)(phase, cell, user);
 }

@@ -43,15 +43,15 @@ allowed_for() {
         jit) echo "base" ;;
         cache) echo "base jit" ;;
         gpu) echo "base" ;;
-        cpu) echo "base mask tile" ;;
+        cpu) echo "base tile" ;;
         choose) echo "base mask tile" ;;
         service) echo "base jit cache gpu" ;;
         attention) echo "base mask tile jit gpu cpu choose service" ;;
         parallel/dispatch) echo "base mask" ;;
         parallel/plan) echo "base mask tile parallel/dispatch" ;;
-        parallel/run) echo "base mask tile cpu parallel/dispatch parallel/plan" ;;
+        parallel/run) echo "base cpu parallel/plan" ;;
         simulate) echo "base mask parallel/dispatch parallel/plan" ;;
-        oracle) echo "base" ;;
+        oracle) echo "" ;;
         cli) echo "oracle" ;;
         *) echo "unknown" ;;
     esac

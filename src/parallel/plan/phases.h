@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The phases of one rank's passes: receives, sends, local bands, tile plans.
+ * The phases of one rank's passes: receives, sends, local bands, tile plans. Fills in what
+ * rank_plan.h declares, from tables alone; nothing here calls rank_plan.c.
  */
 #ifndef FFA_PARALLEL_PLAN_PHASES_H
 #define FFA_PARALLEL_PLAN_PHASES_H

@@ -14,8 +14,8 @@ struct plan_tables_input {
     const ffa_parallel_plan_opts *opts; /* resolved */
 };
 
-/* In words of moving keys: where queries move, "queries" here are keys, "keys" queries, and the
- * bands those of the transposed mask. Borrows the mask and the layouts of its input. */
+/* Names are those of moving keys. Where queries move, "queries" here are keys, "keys" queries, and
+ * the bands those of the transposed mask. Borrows the mask and the layouts of its input. */
 struct plan_tables {
     const ffa_mask *mask;
     bool moves_queries;

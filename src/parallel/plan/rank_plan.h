@@ -12,9 +12,9 @@
  * (own phases) or of the stage's receive buffer.
  *
  * Ranks may have different numbers of stages. A rank serves others at their stage s in its step s;
- * sends has an entry for every step of the longest rank. The reduce of gradients is the same lists
- * the other way: what a rank received at stage s goes back to (source, source_row), and sends[s] is
- * what comes in, by ascending rank.
+ * sends has an entry for every step of the rank with most stages. The reduce of gradients follows
+ * the same lists backwards: what a rank received at stage s goes back to (source, source_row), and
+ * sends[s] is what comes in, by ascending rank.
  *
  * Where queries move instead of keys (moves), a stage's receive buffer holds rows of q (backward:
  * of q, dout, lse and delta), all keys are the rank's own, and what a stage computes, (out, lse) or

@@ -2,7 +2,7 @@
  *
  * Dispatches and plans by content: a hash table of the most recently used ones. A key is a digest
  * of everything the object is made from; a mask's part of it is kept in the mask. Objects are made
- * without the lock; of two threads that make the same, the second one's is thrown away.
+ * without the lock: of two threads that make the same one, the second throws its own away.
  */
 #include "mask/mask.h"
 #include "parallel/plan/parallel_opts.h"
@@ -123,7 +123,8 @@ static void *find(ffa_parallel_cache *cache, const struct key *key)
     return NULL;
 }
 
-/* An unused entry; the oldest one's object, if it was taken, is handed out to be released. */
+/* An entry to fill: an unused one, or else the oldest, whose object is handed out in *evicted to be
+ * released. */
 static int32_t take_entry(ffa_parallel_cache *cache, struct entry *evicted)
 {
     int32_t i = cache->free, *at;

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A plan in bytes: a mark, then numbers of 64 bits, little-endian, each read within its bounds; the
- * digest, as text, is last.
+ * A plan in bytes: a signature, then numbers of 64 bits, little-endian, then the digest as text.
+ * Invariant: nothing in a file is trusted. Every number is read within its bounds, and what is
+ * stored is what the plan was made from: loading plans again and compares digests, so a plan of
+ * another planner is noticed.
  */
 #include "mask/mask.h"
 #include "parallel/plan/parallel_opts.h"
 #include "parallel/plan/rank_plan.h"
 
-static const char mark[8] = "FFAPLAN";
+static const char signature[8] = "FFAPLAN";
 enum { VERSION = 1, OPTION_COUNT = 22 };
 
 /* The fields of resolved options, in the order of the file. */
@@ -123,7 +125,7 @@ ffa_status ffa_parallel_plan_save(const ffa_parallel_plan *plan, void **bytes, s
                           !plan    ? "plan"
                           : !bytes ? "bytes"
                                    : "count");
-    text_add_bytes(&out, mark, sizeof mark);
+    text_add_bytes(&out, signature, sizeof signature);
     put(&out, VERSION);
     put(&out, plan->topology.rank_count);
     put(&out, plan->topology.ranks_per_node);
@@ -169,7 +171,7 @@ static ffa_status get(int64_t *out, struct reader *in, const char *name, int64_t
     return FFA_OK;
 }
 
-/* A count of things that take `numbers` numbers each: no more than there are bytes. */
+/* A count of things of `numbers` numbers each: no more than the bytes that are left can hold. */
 static ffa_status get_count(int64_t *out, struct reader *in, const char *name, int64_t min,
                             int64_t max, int64_t numbers)
 {
@@ -280,12 +282,13 @@ static ffa_status get_head(struct rank_plan_source *out, ffa_mask_shape *shape, 
     ffa_parallel_plan_opts opts;
     ffa_status rc;
 
-    if (in->left < sizeof mark || memcmp(in->at, mark, sizeof mark) != 0) {
-        rc = error_fail(in->err, FFA_INVALID, 0, "no saved plan: it does not begin with %s", mark);
+    if (in->left < sizeof signature || memcmp(in->at, signature, sizeof signature) != 0) {
+        rc = error_fail(in->err, FFA_INVALID, 0, "no saved plan: it does not begin with %s",
+                        signature);
         goto out;
     }
-    in->at += sizeof mark;
-    in->left -= sizeof mark;
+    in->at += sizeof signature;
+    in->left -= sizeof signature;
     FFA_TRY(get(&version, in, "the version", VERSION, VERSION));
     FFA_TRY(get(&ranks, in, "rank_count", 1, RANKS_MAX));
     FFA_TRY(get(&width, in, "ranks_per_node", 1, ranks));

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which received rows make which stage, for every rank: the model of time, and the items the
- * overlap solver cuts.
+ * Which received rows make which stage, for every rank: the items that the overlap solver cuts.
  *
- * In words of moving keys; where queries move, they and the keys change places, and the bands are
- * those of the transposed mask. The rows a rank receives are ordered by link class (its own node
- * first), then by token: its ordered rows. A stage is a range of them. Key chunks are cut into
- * grains; what a rank receives of a grain has one owner, and holds all that the rank attends there,
- * so its compute is counted by cells, with what tiles waste on diagonals. Neighbouring grains are
- * joined to items of about equal time. Integers throughout: every rank finds the same stages of
- * every rank.
+ * Names are those of moving keys. Where queries move, "keys" here are queries and "queries" keys,
+ * and the bands are those of the transposed mask. The rows a rank receives are ordered by link
+ * class (its own node first), then by token: its ordered rows. A stage is a range of them. Key
+ * chunks are cut into grains; what a rank receives of a grain has one owner, and holds all that the
+ * rank attends there, so its compute is counted by cells, with what tiles waste on diagonals.
+ * Neighbouring grains are joined to items of about equal time. Integers throughout: every rank
+ * finds the same stages of every rank.
  */
 #ifndef FFA_PARALLEL_PLAN_STAGES_H
 #define FFA_PARALLEL_PLAN_STAGES_H

@@ -28,7 +28,7 @@ struct transfer_piece {
 struct transfer_receive {
     int64_t piece;
     int64_t row;   /* in the receive buffer */
-    int32_t relay; /* who hands it over when routes go over relays: the owner, or a receiver */
+    int32_t relay; /* who sends it where routes go over relays: the owner, or another receiver */
     int32_t pad_;
 };
 

@@ -68,7 +68,7 @@ struct comm_ops {
                        ffa_error *err);
     ffa_status (*reduce)(ffa_comm *comm, enum comm_lane lane, const struct comm_transfer *transfer,
                          const struct comm_reduce *how, ffa_error *err);
-    /* What the memory holds is of no more use. */
+    /* The content of the memory is no longer needed. */
     ffa_status (*discard)(ffa_comm *comm, enum comm_lane lane, void *at, size_t bytes,
                           ffa_error *err);
     ffa_status (*signal)(ffa_comm *comm, enum comm_lane lane, int32_t to, enum comm_channel channel,

@@ -2,10 +2,10 @@
  *
  * The loopback transport: ranks are threads of one process, windows are host memory.
  *
- * One thread, the mover, executes what stands in the lanes of all ranks. Each time it draws, from
- * the seed, one of the lanes that can go on, and does one step of it: one range of a transfer, in
- * any order, or a signal. So transfers of different lanes interleave and complete in orders that no
- * network forbids. LANE_COMPUTE is the calling thread.
+ * One thread, the mover, executes what stands in the lanes of all ranks. It draws one of the lanes
+ * that can go on, from the seed, and does one step of it: one range of a transfer, also drawn, or a
+ * signal. So transfers interleave and complete in any order that a network might give them, and a
+ * seed repeats an order. LANE_COMPUTE is the calling thread.
  *
  * One mutex guards everything but the memory that is copied, which belongs to the mover between
  * the signals that say so. One condition wakes everybody: ranks are few.

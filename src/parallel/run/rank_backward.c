@@ -142,7 +142,7 @@ static struct cpu_backward call_of(struct backward *b, const struct tile_plan *p
                                   .sum_dq = b->sum_dq };
 }
 
-/* The last own tiles wait here, having computed, for the last partial gradients. */
+/* The last own tiles wait here, before they add their sums, for the last partial gradients. */
 static bool wait_for_reduces(void *user)
 {
     const struct backward *b = user;
@@ -166,7 +166,7 @@ static ffa_status compute_own(struct backward *b, int32_t at, ffa_error *err)
     return cpu_backward(&call, err);
 }
 
-/* Write what was summed of the key tiles of an own phase; rows: which set of row_flags. */
+/* Write the sums of an own phase's key tiles; rows: which set of row_flags says what of dq. */
 static ffa_status write_tiles(struct backward *b, int32_t at, int32_t rows, ffa_error *err)
 {
     struct tile_plan plan = { 0 };
@@ -198,7 +198,7 @@ out:
 
 /* ---- stages ---- */
 
-/* Packed, as the backend takes it. */
+/* delta of a stage's rows, packed as the backend reads it. */
 static void take_delta(struct backward *b, int32_t stage)
 {
     const struct rank_pass *p = &b->common;
@@ -292,7 +292,8 @@ static ffa_status join_dsink(const struct backward *b, ffa_error *err)
 
 /* ---- the pass ---- */
 
-/* What moves, and what of it is computed first. */
+/* Say what moves, and compute delta: before the rows are published where delta moves, too, else
+ * while they travel. */
 static ffa_status begin(struct backward *b, ffa_error *err)
 {
     struct rank_pass *p = &b->common;

@@ -88,7 +88,7 @@ out:
     return rc;
 }
 
-/* Write the tiles of own queries that others had a part in. */
+/* Write the tiles of own queries to which others have added. */
 static ffa_status write_rest(struct forward *f, ffa_error *err)
 {
     struct rank_pass *p = &f->common;
@@ -105,7 +105,8 @@ out:
     return rc;
 }
 
-/* Results of others come in beside the stages; order is what the sums need, not time. */
+/* Partial results of others are added while stages are computed. Lanes keep their order, so every
+ * sum has the same order whatever the timing. */
 static ffa_status run_pass(struct forward *f, ffa_error *err)
 {
     struct rank_pass *p = &f->common;

@@ -153,8 +153,8 @@ START_TEST(rectangles_of_the_reference)
         struct band band;
         int64_t q[2], k[2], d[2];
 
-        (void)dist_integers(json_object_get(entry, "q"), q, 2);
-        (void)dist_integers(json_object_get(entry, "k"), k, 2);
+        (void)parallel_integers(json_object_get(entry, "q"), q, 2);
+        (void)parallel_integers(json_object_get(entry, "k"), k, 2);
         slice = (ffa_slice){
             q[0], q[1], k[0], k[1], (int32_t)json_integer_value(json_object_get(entry, "type")), 0
         };
@@ -162,9 +162,9 @@ START_TEST(rectangles_of_the_reference)
         if (!shrunk)
             continue;
         ck_assert_int_eq(band_area(&band), json_integer_value(json_object_get(entry, "area")));
-        (void)dist_integers(json_array_get(shrunk, 0), q, 2);
-        (void)dist_integers(json_array_get(shrunk, 1), k, 2);
-        (void)dist_integers(json_array_get(shrunk, 2), d, 2);
+        (void)parallel_integers(json_array_get(shrunk, 0), q, 2);
+        (void)parallel_integers(json_array_get(shrunk, 1), k, 2);
+        (void)parallel_integers(json_array_get(shrunk, 2), d, 2);
         check_same(&band, &(struct band){ q[0], q[1], k[0], k[1], d[0], d[1] }, "rectangle", i);
     }
     json_decref(root);
@@ -186,9 +186,9 @@ START_TEST(sliding_windows_of_the_reference)
         ffa_mask_shape shape;
         ffa_mask *mask;
 
-        (void)dist_integers(json_object_get(entry, "q"), q, 2);
-        (void)dist_integers(json_object_get(entry, "k"), k, 2);
-        (void)dist_integers(json_object_get(entry, "w"), w, 2);
+        (void)parallel_integers(json_object_get(entry, "q"), q, 2);
+        (void)parallel_integers(json_object_get(entry, "k"), k, 2);
+        (void)parallel_integers(json_object_get(entry, "w"), w, 2);
         shape = (ffa_mask_shape){ q[1] - q[0], k[1] - k[0] };
         ck_assert_int_eq(ffa_mask_window(&mask, &shape, &(ffa_window){ w[0], w[1] }, NULL), FFA_OK);
         for (int64_t row = 0; row < shape.seqlen_q; row++)
@@ -213,7 +213,7 @@ START_TEST(the_normal_form_as_bands)
 {
     for (uint64_t seed = 1; seed <= 2000; seed++) {
         struct rng rng = { seed };
-        ffa_mask *mask = dist_random_mask(&rng, SIDE, 12);
+        ffa_mask *mask = parallel_random_mask(&rng, SIDE, 12);
         const ffa_slice_list list = ffa_mask_slices(mask, 0);
         struct bands bands = { 0 };
         int64_t area = 0;
@@ -254,7 +254,7 @@ END_TEST
 START_TEST(bands_without_memory)
 {
     struct rng rng = { 3 };
-    ffa_mask *mask = dist_random_mask(&rng, SIDE, 12);
+    ffa_mask *mask = parallel_random_mask(&rng, SIDE, 12);
     struct bands bands = { 0 };
     ffa_error err = { FFA_OK, 0, "" };
 

@@ -32,8 +32,8 @@ static void check_list(const json_t *array, const int64_t *got, int64_t count, c
 {
     int64_t want[ITEMS_MAX];
 
-    ck_assert_msg(dist_integers(array, want, ITEMS_MAX) == count, "%s: %lld items, not %zu", what,
-                  (long long)count, json_array_size(array));
+    ck_assert_msg(parallel_integers(array, want, ITEMS_MAX) == count, "%s: %lld items, not %zu",
+                  what, (long long)count, json_array_size(array));
     for (int64_t i = 0; i < count; i++)
         ck_assert_msg(got[i] == want[i], "%s: item %lld is %lld, not %lld", what, (long long)i,
                       (long long)got[i], (long long)want[i]);
@@ -100,7 +100,7 @@ START_TEST(solvers_of_the_reference)
         if (!strcmp(name_of(entry), "sequential")) {
             solve_sequential(rank_of, &in);
         } else if (!strcmp(name_of(entry), "min_heap")) {
-            in.count = dist_integers(json_object_get(entry, "workloads"), loads, ITEMS_MAX);
+            in.count = parallel_integers(json_object_get(entry, "workloads"), loads, ITEMS_MAX);
             ck_assert_int_eq(solve_min_heap(rank_of, &in, NULL), FFA_OK);
             ck_assert_int_eq(solve_largest_load(rank_of, &in, of_rank),
                              (int64_t)json_number_value(json_object_get(entry, "minimax")));
@@ -261,7 +261,8 @@ START_TEST(areas_of_the_reference)
         const json_t *entry = json_array_get(list, i);
         const json_t *areas = json_object_get(entry, "areas");
         const ffa_dispatch_opts opts = like_reference(integer(entry, "chunk"));
-        ffa_mask *mask = dist_case_mask(entry, opts.chunk_tokens * (int64_t)json_array_size(areas));
+        ffa_mask *mask =
+            parallel_case_mask(entry, opts.chunk_tokens * (int64_t)json_array_size(areas));
         ffa_dispatch *dispatch = create(mask, 1, &opts);
 
         check_list(areas, dispatch->area, dispatch->layout.count, "areas");
@@ -443,7 +444,7 @@ START_TEST(host_and_remote_of_the_reference)
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *entry = json_array_get(list, i);
         const ffa_dispatch_opts opts = like_reference(integer(entry, "chunk"));
-        ffa_mask *mask = dist_case_mask(entry, 0);
+        ffa_mask *mask = parallel_case_mask(entry, 0);
         ffa_dispatch *dispatch = create(mask, (int32_t)integer(entry, "cp"), &opts);
 
         check_partitions(json_object_get(entry, "partitions"), dispatch, name_of(entry));
@@ -463,7 +464,7 @@ START_TEST(pipelines_of_the_reference)
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *entry = json_array_get(list, i), *world;
         const ffa_dispatch_opts opts = like_reference(integer(entry, "chunk"));
-        ffa_mask *mask = dist_case_mask(entry, 0);
+        ffa_mask *mask = parallel_case_mask(entry, 0);
         const char *ranks;
 
         ck_assert_int_eq(ffa_mask_area(mask, 0), integer(entry, "areas_sum"));

@@ -135,7 +135,7 @@ static void check_rows(struct trial *trial, struct rng *rng)
         ck_assert_int_eq(ffa_rows_dispatch(&trial->rows, &w, &l, NULL), FFA_OK);
         ck_assert_int_eq(ffa_rows_position_ids(&trial->rows, ids, NULL), FFA_OK);
         for (int64_t i = 0; i < rows_of(trial, r); i++) {
-            ck_assert_int_eq(ids[i], dist_token(trial->layout, r, i));
+            ck_assert_int_eq(ids[i], parallel_token(trial->layout, r, i));
             ck_assert(i == 0 || ids[i - 1] < ids[i]);
             for (int64_t h = 0; h < HEADS; h++)
                 for (int64_t e = 0; e < DIM; e++)
@@ -210,7 +210,7 @@ static void check_roll(struct trial *trial, struct rng *rng)
         clear(&output);
         ck_assert_int_eq(ffa_rows_roll(&trial->rows, shift, views, &o, NULL), FFA_OK);
         for (int64_t i = 0; i < rows_of(trial, r); i++) {
-            int64_t from = dist_token(trial->layout, r, i) - shift;
+            int64_t from = parallel_token(trial->layout, r, i) - shift;
 
             while (from < 0)
                 from += trial->tokens;

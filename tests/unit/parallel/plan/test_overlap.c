@@ -31,7 +31,7 @@ START_TEST(uniform_splits_of_the_reference)
         for (int64_t c = 0; c <= in.count; c++) {
             int64_t pair[2];
 
-            (void)dist_integers(json_array_get(costs, (size_t)c), pair, 2);
+            (void)parallel_integers(json_array_get(costs, (size_t)c), pair, 2);
             if (c == 0)
                 in.own = pair[1];
             else

@@ -58,7 +58,7 @@ static ffa_mask *causal(int64_t tokens)
 struct counts {
     uint8_t *at;
     int64_t tokens;
-    const struct dist_operands *operands;
+    const struct parallel_operands *operands;
 };
 
 static void count_cell(void *user, int32_t list, int64_t q, int64_t k)
@@ -78,14 +78,14 @@ static int64_t run_pass(struct counts *counts, const ffa_parallel_plan *plan, bo
     int64_t rows = 0;
 
     for (int32_t p = 0; p < pass->phase_count; p++) {
-        struct dist_operands operands;
+        struct parallel_operands operands;
 
-        dist_operands_init(&operands, plan, pass, p);
+        parallel_operands_init(&operands, plan, pass, p);
         counts->operands = &operands;
-        dist_each_cell(&pass->phases[p], is_backward, count_cell, counts);
+        parallel_each_cell(&pass->phases[p], is_backward, count_cell, counts);
         for (int64_t i = 0; p > 0 && p <= pass->stage_count && i < pass->phases[p].rows; i++)
             received[rows++] = operands.moved[i];
-        dist_operands_finish(&operands);
+        parallel_operands_finish(&operands);
     }
     return rows;
 }
@@ -112,7 +112,7 @@ static void mark(struct counts *want, const json_t *slices, const struct keys *q
         int64_t s[5];
         ffa_slice slice;
 
-        ck_assert_int_eq(dist_integers(json_array_get(slices, i), s, 5), 5);
+        ck_assert_int_eq(parallel_integers(json_array_get(slices, i), s, 5), 5);
         slice = (ffa_slice){ s[0], s[1], s[2], s[3], (int32_t)s[4], 0 };
         for (int64_t q = s[0]; q < s[1]; q++)
             for (int64_t k = s[2]; k < s[3]; k++)
@@ -131,7 +131,7 @@ static void check_stage_plan(const json_t *entry, const json_t *rank_entry, int3
     struct keys own = { { 0 }, 0 }, remote = { { 0 }, 0 };
     int64_t chunks[8], received[TOKENS];
     ffa_parallel_plan_opts opts = FFA_PARALLEL_PLAN_OPTS_INIT;
-    int64_t count = dist_integers(json_object_get(rank_entry, "chunks"), chunks, 8);
+    int64_t count = parallel_integers(json_object_get(rank_entry, "chunks"), chunks, 8);
     ffa_parallel_plan *plan;
 
     memset(want_at, 0, sizeof want_at);
@@ -146,7 +146,7 @@ static void check_stage_plan(const json_t *entry, const json_t *rank_entry, int3
         for (size_t i = 0; i < json_array_size(ranges); i++) {
             int64_t range[2];
 
-            (void)dist_integers(json_array_get(ranges, i), range, 2);
+            (void)parallel_integers(json_array_get(ranges, i), range, 2);
             add_range(&keys, range[0], range[1]);
             add_range(&remote, range[0], range[1]);
         }
@@ -175,7 +175,7 @@ START_TEST(stage_plans_of_the_reference)
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *entry = json_array_get(list, i);
         const json_t *ranks = json_object_get(entry, "ranks");
-        ffa_mask *mask = dist_case_mask(entry, 64);
+        ffa_mask *mask = parallel_case_mask(entry, 64);
         ffa_dispatch *dispatch =
             min_heap(mask, (int32_t)integer(entry, "cp"), integer(entry, "chunk"));
 
@@ -199,9 +199,9 @@ static void check_pipeline(const json_t *entry, const json_t *want, int32_t rank
     int64_t area[16], received[16], sent[16];
     int64_t *rows = calloc((size_t)tokens, sizeof *rows), sum = 0;
 
-    ck_assert_int_eq(dist_integers(json_object_get(want, "area"), area, 16), ranks);
-    ck_assert_int_eq(dist_integers(json_object_get(want, "recv_tokens"), received, 16), ranks);
-    ck_assert_int_eq(dist_integers(json_object_get(want, "send_tokens"), sent, 16), ranks);
+    ck_assert_int_eq(parallel_integers(json_object_get(want, "area"), area, 16), ranks);
+    ck_assert_int_eq(parallel_integers(json_object_get(want, "recv_tokens"), received, 16), ranks);
+    ck_assert_int_eq(parallel_integers(json_object_get(want, "send_tokens"), sent, 16), ranks);
     for (int pass = 0; pass < (is_small ? 2 : 1); pass++) {
         if (is_small)
             counts.at = calloc((size_t)(tokens * tokens), 1);
@@ -243,7 +243,7 @@ static void check_pipeline(const json_t *entry, const json_t *want, int32_t rank
 START_TEST(pipelines_of_the_reference)
 {
     const json_t *entry = json_array_get(json_object_get(cases, "pipeline"), (size_t)_i), *want;
-    ffa_mask *mask = dist_case_mask(entry, 0);
+    ffa_mask *mask = parallel_case_mask(entry, 0);
     const char *ranks;
 
     json_object_foreach(json_object_get(entry, "cp"), ranks, want)
@@ -483,7 +483,7 @@ START_TEST(the_best_dispatch_is_done_first)
 
     for (uint64_t seed = 1; seed <= 20; seed++) {
         struct rng rng = { seed };
-        ffa_mask *a = dist_random_mask(&rng, 4000, 8), *b = causal(4000);
+        ffa_mask *a = parallel_random_mask(&rng, 4000, 8), *b = causal(4000);
         const ffa_dispatch_mask masks[] = { { a, rng_range(&rng, 1, 3) }, { b, 1 } };
         int64_t times[3];
         ffa_dispatch *d;
@@ -691,10 +691,10 @@ static ffa_parallel_plan *drawn(uint64_t seed, ffa_dispatch **dispatch, ffa_mask
     ffa_parallel_plan_opts opts = FFA_PARALLEL_PLAN_OPTS_INIT;
     const int64_t tokens = rng_range(&rng, 20, 64);
 
-    *mask = dist_random_mask(&rng, tokens, 6);
+    *mask = parallel_random_mask(&rng, tokens, 6);
     while (ffa_mask_area(*mask, 0) == 0) {
         ffa_mask_destroy(*mask);
-        *mask = dist_random_mask(&rng, tokens, 6);
+        *mask = parallel_random_mask(&rng, tokens, 6);
     }
     *dispatch = min_heap(*mask, 3, 4);
     opts.tile_m = (int32_t)rng_range(&rng, 1, 16);

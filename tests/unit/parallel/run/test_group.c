@@ -41,7 +41,7 @@ static void lists_point(struct lists *lists)
 static int64_t read_ranks(const json_t *array, int32_t *out, int64_t max)
 {
     int64_t wide[TARGETS_HERE];
-    const int64_t count = dist_integers(array, wide, max);
+    const int64_t count = parallel_integers(array, wide, max);
 
     for (int64_t i = 0; i < count; i++)
         out[i] = (int32_t)wide[i];
@@ -60,8 +60,8 @@ static void read_lists(struct lists *lists, const json_t *entry, const char *man
         ffa_group_lists *list = &lists->at[r];
 
         list->input_count =
-            dist_integers(json_array_get(json_object_get(entry, many_rows), (size_t)r),
-                          lists->of[r].input_rows, PIECES_HERE);
+            parallel_integers(json_array_get(json_object_get(entry, many_rows), (size_t)r),
+                              lists->of[r].input_rows, PIECES_HERE);
         for (int64_t i = 0; i < list->input_count; i++) {
             const int64_t begin = lists->of[r].dst_begin[i];
 
@@ -70,8 +70,8 @@ static void read_lists(struct lists *lists, const json_t *entry, const char *man
                                    TARGETS_HERE - begin);
         }
         list->output_count =
-            dist_integers(json_array_get(json_object_get(entry, one_rows), (size_t)r),
-                          lists->of[r].output_rows, PIECES_HERE);
+            parallel_integers(json_array_get(json_object_get(entry, one_rows), (size_t)r),
+                              lists->of[r].output_rows, PIECES_HERE);
         (void)read_ranks(json_array_get(json_object_get(entry, one), (size_t)r), lists->of[r].src,
                          PIECES_HERE);
     }
@@ -268,14 +268,14 @@ START_TEST(send_order_of_the_reference)
         const ffa_group_copy *sends;
         ffa_group *group;
 
-        lists.at[0].input_count = dist_integers(json_object_get(entry, "input_splits"),
-                                                lists.of[0].input_rows, PIECES_HERE);
+        lists.at[0].input_count = parallel_integers(json_object_get(entry, "input_splits"),
+                                                    lists.of[0].input_rows, PIECES_HERE);
         for (int64_t p = 0; p < lists.at[0].input_count; p++) {
             begin += read_ranks(json_array_get(targets, (size_t)p), &lists.of[0].dst[begin],
                                 TARGETS_HERE - begin);
             lists.of[0].dst_begin[p + 1] = begin;
         }
-        (void)dist_integers(json_object_get(entry, "a2a_splits"), splits, RANKS_HERE);
+        (void)parallel_integers(json_object_get(entry, "a2a_splits"), splits, RANKS_HERE);
         for (int32_t r = 0; r < lists.ranks; r++) {
             lists.at[r].output_count = 1;
             lists.of[r].output_rows[0] = splits[r];
@@ -287,7 +287,7 @@ START_TEST(send_order_of_the_reference)
             for (int64_t row = sends[s].input_row; row < sends[s].input_row + sends[s].rows;) {
                 int64_t range[2];
 
-                (void)dist_integers(json_array_get(ranges, (size_t)at++), range, 2);
+                (void)parallel_integers(json_array_get(ranges, (size_t)at++), range, 2);
                 ck_assert_int_eq(range[0], row);
                 row = range[1];
                 ck_assert_int_le(row, sends[s].input_row + sends[s].rows);
@@ -490,7 +490,7 @@ START_TEST(transfer_tables_are_a_group)
 {
     for (uint64_t seed = 1; seed <= 200; seed++) {
         struct rng rng = { seed };
-        ffa_mask *mask = dist_random_mask(&rng, 48, 8);
+        ffa_mask *mask = parallel_random_mask(&rng, 48, 8);
         const ffa_dispatch_mask one = { mask, 1 };
         const ffa_topology topology = { 4, 0 };
         ffa_dispatch_opts opts = FFA_DISPATCH_OPTS_INIT;

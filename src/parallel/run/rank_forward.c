@@ -98,7 +98,7 @@ static ffa_status settle(struct forward *f, ffa_error *err)
     struct cpu_forward call = call_of(f, &plan, &args, f->sums);
     ffa_status rc;
 
-    FFA_TRY(staged_settle(&plan, &p->pass->phases[0].tiles, err));
+    FFA_TRY(staged_rest(&plan, &p->pass->phases[0].tiles, err));
     FFA_TRY(p->comm->ops->await(p->comm, LANE_COMPUTE, LANE_REDUCE, f->taken_in, err));
     call.max_logits = NULL;
     rc = cpu_forward(&call, err);

@@ -344,7 +344,7 @@ void staged_finish(struct staged_plan *plans, int32_t count)
 
 /* ---- what was left for later ---- */
 
-ffa_status staged_settle(struct tile_plan *out, const struct tile_plan *from, ffa_error *err)
+ffa_status staged_rest(struct tile_plan *out, const struct tile_plan *from, ffa_error *err)
 {
     *out = (struct tile_plan){
         .shape = from->shape,

@@ -52,6 +52,6 @@ ffa_status staged_cuts(struct cut_list *out, const struct normal *normal, int32_
 
 /* A plan that only writes what the tiles of `from` left for later: those that PLAN_TILE_CONTINUES,
  * without sweeps, which merge with that and do not continue. For tile_finish; FFA_NOMEM. */
-ffa_status staged_settle(struct tile_plan *out, const struct tile_plan *from, ffa_error *err);
+ffa_status staged_rest(struct tile_plan *out, const struct tile_plan *from, ffa_error *err);
 
 #endif

@@ -24,8 +24,8 @@ struct backward {
     void *delta;          /* [tokens][heads_q] */
     void *sum_dq;         /* [tokens][heads_q][head_dim] */
     void *sum_kv;         /* [own keys][2][heads_kv][head_dim] */
-    uint8_t *row_flags;   /* [phases + 2][row_blocks]: of each phase; then to be settled,
-                           * and rows left alone */
+    uint8_t *row_flags;   /* [phases + 2][row_blocks]: of each phase; then of what is written at the
+                           * end, and rows left alone */
     uint8_t *stage_rows;  /* [row blocks of a stage]: where queries move, all continue */
     void *stage_delta;    /* [rows of a stage][heads_q] */
     float *dsink;         /* of this rank */
@@ -173,7 +173,7 @@ static ffa_status write_tiles(struct backward *b, int32_t at, int32_t rows, ffa_
     struct cpu_backward call = call_of(b, &plan);
     ffa_status rc;
 
-    FFA_TRY(staged_settle(&plan, &b->common.pass->phases[at].key_tiles, err));
+    FFA_TRY(staged_rest(&plan, &b->common.pass->phases[at].key_tiles, err));
     call.row_flags = b->row_flags + rows * b->row_blocks;
     rc = cpu_backward(&call, err);
 out:

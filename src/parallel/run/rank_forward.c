@@ -96,7 +96,7 @@ static ffa_status write_rest(struct forward *f, ffa_error *err)
     struct cpu_forward call = call_of(f, &plan, f->sums);
     ffa_status rc;
 
-    FFA_TRY(staged_settle(&plan, &p->pass->phases[0].tiles, err));
+    FFA_TRY(staged_rest(&plan, &p->pass->phases[0].tiles, err));
     FFA_TRY(p->comm->ops->await(p->comm, LANE_COMPUTE, LANE_REDUCE, f->reduced, err));
     call.max_logits = NULL;
     rc = cpu_forward(&call, err);

@@ -375,7 +375,7 @@ END_TEST
 
 /* ---- what is left for later ---- */
 
-START_TEST(settling_writes_what_continues)
+START_TEST(the_rest_is_what_continues)
 {
     for (uint64_t seed = 1; seed <= ROUNDS / 4; seed++) {
         struct pass pass;
@@ -387,7 +387,7 @@ START_TEST(settling_writes_what_continues)
             struct tile_plan rest;
             int64_t at = 0;
 
-            ck_assert_int_eq(staged_settle(&rest, from, NULL), FFA_OK);
+            ck_assert_int_eq(staged_rest(&rest, from, NULL), FFA_OK);
             for (int64_t t = 0; t < from->tile_count; t++) {
                 if (!(from->tiles[t].flags & PLAN_TILE_CONTINUES))
                     continue;
@@ -440,7 +440,7 @@ START_TEST(any_allocation_may_fail)
     ck_assert_int_gt(nth, 20);
     for (nth = 1;; nth++) {
         fault_arm(FAULT_ALLOC, nth);
-        rc = staged_settle(&rest, &pass.plans[0].forward, NULL);
+        rc = staged_rest(&rest, &pass.plans[0].forward, NULL);
         if (!fault_fired())
             break;
         ck_assert_int_eq(rc, FFA_NOMEM);
@@ -468,7 +468,7 @@ int main(void)
     tcase_add_test(tc, documents_of_every_stage_are_kept_apart);
     tcase_add_test(tc, stages_with_rows_of_their_own);
     tcase_add_test(tc, a_stage_without_keys);
-    tcase_add_test(tc, settling_writes_what_continues);
+    tcase_add_test(tc, the_rest_is_what_continues);
     tcase_add_loop_test(tc, any_allocation_may_fail, 0, TILES);
     suite_add_tcase(suite, tc);
     runner = srunner_create(suite);

@@ -1,4 +1,11 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Devices: which ones kernels exist for, what is known of one, and making one current for a call.
+ *
+ * Every call that needs a current device runs between gpu_enter and gpu_leave, which put the
+ * caller's device back. libcuda is not linked: the one driver function that is needed,
+ * cuTensorMapEncodeTiled, is found through the runtime, so a program starts without a driver.
+ */
 #include "gpu/gpu_internal.h"
 
 #include <stdio.h>
@@ -11,7 +18,7 @@ ffa_status gpu_status(cudaError_t code, const char *doing, ffa_error *err)
         code = cudaErrorUnknown;
     if (code == cudaSuccess)
         return FFA_OK;
-    (void)cudaGetLastError(); /* so that the caller's next check does not see ours */
+    (void)cudaGetLastError(); /* clears it, so that the caller's next check does not see it */
     return error_fail(err, code == cudaErrorMemoryAllocation ? FFA_NOMEM : FFA_GPU, (int32_t)code,
                       "cannot %s: %s", doing, cudaGetErrorString(code));
 }

@@ -63,8 +63,7 @@ static int print_exported(const struct cli *cli, const char *path, const ffa_bun
     json_t *object;
 
     if (info->left_out)
-        cli_note(cli, "%" PRId64 " entries are not what was stored and were left out",
-                 info->left_out);
+        cli_note(cli, "%" PRId64 " entries failed a check and were left out", info->left_out);
     if (!cli->json) {
         (void)printf("bundle      %s\n", path);
         print_info(info);
@@ -97,7 +96,8 @@ int cmd_bundle_export(struct cli *cli)
     const char *folder = ".";
     ffa_cache *cache = NULL;
     const struct cli_option rows[] = {
-        { "to", CLI_TEXT, &folder, "FOLDER", "write it there; this folder", 0, 0 },
+        { "to", CLI_TEXT, &folder, "FOLDER", "write the bundle to FOLDER; default: this one", 0,
+          0 },
         FILTER_OPTIONS(filter),
         STORE_OPTION(cli),
     };
@@ -127,10 +127,10 @@ static void add_report(json_t *object, const ffa_bundle_report *report)
 static void note_report(const struct cli *cli, const char *path, const ffa_bundle_report *report)
 {
     if (report->conflicts)
-        cli_note(cli, "%s: %" PRId64 " kernels are there already with another cubin", path,
+        cli_note(cli, "%s: %" PRId64 " kernels are in the store already, with another cubin", path,
                  report->conflicts);
     if (report->bad)
-        cli_note(cli, "%s: %" PRId64 " entries are not what was stored", path, report->bad);
+        cli_note(cli, "%s: %" PRId64 " entries failed a check", path, report->bad);
 }
 
 /* Import files one after the other. `sum` counts over all files; `bundles` receives one object a
@@ -406,7 +406,7 @@ int cmd_bundle_inspect(struct cli *cli)
     bool wants_manifest = false;
     const struct cli_option rows[] = {
         { "manifest", CLI_FLAG, &wants_manifest, NULL,
-          "print the manifest only; of a store, too; its SHA-256 is the digest", 0, 0 },
+          "print only the manifest, whose SHA-256 is the digest; FILE may be a store", 0, 0 },
     };
     int status = cli_parse(cli, rows, CLI_COUNT(rows), 1, 1);
 
@@ -438,7 +438,7 @@ static bool is_named_right(const char *path, const char *digest)
 static bool is_the_digest(const struct cli *cli, const char *digest, const char *wanted)
 {
     if (!is_named_right(cli->argv[0], digest)) {
-        cli_note(cli, "the file's name is another bundle's, its digest is %s", digest);
+        cli_note(cli, "the file is named after another digest, its own is %s", digest);
         return false;
     }
     if (wanted && strcmp(wanted, digest) != 0) {

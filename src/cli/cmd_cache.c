@@ -21,7 +21,8 @@ int cmd_cache_path(struct cli *cli)
     struct cli_place place;
     bool wants_explain = false;
     const struct cli_option options[] = {
-        { "explain", CLI_FLAG, &wants_explain, NULL, "say why, candidate by candidate", 0, 0 },
+        { "explain", CLI_FLAG, &wants_explain, NULL, "say why each place was chosen or skipped", 0,
+          0 },
     };
     int status = cli_parse(cli, options, CLI_COUNT(options), 0, 0);
 
@@ -267,7 +268,8 @@ int cmd_cache_verify(struct cli *cli)
     const struct cli_option rows[] = {
         { "rebuild", CLI_TEXT, &percent, "N%", "compile N% of the entries again and compare", 0,
           0 },
-        { "seed", CLI_INT, &rebuild.seed, "N", "of the choice of entries; 0", 0, INT64_MAX },
+        { "seed", CLI_INT, &rebuild.seed, "N", "choose the entries by this seed; default: 0", 0,
+          INT64_MAX },
     };
     int status = cli_parse(cli, rows, CLI_COUNT(rows), 0, 0);
 

@@ -227,14 +227,14 @@ int cmd_compile(struct cli *cli)
     ffa_context *context = NULL;
     const char *never_read = NULL;
     const struct cli_option rows[] = {
-        { "list", CLI_FLAG, &options.is_list, NULL, "list templates and what can be set", 0, 0 },
-        { "arch", CLI_TEXT, &options.arch, "ARCH", "compile for ARCH; the device's, or sm_90a", 0,
-          0 },
+        { "list", CLI_FLAG, &options.is_list, NULL, "list the templates and their settings", 0, 0 },
+        { "arch", CLI_TEXT, &options.arch, "ARCH",
+          "compile for ARCH; default: the device's, or sm_90a", 0, 0 },
         { "print", CLI_FLAG, &options.is_print, NULL,
           "print an nvcc command for this kernel; compile nothing", 0, 0 },
         { "emit", CLI_TEXT, &never_read, "KIND FILE", "write the cubin, ptx or log to FILE", 0, 0 },
-        { "time", CLI_FLAG, &options.is_time, NULL, "say what compiling and the look-up cost", 0,
-          0 },
+        { "time", CLI_FLAG, &options.is_time, NULL, "print how long compiling and the look-up took",
+          0, 0 },
         { "force", CLI_FLAG, &options.is_force, NULL,
           "compile even what is in the store, and do not store it", 0, 0 },
         CLI_BUNDLE_OPTION(cli),

@@ -194,7 +194,7 @@ static const char *store_state(const struct findings *found)
         return "memory only";
     if (strstr(found->chosen.store_state, "on a network file system"))
         return found->chosen.store_state;
-    return found->store_is_there ? "ok" : "not there yet: the first compile makes it";
+    return found->store_is_there ? "ok" : "does not exist yet: the first compile creates it";
 }
 
 static json_t *devices_array(const struct findings *found)

@@ -356,7 +356,8 @@ int cmd_explain(struct cli *cli)
     ffa_error err = { FFA_OK, 0, "" };
     ffa_context *context = NULL;
     const struct cli_option rows[] = {
-        { "arch", CLI_TEXT, &request.arch, "ARCH", "for ARCH; the device's, or sm_90a", 0, 0 },
+        { "arch", CLI_TEXT, &request.arch, "ARCH",
+          "look up for ARCH; default: the device's, or sm_90a", 0, 0 },
         CLI_BUNDLE_OPTION(cli),
     };
     int status = cli_parse(cli, rows, CLI_COUNT(rows), 1, 1000);

@@ -97,9 +97,9 @@ int cmd_cache_gc(struct cli *cli)
     const char *age = NULL;
     bool is_dry = false;
     const struct cli_option rows[] = {
-        { "max-size", CLI_TEXT, &size, "SIZE", "longest unused go first until SIZE is left: 1G", 0,
-          0 },
-        { "older-than", CLI_TEXT, &age, "AGE", "what was not used for AGE goes: 30d, 12h", 0, 0 },
+        { "max-size", CLI_TEXT, &size, "SIZE", "remove the longest unused until SIZE is left: 1G",
+          0, 0 },
+        { "older-than", CLI_TEXT, &age, "AGE", "remove what was not used for AGE: 30d, 12h", 0, 0 },
         { "dry-run", CLI_FLAG, &is_dry, NULL, "list what would go; remove nothing", 0, 0 },
     };
     int status = cli_parse(cli, rows, CLI_COUNT(rows), 0, 0);

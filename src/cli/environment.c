@@ -87,7 +87,7 @@ static bool try_variable(struct cli_place *place, const char *name, const char *
         return false;
     }
     if (is_convention && value[0] != '/') {
-        explain(place, "%s: '%s' is not an absolute path, passed over", name, value);
+        explain(place, "%s: '%s' is not an absolute path, skipped", name, value);
         return false;
     }
     bytes = snprintf(folder, sizeof folder, "%s%s", value, tail);
@@ -96,7 +96,7 @@ static bool try_variable(struct cli_place *place, const char *name, const char *
         return false;
     }
     if (is_convention && !can_exist(folder)) {
-        explain(place, "%s: '%s' is not there and cannot be made, passed over", name, folder);
+        explain(place, "%s: '%s' does not exist and cannot be created, skipped", name, folder);
         return false;
     }
     return choose(place, name, folder);
@@ -140,7 +140,7 @@ int cli_find_place(const struct cli *cli, struct cli_place *place)
         try_variable(place, "TMPDIR", of_user, true))
         return CLI_PARSE_GO;
     (void)snprintf(place->chosen_by, sizeof place->chosen_by, "nothing");
-    explain(place, "nothing is left: memory only");
+    explain(place, "no place is left: memory only");
     return CLI_PARSE_GO;
 }
 

@@ -22,15 +22,7 @@ import argparse, ctypes as C, json, math, os, re, subprocess, sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TEMPLATES = os.environ.get("TEMPLATES", os.path.join(HERE, "..", "templates"))
-
-
-def template_defaults():
-    """The sample value of every row of the forward template's spec; head_dim_v 0 means head_dim."""
-    with open(os.path.join(TEMPLATES, "attention_forward.spec.def")) as f:
-        return dict({name: int(sample) for name, sample in re.findall(r"^FFA_SPEC\((\w+), +(-?\d+),", f.read(), re.M)}, head_dim_v=0)
-
-
-DEFAULTS = template_defaults()
+DEFAULTS = dict(head_dim=128, head_dim_v=0, dtype=1, consumers=2, tile_n=128, stages=2, softcap=0, out_fp32=0, staged=0, max_logits=0, debug=0)
 
 
 def build(out, specs):

@@ -1,5 +1,5 @@
-# Install rules for the library, the command, the headers, the CMake package and pkg-config. The
-# installed tree can be moved, because nothing in it names its prefix.
+# Install rules: library, command, headers, CMake package, pkg-config. The installed tree can be
+# moved: nothing in it names its prefix.
 include(CMakePackageConfigHelpers)
 
 # At run time the CUDA runtime is found where it was at build time, or by the loader's own search. The

@@ -33,8 +33,8 @@ typedef enum ffa_log_level {
     FFA_LOG_DEBUG = 3
 } ffa_log_level;
 
-/* Called with one line an event: key=value pairs, no newline. May be called from several threads at
- * once. Must not call into the context. */
+/* One line an event, key=value pairs, no newline. May be called from several threads at once.
+ * Must not call into the context. */
 typedef void (*ffa_log_fn)(void *user, ffa_log_level level, const char *module, const char *line);
 
 enum {
@@ -60,8 +60,8 @@ typedef struct ffa_context_opts {
     uint32_t struct_size;      /* sizeof(ffa_context_opts); the macro sets it */
     uint32_t flags;            /* FFA_OPEN_... */
     const char *cache_path;    /* UTF-8, the store's file (kernels.ffadb); NULL: memory only */
-    uint64_t cache_bytes_max;  /* 0: 1 GiB; kernels unused for longest go first */
-    const char *templates_dir; /* for development; NULL: the templates embedded in the library */
+    uint64_t cache_bytes_max;  /* 0: 1 GiB; kernels longest unused go first */
+    const char *templates_dir; /* NULL: the text embedded in the library; for development */
     const char *nvrtc_path;    /* NULL: searched for (README, "NVRTC and NCCL") */
     const char *nccl_path;     /* NULL: searched for */
     ffa_log_fn log;            /* NULL: silent */
@@ -78,9 +78,9 @@ typedef struct ffa_context_opts {
                                    read is ignored, with a warning */
     int64_t bundle_count;       /* at most 64 */
     const char *worker_path; /* compile in processes of this executable, one a kernel: the command
-                                `ffa`, or a program that calls ffa_worker_main. A worker that hangs,
-                                crashes or exceeds its memory fails that one kernel. NULL: compile
-                                in this process */
+                                `ffa`, or one that calls ffa_worker_main; a worker that hangs,
+                                crashes or takes too much memory is one failed kernel. NULL: in
+                                this process */
     uint32_t worker_timeout_ms; /* of one compile; 0: 300 s */
     uint32_t worker_memory_mib; /* limit of one compile, at least 32; 0: 2048 */
 } ffa_context_opts;

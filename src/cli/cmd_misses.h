@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The misses noted in a store as a set of kernels: what jobs missed, to be warmed.
+ * The misses noted in a store as a set of kernels, to be warmed.
  */
 #ifndef FFA_CLI_CMD_MISSES_H
 #define FFA_CLI_CMD_MISSES_H

@@ -228,7 +228,7 @@ int cli_open(const struct cli *cli, ffa_context **out, int device, uint32_t flag
     return err.status == FFA_GPU ? CLI_ENVIRONMENT : status;
 }
 
-/* ---- which share of a launch ---- */
+/* ---- shares of a launch ---- */
 
 /* Read a whole number in [0, max]; *end receives the first character after it. */
 static bool read_number(const char *text, int64_t max, int64_t *out, const char **end)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Devices: which ones kernels exist for, what is known of one, and making one current for a call.
+ * Devices: which one a kernel exists for, what is known of it, and the error adapter of this room.
  *
- * Every call that needs a current device runs between gpu_enter and gpu_leave, which put the
- * caller's device back. libcuda is not linked: the one driver function that is needed,
- * cuTensorMapEncodeTiled, is found through the runtime, so a program starts without a driver.
+ * A device is read once, when it is opened, and never changes. The current device of the calling
+ * thread is the same after a call as before it: gpu_enter and gpu_leave stand around what needs
+ * another one.
  */
 #include "gpu/gpu_internal.h"
 

@@ -6,7 +6,7 @@
  * and nothing is written outside the outputs.
  *
  * FFA_TEST_LEVEL is explained in device_case.h; a sample is 512 rows.
- * CK_RUN_CASE=quick|unions|dims| bf16|fp16 runs a part, FFA_TEST_PART=I/N one of N shares of it.
+ * CK_RUN_CASE=quick|unions|dims|bf16|fp16 runs a part, FFA_TEST_PART=I/N one of N shares of it.
  * FFA_TEST_STORE=PATH is a store for the kernels, which several runs can share.
  */
 #include "attention/attention.h"
@@ -39,7 +39,7 @@ struct device_call {
     void *memory[TENSORS];
     int64_t bytes[TENSORS];
     unsigned char *first[2]; /* out and lse of the first run */
-    float max_logits[64];    /* if the call asks for them */
+    float tops[64];          /* max_logits, if the call has them */
 };
 
 static int64_t extent(const ffa_tensor *tensor, int64_t tokens, int64_t heads, int64_t dim,
@@ -95,7 +95,7 @@ static void call_init(struct device_call *call, const struct attention_shape *sh
 }
 
 /* Ask for max_logits too; the attempt's spec must have FFA_SPEC_MAX_LOGITS. */
-static void call_with_max_logits(struct device_call *call)
+static void call_with_tops(struct device_call *call)
 {
     ffa_error err = { 0 };
 
@@ -106,7 +106,7 @@ static void call_with_max_logits(struct device_call *call)
     must(ffa_device_fill(context, call->memory[5], GUARD_BYTE, call->bytes[5] + 2 * GUARD, &err),
          &err, "fill");
     call->args.max_logits = (float *)(void *)((char *)call->memory[5] + GUARD);
-    call->host.args.max_logits = call->max_logits;
+    call->host.args.max_logits = call->tops;
 }
 
 static void call_send_inputs(struct device_call *call)
@@ -162,7 +162,7 @@ static void run_once(struct device_call *call, const ffa_kernels *kernels, const
     must(ffa_forward(kernels, plan, &call->args, workspace, stream, &err), &err, "forward");
     must(ffa_device_synchronize(context, &err), &err, "finish");
     if (call->args.max_logits)
-        must(ffa_device_copy(context, call->max_logits, call->args.max_logits, call->bytes[5],
+        must(ffa_device_copy(context, call->tops, call->args.max_logits, call->bytes[5],
                              FFA_FROM_DEVICE, &err),
              &err, "fetch");
     for (int i = 3; i < 5; i++)
@@ -179,9 +179,9 @@ struct attempt {
     int32_t tile_m;    /* 0: chosen */
     bool want_failure; /* the plan is made wrong: the comparison must fail */
     uint32_t plan_flags;
-    int32_t pack;      /* query heads packed in a tile; 0: none */
-    bool is_split;     /* split tiles; spec_flags must have FFA_SPEC_SPLIT */
-    bool is_unchecked; /* the caller compares the outputs itself */
+    int32_t pack;      /* heads a tile packs; 0: none */
+    bool is_split;     /* plan for splitting; spec_flags must have FFA_SPEC_SPLIT */
+    bool is_unchecked; /* the caller compares */
     void (*mutate)(struct ffa_plan *plan);
 };
 
@@ -831,7 +831,7 @@ START_TEST(dims_with_options_match_the_oracle)
     struct device_call call;
 
     call_init_v(&call, &shape, dims[_i].head_dim_v, &rng);
-    call_with_max_logits(&call);
+    call_with_tops(&call);
     for (int i = 0; i < 2 * shape.heads_q; i++)
         sink[i] = (float)rng_normal(&rng);
     must(ffa_device_alloc(&device_sink, context, sizeof sink, &err), &err, "allocate");
@@ -872,7 +872,7 @@ START_TEST(max_logits_match_the_oracle)
 
             shape.mask = (ffa_mask_shape){ ffa_mask_seqlen_q(mask), ffa_mask_seqlen_k(mask) };
             call_init(&call, &shape, &rng);
-            call_with_max_logits(&call);
+            call_with_tops(&call);
             for (int64_t key = 0; key < shape.mask.seqlen_k; key++)
                 for (int32_t h = 0; h < shape.heads_kv && (f == 2 || key % 97 == 5); h++)
                     for (int32_t c = 0; c < shape.head_dim; c++)
@@ -1024,7 +1024,7 @@ START_TEST(packed_heads_match_the_oracle)
         shape.mask = (ffa_mask_shape){ ffa_mask_seqlen_q(mask), ffa_mask_seqlen_k(mask) };
         call_init_v(&call, &shape, packs[_i].head_dim_v, &rng);
         if (has_options) {
-            call_with_max_logits(&call);
+            call_with_tops(&call);
             for (int i = 0; i < 2 * shape.heads_q; i++)
                 sink[i] = (float)rng_normal(&rng);
             must(ffa_device_alloc(&device_sink, context, sizeof sink, &err), &err, "allocate");
@@ -1095,7 +1095,7 @@ START_TEST(split_tiles_match_the_oracle)
             call.args.sink_count = call.host.args.sink_count = 2;
             call.host.args.sink = sink;
             call.args.sink = device_sink;
-            call_with_max_logits(&call);
+            call_with_tops(&call);
         }
         call_send_inputs(&call);
         attempt_run(&call,
@@ -1166,7 +1166,7 @@ static void run_stages(uint64_t seed)
     shape.heads_kv = (int32_t)rng_range(&rng, 1, 2);
     shape.heads_q = shape.heads_kv * (int32_t)rng_range(&rng, 1, 3);
     call_init(&call, &shape, &rng);
-    call_with_max_logits(&call);
+    call_with_tops(&call);
     if (seed % 3 == 0) {
         for (int i = 0; i < 2 * shape.heads_q; i++)
             sink[i] = (float)rng_normal(&rng);
@@ -1213,8 +1213,8 @@ static void run_stages(uint64_t seed)
         must(ffa_device_copy(context, tensor_of(&call.host.args, i)->data,
                              tensor_of(&call.args, i)->data, call.bytes[i], FFA_FROM_DEVICE, &err),
              &err, "fetch");
-    must(ffa_device_copy(context, call.max_logits, call.args.max_logits, call.bytes[5],
-                         FFA_FROM_DEVICE, &err),
+    must(ffa_device_copy(context, call.tops, call.args.max_logits, call.bytes[5], FFA_FROM_DEVICE,
+                         &err),
          &err, "fetch");
     check_guards(&call, "stages");
     must(oracle_forward(&want, &test, &err), &err, "oracle");

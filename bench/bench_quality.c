@@ -5,8 +5,7 @@
  * numbers are integers, so the table is the same on every machine.
  *
  *   bench_quality                 print the table, as in quality.csv
- *   bench_quality --check FILE    compare it with FILE and with the promised limits; exit 1
- * otherwise
+ *   bench_quality --check FILE    exit 1 unless it equals FILE and keeps the promised limits
  *
  * Columns: area and time are how far the most loaded rank is above the mean, in 1/10000, in
  * attended cells and in modelled compute time. tokens are received by all ranks; heap_tokens are

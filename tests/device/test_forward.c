@@ -1112,7 +1112,7 @@ START_TEST(split_tiles_match_the_oracle)
 }
 END_TEST
 
-/* Run one stage of a pass. Its keys begin at key_begin of the whole. */
+/* One stage of a pass on the device: its keys are those of the whole from key_begin on. */
 static void run_stage(const struct device_call *call, const ffa_kernels *kernels, ffa_plan *plan,
                       int64_t key_begin)
 {

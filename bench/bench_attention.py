@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Check and time attention beside cuDNN, in one run: the library, or many variants of the forward template.
+"""Check attention and time it next to cuDNN in the same run: the library, or many variants of the forward template.
 
   bench/bench_attention.py build OUT SPEC [SPEC ...]   no GPU needed: compile with nvcc; SPEC is head_dim=128,tile_n=176,...
   bench/bench_attention.py run   OUT [--seqlens ...] [--masks ...] [--heads 64:8] [--no-check]        PyTorch and a GPU
@@ -8,14 +8,15 @@
                                [--dtypes bf16,fp16] [--templates DIR,DIR ...] [--tiles auto,0x0,128x96p8,...]
                                [--backward-tiles 64x128,...] [--deterministic] [...]
 
-`run OUT` launches forward cubins directly through the driver with plans made here (one interval a row), so a change of
-templates/ is measured without the library; `run --library` times ffa_forward, ffa_backward (all of its launches) or
-the one after the other, and with --templates compares template folders (compiled on the spot, kept in --store).
-Unit U: cuDNN SDPA on the full mask at that length, same pass, same run. FLOPs: 2 * area * heads * (head_dim +
-head_dim_v), backward 2 * area * heads * (3 head_dim + 2 head_dim_v). A figure is the median over groups of back-to-back calls between CUDA events.
-Everything is checked first, on fresh random inputs and poisoned outputs: sampled rows, and keys of the backward pass,
-against fp64 (gradients of 2048 tokens or fewer: all of them), and two runs bitwise equal (dq of deterministic ones
-only). --json writes a results file.
+`run OUT` launches forward cubins directly through the driver, with plans made here (one interval a row), so a change of
+templates/ is measured without the library. `run --library` times ffa_forward, ffa_backward (all its launches) or both
+in sequence; with --templates it compares template folders, which are compiled at the first use and kept in --store.
+U is the speed of cuDNN SDPA on the full mask of that length, of the same pass in the same run. FLOPs are 2 * area *
+heads * (head_dim + head_dim_v), in the backward pass 2 * area * heads * (3 head_dim + 2 head_dim_v). A figure is the
+median over groups of back-to-back calls between CUDA events.
+Results are checked first, on fresh random inputs and poisoned outputs: sampled rows, and sampled keys of the backward
+pass, against fp64 (with 2048 tokens or fewer, all gradients), and two runs must be bitwise equal (dq only of
+deterministic kernels). --json writes a results file.
 """
 import argparse, ctypes as C, json, math, os, re, subprocess, sys
 
@@ -105,7 +106,7 @@ class Library:
             sys.exit(f"{name}: {err.message.decode()}")
 
     def calls(self, mask, spec, t, torch):
-        """Functions that enqueue the forward and the backward pass; kernels, plan and workspace are made here."""
+        """Two functions, which enqueue the forward and the backward pass. Makes kernels, plan and workspace."""
         heads_q, heads_kv, backward = t["q"].shape[1], t["k"].shape[1], "dq" in t
         key = (spec["head_dim"], spec["head_dim_v"], spec["dtype"], backward, spec["tiles"], spec["forward_tiles"], spec["deterministic"])
         tile_m, tile_n, pack = spec["forward_tiles"] or (0, 0, heads_q // heads_kv if heads_q // heads_kv <= 64 else 0)
@@ -136,7 +137,7 @@ class Library:
 
 
 def intervals(np, mask):
-    """Per-row [lo, hi) of a mask with one interval a row."""
+    """The interval [lo, hi) of each row, of a mask with one interval a row."""
     n = mask["seqlen"]
     lo, hi = np.zeros(n, np.int64), np.zeros(n, np.int64)
     for (qs, qe), (ks, ke), t in zip(mask["q_ranges"], mask["k_ranges"], mask["types"]):
@@ -178,14 +179,14 @@ def plan(np, lo, hi, tile_m, tile_n, cuts):
 
 
 def gradient_errors(np, torch, t, lo, hi, scale):
-    """Largest relative L2 errors of dq, dk, dv against fp64: whole heads of short cases, else rows and keys."""
+    """The largest relative L2 errors of dq, dk and dv against fp64: of whole heads up to 2048 tokens, else of sampled rows and keys."""
     (n, heads_q, _), heads_kv = t["q"].shape, t["k"].shape[1]
     group, rng = heads_q // heads_kv, np.random.default_rng(2)
     low, high = (torch.from_numpy(x).cuda() for x in (lo, hi))
     worst = dict(dq=0.0, dk=0.0, dv=0.0)
 
     def weights(head, rows, keys):
-        """p, ds [rows][keys] of a head, from the given out and lse."""
+        """p and ds of a head, each [rows][keys], from the kernel's out and lse."""
         q, dout, out = (t[x][rows, head].double() for x in ("q", "dout", "out"))
         k, v = (t[x][keys, head // group].double() for x in "kv")
         inside = (keys[None] >= low[rows][:, None]) & (keys[None] < high[rows][:, None])
@@ -210,7 +211,7 @@ def gradient_errors(np, torch, t, lo, hi, scale):
     for i in sorted({0, 1, n // 2, n - 2, n - 1, *rng.integers(0, n, 24).tolist()}):
         one, head, kv = whole[i:i + 1], int(rng.integers(0, heads_q)), int(rng.integers(0, heads_kv))
         _, ds, _, k, _ = weights(head, one, whole[int(lo[i]):int(hi[i])])
-        if hi[i] - lo[i] > 1:  # dq of a row with one key is 0
+        if hi[i] - lo[i] > 1:  # with one key, dq is 0
             note("dq", t["dq"][i, head], (ds @ k * scale)[0])
         dk = dv = 0
         for head in range(kv * group, kv * group + group):
@@ -239,7 +240,7 @@ def run(opts):
     names, seqlens = opts.masks.split(","), [int(s) for s in opts.seqlens.split(",")]
     if opts.lib:
         tiles = [tuple(map(int, x.split("x"))) for x in opts.backward_tiles.split(",")]
-        # auto: what the library takes for the mask; 0x0: heads apart; 128x96p8: tiles of 128 rows, of 8 packed heads each, by 96 keys
+        # auto: the library chooses for the mask; 0x0: no packed heads; 128x96p8: blocks of 128 rows of 8 packed heads by 96 keys
         forward_tiles = [(x, x != "auto" and tuple(int(n or 0) for n in re.fullmatch(r"(\d+)x(\d+)(?:p(\d+))?", x).groups())) for x in opts.tiles.split(",")]
         dims = [(d.split(":") * 2)[:2] for d in opts.head_dims.split(",")]
         variants = []
@@ -316,7 +317,7 @@ def run(opts):
                     torch_dtype = torch.bfloat16 if dtype == 1 else torch.float16
                     q = torch.randn(n, HQ, dim, device="cuda", dtype=torch_dtype)
                     k, v_ = (torch.randn(n, HK, d, device="cuda", dtype=torch_dtype) for d in (dim, dim_v))
-                    if opts.data == "spiky":  # scores that jump by tens of nats, so that stale maxima are far too small
+                    if opts.data == "spiky":  # scores that jump by tens of nats, so that the running maximum must be raised
                         k[torch.rand(n, device="cuda") < 0.01] *= 24
                         q *= 3
                     t = dict(q=q, k=k, v=v_, out=torch.empty(n, HQ, dim_v, device="cuda", dtype=torch_dtype), lse=torch.empty(n, HQ, device="cuda"))
@@ -375,7 +376,7 @@ def run(opts):
                                 error += "".join(f" {x} {e:.1e}" for x, e in errors.items()) + ("" if same else " gradients NOT REPRODUCIBLE")
                             failed |= bad
                             error += " WRONG" if bad else ""
-                        calls[0]()  # the backward pass's out and lse
+                        calls[0]()  # writes out and lse for the backward pass
                         for part in passes:
                             if not calls[0 if part == "forward" else 1]: continue
                             tf = factor[part] * flops / timed(launch[part]) / 1e9

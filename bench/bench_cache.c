@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What kernels cost before they run, against the figures they shall reach: a hit in the table and
- * in the store, opening a store of 10,000 kernels, warming the training preset, eight cold
- * processes that want one kernel; and, without a figure, a cold compile and the key alone, template
- * by template. Needs NVRTC; with a GPU, loading a kernel from the store is timed, too.
+ * The time to get a kernel, compared with target figures: a hit in the table and in the store,
+ * opening a store of 10,000 kernels, warming the training preset, and eight processes that miss the
+ * same kernel. Without a target: a cold compile and the key alone, for each template. Needs NVRTC;
+ * with a GPU, loading a kernel from the store is timed too.
  *
  *   bench_cache [--json] [--command FFA] [--repeat N]
  *
- * FFA is the command, by default the one beside this program. What takes seconds is done N times, 5
- * by default. A figure is met by the median; the exit status is 1 when one is not.
+ * FFA is the command, by default the one beside this program. Measurements that take seconds are
+ * repeated N times, 5 by default. The median is compared with the target; the exit status is 1 if
+ * one is missed.
  */
 #include "service/context.h"
 
@@ -119,7 +120,7 @@ static void remove_folder(const char *path)
     (void)nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* A path in a fresh folder inside ours. */
+/* The path of a store that does not exist yet, in a new folder inside `folder`. */
 static void fresh_store(char out[128])
 {
     char inside[96];
@@ -164,7 +165,7 @@ static struct resolved resolve(ffa_context *context, const struct jit_spec *spec
     return found;
 }
 
-/* NVRTC is open by then: what is timed is the compile. */
+/* NVRTC is opened first, so that only the compile is timed. */
 static void bench_compile(const char *template_name)
 {
     struct jit_spec spec = spec_of(template_name);
@@ -181,7 +182,7 @@ static void bench_compile(const char *template_name)
     report("cold compile", template_name, "ms", &series, NO_FIGURE, 0);
 }
 
-/* Each with a fresh context; NVRTC stays closed. */
+/* A store hit, with a new context each time. NVRTC stays closed. */
 static void bench_store(const char *template_name)
 {
     struct series open = { .count = 0 }, hit = { .count = 0 };
@@ -207,7 +208,7 @@ static void bench_store(const char *template_name)
     report("store hit to checked cubin", template_name, "ms", &hit, AT_MOST, 1);
 }
 
-/* On a GPU: from asking to a kernel that can be launched. */
+/* On a GPU: from the request to a kernel that can be launched. */
 static void bench_load(void)
 {
     ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
@@ -280,7 +281,7 @@ static void sql(const char *store, const char *text)
     (void)sqlite3_close(db);
 }
 
-/* One real kernel, and all others made up, of the same size. */
+/* One real kernel; the others are made up and have its size. */
 static void bench_many(void)
 {
     struct jit_spec spec = spec_of("attention_forward");
@@ -363,7 +364,8 @@ static long number_in(const char *path, const char *name)
     return number;
 }
 
-/* The training preset on two workers, into a fresh store, and again; by the clock outside. */
+/* Warm the training preset with two workers, in a new store, and again when all are there. The time
+ * is that of the whole process. */
 static void bench_warm(void)
 {
     struct series rate = { .count = 0 }, again = { .count = 0 };
@@ -393,7 +395,7 @@ static void bench_warm(void)
     report("warm training, second time", "", "s", &again, AT_MOST, 0.1);
 }
 
-/* `count` processes that want one kernel of a fresh store: ms until the last has it. */
+/* Start `count` processes that miss the same kernel in a new store; the ms until all have it. */
 static double cold_ms(int count)
 {
     char store[128], output[PROCESSES][96];
@@ -428,7 +430,8 @@ static double cold_ms(int count)
     return ms;
 }
 
-/* One and eight by turns, so that a change of the machine's load meets both. */
+/* Measure one and eight processes alternately, so that a change of the machine's load affects both.
+ */
 static void bench_eight(void)
 {
     struct series one = { .count = 0 }, eight = { .count = 0 }, ratio = { .count = 0 };
@@ -452,7 +455,7 @@ static void print_head(const ffa_context_info *info)
 {
     FILE *file = fopen("/proc/cpuinfo", "re");
     char line[256], cpu[128] = "unknown CPU", day[16] = "";
-    double load = 0; /* what others do here, before we begin */
+    double load = 0; /* of the machine, before the measurements */
     time_t now = (time_t)clock_unix_s();
     struct tm utc;
 

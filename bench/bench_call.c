@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a call costs the host, on a GPU: a forward call (it only enqueues), a plan, its upload, and
- * a kernel from the store to loaded. Exit 77 where there is no GPU.
+ * Host time of calls, on a GPU: a forward call (which only enqueues), building a plan, uploading
+ * it, and looking a kernel up in the store and loading it. Exit 77 where there is no GPU.
  *
  *   bench_call [--json]
  *
- * Medians. The store is a file of its own in a fresh folder, removed afterwards.
+ * Times are medians. The store is in a new folder under /var/tmp, which is removed afterwards.
  */
 #include <ffa/ffa.h>
 

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Planning of context parallelism: time of a dispatch and of the plan of one rank, and what the
- * dispatch costs in load and traffic. One thread, no GPU.
+ * Planning of context parallelism: the time of a dispatch and of one rank's plan, and the load and
+ * traffic that the dispatch leads to. One thread, no GPU.
  *
  *   bench_parallel [--json]
  *
- * Exit 1 where a median is above its limit, swaps apart: their search is bounded by a count.
+ * Exit 1 where a median is above its limit. The solver with swaps has no limit, because a count
+ * bounds its search.
  *
- * Documents come from a seeded generator, causal inside each. Nodes have 8 ranks. Times are the
- * least and the median of several runs; a run starts from the mask object.
+ * Packed causal documents come from a seeded generator. Nodes have 8 ranks. Times are the least and
+ * the median of several runs; a run starts from the mask object.
  */
 #include "base/base.h"
 
@@ -42,7 +43,7 @@ static void must(ffa_status rc, const ffa_error *err)
     exit(1);
 }
 
-/* Lengths of 64 to 32768, small ones more often. */
+/* Documents of 64 to 32768 tokens, short ones more often. */
 static ffa_mask *documents(int64_t tokens)
 {
     int64_t *cu = calloc(DOCUMENTS_MAX, sizeof *cu), count = 0;
@@ -76,7 +77,7 @@ static const struct {
     ffa_mask *(*make)(int64_t tokens);
     int64_t tokens;
     int32_t ranks;
-    int64_t limit_us; /* of dispatch without swaps and a rank's plan together */
+    int64_t limit_us; /* of the dispatch, without swaps, plus one rank's plan */
 } masks[] = {
     { "varlen_causal", documents, 65536, 8, 1000 },
     { "causal", causal, 65536, 8, 1000 },
@@ -127,21 +128,21 @@ static void report(size_t m, size_t s, const ffa_mask *mask, bool json)
     qsort(times, RUNS, sizeof *times, compare_i64);
     qsort(plans, RUNS, sizeof *plans, compare_i64);
     is_late = is_late || (opts.swap_max != 0 && times[RUNS / 2] > masks[m].limit_us);
-    printf(
-        json ? "{\"bench\":\"dist\",\"mask\":\"%s\",\"tokens\":%lld,\"ranks\":%d,\"solver\":\"%s\","
-               "\"min_us\":%lld,\"median_us\":%lld,\"plan_us\":%lld,\"limit_us\":%lld,"
-               "\"imbalance\":%.4f,\"received\":%lld,\"network_once\":%lld}\n"
-             : "%-14s %8lld tokens %3d ranks %-15s min %6lld  median %6lld us (one rank's plan "
-               "%5lld)  "
-               "limit %5lld  imbalance %.4f  received %9lld  network, once a node %9lld\n",
-        masks[m].mask, (long long)masks[m].tokens, masks[m].ranks, solvers[s].name,
-        (long long)times[0], (long long)times[RUNS / 2], (long long)plans[RUNS / 2],
-        (long long)masks[m].limit_us, out.load_imbalance,
-        (long long)(out.total.received_node + out.total.received_network),
-        (long long)(out.total.received_network - out.total.received_relayed));
+    printf(json ? "{\"bench\":\"parallel\",\"mask\":\"%s\",\"tokens\":%lld,\"ranks\":%d,\"solver\":"
+                  "\"%s\","
+                  "\"min_us\":%lld,\"median_us\":%lld,\"plan_us\":%lld,\"limit_us\":%lld,"
+                  "\"imbalance\":%.4f,\"received\":%lld,\"network_once\":%lld}\n"
+                : "%-14s %8lld tokens %3d ranks %-15s min %6lld  median %6lld us (one rank's plan "
+                  "%5lld)  "
+                  "limit %5lld  imbalance %.4f  received %9lld  network, once a node %9lld\n",
+           masks[m].mask, (long long)masks[m].tokens, masks[m].ranks, solvers[s].name,
+           (long long)times[0], (long long)times[RUNS / 2], (long long)plans[RUNS / 2],
+           (long long)masks[m].limit_us, out.load_imbalance,
+           (long long)(out.total.received_node + out.total.received_network),
+           (long long)(out.total.received_network - out.total.received_relayed));
 }
 
-/* A dispatch and a plan that the cache has, for a mask object it has seen. */
+/* A dispatch and a plan that are found in the cache, for a mask object that it has seen. */
 static void report_cached(size_t m, const ffa_mask *mask, bool json)
 {
     enum { LOOKUPS = 20000 };

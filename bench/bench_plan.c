@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Planning: time of the normal form and the tile plans, forward and backward, and how much of what
- * the forward tiles visit is attended. One thread, no GPU.
+ * Planning: the time to build the normal form and the tile plans of both passes, and the share of
+ * visited cells that is attended. One thread, no GPU.
  *
  *   bench_plan [--json] [--masks FILE]
  *
- * FILE is tests/data/masks.json; its cases are reported for several tiles. Times are the
- * least and the median of several runs; a run builds normal form and plan from the slices, and then
- * the backward plan (64 rows x 128 keys), which is timed apart.
+ * Times are the least and the median of several runs. A run builds the normal form and the forward
+ * plan from the slices; backward plans (64 rows x 128 keys) are timed separately, without and with
+ * ordered accumulation. FILE is tests/data/masks.json: for each of its masks and several tile
+ * sizes, the blocks and the share of attended cells are reported.
  */
 #include "tile/ticket.h"
 
@@ -79,7 +80,7 @@ static void block_sparse(struct slices *out, int64_t count)
                     (ffa_slice){ q * side, (q + 1) * side, k * side, (k + 1) * side, 0, 0 };
 }
 
-/* Every document sees the first tokens of the sequence and itself. */
+/* Every document attends itself and the first document. */
 static void shared_prefix(struct slices *out, int64_t count)
 {
     documents(out, count - 1, FFA_SLICE_CAUSAL);
@@ -87,7 +88,7 @@ static void shared_prefix(struct slices *out, int64_t count)
         (ffa_slice){ out->at[0].q_end, out->shape.seqlen_q, 0, out->at[0].q_end, 0, 0 };
 }
 
-/* Any slices, short enough that a row meets about ten. */
+/* Slices of any type, short enough that a row is in about ten. */
 static void overlapping(struct slices *out, int64_t count)
 {
     uint64_t state = 3;
@@ -130,12 +131,12 @@ static void fail(const char *what, const ffa_error *err)
 }
 
 struct times {
-    int64_t normal, tile, backward, turns; /* us; turns: backward, in turns */
+    int64_t normal, tile, backward, ordered; /* us; ordered: backward with ordered accumulation */
 };
 
-static int64_t time_backward(const ffa_mask *mask, bool in_turns)
+static int64_t time_backward(const ffa_mask *mask, bool is_ordered)
 {
-    const struct tile_options opts = { 64, 128, TILE_CUTS_CHEAP, in_turns };
+    const struct tile_options opts = { 64, 128, TILE_CUTS_CHEAP, is_ordered };
     const int64_t begin = clock_us();
     struct tile_plan plan;
     ffa_error err = { FFA_OK, 0, "" };
@@ -164,7 +165,7 @@ static struct times run_once(const struct slices *slices, struct tile_plan *plan
         fail("tile plan", &err);
     times = (struct times){ middle - begin, clock_us() - middle, 0, 0 };
     times.backward = time_backward(&mask, false);
-    times.turns = time_backward(&mask, true);
+    times.ordered = time_backward(&mask, true);
     normal_finish(&list.normal);
     return times;
 }
@@ -172,7 +173,7 @@ static struct times run_once(const struct slices *slices, struct tile_plan *plan
 static void report_time(size_t index, bool json)
 {
     struct slices slices = { .shape = { timings[index].tokens, timings[index].tokens } };
-    int64_t total[RUNS], normal[RUNS], tile[RUNS], backward[RUNS], turns[RUNS];
+    int64_t total[RUNS], normal[RUNS], tile[RUNS], backward[RUNS], ordered[RUNS];
     struct tile_plan plan = { 0 };
 
     slices.at = calloc((size_t)timings[index].slices, sizeof *slices.at);
@@ -185,24 +186,24 @@ static void report_time(size_t index, bool json)
         normal[r] = times.normal;
         tile[r] = times.tile;
         backward[r] = times.backward;
-        turns[r] = times.turns;
+        ordered[r] = times.ordered;
         total[r] = times.normal + times.tile;
     }
     qsort(total, RUNS, sizeof *total, compare_i64);
     qsort(normal, RUNS, sizeof *normal, compare_i64);
     qsort(tile, RUNS, sizeof *tile, compare_i64);
     qsort(backward, RUNS, sizeof *backward, compare_i64);
-    qsort(turns, RUNS, sizeof *turns, compare_i64);
+    qsort(ordered, RUNS, sizeof *ordered, compare_i64);
     printf(json ? "{\"bench\":\"plan\",\"mask\":\"%s\",\"tokens\":%lld,\"slices\":%lld,"
                   "\"tiles\":%lld,\"normal_us\":%lld,\"tile_us\":%lld,\"min_us\":%lld,"
-                  "\"median_us\":%lld,\"backward_us\":%lld,\"turns_us\":%lld,\"limit_us\":%lld}\n"
+                  "\"median_us\":%lld,\"backward_us\":%lld,\"ordered_us\":%lld,\"limit_us\":%lld}\n"
                 : "%-14s %8lld tokens %7lld slices %7lld tiles  normal %6lld us  tile %6lld us  "
-                  "both: min %6lld  median %6lld us  backward %6lld us  in turns %6lld us  limit "
+                  "both: min %6lld  median %6lld us  backward %6lld us  ordered %6lld us  limit "
                   "%lld\n",
            timings[index].name, (long long)timings[index].tokens, (long long)slices.count,
            (long long)plan.tile_count, (long long)normal[RUNS / 2], (long long)tile[RUNS / 2],
            (long long)total[0], (long long)total[RUNS / 2], (long long)backward[RUNS / 2],
-           (long long)turns[RUNS / 2], (long long)timings[index].limit_us);
+           (long long)ordered[RUNS / 2], (long long)timings[index].limit_us);
     tile_finish(&plan);
     free(slices.at);
 }

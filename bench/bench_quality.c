@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What plans are worth, by the model: masks at 8192 tokens a rank from a seeded generator, on 8 to
- * 64 ranks in nodes of 8, 64 query heads and 8 kv heads of 128. Integers throughout: the same table
- * on every machine.
+ * The quality of context-parallel plans, as the model sees it: masks of 8192 tokens a rank from a
+ * seeded generator, on 8 to 64 ranks in nodes of 8, with 64 query heads and 8 kv heads of 128. All
+ * numbers are integers, so the table is the same on every machine.
  *
- *   bench_quality                 the table, as quality.csv
- *   bench_quality --check FILE    compare with FILE, and hold the table to what is promised; exit 1
+ *   bench_quality                 print the table, as in quality.csv
+ *   bench_quality --check FILE    exit 1 unless it equals FILE and keeps the promised limits
  *
- * area, time: how far the most loaded rank is above the mean, in 1/10000, by attended cells and by
- * modelled compute. tokens: received by all ranks; heap_tokens: with min-heap's dispatch of the
- * same chunks. stages: of rank 0. efficiency: compute of all ranks / (ranks * slowest rank), in
- * 1/1000.
+ * Columns: area and time are how far the most loaded rank is above the mean, in 1/10000, in
+ * attended cells and in modelled compute time. tokens are received by all ranks; heap_tokens are
+ * those with the dispatch of min-heap, of the same chunks. Stages are those of rank 0. efficiency
+ * is the compute time of all ranks / (ranks * the slowest rank's time), in 1/1000.
  */
 #include <ffa/ffa.h>
 
@@ -39,7 +39,7 @@ static void must(ffa_status rc, const ffa_error *err)
 
 /* ---- masks ---- */
 
-/* Lengths of 64 to 32768, small ones more often; multiples of `step`. */
+/* Bounds of documents of 64 to 32768 tokens, short ones more often, in multiples of `step`. */
 static int64_t *documents(uint64_t seed, int64_t tokens, int64_t step, int64_t *count)
 {
     int64_t *cu = calloc(DOCUMENTS_MAX, sizeof *cu);
@@ -158,7 +158,7 @@ static int64_t received(const ffa_dispatch *dispatch, ffa_dispatch_report *repor
     return report->total.received_node + report->total.received_network;
 }
 
-/* As if all ranks waited for each other between the passes. */
+/* Efficiency of both passes, where all ranks wait for each other between them. */
 static int64_t both_passes(const ffa_parallel_plan_info *info)
 {
     return (info->forward_work_ns + info->backward_work_ns) / info->rank_count * 1000 /
@@ -207,9 +207,9 @@ static struct row measure(const ffa_mask *mask, int32_t ranks)
     return row;
 }
 
-/* What is promised of every row: no more tokens than min-heap, and loads within 2 % (5 % at 64
- * ranks) of the mean in cells and in time, unless min-heap cannot do it either with equally many
- * equal chunks a rank. */
+/* Whether a row breaks a promise. Every row receives no more tokens than min-heap. The most loaded
+ * rank is at most 2 % (5 % at 64 ranks) above the mean, in cells and in time, unless min-heap,
+ * which gives every rank equally many chunks, is not better in cells. */
 static int broken(const struct row *row, int32_t ranks)
 {
     const int64_t limit = ranks <= 32 ? 200 : 500;
@@ -280,7 +280,7 @@ int main(int argc, char **argv)
         bad = 1;
     }
     if (file) {
-        bad |= fgets(want, sizeof want, file) != NULL; /* more rows than there are */
+        bad |= fgets(want, sizeof want, file) != NULL; /* FILE has rows that the table has not */
         (void)fclose(file);
     }
     return bad;

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draw TFLOP/s against sequence length, a panel a mask, as an SVG. Needs nothing but Python.
+"""Draw TFLOP/s against sequence length, with a panel for each mask, as an SVG. Needs only Python.
 
   bench/plot_attention.py bench/results/h200/attention.jsonl [--pass backward] [--peers bench/results/h200/peers.jsonl] > backward.svg
 
-The results file is one or more of `bench_attention.py run --json`, one after another; cuDNN's line on the full mask is that of the
-same run (TFLOP/s over U). A peers file has {"peer", "pass", "mask", "seqlen", "tflops"}, measured in runs of their own.
+The results file is the concatenated output of one or more `bench_attention.py run --json`. cuDNN's line is of the full mask in
+the same run (TFLOP/s divided by U). A peers file has lines {"peer", "pass", "mask", "seqlen", "tflops"}, measured in other runs.
 """
 import argparse, json, sys
 from html import escape
@@ -18,13 +18,13 @@ Y_MAX, Y_STEP = 800, 200
 
 
 def rows_of(path, part):
-    """Its lines that are a figure of the pass; the others say where figures come from."""
+    """The lines of a file that are figures of the pass; the other lines say where they come from."""
     with open(path) as f:
         return [row for row in map(json.loads, f) if "tflops" in row and row["pass"] == part]
 
 
 def series_of(results, peers):
-    """{mask: {name: [(seqlen, tflops)]}}, each ascending."""
+    """{mask: {name: [(seqlen, tflops)]}}, each list in ascending order."""
     series = {}
     for r in results:
         if r["variant"] != "libffa" or r["head_dim"] != 128 or r["dtype"] != 1:

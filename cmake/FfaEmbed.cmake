@@ -1,10 +1,10 @@
-# Embeds the files of templates/ and cache/schema.sql in the library: sets FFA_EMBEDDED to a
-# generated C file with the tables of src/base/embedded.h; and
-# src/cli those of cache/presets in the command, as the table of src/cli/presets.h. The same file is
-# the script that writes them (cmake -P), so that no tool besides CMake is needed.
+# Embeds files as C arrays: those of templates/ and cache/schema.sql in the library, as the tables of
+# src/base/embedded.h, and, from src/cli, those of cache/presets in the command, as the table of
+# src/cli/presets.h. Included, this file sets FFA_EMBEDDED to the C file that the build generates for
+# the library. Run as a script (cmake -P), it writes such a file, so no tool besides CMake is needed.
 if(CMAKE_SCRIPT_MODE_FILE STREQUAL CMAKE_CURRENT_LIST_FILE)
-  # In: OUT, FILES (list of files), SCHEMA (else presets). Bytes, not string literals: any text
-  # survives.
+  # Arguments: OUT, FILES (a list) and, for the library, SCHEMA; without it the files are presets.
+  # Texts are written as bytes, because a string literal would need escapes and has a maximum length.
   set(arrays "")
   set(rows "")
   set(index 0)

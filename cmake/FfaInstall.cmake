@@ -2,8 +2,8 @@
 # moved: nothing in it names its prefix.
 include(CMakePackageConfigHelpers)
 
-# The CUDA runtime is found where it was at build time (CMake itself leaves out folders below the
-# build's own, where wheels are), or by the loader's own search.
+# At run time the CUDA runtime is found where it was at build time, or by the loader's own search. The
+# path is set here because CMake leaves out folders below the build folder, where the wheels are.
 set_target_properties(ffa PROPERTIES INSTALL_RPATH "${FfaCuda_LIBRARY_DIR}")
 
 install(TARGETS ffa EXPORT ffa-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
@@ -19,7 +19,8 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/ffaConfigVersion.cmake
 install(FILES ${PROJECT_BINARY_DIR}/ffaConfig.cmake ${PROJECT_BINARY_DIR}/ffaConfigVersion.cmake
   DESTINATION ${package_dir})
 
-# From the folder of ffa.pc up to the prefix: one ".." a component of lib/<triplet>/pkgconfig.
+# The way from the folder of ffa.pc up to the prefix: a ".." for each component of
+# lib/<triplet>/pkgconfig.
 file(RELATIVE_PATH FFA_PC_UP /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
 configure_file(cmake/ffa.pc.in ${PROJECT_BINARY_DIR}/ffa.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/ffa.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

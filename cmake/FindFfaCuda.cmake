@@ -1,6 +1,6 @@
-# Finds the CUDA runtime and the headers of NVRTC: in FFA_CUDA_ROOT (NVIDIA's Python wheels unpack
-# to such a folder) or in a CUDA Toolkit >= 12.8. Defines Ffa::cudart, FfaCuda_INCLUDE_DIR,
-# FfaCuda_LIBRARY_DIR (where NVRTC is looked for first among the toolkit's places).
+# Finds the CUDA runtime and the headers of NVRTC: in FFA_CUDA_ROOT, a folder with include/ and lib/
+# such as NVIDIA's Python wheels unpack to, or else in a CUDA Toolkit >= 12.8. Defines Ffa::cudart,
+# FfaCuda_INCLUDE_DIR and FfaCuda_LIBRARY_DIR, where the library looks for NVRTC beside other places.
 if(FFA_CUDA_ROOT)
   find_path(FfaCuda_INCLUDE_DIR cuda_runtime_api.h PATHS ${FFA_CUDA_ROOT}/include NO_DEFAULT_PATH)
   find_library(FfaCuda_CUDART NAMES cudart libcudart.so.13 libcudart.so.12

@@ -1,16 +1,17 @@
 # shellcheck shell=sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# What ./demo, ./test and .ci/run share: find what is needed, fetch only what is missing.
-# Sourced from the top folder. Sets cuda_flags, the arguments that tell CMake where CUDA is.
+# What ./demo, ./test and .ci/run share: find the tools and libraries they need, and install only those
+# that are missing. Sourced from the top folder. setup_cuda sets cuda_flags, the arguments that tell
+# CMake where CUDA is.
 #
-# FFA_SETUP_CUDA=auto     a toolkit where one is found, else NVIDIA's Python wheels (the default)
-#               =toolkit  a toolkit or nothing
-#               =wheels   the wheels even beside a toolkit
+# FFA_SETUP_CUDA=auto     use a toolkit if one is found, else NVIDIA's Python wheels (the default)
+#               =toolkit  use a toolkit, or stop
+#               =wheels   use the wheels even if there is a toolkit
 
 say() { printf '%s\n' "$*" >&2; }
 
-# This machine cannot: exit status 3.
+# cannot MESSAGE: stop with exit status 3, which means that this machine lacks something.
 cannot() {
     say "$0: $1"
     exit 3
@@ -19,7 +20,7 @@ cannot() {
 apt_ready=
 apt_install() {
     command -v apt-get > /dev/null 2>&1 ||
-        cannot "missing: $*. There is no apt-get here: install these Debian packages' equivalents."
+        cannot "missing: $*. There is no apt-get here: install the equivalents of these Debian packages."
     as_root=
     if [ "$(id -u)" != 0 ]; then
         command -v sudo > /dev/null 2>&1 ||
@@ -28,7 +29,7 @@ apt_install() {
     fi
     say "installing: $*"
     if [ -z "$apt_ready" ]; then
-        $as_root apt-get update -qq >&2 || say "apt-get update failed; trying with the lists there are"
+        $as_root apt-get update -qq >&2 || say "apt-get update failed; trying with the present package lists"
         apt_ready=yes
     fi
     $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >&2 ||
@@ -39,8 +40,8 @@ apt_install() {
 lacks_tool() { ! command -v "$1" > /dev/null 2>&1; }
 lacks_library() { lacks_tool pkg-config || ! pkg-config --exists "$1"; }
 
-# setup_packages [test]: a compiler, CMake and the libraries; 'test' adds libcheck, and C++ for the
-# emulator.
+# setup_packages [test]: install a C compiler, CMake and the libraries; 'test' adds libcheck, and a
+# C++ compiler for the emulator.
 setup_packages() {
     missing=
     if lacks_tool cc; then missing="$missing gcc libc6-dev"; fi
@@ -60,13 +61,14 @@ setup_packages() {
     if [ -n "$missing" ]; then apt_install $missing; fi
 }
 
-# The CUDA version of the toolkit in folder $1 as major*100+minor, or nothing.
+# toolkit_version FOLDER: print the version of the CUDA toolkit there as major*100+minor, or nothing.
 toolkit_version() {
     [ -f "$1/include/cuda.h" ] && [ -f "$1/include/nvrtc.h" ] &&
         [ -f "$1/include/cuda_runtime_api.h" ] || return 0
     sed -n 's/^#define CUDA_VERSION \([0-9]*\)[0-9]$/\1/p' "$1/include/cuda.h" | head -n 1
 }
 
+# Set `toolkit` to the first toolkit that is new enough.
 find_toolkit() {
     old=
     nvcc=$(command -v nvcc || true)
@@ -85,8 +87,8 @@ find_toolkit() {
     return 1
 }
 
-# The runtime, NVRTC and NCCL as wheels, laid out as a folder with include/ and lib/. CUDA 13.0:
-# what the figures of this version were taken with, and what every driver of CUDA 13 runs.
+# Fetch the CUDA runtime, NVRTC and NCCL as wheels into a folder with include/ and lib/. CUDA 13.0,
+# because the published figures were measured with it, and every driver for CUDA 13 runs it.
 fetch_wheels() {
     wheels=$PWD/build/cuda-wheels
     root=$wheels/nvidia/cu13
@@ -94,7 +96,7 @@ fetch_wheels() {
         python=$(command -v python3 || true)
         if [ -z "$python" ] || ! "$python" -m pip --version > /dev/null 2>&1; then
             apt_install python3 python3-pip
-            # Debian's own interpreter: the one apt has just given pip to.
+            # Debian's interpreter, for which apt has just installed pip.
             python=/usr/bin/python3
         fi
         say "fetching NVIDIA's wheels (CUDA runtime, NVRTC, NCCL) into $wheels"
@@ -104,19 +106,20 @@ fetch_wheels() {
         "$python" -m pip install --quiet --disable-pip-version-check --no-deps --target "$wheels" \
             'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-nvrtc==13.0.*' 'nvidia-cuda-crt==13.0.*' \
             >&2 || return 1
-        # Only 'ffa doctor' looks at it so far: not having it is no reason to stop.
+        # Only 'ffa doctor' looks for NCCL so far, so do not stop without it.
         if "$python" -m pip install --quiet --disable-pip-version-check --no-deps \
             --target "$wheels/nccl" nvidia-nccl-cu13 >&2; then
             ln -sf "$wheels"/nccl/nvidia/nccl/lib/libnccl.so.2 "$root/lib/"
             ln -sf "$wheels"/nccl/nvidia/nccl/include/nccl.h "$root/include/"
         else
-            say "NCCL's wheel could not be fetched; going on without"
+            say "NCCL's wheel could not be fetched; continuing without NCCL"
         fi
         : > "$wheels/complete"
     fi
     cuda_flags=-DFFA_CUDA_ROOT=$root
 }
 
+# Find or fetch CUDA as FFA_SETUP_CUDA says, and set cuda_flags.
 setup_cuda() {
     wanted=${FFA_SETUP_CUDA:-auto}
     case $wanted in
@@ -137,7 +140,7 @@ setup_cuda() {
   Wheels:  pip install nvidia-cuda-runtime nvidia-cuda-nvrtc (from https://pypi.org), which needs a network"
 }
 
-# jobs: builds in parallel.
+# How many compilers run at the same time.
 jobs=$(getconf _NPROCESSORS_ONLN 2> /dev/null || echo 2)
 
 # build_preset PRESET [cmake arguments]: configure and build, quietly unless it fails.
@@ -153,7 +156,7 @@ build_preset() {
         say "building preset '$preset' failed"
         return 1
     fi
-    # Warnings are errors in presets, but CMake's own are worth a look.
+    # The presets make compiler warnings errors; warnings of CMake itself are only printed.
     grep -A4 '^CMake Warning' "$log" >&2 || true
     rm -f "$log"
 }

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bundles: kernels that travel. A bundle is one file that never changes, named by its content,
- * which contexts use in place, under their own store (option `bundles`). It is a store in form:
- * ffa_cache_open opens one, and all functions of ffa/cache.h that do not write work on it.
+ * Bundles: kernels in one immutable file, to be moved between machines. A bundle is named by its
+ * digest. Contexts read it in place, after their own store (option `bundles`). Its format is that
+ * of a store: ffa_cache_open opens one, and every function of ffa/cache.h that does not write
+ * accepts it.
  *
- * A manifest lists what is in a store or bundle, sorted, one kernel a line after a first line that
- * names the format: the SHA-256 of the cubin, two spaces, the key, a space, the toolchain. It can
- * be signed and compared outside; the bundle's digest is the manifest's SHA-256.
+ * The manifest lists the kernels of a store or bundle, sorted. Its first line names the format;
+ * then each line is one kernel: the SHA-256 of the cubin, two spaces, the key, a space, the
+ * toolchain. The bundle's digest is the SHA-256 of the manifest, so other tools can sign and
+ * compare manifests.
  */
 #ifndef FFA_BUNDLE_H
 #define FFA_BUNDLE_H
@@ -17,7 +19,7 @@
 extern "C" {
 #endif
 
-/* Which kernels; NULL in a field: any. */
+/* Which kernels; a field that is NULL admits any. */
 typedef struct ffa_bundle_filter {
     uint32_t struct_size;
     uint32_t flags; /* none yet */
@@ -37,8 +39,8 @@ typedef struct ffa_bundle_info {
     int64_t blobs; /* distinct cubins */
     int64_t blob_bytes;
     int64_t file_bytes;
-    int64_t created_s; /* Unix time of the kernel built last */
-    int64_t left_out;  /* by an export: entries that are not what was stored */
+    int64_t created_s; /* Unix time at which its newest kernel was built */
+    int64_t left_out;  /* by an export: bad entries, which failed a check */
     char digest[65];   /* SHA-256 of the manifest, hexadecimal */
     char pad_[7];
 } ffa_bundle_info;
@@ -50,8 +52,8 @@ typedef struct ffa_bundle_info {
 /*
  * Write the kernels of `from` that pass `filter` (NULL: all) to a new bundle in `folder`, which
  * must exist: "<folder>/ffa-<first 32 digits of the digest>.ffadb", mode 0444. The same kernels
- * give the same manifest and name, and the same store the same bytes. It appears whole or not at
- * all; one of the same name is replaced.
+ * give the same manifest and name, and the same store gives the same bytes. The file appears whole
+ * or not at all; one of the same name is replaced.
  *
  * path  receives its name. Owner: caller, ffa_free().
  * info  NULL, or receives what was written.
@@ -64,15 +66,16 @@ FFA_API ffa_status ffa_bundle_export(char **path, ffa_cache *from, const char *f
 
 typedef struct ffa_bundle_report {
     int64_t added;
-    int64_t present;   /* there already, with the same cubin */
-    int64_t conflicts; /* there already, with another cubin: what was there stays */
-    int64_t bad;       /* not what was stored: left out */
+    int64_t present;   /* `into` has them already, with the same cubin */
+    int64_t conflicts; /* `into` has them already, with another cubin, and keeps its own */
+    int64_t bad;       /* failed a check and were left out */
 } ffa_bundle_report;
 
 /*
  * Add the kernels of `from`, a bundle or a store, that pass `filter` (NULL: all) to the store
- * `into`. Merging several is importing one after the other. What was added before a failure stays.
- * `report` is filled on failure, too. The size cap is the next context's business.
+ * `into`. To merge several, import one after the other. Kernels added before a failure stay, and
+ * `report` is filled on failure too. The size limit of `into` is not applied here; the next context
+ * that writes it does that.
  * Fails with FFA_INVALID (the same file twice), FFA_CACHE (`into` is read-only, or either file),
  * FFA_NOMEM. Thread: any. Blocks: reads all, writes what is new.
  */
@@ -80,22 +83,23 @@ FFA_API ffa_status ffa_bundle_import(ffa_cache *into, ffa_cache *from,
                                      const ffa_bundle_filter *filter, ffa_bundle_report *report,
                                      ffa_error *err);
 
-/* What a bundle is. FFA_INVALID for a plain store. */
+/* The facts of a bundle. FFA_INVALID for a plain store. */
 FFA_API ffa_status ffa_bundle_info_get(ffa_cache *bundle, ffa_bundle_info *info, ffa_error *err);
 
-/* The manifest: the one a bundle carries; made up now for a plain store.
- * *out: caller's, ffa_free(). Blocks: for a store, reads all of it. */
+/* The manifest: of a bundle, the one it carries; of a plain store, one made for this call, which
+ * reads all of the store. *out: caller's, ffa_free(). Blocks. */
 FFA_API ffa_status ffa_bundle_manifest(ffa_cache *cache, char **out, ffa_error *err);
 
 typedef struct ffa_bundle_verdict {
     int64_t checked; /* entries */
-    int64_t bad;     /* entries whose cubin or facts are not what was stored or listed */
-    int64_t missing; /* listed in the manifest, but not there */
+    int64_t bad;     /* entries whose cubin or facts differ from what was stored or listed */
+    int64_t missing; /* listed in the manifest, but not in the file */
 } ffa_bundle_verdict;
 
-/* Check every entry of a bundle by length, XXH3 and the SHA-256 of its manifest, and the structure
- * of the file; `visit` (may be NULL) sees the bad entries. Whether the manifest is the one that
- * was meant is for the caller to say, by its digest. FFA_CACHE for a damaged structure or manifest,
+/* Check every entry of a bundle by its length, its XXH3 hash and the SHA-256 in the manifest, and
+ * check the structure of the file; `visit` (may be NULL) receives the bad entries. Somebody who can
+ * write the file can also write its manifest: to know that the bundle is the one that was meant,
+ * compare its digest with one from elsewhere. FFA_CACHE for a damaged structure or manifest,
  * FFA_INVALID for a plain store. Blocks: reads all of it. */
 FFA_API ffa_status ffa_bundle_verify(ffa_cache *bundle, ffa_bundle_verdict *verdict,
                                      ffa_cache_visit visit, void *user, ffa_error *err);
@@ -116,8 +120,8 @@ typedef struct ffa_bundle_difference {
 /* Return 0 to go on, anything else to stop. Must not call into either cache. */
 typedef int (*ffa_bundle_visit)(void *user, ffa_bundle_side side, const ffa_cache_entry *entry);
 
-/* Compare two bundles or stores by (key, toolchain) and cubin; `visit` (may be NULL) sees, in the
- * order of the manifest, what is not the same. FFA_INVALID when they are one file. */
+/* Compare two bundles or stores by (key, toolchain) and cubin. `visit` (may be NULL) receives the
+ * differences in the order of the manifest. FFA_INVALID when both are the same file. */
 FFA_API ffa_status ffa_bundle_diff(ffa_cache *a, ffa_cache *b, ffa_bundle_difference *out,
                                    ffa_bundle_visit visit, void *user, ffa_error *err);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The kernel store as a file: what is in it, is it sound, remove from it. A context uses a store
- * by itself; these functions are for looking after one, and need neither context nor GPU.
+ * The kernel store as a file: list it, check it, remove from it. A context uses its store by
+ * itself; these functions are for maintenance, and need neither a context nor a GPU.
  */
 #ifndef FFA_CACHE_H
 #define FFA_CACHE_H
@@ -12,12 +12,13 @@
 extern "C" {
 #endif
 
-/* An open store. Thread: any, one call at a time is at work; one thread closes, last. */
+/* An open store. Thread: any; calls on one handle run one at a time. One thread closes it, after
+ * all other calls have returned. */
 typedef struct ffa_cache ffa_cache;
 
 enum {
-    FFA_CACHE_READONLY = 1u << 0, /* refuse what would write */
-    FFA_CACHE_CREATE = 1u << 1,   /* make the store when it is not there */
+    FFA_CACHE_READONLY = 1u << 0, /* refuse calls that write */
+    FFA_CACHE_CREATE = 1u << 1,   /* create the store if it does not exist */
     FFA_CACHE_GROUP = 1u << 2     /* as FFA_OPEN_GROUP_STORE */
 };
 
@@ -25,8 +26,9 @@ enum {
  * Open the store or bundle in the file `path`, which must exist unless FFA_CACHE_CREATE is given.
  * A bundle is read-only whatever the flags.
  * Fails with FFA_INVALID, FFA_NOT_FOUND (no such file), FFA_CACHE (not trusted, damaged, newer
- * than this library or no kernel store: says which and what to do), FFA_NOMEM.
- * Thread: any. Blocks: file access; up to 3 s while another process writes, as do all below.
+ * than this library or no kernel store; the message says which and what to do), FFA_NOMEM.
+ * Thread: any. Blocks: file access, and up to 3 s while another process writes; so does every
+ * function below.
  */
 FFA_API ffa_status ffa_cache_open(ffa_cache **out, const char *path, uint32_t flags,
                                   ffa_error *err);
@@ -39,11 +41,11 @@ typedef struct ffa_cache_stats {
     int64_t blobs;   /* distinct cubins */
     int64_t blob_bytes;
     int64_t file_bytes; /* of the file, free_bytes included */
-    int64_t free_bytes; /* inside the file, to be used again */
-    int64_t compile_us; /* what it would cost to compile all entries again */
+    int64_t free_bytes; /* inside the file, to be reused */
+    int64_t compile_us; /* what compiling all entries took */
     int64_t oldest_s;   /* Unix times; 0 in an empty store */
     int64_t newest_s;
-    int64_t failures; /* notes, see below */
+    int64_t failures; /* notes (ffa_cache_list_failures, ffa_cache_list_misses) */
     int64_t misses;
 } ffa_cache_stats;
 #define FFA_CACHE_STATS_INIT                                                                       \
@@ -53,8 +55,9 @@ typedef struct ffa_cache_stats {
 
 FFA_API ffa_status ffa_cache_stats_get(ffa_cache *cache, ffa_cache_stats *stats, ffa_error *err);
 
-/* What all contexts that could write the store counted, each added when it closed, as far as nobody
- * was in the way; as in ffa_context_stats. A bundle has none. */
+/* Totals over the store's life, of the counters of ffa_context_stats. A context that may write the
+ * store adds its own when it closes; they are lost where another process holds the store just then.
+ * A bundle has none. */
 typedef struct ffa_cache_counters {
     uint32_t struct_size;
     uint32_t pad_;
@@ -66,7 +69,7 @@ typedef struct ffa_cache_counters {
     uint64_t compiles;
     uint64_t compile_fails;
     uint64_t compile_us; /* spent compiling */
-    uint64_t saved_us;   /* what the kernels of hits_store and hits_bundle took to compile */
+    uint64_t saved_us;   /* what the kernels of hits_store and hits_bundle had taken to compile */
 } ffa_cache_counters;
 #define FFA_CACHE_COUNTERS_INIT                                                                    \
     {                                                                                              \
@@ -93,7 +96,7 @@ typedef struct ffa_cache_entry {
     int32_t spill_bytes;
     int32_t advisory_count;
     int32_t threads;
-    int32_t is_bad; /* set by ffa_cache_verify: may not be what was stored */
+    int32_t is_bad; /* set by ffa_cache_verify: a check failed, do not trust the other fields */
 } ffa_cache_entry;
 
 /* Return 0 to go on, anything else to stop. Must not call into the cache. */
@@ -104,7 +107,7 @@ typedef int (*ffa_cache_visit)(void *user, const ffa_cache_entry *entry);
 FFA_API ffa_status ffa_cache_list(ffa_cache *cache, const char *prefix, ffa_cache_visit visit,
                                   void *user, ffa_error *err);
 
-/* A copy of the cubin of the entry `key` (all digits), built by `toolchain` (NULL: the newest).
+/* A copy of the cubin of the entry `key` (all 32 digits) that `toolchain` built (NULL: the newest).
  * *out: caller's, ffa_free(). FFA_CACHE when its length or hash does not match. */
 FFA_API ffa_status ffa_cache_cubin(ffa_cache *cache, const char *key, const char *toolchain,
                                    void **out, size_t *bytes, ffa_error *err);
@@ -114,47 +117,48 @@ typedef struct ffa_cache_verdict {
     int64_t bad;     /* entries whose cubin or facts are not what was stored */
 } ffa_cache_verdict;
 
-/* Check every entry and the file's structure; `visit` (may be NULL) sees the bad entries. Changes
- * nothing: a context removes what it finds bad. FFA_CACHE, saying so, for a damaged structure. */
+/* Check every entry and the file's structure; `visit` (may be NULL) receives the bad entries. It
+ * changes nothing: a context removes the bad entries that it meets. FFA_CACHE for a damaged
+ * structure. */
 FFA_API ffa_status ffa_cache_verify(ffa_cache *cache, ffa_cache_verdict *verdict,
                                     ffa_cache_visit visit, void *user, ffa_error *err);
 
 typedef struct ffa_cache_gc_opts {
     uint32_t struct_size;
     uint32_t flags;    /* FFA_CACHE_GC_... */
-    int64_t unused_s;  /* remove what was not used for so long, to a day; 0: whatever its age */
-    int64_t bytes_max; /* then the longest unused, until what is left fits; 0: whatever it takes */
+    int64_t unused_s;  /* remove entries unused for this long, to a day; 0: no limit of age */
+    int64_t bytes_max; /* then those unused for longest until the rest fits; 0: no limit of size */
 } ffa_cache_gc_opts;
 #define FFA_CACHE_GC_OPTS_INIT                                                                     \
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_cache_gc_opts)                                         \
     }
-enum { FFA_CACHE_GC_DRY_RUN = 1u << 0 /* remove nothing: report what would be */ };
+enum { FFA_CACHE_GC_DRY_RUN = 1u << 0 /* remove nothing; report what would be removed */ };
 
 typedef struct ffa_cache_gc_report {
     int64_t removed; /* entries */
     int64_t kept;
-    int64_t bytes_before; /* of the file, what holds something */
+    int64_t bytes_before; /* of the file, without its free bytes */
     int64_t bytes_after;
 } ffa_cache_gc_report;
 
-/* Remove entries by age and size and give the file's space back; `visit` (may be NULL) sees them
- * first. FFA_INVALID when the options give neither age nor size. */
+/* Remove entries by age and size, and return the file's space to the file system; `visit` (may be
+ * NULL) receives each entry before it goes. FFA_INVALID when the options give neither limit. */
 FFA_API ffa_status ffa_cache_gc(ffa_cache *cache, const ffa_cache_gc_opts *opts,
                                 ffa_cache_gc_report *report, ffa_cache_visit visit, void *user,
                                 ffa_error *err);
 
-/* Remove the entries of the one key that starts with `prefix`, whatever built them.
- * *removed: entries; may be NULL. FFA_NOT_FOUND; FFA_INVALID when several keys match. */
+/* Remove the entries of the one key that starts with `prefix`, of all toolchains. *removed receives
+ * their number; may be NULL. FFA_NOT_FOUND when no key matches, FFA_INVALID when several do. */
 FFA_API ffa_status ffa_cache_remove(ffa_cache *cache, const char *prefix, int64_t *removed,
                                     ffa_error *err);
-/* Remove all entries, failures and misses, and give the file's space back. */
+/* Remove all entries, failures and misses, and return the file's space to the file system. */
 FFA_API ffa_status ffa_cache_clear(ffa_cache *cache, int64_t *removed, ffa_error *err);
 
-/* ---- notes: what failed to compile, and what was asked for in vain ---- */
+/* ---- notes: failures and misses ---- */
 
-/* One that did not compile; not tried again for a while (ffa_context_opts.failure_age_s). Texts
- * live as long as the callback. */
+/* A kernel that failed to compile. It is not tried again for a while
+ * (ffa_context_opts.failure_age_s). Texts live as long as the callback. */
 typedef struct ffa_cache_failure {
     const char *key;
     const char *toolchain;
@@ -166,8 +170,8 @@ typedef struct ffa_cache_failure {
     int64_t failed_s;    /* Unix time */
 } ffa_cache_failure;
 
-/* One that was found in no layer, noted by contexts that may not compile (FFA_OPEN_NEVER_COMPILE)
- * or were told to (FFA_OPEN_LOG_MISSES). Texts live as long as the callback. */
+/* A kernel that was found in no layer. Contexts opened with FFA_OPEN_NEVER_COMPILE or
+ * FFA_OPEN_LOG_MISSES note their misses. Texts live as long as the callback. */
 typedef struct ffa_cache_miss {
     const char *key;
     const char *template_name;
@@ -182,14 +186,15 @@ typedef struct ffa_cache_miss {
 typedef int (*ffa_cache_failure_visit)(void *user, const ffa_cache_failure *failure);
 typedef int (*ffa_cache_miss_visit)(void *user, const ffa_cache_miss *miss);
 
-/* The newest first. A store keeps the last 1000 failures and 4000 misses. */
+/* Visit the notes, the newest first. A store keeps the last 1000 failures and 4000 misses. */
 FFA_API ffa_status ffa_cache_list_failures(ffa_cache *cache, ffa_cache_failure_visit visit,
                                            void *user, ffa_error *err);
 FFA_API ffa_status ffa_cache_list_misses(ffa_cache *cache, ffa_cache_miss_visit visit, void *user,
                                          ffa_error *err);
 
 enum { FFA_CACHE_FAILURES = 1u << 0, FFA_CACHE_MISSES = 1u << 1 };
-/* Remove the notes of the kinds `what`, FFA_CACHE_... or'ed. *removed may be NULL. */
+/* Remove the notes of the kinds in `what`, the constants above or'ed. *removed receives their
+ * number; may be NULL. */
 FFA_API ffa_status ffa_cache_forget(ffa_cache *cache, uint32_t what, int64_t *removed,
                                     ffa_error *err);
 

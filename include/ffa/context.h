@@ -11,11 +11,11 @@
 extern "C" {
 #endif
 
-/* Thread: any thread may use a context; one thread closes it, last, after the objects made
- * from it are destroyed.
- * After fork(), a context without a GPU may be used in the child, too: files are opened anew. If
- * another thread was compiling at that moment, compiles in the child fail with FFA_UNSUPPORTED,
- * since NVRTC would hang; look-ups work. */
+/* Thread: any thread may use a context. One thread closes it, after all other calls have returned
+ * and the objects made from it are destroyed.
+ * fork(): a child may use a context without a GPU; it reopens the files. If another thread of the
+ * parent was compiling at the time of the fork, NVRTC would hang in the child: compiles there fail
+ * with FFA_UNSUPPORTED, look-ups work. */
 typedef struct ffa_context ffa_context;
 
 /* The same type as cudaStream_t, without its header. */
@@ -38,20 +38,21 @@ typedef enum ffa_log_level {
 typedef void (*ffa_log_fn)(void *user, ffa_log_level level, const char *module, const char *line);
 
 enum {
-    FFA_OPEN_NEVER_COMPILE = 1u << 0,   /* a kernel found in no layer is FFA_NOT_FOUND */
-    FFA_OPEN_EXACT_TOOLCHAIN = 1u << 1, /* only kernels built by the NVRTC that would be used now */
+    FFA_OPEN_NEVER_COMPILE = 1u << 0,   /* a miss is FFA_NOT_FOUND, and is noted in the store */
+    FFA_OPEN_EXACT_TOOLCHAIN = 1u << 1, /* use only kernels of the NVRTC that would compile now */
     FFA_OPEN_CPU_FP64 = 1u << 2,        /* the CPU backend accumulates in fp64 instead of fp32 */
     FFA_OPEN_CACHE_READONLY = 1u << 3,  /* never write the store */
-    FFA_OPEN_LOG_MISSES = 1u << 4,      /* note in the store what is found in no layer, as contexts
-                                           that never compile always do (ffa_cache_list_misses) */
-    FFA_OPEN_RETRY_FAILED = 1u << 5,    /* compile what failed before, however lately */
-    FFA_OPEN_NETWORK_STORE = 1u << 6,   /* write a store on a network file system, too; else it is
-                                           only read, with a warning, as locks do not hold there */
-    FFA_OPEN_GROUP_STORE = 1u << 7,     /* a store that its group may write is trusted where this
-                                           process is in the group, and one that is made is: whoever
-                                           is in the group can choose the code that all run */
-    FFA_OPEN_COPY_HITS = 1u << 8 /* what a bundle answers is added to the store, so that one on
-                                    a network is read once a node and kernel */
+    FFA_OPEN_LOG_MISSES = 1u << 4,      /* note misses in the store although this context compiles
+                                           them (ffa_cache_list_misses) */
+    FFA_OPEN_RETRY_FAILED = 1u << 5,    /* compile again what failed to, however recently */
+    FFA_OPEN_NETWORK_STORE = 1u << 6,   /* write a store even on a network file system. Without it
+                                           such a store is read only, with a warning, because locks
+                                           do not hold there */
+    FFA_OPEN_GROUP_STORE = 1u << 7,     /* trust a store that its group may write if this process is
+                                           in the group, and create new ones so. Every member of the
+                                           group can then choose the code that all members run */
+    FFA_OPEN_COPY_HITS = 1u << 8        /* add kernels found in a bundle to the store, so that each
+                                           node reads a bundle on a network once a kernel */
 };
 
 /* Zero means "the default" for every field, so a zeroed tail is always valid. */
@@ -67,20 +68,21 @@ typedef struct ffa_context_opts {
     void *log_user;
     uint32_t cpu_threads; /* CPU backend; 0: one per core */
     uint32_t pad_;
-    uint32_t lock_wait_ms;  /* at most this long for another process that compiles the same kernel;
-                               0: 60 s. Then it is compiled here, too */
-    uint32_t failure_age_s; /* what did not compile is not tried again for so long by contexts of
-                               the same store and NVRTC, and fails with the same log; 0: 300 s */
-    const char *const *bundles; /* [bundle_count] files written by ffa_bundle_export, looked up
-                                   after the store, in this order; one that cannot be trusted or
-                                   read is ignored with a warning */
+    uint32_t lock_wait_ms;  /* how long to wait for another process that compiles the same kernel
+                               before compiling it here; 0: 60 s */
+    uint32_t failure_age_s; /* a kernel that failed to compile is not tried again for so long, by
+                               any context of the same store and NVRTC: it fails with the same log;
+                               0: 300 s */
+    const char *const *bundles; /* [bundle_count] files of ffa_bundle_export, looked up in this
+                                   order, after the store. One that is not trusted or cannot be
+                                   read is ignored, with a warning */
     int64_t bundle_count;       /* at most 64 */
     const char *worker_path; /* compile in processes of this executable, one a kernel: the command
                                 `ffa`, or one that calls ffa_worker_main; a worker that hangs,
                                 crashes or takes too much memory is one failed kernel. NULL: in
                                 this process */
     uint32_t worker_timeout_ms; /* of one compile; 0: 300 s */
-    uint32_t worker_memory_mib; /* that one compile may take, at least 32; 0: 2048 */
+    uint32_t worker_memory_mib; /* limit of one compile, at least 32; 0: 2048 */
 } ffa_context_opts;
 #define FFA_CONTEXT_OPTS_INIT                                                                      \
     {                                                                                              \
@@ -94,7 +96,7 @@ typedef struct ffa_context_opts {
  * device  a CUDA ordinal, FFA_DEVICE_CPU or FFA_DEVICE_AUTO.
  * opts    NULL: all defaults. Copied, strings too; need not outlive the call.
  *
- * A store that cannot be used is one warning, never a failure: kernels are then kept in memory.
+ * A store that cannot be used causes a warning, never a failure: kernels are then kept in memory.
  * Fails with FFA_INVALID (bad option), FFA_UNSUPPORTED (an option newer than this library, or a
  * device without a kernel), FFA_GPU, FFA_IO (templates_dir), FFA_NOMEM.
  * Thread: any. Blocks: may create the CUDA primary context (0.1 to 1 s).
@@ -111,13 +113,13 @@ typedef struct ffa_context_info {
     int32_t sm_count; /* 0 on the CPU */
     int32_t cpu_threads;
     char device_name[128]; /* "NVIDIA H200", or "cpu" */
-    char arch[16];         /* "sm_90a"; on the CPU, too, what is compiled by default */
+    char arch[16];         /* what is compiled for by default, "sm_90a", on the CPU too */
     char nvrtc_path[256];  /* empty until NVRTC was opened */
     char nvrtc_version[32];
     char store_path[256];  /* empty: memory only */
     char store_state[160]; /* "ok", "memory only", or why the store is not used */
     int32_t bundle_count;
-    int32_t bundles_used; /* of them; the rest was warned of */
+    int32_t bundles_used; /* of these; the others were ignored with a warning */
 } ffa_context_info;
 #define FFA_CONTEXT_INFO_INIT                                                                      \
     {                                                                                              \
@@ -127,8 +129,8 @@ typedef struct ffa_context_info {
 FFA_API ffa_status ffa_context_info_get(ffa_context *context, ffa_context_info *info,
                                         ffa_error *err);
 
-/* Open NVRTC now instead of at the first compile, so that ffa_context_info tells of it. Fails with
- * FFA_UNSUPPORTED, which says where it was looked for. Thread: any. */
+/* Open NVRTC now instead of at the first compile; afterwards ffa_context_info has its path and
+ * version. Fails with FFA_UNSUPPORTED, whose message lists where it was looked for. Thread: any. */
 FFA_API ffa_status ffa_context_open_compiler(ffa_context *context, ffa_error *err);
 
 /* Counters since ffa_open; in a forked child, since the fork. Thread: any; each counter is exact,
@@ -136,21 +138,23 @@ FFA_API ffa_status ffa_context_open_compiler(ffa_context *context, ffa_error *er
 typedef struct ffa_context_stats {
     uint32_t struct_size;
     uint32_t pad_;
-    uint64_t hits_table; /* answered from the memory table */
-    uint64_t hits_store; /* answered from the store */
-    uint64_t misses;     /* found in no layer, nor made by another process meanwhile */
+    uint64_t hits_table; /* found in the table */
+    uint64_t hits_store; /* found in the store */
+    uint64_t misses;     /* found in no layer, and not added by another process meanwhile */
     uint64_t compiles;   /* NVRTC runs that succeeded */
     uint64_t compile_fails;
     uint64_t compile_us;   /* time spent compiling */
     uint64_t store_bad;    /* entries refused: length, hash or record did not match */
     uint64_t store_errors; /* operations on the store or a bundle that failed */
     uint64_t forward_calls;
-    uint64_t lock_waits;    /* kernels another process was compiling, or one of the same stripe */
-    uint64_t lock_timeouts; /* of these: given up after lock_wait_ms */
+    uint64_t lock_waits;    /* waits for another process that compiled the same kernel, or one that
+                               shares its lock */
+    uint64_t lock_timeouts; /* of these, ended by lock_wait_ms */
     uint64_t waited_us;     /* time spent in lock_waits */
-    uint64_t lock_errors;   /* locks that could not be had: compiled without */
-    uint64_t hits_bundle;   /* answered from a bundle */
-    uint64_t fails_known; /* compiles not tried, as the same failed lately; not in compile_fails */
+    uint64_t lock_errors;   /* locks that could not be taken; the kernel was compiled without */
+    uint64_t hits_bundle;   /* found in a bundle */
+    uint64_t fails_known;   /* compiles not tried because the same one failed within failure_age_s;
+                               not in compile_fails */
     uint64_t backward_calls;
 } ffa_context_stats;
 #define FFA_CONTEXT_STATS_INIT                                                                     \

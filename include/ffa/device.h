@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A context's memory and a stopwatch: for tools and tests. Frameworks bring their own memory.
+ * Memory of a context's device and a stopwatch, for tools and tests. Frameworks bring their own.
  *
- * On a CPU context the same calls act on host memory, so one text serves both backends.
+ * On a CPU context the same calls act on host memory, so one program serves both backends.
  */
 #ifndef FFA_DEVICE_H
 #define FFA_DEVICE_H
@@ -31,17 +31,17 @@ FFA_API void ffa_device_free(ffa_context *context, void *memory);
 FFA_API ffa_status ffa_device_copy(ffa_context *context, void *dst, const void *src, int64_t bytes,
                                    ffa_copy_direction direction, ffa_error *err);
 
-/* Set each of `bytes` bytes to `byte` (0 to 255). 255 makes NaN of every floating dtype. Blocks
- * until done. Fails with FFA_INVALID, FFA_GPU. Thread: any. */
+/* Set each of `bytes` bytes to `byte` (0 to 255). With 255, elements of every floating dtype are
+ * NaN. Blocks until done. Fails with FFA_INVALID, FFA_GPU. Thread: any. */
 FFA_API ffa_status ffa_device_fill(ffa_context *context, void *dst, int byte, int64_t bytes,
                                    ffa_error *err);
 
 /* Wait for everything enqueued on the device. Returns at once on the CPU. */
 FFA_API ffa_status ffa_device_synchronize(ffa_context *context, ffa_error *err);
 
-/* One stopwatch a context: begin enqueues a mark on `stream`, end enqueues another, waits for it
- * and gives the device's milliseconds between the two; on the CPU, wall time. An end without a
- * begin is FFA_INVALID. Thread: one at a time. */
+/* A context has one stopwatch. begin enqueues an event on `stream`; end enqueues another, waits for
+ * it, and *ms receives the milliseconds between the two on the device. On the CPU it is wall time.
+ * FFA_INVALID for an end without a begin. Thread: one at a time. */
 FFA_API ffa_status ffa_device_time_begin(ffa_context *context, ffa_stream stream, ffa_error *err);
 FFA_API ffa_status ffa_device_time_end(ffa_context *context, ffa_stream stream, float *ms,
                                        ffa_error *err);

@@ -2,8 +2,8 @@
  *
  * Status codes and errors: what every fallible function of libffa returns.
  *
- * A function that can fail returns ffa_status and takes `ffa_error *err` last.
- * There is no global and no thread-local error state.
+ * A function that can fail returns ffa_status and takes `ffa_error *err` last. There is no global
+ * and no thread-local error state.
  */
 #ifndef FFA_STATUS_H
 #define FFA_STATUS_H
@@ -49,11 +49,11 @@ typedef enum ffa_status {
 #undef X
 } ffa_status;
 
-/* What went wrong, in the caller's memory. Any `err` argument may be NULL.
- * Written on failure only. */
+/* What went wrong, in the caller's memory. Any `err` argument may be NULL. It is written on failure
+ * only. */
 typedef struct ffa_error {
     ffa_status status;
-    int32_t native;    /* the CUDA, NVRTC, NCCL, SQLite or errno code behind it, or 0 */
+    int32_t native;    /* the code of CUDA, NVRTC, NCCL, SQLite or errno that caused it, or 0 */
     char message[496]; /* one line of UTF-8, always terminated */
 } ffa_error;
 
@@ -63,8 +63,8 @@ FFA_API const char *ffa_status_text(ffa_status status);
 /* "0.1.0". Thread: any. */
 FFA_API const char *ffa_version(void);
 
-/* Frees what a function of this library returned as a text or buffer the caller owns.
- * NULL is allowed. Thread: any. */
+/* Free a text or buffer that a function of this library returned for the caller to own. NULL is
+ * allowed. Thread: any. */
 FFA_API void ffa_free(void *memory);
 
 #ifdef __cplusplus

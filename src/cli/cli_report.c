@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Results on stdout, talk on stderr, and the exit status of each kind of failure.
+ * Results on stdout, diagnostics on stderr, and the exit status of each kind of failure.
+ *
+ * An error is printed once, on stderr, and with --json also as an object on stdout. Every function
+ * that reports returns the exit status, so that a command can return the call.
  */
 #include "cli/cli.h"
 
@@ -111,7 +114,8 @@ void cli_set_real(json_t *object, const char *key, double value)
     (void)json_object_set_new(object, key, cli_real(value));
 }
 
-/* Text that is no UTF-8 (a file name, say) must not make the whole object vanish. */
+/* JSON cannot hold text that is not UTF-8, such as some file names. Replacing that one value keeps
+ * the rest of the object. */
 void cli_set_text(json_t *object, const char *key, const char *value)
 {
     json_t *text = json_string(value ? value : "");

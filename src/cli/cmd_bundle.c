@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ffa bundle export|import|merge|diff|inspect|verify: kernels that travel.
+ * ffa bundle export|import|merge|diff|inspect|verify: move kernels between machines as one file.
+ *
+ * A bundle is read with the functions of a store. Merging imports every input into a temporary
+ * store beside the destination and exports that as a bundle; nothing is written where two inputs
+ * disagree about a kernel. Damage and conflicts end with exit status CLI_STORE.
  */
 #include "cli/cli.h"
 #include "cli/entries.h"
@@ -13,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Rows of export, import and merge. */
+/* Option rows of export, import and merge. */
 #define STORE_OPTION(cli)                                                                          \
     { "store", CLI_TEXT, &(cli)->store, "PATH", "the kernel store", 0, 0 }, CLI_SHARED_OPTION(cli)
 #define FILTER_OPTIONS(filter)                                                                     \
@@ -59,8 +63,7 @@ static int print_exported(const struct cli *cli, const char *path, const ffa_bun
     json_t *object;
 
     if (info->left_out)
-        cli_note(cli, "%" PRId64 " entries are not what was stored and were left out",
-                 info->left_out);
+        cli_note(cli, "%" PRId64 " entries failed a check and were left out", info->left_out);
     if (!cli->json) {
         (void)printf("bundle      %s\n", path);
         print_info(info);
@@ -93,7 +96,8 @@ int cmd_bundle_export(struct cli *cli)
     const char *folder = ".";
     ffa_cache *cache = NULL;
     const struct cli_option rows[] = {
-        { "to", CLI_TEXT, &folder, "FOLDER", "write it there; this folder", 0, 0 },
+        { "to", CLI_TEXT, &folder, "FOLDER", "write the bundle to FOLDER; default: this one", 0,
+          0 },
         FILTER_OPTIONS(filter),
         STORE_OPTION(cli),
     };
@@ -119,17 +123,18 @@ static void add_report(json_t *object, const ffa_bundle_report *report)
     cli_set_int(object, "bad", report->bad);
 }
 
-/* What is not as it should be is said for each file. */
+/* Note conflicts and bad entries of one file on stderr. */
 static void note_report(const struct cli *cli, const char *path, const ffa_bundle_report *report)
 {
     if (report->conflicts)
-        cli_note(cli, "%s: %" PRId64 " kernels are there already with another cubin", path,
+        cli_note(cli, "%s: %" PRId64 " kernels are in the store already, with another cubin", path,
                  report->conflicts);
     if (report->bad)
-        cli_note(cli, "%s: %" PRId64 " entries are not what was stored", path, report->bad);
+        cli_note(cli, "%s: %" PRId64 " entries failed a check", path, report->bad);
 }
 
-/* Import files one after the other. `sum` counts all; `bundles` gets an object each. */
+/* Import files one after the other. `sum` counts over all files; `bundles` receives one object a
+ * file. */
 static ffa_status import_all(const struct cli *cli, ffa_cache *into, char *const *paths, int count,
                              const ffa_bundle_filter *filter, ffa_bundle_report *sum,
                              json_t *bundles, ffa_error *err)
@@ -197,7 +202,7 @@ int cmd_bundle_import(struct cli *cli)
     return status;
 }
 
-/* ---- merge: a store for the moment, beside the bundle it becomes ---- */
+/* ---- merge: a temporary store beside the bundle it becomes ---- */
 
 struct scratch {
     char folder[4096];
@@ -234,7 +239,8 @@ static void scratch_remove(const struct scratch *scratch)
     (void)rmdir(scratch->folder);
 }
 
-/* All or nothing: a kernel that two inputs have with different cubins is for a person to judge. */
+/* Merge all inputs or none: which of two cubins of the same kernel is right, only a person can
+ * decide. */
 static int merge_into(const struct cli *cli, ffa_cache *store, const ffa_bundle_filter *filter)
 {
     ffa_bundle_report sum = { 0 };
@@ -372,7 +378,7 @@ static int inspect(const struct cli *cli, ffa_cache *bundle)
     return cli_print_json(cli, object, CLI_DONE);
 }
 
-/* The manifest as it is: its SHA-256 is the digest. */
+/* Print the manifest byte for byte: its SHA-256 is the digest. */
 static int print_manifest(const struct cli *cli, ffa_cache *bundle)
 {
     ffa_error err = { FFA_OK, 0, "" };
@@ -400,7 +406,7 @@ int cmd_bundle_inspect(struct cli *cli)
     bool wants_manifest = false;
     const struct cli_option rows[] = {
         { "manifest", CLI_FLAG, &wants_manifest, NULL,
-          "print the manifest only; of a store, too; its SHA-256 is the digest", 0, 0 },
+          "print only the manifest, whose SHA-256 is the digest; FILE may be a store", 0, 0 },
     };
     int status = cli_parse(cli, rows, CLI_COUNT(rows), 1, 1);
 
@@ -416,7 +422,8 @@ int cmd_bundle_inspect(struct cli *cli)
 
 /* ---- verify ---- */
 
-/* Whether the file's name, where it is a bundle's, is that of the digest. */
+/* Whether the file's name agrees with the digest. A name that is not of the form a bundle gets at
+ * its export agrees with every digest. */
 static bool is_named_right(const char *path, const char *digest)
 {
     const char *slash = strrchr(path, '/');
@@ -431,7 +438,7 @@ static bool is_named_right(const char *path, const char *digest)
 static bool is_the_digest(const struct cli *cli, const char *digest, const char *wanted)
 {
     if (!is_named_right(cli->argv[0], digest)) {
-        cli_note(cli, "the file's name is another bundle's, its digest is %s", digest);
+        cli_note(cli, "the file is named after another digest, its own is %s", digest);
         return false;
     }
     if (wanted && strcmp(wanted, digest) != 0) {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ffa cache path|ls|show|stats|verify|rm|clear: looking after the kernel store.
+ * ffa cache path|ls|show|stats|verify|rm|clear: inspect the kernel store and remove from it.
  *
- * A store that is not there yet is an empty one.
+ * A store that does not exist yet reads as an empty one: the handle is then NULL, and every command
+ * here reports zeros instead of failing. Only rm and clear open the store for writing.
  */
 #include "cli/cli.h"
 #include "cli/entries.h"
@@ -20,7 +21,8 @@ int cmd_cache_path(struct cli *cli)
     struct cli_place place;
     bool wants_explain = false;
     const struct cli_option options[] = {
-        { "explain", CLI_FLAG, &wants_explain, NULL, "say why, candidate by candidate", 0, 0 },
+        { "explain", CLI_FLAG, &wants_explain, NULL, "say why each place was chosen or skipped", 0,
+          0 },
     };
     int status = cli_parse(cli, options, CLI_COUNT(options), 0, 0);
 
@@ -52,6 +54,7 @@ int cmd_cache_ls(struct cli *cli)
     struct entry_list list = { 0 };
     ffa_error err = { FFA_OK, 0, "" };
     ffa_cache *cache = NULL;
+    ffa_status rc = FFA_OK;
     int status = cli_parse(cli, NULL, 0, 0, 0);
 
     if (status == CLI_PARSE_GO)
@@ -59,12 +62,9 @@ int cmd_cache_ls(struct cli *cli)
     if (status != CLI_PARSE_GO)
         return status;
     list.array = cli->json ? json_array() : NULL;
-    if (cache && ffa_cache_list(cache, NULL, entry_list_visit, &list, &err) != FFA_OK) {
-        json_decref(list.array);
-        status = cli_fail(cli, &err);
-    } else {
-        status = entry_list_finish(cli, &list, "entries", CLI_DONE);
-    }
+    if (cache)
+        rc = ffa_cache_list(cache, NULL, entry_list_visit, &list, &err);
+    status = entry_list_finish(cli, &list, "entries", rc, &err);
     ffa_cache_close(cache);
     return status;
 }
@@ -87,6 +87,7 @@ int cmd_cache_show(struct cli *cli)
     ffa_error err = { FFA_OK, 0, "" };
     const char *cubin = NULL;
     ffa_cache *cache = NULL;
+    ffa_status rc;
     const struct cli_option options[] = {
         { "cubin", CLI_TEXT, &cubin, "FILE", "write the cubin to FILE; KEY must be whole", 0, 0 },
     };
@@ -99,13 +100,10 @@ int cmd_cache_show(struct cli *cli)
     if (!cache)
         return cli_fail_text(cli, FFA_NOT_FOUND, "no entry's key starts with '%s'", cli->argv[0]);
     list.array = cli->json ? json_array() : NULL;
-    if (ffa_cache_list(cache, cli->argv[0], entry_list_visit, &list, &err) != FFA_OK ||
-        (cubin && write_cubin(cache, cli->argv[0], cubin, &err) != FFA_OK)) {
-        json_decref(list.array);
-        status = cli_fail(cli, &err);
-    } else {
-        status = entry_list_finish(cli, &list, "entries", CLI_DONE);
-    }
+    rc = ffa_cache_list(cache, cli->argv[0], entry_list_visit, &list, &err);
+    if (rc == FFA_OK && cubin)
+        rc = write_cubin(cache, cli->argv[0], cubin, &err);
+    status = entry_list_finish(cli, &list, "entries", rc, &err);
     ffa_cache_close(cache);
     return status;
 }
@@ -128,7 +126,8 @@ static void add_counters(json_t *object, const ffa_cache_counters *counters)
     cli_set_real(object, "ms_saved", (double)counters->saved_us / 1e3);
 }
 
-/* Notes kept in the store, as against what was counted. */
+/* The failures and misses that the store lists now. The counters of the same names are totals over
+ * the store's life. */
 static json_t *noted_object(const ffa_cache_stats *stats)
 {
     json_t *object = json_object();
@@ -269,7 +268,8 @@ int cmd_cache_verify(struct cli *cli)
     const struct cli_option rows[] = {
         { "rebuild", CLI_TEXT, &percent, "N%", "compile N% of the entries again and compare", 0,
           0 },
-        { "seed", CLI_INT, &rebuild.seed, "N", "of the choice of entries; 0", 0, INT64_MAX },
+        { "seed", CLI_INT, &rebuild.seed, "N", "choose the entries by this seed; default: 0", 0,
+          INT64_MAX },
     };
     int status = cli_parse(cli, rows, CLI_COUNT(rows), 0, 0);
 
@@ -290,19 +290,6 @@ int cmd_cache_verify(struct cli *cli)
     return status;
 }
 
-static int print_removed(const struct cli *cli, int64_t removed)
-{
-    json_t *object;
-
-    if (!cli->json) {
-        (void)printf("removed  %" PRId64 "\n", removed);
-        return CLI_DONE;
-    }
-    object = json_object();
-    cli_set_int(object, "removed", removed);
-    return cli_print_json(cli, object, CLI_DONE);
-}
-
 int cmd_cache_rm(struct cli *cli)
 {
     ffa_error err = { FFA_OK, 0, "" };
@@ -317,7 +304,7 @@ int cmd_cache_rm(struct cli *cli)
     if (!cache)
         return cli_fail_text(cli, FFA_NOT_FOUND, "no entry's key starts with '%s'", cli->argv[0]);
     status = ffa_cache_remove(cache, cli->argv[0], &removed, &err) == FFA_OK
-                 ? print_removed(cli, removed)
+                 ? entries_print_removed(cli, removed)
                  : cli_fail(cli, &err);
     ffa_cache_close(cache);
     return status;
@@ -336,7 +323,7 @@ int cmd_cache_clear(struct cli *cli)
         return status;
     status = cache && ffa_cache_clear(cache, &removed, &err) != FFA_OK
                  ? cli_fail(cli, &err)
-                 : print_removed(cli, removed);
+                 : entries_print_removed(cli, removed);
     ffa_cache_close(cache);
     return status;
 }

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ffa compile: look one kernel up or compile it, without a device; or list what there is.
+ * ffa compile: look one kernel up or compile it; print the nvcc command for it; list the templates.
+ *
+ * No device is needed: --arch names the architecture. Without --arch a device is looked for, only
+ * to learn its architecture.
  */
 #include "cli/cli.h"
 #include "cli/file.h"
@@ -11,8 +14,8 @@
 
 struct compile_options {
     const char *arch;
-    const char *emit; /* cubin, ptx or log: the next operand is the file */
-    const char *out;
+    const char *emit; /* cubin, ptx or log */
+    const char *out;  /* the file --emit writes */
     bool is_list, is_print, is_time, is_force;
 };
 
@@ -121,7 +124,7 @@ static ffa_status emit(const struct compile_options *options, const ffa_compiled
     return file_write(options->out, text, strlen(text), err);
 }
 
-/* A kernel that did not compile: its log, and how to see it again. */
+/* Report a kernel that did not compile: its log, and a command that reproduces the failure. */
 static int report_failure(const struct cli *cli, ffa_context *context,
                           const ffa_compile_request *request, const ffa_compiled *compiled,
                           const ffa_error *err)
@@ -188,8 +191,8 @@ static int print_command(const struct cli *cli, ffa_context *context,
     return status;
 }
 
-/* --emit KIND FILE takes two words: FILE is the operand behind KIND wherever options stand, so it
- * is cut out of argv before parsing. */
+/* --emit KIND FILE takes two words, and the option parser knows options of one. So the three words
+ * are removed from argv before it runs. */
 static int take_emit(struct cli *cli, struct compile_options *options)
 {
     static const char *const kinds[] = { "cubin", "ptx", "log", NULL };
@@ -224,14 +227,14 @@ int cmd_compile(struct cli *cli)
     ffa_context *context = NULL;
     const char *never_read = NULL;
     const struct cli_option rows[] = {
-        { "list", CLI_FLAG, &options.is_list, NULL, "list templates and what can be set", 0, 0 },
-        { "arch", CLI_TEXT, &options.arch, "ARCH", "compile for ARCH; the device's, or sm_90a", 0,
-          0 },
+        { "list", CLI_FLAG, &options.is_list, NULL, "list the templates and their settings", 0, 0 },
+        { "arch", CLI_TEXT, &options.arch, "ARCH",
+          "compile for ARCH; default: the device's, or sm_90a", 0, 0 },
         { "print", CLI_FLAG, &options.is_print, NULL,
           "print an nvcc command for this kernel; compile nothing", 0, 0 },
         { "emit", CLI_TEXT, &never_read, "KIND FILE", "write the cubin, ptx or log to FILE", 0, 0 },
-        { "time", CLI_FLAG, &options.is_time, NULL, "say what compiling and the look-up cost", 0,
-          0 },
+        { "time", CLI_FLAG, &options.is_time, NULL, "print how long compiling and the look-up took",
+          0, 0 },
         { "force", CLI_FLAG, &options.is_force, NULL,
           "compile even what is in the store, and do not store it", 0, 0 },
         CLI_BUNDLE_OPTION(cli),
@@ -248,7 +251,7 @@ int cmd_compile(struct cli *cli)
         return cli_fail_text(cli, FFA_INVALID, "%s",
                              options.is_list ? "--list takes no operands"
                                              : "a template is missing: see 'ffa compile --list'");
-    /* Without --arch the device's is meant, so one is looked for; else none is needed. */
+    /* Without --arch the device's architecture is meant, so a device is opened if there is one. */
     status = cli_open(cli, &context, options.arch ? FFA_DEVICE_CPU : FFA_DEVICE_AUTO, 0);
     if (status != CLI_PARSE_GO)
         return status;

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ffa doctor: what a bug report begins with. It reports and repairs nothing.
+ * ffa doctor: devices, libraries, store and bundles, as this machine has them. A bug report begins
+ * with its output. It changes nothing.
  *
- * NCCL is looked for by its soname only; nothing of this version uses it yet.
+ * Everything is examined first (struct findings) and then printed, as text or JSON. What cannot be
+ * opened is a finding, not a failure; the exit status tells only of a bad store or bundle. NCCL is
+ * looked for by its soname alone, because nothing in this version uses it yet.
  */
 #include "cli/cli.h"
 #include "cli/entries.h"
@@ -23,7 +26,7 @@ struct bundle_finding {
 };
 
 struct findings {
-    ffa_context_info chosen; /* what AUTO opens */
+    ffa_context_info chosen; /* what FFA_DEVICE_AUTO opens */
     struct cli_place place;
     ffa_context_info devices[DEVICES_MAX];
     ffa_error device_problem; /* of the first device that could not be opened */
@@ -146,7 +149,7 @@ static bool look_at_bundles(struct findings *found)
     return all_sound;
 }
 
-/* What the other commands would get, with the same options. */
+/* Open the context that other commands would open with these options. */
 static int look_at_choice(const struct cli *cli, struct findings *found)
 {
     ffa_context *context = NULL;
@@ -191,7 +194,7 @@ static const char *store_state(const struct findings *found)
         return "memory only";
     if (strstr(found->chosen.store_state, "on a network file system"))
         return found->chosen.store_state;
-    return found->store_is_there ? "ok" : "not there yet: the first compile makes it";
+    return found->store_is_there ? "ok" : "does not exist yet: the first compile creates it";
 }
 
 static json_t *devices_array(const struct findings *found)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ffa explain: why a look-up ends as it does. Compiles nothing and writes nothing.
+ * ffa explain: which layer has a kernel, and if none, why. Compiles nothing and writes nothing.
  *
- * A key hashes what its record says, line by line; where no layer has the key, the entry whose
- * record differs in the fewest lines shows what was asked for instead.
+ * A key is a hash of its record, so two keys differ exactly where their records do. Where no layer
+ * has the key, the entry of the store whose record differs in the fewest lines is the nearest one,
+ * and those lines are the explanation.
  */
 #include "cli/entries.h"
 
@@ -14,15 +15,15 @@
 
 enum { LINES_MAX = 128 };
 
-/* One line of a record that is not the same in another. */
+/* A line that differs between two records: `here` in the requested one, `there` in the other. */
 struct difference {
     char name[96];
-    char here[64], there[64]; /* empty: no such line */
+    char here[64], there[64]; /* empty: that record has no such line */
 };
 
 struct nearest {
-    char *key, *toolchain, *record; /* NULL: the store has nothing */
-    int distance;
+    char *key, *toolchain, *record; /* NULL: the store has no entry */
+    int distance;                   /* lines that differ */
 };
 
 struct findings {
@@ -31,16 +32,17 @@ struct findings {
     char arch[16];
     char key[33];
     char *record;
-    ffa_kernel_info info; /* layer NONE: nothing answers */
+    ffa_kernel_info info; /* layer NONE: a miss */
     struct cli_place place;
     struct nearest nearest;
-    char failed_at[32]; /* lately, it did not compile; empty: nobody noted that */
+    char failed_at[32]; /* when it failed to compile; empty: no failure is noted */
     char failed_message[256];
 };
 
 /* ---- records ---- */
 
-/* A line's name and value. Options have no names of their own: the whole line is the name. */
+/* A line's name and value. A record may have several lines "option=...", so there the whole line is
+ * the name. */
 struct line {
     const char *name, *value;
     size_t name_bytes, value_bytes;
@@ -77,8 +79,10 @@ static void put_value(char out[64], const struct line *line)
                    line->value_bytes ? line->value : "set");
 }
 
-/* The lines of `one` that are not so in `other`. `is_here`: `one` is what was asked for. Those
- * that differ are counted from its side, and from the other's only what it does not have. */
+/* Append to `out` (NULL: only count) the lines of `one` that differ in `other`, from index `count`
+ * on; returns the new count. `is_here`: `one` is the requested record, and lines count that are
+ * absent from `other` or have another value there. Otherwise only absent lines count, so that two
+ * calls with the records exchanged count each difference once. */
 static int differ(const char *one, const char *other, bool is_here, struct difference *out,
                   int count)
 {
@@ -122,7 +126,7 @@ static void nearest_finish(struct nearest *nearest)
     *nearest = (struct nearest){ 0 };
 }
 
-/* Newest first: of those equally near, the first one stays. */
+/* Keep the nearest entry. Entries come newest first, and of equally near ones the first stays. */
 static int visit_entry(void *user, const ffa_cache_entry *entry)
 {
     struct findings *found = user;
@@ -153,7 +157,8 @@ static int visit_failure(void *user, const ffa_cache_failure *failure)
     return 1;
 }
 
-/* What the store has instead. One that cannot be read answers nothing, and says why. */
+/* Find the nearest entry and a noted failure in the store. A store that cannot be read is noted on
+ * stderr. */
 static void look_further(struct findings *found)
 {
     ffa_error err = { FFA_OK, 0, "" };
@@ -195,7 +200,7 @@ static ffa_status look_up(struct findings *found, ffa_context *context, ffa_erro
 
 /* ---- saying ---- */
 
-/* Who set a row: the request, its default, or the library's choice. */
+/* Where a row's value comes from: given in the request, the default, or chosen by the library. */
 static const char *set_by(const struct findings *found, const ffa_spec_row *row)
 {
     size_t bytes = strlen(row->name);
@@ -351,7 +356,8 @@ int cmd_explain(struct cli *cli)
     ffa_error err = { FFA_OK, 0, "" };
     ffa_context *context = NULL;
     const struct cli_option rows[] = {
-        { "arch", CLI_TEXT, &request.arch, "ARCH", "for ARCH; the device's, or sm_90a", 0, 0 },
+        { "arch", CLI_TEXT, &request.arch, "ARCH",
+          "look up for ARCH; default: the device's, or sm_90a", 0, 0 },
         CLI_BUNDLE_OPTION(cli),
     };
     int status = cli_parse(cli, rows, CLI_COUNT(rows), 1, 1000);

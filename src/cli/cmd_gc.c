@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ffa cache gc: removing what is long unused.
+ * ffa cache gc: remove the entries unused for longest, by age, by size or both.
+ *
+ * The store decides what goes; this file reads sizes and ages with their units and prints the
+ * result. --dry-run lists the entries that would go.
  */
 #include "cli/cli.h"
 #include "cli/entries.h"
@@ -11,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A number and one of `units`, the first of which may be left out; *out: in that unit. */
 struct unit {
     char letter;
     int64_t factor;
@@ -24,6 +26,8 @@ static const struct unit ages[] = {
     { 's', 1 }, { 'm', 60 }, { 'h', 3600 }, { 'd', 86400 }, { 'w', 604800 },
 };
 
+/* Read a number and the letter of one of `units`; without a letter it is the first. *out receives
+ * the amount in the first unit. */
 static bool read_amount(const char *text, const struct unit *units, int count, int64_t *out)
 {
     char *end = NULL;
@@ -93,9 +97,9 @@ int cmd_cache_gc(struct cli *cli)
     const char *age = NULL;
     bool is_dry = false;
     const struct cli_option rows[] = {
-        { "max-size", CLI_TEXT, &size, "SIZE", "longest unused go first until SIZE is left: 1G", 0,
-          0 },
-        { "older-than", CLI_TEXT, &age, "AGE", "what was not used for AGE goes: 30d, 12h", 0, 0 },
+        { "max-size", CLI_TEXT, &size, "SIZE", "remove the longest unused until SIZE is left: 1G",
+          0, 0 },
+        { "older-than", CLI_TEXT, &age, "AGE", "remove what was not used for AGE: 30d, 12h", 0, 0 },
         { "dry-run", CLI_FLAG, &is_dry, NULL, "list what would go; remove nothing", 0, 0 },
     };
     int status = cli_parse(cli, rows, CLI_COUNT(rows), 0, 0);

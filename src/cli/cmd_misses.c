@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ffa cache misses|failures: the notes of a store; and a store's misses as a set for ffa warm.
+ * ffa cache misses|failures: list or remove the notes of a store; and the misses of a store as a
+ * set of kernels for ffa warm.
  *
- * A miss's record has the value of every spec row, those that were chosen included: asked for
- * again, it is the same kernel, as long as the template's text is.
+ * A miss is noted with its record, which has the value of every spec row, the chosen ones included.
+ * A request made from a record is therefore the kernel that was missed, unless the text of the
+ * template has changed since: then the key is another one, and the account says so.
  */
 #include "cli/cmd_misses.h"
 
@@ -13,8 +15,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- as a set ---- */
+/* ---- as a set for ffa warm ---- */
 
+/* The spec lines of a record, "spec.head_dim=128", are the settings of the request. */
 static json_t *wish_of(const ffa_cache_miss *miss)
 {
     json_t *object = json_object(), *settings = json_array();
@@ -82,34 +85,50 @@ static void settings_of(char *out, size_t size, const char *template_name, const
                    &(ffa_cache_entry){ .template_name = template_name, .record = record });
 }
 
+static json_t *miss_object(const ffa_cache_miss *miss)
+{
+    json_t *object = json_object();
+
+    cli_set_text(object, "key", miss->key);
+    cli_set_text(object, "template", miss->template_name);
+    cli_set_text(object, "arch", miss->arch);
+    cli_set_int(object, "noted", miss->noted);
+    entry_set_time(object, "first", miss->first_s);
+    entry_set_time(object, "last", miss->last_s);
+    cli_set_text(object, "record", miss->record);
+    return object;
+}
+
 static int list_miss(void *user, const ffa_cache_miss *miss)
 {
     struct entry_list *list = user;
-    char first[32], last[32], settings[256];
+    char last[32], settings[256];
 
-    entry_time(first, miss->first_s);
+    if (list->array)
+        return entry_list_add(list, miss_object(miss));
+    if (list->count++ == 0)
+        (void)printf("%-32s %-18s %-7s %5s %-20s  %s\n", "KEY", "TEMPLATE", "ARCH", "NOTED", "LAST",
+                     "SETTINGS");
     entry_time(last, miss->last_s);
-    if (list->array) {
-        json_t *object = json_object();
-
-        cli_set_text(object, "key", miss->key);
-        cli_set_text(object, "template", miss->template_name);
-        cli_set_text(object, "arch", miss->arch);
-        cli_set_int(object, "noted", miss->noted);
-        cli_set_text(object, "first", first);
-        cli_set_text(object, "last", last);
-        cli_set_text(object, "record", miss->record);
-        (void)json_array_append_new(list->array, object);
-    } else {
-        if (list->count == 0)
-            (void)printf("%-32s %-18s %-7s %5s %-20s  %s\n", "KEY", "TEMPLATE", "ARCH", "NOTED",
-                         "LAST", "SETTINGS");
-        settings_of(settings, sizeof settings, miss->template_name, miss->record);
-        (void)printf("%-32s %-18s %-7s %5" PRId64 " %-20s  %s\n", miss->key, miss->template_name,
-                     miss->arch, miss->noted, last, settings);
-    }
-    list->count++;
+    settings_of(settings, sizeof settings, miss->template_name, miss->record);
+    (void)printf("%-32s %-18s %-7s %5" PRId64 " %-20s  %s\n", miss->key, miss->template_name,
+                 miss->arch, miss->noted, last, settings);
     return 0;
+}
+
+static json_t *failure_object(const ffa_cache_failure *failure)
+{
+    json_t *object = json_object();
+
+    cli_set_text(object, "key", failure->key);
+    cli_set_text(object, "toolchain", failure->toolchain);
+    cli_set_text(object, "template", failure->template_name);
+    cli_set_text(object, "arch", failure->arch);
+    entry_set_time(object, "failed", failure->failed_s);
+    cli_set_text(object, "message", failure->message);
+    cli_set_text(object, "log", failure->log);
+    cli_set_text(object, "record", failure->record);
+    return object;
 }
 
 static int list_failure(void *user, const ffa_cache_failure *failure)
@@ -117,44 +136,24 @@ static int list_failure(void *user, const ffa_cache_failure *failure)
     struct entry_list *list = user;
     char when[32];
 
+    if (list->array)
+        return entry_list_add(list, failure_object(failure));
+    if (list->count++ == 0)
+        (void)printf("%-32s %-7s %-20s  %s\n", "KEY", "ARCH", "FAILED", "MESSAGE");
     entry_time(when, failure->failed_s);
-    if (list->array) {
-        json_t *object = json_object();
-
-        cli_set_text(object, "key", failure->key);
-        cli_set_text(object, "toolchain", failure->toolchain);
-        cli_set_text(object, "template", failure->template_name);
-        cli_set_text(object, "arch", failure->arch);
-        cli_set_text(object, "failed", when);
-        cli_set_text(object, "message", failure->message);
-        cli_set_text(object, "log", failure->log);
-        cli_set_text(object, "record", failure->record);
-        (void)json_array_append_new(list->array, object);
-    } else {
-        if (list->count == 0)
-            (void)printf("%-32s %-7s %-20s  %s\n", "KEY", "ARCH", "FAILED", "MESSAGE");
-        (void)printf("%-32s %-7s %-20s  %s\n", failure->key, failure->arch, when, failure->message);
-    }
-    list->count++;
+    (void)printf("%-32s %-7s %-20s  %s\n", failure->key, failure->arch, when, failure->message);
     return 0;
 }
 
-/* Remove the notes of a kind; how many there were. */
+/* Remove all notes of a kind and print how many there were. */
 static int forget(const struct cli *cli, ffa_cache *cache, uint32_t what)
 {
     ffa_error err = { FFA_OK, 0, "" };
     int64_t removed = 0;
-    json_t *object;
 
     if (cache && ffa_cache_forget(cache, what, &removed, &err) != FFA_OK)
         return cli_fail(cli, &err);
-    if (!cli->json) {
-        (void)printf("removed  %" PRId64 "\n", removed);
-        return CLI_DONE;
-    }
-    object = json_object();
-    cli_set_int(object, "removed", removed);
-    return cli_print_json(cli, object, CLI_DONE);
+    return entries_print_removed(cli, removed);
 }
 
 static int list_notes(const struct cli *cli, ffa_cache *cache, uint32_t what, const char *name)
@@ -166,10 +165,7 @@ static int list_notes(const struct cli *cli, ffa_cache *cache, uint32_t what, co
                         ? ffa_cache_list_misses(cache, list_miss, &list, &err)
                         : ffa_cache_list_failures(cache, list_failure, &list, &err);
 
-    if (rc == FFA_OK)
-        return entry_list_finish(cli, &list, name, CLI_DONE);
-    json_decref(list.array);
-    return cli_fail(cli, &err);
+    return entry_list_finish(cli, &list, name, rc, &err);
 }
 
 static int notes(struct cli *cli, uint32_t what, const char *name)

@@ -1,4 +1,11 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the commands that look into stores and bundles share: open one, list its entries.
+ *
+ * One visitor serves every listing. It appends to a JSON array where there is one, and prints to
+ * stdout where there is none: a row of a table, whose header comes before the first row, or all
+ * facts of the entry.
+ */
 #include "cli/entries.h"
 
 #include <inttypes.h>
@@ -57,10 +64,17 @@ void entry_time(char out[32], int64_t unix_s)
         (void)snprintf(out, 32, "%" PRId64, unix_s);
 }
 
+void entry_set_time(json_t *object, const char *key, int64_t unix_s)
+{
+    char when[32];
+
+    entry_time(when, unix_s);
+    cli_set_text(object, key, when);
+}
+
 json_t *entry_object(const ffa_cache_entry *entry)
 {
     json_t *object = json_object();
-    char when[32];
 
     cli_set_text(object, "key", entry->key);
     cli_set_text(object, "template", entry->template_name);
@@ -74,10 +88,8 @@ json_t *entry_object(const ffa_cache_entry *entry)
     cli_set_int(object, "advisories", entry->advisory_count);
     cli_set_int(object, "cubin_bytes", entry->cubin_bytes);
     cli_set_real(object, "compile_ms", (double)entry->compile_us / 1e3);
-    entry_time(when, entry->created_s);
-    cli_set_text(object, "created", when);
-    entry_time(when, entry->used_s);
-    cli_set_text(object, "used", when);
+    entry_set_time(object, "created", entry->created_s);
+    entry_set_time(object, "used", entry->used_s);
     cli_set_text(object, "record", entry->record);
     return object;
 }
@@ -140,13 +152,20 @@ static void print_entry(const ffa_cache_entry *entry)
     }
 }
 
+int entry_list_add(struct entry_list *list, json_t *object)
+{
+    (void)json_array_append_new(list->array, object);
+    list->count++;
+    return 0;
+}
+
 int entry_list_visit(void *user, const ffa_cache_entry *entry)
 {
     struct entry_list *list = user;
 
     if (list->array)
-        (void)json_array_append_new(list->array, entry_object(entry));
-    else if (list->is_long)
+        return entry_list_add(list, entry_object(entry));
+    if (list->is_long)
         print_entry(entry);
     else
         print_row(list, entry);
@@ -154,15 +173,33 @@ int entry_list_visit(void *user, const ffa_cache_entry *entry)
     return 0;
 }
 
-int entry_list_finish(const struct cli *cli, struct entry_list *list, const char *name, int status)
+int entry_list_finish(const struct cli *cli, struct entry_list *list, const char *name,
+                      ffa_status rc, const ffa_error *err)
 {
     json_t *object;
 
+    if (rc != FFA_OK) {
+        json_decref(list->array);
+        return cli_fail(cli, err);
+    }
     if (!list->array)
-        return status;
+        return CLI_DONE;
     object = json_object();
     (void)json_object_set_new(object, name, list->array);
-    return cli_print_json(cli, object, status);
+    return cli_print_json(cli, object, CLI_DONE);
+}
+
+int entries_print_removed(const struct cli *cli, int64_t removed)
+{
+    json_t *object;
+
+    if (!cli->json) {
+        (void)printf("removed  %" PRId64 "\n", removed);
+        return CLI_DONE;
+    }
+    object = json_object();
+    cli_set_int(object, "removed", removed);
+    return cli_print_json(cli, object, CLI_DONE);
 }
 
 int entries_visit_bad(void *user, const ffa_cache_entry *entry)

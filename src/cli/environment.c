@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where the kernel store is, and opening a context with what flags and environment say; which share
- * of a launch is ours; what stderr can show.
+ * What flags and environment variables decide: where the kernel store is, how a context is opened,
+ * which share of a launch this process has, and what stderr can show.
  *
- * The only readers of the environment. Order of the store's place: --store, FFA_CACHE_DIR,
- * XDG_CACHE_HOME/ffa, HOME/.cache/ffa, TMPDIR/ffa-<uid>, memory only. What the user names is taken
- * as it is; a place found by convention is passed over where its folder neither exists nor can be
- * made (HOME of a system account, a read-only home).
+ * No other file of the command reads an environment variable, and the library reads none. The store
+ * is at the first of: --store, FFA_CACHE_DIR, XDG_CACHE_HOME/ffa, HOME/.cache/ffa,
+ * TMPDIR/ffa-<uid>; else kernels are kept in memory only. The first two are used as given. The
+ * others are conventions, and one is skipped where its folder neither exists nor can be created
+ * (the HOME of a system account, a read-only home).
  */
 #include "cli/cli.h"
 
@@ -41,7 +42,8 @@ static bool is_folder(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* Whether `folder` exists or could be made: its nearest ancestor is a folder we may write to. */
+/* Whether `folder` exists or can be created: its nearest existing ancestor is a folder that this
+ * process may write to. */
 static bool can_exist(const char *folder)
 {
     char path[512];
@@ -72,7 +74,7 @@ static bool choose(struct cli_place *place, const char *by, const char *folder)
     return true;
 }
 
-/* One variable and what follows it in the path. */
+/* Try the folder "<value of the variable><tail>". */
 static bool try_variable(struct cli_place *place, const char *name, const char *tail,
                          bool is_convention)
 {
@@ -85,7 +87,7 @@ static bool try_variable(struct cli_place *place, const char *name, const char *
         return false;
     }
     if (is_convention && value[0] != '/') {
-        explain(place, "%s: '%s' is not an absolute path, passed over", name, value);
+        explain(place, "%s: '%s' is not an absolute path, skipped", name, value);
         return false;
     }
     bytes = snprintf(folder, sizeof folder, "%s%s", value, tail);
@@ -94,7 +96,7 @@ static bool try_variable(struct cli_place *place, const char *name, const char *
         return false;
     }
     if (is_convention && !can_exist(folder)) {
-        explain(place, "%s: '%s' is not there and cannot be made, passed over", name, folder);
+        explain(place, "%s: '%s' does not exist and cannot be created, skipped", name, folder);
         return false;
     }
     return choose(place, name, folder);
@@ -138,7 +140,7 @@ int cli_find_place(const struct cli *cli, struct cli_place *place)
         try_variable(place, "TMPDIR", of_user, true))
         return CLI_PARSE_GO;
     (void)snprintf(place->chosen_by, sizeof place->chosen_by, "nothing");
-    explain(place, "nothing is left: memory only");
+    explain(place, "no place is left: memory only");
     return CLI_PARSE_GO;
 }
 
@@ -179,7 +181,8 @@ int cli_find_bundles(const struct cli *cli, struct cli_bundles *bundles)
     return CLI_PARSE_GO;
 }
 
-/* The library's log: warnings always, the rest with --verbose. An error is the command's to say. */
+/* Print the library's log on stderr: warnings always, the rest with --verbose. An error also comes
+ * back as a status, and the command prints that. */
 static void print_log(void *user, ffa_log_level level, const char *module, const char *line)
 {
     static const char *const names[] = { "error", "warning", "info", "debug" };
@@ -221,13 +224,13 @@ int cli_open(const struct cli *cli, ffa_context **out, int device, uint32_t flag
     if (ffa_open(out, device, &opts, &err) == FFA_OK)
         return CLI_PARSE_GO;
     status = cli_fail(cli, &err);
-    /* A device that cannot be opened is this machine's affair, not a failed run. */
+    /* That a device cannot be opened is about this machine, so the run is not a failed one. */
     return err.status == FFA_GPU ? CLI_ENVIRONMENT : status;
 }
 
 /* ---- shares of a launch ---- */
 
-/* A whole number in [0, max] and what ended it. */
+/* Read a whole number in [0, max]; *end receives the first character after it. */
 static bool read_number(const char *text, int64_t max, int64_t *out, const char **end)
 {
     char *stop;

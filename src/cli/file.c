@@ -1,4 +1,11 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Write whole files, so that no reader ever sees half of one.
+ *
+ * The content goes to a temporary file beside its destination, in the same folder and so on the
+ * same file system, and rename() puts it in place. Until then what stood there is untouched, and a
+ * failure removes the temporary file.
+ */
 #include "cli/file.h"
 
 #include <errno.h>
@@ -51,7 +58,8 @@ static ffa_status write_through(const char *path, const struct file_part *parts,
     return FFA_OK;
 }
 
-/* mkstemp makes 0600; a file the user asked for gets what his umask says. */
+/* mkstemp creates with mode 0600. A file the user asked for gets the mode that open() would give.
+ */
 static void take_usual_mode(int fd)
 {
     mode_t mask = umask(0);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whole files: written beside their place and renamed, so that none is ever half there.
+ * Write whole files: beside their destination first, then renamed into place, so that no reader
+ * ever sees half of one.
  */
 #ifndef FFA_CLI_FILE_H
 #define FFA_CLI_FILE_H
@@ -17,10 +18,12 @@ struct file_part {
     size_t bytes;
 };
 
-/* Write the parts, one after the other, to `path`; FFA_IO names it. What stood there stays whole
- * until the new content is. A path that is no regular file (/dev/null, a pipe) is written to. */
+/* Write the parts, one after the other, to `path`. A file that exists stays as it is until the new
+ * content is complete. A path that is not a regular file (/dev/null, a pipe) is written directly.
+ * Fails with FFA_IO, whose message names the path, and FFA_INVALID (a path that is too long). */
 ffa_status file_write_parts(const char *path, const struct file_part *parts, int count,
                             ffa_error *err);
+/* The same for content in one piece. */
 ffa_status file_write(const char *path, const void *at, size_t bytes, ffa_error *err);
 
 #endif

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The only user of the CUDA runtime: devices, modules, launches, tensor maps.
- * Nothing here synchronises but gpu_device_open.
+ * The only user of the CUDA runtime: devices, kernels and their launches, tensor maps, memory.
+ *
+ * A function named _enqueue only enqueues on its stream. Every call leaves the caller's current
+ * device as it was. CUDA's errors become FFA_GPU, or FFA_NOMEM where memory ran out.
  */
 #ifndef FFA_GPU_GPU_H
 #define FFA_GPU_GPU_H
@@ -12,8 +14,9 @@ struct gpu_device;
 
 /* The ordinal of the first device a kernel exists for (compute capability 9.0), or -1. */
 int gpu_device_pick(void);
-/* FFA_GPU without a driver, FFA_INVALID for an ordinal out of range, FFA_UNSUPPORTED for a device
- * no kernel exists for. */
+/* Open a device; *out: caller's, gpu_device_close(). May create its primary context and block for
+ * it. Fails with FFA_GPU (no driver), FFA_INVALID (ordinal out of range), FFA_UNSUPPORTED (no
+ * kernel exists for the device, or the driver is too old), FFA_NOMEM. */
 ffa_status gpu_device_open(struct gpu_device **out, int ordinal, ffa_error *err);
 void gpu_device_close(struct gpu_device *device);
 int gpu_device_ordinal(const struct gpu_device *device);
@@ -34,18 +37,18 @@ struct gpu_kernel_desc {
     int32_t cluster;      /* blocks of a cluster; 1: none */
 };
 
-/* Loads a cubin on the device; loads lazily nothing afterwards. The cubin is copied by the driver.
- */
+/* Load a cubin on the device. The driver copies it, so `cubin` need not outlive the call.
+ * *out: caller's, gpu_kernel_unload() before the device closes. */
 ffa_status gpu_kernel_load(struct gpu_kernel **out, struct gpu_device *device,
                            const struct gpu_kernel_desc *desc, ffa_error *err);
 void gpu_kernel_unload(struct gpu_kernel *kernel);
 
-/* Enqueue one launch with a single struct argument, of up to `blocks` blocks: whole clusters, one
- * at least. */
+/* Enqueue one launch whose only argument is the struct at `args`, copied at once. The grid has
+ * `blocks` blocks, rounded down to whole clusters, but at least one cluster. */
 ffa_status gpu_kernel_enqueue(const struct gpu_kernel *kernel, int32_t blocks, const void *args,
                               ffa_stream stream, ffa_error *err);
 
-/* ---- tensor maps: what the copy engine needs to know of a tensor ---- */
+/* ---- tensor maps: how the copy engine finds a tensor's elements ---- */
 
 struct tensor_map; /* templates/tensor_map.h */
 
@@ -60,7 +63,8 @@ struct gpu_tensor {
     int32_t box[3];
 };
 
-/* Pure host work, under a microsecond. What lies outside the tensor reads as zero. */
+/* Encode a tensor map. Host work only, under a microsecond. Elements outside the tensor read as
+ * zero. */
 ffa_status gpu_tensor_map(struct tensor_map *out, const struct gpu_device *device,
                           const struct gpu_tensor *tensor, ffa_error *err);
 
@@ -68,22 +72,24 @@ ffa_status gpu_tensor_map(struct tensor_map *out, const struct gpu_device *devic
 
 ffa_status gpu_alloc(struct gpu_device *device, void **out, int64_t bytes, ffa_error *err);
 void gpu_free(struct gpu_device *device, void *memory);
-/* Stream-ordered, for the convenience call. */
+/* The same in stream order; ffa_attention uses it. */
 ffa_status gpu_alloc_enqueue(struct gpu_device *device, void **out, int64_t bytes,
                              ffa_stream stream, ffa_error *err);
 ffa_status gpu_free_enqueue(struct gpu_device *device, void *memory, ffa_stream stream,
                             ffa_error *err);
-/* Blocks until done when to or from pageable host memory. */
+/* Copy between any two of host and device memory. Blocks until done where either is pageable host
+ * memory. */
 ffa_status gpu_copy(struct gpu_device *device, void *dst, const void *src, int64_t bytes,
                     ffa_error *err);
-/* From host memory that may be reused at return. FFA_INVALID while the stream is capturing. */
+/* Enqueue a copy from pageable host memory, which may be reused when the call returns. FFA_INVALID
+ * while the stream captures a graph. */
 ffa_status gpu_upload_enqueue(struct gpu_device *device, void *dst, const void *src, int64_t bytes,
                               ffa_stream stream, ffa_error *err);
 ffa_status gpu_fill_enqueue(struct gpu_device *device, void *dst, int byte, int64_t bytes,
                             ffa_stream stream, ffa_error *err);
 ffa_status gpu_synchronize(struct gpu_device *device, ffa_error *err);
 
-/* ---- a stopwatch of two events, made at first use ---- */
+/* ---- one stopwatch a device: two events, created at first use ---- */
 
 ffa_status gpu_time_begin(struct gpu_device *device, ffa_stream stream, ffa_error *err);
 /* Blocks until the events have passed. */

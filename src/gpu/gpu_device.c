@@ -1,4 +1,11 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Devices: which one a kernel exists for, what is known of it, and the error adapter of this room.
+ *
+ * A device is read once, when it is opened, and never changes. The current device of the calling
+ * thread is the same after a call as before it: gpu_enter and gpu_leave stand around what needs
+ * another one.
+ */
 #include "gpu/gpu_internal.h"
 
 #include <stdio.h>
@@ -11,7 +18,7 @@ ffa_status gpu_status(cudaError_t code, const char *doing, ffa_error *err)
         code = cudaErrorUnknown;
     if (code == cudaSuccess)
         return FFA_OK;
-    (void)cudaGetLastError(); /* so that the caller's next check does not see ours */
+    (void)cudaGetLastError(); /* clears it, so that the caller's next check does not see it */
     return error_fail(err, code == cudaErrorMemoryAllocation ? FFA_NOMEM : FFA_GPU, (int32_t)code,
                       "cannot %s: %s", doing, cudaGetErrorString(code));
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of src/gpu share: the CUDA headers, the error adapter, the device.
+ * What the files of src/gpu share: the CUDA headers, the conversion of errors, the device.
  */
 #ifndef FFA_GPU_GPU_INTERNAL_H
 #define FFA_GPU_GPU_INTERNAL_H
@@ -29,8 +29,8 @@ struct gpu_device {
 /* `doing` completes "cannot ...". */
 ffa_status gpu_status(cudaError_t code, const char *doing, ffa_error *err);
 
-/* Make the device current; *previous receives what to restore (gpu_leave). A call of the library
- * leaves the caller's current device as it was. */
+/* Make the device current. *previous receives the device that was; gpu_leave makes it current
+ * again. */
 ffa_status gpu_enter(const struct gpu_device *device, int *previous, ffa_error *err);
 void gpu_leave(const struct gpu_device *device, int previous);
 

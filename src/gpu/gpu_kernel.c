@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Cubins on a device, their launches, and the tensor maps they take.
+ * Kernels: a cubin loaded on a device, its launches, and the tensor maps that its arguments hold.
+ *
+ * A cubin is loaded as a library of its own, whose code is independent of contexts, with its shared
+ * memory limit raised once at load. A launch passes one struct, and names a cluster dimension only
+ * where the kernel has clusters.
  */
 #include "gpu/gpu_internal.h"
 #include "tensor_map.h"

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Device memory, copies, and the stopwatch. Each function makes the device current for its call.
+ * Device memory, copies, and the stopwatch.
+ *
+ * Each function makes the device current for its call. An upload from pageable memory has read its
+ * source when it returns, so the caller may reuse the memory; in a graph it would be read at every
+ * replay, so it is refused while the stream captures.
  */
 #include "gpu/gpu_internal.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every template at every corner of its spec, through NVRTC, without a GPU: no spill, no advisory
- * that costs speed, registers within the budget; and the nvcc line that `ffa compile` prints.
+ * Every template at the corners of its spec, compiled by NVRTC without a GPU: no spills, no
+ * advisories of ptxas, registers within their limit. Also the nvcc command that `ffa compile
+ * --print` prints.
  */
 #include "support/tmpdir.h"
 #include "support/watch.h"
@@ -11,13 +12,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* What one block's threads may use: 65,536 registers over the block's threads at launch. setmaxnreg
- * moves them between warpgroups later. */
+/* registers_max is what a thread may have at launch: 65,536 registers divided by the threads of a
+ * block. setmaxnreg moves registers between warpgroups later. */
 static const struct {
     const char *template_name;
     const char *settings[4]; /* up to the first NULL */
     int32_t registers_max;
-    bool calls; /* printf on the way to a trap: ptxas then serialises wgmma, and says so */
+    bool calls; /* it calls printf before a trap: ptxas serialises wgmma and has an advisory for it
+                 */
 } corners[] = {
     { "attention_forward", { "head_dim=64", "dtype=bf16", "debug=0" }, 128, false },
     { "attention_forward", { "head_dim=64", "dtype=fp16", "debug=0" }, 128, false },

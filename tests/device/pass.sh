@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # usage: pass.sh BUILD OUT [JOBS]
-# The full pass on a GPU: all parts of the device tests at level 1, JOBS at a time (4 unless given:
-# most of their time is the oracle's, on the CPU), then the parts `quick` at level 0 under
-# compute-sanitizer. OUT receives a log of each and, where all passed, last_gpu_pass.json, which is
-# to replace the one beside this file.
+# The full pass on a GPU: all parts of the device tests at level 1, JOBS at a time (default 4; most of
+# their time the oracle runs, on the CPU), then the parts `quick` at level 0 under compute-sanitizer.
+# OUT receives a log of each part. If all passed, it also receives last_gpu_pass.json, with which to
+# replace the one beside this file.
 set -u
 build=$(cd "$1" && pwd)
 mkdir -p "$2"
@@ -13,8 +13,8 @@ out=$(cd "$2" && pwd)
 jobs=${3:-4}
 limit=900 # seconds a part
 
-# In shares of a process each. The longest ones first: the cases of masks are mostly the oracle's
-# time, on the CPU; the others compile kernels, which all keep in one store.
+# shares PASS PART COUNT: print COUNT shares of a part, each to be run by a process of its own. The
+# longest parts come first below. All processes use one store, so each kernel is compiled once.
 shares() {
     pass=$1 part=$2 count=$3
     share=0
@@ -29,7 +29,7 @@ shares() {
     shares backward dims 6
     shares backward quick 4
     shares backward ordered 3
-    shares backward apart 3
+    shares backward isolated 3
     shares forward dims 6
     shares forward bf16 6
     shares forward fp16 6

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The forward kernel on a GPU against the fp64 oracle. Exit 77 where there is none.
+ * The forward kernel on a GPU against the fp64 oracle. Exit 77 where there is no GPU.
  *
- * Every call: fresh random inputs, outputs poisoned with NaN, two runs bitwise equal, and nothing
- * written beside the outputs. FFA_TEST_LEVEL=2 evaluates every row of every head up to the oracle's
- * own limit; level 1 (default) samples 512 rows of cases above 4e6 cells; level 0 is for the
- * emulator (tests/emulator), with a twelfth of the repetitions.
- * CK_RUN_CASE=quick|unions|dims|bf16|fp16 runs a part, FFA_TEST_PART=I/N a share of it
- * (device_case.h), FFA_TEST_STORE=PATH keeps kernels for others.
+ * Every call has fresh random inputs and outputs poisoned with NaN. It runs twice, with equal bits,
+ * and nothing is written outside the outputs.
+ *
+ * FFA_TEST_LEVEL is explained in device_case.h; a sample is 512 rows.
+ * CK_RUN_CASE=quick|unions|dims|bf16|fp16 runs a part, FFA_TEST_PART=I/N one of N shares of it.
+ * FFA_TEST_STORE=PATH is a store for the kernels, which several runs can share.
  */
 #include "attention/attention.h"
 #include "base/half.h"
@@ -56,7 +56,7 @@ static ffa_tensor *tensor_of(ffa_forward_args *args, int index)
     return all[index];
 }
 
-/* Guard bytes before and behind each output: they must stay what they are. */
+/* Guard bytes before and after each output, which must not change. */
 enum { GUARD = 256, GUARD_BYTE = 0xa5 };
 
 static void call_init_v(struct device_call *call, const struct attention_shape *shape,
@@ -94,7 +94,7 @@ static void call_init(struct device_call *call, const struct attention_shape *sh
     call_init_v(call, shape, 0, rng);
 }
 
-/* Ask for max_logits, too; the attempt's spec must have FFA_SPEC_MAX_LOGITS. */
+/* Ask for max_logits too; the attempt's spec must have FFA_SPEC_MAX_LOGITS. */
 static void call_with_tops(struct device_call *call)
 {
     ffa_error err = { 0 };
@@ -129,7 +129,6 @@ static void call_finish(struct device_call *call)
     attention_case_finish(&call->host);
 }
 
-/* The strides leave gaps between rows: those, too, must stay as they were. */
 static void check_guards(const struct device_call *call, const char *name)
 {
     unsigned char guard[2 * GUARD];
@@ -148,7 +147,7 @@ static void check_guards(const struct device_call *call, const char *name)
     }
 }
 
-/* Poison, run, and fetch out and lse into the host tensors. */
+/* Poison the outputs, run, and fetch out and lse into the host tensors. */
 static void run_once(struct device_call *call, const ffa_kernels *kernels, const ffa_plan *plan,
                      const struct oracle_case *test, void *workspace, ffa_stream stream)
 {
@@ -178,7 +177,7 @@ struct attempt {
     const ffa_mask *mask;
     uint32_t spec_flags;
     int32_t tile_m;    /* 0: chosen */
-    bool want_failure; /* a mutation: the comparison must fail */
+    bool want_failure; /* the plan is made wrong: the comparison must fail */
     uint32_t plan_flags;
     int32_t pack;      /* heads a tile packs; 0: none */
     bool is_split;     /* plan for splitting; spec_flags must have FFA_SPEC_SPLIT */
@@ -313,7 +312,7 @@ static void run_random(const char *name, const ffa_mask *mask, struct attention_
     struct rng rng = { seed };
     struct device_call call;
 
-    if (passes_over(mask, shape.heads_q))
+    if (is_left_out(mask, shape.heads_q))
         return;
     shape.mask.seqlen_q = ffa_mask_seqlen_q(mask);
     shape.mask.seqlen_k = ffa_mask_seqlen_k(mask);
@@ -349,7 +348,7 @@ START_TEST(mask_cases_match_the_oracle)
     for (int64_t i = 0; i < cases.count; i++) {
         ffa_mask *mask;
 
-        /* Filling hundreds of MB on the host would take most of the time: few heads are enough. */
+        /* Filling hundreds of MB on the host would take most of the time; few heads are enough. */
         if (cases.at[i].shape.seqlen_q > 16384 && shape->heads_q > 4)
             continue;
         mask = mask_of(&cases.at[i]);
@@ -364,7 +363,7 @@ END_TEST
 
 START_TEST(random_unions_match_the_oracle)
 {
-    const int rounds = (_i == 0 ? 600 : 200) / share;
+    const int rounds = (_i == 0 ? 600 : 200) / level_share;
 
     for (int i = 0; i < rounds; i++) {
         struct rng rng = { (uint64_t)(90000 + 1000 * _i + i) };
@@ -420,12 +419,13 @@ START_TEST(special_masks_match_the_oracle)
 {
     ffa_mask *mask = parse(specials[_i]);
 
-    for (int i = _i % share; i < 12; i += share)
+    for (int i = _i % level_share; i < 12; i += level_share)
         run_random(specials[_i], mask, layouts[i], (uint64_t)i);
     ffa_mask_destroy(mask);
 }
 END_TEST
 
+/* How many keys a row attends, and the mean of their column c of v. */
 static int64_t attended_keys(const ffa_slice_list *list, int64_t row, int64_t keys, double *mean,
                              const struct attention_case *test, int32_t kv_head, int32_t c)
 {
@@ -444,8 +444,8 @@ static int64_t attended_keys(const ffa_slice_list *list, int64_t row, int64_t ke
     return count;
 }
 
-/* q = 0: every attended key weighs the same, so exp(lse) is their number. One key too many among
- * thousands moves lse by too little to be seen otherwise. */
+/* With q = 0 every attended key has the same weight, so exp(lse) is their number. Among thousands
+ * of keys, one too many would change lse by less than any tolerance. */
 START_TEST(zero_queries_count_the_keys)
 {
     ffa_mask *mask = parse(specials[_i]);
@@ -479,8 +479,8 @@ START_TEST(zero_queries_count_the_keys)
 }
 END_TEST
 
-/* Scores far above all before them: the warp must compute them again with a new shift. `_i`: how
- * the spikes lie. */
+/* Scores far above all earlier ones: the warp must compute them again with a new shift. `_i` is
+ * where the spikes are. */
 START_TEST(far_scores_raise_the_shift)
 {
     static const char *const texts[] = { "full:700", "causal:700",
@@ -497,7 +497,7 @@ START_TEST(far_scores_raise_the_shift)
             call_init(&call, &shape, &rng);
             for (int64_t key = 0; key < shape.mask.seqlen_k; key++) {
                 const double down = (double)(shape.mask.seqlen_k - key);
-                const double factor = _i == 0   ? 1.0 + down / 20.0 /* grows towards key 0 */
+                const double factor = _i == 0   ? 1.0 + down / 20.0 /* rises towards key 0 */
                                       : _i == 1 ? (key % 97 == 5 ? 60.0 : 1.0)
                                                 : (key == 3 ? 1000.0 : 0.01);
 
@@ -515,8 +515,8 @@ START_TEST(far_scores_raise_the_shift)
 }
 END_TEST
 
-/* Rows of k and v that no row of a tile attends never reach its results: here keys no row attends
- * at all, right behind and between the attended ranges. */
+/* A key that no row of a tile attends never reaches the tile's results. Here no row attends the
+ * keys between the attended ranges and right after them; their k and v are NaN or infinite. */
 START_TEST(unattended_nan_stays_out)
 {
     static const ffa_slice slices[] = {
@@ -554,7 +554,7 @@ START_TEST(unattended_nan_stays_out)
 }
 END_TEST
 
-/* An attended NaN reaches its rows, and no tile that does not attend it. */
+/* A NaN reaches the rows that attend it, and no tile that does not. */
 START_TEST(attended_nan_reaches_its_rows)
 {
     ffa_mask *mask = parse("varlen-full:256,256,256");
@@ -583,8 +583,9 @@ static double element(const struct device_call *call, int64_t row, int32_t head,
                  : attention_read(&call->host.args.out, call->host.shape.dtype, row, head, c);
 }
 
-/* Isolated documents: one after another is made of NaN and Inf, and the others do not notice. */
-START_TEST(isolated_documents_stay_apart)
+/* In an isolated plan no document's values reach another one: each document in turn is filled with
+ * NaN and infinities, and the outputs of the others stay as they were. */
+START_TEST(isolated_documents_do_not_mix)
 {
     static const char *const texts[] = { "varlen-causal:100,30,1,300,65",
                                          "varlen-full:100,30,300,65",
@@ -626,7 +627,8 @@ START_TEST(isolated_documents_stay_apart)
                 for (int32_t c = -1; c < shape.head_dim; c++) {
                     const double want = element(&clean, row, h, c);
 
-                    /* A NaN beside a row may have its scores computed again, and rounded anew. */
+                    /* A NaN in the same warp may cause the row's scores to be computed again, with
+                     * another rounding. */
                     ck_assert_msg(fabs(element(&call, row, h, c) - want) <=
                                       0.01 * fabs(want) + 1e-3,
                                   "%s: document %d reaches row %lld, column %d", attempt.name, d,
@@ -700,11 +702,11 @@ static const struct {
     void (*mutate)(struct ffa_plan *plan);
 } mutations[] = {
     { "hi of a band", mutate_hi },          { "lo of a band", mutate_lo },
-    { "full_end of a sweep", mutate_full }, { "k_end of a sweep", mutate_end },
-    { "row_count of a tile", mutate_rows },
+    { "full_end of a sweep", mutate_full }, { "end of a sweep", mutate_end },
+    { "count of a tile", mutate_rows },
 };
 
-/* A check that cannot fail proves nothing: one bound of the plan off, and it must. */
+/* The comparison can fail: it does where one bound of the plan is off by one. */
 START_TEST(a_wrong_bound_is_seen)
 {
     ffa_mask *mask = parse("causal:256");
@@ -724,7 +726,8 @@ START_TEST(a_wrong_bound_is_seen)
 }
 END_TEST
 
-/* Softcap and sinks, alone and together; the spikes make softcap's ends and the slow path count. */
+/* Softcap and sinks, alone and together. The spikes reach the flat ends of the softcap, and the
+ * path on which scores are computed again. */
 START_TEST(options_match_the_oracle)
 {
     static const char *const texts[] = { "varlen-causal:700,1300,96", "window:900,left=300,right=9",
@@ -768,7 +771,8 @@ START_TEST(options_match_the_oracle)
 }
 END_TEST
 
-/* Columns that kernels compute with, and fewer, and a head_dim_v of its own. */
+/* Head dimensions that kernels compute with, smaller ones that are padded, and a head_dim_v that
+ * differs from head_dim. */
 static const struct {
     int32_t head_dim, head_dim_v, heads_q, heads_kv;
 } dims[] = {
@@ -787,7 +791,7 @@ static const char *const dim_texts[] = {
     "varlen-full:127,129,128,1,255,257",
 };
 
-/* Poison between rows: the padded layout's gaps are where a column too many would be read. */
+/* The padded layout has gaps between rows, where a column too many would be read. */
 START_TEST(dims_match_the_oracle)
 {
     for (int t = 0; t < 4; t++)
@@ -802,7 +806,7 @@ START_TEST(dims_match_the_oracle)
             struct device_call call;
 
             of.mask = (ffa_mask_shape){ ffa_mask_seqlen_q(mask), ffa_mask_seqlen_k(mask) };
-            if (!passes_over(mask, shape.heads_q)) {
+            if (!is_left_out(mask, shape.heads_q)) {
                 call_init_v(&call, &of, dims[_i].head_dim_v, &rng);
                 call_send_inputs(&call);
                 attempt_run(&call, &(struct attempt){ .name = dim_texts[t], .mask = mask });
@@ -813,7 +817,8 @@ START_TEST(dims_match_the_oracle)
 }
 END_TEST
 
-/* Pairs of options at each width: softcap, sinks and max_logits together, and the slow path. */
+/* Options at each head dimension: softcap, sinks and max_logits together, and spikes whose scores
+ * are computed again. */
 START_TEST(dims_with_options_match_the_oracle)
 {
     ffa_mask *mask = parse("varlen-causal:700,1300,96");
@@ -850,7 +855,7 @@ START_TEST(dims_with_options_match_the_oracle)
 END_TEST
 
 /* The largest logit anywhere in a tile, above and below zero, in rows that share a tile with others
- * and in blocks whose scores are computed again; a mask without cells. */
+ * and in blocks whose scores are computed again. Also of a mask without cells. */
 START_TEST(max_logits_match_the_oracle)
 {
     static const char *const texts[] = { "varlen-causal:700,3,40,257",
@@ -892,7 +897,8 @@ START_TEST(max_logits_match_the_oracle)
 }
 END_TEST
 
-/* fp32 out, whole and in two halves of keys, the second merged into the first. */
+/* fp32 out in one call, and in two calls on half of the keys each, of which the second accumulates.
+ */
 START_TEST(accumulated_halves_make_the_whole)
 {
     static const ffa_slice whole[] = { { 0, 500, 0, 700, FFA_SLICE_CAUSAL, 0 },
@@ -963,7 +969,7 @@ START_TEST(accumulated_halves_make_the_whole)
 }
 END_TEST
 
-/* Few query rows a slice, as a decoder has: each document's last rows over all its keys. */
+/* Few query rows a slice, as in decoding: the last rows of each document attend all its keys. */
 static ffa_mask *decoding_mask(struct rng *rng, int documents, int64_t rows_max)
 {
     ffa_mask_shape shape = { 0, 0 };
@@ -994,7 +1000,7 @@ static const struct {
     { 8, 2, 256, 256, 0, FFA_FP16 },   { 8, 1, 192, 192, 0, FFA_BF16 },
 };
 
-/* Heads packed in a tile, with all that depends on a row's own head: sinks, max_logits, strides. */
+/* Packed heads, with everything that depends on the head of a row: sinks, max_logits, strides. */
 START_TEST(packed_heads_match_the_oracle)
 {
     for (int t = 0; t < 8; t++) {
@@ -1055,10 +1061,11 @@ static const struct {
     { "varlen-causal:700,3,40,2257", 2, 1, 192, 128, false, FFA_BF16 },
     { "shared-prefix:2500,30,200,70", 6, 2, 96, 96, true, FFA_BF16 },
     { "global-window:3000,left=64,right=0,global=32", 1, 1, 128, 128, false, FFA_BF16 },
-    { "full:1x200", 1, 1, 128, 128, false, FFA_BF16 }, /* too short: it is not */
+    { "full:1x200", 1, 1, 128, 128, false, FFA_BF16 }, /* too short: it is not split */
 };
 
-/* Tiles split over their keys, with what enters where parts are combined. */
+/* Tiles split over their keys, with sinks and max_logits, which the combining kernel has to apply.
+ */
 START_TEST(split_tiles_match_the_oracle)
 {
     for (int o = 0; o < 2; o++) {
@@ -1129,8 +1136,8 @@ static void run_stage(const struct device_call *call, const ffa_kernels *kernels
     ffa_device_free(context, workspace);
 }
 
-/* A pass in stages against the oracle of the whole; partial is poisoned, so that a first stage that
- * read it would show. */
+/* A pass in stages against the oracle of the whole. `partial` is poisoned, so that the comparison
+ * would fail if the first stage read it. */
 static void run_stages(uint64_t seed)
 {
     struct rng rng = { seed };
@@ -1262,8 +1269,8 @@ START_TEST(other_tiles_agree)
 }
 END_TEST
 
-/* Capture one call, replay it on new inputs: what the direct call gives. And what must be refused
- * while capturing is. */
+/* A captured call gives the right result each time it is replayed on new inputs. An upload is
+ * refused while the stream captures. */
 START_TEST(a_call_can_be_captured)
 {
     ffa_mask *mask = parse("causal:777");
@@ -1336,7 +1343,9 @@ START_TEST(a_call_can_be_captured)
 }
 END_TEST
 
-/* ffa_attention gives the same bits as the objects do; scale and sm_margin are heard. */
+/* ffa_attention gives the same bits as kernels, plan and workspace do, with a scale and an
+ * sm_margin.
+ */
 START_TEST(the_one_call_form_agrees)
 {
     ffa_mask *mask = parse("varlen-causal:700,1300,96");
@@ -1430,7 +1439,7 @@ static Suite *device_suite(void)
     add_part(quick, far_scores_raise_the_shift, 0, 3);
     add_loop(quick, unattended_nan_stays_out, 12, 5);
     tcase_add_test(quick, attended_nan_reaches_its_rows);
-    add_loop(quick, isolated_documents_stay_apart, 12, 5);
+    add_loop(quick, isolated_documents_do_not_mix, 12, 5);
     tcase_add_test(quick, one_mask_per_kv_head);
     add_part(quick, a_wrong_bound_is_seen, 0, sizeof mutations / sizeof *mutations);
     add_loop(quick, options_match_the_oracle, 60, 7);

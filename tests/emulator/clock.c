@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who knows of whose writes: vector clocks, a word for each thread of the cluster.
+ * Which thread knows of whose writes to shared memory: vector clocks, with a word for each thread
+ * of the cluster.
  *
- * A thread's writes to shared memory have an epoch, which ends when the thread releases or fences
- * after it has written. Thread t knows the writes of thread w up to epoch seen[w], and knows them
- * fenced up to fenced[w]: along the way from the write to here somebody who knew of it has executed
- * fence.proxy.async. Both travel the same ways, from a release to an acquire; a fence makes
- * `fenced` what `seen` is. So an asynchronous operation may read a write if the thread that issues
- * it knows it fenced, and nobody has to keep lists of writes.
+ * A thread's writes belong to its current epoch, which ends when the thread releases or fences
+ * after a write. A thread has two clocks. It knows the writes of thread w up to epoch seen[w]. Up
+ * to epoch fenced[w] it also knows that they are fenced: some thread that knew of them executed
+ * fence.proxy.async on the way from the write to here. Both clocks pass from a release to an
+ * acquire, and a fence copies `seen` to `fenced`. So an asynchronous operation may read a write
+ * exactly if the issuing thread's `fenced` covers it, and no lists of writes are needed.
  *
- * A fence is one of fence.proxy.async.shared::cta: of writes to the shared memory of the block that
- * executes it. That is written by its own threads only, so the fence is of their words.
+ * fence.proxy.async.shared::cta covers the shared memory of the executing thread's block. Only the
+ * threads of that block write it, so the fence copies the words of these threads.
  *
- * Threads of a warp nearly always know the same of others, so vectors are shared and never changed
- * while they are; what a thread knows of itself stands beside them (struct fiber). Results of
- * combining two are remembered: what the first lane of a warp computes, the others find.
+ * Threads of a warp nearly always know the same of others. So clocks are shared and copied on
+ * write, what a thread knows of its own writes is kept outside of them (struct fiber), and results
+ * of combining two clocks are memoised: the first lane of a warp computes one, the others find it.
  */
 #include "machine_internal.h"
 
@@ -26,7 +27,7 @@ enum { MEMOS = 256, CHUNK = 64 };
 enum combination {
     LATER,
     EARLIER,
-    LATER_OF_BLOCK /* + rank: in the words of that block, a's own in others */
+    LATER_OF_BLOCK /* + rank: LATER for the words of that block, a's words for all others */
 };
 
 static struct {
@@ -131,7 +132,7 @@ static void combine_words_of_block(uint32_t *out, const uint32_t *a, const uint3
     differs[1] = 1;
 }
 
-/* Takes over the caller's use of a, not that of b. */
+/* Combine two clocks. Takes over the caller's use of a, not that of b. */
 static struct clock *combine(struct clock *a, struct clock *b, enum combination how)
 {
     struct memo *memo = &pool.memos[(a->id * 31 + b->id * 2 + how) % MEMOS];
@@ -146,7 +147,7 @@ static struct clock *combine(struct clock *a, struct clock *b, enum combination 
             combine_words_of_block(result->at, a->at, b->at, (int)(how - LATER_OF_BLOCK), differs);
         else
             combine_words(result->at, a->at, b->at, clock_words(), how, differs);
-        if (differs[0] == 0 || differs[1] == 0) { /* so that equal ones are one */
+        if (differs[0] == 0 || differs[1] == 0) { /* equal clocks become the same one */
             clock_drop(result);
             result = clock_use(differs[0] == 0 ? a : b);
         }
@@ -159,7 +160,7 @@ static struct clock *combine(struct clock *a, struct clock *b, enum combination 
     return result;
 }
 
-/* Takes over the caller's use of the clock: one that has at least `epoch` there. */
+/* The clock with the word of `thread` raised to at least `epoch`. Takes over the caller's use. */
 static struct clock *with(struct clock *clock, int thread, uint32_t epoch)
 {
     if (clock->at[thread] >= epoch)
@@ -170,7 +171,7 @@ static struct clock *with(struct clock *clock, int thread, uint32_t epoch)
         clock_drop(clock);
         clock = own;
     } else {
-        clock->id = ++pool.next_id; /* memos are of what it was */
+        clock->id = ++pool.next_id; /* memos of the old content stay valid */
     }
     clock->at[thread] = epoch;
     return clock;
@@ -246,8 +247,8 @@ struct clock *fenced_of_thread(const struct fiber *fiber)
     return with(clock_use(fiber->knows.fenced), fiber->in_clocks, fiber->fenced_epoch);
 }
 
-/* Threads that know the same come in runs. In one of several, each thread's fence of its own writes
- * counts for nobody but itself. */
+/* Combine a run of threads with the same clock into the result. A thread's fence of its own writes
+ * is known to itself alone, so it counts only in a run of one thread. */
 static void end_run(struct fenced_of_threads *all)
 {
     struct clock *run = all->run;

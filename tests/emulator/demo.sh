@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # usage: demo.sh FFA KERNELS (with the emulator in LD_PRELOAD)
-# What ./demo does on a GPU: the kernels of KERNELS, cache/demo.json, and no others, are compiled
-# into a store; then compiling is forbidden, and the shapes that the demo runs are run. What that
-# would say of kernels that are not there: a backward kernel is missed, and of two forward kernels
-# for packed heads the mask gets the other one.
+# Check that KERNELS, cache/demo.json, has every kernel that ./demo launches on a GPU: compile its
+# kernels into a store, forbid compiling, and run the demo's shapes. To show that this check can fail,
+# do the same with fewer kernels: the backward pass then misses one, and the window gets another
+# forward kernel than before.
 set -eu
 ffa=$1
 kernels=$2
@@ -22,7 +22,7 @@ run() {
     FFA_JIT=never "$ffa" run --heads 8:2 --dtype bf16 --store "$store" "$@"
 }
 
-# kernel STORE: of the window
+# kernel STORE: the key of the forward kernel that the window mask gets
 kernel() {
     run "$1" --head-dim 128 --mask window:600,left=30,right=0 | sed -n 's/^backend .*kernel \([0-9a-f]*\) .*/\1/p'
 }

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The copy engine, wgmma and the other matrix instructions. Layouts are those of the PTX ISA:
- * 128-byte swizzle, matrix descriptors, fragments.
+ * The copy engine, wgmma and the other matrix instructions.
+ *
+ * Layouts are those of the PTX ISA: 128-byte swizzle, matrix descriptors, fragments. An operation
+ * is queued when it is issued and done at a random time before the wait that makes it certain. When
+ * it is issued, its shared memory must hold no write that the issuing thread does not know to be
+ * fenced; when it is done, no write may have come since.
  */
 #include "machine_internal.h"
 
@@ -21,13 +25,15 @@ uint32_t emulator_to_half(float value, int dtype)
     return dtype == 1 ? bf16_from_float(value) : fp16_from_float(value);
 }
 
-/* 16-byte chunks of a 128-byte row are exchanged by the row's number in its 1024 bytes. */
+/* 128-byte swizzle: the index of a 16-byte chunk is XORed with the index of its 128-byte row in the
+ * 1024-byte atom. */
 static uint32_t swizzle(uint32_t address)
 {
     return address ^ (address >> 7 & 7) << 4;
 }
 
-/* A write of what is there now, if none is known fenced; NULL: what is there may be read. */
+/* NULL if the granule may be read: no thread wrote its present content, or one of the writes that
+ * did is known to be fenced. Otherwise such a write. */
 static const struct write *unfenced(const struct block *block, uint32_t address,
                                     const struct clock *fenced)
 {
@@ -42,7 +48,7 @@ static const struct write *unfenced(const struct block *block, uint32_t address,
     return last;
 }
 
-/* Which thread wrote which byte of the block, for one who is in `reader`. */
+/* Say which thread wrote which byte, from the view of the block `reader`. */
 static const char *describe_write(char text[80], const struct write *write,
                                   const struct block *block, uint32_t address,
                                   const struct block *reader)
@@ -58,7 +64,8 @@ static const char *describe_write(char text[80], const struct write *write,
     return text;
 }
 
-/* For the thread that issues an operation of the copy engine all of it is fenced. */
+/* An operation of the copy engine is issued: the issuing thread knows all its bytes to be fenced.
+ */
 static void check_issued(struct block *block, uint32_t address, uint32_t bytes,
                          const struct clock *fenced, const char *what)
 {
@@ -79,7 +86,8 @@ static void check_issued(struct block *block, uint32_t address, uint32_t bytes,
     }
 }
 
-/* When it is done: nobody has written since. */
+/* An operation is done: nobody has written its bytes since it was issued. Returns where they are.
+ */
 static char *async_bytes(const struct pending *p, const char *what)
 {
     const struct block *from = p->owner->block;
@@ -161,7 +169,8 @@ static void perform_copy(const struct pending *p)
     machine_mbarrier_bytes(p->block, p->bar, p->bytes);
 }
 
-/* No thread's write, nor the end of one to the words beside it: these count as before. */
+/* Store the word of an st.async. It is not recorded as a write of a thread, and recorded writes to
+ * the rest of the granule stay. */
 static void store_word(struct block *block, uint32_t address, uint32_t word)
 {
     const uint32_t offset = address - SHARED_WINDOW;
@@ -176,7 +185,7 @@ static void perform_store(const struct pending *p)
     machine_mbarrier_bytes(p->block, p->bar, p->bytes);
 }
 
-/* A reduction reads shared memory, and adds some time later. */
+/* A reduction reads shared memory first and adds later. */
 static void reduction_read(struct pending *p)
 {
     const char *shared = async_bytes(p, "bulk reduction");
@@ -242,10 +251,11 @@ static void enqueue_reduction(struct pending p)
     p.fenced = fenced_of_thread(machine.self);
     check_issued(p.block, p.shared, p.bytes, p.fenced, "bulk reduction");
     enqueue(p);
-    machine_stir();
+    machine_maybe_yield();
 }
 
-/* What is on its way is not there yet, what was there no more. */
+/* Until a copy is done its destination reads as NaN: the old bytes are gone, the new ones not
+ * there. */
 static void enqueue_copy_to(struct block *block, struct pending p)
 {
     struct clock *fenced = fenced_of_thread(machine.self);
@@ -262,10 +272,10 @@ static void enqueue_copy_to(struct block *block, struct pending p)
 static void enqueue_copy(struct pending p)
 {
     enqueue_copy_to(machine.self->block, p);
-    machine_stir();
+    machine_maybe_yield();
 }
 
-/* A copy for each block: they are done one by one. */
+/* A multicast is one copy for each block, each done at its own time. */
 static void enqueue_multicast(struct pending p, uint32_t blocks)
 {
     if (blocks == 0 || blocks >> machine.launch->cluster)
@@ -273,7 +283,7 @@ static void enqueue_multicast(struct pending p, uint32_t blocks)
                       machine.launch->cluster);
     for (uint32_t left = blocks; left; left &= left - 1)
         enqueue_copy_to(machine_cluster_block((uint32_t)__builtin_ctz(left), "multicast"), p);
-    machine_stir();
+    machine_maybe_yield();
 }
 
 static struct pending tensor_copy(uint32_t to, const void *map, uint32_t bar, int column, int head,
@@ -316,7 +326,7 @@ void emulator_store_async(uint32_t address, uint32_t value, uint32_t bar, uint32
                               .bar = bar,
                               .bytes = sizeof value,
                               .word = value });
-    machine_stir();
+    machine_maybe_yield();
 }
 
 static void check_bulk(const void *memory, uint32_t shared, int64_t bytes, const char *what)
@@ -343,7 +353,7 @@ void emulator_copy_at(uint32_t to, uint32_t from, uint32_t bar, uint32_t bytes, 
     p.source.fenced = fenced_of_thread(machine.self);
     check_issued(machine.self->block, from, bytes, p.source.fenced, "bulk copy to another block");
     enqueue_copy_to(machine_cluster_block(rank, "bulk copy to another block"), p);
-    machine_stir();
+    machine_maybe_yield();
 }
 
 void emulator_reduce_add(float *to, uint32_t from, int bytes)
@@ -374,7 +384,7 @@ void emulator_bulk_wait_read(int left)
             !p->terms)
             reduction_read(p);
     }
-    machine_stir();
+    machine_maybe_yield();
 }
 
 void emulator_bulk_wait(int left)
@@ -388,15 +398,15 @@ void emulator_bulk_wait(int left)
         else
             i++;
     }
-    machine_stir();
+    machine_maybe_yield();
 }
 
 /* ---- wgmma ---- */
 
 enum { K = 16, MAX_N = 256, LATE_TURNS = 64 };
 
-/* 8 elements of a matrix, contiguous in shared memory. NaN where a thread wrote and that is not
- * fenced: a product may read what it likes as long as nobody uses it. */
+/* Load 8 contiguous elements of a matrix from shared memory. Where a write is not known to be
+ * fenced they are NaN; the launch does not fail, because the kernel may never use the result. */
 static void load_chunk(struct block *block, const struct clock *fenced, uint32_t address, int dtype,
                        float out[8])
 {
@@ -426,8 +436,8 @@ static struct descriptor decode(uint64_t bits)
                                 .stride = (uint32_t)(bits >> 32 & 0x3fff) << 4 };
 }
 
-/* rows x 16 in shared memory: K-major, rows of 128 bytes in groups of eight; MN-major, panels of 64
- * rows, 128 bytes for each k. */
+/* Load a matrix of rows x 16. K-major: rows of 128 bytes, in groups of eight. MN-major: panels of
+ * 64 rows, with 128 bytes for each k. */
 static void load_matrix(struct block *block, const struct clock *fenced, uint64_t bits,
                         enum emulator_major major, int rows, int dtype, float (*out)[K])
 {
@@ -487,12 +497,14 @@ static void multiply(const float (*a)[K], const float (*b)[MAX_N], int n, float 
         }
 }
 
-/* Where element i of thread t lies in the product. */
+/* The place of accumulator i of thread t in the product. */
 static float *element(float (*d)[MAX_N], int t, int i)
 {
     return &d[row_of(t) + i / 2 % 2 * 8][i / 4 * 8 + column_of(t) + i % 2];
 }
 
+/* Compute one product. `is_loaded`: d holds the accumulators already, from the product before.
+ * `is_left`: leave them there for the next one. */
 static void do_product(struct block *block, const struct product *product, bool is_loaded,
                        bool is_left)
 {
@@ -539,13 +551,14 @@ static struct product *product_at(struct warpgroup *warpgroup, uint32_t number)
     return &warpgroup->products[number % MAX_PRODUCTS];
 }
 
+/* Whether two products have the same accumulators. */
 static bool is_chained(const struct product *x, const struct product *y)
 {
     return x->op.n == y->op.n && memcmp(x->d, y->d, sizeof x->d) == 0;
 }
 
-/* The products that all threads have issued, up to number `end`; then whoever waited for them goes
- * on. Between products of the same accumulators these are left where they are. */
+/* Do the products below number `end` that all threads have issued, and wake the threads that wait
+ * for them. Accumulators stay in place between products that share them. */
 static void do_products(struct block *block, struct warpgroup *warpgroup, uint32_t end)
 {
     const int first = (int)(warpgroup - block->warpgroups) * 128;
@@ -613,7 +626,8 @@ void emulator_wgmma_commit(void)
     self->group_end[self->groups++ % MAX_GROUPS] = self->product;
 }
 
-/* Now and then products take some turns more: others go on while these have not read. */
+/* Some products take up to LATE_TURNS more turns, so that other threads run before the product has
+ * read its operands. */
 static bool is_late(struct warpgroup *warpgroup, uint32_t needed)
 {
     if (warpgroup->waited != needed) {

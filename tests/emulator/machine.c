@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fibers, their scheduler, and what threads wait for: warps, named barriers, mbarriers. Tensor data
- * is engine.c's.
+ * Threads: their fibers, the scheduler, and what they wait for: warps, named barriers, mbarriers,
+ * clusters.
+ *
+ * The scheduler picks a random warp with ready lanes, lets each of these run until it waits, and
+ * now and then has the engine do a pending operation. All choices come from one generator, so a
+ * seed is a schedule. Where no lane is ready and nothing is pending, the launch fails and names who
+ * waits for what.
  */
 #include "machine_internal.h"
 
@@ -13,7 +18,7 @@
 
 enum {
     STACK_BYTES = 128 * 1024,
-    /* Turns in which threads only polled: about ten seconds. */
+    /* Turns without progress, in which threads only polled: about ten seconds. */
     MAX_IDLE_TURNS = 20000000
 };
 
@@ -44,7 +49,7 @@ void emulator_fail(const char *format, ...)
 
 /* ---- fibers ---- */
 
-static void cluster_settle(struct block *first);
+static void cluster_try_release(struct block *first);
 
 /* From a fiber back to the scheduler. */
 static void leave(void)
@@ -56,10 +61,10 @@ static void leave(void)
 static void fiber_main(void)
 {
     machine.launch->entry(machine.launch->args);
-    machine.self->waits_for = FOR_NOTHING_ANY_MORE;
+    machine.self->waits_for = FOR_NOTHING;
     machine.self->block->alive--;
     machine.idle_turns = 0;
-    cluster_settle(machine.self->block - machine.self->block->rank);
+    cluster_try_release(machine.self->block - machine.self->block->rank);
     _longjmp(machine.home, 1);
 }
 
@@ -89,7 +94,7 @@ static struct warp *warp_of(const struct fiber *fiber)
 
 void machine_wake(struct fiber *fiber)
 {
-    fiber->waits_for = FOR_ITS_TURN;
+    fiber->waits_for = FOR_SCHEDULER;
     warp_of(fiber)->ready |= 1u << fiber->thread % 32;
     machine.idle_turns = 0;
 }
@@ -106,7 +111,7 @@ void emulator_yield(void)
     leave();
 }
 
-void machine_stir(void)
+void machine_maybe_yield(void)
 {
     if (machine_random(16) == 0) {
         machine.idle_turns = 0;
@@ -260,12 +265,13 @@ void emulator_bar_sync(int id, int threads)
     knowledge_meet(here, count);
 }
 
-/* ---- mbarriers: eight bytes of shared memory ---- */
+/* ---- mbarriers: eight bytes of shared memory each ---- */
 
 struct mbarrier {
     uint32_t expected : 11, pending : 11, phase : 1, magic : 9;
-    uint32_t number : 8; /* its clocks' */
-    uint32_t bytes : 24; /* expected and not yet there: below 0 while copies run ahead */
+    uint32_t number : 8; /* index of its clocks */
+    uint32_t bytes : 24; /* expected and not yet complete; negative (modulo 2^24) while copies
+                          * complete before they are expected */
 };
 enum { MBARRIER_MAGIC = 0x1a5, MBARRIER_BYTES = 0xffffff };
 _Static_assert(MAX_MBARRIERS == 1 << 8, "a number has eight bits");
@@ -286,7 +292,8 @@ static struct mbarrier_clocks *mbarrier_clocks(struct block *block, const struct
     return &block->mbarriers[at->number];
 }
 
-static void mbarrier_settle(struct block *block, uint32_t bar, struct mbarrier *at)
+/* Complete the phase if all arrivals and bytes are there, and wake the threads that wait for it. */
+static void mbarrier_try_complete(struct block *block, uint32_t bar, struct mbarrier *at)
 {
     struct mbarrier_clocks *clocks = mbarrier_clocks(block, at);
 
@@ -332,8 +339,8 @@ static void mbarrier_arrive(struct block *block, uint32_t bar, uint32_t expect_b
     at->pending--;
     at->bytes = (at->bytes + expect_bytes) & MBARRIER_BYTES;
     knowledge_release(machine.self, &mbarrier_clocks(block, at)->pending);
-    mbarrier_settle(block, bar, at);
-    machine_stir();
+    mbarrier_try_complete(block, bar, at);
+    machine_maybe_yield();
 }
 
 void emulator_mbarrier_arrive(uint32_t bar, uint32_t expect_bytes)
@@ -351,7 +358,7 @@ void machine_mbarrier_bytes(struct block *block, uint32_t bar, uint32_t bytes)
     struct mbarrier *at = mbarrier_at(block, bar, "complete_tx");
 
     at->bytes = (at->bytes - bytes) & MBARRIER_BYTES;
-    mbarrier_settle(block, bar, at);
+    mbarrier_try_complete(block, bar, at);
 }
 
 void emulator_mbarrier_wait(uint32_t bar, uint32_t parity)
@@ -400,8 +407,8 @@ struct block *machine_cluster_block(uint32_t rank, const char *what)
     return &self[(int)rank - self->rank];
 }
 
-/* Whoever waits goes on once all threads that have not ended wait. */
-static void cluster_settle(struct block *first)
+/* Release the threads at barrier.cluster once all threads that have not ended wait there. */
+static void cluster_try_release(struct block *first)
 {
     struct fiber *here[MAX_CLUSTER_THREADS];
     int alive = 0, count = 0;
@@ -429,7 +436,7 @@ void emulator_cluster_sync(void)
 
     self->waits_for = FOR_CLUSTER;
     first->cluster_arrived++;
-    cluster_settle(first);
+    cluster_try_release(first);
     leave();
 }
 
@@ -443,7 +450,7 @@ static void block_start(struct block *block, int index, int rank)
     block->rank = rank;
     block->alive = threads;
     block->cluster_arrived = 0;
-    /* All ones: a NaN to whoever reads what nobody wrote. */
+    /* All ones, so that memory nobody wrote reads as NaN. */
     memset(block->shared, 0xff, EMULATOR_SHARED_BYTES);
     memset(block->writers, 0, sizeof block->writers);
     block->mbarrier_count = 0;
@@ -479,8 +486,8 @@ static void cluster_start(struct block *first, int index)
         block_start(&first[rank], index + rank, rank);
 }
 
-/* The last of the block's threads has ended. A cluster is kept until its last one has: others look
- * at its blocks. */
+/* Called when the last thread of a block has ended. The blocks of a cluster are kept until all have
+ * ended, because each may look at the others. */
 static void block_end(struct block *block)
 {
     struct block *first = block - block->rank;
@@ -519,7 +526,7 @@ static bool machine_allocate(void)
 static const char *describe(const struct fiber *fiber, char *text, size_t size)
 {
     switch (fiber->waits_for) {
-    case FOR_ITS_TURN:
+    case FOR_SCHEDULER:
         (void)snprintf(text, size, "polls");
         break;
     case FOR_WARP:
@@ -538,14 +545,14 @@ static const char *describe(const struct fiber *fiber, char *text, size_t size)
     case FOR_CLUSTER:
         (void)snprintf(text, size, "at barrier.cluster");
         break;
-    case FOR_NOTHING_ANY_MORE:
+    case FOR_NOTHING:
         (void)snprintf(text, size, "done");
         break;
     }
     return text;
 }
 
-/* Who waits for what: runs of threads of a block in the same state. */
+/* Fail the launch and say which threads wait for what, as runs of threads in the same state. */
 static _Noreturn void fail_stuck(void)
 {
     char text[EMULATOR_ERROR_TEXT] = "", now[96], last[96];
@@ -559,7 +566,7 @@ static _Noreturn void fail_stuck(void)
                                        describe(&block->fibers[i + 1], now, sizeof now)) != 0;
             if (!is_end)
                 continue;
-            if (block->fibers[i].waits_for != FOR_NOTHING_ANY_MORE && at < sizeof text)
+            if (block->fibers[i].waits_for != FOR_NOTHING && at < sizeof text)
                 at += (size_t)snprintf(text + at, sizeof text - at, "; block %d threads %d-%d %s",
                                        block->index, first, i,
                                        describe(&block->fibers[i], last, sizeof last));
@@ -569,7 +576,7 @@ static _Noreturn void fail_stuck(void)
     emulator_fail("no thread can go on%s", text);
 }
 
-/* A warp with a thread that can run, from a random one on. */
+/* The first warp with a thread that can run, from a random warp on; NULL: there is none. */
 static struct warp *pick(struct block **block)
 {
     const int warps = machine.launch->threads / 32;
@@ -585,6 +592,7 @@ static struct warp *pick(struct block **block)
     return NULL;
 }
 
+/* Let each ready lane of a warp run until it waits. */
 static void turn(struct warp *warp, struct block *block)
 {
     const uint32_t ready = warp->ready;

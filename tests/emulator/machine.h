@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A GPU that runs kernels on the host: what kernels compiled for it call (C++, kernel/), and what
- * its CUDA runtime calls (runtime.c). See README.md for what it models.
+ * A GPU that runs kernels on the host. Kernels compiled for it (C++, kernel/) and its CUDA runtime
+ * (runtime.c) call these functions. README.md says what it models.
  *
  * Every CUDA thread is a fiber of the one host thread that launches. A fiber runs until it has to
- * wait; a seeded scheduler picks the next warp. Asynchronous work (copies of the copy engine,
- * wgmma) is done as late or as early as the rules allow, at random. What a kernel must not do ends
- * the launch with a message that names block and thread.
+ * wait; then a seeded scheduler picks the next warp. Asynchronous work (copies of the copy engine,
+ * wgmma) is done at a random time, as early or as late as the rules allow. A kernel that breaks a
+ * rule ends its launch, with a message that names block and thread.
  */
 #ifndef FFA_EMULATOR_MACHINE_H
 #define FFA_EMULATOR_MACHINE_H
@@ -35,16 +35,16 @@ struct emulator_launch {
     const void *args;
     int blocks, threads; /* one-dimensional; threads a multiple of 32 */
     int cluster;         /* blocks of a cluster, of which `blocks` is a multiple */
-    int resident;        /* blocks at a time, at most EMULATOR_BLOCKS: whole clusters of these */
+    int resident;        /* blocks at a time, at most EMULATOR_BLOCKS; rounded to whole clusters */
     int shared_bytes;    /* dynamic */
     uint64_t seed;
 };
 
-/* Runs the kernel to its end. false: it broke a rule or cannot go on; `error` says which. One
- * launch at a time. */
+/* Run a kernel to its end. Returns false where it broke a rule or no thread can go on; `error` then
+ * says which. One launch at a time. */
 bool emulator_run(const struct emulator_launch *launch, char error[EMULATOR_ERROR_TEXT]);
 
-/* ---- the thread that calls ---- */
+/* ---- the calling CUDA thread ---- */
 
 struct emulator_dim {
     unsigned x, y, z;
@@ -52,27 +52,29 @@ struct emulator_dim {
 
 extern struct emulator_dim emulator_thread, emulator_block, emulator_threads, emulator_blocks;
 
-/* End the launch. */
+/* End the launch with this message. */
 EMULATOR_NORETURN void emulator_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Let others run. */
+/* Let other threads run. */
 void emulator_yield(void);
 
-/* ---- shared memory: dynamic, in bytes from the window's start ---- */
+/* ---- shared memory, all of it dynamic. An address is 32 bits, as in PTX ---- */
 
 char (*emulator_shared_bytes(void))[];
 uint32_t emulator_shared_address(const void *pointer);
-/* `bytes` there, which `what` accesses at a multiple of `alignment`. */
+/* The memory at an address, for an access of `bytes`. The launch fails where the address is not a
+ * multiple of `alignment` or the access leaves the block's memory; `what` names the access. */
 void *emulator_shared_at(uint32_t address, uint32_t bytes, uint32_t alignment, const char *what);
-/* The calling thread has written there: the copy engine and wgmma may read it if there is a fence
- * on the way from here to the thread that issues the operation. */
+/* Record that the calling thread has written there. The copy engine and wgmma may read it if there
+ * is a fence between this write and the thread that issues the operation (clock.c). */
 void emulator_shared_written(uint32_t address, uint32_t bytes);
 void emulator_fence_proxy_async(void);
 
 /* ---- warps ---- */
 
-/* All 32 lanes meet and leave a word each; the answer has everyone's, in lane order, until the
- * second next meeting. `what` must be the same for all. Orders no memory. */
+/* All 32 lanes meet and each leaves a word. The result has the words in lane order; it is valid
+ * until the second meeting after this one. `what` must be the same for all lanes. Orders no memory.
+ */
 const uint64_t *emulator_warp(uint64_t word, const char *what);
 void emulator_syncwarp(void);
 void emulator_ldmatrix_x4(uint32_t words[4], uint32_t address);
@@ -84,19 +86,22 @@ void emulator_mma_m16n8k16(float d[4], const uint32_t a[4], const uint32_t b[2],
 void emulator_bar_sync(int id, int threads);
 void emulator_mbarrier_init(uint32_t bar, uint32_t count);
 void emulator_mbarrier_arrive(uint32_t bar, uint32_t expect_bytes);
-/* Returns when the phase of that parity is complete. */
+/* Return when the phase of that parity is complete. */
 void emulator_mbarrier_wait(uint32_t bar, uint32_t parity);
 bool emulator_mbarrier_test(uint32_t bar, uint32_t parity);
 
-/* ---- clusters: shared addresses are of the block `rank`, and the same in all ---- */
+/* ---- clusters. `rank` says whose shared memory; an address means the same place in all ---- */
 
 uint32_t emulator_cluster_rank(void);
-/* All threads of the cluster meet, but for those that have ended. */
+/* All threads of the cluster meet, except those that have ended. */
 void emulator_cluster_sync(void);
 void emulator_mbarrier_arrive_at(uint32_t bar, uint32_t rank);
-/* Some time later `value` is there, and four bytes complete on `bar` there. */
+/* Later, at a random time, `value` is stored in block `rank`, and four bytes complete on `bar`
+ * there.
+ */
 void emulator_store_async(uint32_t address, uint32_t value, uint32_t bar, uint32_t rank);
-/* Some time later the caller's shared bytes are at `to` there, and complete on `bar` there. */
+/* Later, at a random time, the caller's bytes at `from` are copied to `to` in block `rank`, and
+ * complete on `bar` there. */
 void emulator_copy_at(uint32_t to, uint32_t from, uint32_t bar, uint32_t bytes, uint32_t rank);
 
 /* ---- the copy engine ---- */
@@ -114,14 +119,15 @@ struct emulator_tensor {
 
 void emulator_copy_tensor(uint32_t to, const void *map, uint32_t bar, int column, int head,
                           int row);
-/* To each block of the cluster whose bit is set, completing on the mbarrier there. */
+/* Multicast: to each block of the cluster whose bit in `blocks` is set; completes on `bar` there.
+ */
 void emulator_copy_tensor_to(uint32_t to, const void *map, uint32_t bar, int column, int head,
                              int row, uint32_t blocks);
 void emulator_copy(uint32_t to, const void *from, uint32_t bar, uint32_t bytes);
 void emulator_reduce_add(float *to, uint32_t from, int bytes);
 void emulator_bulk_commit(void);
-/* The thread's reductions, but for those of its last `left` commits, have read shared memory; or
- * have added. */
+/* Wait until the caller's reductions, except those of its last `left` commits, have read shared
+ * memory, or have been added. */
 void emulator_bulk_wait_read(int left);
 void emulator_bulk_wait(int left);
 
@@ -135,7 +141,7 @@ struct emulator_wgmma {
     uint64_t a, b; /* descriptors */
 };
 
-/* The thread's n / 2 accumulators and, where A is in registers, its four words. */
+/* d: the calling thread's n / 2 accumulators. a: its four words of A, where A is in registers. */
 void emulator_wgmma_issue(const struct emulator_wgmma *op, float *d, const uint32_t a[4]);
 void emulator_wgmma_commit(void);
 void emulator_wgmma_wait(int pending);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What machine.c (threads), clock.c (what they know of each other's writes) and engine.c (copies
- * and products) share.
+ * What the files of the emulator share: machine.c (threads and barriers), clock.c (which writes a
+ * thread knows of) and engine.c (copies and products).
  */
 #ifndef FFA_EMULATOR_MACHINE_INTERNAL_H
 #define FFA_EMULATOR_MACHINE_INTERNAL_H
@@ -17,7 +17,8 @@ enum {
     MAX_WARPGROUPS = MAX_THREADS / 128,
     MAX_CLUSTER_THREADS = EMULATOR_CLUSTER * MAX_THREADS,
     NAMED_BARRIERS = 16,
-    /* Where a block's shared memory begins in the window: aligned no better than promised. */
+    /* The address of a block's first shared byte: a multiple of 16, as CUDA promises, and no more.
+     */
     SHARED_WINDOW = 1040,
     GRANULE = 16,
     MAX_MBARRIERS = 256, /* of a block */
@@ -32,11 +33,11 @@ enum {
 #define EMULATOR_VECTORS
 #endif
 
-/* ---- what is known of writes (clock.c) ---- */
+/* ---- which writes are known (clock.c) ---- */
 
-/* Not changed while it has more users than one. */
+/* A vector clock. One with several users is not changed. */
 struct clock {
-    uint64_t id; /* of its content */
+    uint64_t id; /* equal ids mean equal content */
     int users;
     struct clock *next;
     uint32_t at[MAX_CLUSTER_THREADS]; /* epochs */
@@ -48,7 +49,7 @@ struct knowledge {
 
 struct write {
     uint32_t epoch;
-    int thread; /* in clocks */
+    int thread; /* its index in clocks */
 };
 
 struct granule {
@@ -56,7 +57,8 @@ struct granule {
     struct write writes[MAX_WARPGROUPS];
 };
 
-/* The threads of a warpgroup, added one by one: what all of them know fenced. */
+/* Adds up, thread by thread, which writes all threads of a warpgroup know to be fenced. Threads
+ * with the same clock come in runs, which are combined at once. */
 struct fenced_of_threads {
     struct clock *all, *run;
     int run_threads, first;
@@ -64,13 +66,13 @@ struct fenced_of_threads {
 };
 
 enum waits_for {
-    FOR_ITS_TURN,
+    FOR_SCHEDULER, /* it can run */
     FOR_WARP,
     FOR_NAMED_BARRIER,
     FOR_MBARRIER,
     FOR_WGMMA,
     FOR_CLUSTER,
-    FOR_NOTHING_ANY_MORE
+    FOR_NOTHING /* it has ended */
 };
 
 /* A lane's part of an m16n8k16. */
@@ -84,19 +86,20 @@ struct fiber {
     char *stack;
     struct block *block;
     int thread;
-    int in_clocks; /* its index there: threads of the cluster's blocks in order of their ranks */
+    int in_clocks; /* its index in clocks: the threads of the cluster's blocks, by rank */
     bool is_started;
     enum waits_for waits_for;
-    uint32_t bar, parity; /* FOR_MBARRIER; FOR_NAMED_BARRIER: its id */
-    uint32_t meetings;    /* of its warp */
-    uint32_t product;     /* wgmma: issued, and as of each commit; FOR_WGMMA: needed */
-    uint32_t groups, group_end[MAX_GROUPS];
-    uint32_t needed;
-    uint32_t bulk_groups; /* commits of bulk reductions */
+    uint32_t bar, parity;           /* FOR_MBARRIER; FOR_NAMED_BARRIER: its id */
+    uint32_t meetings;              /* of its warp, so far */
+    uint32_t product;               /* wgmma: products it has issued */
+    uint32_t groups;                /* wgmma: commits, and */
+    uint32_t group_end[MAX_GROUPS]; /* `product` as of each of the last ones */
+    uint32_t needed;                /* FOR_WGMMA: waits for the products below this number */
+    uint32_t bulk_groups;           /* commits of bulk reductions */
     struct mma *mma;
-    struct knowledge knows;       /* of other threads */
-    uint32_t epoch, fenced_epoch; /* of its own writes: the last, the last fenced */
-    bool has_written;             /* in this epoch, which ends with a release or a fence */
+    struct knowledge knows;       /* of other threads' writes */
+    uint32_t epoch, fenced_epoch; /* of its own writes: the current one, the last fenced one */
+    bool has_written;             /* in the current epoch, which ends with a release or a fence */
 };
 
 struct warp {
@@ -112,35 +115,35 @@ struct named_barrier {
 
 /* Products of a warpgroup, numbered from 0; slot: number % MAX_PRODUCTS. */
 struct warpgroup {
-    uint32_t done;
-    uint32_t waited; /* up to this number somebody waits: done from this turn on */
-    uint64_t from;
+    uint32_t done;   /* products that are done */
+    uint32_t waited; /* a thread waits for the products below this number, */
+    uint64_t from;   /* which are not done before this turn of the scheduler */
     struct product {
         struct emulator_wgmma op;
         int arrived; /* threads that issued it */
         struct fenced_of_threads threads;
-        struct clock *fenced; /* what it may read, once all have arrived */
+        struct clock *fenced; /* the writes it may read, once all threads have arrived */
         float *d[128];
         uint32_t a[128][4];
     } products[MAX_PRODUCTS];
 };
 
 struct block {
-    int index;           /* in the grid; -1: none */
-    int rank;            /* in the cluster, whose blocks lie side by side */
-    int alive;           /* threads */
-    int cluster_arrived; /* rank 0: threads that wait for those of all blocks */
+    int index;           /* in the grid; -1: no block runs here */
+    int rank;            /* in the cluster, whose blocks are adjacent in machine.blocks */
+    int alive;           /* threads that have not ended */
+    int cluster_arrived; /* in rank 0: threads of all blocks that wait at barrier.cluster */
     struct fiber fibers[MAX_THREADS];
     struct warp warps[MAX_WARPS];
     struct named_barrier bars[NAMED_BARRIERS];
     struct warpgroup warpgroups[MAX_WARPGROUPS];
     int mbarrier_count;
     struct mbarrier_clocks {
-        struct knowledge pending, complete; /* of the phase under way, of the one before it */
+        struct knowledge pending, complete; /* of the current phase, of the one before it */
     } mbarriers[MAX_MBARRIERS];
-    /* What threads wrote to a granule, unless a copy came later: a bit for each warpgroup that
-     * wrote what is there now, and its first thread to do so. Who knows one of these writes knows
-     * what is there: warpgroups may write the same without regard to each other. */
+    /* Which warpgroups wrote a granule's present content, a bit each, and in `granules` the first
+     * such write of each. Several may have written equal bytes independently; to know the content
+     * it is enough to know one of these writes. A copy clears the bits. */
     uint8_t writers[EMULATOR_SHARED_BYTES / GRANULE];
     struct granule granules[EMULATOR_SHARED_BYTES / GRANULE];
     _Alignas(16) char shared[EMULATOR_SHARED_BYTES];
@@ -149,20 +152,20 @@ struct block {
 /* A copy, reduction or asynchronous store issued and not done. */
 struct pending {
     enum { COPY_TENSOR, COPY_BYTES, COPY_SHARED, REDUCE, STORE } kind;
-    struct block *block; /* whose shared memory it is about; COPY_SHARED: where it goes */
+    struct block *block; /* whose shared memory it reads or writes; COPY_SHARED: writes */
     const struct fiber *owner;
     uint32_t shared, bar, bytes;
     uint32_t word; /* STORE */
     struct {
         uint32_t shared;      /* of the owner's block */
-        struct clock *fenced; /* what it may read */
+        struct clock *fenced; /* the writes it may read */
     } source;                 /* COPY_SHARED */
     const void *from;         /* a tensor map or memory */
     float *to;
     int at[3];
-    struct clock *fenced; /* REDUCE: what it may read */
+    struct clock *fenced; /* the writes it may meet in shared memory */
     float *terms;         /* REDUCE: what it has read; NULL: nothing yet */
-    uint32_t group;       /* the commit it is of, by the owner's count from 1; 0: of none yet */
+    uint32_t group;       /* the owner's commit it belongs to, from 1; 0: none yet */
 };
 
 struct machine {
@@ -170,13 +173,13 @@ struct machine {
     int resident; /* the launch's, in whole clusters */
     char *error;
     struct block *blocks;
-    struct fiber *self; /* NULL: the scheduler */
+    struct fiber *self; /* the running fiber; NULL: the scheduler runs */
     jmp_buf home, top;
     ucontext_t start;
     uint64_t random;
-    uint32_t patience; /* turns between two things that the engine does unasked */
-    uint64_t turns;
-    int idle_turns; /* since anybody got anywhere */
+    uint32_t patience; /* average turns between two operations that the engine does by itself */
+    uint64_t turns;    /* a turn: the scheduler lets the ready threads of one warp run */
+    int idle_turns;    /* since the last progress of any thread or operation */
     struct pending pending[MAX_PENDING];
     int pending_count;
 };
@@ -185,38 +188,40 @@ extern struct machine machine;
 uint32_t machine_random(uint32_t below);
 void machine_wait(enum waits_for what);
 void machine_wake(struct fiber *fiber);
-/* Now and then lets others run. */
-void machine_stir(void);
-/* A meeting of a warp's lanes: true to the last one, which then lets the others go on. */
+/* Let other threads run, at random times. */
+void machine_maybe_yield(void);
+/* A meeting of a warp's lanes. Returns true to the last lane, which then calls
+ * machine_warp_release; the other lanes wait for that. */
 bool machine_warp_arrive(const char *what);
 void machine_warp_release(void);
 void *machine_shared_at(struct block *block, uint32_t address, uint32_t bytes, uint32_t alignment,
                         const char *what);
 void machine_mbarrier_bytes(struct block *block, uint32_t bar, uint32_t bytes);
-/* The block of that rank in the caller's cluster, for `what`: it has not ended. */
+/* The block of that rank in the caller's cluster, for an access named `what`. The launch fails
+ * where there is none or it has ended. */
 struct block *machine_cluster_block(uint32_t rank, const char *what);
 
 struct clock *clock_use(struct clock *clock);
 void clock_drop(struct clock *clock);
 struct clock *clock_zero(void);
-/* A launch begins: no clock is in use. */
+/* Release all clocks, before a launch. */
 void clocks_reset(void);
 void knowledge_start(struct knowledge *knowledge);
 void knowledge_end(struct knowledge *knowledge);
 void knowledge_release(struct fiber *from, struct knowledge *to);
 void knowledge_acquire(struct fiber *to, const struct knowledge *from);
-/* Each of them releases, then each acquires. */
+/* Each of the threads releases, then each acquires. */
 void knowledge_meet(struct fiber *const *fibers, int count);
 void knowledge_fence(struct fiber *fiber);
-/* What asynchronous operations that it issues may read: the caller drops it. */
+/* The writes that an operation issued by this thread may read. The caller drops the clock. */
 struct clock *fenced_of_thread(const struct fiber *fiber);
 void fenced_of_threads_add(struct fenced_of_threads *all, const struct fiber *fiber);
 struct clock *fenced_of_threads_end(struct fenced_of_threads *all);
 
-/* Does one thing that is pending, at random; false: nothing is. */
+/* Do one pending operation, chosen at random. Returns false where nothing is pending. */
 bool machine_engine_step(void);
 void machine_warpgroup_reset(struct warpgroup *warpgroup);
-/* All threads of the block have ended. */
+/* Called when all threads of a block have ended. Fails the launch where work is in flight. */
 void machine_block_done(struct block *block);
 
 #endif

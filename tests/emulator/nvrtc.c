@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An NVRTC that compiles a template for the emulator: with the host's C++ compiler, into a shared
- * object that passes for a cubin. ptx.h and wgmma.h are the emulator's own (kernel/).
+ * An NVRTC that compiles a template for the emulator, with the host's C++ compiler.
+ *
+ * The result is a shared object whose ELF header says CUDA, so that libffa takes it for a cubin.
+ * The templates' text is compiled as it is; only ptx.h and wgmma.h are replaced by the emulator's
+ * (kernel/), and a function that calls the kernel's entry is appended.
  */
 #include <elf.h>
 #include <errno.h>
@@ -22,7 +25,8 @@
 
 extern char **environ;
 
-/* Its change makes this library another, and so kernels of its headers other kernels. */
+/* The digest of the emulator's headers is part of this library, whose build id is part of the
+ * toolchain. So kernels compiled with other headers are of another toolchain. */
 EXPORT const char emulator_headers[] = EMULATOR_HEADERS_DIGEST;
 
 struct _nvrtcProgram {
@@ -70,7 +74,7 @@ static bool write_file(const char *folder, const char *name, const char *text, c
     return fclose(file) == 0 && is_done;
 }
 
-/* Terminated, for what is text. */
+/* Read a whole file and append a 0, for files that are text. The caller frees it. */
 static char *read_file(const char *folder, const char *name, size_t *bytes)
 {
     struct stat stat;
@@ -101,7 +105,7 @@ static void run_rm(const char *folder)
 
 /* ---- programs ---- */
 
-/* `NAME(const __grid_constant__`: the entry. */
+/* The kernel's entry is the NAME in `NAME(const __grid_constant__`. */
 static bool find_entry(const char *source, char entry[64])
 {
     const char *end = strstr(source, "(const __grid_constant__");
@@ -162,7 +166,7 @@ EXPORT nvrtcResult nvrtcCreateProgram(nvrtcProgram *out, const char *source, con
     return NVRTC_SUCCESS;
 }
 
-/* The environment without LD_PRELOAD: the emulator is not for compilers. */
+/* The environment without LD_PRELOAD, so that the compiler does not load the emulator. */
 static char **plain_environment(void)
 {
     size_t count = 0, kept = 0;
@@ -277,7 +281,7 @@ EXPORT nvrtcResult nvrtcGetCUBIN(nvrtcProgram program, char *image)
     return NVRTC_SUCCESS;
 }
 
-/* There is no PTX. */
+/* PTX is always empty. */
 EXPORT nvrtcResult nvrtcGetPTXSize(nvrtcProgram program, size_t *bytes)
 {
     (void)program;

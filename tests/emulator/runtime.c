@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The CUDA runtime, as far as libffa and its tests call it, over the emulator: loaded before
- * libcudart (LD_PRELOAD), it answers in its place. Device memory is host memory, a launch is done
- * when it returns, a graph is a list of launches and copies.
+ * The functions of the CUDA runtime that libffa and its tests call, over the emulator.
  *
- * FFA_EMULATOR_SEED and FFA_EMULATOR_SMS (environment): the schedule, and how many blocks run at a
- * time.
+ * Loaded before libcudart (LD_PRELOAD), they take the place of its own. Device memory is host
+ * memory, every call is complete when it returns, and a graph is a list of launches and copies. The
+ * environment variables FFA_EMULATOR_SEED and FFA_EMULATOR_SMS choose the schedule and how many
+ * blocks run at a time.
  */
 #include "machine.h"
 
@@ -140,7 +140,7 @@ EXPORT cudaError_t cudaMalloc(void **memory, size_t bytes)
         *memory = NULL;
         return done(cudaErrorMemoryAllocation);
     }
-    memset(*memory, 0xff, bytes); /* NaN to whoever reads what nobody wrote */
+    memset(*memory, 0xff, bytes); /* memory nobody wrote reads as NaN */
     return cudaSuccess;
 }
 
@@ -171,17 +171,17 @@ EXPORT cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cud
 
 /* ---- kernels ---- */
 
-/* A library: its only kernel. */
+/* A library with its only kernel. Serves as cudaLibrary_t and cudaKernel_t. */
 struct kernel {
     void *library;
-    int file; /* open as long: the loader tells libraries apart by its number */
+    int file; /* kept open while loaded: the loader distinguishes libraries by this number */
     void (*entry)(const void *args);
     size_t args_bytes;
     int shared_bytes;
     char name[64];
 };
 
-/* Bytes of the file from its section table, which stands at its end. */
+/* The size of the file: it ends with its section table. */
 static size_t image_bytes(const void *image)
 {
     Elf64_Ehdr head;
@@ -203,7 +203,8 @@ static Elf64_Half host_machine(void)
 #endif
 }
 
-/* nvrtc.c calls its shared objects CUDA's; the loader must not see that. */
+/* Load a shared object of nvrtc.c, which says CUDA in its ELF header: the loader needs the host's
+ * machine there. */
 static bool load(struct kernel *kernel, const void *image)
 {
     const size_t bytes = image_bytes(image);
@@ -336,7 +337,7 @@ struct graph {
     struct node *first, **end;
 };
 
-/* The stream that is capturing, and into what. */
+/* The stream that is capturing, and the graph it fills; NULL: none is. */
 static cudaStream_t capturing;
 static struct graph *capture;
 
@@ -351,7 +352,7 @@ static cudaError_t run_node(const struct node *node, const void *args)
     return cudaSuccess;
 }
 
-/* Now, or into the graph. */
+/* Run a node now, or append it to the graph that is being captured. */
 static cudaError_t enqueue(cudaStream_t stream, const struct node *node, const void *args)
 {
     const size_t args_bytes = node->kernel ? node->kernel->args_bytes : 0;
@@ -371,7 +372,7 @@ static cudaError_t enqueue(cudaStream_t stream, const struct node *node, const v
     return cudaSuccess;
 }
 
-/* Blocks of a cluster, all in x; 0: it asks for others. */
+/* Blocks of a cluster, which all lie in x; 0 where the launch asks for other clusters. */
 static unsigned cluster_of(const cudaLaunchConfig_t *config)
 {
     unsigned cluster = 1;

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the emulator takes for ordered: kernels of a few lines, in which one warpgroup writes and
- * another issues what reads asynchronously, or one block of a cluster what the other reads. Each
- * runs under many schedules; a verdict must not depend on them.
+ * Tests of the emulator: which writes it regards as ordered before an asynchronous operation, and
+ * fenced for it.
+ *
+ * Kernels of a few lines: one warpgroup writes shared memory and another issues an operation that
+ * reads it, or one block of a cluster writes and the other reads. Each kernel runs under many
+ * schedules. A verdict must be the same under all of them, except where a test says that it is a
+ * matter of time.
  */
 #include "machine_internal.h"
 
@@ -13,9 +17,9 @@
 
 enum {
     THREADS = 256,
-    FLOATS = 512, /* a thread of the first warpgroup writes four */
+    FLOATS = 512, /* each thread of the first warpgroup writes four */
     BYTES = 4 * FLOATS,
-    DATA = 240, /* offsets */
+    DATA = 240, /* offsets in shared memory, as are those below */
     BAR = 0,
     BAR_BACK = 8,
     BAR_COPY = 16,
@@ -97,7 +101,8 @@ static void check_sums(uint64_t seed)
     }
 }
 
-/* `text` NULL: it runs, and both blocks add what threads wrote. Else that is in its error. */
+/* Run a kernel under all seeds. With `text` NULL it must pass, and both blocks must have added what
+ * their threads wrote; otherwise it must fail with an error that contains `text`. */
 static void check_kernel(void (*kernel)(const void *), const char *name, const char *text)
 {
     char error[EMULATOR_ERROR_TEXT];
@@ -115,16 +120,17 @@ static void check_kernel(void (*kernel)(const void *), const char *name, const c
     }
 }
 
-/* ---- from each writer to a reader: mbarrier ---- */
+/* ---- from many writers to a reader, through an mbarrier ---- */
 
 enum {
     WRITERS_FENCE = 1,
     READER_FENCES_EARLY = 2,
-    READER_WAITS = 4, /* else it only comes last */
+    READER_WAITS = 4, /* else it is last in time, which orders nothing */
     READER_FENCES = 8
 };
 
-/* Last under each schedule, whatever the seed: only clocks know that it need not be. */
+/* Run last under every schedule, without being ordered: only the vector clocks see the difference.
+ */
 static void come_last(void)
 {
     for (int i = 0; i < 1000; i++)
@@ -188,8 +194,7 @@ static void writers_fence_and_reader_does_not_acquire(const void *args)
     from_writers_to_reader(WRITERS_FENCE);
 }
 
-/* A second phase's writes, fenced for in the first, and in the second if the reader does it again.
- */
+/* Writes in two phases. The reader fences in the first, and in the second if `is_fenced_again`. */
 static void write_twice(bool is_fenced_again)
 {
     start(128);
@@ -222,7 +227,7 @@ static void writers_write_again_and_reader_fences_again(const void *args)
     write_twice(true);
 }
 
-/* Released by nobody: a write after the arrival, which the wait does not cover. */
+/* A write after the arrival, which the wait does not cover. */
 static void writer_writes_after_it_arrives(const void *args)
 {
     (void)args;
@@ -240,7 +245,7 @@ static void writer_writes_after_it_arrives(const void *args)
     }
 }
 
-/* The fence of a third thread, on the way. */
+/* A third thread fences on the way: it waits for the writers, and the reader waits for it. */
 static void another_fences(const void *args)
 {
     (void)args;
@@ -258,7 +263,7 @@ static void another_fences(const void *args)
     }
 }
 
-/* The same one's, beside the way: it is no reader's fence. */
+/* A third thread fences beside the way: the reader does not wait for it. */
 static void another_fences_for_itself(const void *args)
 {
     (void)args;
@@ -278,8 +283,8 @@ static void another_fences_for_itself(const void *args)
 
 /* ---- bulk groups ---- */
 
-static _Alignas(16) float group_sums[2][2][FLOATS]; /* of each block, of each of its groups */
-static int later_runs; /* in which the last group was still to be added */
+static _Alignas(16) float group_sums[2][2][FLOATS]; /* [block][group] */
+static int later_runs;                              /* waits that left the last group unfinished */
 
 /* Two groups, and a wait for all but the last. */
 static void waits_for_all_but_the_last(const void *args)
@@ -384,7 +389,7 @@ static void leaders_arrive_after_a_shuffle(const void *args)
     warps_arrive(false, true);
 }
 
-/* The other way round: the leader waits for its warp. */
+/* The reverse: the leader waits for its warp. */
 static void leader_waits(const void *args)
 {
     (void)args;
@@ -497,7 +502,8 @@ static void copy_over_unfenced(const void *args)
     copy_over(false, false);
 }
 
-/* Before the copy or after it: a fault of the kernel in each schedule. */
+/* A write while a copy to the same place is under way: wrong in every schedule, whichever is first.
+ */
 static void copy_under_a_write(const void *args)
 {
     (void)args;
@@ -517,7 +523,11 @@ END_TEST
 
 /* ---- wgmma: A and B of ones, written by the first warpgroup; the second multiplies ---- */
 
-enum { A_AT = 1024 - SHARED_WINDOW % 1024, B_AT = A_AT + 64 * 128, ONE_TWICE = 0x3f803f80 };
+enum {
+    A_AT = 1024 - SHARED_WINDOW % 1024, /* at a multiple of 1024, as swizzled operands are */
+    B_AT = A_AT + 64 * 128,
+    ONE_TWICE = 0x3f803f80 /* two bf16 */
+};
 
 static float products[THREADS][4]; /* of the second warpgroup's threads, n is 8 */
 
@@ -548,7 +558,7 @@ static void write_ones(void)
         store(at(A_AT + 16 * i), ones);
 }
 
-/* Of the second warpgroup, threads from first_fence to last_fence fence, those below `waits` wait.
+/* In the second warpgroup, threads [first_fence, last_fence) fence, and threads below `waits` wait.
  */
 static void product_of_written(int first_fence, int last_fence, int waits)
 {
@@ -591,7 +601,8 @@ static void product_without_a_wait(const void *args)
     product_of_written(128, 256, 250);
 }
 
-/* Both warpgroups write the same, without regard to each other, and each fences and multiplies. */
+/* Both warpgroups write the same bytes, not ordered with each other, and each fences and
+ * multiplies. */
 static void product_of_the_same_twice(const void *args)
 {
     (void)args;
@@ -605,8 +616,9 @@ static void product_of_the_same_twice(const void *args)
     multiply();
 }
 
-/* Leaders say that B is read when the product has only been issued: 40 schedules show it. */
-static void product_given_back_too_early(const void *args)
+/* The leaders arrive when the product is only issued, as if B had been read. Some schedules show
+ * it. */
+static void product_released_too_early(const void *args)
 {
     (void)args;
     start(4);
@@ -635,7 +647,7 @@ START_TEST(products_are_late_now_and_then)
     int count = 0;
 
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-        ck_assert_msg(runs(product_given_back_too_early, seed, error), "seed %llu: %s",
+        ck_assert_msg(runs(product_released_too_early, seed, error), "seed %llu: %s",
                       (unsigned long long)seed, error);
         count += isnan(products[128][0]) != 0;
     }
@@ -669,25 +681,25 @@ START_TEST(products_of_what_threads_wrote)
 }
 END_TEST
 
-/* ---- clusters: each block fetches half of what both read ---- */
+/* ---- clusters: each block fetches half of a slot for both ---- */
 
 enum {
     CLUSTERS = 3,
     ROWS = 8, /* of a half, 128 bytes each */
     HALF = ROWS * 128,
-    STAGE = A_AT,
+    SLOT = A_AT,
     WORD = 224,
-    STAGES = 5
+    USES = 5 /* of the slot */
 };
 
-static uint16_t numbered[2 * ROWS + STAGES][64]; /* rows of their number */
+static uint16_t numbered[2 * ROWS + USES][64]; /* each element is the number of its row */
 static const struct emulator_tensor numbered_tensor = { .magic = EMULATOR_TENSOR_MAGIC,
                                                         .data = (const char *)numbered,
-                                                        .dims = { 64, 1, 2 * ROWS + STAGES },
+                                                        .dims = { 64, 1, 2 * ROWS + USES },
                                                         .strides = { 128, 128 },
                                                         .box = { 64, 1, ROWS } };
-static int wrong;         /* threads that did not read what they should */
-static int met[CLUSTERS]; /* threads that came to a meeting */
+static int wrong;         /* reads of wrong values */
+static int met[CLUSTERS]; /* threads that have come to barrier.cluster */
 
 static uint32_t rank(void)
 {
@@ -700,20 +712,20 @@ static void start_cluster(uint32_t arrivals)
     emulator_cluster_sync();
 }
 
-/* Rows from `row` on to `blocks`, at the place of the caller's half. */
+/* Copy ROWS rows from `row` on to `blocks`, to the half of the slot that is the caller's. */
 static void fetch(int row, uint32_t blocks)
 {
-    emulator_copy_tensor_to(at(STAGE + rank() * HALF), &numbered_tensor, at(BAR_COPY), 0, 0, row,
+    emulator_copy_tensor_to(at(SLOT + rank() * HALF), &numbered_tensor, at(BAR_COPY), 0, 0, row,
                             blocks);
 }
 
-/* The caller's eight bytes of both halves are of rows from `row` on. */
-static void check_stage(int row)
+/* Check the caller's eight bytes of the slot, which holds both halves from `row` on. */
+static void check_slot(int row)
 {
     const uint32_t number = (uint32_t)(row + me() / 16) * 0x10001;
     uint32_t words[2];
 
-    memcpy(words, emulator_shared_at(at(STAGE + 8 * (uint32_t)me()), 8, 8, "a load"), 8);
+    memcpy(words, emulator_shared_at(at(SLOT + 8 * (uint32_t)me()), 8, 8, "a load"), 8);
     wrong += words[0] != number || words[1] != number;
 }
 
@@ -722,7 +734,7 @@ static bool runs_in_clusters(void (*kernel)(const void *), uint64_t seed,
 {
     wrong = 0;
     memset(met, 0, sizeof met);
-    for (int i = 0; i < 2 * ROWS + STAGES; i++)
+    for (int i = 0; i < 2 * ROWS + USES; i++)
         for (int column = 0; column < 64; column++)
             numbered[i][column] = (uint16_t)i;
     return emulator_run(&(struct emulator_launch){ .entry = kernel,
@@ -735,7 +747,8 @@ static bool runs_in_clusters(void (*kernel)(const void *), uint64_t seed,
                         error);
 }
 
-/* `text` NULL: it runs, and all threads read what they should. Else that is in its error. */
+/* Run a kernel in clusters under all seeds. With `text` NULL it must pass without a wrong read;
+ * otherwise it must fail with an error that contains `text`. */
 static void check_clusters(void (*kernel)(const void *), const char *name, const char *text)
 {
     char error[EMULATOR_ERROR_TEXT];
@@ -761,14 +774,14 @@ static void halves(const void *args)
         fetch((int)rank() * ROWS, 3);
     }
     emulator_mbarrier_wait(at(BAR_COPY), 0);
-    check_stage(0);
+    check_slot(0);
 }
 
-/* A stage used again and again once all of `readers` blocks have read it. */
-static void stages(uint32_t readers)
+/* A slot that is filled again once `readers` blocks have read it. */
+static void reuse_slot(uint32_t readers)
 {
     start_cluster(readers);
-    for (int i = 0; i < STAGES; i++) {
+    for (int i = 0; i < USES; i++) {
         if (me() == 0) {
             if (i > 0)
                 emulator_mbarrier_wait(at(BAR), (uint32_t)(i - 1) % 2);
@@ -776,7 +789,7 @@ static void stages(uint32_t readers)
             fetch(i + (int)rank() * ROWS, 3);
         }
         emulator_mbarrier_wait(at(BAR_COPY), (uint32_t)i % 2);
-        check_stage(i);
+        check_slot(i);
         emulator_bar_sync(0, THREADS);
         for (uint32_t to = 0; me() == 77 && to < 2; to++)
             if (to == rank() || readers == 2)
@@ -785,16 +798,16 @@ static void stages(uint32_t readers)
     emulator_cluster_sync();
 }
 
-static void stages_that_both_have_read(const void *args)
+static void reuse_what_both_have_read(const void *args)
 {
     (void)args;
-    stages(2);
+    reuse_slot(2);
 }
 
-static void stages_that_one_has_read(const void *args)
+static void reuse_what_one_has_read(const void *args)
 {
     (void)args;
-    stages(1);
+    reuse_slot(1);
 }
 
 START_TEST(halves_for_both_blocks)
@@ -803,14 +816,14 @@ START_TEST(halves_for_both_blocks)
     int count = 0;
 
     check_clusters(halves, "halves", NULL);
-    check_clusters(stages_that_both_have_read, "stages", NULL);
+    check_clusters(reuse_what_both_have_read, "a slot reused", NULL);
     for (uint64_t seed = 1; seed <= SEEDS; seed++)
-        count += !runs_in_clusters(stages_that_one_has_read, seed, error) || wrong > 0;
-    ck_assert_msg(count > SEEDS / 2, "%d of %d schedules show a stage reused early", count, SEEDS);
+        count += !runs_in_clusters(reuse_what_one_has_read, seed, error) || wrong > 0;
+    ck_assert_msg(count > SEEDS / 2, "%d of %d schedules show a slot reused early", count, SEEDS);
 }
 END_TEST
 
-/* ---- what a block's threads wrote, and the other's multicast over it ---- */
+/* ---- a multicast over what the threads of the other block wrote ---- */
 
 enum { PEER_FENCES = 1, ISSUER_WAITS = 2, ISSUER_FENCES = 4, ALL_MEET = 8 };
 
@@ -819,7 +832,7 @@ static void over_what_the_peer_wrote(int steps)
     start_cluster(128);
     if (rank() == 1 && is_writer()) {
         const float four[4] = { 1, 2, 3, 4 };
-        store(at(STAGE + 16 * (uint32_t)me()), four);
+        store(at(SLOT + 16 * (uint32_t)me()), four);
         if (steps & PEER_FENCES)
             emulator_fence_proxy_async();
         emulator_mbarrier_arrive_at(at(BAR), 0);
@@ -841,7 +854,7 @@ static void over_what_the_peer_wrote(int steps)
         return; /* the second half is not fetched */
     emulator_mbarrier_wait(at(BAR_COPY), 0);
     if (me() < 64)
-        check_stage(0);
+        check_slot(0);
 }
 
 static void peer_fences(const void *args)
@@ -927,7 +940,7 @@ START_TEST(words_for_the_other_block)
 }
 END_TEST
 
-/* ---- blocks that have ended, and blocks that are not there ---- */
+/* ---- blocks that have ended, and ranks without a block ---- */
 
 static bool comes_after_the_others_end(void)
 {
@@ -991,7 +1004,7 @@ static void never_meets(const void *args)
     emulator_cluster_sync();
 }
 
-/* Some have ended, some end late: the others wait for these too. */
+/* Threads that have ended are not waited for; threads that end late are. */
 static void some_end(const void *args)
 {
     const int cluster = (int)emulator_block.x / 2;
@@ -1009,7 +1022,7 @@ static void some_end(const void *args)
     wrong += met[cluster] != 2 * 128;
 }
 
-START_TEST(blocks_that_are_not_there)
+START_TEST(accesses_to_ended_and_missing_blocks)
 {
     check_clusters(copies_to_an_ended_block, "a copy to an ended block",
                    "multicast: shared memory of block");
@@ -1035,7 +1048,8 @@ enum { THERE = DATA + BYTES, SENT = 64 };
 
 static int late_copies;
 
-/* The caller's 16 bytes there: of its namesake in the other block, times `factor`. */
+/* Whether the caller's 16 bytes at THERE are those that the thread of its index in the other block
+ * wrote with `factor`. */
 static bool is_there(float factor)
 {
     const float four[4] = { factor * (float)me(), factor, 2 * factor, 3 * factor };
@@ -1057,7 +1071,7 @@ static void copy_to_other(void)
     emulator_copy_at(at(THERE), at(DATA), at(BAR_COPY), BYTES, 1 - rank());
 }
 
-/* Each block's writers write, and its reader sends that to the other block. */
+/* In each block the writers write, and the reader sends their bytes to the other block. */
 static void send(int steps)
 {
     const float factor = (float)(1 + rank()), factor_there = (float)(2 - rank());
@@ -1121,7 +1135,7 @@ static void send_reader_does_not_wait(const void *args)
     send(WRITERS_FENCE | READER_FENCES);
 }
 
-/* It completes on the other block's mbarrier, at its own time. */
+/* A copy completes on the other block's mbarrier, at its own time. */
 START_TEST(copies_to_the_other_block)
 {
     late_copies = 0;
@@ -1136,7 +1150,7 @@ START_TEST(copies_to_the_other_block)
 }
 END_TEST
 
-/* Each block's bytes for the other one: written, and fenced. */
+/* Each block writes and fences the bytes that it will send. */
 static void start_sending(void)
 {
     start_cluster(128);
@@ -1149,7 +1163,7 @@ static void start_sending(void)
     emulator_bar_sync(0, THREADS);
 }
 
-/* The source written again, once the other block says that it has come, or at once. */
+/* Write the source again: once the other block has received it if `has_come`, otherwise at once. */
 static void send_and_write_again(bool has_come)
 {
     start_sending();
@@ -1181,7 +1195,7 @@ static void write_again_at_once(const void *args)
     send_and_write_again(false);
 }
 
-/* A matter of time: but most schedules show it. */
+/* Whether writing at once is seen is a matter of time; most schedules show it. */
 START_TEST(copies_of_what_is_written_again)
 {
     char error[EMULATOR_ERROR_TEXT];
@@ -1199,7 +1213,7 @@ START_TEST(copies_of_what_is_written_again)
 }
 END_TEST
 
-/* The second block's threads write where the first one's copy goes. */
+/* The threads of the second block write where the copy of the first one goes. */
 static void send_over_what_is_there(int steps)
 {
     const float four[4] = { 7, 7, 7, 7 };
@@ -1251,7 +1265,7 @@ static void there_is_not_waited_for(const void *args)
     send_over_what_is_there(PEER_FENCES);
 }
 
-/* Before the copy or after it, as in copy_under_a_write. */
+/* A write while the copy is under way, as in copy_under_a_write. */
 static void there_is_written_under_way(const void *args)
 {
     (void)args;
@@ -1260,7 +1274,7 @@ static void there_is_written_under_way(const void *args)
         copy_to_other();
     emulator_cluster_sync();
     if (rank() == 1 && me() == 5)
-        write_first_times(5); /* beside it: nobody minds */
+        write_first_times(5); /* beside the destination: allowed */
     if (rank() == 1 && me() == 6) {
         const float four[4] = { 7, 7, 7, 7 };
         store(at(THERE), four);
@@ -1288,7 +1302,8 @@ START_TEST(copies_over_what_the_other_block_wrote)
 }
 END_TEST
 
-/* The second block is there till all has come: it is the first one's shared memory that goes. */
+/* The first block ends while copies still read its shared memory. The second one stays until all
+ * have arrived. */
 static void ends_while_it_is_copied_from(const void *args)
 {
     (void)args;
@@ -1421,7 +1436,7 @@ int main(void)
     tcase_add_test(tc, halves_for_both_blocks);
     tcase_add_test(tc, multicast_over_what_the_peer_wrote);
     tcase_add_test(tc, words_for_the_other_block);
-    tcase_add_test(tc, blocks_that_are_not_there);
+    tcase_add_test(tc, accesses_to_ended_and_missing_blocks);
     tcase_add_test(tc, threads_that_meet_in_a_cluster);
     tcase_add_test(tc, copies_to_the_other_block);
     tcase_add_test(tc, copies_of_what_is_written_again);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs a fuzz target without libFuzzer: replays the files of a corpus, then mutates them.
+ * Run a fuzz target without libFuzzer: replay the files of a corpus, then mutations of them.
  *
  *   fuzz_NAME CORPUS_DIR [ITERATIONS [SEED [ONLY]]]
  *
- * Every iteration draws from its own generator, so that the one a crash names can be run alone:
- * fuzz_NAME CORPUS_DIR 0 SEED ONLY, which also prints the input. (With clang, the target alone
- * links against -fsanitize=fuzzer instead.)
+ * Every iteration has its own generator, so the iteration that a crash names can be run alone:
+ * fuzz_NAME CORPUS_DIR 0 SEED ONLY, which also prints the input. With clang, a target can be linked
+ * with -fsanitize=fuzzer instead of this file.
  */
 #include "fuzz/fuzz.h"
 #include "support/rng.h"
@@ -30,11 +30,11 @@ static char names[FILES_MAX][NAME_MAX_BYTES];
 static struct input files[FILES_MAX];
 static int file_count;
 
-/* What runs now, for the message of a crash: an iteration, or a file where it is negative. */
+/* What is running, for the message of a crash: an iteration, or, where negative, a file. */
 static volatile int64_t now_iteration;
 static volatile uint64_t now_seed;
 
-/* The sanitizers shall abort, so that the handler below speaks. */
+/* The sanitizers abort, so that the handler below prints how to replay the crash. */
 const char *__asan_default_options(void);
 const char *__ubsan_default_options(void);
 
@@ -68,7 +68,8 @@ static int name_compare(const void *a, const void *b)
     return strcmp(a, b);
 }
 
-/* In the order of their names: readdir's order is not the same everywhere. */
+/* Load the files in the order of their names, because the order of readdir differs between
+ * machines. */
 static int corpus_load(const char *folder)
 {
     DIR *dir = opendir(folder);
@@ -103,14 +104,14 @@ static size_t draw(struct rng *rng, size_t below)
     return below ? (size_t)(rng_next(rng) % below) : 0;
 }
 
-/* Put `count` bytes in place of `gone` bytes at `at`. */
+/* Replace `gone` bytes at `at` with `count` others. */
 static void splice(struct input *input, size_t at, size_t gone, const uint8_t *bytes, size_t count)
 {
     uint8_t copy[INPUT_MAX];
 
     if (input->count - gone + count > INPUT_MAX)
         return;
-    memcpy(copy, bytes, count); /* it may be a piece of the input itself */
+    memcpy(copy, bytes, count); /* `bytes` may point into the input */
     memmove(input->bytes + at + count, input->bytes + at + gone, input->count - at - gone);
     memcpy(input->bytes + at, copy, count);
     input->count += count - gone;
@@ -121,7 +122,7 @@ static bool is_digit(uint8_t byte)
     return '0' <= byte && byte <= '9';
 }
 
-/* Another number in place of one that stands there: most inputs stay what they are otherwise. */
+/* Replace one number with another, which leaves most inputs well-formed. */
 static void mutate_number(struct input *input, struct rng *rng)
 {
     size_t at = draw(rng, input->count + 1), end;
@@ -193,7 +194,7 @@ static void input_draw(struct input *out, uint64_t seed, int64_t iteration)
     size_t count;
 
     *out = files[draw(&rng, (size_t)file_count)];
-    count = 1 + draw(&rng, 1 + draw(&rng, 6)); /* most often one */
+    count = 1 + draw(&rng, 1 + draw(&rng, 6)); /* mutations: most often one */
     for (size_t i = 0; i < count; i++)
         mutate(out, &rng);
 }

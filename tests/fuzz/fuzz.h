@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a fuzz target defines: libFuzzer's entry. It aborts where something is wrong.
+ * The function that a fuzz target defines: libFuzzer's entry. It aborts where a check fails.
  */
 #ifndef TESTS_FUZZ_H
 #define TESTS_FUZZ_H

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as a mask: text, or JSON where they begin with a bracket or a brace. Whatever is
- * accepted must have a sound normal form, come back from its JSON, and be drawn and checked.
+ * Fuzz target: any bytes as a mask, JSON where they begin with a bracket or a brace, else text.
+ *
+ * A mask that is accepted must have a valid normal form, survive the way through its own JSON, pass
+ * ffa_mask_check, and be drawn. A refusal must be FFA_INVALID with a message of one line.
  */
 #include "fuzz/fuzz.h"
 #include "mask/mask.h"
@@ -23,8 +25,8 @@ static bool is_digit(char c)
     return '0' <= c && c <= '9';
 }
 
-/* Few digits, or more than any number may have, so that no text asks for millions of slices; no
- * files. */
+/* Whether a text names no file and only numbers of few digits, or of more than a number may have,
+ * so that no text asks for millions of slices. */
 static bool is_small(const char *text)
 {
     int stars = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as a .npy file: refused with a reason, or read so that it can be written and read
- * again with the same shape and elements.
+ * Fuzz target: any bytes as a .npy file. It is refused with a message, or read, and then it has no
+ * more data than the file and passes npy_expect with its own shape.
  */
 #include "cli/npy.h"
 #include "fuzz/fuzz.h"

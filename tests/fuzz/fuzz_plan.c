@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Any bytes as a saved plan: refused with a reason, or planned again as what it says. Long
- * sequences are left out, which take long to plan whoever asks.
+ * Fuzz target: any bytes as a saved rank plan. It is refused with a message, or loaded, and then it
+ * can be saved and loaded again with the same digest. Long sequences are skipped, because planning
+ * them takes long.
  */
 #include "fuzz/fuzz.h"
 #include "parallel/plan/rank_plan.h"

@@ -1,4 +1,11 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tensors of one attention call in host memory, in any layout, filled with seeded numbers.
+ *
+ * Each tensor has an allocation that ends with its last element, so a sanitizer sees a read or
+ * write beyond it. Elements are read and written through strides only, which are set in every
+ * layout.
+ */
 #include "support/attention_case.h"
 
 #include "base/half.h"
@@ -14,7 +21,7 @@ static int64_t bytes_of(ffa_dtype dtype)
 void attention_place(ffa_tensor *tensor, void **memory, enum attention_layout layout,
                      int64_t tokens, int64_t heads, int64_t dim, int64_t bytes)
 {
-    const int64_t pad = layout == LAYOUT_PADDED ? 8 : 0; /* elements: what the copy engine takes */
+    const int64_t pad = layout == LAYOUT_PADDED ? 8 : 0; /* elements: 16 bytes, as TMA needs */
     int64_t last;
 
     if (layout == LAYOUT_HEADS) {

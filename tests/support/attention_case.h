@@ -11,7 +11,7 @@
 enum attention_layout {
     LAYOUT_TOKENS, /* [tokens][heads][dim], contiguous */
     LAYOUT_HEADS,  /* [heads][tokens][dim]: permuted */
-    LAYOUT_PADDED, /* gaps behind rows and tokens */
+    LAYOUT_PADDED, /* gaps after each head's row and after each token */
     LAYOUT_COUNT
 };
 
@@ -26,17 +26,18 @@ struct attention_case {
     struct attention_shape shape;
     int32_t head_dim_v;    /* of v and out */
     ffa_forward_args args; /* strides and softmax_scale are set, none 0 */
-    void *memory[5];       /* q, k, v, out, lse: the caller's layout and nothing beside it */
+    void *memory[5];       /* q, k, v, out, lse: one allocation each */
 };
 
-/* q, k, v: rng_bell(), in the dtype. out and lse hold zeros. head_dim_v: 0 is head_dim. */
+/* q, k and v hold rng_bell() rounded to the dtype; out and lse hold zeros. head_dim_v: 0 means
+ * head_dim. */
 void attention_case_init(struct attention_case *test, const struct attention_shape *shape,
                          struct rng *rng);
 void attention_case_init_v(struct attention_case *test, const struct attention_shape *shape,
                            int32_t head_dim_v, struct rng *rng);
 void attention_case_finish(struct attention_case *test);
 
-/* What the backward pass has besides, in the same layout. */
+/* The tensors that only the backward pass has, in the layout of the case. */
 struct attention_gradients {
     ffa_dtype grad_dtype;
     ffa_tensor dout;       /* in the case's dtype, rng_bell() */
@@ -48,12 +49,13 @@ void attention_gradients_init(struct attention_gradients *gradients,
                               const struct attention_case *test, ffa_dtype grad_dtype,
                               struct rng *rng);
 void attention_gradients_finish(struct attention_gradients *gradients);
-/* The arguments of ffa_backward for both, on the host; no dsink. */
+/* Arguments of ffa_backward with host pointers, and without dsink. */
 ffa_backward_args attention_backward_args_of(const struct attention_case *test,
                                              const struct attention_gradients *gradients);
 
-/* Strides of the layout, and zeros: exactly what it reaches, so that a sanitizer sees a step
- * beyond. *memory: the caller's, free(); it is the tensor's data. bytes: of an element. */
+/* Set the strides of a layout and allocate zeros: exactly up to the last element, so that a
+ * sanitizer sees an access beyond it. *memory is tensor->data: the caller's, free(). `bytes`: of an
+ * element. Aborts without memory. */
 void attention_place(ffa_tensor *tensor, void **memory, enum attention_layout layout,
                      int64_t tokens, int64_t heads, int64_t dim, int64_t bytes);
 

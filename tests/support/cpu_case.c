@@ -1,4 +1,9 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The CPU backend on one problem, without contexts and kernels, compared with the fp64 oracle.
+ *
+ * Outputs are poisoned before a pass, so that the comparison sees an element that was not written.
+ */
 #include "support/cpu_case.h"
 
 #include <check.h>

@@ -11,7 +11,7 @@
 
 /* ---- forward ---- */
 
-/* Plan and run. */
+/* Plan the mask and run the forward pass. */
 ffa_status cpu_case_run(struct attention_case *test, const ffa_mask *mask,
                         const struct tile_options *opts, int32_t threads, bool fp64,
                         ffa_error *err);
@@ -31,22 +31,23 @@ struct cpu_case {
     ffa_mask *mask;
 };
 
-/* head_dim_v: 0 is head_dim. */
+/* head_dim_v: 0 means head_dim. */
 void cpu_case_init(struct cpu_case *c, const struct attention_shape *shape, int32_t head_dim_v,
                    ffa_dtype grad_dtype, struct rng *rng);
-/* All lists of the mask hold the first slices: half as many in each further one. */
+/* Set a mask of `list_count` lists. List l holds the first count / (l + 1) slices. */
 void cpu_case_set_mask(struct cpu_case *c, const ffa_slice *slices, int64_t count,
                        int32_t list_count);
 void cpu_case_finish(struct cpu_case *c);
 
-/* Each poisons its outputs, plans and runs. The backward pass reads the forward one's. */
+/* Poison the outputs of a pass, plan it and run it. The backward pass reads what the forward pass
+ * wrote. */
 void cpu_case_forward(struct cpu_case *c, const struct tile_options *opts, int32_t threads,
                       bool fp64);
 void cpu_case_backward(struct cpu_case *c, const struct tile_options *opts, int32_t threads,
                        bool fp64);
 struct cpu_backward cpu_case_call(struct cpu_case *c, const struct tile_plan *plan, int32_t threads,
                                   bool fp64);
-/* With out and lse of a forward pass in fp64, not those of the backend. */
+/* Compare the gradients with the oracle's, which computes out and lse itself, in fp64. */
 void cpu_case_compare_gradients(const struct cpu_case *c, const char *name);
 
 #endif

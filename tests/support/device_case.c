@@ -1,4 +1,11 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the device tests of both passes share: how much of a test runs, masks, rows of a tensor.
+ *
+ * FFA_TEST_LEVEL decides how much runs. Level 0 runs one repetition in level_share, spread
+ * evenly so that every kind of case is met. FFA_TEST_PART deals the iterations of all tests out to
+ * several processes one by one, so that no process gets the expensive last ones of every test.
+ */
 #include "support/device_case.h"
 
 #include "oracle/oracle.h"
@@ -7,7 +14,7 @@
 #include <stdlib.h>
 
 int64_t full_cells = 4000000;
-int share = 1;
+int level_share = 1;
 
 void level_read(struct attention_shape *layouts, int count)
 {
@@ -19,7 +26,7 @@ void level_read(struct attention_shape *layouts, int count)
     if (level >= 1)
         return;
     full_cells = 400000;
-    share = 12;
+    level_share = 12;
     for (int i = 0; i < count; i++)
         while (layouts[i].heads_q > 4 && layouts[i].heads_kv > 2) {
             layouts[i].heads_q /= 2;
@@ -27,22 +34,22 @@ void level_read(struct attention_shape *layouts, int count)
         }
 }
 
-bool passes_over(const ffa_mask *mask, int32_t heads)
+bool is_left_out(const ffa_mask *mask, int32_t heads)
 {
     static int count;
     const int64_t cells = ffa_mask_area(mask, -1) / ffa_mask_head_count(mask) * heads;
 
-    return share > 1 && cells > 300000 && count++ % share != 0;
+    return level_share > 1 && cells > 300000 && count++ % level_share != 0;
 }
 
 int level_step(int few, int otherwise)
 {
-    return share > 1 ? few : otherwise;
+    return level_share > 1 ? few : otherwise;
 }
 
 void add_part(TCase *tcase, const TTest *test, int begin, int end)
 {
-    static int dealt; /* one by one, so that no share gets the last of every test */
+    static int dealt; /* iterations of all tests so far */
     const char *text = getenv("FFA_TEST_PART");
     int part = 0, parts = 1;
 
@@ -57,9 +64,9 @@ void add_part(TCase *tcase, const TTest *test, int begin, int end)
 
 void add_loop(TCase *tcase, const TTest *test, int count, int step)
 {
-    for (int i = 0; i < count && share > 1; i += step)
+    for (int i = 0; i < count && level_share > 1; i += step)
         tcase_add_loop_test(tcase, test, i, i + 1);
-    if (share == 1)
+    if (level_share == 1)
         add_part(tcase, test, 0, count);
 }
 

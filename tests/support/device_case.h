@@ -12,33 +12,35 @@
 #include <ffa/ffa.h>
 #include <stdbool.h>
 
-/* How much is done, from FFA_TEST_LEVEL: 2 the oracle evaluates all that it can, 1 (default)
- * samples of cases above 4e6 cells, 0 (the emulator, tests/emulator) above 4e5, and a twelfth of
- * the repetitions. */
-extern int64_t full_cells;
-extern int share; /* of repetitions, one in so many is run */
+/* FFA_TEST_LEVEL decides how much a test does:
+ *   2  the oracle evaluates every row and key, up to its own limit
+ *   1  (default) the oracle evaluates samples of cases above 4e6 cells
+ *   0  (for tests/emulator) samples above 4e5 cells, and a twelfth of the repetitions */
+extern int64_t full_cells; /* cells above which the oracle evaluates samples */
+extern int level_share;    /* one repetition in this many runs; above 1 at level 0 only */
 
-/* At level 0 the layouts get fewer heads, in the same groups. */
+/* Read the level. At level 0 the layouts get fewer heads, with as many query heads to a kv head. */
 void level_read(struct attention_shape *layouts, int count);
 
-/* Level 0: whether this case of many cells is not the one in so many that is run. */
-bool passes_over(const ffa_mask *mask, int32_t heads);
+/* Whether level 0 leaves this case out: of those with many cells, one in level_share runs. */
+bool is_left_out(const ffa_mask *mask, int32_t heads);
 
-/* A loop's step: `few` at level 0. */
+/* The step of a loop: `few` at level 0, else `otherwise`. */
 int level_step(int few, int otherwise);
 
-/* Iterations [begin, end) of a test, or this process's share of them: FFA_TEST_PART=I/N is the I-th
- * of N, from 0. */
+/* Add iterations [begin, end) of a test, or this process's part of them: with FFA_TEST_PART=I/N the
+ * I-th of N, counted from 0. */
 void add_part(TCase *tcase, const TTest *test, int begin, int end);
-/* All of a test's iterations, or likewise; at level 0 every `step`th. */
+/* Add iterations [0, count) likewise; at level 0 every `step`th of them. */
 void add_loop(TCase *tcase, const TTest *test, int count, int step);
 
+/* Fail the test unless rc is FFA_OK, with the error's message. */
 void must(ffa_status rc, const ffa_error *err, const char *what);
 
 ffa_mask *parse(const char *text);
 ffa_mask *mask_of(const struct mask_case *from);
 
-/* All columns of a token, in so many heads. */
+/* Write `value` to the head_dim columns of a token in heads [0, heads). */
 void write_row(const ffa_tensor *tensor, const struct attention_shape *shape, int64_t row,
                int32_t heads, double value);
 

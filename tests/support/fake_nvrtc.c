@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An NVRTC from before our time: it opens, has every function, and says 12.1.
+ * An NVRTC too old for libffa: it opens, has every function, and reports version 12.1.
  */
 #define FAKE __attribute__((visibility("default")))
 /* clang-format off */

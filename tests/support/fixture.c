@@ -1,4 +1,11 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Contexts on template texts that compile in milliseconds, and made-up kernels, for tests of the
+ * store and its layers.
+ *
+ * A made-up kernel follows from its number alone: the same number gives the same key, facts and
+ * cubin in every process.
+ */
 #include "support/fixture.h"
 
 #include "base/digest.h"

@@ -1,4 +1,11 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attention and its gradients by plain operators, each of which rounds its result to the dtype.
+ *
+ * One query head at a time, with full [rows][keys] matrices: scores, softmax, their derivatives,
+ * three products. It is written from the formulas and shares no code with a backend, so that its
+ * errors are a measure of the dtype alone.
+ */
 #include "support/low_precision.h"
 
 #include "base/half.h"
@@ -15,13 +22,13 @@ struct operators {
     const ffa_slice_list *list;
     int64_t rows, keys;
     int32_t dim, dim_v;
-    float *q, *dout;            /* [rows]: of a query head */
-    float *k, *v;               /* [keys]: of a kv head */
+    float *q, *dout;            /* [rows][columns], of a query head */
+    float *k, *v;               /* [keys][columns], of a kv head */
     float *p, *tanh, *ds;       /* [rows][keys] */
     uint8_t *attended;          /* [rows][keys] */
-    float *dq;                  /* [rows] */
-    float *dk, *dv;             /* [keys]: of a query head */
-    float *group_dk, *group_dv; /* [keys]: their sums */
+    float *dq;                  /* [rows][columns] */
+    float *dk, *dv;             /* [keys][columns], of a query head */
+    float *group_dk, *group_dv; /* [keys][columns], summed over the query heads of a kv head */
 };
 
 static void *array(int64_t count, size_t size)
@@ -74,6 +81,7 @@ static void read_head(const struct operators *o, const ffa_tensor *tensor, int64
 
 /* ---- operators of a row ---- */
 
+/* Set `attended` from the slices of the list. */
 static void mark(struct operators *o)
 {
     memset(o->attended, 0, (size_t)(o->rows * o->keys));
@@ -86,7 +94,8 @@ static void mark(struct operators *o)
         }
 }
 
-/* Scores, scaled and capped, to p; slopes of the cap to tanh. */
+/* The scaled and capped scores go to p. With a softcap, tanh(score / cap) is kept for its
+ * derivative. */
 static void scores(struct operators *o, int64_t row)
 {
     const ffa_forward_args *args = o->test->forward.args;
@@ -107,7 +116,7 @@ static void scores(struct operators *o, int64_t row)
     }
 }
 
-/* Softmax over the attended keys and the sinks, in fp32 inside. */
+/* Softmax over the attended keys and the sinks: in fp32, rounded at the end. */
 static void softmax(struct operators *o, int64_t row, int32_t head)
 {
     const ffa_forward_args *args = o->test->forward.args;
@@ -126,7 +135,7 @@ static void softmax(struct operators *o, int64_t row, int32_t head)
         p[key] = attended[key] ? rounded(o, expf(p[key] - top) / sum) : 0;
 }
 
-/* dP, and through softmax, cap and scale: ds. */
+/* ds: dP through the derivatives of softmax, softcap and scale. */
 static void score_gradients(struct operators *o, int64_t row)
 {
     const ffa_forward_args *args = o->test->forward.args;
@@ -153,7 +162,7 @@ static void score_gradients(struct operators *o, int64_t row)
 
 /* ---- heads ---- */
 
-/* The last three products, and into the sums over the group. */
+/* dq, dk and dv of a query head; dk and dv are added to the sums over the kv head. */
 static void products(struct operators *o)
 {
     memset(o->dq, 0, (size_t)(o->rows * o->dim) * sizeof *o->dq);

@@ -1,4 +1,10 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Masks for tests: those of tests/data/masks.json, and random unions of slices.
+ *
+ * A random union has one of several styles, so that packed documents, bands and grids are drawn as
+ * often as slices without any structure. The same generator state gives the same mask everywhere.
+ */
 #include "support/mask_cases.h"
 
 #include <jansson.h>
@@ -78,7 +84,7 @@ const struct mask_case *mask_cases_find(const struct mask_cases *cases, const ch
 
 enum style { ANY, DOCUMENTS, GRID, BANDS, SHORT, STYLE_COUNT };
 
-/* A range inside [0, tokens), at multiples of `grid`. */
+/* A range inside [0, tokens) of at most `longest` tokens, whose bounds are multiples of `grid`. */
 static void draw_range(struct rng *rng, int64_t tokens, int64_t longest, int64_t grid,
                        int64_t *begin, int64_t *end)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Masks for tests: those of tests/data/masks.json, and seeded random unions.
+ * Masks for tests: those of tests/data/masks.json, and random unions of slices.
  */
 #ifndef TESTS_MASK_CASES_H
 #define TESTS_MASK_CASES_H
@@ -24,7 +24,7 @@ struct mask_cases {
 /* All cases of the file. Aborts where it cannot be read. */
 struct mask_cases mask_cases_load(void);
 void mask_cases_free(struct mask_cases *cases);
-/* NULL if there is none of the name. */
+/* NULL if no case has the name. */
 const struct mask_case *mask_cases_find(const struct mask_cases *cases, const char *name);
 
 /* Up to `slices_max` slices of all types over at most `tokens_max` tokens: overlapping unions,

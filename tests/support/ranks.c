@@ -1,4 +1,11 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One attention problem, run by many ranks that are threads of this process.
+ *
+ * Each rank gets its own copy of the rows it owns, with strides of its own and outputs full of NaN.
+ * The results are copied back row by row into the whole problem, where the caller compares them
+ * with the oracle: a row that a rank did not write stays NaN.
+ */
 #include "support/ranks.h"
 
 #include "base/base.h"
@@ -50,7 +57,7 @@ static int64_t rows_of(const struct layout *layout, int32_t rank)
     return layout->is_replicated ? layout->bounds[layout->count] : layout->rank_tokens[rank];
 }
 
-/* Between the whole tensor and the rank's own, row by row. */
+/* Copy a tensor row by row between the whole problem and the rank. */
 static void copy(struct rank *r, enum local which, bool to_rank)
 {
     const struct place p = place_of(r, which);
@@ -78,7 +85,8 @@ static void copy(struct rank *r, enum local which, bool to_rank)
     }
 }
 
-/* Outputs hold NaN, every rank has strides of its own. */
+/* Allocate the rank's tensors, with strides that differ between ranks, and fill them with NaN. Then
+ * copy the inputs. */
 static void allocate(struct rank *r)
 {
     for (int which = 0; which < LOCALS; which++) {
@@ -128,7 +136,7 @@ static ffa_parallel_args args_of(const struct rank *r)
     return args;
 }
 
-/* The passes of the other mask; what they write is written again. */
+/* The passes of the other mask. `mask` then overwrites what they wrote. */
 static ffa_status run_other(const struct rank *r, const ffa_parallel_args *args, ffa_error *err)
 {
     struct ranks_run *run = r->run;

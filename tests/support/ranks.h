@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One attention problem run by many ranks, threads of this process, and put together again.
+ * One attention problem, run by many ranks that are threads of this process, with the results put
+ * together again.
  */
 #ifndef TESTS_RANKS_H
 #define TESTS_RANKS_H
@@ -14,11 +15,12 @@
 enum { RANKS_HERE = 16 };
 
 struct ranks_run;
-/* Told before a rank's passes, from its thread, to make it misbehave. False: it does not run. */
+/* Called from a rank's thread before its passes, to make it misbehave. If it returns false, the
+ * rank does not run. */
 typedef bool (*ranks_hook)(struct ranks_run *run, int32_t rank);
 
 struct ranks_run {
-    /* Given: the whole problem. Results go to its tensors. */
+    /* Set by the caller: the whole problem. Results go to its tensors. */
     struct attention_case *test;
     struct attention_gradients *gradients; /* NULL: forward only */
     const ffa_mask *mask;
@@ -27,29 +29,30 @@ struct ranks_run {
     ffa_loopback_opts loopback;
     int32_t rank_count, ranks_per_node;
     ffa_dtype sum_dtype;
-    int32_t passes; /* forward and backward so often; 0: 1 */
+    int32_t passes; /* how often forward and backward run; 0: once */
     int32_t threads;
     bool wants_max, wants_dsink;
     ranks_hook hook;
-    const ffa_mask *other_mask; /* of another layer: dispatched together, and run before `mask`, on
-                                 * the same group; NULL: none */
+    const ffa_mask *other_mask; /* of another layer: in the same dispatch, and run before `mask` on
+                                 * the same communicators; NULL: none */
     int64_t other_weight;
-    const ffa_mask *odd_mask; /* what odd_rank plans instead; NULL: all plan the same */
+    const ffa_mask *odd_mask; /* odd_rank plans this mask instead; NULL: all plan the same */
     int32_t odd_rank;
-    int32_t bad_rank; /* calls with too many heads; 0: none */
-    long alloc_fault; /* the nth allocation from when ranks run fails; 0: none */
-    bool skips_agree; /* no ffa_parallel_plan_agree before the passes */
+    int32_t bad_rank; /* this rank calls with too many heads; 0: none */
+    long alloc_fault; /* the nth allocation of the ranks fails; 0: none */
+    bool skips_agree; /* do not call ffa_parallel_plan_agree before the passes */
     /* Results. */
     double *lse;               /* [seqlen_q][heads_q] */
     float *max_logits, *dsink; /* of rank 0; [heads_q], [sinks][heads_q] */
     ffa_comm *comms[RANKS_HERE];
     ffa_status status[RANKS_HERE];
     ffa_error errors[RANKS_HERE];
-    int32_t stages[RANKS_HERE]; /* forward */
+    int32_t stages[RANKS_HERE]; /* of the forward pass */
     int32_t moves[RANKS_HERE];  /* ffa_parallel_moves */
 };
 
-/* Runs all ranks; ranks_finish frees. Dispatch and group must come to be; ranks may fail. */
+/* Run all ranks; ranks_finish() frees the results. The test fails where the dispatch or the
+ * loopback communicators cannot be created; the passes of a rank may fail, as status says. */
 void ranks_run_all(struct ranks_run *run);
 void ranks_finish(struct ranks_run *run);
 

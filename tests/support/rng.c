@@ -1,4 +1,10 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A seeded generator for tests: splitmix64 (Steele et al. 2014).
+ *
+ * The integers are the same on every machine. So are the numbers of rng_bell(), which needs only
+ * exact sums and one product; rng_normal() depends on the log and cos of libm.
+ */
 #include "support/rng.h"
 
 #include <assert.h>

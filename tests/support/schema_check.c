@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * usage: schema_check SCHEMA < JSON
- * Validates against as much of JSON Schema as the schemas in tests/schema use; a keyword it does
- * not know is an error, so that no schema says what is not checked.
+ *
+ * Validate JSON against a schema of tests/schema. It knows the keywords of JSON Schema that those
+ * use; any other keyword is an error, so that a schema cannot state what nobody checks.
  */
 #include <jansson.h>
 #include <stdarg.h>
@@ -85,6 +86,7 @@ static void check_object(const json_t *value, const json_t *schema, const char *
 static void check_keyword(const json_t *value, const char *keyword, const json_t *wanted,
                           const char *path)
 {
+    /* Checked by other functions, or mere comments. */
     static const char *const elsewhere[] = { "$schema",    "title",    "description",
                                              "properties", "required", "additionalProperties",
                                              "items" };

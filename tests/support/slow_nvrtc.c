@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An NVRTC that compiles nothing, as slowly and as badly as it is told, and writes down each time
- * it was asked. Its cubins are ELF files with the entry's name, one content a list of options.
+ * An NVRTC that compiles nothing, as slowly and as badly as the environment tells it, and logs
+ * every compile. Its cubins are ELF files with the entry's name; their content is the list of
+ * options.
  *
  *   FAKE_NVRTC_MS   how long a compile takes
- *   FAKE_NVRTC_LOG  a file that a compile adds a line to when it begins: "<process>\n"
- *   FAKE_NVRTC_FAIL set: each compile fails
- *   FAKE_NVRTC_DO   "crash"; "eat": take all the memory there is, and say that it was not enough;
- *                   "refuse": say that an option is unknown, as for an architecture
+ *   FAKE_NVRTC_LOG  a file to which every compile appends "<process>\n" when it begins
+ *   FAKE_NVRTC_FAIL set: every compile fails
+ *   FAKE_NVRTC_DO   "crash": abort; "eat": allocate all memory and report that it ran out;
+ *                   "refuse": report an unknown option, as for an unknown architecture
  */
 #include <elf.h>
 #include <errno.h>
@@ -22,7 +23,7 @@
 
 #define FAKE __attribute__((visibility("default")))
 
-/* nvrtc.h's, of which only these are needed. */
+/* Result codes of nvrtc.h: those that are returned here. */
 enum { SUCCESS = 0, OUT_OF_MEMORY = 1, INVALID_OPTION = 5, COMPILATION = 6 };
 typedef struct fake_program *nvrtcProgram;
 

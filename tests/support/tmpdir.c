@@ -1,4 +1,8 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A private folder for a test, and what tests do with files in it. Every failure aborts with the
+ * path.
+ */
 #include "support/tmpdir.h"
 
 #include <dirent.h>

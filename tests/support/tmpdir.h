@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A private folder for a test, and small things done with files in it.
+ * A private folder for a test, and what tests do with files in it.
  */
 #ifndef TESTS_TMPDIR_H
 #define TESTS_TMPDIR_H
 
 #include <stddef.h>
 
-/* A fresh folder (0700) under $TMPDIR or /tmp; caller frees the name. Aborts on failure. */
+/* Make a folder (mode 0700) under $TMPDIR or /tmp. The name is the caller's, tmpdir_remove(). */
 char *tmpdir_make(void);
-/* Remove it with all that is in it, and free the name. */
+/* Remove the folder with its content, and free the name. */
 void tmpdir_remove(char *folder);
 
 /* "<folder>/<name>"; caller frees. */

@@ -1,4 +1,10 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A log sink that counts lines by level and keeps the last warning, and the check for NVRTC.
+ *
+ * Lines may come from several threads. The counters are atomic; the text of the warning is for
+ * tests with one thread.
+ */
 #include "support/watch.h"
 
 #include "jit/nvrtc.h"

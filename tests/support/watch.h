@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A log sink that counts, and the check for NVRTC.
+ * A log sink that counts lines by level, and the check for NVRTC.
  */
 #ifndef TESTS_WATCH_H
 #define TESTS_WATCH_H
@@ -16,7 +16,7 @@ struct watch {
 void watch_line(void *user, ffa_log_level level, const char *module, const char *line);
 struct log watch_log(struct watch *watch);
 
-/* Whether there is an NVRTC to test with; prints why not. */
+/* Whether NVRTC can be opened; if not, print why the test is skipped. */
 bool watch_has_nvrtc(void);
 
 #endif

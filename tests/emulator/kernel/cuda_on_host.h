@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Comes before everything in a kernel compiled for the emulator: CUDA C++ as far as the templates
- * use it. One PTX instruction a function is ptx.h's and wgmma.h's business, which lie beside this
- * file and take the place of the templates' own.
+ * CUDA C++ for the host, as far as the templates use it; included before the text of every kernel.
+ * ptx.h and wgmma.h beside this file, with one PTX instruction a function, replace those of the
+ * templates.
  */
 #ifndef FFA_EMULATOR_CUDA_ON_HOST_H
 #define FFA_EMULATOR_CUDA_ON_HOST_H
@@ -178,7 +178,7 @@ static inline void __syncthreads()
     emulator_bar_sync(0, (int)emulator_threads.x);
 }
 
-/* ---- memory: one host thread runs all, so nothing comes between ---- */
+/* ---- memory: one host thread runs all threads, so every access is atomic ---- */
 
 template <class T> static inline T atomicAdd(T *at, T value)
 {
@@ -229,7 +229,7 @@ static inline void __nanosleep(unsigned)
     emulator_fail("trap");
 }
 
-/* The runtime calls a kernel through a function of one type, which nvrtc.c appends. */
+/* The runtime calls every kernel through a function of the same type, which nvrtc.c appends. */
 template <class Args> static inline void emulator_call(void (*kernel)(Args), const void *args)
 {
     kernel(*static_cast<const Args *>(args));

@@ -71,7 +71,7 @@ template <int id, int threads> FFA_DEVICE void bar_sync()
     emulator_bar_sync(id, threads);
 }
 
-/* ---- clusters: blocks that share ---- */
+/* ---- clusters ---- */
 
 FFA_DEVICE uint32_t cluster_rank()
 {
@@ -243,7 +243,7 @@ FFA_DEVICE void st_shared(uint32_t address, uint32_t value)
 
 FFA_DEVICE uint32_t ld_shared(uint32_t address)
 {
-    emulator_yield(); /* volatile: somebody may be waiting for a change */
+    emulator_yield(); /* volatile: the caller may poll for a change */
     return shared_load<uint32_t>(address);
 }
 

@@ -303,9 +303,10 @@ START_TEST(readonly_root)
         else
             ck_assert_int_eq(setenv("HOME", folder, 1), 0);
         say(out, sizeof out, FFA_TEST_COMMAND " cache path --explain");
-        ck_assert_msg(strncmp(out, "none\n", 5) == 0 && strstr(out, "nothing is left: memory only"),
+        ck_assert_msg(strncmp(out, "none\n", 5) == 0 &&
+                          strstr(out, "no place is left: memory only"),
                       "%s", out);
-        ck_assert_msg(strstr(out, i ? "HOME: not set" : "cannot be made, passed over"), "%s", out);
+        ck_assert_msg(strstr(out, i ? "HOME: not set" : "cannot be created, skipped"), "%s", out);
         say(out, sizeof out, run);
         ck_assert_msg(strstr(out, "layer         compiled") && !strstr(out, "warning"), "%s", out);
     }

@@ -22,7 +22,7 @@ import argparse, ctypes as C, json, math, os, re, subprocess, sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TEMPLATES = os.environ.get("TEMPLATES", os.path.join(HERE, "..", "templates"))
-DEFAULTS = dict(head_dim=128, head_dim_v=0, dtype=1, consumers=2, tile_n=128, stages=2, softcap=0, out_fp32=0, staged=0, max_logits=0, debug=0)
+DEFAULTS = dict(head_dim=128, head_dim_v=0, dtype=1, consumers=2, tile_n=128, kv_slots=2, softcap=0, out_fp32=0, staged=0, max_logits=0, debug=0)
 
 
 def build(out, specs):
@@ -257,7 +257,7 @@ def run(opts):
         ok(cuda.cuModuleGetFunction(C.byref(v["fn"]), mod, b"attention_forward"))
         s = v["spec"]; m = 64 * s["consumers"]
         qk, pv = (-(-s[k] // 64) * 128 for k in ("head_dim", "head_dim_v"))
-        size = lambda slots: 1024 + qk * (slots * m + s["stages"] * s["tile_n"]) + pv * s["stages"] * s["tile_n"] + 8 * (4 * s["stages"] + 2 * slots + 5) + 2 * (64 + 6 * 32 + 10 * 32)
+        size = lambda slots: 1024 + qk * (slots * m + s["kv_slots"] * s["tile_n"]) + pv * s["kv_slots"] * s["tile_n"] + 8 * (4 * s["kv_slots"] + 2 * slots + 5) + 2 * (64 + 6 * 32 + 10 * 32)
         v["smem"] = size(2) if size(2) <= 232448 else size(1)
         ok(cuda.cuFuncSetAttribute(v["fn"], 8, v["smem"]))
     sms = torch.cuda.get_device_properties(0).multi_processor_count

@@ -6,6 +6,7 @@
 #ifndef FFA_ATTENTION_BACKWARD_ARGS_H
 #define FFA_ATTENTION_BACKWARD_ARGS_H
 
+#include "device_limits.h"
 #include "tensor_map.h"
 #include "tile_plan.h"
 
@@ -36,18 +37,19 @@ struct attention_backward_args {
     int work_count; /* tiles x heads_kv (one list) or tiles (a list a kv head), x parts */
     int tile_count;
     int heads_kv;
-    int group;          /* heads_q / heads_kv */
-    int parts;          /* a group's query heads are shared by so many blocks; divides group */
-    int l2_head_groups; /* (kv head, part) pairs worked on together */
-    int l2_waves;       /* BACKWARD_LOCKSTEP: a section's items are taken in so many waves, */
-    int wave_items;     /* each of so many items, the last of fewer */
+    int group; /* heads_q / heads_kv */
+    int parts; /* head groups of a kv head: its query heads are shared out; divides group */
+    int l2_head_groups; /* head groups of an L2 group */
+    int l2_waves;       /* BACKWARD_LOCKSTEP: waves of an L2 group's work items */
+    int wave_items;     /* and work items of a wave; the last may have fewer */
     int flags;          /* BACKWARD_... */
     float cap_inner;    /* 2 * log2(e) * softmax_scale / softcap */
     float cap_outer;    /* softcap * log2(e) */
     int head_dim;       /* padded: columns of dk, */
     int head_dim_v;     /* and of dv */
-    /* deterministic: the plan's turns, and visits so far of each block of the grid, by each block
-     * of a cluster, 0 before a launch: [heads_q][cluster][blocks of tile_m rows]. */
+    /* deterministic: the plan's tickets, and the dq semaphores: visits so far of each block of the
+     * grid, counted for each block of a cluster apart, 0 before a launch:
+     * [heads_q][cluster][blocks of tile_m rows]. */
     const struct plan_ticket *tickets;
     int *dq_semaphores;
 };
@@ -61,44 +63,44 @@ _Static_assert(sizeof(struct attention_backward_args) == 768, "host and device d
 enum {
     BACKWARD_LIST_PER_KV_HEAD = 1, /* a list of tiles for each kv head; else one for all */
     BACKWARD_ACCUMULATE = 2,       /* dkv_fp32: dk and dv are added to what they hold */
-    /* A wave of items goes through the rows from the first to the last, the next one from the last
-     * to the first, or, FROM_LAST_ROW, the other way round; the heads of a block one after the
-     * other. */
+    /* One wave goes through the query rows from the first to the last, the next one from the last
+     * to the first. With BACKWARD_DESCENDING the first wave begins at the last row. Of a block of
+     * rows, all heads of the head group come one after the other. */
     BACKWARD_LOCKSTEP = 4,
     BACKWARD_DESCENDING = 8
 };
 
 enum {
-    BACKWARD_INLINE_SWEEPS = 6, /* of a tile, copied to shared memory ahead of its turn */
-    BACKWARD_INLINE_BANDS = 10,
+    BACKWARD_INLINE_SWEEPS = 6, /* sweeps of a tile that its slot has room for */
+    BACKWARD_INLINE_BANDS = 10, /* and bands (attention_backward_inline_bands) */
     BACKWARD_TILE_SLOTS = 2
 };
 
-/* One tile ahead of its turn, in shared memory. */
+/* The record of a tile in shared memory, from the scheduler to producers, sender and consumers. */
 struct backward_tile_slot {
-    struct plan_tile tile; /* the block's keys; key_count -1: no more work */
+    struct plan_tile tile; /* the block's keys; count -1: no more work */
     int kv_head;
-    int head_begin; /* the query heads of its part: [head_begin, head_end) */
+    int head_begin; /* the query heads of its head group: [head_begin, head_end) */
     int head_end;
     int part;
-    int heads_at_once; /* whose same blocks are visited one after another: 1, or all */
+    int heads_at_once; /* heads that visit the same block one after another: 1, or all */
     int is_descending; /* rows from the last to the first */
     int pad_[2];
     struct plan_sweep sweeps[BACKWARD_INLINE_SWEEPS];
     struct plan_band bands[BACKWARD_INLINE_BANDS]; /* attention_backward_inline_bands of them */
 };
 
-/* A turn to add to dq that was taken, in shared memory: where it is counted, and what is next. (An
- * index has 32 bits: it counts blocks of dq, which are 16 KB and more.) */
+/* A ticket whose visit may add to dq, in shared memory: the index of its dq semaphore, and the
+ * value that passes it on. (32 bits are enough: it counts blocks of dq, of 16 KB and more.) */
 struct backward_ticket_slot {
-    unsigned counter;
+    unsigned semaphore;
     int next;
 };
 
 /* A block of query rows in flight, in shared memory, from the producer to the consumers. */
 struct backward_block {
     int head;
-    int row;     /* its first of the sweep */
+    int row;     /* its first row of the sweep */
     int row_end; /* of the sweep */
     int flags;   /* BACKWARD_BLOCK_... | sweep * BACKWARD_BLOCK_SWEEP */
 };
@@ -106,88 +108,83 @@ struct backward_block {
 enum {
     BACKWARD_BLOCK_LAST = 1, /* of its tile */
     BACKWARD_BLOCK_FULL = 2, /* every row attends every key of the tile: no mask */
-    BACKWARD_BLOCK_CUT = 4,  /* rows outside the sweep */
+    BACKWARD_BLOCK_CUT = 4,  /* it has rows outside the sweep */
     BACKWARD_BLOCK_SWEEP = 8
 };
 
-/* Rows of dq that lie together; a block of query rows begins at a multiple of them. */
+/* Rows of dq that lie together. A block of query rows begins at a multiple of them. */
 enum { BACKWARD_DQ_ROWS = 8 };
 
 enum {
-    BACKWARD_Q_SLOTS = 2,     /* blocks of q, and of dout, in flight */
-    BACKWARD_TICKET_SLOTS = 3 /* deterministic: turns to add to dq, taken and not yet passed on */
+    BACKWARD_Q_SLOTS = 2,     /* blocks of q, and of dout at most, in flight */
+    BACKWARD_TICKET_SLOTS = 3 /* deterministic: tickets that have come and are not yet passed on */
 };
 
-#ifdef __CUDACC__
-#define BACKWARD_BOTH __host__ __device__ constexpr
-#else
-#define BACKWARD_BOTH static inline
-#endif
-
-/* Wider heads than this are worked on by role: a warpgroup has P and dv, the other dS and dk. */
+/* Wider heads than this have specialised consumers: one warpgroup has P and dv, the other dS and
+ * dk. */
 enum { BACKWARD_COLUMNS_MAX = 128 };
 
-BACKWARD_BOTH int attention_backward_is_specialised(int head_dim, int head_dim_v)
+FFA_HOST_DEVICE int attention_backward_is_specialised(int head_dim, int head_dim_v)
 {
     return head_dim > BACKWARD_COLUMNS_MAX || head_dim_v > BACKWARD_COLUMNS_MAX;
 }
 
-/* Keys of a block. */
-BACKWARD_BOTH int attention_backward_block_n(int head_dim, int head_dim_v)
+/* Keys of a CUDA block. */
+FFA_HOST_DEVICE int attention_backward_block_n(int head_dim, int head_dim_v)
 {
     return attention_backward_is_specialised(head_dim, head_dim_v) ? 64 : 128;
 }
 
-/* Blocks of a cluster: a pair works on neighbouring keys where a block's 64 are few for the dq that
- * they make. */
-BACKWARD_BOTH int attention_backward_cluster(int head_dim)
+/* CUDA blocks of a cluster. Above 128 columns of q, two blocks share a tile, as the 64 keys of one
+ * are few for what a block of query rows costs. */
+FFA_HOST_DEVICE int attention_backward_cluster(int head_dim)
 {
     return head_dim > BACKWARD_COLUMNS_MAX ? 2 : 1;
 }
 
-/* Keys of a tile of the plan: a cluster's. */
-BACKWARD_BOTH int attention_backward_tile_n(int head_dim, int head_dim_v)
+/* Keys of a tile of the plan: those of a cluster. */
+FFA_HOST_DEVICE int attention_backward_tile_n(int head_dim, int head_dim_v)
 {
     return attention_backward_block_n(head_dim, head_dim_v) * attention_backward_cluster(head_dim);
 }
 
-/* Blocks of dS: made, read by this warpgroup, read by the others. Two where three do not fit, and
- * by role, where one warpgroup makes all. */
-BACKWARD_BOTH int attention_backward_ds_slots(int head_dim, int head_dim_v, int tile_m)
+/* Slots of dS. Three: one being made, one read by this warpgroup, one read by the other. Two where
+ * three do not fit, and with specialised consumers, where one warpgroup makes all dS. */
+FFA_HOST_DEVICE int attention_backward_ds_slots(int head_dim, int head_dim_v, int tile_m)
 {
     return tile_m > 64 || attention_backward_is_specialised(head_dim, head_dim_v) ? 2 : 3;
 }
 
-/* Threads that send dQ to the workspace: where its pieces come fast, there is one for each
- * warpgroup (2 % faster at head_dim 64; no faster at 96 and 128, slower at 192). Turns are passed
- * on by one thread, as they are of all pieces of a block. */
-BACKWARD_BOTH int attention_backward_senders(int tile_m, int deterministic)
+/* Senders. Where pieces of dQ come fast, each warpgroup has its own. Ordered accumulation has one,
+ * as a ticket is of all pieces of a block. */
+FFA_HOST_DEVICE int attention_backward_senders(int tile_m, int deterministic)
 {
     return tile_m > 64 && !deterministic ? 2 : 1;
 }
 
-/* Records of blocks, which are read longest: twice as many where two senders go each their own way.
- * One for both warpgroups is never two blocks behind when the stage of a block two ahead is freed,
- * as it sends the other one's next piece first. */
-BACKWARD_BOTH int attention_backward_block_slots(int tile_m, int deterministic)
+/* Slots for records of blocks, which are read after the block's Q slot is free. Two senders may be
+ * two blocks behind each other, so they need twice as many. One sender is never two blocks behind
+ * when the Q slot of the block two ahead is freed, as it sends the other warpgroup's next piece
+ * first. */
+FFA_HOST_DEVICE int attention_backward_block_slots(int tile_m, int deterministic)
 {
     return 2 * BACKWARD_Q_SLOTS * attention_backward_senders(tile_m, deterministic);
 }
 
 /* Places in shared memory for the warpgroups' pieces of dQ. At head_dim 256 there is room for one,
- * which they take in turns. */
-BACKWARD_BOTH int attention_backward_dq_places(int head_dim)
+ * which they use alternately. */
+FFA_HOST_DEVICE int attention_backward_dq_places(int head_dim)
 {
     return head_dim > 192 ? 1 : 2;
 }
 
 /* Bands of a tile that its slot has room for. */
-BACKWARD_BOTH int attention_backward_inline_bands(int head_dim)
+FFA_HOST_DEVICE int attention_backward_inline_bands(int head_dim)
 {
     return attention_backward_cluster(head_dim) > 1 ? 2 : BACKWARD_INLINE_BANDS;
 }
 
-BACKWARD_BOTH int attention_backward_slot_bytes(int head_dim)
+FFA_HOST_DEVICE int attention_backward_slot_bytes(int head_dim)
 {
     return (int)sizeof(struct backward_tile_slot) -
            (BACKWARD_INLINE_BANDS - attention_backward_inline_bands(head_dim)) *
@@ -195,13 +192,13 @@ BACKWARD_BOTH int attention_backward_slot_bytes(int head_dim)
 }
 
 /* Columns in shared memory: whole panels of 64. */
-BACKWARD_BOTH int attention_backward_columns(int head_dim)
+FFA_HOST_DEVICE int attention_backward_columns(int head_dim)
 {
     return (head_dim + 63) / 64 * 64;
 }
 
-BACKWARD_BOTH int attention_backward_bytes_with(int head_dim, int head_dim_v, int tile_m,
-                                                int dout_slots, int deterministic)
+FFA_HOST_DEVICE int attention_backward_bytes_with(int head_dim, int head_dim_v, int tile_m,
+                                                  int dout_slots, int deterministic)
 {
     const int columns = attention_backward_columns(head_dim);
     const int columns_v = attention_backward_columns(head_dim_v);
@@ -209,7 +206,8 @@ BACKWARD_BOTH int attention_backward_bytes_with(int head_dim, int head_dim_v, in
     const int ds_slots = attention_backward_ds_slots(head_dim, head_dim_v, tile_m);
     const int is_specialised = attention_backward_is_specialised(head_dim, head_dim_v);
     const int cluster = attention_backward_cluster(head_dim);
-    /* Of a pair, the other block's beside its own, in whose place P comes; else, by role, P's. */
+    /* In a cluster of two a slot has the other block's dS, too, and P comes in the place of the
+     * block's own. Specialised consumers without a cluster have a block for P. */
     const int ds_blocks = ds_slots * cluster + (is_specialised && cluster == 1 ? 1 : 0);
 
     return 1024 /* alignment */ + (columns + columns_v) * 2 * block_n /* k, v */ +
@@ -222,24 +220,24 @@ BACKWARD_BOTH int attention_backward_bytes_with(int head_dim, int head_dim_v, in
                (int)sizeof(struct backward_block) +
            8 * (4 * BACKWARD_Q_SLOTS + 4 + 2 * BACKWARD_TILE_SLOTS + 2 * ds_slots + 2 * 2 +
                 (is_specialised ? 1 : 0) + 1) +
-           (cluster > 1 ? 8 * 3 : 0) /* the next item, for the other block */ +
+           (cluster > 1 ? 8 * 3 : 0) /* the next item, for the second block */ +
            BACKWARD_TILE_SLOTS * attention_backward_slot_bytes(head_dim) +
            (deterministic
                 ? BACKWARD_TICKET_SLOTS * (2 * 8 + (int)sizeof(struct backward_ticket_slot))
                 : 0);
 }
 
-/* Blocks of dout in flight: as many as of q, if they fit. */
-BACKWARD_BOTH int attention_backward_dout_slots(int head_dim, int head_dim_v, int tile_m)
+/* Slots for dout: as many as for q, if they fit. */
+FFA_HOST_DEVICE int attention_backward_dout_slots(int head_dim, int head_dim_v, int tile_m)
 {
     return attention_backward_bytes_with(head_dim, head_dim_v, tile_m, BACKWARD_Q_SLOTS, 1) <=
-                   232448
+                   SM90_SHARED_BYTES_MAX
                ? BACKWARD_Q_SLOTS
                : 1;
 }
 
-BACKWARD_BOTH int attention_backward_shared_bytes(int head_dim, int head_dim_v, int tile_m,
-                                                  int deterministic)
+FFA_HOST_DEVICE int attention_backward_shared_bytes(int head_dim, int head_dim_v, int tile_m,
+                                                    int deterministic)
 {
     return attention_backward_bytes_with(
         head_dim, head_dim_v, tile_m, attention_backward_dout_slots(head_dim, head_dim_v, tile_m),

@@ -6,6 +6,7 @@
 #ifndef FFA_ATTENTION_FORWARD_ARGS_H
 #define FFA_ATTENTION_FORWARD_ARGS_H
 
+#include "device_limits.h"
 #include "tensor_map.h"
 #include "tile_plan.h"
 
@@ -56,58 +57,52 @@ enum {
 };
 
 enum {
-    FORWARD_INLINE_SWEEPS = 6, /* of a tile, copied to shared memory ahead of its turn */
-    FORWARD_INLINE_BANDS = 10,
+    FORWARD_INLINE_SWEEPS = 6, /* sweeps of a tile that its slot has room for */
+    FORWARD_INLINE_BANDS = 10, /* and bands */
     FORWARD_TILE_SLOTS = 2
 };
 
-/* One tile ahead of its turn, in shared memory. */
+/* The record of a tile in shared memory, from the scheduler to the producer and the consumers. */
 struct forward_tile_slot {
-    struct plan_tile tile; /* row_count 0: no more work */
+    struct plan_tile tile; /* count 0: no more work */
     int head;
     int pad_[7];
     struct plan_sweep sweeps[FORWARD_INLINE_SWEEPS];
     struct plan_band bands[FORWARD_INLINE_BANDS];
 };
 
-#ifdef __CUDACC__
-#define FORWARD_BOTH __host__ __device__ constexpr
-#else
-#define FORWARD_BOTH static inline
-#endif
-
 /* i / pack = i * inverse >> 16 for a row i of a tile: exact, as the inverse is at most 1 too large,
  * and i * pack < 2^16. */
-FORWARD_BOTH int forward_pack_inverse(int pack)
+FFA_HOST_DEVICE int forward_pack_inverse(int pack)
 {
     return 65536 / pack + 1;
 }
 
-/* Shared memory holds rows of 64 columns: one row of the 128-byte swizzle. */
+/* Shared memory holds panels of 64 columns, each row one row of the 128-byte swizzle. */
 enum { FORWARD_PANEL_BYTES = 128 };
 
-FORWARD_BOTH int attention_forward_panels(int head_dim)
+FFA_HOST_DEVICE int attention_forward_panels(int head_dim)
 {
     return (head_dim + 63) / 64;
 }
 
-FORWARD_BOTH int attention_forward_shared_bytes(int head_dim, int head_dim_v, int tile_m,
-                                                int tile_n, int stages, int q_slots)
+FFA_HOST_DEVICE int attention_forward_shared_bytes(int head_dim, int head_dim_v, int tile_m,
+                                                   int tile_n, int kv_slots, int q_slots)
 {
     return 1024 /* alignment */ +
            FORWARD_PANEL_BYTES *
-               (attention_forward_panels(head_dim) * (q_slots * tile_m + stages * tile_n) +
-                attention_forward_panels(head_dim_v) * stages * tile_n) +
-           8 * (4 * stages + 2 * q_slots + 2 * FORWARD_TILE_SLOTS + 1) +
+               (attention_forward_panels(head_dim) * (q_slots * tile_m + kv_slots * tile_n) +
+                attention_forward_panels(head_dim_v) * kv_slots * tile_n) +
+           8 * (4 * kv_slots + 2 * q_slots + 2 * FORWARD_TILE_SLOTS + 1) +
            FORWARD_TILE_SLOTS * (int)sizeof(struct forward_tile_slot);
 }
 
-/* How many tiles of Q fit: two, so that the next one loads while this one ends, if there is room.
- */
-FORWARD_BOTH int attention_forward_q_slots(int head_dim, int head_dim_v, int tile_m, int tile_n,
-                                           int stages)
+/* Slots for the Q of a tile: two if they fit, so that the next tile's loads while this one ends. */
+FFA_HOST_DEVICE int attention_forward_q_slots(int head_dim, int head_dim_v, int tile_m, int tile_n,
+                                              int kv_slots)
 {
-    return attention_forward_shared_bytes(head_dim, head_dim_v, tile_m, tile_n, stages, 2) <= 232448
+    return attention_forward_shared_bytes(head_dim, head_dim_v, tile_m, tile_n, kv_slots, 2) <=
+                   SM90_SHARED_BYTES_MAX
                ? 2
                : 1;
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * backward_finish: the last pass. dq from its fp32 sum, its rows put together; dk and dv
- * from the partial sums of a split, added in the order of the parts, to sums of other calls if
- * there are any; and dsink,
+ * backward_finish: the last kernel of a backward pass. It makes dq from its fp32 sum in the
+ * workspace, dk and dv from the partial sums of parts (added in the order of the parts, and to sums
+ * of other calls if there are any), and dsink,
  *
  *   dsink[s][h] = - sum over rows of e^(sink[s][h] - lse[row][h]) delta[row][h],
  *
- * added in an order that the grid has no part in. Nothing here is atomic.
+ * which is added up in an order that does not depend on the grid. Nothing here is atomic.
  */
 #include "backward_finish.args.h"
 #include "ffa_device.h"
@@ -34,7 +34,7 @@ static_assert(8 % depth == 0, "a lane's rows of dq are of one group");
 
 /* ---- dq ---- */
 
-/* Eight columns of a row, element `at` of a gradient and after. */
+/* Stores eight columns of a row, from element `at` of a gradient. */
 FFA_DEVICE void store_columns(void *gradient, long long at, float4 low, float4 high,
                               bool accumulate)
 {
@@ -59,8 +59,8 @@ FFA_DEVICE float4 times(float scale, const float4 &x)
     return float4{ scale * x.x, scale * x.y, scale * x.z, scale * x.w };
 }
 
-/* The sum lies in panels of 64 columns, the last of 32 where that is what is left; a panel in
- * groups of 8 rows, a group in runs of 8 columns: a lane has such a run of four rows. */
+/* dq of some rows. The sum is in panels of 64 columns (the last of 96 has 32), a panel in groups of
+ * 8 rows, and a group in runs of 8 columns. A lane has one run of each of four rows. */
 FFA_DEVICE void dq_rows(const backward_finish_args &a, const pass::item &item, int lane)
 {
     const int row = item.row + lane / lanes * depth;
@@ -103,7 +103,7 @@ FFA_DEVICE void add(float4 &to, const float4 &more)
     to = float4{ to.x + more.x, to.y + more.y, to.z + more.z, to.w + more.w };
 }
 
-/* Every lane has eight columns of dk and of dv. */
+/* All lanes have eight columns of both dk and dv: no bounds to check. */
 constexpr bool is_plain = 8 * lanes == head_dim && head_dim == head_dim_v && !spec::padded;
 
 FFA_DEVICE void parted_rows(const backward_finish_args &a, const parted &p, int columns,
@@ -139,7 +139,7 @@ FFA_DEVICE void parted_rows(const backward_finish_args &a, const parted &p, int 
                           low[i], high[i], a.flags & FINISH_ACCUMULATE);
 }
 
-/* ---- dsink: a block a head ---- */
+/* ---- dsink: one block for each head ---- */
 
 FFA_DEVICE void dsink_head(const backward_finish_args &a, int head, float *shared)
 {
@@ -147,7 +147,7 @@ FFA_DEVICE void dsink_head(const backward_finish_args &a, int head, float *share
     const float *delta = lse + a.stats_rows;
 
     for (int s = 0; s < a.sink_count; ++s) {
-        const float logit = a.sink[(long long)s * a.heads_q + head] * 1.4426950408889634f;
+        const float logit = a.sink[(long long)s * a.heads_q + head] * log2e;
         float sum = 0;
 
         for (int row = (int)threadIdx.x; row < a.tokens_q; row += BACKWARD_PASS_THREADS)

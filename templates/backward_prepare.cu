@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * backward_prepare: what attention_backward needs of each row before it starts. delta = sum of out
- * * dout (FlashAttention-2, Dao 2023) and lse in log2 units go to `stats`, and dq is set to zero.
+ * backward_prepare: computes what attention_backward needs of each row. delta = sum of out * dout
+ * (FlashAttention-2, Dao 2023) and lse in log2 units go to `stats`, and dq is set to zero.
  *
  * A row without keys (lse = -inf) gets +inf and a delta of 0, whatever its out and dout hold: its
  * weights come out as exp2(-inf) = 0.
@@ -114,10 +114,10 @@ FFA_DEVICE void prepare_rows(const backward_prepare_args &a, const pass::item &i
             delta[i] += __shfl_xor_sync(0xffffffffu, delta[i], step);
         const bool is_empty = lse[i] == neg_inf();
         delta[i] = is_empty ? 0.0f : delta[i];
-        lse[i] = is_empty ? -neg_inf() : lse[i] * 1.4426950408889634f;
+        lse[i] = is_empty ? -neg_inf() : lse[i] * log2e;
     }
-    /* All lanes of a row have its sums; the first two store one each of the four rows, which are
-     * within the last rows' padding. */
+    /* All lanes of a row have its sums. The first lane stores lse of the four rows, the second
+     * their delta. Rows past the last one go to the padding of `stats`. */
     const int which = lane % lanes;
     if (which < 2 && row < a.tokens_q) {
         float4 *to = (float4 *)(a.stats + (item.head * 2ll + which) * a.stats_rows + row);

@@ -19,6 +19,9 @@ typedef unsigned long long uint64_t;
 #define FFA_DEVICE static __device__ __forceinline__
 #define FFA_DEVICE_MEMBER __device__ __forceinline__
 
+constexpr float log2e = 1.4426950408889634f;
+constexpr float ln2 = 0.6931471805599453f;
+
 FFA_DEVICE float neg_inf()
 {
     return __int_as_float((int)0xff800000u);

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * forward_combine: rows whose keys were split among tiles, from the parts' (out, lse):
+ * forward_combine: combines the parts (out, lse) of rows whose keys were split among tiles:
  *
- *   lse = log(sum over parts of e^lse_p + sum e^sink),  out = sum over parts of e^(lse_p - lse) out_p
+ *   lse = log(sum over parts of e^lse_p + sum e^sink),  out = sum over parts of e^(lse_p - lse)
+ * out_p
  *
- * One warp a row and head; parts are added in their order, so that every run gives the same bits. A
- * part without keys has lse_p = -inf and out_p = 0.
+ * One warp has one row of one head. Parts are added in their order, so that every run gives the
+ * same bits. A part without keys has lse_p = -inf and out_p = 0.
  */
-#include "forward_combine.args.h"
 #include "ffa_device.h"
+#include "forward_combine.args.h"
 #include "ptx.h"
 
 namespace {
@@ -22,7 +23,6 @@ namespace spec {
 
 constexpr int warps = COMBINE_THREADS / 32;
 constexpr int runs = 2; /* of 4 columns a lane: 256 columns a warp */
-constexpr float log2e = 1.4426950408889634f;
 
 FFA_DEVICE float warp_max(float x)
 {
@@ -32,7 +32,7 @@ FFA_DEVICE float warp_max(float x)
     return x;
 }
 
-/* The largest of the parts' lse and the sinks: a shift, nothing more. */
+/* The largest of the parts' lse and the sinks. It only serves as a shift. */
 FFA_DEVICE float find_top(const forward_combine_args &a, const plan_split &row, int head, int lane)
 {
     float top = neg_inf();
@@ -84,7 +84,7 @@ FFA_DEVICE void combine(const forward_combine_args &a, const plan_split &row, in
     }
     if (lane == 0)
         a.lse[(long long)row.token * a.lse_token_stride + (long long)head * a.lse_head_stride] =
-            weights == 0.0f ? neg_inf() : (shift + lg2_approx(weights)) * 0.6931471805599453f;
+            weights == 0.0f ? neg_inf() : (shift + lg2_approx(weights)) * ln2;
 }
 
 }

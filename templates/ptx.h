@@ -13,7 +13,8 @@ FFA_DEVICE uint32_t shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* threadIdx.x, read again at each call: a register less than keeping what follows from it. */
+/* threadIdx.x, read again at each call. It saves the registers that would keep what is derived from
+ * it. */
 FFA_DEVICE int thread_index()
 {
     int index;
@@ -22,7 +23,8 @@ FFA_DEVICE int thread_index()
     return index;
 }
 
-/* The compiler forgets how `x` came about: it keeps it, rather than making it anew. */
+/* The compiler forgets how `x` was computed, so it keeps `x` in a register and does not compute it
+ * again. */
 FFA_DEVICE void keep(uint32_t &x)
 {
     asm volatile("" : "+r"(x));
@@ -59,7 +61,7 @@ FFA_DEVICE bool mbarrier_try_wait_parity(uint32_t bar, uint32_t parity)
     return done != 0;
 }
 
-/* The same at once, never asleep: for threads that share their warp with others at work. */
+/* The same without waiting: for threads that share their warp with others at work. */
 FFA_DEVICE bool mbarrier_test_wait_parity(uint32_t bar, uint32_t parity)
 {
     uint32_t done;
@@ -84,7 +86,7 @@ FFA_DEVICE void fence_proxy_async()
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* Between loads and stores of global memory and the copy engine's, both ways. */
+/* Orders ordinary loads and stores of global memory with those of the copy engine, both ways. */
 FFA_DEVICE void fence_proxy_async_global()
 {
     asm volatile("fence.proxy.async.global;" ::: "memory");
@@ -112,7 +114,7 @@ template <int id, int threads> FFA_DEVICE void bar_sync()
     asm volatile("bar.sync %0, %1;" ::"n"(id), "n"(threads) : "memory");
 }
 
-/* ---- clusters: blocks that share ---- */
+/* ---- clusters ---- */
 
 FFA_DEVICE uint32_t cluster_rank()
 {
@@ -122,7 +124,8 @@ FFA_DEVICE uint32_t cluster_rank()
     return rank;
 }
 
-/* All threads of all blocks of the cluster, whole warps; those that have ended count as here. */
+/* A barrier of all threads of the cluster, by whole warps. Threads that have ended count as
+ * arrived. */
 FFA_DEVICE void cluster_sync()
 {
     asm volatile("barrier.cluster.arrive.release.aligned;\n\t"
@@ -130,9 +133,9 @@ FFA_DEVICE void cluster_sync()
                      : "memory");
 }
 
-/* On the mbarrier at the same place in the block of that rank: what asynchronous operations of this
- * thread have read there may be overwritten. (No release of ordinary stores to the cluster, which
- * would be a fence of the whole GPU.) */
+/* Arrives on the mbarrier at the same address in the block of that rank: what asynchronous
+ * operations of this thread have read may be overwritten. It does not release ordinary stores to
+ * the cluster, which would be a fence of the whole GPU. */
 FFA_DEVICE void mbarrier_arrive_at(uint32_t bar, uint32_t rank)
 {
     asm volatile("{\n\t.reg .b32 there;\n\t"
@@ -142,8 +145,8 @@ FFA_DEVICE void mbarrier_arrive_at(uint32_t bar, uint32_t rank)
                  : "memory");
 }
 
-/* A word to the same place in the block of that rank, some time later: four bytes that complete on
- * `bar` there. */
+/* Stores a word to the same address in the block of that rank, asynchronously: its four bytes
+ * complete on `bar` there. */
 FFA_DEVICE void st_async_at(uint32_t address, uint32_t value, uint32_t bar, uint32_t rank)
 {
     asm volatile("{\n\t.reg .b32 there, bar;\n\t"
@@ -155,8 +158,8 @@ FFA_DEVICE void st_async_at(uint32_t address, uint32_t value, uint32_t bar, uint
                  : "memory");
 }
 
-/* The box to the same place in each block of the cluster whose bit is set; completes on `bar` in
- * each. */
+/* Copies a box to the same address in each block of the cluster whose bit is set; completes on
+ * `bar` in each. */
 FFA_DEVICE void cp_async_bulk_tensor_3d_to(uint32_t dst, const void *map, uint32_t bar, int column,
                                            int head, int row, uint16_t blocks)
 {
@@ -166,8 +169,8 @@ FFA_DEVICE void cp_async_bulk_tensor_3d_to(uint32_t dst, const void *map, uint32
                  : "memory");
 }
 
-/* `bytes` of shared memory to `dst` in the block of that rank, both ends 16-byte aligned; completes
- * on `bar` there. */
+/* Copies `bytes` of shared memory to `dst` in the block of that rank, both ends 16-byte aligned;
+ * completes on `bar` there. */
 FFA_DEVICE void cp_async_bulk_at(uint32_t dst, uint32_t src, uint32_t bar, uint32_t bytes,
                                  uint32_t rank)
 {
@@ -182,7 +185,7 @@ FFA_DEVICE void cp_async_bulk_at(uint32_t dst, uint32_t src, uint32_t bar, uint3
 
 /* ---- copy engine ---- */
 
-/* A box of a 3-d tensor (column, head, row) into shared memory; completes on `bar`. */
+/* Copies a box of a 3-d tensor (column, head, row) to shared memory; completes on `bar`. */
 FFA_DEVICE void cp_async_bulk_tensor_3d(uint32_t dst, const void *map, uint32_t bar, int column,
                                         int head, int row)
 {
@@ -192,7 +195,7 @@ FFA_DEVICE void cp_async_bulk_tensor_3d(uint32_t dst, const void *map, uint32_t 
                  : "memory");
 }
 
-/* Add `bytes` of fp32 in shared memory to global memory, both contiguous and 16-byte aligned. */
+/* Adds `bytes` of fp32 in shared memory to global memory, both contiguous and 16-byte aligned. */
 FFA_DEVICE void bulk_reduce_add_f32(float *to, uint32_t from, int bytes)
 {
     asm volatile(
@@ -206,7 +209,8 @@ FFA_DEVICE void bulk_commit()
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-/* This thread's bulk groups, but for the last `left`, have read shared memory; or are complete. */
+/* Waits until this thread's bulk groups, but for the last `left`, have read shared memory
+ * (bulk_wait: are complete). */
 template <int left> FFA_DEVICE void bulk_wait_read()
 {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(left) : "memory");
@@ -217,7 +221,7 @@ template <int left> FFA_DEVICE void bulk_wait()
     asm volatile("cp.async.bulk.wait_group %0;" ::"n"(left) : "memory");
 }
 
-/* `bytes` into shared memory, both ends 16-byte aligned; completes on `bar`. */
+/* Copies `bytes` to shared memory, both ends 16-byte aligned; completes on `bar`. */
 FFA_DEVICE void cp_async_bulk(uint32_t dst, const void *src, uint32_t bar, uint32_t bytes)
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -314,7 +318,7 @@ template <int dtype> FFA_DEVICE uint32_t pack_half2(float low, float high)
     return packed;
 }
 
-/* The other way. */
+/* The inverse of pack_half2. */
 template <int dtype> FFA_DEVICE float2 unpack_half2(uint32_t packed)
 {
     float2 x;
@@ -365,7 +369,7 @@ FFA_DEVICE void st_shared_v4_zero(uint32_t address)
     asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(0) : "memory");
 }
 
-/* Volatile, so that loads stay where they are: ahead of their use they would cost registers. */
+/* Volatile, so that the compiler does not move loads ahead, where they would cost registers. */
 FFA_DEVICE float2 ld_global_v2(const float *address)
 {
     float2 value;

@@ -379,8 +379,8 @@ static void outputs_fill(struct attention_backward_args *launch, const struct gp
         launch->flags |= BACKWARD_ACCUMULATE;
 }
 
-/* In what order the main kernel takes its items, and each goes through its rows. In turns, an item
- * has one order anyway. */
+/* In what order the main kernel takes its items, and each goes through its rows. In ordered
+ * accumulation an item has one order anyway. */
 static void order_fill(struct attention_backward_args *launch, const struct gpu_call *call)
 {
     const struct tile_plan *plan = &call->plan->backward;

@@ -42,7 +42,7 @@ static const struct cli_command commands[] = {
     { "explain", cmd_explain, true, "TEMPLATE [NAME=VALUE...]",
       "Say what a request comes to, which layer answers it, or what the nearest entry has instead.",
       "ffa explain attention_forward head_dim=128 dtype=bf16 --arch sm_90a\n"
-      "ffa explain attention_forward stages=1 --arch sm_90a --json\n" },
+      "ffa explain attention_forward kv_slots=1 --arch sm_90a --json\n" },
     { "warm", cmd_warm, true, "[MANIFEST|-]",
       "Compile a set of kernels into the store, in isolated worker processes.",
       "ffa warm --preset training --arch sm_90a --jobs 2\n"

@@ -10,6 +10,7 @@
 #include "attention_forward.args.h"
 #include "backward_pass.h"
 #include "base/embedded.h"
+#include "device_limits.h"
 #include "forward_combine.args.h"
 
 #include <errno.h>
@@ -19,7 +20,7 @@
 /* ---- architectures ---- */
 
 static const struct jit_arch archs[] = {
-    { "sm_90a", "compute_90a", 227 * 1024 },
+    { "sm_90a", "compute_90a", SM90_SHARED_BYTES_MAX },
 };
 #define ARCH_NAMES "sm_90a"
 
@@ -113,7 +114,7 @@ static const struct {
 /* ---- what a template needs beyond its rows ---- */
 
 struct forward {
-    int32_t head_dim, head_dim_v, consumers, tile_n, stages;
+    int32_t head_dim, head_dim_v, consumers, tile_n, kv_slots;
 };
 
 /* The least there are products for. */
@@ -135,7 +136,7 @@ static struct forward forward_of(const struct jit_spec *spec)
         .head_dim_v = spec->values[FORWARD_head_dim_v],
         .consumers = spec->values[FORWARD_consumers],
         .tile_n = spec->values[FORWARD_tile_n],
-        .stages = spec->values[FORWARD_stages],
+        .kv_slots = spec->values[FORWARD_kv_slots],
     };
 }
 
@@ -143,10 +144,10 @@ static int32_t forward_shared_bytes(const struct forward *f)
 {
     int32_t tile_m = 64 * f->consumers;
     int32_t q_slots =
-        attention_forward_q_slots(f->head_dim, f->head_dim_v, tile_m, f->tile_n, f->stages);
+        attention_forward_q_slots(f->head_dim, f->head_dim_v, tile_m, f->tile_n, f->kv_slots);
 
-    return attention_forward_shared_bytes(f->head_dim, f->head_dim_v, tile_m, f->tile_n, f->stages,
-                                          q_slots);
+    return attention_forward_shared_bytes(f->head_dim, f->head_dim_v, tile_m, f->tile_n,
+                                          f->kv_slots, q_slots);
 }
 
 /* Registers a consumer thread holds at once: O, the scores of one block, P of the one before. */
@@ -162,9 +163,8 @@ static int32_t forward_registers_max(const struct jit_spec *spec, const struct f
                            spec->values[FORWARD_max_logits];
     const bool has_partial = spec->values[FORWARD_out_fp32] || spec->values[FORWARD_staged] ||
                              spec->values[FORWARD_split];
-    const int32_t given = f->consumers == 3 ? 160 : f->consumers == 2 ? 232 : 255;
-
-    return given - (f->consumers == 3 ? 32 : 28) - (has_partial || has_extra ? 20 : 0);
+    return kernel_consumer_registers(f->consumers) - (f->consumers == 3 ? 32 : 28) -
+           (has_partial || has_extra ? 20 : 0);
 }
 
 static bool forward_fits(const struct jit_spec *spec, const struct forward *f,
@@ -174,11 +174,10 @@ static bool forward_fits(const struct jit_spec *spec, const struct forward *f,
            forward_shared_bytes(f) <= arch->shared_bytes_max;
 }
 
-enum { FORWARD_TILE_N = 128, FORWARD_TILE_N_MIN = 64, FORWARD_STAGES = 2 };
+enum { FORWARD_TILE_N = 128, FORWARD_TILE_N_MIN = 64, FORWARD_KV_SLOTS = 2 };
 
-/* Where three warpgroups are faster than two, with the tile_n that leaves them registers: heads
- * that small wait for exponentials. (H200, full and causal at 16k, TFLOP/s: head_dim 96 660 and
- * 626, with two and tile_n 144 592 and 591.) */
+/* Where three warpgroups are faster than two (docs/lab-notes.md), with the tile_n that leaves them
+ * registers: heads that small wait for exponentials. */
 static const struct {
     int32_t head_dim, tile_n;
 } forward_three[] = { { 64, 128 }, { 96, 96 } };
@@ -193,7 +192,7 @@ static bool forward_choose_three(const struct jit_spec *spec, struct forward *f,
             continue;
         three.consumers = 3;
         three.tile_n = f->tile_n ? f->tile_n : forward_three[i].tile_n;
-        three.stages = f->stages ? f->stages : FORWARD_STAGES;
+        three.kv_slots = f->kv_slots ? f->kv_slots : FORWARD_KV_SLOTS;
         if (!forward_fits(spec, &three, arch))
             continue;
         *f = three;
@@ -203,25 +202,25 @@ static bool forward_choose_three(const struct jit_spec *spec, struct forward *f,
 }
 
 /* Fill in what is left to the host: three warpgroups where they are faster, else two, and the
- * widest tile up to 128 keys that fits with two stages. Packed rows are few and wait for memory:
+ * widest tile up to 128 keys that fits with two slots. Packed rows are few and wait for memory:
  * one warpgroup, more in flight. */
 static void forward_choose(const struct jit_spec *spec, struct forward *f,
                            const struct jit_arch *arch)
 {
-    const bool choose_n = f->tile_n == 0, choose_stages = f->stages == 0;
+    const bool choose_n = f->tile_n == 0, choose_slots = f->kv_slots == 0;
     const bool is_packed = spec->values[FORWARD_packed] != 0;
 
     if (!f->consumers && !is_packed && forward_choose_three(spec, f, arch))
         return;
     f->tile_n = choose_n ? FORWARD_TILE_N : f->tile_n;
-    if (choose_stages)
-        f->stages = is_packed ? FORWARD_STAGES + 1 : FORWARD_STAGES;
+    if (choose_slots)
+        f->kv_slots = is_packed ? FORWARD_KV_SLOTS + 1 : FORWARD_KV_SLOTS;
     if (!f->consumers)
         f->consumers = is_packed ? 1 : 2;
     while (choose_n && f->tile_n > FORWARD_TILE_N_MIN && !forward_fits(spec, f, arch))
         f->tile_n -= 16;
-    while (choose_stages && f->stages > 1 && forward_shared_bytes(f) > arch->shared_bytes_max)
-        f->stages--;
+    while (choose_slots && f->kv_slots > 1 && forward_shared_bytes(f) > arch->shared_bytes_max)
+        f->kv_slots--;
 }
 
 static ffa_status forward_resolve(struct jit_spec *spec, const struct jit_arch *arch,
@@ -253,10 +252,10 @@ static ffa_status forward_resolve(struct jit_spec *spec, const struct jit_arch *
                           "attention_forward: tile_n is %d, not a multiple of 16", (int)f.tile_n);
     if (forward_shared_bytes(&f) > arch->shared_bytes_max)
         return error_fail(err, FFA_INVALID, 0,
-                          "attention_forward: head_dim %d:%d, consumers %d, tile_n %d and stages "
-                          "%d need %d bytes of shared memory, %s has %d",
+                          "attention_forward: head_dim %d:%d, consumers %d, tile_n %d and "
+                          "kv_slots %d need %d bytes of shared memory, %s has %d",
                           (int)f.head_dim, (int)f.head_dim_v, (int)f.consumers, (int)f.tile_n,
-                          (int)f.stages, (int)forward_shared_bytes(&f), arch->name,
+                          (int)f.kv_slots, (int)forward_shared_bytes(&f), arch->name,
                           (int)arch->shared_bytes_max);
     if (forward_registers(&f) > forward_registers_max(spec, &f))
         return error_fail(err, FFA_INVALID, 0,
@@ -268,7 +267,7 @@ static ffa_status forward_resolve(struct jit_spec *spec, const struct jit_arch *
     spec->values[FORWARD_head_dim_v] = f.head_dim_v;
     spec->values[FORWARD_consumers] = f.consumers;
     spec->values[FORWARD_tile_n] = f.tile_n;
-    spec->values[FORWARD_stages] = f.stages;
+    spec->values[FORWARD_kv_slots] = f.kv_slots;
     return FFA_OK;
 }
 

@@ -17,7 +17,7 @@ echo '{ "schema": 1, "kernels": [ { "template": "attention_forward", "values": {
     "$FFA" warm - --nvrtc "$SLOW_NVRTC" --jobs 1 > /dev/null
 some dtype=bf16
 some dtype=fp16 tile_n=64
-t explain attention_forward dtype=fp16 stages=1 --arch sm_90a --json |
+t explain attention_forward dtype=fp16 kv_slots=1 --arch sm_90a --json |
     grep -vE '"(name|value|by)"|^    [{}],?$'
 some --templates "$SOURCE/tests/data/templates/trivial" | grep -vE '^  text\..*none here'
 some --store none

@@ -4,6 +4,7 @@
  * advisories of ptxas, registers within their limit. Also the nvcc command that `ffa compile
  * --print` prints.
  */
+#include "device_limits.h"
 #include "support/tmpdir.h"
 #include "support/watch.h"
 
@@ -176,7 +177,7 @@ START_TEST(corner_is_clean)
     ck_assert_msg(info.spill_bytes == 0, "%s", ffa_compiled_log(compiled));
     if (!corners[_i].calls)
         ck_assert_msg(info.advisory_count == 0, "%s", ffa_compiled_log(compiled));
-    ck_assert_int_le(info.shared_bytes, 232448);
+    ck_assert_int_le(info.shared_bytes, SM90_SHARED_BYTES_MAX);
     ffa_compiled_destroy(compiled);
     ffa_close(context);
 }

@@ -4,6 +4,7 @@
 # usage: mutants.sh FFA TEMPLATES (with the emulator in LD_PRELOAD)
 # Takes one line at a time out of a kernel, a wait, a fence or an arrival, and sees that the
 # emulator notices: a check that fails, a launch that fails. The whole kernel passes.
+# usage: mutants.sh --apply TEMPLATES: only sees that each line is there to be taken out.
 set -eu
 ffa=$1
 templates=$2
@@ -14,6 +15,7 @@ pause=
 
 # passes DIR ARGUMENTS...: under each of three schedules
 passes() {
+    [ "$ffa" != --apply ] || return 0
     dir=$1
     shift
     case " $* " in *' --mask '*) ;; *) set -- --mask varlen-causal:300,700,60 --heads 4:2 "$@" ;; esac
@@ -91,6 +93,8 @@ see() {
     paused < "$work/mutant" > "$work/t/$file"
     if cmp -s "$templates/$file" "$work/mutant"; then
         echo "$file has no '$line'" && bad=1
+    elif [ "$ffa" = --apply ]; then
+        echo "$file $what"
     elif passes "$work/t" "$@"; then
         echo "$file $what passes" && bad=1
     elif grep -qE 'cannot load the module|error:' "$work/out"; then
@@ -103,73 +107,73 @@ see() {
 passes "$templates" --backward || { cat "$work/out" && bad=1; }
 passes "$templates" --backward --deterministic || { cat "$work/out" && bad=1; }
 passes "$templates" --backward --head-dim 256 --mask varlen-causal:130,300,60 --heads 4:2 || { cat "$work/out" && bad=1; }
-without attention_forward.cu 'wait(bars, bars.k_empty('
-without attention_forward.cu 'wait(bars, bars.v_full('
+without forward_loads.h 'wait(bars, bars.k_empty('
+without forward_products.h 'wait(bars, bars.v_full('
 without attention_forward.cu 'wgmma_wait<1>();'
 without attention_forward.cu 'mbarrier_arrive(bars.k_empty('
-without attention_forward.cu 'fence_proxy_async();'
-without attention_backward.cu 'wait(bars, bars.q_full(' --backward
-# Two stages of dS.
+without forward_products.h 'fence_proxy_async();'
+without backward_mask.h 'wait(bars, bars.q_full(' --backward
+# Two slots of dS.
 without attention_backward.cu 'wait(bars, bars.ds_empty(' --backward --head-dim 64 --mask causal:900 --heads 4:1
-without attention_backward.cu 'wait(bars, bars.dq_empty(' --backward
-without attention_backward.cu 'sender_wait(bars, bars.dq_full(' --backward
+without backward_dq.h 'wait(bars, bars.dq_empty(' --backward
+without backward_dq.h 'sender_wait(bars, bars.dq_full(' --backward
 without attention_backward.cu 'wait(bars, bars.ds_full(' --backward
 without attention_backward.cu 'wgmma_wait<1>();' --backward
-without attention_backward.cu 'fence_proxy_async();' @send_dq --backward # dQ is staged
-without attention_backward.cu '__syncwarp();' @stage_dq --backward
+without backward_dq.h 'fence_proxy_async();' @send_dq --backward # a piece of dQ is in shared memory
+without backward_dq.h '__syncwarp();' @copy_dq --backward
 without attention_backward.cu 'fence_proxy_async();' @consumer_run --backward # dS is there
 without attention_backward.cu '__syncwarp();' @consumer_run --backward
-without attention_backward.cu 'bulk_wait_read<0>();' --backward
-without attention_backward.cu 'bulk_wait_read<1>();' --backward --deterministic --mask full:300 --heads 4:1
+without backward_dq.h 'bulk_wait_read<0>();' --backward
+without backward_dq.h 'bulk_wait_read<1>();' --backward --deterministic --mask full:300 --heads 4:1
 without attention_backward.cu 'send_dq<senders - 1>(a, smem);' --backward --head-dim 64
-without attention_backward.cu 'bulk_wait<0>();' --backward # the block ends
-without attention_backward.cu 'mbarrier_arrive(bars.tile_asked());' --backward
-# Turns, where many tiles meet. (A block is done by one of two calls: which one, is a matter of time.)
-without attention_backward.cu 'bulk_wait<left>();' --backward --deterministic --mask full:1000 --heads 1:1
-without attention_backward.cu 'turn_done<0>(turn);' 2 --backward --deterministic --mask full:1000 --heads 1:1 # the tile ends
-without attention_backward.cu 'mbarrier_arrive(turn);' --backward --deterministic
-without attention_backward.cu 'st_release_gpu(' --backward --deterministic
-without attention_backward.cu 'until(at_turn_empty, [&] { return held.count == 0; }' --backward --deterministic --mask full:1000 --heads 1:1 # the block ends
-without attention_backward.cu 'until(at_turn_empty, [&] { return held.count < turn_slots; }' --backward --deterministic --mask full:1000 --heads 1:1
-instead attention_backward.cu '!mbarrier_test_wait_parity(bars.turn_empty(held.at.slot), held.at.parity)' 'false' --backward --deterministic --mask full:1000 --heads 1:1
-# Pairs: clusters of two blocks. What the copy engine brings to both, and gives back.
+without backward_dq.h 'bulk_wait<0>();' --backward # the CUDA block ends
+without backward_loads.h 'mbarrier_arrive(bars.tile_asked());' --backward
+# Ordered accumulation, where many tiles meet. (A block is done by one of two calls: which one, is a matter of time.)
+without backward_dq.h 'bulk_wait<left>();' --backward --deterministic --mask full:1000 --heads 1:1
+without backward_dq.h 'ticket_done<0>(ticket);' 2 --backward --deterministic --mask full:1000 --heads 1:1 # the tile ends
+without backward_dq.h 'mbarrier_arrive(ticket);' --backward --deterministic
+without backward_tickets.h 'st_release_gpu(' --backward --deterministic
+without backward_tickets.h 'until(at_ticket_empty, [&] { return held.count == 0; }' --backward --deterministic --mask full:1000 --heads 1:1 # the CUDA block ends
+without backward_tickets.h 'until(at_ticket_empty, [&] { return held.count < ticket_slots; }' --backward --deterministic --mask full:1000 --heads 1:1
+instead backward_tickets.h '!mbarrier_test_wait_parity(bars.ticket_empty(held.at.slot), held.at.parity)' 'false' --backward --deterministic --mask full:1000 --heads 1:1
+# Clusters of two blocks. What the copy engine brings to both, and what is given back to both.
 set -- --backward --head-dim 256 --mask full:300 --heads 2:1
 instead attention_backward.cu 'cluster_sync();' '__syncthreads();' "$@"
-without attention_backward.cu 'wait(bars, bars.k_full(' "$@"
-without attention_backward.cu 'wait(bars, bars.kv_empty(' "$@"
-instead attention_backward.cu 'k_bytes + kx_bytes' 'k_bytes' "$@"
-without attention_backward.cu 'wait(bars, bars.q_full(' "$@"
-without attention_backward.cu 'wait(bars, bars.q_empty(' "$@"
-without attention_backward.cu 'wait(bars, bars.dout_full(' "$@"
-without attention_backward.cu 'wait(bars, bars.dout_empty(' "$@"
-without attention_backward.cu 'mbarrier_arrive_at(bar, ' "$@"
-instead attention_backward.cu 'mbarrier_arrive_at(bar, cluster_rank() ^ 1)' 'mbarrier_arrive(bar)' "$@"
-# P, and dS for both. (The others' dS may still be read where P goes next: by this block's second
-# warpgroup, and where there are two stages of dO, by the other block's first one.)
-without attention_backward.cu 'wait(bars, bars.p_full(' "$@"
+without backward_mask.h 'wait(bars, bars.k_full(' "$@"
+without backward_loads.h 'wait(bars, bars.kv_empty(' "$@"
+instead backward_loads.h 'k_bytes + kx_bytes' 'k_bytes' "$@"
+without backward_mask.h 'wait(bars, bars.q_full(' "$@"
+without backward_loads.h 'wait(bars, bars.q_empty(' "$@"
+without backward_mask.h 'wait(bars, bars.dout_full(' "$@"
+without backward_loads.h 'wait(bars, bars.dout_empty(' "$@"
+without backward_cluster.h 'mbarrier_arrive_at(bar, ' "$@"
+instead backward_cluster.h 'mbarrier_arrive_at(bar, cluster_rank() ^ 1)' 'mbarrier_arrive(bar)' "$@"
+# P, and dS for both blocks. (The other dS may still be read where P goes next: by this block's second
+# warpgroup, and where there are two slots of dO, by the other block's first one.)
+without backward_specialised.h 'wait(bars, bars.p_full(' "$@"
 pause='gradient_issue<head_dim>(dk,'
-without attention_backward.cu 'wait(bars, bars.ds_empty(' @consumer_run_p --backward --head-dim 256 --mask full:600x128 --heads 1:1
-pause='panel_issue(dq, smem, ds_before.slot, 0);'
-without attention_backward.cu 'wait(bars, bars.ds_empty(' @consumer_run_p --backward --head-dim 256 --head-dim-v 64 --mask full:600x128 --heads 1:1
+without backward_specialised.h 'wait(bars, bars.ds_empty(' @consumer_run_p --backward --head-dim 256 --mask full:600x128 --heads 1:1
+pause='piece_issue(dq, smem, ds_before.slot, 0);'
+without backward_specialised.h 'wait(bars, bars.ds_empty(' @consumer_run_p --backward --head-dim 256 --head-dim-v 64 --mask full:600x128 --heads 1:1
 pause=
-without attention_backward.cu 'fence_proxy_async();' @ds_done "$@" # dS is there
-without attention_backward.cu '__syncwarp();' @ds_done "$@"
-instead attention_backward.cu 'mbarrier_arrive_expect_tx(bars.ds_full(slot), bytes)' 'mbarrier_arrive(bars.ds_full(slot))' "$@"
-without attention_backward.cu 'cp_async_bulk_at(' "$@"
-without attention_backward.cu 'wait(bars, bars.ds_full(' @panel_end "$@" # the tile ends
-without attention_backward.cu 'wait(bars, bars.ds_full(' @consumer_run_p "$@"
+without backward_gradients.h 'fence_proxy_async();' @ds_done "$@" # dS is there
+without backward_gradients.h '__syncwarp();' @ds_done "$@"
+instead backward_gradients.h 'mbarrier_arrive_expect_tx(bars.ds_full(slot), bytes)' 'mbarrier_arrive(bars.ds_full(slot))' "$@"
+without backward_gradients.h 'cp_async_bulk_at(' "$@"
+without backward_consumer.h 'wait(bars, bars.ds_full(' @last_piece "$@" # the tile ends
+without backward_specialised.h 'wait(bars, bars.ds_full(' @consumer_run_p "$@"
 # dQ, for which there is one place.
-without attention_backward.cu 'wgmma_wait<1>();' @consumer_run_p "$@"
-without attention_backward.cu 'wgmma_wait<1>();' @consumer_run_ds "$@"
-instead attention_backward.cu 'wait(bars, bars.dq_empty(w ^ 1)' 'if (w == 0) wait(bars, bars.dq_empty(w ^ 1)' "$@"
-instead attention_backward.cu 'wait(bars, bars.dq_empty(w ^ 1)' 'if (w == 1) wait(bars, bars.dq_empty(w ^ 1)' "$@"
-without attention_backward.cu 'sender_wait(bars, bars.dq_full(' "$@"
-without attention_backward.cu 'bulk_wait_read<0>();' "$@"
-# The other block's items: many tiles of one block, or of none.
+without backward_specialised.h 'wgmma_wait<1>();' @consumer_run_p "$@"
+without backward_specialised.h 'wgmma_wait<1>();' @consumer_run_ds "$@"
+instead backward_dq.h 'wait(bars, bars.dq_empty(w ^ 1)' 'if (w == 0) wait(bars, bars.dq_empty(w ^ 1)' "$@"
+instead backward_dq.h 'wait(bars, bars.dq_empty(w ^ 1)' 'if (w == 1) wait(bars, bars.dq_empty(w ^ 1)' "$@"
+without backward_dq.h 'sender_wait(bars, bars.dq_full(' "$@"
+without backward_dq.h 'bulk_wait_read<0>();' "$@"
+# The work items of the second block: many tiles of one block of rows, or of none.
 set -- --backward --head-dim 256 --mask window:16x1500,left=10,right=0 --heads 4:4
-without attention_backward.cu 'scheduler_wait(bars.mail_full(),' "$@"
-without attention_backward.cu 'scheduler_wait(bars.mail_empty(),' "$@"
-without attention_backward.cu 'mbarrier_arrive_at(bars.mail_empty(), 0);' "$@"
-without attention_backward.cu 'scheduler_wait(bars.tile_empty(' --backward --head-dim 256 --mask full:16x1500 --heads 4:4
+without backward_schedule.h 'scheduler_wait(bars.item_full(),' "$@"
+without backward_schedule.h 'scheduler_wait(bars.item_empty(),' "$@"
+without backward_schedule.h 'mbarrier_arrive_at(bars.item_empty(), 0);' "$@"
+without backward_schedule.h 'scheduler_wait(bars.tile_empty(' --backward --head-dim 256 --mask full:16x1500 --heads 4:4
 without attention_backward.cu 'cluster_sync();' 2 --backward --head-dim 256 --mask full:16x64 --heads 1:1 # the end
 exit $bad

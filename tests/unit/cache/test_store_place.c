@@ -423,10 +423,10 @@ START_TEST(two_copies_of_sqlite)
     ck_assert_int_eq(waitpid(writer, &status, 0), writer);
     ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
     context = open_context(0);
-    expect(context, "stages=1", FFA_LAYER_COMPILED);
+    expect(context, "kv_slots=1", FFA_LAYER_COMPILED);
     ffa_close(context);
     context = open_context(0);
-    expect(context, "stages=1", FFA_LAYER_STORE);
+    expect(context, "kv_slots=1", FFA_LAYER_STORE);
     ffa_close(context);
 }
 END_TEST

@@ -52,7 +52,7 @@ static const struct {
     { "head_dim_v=0", FFA_OK, "head_dim_v=0" },
     { "tile_n=48", FFA_INVALID, "tile_n is 48, not in [64, 192]" },
     { "tile_n=208", FFA_INVALID, "tile_n is 208, not in [64, 192]" },
-    { "stages=1", FFA_OK, "stages=1" },
+    { "kv_slots=1", FFA_OK, "kv_slots=1" },
     { "head_dim=7", FFA_INVALID, "attention_forward: head_dim is 7, not in [8, 256]" },
     { "head_dim=0", FFA_INVALID, "head_dim is 0" },
     { "dtype=3", FFA_INVALID, "dtype is 3, not in [1, 2] (bf16=1, fp16=2)" },
@@ -90,18 +90,19 @@ static const struct {
 } resolve_cases[] = {
     { { "head_dim=64" },
       FFA_OK,
-      "head_dim=64 head_dim_v=64 dtype=1 consumers=3 tile_n=128 stages=2 softcap=0 out_fp32=0 "
+      "head_dim=64 head_dim_v=64 dtype=1 consumers=3 tile_n=128 kv_slots=2 softcap=0 out_fp32=0 "
       "staged=0 max_logits=0 packed=0 split=0 debug=0" },
     { { "head_dim=128" },
       FFA_OK,
-      "head_dim=128 head_dim_v=128 dtype=1 consumers=2 tile_n=128 stages=2 softcap=0 out_fp32=0 "
+      "head_dim=128 head_dim_v=128 dtype=1 consumers=2 tile_n=128 kv_slots=2 softcap=0 out_fp32=0 "
       "staged=0 max_logits=0 packed=0 split=0 debug=0" },
     { { "head_dim=64", "debug=1" },
       FFA_OK,
-      "consumers=2 tile_n=128 stages=2 softcap=0 out_fp32=0 staged=0 max_logits=0 packed=0 split=0 "
+      "consumers=2 tile_n=128 kv_slots=2 softcap=0 out_fp32=0 staged=0 max_logits=0 packed=0 "
+      "split=0 "
       "debug=1" },
-    { { "tile_n=64", "stages=4" }, FFA_OK, "consumers=2 tile_n=64 stages=4" },
-    { { "head_dim=64", "consumers=3" }, FFA_OK, "consumers=3 tile_n=128 stages=2" },
+    { { "tile_n=64", "kv_slots=4" }, FFA_OK, "consumers=2 tile_n=64 kv_slots=4" },
+    { { "head_dim=64", "consumers=3" }, FFA_OK, "consumers=3 tile_n=128 kv_slots=2" },
     { { "head_dim=8" }, FFA_OK, "head_dim=64 head_dim_v=64 dtype=1 consumers=3 tile_n=128" },
     { { "head_dim=72" }, FFA_OK, "head_dim=96 head_dim_v=96 dtype=1 consumers=3 tile_n=96" },
     { { "head_dim=136" }, FFA_OK, "head_dim=192 head_dim_v=192 dtype=1 consumers=2 tile_n=112" },
@@ -109,26 +110,26 @@ static const struct {
     { { "head_dim=192", "head_dim_v=128" },
       FFA_OK,
       "head_dim_v=128 dtype=1 consumers=2 tile_n=128" },
-    { { "head_dim=256", "softcap=1" }, FFA_OK, "consumers=2 tile_n=64 stages=2 softcap=1" },
+    { { "head_dim=256", "softcap=1" }, FFA_OK, "consumers=2 tile_n=64 kv_slots=2 softcap=1" },
     { { "head_dim=100" }, FFA_INVALID, "head_dim is 100, not a multiple of 8" },
     { { "head_dim_v=33" }, FFA_INVALID, "head_dim_v is 33, not a multiple of 8" },
     { { "out_fp32=1", "staged=1" }, FFA_INVALID, "out_fp32 and staged are both 1" },
     { { "out_fp32=1", "split=1" }, FFA_INVALID, "split is 1 with out_fp32" },
     { { "tile_n=100" }, FFA_INVALID, "tile_n is 100, not a multiple of 16" },
-    { { "tile_n=128", "stages=4" }, FFA_INVALID, "bytes of shared memory, sm_90a has 232448" },
+    { { "tile_n=128", "kv_slots=4" }, FFA_INVALID, "bytes of shared memory, sm_90a has 232448" },
     { { "tile_n=192", "consumers=2" },
       FFA_INVALID,
       "208 registers a thread, with 2 consumers there are 204" },
     { { "tile_n=96", "consumers=3" },
       FFA_INVALID,
       "136 registers a thread, with 3 consumers there are 128" },
-    { { "consumers=3" }, FFA_OK, "consumers=3 tile_n=80 stages=2" },
+    { { "consumers=3" }, FFA_OK, "consumers=3 tile_n=80 kv_slots=2" },
     { { "consumers=3", "tile_n=128" }, FFA_INVALID, "with 3 consumers there are" },
-    { { "head_dim=64", "consumers=3", "softcap=1" }, FFA_OK, "consumers=3 tile_n=96 stages=2" },
+    { { "head_dim=64", "consumers=3", "softcap=1" }, FFA_OK, "consumers=3 tile_n=96 kv_slots=2" },
     { { "head_dim=64", "consumers=3", "softcap=1", "tile_n=128" },
       FFA_INVALID,
       "128 registers a thread, with 3 consumers there are 108" },
-    { { "tile_n=176", "stages=1", "debug=1" }, FFA_INVALID, "with 2 consumers there are 184" },
+    { { "tile_n=176", "kv_slots=1", "debug=1" }, FFA_INVALID, "with 2 consumers there are 184" },
 };
 
 START_TEST(resolve_chooses_and_checks)

@@ -77,7 +77,7 @@ END_TEST
 START_TEST(same_request_same_key)
 {
     static const char *const one[] = { "head_dim=64", "dtype=fp16" };
-    static const char *const other[] = { "dtype=2", "consumers=3", "head_dim=64", "stages=2" };
+    static const char *const other[] = { "dtype=2", "consumers=3", "head_dim=64", "kv_slots=2" };
     struct made a = make(TRIVIAL, one, 2), b = make(TRIVIAL, other, 4);
 
     ck_assert_str_eq(a.key, b.key);
@@ -90,7 +90,7 @@ END_TEST
 START_TEST(every_value_changes_the_key)
 {
     static const char *const settings[] = { NULL,          "head_dim=64",  "dtype=fp16",
-                                            "consumers=1", "tile_n=64",    "stages=1",
+                                            "consumers=1", "tile_n=64",    "kv_slots=1",
                                             "debug=1",     "max_logits=1", "packed=1",
                                             "out_fp32=1",  "staged=1",     "head_dim_v=64",
                                             "softcap=1" };

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * attention_backward: dQ from a consumer's registers to shared memory (copy_dq), and from there to
+ * the fp32 workspace (the sender: one thread, or one for each warpgroup, that has the copy engine
+ * add it).
+ */
+#ifndef FFA_BACKWARD_DQ_H
+#define FFA_BACKWARD_DQ_H
+
+#include "backward_mask.h"
+
+namespace {
+
+/* The warpgroup's piece of dQ goes to shared memory as it lies in the workspace: groups of 8 rows,
+ * each in runs of 8 columns, which is how a warp holds them. Rows outside the block's sweep become
+ * 0, as they are added, too. to: the thread's place; top: the piece's first row in the block;
+ * parity: of the number of pieces that warpgroup w has copied before. */
+template <int columns>
+FFA_DEVICE void copy_dq(const shared_view &smem, float (&dq)[columns / 2], uint32_t to, int flags,
+                        const backward_block *block, int top, uint32_t parity, int w)
+{
+    const barriers bars = smem.bars();
+
+    if (flags & BACKWARD_BLOCK_CUT) {
+        const int thread = thread_now();
+        const int first = block_row(*block) + top + thread / 32 * 16 + thread % 32 / 4;
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+            if (first + 8 * r < block->row || first + 8 * r >= block->row_end)
+#pragma unroll
+                for (int i = 2 * r; i < columns / 2; i += 4)
+                    dq[i] = dq[i + 1] = 0.0f;
+    }
+    if (dq_places > 1)
+        wait(bars, bars.dq_empty(w), parity ^ 1, at_dq_empty);
+    else /* the piece before this one is the other warpgroup's, of the block before or of this block
+          */
+        wait(bars, bars.dq_empty(w ^ 1), w == 0 ? parity ^ 1 : parity, at_dq_empty);
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+        for (int k = 0; k < columns / 8; ++k)
+            st_shared_f32x2(to + r * BACKWARD_DQ_ROWS * columns * 4 + k * 256, dq[4 * k + 2 * r],
+                            dq[4 * k + 2 * r + 1]);
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        mbarrier_arrive(bars.dq_full(w));
+}
+
+/* ---- the sender ---- */
+
+/* A piece of dQ in shared memory and in the workspace. */
+struct dq_piece {
+    float *to;
+    uint32_t from;
+    int bytes; /* <= 0: no row of it is in the sweep */
+};
+
+/* The piece of warpgroup w, which is at `place` in shared memory. */
+FFA_DEVICE dq_piece piece_find(const attention_backward_args &a, const backward_block &block, int w,
+                               uint32_t place)
+{
+    const int panel = cluster > 1 ? cluster_panel(w) : w % panels;
+    const int columns = is_specialised        ? w == 0 ? p_columns : 64
+                        : panel == panels - 1 ? last_columns
+                                              : 64;
+    const int top = block_row(block) + (is_specialised ? 0 : w / panels * 64);
+    const int first = max(block.row, top) / BACKWARD_DQ_ROWS * BACKWARD_DQ_ROWS;
+    const int end = (block.row_end + BACKWARD_DQ_ROWS - 1) / BACKWARD_DQ_ROWS * BACKWARD_DQ_ROWS;
+
+    return dq_piece{ (float *)a.dq + (long long)block.head * a.dq_head_stride +
+                         (long long)panel * a.dq_rows * 64 +
+                         (long long)first * (is_specialised ? 64 : columns) +
+                         (cluster > 1 ? cluster_column(w) * BACKWARD_DQ_ROWS : 0),
+                     place + (first - top) * columns * 4,
+                     (min(end, top + 64) - first) * columns * 4 };
+}
+
+/* Half a panel is one run of each group of rows. */
+FFA_DEVICE void piece_add(const dq_piece &piece, int w)
+{
+    constexpr int run = BACKWARD_DQ_ROWS * p_columns * 4;
+
+    if (p_columns == 64 || w > 0) {
+        if (piece.bytes > 0)
+            bulk_reduce_add_f32(piece.to, piece.from, piece.bytes);
+    } else {
+        for (int at = 0; at < piece.bytes; at += run)
+            bulk_reduce_add_f32(piece.to + at / run * BACKWARD_DQ_ROWS * 64, piece.from + at, run);
+    }
+}
+
+/* dq_empty of the piece that the copy engine may still read, or 0: waits until it has read the
+ * piece, and gives the place back. */
+FFA_DEVICE void dq_release(uint32_t &unread)
+{
+    if (unread) {
+        bulk_wait_read<0>();
+        mbarrier_arrive(unread);
+        unread = 0;
+    }
+}
+
+/* Ordered accumulation: waits until the copy engine has added all but the last `left` pieces, and
+ * says so for a block. `ticket`: ticket_empty of the block's slot, or 0. */
+template <int left> FFA_DEVICE void ticket_done(uint32_t &ticket)
+{
+    if (spec::deterministic && ticket) {
+        bulk_wait<left>();
+        mbarrier_arrive(ticket);
+        ticket = 0;
+    }
+}
+
+/* The time of the sender between a piece's arrival and its copy counts where consumers are
+ * specialised: it finds out where the piece goes before it arrives, and need not sleep, as it has
+ * its warp to itself. */
+constexpr bool sends_ahead = is_specialised;
+static_assert(!is_specialised || senders == 1, "all pieces of a block are its own");
+
+FFA_DEVICE void sender_wait(const barriers &bars, uint32_t bar, uint32_t parity, wait_name name)
+{
+    if (sends_ahead && !spec::debug)
+        wait(bars, bar, parity, name);
+    else
+        wait_beside(bars, bar, parity, name);
+}
+
+/* Has the copy engine add pieces to the workspace; in ordered accumulation, when the block's ticket
+ * has come. While pieces keep coming, the sender asks for the next one before it waits for the one
+ * before. Before it has to wait, it gives up what others wait for. */
+template <int which>
+FFA_DEVICE void send_dq(const attention_backward_args &a, const shared_view &smem)
+{
+    const barriers bars = smem.bars();
+    constexpr int w_begin = is_specialised && !p_has_dq ? 1 : which;
+    constexpr int w_end = senders > 1 ? which + 1 : consumers;
+    ring<tile_slots> tile_at;
+    position at;
+    uint32_t parity[consumers] = {};
+    uint32_t unread = 0; /* dq_empty of the piece that the copy engine may still read */
+    ring<ticket_slots> ticket_at;
+    uint32_t ticket = 0; /* ticket_empty of the block that the copy engine may still add */
+
+    for (;; tile_at.next()) {
+        sender_wait(bars, bars.tile_full(tile_at.slot), tile_at.parity, at_tile_full_producer);
+        const backward_tile_slot *slot = smem.slot(tile_at.slot);
+        if (slot->tile.count < 0)
+            break;
+        backward_block block = {};
+        bool has_block = false; /* the record of the first block is there when its dQ is */
+        for (bool is_last = slot->tile.sweep_count == 0; !is_last;) {
+            for (int w = w_begin; w < w_end; ++w) {
+                const bool is_first = w == w_begin;
+                const uint32_t from = smem.dq(w % dq_places);
+                dq_piece piece = {};
+                if (has_block)
+                    piece = piece_find(a, block, w, from);
+                if (!mbarrier_test_wait_parity(bars.dq_full(w), parity[w]) ||
+                    (spec::deterministic && is_first &&
+                     !mbarrier_test_wait_parity(bars.ticket_full(ticket_at.slot),
+                                                ticket_at.parity))) {
+                    dq_release(unread);
+                    ticket_done<0>(ticket);
+                }
+                sender_wait(bars, bars.dq_full(w), parity[w], at_dq_full);
+                parity[w] ^= 1;
+                if (!has_block) {
+                    has_block = sends_ahead;
+                    block = *smem.block(at.count);
+                    piece = piece_find(a, block, w, from);
+                }
+                if (spec::deterministic && is_first)
+                    sender_wait(bars, bars.ticket_full(ticket_at.slot), ticket_at.parity,
+                                at_ticket_full);
+                fence_proxy_async();
+                piece_add(piece, w);
+                bulk_commit();
+                if (unread) {
+                    bulk_wait_read<1>();
+                    mbarrier_arrive(unread);
+                }
+                unread = bars.dq_empty(w);
+                ticket_done<1>(ticket);
+            }
+            if constexpr (spec::deterministic) {
+                ticket = bars.ticket_empty(ticket_at.slot);
+                ticket_at.next();
+            }
+            is_last = block.flags & BACKWARD_BLOCK_LAST;
+            at.next();
+            if (sends_ahead && !is_last) /* its record is there: dQ lags one block behind */
+                block = *smem.block(at.count);
+        }
+        dq_release(unread);
+        ticket_done<0>(ticket);
+        mbarrier_arrive(bars.tile_empty(tile_at.slot));
+    }
+    bulk_wait<0>();
+    if (spec::debug)
+        watch_finished(bars);
+}
+
+}
+
+#endif

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * attention_backward: from scores to P and dS, in registers, and dS (of specialised consumers P,
+ * too) to shared memory.
+ *
+ * P is packed to the model's dtype at once, as dV needs it, and dS is made from the packed P.
+ */
+#ifndef FFA_BACKWARD_GRADIENTS_H
+#define FFA_BACKWARD_GRADIENTS_H
+
+#include "backward_mask.h"
+
+namespace {
+
+/* Shared memory is busy and takes hundreds of cycles to answer. With 64 rows a block, and no
+ * softcap, there are registers to load statistics and a block's flags ahead of their use, under
+ * products. */
+constexpr bool loads_early = tile_m == 64 && !spec::softcap;
+
+/* Registers for lse or D of the thread's columns. */
+constexpr int stats_regs = loads_early ? tile_m / 8 : 1;
+
+FFA_DEVICE void stats_load(float2 (&x)[stats_regs], uint32_t at)
+{
+    if constexpr (loads_early) {
+#pragma unroll
+        for (int j = 0; j < stats_regs; ++j)
+            x[j] = ld_shared_f32x2(at + 32 * j);
+    }
+}
+
+/* Of the thread's columns 8 j and after: loaded before, or loaded now from `at`. */
+FFA_DEVICE float2 stats_get(const float2 (&x)[stats_regs], uint32_t at, int j)
+{
+    return loads_early ? x[loads_early ? j : 0] : ld_shared_f32x2(at + 32 * j);
+}
+
+/* Addresses of a thread's share in shared memory, kept over the loop: of dS and of its warpgroup's
+ * piece of dQ, both in the first slot, and the offset in a block's statistics. */
+struct thread_places {
+    uint32_t ds, dq, stats;
+};
+
+/* first_key: the warpgroup's first in the block. */
+FFA_DEVICE thread_places places_find(const shared_view &smem, int warpgroup, int first_key,
+                                     int dq_columns)
+{
+    const uint32_t thread = threadIdx.x % 128, lane = thread % 32;
+    const uint32_t key = (uint32_t)first_key + thread / 32 * 16 + lane % 16;
+    thread_places at = {
+        smem.ds(0) + key * 128 + ((lane / 16) ^ (key % 8)) * 16,
+        smem.dq(warpgroup % dq_places) +
+            (thread / 32 * 2 * BACKWARD_DQ_ROWS * (uint32_t)dq_columns + lane * 2) * 4,
+        lane % 4 * 8
+    };
+
+    keep(at.ds);
+    if constexpr (!spec::softcap) { /* it has no registers to spare */
+        keep(at.dq);
+        keep(at.stats);
+    }
+    return at;
+}
+
+/* Scores become P, in the model's dtype, from the rows' lse. With a softcap, `slope` becomes P
+ * times the derivative of the capped score: dS is made from it instead of P. */
+FFA_DEVICE void make_p(uint32_t (&p)[p_regs], uint32_t (&slope)[p_regs], float (&s)[s_regs],
+                       float2 (&rows_lse)[stats_regs], uint32_t stats,
+                       const attention_backward_args &a, const shared_view &smem,
+                       const position &at, const backward_tile_slot *slot, int flags, int warpgroup)
+{
+    if (!(flags & BACKWARD_BLOCK_FULL)) {
+        mask_scores(s, a, slot, *smem.block(at.count), warpgroup);
+        stats_load(rows_lse, stats); /* again: the mask needs the registers */
+    }
+#pragma unroll
+    for (int j = 0; j < tile_m / 8; ++j) {
+        const float2 lse = stats_get(rows_lse, stats, j);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            float x[2];
+            if constexpr (spec::softcap) {
+                float y[2];
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    /* tanh(t) = 1 - 2 / (1 + e^2t), as in the forward kernel; -inf stays masked. */
+                    const float s_i = s[4 * j + 2 * r + e];
+                    const float tanh =
+                        fmaf(rcp_approx(1.0f + ex2_approx(s_i * a.cap_inner)), -2.0f, 1.0f);
+                    x[e] = s_i == neg_inf()
+                               ? 0.0f
+                               : ex2_approx(fmaf(tanh, a.cap_outer, e ? -lse.y : -lse.x));
+                    y[e] = x[e] * fmaf(-tanh, tanh, 1.0f);
+                }
+                slope[2 * j + r] = pack_half2<spec::dtype>(y[0], y[1]);
+            } else {
+#pragma unroll
+                for (int e = 0; e < 2; ++e)
+                    x[e] =
+                        ex2_approx(fmaf(s[4 * j + 2 * r + e], a.scale_log2, e ? -lse.y : -lse.x));
+            }
+            p[2 * j + r] = pack_half2<spec::dtype>(x[0], x[1]);
+        }
+    }
+}
+
+FFA_DEVICE uint32_t ds_pack(uint32_t p, float dp0, float dp1, const float2 &d)
+{
+    const float2 x = unpack_half2<spec::dtype>(p);
+
+    return pack_half2<spec::dtype>(x.x * (dp0 - d.x), x.y * (dp1 - d.y));
+}
+
+/* dS = P * (dP - D), packed. */
+template <int count>
+FFA_DEVICE void make_ds(uint32_t (&ds)[count], const uint32_t (&p)[count],
+                        const float (&dp)[2 * count], const float2 (&rows_d)[stats_regs],
+                        uint32_t stats)
+{
+#pragma unroll
+    for (int j = 0; j < tile_m / 8; ++j) {
+        const float2 d = stats_get(rows_d, stats, j);
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+            ds[2 * j + r] = ds_pack(p[2 * j + r], dp[4 * j + 2 * r], dp[4 * j + 2 * r + 1], d);
+    }
+}
+
+/* dS to shared memory as [key][row], 64 rows a panel, where dQ reads it. `to`: the thread's place.
+ */
+FFA_DEVICE void store_ds(const uint32_t (&ds)[p_regs], uint32_t to)
+{
+#pragma unroll
+    for (int j = 0; j < tile_m / 16; ++j) /* 16 query rows: chunks 2j and 2j + 1 of 8 */
+        stmatrix_x4((to ^ (j % 4 * 32)) + j / 4 * ds_panel_bytes, ds[4 * j], ds[4 * j + 1],
+                    ds[4 * j + 2], ds[4 * j + 3]);
+}
+
+/* ---- specialised consumers: P goes from one warpgroup to the other ---- */
+
+/* Where the thread's P is in shared memory. In a cluster of two that is in the place of dS: each
+ * warp reads its P before it writes the dS that it makes of it. */
+FFA_DEVICE uint32_t p_place(const shared_view &smem, int slot)
+{
+    return smem.p(slot) + thread_now() / 32 * 2048 + thread_now() % 32 * 16;
+}
+
+/* Gives P (with a softcap its slope) to the other warpgroup. What a thread has of P, the same
+ * thread there has of dP. */
+template <int count>
+FFA_DEVICE void give_p(const shared_view &smem, int slot, const uint32_t (&p)[count])
+{
+    const uint32_t at = p_place(smem, slot);
+
+#pragma unroll
+    for (int i = 0; i < count; i += 4)
+        st_shared_v4(at + i / 4 * 512, p[i], p[i + 1], p[i + 2], p[i + 3]);
+}
+
+/* dS as make_ds makes it, from the P that was given, loaded four registers at a time. */
+template <int count>
+FFA_DEVICE void make_ds_of_given(uint32_t (&ds)[count], const shared_view &smem, int slot,
+                                 const float (&dp)[2 * count], uint32_t stats)
+{
+    const uint32_t at = p_place(smem, slot);
+
+#pragma unroll
+    for (int i = 0; i < count; i += 4) {
+        uint32_t p[4];
+        ld_shared_v4(p, at + i / 4 * 512);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            const float2 d = ld_shared_f32x2(stats + (i + j) / 2 * 32);
+            ds[i + j] = ds_pack(p[j], dp[2 * (i + j)], dp[2 * (i + j) + 1], d);
+        }
+    }
+}
+
+/* The warp's part of dS is in shared memory. In a cluster of two the copy engine brings it to the
+ * other block. */
+FFA_DEVICE void ds_done(const shared_view &smem, int slot)
+{
+    const barriers bars = smem.bars();
+
+    if (cluster > 1)
+        fence_proxy_async();
+    __syncwarp();
+    if (threadIdx.x % 32 != 0)
+        return;
+    if constexpr (cluster == 1) {
+        mbarrier_arrive(bars.ds_full(slot));
+    } else {
+        constexpr int bytes = own_ds_bytes / 4;
+        const uint32_t from = smem.ds(slot) + thread_now() / 32 * bytes;
+
+        mbarrier_arrive_expect_tx(bars.ds_full(slot), bytes); /* what the other block copies here */
+        cp_async_bulk_at(from + own_ds_bytes, from, bars.ds_full(slot), bytes, cluster_rank() ^ 1);
+    }
+}
+
+}
+
+#endif

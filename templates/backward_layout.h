@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * attention_backward: constants of the specialisation, the layout of shared memory, its barriers,
+ * and what each kind of wait is called.
+ */
+#ifndef FFA_BACKWARD_LAYOUT_H
+#define FFA_BACKWARD_LAYOUT_H
+
+#include "attention_backward.args.h"
+#include "ffa_device.h"
+#include "kernel_schedule.h"
+#include "kernel_start.h"
+#include "kernel_wait.h"
+
+namespace {
+
+namespace spec {
+#include "ffa_spec.h"
+
+#include "attention_backward.spec.def"
+#undef FFA_SPEC
+}
+
+constexpr int head_dim = spec::head_dim;     /* of q and k */
+constexpr int head_dim_v = spec::head_dim_v; /* of v and dout */
+constexpr int consumers = spec::consumers;
+constexpr int tile_m = spec::tile_m;
+constexpr bool is_specialised = attention_backward_is_specialised(head_dim, head_dim_v);
+constexpr int block_n = attention_backward_block_n(head_dim, head_dim_v); /* keys */
+constexpr int cluster = attention_backward_cluster(head_dim);
+constexpr int threads = 128 * (consumers + 1);
+
+/* Slots of the rings. */
+constexpr int q_slots = BACKWARD_Q_SLOTS;
+constexpr int dout_slots = attention_backward_dout_slots(head_dim, head_dim_v, tile_m);
+constexpr int ds_slots = attention_backward_ds_slots(head_dim, head_dim_v, tile_m);
+constexpr int block_slots = attention_backward_block_slots(tile_m, spec::deterministic);
+constexpr int tile_slots = BACKWARD_TILE_SLOTS;
+constexpr int ticket_slots = BACKWARD_TICKET_SLOTS;
+
+/* A panel is 64 columns: one row of the 128-byte swizzle. */
+constexpr int panels = attention_backward_columns(head_dim) / 64;
+constexpr int v_panels = attention_backward_columns(head_dim_v) / 64;
+/* Registers of a consumer thread for S or dP, for P or dS, for dK, and for dV. */
+constexpr int s_regs = tile_m / 2;
+constexpr int p_regs = tile_m / 4;
+constexpr int dk_regs = head_dim / 2;
+constexpr int dv_regs = head_dim_v / 2;
+/* dQ of a block, tile_m x head_dim, is shared out in pieces of 64 rows and 64 columns. Of 96
+ * columns the last piece has 32. */
+constexpr int last_columns = head_dim % 64 ? head_dim % 64 : 64;
+static_assert(head_dim % 32 == 0 && head_dim_v % 32 == 0, "multiples of 32");
+static_assert(consumers == 2,
+              "registers of consumers, and a thread of a warpgroup for each key of the block");
+static_assert(is_specialised ? tile_m == 64 : tile_m / 64 * panels == consumers,
+              "each warpgroup has one piece of dq, or panels of 64 rows");
+
+/* Specialised consumers have one panel of dQ each. Of one panel in all, the second warpgroup has
+ * it. Of three panels, which two blocks of a cluster share, the first warpgroups have half of one
+ * each, as they have the exponentials, too. */
+constexpr bool p_has_dq = panels > 1;
+constexpr int p_columns = panels == 3 ? 32 : 64;
+static_assert(!is_specialised || panels <= 2 * cluster, "a panel for each warpgroup");
+
+constexpr int senders = attention_backward_senders(tile_m, spec::deterministic);
+constexpr int dq_places = attention_backward_dq_places(head_dim);
+constexpr int inline_sweeps = BACKWARD_INLINE_SWEEPS; /* of a tile, in its slot */
+constexpr int inline_bands = attention_backward_inline_bands(head_dim);
+constexpr int slot_bytes = attention_backward_slot_bytes(head_dim);
+
+/* Lanes of the scheduler's warp that schedule. One, where the next lane handles tickets or sends,
+ * and where the next work item goes to the cluster's second block. */
+constexpr int scheduler_lanes = spec::deterministic || senders > 1 || cluster > 1 ? 1 : 32;
+
+constexpr int kv_panel_bytes = block_n * 128;
+constexpr int q_panel_bytes = tile_m * 128;
+constexpr int k_bytes = panels * kv_panel_bytes;
+constexpr int v_bytes = v_panels * kv_panel_bytes;
+constexpr int q_bytes = panels * q_panel_bytes;
+constexpr int dout_bytes = v_panels * q_panel_bytes;
+/* In a cluster of two: those panels of the other block's K that this block's warpgroups need. */
+constexpr int kx_bytes = cluster > 1 ? consumers *kv_panel_bytes : 0;
+/* dS is in panels of 64 rows: [key][64 rows]. In a cluster of two the keys of the block are first,
+ * then those of the other block. */
+constexpr int own_ds_bytes = tile_m * block_n * 2;
+constexpr int ds_bytes = own_ds_bytes * cluster;
+constexpr int ds_panel_bytes = block_n * 128;
+constexpr int dq_bytes = 64 * 64 * 4; /* a piece */
+constexpr int stats_bytes = 2 * 4 * tile_m;
+/* Specialised consumers without a cluster have a place for P. In a cluster it is in the place of
+ * dS. */
+constexpr int p_bytes = is_specialised && cluster == 1 ? own_ds_bytes : 0;
+
+/* Offsets in shared memory, from a 1024-byte boundary. */
+constexpr int k_at = 0;
+constexpr int kx_at = k_at + k_bytes;
+constexpr int v_at = kx_at + kx_bytes;
+constexpr int q_at = v_at + v_bytes;
+constexpr int dout_at = q_at + q_slots * q_bytes;
+constexpr int ds_at = dout_at + dout_slots * dout_bytes;
+constexpr int p_at = ds_at + ds_slots * ds_bytes;
+constexpr int dq_at = p_at + p_bytes;
+constexpr int stats_at = dq_at + dq_places * dq_bytes;
+constexpr int blocks_at = stats_at + q_slots * stats_bytes;
+constexpr int bars_at = blocks_at + block_slots * (int)sizeof(backward_block);
+constexpr int bar_count = 4 * q_slots + 4 + 2 * tile_slots + 2 * ds_slots + 2 * consumers +
+                          (is_specialised ? 1 : 0) + (spec::deterministic ? 2 * ticket_slots : 0) +
+                          (cluster > 1 ? 2 : 0);
+constexpr int watch_at = bars_at + 8 * bar_count;
+constexpr int item_at = watch_at + 8;
+constexpr int slots_at = item_at + (cluster > 1 ? 8 : 0);
+constexpr int tickets_at = slots_at + tile_slots * slot_bytes;
+constexpr int tickets_bytes =
+    spec::deterministic ? ticket_slots * (int)sizeof(backward_ticket_slot) : 0;
+static_assert(1024 + tickets_at + tickets_bytes ==
+                  attention_backward_shared_bytes(head_dim, head_dim_v, tile_m,
+                                                  spec::deterministic),
+              "host and device disagree on shared memory");
+
+/* Each slot s of a ring has a full and an empty barrier, and so has each place p of a dQ piece.
+ * q_full, dout_full: the producer arrives once with the bytes of the block (q_full: and of its
+ * statistics). Consumers wait.
+ * q_empty, dout_empty: each consumer warp arrives when its products have read the block. In a
+ * cluster of two, each arrives at the barrier of both blocks. k_full, v_full, kv_empty: the same
+ * for the tile's K and V, of which there is one slot. tile_full: the scheduler's lanes arrive.
+ * Producers, sender and consumers wait for the tile's record. tile_empty: consumer warps, and each
+ * thread of the producer warpgroup that reads the record, arrive when they no longer need it.
+ * tile_asked: the producer of Q arrives when it has asked for the last block of a tile. The
+ * scheduler waits for it before it takes the next item. ds_full: each consumer warp that makes dS
+ * arrives when its part is written. In a cluster of two the bytes of the other block's dS complete
+ * it, too. ds_empty, where there are two slots: each consumer warp arrives when its warpgroup's dQ
+ * has read the slot. In a cluster of two, each arrives at the barrier of both blocks. (Of three
+ * slots, one is free when the next but one is full.) dq_full: each warp of a warpgroup arrives when
+ * its part of the piece is in shared memory. dq_empty: the sender arrives when the copy engine has
+ * read the piece. p_full, specialised consumers: each warp that makes P arrives when its part is
+ * written. P is read before dS is full, and written after. item_full, item_empty, in a cluster of
+ * two: the second block's scheduler waits for the number of the next work item, which the first
+ * block's sends. It arrives at the first block when it has read it. ticket_full, ordered
+ * accumulation: the thread that waits for tickets arrives when one has come. ticket_empty: the
+ * sender arrives when the copy engine has added the block: the ticket may be passed on. */
+struct barriers {
+    static constexpr bool is_debug = spec::debug;
+    uint32_t base;
+    FFA_DEVICE_MEMBER uint32_t q_full(int s) const { return base + 8 * s; }
+    FFA_DEVICE_MEMBER uint32_t q_empty(int s) const { return base + 8 * (q_slots + s); }
+    FFA_DEVICE_MEMBER uint32_t dout_full(int s) const { return base + 8 * (2 * q_slots + s); }
+    FFA_DEVICE_MEMBER uint32_t dout_empty(int s) const { return dout_full(q_slots + s); }
+    FFA_DEVICE_MEMBER uint32_t k_full() const { return dout_full(2 * q_slots); }
+    FFA_DEVICE_MEMBER uint32_t v_full() const { return dout_full(2 * q_slots + 1); }
+    FFA_DEVICE_MEMBER uint32_t kv_empty() const { return dout_full(2 * q_slots + 2); }
+    FFA_DEVICE_MEMBER uint32_t tile_asked() const { return dout_full(2 * q_slots + 3); }
+    FFA_DEVICE_MEMBER uint32_t tile_full(int s) const { return dout_full(2 * q_slots + 4 + s); }
+    FFA_DEVICE_MEMBER uint32_t tile_empty(int s) const { return tile_full(tile_slots + s); }
+    FFA_DEVICE_MEMBER uint32_t ds_full(int s) const { return tile_full(2 * tile_slots + s); }
+    FFA_DEVICE_MEMBER uint32_t ds_empty(int s) const { return ds_full(ds_slots + s); }
+    FFA_DEVICE_MEMBER uint32_t dq_full(int p) const { return ds_empty(ds_slots + p); }
+    FFA_DEVICE_MEMBER uint32_t dq_empty(int p) const { return dq_full(consumers + p); }
+    FFA_DEVICE_MEMBER uint32_t p_full() const { return dq_empty(consumers); }
+    FFA_DEVICE_MEMBER uint32_t item_full() const
+    {
+        return dq_empty(consumers + (is_specialised ? 1 : 0));
+    }
+    FFA_DEVICE_MEMBER uint32_t item_empty() const { return item_full() + 8; }
+    FFA_DEVICE_MEMBER uint32_t ticket_full(int s) const
+    {
+        return item_full() + 8 * ((cluster > 1 ? 2 : 0) + s);
+    }
+    FFA_DEVICE_MEMBER uint32_t ticket_empty(int s) const { return ticket_full(ticket_slots + s); }
+    /* The number of the next work item, from the cluster's first block to the second. */
+    FFA_DEVICE_MEMBER uint32_t item() const { return base + item_at - bars_at; }
+    /* Two words of the watchdog (kernel_wait.h); consumer warps and senders count as finished. */
+    FFA_DEVICE_MEMBER uint32_t watch() const { return base + watch_at - bars_at; }
+};
+
+/* One thread, before the others use them. */
+FFA_DEVICE void barriers_init(const barriers &bars)
+{
+    for (int s = 0; s < q_slots; ++s) {
+        mbarrier_init(bars.q_full(s), 1);
+        mbarrier_init(bars.q_empty(s), 4 * consumers * cluster);
+        mbarrier_init(bars.dout_full(s), 1);
+        mbarrier_init(bars.dout_empty(s), 4 * consumers * cluster);
+    }
+    mbarrier_init(bars.k_full(), 1);
+    mbarrier_init(bars.v_full(), 1);
+    mbarrier_init(bars.kv_empty(), 4 * consumers);
+    mbarrier_init(bars.tile_asked(), 1);
+    for (int s = 0; s < ds_slots; ++s) {
+        mbarrier_init(bars.ds_full(s), is_specialised ? 4 : 4 * consumers);
+        mbarrier_init(bars.ds_empty(s), 4 * consumers * cluster);
+    }
+    for (int p = 0; p < consumers; ++p) {
+        mbarrier_init(bars.dq_full(p), 4);
+        mbarrier_init(bars.dq_empty(p), 1);
+    }
+    if (is_specialised)
+        mbarrier_init(bars.p_full(), 4);
+    for (int s = 0; s < tile_slots; ++s) {
+        mbarrier_init(bars.tile_full(s), scheduler_lanes);
+        mbarrier_init(bars.tile_empty(s),
+                      4 * consumers + 2 + senders + (spec::deterministic ? 1 : 0));
+    }
+    for (int s = 0; spec::deterministic && s < ticket_slots; ++s) {
+        mbarrier_init(bars.ticket_full(s), 1);
+        mbarrier_init(bars.ticket_empty(s), 1);
+    }
+    if (cluster > 1) {
+        mbarrier_init(bars.item_full(), 1);
+        mbarrier_init(bars.item_empty(), 1);
+    }
+    fence_mbarrier_init();
+    st_shared(bars.watch(), 0);
+    st_shared(bars.watch() + 4, 0);
+}
+
+/* A position in the rings of blocks. It is a count, as their lengths are powers of two. */
+struct position {
+    uint32_t count = 0;
+    FFA_DEVICE_MEMBER uint32_t slot() const { return count % q_slots; }
+    FFA_DEVICE_MEMBER uint32_t parity() const { return count / q_slots % 2; }
+    FFA_DEVICE_MEMBER uint32_t dout_slot() const { return count % dout_slots; }
+    FFA_DEVICE_MEMBER uint32_t dout_parity() const { return count / dout_slots % 2; }
+    /* The block before. Its record is still there when its Q slot is another block's. */
+    FFA_DEVICE_MEMBER uint32_t before() const { return (count - 1) % block_slots; }
+    FFA_DEVICE_MEMBER position after() const { return { (count + 1) % block_slots }; }
+    FFA_DEVICE_MEMBER void next() { *this = after(); }
+};
+static_assert(block_slots % (2 * q_slots) == 0, "the count is the index of the record, too");
+
+/* What a wait is called, and how the watchdog prints it. */
+#define BACKWARD_WAITS(X)                                                                          \
+    X(tile_full_producer, "tile_full (producer)")                                                  \
+    X(tile_full_consumer, "tile_full (consumer)")                                                  \
+    X(kv_full, "k_full or v_full")                                                                 \
+    X(kv_empty, "kv_empty")                                                                        \
+    X(q_full, "q_full")                                                                            \
+    X(q_empty, "q_empty")                                                                          \
+    X(dout_full, "dout_full")                                                                      \
+    X(dout_empty, "dout_empty")                                                                    \
+    X(ds_full, "ds_full")                                                                          \
+    X(ds_empty, "ds_empty")                                                                        \
+    X(dq_full, "dq_full")                                                                          \
+    X(dq_empty, "dq_empty")                                                                        \
+    X(p_full, "p_full")
+#define BACKWARD_TICKET_WAITS(X)                                                                   \
+    X(ticket_full, "ticket_full")                                                                  \
+    X(ticket_empty, "ticket_empty")                                                                \
+    X(semaphore, "its ticket to add to dq")
+
+enum wait_name : int {
+    at_nothing,
+#define X(name, text) at_##name,
+    BACKWARD_WAITS(X) BACKWARD_TICKET_WAITS(X)
+#undef X
+};
+
+FFA_DEVICE void watchdog_report(int thread, int name)
+{
+#define X(name, text) text,
+    const char *names[] = { "?", BACKWARD_WAITS(X) };
+    const char *ticket_names[] = { BACKWARD_TICKET_WAITS(X) };
+#undef X
+
+    printf("attention_backward: block %d: thread %d waits for %s without end\n", (int)blockIdx.x,
+           thread,
+           spec::deterministic && name >= at_ticket_full ? ticket_names[name - at_ticket_full]
+                                                         : names[name]);
+}
+
+struct shared_view {
+    uint32_t base; /* address in the shared window of the 1024-byte boundary */
+    char *generic;
+    FFA_DEVICE_MEMBER uint32_t k() const { return base + k_at; }
+    FFA_DEVICE_MEMBER uint32_t kx() const { return base + kx_at; }
+    FFA_DEVICE_MEMBER uint32_t v() const { return base + v_at; }
+    FFA_DEVICE_MEMBER uint32_t q(int s) const { return base + q_at + s * q_bytes; }
+    FFA_DEVICE_MEMBER uint32_t dout(int s) const { return base + dout_at + s * dout_bytes; }
+    FFA_DEVICE_MEMBER uint32_t ds(int s) const { return base + ds_at + s * ds_bytes; }
+    FFA_DEVICE_MEMBER uint32_t p(int ds_slot) const
+    {
+        return base + (cluster > 1 ? ds_at + ds_slot * ds_bytes : p_at);
+    }
+    FFA_DEVICE_MEMBER uint32_t dq(int place) const { return base + dq_at + place * dq_bytes; }
+    FFA_DEVICE_MEMBER uint32_t stats(int s) const { return base + stats_at + s * stats_bytes; }
+    FFA_DEVICE_MEMBER uint32_t stats_d(int s) const { return stats(s) + 4 * tile_m; }
+    FFA_DEVICE_MEMBER backward_block *block(int s) const
+    {
+        return reinterpret_cast<backward_block *>(generic + blocks_at) + s;
+    }
+    FFA_DEVICE_MEMBER uint32_t block_flags(int s) const
+    {
+        return base + blocks_at + s * (int)sizeof(backward_block) + 12;
+    }
+    FFA_DEVICE_MEMBER barriers bars() const { return barriers{ base + bars_at }; }
+    FFA_DEVICE_MEMBER backward_tile_slot *slot(int s) const
+    {
+        return reinterpret_cast<backward_tile_slot *>(generic + slots_at + s * slot_bytes);
+    }
+    FFA_DEVICE_MEMBER backward_ticket_slot *ticket(int s) const
+    {
+        return reinterpret_cast<backward_ticket_slot *>(generic + tickets_at) + s;
+    }
+};
+
+/* Sweep `index` of a tile: from its slot, which has room for the first ones, or from the plan. */
+FFA_DEVICE plan_sweep tile_sweep(const attention_backward_args &a, const backward_tile_slot *slot,
+                                 int index)
+{
+    return index < inline_sweeps ? slot->sweeps[index] : a.sweeps[slot->tile.sweep_begin + index];
+}
+
+FFA_DEVICE plan_band tile_band(const attention_backward_args &a, const backward_tile_slot *slot,
+                               int index)
+{
+    return index < inline_bands ? slot->bands[index] : a.bands[slot->tile.band_begin + index];
+}
+
+}
+
+#endif

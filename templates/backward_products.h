@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * attention_backward: the five matrix products of a block. Each function issues and commits one
+ * product; its accumulators belong to the tensor cores until wgmma_wait and touch().
+ */
+#ifndef FFA_BACKWARD_PRODUCTS_H
+#define FFA_BACKWARD_PRODUCTS_H
+
+#include "backward_cluster.h"
+#include "kernel_products.h"
+
+namespace {
+
+/* S = K Q^T, or dP = V dO^T, of this warpgroup's 64 keys. */
+template <int columns> FFA_DEVICE void scores_issue(float (&s)[s_regs], uint32_t kv, uint32_t q)
+{
+    const uint64_t a = descriptor_k_major(kv), b = descriptor_k_major(q);
+
+    touch(s);
+    wgmma_fence();
+    product_shared<tile_m, columns, spec::dtype, kv_panel_bytes, q_panel_bytes>(s, a, b);
+    wgmma_commit();
+}
+
+/* dV += P dO, or dK += dS Q. `rows`: dO or Q of the block. */
+template <int columns>
+FFA_DEVICE void gradient_issue(float (&g)[columns / 2], uint32_t (&p)[p_regs], uint32_t rows)
+{
+    const uint64_t b = descriptor_mn_major(rows, q_panel_bytes);
+
+    touch(g);
+    touch(p);
+    wgmma_fence();
+    product_registers<columns, tile_m, spec::dtype>(g, p, b, 1);
+    wgmma_commit();
+}
+
+/* The warpgroup's piece of dQ = dS^T K, 64 rows x `columns`, over the block's keys, and in a
+ * cluster of two over those of the other block, whose K is at `kx`. */
+template <int columns>
+FFA_DEVICE void dq_issue(float (&dq)[columns / 2], uint32_t ds, uint32_t k, uint32_t kx = 0)
+{
+    const uint64_t a = descriptor_mn_major(ds, ds_panel_bytes);
+    const uint64_t own = descriptor_mn_major(k, kv_panel_bytes);
+    const uint64_t other = descriptor_mn_major(kx, kv_panel_bytes);
+    constexpr int steps = block_n / 16;
+
+    touch(dq);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < cluster * steps; ++step)
+        wgmma<columns, spec::dtype>::ss_mn(
+            dq, descriptor_advance(a, step * 2048),
+            descriptor_advance(step < steps ? own : other, step % steps * 2048), step > 0);
+    wgmma_commit();
+}
+
+/* The same for warpgroup w, from the dS in slot `ds`. */
+template <int count>
+FFA_DEVICE void piece_issue(float (&dq)[count], const shared_view &smem, int ds, int w)
+{
+    if constexpr (cluster == 1) {
+        dq_issue<2 * count>(dq, smem.ds(ds) + (is_specialised ? 0 : w / panels * ds_panel_bytes),
+                            smem.k() + w % panels * kv_panel_bytes);
+    } else {
+        const int column_bytes = 2 * cluster_column(w);
+
+        dq_issue<2 * count>(dq, smem.ds(ds),
+                            smem.k() + cluster_panel(w) * kv_panel_bytes + column_bytes,
+                            smem.kx() + w * kv_panel_bytes + column_bytes);
+    }
+}
+
+}
+
+#endif

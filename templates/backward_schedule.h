@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * attention_backward: the rasterisation order and the scheduler, which takes work items from a
+ * counter and writes the records of their tiles to shared memory.
+ */
+#ifndef FFA_BACKWARD_SCHEDULE_H
+#define FFA_BACKWARD_SCHEDULE_H
+
+#include "backward_layout.h"
+
+namespace {
+
+struct work {
+    int tile, head_group;
+    bool is_descending; /* lockstep: from the last query row to the first */
+};
+
+/* The tile and head group of a work item. L2 groups are outermost, then tiles (longest first), then
+ * the head groups of an L2 group: work items that run at the same time pass over the same Q, dO and
+ * dq at nearly the same time, and find them in L2. */
+FFA_DEVICE work work_find(const attention_backward_args &a, int item)
+{
+    const int l2_group_items = a.tile_count * a.l2_head_groups;
+    const int l2_group = item / l2_group_items;
+    const int rest = item - l2_group * l2_group_items;
+    const int first = l2_group * a.l2_head_groups;
+    const int head_groups = min(a.l2_head_groups, a.heads_kv * a.parts - first);
+    work found = { rest / head_groups, first + rest % head_groups, false };
+
+    if (a.flags & BACKWARD_LOCKSTEP) {
+        const int wave = l2_group * a.l2_waves + rest / a.wave_items;
+        found.is_descending = (wave & 1) != !!(a.flags & BACKWARD_DESCENDING);
+    }
+    return found;
+}
+
+FFA_DEVICE int scheduler_take(const attention_backward_args &a, int lane)
+{
+    int item = lane == 0 ? atomicAdd(&a.counters[0], 1) : 0;
+
+    if (scheduler_lanes == 32)
+        item = __shfl_sync(0xffffffffu, item, 0);
+    return item;
+}
+
+/* This may take as long as a tile, so the watchdog does not time it: whoever keeps the tile from
+ * ending reports. */
+FFA_DEVICE void scheduler_wait(uint32_t bar, uint32_t parity)
+{
+    if (scheduler_lanes == 1)
+        while (!mbarrier_test_wait_parity(bar, parity))
+            __nanosleep(20);
+    else
+        while (!mbarrier_try_wait_parity(bar, parity)) {
+        }
+}
+
+/* The next work item. In a cluster of two the first block takes it for both. */
+FFA_DEVICE int scheduler_next(const attention_backward_args &a, const barriers &bars, int lane,
+                              ring<1> &handover)
+{
+    int item;
+
+    if (cluster == 1)
+        return scheduler_take(a, lane);
+    if (cluster_rank() == 0) {
+        item = scheduler_take(a, lane);
+        scheduler_wait(bars.item_empty(), handover.parity ^ 1);
+        st_async_at(bars.item(), (uint32_t)item, bars.item_full(), 1);
+    } else {
+        mbarrier_arrive_expect_tx(bars.item_full(), 4);
+        scheduler_wait(bars.item_full(), handover.parity);
+        item = (int)ld_shared(bars.item());
+        mbarrier_arrive_at(bars.item_empty(), 0);
+    }
+    handover.next();
+    return item;
+}
+
+FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_view &smem, int lane)
+{
+    const barriers bars = smem.bars();
+    /* Each block (or cluster) begins with the item of its own index. Not in ordered accumulation:
+     * there items wait for earlier ones, which must be with a block that runs already. */
+    const int own_items = spec::deterministic ? 0 : (int)gridDim.x / cluster;
+    ring<tile_slots> at;
+    ring<1> asked, handover;
+    int item =
+        spec::deterministic ? scheduler_next(a, bars, lane, handover) : (int)blockIdx.x / cluster;
+
+    for (;;) {
+        scheduler_wait(bars.tile_empty(at.slot), at.parity ^ 1);
+        backward_tile_slot *slot = smem.slot(at.slot);
+        const bool has_work = item < a.work_count;
+        if (has_work) { /* the tile's record: this block's keys, the query heads of its head group
+                         */
+            const bool has_lists = a.flags & BACKWARD_LIST_PER_KV_HEAD;
+            const work found =
+                has_lists ? work{ item / a.parts, item % a.parts, false } : work_find(a, item);
+            plan_tile tile = a.tiles[found.tile];
+            if (cluster > 1) { /* the second block may have no keys */
+                const int before = (int)cluster_rank() * block_n;
+                tile.begin += before;
+                tile.count = min(max(tile.count - before, 0), block_n);
+            }
+            const int head_group = found.head_group + (has_lists ? tile.list * a.parts : 0);
+            const int kv_head = head_group / a.parts, part = head_group % a.parts;
+            if (lane == 0) {
+                const int share = a.group / a.parts;
+                slot->tile = tile;
+                slot->kv_head = kv_head;
+                slot->head_begin = kv_head * a.group + part * share;
+                slot->head_end = slot->head_begin + share;
+                slot->part = part;
+                slot->heads_at_once = a.flags & BACKWARD_LOCKSTEP ? share : 1;
+                slot->is_descending = found.is_descending;
+            }
+            for (int i = lane; i < min(inline_sweeps, tile.sweep_count); i += scheduler_lanes)
+                slot->sweeps[i] = a.sweeps[tile.sweep_begin + i];
+            for (int i = lane; i < min(inline_bands, tile.band_count); i += scheduler_lanes)
+                slot->bands[i] = a.bands[tile.band_begin + i];
+        } else if (lane == 0) {
+            slot->tile.count = -1;
+        }
+        mbarrier_arrive(bars.tile_full(at.slot));
+        at.next();
+        if (!has_work)
+            break;
+        /* The next item is taken when the tile before is nearly done, and not earlier: the block
+         * that is free first should have it, and in ordered accumulation others wait for it. */
+        scheduler_wait(bars.tile_asked(), asked.parity);
+        asked.next();
+        item = own_items + scheduler_next(a, bars, lane, handover);
+    }
+    if (lane == 0)
+        scheduler_finish(a);
+}
+
+}
+
+#endif

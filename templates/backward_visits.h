@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * attention_backward: the order in which a tile visits blocks of query rows. Both producers, the
+ * thread that waits for tickets and, through the block records, all others follow it.
+ */
+#ifndef FFA_BACKWARD_VISITS_H
+#define FFA_BACKWARD_VISITS_H
+
+#include "backward_layout.h"
+
+namespace {
+
+/* Blocks start on a grid: at multiples of the rows that lie together in dq, or, for ordered
+ * accumulation, at multiples of tile_m. */
+constexpr int grid = spec::deterministic ? tile_m : BACKWARD_DQ_ROWS;
+
+/* The first row of a block, from its record, which has the first row of the sweep in it. */
+FFA_DEVICE int block_row(const backward_block &block)
+{
+    return block.row / grid * grid;
+}
+
+/* Rows of the block before the sweep. */
+FFA_DEVICE int rows_before(const backward_block &block)
+{
+    return block.row % grid;
+}
+
+/* A tile visits a block of query rows of one head. */
+struct visit {
+    int head, row;
+    int sweep;    /* index in the tile */
+    bool is_last; /* of the tile */
+};
+
+/* Calls f(visit, sweep) for each visit of a tile: for heads_at_once of its heads after another, the
+ * sweeps and their blocks, in ascending or descending order, and for each block those heads. In
+ * ordered accumulation all heads come at once, and the order is descending. */
+template <typename function>
+FFA_DEVICE void visit_all(const attention_backward_args &a, const backward_tile_slot *slot,
+                          function f)
+{
+    constexpr bool is_ordered = spec::deterministic;
+    const int sweep_count = slot->tile.sweep_count, head_end = slot->head_end;
+    const int at_once = slot->heads_at_once;
+    const bool is_descending = is_ordered || slot->is_descending;
+    int first = slot->head_begin;
+
+    do
+        for (int i = 0; i < sweep_count; ++i) {
+            const int index = is_descending ? sweep_count - 1 - i : i;
+            const plan_sweep sweep = tile_sweep(a, slot, index);
+            const int begin = sweep.begin / grid * grid;
+            const int last = (sweep.end - 1 - begin) / tile_m * tile_m;
+
+            for (int at = 0; at <= last; at += tile_m) {
+                const int row = begin + (is_descending ? last - at : at);
+                const bool ends = at == last && i == sweep_count - 1;
+                int head = first;
+                do
+                    f(visit{ head, row, index, ends && head == head_end - 1 }, sweep);
+                while (++head < (is_ordered ? head_end : first + at_once));
+            }
+        }
+    while (!is_ordered && (first += at_once) < head_end);
+}
+
+}
+
+#endif

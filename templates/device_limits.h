@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What an SM of sm_90a has, and how the attention kernels share its registers, read by host (C17)
+ * and device (C++17). Each number stands here only.
+ */
+#ifndef FFA_DEVICE_LIMITS_H
+#define FFA_DEVICE_LIMITS_H
+
+#ifdef __CUDACC__
+#define FFA_HOST_DEVICE __host__ __device__ constexpr
+#else
+#define FFA_HOST_DEVICE static inline
+#endif
+
+enum {
+    SM90_SHARED_BYTES_MAX = 227 * 1024, /* shared memory of one block */
+    SM90_REGISTERS = 64 * 1024          /* of an SM, 32 bits each */
+};
+
+/* Registers of a thread after setmaxnreg (kernel_start.h): producer warpgroup and consumer
+ * warpgroups. One consumer warpgroup needs no setmaxnreg: 255 is the most a thread can have. */
+FFA_HOST_DEVICE int kernel_producer_registers(int consumers)
+{
+    return consumers == 3 ? 32 : 40;
+}
+
+FFA_HOST_DEVICE int kernel_consumer_registers(int consumers)
+{
+    return consumers == 3 ? 160 : consumers == 2 ? 232 : 255;
+}
+
+#endif

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * attention_forward: the rasterisation order and the scheduler. One warp takes work items from a
+ * counter and writes the records of their tiles to shared memory, up to tile_slots tiles ahead.
+ */
+#ifndef FFA_FORWARD_SCHEDULE_H
+#define FFA_FORWARD_SCHEDULE_H
+
+#include "forward_layout.h"
+
+namespace {
+
+struct work {
+    int tile, head;
+};
+
+/* The tile and head of a work item. L2 groups of heads are outermost, then tiles (longest first),
+ * then the heads of a group: work items that run at the same time share K and V in L2. */
+FFA_DEVICE work work_find(const attention_forward_args &a, int item)
+{
+    if (a.flags & FORWARD_LIST_PER_KV_HEAD)
+        return work{ item / a.group, item % a.group };
+    const int l2_group_items = a.tile_count * a.l2_heads;
+    const int l2_group = item / l2_group_items;
+    const int rest = item - l2_group * l2_group_items;
+    const int first_head = l2_group * a.l2_heads;
+    const int heads = min(a.l2_heads, a.heads_q - first_head);
+    return work{ rest / heads, first_head + rest % heads };
+}
+
+/* Each lane of the warp copies one sweep and one band. */
+FFA_DEVICE void tile_write(const attention_forward_args &a, forward_tile_slot *slot, int item,
+                           int lane)
+{
+    const work w = work_find(a, item);
+    const plan_tile tile = a.tiles[w.tile];
+
+    if (lane == 0) {
+        slot->tile = tile;
+        slot->head = w.head + (a.flags & FORWARD_LIST_PER_KV_HEAD ? tile.list * a.group : 0);
+    }
+    if (lane < inline_sweeps && lane < tile.sweep_count)
+        slot->sweeps[lane] = a.sweeps[tile.sweep_begin + lane];
+    if (lane < inline_bands && lane < tile.band_count)
+        slot->bands[lane] = a.bands[tile.band_begin + lane];
+}
+
+FFA_DEVICE void scheduler_run(const attention_forward_args &a, const shared_view &smem, int lane)
+{
+    const barriers bars = smem.bars();
+    ring<tile_slots> at;
+    int item = (int)blockIdx.x;
+
+    for (;;) {
+        wait(bars, bars.tile_empty(at.slot), at.parity ^ 1, at_tile_empty);
+        forward_tile_slot *slot = smem.slot(at.slot);
+        const bool has_work = item < a.work_count;
+        if (has_work)
+            tile_write(a, slot, item, lane);
+        else if (lane == 0)
+            slot->tile.count = 0;
+        mbarrier_arrive(bars.tile_full(at.slot));
+        at.next();
+        if (!has_work)
+            break;
+        if (lane == 0)
+            item = (int)gridDim.x + atomicAdd(&a.counters[0], 1);
+        item = __shfl_sync(0xffffffffu, item, 0);
+    }
+    if (lane == 0)
+        scheduler_finish(a);
+}
+
+}
+
+#endif

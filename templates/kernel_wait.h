@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How threads of the attention kernels wait: positions in ring buffers, waits on mbarriers, the
+ * watchdog of debug kernels, and the barrier of one warpgroup.
+ *
+ * `barriers` is a pass's struct of mbarrier addresses (forward_layout.h, backward_layout.h). Its
+ * is_debug says whether this is a debug kernel; its watch() is the address of two words in shared
+ * memory: which wait takes too long, and how many threads have finished.
+ */
+#ifndef FFA_KERNEL_WAIT_H
+#define FFA_KERNEL_WAIT_H
+
+#include "ptx.h"
+
+/* A position in a ring of `count` slots; `parity` is that of the full barrier's current phase. */
+template <int count> struct ring {
+    int slot = 0;
+    uint32_t parity = 0;
+    FFA_DEVICE_MEMBER void next()
+    {
+        if (++slot == count) {
+            slot = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+/* In a debug kernel a wait of more than about a second leaves its name in shared memory, where the
+ * watchdog finds it. (A call to printf here would spill the accumulators.) */
+template <typename barriers>
+FFA_DEVICE void wait_report(const barriers &bars, int tries, int tries_max, int name)
+{
+    if (barriers::is_debug && tries == tries_max)
+        st_shared(bars.watch(), (uint32_t)name << 16 | threadIdx.x);
+}
+
+/* Waits until the phase of that parity is complete. The thread may sleep on the barrier. */
+template <typename barriers>
+FFA_DEVICE void wait(const barriers &bars, uint32_t bar, uint32_t parity, int name)
+{
+    for (int tries = 0; !mbarrier_try_wait_parity(bar, parity); ++tries)
+        wait_report(bars, tries, 1 << 20, name);
+}
+
+/* For a thread whose warp has other threads at work: it must not sleep on the barrier. */
+template <typename barriers>
+FFA_DEVICE void wait_beside(const barriers &bars, uint32_t bar, uint32_t parity, int name)
+{
+    for (int tries = 0; !mbarrier_test_wait_parity(bar, parity); ++tries) {
+        wait_report(bars, tries, 1 << 22, name);
+        __nanosleep(20);
+    }
+}
+
+/* Debug kernels: one of the threads that the watchdog counts has finished. */
+template <typename barriers> FFA_DEVICE void watch_finished(const barriers &bars)
+{
+    atom_shared_add(bars.watch() + 4, 1);
+}
+
+/* The watchdog: one thread, until `count` threads have finished. report(thread, name) prints which
+ * thread waits for what. */
+template <typename barriers, typename function>
+FFA_DEVICE void watchdog_run(const barriers &bars, uint32_t count, function report)
+{
+    while (ld_shared(bars.watch() + 4) < count) {
+        const uint32_t stuck = ld_shared(bars.watch());
+        if (stuck) {
+            report((int)(stuck & 0xffff), (int)(stuck >> 16));
+            __trap();
+        }
+        __nanosleep(1000);
+    }
+}
+
+/* Named barriers 1 to 3, one for each consumer warpgroup. */
+FFA_DEVICE void warpgroup_sync(int warpgroup)
+{
+    if (warpgroup == 0)
+        bar_sync<1, 128>();
+    else if (warpgroup == 1)
+        bar_sync<2, 128>();
+    else
+        bar_sync<3, 128>();
+}
+
+#endif

@@ -205,10 +205,10 @@ static ffa_status find_once(struct store *store, const struct store_query *query
                           "WHERE k.key = ?1 AND (k.toolchain = ?2 OR NOT ?3) "
                           "ORDER BY k.toolchain = ?2 DESC, k.created_s DESC, k.id DESC",
                           err));
-    (void)sqlite3_bind_text(statement, 1, query->key, -1, SQLITE_STATIC);
+    (void)sqlite3_bind_text(statement, 1, query->request->key, -1, SQLITE_STATIC);
     (void)sqlite3_bind_text(statement, 2, query->toolchain, -1, SQLITE_STATIC);
     (void)sqlite3_bind_int(statement, 3, query->exact);
-    rc = scan(store, statement, query->record, out, &used_s, &id, &bad, err);
+    rc = scan(store, statement, query->request->record, out, &used_s, &id, &bad, err);
 out:
     (void)sqlite3_finalize(statement);
     if (rc == FFA_OK)

@@ -102,6 +102,20 @@ out:
     return rc;
 }
 
+/* After copy_options: the strings are the context's. */
+static ffa_status make_compiler(ffa_context *context, ffa_error *err)
+{
+    const ffa_context_opts *opts = &context->opts;
+
+    return jit_create(&context->jit,
+                      &(struct jit_opts){ .templates_dir = opts->templates_dir,
+                                          .nvrtc_path = opts->nvrtc_path,
+                                          .worker_path = opts->worker_path,
+                                          .worker_timeout_ms = opts->worker_timeout_ms,
+                                          .worker_memory_mib = opts->worker_memory_mib },
+                      &context->log, err);
+}
+
 static int32_t threads_of(const ffa_context_opts *opts)
 {
     long cores = opts->cpu_threads ? (long)opts->cpu_threads : sysconf(_SC_NPROCESSORS_ONLN);
@@ -172,7 +186,7 @@ ffa_status ffa_open(ffa_context **out, int device, const ffa_context_opts *opts,
     fork_guard_add(&context->kept_guard, &context->kept_lock, NULL, NULL);
     FFA_TRY(copy_options(context, &given, err));
     context->cpu_threads = threads_of(&given);
-    FFA_TRY(jit_create(&context->jit, &context->opts, &context->log, err));
+    FFA_TRY(make_compiler(context, err));
     FFA_TRY(table_create(&context->cache.table, err));
     FFA_TRY(store_open(
         &context->cache.store,

@@ -48,13 +48,8 @@ struct ffa_context {
     int64_t time_begin_us;     /* the CPU's stopwatch; 0: not started */
 };
 
-/* A request, checked and copied: a resolved spec and an architecture. */
-struct compile_request {
-    struct jit_spec spec;
-    char arch[16];
-    uint32_t flags;
-};
-ffa_status context_import_request(struct compile_request *out, ffa_context *context,
+/* A public request, checked, its spec resolved. *out owns nothing yet. */
+ffa_status context_import_request(struct jit_request *out, uint32_t *flags, ffa_context *context,
                                   const ffa_compile_request *request, ffa_error *err);
 
 /* A thread of ours works with the context until it leaves; closing waits for it. */
@@ -70,16 +65,15 @@ struct resolved {
     ffa_kernel_info info;
 };
 
-/* Table, then store, then compile (unless never-compile), then store. Chooses what the spec leaves
- * open. Thread: any. `log_text`, if not NULL, receives the compile log (caller frees) when this
- * call compiled, also when that failed. */
-ffa_status context_resolve(struct resolved *out, ffa_context *context, const struct jit_spec *spec,
-                           const char *arch, char **log_text, ffa_error *err);
+/* Table, then store and bundles, then the compiler (unless never-compile). The request is completed
+ * on the way where the table misses; the caller finishes it. Thread: any. `log_text`, if not NULL,
+ * receives the compile log (caller frees) when this call compiled, also when that failed. */
+ffa_status context_resolve(struct resolved *out, ffa_context *context, struct jit_request *request,
+                           char **log_text, ffa_error *err);
 
-/* Compile past all layers, counted and logged. `spec` is resolved. On FFA_COMPILE out->log is set;
- * the caller finishes *out in any case. */
+/* Compile past all layers, counted and logged. On FFA_COMPILE out->log is set; the caller finishes
+ * *out in any case. */
 ffa_status context_compile(struct jit_result *out, ffa_context *context,
-                           const struct jit_spec *spec, const char *arch, bool want_ptx,
-                           ffa_error *err);
+                           struct jit_request *request, bool want_ptx, ffa_error *err);
 
 #endif

@@ -17,7 +17,7 @@ enum { THREADS_MAX = 64, THREADS_DEFAULT_MAX = 8, REQUESTS_MAX = 100000 };
 
 struct job {
     ffa_context *context;
-    struct compile_request *requests; /* [count] */
+    struct jit_request *requests; /* [count] */
     int64_t count;
     ffa_precompile_opts opts;
     pthread_mutex_t lock;
@@ -35,6 +35,8 @@ static void job_free(struct job *job)
 {
     if (!job)
         return;
+    for (int64_t i = 0; job->requests && i < job->count; i++)
+        jit_request_finish(&job->requests[i]);
     mem_free(job->requests);
     (void)pthread_cond_destroy(&job->changed);
     (void)pthread_mutex_destroy(&job->lock);
@@ -85,10 +87,11 @@ static ffa_status job_create(struct job **out, ffa_context *context,
         /* In the caller's struct, which may be of another size than ours. */
         const char *at = (const char *)requests + (size_t)i * stride;
         ffa_error why = { 0 };
+        uint32_t flags = 0;
 
-        rc = context_import_request(&job->requests[i], context, (const void *)at, &why);
-        if (rc == FFA_OK && job->requests[i].flags)
-            rc = error_fail(&why, FFA_INVALID, 0, "flags is 0x%x, not 0", job->requests[i].flags);
+        rc = context_import_request(&job->requests[i], &flags, context, (const void *)at, &why);
+        if (rc == FFA_OK && flags)
+            rc = error_fail(&why, FFA_INVALID, 0, "flags is 0x%x, not 0", flags);
         if (rc != FFA_OK) {
             rc = error_fail(err, rc, why.native, "requests[%lld]: %s", (long long)i, why.message);
             goto out;
@@ -130,13 +133,14 @@ static void work(struct job *job)
     (void)pthread_mutex_lock(&job->lock);
     while (!job->is_over && job->next < job->count) {
         int64_t index = job->next++;
-        struct compile_request *request = &job->requests[index];
+        struct jit_request *request = &job->requests[index];
         struct resolved found;
         ffa_error why = { 0 };
         ffa_status rc;
 
         (void)pthread_mutex_unlock(&job->lock);
-        rc = context_resolve(&found, job->context, &request->spec, request->arch, NULL, &why);
+        rc = context_resolve(&found, job->context, request, NULL, &why);
+        jit_request_finish(request);
         (void)pthread_mutex_lock(&job->lock);
         account(job, index, rc, &found.info, &why);
         (void)pthread_cond_broadcast(&job->changed);

@@ -5,6 +5,7 @@
 #ifndef FFA_CONTEXT_H
 #define FFA_CONTEXT_H
 
+#include <ffa/log.h>
 #include <ffa/status.h>
 
 #ifdef __cplusplus
@@ -25,17 +26,6 @@ enum {
     FFA_DEVICE_CPU = -1, /* no GPU: plans and compiles; attention runs on the CPU backend */
     FFA_DEVICE_AUTO = -2 /* the first GPU a kernel exists for, else the CPU */
 };
-
-typedef enum ffa_log_level {
-    FFA_LOG_ERROR = 0,
-    FFA_LOG_WARNING = 1,
-    FFA_LOG_INFO = 2,
-    FFA_LOG_DEBUG = 3
-} ffa_log_level;
-
-/* One line an event, key=value pairs, no newline. May be called from several threads at once.
- * Must not call into the context. */
-typedef void (*ffa_log_fn)(void *user, ffa_log_level level, const char *module, const char *line);
 
 enum {
     FFA_OPEN_NEVER_COMPILE = 1u << 0,   /* a kernel found in no layer is FFA_NOT_FOUND */

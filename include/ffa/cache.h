@@ -151,7 +151,7 @@ FFA_API ffa_status ffa_cache_remove(ffa_cache *cache, const char *prefix, int64_
 /* Remove all entries, failures and misses, and give the file's space back. */
 FFA_API ffa_status ffa_cache_clear(ffa_cache *cache, int64_t *removed, ffa_error *err);
 
-/* ---- notes: what failed to compile, and what was asked for in vain ---- */
+/* ---- notes: failures and misses ---- */
 
 /* One that did not compile; not tried again for a while (ffa_context_opts.failure_age_s). Texts
  * live as long as the callback. */

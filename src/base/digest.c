@@ -1,4 +1,8 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * XXH3 with fields that cannot run into each other: each is preceded by its length. Texts are the
+ * canonical, big-endian form, the same on every machine.
+ */
 #include "base/digest.h"
 
 #include <string.h>

@@ -1,4 +1,8 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Statuses, errors, and the structs of the public API, which carry their size: an older caller's is
+ * shorter, and a newer one's is accepted only where its unknown tail is zero.
+ */
 #include "base/base.h"
 
 #include <stdio.h>

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Log lines and the clocks. A line is cut at 1024 bytes; without a sink nothing is formatted.
+ */
 #include "base/base.h"
 
 #include <stdio.h>

@@ -1,4 +1,8 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A growing string. Invariant: it is terminated after every call, and once an append has failed,
+ * `failed` stays set, so that a chain of appends is checked once, at its end.
+ */
 #include "base/base.h"
 
 #include <stdio.h>

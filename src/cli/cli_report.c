@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Results on stdout, talk on stderr, and the exit status of each kind of failure.
+ * Results on stdout, diagnostics on stderr, and the exit status of each kind of failure.
  */
 #include "cli/cli.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The notes of a store as sets of kernels: what production asked for in vain, to be warmed.
+ * The misses noted in a store as a set of kernels, to be warmed.
  */
 #ifndef FFA_CLI_CMD_MISSES_H
 #define FFA_CLI_CMD_MISSES_H

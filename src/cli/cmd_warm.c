@@ -170,7 +170,7 @@ static ffa_status read_all(const char *path, char **out, size_t *bytes, ffa_erro
     return rc;
 }
 
-/* What the store of --from-misses, a file or a folder, asked for in vain. */
+/* The misses noted in the store of --from-misses, a file or a folder. */
 static ffa_status read_misses(struct session *session, ffa_context *context, ffa_error *err)
 {
     const char *given = session->options.misses;
@@ -786,7 +786,7 @@ int cmd_warm(struct cli *cli)
     const struct cli_option rows[] = {
         { "preset", CLI_TEXT, &options->preset, "NAME", "training, inference or all", 0, 0 },
         { "from-misses", CLI_TEXT, &options->misses, "STORE",
-          "what this store noted as asked for in vain ('ffa cache misses')", 0, 0 },
+          "the misses noted in this store ('ffa cache misses')", 0, 0 },
         { "arch", CLI_TEXT, &options->archs, "A[,B]",
           "for these architectures; the manifest's, or sm_90a", 0, 0 },
         { "jobs", CLI_TEXT, &options->jobs, "N", "workers; auto: what cores and memory allow", 0,

@@ -65,10 +65,10 @@ typedef struct ffa_context_opts {
                                    after the store, in this order; one that cannot be trusted or
                                    read is ignored with a warning */
     int64_t bundle_count;       /* at most 64 */
-    const char *worker_path; /* compile in processes of this executable, one a kernel: the command
-                                `ffa`, or one that calls ffa_worker_main; a worker that hangs,
-                                crashes or takes too much memory is one failed kernel. NULL: in
-                                this process */
+    const char *worker_path; /* compile in processes of this executable, one a kernel or, in
+                                ffa_precompile, one a thread: the command `ffa`, or one that calls
+                                ffa_worker_main; a worker that hangs, crashes or takes too much
+                                memory is one failed kernel. NULL: in this process */
     uint32_t worker_timeout_ms; /* of one compile; 0: 300 s */
     uint32_t worker_memory_mib; /* that one compile may take, at least 32; 0: 2048 */
 } ffa_context_opts;
@@ -91,7 +91,7 @@ typedef struct ffa_context_opts {
  */
 FFA_API ffa_status ffa_open(ffa_context **out, int device, const ffa_context_opts *opts,
                             ffa_error *err);
-/* Blocks while threads of a timed-out ffa_precompile finish what they are compiling. */
+/* Blocks while threads of an ffa_precompile that ended early finish what they are at. */
 FFA_API void ffa_close(ffa_context *context);
 
 /* What a context found. */

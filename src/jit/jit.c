@@ -172,6 +172,7 @@ void jit_request_init(struct jit_request *request, const struct jit_spec *spec, 
     request->key[0] = '\0';
     request->record = NULL;
     request->sources = NULL;
+    request->worker = NULL;
 }
 
 void jit_request_finish(struct jit_request *request)
@@ -300,8 +301,10 @@ static ffa_status run_nvrtc(struct jit *jit, const struct jit_request *request, 
     const char *headers[SOURCE_SET_MAX], *names[SOURCE_SET_MAX];
     const struct source_set *set = request->sources;
     struct options options;
+    struct worker alone = { 0 };
     struct nvrtc_job job;
     int count = 0;
+    ffa_status rc;
 
     for (int i = 0; i < set->count; i++) {
         if (set->at[i] == set->root)
@@ -318,8 +321,12 @@ static ffa_status run_nvrtc(struct jit *jit, const struct jit_request *request, 
                               .option_count = options.count,
                               .options = options.at,
                               .want_ptx = want_ptx };
-    return jit->worker.path ? worker_compile(&jit->worker, nvrtc_path(opened(jit)), &job, out, err)
-                            : nvrtc_compile(opened(jit), &job, out, err);
+    if (!jit->worker.path)
+        return nvrtc_compile(opened(jit), &job, out, err);
+    rc = worker_compile(request->worker ? request->worker : &alone, &jit->worker,
+                        nvrtc_path(opened(jit)), &job, out, err);
+    worker_end(&alone);
+    return rc;
 }
 
 /* Say which kernel did not compile and why, in one line. */

@@ -88,6 +88,7 @@ void jit_destroy(struct jit *jit);
 /* ---- requests ---- */
 
 struct source_set; /* jit/source.h */
+struct worker;     /* jit/compile_worker.h */
 
 /*
  * One kernel asked for: made once a look-up and passed down to the layers and the compiler. Spec
@@ -100,6 +101,8 @@ struct jit_request {
     char key[33];               /* XXH3-128 over all that can change the code; "": not completed */
     char *record;               /* owned: the readable text behind the key, name=value lines */
     struct source_set *sources; /* owned; the files in it are the jit's */
+    struct worker *worker;      /* borrowed, of the calling thread, where compiles are in workers;
+                                   NULL: one for this compile alone */
 };
 
 /* `spec` is resolved for `arch`, a known architecture. Owns nothing yet. */

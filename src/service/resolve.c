@@ -5,6 +5,7 @@
  * kernel, and one process of a node compiles it: the others wait, for the table's entry or for the
  * flight lock of the key, and look again.
  */
+#include "jit/compile_worker.h"
 #include "service/context.h"
 
 static ffa_status hand_out(struct resolved *out, const struct jit_kernel *kernel, ffa_layer layer,
@@ -75,11 +76,13 @@ static ffa_status from_files(ffa_context *context, const struct store_query *que
                              struct jit_kernel *out, ffa_layer *layer, struct flight_lock *lock,
                              ffa_error *err)
 {
+    const struct worker *worker = query->request->worker;
+    const atomic_bool *is_cut = worker ? worker->is_cut : NULL;
     ffa_status rc = cache_find(&context->cache, query, out, layer, err);
 
     if (rc == FFA_NOT_FOUND && !(context->opts.flags & FFA_OPEN_NEVER_COMPILE) &&
         store_is_writable(context->cache.store) &&
-        flight_take(context->cache.flight, query->request->key, lock) == FLIGHT_HELD) {
+        flight_take(context->cache.flight, query->request->key, is_cut, lock) == FLIGHT_HELD) {
         rc = store_find(context->cache.store, query, out, err);
         *layer = FFA_LAYER_STORE;
     }

@@ -167,7 +167,7 @@ static pid_t hold(void)
 
         (void)mkdir(home, 0700);
         if (flight_open(&flight, &opts, NULL) != FFA_OK ||
-            flight_take(flight, KEY, &lock) != FLIGHT_HELD)
+            flight_take(flight, KEY, NULL, &lock) != FLIGHT_HELD)
             _exit(1);
         (void)pthread_barrier_wait(&shared->start);
         (void)pause();
@@ -306,7 +306,7 @@ START_TEST(killed_holder_wakes_the_waiting)
     ck_assert_int_eq(flight_open(&flight, &opts, NULL), FFA_OK);
     ck_assert_int_eq(pthread_create(&killer, NULL, kill_later, &child), 0);
     started = clock_us();
-    ck_assert_int_eq(flight_take(flight, KEY, &lock), FLIGHT_HELD);
+    ck_assert_int_eq(flight_take(flight, KEY, NULL, &lock), FLIGHT_HELD);
     ck_assert_int_ge(clock_us() - started, 150000);
     ck_assert_int_lt(clock_us() - started, 1200000);
     ck_assert_int_eq(pthread_join(killer, NULL), 0);
@@ -315,7 +315,7 @@ START_TEST(killed_holder_wakes_the_waiting)
     ck_assert_uint_eq(counts.timeouts + counts.errors, 0);
     ck_assert_uint_ge(counts.waited_us, 150000);
     flight_release(&lock);
-    ck_assert_int_eq(flight_take(flight, KEY, &lock), FLIGHT_HELD);
+    ck_assert_int_eq(flight_take(flight, KEY, NULL, &lock), FLIGHT_HELD);
     flight_release(&lock);
     flight_release(&lock);
     flight_close(flight);
@@ -430,17 +430,18 @@ START_TEST(deleted_lock_file_is_harmless)
 
     ck_assert_int_eq(mkdir(home, 0700), 0);
     ck_assert_int_eq(flight_open(&flight, &opts, NULL), FFA_OK);
-    ck_assert_int_eq(flight_take(flight, KEY, &first), FLIGHT_HELD);
-    ck_assert_int_eq(flight_take(flight, KEY, &second), FLIGHT_TIMEOUT);
+    ck_assert_int_eq(flight_take(flight, KEY, NULL, &first), FLIGHT_HELD);
+    ck_assert_int_eq(flight_take(flight, KEY, NULL, &second), FLIGHT_TIMEOUT);
     ck_assert_int_eq(second.file, -1);
     ck_assert_int_eq(unlink(file), 0);
-    ck_assert_int_eq(flight_take(flight, KEY, &second), FLIGHT_HELD); /* one compile too many */
+    ck_assert_int_eq(flight_take(flight, KEY, NULL, &second),
+                     FLIGHT_HELD); /* one compile too many */
     flight_release(&first);
-    ck_assert_int_eq(flight_take(flight, KEY, &first), FLIGHT_TIMEOUT);
+    ck_assert_int_eq(flight_take(flight, KEY, NULL, &first), FLIGHT_TIMEOUT);
     flight_release(&second);
     ck_assert_int_eq(unlink(file), 0);
     ck_assert_int_eq(rmdir(locks), 0);
-    ck_assert_int_eq(flight_take(flight, KEY, &first), FLIGHT_HELD);
+    ck_assert_int_eq(flight_take(flight, KEY, NULL, &first), FLIGHT_HELD);
     flight_release(&first);
     flight_close(flight);
     free(file);
@@ -517,7 +518,7 @@ START_TEST(linked_lock_file_is_refused)
     ck_assert_int_eq(mkdir(locks, 0700), 0);
     ck_assert_int_eq(symlink(target, file), 0);
     ck_assert_int_eq(flight_open(&flight, &opts, NULL), FFA_OK);
-    ck_assert_int_eq(flight_take(flight, KEY, &lock), FLIGHT_UNAVAILABLE);
+    ck_assert_int_eq(flight_take(flight, KEY, NULL, &lock), FLIGHT_UNAVAILABLE);
     ck_assert_int_ne(access(target, F_OK), 0);
     flight_close(flight);
     free(target);
@@ -563,7 +564,7 @@ START_TEST(every_failure_is_clean)
         fault_arm(fault_kinds[_i], nth);
         rc = flight_open(&flight, &opts, NULL);
         if (rc == FFA_OK)
-            (void)flight_take(flight, KEY, &lock);
+            (void)flight_take(flight, KEY, NULL, &lock);
         fired = fault_fired();
         fault_arm(fault_kinds[_i], 0);
         ck_assert(rc == FFA_OK || (rc == FFA_NOMEM && !flight));

@@ -972,7 +972,7 @@ static bool can_lock(void)
     struct flight *flight;
     bool ok = flight_open(&flight, &opts, NULL) == FFA_OK;
 
-    ok = ok && flight_take(flight, "0123", &lock) == FLIGHT_HELD;
+    ok = ok && flight_take(flight, "0123", NULL, &lock) == FLIGHT_HELD;
     flight_release(&lock);
     flight_close(flight);
     return ok;

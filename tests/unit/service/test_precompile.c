@@ -227,13 +227,16 @@ START_TEST(misuse_is_refused)
     ck_assert_int_eq(ffa_precompile(context, requests, -1, NULL, NULL, &err), FFA_INVALID);
     ck_assert_int_eq(ffa_precompile(context, NULL, 0, NULL, &report, &err), FFA_OK);
     ck_assert_int_eq(report.requested + report.compiled, 0);
-    opts.threads = 65;
+    opts.threads = 1025;
     ck_assert_int_eq(ffa_precompile(context, requests, 1, &opts, NULL, &err), FFA_INVALID);
-    ck_assert_msg(strstr(err.message, "threads is 65, not in [0, 64]"), "%s", err.message);
+    ck_assert_msg(strstr(err.message, "threads is 1025, not in [0, 1024]"), "%s", err.message);
     opts.threads = 0;
     opts.deadline_ms = -1;
     ck_assert_int_eq(ffa_precompile(context, requests, 1, &opts, NULL, &err), FFA_INVALID);
     opts.deadline_ms = 0;
+    opts.tick_ms = -1;
+    ck_assert_int_eq(ffa_precompile(context, requests, 1, &opts, NULL, &err), FFA_INVALID);
+    opts.tick_ms = 0;
     opts.flags = 1;
     ck_assert_int_eq(ffa_precompile(context, requests, 1, &opts, NULL, &err), FFA_UNSUPPORTED);
     requests[1].flags = FFA_COMPILE_FORCE;

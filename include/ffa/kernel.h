@@ -127,7 +127,7 @@ typedef struct ffa_precompile_event {
     const char *log;             /* the compiler's where it was asked, else "" */
     int32_t worker;              /* the process that was asked to compile it; 0: none */
     int32_t worker_signal;       /* that ended this process instead of an answer; 0: none */
-    int32_t worker_status;       /* with which it ended instead of an answer; 0: it did not */
+    int32_t worker_status;       /* with which it ended instead of an answer; -1: it did not */
     int32_t pad_;
 } ffa_precompile_event;
 

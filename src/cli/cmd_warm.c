@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * ffa warm: compile a set of kernels into a store, so that no job has to. What the store answers
- * is a hit and opens no compiler; the rest is built by workers (pool.h).
+ * is a hit and opens no compiler; the rest is built by ffa_precompile in worker processes.
+ * Invariant: a kernel is waiting, a hit, built or failed, and the counts say how many are which;
+ * whatever ends the session, what was built is kept.
  *
  * A share of the set (--shard) is every Nth of its distinct kernels in the order of the manifest,
  * whatever any store holds: shares of equal manifests are disjoint and cover the whole.
@@ -9,11 +11,14 @@
 #include "cli/cmd_misses.h"
 #include "cli/entries.h"
 #include "cli/file.h"
-#include "cli/pool.h"
+#include "cli/jobs.h"
+#include "cli/manifest.h"
 #include "cli/progress.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +26,13 @@
 
 /* What a compile takes until a store knows better, and what a worker may: a forward kernel takes
  * 0.8 s and 120 MiB. */
-enum { GUESS_MS = 1000, TIMEOUT_S = 300, MEMORY_MIB = 2048, MEMORY_MIB_MIN = 32 };
+enum {
+    GUESS_MS = 1000,
+    TIMEOUT_S = 300,
+    MEMORY_MIB = 2048,
+    MEMORY_MIB_MIN = 32,
+    MEMORY_MIB_MAX = 1 << 20 /* of ffa_context_opts; more is no limit either */
+};
 
 struct warm_options {
     const char *preset, *misses, *archs, *jobs, *memory, *shard;
@@ -30,6 +41,14 @@ struct warm_options {
 };
 
 enum state { WAITING, HIT, BUILT, FAILED };
+
+/* How the building ended. */
+enum end {
+    END_ALL,         /* every kernel was tried */
+    END_STOPPED,     /* by a failure */
+    END_INTERRUPTED, /* SIGINT or SIGTERM */
+    END_TIMED_OUT    /* --deadline */
+};
 
 /* A kernel of this share. */
 struct item {
@@ -56,7 +75,7 @@ struct session {
     int64_t guess_count;
     struct progress progress;
     json_t *failures;
-    enum pool_end end;
+    enum end end;
 };
 
 /* ---- options ---- */
@@ -90,14 +109,14 @@ static int read_jobs(const struct cli *cli, const struct session *session, const
     char *end;
     long number;
 
-    *out = pool_jobs_auto(session->memory_bytes, session->shard.local);
+    *out = jobs_auto(session->memory_bytes, session->shard.local);
     if (!text || strcmp(text, "auto") == 0)
         return CLI_PARSE_GO;
     errno = 0;
     number = strtol(text, &end, 10);
-    if (end == text || *end || errno || number < 1 || number > POOL_JOBS_MAX)
+    if (end == text || *end || errno || number < 1 || number > JOBS_MAX)
         return cli_fail_text(cli, FFA_INVALID, "--jobs is '%s', not auto or a number in [1, %d]",
-                             text, POOL_JOBS_MAX);
+                             text, JOBS_MAX);
     *out = number;
     return CLI_PARSE_GO;
 }
@@ -373,8 +392,9 @@ static void emit(const struct session *session, const char *event, json_t *objec
     json_decref(object);
 }
 
-static void report_kernel(struct session *session, const struct item *item,
-                          const struct pool_answer *answer)
+/* worker: the process that was asked; 0: none. */
+static void report_kernel(struct session *session, const struct item *item, int32_t worker,
+                          int64_t compile_us)
 {
     static const char *const words[] = { "waiting", "hit", "built", "failed" };
     json_t *object = json_object();
@@ -383,16 +403,16 @@ static void report_kernel(struct session *session, const struct item *item,
     if (item->state == BUILT && !session->cli->json && !session->options.jsonl) {
         (void)printf("built    %" PRId64 "/%" PRId64 "  %s  %s  %.0f ms\n",
                      session->item_count - session->counts[WAITING], session->item_count, item->key,
-                     item->wish->text, (double)answer->compile_us / 1e3);
+                     item->wish->text, (double)compile_us / 1e3);
         (void)fflush(stdout);
     }
     if (item->state == FAILED)
         cli_note(session->cli, "failed: %s: %s", item->wish->text, item->message);
     cli_set_text(object, "result", words[item->state]);
     set_wish(object, item);
-    cli_set_int(object, "worker", answer->worker);
+    cli_set_int(object, "worker", worker);
     if (item->state == BUILT)
-        cli_set_real(object, "compile_ms", (double)answer->compile_us / 1e3);
+        cli_set_real(object, "compile_ms", (double)compile_us / 1e3);
     if (item->state == FAILED) {
         cli_set_text(object, "reason", item->reason);
         cli_set_text(object, "message", item->message);
@@ -414,28 +434,48 @@ static void note_failure(struct session *session, struct item *item, const char 
     (void)json_array_append_new(session->failures, object);
 }
 
-static bool on_done(void *user, int64_t index, const struct pool_answer *answer)
+/* Why a kernel failed, in a word, and in a sentence that names this command's options. */
+static const char *describe_failure(const struct session *session,
+                                    const ffa_precompile_event *event, char *text, size_t size)
 {
-    struct session *session = user;
-    struct item *item = session->queue[index];
+    long long mib = (long long)(session->memory_bytes >> 20);
 
-    if (answer->result == POOL_FAILED)
-        note_failure(session, item, answer->reason, answer->message);
-    else
-        set_state(session, item, answer->result == POOL_BUILT ? BUILT : HIT);
-    report_kernel(session, item, answer);
-    if (item->state != FAILED)
-        return true;
-    /* What the machine lacks, it lacks for all; a template that does not compile probably will not
-     * with other values. A lost worker says nothing of the next. */
-    if (strcmp(item->reason, "environment") == 0)
-        return false;
-    return session->options.keep_going || strcmp(item->reason, "compile") != 0;
+    if (event->worker_signal == SIGKILL) {
+        (void)snprintf(text, size,
+                       "its worker was killed from outside (signal 9: somebody, or the system, "
+                       "short of memory)");
+        return "killed";
+    }
+    if (event->worker_signal) {
+        (void)snprintf(text, size,
+                       "its worker crashed: signal %d (%s), with a limit of %lld MiB "
+                       "(--mem-per-job)",
+                       (int)event->worker_signal, strsignal(event->worker_signal), mib);
+        return "crash";
+    }
+    if (event->worker_status >= 0) {
+        (void)snprintf(text, size, "its worker ended with status %d instead of an answer",
+                       (int)event->worker_status);
+        return "crash";
+    }
+    if (event->status == FFA_TIMEOUT) {
+        (void)snprintf(text, size, "took longer than %g s (--timeout): its worker was killed",
+                       session->options.timeout_s);
+        return "timeout";
+    }
+    if (event->status == FFA_NOMEM) {
+        (void)snprintf(text, size, "out of memory: a worker may take %lld MiB (--mem-per-job)",
+                       mib);
+        return "memory";
+    }
+    (void)snprintf(text, size, "%s", event->message);
+    return event->status == FFA_COMPILE                                  ? "compile"
+           : event->status == FFA_UNSUPPORTED || event->status == FFA_IO ? "environment"
+                                                                         : "error";
 }
 
-static void on_tick(void *user, int workers)
+static void show_progress(struct session *session, int workers)
 {
-    struct session *session = user;
     int64_t built = session->counts[BUILT];
     double seconds = (double)(cli_clock_us() - session->build_started_us) / 1e6;
     struct progress_counts counts = { .total = session->item_count,
@@ -452,33 +492,102 @@ static void on_tick(void *user, int workers)
 
 /* ---- building ---- */
 
-static ffa_status build(struct session *session, ffa_error *err)
-{
-    const struct warm_options *options = &session->options;
-    struct pool_opts opts = {
-        .cli = session->cli,
-        .store = session->place.path,
-        .jobs = session->jobs < session->queue_count ? session->jobs : session->queue_count,
-        .memory_bytes = session->memory_bytes,
-        .timeout_us = (int64_t)(options->timeout_s * 1e6),
-        .tick_us = progress_tick_us(&session->progress),
-        .user = session,
-        .done = on_done,
-        .tick = on_tick,
-    };
-    struct wish **wishes = calloc((size_t)session->queue_count + 1, sizeof *wishes);
+/* What ffa_precompile looks at, set by a signal or a failure. */
+static volatile sig_atomic_t stop;
 
-    if (!wishes)
+static void on_signal(int number)
+{
+    (void)number;
+    stop = FFA_PRECOMPILE_CUT;
+}
+
+static const int caught[] = { SIGINT, SIGTERM };
+
+/* What was ignored stays so: 'nohup', a shell's '&'. */
+static void signals_take(struct sigaction before[CLI_COUNT(caught)])
+{
+    struct sigaction action = { .sa_handler = on_signal };
+
+    stop = 0;
+    (void)sigemptyset(&action.sa_mask);
+    for (int i = 0; i < CLI_COUNT(caught); i++) {
+        (void)sigaction(caught[i], NULL, &before[i]);
+        if (before[i].sa_handler != SIG_IGN)
+            (void)sigaction(caught[i], &action, NULL);
+    }
+}
+
+static void signals_give_back(const struct sigaction before[CLI_COUNT(caught)])
+{
+    for (int i = 0; i < CLI_COUNT(caught); i++)
+        (void)sigaction(caught[i], &before[i], NULL);
+}
+
+/* What the machine lacks, it lacks for all kernels; a template that does not compile probably will
+ * not with other values. A lost worker says nothing of the next kernel. */
+static bool ends_session(const struct session *session, const struct item *item)
+{
+    return strcmp(item->reason, "environment") == 0 ||
+           (strcmp(item->reason, "compile") == 0 && !session->options.keep_going);
+}
+
+static void on_event(void *user, const ffa_precompile_event *event)
+{
+    struct session *session = user;
+    struct item *item = event->index < 0 ? NULL : session->queue[event->index];
+    char text[640];
+
+    if (item && event->status != FFA_OK) {
+        if (event->log[0] && session->cli->verbose)
+            (void)fprintf(stderr, "%s\n", event->log);
+        note_failure(session, item, describe_failure(session, event, text, sizeof text), text);
+        if (ends_session(session, item) && !stop)
+            stop = FFA_PRECOMPILE_DRAIN;
+    } else if (item) {
+        set_state(session, item, event->info->layer == FFA_LAYER_COMPILED ? BUILT : HIT);
+    }
+    if (item)
+        report_kernel(session, item, event->worker, event->info ? event->info->compile_us : 0);
+    show_progress(session, event->busy);
+}
+
+/* The end of a session whose kernels were not all tried. */
+static enum end end_of(const ffa_precompile_report *report)
+{
+    if (!report->unfinished)
+        return END_ALL;
+    return stop == FFA_PRECOMPILE_CUT ? END_INTERRUPTED : stop ? END_STOPPED : END_TIMED_OUT;
+}
+
+static ffa_status build(struct session *session, ffa_context *context, ffa_error *err)
+{
+    double spent_us = (double)(cli_clock_us() - session->started_us);
+    double left_ms = session->options.deadline_s * 1e3 - spent_us / 1e3;
+    ffa_precompile_report report = FFA_PRECOMPILE_REPORT_INIT;
+    ffa_precompile_opts opts = FFA_PRECOMPILE_OPTS_INIT;
+    ffa_compile_request *requests = calloc((size_t)session->queue_count + 1, sizeof *requests);
+    struct sigaction before[CLI_COUNT(caught)];
+    ffa_status rc;
+
+    if (!requests)
         return cli_error(err, FFA_NOMEM, 0, "no memory for the queue");
     for (int64_t i = 0; i < session->queue_count; i++)
-        wishes[i] = session->queue[i]->wish;
-    if (options->deadline_s > 0)
-        opts.deadline_us = session->started_us + (int64_t)(options->deadline_s * 1e6);
+        requests[i] = session->queue[i]->wish->request;
+    opts.threads = (uint32_t)session->jobs;
+    if (session->options.deadline_s > 0)
+        opts.deadline_ms = left_ms < 1 ? 1 : (int64_t)left_ms;
+    opts.stop = &stop;
+    opts.event = on_event;
+    opts.user = session;
+    opts.tick_ms = progress_tick_us(&session->progress) / 1000;
     session->build_started_us = cli_clock_us();
-    session->end = pool_run(&opts, wishes, session->queue_count, err);
+    signals_take(before);
+    rc = ffa_precompile(context, requests, session->queue_count, &opts, &report, err);
     progress_clear(&session->progress);
-    free(wishes);
-    return session->end == POOL_CANNOT ? err->status : FFA_OK;
+    session->end = end_of(&report);
+    signals_give_back(before);
+    free(requests);
+    return report.requested ? FFA_OK : rc;
 }
 
 /* A worker uses what it compiled even where the store refuses it: look whether it is there. */
@@ -521,9 +630,9 @@ static bool has_failed_by(const struct session *session, const char *reason)
 
 static int exit_status(const struct session *session, int64_t unstored)
 {
-    if (session->end == POOL_INTERRUPTED)
+    if (session->end == END_INTERRUPTED)
         return CLI_INTERRUPTED;
-    if (session->end == POOL_TIMED_OUT)
+    if (session->end == END_TIMED_OUT)
         return CLI_TIMED_OUT;
     if (has_failed_by(session, "environment"))
         return CLI_ENVIRONMENT;
@@ -616,12 +725,12 @@ static void say_end(const struct session *session, int64_t unstored)
     const struct cli *cli = session->cli;
     long long waiting = (long long)session->counts[WAITING];
 
-    if (session->end == POOL_INTERRUPTED)
+    if (session->end == END_INTERRUPTED)
         cli_note(cli, "interrupted: what was built is kept, %lld are left", waiting);
-    if (session->end == POOL_TIMED_OUT)
+    if (session->end == END_TIMED_OUT)
         cli_note(cli, "--deadline %g s has passed: what was built is kept, %lld are left",
                  session->options.deadline_s, waiting);
-    if (session->end == POOL_STOPPED)
+    if (session->end == END_STOPPED)
         cli_note(cli, "stopped: %lld are left%s", waiting,
                  has_failed_by(session, "compile") ? "; --keep-going tries them all the same" : "");
     say_command(session);
@@ -689,12 +798,11 @@ static int dry_run(const struct session *session)
 /* FFA_JIT=never: what is missing stays so, and is listed. */
 static int refuse(struct session *session)
 {
-    struct pool_answer none = { .result = POOL_FAILED };
     int status;
 
     for (int64_t i = 0; i < session->queue_count; i++) {
         note_failure(session, session->queue[i], "never", "is in no layer, and FFA_JIT is never");
-        report_kernel(session, session->queue[i], &none);
+        report_kernel(session, session->queue[i], 0, 0);
     }
     status = finish(session);
     return status == CLI_FAILED ? CLI_NOT_FOUND : status;
@@ -722,27 +830,43 @@ static int prepare(struct session *session)
 }
 
 /* The store must be there and take what is built before anything is. */
-static int check_store(const struct session *session)
+static int check_store(const struct session *session, ffa_context *context)
 {
     ffa_context_info info = FFA_CONTEXT_INFO_INIT;
     ffa_error err = { FFA_OK, 0, "" };
+
+    if (ffa_context_info_get(context, &info, &err) != FFA_OK)
+        return cli_fail(session->cli, &err);
+    if (strcmp(info.store_state, "ok") != 0)
+        return cli_fail_text(session->cli, FFA_CACHE, "the store cannot be written: %s",
+                             info.store_state);
+    return CLI_PARSE_GO;
+}
+
+/* Returns with the workers gone, since closing the context waits for its threads. */
+static int open_and_build(struct session *session)
+{
+    int64_t mib = session->memory_bytes >> 20;
+    double timeout_ms = ceil(session->options.timeout_s * 1e3);
+    const struct cli_workers workers = {
+        .timeout_ms = (uint32_t)timeout_ms,
+        .memory_mib = (uint32_t)(mib < MEMORY_MIB_MAX ? mib : MEMORY_MIB_MAX),
+    };
+    ffa_error err = { FFA_OK, 0, "" };
     ffa_context *context = NULL;
-    int status = cli_open(session->cli, &context, FFA_DEVICE_CPU, 0);
+    int status = cli_open_with_workers(session->cli, &context, &workers);
 
     if (status != CLI_PARSE_GO)
         return status;
-    if (ffa_context_info_get(context, &info, &err) != FFA_OK)
+    status = check_store(session, context);
+    if (status == CLI_PARSE_GO && build(session, context, &err) != FFA_OK)
         status = cli_fail(session->cli, &err);
-    else if (strcmp(info.store_state, "ok") != 0)
-        status = cli_fail_text(session->cli, FFA_CACHE, "the store cannot be written: %s",
-                               info.store_state);
     ffa_close(context);
     return status;
 }
 
 static int run(struct session *session)
 {
-    ffa_error err = { FFA_OK, 0, "" };
     json_t *start = json_object();
     const char *bad;
     int status = CLI_PARSE_GO;
@@ -757,14 +881,8 @@ static int run(struct session *session)
         return finish(session);
     if (cli_never_compile(&bad))
         return refuse(session);
-    status = check_store(session);
-    if (status != CLI_PARSE_GO)
-        return status;
-    if (build(session, &err) != FFA_OK) {
-        status = cli_fail(session->cli, &err);
-        return err.status == FFA_IO ? CLI_ENVIRONMENT : status;
-    }
-    return finish(session);
+    status = open_and_build(session);
+    return status == CLI_PARSE_GO ? finish(session) : status;
 }
 
 static void session_finish(struct session *session)

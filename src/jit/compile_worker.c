@@ -435,7 +435,7 @@ void worker_forget(struct worker *worker)
 {
     worker->asked = 0;
     worker->signal = 0;
-    worker->exit_status = 0;
+    worker->exit_status = -1;
 }
 
 /* One that died since its last answer is replaced: no kernel is at fault. */

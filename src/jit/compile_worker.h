@@ -29,8 +29,8 @@ struct worker {
     const atomic_bool *is_cut; /* borrowed; set: end the compile under way at once. NULL: never */
     /* of the last compile: */
     pid_t asked;     /* the process; 0: none could be started, or none was needed */
-    int signal;      /* that ended it; 0: none */
-    int exit_status; /* with which it ended instead of an answer; 0: it did not */
+    int signal;      /* that ended it instead of an answer; 0: none */
+    int exit_status; /* with which it ended instead of an answer; -1: it did not */
 };
 
 /*

@@ -14,7 +14,7 @@ struct misses_account {
 };
 
 /* Append the misses noted in the store `path` to `out`. `context` says what can be asked for. */
-ffa_status misses_read(struct wishes *out, ffa_context *context, const char *path,
+ffa_status misses_read(struct manifest *out, ffa_context *context, const char *path,
                        struct misses_account *account, ffa_error *err);
 
 #endif

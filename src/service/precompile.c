@@ -273,7 +273,8 @@ static void await_end(struct job *job, int64_t deadline_us)
             clock_us() >= deadline_us)
             break;
         if (clock_us() >= tick_us) {
-            tell(job, &(ffa_precompile_event){ .index = -1, .message = "", .log = "" });
+            tell(job, &(ffa_precompile_event){
+                          .index = -1, .message = "", .log = "", .worker_status = -1 });
             tick_us = clock_us() + pause_us;
         }
         doze(job, deadline_us, tick_us);

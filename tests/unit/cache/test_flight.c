@@ -420,6 +420,29 @@ START_TEST(lock_files_stay_and_are_few)
 }
 END_TEST
 
+/* A wait that is cut ends at once, without a warning, and nothing is held. */
+START_TEST(a_wait_can_be_cut)
+{
+    struct flight_opts opts = { .store_path = store, .wait_ms = 60000, .log = watch_log(&watch) };
+    struct flight_lock first, second;
+    int64_t started = clock_us();
+    atomic_bool is_cut = true;
+    struct flight *flight;
+
+    ck_assert_int_eq(mkdir(home, 0700), 0);
+    ck_assert_int_eq(flight_open(&flight, &opts, NULL), FFA_OK);
+    ck_assert_int_eq(flight_take(flight, KEY, &is_cut, &first), FLIGHT_HELD); /* no wait, no cut */
+    ck_assert_int_eq(flight_take(flight, KEY, &is_cut, &second), FLIGHT_CUT);
+    ck_assert_int_eq(second.file, -1);
+    ck_assert_int_lt(clock_us() - started, 30000000);
+    ck_assert_int_eq(watch.lines[FFA_LOG_WARNING], 0);
+    ck_assert_uint_eq(flight_counts(flight).timeouts, 0);
+    flight_release(&second);
+    flight_release(&first);
+    flight_close(flight);
+}
+END_TEST
+
 /* Who waits for a file that is removed under it takes the lock of the new one. */
 START_TEST(deleted_lock_file_is_harmless)
 {
@@ -594,6 +617,7 @@ int main(void)
     tcase_add_test(tc, wait_is_bounded);
     tcase_add_test(tc, insert_lost_to_another_writer);
     tcase_add_test(tc, lock_files_stay_and_are_few);
+    tcase_add_test(tc, a_wait_can_be_cut);
     tcase_add_test(tc, deleted_lock_file_is_harmless);
     tcase_add_test(tc, lock_file_deleted_during_a_compile);
     tcase_add_test(tc, no_locks_no_harm);

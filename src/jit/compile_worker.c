@@ -518,6 +518,16 @@ static ffa_status read_answer(struct body *body, struct nvrtc_output *out, ffa_e
     return status == FFA_OK ? FFA_OK : error_fail(err, (ffa_status)status, native, "%s", message);
 }
 
+static bool is_cut(const struct worker *worker)
+{
+    return worker->is_cut && atomic_load(worker->is_cut);
+}
+
+static ffa_status cut_off(const char *name, ffa_error *err)
+{
+    return error_fail(err, FFA_TIMEOUT, 0, "%s: cut off", name);
+}
+
 /* The answer to a request that was sent; whoever does not answer is ended. */
 static ffa_status exchange(struct worker *worker, const struct worker_opts *opts, const char *name,
                            struct text *request, char **answer, size_t *bytes, ffa_error *err)
@@ -531,8 +541,8 @@ static ffa_status exchange(struct worker *worker, const struct worker_opts *opts
         return blame(worker, opts, name, err);
     if (rc != FFA_OK)
         worker_end(worker);
-    if (rc == FFA_TIMEOUT && worker->is_cut && atomic_load(worker->is_cut))
-        return error_fail(err, rc, 0, "%s: cut off; its compile worker was killed", name);
+    if (rc == FFA_TIMEOUT && is_cut(worker))
+        return cut_off(name, err);
     if (rc == FFA_TIMEOUT)
         return error_fail(
             err, rc, 0,
@@ -554,6 +564,8 @@ ffa_status worker_compile(struct worker *worker, const struct worker_opts *opts,
     ffa_status rc;
 
     *out = (struct nvrtc_output){ 0 };
+    if (is_cut(worker))
+        return cut_off(job->name, err);
     if (!build_request(&request, opts, nvrtc_path, job)) {
         rc = error_nomem(err, "a compile worker's request");
         goto out;

@@ -35,6 +35,14 @@ static void count_hit(ffa_context *context, const struct jit_kernel *kernel, ffa
              kernel->info.key, kernel->info.template_name, kernel->info.toolchain);
 }
 
+/* Whether the job that this request is of was cut short. */
+static bool is_cut(const struct jit_request *request)
+{
+    const struct worker *worker = request->worker;
+
+    return worker && worker->is_cut && atomic_load(worker->is_cut);
+}
+
 ffa_status context_compile(struct jit_result *out, ffa_context *context,
                            struct jit_request *request, bool want_ptx, ffa_error *err)
 {
@@ -53,6 +61,8 @@ ffa_status context_compile(struct jit_result *out, ffa_context *context,
                  (long long)info->cubin_bytes);
         return FFA_OK;
     }
+    if (is_cut(request))
+        return error_fail(err, rc, why.native, "%s", why.message);
     if (rc == FFA_COMPILE || rc == FFA_TIMEOUT)
         count(&context->stats.compile_fails, 1);
     log_line(&context->log, FFA_LOG_ERROR, "resolve",
@@ -71,20 +81,37 @@ static ffa_status refuse_to_compile(const struct jit_request *request, ffa_error
                       request->key, jit_spec_template(&request->spec), values);
 }
 
+/* In no file now: wait for whoever compiles the kernel, and look into the store again. */
+static ffa_status look_again(ffa_context *context, const struct store_query *query,
+                             struct jit_kernel *out, struct flight_lock *lock, ffa_error *err)
+{
+    const struct worker *worker = query->request->worker;
+
+    if (context->opts.flags & FFA_OPEN_NEVER_COMPILE || !store_is_writable(context->cache.store))
+        return FFA_NOT_FOUND;
+    switch (flight_take(context->cache.flight, query->request->key, worker ? worker->is_cut : NULL,
+                        lock)) {
+    case FLIGHT_HELD:
+        return store_find(context->cache.store, query, out, err);
+    case FLIGHT_CUT:
+        return error_fail(err, FFA_TIMEOUT, 0, "cut off while another process compiled kernel %s",
+                          query->request->key);
+    default:
+        return FFA_NOT_FOUND;
+    }
+}
+
 /* FFA_NOT_FOUND: in no file now, nor, if a lock was to be had, in the store once we hold it. */
 static ffa_status from_files(ffa_context *context, const struct store_query *query,
                              struct jit_kernel *out, ffa_layer *layer, struct flight_lock *lock,
                              ffa_error *err)
 {
-    const struct worker *worker = query->request->worker;
-    const atomic_bool *is_cut = worker ? worker->is_cut : NULL;
     ffa_status rc = cache_find(&context->cache, query, out, layer, err);
 
-    if (rc == FFA_NOT_FOUND && !(context->opts.flags & FFA_OPEN_NEVER_COMPILE) &&
-        store_is_writable(context->cache.store) &&
-        flight_take(context->cache.flight, query->request->key, is_cut, lock) == FLIGHT_HELD) {
-        rc = store_find(context->cache.store, query, out, err);
-        *layer = FFA_LAYER_STORE;
+    if (rc == FFA_NOT_FOUND) {
+        rc = look_again(context, query, out, lock, err);
+        if (rc == FFA_OK)
+            *layer = FFA_LAYER_STORE;
     }
     if (rc == FFA_OK)
         count_hit(context, out, *layer);

@@ -550,12 +550,16 @@ END_TEST
 /* The worker goes at once, and nothing goes on behind. */
 START_TEST(a_cut_ends_the_worker)
 {
+    ffa_cache_counters counters = FFA_CACHE_COUNTERS_INIT;
     ffa_context_opts opts = options();
-    ffa_context *context = fixture_open(&opts);
+    ffa_context *context;
+    ffa_cache *cache;
     struct told told = { .stop_after_ticks = 5 };
     int64_t started = clock_us();
     ffa_error err;
 
+    opts.cache_path = store;
+    context = fixture_open(&opts);
     ck_assert_int_eq(setenv("FAKE_NVRTC_MS", "60000", 1), 0);
     ck_assert_int_eq(precompile_few(&told, context, &err), FFA_TIMEOUT);
     ck_assert_msg(strstr(err.message, "stopped with 4 of 4 kernels unfinished"), "%s", err.message);
@@ -563,6 +567,11 @@ START_TEST(a_cut_ends_the_worker)
     ck_assert_int_eq(told.worker[0], 0); /* nobody was told of a failure */
     ffa_close(context);
     ck_assert_int_lt(clock_us() - started, 20000000);
+    ck_assert_int_eq(ffa_cache_open(&cache, store, FFA_CACHE_READONLY, NULL), FFA_OK);
+    ck_assert_int_eq(ffa_cache_counters_get(cache, &counters, NULL), FFA_OK);
+    ck_assert_uint_eq(counters.misses, 1);
+    ck_assert_uint_eq(counters.compile_fails, 0); /* it is no failure of the kernel */
+    ffa_cache_close(cache);
 }
 END_TEST
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * flock() on one of 256 small files beside the store. The kernel drops a lock with its last holder,
- * however that ends, so there is nothing to clean up, and the files are never removed: a lock on a
- * file that others can no longer find would keep nobody out. Where somebody removes one by hand, it
- * is noticed after locking and the new one is taken.
+ * flock() on one of 256 small files beside the store, chosen by the key. The system drops a lock
+ * when its last holder ends, so there is nothing to clean up. Invariant: a lock that is held is on
+ * the file that others find under its name. The files are therefore never removed here, and one
+ * that was removed by hand is noticed after locking: the new file is locked instead.
  *
- * A wait is bounded, and flock() is not: it is asked again after short naps.
+ * flock() itself cannot wait for a bounded time, so it is tried again after short pauses.
  */
 #include "cache/flight.h"
 

@@ -211,8 +211,8 @@ out:
     return rc;
 }
 
-/* An older store gets what it lacks. Another process may be faster: then there is nothing to do,
- * and doing it twice does no harm. */
+/* Add what an older schema lacks. Another process may do the same: the statements change nothing the
+ * second time. */
 static ffa_status upgrade(struct store *store, ffa_error *err)
 {
     ffa_status rc;
@@ -290,8 +290,8 @@ static bool is_damage(const ffa_error *why)
            ((why->native & 0xff) == SQLITE_CORRUPT || (why->native & 0xff) == SQLITE_NOTADB);
 }
 
-/* The first bytes of a store of ours, or a file that only holds zeros there (what a crash may
- * leave). Anything else is somebody's data. Only for files no connection of ours has open. */
+/* Whether a file begins as a store does, or with zeros, as a crash may leave it. Anything else is
+ * other data. Only for files that no connection of this process has open. */
 static bool is_ours(const char *path)
 {
     static const unsigned char zeros[100];
@@ -417,9 +417,8 @@ bool store_in_use(struct store *store)
            ((store->is_forked || is_busy(&store->why)) && attach(store, NULL) == FFA_OK);
 }
 
-/* The connection is the parent's: using it here, even closing it, could harm the parent's file. It
- * is left alone, and the file is opened anew when it is needed. What went wrong so far was the
- * parent's. */
+/* The connection is the parent's: using or closing it here could harm the parent's file. It is left
+ * alone, and the file is opened again when it is needed. Counts of errors are the parent's, too. */
 static void store_in_child(void *object)
 {
     struct store *store = object;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Removing what is long unused, by age and by size. A dry run is the real one, rolled back: what it
- * says is exact.
+ * Removing what is long unused, by age and by size, in one transaction. Invariant: a dry run is the
+ * same transaction, rolled back, so that what it reports is exact.
  */
 #include "cache/bundle.h"
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Looking after a store: what include/ffa/cache.h promises.
+ * Looking after a store: opening it for maintenance, listing, checking, removing, notes
+ * (include/ffa/cache.h). Invariant: each function holds the store's lock from beginning to end, so
+ * that no other thread uses the connection meanwhile; visitors must not call into the cache.
  */
 #include "cache/bundle.h"
 

@@ -55,8 +55,8 @@ static struct slots *slots_create(uint64_t count, struct slots *older)
     return slots;
 }
 
-/* The threads that reserved entries are not in this process: nobody would ever publish them. The
- * entries are not freed, since one may be of the very thread that forked. */
+/* The threads that reserved entries do not exist in this process, so the entries would never be
+ * published. They are not freed, since one may belong to the thread that forked. */
 static void table_in_child(void *object)
 {
     struct table *table = object;

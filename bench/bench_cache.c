@@ -154,12 +154,16 @@ static struct jit_spec spec_of(const char *template_name)
     return spec;
 }
 
+/* From a resolved spec on: the request is part of what a look-up costs. */
 static struct resolved resolve(ffa_context *context, const struct jit_spec *spec, ffa_layer want)
 {
+    struct jit_request request;
     struct resolved found;
     ffa_error err;
 
-    must(context_resolve(&found, context, spec, "sm_90a", NULL, &err), &err);
+    jit_request_init(&request, spec, "sm_90a");
+    must(context_resolve(&found, context, &request, NULL, &err), &err);
+    jit_request_finish(&request);
     if (found.info.layer != want)
         give_up("answered by another layer", ffa_layer_text(found.info.layer));
     return found;
@@ -246,7 +250,7 @@ static void bench_table(const char *template_name)
     struct series table = { .count = 0 }, key = { .count = 0 };
     struct jit_spec spec = spec_of(template_name);
     ffa_context *context = open_context(NULL, FFA_DEVICE_CPU);
-    char text[33], *record;
+    struct jit_request request;
     ffa_error err;
 
     (void)resolve(context, &spec, FFA_LAYER_COMPILED);
@@ -260,9 +264,10 @@ static void bench_table(const char *template_name)
     for (int i = 0; i < SAMPLES; i++) {
         int64_t started = clock_us();
 
-        must(jit_key(context->jit, &spec, "sm_90a", text, &record, &err), &err);
+        jit_request_init(&request, &spec, "sm_90a");
+        must(jit_request_complete(&request, context->jit, &err), &err);
         add(&key, (double)(clock_us() - started));
-        free(record);
+        jit_request_finish(&request);
     }
     report("in-process hit", template_name, "us", &table, AT_MOST, 0.2);
     report("key", template_name, "us", &key, NO_FIGURE, 0);

@@ -5,6 +5,7 @@
 #ifndef FFA_CONTEXT_H
 #define FFA_CONTEXT_H
 
+#include <ffa/log.h>
 #include <ffa/status.h>
 
 #ifdef __cplusplus
@@ -25,17 +26,6 @@ enum {
     FFA_DEVICE_CPU = -1, /* no GPU: plans and compiles; attention runs on the CPU backend */
     FFA_DEVICE_AUTO = -2 /* the first GPU a kernel exists for, else the CPU */
 };
-
-typedef enum ffa_log_level {
-    FFA_LOG_ERROR = 0,
-    FFA_LOG_WARNING = 1,
-    FFA_LOG_INFO = 2,
-    FFA_LOG_DEBUG = 3
-} ffa_log_level;
-
-/* One line an event, key=value pairs, no newline. May be called from several threads at once.
- * Must not call into the context. */
-typedef void (*ffa_log_fn)(void *user, ffa_log_level level, const char *module, const char *line);
 
 enum {
     FFA_OPEN_NEVER_COMPILE = 1u << 0,   /* a miss is FFA_NOT_FOUND, and is noted in the store */
@@ -77,10 +67,10 @@ typedef struct ffa_context_opts {
                                    order, after the store. One that is not trusted or cannot be
                                    read is ignored, with a warning */
     int64_t bundle_count;       /* at most 64 */
-    const char *worker_path; /* compile in processes of this executable, one a kernel: the command
-                                `ffa`, or one that calls ffa_worker_main; a worker that hangs,
-                                crashes or takes too much memory is one failed kernel. NULL: in
-                                this process */
+    const char *worker_path; /* compile in processes of this executable, one a kernel or, in
+                                ffa_precompile, one a thread: the command `ffa`, or one that calls
+                                ffa_worker_main; a worker that hangs, crashes or takes too much
+                                memory is one failed kernel. NULL: in this process */
     uint32_t worker_timeout_ms; /* of one compile; 0: 300 s */
     uint32_t worker_memory_mib; /* limit of one compile, at least 32; 0: 2048 */
 } ffa_context_opts;
@@ -103,7 +93,7 @@ typedef struct ffa_context_opts {
  */
 FFA_API ffa_status ffa_open(ffa_context **out, int device, const ffa_context_opts *opts,
                             ffa_error *err);
-/* Blocks while threads of a timed-out ffa_precompile finish what they are compiling. */
+/* Blocks while threads of an ffa_precompile that ended early finish what they are at. */
 FFA_API void ffa_close(ffa_context *context);
 
 /* What a context found. */

@@ -13,6 +13,7 @@
 #include <ffa/device.h>
 #include <ffa/group.h>
 #include <ffa/kernel.h>
+#include <ffa/log.h>
 #include <ffa/mask.h>
 #include <ffa/parallel_dispatch.h>
 #include <ffa/parallel_pass.h>

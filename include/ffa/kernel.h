@@ -116,10 +116,32 @@ FFA_API ffa_status ffa_compile_key(ffa_context *context, const ffa_compile_reque
 
 /* ---- many kernels before they are needed ---- */
 
+/* What ffa_precompile tells of a request that is done, or of itself between two of them. Borrowed:
+ * all of it ends with the call of the function it is given to. */
+typedef struct ffa_precompile_event {
+    int64_t index;               /* of the request; -1: none, time has passed (tick_ms) */
+    ffa_status status;           /* what came of it */
+    int32_t busy;                /* threads that have a request */
+    const ffa_kernel_info *info; /* NULL on failure */
+    const char *message;         /* "" on success */
+    const char *log;             /* the compiler's where it was asked, else "" */
+    int32_t worker;              /* the process that was asked to compile it; 0: none */
+    int32_t worker_signal;       /* that ended this process instead of an answer; 0: none */
+    int32_t worker_status;       /* with which it ended instead of an answer; -1: it did not */
+    int32_t pad_;
+} ffa_precompile_event;
+
+/* What *stop of the options may be set to; 0: go on. */
+enum {
+    FFA_PRECOMPILE_DRAIN = 1, /* begin no further request; what is under way is finished */
+    FFA_PRECOMPILE_CUT = 2    /* end now: compile workers are killed, waits for locks given up */
+};
+
 typedef struct ffa_precompile_opts {
     uint32_t struct_size;
     uint32_t flags;   /* none yet */
-    uint32_t threads; /* that compile; 0: one per core, at most 8 */
+    uint32_t threads; /* that compile, at most 1024; 0: one per core, at most 8. With compile
+                         workers, each thread has one, which compiles kernel after kernel */
     uint32_t pad_;
     int64_t deadline_ms; /* from the call on; 0: none */
     /* Told of each request that is done, one at a time, from the compile threads and never after
@@ -128,6 +150,14 @@ typedef struct ffa_precompile_opts {
     void (*progress)(void *user, int64_t index, ffa_status status,
                      const struct ffa_kernel_info *info, const char *message);
     void *user;
+    /* NULL, or what a signal handler or one of the functions here sets to end the call early. It is
+     * looked at until the call returns. Whoever gives it wants no work in the background: the
+     * deadline, too, then ends as FFA_PRECOMPILE_CUT does. */
+    const volatile int *stop;
+    /* As progress, with more to tell, and called by the calling thread, too, every tick_ms (index
+     * -1) where that is not 0. NULL: nobody is told. */
+    void (*event)(void *user, const ffa_precompile_event *event);
+    int64_t tick_ms;
 } ffa_precompile_opts;
 #define FFA_PRECOMPILE_OPTS_INIT                                                                   \
     {                                                                                              \
@@ -162,9 +192,10 @@ typedef struct ffa_precompile_report {
  * report    NULL, or receives the account, on failure, too, once the requests were accepted.
  *
  * Fails with FFA_TIMEOUT when the deadline passes: what is finished is kept; what is being compiled
- * then is finished in the background and kept; the rest is dropped. Otherwise with the status of
- * the first request that failed, after all were tried; FFA_INVALID, FFA_UNSUPPORTED, FFA_NOMEM.
- * Thread: any. Blocks: until all is done or the deadline has passed.
+ * then is finished in the background and kept; the rest is dropped. The same where *stop ends it,
+ * without the background. Otherwise with the status of the first request that failed, after all
+ * were tried; FFA_INVALID, FFA_UNSUPPORTED, FFA_NOMEM.
+ * Thread: any. Blocks: until all is done, the deadline has passed or *stop was set.
  */
 FFA_API ffa_status ffa_precompile(ffa_context *context, const ffa_compile_request *requests,
                                   int64_t count, const ffa_precompile_opts *opts,
@@ -172,10 +203,11 @@ FFA_API ffa_status ffa_precompile(ffa_context *context, const ffa_compile_reques
 
 /* ---- compile workers ---- */
 
-/* All that a compile worker does (ffa_context_opts.worker_path): answer the one request that comes
- * on standard input, a socket; for main() of an executable of one's own to return. It is started
- * with the one argument "kernel-worker", all of the environment, and /dev/null for stdout; it and
- * the library that starts it must be of one version. Returns the exit status of the process. */
+/* All that a compile worker does (ffa_context_opts.worker_path): answer the requests that come on
+ * standard input, a socket, until it is closed; for main() of an executable of one's own to return.
+ * It is started with the one argument "kernel-worker", all of the environment, and /dev/null for
+ * stdout; it and the library that starts it must be of one version. Returns the exit status of the
+ * process. */
 FFA_API int ffa_worker_main(void);
 
 /* ---- what can be specialised ---- */

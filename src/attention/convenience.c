@@ -4,40 +4,65 @@
  */
 #include "attention/attention.h"
 
-/* The kernels of a spec, made at its first use. The lock is not held while they are: two threads
- * may both make them, and the second's are dropped. */
+/* Kept in the context, one a spec. */
+struct kept_kernels {
+    struct context_object object;
+    ffa_attention_spec spec;
+    ffa_kernels *kernels; /* owned */
+};
+
+static bool kept_matches(const struct context_object *object, const void *wanted)
+{
+    return !memcmp(&((const struct kept_kernels *)object)->spec, wanted,
+                   sizeof(ffa_attention_spec));
+}
+
+static void kept_destroy(struct context_object *object)
+{
+    struct kept_kernels *kept = (struct kept_kernels *)object;
+
+    ffa_kernels_destroy(kept->kernels);
+    mem_free(kept);
+}
+
+static const struct context_kind kept_kind = { kept_matches, kept_destroy };
+
+static ffa_status kept_create(struct kept_kernels **out, ffa_context *context,
+                              const ffa_attention_spec *spec, ffa_error *err)
+{
+    struct kept_kernels *kept = mem_array(1, sizeof *kept);
+    ffa_status rc;
+
+    *out = NULL;
+    if (!kept)
+        return error_nomem(err, "kept kernels");
+    kept->spec = *spec;
+    FFA_TRY(ffa_kernels_create(&kept->kernels, context, spec, err));
+    *out = kept;
+    kept = NULL;
+out:
+    mem_free(kept);
+    return rc;
+}
+
+/* The kernels of a spec, made at its first use. Two threads may both make them: the second's are
+ * destroyed. */
 static ffa_status kept_find(const ffa_kernels **out, ffa_context *context,
                             const ffa_attention_spec *spec, ffa_error *err)
 {
-    struct kept_kernels *node = NULL;
+    struct context_object *object = context_keep(context, &kept_kind, spec, NULL);
+    struct kept_kernels *fresh = NULL;
     ffa_status rc = FFA_OK;
 
     *out = NULL;
-    for (int pass = 0; pass < 2 && !*out; pass++) {
-        if (pass == 1) {
-            node = mem_array(1, sizeof *node);
-            if (!node)
-                return error_nomem(err, "kept kernels");
-            node->spec = *spec;
-            rc = ffa_kernels_create(&node->kernels, context, spec, err);
-            if (rc != FFA_OK)
-                break;
-        }
-        (void)pthread_mutex_lock(&context->kept_lock);
-        for (struct kept_kernels *at = context->kept; at && !*out; at = at->next)
-            if (!memcmp(&at->spec, spec, sizeof *spec))
-                *out = at->kernels;
-        if (!*out && node) {
-            node->next = context->kept;
-            context->kept = node;
-            *out = node->kernels;
-            node = NULL;
-        }
-        (void)pthread_mutex_unlock(&context->kept_lock);
+    if (!object) {
+        FFA_TRY(kept_create(&fresh, context, spec, err));
+        object = context_keep(context, &kept_kind, spec, &fresh->object);
+        if (object != &fresh->object)
+            kept_destroy(&fresh->object);
     }
-    if (node)
-        ffa_kernels_destroy(node->kernels);
-    mem_free(node);
+    *out = ((const struct kept_kernels *)object)->kernels;
+out:
     return rc;
 }
 

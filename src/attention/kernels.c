@@ -140,10 +140,12 @@ static ffa_status kernel_load(struct gpu_kernel **out, ffa_kernel_info *info,
 {
     ffa_context *context = kernels->context;
     struct gpu_kernel_desc desc;
+    struct jit_request request;
     struct resolved found;
     ffa_status rc;
 
-    FFA_TRY(context_resolve(&found, context, jit, context->arch, NULL, err));
+    jit_request_init(&request, jit, context->arch);
+    FFA_TRY(context_resolve(&found, context, &request, NULL, err));
     if (info)
         *info = found.info;
     desc = (struct gpu_kernel_desc){
@@ -156,6 +158,7 @@ static ffa_status kernel_load(struct gpu_kernel **out, ffa_kernel_info *info,
     };
     rc = gpu_kernel_load(out, context->gpu, &desc, err);
 out:
+    jit_request_finish(&request);
     return rc;
 }
 

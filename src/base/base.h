@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <ffa/context.h>
+#include <ffa/log.h>
 #include <ffa/status.h>
 
 /* ---- errors ---- */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a compile worker may take. All inline: the library's workers and the command's share it.
+ * What a compile worker may take.
  */
 #ifndef FFA_BASE_LIMIT_H
 #define FFA_BASE_LIMIT_H

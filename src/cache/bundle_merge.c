@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Two stores at once: adding one to the other, comparing them.
+ * Two stores at once: adding one to the other, comparing them. Invariant: both locks are taken in
+ * the order of their addresses, as a fork does, so that two threads cannot wait for each other.
+ * Rows are added in small batches, and other writers get their turn between two.
  */
 #include "cache/bundle.h"
 

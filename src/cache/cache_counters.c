@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What contexts counted, summed up in the store's meta table: one small write when a context that
- * asked for kernels closes, none on a hit. Best effort: a sum that cannot be written is lost, and
- * nobody waits for it.
+ * What contexts counted, summed up in the store's meta table. Invariant: a look-up writes nothing;
+ * there is one small write when a context closes that looked past its table. Best effort: a sum
+ * that cannot be written at once is lost.
  */
 #include "cache/bundle.h"
 #include "cache/store.h"

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The files under the memory table, in their order: the node's own store, then the bundles.
+ * The files under the table, in the order they are looked up: the node's store, then the bundles.
  *
- * Which toolchain's kernel answers is decided across all of them: that of the compiler that is open
- * first, wherever it is; else any, the first layer's newest.
+ * Invariant: the toolchain comes before the layer. A kernel of the compiler that is open answers
+ * first, in whichever file it is; where there is none, the first file with a kernel of any other
+ * toolchain answers, with its newest.
  */
 #include "cache/cache.h"
 

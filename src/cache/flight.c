@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * flock() on one of 256 small files beside the store. The kernel drops a lock with its last holder,
- * however that ends, so there is nothing to clean up, and the files are never removed: a lock on a
- * file that others can no longer find would keep nobody out. Where somebody removes one by hand, it
- * is noticed after locking and the new one is taken.
+ * flock() on one of 256 small files beside the store, chosen by the key. The system drops a lock
+ * when its last holder ends, so there is nothing to clean up. Invariant: a lock that is held is on
+ * the file that others find under its name. The files are therefore never removed here, and one
+ * that was removed by hand is noticed after locking: the new file is locked instead.
  *
- * A wait is bounded, and flock() is not: it is asked again after short naps.
+ * flock() itself cannot wait for a bounded time, so it is tried again after short pauses.
  */
 #include "cache/flight.h"
 
@@ -165,8 +165,14 @@ static void tell(struct flight *flight, atomic_bool *is_warned, const char *even
              "cache", "event=%s path=%s reason=\"%s\"", event, name, reason);
 }
 
-/* Wait for the file's lock until `deadline_us`; *waited is set where another held it. */
-static enum flight_answer lock_file(int file, int64_t deadline_us, bool *waited)
+/* How long to wait for a lock, and whether that was needed. */
+struct wait {
+    int64_t deadline_us;
+    const atomic_bool *is_cut; /* NULL: never */
+    bool waited;               /* another held it */
+};
+
+static enum flight_answer lock_file(int file, struct wait *wait)
 {
     int64_t pause = NAP_US;
 
@@ -175,8 +181,10 @@ static enum flight_answer lock_file(int file, int64_t deadline_us, bool *waited)
             continue;
         if (errno != EWOULDBLOCK)
             return FLIGHT_UNAVAILABLE;
-        *waited = true;
-        if (clock_us() >= deadline_us)
+        wait->waited = true;
+        if (wait->is_cut && atomic_load(wait->is_cut))
+            return FLIGHT_CUT;
+        if (clock_us() >= wait->deadline_us)
             return FLIGHT_TIMEOUT;
         nap(pause);
         pause = pause * 3 / 2 < NAP_MAX_US ? pause * 3 / 2 : NAP_MAX_US;
@@ -185,7 +193,7 @@ static enum flight_answer lock_file(int file, int64_t deadline_us, bool *waited)
 }
 
 static enum flight_answer take(struct flight *flight, const char *name, struct flight_lock *lock,
-                               int64_t deadline_us, bool *waited)
+                               struct wait *wait)
 {
     enum { ROUNDS = 100 }; /* each but the last met a file that was removed under it */
     enum flight_answer answer = FLIGHT_UNAVAILABLE;
@@ -194,7 +202,7 @@ static enum flight_answer take(struct flight *flight, const char *name, struct f
         lock->file = open_file(flight, name);
         if (lock->file < 0)
             return FLIGHT_UNAVAILABLE;
-        answer = lock_file(lock->file, deadline_us, waited);
+        answer = lock_file(lock->file, wait);
         if (answer == FLIGHT_HELD && is_current(lock->file, name)) {
             note_held(flight, lock);
             return FLIGHT_HELD;
@@ -212,18 +220,19 @@ static enum flight_answer take(struct flight *flight, const char *name, struct f
     return FLIGHT_UNAVAILABLE;
 }
 
-enum flight_answer flight_take(struct flight *flight, const char *key, struct flight_lock *lock)
+enum flight_answer flight_take(struct flight *flight, const char *key, const atomic_bool *is_cut,
+                               struct flight_lock *lock)
 {
     int64_t started = clock_us();
     enum flight_answer answer = FLIGHT_UNAVAILABLE;
     struct text name = { 0 };
-    bool waited = false;
+    struct wait wait = { .deadline_us = started + flight->wait_us, .is_cut = is_cut };
 
     *lock = (struct flight_lock){ .file = -1 };
     errno = ENOMEM;
     if (name_stripe(flight, key, &name))
-        answer = take(flight, name.at, lock, started + flight->wait_us, &waited);
-    if (waited) {
+        answer = take(flight, name.at, lock, &wait);
+    if (wait.waited) {
         atomic_fetch_add(&flight->waits, 1);
         atomic_fetch_add(&flight->waited_us, (uint64_t)(clock_us() - started));
     }

@@ -9,6 +9,8 @@
 
 #include "base/base.h"
 
+#include <stdatomic.h>
+
 struct flight;
 
 struct flight_opts {
@@ -25,6 +27,7 @@ void flight_close(struct flight *flight); /* no lock may be held */
 enum flight_answer {
     FLIGHT_HELD,       /* flight_release() it */
     FLIGHT_TIMEOUT,    /* the holder took longer than anybody should wait */
+    FLIGHT_CUT,        /* *is_cut was set meanwhile */
     FLIGHT_UNAVAILABLE /* no locks here: read-only folder, or a file system without */
 };
 
@@ -34,8 +37,10 @@ struct flight_lock {
     struct flight_lock *next; /* of those held */
 };
 
-/* Take the lock of `key` (hexadecimal), waiting while another holds it. Thread: any. */
-enum flight_answer flight_take(struct flight *flight, const char *key, struct flight_lock *lock);
+/* Take the lock of `key` (hexadecimal), waiting while another holds it; is_cut: NULL, or ends the
+ * wait when it is set. Thread: any. */
+enum flight_answer flight_take(struct flight *flight, const char *key, const atomic_bool *is_cut,
+                               struct flight_lock *lock);
 /* A lock that is not held may be released. */
 void flight_release(struct flight_lock *lock);
 

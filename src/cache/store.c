@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Opening a store: is the place to be trusted, is the file ours and whole, make it when absent.
+ * Opening a store: make it when absent, check that the file is ours and whole, put a damaged one
+ * aside. store_trust.c decides whether its place is to be trusted.
  *
- * A new store is made under a temporary name and linked into place, so that nobody ever sees half
- * of one. The file itself is opened by SQLite alone: closing any descriptor of it would drop the
- * locks that another connection of this process holds.
+ * Invariant: nobody ever sees half a store, because a new one is made under a temporary name and
+ * linked into place. Only SQLite opens the file itself: closing any other descriptor of it would
+ * drop the locks that another connection of this process holds.
  */
 #include "cache/store_internal.h"
 
@@ -16,17 +17,6 @@
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static const char *kind_of(const struct store *store)
-{
-    return store->mode == STORE_BUNDLE ? "bundle" : "store";
-}
-
-/* Whether one that is not there is made. */
-static bool is_maker(const struct store *store)
-{
-    return store->mode == STORE_READWRITE || store->may_create;
-}
 
 /* ---- SQLite, and what it says ---- */
 
@@ -44,7 +34,7 @@ ffa_status store_sql(struct store *store, int code, const char *doing, ffa_error
         (sqlite3_extended_errcode(store->db) & 0xff) == (code & 0xff))
         code = sqlite3_extended_errcode(store->db);
     return error_fail(err, (code & 0xff) == SQLITE_NOMEM ? FFA_NOMEM : FFA_CACHE, code,
-                      "%s '%s': cannot %s: %s", kind_of(store), store->path, doing, text);
+                      "%s '%s': cannot %s: %s", store_kind(store), store->path, doing, text);
 }
 
 ffa_status store_prepare(struct store *store, sqlite3_stmt **out, const char *sql, ffa_error *err)
@@ -80,198 +70,6 @@ ffa_status store_number(struct store *store, const char *sql, int64_t *out, ffa_
         *out = sqlite3_column_int64(statement, 0);
 out:
     (void)sqlite3_finalize(statement);
-    return rc;
-}
-
-/* ---- the place ---- */
-
-static ffa_status refuse(struct store *store, ffa_error *err, const char *what, const char *fix)
-{
-    return error_fail(err, FFA_CACHE, 0, "%s '%s' is not trusted: %s; %s", kind_of(store),
-                      store->path, what, fix);
-}
-
-/* Whether this process is in a group. */
-static bool is_in_group(gid_t group)
-{
-    int count = getgroups(0, NULL);
-    gid_t *groups = count > 0 ? mem_array((size_t)count, sizeof *groups) : NULL;
-    bool found = getegid() == group;
-
-    count = groups ? getgroups(count, groups) : 0;
-    for (int i = 0; i < count; i++)
-        found = found || groups[i] == group;
-    mem_free(groups);
-    return found;
-}
-
-/* A folder or file is trusted when nobody but its user and root can change it; of a group's store,
- * nobody but the group. */
-static ffa_status trust(struct store *store, const char *name, const struct stat *stat,
-                        const char *kind, ffa_error *err)
-{
-    bool is_groups = store->of_group && stat->st_mode & S_IWGRP && is_in_group(stat->st_gid);
-    char what[256];
-
-    if (S_ISLNK(stat->st_mode)) {
-        text_copy(what, "its %s is a symbolic link", kind);
-        return refuse(store, err, what, "give the path it leads to");
-    }
-    if (stat->st_uid != geteuid() && stat->st_uid != 0 && !is_groups) {
-        text_copy(what, "its %s belongs to user %u, this process runs as %u", kind,
-                  (unsigned)stat->st_uid, (unsigned)geteuid());
-        return refuse(store, err, what, "use a folder of your own, or change the owner");
-    }
-    if (stat->st_mode & S_IWOTH || (stat->st_mode & S_IWGRP && !is_groups)) {
-        char fix[256];
-
-        text_copy(what, "its %s can be written by others (mode %03o)", kind,
-                  (unsigned)stat->st_mode & 0777);
-        text_copy(fix, "chmod go-w '%s'", name);
-        return refuse(store, err, what, fix);
-    }
-    return FFA_OK;
-}
-
-static ffa_status file_trouble(struct store *store, const char *doing, const char *name,
-                               ffa_error *err)
-{
-    return error_fail(err, FFA_CACHE, errno, "%s '%s': cannot %s '%s': %s", kind_of(store),
-                      store->path, doing, name, strerror(errno));
-}
-
-static int look(const char *name, struct stat *stat)
-{
-    return fault_here(FAULT_FILE) ? (errno = EIO, -1) : lstat(name, stat);
-}
-
-/* mkdir -p, private. */
-static ffa_status make_folder(struct store *store, ffa_error *err)
-{
-    char *name = mem_strdup(store->folder);
-    bool is_made = false;
-    ffa_status rc = FFA_OK;
-
-    if (!name)
-        return error_nomem(err, "a path");
-    for (char *slash = name;;) {
-        slash = strchr(slash + 1, '/');
-        if (slash)
-            *slash = '\0';
-        is_made = mkdir(name, 0700) == 0;
-        if ((!is_made && errno != EEXIST) || fault_here(FAULT_FILE)) {
-            rc = file_trouble(store, "make the folder", name, err);
-            break;
-        }
-        if (!slash)
-            break;
-        *slash = '/';
-    }
-    /* With the group's bit, so that what others make in it is the group's, too. */
-    if (rc == FFA_OK && is_made && store->of_group && chmod(store->folder, 02770) != 0)
-        rc = file_trouble(store, "hand to its group", store->folder, err);
-    mem_free(name);
-    return rc;
-}
-
-/* FFA_NOT_FOUND: nothing there yet, and the place is fit for it. */
-static ffa_status check_place(struct store *store, struct stat *file, ffa_error *err)
-{
-    struct stat folder;
-    ffa_status rc;
-
-    if (look(store->folder, &folder) != 0) {
-        if (errno != ENOENT)
-            return file_trouble(store, "look at", store->folder, err);
-        if (!is_maker(store))
-            return error_fail(err, FFA_NOT_FOUND, ENOENT, "there is no store '%s'", store->path);
-        FFA_TRY(make_folder(store, err));
-        if (look(store->folder, &folder) != 0)
-            return file_trouble(store, "look at", store->folder, err);
-    }
-    FFA_TRY(trust(store, store->folder, &folder, "folder", err));
-    if (!S_ISDIR(folder.st_mode)) {
-        rc = error_fail(err, FFA_CACHE, ENOTDIR, "store '%s': '%s' is no folder", store->path,
-                        store->folder);
-        goto out;
-    }
-    if (look(store->path, file) != 0) {
-        rc = errno == ENOENT
-                 ? error_fail(err, FFA_NOT_FOUND, ENOENT, "there is no store '%s'", store->path)
-                 : file_trouble(store, "look at", store->path, err);
-        goto out;
-    }
-    FFA_TRY(trust(store, store->path, file, "file", err));
-    if (!S_ISREG(file->st_mode))
-        rc = error_fail(err, FFA_CACHE, 0, "store '%s' is no regular file", store->path);
-    /* Nothing was ever written: as good as absent. */
-    else if (file->st_size == 0 && is_maker(store))
-        rc = error_fail(err, FFA_NOT_FOUND, 0, "store '%s' is empty", store->path);
-out:
-    return rc;
-}
-
-/* A bundle is given by hand and may be behind links, as images and deployments make them. Each link
- * is checked by its owner and the folder it is in, the file at their end like any. *target: the
- * file without links; the caller frees. */
-static ffa_status check_bundle_place(struct store *store, struct stat *file, char **target,
-                                     ffa_error *err)
-{
-    enum { HOPS = 8 };
-    char *name = mem_strdup(store->path), *folder = NULL;
-    ffa_status rc = FFA_OK;
-
-    *target = NULL;
-    for (int hop = 0; rc == FFA_OK; hop++) {
-        struct text next = { 0 };
-        char link[4096];
-        struct stat at;
-        char *slash = name ? strrchr(name, '/') : NULL;
-        ssize_t bytes;
-
-        mem_free(folder);
-        folder = mem_strdup(name);
-        if (!name || !folder) {
-            rc = error_nomem(err, "a path");
-            break;
-        }
-        folder[slash == name ? 1 : slash - name] = '\0';
-        if (look(name, file) != 0 || stat(folder, &at) != 0) {
-            rc = errno == ENOENT ? error_fail(err, FFA_NOT_FOUND, ENOENT, "there is no bundle '%s'",
-                                              store->path)
-                                 : file_trouble(store, "look at", name, err);
-            break;
-        }
-        FFA_TRY(trust(store, folder, &at, "folder", err));
-        if (!S_ISLNK(file->st_mode))
-            break;
-        if (file->st_uid != geteuid() && file->st_uid != 0) {
-            rc = refuse(store, err, "a link on the way to it belongs to another user",
-                        "give the path it leads to");
-            break;
-        }
-        bytes = readlink(name, link, sizeof link - 1);
-        if (bytes < 0 || hop == HOPS) {
-            errno = bytes < 0 ? errno : ELOOP;
-            rc = file_trouble(store, "follow", name, err);
-            break;
-        }
-        link[bytes] = '\0';
-        text_add(&next, "%s%s%s", link[0] == '/' ? "" : folder, link[0] == '/' ? "" : "/", link);
-        mem_free(name);
-        name = text_take(&next);
-    }
-    if (rc == FFA_OK)
-        FFA_TRY(trust(store, name, file, "file", err));
-    if (rc == FFA_OK && !S_ISREG(file->st_mode))
-        rc = error_fail(err, FFA_CACHE, 0, "bundle '%s' is no regular file", store->path);
-    if (rc == FFA_OK) {
-        *target = name;
-        name = NULL;
-    }
-out:
-    mem_free(folder);
-    mem_free(name);
     return rc;
 }
 
@@ -319,7 +117,7 @@ ffa_status store_begin_file(struct store *store, char *name, int64_t created_s, 
     ffa_status rc;
 
     if (file < 0) {
-        rc = file_trouble(store, "make", name, err);
+        rc = store_file_trouble(store, "make", name, err);
         *name = '\0';
         return rc;
     }
@@ -360,12 +158,12 @@ static ffa_status make_store(struct store *store, bool replace, ffa_error *err)
     }
     FFA_TRY(write_new(store, name.at, err));
     if (store->of_group && chmod(name.at, 0660) != 0) {
-        rc = file_trouble(store, "hand to its group", name.at, err);
+        rc = store_file_trouble(store, "hand to its group", name.at, err);
         goto out;
     }
     if (fault_here(FAULT_FILE)) {
         errno = EIO;
-        rc = file_trouble(store, "put in place", store->path, err);
+        rc = store_file_trouble(store, "put in place", store->path, err);
         goto out;
     }
     /* EEXIST: another process was faster, and its store is as good. Some file systems have no
@@ -373,7 +171,7 @@ static ffa_status make_store(struct store *store, bool replace, ffa_error *err)
     if (!replace && (link(name.at, store->path) == 0 || errno == EEXIST))
         goto out;
     if (rename(name.at, store->path) != 0)
-        rc = file_trouble(store, "put in place", store->path, err);
+        rc = store_file_trouble(store, "put in place", store->path, err);
 out:
     (void)unlink(name.at);
     text_finish(&name);
@@ -399,7 +197,7 @@ static ffa_status check_header(struct store *store, ffa_error *err)
         rc = error_fail(err, FFA_CACHE, 0,
                         "%s '%s' has schema %lld, this library reads up to %d; use a newer "
                         "library or another path",
-                        kind_of(store), store->path, (long long)schema, STORE_SCHEMA);
+                        store_kind(store), store->path, (long long)schema, STORE_SCHEMA);
     else if (store->is_bundle && store->mode == STORE_READWRITE)
         rc = error_fail(err, FFA_CACHE, 0,
                         "'%s' is a bundle, which nothing is added to; choose another path for the "
@@ -413,8 +211,8 @@ out:
     return rc;
 }
 
-/* An older store gets what it lacks. Another process may be faster: then there is nothing to do,
- * and doing it twice does no harm. */
+/* Add what an older schema lacks. Another process may do the same: the statements change nothing the
+ * second time. */
 static ffa_status upgrade(struct store *store, ffa_error *err)
 {
     ffa_status rc;
@@ -429,7 +227,7 @@ out:
     return store_rollback(store, rc);
 }
 
-static ffa_status settle_in(struct store *store, ffa_error *err)
+static ffa_status set_up(struct store *store, ffa_error *err)
 {
     sqlite3_stmt *statement = NULL;
     ffa_status rc;
@@ -477,7 +275,7 @@ static ffa_status open_store(struct store *store, const struct stat *file, const
     store->inode = file->st_ino;
     FFA_TRY(check_header(store, err));
     store->is_writable = store->is_writable && !store->is_bundle;
-    FFA_TRY(settle_in(store, err));
+    FFA_TRY(set_up(store, err));
 out:
     if (rc != FFA_OK)
         store_close_db(store);
@@ -492,8 +290,8 @@ static bool is_damage(const ffa_error *why)
            ((why->native & 0xff) == SQLITE_CORRUPT || (why->native & 0xff) == SQLITE_NOTADB);
 }
 
-/* The first bytes of a store of ours, or a file that only holds zeros there (what a crash may
- * leave). Anything else is somebody's data. Only for files no connection of ours has open. */
+/* Whether a file begins as a store does, or with zeros, as a crash may leave it. Anything else is
+ * other data. Only for files that no connection of this process has open. */
 static bool is_ours(const char *path)
 {
     static const unsigned char zeros[100];
@@ -535,7 +333,7 @@ static ffa_status put_aside(struct store *store, const struct stat *file, ffa_er
         if (from.failed || to.failed)
             rc = error_nomem(err, "a path");
         else if ((rename(from.at, to.at) != 0 && errno != ENOENT) || fault_here(FAULT_FILE))
-            rc = file_trouble(store, "put aside", from.at, err);
+            rc = store_file_trouble(store, "put aside", from.at, err);
         text_finish(&from);
         text_finish(&to);
     }
@@ -559,8 +357,8 @@ static ffa_status attach(struct store *store, ffa_error *err)
     for (int round = 0; round < ROUNDS; round++) {
         mem_free(target);
         target = NULL;
-        rc = store->mode == STORE_BUNDLE ? check_bundle_place(store, &file, &target, &why)
-                                         : check_place(store, &file, &why);
+        rc = store->mode == STORE_BUNDLE ? store_check_bundle_place(store, &file, &target, &why)
+                                         : store_check_place(store, &file, &why);
         if ((store->mode == STORE_READWRITE || store->mode == STORE_READONLY) &&
             !store->on_network && (rc == FFA_OK || rc == FFA_NOT_FOUND))
             store->network = place_network(store->folder);
@@ -575,10 +373,10 @@ static ffa_status attach(struct store *store, ffa_error *err)
             store->is_network_told = true;
             rc = rc == FFA_OK ? FFA_OK : FFA_CACHE; /* nothing there to be read */
         }
-        if (rc == FFA_NOT_FOUND && is_maker(store)) {
+        if (rc == FFA_NOT_FOUND && store_is_maker(store)) {
             rc = make_store(store, why.native == 0, &why);
             if (rc == FFA_OK)
-                rc = check_place(store, &file, &why);
+                rc = store_check_place(store, &file, &why);
         }
         if (rc != FFA_OK)
             break;
@@ -619,9 +417,8 @@ bool store_in_use(struct store *store)
            ((store->is_forked || is_busy(&store->why)) && attach(store, NULL) == FFA_OK);
 }
 
-/* The connection is the parent's: using it here, even closing it, could harm the parent's file. It
- * is left alone, and the file is opened anew when it is needed. What went wrong so far was the
- * parent's. */
+/* The connection is the parent's: using or closing it here could harm the parent's file. It is left
+ * alone, and the file is opened again when it is needed. Counts of errors are the parent's, too. */
 static void store_in_child(void *object)
 {
     struct store *store = object;

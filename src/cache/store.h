@@ -44,10 +44,9 @@ uint64_t store_bad_count(const struct store *store);
 uint64_t store_error_count(const struct store *store);
 
 struct store_query {
-    const char *key;
-    const char *record;
-    const char *toolchain; /* preferred; "": none */
-    bool exact;            /* no other toolchain will do */
+    const struct jit_request *request; /* completed: its key and record are looked up */
+    const char *toolchain;             /* preferred; "": none */
+    bool exact;                        /* no other toolchain will do */
 };
 
 /* FFA_OK with *out filled (caller finishes), FFA_NOT_FOUND or FFA_NOMEM. */
@@ -65,13 +64,14 @@ struct store_failure {
     int64_t age_s;
 };
 void store_failure_finish(struct store_failure *failure);
-/* Whether this very compile failed less than `age_max_s` ago; then *out is filled. */
-bool store_find_failure(struct store *store, const char *key, const char *toolchain,
-                        int64_t age_max_s, struct store_failure *out);
-/* Best effort. Of the kernel: key, toolchain, template, arch and record. */
-void store_put_failure(struct store *store, const struct jit_kernel *kernel, const char *message,
-                       const char *log);
-/* Best effort, at most once an hour a key. Of the kernel: key, template, arch and record. */
-void store_note_miss(struct store *store, const struct jit_kernel *kernel);
+/* Whether the compile of a completed request by `toolchain` failed less than `age_max_s` ago; then
+ * *out is filled. */
+bool store_find_failure(struct store *store, const struct jit_request *request,
+                        const char *toolchain, int64_t age_max_s, struct store_failure *out);
+/* Best effort. The request is completed; log may be NULL. */
+void store_put_failure(struct store *store, const struct jit_request *request,
+                       const char *toolchain, const char *message, const char *log);
+/* Best effort, at most once an hour a key. The request is completed. */
+void store_note_miss(struct store *store, const struct jit_request *request);
 
 #endif

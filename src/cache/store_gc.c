@@ -1,25 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Removing what is long unused, by age and by size. A dry run is the real one, rolled back: what it
- * says is exact.
+ * Removing what is long unused, by age and by size, in one transaction. Invariant: a dry run is the
+ * same transaction, rolled back, so that what it reports is exact.
  */
 #include "cache/bundle.h"
 
 #include <stdio.h>
-
-/* Bytes of the file that hold something. */
-static ffa_status bytes_used(struct store *store, int64_t *out, ffa_error *err)
-{
-    int64_t pages, unused, size;
-    ffa_status rc;
-
-    FFA_TRY(store_number(store, "PRAGMA page_count", &pages, err));
-    FFA_TRY(store_number(store, "PRAGMA freelist_count", &unused, err));
-    FFA_TRY(store_number(store, "PRAGMA page_size", &size, err));
-    *out = (pages - unused) * size;
-out:
-    return rc;
-}
 
 struct sweep {
     struct store *store;
@@ -83,7 +69,7 @@ static ffa_status sweep_all(struct sweep *sweep, const ffa_cache_gc_opts *opts, 
     char where[160];
     ffa_status rc;
 
-    FFA_TRY(bytes_used(sweep->store, &report->bytes_before, err));
+    FFA_TRY(store_bytes_used(sweep->store, &report->bytes_before, err));
     if (opts->unused_s) {
         text_copy(where, "k.used_s < %lld", (long long)(now - opts->unused_s));
         FFA_TRY(take(sweep, where, &removed, err));
@@ -94,7 +80,7 @@ static ffa_status sweep_all(struct sweep *sweep, const ffa_cache_gc_opts *opts, 
               "LIMIT 1 + (SELECT count(*) FROM kernel) / 256)",
               (long long)now);
     for (;;) {
-        FFA_TRY(bytes_used(sweep->store, &report->bytes_after, err));
+        FFA_TRY(store_bytes_used(sweep->store, &report->bytes_after, err));
         if (!opts->bytes_max || report->bytes_after <= opts->bytes_max)
             break;
         FFA_TRY(take(sweep, where, &removed, err));

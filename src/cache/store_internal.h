@@ -12,14 +12,14 @@
 #include <pthread.h>
 #include <sqlite3.h>
 #include <stdatomic.h>
-#include <sys/types.h>
+#include <sys/stat.h>
 
 enum {
     STORE_SCHEMA = 2,                      /* 1: without the tables failure and miss */
     STORE_APPLICATION = 0x6666616b,        /* 'ffak', as in cache/schema.sql */
     STORE_BUNDLE_APPLICATION = 0x66666162, /* 'ffab': the same schema, never to change again */
     STORE_BUSY_MS = 3000,                  /* how long others are waited for */
-    STORE_BUSY_AGAIN_MS = 100,             /* once that was in vain */
+    STORE_BUSY_AGAIN_MS = 100,             /* the same, after one wait was too short */
     STORE_DAY_S = 86400
 };
 
@@ -48,6 +48,24 @@ struct store {
     ffa_error why; /* not in use because of this; status FFA_OK: in use, or memory only */
 };
 
+/* ---- the place (store_trust.c) ---- */
+
+const char *store_kind(const struct store *store); /* "store" or "bundle" */
+/* Whether a store that is not there is made. */
+bool store_is_maker(const struct store *store);
+/* FFA_CACHE by errno: `doing` completes "cannot ... 'name'". */
+ffa_status store_file_trouble(struct store *store, const char *doing, const char *name,
+                              ffa_error *err);
+/* FFA_NOT_FOUND: nothing is there yet, and the place is fit for it. */
+ffa_status store_check_place(struct store *store, struct stat *file, ffa_error *err);
+/* A bundle is named by hand and may be behind links, as images and deployments make them. Each link
+ * is checked by its owner and its folder, the file at their end like any. *target: the file without
+ * links; the caller frees. */
+ffa_status store_check_bundle_place(struct store *store, struct stat *file, char **target,
+                                    ffa_error *err);
+
+/* ---- statements ---- */
+
 /* The adapter: `doing` completes "store: cannot ...". OK, ROW and DONE are FFA_OK. */
 ffa_status store_sql(struct store *store, int code, const char *doing, ffa_error *err);
 ffa_status store_prepare(struct store *store, sqlite3_stmt **out, const char *sql, ffa_error *err);
@@ -58,6 +76,11 @@ ffa_status store_run(struct store *store, const char *sql, const char *doing, ff
 /* One integer, such as a pragma's. */
 ffa_status store_number(struct store *store, const char *sql, int64_t *out, ffa_error *err);
 
+/* Bytes of the file that hold something. */
+ffa_status store_bytes_used(struct store *store, int64_t *out, ffa_error *err);
+
+/* ---- trouble ---- */
+
 /* Under lock. Count an error; warn if it is the first. */
 void store_trouble(struct store *store, const char *event, const ffa_error *why);
 /* Under lock: whether the store is in use; one that was locked by another is tried again. */
@@ -65,6 +88,8 @@ bool store_in_use(struct store *store);
 /* Under lock: after a failure, whether trying again makes sense: a damaged file was put aside, or
  * one that was moved or deleted under us was replaced. Counts and warns. */
 bool store_recover(struct store *store, const ffa_error *why);
+
+/* ---- files and rows ---- */
 
 /* A whole, empty store in a new file, open and inside a transaction: the caller commits and closes.
  * `name` ends in XXXXXX and is filled in; "" there when no file was made. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a store remembers besides kernels: what failed to compile, so that a job of a thousand ranks
- * does not try it a thousand times, and what production asked for in vain, so that it can be
- * warmed. Both are bounded, and both are notes: losing them costs nothing but work.
+ * What a store remembers besides kernels: failures, so that a job of a thousand ranks does not try
+ * the same compile a thousand times, and misses, so that they can be warmed. Invariant: both tables
+ * are bounded, by dropping an eighth of the oldest rows when one is full. Both are notes: losing
+ * them costs nothing but work, so nobody waits for one to be written.
  */
 #include "cache/store_internal.h"
 
@@ -40,8 +41,9 @@ static ffa_status bound(struct store *store, const char *table, const char *time
 
 /* ---- failures ---- */
 
-static ffa_status find_failure(struct store *store, const char *key, const char *toolchain,
-                               int64_t age_max_s, struct store_failure *out, ffa_error *err)
+static ffa_status find_failure(struct store *store, const struct jit_request *request,
+                               const char *toolchain, int64_t age_max_s, struct store_failure *out,
+                               ffa_error *err)
 {
     int64_t now = clock_unix_s();
     sqlite3_stmt *statement = NULL;
@@ -54,7 +56,7 @@ static ffa_status find_failure(struct store *store, const char *key, const char 
                           "SELECT message, log, ?4 - failed_s FROM failure WHERE key = ?1 AND "
                           "toolchain = ?2 AND failed_s <= ?4 AND failed_s > ?4 - ?3",
                           err));
-    bind_text(statement, 1, key);
+    bind_text(statement, 1, request->key);
     bind_text(statement, 2, toolchain);
     (void)sqlite3_bind_int64(statement, 3, age_max_s);
     (void)sqlite3_bind_int64(statement, 4, now);
@@ -77,8 +79,8 @@ out:
     return rc;
 }
 
-bool store_find_failure(struct store *store, const char *key, const char *toolchain,
-                        int64_t age_max_s, struct store_failure *out)
+bool store_find_failure(struct store *store, const struct jit_request *request,
+                        const char *toolchain, int64_t age_max_s, struct store_failure *out)
 {
     ffa_status rc = FFA_NOT_FOUND;
     ffa_error why = { 0 };
@@ -86,20 +88,19 @@ bool store_find_failure(struct store *store, const char *key, const char *toolch
     *out = (struct store_failure){ 0 };
     (void)pthread_mutex_lock(&store->lock);
     if (store_in_use(store) && store->schema >= 2)
-        rc = find_failure(store, key, toolchain, age_max_s, out, &why);
+        rc = find_failure(store, request, toolchain, age_max_s, out, &why);
     if (rc == FFA_CACHE)
         (void)store_recover(store, &why);
     (void)pthread_mutex_unlock(&store->lock);
     return rc == FFA_OK;
 }
 
-static ffa_status put_failure(struct store *store, const struct jit_kernel *kernel,
-                              const char *message, const char *log, ffa_error *err)
+static ffa_status put_failure(struct store *store, const struct jit_request *request,
+                              const char *toolchain, const char *message, const char *log,
+                              ffa_error *err)
 {
-    const char *const texts[] = {
-        kernel->info.key,  kernel->info.toolchain, kernel->info.template_name,
-        kernel->info.arch, kernel->record,         message
-    };
+    const char *const texts[] = { request->key,  toolchain,       jit_spec_template(&request->spec),
+                                  request->arch, request->record, message };
     size_t bytes = strnlen(log, LOG_BYTES_MAX);
     sqlite3_stmt *statement = NULL;
     bool is_row;
@@ -124,14 +125,14 @@ out:
     return store_rollback(store, rc);
 }
 
-void store_put_failure(struct store *store, const struct jit_kernel *kernel, const char *message,
-                       const char *log)
+void store_put_failure(struct store *store, const struct jit_request *request,
+                       const char *toolchain, const char *message, const char *log)
 {
     ffa_error why = { 0 };
 
     (void)pthread_mutex_lock(&store->lock);
     for (int round = 0; round < 2 && store_in_use(store) && store->is_writable; round++) {
-        ffa_status rc = put_failure(store, kernel, message, log ? log : "", &why);
+        ffa_status rc = put_failure(store, request, toolchain, message, log ? log : "", &why);
 
         if (rc == FFA_OK || !store_recover(store, &why))
             break;
@@ -164,16 +165,16 @@ out:
     return rc;
 }
 
-static ffa_status note_miss(struct store *store, const struct jit_kernel *kernel, ffa_error *err)
+static ffa_status note_miss(struct store *store, const struct jit_request *request, ffa_error *err)
 {
-    const char *const texts[] = { kernel->info.key, kernel->info.template_name, kernel->info.arch,
-                                  kernel->record };
+    const char *const texts[] = { request->key, jit_spec_template(&request->spec), request->arch,
+                                  request->record };
     int64_t now = clock_unix_s();
     sqlite3_stmt *statement = NULL;
     bool due = false, is_row;
     ffa_status rc;
 
-    FFA_TRY(is_due(store, kernel->info.key, now, &due, err));
+    FFA_TRY(is_due(store, request->key, now, &due, err));
     if (!due)
         goto out;
     FFA_TRY(store_run(store, "BEGIN IMMEDIATE", "begin", err));
@@ -195,15 +196,15 @@ out:
     return store_rollback(store, rc);
 }
 
-void store_note_miss(struct store *store, const struct jit_kernel *kernel)
+void store_note_miss(struct store *store, const struct jit_request *request)
 {
     ffa_error why = { 0 };
 
     (void)pthread_mutex_lock(&store->lock);
     if (store_in_use(store) && store->is_writable) {
-        /* Nobody waits for a note. */
+        /* A busy store is not waited for. */
         (void)sqlite3_busy_timeout(store->db, 0);
-        if (note_miss(store, kernel, &why) != FFA_OK && (why.native & 0xff) != SQLITE_BUSY)
+        if (note_miss(store, request, &why) != FFA_OK && (why.native & 0xff) != SQLITE_BUSY)
             (void)store_recover(store, &why);
         if (store->db)
             (void)sqlite3_busy_timeout(store->db, store->busy_ms);

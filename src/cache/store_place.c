@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Network file systems: their locks hold between processes of one node at best, and rollback
- * journals need locks that hold between all.
+ * Network file systems, by the type that statfs() tells. Their locks hold between the processes of
+ * one node at best, and SQLite's rollback journals need locks that hold between all processes, so a
+ * store there is only read unless the caller says otherwise.
  */
 #include "cache/store_place.h"
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Entries of the store: look up, check, add, evict.
+ * Entries of the store: look up, check, add, evict. Invariant: nothing leaves the store unchecked.
+ * The seal covers a row's facts, the digest its bytes, the record the request; an entry that fails
+ * one of them is removed and counted as bad. Rows with the same bytes share a blob.
  */
 #include "cache/store_internal.h"
 
@@ -205,10 +207,10 @@ static ffa_status find_once(struct store *store, const struct store_query *query
                           "WHERE k.key = ?1 AND (k.toolchain = ?2 OR NOT ?3) "
                           "ORDER BY k.toolchain = ?2 DESC, k.created_s DESC, k.id DESC",
                           err));
-    (void)sqlite3_bind_text(statement, 1, query->key, -1, SQLITE_STATIC);
+    (void)sqlite3_bind_text(statement, 1, query->request->key, -1, SQLITE_STATIC);
     (void)sqlite3_bind_text(statement, 2, query->toolchain, -1, SQLITE_STATIC);
     (void)sqlite3_bind_int(statement, 3, query->exact);
-    rc = scan(store, statement, query->record, out, &used_s, &id, &bad, err);
+    rc = scan(store, statement, query->request->record, out, &used_s, &id, &bad, err);
 out:
     (void)sqlite3_finalize(statement);
     if (rc == FFA_OK)
@@ -242,8 +244,7 @@ ffa_status store_find(struct store *store, const struct store_query *query, stru
 
 /* ---- adding ---- */
 
-/* Bytes of the file that hold something. */
-static ffa_status bytes_used(struct store *store, uint64_t *out, ffa_error *err)
+ffa_status store_bytes_used(struct store *store, int64_t *out, ffa_error *err)
 {
     int64_t pages, unused, size;
     ffa_status rc;
@@ -251,7 +252,7 @@ static ffa_status bytes_used(struct store *store, uint64_t *out, ffa_error *err)
     FFA_TRY(store_number(store, "PRAGMA page_count", &pages, err));
     FFA_TRY(store_number(store, "PRAGMA freelist_count", &unused, err));
     FFA_TRY(store_number(store, "PRAGMA page_size", &size, err));
-    *out = (uint64_t)(pages - unused) * (uint64_t)size;
+    *out = (pages - unused) * size;
 out:
     return rc;
 }
@@ -262,13 +263,13 @@ static ffa_status evict(struct store *store, int64_t id, ffa_error *err)
 {
     uint64_t goal = store->bytes_max;
     bool is_first = true;
-    uint64_t used;
+    int64_t used;
     char sql[192];
     ffa_status rc;
 
     for (;;) {
-        FFA_TRY(bytes_used(store, &used, err));
-        if (used <= goal)
+        FFA_TRY(store_bytes_used(store, &used, err));
+        if ((uint64_t)used <= goal)
             break;
         /* Uses in the future are of a clock that was set back: they would outlive all others. */
         text_copy(sql, "UPDATE kernel SET used_s = %lld WHERE used_s > %lld",

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Looking after a store: what include/ffa/cache.h promises.
+ * Looking after a store: opening it for maintenance, listing, checking, removing, notes
+ * (include/ffa/cache.h). Invariant: each function holds the store's lock from beginning to end, so
+ * that no other thread uses the connection meanwhile; visitors must not call into the cache.
  */
 #include "cache/bundle.h"
 
@@ -435,33 +437,56 @@ out:
     return rc;
 }
 
-ffa_status ffa_cache_list_failures(ffa_cache *cache, ffa_cache_failure_visit visit, void *user,
-                                   ffa_error *err)
+/* Which notes, and the caller's function for one; the other is NULL. */
+struct note_visitor {
+    const char *sql;
+    ffa_cache_failure_visit failure;
+    ffa_cache_miss_visit miss;
+    void *user;
+};
+
+static int show_failure(const struct note_visitor *visitor, sqlite3_stmt *statement)
+{
+    return visitor->failure(visitor->user, &(ffa_cache_failure){
+                                               .key = text_of(statement, 0),
+                                               .toolchain = text_of(statement, 1),
+                                               .template_name = text_of(statement, 2),
+                                               .arch = text_of(statement, 3),
+                                               .record = text_of(statement, 4),
+                                               .message = text_of(statement, 5),
+                                               .log = text_of(statement, 6),
+                                               .failed_s = sqlite3_column_int64(statement, 7),
+                                           });
+}
+
+static int show_miss(const struct note_visitor *visitor, sqlite3_stmt *statement)
+{
+    return visitor->miss(visitor->user, &(ffa_cache_miss){
+                                            .key = text_of(statement, 0),
+                                            .template_name = text_of(statement, 1),
+                                            .arch = text_of(statement, 2),
+                                            .record = text_of(statement, 3),
+                                            .noted = sqlite3_column_int64(statement, 4),
+                                            .first_s = sqlite3_column_int64(statement, 5),
+                                            .last_s = sqlite3_column_int64(statement, 6),
+                                        });
+}
+
+static ffa_status list_notes(ffa_cache *cache, const struct note_visitor *visitor, ffa_error *err)
 {
     sqlite3_stmt *statement = NULL;
     bool is_row = true;
-    ffa_status rc = FFA_OK;
+    ffa_status rc;
 
-    if (!cache || !visit)
+    if (!cache || !(visitor->failure || visitor->miss))
         return error_fail(err, FFA_INVALID, 0, "%s is NULL", cache ? "visit" : "cache");
     rc = cache_enter(cache, err);
     if (rc != FFA_OK)
         return rc;
     while (is_row) {
-        FFA_TRY(next_note(cache->store, &statement,
-                          "SELECT key, toolchain, template, arch, record, message, log, failed_s "
-                          "FROM failure ORDER BY failed_s DESC, id DESC",
-                          &is_row, err));
-        if (is_row && visit(user, &(ffa_cache_failure){
-                                      .key = text_of(statement, 0),
-                                      .toolchain = text_of(statement, 1),
-                                      .template_name = text_of(statement, 2),
-                                      .arch = text_of(statement, 3),
-                                      .record = text_of(statement, 4),
-                                      .message = text_of(statement, 5),
-                                      .log = text_of(statement, 6),
-                                      .failed_s = sqlite3_column_int64(statement, 7),
-                                  }))
+        FFA_TRY(next_note(cache->store, &statement, visitor->sql, &is_row, err));
+        if (is_row &&
+            (visitor->failure ? show_failure(visitor, statement) : show_miss(visitor, statement)))
             break;
     }
 out:
@@ -470,38 +495,30 @@ out:
     return rc;
 }
 
+ffa_status ffa_cache_list_failures(ffa_cache *cache, ffa_cache_failure_visit visit, void *user,
+                                   ffa_error *err)
+{
+    const struct note_visitor visitor = {
+        .sql = "SELECT key, toolchain, template, arch, record, message, log, failed_s "
+               "FROM failure ORDER BY failed_s DESC, id DESC",
+        .failure = visit,
+        .user = user,
+    };
+
+    return list_notes(cache, &visitor, err);
+}
+
 ffa_status ffa_cache_list_misses(ffa_cache *cache, ffa_cache_miss_visit visit, void *user,
                                  ffa_error *err)
 {
-    sqlite3_stmt *statement = NULL;
-    bool is_row = true;
-    ffa_status rc = FFA_OK;
+    const struct note_visitor visitor = {
+        .sql = "SELECT key, template, arch, record, noted, first_s, last_s FROM miss "
+               "ORDER BY last_s DESC, id DESC",
+        .miss = visit,
+        .user = user,
+    };
 
-    if (!cache || !visit)
-        return error_fail(err, FFA_INVALID, 0, "%s is NULL", cache ? "visit" : "cache");
-    rc = cache_enter(cache, err);
-    if (rc != FFA_OK)
-        return rc;
-    while (is_row) {
-        FFA_TRY(next_note(cache->store, &statement,
-                          "SELECT key, template, arch, record, noted, first_s, last_s FROM miss "
-                          "ORDER BY last_s DESC, id DESC",
-                          &is_row, err));
-        if (is_row && visit(user, &(ffa_cache_miss){
-                                      .key = text_of(statement, 0),
-                                      .template_name = text_of(statement, 1),
-                                      .arch = text_of(statement, 2),
-                                      .record = text_of(statement, 3),
-                                      .noted = sqlite3_column_int64(statement, 4),
-                                      .first_s = sqlite3_column_int64(statement, 5),
-                                      .last_s = sqlite3_column_int64(statement, 6),
-                                  }))
-            break;
-    }
-out:
-    (void)sqlite3_finalize(statement);
-    cache_leave(cache);
-    return rc;
+    return list_notes(cache, &visitor, err);
 }
 
 static ffa_status forget(struct store *store, uint32_t what, int64_t *removed, ffa_error *err)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Open addressing over atomic pointers. Entries are immutable once published; a slot goes from
- * NULL to an entry and never back, so a reader needs one acquire load a probe. Growing publishes a
- * new array of slots; old ones are kept (half the size each) because readers may still be in them.
+ * Open addressing over atomic pointers. Invariant: an entry is immutable once published, and a slot
+ * goes from NULL to an entry and never back, so a reader needs one acquire load a probe. Growing
+ * publishes a new array of slots; old ones, half the size each, are kept until the end, because
+ * readers may still be in them. Reserved entries are in a list of their own, under the lock.
  */
 #include "cache/table.h"
 
@@ -13,12 +14,16 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
+/* The first bytes of a request: resolved spec and architecture, without padding. */
+enum { NAME_BYTES = offsetof(struct jit_request, arch) + sizeof((struct jit_request){ 0 }.arch) };
+_Static_assert(NAME_BYTES == sizeof(int32_t) * (2 + JIT_SPEC_MAX) + 16, "compared as bytes");
+
 struct table_entry {
     uint64_t hash;
-    struct table_key key;
+    unsigned char name[NAME_BYTES];
     struct jit_kernel kernel; /* constant once published */
-    /* under lock, while in flight: */
-    struct table_entry *next; /* of the flights */
+    /* under lock, while reserved: */
+    struct table_entry *next;
     int waiters;
     bool is_done;
     ffa_error why; /* status FFA_OK: published */
@@ -33,19 +38,11 @@ struct slots {
 struct table {
     _Atomic(struct slots *) slots;
     pthread_mutex_t lock;
-    pthread_cond_t settled;
-    struct table_entry *flights; /* under lock, as is all below */
-    uint64_t reserved;           /* published entries and flights */
+    pthread_cond_t decided;       /* a reserved entry was published or failed */
+    struct table_entry *reserved; /* under lock, as is all below */
+    uint64_t entry_count;         /* published and reserved */
     struct fork_guard guard;
 };
-
-void table_key_init(struct table_key *key, const struct jit_spec *spec, const char *arch)
-{
-    memset(key, 0, sizeof *key);
-    key->template_index = spec->template_index;
-    memcpy(key->values, spec->values, sizeof key->values);
-    memcpy(key->arch, arch, strnlen(arch, sizeof key->arch - 1)); /* on the way of every hit */
-}
 
 static struct slots *slots_create(uint64_t count, struct slots *older)
 {
@@ -58,15 +55,15 @@ static struct slots *slots_create(uint64_t count, struct slots *older)
     return slots;
 }
 
-/* Who claimed what is in flight is not in this process: nobody would ever settle it. The entries
- * are left to themselves, in case it is the very thread that forked. */
+/* The threads that reserved entries do not exist in this process, so the entries would never be
+ * published. They are not freed, since one may belong to the thread that forked. */
 static void table_in_child(void *object)
 {
     struct table *table = object;
 
-    (void)pthread_cond_init(&table->settled, NULL);
-    for (; table->flights; table->flights = table->flights->next)
-        table->reserved--;
+    (void)pthread_cond_init(&table->decided, NULL);
+    for (; table->reserved; table->reserved = table->reserved->next)
+        table->entry_count--;
 }
 
 ffa_status table_create(struct table **out, ffa_error *err)
@@ -82,7 +79,7 @@ ffa_status table_create(struct table **out, ffa_error *err)
     }
     atomic_init(&table->slots, slots);
     (void)pthread_mutex_init(&table->lock, NULL);
-    (void)pthread_cond_init(&table->settled, NULL);
+    (void)pthread_cond_init(&table->decided, NULL);
     fork_guard_add(&table->guard, &table->lock, table_in_child, table);
     *out = table;
     return FFA_OK;
@@ -101,7 +98,7 @@ void table_destroy(struct table *table)
 
     if (!table)
         return;
-    assert(!table->flights);
+    assert(!table->reserved);
     fork_guard_remove(&table->guard);
     slots = atomic_load(&table->slots);
     for (uint64_t i = 0; i <= slots->mask; i++)
@@ -110,18 +107,19 @@ void table_destroy(struct table *table)
         older = slots->older;
         mem_free(slots);
     }
-    (void)pthread_cond_destroy(&table->settled);
+    (void)pthread_cond_destroy(&table->decided);
     (void)pthread_mutex_destroy(&table->lock);
     mem_free(table);
 }
 
-static struct table_entry *find(struct slots *slots, uint64_t hash, const struct table_key *key)
+static struct table_entry *find(struct slots *slots, uint64_t hash,
+                                const struct jit_request *request)
 {
     for (uint64_t i = hash;; i++) {
         struct table_entry *entry =
             atomic_load_explicit(&slots->at[i & slots->mask], memory_order_acquire);
 
-        if (!entry || (entry->hash == hash && memcmp(&entry->key, key, sizeof *key) == 0))
+        if (!entry || (entry->hash == hash && memcmp(entry->name, request, NAME_BYTES) == 0))
             return entry;
     }
 }
@@ -135,21 +133,21 @@ static void insert(struct slots *slots, struct table_entry *entry)
     atomic_store_explicit(&slots->at[i & slots->mask], entry, memory_order_release);
 }
 
-const struct jit_kernel *table_find(struct table *table, const struct table_key *key)
+const struct jit_kernel *table_find(struct table *table, const struct jit_request *request)
 {
     struct slots *slots = atomic_load_explicit(&table->slots, memory_order_acquire);
-    struct table_entry *entry = find(slots, digest_short(key, sizeof *key), key);
+    struct table_entry *entry = find(slots, digest_short(request, NAME_BYTES), request);
 
     return entry ? &entry->kernel : NULL;
 }
 
 /* Make room for one more, under lock. At most half of the slots are ever used. */
-static bool reserve(struct table *table)
+static bool make_room(struct table *table)
 {
     struct slots *slots = atomic_load_explicit(&table->slots, memory_order_relaxed);
     struct slots *grown;
 
-    if (2 * (table->reserved + 1) > slots->mask) {
+    if (2 * (table->entry_count + 1) > slots->mask) {
         grown = slots_create(2 * (slots->mask + 1), slots);
         if (!grown)
             return false;
@@ -161,7 +159,7 @@ static bool reserve(struct table *table)
         }
         atomic_store_explicit(&table->slots, grown, memory_order_release);
     }
-    table->reserved++;
+    table->entry_count++;
     return true;
 }
 
@@ -173,7 +171,7 @@ static ffa_status wait_for(struct table *table, struct table_entry *entry,
 
     entry->waiters++;
     while (!entry->is_done)
-        (void)pthread_cond_wait(&table->settled, &table->lock);
+        (void)pthread_cond_wait(&table->decided, &table->lock);
     entry->waiters--;
     rc = entry->why.status;
     if (rc == FFA_OK) {
@@ -187,81 +185,83 @@ static ffa_status wait_for(struct table *table, struct table_entry *entry,
 }
 
 /* Under lock. */
-static ffa_status claim_new(struct table *table, const struct table_key *key, uint64_t hash,
-                            struct table_entry **claim, ffa_error *err)
+static ffa_status reserve_new(struct table *table, const struct jit_request *request, uint64_t hash,
+                              struct table_entry **reserved, ffa_error *err)
 {
     struct table_entry *entry = mem_array(1, sizeof *entry);
 
-    if (!entry || !reserve(table)) {
+    if (!entry || !make_room(table)) {
         mem_free(entry);
         return error_nomem(err, "an entry of the kernel table");
     }
     entry->hash = hash;
-    entry->key = *key;
-    entry->next = table->flights;
-    table->flights = entry;
-    *claim = entry;
+    memcpy(entry->name, request, NAME_BYTES);
+    entry->next = table->reserved;
+    table->reserved = entry;
+    *reserved = entry;
     return FFA_OK;
 }
 
-ffa_status table_claim(struct table *table, const struct table_key *key,
-                       const struct jit_kernel **found, struct table_entry **claim, ffa_error *err)
+ffa_status table_reserve(struct table *table, const struct jit_request *request,
+                         const struct jit_kernel **found, struct table_entry **reserved,
+                         ffa_error *err)
 {
-    uint64_t hash = digest_short(key, sizeof *key);
+    uint64_t hash = digest_short(request, NAME_BYTES);
     struct table_entry *entry;
     ffa_status rc;
 
     *found = NULL;
-    *claim = NULL;
+    *reserved = NULL;
     (void)pthread_mutex_lock(&table->lock);
-    entry = find(atomic_load_explicit(&table->slots, memory_order_relaxed), hash, key);
+    entry = find(atomic_load_explicit(&table->slots, memory_order_relaxed), hash, request);
     if (entry) {
         *found = &entry->kernel;
         rc = FFA_OK;
         goto out;
     }
-    for (entry = table->flights; entry; entry = entry->next)
-        if (entry->hash == hash && memcmp(&entry->key, key, sizeof *key) == 0)
+    for (entry = table->reserved; entry; entry = entry->next)
+        if (entry->hash == hash && memcmp(entry->name, request, NAME_BYTES) == 0)
             break;
-    rc = entry ? wait_for(table, entry, found, err) : claim_new(table, key, hash, claim, err);
+    rc = entry ? wait_for(table, entry, found, err)
+               : reserve_new(table, request, hash, reserved, err);
 out:
     (void)pthread_mutex_unlock(&table->lock);
     return rc;
 }
 
-/* Under lock: no longer in flight; whoever waits may look. */
-static void land(struct table *table, struct table_entry *claim)
+/* Under lock: no longer reserved; the threads that wait may look. */
+static void decide(struct table *table, struct table_entry *entry)
 {
-    struct table_entry **at = &table->flights;
+    struct table_entry **at = &table->reserved;
 
-    while (*at && *at != claim)
+    while (*at && *at != entry)
         at = &(*at)->next;
     if (*at)
-        *at = claim->next;
-    claim->is_done = true;
-    (void)pthread_cond_broadcast(&table->settled);
+        *at = entry->next;
+    entry->is_done = true;
+    (void)pthread_cond_broadcast(&table->decided);
 }
 
-const struct jit_kernel *table_settle(struct table *table, struct table_entry *claim,
-                                      struct jit_kernel *kernel)
+const struct jit_kernel *table_publish(struct table *table, struct table_entry *reserved,
+                                       struct jit_kernel *kernel)
 {
-    claim->kernel = *kernel;
+    reserved->kernel = *kernel;
     *kernel = (struct jit_kernel){ 0 };
     (void)pthread_mutex_lock(&table->lock);
-    insert(atomic_load_explicit(&table->slots, memory_order_relaxed), claim);
-    land(table, claim);
+    insert(atomic_load_explicit(&table->slots, memory_order_relaxed), reserved);
+    decide(table, reserved);
     (void)pthread_mutex_unlock(&table->lock);
-    return &claim->kernel;
+    return &reserved->kernel;
 }
 
-void table_fail(struct table *table, struct table_entry *claim, const ffa_error *why)
+void table_fail(struct table *table, struct table_entry *reserved, const ffa_error *why)
 {
     assert(why->status != FFA_OK);
     (void)pthread_mutex_lock(&table->lock);
-    claim->why = *why;
-    table->reserved--;
-    land(table, claim);
-    if (claim->waiters == 0)
-        entry_free(claim);
+    reserved->why = *why;
+    table->entry_count--;
+    decide(table, reserved);
+    if (reserved->waiters == 0)
+        entry_free(reserved);
     (void)pthread_mutex_unlock(&table->lock);
 }

@@ -2,7 +2,7 @@
  *
  * The command `ffa`: what its files share. It sees the public headers only.
  *
- * stdout is data, stderr is talk. Every command takes --json and --help; options are long. With
+ * stdout is data, stderr is diagnostics. Every command takes --json and --help; options are long. With
  * --json an error is also an object on stdout: {"error":{"status":..., "message":...}}.
  */
 #ifndef FFA_CLI_CLI_H
@@ -147,6 +147,12 @@ int cli_find_bundles(const struct cli *cli, struct cli_bundles *bundles);
 
 /* Open a context with the command's options. CLI_PARSE_GO, or the exit status. */
 int cli_open(const struct cli *cli, ffa_context **out, int device, uint32_t flags);
+/* The same on the CPU, to compile in worker processes of this executable. */
+struct cli_workers {
+    uint32_t timeout_ms, memory_mib; /* of a compile; of a worker */
+};
+int cli_open_with_workers(const struct cli *cli, ffa_context **out,
+                          const struct cli_workers *workers);
 /* Whether FFA_JIT=never; *bad is set where the variable is neither never nor auto. */
 bool cli_never_compile(const char **bad);
 
@@ -174,7 +180,6 @@ int cmd_run(struct cli *cli);
 int cmd_simulate(struct cli *cli);
 int cmd_explain(struct cli *cli);
 int cmd_warm(struct cli *cli);
-int cmd_worker(struct cli *cli);
 int cmd_kernel_worker(struct cli *cli);
 int cmd_cache_path(struct cli *cli);
 int cmd_cache_ls(struct cli *cli);

@@ -18,7 +18,7 @@
 /* ---- as a set for ffa warm ---- */
 
 /* The spec lines of a record, "spec.head_dim=128", are the settings of the request. */
-static json_t *wish_of(const ffa_cache_miss *miss)
+static json_t *json_of(const ffa_cache_miss *miss)
 {
     json_t *object = json_object(), *settings = json_array();
 
@@ -36,7 +36,7 @@ static json_t *wish_of(const ffa_cache_miss *miss)
 }
 
 struct reading {
-    struct wishes *wishes;
+    struct manifest *manifest;
     ffa_context *context;
     struct misses_account *account;
     ffa_status rc;
@@ -50,12 +50,13 @@ static int take_miss(void *user, const ffa_cache_miss *miss)
     char key[33];
 
     reading->account->noted++;
-    reading->rc = wishes_add(reading->wishes, wish_of(miss), reading->err);
+    reading->rc = manifest_add(reading->manifest, json_of(miss), reading->err);
     if (reading->rc != FFA_OK)
         return 1;
-    if (ffa_compile_key(reading->context, &reading->wishes->at[reading->wishes->count - 1]->request,
-                        key, NULL, &ignored) != FFA_OK) {
-        wishes_drop_last(reading->wishes);
+    if (ffa_compile_key(reading->context,
+                        &reading->manifest->at[reading->manifest->count - 1]->request, key, NULL,
+                        &ignored) != FFA_OK) {
+        manifest_drop_last(reading->manifest);
         reading->account->foreign++;
     } else if (strcmp(key, miss->key) != 0) {
         reading->account->edited++;
@@ -63,10 +64,12 @@ static int take_miss(void *user, const ffa_cache_miss *miss)
     return 0;
 }
 
-ffa_status misses_read(struct wishes *out, ffa_context *context, const char *path,
+ffa_status misses_read(struct manifest *out, ffa_context *context, const char *path,
                        struct misses_account *account, ffa_error *err)
 {
-    struct reading reading = { .wishes = out, .context = context, .account = account, .err = err };
+    struct reading reading = {
+        .manifest = out, .context = context, .account = account, .err = err
+    };
     ffa_cache *cache;
     ffa_status rc = entries_open_file(&cache, path, err);
 

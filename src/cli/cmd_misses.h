@@ -15,7 +15,7 @@ struct misses_account {
 
 /* Append the misses noted in the store `path` to `out`, in its order. `context` decides which of
  * them this version can compile. Fails as ffa_cache_open and ffa_cache_list_misses do. */
-ffa_status misses_read(struct wishes *out, ffa_context *context, const char *path,
+ffa_status misses_read(struct manifest *out, ffa_context *context, const char *path,
                        struct misses_account *account, ffa_error *err);
 
 #endif

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ffa warm: compile a set of kernels into a store, so that no job has to. What the store answers
- * is a hit and opens no compiler; the rest is built by workers (pool.h).
+ * ffa warm: compile a set of kernels into a store, so that no job has to. Here: the options, the
+ * set and the share of it. What the store answers is a hit and opens no compiler; the rest is the
+ * queue, which warm_build.c builds. Invariant: a kernel is waiting, a hit, built or failed, and the
+ * counts say how many are which.
  *
  * A share of the set (--shard) is every Nth of its distinct kernels in the order of the manifest,
  * whatever any store holds: shares of equal manifests are disjoint and cover the whole.
  */
 #include "cli/cmd_misses.h"
-#include "cli/entries.h"
 #include "cli/file.h"
-#include "cli/pool.h"
-#include "cli/progress.h"
+#include "cli/jobs.h"
+#include "cli/warm.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -19,45 +20,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* What a compile takes until a store knows better, and what a worker may: a forward kernel takes
- * 0.8 s and 120 MiB. */
-enum { GUESS_MS = 1000, TIMEOUT_S = 300, MEMORY_MIB = 2048, MEMORY_MIB_MIN = 32 };
-
-struct warm_options {
-    const char *preset, *misses, *archs, *jobs, *memory, *shard;
-    double timeout_s, deadline_s;
-    bool keep_going, dry_run, resume, jsonl;
-};
-
-enum state { WAITING, HIT, BUILT, FAILED };
-
-/* A kernel of this share. */
-struct item {
-    struct wish *wish; /* of `wishes` */
-    char key[33];
-    enum state state;
-    char reason[16]; /* FAILED */
-    char *message;
-};
-
-struct session {
-    const struct cli *cli;
-    struct warm_options options;
-    struct cli_place place;
-    struct cli_shard shard;
-    struct wishes wishes; /* of the whole manifest */
-    struct item *items;   /* of this share, without doubles */
-    struct item **queue;  /* those that no layer answers */
-    int64_t item_count, queue_count;
-    int64_t counts[4]; /* by state */
-    int64_t jobs, memory_bytes;
-    int64_t started_us, build_started_us;
-    double guess_ms; /* what one compile takes */
-    int64_t guess_count;
-    struct progress progress;
-    json_t *failures;
-    enum pool_end end;
-};
+/* What a worker may take: a forward kernel takes 0.8 s and 120 MiB. */
+enum { TIMEOUT_S = 300, MEMORY_MIB = 2048, MEMORY_MIB_MIN = 32 };
 
 /* ---- options ---- */
 
@@ -84,25 +48,25 @@ static int read_memory(const struct cli *cli, const char *text, int64_t *out)
     return CLI_PARSE_GO;
 }
 
-static int read_jobs(const struct cli *cli, const struct session *session, const char *text,
+static int read_jobs(const struct cli *cli, const struct warm_session *session, const char *text,
                      int64_t *out)
 {
     char *end;
     long number;
 
-    *out = pool_jobs_auto(session->memory_bytes, session->shard.local);
+    *out = jobs_auto(session->memory_bytes, session->shard.local);
     if (!text || strcmp(text, "auto") == 0)
         return CLI_PARSE_GO;
     errno = 0;
     number = strtol(text, &end, 10);
-    if (end == text || *end || errno || number < 1 || number > POOL_JOBS_MAX)
+    if (end == text || *end || errno || number < 1 || number > JOBS_MAX)
         return cli_fail_text(cli, FFA_INVALID, "--jobs is '%s', not auto or a number in [1, %d]",
-                             text, POOL_JOBS_MAX);
+                             text, JOBS_MAX);
     *out = number;
     return CLI_PARSE_GO;
 }
 
-static int check_options(struct cli *cli, struct session *session)
+static int check_options(struct cli *cli, struct warm_session *session)
 {
     const struct warm_options *options = &session->options;
     const char *bad;
@@ -170,8 +134,8 @@ static ffa_status read_all(const char *path, char **out, size_t *bytes, ffa_erro
     return rc;
 }
 
-/* What the store of --from-misses, a file or a folder, asked for in vain. */
-static ffa_status read_misses(struct session *session, ffa_context *context, ffa_error *err)
+/* The misses noted in the store of --from-misses, a file or a folder. */
+static ffa_status read_misses(struct warm_session *session, ffa_context *context, ffa_error *err)
 {
     const char *given = session->options.misses;
     struct misses_account account;
@@ -184,7 +148,7 @@ static ffa_status read_misses(struct session *session, ffa_context *context, ffa
     if (!given[0] || bytes < 0 || (size_t)bytes >= sizeof path)
         return cli_error(err, FFA_INVALID, 0, "--from-misses is %zu bytes long, not in [1, %zu]",
                          strlen(given), sizeof path - sizeof "/kernels.ffadb");
-    rc = misses_read(&session->wishes, context, path, &account, err);
+    rc = misses_read(&session->manifest, context, path, &account, err);
     if (rc != FFA_OK)
         return rc;
     if (account.noted == 0)
@@ -198,7 +162,7 @@ static ffa_status read_misses(struct session *session, ffa_context *context, ffa
     return FFA_OK;
 }
 
-static ffa_status read_set(struct session *session, const char *arch, ffa_error *err)
+static ffa_status read_set(struct warm_session *session, const char *arch, ffa_error *err)
 {
     const struct warm_options *options = &session->options;
     const char *name = options->preset ? options->preset : session->cli->argv[0];
@@ -217,7 +181,7 @@ static ffa_status read_set(struct session *session, const char *arch, ffa_error 
         text = owned;
     }
     if (rc == FFA_OK)
-        rc = manifest_read(&session->wishes, name, text, bytes, options->archs, arch, err);
+        rc = manifest_read(&session->manifest, name, text, bytes, options->archs, arch, err);
     free(owned);
     return rc;
 }
@@ -244,33 +208,33 @@ static int by_place(const void *a, const void *b)
 }
 
 /* The distinct kernels of the manifest; of these, our share. */
-static ffa_status take_share(struct session *session, ffa_context *context, ffa_error *err)
+static ffa_status take_share(struct warm_session *session, ffa_context *context, ffa_error *err)
 {
-    const struct wishes *wishes = &session->wishes;
-    size_t room = (size_t)(wishes->count ? wishes->count : 1);
+    const struct manifest *manifest = &session->manifest;
+    size_t room = (size_t)(manifest->count ? manifest->count : 1);
     struct keyed *keyed = calloc(room, sizeof *keyed);
     int64_t distinct = 0;
     ffa_status rc = FFA_OK;
 
     session->items = calloc(room, sizeof *session->items);
-    session->queue = calloc(room, sizeof(struct item *));
+    session->queue = calloc(room, sizeof(struct warm_item *));
     if (!keyed || !session->items || !session->queue)
-        rc = cli_error(err, FFA_NOMEM, 0, "no memory for %lld kernels", (long long)wishes->count);
-    for (int64_t i = 0; i < wishes->count && rc == FFA_OK; i++) {
+        rc = cli_error(err, FFA_NOMEM, 0, "no memory for %lld kernels", (long long)manifest->count);
+    for (int64_t i = 0; i < manifest->count && rc == FFA_OK; i++) {
         keyed[i].at = i;
-        rc = ffa_compile_key(context, &wishes->at[i]->request, keyed[i].key, NULL, err);
+        rc = ffa_compile_key(context, &manifest->at[i]->request, keyed[i].key, NULL, err);
     }
     if (rc != FFA_OK)
         goto out;
-    qsort(keyed, (size_t)wishes->count, sizeof *keyed, by_key);
-    for (int64_t i = 0; i < wishes->count; i++)
+    qsort(keyed, (size_t)manifest->count, sizeof *keyed, by_key);
+    for (int64_t i = 0; i < manifest->count; i++)
         if (distinct == 0 || strcmp(keyed[distinct - 1].key, keyed[i].key) != 0)
             keyed[distinct++] = keyed[i];
     qsort(keyed, (size_t)distinct, sizeof *keyed, by_place);
     for (int64_t i = session->shard.index; i < distinct; i += session->shard.count) {
-        struct item *item = &session->items[session->item_count++];
+        struct warm_item *item = &session->items[session->item_count++];
 
-        item->wish = wishes->at[keyed[i].at];
+        item->kernel = manifest->at[keyed[i].at];
         (void)snprintf(item->key, sizeof item->key, "%s", keyed[i].key);
     }
 out:
@@ -278,25 +242,18 @@ out:
     return rc;
 }
 
-static void set_state(struct session *session, struct item *item, enum state state)
-{
-    session->counts[item->state]--;
-    item->state = state;
-    session->counts[state]++;
-}
-
 /* Which items the layers answer: all is checked that a later look-up checks. */
-static ffa_status look_up(struct session *session, ffa_context *context, ffa_error *err)
+static ffa_status look_up(struct warm_session *session, ffa_context *context, ffa_error *err)
 {
     session->counts[WAITING] = session->item_count;
     for (int64_t i = 0; i < session->item_count; i++) {
-        struct item *item = &session->items[i];
+        struct warm_item *item = &session->items[i];
         ffa_compiled *compiled = NULL;
-        ffa_status rc = ffa_compile(&compiled, context, &item->wish->request, err);
+        ffa_status rc = ffa_compile(&compiled, context, &item->kernel->request, err);
 
         ffa_compiled_destroy(compiled);
         if (rc == FFA_OK)
-            set_state(session, item, HIT);
+            warm_set_state(session, item, HIT);
         else if (rc == FFA_NOT_FOUND)
             session->queue[session->queue_count++] = item;
         else
@@ -305,358 +262,17 @@ static ffa_status look_up(struct session *session, ffa_context *context, ffa_err
     return FFA_OK;
 }
 
-/* ---- estimates ---- */
-
-struct estimate {
-    int64_t count, us;
-};
-
-static int visit_estimate(void *user, const ffa_cache_entry *entry)
-{
-    struct estimate *estimate = user;
-
-    estimate->us += entry->compile_us;
-    estimate->count++;
-    return 0;
-}
-
-/* What compiling took the kernels of the store, on average. A store that cannot be read knows
- * nothing, and says so when it is to be used. */
-static void estimate(struct session *session)
-{
-    struct estimate sum = { 0 };
-    ffa_cache *cache = NULL;
-
-    if (session->place.path[0] && entries_open_path(session->cli, &cache, session->place.path,
-                                                    FFA_CACHE_READONLY, NULL) == FFA_OK)
-        (void)ffa_cache_list(cache, NULL, visit_estimate, &sum, NULL);
-    ffa_cache_close(cache);
-    session->guess_count = sum.count;
-    session->guess_ms = sum.count ? (double)sum.us / 1e3 / (double)sum.count : (double)GUESS_MS;
-}
-
-static double estimate_seconds(const struct session *session, int64_t kernels)
-{
-    int64_t workers = kernels < session->jobs ? kernels : session->jobs;
-
-    return workers ? (double)kernels * session->guess_ms / 1e3 / (double)workers : 0;
-}
-
-/* ---- saying what happens ---- */
-
-static void set_wish(json_t *object, const struct item *item)
-{
-    json_t *settings = json_object_get(item->wish->json, "settings");
-
-    cli_set_text(object, "template", item->wish->request.template_name);
-    cli_set_text(object, "arch", item->wish->request.arch);
-    (void)json_object_set(object, "settings", settings);
-    cli_set_text(object, "key", item->key);
-}
-
-/* One line of --jsonl: the event's name, then what it says. */
-static void emit(const struct session *session, const char *event, json_t *object)
-{
-    json_t *line = json_object();
-    char *text = NULL;
-
-    cli_set_text(line, "event", event);
-    (void)json_object_update(line, object);
-    if (session->options.jsonl)
-        text = json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(6));
-    if (text) {
-        (void)puts(text);
-        (void)fflush(stdout);
-    }
-    free(text);
-    json_decref(line);
-    json_decref(object);
-}
-
-static void report_kernel(struct session *session, const struct item *item,
-                          const struct pool_answer *answer)
-{
-    static const char *const words[] = { "waiting", "hit", "built", "failed" };
-    json_t *object = json_object();
-
-    progress_clear(&session->progress);
-    if (item->state == BUILT && !session->cli->json && !session->options.jsonl) {
-        (void)printf("built    %" PRId64 "/%" PRId64 "  %s  %s  %.0f ms\n",
-                     session->item_count - session->counts[WAITING], session->item_count, item->key,
-                     item->wish->text, (double)answer->compile_us / 1e3);
-        (void)fflush(stdout);
-    }
-    if (item->state == FAILED)
-        cli_note(session->cli, "failed: %s: %s", item->wish->text, item->message);
-    cli_set_text(object, "result", words[item->state]);
-    set_wish(object, item);
-    cli_set_int(object, "worker", answer->worker);
-    if (item->state == BUILT)
-        cli_set_real(object, "compile_ms", (double)answer->compile_us / 1e3);
-    if (item->state == FAILED) {
-        cli_set_text(object, "reason", item->reason);
-        cli_set_text(object, "message", item->message);
-    }
-    emit(session, "kernel", object);
-}
-
-static void note_failure(struct session *session, struct item *item, const char *reason,
-                         const char *message)
-{
-    json_t *object = json_object();
-
-    set_state(session, item, FAILED);
-    (void)snprintf(item->reason, sizeof item->reason, "%s", reason);
-    item->message = strdup(message);
-    set_wish(object, item);
-    cli_set_text(object, "reason", reason);
-    cli_set_text(object, "message", message);
-    (void)json_array_append_new(session->failures, object);
-}
-
-static bool on_done(void *user, int64_t index, const struct pool_answer *answer)
-{
-    struct session *session = user;
-    struct item *item = session->queue[index];
-
-    if (answer->result == POOL_FAILED)
-        note_failure(session, item, answer->reason, answer->message);
-    else
-        set_state(session, item, answer->result == POOL_BUILT ? BUILT : HIT);
-    report_kernel(session, item, answer);
-    if (item->state != FAILED)
-        return true;
-    /* What the machine lacks, it lacks for all; a template that does not compile probably will not
-     * with other values. A lost worker says nothing of the next. */
-    if (strcmp(item->reason, "environment") == 0)
-        return false;
-    return session->options.keep_going || strcmp(item->reason, "compile") != 0;
-}
-
-static void on_tick(void *user, int workers)
-{
-    struct session *session = user;
-    int64_t built = session->counts[BUILT];
-    double seconds = (double)(cli_clock_us() - session->build_started_us) / 1e6;
-    struct progress_counts counts = { .total = session->item_count,
-                                      .hit = session->counts[HIT],
-                                      .built = built,
-                                      .failed = session->counts[FAILED],
-                                      .workers = workers };
-
-    /* Its own pace, once there is one. */
-    counts.eta_s = built ? (double)session->counts[WAITING] * seconds / (double)built
-                         : estimate_seconds(session, session->counts[WAITING]);
-    progress_show(&session->progress, &counts);
-}
-
-/* ---- building ---- */
-
-static ffa_status build(struct session *session, ffa_error *err)
-{
-    const struct warm_options *options = &session->options;
-    struct pool_opts opts = {
-        .cli = session->cli,
-        .store = session->place.path,
-        .jobs = session->jobs < session->queue_count ? session->jobs : session->queue_count,
-        .memory_bytes = session->memory_bytes,
-        .timeout_us = (int64_t)(options->timeout_s * 1e6),
-        .tick_us = progress_tick_us(&session->progress),
-        .user = session,
-        .done = on_done,
-        .tick = on_tick,
-    };
-    struct wish **wishes = calloc((size_t)session->queue_count + 1, sizeof *wishes);
-
-    if (!wishes)
-        return cli_error(err, FFA_NOMEM, 0, "no memory for the queue");
-    for (int64_t i = 0; i < session->queue_count; i++)
-        wishes[i] = session->queue[i]->wish;
-    if (options->deadline_s > 0)
-        opts.deadline_us = session->started_us + (int64_t)(options->deadline_s * 1e6);
-    session->build_started_us = cli_clock_us();
-    session->end = pool_run(&opts, wishes, session->queue_count, err);
-    progress_clear(&session->progress);
-    free(wishes);
-    return session->end == POOL_CANNOT ? err->status : FFA_OK;
-}
-
-/* A worker uses what it compiled even where the store refuses it: look whether it is there. */
-static int64_t count_unstored(struct session *session)
-{
-    ffa_error err = { FFA_OK, 0, "" };
-    int64_t missing = 0;
-    ffa_cache *cache;
-
-    if (session->counts[BUILT] == 0)
-        return 0;
-    if (entries_open_path(session->cli, &cache, session->place.path, FFA_CACHE_READONLY, &err) !=
-        FFA_OK) {
-        cli_note(session->cli, "%s", err.message);
-        return session->counts[BUILT];
-    }
-    for (int64_t i = 0; i < session->item_count; i++) {
-        void *cubin = NULL;
-        size_t bytes;
-
-        if (session->items[i].state != BUILT)
-            continue;
-        missing +=
-            ffa_cache_cubin(cache, session->items[i].key, NULL, &cubin, &bytes, &err) != FFA_OK;
-        ffa_free(cubin);
-    }
-    ffa_cache_close(cache);
-    return missing;
-}
-
-/* ---- results ---- */
-
-static bool has_failed_by(const struct session *session, const char *reason)
-{
-    for (int64_t i = 0; i < session->item_count; i++)
-        if (session->items[i].state == FAILED && strcmp(session->items[i].reason, reason) == 0)
-            return true;
-    return false;
-}
-
-static int exit_status(const struct session *session, int64_t unstored)
-{
-    if (session->end == POOL_INTERRUPTED)
-        return CLI_INTERRUPTED;
-    if (session->end == POOL_TIMED_OUT)
-        return CLI_TIMED_OUT;
-    if (has_failed_by(session, "environment"))
-        return CLI_ENVIRONMENT;
-    if (unstored)
-        return CLI_STORE;
-    return session->counts[FAILED] ? CLI_FAILED : CLI_DONE;
-}
-
-static const char *end_text(int status)
-{
-    switch (status) {
-    case CLI_DONE:
-        return "done";
-    case CLI_INTERRUPTED:
-        return "interrupted";
-    case CLI_TIMED_OUT:
-        return "timed out";
-    case CLI_STORE:
-        return "not stored";
-    default:
-        return "failed";
-    }
-}
-
-static json_t *shard_object(const struct cli_shard *shard)
-{
-    json_t *object;
-
-    if (!shard->from[0])
-        return json_null();
-    object = json_object();
-    cli_set_int(object, "index", shard->index);
-    cli_set_int(object, "count", shard->count);
-    cli_set_text(object, "from", shard->from);
-    return object;
-}
-
-static json_t *result_object(const struct session *session, int status, double seconds)
-{
-    json_t *object = json_object();
-
-    cli_set_text(object, "end", end_text(status));
-    cli_set_int(object, "total", session->item_count);
-    cli_set_int(object, "hit", session->counts[HIT]);
-    cli_set_int(object, "built", session->counts[BUILT]);
-    cli_set_int(object, "failed", session->counts[FAILED]);
-    cli_set_int(object, "not_tried", session->counts[WAITING]);
-    cli_set_real(object, "seconds", seconds);
-    cli_set_int(object, "jobs", session->jobs);
-    (void)json_object_set_new(object, "shard", shard_object(&session->shard));
-    cli_set_text(object, "store", session->place.path);
-    (void)json_object_set(object, "failures", session->failures);
-    return object;
-}
-
-static void print_result(const struct session *session, double seconds)
-{
-    (void)printf("hit      %" PRId64 "\nbuilt    %" PRId64 "\nfailed   %" PRId64 "\n",
-                 session->counts[HIT], session->counts[BUILT], session->counts[FAILED]);
-    if (session->counts[WAITING])
-        (void)printf("left     %" PRId64 "\n", session->counts[WAITING]);
-    (void)printf("seconds  %.2f\nstore    %s\n", seconds,
-                 session->place.path[0] ? session->place.path : "none");
-}
-
-/* Of the first kernel that did not compile: the command that shows all of its log. */
-static void say_command(const struct session *session)
-{
-    const struct cli *cli = session->cli;
-    const struct item *item = NULL;
-    char command[512];
-    size_t at;
-
-    for (int64_t i = session->item_count - 1; i >= 0; i--)
-        if (session->items[i].state == FAILED && strcmp(session->items[i].reason, "compile") == 0)
-            item = &session->items[i];
-    if (!item)
-        return;
-    at = (size_t)snprintf(command, sizeof command, "ffa compile %s",
-                          item->wish->request.template_name);
-    for (int64_t i = 0; i < item->wish->request.setting_count && at < sizeof command; i++)
-        at += (size_t)snprintf(command + at, sizeof command - at, " %s", item->wish->settings[i]);
-    cli_note(cli, "to see all of it: %s --arch %s%s%s%s%s", command, item->wish->request.arch,
-             cli->templates ? " --templates " : "", cli->templates ? cli->templates : "",
-             cli->nvrtc ? " --nvrtc " : "", cli->nvrtc ? cli->nvrtc : "");
-}
-
-static void say_end(const struct session *session, int64_t unstored)
-{
-    const struct cli *cli = session->cli;
-    long long waiting = (long long)session->counts[WAITING];
-
-    if (session->end == POOL_INTERRUPTED)
-        cli_note(cli, "interrupted: what was built is kept, %lld are left", waiting);
-    if (session->end == POOL_TIMED_OUT)
-        cli_note(cli, "--deadline %g s has passed: what was built is kept, %lld are left",
-                 session->options.deadline_s, waiting);
-    if (session->end == POOL_STOPPED)
-        cli_note(cli, "stopped: %lld are left%s", waiting,
-                 has_failed_by(session, "compile") ? "; --keep-going tries them all the same" : "");
-    say_command(session);
-    if (unstored)
-        cli_note(cli, "%lld of the kernels that were built are not in the store: see 'ffa doctor'",
-                 (long long)unstored);
-}
-
-static int finish(struct session *session)
-{
-    double seconds = (double)(cli_clock_us() - session->started_us) / 1e6;
-    int64_t unstored = count_unstored(session);
-    int status = exit_status(session, unstored);
-
-    say_end(session, unstored);
-    if (session->cli->json)
-        return cli_print_json(session->cli, result_object(session, status, seconds), status);
-    if (session->options.jsonl)
-        emit(session, "end", result_object(session, status, seconds));
-    else
-        print_result(session, seconds);
-    return status;
-}
-
 /* ---- --dry-run, and where compiling is forbidden ---- */
 
-static int dry_run(const struct session *session)
+static int dry_run(const struct warm_session *session)
 {
-    double seconds = estimate_seconds(session, session->queue_count);
+    double seconds = warm_estimate_seconds(session, session->queue_count);
     json_t *object, *kernels;
 
     if (!session->cli->json) {
         for (int64_t i = 0; i < session->item_count; i++)
             (void)printf("%-8s %s  %s\n", session->items[i].state == HIT ? "hit" : "build",
-                         session->items[i].key, session->items[i].wish->text);
+                         session->items[i].key, session->items[i].kernel->text);
         (void)printf("hit      %" PRId64 "\nbuild    %" PRId64 "\n", session->counts[HIT],
                      session->queue_count);
         (void)printf("seconds  about %.1f: %.0f ms a kernel (%s), %" PRId64 " workers\n", seconds,
@@ -670,7 +286,7 @@ static int dry_run(const struct session *session)
     for (int64_t i = 0; i < session->item_count; i++) {
         json_t *kernel = json_object();
 
-        set_wish(kernel, &session->items[i]);
+        warm_set_kernel(kernel, &session->items[i]);
         cli_set_text(kernel, "would", session->items[i].state == HIT ? "hit" : "build");
         (void)json_array_append_new(kernels, kernel);
     }
@@ -681,28 +297,28 @@ static int dry_run(const struct session *session)
     cli_set_real(object, "estimate_ms_each", session->guess_ms);
     cli_set_text(object, "estimate_from", session->guess_count ? "store" : "guess");
     cli_set_int(object, "jobs", session->jobs);
-    (void)json_object_set_new(object, "shard", shard_object(&session->shard));
+    (void)json_object_set_new(object, "shard", warm_shard_object(&session->shard));
     (void)json_object_set_new(object, "kernels", kernels);
     return cli_print_json(session->cli, object, CLI_DONE);
 }
 
 /* FFA_JIT=never: what is missing stays so, and is listed. */
-static int refuse(struct session *session)
+static int refuse(struct warm_session *session)
 {
-    struct pool_answer none = { .result = POOL_FAILED };
     int status;
 
     for (int64_t i = 0; i < session->queue_count; i++) {
-        note_failure(session, session->queue[i], "never", "is in no layer, and FFA_JIT is never");
-        report_kernel(session, session->queue[i], &none);
+        warm_note_failure(session, session->queue[i], "never",
+                          "is in no layer, and FFA_JIT is never");
+        warm_report_kernel(session, session->queue[i], 0, 0);
     }
-    status = finish(session);
+    status = warm_finish(session);
     return status == CLI_FAILED ? CLI_NOT_FOUND : status;
 }
 
 /* ---- the session ---- */
 
-static int prepare(struct session *session)
+static int prepare(struct warm_session *session)
 {
     ffa_context_info info = FFA_CONTEXT_INFO_INIT;
     ffa_error err = { FFA_OK, 0, "" };
@@ -721,28 +337,8 @@ static int prepare(struct session *session)
     return status;
 }
 
-/* The store must be there and take what is built before anything is. */
-static int check_store(const struct session *session)
+static int run(struct warm_session *session)
 {
-    ffa_context_info info = FFA_CONTEXT_INFO_INIT;
-    ffa_error err = { FFA_OK, 0, "" };
-    ffa_context *context = NULL;
-    int status = cli_open(session->cli, &context, FFA_DEVICE_CPU, 0);
-
-    if (status != CLI_PARSE_GO)
-        return status;
-    if (ffa_context_info_get(context, &info, &err) != FFA_OK)
-        status = cli_fail(session->cli, &err);
-    else if (strcmp(info.store_state, "ok") != 0)
-        status = cli_fail_text(session->cli, FFA_CACHE, "the store cannot be written: %s",
-                               info.store_state);
-    ffa_close(context);
-    return status;
-}
-
-static int run(struct session *session)
-{
-    ffa_error err = { FFA_OK, 0, "" };
     json_t *start = json_object();
     const char *bad;
     int status = CLI_PARSE_GO;
@@ -750,43 +346,37 @@ static int run(struct session *session)
     cli_set_int(start, "total", session->item_count);
     cli_set_int(start, "hit", session->counts[HIT]);
     cli_set_int(start, "jobs", session->jobs);
-    (void)json_object_set_new(start, "shard", shard_object(&session->shard));
+    (void)json_object_set_new(start, "shard", warm_shard_object(&session->shard));
     cli_set_text(start, "store", session->place.path);
-    emit(session, "start", start);
+    warm_emit(session, "start", start);
     if (session->queue_count == 0)
-        return finish(session);
+        return warm_finish(session);
     if (cli_never_compile(&bad))
         return refuse(session);
-    status = check_store(session);
-    if (status != CLI_PARSE_GO)
-        return status;
-    if (build(session, &err) != FFA_OK) {
-        status = cli_fail(session->cli, &err);
-        return err.status == FFA_IO ? CLI_ENVIRONMENT : status;
-    }
-    return finish(session);
+    status = warm_build(session);
+    return status == CLI_PARSE_GO ? warm_finish(session) : status;
 }
 
-static void session_finish(struct session *session)
+static void session_finish(struct warm_session *session)
 {
     for (int64_t i = 0; i < session->item_count; i++)
         free(session->items[i].message);
     free(session->items);
     free(session->queue);
-    wishes_finish(&session->wishes);
+    manifest_finish(&session->manifest);
     json_decref(session->failures);
 }
 
 int cmd_warm(struct cli *cli)
 {
-    struct session session = { .cli = cli,
-                               .options = { .timeout_s = TIMEOUT_S },
-                               .started_us = cli_clock_us() };
+    struct warm_session session = { .cli = cli,
+                                    .options = { .timeout_s = TIMEOUT_S },
+                                    .started_us = cli_clock_us() };
     struct warm_options *options = &session.options;
     const struct cli_option rows[] = {
         { "preset", CLI_TEXT, &options->preset, "NAME", "training, inference or all", 0, 0 },
         { "from-misses", CLI_TEXT, &options->misses, "STORE",
-          "what this store noted as asked for in vain ('ffa cache misses')", 0, 0 },
+          "the misses noted in this store ('ffa cache misses')", 0, 0 },
         { "arch", CLI_TEXT, &options->archs, "A[,B]",
           "for these architectures; the manifest's, or sm_90a", 0, 0 },
         { "jobs", CLI_TEXT, &options->jobs, "N", "workers; auto: what cores and memory allow", 0,
@@ -823,7 +413,7 @@ int cmd_warm(struct cli *cli)
         status = prepare(&session);
     if (status == CLI_PARSE_GO) {
         if (session.queue_count || options->dry_run)
-            estimate(&session);
+            warm_estimate(&session);
         status = options->dry_run ? dry_run(&session) : run(&session);
     }
     session_finish(&session);

@@ -194,7 +194,9 @@ static void print_log(void *user, ffa_log_level level, const char *module, const
                   line);
 }
 
-int cli_open(const struct cli *cli, ffa_context **out, int device, uint32_t flags)
+/* workers: NULL to compile in this process. */
+static int open_context(const struct cli *cli, ffa_context **out, int device, uint32_t flags,
+                        const struct cli_workers *workers)
 {
     ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
     ffa_error err = { FFA_OK, 0, "" };
@@ -219,6 +221,11 @@ int cli_open(const struct cli *cli, ffa_context **out, int device, uint32_t flag
     opts.nvrtc_path = cli->nvrtc;
     opts.bundles = bundles.list.at;
     opts.bundle_count = bundles.list.count;
+    if (workers) {
+        opts.worker_path = "/proc/self/exe";
+        opts.worker_timeout_ms = workers->timeout_ms;
+        opts.worker_memory_mib = workers->memory_mib;
+    }
     opts.log = print_log;
     opts.log_user = (void *)(uintptr_t)cli;
     if (ffa_open(out, device, &opts, &err) == FFA_OK)
@@ -226,6 +233,17 @@ int cli_open(const struct cli *cli, ffa_context **out, int device, uint32_t flag
     status = cli_fail(cli, &err);
     /* That a device cannot be opened is about this machine, so the run is not a failed one. */
     return err.status == FFA_GPU ? CLI_ENVIRONMENT : status;
+}
+
+int cli_open(const struct cli *cli, ffa_context **out, int device, uint32_t flags)
+{
+    return open_context(cli, out, device, flags, NULL);
+}
+
+int cli_open_with_workers(const struct cli *cli, ffa_context **out,
+                          const struct cli_workers *workers)
+{
+    return open_context(cli, out, FFA_DEVICE_CPU, 0, workers);
 }
 
 /* ---- shares of a launch ---- */

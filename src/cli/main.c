@@ -47,10 +47,9 @@ static const struct cli_command commands[] = {
       "Compile a set of kernels into the store, in isolated worker processes.",
       "ffa warm --preset training --arch sm_90a --jobs 2\n"
       "ffa warm set.json --dry-run\n"
-      "ffa warm --from-misses /mnt/job/kernels.ffadb    # what a job asked for in vain\n"
+      "ffa warm --from-misses /mnt/job/kernels.ffadb    # what a job missed\n"
       "ffa warm --preset all --keep-going --timeout 60 --mem-per-job 1G --json\n"
       "srun ffa warm --preset training    # each task its share; --shard 0/1: all of it\n" },
-    { "compile-worker", cmd_worker, true, "", NULL, "" },
     { "kernel-worker", cmd_kernel_worker, false, "", NULL, "" },
     { "run", cmd_run, true, "",
       "Run attention once, on files or made-up numbers; compare it with the oracle; time it.",
@@ -85,7 +84,7 @@ static const struct cli_command commands[] = {
       "ffa cache verify\n"
       "ffa cache verify --rebuild 10% --seed 7 --json\n" },
     { "cache misses", cmd_cache_misses, true, "",
-      "List what was asked for in vain where nothing may be compiled: what to warm.",
+      "List the misses of jobs that may not compile: what to warm.",
       "ffa cache misses\n"
       "ffa warm --from-misses ~/.cache/ffa/kernels.ffadb\n"
       "ffa cache misses --forget\n" },

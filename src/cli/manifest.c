@@ -1,4 +1,8 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Manifests, from JSON to requests. Invariant: the order of the result follows from the text alone,
+ * the last setting turning fastest, so that shares of equal manifests are disjoint everywhere.
+ */
 #include "cli/manifest.h"
 
 #include "cli/file.h"
@@ -11,88 +15,91 @@
 
 enum { ARCHS_MAX = 16, VALUES_MAX = 1024, SCHEMA = 1 };
 
-/* ---- one wish ---- */
+/* ---- one kernel ---- */
 
-static ffa_status no_wish(const char *what, ffa_error *err)
+static ffa_status not_a_kernel(const char *what, ffa_error *err)
 {
     return cli_error(err, FFA_INVALID, 0, "a request's %s is missing or wrong", what);
 }
 
-static void wish_describe(struct wish *wish)
+static void describe_kernel(struct manifest_kernel *kernel)
 {
-    size_t at = (size_t)snprintf(wish->text, sizeof wish->text, "%s", wish->request.template_name);
+    size_t at =
+        (size_t)snprintf(kernel->text, sizeof kernel->text, "%s", kernel->request.template_name);
 
-    for (int64_t i = 0; i < wish->request.setting_count && at < sizeof wish->text; i++)
-        at += (size_t)snprintf(wish->text + at, sizeof wish->text - at, " %s", wish->settings[i]);
-    if (at < sizeof wish->text)
-        (void)snprintf(wish->text + at, sizeof wish->text - at, " %s", wish->request.arch);
+    for (int64_t i = 0; i < kernel->request.setting_count && at < sizeof kernel->text; i++)
+        at += (size_t)snprintf(kernel->text + at, sizeof kernel->text - at, " %s",
+                               kernel->settings[i]);
+    if (at < sizeof kernel->text)
+        (void)snprintf(kernel->text + at, sizeof kernel->text - at, " %s", kernel->request.arch);
 }
 
-ffa_status wish_init(struct wish *wish, json_t *json, ffa_error *err)
+/* Takes over `json`. The kernel must not move afterwards. */
+static ffa_status kernel_init(struct manifest_kernel *kernel, json_t *json, ffa_error *err)
 {
     const json_t *settings = json_object_get(json, "settings");
 
-    *wish = (struct wish){ .json = json, .request = FFA_COMPILE_REQUEST_INIT };
-    wish->request.template_name = json_string_value(json_object_get(json, "template"));
-    wish->request.arch = json_string_value(json_object_get(json, "arch"));
-    wish->request.settings = wish->settings;
-    wish->request.setting_count = (int64_t)json_array_size(settings);
-    if (!wish->request.template_name)
-        return no_wish("template", err);
-    if (!wish->request.arch)
-        return no_wish("arch", err);
-    if (!json_is_array(settings) || wish->request.setting_count > WISH_SETTINGS_MAX)
-        return no_wish("list of settings", err);
+    *kernel = (struct manifest_kernel){ .json = json, .request = FFA_COMPILE_REQUEST_INIT };
+    kernel->request.template_name = json_string_value(json_object_get(json, "template"));
+    kernel->request.arch = json_string_value(json_object_get(json, "arch"));
+    kernel->request.settings = kernel->settings;
+    kernel->request.setting_count = (int64_t)json_array_size(settings);
+    if (!kernel->request.template_name)
+        return not_a_kernel("template", err);
+    if (!kernel->request.arch)
+        return not_a_kernel("arch", err);
+    if (!json_is_array(settings) || kernel->request.setting_count > MANIFEST_SETTINGS_MAX)
+        return not_a_kernel("list of settings", err);
     for (size_t i = 0; i < json_array_size(settings); i++) {
-        wish->settings[i] = json_string_value(json_array_get(settings, i));
-        if (!wish->settings[i])
-            return no_wish("setting", err);
+        kernel->settings[i] = json_string_value(json_array_get(settings, i));
+        if (!kernel->settings[i])
+            return not_a_kernel("setting", err);
     }
-    wish_describe(wish);
+    describe_kernel(kernel);
     return FFA_OK;
 }
 
-void wish_finish(struct wish *wish)
+static void kernel_finish(struct manifest_kernel *kernel)
 {
-    json_decref(wish->json);
-    *wish = (struct wish){ 0 };
+    json_decref(kernel->json);
+    *kernel = (struct manifest_kernel){ 0 };
 }
 
-void wishes_drop_last(struct wishes *wishes)
+void manifest_drop_last(struct manifest *manifest)
 {
-    struct wish *last = wishes->at[--wishes->count];
+    struct manifest_kernel *last = manifest->at[--manifest->count];
 
-    wish_finish(last);
+    kernel_finish(last);
     free(last);
 }
 
-void wishes_finish(struct wishes *wishes)
+void manifest_finish(struct manifest *manifest)
 {
-    while (wishes->count)
-        wishes_drop_last(wishes);
-    free(wishes->at);
-    *wishes = (struct wishes){ 0 };
+    while (manifest->count)
+        manifest_drop_last(manifest);
+    free(manifest->at);
+    *manifest = (struct manifest){ 0 };
 }
 
-ffa_status wishes_add(struct wishes *wishes, json_t *json, ffa_error *err)
+ffa_status manifest_add(struct manifest *manifest, json_t *json, ffa_error *err)
 {
-    struct wish *wish = calloc(1, sizeof *wish);
-    struct wish **grown = wishes->at;
+    struct manifest_kernel *kernel = calloc(1, sizeof *kernel);
+    struct manifest_kernel **grown = manifest->at;
     ffa_status rc;
 
     /* Grown at powers of two, 0 included. */
-    if ((wishes->count & (wishes->count - 1)) == 0)
-        grown =
-            realloc(wishes->at, (size_t)(wishes->count ? 2 * wishes->count : 1) * sizeof *grown);
+    if ((manifest->count & (manifest->count - 1)) == 0)
+        grown = realloc(manifest->at,
+                        (size_t)(manifest->count ? 2 * manifest->count : 1) * sizeof *grown);
     if (grown)
-        wishes->at = grown;
-    if (!wish || !grown || !json) {
-        free(wish);
+        manifest->at = grown;
+    if (!kernel || !grown || !json) {
+        free(kernel);
         json_decref(json);
         return cli_error(err, FFA_NOMEM, 0, "no memory for the manifest's kernels");
     }
-    rc = wish_init(wish, json, err);
-    wishes->at[wishes->count++] = wish;
+    rc = kernel_init(kernel, json, err);
+    manifest->at[manifest->count++] = kernel;
     return rc;
 }
 
@@ -213,7 +220,7 @@ static ffa_status read_axes(const struct reader *reader, int64_t index, const js
 
         if (json_is_array(value))
             axis.count = json_array_size(value);
-        if (*count == WISH_SETTINGS_MAX || axis.count == 0 || axis.count > VALUES_MAX)
+        if (*count == MANIFEST_SETTINGS_MAX || axis.count == 0 || axis.count > VALUES_MAX)
             return wrong(reader, index, err, "values.%s is not a value, nor a list of 1 to %d", key,
                          VALUES_MAX);
         for (axis.at = 0; axis.at < axis.count; axis.at++)
@@ -239,8 +246,8 @@ static bool axes_step(struct axis *axes, int count)
     return false;
 }
 
-static json_t *wish_json(const char *template_name, const char *arch, const struct axis *axes,
-                         int count)
+static json_t *kernel_json(const char *template_name, const char *arch, const struct axis *axes,
+                           int count)
 {
     json_t *object = json_object();
     json_t *settings = json_array();
@@ -260,13 +267,13 @@ static json_t *wish_json(const char *template_name, const char *arch, const stru
     return object;
 }
 
-static ffa_status read_kernel(struct wishes *out, const struct reader *reader, int64_t index,
+static ffa_status read_kernel(struct manifest *out, const struct reader *reader, int64_t index,
                               const json_t *entry, ffa_error *err)
 {
     static const char *const known[] = { "template", "values", "arch", NULL };
     const char *template_name = json_string_value(json_object_get(entry, "template"));
     const json_t *arch = json_object_get(entry, "arch");
-    struct axis axes[WISH_SETTINGS_MAX];
+    struct axis axes[MANIFEST_SETTINGS_MAX];
     char archs[ARCHS_MAX][16];
     int arch_count = reader->arch_count;
     int axis_count;
@@ -281,16 +288,16 @@ static ffa_status read_kernel(struct wishes *out, const struct reader *reader, i
         rc = read_archs(reader, index, arch, archs, &arch_count, err);
     for (int i = 0; rc == FFA_OK && i < arch_count; i++) {
         do {
-            if (out->count == WISHES_MAX)
-                rc = wrong(reader, index, err, "more than %d kernels", WISHES_MAX);
+            if (out->count == MANIFEST_KERNELS_MAX)
+                rc = wrong(reader, index, err, "more than %d kernels", MANIFEST_KERNELS_MAX);
             else
-                rc = wishes_add(out, wish_json(template_name, archs[i], axes, axis_count), err);
+                rc = manifest_add(out, kernel_json(template_name, archs[i], axes, axis_count), err);
         } while (rc == FFA_OK && axes_step(axes, axis_count));
     }
     return rc;
 }
 
-static ffa_status read_root(struct wishes *out, struct reader *reader, ffa_error *err)
+static ffa_status read_root(struct manifest *out, struct reader *reader, ffa_error *err)
 {
     static const char *const known[] = { "schema", "doc", "arch", "kernels", NULL };
     const json_t *schema = json_object_get(reader->root, "schema");
@@ -310,7 +317,7 @@ static ffa_status read_root(struct wishes *out, struct reader *reader, ffa_error
     return rc;
 }
 
-ffa_status manifest_read(struct wishes *out, const char *name, const char *text, size_t bytes,
+ffa_status manifest_read(struct manifest *out, const char *name, const char *text, size_t bytes,
                          const char *archs, const char *arch, ffa_error *err)
 {
     struct reader reader = { .name = name };

@@ -14,37 +14,33 @@
 #include "cli/cli.h"
 
 enum {
-    WISH_SETTINGS_MAX = 32,
-    WISHES_MAX = 100000,  /* of a manifest, all combinations */
-    WISH_TEXT_BYTES = 256 /* "attention_forward head_dim=64 dtype=bf16 sm_90a" */
+    MANIFEST_SETTINGS_MAX = 32,
+    MANIFEST_KERNELS_MAX = 100000, /* of a manifest, all combinations */
+    MANIFEST_TEXT_BYTES = 256      /* "attention_forward head_dim=64 dtype=bf16 sm_90a" */
 };
 
-/* One kernel asked for. All texts belong to `json`, which is also what a worker is sent:
+/* One kernel of a manifest. All texts belong to `json`:
  * {"template": "...", "settings": ["name=value", ...], "arch": "sm_90a"}. */
-struct wish {
+struct manifest_kernel {
     json_t *json;
     ffa_compile_request request; /* its settings: the array below */
-    const char *settings[WISH_SETTINGS_MAX];
-    char text[WISH_TEXT_BYTES];
+    const char *settings[MANIFEST_SETTINGS_MAX];
+    char text[MANIFEST_TEXT_BYTES];
 };
 
-/* Takes over `json`; FFA_INVALID where it is no wish. The wish must not move afterwards. */
-ffa_status wish_init(struct wish *wish, json_t *json, ffa_error *err);
-void wish_finish(struct wish *wish);
-
-struct wishes {
-    struct wish **at;
+struct manifest {
+    struct manifest_kernel **at;
     int64_t count;
 };
 
 /* Read `text` and append all it stands for to `out`. `name` is what errors call it; `archs` is
  * "A[,B]" or NULL: the manifest's, else `arch`. FFA_INVALID says where and what; FFA_NOMEM. */
-ffa_status manifest_read(struct wishes *out, const char *name, const char *text, size_t bytes,
+ffa_status manifest_read(struct manifest *out, const char *name, const char *text, size_t bytes,
                          const char *archs, const char *arch, ffa_error *err);
-/* Takes over `json`, as wish_init does. */
-ffa_status wishes_add(struct wishes *wishes, json_t *json, ffa_error *err);
-void wishes_drop_last(struct wishes *wishes);
-void wishes_finish(struct wishes *wishes);
+/* Takes over `json`, a manifest_kernel's; FFA_INVALID where it is none. */
+ffa_status manifest_add(struct manifest *manifest, json_t *json, ffa_error *err);
+void manifest_drop_last(struct manifest *manifest);
+void manifest_finish(struct manifest *manifest);
 
 /* The manifests built in: NULL for an unknown name. */
 const char *manifest_preset(const char *name, size_t *bytes);

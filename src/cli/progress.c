@@ -1,4 +1,8 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A bar where the terminal can draw, redrawn in place; else a line every ten seconds. Invariant: a
+ * bar is cleared before anything else is written to stderr.
+ */
 #include "cli/progress.h"
 
 #include <inttypes.h>

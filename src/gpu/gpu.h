@@ -9,6 +9,7 @@
 #define FFA_GPU_GPU_H
 
 #include "base/base.h"
+#include <ffa/context.h>
 
 struct gpu_device;
 

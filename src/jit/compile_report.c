@@ -1,4 +1,9 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The facts in NVRTC's log and in a cubin's ELF header. Both are outside input: every number is
+ * bounded, and nothing is read past the end. What the log does not say is -1, never 0, since a log
+ * without a line about spills is not a kernel without spills.
+ */
 #include "jit/compile_report.h"
 
 #include <ctype.h>

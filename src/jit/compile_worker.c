@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Both ends of a compile worker. A worker has one socket, its standard input: a request comes in,
- * an answer goes out, and it ends. The request is the whole job, text and options, so a worker
- * knows nothing of templates and keys. A message is a head (what it is, how long it is) and a body
- * of numbers and texts.
+ * Both ends of a compile worker. A worker has one socket, its standard input: it answers one
+ * request after another until the socket is closed. A request is the whole job, text and options,
+ * so a worker knows nothing of templates and keys. A message is a head (what it is, how long it is)
+ * and a body of numbers and texts.
+ *
+ * Invariant: a worker is used again only after a whole answer; whatever else comes, a time-out, a
+ * death, bytes of no message, ends it, so that an answer is never taken for that of another job.
  */
 #include "jit/compile_worker.h"
 
@@ -28,7 +31,7 @@ extern char **environ;
 
 /* ---- messages ---- */
 
-static const char magic[8] = "ffaw\0\0\0\1"; /* the last byte: the version of the body */
+static const char magic[8] = "ffaw\0\0\0\2"; /* the last byte: the version */
 enum { MESSAGE_BYTES_MAX = 1 << 28, HEADERS_MAX = 1024 };
 
 struct head {
@@ -105,32 +108,52 @@ static const char *take_text(struct body *body)
 /* ---- bytes over a socket, until a time ---- */
 
 enum moved { MOVED_ALL, MOVED_END, MOVED_LATE };
+enum { CUT_POLL_MS = 20 }; /* how often a cut is looked for */
 
-/* deadline_us 0: none. */
-static bool wait_ready(int socket, short events, int64_t deadline_us)
+/* How long to wait; both may be absent. */
+struct patience {
+    int64_t deadline_us; /* 0: none */
+    const atomic_bool *is_cut;
+};
+
+/* Milliseconds for poll(); 0 where it is too late. */
+static int wait_ms(const struct patience *patience)
+{
+    int64_t ms = INT32_MAX;
+
+    if (patience->is_cut && atomic_load(patience->is_cut))
+        return 0;
+    if (patience->deadline_us) {
+        int64_t left_us = patience->deadline_us - clock_us();
+
+        ms = left_us <= 0 ? 0 : left_us / 1000 + 1;
+    }
+    if (patience->is_cut && ms > CUT_POLL_MS)
+        ms = CUT_POLL_MS;
+    return ms > INT32_MAX ? INT32_MAX : (int)ms;
+}
+
+static bool wait_ready(int socket, short events, const struct patience *patience)
 {
     struct pollfd poll_for = { .fd = socket, .events = events };
 
     for (;;) {
-        int64_t left_us = deadline_us - clock_us();
+        int ms = wait_ms(patience);
 
-        if (deadline_us && left_us <= 0)
+        if (ms == 0)
             return false;
-        if (poll(&poll_for, 1,
-                 !deadline_us                          ? -1
-                 : left_us > 1000 * (int64_t)INT32_MAX ? INT32_MAX
-                                                       : (int)(left_us / 1000) + 1) > 0)
+        if (poll(&poll_for, 1, ms) > 0)
             return true;
     }
 }
 
 static enum moved move_bytes(int socket, bool is_sending, char *bytes, size_t count,
-                             int64_t deadline_us)
+                             const struct patience *patience)
 {
     while (count) {
         ssize_t moved;
 
-        if (!wait_ready(socket, is_sending ? POLLOUT : POLLIN, deadline_us))
+        if (!wait_ready(socket, is_sending ? POLLOUT : POLLIN, patience))
             return MOVED_LATE;
         moved = is_sending ? send(socket, bytes, count, MSG_NOSIGNAL | MSG_DONTWAIT)
                            : recv(socket, bytes, count, MSG_DONTWAIT);
@@ -144,23 +167,23 @@ static enum moved move_bytes(int socket, bool is_sending, char *bytes, size_t co
     return MOVED_ALL;
 }
 
-static enum moved send_body(int socket, struct text *body, int64_t deadline_us)
+static enum moved send_body(int socket, struct text *body, const struct patience *patience)
 {
     struct head head = { .bytes = body->bytes };
     enum moved moved;
 
     memcpy(head.magic, magic, sizeof magic);
-    moved = move_bytes(socket, true, (char *)&head, sizeof head, deadline_us);
-    return moved == MOVED_ALL ? move_bytes(socket, true, body->at, body->bytes, deadline_us)
-                              : moved;
+    moved = move_bytes(socket, true, (char *)&head, sizeof head, patience);
+    return moved == MOVED_ALL ? move_bytes(socket, true, body->at, body->bytes, patience) : moved;
 }
 
 /* *out: the caller's to free. FFA_TIMEOUT; FFA_IO: it ended before; FFA_UNSUPPORTED: no message of
  * ours; FFA_NOMEM. */
-static ffa_status receive_body(int socket, char **out, size_t *bytes, int64_t deadline_us)
+static ffa_status receive_body(int socket, char **out, size_t *bytes,
+                               const struct patience *patience)
 {
     struct head head;
-    enum moved moved = move_bytes(socket, false, (char *)&head, sizeof head, deadline_us);
+    enum moved moved = move_bytes(socket, false, (char *)&head, sizeof head, patience);
 
     *out = NULL;
     if (moved != MOVED_ALL)
@@ -171,7 +194,7 @@ static ffa_status receive_body(int socket, char **out, size_t *bytes, int64_t de
     *out = mem_array(*bytes + 1, 1);
     if (!*out)
         return FFA_NOMEM;
-    moved = move_bytes(socket, false, *out, *bytes, deadline_us);
+    moved = move_bytes(socket, false, *out, *bytes, patience);
     return moved == MOVED_ALL ? FFA_OK : moved == MOVED_LATE ? FFA_TIMEOUT : FFA_IO;
 }
 
@@ -198,8 +221,28 @@ static const char **take_list(struct body *body, int *count)
     return list;
 }
 
+/* What a worker keeps from request to request. */
+struct workbench {
+    struct nvrtc *nvrtc; /* NULL until the first request */
+};
+
+/* The first request says which compiler, and how much memory all compiles may take. */
+static ffa_status open_bench(struct workbench *bench, const char *path, int64_t memory_bytes,
+                             ffa_error *err)
+{
+    ffa_status rc = FFA_OK;
+
+    if (bench->nvrtc)
+        return FFA_OK;
+    FFA_TRY(nvrtc_open(&bench->nvrtc, path, err));
+    limit_memory(memory_bytes);
+out:
+    return rc;
+}
+
 /* What the request of `body` comes to. Not a request of ours: FFA_UNSUPPORTED. */
-static ffa_status compile_request(struct body *body, struct nvrtc_output *out, ffa_error *err)
+static ffa_status compile_request(struct workbench *bench, struct body *body,
+                                  struct nvrtc_output *out, ffa_error *err)
 {
     int64_t parent = take_number(body), memory_bytes = take_number(body);
     const char *path = take_text(body);
@@ -208,7 +251,6 @@ static ffa_status compile_request(struct body *body, struct nvrtc_output *out, f
     const char **names = take_list(body, &job.header_count);
     const char **headers = take_list(body, &count);
     const char **options = take_list(body, &job.option_count);
-    struct nvrtc *nvrtc = NULL;
     ffa_status rc = FFA_OK;
 
     job.want_ptx = take_number(body);
@@ -217,41 +259,28 @@ static ffa_status compile_request(struct body *body, struct nvrtc_output *out, f
     job.options = options;
     if (body->is_bad || count != job.header_count || !path || !job.name || !job.text)
         rc = error_fail(err, FFA_UNSUPPORTED, 0, "the request is not of this version");
-    /* Started, and its parent gone before it could be told to go, too. */
+    /* Its parent ended after it was started and before it asked to end with it. */
     else if (getppid() != (pid_t)parent)
         rc = error_fail(err, FFA_IO, 0, "the process that asked is gone");
     else
-        rc = nvrtc_open(&nvrtc, path, err);
-    if (rc == FFA_OK) {
-        limit_memory(memory_bytes);
-        rc = nvrtc_compile(nvrtc, &job, out, err);
-    }
-    nvrtc_close(nvrtc);
+        rc = open_bench(bench, path, memory_bytes, err);
+    if (rc == FFA_OK)
+        rc = nvrtc_compile(bench->nvrtc, &job, out, err);
     mem_free(names);
     mem_free(headers);
     mem_free(options);
     return rc;
 }
 
-int ffa_worker_main(void)
+static enum moved answer_request(struct workbench *bench, struct body *body)
 {
+    static const struct patience endless = { 0 };
     struct nvrtc_output out = { 0 };
     ffa_error err = { FFA_OK, 0, "" };
     struct text answer = { 0 };
-    struct body body = { 0 };
-    char *bytes;
-    ffa_status rc;
+    ffa_status rc = compile_request(bench, body, &out, &err);
     enum moved moved;
 
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    (void)setrlimit(RLIMIT_CORE, &(struct rlimit){ 0, 0 });
-    rc = receive_body(STDIN_FILENO, &bytes, &body.left, 0);
-    if (rc != FFA_OK) {
-        mem_free(bytes);
-        return 1;
-    }
-    body.at = bytes;
-    rc = compile_request(&body, &out, &err);
     put_number(&answer, rc);
     put_number(&answer, err.native);
     put_text(&answer, err.message);
@@ -259,13 +288,35 @@ int ffa_worker_main(void)
     put_text(&answer, out.log);
     put_text(&answer, out.ptx);
     put_bytes(&answer, out.cubin, out.cubin_bytes);
-    moved = answer.failed ? MOVED_END : send_body(STDIN_FILENO, &answer, 0);
+    moved = answer.failed ? MOVED_END : send_body(STDIN_FILENO, &answer, &endless);
     text_finish(&answer);
     mem_free(out.log);
     mem_free(out.ptx);
     mem_free(out.cubin);
-    mem_free(bytes);
-    return moved == MOVED_ALL ? 0 : 1;
+    return moved;
+}
+
+int ffa_worker_main(void)
+{
+    static const struct patience endless = { 0 };
+    struct workbench bench = { 0 };
+    enum moved moved = MOVED_ALL;
+    int answered = 0;
+
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    (void)setrlimit(RLIMIT_CORE, &(struct rlimit){ 0, 0 });
+    while (moved == MOVED_ALL) {
+        struct body body = { 0 };
+        char *bytes;
+        ffa_status rc = receive_body(STDIN_FILENO, &bytes, &body.left, &endless);
+
+        body.at = bytes;
+        moved = rc == FFA_OK ? answer_request(&bench, &body) : MOVED_END;
+        answered += moved == MOVED_ALL;
+        mem_free(bytes);
+    }
+    nvrtc_close(bench.nvrtc);
+    return answered ? 0 : 1;
 }
 
 /* ---- the other end ---- */
@@ -337,56 +388,93 @@ static int spawn_on(pid_t *out, const char *path, int socket)
     return code;
 }
 
-static ffa_status start(pid_t *pid, int *socket, const struct worker_opts *opts, ffa_error *err)
+static ffa_status start(struct worker *worker, const struct worker_opts *opts, ffa_error *err)
 {
     int ends[2] = { -1, -1 };
     int code = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0 ? 0 : errno;
 
     if (code == 0)
-        code = spawn_on(pid, opts->path, ends[1]);
+        code = spawn_on(&worker->pid, opts->path, ends[1]);
     if (ends[1] >= 0)
         (void)close(ends[1]);
     if (code == 0) {
-        *socket = ends[0];
+        worker->socket = ends[0];
         return FFA_OK;
     }
+    worker->pid = 0;
     if (ends[0] >= 0)
         (void)close(ends[0]);
     return error_fail(err, FFA_IO, code, "cannot start the compile worker '%s': %s", opts->path,
                       strerror(code));
 }
 
-/* Take it away, dead or alive; how it ended where it ended by itself, 0 where the process was told
- * not to care for its children. */
-static int finish_off(pid_t pid)
+/* Take the process away, dead or alive; how it ended where it ended by itself, 0 where this process
+ * was told not to care for its children. */
+static int finish_off(struct worker *worker)
 {
     int status = 0;
 
-    (void)kill(pid, SIGKILL);
-    while (waitpid(pid, &status, 0) < 0)
-        if (errno != EINTR)
-            return 0;
+    (void)kill(worker->pid, SIGKILL);
+    while (waitpid(worker->pid, &status, 0) < 0)
+        if (errno != EINTR) {
+            status = 0;
+            break;
+        }
+    (void)close(worker->socket);
+    worker->pid = 0;
     return status;
 }
 
-static ffa_status blame(const struct worker_opts *opts, const char *name, int status,
+void worker_end(struct worker *worker)
+{
+    if (worker->pid)
+        (void)finish_off(worker);
+}
+
+void worker_forget(struct worker *worker)
+{
+    worker->asked = 0;
+    worker->signal = 0;
+    worker->exit_status = -1;
+}
+
+/* One that died since its last answer is replaced: no kernel is at fault. */
+static ffa_status make_ready(struct worker *worker, const struct worker_opts *opts, ffa_error *err)
+{
+    int status;
+
+    worker_forget(worker);
+    if (worker->pid && waitpid(worker->pid, &status, WNOHANG) != 0) {
+        (void)close(worker->socket);
+        worker->pid = 0;
+    }
+    return worker->pid ? FFA_OK : start(worker, opts, err);
+}
+
+/* It ended before its answer: how, for the message and for *worker. */
+static ffa_status blame(struct worker *worker, const struct worker_opts *opts, const char *name,
                         ffa_error *err)
 {
     long long mib = opts->memory_bytes >> 20;
+    int status = finish_off(worker);
 
-    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
+    if (WIFSIGNALED(status))
+        worker->signal = WTERMSIG(status);
+    else
+        worker->exit_status = WEXITSTATUS(status);
+    if (worker->signal == SIGKILL)
         return error_fail(err, FFA_COMPILE, 0,
                           "%s: its compile worker was killed from outside (signal 9: somebody, or "
                           "the system, short of memory)",
                           name);
-    if (WIFSIGNALED(status))
+    if (worker->signal)
         return error_fail(err, FFA_COMPILE, 0,
                           "%s: its compile worker crashed (signal %d), with a limit of %lld MiB",
-                          name, WTERMSIG(status), mib);
+                          name, worker->signal, mib);
     return error_fail(err, FFA_UNSUPPORTED, 0,
                       "'%s' ended with status %d instead of an answer: is it a compile worker of "
                       "this version of the library?",
-                      opts->path, WEXITSTATUS(status));
+                      opts->path, worker->exit_status);
 }
 
 static ffa_status not_ours(ffa_error *err)
@@ -430,45 +518,66 @@ static ffa_status read_answer(struct body *body, struct nvrtc_output *out, ffa_e
     return status == FFA_OK ? FFA_OK : error_fail(err, (ffa_status)status, native, "%s", message);
 }
 
-ffa_status worker_compile(const struct worker_opts *opts, const char *nvrtc_path,
-                          const struct nvrtc_job *job, struct nvrtc_output *out, ffa_error *err)
+static bool is_cut(const struct worker *worker)
 {
-    int64_t deadline_us = clock_us() + 1000 * opts->timeout_ms;
+    return worker->is_cut && atomic_load(worker->is_cut);
+}
+
+static ffa_status cut_off(const char *name, ffa_error *err)
+{
+    return error_fail(err, FFA_TIMEOUT, 0, "%s: cut off", name);
+}
+
+/* The answer to a request that was sent; whoever does not answer is ended. */
+static ffa_status exchange(struct worker *worker, const struct worker_opts *opts, const char *name,
+                           struct text *request, char **answer, size_t *bytes, ffa_error *err)
+{
+    struct patience patience = { clock_us() + 1000 * opts->timeout_ms, worker->is_cut };
+    enum moved moved = send_body(worker->socket, request, &patience);
+    ffa_status rc = moved == MOVED_ALL ? receive_body(worker->socket, answer, bytes, &patience)
+                                       : (moved == MOVED_LATE ? FFA_TIMEOUT : FFA_IO);
+
+    if (rc == FFA_IO)
+        return blame(worker, opts, name, err);
+    if (rc != FFA_OK)
+        worker_end(worker);
+    if (rc == FFA_TIMEOUT && is_cut(worker))
+        return cut_off(name, err);
+    if (rc == FFA_TIMEOUT)
+        return error_fail(
+            err, rc, 0,
+            "%s: took longer than %lld ms (worker_timeout_ms); its compile worker was "
+            "killed",
+            name, (long long)opts->timeout_ms);
+    if (rc == FFA_NOMEM)
+        return error_nomem(err, "a compile worker's answer");
+    return rc == FFA_OK ? FFA_OK : not_ours(err);
+}
+
+ffa_status worker_compile(struct worker *worker, const struct worker_opts *opts,
+                          const char *nvrtc_path, const struct nvrtc_job *job,
+                          struct nvrtc_output *out, ffa_error *err)
+{
     struct text request = { 0 };
     struct body body = { 0 };
     char *answer = NULL;
-    int socket = -1, status;
-    pid_t pid;
-    enum moved moved;
     ffa_status rc;
 
     *out = (struct nvrtc_output){ 0 };
+    if (is_cut(worker))
+        return cut_off(job->name, err);
     if (!build_request(&request, opts, nvrtc_path, job)) {
         rc = error_nomem(err, "a compile worker's request");
         goto out;
     }
-    FFA_TRY(start(&pid, &socket, opts, err));
-    moved = send_body(socket, &request, deadline_us);
-    rc = moved == MOVED_ALL ? receive_body(socket, &answer, &body.left, deadline_us)
-                            : (moved == MOVED_LATE ? FFA_TIMEOUT : FFA_IO);
+    FFA_TRY(make_ready(worker, opts, err));
+    worker->asked = worker->pid;
+    FFA_TRY(exchange(worker, opts, job->name, &request, &answer, &body.left, err));
     body.at = answer;
-    status = finish_off(pid);
-    if (rc == FFA_OK)
-        rc = read_answer(&body, out, err);
-    else if (rc == FFA_TIMEOUT)
-        rc = error_fail(err, FFA_TIMEOUT, 0,
-                        "%s: took longer than %lld ms (worker_timeout_ms); its compile worker was "
-                        "killed",
-                        job->name, (long long)opts->timeout_ms);
-    else if (rc == FFA_NOMEM)
-        rc = error_nomem(err, "a compile worker's answer");
-    else if (rc == FFA_UNSUPPORTED)
-        rc = not_ours(err);
-    else
-        rc = blame(opts, job->name, status, err);
+    rc = read_answer(&body, out, err);
+    if (rc != FFA_OK && !out->is_final)
+        worker_end(worker);
 out:
-    if (socket >= 0)
-        (void)close(socket);
     text_finish(&request);
     mem_free(answer);
     return rc;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Key and compile of one specialisation. What the compiler sees is exactly what the key covers:
- * the template's set of files, the spec values, the architecture and the options below.
+ * Requests and their compile. Invariant: the compiler sees exactly what the key covers, which is
+ * the template's set of files, the spec values, the architecture and the options below. The record
+ * is written in the same loops as the hash, so that it names every field of the key.
  */
 #include "jit/jit.h"
 
@@ -43,7 +44,7 @@ static void jit_in_child(void *object)
     nvrtc_in_child();
 }
 
-ffa_status jit_create(struct jit **out, const ffa_context_opts *opts, const struct log *log,
+ffa_status jit_create(struct jit **out, const struct jit_opts *opts, const struct log *log,
                       ffa_error *err)
 {
     struct jit *jit = mem_array(1, sizeof *jit);
@@ -147,9 +148,9 @@ const char *jit_toolchain(struct jit *jit)
     return nvrtc ? nvrtc_toolchain(nvrtc) : "";
 }
 
-/* ---- key ---- */
+/* ---- requests ---- */
 
-/* Row indices of a spec, sorted by name: the order rows are declared in is no part of the key. */
+/* Row indices of a spec, sorted by name: the order of declaration is no part of the key. */
 static void sorted_rows(const struct jit_spec *spec, int32_t order[JIT_SPEC_MAX])
 {
     for (int32_t i = 0; i < spec->row_count; i++) {
@@ -163,54 +164,105 @@ static void sorted_rows(const struct jit_spec *spec, int32_t order[JIT_SPEC_MAX]
     }
 }
 
-ffa_status jit_key(struct jit *jit, const struct jit_spec *spec, const char *arch, char key[33],
-                   char **record, ffa_error *err)
+void jit_request_init(struct jit_request *request, const struct jit_spec *spec, const char *arch)
 {
-    const char *name = jit_spec_template(spec);
+    request->spec = *spec;
+    memset(request->arch, 0, sizeof request->arch);
+    memcpy(request->arch, arch, strnlen(arch, sizeof request->arch - 1));
+    request->key[0] = '\0';
+    request->record = NULL;
+    request->sources = NULL;
+    request->worker = NULL;
+}
+
+void jit_request_finish(struct jit_request *request)
+{
+    mem_free(request->record);
+    mem_free(request->sources);
+    *request = (struct jit_request){ 0 };
+}
+
+/* Hash and record say the same, field by field. */
+static void describe_spec(const struct jit_spec *spec, struct digest *digest, struct text *record)
+{
     int32_t order[JIT_SPEC_MAX];
-    struct text text = { 0 };
-    struct source_set set;
-    struct digest digest;
-    ffa_status rc;
 
-    *record = NULL;
-    FFA_TRY(sources_collect(&set, &jit->sources, name, err));
     sorted_rows(spec, order);
-    digest_init(&digest);
-
-    digest_number(&digest, JIT_SCHEMA);
-    digest_text(&digest, name);
-    digest_text(&digest, arch);
-    text_add(&text, "schema=%d\ntemplate=%s\narch=%s\n", JIT_SCHEMA, name, arch);
-
-    digest_number(&digest, CODE_OPTIONS);
-    for (int i = 0; i < CODE_OPTIONS; i++) {
-        digest_text(&digest, code_options[i]);
-        text_add(&text, "option=%s\n", code_options[i]);
-    }
-    digest_number(&digest, spec->row_count);
+    digest_number(digest, spec->row_count);
     for (int32_t i = 0; i < spec->row_count; i++) {
         const char *row = jit_spec_row_name(spec, order[i]);
 
-        digest_text(&digest, row);
-        digest_number(&digest, spec->values[order[i]]);
-        text_add(&text, "spec.%s=%d\n", row, (int)spec->values[order[i]]);
+        digest_text(digest, row);
+        digest_number(digest, spec->values[order[i]]);
+        text_add(record, "spec.%s=%d\n", row, (int)spec->values[order[i]]);
     }
-    digest_number(&digest, set.count);
-    for (int i = 0; i < set.count; i++) {
+}
+
+static void describe_sources(const struct source_set *set, struct digest *digest,
+                             struct text *record)
+{
+    digest_number(digest, set->count);
+    for (int i = 0; i < set->count; i++) {
         char bytes[DIGEST_TEXT];
 
-        digest_text(&digest, set.at[i]->name);
-        digest_field(&digest, set.at[i]->text, set.at[i]->bytes);
-        digest_bytes(set.at[i]->text, set.at[i]->bytes, bytes);
-        text_add(&text, "text.%s=%s\n", set.at[i]->name, bytes);
+        digest_text(digest, set->at[i]->name);
+        digest_field(digest, set->at[i]->text, set->at[i]->bytes);
+        digest_bytes(set->at[i]->text, set->at[i]->bytes, bytes);
+        text_add(record, "text.%s=%s\n", set->at[i]->name, bytes);
     }
+}
+
+/* The key, and the record (caller frees; NULL: no memory). */
+static char *describe(const struct jit_request *request, char key[DIGEST_TEXT])
+{
+    const char *name = jit_spec_template(&request->spec);
+    struct text record = { 0 };
+    struct digest digest;
+    char *text;
+
+    digest_init(&digest);
+    digest_number(&digest, JIT_SCHEMA);
+    digest_text(&digest, name);
+    digest_text(&digest, request->arch);
+    text_add(&record, "schema=%d\ntemplate=%s\narch=%s\n", JIT_SCHEMA, name, request->arch);
+    digest_number(&digest, CODE_OPTIONS);
+    for (int i = 0; i < CODE_OPTIONS; i++) {
+        digest_text(&digest, code_options[i]);
+        text_add(&record, "option=%s\n", code_options[i]);
+    }
+    describe_spec(&request->spec, &digest, &record);
+    describe_sources(request->sources, &digest, &record);
     digest_final(&digest, key);
-    *record = text_take(&text);
-    if (!*record)
+    text = text_take(&record);
+    text_finish(&record);
+    return text;
+}
+
+ffa_status jit_request_complete(struct jit_request *request, struct jit *jit, ffa_error *err)
+{
+    struct source_set *sources = NULL;
+    char key[DIGEST_TEXT];
+    ffa_status rc = FFA_OK;
+
+    if (request->key[0])
+        goto out;
+    sources = mem_array(1, sizeof *sources);
+    if (!sources) {
+        rc = error_nomem(err, "a kernel's sources");
+        goto out;
+    }
+    FFA_TRY(sources_collect(sources, &jit->sources, jit_spec_template(&request->spec), err));
+    request->sources = sources;
+    request->record = describe(request, key);
+    if (!request->record) {
+        request->sources = NULL;
         rc = error_nomem(err, "a kernel's record");
+        goto out;
+    }
+    memcpy(request->key, key, sizeof request->key);
+    sources = NULL;
 out:
-    text_finish(&text);
+    mem_free(sources);
     return rc;
 }
 
@@ -224,10 +276,12 @@ struct options {
     char defines[JIT_SPEC_MAX][64];
 };
 
-static void options_build(struct options *options, const struct jit_spec *spec, const char *arch)
+static void options_build(struct options *options, const struct jit_request *request)
 {
+    const struct jit_spec *spec = &request->spec;
+
     options->count = 0;
-    text_copy(options->arch, "-arch=%s", arch);
+    text_copy(options->arch, "-arch=%s", request->arch);
     options->at[options->count++] = options->arch;
     for (int i = 0; i < CODE_OPTIONS; i++)
         options->at[options->count++] = code_options[i];
@@ -241,35 +295,37 @@ static void options_build(struct options *options, const struct jit_spec *spec, 
     }
 }
 
-static ffa_status run_nvrtc(struct jit *jit, const struct jit_spec *spec, const char *arch,
-                            bool want_ptx, struct nvrtc_output *out, ffa_error *err)
+static ffa_status run_nvrtc(struct jit *jit, const struct jit_request *request, bool want_ptx,
+                            struct nvrtc_output *out, ffa_error *err)
 {
     const char *headers[SOURCE_SET_MAX], *names[SOURCE_SET_MAX];
+    const struct source_set *set = request->sources;
     struct options options;
-    struct source_set set;
+    struct worker alone = { 0 };
     struct nvrtc_job job;
     int count = 0;
     ffa_status rc;
 
-    FFA_TRY(sources_collect(&set, &jit->sources, jit_spec_template(spec), err));
-    for (int i = 0; i < set.count; i++) {
-        if (set.at[i] == set.root)
+    for (int i = 0; i < set->count; i++) {
+        if (set->at[i] == set->root)
             continue;
-        headers[count] = set.at[i]->text;
-        names[count++] = set.at[i]->name;
+        headers[count] = set->at[i]->text;
+        names[count++] = set->at[i]->name;
     }
-    options_build(&options, spec, arch);
-    job = (struct nvrtc_job){ .name = set.root->name,
-                              .text = set.root->text,
+    options_build(&options, request);
+    job = (struct nvrtc_job){ .name = set->root->name,
+                              .text = set->root->text,
                               .header_count = count,
                               .headers = headers,
                               .header_names = names,
                               .option_count = options.count,
                               .options = options.at,
                               .want_ptx = want_ptx };
-    rc = jit->worker.path ? worker_compile(&jit->worker, nvrtc_path(opened(jit)), &job, out, err)
-                          : nvrtc_compile(opened(jit), &job, out, err);
-out:
+    if (!jit->worker.path)
+        return nvrtc_compile(opened(jit), &job, out, err);
+    rc = worker_compile(request->worker ? request->worker : &alone, &jit->worker,
+                        nvrtc_path(opened(jit)), &job, out, err);
+    worker_end(&alone);
     return rc;
 }
 
@@ -282,7 +338,7 @@ static ffa_status explain(ffa_status status, const struct jit_spec *spec, const 
     if (status != FFA_COMPILE)
         return status;
     jit_spec_text(spec, values, sizeof values);
-    /* The compiler's end, not the template's: asked again with more memory, it may compile. */
+    /* The compiler ran out of memory, not the template: with more it may compile. */
     if (log && (strstr(log, "catastrophic error: out of memory") ||
                 strstr(log, "ptxas fatal   : Memory allocation failure")))
         return error_fail(err, FFA_NOMEM, err ? err->native : 0,
@@ -295,9 +351,9 @@ static ffa_status explain(ffa_status status, const struct jit_spec *spec, const 
                       jit_spec_template(spec), values, first);
 }
 
-static void fill_info(ffa_kernel_info *info, const struct jit_spec *spec, const char *arch,
-                      const char *log)
+static void fill_info(ffa_kernel_info *info, const struct jit_request *request, const char *log)
 {
+    const struct jit_spec *spec = &request->spec;
     struct report report = report_read(log, jit_spec_template(spec));
 
     info->struct_size = (uint32_t)sizeof *info;
@@ -308,11 +364,11 @@ static void fill_info(ffa_kernel_info *info, const struct jit_spec *spec, const 
     info->advisory_count = report.advisory_count;
     info->threads = jit_spec_threads(spec);
     text_copy(info->template_name, "%s", jit_spec_template(spec));
-    text_copy(info->arch, "%s", arch);
+    text_copy(info->arch, "%s", request->arch);
 }
 
-ffa_status jit_compile(struct jit *jit, const struct jit_spec *spec, const char *arch,
-                       bool want_ptx, struct jit_result *out, ffa_error *err)
+ffa_status jit_compile(struct jit *jit, struct jit_request *request, bool want_ptx,
+                       struct jit_result *out, ffa_error *err)
 {
     struct jit_kernel *kernel = &out->kernel;
     struct nvrtc_output got = { 0 };
@@ -320,10 +376,16 @@ ffa_status jit_compile(struct jit *jit, const struct jit_spec *spec, const char 
     ffa_status rc;
 
     *out = (struct jit_result){ 0 };
-    FFA_TRY(jit_key(jit, spec, arch, kernel->info.key, &kernel->record, err));
+    FFA_TRY(jit_request_complete(request, jit, err));
+    memcpy(kernel->info.key, request->key, sizeof kernel->info.key);
+    kernel->record = mem_strdup(request->record);
+    if (!kernel->record) {
+        rc = error_nomem(err, "a kernel's record");
+        goto out;
+    }
     FFA_TRY(jit_open_compiler(jit, err));
     started = clock_us();
-    rc = run_nvrtc(jit, spec, arch, want_ptx, &got, err);
+    rc = run_nvrtc(jit, request, want_ptx, &got, err);
     out->log = got.log;
     out->ptx = got.ptx;
     out->is_final = got.is_final;
@@ -333,15 +395,15 @@ ffa_status jit_compile(struct jit *jit, const struct jit_spec *spec, const char 
     kernel->info.cubin_bytes = (int64_t)got.cubin_bytes;
     text_copy(kernel->info.toolchain, "%s", jit_toolchain(jit));
     if (rc != FFA_OK) {
-        rc = explain(rc, spec, got.log, err);
+        rc = explain(rc, &request->spec, got.log, err);
         goto out;
     }
-    fill_info(&kernel->info, spec, arch, got.log);
-    if (!report_has_entry(kernel->cubin, kernel->cubin_bytes, jit_spec_template(spec))) {
+    fill_info(&kernel->info, request, got.log);
+    if (!report_has_entry(kernel->cubin, kernel->cubin_bytes, jit_spec_template(&request->spec))) {
         out->is_final = true;
         rc = error_fail(err, FFA_COMPILE, 0,
                         "%s: its text defines no extern \"C\" kernel of that name",
-                        jit_spec_template(spec));
+                        jit_spec_template(&request->spec));
     }
 out:
     if (rc != FFA_OK)
@@ -370,15 +432,16 @@ static void add_quoted(struct text *text, const char *word)
     text_add(text, "'");
 }
 
-ffa_status jit_command(const struct jit_spec *spec, const char *arch, const char *templates_dir,
+ffa_status jit_command(const struct jit_request *request, const char *templates_dir,
                        const char *output, char **out, ffa_error *err)
 {
+    const struct jit_spec *spec = &request->spec;
     const struct jit_arch *found;
     struct text text = { 0 }, file = { 0 };
     ffa_status rc;
 
     *out = NULL;
-    FFA_TRY(jit_arch_find(&found, arch, err));
+    FFA_TRY(jit_arch_find(&found, request->arch, err));
     text_add(&text, "nvcc -cubin -gencode=arch=%s,code=%s -std=c++17 -DFFA_JIT",
              found->virtual_name, found->name);
     for (int32_t i = 0; i < spec->row_count; i++)

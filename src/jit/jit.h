@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From a specialisation to a cubin: template text, defines, key, NVRTC, the report in its log.
+ * From a spec to a cubin: the request (spec, architecture, key, record, sources), the options NVRTC
+ * is given, and the facts read from its log.
  */
 #ifndef FFA_JIT_JIT_H
 #define FFA_JIT_JIT_H
@@ -25,7 +26,7 @@ struct jit_arch {
 ffa_status jit_arch_find(const struct jit_arch **out, const char *name, ffa_error *err);
 #define JIT_ARCH_DEFAULT "sm_90a"
 
-/* One specialisation: the value of each spec row of a template, in the order of its .spec.def. */
+/* The value of each spec row of a template, in the order of its .spec.def. */
 struct jit_spec {
     int32_t template_index;
     int32_t row_count;
@@ -62,7 +63,7 @@ struct jit_kernel {
     ffa_kernel_info info;
     void *cubin;
     size_t cubin_bytes;
-    char *record; /* the request, readable: name=value lines */
+    char *record; /* of the request it answers */
 };
 void jit_kernel_finish(struct jit_kernel *kernel);
 
@@ -70,14 +71,49 @@ void jit_kernel_finish(struct jit_kernel *kernel);
 
 struct jit;
 
-/* Reads the template text; does not open NVRTC. opts: its strings must outlive the jit. */
-ffa_status jit_create(struct jit **out, const ffa_context_opts *opts, const struct log *log,
+/* Strings are borrowed and must outlive the jit. */
+struct jit_opts {
+    const char *templates_dir;  /* NULL: the text embedded in the library */
+    const char *nvrtc_path;     /* NULL: searched for */
+    const char *worker_path;    /* compile in processes of this executable; NULL: in this one */
+    uint32_t worker_timeout_ms; /* of one compile; 0: 300 s */
+    uint32_t worker_memory_mib; /* that one compile may take; 0: 2048 */
+};
+
+/* Reads the template text; does not open NVRTC. */
+ffa_status jit_create(struct jit **out, const struct jit_opts *opts, const struct log *log,
                       ffa_error *err);
 void jit_destroy(struct jit *jit);
 
-/* The key of a resolved spec, and the record behind it (caller frees). Opens nothing. */
-ffa_status jit_key(struct jit *jit, const struct jit_spec *spec, const char *arch, char key[33],
-                   char **record, ffa_error *err);
+/* ---- requests ---- */
+
+struct source_set; /* jit/source.h */
+struct worker;     /* jit/compile_worker.h */
+
+/*
+ * One kernel asked for: made once a look-up and passed down to the layers and the compiler. Spec
+ * and architecture are all that a hit in the table needs; the rest is there once the request is
+ * completed. Thread: one at a time.
+ */
+struct jit_request {
+    struct jit_spec spec;       /* resolved */
+    char arch[16];              /* zero past its text: the table compares spec and arch as bytes */
+    char key[33];               /* XXH3-128 over all that can change the code; "": not completed */
+    char *record;               /* owned: the readable text behind the key, name=value lines */
+    struct source_set *sources; /* owned; the files in it are the jit's */
+    struct worker *worker;      /* borrowed, of the calling thread, where compiles are in workers;
+                                   NULL: one for this compile alone */
+};
+
+/* `spec` is resolved for `arch`, a known architecture. Owns nothing yet. */
+void jit_request_init(struct jit_request *request, const struct jit_spec *spec, const char *arch);
+/* Collect the sources, make key and record, once: a completed request stays as it is. Opens no
+ * compiler. */
+ffa_status jit_request_complete(struct jit_request *request, struct jit *jit, ffa_error *err);
+/* All zero, or initialised. */
+void jit_request_finish(struct jit_request *request);
+
+/* ---- compiling ---- */
 
 /* Open NVRTC unless it is open. FFA_UNSUPPORTED lists what was tried. */
 ffa_status jit_open_compiler(struct jit *jit, ffa_error *err);
@@ -94,12 +130,12 @@ struct jit_result {
 };
 void jit_result_finish(struct jit_result *result);
 
-/* Compile a resolved spec. Thread: any number at once. On FFA_COMPILE out->log is set. */
-ffa_status jit_compile(struct jit *jit, const struct jit_spec *spec, const char *arch,
-                       bool want_ptx, struct jit_result *out, ffa_error *err);
+/* Compile; completes the request. Thread: any number at once. On FFA_COMPILE out->log is set. */
+ffa_status jit_compile(struct jit *jit, struct jit_request *request, bool want_ptx,
+                       struct jit_result *out, ffa_error *err);
 
 /* The nvcc line that compiles the same kernel from files (caller frees). */
-ffa_status jit_command(const struct jit_spec *spec, const char *arch, const char *templates_dir,
+ffa_status jit_command(const struct jit_request *request, const char *templates_dir,
                        const char *output, char **out, ffa_error *err);
 
 #endif

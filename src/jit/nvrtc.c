@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * One table of NVRTC's functions. The library is opened, not linked, so that a program starts
- * without it, a warmed deployment needs none, and a framework's own copy is shared.
+ * without it, a warmed deployment needs none, and a framework's own copy is shared. Invariant: the
+ * toolchain names the very file that compiles, since patch releases share a version. NVRTC's locks
+ * do not survive a fork: a child that was forked during a compile refuses to compile.
  */
 #include "jit/nvrtc.h"
 

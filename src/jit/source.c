@@ -1,4 +1,9 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Template text and the set of files one template reaches. Invariant: files are sorted by name,
+ * both in the whole and in a set, so that a set hashes the same wherever it came from. A set is
+ * found by reading the lines #include "..." of each file, in a list that grows while it is read.
+ */
 #include "jit/source.h"
 
 #include <dirent.h>

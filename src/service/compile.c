@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ffa_compile: one kernel by name, and what is known of it.
+ * ffa_compile and its relatives: a public request is checked and resolved once, here, and what the
+ * layers or the compiler answer is kept in a handle. Invariant: the handle borrows what is in the
+ * table and owns what a forced compile made, which is kept out of all layers.
  */
 #include "service/context.h"
 
@@ -13,11 +15,15 @@ struct ffa_compiled {
     bool is_whole;         /* the compile succeeded */
 };
 
-ffa_status context_import_request(struct compile_request *out, ffa_context *context,
+ffa_status context_import_request(struct jit_request *out, uint32_t *flags, ffa_context *context,
                                   const ffa_compile_request *request, ffa_error *err)
 {
     ffa_compile_request given;
+    struct jit_spec spec;
+    const char *arch;
     ffa_status rc;
+
+    *out = (struct jit_request){ 0 };
 
     if (!context || !request)
         return error_fail(err, FFA_INVALID, 0, "%s is NULL", context ? "request" : "context");
@@ -31,19 +37,20 @@ ffa_status context_import_request(struct compile_request *out, ffa_context *cont
     if (given.setting_count && !given.settings)
         return error_fail(err, FFA_INVALID, 0, "request: settings is NULL, setting_count is %lld",
                           (long long)given.setting_count);
-    FFA_TRY(jit_spec_init(&out->spec, given.template_name, err));
+    FFA_TRY(jit_spec_init(&spec, given.template_name, err));
     for (int64_t i = 0; i < given.setting_count; i++)
-        FFA_TRY(jit_spec_set(&out->spec, given.settings[i], err));
-    out->flags = given.flags;
-    rc = jit_spec_resolve(&out->spec, given.arch ? given.arch : context->arch, err);
-    text_copy(out->arch, "%s", given.arch ? given.arch : context->arch); /* a known one: it fits */
+        FFA_TRY(jit_spec_set(&spec, given.settings[i], err));
+    arch = given.arch ? given.arch : context->arch;
+    FFA_TRY(jit_spec_resolve(&spec, arch, err));
+    jit_request_init(out, &spec, arch);
+    *flags = given.flags;
 out:
     return rc;
 }
 
 /* Past all layers, and kept out of them. */
 static ffa_status compile_alone(ffa_compiled *compiled, ffa_context *context,
-                                const struct compile_request *request, ffa_error *err)
+                                struct jit_request *request, bool want_ptx, ffa_error *err)
 {
     struct jit_kernel *kernel = &compiled->own.kernel;
     ffa_status rc;
@@ -51,8 +58,7 @@ static ffa_status compile_alone(ffa_compiled *compiled, ffa_context *context,
     if (context->opts.flags & FFA_OPEN_NEVER_COMPILE)
         return error_fail(err, FFA_NOT_FOUND, 0,
                           "request: flags asks for a compile, FFA_OPEN_NEVER_COMPILE is set");
-    rc = context_compile(&compiled->own, context, &request->spec, request->arch,
-                         request->flags & FFA_COMPILE_PTX, err);
+    rc = context_compile(&compiled->own, context, request, want_ptx, err);
     kernel->info.layer = FFA_LAYER_COMPILED;
     kernel->info.resolve_us = kernel->info.compile_us;
     compiled->found = (struct resolved){ .cubin = kernel->cubin,
@@ -66,28 +72,29 @@ ffa_status ffa_compile(ffa_compiled **out, ffa_context *context, const ffa_compi
                        ffa_error *err)
 {
     ffa_compiled *compiled = NULL;
-    struct compile_request wanted = { 0 };
+    struct jit_request wanted = { 0 };
+    uint32_t flags;
     ffa_status rc;
 
     if (!out)
         return error_fail(err, FFA_INVALID, 0, "out is NULL");
     *out = NULL;
-    FFA_TRY(context_import_request(&wanted, context, request, err));
+    FFA_TRY(context_import_request(&wanted, &flags, context, request, err));
     compiled = mem_array(1, sizeof *compiled);
     if (!compiled) {
         rc = error_nomem(err, "a compiled kernel");
         goto out;
     }
-    rc = wanted.flags & (FFA_COMPILE_FORCE | FFA_COMPILE_PTX)
-             ? compile_alone(compiled, context, &wanted, err)
-             : context_resolve(&compiled->found, context, &wanted.spec, wanted.arch, &compiled->log,
-                               err);
+    rc = flags & (FFA_COMPILE_FORCE | FFA_COMPILE_PTX)
+             ? compile_alone(compiled, context, &wanted, flags & FFA_COMPILE_PTX, err)
+             : context_resolve(&compiled->found, context, &wanted, &compiled->log, err);
     compiled->is_whole = rc == FFA_OK;
     if (rc == FFA_OK || rc == FFA_COMPILE) {
         *out = compiled;
         compiled = NULL;
     }
 out:
+    jit_request_finish(&wanted);
     ffa_compiled_destroy(compiled);
     return rc;
 }
@@ -143,7 +150,8 @@ ffa_status ffa_compile_command(ffa_context *context, const ffa_compile_request *
                                const char *templates_dir, const char *output, char **out,
                                ffa_error *err)
 {
-    struct compile_request wanted = { 0 };
+    struct jit_request wanted;
+    uint32_t flags;
     ffa_status rc;
 
     if (!out)
@@ -152,8 +160,8 @@ ffa_status ffa_compile_command(ffa_context *context, const ffa_compile_request *
     if (!templates_dir || !*templates_dir || !output || !*output)
         return error_fail(err, FFA_INVALID, 0, "%s is NULL or empty",
                           templates_dir && *templates_dir ? "output" : "templates_dir");
-    FFA_TRY(context_import_request(&wanted, context, request, err));
-    rc = jit_command(&wanted.spec, wanted.arch, templates_dir, output, out, err);
+    FFA_TRY(context_import_request(&wanted, &flags, context, request, err));
+    rc = jit_command(&wanted, templates_dir, output, out, err);
 out:
     return rc;
 }
@@ -161,8 +169,8 @@ out:
 ffa_status ffa_compile_key(ffa_context *context, const ffa_compile_request *request, char key[33],
                            char **record, ffa_error *err)
 {
-    struct compile_request wanted = { 0 };
-    char *text = NULL;
+    struct jit_request wanted = { 0 };
+    uint32_t flags;
     ffa_status rc;
 
     if (record)
@@ -170,13 +178,14 @@ ffa_status ffa_compile_key(ffa_context *context, const ffa_compile_request *requ
     if (!key)
         return error_fail(err, FFA_INVALID, 0, "key is NULL");
     key[0] = '\0';
-    FFA_TRY(context_import_request(&wanted, context, request, err));
-    FFA_TRY(jit_key(context->jit, &wanted.spec, wanted.arch, key, &text, err));
+    FFA_TRY(context_import_request(&wanted, &flags, context, request, err));
+    FFA_TRY(jit_request_complete(&wanted, context->jit, err));
+    memcpy(key, wanted.key, sizeof wanted.key);
     if (record) {
-        *record = text;
-        text = NULL;
+        *record = wanted.record;
+        wanted.record = NULL;
     }
 out:
-    mem_free(text);
+    jit_request_finish(&wanted);
     return rc;
 }

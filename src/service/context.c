@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ffa_context: options checked and copied once, then device, compiler, table and store.
+ * ffa_context: options are checked and copied once; then come compiler, layers and device. It knows
+ * nothing of what kernels compute: rooms above keep their objects in it by context_keep. Invariant:
+ * a context closes in the reverse order, so that an object may use all that was there when it was
+ * made, and a context that is half open closes by the same function.
  */
 #include "service/context.h"
 
@@ -102,11 +105,46 @@ out:
     return rc;
 }
 
+/* After copy_options: the strings are the context's. */
+static ffa_status make_compiler(ffa_context *context, ffa_error *err)
+{
+    const ffa_context_opts *opts = &context->opts;
+
+    return jit_create(&context->jit,
+                      &(struct jit_opts){ .templates_dir = opts->templates_dir,
+                                          .nvrtc_path = opts->nvrtc_path,
+                                          .worker_path = opts->worker_path,
+                                          .worker_timeout_ms = opts->worker_timeout_ms,
+                                          .worker_memory_mib = opts->worker_memory_mib },
+                      &context->log, err);
+}
+
 static int32_t threads_of(const ffa_context_opts *opts)
 {
     long cores = opts->cpu_threads ? (long)opts->cpu_threads : sysconf(_SC_NPROCESSORS_ONLN);
 
     return cores < 1 ? 1 : cores > CPU_THREADS_MAX ? CPU_THREADS_MAX : (int32_t)cores;
+}
+
+/* ---- objects of other rooms ---- */
+
+struct context_object *context_keep(ffa_context *context, const struct context_kind *kind,
+                                    const void *wanted, struct context_object *fresh)
+{
+    struct context_object *object;
+
+    (void)pthread_mutex_lock(&context->kept_lock);
+    for (object = context->kept; object; object = object->next)
+        if (object->kind == kind && kind->matches(object, wanted))
+            break;
+    if (!object && fresh) {
+        fresh->kind = kind;
+        fresh->next = context->kept;
+        context->kept = fresh;
+        object = fresh;
+    }
+    (void)pthread_mutex_unlock(&context->kept_lock);
+    return object;
 }
 
 /* ---- threads of ours ---- */
@@ -172,7 +210,7 @@ ffa_status ffa_open(ffa_context **out, int device, const ffa_context_opts *opts,
     fork_guard_add(&context->kept_guard, &context->kept_lock, NULL, NULL);
     FFA_TRY(copy_options(context, &given, err));
     context->cpu_threads = threads_of(&given);
-    FFA_TRY(jit_create(&context->jit, &context->opts, &context->log, err));
+    FFA_TRY(make_compiler(context, err));
     FFA_TRY(table_create(&context->cache.table, err));
     FFA_TRY(store_open(
         &context->cache.store,
@@ -218,15 +256,13 @@ static void leave_counts(ffa_context *context)
                                            .saved_us = atomic_load(&stats->saved_us) });
 }
 
-/* What ffa_attention kept. */
-static void drop_kept(ffa_context *context)
+static void destroy_kept(ffa_context *context)
 {
     while (context->kept) {
-        struct kept_kernels *node = context->kept;
+        struct context_object *object = context->kept;
 
-        context->kept = node->next;
-        ffa_kernels_destroy(node->kernels);
-        mem_free(node);
+        context->kept = object->next;
+        object->kind->destroy(object);
     }
 }
 
@@ -238,7 +274,7 @@ void ffa_close(ffa_context *context)
     fork_guard_remove(&context->work_guard);
     (void)pthread_cond_destroy(&context->work_done);
     (void)pthread_mutex_destroy(&context->work_lock);
-    drop_kept(context);
+    destroy_kept(context);
     fork_guard_remove(&context->kept_guard);
     (void)pthread_mutex_destroy(&context->kept_lock);
     gpu_device_close(context->gpu);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The context object, and the one function that answers "give me this kernel".
+ * The context: device, compiler, layers, counters, and what other rooms keep in it; and the one
+ * function that turns a request into a kernel.
  */
 #ifndef FFA_SERVICE_CONTEXT_H
 #define FFA_SERVICE_CONTEXT_H
@@ -8,12 +9,12 @@
 #include "base/base.h"
 #include "base/fork.h"
 #include "cache/cache.h"
+#include "gpu/device_memory.h"
 #include "jit/jit.h"
-#include <ffa/attention.h>
+#include <ffa/context.h>
+#include <ffa/kernel.h>
 #include <pthread.h>
 #include <stdatomic.h>
-
-struct gpu_device; /* gpu/gpu.h */
 
 /* The store counts its own: bad entries and errors. */
 struct context_stats {
@@ -22,11 +23,17 @@ struct context_stats {
     atomic_uint_fast64_t saved_us; /* kernels from files took so long to compile */
 };
 
-/* What ffa_attention keeps, one node a spec. */
-struct kept_kernels {
-    ffa_attention_spec spec;
-    ffa_kernels *kernels; /* owned */
-    struct kept_kernels *next;
+/* What objects of one kind, kept in a context by another room, have in common. */
+struct context_object;
+struct context_kind {
+    bool (*matches)(const struct context_object *object, const void *wanted);
+    void (*destroy)(struct context_object *object);
+};
+
+/* The first member of such an object. */
+struct context_object {
+    const struct context_kind *kind;
+    struct context_object *next;
 };
 
 struct ffa_context {
@@ -40,22 +47,26 @@ struct ffa_context {
     struct context_stats stats;
     pthread_mutex_t kept_lock;
     struct fork_guard kept_guard;
+    struct context_object *kept; /* under kept_lock, the newest first */
     pthread_mutex_t work_lock;
     pthread_cond_t work_done;
     int32_t workers; /* under work_lock: threads of ours in the context */
     struct fork_guard work_guard;
-    struct kept_kernels *kept; /* under kept_lock; nodes live until the context closes */
-    int64_t time_begin_us;     /* the CPU's stopwatch; 0: not started */
+    struct stopwatch stopwatch; /* the host's */
 };
 
-/* A request, checked and copied: a resolved spec and an architecture. */
-struct compile_request {
-    struct jit_spec spec;
-    char arch[16];
-    uint32_t flags;
-};
-ffa_status context_import_request(struct compile_request *out, ffa_context *context,
+/* A public request, checked, its spec resolved. *out owns nothing yet. */
+ffa_status context_import_request(struct jit_request *out, uint32_t *flags, ffa_context *context,
                                   const ffa_compile_request *request, ffa_error *err);
+
+/*
+ * The object of `kind` that matches `wanted`. Where there is none: `fresh`, whose kind need not be
+ * set, and which the context owns from then on and destroys when it closes, the newest first. NULL
+ * where there is neither. An object stays until the context closes. Thread: any; `matches` is
+ * called under a lock.
+ */
+struct context_object *context_keep(ffa_context *context, const struct context_kind *kind,
+                                    const void *wanted, struct context_object *fresh);
 
 /* A thread of ours works with the context until it leaves; closing waits for it. */
 void context_enter(ffa_context *context);
@@ -70,16 +81,15 @@ struct resolved {
     ffa_kernel_info info;
 };
 
-/* Table, then store, then compile (unless never-compile), then store. Chooses what the spec leaves
- * open. Thread: any. `log_text`, if not NULL, receives the compile log (caller frees) when this
- * call compiled, also when that failed. */
-ffa_status context_resolve(struct resolved *out, ffa_context *context, const struct jit_spec *spec,
-                           const char *arch, char **log_text, ffa_error *err);
+/* Table, then store and bundles, then the compiler (unless never-compile). The request is completed
+ * on the way where the table misses; the caller finishes it. Thread: any. `log_text`, if not NULL,
+ * receives the compile log (caller frees) when this call compiled, also when that failed. */
+ffa_status context_resolve(struct resolved *out, ffa_context *context, struct jit_request *request,
+                           char **log_text, ffa_error *err);
 
-/* Compile past all layers, counted and logged. `spec` is resolved. On FFA_COMPILE out->log is set;
- * the caller finishes *out in any case. */
+/* Compile past all layers, counted and logged. On FFA_COMPILE out->log is set; the caller finishes
+ * *out in any case. */
 ffa_status context_compile(struct jit_result *out, ffa_context *context,
-                           const struct jit_spec *spec, const char *arch, bool want_ptx,
-                           ffa_error *err);
+                           struct jit_request *request, bool want_ptx, ffa_error *err);
 
 #endif

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ffa_precompile: many kernels on some threads, until a deadline.
+ * ffa_precompile: many kernels on some threads, until a deadline or a stop. Each thread keeps one
+ * compile worker, where the context has workers, from kernel to kernel.
  *
- * NVRTC cannot be stopped. At the deadline the call returns, threads in the middle of a compile go
- * on to its end, so that it is not wasted, and take no more; the context waits for them when it is
- * closed. So a job is shared by the caller and its threads, and freed by the last of them.
+ * NVRTC cannot be stopped in this process. At the deadline the call returns, and threads in the
+ * middle of a compile go on to its end, so that it is not wasted; the context waits for them when
+ * it is closed. Invariant: a job is shared by the caller and its threads and freed by the last of
+ * them, and once it is over, no function of the caller's is called and nothing of his is read.
  */
+#include "jit/compile_worker.h"
 #include "service/context.h"
 
 #include <signal.h>
@@ -13,13 +16,14 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { THREADS_MAX = 64, THREADS_DEFAULT_MAX = 8, REQUESTS_MAX = 100000 };
+enum { THREADS_MAX = 1024, THREADS_DEFAULT_MAX = 8, REQUESTS_MAX = 100000, STOP_POLL_MS = 50 };
 
 struct job {
     ffa_context *context;
-    struct compile_request *requests; /* [count] */
+    struct jit_request *requests; /* [count] */
     int64_t count;
     ffa_precompile_opts opts;
+    atomic_bool is_cut; /* threads give up what they are at */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* under lock: */
@@ -35,6 +39,8 @@ static void job_free(struct job *job)
 {
     if (!job)
         return;
+    for (int64_t i = 0; job->requests && i < job->count; i++)
+        jit_request_finish(&job->requests[i]);
     mem_free(job->requests);
     (void)pthread_cond_destroy(&job->changed);
     (void)pthread_mutex_destroy(&job->lock);
@@ -85,10 +91,11 @@ static ffa_status job_create(struct job **out, ffa_context *context,
         /* In the caller's struct, which may be of another size than ours. */
         const char *at = (const char *)requests + (size_t)i * stride;
         ffa_error why = { 0 };
+        uint32_t flags = 0;
 
-        rc = context_import_request(&job->requests[i], context, (const void *)at, &why);
-        if (rc == FFA_OK && job->requests[i].flags)
-            rc = error_fail(&why, FFA_INVALID, 0, "flags is 0x%x, not 0", job->requests[i].flags);
+        rc = context_import_request(&job->requests[i], &flags, context, (const void *)at, &why);
+        if (rc == FFA_OK && flags)
+            rc = error_fail(&why, FFA_INVALID, 0, "flags is 0x%x, not 0", flags);
         if (rc != FFA_OK) {
             rc = error_fail(err, rc, why.native, "requests[%lld]: %s", (long long)i, why.message);
             goto out;
@@ -99,6 +106,39 @@ static ffa_status job_create(struct job **out, ffa_context *context,
 out:
     job_free(job);
     return rc;
+}
+
+/* Under lock. */
+static int stop_wanted(const struct job *job)
+{
+    return job->opts.stop ? *job->opts.stop : 0;
+}
+
+/* Under lock, and the job is not over. */
+static void tell(struct job *job, ffa_precompile_event *event)
+{
+    event->busy = (int32_t)(job->next - job->done);
+    if (job->opts.event)
+        job->opts.event(job->opts.user, event);
+}
+
+static void tell_done(struct job *job, int64_t index, ffa_status rc, const ffa_kernel_info *info,
+                      const char *message, const char *log, const struct worker *worker)
+{
+    ffa_precompile_event event = {
+        .index = index,
+        .status = rc,
+        .info = rc == FFA_OK ? info : NULL,
+        .message = message,
+        .log = log ? log : "",
+        .worker = (int32_t)worker->asked,
+        .worker_signal = worker->signal,
+        .worker_status = worker->exit_status,
+    };
+
+    if (job->opts.progress)
+        job->opts.progress(job->opts.user, index, rc, event.info, message);
+    tell(job, &event);
 }
 
 /* Under lock. */
@@ -121,24 +161,29 @@ static void account(struct job *job, int64_t index, ffa_status rc, const ffa_ker
         report->hit++;
         report->saved_us += info->compile_us;
     }
-    if (job->opts.progress && !job->is_over)
-        job->opts.progress(job->opts.user, index, rc, rc == FFA_OK ? info : NULL, why->message);
 }
 
-static void work(struct job *job)
+static void work(struct job *job, struct worker *worker)
 {
     (void)pthread_mutex_lock(&job->lock);
-    while (!job->is_over && job->next < job->count) {
+    while (!job->is_over && !stop_wanted(job) && job->next < job->count) {
         int64_t index = job->next++;
-        struct compile_request *request = &job->requests[index];
+        struct jit_request *request = &job->requests[index];
         struct resolved found;
         ffa_error why = { 0 };
+        char *log = NULL;
         ffa_status rc;
 
         (void)pthread_mutex_unlock(&job->lock);
-        rc = context_resolve(&found, job->context, &request->spec, request->arch, NULL, &why);
+        worker_forget(worker);
+        request->worker = worker;
+        rc = context_resolve(&found, job->context, request, &log, &why);
+        jit_request_finish(request);
         (void)pthread_mutex_lock(&job->lock);
         account(job, index, rc, &found.info, &why);
+        if (!job->is_over)
+            tell_done(job, index, rc, &found.info, why.message, log, worker);
+        mem_free(log);
         (void)pthread_cond_broadcast(&job->changed);
     }
     (void)pthread_mutex_unlock(&job->lock);
@@ -148,8 +193,10 @@ static void *thread_main(void *argument)
 {
     struct job *job = argument;
     ffa_context *context = job->context;
+    struct worker worker = { .is_cut = &job->is_cut };
 
-    work(job);
+    work(job, &worker);
+    worker_end(&worker);
     job_leave(job);
     context_leave(context); /* last: the context may be closed from here on */
     return NULL;
@@ -195,29 +242,68 @@ static int32_t start(struct job *job, int32_t threads)
     return started;
 }
 
-/* Until all is done, or the deadline; then the report. */
+/* Under lock: sleep until something is done, the deadline, the next tick or look at *stop. */
+static void doze(struct job *job, int64_t deadline_us, int64_t tick_us)
+{
+    int64_t until_us = deadline_us;
+    int64_t look_us = job->opts.stop ? clock_us() + 1000 * STOP_POLL_MS : INT64_MAX;
+
+    until_us = tick_us < until_us ? tick_us : until_us;
+    until_us = look_us < until_us ? look_us : until_us;
+    if (until_us == INT64_MAX) {
+        (void)pthread_cond_wait(&job->changed, &job->lock);
+        return;
+    }
+    (void)pthread_cond_timedwait(
+        &job->changed, &job->lock,
+        &(struct timespec){ .tv_sec = (time_t)(until_us / 1000000),
+                            .tv_nsec = (long)(until_us % 1000000) * 1000 });
+}
+
+/* Under lock: until all is done, the deadline has passed or the caller wants to stop. */
+static void await_end(struct job *job, int64_t deadline_us)
+{
+    int64_t pause_us = job->opts.event && job->opts.tick_ms ? 1000 * job->opts.tick_ms : INT64_MAX;
+    int64_t tick_us = pause_us == INT64_MAX ? INT64_MAX : clock_us();
+
+    while (job->done < job->count) {
+        int stop = stop_wanted(job);
+
+        if (stop == FFA_PRECOMPILE_CUT || (stop && job->done == job->next) ||
+            clock_us() >= deadline_us)
+            break;
+        if (clock_us() >= tick_us) {
+            tell(job, &(ffa_precompile_event){
+                          .index = -1, .message = "", .log = "", .worker_status = -1 });
+            tick_us = clock_us() + pause_us;
+        }
+        doze(job, deadline_us, tick_us);
+    }
+}
+
+/* Until the end; then the report. */
 static ffa_status wait_for(struct job *job, int64_t started_us, ffa_precompile_report *report,
                            ffa_error *err)
 {
-    int64_t deadline_us = started_us + job->opts.deadline_ms * 1000;
-    struct timespec until = { .tv_sec = (time_t)(deadline_us / 1000000),
-                              .tv_nsec = (long)(deadline_us % 1000000) * 1000 };
+    int64_t deadline_us =
+        job->opts.deadline_ms ? started_us + job->opts.deadline_ms * 1000 : INT64_MAX;
     ffa_status rc = FFA_OK;
+    int stop;
 
     (void)pthread_mutex_lock(&job->lock);
-    while (job->done < job->count) {
-        if (!job->opts.deadline_ms)
-            (void)pthread_cond_wait(&job->changed, &job->lock);
-        else if (clock_us() >= deadline_us)
-            break;
-        else
-            (void)pthread_cond_timedwait(&job->changed, &job->lock, &until);
-    }
+    await_end(job, deadline_us);
+    stop = stop_wanted(job);
     job->is_over = true;
+    if (job->opts.stop)
+        atomic_store(&job->is_cut, true);
     job->report.unfinished = job->count - job->done;
     job->report.wall_us = clock_us() - started_us;
     *report = job->report;
-    if (report->unfinished)
+    if (report->unfinished && stop)
+        rc = error_fail(err, FFA_TIMEOUT, 0,
+                        "precompile: stopped with %lld of %lld kernels unfinished",
+                        (long long)report->unfinished, (long long)report->requested);
+    else if (report->unfinished)
         rc = error_fail(err, FFA_TIMEOUT, 0,
                         "precompile: %lld of %lld kernels were not finished within %lld ms",
                         (long long)report->unfinished, (long long)report->requested,
@@ -247,6 +333,9 @@ static ffa_status check(ffa_context *context, const ffa_compile_request *request
     if (opts->deadline_ms < 0 || opts->deadline_ms > INT32_MAX)
         return error_fail(err, FFA_INVALID, 0, "deadline_ms is %lld, not in [0, %d]",
                           (long long)opts->deadline_ms, INT32_MAX);
+    if (opts->tick_ms < 0 || opts->tick_ms > INT32_MAX)
+        return error_fail(err, FFA_INVALID, 0, "tick_ms is %lld, not in [0, %d]",
+                          (long long)opts->tick_ms, INT32_MAX);
     return FFA_OK;
 }
 

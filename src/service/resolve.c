@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * "Give me this kernel": table, store, bundles, then compile. A table hit computes no key and takes
- * no lock; the rest runs once a kernel and context, whoever else asks meanwhile, and the compile
- * once a node: processes that miss the same key wait for the lock of the one that is at it, and
- * look again.
+ * From a request to a kernel: table, store, bundles, compiler. Invariant: a hit in the table
+ * completes no request and takes no lock. Past the table, one thread of a context works on a
+ * kernel, and one process of a node compiles it: the others wait, for the table's entry or for the
+ * flight lock of the key, and look again.
  */
+#include "jit/compile_worker.h"
 #include "service/context.h"
 
 static ffa_status hand_out(struct resolved *out, const struct jit_kernel *kernel, ffa_layer layer,
@@ -34,12 +35,19 @@ static void count_hit(ffa_context *context, const struct jit_kernel *kernel, ffa
              kernel->info.key, kernel->info.template_name, kernel->info.toolchain);
 }
 
+/* Whether the job that this request is of was cut short. */
+static bool is_cut(const struct jit_request *request)
+{
+    const struct worker *worker = request->worker;
+
+    return worker && worker->is_cut && atomic_load(worker->is_cut);
+}
+
 ffa_status context_compile(struct jit_result *out, ffa_context *context,
-                           const struct jit_spec *spec, const char *arch, bool want_ptx,
-                           ffa_error *err)
+                           struct jit_request *request, bool want_ptx, ffa_error *err)
 {
     ffa_error why = { 0 };
-    ffa_status rc = jit_compile(context->jit, spec, arch, want_ptx, out, &why);
+    ffa_status rc = jit_compile(context->jit, request, want_ptx, out, &why);
     const ffa_kernel_info *info = &out->kernel.info;
 
     if (rc == FFA_OK) {
@@ -53,22 +61,44 @@ ffa_status context_compile(struct jit_result *out, ffa_context *context,
                  (long long)info->cubin_bytes);
         return FFA_OK;
     }
+    if (is_cut(request))
+        return error_fail(err, rc, why.native, "%s", why.message);
     if (rc == FFA_COMPILE || rc == FFA_TIMEOUT)
         count(&context->stats.compile_fails, 1);
     log_line(&context->log, FFA_LOG_ERROR, "resolve",
-             "event=compile_failed template=%s arch=%s reason=\"%s\"", jit_spec_template(spec),
-             arch, why.message);
+             "event=compile_failed template=%s arch=%s reason=\"%s\"",
+             jit_spec_template(&request->spec), request->arch, why.message);
     return error_fail(err, rc, why.native, "%s", why.message);
 }
 
-static ffa_status refuse_to_compile(const struct jit_spec *spec, const char *key, ffa_error *err)
+static ffa_status refuse_to_compile(const struct jit_request *request, ffa_error *err)
 {
     char values[160];
 
-    jit_spec_text(spec, values, sizeof values);
+    jit_spec_text(&request->spec, values, sizeof values);
     return error_fail(err, FFA_NOT_FOUND, 0,
-                      "kernel %s (%s: %s) is in no layer, and FFA_OPEN_NEVER_COMPILE is set", key,
-                      jit_spec_template(spec), values);
+                      "kernel %s (%s: %s) is in no layer, and FFA_OPEN_NEVER_COMPILE is set",
+                      request->key, jit_spec_template(&request->spec), values);
+}
+
+/* In no file now: wait for whoever compiles the kernel, and look into the store again. */
+static ffa_status look_again(ffa_context *context, const struct store_query *query,
+                             struct jit_kernel *out, struct flight_lock *lock, ffa_error *err)
+{
+    const struct worker *worker = query->request->worker;
+
+    if (context->opts.flags & FFA_OPEN_NEVER_COMPILE || !store_is_writable(context->cache.store))
+        return FFA_NOT_FOUND;
+    switch (flight_take(context->cache.flight, query->request->key, worker ? worker->is_cut : NULL,
+                        lock)) {
+    case FLIGHT_HELD:
+        return store_find(context->cache.store, query, out, err);
+    case FLIGHT_CUT:
+        return error_fail(err, FFA_TIMEOUT, 0, "cut off while another process compiled kernel %s",
+                          query->request->key);
+    default:
+        return FFA_NOT_FOUND;
+    }
 }
 
 /* FFA_NOT_FOUND: in no file now, nor, if a lock was to be had, in the store once we hold it. */
@@ -78,11 +108,10 @@ static ffa_status from_files(ffa_context *context, const struct store_query *que
 {
     ffa_status rc = cache_find(&context->cache, query, out, layer, err);
 
-    if (rc == FFA_NOT_FOUND && !(context->opts.flags & FFA_OPEN_NEVER_COMPILE) &&
-        store_is_writable(context->cache.store) &&
-        flight_take(context->cache.flight, query->key, lock) == FLIGHT_HELD) {
-        rc = store_find(context->cache.store, query, out, err);
-        *layer = FFA_LAYER_STORE;
+    if (rc == FFA_NOT_FOUND) {
+        rc = look_again(context, query, out, lock, err);
+        if (rc == FFA_OK)
+            *layer = FFA_LAYER_STORE;
     }
     if (rc == FFA_OK)
         count_hit(context, out, *layer);
@@ -93,19 +122,6 @@ static ffa_status from_files(ffa_context *context, const struct store_query *que
     return rc;
 }
 
-/* A kernel that could not be had, as the store notes it. Borrows. */
-static struct jit_kernel shadow_of(const struct store_query *query, const struct jit_spec *spec,
-                                   const char *arch)
-{
-    struct jit_kernel kernel = { .record = (char *)(uintptr_t)query->record };
-
-    text_copy(kernel.info.key, "%s", query->key);
-    text_copy(kernel.info.toolchain, "%s", query->toolchain);
-    text_copy(kernel.info.template_name, "%s", jit_spec_template(spec));
-    text_copy(kernel.info.arch, "%s", arch);
-    return kernel;
-}
-
 static int64_t failure_age_s(const ffa_context *context)
 {
     enum { AGE_S = 300 };
@@ -114,18 +130,18 @@ static int64_t failure_age_s(const ffa_context *context)
 }
 
 /* Whether this very compile failed lately; then the error and the log are what it said. */
-static bool is_known_failure(ffa_context *context, const struct store_query *query, char **log_text,
-                             ffa_error *err)
+static bool is_known_failure(ffa_context *context, const struct jit_request *request,
+                             char **log_text, ffa_error *err)
 {
     struct store_failure failure;
 
     if (context->opts.flags & FFA_OPEN_RETRY_FAILED ||
-        !store_find_failure(context->cache.store, query->key, query->toolchain,
+        !store_find_failure(context->cache.store, request, jit_toolchain(context->jit),
                             failure_age_s(context), &failure))
         return false;
     count(&context->stats.fails_known, 1);
     log_line(&context->log, FFA_LOG_INFO, "resolve", "event=failure_known key=%s age_s=%lld",
-             query->key, (long long)failure.age_s);
+             request->key, (long long)failure.age_s);
     (void)error_fail(err, FFA_COMPILE, 0, "%.380s (%lld s ago; tried again after %lld s)",
                      failure.message, (long long)failure.age_s, (long long)failure_age_s(context));
     if (log_text) {
@@ -136,20 +152,19 @@ static bool is_known_failure(ffa_context *context, const struct store_query *que
     return true;
 }
 
-/* Compile, and note in the store what came of it. */
-static ffa_status compile_and_note(struct jit_kernel *out, ffa_context *context,
-                                   const struct store_query *query, const struct jit_spec *spec,
-                                   const char *arch, char **log_text, ffa_error *err)
+/* Compile, and put into the store what came of it: the kernel, or a failure that is final. */
+static ffa_status compile_and_store(struct jit_kernel *out, ffa_context *context,
+                                    struct jit_request *request, char **log_text, ffa_error *err)
 {
-    struct jit_kernel shadow = shadow_of(query, spec, arch);
+    const char *toolchain = jit_toolchain(context->jit);
     struct jit_result result = { 0 };
     ffa_error why = { 0 };
-    ffa_status rc = context_compile(&result, context, spec, arch, false, &why);
+    ffa_status rc = context_compile(&result, context, request, false, &why);
 
     if (rc == FFA_OK)
         store_put(context->cache.store, &result.kernel);
-    else if (rc == FFA_COMPILE && result.is_final && *query->toolchain)
-        store_put_failure(context->cache.store, &shadow, why.message, result.log);
+    else if (rc == FFA_COMPILE && result.is_final && *toolchain)
+        store_put_failure(context->cache.store, request, toolchain, why.message, result.log);
     if (log_text) {
         *log_text = result.log;
         result.log = NULL;
@@ -160,82 +175,65 @@ static ffa_status compile_and_note(struct jit_kernel *out, ffa_context *context,
     return rc == FFA_OK ? FFA_OK : error_fail(err, rc, why.native, "%s", why.message);
 }
 
-/* What the claimant of a missing kernel does, once. */
+/* Past the table: for the one thread that reserved the entry. */
 static ffa_status produce(struct jit_kernel *out, ffa_layer *layer, ffa_context *context,
-                          const struct jit_spec *spec, const char *arch, char **log_text,
-                          ffa_error *err)
+                          struct jit_request *request, char **log_text, ffa_error *err)
 {
-    struct store_query query = { .exact = context->opts.flags & FFA_OPEN_EXACT_TOOLCHAIN };
+    struct store_query query = { .request = request,
+                                 .exact = context->opts.flags & FFA_OPEN_EXACT_TOOLCHAIN };
     struct flight_lock lock = { .file = -1 };
-    char *record = NULL;
-    char key[33];
     ffa_status rc;
 
-    FFA_TRY(jit_key(context->jit, spec, arch, key, &record, err));
+    FFA_TRY(jit_request_complete(request, context->jit, err));
     if (query.exact)
         FFA_TRY(jit_open_compiler(context->jit, err));
-    query.key = key;
-    query.record = record;
     query.toolchain = jit_toolchain(context->jit);
     rc = from_files(context, &query, out, layer, &lock, err);
     if (rc != FFA_NOT_FOUND)
         goto out;
-    if (context->opts.flags & (FFA_OPEN_NEVER_COMPILE | FFA_OPEN_LOG_MISSES)) {
-        struct jit_kernel shadow = shadow_of(&query, spec, arch);
-
-        store_note_miss(context->cache.store, &shadow);
-    }
+    if (context->opts.flags & (FFA_OPEN_NEVER_COMPILE | FFA_OPEN_LOG_MISSES))
+        store_note_miss(context->cache.store, request);
     if (context->opts.flags & FFA_OPEN_NEVER_COMPILE) {
-        rc = refuse_to_compile(spec, key, err);
+        rc = refuse_to_compile(request, err);
         goto out;
     }
-    /* Failures are one compiler's. That it cannot be opened is for the compile to say. */
+    /* Failures are one compiler's, so it is opened first. If it cannot be, the compile says so. */
     (void)jit_open_compiler(context->jit, NULL);
-    query.toolchain = jit_toolchain(context->jit);
     *layer = FFA_LAYER_COMPILED;
-    rc = is_known_failure(context, &query, log_text, err)
+    rc = is_known_failure(context, request, log_text, err)
              ? FFA_COMPILE
-             : compile_and_note(out, context, &query, spec, arch, log_text, err);
+             : compile_and_store(out, context, request, log_text, err);
 out:
     flight_release(&lock);
-    mem_free(record);
     return rc;
 }
 
-ffa_status context_resolve(struct resolved *out, ffa_context *context, const struct jit_spec *spec,
-                           const char *arch, char **log_text, ffa_error *err)
+ffa_status context_resolve(struct resolved *out, ffa_context *context, struct jit_request *request,
+                           char **log_text, ffa_error *err)
 {
     int64_t started = clock_us();
     struct jit_kernel kernel = { 0 };
     const struct jit_kernel *found;
-    struct jit_spec full = *spec;
-    struct table_entry *claim;
-    struct table_key key;
+    struct table_entry *reserved;
     ffa_error why = { 0 };
     ffa_layer layer;
-    ffa_status rc;
+    ffa_status rc = FFA_OK;
 
     memset(out, 0, sizeof *out);
     if (log_text)
         *log_text = NULL;
-    /* What is in the table was resolved: a request that is found as it is needs no more. */
-    table_key_init(&key, &full, arch);
-    found = table_find(context->cache.table, &key);
-    if (!found) {
-        FFA_TRY(jit_spec_resolve(&full, arch, err));
-        table_key_init(&key, &full, arch);
-        found = table_find(context->cache.table, &key);
-    }
+    found = table_find(context->cache.table, request);
     if (!found)
-        FFA_TRY(table_claim(context->cache.table, &key, &found, &claim, err));
+        FFA_TRY(table_reserve(context->cache.table, request, &found, &reserved, err));
     if (found) {
         count(&context->stats.hits_table, 1);
         return hand_out(out, found, FFA_LAYER_TABLE, started);
     }
-    rc = produce(&kernel, &layer, context, &full, arch, log_text, &why);
+    rc = produce(&kernel, &layer, context, request, log_text, &why);
     if (rc == FFA_OK)
-        return hand_out(out, table_settle(context->cache.table, claim, &kernel), layer, started);
-    table_fail(context->cache.table, claim, &why);
+        return hand_out(out, table_publish(context->cache.table, reserved, &kernel), layer,
+                        started);
+    table_fail(context->cache.table, reserved, &why);
     rc = error_fail(err, rc, why.native, "%s", why.message);
 out:
     return rc;

@@ -45,4 +45,4 @@ t warm "$set" --jobs 1 --nvrtc no/such/libnvrtc.so
 echo 'not a store' > foreign.ffadb
 chmod 600 foreign.ffadb
 t warm "$set" --jobs 1 --store foreign.ffadb --nvrtc "$SLOW_NVRTC"
-t compile-worker --parent 1
+t kernel-worker < /dev/null

@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# What a job asked for in vain is what is warmed. The compiler is one that takes no time.
+# What a job missed is what is warmed. The compiler is one that takes no time.
 nvrtc="--nvrtc $SLOW_NVRTC"
 trivial=$SOURCE/tests/data/templates/trivial
 
@@ -11,7 +11,7 @@ t warm --from-misses nowhere.ffadb
 "$FFA" compile attention_forward head_dim=128 --arch sm_90a --templates "$trivial" $nvrtc --store job > made
 t warm --from-misses job
 
-echo "# a job that may not compile asks, in vain, twice"
+echo "# a job that may not compile misses, twice"
 for dim in 64 128 64; do
     FFA_JIT=never t compile attention_forward head_dim=$dim dtype=fp16 --arch sm_90a --templates "$trivial" --store job --json > asked
     grep -o 'FFA_[A-Z_]*"' asked

@@ -86,3 +86,12 @@ struct jit_kernel fixture_kernel(int number, const char *toolchain, const char *
         ((unsigned char *)kernel.cubin)[i] = (unsigned char)rng_next(&rng);
     return kernel;
 }
+
+struct jit_request fixture_request(const struct jit_kernel *kernel)
+{
+    struct jit_request request = { .record = kernel->record };
+
+    text_copy(request.arch, "%s", kernel->info.arch);
+    text_copy(request.key, "%s", kernel->info.key);
+    return request;
+}

@@ -27,5 +27,8 @@ ffa_status fixture_find(ffa_kernel_info *info, ffa_context *context, const char 
  * jit_kernel_finish(). */
 enum { FIXTURE_CUBIN_BYTES = 50000 };
 struct jit_kernel fixture_kernel(int number, const char *toolchain, const char *arch);
+/* The completed request that the kernel answers, as far as a store reads it. Borrows; not to be
+ * finished. */
+struct jit_request fixture_request(const struct jit_kernel *kernel);
 
 #endif

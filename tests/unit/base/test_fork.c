@@ -338,7 +338,7 @@ START_TEST(lock_ends_with_its_holder)
     parent = fork();
     if (parent == 0) {
         if (flight_open(&flight, &opts, NULL) != FFA_OK ||
-            flight_take(flight, "0123", &lock) != FLIGHT_HELD)
+            flight_take(flight, "0123", NULL, &lock) != FLIGHT_HELD)
             _exit(1);
         if (fork() == 0) {
             tmpdir_write_text(ready, "");
@@ -353,7 +353,7 @@ START_TEST(lock_ends_with_its_holder)
     ck_assert_int_eq(waitpid(parent, &status, 0), parent);
     ck_assert_int_eq(flight_open(&flight, &opts, NULL), FFA_OK);
     started = clock_us();
-    ck_assert_int_eq(flight_take(flight, "0123", &lock), FLIGHT_HELD);
+    ck_assert_int_eq(flight_take(flight, "0123", NULL, &lock), FLIGHT_HELD);
     ck_assert_int_lt(clock_us() - started, 1000000);
     flight_release(&lock);
     flight_close(flight);

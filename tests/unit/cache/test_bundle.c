@@ -83,7 +83,8 @@ static char *export_all(const char *from, const char *to)
 static ffa_status find_in(struct store *store, int number)
 {
     struct jit_kernel want = fixture_kernel(number, "", ""), got;
-    struct store_query query = { .key = want.info.key, .record = want.record, .toolchain = "" };
+    struct jit_request request = fixture_request(&want);
+    struct store_query query = { .request = &request, .toolchain = "" };
     ffa_status rc = store_find(store, &query, &got, NULL);
 
     if (rc == FFA_OK) {

@@ -167,7 +167,7 @@ static pid_t hold(void)
 
         (void)mkdir(home, 0700);
         if (flight_open(&flight, &opts, NULL) != FFA_OK ||
-            flight_take(flight, KEY, &lock) != FLIGHT_HELD)
+            flight_take(flight, KEY, NULL, &lock) != FLIGHT_HELD)
             _exit(1);
         (void)pthread_barrier_wait(&shared->start);
         (void)pause();
@@ -306,7 +306,7 @@ START_TEST(killed_holder_wakes_the_waiting)
     ck_assert_int_eq(flight_open(&flight, &opts, NULL), FFA_OK);
     ck_assert_int_eq(pthread_create(&killer, NULL, kill_later, &child), 0);
     started = clock_us();
-    ck_assert_int_eq(flight_take(flight, KEY, &lock), FLIGHT_HELD);
+    ck_assert_int_eq(flight_take(flight, KEY, NULL, &lock), FLIGHT_HELD);
     ck_assert_int_ge(clock_us() - started, 150000);
     ck_assert_int_lt(clock_us() - started, 1200000);
     ck_assert_int_eq(pthread_join(killer, NULL), 0);
@@ -315,7 +315,7 @@ START_TEST(killed_holder_wakes_the_waiting)
     ck_assert_uint_eq(counts.timeouts + counts.errors, 0);
     ck_assert_uint_ge(counts.waited_us, 150000);
     flight_release(&lock);
-    ck_assert_int_eq(flight_take(flight, KEY, &lock), FLIGHT_HELD);
+    ck_assert_int_eq(flight_take(flight, KEY, NULL, &lock), FLIGHT_HELD);
     flight_release(&lock);
     flight_release(&lock);
     flight_close(flight);
@@ -420,6 +420,29 @@ START_TEST(lock_files_stay_and_are_few)
 }
 END_TEST
 
+/* A wait that is cut ends at once, without a warning, and nothing is held. */
+START_TEST(a_wait_can_be_cut)
+{
+    struct flight_opts opts = { .store_path = store, .wait_ms = 60000, .log = watch_log(&watch) };
+    struct flight_lock first, second;
+    int64_t started = clock_us();
+    atomic_bool is_cut = true;
+    struct flight *flight;
+
+    ck_assert_int_eq(mkdir(home, 0700), 0);
+    ck_assert_int_eq(flight_open(&flight, &opts, NULL), FFA_OK);
+    ck_assert_int_eq(flight_take(flight, KEY, &is_cut, &first), FLIGHT_HELD); /* no wait, no cut */
+    ck_assert_int_eq(flight_take(flight, KEY, &is_cut, &second), FLIGHT_CUT);
+    ck_assert_int_eq(second.file, -1);
+    ck_assert_int_lt(clock_us() - started, 30000000);
+    ck_assert_int_eq(watch.lines[FFA_LOG_WARNING], 0);
+    ck_assert_uint_eq(flight_counts(flight).timeouts, 0);
+    flight_release(&second);
+    flight_release(&first);
+    flight_close(flight);
+}
+END_TEST
+
 /* Who waits for a file that is removed under it takes the lock of the new one. */
 START_TEST(deleted_lock_file_is_harmless)
 {
@@ -430,17 +453,18 @@ START_TEST(deleted_lock_file_is_harmless)
 
     ck_assert_int_eq(mkdir(home, 0700), 0);
     ck_assert_int_eq(flight_open(&flight, &opts, NULL), FFA_OK);
-    ck_assert_int_eq(flight_take(flight, KEY, &first), FLIGHT_HELD);
-    ck_assert_int_eq(flight_take(flight, KEY, &second), FLIGHT_TIMEOUT);
+    ck_assert_int_eq(flight_take(flight, KEY, NULL, &first), FLIGHT_HELD);
+    ck_assert_int_eq(flight_take(flight, KEY, NULL, &second), FLIGHT_TIMEOUT);
     ck_assert_int_eq(second.file, -1);
     ck_assert_int_eq(unlink(file), 0);
-    ck_assert_int_eq(flight_take(flight, KEY, &second), FLIGHT_HELD); /* one compile too many */
+    ck_assert_int_eq(flight_take(flight, KEY, NULL, &second),
+                     FLIGHT_HELD); /* one compile too many */
     flight_release(&first);
-    ck_assert_int_eq(flight_take(flight, KEY, &first), FLIGHT_TIMEOUT);
+    ck_assert_int_eq(flight_take(flight, KEY, NULL, &first), FLIGHT_TIMEOUT);
     flight_release(&second);
     ck_assert_int_eq(unlink(file), 0);
     ck_assert_int_eq(rmdir(locks), 0);
-    ck_assert_int_eq(flight_take(flight, KEY, &first), FLIGHT_HELD);
+    ck_assert_int_eq(flight_take(flight, KEY, NULL, &first), FLIGHT_HELD);
     flight_release(&first);
     flight_close(flight);
     free(file);
@@ -517,7 +541,7 @@ START_TEST(linked_lock_file_is_refused)
     ck_assert_int_eq(mkdir(locks, 0700), 0);
     ck_assert_int_eq(symlink(target, file), 0);
     ck_assert_int_eq(flight_open(&flight, &opts, NULL), FFA_OK);
-    ck_assert_int_eq(flight_take(flight, KEY, &lock), FLIGHT_UNAVAILABLE);
+    ck_assert_int_eq(flight_take(flight, KEY, NULL, &lock), FLIGHT_UNAVAILABLE);
     ck_assert_int_ne(access(target, F_OK), 0);
     flight_close(flight);
     free(target);
@@ -563,7 +587,7 @@ START_TEST(every_failure_is_clean)
         fault_arm(fault_kinds[_i], nth);
         rc = flight_open(&flight, &opts, NULL);
         if (rc == FFA_OK)
-            (void)flight_take(flight, KEY, &lock);
+            (void)flight_take(flight, KEY, NULL, &lock);
         fired = fault_fired();
         fault_arm(fault_kinds[_i], 0);
         ck_assert(rc == FFA_OK || (rc == FFA_NOMEM && !flight));
@@ -593,6 +617,7 @@ int main(void)
     tcase_add_test(tc, wait_is_bounded);
     tcase_add_test(tc, insert_lost_to_another_writer);
     tcase_add_test(tc, lock_files_stay_and_are_few);
+    tcase_add_test(tc, a_wait_can_be_cut);
     tcase_add_test(tc, deleted_lock_file_is_harmless);
     tcase_add_test(tc, lock_file_deleted_during_a_compile);
     tcase_add_test(tc, no_locks_no_harm);

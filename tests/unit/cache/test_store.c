@@ -79,9 +79,8 @@ static ffa_status find(struct store *store, int number, const char *toolchain, b
                        char got_toolchain[47])
 {
     struct jit_kernel want = fixture_kernel(number, "", "sm_90a"), got;
-    struct store_query query = {
-        .key = want.info.key, .record = want.record, .toolchain = toolchain, .exact = exact
-    };
+    struct jit_request request = fixture_request(&want);
+    struct store_query query = { .request = &request, .toolchain = toolchain, .exact = exact };
     ffa_status rc = store_find(store, &query, &got, NULL);
 
     if (rc == FFA_OK) {
@@ -367,7 +366,8 @@ START_TEST(cubin_of_another_architecture)
     struct jit_kernel kernel = fixture_kernel(0, "a", "sm_90a"), got;
     struct watch watch = { .warning = "" };
     struct store *store = open_store(STORE_READWRITE, &watch);
-    struct store_query query = { .key = kernel.info.key, .record = kernel.record, .toolchain = "" };
+    struct jit_request request = fixture_request(&kernel);
+    struct store_query query = { .request = &request, .toolchain = "" };
     Elf64_Ehdr head = { .e_machine = EM_CUDA, .e_flags = arch_cases[_i].flags };
     bool is_bad = arch_cases[_i].want != FFA_OK;
 
@@ -972,7 +972,7 @@ static bool can_lock(void)
     struct flight *flight;
     bool ok = flight_open(&flight, &opts, NULL) == FFA_OK;
 
-    ok = ok && flight_take(flight, "0123", &lock) == FLIGHT_HELD;
+    ok = ok && flight_take(flight, "0123", NULL, &lock) == FLIGHT_HELD;
     flight_release(&lock);
     flight_close(flight);
     return ok;
@@ -1175,7 +1175,8 @@ static const enum fault_kind fault_kinds[] = { FAULT_ALLOC, FAULT_SQLITE, FAULT_
 START_TEST(every_failure_is_clean)
 {
     struct jit_kernel kernel = fixture_kernel(0, "a", "sm_90a");
-    struct store_query query = { .key = kernel.info.key, .record = kernel.record, .toolchain = "" };
+    struct jit_request request = fixture_request(&kernel);
+    struct store_query query = { .request = &request, .toolchain = "" };
     long nth;
 
     for (nth = 1; nth < 500; nth++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a store remembers besides kernels: compiles that failed, and what was asked for in vain.
+ * What a store remembers besides kernels: compiles that failed, and misses.
  */
 #include "cache/store.h"
 #include "support/fixture.h"

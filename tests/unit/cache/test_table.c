@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The in-process table: hits, claims, failures, growth; and all of it from many threads.
+ * The in-process table: hits, reservations, failures, growth; and all of it from many threads.
  */
 #include "cache/table.h"
 
@@ -12,13 +12,13 @@
 
 enum { THREADS = 8, MANY = 2000 };
 
-static struct table_key key_of(int32_t number)
+static struct jit_request request_of(int32_t number)
 {
     struct jit_spec spec = { .template_index = 0, .row_count = 1, .values = { number } };
-    struct table_key key;
+    struct jit_request request;
 
-    table_key_init(&key, &spec, "sm_90a");
-    return key;
+    jit_request_init(&request, &spec, "sm_90a");
+    return request;
 }
 
 static struct jit_kernel kernel_of(int32_t number)
@@ -41,58 +41,58 @@ static struct table *make(void)
 
 static const struct jit_kernel *add(struct table *table, int32_t number)
 {
-    struct table_key key = key_of(number);
+    struct jit_request request = request_of(number);
     struct jit_kernel kernel = kernel_of(number);
     const struct jit_kernel *found;
-    struct table_entry *claim;
+    struct table_entry *reserved;
 
-    ck_assert_int_eq(table_claim(table, &key, &found, &claim, NULL), FFA_OK);
+    ck_assert_int_eq(table_reserve(table, &request, &found, &reserved, NULL), FFA_OK);
     ck_assert_ptr_null(found);
-    ck_assert_ptr_nonnull(claim);
-    ck_assert_ptr_null(table_find(table, &key)); /* in flight */
-    return table_settle(table, claim, &kernel);
+    ck_assert_ptr_nonnull(reserved);
+    ck_assert_ptr_null(table_find(table, &request)); /* reserved only */
+    return table_publish(table, reserved, &kernel);
 }
 
-START_TEST(settled_is_found_and_stays)
+START_TEST(published_is_found_and_stays)
 {
     struct table *table = make();
     const struct jit_kernel *kept[MANY];
     const struct jit_kernel *found;
-    struct table_entry *claim;
-    struct table_key key;
+    struct table_entry *reserved;
+    struct jit_request request;
 
     for (int32_t i = 0; i < MANY; i++)
         kept[i] = add(table, i);
     for (int32_t i = 0; i < MANY; i++) {
-        key = key_of(i);
-        ck_assert_ptr_eq(table_find(table, &key), kept[i]);
+        request = request_of(i);
+        ck_assert_ptr_eq(table_find(table, &request), kept[i]);
         ck_assert_int_eq(kept[i]->info.registers, i);
-        ck_assert_int_eq(table_claim(table, &key, &found, &claim, NULL), FFA_OK);
+        ck_assert_int_eq(table_reserve(table, &request, &found, &reserved, NULL), FFA_OK);
         ck_assert_ptr_eq(found, kept[i]);
-        ck_assert_ptr_null(claim);
+        ck_assert_ptr_null(reserved);
     }
-    key = key_of(MANY);
-    ck_assert_ptr_null(table_find(table, &key));
-    key = key_of(0);
-    memcpy(key.arch, "sm_90b", 7);
-    ck_assert_ptr_null(table_find(table, &key));
+    request = request_of(MANY);
+    ck_assert_ptr_null(table_find(table, &request));
+    request = request_of(0);
+    memcpy(request.arch, "sm_90b", 7);
+    ck_assert_ptr_null(table_find(table, &request));
     table_destroy(table);
 }
 END_TEST
 
-START_TEST(failed_claim_can_be_claimed_again)
+START_TEST(failed_entry_can_be_reserved_again)
 {
     struct table *table = make();
-    struct table_key key = key_of(1);
+    struct jit_request request = request_of(1);
     const struct jit_kernel *found;
-    struct table_entry *claim;
+    struct table_entry *reserved;
     ffa_error why = { FFA_COMPILE, 6, "no" };
 
-    ck_assert_int_eq(table_claim(table, &key, &found, &claim, NULL), FFA_OK);
-    table_fail(table, claim, &why);
-    ck_assert_ptr_null(table_find(table, &key));
+    ck_assert_int_eq(table_reserve(table, &request, &found, &reserved, NULL), FFA_OK);
+    table_fail(table, reserved, &why);
+    ck_assert_ptr_null(table_find(table, &request));
     (void)add(table, 1);
-    ck_assert_ptr_nonnull(table_find(table, &key));
+    ck_assert_ptr_nonnull(table_find(table, &request));
     table_destroy(table);
 }
 END_TEST
@@ -100,9 +100,9 @@ END_TEST
 START_TEST(no_memory_is_clean)
 {
     struct table *table = NULL;
-    struct table_key key = key_of(1);
+    struct jit_request request = request_of(1);
     const struct jit_kernel *found;
-    struct table_entry *claim;
+    struct table_entry *reserved;
     ffa_error err;
 
     for (long nth = 1;; nth++) {
@@ -111,7 +111,7 @@ START_TEST(no_memory_is_clean)
         fault_arm(FAULT_ALLOC, nth);
         rc = table_create(&table, &err);
         if (rc == FFA_OK)
-            rc = table_claim(table, &key, &found, &claim, &err);
+            rc = table_reserve(table, &request, &found, &reserved, &err);
         if (!fault_fired())
             break;
         ck_assert_int_eq(rc, FFA_NOMEM);
@@ -119,7 +119,7 @@ START_TEST(no_memory_is_clean)
         table = NULL;
     }
     fault_arm(FAULT_ALLOC, 0);
-    table_fail(table, claim, &(ffa_error){ FFA_NOMEM, 0, "no" });
+    table_fail(table, reserved, &(ffa_error){ FFA_NOMEM, 0, "no" });
     table_destroy(table);
 }
 END_TEST
@@ -129,29 +129,30 @@ END_TEST
 struct crowd {
     struct table *table;
     pthread_barrier_t start;
-    atomic_int claims, fails;
-    bool is_bad; /* the claimant fails */
+    atomic_int makers, fails;
+    bool is_bad; /* its maker fails */
 };
 
 static void *want_one(void *argument)
 {
     struct crowd *crowd = argument;
-    struct table_key key = key_of(7);
+    struct jit_request request = request_of(7);
     struct jit_kernel kernel = kernel_of(7);
     const struct jit_kernel *found;
-    struct table_entry *claim;
+    struct table_entry *reserved;
     ffa_error err = { FFA_OK, 0, "" };
     ffa_status rc;
 
     (void)pthread_barrier_wait(&crowd->start);
-    rc = table_claim(crowd->table, &key, &found, &claim, &err);
-    if (rc == FFA_OK && claim) {
-        atomic_fetch_add(&crowd->claims, 1);
+    rc = table_reserve(crowd->table, &request, &found, &reserved, &err);
+    if (rc == FFA_OK && reserved) {
+        atomic_fetch_add(&crowd->makers, 1);
         (void)usleep(20000); /* the others arrive */
         if (crowd->is_bad)
-            table_fail(crowd->table, claim, &(ffa_error){ FFA_COMPILE, 6, "it does not compile" });
+            table_fail(crowd->table, reserved,
+                       &(ffa_error){ FFA_COMPILE, 6, "it does not compile" });
         else
-            found = table_settle(crowd->table, claim, &kernel);
+            found = table_publish(crowd->table, reserved, &kernel);
     } else if (rc == FFA_COMPILE && strcmp(err.message, "it does not compile") == 0) {
         atomic_fetch_add(&crowd->fails, 1);
     }
@@ -175,12 +176,12 @@ static void run_crowd(struct crowd *crowd, void *(*body)(void *))
     table_destroy(crowd->table);
 }
 
-START_TEST(one_claims_the_rest_wait)
+START_TEST(one_makes_the_rest_wait)
 {
     struct crowd crowd = { .is_bad = false };
 
     run_crowd(&crowd, want_one);
-    ck_assert_int_eq(crowd.claims, 1);
+    ck_assert_int_eq(crowd.makers, 1);
     ck_assert_int_eq(crowd.fails, 0);
 }
 END_TEST
@@ -190,8 +191,8 @@ START_TEST(who_waited_gets_the_error)
     struct crowd crowd = { .is_bad = true };
 
     run_crowd(&crowd, want_one);
-    ck_assert_int_ge(crowd.claims, 1); /* who came after the failure tried again */
-    ck_assert_int_eq(crowd.claims + crowd.fails, THREADS);
+    ck_assert_int_ge(crowd.makers, 1); /* who came after the failure tried again */
+    ck_assert_int_eq(crowd.makers + crowd.fails, THREADS);
 }
 END_TEST
 
@@ -202,17 +203,17 @@ static void *want_many(void *argument)
 
     (void)pthread_barrier_wait(&crowd->start);
     for (int32_t i = 0; i < MANY; i++) {
-        struct table_key key = key_of(i);
-        const struct jit_kernel *found = table_find(crowd->table, &key);
-        struct table_entry *claim = NULL;
+        struct jit_request request = request_of(i);
+        const struct jit_kernel *found = table_find(crowd->table, &request);
+        struct table_entry *reserved = NULL;
         struct jit_kernel kernel;
 
-        if (!found && table_claim(crowd->table, &key, &found, &claim, NULL) != FFA_OK)
+        if (!found && table_reserve(crowd->table, &request, &found, &reserved, NULL) != FFA_OK)
             atomic_fetch_add(&crowd->fails, 1);
-        if (claim) {
-            atomic_fetch_add(&crowd->claims, 1);
+        if (reserved) {
+            atomic_fetch_add(&crowd->makers, 1);
             kernel = kernel_of(i);
-            found = table_settle(crowd->table, claim, &kernel);
+            found = table_publish(crowd->table, reserved, &kernel);
         }
         if (!found || found->info.registers != i)
             atomic_fetch_add(&crowd->fails, 1);
@@ -225,7 +226,7 @@ START_TEST(growth_under_readers)
     struct crowd crowd = { .is_bad = false };
 
     run_crowd(&crowd, want_many);
-    ck_assert_int_eq(crowd.claims, MANY);
+    ck_assert_int_eq(crowd.makers, MANY);
     ck_assert_int_eq(crowd.fails, 0);
 }
 END_TEST
@@ -237,10 +238,10 @@ int main(void)
     SRunner *runner;
     int failed;
 
-    tcase_add_test(tc, settled_is_found_and_stays);
-    tcase_add_test(tc, failed_claim_can_be_claimed_again);
+    tcase_add_test(tc, published_is_found_and_stays);
+    tcase_add_test(tc, failed_entry_can_be_reserved_again);
     tcase_add_test(tc, no_memory_is_clean);
-    tcase_add_test(tc, one_claims_the_rest_wait);
+    tcase_add_test(tc, one_makes_the_rest_wait);
     tcase_add_test(tc, who_waited_gets_the_error);
     tcase_add_test(tc, growth_under_readers);
     tcase_set_timeout(tc, 60);

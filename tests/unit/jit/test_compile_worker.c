@@ -435,6 +435,146 @@ START_TEST(in_parallel_whatever_the_host_does_with_children)
 }
 END_TEST
 
+/* ---- a worker a thread, kept from kernel to kernel ---- */
+
+enum { FEW = 4 };
+
+/* What was told of FEW kernels on one thread. */
+struct told {
+    ffa_status status[FEW];
+    int32_t worker[FEW], signal[FEW];
+    bool kills_idle; /* the worker, whenever it has answered */
+    int ticks, stop_after_ticks;
+    volatile int stop;
+};
+
+static void hear(void *user, const ffa_precompile_event *event)
+{
+    struct told *told = user;
+    siginfo_t info;
+
+    if (event->index < 0) {
+        ck_assert_str_eq(event->message, "");
+        if (++told->ticks == told->stop_after_ticks)
+            told->stop = FFA_PRECOMPILE_CUT;
+        return;
+    }
+    ck_assert_int_eq(event->status == FFA_OK, event->info != NULL);
+    told->status[event->index] = event->status;
+    told->worker[event->index] = event->worker;
+    told->signal[event->index] = event->worker_signal;
+    if (told->kills_idle) {
+        ck_assert_int_eq(kill((pid_t)event->worker, SIGKILL), 0);
+        ck_assert_int_eq(waitid(P_PID, (id_t)event->worker, &info, WEXITED | WNOWAIT), 0);
+    }
+}
+
+static ffa_status precompile_few(struct told *told, ffa_context *context, ffa_error *err)
+{
+    static const char *const settings[FEW] = { "head_dim=64", "head_dim=128", "dtype=fp16",
+                                               "softcap=1" };
+    ffa_precompile_opts how = FFA_PRECOMPILE_OPTS_INIT;
+    ffa_compile_request few[FEW];
+
+    for (int i = 0; i < FEW; i++) {
+        few[i] = (ffa_compile_request)FFA_COMPILE_REQUEST_INIT;
+        few[i].template_name = "attention_forward";
+        few[i].settings = &settings[i];
+        few[i].setting_count = 1;
+    }
+    how.threads = 1;
+    how.event = hear;
+    how.user = told;
+    how.stop = &told->stop;
+    how.tick_ms = 20;
+    return ffa_precompile(context, few, FEW, &how, NULL, err);
+}
+
+START_TEST(one_worker_compiles_them_all)
+{
+    ffa_context_opts opts = options();
+    ffa_context *context = fixture_open(&opts);
+    struct told told = { .stop = 0 };
+    ffa_error err = { FFA_OK, 0, "" };
+
+    ck_assert_msg(precompile_few(&told, context, &err) == FFA_OK, "%s", err.message);
+    for (int i = 0; i < FEW; i++) {
+        ck_assert_int_eq(told.worker[i], told.worker[0]);
+        ck_assert_int_eq(told.signal[i], 0);
+    }
+    ck_assert_int_gt(told.worker[0], 1);
+    ck_assert_int_ne(told.worker[0], getpid());
+    ck_assert_int_eq(told.worker[0], last_asked());
+    ffa_close(context);
+}
+END_TEST
+
+/* After a crash, and after a time-out. */
+START_TEST(a_fresh_one_takes_over)
+{
+    ffa_context_opts opts = options();
+    struct told told = { .stop = 0 };
+    ffa_context *context;
+    ffa_error err;
+
+    opts.worker_timeout_ms = _i ? 200 : 60000;
+    ck_assert_int_eq(_i ? setenv("FAKE_NVRTC_MS", "60000", 1) : setenv("FAKE_NVRTC_DO", "crash", 1),
+                     0);
+    context = fixture_open(&opts);
+    ck_assert_int_ne(precompile_few(&told, context, &err), FFA_OK);
+    for (int i = 0; i < FEW; i++) {
+        ck_assert_int_eq(told.status[i], _i ? FFA_TIMEOUT : FFA_COMPILE);
+        ck_assert_int_eq(told.signal[i], _i ? 0 : SIGABRT);
+        for (int j = 0; j < i; j++)
+            ck_assert_int_ne(told.worker[i], told.worker[j]);
+    }
+    ffa_close(context);
+}
+END_TEST
+
+/* No kernel is at fault for a worker that dies between two. */
+START_TEST(one_that_dies_idle_is_replaced)
+{
+    ffa_context_opts opts = options();
+    ffa_context *context = fixture_open(&opts);
+    struct told told = { .kills_idle = true };
+    ffa_error err = { FFA_OK, 0, "" };
+
+    ck_assert_msg(precompile_few(&told, context, &err) == FFA_OK, "%s", err.message);
+    for (int i = 1; i < FEW; i++)
+        ck_assert_int_ne(told.worker[i], told.worker[i - 1]);
+    ffa_close(context);
+}
+END_TEST
+
+/* The worker goes at once, and nothing goes on behind. */
+START_TEST(a_cut_ends_the_worker)
+{
+    ffa_cache_counters counters = FFA_CACHE_COUNTERS_INIT;
+    ffa_context_opts opts = options();
+    ffa_context *context;
+    ffa_cache *cache;
+    struct told told = { .stop_after_ticks = 5 };
+    int64_t started = clock_us();
+    ffa_error err;
+
+    opts.cache_path = store;
+    context = fixture_open(&opts);
+    ck_assert_int_eq(setenv("FAKE_NVRTC_MS", "60000", 1), 0);
+    ck_assert_int_eq(precompile_few(&told, context, &err), FFA_TIMEOUT);
+    ck_assert_msg(strstr(err.message, "stopped with 4 of 4 kernels unfinished"), "%s", err.message);
+    ck_assert_int_ge(told.ticks, 5);
+    ck_assert_int_eq(told.worker[0], 0); /* nobody was told of a failure */
+    ffa_close(context);
+    ck_assert_int_lt(clock_us() - started, 20000000);
+    ck_assert_int_eq(ffa_cache_open(&cache, store, FFA_CACHE_READONLY, NULL), FFA_OK);
+    ck_assert_int_eq(ffa_cache_counters_get(cache, &counters, NULL), FFA_OK);
+    ck_assert_uint_eq(counters.misses, 1);
+    ck_assert_uint_eq(counters.compile_fails, 0); /* it is no failure of the kernel */
+    ffa_cache_close(cache);
+}
+END_TEST
+
 static const enum fault_kind fault_kinds[] = { FAULT_ALLOC, FAULT_FILE };
 
 START_TEST(every_failure_is_clean)
@@ -486,6 +626,10 @@ int main(void)
     tcase_add_loop_test(tc, compiler_without_the_architecture, 0, 2);
     tcase_add_test(tc, options_are_checked);
     tcase_add_loop_test(tc, in_parallel_whatever_the_host_does_with_children, 0, 2);
+    tcase_add_test(tc, one_worker_compiles_them_all);
+    tcase_add_loop_test(tc, a_fresh_one_takes_over, 0, 2);
+    tcase_add_test(tc, one_that_dies_idle_is_replaced);
+    tcase_add_test(tc, a_cut_ends_the_worker);
     tcase_add_loop_test(tc, every_failure_is_clean, 0,
                         (int)(sizeof fault_kinds / sizeof *fault_kinds));
     if (watch_has_nvrtc())

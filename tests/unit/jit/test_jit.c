@@ -18,7 +18,7 @@ static bool has_nvrtc;
 
 static struct jit *open_jit(const char *folder, const char *nvrtc_path)
 {
-    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
+    struct jit_opts opts = { 0 };
     ffa_error err = { FFA_OK, 0, "" };
     struct jit *jit;
 
@@ -35,6 +35,19 @@ static struct jit_spec resolved(void)
     ck_assert_int_eq(jit_spec_init(&spec, "attention_forward", NULL), FFA_OK);
     ck_assert_int_eq(jit_spec_resolve(&spec, "sm_90a", NULL), FFA_OK);
     return spec;
+}
+
+/* A request, and its compile. */
+static ffa_status compile(struct jit *jit, const struct jit_spec *spec, bool want_ptx,
+                          struct jit_result *out, ffa_error *err)
+{
+    struct jit_request request;
+    ffa_status rc;
+
+    jit_request_init(&request, spec, "sm_90a");
+    rc = jit_compile(jit, &request, want_ptx, out, err);
+    jit_request_finish(&request);
+    return rc;
 }
 
 /* ---- specs ---- */
@@ -402,10 +415,8 @@ START_TEST(compile_gives_cubin_report_and_ptx)
 
     ck_assert_str_eq(jit_nvrtc_path(jit), "");
     ck_assert_str_eq(jit_toolchain(jit), "");
-    ck_assert_msg(jit_compile(jit, &spec, "sm_90a", true, &first, &err) == FFA_OK, "%s",
-                  err.message);
-    ck_assert_msg(jit_compile(jit, &spec, "sm_90a", false, &second, &err) == FFA_OK, "%s",
-                  err.message);
+    ck_assert_msg(compile(jit, &spec, true, &first, &err) == FFA_OK, "%s", err.message);
+    ck_assert_msg(compile(jit, &spec, false, &second, &err) == FFA_OK, "%s", err.message);
     ck_assert_int_gt(first.kernel.info.registers, 0);
     ck_assert_int_eq(first.kernel.info.spill_bytes, 0);
     ck_assert_int_eq(first.kernel.info.advisory_count, 0);
@@ -460,8 +471,7 @@ START_TEST(compile_error_shows_its_lines)
 
     text_copy(folder, FIXTURES "%s", compile_cases[_i].folder);
     jit = open_jit(folder, NULL);
-    ck_assert_int_eq(jit_compile(jit, &spec, "sm_90a", false, &result, &err),
-                     compile_cases[_i].want);
+    ck_assert_int_eq(compile(jit, &spec, false, &result, &err), compile_cases[_i].want);
     ck_assert_msg(strstr(err.message, compile_cases[_i].says), "%s", err.message);
     ck_assert_str_ne(result.log, "");
     ck_assert_ptr_null(result.kernel.cubin);
@@ -476,7 +486,7 @@ START_TEST(spill_is_reported)
     struct jit_spec spec = resolved();
     struct jit_result result;
 
-    ck_assert_int_eq(jit_compile(jit, &spec, "sm_90a", false, &result, NULL), FFA_OK);
+    ck_assert_int_eq(compile(jit, &spec, false, &result, NULL), FFA_OK);
     ck_assert_int_gt(result.kernel.info.spill_bytes, 0);
     jit_result_finish(&result);
     jit_destroy(jit);
@@ -499,7 +509,7 @@ START_TEST(working_folder_is_not_searched)
     tmpdir_write_text(stray, "#define STRAY 1\n");
     ck_assert_int_eq(chdir(work), 0);
     jit = open_jit(templates, NULL);
-    ck_assert_int_eq(jit_compile(jit, &spec, "sm_90a", false, &result, &err), FFA_COMPILE);
+    ck_assert_int_eq(compile(jit, &spec, false, &result, &err), FFA_COMPILE);
     ck_assert_msg(strstr(err.message, "stray.h"), "%s", err.message);
     jit_result_finish(&result);
     jit_destroy(jit);
@@ -518,7 +528,7 @@ START_TEST(missing_nvrtc_is_a_sentence)
     struct jit_result result;
     ffa_error err = { FFA_OK, 0, "" };
 
-    ck_assert_int_eq(jit_compile(jit, &spec, "sm_90a", false, &result, &err), FFA_UNSUPPORTED);
+    ck_assert_int_eq(compile(jit, &spec, false, &result, &err), FFA_UNSUPPORTED);
     ck_assert_msg(strstr(err.message, "no NVRTC >= 12.8") &&
                       strstr(err.message, "'/nonexistent/libnvrtc.so'"),
                   "%s", err.message);
@@ -552,7 +562,7 @@ END_TEST
 
 START_TEST(templates_dir_must_be_readable)
 {
-    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
+    struct jit_opts opts = { 0 };
     char *empty = tmpdir_make();
     char *binary = tmpdir_path(empty, "a.cu");
     struct jit *jit;
@@ -584,7 +594,7 @@ static const struct {
 
 START_TEST(every_failure_is_clean)
 {
-    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
+    struct jit_opts opts = { 0 };
     struct jit_spec spec = resolved();
     long nth;
 
@@ -599,7 +609,7 @@ START_TEST(every_failure_is_clean)
         fault_arm(fault_cases[_i].kind, nth);
         rc = jit_create(&jit, &opts, &silent, &err);
         if (rc == FFA_OK)
-            rc = jit_compile(jit, &spec, "sm_90a", true, &result, &err);
+            rc = compile(jit, &spec, true, &result, &err);
         fired = fault_fired();
         fault_arm(fault_cases[_i].kind, 0);
         if (fired && rc != FFA_OK) {
@@ -610,7 +620,7 @@ START_TEST(every_failure_is_clean)
         }
         jit_result_finish(&result);
         if (jit) { /* the next call works */
-            rc = jit_compile(jit, &spec, "sm_90a", false, &result, &err);
+            rc = compile(jit, &spec, false, &result, &err);
             ck_assert_msg(rc == FFA_OK, "%ld: %s", nth, err.message);
             jit_result_finish(&result);
         }

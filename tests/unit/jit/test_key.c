@@ -32,9 +32,10 @@ static void must(ffa_status rc, const ffa_error *err)
 
 static struct made make(const char *folder, const char *const *settings, int count)
 {
-    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
+    struct jit_opts opts = { 0 };
     ffa_error err = { FFA_OK, 0, "" };
     struct made made = { .record = NULL };
+    struct jit_request request;
     struct jit_spec spec;
     struct jit *jit;
 
@@ -44,7 +45,12 @@ static struct made make(const char *folder, const char *const *settings, int cou
     for (int i = 0; i < count; i++)
         must(jit_spec_set(&spec, settings[i], &err), &err);
     must(jit_spec_resolve(&spec, "sm_90a", &err), &err);
-    must(jit_key(jit, &spec, "sm_90a", made.key, &made.record, &err), &err);
+    jit_request_init(&request, &spec, "sm_90a");
+    must(jit_request_complete(&request, jit, &err), &err);
+    memcpy(made.key, request.key, sizeof made.key);
+    made.record = request.record;
+    request.record = NULL;
+    jit_request_finish(&request);
     jit_destroy(jit);
     return made;
 }
@@ -56,6 +62,70 @@ static void key_of(char out[33], const char *folder, const char *setting)
     memcpy(out, made.key, 33);
     free(made.record);
 }
+
+/* What was made once is handed on, by the compile, too. */
+START_TEST(request_is_completed_once)
+{
+    struct jit_opts opts = { .templates_dir = TRIVIAL, .nvrtc_path = "/nonexistent" };
+    ffa_error err = { FFA_OK, 0, "" };
+    struct jit_request request;
+    struct jit_result result;
+    struct source_set *sources;
+    struct jit_spec spec;
+    struct jit *jit;
+    char *record;
+
+    must(jit_create(&jit, &opts, &silent, &err), &err);
+    must(jit_spec_init(&spec, "attention_forward", &err), &err);
+    must(jit_spec_resolve(&spec, "sm_90a", &err), &err);
+    jit_request_init(&request, &spec, "sm_90a");
+    ck_assert_str_eq(request.key, "");
+    must(jit_request_complete(&request, jit, &err), &err);
+    ck_assert_uint_eq(strlen(request.key), 32);
+    record = request.record;
+    sources = request.sources;
+    must(jit_request_complete(&request, jit, &err), &err);
+    ck_assert_int_eq(jit_compile(jit, &request, false, &result, &err), FFA_UNSUPPORTED);
+    jit_result_finish(&result);
+    ck_assert_ptr_eq(request.record, record);
+    ck_assert_ptr_eq(request.sources, sources);
+    jit_request_finish(&request);
+    jit_destroy(jit);
+}
+END_TEST
+
+/* Without memory a request stays as it was, and can be completed later. */
+START_TEST(request_without_memory)
+{
+    struct jit_opts opts = { .templates_dir = TRIVIAL };
+    ffa_error err = { FFA_OK, 0, "" };
+    struct jit_request request;
+    struct jit_spec spec;
+    struct jit *jit;
+    ffa_status rc = FFA_NOMEM;
+    long nth;
+
+    must(jit_create(&jit, &opts, &silent, &err), &err);
+    must(jit_spec_init(&spec, "attention_forward", &err), &err);
+    must(jit_spec_resolve(&spec, "sm_90a", &err), &err);
+    jit_request_init(&request, &spec, "sm_90a");
+    for (nth = 1; nth < 100 && rc != FFA_OK; nth++) {
+        fault_arm(FAULT_ALLOC, nth);
+        rc = jit_request_complete(&request, jit, &err);
+        fault_arm(FAULT_ALLOC, 0);
+        if (rc == FFA_OK)
+            break;
+        ck_assert_int_eq(rc, FFA_NOMEM);
+        ck_assert_str_eq(request.key, "");
+        ck_assert_ptr_null(request.record);
+        ck_assert_ptr_null(request.sources);
+    }
+    ck_assert_int_eq(rc, FFA_OK);
+    ck_assert_int_gt(nth, 2);
+    jit_request_finish(&request);
+    jit_destroy(jit);
+}
+END_TEST
 
 START_TEST(record_is_readable_and_has_no_place)
 {
@@ -268,6 +338,8 @@ int main(int argc, char **argv)
     self = realpath(argv[0], NULL);
     suite = suite_create("key");
     tc = tcase_create("key");
+    tcase_add_test(tc, request_is_completed_once);
+    tcase_add_test(tc, request_without_memory);
     tcase_add_test(tc, record_is_readable_and_has_no_place);
     tcase_add_test(tc, same_request_same_key);
     tcase_add_test(tc, every_value_changes_the_key);

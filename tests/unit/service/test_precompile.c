@@ -145,6 +145,69 @@ START_TEST(deadline_is_kept)
 }
 END_TEST
 
+struct stopper {
+    volatile int stop;
+    int done, ticks;
+    int32_t busy_max;
+};
+
+/* Drains at the first request that is done. */
+static void drain(void *user, const ffa_precompile_event *event)
+{
+    struct stopper *stopper = user;
+
+    ck_assert_int_eq(event->worker, 0);
+    ck_assert_int_eq(event->worker_status, -1);
+    stopper->ticks += event->index < 0;
+    stopper->done += event->index >= 0;
+    stopper->busy_max = event->busy > stopper->busy_max ? event->busy : stopper->busy_max;
+    if (event->index >= 0)
+        stopper->stop = FFA_PRECOMPILE_DRAIN;
+}
+
+/* What is under way is finished, and told of; nothing more is begun. */
+START_TEST(drain_begins_no_more)
+{
+    ffa_precompile_report report = FFA_PRECOMPILE_REPORT_INIT;
+    ffa_precompile_opts opts = FFA_PRECOMPILE_OPTS_INIT;
+    struct stopper stopper = { .stop = 0 };
+    ffa_context *context = open_context();
+    ffa_error err = { FFA_OK, 0, "" };
+
+    ck_assert_int_eq(setenv("FAKE_NVRTC_MS", "300", 1), 0);
+    opts.threads = 3;
+    opts.stop = &stopper.stop;
+    opts.event = drain;
+    opts.user = &stopper;
+    opts.tick_ms = 20;
+    ck_assert_int_eq(ffa_precompile(context, requests, COUNT, &opts, &report, &err), FFA_TIMEOUT);
+    ck_assert_msg(strstr(err.message, "stopped with"), "%s", err.message);
+    ck_assert_int_ge(report.compiled, 1);
+    ck_assert_int_le(report.compiled, 3);
+    ck_assert_int_eq(report.compiled, stopper.done);
+    ck_assert_int_eq(report.unfinished, COUNT - report.compiled);
+    ck_assert_int_ge(stopper.ticks, 3);
+    ck_assert_int_ge(stopper.busy_max, 2);
+    ffa_close(context);
+}
+END_TEST
+
+/* Set before the call: nothing is begun. */
+START_TEST(stopped_before_it_began)
+{
+    ffa_precompile_report report = FFA_PRECOMPILE_REPORT_INIT;
+    ffa_precompile_opts opts = FFA_PRECOMPILE_OPTS_INIT;
+    struct stopper stopper = { .stop = FFA_PRECOMPILE_CUT };
+    ffa_context *context = open_context();
+
+    opts.stop = &stopper.stop;
+    ck_assert_int_eq(ffa_precompile(context, requests, COUNT, &opts, &report, NULL), FFA_TIMEOUT);
+    ck_assert_int_eq(report.unfinished, COUNT);
+    ck_assert_int_eq(report.compiled + report.failed + report.hit, 0);
+    ffa_close(context);
+}
+END_TEST
+
 START_TEST(failures_are_told)
 {
     ffa_precompile_report report = FFA_PRECOMPILE_REPORT_INIT;
@@ -227,13 +290,16 @@ START_TEST(misuse_is_refused)
     ck_assert_int_eq(ffa_precompile(context, requests, -1, NULL, NULL, &err), FFA_INVALID);
     ck_assert_int_eq(ffa_precompile(context, NULL, 0, NULL, &report, &err), FFA_OK);
     ck_assert_int_eq(report.requested + report.compiled, 0);
-    opts.threads = 65;
+    opts.threads = 1025;
     ck_assert_int_eq(ffa_precompile(context, requests, 1, &opts, NULL, &err), FFA_INVALID);
-    ck_assert_msg(strstr(err.message, "threads is 65, not in [0, 64]"), "%s", err.message);
+    ck_assert_msg(strstr(err.message, "threads is 1025, not in [0, 1024]"), "%s", err.message);
     opts.threads = 0;
     opts.deadline_ms = -1;
     ck_assert_int_eq(ffa_precompile(context, requests, 1, &opts, NULL, &err), FFA_INVALID);
     opts.deadline_ms = 0;
+    opts.tick_ms = -1;
+    ck_assert_int_eq(ffa_precompile(context, requests, 1, &opts, NULL, &err), FFA_INVALID);
+    opts.tick_ms = 0;
     opts.flags = 1;
     ck_assert_int_eq(ffa_precompile(context, requests, 1, &opts, NULL, &err), FFA_UNSUPPORTED);
     requests[1].flags = FFA_COMPILE_FORCE;
@@ -287,6 +353,8 @@ int main(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, all_are_compiled_in_parallel);
     tcase_add_test(tc, deadline_is_kept);
+    tcase_add_test(tc, drain_begins_no_more);
+    tcase_add_test(tc, stopped_before_it_began);
     tcase_add_test(tc, failures_are_told);
     tcase_add_test(tc, duplicates_are_one);
     tcase_add_test(tc, size_tag_is_the_stride);

@@ -1,60 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kernels and plans as objects.
+ * Plans as objects, and the steps of making one. (Kernels: kernels.h.)
  */
 #ifndef FFA_ATTENTION_ATTENTION_H
 #define FFA_ATTENTION_ATTENTION_H
 
-#include "choose/order.h"
-#include "gpu/gpu.h"
-#include "service/context.h"
-#include <ffa/attention.h>
+#include "attention/kernels.h"
 
-/* What a kernel's tiles are expected to cost: `begin` to begin and end one, `key` each key of its
- * blocks, in keys of the widest kernel. */
-struct tile_cost {
-    double begin, key;
+/* What was chosen for a plan, and by what. */
+struct plan_choice {
+    struct choose_device device; /* zero, but for the default table, on the CPU */
+    int32_t pack_heads;          /* 0: none */
+    int32_t heads_q, heads_kv;   /* of the kernels' spec; 0: not known */
+    int32_t token_bytes;         /* of K and V together, a token of a kv head */
+    int32_t backward_at_a_time;  /* tiles that the device works on together */
+    enum tile_cuts cuts;
 };
-
-/* A forward kernel and its tiles. */
-struct forward_kernel {
-    struct gpu_kernel *kernel; /* NULL on the CPU */
-    ffa_kernel_info info;      /* zero there */
-    int32_t tile_m, tile_n;    /* query rows of the plan, keys */
-    struct tile_cost cost;
-};
-
-enum { FORWARD_KERNELS_MAX = 2 };
-
-struct ffa_kernels {
-    ffa_context *context; /* not owned */
-    ffa_dtype dtype;
-    int32_t head_dim, head_dim_v;
-    int32_t pack_heads; /* 0: none */
-    bool has_softcap, has_max_logits, is_staged, is_split;
-    ffa_dtype out_dtype;
-    struct forward_kernel forward[FORWARD_KERNELS_MAX]; /* of one tile_m: a plan is for one; the
-                                                         * first is for all */
-    int32_t forward_count;                              /* >= 1 */
-    struct gpu_kernel *combine; /* of a split; NULL on the CPU, and without */
-    bool has_backward;          /* then the rest is set, but for what is NULL on the CPU */
-    int32_t backward_tile_m, backward_tile_n;
-    int32_t backward_cluster; /* blocks that share a tile */
-    int32_t
-        dq_columns; /* of a row of the fp32 sum of dq: head_dim, padded as the kernels have it */
-    ffa_dtype grad_dtype;
-    bool is_deterministic; /* then plans are in turns */
-    struct gpu_kernel *prepare, *finish;
-    struct gpu_kernel *backward;      /* dk and dv in grad_dtype */
-    struct gpu_kernel *backward_fp32; /* in fp32: for parts of a split; NULL: `backward` does it */
-};
-
-static inline bool kernels_on_gpu(const struct ffa_kernels *kernels)
-{
-    return kernels->forward[0].kernel != NULL;
-}
 
 struct ffa_plan {
+    struct plan_choice choice;
     struct tile_plan tiles;
     struct tile_plan backward;  /* zero of kernels without it */
     int32_t heads_in_mask;      /* 1, or heads_kv */
@@ -68,7 +32,7 @@ struct ffa_plan {
     int64_t turns_at;        /* and the turns of the second */
     _Atomic(void *) buffer;  /* where it was uploaded last; not owned */
     atomic_int device;       /* and on which device */
-    _Atomic uint64_t *order; /* what backward_order_find said last, and was asked (backward.c) */
+    _Atomic uint64_t *order; /* what backward_order_find said last, and was asked (plan_order) */
 };
 
 /* The parts of a backward workspace, as bytes from its begin (backward.c). */
@@ -84,6 +48,12 @@ struct backward_layout {
 ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *plan,
                                 const ffa_kernels *kernels, int32_t heads_q, int32_t heads_kv,
                                 int32_t sm_count, ffa_error *err);
+
+/* Kv heads of a forward L2 group. */
+int64_t plan_l2_heads_kv(const ffa_plan *plan);
+/* The order of a backward pass of the plan, found once for the heads and the device that it is used
+ * with: finding it takes up to 1 ms, a call a hundredth of that. Thread: any. */
+struct backward_order plan_order(const ffa_plan *plan, const struct order_query *query);
 
 /* ---- the steps of making a plan ---- */
 

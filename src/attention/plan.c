@@ -4,9 +4,6 @@
  */
 #include "attention/attention.h"
 #include "tile/split.h"
-#include "tile/sweep.h"
-
-#include <assert.h>
 
 /* Kernels count keys and rows in int32, up to two tiles past the end. */
 enum { GPU_TOKENS_MAX = INT32_MAX - 1023 };
@@ -93,115 +90,157 @@ struct tile_options plan_tile_options(const struct forward_kernel *kernel,
                                   .cuts = cuts_of(wish->flags & FFA_PLAN_ISOLATE) };
 }
 
-/* What the kernel would take for the tiles, of its rows, if it swept the same ranges of keys. */
-static double cost_of(const struct tile_plan *tiles, const struct forward_kernel *kernel)
-{
-    int64_t blocks = 0;
+/* ---- choices ---- */
 
-    assert(tiles->tile_m == kernel->tile_m);
-    for (int64_t i = 0; i < tiles->sweep_count; i++)
-        blocks += sweep_blocks(tiles->sweeps[i].begin, tiles->sweeps[i].end, kernel->tile_n, false);
-    return (double)tiles->tile_count * kernel->cost.begin +
-           (double)blocks * kernel->tile_n * kernel->cost.key;
-}
-
-/* Another kernel has to save this share: with few tiles, what the model leaves out is more. */
-static const double WORTH = 0.03;
-/* So much may documents apart cost, without masks, */
-static const double APART_COST = 1.1;
-/* and whatever it is where tiles are fewer than an H200 has SMs. */
-enum { APART_TILES = 132 };
-
-/* Packed rows are few, so that tiles of a document each fill the device better; unless documents
- * are so many and so short that most rows of their tiles are empty. */
-static ffa_status build_apart(struct tile_plan *tiles, const ffa_mask *mask,
-                              const struct forward_kernel *kernel, struct tile_options *opts,
+/* Build the tiles for the kernel that is expected to be the fastest of `all`. */
+static ffa_status build_tiles(struct tile_plan *out, enum tile_cuts *cuts,
+                              const ffa_kernels *kernels, const struct forward_kernel *all,
+                              int32_t count, const ffa_mask *mask, const ffa_plan_opts *wish,
                               ffa_error *err)
 {
-    struct tile_plan together = { 0 };
+    struct tile_candidate candidates[FORWARD_KERNELS_MAX];
+    const struct tile_query query = { .candidates = candidates,
+                                      .candidate_count = count,
+                                      .cuts = cuts_of(wish->flags & FFA_PLAN_ISOLATE),
+                                      .is_packed = kernels->pack_heads && kernels_on_gpu(kernels) };
+    struct tile_choice choice = { 0 };
     ffa_status rc;
 
-    opts->cuts = TILE_CUTS_ISOLATE;
-    FFA_TRY(tile_build(tiles, mask, TILE_OWNS_QUERIES, opts, err));
-    if (tiles->tile_count <= APART_TILES ||
-        tiles->tile_count * tiles->tile_m <= 2 * tiles->shape.seqlen_q * tiles->list_count)
-        goto out;
-    opts->cuts = TILE_CUTS_CHEAP;
-    FFA_TRY(tile_build(&together, mask, TILE_OWNS_QUERIES, opts, err));
-    if (cost_of(tiles, kernel) > APART_COST * cost_of(&together, kernel)) {
-        const struct tile_plan apart = *tiles;
-
-        *tiles = together;
-        together = apart;
-    } else {
-        opts->cuts = TILE_CUTS_ISOLATE;
-    }
-out:
-    tile_finish(&together);
+    for (int32_t i = 0; i < count; i++)
+        candidates[i] = (struct tile_candidate){ all[i].tile_m, all[i].tile_n, all[i].cost };
+    rc = choose_tiles(out, &choice, mask, &query, &kernels->device, err);
+    *cuts = choice.cuts;
     return rc;
 }
 
-/* The tiles, for the kernel that is expected to be the fastest. */
 static ffa_status add_tiles(struct ffa_plan *plan, const ffa_kernels *kernels, const ffa_mask *mask,
                             const ffa_plan_opts *wish, ffa_error *err)
 {
-    const struct forward_kernel *best = &kernels->forward[0];
-    struct tile_options opts = plan_tile_options(best, wish);
-    ffa_status rc;
-
-    if (kernels->pack_heads && kernels_on_gpu(kernels) && opts.cuts == TILE_CUTS_CHEAP)
-        FFA_TRY(build_apart(&plan->tiles, mask, best, &opts, err));
-    else
-        FFA_TRY(tile_build(&plan->tiles, mask, TILE_OWNS_QUERIES, &opts, err));
-    for (int32_t i = 1; i < kernels->forward_count; i++)
-        if (cost_of(&plan->tiles, &kernels->forward[i]) < (1 - WORTH) * cost_of(&plan->tiles, best))
-            best = &kernels->forward[i];
-    if (best == &kernels->forward[0])
-        goto out;
-    tile_finish(&plan->tiles);
-    opts.tile_n = best->tile_n;
-    rc = tile_build(&plan->tiles, mask, TILE_OWNS_QUERIES, &opts, err);
-out:
-    return rc;
+    return build_tiles(&plan->tiles, &plan->choice.cuts, kernels, kernels->forward,
+                       kernels->forward_count, mask, wish, err);
 }
 
-/* Split the tiles if the caller wishes it and the device has places to fill. */
-static ffa_status split(struct ffa_plan *plan, const ffa_kernels *kernels,
-                        const ffa_plan_opts *wish, ffa_error *err)
+/* What runs each tile of a split: heads of one list, or packs of them. */
+static int32_t split_divisor(const struct ffa_plan *plan, const ffa_kernels *kernels)
+{
+    return plan->heads_in_mask * (kernels->pack_heads ? kernels->pack_heads : 1);
+}
+
+static ffa_status split_check(const struct ffa_plan *plan, const ffa_kernels *kernels,
+                              int32_t heads_q, ffa_error *err)
 {
     const int32_t pack = kernels->pack_heads ? kernels->pack_heads : 1;
-    int32_t heads;
-    int64_t most;
-    ffa_status rc = FFA_INVALID;
 
-    if (!wish->heads_q)
-        return FFA_OK;
-    if (!kernels->is_split) {
-        error_fail(err, rc, 0, "plan: heads_q is %d, the kernels were made without FFA_SPEC_SPLIT",
-                   wish->heads_q);
-        goto out;
-    }
-    if (wish->heads_q < 1 || wish->heads_q > 65536 ||
-        wish->heads_q % (plan->heads_in_mask * pack)) {
-        error_fail(
-            err, rc, 0,
+    if (heads_q < 1 || heads_q > FFA_HEADS_MAX || heads_q % split_divisor(plan, kernels))
+        return error_fail(
+            err, FFA_INVALID, 0,
             "plan: heads_q is %d, not a multiple of %d lists of the mask x %d packed heads in "
-            "[1, 65536]",
-            wish->heads_q, plan->heads_in_mask, pack);
-        goto out;
-    }
-    rc = FFA_OK;
-    if (!kernels_on_gpu(kernels)) /* the CPU's threads take tiles as they come */
-        goto out;
-    heads = wish->heads_q / (plan->heads_in_mask * pack);
-    most = tile_split_most(&plan->tiles, heads, gpu_device_sm_count(kernels->context->gpu));
+            "[1, %d]",
+            heads_q, plan->heads_in_mask, pack, FFA_HEADS_MAX);
+    return FFA_OK;
+}
+
+static int64_t split_most(const struct tile_plan *tiles, const struct ffa_plan *plan,
+                          const ffa_kernels *kernels, int32_t heads_q)
+{
+    const struct split_query query = { .heads = heads_q / split_divisor(plan, kernels),
+                                       .places = kernels->device.facts.sm_count,
+                                       .is_asked = kernels->is_split };
+
+    return choose_split(tiles, &query, kernels->device.costs);
+}
+
+/* Split the plan's tiles where the device has places to fill. */
+static ffa_status split_asked(struct ffa_plan *plan, const ffa_kernels *kernels, int32_t heads_q,
+                              ffa_error *err)
+{
+    const int64_t most = split_most(&plan->tiles, plan, kernels, heads_q);
+    ffa_status rc = FFA_OK;
+
     if (most < INT64_MAX) {
         FFA_TRY(tile_split(&plan->tiles, most, err));
-        plan->split_heads = wish->heads_q;
+        plan->split_heads = heads_q;
     }
 out:
     return rc;
 }
+
+/* The same for kernels that are others than those of whole tiles, with other tiles. */
+static ffa_status split_auto(struct ffa_plan *plan, const ffa_kernels *kernels,
+                             const ffa_mask *mask, const ffa_plan_opts *wish, int32_t heads_q,
+                             ffa_error *err)
+{
+    struct tile_plan tiles = { 0 }, whole;
+    enum tile_cuts cuts;
+    int64_t most = split_most(&plan->tiles, plan, kernels, heads_q);
+    ffa_status rc = FFA_OK;
+
+    if (most == INT64_MAX)
+        goto out;
+    FFA_TRY(
+        build_tiles(&tiles, &cuts, kernels, kernels->split, kernels->split_count, mask, wish, err));
+    most = split_most(&tiles, plan, kernels, heads_q);
+    if (most == INT64_MAX)
+        goto out;
+    FFA_TRY(tile_split(&tiles, most, err));
+    whole = plan->tiles;
+    plan->tiles = tiles;
+    tiles = whole;
+    plan->choice.cuts = cuts;
+    plan->split_heads = heads_q;
+out:
+    tile_finish(&tiles);
+    return rc;
+}
+
+/* Split the tiles if they may be, and the device has places to fill. */
+static ffa_status split(struct ffa_plan *plan, const ffa_kernels *kernels, const ffa_mask *mask,
+                        const ffa_plan_opts *wish, ffa_error *err)
+{
+    const int32_t heads_q = wish->heads_q ? wish->heads_q : kernels->heads_q;
+    ffa_status rc = FFA_OK;
+
+    if (wish->heads_q && !kernels->is_split && !kernels->may_split) {
+        rc = error_fail(err, FFA_INVALID, 0,
+                        "plan: heads_q is %d, the kernels were made without FFA_SPEC_SPLIT",
+                        wish->heads_q);
+        goto out;
+    }
+    if (!heads_q || !(kernels->is_split || kernels->may_split))
+        goto out;
+    FFA_TRY(split_check(plan, kernels, heads_q, err));
+    if (!kernels_on_gpu(kernels)) /* the CPU's threads take tiles as they come */
+        goto out;
+    if (kernels->is_split)
+        rc = split_asked(plan, kernels, heads_q, err);
+    else if (kernels->split_count)
+        rc = split_auto(plan, kernels, mask, wish, heads_q, err);
+out:
+    return rc;
+}
+
+static struct plan_choice choice_begin(const ffa_kernels *kernels)
+{
+    return (struct plan_choice){
+        .device = kernels->device,
+        .pack_heads = kernels->pack_heads,
+        .heads_q = kernels->heads_q,
+        .heads_kv = kernels->heads_kv,
+        .token_bytes =
+            (kernels->head_dim + kernels->head_dim_v) * (int32_t)ffa_dtype_bytes(kernels->dtype),
+        .backward_at_a_time = kernels->has_backward ? kernels_backward_at_a_time(
+                                                          kernels, kernels->device.facts.sm_count)
+                                                    : 0,
+    };
+}
+
+int64_t plan_l2_heads_kv(const ffa_plan *plan)
+{
+    return choose_l2_heads(&plan->choice.device,
+                           plan->tiles.shape.seqlen_k * plan->choice.token_bytes);
+}
+
+/* ---- the steps of making a plan ---- */
 
 ffa_status plan_begin(ffa_plan **out, const ffa_kernels *kernels, const ffa_mask *mask,
                       ffa_error *err)
@@ -217,6 +256,7 @@ ffa_status plan_begin(ffa_plan **out, const ffa_kernels *kernels, const ffa_mask
         rc = error_nomem(err, "the plan");
         goto out;
     }
+    (*out)->choice = choice_begin(kernels);
     (*out)->stage_count = 1;
     (*out)->heads_in_mask = ffa_mask_head_count(mask);
 out:
@@ -262,7 +302,7 @@ ffa_status ffa_plan_create_with(ffa_plan **out, const ffa_kernels *kernels, cons
     FFA_TRY(plan_wish_import(&wish, plan_opts, err));
     FFA_TRY(plan_begin(&plan, kernels, mask, err));
     FFA_TRY(add_tiles(plan, kernels, mask, &wish, err));
-    FFA_TRY(split(plan, kernels, &wish, err));
+    FFA_TRY(split(plan, kernels, mask, &wish, err));
     FFA_TRY(plan_add_backward(plan, kernels, mask, &wish, err));
     FFA_TRY(plan_complete(plan, kernels, err));
     *out = plan;
@@ -281,6 +321,43 @@ void ffa_plan_destroy(ffa_plan *plan)
     mem_free(plan->image);
     mem_free(plan->order);
     mem_free(plan);
+}
+
+static int32_t parts_of(const struct tile_plan *tiles)
+{
+    int32_t parts = 0;
+
+    for (int64_t t = 0; t < tiles->tile_count; t++)
+        parts += (tiles->tiles[t].flags & PLAN_TILE_PART) != 0;
+    return parts;
+}
+
+/* What was chosen; on a GPU, also for the heads of the kernels' spec. */
+static void info_add_choice(ffa_plan_info *info, const ffa_plan *plan)
+{
+    const struct plan_choice *choice = &plan->choice;
+    const bool is_known = plan->image && choice->heads_q;
+
+    info->pack_heads = choice->pack_heads;
+    info->is_isolated = choice->cuts == TILE_CUTS_ISOLATE;
+    info->split_heads = plan->split_heads;
+    info->split_tiles = parts_of(&plan->tiles);
+    if (plan->image)
+        text_copy(info->cost_table, "%.31s", choice->device.costs->device);
+    if (is_known) {
+        const int64_t heads_kv = plan_l2_heads_kv(plan);
+
+        info->l2_heads_kv = (int32_t)(heads_kv < choice->heads_kv ? heads_kv : choice->heads_kv);
+    }
+    if (is_known && plan->backward.tile_count) {
+        const struct order_query query = { choice->heads_q / choice->heads_kv, choice->heads_kv,
+                                           choice->backward_at_a_time, choice->device.costs };
+        const struct backward_order order = plan_order(plan, &query);
+
+        info->backward_parts = order.parts;
+        info->backward_waves = order.waves;
+        info->backward_l2_head_groups = (int32_t)backward_order_l2_group(&plan->backward, &query, order);
+    }
 }
 
 ffa_status ffa_plan_info_get(const ffa_plan *plan, ffa_plan_info *info, ffa_error *err)
@@ -303,6 +380,7 @@ ffa_status ffa_plan_info_get(const ffa_plan *plan, ffa_plan_info *info, ffa_erro
     facts.backward_tile_count = (int32_t)plan->backward.tile_count;
     facts.backward_block_count = plan->backward.block_count;
     facts.backward_partial_blocks = plan->backward.partial_blocks;
+    info_add_choice(&facts, plan);
     return opts_export(info, &facts, sizeof facts, err);
 }
 

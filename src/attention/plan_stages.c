@@ -170,6 +170,7 @@ static ffa_status build_plans(struct build *b, const ffa_mask *const *masks, ffa
         return error_nomem(err, "the tiles of stages");
     for (int32_t s = 0; s < b->count; s++) {
         FFA_TRY(plan_begin(&b->plans[s], b->kernels, masks[s], err));
+        b->plans[s]->choice.cuts = b->tiles.cuts;
         b->plans[s]->stage = s;
         b->plans[s]->stage_count = b->count;
         FFA_TRY(tile_build_at(&b->plans[s]->tiles, masks[s], TILE_OWNS_QUERIES, &b->tiles, b->cuts,

@@ -4,6 +4,8 @@
  */
 #include "service/context.h"
 
+#include "choose/spec_choice.h"
+
 enum { KNOWN_FLAGS = FFA_COMPILE_FORCE | FFA_COMPILE_PTX, SETTINGS_MAX = 1024 };
 
 struct ffa_compiled {
@@ -35,7 +37,7 @@ ffa_status context_import_request(struct compile_request *out, ffa_context *cont
     for (int64_t i = 0; i < given.setting_count; i++)
         FFA_TRY(jit_spec_set(&out->spec, given.settings[i], err));
     out->flags = given.flags;
-    rc = jit_spec_resolve(&out->spec, given.arch ? given.arch : context->arch, err);
+    rc = choose_spec(&out->spec, given.arch ? given.arch : context->arch, err);
     text_copy(out->arch, "%s", given.arch ? given.arch : context->arch); /* a known one: it fits */
 out:
     return rc;

@@ -7,6 +7,8 @@
  */
 #include "service/context.h"
 
+#include "choose/spec_choice.h"
+
 static ffa_status hand_out(struct resolved *out, const struct jit_kernel *kernel, ffa_layer layer,
                            int64_t started)
 {
@@ -222,7 +224,7 @@ ffa_status context_resolve(struct resolved *out, ffa_context *context, const str
     table_key_init(&key, &full, arch);
     found = table_find(context->cache.table, &key);
     if (!found) {
-        FFA_TRY(jit_spec_resolve(&full, arch, err));
+        FFA_TRY(choose_spec(&full, arch, err));
         table_key_init(&key, &full, arch);
         found = table_find(context->cache.table, &key);
     }

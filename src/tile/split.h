@@ -7,9 +7,8 @@
 
 #include "tile/tile.h"
 
-/* Blocks that a part may have, so that `places` blocks of threads that each take one (tile, head)
- * after another are done soonest; heads: those that run each tile. INT64_MAX: nothing is gained. */
-int64_t tile_split_most(const struct tile_plan *plan, int32_t heads, int32_t places);
+/* Parts that a tile is split into where a part may have `most` blocks; 1: it stays whole. */
+int64_t tile_split_parts(const struct plan_tile *tile, int64_t most);
 
 /* Replace each tile of more than `most` blocks by parts of about equal blocks, each over some of
  * its keys, and put the list in order again. Parts are marked PLAN_TILE_PART; part_rows and splits

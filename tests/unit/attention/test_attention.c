@@ -585,10 +585,10 @@ static const struct {
       { .dtype = FFA_BF16, .head_dim = 64, .flags = FFA_SPEC_SPLIT, .pack_heads = 2 },
       FFA_OK,
       "" },
-    { "pack_heads -1",
-      { .dtype = FFA_BF16, .head_dim = 64, .pack_heads = -1 },
+    { "pack_heads -2",
+      { .dtype = FFA_BF16, .head_dim = 64, .pack_heads = -2 },
       FFA_INVALID,
-      "pack_heads is -1, not in [0, 64]" },
+      "pack_heads is -2, not in [0, 64] or FFA_PACK_AUTO (-1)" },
     { "pack_heads 65",
       { .dtype = FFA_BF16, .head_dim = 64, .pack_heads = 65 },
       FFA_INVALID,
@@ -1018,7 +1018,10 @@ END_TEST
 /* Kernels that say they are a GPU's, as far as planning looks at them. */
 static struct ffa_kernels gpu_kernels(int32_t tile_m, int32_t tile_n)
 {
+    const struct device_facts facts = { .name = "NVIDIA H200", .sm_count = 132 };
+
     return (struct ffa_kernels){ .context = context,
+                                 .device = choose_device_of(&facts),
                                  .forward = { { .kernel = (struct gpu_kernel *)(uintptr_t)1,
                                                 .tile_m = tile_m,
                                                 .tile_n = tile_n,

@@ -505,7 +505,10 @@ END_TEST
 /* Kernels that say they are a GPU's, as far as planning looks at them. */
 static struct ffa_kernels gpu_kernels(void)
 {
+    const struct device_facts facts = { .name = "NVIDIA H200", .sm_count = 132 };
+
     return (struct ffa_kernels){ .context = context,
+                                 .device = choose_device_of(&facts),
                                  .head_dim = 120,
                                  .head_dim_v = 64,
                                  .dq_columns = 128,
@@ -636,9 +639,10 @@ END_TEST
 /* A plan remembers its parts for one layout of heads and device, and takes no other's for them. */
 START_TEST(parts_are_those_of_the_heads_that_ask)
 {
-    static const struct order_query asked[] = { { 8, 8, 132 }, { 3, 4, 132 }, { 8, 8, 16 },
-                                                { 8, 1, 132 }, { 12, 2, 2 },  { 4096, 1, 132 },
-                                                { 1, 8, 132 } };
+    static const struct order_query asked[] = { { 8, 8, 132, NULL }, { 3, 4, 132, NULL },
+                                                { 8, 8, 16, NULL },  { 8, 1, 132, NULL },
+                                                { 12, 2, 2, NULL },  { 4096, 1, 132, NULL },
+                                                { 1, 8, 132, NULL } };
     struct ffa_kernels gpu = gpu_kernels();
     ffa_mask *mask = parse("causal:2048");
     struct backward_layout layout;
@@ -656,7 +660,7 @@ START_TEST(parts_are_those_of_the_heads_that_ask)
                                   query->heads_kv, query->at_a_time, &err),
              &err);
         ck_assert_int_eq(layout.order.parts, parts);
-        ck_assert_int_eq(layout.order.rounds, order.rounds);
+        ck_assert_int_eq(layout.order.waves, order.waves);
         ck_assert_int_eq(query->group % parts, 0);
         first = i == 0 ? parts : first;
         others += parts != first;

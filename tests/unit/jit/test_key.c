@@ -3,7 +3,7 @@
  * Keys: the same for the same request wherever it is made, another for any other request.
  */
 #include "base/digest.h"
-#include "jit/jit.h"
+#include "choose/spec_choice.h"
 #include "support/tmpdir.h"
 
 #include <check.h>
@@ -43,7 +43,7 @@ static struct made make(const char *folder, const char *const *settings, int cou
     must(jit_spec_init(&spec, "attention_forward", &err), &err);
     for (int i = 0; i < count; i++)
         must(jit_spec_set(&spec, settings[i], &err), &err);
-    must(jit_spec_resolve(&spec, "sm_90a", &err), &err);
+    must(choose_spec(&spec, "sm_90a", &err), &err);
     must(jit_key(jit, &spec, "sm_90a", made.key, &made.record, &err), &err);
     jit_destroy(jit);
     return made;

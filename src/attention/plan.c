@@ -126,6 +126,7 @@ static int32_t split_divisor(const struct ffa_plan *plan, const ffa_kernels *ker
     return plan->heads_in_mask * (kernels->pack_heads ? kernels->pack_heads : 1);
 }
 
+/* The heads that a split is asked for. */
 static ffa_status split_check(const struct ffa_plan *plan, const ffa_kernels *kernels,
                               int32_t heads_q, ffa_error *err)
 {
@@ -137,6 +138,10 @@ static ffa_status split_check(const struct ffa_plan *plan, const ffa_kernels *ke
             "plan: heads_q is %d, not a multiple of %d lists of the mask x %d packed heads in "
             "[1, %d]",
             heads_q, plan->heads_in_mask, pack, FFA_HEADS_MAX);
+    if (kernels->heads_q && kernels->heads_q != heads_q)
+        return error_fail(err, FFA_INVALID, 0,
+                          "plan: heads_q is %d, the kernels were made for heads_q %d", heads_q,
+                          kernels->heads_q);
     return FFA_OK;
 }
 
@@ -208,7 +213,10 @@ static ffa_status split(struct ffa_plan *plan, const ffa_kernels *kernels, const
     }
     if (!heads_q || !(kernels->is_split || kernels->may_split))
         goto out;
-    FFA_TRY(split_check(plan, kernels, heads_q, err));
+    if (wish->heads_q || kernels->is_split)
+        FFA_TRY(split_check(plan, kernels, heads_q, err));
+    else if (heads_q % split_divisor(plan, kernels)) /* calls with this mask are refused */
+        goto out;
     if (!kernels_on_gpu(kernels)) /* the CPU's threads take tiles as they come */
         goto out;
     if (kernels->is_split)
@@ -356,7 +364,8 @@ static void info_add_choice(ffa_plan_info *info, const ffa_plan *plan)
 
         info->backward_parts = order.parts;
         info->backward_waves = order.waves;
-        info->backward_l2_head_groups = (int32_t)backward_order_l2_group(&plan->backward, &query, order);
+        info->backward_l2_head_groups =
+            (int32_t)backward_order_l2_group(&plan->backward, &query, order);
     }
 }
 

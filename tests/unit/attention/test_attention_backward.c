@@ -566,6 +566,36 @@ START_TEST(one_image_serves_both_passes)
 }
 END_TEST
 
+/* What a plan says of the order is what a call with the heads of the spec takes. */
+START_TEST(an_order_shows_in_the_plan)
+{
+    struct ffa_kernels gpu = gpu_kernels();
+    ffa_plan_info info = FFA_PLAN_INFO_INIT;
+    ffa_mask *mask = parse("causal:4096");
+    struct backward_layout layout;
+    ffa_plan *plan;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    must(ffa_plan_create(&plan, &gpu, mask, &err), &err);
+    must(ffa_plan_info_get(plan, &info, &err), &err);
+    ck_assert_int_eq(info.backward_parts, 0); /* no heads are known */
+    ck_assert_int_eq(info.l2_heads_kv, 0);
+    ffa_plan_destroy(plan);
+    gpu.heads_q = 8;
+    gpu.heads_kv = 1;
+    must(ffa_plan_create(&plan, &gpu, mask, &err), &err);
+    must(ffa_plan_info_get(plan, &info, &err), &err);
+    must(backward_layout_make(&layout, plan, &gpu, 8, 1, 132, &err), &err);
+    ck_assert_int_eq(info.backward_parts, 8); /* test_choose.c, an H200 */
+    ck_assert_int_eq(info.backward_parts, layout.order.parts);
+    ck_assert_int_eq(info.backward_waves, layout.order.waves);
+    ck_assert_int_eq(info.backward_l2_head_groups, 4);
+    ck_assert_int_eq(info.l2_heads_kv, 1);
+    ffa_plan_destroy(plan);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
 static const struct {
     const char *mask;
     int32_t heads_q, heads_kv, sm_count;
@@ -750,6 +780,7 @@ int main(void)
     tcase_add_loop_test(tc, arguments_are_checked, 0, ROWS_OF(bad_args));
     tcase_add_test(tc, what_belongs_together_is_checked);
     tcase_add_loop_test(tc, one_image_serves_both_passes, 0, 2);
+    tcase_add_test(tc, an_order_shows_in_the_plan);
     tcase_add_loop_test(tc, workspaces_hold_what_their_parts_need, 0, ROWS_OF(layouts));
     tcase_add_test(tc, parts_are_those_of_the_heads_that_ask);
     tcase_add_test(tc, a_workspace_beyond_all_memory_is_refused);

@@ -6,16 +6,7 @@
 #define FFA_ATTENTION_ATTENTION_H
 
 #include "attention/kernels.h"
-
-/* What was chosen for a plan, and by what. */
-struct plan_choice {
-    struct choose_device device; /* zero, but for the default table, on the CPU */
-    int32_t pack_heads;          /* 0: none */
-    int32_t heads_q, heads_kv;   /* of the kernels' spec; 0: not known */
-    int32_t token_bytes;         /* of K and V together, a token of a kv head */
-    int32_t backward_at_a_time;  /* tiles that the device works on together */
-    enum tile_cuts cuts;
-};
+#include "attention/plan_choice.h"
 
 struct ffa_plan {
     struct plan_choice choice;
@@ -32,7 +23,7 @@ struct ffa_plan {
     int64_t turns_at;        /* and the turns of the second */
     _Atomic(void *) buffer;  /* where it was uploaded last; not owned */
     atomic_int device;       /* and on which device */
-    _Atomic uint64_t *order; /* what backward_order_find said last, and was asked (plan_order) */
+    _Atomic uint64_t *order; /* what backward_order_find said last, and was asked (plan_choice.c) */
 };
 
 /* The parts of a backward workspace, as bytes from its begin (backward.c). */
@@ -48,12 +39,6 @@ struct backward_layout {
 ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *plan,
                                 const ffa_kernels *kernels, int32_t heads_q, int32_t heads_kv,
                                 int32_t sm_count, ffa_error *err);
-
-/* Kv heads of a forward L2 group. */
-int64_t plan_l2_heads_kv(const ffa_plan *plan);
-/* The order of a backward pass of the plan, found once for the heads and the device that it is used
- * with: finding it takes up to 1 ms, a call a hundredth of that. Thread: any. */
-struct backward_order plan_order(const ffa_plan *plan, const struct order_query *query);
 
 /* ---- the steps of making a plan ---- */
 

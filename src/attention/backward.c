@@ -25,24 +25,6 @@
 
 /* ---- the workspace ---- */
 
-/* The plan remembers the last answer in 15 bits of a word; the others say to which question. (A
- * plan that is used with two head layouts in turn asks each time.) */
-struct backward_order plan_order(const ffa_plan *plan, const struct order_query *query)
-{
-    const uint64_t key = (uint64_t)query->group << 45 | (uint64_t)query->heads_kv << 27 |
-                         (uint64_t)query->at_a_time << 15;
-    const uint64_t known = atomic_load(plan->order);
-    struct backward_order order;
-
-    if (query->group >> 12 || query->heads_kv >> 18 || query->at_a_time >> 12)
-        return backward_order_find(&plan->backward, query);
-    if (known >> 15 == key >> 15)
-        return (struct backward_order){ (int32_t)(known >> 3 & 0xfff), (int32_t)(known & 7) };
-    order = backward_order_find(&plan->backward, query);
-    atomic_store(plan->order, key | (uint64_t)order.parts << 3 | (uint64_t)order.waves);
-    return order;
-}
-
 static ffa_status layout_add(struct backward_layout *layout, int64_t *at, const char *what,
                              int64_t rows, int64_t row_bytes, ffa_error *err)
 {

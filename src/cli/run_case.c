@@ -1,4 +1,10 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One attention case of `ffa run`: tensors, kernels, plan and memory, and the calls on them.
+ *
+ * Each tensor is there twice, on the host and in the context's memory (which is host memory on the
+ * CPU backend), with one extent for both. Inputs that are made up are the same on every machine.
+ */
 #include "cli/run_case.h"
 
 #include "base/half.h"

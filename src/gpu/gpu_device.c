@@ -1,4 +1,11 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Devices: which one a kernel exists for, what is known of it, and the error adapter of this room.
+ *
+ * A device is read once, when it is opened, and never changes. The current device of the calling
+ * thread is the same after a call as before it: gpu_enter and gpu_leave stand around what needs
+ * another one.
+ */
 #include "gpu/gpu_internal.h"
 
 #include <stdio.h>

@@ -444,7 +444,7 @@ static json_t *ranks_object(struct run_ranks_facts facts)
     return object;
 }
 
-/* What the library chose for the mask, on this backend. */
+/* What the library chose for the mask, on this backend. Ranks have plans of their own. */
 static json_t *plan_object(const struct run_case *run, const ffa_context_info *info)
 {
     ffa_plan_info plan = FFA_PLAN_INFO_INIT;
@@ -490,7 +490,7 @@ static json_t *as_object(const struct run_case *run, const ffa_context_info *inf
     cli_set_int(object, "seed", options->seed);
     (void)json_object_set_new(object, "kernel",
                               info->device >= 0 ? kernel_object(kernel) : json_null());
-    (void)json_object_set_new(object, "plan", plan_object(run, info));
+    (void)json_object_set_new(object, "plan", run->ranks ? json_null() : plan_object(run, info));
     if (run->ranks)
         (void)json_object_set_new(object, "ranks", ranks_object(run_ranks_facts_get(run->ranks)));
     add_time(object, &result->forward, run_case_flops(run));
@@ -670,10 +670,10 @@ int cmd_run(struct cli *cli)
           "compare with the fp64 oracle; exit 1 beyond its tolerance", 0, 0 },
         { "time", CLI_FLAG, &options.wants_time, NULL, "time calls after a warm-up", 0, 0 },
         { "split", CLI_FLAG, &options.wants_split, NULL,
-          "split tiles over their keys wherever it gains; chosen, where it gains much", 0, 0 },
-        { "no-split", CLI_FLAG, &options.wants_whole, NULL, "split no tiles", 0, 0 },
+          "split tiles over their keys for any gain; otherwise for a good one", 0, 0 },
+        { "no-split", CLI_FLAG, &options.wants_whole, NULL, "split no tile over its keys", 0, 0 },
         { "unpacked", CLI_FLAG, &options.wants_unpacked, NULL,
-          "each query head has tiles of its own; chosen, those of a kv head share", 0, 0 },
+          "each query head has tiles of its own; otherwise those of a kv head may share", 0, 0 },
         { "isolate", CLI_FLAG, &options.wants_isolation, NULL,
           "no tile has tokens of two documents: NaN and Inf stay in theirs", 0, 0 },
         { "debug", CLI_FLAG, &options.wants_debug, NULL,

@@ -220,7 +220,8 @@ typedef struct ffa_attention_spec {
      * tile_m and tile_n both 0 there may be kernels for two tiles, and each plan is for the one
      * that is expected to be faster on its mask. The CPU backend only checks it.
      * FFA_PACK_AUTO: chosen. All heads of a kv head are packed where they fill a tile well, heads_q
-     * and heads_kv are given, and tile_m and tile_n are 0; else none are. */
+     * and heads_kv are given, tile_m and tile_n are 0, and the kernels can be had; else none are.
+     */
     int32_t pack_heads;
     /* Heads of all calls, at most FFA_HEADS_MAX: what FFA_PACK_AUTO and FFA_SPLIT_AUTO need to
      * know. Calls with other heads are refused. Both 0: not known, and calls may have any.

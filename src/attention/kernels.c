@@ -249,6 +249,13 @@ out:
     return rc;
 }
 
+/* Whether a kernel is in no layer and cannot be compiled here: that is forbidden, or there is no
+ * NVRTC. */
+static bool is_missing(ffa_status rc)
+{
+    return rc == FFA_NOT_FOUND || rc == FFA_UNSUPPORTED;
+}
+
 /* Kernels for the tiles that a mask may want; one of a pass in stages, whose stages share theirs. A
  * tile may be too large for what else the spec asks for. The first is for all masks, so that where
  * nothing may be compiled, it will do. */
@@ -268,7 +275,7 @@ static ffa_status forward_add_packed(const struct forward_set *set,
         ffa_error found = { FFA_OK, 0, "" };
 
         rc = forward_add(set, kernels, spec, tiles[i], &found);
-        if (rc == FFA_INVALID || (rc == FFA_NOT_FOUND && *set->count))
+        if (rc == FFA_INVALID || (is_missing(rc) && *set->count))
             rc = FFA_OK;
         if (rc != FFA_OK) {
             if (err)
@@ -333,9 +340,30 @@ static ffa_status split_make(struct ffa_kernels *kernels, const ffa_attention_sp
     forward_unload(kernels->split, &kernels->split_count);
     gpu_kernel_unload(kernels->combine);
     kernels->combine = NULL;
-    if (rc == FFA_NOT_FOUND || rc == FFA_UNSUPPORTED || rc == FFA_INVALID)
+    if (is_missing(rc) || rc == FFA_INVALID)
         return FFA_OK;
     if (err)
+        *err = found;
+    return rc;
+}
+
+/* The kernels of whole tiles. Packing that was chosen, not asked for, is given up where only the
+ * kernels of heads apart can be had: the error is that of the packed ones otherwise. */
+static ffa_status whole_make(struct ffa_kernels *kernels, const ffa_attention_spec *spec,
+                             ffa_error *err)
+{
+    const struct forward_set set = { kernels->forward, &kernels->forward_count, kernels->is_split };
+    const bool is_chosen = kernels->pack_heads && spec->pack_heads == FFA_PACK_AUTO;
+    ffa_error found = { FFA_OK, 0, "" };
+    ffa_status rc = forward_add_all(&set, kernels, spec, &found);
+
+    if (is_chosen && is_missing(rc)) {
+        forward_unload(kernels->forward, &kernels->forward_count);
+        kernels->pack_heads = 0;
+        if (forward_add_all(&set, kernels, spec, NULL) == FFA_OK)
+            rc = FFA_OK;
+    }
+    if (rc != FFA_OK && err)
         *err = found;
     return rc;
 }
@@ -343,10 +371,9 @@ static ffa_status split_make(struct ffa_kernels *kernels, const ffa_attention_sp
 static ffa_status forward_make(struct ffa_kernels *kernels, const ffa_attention_spec *spec,
                                ffa_error *err)
 {
-    const struct forward_set set = { kernels->forward, &kernels->forward_count, kernels->is_split };
     ffa_status rc;
 
-    FFA_TRY(forward_add_all(&set, kernels, spec, err));
+    FFA_TRY(whole_make(kernels, spec, err));
     if (kernels->is_split)
         FFA_TRY(combine_make(kernels, err));
     if (kernels->may_split)

@@ -1154,10 +1154,18 @@ START_TEST(what_is_chosen_matches_the_oracle)
 }
 END_TEST
 
-/* Where nothing may be compiled, and the store has the kernels of whole tiles only, no plan is
- * split, and nothing fails. */
-START_TEST(kernels_of_a_split_may_be_missing)
+/* Where nothing may be compiled, what is chosen comes to what the store has, and nothing fails:
+ * heads apart if it has no packed kernels, and whole tiles if it has none of a split. */
+START_TEST(kernels_that_are_chosen_may_be_missing)
 {
+    static const struct {
+        uint32_t flags;
+        int32_t pack_heads, split; /* asked for */
+        int32_t want;              /* packed heads */
+    } rounds[] = { { 0, 0, 0, 0 },
+                   { FFA_OPEN_NEVER_COMPILE, FFA_PACK_AUTO, FFA_SPLIT_AUTO, 0 },
+                   { 0, FFA_PACK_AUTO, 0, 1 },
+                   { FFA_OPEN_NEVER_COMPILE, FFA_PACK_AUTO, FFA_SPLIT_AUTO, 1 } };
     ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
     ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
     ffa_plan_info info = FFA_PLAN_INFO_INIT;
@@ -1169,19 +1177,20 @@ START_TEST(kernels_of_a_split_may_be_missing)
     spec.dtype = FFA_BF16;
     spec.head_dim = 192;
     spec.heads_q = spec.heads_kv = 1;
-    for (int round = 0; round < 2; round++) {
+    for (size_t i = 0; i < sizeof rounds / sizeof *rounds; i++) {
         ffa_context *own = NULL;
         ffa_kernels *kernels = NULL;
         ffa_plan *plan = NULL;
 
-        opts.flags = round ? FFA_OPEN_NEVER_COMPILE : 0;
-        spec.split = round ? FFA_SPLIT_AUTO : 0;
+        opts.flags = rounds[i].flags;
+        spec.pack_heads = rounds[i].pack_heads;
+        spec.split = rounds[i].split;
         must(ffa_open(&own, FFA_DEVICE_AUTO, &opts, &err), &err, "open");
         must(ffa_kernels_create(&kernels, own, &spec, &err), &err, "kernels");
         must(ffa_plan_create(&plan, kernels, mask, &err), &err, "plan");
         must(ffa_plan_info_get(plan, &info, &err), &err, "info");
         ck_assert_int_eq(info.split_heads, 0);
-        ck_assert_int_eq(info.pack_heads, 1);
+        ck_assert_int_eq(info.pack_heads, rounds[i].want);
         ffa_plan_destroy(plan);
         ffa_kernels_destroy(kernels);
         ffa_close(own);
@@ -1534,7 +1543,7 @@ static Suite *device_suite(void)
     tcase_add_test(quick, the_one_call_form_agrees);
     tcase_add_loop_test(quick, what_is_chosen_matches_the_oracle, 0,
                         sizeof chosen / sizeof *chosen);
-    tcase_add_test(quick, kernels_of_a_split_may_be_missing);
+    tcase_add_test(quick, kernels_that_are_chosen_may_be_missing);
     tcase_add_loop_test(quick, bad_arguments_are_refused, 0, sizeof refusals / sizeof *refusals);
     add_part(unions, every_length_to_300, 0, 2);
     add_part(unions, random_unions_match_the_oracle, 0, 2);

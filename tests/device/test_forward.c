@@ -6,7 +6,7 @@
  * written beside the outputs. FFA_TEST_LEVEL=2 evaluates every row of every head up to the oracle's
  * own limit; level 1 (default) samples 512 rows of cases above 4e6 cells; level 0 is for the
  * emulator (tests/emulator), with a twelfth of the repetitions.
- * CK_RUN_CASE=quick|unions|dims|bf16|fp16 runs a part, FFA_TEST_PART=I/N a share of it
+ * CK_RUN_CASE=quick|chosen|unions|dims|bf16|fp16 runs a part, FFA_TEST_PART=I/N a share of it
  * (device_case.h), FFA_TEST_STORE=PATH keeps kernels for others.
  */
 #include "attention/attention.h"
@@ -1518,6 +1518,7 @@ static Suite *device_suite(void)
     Suite *suite = suite_create("device_forward");
     TCase *quick = tcase_create("quick"), *unions = tcase_create("unions");
     TCase *bf16 = tcase_create("bf16"), *fp16 = tcase_create("fp16"), *dim = tcase_create("dims");
+    TCase *choice = tcase_create("chosen");
     const int layout_count = sizeof layouts / sizeof *layouts;
     const int special_count = sizeof specials / sizeof *specials;
 
@@ -1541,15 +1542,16 @@ static Suite *device_suite(void)
     add_part(quick, other_tiles_agree, 0, 4);
     tcase_add_test(quick, a_call_can_be_captured);
     tcase_add_test(quick, the_one_call_form_agrees);
-    tcase_add_loop_test(quick, what_is_chosen_matches_the_oracle, 0,
+    tcase_add_loop_test(choice, what_is_chosen_matches_the_oracle, 0,
                         sizeof chosen / sizeof *chosen);
-    tcase_add_test(quick, kernels_that_are_chosen_may_be_missing);
+    tcase_add_test(choice, kernels_that_are_chosen_may_be_missing);
     tcase_add_loop_test(quick, bad_arguments_are_refused, 0, sizeof refusals / sizeof *refusals);
     add_part(unions, every_length_to_300, 0, 2);
     add_part(unions, random_unions_match_the_oracle, 0, 2);
     add_part(bf16, mask_cases_match_the_oracle, 0, layout_count / 2);
     add_part(fp16, mask_cases_match_the_oracle, layout_count / 2, layout_count);
     suite_add_tcase(suite, quick);
+    suite_add_tcase(suite, choice);
     suite_add_tcase(suite, dim);
     suite_add_tcase(suite, unions);
     suite_add_tcase(suite, bf16);

@@ -60,8 +60,9 @@ typedef struct ffa_plan_opts {
     uint32_t flags; /* FFA_PLAN_... */
     /* > 0: query heads of the calls. Where they leave the device idle (few long tiles), tiles are
      * split over their keys, and a second kernel combines the parts in a fixed order; calls must
-     * have these heads then, and their workspace is larger. Needs kernels made with FFA_SPEC_SPLIT;
-     * not with ffa_plan_create_stages. 0: no tile is split. */
+     * have these heads then, and their workspace is larger. Needs kernels made with FFA_SPEC_SPLIT,
+     * or with FFA_SPLIT_AUTO; not with ffa_plan_create_stages. 0: those of the kernels' spec; where
+     * that does not say, no tile is split. */
     int32_t heads_q;
     int32_t pad_;
 } ffa_plan_opts;
@@ -131,6 +132,17 @@ typedef struct ffa_plan_info {
      * a multiple of 8, and may visit one more of it. */
     int64_t backward_block_count;
     int64_t backward_partial_blocks;
+    /* What was chosen. */
+    int32_t pack_heads;  /* query heads that share a tile; 0: none */
+    int32_t is_isolated; /* 1: no tile has rows of two documents, asked for or chosen */
+    int32_t split_heads; /* query heads that tiles were split for; 0: none was split */
+    int32_t split_tiles; /* of tile_count, parts of a split tile */
+    /* For the heads of the kernels' spec, on a GPU; 0 where those are not known. */
+    int32_t l2_heads_kv;        /* forward: kv heads worked on together, while K and V are in L2 */
+    int32_t backward_parts;     /* shares of a kv head's query heads, each with its own dk, dv */
+    int32_t backward_waves;     /* waves of work items in an L2 group: 1, 2 or 4 */
+    int32_t backward_l2_head_groups; /* head groups (a kv head, a part) of an L2 group */
+    char cost_table[32];        /* the device whose measurements decided; "" on the CPU */
 } ffa_plan_info;
 #define FFA_PLAN_INFO_INIT                                                                         \
     {                                                                                              \

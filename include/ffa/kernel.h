@@ -215,7 +215,7 @@ FFA_API int ffa_worker_main(void);
 typedef struct ffa_spec_row {
     const char *name;
     const char *doc;
-    int32_t sample, min, max; /* sample: when not set; below min: a heuristic then chooses */
+    int32_t initial, min, max; /* initial: when not set; below min: the library then chooses */
 } ffa_spec_row;
 
 FFA_API int32_t ffa_template_count(void);
@@ -250,8 +250,24 @@ typedef struct ffa_attention_spec {
      * read keys once for all of them, and fit windows better (README, Figures); a number that does
      * not divide 64 leaves the rest of a tile's rows idle. tile_m counts rows of heads then. With
      * tile_m and tile_n both 0 there may be kernels for two tiles, and each plan is for the one
-     * that is expected to be faster on its mask. The CPU backend only checks it. */
+     * that is expected to be faster on its mask. The CPU backend only checks it.
+     * FFA_PACK_AUTO: chosen. All heads of a kv head are packed where they fill a tile well, heads_q
+     * and heads_kv are given, tile_m and tile_n are 0, and the kernels can be had; else none are.
+     */
     int32_t pack_heads;
+    /* Heads of all calls, at most FFA_HEADS_MAX: what FFA_PACK_AUTO and FFA_SPLIT_AUTO need to
+     * know. Calls with other heads are refused. Both 0: not known, and calls may have any.
+     * (ffa_attention fills them in from its arguments.) */
+    int32_t heads_q;
+    int32_t heads_kv;
+    /* 0: plans may be split over their keys if flags has FFA_SPEC_SPLIT. FFA_SPLIT_AUTO: a plan is
+     * split where its mask leaves the device idle and the parts save a good share of the time
+     * (ffa_plan_info says whether it was). Applies where heads_q and heads_kv are given, and flags
+     * has none of FFA_SPEC_SPLIT, _OUT_FP32, _STAGED and _BACKWARD. It costs two or three more
+     * kernels to look up, or to compile, on a GPU; where they cannot be had (nothing may be
+     * compiled, no NVRTC, no room for them), no plan is split, and that is no error. */
+    int32_t split;
+    int32_t pad_;
 } ffa_attention_spec;
 enum {
     /* kernels whose barriers trap after about a second and name themselves */
@@ -277,13 +293,19 @@ enum {
      * fp32 between stages, the dtype after the last; not with FFA_SPEC_OUT_FP32, whose calls
      * accumulate by themselves */
     FFA_SPEC_STAGED = 1u << 7,
-    /* kernels for plans whose tiles are split over their keys (ffa_plan_opts.heads_q); not with
-     * FFA_SPEC_OUT_FP32, _STAGED or _BACKWARD. No use on the CPU */
+    /* kernels for plans whose tiles are split over their keys wherever that gains anything
+     * (ffa_plan_opts.heads_q), and no others; not with FFA_SPEC_OUT_FP32, _STAGED or _BACKWARD. No
+     * use on the CPU */
     FFA_SPEC_SPLIT = 1u << 8
 };
+enum { FFA_PACK_AUTO = -1, FFA_SPLIT_AUTO = -1 };
+/* The most query heads of a call, and kv heads. */
+enum { FFA_HEADS_MAX = 65536 };
+/* Packing and splitting are chosen; in a zeroed struct they are off. */
 #define FFA_ATTENTION_SPEC_INIT                                                                    \
     {                                                                                              \
-        .struct_size = (uint32_t)sizeof(ffa_attention_spec)                                        \
+        .struct_size = (uint32_t)sizeof(ffa_attention_spec), .pack_heads = FFA_PACK_AUTO,          \
+        .split = FFA_SPLIT_AUTO                                                                    \
     }
 
 /*
@@ -294,8 +316,8 @@ enum {
 FFA_API ffa_status ffa_kernels_create(ffa_kernels **out, ffa_context *context,
                                       const ffa_attention_spec *spec, ffa_error *err);
 FFA_API void ffa_kernels_destroy(ffa_kernels *kernels);
-/* The forward kernel's facts, of two (pack_heads) the first one's: ffa_plan_kernel tells which one
- * a plan is for. Layer NONE on the CPU backend. */
+/* The forward kernel's facts, of several (pack_heads, split) the first one's: ffa_plan_kernel tells
+ * which one a plan is for. Layer NONE on the CPU backend. */
 FFA_API ffa_status ffa_kernels_info(const ffa_kernels *kernels, ffa_kernel_info *info,
                                     ffa_error *err);
 

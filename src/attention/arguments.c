@@ -109,19 +109,24 @@ static ffa_status scale_check(const struct call_options *options, ffa_error *err
     return FFA_OK;
 }
 
-ffa_status heads_check(int32_t heads_q, int32_t heads_kv, const ffa_plan *plan, ffa_error *err)
+ffa_status heads_check(int32_t heads_q, int32_t heads_kv, const ffa_kernels *kernels,
+                       const ffa_plan *plan, ffa_error *err)
 {
-    if (heads_kv < 1 || heads_kv > HEADS_MAX)
+    if (heads_kv < 1 || heads_kv > FFA_HEADS_MAX)
         return error_fail(err, FFA_INVALID, 0, "heads_kv is %d, not in [1, %d]", heads_kv,
-                          HEADS_MAX);
-    if (heads_q < 1 || heads_q > HEADS_MAX || heads_q % heads_kv)
+                          FFA_HEADS_MAX);
+    if (heads_q < 1 || heads_q > FFA_HEADS_MAX || heads_q % heads_kv)
         return error_fail(err, FFA_INVALID, 0,
                           "heads_q is %d, not a multiple of heads_kv = %d in [1, %d]", heads_q,
-                          heads_kv, HEADS_MAX);
+                          heads_kv, FFA_HEADS_MAX);
     if (plan->heads_in_mask > 1 && plan->heads_in_mask != heads_kv)
         return error_fail(err, FFA_INVALID, 0,
                           "heads_kv is %d, the plan's mask has %d lists of slices", heads_kv,
                           plan->heads_in_mask);
+    if (kernels->heads_q && (heads_q != kernels->heads_q || heads_kv != kernels->heads_kv))
+        return error_fail(err, FFA_INVALID, 0,
+                          "heads are %d:%d, the kernels were made for heads_q %d and heads_kv %d",
+                          heads_q, heads_kv, kernels->heads_q, kernels->heads_kv);
     return FFA_OK;
 }
 

@@ -9,12 +9,6 @@
 
 #define LOG2_E 1.4426950408889634
 
-enum { HEADS_MAX = 65536 };
-
-/* What the heads worked on at a time read again and again should stay in L2 (50 MB on an H200),
- * with room for what passes through. */
-enum { L2_GROUP_BYTES = 32 << 20 };
-
 enum { COUNTER_BYTES = 256 }; /* of a workspace: the counters, alone in their cache lines */
 
 struct tensor_rule {
@@ -30,7 +24,9 @@ struct tensor_rule {
 /* Fill in the default strides, then check. */
 ffa_status tensor_check(ffa_tensor *tensor, const struct tensor_rule *rule, ffa_error *err);
 
-ffa_status heads_check(int32_t heads_q, int32_t heads_kv, const ffa_plan *plan, ffa_error *err);
+/* That kernels and plan are for calls with these heads. */
+ffa_status heads_check(int32_t heads_q, int32_t heads_kv, const ffa_kernels *kernels,
+                       const ffa_plan *plan, ffa_error *err);
 
 struct call_options {
     float softmax_scale, softcap;

@@ -23,34 +23,7 @@
 
 #define PART_MAX ((int64_t)1 << 56) /* bytes: no address space holds more */
 
-/* Key tiles that so many SMs work on: a cluster's is one. */
-static int32_t tiles_at_a_time(const ffa_kernels *kernels, int32_t sm_count)
-{
-    return sm_count < kernels->backward_cluster ? 1 : sm_count / kernels->backward_cluster;
-}
-
 /* ---- the workspace ---- */
-
-/* The order of a pass, found once for a plan and the heads and device it is used with: it takes up
- * to 1 ms, a call a hundredth of that. The plan remembers the last answer, in 15 bits of a word;
- * the others say what it answers. (A plan that is used with two head layouts in turn asks each
- * time.)
- */
-static struct backward_order order_of(const ffa_plan *plan, const struct order_query *query)
-{
-    const uint64_t key = (uint64_t)query->group << 45 | (uint64_t)query->heads_kv << 27 |
-                         (uint64_t)query->at_a_time << 15;
-    const uint64_t known = atomic_load(plan->order);
-    struct backward_order order;
-
-    if (query->group >> 12 || query->heads_kv >> 18 || query->at_a_time >> 12)
-        return backward_order_find(&plan->backward, query);
-    if (known >> 15 == key >> 15)
-        return (struct backward_order){ (int32_t)(known >> 3 & 0xfff), (int32_t)(known & 7) };
-    order = backward_order_find(&plan->backward, query);
-    atomic_store(plan->order, key | (uint64_t)order.parts << 3 | (uint64_t)order.rounds);
-    return order;
-}
 
 static ffa_status layout_add(struct backward_layout *layout, int64_t *at, const char *what,
                              int64_t rows, int64_t row_bytes, ffa_error *err)
@@ -71,14 +44,15 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
     const int64_t bytes = (int64_t)sizeof(float);
     const ffa_mask_shape *shape = &plan->backward.shape;
     const struct order_query query = { heads_q / heads_kv, heads_kv,
-                                       tiles_at_a_time(kernels, sm_count) };
+                                       kernels_backward_at_a_time(kernels, sm_count),
+                                       plan->choice.device.costs };
     ffa_status rc;
 
     *out = (struct backward_layout){
         .bytes = COUNTER_BYTES,
         .stats_rows = (shape->seqlen_q + plan->backward.tile_m + 3) / 4 * 4,
         .dq_rows = (shape->seqlen_q + BACKWARD_DQ_ROWS - 1) / BACKWARD_DQ_ROWS * BACKWARD_DQ_ROWS,
-        .order = order_of(plan, &query)
+        .order = plan_order(plan, &query)
     };
     FFA_TRY(layout_add(out, &out->stats_at, "row statistics", out->stats_rows * heads_q, 2 * bytes,
                        err));
@@ -189,7 +163,7 @@ ffa_status ffa_backward_workspace_bytes(const ffa_kernels *kernels, const ffa_pl
                           : !plan  ? "plan"
                                    : "bytes");
     FFA_TRY(objects_check(kernels, plan, err));
-    FFA_TRY(heads_check(heads_q, heads_kv, plan, err));
+    FFA_TRY(heads_check(heads_q, heads_kv, kernels, plan, err));
     if (kernels->backward) {
         FFA_TRY(layout_of(&layout, kernels, plan, heads_q, heads_kv, err));
         *bytes = layout.bytes;
@@ -275,7 +249,7 @@ static ffa_status args_import(ffa_backward_args *args, const ffa_kernels *kernel
 
     FFA_TRY(opts_import(args, sizeof *args, from, err));
     FFA_TRY(objects_check(kernels, plan, err));
-    FFA_TRY(heads_check(args->heads_q, args->heads_kv, plan, err));
+    FFA_TRY(heads_check(args->heads_q, args->heads_kv, kernels, plan, err));
     FFA_TRY(flags_check(args, kernels, err));
     options = (struct call_options){ .softmax_scale = args->softmax_scale,
                                      .softcap = args->softcap,
@@ -379,19 +353,20 @@ static void outputs_fill(struct attention_backward_args *launch, const struct gp
         launch->flags |= BACKWARD_ACCUMULATE;
 }
 
-/* In what order the main kernel takes its items, and each goes through its rows. In ordered
+/* In what order the main kernel takes its items, and each goes through its rows. With ordered
  * accumulation an item has one order anyway. */
 static void order_fill(struct attention_backward_args *launch, const struct gpu_call *call)
 {
     const struct tile_plan *plan = &call->plan->backward;
     const struct order_query query = { launch->group, launch->heads_kv,
-                                       tiles_at_a_time(call->kernels, call->room) };
-    const int64_t streams = backward_order_section(plan, &query, call->layout->order);
-    const int64_t items = plan->tile_count * streams;
+                                       kernels_backward_at_a_time(call->kernels, call->room),
+                                       call->plan->choice.device.costs };
+    const int64_t head_groups = backward_order_l2_group(plan, &query, call->layout->order);
+    const int64_t items = plan->tile_count * head_groups;
     const int64_t waves = (items + query.at_a_time / 2) / query.at_a_time;
 
     launch->parts = call->layout->order.parts;
-    launch->l2_head_groups = (int)streams;
+    launch->l2_head_groups = (int)head_groups;
     launch->l2_waves = (int)(waves > 1 ? waves : 1);
     launch->wave_items = (int)((items + launch->l2_waves - 1) / launch->l2_waves);
     if (plan->lockstep != TILE_LOCKSTEP_NONE)

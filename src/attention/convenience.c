@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ffa_attention: kernels kept by spec, a plan and device memory for one call.
+ * ffa_attention: kernels kept by spec and heads, a plan and device memory for one call.
  */
 #include "attention/attention.h"
 
@@ -66,6 +66,21 @@ out:
     return rc;
 }
 
+/* The heads of the call, for a spec that leaves a choice to them. Arguments that are not valid are
+ * left for ffa_forward to refuse. */
+static void heads_fill(ffa_attention_spec *spec, const ffa_forward_args *args_in)
+{
+    ffa_forward_args args;
+
+    if ((spec->pack_heads != FFA_PACK_AUTO && spec->split != FFA_SPLIT_AUTO) || spec->heads_q ||
+        spec->heads_kv || opts_import(&args, sizeof args, args_in, NULL) != FFA_OK ||
+        args.heads_kv < 1 || args.heads_q < 1 || args.heads_q > FFA_HEADS_MAX ||
+        args.heads_q % args.heads_kv)
+        return;
+    spec->heads_q = args.heads_q;
+    spec->heads_kv = args.heads_kv;
+}
+
 ffa_status ffa_attention(ffa_context *context, const ffa_mask *mask,
                          const ffa_attention_spec *spec_in, const ffa_forward_args *args,
                          ffa_stream stream, ffa_error *err)
@@ -86,6 +101,7 @@ ffa_status ffa_attention(ffa_context *context, const ffa_mask *mask,
                                      : "args");
     FFA_TRY(opts_import(&spec, sizeof spec, spec_in, err));
     spec.struct_size = sizeof spec;
+    heads_fill(&spec, args);
     FFA_TRY(kept_find(&kernels, context, &spec, err));
     plan_opts.heads_q = kernels->is_split ? args->heads_q : 0;
     FFA_TRY(ffa_plan_create_with(&plan, kernels, mask, &plan_opts, err));

@@ -82,15 +82,19 @@ static ffa_status stages_check(const ffa_forward_args *args, const ffa_kernels *
 static ffa_status find_kernel(const struct forward_kernel **out, const ffa_kernels *kernels,
                               const ffa_plan *plan, ffa_error *err)
 {
-    for (int32_t i = 0; i < kernels->forward_count; i++) {
-        *out = &kernels->forward[i];
+    const bool is_split = plan->split_heads && kernels->split_count;
+    const struct forward_kernel *all = is_split ? kernels->split : kernels->forward;
+    const int32_t count = is_split ? kernels->split_count : kernels->forward_count;
+
+    for (int32_t i = 0; i < count; i++) {
+        *out = &all[i];
         if ((*out)->tile_m == plan->forward.tile_m && (*out)->tile_n == plan->forward.tile_n)
             return FFA_OK;
     }
     return error_fail(err, FFA_INVALID, 0,
                       "the plan has tiles of %d x %d, the kernels of %d x %d%s",
-                      plan->forward.tile_m, plan->forward.tile_n, kernels->forward[0].tile_m,
-                      kernels->forward[0].tile_n, kernels->forward_count > 1 ? " and others" : "");
+                      plan->forward.tile_m, plan->forward.tile_n, all[0].tile_m, all[0].tile_n,
+                      count > 1 ? " and others" : "");
 }
 
 /* Import, resolve defaults, check: `args` and *kernel are complete afterwards. */
@@ -102,7 +106,7 @@ static ffa_status args_import(ffa_forward_args *args, const struct forward_kerne
     ffa_status rc;
 
     FFA_TRY(opts_import(args, sizeof *args, from, err));
-    FFA_TRY(heads_check(args->heads_q, args->heads_kv, plan, err));
+    FFA_TRY(heads_check(args->heads_q, args->heads_kv, kernels, plan, err));
     FFA_TRY(find_kernel(kernel, kernels, plan, err));
     if (kernels->pack_heads && kernels->pack_heads != args->heads_q / args->heads_kv) {
         rc = error_fail(err, FFA_INVALID, 0,
@@ -112,7 +116,8 @@ static ffa_status args_import(ffa_forward_args *args, const struct forward_kerne
     }
     FFA_TRY(own_check(args, kernels, err));
     FFA_TRY(stages_check(args, kernels, plan, err));
-    if (plan->split_heads && (!kernels->is_split || plan->split_heads != args->heads_q)) {
+    if (plan->split_heads &&
+        (!(kernels->is_split || kernels->split_count) || plan->split_heads != args->heads_q)) {
         rc = error_fail(err, FFA_INVALID, 0,
                         "heads_q is %d, the plan was split for %d, with kernels of FFA_SPEC_SPLIT",
                         args->heads_q, plan->split_heads);
@@ -194,9 +199,7 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_k
     const int32_t group = heads / args->heads_kv;
     const bool has_lists = plan->heads_in_mask > 1;
     const int64_t work = tiles->tile_count * (has_lists ? group : heads);
-    const int64_t kv_head_bytes =
-        tiles->shape.seqlen_k * (kernels->head_dim + kernels->head_dim_v) * 2;
-    const int64_t section_kv = kv_head_bytes < L2_GROUP_BYTES ? L2_GROUP_BYTES / kv_head_bytes : 1;
+    const int64_t l2_heads_kv = plan_l2_heads_kv(plan);
     const int32_t room = gpu_device_sm_count(kernels->context->gpu) - args->sm_margin;
     void *const buffer = atomic_load(&plan->buffer);
     /* An fp32 out is a partial one that stays. */
@@ -243,7 +246,7 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_k
     launch.tile_count = (int32_t)tiles->tile_count;
     launch.heads_q = heads;
     launch.group = group;
-    launch.l2_heads = section_kv < args->heads_kv ? (int32_t)section_kv * group : heads;
+    launch.l2_heads = l2_heads_kv < args->heads_kv ? (int32_t)l2_heads_kv * group : heads;
     launch.pack = pack;
     launch.pack_inverse = pack ? forward_pack_inverse(pack) : 0;
     launch.sink_stride = args->heads_q;

@@ -1,10 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * ffa_kernels: a spec resolved to loaded kernels, or to the CPU backend.
+ *
+ * Once made, kernels never change: all that a plan may choose from is loaded here, so that planning
+ * and calls neither compile nor load. Kernels that are only better for some masks (a second packed
+ * tile, the kernels of a split that was not asked for) are optional: where they cannot be had, a
+ * plan has less to choose from.
  */
-#include "attention/attention.h"
+#include "attention/kernels.h"
 
 #include "attention_backward.args.h"
+#include "choose/spec_choice.h"
 
 #include <assert.h>
 
@@ -14,11 +20,37 @@ enum {
                   FFA_SPEC_STAGED | FFA_SPEC_SPLIT | BACKWARD_FLAGS
 };
 
-/* As many as the rows of a warpgroup, and a box of Q holds them. */
-enum { PACK_HEADS_MAX = 64 };
-
 /* The CPU backend has no register file to fit: one tile for all. */
 enum { CPU_TILE_M = 128, CPU_TILE_N = 128, CPU_TILE_MAX = 1024 };
+
+/* Heads, and what is chosen by them. */
+static ffa_status heads_of_spec_check(const ffa_attention_spec *spec, ffa_error *err)
+{
+    const int32_t pack = spec->pack_heads;
+
+    if ((pack < 0 && pack != FFA_PACK_AUTO) || pack > PACK_HEADS_MAX)
+        return error_fail(err, FFA_INVALID, 0,
+                          "spec: pack_heads is %d, not in [0, %d] or FFA_PACK_AUTO (%d)", pack,
+                          PACK_HEADS_MAX, FFA_PACK_AUTO);
+    if (spec->split && spec->split != FFA_SPLIT_AUTO)
+        return error_fail(err, FFA_INVALID, 0, "spec: split is %d, not 0 or FFA_SPLIT_AUTO (%d)",
+                          spec->split, FFA_SPLIT_AUTO);
+    if (spec->pad_)
+        return error_fail(err, FFA_INVALID, 0, "spec: pad_ is %d, must be 0", spec->pad_);
+    if (!spec->heads_q && !spec->heads_kv)
+        return FFA_OK;
+    if (spec->heads_kv < 1 || spec->heads_kv > FFA_HEADS_MAX)
+        return error_fail(err, FFA_INVALID, 0, "spec: heads_kv is %d, not in [1, %d]",
+                          spec->heads_kv, FFA_HEADS_MAX);
+    if (spec->heads_q < 1 || spec->heads_q > FFA_HEADS_MAX || spec->heads_q % spec->heads_kv)
+        return error_fail(err, FFA_INVALID, 0,
+                          "spec: heads_q is %d, not a multiple of heads_kv = %d in [1, %d]",
+                          spec->heads_q, spec->heads_kv, FFA_HEADS_MAX);
+    if (pack > 0 && pack != spec->heads_q / spec->heads_kv)
+        return error_fail(err, FFA_INVALID, 0, "spec: pack_heads is %d, heads_q / heads_kv is %d",
+                          pack, spec->heads_q / spec->heads_kv);
+    return FFA_OK;
+}
 
 /* What holds on both backends. */
 static ffa_status spec_check(const ffa_attention_spec *spec, ffa_error *err)
@@ -26,9 +58,6 @@ static ffa_status spec_check(const ffa_attention_spec *spec, ffa_error *err)
     if (spec->flags & ~(uint32_t)KNOWN_FLAGS)
         return error_fail(err, FFA_UNSUPPORTED, 0, "spec: flags is 0x%x, known are 0x%x",
                           spec->flags, (unsigned)KNOWN_FLAGS);
-    if (spec->pack_heads < 0 || spec->pack_heads > PACK_HEADS_MAX)
-        return error_fail(err, FFA_INVALID, 0, "spec: pack_heads is %d, not in [0, %d]",
-                          spec->pack_heads, PACK_HEADS_MAX);
     if (spec->head_dim < 8 || spec->head_dim > 256 || spec->head_dim % 8)
         return error_fail(err, FFA_INVALID, 0,
                           "spec: head_dim is %d, not a multiple of 8 in [8, 256]", spec->head_dim);
@@ -58,7 +87,7 @@ static ffa_status spec_check(const ffa_attention_spec *spec, ffa_error *err)
         return error_fail(err, FFA_INVALID, 0,
                           "spec: flags has FFA_SPEC_OUT_FP32 and FFA_SPEC_STAGED: out is fp32 in "
                           "all stages, or until the last");
-    return FFA_OK;
+    return heads_of_spec_check(spec, err);
 }
 
 static ffa_status tile_check_cpu(const char *name, int32_t tile, ffa_error *err)
@@ -128,7 +157,7 @@ static ffa_status spec_make(struct jit_spec *jit, const ffa_kernels *kernels,
     for (; settings->name; settings++)
         if (settings->value)
             FFA_TRY(jit_spec_put(jit, settings->name, settings->value, err));
-    rc = jit_spec_resolve(jit, kernels->context->arch, err);
+    rc = choose_spec(jit, kernels->context->arch, err);
 out:
     return rc;
 }
@@ -179,22 +208,17 @@ static int32_t has(const ffa_attention_spec *spec, uint32_t flag)
     return (spec->flags & flag) != 0;
 }
 
-/* Packed tiles where the mask decides, by columns of a head: the first for all masks, the next for
- * those whose blocks it fits better, as it does a window's. Costs are fitted to the cycles of full,
- * causal, window and packed-document masks of 16k tokens on an H200, without softcap and the like,
- * and are within 1 % of them. */
-static const struct packed_tile {
-    int32_t head_dim, consumers, tile_n;
-    struct tile_cost cost;
-} packed_tiles[] = {
-    { 64, 3, 128, { 316, 1 } },  { 64, 3, 96, { 251, 1.039 } },  { 96, 3, 80, { 294, 1 } },
-    { 128, 2, 128, { 318, 1 } }, { 128, 2, 80, { 208, 1.073 } }, { 192, 2, 80, { 250, 1 } },
-    { 256, 2, 80, { 250, 1 } },
+/* Which kernels of a spec: of whole tiles, or of parts. */
+struct forward_set {
+    struct forward_kernel *kernels; /* [FORWARD_KERNELS_MAX] */
+    int32_t *count;
+    bool is_split;
 };
 
-/* Add a kernel; 0: chosen. */
-static ffa_status forward_add(struct ffa_kernels *kernels, const ffa_attention_spec *spec,
-                              const struct packed_tile *tile, ffa_error *err)
+/* Add a kernel. Of its tile, 0 is chosen. */
+static ffa_status forward_add(const struct forward_set *set, const struct ffa_kernels *kernels,
+                              const ffa_attention_spec *spec, const struct packed_tile *tile,
+                              ffa_error *err)
 {
     const struct setting settings[] = {
         { "head_dim", spec->head_dim },
@@ -206,16 +230,16 @@ static ffa_status forward_add(struct ffa_kernels *kernels, const ffa_attention_s
         { "softcap", has(spec, FFA_SPEC_SOFTCAP) },
         { "out_fp32", has(spec, FFA_SPEC_OUT_FP32) },
         { "staged", has(spec, FFA_SPEC_STAGED) },
-        { "packed", spec->pack_heads > 0 },
-        { "split", has(spec, FFA_SPEC_SPLIT) },
+        { "packed", kernels->pack_heads > 0 },
+        { "split", set->is_split },
         { "max_logits", has(spec, FFA_SPEC_MAX_LOGITS) },
         { NULL, 0 },
     };
-    struct forward_kernel *to = &kernels->forward[kernels->forward_count];
+    struct forward_kernel *to = &set->kernels[*set->count];
     struct jit_spec jit;
     ffa_status rc;
 
-    assert(kernels->forward_count < FORWARD_KERNELS_MAX);
+    assert(*set->count < FORWARD_KERNELS_MAX);
     FFA_TRY(spec_make(&jit, kernels, "attention_forward", settings, err));
     FFA_TRY(kernel_load(&to->kernel, &to->info, &jit, kernels, err));
     to->tile_m = 64 * jit_spec_get(&jit, "consumers");
@@ -223,29 +247,38 @@ static ffa_status forward_add(struct ffa_kernels *kernels, const ffa_attention_s
         to->tile_m /= kernels->pack_heads;
     to->tile_n = jit_spec_get(&jit, "tile_n");
     to->cost = tile->cost;
-    kernels->forward_count++;
+    ++*set->count;
 out:
     return rc;
+}
+
+/* Whether a kernel is in no layer and cannot be compiled here: that is forbidden, or there is no
+ * NVRTC. */
+static bool is_missing(ffa_status rc)
+{
+    return rc == FFA_NOT_FOUND || rc == FFA_UNSUPPORTED;
 }
 
 /* Kernels for the tiles that a mask may want; one of a pass in stages, whose stages share theirs. A
  * tile may be too large for what else the spec asks for. The first is for all masks, so that where
  * nothing may be compiled, it will do. */
-static ffa_status forward_make_packed(struct ffa_kernels *kernels, const ffa_attention_spec *spec,
-                                      ffa_error *err)
+static ffa_status forward_add_packed(const struct forward_set *set,
+                                     const struct ffa_kernels *kernels,
+                                     const ffa_attention_spec *spec, ffa_error *err)
 {
-    static const struct packed_tile any = { .consumers = 2, .cost = { 250, 1 } };
-    const int32_t columns = jit_columns(spec->head_dim);
+    const struct cost_table *costs = kernels->device.costs;
+    const struct packed_tile any = { .consumers = 2, .cost = costs->packed_cost };
+    const struct packed_tile *tiles[PACKED_TILES_MAX];
+    const int32_t most = kernels->is_staged ? 1 : FORWARD_KERNELS_MAX;
+    const int32_t count = choose_packed_tiles(tiles, costs, jit_columns(kernels->head_dim),
+                                              jit_columns(kernels->head_dim_v));
     ffa_status rc = FFA_OK;
 
-    for (size_t i = 0; i < sizeof packed_tiles / sizeof *packed_tiles; i++) {
+    for (int32_t i = 0; i < count && *set->count < most; i++) {
         ffa_error found = { FFA_OK, 0, "" };
 
-        if (packed_tiles[i].head_dim != columns || jit_columns(kernels->head_dim_v) != columns ||
-            (kernels->is_staged && kernels->forward_count))
-            continue;
-        rc = forward_add(kernels, spec, &packed_tiles[i], &found);
-        if (rc == FFA_INVALID || (rc == FFA_NOT_FOUND && kernels->forward_count))
+        rc = forward_add(set, kernels, spec, tiles[i], &found);
+        if (rc == FFA_INVALID || (is_missing(rc) && *set->count))
             rc = FFA_OK;
         if (rc != FFA_OK) {
             if (err)
@@ -253,30 +286,123 @@ static ffa_status forward_make_packed(struct ffa_kernels *kernels, const ffa_att
             goto out;
         }
     }
-    if (!kernels->forward_count)
-        rc = forward_add(kernels, spec, &any, err);
+    if (!*set->count)
+        rc = forward_add(set, kernels, spec, &any, err);
 out:
+    return rc;
+}
+
+static ffa_status forward_add_all(const struct forward_set *set, const struct ffa_kernels *kernels,
+                                  const ffa_attention_spec *spec, ffa_error *err)
+{
+    const struct packed_tile asked = { .consumers = spec->tile_m / 64,
+                                       .tile_n = spec->tile_n,
+                                       .cost = { 0, 1 } };
+
+    return kernels->pack_heads && !spec->tile_m && !spec->tile_n
+               ? forward_add_packed(set, kernels, spec, err)
+               : forward_add(set, kernels, spec, &asked, err);
+}
+
+static ffa_status combine_make(struct ffa_kernels *kernels, ffa_error *err)
+{
+    const struct setting settings[] = { { "dtype", (int32_t)kernels->dtype }, { NULL, 0 } };
+    struct jit_spec jit;
+
+    return kernel_make(&kernels->combine, &jit, kernels, "forward_combine", settings, err);
+}
+
+static void forward_unload(struct forward_kernel *all, int32_t *count)
+{
+    for (int32_t i = 0; i < *count; i++)
+        gpu_kernel_unload(all[i].kernel);
+    *count = 0;
+}
+
+/* Whether plans of the spec may be split without being asked for. */
+static bool may_split(const ffa_attention_spec *spec)
+{
+    const uint32_t others =
+        FFA_SPEC_SPLIT | FFA_SPEC_OUT_FP32 | FFA_SPEC_STAGED | FFA_SPEC_BACKWARD;
+
+    return spec->split == FFA_SPLIT_AUTO && spec->heads_q && !(spec->flags & others);
+}
+
+/* The kernels of a split that was not asked for: without them, no plan is split. */
+static ffa_status split_make(struct ffa_kernels *kernels, const ffa_attention_spec *spec,
+                             ffa_error *err)
+{
+    const struct forward_set set = { kernels->split, &kernels->split_count, true };
+    ffa_error found = { FFA_OK, 0, "" };
+    ffa_status rc = combine_make(kernels, &found);
+
+    if (rc == FFA_OK)
+        rc = forward_add_all(&set, kernels, spec, &found);
+    if (rc == FFA_OK)
+        return FFA_OK;
+    forward_unload(kernels->split, &kernels->split_count);
+    gpu_kernel_unload(kernels->combine);
+    kernels->combine = NULL;
+    if (is_missing(rc) || rc == FFA_INVALID)
+        return FFA_OK;
+    if (err)
+        *err = found;
+    return rc;
+}
+
+/* The kernels of whole tiles. Packing that was chosen, not asked for, is given up where only the
+ * kernels of heads apart can be had: the error is that of the packed ones otherwise. */
+static ffa_status whole_make(struct ffa_kernels *kernels, const ffa_attention_spec *spec,
+                             ffa_error *err)
+{
+    const struct forward_set set = { kernels->forward, &kernels->forward_count, kernels->is_split };
+    const bool is_chosen = kernels->pack_heads && spec->pack_heads == FFA_PACK_AUTO;
+    ffa_error found = { FFA_OK, 0, "" };
+    ffa_status rc = forward_add_all(&set, kernels, spec, &found);
+
+    if (is_chosen && is_missing(rc)) {
+        forward_unload(kernels->forward, &kernels->forward_count);
+        kernels->pack_heads = 0;
+        if (forward_add_all(&set, kernels, spec, NULL) == FFA_OK)
+            rc = FFA_OK;
+    }
+    if (rc != FFA_OK && err)
+        *err = found;
     return rc;
 }
 
 static ffa_status forward_make(struct ffa_kernels *kernels, const ffa_attention_spec *spec,
                                ffa_error *err)
 {
-    const struct packed_tile asked = { .consumers = spec->tile_m / 64,
-                                       .tile_n = spec->tile_n,
-                                       .cost = { 0, 1 } };
-    const struct setting combine[] = { { "dtype", (int32_t)spec->dtype }, { NULL, 0 } };
-    struct jit_spec jit;
     ffa_status rc;
 
-    if (spec->pack_heads && !spec->tile_m && !spec->tile_n)
-        FFA_TRY(forward_make_packed(kernels, spec, err));
-    else
-        FFA_TRY(forward_add(kernels, spec, &asked, err));
+    FFA_TRY(whole_make(kernels, spec, err));
     if (kernels->is_split)
-        FFA_TRY(kernel_make(&kernels->combine, &jit, kernels, "forward_combine", combine, err));
+        FFA_TRY(combine_make(kernels, err));
+    if (kernels->may_split)
+        FFA_TRY(split_make(kernels, spec, err));
 out:
     return rc;
+}
+
+/* The gradients' kernel, with dk and dv in grad_dtype or in fp32. */
+static ffa_status backward_add(struct gpu_kernel **out, struct jit_spec *jit,
+                               const struct ffa_kernels *kernels, const ffa_attention_spec *spec,
+                               bool is_fp32, ffa_error *err)
+{
+    const struct setting settings[] = {
+        { "head_dim", spec->head_dim },
+        { "head_dim_v", spec->head_dim_v },
+        { "dtype", (int32_t)spec->dtype },
+        { "tile_m", spec->backward_tile_m },
+        { "softcap", has(spec, FFA_SPEC_SOFTCAP) },
+        { "deterministic", has(spec, FFA_SPEC_DETERMINISTIC) },
+        { "debug", has(spec, FFA_SPEC_DEBUG) },
+        { "dkv_fp32", is_fp32 },
+        { NULL, 0 },
+    };
+
+    return kernel_make(out, jit, kernels, "attention_backward", settings, err);
 }
 
 static ffa_status backward_make(struct ffa_kernels *kernels, const ffa_attention_spec *spec,
@@ -296,35 +422,27 @@ static ffa_status backward_make(struct ffa_kernels *kernels, const ffa_attention
         { "gradient", (int32_t)kernels->grad_dtype },
         { NULL, 0 },
     };
-    struct setting main[] = {
-        { "head_dim", head_dim },
-        { "head_dim_v", spec->head_dim_v },
-        { "dtype", dtype },
-        { "tile_m", spec->backward_tile_m },
-        { "softcap", has(spec, FFA_SPEC_SOFTCAP) },
-        { "deterministic", has(spec, FFA_SPEC_DETERMINISTIC) },
-        { "debug", has(spec, FFA_SPEC_DEBUG) },
-        { "dkv_fp32", has(spec, FFA_SPEC_GRAD_FP32) },
-        { NULL, 0 },
-    };
-    const size_t fp32_row = sizeof main / sizeof *main - 2;
+    const bool is_fp32 = has(spec, FFA_SPEC_GRAD_FP32) != 0;
     struct jit_spec jit;
     ffa_status rc;
 
     FFA_TRY(kernel_make(&kernels->prepare, &jit, kernels, "backward_prepare", prepare, err));
     FFA_TRY(kernel_make(&kernels->finish, &jit, kernels, "backward_finish", finish, err));
-    FFA_TRY(kernel_make(&kernels->backward, &jit, kernels, "attention_backward", main, err));
+    FFA_TRY(backward_add(&kernels->backward, &jit, kernels, spec, is_fp32, err));
     kernels->backward_tile_m = jit_spec_get(&jit, "tile_m");
     kernels->backward_cluster = jit_spec_cluster(&jit);
     kernels->backward_tile_n = attention_backward_tile_n(spec->head_dim, spec->head_dim_v);
     kernels->dq_columns = jit_spec_get(&jit, "head_dim");
-    if (main[fp32_row].value)
-        goto out;
-    main[3].value = kernels->backward_tile_m; /* the same tiles */
-    main[fp32_row].value = 1;
-    FFA_TRY(kernel_make(&kernels->backward_fp32, &jit, kernels, "attention_backward", main, err));
+    if (!is_fp32) /* tile_m follows from the columns: the tiles are the same */
+        FFA_TRY(backward_add(&kernels->backward_fp32, &jit, kernels, spec, true, err));
+    assert(jit_spec_get(&jit, "tile_m") == kernels->backward_tile_m);
 out:
     return rc;
+}
+
+int32_t kernels_backward_at_a_time(const struct ffa_kernels *kernels, int32_t sm_count)
+{
+    return sm_count < kernels->backward_cluster ? 1 : sm_count / kernels->backward_cluster;
 }
 
 static ffa_status kernels_resolve_gpu(struct ffa_kernels *kernels, const ffa_attention_spec *spec,
@@ -338,6 +456,53 @@ static ffa_status kernels_resolve_gpu(struct ffa_kernels *kernels, const ffa_att
         FFA_TRY(backward_make(kernels, spec, err));
 out:
     return rc;
+}
+
+static void kernels_resolve_cpu(struct ffa_kernels *kernels, const ffa_attention_spec *spec)
+{
+    kernels->forward[0] =
+        (struct forward_kernel){ .tile_m = spec->tile_m ? spec->tile_m : CPU_TILE_M,
+                                 .tile_n = spec->tile_n ? spec->tile_n : CPU_TILE_N };
+    kernels->forward_count = 1;
+    kernels->backward_tile_m = spec->backward_tile_m ? spec->backward_tile_m : CPU_TILE_M;
+    kernels->backward_tile_n = spec->backward_tile_n ? spec->backward_tile_n : CPU_TILE_N;
+    kernels->backward_cluster = 1;
+}
+
+/* Heads to pack: what the spec says, or what is chosen. Explicit tiles count rows as the caller
+ * does, and are left alone. */
+static int32_t pack_of(const ffa_attention_spec *spec, const struct cost_table *costs)
+{
+    if (spec->pack_heads != FFA_PACK_AUTO)
+        return spec->pack_heads;
+    return spec->heads_q && !spec->tile_m && !spec->tile_n
+               ? choose_pack_heads(costs, spec->heads_q / spec->heads_kv)
+               : 0;
+}
+
+/* What follows from a checked spec alone. */
+static void kernels_init(struct ffa_kernels *kernels, ffa_context *context,
+                         const ffa_attention_spec *spec)
+{
+    const struct device_facts none = { .name = "" };
+
+    kernels->context = context;
+    kernels->device = choose_device_of(context->gpu ? gpu_device_facts(context->gpu) : &none);
+    kernels->dtype = spec->dtype;
+    kernels->head_dim = spec->head_dim;
+    kernels->head_dim_v = spec->head_dim_v ? spec->head_dim_v : spec->head_dim;
+    kernels->out_dtype = spec->flags & FFA_SPEC_OUT_FP32 ? FFA_FP32 : spec->dtype;
+    kernels->grad_dtype = spec->flags & FFA_SPEC_GRAD_FP32 ? FFA_FP32 : spec->dtype;
+    kernels->has_softcap = has(spec, FFA_SPEC_SOFTCAP);
+    kernels->has_max_logits = has(spec, FFA_SPEC_MAX_LOGITS);
+    kernels->is_staged = has(spec, FFA_SPEC_STAGED);
+    kernels->pack_heads = pack_of(spec, kernels->device.costs);
+    kernels->heads_q = spec->heads_q;
+    kernels->heads_kv = spec->heads_kv;
+    kernels->is_split = has(spec, FFA_SPEC_SPLIT);
+    kernels->may_split = may_split(spec);
+    kernels->has_backward = has(spec, FFA_SPEC_BACKWARD);
+    kernels->is_deterministic = has(spec, FFA_SPEC_DETERMINISTIC);
 }
 
 ffa_status ffa_kernels_create(ffa_kernels **out, ffa_context *context,
@@ -360,30 +525,12 @@ ffa_status ffa_kernels_create(ffa_kernels **out, ffa_context *context,
         rc = error_nomem(err, "the kernels");
         goto out;
     }
-    kernels->context = context;
-    kernels->dtype = spec.dtype;
-    kernels->head_dim = spec.head_dim;
-    kernels->head_dim_v = spec.head_dim_v ? spec.head_dim_v : spec.head_dim;
-    kernels->out_dtype = spec.flags & FFA_SPEC_OUT_FP32 ? FFA_FP32 : spec.dtype;
-    kernels->grad_dtype = spec.flags & FFA_SPEC_GRAD_FP32 ? FFA_FP32 : spec.dtype;
-    kernels->has_softcap = has(&spec, FFA_SPEC_SOFTCAP);
-    kernels->has_max_logits = has(&spec, FFA_SPEC_MAX_LOGITS);
-    kernels->is_staged = has(&spec, FFA_SPEC_STAGED);
-    kernels->pack_heads = spec.pack_heads;
-    kernels->is_split = has(&spec, FFA_SPEC_SPLIT);
-    kernels->has_backward = has(&spec, FFA_SPEC_BACKWARD);
-    kernels->is_deterministic = has(&spec, FFA_SPEC_DETERMINISTIC);
+    kernels_init(kernels, context, &spec);
     if (context->gpu) {
         FFA_TRY(kernels_resolve_gpu(kernels, &spec, err));
     } else {
         FFA_TRY(spec_check_cpu(&spec, err));
-        kernels->forward[0] =
-            (struct forward_kernel){ .tile_m = spec.tile_m ? spec.tile_m : CPU_TILE_M,
-                                     .tile_n = spec.tile_n ? spec.tile_n : CPU_TILE_N };
-        kernels->forward_count = 1;
-        kernels->backward_tile_m = spec.backward_tile_m ? spec.backward_tile_m : CPU_TILE_M;
-        kernels->backward_tile_n = spec.backward_tile_n ? spec.backward_tile_n : CPU_TILE_N;
-        kernels->backward_cluster = 1;
+        kernels_resolve_cpu(kernels, &spec);
     }
     *out = kernels;
     kernels = NULL;
@@ -396,8 +543,8 @@ void ffa_kernels_destroy(ffa_kernels *kernels)
 {
     if (!kernels)
         return;
-    for (int32_t i = 0; i < kernels->forward_count; i++)
-        gpu_kernel_unload(kernels->forward[i].kernel);
+    forward_unload(kernels->forward, &kernels->forward_count);
+    forward_unload(kernels->split, &kernels->split_count);
     gpu_kernel_unload(kernels->combine);
     gpu_kernel_unload(kernels->prepare);
     gpu_kernel_unload(kernels->finish);

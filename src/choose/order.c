@@ -1,55 +1,51 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * backward_order_find: a model of a pass, in the time of a block of one query head.
+ * backward_order_find: a model of a backward pass; all candidates are tried. Times are in blocks of
+ * one query head.
+ *
+ * The model is the makespan of a queue of items, times what depends on how the SMs share L2:
+ *
+ *   drift   An item works on several heads one after another. Where tiles are of different lengths,
+ *           the SMs drift apart and miss each other's blocks in L2: times the spread of lengths
+ *           (their standard deviation over their mean). In lockstep there is little of that. With
+ *           ordered accumulation all tiles go from the last row to the first, which keeps tiles
+ *           together that end at one row.
+ *   alone   With ordered accumulation an item of one head waits for each of its tickets; the
+ *           tickets of several heads come up while the item works on the others.
+ *   L2      Larger L2 groups miss more. With ordered accumulation in lockstep they wait less, as
+ *           fewer of the tiles at work are of one head group.
+ *
+ * The functions only read the plan; any thread may call them.
  */
 #include "choose/order.h"
 
 #include <math.h>
 
-/* To begin and end an item takes as long as this many blocks; in turns, an item waits for others,
- * too. */
-static const double ITEM_BLOCKS = 3.0, ITEM_BLOCKS_IN_TURNS = 4.0;
-/* An item walks several heads: for each further one this share of the time, measured of up to 8
- * heads. Where tiles are of different lengths, and heads come one after another, the SMs drift
- * apart and miss each other's blocks in L2; then it is times the spread of lengths (their standard
- * deviation over their mean). In step there is little of that. In turns it is both: all go from the
- * last row to the first, which keeps tiles together that end at one row. */
-static const double DRIFT = 0.045, DRIFT_IN_STEP = 0.003;
-static const double DRIFT_IN_TURNS = 0.1, DRIFT_IN_TURNS_AND_STEP = 0.035;
-static const double DRIFT_HEADS = 7;
-/* In turns, an item of one head waits for its turns at blocks that come one after another; the
- * turns of several heads come by while it is at work on the others. Times the spread. */
-static const double ALONE_IN_TURNS = 0.2;
-/* What a section of 1, 2 and 4 rounds takes longer for its misses in L2; in turns and step, for
- * tiles that wait as more of them are of one stream. */
-static const double SECTION_MISSES[] = { 0, 0.008, 0.02 };
-static const double SECTION_TURNS[] = { 0.02, 0.01, 0 };
-/* One key of a sum of dk and dv, written and read, against a block of 64 rows x 128 keys on one of
- * 132 SMs. Both grow with head_dim. */
-static const double SUM_BLOCKS = 2e-4;
-/* More parts are more memory: they have to save this share of the time. */
-static const double WORTH = 0.005;
+enum { SIMULATED_ITEMS = 32, SM_MAX = 1024, GROUP_SIZES = 3 };
 
-enum { SIMULATED_ITEMS = 32, SM_MAX = 1024 };
+static const struct cost_table *table_of(const struct order_query *query)
+{
+    return query->costs ? query->costs : cost_table_find(NULL);
+}
 
 static bool has_lists(const struct tile_plan *plan)
 {
     return plan->list_count > 1;
 }
 
-int64_t backward_order_section(const struct tile_plan *plan, const struct order_query *query,
-                               struct backward_order order)
+int64_t backward_order_l2_group(const struct tile_plan *plan, const struct order_query *query,
+                                struct backward_order order)
 {
-    const int64_t streams = (int64_t)query->heads_kv * order.parts;
-    const int64_t section =
-        plan->tile_count > 0 ? (int64_t)order.rounds * query->at_a_time / plan->tile_count : 1;
+    const int64_t head_groups = (int64_t)query->heads_kv * order.parts;
+    const int64_t group =
+        plan->tile_count > 0 ? (int64_t)order.waves * query->at_a_time / plan->tile_count : 1;
 
-    if (has_lists(plan) || section > streams)
-        return streams;
-    return section < 1 ? 1 : section;
+    if (has_lists(plan) || group > head_groups)
+        return head_groups;
+    return group < 1 ? 1 : group;
 }
 
-/* The least time of the heap's root goes up to `at`. */
+/* Replace the least time, the heap's root, by `at`. */
 static void heap_replace_least(double *heap, int32_t count, double at)
 {
     int32_t hole = 0;
@@ -68,10 +64,11 @@ static void heap_replace_least(double *heap, int32_t count, double at)
 double backward_makespan(const struct tile_plan *plan, const struct order_query *query,
                          struct backward_order order)
 {
+    const struct order_costs *costs = &table_of(query)->order;
     const double heads = query->group / order.parts;
-    const double item = plan->on_grid ? ITEM_BLOCKS_IN_TURNS : ITEM_BLOCKS;
+    const double item = plan->on_grid ? costs->item_blocks_ordered : costs->item_blocks;
     const int64_t copies = has_lists(plan) ? order.parts : (int64_t)order.parts * query->heads_kv;
-    const int64_t section = backward_order_section(plan, query, order);
+    const int64_t group = backward_order_l2_group(plan, query, order);
     const double tiles = (double)plan->tile_count;
     const double sum = ((double)plan->block_count * heads + item * tiles) * (double)copies;
     const double items = tiles * (double)copies;
@@ -79,9 +76,9 @@ double backward_makespan(const struct tile_plan *plan, const struct order_query 
 
     if (query->at_a_time > SM_MAX || items > (double)SIMULATED_ITEMS * query->at_a_time)
         return sum / query->at_a_time + sum / items / 2;
-    for (int64_t first = 0; first < copies; first += section)
+    for (int64_t first = 0; first < copies; first += group)
         for (int64_t i = 0; i < plan->tile_count; i++)
-            for (int64_t copy = first; copy < copies && copy < first + section; copy++) {
+            for (int64_t copy = first; copy < copies && copy < first + group; copy++) {
                 const double at = done[0] + plan->block_counts[i] * heads + item;
 
                 heap_replace_least(done, query->at_a_time, at);
@@ -106,52 +103,73 @@ static double spread_of(const struct tile_plan *plan)
     return sqrt(squares / (double)plan->tile_count) / mean;
 }
 
-static bool turns_in_step(const struct tile_plan *plan)
+static bool is_ordered_lockstep(const struct tile_plan *plan)
 {
     return plan->on_grid && plan->lockstep == TILE_LOCKSTEP_DESCENDING;
 }
 
-static double drift_of(const struct tile_plan *plan)
+static double drift_of(const struct tile_plan *plan, const struct order_costs *costs)
 {
-    if (turns_in_step(plan))
-        return DRIFT_IN_TURNS_AND_STEP * spread_of(plan);
+    if (is_ordered_lockstep(plan))
+        return costs->drift_ordered_lockstep * spread_of(plan);
     if (plan->on_grid)
-        return DRIFT_IN_TURNS;
-    return plan->lockstep == TILE_LOCKSTEP_NONE ? DRIFT * spread_of(plan) : DRIFT_IN_STEP;
+        return costs->drift_ordered;
+    return plan->lockstep == TILE_LOCKSTEP_NONE ? costs->drift * spread_of(plan)
+                                                : costs->drift_lockstep;
+}
+
+/* The share of its makespan that a pass takes longer, with so many heads an item. */
+static double slowdown(const struct tile_plan *plan, const struct order_costs *costs, int32_t heads)
+{
+    if (heads > 1)
+        return drift_of(plan, costs) * fmin(heads - 1, costs->drift_heads);
+    return plan->on_grid ? costs->alone_ordered * spread_of(plan) : 0;
+}
+
+/* The time of a pass with order->parts in the best L2 groups, which *order receives. */
+static double find_waves(const struct tile_plan *plan, const struct order_query *query,
+                         struct backward_order *order)
+{
+    const struct order_costs *costs = &table_of(query)->order;
+    const double *misses = is_ordered_lockstep(plan) ? costs->l2_waits : costs->l2_misses;
+    const double shared = 1 + slowdown(plan, costs, query->group / order->parts);
+    struct backward_order tried = *order;
+    double least = INFINITY;
+
+    for (int i = 0; i < GROUP_SIZES; i++) {
+        double time;
+
+        tried.waves = 1 << i;
+        time = backward_makespan(plan, query, tried) * (shared + misses[i]);
+        if (time < least) {
+            least = time;
+            *order = tried;
+        }
+    }
+    return least;
 }
 
 struct backward_order backward_order_find(const struct tile_plan *plan,
                                           const struct order_query *query)
 {
-    const double drift = drift_of(plan);
-    const double *misses = turns_in_step(plan) ? SECTION_TURNS : SECTION_MISSES;
-    const double sum_blocks = SUM_BLOCKS * (double)plan->shape.seqlen_k * query->heads_kv *
-                              (64.0 * 128.0) / ((double)plan->tile_m * plan->tile_n) /
-                              query->at_a_time * 132.0;
+    const struct cost_table *table = table_of(query);
+    /* What a part's sums of dk and dv take. A block's time grows with head_dim as they do. */
+    const double sum_blocks =
+        table->order.sum_blocks * (double)plan->shape.seqlen_k * query->heads_kv * (64.0 * 128.0) /
+        ((double)plan->tile_m * plan->tile_n) / query->at_a_time * table->sm_count;
     struct backward_order best = { 1, 1 };
-    const double alone = plan->on_grid ? ALONE_IN_TURNS * spread_of(plan) : 0;
     double least = INFINITY;
 
     for (int32_t parts = 1; parts <= query->group; parts++) {
+        struct backward_order order = { parts, 1 };
+        double time;
+
         if (query->group % parts)
             continue;
-        const double sums = parts > 1 ? sum_blocks * parts : 0;
-        const int32_t heads = query->group / parts;
-        const double drifts = 1 + (heads > 1 ? drift * fmin(heads - 1, DRIFT_HEADS) : alone);
-        double least_of_parts = INFINITY;
-        struct backward_order order = { parts, 1 }, best_of_parts = order;
-
-        for (int step = 0; step < 3; step++) {
-            order.rounds = 1 << step;
-            const double time = backward_makespan(plan, query, order) * (drifts + misses[step]);
-            if (time < least_of_parts) {
-                least_of_parts = time;
-                best_of_parts = order;
-            }
-        }
-        if (least_of_parts + sums < least * (1 - WORTH)) {
-            least = least_of_parts + sums;
-            best = best_of_parts;
+        time = find_waves(plan, query, &order) + (parts > 1 ? sum_blocks * parts : 0);
+        if (time < least * (1 - table->order.worth)) {
+            least = time;
+            best = order;
         }
     }
     return best;

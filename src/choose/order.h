@@ -1,42 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * In which order a backward pass goes through its work: into how many parts the query heads of a kv
- * head are split, and how many streams, a kv head and a part each, are worked on together.
+ * head are divided, and how many head groups (a kv head and one of its parts) form an L2 group.
  *
- * A work item is a key tile of a stream. Sections of streams come one after another, in each the
- * tiles longest first, and of a tile the streams. Many parts are many short items, which leave no
- * SM idle at the end; but each part has a sum of dk and dv of its own, in fp32, to be written and
- * added up, and an item is begun and ended. Few streams in a section keep their Q, dO and dq in L2;
- * many even out tiles of different lengths. backward_order_find weighs them by a model of the pass,
- * whose figures were fitted to measurements on an H200: parts 1, 2, 4 and 8, sections of 1 to 4
- * rounds, of full, causal, window and packed masks of 2k to 16k tokens, heads 64:8, head_dim 128,
- * and deterministic ones of 4k and 16k, head_dim 128 and 192, causal ones of 256, too.
+ * A work item is a key tile with a head group. L2 groups come one after another; in an L2 group the
+ * tiles come longest first, and each tile with all of the head groups. Many parts are many short
+ * items, which leave no SM idle at the end; but each part has a sum of dk and dv of its own, in
+ * fp32, to be written and added up, and an item costs something to begin and to end. Few head
+ * groups in an L2 group keep their Q, dO and dq in L2; many even out tiles of different lengths.
+ * backward_order_find weighs these by a model of the pass, with the constants of a cost table.
  */
 #ifndef FFA_CHOOSE_ORDER_H
 #define FFA_CHOOSE_ORDER_H
 
-#include "tile/ticket.h"
+#include "choose/cost_table.h"
+#include "tile/tile.h"
 
 struct order_query {
-    int32_t group, heads_kv; /* query heads of a kv head, kv heads */
-    int32_t at_a_time;       /* tiles worked on: SMs, or pairs of them; >= 1 */
+    int32_t group, heads_kv;        /* query heads of a kv head, kv heads */
+    int32_t at_a_time;              /* tiles worked on together: SMs, or clusters of two; >= 1 */
+    const struct cost_table *costs; /* NULL: the default */
 };
 
 struct backward_order {
-    int32_t parts;  /* divides the group */
-    int32_t rounds; /* 1, 2, 4: a section has about so many times the tiles at a time */
+    int32_t parts; /* divides the group */
+    int32_t waves; /* 1, 2 or 4: about so many waves of work items in an L2 group */
 };
 
-/* What is expected to take the least time. */
+/* The order that is expected to take the least time. */
 struct backward_order backward_order_find(const struct tile_plan *plan,
                                           const struct order_query *query);
-/* Streams of a section; of a plan with a list for each kv head, whose tiles stand one after
- * another, there is one section, and this its streams. */
-int64_t backward_order_section(const struct tile_plan *plan, const struct order_query *query,
-                               struct backward_order order);
-/* When the last tile is done, in blocks, if each SM (or pair) takes the next item as soon as it is
- * free. A queue of up to 32 items an SM, and 1024 SMs; beyond, what they take on average and half
- * of one. */
+/* Head groups in an L2 group. In a plan with a list of tiles for each kv head the tiles of the
+ * lists follow one another: there is one L2 group, of all head groups. */
+int64_t backward_order_l2_group(const struct tile_plan *plan, const struct order_query *query,
+                                struct backward_order order);
+/* When the last tile is done, in blocks, if each SM (or cluster) takes the next item as soon as it
+ * is free. Simulated for up to 32 items an SM and 1024 SMs; beyond that, what an SM has on average
+ * and half of an item. */
 double backward_makespan(const struct tile_plan *plan, const struct order_query *query,
                          struct backward_order order);
 

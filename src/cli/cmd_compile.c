@@ -26,7 +26,7 @@ static json_t *row_object(const ffa_spec_row *row)
     json_t *object = json_object();
 
     cli_set_text(object, "name", row->name);
-    cli_set_int(object, "default", row->sample);
+    cli_set_int(object, "default", row->initial);
     cli_set_int(object, "min", row->min);
     cli_set_int(object, "max", row->max);
     cli_set_text(object, "doc", row->doc);
@@ -65,9 +65,9 @@ static int list(const struct cli *cli)
         for (int32_t r = 0; ffa_template_row(i, r, &row); r++) {
             char initial[16];
 
-            (void)snprintf(initial, sizeof initial, "%d", row.sample);
+            (void)snprintf(initial, sizeof initial, "%d", row.initial);
             (void)printf("  %-10s %3d to %-3d  default %-7s %s\n", row.name, row.min, row.max,
-                         row.sample < row.min ? "chosen" : initial, row.doc);
+                         row.initial < row.min ? "chosen" : initial, row.doc);
         }
     }
     return CLI_DONE;

@@ -209,7 +209,7 @@ static const char *set_by(const struct findings *found, const ffa_spec_row *row)
         if (strncmp(found->request->settings[i], row->name, bytes) == 0 &&
             found->request->settings[i][bytes] == '=')
             return "given";
-    return row->sample < row->min ? "chosen" : "default";
+    return row->initial < row->min ? "chosen" : "default";
 }
 
 /* The row's value in the record. */

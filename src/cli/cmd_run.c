@@ -12,16 +12,13 @@
 #include <string.h>
 
 enum {
-    HEADS_MAX = 1024,     /* as the library's */
+    HEADS_MAX = 1024,     /* of this command, well below FFA_HEADS_MAX */
     REPEAT_DEFAULT = 10,  /* with --time */
     SAMPLE_MS = 5,        /* about what a sample of --time takes at least */
     CALLS_MAX = 100,      /* calls a sample, at most */
     CHECK_SAMPLES = 2048, /* rows compared where the case is too large for all */
     CHECK_LINES = 512,    /* the same of gradients: rows, and as many keys */
-    CHECK_TILE = 128,     /* rows around multiples of it are worth a sample */
-    PACK_HEADS_MAX = 64,  /* ffa_attention_spec.pack_heads */
-    PACK_ROWS = 128,      /* of a tile, */
-    PACK_ROWS_MIN = 115   /* of which packed heads should fill so many */
+    CHECK_TILE = 128      /* rows around multiples of it are worth a sample */
 };
 
 struct run_options {
@@ -40,7 +37,8 @@ struct run_options {
     double softcap;    /* 0: none */
     const char *moves; /* with --ranks: "keys", "queries" or "auto" */
     struct run_ranks_options ranks;
-    bool wants_check, wants_time, wants_debug, wants_backward, wants_unpacked, wants_split;
+    bool wants_check, wants_time, wants_debug, wants_backward, wants_unpacked;
+    bool wants_split, wants_whole; /* --split, --no-split */
     bool wants_isolation, wants_determinism;
 };
 
@@ -96,18 +94,11 @@ static int read_heads(const struct cli *cli, const char *text, struct run_shape 
     return CLI_PARSE_GO;
 }
 
-/* Heads to pack, of a group of so many; 0: none. */
-static int32_t pack_of(int32_t group)
-{
-    return group <= PACK_HEADS_MAX && PACK_ROWS / group * group >= PACK_ROWS_MIN ? group : 0;
-}
-
 static int read_shape(const struct cli *cli, const struct run_options *options,
                       const ffa_mask *mask, struct run_shape *shape)
 {
     static const char *const dtypes[] = { "bf16", "fp16", "fp32", "fp64", NULL };
     int dtype = cli_word(options->dtype, dtypes);
-    int status;
 
     if (dtype < 0)
         return cli_fail_text(cli, FFA_INVALID, "--dtype is '%s', not bf16, fp16, fp32 or fp64",
@@ -124,10 +115,9 @@ static int read_shape(const struct cli *cli, const struct run_options *options,
     shape->head_dim_v = (int32_t)(options->head_dim_v ? options->head_dim_v : options->head_dim);
     shape->tokens_q = ffa_mask_seqlen_q(mask);
     shape->tokens_k = ffa_mask_seqlen_k(mask);
-    status = read_heads(cli, options->heads, shape);
-    if (status == CLI_PARSE_GO && !options->wants_unpacked)
-        shape->pack_heads = pack_of(shape->heads_q / shape->heads_kv);
-    return status;
+    shape->pack_heads = options->wants_unpacked ? 0 : FFA_PACK_AUTO;
+    shape->split = options->wants_whole ? 0 : FFA_SPLIT_AUTO;
+    return read_heads(cli, options->heads, shape);
 }
 
 static int read_ranks(const struct cli *cli, struct run_options *options)
@@ -454,6 +444,32 @@ static json_t *ranks_object(struct run_ranks_facts facts)
     return object;
 }
 
+/* What the library chose for the mask, on this backend. Ranks have plans of their own. */
+static json_t *plan_object(const struct run_case *run, const ffa_context_info *info)
+{
+    ffa_plan_info plan = FFA_PLAN_INFO_INIT;
+    json_t *object = json_object();
+
+    (void)ffa_plan_info_get(run->plan, &plan, NULL);
+    cli_set_int(object, "tile_m", plan.tile_m);
+    cli_set_int(object, "tile_n", plan.tile_n);
+    cli_set_int(object, "tiles", plan.tile_count);
+    cli_set_int(object, "pack_heads", plan.pack_heads);
+    (void)json_object_set_new(object, "isolated", json_boolean(plan.is_isolated));
+    (void)json_object_set_new(object, "split", json_boolean(plan.split_heads > 0));
+    cli_set_int(object, "split_tiles", plan.split_tiles);
+    if (info->device < 0)
+        return object;
+    cli_set_int(object, "l2_heads_kv", plan.l2_heads_kv);
+    if (plan.backward_parts) {
+        cli_set_int(object, "backward_parts", plan.backward_parts);
+        cli_set_int(object, "backward_waves", plan.backward_waves);
+        cli_set_int(object, "backward_l2_head_groups", plan.backward_l2_head_groups);
+    }
+    cli_set_text(object, "cost_table", plan.cost_table);
+    return object;
+}
+
 static json_t *as_object(const struct run_case *run, const ffa_context_info *info,
                          const ffa_kernel_info *kernel, const struct run_options *options,
                          const struct run_result *result)
@@ -474,6 +490,7 @@ static json_t *as_object(const struct run_case *run, const ffa_context_info *inf
     cli_set_int(object, "seed", options->seed);
     (void)json_object_set_new(object, "kernel",
                               info->device >= 0 ? kernel_object(kernel) : json_null());
+    (void)json_object_set_new(object, "plan", run->ranks ? json_null() : plan_object(run, info));
     if (run->ranks)
         (void)json_object_set_new(object, "ranks", ranks_object(run_ranks_facts_get(run->ranks)));
     add_time(object, &result->forward, run_case_flops(run));
@@ -653,9 +670,10 @@ int cmd_run(struct cli *cli)
           "compare with the fp64 oracle; exit 1 beyond its tolerance", 0, 0 },
         { "time", CLI_FLAG, &options.wants_time, NULL, "time calls after a warm-up", 0, 0 },
         { "split", CLI_FLAG, &options.wants_split, NULL,
-          "split long tiles over their keys where they leave the device idle", 0, 0 },
+          "split tiles over their keys for any gain; otherwise for a good one", 0, 0 },
+        { "no-split", CLI_FLAG, &options.wants_whole, NULL, "split no tile over its keys", 0, 0 },
         { "unpacked", CLI_FLAG, &options.wants_unpacked, NULL,
-          "each query head has tiles of its own; otherwise those of a kv head share", 0, 0 },
+          "each query head has tiles of its own; otherwise those of a kv head may share", 0, 0 },
         { "isolate", CLI_FLAG, &options.wants_isolation, NULL,
           "no tile has tokens of two documents: NaN and Inf stay in theirs", 0, 0 },
         { "debug", CLI_FLAG, &options.wants_debug, NULL,
@@ -675,6 +693,8 @@ int cmd_run(struct cli *cli)
         if (options.files[i] && !options.wants_backward)
             return cli_fail_text(cli, FFA_INVALID, "--%s is given without --backward",
                                  run_tensor_name((enum run_tensor)i));
+    if (options.wants_split && options.wants_whole)
+        return cli_fail_text(cli, FFA_INVALID, "--split is given with --no-split");
     if (options.wants_determinism && !options.wants_backward)
         return cli_fail_text(cli, FFA_INVALID, "--deterministic is given without --backward");
     if (!options.mask)

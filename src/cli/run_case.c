@@ -1,4 +1,10 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One attention case of `ffa run`: tensors, kernels, plan and memory, and the calls on them.
+ *
+ * Each tensor is there twice, on the host and in the context's memory (which is host memory on the
+ * CPU backend), with one extent for both. Inputs that are made up are the same on every machine.
+ */
 #include "cli/run_case.h"
 
 #include "base/half.h"
@@ -141,6 +147,9 @@ static ffa_status prepare(struct run_case *run, ffa_error *err)
     spec.head_dim = run->shape.head_dim;
     spec.head_dim_v = run->shape.head_dim_v;
     spec.pack_heads = run->shape.pack_heads;
+    spec.split = run->shape.split;
+    spec.heads_q = run->shape.heads_q;
+    spec.heads_kv = run->shape.heads_kv;
     spec.flags = run->shape.spec_flags;
     plan_opts.flags = run->shape.plan_flags;
     plan_opts.heads_q = spec.flags & FFA_SPEC_SPLIT ? run->shape.heads_q : 0;

@@ -31,7 +31,8 @@ struct run_shape {
     int64_t tokens_q, tokens_k;
     int32_t heads_q, heads_kv;
     int32_t head_dim, head_dim_v;
-    int32_t pack_heads; /* of the spec */
+    int32_t pack_heads; /* of the spec, as split */
+    int32_t split;
     ffa_dtype dtype;
     uint32_t spec_flags; /* FFA_SPEC_... */
     uint32_t plan_flags; /* FFA_PLAN_... */

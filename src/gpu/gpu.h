@@ -9,6 +9,7 @@
 #define FFA_GPU_GPU_H
 
 #include "base/base.h"
+#include "base/device_facts.h"
 #include <ffa/context.h>
 
 struct gpu_device;
@@ -21,6 +22,8 @@ int gpu_device_pick(void);
 ffa_status gpu_device_open(struct gpu_device **out, int ordinal, ffa_error *err);
 void gpu_device_close(struct gpu_device *device);
 int gpu_device_ordinal(const struct gpu_device *device);
+/* Borrowed until the device is closed. */
+const struct device_facts *gpu_device_facts(const struct gpu_device *device);
 const char *gpu_device_name(const struct gpu_device *device);
 const char *gpu_device_arch(const struct gpu_device *device); /* "sm_90a" */
 int gpu_device_sm_count(const struct gpu_device *device);

@@ -67,6 +67,16 @@ int gpu_device_pick(void)
     return -1;
 }
 
+static struct device_facts facts_of(const struct cudaDeviceProp *prop)
+{
+    struct device_facts facts = { .sm_count = prop->multiProcessorCount,
+                                  .shared_bytes_block = (int32_t)prop->sharedMemPerBlockOptin,
+                                  .l2_bytes = prop->l2CacheSize };
+
+    text_copy(facts.name, "%s", prop->name);
+    return facts;
+}
+
 ffa_status gpu_device_open(struct gpu_device **out, int ordinal, ffa_error *err)
 {
     struct gpu_device *device = NULL;
@@ -96,8 +106,7 @@ ffa_status gpu_device_open(struct gpu_device **out, int ordinal, ffa_error *err)
         goto out;
     }
     device->ordinal = ordinal;
-    device->sm_count = prop.multiProcessorCount;
-    text_copy(device->name, "%s", prop.name);
+    device->facts = facts_of(&prop);
     text_copy(device->arch, "sm_%d%da", prop.major, prop.minor);
 
     FFA_TRY(gpu_enter(device, &previous, err));
@@ -137,9 +146,14 @@ int gpu_device_ordinal(const struct gpu_device *device)
     return device->ordinal;
 }
 
+const struct device_facts *gpu_device_facts(const struct gpu_device *device)
+{
+    return &device->facts;
+}
+
 const char *gpu_device_name(const struct gpu_device *device)
 {
-    return device->name;
+    return device->facts.name;
 }
 
 const char *gpu_device_arch(const struct gpu_device *device)
@@ -149,5 +163,5 @@ const char *gpu_device_arch(const struct gpu_device *device)
 
 int gpu_device_sm_count(const struct gpu_device *device)
 {
-    return device->sm_count;
+    return device->facts.sm_count;
 }

@@ -18,8 +18,7 @@ typedef CUresult (*tensor_map_encode_fn)(CUtensorMap *, CUtensorMapDataType, cuu
 
 struct gpu_device {
     int ordinal;
-    int sm_count;
-    char name[128];
+    struct device_facts facts;
     char arch[16];
     tensor_map_encode_fn tensor_map_encode;
     cudaEvent_t begin, end; /* NULL until the stopwatch is used */

@@ -26,6 +26,11 @@ ffa_status gpu_kernel_load(struct gpu_kernel **out, struct gpu_device *device,
     ffa_status rc;
 
     *out = NULL;
+    if (desc->shared_bytes > device->facts.shared_bytes_block)
+        return error_fail(err, FFA_UNSUPPORTED, 0,
+                          "%s needs %d bytes of shared memory, a block of the device has %d",
+                          desc->entry, (int)desc->shared_bytes,
+                          (int)device->facts.shared_bytes_block);
     kernel = mem_array(1, sizeof *kernel);
     if (!kernel) {
         rc = error_nomem(err, "the kernel");

@@ -33,20 +33,27 @@ struct jit_spec {
     int32_t values[JIT_SPEC_MAX]; /* zero past row_count */
 };
 
-/* All defaults of the template (rows whose initial value is below their least stay so: chosen by
- * jit_spec_resolve). */
+/* All defaults of the template. Rows whose initial value is below their least are open: choose_spec
+ * or jit_spec_resolve fills them in. */
 ffa_status jit_spec_init(struct jit_spec *spec, const char *template_name, ffa_error *err);
 /* Set "name=value"; enumerated rows take names, too (dtype=bf16). */
 ffa_status jit_spec_set(struct jit_spec *spec, const char *setting, ffa_error *err);
 ffa_status jit_spec_put(struct jit_spec *spec, const char *name, int32_t value, ffa_error *err);
 int32_t jit_spec_get(const struct jit_spec *spec, const char *name); /* the row must exist */
-/* Choose what was not set, then check every row and the combination (shared memory, registers).
- * A resolved spec stays as it is. */
+/* Check every row's limits, and round the head dimensions up to the columns that kernels compute
+ * with. */
+ffa_status jit_spec_pad(struct jit_spec *spec, ffa_error *err);
+/* Pad, derive what follows from other rows, then check the combination (shared memory, registers).
+ * Rows that are a choice (the forward tile) must have been chosen: choose_spec of src/choose does
+ * both. A resolved spec stays as it is. */
 ffa_status jit_spec_resolve(struct jit_spec *spec, const char *arch, ffa_error *err);
+/* Whether a padded spec with all choices made has the registers and shared memory it needs. */
+bool jit_spec_fits(const struct jit_spec *spec, const struct jit_arch *arch);
 /* The columns that kernels compute with for heads of `head_dim`, 8 to 256: tensors may have fewer.
  */
 int32_t jit_columns(int32_t head_dim);
-/* Of a resolved spec: dynamic shared memory and threads a block of its launch, blocks a cluster. */
+/* Dynamic shared memory (of a spec that is padded, with all choices made), threads a block of its
+ * launch, blocks a cluster (of a resolved one). */
 int32_t jit_spec_shared_bytes(const struct jit_spec *spec);
 int32_t jit_spec_threads(const struct jit_spec *spec);
 int32_t jit_spec_cluster(const struct jit_spec *spec);

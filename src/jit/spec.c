@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The registry of templates, made from their .spec.def files: names, limits, defaults, choices.
+ * The registry of templates, made from their .spec.def files: names, limits, defaults.
+ * Nothing is chosen here: src/choose fills in what a caller leaves open, then a spec is resolved,
+ * which is to check it and to derive what follows.
  * To add a template: its rows, its functions and one line in `templates` below.
  */
 #include "base/digest.h"
@@ -167,71 +169,47 @@ static int32_t forward_registers_max(const struct jit_spec *spec, const struct f
            (has_partial || has_extra ? 20 : 0);
 }
 
-static bool forward_fits(const struct jit_spec *spec, const struct forward *f,
-                         const struct jit_arch *arch)
+static bool forward_fits(const struct jit_spec *spec, const struct jit_arch *arch)
 {
-    return forward_registers(f) <= forward_registers_max(spec, f) &&
-           forward_shared_bytes(f) <= arch->shared_bytes_max;
+    const struct forward f = forward_of(spec);
+
+    return forward_registers(&f) <= forward_registers_max(spec, &f) &&
+           forward_shared_bytes(&f) <= arch->shared_bytes_max;
 }
 
-enum { FORWARD_TILE_N = 128, FORWARD_TILE_N_MIN = 64, FORWARD_KV_SLOTS = 2 };
-
-/* Where three warpgroups are faster than two (docs/lab-notes.md), with the tile_n that leaves them
- * registers: heads that small wait for exponentials. */
-static const struct {
-    int32_t head_dim, tile_n;
-} forward_three[] = { { 64, 128 }, { 96, 96 } };
-
-static bool forward_choose_three(const struct jit_spec *spec, struct forward *f,
-                                 const struct jit_arch *arch)
+/* Tensors have head_dim columns, kernels compute with as many as there are products for. */
+static ffa_status forward_pad(struct jit_spec *spec, ffa_error *err)
 {
-    for (size_t i = 0; i < sizeof forward_three / sizeof *forward_three; i++) {
-        struct forward three = *f;
+    const int32_t head_dim = spec->values[FORWARD_head_dim];
+    const int32_t head_dim_v = spec->values[FORWARD_head_dim_v];
 
-        if (f->head_dim != forward_three[i].head_dim || f->head_dim_v != f->head_dim)
-            continue;
-        three.consumers = 3;
-        three.tile_n = f->tile_n ? f->tile_n : forward_three[i].tile_n;
-        three.kv_slots = f->kv_slots ? f->kv_slots : FORWARD_KV_SLOTS;
-        if (!forward_fits(spec, &three, arch))
-            continue;
-        *f = three;
-        return true;
-    }
-    return false;
+    if (head_dim % 8 || head_dim_v % 8)
+        return error_fail(err, FFA_INVALID, 0, "attention_forward: %s is %d, not a multiple of 8",
+                          head_dim % 8 ? "head_dim" : "head_dim_v",
+                          (int)(head_dim % 8 ? head_dim : head_dim_v));
+    spec->values[FORWARD_head_dim_v] = jit_columns(head_dim_v ? head_dim_v : head_dim);
+    spec->values[FORWARD_head_dim] = jit_columns(head_dim);
+    return FFA_OK;
 }
 
-/* Fill in what is left to the host: three warpgroups where they are faster, else two, and the
- * widest tile up to 128 keys that fits with two slots. Packed rows are few and wait for memory:
- * one warpgroup, more in flight. */
-static void forward_choose(const struct jit_spec *spec, struct forward *f,
-                           const struct jit_arch *arch)
+/* The three that src/choose fills in where a caller leaves them open. */
+static ffa_status forward_check_chosen(const struct jit_spec *spec, ffa_error *err)
 {
-    const bool choose_n = f->tile_n == 0, choose_slots = f->kv_slots == 0;
-    const bool is_packed = spec->values[FORWARD_packed] != 0;
+    static const int rows[] = { FORWARD_consumers, FORWARD_tile_n, FORWARD_kv_slots };
 
-    if (!f->consumers && !is_packed && forward_choose_three(spec, f, arch))
-        return;
-    f->tile_n = choose_n ? FORWARD_TILE_N : f->tile_n;
-    if (choose_slots)
-        f->kv_slots = is_packed ? FORWARD_KV_SLOTS + 1 : FORWARD_KV_SLOTS;
-    if (!f->consumers)
-        f->consumers = is_packed ? 1 : 2;
-    while (choose_n && f->tile_n > FORWARD_TILE_N_MIN && !forward_fits(spec, f, arch))
-        f->tile_n -= 16;
-    while (choose_slots && f->kv_slots > 1 && forward_shared_bytes(f) > arch->shared_bytes_max)
-        f->kv_slots--;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (!spec->values[rows[i]])
+            return error_fail(err, FFA_INVALID, 0, "attention_forward: %s is 0: it was not chosen",
+                              attention_forward_rows[rows[i]].name);
+    return FFA_OK;
 }
 
 static ffa_status forward_resolve(struct jit_spec *spec, const struct jit_arch *arch,
                                   ffa_error *err)
 {
-    struct forward f = forward_of(spec);
+    const struct forward f = forward_of(spec);
+    ffa_status rc;
 
-    if (f.head_dim % 8 || f.head_dim_v % 8)
-        return error_fail(err, FFA_INVALID, 0, "attention_forward: %s is %d, not a multiple of 8",
-                          f.head_dim % 8 ? "head_dim" : "head_dim_v",
-                          (int)(f.head_dim % 8 ? f.head_dim : f.head_dim_v));
     if (spec->values[FORWARD_out_fp32] && spec->values[FORWARD_staged])
         return error_fail(err, FFA_INVALID, 0,
                           "attention_forward: out_fp32 and staged are both 1: out is fp32 always, "
@@ -243,10 +221,7 @@ static ffa_status forward_resolve(struct jit_spec *spec, const struct jit_arch *
             "attention_forward: split is 1 with %s, parts are combined into an out of "
             "dtype",
             spec->values[FORWARD_out_fp32] ? "out_fp32" : "staged");
-    f.head_dim_v = jit_columns(f.head_dim_v ? f.head_dim_v : f.head_dim);
-    f.head_dim = jit_columns(f.head_dim);
-    forward_choose(spec, &f, arch);
-
+    FFA_TRY(forward_check_chosen(spec, err));
     if (f.tile_n % 16)
         return error_fail(err, FFA_INVALID, 0,
                           "attention_forward: tile_n is %d, not a multiple of 16", (int)f.tile_n);
@@ -263,12 +238,8 @@ static ffa_status forward_resolve(struct jit_spec *spec, const struct jit_arch *
                           "thread, with %d consumers there are %d",
                           (int)f.head_dim_v, (int)f.tile_n, (int)forward_registers(&f),
                           (int)f.consumers, (int)forward_registers_max(spec, &f));
-    spec->values[FORWARD_head_dim] = f.head_dim;
-    spec->values[FORWARD_head_dim_v] = f.head_dim_v;
-    spec->values[FORWARD_consumers] = f.consumers;
-    spec->values[FORWARD_tile_n] = f.tile_n;
-    spec->values[FORWARD_kv_slots] = f.kv_slots;
-    return FFA_OK;
+out:
+    return rc;
 }
 
 static int32_t forward_shared(const struct jit_spec *spec)
@@ -324,10 +295,8 @@ static ffa_status backward_resolve(struct jit_spec *spec, const struct jit_arch 
     const int32_t consumers =
         spec->values[BACKWARD_consumers] ? spec->values[BACKWARD_consumers] : 2;
     int32_t fitting, tile_m;
-    ffa_status rc;
 
     (void)arch;
-    FFA_TRY(backward_pad(spec, err));
     /* With 128 of q and 96 of v ptxas spills. */
     if (spec->values[BACKWARD_softcap] && spec->values[BACKWARD_head_dim] == 128 &&
         spec->values[BACKWARD_head_dim_v] == 96) {
@@ -348,8 +317,7 @@ static ffa_status backward_resolve(struct jit_spec *spec, const struct jit_arch 
                           (int)fitting);
     spec->values[BACKWARD_consumers] = consumers;
     spec->values[BACKWARD_tile_m] = tile_m;
-out:
-    return rc;
+    return FFA_OK;
 }
 
 static int32_t backward_shared(const struct jit_spec *spec)
@@ -369,13 +337,6 @@ static int32_t backward_cluster(const struct jit_spec *spec)
     return attention_backward_cluster(spec->values[BACKWARD_head_dim]);
 }
 
-/* The passes before and after take what the kernels between them do. */
-static ffa_status pass_resolve(struct jit_spec *spec, const struct jit_arch *arch, ffa_error *err)
-{
-    (void)arch;
-    return backward_pad(spec, err);
-}
-
 static int32_t pass_shared(const struct jit_spec *spec)
 {
     (void)spec;
@@ -386,13 +347,6 @@ static int32_t pass_threads(const struct jit_spec *spec)
 {
     (void)spec;
     return BACKWARD_PASS_THREADS;
-}
-
-static ffa_status combine_resolve(struct jit_spec *spec, const struct jit_arch *arch,
-                                  ffa_error *err)
-{
-    (void)spec, (void)arch, (void)err;
-    return FFA_OK;
 }
 
 static int32_t combine_shared(const struct jit_spec *spec)
@@ -414,22 +368,26 @@ static const struct template_entry {
     const char *doc;
     const struct row *rows;
     int32_t row_count;
+    ffa_status (*pad)(struct jit_spec *spec, ffa_error *err); /* NULL: nothing to pad */
+    /* Derive what follows from other rows, and check the combination; NULL: any will do. */
     ffa_status (*resolve)(struct jit_spec *spec, const struct jit_arch *arch, ffa_error *err);
+    bool (*fits)(const struct jit_spec *spec, const struct jit_arch *arch); /* NULL: always */
     int32_t (*shared_bytes)(const struct jit_spec *spec);
     int32_t (*threads)(const struct jit_spec *spec);
     int32_t (*cluster)(const struct jit_spec *spec); /* NULL: 1 */
 } templates[] = {
     { "attention_forward", "attention over a tile plan: out and lse", ROWS(attention_forward_rows),
-      forward_resolve, forward_shared, forward_threads, NULL },
+      forward_pad, forward_resolve, forward_fits, forward_shared, forward_threads, NULL },
     { "attention_backward", "gradients over a backward tile plan: dk and dv, and the sum of dq",
-      ROWS(attention_backward_rows), backward_resolve, backward_shared, backward_threads,
-      backward_cluster },
+      ROWS(attention_backward_rows), backward_pad, backward_resolve, NULL, backward_shared,
+      backward_threads, backward_cluster },
+    /* The passes before and after attention_backward compute with its columns. */
     { "backward_prepare", "before attention_backward: row statistics, and dq set to zero",
-      ROWS(backward_prepare_rows), pass_resolve, pass_shared, pass_threads, NULL },
+      ROWS(backward_prepare_rows), backward_pad, NULL, NULL, pass_shared, pass_threads, NULL },
     { "backward_finish", "after attention_backward: dq, parts of dk and dv, dsink",
-      ROWS(backward_finish_rows), pass_resolve, pass_shared, pass_threads, NULL },
+      ROWS(backward_finish_rows), backward_pad, NULL, NULL, pass_shared, pass_threads, NULL },
     { "forward_combine", "after attention_forward: rows whose keys were split among tiles",
-      ROWS(forward_combine_rows), combine_resolve, combine_shared, combine_threads, NULL },
+      ROWS(forward_combine_rows), NULL, NULL, NULL, combine_shared, combine_threads, NULL },
 };
 enum { TEMPLATE_COUNT = sizeof templates / sizeof *templates };
 _Static_assert(sizeof attention_forward_rows / sizeof(struct row) <= JIT_SPEC_MAX, "spec rows");
@@ -585,6 +543,19 @@ int32_t jit_spec_get(const struct jit_spec *spec, const char *name)
     return index < 0 ? 0 : spec->values[index];
 }
 
+ffa_status jit_spec_pad(struct jit_spec *spec, ffa_error *err)
+{
+    const struct template_entry *entry = entry_of(spec);
+    ffa_status rc = FFA_OK;
+
+    for (int32_t i = 0; i < spec->row_count; i++)
+        FFA_TRY(check_row(entry, i, spec->values[i], err));
+    if (entry->pad)
+        rc = entry->pad(spec, err);
+out:
+    return rc;
+}
+
 ffa_status jit_spec_resolve(struct jit_spec *spec, const char *arch, ffa_error *err)
 {
     const struct template_entry *entry = entry_of(spec);
@@ -592,11 +563,18 @@ ffa_status jit_spec_resolve(struct jit_spec *spec, const char *arch, ffa_error *
     ffa_status rc;
 
     FFA_TRY(jit_arch_find(&found, arch, err));
-    for (int32_t i = 0; i < spec->row_count; i++)
-        FFA_TRY(check_row(entry, i, spec->values[i], err));
-    rc = entry->resolve(spec, found, err);
+    FFA_TRY(jit_spec_pad(spec, err));
+    if (entry->resolve)
+        rc = entry->resolve(spec, found, err);
 out:
     return rc;
+}
+
+bool jit_spec_fits(const struct jit_spec *spec, const struct jit_arch *arch)
+{
+    const struct template_entry *entry = entry_of(spec);
+
+    return !entry->fits || entry->fits(spec, arch);
 }
 
 int32_t jit_spec_shared_bytes(const struct jit_spec *spec)
@@ -667,7 +645,7 @@ int ffa_template_row(int32_t index, int32_t row, ffa_spec_row *out)
     found = &templates[index].rows[row];
     *out = (ffa_spec_row){ .name = found->name,
                            .doc = found->doc,
-                           .sample = found->initial,
+                           .initial = found->initial,
                            .min = found->lo,
                            .max = found->hi };
     return 1;

@@ -6,6 +6,8 @@
  */
 #include "service/context.h"
 
+#include "choose/spec_choice.h"
+
 enum { KNOWN_FLAGS = FFA_COMPILE_FORCE | FFA_COMPILE_PTX, SETTINGS_MAX = 1024 };
 
 struct ffa_compiled {
@@ -41,7 +43,7 @@ ffa_status context_import_request(struct jit_request *out, uint32_t *flags, ffa_
     for (int64_t i = 0; i < given.setting_count; i++)
         FFA_TRY(jit_spec_set(&spec, given.settings[i], err));
     arch = given.arch ? given.arch : context->arch;
-    FFA_TRY(jit_spec_resolve(&spec, arch, err));
+    FFA_TRY(choose_spec(&spec, arch, err));
     jit_request_init(out, &spec, arch);
     *flags = given.flags;
 out:

@@ -8,6 +8,8 @@
 #include "jit/compile_worker.h"
 #include "service/context.h"
 
+#include "choose/spec_choice.h"
+
 static ffa_status hand_out(struct resolved *out, const struct jit_kernel *kernel, ffa_layer layer,
                            int64_t started)
 {

@@ -10,56 +10,13 @@
 
 #include <stdlib.h>
 
-enum {
-    PART_BLOCKS_MIN = 4, /* what a part must have to be worth its merging */
-    SHARES = 4, /* a part may be a place's share of the work, or down to 1 / SHARES of it */
-    PARTS_MAX = 1024
-};
+enum { PARTS_MAX = 1024 };
 
-static int64_t parts_of(int64_t blocks, int64_t most)
+int64_t tile_split_parts(int64_t blocks, int64_t most)
 {
     const int64_t parts = (blocks + most - 1) / most;
 
     return parts < 1 ? 1 : parts > PARTS_MAX ? PARTS_MAX : parts;
-}
-
-/* How long `places` take for parts of `most` blocks: rounds, each as long as the longest part. */
-static int64_t rounds(const struct tile_plan *plan, int64_t most, int32_t heads, int32_t places)
-{
-    int64_t items = 0, longest = 0;
-
-    for (int64_t t = 0; t < plan->tile_count; t++) {
-        const int64_t parts = parts_of(plan->block_counts[t], most);
-        const int64_t blocks = (plan->block_counts[t] + parts - 1) / parts;
-
-        items += parts * heads;
-        longest = blocks > longest ? blocks : longest;
-    }
-    return (items + places - 1) / places * longest;
-}
-
-int64_t tile_split_most(const struct tile_plan *plan, int32_t heads, int32_t places)
-{
-    int64_t total = 0, longest = 0, best = INT64_MAX, best_rounds = INT64_MAX, share;
-
-    for (int64_t t = 0; t < plan->tile_count; t++) {
-        total += (int64_t)plan->block_counts[t] * heads;
-        longest = plan->block_counts[t] > longest ? plan->block_counts[t] : longest;
-    }
-    share = (total + places - 1) / places;
-    if (plan->tile_count * heads * 5 >= places * (int64_t)4 && longest <= share)
-        return INT64_MAX;
-    for (int64_t k = 1; k <= SHARES; k++) {
-        const int64_t least = (share + k - 1) / k;
-        const int64_t most = least > PART_BLOCKS_MIN ? least : PART_BLOCKS_MIN;
-        const int64_t found = rounds(plan, most, heads, places);
-
-        if (found < best_rounds) {
-            best_rounds = found;
-            best = most;
-        }
-    }
-    return best < longest ? best : INT64_MAX;
 }
 
 /* ---- building ---- */
@@ -195,7 +152,7 @@ ffa_status tile_split(struct tile_plan *plan, int64_t most, ffa_error *err)
 
     assert(most >= 1 && !plan->splits);
     for (int64_t t = 0; t < plan->tile_count; t++) {
-        const int64_t blocks = plan->block_counts[t], parts = parts_of(blocks, most);
+        const int64_t blocks = plan->block_counts[t], parts = tile_split_parts(blocks, most);
 
         if (parts > 1)
             FFA_TRY(split_tile(&s, &plan->tiles[t], blocks, parts, err));

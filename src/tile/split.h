@@ -7,10 +7,9 @@
 
 #include "tile/tile.h"
 
-/* The most blocks that a part may have, so that the device is done soonest. `places` CTAs each take
- * one work item (tile, head) after another; heads: those that run each tile. INT64_MAX: nothing is
- * gained by a split. */
-int64_t tile_split_most(const struct tile_plan *plan, int32_t heads, int32_t places);
+/* Parts that a tile of `blocks` blocks is split into where a part may have `most` blocks; 1: it
+ * stays whole. */
+int64_t tile_split_parts(int64_t blocks, int64_t most);
 
 /* Replace each tile of more than `most` blocks by parts of about equally many blocks, each over
  * some of its keys, and put each list in order again. A part is marked PLAN_TILE_PART and has its

@@ -34,6 +34,7 @@ shares() {
     shares forward bf16 6
     shares forward fp16 6
     shares forward quick 3
+    shares forward chosen 1
     shares backward features 2
     shares backward unions 2
     shares backward stages 2

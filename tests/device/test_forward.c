@@ -6,7 +6,7 @@
  * and nothing is written outside the outputs.
  *
  * FFA_TEST_LEVEL is explained in device_case.h; a sample is 512 rows.
- * CK_RUN_CASE=quick|unions|dims|bf16|fp16 runs a part, FFA_TEST_PART=I/N one of N shares of it.
+ * CK_RUN_CASE=quick|chosen|unions|dims|bf16|fp16 runs a part, FFA_TEST_PART=I/N one of N shares of it.
  * FFA_TEST_STORE=PATH is a store for the kernels, which several runs can share.
  */
 #include "attention/attention.h"
@@ -14,6 +14,7 @@
 #include "oracle/oracle.h"
 #include "support/device_case.h"
 #include "support/stage_case.h"
+#include "support/tmpdir.h"
 
 #include "support/suite.h"
 #include <check.h>
@@ -40,6 +41,7 @@ struct device_call {
     int64_t bytes[TENSORS];
     unsigned char *first[2]; /* out and lse of the first run */
     float tops[64];          /* max_logits, if the call has them */
+    ffa_plan_info info;      /* of the last attempt */
 };
 
 static int64_t extent(const ffa_tensor *tensor, int64_t tokens, int64_t heads, int64_t dim,
@@ -180,6 +182,7 @@ struct attempt {
     bool want_failure; /* the plan is made wrong: the comparison must fail */
     uint32_t plan_flags;
     int32_t pack;      /* heads a tile packs; 0: none */
+    bool is_auto;      /* packing and splitting are chosen by the heads, instead of pack */
     bool is_split;     /* plan for splitting; spec_flags must have FFA_SPEC_SPLIT */
     bool is_unchecked; /* the caller compares */
     void (*mutate)(struct ffa_plan *plan);
@@ -188,10 +191,12 @@ struct attempt {
 static const ffa_kernels *kernels_for(const struct attention_case *of, uint32_t flags,
                                       int32_t tile_m, int32_t pack)
 {
+    const bool is_auto = pack == FFA_PACK_AUTO;
     enum { KEPT = 160 };
     static struct {
         ffa_dtype dtype;
         int32_t head_dim, head_dim_v, tile_m, pack;
+        int32_t heads_q, heads_kv; /* is_auto */
         uint32_t flags;
         ffa_kernels *kernels;
     } kept[KEPT];
@@ -208,6 +213,8 @@ static const ffa_kernels *kernels_for(const struct attention_case *of, uint32_t 
             spec.flags = flags;
             spec.tile_m = tile_m;
             spec.pack_heads = pack;
+            spec.heads_q = is_auto ? shape->heads_q : 0;
+            spec.heads_kv = is_auto ? shape->heads_kv : 0;
             must(ffa_kernels_create(&kept[i].kernels, context, &spec, &err), &err, "kernels");
             kept[i].dtype = shape->dtype;
             kept[i].head_dim = shape->head_dim;
@@ -215,10 +222,14 @@ static const ffa_kernels *kernels_for(const struct attention_case *of, uint32_t 
             kept[i].flags = flags;
             kept[i].tile_m = tile_m;
             kept[i].pack = pack;
+            kept[i].heads_q = spec.heads_q;
+            kept[i].heads_kv = spec.heads_kv;
         }
         if (kept[i].dtype == shape->dtype && kept[i].head_dim == shape->head_dim &&
             kept[i].head_dim_v == of->head_dim_v && kept[i].flags == flags &&
-            kept[i].tile_m == tile_m && kept[i].pack == pack)
+            kept[i].tile_m == tile_m && kept[i].pack == pack &&
+            (!is_auto ||
+             (kept[i].heads_q == shape->heads_q && kept[i].heads_kv == shape->heads_kv)))
             return kept[i].kernels;
     }
     ck_abort_msg("more kernels than the test keeps");
@@ -229,8 +240,8 @@ static const ffa_kernels *kernels_for(const struct attention_case *of, uint32_t 
 static void attempt_run(struct device_call *call, const struct attempt *attempt)
 {
     const struct attention_shape *shape = &call->host.shape;
-    const ffa_kernels *kernels =
-        kernels_for(&call->host, attempt->spec_flags, attempt->tile_m, attempt->pack);
+    const ffa_kernels *kernels = kernels_for(&call->host, attempt->spec_flags, attempt->tile_m,
+                                             attempt->is_auto ? FFA_PACK_AUTO : attempt->pack);
     ffa_slice_list lists[64];
     struct oracle_case test = { 0 };
     struct oracle_result want = { 0 };
@@ -268,6 +279,7 @@ static void attempt_run(struct device_call *call, const struct attempt *attempt)
     if (attempt->mutate)
         attempt->mutate(plan);
     must(ffa_plan_info_get(plan, &info, &err), &err, "plan info");
+    call->info = info;
     must(ffa_workspace_bytes(kernels, plan, &workspace_bytes, &err), &err, "workspace");
     must(ffa_device_alloc(&buffer, context, info.upload_bytes, &err), &err, "plan buffer");
     must(ffa_device_alloc(&workspace, context, workspace_bytes, &err), &err, "workspace");
@@ -1112,6 +1124,91 @@ START_TEST(split_tiles_match_the_oracle)
 }
 END_TEST
 
+/* Packing and splitting that nobody asked for, where heads are known. */
+static const struct {
+    const char *mask;
+    int32_t heads_q, heads_kv;
+    int32_t pack;
+    bool is_split; /* on any device of up to 132 SMs */
+} chosen[] = {
+    { "full:1x9000", 1, 1, 1, true },  /* one tile of 113 blocks */
+    { "full:9x7000", 8, 2, 4, true },  /* packed, and split */
+    { "causal:3000", 8, 8, 1, false }, /* enough tiles */
+    { "full:3x300", 45, 1, 0, false }, /* packs would leave rows of a tile empty */
+};
+
+START_TEST(what_is_chosen_matches_the_oracle)
+{
+    struct rng rng = { (uint64_t)(7000 + _i) };
+    ffa_mask *mask = parse(chosen[_i].mask);
+    struct attention_shape shape = { { ffa_mask_seqlen_q(mask), ffa_mask_seqlen_k(mask) },
+                                     FFA_BF16,
+                                     chosen[_i].heads_q,
+                                     chosen[_i].heads_kv,
+                                     192,
+                                     LAYOUT_TOKENS };
+    struct device_call call;
+
+    call_init(&call, &shape, &rng);
+    call_send_inputs(&call);
+    attempt_run(&call, &(struct attempt){ .name = chosen[_i].mask, .mask = mask, .is_auto = true });
+    ck_assert_int_eq(call.info.pack_heads, chosen[_i].pack);
+    if (chosen[_i].is_split || sm_count < 8) /* 24 tiles are too few for 132 SMs */
+        ck_assert_int_eq(call.info.split_heads, chosen[_i].is_split ? chosen[_i].heads_q : 0);
+    ck_assert_int_eq(call.info.l2_heads_kv, chosen[_i].heads_kv);
+    ck_assert_str_ne(call.info.cost_table, "");
+    call_finish(&call);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* Where nothing may be compiled, what is chosen comes to what the store has, and nothing fails:
+ * heads apart if it has no packed kernels, and whole tiles if it has none of a split. */
+START_TEST(kernels_that_are_chosen_may_be_missing)
+{
+    static const struct {
+        uint32_t flags;
+        int32_t pack_heads, split; /* asked for */
+        int32_t want;              /* packed heads */
+    } rounds[] = { { 0, 0, 0, 0 },
+                   { FFA_OPEN_NEVER_COMPILE, FFA_PACK_AUTO, FFA_SPLIT_AUTO, 0 },
+                   { 0, FFA_PACK_AUTO, 0, 1 },
+                   { FFA_OPEN_NEVER_COMPILE, FFA_PACK_AUTO, FFA_SPLIT_AUTO, 1 } };
+    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
+    ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
+    ffa_plan_info info = FFA_PLAN_INFO_INIT;
+    ffa_mask *mask = parse("full:1x20000");
+    char *folder = tmpdir_make(), *store = tmpdir_path(folder, "kernels.ffadb");
+    ffa_error err = { 0 };
+
+    opts.cache_path = store;
+    spec.dtype = FFA_BF16;
+    spec.head_dim = 192;
+    spec.heads_q = spec.heads_kv = 1;
+    for (size_t i = 0; i < sizeof rounds / sizeof *rounds; i++) {
+        ffa_context *own = NULL;
+        ffa_kernels *kernels = NULL;
+        ffa_plan *plan = NULL;
+
+        opts.flags = rounds[i].flags;
+        spec.pack_heads = rounds[i].pack_heads;
+        spec.split = rounds[i].split;
+        must(ffa_open(&own, FFA_DEVICE_AUTO, &opts, &err), &err, "open");
+        must(ffa_kernels_create(&kernels, own, &spec, &err), &err, "kernels");
+        must(ffa_plan_create(&plan, kernels, mask, &err), &err, "plan");
+        must(ffa_plan_info_get(plan, &info, &err), &err, "info");
+        ck_assert_int_eq(info.split_heads, 0);
+        ck_assert_int_eq(info.pack_heads, rounds[i].want);
+        ffa_plan_destroy(plan);
+        ffa_kernels_destroy(kernels);
+        ffa_close(own);
+    }
+    free(store);
+    tmpdir_remove(folder);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
 /* One stage of a pass on the device: its keys are those of the whole from key_begin on. */
 static void run_stage(const struct device_call *call, const ffa_kernels *kernels, ffa_plan *plan,
                       int64_t key_begin)
@@ -1362,7 +1459,7 @@ START_TEST(the_one_call_form_agrees)
     call.host.args.softmax_scale = call.args.softmax_scale = 0.031f;
     call.args.sm_margin = sm_count / 7;
     call_send_inputs(&call);
-    attempt_run(&call, &(struct attempt){ .name = "with objects", .mask = mask });
+    attempt_run(&call, &(struct attempt){ .name = "with objects", .mask = mask, .is_auto = true });
     must(ffa_device_fill(context, call.args.out.data, 0xff, call.bytes[3], &err), &err, "fill");
     must(ffa_attention(context, mask, &spec, &call.args, NULL, &err), &err, "ffa_attention");
     must(ffa_device_synchronize(context, &err), &err, "finish");
@@ -1431,6 +1528,7 @@ static Suite *device_suite(void)
     Suite *suite = suite_create("device_forward");
     TCase *quick = tcase_create("quick"), *unions = tcase_create("unions");
     TCase *bf16 = tcase_create("bf16"), *fp16 = tcase_create("fp16"), *dim = tcase_create("dims");
+    TCase *choice = tcase_create("chosen");
     const int layout_count = sizeof layouts / sizeof *layouts;
     const int special_count = sizeof specials / sizeof *specials;
 
@@ -1454,12 +1552,16 @@ static Suite *device_suite(void)
     add_part(quick, other_tiles_agree, 0, 4);
     tcase_add_test(quick, a_call_can_be_captured);
     tcase_add_test(quick, the_one_call_form_agrees);
+    tcase_add_loop_test(choice, what_is_chosen_matches_the_oracle, 0,
+                        sizeof chosen / sizeof *chosen);
+    tcase_add_test(choice, kernels_that_are_chosen_may_be_missing);
     tcase_add_loop_test(quick, bad_arguments_are_refused, 0, sizeof refusals / sizeof *refusals);
     add_part(unions, every_length_to_300, 0, 2);
     add_part(unions, random_unions_match_the_oracle, 0, 2);
     add_part(bf16, mask_cases_match_the_oracle, 0, layout_count / 2);
     add_part(fp16, mask_cases_match_the_oracle, layout_count / 2, layout_count);
     suite_add_tcase(suite, quick);
+    suite_add_tcase(suite, choice);
     suite_add_tcase(suite, dim);
     suite_add_tcase(suite, unions);
     suite_add_tcase(suite, bf16);

@@ -23,7 +23,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { DEFAULT_SMS = 3, WARP = 32 };
+enum { DEFAULT_SMS = 3, WARP = 32, EMULATOR_L2_BYTES = 60 << 20 };
 
 static int64_t setting(const char *name, int64_t otherwise, int64_t most)
 {
@@ -92,6 +92,7 @@ EXPORT cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int devi
     prop->warpSize = WARP;
     prop->multiProcessorCount = sm_count();
     prop->sharedMemPerBlockOptin = EMULATOR_SHARED_BYTES;
+    prop->l2CacheSize = EMULATOR_L2_BYTES;
     return cudaSuccess;
 }
 

@@ -44,8 +44,8 @@ allowed_for() {
         cache) echo "base jit" ;;
         gpu) echo "base" ;;
         cpu) echo "base tile" ;;
-        choose) echo "base mask tile" ;;
-        service) echo "base jit cache gpu" ;;
+        choose) echo "base mask tile jit" ;;
+        service) echo "base jit cache gpu choose" ;;
         attention) echo "base mask tile jit gpu cpu choose service" ;;
         parallel/dispatch) echo "base mask" ;;
         parallel/plan) echo "base mask tile parallel/dispatch" ;;

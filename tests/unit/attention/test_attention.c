@@ -585,14 +585,40 @@ static const struct {
       { .dtype = FFA_BF16, .head_dim = 64, .flags = FFA_SPEC_SPLIT, .pack_heads = 2 },
       FFA_OK,
       "" },
-    { "pack_heads -1",
-      { .dtype = FFA_BF16, .head_dim = 64, .pack_heads = -1 },
+    { "pack_heads -2",
+      { .dtype = FFA_BF16, .head_dim = 64, .pack_heads = -2 },
       FFA_INVALID,
-      "pack_heads is -1, not in [0, 64]" },
+      "pack_heads is -2, not in [0, 64] or FFA_PACK_AUTO (-1)" },
     { "pack_heads 65",
       { .dtype = FFA_BF16, .head_dim = 64, .pack_heads = 65 },
       FFA_INVALID,
       "pack_heads is 65, not in [0, 64]" },
+    { "pack_heads and heads",
+      { .dtype = FFA_BF16, .head_dim = 64, .pack_heads = 4, .heads_q = 6, .heads_kv = 2 },
+      FFA_INVALID,
+      "spec: pack_heads is 4, heads_q / heads_kv is 3" },
+    { "heads_q alone",
+      { .dtype = FFA_BF16, .head_dim = 64, .heads_q = 6 },
+      FFA_INVALID,
+      "spec: heads_kv is 0, not in [1, 65536]" },
+    { "heads_q 7",
+      { .dtype = FFA_BF16, .head_dim = 64, .heads_q = 7, .heads_kv = 2 },
+      FFA_INVALID,
+      "spec: heads_q is 7, not a multiple of heads_kv = 2 in [1, 65536]" },
+    { "split 1",
+      { .dtype = FFA_BF16, .head_dim = 64, .split = 1 },
+      FFA_INVALID,
+      "spec: split is 1, not 0 or FFA_SPLIT_AUTO (-1)" },
+    { "pad_", { .dtype = FFA_BF16, .head_dim = 64, .pad_ = 1 }, FFA_INVALID, "pad_ is 1, must" },
+    { "all of auto",
+      { .dtype = FFA_BF16,
+        .head_dim = 64,
+        .pack_heads = FFA_PACK_AUTO,
+        .split = FFA_SPLIT_AUTO,
+        .heads_q = 65536,
+        .heads_kv = 1024 },
+      FFA_OK,
+      "" },
     { "head_dim_v alone", { .dtype = FFA_BF16, .head_dim = 192, .head_dim_v = 128 }, FFA_OK, "" },
     { "backward tile_n 1025",
       { .dtype = FFA_BF16, .head_dim = 64, .flags = FFA_SPEC_BACKWARD, .backward_tile_n = 1025 },
@@ -1018,7 +1044,10 @@ END_TEST
 /* Kernels that say they are a GPU's, as far as planning looks at them. */
 static struct ffa_kernels gpu_kernels(int32_t tile_m, int32_t tile_n)
 {
+    const struct device_facts facts = { .name = "NVIDIA H200", .sm_count = 132 };
+
     return (struct ffa_kernels){ .context = context,
+                                 .device = choose_device_of(&facts),
                                  .forward = { { .kernel = (struct gpu_kernel *)(uintptr_t)1,
                                                 .tile_m = tile_m,
                                                 .tile_n = tile_n,
@@ -1100,6 +1129,157 @@ START_TEST(masks_choose_their_kernel)
     rc = ffa_plan_kernel(made, &gpu, &kernel, &err);
     ck_assert_int_eq(rc, info.tile_n == 128 ? FFA_OK : FFA_INVALID);
     ffa_plan_destroy(made);
+    ffa_mask_destroy(of);
+}
+END_TEST
+
+/* What a spec with FFA_PACK_AUTO comes to: it shows in the plan, on the CPU, too. */
+static const struct {
+    const char *name;
+    int32_t heads_q, heads_kv, asked, tile_m;
+    int32_t want;
+} packs[] = {
+    { "a group of 4", 8, 2, FFA_PACK_AUTO, 0, 4 },
+    { "each head alone", 8, 8, FFA_PACK_AUTO, 0, 1 },
+    { "a group that leaves rows empty", 45, 1, FFA_PACK_AUTO, 0, 0 },
+    { "a group of too many", 128, 1, FFA_PACK_AUTO, 0, 0 },
+    { "heads that are not known", 0, 0, FFA_PACK_AUTO, 0, 0 },
+    { "a tile that is asked for", 8, 2, FFA_PACK_AUTO, 64, 0 },
+    { "none", 8, 2, 0, 0, 0 },
+    { "as asked for", 45, 1, 45, 0, 45 },
+};
+
+START_TEST(packing_is_chosen)
+{
+    ffa_attention_spec with = FFA_ATTENTION_SPEC_INIT;
+    ffa_plan_info info = FFA_PLAN_INFO_INIT;
+    ffa_kernels *made = NULL;
+    ffa_plan *of = NULL;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    ck_assert_int_eq(with.pack_heads, FFA_PACK_AUTO);
+    ck_assert_int_eq(with.split, FFA_SPLIT_AUTO);
+    with.dtype = FFA_BF16;
+    with.head_dim = 64;
+    with.heads_q = packs[_i].heads_q;
+    with.heads_kv = packs[_i].heads_kv;
+    with.pack_heads = packs[_i].asked;
+    with.tile_m = packs[_i].tile_m;
+    must(ffa_kernels_create(&made, context, &with, &err), &err);
+    must(ffa_plan_create(&of, made, mask, &err), &err);
+    must(ffa_plan_info_get(of, &info, &err), &err);
+    ck_assert_msg(info.pack_heads == packs[_i].want, "%s: %d", packs[_i].name, info.pack_heads);
+    ck_assert_int_eq(info.split_heads, 0);
+    ck_assert_int_eq(info.backward_parts, 0);
+    ck_assert_str_eq(info.cost_table, "");
+    ffa_plan_destroy(of);
+    ffa_kernels_destroy(made);
+}
+END_TEST
+
+/* A spec that names heads is for calls of these heads, whatever was chosen by them. */
+START_TEST(calls_have_the_heads_of_the_spec)
+{
+    const ffa_forward_args asked = test.args;
+    ffa_attention_spec with = spec;
+    ffa_kernels *made = NULL;
+    ffa_plan *of = NULL;
+    ffa_plan_opts opts = FFA_PLAN_OPTS_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    with.heads_q = HEADS_Q;
+    with.heads_kv = HEADS_KV;
+    must(ffa_kernels_create(&made, context, &with, &err), &err);
+    must(ffa_plan_create(&of, made, mask, &err), &err);
+    test.args.heads_kv = test.args.heads_q;
+    check_failure("heads", ffa_forward(made, of, &test.args, NULL, NULL, &err), &err,
+                  "the kernels were made for heads_q");
+    check_outputs_untouched("heads");
+    test.args = asked;
+    must(ffa_forward(made, of, &test.args, NULL, NULL, &err), &err);
+    ffa_plan_destroy(of);
+    opts.heads_q = 2 * HEADS_Q;
+    check_failure("plan", ffa_plan_create_with(&of, made, mask, &opts, &err), &err,
+                  "the kernels were made for heads_q");
+    ffa_kernels_destroy(made);
+}
+END_TEST
+
+/* Kernels of whole tiles, and others of a split: the mask and the heads decide. */
+static const struct {
+    const char *mask;
+    int32_t heads_q;
+    bool has_kernels, is_split;
+} auto_splits[] = {
+    { "full:128x65536", 8, true, true },
+    { "full:128x65536", 8, false, false }, /* they could not be had */
+    { "full:16384", 64, true, false },
+    { "full:1x1024", 1, true, false }, /* nothing to speak of */
+    { "causal:4096", 4, true, true },
+};
+
+START_TEST(splits_are_chosen)
+{
+    struct ffa_kernels gpu = gpu_kernels(128, 128);
+    ffa_plan_info info = FFA_PLAN_INFO_INIT;
+    ffa_kernel_info kernel = FFA_KERNEL_INFO_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_plan *made = NULL;
+    ffa_mask *of = NULL;
+
+    gpu.may_split = true;
+    gpu.head_dim = gpu.head_dim_v = 128;
+    gpu.dtype = FFA_BF16;
+    gpu.heads_q = gpu.heads_kv = auto_splits[_i].heads_q;
+    gpu.forward[0].info.registers = 128;
+    gpu.split[0] = gpu.forward[0];
+    gpu.split[0].tile_n = 112;
+    gpu.split[0].info.registers = 112;
+    gpu.split_count = auto_splits[_i].has_kernels;
+    must(ffa_mask_parse(&of, auto_splits[_i].mask, &err), &err);
+    must(ffa_plan_create(&made, &gpu, of, &err), &err);
+    must(ffa_plan_info_get(made, &info, &err), &err);
+    must(ffa_plan_kernel(made, &gpu, &kernel, &err), &err);
+    must(ffa_workspace_bytes(&gpu, made, &bytes, &err), &err);
+    ck_assert_int_eq(info.split_heads, auto_splits[_i].is_split ? auto_splits[_i].heads_q : 0);
+    ck_assert_int_eq(info.split_tiles > 0, auto_splits[_i].is_split);
+    ck_assert_int_eq(info.tile_n, auto_splits[_i].is_split ? 112 : 128);
+    ck_assert_int_eq(kernel.registers, info.tile_n);
+    ck_assert_int_eq(bytes > 256, auto_splits[_i].is_split);
+    ck_assert_int_ge(info.l2_heads_kv, 1);
+    ck_assert_int_le(info.l2_heads_kv, gpu.heads_kv);
+    ck_assert_str_eq(info.cost_table, "NVIDIA H200");
+    ffa_plan_destroy(made);
+    ffa_mask_destroy(of);
+}
+END_TEST
+
+/* A split that was not asked for fails as any plan does, and leaves nothing behind. */
+START_TEST(a_chosen_split_may_find_no_memory)
+{
+    struct ffa_kernels gpu = gpu_kernels(128, 128);
+    ffa_mask *of = NULL;
+    ffa_error err = { FFA_OK, 0, "" };
+    long nth = 1;
+
+    gpu.may_split = true;
+    gpu.heads_q = gpu.heads_kv = 8;
+    gpu.split[0] = gpu.forward[0];
+    gpu.split_count = 1;
+    must(ffa_mask_parse(&of, "full:128x65536", &err), &err);
+    for (;; nth++) {
+        ffa_plan *made = NULL;
+        ffa_status rc;
+
+        fault_arm(FAULT_ALLOC, nth);
+        rc = ffa_plan_create(&made, &gpu, of, &err);
+        ffa_plan_destroy(made);
+        if (!fault_fired())
+            break;
+        ck_assert_int_eq(rc, FFA_NOMEM);
+    }
+    fault_arm(FAULT_ALLOC, 0);
+    ck_assert_int_gt(nth, 10);
     ffa_mask_destroy(of);
 }
 END_TEST
@@ -1349,6 +1529,10 @@ int main(void)
     tcase_add_loop_test(tc, masks_choose_their_kernel, 0, ROWS_OF(choices));
     tcase_add_loop_test(tc, packed_documents_have_tiles, 0, ROWS_OF(packed_counts));
     tcase_add_test(tc, plans_of_a_gpu_have_an_image);
+    tcase_add_loop_test(tc, packing_is_chosen, 0, ROWS_OF(packs));
+    tcase_add_test(tc, calls_have_the_heads_of_the_spec);
+    tcase_add_loop_test(tc, splits_are_chosen, 0, ROWS_OF(auto_splits));
+    tcase_add_test(tc, a_chosen_split_may_find_no_memory);
     tcase_add_test(tc, device_calls_on_the_host);
     tcase_add_test(tc, devices_that_are_not_there);
     tcase_add_loop_test(tc, any_allocation_may_fail, 0, ROWS_OF(fault_calls));

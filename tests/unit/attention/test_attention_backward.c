@@ -505,7 +505,10 @@ END_TEST
 /* Kernels that say they are a GPU's, as far as planning looks at them. */
 static struct ffa_kernels gpu_kernels(void)
 {
+    const struct device_facts facts = { .name = "NVIDIA H200", .sm_count = 132 };
+
     return (struct ffa_kernels){ .context = context,
+                                 .device = choose_device_of(&facts),
                                  .head_dim = 120,
                                  .head_dim_v = 64,
                                  .dq_columns = 128,
@@ -559,6 +562,36 @@ START_TEST(one_image_serves_both_passes)
     if (_i)
         ck_assert_mem_eq(plan_image_tickets(image, plan->image_data), backward->tickets,
                          8 * (size_t)backward->ticket_count);
+    ffa_plan_destroy(plan);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* What a plan says of the order is what a call with the heads of the spec takes. */
+START_TEST(an_order_shows_in_the_plan)
+{
+    struct ffa_kernels gpu = gpu_kernels();
+    ffa_plan_info info = FFA_PLAN_INFO_INIT;
+    ffa_mask *mask = parse("causal:4096");
+    struct backward_layout layout;
+    ffa_plan *plan;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    must(ffa_plan_create(&plan, &gpu, mask, &err), &err);
+    must(ffa_plan_info_get(plan, &info, &err), &err);
+    ck_assert_int_eq(info.backward_parts, 0); /* no heads are known */
+    ck_assert_int_eq(info.l2_heads_kv, 0);
+    ffa_plan_destroy(plan);
+    gpu.heads_q = 8;
+    gpu.heads_kv = 1;
+    must(ffa_plan_create(&plan, &gpu, mask, &err), &err);
+    must(ffa_plan_info_get(plan, &info, &err), &err);
+    must(backward_layout_make(&layout, plan, &gpu, 8, 1, 132, &err), &err);
+    ck_assert_int_eq(info.backward_parts, 8); /* test_choose.c, an H200 */
+    ck_assert_int_eq(info.backward_parts, layout.order.parts);
+    ck_assert_int_eq(info.backward_waves, layout.order.waves);
+    ck_assert_int_eq(info.backward_l2_head_groups, 4);
+    ck_assert_int_eq(info.l2_heads_kv, 1);
     ffa_plan_destroy(plan);
     ffa_mask_destroy(mask);
 }
@@ -637,9 +670,10 @@ END_TEST
 /* A plan remembers its parts for one layout of heads and device, and takes no other's for them. */
 START_TEST(parts_are_those_of_the_heads_that_ask)
 {
-    static const struct order_query asked[] = { { 8, 8, 132 }, { 3, 4, 132 }, { 8, 8, 16 },
-                                                { 8, 1, 132 }, { 12, 2, 2 },  { 4096, 1, 132 },
-                                                { 1, 8, 132 } };
+    static const struct order_query asked[] = { { 8, 8, 132, NULL }, { 3, 4, 132, NULL },
+                                                { 8, 8, 16, NULL },  { 8, 1, 132, NULL },
+                                                { 12, 2, 2, NULL },  { 4096, 1, 132, NULL },
+                                                { 1, 8, 132, NULL } };
     struct ffa_kernels gpu = gpu_kernels();
     ffa_mask *mask = parse("causal:2048");
     struct backward_layout layout;
@@ -657,7 +691,7 @@ START_TEST(parts_are_those_of_the_heads_that_ask)
                                   query->heads_kv, query->at_a_time, &err),
              &err);
         ck_assert_int_eq(layout.order.parts, parts);
-        ck_assert_int_eq(layout.order.rounds, order.rounds);
+        ck_assert_int_eq(layout.order.waves, order.waves);
         ck_assert_int_eq(query->group % parts, 0);
         first = i == 0 ? parts : first;
         others += parts != first;
@@ -747,6 +781,7 @@ int main(void)
     tcase_add_loop_test(tc, arguments_are_checked, 0, ROWS_OF(bad_args));
     tcase_add_test(tc, what_belongs_together_is_checked);
     tcase_add_loop_test(tc, one_image_serves_both_passes, 0, 2);
+    tcase_add_test(tc, an_order_shows_in_the_plan);
     tcase_add_loop_test(tc, workspaces_hold_what_their_parts_need, 0, ROWS_OF(layouts));
     tcase_add_test(tc, parts_are_those_of_the_heads_that_ask);
     tcase_add_test(tc, a_workspace_beyond_all_memory_is_refused);

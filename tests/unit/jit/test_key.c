@@ -3,7 +3,7 @@
  * Keys: the same for the same request wherever it is made, another for any other request.
  */
 #include "base/digest.h"
-#include "jit/jit.h"
+#include "choose/spec_choice.h"
 #include "support/tmpdir.h"
 
 #include <check.h>
@@ -44,7 +44,7 @@ static struct made make(const char *folder, const char *const *settings, int cou
     must(jit_spec_init(&spec, "attention_forward", &err), &err);
     for (int i = 0; i < count; i++)
         must(jit_spec_set(&spec, settings[i], &err), &err);
-    must(jit_spec_resolve(&spec, "sm_90a", &err), &err);
+    must(choose_spec(&spec, "sm_90a", &err), &err);
     jit_request_init(&request, &spec, "sm_90a");
     must(jit_request_complete(&request, jit, &err), &err);
     memcpy(made.key, request.key, sizeof made.key);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tiles split over their keys: each cell still computed once, each row's parts all found again, and
- * when a split is worth it.
+ * Tiles split over their keys: each cell still computed once, and each row's parts all found again.
  */
 #include "support/mask_cases.h"
 #include "tile/split.h"
@@ -109,38 +108,6 @@ START_TEST(cells_are_computed_once)
 }
 END_TEST
 
-static const struct {
-    const char *mask;
-    int32_t heads, places;
-    int64_t least, most; /* parts and tiles of one head afterwards */
-} cases[] = {
-    { "full:1x65536", 1, 132, 100, 512 },  /* one tile: a part for nearly every place */
-    { "full:128x65536", 8, 132, 16, 128 }, /* 8 items */
-    { "full:16384", 64, 132, 128, 128 },   /* 8192 items: nothing is gained */
-    { "full:128x1024", 132, 132, 1, 1 },   /* an item a place */
-    { "causal:4096", 4, 132, 33, 160 },    /* 128 items, the longest twice a share */
-    { "full:1x256", 1, 132, 1, 1 },        /* too short to split */
-};
-
-START_TEST(splits_fill_the_device)
-{
-    const struct tile_options opts = { 128, 128, TILE_CUTS_CHEAP, false };
-    struct tile_plan plan;
-    ffa_mask *mask;
-    int64_t most;
-
-    ck_assert_int_eq(ffa_mask_parse(&mask, cases[_i].mask, NULL), FFA_OK);
-    ck_assert_int_eq(tile_build(&plan, mask, TILE_OWNS_QUERIES, &opts, NULL), FFA_OK);
-    most = tile_split_most(&plan, cases[_i].heads, cases[_i].places);
-    if (most < INT64_MAX)
-        ck_assert_int_eq(tile_split(&plan, most, NULL), FFA_OK);
-    ck_assert_msg(plan.tile_count >= cases[_i].least && plan.tile_count <= cases[_i].most,
-                  "%s: %lld tiles and parts", cases[_i].mask, (long long)plan.tile_count);
-    tile_finish(&plan);
-    ffa_mask_destroy(mask);
-}
-END_TEST
-
 START_TEST(any_allocation_may_fail)
 {
     const struct tile_options opts = { 16, 16, TILE_CUTS_CHEAP, false };
@@ -177,7 +144,6 @@ int main(void)
 
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, cells_are_computed_once);
-    tcase_add_loop_test(tc, splits_fill_the_device, 0, sizeof cases / sizeof *cases);
     tcase_add_test(tc, any_allocation_may_fail);
     suite_add_tcase(suite, tc);
     runner = srunner_create(suite);

@@ -3,7 +3,6 @@
  * Tile plans of both passes by hand: small masks with the sweeps written out, order, cuts, tickets,
  * the checker, moved bounds, faults.
  */
-#include "choose/order.h"
 #include "support/coverage.h"
 #include "support/mask_cases.h"
 #include "support/plan_fields.h"
@@ -417,151 +416,7 @@ START_TEST(tiles_in_lockstep)
 }
 END_TEST
 
-/* The time until the last of a queue of items is done, each taken by the first SM that is free. */
-static double queue_time(const struct tile_plan *plan, const struct order_query *query,
-                         int32_t parts, int32_t section)
-{
-    double free_at[64] = { 0 }, last = 0;
-    const int32_t streams = parts * query->heads_kv;
-
-    for (int32_t stream = 0; stream < streams; stream += section)
-        for (int64_t t = 0; t < plan->tile_count; t++)
-            for (int32_t copy = 0; copy < section && stream + copy < streams; copy++) {
-                int32_t first = 0;
-
-                for (int32_t sm = 1; sm < query->at_a_time; sm++)
-                    first = free_at[sm] < free_at[first] ? sm : first;
-                free_at[first] += plan->block_counts[t] * (query->group / parts) + 3;
-                last = fmax(last, free_at[first]);
-            }
-    return last;
-}
-
-START_TEST(a_makespan_is_that_of_a_queue)
-{
-    int32_t blocks[40];
-    struct rng rng = { 11 };
-    int sections = 0;
-
-    for (int round = 0; round < 200; round++) {
-        struct tile_plan plan = {
-            .tile_m = 64, .tile_n = 128, .list_count = 1, .block_counts = blocks
-        };
-        const struct order_query query = { 12, (int32_t)rng_range(&rng, 1, 4),
-                                           (int32_t)rng_range(&rng, 24, 64) };
-
-        plan.tile_count = rng_range(&rng, 1, 40);
-        for (int64_t t = 0; t < plan.tile_count; t++)
-            plan.block_count += blocks[t] = (int32_t)rng_range(&rng, 0, 50);
-        for (int32_t parts = 1; parts <= 12; parts++)
-            if (12 % parts == 0 &&
-                plan.tile_count * query.heads_kv * parts <= 32 * query.at_a_time) {
-                const struct backward_order order = { parts, 1 << rng_range(&rng, 0, 2) };
-                const int64_t section = backward_order_section(&plan, &query, order);
-
-                sections += section < parts * query.heads_kv;
-                ck_assert_double_eq_tol(backward_makespan(&plan, &query, order),
-                                        queue_time(&plan, &query, parts, (int32_t)section), 1e-9);
-            }
-    }
-    ck_assert_int_gt(sections, 100);
-}
-END_TEST
-
-/* One mask per kv head: the lists stand one after another, and a tile is of one kv head. */
-START_TEST(a_makespan_of_lists_takes_each_tile_once)
-{
-    int32_t blocks[] = { 9, 4, 7 };
-    const struct tile_plan plan = {
-        .list_count = 2, .block_counts = blocks, .tile_count = 3, .block_count = 20
-    };
-    const struct order_query query = { 2, 2, 2 };
-
-    /* 21, and 11 + 17. */
-    ck_assert_double_eq_tol(backward_makespan(&plan, &query, (struct backward_order){ 1, 1 }), 28,
-                            1e-9);
-    /* 12 + 7 + 10 on each. */
-    ck_assert_double_eq_tol(backward_makespan(&plan, &query, (struct backward_order){ 2, 1 }), 29,
-                            1e-9);
-    ck_assert_int_eq(backward_order_section(&plan, &query, (struct backward_order){ 2, 1 }), 4);
-}
-END_TEST
-
-/* As many streams as make the tiles of `rounds` rounds, one at least, and no more than there are.
- */
-START_TEST(sections_of_so_many_rounds)
-{
-    static const struct {
-        int64_t tiles;
-        struct backward_order order;
-        int64_t want;
-    } rows[] = { { 32, { 1, 1 }, 4 },  { 32, { 4, 2 }, 8 },  { 32, { 4, 4 }, 16 },
-                 { 33, { 1, 1 }, 4 },  { 128, { 1, 1 }, 1 }, { 133, { 1, 1 }, 1 },
-                 { 512, { 8, 4 }, 1 }, { 4, { 1, 4 }, 8 } };
-
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const struct tile_plan plan = { .list_count = 1, .tile_count = rows[i].tiles };
-
-        ck_assert_int_eq(
-            backward_order_section(&plan, &(struct order_query){ 8, 8, 132 }, rows[i].order),
-            rows[i].want);
-    }
-}
-END_TEST
-
-/* In step, tiles of a causal mask are paired, the longest with the shortest: 4k on 132 SMs takes no
- * longer than its blocks do, and needs no parts. One kv head has too few. */
-START_TEST(an_order_of_few_tiles)
-{
-    const struct order_query query = { 8, 8, 132 };
-    const struct tile_options opts = { .tile_m = 64, .tile_n = 128 };
-    struct tile_plan plan;
-    struct backward_order order;
-
-    build(&plan, TILE_OWNS_KEYS, &(ffa_slice){ 0, 4096, 0, 4096, 1, 0 }, 1,
-          (ffa_mask_shape){ 4096, 4096 }, opts);
-    order = backward_order_find(&plan, &query);
-    ck_assert_int_eq(order.parts, 1);
-    ck_assert_int_eq(order.rounds, 1);
-    ck_assert_double_eq_tol(backward_makespan(&plan, &query, order), 64 * 8 + 2 * 3, 1e-9);
-    order = backward_order_find(&plan, &(struct order_query){ 8, 1, 132 });
-    ck_assert_int_gt(order.parts, 1);
-    tile_finish(&plan);
-}
-END_TEST
-
-/* Keys that nobody attends: an item each, of no blocks. No mean, no spread. */
-START_TEST(an_order_of_an_empty_mask)
-{
-    int32_t blocks[3] = { 0 };
-    const struct tile_plan plan = { .shape = { 0, 300 },
-                                    .tile_m = 64,
-                                    .tile_n = 128,
-                                    .list_count = 1,
-                                    .block_counts = blocks,
-                                    .tile_count = 3 };
-
-    ck_assert_int_eq(backward_order_find(&plan, &(struct order_query){ 8, 8, 132 }).parts, 1);
-    ck_assert_int_eq(backward_order_find(&plan, &(struct order_query){ 8, 8, 2000 }).parts, 1);
-}
-END_TEST
-
-/* Beyond that many items, what an SM has on average and half an item: no SM waits longer. */
-START_TEST(a_makespan_of_many_items_is_near_that_of_a_queue)
-{
-    int32_t blocks[256];
-    struct tile_plan plan = { .list_count = 1, .block_counts = blocks, .tile_count = 256 };
-    const struct order_query query = { 8, 8, 64 };
-
-    for (int t = 0; t < 256; t++)
-        plan.block_count += blocks[t] = 2 * (256 - t);
-    ck_assert_double_eq_tol(backward_makespan(&plan, &query, (struct backward_order){ 8, 1 }) /
-                                queue_time(&plan, &query, 8, 1),
-                            1, 0.02);
-}
-END_TEST
-
-/* A million tokens: a ticket a tile of a causal mask, half a window's blocks for a tile in it. */
+/* A million tokens: a turn a tile of a causal mask, half a window's blocks for a tile in it. */
 START_TEST(tickets_are_few)
 {
     const int64_t n = 1 << 20;
@@ -890,13 +745,7 @@ int main(void)
     tcase_add_loop_test(tc, tickets_as_written, 0, sizeof tickets / sizeof *tickets);
     tcase_add_test(tc, tickets_of_lists_start_anew);
     tcase_add_test(tc, tickets_are_few);
-    tcase_add_test(tc, a_makespan_is_that_of_a_queue);
-    tcase_add_test(tc, a_makespan_of_lists_takes_each_tile_once);
-    tcase_add_test(tc, sections_of_so_many_rounds);
-    tcase_add_test(tc, an_order_of_few_tiles);
-    tcase_add_test(tc, an_order_of_an_empty_mask);
     tcase_add_loop_test(tc, tiles_in_lockstep, 0, sizeof locksteps / sizeof *locksteps);
-    tcase_add_test(tc, a_makespan_of_many_items_is_near_that_of_a_queue);
     tcase_add_loop_test(tc, lists_stand_one_after_another, 0, AXES);
     tcase_add_test(tc, longest_first_then_lower_rows);
     tcase_add_test(tc, large_numbers_do_not_wrap);

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Kernels as an object: the loaded kernels of one spec, or what the CPU backend needs of it.
+ */
+#ifndef FFA_ATTENTION_KERNELS_H
+#define FFA_ATTENTION_KERNELS_H
+
+#include "choose/order.h"
+#include "choose/tile_choice.h"
+#include "gpu/gpu.h"
+#include "service/context.h"
+#include <ffa/attention.h>
+
+/* A forward kernel and its tiles. */
+struct forward_kernel {
+    struct gpu_kernel *kernel; /* NULL on the CPU */
+    ffa_kernel_info info;      /* zero there */
+    int32_t tile_m, tile_n;    /* query rows of the plan, keys */
+    struct tile_cost cost;
+};
+
+enum { FORWARD_KERNELS_MAX = 2 };
+
+struct ffa_kernels {
+    ffa_context *context;        /* not owned */
+    struct choose_device device; /* zero, but for the default table, on the CPU */
+    ffa_dtype dtype;
+    int32_t head_dim, head_dim_v;
+    int32_t pack_heads;        /* 0: none */
+    int32_t heads_q, heads_kv; /* of all calls; 0: any */
+    bool has_softcap, has_max_logits, is_staged;
+    bool is_split;  /* FFA_SPEC_SPLIT: the forward kernels are those of a split */
+    bool may_split; /* FFA_SPLIT_AUTO applies: `split` has those of a split, if they could be had */
+    ffa_dtype out_dtype;
+    /* Of one tile_m: a plan is for one of them; the first is for all masks. */
+    struct forward_kernel forward[FORWARD_KERNELS_MAX];
+    int32_t forward_count; /* >= 1 */
+    /* Likewise, for plans that are split without being asked; 0: none is. */
+    struct forward_kernel split[FORWARD_KERNELS_MAX];
+    int32_t split_count;
+    struct gpu_kernel *combine; /* of a split; NULL on the CPU, and without */
+    bool has_backward;          /* then the rest is set, but for what is NULL on the CPU */
+    int32_t backward_tile_m, backward_tile_n;
+    int32_t backward_cluster; /* blocks that share a tile */
+    int32_t dq_columns;       /* of a row of the fp32 sum of dq: head_dim, padded as the kernels
+                               * have it */
+    ffa_dtype grad_dtype;
+    bool is_deterministic; /* then plans have tickets */
+    struct gpu_kernel *prepare, *finish;
+    struct gpu_kernel *backward;      /* dk and dv in grad_dtype */
+    struct gpu_kernel *backward_fp32; /* in fp32: for several parts; NULL: `backward` does it */
+};
+
+static inline bool kernels_on_gpu(const struct ffa_kernels *kernels)
+{
+    return kernels->forward[0].kernel != NULL;
+}
+
+/* Key tiles that so many SMs work on together: a cluster works on one. */
+int32_t kernels_backward_at_a_time(const struct ffa_kernels *kernels, int32_t sm_count);
+
+#endif

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How a plan asks src/choose: the candidates are the kernels that were loaded, the facts are the
+ * device's, and the answer is kept in the plan, for calls and for ffa_plan_info.
+ *
+ * A choice depends on the mask, the kernels and the plan's options only, so that equal calls make
+ * equal plans in every process. A plan is split by kernels of its own where nobody asked for it:
+ * the tiles of both are built, and the plan keeps those it is for.
+ */
+#include "attention/attention.h"
+
+#include "tile/split.h"
+
+enum tile_cuts plan_cuts(const ffa_plan_opts *opts)
+{
+    return opts->flags & FFA_PLAN_ISOLATE ? TILE_CUTS_ISOLATE : TILE_CUTS_CHEAP;
+}
+
+/* Build the tiles for the kernel that is expected to be the fastest of `all`. */
+static ffa_status build_tiles(struct tile_plan *out, enum tile_cuts *cuts,
+                              const ffa_kernels *kernels, const struct forward_kernel *all,
+                              int32_t count, const ffa_mask *mask, const ffa_plan_opts *opts,
+                              ffa_error *err)
+{
+    struct tile_candidate candidates[FORWARD_KERNELS_MAX];
+    const struct tile_query query = { .candidates = candidates,
+                                      .candidate_count = count,
+                                      .cuts = plan_cuts(opts),
+                                      .is_packed = kernels->pack_heads && kernels_on_gpu(kernels) };
+    struct tile_choice choice = { 0 };
+    ffa_status rc;
+
+    for (int32_t i = 0; i < count; i++)
+        candidates[i] = (struct tile_candidate){ all[i].tile_m, all[i].tile_n, all[i].cost };
+    rc = choose_tiles(out, &choice, mask, &query, &kernels->device, err);
+    *cuts = choice.cuts;
+    return rc;
+}
+
+/* What runs each tile of a split: heads of one list, or packs of them. */
+static int32_t split_divisor(const struct ffa_plan *plan, const ffa_kernels *kernels)
+{
+    return plan->heads_in_mask * (kernels->pack_heads ? kernels->pack_heads : 1);
+}
+
+/* The heads that a split is asked for. */
+static ffa_status split_check(const struct ffa_plan *plan, const ffa_kernels *kernels,
+                              int32_t heads_q, ffa_error *err)
+{
+    const int32_t pack = kernels->pack_heads ? kernels->pack_heads : 1;
+
+    if (heads_q < 1 || heads_q > FFA_HEADS_MAX || heads_q % split_divisor(plan, kernels))
+        return error_fail(
+            err, FFA_INVALID, 0,
+            "plan: heads_q is %d, not a multiple of %d lists of the mask x %d packed heads in "
+            "[1, %d]",
+            heads_q, plan->heads_in_mask, pack, FFA_HEADS_MAX);
+    if (kernels->heads_q && kernels->heads_q != heads_q)
+        return error_fail(err, FFA_INVALID, 0,
+                          "plan: heads_q is %d, the kernels were made for heads_q %d", heads_q,
+                          kernels->heads_q);
+    return FFA_OK;
+}
+
+static int64_t split_most(const struct tile_plan *tiles, const struct ffa_plan *plan,
+                          const ffa_kernels *kernels, int32_t heads_q)
+{
+    const struct split_query query = { .heads = heads_q / split_divisor(plan, kernels),
+                                       .places = kernels->device.facts.sm_count,
+                                       .is_asked = kernels->is_split };
+
+    return choose_split(tiles, &query, kernels->device.costs);
+}
+
+/* Split the plan's tiles where the device has places to fill. */
+static ffa_status split_asked(struct ffa_plan *plan, const ffa_kernels *kernels, int32_t heads_q,
+                              ffa_error *err)
+{
+    const int64_t most = split_most(&plan->forward, plan, kernels, heads_q);
+    ffa_status rc = FFA_OK;
+
+    if (most < INT64_MAX) {
+        FFA_TRY(tile_split(&plan->forward, most, err));
+        plan->split_heads = heads_q;
+    }
+out:
+    return rc;
+}
+
+/* The same for kernels that are others than those of whole tiles, with other tiles. */
+static ffa_status split_auto(struct ffa_plan *plan, const ffa_kernels *kernels,
+                             const ffa_mask *mask, const ffa_plan_opts *opts, int32_t heads_q,
+                             ffa_error *err)
+{
+    struct tile_plan tiles = { 0 }, whole;
+    enum tile_cuts cuts;
+    int64_t most = split_most(&plan->forward, plan, kernels, heads_q);
+    ffa_status rc = FFA_OK;
+
+    if (most == INT64_MAX)
+        goto out;
+    FFA_TRY(
+        build_tiles(&tiles, &cuts, kernels, kernels->split, kernels->split_count, mask, opts, err));
+    most = split_most(&tiles, plan, kernels, heads_q);
+    if (most == INT64_MAX)
+        goto out;
+    FFA_TRY(tile_split(&tiles, most, err));
+    whole = plan->forward;
+    plan->forward = tiles;
+    tiles = whole;
+    plan->choice.cuts = cuts;
+    plan->split_heads = heads_q;
+out:
+    tile_finish(&tiles);
+    return rc;
+}
+
+/* Split the tiles if they may be, and the device has places to fill. */
+static ffa_status split(struct ffa_plan *plan, const ffa_kernels *kernels, const ffa_mask *mask,
+                        const ffa_plan_opts *opts, ffa_error *err)
+{
+    const int32_t heads_q = opts->heads_q ? opts->heads_q : kernels->heads_q;
+    ffa_status rc = FFA_OK;
+
+    if (opts->heads_q && !kernels->is_split && !kernels->may_split) {
+        rc = error_fail(err, FFA_INVALID, 0,
+                        "plan: heads_q is %d, the kernels were made without FFA_SPEC_SPLIT",
+                        opts->heads_q);
+        goto out;
+    }
+    if (!heads_q || !(kernels->is_split || kernels->may_split))
+        goto out;
+    if (opts->heads_q || kernels->is_split)
+        FFA_TRY(split_check(plan, kernels, heads_q, err));
+    else if (heads_q % split_divisor(plan, kernels)) /* calls with this mask are refused */
+        goto out;
+    if (!kernels_on_gpu(kernels)) /* the CPU's threads take tiles as they come */
+        goto out;
+    if (kernels->is_split)
+        rc = split_asked(plan, kernels, heads_q, err);
+    else if (kernels->split_count)
+        rc = split_auto(plan, kernels, mask, opts, heads_q, err);
+out:
+    return rc;
+}
+
+ffa_status plan_choose_tiles(ffa_plan *plan, const ffa_kernels *kernels, const ffa_mask *mask,
+                             const ffa_plan_opts *opts, ffa_error *err)
+{
+    ffa_status rc;
+
+    FFA_TRY(build_tiles(&plan->forward, &plan->choice.cuts, kernels, kernels->forward,
+                        kernels->forward_count, mask, opts, err));
+    rc = split(plan, kernels, mask, opts, err);
+out:
+    return rc;
+}
+
+/* ---- what was chosen ---- */
+
+struct plan_choice plan_choice_begin(const ffa_kernels *kernels)
+{
+    return (struct plan_choice){
+        .device = kernels->device,
+        .pack_heads = kernels->pack_heads,
+        .heads_q = kernels->heads_q,
+        .heads_kv = kernels->heads_kv,
+        .token_bytes =
+            (kernels->head_dim + kernels->head_dim_v) * (int32_t)ffa_dtype_bytes(kernels->dtype),
+        .backward_at_a_time = kernels->has_backward ? kernels_backward_at_a_time(
+                                                          kernels, kernels->device.facts.sm_count)
+                                                    : 0,
+    };
+}
+
+int64_t plan_l2_heads_kv(const ffa_plan *plan)
+{
+    return choose_l2_heads(&plan->choice.device,
+                           plan->forward.shape.seqlen_k * plan->choice.token_bytes);
+}
+
+/* The plan remembers the last answer in 15 bits of a word; the others say to which question. (A
+ * plan that is used with two head layouts in turn asks each time.) */
+struct backward_order plan_order(const ffa_plan *plan, const struct order_query *query)
+{
+    const uint64_t key = (uint64_t)query->group << 45 | (uint64_t)query->heads_kv << 27 |
+                         (uint64_t)query->at_a_time << 15;
+    const uint64_t known = atomic_load(plan->order);
+    struct backward_order order;
+
+    if (query->group >> 12 || query->heads_kv >> 18 || query->at_a_time >> 12)
+        return backward_order_find(&plan->backward, query);
+    if (known >> 15 == key >> 15)
+        return (struct backward_order){ (int32_t)(known >> 3 & 0xfff), (int32_t)(known & 7) };
+    order = backward_order_find(&plan->backward, query);
+    atomic_store(plan->order, key | (uint64_t)order.parts << 3 | (uint64_t)order.waves);
+    return order;
+}
+
+static int32_t parts_of(const struct tile_plan *tiles)
+{
+    int32_t parts = 0;
+
+    for (int64_t t = 0; t < tiles->tile_count; t++)
+        parts += (tiles->tiles[t].flags & PLAN_TILE_PART) != 0;
+    return parts;
+}
+
+void plan_choice_info(ffa_plan_info *info, const ffa_plan *plan)
+{
+    const struct plan_choice *choice = &plan->choice;
+    const bool is_known = plan->image_data && choice->heads_q;
+
+    info->pack_heads = choice->pack_heads;
+    info->is_isolated = choice->cuts == TILE_CUTS_ISOLATE;
+    info->split_heads = plan->split_heads;
+    info->split_tiles = parts_of(&plan->forward);
+    if (plan->image_data)
+        text_copy(info->cost_table, "%.31s", choice->device.costs->device);
+    if (is_known) {
+        const int64_t heads_kv = plan_l2_heads_kv(plan);
+
+        info->l2_heads_kv = (int32_t)(heads_kv < choice->heads_kv ? heads_kv : choice->heads_kv);
+    }
+    if (is_known && plan->backward.tile_count) {
+        const struct order_query query = { choice->heads_q / choice->heads_kv, choice->heads_kv,
+                                           choice->backward_at_a_time, choice->device.costs };
+        const struct backward_order order = plan_order(plan, &query);
+
+        info->backward_parts = order.parts;
+        info->backward_waves = order.waves;
+        info->backward_l2_head_groups =
+            (int32_t)backward_order_l2_group(&plan->backward, &query, order);
+    }
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is chosen for a plan: its tiles when it is made, the order of calls when they ask.
+ */
+#ifndef FFA_ATTENTION_PLAN_CHOICE_H
+#define FFA_ATTENTION_PLAN_CHOICE_H
+
+#include "attention/kernels.h"
+
+/* What was chosen for a plan, and by what. */
+struct plan_choice {
+    struct choose_device device; /* zero, but for the default table, on the CPU */
+    int32_t pack_heads;          /* 0: none */
+    int32_t heads_q, heads_kv;   /* of the kernels' spec; 0: not known */
+    int32_t token_bytes;         /* of K and V together, a token of a kv head */
+    int32_t backward_at_a_time;  /* tiles that the device works on together */
+    enum tile_cuts cuts;
+};
+
+struct plan_choice plan_choice_begin(const ffa_kernels *kernels);
+
+/* The cuts that the caller's options ask for. */
+enum tile_cuts plan_cuts(const ffa_plan_opts *opts);
+/* Build the plan's tiles, for one of the kernels, split over their keys where they may be and the
+ * device has places to fill. Fails as tile_build does, and with FFA_INVALID (heads_q). */
+ffa_status plan_choose_tiles(ffa_plan *plan, const ffa_kernels *kernels, const ffa_mask *mask,
+                             const ffa_plan_opts *opts, ffa_error *err);
+
+/* Kv heads of a forward L2 group. */
+int64_t plan_l2_heads_kv(const ffa_plan *plan);
+/* The order of a backward pass of the plan, found once for the heads and the device that it is used
+ * with: finding it takes up to 1 ms, a call a hundredth of that. Thread: any. */
+struct backward_order plan_order(const ffa_plan *plan, const struct order_query *query);
+
+/* Fill in what was chosen; on a GPU, also for the heads of the kernels' spec. */
+void plan_choice_info(ffa_plan_info *info, const ffa_plan *plan);
+
+#endif

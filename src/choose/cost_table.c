@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The built-in cost tables, and which one a device gets. The first is the default.
+ *
+ * A constant that was fitted to measurements stands here with the device it was measured on, and
+ * nowhere else. How each was fitted is told in docs; the line beside it says of what.
+ */
+#include "choose/cost_table.h"
+
+static const struct cost_table tables[] = {
+    {
+        .device = "NVIDIA H200",
+        .sm_count = 132,
+        .l2_bytes = 62914560,
+        /* The rest of L2 is for what passes through. */
+        .l2_group_bytes = 32 << 20,
+        /* Cycles of full, causal, window and packed-document masks of 16k tokens, without softcap
+         * and the like; the model is within 1 % of them. */
+        .packed_tile_count = 7,
+        .packed_tiles = { { 64, 3, 128, { 316, 1 } },
+                          { 64, 3, 96, { 251, 1.039 } },
+                          { 96, 3, 80, { 294, 1 } },
+                          { 128, 2, 128, { 318, 1 } },
+                          { 128, 2, 80, { 208, 1.073 } },
+                          { 192, 2, 80, { 250, 1 } },
+                          { 256, 2, 80, { 250, 1 } } },
+        .packed_cost = { 250, 1 },
+        .packed_rows_min = 115,
+        .worth = 0.03,
+        .apart = { .tile_rows_max = 2, .cost_max = 1.1 },
+        .split = { .part_blocks_min = 4,
+                   .shares = 4,
+                   .idle_permille = 800,
+                   .saved_blocks_min = 8,
+                   .saved_share_min = 0.25 },
+        /* Parts 1, 2, 4 and 8, L2 groups of 1 to 4 waves, of full, causal, window and packed masks
+         * of 2k to 16k tokens, heads 64:8, head_dim 128; deterministic ones of 4k and 16k, head_dim
+         * 128 and 192, causal ones of 256, too. */
+        .order = { .item_blocks = 3,
+                   .item_blocks_ordered = 4,
+                   .drift = 0.045,
+                   .drift_lockstep = 0.003,
+                   .drift_ordered = 0.1,
+                   .drift_ordered_lockstep = 0.035,
+                   .drift_heads = 7,
+                   .alone_ordered = 0.2,
+                   .l2_misses = { 0, 0.008, 0.02 },
+                   .l2_waits = { 0.02, 0.01, 0 },
+                   .sum_blocks = 2e-4,
+                   .worth = 0.005 },
+    },
+};
+
+const struct cost_table *cost_table_find(const char *device)
+{
+    for (size_t i = 0; device && i < sizeof tables / sizeof *tables; i++)
+        if (!strcmp(tables[i].device, device))
+            return &tables[i];
+    return &tables[0];
+}
+
+struct choose_device choose_device_of(const struct device_facts *facts)
+{
+    return (struct choose_device){ *facts, cost_table_find(facts->name) };
+}

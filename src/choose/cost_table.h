@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Cost tables: the constants that were fitted to one device model.
+ *
+ * A table is plain data, one struct without pointers but the names: a tuner may fill one. What
+ * scales with a device (SMs, L2) is given with the device it was measured on, so that the functions
+ * of this room scale it by the facts of the device at hand. On the measured device they return
+ * exactly the table's values. Lookups return a table that lives as long as the process.
+ */
+#ifndef FFA_CHOOSE_COST_TABLE_H
+#define FFA_CHOOSE_COST_TABLE_H
+
+#include "base/base.h"
+#include "base/device_facts.h"
+
+/* What tiles of a forward kernel are expected to cost: `begin` to begin and end a tile, `key` each
+ * key of its blocks; in keys of the widest kernel of the same head_dim. */
+struct tile_cost {
+    double begin, key;
+};
+
+/* A tile for packed heads. */
+struct packed_tile {
+    int32_t head_dim; /* columns that the kernel computes with, of q, k and v */
+    int32_t consumers, tile_n;
+    struct tile_cost cost;
+};
+
+enum { PACKED_TILES_MAX = 16 };
+
+/* When each document of a packed plan gets tiles of its own. */
+struct apart_costs {
+    double tile_rows_max; /* tiles' rows, used or not, a query row: beyond that, costs decide */
+    double cost_max;      /* then: as a multiple of what tiles across documents cost */
+};
+
+/* Tiles split over their keys. */
+struct split_costs {
+    int32_t part_blocks_min; /* what a part must have to be worth its merging */
+    int32_t shares;        /* a part is one SM's share of the blocks, or a half .. 1/shares of it */
+    int32_t idle_permille; /* fewer items than this share of the SMs leave the device idle */
+    /* A split that nobody asked for must save so many blocks of the pass's time, and this share of
+     * it. Not fitted: the launch of the second kernel and the fp32 rows of the parts are well below
+     * that. */
+    int32_t saved_blocks_min;
+    double saved_share_min;
+};
+
+/* The order of a backward pass (order.h). Times are in blocks of one query head. */
+struct order_costs {
+    double item_blocks;         /* to begin and end an item */
+    double item_blocks_ordered; /* the same with ordered accumulation, where an item also waits */
+    double drift;               /* each further head of an item, times the spread of tile lengths */
+    double drift_lockstep;
+    double drift_ordered;
+    double drift_ordered_lockstep; /* times the spread */
+    double drift_heads;            /* heads that the drift was measured for, beyond the first */
+    double alone_ordered;          /* an item of one head, times the spread */
+    double l2_misses[3];           /* of an L2 group of 1, 2 and 4 waves, as a share of the time */
+    double l2_waits[3];            /* the same with ordered accumulation in lockstep */
+    double sum_blocks; /* one key of a part's sums of dk and dv, written and read: in blocks of
+                        * 64 rows x 128 keys on one SM of the measured device */
+    double worth;      /* the share of the time that more parts have to save */
+};
+
+struct cost_table {
+    const char *device; /* the model it was fitted on, as the driver names it */
+    int32_t sm_count;   /* of that device */
+    int64_t l2_bytes;
+    int64_t l2_group_bytes; /* K and V of the heads of a forward L2 group, on that device */
+    int32_t packed_tile_count;
+    struct packed_tile
+        packed_tiles[PACKED_TILES_MAX]; /* by head_dim, the one for all masks first */
+    struct tile_cost packed_cost;       /* of a head_dim that is not in the list */
+    int32_t packed_rows_min;            /* of 128, that a packed group must fill */
+    double worth; /* the share that another kernel than the first has to save: with few tiles, what
+                   * the model leaves out is more */
+    struct apart_costs apart;
+    struct split_costs split;
+    struct order_costs order;
+};
+
+/* The table of the device with this name; else the default. NULL: the default. */
+const struct cost_table *cost_table_find(const char *device);
+
+/* A device as the functions of this room take it. */
+struct choose_device {
+    struct device_facts facts;
+    const struct cost_table *costs;
+};
+
+struct choose_device choose_device_of(const struct device_facts *facts);
+
+#endif

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Choices of a forward plan. Each is a comparison of what two plans are expected to cost, with the
+ * constants of a cost table; candidates are compared in a fixed order, so that the same mask, spec
+ * and device give the same plan in every process.
+ */
+#include "choose/tile_choice.h"
+
+#include "tile/split.h"
+#include "tile/sweep.h"
+
+enum { TILE_ROWS = 128 }; /* of the tile that packing is judged by */
+
+int32_t choose_pack_heads(const struct cost_table *costs, int32_t group)
+{
+    if (group < 1 || group > PACK_HEADS_MAX)
+        return 0;
+    return TILE_ROWS / group * group >= costs->packed_rows_min ? group : 0;
+}
+
+int32_t choose_packed_tiles(const struct packed_tile *out[PACKED_TILES_MAX],
+                            const struct cost_table *costs, int32_t columns, int32_t columns_v)
+{
+    int32_t count = 0;
+
+    for (int32_t i = 0; i < costs->packed_tile_count; i++)
+        if (costs->packed_tiles[i].head_dim == columns && columns_v == columns)
+            out[count++] = &costs->packed_tiles[i];
+    return count;
+}
+
+/* ---- tiles ---- */
+
+/* What a kernel would take for the tiles, of its rows, if it swept the same ranges of keys. */
+static double cost_of(const struct tile_plan *tiles, const struct tile_candidate *kernel)
+{
+    int64_t blocks = 0;
+
+    assert(tiles->tile_m == kernel->tile_m);
+    for (int64_t i = 0; i < tiles->sweep_count; i++)
+        blocks += sweep_blocks(tiles->sweeps[i].begin, tiles->sweeps[i].end, kernel->tile_n, false);
+    return (double)tiles->tile_count * kernel->cost.begin +
+           (double)blocks * kernel->tile_n * kernel->cost.key;
+}
+
+/* Whether tiles of one document each are so few, or so full, that they need no comparison. */
+static bool is_apart_cheap(const struct tile_plan *apart, const struct choose_device *device)
+{
+    return apart->tile_count <= device->facts.sm_count ||
+           (double)(apart->tile_count * apart->tile_m) <=
+               device->costs->apart.tile_rows_max *
+                   (double)(apart->shape.seqlen_q * apart->list_count);
+}
+
+/* Packed rows are few, so that tiles of a document each fill the device better; unless documents
+ * are so many and so short that most rows of their tiles are empty. */
+static ffa_status build_apart(struct tile_plan *tiles, const ffa_mask *mask,
+                              const struct tile_candidate *kernel, struct tile_options *opts,
+                              const struct choose_device *device, ffa_error *err)
+{
+    struct tile_plan together = { 0 };
+    ffa_status rc;
+
+    opts->cuts = TILE_CUTS_ISOLATE;
+    FFA_TRY(tile_build(tiles, mask, TILE_OWNS_QUERIES, opts, err));
+    if (is_apart_cheap(tiles, device))
+        goto out;
+    opts->cuts = TILE_CUTS_CHEAP;
+    FFA_TRY(tile_build(&together, mask, TILE_OWNS_QUERIES, opts, err));
+    if (cost_of(tiles, kernel) > device->costs->apart.cost_max * cost_of(&together, kernel)) {
+        const struct tile_plan apart = *tiles;
+
+        *tiles = together;
+        together = apart;
+    } else {
+        opts->cuts = TILE_CUTS_ISOLATE;
+    }
+out:
+    tile_finish(&together);
+    return rc;
+}
+
+ffa_status choose_tiles(struct tile_plan *out, struct tile_choice *choice, const ffa_mask *mask,
+                        const struct tile_query *query, const struct choose_device *device,
+                        ffa_error *err)
+{
+    const struct tile_candidate *all = query->candidates;
+    struct tile_options opts = { .tile_m = all->tile_m,
+                                 .tile_n = all->tile_n,
+                                 .cuts = query->cuts };
+    int32_t best = 0;
+    ffa_status rc;
+
+    if (query->is_packed && opts.cuts == TILE_CUTS_CHEAP)
+        FFA_TRY(build_apart(out, mask, all, &opts, device, err));
+    else
+        FFA_TRY(tile_build(out, mask, TILE_OWNS_QUERIES, &opts, err));
+    for (int32_t i = 1; i < query->candidate_count; i++)
+        if (cost_of(out, &all[i]) < (1 - device->costs->worth) * cost_of(out, &all[best]))
+            best = i;
+    *choice = (struct tile_choice){ best, opts.cuts };
+    if (!best)
+        goto out;
+    tile_finish(out);
+    opts.tile_n = all[best].tile_n;
+    rc = tile_build(out, mask, TILE_OWNS_QUERIES, &opts, err);
+out:
+    return rc;
+}
+
+/* ---- split ---- */
+
+/* When the places are done with parts of at most `most` blocks: as many rounds as there are items
+ * for each, of the longest part. */
+static int64_t time_of_parts(const struct tile_plan *plan, int64_t most,
+                             const struct split_query *query)
+{
+    int64_t items = 0, longest = 0;
+
+    for (int64_t t = 0; t < plan->tile_count; t++) {
+        const int64_t parts = tile_split_parts(plan->block_counts[t], most);
+        const int64_t blocks = (plan->block_counts[t] + parts - 1) / parts;
+
+        items += parts * query->heads;
+        longest = blocks > longest ? blocks : longest;
+    }
+    return (items + query->places - 1) / query->places * longest;
+}
+
+/* Whether a split saves enough of the time that whole tiles take, which is the longest tile's at
+ * least, and a place's share of all blocks. */
+static bool is_split_worth(int64_t whole, int64_t split, const struct split_costs *costs)
+{
+    return whole - split >= costs->saved_blocks_min &&
+           (double)(whole - split) >= costs->saved_share_min * (double)whole;
+}
+
+int64_t choose_split(const struct tile_plan *plan, const struct split_query *query,
+                     const struct cost_table *costs)
+{
+    const struct split_costs *by = &costs->split;
+    int64_t total = 0, longest = 0, best = INT64_MAX, least_time = INT64_MAX, share;
+
+    for (int64_t t = 0; t < plan->tile_count; t++) {
+        total += (int64_t)plan->block_counts[t] * query->heads;
+        longest = plan->block_counts[t] > longest ? plan->block_counts[t] : longest;
+    }
+    share = (total + query->places - 1) / query->places;
+    if (plan->tile_count * query->heads * 1000 >= query->places * (int64_t)by->idle_permille &&
+        longest <= share)
+        return INT64_MAX;
+    for (int64_t k = 1; k <= by->shares; k++) {
+        const int64_t least = (share + k - 1) / k;
+        const int64_t most = least > by->part_blocks_min ? least : by->part_blocks_min;
+        const int64_t time = time_of_parts(plan, most, query);
+
+        if (time < least_time) {
+            least_time = time;
+            best = most;
+        }
+    }
+    if (best >= longest)
+        return INT64_MAX;
+    return query->is_asked || is_split_worth(longest > share ? longest : share, least_time, by)
+               ? best
+               : INT64_MAX;
+}
+
+/* ---- L2 ---- */
+
+int64_t choose_l2_heads(const struct choose_device *device, int64_t kv_head_bytes)
+{
+    const struct cost_table *costs = device->costs;
+    int64_t bytes = costs->l2_group_bytes;
+
+    if (device->facts.l2_bytes && device->facts.l2_bytes != costs->l2_bytes)
+        bytes = (int64_t)((double)bytes / (double)costs->l2_bytes * (double)device->facts.l2_bytes);
+    return kv_head_bytes > 0 && kv_head_bytes < bytes ? bytes / kv_head_bytes : 1;
+}

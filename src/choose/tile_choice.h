@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a forward plan is to be like, for a mask on a device: packed heads, which of several
+ * kernels, tiles of one document each or across documents, tiles split over their keys, and how
+ * many heads are worked on together.
+ */
+#ifndef FFA_CHOOSE_TILE_CHOICE_H
+#define FFA_CHOOSE_TILE_CHOICE_H
+
+#include "choose/cost_table.h"
+#include "tile/tile.h"
+
+/* ---- packing ---- */
+
+enum { PACK_HEADS_MAX = 64 }; /* as many as the rows of a warpgroup, and a box of Q holds them */
+
+/* How many query heads of a kv head are to share a tile, of the group = heads_q / heads_kv that it
+ * has: all of them where they fill the rows of a tile well, else 0. */
+int32_t choose_pack_heads(const struct cost_table *costs, int32_t group);
+
+/* Tiles for kernels of packed heads with so many columns, best for all masks first. Returns how
+ * many; 0: the table has none for them. */
+int32_t choose_packed_tiles(const struct packed_tile *out[PACKED_TILES_MAX],
+                            const struct cost_table *costs, int32_t columns, int32_t columns_v);
+
+/* ---- tiles ---- */
+
+/* A kernel that a plan may be made for; all have the same tile_m. */
+struct tile_candidate {
+    int32_t tile_m, tile_n; /* query rows of the plan, keys */
+    struct tile_cost cost;
+};
+
+struct tile_query {
+    const struct tile_candidate *candidates;
+    int32_t candidate_count; /* >= 1 */
+    enum tile_cuts cuts;     /* asked for; TILE_CUTS_CHEAP leaves documents apart to choose */
+    bool is_packed;          /* tiles of packed heads on a GPU */
+};
+
+struct tile_choice {
+    int32_t candidate;   /* the index of the kernel that is expected to be the fastest */
+    enum tile_cuts cuts; /* TILE_CUTS_ISOLATE: no tile has rows of two documents */
+};
+
+/* Choose, and build the tiles in *out. Fails as tile_build does. */
+ffa_status choose_tiles(struct tile_plan *out, struct tile_choice *choice, const ffa_mask *mask,
+                        const struct tile_query *query, const struct choose_device *device,
+                        ffa_error *err);
+
+/* ---- split ---- */
+
+struct split_query {
+    int32_t heads;  /* that run each tile */
+    int32_t places; /* blocks of threads that each take one (tile, head) after another: SMs */
+    bool is_asked;  /* split wherever it gains; else only where it gains enough to be sure of it */
+};
+
+/* Blocks that a part may have, so that the places are done soonest. INT64_MAX: no split. */
+int64_t choose_split(const struct tile_plan *plan, const struct split_query *query,
+                     const struct cost_table *costs);
+
+/* ---- L2 ---- */
+
+/* Kv heads of an L2 group: those whose K and V, of so many bytes a head, stay in L2 while all query
+ * tiles read them; >= 1. */
+int64_t choose_l2_heads(const struct choose_device *device, int64_t kv_head_bytes);
+
+#endif

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The order of a backward pass: its model is the makespan of a queue, simulated here the slow way;
+ * L2 groups have the waves they are asked for; what has no tiles, or few, has an order, too.
+ */
+#include "choose/order.h"
+#include "support/rng.h"
+
+#include <check.h>
+#include <math.h>
+
+/* The time until the last of a queue of items is done, each taken by the first SM that is free. */
+static double queue_time(const struct tile_plan *plan, const struct order_query *query,
+                         int32_t parts, int32_t l2_group)
+{
+    double free_at[64] = { 0 }, last = 0;
+    const int32_t head_groups = parts * query->heads_kv;
+
+    for (int32_t head_group = 0; head_group < head_groups; head_group += l2_group)
+        for (int64_t t = 0; t < plan->tile_count; t++)
+            for (int32_t copy = 0; copy < l2_group && head_group + copy < head_groups; copy++) {
+                int32_t first = 0;
+
+                for (int32_t sm = 1; sm < query->at_a_time; sm++)
+                    first = free_at[sm] < free_at[first] ? sm : first;
+                free_at[first] += plan->block_counts[t] * (query->group / parts) + 3;
+                last = fmax(last, free_at[first]);
+            }
+    return last;
+}
+
+START_TEST(a_makespan_is_that_of_a_queue)
+{
+    int32_t blocks[40] = { 0 };
+    struct rng rng = { 11 };
+    int l2_groups = 0;
+
+    for (int round = 0; round < 200; round++) {
+        struct tile_plan plan = { .tile_m = 64, .tile_n = 128, .list_count = 1, .block_counts = blocks };
+        const struct order_query query = { 12, (int32_t)rng_range(&rng, 1, 4),
+                                           (int32_t)rng_range(&rng, 24, 64), NULL };
+
+        plan.tile_count = rng_range(&rng, 1, 40);
+        for (int64_t t = 0; t < plan.tile_count; t++)
+            plan.block_count += blocks[t] = (int32_t)rng_range(&rng, 0, 50);
+        for (int32_t parts = 1; parts <= 12; parts++)
+            if (12 % parts == 0 &&
+                plan.tile_count * query.heads_kv * parts <= 32 * query.at_a_time) {
+                const struct backward_order order = { parts, 1 << rng_range(&rng, 0, 2) };
+                const int64_t l2_group = backward_order_l2_group(&plan, &query, order);
+
+                l2_groups += l2_group < parts * query.heads_kv;
+                ck_assert_double_eq_tol(backward_makespan(&plan, &query, order),
+                                        queue_time(&plan, &query, parts, (int32_t)l2_group), 1e-9);
+            }
+    }
+    ck_assert_int_gt(l2_groups, 100);
+}
+END_TEST
+
+/* One mask per kv head: the lists stand one after another, and a tile is of one kv head. */
+START_TEST(a_makespan_of_lists_takes_each_tile_once)
+{
+    int32_t blocks[] = { 9, 4, 7 };
+    const struct tile_plan plan = {
+        .list_count = 2, .block_counts = blocks, .tile_count = 3, .block_count = 20
+    };
+    const struct order_query query = { 2, 2, 2, NULL };
+
+    /* 21, and 11 + 17. */
+    ck_assert_double_eq_tol(backward_makespan(&plan, &query, (struct backward_order){ 1, 1 }), 28,
+                            1e-9);
+    /* 12 + 7 + 10 on each. */
+    ck_assert_double_eq_tol(backward_makespan(&plan, &query, (struct backward_order){ 2, 1 }), 29,
+                            1e-9);
+    ck_assert_int_eq(backward_order_l2_group(&plan, &query, (struct backward_order){ 2, 1 }), 4);
+}
+END_TEST
+
+/* As many head groups as make the tiles of `waves` waves, one at least, and no more than there are.
+ */
+START_TEST(l2_groups_of_so_many_waves)
+{
+    static const struct {
+        int64_t tiles;
+        struct backward_order order;
+        int64_t want;
+    } rows[] = { { 32, { 1, 1 }, 4 },  { 32, { 4, 2 }, 8 },  { 32, { 4, 4 }, 16 },
+                 { 33, { 1, 1 }, 4 },  { 128, { 1, 1 }, 1 }, { 133, { 1, 1 }, 1 },
+                 { 512, { 8, 4 }, 1 }, { 4, { 1, 4 }, 8 } };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct tile_plan plan = { .list_count = 1, .tile_count = rows[i].tiles };
+
+        ck_assert_int_eq(
+            backward_order_l2_group(&plan, &(struct order_query){ 8, 8, 132, NULL }, rows[i].order),
+            rows[i].want);
+    }
+}
+END_TEST
+
+/* In lockstep, tiles of a causal mask are paired, the longest with the shortest: 4k on 132 SMs
+ * takes no longer than its blocks do, and needs no parts. One kv head has too few. */
+START_TEST(an_order_of_few_tiles)
+{
+    const struct order_query query = { 8, 8, 132, NULL };
+    const struct tile_options opts = { .tile_m = 64, .tile_n = 128 };
+    struct tile_plan plan;
+    struct backward_order order;
+    ffa_mask *mask;
+
+    ck_assert_int_eq(ffa_mask_parse(&mask, "causal:4096", NULL), FFA_OK);
+    ck_assert_int_eq(tile_build(&plan, mask, TILE_OWNS_KEYS, &opts, NULL), FFA_OK);
+    order = backward_order_find(&plan, &query);
+    ck_assert_int_eq(order.parts, 1);
+    ck_assert_int_eq(order.waves, 1);
+    ck_assert_double_eq_tol(backward_makespan(&plan, &query, order), 64 * 8 + 2 * 3, 1e-9);
+    order = backward_order_find(&plan, &(struct order_query){ 8, 1, 132, NULL });
+    ck_assert_int_gt(order.parts, 1);
+    tile_finish(&plan);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* Keys that nobody attends: an item each, of no blocks. No mean, no spread. */
+START_TEST(an_order_of_an_empty_mask)
+{
+    int32_t blocks[3] = { 0 };
+    const struct tile_plan plan = { .shape = { 0, 300 },
+                                    .tile_m = 64,
+                                    .tile_n = 128,
+                                    .list_count = 1,
+                                    .block_counts = blocks,
+                                    .tile_count = 3 };
+
+    ck_assert_int_eq(backward_order_find(&plan, &(struct order_query){ 8, 8, 132, NULL }).parts, 1);
+    ck_assert_int_eq(backward_order_find(&plan, &(struct order_query){ 8, 8, 2000, NULL }).parts,
+                     1);
+}
+END_TEST
+
+/* Beyond that many items, what an SM has on average and half an item: no SM waits longer. */
+START_TEST(a_makespan_of_many_items_is_near_that_of_a_queue)
+{
+    int32_t blocks[256] = { 0 };
+    struct tile_plan plan = { .list_count = 1, .block_counts = blocks, .tile_count = 256 };
+    const struct order_query query = { 8, 8, 64, NULL };
+
+    for (int t = 0; t < 256; t++)
+        plan.block_count += blocks[t] = 2 * (256 - t);
+    ck_assert_double_eq_tol(backward_makespan(&plan, &query, (struct backward_order){ 8, 1 }) /
+                                queue_time(&plan, &query, 8, 1),
+                            1, 0.02);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("order");
+    TCase *tc = tcase_create("order");
+    SRunner *runner;
+    int failed;
+
+    tcase_set_timeout(tc, 60);
+    tcase_add_test(tc, a_makespan_is_that_of_a_queue);
+    tcase_add_test(tc, a_makespan_of_lists_takes_each_tile_once);
+    tcase_add_test(tc, l2_groups_of_so_many_waves);
+    tcase_add_test(tc, an_order_of_few_tiles);
+    tcase_add_test(tc, an_order_of_an_empty_mask);
+    tcase_add_test(tc, a_makespan_of_many_items_is_near_that_of_a_queue);
+    suite_add_tcase(suite, tc);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

@@ -17,7 +17,6 @@
 
 /* ---- as a set for ffa warm ---- */
 
-/* The spec lines of a record, "spec.head_dim=128", are the settings of the request. */
 static json_t *wish_of(const ffa_cache_miss *miss)
 {
     json_t *object = json_object(), *settings = json_array();
@@ -25,6 +24,7 @@ static json_t *wish_of(const ffa_cache_miss *miss)
     for (const char *line = miss->record; *line;) {
         size_t bytes = strcspn(line, "\n");
 
+        /* A line "spec.head_dim=128" is the setting "head_dim=128". */
         if (strncmp(line, "spec.", 5) == 0)
             (void)json_array_append_new(settings, json_stringn(line + 5, bytes - 5));
         line += bytes + (line[bytes] == '\n');

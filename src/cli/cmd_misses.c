@@ -25,6 +25,7 @@ static json_t *json_of(const ffa_cache_miss *miss)
     for (const char *line = miss->record; *line;) {
         size_t bytes = strcspn(line, "\n");
 
+        /* A line "spec.head_dim=128" is the setting "head_dim=128". */
         if (strncmp(line, "spec.", 5) == 0)
             (void)json_array_append_new(settings, json_stringn(line + 5, bytes - 5));
         line += bytes + (line[bytes] == '\n');

@@ -65,10 +65,10 @@ typedef struct ffa_context_opts {
                                    after the store, in this order; one that cannot be trusted or
                                    read is ignored with a warning */
     int64_t bundle_count;       /* at most 64 */
-    const char *worker_path; /* compile in processes of this executable, one a kernel or, in
-                                ffa_precompile, one a thread: the command `ffa`, or one that calls
-                                ffa_worker_main; a worker that hangs, crashes or takes too much
-                                memory is one failed kernel. NULL: in this process */
+    const char *worker_path;    /* compile in processes of this executable, one a kernel or, in
+                                   ffa_precompile, one a thread: the command `ffa`, or one that calls
+                                   ffa_worker_main; a worker that hangs, crashes or takes too much
+                                   memory is one failed kernel. NULL: in this process */
     uint32_t worker_timeout_ms; /* of one compile; 0: 300 s */
     uint32_t worker_memory_mib; /* that one compile may take, at least 32; 0: 2048 */
 } ffa_context_opts;

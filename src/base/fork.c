@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * One list of all locks that a fork must find free, sorted by address, which is also the order they
- * are taken in. Invariant: the child's locks are new. One that could not be taken in time is held by a
- * stuck thread or by the thread that forks; it is made new in the child all the same.
+ * are taken in. Invariant: the child's locks are new. One that could not be taken in time is held
+ * by a stuck thread or by the thread that forks; it is made new in the child all the same.
  */
 #include "base/fork.h"
 

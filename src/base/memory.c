@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Zeroed, checked allocation. Every function has a fault point, so that tests can refuse any of them.
+ * Zeroed, checked allocation. Every function has a fault point, so that tests can refuse any of
+ * them.
  */
 #include "base/base.h"
 

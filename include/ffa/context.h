@@ -67,10 +67,10 @@ typedef struct ffa_context_opts {
                                    order, after the store. One that is not trusted or cannot be
                                    read is ignored, with a warning */
     int64_t bundle_count;       /* at most 64 */
-    const char *worker_path; /* compile in processes of this executable, one a kernel or, in
-                                ffa_precompile, one a thread: the command `ffa`, or one that calls
-                                ffa_worker_main; a worker that hangs, crashes or takes too much
-                                memory is one failed kernel. NULL: in this process */
+    const char *worker_path;    /* compile in processes of this executable, one a kernel or, in
+                                   ffa_precompile, one a thread: the command `ffa`, or one that calls
+                                   ffa_worker_main; a worker that hangs, crashes or takes too much
+                                   memory is one failed kernel. NULL: in this process */
     uint32_t worker_timeout_ms; /* of one compile; 0: 300 s */
     uint32_t worker_memory_mib; /* limit of one compile, at least 32; 0: 2048 */
 } ffa_context_opts;

@@ -211,8 +211,8 @@ out:
     return rc;
 }
 
-/* Add what an older schema lacks. Another process may do the same: the statements change nothing the
- * second time. */
+/* Add what an older schema lacks. Another process may do the same: the statements change nothing
+ * the second time. */
 static ffa_status upgrade(struct store *store, ffa_error *err)
 {
     ffa_status rc;

@@ -2,7 +2,8 @@
  *
  * The command `ffa`: what its files share. It sees the public headers only.
  *
- * stdout is data, stderr is diagnostics. Every command takes --json and --help; options are long. With
+ * stdout is data, stderr is diagnostics. Every command takes --json and --help; options are long.
+ * With
  * --json an error is also an object on stdout: {"error":{"status":..., "message":...}}.
  */
 #ifndef FFA_CLI_CLI_H

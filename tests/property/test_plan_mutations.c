@@ -147,11 +147,9 @@ static void problem_finish(struct problem *p)
 static bool counts(const struct tile_plan *plan, const struct problem *p)
 {
     const ffa_forward_args *args = &p->test.args;
-    const struct cpu_forward call = { .plan = plan,
-                                      .args = CPU_ARGS(*args),
-                                      .dtype = FFA_FP32,
-                                      .head_dim = DIM,
-                                      .threads = 1 };
+    const struct cpu_forward call = {
+        .plan = plan, .args = CPU_ARGS(*args), .dtype = FFA_FP32, .head_dim = DIM, .threads = 1
+    };
 
     oracle_poison(&p->reference.forward);
     ck_assert_int_eq(cpu_forward(&call, NULL), FFA_OK);

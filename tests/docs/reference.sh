@@ -52,7 +52,7 @@ EOF
     got=$(cd "$source" && bash "$work/try.bash" "$work/ffa.bash" "$@")
     [ "$got" = "$wanted" ] || { echo "'$*' offers '$got', not '$wanted'"; exit 1; }
 }
-offers "cache compile" ffa c
+offers "compile cache" ffa c
 offers "show check area" ffa mask ""
 offers "--rebuild" ffa cache verify --r
 offers "--ranks --ranks-per-node --rank" ffa plan --rank

@@ -1,15 +1,17 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# usage: samples.sh FFA SOURCE [--nvrtc] [--accept]
+# usage: samples.sh FFA SOURCE [--nvrtc] [--slow] [--accept]
 # Runs the commands of README.md and docs/*.md and compares what they print with what stands below
 # them. --accept rewrites the documents.
 #
 # A sample is a fenced block of the language 'console'. A line that starts with '$ ' is a command,
 # what follows is its output, on stdout and stderr. Words after 'console' say more:
-#   elide=A,B       lines that start with A or B differ from run to run: they stand as '...'
+#   elide=A,B       lines that start with A or B, regular expressions, differ from run to run or from
+#                   machine to machine: they stand as '...'
 #   nvrtc=V         compiles, and prints what NVRTC V makes; run with --nvrtc, skipped where the
 #                   compiler is another. Without --nvrtc these blocks are left out
+#   slow            takes more than ten seconds: run with --slow only
 #   measured=WHAT   was measured on a device, on a date, both in WHAT (with _ for blanks); not run
 # Blocks of a document share a folder, in which the source's folders are, and a new store.
 set -eu
@@ -17,12 +19,14 @@ ffa=$1
 source=$2
 shift 2
 wants_nvrtc=
+wants_slow=
 accepts=
 for option; do
     case $option in
         --nvrtc) wants_nvrtc=yes ;;
+        --slow) wants_slow=yes ;;
         --accept) accepts=yes ;;
-        *) echo "usage: samples.sh FFA SOURCE [--nvrtc] [--accept]" && exit 2 ;;
+        *) echo "usage: samples.sh FFA SOURCE [--nvrtc] [--slow] [--accept]" && exit 2 ;;
     esac
 done
 work=$(mktemp -d)
@@ -44,7 +48,8 @@ run_block() {
         echo "$line"
         (cd "$folder" && sh -c "${line#??}") > "$work/out" 2>&1 || true
         if [ -n "$elided" ]; then
-            sed -E "s/^ *($elided).*/.../" "$work/out" | uniq > "$work/less"
+            awk -v elided="^ *($elided)" '$0 ~ elided { $0 = "..." } { print }' "$work/out" |
+                awk '$0 != "..." || last != "..."; { last = $0 }' > "$work/less"
             mv "$work/less" "$work/out"
         fi
         sed -e "s|$folder|.|g" "$work/out"
@@ -62,7 +67,8 @@ is_wanted() {
             [ -n "$wants_nvrtc" ] || return 1
             [ "$(echo "$1" | sed 's/.* nvrtc=\([^ ]*\).*/\1/')" = "$compiler" ] || return 3
             ;;
-        *) [ -z "$wants_nvrtc" ] || return 1 ;;
+        *" slow") [ -n "$wants_slow" ] || return 1 ;;
+        *) [ -z "$wants_nvrtc$wants_slow" ] || return 1 ;;
     esac
 }
 
@@ -122,9 +128,9 @@ for one in $(cd "$source" && ls README.md docs/*.md); do
         echo "rewrote $one"
     fi
 done
-echo "$ran samples run, $failed differ${other:+, $other for another NVRTC than ${compiler:-none}}"
+echo "$ran samples run, $failed differ, $other are of another NVRTC than ${compiler:-none}"
 if [ $failed != 0 ]; then
-    echo "if that is meant: $0 FFA SOURCE${wants_nvrtc:+ --nvrtc} --accept"
+    echo "if that is meant: $0 FFA SOURCE${wants_nvrtc:+ --nvrtc}${wants_slow:+ --slow} --accept"
     exit 1
 fi
 if [ $ran = 0 ] && [ $other != 0 ]; then

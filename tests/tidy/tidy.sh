@@ -129,17 +129,17 @@ for file in $(find src include templates tests bench -name '*.[ch]' -o -path 'te
     head -n 3 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' ||
         echo "$file:1: no SPDX line" >> "$found"
 done
-# The table of faults in cache/README.md names tests: they are there.
-grep -E '\| (test_|tests/)' cache/README.md | sed 's/.*| \(test.*\) |$/\1/' | tr ';' '\n' | while IFS= read -r entry; do
+# The table of faults in docs/store.md names tests: they are there.
+grep -E '\| (test_|tests/)' docs/store.md | sed 's/.*| \(test.*\) |$/\1/' | tr ';' '\n' | while IFS= read -r entry; do
     # shellcheck disable=SC2046 # words: "file.c case, case"
     set -- $(echo "$entry" | tr -d ,)
     file=$(find tests/unit -name "$1")
     case $1 in tests/*) file=$1 ;; esac
-    if [ ! -f "$file" ]; then echo "cache/README.md: there is no $file" >> "$found"; continue; fi
+    if [ ! -f "$file" ]; then echo "docs/store.md: there is no $file" >> "$found"; continue; fi
     shift
     for name; do
         grep -q "^START_TEST($name)\$" "$file" ||
-            echo "cache/README.md: $file has no test $name" >> "$found"
+            echo "docs/store.md: $file has no test $name" >> "$found"
     done
 done
 # Spelt so that this file does not find itself.

@@ -71,7 +71,8 @@ fault_of() { # DOCUMENT TEXT
         ffa_*'*' | FFA_*'*') grep -q "^${2%%\**}" "$work/words" || echo "nothing is named $2" ;;
         build/* | build-*/*)
             name=${2##*/}
-            [ "$name" = ffa ] || is_word "$name" || [ ! "${name%.*}" = "$name" ] || echo "nothing builds $2"
+            case $name in *-* | ffa) return ;; esac
+            is_word "$name" || [ ! "${name%.*}" = "$name" ] || echo "nothing builds $2"
             ;;
         *.[ch] | *.cu | *.def | *.py | *.cmake | *.md)
             is_there "$1" "$2" || echo "there is no file $2"

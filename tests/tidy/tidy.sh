@@ -9,7 +9,7 @@ set -eu
 cd "$1"
 export LC_ALL=C
 found=$(mktemp)
-trap 'rm -f "$found"' EXIT
+trap 'rm -f "$found" "$found.rooms"' EXIT
 
 # Comments do not call anything: cut them (and strings), keeping line numbers.
 code() {
@@ -74,6 +74,25 @@ for folder in $(find src -type d | sort); do
             case "$room $header" in "cli base/half.h" | "cli base/limit.h") continue ;; esac
             echo "$file: room $room must not include \"$header\"" >> "$found"
         done
+done
+
+# The map of rooms in docs/architecture.md is this table.
+awk '/^\| room \| is \| includes \|$/ { on = 1; next } on && !/^\|/ { exit } on && !/^\|-/' \
+    docs/architecture.md > "$found.rooms"
+for folder in $(find src -type d | sort); do
+    room=${folder#src/}
+    case $folder in src | src/parallel) continue ;; esac
+    row=$(grep -F "| \`$room\` |" "$found.rooms" || true)
+    said=$(echo "$row" | sed 's/.*|  *\(.*\)|$/\1/; s/ *$//')
+    if [ -z "$row" ]; then
+        echo "docs/architecture.md: the map of rooms has no $room" >> "$found"
+    elif [ "$said" != "$(allowed_for "$room")" ]; then
+        echo "docs/architecture.md: $room includes '$said', here '$(allowed_for "$room")'" >> "$found"
+    fi
+done
+# shellcheck disable=SC2016 # backquotes are what is looked for
+sed -n 's/^| `\([^`]*\)`.*/\1/p' "$found.rooms" | while IFS= read -r room; do
+    [ -d "src/$room" ] || echo "docs/architecture.md: there is no room $room" >> "$found"
 done
 
 # One file name, one file (but for a public header and the room behind it).

@@ -85,7 +85,7 @@ static const struct cli_variable variables[] = {
     { "FFA_BUNDLES", "Bundles to look into after the store, separated by colons." },
     { "FFA_JIT", "`never`: compile nothing. `auto`: compile what is missing." },
     { "XDG_CACHE_HOME, HOME, TMPDIR", "Where the store is, if nothing else says so." },
-    { "SLURM_PROCID, SLURM_NTASKS", "The share that `ffa warm` takes under Slurm." },
+    { "SLURM_PROCID, SLURM_NTASKS", "The shard that `ffa warm` takes under Slurm." },
     { "OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE", "The same under Open MPI." },
     { "RANK, WORLD_SIZE", "The same under torchrun." },
     { "TERM, NO_COLOR", "Whether progress is drawn as a bar, and in colour." },

@@ -49,7 +49,7 @@ static void markdown_rows(FILE *to, const struct cli_option *rows, int count)
                       rows[i].value ? rows[i].value : "");
         markdown_cell(to, rows[i].doc);
         if (rows[i].kind == CLI_INT && rows[i].max < INT32_MAX)
-            (void)fprintf(to, " [%d..%d]", (int)rows[i].min, (int)rows[i].max);
+            (void)fprintf(to, " (%d to %d)", (int)rows[i].min, (int)rows[i].max);
         (void)fputs(" |\n", to);
     }
 }

@@ -95,7 +95,7 @@ static const struct cli_command commands[] = {
       "ffa cache verify\n"
       "ffa cache verify --rebuild 10% --seed 7 --json\n" },
     { "cache misses", cmd_cache_misses, true, "",
-      "List what jobs that may not compile have missed: what to warm.",
+      "List the misses of jobs that may not compile: what to warm.",
       "ffa cache misses\n"
       "ffa warm --from-misses ~/.cache/ffa/kernels.ffadb\n"
       "ffa cache misses --forget\n" },

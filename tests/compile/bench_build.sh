@@ -33,4 +33,5 @@ text = open(sys.argv[1] + "/templates/attention_forward.args.h").read()
 want = int(re.search(r"static_assert\(sizeof\(attention_forward_args\) == (\d+)", text)[1])
 assert ctypes.sizeof(bench.Args) == want, (ctypes.sizeof(bench.Args), want)
 assert ctypes.sizeof(bench.Tile) == 32
+assert bench.shared_bytes(bench.variant("tile_n=64")[0]) > 0  # it reads settings by name
 EOF

@@ -76,6 +76,10 @@ for folder in $(find src -type d | sort); do
         done
 done
 
+# One file name, one file (but for a public header and the room behind it).
+find src templates -name '*.[ch]' -o -name '*.cu' | sed 's|.*/||' | sort | uniq -d |
+    sed 's/.*/&: two files have this name/' >> "$found"
+
 # The map of rooms in docs/architecture.md is this table.
 awk '/^\| room \| is \| includes \|$/ { on = 1; next } on && !/^\|/ { exit } on && !/^\|-/' \
     docs/architecture.md > "$found.rooms"
@@ -94,10 +98,6 @@ done
 sed -n 's/^| `\([^`]*\)`.*/\1/p' "$found.rooms" | while IFS= read -r room; do
     [ -d "src/$room" ] || echo "docs/architecture.md: there is no room $room" >> "$found"
 done
-
-# One file name, one file (but for a public header and the room behind it).
-find src templates -name '*.[ch]' -o -name '*.cu' | sed 's|.*/||' | sort | uniq -d |
-    sed 's/.*/&: two files have this name/' >> "$found"
 
 # ---- foreign headers: one home each ----
 

@@ -115,10 +115,16 @@ typedef struct ffa_dispatch_chunk {
     int32_t pad_;
 } ffa_dispatch_chunk;
 
-/* Chunks of all ranks, in the order of tokens. 0, or all zero, for NULL or no such chunk. */
+/* Chunks of queries of all ranks, in the order of tokens. 0, or all zero, for NULL or no such
+ * chunk. */
 FFA_API int64_t ffa_dispatch_chunk_count(const ffa_dispatch *dispatch);
 FFA_API ffa_dispatch_chunk ffa_dispatch_chunk_at(const ffa_dispatch *dispatch, int64_t index);
-/* The chunks of a rank, ascending, [*count], borrowed until destroy; NULL and 0 if there is none.
+/* Chunks of keys: those of the queries where keys live with them; one chunk of rank -1 where every
+ * rank has all keys. load and area are 0 where keys live apart from queries. */
+FFA_API int64_t ffa_dispatch_key_chunk_count(const ffa_dispatch *dispatch);
+FFA_API ffa_dispatch_chunk ffa_dispatch_key_chunk_at(const ffa_dispatch *dispatch, int64_t index);
+/* The chunks of queries of a rank, ascending, [*count], borrowed until destroy; NULL and 0 if there
+ * is none.
  */
 FFA_API const int64_t *ffa_dispatch_rank_chunks(const ffa_dispatch *dispatch, int32_t rank,
                                                 int64_t *count);

@@ -2,12 +2,12 @@
  *
  * The plan of one rank: what it receives, what it computes, in which stages.
  *
- * A plan is made from a dispatch (dist.h), a mask and a rank; the dispatch may have been made for
- * this mask, for several (layers of different kinds: one plan each), or for another mask of the
- * same shape. Stage 0 is what the rank computes with its own rows; each further stage computes with
- * rows that arrive while the stage before it computes. Forward and backward have stages of their
- * own. Which rows make which stage is cut so that a modelled time is least; the model is in
- * integers and the same on every rank, so that ranks agree without a word.
+ * A plan is made from a dispatch (parallel_dispatch.h), a mask and a rank; the dispatch may have
+ * been made for this mask, for several (layers of different kinds: one plan each), or for another
+ * mask of the same shape. Stage 0 is what the rank computes with its own rows; each further stage
+ * computes with rows that arrive while the stage before it computes. Forward and backward have
+ * stages of their own. Which rows make which stage is cut so that a modelled time is least; the
+ * model is in integers and the same on every rank, so that ranks agree without a word.
  *
  * Planning is pure and needs no communication. ffa_parallel_plan_digest is the same on all ranks of
  * a mask: compare it to find ranks whose inputs differ. (Stages of group casts hidden behind
@@ -82,10 +82,13 @@ typedef struct ffa_parallel_plan ffa_parallel_plan;
 /*
  * Plan one rank.
  *
- * out       receives the plan; NULL on failure. Owner: caller, ffa_parallel_plan_destroy(). It does
- * not need the dispatch or the mask any longer. dispatch  where rows live. mask      of the
- * dispatch's shape; it need not be one the dispatch was made for, and may attend nothing. rank 0 to
- * the dispatch's rank_count - 1. opts      NULL: all defaults.
+ * out       receives the plan; NULL on failure. Owner: caller, ffa_parallel_plan_destroy(). It
+ *           does not need the dispatch or the mask any longer.
+ * dispatch  where rows live.
+ * mask      of the dispatch's shape; it need not be one the dispatch was made for, and may attend
+ *           nothing.
+ * rank      0 to the dispatch's rank_count - 1.
+ * opts      NULL: all defaults.
  *
  * Fails with FFA_INVALID, naming the argument; FFA_UNSUPPORTED: an option newer than this library;
  * FFA_NOMEM. Thread: any. Blocks: no.
@@ -136,6 +139,7 @@ typedef struct ffa_parallel_plan_info {
     /* Scratch of a call, in bytes, with the heads of opts.model: receive buffers, partial results
      * in fp32, and, backward, dq in fp32. */
     int64_t forward_bytes, backward_bytes;
+    ffa_parallel_model model; /* as used, defaults filled in */
 } ffa_parallel_plan_info;
 #define FFA_PARALLEL_PLAN_INFO_INIT                                                                \
     {                                                                                              \
@@ -172,10 +176,21 @@ FFA_API ffa_status ffa_parallel_plan_stage_get(const ffa_parallel_plan *plan, in
                                                int32_t stage, ffa_parallel_stage *out,
                                                ffa_error *err);
 
-/* A picture: the mask (of list 0) by the rank that computes a cell; the rank's part by forward
- * stage; loads and received rows of all ranks; timelines of both passes. At most about 4 MB. *out:
- * caller's, ffa_free(). Fails with FFA_INVALID, FFA_NOMEM. Thread: any. */
-FFA_API ffa_status ffa_parallel_plan_svg(const ffa_parallel_plan *plan, char **out, ffa_error *err);
+/* Rows [source_row, +rows) of the buffer of rank `source` arrive as rows [row, +rows) of a stage's
+ * receive buffer: rows of keys and values, or of queries where these move. */
+typedef struct ffa_parallel_receive {
+    int64_t source_row, row, rows;
+    int32_t source;
+    int32_t pad_;
+} ffa_parallel_receive;
+/* What a stage of the plan's own rank receives, in the order of the receive buffer, runs of rows
+ * with one source joined. 0, or all zero, for NULL, a stage that receives nothing or no such row.
+ */
+FFA_API int64_t ffa_parallel_plan_receive_count(const ffa_parallel_plan *plan, int32_t is_backward,
+                                                int32_t stage);
+FFA_API ffa_parallel_receive ffa_parallel_plan_receive_at(const ffa_parallel_plan *plan,
+                                                          int32_t is_backward, int32_t stage,
+                                                          int64_t index);
 
 /* ---- save and load ---- */
 

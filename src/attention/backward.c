@@ -554,29 +554,17 @@ static ffa_status backward_cpu(const ffa_kernels *kernels, const ffa_plan *plan,
                                const ffa_backward_args *args, void *workspace, ffa_stream stream,
                                ffa_error *err)
 {
-    const ffa_forward_args forward = {
-        .struct_size = sizeof forward,
-        .heads_q = args->heads_q,
-        .heads_kv = args->heads_kv,
-        .softmax_scale = args->softmax_scale,
-        .q = args->q,
-        .k = args->k,
-        .v = args->v,
-        .out = args->out,
-        .lse = args->lse,
-        .softcap = args->softcap,
-        .sink = args->sink,
-        .sink_count = args->sink_count,
-    };
+    const struct cpu_tensor partial_dk = CPU_TENSOR(args->partial_dk);
+    const struct cpu_tensor partial_dv = CPU_TENSOR(args->partial_dv);
     struct cpu_backward call = {
         .plan = &plan->backward,
-        .args = &forward,
-        .dout = args->dout,
-        .dq = args->dq,
-        .dk = args->dk,
-        .dv = args->dv,
-        .partial_dk = args->partial_dk.data ? &args->partial_dk : NULL,
-        .partial_dv = args->partial_dk.data ? &args->partial_dv : NULL,
+        .args = CPU_ARGS(*args),
+        .dout = CPU_TENSOR(args->dout),
+        .dq = CPU_TENSOR(args->dq),
+        .dk = CPU_TENSOR(args->dk),
+        .dv = CPU_TENSOR(args->dv),
+        .partial_dk = partial_dk.data ? &partial_dk : NULL,
+        .partial_dv = partial_dk.data ? &partial_dv : NULL,
         .dsink = is_last(plan) ? args->dsink : NULL,
         .dtype = kernels->dtype,
         .grad_dtype = kernels->grad_dtype,

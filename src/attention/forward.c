@@ -303,16 +303,17 @@ ffa_status ffa_forward(const ffa_kernels *kernels, const ffa_plan *plan,
     if (kernel->kernel) {
         FFA_TRY(forward_gpu(kernels, kernel, plan, &args, workspace, stream, err));
     } else {
+        const struct cpu_tensor partial = CPU_TENSOR(args.partial);
         const struct cpu_forward call = {
             .plan = &plan->tiles,
-            .args = &args,
+            .args = CPU_ARGS(args),
             .dtype = kernels->dtype,
             .out_dtype = kernels->out_dtype,
             .accumulate = (args.flags & FFA_FORWARD_ACCUMULATE) != 0,
             .head_dim = kernels->head_dim,
             .head_dim_v = kernels->head_dim_v,
             .max_logits = args.max_logits,
-            .partial = kernels->is_staged ? &args.partial : NULL,
+            .partial = kernels->is_staged ? &partial : NULL,
             .threads = kernels->context->cpu_threads,
             .fp64 = kernels->dtype == FFA_FP64 ||
                     (kernels->context->opts.flags & FFA_OPEN_CPU_FP64) != 0,

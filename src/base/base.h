@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What every module may use: errors, checked memory, text, log, fault points, clock.
+ * What every module may use: errors, checked memory, text, arithmetic, log, fault points,
+ * clock.
  */
 #ifndef FFA_BASE_BASE_H
 #define FFA_BASE_BASE_H
@@ -38,6 +39,14 @@ ffa_status opts_import(void *dst, size_t dst_size, const void *src, ffa_error *e
 /* Export an info struct to a caller that may be older: at most the caller's struct_size bytes. */
 ffa_status opts_export(void *dst, const void *src, size_t src_size, ffa_error *err);
 
+/* A number of an option struct, and where it may lie. */
+struct bounded {
+    const char *name;
+    int64_t value, min, max;
+};
+/* FFA_INVALID, naming the first of fields [count] that is not in [min, max]. */
+ffa_status check_bounded(const struct bounded *fields, size_t count, ffa_error *err);
+
 /* ---- memory ---- */
 
 /* Zeroed, overflow-checked; NULL on overflow, on no memory, or for a fault point. count 0 gives a
@@ -66,6 +75,50 @@ char *text_take(struct text *text);
 /* Format into a fixed array, terminated, cut if need be. */
 #define text_copy(array, ...) text_format((array), sizeof(array), __VA_ARGS__)
 void text_format(char *at, size_t bytes, const char *format, ...) FFA_PRINTF(3, 4);
+
+/* ---- arithmetic ---- */
+
+static inline int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline int32_t min32(int32_t a, int32_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int32_t max32(int32_t a, int32_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Items by owner in one array: count them at at[owner], turn the counts to begins, fill through
+ * at[owner]++, and move the begins back. at [count + 1], its last entry 0 before and the number of
+ * all items after. */
+static inline void begins_from_counts(int64_t *at, int64_t count)
+{
+    int64_t sum = 0;
+
+    for (int64_t i = 0; i <= count; i++) {
+        const int64_t own = at[i];
+
+        at[i] = sum;
+        sum += own;
+    }
+}
+
+static inline void begins_move_back(int64_t *at, int64_t count)
+{
+    for (int64_t i = count; i > 0; i--)
+        at[i] = at[i - 1];
+    at[0] = 0;
+}
 
 /* ---- log: a sink in the context, silent by default ---- */
 

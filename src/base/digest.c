@@ -1,4 +1,8 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * XXH3-128 as text: canonical (big-endian) digests, so that a key reads the same on every host.
+ * Fields are length-prefixed: no two lists of fields hash the same bytes.
+ */
 #include "base/digest.h"
 
 #include <string.h>

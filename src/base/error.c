@@ -1,4 +1,8 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Status texts, error messages, and the import and export of structs that grow at their end. A
+ * struct of another version is cut or zero-filled by its struct_size, never trusted beyond it.
+ */
 #include "base/base.h"
 
 #include <stdio.h>
@@ -89,5 +93,15 @@ ffa_status opts_export(void *dst, const void *src, size_t src_size, ffa_error *e
     memset(dst, 0, dst_size);
     memcpy(dst, src, dst_size < src_size ? dst_size : src_size);
     memcpy(dst, &dst_size, sizeof dst_size);
+    return FFA_OK;
+}
+
+ffa_status check_bounded(const struct bounded *fields, size_t count, ffa_error *err)
+{
+    for (size_t i = 0; i < count; i++)
+        if (fields[i].value < fields[i].min || fields[i].value > fields[i].max)
+            return error_fail(err, FFA_INVALID, 0, "%s is %lld, not in [%lld, %lld]",
+                              fields[i].name, (long long)fields[i].value, (long long)fields[i].min,
+                              (long long)fields[i].max);
     return FFA_OK;
 }

@@ -1,4 +1,10 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Locks across fork(). Every guarded lock is held while the process forks, so that the child finds
+ * the data behind it whole; the child makes all locks anew, drops what it must not share, and goes
+ * on. Locks are taken in the order of their addresses; a lock that cannot be had in time is left
+ * alone.
+ */
 #include "base/fork.h"
 
 #include <time.h>

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Log lines to the sink of a context, and the clocks. Without a sink a line costs one test.
+ */
 #include "base/base.h"
 
 #include <stdio.h>

@@ -1,4 +1,8 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Zeroed and growing arrays with overflow checks and fault points: the only place where the
+ * library allocates host memory, so that tests can make each allocation fail.
+ */
 #include "base/base.h"
 
 void *mem_array(size_t count, size_t size)

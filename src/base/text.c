@@ -1,4 +1,8 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A growing string. The first append that fails marks it, and later ones do nothing, so that
+ * callers check once, at the end.
+ */
 #include "base/base.h"
 
 #include <stdio.h>

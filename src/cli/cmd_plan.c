@@ -4,6 +4,7 @@
  */
 #include "cli/cli.h"
 #include "cli/file.h"
+#include "cli/plan_svg.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -335,14 +336,30 @@ static int print_text(const struct shown *s)
     return CLI_DONE;
 }
 
+static ffa_status write_svg(const struct shown *s, ffa_error *err)
+{
+    const int64_t width = s->options->width, ranks = s->info.rank_count;
+    const struct plan_picture picture = {
+        .mask = s->mask,
+        .dispatch = s->dispatch,
+        .plan = s->plan,
+        .ranks_per_node = (int32_t)(width > 0 && width < ranks ? width : ranks)
+    };
+    char *svg;
+    ffa_status rc = plan_svg(&svg, &picture, err);
+
+    if (rc == FFA_OK)
+        rc = file_write(s->options->svg, svg, strlen(svg), err);
+    free(svg);
+    return rc;
+}
+
 static int show(const struct cli *cli, const struct shown *s)
 {
     ffa_error err = { FFA_OK, 0, "" };
-    char *picture = NULL;
     int status = CLI_DONE;
 
-    if (s->options->svg && (ffa_parallel_plan_svg(s->plan, &picture, &err) != FFA_OK ||
-                            file_write(s->options->svg, picture, strlen(picture), &err) != FFA_OK))
+    if (s->options->svg && write_svg(s, &err) != FFA_OK)
         status = cli_fail(cli, &err);
     else if (cli->json)
         status = print_object(cli, s);
@@ -350,7 +367,6 @@ static int show(const struct cli *cli, const struct shown *s)
         cli_note(cli, "wrote %s", s->options->svg);
     else
         status = print_text(s);
-    ffa_free(picture);
     return status;
 }
 

@@ -7,12 +7,46 @@
 
 #include "base/base.h"
 #include "tile/ticket.h"
-#include <ffa/attention.h>
 
-/* args: checked, strides and scale resolved (none 0). */
+#include <ffa/kernel.h>
+
+/* Tokens by heads of a row of elements, in the caller's memory; the elements of a row are
+ * contiguous. Strides count elements and are resolved: 0 is a stride of 0. */
+struct cpu_tensor {
+    void *data;
+    int64_t token_stride, head_stride;
+};
+/* Of any struct with these fields. */
+#define CPU_TENSOR(from)                                                                           \
+    ((struct cpu_tensor){ (from).data, (from).token_stride, (from).head_stride })
+
+/* What a call of either pass reads and writes, all checked by the caller. */
+struct cpu_args {
+    int32_t heads_q, heads_kv;  /* a multiple of heads_kv, at least 1 */
+    float softmax_scale;        /* not 0 */
+    float softcap;              /* 0: none */
+    struct cpu_tensor q, k, v;  /* read; v of head_dim_v columns */
+    struct cpu_tensor out, lse; /* forward: written; backward: read */
+    const float *sink;          /* [sink_count][heads_q] */
+    int32_t sink_count;
+};
+/* Of any public struct of arguments: they have the same names. */
+#define CPU_ARGS(from)                                                                             \
+    ((struct cpu_args){ .heads_q = (from).heads_q,                                                 \
+                        .heads_kv = (from).heads_kv,                                               \
+                        .softmax_scale = (from).softmax_scale,                                     \
+                        .softcap = (from).softcap,                                                 \
+                        .q = CPU_TENSOR((from).q),                                                 \
+                        .k = CPU_TENSOR((from).k),                                                 \
+                        .v = CPU_TENSOR((from).v),                                                 \
+                        .out = CPU_TENSOR((from).out),                                             \
+                        .lse = CPU_TENSOR((from).lse),                                             \
+                        .sink = (from).sink,                                                       \
+                        .sink_count = (from).sink_count })
+
 struct cpu_forward {
     const struct tile_plan *plan;
-    const ffa_forward_args *args;
+    struct cpu_args args;
     ffa_dtype dtype; /* of q, k and v */
     int32_t head_dim;
     int32_t head_dim_v;  /* of v and out; 0: head_dim */
@@ -20,7 +54,7 @@ struct cpu_forward {
     bool fp64;           /* accumulate in fp64 (always so for FFA_FP64 tensors) */
     ffa_dtype out_dtype; /* 0: dtype */
     bool accumulate;     /* merge with what out and lse hold */
-    ffa_dtype lse_dtype; /* of args->lse: FFA_FP32 or FFA_FP64; 0: FFA_FP32 */
+    ffa_dtype lse_dtype; /* of args.lse: FFA_FP32 or FFA_FP64; 0: FFA_FP32 */
     float *max_logits;   /* [heads_q], raised to the largest score of the call's cells; or NULL */
 
     /* One phase of a pass: its keys are some of all. Sinks enter in a tile's first phase. */
@@ -29,29 +63,29 @@ struct cpu_forward {
     void *sum_lse;        /* [seqlen_q][heads_q]: (out, lse) of the phases so far */
     int64_t sum_stride;   /* elements from head to head, of both; 0: each is packed */
     /* The same by the marks of the plan's own tiles, the sums in this fp32 tensor (fp64 for
-     * FFA_FP64) and in args->lse; or NULL. */
-    const ffa_tensor *partial;
+     * FFA_FP64) and in args.lse; or NULL. */
+    const struct cpu_tensor *partial;
 };
 
 ffa_status cpu_forward(const struct cpu_forward *call, ffa_error *err);
 
-/* args: as of the forward pass, whose out and lse it holds; checked, strides and scale resolved, as
- * are those of dout and the gradients. Rows and keys without attended cells get zeros. */
+/* args: as of the forward pass, whose out and lse it holds. Rows and keys without attended cells
+ * get zeros. */
 struct cpu_backward {
     const struct tile_plan *plan;
-    const ffa_forward_args *args;
-    ffa_tensor dout;                           /* of `dtype` */
-    ffa_tensor dq, dk, dv;                     /* of `grad_dtype` */
-    const ffa_tensor *partial_dk, *partial_dv; /* added to dk and dv: fp32 (fp64 for FFA_FP64), or
-                                                * NULL */
-    float *dsink;                              /* [sink_count][heads_q], or NULL */
+    struct cpu_args args;
+    struct cpu_tensor dout;                           /* of `dtype` */
+    struct cpu_tensor dq, dk, dv;                     /* of `grad_dtype` */
+    const struct cpu_tensor *partial_dk, *partial_dv; /* added to dk and dv: fp32 (fp64 for
+                                                       * FFA_FP64), or NULL */
+    float *dsink;                                     /* [sink_count][heads_q], or NULL */
     ffa_dtype dtype, grad_dtype;
-    ffa_dtype out_dtype; /* of args->out; 0: dtype */
+    ffa_dtype out_dtype; /* of args.out; 0: dtype */
     int32_t head_dim;
     int32_t head_dim_v;  /* of v, out, dout and dv; 0: head_dim */
     int32_t threads;     /* >= 1 */
     bool fp64;           /* accumulate in fp64 (always so for FFA_FP64 tensors) */
-    ffa_dtype lse_dtype; /* of args->lse: FFA_FP32 or FFA_FP64; 0: FFA_FP32 */
+    ffa_dtype lse_dtype; /* of args.lse: FFA_FP32 or FFA_FP64; 0: FFA_FP32 */
     void *delta;         /* of cpu_backward_delta; NULL: computed */
     bool accumulate;     /* add dq, dk and dv to what they hold */
 
@@ -71,7 +105,7 @@ struct cpu_backward {
 };
 
 ffa_status cpu_backward(const struct cpu_backward *call, ffa_error *err);
-/* delta [seqlen_q][heads_q], float or double: what all phases of a pass share. Reads args->out and
+/* delta [seqlen_q][heads_q], float or double: what all phases of a pass share. Reads args.out and
  * dout. */
 ffa_status cpu_backward_delta(const struct cpu_backward *call, void *delta, ffa_error *err);
 

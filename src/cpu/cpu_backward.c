@@ -150,12 +150,12 @@ static ffa_status run_phases(const struct cpu_backward *call, int phases, void *
     ffa_status rc;
 
     assert(call->threads >= 1 && call->head_dim >= 1);
-    assert(plan->list_count == 1 || plan->list_count == call->args->heads_kv);
-    work.tile_heads = plan->list_count == 1 ? call->args->heads_kv : 1;
+    assert(plan->list_count == 1 || plan->list_count == call->args.heads_kv);
+    work.tile_heads = plan->list_count == 1 ? call->args.heads_kv : 1;
     work.chunks = (plan->shape.seqlen_q + plan->tile_m - 1) / plan->tile_m;
     work.tile_items = plan->tile_count * work.tile_heads;
-    work.row_items = work.chunks * call->args->heads_q;
-    work.sink_items = call->dsink ? call->args->heads_q : 0;
+    work.row_items = work.chunks * call->args.heads_q;
+    work.sink_items = call->dsink ? call->args.heads_q : 0;
     count = call->threads < work.tile_items + work.row_items
                 ? call->threads
                 : (int32_t)(work.tile_items + work.row_items);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Parts of the backward pass, in fp32 and in fp64: plan_tile.h compiled twice.
+ * Parts of the backward pass, in fp32 and in fp64: cpu_backward_tile.h compiled twice.
  */
 #ifndef FFA_CPU_CPU_BACKWARD_H
 #define FFA_CPU_CPU_BACKWARD_H

@@ -6,10 +6,10 @@
  *   dv = sum of p dout, dk = scale sum of ds q (a tile owns its keys and goes over the rows),
  *   dq = scale sum of ds k (an item owns its rows and goes over the tiles, in the plan's order).
  *
- * Included by backward_f32.c and backward_f64.c, which define REAL, its functions and the names.
- * Each result is written once, by one thread, from a fixed sequence of operations. Only attended
- * cells are ever looked at. Scores are computed twice, for dk and dv and for dq, instead of adding
- * into a dq that tiles share.
+ * Included by cpu_backward_f32.c and cpu_backward_f64.c, which define REAL, its functions and the
+ * names. Each result is written once, by one thread, from a fixed sequence of operations. Only
+ * attended cells are ever looked at. Scores are computed twice, for dk and dv and for dq, instead
+ * of adding into a dq that tiles share.
  */
 #include "cpu/cpu_backward.h"
 
@@ -40,7 +40,7 @@ size_t gradient_bytes(const struct cpu_backward *call)
 
 size_t gradient_delta_bytes(const struct cpu_backward *call)
 {
-    return (size_t)call->plan->shape.seqlen_q * (size_t)call->args->heads_q * sizeof(REAL);
+    return (size_t)call->plan->shape.seqlen_q * (size_t)call->args.heads_q * sizeof(REAL);
 }
 
 void gradient_place(const struct cpu_backward *call, struct gradient_scratch *scratch)
@@ -71,7 +71,7 @@ void gradient_place(const struct cpu_backward *call, struct gradient_scratch *sc
 /* ---- operands ---- */
 
 /* Tokens [from, from + count) of a head: as rows [count][d], and turned [d][stride]. */
-static void load_tokens(const struct cpu_backward *call, const ffa_tensor *tensor, int32_t d,
+static void load_tokens(const struct cpu_backward *call, const struct cpu_tensor *tensor, int32_t d,
                         int32_t head, int64_t from, int32_t count, int32_t stride, REAL *rows,
                         REAL *turned)
 {
@@ -87,7 +87,7 @@ static void load_tokens(const struct cpu_backward *call, const ffa_tensor *tenso
 
 static REAL lse_of(const struct cpu_backward *call, int64_t row, int32_t head)
 {
-    const ffa_tensor *lse = &call->args->lse;
+    const struct cpu_tensor *lse = &call->args.lse;
     const REAL at =
         load_lse(call->lse_dtype, lse->data, row * lse->token_stride + head * lse->head_stride);
 
@@ -100,13 +100,13 @@ static void load_rows(const struct cpu_backward *call, int32_t head, int64_t fro
 {
     const int32_t m = call->plan->tile_m;
 
-    load_tokens(call, &call->args->q, call->head_dim, head, from, count, m, scratch->q,
+    load_tokens(call, &call->args.q, call->head_dim, head, from, count, m, scratch->q,
                 scratch->q_turned);
     load_tokens(call, &call->dout, dim_v(call), head, from, count, m, scratch->dout,
                 scratch->dout_turned);
     for (int32_t r = 0; r < count; r++) {
         ((REAL *)scratch->lse)[r] = lse_of(call, from + r, head);
-        ((REAL *)scratch->delta)[r] = delta[(from + r) * call->args->heads_q + head];
+        ((REAL *)scratch->delta)[r] = delta[(from + r) * call->args.heads_q + head];
     }
 }
 
@@ -117,9 +117,9 @@ static void load_keys(const struct cpu_backward *call, const struct plan_tile *t
 {
     const int32_t n = call->plan->tile_n;
 
-    load_tokens(call, &call->args->k, call->head_dim, kv_head, tile->begin, tile->count, n,
+    load_tokens(call, &call->args.k, call->head_dim, kv_head, tile->begin, tile->count, n,
                 scratch->k, scratch->k_turned);
-    load_tokens(call, &call->args->v, dim_v(call), kv_head, tile->begin, tile->count, n,
+    load_tokens(call, &call->args.v, dim_v(call), kv_head, tile->begin, tile->count, n,
                 scratch->sum_v, scratch->v_turned);
 }
 
@@ -130,7 +130,7 @@ static void weigh(const struct cpu_backward *call, const REAL *restrict lse, int
                   const REAL *restrict delta, int32_t from, int32_t to, REAL *restrict p,
                   REAL *restrict ds)
 {
-    const REAL scale = (REAL)call->args->softmax_scale, cap = (REAL)call->args->softcap;
+    const REAL scale = (REAL)call->args.softmax_scale, cap = (REAL)call->args.softcap;
 
     for (int32_t i = from; i < to; i++) {
         const REAL bend = cap > 0 ? 1 - (p[i] / cap) * (p[i] / cap) : 1; /* of the cap */
@@ -151,31 +151,13 @@ static void add_rows(const struct cpu_backward *call, int32_t j, int32_t from, i
     const int64_t at = (int64_t)j * d, at_v = (int64_t)j * dv;
 
     score((const REAL *)scratch->k + at, scratch->q_turned, m, d, from, to,
-          (REAL)call->args->softmax_scale, scratch->p);
-    if (call->args->softcap > 0)
-        cap_scores((REAL)call->args->softcap, from, to, scratch->p);
+          (REAL)call->args.softmax_scale, scratch->p);
+    if (call->args.softcap > 0)
+        cap_scores((REAL)call->args.softcap, from, to, scratch->p);
     score(scratch->value, scratch->dout_turned, m, dv, from, to, 1, scratch->ds);
     weigh(call, scratch->lse, 1, scratch->delta, from, to, scratch->p, scratch->ds);
     gather(scratch->p, scratch->dout, dv, from, to, (REAL *)scratch->sum_v + at_v);
     gather(scratch->ds, scratch->q, d, from, to, (REAL *)scratch->sum_k + at);
-}
-
-/* begin, end: the rows of each key of the tile in the sweep. */
-static void read_bands(const struct tile_plan *plan, const struct plan_tile *tile,
-                       const struct plan_sweep *sweep, struct gradient_scratch *scratch)
-{
-    memset(scratch->begin, 0, (size_t)tile->count * sizeof *scratch->begin);
-    memset(scratch->end, 0, (size_t)tile->count * sizeof *scratch->end);
-    for (int32_t b = 0; b < sweep->band_count; b++) {
-        const struct plan_band *band = &plan->bands[tile->band_begin + sweep->band_begin + b];
-        const int32_t first = band->begin - tile->begin;
-        const int32_t last = band->end - tile->begin;
-
-        for (int32_t j = first > 0 ? first : 0; j < last && j < tile->count; j++) {
-            scratch->begin[j] = band->lo + band->lo_step * (j - first);
-            scratch->end[j] = band->hi + band->hi_step * (j - first);
-        }
-    }
 }
 
 static void tile_sweep(const struct cpu_backward *call, const struct plan_tile *tile,
@@ -184,7 +166,7 @@ static void tile_sweep(const struct cpu_backward *call, const struct plan_tile *
 {
     const int32_t m = call->plan->tile_m, n = call->plan->tile_n;
 
-    read_bands(call->plan, tile, sweep, scratch);
+    sweep_bounds(call->plan, tile, sweep, scratch->begin, scratch->end);
     for (int64_t q = sweep->begin; q < sweep->end; q += m) {
         const int32_t count = (int32_t)(sweep->end - q < m ? sweep->end - q : m);
         const bool full = q >= sweep->full_begin && q + m <= sweep->full_end;
@@ -205,8 +187,8 @@ static void tile_sweep(const struct cpu_backward *call, const struct plan_tile *
     }
 }
 
-static void store_line(const struct cpu_backward *call, const ffa_tensor *tensor,
-                       const ffa_tensor *partial, int32_t d, int64_t token, int32_t head,
+static void store_line(const struct cpu_backward *call, const struct cpu_tensor *tensor,
+                       const struct cpu_tensor *partial, int32_t d, int64_t token, int32_t head,
                        const REAL *from)
 {
     const int64_t at = token * tensor->token_stride + head * tensor->head_stride;
@@ -224,8 +206,8 @@ static void store_line(const struct cpu_backward *call, const ffa_tensor *tensor
 }
 
 /* A line of d columns of dq, dk or dv: added to its sum, or written, as the flags say. */
-static void finish_line(const struct cpu_backward *call, const ffa_tensor *tensor,
-                        const ffa_tensor *partial, int32_t d, REAL *sum, int64_t token,
+static void finish_line(const struct cpu_backward *call, const struct cpu_tensor *tensor,
+                        const struct cpu_tensor *partial, int32_t d, REAL *sum, int64_t token,
                         int32_t head, uint8_t flags, REAL *line)
 {
     if (!(flags & TILE_FIRST))
@@ -240,7 +222,7 @@ static void finish_line(const struct cpu_backward *call, const ffa_tensor *tenso
 void gradient_tile(const struct cpu_backward *call, const struct plan_tile *tile, int32_t kv_head,
                    const void *delta, struct gradient_scratch *scratch)
 {
-    const int32_t group = call->args->heads_q / call->args->heads_kv;
+    const int32_t group = call->args.heads_q / call->args.heads_kv;
     const int32_t d = call->head_dim, dv = dim_v(call);
     const uint8_t flags = call->tile_flags ? call->tile_flags[tile - call->plan->tiles]
                                            : TILE_TOUCHED | TILE_FIRST | TILE_LAST;
@@ -277,9 +259,9 @@ static void add_keys(const struct cpu_backward *call, int32_t r, int32_t from, i
     const int64_t at = (int64_t)r * d, at_v = (int64_t)r * dv;
 
     score((const REAL *)scratch->q + at, scratch->k_turned, n, d, from, to,
-          (REAL)call->args->softmax_scale, scratch->p);
-    if (call->args->softcap > 0)
-        cap_scores((REAL)call->args->softcap, from, to, scratch->p);
+          (REAL)call->args.softmax_scale, scratch->p);
+    if (call->args.softcap > 0)
+        cap_scores((REAL)call->args.softcap, from, to, scratch->p);
     score((const REAL *)scratch->dout + at_v, scratch->v_turned, n, dv, from, to, 1, scratch->ds);
     weigh(call, (const REAL *)scratch->lse + r, 0, (const REAL *)scratch->delta + r, from, to,
           scratch->p, scratch->ds);
@@ -321,8 +303,7 @@ static void rows_tile(const struct cpu_backward *call, const struct plan_tile *t
         const int64_t end = sweep->end < rows->row_end ? sweep->end : rows->row_end;
 
         if (begin < end && !loaded)
-            load_keys(call, tile, rows->head / (call->args->heads_q / call->args->heads_kv),
-                      scratch);
+            load_keys(call, tile, rows->head / (call->args.heads_q / call->args.heads_kv), scratch);
         loaded |= begin < end;
         for (int64_t row = begin; row < end; row++) {
             const int64_t block = sweep->begin + (row - sweep->begin) / m * m;
@@ -339,7 +320,7 @@ void gradient_rows_of(const struct cpu_backward *call, const struct gradient_row
     const struct tile_plan *plan = call->plan;
     const int32_t count = (int32_t)(rows->row_end - rows->row_begin), d = call->head_dim;
     const int32_t list =
-        plan->list_count == 1 ? 0 : rows->head / (call->args->heads_q / call->args->heads_kv);
+        plan->list_count == 1 ? 0 : rows->head / (call->args.heads_q / call->args.heads_kv);
     const uint8_t flags = call->row_flags ? call->row_flags[rows->row_begin / plan->tile_m]
                                           : TILE_TOUCHED | TILE_FIRST | TILE_LAST;
 
@@ -351,7 +332,7 @@ void gradient_rows_of(const struct cpu_backward *call, const struct gradient_row
         return;
     for (int32_t r = 0; r < count; r++) {
         const int64_t row = rows->row_begin + r;
-        const int64_t packed = call->sum_dq ? (row * call->args->heads_q + rows->head) * d : 0;
+        const int64_t packed = call->sum_dq ? (row * call->args.heads_q + rows->head) * d : 0;
 
         finish_line(call, &call->dq, NULL, d, (REAL *)call->sum_dq + packed, row, rows->head, flags,
                     (REAL *)scratch->sum_q + (int64_t)r * d);
@@ -362,7 +343,7 @@ void gradient_rows_of(const struct cpu_backward *call, const struct gradient_row
 
 void gradient_delta(const struct cpu_backward *call, const struct gradient_rows *rows, void *delta)
 {
-    const ffa_tensor *out = &call->args->out, *dout = &call->dout;
+    const struct cpu_tensor *out = &call->args.out, *dout = &call->dout;
     const ffa_dtype out_dtype = call->out_dtype ? call->out_dtype : call->dtype;
 
     for (int64_t row = rows->row_begin; row < rows->row_end; row++) {
@@ -378,16 +359,16 @@ void gradient_delta(const struct cpu_backward *call, const struct gradient_rows 
             load(call->dtype, dout->data, from + c, 1, &b);
             sum += a * b;
         }
-        ((REAL *)delta)[row * call->args->heads_q + rows->head] = sum;
+        ((REAL *)delta)[row * call->args.heads_q + rows->head] = sum;
     }
 }
 
 void gradient_sink(const struct cpu_backward *call, int32_t head, const void *delta)
 {
-    const int32_t heads = call->args->heads_q;
+    const int32_t heads = call->args.heads_q;
 
-    for (int32_t s = 0; s < call->args->sink_count; s++) {
-        const REAL logit = (REAL)call->args->sink[(int64_t)s * heads + head];
+    for (int32_t s = 0; s < call->args.sink_count; s++) {
+        const REAL logit = (REAL)call->args.sink[(int64_t)s * heads + head];
         REAL sum = 0;
 
         for (int64_t row = 0; row < call->plan->shape.seqlen_q; row++)

@@ -25,8 +25,8 @@ struct worker {
 /* Heads that run each tile: all of them, or the group of the list's kv head. */
 static int32_t heads_of_tile(const struct cpu_forward *call)
 {
-    return call->plan->list_count == 1 ? call->args->heads_q
-                                       : call->args->heads_q / call->args->heads_kv;
+    return call->plan->list_count == 1 ? call->args.heads_q
+                                       : call->args.heads_q / call->args.heads_kv;
 }
 
 static void run_item(const struct work *work, int64_t item, struct forward_scratch *scratch)
@@ -84,7 +84,7 @@ ffa_status cpu_forward(const struct cpu_forward *call, ffa_error *err)
     ffa_status rc;
 
     assert(call->threads >= 1 && call->head_dim >= 1);
-    assert(call->plan->list_count == 1 || call->plan->list_count == call->args->heads_kv);
+    assert(call->plan->list_count == 1 || call->plan->list_count == call->args.heads_kv);
     assert(!call->flags || (call->sum_out && call->sum_lse && !call->accumulate));
     if (work.item_count == 0) /* a stage may have nothing to do */
         return FFA_OK;

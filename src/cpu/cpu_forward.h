@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One tile of one head, in fp32 and in fp64: forward_tile.h compiled twice.
+ * One tile of one head, in fp32 and in fp64: cpu_forward_tile.h compiled twice.
  */
 #ifndef FFA_CPU_CPU_FORWARD_H
 #define FFA_CPU_CPU_FORWARD_H

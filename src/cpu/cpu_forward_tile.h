@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Streaming softmax over the sweeps of one tile (Milakov and Gimelshein 2018; FlashAttention).
- * Included by forward_f32.c and forward_f64.c, which define REAL, its functions and the names.
+ * Included by cpu_forward_f32.c and cpu_forward_f64.c, which define REAL, its functions and the
+ * names.
  *
  * The loops that cost run over keys or over head_dim without a reduction, so they vectorise without
  * reassociation: every result is a fixed sequence of rounded operations, whatever the thread.
@@ -51,7 +52,7 @@ void forward_place(const struct cpu_forward *call, struct forward_scratch *scrat
 static void load_block(const struct cpu_forward *call, int32_t kv_head, int64_t k, int32_t count,
                        struct forward_scratch *scratch)
 {
-    const ffa_tensor *keys = &call->args->k, *values = &call->args->v;
+    const struct cpu_tensor *keys = &call->args.k, *values = &call->args.v;
     const int32_t n = call->plan->tile_n, d = call->head_dim, dv = value_dim(call);
     REAL *restrict to = scratch->keys;
     REAL *row = scratch->values, *line = scratch->line;
@@ -79,9 +80,9 @@ static void add_keys(const struct cpu_forward *call, int32_t r, int32_t from, in
     REAL next = *top, shift, keep, added = 0;
 
     score((const REAL *)scratch->q + (int64_t)r * d, scratch->keys, call->plan->tile_n, d, from, to,
-          (REAL)call->args->softmax_scale, scores);
-    if (call->args->softcap > 0)
-        cap_scores((REAL)call->args->softcap, from, to, scores);
+          (REAL)call->args.softmax_scale, scores);
+    if (call->args.softcap > 0)
+        cap_scores((REAL)call->args.softcap, from, to, scores);
     for (int32_t j = from; j < to; j++)
         next = scores[j] > next ? scores[j] : next;
     shift = next == -(REAL)INFINITY ? 0 : next; /* -inf - -inf is no number */
@@ -101,32 +102,13 @@ static void add_keys(const struct cpu_forward *call, int32_t r, int32_t from, in
 
 /* ---- one sweep, one tile ---- */
 
-/* begin, end: the keys of each row of the tile in the sweep. */
-static void read_bands(const struct tile_plan *plan, const struct plan_tile *tile,
-                       const struct plan_sweep *sweep, struct forward_scratch *scratch)
-{
-    memset(scratch->begin, 0, (size_t)tile->count * sizeof *scratch->begin);
-    memset(scratch->end, 0, (size_t)tile->count * sizeof *scratch->end);
-    for (int32_t b = 0; b < sweep->band_count; b++) {
-        const struct plan_band *band = &plan->bands[tile->band_begin + sweep->band_begin + b];
-
-        const int32_t first = band->begin - tile->begin;
-        const int32_t last = band->end - tile->begin;
-
-        for (int32_t r = first > 0 ? first : 0; r < last && r < tile->count; r++) {
-            scratch->begin[r] = band->lo + band->lo_step * (r - first);
-            scratch->end[r] = band->hi + band->hi_step * (r - first);
-        }
-    }
-}
-
 static void run_sweep(const struct cpu_forward *call, const struct plan_tile *tile,
                       const struct plan_sweep *sweep, int32_t kv_head,
                       struct forward_scratch *scratch)
 {
     const int32_t n = call->plan->tile_n;
 
-    read_bands(call->plan, tile, sweep, scratch);
+    sweep_bounds(call->plan, tile, sweep, scratch->begin, scratch->end);
     for (int64_t k = sweep->begin; k < sweep->end; k += n) {
         const int32_t count = (int32_t)(sweep->end - k < n ? sweep->end - k : n);
         const bool full = k >= sweep->full_begin && k + n <= sweep->full_end;
@@ -148,11 +130,11 @@ static void run_sweep(const struct cpu_forward *call, const struct plan_tile *ti
  * with for the new top. */
 static REAL add_sinks(const struct cpu_forward *call, int32_t head, REAL *top, REAL *sum)
 {
-    const float *sink = call->args->sink + head;
+    const float *sink = call->args.sink + head;
     REAL next = *top, keep;
 
-    for (int32_t s = 0; s < call->args->sink_count; s++) {
-        const REAL logit = sink[(int64_t)s * call->args->heads_q];
+    for (int32_t s = 0; s < call->args.sink_count; s++) {
+        const REAL logit = sink[(int64_t)s * call->args.heads_q];
 
         next = logit > next ? logit : next;
     }
@@ -160,8 +142,8 @@ static REAL add_sinks(const struct cpu_forward *call, int32_t head, REAL *top, R
         return 1;
     keep = REAL_EXP(*top - next);
     *sum *= keep;
-    for (int32_t s = 0; s < call->args->sink_count; s++)
-        *sum += REAL_EXP((REAL)sink[(int64_t)s * call->args->heads_q] - next);
+    for (int32_t s = 0; s < call->args.sink_count; s++)
+        *sum += REAL_EXP((REAL)sink[(int64_t)s * call->args.heads_q] - next);
     *top = next;
     return keep;
 }
@@ -187,13 +169,13 @@ static void merge_rows(REAL old, REAL *lse, REAL *was, REAL *is)
 static void write_row(const struct cpu_forward *call, int64_t row, int32_t r, int32_t head,
                       uint8_t flags, const struct forward_scratch *scratch)
 {
-    const ffa_tensor *out = &call->args->out, *lse = &call->args->lse;
+    const struct cpu_tensor *out = &call->args.out, *lse = &call->args.lse;
     const REAL *from = (const REAL *)scratch->out + (int64_t)r * value_dim(call);
     const int64_t at = row * out->token_stride + head * out->head_stride;
     const int64_t lse_at = row * lse->token_stride + head * lse->head_stride;
-    const int64_t packed = row * call->args->heads_q + head;
+    const int64_t packed = row * call->args.heads_q + head;
     const bool is_first = flags & TILE_FIRST, is_last = flags & TILE_LAST;
-    const ffa_tensor *const partial = call->partial;
+    const struct cpu_tensor *const partial = call->partial;
     const ffa_dtype partial_dtype = call->dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32;
     const int64_t partial_at =
         partial ? row * partial->token_stride + head * partial->head_stride : 0;
@@ -206,7 +188,7 @@ static void write_row(const struct cpu_forward *call, int64_t row, int32_t r, in
     REAL keep = 1; /* what the sinks leave of the scale of `from` */
     REAL was = 0, is = 1, here;
 
-    if (is_first && call->args->sink_count > 0)
+    if (is_first && call->args.sink_count > 0)
         keep = add_sinks(call, head, &top, &sum);
 
     /* sum is 0 where no key has weight: out is 0, lse -inf. A NaN is not 0, and stays. */
@@ -267,8 +249,8 @@ void forward_tile(const struct cpu_forward *call, const struct plan_tile *tile, 
                   struct forward_scratch *scratch)
 {
     const int32_t d = call->head_dim;
-    const int32_t kv_head = head / (call->args->heads_q / call->args->heads_kv);
-    const ffa_tensor *q = &call->args->q;
+    const int32_t kv_head = head / (call->args.heads_q / call->args.heads_kv);
+    const struct cpu_tensor *q = &call->args.q;
     const uint8_t flags = call->flags ? call->flags[tile - call->plan->tiles] : own_flags(tile);
 
     for (int32_t r = 0; r < tile->count; r++) {

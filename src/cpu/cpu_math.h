@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the tiles of both passes are computed with: elements of any dtype, and the two products.
+ * What the tiles of both passes are computed with: elements of any dtype, the bounds that bands
+ * give, and the two products.
  * Included where REAL and its functions are defined. The loops run over tokens or over head_dim
  * without a reduction, so they vectorise without reassociation.
  */
@@ -8,6 +9,7 @@
 #define FFA_CPU_CPU_MATH_H
 
 #include "base/half.h"
+#include "tile/ticket.h"
 #include <ffa/kernel.h>
 
 #include <math.h>
@@ -58,6 +60,27 @@ static void store(ffa_dtype dtype, void *data, int64_t at, double value)
 static REAL load_lse(ffa_dtype dtype, const void *data, int64_t at)
 {
     return dtype == FFA_FP64 ? (REAL)((const double *)data)[at] : (REAL)((const float *)data)[at];
+}
+
+/* ---- bands ---- */
+
+/* Of each line of the tile (a row it owns, or a key) what it attends in the sweep: [begin, end),
+ * empty where no band of the sweep has the line. begin, end [tile->count]. */
+static void sweep_bounds(const struct tile_plan *plan, const struct plan_tile *tile,
+                         const struct plan_sweep *sweep, int32_t *begin, int32_t *end)
+{
+    memset(begin, 0, (size_t)tile->count * sizeof *begin);
+    memset(end, 0, (size_t)tile->count * sizeof *end);
+    for (int32_t b = 0; b < sweep->band_count; b++) {
+        const struct plan_band *band = &plan->bands[tile->band_begin + sweep->band_begin + b];
+        const int32_t first = band->begin - tile->begin;
+        const int32_t last = band->end - tile->begin;
+
+        for (int32_t i = first > 0 ? first : 0; i < last && i < tile->count; i++) {
+            begin[i] = band->lo + band->lo_step * (i - first);
+            end[i] = band->hi + band->hi_step * (i - first);
+        }
+    }
 }
 
 /* ---- products ---- */

@@ -1,15 +1,11 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Bands: cut, moved and counted in O(1). Invariant: a function that makes a band makes it tight, so
+ * an empty band is seen at once and areas of parts add up to the area of the whole. Tricks: a band
+ * is a system of bounds on q, k and k - q, and tightening it is one step of a shortest-path
+ * closure; its area is a difference of triangular numbers, taken modulo 2^64.
+ */
 #include "mask/band.h"
-
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
 
 /* Three differences (q - 0, k - 0, k - q), each bound implied by the other two at most once: the
  * closure of a system of three nodes is one step. */
@@ -149,4 +145,19 @@ void bands_finish(struct bands *bands)
 {
     mem_free(bands->at);
     *bands = (struct bands){ 0 };
+}
+
+int64_t bands_find(const struct bands *bands, int64_t row)
+{
+    int64_t low = 0, high = bands->count;
+
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+
+        if (bands->at[middle].q_end <= row)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
 }

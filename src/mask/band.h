@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bands: what the distributed planner cuts, shifts and counts.
+ * Bands: what a plan over many ranks cuts, shifts and counts.
  *
  * A band is a box with a diagonal strip: the cells (q, k) with q in [q_begin, q_end), k in
  * [k_begin, k_end) and lo <= k - q <= hi, both included. Every slice type is a band, and whatever
@@ -50,5 +50,7 @@ ffa_status bands_add(struct bands *bands, const struct band *band, ffa_error *er
  * them, are one interval without a gap. On failure the list may hold some of them. */
 ffa_status bands_add_normal(struct bands *bands, const struct normal *normal, ffa_error *err);
 void bands_finish(struct bands *bands);
+/* Of bands as bands_add_normal makes them: the first that ends behind the query row. */
+int64_t bands_find(const struct bands *bands, int64_t row);
 
 #endif

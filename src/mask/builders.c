@@ -37,16 +37,6 @@ struct region {
 /* Beyond any diagonal of a mask, with room to add rows. */
 #define FAR ((int64_t)1 << 40)
 
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Rows [begin, end) of the region, between two of its bends. */
 static ffa_status region_add_piece(struct slices *out, const struct region *region, int64_t begin,
                                    int64_t end, ffa_error *err)

@@ -1,4 +1,10 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A mask counted in a grid of bins, for pictures. Invariant: the cells of all bins together are the
+ * mask's area, and counts are exact, whatever the bins. Trick: the cells of an interval left of a
+ * key are a sum of min(bound, key) over its rows, which has a closed form, so a bin is the
+ * difference of four such sums and no row is visited.
+ */
 #include "mask/mask_picture.h"
 
 int64_t grid_bound(int64_t tokens, int32_t bins, int32_t index)

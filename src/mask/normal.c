@@ -1,80 +1,71 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The union of slices as disjoint bands, by a sweep over the query rows.
+ * The union of slices as disjoint strips, by a scan over the query rows.
  *
- * Every slice, cut to the rows where it has keys, is a band between two lines of slope 0 or 1. At
- * one row the active bands are merged into intervals; the same pass finds `until`, the first row
- * where that picture may no longer hold: a band begins or ends, another line becomes the lowest
+ * Every slice, cut to the rows where it has keys, is a strip between two lines of slope 0 or 1. At
+ * one row the active strips are merged into intervals; the same pass finds `until`, the first row
+ * where that picture may no longer hold: a strip begins or ends, another line becomes the lowest
  * lo or the highest hi of an interval, a gap closes, or a link that holds an interval together
  * breaks. [row, until) is one segment. `until` may come too early, never too late; segments that
  * continue the same lines are joined again.
  *
- * The trick: lines of one slope never change their order, so the active bands are kept in two
+ * The trick: lines of one slope never change their order, so the active strips are kept in two
  * sorted lists, by the slope of lo, and no row sorts anything.
  *
- * Where very many slices cover the same cells, nearly all rows at which bands begin and end change
- * nothing. A sweep that looks at far more bands than it finds intervals is given up, the bands are
- * thinned, some at a time, to the normal form of those, and the sweep is begun again.
+ * Where very many slices cover the same cells, nearly all rows at which strips begin and end change
+ * nothing. A scan that looks at far more strips than it finds intervals is given up. The strips are
+ * then thinned: some at a time are replaced by the normal form of those. The scan begins again with
+ * what is left.
  */
 #include "mask/normal.h"
 
 /* What 1 GiB of intervals holds; a mask beyond it is no mask a kernel could read. */
 enum { NORMAL_INTERVALS_MAX = 1 << 26 };
 
-/* Bands looked at before thinning is tried, a few milliseconds, and how many for each band and each
- * interval found beyond that; bands thinned together. */
-enum { WORK_MIN = 1 << 20, WORK_EACH = 64, THIN_BANDS = 64 };
+/* Bands looked at before thinning is tried, a few milliseconds, and how many for each strip and
+ * each interval found beyond that; strips thinned together. */
+enum { WORK_MIN = 1 << 20, WORK_EACH = 64, THIN_STRIPS = 64 };
 
 /* Row r, row_begin <= r < row_end, attends [lo_base + lo_step * r, hi_base + hi_step * r), which is
  * not empty. */
-struct band {
+struct strip {
     int64_t lo_base, hi_base;
     int32_t row_begin, row_end;
     int32_t lo_step, hi_step;
 };
 
 struct active {
-    struct band **at; /* ascending lo_base */
+    struct strip **at; /* ascending lo_base */
     int64_t count;
 };
 
-struct sweep {
-    struct band *bands; /* by row_begin, then lo_step, then lo_base */
-    int64_t band_count;
-    int64_t started;         /* bands before it are active or over */
+struct scan {
+    struct strip *strips; /* by row_begin, then lo_step, then lo_base */
+    int64_t strip_count;
+    int64_t started;         /* strips before it are active or over */
     struct active active[2]; /* by lo_step */
     int64_t row, until;
-    int64_t work; /* bands looked at */
+    int64_t work; /* strips looked at */
     struct normal_writer writer;
 };
 
-/* Bands of one row that overlap or touch. By slope: the lowest lo (INT64_MAX: none) and the band
+/* Bands of one row that overlap or touch. By slope: the lowest lo (INT64_MAX: none) and the strip
  * with the highest hi (NULL: none). */
 struct group {
     int64_t lo[2];
-    struct band *top[2];
+    struct strip *top[2];
 };
 
 static const struct group group_empty = { { INT64_MAX, INT64_MAX }, { NULL, NULL } };
 
-static int64_t band_lo(const struct band *band, int64_t row)
+static int64_t strip_lo(const struct strip *strip, int64_t row)
 {
-    return band->lo_base + band->lo_step * row;
+    return strip->lo_base + strip->lo_step * row;
 }
 
-static int64_t band_hi(const struct band *band, int64_t row)
+static int64_t strip_hi(const struct strip *strip, int64_t row)
 {
-    return band->hi_base + band->hi_step * row;
-}
-
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
+    return strip->hi_base + strip->hi_step * row;
 }
 
 int64_t slice_area(const ffa_slice *slice)
@@ -106,10 +97,10 @@ bool slice_has(const ffa_slice *slice, int64_t row, int64_t key)
     return slice->q_begin <= row && row < slice->q_end && lo <= key && key < hi;
 }
 
-/* ---- slices to bands ---- */
+/* ---- slices to strips ---- */
 
 /* False where no row has a key. */
-static bool band_from_slice(struct band *out, const ffa_slice *slice)
+static bool strip_from_slice(struct strip *out, const ffa_slice *slice)
 {
     int64_t sq = slice->q_end - slice->q_begin;
     int64_t sk = slice->k_end - slice->k_begin;
@@ -125,7 +116,7 @@ static bool band_from_slice(struct band *out, const ffa_slice *slice)
     if (begin >= end || sk == 0)
         return false;
 
-    *out = (struct band){
+    *out = (struct strip){
         .lo_base = slice->k_begin - (moves_lo ? slice->q_begin : 0),
         .hi_base = slice->k_end - (moves_hi ? slice->q_end - 1 : 0),
         .row_begin = (int32_t)(slice->q_begin + begin),
@@ -134,8 +125,8 @@ static bool band_from_slice(struct band *out, const ffa_slice *slice)
         .hi_step = moves_hi,
     };
     if (end - begin == 1) { /* a slope means nothing: one form for one set of cells */
-        out->lo_base = band_lo(out, out->row_begin);
-        out->hi_base = band_hi(out, out->row_begin);
+        out->lo_base = strip_lo(out, out->row_begin);
+        out->hi_base = strip_hi(out, out->row_begin);
         out->lo_step = out->hi_step = 0;
     }
     return true;
@@ -144,9 +135,9 @@ static bool band_from_slice(struct band *out, const ffa_slice *slice)
 #define COMPARE(a, b) (((a) > (b)) - ((a) < (b)))
 
 /* A total order, so that the result does not depend on the order of the slices. */
-static int band_compare(const void *left, const void *right)
+static int strip_compare(const void *left, const void *right)
 {
-    const struct band *a = left, *b = right;
+    const struct strip *a = left, *b = right;
 
     if (a->row_begin != b->row_begin)
         return COMPARE(a->row_begin, b->row_begin);
@@ -161,24 +152,24 @@ static int band_compare(const void *left, const void *right)
     return COMPARE(b->hi_base, a->hi_base);
 }
 
-static void bands_build(struct sweep *s, const ffa_slice *slices, int64_t slice_count)
+static void strips_build(struct scan *s, const ffa_slice *slices, int64_t slice_count)
 {
     bool is_sorted = true;
 
     for (int64_t i = 0; i < slice_count; i++) {
-        struct band *band = &s->bands[s->band_count];
+        struct strip *strip = &s->strips[s->strip_count];
 
-        if (!band_from_slice(band, &slices[i]))
+        if (!strip_from_slice(strip, &slices[i]))
             continue;
-        if (s->band_count > 0 && band_compare(band - 1, band) > 0)
+        if (s->strip_count > 0 && strip_compare(strip - 1, strip) > 0)
             is_sorted = false;
-        s->band_count++;
+        s->strip_count++;
     }
     if (!is_sorted)
-        qsort(s->bands, (size_t)s->band_count, sizeof *s->bands, band_compare);
+        qsort(s->strips, (size_t)s->strip_count, sizeof *s->strips, strip_compare);
 }
 
-/* ---- the active bands ---- */
+/* ---- the active strips ---- */
 
 static void active_drop_ended(struct active *active, int64_t row)
 {
@@ -190,103 +181,104 @@ static void active_drop_ended(struct active *active, int64_t row)
     active->count = kept;
 }
 
-/* Merge `count` bands, sorted as the list is, from the back. */
-static void active_add(struct active *active, struct band *bands, int64_t count)
+/* Merge `count` strips, sorted as the list is, from the back. */
+static void active_add(struct active *active, struct strip *strips, int64_t count)
 {
     int64_t old = active->count;
 
     active->count += count;
     for (int64_t to = active->count; count > 0;) {
-        if (old > 0 && active->at[old - 1]->lo_base > bands[count - 1].lo_base)
+        if (old > 0 && active->at[old - 1]->lo_base > strips[count - 1].lo_base)
             active->at[--to] = active->at[--old];
         else
-            active->at[--to] = &bands[--count];
+            active->at[--to] = &strips[--count];
     }
 }
 
-/* The bands that begin at s->row: first those with a lo of slope 0, then of slope 1. */
-static void sweep_start_bands(struct sweep *s)
+/* The strips that begin at s->row: first those with a lo of slope 0, then of slope 1. */
+static void scan_start_strips(struct scan *s)
 {
     for (int step = 0; step < 2; step++) {
         int64_t begin = s->started;
 
-        while (s->started < s->band_count && s->bands[s->started].row_begin == s->row &&
-               s->bands[s->started].lo_step == step)
+        while (s->started < s->strip_count && s->strips[s->started].row_begin == s->row &&
+               s->strips[s->started].lo_step == step)
             s->started++;
-        active_add(&s->active[step], s->bands + begin, s->started - begin);
+        active_add(&s->active[step], s->strips + begin, s->started - begin);
     }
 }
 
 /* ---- one row ---- */
 
-static void sweep_stop_at(struct sweep *s, int64_t row)
+static void scan_stop_at(struct scan *s, int64_t row)
 {
     assert(row > s->row);
     s->until = min64(s->until, row);
 }
 
 /* Whether `outer` has all cells of `inner` from s->row on. */
-static bool band_covers(const struct sweep *s, const struct band *outer, const struct band *inner)
+static bool strip_covers(const struct scan *s, const struct strip *outer, const struct strip *inner)
 {
     int64_t first = s->row, last = inner->row_end - 1;
 
-    return outer->row_end > last && band_lo(outer, first) <= band_lo(inner, first) &&
-           band_hi(outer, first) >= band_hi(inner, first) &&
-           band_lo(outer, last) <= band_lo(inner, last) &&
-           band_hi(outer, last) >= band_hi(inner, last);
+    return outer->row_end > last && strip_lo(outer, first) <= strip_lo(inner, first) &&
+           strip_hi(outer, first) >= strip_hi(inner, first) &&
+           strip_lo(outer, last) <= strip_lo(inner, last) &&
+           strip_hi(outer, last) >= strip_hi(inner, last);
 }
 
-/* The first row where band's lo is above the hi of `top`, which came before it.
+/* The first row where strip's lo is above the hi of `top`, which came before it.
  * This one side is enough. Say a gap opens between members L and, right of it, R. If the group's
- * first band is in L, the first one of R was linked to a top in L, and that link is broken. If it
+ * first strip is in L, the first one of R was linked to a top in L, and that link is broken. If it
  * is in R, its lo was the lowest and has passed one of L: group_interval stops there. */
-static int64_t link_end(const struct sweep *s, const struct band *top, const struct band *band)
+static int64_t link_end(const struct scan *s, const struct strip *top, const struct strip *strip)
 {
-    int64_t margin = top ? band_hi(top, s->row) - band_lo(band, s->row) : -1;
+    int64_t margin = top ? strip_hi(top, s->row) - strip_lo(strip, s->row) : -1;
 
     if (margin < 0)
         return s->row;
-    return band->lo_step > top->hi_step ? s->row + margin + 1 : INT64_MAX;
+    return strip->lo_step > top->hi_step ? s->row + margin + 1 : INT64_MAX;
 }
 
-static int64_t group_hi(const struct sweep *s, const struct group *group)
+static int64_t group_hi(const struct scan *s, const struct group *group)
 {
     int64_t hi = -1;
 
     for (int step = 0; step < 2; step++)
         if (group->top[step])
-            hi = max64(hi, band_hi(group->top[step], s->row));
+            hi = max64(hi, strip_hi(group->top[step], s->row));
     return hi;
 }
 
-/* Add a band whose lo is at or above all before it. A band covered for the rest of its life is
+/* Add a strip whose lo is at or above all before it. A strip covered for the rest of its life is
  * ended here and now: it can change nothing. */
-static void group_add(struct sweep *s, struct group *group, struct band *band)
+static void group_add(struct scan *s, struct group *group, struct strip *strip)
 {
-    struct band **top = &group->top[band->hi_step];
+    struct strip **top = &group->top[strip->hi_step];
 
     if (group->top[0] || group->top[1]) {
         for (int step = 0; step < 2; step++)
-            if (group->top[step] && band_covers(s, group->top[step], band)) {
-                band->row_end = (int32_t)s->row;
+            if (group->top[step] && strip_covers(s, group->top[step], strip)) {
+                strip->row_end = (int32_t)s->row;
                 return;
             }
-        sweep_stop_at(s, max64(link_end(s, group->top[0], band), link_end(s, group->top[1], band)));
+        scan_stop_at(s,
+                     max64(link_end(s, group->top[0], strip), link_end(s, group->top[1], strip)));
     }
-    sweep_stop_at(s, band->row_end);
-    group->lo[band->lo_step] = min64(group->lo[band->lo_step], band_lo(band, s->row));
+    scan_stop_at(s, strip->row_end);
+    group->lo[strip->lo_step] = min64(group->lo[strip->lo_step], strip_lo(strip, s->row));
     if (!*top) {
-        *top = band;
-    } else if (band->hi_base > (*top)->hi_base) {
-        if (band_covers(s, band, *top))
+        *top = strip;
+    } else if (strip->hi_base > (*top)->hi_base) {
+        if (strip_covers(s, strip, *top))
             (*top)->row_end = (int32_t)s->row; /* its true end already bounds `until` */
-        *top = band;
+        *top = strip;
     }
 }
 
 /* The interval of a finished group. Where two lines meet, the one that leads from here on is
  * taken; where the other one will overtake it, the segment stops. */
-static struct normal_interval group_interval(struct sweep *s, const struct group *group)
+static struct normal_interval group_interval(struct scan *s, const struct group *group)
 {
     int64_t hi[2] = { -1, -1 };
     int lo_step = group->lo[1] < group->lo[0];
@@ -294,18 +286,18 @@ static struct normal_interval group_interval(struct sweep *s, const struct group
 
     for (int step = 0; step < 2; step++)
         if (group->top[step])
-            hi[step] = band_hi(group->top[step], s->row);
+            hi[step] = strip_hi(group->top[step], s->row);
     hi_step = hi[1] >= hi[0];
     if (lo_step == 1 && group->lo[0] != INT64_MAX)
-        sweep_stop_at(s, s->row + (group->lo[0] - group->lo[1]) + 1);
+        scan_stop_at(s, s->row + (group->lo[0] - group->lo[1]) + 1);
     if (hi_step == 0 && hi[1] >= 0)
-        sweep_stop_at(s, s->row + (hi[0] - hi[1]) + 1);
+        scan_stop_at(s, s->row + (hi[0] - hi[1]) + 1);
     return (struct normal_interval){ (int32_t)group->lo[lo_step], (int32_t)hi[hi_step], lo_step,
                                      hi_step };
 }
 
 /* Append the group's interval to the segment that begins at intervals[first]. */
-static ffa_status group_close(struct sweep *s, const struct group *group, int64_t first,
+static ffa_status group_close(struct scan *s, const struct group *group, int64_t first,
                               ffa_error *err)
 {
     const struct normal *out = s->writer.out;
@@ -315,18 +307,18 @@ static ffa_status group_close(struct sweep *s, const struct group *group, int64_
         const struct normal_interval *before = &out->intervals[out->interval_count - 1];
 
         if (before->hi_step > interval.lo_step)
-            sweep_stop_at(s, s->row + (interval.lo - before->hi));
+            scan_stop_at(s, s->row + (interval.lo - before->hi));
     }
     return normal_add_interval(&s->writer, &interval, s->row, err);
 }
 
-/* The next active band in order of lo at s->row, or NULL. */
-static struct band *sweep_next(const struct sweep *s, int64_t taken[2])
+/* The next active strip in order of lo at s->row, or NULL. */
+static struct strip *scan_next(const struct scan *s, int64_t taken[2])
 {
-    struct band *flat = taken[0] < s->active[0].count ? s->active[0].at[taken[0]] : NULL;
-    struct band *moving = taken[1] < s->active[1].count ? s->active[1].at[taken[1]] : NULL;
+    struct strip *flat = taken[0] < s->active[0].count ? s->active[0].at[taken[0]] : NULL;
+    struct strip *moving = taken[1] < s->active[1].count ? s->active[1].at[taken[1]] : NULL;
 
-    if (flat && (!moving || flat->lo_base <= band_lo(moving, s->row))) {
+    if (flat && (!moving || flat->lo_base <= strip_lo(moving, s->row))) {
         taken[0]++;
         return flat;
     }
@@ -422,21 +414,21 @@ ffa_status normal_add_segment(struct normal_writer *writer, int64_t row_begin, i
 }
 
 /* The segment that begins at s->row. Sets s->until. */
-static ffa_status sweep_segment(struct sweep *s, ffa_error *err)
+static ffa_status scan_segment(struct scan *s, ffa_error *err)
 {
     struct group group = group_empty;
     int64_t first = s->writer.out->interval_count;
     int64_t taken[2] = { 0, 0 };
     ffa_status rc = FFA_OK;
 
-    s->until = s->started < s->band_count ? s->bands[s->started].row_begin : INT64_MAX;
+    s->until = s->started < s->strip_count ? s->strips[s->started].row_begin : INT64_MAX;
     s->work += s->active[0].count + s->active[1].count;
-    for (struct band *band; (band = sweep_next(s, taken));) {
-        if ((group.top[0] || group.top[1]) && band_lo(band, s->row) > group_hi(s, &group)) {
+    for (struct strip *strip; (strip = scan_next(s, taken));) {
+        if ((group.top[0] || group.top[1]) && strip_lo(strip, s->row) > group_hi(s, &group)) {
             FFA_TRY(group_close(s, &group, first, err));
             group = group_empty;
         }
-        group_add(s, &group, band);
+        group_add(s, &group, strip);
     }
     if (group.top[0] || group.top[1]) {
         FFA_TRY(group_close(s, &group, first, err));
@@ -468,7 +460,7 @@ static int64_t normal_area(const struct normal *normal)
     return area;
 }
 
-void normal_settle(struct normal *normal)
+void normal_complete(struct normal *normal)
 {
     int64_t segments = 0, intervals = 0;
 
@@ -489,21 +481,21 @@ void normal_settle(struct normal *normal)
     normal->area = normal_area(normal);
 }
 
-/* Sweep until the end, or until more than work_max bands were looked at and far more than there are
- * results: *is_done tells. */
-static ffa_status sweep_run(struct sweep *s, int64_t work_max, bool *is_done, ffa_error *err)
+/* Sweep until the end, or until more than work_max strips were looked at and far more than there
+ * are results: *is_done tells. */
+static ffa_status scan_run(struct scan *s, int64_t work_max, bool *is_done, ffa_error *err)
 {
     ffa_status rc = FFA_OK;
 
     *is_done = false;
-    if (s->band_count > 0)
-        s->row = s->bands[0].row_begin;
-    while (s->started < s->band_count || s->active[0].count + s->active[1].count > 0) {
+    if (s->strip_count > 0)
+        s->row = s->strips[0].row_begin;
+    while (s->started < s->strip_count || s->active[0].count + s->active[1].count > 0) {
         if (s->work > work_max &&
-            s->work - work_max > WORK_EACH * (s->band_count + s->writer.out->interval_count))
+            s->work - work_max > WORK_EACH * (s->strip_count + s->writer.out->interval_count))
             goto out;
-        sweep_start_bands(s);
-        FFA_TRY(sweep_segment(s, err));
+        scan_start_strips(s);
+        FFA_TRY(scan_segment(s, err));
         s->row = s->until;
         active_drop_ended(&s->active[0], s->row);
         active_drop_ended(&s->active[1], s->row);
@@ -515,18 +507,18 @@ out:
 
 /* ---- thinning ---- */
 
-/* A sweep ends covered bands early: some before their first row. */
-static void bands_drop_empty(struct sweep *s)
+/* A scan ends covered strips early: some before their first row. */
+static void strips_drop_empty(struct scan *s)
 {
     int64_t kept = 0;
 
-    for (int64_t i = 0; i < s->band_count; i++)
-        if (s->bands[i].row_begin < s->bands[i].row_end)
-            s->bands[kept++] = s->bands[i];
-    s->band_count = kept;
+    for (int64_t i = 0; i < s->strip_count; i++)
+        if (s->strips[i].row_begin < s->strips[i].row_end)
+            s->strips[kept++] = s->strips[i];
+    s->strip_count = kept;
 }
 
-static int64_t bands_from_normal(struct band *out, const struct normal *normal)
+static int64_t strips_from_normal(struct strip *out, const struct normal *normal)
 {
     int64_t count = 0;
 
@@ -536,7 +528,7 @@ static int64_t bands_from_normal(struct band *out, const struct normal *normal)
         for (int32_t j = 0; j < segment->interval_count; j++) {
             const struct normal_interval *at = &normal->intervals[segment->interval_begin + j];
 
-            out[count++] = (struct band){
+            out[count++] = (struct strip){
                 .lo_base = at->lo - (int64_t)at->lo_step * segment->row_begin,
                 .hi_base = at->hi - (int64_t)at->hi_step * segment->row_begin,
                 .row_begin = segment->row_begin,
@@ -549,23 +541,23 @@ static int64_t bands_from_normal(struct band *out, const struct normal *normal)
     return count;
 }
 
-/* In place of some bands, those of their normal form where these are fewer. Returns how many stand
+/* In place of some strips, those of their normal form where these are fewer. Returns how many stand
  * at `to` then; `to` may be before `begin`. */
-static ffa_status thin_part(struct sweep *s, int64_t begin, int64_t count, int64_t *to,
+static ffa_status thin_part(struct scan *s, int64_t begin, int64_t count, int64_t *to,
                             ffa_error *err)
 {
     struct normal part = { 0 };
-    struct sweep one = { .bands = s->bands + begin, .band_count = count, .writer.out = &part };
+    struct scan one = { .strips = s->strips + begin, .strip_count = count, .writer.out = &part };
     bool is_done;
     ffa_status rc;
 
     one.active[0].at = s->active[0].at;
     one.active[1].at = s->active[1].at;
-    FFA_TRY(sweep_run(&one, INT64_MAX, &is_done, err));
+    FFA_TRY(scan_run(&one, INT64_MAX, &is_done, err));
     if (part.interval_count < count) {
-        *to += bands_from_normal(s->bands + *to, &part);
+        *to += strips_from_normal(s->strips + *to, &part);
     } else {
-        memmove(s->bands + *to, one.bands, (size_t)count * sizeof *one.bands);
+        memmove(s->strips + *to, one.strips, (size_t)count * sizeof *one.strips);
         *to += count;
     }
 out:
@@ -573,19 +565,19 @@ out:
     return rc;
 }
 
-/* Thin all bands; *is_thinner: by a quarter at least. Begins the sweep again. */
-static ffa_status sweep_thin(struct sweep *s, bool *is_thinner, ffa_error *err)
+/* Thin all strips; *is_thinner: by a quarter at least. Begins the scan again. */
+static ffa_status scan_thin(struct scan *s, bool *is_thinner, ffa_error *err)
 {
-    int64_t before = s->band_count, to = 0;
+    int64_t before = s->strip_count, to = 0;
     ffa_status rc = FFA_OK;
 
-    bands_drop_empty(s);
-    for (int64_t begin = 0; begin < s->band_count; begin += THIN_BANDS)
-        FFA_TRY(thin_part(s, begin, min64(THIN_BANDS, s->band_count - begin), &to, err));
-    s->band_count = to;
-    bands_drop_empty(s);
-    qsort(s->bands, (size_t)s->band_count, sizeof *s->bands, band_compare);
-    *is_thinner = s->band_count <= before / 4 * 3;
+    strips_drop_empty(s);
+    for (int64_t begin = 0; begin < s->strip_count; begin += THIN_STRIPS)
+        FFA_TRY(thin_part(s, begin, min64(THIN_STRIPS, s->strip_count - begin), &to, err));
+    s->strip_count = to;
+    strips_drop_empty(s);
+    qsort(s->strips, (size_t)s->strip_count, sizeof *s->strips, strip_compare);
+    *is_thinner = s->strip_count <= before / 4 * 3;
 
     s->started = s->work = 0;
     s->active[0].count = s->active[1].count = 0;
@@ -597,29 +589,29 @@ out:
 ffa_status normal_build_within(struct normal *out, const ffa_slice *slices, int64_t slice_count,
                                int64_t work_max, ffa_error *err)
 {
-    struct sweep s = { .writer.out = out };
+    struct scan s = { .writer.out = out };
     size_t count = (size_t)slice_count;
     bool is_done = false, is_thinner = true;
     ffa_status rc = FFA_OK;
 
     *out = (struct normal){ 0 };
-    s.bands = mem_array(count, sizeof *s.bands);
+    s.strips = mem_array(count, sizeof *s.strips);
     for (int step = 0; step < 2; step++)
         s.active[step].at = mem_array(count, sizeof *s.active[step].at);
-    if (!s.bands || !s.active[0].at || !s.active[1].at) {
+    if (!s.strips || !s.active[0].at || !s.active[1].at) {
         rc = error_nomem(err, "the mask's bands");
         goto out;
     }
 
-    bands_build(&s, slices, slice_count);
+    strips_build(&s, slices, slice_count);
     while (!is_done) {
-        FFA_TRY(sweep_run(&s, is_thinner ? work_max : INT64_MAX, &is_done, err));
+        FFA_TRY(scan_run(&s, is_thinner ? work_max : INT64_MAX, &is_done, err));
         if (!is_done)
-            FFA_TRY(sweep_thin(&s, &is_thinner, err));
+            FFA_TRY(scan_thin(&s, &is_thinner, err));
     }
-    normal_settle(out);
+    normal_complete(out);
 out:
-    mem_free(s.bands);
+    mem_free(s.strips);
     mem_free(s.active[0].at);
     mem_free(s.active[1].at);
     if (rc != FFA_OK)

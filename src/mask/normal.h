@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The normal form of a mask: disjoint bands. Step 0 of every plan.
+ * The normal form of a mask: its cells as disjoint intervals of keys. Every plan begins with it.
  *
  * The query axis is cut into segments; within one, every row attends the same number of key
  * intervals, whose bounds move by 0 or 1 key a row. Intervals of a row are non-empty, ascending,
@@ -38,8 +38,8 @@ struct normal {
  * Fails with FFA_NOMEM, FFA_UNSUPPORTED (more than 2^26 intervals). */
 ffa_status normal_build(struct normal *out, const ffa_slice *slices, int64_t slice_count,
                         ffa_error *err);
-/* The same, thinning the slices after work_max bands were looked at: for tests, which cannot wait
- * for what normal_build allows. */
+/* The same, thinning the slices after work_max steps: for tests, which cannot wait for what
+ * normal_build allows. */
 ffa_status normal_build_within(struct normal *out, const ffa_slice *slices, int64_t slice_count,
                                int64_t work_max, ffa_error *err);
 void normal_finish(struct normal *normal);
@@ -66,11 +66,11 @@ ffa_status normal_add_interval(struct normal_writer *writer, const struct normal
  * go on in it. */
 ffa_status normal_add_segment(struct normal_writer *writer, int64_t row_begin, int64_t row_end,
                               int64_t first, ffa_error *err);
-/* When all are written: join segments of one row, whose slopes are free, to their neighbours; sum
- * the area. */
-void normal_settle(struct normal *normal);
+/* When all segments are written: join segments of one row, whose slopes are free, to their
+ * neighbours, and sum the area. */
+void normal_complete(struct normal *normal);
 
-/* Exact number of cells of one slice, closed form (MASKS: area). */
+/* Exact number of cells of one slice, closed form. */
 int64_t slice_area(const ffa_slice *slice);
 /* Whether the slice attends cell (row, key): the one rule of mask.h. */
 bool slice_has(const ffa_slice *slice, int64_t row, int64_t key);

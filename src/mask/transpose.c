@@ -254,7 +254,7 @@ ffa_status normal_transpose(struct normal *out, const struct normal *from, ffa_e
         FFA_TRY(write_segment(&t, key, &until, err));
         key = until;
     }
-    normal_settle(out);
+    normal_complete(out);
     assert(out->area == from->area);
 out:
     mem_free(t.on.at);

@@ -1,4 +1,10 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The forward oracle, the comparison with it, and samples for large cases. Threads take groups of
+ * samples of one head from a counter. Invariant: a result is computed by one thread, in ascending
+ * order of keys, from the tensors and slices alone. Trick: samples of one head share the conversion
+ * of keys and values to double.
+ */
 #include "oracle/oracle.h"
 
 #include "oracle/oracle_elements.h"

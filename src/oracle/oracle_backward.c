@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kv head by kv head: first the rows of its query heads (lse, delta, and dq of those asked for),
- * then, query head by query head, the keys asked for. Each phase is spread over threads; a line of
- * a result is added up by one thread, in ascending order.
+ * The backward oracle. It goes kv head by kv head: first the rows of the head's query heads (lse,
+ * delta, and dq of the rows asked for), then, query head by query head, the keys asked for. Threads
+ * share the work of each step. Invariant: one thread adds up a line of a result, in ascending order
+ * of tokens.
  */
 #include "oracle/oracle_backward.h"
 
@@ -330,7 +331,7 @@ static void sink_gradient(const struct backward *backward)
     }
 }
 
-/* ---- phases ---- */
+/* ---- steps ---- */
 
 static void *run(void *user)
 {

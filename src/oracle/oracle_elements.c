@@ -1,4 +1,10 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Elements of tensors, by the definition of their formats, and the products the oracle is made of.
+ * Invariant: nothing here is shared with the library, so a wrong conversion there is seen. Trick:
+ * products are summed in a fixed number of lanes, so that every vector width adds in the same
+ * order.
+ */
 #include "oracle/oracle_elements.h"
 
 #include <math.h>

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What others do on the same mask, at the same prices.
+ * What others do on the same mask, at the same prices: all-gather, rings, Ulysses. The sequence is
+ * cut into one or two parts a rank, as those methods cut it. Invariant: cells are counted as for
+ * the library's own plan (model_visited), so no method gains by being counted otherwise.
  */
-#include "simulate/simulate.h"
+#include "simulate/baselines.h"
 
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
+#include "parallel/plan/time_model.h"
 
 /* ---- work of each rank with the keys of each rank ---- */
 
 /* Rank r has part r, and with two parts a rank also part 2n-1-r. */
 struct grid {
-    int64_t *bounds; /* [count + 1] */
-    int64_t *cells;  /* [ranks]: visited by one rank in the keys of each */
+    int64_t *bounds;  /* [count + 1] */
+    int64_t *cells;   /* [ranks]: visited by one rank in the keys of each */
+    int64_t *visited; /* [count]: the same in each part */
     int64_t count;
     int32_t ranks;
 };
@@ -23,6 +23,7 @@ static void grid_finish(struct grid *grid)
 {
     mem_free(grid->bounds);
     mem_free(grid->cells);
+    mem_free(grid->visited);
 }
 
 static ffa_status grid_init(struct grid *grid, const struct sim *sim, int64_t parts_a_rank,
@@ -32,7 +33,8 @@ static ffa_status grid_init(struct grid *grid, const struct sim *sim, int64_t pa
     grid->count = grid->ranks * parts_a_rank;
     grid->bounds = mem_array((size_t)grid->count + 1, sizeof *grid->bounds);
     grid->cells = mem_array((size_t)grid->ranks, sizeof *grid->cells);
-    if (!grid->bounds || !grid->cells)
+    grid->visited = mem_array((size_t)grid->count, sizeof *grid->visited);
+    if (!grid->bounds || !grid->cells || !grid->visited)
         return error_nomem(err, "the parts of ranks");
     for (int64_t p = 0; p <= grid->count; p++)
         grid->bounds[p] =
@@ -45,42 +47,23 @@ static int32_t owner_of(const struct grid *grid, int64_t part)
     return (int32_t)(part < grid->ranks ? part : grid->count - 1 - part);
 }
 
-static void add_part(struct grid *grid, const struct bands *bands, int64_t begin, int64_t end)
-{
-    const struct parts parts = { grid->bounds, grid->count };
-    int64_t low = 0, high = bands->count;
-
-    while (low < high) { /* the first band that ends behind the part's first row */
-        const int64_t middle = low + (high - low) / 2;
-
-        if (bands->at[middle].q_end <= begin)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    for (int64_t b = low; b < bands->count && bands->at[b].q_begin < end; b++) {
-        struct band cut;
-
-        if (!band_cut_q(&cut, &bands->at[b], begin, end))
-            continue;
-        for (int64_t p = parts_find(&parts, cut.k_begin);
-             p < grid->count && parts.at[p] < cut.k_end; p++)
-            grid->cells[owner_of(grid, p)] += model_visited(&cut, parts.at[p], parts.at[p + 1]);
-    }
-}
-
 /* grid->cells of one rank; their sum. */
 static int64_t weigh(struct grid *grid, const struct sim *sim, int32_t rank)
 {
+    const struct parts parts = { grid->bounds, grid->count };
     int64_t sum = 0;
 
     memset(grid->cells, 0, (size_t)grid->ranks * sizeof *grid->cells);
+    memset(grid->visited, 0, (size_t)grid->count * sizeof *grid->visited);
     for (int64_t i = 0; i < grid->count / grid->ranks; i++) {
         const int64_t p = i == 0 ? rank : grid->count - 1 - rank;
 
         for (int32_t l = 0; l < sim->list_count; l++)
-            add_part(grid, &sim->lists[l], grid->bounds[p], grid->bounds[p + 1]);
+            model_add_visited(grid->visited, &sim->lists[l], grid->bounds[p], grid->bounds[p + 1],
+                              &parts);
     }
+    for (int64_t p = 0; p < grid->count; p++)
+        grid->cells[owner_of(grid, p)] += grid->visited[p];
     for (int32_t r = 0; r < grid->ranks; r++)
         sum += grid->cells[r];
     return sum;
@@ -114,15 +97,15 @@ static struct gather gather_of(const struct sim *sim, int64_t node_element, int6
     const int64_t width = sim->topology.ranks_per_node, ranks = sim->topology.rank_count;
     const int64_t nodes = nodes_of(sim);
     struct gather g = {
-        .node_bytes = sim->tokens * sim_key_bytes(sim, node_element) / ranks * (ranks - 1),
+        .node_bytes = sim->tokens * price_key_bytes(sim, node_element) / ranks * (ranks - 1),
         .network_bytes =
-            sim->tokens * sim_key_bytes(sim, network_element) / nodes * (nodes - 1) / width,
+            sim->tokens * price_key_bytes(sim, network_element) / nodes * (nodes - 1) / width,
     };
 
     g.node_bytes -= nodes > 1 ? g.network_bytes : 0;
-    g.ns = sim_wire_ns(sim, g.node_bytes, g.network_bytes) +
-           (nodes - 1) * sim_latency_ns(sim, true) +
-           ((width < ranks ? width : ranks) - 1) * sim_latency_ns(sim, false);
+    g.ns = price_wire_ns(sim, g.node_bytes, g.network_bytes) +
+           (nodes - 1) * price_latency_ns(sim, true) +
+           ((width < ranks ? width : ranks) - 1) * price_latency_ns(sim, false);
     return g;
 }
 
@@ -140,8 +123,8 @@ ffa_status sim_all_gather(ffa_sim_result *out, const struct sim *sim, ffa_error 
     FFA_TRY(grid_init(&grid, sim, 2, err));
     for (int32_t r = 0; r < grid.ranks; r++)
         most = max64(most, weigh(&grid, sim, r));
-    forward = sim_compute_ns(sim, most, false);
-    backward = sim_compute_ns(sim, most, true);
+    forward = price_compute_ns(sim, most, false);
+    backward = price_compute_ns(sim, most, true);
     out->node_bytes = cast.node_bytes;
     out->network_bytes = cast.network_bytes;
     sim_set_pass(sim, &out->forward, cast.ns + forward, forward, false);
@@ -160,16 +143,16 @@ static int64_t ring_ns(const struct sim *sim, const int64_t *steps, bool is_back
     const bool is_network = nodes_of(sim) > 1;
     const int64_t ranks = sim->topology.rank_count, element = sim->opts.model.element_bytes;
     const int64_t rows = (sim->tokens + ranks - 1) / ranks;
-    const int64_t keys = rows * sim_key_bytes(sim, element);
-    const int64_t sums = rows * sim_key_bytes(sim, is_network ? element : 4);
-    const int64_t cast = sim_latency_ns(sim, is_network) +
-                         sim_wire_ns(sim, is_network ? 0 : keys, is_network ? keys : 0);
-    const int64_t home = sim_latency_ns(sim, is_network) +
-                         sim_wire_ns(sim, is_network ? 0 : sums, is_network ? sums : 0);
+    const int64_t keys = rows * price_key_bytes(sim, element);
+    const int64_t sums = rows * price_key_bytes(sim, is_network ? element : 4);
+    const int64_t cast = price_latency_ns(sim, is_network) +
+                         price_wire_ns(sim, is_network ? 0 : keys, is_network ? keys : 0);
+    const int64_t home = price_latency_ns(sim, is_network) +
+                         price_wire_ns(sim, is_network ? 0 : sums, is_network ? sums : 0);
     int64_t ns = 0;
 
     for (int64_t t = 0; t < ranks; t++) {
-        const int64_t compute = sim_compute_ns(sim, steps[t], is_backward);
+        const int64_t compute = price_compute_ns(sim, steps[t], is_backward);
         const int64_t travel = (t + 1 < ranks ? cast : 0) + (is_backward && t > 0 ? home : 0);
 
         ns += max64(compute, travel);
@@ -181,7 +164,7 @@ ffa_status sim_ring(ffa_sim_result *out, const struct sim *sim, bool is_zigzag, 
 {
     const int64_t ranks = sim->topology.rank_count, parts = is_zigzag ? 2 : 1;
     const int64_t travelled = (sim->tokens + ranks - 1) / ranks * (ranks - 1) *
-                              sim_key_bytes(sim, sim->opts.model.element_bytes);
+                              price_key_bytes(sim, sim->opts.model.element_bytes);
     struct grid grid = { 0 };
     int64_t *steps = NULL, most = 0;
     ffa_status rc = FFA_OK;
@@ -202,9 +185,9 @@ ffa_status sim_ring(ffa_sim_result *out, const struct sim *sim, bool is_zigzag, 
     out->stages = (int32_t)ranks - 1;
     out->node_bytes = nodes_of(sim) > 1 ? 0 : travelled;
     out->network_bytes = nodes_of(sim) > 1 ? travelled : 0;
-    sim_set_pass(sim, &out->forward, ring_ns(sim, steps, false), sim_compute_ns(sim, most, false),
+    sim_set_pass(sim, &out->forward, ring_ns(sim, steps, false), price_compute_ns(sim, most, false),
                  false);
-    sim_set_pass(sim, &out->backward, ring_ns(sim, steps, true), sim_compute_ns(sim, most, true),
+    sim_set_pass(sim, &out->backward, ring_ns(sim, steps, true), price_compute_ns(sim, most, true),
                  true);
 out:
     mem_free(steps);
@@ -226,7 +209,7 @@ static int64_t exchange_ns(const struct sim *sim, int64_t bytes, ffa_sim_result 
         count->node_bytes += node;
         count->network_bytes += network;
     }
-    return ranks > 1 ? sim_latency_ns(sim, ranks > width) + sim_wire_ns(sim, node, network) : 0;
+    return ranks > 1 ? price_latency_ns(sim, ranks > width) + price_wire_ns(sim, node, network) : 0;
 }
 
 ffa_status sim_ulysses(ffa_sim_result *out, const struct sim *sim, ffa_error *err)
@@ -258,8 +241,8 @@ ffa_status sim_ulysses(ffa_sim_result *out, const struct sim *sim, ffa_error *er
     }
     /* Cells are counted of every query head here, of every list in the model. */
     most = most / (m->heads_q / sim->list_count);
-    forward = sim_compute_ns(sim, most, false);
-    backward = sim_compute_ns(sim, most, true);
+    forward = price_compute_ns(sim, most, false);
+    backward = price_compute_ns(sim, most, true);
     /* q, k and v in, out back; dout in, dq, dk and dv back: the rest is kept. */
     sim_set_pass(sim, &out->forward,
                  exchange_ns(sim, row * (heads + 2 * keys_here), out) + forward +

@@ -1,18 +1,17 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-#include "simulate/simulate.h"
-
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ffa_simulate: the mask as bands, the options resolved, then every method in turn at the same
+ * prices. Invariant: a method that cannot be used in a world says why in its result; an error is
+ * only what concerns all methods.
+ */
 #include "mask/mask.h"
 #include "parallel/dispatch/dispatch.h"
-#include "parallel/plan/rank_plan.h"
-
-#include <stdio.h>
+#include "parallel/plan/parallel_opts.h"
+#include "parallel/plan/time_model.h"
+#include "simulate/baselines.h"
+#include "simulate/simulate_plan.h"
 
 enum { CHUNKS_OF_ALL = 8192 };
-
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
 
 const char *ffa_sim_method_text(int32_t method)
 {
@@ -20,56 +19,6 @@ const char *ffa_sim_method_text(int32_t method)
                                                         "ring", "zigzag",  "ulysses" };
 
     return method >= 0 && method < FFA_SIM_METHODS ? names[method] : NULL;
-}
-
-/* ---- prices ---- */
-
-int64_t sim_compute_ns(const struct sim *sim, int64_t cells, bool is_backward)
-{
-    return cells > 0 ? model_compute_ns(&sim->opts, sim->list_count, cells, is_backward) +
-                           sim->opts.model.launch_ns
-                     : 0;
-}
-
-int64_t sim_wire_ns(const struct sim *sim, int64_t node_bytes, int64_t network_bytes)
-{
-    const ffa_parallel_model *m = &sim->opts.model;
-
-    /* 10^6 bytes a second are bytes a microsecond. */
-    const double node = (double)node_bytes * 1e3 / (double)m->node_mbytes_s;
-    const double network = (double)network_bytes * 1e3 / (double)m->network_mbytes_s;
-
-    return (int64_t)(node > network ? node : network);
-}
-
-int64_t sim_latency_ns(const struct sim *sim, bool is_network)
-{
-    return is_network ? sim->opts.model.network_latency_ns : sim->opts.model.node_latency_ns;
-}
-
-int64_t sim_key_bytes(const struct sim *sim, int64_t element)
-{
-    return 2 * (int64_t)sim->opts.model.heads_kv * sim->opts.model.head_dim * element;
-}
-
-void sim_set_pass(const struct sim *sim, ffa_sim_pass *out, int64_t ns, int64_t compute_ns,
-                  bool is_backward)
-{
-    out->ns = ns;
-    out->compute_ns = compute_ns;
-    out->efficiency = (double)sim_compute_ns(sim, sim->cells, is_backward) /
-                      ((double)sim->topology.rank_count * (double)max64(ns, 1));
-}
-
-void sim_refuse(ffa_sim_result *out, const char *format, ...)
-{
-    const int32_t method = out->method;
-    va_list args;
-
-    *out = (ffa_sim_result){ .method = method };
-    va_start(args, format);
-    (void)vsnprintf(out->why_not, sizeof out->why_not, format, args);
-    va_end(args);
 }
 
 /* ---- the whole ---- */
@@ -116,7 +65,7 @@ out:
 /* More chunks than needed make the tables of thousands of ranks large, not better. */
 static void choose_chunk(struct sim *sim)
 {
-    const int64_t usual = dispatch_chunk_tokens(sim->tokens, sim->topology.rank_count);
+    const int64_t usual = chunk_tokens_default(sim->tokens, sim->topology.rank_count);
     const int64_t least = (sim->tokens + CHUNKS_OF_ALL - 1) / CHUNKS_OF_ALL;
 
     if (!sim->given.chunk_tokens && least > usual)
@@ -135,7 +84,7 @@ ffa_status ffa_simulate(ffa_sim_result *out, ffa_sim_opts *resolved, const ffa_m
     memset(out, 0, FFA_SIM_METHODS * sizeof *out);
     FFA_TRY(opts_import(&sim.given, sizeof sim.given, opts, err));
     plan.model = sim.given.model;
-    FFA_TRY(plan_options(&sim.opts, &plan, err));
+    FFA_TRY(parallel_opts_resolve(&sim.opts, &plan, err));
     FFA_TRY(check(mask, topology, &sim, err));
     sim.tokens = mask->shape.seqlen_q;
     choose_chunk(&sim);

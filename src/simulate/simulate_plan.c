@@ -3,9 +3,10 @@
  * The library's own passes: dispatch, transfers and stages of all ranks as planned, and a timeline
  * of each rank in which a stage's fetch also waits for the busiest of the ranks that serve it.
  */
-#include "simulate/simulate.h"
+#include "simulate/simulate_plan.h"
 
 #include "parallel/dispatch/dispatch.h"
+#include "parallel/plan/stages.h"
 
 /* Rows of one stage of one rank that move over the links of a class. */
 struct traffic {
@@ -22,16 +23,6 @@ struct plan_model {
     struct stages stages;
     struct traffic *traffic; /* [ranks][OVERLAP_STAGES_MAX] */
 };
-
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 static ffa_status build(struct plan_model *m, ffa_error *err)
 {
@@ -139,14 +130,14 @@ static int64_t rank_ns(const struct plan_model *m, const struct stage_cut *cut, 
         const int64_t node = max64(t->in[0], t->wait[0]), network = max64(t->in[1], t->wait[1]);
 
         items[s] = (struct overlap_item){
-            .fetch = sim_wire_ns(sim, node * sim_key_bytes(sim, element),
-                                 network * sim_key_bytes(sim, element)),
+            .fetch = price_wire_ns(sim, node * price_key_bytes(sim, element),
+                                   network * price_key_bytes(sim, element)),
             .compute = cut->compute_ns[s],
-            .reduce = is_backward ? sim_wire_ns(sim, node * sim_key_bytes(sim, 4),
-                                                network * sim_key_bytes(sim, element))
+            .reduce = is_backward ? price_wire_ns(sim, node * price_key_bytes(sim, 4),
+                                                  network * price_key_bytes(sim, element))
                                   : 0,
-            .latency =
-                sim_latency_ns(sim, t->in[1] > 0) + (t->is_relayed ? sim_latency_ns(sim, true) : 0),
+            .latency = price_latency_ns(sim, t->in[1] > 0) +
+                       (t->is_relayed ? price_latency_ns(sim, true) : 0),
         };
         split.ends[s] = s + 1;
     }
@@ -171,7 +162,7 @@ static void fill_pass(struct plan_model *m, ffa_sim_pass *out, const struct stag
 
 static void fill(struct plan_model *m, ffa_sim_result *out, enum transfer_route route)
 {
-    const int64_t key_bytes = sim_key_bytes(m->sim, m->sim->opts.model.element_bytes);
+    const int64_t key_bytes = price_key_bytes(m->sim, m->sim->opts.model.element_bytes);
 
     add_traffic(m, m->stages.forward, route);
     fill_pass(m, &out->forward, m->stages.forward, false);

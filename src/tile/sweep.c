@@ -7,25 +7,15 @@
 
 /* ---- clipping ---- */
 
-static int32_t max_i32(int32_t a, int32_t b)
-{
-    return a > b ? a : b;
-}
-
-static int32_t min_i32(int32_t a, int32_t b)
-{
-    return a < b ? a : b;
-}
-
 /* The interval on the rows of the segment that lie in [begin, end). */
 static struct plan_band clip(const struct normal_segment *segment,
                              const struct normal_interval *interval, int32_t begin, int32_t end)
 {
-    const int32_t from = max_i32(segment->row_begin, begin);
+    const int32_t from = max32(segment->row_begin, begin);
     const int32_t skip = from - segment->row_begin;
 
     return (struct plan_band){ .begin = from,
-                               .end = min_i32(segment->row_end, end),
+                               .end = min32(segment->row_end, end),
                                .lo = interval->lo + interval->lo_step * skip,
                                .hi = interval->hi + interval->hi_step * skip,
                                .lo_step = interval->lo_step,
@@ -63,8 +53,8 @@ static bool span_join(struct span *span, int32_t k_begin, int32_t k_end)
     }
     if (k_begin > span->k_end || k_end < span->k_begin)
         return false;
-    span->k_begin = min_i32(span->k_begin, k_begin);
-    span->k_end = max_i32(span->k_end, k_end);
+    span->k_begin = min32(span->k_begin, k_begin);
+    span->k_end = max32(span->k_end, k_end);
     return true;
 }
 
@@ -169,7 +159,7 @@ static int64_t find_open(struct sweep_work *work, const struct sweep_piece *piec
         work->open[kept++] = at;
         if (is_used(&work->used[at * words], piece->segment))
             continue;
-        cost = blocks_of(work, range->k_begin, max_i32(range->k_end, piece->k_end)) -
+        cost = blocks_of(work, range->k_begin, max32(range->k_end, piece->k_end)) -
                blocks_of(work, range->k_begin, range->k_end);
         if (cost < best_cost || (cost == best_cost && range->k_end > work->sweeps[best].k_end)) {
             best = at;
@@ -201,7 +191,7 @@ static ffa_status assign(struct sweep_work *work, int64_t segments, ffa_error *e
             memset(&work->used[at * words], 0, (size_t)words * sizeof *work->used);
             work->open[open_count++] = at;
         }
-        work->sweeps[at].k_end = max_i32(work->sweeps[at].k_end, piece->k_end);
+        work->sweeps[at].k_end = max32(work->sweeps[at].k_end, piece->k_end);
         work->used[at * words + piece->segment / 64] |= (uint64_t)1 << (piece->segment % 64);
         piece->sweep = (int32_t)at;
     }
@@ -345,10 +335,10 @@ static void finish_sweep(struct sweep_sink *sink, const struct sweep_rows *rows,
     sweep->end = 0;
     for (int32_t i = 0; i < sweep->band_count; i++) {
         covered += bands[i].end - bands[i].begin;
-        sweep->begin = min_i32(sweep->begin, bands[i].lo);
-        sweep->end = max_i32(sweep->end, last_hi(&bands[i]));
-        full_begin = max_i32(full_begin, last_lo(&bands[i]));
-        full_end = min_i32(full_end, bands[i].hi);
+        sweep->begin = min32(sweep->begin, bands[i].lo);
+        sweep->end = max32(sweep->end, last_hi(&bands[i]));
+        full_begin = max32(full_begin, last_lo(&bands[i]));
+        full_end = min32(full_end, bands[i].hi);
     }
     all = sweep_blocks(sweep->begin, sweep->end, block_size, sink->plan->on_grid);
     first = sink->plan->on_grid ? sweep->begin / block_size * block_size : sweep->begin;

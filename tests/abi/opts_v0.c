@@ -73,6 +73,7 @@ AT(ffa_parallel_plan_opts, model, 56);
 SIZE(ffa_parallel_plan_opts, 128);
 AT(ffa_parallel_plan_info, tokens_q, 32);
 AT(ffa_parallel_plan_info, backward_bytes, 184);
+AT(ffa_parallel_plan_info, model, 192);
 AT(ffa_dispatch_report, total, 16);
 AT(ffa_dispatch_report, load_imbalance, 176);
 

@@ -28,7 +28,7 @@ shares() {
     shares backward fp16 6
     shares backward dims 6
     shares backward quick 4
-    shares backward turns 3
+    shares backward ordered 3
     shares backward apart 3
     shares forward dims 6
     shares forward bf16 6

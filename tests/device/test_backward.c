@@ -9,7 +9,7 @@
  * written beside the gradients and the workspace. FFA_TEST_LEVEL=2 evaluates every row and key up
  * to the oracle's own limit; level 1 (default) samples cases above 4e6 cells; level 0 is for the
  * emulator (tests/emulator), with a twelfth of the repetitions.
- * CK_RUN_CASE=quick|apart|features|stages|unions|dims|turns|bf16|fp16 runs a part,
+ * CK_RUN_CASE=quick|apart|features|stages|unions|dims|ordered|bf16|fp16 runs a part,
  * FFA_TEST_PART=I/N a share of it (device_case.h); FFA_TEST_STORE=PATH keeps kernels for others.
  * With FFA_TEST_BACKEND=cpu it runs on the CPU backend, which tests this test; with
  * FFA_TEST_DETERMINISTIC=1 all kernels are deterministic.
@@ -20,6 +20,7 @@
 #include "support/device_case.h"
 #include "support/low_precision.h"
 #include "support/stage_case.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <cuda_runtime_api.h>
@@ -1385,14 +1386,14 @@ static void run_stages(uint64_t seed, int first_layout, int last_layout)
  * by the second, and get the dtype in the third. A group is split into parts, or not. */
 START_TEST(gradients_of_keys_get_the_dtype_last)
 {
-    static const ffa_slice turns[] = { { 0, 150, 0, 270, FFA_SLICE_FULL, 0 },
-                                       { 150, 300, 10, 270, FFA_SLICE_CAUSAL, 0 },
-                                       { 300, 420, 0, 200, FFA_SLICE_BICAUSAL, 0 } };
+    static const ffa_slice slices[] = { { 0, 150, 0, 270, FFA_SLICE_FULL, 0 },
+                                        { 150, 300, 10, 270, FFA_SLICE_CAUSAL, 0 },
+                                        { 300, 420, 0, 200, FFA_SLICE_BICAUSAL, 0 } };
     struct attention_shape shape = layouts[_i % LAYOUTS];
     struct staged staged = { .masks = { .count = 3 } };
     const ffa_kernels *kernels, *fp32;
-    ffa_slice_list list = { turns, 3 };
-    struct attempt attempt = { .name = "turns" };
+    ffa_slice_list list = { slices, 3 };
+    struct attempt attempt = { .name = "key gradients over stages" };
     ffa_plan_info info = FFA_PLAN_INFO_INIT;
     struct oracle_backward_case test;
     struct device_call call, sums;
@@ -1404,9 +1405,9 @@ START_TEST(gradients_of_keys_get_the_dtype_last)
     shape.heads_q = _i / LAYOUTS ? 6 : 2;
     shape.mask = staged.masks.shape = (ffa_mask_shape){ 420, 270 };
     for (int i = 0; i < 3; i++)
-        must(ffa_mask_create(&staged.masks.masks[i], &shape.mask, &turns[i], 1, &err), &err,
+        must(ffa_mask_create(&staged.masks.masks[i], &shape.mask, &slices[i], 1, &err), &err,
              "mask");
-    must(ffa_mask_create(&staged.masks.whole, &shape.mask, turns, 3, &err), &err, "mask");
+    must(ffa_mask_create(&staged.masks.whole, &shape.mask, slices, 3, &err), &err, "mask");
     attempt.mask = staged.masks.whole;
     call_init(&call, &shape, shape.dtype, shape.layout, &rng);
     call_init(&sums, &shape, FFA_FP32, LAYOUT_PADDED, &rng);
@@ -1431,15 +1432,15 @@ START_TEST(gradients_of_keys_get_the_dtype_last)
         args.flags = i == 1 ? FFA_BACKWARD_ACCUMULATE : 0;
         must(ffa_backward(i < 2 ? fp32 : kernels, staged.ready[i].plan, &args,
                           workspace_of(&staged.ready[staged.most]), NULL, &err),
-             &err, "turn");
+             &err, "stage");
     }
     fetch(&call, FIRST_OUTPUT, TENSORS);
     for (int i = FIRST_OUTPUT; i < TENSORS; i++) {
-        check_guard(call.memory[i], call.bytes[i], "turns", tensor_names[i]);
+        check_guard(call.memory[i], call.bytes[i], "key gradients over stages", tensor_names[i]);
         check_guard(sums.memory[i], sums.bytes[i], "sums", tensor_names[i]);
     }
     check_guard(staged.ready[staged.most].workspace, staged.ready[staged.most].workspace_bytes,
-                "turns", "the workspace");
+                "key gradients over stages", "the workspace");
     compare(&call, &test, &attempt, &info);
     staged_finish(&staged);
     prepared_finish(&whole);
@@ -1511,8 +1512,10 @@ END_TEST
 /* Two features at a time. */
 enum feature { CAP, SINKS, FP32_GRADIENTS, FP32_OUT, LISTS, ISOLATED, SPLIT, ORDERED, FEATURES };
 enum { PAIRS = FEATURES * (FEATURES - 1) / 2 };
-static const char *const feature_names[] = { "softcap",  "sinks",     "fp32 gradients",  "fp32 out",
-                                             "per head", "isolation", "parts of groups", "turns" };
+static const char *const feature_names[] = {
+    "softcap",  "sinks",     "fp32 gradients",  "fp32 out",
+    "per head", "isolation", "parts of groups", "ordered"
+};
 
 static ffa_mask *lists_mask(void)
 {
@@ -1758,15 +1761,15 @@ END_TEST
 
 /* ---- deterministic kernels ---- */
 
-static const uint32_t turn_flags[] = { 0, FFA_SPEC_GRAD_FP32, FFA_SPEC_SOFTCAP,
-                                       FFA_SPEC_SOFTCAP | FFA_SPEC_GRAD_FP32 };
+static const uint32_t ordered_flags[] = { 0, FFA_SPEC_GRAD_FP32, FFA_SPEC_SOFTCAP,
+                                          FFA_SPEC_SOFTCAP | FFA_SPEC_GRAD_FP32 };
 
-/* option: one of turn_flags; at level 0 it follows from the width, as does the dtype: each pair has
- * kernels to compile. */
-static void run_turns(const char *name, const ffa_mask *mask, struct attention_shape shape,
-                      int64_t option, uint64_t seed)
+/* option: one of ordered_flags; at level 0 it follows from the width, as does the dtype: each pair
+ * has kernels to compile. */
+static void run_ordered(const char *name, const ffa_mask *mask, struct attention_shape shape,
+                        int64_t option, uint64_t seed)
 {
-    const uint32_t spec_flags = turn_flags[share > 1 ? shape.head_dim / 64 % 4 : option];
+    const uint32_t spec_flags = ordered_flags[share > 1 ? shape.head_dim / 64 % 4 : option];
     struct rng rng = { seed };
     struct device_call call;
     ffa_dtype grad_dtype;
@@ -1785,7 +1788,7 @@ static void run_turns(const char *name, const ffa_mask *mask, struct attention_s
 
 /* Tiles that meet at all rows, at their own, at few, in pairs of sweeps; sweeps that begin and end
  * inside a block; parts of a group, and heads of a group in one item. */
-static const char *const turn_texts[] = {
+static const char *const ordered_texts[] = {
     "full:600",
     "causal:700",
     "causal:300x150",
@@ -1798,19 +1801,19 @@ static const char *const turn_texts[] = {
     "global-window:600,left=64,right=0,global=32",
     "causal:100x6200", /* many tiles */
 };
-enum { TURN_TEXTS = sizeof turn_texts / sizeof *turn_texts };
+enum { ORDERED_TEXTS = sizeof ordered_texts / sizeof *ordered_texts };
 
-START_TEST(turns_match_the_oracle)
+START_TEST(ordered_kernels_match_the_oracle)
 {
-    ffa_mask *mask = parse(turn_texts[_i]);
+    ffa_mask *mask = parse(ordered_texts[_i]);
 
     for (int i = _i % LAYOUTS; i < LAYOUTS; i += share)
-        run_turns(turn_texts[_i], mask, layouts[i], (_i + i) % 4, (uint64_t)(30 + i));
+        run_ordered(ordered_texts[_i], mask, layouts[i], (_i + i) % 4, (uint64_t)(30 + i));
     ffa_mask_destroy(mask);
 }
 END_TEST
 
-START_TEST(turns_of_random_unions)
+START_TEST(ordered_kernels_on_random_unions)
 {
     for (int i = 0; i < 60; i += share) {
         struct rng rng = { (uint64_t)(77000 + 1000 * _i + i) };
@@ -1823,14 +1826,14 @@ START_TEST(turns_of_random_unions)
         shape.heads_kv = (int32_t)rng_range(&rng, 1, 3);
         shape.heads_q = shape.heads_kv * (int32_t)rng_range(&rng, 1, 4);
         text_copy(name, "random union %d", i);
-        run_turns(name, mask, shape, rng_range(&rng, 0, 3), (uint64_t)i);
+        run_ordered(name, mask, shape, rng_range(&rng, 0, 3), (uint64_t)i);
         ffa_mask_destroy(mask);
         free(from.slices);
     }
 }
 END_TEST
 
-START_TEST(turns_of_a_mask_per_kv_head)
+START_TEST(ordered_kernels_on_a_mask_per_kv_head)
 {
     static const ffa_slice first[] = { { 0, 500, 0, 600, FFA_SLICE_CAUSAL, 0 } };
     static const ffa_slice second[] = { { 0, 250, 0, 100, FFA_SLICE_FULL, 0 },
@@ -1843,13 +1846,13 @@ START_TEST(turns_of_a_mask_per_kv_head)
 
     must(ffa_mask_create_per_head(&mask, &size, lists, 2, &err), &err, "mask");
     for (int i = 2; i < LAYOUTS; i += level_step(6, 3))
-        run_turns("a mask a kv head", mask, layouts[i], i % 4, (uint64_t)(50 + i));
+        run_ordered("a mask a kv head", mask, layouts[i], i % 4, (uint64_t)(50 + i));
     ffa_mask_destroy(mask);
 }
 END_TEST
 
-/* Deterministic kernels take plans in turns, others the others. */
-START_TEST(turns_are_of_their_kernels)
+/* Deterministic kernels take plans with tickets, other kernels plans without. */
+START_TEST(ordered_plans_are_for_ordered_kernels)
 {
     const struct attention_shape shape = { { 300, 300 }, FFA_BF16, 2, 2, 64, LAYOUT_TOKENS };
     ffa_mask *mask = parse("causal:300");
@@ -2036,7 +2039,7 @@ static Suite *device_suite(void)
     TCase *apart = tcase_create("apart"), *stages = tcase_create("stages"),
           *features = tcase_create("features");
     TCase *bf16 = tcase_create("bf16"), *fp16 = tcase_create("fp16");
-    TCase *columns = tcase_create("dims"), *in_turns = tcase_create("turns");
+    TCase *columns = tcase_create("dims"), *ordered = tcase_create("ordered");
     /* At level 0 two of the wide ones: each has kernels to compile. */
     const int first = share > 1 ? LAYOUTS + 1 : LAYOUTS,
               end = share > 1 ? LAYOUTS + 3 : ALL_LAYOUTS;
@@ -2074,10 +2077,10 @@ static Suite *device_suite(void)
     add_part(columns, fp32_out_is_read, first, end);
     add_part(columns, debug_kernels_agree, first, end);
     add_part(columns, dims_in_stages_make_the_whole, first, end);
-    add_part(in_turns, turns_match_the_oracle, 0, TURN_TEXTS);
-    add_loop(in_turns, turns_of_random_unions, 4, 2);
-    tcase_add_test(in_turns, turns_of_a_mask_per_kv_head);
-    tcase_add_test(in_turns, turns_are_of_their_kernels);
+    add_part(ordered, ordered_kernels_match_the_oracle, 0, ORDERED_TEXTS);
+    add_loop(ordered, ordered_kernels_on_random_unions, 4, 2);
+    tcase_add_test(ordered, ordered_kernels_on_a_mask_per_kv_head);
+    tcase_add_test(ordered, ordered_plans_are_for_ordered_kernels);
     add_part(bf16, mask_cases_match_the_oracle, 0, LAYOUTS / 2);
     add_part(fp16, mask_cases_match_the_oracle, LAYOUTS / 2, LAYOUTS);
     suite_add_tcase(suite, quick);
@@ -2086,7 +2089,7 @@ static Suite *device_suite(void)
     suite_add_tcase(suite, stages);
     suite_add_tcase(suite, unions);
     suite_add_tcase(suite, columns);
-    suite_add_tcase(suite, in_turns);
+    suite_add_tcase(suite, ordered);
     suite_add_tcase(suite, bf16);
     suite_add_tcase(suite, fp16);
     return suite;
@@ -2100,8 +2103,7 @@ int main(void)
     const char *deterministic = getenv("FFA_TEST_DETERMINISTIC");
     const bool wants_cpu = backend && strcmp(backend, "cpu") == 0;
     ffa_error err = { 0 };
-    SRunner *runner;
-    int failed;
+    int rc;
 
     level_read(layouts, LAYOUTS);
     opts.cache_path = getenv("FFA_TEST_STORE"); /* NULL: in memory */
@@ -2117,11 +2119,7 @@ int main(void)
     all_flags = deterministic && atoi(deterministic) ? (uint32_t)FFA_SPEC_DETERMINISTIC : 0;
     printf("device %d: %s\n", info.device, info.device_name);
     cases = mask_cases_load();
-    runner = srunner_create(device_suite());
-    srunner_set_fork_status(runner, CK_NOFORK); /* one CUDA context for all */
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
+    rc = suite_run_here(device_suite()); /* one CUDA context for all */
     mask_cases_free(&cases);
-    return failed ? 1 : 0;
+    return rc;
 }

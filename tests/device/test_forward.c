@@ -15,6 +15,7 @@
 #include "support/device_case.h"
 #include "support/stage_case.h"
 
+#include "support/suite.h"
 #include <check.h>
 #include <cuda_runtime_api.h>
 #include <ffa/ffa.h>
@@ -1462,8 +1463,7 @@ int main(void)
     ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
     ffa_context_info info = FFA_CONTEXT_INFO_INIT;
     ffa_error err = { 0 };
-    SRunner *runner;
-    int failed;
+    int rc;
 
     level_read(layouts, 12);
     opts.cache_path = getenv("FFA_TEST_STORE"); /* NULL: in memory */
@@ -1476,11 +1476,7 @@ int main(void)
     sm_count = info.sm_count;
     printf("device %d: %s\n", info.device, info.device_name);
     cases = mask_cases_load();
-    runner = srunner_create(device_suite());
-    srunner_set_fork_status(runner, CK_NOFORK); /* one CUDA context for all */
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
+    rc = suite_run_here(device_suite()); /* one CUDA context for all */
     mask_cases_free(&cases);
-    return failed ? 1 : 0;
+    return rc;
 }

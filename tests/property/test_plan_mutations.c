@@ -122,7 +122,7 @@ static void problem_init(struct problem *p, enum pass pass, const ffa_mask *mask
     ck_assert_int_eq(tile_build(&plan, mask, TILE_OWNS_QUERIES, &subjects[pass].opts, NULL),
                      FFA_OK);
     ck_assert_int_eq(cpu_forward(&(struct cpu_forward){ .plan = &plan,
-                                                        .args = &p->test.args,
+                                                        .args = CPU_ARGS(p->test.args),
                                                         .dtype = FFA_FP64,
                                                         .head_dim = DIM,
                                                         .threads = 1,
@@ -146,9 +146,11 @@ static void problem_finish(struct problem *p)
 static bool counts(const struct tile_plan *plan, const struct problem *p)
 {
     const ffa_forward_args *args = &p->test.args;
-    const struct cpu_forward call = {
-        .plan = plan, .args = args, .dtype = FFA_FP32, .head_dim = DIM, .threads = 1
-    };
+    const struct cpu_forward call = { .plan = plan,
+                                      .args = CPU_ARGS(*args),
+                                      .dtype = FFA_FP32,
+                                      .head_dim = DIM,
+                                      .threads = 1 };
 
     oracle_poison(&p->reference.forward);
     ck_assert_int_eq(cpu_forward(&call, NULL), FFA_OK);
@@ -177,11 +179,11 @@ static bool is_near(const ffa_tensor *tensor, const struct oracle_gradient *want
 static bool differentiates(const struct tile_plan *plan, const struct problem *p)
 {
     const struct cpu_backward call = { .plan = plan,
-                                       .args = &p->test.args,
-                                       .dout = p->gradients.dout,
-                                       .dq = p->gradients.dq,
-                                       .dk = p->gradients.dk,
-                                       .dv = p->gradients.dv,
+                                       .args = CPU_ARGS(p->test.args),
+                                       .dout = CPU_TENSOR(p->gradients.dout),
+                                       .dq = CPU_TENSOR(p->gradients.dq),
+                                       .dk = CPU_TENSOR(p->gradients.dk),
+                                       .dv = CPU_TENSOR(p->gradients.dv),
                                        .dtype = FFA_FP64,
                                        .grad_dtype = FFA_FP64,
                                        .head_dim = DIM,

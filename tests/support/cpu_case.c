@@ -9,7 +9,7 @@ ffa_status cpu_case_run(struct attention_case *test, const ffa_mask *mask,
     struct tile_plan plan;
     ffa_status rc = tile_build(&plan, mask, TILE_OWNS_QUERIES, opts, err);
     const struct cpu_forward call = { .plan = &plan,
-                                      .args = &test->args,
+                                      .args = CPU_ARGS(test->args),
                                       .dtype = test->shape.dtype,
                                       .head_dim = test->shape.head_dim,
                                       .head_dim_v = test->head_dim_v,
@@ -95,11 +95,11 @@ struct cpu_backward cpu_case_call(struct cpu_case *c, const struct tile_plan *pl
                                   bool fp64)
 {
     return (struct cpu_backward){ .plan = plan,
-                                  .args = &c->test.args,
-                                  .dout = c->gradients.dout,
-                                  .dq = c->gradients.dq,
-                                  .dk = c->gradients.dk,
-                                  .dv = c->gradients.dv,
+                                  .args = CPU_ARGS(c->test.args),
+                                  .dout = CPU_TENSOR(c->gradients.dout),
+                                  .dq = CPU_TENSOR(c->gradients.dq),
+                                  .dk = CPU_TENSOR(c->gradients.dk),
+                                  .dv = CPU_TENSOR(c->gradients.dv),
                                   .dsink = c->reference.dsink,
                                   .dtype = c->test.shape.dtype,
                                   .grad_dtype = c->gradients.grad_dtype,

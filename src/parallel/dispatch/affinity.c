@@ -1,14 +1,23 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * solve_affinity: place, repair, improve; min-heap's solution where that is no worse. Invariant:
+ * every rank has floor(chunks / ranks) chunks or one more at every step, so a swap of two chunks
+ * keeps the counts, and only loads and traffic are compared. Tricks: a chunk's value for every rank
+ * is found in one walk over who else attends its keys; a round number in `seen` says whether an
+ * amount is of this round, so nothing is cleared between rounds. All limits are counts of work,
+ * never of time.
+ */
 #include "parallel/dispatch/affinity.h"
 
-/* What one more crossing of the network costs beside a move inside a node: 400 Gb/s beside the
- * 300 to 400 GB/s of NVLink. */
+/* What a token that crosses the network costs, where one that moves inside a node costs 1: 400 Gb/s
+ * beside the 300 to 400 GB/s of NVLink. */
 enum { NETWORK_COST = 7 };
 
-/* Limits: entries of the wants; chunk pairs that share a key chunk (dense masks, where every rank
- * needs nearly all keys whoever computes what, go beyond it); entries looked at by the swaps. */
+/* Limits: entries of wants; pairs of chunks that attend the same key chunk; entries that swaps look
+ * at. Dense masks exceed the second: there every rank needs nearly all keys, whoever computes
+ * what, and nothing can be gained. */
 enum { ENTRIES_MAX = 1 << 22, PAIRS_MAX = 1 << 23, SWAP_WORK_MAX = 1 << 25 };
-enum { SWAP_PASSES = 4, SWAP_TARGETS = 2 };
+enum { SWAP_ROUNDS = 4, SWAP_TARGETS = 2 };
 
 struct want {
     int64_t chunk; /* of keys (in wants), of queries (in users) */
@@ -21,9 +30,11 @@ struct wants {
     struct want *at;
 };
 
-/* The most of several amounts by somebody, summed over rounds: marks spare the clearing. */
+/* Of each index, the largest amount of a round, summed over rounds. */
 struct score {
-    int64_t *sum, *now, *seen;
+    int64_t *sum;
+    int64_t *now;  /* the largest amount of round `seen` */
+    int64_t *seen; /* the last round with an amount */
 };
 
 struct affinity {
@@ -47,8 +58,8 @@ static int32_t node_of(const struct affinity *a, int32_t rank)
 
 /* ---- what chunks attend ---- */
 
-/* Calls for every (chunk, key chunk) with the tokens attended, its own chunk left out; with
- * `at` NULL it only counts. */
+/* List the key chunks that a chunk attends, with the tokens, but for its own; returns how many. at
+ * NULL: only count. */
 static int64_t each_want(const struct affinity_input *in, int64_t chunk, struct want *at)
 {
     int64_t count = 0, last = -1;
@@ -80,18 +91,15 @@ static int64_t each_want(const struct affinity_input *in, int64_t chunk, struct 
 static void transpose(struct wants *users, const struct wants *wants, int64_t count)
 {
     for (int64_t i = 0; i < wants->begin[count]; i++)
-        users->begin[wants->at[i].chunk + 1]++;
-    for (int64_t k = 0; k < count; k++)
-        users->begin[k + 1] += users->begin[k];
+        users->begin[wants->at[i].chunk]++;
+    begins_from_counts(users->begin, count);
     for (int64_t c = 0; c < count; c++)
         for (int64_t i = wants->begin[c]; i < wants->begin[c + 1]; i++) {
             const struct want *want = &wants->at[i];
 
             users->at[users->begin[want->chunk]++] = (struct want){ c, want->tokens };
         }
-    for (int64_t k = count; k > 0; k--) /* filling moved each begin to the next one's */
-        users->begin[k] = users->begin[k - 1];
-    users->begin[0] = 0;
+    begins_move_back(users->begin, count);
 }
 
 /* *dense: beyond the limits, nothing was built. */
@@ -165,8 +173,9 @@ static void hold(struct affinity *a, int64_t chunk, int64_t tokens)
     score_raise(&a->by_node, node_of(a, rank), tokens, a->round);
 }
 
-/* Fills the sums of by_rank and by_node for a chunk that is not placed: tokens a stranger would
- * receive, and this rank or node would not, or would no longer. */
+/* Fill the sums of by_rank and by_node for a chunk that is not placed: the tokens that need not be
+ * moved if this rank (node) takes the chunk, because it has them, or receives them anyway, or
+ * attends the chunk's own keys. */
 static void score_chunk(struct affinity *a, int64_t chunk)
 {
     memset(a->by_rank.sum, 0, (size_t)a->in->solve.ranks * sizeof *a->by_rank.sum);
@@ -197,8 +206,9 @@ static int64_t value_of(const struct affinity *a, int32_t rank)
 
 /* ---- placing ---- */
 
-/* The rank of most value that can take the chunk and, with the least it must take besides, stay
- * under the cap; the least loaded one where none has any. least[n]: the n smallest loads. */
+/* The rank of the largest value that can take the chunk and stay under the cap, even with the least
+ * that it must take besides; the least loaded rank where no rank has a value. least[n]: the n
+ * smallest loads together. */
 static int32_t choose(const struct affinity *a, const struct rank_heap *heap, int64_t load,
                       const int64_t *least)
 {
@@ -255,7 +265,7 @@ out:
 
 /* ---- the modelled traffic ---- */
 
-/* Adds a chunk's wants from outside of `group` (a rank, or a node). */
+/* What a chunk's wants add to the tokens that `group` (a rank, or a node) receives. */
 static int64_t add_wants(struct affinity *a, int64_t chunk, int32_t group, bool is_node)
 {
     int64_t before = 0, after = 0;
@@ -299,8 +309,8 @@ static int64_t cost_of_node(struct affinity *a, int32_t node)
     return cost * NETWORK_COST;
 }
 
-/* Members, loads and costs from rank_of; the whole cost. */
-static int64_t settle(struct affinity *a)
+/* Find members, loads and costs from rank_of; returns the whole cost. */
+static int64_t recount(struct affinity *a)
 {
     int64_t cost = 0;
 
@@ -392,8 +402,9 @@ static int32_t most_loaded(const struct affinity *a)
     return most;
 }
 
-/* Best swap of a chunk of `heavy` for a lighter one elsewhere: the least larger load of the two, or
- * any under the cap. False where none helps. */
+/* The best swap of a chunk of `heavy` for a lighter one of another rank: the one after which the
+ * larger load of the two ranks is least. Any that brings both under the cap ends the search. False:
+ * none lowers the load of `heavy`. */
 static bool find_relief(const struct affinity *a, int32_t heavy, struct swap *best)
 {
     const int64_t *loads = a->in->solve.loads;
@@ -428,7 +439,7 @@ static void repair(struct affinity *a)
     }
 }
 
-/* The ranks that hold most of what an already placed chunk attends, more than its own does. */
+/* The ranks of the largest values for a chunk that is placed, above that of its own rank. */
 static int32_t find_targets(struct affinity *a, int64_t chunk, int32_t targets[SWAP_TARGETS])
 {
     const int32_t home = a->rank_of[chunk];
@@ -463,7 +474,7 @@ static bool fits(const struct affinity *a, const struct swap *s)
     return a->load[s->rank[0]] + more <= a->cap && a->load[s->rank[1]] - more <= a->cap;
 }
 
-/* Swap the chunk with the one elsewhere that saves most. */
+/* Make the swap of this chunk that saves most traffic, if any saves some. */
 static bool improve_chunk(struct affinity *a, int64_t chunk, int64_t *swaps_left)
 {
     int32_t targets[SWAP_TARGETS];
@@ -499,7 +510,7 @@ static void improve(struct affinity *a)
     bool is_better = swaps_left > 0;
 
     a->work = 0;
-    for (int pass = 0; pass < SWAP_PASSES && is_better; pass++) {
+    for (int round = 0; round < SWAP_ROUNDS && is_better; round++) {
         is_better = false;
         for (int64_t c = 0; c < a->in->solve.count; c++)
             if (swaps_left > 0 && a->work <= SWAP_WORK_MAX && improve_chunk(a, c, &swaps_left))
@@ -548,7 +559,7 @@ static void affinity_finish(struct affinity *a)
     mem_free(a->members);
 }
 
-/* The mean with its slack, or what min-heap reaches. */
+/* The mean load with its slack, or what min-heap reaches where that is more. */
 static int64_t cap_of(const struct affinity_input *in, int64_t min_heap_load)
 {
     int64_t sum = 0, mean, cap;
@@ -571,18 +582,18 @@ static ffa_status solve_with(struct affinity *a, const int32_t *min_heap,
 
     memcpy(from, min_heap, bytes);
     a->cap = cap_of(a->in, solve_largest_load(from, &a->in->solve, a->load));
-    least = settle(a);
+    least = recount(a);
     FFA_TRY(place_all(a, err));
-    (void)settle(a);
+    (void)recount(a);
     repair(a);
-    placed = settle(a);
+    placed = recount(a);
     result->is_min_heap = placed >= least || a->load[most_loaded(a)] > a->cap;
     if (result->is_min_heap) {
         memcpy(from, min_heap, bytes);
-        placed = settle(a);
+        placed = recount(a);
     }
     improve(a);
-    after = settle(a);
+    after = recount(a);
     result->swap_gain = placed > 0 ? (double)(placed - after) / (double)placed : 0;
     result->is_min_heap = result->is_min_heap && after == placed;
 out:

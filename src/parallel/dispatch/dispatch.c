@@ -1,27 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A dispatch: arguments checked, masks to bands, chunks cut and weighed, a solver run.
+ * ffa_dispatch_create: arguments are checked, masks become bands, chunks are cut and weighed, and a
+ * solver gives them to ranks. Invariant: integers only and no look at the clock, so every rank that
+ * calls with the same arguments gets the same dispatch; the digest covers all that later steps
+ * read. Cells are counted by bands cut at chunk bounds, so the cost depends on bands, not on
+ * tokens.
  */
 #include "parallel/dispatch/dispatch.h"
 
 #include "mask/mask.h"
 #include "parallel/dispatch/affinity.h"
+#include "parallel/dispatch/dispatch_keys.h"
 
 enum {
     KNOWN_FLAGS = FFA_DISPATCH_CHUNK_EXACT | FFA_DISPATCH_BALANCE_TILES,
-    CHUNKS_A_RANK = 8,
-    CHUNK_ROUND = 128,
     SLACK_DEFAULT = 16,
     SLACK_MAX = 1000,
     SWAPS_A_CHUNK = 64
 };
-
-int64_t dispatch_chunk_tokens(int64_t tokens, int32_t ranks)
-{
-    const int64_t chunks = (int64_t)CHUNKS_A_RANK * ranks;
-
-    return (tokens + chunks - 1) / chunks;
-}
 
 /* ---- arguments ---- */
 
@@ -109,17 +105,15 @@ static ffa_status check_options(ffa_dispatch_opts *opts, ffa_error *err)
 /* Tokens of a chunk, as the header defines it. */
 static int64_t chunk_size(int64_t tokens, int32_t ranks, const ffa_dispatch_opts *opts)
 {
-    const int64_t automatic = dispatch_chunk_tokens(tokens, ranks);
+    const int64_t automatic = chunk_tokens_default(tokens, ranks);
     const bool is_given = opts->chunk_tokens > 0;
     int64_t size = is_given && opts->chunk_tokens < automatic ? opts->chunk_tokens : automatic;
-    int64_t rounded;
 
     if (opts->flags & FFA_DISPATCH_CHUNK_EXACT)
         return is_given ? opts->chunk_tokens : automatic;
     if ((tokens + size - 1) / size > CHUNKS_MAX)
         size = (tokens + CHUNKS_MAX - 1) / CHUNKS_MAX;
-    rounded = (size + CHUNK_ROUND - 1) / CHUNK_ROUND * CHUNK_ROUND;
-    return (tokens + rounded - 1) / rounded >= ranks ? rounded : size;
+    return chunk_tokens_rounded(tokens, ranks, size);
 }
 
 static ffa_status check_given(const ffa_dispatch_opts *opts, int64_t tokens, ffa_error *err)
@@ -354,8 +348,22 @@ static ffa_status solve(ffa_dispatch *d, const ffa_dispatch_opts *opts, ffa_erro
         rc = solve_min_heap(d->layout.rank_of, &in, err);
     }
     if (rc == FFA_OK)
-        layout_settle(&d->layout);
+        layout_index(&d->layout);
     return rc;
+}
+
+/* Keys that live apart from queries. chunk_tokens: of a chunk, at most; 0: chosen. */
+static ffa_status place_keys(ffa_dispatch *d, int64_t key_tokens, int64_t chunk_tokens,
+                             ffa_error *err)
+{
+    const struct key_dispatch in = { .queries = &d->layout,
+                                     .needs = &d->needs,
+                                     .key_tokens = key_tokens,
+                                     .chunk_tokens = chunk_tokens };
+
+    if (d->key_mode == FFA_KEYS_REPLICATED)
+        return layout_replicate(&d->keys, key_tokens, d->topology.rank_count, err);
+    return key_dispatch_solve(&d->keys, &in, err);
 }
 
 /* Everything a later step depends on. */
@@ -409,7 +417,7 @@ ffa_status ffa_dispatch_create(ffa_dispatch **out, const ffa_dispatch_mask *mask
     d->key_mode = opts.keys;
     FFA_TRY(solve(d, &opts, err));
     if (opts.keys != FFA_KEYS_WITH_QUERIES)
-        FFA_TRY(dispatch_keys(d, masks[0].mask->shape.seqlen_k, opts.key_chunk_tokens, err));
+        FFA_TRY(place_keys(d, masks[0].mask->shape.seqlen_k, opts.key_chunk_tokens, err));
     digest(d);
     *out = d;
     d = NULL;
@@ -435,6 +443,11 @@ void ffa_dispatch_destroy(ffa_dispatch *dispatch)
 
 /* ---- facts ---- */
 
+const struct layout *dispatch_key_layout(const ffa_dispatch *d)
+{
+    return d->key_mode == FFA_KEYS_WITH_QUERIES ? &d->layout : &d->keys;
+}
+
 int64_t ffa_dispatch_chunk_count(const ffa_dispatch *dispatch)
 {
     return dispatch ? dispatch->layout.count : 0;
@@ -450,6 +463,25 @@ ffa_dispatch_chunk ffa_dispatch_chunk_at(const ffa_dispatch *dispatch, int64_t i
                                  .load = dispatch->load[index],
                                  .area = dispatch->area[index],
                                  .rank = dispatch->layout.rank_of[index] };
+}
+
+int64_t ffa_dispatch_key_chunk_count(const ffa_dispatch *dispatch)
+{
+    return dispatch ? dispatch_key_layout(dispatch)->count : 0;
+}
+
+ffa_dispatch_chunk ffa_dispatch_key_chunk_at(const ffa_dispatch *dispatch, int64_t index)
+{
+    const struct layout *keys = dispatch ? dispatch_key_layout(dispatch) : NULL;
+
+    if (keys && dispatch->key_mode == FFA_KEYS_WITH_QUERIES)
+        return ffa_dispatch_chunk_at(dispatch, index);
+    if (!keys || index < 0 || index >= keys->count)
+        return (ffa_dispatch_chunk){ 0 };
+    return (ffa_dispatch_chunk){ .begin = keys->bounds[index],
+                                 .end = keys->bounds[index + 1],
+                                 .local_begin = keys->local[index],
+                                 .rank = keys->is_replicated ? -1 : keys->rank_of[index] };
 }
 
 const int64_t *ffa_dispatch_rank_chunks(const ffa_dispatch *dispatch, int32_t rank, int64_t *count)

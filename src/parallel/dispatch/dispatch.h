@@ -10,8 +10,8 @@
 
 #include <ffa/parallel_dispatch.h>
 
-/* Limits: ranks, masks of one dispatch, chunks; cells of all chunks together (INT64_MAX / 2). */
-enum { RANKS_MAX = 4096, DISPATCH_MASKS_MAX = 64, CHUNKS_MAX = 1 << 20 };
+/* Limits: ranks, masks of one dispatch; cells of all chunks together (INT64_MAX / 2). */
+enum { RANKS_MAX = 4096, DISPATCH_MASKS_MAX = 64 };
 /* Rows and keys of the tiles that `visited` counts in. */
 enum { VISITED_TILE = 128 };
 
@@ -37,10 +37,5 @@ struct ffa_dispatch {
 ffa_status topology_resolve(ffa_topology *out, const ffa_topology *topology, ffa_error *err);
 /* Where keys live. */
 const struct layout *dispatch_key_layout(const ffa_dispatch *dispatch);
-/* The chunks of keys that live apart from queries, and their ranks. tokens: of a chunk, at most; 0:
- * chosen. */
-ffa_status dispatch_keys(ffa_dispatch *d, int64_t key_tokens, int64_t tokens, ffa_error *err);
-/* Tokens of a chunk where none are given: ceil(tokens / (8 * ranks)). */
-int64_t dispatch_chunk_tokens(int64_t tokens, int32_t ranks);
 
 #endif

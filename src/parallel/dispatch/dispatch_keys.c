@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Keys that live apart from queries: on every rank, or in chunks of their own. A chunk goes to a
- * rank that attends much of it: pairs of chunk and rank are taken by how many tokens the rank
- * attends, most first (ties: the lower chunk, then rank), as long as the rank has room.
+ * key_dispatch_solve: a key chunk goes to a rank that attends much of it. Pairs of chunk and rank
+ * are taken by how many tokens of the chunk the rank attends, most first (ties: the lower chunk,
+ * then the lower rank), as long as the rank has room. Invariant: every rank takes floor(chunks /
+ * ranks) chunks or one more, so buffers of keys are as long on all ranks within one chunk.
  */
-#include "parallel/dispatch/dispatch.h"
+#include "parallel/dispatch/dispatch_keys.h"
 
-enum { CHUNK_ROUND = 128 };
-/* Pairs looked at, at most; beyond, what is left goes to ranks in the order of tokens. */
+/* Pairs looked at, at most. Chunks of which no pair is left go to ranks in the order of tokens. */
 #define DEMANDS_MAX ((int64_t)1 << 24)
 
 struct demand {
@@ -21,11 +21,6 @@ struct demands {
     struct demand *at;
     int64_t count, capacity;
 };
-
-const struct layout *dispatch_key_layout(const ffa_dispatch *d)
-{
-    return d->key_mode == FFA_KEYS_WITH_QUERIES ? &d->layout : &d->keys;
-}
 
 static int demand_compare(const void *left, const void *right)
 {
@@ -47,18 +42,20 @@ static int64_t overlap(const struct range *range, int64_t begin, int64_t end)
 }
 
 /* What one rank attends of each key chunk. */
-static ffa_status add_rank(struct demands *demands, const ffa_dispatch *d, struct range *scratch,
-                           int32_t rank, ffa_error *err)
+static ffa_status add_rank(struct demands *demands, const struct layout *keys,
+                           const struct key_dispatch *in, struct range *scratch, int32_t rank,
+                           ffa_error *err)
 {
-    const struct layout *queries = &d->layout, *keys = &d->keys;
+    const struct layout *queries = in->queries;
+    const struct needs *needs = in->needs;
     const struct parts parts = layout_parts(keys);
     int64_t count = 0;
 
     for (int64_t i = queries->rank_begin[rank]; i < queries->rank_begin[rank + 1]; i++) {
         const int64_t chunk = queries->rank_chunks[i];
 
-        for (int64_t n = d->needs.begin[chunk]; n < d->needs.begin[chunk + 1]; n++)
-            scratch[count++] = d->needs.ranges[n];
+        for (int64_t n = needs->begin[chunk]; n < needs->begin[chunk + 1]; n++)
+            scratch[count++] = needs->ranges[n];
     }
     count = ranges_join(scratch, count);
     for (int64_t i = 0; i < count; i++)
@@ -81,9 +78,8 @@ static ffa_status add_rank(struct demands *demands, const ffa_dispatch *d, struc
     return FFA_OK;
 }
 
-static ffa_status place(ffa_dispatch *d, struct demands *demands, ffa_error *err)
+static ffa_status place(struct layout *keys, struct demands *demands, ffa_error *err)
 {
-    struct layout *keys = &d->keys;
     const int64_t floor = keys->count / keys->ranks;
     int64_t extra = keys->count % keys->ranks;
     int64_t *taken = mem_array((size_t)keys->ranks, sizeof *taken);
@@ -115,45 +111,51 @@ static ffa_status place(ffa_dispatch *d, struct demands *demands, ffa_error *err
     return FFA_OK;
 }
 
-ffa_status dispatch_keys(ffa_dispatch *d, int64_t key_tokens, int64_t tokens, ffa_error *err)
+/* Chunk c is [c * tokens, (c + 1) * tokens), the last one may be shorter. */
+static ffa_status cut_chunks(struct layout *out, const struct key_dispatch *in, ffa_error *err)
 {
-    const int32_t ranks = d->topology.rank_count;
-    const int64_t automatic = dispatch_chunk_tokens(key_tokens, ranks);
-    struct parts parts = { 0 };
-    struct demands demands = { 0 };
-    struct range *scratch = NULL;
-    int64_t *bounds = NULL;
-    ffa_status rc = FFA_OK;
+    const int32_t ranks = in->queries->ranks;
+    const int64_t tokens = in->chunk_tokens
+                               ? in->chunk_tokens
+                               : chunk_tokens_rounded(in->key_tokens, ranks,
+                                                      chunk_tokens_default(in->key_tokens, ranks));
+    struct parts parts = { .count = (in->key_tokens + tokens - 1) / tokens };
+    int64_t *bounds;
+    ffa_status rc;
 
-    if (d->key_mode == FFA_KEYS_REPLICATED)
-        return layout_replicate(&d->keys, key_tokens, ranks, err);
-    if (tokens == 0) {
-        const int64_t rounded = (automatic + CHUNK_ROUND - 1) / CHUNK_ROUND * CHUNK_ROUND;
-
-        tokens = (key_tokens + rounded - 1) / rounded >= ranks ? rounded : automatic;
-    }
-    parts.count = (key_tokens + tokens - 1) / tokens;
     if (parts.count > CHUNKS_MAX)
         return error_fail(err, FFA_UNSUPPORTED, 0,
                           "key_chunk_tokens is %lld: %lld chunks, at most %d", (long long)tokens,
                           (long long)parts.count, CHUNKS_MAX);
     bounds = mem_array((size_t)parts.count + 1, sizeof *bounds);
-    scratch = mem_array((size_t)d->needs.begin[d->needs.count], sizeof *scratch);
-    if (!bounds || !scratch) {
+    if (!bounds)
+        return error_nomem(err, "the ranks of keys");
+    for (int64_t c = 0; c < parts.count; c++)
+        bounds[c] = c * tokens;
+    bounds[parts.count] = in->key_tokens;
+    parts.at = bounds;
+    rc = layout_init(out, &parts, ranks, err);
+    mem_free(bounds);
+    return rc;
+}
+
+ffa_status key_dispatch_solve(struct layout *out, const struct key_dispatch *in, ffa_error *err)
+{
+    struct demands demands = { 0 };
+    struct range *scratch = NULL;
+    ffa_status rc;
+
+    FFA_TRY(cut_chunks(out, in, err));
+    scratch = mem_array((size_t)in->needs->begin[in->needs->count], sizeof *scratch);
+    if (!scratch) {
         rc = error_nomem(err, "the ranks of keys");
         goto out;
     }
-    for (int64_t c = 0; c < parts.count; c++)
-        bounds[c] = c * tokens;
-    bounds[parts.count] = key_tokens;
-    parts.at = bounds;
-    FFA_TRY(layout_init(&d->keys, &parts, ranks, err));
-    for (int32_t r = 0; r < ranks; r++)
-        FFA_TRY(add_rank(&demands, d, scratch, r, err));
-    FFA_TRY(place(d, &demands, err));
-    layout_settle(&d->keys);
+    for (int32_t r = 0; r < in->queries->ranks; r++)
+        FFA_TRY(add_rank(&demands, out, in, scratch, r, err));
+    FFA_TRY(place(out, &demands, err));
+    layout_index(out);
 out:
-    mem_free(bounds);
     mem_free(scratch);
     mem_free(demands.at);
     return rc;

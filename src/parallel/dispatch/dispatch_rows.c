@@ -1,13 +1,14 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rows between the sequence and the ranks' buffers: dispatch, undispatch, reduce and roll in host
+ * memory. Invariant: a rank's rows are runs of consecutive tokens, one a chunk, and every function
+ * goes through them run by run. Sums have a fixed order, by ascending rank, rounded at every step
+ * as a transport would round.
+ */
 #include "base/half.h"
 #include "parallel/dispatch/dispatch.h"
 
 #include <ffa/parallel_rows.h>
-
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 /* ---- arguments ---- */
 

@@ -1,5 +1,26 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where each token lives. Invariant: rank_of decides; everything else (local rows, chunks by rank,
+ * tokens of ranks) is derived from it by layout_index, and a rank's chunks are packed in ascending
+ * order.
+ */
 #include "parallel/dispatch/layout.h"
+
+enum { CHUNKS_A_RANK = 8, CHUNK_ROUND = 128 };
+
+int64_t chunk_tokens_default(int64_t tokens, int32_t ranks)
+{
+    const int64_t chunks = (int64_t)CHUNKS_A_RANK * ranks;
+
+    return (tokens + chunks - 1) / chunks;
+}
+
+int64_t chunk_tokens_rounded(int64_t tokens, int32_t ranks, int64_t size)
+{
+    const int64_t rounded = (size + CHUNK_ROUND - 1) / CHUNK_ROUND * CHUNK_ROUND;
+
+    return (tokens + rounded - 1) / rounded >= ranks ? rounded : size;
+}
 
 ffa_status layout_init(struct layout *out, const struct parts *parts, int32_t ranks, ffa_error *err)
 {
@@ -31,7 +52,7 @@ ffa_status layout_copy(struct layout *out, const struct layout *from, ffa_error 
         return rc;
     memcpy(out->rank_of, from->rank_of, (size_t)from->count * sizeof *out->rank_of);
     out->is_replicated = from->is_replicated;
-    layout_settle(out);
+    layout_index(out);
     return FFA_OK;
 }
 
@@ -44,24 +65,17 @@ ffa_status layout_replicate(struct layout *out, int64_t tokens, int32_t ranks, f
     if (rc != FFA_OK)
         return rc;
     out->is_replicated = true;
-    layout_settle(out);
+    layout_index(out);
     return FFA_OK;
 }
 
-void layout_settle(struct layout *layout)
+void layout_index(struct layout *layout)
 {
-    int64_t begin = 0;
-
     memset(layout->rank_begin, 0, ((size_t)layout->ranks + 1) * sizeof *layout->rank_begin);
     memset(layout->rank_tokens, 0, (size_t)layout->ranks * sizeof *layout->rank_tokens);
     for (int64_t c = 0; c < layout->count; c++)
         layout->rank_begin[layout->rank_of[c]]++;
-    for (int32_t r = 0; r < layout->ranks; r++) {
-        const int64_t chunks = layout->rank_begin[r];
-
-        layout->rank_begin[r] = begin;
-        begin += chunks;
-    }
+    begins_from_counts(layout->rank_begin, layout->ranks);
     for (int64_t c = 0; c < layout->count; c++) {
         const int32_t rank = layout->rank_of[c];
 
@@ -69,9 +83,7 @@ void layout_settle(struct layout *layout)
         layout->local[c] = layout->rank_tokens[rank];
         layout->rank_tokens[rank] += layout->bounds[c + 1] - layout->bounds[c];
     }
-    for (int32_t r = layout->ranks; r > 0; r--) /* filling moved each begin to the next one's */
-        layout->rank_begin[r] = layout->rank_begin[r - 1];
-    layout->rank_begin[0] = 0;
+    begins_move_back(layout->rank_begin, layout->ranks);
     for (int32_t r = 0; layout->is_replicated && r < layout->ranks; r++)
         layout->rank_tokens[r] = layout->bounds[layout->count];
 }

@@ -7,6 +7,8 @@
 
 #include "parallel/dispatch/needs.h"
 
+enum { CHUNKS_MAX = 1 << 20 };
+
 struct layout {
     int64_t *bounds;      /* [count + 1]: chunk c has the tokens [bounds[c], bounds[c + 1]) */
     int64_t count;        /* chunks */
@@ -19,14 +21,19 @@ struct layout {
     bool is_replicated; /* every rank has all tokens, in order; one chunk, of rank 0 by name */
 };
 
-/* Copies bounds; rank_of is zero until layout_settle. */
+/* Tokens of a chunk where none are given: ceil(tokens / (8 * ranks)). */
+int64_t chunk_tokens_default(int64_t tokens, int32_t ranks);
+/* `size` rounded up to 128 where every rank still gets a chunk, else `size`. */
+int64_t chunk_tokens_rounded(int64_t tokens, int32_t ranks, int64_t size);
+
+/* Copies bounds; rank_of is zero until layout_index. */
 ffa_status layout_init(struct layout *out, const struct parts *parts, int32_t ranks,
                        ffa_error *err);
 ffa_status layout_copy(struct layout *out, const struct layout *from, ffa_error *err);
 /* One chunk of `tokens` that every rank has. */
 ffa_status layout_replicate(struct layout *out, int64_t tokens, int32_t ranks, ffa_error *err);
-/* Fills the rest from rank_of. */
-void layout_settle(struct layout *layout);
+/* Derive everything else from rank_of. */
+void layout_index(struct layout *layout);
 void layout_finish(struct layout *layout);
 struct parts layout_parts(const struct layout *layout);
 /* The token ranges of a rank, adjacent chunks joined, into out [its chunks]; how many. */

@@ -1,15 +1,11 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which keys each part of the query axis attends, from bands and never from cells. Invariant: the
+ * ranges of a part are ascending and apart. Trick: bands ascend in queries and the keys of any
+ * consecutive rows of a band are one range, so two walks over bands and parts (count, then place)
+ * give all ranges without a search.
+ */
 #include "parallel/dispatch/needs.h"
-
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
 
 /* The last part that begins at or before the row. */
 int64_t parts_find(const struct parts *parts, int64_t row)

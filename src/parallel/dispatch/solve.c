@@ -1,7 +1,13 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Solvers that look at loads only. Invariant: every rank gets floor(chunks / ranks) chunks or one
+ * more, in every solver. Ties are broken by index, so all ranks find the same solution. The exact
+ * solver is a depth-first search from min-heap's solution: chunks in order of load, ranks of equal
+ * load and count tried once, branches that cannot beat the best so far cut off.
+ */
 #include "parallel/dispatch/solve.h"
 
-/* ---- ranks by load ---- */
+/* ---- a heap of ranks by load, with places ---- */
 
 static bool is_before(const struct rank_heap *heap, int32_t a, int32_t b)
 {
@@ -96,7 +102,8 @@ void rank_heap_take(struct rank_heap *heap, int32_t rank, int64_t load)
         drop(heap, rank);
     else
         sift_down(heap, heap->at[rank]);
-    if (is_extra && heap->extra == 0) /* who has its share gets no more: once */
+    if (is_extra &&
+        heap->extra == 0) /* no rank may exceed floor any more: drop those that have it */
         for (int32_t r = 0; r < heap->ranks; r++)
             if (heap->at[r] >= 0 && rank_heap_room(heap, r) == 0)
                 drop(heap, r);

@@ -1,21 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The better of two dispatches, by the time their plans take.
+ * ffa_dispatch_create_best: min-heap's dispatch and affinity's are both planned as far as tables
+ * and stages, and the one whose slowest ranks are done first is kept. Invariant: only tables that
+ * all ranks compute alike decide, so all ranks keep the same dispatch. Ties go to affinity's, which
+ * moves fewer rows.
  */
-#include "parallel/plan/phases.h"
+#include "parallel/dispatch/dispatch.h"
+#include "parallel/plan/parallel_opts.h"
+#include "parallel/plan/plan_tables.h"
 
 /* Where sums of times end. */
 #define TIME_MAX (INT64_MAX / 2)
 
-/* Layouts are the dispatch's own: the plan is no object, but what its tables are built from. */
+/* Of the slowest ranks, over all masks by their weights. */
 static ffa_status time_of(int64_t *out, const ffa_dispatch *dispatch,
                           const ffa_dispatch_mask *masks, int32_t mask_count,
                           const ffa_parallel_plan_opts *opts, ffa_error *err)
 {
-    ffa_parallel_plan plan = { .topology = dispatch->topology,
-                               .opts = *opts,
-                               .queries = dispatch->layout,
-                               .keys = *dispatch_key_layout(dispatch) };
+    struct plan_tables_input in = { .topology = dispatch->topology,
+                                    .queries = &dispatch->layout,
+                                    .keys = dispatch_key_layout(dispatch),
+                                    .opts = opts };
     ffa_status rc = FFA_OK;
 
     *out = 0;
@@ -24,8 +29,9 @@ static ffa_status time_of(int64_t *out, const ffa_dispatch *dispatch,
         struct plan_tables tables = { 0 };
         int64_t ns = 0;
 
-        rc = tables_choose(&tables, &plan, masks[m].mask, &ns, err);
-        tables_finish(&tables);
+        in.mask = masks[m].mask;
+        rc = plan_tables_build(&tables, &in, &ns, err);
+        plan_tables_finish(&tables);
         if (rc != FFA_OK)
             goto out;
         if (__builtin_mul_overflow(ns, weight, &ns) || __builtin_add_overflow(*out, ns, out) ||
@@ -51,7 +57,7 @@ ffa_status ffa_dispatch_create_best(ffa_dispatch **out, const ffa_dispatch_mask 
         return error_fail(err, FFA_INVALID, 0, "out is NULL");
     *out = NULL;
     FFA_TRY(opts_import(&opts, sizeof opts, opts_in, err));
-    FFA_TRY(plan_options(&plan_opts, plan_opts_in, err));
+    FFA_TRY(parallel_opts_resolve(&plan_opts, plan_opts_in, err));
     opts.struct_size = (uint32_t)sizeof opts;
     opts.algorithm = FFA_DISPATCH_AFFINITY;
     FFA_TRY(ffa_dispatch_create(&affine, masks, mask_count, topology, &opts, err));

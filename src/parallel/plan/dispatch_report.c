@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a dispatch costs, rank by rank.
+ * ffa_dispatch_report_get: what a dispatch costs, rank by rank, over all its masks. It stands
+ * beside plans and not beside dispatches because received rows are those of the transfer tables,
+ * which are built for it and dropped.
  */
 #include "parallel/dispatch/dispatch.h"
 #include "parallel/plan/transfer.h"

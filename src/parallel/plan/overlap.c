@@ -1,23 +1,20 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Stages by branch and bound. Invariant: a stage's times follow from those of the stages before
+ * it, so the search keeps one timeline and rewrites its end. A branch is cut off by a lower bound:
+ * the rest of the fetches, of the computes and of the reduces, each without waiting for the others.
+ * Ties keep fewer stages, then smaller first ones. At most 2^(items - 1) cuts.
+ */
 #include "parallel/plan/overlap.h"
 
 /* A timeline adds up at most 3 * OVERLAP_ITEMS_MAX + 4 of these. */
 #define TIME_MAX (INT64_MAX / 128)
 #define NEVER INT64_MAX
 
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* ---- the timeline ---- */
 
-/* Stages before the first, one for each buffer, end at 0: they hold nothing up. */
+/* A line begins with stages that end at 0 and hold nothing up, one for each buffer: then every
+ * stage has the stages before it that its times depend on. */
 enum { BEFORE = OVERLAP_BUFFERS_MAX };
 
 struct line {
@@ -135,7 +132,7 @@ struct search {
     int32_t degree;                             /* all stages, or 0: any number up to degree_max */
 };
 
-/* What no continuation of the first s stages can beat. */
+/* A lower bound of the cost of every cut that begins with the first s stages. */
 static int64_t bound(const struct search *search, int32_t s)
 {
     const struct overlap_input *in = search->in;

@@ -1,20 +1,19 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * phases_build: one rank's phases from the tables of all ranks. First its rows of the mask, with
+ * query rows numbered as in its buffer; then, phase by phase, the keys at hand as spans, the mask
+ * cut to them, and tiles; last, what others fetch from it in each step. Invariant: the bands of all
+ * phases together are the rank's rows of the mask, each cell once. Trick: keys at hand are spans of
+ * consecutive keys in consecutive rows of a buffer, so cutting a band to a buffer is a cut and a
+ * shift.
+ */
 #include "parallel/plan/phases.h"
 
 #include "mask/mask.h"
 #include "tile/cut.h"
 
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-/* As plan_tables, in words of moving keys, but for what is written into the plan. */
+/* As in plan_tables, "keys" are what moves and "queries" what stays; what is written into the plan
+ * has its own names. */
 struct build {
     ffa_parallel_plan *plan;
     const struct plan_tables *tables;
@@ -61,7 +60,7 @@ static ffa_status local_rows(struct normal *out, const struct normal *from,
                                        min64(segment->row_end, end) + shift, first, err));
         }
     }
-    normal_settle(out);
+    normal_complete(out);
 out:
     return rc;
 }
@@ -78,7 +77,7 @@ static ffa_status find_rows(struct build *b, ffa_error *err)
 
     for (int32_t l = 0; l < plan->list_count; l++) {
         normal_finish(&normal);
-        FFA_TRY(local_rows(&normal, tables_normal(b->tables, l), b->queries, plan->rank, err));
+        FFA_TRY(local_rows(&normal, plan_tables_normal(b->tables, l), b->queries, plan->rank, err));
         b->plan->area = area_add(b->plan->area, normal.area);
         work.normal = &normal;
         if (!b->tables->moves_queries)
@@ -107,7 +106,7 @@ static void find_needed(struct build *b)
 
 /* ---- bands to tile plans ---- */
 
-/* At most three slices: each bound moves with the rows, or does not. */
+/* At most three slices: between two turns each bound of the band moves with the rows, or stands. */
 static int32_t slices_of(ffa_slice out[3], const struct band *band)
 {
     const int64_t lo_turn = band->k_begin - band->lo;   /* from here on the lower bound moves */
@@ -261,7 +260,7 @@ out:
     return rc;
 }
 
-/* Queries and keys exchanged. */
+/* The band with queries and keys exchanged. */
 static struct band band_turn(const struct band *band)
 {
     return (struct band){ band->k_begin, band->k_end, band->q_begin,
@@ -674,7 +673,7 @@ out:
     return rc;
 }
 
-void pass_finish(struct plan_pass *pass, int32_t list_count)
+void phases_finish(struct plan_pass *pass, int32_t list_count)
 {
     for (int32_t p = 0; pass->phases && p < pass->phase_count; p++) {
         struct plan_phase *phase = &pass->phases[p];

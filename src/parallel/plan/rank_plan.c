@@ -1,131 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ffa_parallel_plan_create: options checked, tables and stages of all ranks, then this rank's
- * phases.
+ * ffa_parallel_plan_create and the facts of a plan: options are resolved (parallel_opts.c), tables
+ * of all ranks are built (plan_tables.c), and this rank's phases are filled in (phases.c).
+ * Invariant: the digest covers everything ranks must agree about, and nothing of this rank alone,
+ * so it is the same on all ranks. A plan copies the mask's normal form and the layouts, so that it
+ * outlives both, and so that it can be written to a file and planned again from there.
  */
 #include "parallel/plan/rank_plan.h"
 
 #include "mask/mask.h"
+#include "parallel/plan/parallel_opts.h"
 #include "parallel/plan/phases.h"
-#include "parallel/plan/stages.h"
-
-enum {
-    KNOWN_FLAGS = FFA_PARALLEL_FORWARD_ONLY,
-    TILE_MAX = 1024,
-    STAGES_DEFAULT = 8,
-    ROWS_MIN_DEFAULT = 512,
-    HEADS_MAX = 1024,
-    HEAD_DIM_MAX = 1024
-};
-
-/* ---- options ---- */
-
-struct bounded {
-    const char *name;
-    int64_t value, min, max;
-};
-
-static ffa_status check_bounds(const struct bounded *fields, size_t count, ffa_error *err)
-{
-    for (size_t i = 0; i < count; i++)
-        if (fields[i].value < fields[i].min || fields[i].value > fields[i].max)
-            return error_fail(err, FFA_INVALID, 0, "%s is %lld, not in [%lld, %lld]",
-                              fields[i].name, (long long)fields[i].value, (long long)fields[i].min,
-                              (long long)fields[i].max);
-    return FFA_OK;
-}
-
-static int32_t or_else(int32_t value, int32_t otherwise)
-{
-    return value ? value : otherwise;
-}
-
-static int64_t or_else64(int64_t value, int64_t otherwise)
-{
-    return value ? value : otherwise;
-}
-
-static ffa_status resolve_model(ffa_parallel_model *m, ffa_error *err)
-{
-    ffa_status rc;
-
-    m->heads_q = or_else(m->heads_q, 8);
-    m->heads_kv = or_else(m->heads_kv, 1);
-    m->head_dim = or_else(m->head_dim, 128);
-    m->element_bytes = or_else(m->element_bytes, 2);
-    m->forward_gflops = or_else64(m->forward_gflops, 600000);
-    m->backward_gflops = or_else64(m->backward_gflops, 500000);
-    m->node_mbytes_s = or_else64(m->node_mbytes_s, 250000);
-    m->network_mbytes_s = or_else64(m->network_mbytes_s, 45000);
-    m->node_latency_ns = or_else64(m->node_latency_ns, 13000);
-    m->network_latency_ns = or_else64(m->network_latency_ns, 30000);
-    m->launch_ns = or_else64(m->launch_ns, 5000);
-    {
-        const int64_t rate_max = 1000000000, time_max = 1000000000;
-        const struct bounded fields[] = {
-            { "model.heads_q", m->heads_q, 1, HEADS_MAX },
-            { "model.heads_kv", m->heads_kv, 1, HEADS_MAX },
-            { "model.head_dim", m->head_dim, 1, HEAD_DIM_MAX },
-            { "model.element_bytes", m->element_bytes, 1, 8 },
-            { "model.forward_gflops", m->forward_gflops, 1, rate_max },
-            { "model.backward_gflops", m->backward_gflops, 1, rate_max },
-            { "model.node_mbytes_s", m->node_mbytes_s, 1, rate_max },
-            { "model.network_mbytes_s", m->network_mbytes_s, 1, rate_max },
-            { "model.node_latency_ns", m->node_latency_ns, 0, time_max },
-            { "model.network_latency_ns", m->network_latency_ns, 0, time_max },
-            { "model.launch_ns", m->launch_ns, 0, time_max },
-        };
-
-        FFA_TRY(check_bounds(fields, sizeof fields / sizeof *fields, err));
-    }
-    if (m->heads_q % m->heads_kv != 0)
-        rc = error_fail(err, FFA_INVALID, 0,
-                        "model.heads_q is %d, not a multiple of model.heads_kv, %d", m->heads_q,
-                        m->heads_kv);
-out:
-    return rc;
-}
-
-ffa_status plan_options(ffa_parallel_plan_opts *out, const ffa_parallel_plan_opts *opts,
-                        ffa_error *err)
-{
-    ffa_status rc;
-
-    FFA_TRY(opts_import(out, sizeof *out, opts, err));
-    if (out->flags & ~(uint32_t)KNOWN_FLAGS) {
-        rc = error_fail(err, FFA_UNSUPPORTED, 0, "flags is 0x%x, known are 0x%x", out->flags,
-                        (unsigned)KNOWN_FLAGS);
-        goto out;
-    }
-    out->struct_size = (uint32_t)sizeof *out;
-    out->pad_ = 0;
-    out->tile_m = or_else(out->tile_m, 128);
-    out->tile_n = or_else(out->tile_n, 128);
-    out->backward_m = or_else(out->backward_m, 64);
-    out->backward_n = or_else(out->backward_n, 128);
-    out->stages_max = or_else(out->stages_max, STAGES_DEFAULT);
-    out->buffers = or_else(out->buffers, 2);
-    out->stage_rows_min = or_else64(out->stage_rows_min, ROWS_MIN_DEFAULT);
-    {
-        const struct bounded fields[] = {
-            { "tile_m", out->tile_m, 1, TILE_MAX },
-            { "tile_n", out->tile_n, 1, TILE_MAX },
-            { "backward_m", out->backward_m, 1, TILE_MAX },
-            { "backward_n", out->backward_n, 1, TILE_MAX },
-            { "forward_stages", out->forward_stages, -1, OVERLAP_STAGES_MAX },
-            { "backward_stages", out->backward_stages, -1, OVERLAP_STAGES_MAX },
-            { "stages_max", out->stages_max, 1, OVERLAP_STAGES_MAX },
-            { "buffers", out->buffers, 2, OVERLAP_BUFFERS_MAX },
-            { "moves", out->moves, FFA_PARALLEL_MOVE_KEYS, FFA_PARALLEL_MOVE_AUTO },
-            { "stage_rows_min", out->stage_rows_min, 0, INT32_MAX },
-        };
-
-        FFA_TRY(check_bounds(fields, sizeof fields / sizeof *fields, err));
-    }
-    rc = resolve_model(&out->model, err);
-out:
-    return rc;
-}
 
 static ffa_status check_arguments(const ffa_dispatch *dispatch, const ffa_mask *mask, int32_t rank,
                                   ffa_error *err)
@@ -149,105 +34,7 @@ static ffa_status check_arguments(const ffa_dispatch *dispatch, const ffa_mask *
     return FFA_OK;
 }
 
-/* ---- what all ranks compute alike ---- */
-
-void tables_finish(struct plan_tables *t)
-{
-    for (int32_t l = 0; t->lists && l < t->list_count; l++)
-        bands_finish(&t->lists[l]);
-    mem_free(t->lists);
-    for (int32_t l = 0; t->moves_queries && t->turned && l < t->list_count; l++)
-        normal_finish(&t->turned[l]);
-    mem_free(t->turned);
-    needs_finish(&t->needs);
-    transfer_finish(&t->transfer);
-    stages_finish(&t->stages);
-    *t = (struct plan_tables){ 0 };
-}
-
-ffa_status tables_build(struct plan_tables *t, const ffa_parallel_plan *plan, const ffa_mask *mask,
-                        bool moves_queries, ffa_error *err)
-{
-    const struct layout *rows = moves_queries ? &plan->keys : &plan->queries;
-    const struct layout *moving = moves_queries ? &plan->queries : &plan->keys;
-    const struct parts chunks = layout_parts(rows);
-    struct stages_input stages = { .opts = &plan->opts, .moves_queries = moves_queries };
-    ffa_status rc;
-
-    *t = (struct plan_tables){ .mask = mask, .moves_queries = moves_queries };
-    t->lists = mem_array((size_t)mask->head_count, sizeof *t->lists);
-    t->turned = mem_array(moves_queries ? (size_t)mask->head_count : 0, sizeof *t->turned);
-    if (!t->lists || !t->turned) {
-        rc = error_nomem(err, "bands");
-        goto out;
-    }
-    for (int32_t l = 0; l < mask->head_count; l++) {
-        t->list_count = l + 1;
-        if (moves_queries)
-            FFA_TRY(normal_transpose(&t->turned[l], &mask->lists[l].normal, err));
-        FFA_TRY(bands_add_normal(&t->lists[l], tables_normal(t, l), err));
-    }
-    FFA_TRY(needs_build(&t->needs, t->lists, t->list_count, &chunks, err));
-    t->in = (struct transfer_input){ rows, moving, &t->needs, plan->topology };
-    FFA_TRY(transfer_build(&t->transfer, &t->in, err));
-    stages.in = &t->in;
-    stages.transfer = &t->transfer;
-    stages.lists = t->lists;
-    stages.list_count = t->list_count;
-    rc = stages_build(&t->stages, &stages, err);
-out:
-    return rc;
-}
-
-const struct normal *tables_normal(const struct plan_tables *t, int32_t list)
-{
-    return t->moves_queries ? &t->turned[list] : &t->mask->lists[list].normal;
-}
-
-/* When the slowest rank is done with both passes. */
-static int64_t slowest(const struct stages *stages, int32_t ranks)
-{
-    int64_t most = 0;
-
-    for (int32_t r = 0; r < ranks; r++) {
-        const int64_t ns =
-            stages->forward[r].cost_ns + (stages->backward ? stages->backward[r].cost_ns : 0);
-
-        most = ns > most ? ns : most;
-    }
-    return most;
-}
-
-/* Replicated keys have no owner to go to: nothing moves. */
-ffa_status tables_choose(struct plan_tables *out, ffa_parallel_plan *plan, const ffa_mask *mask,
-                         int64_t *slowest_ns, ffa_error *err)
-{
-    const int32_t ranks = plan->topology.rank_count;
-    const bool can_move = !plan->keys.is_replicated;
-    struct plan_tables other = { 0 };
-    ffa_status rc;
-
-    plan->moves = can_move ? plan->opts.moves : FFA_PARALLEL_MOVE_KEYS;
-    FFA_TRY(tables_build(out, plan, mask, plan->moves == FFA_PARALLEL_MOVE_QUERIES, err));
-    *slowest_ns = slowest(&out->stages, ranks);
-    if (plan->moves != FFA_PARALLEL_MOVE_AUTO)
-        goto out;
-    plan->moves = FFA_PARALLEL_MOVE_KEYS;
-    if (out->transfer.receive_begin[ranks] == 0)
-        goto out;
-    FFA_TRY(tables_build(&other, plan, mask, true, err));
-    if (slowest(&other.stages, ranks) < *slowest_ns) {
-        const struct plan_tables keys = *out;
-
-        plan->moves = FFA_PARALLEL_MOVE_QUERIES;
-        *slowest_ns = slowest(&other.stages, ranks);
-        *out = other;
-        other = keys;
-    }
-out:
-    tables_finish(&other);
-    return rc;
-}
+/* ---- the digest, and facts of ranks ---- */
 
 /* Everything ranks must agree about. */
 static void digest_cuts(struct digest *digest, const struct stage_cut *cuts, int32_t ranks)
@@ -336,10 +123,16 @@ static ffa_status normal_copy(struct normal *out, const struct normal *from, ffa
     return FFA_OK;
 }
 
-ffa_status plan_make(ffa_parallel_plan **out, const struct plan_source *source, ffa_error *err)
+ffa_status rank_plan_make(ffa_parallel_plan **out, const struct rank_plan_source *source,
+                          ffa_error *err)
 {
     const ffa_mask *mask = source->mask;
     ffa_parallel_plan *plan = mem_array(1, sizeof *plan);
+    const struct plan_tables_input in = { .topology = source->topology,
+                                          .queries = source->queries,
+                                          .keys = source->keys,
+                                          .mask = mask,
+                                          .opts = &source->opts };
     struct plan_tables tables = { 0 };
     int64_t slowest_ns;
     ffa_status rc;
@@ -361,7 +154,8 @@ ffa_status plan_make(ffa_parallel_plan **out, const struct plan_source *source, 
         FFA_TRY(normal_copy(&plan->normals[l], &mask->lists[l].normal, err));
     FFA_TRY(layout_copy(&plan->queries, source->queries, err));
     FFA_TRY(layout_copy(&plan->keys, source->keys, err));
-    FFA_TRY(tables_choose(&tables, plan, mask, &slowest_ns, err));
+    FFA_TRY(plan_tables_build(&tables, &in, &slowest_ns, err));
+    plan->moves = tables.moves_queries ? FFA_PARALLEL_MOVE_QUERIES : FFA_PARALLEL_MOVE_KEYS;
     FFA_TRY(phases_build(plan, &tables, err));
     FFA_TRY(find_ranks(plan, &tables, err));
     count_rows(plan, &tables);
@@ -369,7 +163,7 @@ ffa_status plan_make(ffa_parallel_plan **out, const struct plan_source *source, 
     *out = plan;
     plan = NULL;
 out:
-    tables_finish(&tables);
+    plan_tables_finish(&tables);
     ffa_parallel_plan_destroy(plan);
     return rc;
 }
@@ -378,18 +172,18 @@ ffa_status ffa_parallel_plan_create(ffa_parallel_plan **out, const ffa_dispatch 
                                     const ffa_mask *mask, int32_t rank,
                                     const ffa_parallel_plan_opts *opts, ffa_error *err)
 {
-    struct plan_source source = { .mask = mask, .rank = rank };
+    struct rank_plan_source source = { .mask = mask, .rank = rank };
     ffa_status rc;
 
     if (!out)
         return error_fail(err, FFA_INVALID, 0, "out is NULL");
     *out = NULL;
     FFA_TRY(check_arguments(dispatch, mask, rank, err));
-    FFA_TRY(plan_options(&source.opts, opts, err));
+    FFA_TRY(parallel_opts_resolve(&source.opts, opts, err));
     source.topology = dispatch->topology;
     source.queries = &dispatch->layout;
     source.keys = dispatch_key_layout(dispatch);
-    rc = plan_make(out, &source, err);
+    rc = rank_plan_make(out, &source, err);
 out:
     return rc;
 }
@@ -398,8 +192,8 @@ void ffa_parallel_plan_destroy(ffa_parallel_plan *plan)
 {
     if (!plan || __atomic_sub_fetch(&plan->references, 1, __ATOMIC_ACQ_REL) > 0)
         return;
-    pass_finish(&plan->forward, plan->list_count);
-    pass_finish(&plan->backward, plan->list_count);
+    phases_finish(&plan->forward, plan->list_count);
+    phases_finish(&plan->backward, plan->list_count);
     for (int32_t l = 0; l < plan->list_count; l++)
         normal_finish(&plan->normals[l]);
     mem_free(plan->normals);
@@ -490,6 +284,7 @@ ffa_status ffa_parallel_plan_info_get(const ffa_parallel_plan *plan, ffa_paralle
     out.backward_compute_ns = compute_of(&plan->backward);
     out.forward_bytes = scratch_bytes(plan, false);
     out.backward_bytes = scratch_bytes(plan, true);
+    out.model = plan->opts.model;
     return opts_export(info, &out, sizeof out, err);
 }
 
@@ -505,9 +300,39 @@ ffa_status ffa_parallel_plan_rank_get(const ffa_parallel_plan *plan, int32_t ran
     return FFA_OK;
 }
 
+/* Those of a stage; NULL: there is none that receives. */
+static const struct transfer_copies *receives_of(const ffa_parallel_plan *plan, int32_t is_backward,
+                                                 int32_t stage)
+{
+    const struct plan_pass *pass = !plan ? NULL : is_backward ? &plan->backward : &plan->forward;
+
+    return pass && stage > 0 && stage <= pass->stage_count ? &pass->phases[stage].receives : NULL;
+}
+
+int64_t ffa_parallel_plan_receive_count(const ffa_parallel_plan *plan, int32_t is_backward,
+                                        int32_t stage)
+{
+    const struct transfer_copies *copies = receives_of(plan, is_backward, stage);
+
+    return copies ? copies->count : 0;
+}
+
+ffa_parallel_receive ffa_parallel_plan_receive_at(const ffa_parallel_plan *plan,
+                                                  int32_t is_backward, int32_t stage, int64_t index)
+{
+    const struct transfer_copies *copies = receives_of(plan, is_backward, stage);
+
+    if (!copies || index < 0 || index >= copies->count)
+        return (ffa_parallel_receive){ 0 };
+    return (ffa_parallel_receive){ .source_row = copies->at[index].source_row,
+                                   .row = copies->at[index].row,
+                                   .rows = copies->at[index].rows,
+                                   .source = copies->at[index].source };
+}
+
 /* ---- the timeline ---- */
 
-void plan_times(struct overlap_times *times, const ffa_parallel_plan *plan, bool is_backward)
+void rank_plan_times(struct overlap_times *times, const ffa_parallel_plan *plan, bool is_backward)
 {
     const struct plan_pass *pass = is_backward ? &plan->backward : &plan->forward;
     struct overlap_item items[OVERLAP_STAGES_MAX] = { { 0 } };
@@ -553,7 +378,7 @@ ffa_status ffa_parallel_plan_stage_get(const ffa_parallel_plan *plan, int32_t is
     if (stage < 0 || stage >= pass->phase_count)
         return error_fail(err, FFA_INVALID, 0, "stage is %d, not in [0, %d)", stage,
                           pass->phase_count);
-    plan_times(times, plan, is_backward);
+    rank_plan_times(times, plan, is_backward);
     phase = &pass->phases[stage];
     *out = (ffa_parallel_stage){ .rows = stage > 0 && stage <= pass->stage_count ? phase->rows : 0,
                                  .blocks = is_backward ? phase->key_tiles.block_count

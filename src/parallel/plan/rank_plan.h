@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The plan of one rank, as pipelines read it.
+ * The plan of one rank, as its passes read it.
  *
  * A pass (forward, backward) has the phases
  *
@@ -78,7 +78,7 @@ struct ffa_parallel_plan {
 };
 
 /* What a plan is made from: all checked, opts resolved. */
-struct plan_source {
+struct rank_plan_source {
     ffa_topology topology;
     const struct layout *queries, *keys;
     const ffa_mask *mask;
@@ -88,12 +88,9 @@ struct plan_source {
 };
 
 /* When each stage of a pass does what: times [phase_count]. */
-void plan_times(struct overlap_times *times, const ffa_parallel_plan *plan, bool is_backward);
+void rank_plan_times(struct overlap_times *times, const ffa_parallel_plan *plan, bool is_backward);
 
-ffa_status plan_make(ffa_parallel_plan **out, const struct plan_source *source, ffa_error *err);
-/* Defaults filled in; FFA_INVALID and FFA_UNSUPPORTED as ffa_parallel_plan_create. opts may be
- * NULL. */
-ffa_status plan_options(ffa_parallel_plan_opts *out, const ffa_parallel_plan_opts *opts,
-                        ffa_error *err);
+ffa_status rank_plan_make(ffa_parallel_plan **out, const struct rank_plan_source *source,
+                          ffa_error *err);
 
 #endif

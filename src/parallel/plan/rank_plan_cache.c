@@ -5,6 +5,7 @@
  * without the lock; of two threads that make the same, the second one's is thrown away.
  */
 #include "mask/mask.h"
+#include "parallel/plan/parallel_opts.h"
 #include "parallel/plan/rank_plan.h"
 
 #include <pthread.h>
@@ -333,7 +334,7 @@ ffa_status ffa_parallel_cache_plan(ffa_parallel_cache *cache, ffa_parallel_plan 
     *out = NULL;
     if (!dispatch || !mask)
         return error_fail(err, FFA_INVALID, 0, "%s is NULL", dispatch ? "mask" : "dispatch");
-    FFA_TRY(plan_options(&key.opts, opts, err));
+    FFA_TRY(parallel_opts_resolve(&key.opts, opts, err));
     memcpy(key.dispatch, dispatch->digest, sizeof dispatch->digest);
     key.mask = mask_content(mask);
     found = key_of(&key, sizeof key);

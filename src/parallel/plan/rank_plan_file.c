@@ -4,6 +4,7 @@
  * digest, as text, is last.
  */
 #include "mask/mask.h"
+#include "parallel/plan/parallel_opts.h"
 #include "parallel/plan/rank_plan.h"
 
 static const char mark[8] = "FFAPLAN";
@@ -200,7 +201,7 @@ static ffa_status get_layout(struct layout *out, struct reader *in, int64_t toke
         FFA_TRY(get(&rank, in, "the rank of a chunk", 0, is_replicated ? 0 : ranks - 1));
         out->rank_of[c] = (int32_t)rank;
     }
-    layout_settle(out);
+    layout_index(out);
 out:
     mem_free(bounds);
     return rc;
@@ -248,7 +249,7 @@ static ffa_status get_normal(struct normal *out, struct reader *in, const ffa_ma
         FFA_TRY(normal_add_segment(&writer, begin, end, first, in->err));
         row = end;
     }
-    normal_settle(out);
+    normal_complete(out);
     if (normal_check(out, shape, in->err) != FFA_OK)
         rc = error_fail(in->err, FFA_INVALID, 0, "a saved plan: keys of a row are not apart");
 out:
@@ -273,7 +274,7 @@ out:
     return rc;
 }
 
-static ffa_status get_head(struct plan_source *out, ffa_mask_shape *shape, struct reader *in)
+static ffa_status get_head(struct rank_plan_source *out, ffa_mask_shape *shape, struct reader *in)
 {
     int64_t version, ranks, width, rank, options[OPTION_COUNT];
     ffa_parallel_plan_opts opts;
@@ -294,7 +295,7 @@ static ffa_status get_head(struct plan_source *out, ffa_mask_shape *shape, struc
     for (int i = 0; i < OPTION_COUNT; i++)
         FFA_TRY(get(&options[i], in, "an option", i < 10 ? INT32_MIN : 0, INT32_MAX));
     opts = options_from(options);
-    FFA_TRY(plan_options(&out->opts, &opts, in->err));
+    FFA_TRY(parallel_opts_resolve(&out->opts, &opts, in->err));
     FFA_TRY(get(&shape->seqlen_q, in, "seqlen_q", 1, TOKENS_MAX));
     rc = get(&shape->seqlen_k, in, "seqlen_k", 1, TOKENS_MAX);
 out:
@@ -316,7 +317,7 @@ ffa_status ffa_parallel_plan_load(ffa_parallel_plan **out, const void *bytes, si
     struct reader in = { bytes, count, err };
     struct layout queries = { 0 }, keys = { 0 };
     ffa_mask mask = { 0 };
-    struct plan_source source = { .queries = &queries, .keys = &keys, .mask = &mask };
+    struct rank_plan_source source = { .queries = &queries, .keys = &keys, .mask = &mask };
     ffa_parallel_plan *plan = NULL;
     ffa_status rc;
 
@@ -335,7 +336,7 @@ ffa_status ffa_parallel_plan_load(ffa_parallel_plan **out, const void *bytes, si
                         in.left, DIGEST_TEXT - 1);
         goto out;
     }
-    FFA_TRY(plan_make(&plan, &source, err));
+    FFA_TRY(rank_plan_make(&plan, &source, err));
     if (memcmp(plan->digest, in.at, DIGEST_TEXT - 1) != 0) {
         rc = error_fail(err, FFA_INVALID, 0,
                         "a saved plan: its digest is %.32s, the same planned here %s",

@@ -1,37 +1,30 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * stages_build: rank by rank, received rows are counted by grains of keys, grains are joined to
+ * items, and items are cut into stages. Invariant: a stage is a range of the rank's ordered rows,
+ * and together the stages of a rank are all its ordered rows. Trick: the solver's work grows with
+ * 2^items, so it is given twelve items of about equal time, however many pieces there are.
+ */
 #include "parallel/plan/stages.h"
 
 #include "mask/mask.h"
 
 enum {
-    ITEMS = 12,       /* that are cut into stages: 2^11 cuts */
-    GRAINS = 128,     /* of all keys, at least, where they are long enough */
-    GRAIN_ROWS = 128, /* a grain's rows are multiples of it, but at the end of a chunk */
-    HALF_TILE = 64    /* cells that a row of a diagonal wastes */
+    ITEMS = 12,      /* that are cut into stages: 2^11 cuts */
+    GRAINS = 128,    /* of all keys, at least, where they are long enough */
+    GRAIN_ROWS = 128 /* a grain's rows are multiples of it, but at the end of a chunk */
 };
-#define FS_PER_NS 1000000
-/* Times end here, whatever a model asks for: of a sum; of one grain, of which there are millions at
- * most. */
-#define NS_MAX ((int64_t)1 << 55)
+/* The time of one grain, of which there are millions at most, ends here. */
 #define GRAIN_NS_MAX ((int64_t)1 << 40)
 
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-/* One rank at a time. */
+/* All keys, cut fine: grain g has the keys [bounds[g], bounds[g + 1]), of one owner. */
 struct grains {
     int64_t *bounds; /* [count + 1] */
     int64_t count;
     int32_t *owner; /* [count] */
 };
 
+/* What is found out about one rank, one after the other. */
 struct rank_work {
     const struct stages_input *in;
     const struct grains *grains;
@@ -41,27 +34,7 @@ struct rank_work {
     int64_t order_count, node_count; /* of order, those of the rank's node */
 };
 
-/* ---- the model ---- */
-
-/* count * unit / per, at most NS_MAX; none negative, per > 0. */
-static int64_t scaled(int64_t count, int64_t unit, int64_t per)
-{
-    int64_t product;
-
-    if (__builtin_mul_overflow(count, unit, &product))
-        return count / per >= NS_MAX / max64(unit, 1) ? NS_MAX : count / per * unit;
-    return min64(product / per, NS_MAX);
-}
-
-int64_t model_compute_ns(const ffa_parallel_plan_opts *opts, int64_t list_count, int64_t cells,
-                         bool is_backward)
-{
-    const ffa_parallel_model *m = &opts->model;
-    const int64_t flops = (is_backward ? 10 : 4) * (int64_t)m->head_dim * m->heads_q;
-    const int64_t gflops = is_backward ? m->backward_gflops : m->forward_gflops;
-
-    return scaled(cells, max64(flops * FS_PER_NS / list_count / gflops, 1), FS_PER_NS);
-}
+/* ---- what travels ---- */
 
 /* Bytes of a row on the wire: what is fetched, and what is reduced to its owner. Partial results
  * travel in fp32 inside a node, with lse and delta in fp32 always. */
@@ -86,7 +59,8 @@ static struct wire wire_of(const struct rank_work *w, bool is_backward, bool is_
 static int64_t wire_ns(const ffa_parallel_model *m, int64_t rows, int64_t row_bytes,
                        bool is_network)
 {
-    return scaled(rows, row_bytes * 1000, is_network ? m->network_mbytes_s : m->node_mbytes_s);
+    return model_scaled(rows, row_bytes * 1000,
+                        is_network ? m->network_mbytes_s : m->node_mbytes_s);
 }
 
 /* ---- grains ---- */
@@ -121,48 +95,6 @@ static ffa_status grains_build(struct grains *out, const struct layout *keys, ff
 
 /* ---- one rank ---- */
 
-int64_t model_visited(const struct band *band, int64_t begin, int64_t end)
-{
-    const int64_t rows = band->q_end - band->q_begin;
-    struct band cut;
-    int64_t cells, steps;
-
-    begin = max64(begin, band->k_begin);
-    end = min64(end, band->k_end);
-    if (band->q_end - 1 + band->lo <= begin && end - 1 <= band->q_begin + band->hi)
-        return rows * (end - begin);
-    if (!band_cut_k(&cut, band, begin, end))
-        return 0;
-    cells = band_area(&cut);
-    steps = HALF_TILE * min64(cut.q_end - cut.q_begin, cut.k_end - cut.k_begin);
-    return min64(cells + steps, (cut.q_end - cut.q_begin) * (cut.k_end - cut.k_begin));
-}
-
-static void add_cells(struct rank_work *w, const struct bands *bands, int64_t begin, int64_t end)
-{
-    const struct parts grains = { w->grains->bounds, w->grains->count };
-    int64_t low = 0, high = bands->count;
-
-    while (low < high) { /* the first band that ends behind the chunk's first row */
-        const int64_t middle = low + (high - low) / 2;
-
-        if (bands->at[middle].q_end <= begin)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    for (int64_t b = low; b < bands->count && bands->at[b].q_begin < end; b++) {
-        struct band cut;
-
-        if (!band_cut_q(&cut, &bands->at[b], begin, end))
-            continue;
-        for (int64_t g = parts_find(&grains, cut.k_begin);
-             g < grains.count && grains.at[g] < cut.k_end; g++)
-            w->cells[g] =
-                area_add(w->cells[g], model_visited(&cut, grains.at[g], grains.at[g + 1]));
-    }
-}
-
 static bool is_network(const struct rank_work *w, int64_t grain, int32_t rank)
 {
     const int32_t width = w->in->transfer->topology.ranks_per_node;
@@ -175,6 +107,7 @@ static void weigh(struct rank_work *w, int64_t *ordered, int32_t rank)
 {
     const struct transfer *t = w->in->transfer;
     const struct layout *queries = w->in->in->queries;
+    const struct parts grains = { w->grains->bounds, w->grains->count };
     const int32_t width = t->topology.ranks_per_node;
     int64_t grain = 0, near = 0, far = 0;
 
@@ -184,7 +117,8 @@ static void weigh(struct rank_work *w, int64_t *ordered, int32_t rank)
         const int64_t chunk = queries->rank_chunks[i];
 
         for (int64_t l = 0; l < w->in->list_count; l++)
-            add_cells(w, &w->in->lists[l], queries->bounds[chunk], queries->bounds[chunk + 1]);
+            model_add_visited(w->cells, &w->in->lists[l], queries->bounds[chunk],
+                              queries->bounds[chunk + 1], &grains);
     }
     for (int64_t i = t->receive_begin[rank]; i < t->receive_begin[rank + 1]; i++) {
         const struct transfer_piece *piece = &t->pieces[t->receives[i].piece];
@@ -202,11 +136,11 @@ static void weigh(struct rank_work *w, int64_t *ordered, int32_t rank)
         if (t->pieces[t->receives[i].piece].owner / width != rank / width)
             ordered[i] += near;
     w->order_count = 0;
-    for (int pass = 0; pass < 2; pass++) {
+    for (int is_far = 0; is_far < 2; is_far++) {
         for (int64_t g = 0; g < w->grains->count; g++)
-            if (w->rows[g] > 0 && is_network(w, g, rank) == (pass == 1))
+            if (w->rows[g] > 0 && is_network(w, g, rank) == (is_far == 1))
                 w->order[w->order_count++] = g;
-        if (pass == 0)
+        if (is_far == 0)
             w->node_count = w->order_count;
     }
 }
@@ -219,7 +153,7 @@ static void make_items(const struct rank_work *w, struct overlap_input *input,
     const bool back = input->is_backward;
     int64_t total = 0, done = 0, row = 0;
 
-    for (int pass = 0; pass < 2; pass++) {
+    for (int round = 0; round < 2; round++) { /* weigh, then join */
         for (int64_t i = 0; i < w->order_count; i++) {
             const int64_t g = w->order[i];
             const bool far = i >= w->node_count;
@@ -235,16 +169,16 @@ static void make_items(const struct rank_work *w, struct overlap_input *input,
             const int64_t weight = one.fetch + one.compute + 1;
             struct overlap_item *item;
 
-            if (pass == 0) {
+            if (round == 0) {
                 total += weight;
                 continue;
             }
-            if (input->count == 0 || done >= scaled(total, input->count, ITEMS))
+            if (input->count == 0 || done >= model_scaled(total, input->count, ITEMS))
                 items[input->count++] = (struct overlap_item){ 0 };
             item = &items[input->count - 1];
-            item->fetch = min64(item->fetch + one.fetch, NS_MAX);
-            item->compute = min64(item->compute + one.compute, NS_MAX);
-            item->reduce = min64(item->reduce + one.reduce, NS_MAX);
+            item->fetch = min64(item->fetch + one.fetch, MODEL_NS_MAX);
+            item->compute = min64(item->compute + one.compute, MODEL_NS_MAX);
+            item->reduce = min64(item->reduce + one.reduce, MODEL_NS_MAX);
             item->rows += one.rows;
             item->latency = max64(item->latency, one.latency);
             done += weight;

@@ -15,6 +15,7 @@
 #define FFA_PARALLEL_PLAN_STAGES_H
 
 #include "parallel/plan/overlap.h"
+#include "parallel/plan/time_model.h"
 #include "parallel/plan/transfer.h"
 
 #include <ffa/parallel_plan.h>
@@ -49,13 +50,5 @@ struct stages {
 
 ffa_status stages_build(struct stages *out, const struct stages_input *in, ffa_error *err);
 void stages_finish(struct stages *stages);
-
-/* Nanoseconds of `cells` of one list in a pass. */
-int64_t model_compute_ns(const ffa_parallel_plan_opts *opts, int64_t list_count, int64_t cells,
-                         bool is_backward);
-
-/* Cells of tiles that a band visits in the keys [begin, end): on a diagonal, half a tile a row more
- * than it attends. */
-int64_t model_visited(const struct band *band, int64_t begin, int64_t end);
 
 #endif

@@ -1,10 +1,12 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * transfer_build: the ends of what ranks need, sorted, cut the key axis into pieces; between two
+ * ends the set of receivers is constant. Invariant: pieces cover all keys, in order, each with one
+ * owner and one set of receivers, and a receive buffer holds its pieces in the order of tokens.
+ * Tricks: the set is a bit a rank, flipped at every end, so a walk over the sorted ends finds every
+ * piece; tables by rank are counted, then filled.
+ */
 #include "parallel/plan/transfer.h"
-
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 /* ---- what ranks need ---- */
 
@@ -91,9 +93,9 @@ out:
     return rc;
 }
 
-/* ---- pieces: a sweep over the keys ---- */
+/* ---- pieces: a walk over the keys and the sorted ends ---- */
 
-struct sweep {
+struct walk {
     struct transfer *out;
     const struct transfer_input *in;
     uint64_t *active; /* a bit a rank */
@@ -101,7 +103,7 @@ struct sweep {
     int64_t piece_capacity, receiver_capacity, receiver_count;
 };
 
-static ffa_status add_piece(struct sweep *s, int64_t begin, int64_t end, int32_t owner,
+static ffa_status add_piece(struct walk *s, int64_t begin, int64_t end, int32_t owner,
                             ffa_error *err)
 {
     struct transfer *out = s->out;
@@ -125,7 +127,7 @@ static ffa_status add_piece(struct sweep *s, int64_t begin, int64_t end, int32_t
     return FFA_OK;
 }
 
-static ffa_status sweep_keys(struct sweep *s, const struct events *events, ffa_error *err)
+static ffa_status walk_keys(struct walk *s, const struct events *events, ffa_error *err)
 {
     const struct layout *keys = s->in->keys;
     int64_t next = 0;
@@ -155,27 +157,6 @@ out:
 
 /* ---- tables by rank ---- */
 
-/* Counts become begins: at[r] = sum of what stood before r; at[ranks] = all. */
-static void sum_up(int64_t *at, int32_t ranks)
-{
-    int64_t sum = 0;
-
-    for (int32_t r = 0; r <= ranks; r++) {
-        const int64_t count = at[r];
-
-        at[r] = sum;
-        sum += count;
-    }
-}
-
-/* Filling moved each begin to the next one's. */
-static void step_back(int64_t *at, int32_t ranks)
-{
-    for (int32_t r = ranks; r > 0; r--)
-        at[r] = at[r - 1];
-    at[0] = 0;
-}
-
 static ffa_status build_tables(struct transfer *t, ffa_error *err)
 {
     const int32_t ranks = t->topology.rank_count;
@@ -194,8 +175,8 @@ static ffa_status build_tables(struct transfer *t, ffa_error *err)
         t->send_begin[t->pieces[p].owner]++;
     for (int64_t i = 0; i < receivers; i++)
         t->receive_begin[t->receivers[i]]++;
-    sum_up(t->send_begin, ranks);
-    sum_up(t->receive_begin, ranks);
+    begins_from_counts(t->send_begin, ranks);
+    begins_from_counts(t->receive_begin, ranks);
     for (int64_t p = 0; p < t->piece_count; p++) {
         const struct transfer_piece *piece = &t->pieces[p];
 
@@ -209,8 +190,8 @@ static ffa_status build_tables(struct transfer *t, ffa_error *err)
             t->receive_rows[rank] += piece->end - piece->begin;
         }
     }
-    step_back(t->send_begin, ranks);
-    step_back(t->receive_begin, ranks);
+    begins_move_back(t->send_begin, ranks);
+    begins_move_back(t->receive_begin, ranks);
     return FFA_OK;
 }
 
@@ -270,23 +251,23 @@ out:
 
 ffa_status transfer_build(struct transfer *out, const struct transfer_input *in, ffa_error *err)
 {
-    struct sweep sweep = { .out = out, .in = in, .words = (in->topology.rank_count + 63) / 64 };
+    struct walk walk = { .out = out, .in = in, .words = (in->topology.rank_count + 63) / 64 };
     struct events events = { 0 };
     ffa_status rc;
 
     *out = (struct transfer){ .topology = in->topology };
-    sweep.active = mem_array((size_t)sweep.words, sizeof *sweep.active);
-    if (!sweep.active) {
+    walk.active = mem_array((size_t)walk.words, sizeof *walk.active);
+    if (!walk.active) {
         rc = error_nomem(err, "pieces");
         goto out;
     }
     FFA_TRY(find_events(&events, in, err));
-    FFA_TRY(sweep_keys(&sweep, &events, err));
+    FFA_TRY(walk_keys(&walk, &events, err));
     FFA_TRY(build_tables(out, err));
     FFA_TRY(choose_relays(out, err));
 out:
     mem_free(events.at);
-    mem_free(sweep.active);
+    mem_free(walk.active);
     if (rc != FFA_OK)
         transfer_finish(out);
     return rc;

@@ -2,7 +2,7 @@
  *
  * Who sends which keys to whom: every key a rank needs and does not own, once.
  *
- * A sweep over the ends of the ranks' needs cuts the key axis into pieces, each with one owner and
+ * The ends of all ranks' needs, sorted, cut the key axis into pieces, each with one owner and
  * one set of receivers (none, too: pieces cover all keys). A rank's receive buffer holds its pieces
  * in the order of tokens; its send buffer is its local buffer. Gradients go the same way back.
  *

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What all transports share: loans of window slots, and the public functions of a communicator.
+ * Invariant: a slot is written only when no rank may still read it. A loan is the value that its
+ * borrower will signal; reclaiming a slot waits for the values of all its loans.
  */
 #include "parallel/run/comm.h"
 

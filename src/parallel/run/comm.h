@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Transports: what pipelines need of a group of ranks, behind one table of functions.
+ * Transports: what passes need of a group of ranks, behind one table of functions.
  *
- * Work stands in lanes, which are streams: what is put into one runs in its order, beside the other
- * lanes of the rank and of all other ranks. On a GPU all three are streams and every function
- * returns at once; where the host itself computes, what is put into LANE_COMPUTE is done when the
- * call returns, and it blocks.
+ * Work stands in lanes: what is put into one lane runs in order, and lanes run beside each other,
+ * on one rank and on all. On a GPU a lane is a stream and every function returns at once. Where the
+ * host itself computes, a function of LANE_COMPUTE blocks until its work is done.
  *
  * Ranks see each other's memory through windows: memory of the owner that others pull from. Ranks
  * tell each other where they are through flags: one for each (from, to, channel), whose value only
- * grows. A window slot that was lent is written again when its borrowers have signalled so: that is
- * a credit. Every wait ends: with the flag, or with the group's failure.
+ * grows. A window slot that was lent may be written again once its borrowers have signalled so (a
+ * credit). Every wait ends, by the flag or by the group's failure.
  */
 #ifndef FFA_PARALLEL_RUN_COMM_H
 #define FFA_PARALLEL_RUN_COMM_H
@@ -76,9 +75,10 @@ struct comm_ops {
                          uint64_t value, ffa_error *err);
     ffa_status (*wait)(ffa_comm *comm, enum comm_lane lane, int32_t from, enum comm_channel channel,
                        uint64_t value, ffa_error *err);
-    /* A ticket for all that was put into the lane so far, and a lane's wait for a ticket. */
+    /* A mark behind all that was put into the lane so far, and a lane's wait for a mark of another
+     * lane. */
     uint64_t (*record)(ffa_comm *comm, enum comm_lane lane);
-    ffa_status (*await)(ffa_comm *comm, enum comm_lane lane, enum comm_lane of, uint64_t ticket,
+    ffa_status (*await)(ffa_comm *comm, enum comm_lane lane, enum comm_lane of, uint64_t mark,
                         ffa_error *err);
     /* The host waits until nothing of the rank's lanes is left, also of a broken group; then the
      * group's status. */

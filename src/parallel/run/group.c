@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Split lists to copies: what each rank sends another is one stream of rows, cut by the lists of
- * both.
+ * ffa_group_create: split lists to copies. What one rank sends to another is a queue of rows, in
+ * the order of its input; the receiver's list takes them from the queue in the order of its output.
+ * A copy ends where a piece of either list ends. Invariant: every row of every queue is received,
+ * or the lists are refused. Sends are the receives by source, so the reduce needs no lists of its
+ * own.
  */
 #include "parallel/run/group.h"
 
@@ -102,22 +105,22 @@ out:
     return rc;
 }
 
-/* ---- streams: what is sent to each rank, by source, in the order of its input ---- */
+/* ---- queues: what is sent to each rank, by source, in the order of its input ---- */
 
-struct stream {
+struct queued {
     int64_t row, rows; /* of the source's input */
     int32_t source;
     int32_t pad_;
 };
 
-struct streams {
+struct queues {
     int64_t *begin; /* [ranks + 1], by destination */
-    struct stream *at;
+    struct queued *at;
 };
 
 /* Calls of visit_sends with at NULL count, and then fill: at[cursor[destination]++]. */
 static void visit_sends(const ffa_group_lists *lists, int32_t rank_count, int64_t *cursor,
-                        struct stream *at)
+                        struct queued *at)
 {
     for (int32_t s = 0; s < rank_count; s++) {
         int64_t row = 0;
@@ -130,69 +133,48 @@ static void visit_sends(const ffa_group_lists *lists, int32_t rank_count, int64_
                 const int64_t place = cursor[lists[s].dst[d]]++;
 
                 if (at)
-                    at[place] = (struct stream){ row, rows, s, 0 };
+                    at[place] = (struct queued){ row, rows, s, 0 };
             }
             row += rows;
         }
     }
 }
 
-/* Counts become begins. */
-static void sum_up(int64_t *at, int32_t ranks)
-{
-    int64_t sum = 0;
-
-    for (int32_t r = 0; r <= ranks; r++) {
-        const int64_t count = at[r];
-
-        at[r] = sum;
-        sum += count;
-    }
-}
-
-/* Filling moved each begin to the next one's. */
-static void step_back(int64_t *at, int32_t ranks)
-{
-    for (int32_t r = ranks; r > 0; r--)
-        at[r] = at[r - 1];
-    at[0] = 0;
-}
-
-static ffa_status find_streams(struct streams *out, const ffa_group_lists *lists,
-                               int32_t rank_count, ffa_error *err)
+static ffa_status find_queues(struct queues *out, const ffa_group_lists *lists, int32_t rank_count,
+                              ffa_error *err)
 {
     out->begin = mem_array((size_t)rank_count + 1, sizeof *out->begin);
     if (!out->begin)
         return error_nomem(err, "a group");
     visit_sends(lists, rank_count, out->begin, NULL);
-    sum_up(out->begin, rank_count);
+    begins_from_counts(out->begin, rank_count);
     out->at = mem_array((size_t)out->begin[rank_count], sizeof *out->at);
     if (!out->at)
         return error_nomem(err, "a group");
     visit_sends(lists, rank_count, out->begin, out->at);
-    step_back(out->begin, rank_count);
+    begins_move_back(out->begin, rank_count);
     return FFA_OK;
 }
 
 /* ---- receives ---- */
 
-/* Where one rank stands in the streams of all sources. */
+/* How far one rank has read the queue of a source. */
 struct cursor {
-    int64_t next; /* into streams */
+    int64_t next; /* into queues */
     int64_t used; /* rows of it */
     int64_t sent, expected;
 };
 
-static ffa_status check_sums(struct cursor *cursors, const struct streams *streams,
+static ffa_status check_sums(struct cursor *cursors, const struct queues *queues,
                              const ffa_group_lists *list, int32_t rank, int32_t rank_count,
                              ffa_error *err)
 {
     memset(cursors, 0, (size_t)rank_count * sizeof *cursors);
-    for (int64_t i = streams->begin[rank + 1]; i-- > streams->begin[rank];) {
-        struct cursor *cursor = &cursors[streams->at[i].source];
+    for (int64_t i = queues->begin[rank + 1]; i-- > queues->begin[rank];) {
+        struct cursor *cursor = &cursors[queues->at[i].source];
 
         cursor->next = i;
-        cursor->sent += streams->at[i].rows;
+        cursor->sent += queues->at[i].rows;
     }
     for (int64_t i = 0; i < list->output_count; i++)
         if (list->output_rows[i] > 0)
@@ -222,7 +204,7 @@ static ffa_status add_copy(struct group_table *table, int64_t first, ffa_group_c
     return FFA_OK;
 }
 
-static ffa_status receive(ffa_group *group, struct cursor *cursors, const struct streams *streams,
+static ffa_status receive(ffa_group *group, struct cursor *cursors, const struct queues *queues,
                           const ffa_group_lists *list, ffa_error *err)
 {
     const int64_t first = group->receives.count;
@@ -232,16 +214,16 @@ static ffa_status receive(ffa_group *group, struct cursor *cursors, const struct
     for (int64_t i = 0; i < list->output_count; i++)
         for (int64_t left = list->output_rows[i]; left > 0;) {
             struct cursor *cursor = &cursors[list->src[i]];
-            const struct stream *stream = &streams->at[cursor->next];
-            const int64_t rest = stream->rows - cursor->used;
-            const ffa_group_copy copy = { stream->row + cursor->used, row,
+            const struct queued *queued = &queues->at[cursor->next];
+            const int64_t rest = queued->rows - cursor->used;
+            const ffa_group_copy copy = { queued->row + cursor->used, row,
                                           rest < left ? rest : left, list->src[i], 0 };
 
             FFA_TRY(add_copy(&group->receives, first, copy, err));
             row += copy.rows;
             left -= copy.rows;
             cursor->used += copy.rows;
-            if (cursor->used == stream->rows) {
+            if (cursor->used == queued->rows) {
                 cursor->used = 0;
                 cursor->next++;
             }
@@ -253,24 +235,24 @@ out:
 static ffa_status build_receives(ffa_group *group, const ffa_group_lists *lists, ffa_error *err)
 {
     struct cursor *cursors = mem_array((size_t)group->rank_count, sizeof *cursors);
-    struct streams streams = { 0 };
+    struct queues queues = { 0 };
     ffa_status rc;
 
     if (!cursors) {
         rc = error_nomem(err, "a group");
         goto out;
     }
-    FFA_TRY(find_streams(&streams, lists, group->rank_count, err));
+    FFA_TRY(find_queues(&queues, lists, group->rank_count, err));
     for (int32_t r = 0; r < group->rank_count; r++) {
-        FFA_TRY(check_sums(cursors, &streams, &lists[r], r, group->rank_count, err));
+        FFA_TRY(check_sums(cursors, &queues, &lists[r], r, group->rank_count, err));
         group->receives.begin[r] = group->receives.count;
-        FFA_TRY(receive(group, cursors, &streams, &lists[r], err));
+        FFA_TRY(receive(group, cursors, &queues, &lists[r], err));
     }
     group->receives.begin[group->rank_count] = group->receives.count;
 out:
     mem_free(cursors);
-    mem_free(streams.begin);
-    mem_free(streams.at);
+    mem_free(queues.begin);
+    mem_free(queues.at);
     return rc;
 }
 
@@ -287,7 +269,7 @@ static ffa_status build_sends(ffa_group *group, ffa_error *err)
     to->count = from->count;
     for (int64_t i = 0; i < from->count; i++)
         to->begin[from->copies[i].rank]++;
-    sum_up(to->begin, group->rank_count);
+    begins_from_counts(to->begin, group->rank_count);
     for (int32_t r = 0; r < group->rank_count; r++)
         for (int64_t i = from->begin[r]; i < from->begin[r + 1]; i++) {
             ffa_group_copy copy = from->copies[i];
@@ -300,7 +282,7 @@ static ffa_status build_sends(ffa_group *group, ffa_error *err)
             copy.rank = r;
             to->copies[to->begin[source]++] = copy;
         }
-    step_back(to->begin, group->rank_count);
+    begins_move_back(to->begin, group->rank_count);
     return FFA_OK;
 }
 

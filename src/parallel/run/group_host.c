@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Group cast and reduce in host memory: the reference that transports are compared with.
+ * Group cast and group reduce in host memory: the reference that transports are compared with.
+ * Invariant: sums and merges go by ascending rank of the sender, each rounded to the dtype it is
+ * kept in, so a transport that adds in the same order gets the same bits.
  */
 #include "parallel/run/group.h"
 

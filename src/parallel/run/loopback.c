@@ -28,7 +28,7 @@ struct op {
     enum comm_channel channel;
     enum comm_lane of; /* STEP_AWAIT */
     int32_t slot, rank;
-    uint64_t value; /* of the flag, or the ticket */
+    uint64_t value; /* of the flag, or the mark */
     struct comm_range *ranges;
     int64_t range_count; /* left */
     void *target;
@@ -55,7 +55,7 @@ struct endpoint {
     struct hub *hub;
     struct memory windows[WINDOW_COUNT][WINDOW_SLOTS];
     struct lane lanes[MOVED_LANES];
-    uint64_t computed; /* tickets of LANE_COMPUTE */
+    uint64_t computed; /* marks of LANE_COMPUTE */
     uint64_t gathers;  /* entered */
     bool is_moved;     /* the mover copies for it just now */
     bool has_left;
@@ -198,7 +198,7 @@ static void finish_op(struct hub *hub, struct lane *lane)
     pthread_cond_broadcast(&hub->changed);
 }
 
-static void sum_up(void *to, const void *from, size_t bytes, ffa_dtype dtype)
+static void add_elements(void *to, const void *from, size_t bytes, ffa_dtype dtype)
 {
     if (dtype == FFA_FP64)
         for (size_t i = 0; i < bytes / sizeof(double); i++)
@@ -233,7 +233,7 @@ MERGE(double, exp, log)
 static void add(void *to, const void *from, size_t bytes, const struct comm_reduce *how)
 {
     if (!how->merge)
-        sum_up(to, from, bytes, how->dtype);
+        add_elements(to, from, bytes, how->dtype);
     else if (how->dtype == FFA_FP64)
         merge_double(to, from, bytes / sizeof(double) / (size_t)how->merge, how->merge);
     else
@@ -532,26 +532,26 @@ static ffa_status loopback_wait(ffa_comm *comm, enum comm_lane lane, int32_t fro
 static uint64_t loopback_record(ffa_comm *comm, enum comm_lane lane)
 {
     struct endpoint *rank = endpoint_of(comm);
-    uint64_t ticket;
+    uint64_t mark;
 
     pthread_mutex_lock(&rank->hub->lock);
-    ticket = lane == LANE_COMPUTE ? ++rank->computed : rank->lanes[lane].entered;
+    mark = lane == LANE_COMPUTE ? ++rank->computed : rank->lanes[lane].entered;
     pthread_cond_broadcast(&rank->hub->changed);
     pthread_mutex_unlock(&rank->hub->lock);
-    return ticket;
+    return mark;
 }
 
 static ffa_status loopback_await(ffa_comm *comm, enum comm_lane lane, enum comm_lane of,
-                                 uint64_t ticket, ffa_error *err)
+                                 uint64_t mark, ffa_error *err)
 {
     struct endpoint *rank = endpoint_of(comm);
     struct hub *hub = rank->hub;
     ffa_status rc;
 
     if (lane != LANE_COMPUTE)
-        return put(comm, lane, &(struct op){ .step = STEP_AWAIT, .of = of, .value = ticket }, err);
+        return put(comm, lane, &(struct op){ .step = STEP_AWAIT, .of = of, .value = mark }, err);
     pthread_mutex_lock(&hub->lock);
-    while (hub->status == FFA_OK && done_of(rank, of) < ticket)
+    while (hub->status == FFA_OK && done_of(rank, of) < mark)
         sleep_a_while(hub);
     rc = status_of(hub, err);
     pthread_mutex_unlock(&hub->lock);

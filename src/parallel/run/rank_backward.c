@@ -17,7 +17,7 @@
 enum { ARRIVED_Q, ARRIVED_DOUT, ARRIVED_LSE, ARRIVED_DELTA };
 
 struct backward {
-    struct pipeline pipeline;
+    struct rank_pass common;
     bool moves_queries;
     int64_t row_elements;      /* of a row of sum_kv */
     void *delta;               /* [tokens][heads_q] */
@@ -25,14 +25,14 @@ struct backward {
     void *sum_kv;              /* [own keys][2][heads_kv][head_dim] */
     uint8_t *needed;           /* [own keys]: of which other ranks compute gradients */
     uint8_t *tile_flags;       /* [most tiles of a phase], of the phase at hand */
-    uint8_t *row_flags;        /* [phases + 2][row_blocks]; then: to be settled, nothing */
+    uint8_t *row_flags;        /* [phases + 2][row_blocks]; then: to be unswept, nothing */
     uint8_t *stage_rows;       /* [row blocks of a stage]: where queries move, all first */
     void *stage_delta;         /* [rows of a stage][heads_q] */
-    struct plan_tile *settled; /* scratch: tiles of the first phase, without sweeps */
+    struct plan_tile *unswept; /* scratch: tiles of the first phase, without sweeps */
     float *dsink;              /* of this rank */
     struct tile_plan nothing;  /* own tiles of a rank without keys */
     int64_t row_blocks;
-    uint64_t reduced; /* ticket of LANE_REDUCE */
+    uint64_t reduced; /* mark of LANE_REDUCE */
 };
 
 /* ---- which phase is the first, and the last, of what ---- */
@@ -51,7 +51,7 @@ static void mark_rows(uint8_t *flags, const struct tile_plan *plan)
 /* Rows that attend nothing anywhere are the first phase's: their dq is 0. */
 static void flag_rows(struct backward *b)
 {
-    const struct plan_pass *pass = b->pipeline.pass;
+    const struct plan_pass *pass = b->common.pass;
 
     if (b->moves_queries) { /* others add between the first phase and the end */
         mark_rows(b->row_flags + (pass->phase_count - 1) * b->row_blocks,
@@ -79,7 +79,7 @@ static void flag_rows(struct backward *b)
 
 static void flag_tiles(struct backward *b, int32_t at)
 {
-    const struct plan_pass *pass = b->pipeline.pass;
+    const struct plan_pass *pass = b->common.pass;
     const struct tile_plan *plan = &pass->phases[at].key_tiles;
 
     for (int64_t t = 0; t < plan->tile_count; t++) {
@@ -98,17 +98,17 @@ static void flag_tiles(struct backward *b, int32_t at)
 
 static int64_t own_keys(const struct backward *b)
 {
-    return b->pipeline.plan->keys.rank_tokens[b->pipeline.plan->rank];
+    return b->common.plan->keys.rank_tokens[b->common.plan->rank];
 }
 
 static bool is_replicated(const struct backward *b)
 {
-    return b->pipeline.plan->keys.is_replicated && b->pipeline.comm->rank_count > 1;
+    return b->common.plan->keys.is_replicated && b->common.comm->rank_count > 1;
 }
 
 static ffa_status allocate(struct backward *b, ffa_error *err)
 {
-    const struct pipeline *p = &b->pipeline;
+    const struct rank_pass *p = &b->common;
     const struct plan_pass *pass = p->pass;
     const int32_t tile_m = p->plan->opts.backward_m;
     const size_t rows = (size_t)(p->tokens * p->args.heads_q), element = (size_t)p->sum_element;
@@ -128,7 +128,7 @@ static ffa_status allocate(struct backward *b, ffa_error *err)
     b->row_flags = mem_array((size_t)(b->row_blocks * (pass->phase_count + 2)), 1);
     b->stage_rows = mem_array((size_t)(pass->buffer_rows / tile_m + 1), 1);
     b->stage_delta = mem_array((size_t)(pass->buffer_rows * p->args.heads_q), element);
-    b->settled = mem_array((size_t)tiles, sizeof *b->settled);
+    b->unswept = mem_array((size_t)tiles, sizeof *b->unswept);
     if (p->args.dsink)
         b->dsink = mem_array((size_t)(p->args.sink_count * p->args.heads_q), sizeof *b->dsink);
     b->nothing = (struct tile_plan){
@@ -139,7 +139,7 @@ static ffa_status allocate(struct backward *b, ffa_error *err)
         .list_begin = mem_array((size_t)p->plan->list_count + 1, sizeof(int32_t)),
     };
     if (!b->nothing.list_begin || !b->delta || !b->sum_dq || !b->sum_kv || !b->needed ||
-        !b->tile_flags || !b->row_flags || !b->settled || !b->stage_rows || !b->stage_delta ||
+        !b->tile_flags || !b->row_flags || !b->unswept || !b->stage_rows || !b->stage_delta ||
         (p->args.dsink && !b->dsink))
         return error_nomem(err, "the sums of a pass");
     memset(b->stage_rows, TILE_TOUCHED | TILE_FIRST, (size_t)(pass->buffer_rows / tile_m + 1));
@@ -156,21 +156,20 @@ static ffa_status allocate(struct backward *b, ffa_error *err)
 
 static const struct tile_plan *own_tiles(const struct backward *b, int32_t at)
 {
-    return own_keys(b) > 0 ? &b->pipeline.pass->phases[at].key_tiles : &b->nothing;
+    return own_keys(b) > 0 ? &b->common.pass->phases[at].key_tiles : &b->nothing;
 }
 
-static struct cpu_backward call_of(struct backward *b, const struct tile_plan *plan,
-                                   const ffa_forward_args *args)
+static struct cpu_backward call_of(struct backward *b, const struct tile_plan *plan)
 {
-    const struct pipeline *p = &b->pipeline;
+    const struct rank_pass *p = &b->common;
     void *sum_kv = b->sum_kv;
 
     return (struct cpu_backward){ .plan = plan,
-                                  .args = args,
-                                  .dout = p->args.dout,
-                                  .dq = p->args.dq,
-                                  .dk = p->args.dk,
-                                  .dv = p->args.dv,
+                                  .args = rank_pass_cpu_args(p),
+                                  .dout = CPU_TENSOR(p->args.dout),
+                                  .dq = CPU_TENSOR(p->args.dq),
+                                  .dk = CPU_TENSOR(p->args.dk),
+                                  .dv = CPU_TENSOR(p->args.dv),
                                   .dtype = (ffa_dtype)p->args.dtype,
                                   .grad_dtype = (ffa_dtype)p->args.dtype,
                                   .head_dim = p->args.head_dim,
@@ -190,15 +189,14 @@ static struct cpu_backward call_of(struct backward *b, const struct tile_plan *p
 static bool wait_for_reduces(void *user)
 {
     const struct backward *b = user;
-    ffa_comm *comm = b->pipeline.comm;
+    ffa_comm *comm = b->common.comm;
 
     return comm->ops->await(comm, LANE_COMPUTE, LANE_REDUCE, b->reduced, NULL) == FFA_OK;
 }
 
 static ffa_status compute_own(struct backward *b, int32_t at, ffa_error *err)
 {
-    const ffa_forward_args args = pipeline_args(&b->pipeline);
-    struct cpu_backward call = call_of(b, own_tiles(b, at), &args);
+    struct cpu_backward call = call_of(b, own_tiles(b, at));
 
     flag_tiles(b, at);
     call.row_flags = b->row_flags + at * b->row_blocks;
@@ -213,34 +211,33 @@ static ffa_status compute_own(struct backward *b, int32_t at, ffa_error *err)
 }
 
 /* Write what was summed of the key tiles of an own phase; rows: which set of row_flags. */
-static ffa_status settle_tiles(struct backward *b, int32_t at, int32_t rows, ffa_error *err)
+static ffa_status write_tiles(struct backward *b, int32_t at, int32_t rows, ffa_error *err)
 {
-    const ffa_forward_args args = pipeline_args(&b->pipeline);
     struct tile_plan plan = *own_tiles(b, at);
-    struct cpu_backward call = call_of(b, &plan, &args);
+    struct cpu_backward call = call_of(b, &plan);
 
     flag_tiles(b, at);
     for (int64_t t = 0; t < plan.tile_count; t++) {
-        b->settled[t] = plan.tiles[t];
-        b->settled[t].sweep_count = 0;
+        b->unswept[t] = plan.tiles[t];
+        b->unswept[t].sweep_count = 0;
         b->tile_flags[t] = b->tile_flags[t] & TILE_LAST ? 0 : TILE_TOUCHED | TILE_LAST;
     }
-    plan.tiles = b->settled;
+    plan.tiles = b->unswept;
     call.row_flags = b->row_flags + rows * b->row_blocks;
     return cpu_backward(&call, err);
 }
 
 /* What was not written by the phases: see flag_tiles and flag_rows. */
-static ffa_status settle(struct backward *b, ffa_error *err)
+static ffa_status write_rest(struct backward *b, ffa_error *err)
 {
-    const int32_t phases = b->pipeline.pass->phase_count;
+    const int32_t phases = b->common.pass->phase_count;
     ffa_status rc;
 
     if (!wait_for_reduces(b))
-        return b->pipeline.comm->ops->drain(b->pipeline.comm, err);
-    FFA_TRY(settle_tiles(b, 0, phases, err));
+        return b->common.comm->ops->drain(b->common.comm, err);
+    FFA_TRY(write_tiles(b, 0, phases, err));
     if (b->moves_queries)
-        rc = settle_tiles(b, phases - 1, phases + 1, err);
+        rc = write_tiles(b, phases - 1, phases + 1, err);
 out:
     return rc;
 }
@@ -250,8 +247,8 @@ out:
 /* Packed, as the backend takes it. */
 static void take_delta(struct backward *b, int32_t stage)
 {
-    const struct pipeline *p = &b->pipeline;
-    const ffa_tensor from = pipeline_arrived(p, stage, ARRIVED_DELTA);
+    const struct rank_pass *p = &b->common;
+    const struct cpu_tensor from = rank_pass_arrived(p, stage, ARRIVED_DELTA);
     const size_t bytes = (size_t)(p->args.heads_q * p->sum_element);
 
     for (int64_t row = 0; row < p->pass->phases[stage].rows; row++)
@@ -261,48 +258,47 @@ static void take_delta(struct backward *b, int32_t stage)
 
 static ffa_status compute_stage(struct backward *b, int32_t stage, ffa_error *err)
 {
-    struct pipeline *p = &b->pipeline;
+    struct rank_pass *p = &b->common;
     const struct plan_phase *phase = &p->pass->phases[stage];
-    ffa_forward_args args = pipeline_args(p);
-    struct cpu_backward call = call_of(b, &phase->key_tiles, &args);
+    struct cpu_backward call = call_of(b, &phase->key_tiles);
     void *results;
     ffa_status rc;
 
-    FFA_TRY(pipeline_results(p, stage, &results, err));
+    FFA_TRY(rank_pass_results(p, stage, &results, err));
     flag_tiles(b, stage);
     if (b->moves_queries) {
-        args.q = pipeline_arrived(p, stage, ARRIVED_Q);
-        args.lse = pipeline_arrived(p, stage, ARRIVED_LSE);
-        call.dout = pipeline_arrived(p, stage, ARRIVED_DOUT);
+        call.args.q = rank_pass_arrived(p, stage, ARRIVED_Q);
+        call.args.lse = rank_pass_arrived(p, stage, ARRIVED_LSE);
+        call.dout = rank_pass_arrived(p, stage, ARRIVED_DOUT);
         take_delta(b, stage);
         call.delta = b->stage_delta;
         call.row_flags = b->stage_rows;
         call.sum_dq = results;
     } else {
-        args.k = pipeline_arrived(p, stage, 0);
-        args.v = pipeline_arrived(p, stage, 1);
+        call.args.k = rank_pass_arrived(p, stage, 0);
+        call.args.v = rank_pass_arrived(p, stage, 1);
         call.row_flags = b->row_flags + stage * b->row_blocks;
         call.sum_dk = results;
         call.sum_dv = (char *)results + b->row_elements / 2 * p->sum_element;
     }
     FFA_TRY(cpu_backward(&call, err));
-    rc = pipeline_hand_over(p, stage, err);
+    rc = rank_pass_signal_results(p, stage, err);
 out:
     return rc;
 }
 
 static void add_sums(const struct backward *b, const void *from, int64_t count)
 {
-    for (int64_t i = 0; i < count && b->pipeline.fp64; i++)
+    for (int64_t i = 0; i < count && b->common.fp64; i++)
         ((double *)b->sum_kv)[i] += ((const double *)from)[i];
-    for (int64_t i = 0; i < count && !b->pipeline.fp64; i++)
+    for (int64_t i = 0; i < count && !b->common.fp64; i++)
         ((float *)b->sum_kv)[i] += ((const float *)from)[i];
 }
 
 /* Every rank has all keys: the sums of all, by ascending rank. */
 static ffa_status join_sums(struct backward *b, ffa_error *err)
 {
-    const struct pipeline *p = &b->pipeline;
+    const struct rank_pass *p = &b->common;
     const int64_t count = own_keys(b) * b->row_elements;
     const size_t bytes = (size_t)(count * p->sum_element);
     char *all = mem_array((size_t)p->comm->rank_count, bytes);
@@ -322,7 +318,7 @@ static ffa_status join_sums(struct backward *b, ffa_error *err)
 
 static ffa_status join_dsink(const struct backward *b, ffa_error *err)
 {
-    const struct pipeline *p = &b->pipeline;
+    const struct rank_pass *p = &b->common;
     const size_t count = (size_t)(p->args.sink_count * p->args.heads_q);
     float *all = mem_array((size_t)p->comm->rank_count * count, sizeof *all);
     ffa_status rc;
@@ -346,31 +342,30 @@ static ffa_status join_dsink(const struct backward *b, ffa_error *err)
 /* What moves, and what of it is computed first. */
 static ffa_status begin(struct backward *b, ffa_error *err)
 {
-    struct pipeline *p = &b->pipeline;
+    struct rank_pass *p = &b->common;
     const ffa_parallel_args *a = &p->args;
     const ffa_tensor delta = { b->delta, a->heads_q, 1 };
-    const ffa_forward_args args = pipeline_args(p);
     struct cpu_backward call;
     ffa_status rc;
 
     flag_rows(b);
-    call = call_of(b, own_tiles(b, 0), &args);
+    call = call_of(b, own_tiles(b, 0));
     if (b->moves_queries) {
-        pipeline_move(p, &a->q, a->heads_q, a->head_dim, p->element);
-        pipeline_move(p, &a->dout, a->heads_q, a->head_dim, p->element);
-        pipeline_move(p, &a->lse, a->heads_q, 1, p->sum_element);
-        pipeline_move(p, &delta, a->heads_q, 1, p->sum_element);
+        rank_pass_move(p, &a->q, a->heads_q, a->head_dim, p->element);
+        rank_pass_move(p, &a->dout, a->heads_q, a->head_dim, p->element);
+        rank_pass_move(p, &a->lse, a->heads_q, 1, p->sum_element);
+        rank_pass_move(p, &delta, a->heads_q, 1, p->sum_element);
         p->rows = p->tokens;
         p->result_bytes = (int64_t)a->heads_q * a->head_dim * p->sum_element;
         FFA_TRY(cpu_backward_delta(&call, b->delta, err));
     } else {
-        pipeline_move(p, &a->k, a->heads_kv, a->head_dim, p->element);
-        pipeline_move(p, &a->v, a->heads_kv, a->head_dim, p->element);
+        rank_pass_move(p, &a->k, a->heads_kv, a->head_dim, p->element);
+        rank_pass_move(p, &a->v, a->heads_kv, a->head_dim, p->element);
         p->rows = p->plan->keys.rank_tokens[p->plan->rank];
         p->result_bytes = b->row_elements * p->sum_element;
     }
-    FFA_TRY(pipeline_publish(p, err));
-    FFA_TRY(pipeline_advance(p, 0, err));
+    FFA_TRY(rank_pass_publish(p, err));
+    FFA_TRY(rank_pass_advance(p, 0, err));
     if (!b->moves_queries)
         rc = cpu_backward_delta(&call, b->delta, err);
 out:
@@ -379,24 +374,24 @@ out:
 
 static ffa_status run_pass(struct backward *b, ffa_error *err)
 {
-    struct pipeline *p = &b->pipeline;
+    struct rank_pass *p = &b->common;
     const struct comm_reduce sum = { (ffa_dtype)p->args.sum_dtype, 0 };
     const int32_t stages = p->pass->stage_count;
     ffa_status rc;
 
     FFA_TRY(begin(b, err));
     FFA_TRY(compute_own(b, 0, err));
-    pipeline_computed(p, 0);
-    FFA_TRY(pipeline_take_in(p, b->moves_queries ? b->sum_dq : b->sum_kv, &sum, &b->reduced, err));
+    rank_pass_computed(p, 0);
+    FFA_TRY(rank_pass_reduce(p, b->moves_queries ? b->sum_dq : b->sum_kv, &sum, &b->reduced, err));
     for (int32_t s = 1; s <= stages; s++) {
-        FFA_TRY(pipeline_advance(p, s, err));
+        FFA_TRY(rank_pass_advance(p, s, err));
         FFA_TRY(compute_stage(b, s, err));
-        pipeline_computed(p, s);
+        rank_pass_computed(p, s);
     }
     FFA_TRY(compute_own(b, stages + 1, err));
     if (is_replicated(b))
         FFA_TRY(join_sums(b, err));
-    FFA_TRY(settle(b, err));
+    FFA_TRY(write_rest(b, err));
     if (b->dsink)
         rc = join_dsink(b, err);
 out:
@@ -412,12 +407,12 @@ ffa_status ffa_parallel_backward_host(const ffa_parallel_plan *plan, ffa_comm *c
 
     if (!comm)
         return error_fail(err, FFA_INVALID, 0, "comm is NULL");
-    FFA_TRY(pipeline_open(&b.pipeline, plan, comm, args, true, &failure));
+    FFA_TRY(rank_pass_open(&b.common, plan, comm, args, true, &failure));
     b.moves_queries = plan->moves == FFA_PARALLEL_MOVE_QUERIES;
     FFA_TRY(allocate(&b, &failure));
     rc = run_pass(&b, &failure);
 out:
-    rc = pipeline_close(&b.pipeline, comm, rc, &failure, err);
+    rc = rank_pass_close(&b.common, comm, rc, &failure, err);
     mem_free(b.delta);
     mem_free(b.sum_dq);
     mem_free(b.sum_kv);
@@ -426,7 +421,7 @@ out:
     mem_free(b.row_flags);
     mem_free(b.stage_rows);
     mem_free(b.stage_delta);
-    mem_free(b.settled);
+    mem_free(b.unswept);
     mem_free(b.nothing.list_begin);
     mem_free(b.dsink);
     return rc;

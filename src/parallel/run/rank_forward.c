@@ -11,28 +11,28 @@
 #include <math.h>
 
 struct forward {
-    struct pipeline pipeline;
+    struct rank_pass common;
     bool moves_queries;
     void *sums;        /* [tokens][heads_q][head_dim + 1] */
     uint8_t *flags;    /* scratch: [tiles of the own phase] */
-    uint64_t taken_in; /* ticket of LANE_REDUCE */
+    uint64_t reduced;  /* mark of LANE_REDUCE */
     float *max_logits; /* [heads_q], of this rank; or NULL */
 };
 
 static ffa_status begin(struct forward *f, ffa_error *err)
 {
-    struct pipeline *p = &f->pipeline;
+    struct rank_pass *p = &f->common;
     const size_t items = (size_t)(p->tokens * p->args.heads_q);
     const int32_t elements = p->args.head_dim + 1;
 
     f->moves_queries = p->plan->moves == FFA_PARALLEL_MOVE_QUERIES;
     if (f->moves_queries) {
-        pipeline_move(p, &p->args.q, p->args.heads_q, p->args.head_dim, p->element);
+        rank_pass_move(p, &p->args.q, p->args.heads_q, p->args.head_dim, p->element);
         p->rows = p->tokens;
         p->result_bytes = p->args.heads_q * elements * p->sum_element;
     } else {
-        pipeline_move(p, &p->args.k, p->args.heads_kv, p->args.head_dim, p->element);
-        pipeline_move(p, &p->args.v, p->args.heads_kv, p->args.head_dim, p->element);
+        rank_pass_move(p, &p->args.k, p->args.heads_kv, p->args.head_dim, p->element);
+        rank_pass_move(p, &p->args.v, p->args.heads_kv, p->args.head_dim, p->element);
         p->rows = p->plan->keys.rank_tokens[p->plan->rank];
     }
     f->sums = mem_array(items * (size_t)elements, (size_t)p->sum_element);
@@ -43,16 +43,15 @@ static ffa_status begin(struct forward *f, ffa_error *err)
         return error_nomem(err, "the sums of a pass");
     for (int32_t h = 0; f->max_logits && h < p->args.heads_q; h++)
         f->max_logits[h] = -INFINITY;
-    return pipeline_publish(p, err);
+    return rank_pass_publish(p, err);
 }
 
-static struct cpu_forward call_of(const struct forward *f, const struct tile_plan *plan,
-                                  const ffa_forward_args *args, void *sums)
+static struct cpu_forward call_of(const struct forward *f, const struct tile_plan *plan, void *sums)
 {
-    const struct pipeline *p = &f->pipeline;
+    const struct rank_pass *p = &f->common;
 
     return (struct cpu_forward){ .plan = plan,
-                                 .args = args,
+                                 .args = rank_pass_cpu_args(p),
                                  .dtype = (ffa_dtype)p->args.dtype,
                                  .head_dim = p->args.head_dim,
                                  .threads = p->args.threads,
@@ -66,39 +65,38 @@ static struct cpu_forward call_of(const struct forward *f, const struct tile_pla
 
 static ffa_status compute(struct forward *f, int32_t at, ffa_error *err)
 {
-    struct pipeline *p = &f->pipeline;
+    struct rank_pass *p = &f->common;
     const struct plan_phase *phase = &p->pass->phases[at];
-    const bool sends_back = f->moves_queries && pipeline_is_stage(p, at);
-    ffa_forward_args args = pipeline_args(p);
+    const bool sends_back = f->moves_queries && rank_pass_is_stage(p, at);
     struct cpu_forward call;
     void *sums = f->sums;
     ffa_status rc;
 
-    if (sends_back) {
-        args.q = pipeline_arrived(p, at, 0);
-        args.sink_count = 0; /* sinks enter where the query lives */
-        FFA_TRY(pipeline_results(p, at, &sums, err));
-    } else if (pipeline_is_stage(p, at)) {
-        args.k = pipeline_arrived(p, at, 0);
-        args.v = pipeline_arrived(p, at, 1);
-    }
-    call = call_of(f, &phase->tiles, &args, sums);
+    if (sends_back)
+        FFA_TRY(rank_pass_results(p, at, &sums, err));
+    call = call_of(f, &phase->tiles, sums);
     call.flags = phase->flags;
+    if (sends_back) {
+        call.args.q = rank_pass_arrived(p, at, 0);
+        call.args.sink_count = 0; /* sinks enter where the query lives */
+    } else if (rank_pass_is_stage(p, at)) {
+        call.args.k = rank_pass_arrived(p, at, 0);
+        call.args.v = rank_pass_arrived(p, at, 1);
+    }
     FFA_TRY(cpu_forward(&call, err));
     if (sends_back)
-        rc = pipeline_hand_over(p, at, err);
+        rc = rank_pass_signal_results(p, at, err);
 out:
     return rc;
 }
 
 /* Write the tiles of own queries that others had a part in. */
-static ffa_status settle(struct forward *f, ffa_error *err)
+static ffa_status write_rest(struct forward *f, ffa_error *err)
 {
-    struct pipeline *p = &f->pipeline;
+    struct rank_pass *p = &f->common;
     const struct plan_phase *own = &p->pass->phases[0];
-    const ffa_forward_args args = pipeline_args(p);
     struct tile_plan plan = own->tiles;
-    struct cpu_forward call = call_of(f, &plan, &args, f->sums);
+    struct cpu_forward call = call_of(f, &plan, f->sums);
     ffa_status rc;
 
     plan.tiles = mem_array((size_t)plan.tile_count, sizeof *plan.tiles);
@@ -106,7 +104,7 @@ static ffa_status settle(struct forward *f, ffa_error *err)
         rc = error_nomem(err, "the tiles of a pass");
         goto out;
     }
-    FFA_TRY(p->comm->ops->await(p->comm, LANE_COMPUTE, LANE_REDUCE, f->taken_in, err));
+    FFA_TRY(p->comm->ops->await(p->comm, LANE_COMPUTE, LANE_REDUCE, f->reduced, err));
     for (int64_t t = 0; t < plan.tile_count; t++) {
         plan.tiles[t] = own->tiles.tiles[t];
         plan.tiles[t].sweep_count = 0;
@@ -123,26 +121,26 @@ out:
 /* Results of others come in beside the stages; order is what the sums need, not time. */
 static ffa_status run_pass(struct forward *f, ffa_error *err)
 {
-    struct pipeline *p = &f->pipeline;
+    struct rank_pass *p = &f->common;
     const struct comm_reduce merge = { (ffa_dtype)p->args.sum_dtype, p->args.head_dim + 1 };
     ffa_status rc = FFA_OK;
 
     for (int32_t phase = 0; phase < p->pass->phase_count; phase++) {
-        FFA_TRY(pipeline_advance(p, phase, err));
+        FFA_TRY(rank_pass_advance(p, phase, err));
         FFA_TRY(compute(f, phase, err));
-        pipeline_computed(p, phase);
+        rank_pass_computed(p, phase);
         if (f->moves_queries && phase == 0)
-            FFA_TRY(pipeline_take_in(p, f->sums, &merge, &f->taken_in, err));
+            FFA_TRY(rank_pass_reduce(p, f->sums, &merge, &f->reduced, err));
     }
     if (f->moves_queries)
-        rc = settle(f, err);
+        rc = write_rest(f, err);
 out:
     return rc;
 }
 
 static ffa_status join_max(const struct forward *f, ffa_error *err)
 {
-    const struct pipeline *p = &f->pipeline;
+    const struct rank_pass *p = &f->common;
     const size_t heads = (size_t)p->args.heads_q;
     float *all = mem_array((size_t)p->comm->rank_count * heads, sizeof *all);
     ffa_status rc;
@@ -168,13 +166,13 @@ ffa_status ffa_parallel_forward_host(const ffa_parallel_plan *plan, ffa_comm *co
 
     if (!comm)
         return error_fail(err, FFA_INVALID, 0, "comm is NULL");
-    FFA_TRY(pipeline_open(&f.pipeline, plan, comm, args, false, &failure));
+    FFA_TRY(rank_pass_open(&f.common, plan, comm, args, false, &failure));
     FFA_TRY(begin(&f, &failure));
     FFA_TRY(run_pass(&f, &failure));
     if (f.max_logits)
         rc = join_max(&f, &failure);
 out:
-    rc = pipeline_close(&f.pipeline, comm, rc, &failure, err);
+    rc = rank_pass_close(&f.common, comm, rc, &failure, err);
     mem_free(f.sums);
     mem_free(f.flags);
     mem_free(f.max_logits);

@@ -1,4 +1,11 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the passes share: arguments checked and resolved, the rank's rows published, stages fetched,
+ * partial results returned and added. Invariant: what a stage's buffer or a window slot held is
+ * over before it is written again (a mark of LANE_COMPUTE, or a credit), and every failure breaks
+ * the group, so that no rank waits for one that gave up. Trick: stages are fetched as far ahead as
+ * buffers allow, before the stage that is computed next is waited for.
+ */
 #include "parallel/run/rank_pass.h"
 
 #include <ffa/kernel.h>
@@ -8,21 +15,6 @@
 enum { HEADS_MAX = 1024, HEAD_DIM_MAX = 1024, SINKS_MAX = 8, THREADS_MAX = 1024 };
 
 /* ---- arguments ---- */
-
-struct bounded {
-    const char *name;
-    int64_t value, min, max;
-};
-
-static ffa_status check_bounds(const struct bounded *fields, size_t count, ffa_error *err)
-{
-    for (size_t i = 0; i < count; i++)
-        if (fields[i].value < fields[i].min || fields[i].value > fields[i].max)
-            return error_fail(err, FFA_INVALID, 0, "%s is %lld, not in [%lld, %lld]",
-                              fields[i].name, (long long)fields[i].value, (long long)fields[i].min,
-                              (long long)fields[i].max);
-    return FFA_OK;
-}
 
 static ffa_status check_numbers(const ffa_parallel_args *args, const ffa_parallel_plan *plan,
                                 ffa_error *err)
@@ -36,7 +28,7 @@ static ffa_status check_numbers(const ffa_parallel_args *args, const ffa_paralle
         { "sink_count", args->sink_count, 0, SINKS_MAX },
         { "threads", args->threads, 1, THREADS_MAX },
     };
-    ffa_status rc = check_bounds(fields, sizeof fields / sizeof *fields, err);
+    ffa_status rc = check_bounded(fields, sizeof fields / sizeof *fields, err);
 
     if (rc != FFA_OK)
         return rc;
@@ -81,7 +73,7 @@ static ffa_status resolve_tensors(const struct named_tensor *tensors, size_t cou
     return FFA_OK;
 }
 
-static ffa_status resolve(struct pipeline *p, const ffa_parallel_args *args, bool is_backward,
+static ffa_status resolve(struct rank_pass *p, const ffa_parallel_args *args, bool is_backward,
                           ffa_error *err)
 {
     ffa_parallel_args *a = &p->args;
@@ -124,7 +116,7 @@ static ffa_status check_group(const ffa_parallel_plan *plan, const ffa_comm *com
 }
 
 /* Everything ranks must do alike. */
-static ffa_status enter(struct pipeline *p, bool is_backward, ffa_error *err)
+static ffa_status enter(struct rank_pass *p, bool is_backward, ffa_error *err)
 {
     static const char *const names[] = { "", "bf16", "fp16", "fp32", "fp64" };
     const ffa_parallel_args *a = &p->args;
@@ -141,12 +133,12 @@ static ffa_status enter(struct pipeline *p, bool is_backward, ffa_error *err)
     return p->comm->ops->enter(p->comm, p->call, words, err);
 }
 
-ffa_status pipeline_open(struct pipeline *p, const ffa_parallel_plan *plan, ffa_comm *comm,
-                         const ffa_parallel_args *args, bool is_backward, ffa_error *err)
+ffa_status rank_pass_open(struct rank_pass *p, const ffa_parallel_plan *plan, ffa_comm *comm,
+                          const ffa_parallel_args *args, bool is_backward, ffa_error *err)
 {
     ffa_status rc;
 
-    *p = (struct pipeline){ .plan = plan, .comm = comm };
+    *p = (struct rank_pass){ .plan = plan, .comm = comm };
     FFA_TRY(check_group(plan, comm, err));
     p->pass = is_backward ? &plan->backward : &plan->forward;
     if (p->pass->phase_count == 0) {
@@ -172,8 +164,8 @@ static void release_others(ffa_comm *comm, const ffa_error *why)
     comm->ops->cancel(comm, FFA_COMM, message);
 }
 
-ffa_status pipeline_close(struct pipeline *p, ffa_comm *comm, ffa_status rc, const ffa_error *why,
-                          ffa_error *err)
+ffa_status rank_pass_close(struct rank_pass *p, ffa_comm *comm, ffa_status rc, const ffa_error *why,
+                           ffa_error *err)
 {
     ffa_error failure = *why;
 
@@ -201,15 +193,15 @@ static int64_t aligned(int64_t bytes)
     return (bytes + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN;
 }
 
-void pipeline_move(struct pipeline *p, const ffa_tensor *tensor, int32_t heads, int32_t dim,
-                   int64_t element)
+void rank_pass_move(struct rank_pass *p, const ffa_tensor *tensor, int32_t heads, int32_t dim,
+                    int64_t element)
 {
     assert(p->moved_count < MOVED_MAX);
     p->moved[p->moved_count++] = (struct moved){ *tensor, heads, dim, element, p->row_bytes };
     p->row_bytes += aligned((int64_t)heads * dim * element);
 }
 
-static ffa_status allocate(struct pipeline *p, ffa_error *err)
+static ffa_status allocate(struct rank_pass *p, ffa_error *err)
 {
     p->is_source = mem_array((size_t)p->comm->rank_count, sizeof *p->is_source);
     if (!p->is_source)
@@ -224,7 +216,7 @@ static ffa_status allocate(struct pipeline *p, ffa_error *err)
     return FFA_OK;
 }
 
-static void copy_rows(const struct pipeline *p, char *to, const struct moved *moved)
+static void copy_rows(const struct rank_pass *p, char *to, const struct moved *moved)
 {
     const ffa_tensor *t = &moved->tensor;
     const int64_t bytes = moved->dim * moved->element;
@@ -238,7 +230,7 @@ static void copy_rows(const struct pipeline *p, char *to, const struct moved *mo
 }
 
 /* is_reader [ranks]: who fetches rows of this rank. False: nobody. */
-static bool find_readers(const struct pipeline *p, bool *is_reader)
+static bool find_readers(const struct rank_pass *p, bool *is_reader)
 {
     bool any = false;
 
@@ -248,7 +240,7 @@ static bool find_readers(const struct pipeline *p, bool *is_reader)
     return any;
 }
 
-ffa_status pipeline_publish(struct pipeline *p, ffa_error *err)
+ffa_status rank_pass_publish(struct rank_pass *p, ffa_error *err)
 {
     const struct comm_ops *ops = p->comm->ops;
     const int32_t slot = (int32_t)(p->call % WINDOW_SLOTS);
@@ -281,13 +273,13 @@ out:
 
 /* ---- stages ---- */
 
-static struct comm_range *ranges_of(struct pipeline *p, int64_t count)
+static struct comm_range *ranges_of(struct rank_pass *p, int64_t count)
 {
     return mem_grow((void **)&p->ranges, &p->range_capacity, count, sizeof *p->ranges) ? p->ranges
                                                                                        : NULL;
 }
 
-static ffa_status wait_for_sources(struct pipeline *p, const struct transfer_copies *copies,
+static ffa_status wait_for_sources(struct rank_pass *p, const struct transfer_copies *copies,
                                    ffa_error *err)
 {
     ffa_status rc = FFA_OK;
@@ -304,7 +296,7 @@ out:
     return rc;
 }
 
-static ffa_status fetch(struct pipeline *p, int32_t stage, ffa_error *err)
+static ffa_status fetch(struct rank_pass *p, int32_t stage, ffa_error *err)
 {
     const struct comm_ops *ops = p->comm->ops;
     const struct plan_phase *phase = &p->pass->phases[stage];
@@ -343,7 +335,7 @@ out:
 }
 
 /* Before the own phase all stages but one buffer's may come; then one more a phase. */
-ffa_status pipeline_advance(struct pipeline *p, int32_t phase, ffa_error *err)
+ffa_status rank_pass_advance(struct rank_pass *p, int32_t phase, ffa_error *err)
 {
     const int32_t ahead = p->buffer_count > 1 ? p->buffer_count - 1 : 1;
     const int32_t first = phase == 0 ? 1 : phase + ahead;
@@ -357,41 +349,28 @@ out:
     return rc;
 }
 
-void pipeline_computed(struct pipeline *p, int32_t phase)
+void rank_pass_computed(struct rank_pass *p, int32_t phase)
 {
     if (phase <= p->pass->stage_count)
         p->computed[phase] = p->comm->ops->record(p->comm, LANE_COMPUTE);
 }
 
-bool pipeline_is_stage(const struct pipeline *p, int32_t phase)
+bool rank_pass_is_stage(const struct rank_pass *p, int32_t phase)
 {
     return phase > 0 && phase <= p->pass->stage_count;
 }
 
-ffa_tensor pipeline_arrived(const struct pipeline *p, int32_t stage, int32_t which)
+struct cpu_tensor rank_pass_arrived(const struct rank_pass *p, int32_t stage, int32_t which)
 {
     const struct moved *moved = &p->moved[which];
 
-    return (ffa_tensor){ (char *)p->buffers[(stage - 1) % p->buffer_count] + moved->offset,
-                         p->row_bytes / moved->element, moved->dim };
+    return (struct cpu_tensor){ (char *)p->buffers[(stage - 1) % p->buffer_count] + moved->offset,
+                                p->row_bytes / moved->element, moved->dim };
 }
 
-ffa_forward_args pipeline_args(const struct pipeline *p)
+struct cpu_args rank_pass_cpu_args(const struct rank_pass *p)
 {
-    ffa_forward_args args = FFA_FORWARD_ARGS_INIT;
-
-    args.heads_q = p->args.heads_q;
-    args.heads_kv = p->args.heads_kv;
-    args.softmax_scale = p->args.softmax_scale;
-    args.softcap = p->args.softcap;
-    args.q = p->args.q;
-    args.k = p->args.k;
-    args.v = p->args.v;
-    args.out = p->args.out;
-    args.lse = p->args.lse;
-    args.sink = p->args.sink;
-    args.sink_count = p->args.sink_count;
-    return args;
+    return CPU_ARGS(p->args);
 }
 
 /* ---- partial results ---- */
@@ -401,7 +380,7 @@ static int32_t slot_of(int32_t stage)
     return (stage - 1) % WINDOW_SLOTS;
 }
 
-ffa_status pipeline_results(struct pipeline *p, int32_t stage, void **out, ffa_error *err)
+ffa_status rank_pass_results(struct rank_pass *p, int32_t stage, void **out, ffa_error *err)
 {
     ffa_status rc;
 
@@ -412,7 +391,7 @@ out:
     return rc;
 }
 
-ffa_status pipeline_hand_over(struct pipeline *p, int32_t stage, ffa_error *err)
+ffa_status rank_pass_signal_results(struct rank_pass *p, int32_t stage, ffa_error *err)
 {
     ffa_comm *comm = p->comm;
     const struct transfer_copies *copies = &p->pass->phases[stage].receives;
@@ -432,7 +411,7 @@ out:
 }
 
 /* The partial results of one rank's stage: copies [count] of one step's sends. */
-static ffa_status take_in(struct pipeline *p, int32_t stage, const struct transfer_copy *copies,
+static ffa_status take_in(struct rank_pass *p, int32_t stage, const struct transfer_copy *copies,
                           int64_t count, void *target, const struct comm_reduce *how,
                           ffa_error *err)
 {
@@ -461,8 +440,8 @@ out:
     return rc;
 }
 
-ffa_status pipeline_take_in(struct pipeline *p, void *target, const struct comm_reduce *how,
-                            uint64_t *ticket, ffa_error *err)
+ffa_status rank_pass_reduce(struct rank_pass *p, void *target, const struct comm_reduce *how,
+                            uint64_t *mark, ffa_error *err)
 {
     ffa_status rc;
 
@@ -476,7 +455,7 @@ ffa_status pipeline_take_in(struct pipeline *p, void *target, const struct comm_
             FFA_TRY(take_in(p, s + 1, sends->at + i, end - i, target, how, err));
         }
     }
-    *ticket = p->comm->ops->record(p->comm, LANE_REDUCE);
+    *mark = p->comm->ops->record(p->comm, LANE_REDUCE);
 out:
     return rc;
 }

@@ -383,7 +383,7 @@ START_TEST(a_pass_in_phases_is_the_whole_pass)
     flag_phases(flags, plans);
     for (int p = 0; p < PHASES; p++) {
         const struct cpu_forward call = { .plan = &plans[p],
-                                          .args = &test.args,
+                                          .args = CPU_ARGS(test.args),
                                           .dtype = shape.dtype,
                                           .head_dim = 24,
                                           .threads = 2,
@@ -423,9 +423,11 @@ struct faulty {
 
 static ffa_status run_forward(struct faulty *f, ffa_error *err)
 {
-    const struct cpu_forward call = {
-        .plan = &f->forward, .args = &f->c.test.args, .dtype = FFA_BF16, .head_dim = 8, .threads = 4
-    };
+    const struct cpu_forward call = { .plan = &f->forward,
+                                      .args = CPU_ARGS(f->c.test.args),
+                                      .dtype = FFA_BF16,
+                                      .head_dim = 8,
+                                      .threads = 4 };
 
     return cpu_forward(&call, err);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Plans: the reference's stage plans and pipelines by cells, delivery and cost; arguments; the
- * model; save and load; what plans say of themselves, and pictures; allocation faults.
+ * model; save and load; what plans say of themselves; allocation faults.
  */
 #include "mask/mask.h"
 #include "parallel/plan/stages.h"
@@ -441,7 +441,6 @@ START_TEST(times_end_somewhere)
     ffa_parallel_plan_info info = FFA_PARALLEL_PLAN_INFO_INIT;
     ffa_dispatch *dispatch;
     ffa_parallel_plan *plan;
-    char *svg;
 
     opts.model =
         (ffa_parallel_model){ 1024, 1024, 1024, 8, 1, 1, 1, 1, 1000000000, 1000000000, 1000000000 };
@@ -453,8 +452,6 @@ START_TEST(times_end_somewhere)
     ck_assert_int_gt(info.forward_ns, (int64_t)1 << 40);
     ck_assert_int_gt(info.backward_ns, (int64_t)1 << 40);
     ck_assert_int_gt(info.forward_work_ns, 0);
-    ck_assert_int_eq(ffa_parallel_plan_svg(plan, &svg, NULL), FFA_OK);
-    ffa_free(svg);
     ffa_parallel_plan_destroy(plan);
     ffa_dispatch_destroy(dispatch);
     ffa_mask_destroy(mask);
@@ -818,7 +815,6 @@ START_TEST(forward_only_plans_have_no_backward)
     ffa_parallel_stage stage;
     ffa_parallel_rank rank;
     ffa_error err = { FFA_OK, 0, "" };
-    char *svg;
 
     opts.flags = FFA_PARALLEL_FORWARD_ONLY;
     plan = plan_of(dispatch, mask, 2, &opts);
@@ -831,75 +827,56 @@ START_TEST(forward_only_plans_have_no_backward)
     ck_assert_str_eq(err.message, "is_backward is 2, not 0 or 1");
     ck_assert_int_eq(ffa_parallel_plan_rank_get(plan, 4, &rank, &err), FFA_INVALID);
     ck_assert_str_eq(err.message, "rank is 4, not in [0, 4)");
-    ck_assert_int_eq(ffa_parallel_plan_svg(plan, &svg, &err), FFA_OK);
-    ck_assert_ptr_nonnull(strstr(svg, ">Forward: "));
-    ck_assert_ptr_null(strstr(svg, ">Backward: "));
-    ffa_free(svg);
+    ck_assert_int_eq(ffa_parallel_plan_receive_count(plan, 1, 1), 0);
     ffa_parallel_plan_destroy(plan);
     ffa_dispatch_destroy(dispatch);
     ffa_mask_destroy(mask);
 }
 END_TEST
 
-/* One open tag for each close, numbers that are numbers, and no more than 4 MB. */
-static void check_picture(const ffa_mask *mask, int32_t ranks, int32_t keys, int32_t moves)
+/* Every stage's receive buffer is filled once, in order, from rows that their owners have. */
+START_TEST(stages_say_what_they_receive)
 {
-    const ffa_dispatch_mask one = { mask, 1 };
-    const ffa_topology topology = { ranks, 8 };
-    ffa_dispatch_opts opts = FFA_DISPATCH_OPTS_INIT;
-    ffa_parallel_plan_opts plan_opts = FFA_PARALLEL_PLAN_OPTS_INIT;
-    ffa_error err = { FFA_OK, 0, "" };
-    ffa_dispatch *dispatch;
-    ffa_parallel_plan *plan;
-    int64_t tags = 0, ends = 0;
-    char *svg;
+    ffa_mask *mask = causal(8192);
+    ffa_dispatch *dispatch = min_heap(mask, 4, 256);
+    ffa_parallel_plan *plan = plan_of(dispatch, mask, 3, NULL);
+    ffa_parallel_plan_info info = FFA_PARALLEL_PLAN_INFO_INIT;
+    ffa_parallel_stage stage;
+    int64_t rows = 0;
 
-    opts.keys = keys;
-    plan_opts.moves = moves;
-    ck_assert_int_eq(ffa_dispatch_create(&dispatch, &one, 1, &topology, &opts, NULL), FFA_OK);
-    plan = plan_of(dispatch, mask, ranks - 1, &plan_opts);
-    ck_assert_msg(!ffa_parallel_plan_svg(plan, &svg, &err), "%s", err.message);
-    for (const char *at = svg; *at; at++) {
-        if (*at != '\n' && (*at < ' ' || *at > '~'))
-            ck_abort_msg("character %d", *at);
-        tags += *at == '<';
-        ends += *at == '>';
-    }
-    ck_assert_int_eq(tags, ends);
-    ck_assert_ptr_nonnull(strstr(svg, "<path fill=\"#"));
-    ck_assert_str_eq(svg + strlen(svg) - 7, "</svg>\n");
-    ck_assert_uint_lt(strlen(svg), 4 << 20);
-    ffa_free(svg);
+    ck_assert_int_eq(ffa_parallel_plan_info_get(plan, &info, NULL), FFA_OK);
+    ck_assert_int_gt(info.forward_stages, 0);
+    for (int back = 0; back < 2; back++)
+        for (int32_t s = 1; s <= (back ? info.backward_stages : info.forward_stages); s++) {
+            const int64_t count = ffa_parallel_plan_receive_count(plan, back, s);
+            int64_t row = 0;
+
+            ck_assert_int_gt(count, 0);
+            for (int64_t i = 0; i < count; i++) {
+                const ffa_parallel_receive got = ffa_parallel_plan_receive_at(plan, back, s, i);
+
+                ck_assert_int_eq(got.row, row);
+                ck_assert_int_ne(got.source, info.rank);
+                ck_assert_int_ge(got.source_row, 0);
+                ck_assert_int_le(got.source_row + got.rows,
+                                 ffa_dispatch_key_rows(dispatch, got.source));
+                row += got.rows;
+            }
+            ck_assert_int_eq(ffa_parallel_plan_receive_at(plan, back, s, count).rows, 0);
+            ck_assert_int_eq(ffa_parallel_plan_stage_get(plan, back, s, &stage, NULL), FFA_OK);
+            ck_assert_int_eq(stage.rows, row);
+            rows += back ? 0 : row;
+        }
+    ck_assert_int_eq(rows, info.received_rows);
+    ck_assert_int_eq(ffa_parallel_plan_receive_count(plan, 0, 0), 0);
+    ck_assert_int_eq(ffa_parallel_plan_receive_count(plan, 0, info.forward_stages + 1), 0);
+    ck_assert_int_eq(ffa_parallel_plan_receive_count(NULL, 0, 1), 0);
+    ck_assert_int_eq(ffa_parallel_plan_receive_at(plan, 0, 1, -1).rows, 0);
+    ck_assert_int_eq(info.model.heads_q, 8);
+    ck_assert_int_eq(info.model.head_dim, 128);
     ffa_parallel_plan_destroy(plan);
     ffa_dispatch_destroy(dispatch);
-}
-
-START_TEST(pictures_are_whole_and_small)
-{
-    const ffa_mask_shape large = { 1 << 17, 1 << 17 }, cross = { 1000, 5000 };
-    const ffa_block_size block = { 1024, 64 };
-    uint8_t *keep = calloc(128 * 2048, 1);
-    struct rng rng = { 5 };
-    ffa_mask *mask;
-
-    for (int64_t i = 0; i < (int64_t)128 * 2048; i++)
-        keep[i] = rng_range(&rng, 0, 1) == 0;
-    ck_assert_int_eq(ffa_mask_block_sparse(&mask, &large, &block, keep, NULL), FFA_OK);
-    check_picture(mask, 64, FFA_KEYS_WITH_QUERIES, FFA_PARALLEL_MOVE_KEYS);
     ffa_mask_destroy(mask);
-    ck_assert_int_eq(ffa_mask_full(&mask, &cross, NULL), FFA_OK);
-    check_picture(mask, 3, FFA_KEYS_DISPATCHED, FFA_PARALLEL_MOVE_QUERIES);
-    check_picture(mask, 3, FFA_KEYS_DISPATCHED, FFA_PARALLEL_MOVE_KEYS);
-    check_picture(mask, 3, FFA_KEYS_REPLICATED, FFA_PARALLEL_MOVE_KEYS);
-    ffa_mask_destroy(mask);
-    mask = causal(1 << 18); /* 2048 chunks: a received piece is far less than a pixel */
-    check_picture(mask, 256, FFA_KEYS_WITH_QUERIES, FFA_PARALLEL_MOVE_KEYS);
-    check_picture(mask, 256, FFA_KEYS_DISPATCHED, FFA_PARALLEL_MOVE_QUERIES);
-    ffa_mask_destroy(mask);
-    mask = causal(1);
-    check_picture(mask, 1, FFA_KEYS_WITH_QUERIES, FFA_PARALLEL_MOVE_KEYS);
-    ffa_mask_destroy(mask);
-    free(keep);
 }
 END_TEST
 
@@ -927,7 +904,6 @@ START_TEST(every_allocation_may_fail)
         ffa_parallel_cache *fresh = NULL;
         ffa_error err = { FFA_OK, 0, "" };
         void *bytes = NULL;
-        char *svg = NULL;
         size_t count = 0;
         ffa_status rc;
         bool has_fired;
@@ -946,8 +922,6 @@ START_TEST(every_allocation_may_fail)
             rc = ffa_dispatch_create_best(&best, &two, 1, &topology, NULL, NULL, &err);
         }
         if (rc == FFA_OK)
-            rc = ffa_parallel_plan_svg(plan, &svg, &err);
-        if (rc == FFA_OK)
             rc = ffa_parallel_cache_create(&fresh, 4, &err);
         has_fired = fault_fired();
         fault_arm(FAULT_ALLOC, 0);
@@ -958,7 +932,6 @@ START_TEST(every_allocation_may_fail)
         ffa_parallel_plan_destroy(loaded);
         ffa_dispatch_destroy(best);
         ffa_free(bytes);
-        ffa_free(svg);
         ffa_parallel_plan_destroy(plan);
         ffa_dispatch_destroy(dispatch);
         if (!has_fired)
@@ -973,8 +946,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("dist plan");
-    TCase *tc = tcase_create("dist plan");
+    Suite *suite = suite_create("rank plan");
+    TCase *tc = tcase_create("rank plan");
     SRunner *runner;
     int failed;
 
@@ -997,7 +970,7 @@ int main(void)
     tcase_add_test(tc, saved_plans_load);
     tcase_add_test(tc, timelines_end_with_the_pass);
     tcase_add_test(tc, forward_only_plans_have_no_backward);
-    tcase_add_test(tc, pictures_are_whole_and_small);
+    tcase_add_test(tc, stages_say_what_they_receive);
     tcase_add_test(tc, every_allocation_may_fail);
     suite_add_tcase(suite, tc);
     runner = srunner_create(suite);

@@ -9,11 +9,6 @@
 #include <check.h>
 #include <stdio.h>
 
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* ---- the reference ---- */
 
 START_TEST(uniform_splits_of_the_reference)

@@ -280,7 +280,7 @@ START_TEST(automatic_chunks_of_the_reference)
         const json_t *entry = json_array_get(list, i);
 
         ck_assert_int_eq(
-            dispatch_chunk_tokens(integer(entry, "seqlen"), (int32_t)integer(entry, "cp")),
+            chunk_tokens_default(integer(entry, "seqlen"), (int32_t)integer(entry, "cp")),
             integer(entry, "auto_chunk"));
     }
 }
@@ -719,6 +719,50 @@ START_TEST(every_allocation_may_fail)
 }
 END_TEST
 
+/* Key chunks: the queries' own, one that every rank has, or chunks that are shared out. */
+START_TEST(key_chunks_say_who_has_them)
+{
+    const ffa_mask_shape cross = { 256, 1024 };
+    const ffa_topology topology = { 4, 0 };
+    const int32_t modes[] = { FFA_KEYS_WITH_QUERIES, FFA_KEYS_REPLICATED, FFA_KEYS_DISPATCHED };
+
+    for (int m = 0; m < 3; m++) {
+        const ffa_mask_shape square = { 1024, 1024 };
+        ffa_dispatch_opts opts = FFA_DISPATCH_OPTS_INIT;
+        ffa_dispatch_mask one = { NULL, 1 };
+        ffa_dispatch *dispatch;
+        ffa_mask *mask;
+        int64_t at = 0, rows[4] = { 0 };
+
+        opts.keys = modes[m];
+        ck_assert_int_eq(ffa_mask_causal(&mask, m ? &cross : &square, NULL), FFA_OK);
+        one.mask = mask;
+        ck_assert_int_eq(ffa_dispatch_create(&dispatch, &one, 1, &topology, &opts, NULL), FFA_OK);
+        for (int64_t c = 0; c < ffa_dispatch_key_chunk_count(dispatch); c++) {
+            const ffa_dispatch_chunk chunk = ffa_dispatch_key_chunk_at(dispatch, c);
+
+            ck_assert_int_eq(chunk.begin, at);
+            ck_assert_int_eq(chunk.rank < 0, modes[m] == FFA_KEYS_REPLICATED);
+            for (int32_t r = 0; r < 4; r++)
+                if (chunk.rank < 0 || chunk.rank == r) {
+                    ck_assert_int_eq(chunk.local_begin, rows[r]);
+                    rows[r] += chunk.end - chunk.begin;
+                }
+            at = chunk.end;
+        }
+        ck_assert_int_eq(at, 1024);
+        for (int32_t r = 0; r < 4; r++)
+            ck_assert_int_eq(rows[r], ffa_dispatch_key_rows(dispatch, r));
+        ck_assert_int_eq(ffa_dispatch_key_chunk_at(dispatch, -1).end, 0);
+        ck_assert_int_eq(ffa_dispatch_key_chunk_at(dispatch, 1 << 20).end, 0);
+        ffa_dispatch_destroy(dispatch);
+        ffa_mask_destroy(mask);
+    }
+    ck_assert_int_eq(ffa_dispatch_key_chunk_count(NULL), 0);
+    ck_assert_int_eq(ffa_dispatch_key_chunk_at(NULL, 0).end, 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("dispatch");
@@ -742,6 +786,7 @@ int main(void)
     tcase_add_test(tc, relays_share_the_work);
     tcase_add_loop_test(tc, bad_arguments_are_named, 0, sizeof bad_rows / sizeof *bad_rows);
     tcase_add_test(tc, bad_masks_are_named);
+    tcase_add_test(tc, key_chunks_say_who_has_them);
     tcase_add_test(tc, every_allocation_may_fail);
     suite_add_tcase(suite, tc);
     runner = srunner_create(suite);

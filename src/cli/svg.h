@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Pieces of SVG, as text that grows. Coordinates are integers: pixels, or hundredths of a pixel
+ * where a name says so, so that no locale gets into the file.
+ */
+#ifndef FFA_CLI_SVG_H
+#define FFA_CLI_SVG_H
+
+#include <ffa/status.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Starts as all zero. Where memory runs out, `failed` is set and nothing more is added. */
+struct svg {
+    char *at; /* terminated; NULL: nothing was added */
+    size_t bytes, capacity;
+    bool failed;
+};
+
+void svg_add(struct svg *svg, const char *format, ...) FFA_PRINTF(2, 3);
+void svg_finish(struct svg *svg);
+
+/* Add a number of pixels, given in hundredths. */
+void svg_add_px(struct svg *svg, int64_t hundredths);
+/* Add a closed path around a box: x, y, width and height in hundredths. */
+void svg_add_box(struct svg *path, int64_t x, int64_t y, int64_t width, int64_t height);
+/* Move a path, if it has anything, into a filled <path>; frees it. */
+void svg_add_path(struct svg *svg, const char *colour, struct svg *path);
+/* text: without <, > and &. */
+void svg_add_label(struct svg *svg, const char *css, int64_t x, int64_t y, const char *text);
+
+/* Grow *at (count elements used, *capacity allocated) so that `need` fit; false: no memory, and *at
+ * is unchanged. */
+bool svg_grow(void **at, int64_t *capacity, int64_t need, size_t size);
+
+/* 1234567 as 1,234,567. */
+void svg_group_digits(char out[32], int64_t value);
+/* "12.3 ms" or "45.6 us" */
+void svg_name_time(char out[32], int64_t ns);
+
+#endif

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * parallel_opts_resolve: options of a plan as every part of it reads them, with defaults filled in
+ * and every number checked. Invariant: the result depends on the options alone, so ranks that are
+ * given the same options plan the same. All defaults and limits of ffa_parallel_plan_opts stand
+ * here.
+ */
+#include "parallel/plan/parallel_opts.h"
+
+#include "parallel/plan/overlap.h"
+
+enum {
+    KNOWN_FLAGS = FFA_PARALLEL_FORWARD_ONLY,
+    TILE_MAX = 1024,
+    STAGES_DEFAULT = 8,
+    ROWS_MIN_DEFAULT = 512,
+    HEADS_MAX = 1024,
+    HEAD_DIM_MAX = 1024
+};
+
+static int32_t or_else(int32_t value, int32_t otherwise)
+{
+    return value ? value : otherwise;
+}
+
+static int64_t or_else64(int64_t value, int64_t otherwise)
+{
+    return value ? value : otherwise;
+}
+
+static ffa_status resolve_model(ffa_parallel_model *m, ffa_error *err)
+{
+    ffa_status rc;
+
+    m->heads_q = or_else(m->heads_q, 8);
+    m->heads_kv = or_else(m->heads_kv, 1);
+    m->head_dim = or_else(m->head_dim, 128);
+    m->element_bytes = or_else(m->element_bytes, 2);
+    m->forward_gflops = or_else64(m->forward_gflops, 600000);
+    m->backward_gflops = or_else64(m->backward_gflops, 500000);
+    m->node_mbytes_s = or_else64(m->node_mbytes_s, 250000);
+    m->network_mbytes_s = or_else64(m->network_mbytes_s, 45000);
+    m->node_latency_ns = or_else64(m->node_latency_ns, 13000);
+    m->network_latency_ns = or_else64(m->network_latency_ns, 30000);
+    m->launch_ns = or_else64(m->launch_ns, 5000);
+    {
+        const int64_t rate_max = 1000000000, time_max = 1000000000;
+        const struct bounded fields[] = {
+            { "model.heads_q", m->heads_q, 1, HEADS_MAX },
+            { "model.heads_kv", m->heads_kv, 1, HEADS_MAX },
+            { "model.head_dim", m->head_dim, 1, HEAD_DIM_MAX },
+            { "model.element_bytes", m->element_bytes, 1, 8 },
+            { "model.forward_gflops", m->forward_gflops, 1, rate_max },
+            { "model.backward_gflops", m->backward_gflops, 1, rate_max },
+            { "model.node_mbytes_s", m->node_mbytes_s, 1, rate_max },
+            { "model.network_mbytes_s", m->network_mbytes_s, 1, rate_max },
+            { "model.node_latency_ns", m->node_latency_ns, 0, time_max },
+            { "model.network_latency_ns", m->network_latency_ns, 0, time_max },
+            { "model.launch_ns", m->launch_ns, 0, time_max },
+        };
+
+        FFA_TRY(check_bounded(fields, sizeof fields / sizeof *fields, err));
+    }
+    if (m->heads_q % m->heads_kv != 0)
+        rc = error_fail(err, FFA_INVALID, 0,
+                        "model.heads_q is %d, not a multiple of model.heads_kv, %d", m->heads_q,
+                        m->heads_kv);
+out:
+    return rc;
+}
+
+ffa_status parallel_opts_resolve(ffa_parallel_plan_opts *out, const ffa_parallel_plan_opts *opts,
+                                 ffa_error *err)
+{
+    ffa_status rc;
+
+    FFA_TRY(opts_import(out, sizeof *out, opts, err));
+    if (out->flags & ~(uint32_t)KNOWN_FLAGS) {
+        rc = error_fail(err, FFA_UNSUPPORTED, 0, "flags is 0x%x, known are 0x%x", out->flags,
+                        (unsigned)KNOWN_FLAGS);
+        goto out;
+    }
+    out->struct_size = (uint32_t)sizeof *out;
+    out->pad_ = 0;
+    out->tile_m = or_else(out->tile_m, 128);
+    out->tile_n = or_else(out->tile_n, 128);
+    out->backward_m = or_else(out->backward_m, 64);
+    out->backward_n = or_else(out->backward_n, 128);
+    out->stages_max = or_else(out->stages_max, STAGES_DEFAULT);
+    out->buffers = or_else(out->buffers, 2);
+    out->stage_rows_min = or_else64(out->stage_rows_min, ROWS_MIN_DEFAULT);
+    {
+        const struct bounded fields[] = {
+            { "tile_m", out->tile_m, 1, TILE_MAX },
+            { "tile_n", out->tile_n, 1, TILE_MAX },
+            { "backward_m", out->backward_m, 1, TILE_MAX },
+            { "backward_n", out->backward_n, 1, TILE_MAX },
+            { "forward_stages", out->forward_stages, -1, OVERLAP_STAGES_MAX },
+            { "backward_stages", out->backward_stages, -1, OVERLAP_STAGES_MAX },
+            { "stages_max", out->stages_max, 1, OVERLAP_STAGES_MAX },
+            { "buffers", out->buffers, 2, OVERLAP_BUFFERS_MAX },
+            { "moves", out->moves, FFA_PARALLEL_MOVE_KEYS, FFA_PARALLEL_MOVE_AUTO },
+            { "stage_rows_min", out->stage_rows_min, 0, INT32_MAX },
+        };
+
+        FFA_TRY(check_bounded(fields, sizeof fields / sizeof *fields, err));
+    }
+    rc = resolve_model(&out->model, err);
+out:
+    return rc;
+}

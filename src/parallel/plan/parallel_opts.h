@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Options of a plan, resolved.
+ */
+#ifndef FFA_PARALLEL_PLAN_PARALLEL_OPTS_H
+#define FFA_PARALLEL_PLAN_PARALLEL_OPTS_H
+
+#include "base/base.h"
+
+#include <ffa/parallel_plan.h>
+
+/* Defaults filled in, numbers checked; opts may be NULL. Fails with FFA_INVALID and FFA_UNSUPPORTED
+ * as ffa_parallel_plan_create. */
+ffa_status parallel_opts_resolve(ffa_parallel_plan_opts *out, const ffa_parallel_plan_opts *opts,
+                                 ffa_error *err);
+
+#endif

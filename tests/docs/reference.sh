@@ -35,6 +35,12 @@ for shell in bash zsh fish; do
     "$ffa" help --format $shell > "$work/ffa.$shell"
     if command -v $shell > /dev/null 2>&1; then $shell -n "$work/ffa.$shell"; fi
 done
+if command -v fish > /dev/null 2>&1; then
+    got=$(fish -c "source $work/ffa.fish; complete -C'ffa mask '" 2>&1 | cut -f 1 | sort | tr '\n' ' ')
+    [ "$got" = "area check show " ] || { echo "fish offers '$got' after 'ffa mask'"; exit 1; }
+    got=$(fish -c "source $work/ffa.fish; complete -C'ffa cache verify --re'" 2>&1 | cut -f 1)
+    [ "$got" = "--rebuild" ] || { echo "fish offers '$got' after 'ffa cache verify --re'"; exit 1; }
+fi
 command -v bash > /dev/null 2>&1 || { echo "skipped: no bash to try the completion in"; exit 77; }
 
 # offers WANTED WORD...: completing the last word offers WANTED, all of it in this order.

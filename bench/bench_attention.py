@@ -22,16 +22,38 @@ import argparse, ctypes as C, json, math, os, re, subprocess, sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TEMPLATES = os.environ.get("TEMPLATES", os.path.join(HERE, "..", "templates"))
-DEFAULTS = dict(head_dim=128, head_dim_v=0, dtype=1, consumers=2, tile_n=128, kv_slots=2, softcap=0, out_fp32=0, staged=0, max_logits=0, debug=0)
+
+
+def samples():
+    """The settings of the template and their sample values, in the order of its rows."""
+    rows = open(os.path.join(TEMPLATES, "attention_forward.spec.def")).read()
+    return {name: int(value) for name, value in re.findall(r"^FFA_SPEC\((\w+),\s*(\d+),", rows, re.M)}
+
+
+def variant(text):
+    """The spec that "tile_n=160,..." means, and its name: what differs from the samples."""
+    base, given = samples(), {k: int(v) for k, v in (kv.split("=") for kv in text.split(",") if kv)}
+    unknown = sorted(set(given) - set(base))
+    if unknown:
+        sys.exit(f"'{unknown[0]}' is no setting of attention_forward: {', '.join(base)}")
+    spec = dict(base, **given)
+    spec["head_dim_v"] = given.get("head_dim_v") or spec["head_dim"]
+    return spec, "_".join(f"{k}{v}" for k, v in spec.items() if v != base[k]) or "default"
+
+
+def shared_bytes(s):
+    """Shared memory of a launch, as attention_forward_shared_bytes in templates/ has it."""
+    m, slots_kv = 64 * s["consumers"], s["kv_slots"]
+    qk, pv = (-(-s[k] // 64) * 128 for k in ("head_dim", "head_dim_v"))
+    size = lambda slots: 1024 + qk * (slots * m + slots_kv * s["tile_n"]) + pv * slots_kv * s["tile_n"] + 8 * (4 * slots_kv + 2 * slots + 5) + 2 * (64 + 6 * 32 + 10 * 32)
+    return size(2) if size(2) <= 232448 else size(1)
 
 
 def build(out, specs):
     os.makedirs(out, exist_ok=True)
     rows = []
     for text in specs:
-        spec = dict(DEFAULTS, **{k: int(v) for k, v in (kv.split("=") for kv in text.split(",") if kv)})
-        spec["head_dim_v"] = spec["head_dim_v"] or spec["head_dim"]
-        name = "_".join(f"{k}{v}" for k, v in spec.items() if v != DEFAULTS.get(k)) or "default"
+        spec, name = variant(text)
         cubin = os.path.join(out, name + ".cubin")
         cmd = ["nvcc", "-cubin", "-gencode=arch=compute_90a,code=sm_90a", "-std=c++17", "-DFFA_JIT", "-Xptxas", "-v"]
         cmd += [f"-DFFA_SPEC_{k}={v}" for k, v in spec.items()] + ["-o", cubin, os.path.join(TEMPLATES, "attention_forward.cu")]
@@ -56,7 +78,7 @@ class Args(C.Structure):
                 ("lse_head_stride", C.c_longlong), ("scale_log2", C.c_float), ("work_count", C.c_int), ("tile_count", C.c_int),
                 ("heads_q", C.c_int), ("group", C.c_int), ("l2_heads", C.c_int), ("flags", C.c_int), ("options", C.c_int * 5),
                 ("partial", C.c_void_p), ("partial_token_stride", C.c_longlong), ("partial_head_stride", C.c_longlong), ("max_logits", C.c_void_p),
-                ("head_dim_v", C.c_int), ("pad", C.c_int * 5)]
+                ("head_dim_v", C.c_int), ("pad", C.c_int * 7)]  # aligned to 64 bytes
 
 
 class Tensor(C.Structure):
@@ -255,10 +277,7 @@ def run(opts):
         mod, v["fn"] = C.c_void_p(), C.c_void_p()
         ok(cuda.cuModuleLoad(C.byref(mod), os.path.join(opts.out, v["cubin"]).encode()))
         ok(cuda.cuModuleGetFunction(C.byref(v["fn"]), mod, b"attention_forward"))
-        s = v["spec"]; m = 64 * s["consumers"]
-        qk, pv = (-(-s[k] // 64) * 128 for k in ("head_dim", "head_dim_v"))
-        size = lambda slots: 1024 + qk * (slots * m + s["kv_slots"] * s["tile_n"]) + pv * s["kv_slots"] * s["tile_n"] + 8 * (4 * s["kv_slots"] + 2 * slots + 5) + 2 * (64 + 6 * 32 + 10 * 32)
-        v["smem"] = size(2) if size(2) <= 232448 else size(1)
+        v["smem"] = shared_bytes(v["spec"])
         ok(cuda.cuFuncSetAttribute(v["fn"], 8, v["smem"]))
     sms = torch.cuda.get_device_properties(0).multi_processor_count
 

@@ -1,5 +1,5 @@
-# Install rules: library, command, headers, CMake package, pkg-config. The installed tree can be
-# moved: nothing in it names its prefix.
+# Install rules: library, command, headers, man pages, shell completion, CMake package, pkg-config.
+# The installed tree can be moved: nothing in it names its prefix.
 include(CMakePackageConfigHelpers)
 
 # At run time the CUDA runtime is found where it was at build time, or by the loader's own search. The
@@ -9,6 +9,18 @@ set_target_properties(ffa PROPERTIES INSTALL_RPATH "${FfaCuda_LIBRARY_DIR}")
 install(TARGETS ffa EXPORT ffa-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS ffa_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY include/ffa DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+
+# What src/cli/CMakeLists.txt has the command print.
+if(NOT CMAKE_CROSSCOMPILING)
+  install(DIRECTORY ${PROJECT_BINARY_DIR}/reference/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1
+    FILES_MATCHING PATTERN "*.1")
+  install(FILES ${PROJECT_BINARY_DIR}/reference/ffa
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+  install(FILES ${PROJECT_BINARY_DIR}/reference/_ffa
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+  install(FILES ${PROJECT_BINARY_DIR}/reference/ffa.fish
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+endif()
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/ffa)
 install(EXPORT ffa-targets NAMESPACE ffa:: DESTINATION ${package_dir})

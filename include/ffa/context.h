@@ -52,7 +52,7 @@ typedef struct ffa_context_opts {
     const char *cache_path;    /* UTF-8, the store's file (kernels.ffadb); NULL: memory only */
     uint64_t cache_bytes_max;  /* 0: 1 GiB; kernels longest unused go first */
     const char *templates_dir; /* NULL: the text embedded in the library; for development */
-    const char *nvrtc_path;    /* NULL: searched for (README, "NVRTC and NCCL") */
+    const char *nvrtc_path;    /* NULL: searched for (docs/store.md, NVRTC and NCCL) */
     const char *nccl_path;     /* NULL: searched for */
     ffa_log_fn log;            /* NULL: silent */
     void *log_user;

@@ -247,7 +247,7 @@ typedef struct ffa_attention_spec {
     int32_t backward_tile_n; /* keys a tile; 0: chosen */
     /* Query heads of a kv head that share a tile, row by row: heads_q / heads_kv of all calls, at
      * most 64; 0: each query head has tiles of its own. Tiles of few query rows and all their heads
-     * read keys once for all of them, and fit windows better (README, Figures); a number that does
+     * read keys once for all of them, and fit windows better (docs/figures.md); a number that does
      * not divide 64 leaves the rest of a tile's rows idle. tile_m counts rows of heads then. With
      * tile_m and tile_n both 0 there may be kernels for two tiles, and each plan is for the one
      * that is expected to be faster on its mask. The CPU backend only checks it.

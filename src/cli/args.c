@@ -1,22 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Long options: '--name value' or '--name=value', anywhere among the operands; '--' ends them.
+ *
+ * cli_parse is the only reader of a command's table of options, so a command is described by
+ * running it up to that call: with cli->describe set, cli_parse copies the table there and stops.
  */
 #include "cli/cli.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { OPTIONS_MAX = 48 };
-
-struct table {
-    struct cli_option rows[OPTIONS_MAX];
-    int count;
-    bool wants_help;
-};
 
 int cli_word(const char *text, const char *const *words)
 {
@@ -27,8 +23,8 @@ int cli_word(const char *text, const char *const *words)
 }
 
 /* The command's own rows, then those every command has. */
-static void table_fill(struct table *table, struct cli *cli, const struct cli_option *options,
-                       int count)
+static void table_fill(struct cli_table *table, struct cli *cli, const struct cli_option *options,
+                       int count, bool *wants_help)
 {
     const struct cli_option of_context[] = {
         { "store", CLI_TEXT, &cli->store, "PATH",
@@ -43,9 +39,11 @@ static void table_fill(struct table *table, struct cli *cli, const struct cli_op
     };
     const struct cli_option of_all[] = {
         { "json", CLI_FLAG, &cli->json, NULL, "print one JSON object", 0, 0 },
-        { "help", CLI_FLAG, &table->wants_help, NULL, "print this and exit", 0, 0 },
+        { "help", CLI_FLAG, wants_help, NULL, "print this and exit", 0, 0 },
     };
 
+    assert(count + CLI_COUNT(of_context) + CLI_COUNT(of_all) <= CLI_OPTIONS_MAX);
+    table->own_count = count;
     for (int i = 0; i < count; i++)
         table->rows[table->count++] = options[i];
     for (int i = 0; cli->command->uses_context && i < CLI_COUNT(of_context); i++)
@@ -54,7 +52,7 @@ static void table_fill(struct table *table, struct cli *cli, const struct cli_op
         table->rows[table->count++] = of_all[i];
 }
 
-static void print_help(const struct cli *cli, const struct table *table)
+static void print_help(const struct cli *cli, const struct cli_table *table)
 {
     const char *line = cli->command->examples;
 
@@ -74,7 +72,8 @@ static void print_help(const struct cli *cli, const struct table *table)
         (void)printf("  %.*s\n", (int)(end - line), line);
 }
 
-static const struct cli_option *find_row(const struct table *table, const char *name, size_t bytes)
+static const struct cli_option *find_row(const struct cli_table *table, const char *name,
+                                         size_t bytes)
 {
     for (int i = 0; i < table->count; i++)
         if (strlen(table->rows[i].name) == bytes && strncmp(table->rows[i].name, name, bytes) == 0)
@@ -141,7 +140,7 @@ static int put(const struct cli *cli, const struct cli_option *row, const char *
 }
 
 /* argv[*at] begins with "--": store its value and step over what was used. */
-static int take_option(const struct cli *cli, const struct table *table, int *at)
+static int take_option(const struct cli *cli, const struct cli_table *table, int *at)
 {
     const char *name = cli->argv[*at] + 2;
     const char *equals = strchr(name, '=');
@@ -166,11 +165,18 @@ static int take_option(const struct cli *cli, const struct table *table, int *at
 int cli_parse(struct cli *cli, const struct cli_option *options, int option_count, int operands_min,
               int operands_max)
 {
-    struct table table = { 0 };
+    struct cli_table table = { 0 };
+    bool wants_help = false;
     bool ended = false;
     int operands = 0;
 
-    table_fill(&table, cli, options, option_count);
+    table_fill(&table, cli, options, option_count, &wants_help);
+    if (cli->describe) {
+        *cli->describe = table;
+        for (int i = 0; i < table.count; i++)
+            cli->describe->rows[i].target = NULL;
+        return CLI_DONE;
+    }
     cli->uses_bundles = find_row(&table, "bundle", strlen("bundle")) != NULL;
     for (int i = 0; i < cli->argc; i++) {
         char *word = cli->argv[i];
@@ -190,7 +196,7 @@ int cli_parse(struct cli *cli, const struct cli_option *options, int option_coun
             return status;
     }
     cli->argc = operands;
-    if (table.wants_help) {
+    if (wants_help) {
         print_help(cli, &table);
         return CLI_DONE;
     }
@@ -201,4 +207,12 @@ int cli_parse(struct cli *cli, const struct cli_option *options, int option_coun
         return cli_fail_text(cli, FFA_INVALID, "'%s' is one operand too many: usage is 'ffa %s %s'",
                              cli->argv[operands_max], cli->command->name, cli->command->operands);
     return CLI_PARSE_GO;
+}
+
+void cli_describe(const struct cli_command *command, struct cli_table *out)
+{
+    struct cli cli = { .command = command, .describe = out };
+
+    out->count = 0;
+    (void)command->run(&cli);
 }

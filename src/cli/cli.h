@@ -2,9 +2,12 @@
  *
  * The command `ffa`: what its files share. It sees the public headers only.
  *
- * stdout is data, stderr is diagnostics. Every command takes --json and --help; options are long.
- * With
- * --json an error is also an object on stdout: {"error":{"status":..., "message":...}}.
+ * Data goes to stdout, diagnostics go to stderr. Every command takes --json and --help; options are
+ * long. With --json an error is also an object on stdout: {"error":{"status":..., "message":...}}.
+ *
+ * A command's options stand in one table, which it passes to cli_parse. The help, the reference,
+ * the man pages and the shell completion are printed from that table (cli_describe), so they cannot
+ * differ from what is parsed.
  */
 #ifndef FFA_CLI_CLI_H
 #define FFA_CLI_CLI_H
@@ -13,6 +16,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 enum cli_exit {
     CLI_DONE = 0,
@@ -37,6 +41,24 @@ struct cli_command {
     const char *examples; /* one a line, each with its newline */
 };
 
+/* The table of commands, and its length. Commands without a summary are for the command's own use.
+ */
+const struct cli_command *cli_commands(int *count);
+/* The command that argv names in one word or two, or NULL; *words says in how many. */
+const struct cli_command *cli_find_command(int argc, char **argv, int *words);
+/* Report that argv names no command; 'GROUP --help' lists the group instead. The exit status. */
+int cli_unknown_command(struct cli *cli, int argc, char **argv);
+/* What `ffa --help` prints. */
+void cli_print_usage(FILE *to);
+
+/* Exit statuses and what they mean, for the usage and the reference. */
+struct cli_exit_row {
+    int status;
+    const char *brief;   /* as the usage has it */
+    const char *meaning; /* a sentence */
+};
+const struct cli_exit_row *cli_exit_rows(int *count);
+
 enum { CLI_LIST_MAX = 64 };
 
 /* The values of an option that may be given several times, in their order. */
@@ -45,9 +67,12 @@ struct cli_list {
     int count;
 };
 
+struct cli_table;
+
 struct cli {
     const struct cli_command *command;
-    int argc; /* operands left after cli_parse */
+    struct cli_table *describe; /* not NULL: cli_parse copies the options there and stops */
+    int argc;                   /* operands left after cli_parse */
     char **argv;
     bool json;
     bool verbose;
@@ -93,17 +118,26 @@ struct cli_option {
             "look into this bundle after the store; repeatable", 0, 0                              \
     }
 
-enum { CLI_PARSE_GO = -1 };
+enum { CLI_OPTIONS_MAX = 48, CLI_PARSE_GO = -1 };
+
+/* All options of a command: its own, then those of a context if it opens one, then those of all. */
+struct cli_table {
+    struct cli_option rows[CLI_OPTIONS_MAX];
+    int count;
+    int own_count;
+};
 
 /* Read options into their targets and leave [operands_min, operands_max] operands. Returns
  * CLI_PARSE_GO, or the exit status the command must return (help was printed, or the usage is
  * wrong and was said). */
 int cli_parse(struct cli *cli, const struct cli_option *options, int option_count, int operands_min,
               int operands_max);
+/* The options of `command`, without running it; the targets are NULL. */
+void cli_describe(const struct cli_command *command, struct cli_table *out);
 /* The index of `text` in a NULL-terminated list of words, or -1. */
 int cli_word(const char *text, const char *const *words);
 
-/* ---- results and errors (report.c) ---- */
+/* ---- results and errors (cli_report.c) ---- */
 
 /* Say one sentence on stderr: "ffa mask show: ...". */
 void cli_note(const struct cli *cli, const char *format, ...) FFA_PRINTF(2, 3);
@@ -126,7 +160,8 @@ void cli_set_text(json_t *object, const char *key, const char *value);
 /* Microseconds of a clock that only goes forward. */
 int64_t cli_clock_us(void);
 
-/* ---- what the environment says (place.c): where the store is, which share, what terminal ---- */
+/* ---- what the environment says (environment.c): where the store is, which share, what terminal
+ * ---- */
 
 struct cli_place {
     char path[512];       /* of kernels.ffadb; empty: memory only */
@@ -171,6 +206,7 @@ void cli_find_terminal(bool *can_draw, bool *has_colour);
 
 /* ---- the commands ---- */
 
+int cmd_help(struct cli *cli);
 int cmd_doctor(struct cli *cli);
 int cmd_mask_show(struct cli *cli);
 int cmd_mask_check(struct cli *cli);

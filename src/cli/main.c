@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * ffa: the table of commands, and finding one in it.
+ *
+ * A row is a command: its name of one or two words, what runs it, its summary and its examples. The
+ * usage, the reference, the man pages and the completion list the rows that have a summary.
  */
 #include "cli/cli.h"
 
@@ -9,6 +12,13 @@
 
 /* clang-format off */
 static const struct cli_command commands[] = {
+    { "help", cmd_help, false, "[COMMAND]",
+      "Show this list or a command's help, or print the reference, man pages or shell completion.",
+      "ffa help mask show\n"
+      "ffa help --format markdown > docs/command.md\n"
+      "ffa help --format man --to /usr/local/share/man/man1\n"
+      "source <(ffa help --format bash)\n"
+      "ffa help --json\n" },
     { "doctor", cmd_doctor, true, "",
       "Report versions, devices, the compiler, the store, and what would be used and why.",
       "ffa doctor\n"
@@ -125,6 +135,18 @@ static const struct cli_command commands[] = {
       "Check every kernel of a bundle against its manifest, the file, and its name or --digest.",
       "ffa bundle verify bundle.ffadb\n" },
 };
+static const struct cli_exit_row exits[] = {
+    { CLI_DONE, "done", "Done." },
+    { CLI_FAILED, "failed", "Failed: a check beyond its tolerance, a kernel that does not compile, a "
+      "file. `ffa warm`: some kernels failed." },
+    { CLI_USAGE, "usage", "Usage: the request itself is wrong." },
+    { CLI_ENVIRONMENT, "this machine cannot", "This machine cannot: no device, no NVRTC, an "
+      "architecture without kernels." },
+    { CLI_STORE, "store problem", "The store or a bundle has a problem." },
+    { CLI_NOT_FOUND, "not found", "Not found: no such entry, or a kernel that may not be compiled." },
+    { CLI_TIMED_OUT, "time-out", "A deadline passed." },
+    { CLI_INTERRUPTED, "interrupted", "Interrupted. What was finished is kept." },
+};
 /* clang-format on */
 
 static void print_commands(FILE *to, const char *group)
@@ -136,7 +158,19 @@ static void print_commands(FILE *to, const char *group)
             (void)fprintf(to, "  %-14s %s\n", commands[i].name, commands[i].summary);
 }
 
-static void print_usage(FILE *to)
+const struct cli_exit_row *cli_exit_rows(int *count)
+{
+    *count = CLI_COUNT(exits);
+    return exits;
+}
+
+const struct cli_command *cli_commands(int *count)
+{
+    *count = CLI_COUNT(commands);
+    return commands;
+}
+
+void cli_print_usage(FILE *to)
 {
     (void)fputs(
         "usage: ffa COMMAND [operands] [--options]\n\n"
@@ -144,14 +178,13 @@ static void print_usage(FILE *to)
         "commands:\n",
         to);
     print_commands(to, NULL);
-    (void)fputs("\n'ffa COMMAND --help' shows a command's options and examples.\n"
-                "exit status: 0 done, 1 failed, 2 usage, 3 this machine cannot, 4 store problem, "
-                "5 not found, 124 time-out, 130 interrupted\n",
-                to);
+    (void)fputs("\n'ffa COMMAND --help' shows a command's options and examples.\nexit status:", to);
+    for (int i = 0; i < CLI_COUNT(exits); i++)
+        (void)fprintf(to, "%s %d %s", i ? "," : "", exits[i].status, exits[i].brief);
+    (void)fputc('\n', to);
 }
 
-/* The command that argv names in one word or two; *words says in how many. */
-static const struct cli_command *find_command(int argc, char **argv, int *words)
+const struct cli_command *cli_find_command(int argc, char **argv, int *words)
 {
     for (int i = 0; i < CLI_COUNT(commands); i++) {
         const char *name = commands[i].name;
@@ -176,8 +209,7 @@ static bool is_group(const char *word)
     return false;
 }
 
-/* argv names no command: say what there is. */
-static int unknown_command(struct cli *cli, int argc, char **argv)
+int cli_unknown_command(struct cli *cli, int argc, char **argv)
 {
     bool wants_help = argc > 1 && strcmp(argv[1], "--help") == 0;
 
@@ -210,11 +242,11 @@ int main(int argc, char **argv)
     int status;
 
     if (argc < 2) {
-        print_usage(stderr);
+        cli_print_usage(stderr);
         return CLI_USAGE;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
-        print_usage(stdout);
+    if (strcmp(argv[1], "--help") == 0) {
+        cli_print_usage(stdout);
         return CLI_DONE;
     }
     if (strcmp(argv[1], "--version") == 0) {
@@ -222,9 +254,9 @@ int main(int argc, char **argv)
         return CLI_DONE;
     }
     cli.json = has_word(argc, argv, "--json"); /* so that a wrong option is an object, too */
-    cli.command = find_command(argc - 1, argv + 1, &words);
+    cli.command = cli_find_command(argc - 1, argv + 1, &words);
     if (!cli.command)
-        return unknown_command(&cli, argc - 1, argv + 1);
+        return cli_unknown_command(&cli, argc - 1, argv + 1);
 
     cli.argc = argc - 1 - words;
     cli.argv = argv + 1 + words;

@@ -27,3 +27,9 @@ for way in OFF ON; do
     [ "$said" = "$(cat "$source/examples/attention.expected")" ]
 done
 LD_LIBRARY_PATH='' "$work/moved/bin/ffa" --version
+
+# The command's man pages and its completion, which the build has it print.
+for file in man/man1/ffa.1 man/man1/ffa-mask-show.1 bash-completion/completions/ffa \
+    zsh/site-functions/_ffa fish/vendor_completions.d/ffa.fish; do
+    [ -s "$work/moved/share/$file" ] || { echo "share/$file is not installed"; exit 1; }
+done

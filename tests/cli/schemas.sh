@@ -79,6 +79,8 @@ s run --mask causal:64 --heads 2 --head-dim 64 --backend cpu
 s run --mask causal:64 --heads 2 --head-dim 64 --backend cpu --check
 s run --mask causal:64 --heads 2 --head-dim 64 --ranks 3 --backward --check
 s run --mask causal:64 --heads 2 --head-dim 64 --backend cpu --time --repeat 2
+s help
+s help mask show
 echo "# errors"
 s cache show zz
 s bundle verify nowhere.ffadb

@@ -9,7 +9,7 @@ set -eu
 cd "$1"
 export LC_ALL=C
 found=$(mktemp)
-trap 'rm -f "$found"' EXIT
+trap 'rm -f "$found" "$found.rooms"' EXIT
 
 # Comments do not call anything: cut them (and strings), keeping line numbers.
 code() {
@@ -92,6 +92,25 @@ public_edges src/service 'status|log|context|kernel|cache|bundle|device'
 find src templates -name '*.[ch]' -o -name '*.cu' | sed 's|.*/||' | sort | uniq -d |
     sed 's/.*/&: two files have this name/' >> "$found"
 
+# The map of rooms in docs/architecture.md is this table.
+awk '/^\| room \| is \| includes \|$/ { on = 1; next } on && !/^\|/ { exit } on && !/^\|-/' \
+    docs/architecture.md > "$found.rooms"
+for folder in $(find src -type d | sort); do
+    room=${folder#src/}
+    case $folder in src | src/parallel) continue ;; esac
+    row=$(grep -F "| \`$room\` |" "$found.rooms" || true)
+    said=$(echo "$row" | sed 's/.*|  *\(.*\)|$/\1/; s/ *$//')
+    if [ -z "$row" ]; then
+        echo "docs/architecture.md: the map of rooms has no $room" >> "$found"
+    elif [ "$said" != "$(allowed_for "$room")" ]; then
+        echo "docs/architecture.md: $room includes '$said', here '$(allowed_for "$room")'" >> "$found"
+    fi
+done
+# shellcheck disable=SC2016 # backquotes are what is looked for
+sed -n 's/^| `\([^`]*\)`.*/\1/p' "$found.rooms" | while IFS= read -r room; do
+    [ -d "src/$room" ] || echo "docs/architecture.md: there is no room $room" >> "$found"
+done
+
 # ---- foreign headers: one home each ----
 
 home_of() { # HEADER-PATTERN FOLDERS...
@@ -141,17 +160,17 @@ for file in $(find src include templates tests bench -name '*.[ch]' -o -path 'te
     head -n 3 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' ||
         echo "$file:1: no SPDX line" >> "$found"
 done
-# The table of faults in cache/README.md names tests: they are there.
-grep -E '\| (test_|tests/)' cache/README.md | sed 's/.*| \(test.*\) |$/\1/' | tr ';' '\n' | while IFS= read -r entry; do
+# The table of faults in docs/store.md names tests: they are there.
+grep -E '\| (test_|tests/)' docs/store.md | sed 's/.*| \(test.*\) |$/\1/' | tr ';' '\n' | while IFS= read -r entry; do
     # shellcheck disable=SC2046 # words: "file.c case, case"
     set -- $(echo "$entry" | tr -d ,)
     file=$(find tests/unit -name "$1")
     case $1 in tests/*) file=$1 ;; esac
-    if [ ! -f "$file" ]; then echo "cache/README.md: there is no $file" >> "$found"; continue; fi
+    if [ ! -f "$file" ]; then echo "docs/store.md: there is no $file" >> "$found"; continue; fi
     shift
     for name; do
         grep -q "^START_TEST($name)\$" "$file" ||
-            echo "cache/README.md: $file has no test $name" >> "$found"
+            echo "docs/store.md: $file has no test $name" >> "$found"
     done
 done
 # Spelt so that this file does not find itself.

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What commands do beyond their summaries, and the environment variables: text for the reference.
+ *
+ * A row is a command's name and its paragraphs, each on one line; a line that starts with "- " is
+ * an item of a list. The row without a name is about all commands.
+ */
+#include "cli/reference.h"
+
+#include <string.h>
+
+/* clang-format off */
+static const struct {
+    const char *name;
+    const char *text;
+} details[] = {
+    { "",
+      "Data goes to stdout, diagnostics go to stderr. Options are long: `--name value` or `--name=value`, anywhere among the operands. What follows the last semicolon of an option's text is its default.\n"
+      "Every command takes `--json` and then prints one JSON object. An error is then also an object on stdout: `{\"error\":{\"status\":...,\"message\":...}}`. The objects conform to JSON Schemas, in the folder `tests/schema` of the source.\n"
+      "The store is at the first of these places: `--store`, `FFA_CACHE_DIR`, `XDG_CACHE_HOME/ffa`, `HOME/.cache/ffa`, `TMPDIR/ffa-UID`, memory only. `ffa cache path --explain` says which was taken and why.\n" },
+    { "help",
+      "`--format markdown` is the page `docs/command.md`. The man pages and the completion scripts are made by the build and installed with the command. `--json` lists all commands with their options.\n" },
+    { "doctor",
+      "The first thing in a bug report. It says where NVRTC and NCCL were found, checks the store and every bundle in use, and exits with 4 if the store is not sound.\n" },
+    { "mask show",
+      "A mask is named by a text such as `varlen-causal:1000,3000,96`, or by a file: `@mask.json`. The page on masks lists all forms.\n" },
+    { "mask check",
+      "Cells that several slices cover are attended once; the command warns of them and gives an example.\n" },
+    { "plan",
+      "Shows the dispatch, the load of every rank, and the stages of one rank, with times by a model: those of the slowest rank, or of `--rank`. The model's links are those of H200s with NVLink and 400 Gb/s between nodes. Nothing is measured.\n"
+      "`--algorithm best` dispatches by affinity and by min-heap, and takes the one that the model finds faster.\n" },
+    { "simulate",
+      "The plans are those a program gets, of all ranks. Computing costs by the cells of the blocks visited. A transfer costs a latency and its bytes over a bandwidth, with one port in and one port out of a rank for each of two classes of links: inside a node and between nodes. A rank that serves many ranks is waited for.\n"
+      "Beside the plan stand all-gather, ring, zigzag and Ulysses, on the same mask and at the same prices. `relayed` is the plan with keys that cross the network once a node; no transport does that yet.\n" },
+    { "compile",
+      "Needs no GPU. `layer` says where the kernel was found: `table` (the memory of this process), `store`, `bundle` or `compiled`.\n"
+      "`--emit` writes the cubin, the PTX or the compiler's log. `--print` prints an nvcc command that compiles the same kernel from the folder of templates.\n"
+      "With `FFA_JIT=never` nothing is compiled: a kernel that is in no layer is exit status 5.\n" },
+    { "explain",
+      "Says what each setting resolved to and who set it, the key, and which layer answers. Where none does, it shows the entry of the store that is nearest, and the lines of the record in which the two differ. A template that was edited shows as a line `text.`, another architecture as `arch`. A line `failed` says when and why the kernel last failed to compile, if it is not tried again for a while. Compiles and writes nothing.\n" },
+    { "warm",
+      "The set is a preset (`training`, `inference`, `all`), a manifest (a JSON file, or `-` for stdin), or what a job missed: `--from-misses STORE` takes the misses noted in that store. A manifest names templates and values, and means all their combinations. Needs no GPU.\n"
+      "What the store or a bundle answers is a hit and opens no NVRTC, so an interrupted set goes on where it stopped. The rest is compiled by worker processes, each under a time-out for each kernel (`--timeout`) and a memory limit (`--mem-per-job`). A worker that crashes, hangs, runs out of memory or is killed costs one kernel, which is reported; a new worker takes over. A template that does not compile ends the session unless `--keep-going` is given.\n"
+      "`--dry-run` lists what would be built, with an estimate from the compile times in the store. `--json` prints one object, `--jsonl` one an event. Progress goes to stderr: a bar on a terminal, otherwise a line every ten seconds. With `FFA_JIT=never` the command proves that a store covers the set: exit status 0, or 5 and a list of what is missing.\n"
+      "`--shard I/N` takes every Nth distinct kernel from the Ith. Without it, `SLURM_PROCID` and `SLURM_NTASKS`, `OMPI_COMM_WORLD_RANK` and `_SIZE`, or `RANK` and `WORLD_SIZE` decide where a launcher has set them; stderr says so. `--shard 0/1` takes all.\n" },
+    { "run",
+      "Inputs are made up from `--seed`, or read from NumPy files. Outputs are filled with NaN before the call.\n"
+      "`--check` compares with an fp64 oracle that evaluates the mask cell by cell and shares no code with either backend. It exits with 1 beyond the tolerance: 5e-3 relative in bf16, 7e-4 in fp16, and for a row of one head 4 times that. Above 1e8 cells a sample of rows is compared. `--time` times calls after a warm-up; a short call is sampled in groups, back to back.\n"
+      "`--backward` also runs the backward pass, on a made-up dout unless `--dout` is given. `--check` then compares dq, dk, dv and dsink: 8e-3 relative in bf16, 1.2e-3 in fp16, and 1.7e-8 more for each key where rows have many; a head within twice that, a row or key within 4 times that. Where rows are sampled, so are keys, and dsink is not compared. With `--deterministic` the bits of a second call are compared, too.\n"
+      "`--ranks N` runs the case on N ranks, threads of this process over the loopback transport, each with its own plan and rows, on the CPU. Its times say nothing about several machines. `--ranks-per-node`, `--stages` and `--moves` choose what is planned, `--delay` how much transfers overtake one another.\n"
+      "Files are .npy, versions 1 and 2, C order, little endian, [tokens][heads][head_dim]; lse is [tokens][heads] in float32. What a file holds depends on `--dtype`:\n"
+      "- bf16: uint16, the bits; float32 is rounded, which is reported\n"
+      "- fp16: float16; float32 is rounded, which is reported\n"
+      "- fp32 and fp64, on the CPU: float32 and float64\n"
+      "FLOPs are 2 x attended cells x query heads x (head_dim + head_dim_v); of the backward pass, 2 x cells x heads x (3 x head_dim + 2 x head_dim_v).\n" },
+    { "cache show",
+      "KEY may be the first digits of a key; all entries that start with it are shown. `--cubin` takes the kernel out.\n" },
+    { "cache stats",
+      "Also prints what the contexts that used the store counted: hits by layer, misses, compiles, failures, the milliseconds spent compiling, and those that hits saved. A context adds its counts when it closes, if it may write and no other process holds the store. A job that was killed is not among them.\n" },
+    { "cache verify",
+      "`--rebuild N%` also compiles a sample of the entries again, chosen by `--seed`, and compares the cubins byte for byte. The same NVRTC gives the same bytes; entries of another NVRTC or another template text are counted and skipped. Exit status 4: a bad or different entry. Exit status 1: an entry that does not compile.\n" },
+    { "cache misses",
+      "Contexts that may not compile (`FFA_JIT=never`) note what they miss. `ffa warm --from-misses` compiles it.\n" },
+    { "cache failures",
+      "A kernel that failed to compile is not tried again for five minutes.\n" },
+    { "cache gc",
+      "`--older-than` removes what was not used for that long; uses are noted to a day. `--max-size` then removes the kernels longest unused until the rest fits. A store also keeps itself below a cap of 1 GiB.\n" },
+    { "bundle export",
+      "Writes the whole store, or what `--template`, `--arch` and `--toolchain` choose. Exit status 4: bad entries were left out. Exit status 5: there was no kernel.\n" },
+    { "bundle import",
+      "What is in the store stays. Exit status 4: bad entries, or the store has another cubin for the same kernel.\n" },
+    { "bundle merge",
+      "Merges bundles, or stores such as the shards of a job, all or nothing. Exit status 4: bad entries or conflicts.\n" },
+    { "bundle diff",
+      "Lists what only A has (`-`), what only B has (`+`), and what both have with different cubins (`!`). Exit status 1: not the same. Exit status 4: different cubins.\n" },
+    { "bundle inspect",
+      "The manifest lists the SHA-256 of every cubin. Its own SHA-256 is the digest, so the same kernels have the same name.\n" },
+    { "bundle verify",
+      "Exit status 4: a cubin, the file, its name or `--digest` does not match.\n" },
+};
+/* clang-format on */
+
+static const struct cli_variable variables[] = {
+    { "FFA_CACHE_DIR", "The folder of the store." },
+    { "FFA_BUNDLES", "Bundles to look into after the store, separated by colons." },
+    { "FFA_JIT", "`never`: compile nothing. `auto`: compile what is missing." },
+    { "XDG_CACHE_HOME, HOME, TMPDIR", "Where the store is, if nothing else says so." },
+    { "SLURM_PROCID, SLURM_NTASKS", "The shard that `ffa warm` takes under Slurm." },
+    { "OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE", "The same under Open MPI." },
+    { "RANK, WORLD_SIZE", "The same under torchrun." },
+    { "TERM, NO_COLOR", "Whether progress is drawn as a bar, and in colour." },
+};
+
+const char *cli_details(const char *name)
+{
+    for (int i = 0; i < CLI_COUNT(details); i++)
+        if (strcmp(details[i].name, name) == 0)
+            return details[i].text;
+    return NULL;
+}
+
+const struct cli_variable *cli_variables(int *count)
+{
+    *count = CLI_COUNT(variables);
+    return variables;
+}

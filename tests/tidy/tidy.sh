@@ -49,7 +49,7 @@ allowed_for() {
         attention) echo "base mask tile jit gpu cpu choose service" ;;
         parallel/dispatch) echo "base mask" ;;
         parallel/plan) echo "base mask tile parallel/dispatch" ;;
-        parallel/run) echo "base cpu parallel/plan" ;;
+        parallel/run) echo "base tile cpu parallel/plan" ;;
         simulate) echo "base mask parallel/dispatch parallel/plan" ;;
         oracle) echo "" ;;
         cli) echo "oracle" ;;

@@ -138,7 +138,7 @@ static const struct {
 
 START_TEST(tiles_stay_as_they_were)
 {
-    const char *const rows[] = { "consumers", "tile_n", "stages" };
+    const char *const rows[] = { "consumers", "tile_n", "kv_slots" };
     struct jit_spec spec;
     ffa_status rc;
 

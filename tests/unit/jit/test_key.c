@@ -77,7 +77,7 @@ START_TEST(request_is_completed_once)
 
     must(jit_create(&jit, &opts, &silent, &err), &err);
     must(jit_spec_init(&spec, "attention_forward", &err), &err);
-    must(jit_spec_resolve(&spec, "sm_90a", &err), &err);
+    must(choose_spec(&spec, "sm_90a", &err), &err);
     jit_request_init(&request, &spec, "sm_90a");
     ck_assert_str_eq(request.key, "");
     must(jit_request_complete(&request, jit, &err), &err);
@@ -107,7 +107,7 @@ START_TEST(request_without_memory)
 
     must(jit_create(&jit, &opts, &silent, &err), &err);
     must(jit_spec_init(&spec, "attention_forward", &err), &err);
-    must(jit_spec_resolve(&spec, "sm_90a", &err), &err);
+    must(choose_spec(&spec, "sm_90a", &err), &err);
     jit_request_init(&request, &spec, "sm_90a");
     for (nth = 1; nth < 100 && rc != FFA_OK; nth++) {
         fault_arm(FAULT_ALLOC, nth);

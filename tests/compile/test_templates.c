@@ -5,6 +5,7 @@
  * --print` prints.
  */
 #include "device_limits.h"
+#include "support/suite.h"
 #include "support/tmpdir.h"
 #include "support/watch.h"
 
@@ -226,9 +227,7 @@ END_TEST
 int main(void)
 {
     Suite *suite;
-    SRunner *runner;
     TCase *tc;
-    int failed;
 
     if (!watch_has_nvrtc())
         return 77;
@@ -242,9 +241,5 @@ int main(void)
         printf("skipped: nvcc_line_compiles: there is no nvcc\n");
     tcase_set_timeout(tc, 120);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

@@ -9,6 +9,7 @@
  * matter of time.
  */
 #include "machine_internal.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -1420,8 +1421,6 @@ int main(void)
 {
     Suite *suite = suite_create("emulator");
     TCase *tc = tcase_create("emulator");
-    SRunner *runner;
-    int failed;
 
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, fences_at_either_end_of_an_mbarrier);
@@ -1444,9 +1443,5 @@ int main(void)
     tcase_add_test(tc, copies_to_the_other_block_that_may_not_be);
     tcase_add_test(tc, launches_that_are_refused);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

@@ -10,6 +10,7 @@
 #include "parallel/dispatch/solve.h"
 #include "parallel/plan/transfer.h"
 #include "support/parallel_cases.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <stdio.h>
@@ -445,16 +446,10 @@ int main(void)
 {
     Suite *suite = suite_create("dist properties");
     TCase *tc = tcase_create("dist properties");
-    SRunner *runner;
-    int failed;
 
     tcase_set_timeout(tc, 100);
     tcase_add_loop_test(tc, random_masks, 0, PARTS);
     tcase_add_loop_test(tc, affinity_saves_tokens, 0, 4);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

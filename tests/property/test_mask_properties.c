@@ -6,6 +6,7 @@
  */
 #include "mask/mask.h"
 #include "support/rng.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <stdio.h>
@@ -452,8 +453,6 @@ int main(void)
 {
     Suite *suite = suite_create("mask properties");
     TCase *tc = tcase_create("mask properties");
-    SRunner *runner;
-    int failed;
 
     tcase_set_timeout(tc, 100);
     tcase_add_test(tc, normal_form_is_the_union);
@@ -463,9 +462,5 @@ int main(void)
     tcase_add_test(tc, areas_in_closed_form);
     tcase_add_test(tc, pieces_grow_together);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

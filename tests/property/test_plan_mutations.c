@@ -12,6 +12,7 @@
 #include "support/attention_case.h"
 #include "support/coverage.h"
 #include "support/plan_fields.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -265,15 +266,9 @@ int main(void)
 {
     Suite *suite = suite_create("plan mutations");
     TCase *tc = tcase_create("plan mutations");
-    SRunner *runner;
-    int failed;
 
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, a_moved_bound_is_seen, 0, AXES * MUTATIONS);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

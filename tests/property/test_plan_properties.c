@@ -8,6 +8,7 @@
 #include "support/coverage.h"
 #include "support/mask_cases.h"
 #include "support/plan_fields.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <stdio.h>
@@ -393,8 +394,6 @@ int main(void)
 {
     Suite *suite = suite_create("plan properties");
     TCase *tc = tcase_create("plan properties");
-    SRunner *runner;
-    int failed;
 
     tcase_set_timeout(tc, 100);
     tcase_add_loop_test(tc, cases_are_covered_exactly_once, 0, AXES * PARTS);
@@ -403,9 +402,5 @@ int main(void)
     tcase_add_loop_test(tc, documents_end_where_tiles_do, 0, AXES * DOCUMENTS);
     tcase_add_loop_test(tc, few_cells_are_visited_in_vain, 0, AXES * EFFICIENCIES);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

@@ -10,6 +10,7 @@
 #include "mask/mask.h"
 #include "support/parallel_run.h"
 #include "support/rng.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <stdio.h>
@@ -414,15 +415,9 @@ int main(void)
 {
     Suite *suite = suite_create("dist plan properties");
     TCase *tc = tcase_create("dist plan properties");
-    SRunner *runner;
-    int failed;
 
     tcase_set_timeout(tc, 100);
     tcase_add_loop_test(tc, random_masks, 0, PARTS);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

@@ -8,6 +8,7 @@
 #include "oracle/oracle.h"
 #include "support/attention_case.h"
 #include "support/mask_cases.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <ffa/ffa.h>
@@ -1510,8 +1511,6 @@ int main(void)
 {
     Suite *suite = suite_create("api");
     TCase *tc = tcase_create("api");
-    SRunner *runner;
-    int failed;
 
     tcase_set_timeout(tc, 60);
     tcase_add_checked_fixture(tc, setup, teardown);
@@ -1537,9 +1536,5 @@ int main(void)
     tcase_add_test(tc, devices_that_are_not_there);
     tcase_add_loop_test(tc, any_allocation_may_fail, 0, ROWS_OF(fault_calls));
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

@@ -7,6 +7,7 @@
 #include "choose/order.h"
 #include "oracle/oracle_backward.h"
 #include "support/attention_case.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <ffa/ffa.h>
@@ -770,8 +771,6 @@ int main(void)
 {
     Suite *suite = suite_create("api, backward");
     TCase *tc = tcase_create("api, backward");
-    SRunner *runner;
-    int failed;
 
     tcase_set_timeout(tc, 60);
     tcase_add_checked_fixture(tc, setup, teardown);
@@ -787,9 +786,5 @@ int main(void)
     tcase_add_test(tc, a_workspace_beyond_all_memory_is_refused);
     tcase_add_test(tc, any_allocation_may_fail);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

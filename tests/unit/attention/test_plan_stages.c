@@ -7,6 +7,7 @@
 #include "oracle/oracle_backward.h"
 #include "support/attention_case.h"
 #include "support/stage_case.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <ffa/ffa.h>
@@ -555,8 +556,6 @@ int main(void)
 {
     Suite *suite = suite_create("stages");
     TCase *tc = tcase_create("stages");
-    SRunner *runner;
-    int failed;
 
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_set_timeout(tc, 60);
@@ -566,9 +565,5 @@ int main(void)
     tcase_add_test(tc, backward_refusals);
     tcase_add_test(tc, what_does_not_belong_together);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

@@ -3,6 +3,7 @@
  * Option structs across versions, errors, text, checked memory.
  */
 #include "base/base.h"
+#include "support/suite.h"
 
 #include <check.h>
 
@@ -88,8 +89,6 @@ int main(void)
 {
     Suite *suite = suite_create("base");
     TCase *tc = tcase_create("base");
-    SRunner *runner;
-    int failed;
 
     tcase_add_loop_test(tc, import_follows_the_size_tag, 0,
                         sizeof import_cases / sizeof *import_cases);
@@ -97,9 +96,5 @@ int main(void)
     tcase_add_test(tc, text_grows_and_fails_as_a_whole);
     tcase_add_test(tc, memory_checks_overflow);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

@@ -6,6 +6,7 @@
 #include "cache/flight.h"
 
 #include "support/fixture.h"
+#include "support/suite.h"
 #include "support/tmpdir.h"
 
 #include <check.h>
@@ -365,8 +366,6 @@ int main(void)
 {
     Suite *suite = suite_create("fork");
     TCase *tc = tcase_create("fork");
-    SRunner *runner;
-    int failed;
 
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, child_opens_its_own);
@@ -378,9 +377,5 @@ int main(void)
         tcase_add_test(tc, child_compiles_after_the_parent);
     tcase_set_timeout(tc, 60);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

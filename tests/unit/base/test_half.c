@@ -4,6 +4,7 @@
  * neighbours, against arithmetic in double.
  */
 #include "base/half.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -133,17 +134,11 @@ int main(void)
 {
     Suite *suite = suite_create("half");
     TCase *tc = tcase_create("half");
-    SRunner *runner;
-    int failed;
 
     tcase_add_loop_test(tc, every_value_there_and_back, 0, 2);
     tcase_add_loop_test(tc, every_boundary_rounds_to_even, 0, 2);
     tcase_add_loop_test(tc, what_is_beyond, 0, 2);
     tcase_add_loop_test(tc, double_does_not_round_twice, 0, 2);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

@@ -6,6 +6,7 @@
 #include "base/digest.h"
 #include "cache/store.h"
 #include "support/fixture.h"
+#include "support/suite.h"
 #include "support/tmpdir.h"
 
 #include <check.h>
@@ -1007,8 +1008,6 @@ int main(void)
 {
     Suite *suite = suite_create("bundle");
     TCase *tc = tcase_create("bundle");
-    SRunner *runner;
-    int failed;
 
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, export_is_reproducible);
@@ -1035,9 +1034,5 @@ int main(void)
                         count_of(sizeof fault_kinds, sizeof *fault_kinds));
     tcase_set_timeout(tc, 60);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

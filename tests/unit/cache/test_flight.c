@@ -6,6 +6,7 @@
 #include "cache/flight.h"
 
 #include "support/fixture.h"
+#include "support/suite.h"
 #include "support/tmpdir.h"
 
 #include <check.h>
@@ -605,8 +606,6 @@ int main(void)
 {
     Suite *suite = suite_create("flight");
     TCase *tc = tcase_create("flight");
-    SRunner *runner;
-    int failed;
 
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, eight_processes_compile_once);
@@ -627,9 +626,5 @@ int main(void)
                         (int)(sizeof fault_kinds / sizeof *fault_kinds));
     tcase_set_timeout(tc, 60);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

@@ -7,6 +7,7 @@
 #include "cache/store.h"
 #include "cache/store_place.h"
 #include "support/fixture.h"
+#include "support/suite.h"
 #include "support/tmpdir.h"
 
 #include <check.h>
@@ -1358,8 +1359,6 @@ int main(void)
 {
     Suite *suite = suite_create("store");
     TCase *tc = tcase_create("store");
-    SRunner *runner;
-    int failed;
 
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, what_is_put_is_found);
@@ -1397,9 +1396,5 @@ int main(void)
     tcase_add_test(tc, maintenance_refuses);
     tcase_set_timeout(tc, 60);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

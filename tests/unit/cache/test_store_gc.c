@@ -4,6 +4,7 @@
  */
 #include "base/digest.h"
 #include "cache/store.h"
+#include "support/suite.h"
 #include "support/tmpdir.h"
 
 #include <check.h>
@@ -267,8 +268,6 @@ int main(void)
 {
     Suite *suite = suite_create("gc");
     TCase *tc = tcase_create("gc");
-    SRunner *runner;
-    int failed;
 
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_loop_test(tc, gc_takes_the_longest_unused, 0,
@@ -280,9 +279,5 @@ int main(void)
                         (int)(sizeof fault_kinds / sizeof *fault_kinds));
     tcase_set_timeout(tc, 60);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

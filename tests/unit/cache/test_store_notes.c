@@ -4,6 +4,7 @@
  */
 #include "cache/store.h"
 #include "support/fixture.h"
+#include "support/suite.h"
 #include "support/tmpdir.h"
 
 #include <check.h>
@@ -350,8 +351,6 @@ int main(void)
 {
     Suite *suite = suite_create("notes");
     TCase *tc = tcase_create("notes");
-    SRunner *runner;
-    int failed;
 
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, failures_are_not_tried_again);
@@ -364,9 +363,5 @@ int main(void)
     tcase_add_test(tc, misuse_is_refused);
     tcase_set_timeout(tc, 60);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

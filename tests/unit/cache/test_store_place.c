@@ -6,6 +6,7 @@
  */
 #include "base/base.h"
 #include "support/fixture.h"
+#include "support/suite.h"
 #include "support/tmpdir.h"
 
 #include <check.h>
@@ -436,8 +437,6 @@ int main(void)
     Suite *suite = suite_create("places");
     TCase *tc = tcase_create("places");
     struct other other;
-    SRunner *runner;
-    int failed;
 
     tcase_add_checked_fixture(tc, setup, teardown);
     if (may_mount()) {
@@ -455,9 +454,5 @@ int main(void)
         printf("skipped: two copies of SQLite, as a second cannot be loaded\n");
     tcase_set_timeout(tc, 60);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

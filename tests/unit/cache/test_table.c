@@ -3,6 +3,7 @@
  * The in-process table: hits, reservations, failures, growth; and all of it from many threads.
  */
 #include "cache/table.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <pthread.h>
@@ -235,8 +236,6 @@ int main(void)
 {
     Suite *suite = suite_create("table");
     TCase *tc = tcase_create("table");
-    SRunner *runner;
-    int failed;
 
     tcase_add_test(tc, published_is_found_and_stays);
     tcase_add_test(tc, failed_entry_can_be_reserved_again);
@@ -246,9 +245,5 @@ int main(void)
     tcase_add_test(tc, growth_under_readers);
     tcase_set_timeout(tc, 60);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

@@ -7,6 +7,7 @@
  */
 #include "choose/order.h"
 #include "choose/tile_choice.h"
+#include "support/suite.h"
 #include "tile/split.h"
 
 #include <check.h>
@@ -496,8 +497,6 @@ int main(void)
 {
     Suite *suite = suite_create("choose");
     TCase *tc = tcase_create("choose");
-    SRunner *runner;
-    int failed;
 
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, choices_on_an_h200, 0, sizeof h200 / sizeof *h200);
@@ -510,9 +509,5 @@ int main(void)
     tcase_add_test(tc, a_device_has_its_table);
     tcase_add_test(tc, choices_follow_the_table);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

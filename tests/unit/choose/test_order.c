@@ -5,6 +5,7 @@
  */
 #include "choose/order.h"
 #include "support/rng.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -36,7 +37,9 @@ START_TEST(a_makespan_is_that_of_a_queue)
     int l2_groups = 0;
 
     for (int round = 0; round < 200; round++) {
-        struct tile_plan plan = { .tile_m = 64, .tile_n = 128, .list_count = 1, .block_counts = blocks };
+        struct tile_plan plan = {
+            .tile_m = 64, .tile_n = 128, .list_count = 1, .block_counts = blocks
+        };
         const struct order_query query = { 12, (int32_t)rng_range(&rng, 1, 4),
                                            (int32_t)rng_range(&rng, 24, 64), NULL };
 
@@ -158,8 +161,6 @@ int main(void)
 {
     Suite *suite = suite_create("order");
     TCase *tc = tcase_create("order");
-    SRunner *runner;
-    int failed;
 
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, a_makespan_is_that_of_a_queue);
@@ -169,9 +170,5 @@ int main(void)
     tcase_add_test(tc, an_order_of_an_empty_mask);
     tcase_add_test(tc, a_makespan_of_many_items_is_near_that_of_a_queue);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

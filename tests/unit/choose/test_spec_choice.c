@@ -5,6 +5,7 @@
  * every warmed cache.
  */
 #include "choose/spec_choice.h"
+#include "support/suite.h"
 
 #include <check.h>
 
@@ -23,7 +24,8 @@ static const struct {
       "staged=0 max_logits=0 packed=0 split=0 debug=0" },
     { { "head_dim=64", "debug=1" },
       FFA_OK,
-      "consumers=2 tile_n=128 kv_slots=2 softcap=0 out_fp32=0 staged=0 max_logits=0 packed=0 split=0 "
+      "consumers=2 tile_n=128 kv_slots=2 softcap=0 out_fp32=0 staged=0 max_logits=0 packed=0 "
+      "split=0 "
       "debug=1" },
     { { "tile_n=64", "kv_slots=4" }, FFA_OK, "consumers=2 tile_n=64 kv_slots=4" },
     { { "head_dim=64", "consumers=3" }, FFA_OK, "consumers=3 tile_n=128 kv_slots=2" },
@@ -173,17 +175,11 @@ int main(void)
 {
     Suite *suite = suite_create("spec_choice");
     TCase *tc = tcase_create("spec_choice");
-    SRunner *runner;
-    int failed;
 
     tcase_add_loop_test(tc, a_spec_is_chosen_and_checked, 0,
                         sizeof resolve_cases / sizeof *resolve_cases);
     tcase_add_loop_test(tc, tiles_stay_as_they_were, 0, sizeof tiles / sizeof *tiles);
     tcase_add_test(tc, what_is_not_valid_is_refused);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

@@ -4,6 +4,7 @@
  * cannot be read exactly is refused with its reason.
  */
 #include "cli/npy.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -215,8 +216,6 @@ int main(void)
 {
     Suite *suite = suite_create("npy");
     TCase *tc = tcase_create("npy");
-    SRunner *runner;
-    int failed;
 
     tcase_add_checked_fixture(tc, make_path, remove_path);
     tcase_add_loop_test(tc, what_is_written_is_read_again, 0, sizeof trips / sizeof *trips);
@@ -226,9 +225,5 @@ int main(void)
     tcase_add_test(tc, a_missing_file_is_an_io_error);
     tcase_add_test(tc, a_wrong_shape_names_both);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

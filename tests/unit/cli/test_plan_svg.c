@@ -4,6 +4,7 @@
  */
 #include "cli/plan_svg.h"
 #include "support/rng.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -232,8 +233,6 @@ int main(void)
 {
     Suite *suite = suite_create("plan svg");
     TCase *tc = tcase_create("plan svg");
-    SRunner *runner;
-    int failed;
 
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, pictures_are_whole_and_small);
@@ -241,9 +240,5 @@ int main(void)
     tcase_add_test(tc, pictures_of_odd_plans);
     tcase_add_test(tc, every_allocation_may_fail);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

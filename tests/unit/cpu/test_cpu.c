@@ -5,6 +5,7 @@
  */
 #include "support/cpu_case.h"
 #include "support/mask_cases.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -489,8 +490,6 @@ int main(void)
 {
     Suite *suite = suite_create("cpu");
     TCase *tc = tcase_create("cpu");
-    SRunner *runner;
-    int failed;
 
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, as_the_oracle, 0, 4);
@@ -503,9 +502,5 @@ int main(void)
     tcase_add_loop_test(tc, a_pass_in_phases_is_the_whole_pass, 0, 2);
     tcase_add_test(tc, any_allocation_may_fail);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

@@ -5,6 +5,7 @@
  */
 #include "support/cpu_case.h"
 #include "support/low_precision.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -201,8 +202,6 @@ int main(void)
 {
     Suite *suite = suite_create("cpu, backward");
     TCase *tc = tcase_create("cpu, backward");
-    SRunner *runner;
-    int failed;
 
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, errors_are_bounded_by_plain_operators, 0,
@@ -212,9 +211,5 @@ int main(void)
     tcase_add_loop_test(tc, what_is_not_attended_never_reaches_a_gradient, 0,
                         sizeof nan_rows / sizeof *nan_rows);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

@@ -6,6 +6,7 @@
  */
 #include "base/base.h"
 #include "support/fixture.h"
+#include "support/suite.h"
 #include "support/tmpdir.h"
 
 #include <check.h>
@@ -609,8 +610,6 @@ int main(void)
 {
     Suite *suite = suite_create("worker");
     TCase *tc = tcase_create("worker");
-    SRunner *runner;
-    int failed;
 
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, same_as_in_this_process);
@@ -636,9 +635,5 @@ int main(void)
         tcase_add_test(tc, same_by_the_real_compiler);
     tcase_set_timeout(tc, 60);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

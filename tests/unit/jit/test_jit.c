@@ -4,6 +4,7 @@
  */
 #include "choose/spec_choice.h"
 #include "jit/compile_report.h"
+#include "support/suite.h"
 #include "support/tmpdir.h"
 #include "support/watch.h"
 
@@ -595,8 +596,6 @@ int main(void)
     Suite *suite = suite_create("jit");
     TCase *spec = tcase_create("spec"), *report = tcase_create("report");
     TCase *compile = tcase_create("compile");
-    SRunner *runner;
-    int failed;
 
     tcase_add_loop_test(spec, setting_is_checked, 0,
                         count_of(sizeof setting_cases, sizeof *setting_cases));
@@ -628,9 +627,5 @@ int main(void)
     suite_add_tcase(suite, spec);
     suite_add_tcase(suite, report);
     suite_add_tcase(suite, compile);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

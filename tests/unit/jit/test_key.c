@@ -4,6 +4,7 @@
  */
 #include "base/digest.h"
 #include "choose/spec_choice.h"
+#include "support/suite.h"
 #include "support/tmpdir.h"
 
 #include <check.h>
@@ -323,7 +324,6 @@ END_TEST
 
 int main(int argc, char **argv)
 {
-    SRunner *runner;
     Suite *suite;
     TCase *tc;
     int failed;
@@ -350,10 +350,7 @@ int main(int argc, char **argv)
     tcase_add_test(tc, digest_is_canonical);
     tcase_set_timeout(tc, 60);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
+    failed = suite_run(suite);
     free((char *)self);
-    return failed ? 1 : 0;
+    return failed;
 }

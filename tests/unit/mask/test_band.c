@@ -6,6 +6,7 @@
 #include "mask/band.h"
 #include "mask/mask.h"
 #include "support/parallel_cases.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <stdio.h>
@@ -271,8 +272,6 @@ int main(void)
 {
     Suite *suite = suite_create("band");
     TCase *tc = tcase_create("band");
-    SRunner *runner;
-    int failed;
 
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, random_bands_against_their_cells);
@@ -283,9 +282,5 @@ int main(void)
     tcase_add_test(tc, the_normal_form_as_bands);
     tcase_add_test(tc, bands_without_memory);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

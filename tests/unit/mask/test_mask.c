@@ -4,6 +4,7 @@
  */
 #include "mask/mask.h"
 #include "support/rng.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <jansson.h>
@@ -411,8 +412,6 @@ int main(void)
 {
     Suite *suite = suite_create("mask");
     TCase *tc = tcase_create("mask");
-    SRunner *runner;
-    int failed;
 
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, create_checks_its_slices, 0, COUNT_OF(create_cases));
@@ -426,9 +425,5 @@ int main(void)
     tcase_add_test(tc, report_matches_the_cells);
     tcase_add_test(tc, report_survives_every_allocation_failing);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

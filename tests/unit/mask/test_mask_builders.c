@@ -7,6 +7,7 @@
  */
 #include "mask/mask.h"
 #include "support/rng.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <stdio.h>
@@ -528,8 +529,6 @@ int main(void)
 {
     Suite *suite = suite_create("mask builders");
     TCase *tc = tcase_create("mask builders");
-    SRunner *runner;
-    int failed;
 
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, builder_matches_its_definition, 0, COUNT_OF(builders));
@@ -539,9 +538,5 @@ int main(void)
     tcase_add_loop_test(tc, documents_are_checked, 0, COUNT_OF(bad_docs));
     tcase_add_test(tc, variable_blocks_are_checked);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

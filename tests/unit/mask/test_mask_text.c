@@ -4,6 +4,7 @@
  */
 #include "mask/mask.h"
 #include "support/rng.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <stdio.h>
@@ -585,8 +586,6 @@ int main(void)
 {
     Suite *suite = suite_create("mask text");
     TCase *tc = tcase_create("mask text");
-    SRunner *runner;
-    int failed;
 
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, text_is_read, 0, COUNT_OF(parse_cases));
@@ -605,9 +604,5 @@ int main(void)
     tcase_add_test(tc, pictures_check_their_arguments);
     tcase_add_loop_test(tc, every_allocation_may_fail, 0, COUNT_OF(fault_masks));
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

@@ -4,6 +4,7 @@
  */
 #include "oracle/oracle.h"
 #include "support/attention_case.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -395,8 +396,6 @@ int main(void)
 {
     Suite *suite = suite_create("oracle");
     TCase *tc = tcase_create("oracle");
-    SRunner *runner;
-    int failed;
 
     tcase_add_loop_test(tc, equal_scores_count_keys_and_average_values, 0, 4);
     tcase_add_test(tc, two_keys_by_hand);
@@ -406,9 +405,5 @@ int main(void)
     tcase_add_test(tc, samples_hold_what_matters);
     tcase_add_test(tc, samples_of_odd_shapes);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

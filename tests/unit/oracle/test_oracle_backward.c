@@ -5,6 +5,7 @@
  */
 #include "oracle/oracle_backward.h"
 #include "support/attention_case.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -431,17 +432,11 @@ int main(void)
 {
     Suite *suite = suite_create("oracle, backward");
     TCase *tc = tcase_create("oracle, backward");
-    SRunner *runner;
-    int failed;
 
     tcase_add_loop_test(tc, as_finite_differences, 0, sizeof differences / sizeof *differences);
     tcase_add_test(tc, given_out_and_samples);
     tcase_add_loop_test(tc, errors_are_found_and_named, 0, sizeof damages / sizeof *damages);
     tcase_add_test(tc, key_samples_hold_what_matters);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

@@ -5,6 +5,7 @@
 #include "oracle/oracle.h"
 #include "support/attention_case.h"
 #include "support/mask_cases.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <ffa/ffa.h>
@@ -302,8 +303,6 @@ int main(void)
 {
     Suite *suite = suite_create("options");
     TCase *tc = tcase_create("options");
-    SRunner *runner;
-    int failed;
 
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(tc, options_match_the_oracle, 0, sizeof options / sizeof *options);
@@ -312,9 +311,5 @@ int main(void)
     tcase_add_loop_test(tc, bad_options_are_refused, 0, sizeof refusals / sizeof *refusals);
     tcase_add_test(tc, no_logit_is_minus_infinity);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

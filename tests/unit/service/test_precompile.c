@@ -5,6 +5,7 @@
  */
 #include "base/base.h"
 #include "support/fixture.h"
+#include "support/suite.h"
 #include "support/tmpdir.h"
 
 #include <check.h>
@@ -347,8 +348,6 @@ int main(void)
 {
     Suite *suite = suite_create("precompile");
     TCase *tc = tcase_create("precompile");
-    SRunner *runner;
-    int failed;
 
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, all_are_compiled_in_parallel);
@@ -362,9 +361,5 @@ int main(void)
     tcase_add_test(tc, every_failure_is_clean);
     tcase_set_timeout(tc, 60);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

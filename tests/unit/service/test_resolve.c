@@ -3,6 +3,7 @@
  * Contexts and ffa_compile: which layer answers, what is counted, what is refused.
  */
 #include "support/fixture.h"
+#include "support/suite.h"
 #include "support/tmpdir.h"
 
 #include <check.h>
@@ -568,8 +569,6 @@ int main(void)
 {
     Suite *suite = suite_create("resolve");
     TCase *tc = tcase_create("resolve");
-    SRunner *runner;
-    int failed;
 
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, missing_nvrtc_is_unsupported);
@@ -593,9 +592,5 @@ int main(void)
     }
     tcase_set_timeout(tc, 60);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

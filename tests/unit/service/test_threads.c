@@ -4,6 +4,7 @@
  * which makes and keeps kernels on the way; plans and masks read by all. For ThreadSanitizer.
  */
 #include "support/attention_case.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <ffa/ffa.h>
@@ -178,16 +179,10 @@ int main(void)
 {
     Suite *suite = suite_create("threads");
     TCase *tc = tcase_create("threads");
-    SRunner *runner;
-    int failed;
 
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, threads_share_kernels_and_plan);
     tcase_add_test(tc, threads_attend_at_once);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

@@ -4,6 +4,7 @@
  * planner's own figures, and against what must hold of any model.
  */
 #include "base/base.h"
+#include "support/suite.h"
 
 #include <ffa/ffa.h>
 
@@ -292,8 +293,6 @@ int main(void)
     const int count = (int)(sizeof masks / sizeof *masks);
     Suite *suite = suite_create("simulate");
     TCase *tc = tcase_create("simulate");
-    SRunner *runner;
-    int failed;
 
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, closed_forms, 1, 4);
@@ -305,9 +304,5 @@ int main(void)
     tcase_add_test(tc, bad_arguments);
     tcase_add_test(tc, any_allocation_may_fail);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run(suite);
 }

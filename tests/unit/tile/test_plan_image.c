@@ -3,6 +3,7 @@
  * The device image of a plan: where each array lies, that it holds the host's records, and what an
  * image without records is.
  */
+#include "support/suite.h"
 #include "tile/plan_image.h"
 #include "tile/split.h"
 
@@ -164,17 +165,11 @@ int main(void)
 {
     Suite *suite = suite_create("plan image");
     TCase *tc = tcase_create("plan image");
-    SRunner *runner;
-    int failed;
 
     tcase_add_loop_test(tc, arrays_follow_one_another, 0, 4);
     tcase_add_test(tc, parts_know_their_rows);
     tcase_add_test(tc, nothing_is_a_record_long);
     tcase_add_test(tc, one_pass_alone);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

@@ -3,6 +3,7 @@
  * Tiles split over their keys: each cell still computed once, and each row's parts all found again.
  */
 #include "support/mask_cases.h"
+#include "support/suite.h"
 #include "tile/split.h"
 
 #include <check.h>
@@ -139,16 +140,10 @@ int main(void)
 {
     Suite *suite = suite_create("split");
     TCase *tc = tcase_create("split");
-    SRunner *runner;
-    int failed;
 
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, cells_are_computed_once);
     tcase_add_test(tc, any_allocation_may_fail);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

@@ -5,6 +5,7 @@
  */
 #include "support/coverage.h"
 #include "support/stage_case.h"
+#include "support/suite.h"
 #include "tile/staged.h"
 
 #include <check.h>
@@ -457,8 +458,6 @@ int main(void)
 {
     Suite *suite = suite_create("staged");
     TCase *tc = tcase_create("staged");
-    SRunner *runner;
-    int failed;
 
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, stages_have_each_cell_once, 0, TILES);
@@ -471,9 +470,5 @@ int main(void)
     tcase_add_test(tc, the_rest_is_what_continues);
     tcase_add_loop_test(tc, any_allocation_may_fail, 0, TILES);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

@@ -7,6 +7,7 @@
 #include "support/mask_cases.h"
 #include "support/plan_fields.h"
 #include "support/rng.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -737,8 +738,6 @@ int main(void)
 {
     Suite *suite = suite_create("plan");
     TCase *tc = tcase_create("plan");
-    SRunner *runner;
-    int failed;
 
     tcase_set_timeout(tc, 60); /* a million tokens under a sanitizer */
     tcase_add_loop_test(tc, plans_as_written, 0, sizeof plans / sizeof *plans);
@@ -754,9 +753,5 @@ int main(void)
     tcase_add_loop_test(tc, totals_are_checked, 0, AXES);
     tcase_add_loop_test(tc, any_allocation_may_fail, 0, AXES);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

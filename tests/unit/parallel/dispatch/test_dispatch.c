@@ -7,6 +7,7 @@
 #include "parallel/dispatch/solve.h"
 #include "parallel/plan/transfer.h"
 #include "support/parallel_cases.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <stdio.h>
@@ -768,7 +769,6 @@ int main(void)
 {
     Suite *suite = suite_create("dispatch");
     TCase *tc = tcase_create("dispatch");
-    SRunner *runner;
     int failed;
 
     cases = parallel_cases_load();
@@ -790,10 +790,7 @@ int main(void)
     tcase_add_test(tc, key_chunks_say_who_has_them);
     tcase_add_test(tc, every_allocation_may_fail);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
+    failed = suite_run(suite);
     json_decref(cases);
-    return failed ? 1 : 0;
+    return failed;
 }

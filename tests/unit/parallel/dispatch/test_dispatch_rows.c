@@ -7,6 +7,7 @@
 #include "parallel/dispatch/dispatch.h"
 #include "support/parallel_cases.h"
 #include "support/parallel_run.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <ffa/parallel_rows.h>
@@ -384,8 +385,6 @@ int main(void)
 {
     Suite *suite = suite_create("rows");
     TCase *tc = tcase_create("rows");
-    SRunner *runner;
-    int failed;
 
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, random_dispatches);
@@ -393,9 +392,5 @@ int main(void)
     tcase_add_test(tc, padding_of_the_reference);
     tcase_add_test(tc, bad_arguments_are_named);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

@@ -5,6 +5,7 @@
  */
 #include "parallel/plan/overlap.h"
 #include "support/parallel_cases.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <stdio.h>
@@ -272,8 +273,6 @@ int main(void)
 {
     Suite *suite = suite_create("overlap");
     TCase *tc = tcase_create("overlap");
-    SRunner *runner;
-    int failed;
 
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, uniform_splits_of_the_reference);
@@ -281,9 +280,5 @@ int main(void)
     tcase_add_test(tc, nothing_received);
     tcase_add_loop_test(tc, bad_input_is_named, 0, sizeof bad_rows / sizeof *bad_rows);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

@@ -7,6 +7,7 @@
 #include "parallel/plan/stages.h"
 #include "support/parallel_cases.h"
 #include "support/parallel_run.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <stdio.h>
@@ -947,7 +948,6 @@ int main(void)
 {
     Suite *suite = suite_create("rank plan");
     TCase *tc = tcase_create("rank plan");
-    SRunner *runner;
     int failed;
 
     cases = parallel_cases_load();
@@ -972,10 +972,7 @@ int main(void)
     tcase_add_test(tc, stages_say_what_they_receive);
     tcase_add_test(tc, every_allocation_may_fail);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
+    failed = suite_run(suite);
     json_decref(cases);
-    return failed ? 1 : 0;
+    return failed;
 }

@@ -3,6 +3,7 @@
  * The cache of dispatches and plans: content, the least recent use, threads.
  */
 #include "parallel/plan/rank_plan.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <pthread.h>
@@ -126,16 +127,10 @@ int main(void)
 {
     Suite *suite = suite_create("plan cache");
     TCase *tc = tcase_create("plan cache");
-    SRunner *runner;
-    int failed;
 
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, the_cache_knows_content);
     tcase_add_test(tc, threads_share_a_cache);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? 1 : 0;
+    return suite_run(suite);
 }

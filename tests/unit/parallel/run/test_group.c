@@ -6,6 +6,7 @@
 #include "parallel/dispatch/dispatch.h"
 #include "parallel/plan/transfer.h"
 #include "support/parallel_cases.h"
+#include "support/suite.h"
 #include <ffa/group.h>
 
 #include <check.h>
@@ -845,7 +846,6 @@ int main(void)
 {
     Suite *suite = suite_create("group");
     TCase *tc = tcase_create("group");
-    SRunner *runner;
     int failed;
 
     cases = parallel_cases_load();
@@ -861,10 +861,7 @@ int main(void)
     tcase_add_test(tc, bad_buffers_are_named);
     tcase_add_test(tc, every_allocation_may_fail);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
+    failed = suite_run(suite);
     json_decref(cases);
-    return failed ? 1 : 0;
+    return failed;
 }

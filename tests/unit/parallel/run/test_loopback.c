@@ -4,6 +4,7 @@
  * at most, and that every wait ends.
  */
 #include "parallel/run/comm.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -293,8 +294,6 @@ int main(void)
 {
     Suite *suite = suite_create("loopback");
     TCase *tc = tcase_create("loopback"), *alone = tcase_create("options");
-    SRunner *runner;
-    int failed;
 
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_set_timeout(tc, 60);
@@ -311,9 +310,5 @@ int main(void)
     tcase_add_loop_test(alone, bad_options, 0, (int)(sizeof bad / sizeof *bad));
     tcase_add_test(alone, any_allocation_may_fail);
     suite_add_tcase(suite, alone);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run(suite);
 }

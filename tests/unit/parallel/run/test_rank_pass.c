@@ -8,6 +8,7 @@
 #include "oracle/oracle_backward.h"
 #include "support/mask_cases.h"
 #include "support/ranks.h"
+#include "support/suite.h"
 
 #include <check.h>
 #include <math.h>
@@ -828,8 +829,6 @@ int main(void)
     const int count = (int)(sizeof cases / sizeof *cases);
     Suite *suite = suite_create("pipeline");
     TCase *tc = tcase_create("pipeline");
-    SRunner *runner;
-    int failed;
 
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(tc, named_cases_in_fp64, 0, count);
@@ -855,9 +854,5 @@ int main(void)
     tcase_add_loop_test(tc, bad_arguments, 0, (int)(sizeof bad_args / sizeof *bad_args));
     tcase_add_test(tc, misfits);
     suite_add_tcase(suite, tc);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run(suite);
 }

@@ -28,11 +28,14 @@ static const struct cost_table tables[] = {
         .packed_rows_min = 115,
         .worth = 0.03,
         .apart = { .tile_rows_max = 2, .cost_max = 1.1 },
+        /* Keys of a whole tile and of a part: causal masks of 1k and 4k tokens, heads 4:1, split
+         * and not, and 1 and 128 rows over 64k keys. */
         .split = { .part_blocks_min = 4,
                    .shares = 4,
                    .idle_permille = 800,
-                   .saved_blocks_min = 8,
-                   .saved_share_min = 0.25 },
+                   .whole_keys = 320,
+                   .part_keys = 576,
+                   .saved_share_min = 0.1 },
         /* Parts 1, 2, 4 and 8, L2 groups of 1 to 4 waves, of full, causal, window and packed masks
          * of 2k to 16k tokens, heads 64:8, head_dim 128; deterministic ones of 4k and 16k, head_dim
          * 128 and 192, causal ones of 256, too. */

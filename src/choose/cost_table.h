@@ -39,10 +39,10 @@ struct split_costs {
     int32_t part_blocks_min; /* what a part must have to be worth its merging */
     int32_t shares;        /* a part is one SM's share of the blocks, or a half .. 1/shares of it */
     int32_t idle_permille; /* fewer items than this share of the SMs leave the device idle */
-    /* A split that nobody asked for must save so many blocks of the pass's time, and this share of
-     * it. Not fitted: the launch of the second kernel and the fp32 rows of the parts are well below
-     * that. */
-    int32_t saved_blocks_min;
+    /* A split that nobody asked for must save this share of the time, in which a whole tile and a
+     * part cost so many keys besides their own: to begin and end it; a part also to write its fp32
+     * rows, and its share of the kernel that combines them. */
+    int32_t whole_keys, part_keys;
     double saved_share_min;
 };
 

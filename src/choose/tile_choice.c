@@ -110,10 +110,10 @@ out:
 
 /* ---- split ---- */
 
-/* When the places are done with parts of at most `most` blocks: as many rounds as there are items
- * for each, of the longest part. */
+/* When the places are done with parts of at most `most` blocks, in keys: as many rounds as there
+ * are items for each, of the longest part and what a part costs besides its keys. */
 static int64_t time_of_parts(const struct tile_plan *plan, int64_t most,
-                             const struct split_query *query)
+                             const struct split_query *query, int32_t part_keys)
 {
     int64_t items = 0, longest = 0;
 
@@ -122,37 +122,31 @@ static int64_t time_of_parts(const struct tile_plan *plan, int64_t most,
         const int64_t blocks = (plan->block_counts[t] + parts - 1) / parts;
 
         items += parts * query->heads;
-        longest = blocks > longest ? blocks : longest;
+        longest = max64(blocks, longest);
     }
-    return (items + query->places - 1) / query->places * longest;
+    return (items + query->places - 1) / query->places * (longest * plan->tile_n + part_keys);
 }
 
-/* Whether a split saves enough of the time that whole tiles take, which is the longest tile's at
- * least, and a place's share of all blocks. */
-static bool is_split_worth(int64_t whole, int64_t split, const struct split_costs *costs)
-{
-    return whole - split >= costs->saved_blocks_min &&
-           (double)(whole - split) >= costs->saved_share_min * (double)whole;
-}
-
+/* Whole tiles take as long as the longest one at least, and a place's share of all blocks. A split
+ * that was asked for only has to even out the blocks: what a part costs does not count. */
 int64_t choose_split(const struct tile_plan *plan, const struct split_query *query,
                      const struct cost_table *costs)
 {
     const struct split_costs *by = &costs->split;
-    int64_t total = 0, longest = 0, best = INT64_MAX, least_time = INT64_MAX, share;
+    const int32_t part_keys = query->is_asked ? 0 : by->part_keys;
+    int64_t total = 0, longest = 0, best = INT64_MAX, least_time = INT64_MAX, share, whole_time;
 
     for (int64_t t = 0; t < plan->tile_count; t++) {
         total += (int64_t)plan->block_counts[t] * query->heads;
-        longest = plan->block_counts[t] > longest ? plan->block_counts[t] : longest;
+        longest = max64(plan->block_counts[t], longest);
     }
     share = (total + query->places - 1) / query->places;
     if (plan->tile_count * query->heads * 1000 >= query->places * (int64_t)by->idle_permille &&
         longest <= share)
         return INT64_MAX;
     for (int64_t k = 1; k <= by->shares; k++) {
-        const int64_t least = (share + k - 1) / k;
-        const int64_t most = least > by->part_blocks_min ? least : by->part_blocks_min;
-        const int64_t time = time_of_parts(plan, most, query);
+        const int64_t most = max64((share + k - 1) / k, by->part_blocks_min);
+        const int64_t time = time_of_parts(plan, most, query, part_keys);
 
         if (time < least_time) {
             least_time = time;
@@ -161,7 +155,8 @@ int64_t choose_split(const struct tile_plan *plan, const struct split_query *que
     }
     if (best >= longest)
         return INT64_MAX;
-    return query->is_asked || is_split_worth(longest > share ? longest : share, least_time, by)
+    whole_time = max64(longest, share) * plan->tile_n + by->whole_keys;
+    return query->is_asked || (double)least_time <= (1 - by->saved_share_min) * (double)whole_time
                ? best
                : INT64_MAX;
 }

@@ -53,7 +53,8 @@ ffa_status choose_tiles(struct tile_plan *out, struct tile_choice *choice, const
 struct split_query {
     int32_t heads;  /* that run each tile */
     int32_t places; /* blocks of threads that each take one (tile, head) after another: SMs */
-    bool is_asked;  /* split wherever it gains; else only where it gains enough to be sure of it */
+    bool is_asked; /* split wherever blocks even out; else where time is saved, parts' costs counted
+                    */
 };
 
 /* Blocks that a part may have, so that the places are done soonest. INT64_MAX: no split. */

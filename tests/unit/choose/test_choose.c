@@ -361,7 +361,9 @@ START_TEST(splits_fill_the_device)
 }
 END_TEST
 
-/* Nobody asked: a split has to save 8 blocks and a quarter of the time. */
+/* Nobody asked: a split has to save a tenth of the time, in keys, with 320 a whole tile and 576 a
+ * part besides their own. On an H200 causal:4096 took 1.28 times as long split as whole (heads 4:1,
+ * packed), causal:1024 0.87. */
 static const struct {
     const char *mask;
     int32_t heads, places;
@@ -370,14 +372,15 @@ static const struct {
     { "full:1x65536", 1, 132, true, true },
     { "full:128x65536", 8, 132, true, true },
     { "full:16384", 64, 132, false, false },
-    { "full:1x1024", 1, 132, true, false }, /* 8 blocks, or 4: less than the second kernel costs */
-    { "full:1x2048", 1, 132, true, true },  /* 16 blocks, or 4 */
-    { "causal:1024", 8, 132, true, false }, /* 8 blocks, or 4 */
-    { "causal:4096", 4, 132, true, true },  /* 32 blocks, or 20 */
-    { "full:1x65536", 100, 132, true, false }, /* 512 blocks, or 430: a sixth */
+    { "full:1x640", 1, 132, true, false },    /* 960 keys, or 960 */
+    { "full:1x1024", 1, 132, true, true },    /* 1344, or 1088 */
+    { "causal:1024", 8, 132, true, true },    /* the same */
+    { "causal:4096", 4, 132, true, false },   /* 4416, or 2 rounds of 2624 */
+    { "full:1x65536", 100, 132, true, true }, /* 65856, or 57920 */
+    { "full:1x65536", 120, 132, true, false },
 };
 
-START_TEST(splits_on_their_own_save_much)
+START_TEST(splits_on_their_own_save_time)
 {
     const struct tile_options opts = { .tile_m = 128, .tile_n = 128 };
     struct split_query query = { worth[_i].heads, worth[_i].places, true };
@@ -392,7 +395,6 @@ START_TEST(splits_on_their_own_save_much)
     ck_assert_msg((asked < INT64_MAX) == worth[_i].asked &&
                       (own < INT64_MAX) == worth[_i].on_its_own,
                   "%s: %lld, %lld", worth[_i].mask, (long long)asked, (long long)own);
-    ck_assert(own == INT64_MAX || own == asked);
     tile_finish(&plan);
     ffa_mask_destroy(mask);
 }
@@ -479,7 +481,7 @@ START_TEST(choices_follow_the_table)
     ck_assert_int_eq(backward_order_find(&plan, &query).parts, 8);
     ck_assert_int_lt(choose_split(&one, &split, &dear), INT64_MAX);
     dear.order.sum_blocks = 1;
-    dear.split.saved_blocks_min = 10000;
+    dear.split.part_keys = 1 << 20;
     dear.packed_rows_min = 128;
     query.costs = &dear;
     ck_assert_int_eq(backward_order_find(&plan, &query).parts, 1);
@@ -502,7 +504,7 @@ int main(void)
     tcase_add_loop_test(tc, choices_on_an_h200, 0, sizeof h200 / sizeof *h200);
     tcase_add_loop_test(tc, choices_follow_the_facts, 0, sizeof half / sizeof *half);
     tcase_add_loop_test(tc, splits_fill_the_device, 0, sizeof splits / sizeof *splits);
-    tcase_add_loop_test(tc, splits_on_their_own_save_much, 0, sizeof worth / sizeof *worth);
+    tcase_add_loop_test(tc, splits_on_their_own_save_time, 0, sizeof worth / sizeof *worth);
     tcase_add_test(tc, packs_fill_a_tile);
     tcase_add_test(tc, packed_tiles_are_by_columns);
     tcase_add_test(tc, l2_groups_follow_the_cache);

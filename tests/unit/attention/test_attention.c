@@ -1215,8 +1215,9 @@ static const struct {
     { "full:128x65536", 8, true, true },
     { "full:128x65536", 8, false, false }, /* they could not be had */
     { "full:16384", 64, true, false },
-    { "full:1x1024", 1, true, false }, /* nothing to speak of */
-    { "causal:4096", 4, true, true },
+    { "full:1x640", 1, true, false }, /* parts cost what they save */
+    { "full:1x1024", 1, true, true },
+    { "causal:4096", 4, true, false },
 };
 
 START_TEST(splits_are_chosen)

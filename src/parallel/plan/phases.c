@@ -413,12 +413,11 @@ static void flag_key_tiles(const struct build *b)
         for (int64_t t = 0; t < pass->phases[p].key_tiles.tile_count; t++) {
             struct plan_tile *tile = &pass->phases[p].key_tiles.tiles[t];
             const bool is_own = p == 0 || p > pass->stage_count;
-            const bool is_needed =
-                !is_own || all_needed || memchr(b->needed + tile->begin, 1, (size_t)tile->count);
 
-            if (b->tables->moves_queries)
+            if (b->tables->moves_queries) /* `needed` is of query rows */
                 tile->flags = PLAN_TILE_MERGES | PLAN_TILE_CONTINUES;
-            else if (is_needed)
+            else if (!is_own || all_needed ||
+                     memchr(b->needed + tile->begin, 1, (size_t)tile->count))
                 tile->flags = p > pass->stage_count ? PLAN_TILE_MERGES : PLAN_TILE_CONTINUES;
         }
 }

@@ -339,10 +339,12 @@ static ffa_status take_tiles(struct tile_plan *out, const struct tile_plan *from
 
             if (keep[t] != which)
                 continue;
-            memcpy(out->sweeps + out->sweep_count, from->sweeps + tile.sweep_begin,
-                   (size_t)tile.sweep_count * sizeof *out->sweeps);
-            memcpy(out->bands + out->band_count, from->bands + tile.band_begin,
-                   (size_t)tile.band_count * sizeof *out->bands);
+            if (tile.sweep_count) { /* each sweep has a band */
+                memcpy(out->sweeps + out->sweep_count, from->sweeps + tile.sweep_begin,
+                       (size_t)tile.sweep_count * sizeof *out->sweeps);
+                memcpy(out->bands + out->band_count, from->bands + tile.band_begin,
+                       (size_t)tile.band_count * sizeof *out->bands);
+            }
             tile.sweep_begin = (int32_t)out->sweep_count;
             tile.band_begin = (int32_t)out->band_count;
             out->sweep_count += tile.sweep_count;

@@ -160,7 +160,7 @@ void cli_set_text(json_t *object, const char *key, const char *value);
 /* Microseconds of a clock that only goes forward. */
 int64_t cli_clock_us(void);
 
-/* ---- what the environment says (environment.c): where the store is, which share, what terminal
+/* ---- what the environment says (environment.c): where the store is, which shard, what terminal
  * ---- */
 
 struct cli_place {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The command `ffa`: what its files share. It sees the public headers only.
+ * The command `ffa`: what its files share. It sees the public headers and the oracle.
  *
  * Data goes to stdout, diagnostics go to stderr. Every command takes --json and --help; options are
  * long. With --json an error is also an object on stdout: {"error":{"status":..., "message":...}}.

@@ -72,7 +72,7 @@ typedef struct ffa_context_opts {
                                    ffa_worker_main; a worker that hangs, crashes or takes too much
                                    memory is one failed kernel. NULL: in this process */
     uint32_t worker_timeout_ms; /* of one compile; 0: 300 s */
-    uint32_t worker_memory_mib; /* limit of one compile, at least 32; 0: 2048 */
+    uint32_t worker_memory_mib; /* what a worker may take to compile, at least 32; 0: 2048 */
 } ffa_context_opts;
 #define FFA_CONTEXT_OPTS_INIT                                                                      \
     {                                                                                              \

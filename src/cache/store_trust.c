@@ -2,8 +2,8 @@
  *
  * Whether the place of a store or a bundle is to be trusted. What is read there becomes code that
  * runs, so nobody but its user, root or, of a group's store, its group may be able to change it.
- * Invariant: all is asked by lstat, never through a descriptor; a symbolic link is refused, but for
- * bundles, whose links are followed one by one and each checked.
+ * Invariant: a file is asked by lstat, never through a descriptor; a symbolic link is refused, but
+ * for bundles, whose links are followed one by one, each checked with the folder it is in.
  */
 #include "cache/store_internal.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The command `ffa`: what its files share. It sees the public headers only.
+ * The command `ffa`: what its files share. It sees the public headers and the oracle.
  *
  * Data goes to stdout, diagnostics go to stderr. Every command takes --json and --help; options are
  * long. With --json an error is also an object on stdout: {"error":{"status":..., "message":...}}.
@@ -160,7 +160,7 @@ void cli_set_text(json_t *object, const char *key, const char *value);
 /* Microseconds of a clock that only goes forward. */
 int64_t cli_clock_us(void);
 
-/* ---- what the environment says (environment.c): where the store is, which share, what terminal
+/* ---- what the environment says (environment.c): where the store is, which shard, what terminal
  * ---- */
 
 struct cli_place {

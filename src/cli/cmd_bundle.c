@@ -406,7 +406,7 @@ int cmd_bundle_inspect(struct cli *cli)
     bool wants_manifest = false;
     const struct cli_option rows[] = {
         { "manifest", CLI_FLAG, &wants_manifest, NULL,
-          "print only the manifest, whose SHA-256 is the digest; FILE may be a store", 0, 0 },
+          "print only the manifest, whose SHA-256 is the digest; BUNDLE may be a store", 0, 0 },
     };
     int status = cli_parse(cli, rows, CLI_COUNT(rows), 1, 1);
 

@@ -114,7 +114,11 @@ int cmd_help(struct cli *cli)
         return cli_fail_text(cli, FFA_INVALID, "--to goes with --format man, without operands");
     if (cli->argc) {
         command = cli_find_command(cli->argc, cli->argv, &words);
-        if (command && (!command->summary || words != cli->argc))
+        if (command && command->summary && words < cli->argc)
+            return cli_fail_text(cli, FFA_INVALID,
+                                 "'%s' is one operand too many: see 'ffa help %s'",
+                                 cli->argv[words], command->name);
+        if (command && !command->summary)
             command = NULL;
         if (!command && !format && !cli->json)
             return help_on_group(cli);

@@ -618,15 +618,52 @@ static int run_one(const struct cli *cli, const struct run_options *options, ffa
     return status;
 }
 
+/* What one option alone cannot tell is wrong. */
+static int check_options(const struct cli *cli, struct run_options *options)
+{
+    if (options->repeat)
+        options->wants_time = true;
+    else
+        options->repeat = REPEAT_DEFAULT;
+    for (int i = RUN_DOUT; i <= RUN_DV; i++)
+        if (options->files[i] && !options->wants_backward)
+            return cli_fail_text(cli, FFA_INVALID, "--%s is given without --backward",
+                                 run_tensor_name((enum run_tensor)i));
+    if (options->wants_split && options->wants_whole)
+        return cli_fail_text(cli, FFA_INVALID, "--split is given with --no-split");
+    if (options->wants_determinism && !options->wants_backward)
+        return cli_fail_text(cli, FFA_INVALID, "--deterministic is given without --backward");
+    if (!options->mask)
+        return cli_fail_text(cli, FFA_INVALID, "--mask is missing, such as --mask causal:4096");
+    return read_ranks(cli, options);
+}
+
+/* The options are in order: open what they name, and run. */
+static int run_on_mask(const struct cli *cli, const struct run_options *options)
+{
+    ffa_error err = { FFA_OK, 0, "" };
+    struct run_shape shape = { 0 };
+    ffa_context *context = NULL;
+    ffa_mask *mask = NULL;
+    int status;
+
+    if (ffa_mask_parse(&mask, options->mask, &err) != FFA_OK)
+        return cli_fail(cli, &err);
+    status = read_shape(cli, options, mask, &shape);
+    if (status == CLI_PARSE_GO)
+        status = open_backend(cli, options, &shape, &context);
+    if (status == CLI_PARSE_GO)
+        status = run_one(cli, options, context, mask, &shape);
+    ffa_close(context);
+    ffa_mask_destroy(mask);
+    return status;
+}
+
 int cmd_run(struct cli *cli)
 {
     struct run_options options = {
         .heads = "8:8", .dtype = "bf16", .backend = "auto", .head_dim = 128, .device = -1
     };
-    ffa_error err = { FFA_OK, 0, "" };
-    struct run_shape shape = { 0 };
-    ffa_context *context = NULL;
-    ffa_mask *mask = NULL;
     const struct cli_option rows[] = {
         { "mask", CLI_TEXT, &options.mask, "SPEC", "the mask: causal:4096, @mask.json, ...", 0, 0 },
         { "heads", CLI_TEXT, &options.heads, "HQ:HK", "query and kv heads; 8:8", 0, 0 },
@@ -685,31 +722,6 @@ int cmd_run(struct cli *cli)
 
     if (status != CLI_PARSE_GO)
         return status;
-    if (options.repeat)
-        options.wants_time = true;
-    else
-        options.repeat = REPEAT_DEFAULT;
-    for (int i = RUN_DOUT; i <= RUN_DV; i++)
-        if (options.files[i] && !options.wants_backward)
-            return cli_fail_text(cli, FFA_INVALID, "--%s is given without --backward",
-                                 run_tensor_name((enum run_tensor)i));
-    if (options.wants_split && options.wants_whole)
-        return cli_fail_text(cli, FFA_INVALID, "--split is given with --no-split");
-    if (options.wants_determinism && !options.wants_backward)
-        return cli_fail_text(cli, FFA_INVALID, "--deterministic is given without --backward");
-    if (!options.mask)
-        return cli_fail_text(cli, FFA_INVALID, "--mask is missing, such as --mask causal:4096");
-    status = read_ranks(cli, &options);
-    if (status != CLI_PARSE_GO)
-        return status;
-    if (ffa_mask_parse(&mask, options.mask, &err) != FFA_OK)
-        return cli_fail(cli, &err);
-    status = read_shape(cli, &options, mask, &shape);
-    if (status == CLI_PARSE_GO)
-        status = open_backend(cli, &options, &shape, &context);
-    if (status == CLI_PARSE_GO)
-        status = run_one(cli, &options, context, mask, &shape);
-    ffa_close(context);
-    ffa_mask_destroy(mask);
-    return status;
+    status = check_options(cli, &options);
+    return status == CLI_PARSE_GO ? run_on_mask(cli, &options) : status;
 }

@@ -37,25 +37,24 @@ static int64_t number_in(const char *path, const char *name)
     return found;
 }
 
-int64_t jobs_auto(int64_t memory_bytes, int64_t share)
+int64_t jobs_auto(int64_t memory_bytes, int64_t processes)
 {
     int64_t available_kib = number_in("/proc/meminfo", "MemAvailable:");
     int64_t allowed = number_in("/sys/fs/cgroup/memory.max", "");
     int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
     int64_t memory = available_kib < INT64_MAX / 1024 ? available_kib * 1024 : INT64_MAX;
-    int64_t core_share = share;
+    int64_t sharers = processes; /* of the cores */
     int64_t jobs;
     cpu_set_t mine;
 
-    /* A launcher that binds its processes to cores has divided them already. */
     if (sched_getaffinity(0, sizeof mine, &mine) == 0 && CPU_COUNT(&mine) < cores) {
         cores = CPU_COUNT(&mine);
-        core_share = 1;
+        sharers = 1;
     }
     if (allowed < memory)
         memory = allowed;
-    jobs = cores / core_share;
-    if (memory_bytes > 0 && memory / share / memory_bytes < jobs)
-        jobs = memory / share / memory_bytes;
+    jobs = cores / sharers;
+    if (memory_bytes > 0 && memory / processes / memory_bytes < jobs)
+        jobs = memory / processes / memory_bytes;
     return jobs < 1 ? 1 : jobs > JOBS_MAX ? JOBS_MAX : jobs;
 }

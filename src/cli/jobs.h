@@ -9,8 +9,8 @@
 
 enum { JOBS_MAX = 1024 }; /* as ffa_precompile_opts.threads */
 
-/* How many workers this machine has cores and memory for, of `memory_bytes` each, where `share`
- * processes like this one run beside each other; at least 1. */
-int64_t jobs_auto(int64_t memory_bytes, int64_t share);
+/* How many workers this machine has cores and memory for, of `memory_bytes` each, where as many
+ * `processes` like this one run on it; at least 1. */
+int64_t jobs_auto(int64_t memory_bytes, int64_t processes);
 
 #endif

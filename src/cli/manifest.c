@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Manifests, from JSON to requests. Invariant: the order of the result follows from the text alone,
- * the last setting turning fastest, so that shares of equal manifests are disjoint everywhere.
+ * the last setting turning fastest, so that shards of equal manifests are disjoint everywhere.
  */
 #include "cli/manifest.h"
 

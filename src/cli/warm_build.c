@@ -84,6 +84,15 @@ static void on_signal(int number)
     stop = FFA_PRECOMPILE_CUT;
 }
 
+/* Atomically: a signal that comes meanwhile must not be lost. */
+static void drain(void)
+{
+    sig_atomic_t go_on = 0;
+
+    (void)__atomic_compare_exchange_n(&stop, &go_on, FFA_PRECOMPILE_DRAIN, false, __ATOMIC_SEQ_CST,
+                                      __ATOMIC_SEQ_CST);
+}
+
 static const int caught[] = { SIGINT, SIGTERM };
 
 /* What was ignored stays so: 'nohup', a shell's '&'. */
@@ -124,8 +133,8 @@ static void on_event(void *user, const ffa_precompile_event *event)
         if (event->log[0] && session->cli->verbose)
             (void)fprintf(stderr, "%s\n", event->log);
         warm_note_failure(session, item, describe_failure(session, event, text, sizeof text), text);
-        if (ends_session(session, item) && !stop)
-            stop = FFA_PRECOMPILE_DRAIN;
+        if (ends_session(session, item))
+            drain();
     } else if (item) {
         warm_set_state(session, item, event->info->layer == FFA_LAYER_COMPILED ? BUILT : HIT);
     }

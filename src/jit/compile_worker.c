@@ -246,7 +246,8 @@ static ffa_status compile_request(struct workbench *bench, struct body *body,
 {
     int64_t parent = take_number(body), memory_bytes = take_number(body);
     const char *path = take_text(body);
-    struct nvrtc_job job = { .name = take_text(body), .text = take_text(body) };
+    const char *name = take_text(body), *text = take_text(body);
+    struct nvrtc_job job = { .name = name, .text = text };
     int count;
     const char **names = take_list(body, &job.header_count);
     const char **headers = take_list(body, &count);
@@ -342,8 +343,9 @@ static bool build_request(struct text *body, const struct worker_opts *opts, con
     return !body->failed;
 }
 
-/* Of the process that asks, it takes the socket, the environment and stderr. SIGINT is blocked: a
- * ^C reaches all of a terminal's processes, and it is the asking one's to say who goes. */
+/* Of the process that asks, it takes the socket, the environment and stderr. SIGINT and SIGTERM are
+ * blocked: a ^C, and what 'timeout' or a launcher sends, reaches a whole group of processes, and it
+ * is the asking one's to say who goes. */
 static int set_up(posix_spawn_file_actions_t *actions, posix_spawnattr_t *attributes, int socket)
 {
     sigset_t blocked, all;
@@ -357,6 +359,7 @@ static int set_up(posix_spawn_file_actions_t *actions, posix_spawnattr_t *attrib
 #endif
     (void)sigemptyset(&blocked);
     (void)sigaddset(&blocked, SIGINT);
+    (void)sigaddset(&blocked, SIGTERM);
     (void)sigfillset(&all);
     (void)posix_spawnattr_setsigmask(attributes, &blocked);
     (void)posix_spawnattr_setsigdefault(attributes, &all);

@@ -396,6 +396,10 @@ ffa_status jit_compile(struct jit *jit, struct jit_request *request, bool want_p
     text_copy(kernel->info.toolchain, "%s", jit_toolchain(jit));
     if (rc != FFA_OK) {
         rc = explain(rc, &request->spec, got.log, err);
+        /* What the compiler gave up with may still be taken: the next kernel gets a fresh worker.
+         */
+        if (rc == FFA_NOMEM && request->worker)
+            worker_end(request->worker);
         goto out;
     }
     fill_info(&kernel->info, request, got.log);

@@ -84,7 +84,7 @@ struct jit_opts {
     const char *nvrtc_path;     /* NULL: searched for */
     const char *worker_path;    /* compile in processes of this executable; NULL: in this one */
     uint32_t worker_timeout_ms; /* of one compile; 0: 300 s */
-    uint32_t worker_memory_mib; /* that one compile may take; 0: 2048 */
+    uint32_t worker_memory_mib; /* what a worker may take to compile; 0: 2048 */
 };
 
 /* Reads the template text; does not open NVRTC. */

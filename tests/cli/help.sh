@@ -6,7 +6,8 @@ t help mask area --format man
 t help cache
 t help nonsense
 t help mask nonsense
-t help compile-worker
+t help kernel-worker
+t help doctor nonsense
 t help nonsense --json
 t help --format nonsense
 t help --format bash mask area

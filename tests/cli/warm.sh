@@ -7,7 +7,7 @@ t warm "$set" --jobs 1
 t warm "$set" --resume --json --jobs 2
 t warm - --jobs 2 --jsonl < "$set"
 
-echo "# two shares hold what one whole does, byte for byte"
+echo "# two shards hold what one whole does, byte for byte"
 SLURM_PROCID=0 SLURM_NTASKS=2 t warm "$set" --store share0 --jobs 1 --json
 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 t warm "$set" --store share1 --jobs 1
 mkdir -m 755 whole merged

@@ -63,6 +63,15 @@ cat interrupted.err
 grep -E '"(end|hit|built|failed|not_tried)"' interrupted.json
 "$FFA" cache ls --store interrupted --json | grep -c '"key"'
 
+echo "# a signal to the whole group, as 'timeout' sends it: no worker dies of it, no kernel fails"
+rm -f compiles
+FAKE_NVRTC_MS=1200 setsid "$FFA" warm "$set" --shard 0/2 --jobs 1 --nvrtc "$SLOW_NVRTC" --store group --json > group.json 2> group.err &
+first 2 > /dev/null
+kill -s TERM -- "-$!"
+wait $! || echo "exit $?"
+cat group.err
+grep -E '"(end|hit|built|failed|not_tried)"' group.json
+
 echo "# the session's own time-out"
 FAKE_NVRTC_MS=4000 t warm "$set" --jobs 1 --nvrtc "$SLOW_NVRTC" --store late --deadline 0.2 --jsonl
 

@@ -8,6 +8,7 @@
  *   FAKE_NVRTC_LOG  a file to which every compile appends "<process>\n" when it begins
  *   FAKE_NVRTC_FAIL set: every compile fails
  *   FAKE_NVRTC_DO   "crash": abort; "eat": allocate all memory and report that it ran out;
+ *                   "short": say in the log that memory ran out, as the real one does, too;
  *                   "refuse": report an unknown option, as for an unknown architecture
  */
 #include <elf.h>
@@ -109,6 +110,10 @@ int nvrtcCompileProgram(nvrtcProgram program, int count, const char *const *opti
         (void)raise(SIGABRT);
     if (what && strcmp(what, "refuse") == 0)
         return INVALID_OPTION;
+    if (what && strcmp(what, "short") == 0) {
+        program->log = "catastrophic error: out of memory\n";
+        return COMPILATION;
+    }
     if (what && strcmp(what, "eat") == 0) {
         void *volatile more;
 

@@ -510,22 +510,28 @@ START_TEST(one_worker_compiles_them_all)
 }
 END_TEST
 
-/* After a crash, and after a time-out. */
+/* After a crash, after a time-out, and where the compiler says that memory ran out. */
 START_TEST(a_fresh_one_takes_over)
 {
+    static const struct {
+        const char *variable, *value;
+        ffa_status status;
+        int signal;
+    } rows[] = { { "FAKE_NVRTC_DO", "crash", FFA_COMPILE, SIGABRT },
+                 { "FAKE_NVRTC_MS", "60000", FFA_TIMEOUT, 0 },
+                 { "FAKE_NVRTC_DO", "short", FFA_NOMEM, 0 } };
     ffa_context_opts opts = options();
     struct told told = { .stop = 0 };
     ffa_context *context;
     ffa_error err;
 
-    opts.worker_timeout_ms = _i ? 200 : 60000;
-    ck_assert_int_eq(_i ? setenv("FAKE_NVRTC_MS", "60000", 1) : setenv("FAKE_NVRTC_DO", "crash", 1),
-                     0);
+    opts.worker_timeout_ms = rows[_i].status == FFA_TIMEOUT ? 200 : 60000;
+    ck_assert_int_eq(setenv(rows[_i].variable, rows[_i].value, 1), 0);
     context = fixture_open(&opts);
     ck_assert_int_ne(precompile_few(&told, context, &err), FFA_OK);
     for (int i = 0; i < FEW; i++) {
-        ck_assert_int_eq(told.status[i], _i ? FFA_TIMEOUT : FFA_COMPILE);
-        ck_assert_int_eq(told.signal[i], _i ? 0 : SIGABRT);
+        ck_assert_int_eq(told.status[i], rows[_i].status);
+        ck_assert_int_eq(told.signal[i], rows[_i].signal);
         for (int j = 0; j < i; j++)
             ck_assert_int_ne(told.worker[i], told.worker[j]);
     }
@@ -626,7 +632,7 @@ int main(void)
     tcase_add_test(tc, options_are_checked);
     tcase_add_loop_test(tc, in_parallel_whatever_the_host_does_with_children, 0, 2);
     tcase_add_test(tc, one_worker_compiles_them_all);
-    tcase_add_loop_test(tc, a_fresh_one_takes_over, 0, 2);
+    tcase_add_loop_test(tc, a_fresh_one_takes_over, 0, 3);
     tcase_add_test(tc, one_that_dies_idle_is_replaced);
     tcase_add_test(tc, a_cut_ends_the_worker);
     tcase_add_loop_test(tc, every_failure_is_clean, 0,

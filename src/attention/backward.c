@@ -9,7 +9,7 @@
  *   counters   COUNTER_BYTES, as of ffa_forward
  *   stats      fp32 [heads_q][2][stats_rows]
  *   dq         fp32 [heads_q][dq_rows][head_dim of the kernels], lying as attention_backward says
- *   turns      int32 [heads_q][backward_cluster][blocks of tile_m rows], where deterministic
+ *   semaphores int32 [heads_q][backward_cluster][blocks of tile_m rows], where deterministic
  *   dk parts   fp32 [parts][heads_kv][tokens_k][head_dim], where parts > 1, and of kernels of
  *              passes in stages
  *   dv parts   the same with head_dim_v

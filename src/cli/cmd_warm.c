@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * ffa warm: compile a set of kernels into a store, so that no job has to. Here: the options, the
- * set and the share of it. What the store answers is a hit and opens no compiler; the rest is the
+ * set and the shard of it. What the store answers is a hit and opens no compiler; the rest is the
  * queue, which warm_build.c builds. Invariant: a kernel is waiting, a hit, built or failed, and the
  * counts say how many are which.
  *
- * A share of the set (--shard) is every Nth of its distinct kernels in the order of the manifest,
- * whatever any store holds: shares of equal manifests are disjoint and cover the whole.
+ * A shard of the set (--shard) is every Nth of its distinct kernels in the order of the manifest,
+ * whatever any store holds: shards of equal manifests are disjoint and cover the whole.
  */
 #include "cli/cmd_misses.h"
 #include "cli/file.h"
@@ -207,8 +207,8 @@ static int by_place(const void *a, const void *b)
     return (left->at > right->at) - (left->at < right->at);
 }
 
-/* The distinct kernels of the manifest; of these, our share. */
-static ffa_status take_share(struct warm_session *session, ffa_context *context, ffa_error *err)
+/* The distinct kernels of the manifest; of these, our shard. */
+static ffa_status take_shard(struct warm_session *session, ffa_context *context, ffa_error *err)
 {
     const struct manifest *manifest = &session->manifest;
     size_t room = (size_t)(manifest->count ? manifest->count : 1);
@@ -331,7 +331,7 @@ static int prepare(struct warm_session *session)
     if (ffa_context_info_get(context, &info, &err) != FFA_OK ||
         (session->options.misses ? read_misses(session, context, &err)
                                  : read_set(session, info.arch, &err)) != FFA_OK ||
-        take_share(session, context, &err) != FFA_OK || look_up(session, context, &err) != FFA_OK)
+        take_shard(session, context, &err) != FFA_OK || look_up(session, context, &err) != FFA_OK)
         status = cli_fail(session->cli, &err);
     ffa_close(context);
     return status;

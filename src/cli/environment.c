@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What flags and environment variables decide: where the kernel store is, how a context is opened,
- * which share of a launch this process has, and what stderr can show.
+ * which shard of a launch this process has, and what stderr can show.
  *
  * No other file of the command reads an environment variable, and the library reads none. The store
  * is at the first of: --store, FFA_CACHE_DIR, XDG_CACHE_HOME/ffa, HOME/.cache/ffa,
@@ -246,7 +246,7 @@ int cli_open_with_workers(const struct cli *cli, ffa_context **out,
     return open_context(cli, out, FFA_DEVICE_CPU, 0, workers);
 }
 
-/* ---- shares of a launch ---- */
+/* ---- shards of a launch ---- */
 
 /* Read a whole number in [0, max]; *end receives the first character after it. */
 static bool read_number(const char *text, int64_t max, int64_t *out, const char **end)

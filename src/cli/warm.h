@@ -24,7 +24,7 @@ enum warm_end {
     END_TIMED_OUT    /* --deadline */
 };
 
-/* A kernel of this share. */
+/* A kernel of this shard. */
 struct warm_item {
     struct manifest_kernel *kernel; /* of `manifest` */
     char key[33];
@@ -39,7 +39,7 @@ struct warm_session {
     struct cli_place place;
     struct cli_shard shard;
     struct manifest manifest; /* of the whole manifest */
-    struct warm_item *items;  /* of this share, without doubles */
+    struct warm_item *items;  /* of this shard, without doubles */
     struct warm_item **queue; /* those that no layer answers */
     int64_t item_count, queue_count;
     int64_t counts[4]; /* by state */

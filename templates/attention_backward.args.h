@@ -105,6 +105,9 @@ struct backward_block {
     int flags;   /* BACKWARD_BLOCK_... | sweep * BACKWARD_BLOCK_SWEEP */
 };
 
+/* Byte of `flags` in a backward_block. NVRTC has no offsetof; the host checks the number. */
+enum { BACKWARD_BLOCK_FLAGS_AT = 12 };
+
 enum {
     BACKWARD_BLOCK_LAST = 1, /* of its tile */
     BACKWARD_BLOCK_FULL = 2, /* every row attends every key of the tile: no mask */

@@ -37,7 +37,7 @@ struct attention_forward_args {
     long long partial_token_stride, partial_head_stride;
     float *max_logits; /* [heads_q], all bits set before a launch that does not accumulate */
     int head_dim_v;    /* columns of out: the specialisation's, or fewer */
-    int sink_stride;   /* heads_q of the call */
+    int call_heads_q;  /* heads_q of the call: of a row of sink and of part_lse */
     /* packed: query heads of a kv head, which share a tile; heads_q and l2_heads above then
      * count kv heads, and group is 1. Q's boxes are 64 columns x pack x tile_m / pack. */
     int pack;

@@ -289,7 +289,7 @@ struct shared_view {
     }
     FFA_DEVICE_MEMBER uint32_t block_flags(int s) const
     {
-        return base + blocks_at + s * (int)sizeof(backward_block) + 12;
+        return base + blocks_at + s * (int)sizeof(backward_block) + BACKWARD_BLOCK_FLAGS_AT;
     }
     FFA_DEVICE_MEMBER barriers bars() const { return barriers{ base + bars_at }; }
     FFA_DEVICE_MEMBER backward_tile_slot *slot(int s) const

@@ -20,14 +20,14 @@ FFA_DEVICE float add_sinks(const attention_forward_args &a, int head, float &shi
         return 1.0f;
 #pragma unroll 1
     for (int i = 0; i < a.sink_count; ++i)
-        next = fmaxf(next, a.sink[i * a.sink_stride + head] * log2e);
+        next = fmaxf(next, a.sink[i * a.call_heads_q + head] * log2e);
     if (next == neg_inf())
         return 1.0f;
     const float keep = ex2_approx(shift - next);
     sum *= keep;
 #pragma unroll 1
     for (int i = 0; i < a.sink_count; ++i)
-        sum += ex2_approx(fmaf(a.sink[i * a.sink_stride + head], log2e, -next));
+        sum += ex2_approx(fmaf(a.sink[i * a.call_heads_q + head], log2e, -next));
     shift = next;
     return keep;
 }
@@ -66,7 +66,7 @@ struct row_place {
 FFA_DEVICE float *lse_of(const attention_forward_args &a, const row_place &at)
 {
     if (spec::split && at.is_part)
-        return a.part_lse + (long long)at.token * a.sink_stride + at.head;
+        return a.part_lse + (long long)at.token * a.call_heads_q + at.head;
     return a.lse + (long long)at.token * a.lse_token_stride +
            (long long)at.head * a.lse_head_stride;
 }

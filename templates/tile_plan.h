@@ -9,9 +9,9 @@
  *   backward   keys         query rows    tile_m query rows
  *
  * A plan is an array of each kind of record (plan_image.h says where they lie in device memory). A
- * tile owns [begin, begin + count) and sweeps contiguous ranges of the other axis one after another,
- * in blocks that start at the sweep's own first index (backward kernels round that down to a
- * multiple of 8 rows, which may take one block more than the plan counts). In one sweep an owned
+ * tile owns [begin, begin + count) and sweeps contiguous ranges of the other axis one after
+ * another, in blocks that start at the sweep's own first index (backward kernels round that down to
+ * a multiple of 8 rows, which may take one block more than the plan counts). In one sweep an owned
  * index has at most one interval; the bands of the sweep give it. Every index of a sweep's range is
  * attended together with some owned index of the tile. Owned indices without a band in a sweep
  * attend nothing in it.

@@ -175,24 +175,16 @@ ffa_status launch_check(const ffa_kernels *kernels, const ffa_plan *plan, const 
     return workspace_check(workspace, err);
 }
 
-ffa_status map_make(struct tensor_map *map, const ffa_kernels *kernels, const char *name,
-                    const ffa_tensor *tensor, int64_t tokens, int64_t heads, int32_t head_dim,
-                    int32_t box_rows, ffa_error *err)
-{
-    return map_make_heads(map, kernels, name, tensor, tokens, heads, head_dim, 1, box_rows, err);
-}
-
-ffa_status map_make_heads(struct tensor_map *map, const ffa_kernels *kernels, const char *name,
-                          const ffa_tensor *tensor, int64_t tokens, int64_t heads, int32_t head_dim,
-                          int32_t box_heads, int32_t box_rows, ffa_error *err)
+ffa_status map_make(struct tensor_map *map, const ffa_kernels *kernels,
+                    const struct map_request *request, ffa_error *err)
 {
     const struct gpu_tensor desc = {
-        .name = name,
-        .data = tensor->data,
+        .name = request->name,
+        .data = request->tensor->data,
         .element = kernels->dtype == FFA_FP16 ? GPU_FP16 : GPU_BF16,
-        .dims = { head_dim, heads, tokens },
-        .strides = { tensor->head_stride, tensor->token_stride },
-        .box = { 64, box_heads, box_rows },
+        .dims = { request->head_dim, request->heads, request->tokens },
+        .strides = { request->tensor->head_stride, request->tensor->token_stride },
+        .box = { 64, request->box_heads, request->box_rows },
     };
 
     return gpu_tensor_map(map, kernels->context->gpu, &desc, err);

@@ -45,13 +45,16 @@ ffa_status workspace_check(const void *workspace, ffa_error *err);
 ffa_status launch_check(const ffa_kernels *kernels, const ffa_plan *plan, const void *workspace,
                         ffa_error *err);
 
-/* A tensor of the kernels' dtype, in boxes of 64 columns x 1 head x box_rows. */
-ffa_status map_make(struct tensor_map *map, const ffa_kernels *kernels, const char *name,
-                    const ffa_tensor *tensor, int64_t tokens, int64_t heads, int32_t head_dim,
-                    int32_t box_rows, ffa_error *err);
-/* The same in boxes of 64 columns x box_heads x box_rows. */
-ffa_status map_make_heads(struct tensor_map *map, const ffa_kernels *kernels, const char *name,
-                          const ffa_tensor *tensor, int64_t tokens, int64_t heads, int32_t head_dim,
-                          int32_t box_heads, int32_t box_rows, ffa_error *err);
+/* What the copy engine is to know of a tensor of the kernels' dtype: boxes of 64 columns x
+ * box_heads x box_rows. */
+struct map_request {
+    const char *name; /* for messages */
+    const ffa_tensor *tensor;
+    int64_t tokens, heads;
+    int32_t head_dim;
+    int32_t box_heads, box_rows;
+};
+ffa_status map_make(struct tensor_map *map, const ffa_kernels *kernels,
+                    const struct map_request *request, ffa_error *err);
 
 #endif

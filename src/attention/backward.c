@@ -21,6 +21,8 @@
 #include "backward_prepare.args.h"
 #include "cpu/cpu.h"
 
+_Static_assert(offsetof(struct backward_block, flags) == BACKWARD_BLOCK_FLAGS_AT, "device layout");
+
 #define PART_MAX ((int64_t)1 << 56) /* bytes: no address space holds more */
 
 /* ---- the workspace ---- */
@@ -306,15 +308,19 @@ static ffa_status maps_make(struct attention_backward_args *launch, const struct
     const struct tile_plan *plan = &call->plan->backward;
     const int64_t rows = plan->shape.seqlen_q, keys = plan->shape.seqlen_k;
     const int32_t dim = kernels->head_dim, dim_v = kernels->head_dim_v;
-    const int32_t block_n = plan->tile_n / kernels->backward_cluster;
-    ffa_status rc;
+    const int32_t block_m = plan->tile_m, block_n = plan->tile_n / kernels->backward_cluster;
+    const int32_t heads_q = args->heads_q, heads_kv = args->heads_kv;
+    const struct map_request requests[] = {
+        { "q", &args->q, rows, heads_q, dim, 1, block_m },
+        { "dout", &args->dout, rows, heads_q, dim_v, 1, block_m },
+        { "k", &args->k, keys, heads_kv, dim, 1, block_n },
+        { "v", &args->v, keys, heads_kv, dim_v, 1, block_n },
+    };
+    struct tensor_map *const maps[] = { &launch->q, &launch->dout, &launch->k, &launch->v };
+    ffa_status rc = FFA_OK;
 
-    FFA_TRY(
-        map_make(&launch->q, kernels, "q", &args->q, rows, args->heads_q, dim, plan->tile_m, err));
-    FFA_TRY(map_make(&launch->dout, kernels, "dout", &args->dout, rows, args->heads_q, dim_v,
-                     plan->tile_m, err));
-    FFA_TRY(map_make(&launch->k, kernels, "k", &args->k, keys, args->heads_kv, dim, block_n, err));
-    rc = map_make(&launch->v, kernels, "v", &args->v, keys, args->heads_kv, dim_v, block_n, err);
+    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
+        FFA_TRY(map_make(maps[i], kernels, &requests[i], err));
 out:
     return rc;
 }

@@ -188,6 +188,26 @@ static ffa_status combine_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     return gpu_kernel_enqueue(kernels->combine, (int32_t)blocks, &launch, stream, err);
 }
 
+static ffa_status maps_make(struct attention_forward_args *launch, const ffa_kernels *kernels,
+                            const struct forward_kernel *kernel, const ffa_forward_args *args,
+                            const ffa_mask_shape *shape, ffa_error *err)
+{
+    const int32_t pack = kernels->pack_heads ? kernels->pack_heads : 1;
+    const int32_t dim = kernels->head_dim, dim_v = kernels->head_dim_v;
+    const struct map_request requests[] = {
+        { "q", &args->q, shape->seqlen_q, args->heads_q, dim, pack, kernel->tile_m },
+        { "k", &args->k, shape->seqlen_k, args->heads_kv, dim, 1, kernel->tile_n },
+        { "v", &args->v, shape->seqlen_k, args->heads_kv, dim_v, 1, kernel->tile_n },
+    };
+    struct tensor_map *const maps[] = { &launch->q, &launch->k, &launch->v };
+    ffa_status rc = FFA_OK;
+
+    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
+        FFA_TRY(map_make(maps[i], kernels, &requests[i], err));
+out:
+    return rc;
+}
+
 static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_kernel *kernel,
                               const ffa_plan *plan, const ffa_forward_args *args, void *workspace,
                               ffa_stream stream, ffa_error *err)
@@ -212,12 +232,7 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_k
         return error_fail(err, FFA_INVALID, 0,
                           "%lld tiles x %d heads are more than 2^31 work items",
                           (long long)tiles->tile_count, heads);
-    FFA_TRY(map_make_heads(&launch.q, kernels, "q", &args->q, tiles->shape.seqlen_q, args->heads_q,
-                           kernels->head_dim, pack ? pack : 1, kernel->tile_m, err));
-    FFA_TRY(map_make(&launch.k, kernels, "k", &args->k, tiles->shape.seqlen_k, args->heads_kv,
-                     kernels->head_dim, kernel->tile_n, err));
-    FFA_TRY(map_make(&launch.v, kernels, "v", &args->v, tiles->shape.seqlen_k, args->heads_kv,
-                     kernels->head_dim_v, kernel->tile_n, err));
+    FFA_TRY(maps_make(&launch, kernels, kernel, args, &tiles->shape, err));
     launch.out = args->out.data;
     launch.partial = partial->data;
     launch.partial_token_stride = partial->token_stride;
@@ -249,7 +264,7 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_k
     launch.l2_heads = l2_heads_kv < args->heads_kv ? (int32_t)l2_heads_kv * group : heads;
     launch.pack = pack;
     launch.pack_inverse = pack ? forward_pack_inverse(pack) : 0;
-    launch.sink_stride = args->heads_q;
+    launch.call_heads_q = args->heads_q;
     launch.flags = (has_lists ? FORWARD_LIST_PER_KV_HEAD : 0) |
                    (args->flags & FFA_FORWARD_ACCUMULATE ? FORWARD_ACCUMULATE : 0);
     launch.sink = args->sink;

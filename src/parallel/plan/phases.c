@@ -339,10 +339,12 @@ static ffa_status take_tiles(struct tile_plan *out, const struct tile_plan *from
 
             if (keep[t] != which)
                 continue;
-            memcpy(out->sweeps + out->sweep_count, from->sweeps + tile.sweep_begin,
-                   (size_t)tile.sweep_count * sizeof *out->sweeps);
-            memcpy(out->bands + out->band_count, from->bands + tile.band_begin,
-                   (size_t)tile.band_count * sizeof *out->bands);
+            if (tile.sweep_count) { /* each sweep has a band */
+                memcpy(out->sweeps + out->sweep_count, from->sweeps + tile.sweep_begin,
+                       (size_t)tile.sweep_count * sizeof *out->sweeps);
+                memcpy(out->bands + out->band_count, from->bands + tile.band_begin,
+                       (size_t)tile.band_count * sizeof *out->bands);
+            }
             tile.sweep_begin = (int32_t)out->sweep_count;
             tile.band_begin = (int32_t)out->band_count;
             out->sweep_count += tile.sweep_count;
@@ -413,12 +415,11 @@ static void flag_key_tiles(const struct build *b)
         for (int64_t t = 0; t < pass->phases[p].key_tiles.tile_count; t++) {
             struct plan_tile *tile = &pass->phases[p].key_tiles.tiles[t];
             const bool is_own = p == 0 || p > pass->stage_count;
-            const bool is_needed =
-                !is_own || all_needed || memchr(b->needed + tile->begin, 1, (size_t)tile->count);
 
-            if (b->tables->moves_queries)
+            if (b->tables->moves_queries) /* `needed` is of query rows */
                 tile->flags = PLAN_TILE_MERGES | PLAN_TILE_CONTINUES;
-            else if (is_needed)
+            else if (!is_own || all_needed ||
+                     memchr(b->needed + tile->begin, 1, (size_t)tile->count))
                 tile->flags = p > pass->stage_count ? PLAN_TILE_MERGES : PLAN_TILE_CONTINUES;
         }
 }

@@ -10,7 +10,8 @@
  *   all-gather  keys and values of all ranks, once a node over the network, then everything is
  *               computed; chunks r and 2n-1-r (Llama 3, 2024)
  *   ring        contiguous chunks; each step computes with one rank's keys while they travel on,
- *               all ranks in step (Liu et al. 2023); masked blocks are skipped, not their transfer
+ *               and no rank is ahead of another (Liu et al. 2023); masked blocks are skipped, not
+ *               their transfer
  *   zigzag      the ring over chunks r and 2n-1-r
  *   ulysses     whole sequences of some heads: all-to-all before and after (Jacobs et al. 2023)
  *

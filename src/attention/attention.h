@@ -29,7 +29,7 @@ struct backward_layout {
     int64_t dq_rows;    /* whole groups of BACKWARD_DQ_ROWS */
     struct backward_order order;
     int64_t stats_at, dq_at;
-    int64_t turns_at, turns_bytes; /* counters of visits; 0 bytes: not deterministic */
+    int64_t semaphores_at, semaphores_bytes; /* the dq semaphores; 0 bytes: not deterministic */
     int64_t dk_at, dv_at; /* partial sums, where parts > 1, and of kernels of passes in stages */
     int64_t bytes;
 };
@@ -40,11 +40,11 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
 /* ---- the steps of making a plan ---- */
 
 /* The caller's options: known flags, and no others. */
-ffa_status plan_wish_import(ffa_plan_opts *out, const ffa_plan_opts *opts, ffa_error *err);
+ffa_status plan_opts_import(ffa_plan_opts *out, const ffa_plan_opts *opts, ffa_error *err);
 /* What the tiles of a plan are to be, forward and backward. */
 struct tile_options plan_tile_options(const struct forward_kernel *kernel,
-                                      const ffa_plan_opts *wish);
-struct tile_options plan_backward_options(const ffa_kernels *kernels, const ffa_plan_opts *wish);
+                                      const ffa_plan_opts *opts);
+struct tile_options plan_backward_options(const ffa_kernels *kernels, const ffa_plan_opts *opts);
 /* A plan without tiles, for ffa_plan_destroy. */
 ffa_status plan_begin(ffa_plan **out, const ffa_kernels *kernels, const ffa_mask *mask,
                       ffa_error *err);

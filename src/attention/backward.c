@@ -9,7 +9,7 @@
  *   counters   COUNTER_BYTES, as of ffa_forward
  *   stats      fp32 [heads_q][2][stats_rows]
  *   dq         fp32 [heads_q][dq_rows][head_dim of the kernels], lying as attention_backward says
- *   turns      int32 [heads_q][backward_cluster][blocks of tile_m rows], where deterministic
+ *   semaphores int32 [heads_q][backward_cluster][blocks of tile_m rows], where deterministic
  *   dk parts   fp32 [parts][heads_kv][tokens_k][head_dim], where parts > 1, and of kernels of
  *              passes in stages
  *   dv parts   the same with head_dim_v
@@ -60,12 +60,12 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
                        err));
     FFA_TRY(layout_add(out, &out->dq_at, "dq", out->dq_rows * heads_q, bytes * kernels->dq_columns,
                        err));
-    out->turns_at = out->bytes;
+    out->semaphores_at = out->bytes;
     if (kernels->is_deterministic)
-        FFA_TRY(layout_add(out, &out->turns_at, "turns",
+        FFA_TRY(layout_add(out, &out->semaphores_at, "turns",
                            ticket_grid_blocks(&plan->backward) * heads_q,
                            kernels->backward_cluster * (int64_t)sizeof(int32_t), err));
-    out->turns_bytes = out->bytes - out->turns_at;
+    out->semaphores_bytes = out->bytes - out->semaphores_at;
     if (out->order.parts > 1 || kernels->is_staged) {
         const int64_t rows = shape->seqlen_k * heads_kv * out->order.parts;
 
@@ -410,7 +410,7 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
     launch->sweeps = plan_image_sweeps(&image->backward, buffer);
     launch->bands = plan_image_bands(&image->backward, buffer);
     launch->tickets = plan_image_tickets(image, buffer);
-    launch->dq_semaphores = (int *)(void *)(call->workspace + call->layout->turns_at);
+    launch->dq_semaphores = (int *)(void *)(call->workspace + call->layout->semaphores_at);
     launch->counters = (int *)(void *)call->workspace;
     launch->scale = args->softmax_scale;
     launch->head_dim = call->kernels->head_dim;
@@ -504,8 +504,8 @@ static ffa_status backward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
         has_parts(&call) && kernels->backward_fp32 ? kernels->backward_fp32 : kernels->backward;
     if (is_first(plan))
         FFA_TRY(gpu_kernel_enqueue(kernels->prepare, room, &prepare, stream, err));
-    if (layout.turns_bytes)
-        FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, launch.dq_semaphores, 0, layout.turns_bytes,
+    if (layout.semaphores_bytes)
+        FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, launch.dq_semaphores, 0, layout.semaphores_bytes,
                                  stream, err));
     work_blocks = (int64_t)launch.work_count * kernels->backward_cluster;
     FFA_TRY(gpu_kernel_enqueue(kernel, work_blocks < room ? (int32_t)work_blocks : room, &launch,

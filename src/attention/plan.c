@@ -18,7 +18,7 @@ static ffa_status shape_check(const ffa_mask *mask, ffa_error *err)
     return FFA_OK;
 }
 
-ffa_status plan_wish_import(ffa_plan_opts *out, const ffa_plan_opts *opts, ffa_error *err)
+ffa_status plan_opts_import(ffa_plan_opts *out, const ffa_plan_opts *opts, ffa_error *err)
 {
     ffa_status rc;
 
@@ -33,11 +33,11 @@ out:
 }
 
 struct tile_options plan_tile_options(const struct forward_kernel *kernel,
-                                      const ffa_plan_opts *wish)
+                                      const ffa_plan_opts *opts)
 {
     return (struct tile_options){ .tile_m = kernel->tile_m,
                                   .tile_n = kernel->tile_n,
-                                  .cuts = plan_cuts(wish) };
+                                  .cuts = plan_cuts(opts) };
 }
 
 ffa_status plan_begin(ffa_plan **out, const ffa_kernels *kernels, const ffa_mask *mask,
@@ -61,21 +61,21 @@ out:
     return rc;
 }
 
-struct tile_options plan_backward_options(const ffa_kernels *kernels, const ffa_plan_opts *wish)
+struct tile_options plan_backward_options(const ffa_kernels *kernels, const ffa_plan_opts *opts)
 {
     return (struct tile_options){ .tile_m = kernels->backward_tile_m,
                                   .tile_n = kernels->backward_tile_n,
-                                  .cuts = plan_cuts(wish),
+                                  .cuts = plan_cuts(opts),
                                   .on_grid = kernels->is_deterministic };
 }
 
 /* The tiles of the backward pass, for kernels that have it. */
 static ffa_status add_backward(ffa_plan *plan, const ffa_kernels *kernels, const ffa_mask *mask,
-                               const ffa_plan_opts *wish, ffa_error *err)
+                               const ffa_plan_opts *opts, ffa_error *err)
 {
-    const struct tile_options opts = plan_backward_options(kernels, wish);
+    const struct tile_options tiles = plan_backward_options(kernels, opts);
 
-    return kernels->has_backward ? tile_build(&plan->backward, mask, TILE_OWNS_KEYS, &opts, err)
+    return kernels->has_backward ? tile_build(&plan->backward, mask, TILE_OWNS_KEYS, &tiles, err)
                                  : FFA_OK;
 }
 
@@ -100,7 +100,7 @@ ffa_status ffa_plan_create(ffa_plan **out, const ffa_kernels *kernels, const ffa
 ffa_status ffa_plan_create_with(ffa_plan **out, const ffa_kernels *kernels, const ffa_mask *mask,
                                 const ffa_plan_opts *plan_opts, ffa_error *err)
 {
-    ffa_plan_opts wish;
+    ffa_plan_opts opts;
     struct ffa_plan *plan = NULL;
     ffa_status rc;
 
@@ -110,10 +110,10 @@ ffa_status ffa_plan_create_with(ffa_plan **out, const ffa_kernels *kernels, cons
     if (!kernels || !mask)
         return error_fail(err, FFA_INVALID, 0, "ffa_plan_create: %s is NULL",
                           kernels ? "mask" : "kernels");
-    FFA_TRY(plan_wish_import(&wish, plan_opts, err));
+    FFA_TRY(plan_opts_import(&opts, plan_opts, err));
     FFA_TRY(plan_begin(&plan, kernels, mask, err));
-    FFA_TRY(plan_choose_tiles(plan, kernels, mask, &wish, err));
-    FFA_TRY(add_backward(plan, kernels, mask, &wish, err));
+    FFA_TRY(plan_choose_tiles(plan, kernels, mask, &opts, err));
+    FFA_TRY(add_backward(plan, kernels, mask, &opts, err));
     FFA_TRY(plan_complete(plan, kernels, err));
     *out = plan;
     plan = NULL;

@@ -72,7 +72,7 @@ static int64_t split_most(const struct tile_plan *tiles, const struct ffa_plan *
     return choose_split(tiles, &query, kernels->device.costs);
 }
 
-/* Split the plan's tiles where the device has places to fill. */
+/* Split the plan's tiles where that fills idle SMs. */
 static ffa_status split_asked(struct ffa_plan *plan, const ffa_kernels *kernels, int32_t heads_q,
                               ffa_error *err)
 {
@@ -115,7 +115,7 @@ out:
     return rc;
 }
 
-/* Split the tiles if they may be, and the device has places to fill. */
+/* Split the tiles if they may be, where that fills idle SMs. */
 static ffa_status split(struct ffa_plan *plan, const ffa_kernels *kernels, const ffa_mask *mask,
                         const ffa_plan_opts *opts, ffa_error *err)
 {

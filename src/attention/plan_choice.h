@@ -21,8 +21,8 @@ struct plan_choice plan_choice_begin(const ffa_kernels *kernels);
 
 /* The cuts that the caller's options ask for. */
 enum tile_cuts plan_cuts(const ffa_plan_opts *opts);
-/* Build the plan's tiles, for one of the kernels, split over their keys where they may be and the
- * device has places to fill. Fails as tile_build does, and with FFA_INVALID (heads_q). */
+/* Build the plan's tiles, for one of the kernels, split over their keys where they may be and that
+ * fills idle SMs. Fails as tile_build does, and with FFA_INVALID (heads_q). */
 ffa_status plan_choose_tiles(ffa_plan *plan, const ffa_kernels *kernels, const ffa_mask *mask,
                              const ffa_plan_opts *opts, ffa_error *err);
 

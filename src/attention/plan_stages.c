@@ -14,7 +14,7 @@ struct build {
     const ffa_mask *const *masks; /* [count] */
     int32_t count;
     const ffa_kernels *kernels;
-    ffa_plan_opts wish;
+    ffa_plan_opts opts;
 };
 
 static ffa_status check(const ffa_kernels *kernels, const ffa_mask *const *masks, int32_t count,
@@ -43,8 +43,8 @@ static ffa_status check(const ffa_kernels *kernels, const ffa_mask *const *masks
 
 static ffa_status build_plans(struct build *b, ffa_error *err)
 {
-    const struct tile_options forward = plan_tile_options(&b->kernels->forward[0], &b->wish);
-    const struct tile_options backward = plan_backward_options(b->kernels, &b->wish);
+    const struct tile_options forward = plan_tile_options(&b->kernels->forward[0], &b->opts);
+    const struct tile_options backward = plan_backward_options(b->kernels, &b->opts);
     const struct staged_options opts = { .list_count = ffa_mask_head_count(b->masks[0]),
                                          .forward = &forward,
                                          .backward = b->kernels->has_backward ? &backward : NULL };
@@ -88,11 +88,11 @@ ffa_status ffa_plan_create_stages(ffa_plan **out, const ffa_kernels *kernels,
     for (int32_t i = 0; i < count && count <= STAGES_MAX; i++)
         out[i] = NULL;
     FFA_TRY(check(kernels, masks, count, err));
-    FFA_TRY(plan_wish_import(&b.wish, opts, err));
-    if (b.wish.heads_q) {
+    FFA_TRY(plan_opts_import(&b.opts, opts, err));
+    if (b.opts.heads_q) {
         rc =
             error_fail(err, FFA_INVALID, 0,
-                       "plan: heads_q is %d, stages are not split over their keys", b.wish.heads_q);
+                       "plan: heads_q is %d, stages are not split over their keys", b.opts.heads_q);
         goto out;
     }
     rc = build_plans(&b, err);

@@ -7,14 +7,14 @@
 
 #include <stdio.h>
 
-struct sweep {
+struct gc {
     struct store *store;
     ffa_cache_visit visit; /* may be NULL, or stopped by then */
     void *user;
     ffa_cache_gc_report *report;
 };
 
-static ffa_status show(struct sweep *sweep, const char *where, ffa_error *err)
+static ffa_status show(struct gc *gc, const char *where, ffa_error *err)
 {
     sqlite3_stmt *statement = NULL;
     struct text sql = { 0 };
@@ -26,18 +26,18 @@ static ffa_status show(struct sweep *sweep, const char *where, ffa_error *err)
         rc = error_nomem(err, "a query");
         goto out;
     }
-    FFA_TRY(store_prepare(sweep->store, &statement, sql.at, err));
-    while (sweep->visit) {
+    FFA_TRY(store_prepare(gc->store, &statement, sql.at, err));
+    while (gc->visit) {
         ffa_cache_entry entry;
         struct store_row row;
 
-        FFA_TRY(store_step(sweep->store, statement, &is_row, "read an entry", err));
+        FFA_TRY(store_step(gc->store, statement, &is_row, "read an entry", err));
         if (!is_row)
             break;
         store_row_read(&row, statement, false);
         cache_entry_of(&entry, &row);
-        if (sweep->visit(sweep->user, &entry))
-            sweep->visit = NULL;
+        if (gc->visit(gc->user, &entry))
+            gc->visit = NULL;
     }
 out:
     (void)sqlite3_finalize(statement);
@@ -46,33 +46,33 @@ out:
 }
 
 /* Remove the kernels k for which `where` holds; *removed: how many. */
-static ffa_status take(struct sweep *sweep, const char *where, int64_t *removed, ffa_error *err)
+static ffa_status take(struct gc *gc, const char *where, int64_t *removed, ffa_error *err)
 {
     char sql[256];
     ffa_status rc = FFA_OK;
 
-    if (sweep->visit)
-        FFA_TRY(show(sweep, where, err));
+    if (gc->visit)
+        FFA_TRY(show(gc, where, err));
     text_copy(sql, "DELETE FROM kernel AS k WHERE %s", where);
-    FFA_TRY(store_run(sweep->store, sql, "remove entries", err));
-    *removed = sqlite3_changes(sweep->store->db);
-    sweep->report->removed += *removed;
+    FFA_TRY(store_run(gc->store, sql, "remove entries", err));
+    *removed = sqlite3_changes(gc->store->db);
+    gc->report->removed += *removed;
 out:
     return rc;
 }
 
 /* Inside a transaction. Uses in the future are of a clock that was wrong, and count as now. */
-static ffa_status sweep_all(struct sweep *sweep, const ffa_cache_gc_opts *opts, ffa_error *err)
+static ffa_status remove_unused(struct gc *gc, const ffa_cache_gc_opts *opts, ffa_error *err)
 {
-    ffa_cache_gc_report *report = sweep->report;
+    ffa_cache_gc_report *report = gc->report;
     int64_t now = clock_unix_s(), removed = 0;
     char where[160];
     ffa_status rc;
 
-    FFA_TRY(store_bytes_used(sweep->store, &report->bytes_before, err));
+    FFA_TRY(store_bytes_used(gc->store, &report->bytes_before, err));
     if (opts->unused_s) {
         text_copy(where, "k.used_s < %lld", (long long)(now - opts->unused_s));
-        FFA_TRY(take(sweep, where, &removed, err));
+        FFA_TRY(take(gc, where, &removed, err));
     }
     /* In steps that go past the goal by a few kernels of many at most. */
     text_copy(where,
@@ -80,32 +80,32 @@ static ffa_status sweep_all(struct sweep *sweep, const ffa_cache_gc_opts *opts, 
               "LIMIT 1 + (SELECT count(*) FROM kernel) / 256)",
               (long long)now);
     for (;;) {
-        FFA_TRY(store_bytes_used(sweep->store, &report->bytes_after, err));
+        FFA_TRY(store_bytes_used(gc->store, &report->bytes_after, err));
         if (!opts->bytes_max || report->bytes_after <= opts->bytes_max)
             break;
-        FFA_TRY(take(sweep, where, &removed, err));
+        FFA_TRY(take(gc, where, &removed, err));
         if (removed == 0)
             break;
     }
-    rc = store_number(sweep->store, "SELECT count(*) FROM kernel", &report->kept, err);
+    rc = store_number(gc->store, "SELECT count(*) FROM kernel", &report->kept, err);
 out:
     return rc;
 }
 
 /* Under lock. */
-static ffa_status collect(struct sweep *sweep, const ffa_cache_gc_opts *opts, ffa_error *err)
+static ffa_status collect(struct gc *gc, const ffa_cache_gc_opts *opts, ffa_error *err)
 {
-    struct store *store = sweep->store;
+    struct store *store = gc->store;
     ffa_status rc;
 
     FFA_TRY(store_run(store, "BEGIN IMMEDIATE", "begin", err));
-    FFA_TRY(sweep_all(sweep, opts, err));
+    FFA_TRY(remove_unused(gc, opts, err));
     if (opts->flags & FFA_CACHE_GC_DRY_RUN) {
         rc = store_run(store, "ROLLBACK", "end the dry run", err);
         goto out;
     }
     FFA_TRY(store_run(store, "COMMIT", "commit", err));
-    if (sweep->report->removed)
+    if (gc->report->removed)
         rc = store_run(store, "VACUUM", "give space back", err);
 out:
     return store_rollback(store, rc);
@@ -147,7 +147,7 @@ ffa_status ffa_cache_gc(ffa_cache *cache, const ffa_cache_gc_opts *opts,
         return rc;
     rc = cache_check_writable(cache, err);
     if (rc == FFA_OK)
-        rc = collect(&(struct sweep){ cache->store, visit, user, &now }, &wanted, err);
+        rc = collect(&(struct gc){ cache->store, visit, user, &now }, &wanted, err);
     cache_leave(cache);
     if (rc == FFA_OK && report)
         *report = now;

@@ -2,8 +2,10 @@
  *
  * Whether the place of a store or a bundle is to be trusted. What is read there becomes code that
  * runs, so nobody but its user, root or, of a group's store, its group may be able to change it.
- * Invariant: a file is asked by lstat, never through a descriptor; a symbolic link is refused, but
- * for bundles, whose links are followed one by one, each checked with the folder it is in.
+ * Invariant: files are looked at by name (lstat; stat for the folder of a bundle or of a link) and
+ * never opened, since closing a descriptor would drop SQLite's locks (store.c). A store that is a
+ * symbolic link is refused; the links that lead to a bundle are followed one by one, and the owner
+ * and the folder of each are checked.
  */
 #include "cache/store_internal.h"
 
@@ -82,7 +84,7 @@ static int look(const char *name, struct stat *stat)
     return fault_here(FAULT_FILE) ? (errno = EIO, -1) : lstat(name, stat);
 }
 
-/* mkdir -p, private. */
+/* As mkdir -p, with mode 0700. */
 static ffa_status make_folder(struct store *store, ffa_error *err)
 {
     char *name = mem_strdup(store->folder);

@@ -3,7 +3,7 @@
  * The built-in cost tables, and which one a device gets. The first is the default.
  *
  * A constant that was fitted to measurements stands here with the device it was measured on, and
- * nowhere else. How each was fitted is told in docs; the line beside it says of what.
+ * nowhere else. The comment above it says which measurements; choosing.md says what it decides.
  */
 #include "choose/cost_table.h"
 

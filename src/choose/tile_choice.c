@@ -31,7 +31,8 @@ int32_t choose_packed_tiles(const struct packed_tile *out[PACKED_TILES_MAX],
 
 /* ---- tiles ---- */
 
-/* What a kernel would take for the tiles, of its rows, if it swept the same ranges of keys. */
+/* What the tiles would cost with this kernel. They may have been built for another one of the same
+ * tile_m: their sweeps are counted in blocks of this one's tile_n. */
 static double cost_of(const struct tile_plan *tiles, const struct tile_candidate *kernel)
 {
     int64_t blocks = 0;
@@ -43,7 +44,8 @@ static double cost_of(const struct tile_plan *tiles, const struct tile_candidate
            (double)blocks * kernel->tile_n * kernel->cost.key;
 }
 
-/* Whether tiles of one document each are so few, or so full, that they need no comparison. */
+/* Whether tiles of one document each need no comparison: there are no more of them than SMs, or
+ * enough of their rows are in use. */
 static bool is_apart_cheap(const struct tile_plan *apart, const struct choose_device *device)
 {
     return apart->tile_count <= device->facts.sm_count ||
@@ -110,8 +112,9 @@ out:
 
 /* ---- split ---- */
 
-/* When the places are done with parts of at most `most` blocks, in keys: as many rounds as there
- * are items for each, of the longest part and what a part costs besides its keys. */
+/* How long the pass takes with parts of at most `most` blocks, in keys: each place (an SM) takes
+ * one item after another, each as long as the longest part, with what a part costs besides its
+ * keys. */
 static int64_t time_of_parts(const struct tile_plan *plan, int64_t most,
                              const struct split_query *query, int32_t part_keys)
 {
@@ -127,8 +130,9 @@ static int64_t time_of_parts(const struct tile_plan *plan, int64_t most,
     return (items + query->places - 1) / query->places * (longest * plan->tile_n + part_keys);
 }
 
-/* Whole tiles take as long as the longest one at least, and a place's share of all blocks. A split
- * that was asked for only has to even out the blocks: what a part costs does not count. */
+/* INT64_MAX: no split. Whole tiles take at least as long as the longest one, and at least as long
+ * as a place's share of all blocks. A split that was asked for only has to even out the blocks:
+ * what a part costs does not count. */
 int64_t choose_split(const struct tile_plan *plan, const struct split_query *query,
                      const struct cost_table *costs)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * ffa warm: compile a set of kernels into a store, so that no job has to. Here: the options, the
- * set and its shard. What the store answers is a hit and opens no compiler; the rest is the
+ * set and the shard of it. What the store answers is a hit and opens no compiler; the rest is the
  * queue, which warm_build.c builds. Invariant: a kernel is waiting, a hit, built or failed, and the
  * counts say how many are which.
  *
@@ -207,7 +207,7 @@ static int by_place(const void *a, const void *b)
     return (left->at > right->at) - (left->at < right->at);
 }
 
-/* The distinct kernels of the manifest; of these, those of our shard. */
+/* The distinct kernels of the manifest; of these, our shard. */
 static ffa_status take_shard(struct warm_session *session, ffa_context *context, ffa_error *err)
 {
     const struct manifest *manifest = &session->manifest;

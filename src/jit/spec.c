@@ -262,7 +262,7 @@ _Static_assert(FINISH_head_dim == 0 && FINISH_head_dim_v == 1 && FINISH_padded =
 
 /* The columns that the kernels of a backward pass compute with. With more than 64 of v, tile_m must
  * be 64 (registers), and dq two pieces of 64 rows (backward_resolve): 96 of q at least. With 96 of
- * q and 128 of v ptxas spills. By role, any panels of 64 will do. */
+ * q and 128 of v ptxas spills. Specialised consumers take any number of panels of 64. */
 static ffa_status backward_pad(struct jit_spec *spec, ffa_error *err)
 {
     const int32_t head_dim = spec->values[BACKWARD_head_dim];

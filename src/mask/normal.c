@@ -481,7 +481,7 @@ void normal_complete(struct normal *normal)
     normal->area = normal_area(normal);
 }
 
-/* Sweep until the end, or until more than work_max strips were looked at and far more than there
+/* Scan until the end, or until more than work_max strips were looked at and far more than there
  * are results: *is_done tells. */
 static ffa_status scan_run(struct scan *s, int64_t work_max, bool *is_done, ffa_error *err)
 {

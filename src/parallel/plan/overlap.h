@@ -2,9 +2,10 @@
  *
  * Which received rows make which stage: computing stage i hides the fetch of the stages after it.
  *
- * A rank computes its own part, then the items it receives, in their order, cut into stages. Three
- * streams do one thing after another each: fetch F, compute C, reduce R (of gradients, or of
- * partial outputs, where there are any). With b receive buffers in turn, for stages i = 1 .. d:
+ * A rank computes its own part, then the items it receives, in their order, cut into stages. There
+ * are three lanes, each of which does one thing after another: fetch F, compute C, reduce R (of
+ * gradients, or of partial outputs, where there are any). With b receive buffers in turn, for
+ * stages i = 1 .. d:
  *
  *     fetch i    begins when fetch i-1 is done and stage i-b+1 (0: the own part) begins to compute
  *     compute i  begins when compute i-1, fetch i, and reduce i-b are done

@@ -523,7 +523,7 @@ static struct ffa_kernels gpu_kernels(void)
                                  .backward_cluster = 1 };
 }
 
-/* Without turns, and with them. */
+/* Without tickets, and with them. */
 START_TEST(one_image_serves_both_passes)
 {
     struct ffa_kernels gpu = gpu_kernels();
@@ -608,19 +608,19 @@ static const struct {
     { "full:128", 64, 8, 132, 8, 1 }, /* fewer items than SMs */
     { "full:2048", 64, 8, 132, 1, 1 },
     { "full:4096", 64, 8, 132, 1, 1 },   /* no tile is longer than another: nothing drifts apart */
-    { "causal:4096", 64, 8, 132, 1, 1 }, /* in step */
-    { "window:8192,left=1023,right=0", 64, 8, 132, 4, 1 }, /* in turns, all heads at once */
+    { "causal:4096", 64, 8, 132, 1, 1 }, /* lockstep */
+    { "window:8192,left=1023,right=0", 64, 8, 132, 4, 1 }, /* ordered, all heads at once */
     { "window:8192,left=1023,right=0", 64, 8, 132, 2, 1 }, /* short: sums of parts weigh much */
-    { "causal:4096", 64, 8, 132, 2, 1 },                   /* in turns */
+    { "causal:4096", 64, 8, 132, 2, 1 },                   /* ordered */
     { "full:3040", 24, 8, 132, 3, 1 },
     { "full:16384", 96, 1, 132, 48, 1 }, /* 128 tiles would leave 4 SMs idle */
     { "full:128", 12, 2, 2, 1, 1 },
     { "causal:16384", 64, 8, 132, 4, 1 },
     { "window:8192,left=128,right=0", 64, 8, 1000, 1, 1 }, /* 2 parts: two rounds, of 24 items */
-    { "full:2048", 64, 8, 264, 1, 2 },                     /* as many pairs as SMs before */
+    { "full:2048", 64, 8, 264, 1, 2 },                     /* as many clusters as SMs above */
     { "causal:4096", 64, 8, 264, 1, 2 },
-    { "causal:4096", 64, 8, 265, 2, 2 }, /* one without another; in turns */
-    { "full:128", 1, 1, 1, 1, 2 },       /* a pair at least */
+    { "causal:4096", 64, 8, 265, 2, 2 }, /* an SM is left over; ordered */
+    { "full:128", 1, 1, 1, 1, 2 },       /* a cluster at least */
 };
 
 START_TEST(workspaces_hold_what_their_parts_need)
@@ -630,7 +630,7 @@ START_TEST(workspaces_hold_what_their_parts_need)
     const int64_t rows = ffa_mask_seqlen_q(mask), keys = ffa_mask_seqlen_k(mask);
     const int32_t heads_q = layouts[_i].heads_q, heads_kv = layouts[_i].heads_kv;
     const int32_t cluster = layouts[_i].cluster;
-    const int64_t turns = _i % 2 ? (rows + 63) / 64 * heads_q * cluster * 4 : 0;
+    const int64_t semaphores = _i % 2 ? (rows + 63) / 64 * heads_q * cluster * 4 : 0;
     struct backward_layout layout;
     ffa_plan *plan;
     int64_t end;
@@ -649,10 +649,10 @@ START_TEST(workspaces_hold_what_their_parts_need)
     ck_assert_int_ge(layout.dq_at, layout.stats_at + layout.stats_rows * heads_q * 2 * 4);
     ck_assert_int_eq(layout.dq_rows, (rows + 7) / 8 * 8);
     end = layout.dq_at + layout.dq_rows * heads_q * 128 * 4;
-    ck_assert_int_ge(layout.turns_at, end);
-    ck_assert_int_ge(layout.turns_bytes, turns);
-    ck_assert_int_lt(layout.turns_bytes, turns + 256);
-    end = layout.turns_at + turns;
+    ck_assert_int_ge(layout.semaphores_at, end);
+    ck_assert_int_ge(layout.semaphores_bytes, semaphores);
+    ck_assert_int_lt(layout.semaphores_bytes, semaphores + 256);
+    end = layout.semaphores_at + semaphores;
     if (layout.order.parts > 1 || gpu.is_staged) {
         const int64_t rows_bytes = keys * heads_kv * layout.order.parts * 4;
 

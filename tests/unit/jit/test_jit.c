@@ -188,7 +188,7 @@ static const struct {
     { "backward_finish", { "head_dim=12" }, FFA_INVALID, "backward_finish: head_dim is 12" },
 };
 
-/* Wide heads are worked on in pairs of blocks; what a block asks for fits. */
+/* Wide heads are worked on in clusters of two; what a block asks for fits. */
 static const struct {
     const char *settings[3];
     int32_t cluster;
@@ -204,7 +204,7 @@ static const struct {
     { { "head_dim=256", "deterministic=1" }, 2 },
 };
 
-START_TEST(wide_heads_are_for_pairs)
+START_TEST(wide_heads_are_for_clusters)
 {
     const struct jit_arch *arch;
     struct jit_spec spec;
@@ -601,7 +601,7 @@ int main(void)
                         count_of(sizeof setting_cases, sizeof *setting_cases));
     tcase_add_loop_test(spec, resolve_chooses_nothing, 0,
                         count_of(sizeof unresolved, sizeof *unresolved));
-    tcase_add_loop_test(spec, wide_heads_are_for_pairs, 0, sizeof clusters / sizeof *clusters);
+    tcase_add_loop_test(spec, wide_heads_are_for_clusters, 0, sizeof clusters / sizeof *clusters);
     tcase_add_loop_test(spec, backward_columns_are_padded, 0,
                         sizeof backward_cases / sizeof *backward_cases);
     tcase_add_test(spec, arch_and_template_are_named);

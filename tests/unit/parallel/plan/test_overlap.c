@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Stages: the reference's uniform split and costs; the exact cut against every cut, by a timeline
- * of streams written out here; arguments.
+ * of lanes written out here; arguments.
  */
 #include "parallel/plan/overlap.h"
 #include "support/parallel_cases.h"
@@ -66,7 +66,7 @@ START_TEST(uniform_splits_of_the_reference)
 }
 END_TEST
 
-/* ---- streams, each doing one thing after another ---- */
+/* ---- lanes, each doing one thing after another ---- */
 
 static int64_t sum(const struct overlap_input *in, int64_t begin, int64_t end, size_t field)
 {

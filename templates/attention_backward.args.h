@@ -31,7 +31,7 @@ struct attention_backward_args {
     long long dq_head_stride, dq_rows;
     long long dk_token_stride, dk_head_stride;
     long long dv_token_stride, dv_head_stride;
-    long long dk_part_stride, dv_part_stride; /* dkv_fp32: between the partial sums of a split */
+    long long dk_part_stride, dv_part_stride; /* dkv_fp32: between the sums of parts */
     float scale_log2;                         /* softmax_scale * log2(e), > 0 */
     float scale;                              /* softmax_scale */
     int work_count; /* tiles x heads_kv (one list) or tiles (a list a kv head), x parts */

@@ -114,8 +114,8 @@ FFA_DEVICE void consumer_run(const attention_forward_args &a, const shared_view 
             set_zero(o);
         }
         const bool is_part = spec::split && slot->tile.flags & PLAN_TILE_PART;
-        const tile_rows rows = { is_part ? slot->tile.part_row : slot->tile.begin,
-                                 slot->tile.count, tile_row(), slot->head,
+        const tile_rows rows = { is_part ? slot->tile.part_row : slot->tile.begin, slot->tile.count,
+                                 tile_row(), slot->head,
                                  has_partial || spec::split ? slot->tile.flags : 0 };
         __syncwarp();
         if (is_leader)

@@ -33,9 +33,10 @@ struct visit {
     bool is_last; /* of the tile */
 };
 
-/* Calls f(visit, sweep) for each visit of a tile: for heads_at_once of its heads after another, the
- * sweeps and their blocks, in ascending or descending order, and for each block those heads. In
- * ordered accumulation all heads come at once, and the order is descending. */
+/* Calls f(visit, sweep) for each visit of a tile. It takes heads_at_once of the heads at a time;
+ * for these it goes through the sweeps and their blocks, ascending or descending, and visits each
+ * block with all of them. In ordered accumulation all heads are taken at once, and the order is
+ * descending. */
 template <typename function>
 FFA_DEVICE void visit_all(const attention_backward_args &a, const backward_tile_slot *slot,
                           function f)

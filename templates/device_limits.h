@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What an SM of sm_90a has, and how the attention kernels share its registers, read by host (C17)
- * and device (C++17). Each number stands here only.
+ * and device (C++17). Each number stands here only. Invariant: the warpgroups of a block, of 128
+ * threads each, together hold no more registers than an SM has.
  */
 #ifndef FFA_DEVICE_LIMITS_H
 #define FFA_DEVICE_LIMITS_H
@@ -18,7 +19,7 @@ enum {
 };
 
 /* Registers of a thread after setmaxnreg (kernel_start.h): producer warpgroup and consumer
- * warpgroups. One consumer warpgroup needs no setmaxnreg: 255 is the most a thread can have. */
+ * warpgroups. With one consumer warpgroup neither is set: 255 is the most a thread can have. */
 FFA_HOST_DEVICE int kernel_producer_registers(int consumers)
 {
     return consumers == 3 ? 32 : 40;

@@ -10,22 +10,22 @@
  *
  * A plan is an array of each kind of record (plan_image.h says where they lie in device memory). A
  * tile owns [begin, begin + count) and sweeps contiguous ranges of the other axis one after
- * another, in blocks that start at the sweep's own first index (backward kernels round that down to
- * a multiple of 8 rows, which may take one block more than the plan counts). In one sweep an owned
- * index has at most one interval; the bands of the sweep give it. Every index of a sweep's range is
- * attended together with some owned index of the tile. Owned indices without a band in a sweep
- * attend nothing in it.
+ * another, in blocks. The first block starts at the sweep's first index. Backward kernels round
+ * that down to a multiple of 8 rows, so they may visit one block more than the plan counts. In one
+ * sweep an owned index has at most one interval; the bands of the sweep give it. Every index of a
+ * sweep's range is attended together with some owned index of the tile. Owned indices without a
+ * band in a sweep attend nothing in it.
  *
  * Sweeps of a tile are consecutive, and so are the bands of all its sweeps.
  *
  * Ordered accumulation (backward, deterministic): the plan fixes the order in which tiles add to
  * dq. Blocks of all tiles then lie on one grid: they start at multiples of tile_m, and the first
  * block of a sweep may start before the sweep. A tile visits its sweeps from the last to the first,
- * and the blocks of a sweep from the last to the first. Each visit of a block, over all tiles of
- * the list in their order, adds to dq after the visits before it; the tickets of the sweep count
- * those. The order is descending because the tiles of a causal mask, longest first, then all begin
- * at the last block, and those of a window begin where no earlier tile adds: a tile lags the one
- * before it by one visit, and not by the distance between them.
+ * and the blocks of a sweep from the last to the first. Take the tiles of a list in their order: a
+ * visit adds to dq only after all earlier visits of the same block, and its ticket says how many
+ * those are. Why descending: the tiles of a causal mask, taken longest first, then all begin at the
+ * last block, and those of a window begin where no earlier tile adds. So a tile is one visit behind
+ * the tile before it, however far apart they lie.
  */
 #ifndef FFA_TILE_PLAN_H
 #define FFA_TILE_PLAN_H

@@ -48,8 +48,9 @@ static bool rows_overlap(const ffa_tensor *tensor, const struct tensor_rule *rul
            (far_count > 1 && far < (near_count - 1) * near + rule->head_dim);
 }
 
-ffa_status tensor_check(ffa_tensor *tensor, const struct tensor_rule *rule, ffa_error *err)
+static ffa_status tensor_check(const struct tensor_rule *rule, ffa_error *err)
 {
+    ffa_tensor *tensor = rule->tensor;
     const size_t unit = rule->needs_alignment ? 16 : rule->element_bytes;
     ffa_status rc;
 
@@ -69,6 +70,27 @@ ffa_status tensor_check(ffa_tensor *tensor, const struct tensor_rule *rule, ffa_
                         (long long)rule->head_dim);
 out:
     return rc;
+}
+
+ffa_status tensors_check(const struct tensor_rule *rules, size_t count, ffa_error *err)
+{
+    ffa_status rc = FFA_OK;
+
+    for (size_t i = 0; i < count; i++)
+        if (rules[i].tensor)
+            FFA_TRY(tensor_check(&rules[i], err));
+out:
+    return rc;
+}
+
+ffa_status stage_check(const ffa_kernels *kernels, const ffa_plan *plan, ffa_error *err)
+{
+    if (plan->stage_count > 1 && !kernels->is_staged)
+        return error_fail(err, FFA_INVALID, 0,
+                          "the plan is stage %d of %d, the kernels were made without "
+                          "FFA_SPEC_STAGED",
+                          plan->stage, plan->stage_count);
+    return FFA_OK;
 }
 
 /* Softcap and sinks. */

@@ -12,6 +12,7 @@
 enum { COUNTER_BYTES = 256 }; /* of a workspace: the counters, alone in their cache lines */
 
 struct tensor_rule {
+    ffa_tensor *tensor; /* NULL: not given, or of no use to the call; not checked */
     const char *name;
     int64_t tokens;
     int64_t heads;
@@ -21,8 +22,10 @@ struct tensor_rule {
     bool is_output;       /* rows must not overlap */
 };
 
-/* Fill in the default strides, then check. */
-ffa_status tensor_check(ffa_tensor *tensor, const struct tensor_rule *rule, ffa_error *err);
+/* Fill in the default strides of each tensor, then check it. */
+ffa_status tensors_check(const struct tensor_rule *rules, size_t count, ffa_error *err);
+/* That kernels can run the plan's stage. */
+ffa_status stage_check(const ffa_kernels *kernels, const ffa_plan *plan, ffa_error *err);
 
 /* That kernels and plan are for calls with these heads. */
 ffa_status heads_check(int32_t heads_q, int32_t heads_kv, const ffa_kernels *kernels,

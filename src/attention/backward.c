@@ -62,7 +62,7 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
                        err));
     out->semaphores_at = out->bytes;
     if (kernels->is_deterministic)
-        FFA_TRY(layout_add(out, &out->semaphores_at, "turns",
+        FFA_TRY(layout_add(out, &out->semaphores_at, "dq semaphores",
                            ticket_grid_blocks(&plan->backward) * heads_q,
                            kernels->backward_cluster * (int64_t)sizeof(int32_t), err));
     out->semaphores_bytes = out->bytes - out->semaphores_at;
@@ -103,12 +103,7 @@ static ffa_status objects_check(const ffa_kernels *kernels, const ffa_plan *plan
                           "it",
                           plan->backward.on_grid ? "of" : "without",
                           kernels->is_deterministic ? "of" : "without");
-    if (plan->stage_count > 1 && !kernels->is_staged)
-        return error_fail(err, FFA_INVALID, 0,
-                          "the plan is stage %d of %d, the kernels were made without "
-                          "FFA_SPEC_STAGED",
-                          plan->stage, plan->stage_count);
-    return FFA_OK;
+    return stage_check(kernels, plan, err);
 }
 
 static bool is_first(const ffa_plan *plan)
@@ -180,42 +175,36 @@ out:
 /* ---- arguments ---- */
 
 /* Before the last stage nobody looks at dq. */
-static ffa_status tensors_check(ffa_backward_args *args, const ffa_kernels *kernels,
-                                const ffa_plan *plan, ffa_error *err)
+static ffa_status backward_tensors_check(ffa_backward_args *args, const ffa_kernels *kernels,
+                                         const ffa_plan *plan, ffa_error *err)
 {
     const ffa_mask_shape *shape = &plan->backward.shape;
     const bool on_gpu = kernels_on_gpu(kernels);
     const size_t bytes = ffa_dtype_bytes(kernels->dtype);
+    const size_t out_bytes = ffa_dtype_bytes(kernels->out_dtype);
     const size_t grad_bytes = ffa_dtype_bytes(kernels->grad_dtype);
     const size_t sum_bytes = kernels->dtype == FFA_FP64 ? sizeof(double) : sizeof(float);
-    const int64_t rows = shape->seqlen_q, keys = shape->seqlen_k, dim = kernels->head_dim;
-    const int64_t dim_v = kernels->head_dim_v;
+    const int64_t rows = shape->seqlen_q, keys = shape->seqlen_k;
+    const int64_t heads_q = args->heads_q, heads_kv = args->heads_kv;
+    const int64_t dim = kernels->head_dim, dim_v = kernels->head_dim_v;
+    ffa_tensor *const dq = is_last(plan) ? &args->dq : NULL;
+    ffa_tensor *const partial_dk = args->partial_dk.data ? &args->partial_dk : NULL;
+    ffa_tensor *const partial_dv = args->partial_dk.data ? &args->partial_dv : NULL;
     const struct tensor_rule rules[] = {
-        { "q", rows, args->heads_q, dim, bytes, on_gpu, false },
-        { "k", keys, args->heads_kv, dim, bytes, on_gpu, false },
-        { "v", keys, args->heads_kv, dim_v, bytes, on_gpu, false },
-        { "out", rows, args->heads_q, dim_v, ffa_dtype_bytes(kernels->out_dtype), on_gpu, false },
-        { "lse", rows, args->heads_q, 1, sizeof(float), false, false },
-        { "dout", rows, args->heads_q, dim_v, bytes, on_gpu, false },
-        { "dq", rows, args->heads_q, dim, grad_bytes, on_gpu, true },
-        { "dk", keys, args->heads_kv, dim, grad_bytes, on_gpu, true },
-        { "dv", keys, args->heads_kv, dim_v, grad_bytes, on_gpu, true },
-        { "partial_dk", keys, args->heads_kv, dim, sum_bytes, on_gpu, false },
-        { "partial_dv", keys, args->heads_kv, dim_v, sum_bytes, on_gpu, false },
+        { &args->q, "q", rows, heads_q, dim, bytes, on_gpu, false },
+        { &args->k, "k", keys, heads_kv, dim, bytes, on_gpu, false },
+        { &args->v, "v", keys, heads_kv, dim_v, bytes, on_gpu, false },
+        { &args->out, "out", rows, heads_q, dim_v, out_bytes, on_gpu, false },
+        { &args->lse, "lse", rows, heads_q, 1, sizeof(float), false, false },
+        { &args->dout, "dout", rows, heads_q, dim_v, bytes, on_gpu, false },
+        { dq, "dq", rows, heads_q, dim, grad_bytes, on_gpu, true },
+        { &args->dk, "dk", keys, heads_kv, dim, grad_bytes, on_gpu, true },
+        { &args->dv, "dv", keys, heads_kv, dim_v, grad_bytes, on_gpu, true },
+        { partial_dk, "partial_dk", keys, heads_kv, dim, sum_bytes, on_gpu, false },
+        { partial_dv, "partial_dv", keys, heads_kv, dim_v, sum_bytes, on_gpu, false },
     };
-    ffa_tensor *const tensors[] = { &args->q,   &args->k,          &args->v,         &args->out,
-                                    &args->lse, &args->dout,       &args->dq,        &args->dk,
-                                    &args->dv,  &args->partial_dk, &args->partial_dv };
-    ffa_status rc = FFA_OK;
 
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-        if (tensors[i] == &args->dq ? is_last(plan)
-            : tensors[i] == &args->partial_dk || tensors[i] == &args->partial_dv
-                ? args->partial_dk.data != NULL
-                : true)
-            FFA_TRY(tensor_check(tensors[i], &rules[i], err));
-out:
-    return rc;
+    return tensors_check(rules, sizeof rules / sizeof *rules, err);
 }
 
 static ffa_status flags_check(const ffa_backward_args *args, const ffa_kernels *kernels,
@@ -260,7 +249,7 @@ static ffa_status args_import(ffa_backward_args *args, const ffa_kernels *kernel
                                      .sm_margin = args->sm_margin };
     FFA_TRY(call_options_check(&options, kernels, err));
     args->softmax_scale = options.softmax_scale;
-    rc = tensors_check(args, kernels, plan, err);
+    rc = backward_tensors_check(args, kernels, plan, err);
 out:
     return rc;
 }
@@ -505,8 +494,8 @@ static ffa_status backward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     if (is_first(plan))
         FFA_TRY(gpu_kernel_enqueue(kernels->prepare, room, &prepare, stream, err));
     if (layout.semaphores_bytes)
-        FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, launch.dq_semaphores, 0, layout.semaphores_bytes,
-                                 stream, err));
+        FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, launch.dq_semaphores, 0,
+                                 layout.semaphores_bytes, stream, err));
     work_blocks = (int64_t)launch.work_count * kernels->backward_cluster;
     FFA_TRY(gpu_kernel_enqueue(kernel, work_blocks < room ? (int32_t)work_blocks : room, &launch,
                                stream, err));

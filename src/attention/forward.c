@@ -10,33 +10,27 @@
 
 #include <math.h>
 
-static ffa_status tensors_check(ffa_forward_args *args, const ffa_kernels *kernels,
-                                const ffa_mask_shape *shape, ffa_error *err)
+static ffa_status forward_tensors_check(ffa_forward_args *args, const ffa_kernels *kernels,
+                                        const ffa_mask_shape *shape, ffa_error *err)
 {
     const bool on_gpu = kernels_on_gpu(kernels);
     const size_t bytes = ffa_dtype_bytes(kernels->dtype);
-    const int64_t rows = shape->seqlen_q, keys = shape->seqlen_k, dim = kernels->head_dim;
-    const int64_t dim_v = kernels->head_dim_v;
+    const size_t out_bytes = ffa_dtype_bytes(kernels->out_dtype);
+    const size_t sum_bytes = kernels->dtype == FFA_FP64 ? sizeof(double) : sizeof(float);
+    const int64_t rows = shape->seqlen_q, keys = shape->seqlen_k;
+    const int64_t heads_q = args->heads_q, heads_kv = args->heads_kv;
+    const int64_t dim = kernels->head_dim, dim_v = kernels->head_dim_v;
+    ffa_tensor *const partial = args->partial.data ? &args->partial : NULL;
     const struct tensor_rule rules[] = {
-        { "q", rows, args->heads_q, dim, bytes, on_gpu, false },
-        { "k", keys, args->heads_kv, dim, bytes, on_gpu, false },
-        { "v", keys, args->heads_kv, dim_v, bytes, on_gpu, false },
-        { "out", rows, args->heads_q, dim_v, ffa_dtype_bytes(kernels->out_dtype), on_gpu, true },
-        { "lse", rows, args->heads_q, 1, sizeof(float), false, true },
+        { partial, "partial", rows, heads_q, dim_v, sum_bytes, on_gpu, true },
+        { &args->q, "q", rows, heads_q, dim, bytes, on_gpu, false },
+        { &args->k, "k", keys, heads_kv, dim, bytes, on_gpu, false },
+        { &args->v, "v", keys, heads_kv, dim_v, bytes, on_gpu, false },
+        { &args->out, "out", rows, heads_q, dim_v, out_bytes, on_gpu, true },
+        { &args->lse, "lse", rows, heads_q, 1, sizeof(float), false, true },
     };
-    const struct tensor_rule partial = {
-        "partial", rows, args->heads_q, dim_v, kernels->dtype == FFA_FP64 ? 8 : sizeof(float),
-        on_gpu,    true
-    };
-    ffa_tensor *const tensors[] = { &args->q, &args->k, &args->v, &args->out, &args->lse };
-    ffa_status rc = FFA_OK;
 
-    if (args->partial.data)
-        FFA_TRY(tensor_check(&args->partial, &partial, err));
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-        FFA_TRY(tensor_check(tensors[i], &rules[i], err));
-out:
-    return rc;
+    return tensors_check(rules, sizeof rules / sizeof *rules, err);
 }
 
 /* Flags and max_logits. */
@@ -61,14 +55,9 @@ static ffa_status own_check(const ffa_forward_args *args, const ffa_kernels *ker
 }
 
 /* Which of a plan in stages, partial and the kernels go together. */
-static ffa_status stages_check(const ffa_forward_args *args, const ffa_kernels *kernels,
-                               const ffa_plan *plan, ffa_error *err)
+static ffa_status partial_check(const ffa_forward_args *args, const ffa_kernels *kernels,
+                                const ffa_plan *plan, ffa_error *err)
 {
-    if (plan->stage_count > 1 && !kernels->is_staged)
-        return error_fail(err, FFA_INVALID, 0,
-                          "the plan is stage %d of %d, the kernels were made without "
-                          "FFA_SPEC_STAGED",
-                          plan->stage, plan->stage_count);
     if (plan->stage_count > 1 && !args->partial.data)
         return error_fail(err, FFA_INVALID, 0, "partial: data is NULL, the plan is stage %d of %d",
                           plan->stage, plan->stage_count);
@@ -115,7 +104,8 @@ static ffa_status args_import(ffa_forward_args *args, const struct forward_kerne
         goto out;
     }
     FFA_TRY(own_check(args, kernels, err));
-    FFA_TRY(stages_check(args, kernels, plan, err));
+    FFA_TRY(stage_check(kernels, plan, err));
+    FFA_TRY(partial_check(args, kernels, plan, err));
     if (plan->split_heads &&
         (!(kernels->is_split || kernels->split_count) || plan->split_heads != args->heads_q)) {
         rc = error_fail(err, FFA_INVALID, 0,
@@ -130,7 +120,7 @@ static ffa_status args_import(ffa_forward_args *args, const struct forward_kerne
                                      .sm_margin = args->sm_margin };
     FFA_TRY(call_options_check(&options, kernels, err));
     args->softmax_scale = options.softmax_scale;
-    rc = tensors_check(args, kernels, &plan->forward.shape, err);
+    rc = forward_tensors_check(args, kernels, &plan->forward.shape, err);
 out:
     return rc;
 }

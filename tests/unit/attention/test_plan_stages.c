@@ -411,7 +411,7 @@ START_TEST(gradients_of_keys_get_the_dtype_last)
             ffa_backward(i < 2 ? fp32 : kernels, plans[i], &args, workspace, NULL, &err) == FFA_OK,
             "%s", err.message);
     }
-    compare_gradients(&test, "turns", (uint64_t)_i);
+    compare_gradients(&test, "stages", (uint64_t)_i);
 
     args.partial_dv.data = NULL;
     ck_assert_int_eq(ffa_backward(kernels, plans[2], &args, workspace, NULL, &err), FFA_INVALID);

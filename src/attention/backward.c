@@ -62,7 +62,7 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
                        err));
     out->semaphores_at = out->bytes;
     if (kernels->is_deterministic)
-        FFA_TRY(layout_add(out, &out->semaphores_at, "turns",
+        FFA_TRY(layout_add(out, &out->semaphores_at, "dq semaphores",
                            ticket_grid_blocks(&plan->backward) * heads_q,
                            kernels->backward_cluster * (int64_t)sizeof(int32_t), err));
     out->semaphores_bytes = out->bytes - out->semaphores_at;
@@ -505,8 +505,8 @@ static ffa_status backward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     if (is_first(plan))
         FFA_TRY(gpu_kernel_enqueue(kernels->prepare, room, &prepare, stream, err));
     if (layout.semaphores_bytes)
-        FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, launch.dq_semaphores, 0, layout.semaphores_bytes,
-                                 stream, err));
+        FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, launch.dq_semaphores, 0,
+                                 layout.semaphores_bytes, stream, err));
     work_blocks = (int64_t)launch.work_count * kernels->backward_cluster;
     FFA_TRY(gpu_kernel_enqueue(kernel, work_blocks < room ? (int32_t)work_blocks : room, &launch,
                                stream, err));

@@ -59,9 +59,11 @@ static void visits_clear(struct visits *visits)
 
 static ffa_status visits_init(struct visits *visits, int64_t block_count, ffa_error *err)
 {
+    const size_t blocks = (size_t)max64(block_count, 1); /* a stage may have no query rows */
+
     *visits = (struct visits){ .block_count = block_count };
-    visits->starts = mem_array((size_t)(block_count + 63) / 64, sizeof *visits->starts);
-    visits->numbers = mem_array((size_t)block_count, sizeof *visits->numbers);
+    visits->starts = mem_array((blocks + 63) / 64, sizeof *visits->starts);
+    visits->numbers = mem_array(blocks, sizeof *visits->numbers);
     if (!visits->starts || !visits->numbers)
         return error_nomem(err, "the tickets of a plan");
     return FFA_OK;

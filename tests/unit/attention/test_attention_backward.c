@@ -428,7 +428,7 @@ START_TEST(what_belongs_together_is_checked)
 {
     ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
     ffa_kernels *forward_only, *other_tiles, *in_order;
-    ffa_plan *forward_plan, *lists_plan, *turns_plan;
+    ffa_plan *forward_plan, *lists_plan, *ordered_plan;
     ffa_mask *lists = parse(PER_HEAD);
     struct problem p;
     ffa_backward_args args;
@@ -447,7 +447,7 @@ START_TEST(what_belongs_together_is_checked)
     spec.backward_tile_m = 0;
     spec.flags = FFA_SPEC_BACKWARD | FFA_SPEC_DETERMINISTIC;
     must(ffa_kernels_create(&in_order, context, &spec, &err), &err);
-    must(ffa_plan_create(&turns_plan, in_order, p.mask, &err), &err);
+    must(ffa_plan_create(&ordered_plan, in_order, p.mask, &err), &err);
 
     check_refusal(&p, NULL, p.plan, &p.args, NULL, FFA_INVALID, "kernels is NULL");
     check_refusal(&p, p.kernels, NULL, &p.args, NULL, FFA_INVALID, "plan is NULL");
@@ -460,7 +460,7 @@ START_TEST(what_belongs_together_is_checked)
                   "the plan has backward tiles of 128 x 128, the kernels of 16 x 128");
     check_refusal(&p, in_order, p.plan, &p.args, NULL, FFA_INVALID,
                   "the plan was made with kernels without FFA_SPEC_DETERMINISTIC, these are of it");
-    check_refusal(&p, p.kernels, turns_plan, &p.args, NULL, FFA_INVALID,
+    check_refusal(&p, p.kernels, ordered_plan, &p.args, NULL, FFA_INVALID,
                   "the plan was made with kernels of FFA_SPEC_DETERMINISTIC, these are without it");
     check_refusal(&p, p.kernels, p.plan, &p.args, (ffa_stream)(uintptr_t)16, FFA_INVALID,
                   "stream is 0x10 on the CPU backend");
@@ -492,7 +492,7 @@ START_TEST(what_belongs_together_is_checked)
     ck_assert_int_eq(ffa_backward_workspace_bytes(NULL, p.plan, 4, 2, &bytes, &err), FFA_INVALID);
     ffa_plan_destroy(forward_plan);
     ffa_plan_destroy(lists_plan);
-    ffa_plan_destroy(turns_plan);
+    ffa_plan_destroy(ordered_plan);
     ffa_kernels_destroy(forward_only);
     ffa_kernels_destroy(other_tiles);
     ffa_kernels_destroy(in_order);

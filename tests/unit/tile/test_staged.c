@@ -374,6 +374,31 @@ START_TEST(a_stage_without_keys)
 }
 END_TEST
 
+/* A rank that has keys, and no query rows. */
+START_TEST(a_stage_without_rows)
+{
+    const struct bands none = { 0 };
+    const struct stage_cells stages[] = { { .shape = { 0, 40 }, .lists = &none },
+                                          { .shape = { 0, 7 }, .lists = &none } };
+    struct staged_plan plans[2];
+
+    ck_assert_int_eq(staged_build(plans, stages, 2,
+                                  &(struct staged_options){
+                                      .list_count = 1, .forward = tiles, .backward = &key_tiles },
+                                  NULL),
+                     FFA_OK);
+    for (int s = 0; s < 2; s++) {
+        ck_assert_int_eq(plans[s].forward.tile_count, 0);
+        ck_assert_int_eq(plans[s].backward.ticket_count, 0);
+        ck_assert_int_eq(tile_check(&plans[s].forward, NULL), FFA_OK);
+        ck_assert_int_eq(tile_check(&plans[s].backward, NULL), FFA_OK);
+    }
+    ck_assert_int_eq(plans[0].backward.tile_count, 3); /* gradients are 0 */
+    ck_assert_int_eq(plans[1].backward.tile_count, 1);
+    staged_finish(plans, 2);
+}
+END_TEST
+
 /* ---- what is left for later ---- */
 
 START_TEST(the_rest_is_what_continues)
@@ -467,6 +492,7 @@ int main(void)
     tcase_add_test(tc, documents_of_every_stage_are_kept_apart);
     tcase_add_test(tc, stages_with_rows_of_their_own);
     tcase_add_test(tc, a_stage_without_keys);
+    tcase_add_test(tc, a_stage_without_rows);
     tcase_add_test(tc, the_rest_is_what_continues);
     tcase_add_loop_test(tc, any_allocation_may_fail, 0, TILES);
     suite_add_tcase(suite, tc);

@@ -106,6 +106,11 @@ static ffa_status args_import(ffa_forward_args *args, const struct forward_kerne
     FFA_TRY(own_check(args, kernels, err));
     FFA_TRY(stage_check(kernels, plan, err));
     FFA_TRY(partial_check(args, kernels, plan, err));
+    if (plan->split_heads && !kernels_on_gpu(kernels)) {
+        rc = error_fail(err, FFA_INVALID, 0,
+                        "the plan was split for a GPU, the kernels are of the CPU backend");
+        goto out;
+    }
     if (plan->split_heads &&
         (!(kernels->is_split || kernels->split_count) || plan->split_heads != args->heads_q)) {
         rc = error_fail(err, FFA_INVALID, 0,

@@ -1251,6 +1251,14 @@ START_TEST(splits_are_chosen)
     ck_assert_int_ge(info.l2_heads_kv, 1);
     ck_assert_int_le(info.l2_heads_kv, gpu.heads_kv);
     ck_assert_str_eq(info.cost_table, "NVIDIA H200");
+    if (auto_splits[_i].is_split) { /* its parts share rows: not for the CPU backend */
+        ffa_forward_args args = FFA_FORWARD_ARGS_INIT;
+
+        args.heads_q = args.heads_kv = gpu.heads_q;
+        gpu.forward[0].kernel = NULL;
+        ck_assert_int_eq(ffa_forward(&gpu, made, &args, NULL, NULL, &err), FFA_INVALID);
+        ck_assert_msg(strstr(err.message, "was split for a GPU"), "%s", err.message);
+    }
     ffa_plan_destroy(made);
     ffa_mask_destroy(of);
 }

@@ -827,7 +827,7 @@ END_TEST
 int main(void)
 {
     const int count = (int)(sizeof cases / sizeof *cases);
-    Suite *suite = suite_create("pipeline");
+    Suite *suite = suite_create("rank pass");
     TCase *tc = tcase_create("pipeline");
 
     tcase_set_timeout(tc, 120);

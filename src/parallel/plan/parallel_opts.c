@@ -13,9 +13,7 @@ enum {
     KNOWN_FLAGS = FFA_PARALLEL_FORWARD_ONLY,
     TILE_MAX = 1024,
     STAGES_DEFAULT = 8,
-    ROWS_MIN_DEFAULT = 512,
-    HEADS_MAX = 1024,
-    HEAD_DIM_MAX = 1024
+    ROWS_MIN_DEFAULT = 512
 };
 
 static int32_t or_else(int32_t value, int32_t otherwise)
@@ -46,9 +44,9 @@ static ffa_status resolve_model(ffa_parallel_model *m, ffa_error *err)
     {
         const int64_t rate_max = 1000000000, time_max = 1000000000;
         const struct bounded fields[] = {
-            { "model.heads_q", m->heads_q, 1, HEADS_MAX },
-            { "model.heads_kv", m->heads_kv, 1, HEADS_MAX },
-            { "model.head_dim", m->head_dim, 1, HEAD_DIM_MAX },
+            { "model.heads_q", m->heads_q, 1, PARALLEL_HEADS_MAX },
+            { "model.heads_kv", m->heads_kv, 1, PARALLEL_HEADS_MAX },
+            { "model.head_dim", m->head_dim, 1, PARALLEL_HEAD_DIM_MAX },
             { "model.element_bytes", m->element_bytes, 1, 8 },
             { "model.forward_gflops", m->forward_gflops, 1, rate_max },
             { "model.backward_gflops", m->backward_gflops, 1, rate_max },

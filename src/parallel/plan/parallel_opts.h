@@ -9,6 +9,9 @@
 
 #include <ffa/parallel_plan.h>
 
+/* What plans and passes take of a model. */
+enum { PARALLEL_HEADS_MAX = 1024, PARALLEL_HEAD_DIM_MAX = 1024 };
+
 /* Defaults filled in, numbers checked; opts may be NULL. Fails with FFA_INVALID and FFA_UNSUPPORTED
  * as ffa_parallel_plan_create. */
 ffa_status parallel_opts_resolve(ffa_parallel_plan_opts *out, const ffa_parallel_plan_opts *opts,

@@ -8,11 +8,13 @@
  */
 #include "parallel/run/rank_pass.h"
 
+#include "parallel/plan/parallel_opts.h"
+
 #include <ffa/kernel.h>
 
 #include <math.h>
 
-enum { HEADS_MAX = 1024, HEAD_DIM_MAX = 1024, SINKS_MAX = 8, THREADS_MAX = 1024 };
+enum { SINKS_MAX = 8, THREADS_MAX = 1024 };
 
 /* ---- arguments ---- */
 
@@ -20,9 +22,9 @@ static ffa_status check_numbers(const ffa_parallel_args *args, const ffa_paralle
                                 ffa_error *err)
 {
     const struct bounded fields[] = {
-        { "heads_q", args->heads_q, 1, HEADS_MAX },
-        { "heads_kv", args->heads_kv, 1, HEADS_MAX },
-        { "head_dim", args->head_dim, 1, HEAD_DIM_MAX },
+        { "heads_q", args->heads_q, 1, PARALLEL_HEADS_MAX },
+        { "heads_kv", args->heads_kv, 1, PARALLEL_HEADS_MAX },
+        { "head_dim", args->head_dim, 1, PARALLEL_HEAD_DIM_MAX },
         { "dtype", args->dtype, FFA_BF16, FFA_FP64 },
         { "sum_dtype", args->sum_dtype, args->dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32, FFA_FP64 },
         { "sink_count", args->sink_count, 0, SINKS_MAX },

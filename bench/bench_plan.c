@@ -10,7 +10,7 @@
  * ordered accumulation. FILE is tests/data/masks.json: for each of its masks and several tile
  * sizes, the blocks and the share of attended cells are reported.
  */
-#include "tile/ticket.h"
+#include "tile/tile.h"
 
 #include <jansson.h>
 #include <stdio.h>

@@ -20,6 +20,7 @@
 #include "backward_finish.args.h"
 #include "backward_prepare.args.h"
 #include "cpu/cpu.h"
+#include "tile/ticket.h"
 
 _Static_assert(offsetof(struct backward_block, flags) == BACKWARD_BLOCK_FLAGS_AT, "device layout");
 

@@ -9,7 +9,7 @@
 #define FFA_CPU_CPU_H
 
 #include "base/base.h"
-#include "tile/ticket.h"
+#include "tile/tile.h"
 
 #include <ffa/kernel.h>
 

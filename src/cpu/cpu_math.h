@@ -9,7 +9,7 @@
 #define FFA_CPU_CPU_MATH_H
 
 #include "base/half.h"
-#include "tile/ticket.h"
+#include "tile/tile.h"
 #include <ffa/kernel.h>
 
 #include <math.h>

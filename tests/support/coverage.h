@@ -7,7 +7,7 @@
 #ifndef TESTS_COVERAGE_H
 #define TESTS_COVERAGE_H
 
-#include "tile/ticket.h"
+#include "tile/tile.h"
 
 struct coverage_text {
     char at[256];

@@ -15,9 +15,9 @@ void plan_tables_finish(struct plan_tables *t)
     for (int32_t l = 0; t->lists && l < t->list_count; l++)
         bands_finish(&t->lists[l]);
     mem_free(t->lists);
-    for (int32_t l = 0; t->moves_queries && t->turned && l < t->list_count; l++)
-        normal_finish(&t->turned[l]);
-    mem_free(t->turned);
+    for (int32_t l = 0; t->moves_queries && t->transposed && l < t->list_count; l++)
+        normal_finish(&t->transposed[l]);
+    mem_free(t->transposed);
     needs_finish(&t->needs);
     transfer_finish(&t->transfer);
     stages_finish(&t->stages);
@@ -36,15 +36,15 @@ static ffa_status build(struct plan_tables *t, const struct plan_tables_input *i
 
     *t = (struct plan_tables){ .mask = mask, .moves_queries = moves_queries };
     t->lists = mem_array((size_t)mask->head_count, sizeof *t->lists);
-    t->turned = mem_array(moves_queries ? (size_t)mask->head_count : 0, sizeof *t->turned);
-    if (!t->lists || !t->turned) {
+    t->transposed = mem_array(moves_queries ? (size_t)mask->head_count : 0, sizeof *t->transposed);
+    if (!t->lists || !t->transposed) {
         rc = error_nomem(err, "bands");
         goto out;
     }
     for (int32_t l = 0; l < mask->head_count; l++) {
         t->list_count = l + 1;
         if (moves_queries)
-            FFA_TRY(normal_transpose(&t->turned[l], &mask->lists[l].normal, err));
+            FFA_TRY(normal_transpose(&t->transposed[l], &mask->lists[l].normal, err));
         FFA_TRY(bands_add_normal(&t->lists[l], plan_tables_normal(t, l), err));
     }
     FFA_TRY(needs_build(&t->needs, t->lists, t->list_count, &chunks, err));
@@ -61,7 +61,7 @@ out:
 
 const struct normal *plan_tables_normal(const struct plan_tables *t, int32_t list)
 {
-    return t->moves_queries ? &t->turned[list] : &t->mask->lists[list].normal;
+    return t->moves_queries ? &t->transposed[list] : &t->mask->lists[list].normal;
 }
 
 /* When the slowest rank is done with both passes. */

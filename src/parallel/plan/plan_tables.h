@@ -20,8 +20,8 @@ struct plan_tables {
     const ffa_mask *mask;
     bool moves_queries;
     int32_t list_count;
-    struct normal *turned; /* [list_count]: transposed; only where queries move */
-    struct bands *lists;   /* [list_count]: whole */
+    struct normal *transposed; /* [list_count]: of the mask; only where queries move */
+    struct bands *lists;       /* [list_count]: whole */
     struct needs needs;
     struct transfer_input in;
     struct transfer transfer;

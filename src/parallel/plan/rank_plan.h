@@ -36,7 +36,7 @@
 #include "parallel/dispatch/dispatch.h"
 #include "parallel/plan/overlap.h"
 #include "parallel/plan/transfer.h"
-#include "tile/ticket.h"
+#include "tile/tile.h"
 
 #include <ffa/parallel_plan.h>
 

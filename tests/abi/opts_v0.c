@@ -42,14 +42,17 @@ SIZE(ffa_attention_spec, 24);
 
 AT(ffa_forward_args, heads_q, 4);
 AT(ffa_forward_args, heads_kv, 8);
-AT(ffa_forward_args, softmax_scale, 12);
-AT(ffa_forward_args, q, 16);
-AT(ffa_forward_args, k, 40);
-AT(ffa_forward_args, v, 64);
-AT(ffa_forward_args, out, 88);
-AT(ffa_forward_args, lse, 112);
-AT(ffa_forward_args, sm_margin, 136);
-SIZE(ffa_forward_args, 144);
+AT(ffa_forward_args, sm_margin, 12);
+AT(ffa_forward_args, softmax_scale, 16);
+AT(ffa_forward_args, softcap, 24);
+AT(ffa_forward_args, q, 32);
+AT(ffa_forward_args, k, 56);
+AT(ffa_forward_args, v, 80);
+AT(ffa_forward_args, out, 104);
+AT(ffa_forward_args, lse, 128);
+AT(ffa_forward_args, sink, 152);
+AT(ffa_forward_args, sink_count, 160);
+SIZE(ffa_forward_args, 168);
 
 AT(ffa_kernel_info, registers, 4);
 AT(ffa_kernel_info, cubin_bytes, 24);

@@ -70,8 +70,8 @@ static int64_t row_count(const struct rank *r, enum run_tensor tensor)
 static ffa_status take(const struct rank *r, enum run_tensor tensor, ffa_error *err)
 {
     const ffa_rows rows = rows_of(r, tensor);
-    const ffa_tensor whole = { .data = r->all->run->device[tensor] };
-    const ffa_tensor local = { .data = r->rows[tensor] };
+    const ffa_tensor whole = FFA_TENSOR_INIT(r->all->run->device[tensor]);
+    const ffa_tensor local = FFA_TENSOR_INIT(r->rows[tensor]);
 
     return ffa_rows_dispatch(&rows, &whole, &local, err);
 }
@@ -79,8 +79,8 @@ static ffa_status take(const struct rank *r, enum run_tensor tensor, ffa_error *
 static ffa_status give(const struct rank *r, enum run_tensor tensor, ffa_error *err)
 {
     const ffa_rows rows = rows_of(r, tensor);
-    const ffa_tensor whole = { .data = r->all->run->device[tensor] };
-    const ffa_tensor local = { .data = r->rows[tensor] };
+    const ffa_tensor whole = FFA_TENSOR_INIT(r->all->run->device[tensor]);
+    const ffa_tensor local = FFA_TENSOR_INIT(r->rows[tensor]);
 
     return ffa_rows_undispatch(&rows, &local, &whole, err);
 }

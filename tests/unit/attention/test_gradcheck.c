@@ -18,6 +18,7 @@
 #include <stdlib.h>
 
 enum { DIM = 8, SINKS_MAX = 2, HEADS_MAX = 6, LISTS_MAX = 2 };
+enum { SINKS_AND_DLSE = 7 }; /* the row of these, whose first query rows attend nothing */
 
 static const struct {
     const char *name, *mask;
@@ -179,6 +180,27 @@ START_TEST(both_passes_as_the_oracle)
 }
 END_TEST
 
+/* Sinks of no weight leave rows of nothing as they are. Their dlse is NaN here, and dsink, a sum
+ * over all rows, must not see it. */
+START_TEST(rows_of_nothing_ignore_dlse)
+{
+    struct problem p;
+
+    problem_init(&p, _i);
+    for (int i = 0; i < SINKS_MAX * HEADS_MAX; i++) {
+        p.sink[i] = -(double)INFINITY;
+        p.dsink[i] = 5;
+    }
+    run_forward(&p);
+    ck_assert(attention_read(&p.test.args.lse, FFA_FP64, 0, 0, 0) == -(double)INFINITY);
+    spoil_empty_rows(&p);
+    run_backward(&p);
+    for (int32_t i = 0; i < rows[_i].sinks * rows[_i].heads_q; i++)
+        ck_assert_msg(p.dsink[i] == 0, "dsink %d is %g", i, p.dsink[i]);
+    problem_finish(&p);
+}
+END_TEST
+
 /* ---- against differences ---- */
 
 /* Each element's part of the loss: dout * out, and dlse * lse. Returns how many. */
@@ -327,6 +349,7 @@ int main(void)
 
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(tc, both_passes_as_the_oracle, 0, sizeof rows / sizeof *rows);
+    tcase_add_loop_test(tc, rows_of_nothing_ignore_dlse, SINKS_AND_DLSE, SINKS_AND_DLSE + 1);
     tcase_add_loop_test(tc, gradients_as_differences, 0, sizeof rows / sizeof *rows);
     tcase_add_test(tc, a_loss_of_lse_by_hand);
     suite_add_tcase(suite, tc);

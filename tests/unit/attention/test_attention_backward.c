@@ -194,6 +194,8 @@ START_TEST(gradients_as_the_oracle)
         shape_out_as_fp32(&p, &answers[_i]);
     else
         problem_init(&p, &answers[_i]);
+    if (_i % 2)
+        p.args.dlse = p.gradients.dlse;
     poison(&p);
     must(ffa_backward(p.kernels, p.plan, &p.args, NULL, &err), &err);
     compare(&p, answers[_i].mask);
@@ -280,8 +282,8 @@ START_TEST(accumulating_twice_is_twice)
 }
 END_TEST
 
-/* A call per half of the keys, with out and lse of the whole, as a distributed pass makes them: the
- * sums are the whole's gradients. */
+/* A call per half of the keys, with out, lse and dlse of the whole, as a distributed pass makes
+ * them: the sums are the whole's gradients. */
 START_TEST(halves_of_the_keys_make_the_whole)
 {
     static const char *const halves[] = {
@@ -296,6 +298,7 @@ START_TEST(halves_of_the_keys_make_the_whole)
 
     options.mask = halves[0];
     problem_init(&whole, &options);
+    whole.args.dlse = whole.gradients.dlse;
     for (int i = 1; i < 3; i++) {
         ffa_mask *mask = parse(halves[i]);
         ffa_plan *plan;
@@ -331,6 +334,7 @@ static const struct {
     BAD(heads_kv, I32, 0, 0, FFA_INVALID, "heads_kv is 0, not in [1, 65536]"),
     BAD(heads_q, I32, 3, 0, FFA_INVALID, "heads_q is 3, not a multiple of heads_kv = 2"),
     BAD(softmax_scale, F64, 0, (double)NAN, FFA_INVALID, "softmax_scale is nan, not a finite"),
+    BAD(softmax_scale, F64, 0, 1e-60, FFA_INVALID, "softmax_scale is 1e-60: 0 as a float"),
     BAD(softcap, F64, 0, 2, FFA_INVALID, "softcap is 2, the kernels were made without it"),
     BAD(sm_margin, I32, -1, 0, FFA_INVALID, "sm_margin is -1, not in [0, "),
     BAD(sink_count, I32, 9, 0, FFA_INVALID, "sink_count is 9, not in [0, 8]"),
@@ -345,6 +349,7 @@ static const struct {
     BAD(dq.data, DATA, -1, 0, FFA_INVALID, "dq: data is NULL"),
     BAD(dk.data, DATA, -1, 0, FFA_INVALID, "dk: data is NULL"),
     BAD(dv.data, DATA, -1, 0, FFA_INVALID, "dv: data is NULL"),
+    BAD(dlse.data, POINTER, 2, 0, FFA_INVALID, "dlse: data is 0x2, not 4-byte aligned"),
     BAD(dout.data, DATA, 1, 0, FFA_INVALID, ", not 2-byte aligned"),
     BAD(dv.data, DATA, 1, 0, FFA_INVALID, ", not 2-byte aligned"),
     BAD(dout.token_stride, I64, -8, 0, FFA_INVALID, "dout: token_stride is -8, not a multiple"),

@@ -9,7 +9,7 @@
  * of SMs. Nothing is written outside the gradients and the workspace.
  *
  * FFA_TEST_LEVEL is explained in device_case.h.
- * CK_RUN_CASE=quick|isolated|features|stages|unions|dims|ordered|bf16|fp16 runs a part,
+ * CK_RUN_CASE=calls|quick|isolated|features|stages|unions|dims|ordered|bf16|fp16 runs a part,
  * FFA_TEST_PART=I/N one of N shares of it (device_case.h); FFA_TEST_STORE=PATH is a store for the
  * kernels, which several runs can share. With FFA_TEST_BACKEND=cpu it runs on the CPU backend,
  * which tests this test; with FFA_TEST_DETERMINISTIC=1 all kernels are deterministic.
@@ -2145,6 +2145,7 @@ static Suite *device_suite(void)
           *features = tcase_create("features");
     TCase *bf16 = tcase_create("bf16"), *fp16 = tcase_create("fp16");
     TCase *dim = tcase_create("dims"), *ordered = tcase_create("ordered");
+    TCase *tensors = tcase_create("calls");
     /* At level 0, two of the large head dimensions: each compiles more kernels. */
     const int first = level_share > 1 ? LAYOUTS + 1 : LAYOUTS,
               end = level_share > 1 ? LAYOUTS + 3 : ALL_LAYOUTS;
@@ -2160,13 +2161,13 @@ static Suite *device_suite(void)
     add_loop(quick, options_match_the_oracle, 25, 7);
     add_loop(quick, accumulated_halves_make_the_whole, LAYOUTS, 5);
     add_loop(quick, fp32_out_is_read, LAYOUTS, 5);
-    add_loop(quick, expanded_tensors_are_their_copies, 18, 5);
-    add_loop(quick, an_expanded_gradient_matches_the_oracle, LAYOUTS, 5);
     add_loop(quick, parts_of_head_groups_match_the_oracle, 9, 2);
     add_loop(quick, debug_kernels_agree, LAYOUTS, LAYOUTS);
     tcase_add_test(quick, sm_margin_and_scale_take_effect);
     tcase_add_loop_test(quick, a_call_can_be_captured, 0, 2);
     tcase_add_loop_test(quick, bad_arguments_are_refused, 0, REFUSALS);
+    add_loop(tensors, expanded_tensors_are_their_copies, 18, 5);
+    add_loop(tensors, an_expanded_gradient_matches_the_oracle, LAYOUTS, 5);
     add_loop(isolated, isolated_documents_do_not_mix, 2 * LAYOUTS, 5);
     add_loop(features, features_in_pairs_match_the_oracle, PAIRS, 3);
     add_loop(features, strides_of_each_tensor_are_used, TENSORS, 3);
@@ -2190,6 +2191,7 @@ static Suite *device_suite(void)
     tcase_add_test(ordered, ordered_plans_are_for_ordered_kernels);
     add_part(bf16, mask_cases_match_the_oracle, 0, LAYOUTS / 2);
     add_part(fp16, mask_cases_match_the_oracle, LAYOUTS / 2, LAYOUTS);
+    suite_add_tcase(suite, tensors);
     suite_add_tcase(suite, quick);
     suite_add_tcase(suite, isolated);
     suite_add_tcase(suite, features);

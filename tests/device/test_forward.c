@@ -6,7 +6,7 @@
  * and nothing is written outside the outputs.
  *
  * FFA_TEST_LEVEL is explained in device_case.h; a sample is 512 rows.
- * CK_RUN_CASE=quick|chosen|unions|dims|bf16|fp16 runs a part, FFA_TEST_PART=I/N one of N shares of
+ * CK_RUN_CASE=calls|quick|chosen|unions|dims|bf16|fp16 runs a part, FFA_TEST_PART=I/N one of N shares of
  * it. FFA_TEST_STORE=PATH is a store for the kernels, which several runs can share.
  */
 #include "attention/attention.h"
@@ -1562,7 +1562,7 @@ static Suite *device_suite(void)
     Suite *suite = suite_create("device_forward");
     TCase *quick = tcase_create("quick"), *unions = tcase_create("unions");
     TCase *bf16 = tcase_create("bf16"), *fp16 = tcase_create("fp16"), *dim = tcase_create("dims");
-    TCase *choice = tcase_create("chosen");
+    TCase *choice = tcase_create("chosen"), *tensors = tcase_create("calls");
     const int layout_count = sizeof layouts / sizeof *layouts;
     const int special_count = sizeof specials / sizeof *specials;
 
@@ -1582,7 +1582,6 @@ static Suite *device_suite(void)
     add_loop(dim, stages_make_the_whole, 4, 2);
     add_loop(dim, split_tiles_match_the_oracle, (int)(sizeof splits / sizeof *splits), 2);
     add_loop(dim, packed_heads_match_the_oracle, (int)(sizeof packs / sizeof *packs), 2);
-    add_loop(quick, expanded_tensors_match_the_oracle, 9, 2);
     add_loop(quick, debug_kernels_agree, 12, 12);
     add_part(quick, other_tiles_agree, 0, 4);
     tcase_add_test(quick, a_call_can_be_captured);
@@ -1591,10 +1590,12 @@ static Suite *device_suite(void)
                         sizeof chosen / sizeof *chosen);
     tcase_add_test(choice, kernels_that_are_chosen_may_be_missing);
     tcase_add_loop_test(quick, bad_arguments_are_refused, 0, sizeof refusals / sizeof *refusals);
+    add_loop(tensors, expanded_tensors_match_the_oracle, 9, 2);
     add_part(unions, every_length_to_300, 0, 2);
     add_part(unions, random_unions_match_the_oracle, 0, 2);
     add_part(bf16, mask_cases_match_the_oracle, 0, layout_count / 2);
     add_part(fp16, mask_cases_match_the_oracle, layout_count / 2, layout_count);
+    suite_add_tcase(suite, tensors);
     suite_add_tcase(suite, quick);
     suite_add_tcase(suite, choice);
     suite_add_tcase(suite, dim);

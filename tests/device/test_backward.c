@@ -2193,7 +2193,7 @@ static Suite *device_suite(void)
     tcase_add_loop_test(quick, a_call_can_be_captured, 0, 2);
     tcase_add_loop_test(quick, bad_arguments_are_refused, 0, REFUSALS);
     add_part(tensors, a_workspace_may_hold_anything, 0, 2 * (int)(sizeof dirt / sizeof *dirt));
-    add_loop(tensors, expanded_tensors_are_their_copies, 18, 5);
+    add_loop(tensors, expanded_tensors_are_their_copies, 18, 2);
     add_loop(tensors, an_expanded_gradient_matches_the_oracle, LAYOUTS, 5);
     add_loop(isolated, isolated_documents_do_not_mix, 2 * LAYOUTS, 5);
     add_loop(features, features_in_pairs_match_the_oracle, PAIRS, 3);

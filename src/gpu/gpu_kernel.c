@@ -41,15 +41,15 @@ ffa_status gpu_kernel_load(struct gpu_kernel **out, struct gpu_device *device,
     kernel->shared_bytes = desc->shared_bytes;
     kernel->cluster = desc->cluster;
     FFA_TRY(gpu_enter(device, &previous, err));
-    FFA_TRY(
-        gpu_status(cudaLibraryLoadData(&kernel->library, desc->cubin, NULL, NULL, 0, NULL, NULL, 0),
-                   "load the module", err));
-    FFA_TRY(gpu_status(cudaLibraryGetKernel(&kernel->entry, kernel->library, desc->entry),
-                       "find the kernel's entry", err));
-    FFA_TRY(gpu_status(cudaFuncSetAttribute((const void *)kernel->entry,
-                                            cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                            desc->shared_bytes),
-                       "reserve the kernel's shared memory", err));
+    GPU_TRY(device,
+            cudaLibraryLoadData(&kernel->library, desc->cubin, NULL, NULL, 0, NULL, NULL, 0),
+            "load the module", err);
+    GPU_TRY(device, cudaLibraryGetKernel(&kernel->entry, kernel->library, desc->entry),
+            "find the kernel's entry", err);
+    GPU_TRY(device,
+            cudaFuncSetAttribute((const void *)kernel->entry,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, desc->shared_bytes),
+            "reserve the kernel's shared memory", err);
     *out = kernel;
     kernel = NULL;
 out:
@@ -63,7 +63,7 @@ void gpu_kernel_unload(struct gpu_kernel *kernel)
     if (!kernel)
         return;
     if (kernel->library)
-        (void)cudaLibraryUnload(kernel->library);
+        (void)kernel->device->cuda->cudaLibraryUnload(kernel->library);
     mem_free(kernel);
 }
 
@@ -87,8 +87,8 @@ ffa_status gpu_kernel_enqueue(const struct gpu_kernel *kernel, int32_t blocks, c
     ffa_status rc;
 
     FFA_TRY(gpu_enter(kernel->device, &previous, err));
-    FFA_TRY(gpu_status(cudaLaunchKernelExC(&config, (const void *)kernel->entry, params),
-                       "launch the kernel", err));
+    GPU_TRY(kernel->device, cudaLaunchKernelExC(&config, (const void *)kernel->entry, params),
+            "launch the kernel", err);
 out:
     gpu_leave(kernel->device, previous);
     return rc;

@@ -17,7 +17,7 @@ struct tempfile {
     char *name;   /* in the folder; NULL while it has none */
     char *prefix; /* of its names */
     int folder_fd;
-    int file; /* holds the file, and while it is written, the lock that says so */
+    int file; /* open for reading and writing until it is published */
 };
 /* What tempfile_discard does nothing for. */
 #define TEMPFILE_NONE                                                                              \
@@ -26,8 +26,8 @@ struct tempfile {
     }
 
 /* Make an empty file, mode 0600, on the file system of `folder`. The names that it may have start
- * with `prefix`, end in six letters or digits, and are in `folder`. Whoever writes it opens `path`
- * again, follows links, and closes the file before tempfile_publish. False with errno. */
+ * with `prefix`, end in six letters or digits, and are in `folder`. It is written through `file`;
+ * who opens `path` instead follows links, and closes before tempfile_publish. False with errno. */
 bool tempfile_open(struct tempfile *out, const char *folder, const char *prefix);
 bool tempfile_set_mode(const struct tempfile *file, mode_t mode);
 /* Put it in place as `name` in the folder. `replace`: in place of what has the name; else false

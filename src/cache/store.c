@@ -13,7 +13,6 @@
 #include "cache/store_place.h"
 #include "cache/store_vfs.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <sys/stat.h>
 
@@ -34,7 +33,7 @@ ffa_status store_sql(struct store *store, int code, const char *doing, ffa_error
         code = sqlite3_extended_errcode(store->db);
     if ((code & 0xff) == SQLITE_INTERRUPT)
         text = "it takes more work than in any store";
-    else if ((code & 0xff) == SQLITE_IOERR && store->db && sqlite3_system_errno(store->db) == EFBIG)
+    else if ((code & 0xff) == SQLITE_IOERR && file_limit_was_met())
         text = "the file size limit of this process (ulimit -f) is reached";
     return error_fail(err, (code & 0xff) == SQLITE_NOMEM ? FFA_NOMEM : FFA_CACHE, code,
                       "%s '%s': cannot %s: %s", store_kind(store), store->path, doing, text);

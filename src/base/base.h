@@ -144,6 +144,7 @@ enum fault_kind {
     FAULT_NVRTC,
     FAULT_GPU,
     FAULT_NETWORK,
+    FAULT_PROC, /* descriptors have no path in /proc */
     FAULT_COUNT
 };
 

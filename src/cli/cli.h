@@ -112,6 +112,13 @@ struct cli_option {
             "trust a store that its group may write, and make it so", 0, 0                         \
     }
 
+/* A row for commands that write the store. */
+#define CLI_NETWORK_OPTION(cli)                                                                    \
+    {                                                                                              \
+        "network", CLI_FLAG, &(cli)->network, NULL,                                                \
+            "write a store on a network file system, too; else it is only read", 0, 0              \
+    }
+
 /* A row for commands that look kernels up. */
 #define CLI_BUNDLE_OPTION(cli)                                                                     \
     {                                                                                              \
@@ -164,10 +171,11 @@ int64_t cli_clock_us(void);
 /* ---- what the environment says (environment.c): where the store is, which shard, what terminal
  * ---- */
 
+enum { CLI_PATH_BYTES = 4096 };
 struct cli_place {
-    char path[512];       /* of kernels.ffadb; empty: memory only */
-    char chosen_by[32];   /* "--store", "FFA_CACHE_DIR", ... "nothing" */
-    char explain[6][640]; /* one line a candidate, in order */
+    char path[CLI_PATH_BYTES]; /* of kernels.ffadb; empty: memory only */
+    char chosen_by[32];        /* "--store", "FFA_CACHE_DIR", ... "nothing" */
+    char explain[6][4352];     /* one line a candidate, in order */
     int explain_count;
 };
 

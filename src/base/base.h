@@ -145,6 +145,7 @@ enum fault_kind {
     FAULT_GPU,
     FAULT_LOAD, /* the driver refuses a cubin */
     FAULT_NETWORK,
+    FAULT_PROC, /* descriptors have no path in /proc */
     FAULT_COUNT
 };
 

@@ -22,7 +22,7 @@ enum store_mode {
 struct store_opts {
     const char *path; /* NULL: memory only */
     enum store_mode mode;
-    bool on_network;    /* STORE_READWRITE: write on a network file system, too */
+    bool on_network;    /* write on a network file system, too */
     bool of_group;      /* its group may write it */
     bool create;        /* STORE_MAINTAIN: make it when absent */
     uint64_t bytes_max; /* 0: 1 GiB */

@@ -241,14 +241,14 @@ ffa_status store_find(struct store *store, const struct store_query *query, stru
     ffa_status rc = FFA_NOT_FOUND;
 
     *out = (struct jit_kernel){ 0 };
-    (void)pthread_mutex_lock(&store->lock);
+    store_lock(store);
     if (store_in_use(store))
         rc = find_once(store, query, out, &why);
     if (rc == FFA_CACHE) {
         (void)store_recover(store, &why); /* what follows is a miss in any case */
         rc = FFA_NOT_FOUND;
     }
-    (void)pthread_mutex_unlock(&store->lock);
+    store_unlock(store);
     return rc == FFA_NOMEM ? error_fail(err, rc, why.native, "%s", why.message) : rc;
 }
 
@@ -440,12 +440,12 @@ void store_put(struct store *store, const struct jit_kernel *kernel)
     row.used_s = row.created_s;
     digest_bytes(row.data, row.data_bytes, digest);
     store_row_seal(&row, seal);
-    (void)pthread_mutex_lock(&store->lock);
+    store_lock(store);
     for (int round = 0; round < 2 && store_in_use(store) && store->is_writable; round++) {
         ffa_status rc = put_once(store, &row, &why);
 
         if (rc == FFA_OK || !store_recover(store, &why))
             break;
     }
-    (void)pthread_mutex_unlock(&store->lock);
+    store_unlock(store);
 }

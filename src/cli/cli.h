@@ -111,6 +111,13 @@ struct cli_option {
             "trust a store that its group may write, and make it so", 0, 0                         \
     }
 
+/* A row for commands that write the store. */
+#define CLI_NETWORK_OPTION(cli)                                                                    \
+    {                                                                                              \
+        "network", CLI_FLAG, &(cli)->network, NULL,                                                \
+            "write a store on a network file system, too; else it is only read", 0, 0              \
+    }
+
 /* A row for commands that look kernels up. */
 #define CLI_BUNDLE_OPTION(cli)                                                                     \
     {                                                                                              \

@@ -19,7 +19,10 @@
 ffa_status entries_open_path(const struct cli *cli, ffa_cache **out, const char *path,
                              uint32_t flags, ffa_error *err)
 {
-    return ffa_cache_open(out, path, flags | (cli->shared ? (uint32_t)FFA_CACHE_GROUP : 0), err);
+    return ffa_cache_open(out, path,
+                          flags | (cli->shared ? (uint32_t)FFA_CACHE_GROUP : 0) |
+                              (cli->network ? (uint32_t)FFA_CACHE_NETWORK : 0),
+                          err);
 }
 
 int entries_open_store(const struct cli *cli, ffa_cache **out, uint32_t flags)

@@ -47,6 +47,8 @@ struct store_query {
     const struct jit_request *request; /* completed: its key and record are looked up */
     const char *toolchain;             /* preferred; "": none */
     bool exact;                        /* no other toolchain will do */
+    const struct jit_kernel *const *refused; /* [refused_count] cubins that will not do */
+    int refused_count;
 };
 
 /* FFA_OK with *out filled (caller finishes), FFA_NOT_FOUND or FFA_NOMEM. */

@@ -67,7 +67,7 @@ static int print_exported(const struct cli *cli, const char *path, const ffa_bun
     if (info->left_out)
         cli_note(cli, "%" PRId64 " entries failed a check and were left out", info->left_out);
     if (!cli->json) {
-        (void)printf("bundle      %s\n", path);
+        cli_line(stdout, "bundle      %s", path);
         print_info(info);
         return status;
     }
@@ -303,8 +303,8 @@ static int visit_difference(void *user, ffa_bundle_side side, const ffa_cache_en
 
     if (!array) {
         entry_settings(settings, sizeof settings, entry);
-        (void)printf("%c %s  %s  %s  %s  %s\n", " -+!"[side], entry -> key, entry -> toolchain,
-                     entry -> template_name, entry -> arch, settings);
+        cli_line(stdout, "%c %s  %s  %s  %s  %s", " -+!"[side], entry->key, entry->toolchain,
+                 entry->template_name, entry->arch, settings);
         return 0;
     }
     object = entry_object(entry);
@@ -390,7 +390,8 @@ static int inspect(const struct cli *cli, ffa_cache *bundle)
     return cli_print_json(cli, object, CLI_DONE);
 }
 
-/* Print the manifest byte for byte: its SHA-256 is the digest. */
+/* Print the manifest byte for byte, as its SHA-256 is the digest; on a terminal, what of it is
+ * printable. */
 static int print_manifest(const struct cli *cli, ffa_cache *bundle)
 {
     ffa_error err = { FFA_OK, 0, "" };
@@ -404,6 +405,8 @@ static int print_manifest(const struct cli *cli, ffa_cache *bundle)
 
         cli_set_text(object, "manifest", manifest);
         status = cli_print_json(cli, object, CLI_DONE);
+    } else if (isatty(STDOUT_FILENO)) {
+        cli_text(stdout, manifest);
     } else {
         (void)fputs(manifest, stdout);
     }

@@ -157,6 +157,10 @@ static int open_backend(const struct cli *cli, const struct run_options *options
     if (backend < 0)
         return cli_fail_text(cli, FFA_INVALID, "--backend is '%s', not auto, cuda or cpu",
                              options->backend);
+    if (backend == 2 && options->device >= 0)
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--backend cpu has no device: --device is %lld, leave one of the two",
+                             (long long)options->device);
     if (options->ranks.ranks && (backend == 1 || options->device >= 0))
         return cli_fail_text(cli, FFA_UNSUPPORTED,
                              "--ranks runs on the CPU: --backend cpu, and no --device");

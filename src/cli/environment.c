@@ -215,8 +215,7 @@ static void print_log(void *user, ffa_log_level level, const char *module, const
 
     if (level != FFA_LOG_WARNING && !cli->verbose)
         return;
-    (void)fprintf(stderr, "ffa: %s: %s: %s\n", names[level <= FFA_LOG_DEBUG ? level : 3], module,
-                  line);
+    cli_line(stderr, "ffa: %s: %s: %s", names[level <= FFA_LOG_DEBUG ? level : 3], module, line);
 }
 
 /* workers: NULL to compile in this process. */

@@ -146,7 +146,7 @@ static int print_report(const struct cli *cli, const ffa_mask *mask, const ffa_m
 int cmd_mask_check(struct cli *cli)
 {
     ffa_error err = { FFA_OK, 0, "" };
-    ffa_mask_report report;
+    ffa_mask_report report = FFA_MASK_REPORT_INIT;
     ffa_mask *mask = NULL;
     int status = cli_parse(cli, NULL, 0, 1, 1);
 

@@ -358,6 +358,23 @@ static ffa_status file_fail(const char *path, const char *doing, ffa_error *err)
     return error_fail(err, FFA_IO, code, "cannot %s '%s': %s", doing, path, strerror(code));
 }
 
+/* Room for a whole file, so that the text is not copied while it grows. */
+static ffa_status file_reserve(struct text *out, FILE *file, const char *path, ffa_error *err)
+{
+    struct stat facts;
+
+    if (fstat(fileno(file), &facts) != 0 || !S_ISREG(facts.st_mode) || facts.st_size <= 0)
+        return FFA_OK;
+    if ((uintmax_t)facts.st_size > FILE_BYTES_MAX)
+        return error_fail(err, FFA_INVALID, 0, "'%s' has more than %zu bytes", path,
+                          FILE_BYTES_MAX);
+    out->at = mem_array((size_t)facts.st_size + 1, 1);
+    if (!out->at)
+        return error_nomem(err, "the mask's file");
+    out->capacity = (size_t)facts.st_size + 1;
+    return FFA_OK;
+}
+
 static ffa_status file_read(struct text *out, const char *path, ffa_error *err)
 {
     FILE *file = fault_here(FAULT_FILE) ? NULL : fopen(path, "rb");
@@ -367,6 +384,7 @@ static ffa_status file_read(struct text *out, const char *path, ffa_error *err)
 
     if (!file)
         return file_fail(path, "open", err);
+    FFA_TRY(file_reserve(out, file, path, err));
     do {
         got = fread(block, 1, sizeof block, file);
         text_add_bytes(out, block, got);
@@ -377,6 +395,7 @@ static ffa_status file_read(struct text *out, const char *path, ffa_error *err)
         rc = error_nomem(err, "the mask's file");
     else if (out->bytes > FILE_BYTES_MAX)
         rc = error_fail(err, FFA_INVALID, 0, "'%s' has more than %zu bytes", path, FILE_BYTES_MAX);
+out:
     (void)fclose(file);
     return rc;
 }

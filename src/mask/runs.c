@@ -75,7 +75,7 @@ static ffa_status track_close(struct tracker *tracker, const struct track *track
 
 static bool bound_goes_on(int32_t step, int64_t moved)
 {
-    return moved == step || (step < 0 && (moved == 0 || moved == 1));
+    return step < 0 ? moved == 0 || moved == 1 : moved == step;
 }
 
 static bool track_goes_on(const struct track *track, const struct run *run)

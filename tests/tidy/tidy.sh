@@ -130,7 +130,7 @@ home_of 'sqlite3\.h' src/cache
 home_of 'sha2\.h' src/cache
 home_of 'nccl\.h' src/parallel/run
 home_of 'cuda[a-zA-Z_]*\.h' src/gpu
-home_of 'jansson\.h' src/mask src/cli
+home_of 'jansson\.h' src/cli
 home_of 'check\.h' tests
 
 # ---- what the library never does; the command may ----

@@ -609,7 +609,7 @@ static int run_one(const struct cli *cli, const struct run_options *options, ffa
     ffa_error err = { FFA_OK, 0, "" };
     struct run_result result = { 0 };
     struct run_case run;
-    ffa_status rc = run_case_init(&run, context, mask, shape, &err);
+    ffa_status rc = run_case_init(&run, context, mask, shape, options->ranks.ranks > 0, &err);
     int status;
 
     run.args.softmax_scale = options->scale;

@@ -16,8 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const tensor_names[RUN_TENSORS] = { "q",    "k",  "v",  "out", "lse",  "sink",
-                                                       "dout", "dq", "dk", "dv",  "dsink" };
+static const char *const tensor_names[RUN_TENSORS] = { "q",    "k",  "v",  "out", "lse",   "sink",
+                                                       "dout", "dq", "dk", "dv",  "dsink", "dlse" };
 
 const char *run_tensor_name(enum run_tensor tensor)
 {
@@ -90,8 +90,9 @@ static struct extent extent_of(const struct run_shape *shape, enum run_tensor te
     bool is_key = tensor == RUN_K || tensor == RUN_V || tensor == RUN_DK || tensor == RUN_DV;
     bool is_sink = tensor == RUN_SINK || tensor == RUN_DSINK;
     bool is_value = tensor == RUN_V || tensor == RUN_OUT || tensor == RUN_DV || tensor == RUN_DOUT;
-    bool is_flat = tensor == RUN_LSE || is_sink;
-    bool is_empty = tensor >= RUN_DOUT && !(shape->spec_flags & FFA_SPEC_BACKWARD);
+    bool is_flat = tensor == RUN_LSE || tensor == RUN_DLSE || is_sink;
+    bool is_empty = (tensor >= RUN_DOUT && !(shape->spec_flags & FFA_SPEC_BACKWARD)) ||
+                    (tensor == RUN_DLSE && !shape->has_dlse);
     struct extent extent = {
         .shape = { is_empty  ? 0
                    : is_sink ? shape->sinks
@@ -100,7 +101,7 @@ static struct extent extent_of(const struct run_shape *shape, enum run_tensor te
                    is_key ? shape->heads_kv : shape->heads_q,
                    is_value ? shape->head_dim_v : shape->head_dim },
         .dims = is_flat ? 2 : 3,
-        .dtype = is_flat ? FFA_FP32 : shape->dtype,
+        .dtype = is_flat && shape->dtype != FFA_FP64 ? FFA_FP32 : shape->dtype,
     };
 
     extent.count = extent.shape[0] * extent.shape[1];
@@ -338,10 +339,11 @@ struct oracle_backward_case run_case_oracle_backward(const struct run_case *run,
     return (struct oracle_backward_case){
         .forward = run_case_oracle(run, args, lists),
         .grad_dtype = run->shape.dtype,
-        .dout.data = run->host[RUN_DOUT],
-        .dq.data = run->host[RUN_DQ],
-        .dk.data = run->host[RUN_DK],
-        .dv.data = run->host[RUN_DV],
+        .dout = FFA_TENSOR_INIT(run->host[RUN_DOUT]),
+        .dlse = FFA_TENSOR_INIT(run->shape.has_dlse ? run->host[RUN_DLSE] : NULL),
+        .dq = FFA_TENSOR_INIT(run->host[RUN_DQ]),
+        .dk = FFA_TENSOR_INIT(run->host[RUN_DK]),
+        .dv = FFA_TENSOR_INIT(run->host[RUN_DV]),
         .dsink = run->shape.sinks ? run->host[RUN_DSINK] : NULL,
     };
 }
@@ -386,6 +388,7 @@ ffa_status run_case_backward(struct run_case *run, int calls, float *ms, ffa_err
     args.out = from->out;
     args.lse = from->lse;
     args.dout.data = run->device[RUN_DOUT];
+    args.dlse.data = run->shape.has_dlse ? run->device[RUN_DLSE] : NULL;
     args.dq.data = run->device[RUN_DQ];
     args.dk.data = run->device[RUN_DK];
     args.dv.data = run->device[RUN_DV];

@@ -42,14 +42,17 @@ SIZE(ffa_attention_spec, 24);
 
 AT(ffa_forward_args, heads_q, 4);
 AT(ffa_forward_args, heads_kv, 8);
-AT(ffa_forward_args, softmax_scale, 12);
-AT(ffa_forward_args, q, 16);
-AT(ffa_forward_args, k, 80);
-AT(ffa_forward_args, v, 144);
-AT(ffa_forward_args, out, 208);
-AT(ffa_forward_args, lse, 272);
-AT(ffa_forward_args, sm_margin, 336);
-SIZE(ffa_forward_args, 344);
+AT(ffa_forward_args, sm_margin, 12);
+AT(ffa_forward_args, softmax_scale, 16);
+AT(ffa_forward_args, softcap, 24);
+AT(ffa_forward_args, q, 32);
+AT(ffa_forward_args, k, 96);
+AT(ffa_forward_args, v, 160);
+AT(ffa_forward_args, out, 224);
+AT(ffa_forward_args, lse, 288);
+AT(ffa_forward_args, sink, 352);
+AT(ffa_forward_args, sink_count, 360);
+SIZE(ffa_forward_args, 368);
 
 AT(ffa_kernel_info, registers, 4);
 AT(ffa_kernel_info, cubin_bytes, 24);

@@ -105,8 +105,10 @@ int64_t input_count(const struct faults *faults)
 }
 
 /* What a command needs beside the slot to get as far as looking at it. */
-static int operands_add(const char **argv, int at, const char *command)
+static int operands_add(const struct faults *faults, const char **argv, int at,
+                        const struct slot *slot)
 {
+    const char *const command = slot->command;
     const char *const masked[] = { "mask show", "mask check", "mask area", "plan", "simulate" };
 
     for (size_t i = 0; i < sizeof masked / sizeof *masked; i++)
@@ -120,6 +122,11 @@ static int operands_add(const char **argv, int at, const char *command)
         argv[at++] = "attention_forward";
     if (strcmp(command, "warm") == 0)
         argv[at++] = "set.json";
+    if ((strcmp(command, "warm") == 0 || strcmp(command, "compile") == 0) &&
+        strcmp(slot->option, "nvrtc") != 0) {
+        argv[at++] = "--nvrtc";
+        argv[at++] = faults->nvrtc;
+    }
     if (strcmp(command, "bundle import") == 0 || strcmp(command, "bundle inspect") == 0)
         argv[at++] = "store/kernels.ffadb";
     if (strcmp(command, "simulate") == 0) {
@@ -152,7 +159,7 @@ const char *input_round(const struct faults *faults, struct rng *rng)
     if (slot->option[0]) {
         static char option[80];
 
-        at = operands_add(argv, at, slot->command);
+        at = operands_add(faults, argv, at, slot);
         (void)snprintf(option, sizeof option, "--%s", slot->option);
         argv[at++] = option;
     }

@@ -60,6 +60,7 @@ typedef struct ffa_parallel_args {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_parallel_args)                                         \
     }
+FFA_API void ffa_parallel_args_init(ffa_parallel_args *args, size_t bytes);
 
 /*
  * One pass of one rank; all ranks of the group call the same passes in the same order, each with

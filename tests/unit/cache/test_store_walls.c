@@ -162,7 +162,7 @@ static const enum store_mode race_modes[] = { STORE_READWRITE, STORE_READONLY, S
 /* What was checked is what is opened: never the other's cubin, and sometimes one's own. */
 START_TEST(folders_exchanged_under_open)
 {
-    enum { OPENS = 1500 };
+    enum { OPENS = 800 };
     bool is_bundle = race_modes[_i] == STORE_BUNDLE;
     char *shared = tmpdir_path(folder, "shared");
     char *mine = tmpdir_path(shared, "mine"), *theirs = tmpdir_path(shared, "theirs");

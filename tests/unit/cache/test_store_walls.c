@@ -19,6 +19,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -712,6 +713,41 @@ START_TEST(stale_files_are_reaped)
 }
 END_TEST
 
+/* A bundle's and a merge's, by the next export into that folder; one that is locked is at work. */
+START_TEST(export_reaps)
+{
+    static const char *const names[] = { ".ffa-bundle-Ab3dEf", ".ffa-merge-Ab3dEf",
+                                         ".ffa-merge-Ab3dEg" };
+    struct timespec old[2] = { { .tv_sec = time(NULL) - 3600 }, { .tv_sec = time(NULL) - 3600 } };
+    char *bundle = tmpdir_path(folder, "bundle"), *busy = tmpdir_path(folder, names[2]);
+    char *inside = tmpdir_path(folder, ".ffa-merge-Ab3dEf/kernels.ffadb");
+    int lock;
+
+    fill_at(path, MINE);
+    for (int i = 0; i < 3; i++) {
+        char *at = tmpdir_path(folder, names[i]);
+
+        if (i)
+            ck_assert_int_eq(mkdir(at, 0700), 0);
+        else
+            tmpdir_write_text(at, "x");
+        if (i == 1)
+            tmpdir_write_text(inside, "x");
+        ck_assert_int_eq(utimensat(AT_FDCWD, at, old, 0), 0);
+        free(at);
+    }
+    lock = open(busy, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    ck_assert_int_eq(flock(lock, LOCK_EX), 0);
+    make_bundle(path, bundle);
+    ck_assert_int_eq(count_names(folder, ".ffa-"), 1);
+    ck_assert_int_eq(access(busy, F_OK), 0);
+    ck_assert_int_eq(close(lock), 0);
+    free(inside);
+    free(busy);
+    free(bundle);
+}
+END_TEST
+
 /* ---- names ---- */
 
 /* No name is anything but a file's to SQLite. */
@@ -835,6 +871,7 @@ int main(void)
     tcase_add_test(tc, network_store_is_not_made);
     tcase_add_test(tc, killed_makers_leave_nothing);
     tcase_add_test(tc, stale_files_are_reaped);
+    tcase_add_test(tc, export_reaps);
     tcase_add_loop_test(tc, names_are_names, 0, 6);
     tcase_add_loop_test(tc, urls_are_refused, 0, 3);
     tcase_add_test(tc, long_paths_are_used);

@@ -240,13 +240,21 @@ START_TEST(without_proc_ancestors_are_checked)
 {
     struct watch watch = { .warning = "" };
     char *shared = tmpdir_path(folder, "shared"), *below = tmpdir_path(shared, "below");
-    char *at = tmpdir_path(below, "kernels.ffadb");
+    char *at = tmpdir_path(below, "kernels.ffadb"), *bundle = tmpdir_path(folder, "b.ffadb");
     struct store *store;
 
     fill_at(path, MINE);
     fault_arm(FAULT_PROC, 1);
     store = open_at(path, STORE_READWRITE, &watch);
     ck_assert(fault_fired());
+    fault_arm(FAULT_PROC, 0);
+    ck_assert_msg(mark_in(store) == MINE, "%s", watch.warning);
+    ck_assert_ptr_null(strstr(store->place.opened, "/proc/"));
+    store_close(store);
+
+    make_bundle(path, bundle);
+    fault_arm(FAULT_PROC, 1);
+    store = open_at(bundle, STORE_BUNDLE, &watch);
     fault_arm(FAULT_PROC, 0);
     ck_assert_msg(mark_in(store) == MINE, "%s", watch.warning);
     ck_assert_ptr_null(strstr(store->place.opened, "/proc/"));
@@ -263,6 +271,7 @@ START_TEST(without_proc_ancestors_are_checked)
         store_close(store);
     }
     ck_assert_msg(strstr(watch.warning, "others can exchange folders in"), "%s", watch.warning);
+    free(bundle);
     free(at);
     free(below);
     free(shared);

@@ -370,6 +370,31 @@ START_TEST(file_size_limit_ends_nothing)
 }
 END_TEST
 
+START_TEST(export_meets_the_limit)
+{
+    pid_t child;
+
+    fill_at(path, MINE);
+    child = fork();
+    if (child == 0) {
+        struct rlimit limit = { .rlim_cur = 100000, .rlim_max = 100000 };
+        ffa_error err = { FFA_OK, 0, "" };
+        char *bundle = NULL;
+        ffa_cache *cache;
+
+        if (signal(SIGXFSZ, SIG_DFL) == SIG_ERR || setrlimit(RLIMIT_FSIZE, &limit) != 0 ||
+            ffa_cache_open(&cache, path, FFA_CACHE_READONLY, &err) != FFA_OK)
+            _exit(2);
+        if (ffa_bundle_export(&bundle, cache, folder, NULL, NULL, &err) != FFA_CACHE || bundle)
+            _exit(3);
+        ffa_cache_close(cache);
+        _exit(strstr(err.message, "file size limit") ? 0 : 4);
+    }
+    expect_exit(child);
+    ck_assert_int_eq(count_names(folder, "ffa-"), 0);
+}
+END_TEST
+
 /* One that was pending before is the caller's, and stays. Pairs of two stores may end in any
  * order. */
 START_TEST(pending_signals_stay)
@@ -870,6 +895,7 @@ int main(void)
     tcase_add_test(tc, without_proc_ancestors_are_checked);
     tcase_add_test(tc, locks_are_in_trusted_folders);
     tcase_add_loop_test(tc, file_size_limit_ends_nothing, 0, 2);
+    tcase_add_test(tc, export_meets_the_limit);
     tcase_add_test(tc, pending_signals_stay);
     tcase_add_loop_test(tc, endless_schema_is_refused, 0, COUNT(endless));
     tcase_add_test(tc, work_has_an_end);

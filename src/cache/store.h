@@ -25,6 +25,7 @@ struct store_opts {
     bool on_network;    /* write on a network file system, too */
     bool of_group;      /* its group may write it */
     bool create;        /* STORE_MAINTAIN: make it when absent */
+    bool follow_links;  /* STORE_READONLY: it may be behind links, as a bundle */
     uint64_t bytes_max; /* 0: 1 GiB */
     struct log log;
 };

@@ -250,7 +250,7 @@ static int print_verdict(const struct cli *cli, const ffa_cache_verdict *verdict
 
 static int verify(const struct cli *cli, ffa_cache *cache, struct rebuild *rebuild, json_t *bad)
 {
-    ffa_cache_verdict verdict = { 0 };
+    ffa_cache_verdict verdict = FFA_CACHE_VERDICT_INIT;
     ffa_error err = { FFA_OK, 0, "" };
     int status = CLI_PARSE_GO;
 

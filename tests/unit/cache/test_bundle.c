@@ -232,7 +232,7 @@ START_TEST(export_and_import_filter)
     ffa_bundle_filter filter = filter_cases[_i].filter;
     int want = filter_cases[_i].kernels;
     ffa_bundle_info info = FFA_BUNDLE_INFO_INIT;
-    ffa_bundle_report report;
+    ffa_bundle_report report = FFA_BUNDLE_REPORT_INIT;
     ffa_cache *cache, *into;
 
     fill(store, 0, 10, 1, "nvrtc 13.0 a");
@@ -275,9 +275,9 @@ START_TEST(two_shards_are_one_whole)
     char *even = in_folder("even.ffadb"), *odd = in_folder("odd.ffadb");
     char *whole = in_folder("whole.ffadb"), *merged = in_folder("merged.ffadb");
     char *paths[4], *sub = in_folder("sub"), *manifests[2];
-    ffa_bundle_difference difference;
+    ffa_bundle_difference difference = FFA_BUNDLE_DIFFERENCE_INIT;
     struct seen seen = { { 0 } };
-    ffa_bundle_report report;
+    ffa_bundle_report report = FFA_BUNDLE_REPORT_INIT;
     ffa_cache *into, *from, *a, *b;
 
     fill(even, 0, 200, 2, "nvrtc 13.0 a");
@@ -334,8 +334,8 @@ START_TEST(conflicts_keep_what_was_there)
     char *ours = in_folder("a.ffadb"), *theirs = in_folder("b.ffadb");
     struct jit_kernel kernel = fixture_kernel(0, "nvrtc 13.0 a", "sm_90a");
     struct store_opts opts = { .path = theirs };
-    ffa_bundle_difference difference;
-    ffa_bundle_report report;
+    ffa_bundle_difference difference = FFA_BUNDLE_DIFFERENCE_INIT;
+    ffa_bundle_report report = FFA_BUNDLE_REPORT_INIT;
     struct seen seen = { { 0 } };
     struct store *store;
     ffa_cache *a, *b;
@@ -394,7 +394,7 @@ START_TEST(verify_finds_what_changed)
 {
     char *store = in_folder("a.ffadb"), *path;
     ffa_error err = { FFA_OK, 0, "" };
-    ffa_bundle_verdict verdict;
+    ffa_bundle_verdict verdict = FFA_BUNDLE_VERDICT_INIT;
     ffa_cache *cache;
 
     fill(store, 0, 5, 1, "nvrtc 13.0 a");
@@ -423,7 +423,7 @@ START_TEST(manifest_guards_against_more_than_accidents)
     char *mine = in_folder("a.ffadb"), *evil = in_folder("b.ffadb"), *paths[2], sql[1024];
     struct jit_kernel kernel = fixture_kernel(0, "nvrtc 13.0 a", "sm_90a");
     struct store_opts opts = { .path = evil };
-    ffa_bundle_verdict verdict;
+    ffa_bundle_verdict verdict = FFA_BUNDLE_VERDICT_INIT;
     struct store *store;
     ffa_cache *cache;
 
@@ -459,9 +459,9 @@ START_TEST(misuse_is_refused)
     char *store = in_folder("a.ffadb"), *path, *nowhere = in_folder("not/there"), *text;
     ffa_bundle_filter filter = FFA_BUNDLE_FILTER_INIT;
     ffa_error err = { FFA_OK, 0, "" };
-    ffa_bundle_difference difference;
+    ffa_bundle_difference difference = FFA_BUNDLE_DIFFERENCE_INIT;
     ffa_cache *cache, *bundle, *again;
-    ffa_bundle_report report;
+    ffa_bundle_report report = FFA_BUNDLE_REPORT_INIT;
 
     fill(store, 0, 3, 1, "nvrtc 13.0 a");
     cache = open_cache(store, 0);
@@ -953,8 +953,8 @@ START_TEST(every_failure_is_clean)
     ck_assert_int_eq(mkdir(out, 0700), 0);
     for (nth = 1; nth < 500; nth++) {
         ffa_error err = { FFA_OK, 0, "" };
-        ffa_bundle_difference difference;
-        ffa_bundle_verdict verdict;
+        ffa_bundle_difference difference = FFA_BUNDLE_DIFFERENCE_INIT;
+        ffa_bundle_verdict verdict = FFA_BUNDLE_VERDICT_INIT;
         ffa_cache *cache = open_cache(store, 0), *into = open_cache(target, FFA_CACHE_CREATE);
         ffa_cache *bundle = NULL;
         char *path = NULL;

@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <time.h>
 
@@ -25,6 +24,19 @@ static void only_this(sigset_t *set)
     (void)sigaddset(set, SIGXFSZ);
 }
 
+static bool is_pending(void)
+{
+    sigset_t set;
+
+    (void)sigemptyset(&set);
+    return sigpending(&set) == 0 && sigismember(&set, SIGXFSZ) == 1;
+}
+
+bool file_limit_was_met(void)
+{
+    return mine.depth > 0 && !mine.was_pending && is_pending();
+}
+
 void file_limit_enter(void)
 {
     sigset_t set, before;
@@ -32,8 +44,7 @@ void file_limit_enter(void)
 
     if (mine.depth++ > 0)
         return;
-    (void)sigemptyset(&before);
-    mine.was_pending = sigpending(&before) == 0 && sigismember(&before, SIGXFSZ) == 1;
+    mine.was_pending = is_pending();
     only_this(&set);
     (void)sigemptyset(&before);
     (void)pthread_sigmask(SIG_BLOCK, &set, &before);

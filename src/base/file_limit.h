@@ -7,8 +7,12 @@
 #ifndef FFA_BASE_FILE_LIMIT_H
 #define FFA_BASE_FILE_LIMIT_H
 
+#include <stdbool.h>
+
 /* Pairs may nest, also with those of other objects, and end in any order. Keep errno. */
 void file_limit_enter(void);
 void file_limit_leave(void);
+/* Whether a write of this thread has met the limit since it entered. */
+bool file_limit_was_met(void);
 
 #endif

@@ -135,8 +135,9 @@ static bool hold_only(struct tempfile *file)
     if (file->name)
         return true;
     mem_free(file->path);
-    file->path = mem_strdup(descriptor_path(path, held) ? path : NULL);
-    errno = file->path ? 0 : ENOENT;
+    file->path = descriptor_path(path, held) ? mem_strdup(path) : NULL;
+    if (!file->path)
+        errno = path[0] ? ENOMEM : ENOENT;
     return file->path != NULL;
 }
 

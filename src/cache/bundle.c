@@ -321,8 +321,8 @@ static ffa_status put_in_place(struct tempfile *file, const char *path, const ch
     int synced = -1;
 
     if (!tempfile_set_mode(file, 0444) || !tempfile_publish(file, strrchr(path, '/') + 1, true))
-        return error_fail(err, FFA_CACHE, errno, "bundle '%s': cannot put it in place: %s", path,
-                          strerror(errno));
+        return error_fail(err, errno == ENOMEM ? FFA_NOMEM : FFA_CACHE, errno,
+                          "bundle '%s': cannot put it in place: %s", path, strerror(errno));
     /* The name is to last as the file does; where folders cannot be synced, it does anyway. */
     synced = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (synced >= 0) {

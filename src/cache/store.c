@@ -9,12 +9,10 @@
  */
 #include "cache/store_internal.h"
 
-#include "base/embedded.h"
 #include "base/file_limit.h"
 #include "cache/store_place.h"
 #include "cache/store_vfs.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <sys/stat.h>
 
@@ -35,7 +33,7 @@ ffa_status store_sql(struct store *store, int code, const char *doing, ffa_error
         code = sqlite3_extended_errcode(store->db);
     if ((code & 0xff) == SQLITE_INTERRUPT)
         text = "it takes more work than in any store";
-    else if ((code & 0xff) == SQLITE_IOERR && store->db && sqlite3_system_errno(store->db) == EFBIG)
+    else if ((code & 0xff) == SQLITE_IOERR && file_limit_was_met())
         text = "the file size limit of this process (ulimit -f) is reached";
     return error_fail(err, (code & 0xff) == SQLITE_NOMEM ? FFA_NOMEM : FFA_CACHE, code,
                       "%s '%s': cannot %s: %s", store_kind(store), store->path, doing, text);
@@ -106,7 +104,7 @@ static int watch_work(void *user)
     return ++store->work > store->work_max;
 }
 
-static void set_limits(struct store *store)
+void store_set_limits(struct store *store)
 {
     static const struct {
         int option, value;
@@ -147,7 +145,7 @@ static ffa_status open_uri(struct store *store, const char *uri, int flags, ffa_
     FFA_TRY(store_sql(
         store, sqlite3_open_v2(uri, &store->db, flags | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_URI, vfs),
         "open it", err));
-    set_limits(store);
+    store_set_limits(store);
 out:
     if (!store->db) /* SQLite may give a handle also where it fails */
         store_vfs_drop();
@@ -186,130 +184,6 @@ out:
     return rc;
 }
 
-/* Whose file is it? Both numbers are read before any table is touched. */
-static ffa_status check_header(struct store *store, ffa_error *err)
-{
-    int64_t application, schema;
-    ffa_status rc;
-
-    FFA_TRY(store_number(store, "PRAGMA application_id", &application, err));
-    FFA_TRY(store_number(store, "PRAGMA user_version", &schema, err));
-    store->schema = schema;
-    store->is_bundle = application == STORE_BUNDLE_APPLICATION;
-    if ((application != STORE_APPLICATION && !store->is_bundle) || schema < 1)
-        rc = error_fail(err, FFA_CACHE, 0,
-                        "'%s' is another program's database, not a kernel store; choose another "
-                        "path",
-                        store->path);
-    else if (schema > STORE_SCHEMA)
-        rc = error_fail(err, FFA_CACHE, 0,
-                        "%s '%s' has schema %lld, this library reads up to %d; use a newer "
-                        "library or another path",
-                        store_kind(store), store->path, (long long)schema, STORE_SCHEMA);
-    else if (store->is_bundle && store->mode == STORE_READWRITE)
-        rc = error_fail(err, FFA_CACHE, 0,
-                        "'%s' is a bundle, which nothing is added to; choose another path for the "
-                        "store and give it as a bundle",
-                        store->path);
-    else if (!store->is_bundle && store->mode == STORE_BUNDLE)
-        rc = error_fail(err, FFA_CACHE, 0,
-                        "'%s' is a store that may change, not a bundle; export a bundle from it",
-                        store->path);
-out:
-    return rc;
-}
-
-/* Add what an older schema lacks. Another process may do the same: the statements change nothing
- * the second time. */
-static ffa_status upgrade(struct store *store, ffa_error *err)
-{
-    ffa_status rc;
-
-    FFA_TRY(store_run(store, "BEGIN IMMEDIATE", "begin", err));
-    FFA_TRY(store_number(store, "PRAGMA user_version", &store->schema, err));
-    if (store->schema < STORE_SCHEMA)
-        FFA_TRY(store_run(store, embedded_schema.text, "bring its schema up to date", err));
-    FFA_TRY(store_run(store, "COMMIT", "commit the schema", err));
-    FFA_TRY(store_number(store, "PRAGMA user_version", &store->schema, err));
-out:
-    return store_rollback(store, rc);
-}
-
-/* Whether `sql` makes the one trigger that a store has. SQLite keeps its text from the name on. */
-static bool is_own_trigger(const char *sql)
-{
-    static const char kept[] = "CREATE TRIGGER ", made[] = "CREATE TRIGGER IF NOT EXISTS ";
-    const char *own = strstr(embedded_schema.text, made);
-    size_t bytes = sql ? strlen(sql) : 0;
-
-    return own && bytes > sizeof kept && strncmp(sql, kept, sizeof kept - 1) == 0 &&
-           strncmp(own + sizeof made - 1, sql + sizeof kept - 1, bytes - (sizeof kept - 1)) == 0 &&
-           own[sizeof made - 1 + bytes - (sizeof kept - 1)] == ';';
-}
-
-/* What stands under the names of our tables is a table, and nothing but our trigger runs when they
- * are written: a view or a trigger may be a query without end. Readers have triggers off. */
-static ffa_status check_schema(struct store *store, ffa_error *err)
-{
-    sqlite3_stmt *statement = NULL;
-    bool is_row = true;
-    ffa_status rc;
-
-    FFA_TRY(store_prepare(store, &statement,
-                          "SELECT type, name, sql FROM sqlite_schema WHERE type = 'trigger' OR "
-                          "(lower(name) IN ('kernel', 'blob', 'meta', 'failure', 'miss') AND "
-                          "(type <> 'table' OR rootpage = 0))",
-                          err));
-    for (;;) {
-        const char *type, *name;
-        bool is_trigger;
-
-        FFA_TRY(store_step(store, statement, &is_row, "read its schema", err));
-        if (!is_row)
-            break;
-        type = (const char *)sqlite3_column_text(statement, 0);
-        name = (const char *)sqlite3_column_text(statement, 1);
-        is_trigger = type && strcmp(type, "trigger") == 0;
-        if (is_trigger && (!store->is_writable ||
-                           is_own_trigger((const char *)sqlite3_column_text(statement, 2))))
-            continue;
-        rc = error_fail(err, FFA_CACHE, 0,
-                        "%s '%s' has a %s '%.40s' that no kernel store has; remove the file or "
-                        "choose another path",
-                        store_kind(store), store->path,
-                        !type                        ? "thing"
-                        : strcmp(type, "table") == 0 ? "virtual table"
-                                                     : type,
-                        name ? name : "");
-        goto out;
-    }
-    if (store->is_writable)
-        (void)sqlite3_db_config(store->db, SQLITE_DBCONFIG_ENABLE_TRIGGER, 1, NULL);
-out:
-    (void)sqlite3_finalize(statement);
-    return rc;
-}
-
-static ffa_status set_up(struct store *store, ffa_error *err)
-{
-    sqlite3_stmt *statement = NULL;
-    ffa_status rc;
-
-    FFA_TRY(store_run(store,
-                      "PRAGMA mmap_size=0; PRAGMA synchronous=NORMAL; PRAGMA temp_store=MEMORY; "
-                      "PRAGMA cell_size_check=ON",
-                      "set it up", err));
-    if (store->is_writable)
-        FFA_TRY(store_run(store, "PRAGMA journal_mode=TRUNCATE", "set its journal", err));
-    if (store->is_writable && store->schema < STORE_SCHEMA)
-        FFA_TRY(upgrade(store, err));
-    /* Tables and columns are all there. */
-    FFA_TRY(store_prepare(store, &statement, "SELECT " STORE_COLUMNS_AND_DATA STORE_FROM, err));
-out:
-    (void)sqlite3_finalize(statement);
-    return rc;
-}
-
 /* network: the kind of file system, where that forbids writing. */
 static ffa_status open_store(struct store *store, const struct stat *file, const char *network,
                              ffa_error *err)
@@ -321,10 +195,10 @@ static ffa_status open_store(struct store *store, const struct stat *file, const
     store->is_writable = is_writer && !sqlite3_db_readonly(store->db, "main");
     store->device = file->st_dev;
     store->inode = file->st_ino;
-    FFA_TRY(check_header(store, err));
+    FFA_TRY(store_check_header(store, err));
     store->is_writable = store->is_writable && !store->is_bundle;
-    FFA_TRY(check_schema(store, err));
-    FFA_TRY(set_up(store, err));
+    FFA_TRY(store_check_schema(store, err));
+    FFA_TRY(store_set_up(store, err));
 out:
     if (rc != FFA_OK)
         store_close_db(store);
@@ -386,8 +260,9 @@ static ffa_status find_file(struct store *store, struct stat *file, ffa_error *e
         return rc == FFA_NOT_FOUND && !store_is_maker(store)
                    ? rc
                    : error_fail(err, network.status, 0, "%s", network.message);
-    if (!store->network && (store->mode == STORE_READWRITE || store->mode == STORE_MAINTAIN))
-        store_reap(store);
+    if (!store->network && (store->mode == STORE_READWRITE || store->mode == STORE_MAINTAIN) &&
+        store_reap(store) != FFA_OK)
+        return error_nomem(err, "a path");
     if (rc == FFA_NOT_FOUND && store_is_maker(store)) {
         rc = store_make(store, err->native == 0, err);
         if (rc == FFA_OK)

@@ -128,7 +128,10 @@ static ffa_status copy_store(struct store *out, struct store *from, ffa_error *e
     backup = sqlite3_backup_init(out->db, "main", from->db, "main");
     code = backup ? sqlite3_backup_step(backup, -1) : sqlite3_errcode(out->db);
     (void)sqlite3_backup_finish(backup);
-    rc = store_sql(out, code, "copy it", err);
+    FFA_TRY(store_sql(out, code, "copy it", err));
+    store_set_limits(out);
+    out->is_writable = true;
+    rc = store_check_schema(out, err);
 out:
     return rc;
 }
@@ -186,7 +189,7 @@ ffa_status ffa_cache_gc(ffa_cache *cache, const ffa_cache_gc_opts *opts,
     gc = (struct gc){ cache->store, visit, user, &now };
     if (cache->store->is_writable)
         rc = collect(&gc, &wanted, err);
-    else if (wanted.flags & FFA_CACHE_GC_DRY_RUN)
+    else if (wanted.flags & FFA_CACHE_GC_DRY_RUN && !cache->store->is_bundle)
         rc = collect_in_copy(&gc, &wanted, err);
     else
         rc = cache_check_writable(cache->store, err);

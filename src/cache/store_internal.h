@@ -88,10 +88,19 @@ char *store_place_path(const struct store_place *place, const char *ending);
 ffa_status store_begin_file(struct store *store, int file, int64_t created_s, ffa_error *err);
 /* In the place that was entered; replace: an empty file is in the way. */
 ffa_status store_make(struct store *store, bool replace, ffa_error *err);
-/* Remove what killed makers left behind. */
-void store_reap(const struct store *store);
+/* Remove what killed makers left behind. Only FFA_NOMEM fails. */
+ffa_status store_reap(const struct store *store);
 /* Rename a damaged file to "<path>.damaged". */
 ffa_status store_put_aside(struct store *store, const struct stat *file, ffa_error *err);
+
+/* ---- the schema (store_schema.c) ---- */
+
+/* Whose file the open one is, of which version; then bring it up to date, if it may be written. */
+ffa_status store_check_header(struct store *store, ffa_error *err);
+/* What stands under the names of our tables is a table, and nothing but our trigger runs when they
+ * are written: a view or a trigger may be a query without end. Readers have triggers off. */
+ffa_status store_check_schema(struct store *store, ffa_error *err);
+ffa_status store_set_up(struct store *store, ffa_error *err);
 
 /* ---- statements ---- */
 
@@ -128,6 +137,8 @@ bool store_recover(struct store *store, const ffa_error *why);
 
 /* The new, empty file that is open as `file`, which nobody else has. It stays the caller's. */
 ffa_status store_open_new(struct store *store, int file, ffa_error *err);
+/* Of a connection that is new: no views, no triggers, and an end to every statement. */
+void store_set_limits(struct store *store);
 void store_close_db(struct store *store);
 /* ROLLBACK if a transaction is open and rc is a failure; returns rc. */
 ffa_status store_rollback(struct store *store, ffa_status rc);

@@ -77,13 +77,18 @@ out:
     return rc;
 }
 
-void store_reap(const struct store *store)
+ffa_status store_reap(const struct store *store)
 {
-    char *prefix = store->place.opened ? prefix_of(store) : NULL;
+    char *prefix;
 
-    if (prefix)
-        tempfile_reap(store->place.opened, prefix);
+    if (!store->place.opened)
+        return FFA_OK;
+    prefix = prefix_of(store);
+    if (!prefix)
+        return FFA_NOMEM;
+    tempfile_reap(store->place.opened, prefix);
     mem_free(prefix);
+    return FFA_OK;
 }
 
 /* ---- a damaged file ---- */

@@ -176,10 +176,11 @@ int64_t cli_clock_us(void);
 /* ---- what the environment says (environment.c): where the store is, which shard, what terminal
  * ---- */
 
+enum { CLI_PATH_BYTES = 4096 };
 struct cli_place {
-    char path[512];       /* of kernels.ffadb; empty: memory only */
-    char chosen_by[32];   /* "--store", "FFA_CACHE_DIR", ... "nothing" */
-    char explain[6][640]; /* one line a candidate, in order */
+    char path[CLI_PATH_BYTES]; /* of kernels.ffadb; empty: memory only */
+    char chosen_by[32];        /* "--store", "FFA_CACHE_DIR", ... "nothing" */
+    char explain[6][4352];     /* one line a candidate, in order */
     int explain_count;
 };
 

@@ -43,7 +43,7 @@ int cmd_cache_path(struct cli *cli)
     }
     (void)printf("%s\n", place.path[0] ? place.path : "none");
     for (int i = 0; wants_explain && i < place.explain_count; i++)
-        (void)printf("  %s\n", place.explain[i]);
+        cli_line(stdout, "  %s", place.explain[i]);
     return CLI_DONE;
 }
 

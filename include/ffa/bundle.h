@@ -28,8 +28,8 @@ typedef struct ffa_bundle_filter {
     const char *toolchain;
     const char *digest;       /* of an import: the bundle's, 64 hexadecimal digits in lower case;
                                  nothing is imported from one with another */
-    const volatile int *stop; /* NULL, or what a signal handler sets to something other than 0 to end
-                                 the call early, with FFA_TIMEOUT */
+    const volatile int *stop; /* NULL, or what a signal handler sets to something other than 0 to
+                                 end the call early, with FFA_TIMEOUT */
 } ffa_bundle_filter;
 #define FFA_BUNDLE_FILTER_INIT                                                                     \
     {                                                                                              \
@@ -87,10 +87,10 @@ typedef struct ffa_bundle_report {
  * `into`. To merge several, import one after the other. Of a bundle, the manifest and
  * its digest are checked first, and nothing is imported where a kernel is not as it lists it, or
  * missing; one whose cubin or facts are damaged is left out. Kernels added before a failure stay,
- * and `report` is filled on failure too. The size limit of `into` is not applied here; the next context
- * that writes it does that.
- * Fails with FFA_INVALID (the same file twice; a digest, and `from` is a store), FFA_CACHE (`into`
- * is read-only, either file, the manifest or its digest), FFA_TIMEOUT (stopped), FFA_NOMEM. Thread: any. Blocks: reads all, writes what is new.
+ * and `report` is filled on failure too. The size limit of `into` is not applied here; the next
+ * context that writes it does that. Fails with FFA_INVALID (the same file twice; a digest, and
+ * `from` is a store), FFA_CACHE (`into` is read-only, either file, the manifest or its digest),
+ * FFA_TIMEOUT (stopped), FFA_NOMEM. Thread: any. Blocks: reads all, writes what is new.
  */
 FFA_API ffa_status ffa_bundle_import(ffa_cache *into, ffa_cache *from,
                                      const ffa_bundle_filter *filter, ffa_bundle_report *report,

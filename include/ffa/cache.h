@@ -85,8 +85,8 @@ typedef struct ffa_cache_counters {
 FFA_API ffa_status ffa_cache_counters_get(ffa_cache *cache, ffa_cache_counters *counters,
                                           ffa_error *err);
 
-/* One entry; texts live as long as the callback. struct_size, as in all that callbacks are given, is
- * the library's: fields beyond it are not there. */
+/* One entry; texts live as long as the callback. struct_size, as in all that callbacks are given,
+ * is the library's: fields beyond it are not there. */
 typedef struct ffa_cache_entry {
     uint32_t struct_size;
     uint32_t pad_;

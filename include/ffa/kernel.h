@@ -119,7 +119,7 @@ FFA_API ffa_status ffa_compile_key(ffa_context *context, const ffa_compile_reque
 /* What ffa_precompile tells of a request that is done, or of itself between two of them. Borrowed:
  * all of it ends with the call of the function it is given to. */
 typedef struct ffa_precompile_event {
-    uint32_t struct_size;        /* the library's: fields beyond it are not there */
+    uint32_t struct_size; /* the library's: fields beyond it are not there */
     uint32_t pad_;
     int64_t index;               /* of the request; -1: none, time has passed (tick_ms) */
     ffa_status status;           /* what came of it */

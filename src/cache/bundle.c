@@ -82,8 +82,8 @@ ffa_status filter_import(ffa_bundle_filter *out, const ffa_bundle_filter *filter
     if (out->flags)
         rc =
             error_fail(err, FFA_UNSUPPORTED, 0, "filter: flags is 0x%x, none is known", out->flags);
-    else if (out->digest && (strlen(out->digest) != DIGITS ||
-                             strspn(out->digest, "0123456789abcdef") != DIGITS))
+    else if (out->digest &&
+             (strlen(out->digest) != DIGITS || strspn(out->digest, "0123456789abcdef") != DIGITS))
         rc = error_fail(err, FFA_INVALID, 0,
                         "filter: digest is '%.80s', not %d hexadecimal digits in lower case",
                         out->digest, DIGITS);

@@ -45,9 +45,9 @@ uint64_t store_bad_count(const struct store *store);
 uint64_t store_error_count(const struct store *store);
 
 struct store_query {
-    const struct jit_request *request; /* completed: its key and record are looked up */
-    const char *toolchain;             /* preferred; "": none */
-    bool exact;                        /* no other toolchain will do */
+    const struct jit_request *request;       /* completed: its key and record are looked up */
+    const char *toolchain;                   /* preferred; "": none */
+    bool exact;                              /* no other toolchain will do */
     const struct jit_kernel *const *refused; /* [refused_count] cubins that will not do */
     int refused_count;
 };

@@ -221,8 +221,8 @@ int cmd_bundle_import(struct cli *cli)
     if (status == CLI_PARSE_GO)
         status = check_digest(cli, filter.digest);
     if (status == CLI_PARSE_GO && filter.digest && cli->argc > 1)
-        status = cli_fail_text(cli, FFA_INVALID, "--digest is of one bundle, %d are given",
-                               cli->argc);
+        status =
+            cli_fail_text(cli, FFA_INVALID, "--digest is of one bundle, %d are given", cli->argc);
     if (status == CLI_PARSE_GO)
         status = entries_open_store(cli, &cache, FFA_CACHE_CREATE);
     if (status != CLI_PARSE_GO)
@@ -340,8 +340,8 @@ static int visit_difference(void *user, ffa_bundle_side side, const ffa_cache_en
 
     if (!array) {
         entry_settings(settings, sizeof settings, entry);
-        cli_line(stdout, "%c %s  %s  %s  %s  %s", " -+!"[side], entry->key, entry->toolchain,
-                 entry->template_name, entry->arch, settings);
+        cli_line(stdout, "%c %s  %s  %s  %s  %s", " -+!"[side], entry -> key, entry -> toolchain,
+                 entry -> template_name, entry -> arch, settings);
         return 0;
     }
     object = entry_object(entry);

@@ -81,8 +81,8 @@ static void drain(void)
 {
     sig_atomic_t go_on = 0;
 
-    (void)__atomic_compare_exchange_n(&interrupt_stop, &go_on, FFA_PRECOMPILE_DRAIN, false, __ATOMIC_SEQ_CST,
-                                      __ATOMIC_SEQ_CST);
+    (void)__atomic_compare_exchange_n(&interrupt_stop, &go_on, FFA_PRECOMPILE_DRAIN, false,
+                                      __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
 /* What the machine lacks, it lacks for all kernels; a template that does not compile probably will

@@ -37,10 +37,9 @@ static bool is_of_cubin(cudaError_t code)
 /* The driver looks at the code here, or, where it loads lazily, when the entry is looked up. */
 static cudaError_t library_load(struct gpu_kernel *kernel, const struct gpu_kernel_desc *desc)
 {
-    cudaError_t code =
-        fault_here(FAULT_LOAD)
-            ? cudaErrorNoKernelImageForDevice
-            : cudaLibraryLoadData(&kernel->library, desc->cubin, NULL, NULL, 0, NULL, NULL, 0);
+    cudaError_t code = fault_here(FAULT_LOAD) ? cudaErrorNoKernelImageForDevice
+                                              : cudaLibraryLoadData(&kernel->library, desc->cubin,
+                                                                    NULL, NULL, 0, NULL, NULL, 0);
 
     return code == cudaSuccess ? cudaLibraryGetKernel(&kernel->entry, kernel->library, desc->entry)
                                : code;

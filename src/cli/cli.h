@@ -35,7 +35,7 @@ struct cli;
 struct cli_command {
     const char *name;
     int (*run)(struct cli *cli);
-    bool uses_context; /* takes --store, --templates, --nvrtc, --verbose */
+    bool uses_context; /* takes --store, --templates, --nvrtc, --cudart, --verbose */
     const char *operands;
     const char *summary;  /* NULL: the command's own use, not listed */
     const char *examples; /* one a line, each with its newline */
@@ -81,6 +81,7 @@ struct cli {
     bool network;            /* --network */
     const char *templates;   /* --templates, or NULL */
     const char *nvrtc;       /* --nvrtc, or NULL */
+    const char *cudart;      /* --cudart, or NULL */
     struct cli_list bundles; /* --bundle */
     bool uses_bundles;       /* set by cli_parse: the command has CLI_BUNDLE_OPTION */
 };

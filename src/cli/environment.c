@@ -219,6 +219,7 @@ static int open_context(const struct cli *cli, ffa_context **out, int device, ui
     opts.cache_path = place.path[0] ? place.path : NULL;
     opts.templates_dir = cli->templates;
     opts.nvrtc_path = cli->nvrtc;
+    opts.cudart_path = cli->cudart;
     opts.bundles = bundles.list.at;
     opts.bundle_count = bundles.list.count;
     if (workers) {

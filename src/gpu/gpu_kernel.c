@@ -37,12 +37,15 @@ static bool is_of_cubin(cudaError_t code)
 /* The driver looks at the code here, or, where it loads lazily, when the entry is looked up. */
 static cudaError_t library_load(struct gpu_kernel *kernel, const struct gpu_kernel_desc *desc)
 {
-    cudaError_t code = fault_here(FAULT_LOAD) ? cudaErrorNoKernelImageForDevice
-                                              : cudaLibraryLoadData(&kernel->library, desc->cubin,
-                                                                    NULL, NULL, 0, NULL, NULL, 0);
+    const struct gpu_runtime *cuda = kernel->device->cuda;
+    cudaError_t code = fault_here(FAULT_LOAD)
+                           ? cudaErrorNoKernelImageForDevice
+                           : cuda->cudaLibraryLoadData(&kernel->library, desc->cubin, NULL, NULL, 0,
+                                                       NULL, NULL, 0);
 
-    return code == cudaSuccess ? cudaLibraryGetKernel(&kernel->entry, kernel->library, desc->entry)
-                               : code;
+    return code == cudaSuccess
+               ? cuda->cudaLibraryGetKernel(&kernel->entry, kernel->library, desc->entry)
+               : code;
 }
 
 ffa_status gpu_kernel_load(struct gpu_kernel **out, struct gpu_device *device,
@@ -72,11 +75,11 @@ ffa_status gpu_kernel_load(struct gpu_kernel **out, struct gpu_device *device,
     FFA_TRY(gpu_enter(device, &previous, err));
     code = library_load(kernel, desc);
     *is_refused = is_of_cubin(code);
-    FFA_TRY(gpu_status(code, "load the module", err));
-    FFA_TRY(gpu_status(cudaFuncSetAttribute((const void *)kernel->entry,
-                                            cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                            desc->shared_bytes),
-                       "reserve the kernel's shared memory", err));
+    FFA_TRY(gpu_status(device->cuda, code, "load the module", err));
+    GPU_TRY(device,
+            cudaFuncSetAttribute((const void *)kernel->entry,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, desc->shared_bytes),
+            "reserve the kernel's shared memory", err);
     *out = kernel;
     kernel = NULL;
 out:
@@ -90,7 +93,7 @@ void gpu_kernel_unload(struct gpu_kernel *kernel)
     if (!kernel)
         return;
     if (kernel->library)
-        (void)cudaLibraryUnload(kernel->library);
+        (void)kernel->device->cuda->cudaLibraryUnload(kernel->library);
     mem_free(kernel);
 }
 
@@ -114,8 +117,8 @@ ffa_status gpu_kernel_enqueue(const struct gpu_kernel *kernel, int32_t blocks, c
     ffa_status rc;
 
     FFA_TRY(gpu_enter(kernel->device, &previous, err));
-    FFA_TRY(gpu_status(cudaLaunchKernelExC(&config, (const void *)kernel->entry, params),
-                       "launch the kernel", err));
+    GPU_TRY(kernel->device, cudaLaunchKernelExC(&config, (const void *)kernel->entry, params),
+            "launch the kernel", err);
 out:
     gpu_leave(kernel->device, previous);
     return rc;

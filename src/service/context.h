@@ -41,6 +41,7 @@ struct ffa_context {
     struct log log;
     struct jit *jit;           /* NVRTC (opened on first use) and template text */
     struct kernel_cache cache; /* the memory table and the store */
+    struct gpu_runtime *cuda;  /* NULL where no GPU was asked for, or there is no CUDA runtime */
     struct gpu_device *gpu;    /* NULL on the CPU */
     char arch[16];             /* compiled for by default */
     int32_t cpu_threads;

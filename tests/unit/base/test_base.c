@@ -2,6 +2,7 @@
  *
  * Option structs across versions, errors, text, checked memory.
  */
+#include "base/available.h"
 #include "base/base.h"
 #include "base/printable.h"
 #include "support/suite.h"
@@ -175,6 +176,48 @@ START_TEST(memory_checks_overflow)
 }
 END_TEST
 
+/* Leave the process so many bytes, by a limit of its own. */
+static void leave(int64_t bytes)
+{
+    struct rlimit limit;
+
+    ck_assert_int_eq(getrlimit(RLIMIT_DATA, &limit), 0);
+    limit.rlim_cur = bytes < 0 ? limit.rlim_max : limit_data_bytes() + (uint64_t)bytes;
+    ck_assert_int_eq(setrlimit(RLIMIT_DATA, &limit), 0);
+}
+
+START_TEST(what_cannot_fit_is_refused_before_it_is_taken)
+{
+    const int64_t mib = 1 << 20;
+    struct text text = { 0 };
+    ffa_error err = { FFA_OK, 0, "" };
+    int64_t capacity = 0;
+    void *at = NULL;
+    void *array;
+
+    ck_assert_int_gt(available_memory(), 256 * mib);
+    ck_assert_int_eq(mem_check(32 * mib, "it", NULL), FFA_OK);
+    leave(200 * mib);
+    ck_assert_int_le(available_memory(), 200 * mib);
+    ck_assert_int_gt(available_memory(), 150 * mib);
+    ck_assert(mem_fits(100 * mib));
+    ck_assert(!mem_fits(INT64_MAX));
+    ck_assert_int_eq(mem_check(300 * mib, "a mask", &err), FFA_NOMEM);
+    ck_assert_msg(strstr(err.message, "a mask needs about 0.29 GiB of memory, and 0.") != NULL,
+                  "%s", err.message);
+    ck_assert_ptr_null(mem_array(300, (size_t)mib));
+    ck_assert(!mem_grow(&at, &capacity, 300, (size_t)mib));
+    ck_assert_int_eq(capacity, 0);
+    array = mem_array(100, (size_t)mib);
+    ck_assert_ptr_nonnull(array);
+    leave(-1);
+    mem_free(array);
+    text_add(&text, "%s", "it goes on");
+    ck_assert(!text.failed);
+    text_finish(&text);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("base");
@@ -189,6 +232,7 @@ int main(void)
     tcase_add_test(tc, messages_and_log_lines_are_one_line);
     tcase_add_test(tc, text_grows_and_fails_as_a_whole);
     tcase_add_test(tc, memory_checks_overflow);
+    tcase_add_test(tc, what_cannot_fit_is_refused_before_it_is_taken);
     suite_add_tcase(suite, tc);
     return suite_run(suite);
 }

@@ -341,7 +341,7 @@ static ffa_status export_to(struct store *bundle, char **path, struct store *fro
     ffa_status rc = FFA_OK;
 
     tempfile_reap(folder, ".ffa-bundle-");
-    tempfile_reap(folder, ".ffa-merge-");
+    tempfile_reap_folders(folder, ".ffa-merge-", "kernels.ffadb");
     if (!tempfile_open(&file, folder, ".ffa-bundle-")) {
         rc = store_file_trouble(bundle, "make a file in", folder, err);
         goto out;

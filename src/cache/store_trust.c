@@ -108,7 +108,8 @@ char *store_place_path(const struct store_place *place, const char *ending)
 {
     struct text path = { 0 };
 
-    text_add(&path, "%s/%s%s", place->opened, place->name, ending);
+    text_add(&path, "%s/%s%s", strcmp(place->opened, "/") == 0 ? "" : place->opened, place->name,
+             ending);
     return text_take(&path);
 }
 
@@ -168,9 +169,13 @@ static ffa_status give_to_group(struct store *store, const struct stat *stat, ff
     struct stat now;
     ffa_status rc = FFA_OK;
 
-    if (folder < 0 || fstat(folder, &now) != 0 || now.st_ino != stat->st_ino ||
-        now.st_dev != stat->st_dev || now.st_uid != geteuid() || fchmod(folder, 02770) != 0)
+    if (folder >= 0 && fstat(folder, &now) == 0 &&
+        (now.st_ino != stat->st_ino || now.st_dev != stat->st_dev || now.st_uid != geteuid())) {
+        errno = ESTALE;
         rc = store_file_trouble(store, "hand to its group", store->folder, err);
+    } else if (folder < 0 || fchmod(folder, 02770) != 0) {
+        rc = store_file_trouble(store, "hand to its group", store->folder, err);
+    }
     if (folder >= 0)
         (void)close(folder);
     return rc;

@@ -71,7 +71,7 @@ static float z_loss(void)
 int main(void)
 {
     const int64_t documents[] = { 0, 20, 41, TOKENS };
-    const ffa_documents docs = { documents, NULL, 3 };
+    const ffa_documents docs = { .cu_q = documents, .document_count = 3 };
     ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
     ffa_forward_args forward = FFA_FORWARD_ARGS_INIT;
     ffa_backward_args backward = FFA_BACKWARD_ARGS_INIT;

@@ -157,6 +157,10 @@ static int open_backend(const struct cli *cli, const struct run_options *options
     if (backend < 0)
         return cli_fail_text(cli, FFA_INVALID, "--backend is '%s', not auto, cuda or cpu",
                              options->backend);
+    if (backend == 2 && options->device >= 0)
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--backend cpu has no device: --device is %lld, leave one of the two",
+                             (long long)options->device);
     if (options->ranks.ranks && (backend == 1 || options->device >= 0))
         return cli_fail_text(cli, FFA_UNSUPPORTED,
                              "--ranks runs on the CPU: --backend cpu, and no --device");
@@ -605,7 +609,7 @@ static int run_one(const struct cli *cli, const struct run_options *options, ffa
     ffa_error err = { FFA_OK, 0, "" };
     struct run_result result = { 0 };
     struct run_case run;
-    ffa_status rc = run_case_init(&run, context, mask, shape, &err);
+    ffa_status rc = run_case_init(&run, context, mask, shape, options->ranks.ranks > 0, &err);
     int status;
 
     run.args.softmax_scale = options->scale;

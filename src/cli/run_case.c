@@ -9,6 +9,7 @@
 
 #include "base/half.h"
 #include "cli/file.h"
+#include "cli/fits.h"
 #include "cli/npy.h"
 
 #include <inttypes.h>
@@ -137,6 +138,19 @@ static ffa_status allocate(struct run_case *run, ffa_error *err)
     return FFA_OK;
 }
 
+/* Each tensor is on the host, and on the CPU backend the context's memory is the host's, too; ranks
+ * have rows of their own besides. */
+static ffa_status tensors_fit(const struct run_case *run, bool has_ranks, ffa_error *err)
+{
+    ffa_context_info info = FFA_CONTEXT_INFO_INIT;
+    int64_t bytes = 0;
+
+    for (int i = 0; i < RUN_TENSORS; i++)
+        bytes += extent_of(&run->shape, (enum run_tensor)i).bytes;
+    (void)ffa_context_info_get(run->context, &info, NULL);
+    return cli_fits(bytes * (info.device >= 0 ? 1 : has_ranks ? 3 : 2), "the tensors", err);
+}
+
 static ffa_status prepare(struct run_case *run, ffa_error *err)
 {
     ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
@@ -176,7 +190,7 @@ static ffa_status prepare(struct run_case *run, ffa_error *err)
 }
 
 ffa_status run_case_init(struct run_case *run, ffa_context *context, const ffa_mask *mask,
-                         const struct run_shape *shape, ffa_error *err)
+                         const struct run_shape *shape, bool has_ranks, ffa_error *err)
 {
     ffa_status rc;
 
@@ -184,7 +198,9 @@ ffa_status run_case_init(struct run_case *run, ffa_context *context, const ffa_m
     run->args = (ffa_forward_args)FFA_FORWARD_ARGS_INIT;
     run->args.heads_q = shape->heads_q;
     run->args.heads_kv = shape->heads_kv;
-    rc = prepare(run, err);
+    rc = tensors_fit(run, has_ranks, err);
+    if (rc == FFA_OK)
+        rc = prepare(run, err);
     return rc == FFA_OK ? allocate(run, err) : rc;
 }
 

@@ -62,6 +62,16 @@ AT(ffa_context_info, device_name, 16);
 AT(ffa_plan_info, tile_m, 4);
 AT(ffa_plan_info, upload_bytes, 48);
 
+AT(ffa_mask_report, overlap_head, 4);
+AT(ffa_mask_report, area, 24);
+SIZE(ffa_mask_report, 64);
+AT(ffa_dense_mask, cells, 24);
+SIZE(ffa_dense_mask, 48);
+AT(ffa_block_mask, kv, 40);
+AT(ffa_block_mask, full, 88);
+AT(ffa_block_mask, mask_mod, 136);
+SIZE(ffa_block_mask, 152);
+
 AT(ffa_dispatch_opts, algorithm, 4);
 AT(ffa_dispatch_opts, chunk_tokens, 8);
 AT(ffa_dispatch_opts, cu_chunks, 16);
@@ -89,7 +99,6 @@ AT(ffa_tensor, batch, 48);
 AT(ffa_tensor, dtype, 56);
 _Static_assert(sizeof(ffa_dltensor) == 48, "ffa_dltensor");
 _Static_assert(sizeof(ffa_mask_shape) == 16, "ffa_mask_shape");
-_Static_assert(sizeof(ffa_mask_report) == 64, "ffa_mask_report");
 _Static_assert(sizeof(ffa_topology) == 8, "ffa_topology");
 _Static_assert(sizeof(ffa_dispatch_mask) == 16, "ffa_dispatch_mask");
 _Static_assert(sizeof(ffa_dispatch_chunk) == 48, "ffa_dispatch_chunk");

@@ -148,13 +148,17 @@ enum fault_kind {
     FAULT_SQLITE,
     FAULT_NVRTC,
     FAULT_GPU,
+    FAULT_LOAD, /* the driver refuses a cubin */
     FAULT_NETWORK,
+    FAULT_PROC, /* descriptors have no path in /proc */
     FAULT_COUNT
 };
 
 #ifdef FFA_FAULTS
 /* The nth call (from 1) of fault_here(kind) from now on answers true, once. nth 0 disarms. */
 void fault_arm(enum fault_kind kind, long nth);
+/* The first `count` calls of fault_here(kind) from now on answer true. */
+void fault_arm_first(enum fault_kind kind, long count);
 /* Whether the armed fault has fired since fault_arm. */
 bool fault_fired(void);
 bool fault_here(enum fault_kind kind);

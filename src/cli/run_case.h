@@ -24,6 +24,7 @@ enum run_tensor {
     RUN_DK,
     RUN_DV,
     RUN_DSINK,
+    RUN_DLSE,
     RUN_TENSORS
 };
 
@@ -37,6 +38,7 @@ struct run_shape {
     uint32_t spec_flags; /* FFA_SPEC_... */
     uint32_t plan_flags; /* FFA_PLAN_... */
     int32_t sinks;       /* logits a head */
+    bool has_dlse;       /* lse has a gradient, too */
 };
 
 struct run_case {

@@ -69,7 +69,7 @@ static const struct {
     { "bundle export",
       "Writes the whole store, or what `--template`, `--arch` and `--toolchain` choose. Exit status 4: bad entries were left out. Exit status 5: there was no kernel.\n" },
     { "bundle import",
-      "What is in the store stays. Exit status 4: bad entries, or the store has another cubin for the same kernel.\n" },
+      "What is in the store stays. The manifest of a bundle is checked first, and nothing is imported from one that was changed, or whose digest is not that of `--digest`. Exit status 4: such a bundle, bad entries, or the store has another cubin for the same kernel.\n" },
     { "bundle merge",
       "Merges bundles, or stores such as the shards of a job, all or nothing. Exit status 4: bad entries or conflicts.\n" },
     { "bundle diff",

@@ -124,16 +124,16 @@ static int32_t slowest_rank(const ffa_parallel_plan *plan, int32_t ranks)
     return slowest;
 }
 
-/* What a plan takes depends on who attends whom; of every chunk something is kept, whatever that
- * is. Dispatches with chunks of a length of their own are few chunks. */
+/* What a plan takes depends on who attends whom, but something of every chunk is kept. Chunks of
+ * the plan's own choice are few; more than CHUNKS_MAX are made longer. */
 static ffa_status chunks_fit(const struct shown *s, ffa_error *err)
 {
-    enum { CHUNK_BYTES_MIN = 2048 }; /* about 6,000 of causal attention on 8 ranks */
+    enum { CHUNK_BYTES = 400, CHUNKS_MAX = 1 << 20 }; /* as causal attention on 8 ranks takes */
     const int64_t tokens = ffa_mask_seqlen_q(s->mask), chunk = s->options->chunk;
+    const int64_t chunks = chunk > 0 ? (tokens + chunk - 1) / chunk : 0;
 
-    if (chunk == 0)
-        return FFA_OK;
-    return cli_fits((tokens + chunk - 1) / chunk * CHUNK_BYTES_MIN, "the chunks of the plan", err);
+    return cli_fits((chunks < CHUNKS_MAX ? chunks : CHUNKS_MAX) * CHUNK_BYTES,
+                    "the chunks of the plan", err);
 }
 
 static ffa_status make(struct shown *s, const ffa_dispatch_opts *dispatch_opts,

@@ -7,6 +7,8 @@
  */
 #include "cache/bundle.h"
 
+#include "base/tempfile.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <sha2.h>
@@ -73,14 +75,25 @@ void walk_close(struct walk *walk)
 
 ffa_status filter_import(ffa_bundle_filter *out, const ffa_bundle_filter *filter, ffa_error *err)
 {
+    enum { DIGITS = SHA256_TEXT - 1 };
     ffa_status rc;
 
     FFA_TRY(opts_import(out, sizeof *out, filter, err));
     if (out->flags)
         rc =
             error_fail(err, FFA_UNSUPPORTED, 0, "filter: flags is 0x%x, none is known", out->flags);
+    else if (out->digest &&
+             (strlen(out->digest) != DIGITS || strspn(out->digest, "0123456789abcdef") != DIGITS))
+        rc = error_fail(err, FFA_INVALID, 0,
+                        "filter: digest is '%.80s', not %d hexadecimal digits in lower case",
+                        out->digest, DIGITS);
 out:
     return rc;
+}
+
+ffa_status filter_check_stop(const ffa_bundle_filter *filter, ffa_error *err)
+{
+    return filter->stop && *filter->stop ? error_fail(err, FFA_TIMEOUT, 0, "stopped") : FFA_OK;
 }
 
 /* ---- the manifest ---- */
@@ -270,6 +283,7 @@ static ffa_status fill(struct store *bundle, struct store *from, const ffa_bundl
          rc = walk_next(&walk, err)) {
         struct store_row *row = &walk.row;
 
+        FFA_TRY(filter_check_stop(filter, err));
         if (!is_sound(row)) {
             info->left_out++;
             continue;
@@ -300,19 +314,20 @@ out:
     return rc;
 }
 
-static ffa_status put_in_place(const char *name, const char *path, const char *folder,
+/* Make what was written the file `path` in `folder`. */
+static ffa_status put_in_place(struct tempfile *file, const char *path, const char *folder,
                                ffa_error *err)
 {
-    int file = -1;
+    int synced = -1;
 
-    if (fault_here(FAULT_FILE) || chmod(name, 0444) != 0 || rename(name, path) != 0)
-        return error_fail(err, FFA_CACHE, errno, "bundle '%s': cannot put it in place: %s", path,
-                          strerror(errno));
+    if (!tempfile_set_mode(file, 0444) || !tempfile_publish(file, strrchr(path, '/') + 1, true))
+        return error_fail(err, errno == ENOMEM ? FFA_NOMEM : FFA_CACHE, errno,
+                          "bundle '%s': cannot put it in place: %s", path, strerror(errno));
     /* The name is to last as the file does; where folders cannot be synced, it does anyway. */
-    file = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (file >= 0) {
-        (void)fsync(file);
-        (void)close(file);
+    synced = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (synced >= 0) {
+        (void)fsync(synced);
+        (void)close(synced);
     }
     return FFA_OK;
 }
@@ -321,16 +336,18 @@ static ffa_status export_to(struct store *bundle, char **path, struct store *fro
                             const char *folder, const ffa_bundle_filter *filter,
                             ffa_bundle_info *info, ffa_error *err)
 {
-    struct text name = { 0 }, final = { 0 };
-    ffa_status rc;
+    struct tempfile file = TEMPFILE_NONE;
+    struct text final = { 0 };
+    ffa_status rc = FFA_OK;
 
-    text_add(&name, "%s/.ffa-bundle-XXXXXX", folder);
-    if (name.failed) {
-        text_finish(&name);
-        return error_nomem(err, "a path");
+    tempfile_reap(folder, ".ffa-bundle-");
+    tempfile_reap_folders(folder, ".ffa-merge-", "kernels.ffadb");
+    if (!tempfile_open(&file, folder, ".ffa-bundle-")) {
+        rc = store_file_trouble(bundle, "make a file in", folder, err);
+        goto out;
     }
     /* A time in the file would make two exports differ: the kernels' own stands in later. */
-    FFA_TRY(store_begin_file(bundle, name.at, 0, err));
+    FFA_TRY(store_begin_file(bundle, file.file, 0, err));
     FFA_TRY(fill(bundle, from, filter, info, err));
     {
         int64_t left_out = info->left_out;
@@ -346,17 +363,15 @@ static ffa_status export_to(struct store *bundle, char **path, struct store *fro
         goto out;
     }
     store_close_db(bundle);
-    rc = put_in_place(name.at, *path, folder, err);
+    rc = put_in_place(&file, *path, folder, err);
 out:
     store_close_db(bundle);
+    tempfile_discard(&file);
     if (rc != FFA_OK) {
-        if (name.at && *name.at)
-            (void)unlink(name.at);
         mem_free(*path);
         *path = NULL;
     }
     text_finish(&final);
-    text_finish(&name);
     return rc;
 }
 
@@ -378,6 +393,8 @@ ffa_status ffa_bundle_export(char **path, ffa_cache *from, const char *folder,
                           : folder ? "folder is empty"
                                    : "folder is NULL");
     FFA_TRY(filter_import(&wanted, filter, err));
+    if (wanted.digest)
+        return error_fail(err, FFA_INVALID, 0, "filter: digest is for ffa_bundle_import");
     FFA_TRY(store_open(&bundle, &(struct store_opts){ .mode = STORE_MAINTAIN }, err));
     bundle->path = mem_strdup(folder); /* what messages call it */
     if (!bundle->path) {
@@ -427,10 +444,16 @@ static int compare_line(const char *at, const struct store_row *row, char sha[SH
     return order;
 }
 
+struct findings {
+    ffa_bundle_verdict verdict;
+    int64_t unlisted; /* of the bad: sound by themselves, but not as the manifest has them */
+};
+
 /* Rows and lines are sorted alike: one pass over both. */
-static ffa_status check_rows(struct store *store, const char *manifest, ffa_bundle_verdict *verdict,
+static ffa_status check_rows(struct store *store, const char *manifest, struct findings *found,
                              ffa_cache_visit visit, void *user, ffa_error *err)
 {
+    ffa_bundle_verdict *verdict = &found->verdict;
     const char *at = manifest + strcspn(manifest, "\n");
     char sha[SHA256_TEXT], listed[SHA256_TEXT];
     bool is_stopped = false;
@@ -453,6 +476,7 @@ static ffa_status check_rows(struct store *store, const char *manifest, ffa_bund
         if (order == 0 && is_sound(&walk.row) && strcmp(sha, listed) == 0)
             continue;
         verdict->bad++;
+        found->unlisted += is_sound(&walk.row);
         cache_entry_of(&entry, &walk.row);
         entry.is_bad = 1;
         is_stopped = visit && visit(user, &entry);
@@ -467,20 +491,47 @@ ffa_status ffa_bundle_verify(ffa_cache *bundle, ffa_bundle_verdict *verdict, ffa
                              void *user, ffa_error *err)
 {
     char digest[SHA256_TEXT], *manifest = NULL;
+    struct findings found = { 0 };
     ffa_status rc;
 
     if (!bundle || !verdict)
         return error_fail(err, FFA_INVALID, 0, "%s is NULL", bundle ? "verdict" : "bundle");
-    *verdict = (ffa_bundle_verdict){ 0 };
-    rc = cache_enter(bundle, err);
+    rc = opts_export(verdict, &found.verdict, sizeof found.verdict, err);
+    if (rc == FFA_OK)
+        rc = cache_enter(bundle, err);
     if (rc != FFA_OK)
         return rc;
     FFA_TRY(need_bundle(bundle->store, err));
     FFA_TRY(read_manifest(bundle->store, &manifest, digest, err));
-    FFA_TRY(check_rows(bundle->store, manifest, verdict, visit, user, err));
+    FFA_TRY(check_rows(bundle->store, manifest, &found, visit, user, err));
     rc = cache_check_structure(bundle->store, err);
 out:
     cache_leave(bundle);
+    (void)opts_export(verdict, &found.verdict, sizeof found.verdict, NULL);
+    mem_free(manifest);
+    return rc;
+}
+
+ffa_status bundle_check(struct store *bundle, const char *wanted, ffa_error *err)
+{
+    char digest[SHA256_TEXT], *manifest = NULL;
+    struct findings found = { 0 };
+    ffa_status rc;
+
+    FFA_TRY(read_manifest(bundle, &manifest, digest, err));
+    if (wanted && strcmp(digest, wanted) != 0) {
+        rc = error_fail(err, FFA_CACHE, 0,
+                        "bundle '%s' is not the one that is wanted: its digest is %s, not %s",
+                        bundle->path, digest, wanted);
+        goto out;
+    }
+    FFA_TRY(check_rows(bundle, manifest, &found, NULL, NULL, err));
+    if (found.unlisted || found.verdict.missing)
+        rc = error_fail(err, FFA_CACHE, 0,
+                        "bundle '%s' was changed: %lld kernels are not as its manifest lists them, "
+                        "%lld are missing; nothing is imported from it; export it again",
+                        bundle->path, (long long)found.unlisted, (long long)found.verdict.missing);
+out:
     mem_free(manifest);
     return rc;
 }

@@ -6,12 +6,18 @@
  */
 #include "cache/bundle.h"
 
+#include "cache/store_place.h"
+
 #include <stdio.h>
 
 ffa_status ffa_cache_open(ffa_cache **out, const char *path, uint32_t flags, ffa_error *err)
 {
-    const uint32_t known = FFA_CACHE_READONLY | FFA_CACHE_CREATE | FFA_CACHE_GROUP;
-    struct store_opts opts = { .path = path, .of_group = flags & FFA_CACHE_GROUP };
+    const uint32_t known = FFA_CACHE_READONLY | FFA_CACHE_CREATE | FFA_CACHE_GROUP |
+                           FFA_CACHE_NETWORK | FFA_CACHE_FOLLOW_LINKS;
+    struct store_opts opts = { .path = path,
+                               .follow_links = flags & FFA_CACHE_FOLLOW_LINKS,
+                               .on_network = flags & FFA_CACHE_NETWORK,
+                               .of_group = flags & FFA_CACHE_GROUP };
     ffa_cache *cache = NULL;
     ffa_status rc;
 
@@ -22,6 +28,12 @@ ffa_status ffa_cache_open(ffa_cache **out, const char *path, uint32_t flags, ffa
         return error_fail(err, FFA_INVALID, 0, "path is %s", path ? "empty" : "NULL");
     if (flags & ~known)
         return error_fail(err, FFA_UNSUPPORTED, 0, "flags is 0x%x, known are 0x%x", flags, known);
+    if (flags & FFA_CACHE_FOLLOW_LINKS && !(flags & FFA_CACHE_READONLY))
+        return error_fail(err, FFA_INVALID, 0,
+                          "flags has FFA_CACHE_FOLLOW_LINKS without FFA_CACHE_READONLY");
+    if (place_is_url(path))
+        return error_fail(err, FFA_INVALID, 0, "path is '%.200s', a URL: give a file on a disk",
+                          path);
     opts.create = (flags & FFA_CACHE_CREATE) && !(flags & FFA_CACHE_READONLY);
     opts.mode = flags & FFA_CACHE_READONLY ? STORE_READONLY : STORE_MAINTAIN;
     cache = mem_array(1, sizeof *cache);
@@ -49,17 +61,17 @@ ffa_status cache_enter(ffa_cache *cache, ffa_error *err)
 {
     struct store *store = cache->store;
 
-    (void)pthread_mutex_lock(&store->lock);
+    store_lock(store);
     if (store_in_use(store))
         return FFA_OK;
     (void)error_fail(err, FFA_CACHE, store->why.native, "%s", store->why.message);
-    (void)pthread_mutex_unlock(&store->lock);
+    store_unlock(store);
     return FFA_CACHE;
 }
 
 void cache_leave(ffa_cache *cache)
 {
-    (void)pthread_mutex_unlock(&cache->store->lock);
+    store_unlock(cache->store);
 }
 
 /* ---- arguments ---- */
@@ -84,20 +96,22 @@ static ffa_status key_range_init(struct key_range *range, const char *name, cons
     return FFA_OK;
 }
 
-ffa_status cache_check_writable(ffa_cache *cache, ffa_error *err)
+ffa_status cache_check_writable(const struct store *store, ffa_error *err)
 {
-    if (cache->store->is_writable)
+    if (store->is_writable)
         return FFA_OK;
-    return error_fail(err, FFA_CACHE, 0, "%s '%s' %s", cache->store->is_bundle ? "bundle" : "store",
-                      cache->store->path,
-                      cache->store->is_bundle ? "never changes" : "is open read-only");
+    if (store->network && !store->is_bundle && store->mode != STORE_READONLY)
+        return store_fail_network(store, err);
+    return error_fail(err, FFA_CACHE, 0, "%s '%s' %s", store->is_bundle ? "bundle" : "store",
+                      store->path, store->is_bundle ? "never changes" : "is open read-only");
 }
 
 /* ---- reading ---- */
 
 void cache_entry_of(ffa_cache_entry *entry, const struct store_row *row)
 {
-    *entry = (ffa_cache_entry){ .key = row->key,
+    *entry = (ffa_cache_entry){ .struct_size = (uint32_t)sizeof *entry,
+                                .key = row->key,
                                 .toolchain = row->toolchain,
                                 .template_name = row->template_name,
                                 .arch = row->arch,
@@ -306,18 +320,19 @@ ffa_status ffa_cache_verify(ffa_cache *cache, ffa_cache_verdict *verdict, ffa_ca
                             void *user, ffa_error *err)
 {
     static const struct key_range all = { "", "g" };
+    ffa_cache_verdict now = { 0 };
     ffa_status rc;
 
     if (!cache || !verdict)
         return error_fail(err, FFA_INVALID, 0, "%s is NULL", cache ? "verdict" : "cache");
-    *verdict = (ffa_cache_verdict){ 0 };
-    rc = cache_enter(cache, err);
-    if (rc != FFA_OK)
-        return rc;
-    rc = visit_rows(cache->store, &all, true, verdict, visit, user, err);
+    FFA_TRY(opts_export(verdict, &now, sizeof now, err));
+    FFA_TRY(cache_enter(cache, err));
+    rc = visit_rows(cache->store, &all, true, &now, visit, user, err);
     if (rc == FFA_OK)
         rc = cache_check_structure(cache->store, err);
     cache_leave(cache);
+    (void)opts_export(verdict, &now, sizeof now, NULL);
+out:
     return rc;
 }
 
@@ -381,7 +396,7 @@ ffa_status ffa_cache_remove(ffa_cache *cache, const char *prefix, int64_t *remov
     rc = cache_enter(cache, err);
     if (rc != FFA_OK)
         return rc;
-    rc = cache_check_writable(cache, err);
+    rc = cache_check_writable(cache->store, err);
     if (rc == FFA_OK)
         rc = remove_one(cache->store, &range, &count, err);
     cache_leave(cache);
@@ -403,7 +418,7 @@ ffa_status ffa_cache_clear(ffa_cache *cache, int64_t *removed, ffa_error *err)
     rc = cache_enter(cache, err);
     if (rc != FFA_OK)
         return rc;
-    rc = cache_check_writable(cache, err);
+    rc = cache_check_writable(cache->store, err);
     if (rc == FFA_OK)
         rc = remove_all(cache->store, &count, err);
     cache_leave(cache);
@@ -448,6 +463,7 @@ struct note_visitor {
 static int show_failure(const struct note_visitor *visitor, sqlite3_stmt *statement)
 {
     return visitor->failure(visitor->user, &(ffa_cache_failure){
+                                               .struct_size = (uint32_t)sizeof(ffa_cache_failure),
                                                .key = text_of(statement, 0),
                                                .toolchain = text_of(statement, 1),
                                                .template_name = text_of(statement, 2),
@@ -462,6 +478,7 @@ static int show_failure(const struct note_visitor *visitor, sqlite3_stmt *statem
 static int show_miss(const struct note_visitor *visitor, sqlite3_stmt *statement)
 {
     return visitor->miss(visitor->user, &(ffa_cache_miss){
+                                            .struct_size = (uint32_t)sizeof(ffa_cache_miss),
                                             .key = text_of(statement, 0),
                                             .template_name = text_of(statement, 1),
                                             .arch = text_of(statement, 2),
@@ -554,7 +571,7 @@ ffa_status ffa_cache_forget(ffa_cache *cache, uint32_t what, int64_t *removed, f
     rc = cache_enter(cache, err);
     if (rc != FFA_OK)
         return rc;
-    rc = cache_check_writable(cache, err);
+    rc = cache_check_writable(cache->store, err);
     if (rc == FFA_OK)
         rc = forget(cache->store, what, &count, err);
     cache_leave(cache);

@@ -43,7 +43,7 @@ int cmd_cache_path(struct cli *cli)
     }
     (void)printf("%s\n", place.path[0] ? place.path : "none");
     for (int i = 0; wants_explain && i < place.explain_count; i++)
-        (void)printf("  %s\n", place.explain[i]);
+        cli_line(stdout, "  %s", place.explain[i]);
     return CLI_DONE;
 }
 
@@ -93,6 +93,8 @@ int cmd_cache_show(struct cli *cli)
     };
     int status = cli_parse(cli, options, CLI_COUNT(options), 1, 1);
 
+    if (status == CLI_PARSE_GO && !cli->argv[0][0])
+        status = cli_fail_text(cli, FFA_INVALID, "KEY is empty; 'ffa cache ls' lists all entries");
     if (status == CLI_PARSE_GO)
         status = entries_open_store(cli, &cache, FFA_CACHE_READONLY);
     if (status != CLI_PARSE_GO)
@@ -248,7 +250,7 @@ static int print_verdict(const struct cli *cli, const ffa_cache_verdict *verdict
 
 static int verify(const struct cli *cli, ffa_cache *cache, struct rebuild *rebuild, json_t *bad)
 {
-    ffa_cache_verdict verdict = { 0 };
+    ffa_cache_verdict verdict = FFA_CACHE_VERDICT_INIT;
     ffa_error err = { FFA_OK, 0, "" };
     int status = CLI_PARSE_GO;
 

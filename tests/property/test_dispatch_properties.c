@@ -447,7 +447,8 @@ static ffa_mask *documents(uint64_t seed, int64_t tokens)
         cu[count + 1] = cu[count] + length < tokens ? cu[count] + length : tokens;
         count++;
     }
-    ck_assert_int_eq(ffa_mask_varlen_causal(&mask, &(ffa_documents){ cu, NULL, count }, NULL),
+    ck_assert_int_eq(ffa_mask_varlen_causal(
+                         &mask, &(ffa_documents){ .cu_q = cu, .document_count = count }, NULL),
                      FFA_OK);
     return mask;
 }

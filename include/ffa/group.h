@@ -70,6 +70,7 @@ typedef struct ffa_group_copy {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_group_copy)                                            \
     }
+FFA_API void ffa_group_copy_init(ffa_group_copy *copy, size_t bytes);
 
 /* Receives: what fills the rank's output buffer, in the order of its rows. Sends: what leaves the
  * rank's input buffer, by destination, then in the order of rows. Neighbours on both sides are one
@@ -95,6 +96,7 @@ typedef struct ffa_group_size {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_group_size)                                            \
     }
+FFA_API void ffa_group_size_init(ffa_group_size *size, size_t bytes);
 /* Fails with FFA_INVALID: a rank the group has not. */
 FFA_API ffa_status ffa_group_size_get(const ffa_group *group, int32_t rank, ffa_group_size *out,
                                       ffa_error *err);

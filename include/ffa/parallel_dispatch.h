@@ -118,6 +118,7 @@ typedef struct ffa_dispatch_chunk {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_dispatch_chunk)                                        \
     }
+FFA_API void ffa_dispatch_chunk_init(ffa_dispatch_chunk *chunk, size_t bytes);
 
 /* Chunks of queries of all ranks, in the order of tokens. The count is 0 for NULL; the other fails
  * with FFA_INVALID: a chunk the dispatch has not. */
@@ -160,6 +161,7 @@ typedef struct ffa_dispatch_load {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_dispatch_load)                                         \
     }
+FFA_API void ffa_dispatch_load_init(ffa_dispatch_load *load, size_t bytes);
 
 /* total and most keep the fields and the size they have here. */
 typedef struct ffa_dispatch_report {

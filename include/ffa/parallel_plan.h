@@ -165,6 +165,7 @@ typedef struct ffa_parallel_rank {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_parallel_rank)                                         \
     }
+FFA_API void ffa_parallel_rank_init(ffa_parallel_rank *rank, size_t bytes);
 /* Fails with FFA_INVALID: a rank the group has not. */
 FFA_API ffa_status ffa_parallel_plan_rank_get(const ffa_parallel_plan *plan, int32_t rank,
                                               ffa_parallel_rank *out, ffa_error *err);
@@ -185,6 +186,7 @@ typedef struct ffa_parallel_stage {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_parallel_stage)                                        \
     }
+FFA_API void ffa_parallel_stage_init(ffa_parallel_stage *stage, size_t bytes);
 /* is_backward: 0 or 1. Fails with FFA_INVALID: a stage the pass has not. */
 FFA_API ffa_status ffa_parallel_plan_stage_get(const ffa_parallel_plan *plan, int32_t is_backward,
                                                int32_t stage, ffa_parallel_stage *out,
@@ -201,6 +203,7 @@ typedef struct ffa_parallel_receive {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_parallel_receive)                                      \
     }
+FFA_API void ffa_parallel_receive_init(ffa_parallel_receive *receive, size_t bytes);
 /* What a stage of the plan's own rank receives, in the order of the receive buffer, runs of rows
  * with one source joined. The count is 0 for NULL or a stage that receives nothing; the other fails
  * with FFA_INVALID: an index that is not below the count. */
@@ -263,6 +266,7 @@ typedef struct ffa_parallel_cache_counts {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_parallel_cache_counts)                                 \
     }
+FFA_API void ffa_parallel_cache_counts_init(ffa_parallel_cache_counts *counts, size_t bytes);
 /* Fails with FFA_INVALID. */
 FFA_API ffa_status ffa_parallel_cache_counts_get(ffa_parallel_cache *cache,
                                                  ffa_parallel_cache_counts *out, ffa_error *err);

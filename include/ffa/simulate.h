@@ -60,6 +60,7 @@ typedef struct ffa_sim_result {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_sim_result)                                            \
     }
+FFA_API void ffa_sim_result_init(ffa_sim_result *result, size_t bytes);
 
 typedef struct ffa_sim_opts {
     uint32_t struct_size;

@@ -21,8 +21,6 @@ ffa_block_size      an argument of builders
 ffa_tensor          a pointer and its strides, within args
 ffa_spec_row        borrowed from the library, never the caller's
 ffa_group_lists     arguments: arrays and counts
-ffa_group_copy      a row of a list: it is an element of the caller's arrays
-ffa_group_size      counts of a list
 ffa_group_format    an argument
 ffa_group_source    a pointer and its strides
 ffa_group_target    a pointer and its strides
@@ -44,13 +42,6 @@ ffa_cache_failure
 ffa_cache_miss
 ffa_precompile_event
 ffa_mask_report
-ffa_dispatch_chunk
-ffa_dispatch_load
-ffa_parallel_rank
-ffa_parallel_stage
-ffa_parallel_receive
-ffa_parallel_cache_counts
-ffa_sim_result
 "
 plain_names=$(echo "$plain" | awk 'NF { print $1 }')
 bad=0

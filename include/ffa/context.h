@@ -24,7 +24,8 @@ typedef struct CUstream_st *ffa_stream;
 
 enum {
     FFA_DEVICE_CPU = -1, /* no GPU: plans and compiles; attention runs on the CPU backend */
-    FFA_DEVICE_AUTO = -2 /* the first GPU a kernel exists for, else the CPU */
+    FFA_DEVICE_AUTO = -2 /* the first GPU a kernel exists for; else, and where there is no CUDA
+                            runtime, the CPU */
 };
 
 enum {
@@ -52,7 +53,7 @@ typedef struct ffa_context_opts {
     const char *cache_path;    /* UTF-8, the store's file (kernels.ffadb); NULL: memory only */
     uint64_t cache_bytes_max;  /* 0: 1 GiB; kernels longest unused go first */
     const char *templates_dir; /* NULL: the text embedded in the library; for development */
-    const char *nvrtc_path;    /* NULL: searched for (docs/store.md, NVRTC and NCCL) */
+    const char *nvrtc_path;    /* NULL: searched for (docs/building.md) */
     const char *nccl_path;     /* NULL: searched for */
     ffa_log_fn log;            /* NULL: silent */
     void *log_user;
@@ -73,11 +74,56 @@ typedef struct ffa_context_opts {
                                    memory is one failed kernel. NULL: in this process */
     uint32_t worker_timeout_ms; /* of one compile; 0: 300 s */
     uint32_t worker_memory_mib; /* what a worker may take to compile, at least 32; 0: 2048 */
+    const char *cudart_path;    /* the CUDA runtime; NULL: searched for (docs/building.md). On the
+                                   CPU none is opened */
 } ffa_context_opts;
 #define FFA_CONTEXT_OPTS_INIT                                                                      \
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_context_opts)                                          \
     }
+FFA_API void ffa_context_opts_init(ffa_context_opts *opts, size_t bytes);
+
+/* ---- options from an environment ---- */
+
+/* Owns the texts that ffa_context_opts_from_environment points options at. Immutable. */
+typedef struct ffa_environment ffa_environment;
+
+/* The value of a variable, NULL for none: getenv(), or what a program takes for it. Called during
+ * the call it is given to; the value is copied before the next one is asked for. */
+typedef const char *(*ffa_environment_fn)(void *user, const char *name);
+
+/*
+ * Set the options of a context as the command `ffa` does from its environment, so that a program
+ * and the command find one store: cache_path (NULL where no place is left), bundles and
+ * bundle_count, and FFA_OPEN_NEVER_COMPILE for FFA_JIT=never. The other options, and flags, stay.
+ * docs/store.md lists the variables. The library itself reads none: `get` is all it asks.
+ *
+ * opts  set up by the caller, from the _INIT macro. Its texts are those of *out until ffa_open has
+ *       copied them.
+ * out   receives the owner of the texts; NULL on failure. Owner: caller, ffa_environment_destroy().
+ * Fails with FFA_INVALID (FFA_CACHE_DIR is a URL or too long, FFA_JIT is neither never nor auto),
+ * FFA_NOMEM; *opts is as it was then. Thread: any. Looks at folders, makes none.
+ */
+FFA_API ffa_status ffa_context_opts_from_environment(ffa_context_opts *opts, ffa_environment **out,
+                                                     ffa_environment_fn get, void *user,
+                                                     ffa_error *err);
+FFA_API void ffa_environment_destroy(ffa_environment *environment);
+
+/* Where the store is, and why there. Texts live as long as the environment. */
+typedef struct ffa_environment_info {
+    uint32_t struct_size;
+    int32_t reason_count;
+    const char *store_path;     /* "": memory only */
+    const char *chosen_by;      /* "FFA_CACHE_DIR", ... "nothing" */
+    const char *const *reasons; /* [reason_count], a line a candidate, in order */
+} ffa_environment_info;
+#define FFA_ENVIRONMENT_INFO_INIT                                                                  \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_environment_info)                                      \
+    }
+
+FFA_API ffa_status ffa_environment_info_get(const ffa_environment *environment,
+                                            ffa_environment_info *info, ffa_error *err);
 
 /*
  * Open a context.
@@ -87,8 +133,9 @@ typedef struct ffa_context_opts {
  * opts    NULL: all defaults. Copied, strings too; need not outlive the call.
  *
  * A store that cannot be used causes a warning, never a failure: kernels are then kept in memory.
- * Fails with FFA_INVALID (bad option), FFA_UNSUPPORTED (an option newer than this library, or a
- * device without a kernel), FFA_GPU, FFA_IO (templates_dir), FFA_NOMEM.
+ * Fails with FFA_INVALID (bad option), FFA_UNSUPPORTED (an option newer than this library; a device
+ * without a kernel; for an ordinal, no CUDA runtime >= 12.8: the message lists where it was looked
+ * for), FFA_GPU, FFA_IO (templates_dir), FFA_NOMEM.
  * Thread: any. Blocks: may create the CUDA primary context (0.1 to 1 s).
  */
 FFA_API ffa_status ffa_open(ffa_context **out, int device, const ffa_context_opts *opts,
@@ -109,12 +156,17 @@ typedef struct ffa_context_info {
     char store_path[256];  /* empty: memory only */
     char store_state[160]; /* "ok", "memory only", or why the store is not used */
     int32_t bundle_count;
-    int32_t bundles_used; /* of these; the others were ignored with a warning */
+    int32_t bundles_used;    /* of these; the others were ignored with a warning */
+    char cudart_path[256];   /* of the CUDA runtime; empty where none was opened or found */
+    char cudart_version[32]; /* "13.0" */
+    char driver_version[32]; /* the newest CUDA that the driver runs; empty: no driver, or no
+                                runtime to ask it by */
 } ffa_context_info;
 #define FFA_CONTEXT_INFO_INIT                                                                      \
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_context_info)                                          \
     }
+FFA_API void ffa_context_info_init(ffa_context_info *info, size_t bytes);
 
 FFA_API ffa_status ffa_context_info_get(ffa_context *context, ffa_context_info *info,
                                         ffa_error *err);
@@ -122,6 +174,41 @@ FFA_API ffa_status ffa_context_info_get(ffa_context *context, ffa_context_info *
 /* Open NVRTC now instead of at the first compile; afterwards ffa_context_info has its path and
  * version. Fails with FFA_UNSUPPORTED, whose message lists where it was looked for. Thread: any. */
 FFA_API ffa_status ffa_context_open_compiler(ffa_context *context, ffa_error *err);
+
+/* What this library was built from, and what it finds on this machine. A text is empty where there
+ * is no such thing. */
+typedef struct ffa_version_info {
+    uint32_t struct_size;
+    uint32_t pad_;
+    char version[32];          /* "0.1.0" */
+    char commit[48];           /* "cca73a56adf4", with "-dirty" where files differed from it; or
+                                  "unknown" */
+    char templates_digest[40]; /* as ffa_templates_digest */
+    char cuda_built[32];       /* CUDA's version in the headers of the build, "13.0" */
+    char cudart_path[256];     /* the CUDA runtime */
+    char cudart_version[32];
+    char driver_version[32]; /* the newest CUDA that the driver runs */
+    char nvrtc_path[256];
+    char nvrtc_version[32];
+} ffa_version_info;
+#define FFA_VERSION_INFO_INIT                                                                      \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_version_info)                                          \
+    }
+FFA_API void ffa_version_info_init(ffa_version_info *info, size_t bytes);
+
+/*
+ * What `ffa --version` prints.
+ *
+ * opts  cudart_path and nvrtc_path name the libraries to open; other fields are not looked at.
+ *       NULL: both are searched for, as a context without options does.
+ *
+ * Fails with FFA_INVALID, FFA_UNSUPPORTED (an option newer than this library), FFA_NOMEM. That a
+ * library is not found is no failure. Thread: any. Blocks: the first call loads both libraries,
+ * which stay loaded.
+ */
+FFA_API ffa_status ffa_version_info_get(ffa_version_info *info, const ffa_context_opts *opts,
+                                        ffa_error *err);
 
 /* Counters since ffa_open; in a forked child, since the fork. Thread: any; each counter is exact,
  * the set is not a snapshot. */
@@ -151,6 +238,7 @@ typedef struct ffa_context_stats {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_context_stats)                                         \
     }
+FFA_API void ffa_context_stats_init(ffa_context_stats *stats, size_t bytes);
 
 FFA_API ffa_status ffa_context_stats_get(ffa_context *context, ffa_context_stats *stats,
                                          ffa_error *err);

@@ -11,6 +11,7 @@
 #include <ffa/comm.h>
 #include <ffa/context.h>
 #include <ffa/device.h>
+#include <ffa/dlpack.h>
 #include <ffa/group.h>
 #include <ffa/kernel.h>
 #include <ffa/log.h>
@@ -21,5 +22,6 @@
 #include <ffa/parallel_rows.h>
 #include <ffa/simulate.h>
 #include <ffa/status.h>
+#include <ffa/tensor.h>
 
 #endif

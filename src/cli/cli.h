@@ -35,7 +35,7 @@ struct cli;
 struct cli_command {
     const char *name;
     int (*run)(struct cli *cli);
-    bool uses_context; /* takes --store, --templates, --nvrtc, --verbose */
+    bool uses_context; /* takes --store, --templates, --nvrtc, --cudart, --verbose */
     const char *operands;
     const char *summary;  /* NULL: the command's own use, not listed */
     const char *examples; /* one a line, each with its newline */
@@ -81,6 +81,7 @@ struct cli {
     bool network;            /* --network */
     const char *templates;   /* --templates, or NULL */
     const char *nvrtc;       /* --nvrtc, or NULL */
+    const char *cudart;      /* --cudart, or NULL */
     struct cli_list bundles; /* --bundle */
     bool uses_bundles;       /* set by cli_parse: the command has CLI_BUNDLE_OPTION */
 };
@@ -146,6 +147,12 @@ int cli_word(const char *text, const char *const *words);
 
 /* ---- results and errors (cli_report.c) ---- */
 
+/* Print one line that has texts from elsewhere in it; what is not printable becomes \xNN. */
+void cli_line(FILE *to, const char *format, ...) FFA_PRINTF(2, 3);
+/* The same with a text of several lines, such as a compiler's log. */
+void cli_text(FILE *to, const char *text);
+/* Print an object on stdout, with jansson's flags; whether it could be. */
+bool cli_put_json(const json_t *object, size_t flags);
 /* Say one sentence on stderr: "ffa mask show: ...". */
 void cli_note(const struct cli *cli, const char *format, ...) FFA_PRINTF(2, 3);
 /* Report an error; returns the exit status that belongs to err->status. */

@@ -27,15 +27,18 @@ static const struct cli_command commands[] = {
     { "mask show", cmd_mask_show, false, "SPEC",
       "Draw a mask: '#' where all cells of a group are attended, '+' some, '.' none.",
       "ffa mask show causal:4096 --columns 32\n"
-      "ffa mask show varlen-causal:1000,3000,96 --svg mask.svg\n" },
+      "ffa mask show varlen-causal:1000,3000,96 --svg mask.svg\n"
+      "ffa mask show 'concat(causal:100;window:64,left=16,right=0)' --columns 32\n" },
     { "mask check", cmd_mask_check, false, "SPEC",
       "Check a mask and report its area, empty rows, and cells covered twice.",
       "ffa mask check @mask.json\n"
-      "ffa mask check block-causal:4096,8192/block=2048 --json\n" },
+      "ffa mask check block-causal:4096,8192/block=2048 --json\n"
+      "ffa mask check 'union(window:64,left=8,right=0;shift(full:16;k=4,size=64))'\n" },
     { "mask area", cmd_mask_area, false, "SPEC",
       "Count the attended cells of a mask, exactly.",
       "ffa mask area window:16384,left=1024,right=0\n"
-      "ffa mask area full:100x200 --json\n" },
+      "ffa mask area full:100x200 --json\n"
+      "ffa mask area 'crop(causal:4096;q=1024:2048)'\n" },
     { "plan", cmd_plan, false, "",
       "Plan context-parallel attention: who computes what, what each rank receives, in which stages.",
       "ffa plan --mask causal:65536 --ranks 8\n"
@@ -236,6 +239,29 @@ static bool has_word(int argc, char **argv, const char *word)
     return false;
 }
 
+static void print_found(const char *what, const char *version, const char *path)
+{
+    (void)printf("%-10s %s%s%s\n", what, version[0] ? version : "not found", path[0] ? ", " : "",
+                 path);
+}
+
+/* The first line is for programs. */
+static int print_version(struct cli *cli)
+{
+    ffa_version_info info = FFA_VERSION_INFO_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    if (ffa_version_info_get(&info, NULL, &err) != FFA_OK)
+        return cli_fail(cli, &err);
+    (void)printf("ffa %s\n", info.version);
+    (void)printf("commit     %s\ntemplates  %s\nbuilt for  CUDA %s\n", info.commit,
+                 info.templates_digest, info.cuda_built);
+    print_found("runtime", info.cudart_version, info.cudart_path);
+    print_found("driver", info.driver_version, "");
+    print_found("nvrtc", info.nvrtc_version, info.nvrtc_path);
+    return CLI_DONE;
+}
+
 int main(int argc, char **argv)
 {
     struct cli cli = { 0 };
@@ -253,8 +279,7 @@ int main(int argc, char **argv)
         return CLI_DONE;
     }
     if (strcmp(argv[1], "--version") == 0) {
-        (void)printf("ffa %s\n", ffa_version());
-        return CLI_DONE;
+        return print_version(&cli);
     }
     cli.json = has_word(argc, argv, "--json"); /* so that a wrong option is an object, too */
     cli.command = cli_find_command(argc - 1, argv + 1, &words);

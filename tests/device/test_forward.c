@@ -6,8 +6,8 @@
  * and nothing is written outside the outputs.
  *
  * FFA_TEST_LEVEL is explained in device_case.h; a sample is 512 rows.
- * CK_RUN_CASE=quick|chosen|unions|dims|bf16|fp16 runs a part, FFA_TEST_PART=I/N one of N shares of
- * it. FFA_TEST_STORE=PATH is a store for the kernels, which several runs can share.
+ * CK_RUN_CASE=calls|quick|chosen|unions|dims|bf16|fp16 runs a part, FFA_TEST_PART=I/N one of N
+ * shares of it. FFA_TEST_STORE=PATH is a store for the kernels, which several runs can share.
  */
 #include "attention/attention.h"
 #include "base/half.h"
@@ -149,9 +149,23 @@ static void check_guards(const struct device_call *call, const char *name)
     }
 }
 
+static int workspace_byte = 0xff; /* that workspaces are full of before each call */
+
+/* A workspace for calls with the plan; nothing of it is prepared. */
+static void workspace_init(ffa_forward_args *args, const ffa_kernels *kernels, const ffa_plan *plan)
+{
+    ffa_error err = { 0 };
+
+    must(ffa_workspace_bytes(kernels, plan, &args->workspace_bytes, &err), &err, "workspace");
+    must(ffa_device_alloc(&args->workspace, context, args->workspace_bytes, &err), &err,
+         "workspace");
+    must(ffa_device_fill(context, args->workspace, workspace_byte, args->workspace_bytes, &err),
+         &err, "workspace");
+}
+
 /* Poison the outputs, run, and fetch out and lse into the host tensors. */
 static void run_once(struct device_call *call, const ffa_kernels *kernels, const ffa_plan *plan,
-                     const struct oracle_case *test, void *workspace, ffa_stream stream)
+                     const struct oracle_case *test, ffa_stream stream)
 {
     ffa_error err = { 0 };
 
@@ -161,7 +175,10 @@ static void run_once(struct device_call *call, const ffa_kernels *kernels, const
                              tensor_of(&call->host.args, i)->data, call->bytes[i], FFA_TO_DEVICE,
                              &err),
              &err, "poison");
-    must(ffa_forward(kernels, plan, &call->args, workspace, stream, &err), &err, "forward");
+    must(ffa_device_fill(context, call->args.workspace, workspace_byte, call->args.workspace_bytes,
+                         &err),
+         &err, "workspace");
+    must(ffa_forward(kernels, plan, &call->args, stream, &err), &err, "forward");
     must(ffa_device_synchronize(context, &err), &err, "finish");
     if (call->args.max_logits)
         must(ffa_device_copy(context, call->tops, call->args.max_logits, call->bytes[5],
@@ -250,8 +267,7 @@ static void attempt_run(struct device_call *call, const struct attempt *attempt)
     struct oracle_sample *samples = NULL;
     ffa_plan_info info = FFA_PLAN_INFO_INIT;
     ffa_plan_opts plan_opts = FFA_PLAN_OPTS_INIT;
-    void *buffer = NULL, *workspace = NULL;
-    int64_t workspace_bytes;
+    void *buffer = NULL;
     ffa_plan *plan = NULL;
     ffa_error err = { 0 };
 
@@ -280,21 +296,19 @@ static void attempt_run(struct device_call *call, const struct attempt *attempt)
         attempt->mutate(plan);
     must(ffa_plan_info_get(plan, &info, &err), &err, "plan info");
     call->info = info;
-    must(ffa_workspace_bytes(kernels, plan, &workspace_bytes, &err), &err, "workspace");
     must(ffa_device_alloc(&buffer, context, info.upload_bytes, &err), &err, "plan buffer");
-    must(ffa_device_alloc(&workspace, context, workspace_bytes, &err), &err, "workspace");
-    must(ffa_workspace_init(kernels, workspace, workspace_bytes, NULL, &err), &err, "workspace");
+    workspace_init(&call->args, kernels, plan);
     must(ffa_plan_upload(plan, kernels, buffer, NULL, &err), &err, "upload");
 
     for (int i = 0; i < 2; i++) {
         call->first[i] = realloc(call->first[i], (size_t)call->bytes[3 + i]);
         ck_assert_ptr_nonnull(call->first[i]);
     }
-    run_once(call, kernels, plan, &test, workspace, NULL);
+    run_once(call, kernels, plan, &test, NULL);
     for (int i = 0; i < 2; i++)
         memcpy(call->first[i], tensor_of(&call->host.args, 3 + i)->data,
                (size_t)call->bytes[3 + i]);
-    run_once(call, kernels, plan, &test, workspace, NULL);
+    run_once(call, kernels, plan, &test, NULL);
     for (int i = 0; i < 2; i++)
         ck_assert_msg(!memcmp(call->first[i], tensor_of(&call->host.args, 3 + i)->data,
                               (size_t)call->bytes[3 + i]),
@@ -315,7 +329,8 @@ out:
     free(samples);
     ffa_plan_destroy(plan);
     ffa_device_free(context, buffer);
-    ffa_device_free(context, workspace);
+    ffa_device_free(context, call->args.workspace);
+    call->args.workspace = NULL;
 }
 
 static void run_random(const char *name, const ffa_mask *mask, struct attention_shape shape,
@@ -392,6 +407,54 @@ START_TEST(random_unions_match_the_oracle)
         ffa_mask_destroy(mask);
         free(from.slices);
     }
+}
+END_TEST
+
+/* Inputs of one row for all tokens, for all heads, or for both: the strides of a tensor map are 0.
+ */
+START_TEST(expanded_tensors_match_the_oracle)
+{
+    const int input = _i / 3, how = 1 + _i % 3; /* 1: along tokens, 2: along heads */
+    ffa_mask *mask = parse("causal:300");
+    struct attention_shape shape = layouts[2 + _i % 3];
+    struct rng rng = { (uint64_t)(700 + _i) };
+    struct device_call call;
+    char name[64];
+
+    shape.mask = (ffa_mask_shape){ 300, 300 };
+    call_init(&call, &shape, &rng);
+    for (int side = 0; side < 2; side++) {
+        ffa_tensor *tensor = tensor_of(side ? &call.args : &call.host.args, input);
+
+        tensor->token_stride = how & 1 ? 0 : tensor->token_stride;
+        tensor->head_stride = how & 2 ? 0 : tensor->head_stride;
+    }
+    call_send_inputs(&call); /* all of it, though less is read */
+    text_copy(name, "input %d expanded by %d", input, how);
+    attempt_run(&call, &(struct attempt){ .name = name, .mask = mask });
+    call_finish(&call);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+static const int dirt[] = { 0x00, 0x01, 0x7f, 0xff }; /* of counters: far ahead, behind */
+
+/* Two SMs take one work item after another, by a counter in the workspace. */
+START_TEST(a_workspace_may_hold_anything)
+{
+    ffa_mask *mask = parse("varlen-causal:300,500,96");
+    struct attention_shape shape = layouts[_i % 12];
+    struct rng rng = { (uint64_t)(730 + _i) };
+    struct device_call call;
+
+    workspace_byte = dirt[_i];
+    shape.mask = (ffa_mask_shape){ 896, 896 };
+    call_init(&call, &shape, &rng);
+    call.args.sm_margin = sm_count - 2;
+    call_send_inputs(&call);
+    attempt_run(&call, &(struct attempt){ .name = "dirty workspace", .mask = mask });
+    call_finish(&call);
+    ffa_mask_destroy(mask);
 }
 END_TEST
 
@@ -938,8 +1001,9 @@ START_TEST(accumulated_halves_make_the_whole)
     call_init(&call, &shape, &rng);
     call_send_inputs(&call);
     must(ffa_device_alloc(&out, context, tokens * row * 4, &err), &err, "allocate");
-    call.host.args.out = (ffa_tensor){ host_out, row, shape.head_dim };
-    call.args.out = (ffa_tensor){ out, row, shape.head_dim };
+    call.host.args.out =
+        (ffa_tensor){ .data = host_out, .token_stride = row, .head_stride = shape.head_dim };
+    call.args.out = (ffa_tensor){ .data = out, .token_stride = row, .head_stride = shape.head_dim };
     spec.dtype = shape.dtype;
     spec.head_dim = shape.head_dim;
     spec.flags = FFA_SPEC_OUT_FP32;
@@ -1215,22 +1279,19 @@ static void run_stage(const struct device_call *call, const ffa_kernels *kernels
 {
     ffa_forward_args args = call->args;
     ffa_plan_info info = FFA_PLAN_INFO_INIT;
-    void *buffer = NULL, *workspace = NULL;
+    void *buffer = NULL;
     ffa_error err = { 0 };
-    int64_t bytes;
 
     args.k.data = (uint16_t *)args.k.data + key_begin * args.k.token_stride;
     args.v.data = (uint16_t *)args.v.data + key_begin * args.v.token_stride;
     must(ffa_plan_info_get(plan, &info, &err), &err, "info");
-    must(ffa_workspace_bytes(kernels, plan, &bytes, &err), &err, "workspace");
     must(ffa_device_alloc(&buffer, context, info.upload_bytes, &err), &err, "buffer");
-    must(ffa_device_alloc(&workspace, context, bytes, &err), &err, "workspace");
-    must(ffa_workspace_init(kernels, workspace, bytes, NULL, &err), &err, "workspace");
+    workspace_init(&args, kernels, plan);
     must(ffa_plan_upload(plan, kernels, buffer, NULL, &err), &err, "upload");
-    must(ffa_forward(kernels, plan, &args, workspace, NULL, &err), &err, "stage");
+    must(ffa_forward(kernels, plan, &args, NULL, &err), &err, "stage");
     must(ffa_device_synchronize(context, &err), &err, "finish");
     ffa_device_free(context, buffer);
-    ffa_device_free(context, workspace);
+    ffa_device_free(context, args.workspace);
 }
 
 /* A pass in stages against the oracle of the whole. `partial` is poisoned, so that the comparison
@@ -1377,10 +1438,9 @@ START_TEST(a_call_can_be_captured)
     struct rng rng = { 12 };
     struct device_call call;
     ffa_plan_info info = FFA_PLAN_INFO_INIT;
-    void *buffer = NULL, *workspace = NULL;
+    void *buffer = NULL;
     ffa_plan *plan = NULL;
     ffa_error err = { 0 };
-    int64_t bytes;
     cudaStream_t stream;
     cudaGraph_t graph;
     cudaGraphExec_t exec;
@@ -1391,17 +1451,15 @@ START_TEST(a_call_can_be_captured)
     kernels = kernels_for(&call.host, 0, 0, 0);
     must(ffa_plan_create(&plan, kernels, mask, &err), &err, "plan");
     must(ffa_plan_info_get(plan, &info, &err), &err, "info");
-    must(ffa_workspace_bytes(kernels, plan, &bytes, &err), &err, "workspace");
     must(ffa_device_alloc(&buffer, context, info.upload_bytes, &err), &err, "buffer");
-    must(ffa_device_alloc(&workspace, context, bytes, &err), &err, "workspace");
+    workspace_init(&call.args, kernels, plan);
     ck_assert_int_eq(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-    must(ffa_workspace_init(kernels, workspace, bytes, stream, &err), &err, "workspace");
-    ck_assert_int_eq(ffa_forward(kernels, plan, &call.args, workspace, stream, &err), FFA_INVALID);
+    ck_assert_int_eq(ffa_forward(kernels, plan, &call.args, stream, &err), FFA_INVALID);
     must(ffa_plan_upload(plan, kernels, buffer, stream, &err), &err, "upload");
 
     ck_assert_int_eq(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
     ck_assert_int_eq(ffa_plan_upload(plan, kernels, buffer, stream, &err), FFA_INVALID);
-    must(ffa_forward(kernels, plan, &call.args, workspace, stream, &err), &err, "capture");
+    must(ffa_forward(kernels, plan, &call.args, stream, &err), &err, "capture");
     ck_assert_int_eq(cudaStreamEndCapture(stream, &graph), cudaSuccess);
     ck_assert_int_eq(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
     for (int round = 0; round < 3; round++) {
@@ -1434,7 +1492,7 @@ START_TEST(a_call_can_be_captured)
     (void)cudaStreamDestroy(stream);
     ffa_plan_destroy(plan);
     ffa_device_free(context, buffer);
-    ffa_device_free(context, workspace);
+    ffa_device_free(context, call.args.workspace);
     call_finish(&call);
     ffa_mask_destroy(mask);
 }
@@ -1528,7 +1586,7 @@ static Suite *device_suite(void)
     Suite *suite = suite_create("device_forward");
     TCase *quick = tcase_create("quick"), *unions = tcase_create("unions");
     TCase *bf16 = tcase_create("bf16"), *fp16 = tcase_create("fp16"), *dim = tcase_create("dims");
-    TCase *choice = tcase_create("chosen");
+    TCase *choice = tcase_create("chosen"), *tensors = tcase_create("calls");
     const int layout_count = sizeof layouts / sizeof *layouts;
     const int special_count = sizeof specials / sizeof *specials;
 
@@ -1556,10 +1614,13 @@ static Suite *device_suite(void)
                         sizeof chosen / sizeof *chosen);
     tcase_add_test(choice, kernels_that_are_chosen_may_be_missing);
     tcase_add_loop_test(quick, bad_arguments_are_refused, 0, sizeof refusals / sizeof *refusals);
+    add_part(tensors, a_workspace_may_hold_anything, 0, sizeof dirt / sizeof *dirt);
+    add_loop(tensors, expanded_tensors_match_the_oracle, 9, 2);
     add_part(unions, every_length_to_300, 0, 2);
     add_part(unions, random_unions_match_the_oracle, 0, 2);
     add_part(bf16, mask_cases_match_the_oracle, 0, layout_count / 2);
     add_part(fp16, mask_cases_match_the_oracle, layout_count / 2, layout_count);
+    suite_add_tcase(suite, tensors);
     suite_add_tcase(suite, quick);
     suite_add_tcase(suite, choice);
     suite_add_tcase(suite, dim);

@@ -139,7 +139,7 @@ START_TEST(sums_of_areas_saturate)
     ffa_mask_shape shape = { INT32_MAX, INT32_MAX };
     ffa_slice full = { 0, INT32_MAX, 0, INT32_MAX, 0, 0 };
     ffa_slice_list lists[3] = { { &full, 1 }, { &full, 1 }, { &full, 1 } };
-    ffa_mask_report report;
+    ffa_mask_report report = FFA_MASK_REPORT_INIT;
     ffa_mask *mask;
 
     ck_assert_int_eq(ffa_mask_create_per_head(&mask, &shape, lists, 3, NULL), FFA_OK);
@@ -210,7 +210,7 @@ START_TEST(known_cases_have_their_areas)
         const char *name = json_string_value(json_object_get(item, "name"));
         char *text = json_dumps(json_object_get(item, "mask"), JSON_COMPACT);
         ffa_error err = no_error;
-        ffa_mask_report report;
+        ffa_mask_report report = FFA_MASK_REPORT_INIT;
         ffa_mask *mask;
 
         ck_assert_msg(ffa_mask_parse_json(&mask, text, strlen(text), &err) == FFA_OK, "%s: %s",
@@ -360,7 +360,7 @@ START_TEST(report_matches_the_cells)
         struct rng rng = { seed };
         int32_t heads = (int32_t)rng_range(&rng, 1, 3);
         ffa_mask *mask = mask_draw(&rng, heads, seed % 2 ? 8 : 2);
-        ffa_mask_report want = { .overlap_head = -1 }, got;
+        ffa_mask_report want = { .overlap_head = -1 }, got = FFA_MASK_REPORT_INIT;
 
         for (int32_t head = 0; head < heads; head++)
             report_count(&want, mask, head);
@@ -381,11 +381,34 @@ START_TEST(report_matches_the_cells)
 }
 END_TEST
 
+/* Callers of an older header have less room, and who forgot the size is told. */
+START_TEST(report_is_as_long_as_its_caller_says)
+{
+    ffa_mask_shape shape = { 8, 8 };
+    ffa_mask_report report, untouched;
+    ffa_error err = no_error;
+    ffa_mask *mask;
+
+    memset(&report, 0x77, sizeof report);
+    untouched = report;
+    ck_assert_int_eq(ffa_mask_create(&mask, &shape, NULL, 0, NULL), FFA_OK);
+    report.struct_size = 0;
+    ck_assert_int_eq(ffa_mask_check(mask, &report, &err), FFA_INVALID);
+    ck_assert_msg(strstr(err.message, "struct_size is 0, not in") != NULL, "%s", err.message);
+    report.struct_size = offsetof(ffa_mask_report, empty_rows);
+    ck_assert_int_eq(ffa_mask_check(mask, &report, NULL), FFA_OK);
+    ck_assert_int_eq(report.overlap_head, -1);
+    ck_assert_int_eq(report.area, 0);
+    ck_assert_int_eq(report.empty_rows, untouched.empty_rows);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
 START_TEST(report_survives_every_allocation_failing)
 {
     ffa_mask_shape shape = { 8, 8 };
     ffa_slice slices[3] = { { 0, 4, 0, 4, 0, 0 }, { 4, 8, 0, 4, 1, 0 }, { 3, 5, 3, 8, 0, 0 } };
-    ffa_mask_report report;
+    ffa_mask_report report = FFA_MASK_REPORT_INIT;
     ffa_mask *mask;
     ffa_status rc;
 
@@ -423,6 +446,7 @@ int main(void)
     tcase_add_test(tc, known_cases_have_their_areas);
     tcase_add_loop_test(tc, normal_check_finds, 0, COUNT_OF(check_cases));
     tcase_add_test(tc, report_matches_the_cells);
+    tcase_add_test(tc, report_is_as_long_as_its_caller_says);
     tcase_add_test(tc, report_survives_every_allocation_failing);
     suite_add_tcase(suite, tc);
     return suite_run(suite);

@@ -23,7 +23,7 @@ struct problem {
     struct attention_gradients gradients;
     ffa_mask *mask;
     ffa_slice_list lists[8];
-    float sink[8 * 16];
+    double sink[8 * 16]; /* room for either width */
     struct ranks_run run;
 };
 
@@ -54,10 +54,10 @@ static void problem_init(struct problem *p, ffa_mask *mask, const struct problem
     attention_case_init(&p->test, &attention, &rng);
     attention_gradients_init(&p->gradients, &p->test, shape->dtype, &rng);
     for (int32_t i = 0; i < shape->sinks * shape->heads_q; i++)
-        p->sink[i] = (float)rng_bell(&rng);
+        attention_put(p->sink, shape->sum_dtype, i, rng_bell(&rng));
     p->test.args.sink = p->sink;
     p->test.args.sink_count = shape->sinks;
-    p->test.args.softcap = shape->softcap;
+    p->test.args.softcap = (double)shape->softcap;
     for (int32_t l = 0; l < ffa_mask_head_count(mask); l++)
         p->lists[l] = ffa_mask_slices(mask, l);
     p->run = (struct ranks_run){
@@ -71,6 +71,7 @@ static void problem_init(struct problem *p, ffa_mask *mask, const struct problem
         .sum_dtype = shape->sum_dtype,
         .wants_max = true,
         .wants_dsink = shape->sinks > 0,
+        .has_dlse = seed % 2 && attention_sum_dtype(shape->dtype) == shape->sum_dtype,
     };
     p->run.dispatch.flags = FFA_DISPATCH_CHUNK_EXACT;
     p->run.plan.tile_m = p->run.plan.tile_n = 16;
@@ -152,11 +153,9 @@ static void compare_forward(struct problem *p, const struct oracle_case *test, d
 
         for (int64_t t = 0; t < rows; t++)
             top = fmax(top, want.top[t * heads + h]);
-        ck_assert_msg((double)p->run.max_logits[h] == top ||
-                          fabs((double)p->run.max_logits[h] - top) <= 2e-7 + 2e-7 * fabs(top) ||
-                          (limit > 1e-8 && fabs((double)p->run.max_logits[h] - top) <= 1e-5),
-                      "%s: max_logits[%d] is %g, not %g", name, h, (double)p->run.max_logits[h],
-                      top);
+        ck_assert_msg(p->run.max_logits[h] == top ||
+                          fabs(p->run.max_logits[h] - top) <= (limit > 1e-8 ? 1e-5 : 1e-13),
+                      "%s: max_logits[%d] is %g, not %g", name, h, p->run.max_logits[h], top);
     }
     oracle_result_finish(&want);
 }
@@ -164,8 +163,8 @@ static void compare_forward(struct problem *p, const struct oracle_case *test, d
 static void compare(struct problem *p, const char *name)
 {
     const struct attention_shape *shape = &p->test.shape;
-    const double limit = p->run.sum_dtype == FFA_FP64 ? 1e-10 : 1e-5;
-    float dsink[8 * 16];
+    const double limit = p->run.sum_dtype == FFA_FP64 ? 1e-12 : 1e-5;
+    double dsink[8 * 16];
     const struct oracle_backward_case test = {
         .forward = { .shape = shape->mask,
                      .lists = p->lists,
@@ -173,8 +172,10 @@ static void compare(struct problem *p, const char *name)
                      .head_dim = shape->head_dim,
                      .dtype = shape->dtype,
                      .threads = 1,
-                     .args = &p->test.args },
+                     .args = &p->test.args,
+                     .lse_dtype = p->run.sum_dtype },
         .grad_dtype = shape->dtype,
+        .dlse = p->run.has_dlse ? p->gradients.dlse : (ffa_tensor){ 0 },
         .dout = p->gradients.dout,
         .dq = p->gradients.dq,
         .dk = p->gradients.dk,
@@ -195,8 +196,8 @@ static void compare(struct problem *p, const char *name)
     compare_tensor(p, &p->gradients.dv, want.dv.at, shape->mask.seqlen_k, shape->heads_kv, limit,
                    name, "dv");
     for (int32_t i = 0; p->run.wants_dsink && i < p->test.args.sink_count * shape->heads_q; i++)
-        look(&sinks, (double)p->run.dsink[i], want.dsink.at[i]);
-    expect(&sinks, fmax(limit, 1e-6), name, "dsink"); /* stored in fp32 */
+        look(&sinks, p->run.dsink[i], want.dsink.at[i]);
+    expect(&sinks, limit, name, "dsink");
     oracle_gradients_finish(&want);
 }
 
@@ -279,6 +280,30 @@ END_TEST
 START_TEST(named_cases_with_queries_that_move)
 {
     run_case(_i / 2, _i % 2 ? FFA_FP32 : FFA_FP64, FFA_PARALLEL_MOVE_QUERIES);
+}
+END_TEST
+
+/* Inputs of one row for all tokens, for all heads, or for both; what moves and what does not. */
+START_TEST(expanded_tensors)
+{
+    static const char *const names[] = { "q", "k", "v", "dout" };
+    const int input = _i / 3 % 4, how = 1 + _i % 3; /* 1: along tokens, 2: along heads */
+    const struct problem_shape shape = { FFA_FP64, FFA_FP64, 4, 2, 8, 0, 0, false };
+    struct problem p;
+    ffa_tensor *tensor;
+
+    problem_init(&p, parse("causal:120"), &shape, (uint64_t)_i);
+    tensor = input == 0   ? &p.test.args.q
+             : input == 1 ? &p.test.args.k
+             : input == 2 ? &p.test.args.v
+                          : &p.gradients.dout;
+    tensor->token_stride = how & 1 ? 0 : tensor->token_stride;
+    tensor->head_stride = how & 2 ? 0 : tensor->head_stride;
+    p.run.dispatch.chunk_tokens = 8;
+    p.run.plan.moves = _i < 12 ? FFA_PARALLEL_MOVE_KEYS : FFA_PARALLEL_MOVE_QUERIES;
+    run(&p, names[input]);
+    compare(&p, names[input]);
+    problem_finish(&p);
 }
 END_TEST
 
@@ -516,8 +541,8 @@ START_TEST(seeds_and_threads_change_nothing)
         ck_assert_mem_eq(p.gradients.dq.data, first.gradients.dq.data, (size_t)144 * 4 * 8 * 4);
         ck_assert_mem_eq(p.gradients.dk.data, first.gradients.dk.data, (size_t)144 * 2 * 8 * 4);
         ck_assert_mem_eq(p.gradients.dv.data, first.gradients.dv.data, (size_t)144 * 2 * 8 * 4);
-        ck_assert_mem_eq(p.run.dsink, first.run.dsink, 4 * sizeof(float));
-        ck_assert_mem_eq(p.run.max_logits, first.run.max_logits, 4 * sizeof(float));
+        ck_assert_mem_eq(p.run.dsink, first.run.dsink, 4 * sizeof(double));
+        ck_assert_mem_eq(p.run.max_logits, first.run.max_logits, 4 * sizeof(double));
         problem_finish(&p);
     }
     problem_finish(&first);
@@ -737,7 +762,7 @@ END_TEST
 static struct {
     const char *name;
     int32_t dtype, sum_dtype, heads_q, heads_kv, head_dim, sinks;
-    float softcap;
+    double softcap;
     const char *message;
 } bad_args[] = {
     { "dtype", 9, 0, 2, 1, 8, 0, 0, "dtype is 9, not in [1, 4]" },
@@ -747,7 +772,8 @@ static struct {
     { "sinks", FFA_FP32, 0, 2, 1, 8, 9, 0, "sink_count is 9, not in [0, 8]" },
     { "no sinks", FFA_FP32, 0, 2, 1, 8, 2, 0, "sink is NULL, sink_count 2" },
     { "softcap", FFA_FP32, 0, 2, 1, 8, 0, -1, "softcap is -1, not finite and 0 or more" },
-    { "data", FFA_FP32, 0, 2, 1, 8, 0, 0, "q.data is NULL" },
+    { "softcap of no float", FFA_FP32, 0, 2, 1, 8, 0, 1e-60, "softcap is 1e-60: 0 as a float" },
+    { "data", FFA_FP32, 0, 2, 1, 8, 0, 0, "q: data is NULL, it has 64 rows" },
 };
 
 START_TEST(bad_arguments)
@@ -834,6 +860,7 @@ int main(void)
     tcase_add_loop_test(tc, named_cases_in_fp64, 0, count);
     tcase_add_loop_test(tc, named_cases_in_fp32, 0, count);
     tcase_add_loop_test(tc, named_cases_with_queries_that_move, 0, 2 * count);
+    tcase_add_loop_test(tc, expanded_tensors, 0, 24);
     tcase_add_loop_test(tc, any_number_of_stages, 0, 9);
     tcase_add_loop_test(tc, random_masks, 0, 2);
     tcase_add_loop_test(tc, cross_attention, 0, 4 * (int)(sizeof cross / sizeof *cross));

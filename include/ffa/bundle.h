@@ -35,6 +35,7 @@ typedef struct ffa_bundle_filter {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_bundle_filter)                                         \
     }
+FFA_API void ffa_bundle_filter_init(ffa_bundle_filter *filter, size_t bytes);
 
 typedef struct ffa_bundle_info {
     uint32_t struct_size;
@@ -52,6 +53,7 @@ typedef struct ffa_bundle_info {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_bundle_info)                                           \
     }
+FFA_API void ffa_bundle_info_init(ffa_bundle_info *info, size_t bytes);
 
 /*
  * Write the kernels of `from` that pass `filter` (NULL: all) to a new bundle in `folder`, which

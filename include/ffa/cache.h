@@ -58,6 +58,7 @@ typedef struct ffa_cache_stats {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_cache_stats)                                           \
     }
+FFA_API void ffa_cache_stats_init(ffa_cache_stats *stats, size_t bytes);
 
 FFA_API ffa_status ffa_cache_stats_get(ffa_cache *cache, ffa_cache_stats *stats, ffa_error *err);
 
@@ -81,6 +82,7 @@ typedef struct ffa_cache_counters {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_cache_counters)                                        \
     }
+FFA_API void ffa_cache_counters_init(ffa_cache_counters *counters, size_t bytes);
 
 FFA_API ffa_status ffa_cache_counters_get(ffa_cache *cache, ffa_cache_counters *counters,
                                           ffa_error *err);
@@ -148,6 +150,7 @@ typedef struct ffa_cache_gc_opts {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_cache_gc_opts)                                         \
     }
+FFA_API void ffa_cache_gc_opts_init(ffa_cache_gc_opts *opts, size_t bytes);
 /* Remove nothing; report what would be removed. A store that is read-only will do. */
 enum { FFA_CACHE_GC_DRY_RUN = 1u << 0 };
 

@@ -53,7 +53,7 @@ typedef struct ffa_context_opts {
     const char *cache_path;    /* UTF-8, the store's file (kernels.ffadb); NULL: memory only */
     uint64_t cache_bytes_max;  /* 0: 1 GiB; kernels longest unused go first */
     const char *templates_dir; /* NULL: the text embedded in the library; for development */
-    const char *nvrtc_path;    /* NULL: searched for (docs/store.md, NVRTC and NCCL) */
+    const char *nvrtc_path;    /* NULL: searched for (docs/building.md) */
     const char *nccl_path;     /* NULL: searched for */
     ffa_log_fn log;            /* NULL: silent */
     void *log_user;
@@ -81,6 +81,7 @@ typedef struct ffa_context_opts {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_context_opts)                                          \
     }
+FFA_API void ffa_context_opts_init(ffa_context_opts *opts, size_t bytes);
 
 /* ---- options from an environment ---- */
 
@@ -165,6 +166,7 @@ typedef struct ffa_context_info {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_context_info)                                          \
     }
+FFA_API void ffa_context_info_init(ffa_context_info *info, size_t bytes);
 
 FFA_API ffa_status ffa_context_info_get(ffa_context *context, ffa_context_info *info,
                                         ffa_error *err);
@@ -193,6 +195,7 @@ typedef struct ffa_version_info {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_version_info)                                          \
     }
+FFA_API void ffa_version_info_init(ffa_version_info *info, size_t bytes);
 
 /*
  * What `ffa --version` prints.
@@ -235,6 +238,7 @@ typedef struct ffa_context_stats {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_context_stats)                                         \
     }
+FFA_API void ffa_context_stats_init(ffa_context_stats *stats, size_t bytes);
 
 FFA_API ffa_status ffa_context_stats_get(ffa_context *context, ffa_context_stats *stats,
                                          ffa_error *err);

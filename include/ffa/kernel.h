@@ -57,6 +57,7 @@ typedef struct ffa_kernel_info {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_kernel_info)                                           \
     }
+FFA_API void ffa_kernel_info_init(ffa_kernel_info *info, size_t bytes);
 
 /* ---- one kernel by name: what `ffa compile` does; needs no GPU ---- */
 
@@ -74,6 +75,7 @@ typedef struct ffa_compile_request {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_compile_request)                                       \
     }
+FFA_API void ffa_compile_request_init(ffa_compile_request *request, size_t bytes);
 
 enum {
     FFA_COMPILE_FORCE = 1u << 0, /* compile even where a layer has it; do not store */
@@ -165,6 +167,7 @@ typedef struct ffa_precompile_opts {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_precompile_opts)                                       \
     }
+FFA_API void ffa_precompile_opts_init(ffa_precompile_opts *opts, size_t bytes);
 
 typedef struct ffa_precompile_report {
     uint32_t struct_size;
@@ -183,6 +186,7 @@ typedef struct ffa_precompile_report {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_precompile_report)                                     \
     }
+FFA_API void ffa_precompile_report_init(ffa_precompile_report *report, size_t bytes);
 
 /*
  * Have `count` kernels ready: look each up, compile what is missing in parallel. Meant for the time
@@ -309,6 +313,7 @@ enum { FFA_HEADS_MAX = 65536 };
         .struct_size = (uint32_t)sizeof(ffa_attention_spec), .pack_heads = FFA_PACK_AUTO,          \
         .split = FFA_SPLIT_AUTO                                                                    \
     }
+FFA_API void ffa_attention_spec_init(ffa_attention_spec *spec, size_t bytes);
 
 /*
  * Resolve a spec's kernels: look up or compile, then load. A cubin that the driver refuses, such as

@@ -6,12 +6,11 @@
  * and nothing is written outside the outputs.
  *
  * FFA_TEST_LEVEL is explained in device_case.h; a sample is 512 rows.
- * CK_RUN_CASE=quick|chosen|unions|dims|bf16|fp16 runs a part, FFA_TEST_PART=I/N one of N shares of
- * it. FFA_TEST_STORE=PATH is a store for the kernels, which several runs can share.
+ * CK_RUN_CASE=calls|quick|chosen|unions|dims|bf16|fp16 runs a part, FFA_TEST_PART=I/N one of N
+ * shares of it. FFA_TEST_STORE=PATH is a store for the kernels, which several runs can share.
  */
 #include "attention/attention.h"
 #include "base/half.h"
-#include "device/cuda_calls.h"
 #include "oracle/oracle.h"
 #include "support/device_case.h"
 #include "support/stage_case.h"
@@ -19,6 +18,7 @@
 
 #include "support/suite.h"
 #include <check.h>
+#include <cuda_runtime_api.h>
 #include <ffa/ffa.h>
 #include <math.h>
 #include <stdio.h>
@@ -149,7 +149,9 @@ static void check_guards(const struct device_call *call, const char *name)
     }
 }
 
-/* A workspace for calls with the plan, full of 0xff: nothing of it is prepared. */
+static int workspace_byte = 0xff; /* that workspaces are full of before each call */
+
+/* A workspace for calls with the plan; nothing of it is prepared. */
 static void workspace_init(ffa_forward_args *args, const ffa_kernels *kernels, const ffa_plan *plan)
 {
     ffa_error err = { 0 };
@@ -157,8 +159,8 @@ static void workspace_init(ffa_forward_args *args, const ffa_kernels *kernels, c
     must(ffa_workspace_bytes(kernels, plan, &args->workspace_bytes, &err), &err, "workspace");
     must(ffa_device_alloc(&args->workspace, context, args->workspace_bytes, &err), &err,
          "workspace");
-    must(ffa_device_fill(context, args->workspace, 0xff, args->workspace_bytes, &err), &err,
-         "workspace");
+    must(ffa_device_fill(context, args->workspace, workspace_byte, args->workspace_bytes, &err),
+         &err, "workspace");
 }
 
 /* Poison the outputs, run, and fetch out and lse into the host tensors. */
@@ -173,7 +175,8 @@ static void run_once(struct device_call *call, const ffa_kernels *kernels, const
                              tensor_of(&call->host.args, i)->data, call->bytes[i], FFA_TO_DEVICE,
                              &err),
              &err, "poison");
-    must(ffa_device_fill(context, call->args.workspace, 0xff, call->args.workspace_bytes, &err),
+    must(ffa_device_fill(context, call->args.workspace, workspace_byte, call->args.workspace_bytes,
+                         &err),
          &err, "workspace");
     must(ffa_forward(kernels, plan, &call->args, stream, &err), &err, "forward");
     must(ffa_device_synchronize(context, &err), &err, "finish");
@@ -429,6 +432,27 @@ START_TEST(expanded_tensors_match_the_oracle)
     call_send_inputs(&call); /* all of it, though less is read */
     text_copy(name, "input %d expanded by %d", input, how);
     attempt_run(&call, &(struct attempt){ .name = name, .mask = mask });
+    call_finish(&call);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+static const int dirt[] = { 0x00, 0x01, 0x7f, 0xff }; /* of counters: far ahead, behind */
+
+/* Two SMs take one work item after another, by a counter in the workspace. */
+START_TEST(a_workspace_may_hold_anything)
+{
+    ffa_mask *mask = parse("varlen-causal:300,500,96");
+    struct attention_shape shape = layouts[_i % 12];
+    struct rng rng = { (uint64_t)(730 + _i) };
+    struct device_call call;
+
+    workspace_byte = dirt[_i];
+    shape.mask = (ffa_mask_shape){ 896, 896 };
+    call_init(&call, &shape, &rng);
+    call.args.sm_margin = sm_count - 2;
+    call_send_inputs(&call);
+    attempt_run(&call, &(struct attempt){ .name = "dirty workspace", .mask = mask });
     call_finish(&call);
     ffa_mask_destroy(mask);
 }
@@ -1417,7 +1441,6 @@ START_TEST(a_call_can_be_captured)
     void *buffer = NULL;
     ffa_plan *plan = NULL;
     ffa_error err = { 0 };
-    const struct cuda_calls *cuda = cuda_calls();
     cudaStream_t stream;
     cudaGraph_t graph;
     cudaGraphExec_t exec;
@@ -1430,16 +1453,15 @@ START_TEST(a_call_can_be_captured)
     must(ffa_plan_info_get(plan, &info, &err), &err, "info");
     must(ffa_device_alloc(&buffer, context, info.upload_bytes, &err), &err, "buffer");
     workspace_init(&call.args, kernels, plan);
-    ck_assert_int_eq(cuda->cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    ck_assert_int_eq(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
     ck_assert_int_eq(ffa_forward(kernels, plan, &call.args, stream, &err), FFA_INVALID);
     must(ffa_plan_upload(plan, kernels, buffer, stream, &err), &err, "upload");
 
-    ck_assert_int_eq(cuda->cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
-                     cudaSuccess);
+    ck_assert_int_eq(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
     ck_assert_int_eq(ffa_plan_upload(plan, kernels, buffer, stream, &err), FFA_INVALID);
     must(ffa_forward(kernels, plan, &call.args, stream, &err), &err, "capture");
-    ck_assert_int_eq(cuda->cudaStreamEndCapture(stream, &graph), cudaSuccess);
-    ck_assert_int_eq(cuda->cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    ck_assert_int_eq(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    ck_assert_int_eq(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
     for (int round = 0; round < 3; round++) {
         struct oracle_case test = { .shape = shape.mask,
                                     .lists = &list,
@@ -1453,8 +1475,8 @@ START_TEST(a_call_can_be_captured)
 
         attention_write(&call.host.args.q, shape.dtype, 5, 0, 0, 1.0 + round);
         call_send_inputs(&call);
-        ck_assert_int_eq(cuda->cudaGraphLaunch(exec, stream), cudaSuccess);
-        ck_assert_int_eq(cuda->cudaStreamSynchronize(stream), cudaSuccess);
+        ck_assert_int_eq(cudaGraphLaunch(exec, stream), cudaSuccess);
+        ck_assert_int_eq(cudaStreamSynchronize(stream), cudaSuccess);
         for (int i = 3; i < 5; i++)
             must(ffa_device_copy(context, tensor_of(&call.host.args, i)->data,
                                  tensor_of(&call.args, i)->data, call.bytes[i], FFA_FROM_DEVICE,
@@ -1465,9 +1487,9 @@ START_TEST(a_call_can_be_captured)
         ck_assert_msg(report.passed, "replay %d: %s", round, report.reason);
         oracle_result_finish(&want);
     }
-    (void)cuda->cudaGraphExecDestroy(exec);
-    (void)cuda->cudaGraphDestroy(graph);
-    (void)cuda->cudaStreamDestroy(stream);
+    (void)cudaGraphExecDestroy(exec);
+    (void)cudaGraphDestroy(graph);
+    (void)cudaStreamDestroy(stream);
     ffa_plan_destroy(plan);
     ffa_device_free(context, buffer);
     ffa_device_free(context, call.args.workspace);
@@ -1564,7 +1586,7 @@ static Suite *device_suite(void)
     Suite *suite = suite_create("device_forward");
     TCase *quick = tcase_create("quick"), *unions = tcase_create("unions");
     TCase *bf16 = tcase_create("bf16"), *fp16 = tcase_create("fp16"), *dim = tcase_create("dims");
-    TCase *choice = tcase_create("chosen");
+    TCase *choice = tcase_create("chosen"), *tensors = tcase_create("calls");
     const int layout_count = sizeof layouts / sizeof *layouts;
     const int special_count = sizeof specials / sizeof *specials;
 
@@ -1584,7 +1606,6 @@ static Suite *device_suite(void)
     add_loop(dim, stages_make_the_whole, 4, 2);
     add_loop(dim, split_tiles_match_the_oracle, (int)(sizeof splits / sizeof *splits), 2);
     add_loop(dim, packed_heads_match_the_oracle, (int)(sizeof packs / sizeof *packs), 2);
-    add_loop(quick, expanded_tensors_match_the_oracle, 9, 2);
     add_loop(quick, debug_kernels_agree, 12, 12);
     add_part(quick, other_tiles_agree, 0, 4);
     tcase_add_test(quick, a_call_can_be_captured);
@@ -1593,10 +1614,13 @@ static Suite *device_suite(void)
                         sizeof chosen / sizeof *chosen);
     tcase_add_test(choice, kernels_that_are_chosen_may_be_missing);
     tcase_add_loop_test(quick, bad_arguments_are_refused, 0, sizeof refusals / sizeof *refusals);
+    add_part(tensors, a_workspace_may_hold_anything, 0, sizeof dirt / sizeof *dirt);
+    add_loop(tensors, expanded_tensors_match_the_oracle, 9, 2);
     add_part(unions, every_length_to_300, 0, 2);
     add_part(unions, random_unions_match_the_oracle, 0, 2);
     add_part(bf16, mask_cases_match_the_oracle, 0, layout_count / 2);
     add_part(fp16, mask_cases_match_the_oracle, layout_count / 2, layout_count);
+    suite_add_tcase(suite, tensors);
     suite_add_tcase(suite, quick);
     suite_add_tcase(suite, choice);
     suite_add_tcase(suite, dim);

@@ -36,6 +36,7 @@
 
 #include <ffa/kernel.h>
 #include <ffa/mask.h>
+#include <ffa/tensor.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -100,9 +101,9 @@ FFA_API ffa_status ffa_plan_create_with(ffa_plan **out, const ffa_kernels *kerne
  * Backward (kernels of FFA_SPEC_BACKWARD, too), a stage writes dk and dv of all its keys, as a call
  * of its own would, from the out and lse of the whole. dq is a sum over the stages, which stays in
  * the workspace: stage 0 begins it, whatever is there, and the last stage writes dq, and dsink. So
- * calls must run in order, one for each stage, with the same q, out, lse, dout and workspace, which
- * no other call uses until the last one is done. It must have the bytes that the stage that needs
- * most of it says. Only the last stage looks at dq and dsink. Kernels with and without
+ * calls must run in order, one for each stage, with the same q, out, lse, dlse, dout and workspace,
+ * which no other call uses until the last one is done. It must have the bytes that the stage that
+ * needs most of it says. Only the last stage looks at dq and dsink. Kernels with and without
  * FFA_SPEC_GRAD_FP32 may take turns, where some stages' dk and dv are to be fp32.
  *
  * out      [count], receives the plans; all NULL on failure. Owner: caller, ffa_plan_destroy().
@@ -165,43 +166,41 @@ FFA_API ffa_status ffa_plan_upload(ffa_plan *plan, const ffa_kernels *kernels, v
 
 /* ---- calls ---- */
 
-/* Strides count elements. The last dimension is contiguous. A stride of 0 means "contiguous":
- * head_stride = head_dim (head_dim_v for v, out, dout and dv, 1 for lse), token_stride = heads *
- * head_dim (heads for lse). On a GPU the data of all tensors but lse must be 16-byte aligned and
- * their strides multiples of 16 bytes (8 elements of 16 bits). The stride over a single token or a
- * single head is ignored. Rows of an output must not overlap. */
-typedef struct ffa_tensor {
-    void *data;
-    int64_t token_stride;
-    int64_t head_stride;
-} ffa_tensor;
-
+/* The tensors of a call are contiguous where it begins with its _INIT macro, so that their data is
+ * all that must be set (tensor.h). The last dimension of v, out, dout and dv is head_dim_v, that of
+ * lse and dlse 1. */
 typedef struct ffa_forward_args {
     uint32_t struct_size;
     int32_t heads_q; /* a multiple of heads_kv */
     int32_t heads_kv;
-    float softmax_scale; /* 0: 1 / sqrt(head_dim) */
-    ffa_tensor q, k, v;  /* inputs; device memory on a GPU context, host memory on the CPU's */
-    ffa_tensor out;
-    ffa_tensor lse;    /* fp32 */
     int32_t sm_margin; /* SMs left free for others; 0 to sm_count - 1 */
+    /* 0: 1 / sqrt(head_dim). Used in the precision that scores are computed in: fp64 for FFA_FP64
+     * and on a CPU context with FFA_OPEN_CPU_FP64, else fp32; so is softcap. */
+    double softmax_scale;
     /* > 0: scores become softcap * tanh(score / softcap), before the mask; needs kernels made with
      * FFA_SPEC_SOFTCAP. 0: none, and kernels made without. (Gemma 2, 2024) */
-    float softcap;
-    /* [sink_count][heads_q], fp32 logits that join each row's softmax without a value, so that
-     * lse = log(e^lse + sum e^sink) and out shrinks by as much; NULL: none. Device memory on a GPU
-     * context. (StreamingLLM, Xiao et al. 2023) */
-    const float *sink;
+    double softcap;
+    ffa_tensor q, k, v; /* inputs; device memory on a GPU context, host memory on the CPU's */
+    ffa_tensor out;
+    ffa_tensor lse; /* fp32; fp64 for FFA_FP64 */
+    /* [sink_count][heads_q], fp32 (fp64 for FFA_FP64): logits that join each row's softmax without
+     * a value, so that lse = log(e^lse + sum e^sink) and out shrinks by as much; NULL: none. Device
+     * memory on a GPU context. (StreamingLLM, Xiao et al. 2023) */
+    const void *sink;
     int32_t sink_count; /* 0 to 8 */
     uint32_t flags;     /* FFA_FORWARD_... */
-    /* [heads_q], fp32: the largest scaled (and capped) score of each head over all rows, -inf where
-     * there is none; sinks do not count, nor scores that are NaN. With FFA_FORWARD_ACCUMULATE it
-     * is raised, not set. Given if and only if the kernels were made with FFA_SPEC_MAX_LOGITS.
-     * Device memory on a GPU context. (QK-clip, Kimi K2 2025) */
-    float *max_logits;
+    /* [heads_q], fp32 (fp64 for FFA_FP64): the largest scaled (and capped) score of each head over
+     * all rows, -inf where there is none; sinks do not count, nor scores that are NaN. With
+     * FFA_FORWARD_ACCUMULATE it is raised, not set. Given if and only if the kernels were made with
+     * FFA_SPEC_MAX_LOGITS. Device memory on a GPU context. (QK-clip, Kimi K2 2025) */
+    void *max_logits;
     /* fp32 (fp64 for FFA_FP64), of the shape of out and by the same rules: the sums of a pass in
      * stages (ffa_plan_create_stages). data NULL: none. */
     ffa_tensor partial;
+    /* Of at least ffa_workspace_bytes, 16-byte aligned; it may hold anything. Device memory on a
+     * GPU context, of no use on the CPU's. No other call in flight uses it. */
+    void *workspace;
+    int64_t workspace_bytes; /* that are there */
 } ffa_forward_args;
 enum {
     /* Merge with the (out, lse) that are there, as if their keys and this call's were attended in
@@ -212,73 +211,88 @@ enum {
 };
 #define FFA_FORWARD_ARGS_INIT                                                                      \
     {                                                                                              \
-        .struct_size = (uint32_t)sizeof(ffa_forward_args)                                          \
+        .struct_size = (uint32_t)sizeof(ffa_forward_args), .q = FFA_TENSOR_INIT(NULL),             \
+        .k = FFA_TENSOR_INIT(NULL), .v = FFA_TENSOR_INIT(NULL), .out = FFA_TENSOR_INIT(NULL),      \
+        .lse = FFA_TENSOR_INIT(NULL), .partial = FFA_TENSOR_INIT(NULL)                             \
     }
 FFA_API void ffa_forward_args_init(ffa_forward_args *args, size_t bytes);
 
-/* Workspace of one ffa_forward in flight. One workspace a concurrent call. */
+/* The bytes of workspace that ffa_forward needs. 0 on the CPU. */
 FFA_API ffa_status ffa_workspace_bytes(const ffa_kernels *kernels, const ffa_plan *plan,
                                        int64_t *bytes, ffa_error *err);
-/* Enqueue the preparation of fresh workspace memory: once after allocation, not per call (a call
- * leaves its workspace ready for the next). 16-byte aligned. No-op on the CPU. */
-FFA_API ffa_status ffa_workspace_init(const ffa_kernels *kernels, void *workspace, int64_t bytes,
-                                      ffa_stream stream, ffa_error *err);
 
 /*
  * Forward attention. On a GPU it only enqueues on `stream`: no allocation, compilation or
  * synchronisation; it can be captured in a CUDA graph. All buffers must live until it completes.
- * On a CPU context it blocks until done; `stream` must be NULL, `workspace` may be.
+ * On a CPU context it blocks until done; `stream` must be NULL.
  * Fails with FFA_INVALID (argument, value and limit named), FFA_GPU. Nothing is enqueued on
  * failure. Thread: any; plan and kernels are shared freely, a workspace is not.
  */
 FFA_API ffa_status ffa_forward(const ffa_kernels *kernels, const ffa_plan *plan,
-                               const ffa_forward_args *args, void *workspace, ffa_stream stream,
-                               ffa_error *err);
+                               const ffa_forward_args *args, ffa_stream stream, ffa_error *err);
 
 typedef struct ffa_backward_args {
     uint32_t struct_size;
     int32_t heads_q; /* a multiple of heads_kv */
     int32_t heads_kv;
-    float softmax_scale; /* as of the forward pass, as are softcap and the sinks; 0: its default */
-    ffa_tensor q, k, v;  /* inputs of the forward pass */
-    ffa_tensor out;      /* its outputs: the spec's dtype (fp32 with FFA_SPEC_OUT_FP32) */
-    ffa_tensor lse;      /* fp32 */
-    ffa_tensor dout;
-    ffa_tensor dq, dk, dv; /* outputs */
-    /* [sink_count][heads_q], fp32, written, never added to: it does not depend on the keys; in a
-     * pass in stages by the last one. NULL: not asked for. */
-    float *dsink;
-    const float *sink;  /* [sink_count][heads_q], fp32; NULL: none */
-    int32_t sink_count; /* 0 to 8 */
-    float softcap;      /* > 0: kernels made with FFA_SPEC_SOFTCAP */
     /* SMs left free for others; 0 to sm_count - 1. Above head_dim 128 SMs are used in pairs, and
      * one pair at least. */
     int32_t sm_margin;
-    uint32_t flags; /* FFA_BACKWARD_... */
+    double softmax_scale; /* as of the forward pass, as are softcap and the sinks; 0: its default */
+    double softcap;       /* > 0: kernels made with FFA_SPEC_SOFTCAP */
+    ffa_tensor q, k, v;   /* inputs of the forward pass */
+    ffa_tensor out;       /* its outputs: the spec's dtype (fp32 with FFA_SPEC_OUT_FP32) */
+    ffa_tensor lse;       /* fp32; fp64 for FFA_FP64 */
+    ffa_tensor dout;
+    ffa_tensor dq, dk, dv; /* outputs */
+    /* [sink_count][heads_q], fp32 (fp64 for FFA_FP64), written, never added to: it does not depend
+     * on the keys; in a pass in stages by the last one. NULL: not asked for. */
+    void *dsink;
+    const void *sink;   /* [sink_count][heads_q], fp32 (fp64 for FFA_FP64); NULL: none */
+    int32_t sink_count; /* 0 to 8 */
+    uint32_t flags;     /* FFA_BACKWARD_... */
     /* fp32 (fp64 for FFA_FP64), of the shapes of dk and dv and by the same rules: what other calls,
      * or other ranks, made of these keys. It is added before dk and dv are rounded to their dtype,
      * and not written. So a key's gradients may be fp32 from a first call (FFA_SPEC_GRAD_FP32), be
      * added to by further ones (FFA_BACKWARD_ACCUMULATE), and get the dtype in the last. Needs
      * kernels made with FFA_SPEC_STAGED. data NULL: none; both or neither. */
     ffa_tensor partial_dk, partial_dv;
+    /* The gradient of the loss by lse, of lse's shape and dtype, for a loss that reads lse, too (a
+     * z-loss, the merging of several results); read only. data NULL: none. With p = e^(score - lse)
+     * the weight of a key, dp = v . dout and delta = out . dout,
+     *
+     *   ds = p (dp - delta + dlse),  dsink = - sum over rows of e^(sink - lse) (delta - dlse),
+     *
+     * since d lse / d score = p and d lse / d sink = e^(sink - lse). The lse is the one that the
+     * forward pass returned, sinks included. A row with lse = -inf ignores its dlse. Where a pass
+     * is in stages, or in calls over parts of the keys, each call is given the same. */
+    ffa_tensor dlse;
+    /* Of at least ffa_backward_workspace_bytes, 16-byte aligned. It may hold anything, but for what
+     * earlier stages of the pass left there. */
+    void *workspace;
+    int64_t workspace_bytes; /* that are there */
 } ffa_backward_args;
 enum {
     /* dq, dk and dv are added to what they hold. They must be fp32 (FFA_SPEC_GRAD_FP32) or fp64.
-     * For a call per part of the keys, with the out and lse of the whole. In a pass in stages each
-     * call says so of its dk and dv, and the last one of dq. */
+     * For a call per part of the keys, with the out, lse and dlse of the whole. In a pass in stages
+     * each call says so of its dk and dv, and the last one of dq. */
     FFA_BACKWARD_ACCUMULATE = 1u << 0
 };
 #define FFA_BACKWARD_ARGS_INIT                                                                     \
     {                                                                                              \
-        .struct_size = (uint32_t)sizeof(ffa_backward_args)                                         \
+        .struct_size = (uint32_t)sizeof(ffa_backward_args), .q = FFA_TENSOR_INIT(NULL),            \
+        .k = FFA_TENSOR_INIT(NULL), .v = FFA_TENSOR_INIT(NULL), .out = FFA_TENSOR_INIT(NULL),      \
+        .lse = FFA_TENSOR_INIT(NULL), .dout = FFA_TENSOR_INIT(NULL), .dq = FFA_TENSOR_INIT(NULL),  \
+        .dk = FFA_TENSOR_INIT(NULL), .dv = FFA_TENSOR_INIT(NULL),                                  \
+        .partial_dk = FFA_TENSOR_INIT(NULL), .partial_dv = FFA_TENSOR_INIT(NULL),                  \
+        .dlse = FFA_TENSOR_INIT(NULL)                                                              \
     }
 FFA_API void ffa_backward_args_init(ffa_backward_args *args, size_t bytes);
 
 /* Workspace of one ffa_backward in flight: on a GPU an fp32 dq, two numbers a row of a head, and
  * where the query heads of a group are shared out to fill the device, and for kernels of
- * FFA_SPEC_STAGED, fp32 partial dk and dv. It is prepared by ffa_workspace_init, as of ffa_forward,
- * and serves ffa_forward, too. On the CPU 0, but for a stage's plan: the sum of dq and a number a
- * row of a head.
+ * FFA_SPEC_STAGED, fp32 partial dk and dv. It is enough for ffa_forward, too. On the CPU 0, but for
+ * a stage's plan: the sum of dq and a number a row of a head.
  * Fails with FFA_INVALID. */
 FFA_API ffa_status ffa_backward_workspace_bytes(const ffa_kernels *kernels, const ffa_plan *plan,
                                                 int32_t heads_q, int32_t heads_kv, int64_t *bytes,
@@ -286,9 +300,7 @@ FFA_API ffa_status ffa_backward_workspace_bytes(const ffa_kernels *kernels, cons
 
 /*
  * Backward attention: dq, dk, dv, and dsink where asked for. As ffa_forward, it only enqueues on a
- * GPU (three kernels; of FFA_SPEC_DETERMINISTIC a memset, too), and blocks on the CPU. The
- * workspace must have the bytes that ffa_backward_workspace_bytes says for these heads, and be
- * aligned to 16 if they are any.
+ * GPU (a memset, of FFA_SPEC_DETERMINISTIC two, and three kernels), and blocks on the CPU.
  * dk, dv and dsink have the same bits in every run; dq is a sum whose order varies (the last bits
  * of fp32) where several key tiles attend a row, unless the kernels are FFA_SPEC_DETERMINISTIC:
  * then a block waits for others of the call, each only for what was begun before it. Rows of q, k,
@@ -298,12 +310,11 @@ FFA_API ffa_status ffa_backward_workspace_bytes(const ffa_kernels *kernels, cons
  * Thread: any; plan and kernels are shared freely, a workspace is not.
  */
 FFA_API ffa_status ffa_backward(const ffa_kernels *kernels, const ffa_plan *plan,
-                                const ffa_backward_args *args, void *workspace, ffa_stream stream,
-                                ffa_error *err);
+                                const ffa_backward_args *args, ffa_stream stream, ffa_error *err);
 
 /* One call that ties kernels, plan and workspace together: caches kernels in the context,
- * builds the plan, and on a GPU allocates what it needs stream-ordered. For experiments and
- * tests; training loops keep the objects. */
+ * builds the plan, and on a GPU allocates what it needs stream-ordered, so that it does not use
+ * args->workspace. For experiments and tests; training loops keep the objects. */
 FFA_API ffa_status ffa_attention(ffa_context *context, const ffa_mask *mask,
                                  const ffa_attention_spec *spec, const ffa_forward_args *args,
                                  ffa_stream stream, ffa_error *err);

@@ -163,8 +163,11 @@ ffa_status ffa_backward_workspace_bytes(const ffa_kernels *kernels, const ffa_pl
     FFA_TRY(objects_check(kernels, plan, err));
     FFA_TRY(heads_check(heads_q, heads_kv, kernels, plan, err));
     if (kernels->backward) {
+        int64_t forward_bytes;
+
+        FFA_TRY(ffa_workspace_bytes(kernels, plan, &forward_bytes, err));
         FFA_TRY(layout_of(&layout, kernels, plan, heads_q, heads_kv, err));
-        *bytes = layout.bytes;
+        *bytes = max64(layout.bytes, forward_bytes);
     } else {
         FFA_TRY(cpu_layout_of(&on_cpu, kernels, plan, heads_q, err));
         *bytes = on_cpu.bytes;
@@ -181,28 +184,29 @@ static ffa_status backward_tensors_check(ffa_backward_args *args, const ffa_kern
 {
     const ffa_mask_shape *shape = &plan->backward.shape;
     const bool on_gpu = kernels_on_gpu(kernels);
-    const size_t bytes = ffa_dtype_bytes(kernels->dtype);
-    const size_t out_bytes = ffa_dtype_bytes(kernels->out_dtype);
-    const size_t grad_bytes = ffa_dtype_bytes(kernels->grad_dtype);
-    const size_t sum_bytes = kernels->dtype == FFA_FP64 ? sizeof(double) : sizeof(float);
+    const ffa_dtype dtype = kernels->dtype, out_dtype = kernels->out_dtype;
+    const ffa_dtype grad_dtype = kernels->grad_dtype;
+    const ffa_dtype sum_dtype = sum_dtype_of(kernels);
     const int64_t rows = shape->seqlen_q, keys = shape->seqlen_k;
     const int64_t heads_q = args->heads_q, heads_kv = args->heads_kv;
     const int64_t dim = kernels->head_dim, dim_v = kernels->head_dim_v;
     ffa_tensor *const dq = is_last(plan) ? &args->dq : NULL;
+    ffa_tensor *const dlse = args->dlse.data ? &args->dlse : NULL;
     ffa_tensor *const partial_dk = args->partial_dk.data ? &args->partial_dk : NULL;
     ffa_tensor *const partial_dv = args->partial_dk.data ? &args->partial_dv : NULL;
     const struct tensor_rule rules[] = {
-        { &args->q, "q", rows, heads_q, dim, bytes, on_gpu, false },
-        { &args->k, "k", keys, heads_kv, dim, bytes, on_gpu, false },
-        { &args->v, "v", keys, heads_kv, dim_v, bytes, on_gpu, false },
-        { &args->out, "out", rows, heads_q, dim_v, out_bytes, on_gpu, false },
-        { &args->lse, "lse", rows, heads_q, 1, sizeof(float), false, false },
-        { &args->dout, "dout", rows, heads_q, dim_v, bytes, on_gpu, false },
-        { dq, "dq", rows, heads_q, dim, grad_bytes, on_gpu, true },
-        { &args->dk, "dk", keys, heads_kv, dim, grad_bytes, on_gpu, true },
-        { &args->dv, "dv", keys, heads_kv, dim_v, grad_bytes, on_gpu, true },
-        { partial_dk, "partial_dk", keys, heads_kv, dim, sum_bytes, on_gpu, false },
-        { partial_dv, "partial_dv", keys, heads_kv, dim_v, sum_bytes, on_gpu, false },
+        { &args->q, "q", rows, heads_q, dim, dtype, on_gpu, false },
+        { &args->k, "k", keys, heads_kv, dim, dtype, on_gpu, false },
+        { &args->v, "v", keys, heads_kv, dim_v, dtype, on_gpu, false },
+        { &args->out, "out", rows, heads_q, dim_v, out_dtype, on_gpu, false },
+        { &args->lse, "lse", rows, heads_q, 1, sum_dtype, false, false },
+        { dlse, "dlse", rows, heads_q, 1, sum_dtype, false, false },
+        { &args->dout, "dout", rows, heads_q, dim_v, dtype, on_gpu, false },
+        { dq, "dq", rows, heads_q, dim, grad_dtype, on_gpu, true },
+        { &args->dk, "dk", keys, heads_kv, dim, grad_dtype, on_gpu, true },
+        { &args->dv, "dv", keys, heads_kv, dim_v, grad_dtype, on_gpu, true },
+        { partial_dk, "partial_dk", keys, heads_kv, dim, sum_dtype, on_gpu, false },
+        { partial_dv, "partial_dv", keys, heads_kv, dim_v, sum_dtype, on_gpu, false },
     };
 
     return tensors_check(rules, sizeof rules / sizeof *rules, err);
@@ -211,6 +215,8 @@ static ffa_status backward_tensors_check(ffa_backward_args *args, const ffa_kern
 static ffa_status flags_check(const ffa_backward_args *args, const ffa_kernels *kernels,
                               ffa_error *err)
 {
+    const size_t sum_bytes = ffa_dtype_bytes(sum_dtype_of(kernels));
+
     if (args->flags & ~(uint32_t)FFA_BACKWARD_ACCUMULATE)
         return error_fail(err, FFA_UNSUPPORTED, 0, "flags is 0x%x, known are 0x%x", args->flags,
                           (unsigned)FFA_BACKWARD_ACCUMULATE);
@@ -226,9 +232,9 @@ static ffa_status flags_check(const ffa_backward_args *args, const ffa_kernels *
                           "partial_dk is given, the kernels were made without FFA_SPEC_STAGED");
     if (args->dsink && !args->sink_count)
         return error_fail(err, FFA_INVALID, 0, "dsink is given with a sink_count of 0");
-    if ((uintptr_t)args->dsink % sizeof(float))
-        return error_fail(err, FFA_INVALID, 0, "dsink is %p, not %zu-byte aligned",
-                          (const void *)args->dsink, sizeof(float));
+    if ((uintptr_t)args->dsink % sum_bytes)
+        return error_fail(err, FFA_INVALID, 0, "dsink is %p, not %zu-byte aligned", args->dsink,
+                          sum_bytes);
     return FFA_OK;
 }
 
@@ -274,6 +280,7 @@ static struct backward_prepare_args prepare_fill(const struct gpu_call *call)
         .out = args->out.data,
         .dout = args->dout.data,
         .lse = args->lse.data,
+        .dlse = args->dlse.data,
         .stats = (float *)(void *)(call->workspace + call->layout->stats_at),
         .dq = (float *)(void *)(call->workspace + call->layout->dq_at),
         .out_token_stride = args->out.token_stride,
@@ -282,6 +289,8 @@ static struct backward_prepare_args prepare_fill(const struct gpu_call *call)
         .dout_head_stride = args->dout.head_stride,
         .lse_token_stride = args->lse.token_stride,
         .lse_head_stride = args->lse.head_stride,
+        .dlse_token_stride = args->dlse.token_stride,
+        .dlse_head_stride = args->dlse.head_stride,
         .tokens_q = (int)call->plan->backward.shape.seqlen_q,
         .heads_q = args->heads_q,
         .stats_rows = (int)call->layout->stats_rows,
@@ -382,7 +391,7 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
         plan->tile_count * (has_lists ? 1 : args->heads_kv) * call->layout->order.parts;
     const struct plan_image *image = &call->plan->image;
     void *const buffer = atomic_load(&call->plan->buffer);
-    const double scale = (double)args->softmax_scale;
+    const double scale = args->softmax_scale;
     ffa_status rc;
 
     if (work > INT32_MAX - 1024)
@@ -402,7 +411,7 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
     launch->tickets = plan_image_tickets(image, buffer);
     launch->dq_semaphores = (int *)(void *)(call->workspace + call->layout->semaphores_at);
     launch->counters = (int *)(void *)call->workspace;
-    launch->scale = args->softmax_scale;
+    launch->scale = (float)scale;
     launch->head_dim = call->kernels->head_dim;
     launch->head_dim_v = call->kernels->head_dim_v;
     launch->scale_log2 = (float)(LOG2_E * scale);
@@ -412,9 +421,9 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
     launch->group = group;
     launch->flags = has_lists ? BACKWARD_LIST_PER_KV_HEAD : 0;
     order_fill(launch, call);
-    if (args->softcap > 0.0f) {
-        launch->cap_inner = (float)(2.0 * LOG2_E * scale / (double)args->softcap);
-        launch->cap_outer = (float)(LOG2_E * (double)args->softcap);
+    if (args->softcap > 0) {
+        launch->cap_inner = (float)(2.0 * LOG2_E * scale / args->softcap);
+        launch->cap_outer = (float)(LOG2_E * args->softcap);
     }
     outputs_fill(launch, call);
 out:
@@ -450,7 +459,7 @@ static struct backward_finish_args finish_fill(const struct gpu_call *call)
         .dk_head_stride = args->dk.head_stride,
         .dv_token_stride = args->dv.token_stride,
         .dv_head_stride = args->dv.head_stride,
-        .scale = args->softmax_scale,
+        .scale = (float)args->softmax_scale,
         .tokens_q = has_dq ? (int)call->plan->backward.shape.seqlen_q : 0,
         .tokens_k = (int)call->plan->backward.shape.seqlen_k,
         .heads_q = args->heads_q,
@@ -467,8 +476,7 @@ static struct backward_finish_args finish_fill(const struct gpu_call *call)
 
 /* Everything that can be refused is, before the first launch. */
 static ffa_status backward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
-                               const ffa_backward_args *args, void *workspace, ffa_stream stream,
-                               ffa_error *err)
+                               const ffa_backward_args *args, ffa_stream stream, ffa_error *err)
 {
     const int32_t room = gpu_device_sm_count(kernels->context->gpu) - args->sm_margin;
     struct backward_layout layout;
@@ -476,7 +484,7 @@ static ffa_status backward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
                                    .plan = plan,
                                    .args = args,
                                    .layout = &layout,
-                                   .workspace = workspace,
+                                   .workspace = args->workspace,
                                    .room = room };
     struct backward_prepare_args prepare;
     struct attention_backward_args launch;
@@ -485,8 +493,9 @@ static ffa_status backward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     int64_t work_blocks;
     ffa_status rc;
 
-    FFA_TRY(launch_check(kernels, plan, workspace, err));
+    FFA_TRY(launch_check(kernels, plan, err));
     FFA_TRY(layout_of(&layout, kernels, plan, args->heads_q, args->heads_kv, err));
+    FFA_TRY(workspace_check(WORKSPACE(args), layout.bytes, err));
     FFA_TRY(main_fill(&launch, &call, err));
     prepare = prepare_fill(&call);
     finish = finish_fill(&call);
@@ -497,6 +506,8 @@ static ffa_status backward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     if (layout.semaphores_bytes)
         FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, launch.dq_semaphores, 0,
                                  layout.semaphores_bytes, stream, err));
+    FFA_TRY(
+        gpu_fill_enqueue(kernels->context->gpu, launch.counters, 0, COUNTER_BYTES, stream, err));
     work_blocks = (int64_t)launch.work_count * kernels->backward_cluster;
     FFA_TRY(gpu_kernel_enqueue(kernel, work_blocks < room ? (int32_t)work_blocks : room, &launch,
                                stream, err));
@@ -524,8 +535,7 @@ static ffa_status row_flags_make(uint8_t **out, const ffa_plan *plan, ffa_error 
 }
 
 static ffa_status backward_cpu(const ffa_kernels *kernels, const ffa_plan *plan,
-                               const ffa_backward_args *args, void *workspace, ffa_stream stream,
-                               ffa_error *err)
+                               const ffa_backward_args *args, ffa_stream stream, ffa_error *err)
 {
     const struct cpu_tensor partial_dk = CPU_TENSOR(args->partial_dk);
     const struct cpu_tensor partial_dv = CPU_TENSOR(args->partial_dv);
@@ -533,6 +543,7 @@ static ffa_status backward_cpu(const ffa_kernels *kernels, const ffa_plan *plan,
         .plan = &plan->backward,
         .args = CPU_ARGS(*args),
         .dout = CPU_TENSOR(args->dout),
+        .dlse = CPU_TENSOR(args->dlse),
         .dq = CPU_TENSOR(args->dq),
         .dk = CPU_TENSOR(args->dk),
         .dv = CPU_TENSOR(args->dv),
@@ -541,6 +552,7 @@ static ffa_status backward_cpu(const ffa_kernels *kernels, const ffa_plan *plan,
         .dsink = is_last(plan) ? args->dsink : NULL,
         .dtype = kernels->dtype,
         .grad_dtype = kernels->grad_dtype,
+        .lse_dtype = sum_dtype_of(kernels),
         .out_dtype = kernels->out_dtype,
         .head_dim = kernels->head_dim,
         .head_dim_v = kernels->head_dim_v,
@@ -557,14 +569,14 @@ static ffa_status backward_cpu(const ffa_kernels *kernels, const ffa_plan *plan,
         return error_fail(err, FFA_INVALID, 0, "stream is %p on the CPU backend, must be NULL",
                           (void *)stream);
     FFA_TRY(cpu_layout_of(&layout, kernels, plan, args->heads_q, err));
+    FFA_TRY(workspace_check(WORKSPACE(args), layout.bytes, err));
     if (layout.bytes) {
-        FFA_TRY(workspace_check(workspace, err));
         FFA_TRY(row_flags_make(&row_flags, plan, err));
         call.row_flags = row_flags;
-        call.delta = workspace;
-        call.sum_dq = (char *)workspace + layout.sum_at;
+        call.delta = args->workspace;
+        call.sum_dq = (char *)args->workspace + layout.sum_at;
         if (is_first(plan))
-            FFA_TRY(cpu_backward_delta(&call, workspace, err));
+            FFA_TRY(cpu_backward_delta(&call, args->workspace, err));
     }
     rc = cpu_backward(&call, err);
 out:
@@ -573,8 +585,7 @@ out:
 }
 
 ffa_status ffa_backward(const ffa_kernels *kernels, const ffa_plan *plan,
-                        const ffa_backward_args *args_in, void *workspace, ffa_stream stream,
-                        ffa_error *err)
+                        const ffa_backward_args *args_in, ffa_stream stream, ffa_error *err)
 {
     ffa_backward_args args;
     ffa_status rc;
@@ -586,9 +597,9 @@ ffa_status ffa_backward(const ffa_kernels *kernels, const ffa_plan *plan,
                                    : "args");
     FFA_TRY(args_import(&args, kernels, plan, args_in, err));
     if (kernels->backward)
-        FFA_TRY(backward_gpu(kernels, plan, &args, workspace, stream, err));
+        FFA_TRY(backward_gpu(kernels, plan, &args, stream, err));
     else
-        FFA_TRY(backward_cpu(kernels, plan, &args, workspace, stream, err));
+        FFA_TRY(backward_cpu(kernels, plan, &args, stream, err));
     atomic_fetch_add_explicit(&kernels->context->stats.backward_calls, 1, memory_order_relaxed);
 out:
     return rc;

@@ -8,26 +8,23 @@
 #include "cpu/cpu.h"
 #include "forward_combine.args.h"
 
-#include <math.h>
-
 static ffa_status forward_tensors_check(ffa_forward_args *args, const ffa_kernels *kernels,
                                         const ffa_mask_shape *shape, ffa_error *err)
 {
     const bool on_gpu = kernels_on_gpu(kernels);
-    const size_t bytes = ffa_dtype_bytes(kernels->dtype);
-    const size_t out_bytes = ffa_dtype_bytes(kernels->out_dtype);
-    const size_t sum_bytes = kernels->dtype == FFA_FP64 ? sizeof(double) : sizeof(float);
+    const ffa_dtype dtype = kernels->dtype, out_dtype = kernels->out_dtype;
+    const ffa_dtype sum_dtype = sum_dtype_of(kernels);
     const int64_t rows = shape->seqlen_q, keys = shape->seqlen_k;
     const int64_t heads_q = args->heads_q, heads_kv = args->heads_kv;
     const int64_t dim = kernels->head_dim, dim_v = kernels->head_dim_v;
     ffa_tensor *const partial = args->partial.data ? &args->partial : NULL;
     const struct tensor_rule rules[] = {
-        { partial, "partial", rows, heads_q, dim_v, sum_bytes, on_gpu, true },
-        { &args->q, "q", rows, heads_q, dim, bytes, on_gpu, false },
-        { &args->k, "k", keys, heads_kv, dim, bytes, on_gpu, false },
-        { &args->v, "v", keys, heads_kv, dim_v, bytes, on_gpu, false },
-        { &args->out, "out", rows, heads_q, dim_v, out_bytes, on_gpu, true },
-        { &args->lse, "lse", rows, heads_q, 1, sizeof(float), false, true },
+        { partial, "partial", rows, heads_q, dim_v, sum_dtype, on_gpu, true },
+        { &args->q, "q", rows, heads_q, dim, dtype, on_gpu, false },
+        { &args->k, "k", keys, heads_kv, dim, dtype, on_gpu, false },
+        { &args->v, "v", keys, heads_kv, dim_v, dtype, on_gpu, false },
+        { &args->out, "out", rows, heads_q, dim_v, out_dtype, on_gpu, true },
+        { &args->lse, "lse", rows, heads_q, 1, sum_dtype, false, true },
     };
 
     return tensors_check(rules, sizeof rules / sizeof *rules, err);
@@ -37,6 +34,8 @@ static ffa_status forward_tensors_check(ffa_forward_args *args, const ffa_kernel
 static ffa_status own_check(const ffa_forward_args *args, const ffa_kernels *kernels,
                             ffa_error *err)
 {
+    const size_t bytes = ffa_dtype_bytes(sum_dtype_of(kernels));
+
     if (args->flags & ~(uint32_t)FFA_FORWARD_ACCUMULATE)
         return error_fail(err, FFA_UNSUPPORTED, 0, "flags is 0x%x, known are 0x%x", args->flags,
                           (unsigned)FFA_FORWARD_ACCUMULATE);
@@ -48,9 +47,9 @@ static ffa_status own_check(const ffa_forward_args *args, const ffa_kernels *ker
         return error_fail(
             err, FFA_INVALID, 0, "max_logits is %s, the kernels were made %s FFA_SPEC_MAX_LOGITS",
             args->max_logits ? "given" : "NULL", kernels->has_max_logits ? "with" : "without");
-    if ((uintptr_t)args->max_logits % sizeof(float))
+    if ((uintptr_t)args->max_logits % bytes)
         return error_fail(err, FFA_INVALID, 0, "max_logits is %p, not %zu-byte aligned",
-                          (void *)args->max_logits, sizeof(float));
+                          args->max_logits, bytes);
     return FFA_OK;
 }
 
@@ -154,10 +153,10 @@ static struct parts_layout parts_layout(const ffa_kernels *kernels, const ffa_pl
 
 /* The second kernel of a split plan: the parts of each row. */
 static ffa_status combine_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
-                              const ffa_forward_args *args, const unsigned char *workspace,
-                              ffa_stream stream, ffa_error *err)
+                              const ffa_forward_args *args, ffa_stream stream, ffa_error *err)
 {
     const struct parts_layout layout = parts_layout(kernels, plan);
+    const unsigned char *const workspace = args->workspace;
     const int64_t warps = plan->forward.split_count * args->heads_q;
     const int64_t blocks = (warps + COMBINE_THREADS / 32 - 1) / (COMBINE_THREADS / 32);
     const struct forward_combine_args launch = {
@@ -204,8 +203,8 @@ out:
 }
 
 static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_kernel *kernel,
-                              const ffa_plan *plan, const ffa_forward_args *args, void *workspace,
-                              ffa_stream stream, ffa_error *err)
+                              const ffa_plan *plan, const ffa_forward_args *args, ffa_stream stream,
+                              ffa_error *err)
 {
     const struct tile_plan *tiles = &plan->forward;
     const int32_t pack = kernels->pack_heads;
@@ -217,12 +216,15 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_k
     const int64_t l2_heads_kv = plan_l2_heads_kv(plan);
     const int32_t room = gpu_device_sm_count(kernels->context->gpu) - args->sm_margin;
     void *const buffer = atomic_load(&plan->buffer);
+    const struct parts_layout layout = parts_layout(kernels, plan);
+    unsigned char *const workspace = args->workspace;
     /* An fp32 out is a partial one that stays. */
     const ffa_tensor *partial = kernels->is_staged ? &args->partial : &args->out;
     struct attention_forward_args launch = { 0 };
     ffa_status rc;
 
-    FFA_TRY(launch_check(kernels, plan, workspace, err));
+    FFA_TRY(launch_check(kernels, plan, err));
+    FFA_TRY(workspace_check(WORKSPACE(args), layout.bytes, err));
     if (work > INT32_MAX - 1024)
         return error_fail(err, FFA_INVALID, 0,
                           "%lld tiles x %d heads are more than 2^31 work items",
@@ -233,12 +235,10 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_k
     launch.partial_token_stride = partial->token_stride;
     launch.partial_head_stride = partial->head_stride;
     if (plan->split_heads) {
-        const struct parts_layout layout = parts_layout(kernels, plan);
-
-        launch.partial = (float *)(void *)((unsigned char *)workspace + layout.out_at);
+        launch.partial = (float *)(void *)(workspace + layout.out_at);
         launch.partial_token_stride = (int64_t)args->heads_q * kernels->head_dim_v;
         launch.partial_head_stride = kernels->head_dim_v;
-        launch.part_lse = (float *)(void *)((unsigned char *)workspace + layout.lse_at);
+        launch.part_lse = (float *)(void *)(workspace + layout.lse_at);
     }
     launch.head_dim_v = kernels->head_dim_v;
     launch.max_logits = args->max_logits;
@@ -246,12 +246,12 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_k
     launch.tiles = plan_image_tiles(&plan->image.forward, buffer);
     launch.sweeps = plan_image_sweeps(&plan->image.forward, buffer);
     launch.bands = plan_image_bands(&plan->image.forward, buffer);
-    launch.counters = workspace;
+    launch.counters = args->workspace;
     launch.out_token_stride = args->out.token_stride;
     launch.out_head_stride = args->out.head_stride;
     launch.lse_token_stride = args->lse.token_stride;
     launch.lse_head_stride = args->lse.head_stride;
-    launch.scale_log2 = (float)((double)args->softmax_scale * LOG2_E);
+    launch.scale_log2 = (float)(args->softmax_scale * LOG2_E);
     launch.work_count = (int32_t)work;
     launch.tile_count = (int32_t)tiles->tile_count;
     launch.heads_q = heads;
@@ -264,19 +264,20 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_k
                    (args->flags & FFA_FORWARD_ACCUMULATE ? FORWARD_ACCUMULATE : 0);
     launch.sink = args->sink;
     launch.sink_count = args->sink_count;
-    if (args->softcap > 0.0f) {
-        launch.cap_inner =
-            (float)(2.0 * LOG2_E * (double)args->softmax_scale / (double)args->softcap);
-        launch.cap_outer = (float)(LOG2_E * (double)args->softcap);
+    if (args->softcap > 0) {
+        launch.cap_inner = (float)(2.0 * LOG2_E * args->softmax_scale / args->softcap);
+        launch.cap_outer = (float)(LOG2_E * args->softcap);
     }
     if (args->max_logits && !raises_max(args, plan))
         FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, args->max_logits, 0xff,
                                  args->heads_q * (int64_t)sizeof(float), stream, err));
-    if (work > 0) /* a stage may have nothing to do */
+    if (work > 0) { /* a stage may have nothing to do */
+        FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, workspace, 0, COUNTER_BYTES, stream, err));
         FFA_TRY(gpu_kernel_enqueue(kernel->kernel, work < room ? (int32_t)work : room, &launch,
                                    stream, err));
+    }
     if (plan->split_heads)
-        FFA_TRY(combine_gpu(kernels, plan, args, workspace, stream, err));
+        FFA_TRY(combine_gpu(kernels, plan, args, stream, err));
 out:
     return rc;
 }
@@ -299,8 +300,7 @@ out:
 }
 
 ffa_status ffa_forward(const ffa_kernels *kernels, const ffa_plan *plan,
-                       const ffa_forward_args *args_in, void *workspace, ffa_stream stream,
-                       ffa_error *err)
+                       const ffa_forward_args *args_in, ffa_stream stream, ffa_error *err)
 {
     const struct forward_kernel *kernel = NULL;
     ffa_forward_args args;
@@ -313,7 +313,7 @@ ffa_status ffa_forward(const ffa_kernels *kernels, const ffa_plan *plan,
                                    : "args");
     FFA_TRY(args_import(&args, &kernel, kernels, plan, args_in, err));
     if (kernel->kernel) {
-        FFA_TRY(forward_gpu(kernels, kernel, plan, &args, workspace, stream, err));
+        FFA_TRY(forward_gpu(kernels, kernel, plan, &args, stream, err));
     } else {
         const struct cpu_tensor partial = CPU_TENSOR(args.partial);
         const struct cpu_forward call = {
@@ -324,6 +324,7 @@ ffa_status ffa_forward(const ffa_kernels *kernels, const ffa_plan *plan,
             .accumulate = (args.flags & FFA_FORWARD_ACCUMULATE) != 0,
             .head_dim = kernels->head_dim,
             .head_dim_v = kernels->head_dim_v,
+            .lse_dtype = sum_dtype_of(kernels),
             .max_logits = args.max_logits,
             .partial = kernels->is_staged ? &partial : NULL,
             .threads = kernels->context->cpu_threads,
@@ -336,8 +337,8 @@ ffa_status ffa_forward(const ffa_kernels *kernels, const ffa_plan *plan,
                             (void *)stream);
             goto out;
         }
-        for (int32_t h = 0; args.max_logits && !raises_max(&args, plan) && h < args.heads_q; h++)
-            args.max_logits[h] = -INFINITY;
+        if (args.max_logits && !raises_max(&args, plan))
+            cpu_max_logits_init(args.max_logits, sum_dtype_of(kernels), args.heads_q);
         FFA_TRY(cpu_forward(&call, err));
     }
     atomic_fetch_add_explicit(&kernels->context->stats.forward_calls, 1, memory_order_relaxed);
@@ -357,19 +358,4 @@ ffa_status ffa_workspace_bytes(const ffa_kernels *kernels, const ffa_plan *plan,
                                    : "bytes");
     *bytes = kernels_on_gpu(kernels) ? parts_layout(kernels, plan).bytes : 0;
     return FFA_OK;
-}
-
-ffa_status ffa_workspace_init(const ffa_kernels *kernels, void *workspace, int64_t bytes,
-                              ffa_stream stream, ffa_error *err)
-{
-    if (!kernels)
-        return error_fail(err, FFA_INVALID, 0, "ffa_workspace_init: kernels is NULL");
-    if (!kernels_on_gpu(kernels))
-        return FFA_OK;
-    if (!workspace || (uintptr_t)workspace % 16)
-        return error_fail(err, FFA_INVALID, 0, "workspace is %p, not 16-byte aligned", workspace);
-    if (bytes < COUNTER_BYTES)
-        return error_fail(err, FFA_INVALID, 0, "workspace has %lld bytes, needs %d",
-                          (long long)bytes, COUNTER_BYTES);
-    return gpu_fill_enqueue(kernels->context->gpu, workspace, 0, COUNTER_BYTES, stream, err);
 }

@@ -7,6 +7,7 @@
  */
 #include "cli/cli.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -264,6 +265,8 @@ int main(int argc, char **argv)
     int words = 0;
     int status;
 
+    /* A write past the limit to the size of files is an error like others. */
+    (void)signal(SIGXFSZ, SIG_IGN);
     if (argc < 2) {
         cli_print_usage(stderr);
         return CLI_USAGE;

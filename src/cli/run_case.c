@@ -9,6 +9,7 @@
 
 #include "base/half.h"
 #include "cli/file.h"
+#include "cli/fits.h"
 #include "cli/npy.h"
 
 #include <inttypes.h>
@@ -16,8 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const tensor_names[RUN_TENSORS] = { "q",    "k",  "v",  "out", "lse",  "sink",
-                                                       "dout", "dq", "dk", "dv",  "dsink" };
+static const char *const tensor_names[RUN_TENSORS] = { "q",    "k",  "v",  "out", "lse",   "sink",
+                                                       "dout", "dq", "dk", "dv",  "dsink", "dlse" };
 
 const char *run_tensor_name(enum run_tensor tensor)
 {
@@ -90,8 +91,9 @@ static struct extent extent_of(const struct run_shape *shape, enum run_tensor te
     bool is_key = tensor == RUN_K || tensor == RUN_V || tensor == RUN_DK || tensor == RUN_DV;
     bool is_sink = tensor == RUN_SINK || tensor == RUN_DSINK;
     bool is_value = tensor == RUN_V || tensor == RUN_OUT || tensor == RUN_DV || tensor == RUN_DOUT;
-    bool is_flat = tensor == RUN_LSE || is_sink;
-    bool is_empty = tensor >= RUN_DOUT && !(shape->spec_flags & FFA_SPEC_BACKWARD);
+    bool is_flat = tensor == RUN_LSE || tensor == RUN_DLSE || is_sink;
+    bool is_empty = (tensor >= RUN_DOUT && !(shape->spec_flags & FFA_SPEC_BACKWARD)) ||
+                    (tensor == RUN_DLSE && !shape->has_dlse);
     struct extent extent = {
         .shape = { is_empty  ? 0
                    : is_sink ? shape->sinks
@@ -100,7 +102,7 @@ static struct extent extent_of(const struct run_shape *shape, enum run_tensor te
                    is_key ? shape->heads_kv : shape->heads_q,
                    is_value ? shape->head_dim_v : shape->head_dim },
         .dims = is_flat ? 2 : 3,
-        .dtype = is_flat ? FFA_FP32 : shape->dtype,
+        .dtype = is_flat && shape->dtype != FFA_FP64 ? FFA_FP32 : shape->dtype,
     };
 
     extent.count = extent.shape[0] * extent.shape[1];
@@ -136,6 +138,19 @@ static ffa_status allocate(struct run_case *run, ffa_error *err)
     return FFA_OK;
 }
 
+/* Each tensor is on the host, and on the CPU backend the context's memory is the host's, too; ranks
+ * have rows of their own besides. */
+static ffa_status tensors_fit(const struct run_case *run, bool has_ranks, ffa_error *err)
+{
+    ffa_context_info info = FFA_CONTEXT_INFO_INIT;
+    int64_t bytes = 0;
+
+    for (int i = 0; i < RUN_TENSORS; i++)
+        bytes += extent_of(&run->shape, (enum run_tensor)i).bytes;
+    (void)ffa_context_info_get(run->context, &info, NULL);
+    return cli_fits(bytes * (info.device >= 0 ? 1 : has_ranks ? 3 : 2), "the tensors", err);
+}
+
 static ffa_status prepare(struct run_case *run, ffa_error *err)
 {
     ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
@@ -169,13 +184,13 @@ static ffa_status prepare(struct run_case *run, ffa_error *err)
         rc = ffa_workspace_bytes(run->kernels, run->plan, &run->workspace_bytes, err);
     if (rc == FFA_OK)
         rc = ffa_device_alloc(&run->workspace, run->context, run->workspace_bytes, err);
-    if (rc == FFA_OK)
-        rc = ffa_workspace_init(run->kernels, run->workspace, run->workspace_bytes, NULL, err);
+    run->args.workspace = run->workspace;
+    run->args.workspace_bytes = run->workspace_bytes;
     return rc;
 }
 
 ffa_status run_case_init(struct run_case *run, ffa_context *context, const ffa_mask *mask,
-                         const struct run_shape *shape, ffa_error *err)
+                         const struct run_shape *shape, bool has_ranks, ffa_error *err)
 {
     ffa_status rc;
 
@@ -183,7 +198,9 @@ ffa_status run_case_init(struct run_case *run, ffa_context *context, const ffa_m
     run->args = (ffa_forward_args)FFA_FORWARD_ARGS_INIT;
     run->args.heads_q = shape->heads_q;
     run->args.heads_kv = shape->heads_kv;
-    rc = prepare(run, err);
+    rc = tensors_fit(run, has_ranks, err);
+    if (rc == FFA_OK)
+        rc = prepare(run, err);
     return rc == FFA_OK ? allocate(run, err) : rc;
 }
 
@@ -338,10 +355,11 @@ struct oracle_backward_case run_case_oracle_backward(const struct run_case *run,
     return (struct oracle_backward_case){
         .forward = run_case_oracle(run, args, lists),
         .grad_dtype = run->shape.dtype,
-        .dout.data = run->host[RUN_DOUT],
-        .dq.data = run->host[RUN_DQ],
-        .dk.data = run->host[RUN_DK],
-        .dv.data = run->host[RUN_DV],
+        .dout = FFA_TENSOR_INIT(run->host[RUN_DOUT]),
+        .dlse = FFA_TENSOR_INIT(run->shape.has_dlse ? run->host[RUN_DLSE] : NULL),
+        .dq = FFA_TENSOR_INIT(run->host[RUN_DQ]),
+        .dk = FFA_TENSOR_INIT(run->host[RUN_DK]),
+        .dv = FFA_TENSOR_INIT(run->host[RUN_DV]),
         .dsink = run->shape.sinks ? run->host[RUN_DSINK] : NULL,
     };
 }
@@ -364,7 +382,7 @@ ffa_status run_case_forward(struct run_case *run, int calls, float *ms, ffa_erro
         return run_ranks_pass(run->ranks, false, calls, ms, err);
     rc = ffa_device_time_begin(run->context, NULL, err);
     for (int i = 0; i < calls && rc == FFA_OK; i++)
-        rc = ffa_forward(run->kernels, run->plan, &run->args, run->workspace, NULL, err);
+        rc = ffa_forward(run->kernels, run->plan, &run->args, NULL, err);
     if (rc == FFA_OK)
         rc = ffa_device_time_end(run->context, NULL, ms, err);
     *ms /= (float)calls;
@@ -374,33 +392,35 @@ ffa_status run_case_forward(struct run_case *run, int calls, float *ms, ffa_erro
 ffa_status run_case_backward(struct run_case *run, int calls, float *ms, ffa_error *err)
 {
     const ffa_forward_args *from = &run->args;
-    const ffa_backward_args args = {
-        .struct_size = (uint32_t)sizeof args,
-        .heads_q = from->heads_q,
-        .heads_kv = from->heads_kv,
-        .softmax_scale = from->softmax_scale,
-        .q = from->q,
-        .k = from->k,
-        .v = from->v,
-        .out = from->out,
-        .lse = from->lse,
-        .dout.data = run->device[RUN_DOUT],
-        .dq.data = run->device[RUN_DQ],
-        .dk.data = run->device[RUN_DK],
-        .dv.data = run->device[RUN_DV],
-        .dsink = run->shape.sinks ? run->device[RUN_DSINK] : NULL,
-        .sink = from->sink,
-        .sink_count = from->sink_count,
-        .softcap = from->softcap,
-        .sm_margin = from->sm_margin,
-    };
+    ffa_backward_args args = FFA_BACKWARD_ARGS_INIT;
     ffa_status rc;
+
+    args.heads_q = from->heads_q;
+    args.heads_kv = from->heads_kv;
+    args.softmax_scale = from->softmax_scale;
+    args.q = from->q;
+    args.k = from->k;
+    args.v = from->v;
+    args.out = from->out;
+    args.lse = from->lse;
+    args.dout.data = run->device[RUN_DOUT];
+    args.dlse.data = run->shape.has_dlse ? run->device[RUN_DLSE] : NULL;
+    args.dq.data = run->device[RUN_DQ];
+    args.dk.data = run->device[RUN_DK];
+    args.dv.data = run->device[RUN_DV];
+    args.dsink = run->shape.sinks ? run->device[RUN_DSINK] : NULL;
+    args.sink = from->sink;
+    args.sink_count = from->sink_count;
+    args.softcap = from->softcap;
+    args.sm_margin = from->sm_margin;
+    args.workspace = run->workspace;
+    args.workspace_bytes = run->workspace_bytes;
 
     if (run->ranks)
         return run_ranks_pass(run->ranks, true, calls, ms, err);
     rc = ffa_device_time_begin(run->context, NULL, err);
     for (int i = 0; i < calls && rc == FFA_OK; i++)
-        rc = ffa_backward(run->kernels, run->plan, &args, run->workspace, NULL, err);
+        rc = ffa_backward(run->kernels, run->plan, &args, NULL, err);
     if (rc == FFA_OK)
         rc = ffa_device_time_end(run->context, NULL, ms, err);
     *ms /= (float)calls;

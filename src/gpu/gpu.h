@@ -60,9 +60,11 @@ struct gpu_kernel_desc {
 };
 
 /* Load a cubin on the device. The driver copies it, so `cubin` need not outlive the call.
- * *out: caller's, gpu_kernel_unload() before the device closes. */
+ * *out: caller's, gpu_kernel_unload() before the device closes. *is_refused: it failed because the
+ * driver does not take this cubin (of a newer toolkit, for another device, without the entry);
+ * another cubin of the same kernel may do. */
 ffa_status gpu_kernel_load(struct gpu_kernel **out, struct gpu_device *device,
-                           const struct gpu_kernel_desc *desc, ffa_error *err);
+                           const struct gpu_kernel_desc *desc, bool *is_refused, ffa_error *err);
 void gpu_kernel_unload(struct gpu_kernel *kernel);
 
 /* Enqueue one launch whose only argument is the struct at `args`, copied at once. The grid has

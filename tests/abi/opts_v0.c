@@ -42,14 +42,17 @@ SIZE(ffa_attention_spec, 24);
 
 AT(ffa_forward_args, heads_q, 4);
 AT(ffa_forward_args, heads_kv, 8);
-AT(ffa_forward_args, softmax_scale, 12);
-AT(ffa_forward_args, q, 16);
-AT(ffa_forward_args, k, 40);
-AT(ffa_forward_args, v, 64);
-AT(ffa_forward_args, out, 88);
-AT(ffa_forward_args, lse, 112);
-AT(ffa_forward_args, sm_margin, 136);
-SIZE(ffa_forward_args, 144);
+AT(ffa_forward_args, sm_margin, 12);
+AT(ffa_forward_args, softmax_scale, 16);
+AT(ffa_forward_args, softcap, 24);
+AT(ffa_forward_args, q, 32);
+AT(ffa_forward_args, k, 96);
+AT(ffa_forward_args, v, 160);
+AT(ffa_forward_args, out, 224);
+AT(ffa_forward_args, lse, 288);
+AT(ffa_forward_args, sink, 352);
+AT(ffa_forward_args, sink_count, 360);
+SIZE(ffa_forward_args, 368);
 
 AT(ffa_kernel_info, registers, 4);
 AT(ffa_kernel_info, cubin_bytes, 24);
@@ -58,6 +61,16 @@ AT(ffa_context_info, device, 4);
 AT(ffa_context_info, device_name, 16);
 AT(ffa_plan_info, tile_m, 4);
 AT(ffa_plan_info, upload_bytes, 48);
+
+AT(ffa_mask_report, overlap_head, 4);
+AT(ffa_mask_report, area, 24);
+SIZE(ffa_mask_report, 64);
+AT(ffa_dense_mask, cells, 24);
+SIZE(ffa_dense_mask, 48);
+AT(ffa_block_mask, kv, 40);
+AT(ffa_block_mask, full, 88);
+AT(ffa_block_mask, mask_mod, 136);
+SIZE(ffa_block_mask, 152);
 
 AT(ffa_dispatch_opts, algorithm, 4);
 AT(ffa_dispatch_opts, chunk_tokens, 8);
@@ -79,9 +92,8 @@ AT(ffa_dispatch_report, load_imbalance, 176);
 
 /* No struct_size in these: they must not change at all. */
 _Static_assert(sizeof(ffa_slice) == 40, "ffa_slice");
-_Static_assert(sizeof(ffa_tensor) == 24, "ffa_tensor");
+_Static_assert(sizeof(ffa_tensor) == 64, "ffa_tensor");
 _Static_assert(sizeof(ffa_mask_shape) == 16, "ffa_mask_shape");
-_Static_assert(sizeof(ffa_mask_report) == 64, "ffa_mask_report");
 _Static_assert(sizeof(ffa_topology) == 8, "ffa_topology");
 _Static_assert(sizeof(ffa_dispatch_mask) == 16, "ffa_dispatch_mask");
 _Static_assert(sizeof(ffa_dispatch_chunk) == 48, "ffa_dispatch_chunk");

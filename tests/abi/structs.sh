@@ -15,10 +15,13 @@ ffa_error           in the caller's memory, written by every function
 ffa_slice           four bounds and a type
 ffa_slice_list      a pointer and a count
 ffa_mask_shape      the arguments of a mask
+ffa_mask_box        two ranges, told to a callback
+ffa_mask_offset     two numbers
+ffa_block_list      arguments: arrays and their strides, within ffa_block_mask
 ffa_documents       an argument of builders
 ffa_window          an argument of builders
 ffa_block_size      an argument of builders
-ffa_tensor          a pointer and its strides, within args
+ffa_tensor          a pointer and what is known of it, within args
 ffa_spec_row        borrowed from the library, never the caller's
 ffa_group_lists     arguments: arrays and counts
 ffa_group_copy      a row of a list: it is an element of the caller's arrays
@@ -43,7 +46,6 @@ ffa_cache_gc_report
 ffa_cache_failure
 ffa_cache_miss
 ffa_precompile_event
-ffa_mask_report
 ffa_dispatch_chunk
 ffa_dispatch_load
 ffa_parallel_rank
@@ -118,6 +120,13 @@ for name in $(echo "$structs" | awk '$2 == "struct_size" { print $1 }'); do
         *) say "$macro is not followed by FFA_API void ${name}_init($name *..., size_t bytes);" ;;
     esac
     grep -qx "X($name, $macro)" src/init.def || say "src/init.def has no X($name, $macro)"
+done
+# A macro with an argument is of a plain value.
+with_argument=$(grep -hoE '^#define FFA_[A-Z0-9_]+_INIT\(' include/ffa/*.h | sed 's/.* \(.*\)(/\1/')
+for macro in $with_argument; do
+    function=$(echo "$macro" | tr '[:upper:]' '[:lower:]')
+    grep -qE "^FFA_API void $function\(" include/ffa/*.h || say "$macro has no function $function"
+    grep -q "void $function(" src/init.c || say "$function is not in src/init.c"
 done
 rows=$(sed -n 's/^X(\([a-z0-9_]*\), .*/\1/p' src/init.def)
 for name in $rows; do

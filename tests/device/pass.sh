@@ -39,6 +39,7 @@ shares() {
     shares backward unions 2
     shares backward stages 2
     shares forward unions 2
+    shares kernels refused 1
     echo "forward.quick 0 memcheck"
     echo "backward.quick 0 memcheck"
     echo "forward.quick 0 synccheck"

@@ -70,9 +70,12 @@ static void round_all(const struct operators *o, float *values, int64_t count)
 static void read_head(const struct operators *o, const ffa_tensor *tensor, int64_t tokens,
                       int32_t heads, int32_t head, int32_t dim, float *to)
 {
-    const ffa_tensor packed = { tensor->data,
-                                tensor->token_stride ? tensor->token_stride : heads * dim,
-                                tensor->head_stride ? tensor->head_stride : dim };
+    const ffa_tensor packed = {
+        .data = tensor->data,
+        .token_stride =
+            tensor->token_stride == FFA_CONTIGUOUS ? (int64_t)heads * dim : tensor->token_stride,
+        .head_stride = tensor->head_stride == FFA_CONTIGUOUS ? dim : tensor->head_stride,
+    };
 
     for (int64_t t = 0; t < tokens; t++)
         for (int32_t c = 0; c < dim; c++)
@@ -100,8 +103,8 @@ static void scores(struct operators *o, int64_t row)
 {
     const ffa_forward_args *args = o->test->forward.args;
     const float scale =
-        args->softmax_scale > 0 ? args->softmax_scale : (float)(1 / sqrt((double)o->dim));
-    const float cap = args->softcap;
+        (float)(args->softmax_scale > 0 ? args->softmax_scale : 1 / sqrt((double)o->dim));
+    const float cap = (float)args->softcap;
 
     for (int64_t key = 0; key < o->keys; key++) {
         const int64_t at = row * o->keys + key;
@@ -121,16 +124,17 @@ static void softmax(struct operators *o, int64_t row, int32_t head)
 {
     const ffa_forward_args *args = o->test->forward.args;
     const uint8_t *attended = o->attended + row * o->keys;
+    const float *sink = args->sink;
     float *p = o->p + row * o->keys, top = -INFINITY, sum = 0;
 
     for (int64_t key = 0; key < o->keys; key++)
         top = attended[key] ? fmaxf(top, p[key]) : top;
     for (int32_t s = 0; s < args->sink_count; s++)
-        top = fmaxf(top, args->sink[s * args->heads_q + head]);
+        top = fmaxf(top, sink[s * args->heads_q + head]);
     for (int64_t key = 0; key < o->keys; key++)
         sum += attended[key] ? expf(p[key] - top) : 0;
     for (int32_t s = 0; s < args->sink_count; s++)
-        sum += expf(args->sink[s * args->heads_q + head] - top);
+        sum += expf(sink[s * args->heads_q + head] - top);
     for (int64_t key = 0; key < o->keys; key++)
         p[key] = attended[key] ? rounded(o, expf(p[key] - top) / sum) : 0;
 }
@@ -140,8 +144,8 @@ static void score_gradients(struct operators *o, int64_t row)
 {
     const ffa_forward_args *args = o->test->forward.args;
     const float scale =
-        args->softmax_scale > 0 ? args->softmax_scale : (float)(1 / sqrt((double)o->dim));
-    const float cap = args->softcap;
+        (float)(args->softmax_scale > 0 ? args->softmax_scale : 1 / sqrt((double)o->dim));
+    const float cap = (float)args->softcap;
     const float *p = o->p + row * o->keys, *slope = o->tanh + row * o->keys;
     float *ds = o->ds + row * o->keys, delta = 0;
 

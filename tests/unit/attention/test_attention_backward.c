@@ -57,7 +57,7 @@ struct problem {
     struct attention_case test;
     struct attention_gradients gradients;
     ffa_backward_args args;
-    float sink[16], dsink[16];
+    double sink[16], dsink[16]; /* room for either width */
 };
 
 struct options {
@@ -87,11 +87,11 @@ static void problem_init(struct problem *p, const struct options *options)
     shape.mask = (ffa_mask_shape){ ffa_mask_seqlen_q(p->mask), ffa_mask_seqlen_k(p->mask) };
     attention_case_init(&p->test, &shape, &rng);
     attention_gradients_init(&p->gradients, &p->test, grad_dtype, &rng);
-    p->test.args.softcap = options->softcap;
+    p->test.args.softcap = (double)options->softcap;
     p->test.args.sink_count = options->sinks;
     p->test.args.sink = options->sinks ? p->sink : NULL;
     for (int i = 0; i < 16; i++)
-        p->sink[i] = (float)rng_bell(&rng);
+        attention_put(p->sink, attention_sum_dtype(options->dtype), i, rng_bell(&rng));
     spec.dtype = options->dtype;
     spec.head_dim = options->head_dim;
     spec.flags = options->flags | FFA_SPEC_BACKWARD;
@@ -100,7 +100,7 @@ static void problem_init(struct problem *p, const struct options *options)
     spec.backward_tile_n = options->tile_n;
     must(ffa_kernels_create(&p->kernels, context, &spec, &err), &err);
     must(ffa_plan_create(&p->plan, p->kernels, p->mask, &err), &err);
-    must(ffa_forward(p->kernels, p->plan, &p->test.args, NULL, NULL, &err), &err);
+    must(ffa_forward(p->kernels, p->plan, &p->test.args, NULL, &err), &err);
     p->args = attention_backward_args_of(&p->test, &p->gradients);
     p->args.dsink = options->sinks ? p->dsink : NULL;
 }
@@ -132,6 +132,7 @@ static struct oracle_backward_case reference_of(const struct problem *p, ffa_sli
         .dk = p->gradients.dk,
         .dv = p->gradients.dv,
         .dsink = p->args.dsink,
+        .dlse = p->args.dlse,
     };
 }
 
@@ -193,8 +194,10 @@ START_TEST(gradients_as_the_oracle)
         shape_out_as_fp32(&p, &answers[_i]);
     else
         problem_init(&p, &answers[_i]);
+    if (_i % 2)
+        p.args.dlse = p.gradients.dlse;
     poison(&p);
-    must(ffa_backward(p.kernels, p.plan, &p.args, NULL, NULL, &err), &err);
+    must(ffa_backward(p.kernels, p.plan, &p.args, NULL, &err), &err);
     compare(&p, answers[_i].mask);
 
     if (answers[_i].layout == LAYOUT_TOKENS) { /* strides and scale by default */
@@ -202,10 +205,10 @@ START_TEST(gradients_as_the_oracle)
                               &p.args.dout, &p.args.dq, &p.args.dk, &p.args.dv };
 
         for (int i = 0; i < ROWS_OF(all); i++)
-            all[i]->token_stride = all[i]->head_stride = 0;
+            all[i]->token_stride = all[i]->head_stride = FFA_CONTIGUOUS;
         p.args.softmax_scale = 0;
         poison(&p);
-        must(ffa_backward(p.kernels, p.plan, &p.args, NULL, NULL, &err), &err);
+        must(ffa_backward(p.kernels, p.plan, &p.args, NULL, &err), &err);
         compare(&p, "defaults");
     }
     must(ffa_context_stats_get(context, &stats, &err), &err);
@@ -238,7 +241,7 @@ static void shape_out_as_fp32(struct problem *p, const struct options *options)
     spec.flags |= options->softcap > 0 ? (uint32_t)FFA_SPEC_SOFTCAP : 0;
     must(ffa_kernels_create(&p->kernels, context, &spec, &err), &err);
     must(ffa_plan_create(&p->plan, p->kernels, p->mask, &err), &err);
-    must(ffa_forward(p->kernels, p->plan, &p->test.args, NULL, NULL, &err), &err);
+    must(ffa_forward(p->kernels, p->plan, &p->test.args, NULL, &err), &err);
 }
 
 /* ---- accumulation ---- */
@@ -267,10 +270,10 @@ START_TEST(accumulating_twice_is_twice)
 
     problem_init(&once, &fp32_case);
     problem_init(&twice, &fp32_case);
-    must(ffa_backward(once.kernels, once.plan, &once.args, NULL, NULL, &err), &err);
-    must(ffa_backward(twice.kernels, twice.plan, &twice.args, NULL, NULL, &err), &err);
+    must(ffa_backward(once.kernels, once.plan, &once.args, NULL, &err), &err);
+    must(ffa_backward(twice.kernels, twice.plan, &twice.args, NULL, &err), &err);
     twice.args.flags = FFA_BACKWARD_ACCUMULATE;
-    must(ffa_backward(twice.kernels, twice.plan, &twice.args, NULL, NULL, &err), &err);
+    must(ffa_backward(twice.kernels, twice.plan, &twice.args, NULL, &err), &err);
     ck_assert(largest_difference(&twice.args.dq, &once.args.dq, 2, 50, 4) == 0);
     ck_assert(largest_difference(&twice.args.dk, &once.args.dk, 2, 60, 2) == 0);
     ck_assert(largest_difference(&twice.args.dv, &once.args.dv, 2, 60, 2) == 0);
@@ -279,8 +282,8 @@ START_TEST(accumulating_twice_is_twice)
 }
 END_TEST
 
-/* A call per half of the keys, with out and lse of the whole, as a distributed pass makes them: the
- * sums are the whole's gradients. */
+/* A call per half of the keys, with out, lse and dlse of the whole, as a distributed pass makes
+ * them: the sums are the whole's gradients. */
 START_TEST(halves_of_the_keys_make_the_whole)
 {
     static const char *const halves[] = {
@@ -295,13 +298,14 @@ START_TEST(halves_of_the_keys_make_the_whole)
 
     options.mask = halves[0];
     problem_init(&whole, &options);
+    whole.args.dlse = whole.gradients.dlse;
     for (int i = 1; i < 3; i++) {
         ffa_mask *mask = parse(halves[i]);
         ffa_plan *plan;
 
         must(ffa_plan_create(&plan, whole.kernels, mask, &err), &err);
         whole.args.flags = i > 1 ? (uint32_t)FFA_BACKWARD_ACCUMULATE : 0;
-        must(ffa_backward(whole.kernels, plan, &whole.args, NULL, NULL, &err), &err);
+        must(ffa_backward(whole.kernels, plan, &whole.args, NULL, &err), &err);
         ffa_plan_destroy(plan);
         ffa_mask_destroy(mask);
     }
@@ -312,7 +316,7 @@ END_TEST
 
 /* ---- bad arguments ---- */
 
-enum kind { I32, I64, F32, DATA, POINTER };
+enum kind { I32, I64, F64, DATA, POINTER };
 
 static const struct {
     const char *name;
@@ -329,8 +333,9 @@ static const struct {
     }
     BAD(heads_kv, I32, 0, 0, FFA_INVALID, "heads_kv is 0, not in [1, 65536]"),
     BAD(heads_q, I32, 3, 0, FFA_INVALID, "heads_q is 3, not a multiple of heads_kv = 2"),
-    BAD(softmax_scale, F32, 0, (double)NAN, FFA_INVALID, "softmax_scale is nan, not a finite"),
-    BAD(softcap, F32, 0, 2, FFA_INVALID, "softcap is 2, the kernels were made without it"),
+    BAD(softmax_scale, F64, 0, (double)NAN, FFA_INVALID, "softmax_scale is nan, not a finite"),
+    BAD(softmax_scale, F64, 0, 1e-60, FFA_INVALID, "softmax_scale is 1e-60: 0 as a float"),
+    BAD(softcap, F64, 0, 2, FFA_INVALID, "softcap is 2, the kernels were made without it"),
     BAD(sm_margin, I32, -1, 0, FFA_INVALID, "sm_margin is -1, not in [0, "),
     BAD(sink_count, I32, 9, 0, FFA_INVALID, "sink_count is 9, not in [0, 8]"),
     BAD(sink_count, I32, 1, 0, FFA_INVALID, "sink is NULL with a sink_count of 1"),
@@ -344,6 +349,7 @@ static const struct {
     BAD(dq.data, DATA, -1, 0, FFA_INVALID, "dq: data is NULL"),
     BAD(dk.data, DATA, -1, 0, FFA_INVALID, "dk: data is NULL"),
     BAD(dv.data, DATA, -1, 0, FFA_INVALID, "dv: data is NULL"),
+    BAD(dlse.data, POINTER, 2, 0, FFA_INVALID, "dlse: data is 0x2, not 4-byte aligned"),
     BAD(dout.data, DATA, 1, 0, FFA_INVALID, ", not 2-byte aligned"),
     BAD(dv.data, DATA, 1, 0, FFA_INVALID, ", not 2-byte aligned"),
     BAD(dout.token_stride, I64, -8, 0, FFA_INVALID, "dout: token_stride is -8, not a multiple"),
@@ -356,7 +362,6 @@ static void spoil(ffa_backward_args *args, int row)
 {
     unsigned char *at = (unsigned char *)args + bad_args[row].at;
     const int32_t number = (int32_t)bad_args[row].number;
-    const float real = (float)bad_args[row].real;
     unsigned char *data;
 
     switch (bad_args[row].kind) {
@@ -366,8 +371,8 @@ static void spoil(ffa_backward_args *args, int row)
     case I64:
         memcpy(at, &bad_args[row].number, sizeof bad_args[row].number);
         break;
-    case F32:
-        memcpy(at, &real, sizeof real);
+    case F64:
+        memcpy(at, &bad_args[row].real, sizeof bad_args[row].real);
         break;
     case DATA:
         memcpy(&data, at, sizeof data);
@@ -397,7 +402,7 @@ static void check_refusal(struct problem *p, const ffa_kernels *kernels, const f
 
     memset(p->gradients.memory[1], 0xa5, 40 * 4 * 16 * 2);
     memset(p->gradients.memory[2], 0xa5, 50 * 2 * 16 * 2);
-    rc = ffa_backward(kernels, plan, args, NULL, stream, &err);
+    rc = ffa_backward(kernels, plan, args, stream, &err);
     ck_assert_msg(rc == want && err.status == want, "%s: %s", says, ffa_status_text(rc));
     ck_assert_msg(strstr(err.message, says), "'%s', not '%s'", err.message, says);
     for (int i = 0; i < 40 * 4 * 16 * 2; i++)
@@ -418,7 +423,7 @@ START_TEST(arguments_are_checked)
     args = p.args;
     spoil(&args, _i);
     check_refusal(&p, p.kernels, p.plan, &args, NULL, bad_args[_i].want, bad_args[_i].says);
-    must(ffa_backward(p.kernels, p.plan, &p.args, NULL, NULL, &err), &err);
+    must(ffa_backward(p.kernels, p.plan, &p.args, NULL, &err), &err);
     compare(&p, "after a refusal");
     problem_finish(&p);
 }
@@ -478,7 +483,7 @@ START_TEST(what_belongs_together_is_checked)
     check_refusal(&p, p.kernels, p.plan, &args, NULL, FFA_INVALID, "struct_size is 2");
 
     /* The forward pass takes a plan of both, and workspaces of the CPU are nothing. */
-    must(ffa_forward(forward_only, p.plan, &p.test.args, NULL, NULL, &err), &err);
+    must(ffa_forward(forward_only, p.plan, &p.test.args, NULL, &err), &err);
     must(ffa_backward_workspace_bytes(p.kernels, p.plan, 4, 2, &bytes, &err), &err);
     ck_assert_int_eq(bytes, 0);
     bytes = 7;
@@ -739,7 +744,7 @@ START_TEST(any_allocation_may_fail)
         ffa_status rc;
 
         fault_arm(FAULT_ALLOC, nth);
-        rc = ffa_backward(p.kernels, p.plan, &p.args, NULL, NULL, &err);
+        rc = ffa_backward(p.kernels, p.plan, &p.args, NULL, &err);
         if (!fault_fired())
             break;
         ck_assert_int_eq(rc, FFA_NOMEM);

@@ -43,8 +43,10 @@ struct pass {
     ffa_plan *plans[STAGE_CASE_MAX];
     double *partial; /* fp32 unless the dtype is FFA_FP64 */
     struct attention_gradients gradients;
+    bool has_dlse;
     void *workspace; /* of the backward pass: what the stage that needs most needs, and no more */
-    float sink[SINKS * HEADS_Q], tops[HEADS_Q];
+    int64_t workspace_bytes;
+    double sink[SINKS * HEADS_Q], tops[HEADS_Q]; /* room for either width */
 };
 
 static ffa_dtype partial_dtype(const struct pass *pass)
@@ -68,7 +70,7 @@ static void pass_init(struct pass *pass, ffa_dtype dtype, uint32_t spec_flags, u
     shape.layout = (enum attention_layout)rng_range(&rng, 0, LAYOUT_COUNT - 1);
     attention_case_init(&pass->host, &shape, &rng);
     for (int i = 0; i < SINKS * HEADS_Q; i++)
-        pass->sink[i] = (float)rng_normal(&rng);
+        attention_put(pass->sink, attention_sum_dtype(dtype), i, rng_normal(&rng));
     spec.dtype = dtype;
     spec.head_dim = DIM;
     spec.flags = FFA_SPEC_STAGED | FFA_SPEC_MAX_LOGITS | spec_flags;
@@ -113,7 +115,7 @@ static ffa_status run_stage(const struct pass *pass, int32_t s, ffa_error *err)
 
     args.k.data = (char *)args.k.data + first * args.k.token_stride * bytes;
     args.v.data = (char *)args.v.data + first * args.v.token_stride * bytes;
-    return ffa_forward(pass->kernels, pass->plans[s], &args, NULL, NULL, err);
+    return ffa_forward(pass->kernels, pass->plans[s], &args, NULL, err);
 }
 
 /* Rows of stage s, marked 1 + the flags of their tile; of list 0. */
@@ -158,7 +160,9 @@ static void run_and_compare(ffa_dtype dtype, uint32_t plan_flags, uint64_t seed)
                 has_partial |= marks[i][row] && (marks[i][row] - 1) & PLAN_TILE_CONTINUES;
             }
             out = attention_read(&pass.host.args.out, dtype, row, 1, 5);
-            left = attention_read(&(ffa_tensor){ pass.partial, HEADS_Q * DIM, DIM },
+            left = attention_read(&(ffa_tensor){ .data = pass.partial,
+                                                 .token_stride = HEADS_Q * DIM,
+                                                 .head_stride = DIM },
                                   partial_dtype(&pass), row, 1, 5);
             ck_assert_msg(isnan(out) == !is_done, "seed %llu, stage %d, row %lld: out is %g",
                           (unsigned long long)seed, s, (long long)row, out);
@@ -193,7 +197,7 @@ static void *at_key(const ffa_tensor *tensor, int64_t key, ffa_dtype dtype)
 
 /* Stage s of the backward pass; before the last, without a dq. */
 static ffa_status run_backward_stage(const struct pass *pass, int32_t s, uint32_t flags,
-                                     float *dsink, ffa_error *err)
+                                     double *dsink, ffa_error *err)
 {
     ffa_backward_args args = attention_backward_args_of(&pass->host, &pass->gradients);
     const int64_t first = pass->masks.key_begin[s];
@@ -206,10 +210,16 @@ static ffa_status run_backward_stage(const struct pass *pass, int32_t s, uint32_
     if (s < pass->masks.count - 1)
         args.dq.data = NULL;
     args.dsink = args.sink_count ? dsink : NULL;
+    args.dlse = pass->gradients.dlse;
+    if (!pass->has_dlse)
+        args.dlse.data = NULL;
     args.flags = flags;
-    return ffa_backward(pass->kernels, pass->plans[s], &args, pass->workspace, NULL, err);
+    args.workspace = pass->workspace;
+    args.workspace_bytes = pass->workspace_bytes;
+    return ffa_backward(pass->kernels, pass->plans[s], &args, NULL, err);
 }
 
+/* Memory that holds anything: a pass does not look at what was there. */
 static void workspace_init(struct pass *pass)
 {
     int64_t most = 0;
@@ -223,6 +233,7 @@ static void workspace_init(struct pass *pass)
         ck_assert_int_eq(bytes > 0, pass->masks.count > 1);
         most = bytes > most ? bytes : most;
     }
+    pass->workspace_bytes = most;
     pass->workspace = malloc((size_t)most);
     ck_assert(pass->workspace || !most);
     if (most)
@@ -236,7 +247,7 @@ static bool is_poison(const struct pass *pass, const ffa_tensor *tensor, int64_t
 }
 
 /* What the stages so far have written, and nothing else. */
-static void check_progress(const struct pass *pass, int32_t stage, const float *dsink,
+static void check_progress(const struct pass *pass, int32_t stage, const double *dsink,
                            uint64_t seed)
 {
     const bool is_last = stage == pass->masks.count - 1;
@@ -252,7 +263,7 @@ static void check_progress(const struct pass *pass, int32_t stage, const float *
                       "seed %llu, stage %d: row %lld", (unsigned long long)seed, stage,
                       (long long)row);
     if (pass->host.args.sink)
-        ck_assert_int_eq(isnan(dsink[1]), !is_last);
+        ck_assert_int_eq(isnan(attention_get(dsink, partial_dtype(pass), 1)), !is_last);
 }
 
 static void compare_gradients(const struct oracle_backward_case *test, const char *name,
@@ -276,7 +287,7 @@ static void run_backward_and_compare(ffa_dtype dtype, uint32_t grad_flags, uint3
 {
     const ffa_dtype grad_dtype = grad_flags ? FFA_FP32 : dtype;
     struct rng rng = { seed + 1000 };
-    float dsink[SINKS * HEADS_Q];
+    double dsink[SINKS * HEADS_Q]; /* room for either width */
     struct oracle_backward_case test;
     ffa_slice_list list;
     struct pass pass;
@@ -298,6 +309,9 @@ static void run_backward_and_compare(ffa_dtype dtype, uint32_t grad_flags, uint3
                                           .dk = pass.gradients.dk,
                                           .dv = pass.gradients.dv,
                                           .dsink = pass.host.args.sink ? dsink : NULL };
+    pass.has_dlse = seed % 2;
+    if (pass.has_dlse)
+        test.dlse = pass.gradients.dlse;
     oracle_backward_poison(&test);
     for (int32_t s = 0; s < pass.masks.count; s++)
         ck_assert_msg(run_stage(&pass, s, &err) == FFA_OK, "%s", err.message);
@@ -386,9 +400,11 @@ START_TEST(gradients_of_keys_get_the_dtype_last)
     ck_assert_int_eq(
         ffa_backward_workspace_bytes(kernels, plans[0], HEADS_Q, HEADS_KV, &bytes, NULL), FFA_OK);
     workspace = malloc((size_t)bytes);
-    ck_assert_int_eq(ffa_forward(kernels, plan, &host.args, NULL, NULL, &err), FFA_OK);
+    ck_assert_int_eq(ffa_forward(kernels, plan, &host.args, NULL, &err), FFA_OK);
 
     args = attention_backward_args_of(&host, &gradients);
+    args.workspace = workspace;
+    args.workspace_bytes = bytes;
     test = (struct oracle_backward_case){ .forward = { .shape = shape.mask,
                                                        .lists = &list,
                                                        .list_count = 1,
@@ -404,25 +420,24 @@ START_TEST(gradients_of_keys_get_the_dtype_last)
     for (int i = 0; i < 3; i++) {
         args.dk = i < 2 ? sums.dk : gradients.dk;
         args.dv = i < 2 ? sums.dv : gradients.dv;
-        args.partial_dk = i < 2 ? (ffa_tensor){ 0 } : sums.dk;
-        args.partial_dv = i < 2 ? (ffa_tensor){ 0 } : sums.dv;
+        args.partial_dk = i < 2 ? (ffa_tensor)FFA_TENSOR_INIT(NULL) : sums.dk;
+        args.partial_dv = i < 2 ? (ffa_tensor)FFA_TENSOR_INIT(NULL) : sums.dv;
         args.flags = i == 1 ? FFA_BACKWARD_ACCUMULATE : 0;
-        ck_assert_msg(
-            ffa_backward(i < 2 ? fp32 : kernels, plans[i], &args, workspace, NULL, &err) == FFA_OK,
-            "%s", err.message);
+        ck_assert_msg(ffa_backward(i < 2 ? fp32 : kernels, plans[i], &args, NULL, &err) == FFA_OK,
+                      "%s", err.message);
     }
     compare_gradients(&test, "stages", (uint64_t)_i);
 
     args.partial_dv.data = NULL;
-    ck_assert_int_eq(ffa_backward(kernels, plans[2], &args, workspace, NULL, &err), FFA_INVALID);
+    ck_assert_int_eq(ffa_backward(kernels, plans[2], &args, NULL, &err), FFA_INVALID);
     ck_assert_str_eq(err.message, "partial_dk is given without partial_dv");
     args.partial_dv = args.partial_dk;
     args.partial_dk.data = NULL;
-    ck_assert_int_eq(ffa_backward(kernels, plans[2], &args, workspace, NULL, &err), FFA_INVALID);
+    ck_assert_int_eq(ffa_backward(kernels, plans[2], &args, NULL, &err), FFA_INVALID);
     ck_assert_str_eq(err.message, "partial_dv is given without partial_dk");
     args.partial_dk = args.partial_dv;
     args.partial_dk.token_stride = -8;
-    ck_assert_int_eq(ffa_backward(kernels, plans[2], &args, workspace, NULL, &err), FFA_INVALID);
+    ck_assert_int_eq(ffa_backward(kernels, plans[2], &args, NULL, &err), FFA_INVALID);
     ck_assert_msg(strstr(err.message, "partial_dk: token_stride is -8"), "%s", err.message);
     for (int i = 0; i < 3; i++) {
         ffa_plan_destroy(plans[i]);
@@ -488,9 +503,9 @@ START_TEST(what_does_not_belong_together)
     pass.host.args.partial.data = pass.partial;
     pass.host.args.partial.token_stride = 3;
     REFUSED(run_stage(&pass, 1, &err), "partial: token_stride 3");
-    pass.host.args.partial.token_stride = 0;
+    pass.host.args.partial.token_stride = FFA_CONTIGUOUS;
     pass.host.args.max_logits = NULL;
-    REFUSED(ffa_forward(plain, pass.plans[0], &pass.host.args, NULL, NULL, &err),
+    REFUSED(ffa_forward(plain, pass.plans[0], &pass.host.args, NULL, &err),
             "made without FFA_SPEC_STAGED");
     spec.flags = FFA_SPEC_STAGED | FFA_SPEC_OUT_FP32;
     ffa_kernels_destroy(plain);
@@ -508,6 +523,7 @@ START_TEST(backward_refusals)
     ffa_kernels *plain, *staged;
     void *workspace;
     int64_t bytes;
+    char says[96];
     ffa_error err = { 0 };
     uint64_t seed = 0;
 
@@ -531,10 +547,17 @@ START_TEST(backward_refusals)
     pass.kernels = staged;
     workspace = pass.workspace;
     pass.workspace = NULL;
-    REFUSED(run_backward_stage(&pass, 0, 0, NULL, &err), "not 16-byte aligned");
+    REFUSED(run_backward_stage(&pass, 0, 0, NULL, &err), "workspace is NULL, the call needs");
     pass.workspace = (char *)workspace + 4;
     REFUSED(run_backward_stage(&pass, 0, 0, NULL, &err), "not 16-byte aligned");
     pass.workspace = workspace;
+    bytes = pass.workspace_bytes--;
+    (void)snprintf(says, sizeof says, "workspace_bytes is %lld, the call needs %lld",
+                   (long long)bytes - 1, (long long)bytes);
+    REFUSED(run_backward_stage(&pass, 0, 0, NULL, &err), says);
+    pass.workspace_bytes = -1;
+    REFUSED(run_backward_stage(&pass, 0, 0, NULL, &err), "workspace_bytes is -1, the call needs");
+    pass.workspace_bytes = bytes;
     pass.gradients.dq.data = NULL;
     REFUSED(run_backward_stage(&pass, pass.masks.count - 1, 0, NULL, &err), "dq: data is NULL");
     for (long nth = 1;; nth++) {

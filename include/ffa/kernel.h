@@ -121,6 +121,8 @@ FFA_API ffa_status ffa_compile_key(ffa_context *context, const ffa_compile_reque
 /* What ffa_precompile tells of a request that is done, or of itself between two of them. Borrowed:
  * all of it ends with the call of the function it is given to. */
 typedef struct ffa_precompile_event {
+    uint32_t struct_size; /* the library's: fields beyond it are not there */
+    uint32_t pad_;
     int64_t index;               /* of the request; -1: none, time has passed (tick_ms) */
     ffa_status status;           /* what came of it */
     int32_t busy;                /* threads that have a request */
@@ -130,7 +132,7 @@ typedef struct ffa_precompile_event {
     int32_t worker;              /* the process that was asked to compile it; 0: none */
     int32_t worker_signal;       /* that ended this process instead of an answer; 0: none */
     int32_t worker_status;       /* with which it ended instead of an answer; -1: it did not */
-    int32_t pad_;
+    int32_t pad2_;
 } ffa_precompile_event;
 
 /* What *stop of the options may be set to; 0: go on. */

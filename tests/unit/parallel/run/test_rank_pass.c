@@ -163,7 +163,7 @@ static void compare_forward(struct problem *p, const struct oracle_case *test, d
 static void compare(struct problem *p, const char *name)
 {
     const struct attention_shape *shape = &p->test.shape;
-    const double limit = p->run.sum_dtype == FFA_FP64 ? 1e-10 : 1e-5;
+    const double limit = p->run.sum_dtype == FFA_FP64 ? 1e-12 : 1e-5;
     double dsink[8 * 16];
     const struct oracle_backward_case test = {
         .forward = { .shape = shape->mask,
@@ -280,6 +280,30 @@ END_TEST
 START_TEST(named_cases_with_queries_that_move)
 {
     run_case(_i / 2, _i % 2 ? FFA_FP32 : FFA_FP64, FFA_PARALLEL_MOVE_QUERIES);
+}
+END_TEST
+
+/* Inputs of one row for all tokens, for all heads, or for both; what moves and what does not. */
+START_TEST(expanded_tensors)
+{
+    static const char *const names[] = { "q", "k", "v", "dout" };
+    const int input = _i / 3 % 4, how = 1 + _i % 3; /* 1: along tokens, 2: along heads */
+    const struct problem_shape shape = { FFA_FP64, FFA_FP64, 4, 2, 8, 0, 0, false };
+    struct problem p;
+    ffa_tensor *tensor;
+
+    problem_init(&p, parse("causal:120"), &shape, (uint64_t)_i);
+    tensor = input == 0   ? &p.test.args.q
+             : input == 1 ? &p.test.args.k
+             : input == 2 ? &p.test.args.v
+                          : &p.gradients.dout;
+    tensor->token_stride = how & 1 ? 0 : tensor->token_stride;
+    tensor->head_stride = how & 2 ? 0 : tensor->head_stride;
+    p.run.dispatch.chunk_tokens = 8;
+    p.run.plan.moves = _i < 12 ? FFA_PARALLEL_MOVE_KEYS : FFA_PARALLEL_MOVE_QUERIES;
+    run(&p, names[input]);
+    compare(&p, names[input]);
+    problem_finish(&p);
 }
 END_TEST
 
@@ -738,7 +762,7 @@ END_TEST
 static struct {
     const char *name;
     int32_t dtype, sum_dtype, heads_q, heads_kv, head_dim, sinks;
-    float softcap;
+    double softcap;
     const char *message;
 } bad_args[] = {
     { "dtype", 9, 0, 2, 1, 8, 0, 0, "dtype is 9, not in [1, 4]" },
@@ -748,6 +772,7 @@ static struct {
     { "sinks", FFA_FP32, 0, 2, 1, 8, 9, 0, "sink_count is 9, not in [0, 8]" },
     { "no sinks", FFA_FP32, 0, 2, 1, 8, 2, 0, "sink is NULL, sink_count 2" },
     { "softcap", FFA_FP32, 0, 2, 1, 8, 0, -1, "softcap is -1, not finite and 0 or more" },
+    { "softcap of no float", FFA_FP32, 0, 2, 1, 8, 0, 1e-60, "softcap is 1e-60: 0 as a float" },
     { "data", FFA_FP32, 0, 2, 1, 8, 0, 0, "q: data is NULL, it has 64 rows" },
 };
 
@@ -771,7 +796,7 @@ START_TEST(bad_arguments)
     args.heads_kv = bad_args[_i].heads_kv;
     args.head_dim = bad_args[_i].head_dim;
     args.sink_count = bad_args[_i].sinks;
-    args.softcap = (double)bad_args[_i].softcap;
+    args.softcap = bad_args[_i].softcap;
     ck_assert_int_eq(ffa_parallel_forward_host(plan, comm, &args, &err), FFA_INVALID);
     ck_assert_str_eq(err.message, bad_args[_i].message);
     ffa_comm_destroy(comm);
@@ -835,6 +860,7 @@ int main(void)
     tcase_add_loop_test(tc, named_cases_in_fp64, 0, count);
     tcase_add_loop_test(tc, named_cases_in_fp32, 0, count);
     tcase_add_loop_test(tc, named_cases_with_queries_that_move, 0, 2 * count);
+    tcase_add_loop_test(tc, expanded_tensors, 0, 24);
     tcase_add_loop_test(tc, any_number_of_stages, 0, 9);
     tcase_add_loop_test(tc, random_masks, 0, 2);
     tcase_add_loop_test(tc, cross_attention, 0, 4 * (int)(sizeof cross / sizeof *cross));

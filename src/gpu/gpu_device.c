@@ -105,6 +105,7 @@ ffa_status gpu_device_open(struct gpu_device **out, int ordinal, ffa_error *err)
         rc = error_nomem(err, "the device");
         goto out;
     }
+    upload_ring_init(&device->uploads);
     device->ordinal = ordinal;
     device->facts = facts_of(&prop);
     text_copy(device->arch, "sm_%d%da", prop.major, prop.minor);
@@ -132,12 +133,17 @@ out:
 
 void gpu_device_close(struct gpu_device *device)
 {
+    int previous;
+
     if (!device)
         return;
+    (void)gpu_enter(device, &previous, NULL);
+    upload_ring_finish(&device->uploads);
     if (device->begin)
         (void)cudaEventDestroy(device->begin);
     if (device->end)
         (void)cudaEventDestroy(device->end);
+    gpu_leave(device, previous);
     mem_free(device);
 }
 

@@ -82,7 +82,8 @@ class Args(C.Structure):
 
 
 class Tensor(C.Structure):
-    _fields_ = [("data", C.c_void_p), ("token_stride", C.c_int64), ("head_stride", C.c_int64)]
+    _fields_ = [("data", C.c_void_p), ("token_stride", C.c_int64), ("head_stride", C.c_int64), ("tokens", C.c_int64), ("head_dim", C.c_int64),
+                ("batch_stride", C.c_int64), ("batch", C.c_int32), ("heads", C.c_int32), ("dtype", C.c_int32), ("pad", C.c_int32)]
 
 
 class Error(C.Structure):
@@ -91,13 +92,16 @@ class Error(C.Structure):
 
 class ForwardArgs(C.Structure):
     _fields_ = [("struct_size", C.c_uint32), ("heads_q", C.c_int32), ("heads_kv", C.c_int32), ("softmax_scale", C.c_float)] + \
-               [(n, Tensor) for n in ("q", "k", "v", "out", "lse")] + [("sm_margin", C.c_int32), ("pad", C.c_int32)]
+               [(n, Tensor) for n in ("q", "k", "v", "out", "lse")] + \
+               [("sm_margin", C.c_int32), ("softcap", C.c_float), ("sink", C.c_void_p), ("sink_count", C.c_int32), ("flags", C.c_uint32),
+                ("max_logits", C.c_void_p), ("partial", Tensor), ("workspace", C.c_void_p), ("workspace_bytes", C.c_int64)]
 
 
 class BackwardArgs(C.Structure):
     _fields_ = [("struct_size", C.c_uint32), ("heads_q", C.c_int32), ("heads_kv", C.c_int32), ("softmax_scale", C.c_float)] + \
                [(n, Tensor) for n in ("q", "k", "v", "out", "lse", "dout", "dq", "dk", "dv")] + \
-               [("dsink", C.c_void_p), ("sink", C.c_void_p), ("sink_count", C.c_int32), ("softcap", C.c_float), ("sm_margin", C.c_int32), ("flags", C.c_uint32)]
+               [("dsink", C.c_void_p), ("sink", C.c_void_p), ("sink_count", C.c_int32), ("softcap", C.c_float), ("sm_margin", C.c_int32), ("flags", C.c_uint32),
+                ("partial_dk", Tensor), ("partial_dv", Tensor), ("workspace", C.c_void_p), ("workspace_bytes", C.c_int64)]
 
 
 class Spec(C.Structure):
@@ -147,12 +151,12 @@ class Library:
         buffer, workspace = (torch.empty(n, dtype=torch.uint8, device="cuda") for n in (info.upload_bytes, size.value))
         stream = C.c_void_p(torch.cuda.current_stream().cuda_stream)
         self.call("ffa_plan_upload", plan, kernels, C.c_void_p(buffer.data_ptr()), stream)
-        self.call("ffa_workspace_init", kernels, C.c_void_p(workspace.data_ptr()), size, stream)
         self.lib.ffa_mask_destroy(m)
 
         def enqueue(name, struct, names):
             args = struct(C.sizeof(struct), heads_q, heads_kv, 0.0, *(Tensor(t[n].data_ptr(), t[n].stride(0), t[n].stride(1)) for n in names))
-            return lambda: self.call(name, kernels, plan, C.byref(args), C.c_void_p(workspace.data_ptr()), stream)
+            args.workspace, args.workspace_bytes = workspace.data_ptr(), size.value
+            return lambda: self.call(name, kernels, plan, C.byref(args), stream)
         self.keep = [buffer, workspace]
         forward = enqueue("ffa_forward", ForwardArgs, ("q", "k", "v", "out", "lse"))
         return forward, enqueue("ffa_backward", BackwardArgs, ("q", "k", "v", "out", "lse", "dout", "dq", "dk", "dv")) if backward else None

@@ -110,8 +110,7 @@ int main(int argc, char **argv)
     ffa_kernels *kernels;
     ffa_mask *mask;
     ffa_plan *plan;
-    void *buffer, *workspace, *memory;
-    int64_t bytes;
+    void *buffer, *memory;
     const int64_t tokens = 128;
 
     if (!mkdtemp(folder)) {
@@ -128,11 +127,10 @@ int main(int argc, char **argv)
     must(ffa_mask_parse(&mask, "causal:128", &err), "mask");
     must(ffa_plan_create(&plan, kernels, mask, &err), "plan");
     must(ffa_plan_info_get(plan, &info, &err), "plan info");
-    must(ffa_workspace_bytes(kernels, plan, &bytes, &err), "workspace");
+    must(ffa_workspace_bytes(kernels, plan, &args.workspace_bytes, &err), "workspace");
     must(ffa_device_alloc(&buffer, context, info.upload_bytes, &err), "allocate");
-    must(ffa_device_alloc(&workspace, context, bytes, &err), "allocate");
+    must(ffa_device_alloc(&args.workspace, context, args.workspace_bytes, &err), "allocate");
     must(ffa_device_alloc(&memory, context, tokens * HEADS_Q * HEAD_DIM * 2 * 4, &err), "allocate");
-    must(ffa_workspace_init(kernels, workspace, bytes, NULL, &err), "workspace");
     args.heads_q = HEADS_Q;
     args.heads_kv = HEADS_KV;
     args.q.data = memory;
@@ -153,7 +151,7 @@ int main(int argc, char **argv)
         must(ffa_device_synchronize(context, &err), "finish");
         start = now_us();
         for (int call = 0; call < CALLS; call++)
-            must(ffa_forward(kernels, plan, &args, workspace, NULL, &err), "forward");
+            must(ffa_forward(kernels, plan, &args, NULL, &err), "forward");
         forward[i] = (now_us() - start) / CALLS;
         must(ffa_device_synchronize(context, &err), "finish");
     }
@@ -168,7 +166,7 @@ int main(int argc, char **argv)
     ffa_device_free(context, args.lse.data);
     ffa_device_free(context, memory);
     ffa_device_free(context, buffer);
-    ffa_device_free(context, workspace);
+    ffa_device_free(context, args.workspace);
     ffa_close(context);
     (void)nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
     return 0;

@@ -25,7 +25,7 @@ static void must(ffa_status status, const ffa_error *err)
 static void rows(int32_t rank, tensor *whole, float *local, int gather)
 {
     const ffa_rows which = { dispatch, FFA_SIDE_QUERIES, rank, FFA_FP32, HEADS, HEAD_DIM };
-    const ffa_tensor all = { whole, 0, 0 }, own = { local, 0, 0 };
+    const ffa_tensor all = FFA_TENSOR_INIT(whole), own = FFA_TENSOR_INIT(local);
     ffa_error err = { FFA_OK, 0, "" };
 
     must(gather ? ffa_rows_undispatch(&which, &own, &all, &err)

@@ -92,7 +92,8 @@ int main(void)
     /* Once, and again when a plan needs more. */
     must(ffa_backward_workspace_bytes(kernels, plan, HEADS_Q, HEADS_KV, &bytes, &err), &err);
     must(ffa_device_alloc(&workspace, context, bytes, &err), &err);
-    must(ffa_workspace_init(kernels, workspace, bytes, NULL, &err), &err);
+    forward.workspace = backward.workspace = workspace;
+    forward.workspace_bytes = backward.workspace_bytes = bytes;
 
     forward.heads_q = backward.heads_q = HEADS_Q;
     forward.heads_kv = backward.heads_kv = HEADS_KV;
@@ -105,9 +106,9 @@ int main(void)
     backward.dq.data = dq, backward.dk.data = dk, backward.dv.data = dv;
 
     for (int step = 0; step < STEPS; step++) {
-        must(ffa_forward(kernels, plan, &forward, workspace, NULL, &err), &err);
+        must(ffa_forward(kernels, plan, &forward, NULL, &err), &err);
         printf("step %d: loss %.4f\n", step, loss());
-        must(ffa_backward(kernels, plan, &backward, workspace, NULL, &err), &err);
+        must(ffa_backward(kernels, plan, &backward, NULL, &err), &err);
         descend(&q[0][0][0], &dq[0][0][0], sizeof q / sizeof(float));
         descend(&k[0][0][0], &dk[0][0][0], sizeof k / sizeof(float));
         descend(&v[0][0][0], &dv[0][0][0], sizeof v / sizeof(float));

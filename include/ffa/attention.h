@@ -36,6 +36,7 @@
 
 #include <ffa/kernel.h>
 #include <ffa/mask.h>
+#include <ffa/tensor.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -189,17 +190,9 @@ FFA_API ffa_status ffa_plan_upload(ffa_plan *plan, const ffa_kernels *kernels, v
 
 /* ---- calls ---- */
 
-/* Strides count elements. The last dimension is contiguous. A stride of 0 means "contiguous":
- * head_stride = head_dim (head_dim_v for v, out, dout and dv, 1 for lse), token_stride = heads *
- * head_dim (heads for lse). On a GPU the data of all tensors but lse must be 16-byte aligned and
- * their strides multiples of 16 bytes (8 elements of 16 bits). The stride over a single token or a
- * single head is ignored. Rows of an output must not overlap. */
-typedef struct ffa_tensor {
-    void *data;
-    int64_t token_stride;
-    int64_t head_stride;
-} ffa_tensor;
-
+/* The tensors of a call are contiguous where it begins with its _INIT macro, so that their data is
+ * all that must be set (tensor.h). The last dimension of v, out, dout and dv is head_dim_v, that of
+ * lse 1. */
 typedef struct ffa_forward_args {
     uint32_t struct_size;
     int32_t heads_q; /* a multiple of heads_kv */
@@ -226,6 +219,10 @@ typedef struct ffa_forward_args {
     /* fp32 (fp64 for FFA_FP64), of the shape of out and by the same rules: the sums of a pass in
      * stages (ffa_plan_create_stages). data NULL: none. */
     ffa_tensor partial;
+    /* Of at least ffa_workspace_bytes, 16-byte aligned; it may hold anything. Device memory on a
+     * GPU context, of no use on the CPU's. No other call in flight uses it. */
+    void *workspace;
+    int64_t workspace_bytes; /* that are there */
 } ffa_forward_args;
 enum {
     /* Merge with the (out, lse) that are there, as if their keys and this call's were attended in
@@ -236,27 +233,24 @@ enum {
 };
 #define FFA_FORWARD_ARGS_INIT                                                                      \
     {                                                                                              \
-        .struct_size = (uint32_t)sizeof(ffa_forward_args)                                          \
+        .struct_size = (uint32_t)sizeof(ffa_forward_args), .q = FFA_TENSOR_INIT(NULL),             \
+        .k = FFA_TENSOR_INIT(NULL), .v = FFA_TENSOR_INIT(NULL), .out = FFA_TENSOR_INIT(NULL),      \
+        .lse = FFA_TENSOR_INIT(NULL), .partial = FFA_TENSOR_INIT(NULL)                             \
     }
 
-/* Workspace of one ffa_forward in flight. One workspace a concurrent call. */
+/* The bytes of workspace that ffa_forward needs. 0 on the CPU. */
 FFA_API ffa_status ffa_workspace_bytes(const ffa_kernels *kernels, const ffa_plan *plan,
                                        int64_t *bytes, ffa_error *err);
-/* Enqueue the preparation of fresh workspace memory: once after allocation, not per call (a call
- * leaves its workspace ready for the next). 16-byte aligned. No-op on the CPU. */
-FFA_API ffa_status ffa_workspace_init(const ffa_kernels *kernels, void *workspace, int64_t bytes,
-                                      ffa_stream stream, ffa_error *err);
 
 /*
  * Forward attention. On a GPU it only enqueues on `stream`: no allocation, compilation or
  * synchronisation; it can be captured in a CUDA graph. All buffers must live until it completes.
- * On a CPU context it blocks until done; `stream` must be NULL, `workspace` may be.
+ * On a CPU context it blocks until done; `stream` must be NULL.
  * Fails with FFA_INVALID (argument, value and limit named), FFA_GPU. Nothing is enqueued on
  * failure. Thread: any; plan and kernels are shared freely, a workspace is not.
  */
 FFA_API ffa_status ffa_forward(const ffa_kernels *kernels, const ffa_plan *plan,
-                               const ffa_forward_args *args, void *workspace, ffa_stream stream,
-                               ffa_error *err);
+                               const ffa_forward_args *args, ffa_stream stream, ffa_error *err);
 
 typedef struct ffa_backward_args {
     uint32_t struct_size;
@@ -284,6 +278,10 @@ typedef struct ffa_backward_args {
      * added to by further ones (FFA_BACKWARD_ACCUMULATE), and get the dtype in the last. Needs
      * kernels made with FFA_SPEC_STAGED. data NULL: none; both or neither. */
     ffa_tensor partial_dk, partial_dv;
+    /* Of at least ffa_backward_workspace_bytes, 16-byte aligned. It may hold anything, but for what
+     * earlier stages of the pass left there. */
+    void *workspace;
+    int64_t workspace_bytes; /* that are there */
 } ffa_backward_args;
 enum {
     /* dq, dk and dv are added to what they hold. They must be fp32 (FFA_SPEC_GRAD_FP32) or fp64.
@@ -293,14 +291,17 @@ enum {
 };
 #define FFA_BACKWARD_ARGS_INIT                                                                     \
     {                                                                                              \
-        .struct_size = (uint32_t)sizeof(ffa_backward_args)                                         \
+        .struct_size = (uint32_t)sizeof(ffa_backward_args), .q = FFA_TENSOR_INIT(NULL),            \
+        .k = FFA_TENSOR_INIT(NULL), .v = FFA_TENSOR_INIT(NULL), .out = FFA_TENSOR_INIT(NULL),      \
+        .lse = FFA_TENSOR_INIT(NULL), .dout = FFA_TENSOR_INIT(NULL), .dq = FFA_TENSOR_INIT(NULL),  \
+        .dk = FFA_TENSOR_INIT(NULL), .dv = FFA_TENSOR_INIT(NULL),                                  \
+        .partial_dk = FFA_TENSOR_INIT(NULL), .partial_dv = FFA_TENSOR_INIT(NULL)                   \
     }
 
 /* Workspace of one ffa_backward in flight: on a GPU an fp32 dq, two numbers a row of a head, and
  * where the query heads of a group are shared out to fill the device, and for kernels of
- * FFA_SPEC_STAGED, fp32 partial dk and dv. It is prepared by ffa_workspace_init, as of ffa_forward,
- * and serves ffa_forward, too. On the CPU 0, but for a stage's plan: the sum of dq and a number a
- * row of a head.
+ * FFA_SPEC_STAGED, fp32 partial dk and dv. It is enough for ffa_forward, too. On the CPU 0, but for
+ * a stage's plan: the sum of dq and a number a row of a head.
  * Fails with FFA_INVALID. */
 FFA_API ffa_status ffa_backward_workspace_bytes(const ffa_kernels *kernels, const ffa_plan *plan,
                                                 int32_t heads_q, int32_t heads_kv, int64_t *bytes,
@@ -308,9 +309,7 @@ FFA_API ffa_status ffa_backward_workspace_bytes(const ffa_kernels *kernels, cons
 
 /*
  * Backward attention: dq, dk, dv, and dsink where asked for. As ffa_forward, it only enqueues on a
- * GPU (three kernels; of FFA_SPEC_DETERMINISTIC a memset, too), and blocks on the CPU. The
- * workspace must have the bytes that ffa_backward_workspace_bytes says for these heads, and be
- * aligned to 16 if they are any.
+ * GPU (a memset, of FFA_SPEC_DETERMINISTIC two, and three kernels), and blocks on the CPU.
  * dk, dv and dsink have the same bits in every run; dq is a sum whose order varies (the last bits
  * of fp32) where several key tiles attend a row, unless the kernels are FFA_SPEC_DETERMINISTIC:
  * then a block waits for others of the call, each only for what was begun before it. Rows of q, k,
@@ -320,12 +319,11 @@ FFA_API ffa_status ffa_backward_workspace_bytes(const ffa_kernels *kernels, cons
  * Thread: any; plan and kernels are shared freely, a workspace is not.
  */
 FFA_API ffa_status ffa_backward(const ffa_kernels *kernels, const ffa_plan *plan,
-                                const ffa_backward_args *args, void *workspace, ffa_stream stream,
-                                ffa_error *err);
+                                const ffa_backward_args *args, ffa_stream stream, ffa_error *err);
 
 /* One call that ties kernels, plan and workspace together: caches kernels in the context,
- * builds the plan, and on a GPU allocates what it needs stream-ordered. For experiments and
- * tests; training loops keep the objects. */
+ * builds the plan, and on a GPU allocates what it needs stream-ordered, so that it does not use
+ * args->workspace. For experiments and tests; training loops keep the objects. */
 FFA_API ffa_status ffa_attention(ffa_context *context, const ffa_mask *mask,
                                  const ffa_attention_spec *spec, const ffa_forward_args *args,
                                  ffa_stream stream, ffa_error *err);

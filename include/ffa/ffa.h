@@ -21,5 +21,6 @@
 #include <ffa/parallel_rows.h>
 #include <ffa/simulate.h>
 #include <ffa/status.h>
+#include <ffa/tensor.h>
 
 #endif

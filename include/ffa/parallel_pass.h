@@ -32,7 +32,8 @@ FFA_API ffa_status ffa_parallel_plan_agree(const ffa_parallel_plan *plan, ffa_co
 /* ---- passes, on the CPU ---- */
 
 /* Tensors are the rank's own rows: its chunks, ascending, packed (parallel_rows.h); shapes, strides
- * and defaults are those of attention.h, in host memory. */
+ * and defaults are those of attention.h, in host memory. data may be NULL where the rank has no
+ * rows. */
 typedef struct ffa_parallel_args {
     uint32_t struct_size;
     int32_t heads_q;     /* a multiple of heads_kv; both up to 1024 */
@@ -58,7 +59,10 @@ typedef struct ffa_parallel_args {
 } ffa_parallel_args;
 #define FFA_PARALLEL_ARGS_INIT                                                                     \
     {                                                                                              \
-        .struct_size = (uint32_t)sizeof(ffa_parallel_args)                                         \
+        .struct_size = (uint32_t)sizeof(ffa_parallel_args), .q = FFA_TENSOR_INIT(NULL),            \
+        .k = FFA_TENSOR_INIT(NULL), .v = FFA_TENSOR_INIT(NULL), .out = FFA_TENSOR_INIT(NULL),      \
+        .lse = FFA_TENSOR_INIT(NULL), .dout = FFA_TENSOR_INIT(NULL), .dq = FFA_TENSOR_INIT(NULL),  \
+        .dk = FFA_TENSOR_INIT(NULL), .dv = FFA_TENSOR_INIT(NULL)                                   \
     }
 
 /*

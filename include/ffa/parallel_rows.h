@@ -16,8 +16,9 @@
  * (Dispatch, undispatch, roll: MagiAttention.) Where keys are replicated every rank's local buffer
  * of keys is the whole.
  *
- * Strides count elements and may be 0 for "contiguous", as in attention.h. Tensors must not
- * overlap. All fail with FFA_INVALID, naming the argument. Thread: any. Blocks: until done.
+ * Tensors are as tensor.h says: start from FFA_TENSOR_INIT, a stride of 0 is for tensors that are
+ * read. Tensors must not overlap, and data may be NULL where a rank has no rows. All fail with
+ * FFA_INVALID, naming the argument. Thread: any. Blocks: until done.
  */
 #ifndef FFA_PARALLEL_ROWS_H
 #define FFA_PARALLEL_ROWS_H
@@ -40,7 +41,7 @@ typedef struct ffa_rows {
     int32_t side; /* ffa_dispatch_side */
     int32_t rank;
     int32_t dtype;    /* ffa_dtype */
-    int32_t heads;    /* >= 1 */
+    int32_t heads;    /* >= 1; heads * head_dim is at most 2^38 */
     int64_t head_dim; /* >= 1; 1 for lse */
 } ffa_rows;
 

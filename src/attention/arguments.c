@@ -1,87 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What ffa_forward and ffa_backward ask of their arguments.
+ * What ffa_forward and ffa_backward ask of their arguments but for the tensors (tensor/tensor.h):
+ * stage, heads, scale, softcap, sinks, workspace. Invariant: a check changes nothing but the
+ * defaults that it fills in, so that a call that is refused has enqueued nothing.
  */
 #include "attention/arguments.h"
 
 #include <math.h>
 
 enum { SINKS_MAX = 8 };
-
-/* The largest stride the copy engine takes is below 2^40 bytes. */
-#define STRIDE_MAX ((int64_t)1 << 38)
-/* No address space holds more, and offsets in elements and bytes stay far from 2^63. */
-#define EXTENT_MAX ((int64_t)1 << 56)
-
-/* Fill in the default, then check. A stride that is never taken (of one token, of one head) may be
- * anything: frameworks leave any number there. */
-static ffa_status stride_check(int64_t *stride, const char *which, int64_t standard, int64_t count,
-                               const struct tensor_rule *rule, ffa_error *err)
-{
-    const int64_t multiple = rule->needs_alignment ? (int64_t)(16 / rule->element_bytes) : 1;
-
-    if (!*stride || count == 1)
-        *stride = standard;
-    if (*stride < 0 || *stride > STRIDE_MAX || *stride % multiple)
-        return error_fail(
-            err, FFA_INVALID, 0, "%s: %s is %lld, not a multiple of %lld in [0, %lld] elements",
-            rule->name, which, (long long)*stride, (long long)multiple, (long long)STRIDE_MAX);
-    if (*stride > EXTENT_MAX / count)
-        return error_fail(err, FFA_INVALID, 0, "%s: %s is %lld, times %lld over %lld elements",
-                          rule->name, which, (long long)*stride, (long long)count,
-                          (long long)EXTENT_MAX);
-    return FFA_OK;
-}
-
-/* Two rows share an element: the smaller stride steps inside a row, or the larger one inside what
- * the smaller one spans. */
-static bool rows_overlap(const ffa_tensor *tensor, const struct tensor_rule *rule)
-{
-    const bool by_token =
-        rule->heads == 1 || (rule->tokens > 1 && tensor->token_stride < tensor->head_stride);
-    const int64_t near = by_token ? tensor->token_stride : tensor->head_stride;
-    const int64_t near_count = by_token ? rule->tokens : rule->heads;
-    const int64_t far = by_token ? tensor->head_stride : tensor->token_stride;
-    const int64_t far_count = by_token ? rule->heads : rule->tokens;
-
-    return (near_count > 1 && near < rule->head_dim) ||
-           (far_count > 1 && far < (near_count - 1) * near + rule->head_dim);
-}
-
-static ffa_status tensor_check(const struct tensor_rule *rule, ffa_error *err)
-{
-    ffa_tensor *tensor = rule->tensor;
-    const size_t unit = rule->needs_alignment ? 16 : rule->element_bytes;
-    ffa_status rc;
-
-    if (!tensor->data)
-        return error_fail(err, FFA_INVALID, 0, "%s: data is NULL", rule->name);
-    if ((uintptr_t)tensor->data % unit)
-        return error_fail(err, FFA_INVALID, 0, "%s: data is %p, not %zu-byte aligned", rule->name,
-                          tensor->data, unit);
-    FFA_TRY(stride_check(&tensor->token_stride, "token_stride", rule->heads * rule->head_dim,
-                         rule->tokens, rule, err));
-    FFA_TRY(
-        stride_check(&tensor->head_stride, "head_stride", rule->head_dim, rule->heads, rule, err));
-    if (rule->is_output && rows_overlap(tensor, rule))
-        rc = error_fail(err, FFA_INVALID, 0,
-                        "%s: token_stride %lld and head_stride %lld make its rows of %lld overlap",
-                        rule->name, (long long)tensor->token_stride, (long long)tensor->head_stride,
-                        (long long)rule->head_dim);
-out:
-    return rc;
-}
-
-ffa_status tensors_check(const struct tensor_rule *rules, size_t count, ffa_error *err)
-{
-    ffa_status rc = FFA_OK;
-
-    for (size_t i = 0; i < count; i++)
-        if (rules[i].tensor)
-            FFA_TRY(tensor_check(&rules[i], err));
-out:
-    return rc;
-}
 
 ffa_status stage_check(const ffa_kernels *kernels, const ffa_plan *plan, ffa_error *err)
 {
@@ -176,15 +103,23 @@ out:
 
 /* ---- what a launch needs of a plan, a workspace and a tensor ---- */
 
-ffa_status workspace_check(const void *workspace, ffa_error *err)
+ffa_status workspace_check(const struct workspace *workspace, int64_t bytes_needed, ffa_error *err)
 {
-    if (!workspace || (uintptr_t)workspace % 16)
-        return error_fail(err, FFA_INVALID, 0, "workspace is %p, not 16-byte aligned", workspace);
+    if (bytes_needed == 0)
+        return FFA_OK;
+    if (!workspace->data)
+        return error_fail(err, FFA_INVALID, 0, "workspace is NULL, the call needs %lld bytes of it",
+                          (long long)bytes_needed);
+    if ((uintptr_t)workspace->data % 16)
+        return error_fail(err, FFA_INVALID, 0, "workspace is %p, not 16-byte aligned",
+                          workspace->data);
+    if (workspace->bytes < bytes_needed)
+        return error_fail(err, FFA_INVALID, 0, "workspace_bytes is %lld, the call needs %lld",
+                          (long long)workspace->bytes, (long long)bytes_needed);
     return FFA_OK;
 }
 
-ffa_status launch_check(const ffa_kernels *kernels, const ffa_plan *plan, const void *workspace,
-                        ffa_error *err)
+ffa_status launch_check(const ffa_kernels *kernels, const ffa_plan *plan, ffa_error *err)
 {
     const int device = gpu_device_ordinal(kernels->context->gpu);
 
@@ -194,7 +129,7 @@ ffa_status launch_check(const ffa_kernels *kernels, const ffa_plan *plan, const 
         return error_fail(err, FFA_INVALID, 0,
                           "the plan was uploaded to device %d last, the kernels are on device %d",
                           atomic_load(&plan->device), device);
-    return workspace_check(workspace, err);
+    return FFA_OK;
 }
 
 ffa_status map_make(struct tensor_map *map, const ffa_kernels *kernels,

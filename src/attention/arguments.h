@@ -6,24 +6,12 @@
 #define FFA_ATTENTION_ARGUMENTS_H
 
 #include "attention/attention.h"
+#include "tensor/tensor.h"
 
 #define LOG2_E 1.4426950408889634
 
 enum { COUNTER_BYTES = 256 }; /* of a workspace: the counters, alone in their cache lines */
 
-struct tensor_rule {
-    ffa_tensor *tensor; /* NULL: not given, or of no use to the call; not checked */
-    const char *name;
-    int64_t tokens;
-    int64_t heads;
-    int64_t head_dim; /* 1 for lse */
-    size_t element_bytes;
-    bool needs_alignment; /* moved by the copy engine or in 16-byte accesses */
-    bool is_output;       /* rows must not overlap */
-};
-
-/* Fill in the default strides of each tensor, then check it. */
-ffa_status tensors_check(const struct tensor_rule *rules, size_t count, ffa_error *err);
 /* That kernels can run the plan's stage. */
 ffa_status stage_check(const ffa_kernels *kernels, const ffa_plan *plan, ffa_error *err);
 
@@ -41,12 +29,18 @@ struct call_options {
 ffa_status call_options_check(struct call_options *options, const ffa_kernels *kernels,
                               ffa_error *err);
 
-/* That it is there, and aligned. */
-ffa_status workspace_check(const void *workspace, ffa_error *err);
+struct workspace {
+    void *data;
+    int64_t bytes;
+};
+/* Of either pass's arguments. */
+#define WORKSPACE(from) (&(const struct workspace){ (from)->workspace, (from)->workspace_bytes })
 
-/* That the plan is on the kernels' device, and the workspace usable. */
-ffa_status launch_check(const ffa_kernels *kernels, const ffa_plan *plan, const void *workspace,
-                        ffa_error *err);
+/* That it is there, aligned, and has the bytes; a call that needs none does not look at it. */
+ffa_status workspace_check(const struct workspace *workspace, int64_t bytes_needed, ffa_error *err);
+
+/* That the plan is on the kernels' device. */
+ffa_status launch_check(const ffa_kernels *kernels, const ffa_plan *plan, ffa_error *err);
 
 /* What the copy engine is to know of a tensor of the kernels' dtype: boxes of 64 columns x
  * box_heads x box_rows. */

@@ -167,8 +167,11 @@ ffa_status ffa_backward_workspace_bytes(const ffa_kernels *kernels, const ffa_pl
     FFA_TRY(objects_check(kernels, plan, err));
     FFA_TRY(heads_check(heads_q, heads_kv, kernels, plan, err));
     if (kernels->backward) {
+        int64_t forward_bytes;
+
+        FFA_TRY(ffa_workspace_bytes(kernels, plan, &forward_bytes, err));
         FFA_TRY(layout_of(&layout, kernels, plan, heads_q, heads_kv, err));
-        *bytes = layout.bytes;
+        *bytes = max64(layout.bytes, forward_bytes);
     } else {
         FFA_TRY(cpu_layout_of(&on_cpu, kernels, plan, heads_q, err));
         *bytes = on_cpu.bytes;
@@ -185,10 +188,9 @@ static ffa_status backward_tensors_check(ffa_backward_args *args, const ffa_kern
 {
     const ffa_mask_shape *shape = &plan->backward.shape;
     const bool on_gpu = kernels_on_gpu(kernels);
-    const size_t bytes = ffa_dtype_bytes(kernels->dtype);
-    const size_t out_bytes = ffa_dtype_bytes(kernels->out_dtype);
-    const size_t grad_bytes = ffa_dtype_bytes(kernels->grad_dtype);
-    const size_t sum_bytes = kernels->dtype == FFA_FP64 ? sizeof(double) : sizeof(float);
+    const ffa_dtype dtype = kernels->dtype, out_dtype = kernels->out_dtype;
+    const ffa_dtype grad_dtype = kernels->grad_dtype;
+    const ffa_dtype sum_dtype = dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32;
     const int64_t rows = shape->seqlen_q, keys = shape->seqlen_k;
     const int64_t heads_q = args->heads_q, heads_kv = args->heads_kv;
     const int64_t dim = kernels->head_dim, dim_v = kernels->head_dim_v;
@@ -196,17 +198,17 @@ static ffa_status backward_tensors_check(ffa_backward_args *args, const ffa_kern
     ffa_tensor *const partial_dk = args->partial_dk.data ? &args->partial_dk : NULL;
     ffa_tensor *const partial_dv = args->partial_dk.data ? &args->partial_dv : NULL;
     const struct tensor_rule rules[] = {
-        { &args->q, "q", rows, heads_q, dim, bytes, on_gpu, false },
-        { &args->k, "k", keys, heads_kv, dim, bytes, on_gpu, false },
-        { &args->v, "v", keys, heads_kv, dim_v, bytes, on_gpu, false },
-        { &args->out, "out", rows, heads_q, dim_v, out_bytes, on_gpu, false },
-        { &args->lse, "lse", rows, heads_q, 1, sizeof(float), false, false },
-        { &args->dout, "dout", rows, heads_q, dim_v, bytes, on_gpu, false },
-        { dq, "dq", rows, heads_q, dim, grad_bytes, on_gpu, true },
-        { &args->dk, "dk", keys, heads_kv, dim, grad_bytes, on_gpu, true },
-        { &args->dv, "dv", keys, heads_kv, dim_v, grad_bytes, on_gpu, true },
-        { partial_dk, "partial_dk", keys, heads_kv, dim, sum_bytes, on_gpu, false },
-        { partial_dv, "partial_dv", keys, heads_kv, dim_v, sum_bytes, on_gpu, false },
+        { &args->q, "q", rows, heads_q, dim, dtype, on_gpu, false },
+        { &args->k, "k", keys, heads_kv, dim, dtype, on_gpu, false },
+        { &args->v, "v", keys, heads_kv, dim_v, dtype, on_gpu, false },
+        { &args->out, "out", rows, heads_q, dim_v, out_dtype, on_gpu, false },
+        { &args->lse, "lse", rows, heads_q, 1, FFA_FP32, false, false },
+        { &args->dout, "dout", rows, heads_q, dim_v, dtype, on_gpu, false },
+        { dq, "dq", rows, heads_q, dim, grad_dtype, on_gpu, true },
+        { &args->dk, "dk", keys, heads_kv, dim, grad_dtype, on_gpu, true },
+        { &args->dv, "dv", keys, heads_kv, dim_v, grad_dtype, on_gpu, true },
+        { partial_dk, "partial_dk", keys, heads_kv, dim, sum_dtype, on_gpu, false },
+        { partial_dv, "partial_dv", keys, heads_kv, dim_v, sum_dtype, on_gpu, false },
     };
 
     return tensors_check(rules, sizeof rules / sizeof *rules, err);
@@ -446,8 +448,7 @@ static struct backward_finish_args finish_fill(const struct gpu_call *call)
 
 /* Everything that can be refused is, before the first launch. */
 static ffa_status backward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
-                               const ffa_backward_args *args, void *workspace, ffa_stream stream,
-                               ffa_error *err)
+                               const ffa_backward_args *args, ffa_stream stream, ffa_error *err)
 {
     const int32_t room = gpu_device_sm_count(kernels->context->gpu) - args->sm_margin;
     struct backward_layout layout;
@@ -455,7 +456,7 @@ static ffa_status backward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
                                    .plan = plan,
                                    .args = args,
                                    .layout = &layout,
-                                   .workspace = workspace,
+                                   .workspace = args->workspace,
                                    .room = room };
     struct backward_prepare_args prepare;
     struct attention_backward_args launch;
@@ -464,8 +465,9 @@ static ffa_status backward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     int64_t work_blocks;
     ffa_status rc;
 
-    FFA_TRY(launch_check(kernels, plan, workspace, err));
+    FFA_TRY(launch_check(kernels, plan, err));
     FFA_TRY(layout_of(&layout, kernels, plan, args->heads_q, args->heads_kv, err));
+    FFA_TRY(workspace_check(WORKSPACE(args), layout.bytes, err));
     FFA_TRY(main_fill(&launch, &call, err));
     prepare = prepare_fill(&call);
     finish = finish_fill(&call);
@@ -474,8 +476,8 @@ static ffa_status backward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     if (is_first(plan))
         FFA_TRY(gpu_kernel_enqueue(kernels->prepare, room, &prepare, stream, err));
     else
-        FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, workspace, 0, layout.counters_bytes, stream,
-                                 err));
+        FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, call.workspace, 0, layout.counters_bytes,
+                                 stream, err));
     work_blocks = plan->backward.tile_count * launch.tile_items * kernels->backward_cluster;
     FFA_TRY(gpu_kernel_enqueue(kernel, plan_blocks(plan, work_blocks, room), &launch, stream, err));
     if (is_last(plan) || finish.parts)
@@ -502,8 +504,7 @@ static ffa_status row_flags_make(uint8_t **out, const ffa_plan *plan, ffa_error 
 }
 
 static ffa_status backward_cpu(const ffa_kernels *kernels, const ffa_plan *plan,
-                               const ffa_backward_args *args, void *workspace, ffa_stream stream,
-                               ffa_error *err)
+                               const ffa_backward_args *args, ffa_stream stream, ffa_error *err)
 {
     const struct cpu_tensor partial_dk = CPU_TENSOR(args->partial_dk);
     const struct cpu_tensor partial_dv = CPU_TENSOR(args->partial_dv);
@@ -535,14 +536,14 @@ static ffa_status backward_cpu(const ffa_kernels *kernels, const ffa_plan *plan,
         return error_fail(err, FFA_INVALID, 0, "stream is %p on the CPU backend, must be NULL",
                           (void *)stream);
     FFA_TRY(cpu_layout_of(&layout, kernels, plan, args->heads_q, err));
+    FFA_TRY(workspace_check(WORKSPACE(args), layout.bytes, err));
     if (layout.bytes) {
-        FFA_TRY(workspace_check(workspace, err));
         FFA_TRY(row_flags_make(&row_flags, plan, err));
         call.row_flags = row_flags;
-        call.delta = workspace;
-        call.sum_dq = (char *)workspace + layout.sum_at;
+        call.delta = args->workspace;
+        call.sum_dq = (char *)args->workspace + layout.sum_at;
         if (is_first(plan))
-            FFA_TRY(cpu_backward_delta(&call, workspace, err));
+            FFA_TRY(cpu_backward_delta(&call, args->workspace, err));
     }
     rc = cpu_backward(&call, err);
 out:
@@ -551,8 +552,7 @@ out:
 }
 
 ffa_status ffa_backward(const ffa_kernels *kernels, const ffa_plan *plan,
-                        const ffa_backward_args *args_in, void *workspace, ffa_stream stream,
-                        ffa_error *err)
+                        const ffa_backward_args *args_in, ffa_stream stream, ffa_error *err)
 {
     ffa_backward_args args;
     ffa_status rc;
@@ -564,9 +564,9 @@ ffa_status ffa_backward(const ffa_kernels *kernels, const ffa_plan *plan,
                                    : "args");
     FFA_TRY(args_import(&args, kernels, plan, args_in, err));
     if (kernels->backward)
-        FFA_TRY(backward_gpu(kernels, plan, &args, workspace, stream, err));
+        FFA_TRY(backward_gpu(kernels, plan, &args, stream, err));
     else
-        FFA_TRY(backward_cpu(kernels, plan, &args, workspace, stream, err));
+        FFA_TRY(backward_cpu(kernels, plan, &args, stream, err));
     atomic_fetch_add_explicit(&kernels->context->stats.backward_calls, 1, memory_order_relaxed);
 out:
     return rc;

@@ -68,21 +68,18 @@ out:
 
 /* The heads of the call, for a spec that leaves a choice to them. Arguments that are not valid are
  * left for ffa_forward to refuse. */
-static void heads_fill(ffa_attention_spec *spec, const ffa_forward_args *args_in)
+static void heads_fill(ffa_attention_spec *spec, const ffa_forward_args *args)
 {
-    ffa_forward_args args;
-
     if ((spec->pack_heads != FFA_PACK_AUTO && spec->split != FFA_SPLIT_AUTO) || spec->heads_q ||
-        spec->heads_kv || opts_import(&args, sizeof args, args_in, NULL) != FFA_OK ||
-        args.heads_kv < 1 || args.heads_q < 1 || args.heads_q > FFA_HEADS_MAX ||
-        args.heads_q % args.heads_kv)
+        spec->heads_kv || args->heads_kv < 1 || args->heads_q < 1 ||
+        args->heads_q > FFA_HEADS_MAX || args->heads_q % args->heads_kv)
         return;
-    spec->heads_q = args.heads_q;
-    spec->heads_kv = args.heads_kv;
+    spec->heads_q = args->heads_q;
+    spec->heads_kv = args->heads_kv;
 }
 
 ffa_status ffa_attention(ffa_context *context, const ffa_mask *mask,
-                         const ffa_attention_spec *spec_in, const ffa_forward_args *args,
+                         const ffa_attention_spec *spec_in, const ffa_forward_args *args_in,
                          ffa_stream stream, ffa_error *err)
 {
     const ffa_kernels *kernels;
@@ -90,10 +87,11 @@ ffa_status ffa_attention(ffa_context *context, const ffa_mask *mask,
     unsigned char *memory = NULL;
     ffa_plan_opts plan_opts = FFA_PLAN_OPTS_INIT;
     ffa_attention_spec spec;
-    int64_t plan_bytes = 0, workspace_bytes = 0;
+    ffa_forward_args args;
+    int64_t plan_bytes = 0;
     ffa_status rc;
 
-    if (!context || !mask || !spec_in || !args)
+    if (!context || !mask || !spec_in || !args_in)
         return error_fail(err, FFA_INVALID, 0, "ffa_attention: %s is NULL",
                           !context   ? "context"
                           : !mask    ? "mask"
@@ -101,22 +99,24 @@ ffa_status ffa_attention(ffa_context *context, const ffa_mask *mask,
                                      : "args");
     FFA_TRY(opts_import(&spec, sizeof spec, spec_in, err));
     spec.struct_size = sizeof spec;
-    heads_fill(&spec, args);
+    FFA_TRY(opts_import(&args, sizeof args, args_in, err));
+    args.struct_size = sizeof args;
+    heads_fill(&spec, &args);
     FFA_TRY(kept_find(&kernels, context, &spec, err));
-    plan_opts.heads_q = kernels->is_split ? args->heads_q : 0;
+    plan_opts.heads_q = kernels->is_split ? args.heads_q : 0;
     FFA_TRY(ffa_plan_create_with(&plan, kernels, mask, &plan_opts, err));
-    FFA_TRY(ffa_workspace_bytes(kernels, plan, &workspace_bytes, err));
+    FFA_TRY(ffa_workspace_bytes(kernels, plan, &args.workspace_bytes, err));
     plan_bytes = (plan->image.bytes + 255) / 256 * 256;
     if (context->gpu) {
         void *allocated;
 
-        FFA_TRY(
-            gpu_alloc_enqueue(context->gpu, &allocated, plan_bytes + workspace_bytes, stream, err));
+        FFA_TRY(gpu_alloc_enqueue(context->gpu, &allocated, plan_bytes + args.workspace_bytes,
+                                  stream, err));
         memory = allocated;
         FFA_TRY(ffa_plan_upload(plan, kernels, memory, stream, err));
-        FFA_TRY(ffa_workspace_init(kernels, memory + plan_bytes, workspace_bytes, stream, err));
+        args.workspace = memory + plan_bytes;
     }
-    FFA_TRY(ffa_forward(kernels, plan, args, memory ? memory + plan_bytes : NULL, stream, err));
+    FFA_TRY(ffa_forward(kernels, plan, &args, stream, err));
 out:
     if (memory) {
         ffa_status freed =

@@ -14,20 +14,19 @@ static ffa_status forward_tensors_check(ffa_forward_args *args, const ffa_kernel
                                         const ffa_mask_shape *shape, ffa_error *err)
 {
     const bool on_gpu = kernels_on_gpu(kernels);
-    const size_t bytes = ffa_dtype_bytes(kernels->dtype);
-    const size_t out_bytes = ffa_dtype_bytes(kernels->out_dtype);
-    const size_t sum_bytes = kernels->dtype == FFA_FP64 ? sizeof(double) : sizeof(float);
+    const ffa_dtype dtype = kernels->dtype, out_dtype = kernels->out_dtype;
+    const ffa_dtype sum_dtype = dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32;
     const int64_t rows = shape->seqlen_q, keys = shape->seqlen_k;
     const int64_t heads_q = args->heads_q, heads_kv = args->heads_kv;
     const int64_t dim = kernels->head_dim, dim_v = kernels->head_dim_v;
     ffa_tensor *const partial = args->partial.data ? &args->partial : NULL;
     const struct tensor_rule rules[] = {
-        { partial, "partial", rows, heads_q, dim_v, sum_bytes, on_gpu, true },
-        { &args->q, "q", rows, heads_q, dim, bytes, on_gpu, false },
-        { &args->k, "k", keys, heads_kv, dim, bytes, on_gpu, false },
-        { &args->v, "v", keys, heads_kv, dim_v, bytes, on_gpu, false },
-        { &args->out, "out", rows, heads_q, dim_v, out_bytes, on_gpu, true },
-        { &args->lse, "lse", rows, heads_q, 1, sizeof(float), false, true },
+        { partial, "partial", rows, heads_q, dim_v, sum_dtype, on_gpu, true },
+        { &args->q, "q", rows, heads_q, dim, dtype, on_gpu, false },
+        { &args->k, "k", keys, heads_kv, dim, dtype, on_gpu, false },
+        { &args->v, "v", keys, heads_kv, dim_v, dtype, on_gpu, false },
+        { &args->out, "out", rows, heads_q, dim_v, out_dtype, on_gpu, true },
+        { &args->lse, "lse", rows, heads_q, 1, FFA_FP32, false, true },
     };
 
     return tensors_check(rules, sizeof rules / sizeof *rules, err);
@@ -154,10 +153,10 @@ static struct parts_layout parts_layout(const ffa_kernels *kernels, const ffa_pl
 
 /* The second kernel of a split plan: the parts of each row. */
 static ffa_status combine_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
-                              const ffa_forward_args *args, const unsigned char *workspace,
-                              ffa_stream stream, ffa_error *err)
+                              const ffa_forward_args *args, ffa_stream stream, ffa_error *err)
 {
     const struct parts_layout layout = parts_layout(kernels, plan);
+    const unsigned char *const workspace = args->workspace;
     const int64_t warps = plan->forward.split_count * args->heads_q;
     const int64_t blocks = (warps + COMBINE_THREADS / 32 - 1) / (COMBINE_THREADS / 32);
     const struct forward_combine_args launch = {
@@ -204,8 +203,8 @@ out:
 }
 
 static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_kernel *kernel,
-                              const ffa_plan *plan, const ffa_forward_args *args, void *workspace,
-                              ffa_stream stream, ffa_error *err)
+                              const ffa_plan *plan, const ffa_forward_args *args, ffa_stream stream,
+                              ffa_error *err)
 {
     const struct tile_plan *tiles = &plan->forward;
     const int32_t pack = kernels->pack_heads;
@@ -217,12 +216,15 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_k
     const int64_t work = plan_tiles_most(plan, tiles) * tile_items;
     const int64_t l2_heads_kv = plan_l2_heads_kv(plan);
     const int32_t room = gpu_device_sm_count(kernels->context->gpu) - args->sm_margin;
+    const struct parts_layout layout = parts_layout(kernels, plan);
+    unsigned char *const workspace = args->workspace;
     /* An fp32 out is a partial one that stays. */
     const ffa_tensor *partial = kernels->is_staged ? &args->partial : &args->out;
     struct attention_forward_args launch = { 0 };
     ffa_status rc;
 
-    FFA_TRY(launch_check(kernels, plan, workspace, err));
+    FFA_TRY(launch_check(kernels, plan, err));
+    FFA_TRY(workspace_check(WORKSPACE(args), layout.bytes, err));
     if (work > INT32_MAX - 1024)
         return error_fail(err, FFA_INVALID, 0,
                           "%lld tiles x %d heads are more than 2^31 work items",
@@ -233,18 +235,16 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_k
     launch.partial_token_stride = partial->token_stride;
     launch.partial_head_stride = partial->head_stride;
     if (plan->split_heads) {
-        const struct parts_layout layout = parts_layout(kernels, plan);
-
-        launch.partial = (float *)(void *)((unsigned char *)workspace + layout.out_at);
+        launch.partial = (float *)(void *)(workspace + layout.out_at);
         launch.partial_token_stride = (int64_t)args->heads_q * kernels->head_dim_v;
         launch.partial_head_stride = kernels->head_dim_v;
-        launch.part_lse = (float *)(void *)((unsigned char *)workspace + layout.lse_at);
+        launch.part_lse = (float *)(void *)(workspace + layout.lse_at);
     }
     launch.head_dim_v = kernels->head_dim_v;
     launch.max_logits = args->max_logits;
     launch.lse = args->lse.data;
     launch.image = atomic_load(&plan->buffer);
-    launch.counter = workspace;
+    launch.counter = args->workspace;
     launch.out_token_stride = args->out.token_stride;
     launch.out_head_stride = args->out.head_stride;
     launch.lse_token_stride = args->lse.token_stride;
@@ -275,7 +275,7 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_k
         FFA_TRY(gpu_kernel_enqueue(kernel->kernel, plan_blocks(plan, work, room), &launch, stream,
                                    err));
     if (plan->split_heads)
-        FFA_TRY(combine_gpu(kernels, plan, args, workspace, stream, err));
+        FFA_TRY(combine_gpu(kernels, plan, args, stream, err));
 out:
     return rc;
 }
@@ -298,8 +298,7 @@ out:
 }
 
 ffa_status ffa_forward(const ffa_kernels *kernels, const ffa_plan *plan,
-                       const ffa_forward_args *args_in, void *workspace, ffa_stream stream,
-                       ffa_error *err)
+                       const ffa_forward_args *args_in, ffa_stream stream, ffa_error *err)
 {
     const struct forward_kernel *kernel = NULL;
     ffa_forward_args args;
@@ -312,7 +311,7 @@ ffa_status ffa_forward(const ffa_kernels *kernels, const ffa_plan *plan,
                                    : "args");
     FFA_TRY(args_import(&args, &kernel, kernels, plan, args_in, err));
     if (kernel->kernel) {
-        FFA_TRY(forward_gpu(kernels, kernel, plan, &args, workspace, stream, err));
+        FFA_TRY(forward_gpu(kernels, kernel, plan, &args, stream, err));
     } else {
         const struct cpu_tensor partial = CPU_TENSOR(args.partial);
         const struct cpu_forward call = {
@@ -356,19 +355,4 @@ ffa_status ffa_workspace_bytes(const ffa_kernels *kernels, const ffa_plan *plan,
                                    : "bytes");
     *bytes = kernels_on_gpu(kernels) ? parts_layout(kernels, plan).bytes : 0;
     return FFA_OK;
-}
-
-ffa_status ffa_workspace_init(const ffa_kernels *kernels, void *workspace, int64_t bytes,
-                              ffa_stream stream, ffa_error *err)
-{
-    if (!kernels)
-        return error_fail(err, FFA_INVALID, 0, "ffa_workspace_init: kernels is NULL");
-    if (!kernels_on_gpu(kernels))
-        return FFA_OK;
-    if (!workspace || (uintptr_t)workspace % 16)
-        return error_fail(err, FFA_INVALID, 0, "workspace is %p, not 16-byte aligned", workspace);
-    if (bytes < COUNTER_BYTES)
-        return error_fail(err, FFA_INVALID, 0, "workspace has %lld bytes, needs %d",
-                          (long long)bytes, COUNTER_BYTES);
-    return gpu_fill_enqueue(kernels->context->gpu, workspace, 0, COUNTER_BYTES, stream, err);
 }

@@ -169,8 +169,8 @@ static ffa_status prepare(struct run_case *run, ffa_error *err)
         rc = ffa_workspace_bytes(run->kernels, run->plan, &run->workspace_bytes, err);
     if (rc == FFA_OK)
         rc = ffa_device_alloc(&run->workspace, run->context, run->workspace_bytes, err);
-    if (rc == FFA_OK)
-        rc = ffa_workspace_init(run->kernels, run->workspace, run->workspace_bytes, NULL, err);
+    run->args.workspace = run->workspace;
+    run->args.workspace_bytes = run->workspace_bytes;
     return rc;
 }
 
@@ -364,7 +364,7 @@ ffa_status run_case_forward(struct run_case *run, int calls, float *ms, ffa_erro
         return run_ranks_pass(run->ranks, false, calls, ms, err);
     rc = ffa_device_time_begin(run->context, NULL, err);
     for (int i = 0; i < calls && rc == FFA_OK; i++)
-        rc = ffa_forward(run->kernels, run->plan, &run->args, run->workspace, NULL, err);
+        rc = ffa_forward(run->kernels, run->plan, &run->args, NULL, err);
     if (rc == FFA_OK)
         rc = ffa_device_time_end(run->context, NULL, ms, err);
     *ms /= (float)calls;
@@ -374,33 +374,34 @@ ffa_status run_case_forward(struct run_case *run, int calls, float *ms, ffa_erro
 ffa_status run_case_backward(struct run_case *run, int calls, float *ms, ffa_error *err)
 {
     const ffa_forward_args *from = &run->args;
-    const ffa_backward_args args = {
-        .struct_size = (uint32_t)sizeof args,
-        .heads_q = from->heads_q,
-        .heads_kv = from->heads_kv,
-        .softmax_scale = from->softmax_scale,
-        .q = from->q,
-        .k = from->k,
-        .v = from->v,
-        .out = from->out,
-        .lse = from->lse,
-        .dout.data = run->device[RUN_DOUT],
-        .dq.data = run->device[RUN_DQ],
-        .dk.data = run->device[RUN_DK],
-        .dv.data = run->device[RUN_DV],
-        .dsink = run->shape.sinks ? run->device[RUN_DSINK] : NULL,
-        .sink = from->sink,
-        .sink_count = from->sink_count,
-        .softcap = from->softcap,
-        .sm_margin = from->sm_margin,
-    };
+    ffa_backward_args args = FFA_BACKWARD_ARGS_INIT;
     ffa_status rc;
+
+    args.heads_q = from->heads_q;
+    args.heads_kv = from->heads_kv;
+    args.softmax_scale = from->softmax_scale;
+    args.q = from->q;
+    args.k = from->k;
+    args.v = from->v;
+    args.out = from->out;
+    args.lse = from->lse;
+    args.dout.data = run->device[RUN_DOUT];
+    args.dq.data = run->device[RUN_DQ];
+    args.dk.data = run->device[RUN_DK];
+    args.dv.data = run->device[RUN_DV];
+    args.dsink = run->shape.sinks ? run->device[RUN_DSINK] : NULL;
+    args.sink = from->sink;
+    args.sink_count = from->sink_count;
+    args.softcap = from->softcap;
+    args.sm_margin = from->sm_margin;
+    args.workspace = run->workspace;
+    args.workspace_bytes = run->workspace_bytes;
 
     if (run->ranks)
         return run_ranks_pass(run->ranks, true, calls, ms, err);
     rc = ffa_device_time_begin(run->context, NULL, err);
     for (int i = 0; i < calls && rc == FFA_OK; i++)
-        rc = ffa_backward(run->kernels, run->plan, &args, run->workspace, NULL, err);
+        rc = ffa_backward(run->kernels, run->plan, &args, NULL, err);
     if (rc == FFA_OK)
         rc = ffa_device_time_end(run->context, NULL, ms, err);
     *ms /= (float)calls;

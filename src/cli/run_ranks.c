@@ -69,8 +69,8 @@ static int64_t row_count(const struct rank *r, enum run_tensor tensor)
 static ffa_status take(const struct rank *r, enum run_tensor tensor, ffa_error *err)
 {
     const ffa_rows rows = rows_of(r, tensor);
-    const ffa_tensor whole = { .data = r->all->run->device[tensor] };
-    const ffa_tensor local = { .data = r->rows[tensor] };
+    const ffa_tensor whole = FFA_TENSOR_INIT(r->all->run->device[tensor]);
+    const ffa_tensor local = FFA_TENSOR_INIT(r->rows[tensor]);
 
     return ffa_rows_dispatch(&rows, &whole, &local, err);
 }
@@ -78,8 +78,8 @@ static ffa_status take(const struct rank *r, enum run_tensor tensor, ffa_error *
 static ffa_status give(const struct rank *r, enum run_tensor tensor, ffa_error *err)
 {
     const ffa_rows rows = rows_of(r, tensor);
-    const ffa_tensor whole = { .data = r->all->run->device[tensor] };
-    const ffa_tensor local = { .data = r->rows[tensor] };
+    const ffa_tensor whole = FFA_TENSOR_INIT(r->all->run->device[tensor]);
+    const ffa_tensor local = FFA_TENSOR_INIT(r->rows[tensor]);
 
     return ffa_rows_undispatch(&rows, &local, &whole, err);
 }
@@ -89,8 +89,8 @@ static ffa_status give_lse(const struct rank *r, ffa_error *err)
 {
     const ffa_rows rows = rows_of(r, RUN_LSE);
     const int64_t count = row_count(r, RUN_LSE) * rows.heads;
-    const ffa_tensor whole = { .data = r->all->run->device[RUN_LSE] };
-    ffa_tensor local = { 0 };
+    const ffa_tensor whole = FFA_TENSOR_INIT(r->all->run->device[RUN_LSE]);
+    ffa_tensor local = FFA_TENSOR_INIT(NULL);
     ffa_status rc;
 
     if (r->all->sum_dtype == FFA_FP32)

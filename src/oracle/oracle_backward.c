@@ -749,7 +749,7 @@ void oracle_backward_compare(struct oracle_backward_report *report,
         const struct oracle_backward_tolerance sink_tolerance = { .whole = tolerance->head,
                                                                   .head = tolerance->line,
                                                                   .line = tolerance->line };
-        const ffa_tensor dsink = { .data = test->dsink };
+        const ffa_tensor dsink = FFA_TENSOR_INIT(test->dsink);
 
         c.name = "dsink";
         c.tensor = &dsink;

@@ -23,7 +23,7 @@ struct oracle_backward_case {
     int64_t key_sample_count;
     bool use_out;
     ffa_dtype grad_dtype; /* of dq, dk, dv; dout has that of q */
-    ffa_tensor dout;      /* strides may be 0, as in attention.h */
+    ffa_tensor dout;      /* strides may be FFA_CONTIGUOUS */
     ffa_tensor dq, dk, dv;
     float *dsink; /* [sink_count][heads_q]; NULL: not asked for; needs all rows of all heads */
 };

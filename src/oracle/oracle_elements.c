@@ -52,12 +52,12 @@ double oracle_read(ffa_dtype dtype, const void *data, int64_t at)
     return NAN;
 }
 
-/* A stride of 0 is contiguous (attention.h). */
 int64_t oracle_offset(const ffa_tensor *tensor, int64_t heads, int64_t dim, int64_t token,
                       int64_t head)
 {
-    const int64_t head_stride = tensor->head_stride ? tensor->head_stride : dim;
-    const int64_t token_stride = tensor->token_stride ? tensor->token_stride : heads * dim;
+    const int64_t head_stride = tensor->head_stride == FFA_CONTIGUOUS ? dim : tensor->head_stride;
+    const int64_t token_stride =
+        tensor->token_stride == FFA_CONTIGUOUS ? heads * dim : tensor->token_stride;
 
     return token * token_stride + head * head_stride;
 }

@@ -44,12 +44,12 @@ AT(ffa_forward_args, heads_q, 4);
 AT(ffa_forward_args, heads_kv, 8);
 AT(ffa_forward_args, softmax_scale, 12);
 AT(ffa_forward_args, q, 16);
-AT(ffa_forward_args, k, 40);
-AT(ffa_forward_args, v, 64);
-AT(ffa_forward_args, out, 88);
-AT(ffa_forward_args, lse, 112);
-AT(ffa_forward_args, sm_margin, 136);
-SIZE(ffa_forward_args, 144);
+AT(ffa_forward_args, k, 80);
+AT(ffa_forward_args, v, 144);
+AT(ffa_forward_args, out, 208);
+AT(ffa_forward_args, lse, 272);
+AT(ffa_forward_args, sm_margin, 336);
+SIZE(ffa_forward_args, 344);
 
 AT(ffa_kernel_info, registers, 4);
 AT(ffa_kernel_info, cubin_bytes, 24);
@@ -79,7 +79,7 @@ AT(ffa_dispatch_report, load_imbalance, 176);
 
 /* No struct_size in these: they must not change at all. */
 _Static_assert(sizeof(ffa_slice) == 40, "ffa_slice");
-_Static_assert(sizeof(ffa_tensor) == 24, "ffa_tensor");
+_Static_assert(sizeof(ffa_tensor) == 64, "ffa_tensor");
 _Static_assert(sizeof(ffa_mask_shape) == 16, "ffa_mask_shape");
 _Static_assert(sizeof(ffa_mask_report) == 64, "ffa_mask_report");
 _Static_assert(sizeof(ffa_topology) == 8, "ffa_topology");

@@ -3,11 +3,10 @@
  * The backward kernels on a GPU against the fp64 oracle, and against exact counts. Exit 77 where
  * there is no GPU.
  *
- * Every call has fresh random inputs, gradients poisoned with NaN, and a workspace full of NaN but
- * for what ffa_workspace_init prepares. It runs twice, and the gradients have equal bits both
- * times: dk and dv always, dq where one tile holds all keys or the kernels are deterministic.
- * Deterministic kernels run again on other numbers of SMs. Nothing is written outside the gradients
- * and the workspace.
+ * Every call has fresh random inputs, gradients poisoned with NaN, and a workspace full of NaN. It
+ * runs twice, and the gradients have equal bits both times: dk and dv always, dq where one tile
+ * holds all keys or the kernels are deterministic. Deterministic kernels run again on other numbers
+ * of SMs. Nothing is written outside the gradients and the workspace.
  *
  * FFA_TEST_LEVEL is explained in device_case.h.
  * CK_RUN_CASE=quick|isolated|features|stages|unions|dims|ordered|bf16|fp16 runs a part,
@@ -211,6 +210,32 @@ static void send(struct device_call *call, int from, int to)
              &err, "send");
 }
 
+/* Replace an expanded input, on both sides, by a copy that is as large as its shape. */
+static void materialise(struct device_call *call, int index)
+{
+    const struct attention_shape *shape = &call->host.shape;
+    const ffa_dtype dtype = index == LSE ? FFA_FP32 : index == OUT ? call->out_dtype : shape->dtype;
+    const bool is_key = index == 1 || index == 2;
+    const int64_t tokens = is_key ? shape->mask.seqlen_k : shape->mask.seqlen_q;
+    const int32_t heads = is_key ? shape->heads_kv : shape->heads_q;
+    void **memory = index < 5 ? &call->host.memory[index] : &call->gradients.memory[index - 5];
+    const ffa_tensor old = *tensor_of(&call->on_host, index);
+    ffa_tensor *copy = tensor_of(&call->on_host, index);
+    void *old_memory = *memory;
+
+    attention_place(copy, memory, LAYOUT_PADDED, tokens, heads, dim_of(call, index),
+                    element_bytes(call, index));
+    for (int64_t t = 0; t < tokens; t++)
+        for (int32_t h = 0; h < heads; h++)
+            for (int32_t c = 0; c < dim_of(call, index); c++)
+                attention_write(copy, dtype, t, h, c, attention_read(&old, dtype, t, h, c));
+    free(old_memory);
+    *tensor_of(&call->args, index) = *copy;
+    ffa_device_free(context, call->memory[index]);
+    place_on_device(call, index);
+    send(call, index, index + 1);
+}
+
 static void fetch(struct device_call *call, int from, int to)
 {
     ffa_error err = { 0 };
@@ -293,6 +318,12 @@ static void *workspace_of(const struct prepared *ready)
     return (char *)ready->workspace + GUARD;
 }
 
+static void lend_workspace(ffa_backward_args *args, const struct prepared *ready)
+{
+    args->workspace = workspace_of(ready);
+    args->workspace_bytes = ready->workspace_bytes;
+}
+
 /* Allocate the memory that calls with ready->plan need, and upload the plan. */
 static void prepare_memory(struct prepared *ready, const struct attention_shape *shape)
 {
@@ -312,8 +343,6 @@ static void prepare_memory(struct prepared *ready, const struct attention_shape 
          &err, "guards");
     must(ffa_device_fill(context, workspace_of(ready), 0xff, ready->workspace_bytes, &err), &err,
          "NaN");
-    must(ffa_workspace_init(kernels, workspace_of(ready), ready->workspace_bytes, NULL, &err), &err,
-         "workspace");
     must(ffa_plan_upload(ready->plan, kernels, ready->buffer, NULL, &err), &err, "upload");
 }
 
@@ -357,9 +386,10 @@ static void run_forward(struct device_call *call, const struct prepared *ready)
     args.out = call->args.out;
     args.lse = call->args.lse;
     args.sink = call->args.sink;
+    args.workspace = workspace_of(ready);
+    args.workspace_bytes = ready->workspace_bytes;
     send(call, 0, 3);
-    must(ffa_forward(ready->kernels, ready->plan, &args, workspace_of(ready), NULL, &err), &err,
-         "forward");
+    must(ffa_forward(ready->kernels, ready->plan, &args, NULL, &err), &err, "forward");
     fetch(call, 3, 5);
     send(call, 5, 6);
 }
@@ -395,8 +425,10 @@ static void run_backward(struct device_call *call, const struct prepared *ready,
     send(call, FIRST_OUTPUT, TENSORS);
     must(ffa_device_fill(context, call->device_dsink, 0xff, sizeof call->dsink, &err), &err,
          "poison");
-    must(ffa_backward(ready->kernels, ready->plan, &call->args, workspace_of(ready), stream, &err),
-         &err, "backward");
+    lend_workspace(&call->args, ready);
+    must(ffa_device_fill(context, call->args.workspace, 0xff, call->args.workspace_bytes, &err),
+         &err, "workspace");
+    must(ffa_backward(ready->kernels, ready->plan, &call->args, stream, &err), &err, "backward");
     fetch(call, FIRST_OUTPUT, TENSORS);
 }
 
@@ -1088,7 +1120,9 @@ static void check_document(struct device_call *call, int64_t begin, int64_t end,
 
     for (int i = 0; i < 3; i++) {
         const ffa_tensor *got = tensor_of(&call->on_host, FIRST_OUTPUT + i);
-        const ffa_tensor want = { call->first[i], got->token_stride, got->head_stride };
+        const ffa_tensor want = { .data = call->first[i],
+                                  .token_stride = got->token_stride,
+                                  .head_stride = got->head_stride };
         const int32_t heads = i ? shape->heads_kv : shape->heads_q;
 
         for (int64_t t = begin; t < end; t++)
@@ -1242,9 +1276,8 @@ START_TEST(accumulated_halves_make_the_whole)
         must(ffa_mask_create(&parts[i], &shape.mask, halves[i], 2, &err), &err, "mask");
         prepare(&ready[i], kernels_for(&shape, flags), parts[i], &shape);
         call.args.flags = i ? FFA_BACKWARD_ACCUMULATE : 0;
-        must(ffa_backward(ready[i].kernels, ready[i].plan, &call.args, workspace_of(&ready[i]),
-                          NULL, &err),
-             &err, "half");
+        lend_workspace(&call.args, &ready[i]);
+        must(ffa_backward(ready[i].kernels, ready[i].plan, &call.args, NULL, &err), &err, "half");
     }
     fetch(&call, FIRST_OUTPUT, TENSORS);
     attempt.name = "two halves";
@@ -1253,8 +1286,8 @@ START_TEST(accumulated_halves_make_the_whole)
 
     keep_first(&call);
     prepare(&all, kernels_for(&shape, flags), mask, &shape);
-    must(ffa_backward(all.kernels, all.plan, &call.args, workspace_of(&all), NULL, &err), &err,
-         "again");
+    lend_workspace(&call.args, &all);
+    must(ffa_backward(all.kernels, all.plan, &call.args, NULL, &err), &err, "again");
     fetch(&call, FIRST_OUTPUT, TENSORS);
     check_twice(&call, "accumulated");
     prepared_finish(&all);
@@ -1262,6 +1295,64 @@ START_TEST(accumulated_halves_make_the_whole)
         prepared_finish(&ready[i]);
         ffa_mask_destroy(parts[i]);
     }
+    call_finish(&call);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* ---- expanded tensors ---- */
+
+/* The same bits as of a copy that is not expanded. One tile holds all keys, so that dq has, too. */
+START_TEST(expanded_tensors_are_their_copies)
+{
+    const int input = _i / 3, how = 1 + _i % 3; /* 1: along tokens, 2: along heads */
+    ffa_mask *mask = parse("causal:70");
+    struct attention_shape shape = layouts[2 + _i % 3];
+    struct device_call call;
+    struct prepared ready;
+    struct oracle_backward_case test;
+    ffa_slice_list list = ffa_mask_slices(mask, 0);
+    struct rng rng = { (uint64_t)(800 + _i) };
+    char name[64];
+
+    shape.mask = (ffa_mask_shape){ 70, 70 };
+    call_init(&call, &shape, shape.dtype, shape.layout, &rng);
+    prepare(&ready, kernels_for(&shape, 0), mask, &shape);
+    test = reference_of(&call, &list, 1);
+    run_forward(&call, &ready);
+    for (int side = 0; side < 2; side++) {
+        ffa_tensor *tensor = tensor_of(side ? &call.args : &call.on_host, input);
+
+        tensor->token_stride = how & 1 ? 0 : tensor->token_stride;
+        tensor->head_stride = how & 2 ? 0 : tensor->head_stride;
+    }
+    run_backward(&call, &ready, &test, NULL);
+    keep_first(&call);
+    materialise(&call, input);
+    run_backward(&call, &ready, &test, NULL);
+    text_copy(name, "%s expanded by %d", tensor_names[input], how);
+    check_same(&call, name, true);
+    prepared_finish(&ready);
+    call_finish(&call);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* The gradient of a sum over out: one number for all rows. */
+START_TEST(an_expanded_gradient_matches_the_oracle)
+{
+    ffa_mask *mask = parse("varlen-causal:300,90");
+    struct attention_shape shape = layouts[_i];
+    struct device_call call;
+    struct rng rng = { (uint64_t)(820 + _i) };
+
+    shape.mask = (ffa_mask_shape){ 390, 390 };
+    call_init(&call, &shape, shape.dtype, shape.layout, &rng);
+    for (int32_t c = 0; c < call.host.head_dim_v; c++)
+        attention_write(&call.on_host.dout, shape.dtype, 0, 0, c, 1.0);
+    call.on_host.dout.token_stride = call.args.dout.token_stride = 0;
+    call.on_host.dout.head_stride = call.args.dout.head_stride = 0;
+    attempt_run(&call, &(struct attempt){ .name = "gradient of a sum", .mask = mask });
     call_finish(&call);
     ffa_mask_destroy(mask);
 }
@@ -1319,9 +1410,9 @@ static void run_staged(const struct device_call *call, const struct staged *stag
         if (s < staged->masks.count - 1)
             args.dq.data = NULL;
         args.flags = flags;
-        must(ffa_backward(staged->ready[s].kernels, staged->ready[s].plan, &args,
-                          workspace_of(&staged->ready[staged->most]), NULL, &err),
-             &err, "stage");
+        lend_workspace(&args, &staged->ready[staged->most]);
+        must(ffa_backward(staged->ready[s].kernels, staged->ready[s].plan, &args, NULL, &err), &err,
+             "stage");
     }
 }
 
@@ -1438,9 +1529,9 @@ START_TEST(gradients_of_keys_get_the_dtype_last)
             args.partial_dv = sums.args.dv;
         }
         args.flags = i == 1 ? FFA_BACKWARD_ACCUMULATE : 0;
-        must(ffa_backward(i < 2 ? fp32 : kernels, staged.ready[i].plan, &args,
-                          workspace_of(&staged.ready[staged.most]), NULL, &err),
-             &err, "stage");
+        lend_workspace(&args, &staged.ready[staged.most]);
+        must(ffa_backward(i < 2 ? fp32 : kernels, staged.ready[i].plan, &args, NULL, &err), &err,
+             "stage");
     }
     fetch(&call, FIRST_OUTPUT, TENSORS);
     for (int i = FIRST_OUTPUT; i < TENSORS; i++) {
@@ -1959,8 +2050,8 @@ START_TEST(a_call_can_be_captured)
     test = reference_of(&call, lists, 1);
     ck_assert_int_eq(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
     ck_assert_int_eq(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-    must(ffa_backward(ready.kernels, ready.plan, &call.args, workspace_of(&ready), stream, &err),
-         &err, "capture");
+    lend_workspace(&call.args, &ready);
+    must(ffa_backward(ready.kernels, ready.plan, &call.args, stream, &err), &err, "capture");
     ck_assert_int_eq(cudaStreamEndCapture(stream, &graph), cudaSuccess);
     ck_assert_int_eq(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
     for (int round = 0; round < 3; round++) {
@@ -1996,17 +2087,18 @@ static const struct {
     int64_t token_stride; /* 0: unchanged */
     int64_t offset;       /* bytes added to its pointer */
     int32_t sm_margin;
-    int64_t workspace; /* bytes added to its pointer */
+    int64_t workspace, workspace_bytes; /* bytes added to its pointer, and to its size */
     const char *says;
 } refusals[] = {
-    { "q misaligned", 0, 0, 8, 0, 0, "q: data is" },
-    { "dout misaligned", 5, 0, 2, 0, 0, "dout: data is" },
-    { "dk misaligned", 7, 0, 8, 0, 0, "dk: data is" },
-    { "dq stride not a multiple of 8", 6, 1028, 0, 0, 0, "dq: token_stride is 1028" },
-    { "out stride not a multiple of 8", 3, 1028, 0, 0, 0, "out: token_stride is 1028" },
-    { "negative stride", 8, -1024, 0, 0, 0, "dv: token_stride is -1024" },
-    { "sm_margin", -1, 0, 0, 100000, 0, "sm_margin is 100000" },
-    { "workspace misaligned", -1, 0, 0, 0, 4, "not 16-byte aligned" },
+    { "q misaligned", 0, 0, 8, 0, 0, 0, "q: data is" },
+    { "dout misaligned", 5, 0, 2, 0, 0, 0, "dout: data is" },
+    { "dk misaligned", 7, 0, 8, 0, 0, 0, "dk: data is" },
+    { "dq stride not a multiple of 8", 6, 1028, 0, 0, 0, 0, "dq: token_stride is 1028" },
+    { "out stride not a multiple of 8", 3, 1028, 0, 0, 0, 0, "out: token_stride is 1028" },
+    { "negative stride", 8, -1024, 0, 0, 0, 0, "dv: token_stride is -1024" },
+    { "sm_margin", -1, 0, 0, 100000, 0, 0, "sm_margin is 100000" },
+    { "workspace misaligned", -1, 0, 0, 0, 4, 0, "not 16-byte aligned" },
+    { "workspace too small", -1, 0, 0, 0, 0, -1, ", the call needs " },
 };
 enum { REFUSALS = sizeof refusals / sizeof *refusals };
 
@@ -2033,8 +2125,10 @@ START_TEST(bad_arguments_are_refused)
         if (refusals[_i].token_stride)
             tensor->token_stride = refusals[_i].token_stride;
     }
-    rc = ffa_backward(ready.kernels, ready.plan, &call.args,
-                      (char *)workspace_of(&ready) + refusals[_i].workspace, NULL, &err);
+    lend_workspace(&call.args, &ready);
+    call.args.workspace = (char *)call.args.workspace + refusals[_i].workspace;
+    call.args.workspace_bytes += refusals[_i].workspace_bytes;
+    rc = ffa_backward(ready.kernels, ready.plan, &call.args, NULL, &err);
     ck_assert_msg(rc == FFA_INVALID, "%s", refusals[_i].name);
     ck_assert_msg(strstr(err.message, refusals[_i].says), "%s: %s", refusals[_i].name, err.message);
     prepared_finish(&ready);
@@ -2066,6 +2160,8 @@ static Suite *device_suite(void)
     add_loop(quick, options_match_the_oracle, 25, 7);
     add_loop(quick, accumulated_halves_make_the_whole, LAYOUTS, 5);
     add_loop(quick, fp32_out_is_read, LAYOUTS, 5);
+    add_loop(quick, expanded_tensors_are_their_copies, 18, 5);
+    add_loop(quick, an_expanded_gradient_matches_the_oracle, LAYOUTS, 5);
     add_loop(quick, parts_of_head_groups_match_the_oracle, 9, 2);
     add_loop(quick, debug_kernels_agree, LAYOUTS, LAYOUTS);
     tcase_add_test(quick, sm_margin_and_scale_take_effect);

@@ -149,9 +149,21 @@ static void check_guards(const struct device_call *call, const char *name)
     }
 }
 
+/* A workspace for calls with the plan, full of 0xff: nothing of it is prepared. */
+static void workspace_init(ffa_forward_args *args, const ffa_kernels *kernels, const ffa_plan *plan)
+{
+    ffa_error err = { 0 };
+
+    must(ffa_workspace_bytes(kernels, plan, &args->workspace_bytes, &err), &err, "workspace");
+    must(ffa_device_alloc(&args->workspace, context, args->workspace_bytes, &err), &err,
+         "workspace");
+    must(ffa_device_fill(context, args->workspace, 0xff, args->workspace_bytes, &err), &err,
+         "workspace");
+}
+
 /* Poison the outputs, run, and fetch out and lse into the host tensors. */
 static void run_once(struct device_call *call, const ffa_kernels *kernels, const ffa_plan *plan,
-                     const struct oracle_case *test, void *workspace, ffa_stream stream)
+                     const struct oracle_case *test, ffa_stream stream)
 {
     ffa_error err = { 0 };
 
@@ -161,7 +173,9 @@ static void run_once(struct device_call *call, const ffa_kernels *kernels, const
                              tensor_of(&call->host.args, i)->data, call->bytes[i], FFA_TO_DEVICE,
                              &err),
              &err, "poison");
-    must(ffa_forward(kernels, plan, &call->args, workspace, stream, &err), &err, "forward");
+    must(ffa_device_fill(context, call->args.workspace, 0xff, call->args.workspace_bytes, &err),
+         &err, "workspace");
+    must(ffa_forward(kernels, plan, &call->args, stream, &err), &err, "forward");
     must(ffa_device_synchronize(context, &err), &err, "finish");
     if (call->args.max_logits)
         must(ffa_device_copy(context, call->tops, call->args.max_logits, call->bytes[5],
@@ -250,8 +264,7 @@ static void attempt_run(struct device_call *call, const struct attempt *attempt)
     struct oracle_sample *samples = NULL;
     ffa_plan_info info = FFA_PLAN_INFO_INIT;
     ffa_plan_opts plan_opts = FFA_PLAN_OPTS_INIT;
-    void *buffer = NULL, *workspace = NULL;
-    int64_t workspace_bytes;
+    void *buffer = NULL;
     ffa_plan *plan = NULL;
     ffa_error err = { 0 };
 
@@ -280,21 +293,19 @@ static void attempt_run(struct device_call *call, const struct attempt *attempt)
         attempt->mutate(plan);
     must(ffa_plan_info_get(plan, &info, &err), &err, "plan info");
     call->info = info;
-    must(ffa_workspace_bytes(kernels, plan, &workspace_bytes, &err), &err, "workspace");
     must(ffa_device_alloc(&buffer, context, info.upload_bytes, &err), &err, "plan buffer");
-    must(ffa_device_alloc(&workspace, context, workspace_bytes, &err), &err, "workspace");
-    must(ffa_workspace_init(kernels, workspace, workspace_bytes, NULL, &err), &err, "workspace");
+    workspace_init(&call->args, kernels, plan);
     must(ffa_plan_upload(plan, kernels, buffer, NULL, &err), &err, "upload");
 
     for (int i = 0; i < 2; i++) {
         call->first[i] = realloc(call->first[i], (size_t)call->bytes[3 + i]);
         ck_assert_ptr_nonnull(call->first[i]);
     }
-    run_once(call, kernels, plan, &test, workspace, NULL);
+    run_once(call, kernels, plan, &test, NULL);
     for (int i = 0; i < 2; i++)
         memcpy(call->first[i], tensor_of(&call->host.args, 3 + i)->data,
                (size_t)call->bytes[3 + i]);
-    run_once(call, kernels, plan, &test, workspace, NULL);
+    run_once(call, kernels, plan, &test, NULL);
     for (int i = 0; i < 2; i++)
         ck_assert_msg(!memcmp(call->first[i], tensor_of(&call->host.args, 3 + i)->data,
                               (size_t)call->bytes[3 + i]),
@@ -315,7 +326,8 @@ out:
     free(samples);
     ffa_plan_destroy(plan);
     ffa_device_free(context, buffer);
-    ffa_device_free(context, workspace);
+    ffa_device_free(context, call->args.workspace);
+    call->args.workspace = NULL;
 }
 
 static void run_random(const char *name, const ffa_mask *mask, struct attention_shape shape,
@@ -392,6 +404,33 @@ START_TEST(random_unions_match_the_oracle)
         ffa_mask_destroy(mask);
         free(from.slices);
     }
+}
+END_TEST
+
+/* Inputs of one row for all tokens, for all heads, or for both: the strides of a tensor map are 0.
+ */
+START_TEST(expanded_tensors_match_the_oracle)
+{
+    const int input = _i / 3, how = 1 + _i % 3; /* 1: along tokens, 2: along heads */
+    ffa_mask *mask = parse("causal:300");
+    struct attention_shape shape = layouts[2 + _i % 3];
+    struct rng rng = { (uint64_t)(700 + _i) };
+    struct device_call call;
+    char name[64];
+
+    shape.mask = (ffa_mask_shape){ 300, 300 };
+    call_init(&call, &shape, &rng);
+    for (int side = 0; side < 2; side++) {
+        ffa_tensor *tensor = tensor_of(side ? &call.args : &call.host.args, input);
+
+        tensor->token_stride = how & 1 ? 0 : tensor->token_stride;
+        tensor->head_stride = how & 2 ? 0 : tensor->head_stride;
+    }
+    call_send_inputs(&call); /* all of it, though less is read */
+    text_copy(name, "input %d expanded by %d", input, how);
+    attempt_run(&call, &(struct attempt){ .name = name, .mask = mask });
+    call_finish(&call);
+    ffa_mask_destroy(mask);
 }
 END_TEST
 
@@ -938,8 +977,9 @@ START_TEST(accumulated_halves_make_the_whole)
     call_init(&call, &shape, &rng);
     call_send_inputs(&call);
     must(ffa_device_alloc(&out, context, tokens * row * 4, &err), &err, "allocate");
-    call.host.args.out = (ffa_tensor){ host_out, row, shape.head_dim };
-    call.args.out = (ffa_tensor){ out, row, shape.head_dim };
+    call.host.args.out =
+        (ffa_tensor){ .data = host_out, .token_stride = row, .head_stride = shape.head_dim };
+    call.args.out = (ffa_tensor){ .data = out, .token_stride = row, .head_stride = shape.head_dim };
     spec.dtype = shape.dtype;
     spec.head_dim = shape.head_dim;
     spec.flags = FFA_SPEC_OUT_FP32;
@@ -1215,22 +1255,19 @@ static void run_stage(const struct device_call *call, const ffa_kernels *kernels
 {
     ffa_forward_args args = call->args;
     ffa_plan_info info = FFA_PLAN_INFO_INIT;
-    void *buffer = NULL, *workspace = NULL;
+    void *buffer = NULL;
     ffa_error err = { 0 };
-    int64_t bytes;
 
     args.k.data = (uint16_t *)args.k.data + key_begin * args.k.token_stride;
     args.v.data = (uint16_t *)args.v.data + key_begin * args.v.token_stride;
     must(ffa_plan_info_get(plan, &info, &err), &err, "info");
-    must(ffa_workspace_bytes(kernels, plan, &bytes, &err), &err, "workspace");
     must(ffa_device_alloc(&buffer, context, info.upload_bytes, &err), &err, "buffer");
-    must(ffa_device_alloc(&workspace, context, bytes, &err), &err, "workspace");
-    must(ffa_workspace_init(kernels, workspace, bytes, NULL, &err), &err, "workspace");
+    workspace_init(&args, kernels, plan);
     must(ffa_plan_upload(plan, kernels, buffer, NULL, &err), &err, "upload");
-    must(ffa_forward(kernels, plan, &args, workspace, NULL, &err), &err, "stage");
+    must(ffa_forward(kernels, plan, &args, NULL, &err), &err, "stage");
     must(ffa_device_synchronize(context, &err), &err, "finish");
     ffa_device_free(context, buffer);
-    ffa_device_free(context, workspace);
+    ffa_device_free(context, args.workspace);
 }
 
 /* A pass in stages against the oracle of the whole. `partial` is poisoned, so that the comparison
@@ -1377,10 +1414,9 @@ START_TEST(a_call_can_be_captured)
     struct rng rng = { 12 };
     struct device_call call;
     ffa_plan_info info = FFA_PLAN_INFO_INIT;
-    void *buffer = NULL, *workspace = NULL;
+    void *buffer = NULL;
     ffa_plan *plan = NULL;
     ffa_error err = { 0 };
-    int64_t bytes;
     cudaStream_t stream;
     cudaGraph_t graph;
     cudaGraphExec_t exec;
@@ -1391,17 +1427,15 @@ START_TEST(a_call_can_be_captured)
     kernels = kernels_for(&call.host, 0, 0, 0);
     must(ffa_plan_create(&plan, kernels, mask, &err), &err, "plan");
     must(ffa_plan_info_get(plan, &info, &err), &err, "info");
-    must(ffa_workspace_bytes(kernels, plan, &bytes, &err), &err, "workspace");
     must(ffa_device_alloc(&buffer, context, info.upload_bytes, &err), &err, "buffer");
-    must(ffa_device_alloc(&workspace, context, bytes, &err), &err, "workspace");
+    workspace_init(&call.args, kernels, plan);
     ck_assert_int_eq(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-    must(ffa_workspace_init(kernels, workspace, bytes, stream, &err), &err, "workspace");
-    ck_assert_int_eq(ffa_forward(kernels, plan, &call.args, workspace, stream, &err), FFA_INVALID);
+    ck_assert_int_eq(ffa_forward(kernels, plan, &call.args, stream, &err), FFA_INVALID);
     must(ffa_plan_upload(plan, kernels, buffer, stream, &err), &err, "upload");
 
     ck_assert_int_eq(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
     ck_assert_int_eq(ffa_plan_upload(plan, kernels, buffer, stream, &err), FFA_INVALID);
-    must(ffa_forward(kernels, plan, &call.args, workspace, stream, &err), &err, "capture");
+    must(ffa_forward(kernels, plan, &call.args, stream, &err), &err, "capture");
     ck_assert_int_eq(cudaStreamEndCapture(stream, &graph), cudaSuccess);
     ck_assert_int_eq(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
     for (int round = 0; round < 3; round++) {
@@ -1434,7 +1468,7 @@ START_TEST(a_call_can_be_captured)
     (void)cudaStreamDestroy(stream);
     ffa_plan_destroy(plan);
     ffa_device_free(context, buffer);
-    ffa_device_free(context, workspace);
+    ffa_device_free(context, call.args.workspace);
     call_finish(&call);
     ffa_mask_destroy(mask);
 }
@@ -1548,6 +1582,7 @@ static Suite *device_suite(void)
     add_loop(dim, stages_make_the_whole, 4, 2);
     add_loop(dim, split_tiles_match_the_oracle, (int)(sizeof splits / sizeof *splits), 2);
     add_loop(dim, packed_heads_match_the_oracle, (int)(sizeof packs / sizeof *packs), 2);
+    add_loop(quick, expanded_tensors_match_the_oracle, 9, 2);
     add_loop(quick, debug_kernels_agree, 12, 12);
     add_part(quick, other_tiles_agree, 0, 4);
     tcase_add_test(quick, a_call_can_be_captured);

@@ -70,9 +70,12 @@ static void round_all(const struct operators *o, float *values, int64_t count)
 static void read_head(const struct operators *o, const ffa_tensor *tensor, int64_t tokens,
                       int32_t heads, int32_t head, int32_t dim, float *to)
 {
-    const ffa_tensor packed = { tensor->data,
-                                tensor->token_stride ? tensor->token_stride : heads * dim,
-                                tensor->head_stride ? tensor->head_stride : dim };
+    const ffa_tensor packed = {
+        .data = tensor->data,
+        .token_stride =
+            tensor->token_stride == FFA_CONTIGUOUS ? (int64_t)heads * dim : tensor->token_stride,
+        .head_stride = tensor->head_stride == FFA_CONTIGUOUS ? dim : tensor->head_stride,
+    };
 
     for (int64_t t = 0; t < tokens; t++)
         for (int32_t c = 0; c < dim; c++)

@@ -94,8 +94,9 @@ static void allocate(struct rank *r)
         const int64_t rows = rows_of(p.layout, r->rank), pad = r->rank % 3;
         const size_t bytes = (size_t)(rows + 1) * (size_t)(p.heads * (p.dim + pad) + pad) * 8;
 
-        r->tensors[which] =
-            (ffa_tensor){ malloc(bytes), p.heads * (p.dim + pad) + pad, p.dim + pad };
+        r->tensors[which] = (ffa_tensor){ .data = malloc(bytes),
+                                          .token_stride = p.heads * (p.dim + pad) + pad,
+                                          .head_stride = p.dim + pad };
         memset(r->tensors[which].data, 0xff, bytes);
     }
     r->max_logits = calloc((size_t)r->run->test->shape.heads_q, sizeof(float));

@@ -38,6 +38,7 @@ code() {
 allowed_for() {
     case $1 in
         base) echo "" ;;
+        tensor) echo "base" ;;
         mask) echo "base" ;;
         tile) echo "base mask" ;;
         jit) echo "base" ;;
@@ -46,10 +47,10 @@ allowed_for() {
         cpu) echo "base tile" ;;
         choose) echo "base mask tile jit" ;;
         service) echo "base jit cache gpu choose" ;;
-        attention) echo "base mask tile jit gpu cpu choose service" ;;
-        parallel/dispatch) echo "base mask" ;;
+        attention) echo "base tensor mask tile jit gpu cpu choose service" ;;
+        parallel/dispatch) echo "base tensor mask" ;;
         parallel/plan) echo "base mask tile parallel/dispatch" ;;
-        parallel/run) echo "base tile cpu parallel/plan" ;;
+        parallel/run) echo "base tensor tile cpu parallel/plan" ;;
         simulate) echo "base mask parallel/dispatch parallel/plan" ;;
         oracle) echo "" ;;
         cli) echo "oracle" ;;
@@ -82,6 +83,7 @@ public_edges() { # FOLDER ALLOWED-HEADERS
         awk -v what="${1#src/} includes $2 only" '{ print $0 "   <- " what }' >> "$found" || true
 }
 public_edges src/base 'status|log'
+public_edges src/tensor 'status|log|context|kernel|tensor|dlpack'
 public_edges src/mask 'status|log|mask'
 public_edges src/jit 'status|log|context|kernel'
 public_edges src/cache 'status|log|context|kernel|cache|bundle'

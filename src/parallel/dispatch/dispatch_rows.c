@@ -3,10 +3,11 @@
  * Rows between the sequence and the ranks' buffers: dispatch, undispatch, reduce and roll in host
  * memory. Invariant: a rank's rows are runs of consecutive tokens, one a chunk, and every function
  * goes through them run by run. Sums have a fixed order, by ascending rank, rounded at every step
- * as a transport would round.
+ * as a transport would round. Tensors are checked as those of a pass are (tensor/tensor.h).
  */
 #include "base/half.h"
 #include "parallel/dispatch/dispatch.h"
+#include "tensor/tensor.h"
 
 #include <ffa/parallel_rows.h>
 
@@ -53,50 +54,53 @@ static ffa_status check_rows(const ffa_rows *rows, ffa_error *err)
     else if (rows->head_dim < 1)
         rc = error_fail(err, FFA_INVALID, 0, "rows: head_dim is %lld, not 1 or more",
                         (long long)rows->head_dim);
+    else if (rows->head_dim > TENSOR_STRIDE_MAX / rows->heads)
+        rc = error_fail(err, FFA_INVALID, 0, "rows: head_dim is %lld, times %d heads over %lld",
+                        (long long)rows->head_dim, rows->heads, (long long)TENSOR_STRIDE_MAX);
 out:
     return rc;
 }
 
-/* A tensor with its strides resolved. */
-struct view {
-    unsigned char *data;
-    int64_t token_stride, head_stride; /* elements */
+/* Which of the function's tensors. */
+struct role {
+    const char *name;
+    int32_t index; /* in an array of tensors, or -1 */
+    bool is_output;
 };
 
-/* index: in an array of tensors, or -1. */
-static ffa_status view_init(struct view *out, const ffa_rows *rows, const ffa_tensor *tensor,
-                            int64_t tokens, const char *name, int32_t index, ffa_error *err)
+/* *out: the tensor with its strides resolved. */
+static ffa_status view_init(ffa_tensor *out, const ffa_rows *rows, const ffa_tensor *tensor,
+                            int64_t tokens, struct role role, ffa_error *err)
 {
-    char number[16] = "";
+    char name[32];
+    const struct tensor_rule rule = { .tensor = out,
+                                      .name = name,
+                                      .tokens = tokens,
+                                      .heads = rows->heads,
+                                      .head_dim = rows->head_dim,
+                                      .dtype = (ffa_dtype)rows->dtype,
+                                      .is_output = role.is_output };
 
-    if (index >= 0)
-        text_copy(number, "[%d]", index);
+    if (role.index >= 0)
+        text_copy(name, "%s[%d]", role.name, role.index);
+    else
+        text_copy(name, "%s", role.name);
     if (!tensor)
         return error_fail(err, FFA_INVALID, 0, "%s is NULL", name);
-    if (!tensor->data && tokens > 0)
-        return error_fail(err, FFA_INVALID, 0, "%s%s: data is NULL, it has %lld rows", name, number,
-                          (long long)tokens);
-    if (tensor->token_stride < 0 || tensor->head_stride < 0)
-        return error_fail(err, FFA_INVALID, 0, "%s%s: %s_stride is negative", name, number,
-                          tensor->token_stride < 0 ? "token" : "head");
-    *out = (struct view){ tensor->data, tensor->token_stride, tensor->head_stride };
-    if (out->head_stride == 0)
-        out->head_stride = rows->head_dim;
-    if (out->token_stride == 0)
-        out->token_stride = rows->heads * rows->head_dim;
-    return FFA_OK;
+    *out = *tensor;
+    return tensors_check(&rule, 1, err);
 }
 
-static unsigned char *element(const ffa_rows *rows, const struct view *view, int64_t row,
+static unsigned char *element(const ffa_rows *rows, const ffa_tensor *view, int64_t row,
                               int32_t head)
 {
     const int64_t at = row * view->token_stride + head * view->head_stride;
 
-    return view->data + at * (int64_t)ffa_dtype_bytes((ffa_dtype)rows->dtype);
+    return (unsigned char *)view->data + at * (int64_t)ffa_dtype_bytes((ffa_dtype)rows->dtype);
 }
 
-static void copy_rows(const ffa_rows *rows, const struct view *to, int64_t to_row,
-                      const struct view *from, int64_t from_row, int64_t count)
+static void copy_rows(const ffa_rows *rows, const ffa_tensor *to, int64_t to_row,
+                      const ffa_tensor *from, int64_t from_row, int64_t count)
 {
     const size_t bytes = (size_t)rows->head_dim * ffa_dtype_bytes((ffa_dtype)rows->dtype);
 
@@ -150,13 +154,15 @@ static ffa_status move(const ffa_rows *rows, const ffa_tensor *whole, const ffa_
                        bool is_dispatch, ffa_error *err)
 {
     const struct layout *layout;
-    struct view all, own;
+    ffa_tensor all, own;
     ffa_status rc;
 
     FFA_TRY(check_rows(rows, err));
     layout = layout_of(rows->dispatch, rows->side);
-    FFA_TRY(view_init(&all, rows, whole, layout->bounds[layout->count], "whole", -1, err));
-    FFA_TRY(view_init(&own, rows, local, layout->rank_tokens[rows->rank], "local", -1, err));
+    FFA_TRY(view_init(&all, rows, whole, layout->bounds[layout->count],
+                      (struct role){ "whole", -1, !is_dispatch }, err));
+    FFA_TRY(view_init(&own, rows, local, layout->rank_tokens[rows->rank],
+                      (struct role){ "local", -1, is_dispatch }, err));
     for (int64_t i = 0; i < run_count(layout, rows->rank); i++) {
         const struct run run = run_at(layout, rows->rank, i);
 
@@ -220,8 +226,8 @@ static void store(int32_t dtype, unsigned char *at, double value)
     }
 }
 
-static void reduce_row(const ffa_rows *rows, const struct view *local, int64_t row,
-                       const struct view *wholes, int64_t token)
+static void reduce_row(const ffa_rows *rows, const ffa_tensor *local, int64_t row,
+                       const ffa_tensor *wholes, int64_t token)
 {
     const int64_t bytes = (int64_t)ffa_dtype_bytes((ffa_dtype)rows->dtype);
 
@@ -240,7 +246,7 @@ static void reduce_row(const ffa_rows *rows, const struct view *local, int64_t r
 
 /* [rank_count] views of tensors that have the tokens of `rank`, or all tokens. *out: to be freed.
  */
-static ffa_status views_init(struct view **out, const ffa_rows *rows, const ffa_tensor *tensors,
+static ffa_status views_init(ffa_tensor **out, const ffa_rows *rows, const ffa_tensor *tensors,
                              bool is_whole, const char *name, ffa_error *err)
 {
     const struct layout *layout = layout_of(rows->dispatch, rows->side);
@@ -254,8 +260,8 @@ static ffa_status views_init(struct view **out, const ffa_rows *rows, const ffa_
         return error_nomem(err, "the tensors of ranks");
     for (int32_t r = 0; r < ranks; r++)
         FFA_TRY(view_init(&(*out)[r], rows, &tensors[r],
-                          is_whole ? layout->bounds[layout->count] : layout->rank_tokens[r], name,
-                          r, err));
+                          is_whole ? layout->bounds[layout->count] : layout->rank_tokens[r],
+                          (struct role){ name, r, false }, err));
 out:
     return rc;
 }
@@ -264,13 +270,14 @@ ffa_status ffa_rows_reduce(const ffa_rows *rows, const ffa_tensor *wholes, const
                            ffa_error *err)
 {
     const struct layout *layout;
-    struct view *all = NULL, own;
+    ffa_tensor *all = NULL, own;
     ffa_status rc;
 
     FFA_TRY(check_rows(rows, err));
     layout = layout_of(rows->dispatch, rows->side);
     FFA_TRY(views_init(&all, rows, wholes, true, "wholes", err));
-    FFA_TRY(view_init(&own, rows, local, layout->rank_tokens[rows->rank], "local", -1, err));
+    FFA_TRY(view_init(&own, rows, local, layout->rank_tokens[rows->rank],
+                      (struct role){ "local", -1, true }, err));
     for (int64_t i = 0; i < run_count(layout, rows->rank); i++) {
         const struct run run = run_at(layout, rows->rank, i);
 
@@ -322,14 +329,15 @@ ffa_status ffa_rows_roll(const ffa_rows *rows, int64_t shift, const ffa_tensor *
                          const ffa_tensor *output, ffa_error *err)
 {
     const struct layout *layout;
-    struct view *from = NULL, to;
+    ffa_tensor *from = NULL, to;
     struct roll roll;
     ffa_status rc;
 
     FFA_TRY(check_rows(rows, err));
     layout = layout_of(rows->dispatch, rows->side);
     FFA_TRY(views_init(&from, rows, locals, false, "locals", err));
-    FFA_TRY(view_init(&to, rows, output, layout->rank_tokens[rows->rank], "output", -1, err));
+    FFA_TRY(view_init(&to, rows, output, layout->rank_tokens[rows->rank],
+                      (struct role){ "output", -1, true }, err));
     roll = roll_init(layout, shift);
     for (int64_t i = 0; i < run_count(layout, rows->rank); i++) {
         const struct run run = run_at(layout, rows->rank, i);

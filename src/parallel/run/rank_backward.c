@@ -298,7 +298,7 @@ static ffa_status begin(struct backward *b, ffa_error *err)
 {
     struct rank_pass *p = &b->common;
     const ffa_parallel_args *a = &p->args;
-    const ffa_tensor delta = { b->delta, a->heads_q, 1 };
+    const ffa_tensor delta = { .data = b->delta, .token_stride = a->heads_q, .head_stride = 1 };
     struct cpu_backward call;
     ffa_status rc;
 

@@ -9,6 +9,7 @@
 #include "parallel/run/rank_pass.h"
 
 #include "parallel/plan/parallel_opts.h"
+#include "tensor/tensor.h"
 
 #include <ffa/kernel.h>
 
@@ -51,28 +52,33 @@ static ffa_status check_numbers(const ffa_parallel_args *args, const ffa_paralle
     return FFA_OK;
 }
 
-struct named_tensor {
-    const char *name;
-    ffa_tensor *tensor;
-    int32_t heads, dim;
-};
-
-static ffa_status resolve_tensors(const struct named_tensor *tensors, size_t count, ffa_error *err)
+static ffa_status resolve_tensors(struct rank_pass *p, bool is_backward, ffa_error *err)
 {
-    for (size_t i = 0; i < count; i++) {
-        ffa_tensor *t = tensors[i].tensor;
+    ffa_parallel_args *a = &p->args;
+    const int64_t rows = p->plan->queries.rank_tokens[p->plan->rank];
+    const int64_t keys = p->plan->keys.rank_tokens[p->plan->rank];
+    const int32_t hq = a->heads_q, hk = a->heads_kv, d = a->head_dim;
+    const ffa_dtype dtype = (ffa_dtype)a->dtype, sum_dtype = (ffa_dtype)a->sum_dtype;
+    const struct tensor_rule both[] = {
+        { &a->q, "q", rows, hq, d, dtype, false, false },
+        { &a->k, "k", keys, hk, d, dtype, false, false },
+        { &a->v, "v", keys, hk, d, dtype, false, false },
+        { &a->out, "out", rows, hq, d, dtype, false, !is_backward },
+        { &a->lse, "lse", rows, hq, 1, sum_dtype, false, !is_backward },
+    };
+    const struct tensor_rule backward[] = {
+        { &a->dout, "dout", rows, hq, d, dtype, false, false },
+        { &a->dq, "dq", rows, hq, d, dtype, false, true },
+        { &a->dk, "dk", keys, hk, d, dtype, false, true },
+        { &a->dv, "dv", keys, hk, d, dtype, false, true },
+    };
+    ffa_status rc;
 
-        if (!t->data)
-            return error_fail(err, FFA_INVALID, 0, "%s.data is NULL", tensors[i].name);
-        if (t->token_stride < 0 || t->head_stride < 0)
-            return error_fail(err, FFA_INVALID, 0, "%s has a stride of %lld, below 0",
-                              tensors[i].name,
-                              (long long)(t->token_stride < 0 ? t->token_stride : t->head_stride));
-        t->head_stride = t->head_stride ? t->head_stride : tensors[i].dim;
-        t->token_stride =
-            t->token_stride ? t->token_stride : (int64_t)tensors[i].heads * tensors[i].dim;
-    }
-    return FFA_OK;
+    FFA_TRY(tensors_check(both, sizeof both / sizeof *both, err));
+    if (is_backward)
+        rc = tensors_check(backward, sizeof backward / sizeof *backward, err);
+out:
+    return rc;
 }
 
 static ffa_status resolve(struct rank_pass *p, const ffa_parallel_args *args, bool is_backward,
@@ -88,16 +94,7 @@ static ffa_status resolve(struct rank_pass *p, const ffa_parallel_args *args, bo
     FFA_TRY(check_numbers(a, p->plan, err));
     if (a->softmax_scale == 0)
         a->softmax_scale = (float)(1 / sqrt((double)a->head_dim));
-    {
-        const int32_t hq = a->heads_q, hk = a->heads_kv, d = a->head_dim;
-        const struct named_tensor tensors[] = {
-            { "q", &a->q, hq, d },     { "k", &a->k, hk, d },     { "v", &a->v, hk, d },
-            { "out", &a->out, hq, d }, { "lse", &a->lse, hq, 1 }, { "dout", &a->dout, hq, d },
-            { "dq", &a->dq, hq, d },   { "dk", &a->dk, hk, d },   { "dv", &a->dv, hk, d },
-        };
-
-        rc = resolve_tensors(tensors, is_backward ? sizeof tensors / sizeof *tensors : 5, err);
-    }
+    rc = resolve_tensors(p, is_backward, err);
 out:
     return rc;
 }

@@ -183,10 +183,9 @@ START_TEST(null_is_named)
     BAD(ffa_workspace_bytes(NULL, plan, &bytes, e), "kernels is NULL");
     BAD(ffa_workspace_bytes(kernels, NULL, &bytes, e), "plan is NULL");
     BAD(ffa_workspace_bytes(kernels, plan, NULL, e), "bytes is NULL");
-    BAD(ffa_workspace_init(NULL, NULL, 0, NULL, e), "kernels is NULL");
-    BAD(ffa_forward(NULL, plan, &test.args, NULL, NULL, e), "kernels is NULL");
-    BAD(ffa_forward(kernels, NULL, &test.args, NULL, NULL, e), "plan is NULL");
-    BAD(ffa_forward(kernels, plan, NULL, NULL, NULL, e), "args is NULL");
+    BAD(ffa_forward(NULL, plan, &test.args, NULL, e), "kernels is NULL");
+    BAD(ffa_forward(kernels, NULL, &test.args, NULL, e), "plan is NULL");
+    BAD(ffa_forward(kernels, plan, NULL, NULL, e), "args is NULL");
     BAD(ffa_attention(NULL, mask, &spec, &test.args, NULL, e), "context is NULL");
     BAD(ffa_attention(context, NULL, &spec, &test.args, NULL, e), "mask is NULL");
     BAD(ffa_attention(context, mask, NULL, &test.args, NULL, e), "spec is NULL");
@@ -323,7 +322,7 @@ START_TEST(null_is_allowed)
     ck_assert_int_eq(ffa_device_fill(context, NULL, 0, 0, NULL), FFA_OK);
 
     ck_assert_int_eq(ffa_open(NULL, FFA_DEVICE_CPU, NULL, NULL), FFA_INVALID);
-    ck_assert_int_eq(ffa_forward(NULL, plan, &test.args, NULL, NULL, NULL), FFA_INVALID);
+    ck_assert_int_eq(ffa_forward(NULL, plan, &test.args, NULL, NULL), FFA_INVALID);
     ck_assert_int_eq(ffa_attention(context, NULL, &spec, &test.args, NULL, NULL), FFA_INVALID);
     ck_assert_int_eq(ffa_mask_parse(&got.mask, "full", NULL), FFA_INVALID);
 }
@@ -386,7 +385,7 @@ static const struct {
     BAD_I64(lse.head_stride, -1, "lse: head_stride is -1, not a multiple"),
     BAD_I64(q.head_stride, ((int64_t)1 << 38) + 1, "q: head_stride is 274877906945, not a"),
     BAD_I64(k.token_stride, INT64_MAX, "k: token_stride is 9223372036854775807, not a"),
-    BAD_I64(lse.token_stride, INT64_MIN, "lse: token_stride is -9223372036854775808, not a"),
+    BAD_I64(lse.token_stride, INT64_MIN + 1, "lse: token_stride is -9223372036854775807, not a"),
     BAD_I64(out.token_stride, DIM, "out: token_stride 16 and head_stride 16 make its rows of 16"),
     BAD_I64(out.token_stride, HEADS_Q *DIM - 1, "rows of 16 overlap"),
     BAD_I64(out.head_stride, DIM - 1, "out: token_stride 64 and head_stride 15 make"),
@@ -427,14 +426,14 @@ START_TEST(forward_checks_its_arguments)
     ffa_status rc;
 
     spoil(&args, _i);
-    rc = ffa_forward(kernels, plan, &args, NULL, NULL, &err);
+    rc = ffa_forward(kernels, plan, &args, NULL, &err);
     check_failure(name, rc, &err, says);
     err = (ffa_error){ FFA_OK, 0, "" };
     rc = ffa_attention(context, mask, &spec, &args, NULL, &err);
     check_failure(name, rc, &err, says);
     check_outputs_untouched(name);
     ck_assert_uint_eq(forward_calls(), 0);
-    must(ffa_forward(kernels, plan, &test.args, NULL, NULL, &err), &err);
+    must(ffa_forward(kernels, plan, &test.args, NULL, &err), &err);
     ck_assert_uint_eq(forward_calls(), 1);
 }
 END_TEST
@@ -451,9 +450,8 @@ START_TEST(forward_checks_what_belongs_together)
     ffa_error err = { FFA_OK, 0, "" };
 
     /* A stream is a GPU's. */
-    check_failure("stream",
-                  ffa_forward(kernels, plan, &args, NULL, (ffa_stream)(uintptr_t)64, &err), &err,
-                  "stream is 0x40 on the CPU backend, must be NULL");
+    check_failure("stream", ffa_forward(kernels, plan, &args, (ffa_stream)(uintptr_t)64, &err),
+                  &err, "stream is 0x40 on the CPU backend, must be NULL");
     check_failure("stream",
                   ffa_attention(context, mask, &spec, &args, (ffa_stream)(uintptr_t)64, &err), &err,
                   "stream is 0x40 on the CPU backend, must be NULL");
@@ -461,7 +459,7 @@ START_TEST(forward_checks_what_belongs_together)
     /* A list of slices for each of three kv heads; the tensors have two. */
     must(ffa_mask_create_per_head(&other_mask, &shape, lists, 3, &err), &err);
     must(ffa_plan_create(&other_plan, kernels, other_mask, &err), &err);
-    check_failure("lists", ffa_forward(kernels, other_plan, &args, NULL, NULL, &err), &err,
+    check_failure("lists", ffa_forward(kernels, other_plan, &args, NULL, &err), &err,
                   "heads_kv is 2, the plan's mask has 3 lists of slices");
     check_failure("lists", ffa_attention(context, other_mask, &spec, &args, NULL, &err), &err,
                   "heads_kv is 2, the plan's mask has 3 lists of slices");
@@ -472,7 +470,7 @@ START_TEST(forward_checks_what_belongs_together)
     other_spec.tile_m = 64;
     other_spec.tile_n = 32;
     must(ffa_kernels_create(&other_kernels, context, &other_spec, &err), &err);
-    check_failure("tiles", ffa_forward(other_kernels, plan, &args, NULL, NULL, &err), &err,
+    check_failure("tiles", ffa_forward(other_kernels, plan, &args, NULL, &err), &err,
                   "the plan has tiles of 128 x 128, the kernels of 64 x 32");
     ffa_kernels_destroy(other_kernels);
 
@@ -480,7 +478,7 @@ START_TEST(forward_checks_what_belongs_together)
     must(ffa_mask_create(&other_mask, &long_keys, NULL, 0, &err), &err);
     must(ffa_plan_create(&other_plan, kernels, other_mask, &err), &err);
     args.k.token_stride = (int64_t)1 << 38;
-    check_failure("extent", ffa_forward(kernels, other_plan, &args, NULL, NULL, &err), &err,
+    check_failure("extent", ffa_forward(kernels, other_plan, &args, NULL, &err), &err,
                   "k: token_stride is 274877906944, times 2147483647 over 72057594037927936");
     ffa_plan_destroy(other_plan);
     ffa_mask_destroy(other_mask);
@@ -742,7 +740,7 @@ static ffa_status attend_args_it(void *given, ffa_error *err)
 
 static ffa_status forward_it(void *given, ffa_error *err)
 {
-    return ffa_forward(kernels, plan, given, NULL, NULL, err);
+    return ffa_forward(kernels, plan, given, NULL, err);
 }
 
 static ffa_context_opts some_opts = FFA_CONTEXT_OPTS_INIT;
@@ -771,9 +769,9 @@ static const struct {
     { "ffa_attention_spec", &spec, 24, sizeof spec, create_it },
     { "ffa_attention_spec, no tiles", &spec, 16, sizeof spec, create_it },
     { "ffa_attention_spec, one call", &spec, 24, sizeof spec, attend_spec_it },
-    { "ffa_forward_args", &test.args, 144, sizeof test.args, forward_it },
-    { "ffa_forward_args, no sm_margin", &test.args, 136, sizeof test.args, forward_it },
-    { "ffa_forward_args, one call", &test.args, 144, sizeof test.args, attend_args_it },
+    { "ffa_forward_args", &test.args, 344, sizeof test.args, forward_it },
+    { "ffa_forward_args, no sm_margin", &test.args, 336, sizeof test.args, forward_it },
+    { "ffa_forward_args, one call", &test.args, 344, sizeof test.args, attend_args_it },
 };
 
 static void import_as(int row, uint32_t size, int tail, ffa_status want, const char *says)
@@ -954,10 +952,10 @@ START_TEST(attention_as_the_oracle)
     attention_case_init(&call, &of, &rng);
     if (of.layout == LAYOUT_TOKENS) { /* strides and scale by default */
         call.args.softmax_scale = 0;
-        call.args.q.token_stride = call.args.q.head_stride = 0;
-        call.args.k.token_stride = call.args.v.head_stride = 0;
-        call.args.out.token_stride = call.args.out.head_stride = 0;
-        call.args.lse.token_stride = call.args.lse.head_stride = 0;
+        call.args.q.token_stride = call.args.q.head_stride = FFA_CONTIGUOUS;
+        call.args.k.token_stride = call.args.v.head_stride = FFA_CONTIGUOUS;
+        call.args.out.token_stride = call.args.out.head_stride = FFA_CONTIGUOUS;
+        call.args.lse.token_stride = call.args.lse.head_stride = FFA_CONTIGUOUS;
     }
     with.dtype = of.dtype;
     with.head_dim = of.head_dim;
@@ -1033,7 +1031,6 @@ START_TEST(plans_tell_their_numbers)
     bytes = -1;
     must(ffa_workspace_bytes(kernels, made, &bytes, &err), &err);
     ck_assert_int_eq(bytes, 0);
-    must(ffa_workspace_init(kernels, NULL, 0, NULL, &err), &err);
     bytes = -1;
     ck_assert_int_eq(ffa_workspace_bytes(NULL, made, &bytes, &err), FFA_INVALID);
     ck_assert_int_eq(bytes, 0);
@@ -1193,11 +1190,11 @@ START_TEST(calls_have_the_heads_of_the_spec)
     must(ffa_kernels_create(&made, context, &with, &err), &err);
     must(ffa_plan_create(&of, made, mask, &err), &err);
     test.args.heads_kv = test.args.heads_q;
-    check_failure("heads", ffa_forward(made, of, &test.args, NULL, NULL, &err), &err,
+    check_failure("heads", ffa_forward(made, of, &test.args, NULL, &err), &err,
                   "the kernels were made for heads_q");
     check_outputs_untouched("heads");
     test.args = asked;
-    must(ffa_forward(made, of, &test.args, NULL, NULL, &err), &err);
+    must(ffa_forward(made, of, &test.args, NULL, &err), &err);
     ffa_plan_destroy(of);
     opts.heads_q = 2 * HEADS_Q;
     check_failure("plan", ffa_plan_create_with(&of, made, mask, &opts, &err), &err,
@@ -1256,7 +1253,7 @@ START_TEST(splits_are_chosen)
 
         args.heads_q = args.heads_kv = gpu.heads_q;
         gpu.forward[0].kernel = NULL;
-        ck_assert_int_eq(ffa_forward(&gpu, made, &args, NULL, NULL, &err), FFA_INVALID);
+        ck_assert_int_eq(ffa_forward(&gpu, made, &args, NULL, &err), FFA_INVALID);
         ck_assert_msg(strstr(err.message, "was split for a GPU"), "%s", err.message);
     }
     ffa_plan_destroy(made);
@@ -1321,10 +1318,6 @@ START_TEST(plans_of_a_gpu_have_an_image)
     check_failure("a plan of the CPU's", ffa_plan_upload(plan, &gpu, (void *)16, NULL, &err), &err,
                   "made with kernels of the CPU backend");
     must(ffa_plan_upload(made, kernels, NULL, NULL, &err), &err); /* the CPU's: nothing to do */
-    check_failure("workspace", ffa_workspace_init(&gpu, (void *)8, 256, NULL, &err), &err,
-                  "workspace is 0x8, not 16-byte aligned");
-    check_failure("workspace", ffa_workspace_init(&gpu, (void *)16, 100, NULL, &err), &err,
-                  "workspace has 100 bytes, needs 256");
     ffa_plan_destroy(made);
 
     for (int i = 0; i < 2; i++) {
@@ -1452,7 +1445,7 @@ static ffa_status fault_plan(ffa_error *err)
 
 static ffa_status fault_forward(ffa_error *err)
 {
-    return ffa_forward(kernels, plan, &test.args, NULL, NULL, err);
+    return ffa_forward(kernels, plan, &test.args, NULL, err);
 }
 
 /* In a context of its own, so that its kernels are made each time. */

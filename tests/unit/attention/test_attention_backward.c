@@ -100,7 +100,7 @@ static void problem_init(struct problem *p, const struct options *options)
     spec.backward_tile_n = options->tile_n;
     must(ffa_kernels_create(&p->kernels, context, &spec, &err), &err);
     must(ffa_plan_create(&p->plan, p->kernels, p->mask, &err), &err);
-    must(ffa_forward(p->kernels, p->plan, &p->test.args, NULL, NULL, &err), &err);
+    must(ffa_forward(p->kernels, p->plan, &p->test.args, NULL, &err), &err);
     p->args = attention_backward_args_of(&p->test, &p->gradients);
     p->args.dsink = options->sinks ? p->dsink : NULL;
 }
@@ -194,7 +194,7 @@ START_TEST(gradients_as_the_oracle)
     else
         problem_init(&p, &answers[_i]);
     poison(&p);
-    must(ffa_backward(p.kernels, p.plan, &p.args, NULL, NULL, &err), &err);
+    must(ffa_backward(p.kernels, p.plan, &p.args, NULL, &err), &err);
     compare(&p, answers[_i].mask);
 
     if (answers[_i].layout == LAYOUT_TOKENS) { /* strides and scale by default */
@@ -202,10 +202,10 @@ START_TEST(gradients_as_the_oracle)
                               &p.args.dout, &p.args.dq, &p.args.dk, &p.args.dv };
 
         for (int i = 0; i < ROWS_OF(all); i++)
-            all[i]->token_stride = all[i]->head_stride = 0;
+            all[i]->token_stride = all[i]->head_stride = FFA_CONTIGUOUS;
         p.args.softmax_scale = 0;
         poison(&p);
-        must(ffa_backward(p.kernels, p.plan, &p.args, NULL, NULL, &err), &err);
+        must(ffa_backward(p.kernels, p.plan, &p.args, NULL, &err), &err);
         compare(&p, "defaults");
     }
     must(ffa_context_stats_get(context, &stats, &err), &err);
@@ -238,7 +238,7 @@ static void shape_out_as_fp32(struct problem *p, const struct options *options)
     spec.flags |= options->softcap > 0 ? (uint32_t)FFA_SPEC_SOFTCAP : 0;
     must(ffa_kernels_create(&p->kernels, context, &spec, &err), &err);
     must(ffa_plan_create(&p->plan, p->kernels, p->mask, &err), &err);
-    must(ffa_forward(p->kernels, p->plan, &p->test.args, NULL, NULL, &err), &err);
+    must(ffa_forward(p->kernels, p->plan, &p->test.args, NULL, &err), &err);
 }
 
 /* ---- accumulation ---- */
@@ -267,10 +267,10 @@ START_TEST(accumulating_twice_is_twice)
 
     problem_init(&once, &fp32_case);
     problem_init(&twice, &fp32_case);
-    must(ffa_backward(once.kernels, once.plan, &once.args, NULL, NULL, &err), &err);
-    must(ffa_backward(twice.kernels, twice.plan, &twice.args, NULL, NULL, &err), &err);
+    must(ffa_backward(once.kernels, once.plan, &once.args, NULL, &err), &err);
+    must(ffa_backward(twice.kernels, twice.plan, &twice.args, NULL, &err), &err);
     twice.args.flags = FFA_BACKWARD_ACCUMULATE;
-    must(ffa_backward(twice.kernels, twice.plan, &twice.args, NULL, NULL, &err), &err);
+    must(ffa_backward(twice.kernels, twice.plan, &twice.args, NULL, &err), &err);
     ck_assert(largest_difference(&twice.args.dq, &once.args.dq, 2, 50, 4) == 0);
     ck_assert(largest_difference(&twice.args.dk, &once.args.dk, 2, 60, 2) == 0);
     ck_assert(largest_difference(&twice.args.dv, &once.args.dv, 2, 60, 2) == 0);
@@ -301,7 +301,7 @@ START_TEST(halves_of_the_keys_make_the_whole)
 
         must(ffa_plan_create(&plan, whole.kernels, mask, &err), &err);
         whole.args.flags = i > 1 ? (uint32_t)FFA_BACKWARD_ACCUMULATE : 0;
-        must(ffa_backward(whole.kernels, plan, &whole.args, NULL, NULL, &err), &err);
+        must(ffa_backward(whole.kernels, plan, &whole.args, NULL, &err), &err);
         ffa_plan_destroy(plan);
         ffa_mask_destroy(mask);
     }
@@ -397,7 +397,7 @@ static void check_refusal(struct problem *p, const ffa_kernels *kernels, const f
 
     memset(p->gradients.memory[1], 0xa5, 40 * 4 * 16 * 2);
     memset(p->gradients.memory[2], 0xa5, 50 * 2 * 16 * 2);
-    rc = ffa_backward(kernels, plan, args, NULL, stream, &err);
+    rc = ffa_backward(kernels, plan, args, stream, &err);
     ck_assert_msg(rc == want && err.status == want, "%s: %s", says, ffa_status_text(rc));
     ck_assert_msg(strstr(err.message, says), "'%s', not '%s'", err.message, says);
     for (int i = 0; i < 40 * 4 * 16 * 2; i++)
@@ -418,7 +418,7 @@ START_TEST(arguments_are_checked)
     args = p.args;
     spoil(&args, _i);
     check_refusal(&p, p.kernels, p.plan, &args, NULL, bad_args[_i].want, bad_args[_i].says);
-    must(ffa_backward(p.kernels, p.plan, &p.args, NULL, NULL, &err), &err);
+    must(ffa_backward(p.kernels, p.plan, &p.args, NULL, &err), &err);
     compare(&p, "after a refusal");
     problem_finish(&p);
 }
@@ -478,7 +478,7 @@ START_TEST(what_belongs_together_is_checked)
     check_refusal(&p, p.kernels, p.plan, &args, NULL, FFA_INVALID, "struct_size is 2");
 
     /* The forward pass takes a plan of both, and workspaces of the CPU are nothing. */
-    must(ffa_forward(forward_only, p.plan, &p.test.args, NULL, NULL, &err), &err);
+    must(ffa_forward(forward_only, p.plan, &p.test.args, NULL, &err), &err);
     must(ffa_backward_workspace_bytes(p.kernels, p.plan, 4, 2, &bytes, &err), &err);
     ck_assert_int_eq(bytes, 0);
     bytes = 7;
@@ -739,7 +739,7 @@ START_TEST(any_allocation_may_fail)
         ffa_status rc;
 
         fault_arm(FAULT_ALLOC, nth);
-        rc = ffa_backward(p.kernels, p.plan, &p.args, NULL, NULL, &err);
+        rc = ffa_backward(p.kernels, p.plan, &p.args, NULL, &err);
         if (!fault_fired())
             break;
         ck_assert_int_eq(rc, FFA_NOMEM);

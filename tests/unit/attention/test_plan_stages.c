@@ -44,6 +44,7 @@ struct pass {
     double *partial; /* fp32 unless the dtype is FFA_FP64 */
     struct attention_gradients gradients;
     void *workspace; /* of the backward pass: what the stage that needs most needs, and no more */
+    int64_t workspace_bytes;
     float sink[SINKS * HEADS_Q], tops[HEADS_Q];
 };
 
@@ -113,7 +114,7 @@ static ffa_status run_stage(const struct pass *pass, int32_t s, ffa_error *err)
 
     args.k.data = (char *)args.k.data + first * args.k.token_stride * bytes;
     args.v.data = (char *)args.v.data + first * args.v.token_stride * bytes;
-    return ffa_forward(pass->kernels, pass->plans[s], &args, NULL, NULL, err);
+    return ffa_forward(pass->kernels, pass->plans[s], &args, NULL, err);
 }
 
 /* Rows of stage s, marked 1 + the flags of their tile; of list 0. */
@@ -158,7 +159,9 @@ static void run_and_compare(ffa_dtype dtype, uint32_t plan_flags, uint64_t seed)
                 has_partial |= marks[i][row] && (marks[i][row] - 1) & PLAN_TILE_CONTINUES;
             }
             out = attention_read(&pass.host.args.out, dtype, row, 1, 5);
-            left = attention_read(&(ffa_tensor){ pass.partial, HEADS_Q * DIM, DIM },
+            left = attention_read(&(ffa_tensor){ .data = pass.partial,
+                                                 .token_stride = HEADS_Q * DIM,
+                                                 .head_stride = DIM },
                                   partial_dtype(&pass), row, 1, 5);
             ck_assert_msg(isnan(out) == !is_done, "seed %llu, stage %d, row %lld: out is %g",
                           (unsigned long long)seed, s, (long long)row, out);
@@ -207,9 +210,12 @@ static ffa_status run_backward_stage(const struct pass *pass, int32_t s, uint32_
         args.dq.data = NULL;
     args.dsink = args.sink_count ? dsink : NULL;
     args.flags = flags;
-    return ffa_backward(pass->kernels, pass->plans[s], &args, pass->workspace, NULL, err);
+    args.workspace = pass->workspace;
+    args.workspace_bytes = pass->workspace_bytes;
+    return ffa_backward(pass->kernels, pass->plans[s], &args, NULL, err);
 }
 
+/* Memory that holds anything: a pass does not look at what was there. */
 static void workspace_init(struct pass *pass)
 {
     int64_t most = 0;
@@ -223,6 +229,7 @@ static void workspace_init(struct pass *pass)
         ck_assert_int_eq(bytes > 0, pass->masks.count > 1);
         most = bytes > most ? bytes : most;
     }
+    pass->workspace_bytes = most;
     pass->workspace = malloc((size_t)most);
     ck_assert(pass->workspace || !most);
     if (most)
@@ -386,9 +393,11 @@ START_TEST(gradients_of_keys_get_the_dtype_last)
     ck_assert_int_eq(
         ffa_backward_workspace_bytes(kernels, plans[0], HEADS_Q, HEADS_KV, &bytes, NULL), FFA_OK);
     workspace = malloc((size_t)bytes);
-    ck_assert_int_eq(ffa_forward(kernels, plan, &host.args, NULL, NULL, &err), FFA_OK);
+    ck_assert_int_eq(ffa_forward(kernels, plan, &host.args, NULL, &err), FFA_OK);
 
     args = attention_backward_args_of(&host, &gradients);
+    args.workspace = workspace;
+    args.workspace_bytes = bytes;
     test = (struct oracle_backward_case){ .forward = { .shape = shape.mask,
                                                        .lists = &list,
                                                        .list_count = 1,
@@ -404,25 +413,24 @@ START_TEST(gradients_of_keys_get_the_dtype_last)
     for (int i = 0; i < 3; i++) {
         args.dk = i < 2 ? sums.dk : gradients.dk;
         args.dv = i < 2 ? sums.dv : gradients.dv;
-        args.partial_dk = i < 2 ? (ffa_tensor){ 0 } : sums.dk;
-        args.partial_dv = i < 2 ? (ffa_tensor){ 0 } : sums.dv;
+        args.partial_dk = i < 2 ? (ffa_tensor)FFA_TENSOR_INIT(NULL) : sums.dk;
+        args.partial_dv = i < 2 ? (ffa_tensor)FFA_TENSOR_INIT(NULL) : sums.dv;
         args.flags = i == 1 ? FFA_BACKWARD_ACCUMULATE : 0;
-        ck_assert_msg(
-            ffa_backward(i < 2 ? fp32 : kernels, plans[i], &args, workspace, NULL, &err) == FFA_OK,
-            "%s", err.message);
+        ck_assert_msg(ffa_backward(i < 2 ? fp32 : kernels, plans[i], &args, NULL, &err) == FFA_OK,
+                      "%s", err.message);
     }
     compare_gradients(&test, "stages", (uint64_t)_i);
 
     args.partial_dv.data = NULL;
-    ck_assert_int_eq(ffa_backward(kernels, plans[2], &args, workspace, NULL, &err), FFA_INVALID);
+    ck_assert_int_eq(ffa_backward(kernels, plans[2], &args, NULL, &err), FFA_INVALID);
     ck_assert_str_eq(err.message, "partial_dk is given without partial_dv");
     args.partial_dv = args.partial_dk;
     args.partial_dk.data = NULL;
-    ck_assert_int_eq(ffa_backward(kernels, plans[2], &args, workspace, NULL, &err), FFA_INVALID);
+    ck_assert_int_eq(ffa_backward(kernels, plans[2], &args, NULL, &err), FFA_INVALID);
     ck_assert_str_eq(err.message, "partial_dv is given without partial_dk");
     args.partial_dk = args.partial_dv;
     args.partial_dk.token_stride = -8;
-    ck_assert_int_eq(ffa_backward(kernels, plans[2], &args, workspace, NULL, &err), FFA_INVALID);
+    ck_assert_int_eq(ffa_backward(kernels, plans[2], &args, NULL, &err), FFA_INVALID);
     ck_assert_msg(strstr(err.message, "partial_dk: token_stride is -8"), "%s", err.message);
     for (int i = 0; i < 3; i++) {
         ffa_plan_destroy(plans[i]);
@@ -488,9 +496,9 @@ START_TEST(what_does_not_belong_together)
     pass.host.args.partial.data = pass.partial;
     pass.host.args.partial.token_stride = 3;
     REFUSED(run_stage(&pass, 1, &err), "partial: token_stride 3");
-    pass.host.args.partial.token_stride = 0;
+    pass.host.args.partial.token_stride = FFA_CONTIGUOUS;
     pass.host.args.max_logits = NULL;
-    REFUSED(ffa_forward(plain, pass.plans[0], &pass.host.args, NULL, NULL, &err),
+    REFUSED(ffa_forward(plain, pass.plans[0], &pass.host.args, NULL, &err),
             "made without FFA_SPEC_STAGED");
     spec.flags = FFA_SPEC_STAGED | FFA_SPEC_OUT_FP32;
     ffa_kernels_destroy(plain);
@@ -508,6 +516,7 @@ START_TEST(backward_refusals)
     ffa_kernels *plain, *staged;
     void *workspace;
     int64_t bytes;
+    char says[96];
     ffa_error err = { 0 };
     uint64_t seed = 0;
 
@@ -531,10 +540,17 @@ START_TEST(backward_refusals)
     pass.kernels = staged;
     workspace = pass.workspace;
     pass.workspace = NULL;
-    REFUSED(run_backward_stage(&pass, 0, 0, NULL, &err), "not 16-byte aligned");
+    REFUSED(run_backward_stage(&pass, 0, 0, NULL, &err), "workspace is NULL, the call needs");
     pass.workspace = (char *)workspace + 4;
     REFUSED(run_backward_stage(&pass, 0, 0, NULL, &err), "not 16-byte aligned");
     pass.workspace = workspace;
+    bytes = pass.workspace_bytes--;
+    (void)snprintf(says, sizeof says, "workspace_bytes is %lld, the call needs %lld",
+                   (long long)bytes - 1, (long long)bytes);
+    REFUSED(run_backward_stage(&pass, 0, 0, NULL, &err), says);
+    pass.workspace_bytes = -1;
+    REFUSED(run_backward_stage(&pass, 0, 0, NULL, &err), "workspace_bytes is -1, the call needs");
+    pass.workspace_bytes = bytes;
     pass.gradients.dq.data = NULL;
     REFUSED(run_backward_stage(&pass, pass.masks.count - 1, 0, NULL, &err), "dq: data is NULL");
     for (long nth = 1;; nth++) {

@@ -320,8 +320,8 @@ static void do_damage(struct oracle_backward_case *test, int row)
     case UNWRITTEN:
         kept[0] = calloc(ROWS * HEADS * WIDE, sizeof(double));
         kept[1] = calloc(KEYS * HEADS * WIDE, sizeof(double));
-        poison.dq = (ffa_tensor){ .data = kept[0] };
-        poison.dk = (ffa_tensor){ .data = kept[1] };
+        poison.dq = (ffa_tensor)FFA_TENSOR_INIT(kept[0]);
+        poison.dk = (ffa_tensor)FFA_TENSOR_INIT(kept[1]);
         oracle_backward_poison(&poison);
         free(kept[0]);
         free(kept[1]);

@@ -54,7 +54,7 @@ static void crowd_init(struct crowd *crowd)
     must(ffa_kernels_create(&crowd->kernels, crowd->context, &spec, &err), &err);
     must(ffa_plan_create(&crowd->plan, crowd->kernels, crowd->mask, &err), &err);
     attention_case_init(&crowd->first, &shape, &rng);
-    must(ffa_forward(crowd->kernels, crowd->plan, &crowd->first.args, NULL, NULL, &err), &err);
+    must(ffa_forward(crowd->kernels, crowd->plan, &crowd->first.args, NULL, &err), &err);
     ck_assert_int_eq(pthread_barrier_init(&crowd->start, NULL, THREADS), 0);
 }
 
@@ -107,7 +107,7 @@ static void *run_forward(void *argument)
         memset(out, 0xff, out_bytes);
         memset(lse, 0xff, lse_bytes);
         if (ffa_plan_upload(crowd->plan, crowd->kernels, NULL, NULL, NULL) == FFA_OK &&
-            ffa_forward(crowd->kernels, crowd->plan, &args, NULL, NULL, NULL) == FFA_OK &&
+            ffa_forward(crowd->kernels, crowd->plan, &args, NULL, NULL) == FFA_OK &&
             ffa_plan_info_get(crowd->plan, &info, NULL) == FFA_OK && is_right(crowd, out, lse))
             atomic_fetch_add(&crowd->right, 1);
     }

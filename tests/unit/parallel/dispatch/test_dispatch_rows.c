@@ -25,7 +25,8 @@ struct tensor {
 
 static ffa_tensor view(struct tensor *tensor)
 {
-    return (ffa_tensor){ tensor->at, TOKEN_STRIDE, HEAD_STRIDE };
+    return (
+        ffa_tensor){ .data = tensor->at, .token_stride = TOKEN_STRIDE, .head_stride = HEAD_STRIDE };
 }
 
 static double *cell(struct tensor *tensor, int64_t token, int64_t head, int64_t e)
@@ -247,7 +248,7 @@ START_TEST(halves_are_summed_in_fp32)
     ffa_dispatch *dispatch;
     uint16_t parts[4][4], got;
     ffa_tensor wholes[4];
-    const ffa_tensor local = { &got, 0, 0 };
+    const ffa_tensor local = FFA_TENSOR_INIT(&got);
     ffa_rows rows = { .dtype = FFA_FP16, .heads = 1, .head_dim = 1 };
 
     ck_assert_int_eq(ffa_mask_full(&mask, &(ffa_mask_shape){ 4, 4 }, NULL), FFA_OK);
@@ -257,7 +258,7 @@ START_TEST(halves_are_summed_in_fp32)
     for (int r = 0; r < 4; r++) {
         for (int t = 0; t < 4; t++)
             parts[r][t] = r == 0 ? 0x6800 /* 2048 */ : 0x3c00;
-        wholes[r] = (ffa_tensor){ parts[r], 0, 0 };
+        wholes[r] = (ffa_tensor)FFA_TENSOR_INIT(parts[r]);
     }
     ck_assert_int_eq(ffa_rows_reduce(&rows, wholes, &local, NULL), FFA_OK);
     ck_assert_uint_eq(got, 0x6802); /* 2051, to even: 2052 */
@@ -336,7 +337,9 @@ START_TEST(bad_arguments_are_named)
     ffa_dispatch_mask one = { 0 };
     ffa_dispatch *dispatch;
     double data[8] = { 0 };
-    const ffa_tensor good = { data, 0, 0 }, null = { NULL, 0, 0 }, bad = { data, 0, -1 };
+    const ffa_tensor good = FFA_TENSOR_INIT(data), null = FFA_TENSOR_INIT(NULL);
+    ffa_tensor some = FFA_TENSOR_INIT(data);
+    const ffa_tensor bad = { .data = data, .token_stride = -1 };
     const ffa_tensor pair[2] = { good, null };
     ffa_rows rows = { .dtype = FFA_FP64, .heads = 1, .head_dim = 1 };
     ffa_error err = { FFA_OK, 0, "" };
@@ -371,7 +374,34 @@ START_TEST(bad_arguments_are_named)
     rows.head_dim = 1;
     FAILS(ffa_rows_dispatch(&rows, &null, &good, &err), "whole: data is NULL, it has 4 rows");
     FAILS(ffa_rows_dispatch(&rows, &good, NULL, &err), "local is NULL");
-    FAILS(ffa_rows_dispatch(&rows, &good, &bad, &err), "local: head_stride is negative");
+    FAILS(ffa_rows_dispatch(&rows, &good, &bad, &err),
+          "local: token_stride is -1, not a multiple of 1 in [0, 274877906944] elements");
+    some.token_stride = 0; /* for what is read */
+    ck_assert_int_eq(ffa_rows_dispatch(&rows, &some, &good, &err), FFA_OK);
+    ck_assert_int_eq(ffa_rows_undispatch(&rows, &some, &good, &err), FFA_OK);
+    FAILS(ffa_rows_dispatch(&rows, &good, &some, &err),
+          "local: token_stride is 0, which makes its rows overlap, and it is written; "
+          "FFA_CONTIGUOUS says that a tensor is contiguous");
+    FAILS(ffa_rows_undispatch(&rows, &good, &some, &err),
+          "whole: token_stride is 0, which makes its rows overlap, and it is written; "
+          "FFA_CONTIGUOUS says that a tensor is contiguous");
+    some = good;
+    some.tokens = 3;
+    FAILS(ffa_rows_dispatch(&rows, &some, &good, &err), "whole: tokens is 3, the call needs 4");
+    ck_assert_int_eq(ffa_rows_dispatch(&rows, &good, &some, &err), FFA_OK);
+    some.tokens = 0;
+    some.dtype = FFA_FP32;
+    FAILS(ffa_rows_dispatch(&rows, &good, &some, &err),
+          "local: dtype is 3 (fp32), the call takes 4 (fp64)");
+    rows.heads = 1 << 30;
+    rows.head_dim = (int64_t)1 << 34;
+    FAILS(ffa_rows_dispatch(&rows, &good, &good, &err),
+          "rows: head_dim is 17179869184, times 1073741824 heads over 274877906944");
+    rows.head_dim = INT64_MAX;
+    FAILS(ffa_rows_reduce(&rows, pair, &good, &err),
+          "rows: head_dim is 9223372036854775807, times 1073741824 heads over 274877906944");
+    rows.heads = 1;
+    rows.head_dim = 1;
     FAILS(ffa_rows_reduce(&rows, pair, &good, &err), "wholes[1]: data is NULL, it has 4 rows");
     FAILS(ffa_rows_reduce(&rows, NULL, &good, &err), "wholes is NULL");
     FAILS(ffa_rows_roll(&rows, 1, pair, &good, &err), "locals[1]: data is NULL, it has 2 rows");

@@ -747,7 +747,7 @@ static struct {
     { "sinks", FFA_FP32, 0, 2, 1, 8, 9, 0, "sink_count is 9, not in [0, 8]" },
     { "no sinks", FFA_FP32, 0, 2, 1, 8, 2, 0, "sink is NULL, sink_count 2" },
     { "softcap", FFA_FP32, 0, 2, 1, 8, 0, -1, "softcap is -1, not finite and 0 or more" },
-    { "data", FFA_FP32, 0, 2, 1, 8, 0, 0, "q.data is NULL" },
+    { "data", FFA_FP32, 0, 2, 1, 8, 0, 0, "q: data is NULL, it has 64 rows" },
 };
 
 START_TEST(bad_arguments)

@@ -11,6 +11,7 @@
 #include <ffa/comm.h>
 #include <ffa/context.h>
 #include <ffa/device.h>
+#include <ffa/dlpack.h>
 #include <ffa/group.h>
 #include <ffa/kernel.h>
 #include <ffa/log.h>

@@ -338,10 +338,10 @@ struct oracle_backward_case run_case_oracle_backward(const struct run_case *run,
     return (struct oracle_backward_case){
         .forward = run_case_oracle(run, args, lists),
         .grad_dtype = run->shape.dtype,
-        .dout.data = run->host[RUN_DOUT],
-        .dq.data = run->host[RUN_DQ],
-        .dk.data = run->host[RUN_DK],
-        .dv.data = run->host[RUN_DV],
+        .dout = FFA_TENSOR_INIT(run->host[RUN_DOUT]),
+        .dq = FFA_TENSOR_INIT(run->host[RUN_DQ]),
+        .dk = FFA_TENSOR_INIT(run->host[RUN_DK]),
+        .dv = FFA_TENSOR_INIT(run->host[RUN_DV]),
         .dsink = run->shape.sinks ? run->host[RUN_DSINK] : NULL,
     };
 }

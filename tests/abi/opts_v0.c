@@ -80,6 +80,11 @@ AT(ffa_dispatch_report, load_imbalance, 176);
 /* No struct_size in these: they must not change at all. */
 _Static_assert(sizeof(ffa_slice) == 40, "ffa_slice");
 _Static_assert(sizeof(ffa_tensor) == 64, "ffa_tensor");
+AT(ffa_tensor, head_stride, 16);
+AT(ffa_tensor, tokens, 24);
+AT(ffa_tensor, batch, 48);
+AT(ffa_tensor, dtype, 56);
+_Static_assert(sizeof(ffa_dltensor) == 48, "ffa_dltensor");
 _Static_assert(sizeof(ffa_mask_shape) == 16, "ffa_mask_shape");
 _Static_assert(sizeof(ffa_mask_report) == 64, "ffa_mask_report");
 _Static_assert(sizeof(ffa_topology) == 8, "ffa_topology");

@@ -9,7 +9,7 @@
  * of SMs. Nothing is written outside the gradients and the workspace.
  *
  * FFA_TEST_LEVEL is explained in device_case.h.
- * CK_RUN_CASE=quick|isolated|features|stages|unions|dims|ordered|bf16|fp16 runs a part,
+ * CK_RUN_CASE=calls|quick|isolated|features|stages|unions|dims|ordered|bf16|fp16 runs a part,
  * FFA_TEST_PART=I/N one of N shares of it (device_case.h); FFA_TEST_STORE=PATH is a store for the
  * kernels, which several runs can share. With FFA_TEST_BACKEND=cpu it runs on the CPU backend,
  * which tests this test; with FFA_TEST_DETERMINISTIC=1 all kernels are deterministic.
@@ -318,6 +318,8 @@ static void *workspace_of(const struct prepared *ready)
     return (char *)ready->workspace + GUARD;
 }
 
+static int workspace_byte = 0xff; /* that workspaces are full of before each call; of it: NaN */
+
 static void lend_workspace(ffa_backward_args *args, const struct prepared *ready)
 {
     args->workspace = workspace_of(ready);
@@ -341,8 +343,9 @@ static void prepare_memory(struct prepared *ready, const struct attention_shape 
     must(ffa_device_fill(context, ready->workspace, GUARD_BYTE, ready->workspace_bytes + 2 * GUARD,
                          &err),
          &err, "guards");
-    must(ffa_device_fill(context, workspace_of(ready), 0xff, ready->workspace_bytes, &err), &err,
-         "NaN");
+    must(
+        ffa_device_fill(context, workspace_of(ready), workspace_byte, ready->workspace_bytes, &err),
+        &err, "workspace");
     must(ffa_plan_upload(ready->plan, kernels, ready->buffer, NULL, &err), &err, "upload");
 }
 
@@ -426,7 +429,8 @@ static void run_backward(struct device_call *call, const struct prepared *ready,
     must(ffa_device_fill(context, call->device_dsink, 0xff, sizeof call->dsink, &err), &err,
          "poison");
     lend_workspace(&call->args, ready);
-    must(ffa_device_fill(context, call->args.workspace, 0xff, call->args.workspace_bytes, &err),
+    must(ffa_device_fill(context, call->args.workspace, workspace_byte, call->args.workspace_bytes,
+                         &err),
          &err, "workspace");
     must(ffa_backward(ready->kernels, ready->plan, &call->args, stream, &err), &err, "backward");
     fetch(call, FIRST_OUTPUT, TENSORS);
@@ -1358,6 +1362,28 @@ START_TEST(an_expanded_gradient_matches_the_oracle)
 }
 END_TEST
 
+static const int dirt[] = { 0x00, 0x01, 0x7f, 0xff }; /* of counters: far ahead, behind */
+
+/* Two SMs take one work item after another, by a counter in the workspace. */
+START_TEST(a_workspace_may_hold_anything)
+{
+    const uint32_t flags = _i % 2 ? (uint32_t)FFA_SPEC_DETERMINISTIC : 0;
+    ffa_mask *mask = parse("varlen-causal:300,90");
+    struct attention_shape shape = layouts[_i / 2 + 2];
+    struct device_call call;
+    struct rng rng = { (uint64_t)(850 + _i) };
+
+    workspace_byte = dirt[_i / 2];
+    shape.mask = (ffa_mask_shape){ 390, 390 };
+    call_init(&call, &shape, shape.dtype, shape.layout, &rng);
+    call.args.sm_margin = on_gpu ? sm_count - 2 : 0;
+    attempt_run(&call,
+                &(struct attempt){ .name = "dirty workspace", .mask = mask, .spec_flags = flags });
+    call_finish(&call);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
 /* ---- stages ---- */
 
 struct staged {
@@ -2145,6 +2171,7 @@ static Suite *device_suite(void)
           *features = tcase_create("features");
     TCase *bf16 = tcase_create("bf16"), *fp16 = tcase_create("fp16");
     TCase *dim = tcase_create("dims"), *ordered = tcase_create("ordered");
+    TCase *tensors = tcase_create("calls");
     /* At level 0, two of the large head dimensions: each compiles more kernels. */
     const int first = level_share > 1 ? LAYOUTS + 1 : LAYOUTS,
               end = level_share > 1 ? LAYOUTS + 3 : ALL_LAYOUTS;
@@ -2160,13 +2187,14 @@ static Suite *device_suite(void)
     add_loop(quick, options_match_the_oracle, 25, 7);
     add_loop(quick, accumulated_halves_make_the_whole, LAYOUTS, 5);
     add_loop(quick, fp32_out_is_read, LAYOUTS, 5);
-    add_loop(quick, expanded_tensors_are_their_copies, 18, 5);
-    add_loop(quick, an_expanded_gradient_matches_the_oracle, LAYOUTS, 5);
     add_loop(quick, parts_of_head_groups_match_the_oracle, 9, 2);
     add_loop(quick, debug_kernels_agree, LAYOUTS, LAYOUTS);
     tcase_add_test(quick, sm_margin_and_scale_take_effect);
     tcase_add_loop_test(quick, a_call_can_be_captured, 0, 2);
     tcase_add_loop_test(quick, bad_arguments_are_refused, 0, REFUSALS);
+    add_part(tensors, a_workspace_may_hold_anything, 0, 2 * (int)(sizeof dirt / sizeof *dirt));
+    add_loop(tensors, expanded_tensors_are_their_copies, 18, 2);
+    add_loop(tensors, an_expanded_gradient_matches_the_oracle, LAYOUTS, 5);
     add_loop(isolated, isolated_documents_do_not_mix, 2 * LAYOUTS, 5);
     add_loop(features, features_in_pairs_match_the_oracle, PAIRS, 3);
     add_loop(features, strides_of_each_tensor_are_used, TENSORS, 3);
@@ -2190,6 +2218,7 @@ static Suite *device_suite(void)
     tcase_add_test(ordered, ordered_plans_are_for_ordered_kernels);
     add_part(bf16, mask_cases_match_the_oracle, 0, LAYOUTS / 2);
     add_part(fp16, mask_cases_match_the_oracle, LAYOUTS / 2, LAYOUTS);
+    suite_add_tcase(suite, tensors);
     suite_add_tcase(suite, quick);
     suite_add_tcase(suite, isolated);
     suite_add_tcase(suite, features);

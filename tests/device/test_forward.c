@@ -6,8 +6,8 @@
  * and nothing is written outside the outputs.
  *
  * FFA_TEST_LEVEL is explained in device_case.h; a sample is 512 rows.
- * CK_RUN_CASE=quick|chosen|unions|dims|bf16|fp16 runs a part, FFA_TEST_PART=I/N one of N shares of
- * it. FFA_TEST_STORE=PATH is a store for the kernels, which several runs can share.
+ * CK_RUN_CASE=calls|quick|chosen|unions|dims|bf16|fp16 runs a part, FFA_TEST_PART=I/N one of N
+ * shares of it. FFA_TEST_STORE=PATH is a store for the kernels, which several runs can share.
  */
 #include "attention/attention.h"
 #include "base/half.h"
@@ -149,7 +149,9 @@ static void check_guards(const struct device_call *call, const char *name)
     }
 }
 
-/* A workspace for calls with the plan, full of 0xff: nothing of it is prepared. */
+static int workspace_byte = 0xff; /* that workspaces are full of before each call */
+
+/* A workspace for calls with the plan; nothing of it is prepared. */
 static void workspace_init(ffa_forward_args *args, const ffa_kernels *kernels, const ffa_plan *plan)
 {
     ffa_error err = { 0 };
@@ -157,8 +159,8 @@ static void workspace_init(ffa_forward_args *args, const ffa_kernels *kernels, c
     must(ffa_workspace_bytes(kernels, plan, &args->workspace_bytes, &err), &err, "workspace");
     must(ffa_device_alloc(&args->workspace, context, args->workspace_bytes, &err), &err,
          "workspace");
-    must(ffa_device_fill(context, args->workspace, 0xff, args->workspace_bytes, &err), &err,
-         "workspace");
+    must(ffa_device_fill(context, args->workspace, workspace_byte, args->workspace_bytes, &err),
+         &err, "workspace");
 }
 
 /* Poison the outputs, run, and fetch out and lse into the host tensors. */
@@ -173,7 +175,8 @@ static void run_once(struct device_call *call, const ffa_kernels *kernels, const
                              tensor_of(&call->host.args, i)->data, call->bytes[i], FFA_TO_DEVICE,
                              &err),
              &err, "poison");
-    must(ffa_device_fill(context, call->args.workspace, 0xff, call->args.workspace_bytes, &err),
+    must(ffa_device_fill(context, call->args.workspace, workspace_byte, call->args.workspace_bytes,
+                         &err),
          &err, "workspace");
     must(ffa_forward(kernels, plan, &call->args, stream, &err), &err, "forward");
     must(ffa_device_synchronize(context, &err), &err, "finish");
@@ -429,6 +432,27 @@ START_TEST(expanded_tensors_match_the_oracle)
     call_send_inputs(&call); /* all of it, though less is read */
     text_copy(name, "input %d expanded by %d", input, how);
     attempt_run(&call, &(struct attempt){ .name = name, .mask = mask });
+    call_finish(&call);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+static const int dirt[] = { 0x00, 0x01, 0x7f, 0xff }; /* of counters: far ahead, behind */
+
+/* Two SMs take one work item after another, by a counter in the workspace. */
+START_TEST(a_workspace_may_hold_anything)
+{
+    ffa_mask *mask = parse("varlen-causal:300,500,96");
+    struct attention_shape shape = layouts[_i % 12];
+    struct rng rng = { (uint64_t)(730 + _i) };
+    struct device_call call;
+
+    workspace_byte = dirt[_i];
+    shape.mask = (ffa_mask_shape){ 896, 896 };
+    call_init(&call, &shape, &rng);
+    call.args.sm_margin = sm_count - 2;
+    call_send_inputs(&call);
+    attempt_run(&call, &(struct attempt){ .name = "dirty workspace", .mask = mask });
     call_finish(&call);
     ffa_mask_destroy(mask);
 }
@@ -1562,7 +1586,7 @@ static Suite *device_suite(void)
     Suite *suite = suite_create("device_forward");
     TCase *quick = tcase_create("quick"), *unions = tcase_create("unions");
     TCase *bf16 = tcase_create("bf16"), *fp16 = tcase_create("fp16"), *dim = tcase_create("dims");
-    TCase *choice = tcase_create("chosen");
+    TCase *choice = tcase_create("chosen"), *tensors = tcase_create("calls");
     const int layout_count = sizeof layouts / sizeof *layouts;
     const int special_count = sizeof specials / sizeof *specials;
 
@@ -1582,7 +1606,6 @@ static Suite *device_suite(void)
     add_loop(dim, stages_make_the_whole, 4, 2);
     add_loop(dim, split_tiles_match_the_oracle, (int)(sizeof splits / sizeof *splits), 2);
     add_loop(dim, packed_heads_match_the_oracle, (int)(sizeof packs / sizeof *packs), 2);
-    add_loop(quick, expanded_tensors_match_the_oracle, 9, 2);
     add_loop(quick, debug_kernels_agree, 12, 12);
     add_part(quick, other_tiles_agree, 0, 4);
     tcase_add_test(quick, a_call_can_be_captured);
@@ -1591,10 +1614,13 @@ static Suite *device_suite(void)
                         sizeof chosen / sizeof *chosen);
     tcase_add_test(choice, kernels_that_are_chosen_may_be_missing);
     tcase_add_loop_test(quick, bad_arguments_are_refused, 0, sizeof refusals / sizeof *refusals);
+    add_part(tensors, a_workspace_may_hold_anything, 0, sizeof dirt / sizeof *dirt);
+    add_loop(tensors, expanded_tensors_match_the_oracle, 9, 2);
     add_part(unions, every_length_to_300, 0, 2);
     add_part(unions, random_unions_match_the_oracle, 0, 2);
     add_part(bf16, mask_cases_match_the_oracle, 0, layout_count / 2);
     add_part(fp16, mask_cases_match_the_oracle, layout_count / 2, layout_count);
+    suite_add_tcase(suite, tensors);
     suite_add_tcase(suite, quick);
     suite_add_tcase(suite, choice);
     suite_add_tcase(suite, dim);

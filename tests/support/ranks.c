@@ -85,8 +85,8 @@ static void copy(struct rank *r, enum local which, bool to_rank)
     }
 }
 
-/* Allocate the rank's tensors, with strides that differ between ranks, and fill them with NaN. Then
- * copy the inputs. */
+/* Allocate the rank's tensors, with strides that differ between ranks, but for those that are 0 in
+ * the whole, and fill them with NaN. Then copy the inputs. */
 static void allocate(struct rank *r)
 {
     for (int which = 0; which < LOCALS; which++) {
@@ -97,6 +97,10 @@ static void allocate(struct rank *r)
         r->tensors[which] = (ffa_tensor){ .data = malloc(bytes),
                                           .token_stride = p.heads * (p.dim + pad) + pad,
                                           .head_stride = p.dim + pad };
+        if (p.whole && p.whole->token_stride == 0)
+            r->tensors[which].token_stride = 0;
+        if (p.whole && p.whole->head_stride == 0)
+            r->tensors[which].head_stride = 0;
         memset(r->tensors[which].data, 0xff, bytes);
     }
     r->max_logits = calloc((size_t)r->run->test->shape.heads_q, sizeof(float));

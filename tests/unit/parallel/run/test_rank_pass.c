@@ -282,6 +282,30 @@ START_TEST(named_cases_with_queries_that_move)
 }
 END_TEST
 
+/* Inputs of one row for all tokens, for all heads, or for both; what moves and what does not. */
+START_TEST(expanded_tensors)
+{
+    static const char *const names[] = { "q", "k", "v", "dout" };
+    const int input = _i / 3 % 4, how = 1 + _i % 3; /* 1: along tokens, 2: along heads */
+    const struct problem_shape shape = { FFA_FP64, FFA_FP64, 4, 2, 8, 0, 0, false };
+    struct problem p;
+    ffa_tensor *tensor;
+
+    problem_init(&p, parse("causal:120"), &shape, (uint64_t)_i);
+    tensor = input == 0   ? &p.test.args.q
+             : input == 1 ? &p.test.args.k
+             : input == 2 ? &p.test.args.v
+                          : &p.gradients.dout;
+    tensor->token_stride = how & 1 ? 0 : tensor->token_stride;
+    tensor->head_stride = how & 2 ? 0 : tensor->head_stride;
+    p.run.dispatch.chunk_tokens = 8;
+    p.run.plan.moves = _i < 12 ? FFA_PARALLEL_MOVE_KEYS : FFA_PARALLEL_MOVE_QUERIES;
+    run(&p, names[input]);
+    compare(&p, names[input]);
+    problem_finish(&p);
+}
+END_TEST
+
 /* 0 to 8 stages give 0 to 8 stages, and the same result. */
 START_TEST(any_number_of_stages)
 {
@@ -834,6 +858,7 @@ int main(void)
     tcase_add_loop_test(tc, named_cases_in_fp64, 0, count);
     tcase_add_loop_test(tc, named_cases_in_fp32, 0, count);
     tcase_add_loop_test(tc, named_cases_with_queries_that_move, 0, 2 * count);
+    tcase_add_loop_test(tc, expanded_tensors, 0, 24);
     tcase_add_loop_test(tc, any_number_of_stages, 0, 9);
     tcase_add_loop_test(tc, random_masks, 0, 2);
     tcase_add_loop_test(tc, cross_attention, 0, 4 * (int)(sizeof cross / sizeof *cross));

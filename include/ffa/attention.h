@@ -175,10 +175,12 @@ FFA_API ffa_status ffa_plan_kernel(const ffa_plan *plan, const ffa_kernels *kern
 /* Enqueue the copy of the plan to `buffer` (memory of the kernels' device, upload_bytes, 16-byte
  * aligned), which must stay until the last call that uses the plan has finished. Must precede
  * ffa_forward and ffa_backward on a GPU; on the CPU it is a no-op and `buffer` may be NULL.
- * What is copied is put aside in pinned host memory of the context, so the plan may be destroyed
- * (and made anew) as soon as the call returns, and the call does not wait for the stream: only
- * where 16 uploads to the device are under way does it wait for the oldest of them that is large
- * enough to be replaced. The first uploads allocate that memory, as does the first of a size.
+ * What is copied is put aside in one of 16 blocks of pinned host memory of the context. So the plan
+ * may be destroyed as soon as the call returns, unless calls are still to be made with it, and the
+ * call does not wait for the stream. It waits only where no block is free: until the oldest upload
+ * is done whose block is large enough, or, where none is, the oldest of all. Blocks are allocated
+ * when they are needed first, which takes about a millisecond; where all 16 are there and the free
+ * ones too small, one is replaced, and CUDA may wait for the device then.
  * FFA_INVALID while `stream` is capturing, but another stream may be. Thread: one at a time per
  * plan.
  *

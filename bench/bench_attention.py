@@ -91,17 +91,18 @@ class Error(C.Structure):
 
 
 class ForwardArgs(C.Structure):
-    _fields_ = [("struct_size", C.c_uint32), ("heads_q", C.c_int32), ("heads_kv", C.c_int32), ("softmax_scale", C.c_float)] + \
+    _fields_ = [("struct_size", C.c_uint32), ("heads_q", C.c_int32), ("heads_kv", C.c_int32), ("sm_margin", C.c_int32),
+                ("softmax_scale", C.c_double), ("softcap", C.c_double)] + \
                [(n, Tensor) for n in ("q", "k", "v", "out", "lse")] + \
-               [("sm_margin", C.c_int32), ("softcap", C.c_float), ("sink", C.c_void_p), ("sink_count", C.c_int32), ("flags", C.c_uint32),
-                ("max_logits", C.c_void_p), ("partial", Tensor), ("workspace", C.c_void_p), ("workspace_bytes", C.c_int64)]
+               [("sink", C.c_void_p), ("sink_count", C.c_int32), ("flags", C.c_uint32), ("max_logits", C.c_void_p), ("partial", Tensor), ("workspace", C.c_void_p), ("workspace_bytes", C.c_int64)]
 
 
 class BackwardArgs(C.Structure):
-    _fields_ = [("struct_size", C.c_uint32), ("heads_q", C.c_int32), ("heads_kv", C.c_int32), ("softmax_scale", C.c_float)] + \
+    _fields_ = [("struct_size", C.c_uint32), ("heads_q", C.c_int32), ("heads_kv", C.c_int32), ("sm_margin", C.c_int32),
+                ("softmax_scale", C.c_double), ("softcap", C.c_double)] + \
                [(n, Tensor) for n in ("q", "k", "v", "out", "lse", "dout", "dq", "dk", "dv")] + \
-               [("dsink", C.c_void_p), ("sink", C.c_void_p), ("sink_count", C.c_int32), ("softcap", C.c_float), ("sm_margin", C.c_int32), ("flags", C.c_uint32),
-                ("partial_dk", Tensor), ("partial_dv", Tensor), ("workspace", C.c_void_p), ("workspace_bytes", C.c_int64)]
+               [("dsink", C.c_void_p), ("sink", C.c_void_p), ("sink_count", C.c_int32), ("flags", C.c_uint32),
+                ("partial_dk", Tensor), ("partial_dv", Tensor), ("dlse", Tensor), ("workspace", C.c_void_p), ("workspace_bytes", C.c_int64)]
 
 
 class Spec(C.Structure):
@@ -154,7 +155,7 @@ class Library:
         self.lib.ffa_mask_destroy(m)
 
         def enqueue(name, struct, names):
-            args = struct(C.sizeof(struct), heads_q, heads_kv, 0.0, *(Tensor(t[n].data_ptr(), t[n].stride(0), t[n].stride(1)) for n in names))
+            args = struct(C.sizeof(struct), heads_q, heads_kv, 0, 0.0, 0.0, *(Tensor(t[n].data_ptr(), t[n].stride(0), t[n].stride(1)) for n in names))
             args.workspace, args.workspace_bytes = workspace.data_ptr(), size.value
             return lambda: self.call(name, kernels, plan, C.byref(args), stream)
         self.keep = [buffer, workspace]

@@ -58,7 +58,9 @@ static ffa_mask *documents(int64_t tokens)
         cu[count + 1] = cu[count] + length < tokens ? cu[count] + length : tokens;
         count++;
     }
-    must(ffa_mask_varlen_causal(&mask, &(ffa_documents){ cu, NULL, count }, &err), &err);
+    must(ffa_mask_varlen_causal(&mask, &(ffa_documents){ .cu_q = cu, .document_count = count },
+                                &err),
+         &err);
     free(cu);
     return mask;
 }

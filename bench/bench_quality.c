@@ -74,7 +74,7 @@ static ffa_status make(ffa_mask **out, enum family family, uint64_t seed, int64_
 {
     const ffa_mask_shape shape = { tokens, tokens };
     int64_t count, *cu = documents(seed, tokens, 1, &count);
-    const ffa_documents docs = { cu, NULL, count };
+    const ffa_documents docs = { .cu_q = cu, .document_count = count };
     ffa_status rc;
 
     switch (family) {

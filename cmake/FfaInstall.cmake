@@ -2,10 +2,6 @@
 # The installed tree can be moved: nothing in it names its prefix.
 include(CMakePackageConfigHelpers)
 
-# At run time the CUDA runtime is found where it was at build time, or by the loader's own search. The
-# path is set here because CMake leaves out folders below the build folder, where the wheels are.
-set_target_properties(ffa PROPERTIES INSTALL_RPATH "${FfaCuda_LIBRARY_DIR}")
-
 install(TARGETS ffa EXPORT ffa-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS ffa_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY include/ffa DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
@@ -27,7 +23,7 @@ install(EXPORT ffa-targets NAMESPACE ffa:: DESTINATION ${package_dir})
 configure_package_config_file(cmake/ffaConfig.cmake.in ${PROJECT_BINARY_DIR}/ffaConfig.cmake
   INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/ffaConfigVersion.cmake
-  COMPATIBILITY SameMinorVersion)
+  COMPATIBILITY ${FFA_COMPATIBILITY})
 install(FILES ${PROJECT_BINARY_DIR}/ffaConfig.cmake ${PROJECT_BINARY_DIR}/ffaConfigVersion.cmake
   DESTINATION ${package_dir})
 

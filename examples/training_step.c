@@ -10,7 +10,7 @@ typedef float queries[TOKENS][HEADS_Q][HEAD_DIM];
 typedef float keys[TOKENS][HEADS_KV][HEAD_DIM];
 static queries q, out, dq, dout, target;
 static keys k, v, dk, dv;
-static float lse[TOKENS][HEADS_Q];
+static float lse[TOKENS][HEADS_Q], dlse[TOKENS][HEADS_Q];
 
 static void must(ffa_status status, const ffa_error *err)
 {
@@ -53,10 +53,25 @@ static float loss(void)
     return sum / (float)count;
 }
 
+/* Keeps lse near 0: the mean of its squares, by a weight, and the gradient by lse. */
+static float z_loss(void)
+{
+    const float weight = 0.01f / (TOKENS * HEADS_Q);
+    float sum = 0;
+
+    for (int i = 0; i < TOKENS * HEADS_Q; i++) {
+        const float z = (&lse[0][0])[i];
+
+        sum += weight * z * z;
+        (&dlse[0][0])[i] = 2 * weight * z;
+    }
+    return sum;
+}
+
 int main(void)
 {
     const int64_t documents[] = { 0, 20, 41, TOKENS };
-    const ffa_documents docs = { documents, NULL, 3 };
+    const ffa_documents docs = { .cu_q = documents, .document_count = 3 };
     ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
     ffa_forward_args forward = FFA_FORWARD_ARGS_INIT;
     ffa_backward_args backward = FFA_BACKWARD_ARGS_INIT;
@@ -103,11 +118,12 @@ int main(void)
     forward.out.data = backward.out.data = out;
     forward.lse.data = backward.lse.data = lse;
     backward.dout.data = dout;
+    backward.dlse.data = dlse;
     backward.dq.data = dq, backward.dk.data = dk, backward.dv.data = dv;
 
     for (int step = 0; step < STEPS; step++) {
         must(ffa_forward(kernels, plan, &forward, NULL, &err), &err);
-        printf("step %d: loss %.4f\n", step, loss());
+        printf("step %d: loss %.4f\n", step, loss() + z_loss());
         must(ffa_backward(kernels, plan, &backward, NULL, &err), &err);
         descend(&q[0][0][0], &dq[0][0][0], sizeof q / sizeof(float));
         descend(&k[0][0][0], &dk[0][0][0], sizeof k / sizeof(float));

@@ -9,11 +9,13 @@
 struct backward_prepare_args {
     const void *out, *dout; /* [tokens_q][heads_q][head_dim_v] */
     const float *lse;       /* [tokens_q][heads_q], natural log */
+    const float *dlse;      /* [tokens_q][heads_q], subtracted from delta; NULL: none */
     float *stats;           /* [heads_q][2][stats_rows], as attention_backward.args.h says */
     float *dq;              /* dq_rows x heads_q x head_dim of the specialisation, set to 0 */
     long long out_token_stride, out_head_stride;
     long long dout_token_stride, dout_head_stride;
     long long lse_token_stride, lse_head_stride;
+    long long dlse_token_stride, dlse_head_stride;
     int tokens_q;
     int heads_q;
     int stats_rows; /* a multiple of 4, at least tokens_q */
@@ -26,9 +28,9 @@ struct backward_prepare_args {
 };
 
 #ifdef __cplusplus
-static_assert(sizeof(backward_prepare_args) == 128, "host and device disagree");
+static_assert(sizeof(backward_prepare_args) == 152, "host and device disagree");
 #else
-_Static_assert(sizeof(struct backward_prepare_args) == 128, "host and device disagree");
+_Static_assert(sizeof(struct backward_prepare_args) == 152, "host and device disagree");
 #endif
 
 #endif

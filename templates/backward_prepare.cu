@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * backward_prepare: computes what attention_backward needs of each row. delta = sum of out * dout
- * (FlashAttention-2, Dao 2023) and lse in log2 units go to `stats`. dq and what attention_backward
- * counts in are set to zero.
+ * - dlse (FlashAttention-2, Dao 2023; dlse: the gradient by lse) and lse in log2 units go to
+ * `stats`. dq and what attention_backward counts in are set to zero.
  *
- * A row without keys (lse = -inf) gets +inf and a delta of 0, whatever its out and dout hold: its
- * weights come out as exp2(-inf) = 0.
+ * A row without keys (lse = -inf) gets +inf and a delta of 0, whatever its out, dout and dlse hold:
+ * its weights come out as exp2(-inf) = 0.
  */
 #include "backward_prepare.args.h"
 #include "ffa_device.h"
@@ -100,7 +100,7 @@ FFA_DEVICE void prepare_rows(const backward_prepare_args &a, const pass::item &i
     const bool has_columns =
         spec::padded ? column < a.head_dim_v : 8 * lanes == head_dim_v || column < head_dim_v;
     uint4 dout[depth];
-    float lse[depth], delta[depth];
+    float lse[depth], dlse[depth], delta[depth];
 
 #pragma unroll
     for (int i = 0; i < depth; ++i) {
@@ -108,6 +108,7 @@ FFA_DEVICE void prepare_rows(const backward_prepare_args &a, const pass::item &i
         out[i] = {};
         dout[i] = {};
         lse[i] = neg_inf();
+        dlse[i] = 0.0f;
         if (at >= a.tokens_q)
             continue;
         if (has_columns) {
@@ -116,6 +117,8 @@ FFA_DEVICE void prepare_rows(const backward_prepare_args &a, const pass::item &i
                                        item.head * a.dout_head_stride + column);
         }
         lse[i] = a.lse[at * a.lse_token_stride + item.head * a.lse_head_stride];
+        if (a.dlse)
+            dlse[i] = a.dlse[at * a.dlse_token_stride + item.head * a.dlse_head_stride];
     }
 #pragma unroll
     for (int i = 0; i < depth; ++i) {
@@ -124,7 +127,7 @@ FFA_DEVICE void prepare_rows(const backward_prepare_args &a, const pass::item &i
         for (int step = lanes / 2; step; step /= 2)
             delta[i] += __shfl_xor_sync(0xffffffffu, delta[i], step);
         const bool is_empty = lse[i] == neg_inf();
-        delta[i] = is_empty ? 0.0f : delta[i];
+        delta[i] = is_empty ? 0.0f : delta[i] - dlse[i];
         lse[i] = is_empty ? -neg_inf() : lse[i] * log2e;
     }
     /* All lanes of a row have its sums. The first lane stores lse of the four rows, the second

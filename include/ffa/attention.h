@@ -115,9 +115,9 @@ FFA_API ffa_status ffa_plan_create_with(ffa_plan **out, const ffa_kernels *kerne
  * Backward (kernels of FFA_SPEC_BACKWARD, too), a stage writes dk and dv of all its keys, as a call
  * of its own would, from the out and lse of the whole. dq is a sum over the stages, which stays in
  * the workspace: stage 0 begins it, whatever is there, and the last stage writes dq, and dsink. So
- * calls must run in order, one for each stage, with the same q, out, lse, dout and workspace, which
- * no other call uses until the last one is done. It must have the bytes that the stage that needs
- * most of it says. Only the last stage looks at dq and dsink. Kernels with and without
+ * calls must run in order, one for each stage, with the same q, out, lse, dlse, dout and workspace,
+ * which no other call uses until the last one is done. It must have the bytes that the stage that
+ * needs most of it says. Only the last stage looks at dq and dsink. Kernels with and without
  * FFA_SPEC_GRAD_FP32 may take turns, where some stages' dk and dv are to be fp32.
  *
  * out      [count], receives the plans; all NULL on failure. Owner: caller, ffa_plan_destroy().
@@ -194,30 +194,32 @@ FFA_API ffa_status ffa_plan_upload(ffa_plan *plan, const ffa_kernels *kernels, v
 
 /* The tensors of a call are contiguous where it begins with its _INIT macro, so that their data is
  * all that must be set (tensor.h). The last dimension of v, out, dout and dv is head_dim_v, that of
- * lse 1. */
+ * lse and dlse 1. */
 typedef struct ffa_forward_args {
     uint32_t struct_size;
     int32_t heads_q; /* a multiple of heads_kv */
     int32_t heads_kv;
-    float softmax_scale; /* 0: 1 / sqrt(head_dim) */
-    ffa_tensor q, k, v;  /* inputs; device memory on a GPU context, host memory on the CPU's */
-    ffa_tensor out;
-    ffa_tensor lse;    /* fp32 */
     int32_t sm_margin; /* SMs left free for others; 0 to sm_count - 1 */
+    /* 0: 1 / sqrt(head_dim). Used in the precision that scores are computed in: fp64 for FFA_FP64
+     * and on a CPU context with FFA_OPEN_CPU_FP64, else fp32; so is softcap. */
+    double softmax_scale;
     /* > 0: scores become softcap * tanh(score / softcap), before the mask; needs kernels made with
      * FFA_SPEC_SOFTCAP. 0: none, and kernels made without. (Gemma 2, 2024) */
-    float softcap;
-    /* [sink_count][heads_q], fp32 logits that join each row's softmax without a value, so that
-     * lse = log(e^lse + sum e^sink) and out shrinks by as much; NULL: none. Device memory on a GPU
-     * context. (StreamingLLM, Xiao et al. 2023) */
-    const float *sink;
+    double softcap;
+    ffa_tensor q, k, v; /* inputs; device memory on a GPU context, host memory on the CPU's */
+    ffa_tensor out;
+    ffa_tensor lse; /* fp32; fp64 for FFA_FP64 */
+    /* [sink_count][heads_q], fp32 (fp64 for FFA_FP64): logits that join each row's softmax without
+     * a value, so that lse = log(e^lse + sum e^sink) and out shrinks by as much; NULL: none. Device
+     * memory on a GPU context. (StreamingLLM, Xiao et al. 2023) */
+    const void *sink;
     int32_t sink_count; /* 0 to 8 */
     uint32_t flags;     /* FFA_FORWARD_... */
-    /* [heads_q], fp32: the largest scaled (and capped) score of each head over all rows, -inf where
-     * there is none; sinks do not count, nor scores that are NaN. With FFA_FORWARD_ACCUMULATE it
-     * is raised, not set. Given if and only if the kernels were made with FFA_SPEC_MAX_LOGITS.
-     * Device memory on a GPU context. (QK-clip, Kimi K2 2025) */
-    float *max_logits;
+    /* [heads_q], fp32 (fp64 for FFA_FP64): the largest scaled (and capped) score of each head over
+     * all rows, -inf where there is none; sinks do not count, nor scores that are NaN. With
+     * FFA_FORWARD_ACCUMULATE it is raised, not set. Given if and only if the kernels were made with
+     * FFA_SPEC_MAX_LOGITS. Device memory on a GPU context. (QK-clip, Kimi K2 2025) */
+    void *max_logits;
     /* fp32 (fp64 for FFA_FP64), of the shape of out and by the same rules: the sums of a pass in
      * stages (ffa_plan_create_stages). data NULL: none. */
     ffa_tensor partial;
@@ -258,28 +260,38 @@ typedef struct ffa_backward_args {
     uint32_t struct_size;
     int32_t heads_q; /* a multiple of heads_kv */
     int32_t heads_kv;
-    float softmax_scale; /* as of the forward pass, as are softcap and the sinks; 0: its default */
-    ffa_tensor q, k, v;  /* inputs of the forward pass */
-    ffa_tensor out;      /* its outputs: the spec's dtype (fp32 with FFA_SPEC_OUT_FP32) */
-    ffa_tensor lse;      /* fp32 */
-    ffa_tensor dout;
-    ffa_tensor dq, dk, dv; /* outputs */
-    /* [sink_count][heads_q], fp32, written, never added to: it does not depend on the keys; in a
-     * pass in stages by the last one. NULL: not asked for. */
-    float *dsink;
-    const float *sink;  /* [sink_count][heads_q], fp32; NULL: none */
-    int32_t sink_count; /* 0 to 8 */
-    float softcap;      /* > 0: kernels made with FFA_SPEC_SOFTCAP */
     /* SMs left free for others; 0 to sm_count - 1. Above head_dim 128 SMs are used in pairs, and
      * one pair at least. */
     int32_t sm_margin;
-    uint32_t flags; /* FFA_BACKWARD_... */
+    double softmax_scale; /* as of the forward pass, as are softcap and the sinks; 0: its default */
+    double softcap;       /* > 0: kernels made with FFA_SPEC_SOFTCAP */
+    ffa_tensor q, k, v;   /* inputs of the forward pass */
+    ffa_tensor out;       /* its outputs: the spec's dtype (fp32 with FFA_SPEC_OUT_FP32) */
+    ffa_tensor lse;       /* fp32; fp64 for FFA_FP64 */
+    ffa_tensor dout;
+    ffa_tensor dq, dk, dv; /* outputs */
+    /* [sink_count][heads_q], fp32 (fp64 for FFA_FP64), written, never added to: it does not depend
+     * on the keys; in a pass in stages by the last one. NULL: not asked for. */
+    void *dsink;
+    const void *sink;   /* [sink_count][heads_q], fp32 (fp64 for FFA_FP64); NULL: none */
+    int32_t sink_count; /* 0 to 8 */
+    uint32_t flags;     /* FFA_BACKWARD_... */
     /* fp32 (fp64 for FFA_FP64), of the shapes of dk and dv and by the same rules: what other calls,
      * or other ranks, made of these keys. It is added before dk and dv are rounded to their dtype,
      * and not written. So a key's gradients may be fp32 from a first call (FFA_SPEC_GRAD_FP32), be
      * added to by further ones (FFA_BACKWARD_ACCUMULATE), and get the dtype in the last. Needs
      * kernels made with FFA_SPEC_STAGED. data NULL: none; both or neither. */
     ffa_tensor partial_dk, partial_dv;
+    /* The gradient of the loss by lse, of lse's shape and dtype, for a loss that reads lse, too (a
+     * z-loss, the merging of several results); read only. data NULL: none. With p = e^(score - lse)
+     * the weight of a key, dp = v . dout and delta = out . dout,
+     *
+     *   ds = p (dp - delta + dlse),  dsink = - sum over rows of e^(sink - lse) (delta - dlse),
+     *
+     * since d lse / d score = p and d lse / d sink = e^(sink - lse). The lse is the one that the
+     * forward pass returned, sinks included. A row with lse = -inf ignores its dlse. Where a pass
+     * is in stages, or in calls over parts of the keys, each call is given the same. */
+    ffa_tensor dlse;
     /* Of at least ffa_backward_workspace_bytes, 16-byte aligned. It may hold anything, but for what
      * earlier stages of the pass left there. */
     void *workspace;
@@ -287,8 +299,8 @@ typedef struct ffa_backward_args {
 } ffa_backward_args;
 enum {
     /* dq, dk and dv are added to what they hold. They must be fp32 (FFA_SPEC_GRAD_FP32) or fp64.
-     * For a call per part of the keys, with the out and lse of the whole. In a pass in stages each
-     * call says so of its dk and dv, and the last one of dq. */
+     * For a call per part of the keys, with the out, lse and dlse of the whole. In a pass in stages
+     * each call says so of its dk and dv, and the last one of dq. */
     FFA_BACKWARD_ACCUMULATE = 1u << 0
 };
 #define FFA_BACKWARD_ARGS_INIT                                                                     \
@@ -297,7 +309,8 @@ enum {
         .k = FFA_TENSOR_INIT(NULL), .v = FFA_TENSOR_INIT(NULL), .out = FFA_TENSOR_INIT(NULL),      \
         .lse = FFA_TENSOR_INIT(NULL), .dout = FFA_TENSOR_INIT(NULL), .dq = FFA_TENSOR_INIT(NULL),  \
         .dk = FFA_TENSOR_INIT(NULL), .dv = FFA_TENSOR_INIT(NULL),                                  \
-        .partial_dk = FFA_TENSOR_INIT(NULL), .partial_dv = FFA_TENSOR_INIT(NULL)                   \
+        .partial_dk = FFA_TENSOR_INIT(NULL), .partial_dv = FFA_TENSOR_INIT(NULL),                  \
+        .dlse = FFA_TENSOR_INIT(NULL)                                                              \
     }
 
 /* Workspace of one ffa_backward in flight: on a GPU an fp32 dq, two numbers a row of a head, and

@@ -19,13 +19,16 @@ typedef struct ffa_cache ffa_cache;
 enum {
     FFA_CACHE_READONLY = 1u << 0, /* refuse calls that write */
     FFA_CACHE_CREATE = 1u << 1,   /* create the store if it does not exist */
-    FFA_CACHE_GROUP = 1u << 2     /* as FFA_OPEN_GROUP_STORE */
+    FFA_CACHE_GROUP = 1u << 2,    /* as FFA_OPEN_GROUP_STORE */
+    FFA_CACHE_NETWORK = 1u << 3   /* write a store even on a network file system. Without it such a
+                                     store opens, and calls that write fail with FFA_CACHE */
 };
 
 /*
  * Open the store or bundle in the file `path`, which must exist unless FFA_CACHE_CREATE is given.
  * A bundle is read-only whatever the flags.
- * Fails with FFA_INVALID, FFA_NOT_FOUND (no such file), FFA_CACHE (not trusted, damaged, newer
+ * Fails with FFA_INVALID (also for a URL), FFA_NOT_FOUND (no such file), FFA_CACHE (not trusted,
+ * damaged, newer
  * than this library or no kernel store; the message says which and what to do), FFA_NOMEM.
  * Thread: any. Blocks: file access, and up to 3 s while another process writes; so does every
  * function below.
@@ -133,7 +136,8 @@ typedef struct ffa_cache_gc_opts {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_cache_gc_opts)                                         \
     }
-enum { FFA_CACHE_GC_DRY_RUN = 1u << 0 /* remove nothing; report what would be removed */ };
+/* Remove nothing; report what would be removed. A store that is read-only will do. */
+enum { FFA_CACHE_GC_DRY_RUN = 1u << 0 };
 
 typedef struct ffa_cache_gc_report {
     int64_t removed; /* entries */

@@ -24,7 +24,8 @@ typedef struct CUstream_st *ffa_stream;
 
 enum {
     FFA_DEVICE_CPU = -1, /* no GPU: plans and compiles; attention runs on the CPU backend */
-    FFA_DEVICE_AUTO = -2 /* the first GPU a kernel exists for, else the CPU */
+    FFA_DEVICE_AUTO = -2 /* the first GPU a kernel exists for; else, and where there is no CUDA
+                            runtime, the CPU */
 };
 
 enum {
@@ -73,6 +74,8 @@ typedef struct ffa_context_opts {
                                    memory is one failed kernel. NULL: in this process */
     uint32_t worker_timeout_ms; /* of one compile; 0: 300 s */
     uint32_t worker_memory_mib; /* what a worker may take to compile, at least 32; 0: 2048 */
+    const char *cudart_path;    /* the CUDA runtime; NULL: searched for (docs/building.md). On the
+                                   CPU none is opened */
 } ffa_context_opts;
 #define FFA_CONTEXT_OPTS_INIT                                                                      \
     {                                                                                              \
@@ -87,8 +90,9 @@ typedef struct ffa_context_opts {
  * opts    NULL: all defaults. Copied, strings too; need not outlive the call.
  *
  * A store that cannot be used causes a warning, never a failure: kernels are then kept in memory.
- * Fails with FFA_INVALID (bad option), FFA_UNSUPPORTED (an option newer than this library, or a
- * device without a kernel), FFA_GPU, FFA_IO (templates_dir), FFA_NOMEM.
+ * Fails with FFA_INVALID (bad option), FFA_UNSUPPORTED (an option newer than this library; a device
+ * without a kernel; for an ordinal, no CUDA runtime >= 12.8: the message lists where it was looked
+ * for), FFA_GPU, FFA_IO (templates_dir), FFA_NOMEM.
  * Thread: any. Blocks: may create the CUDA primary context (0.1 to 1 s).
  */
 FFA_API ffa_status ffa_open(ffa_context **out, int device, const ffa_context_opts *opts,
@@ -109,7 +113,11 @@ typedef struct ffa_context_info {
     char store_path[256];  /* empty: memory only */
     char store_state[160]; /* "ok", "memory only", or why the store is not used */
     int32_t bundle_count;
-    int32_t bundles_used; /* of these; the others were ignored with a warning */
+    int32_t bundles_used;    /* of these; the others were ignored with a warning */
+    char cudart_path[256];   /* of the CUDA runtime; empty where none was opened or found */
+    char cudart_version[32]; /* "13.0" */
+    char driver_version[32]; /* the newest CUDA that the driver runs; empty: no driver, or no
+                                runtime to ask it by */
 } ffa_context_info;
 #define FFA_CONTEXT_INFO_INIT                                                                      \
     {                                                                                              \
@@ -122,6 +130,40 @@ FFA_API ffa_status ffa_context_info_get(ffa_context *context, ffa_context_info *
 /* Open NVRTC now instead of at the first compile; afterwards ffa_context_info has its path and
  * version. Fails with FFA_UNSUPPORTED, whose message lists where it was looked for. Thread: any. */
 FFA_API ffa_status ffa_context_open_compiler(ffa_context *context, ffa_error *err);
+
+/* What this library was built from, and what it finds on this machine. A text is empty where there
+ * is no such thing. */
+typedef struct ffa_version_info {
+    uint32_t struct_size;
+    uint32_t pad_;
+    char version[32];          /* "0.1.0" */
+    char commit[48];           /* "cca73a56adf4", with "-dirty" where files differed from it; or
+                                  "unknown" */
+    char templates_digest[40]; /* as ffa_templates_digest */
+    char cuda_built[32];       /* CUDA's version in the headers of the build, "13.0" */
+    char cudart_path[256];     /* the CUDA runtime */
+    char cudart_version[32];
+    char driver_version[32]; /* the newest CUDA that the driver runs */
+    char nvrtc_path[256];
+    char nvrtc_version[32];
+} ffa_version_info;
+#define FFA_VERSION_INFO_INIT                                                                      \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_version_info)                                          \
+    }
+
+/*
+ * What `ffa --version` prints.
+ *
+ * opts  cudart_path and nvrtc_path name the libraries to open; other fields are not looked at.
+ *       NULL: both are searched for, as a context without options does.
+ *
+ * Fails with FFA_INVALID, FFA_UNSUPPORTED (an option newer than this library), FFA_NOMEM. That a
+ * library is not found is no failure. Thread: any. Blocks: the first call loads both libraries,
+ * which stay loaded.
+ */
+FFA_API ffa_status ffa_version_info_get(ffa_version_info *info, const ffa_context_opts *opts,
+                                        ffa_error *err);
 
 /* Counters since ffa_open; in a forked child, since the fork. Thread: any; each counter is exact,
  * the set is not a snapshot. */

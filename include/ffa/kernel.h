@@ -309,8 +309,11 @@ enum { FFA_HEADS_MAX = 65536 };
     }
 
 /*
- * Resolve a spec's kernels: look up or compile, then load.
- * Fails as ffa_compile does, and with FFA_GPU.
+ * Resolve a spec's kernels: look up or compile, then load. A cubin that the driver refuses, such as
+ * one of a newer toolkit in a shared store, is passed over with a warning: that of another layer or
+ * toolchain is taken, else the kernel is compiled here.
+ * Fails as ffa_compile does, and with FFA_GPU; FFA_UNSUPPORTED when the driver refuses what was
+ * compiled here.
  * Thread: any. Blocks: up to seconds while compiling.
  */
 FFA_API ffa_status ffa_kernels_create(ffa_kernels **out, ffa_context *context,

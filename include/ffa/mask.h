@@ -93,11 +93,15 @@ FFA_API ffa_status ffa_mask_window(ffa_mask **out, const ffa_mask_shape *shape,
 
 /* Packed documents: document d has the query rows [cu_q[d], cu_q[d+1]) and the keys
  * [cu_k[d], cu_k[d+1]). cu arrays are [document_count + 1], non-decreasing, from 0; their last
- * entries are seqlen_q and seqlen_k. cu_k NULL: the same as cu_q. */
+ * entries are seqlen_q and seqlen_k. cu_k NULL: the same as cu_q.
+ * Boundaries of 32 bits, such as FlashAttention's cu_seqlens, go into cu_q32 and cu_k32. Each side
+ * has one array: both of a side are FFA_INVALID. Members that are not used are NULL. */
 typedef struct ffa_documents {
     const int64_t *cu_q;
     const int64_t *cu_k;
     int64_t document_count;
+    const int32_t *cu_q32; /* in place of cu_q */
+    const int32_t *cu_k32; /* in place of cu_k */
 } ffa_documents;
 
 FFA_API ffa_status ffa_mask_varlen_full(ffa_mask **out, const ffa_documents *docs, ffa_error *err);
@@ -147,12 +151,126 @@ FFA_API ffa_status ffa_mask_block_topk(ffa_mask **out, const ffa_mask_shape *sha
 
 /* ---- text and JSON ---- */
 
+/* ---- masks of other programs ---- */
+
+/* A dense boolean mask: cells[head * head_stride + row * row_stride + key] != 0 where query `row`
+ * attends `key`. Strides are in cells and are taken as they are: 0 repeats a row or a head. */
+typedef struct ffa_dense_mask {
+    uint32_t struct_size; /* FFA_DENSE_MASK_INIT */
+    int32_t heads;        /* 1: shared by all heads; else heads_kv, at most 1024 */
+    ffa_mask_shape shape;
+    const uint8_t *cells;
+    int64_t row_stride;
+    int64_t head_stride; /* not read where heads is 1 */
+} ffa_dense_mask;
+#define FFA_DENSE_MASK_INIT                                                                        \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_dense_mask), .heads = 1                                \
+    }
+
+/*
+ * A mask from a dense one: exact, as disjoint slices. Attended keys of consecutive rows whose
+ * bounds stay or move by one key a row become one slice, so a causal mask is one slice again, and
+ * packed documents are one slice each.
+ *
+ * Fails with FFA_INVALID, naming the member, and where it takes more than 2^26 slices; FFA_NOMEM.
+ * Cost: one look at each cell, eight at a time. Thread: any. Blocks: no.
+ */
+FFA_API ffa_status ffa_mask_from_dense(ffa_mask **out, const ffa_dense_mask *dense, ffa_error *err);
+
+/* The cells [q_begin, q_end) x [k_begin, k_end) of one head, for ffa_mask_mod. */
+typedef struct ffa_mask_box {
+    int64_t q_begin, q_end;
+    int64_t k_begin, k_end;
+} ffa_mask_box;
+
+/* FlexAttention's mask_mod, a box at a time: set cells[(q - q_begin) * (k_end - k_begin) +
+ * k - k_begin] to 1 where query q of kv head `head` attends key k. All cells are 0 at first.
+ * Returns 0; any other value ends the building with FFA_INVALID and is in the message. */
+typedef int32_t (*ffa_mask_mod)(void *user, int32_t head, const ffa_mask_box *box, uint8_t *cells);
+
+/* One pair of FlexAttention's lists: query block qb of a head has the key blocks indices[head *
+ * index_head_stride + qb * index_row_stride + n] for n < num_blocks[head * num_head_stride + qb].
+ * Entries behind those are not read. Strides are in elements and are taken as they are: 0 repeats.
+ * Head strides are not read where heads is 1. */
+typedef struct ffa_block_list {
+    const int32_t *num_blocks;
+    const int32_t *indices;
+    int64_t num_head_stride;
+    int64_t index_head_stride;
+    int64_t index_row_stride;
+    int64_t blocks_max; /* entries of a row of indices: no num_blocks may be above it */
+} ffa_block_list;
+
+/* What a FlexAttention BlockMask of one sample says; samples go together by ffa_mask_concat. */
+typedef struct ffa_block_mask {
+    uint32_t struct_size;  /* FFA_BLOCK_MASK_INIT */
+    int32_t heads;         /* 1: shared by all heads; else heads_kv, at most 1024 */
+    ffa_mask_shape shape;  /* seq_lengths */
+    ffa_block_size block;  /* BLOCK_SIZE: (queries, keys) */
+    ffa_block_list kv;     /* kv_num_blocks, kv_indices: blocks in which mask_mod decides */
+    ffa_block_list full;   /* full_kv_num_blocks, full_kv_indices: blocks of which all cells are
+                              attended; both arrays NULL: there are none */
+    ffa_mask_mod mask_mod; /* NULL: all cells of the blocks of `kv` are attended, too */
+    void *user;            /* passed to mask_mod */
+} ffa_block_mask;
+#define FFA_BLOCK_MASK_INIT                                                                        \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_block_mask), .heads = 1                                \
+    }
+
+/*
+ * A mask from a BlockMask's block lists: exact, as disjoint slices, as ffa_mask_from_dense makes
+ * them. mask_mod is called by the calling thread, for boxes inside the blocks of `kv` only, in
+ * order of heads, queries and keys. A block named several times is attended once, in full where
+ * `full` has it. Blocks at the ends of the axes are cut to the shape.
+ *
+ * Fails with FFA_INVALID, naming the member or the entry, and as ffa_mask_from_dense.
+ * Thread: any. Blocks: as mask_mod does.
+ */
+FFA_API ffa_status ffa_mask_from_block_mask(ffa_mask **out, const ffa_block_mask *blocks,
+                                            ffa_error *err);
+
+/* ---- masks from masks: the inputs stay as they are. Masks with one list of slices go with those
+ * that have one a kv head; two numbers of kv heads do not go together. Cost: linear in slices. All
+ * fail with FFA_INVALID, naming the argument, and as ffa_mask_create. Thread: any. Blocks: no. ----
+ */
+
+/* Block diagonal: the queries and keys of masks[i] follow those of masks[i - 1], and samples do not
+ * attend each other. This is how the samples of a batch become one mask. 1 <= count. */
+FFA_API ffa_status ffa_mask_concat(ffa_mask **out, const ffa_mask *const *masks, int64_t count,
+                                   ffa_error *err);
+/* The queries and keys of a box, which begin at 0 in the result; neither range may be empty. */
+FFA_API ffa_status ffa_mask_crop(ffa_mask **out, const ffa_mask *mask, const ffa_mask_box *box,
+                                 ffa_error *err);
+
+/* How far ffa_mask_shift moves: -(2^31 - 1) to 2^31 - 1. */
+typedef struct ffa_mask_offset {
+    int64_t q; /* query i becomes query i + q */
+    int64_t k; /* key j becomes key j + k */
+} ffa_mask_offset;
+
+/* Move the cells and give the mask another shape. Cells that leave the shape are dropped; rows and
+ * keys that come in attend nothing. */
+FFA_API ffa_status ffa_mask_shift(ffa_mask **out, const ffa_mask *mask,
+                                  const ffa_mask_offset *offset, const ffa_mask_shape *shape,
+                                  ffa_error *err);
+/* What any of the masks attends; all have one shape. 1 <= count. Slices are those of the masks, so
+ * they may overlap. */
+FFA_API ffa_status ffa_mask_union(ffa_mask **out, const ffa_mask *const *masks, int64_t count,
+                                  ffa_error *err);
+
 /*
  * Read a mask as the command line writes it:
  *   full:4096  causal:4096  full:QxK  causal:QxK  varlen-full:LENS  varlen-causal:1000,3000,96
  *   window:16384,left=1024,right=0  varlen-window:LENS/left=L,right=R[,global=G]
  *   block-causal:4096,8192/block=2048  shared-prefix:LENS  shared-question:LENS
  *   global-window:N,left=L,right=R,global=G  @FILE.json
+ *   concat(MASK;MASK...)  union(MASK;MASK...)  crop(MASK;q=BEGIN:END,k=BEGIN:END)
+ *   shift(MASK;q=N,k=N,size=QxK)
+ * In these a MASK is again any of the forms, up to 16 deep; a file's name ends at ';' or ')'. A
+ * range of crop that is not given is the whole axis; q and k of shift default to 0, its size to the
+ * mask's.
  * A length is N, or QxK where queries and keys differ; in LENS, N*COUNT stands for COUNT documents
  * of N tokens. Before an option, ',' and '/' are the same. left, right default to -1, global to 0.
  * Fails with FFA_INVALID (with the column), FFA_IO (the file), and as ffa_mask_create.
@@ -179,18 +297,22 @@ FFA_API ffa_slice_list ffa_mask_slices(const ffa_mask *mask, int32_t head);
 /* Attended cells of list `head`, exact; head = -1: the sum over all lists (at most INT64_MAX). */
 FFA_API int64_t ffa_mask_area(const ffa_mask *mask, int32_t head);
 
-/* What `ffa mask check` reports. */
+/* What `ffa mask check` reports. The caller sets struct_size. */
 typedef struct ffa_mask_report {
+    uint32_t struct_size; /* FFA_MASK_REPORT_INIT */
+    int32_t overlap_head; /* an example of a cell covered twice, or -1 in all three */
+    int64_t overlap_row;
+    int64_t overlap_key;
     int64_t area;            /* attended cells, over all lists; at most INT64_MAX, as the next */
     int64_t area_of_slices;  /* sum of the slices' own areas: larger where slices overlap */
     int64_t empty_rows;      /* query rows without a key, over all lists */
     int64_t unattended_keys; /* keys no row attends, over all lists */
     int64_t empty_slices;    /* slices without a cell */
-    int32_t overlap_head;    /* an example of a cell covered twice, or -1 in all three */
-    int32_t pad_;
-    int64_t overlap_row;
-    int64_t overlap_key;
 } ffa_mask_report;
+#define FFA_MASK_REPORT_INIT                                                                       \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_mask_report)                                           \
+    }
 
 /* Exact, and not cell by cell: about the cost of building the mask, times log2(slices) where slices
  * overlap. Fails with FFA_INVALID, FFA_NOMEM. Thread: any. */

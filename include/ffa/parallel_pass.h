@@ -36,33 +36,37 @@ FFA_API ffa_status ffa_parallel_plan_agree(const ffa_parallel_plan *plan, ffa_co
  * rows. */
 typedef struct ffa_parallel_args {
     uint32_t struct_size;
-    int32_t heads_q;     /* a multiple of heads_kv; both up to 1024 */
-    int32_t heads_kv;    /* the mask's number of lists, if that is not 1 */
-    int32_t head_dim;    /* 1 to 1024 */
-    int32_t dtype;       /* ffa_dtype of q, k, v, out and of dout, dq, dk, dv */
-    int32_t sum_dtype;   /* FFA_FP32 or FFA_FP64: what is summed in, of lse, and of gradients on
-                          * the wire; 0: FFA_FP64 for FFA_FP64 tensors, else FFA_FP32 */
-    float softmax_scale; /* 0: 1 / sqrt(head_dim) */
-    float softcap;       /* 0: none */
+    int32_t heads_q;      /* a multiple of heads_kv; both up to 1024 */
+    int32_t heads_kv;     /* the mask's number of lists, if that is not 1 */
+    int32_t head_dim;     /* 1 to 1024 */
+    int32_t dtype;        /* ffa_dtype of q, k, v, out and of dout, dq, dk, dv */
+    int32_t sum_dtype;    /* FFA_FP32 or FFA_FP64: what is summed in, of lse, dlse, sinks, dsink
+                           * and max_logits, and of gradients on the wire; 0: FFA_FP64 for FFA_FP64
+                           * tensors, else FFA_FP32 */
+    double softmax_scale; /* 0: 1 / sqrt(head_dim) */
+    double softcap;       /* 0: none */
     ffa_tensor q, k, v;
     ffa_tensor out, lse; /* written forward, read backward; lse is of sum_dtype */
-    const float *sink;   /* [sink_count][heads_q], the same on all ranks */
+    const void *sink;    /* [sink_count][heads_q], of sum_dtype, the same on all ranks */
     int32_t sink_count;  /* 0 to 8 */
     int32_t threads;     /* that compute, 1 to 1024; 0: 1 */
-    /* Forward, [heads_q], NULL on all ranks or on none: the largest score of each head over all
-     * ranks' cells, softcap applied, sinks left out; -inf where there is none. */
-    float *max_logits;
+    /* Forward, [heads_q], of sum_dtype, NULL on all ranks or on none: the largest score of each
+     * head over all ranks' cells, softcap applied, sinks left out; -inf where there is none. */
+    void *max_logits;
     ffa_tensor dout;       /* backward: read */
     ffa_tensor dq, dk, dv; /* backward: written */
-    float *dsink; /* backward, [sink_count][heads_q], NULL on all ranks or on none: summed over all
-                   * ranks */
+    void *dsink; /* backward, [sink_count][heads_q], of sum_dtype, NULL on all ranks or on none:
+                  * summed over all ranks */
+    /* Backward: the gradient of the loss by lse, as in attention.h, of the rank's rows; read, of
+     * sum_dtype. data NULL: none; other ranks may have one. */
+    ffa_tensor dlse;
 } ffa_parallel_args;
 #define FFA_PARALLEL_ARGS_INIT                                                                     \
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_parallel_args), .q = FFA_TENSOR_INIT(NULL),            \
         .k = FFA_TENSOR_INIT(NULL), .v = FFA_TENSOR_INIT(NULL), .out = FFA_TENSOR_INIT(NULL),      \
         .lse = FFA_TENSOR_INIT(NULL), .dout = FFA_TENSOR_INIT(NULL), .dq = FFA_TENSOR_INIT(NULL),  \
-        .dk = FFA_TENSOR_INIT(NULL), .dv = FFA_TENSOR_INIT(NULL)                                   \
+        .dk = FFA_TENSOR_INIT(NULL), .dv = FFA_TENSOR_INIT(NULL), .dlse = FFA_TENSOR_INIT(NULL)    \
     }
 
 /*

@@ -10,6 +10,11 @@
 
 enum { SINKS_MAX = 8 };
 
+ffa_dtype sum_dtype_of(const ffa_kernels *kernels)
+{
+    return kernels->dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32;
+}
+
 ffa_status stage_check(const ffa_kernels *kernels, const ffa_plan *plan, ffa_error *err)
 {
     if (plan->stage_count > 1 && !kernels->is_staged)
@@ -24,29 +29,38 @@ ffa_status stage_check(const ffa_kernels *kernels, const ffa_plan *plan, ffa_err
 static ffa_status extras_check(const struct call_options *options, const ffa_kernels *kernels,
                                ffa_error *err)
 {
-    if (!(options->softcap >= 0.0f) || isinf(options->softcap))
+    const size_t bytes = ffa_dtype_bytes(sum_dtype_of(kernels));
+
+    if (!(options->softcap >= 0) || isinf(options->softcap))
         return error_fail(err, FFA_INVALID, 0, "softcap is %g, not a finite number above 0 (or 0)",
-                          (double)options->softcap);
-    if ((options->softcap > 0.0f) != kernels->has_softcap)
+                          options->softcap);
+    if ((options->softcap > 0) != kernels->has_softcap)
         return error_fail(err, FFA_INVALID, 0, "softcap is %g, the kernels were made %s it",
-                          (double)options->softcap, kernels->has_softcap ? "for" : "without");
+                          options->softcap, kernels->has_softcap ? "for" : "without");
     if (options->sink_count < 0 || options->sink_count > SINKS_MAX)
         return error_fail(err, FFA_INVALID, 0, "sink_count is %d, not in [0, %d]",
                           options->sink_count, SINKS_MAX);
     if ((options->sink != NULL) != (options->sink_count > 0))
         return error_fail(err, FFA_INVALID, 0, "sink is %s with a sink_count of %d",
                           options->sink ? "given" : "NULL", options->sink_count);
-    if ((uintptr_t)options->sink % sizeof(float))
-        return error_fail(err, FFA_INVALID, 0, "sink is %p, not %zu-byte aligned",
-                          (const void *)options->sink, sizeof(float));
+    if ((uintptr_t)options->sink % bytes)
+        return error_fail(err, FFA_INVALID, 0, "sink is %p, not %zu-byte aligned", options->sink,
+                          bytes);
     return FFA_OK;
 }
 
-/* What kernels are given are products of these, as floats. */
-static ffa_status scale_check(const struct call_options *options, ffa_error *err)
+/* What computes in fp32 is given these, and products of them, as floats. */
+static ffa_status scale_check(const struct call_options *options, const ffa_kernels *kernels,
+                              ffa_error *err)
 {
-    const double scale = (double)options->softmax_scale, cap = (double)options->softcap;
+    const double scale = options->softmax_scale, cap = options->softcap;
 
+    if (kernels->dtype == FFA_FP64)
+        return FFA_OK;
+    if ((float)scale == 0.0f || (cap > 0 && (float)cap == 0.0f))
+        return error_fail(err, FFA_INVALID, 0, "%s is %g: 0 as a float",
+                          (float)scale == 0.0f ? "softmax_scale" : "softcap",
+                          (float)scale == 0.0f ? scale : cap);
     if (isinf((float)(LOG2_E * scale)))
         return error_fail(err, FFA_INVALID, 0, "softmax_scale is %g: beyond a float in log2 units",
                           scale);
@@ -86,17 +100,17 @@ ffa_status call_options_check(struct call_options *options, const ffa_kernels *k
     const int32_t sm_count = on_gpu ? gpu_device_sm_count(kernels->context->gpu) : 1;
     ffa_status rc;
 
-    if (!(options->softmax_scale >= 0.0f) || isinf(options->softmax_scale))
+    if (!(options->softmax_scale >= 0) || isinf(options->softmax_scale))
         return error_fail(err, FFA_INVALID, 0,
                           "softmax_scale is %g, not a finite number above 0 (or 0: default)",
-                          (double)options->softmax_scale);
+                          options->softmax_scale);
     if (options->sm_margin < 0 || (on_gpu && options->sm_margin >= sm_count))
         return error_fail(err, FFA_INVALID, 0, "sm_margin is %d, not in [0, %d]",
                           options->sm_margin, sm_count - 1);
     FFA_TRY(extras_check(options, kernels, err));
-    if (options->softmax_scale == 0.0f)
-        options->softmax_scale = (float)(1.0 / sqrt((double)kernels->head_dim));
-    rc = scale_check(options, err);
+    if (options->softmax_scale == 0)
+        options->softmax_scale = 1.0 / sqrt((double)kernels->head_dim);
+    rc = scale_check(options, kernels, err);
 out:
     return rc;
 }

@@ -12,6 +12,8 @@
 
 enum { COUNTER_BYTES = 256 }; /* of a workspace: the counters, alone in their cache lines */
 
+/* Of lse, dlse, sinks, dsink, max_logits and partial sums. */
+ffa_dtype sum_dtype_of(const ffa_kernels *kernels);
 /* That kernels can run the plan's stage. */
 ffa_status stage_check(const ffa_kernels *kernels, const ffa_plan *plan, ffa_error *err);
 
@@ -20,8 +22,8 @@ ffa_status heads_check(int32_t heads_q, int32_t heads_kv, const ffa_kernels *ker
                        const ffa_plan *plan, ffa_error *err);
 
 struct call_options {
-    float softmax_scale, softcap;
-    const float *sink;
+    double softmax_scale, softcap;
+    const void *sink;
     int32_t sink_count, sm_margin;
 };
 

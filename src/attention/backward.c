@@ -190,11 +190,12 @@ static ffa_status backward_tensors_check(ffa_backward_args *args, const ffa_kern
     const bool on_gpu = kernels_on_gpu(kernels);
     const ffa_dtype dtype = kernels->dtype, out_dtype = kernels->out_dtype;
     const ffa_dtype grad_dtype = kernels->grad_dtype;
-    const ffa_dtype sum_dtype = dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32;
+    const ffa_dtype sum_dtype = sum_dtype_of(kernels);
     const int64_t rows = shape->seqlen_q, keys = shape->seqlen_k;
     const int64_t heads_q = args->heads_q, heads_kv = args->heads_kv;
     const int64_t dim = kernels->head_dim, dim_v = kernels->head_dim_v;
     ffa_tensor *const dq = is_last(plan) ? &args->dq : NULL;
+    ffa_tensor *const dlse = args->dlse.data ? &args->dlse : NULL;
     ffa_tensor *const partial_dk = args->partial_dk.data ? &args->partial_dk : NULL;
     ffa_tensor *const partial_dv = args->partial_dk.data ? &args->partial_dv : NULL;
     const struct tensor_rule rules[] = {
@@ -202,7 +203,8 @@ static ffa_status backward_tensors_check(ffa_backward_args *args, const ffa_kern
         { &args->k, "k", keys, heads_kv, dim, dtype, on_gpu, false },
         { &args->v, "v", keys, heads_kv, dim_v, dtype, on_gpu, false },
         { &args->out, "out", rows, heads_q, dim_v, out_dtype, on_gpu, false },
-        { &args->lse, "lse", rows, heads_q, 1, FFA_FP32, false, false },
+        { &args->lse, "lse", rows, heads_q, 1, sum_dtype, false, false },
+        { dlse, "dlse", rows, heads_q, 1, sum_dtype, false, false },
         { &args->dout, "dout", rows, heads_q, dim_v, dtype, on_gpu, false },
         { dq, "dq", rows, heads_q, dim, grad_dtype, on_gpu, true },
         { &args->dk, "dk", keys, heads_kv, dim, grad_dtype, on_gpu, true },
@@ -217,6 +219,8 @@ static ffa_status backward_tensors_check(ffa_backward_args *args, const ffa_kern
 static ffa_status flags_check(const ffa_backward_args *args, const ffa_kernels *kernels,
                               ffa_error *err)
 {
+    const size_t sum_bytes = ffa_dtype_bytes(sum_dtype_of(kernels));
+
     if (args->flags & ~(uint32_t)FFA_BACKWARD_ACCUMULATE)
         return error_fail(err, FFA_UNSUPPORTED, 0, "flags is 0x%x, known are 0x%x", args->flags,
                           (unsigned)FFA_BACKWARD_ACCUMULATE);
@@ -232,9 +236,9 @@ static ffa_status flags_check(const ffa_backward_args *args, const ffa_kernels *
                           "partial_dk is given, the kernels were made without FFA_SPEC_STAGED");
     if (args->dsink && !args->sink_count)
         return error_fail(err, FFA_INVALID, 0, "dsink is given with a sink_count of 0");
-    if ((uintptr_t)args->dsink % sizeof(float))
-        return error_fail(err, FFA_INVALID, 0, "dsink is %p, not %zu-byte aligned",
-                          (const void *)args->dsink, sizeof(float));
+    if ((uintptr_t)args->dsink % sum_bytes)
+        return error_fail(err, FFA_INVALID, 0, "dsink is %p, not %zu-byte aligned", args->dsink,
+                          sum_bytes);
     return FFA_OK;
 }
 
@@ -280,6 +284,7 @@ static struct backward_prepare_args prepare_fill(const struct gpu_call *call)
         .out = args->out.data,
         .dout = args->dout.data,
         .lse = args->lse.data,
+        .dlse = args->dlse.data,
         .stats = (float *)(void *)(call->workspace + call->layout->stats_at),
         .dq = (float *)(void *)(call->workspace + call->layout->dq_at),
         .out_token_stride = args->out.token_stride,
@@ -288,6 +293,8 @@ static struct backward_prepare_args prepare_fill(const struct gpu_call *call)
         .dout_head_stride = args->dout.head_stride,
         .lse_token_stride = args->lse.token_stride,
         .lse_head_stride = args->lse.head_stride,
+        .dlse_token_stride = args->dlse.token_stride,
+        .dlse_head_stride = args->dlse.head_stride,
         .tokens_q = (int)call->plan->backward.shape.seqlen_q,
         .heads_q = args->heads_q,
         .stats_rows = (int)call->layout->stats_rows,
@@ -365,7 +372,7 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
     const bool has_lists = call->plan->heads_in_mask > 1;
     const int32_t group = args->heads_q / args->heads_kv;
     const int32_t tile_items = (has_lists ? 1 : args->heads_kv) * call->layout->order.parts;
-    const double scale = (double)args->softmax_scale;
+    const double scale = args->softmax_scale;
     ffa_status rc;
 
     if (plan_tiles_most(call->plan, plan) > (INT32_MAX - 1024) / tile_items)
@@ -382,7 +389,7 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
     launch->image = atomic_load(&call->plan->buffer);
     launch->dq_semaphores = (int *)(void *)(call->workspace + call->layout->semaphores_at);
     launch->counter = (int *)(void *)call->workspace;
-    launch->scale = args->softmax_scale;
+    launch->scale = (float)scale;
     launch->head_dim = call->kernels->head_dim;
     launch->head_dim_v = call->kernels->head_dim_v;
     launch->scale_log2 = (float)(LOG2_E * scale);
@@ -393,9 +400,9 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
     launch->heads_kv = args->heads_kv;
     launch->group = group;
     launch->flags = has_lists ? BACKWARD_LIST_PER_KV_HEAD : 0;
-    if (args->softcap > 0.0f) {
-        launch->cap_inner = (float)(2.0 * LOG2_E * scale / (double)args->softcap);
-        launch->cap_outer = (float)(LOG2_E * (double)args->softcap);
+    if (args->softcap > 0) {
+        launch->cap_inner = (float)(2.0 * LOG2_E * scale / args->softcap);
+        launch->cap_outer = (float)(LOG2_E * args->softcap);
     }
     outputs_fill(launch, call);
 out:
@@ -431,7 +438,7 @@ static struct backward_finish_args finish_fill(const struct gpu_call *call)
         .dk_head_stride = args->dk.head_stride,
         .dv_token_stride = args->dv.token_stride,
         .dv_head_stride = args->dv.head_stride,
-        .scale = args->softmax_scale,
+        .scale = (float)args->softmax_scale,
         .tokens_q = has_dq ? (int)call->plan->backward.shape.seqlen_q : 0,
         .tokens_k = (int)call->plan->backward.shape.seqlen_k,
         .heads_q = args->heads_q,
@@ -512,6 +519,7 @@ static ffa_status backward_cpu(const ffa_kernels *kernels, const ffa_plan *plan,
         .plan = &plan->backward,
         .args = CPU_ARGS(*args),
         .dout = CPU_TENSOR(args->dout),
+        .dlse = CPU_TENSOR(args->dlse),
         .dq = CPU_TENSOR(args->dq),
         .dk = CPU_TENSOR(args->dk),
         .dv = CPU_TENSOR(args->dv),
@@ -520,6 +528,7 @@ static ffa_status backward_cpu(const ffa_kernels *kernels, const ffa_plan *plan,
         .dsink = is_last(plan) ? args->dsink : NULL,
         .dtype = kernels->dtype,
         .grad_dtype = kernels->grad_dtype,
+        .lse_dtype = sum_dtype_of(kernels),
         .out_dtype = kernels->out_dtype,
         .head_dim = kernels->head_dim,
         .head_dim_v = kernels->head_dim_v,

@@ -8,14 +8,12 @@
 #include "cpu/cpu.h"
 #include "forward_combine.args.h"
 
-#include <math.h>
-
 static ffa_status forward_tensors_check(ffa_forward_args *args, const ffa_kernels *kernels,
                                         const ffa_mask_shape *shape, ffa_error *err)
 {
     const bool on_gpu = kernels_on_gpu(kernels);
     const ffa_dtype dtype = kernels->dtype, out_dtype = kernels->out_dtype;
-    const ffa_dtype sum_dtype = dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32;
+    const ffa_dtype sum_dtype = sum_dtype_of(kernels);
     const int64_t rows = shape->seqlen_q, keys = shape->seqlen_k;
     const int64_t heads_q = args->heads_q, heads_kv = args->heads_kv;
     const int64_t dim = kernels->head_dim, dim_v = kernels->head_dim_v;
@@ -26,7 +24,7 @@ static ffa_status forward_tensors_check(ffa_forward_args *args, const ffa_kernel
         { &args->k, "k", keys, heads_kv, dim, dtype, on_gpu, false },
         { &args->v, "v", keys, heads_kv, dim_v, dtype, on_gpu, false },
         { &args->out, "out", rows, heads_q, dim_v, out_dtype, on_gpu, true },
-        { &args->lse, "lse", rows, heads_q, 1, FFA_FP32, false, true },
+        { &args->lse, "lse", rows, heads_q, 1, sum_dtype, false, true },
     };
 
     return tensors_check(rules, sizeof rules / sizeof *rules, err);
@@ -36,6 +34,8 @@ static ffa_status forward_tensors_check(ffa_forward_args *args, const ffa_kernel
 static ffa_status own_check(const ffa_forward_args *args, const ffa_kernels *kernels,
                             ffa_error *err)
 {
+    const size_t bytes = ffa_dtype_bytes(sum_dtype_of(kernels));
+
     if (args->flags & ~(uint32_t)FFA_FORWARD_ACCUMULATE)
         return error_fail(err, FFA_UNSUPPORTED, 0, "flags is 0x%x, known are 0x%x", args->flags,
                           (unsigned)FFA_FORWARD_ACCUMULATE);
@@ -47,9 +47,9 @@ static ffa_status own_check(const ffa_forward_args *args, const ffa_kernels *ker
         return error_fail(
             err, FFA_INVALID, 0, "max_logits is %s, the kernels were made %s FFA_SPEC_MAX_LOGITS",
             args->max_logits ? "given" : "NULL", kernels->has_max_logits ? "with" : "without");
-    if ((uintptr_t)args->max_logits % sizeof(float))
+    if ((uintptr_t)args->max_logits % bytes)
         return error_fail(err, FFA_INVALID, 0, "max_logits is %p, not %zu-byte aligned",
-                          (void *)args->max_logits, sizeof(float));
+                          args->max_logits, bytes);
     return FFA_OK;
 }
 
@@ -249,7 +249,7 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_k
     launch.out_head_stride = args->out.head_stride;
     launch.lse_token_stride = args->lse.token_stride;
     launch.lse_head_stride = args->lse.head_stride;
-    launch.scale_log2 = (float)((double)args->softmax_scale * LOG2_E);
+    launch.scale_log2 = (float)(args->softmax_scale * LOG2_E);
     launch.tile_items = tile_items;
     launch.heads_q = heads;
     launch.group = group;
@@ -261,10 +261,9 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_k
                    (args->flags & FFA_FORWARD_ACCUMULATE ? FORWARD_ACCUMULATE : 0);
     launch.sink = args->sink;
     launch.sink_count = args->sink_count;
-    if (args->softcap > 0.0f) {
-        launch.cap_inner =
-            (float)(2.0 * LOG2_E * (double)args->softmax_scale / (double)args->softcap);
-        launch.cap_outer = (float)(LOG2_E * (double)args->softcap);
+    if (args->softcap > 0) {
+        launch.cap_inner = (float)(2.0 * LOG2_E * args->softmax_scale / args->softcap);
+        launch.cap_outer = (float)(LOG2_E * args->softcap);
     }
     if (args->max_logits && !raises_max(args, plan))
         FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, args->max_logits, 0xff,
@@ -322,6 +321,7 @@ ffa_status ffa_forward(const ffa_kernels *kernels, const ffa_plan *plan,
             .accumulate = (args.flags & FFA_FORWARD_ACCUMULATE) != 0,
             .head_dim = kernels->head_dim,
             .head_dim_v = kernels->head_dim_v,
+            .lse_dtype = sum_dtype_of(kernels),
             .max_logits = args.max_logits,
             .partial = kernels->is_staged ? &partial : NULL,
             .threads = kernels->context->cpu_threads,
@@ -334,8 +334,8 @@ ffa_status ffa_forward(const ffa_kernels *kernels, const ffa_plan *plan,
                             (void *)stream);
             goto out;
         }
-        for (int32_t h = 0; args.max_logits && !raises_max(&args, plan) && h < args.heads_q; h++)
-            args.max_logits[h] = -INFINITY;
+        if (args.max_logits && !raises_max(&args, plan))
+            cpu_max_logits_init(args.max_logits, sum_dtype_of(kernels), args.heads_q);
         FFA_TRY(cpu_forward(&call, err));
     }
     atomic_fetch_add_explicit(&kernels->context->stats.forward_calls, 1, memory_order_relaxed);

@@ -162,31 +162,44 @@ out:
     return rc;
 }
 
+/* Where a kernel is loaded, and as what. */
+struct load {
+    struct gpu_kernel **out;
+    struct gpu_device *device;
+    const struct jit_spec *jit;
+};
+
+static ffa_status load_on_gpu(void *user, const struct resolved *found, bool *is_refused,
+                              ffa_error *err)
+{
+    const struct load *load = user;
+    const struct gpu_kernel_desc desc = {
+        .cubin = found->cubin,
+        .cubin_bytes = found->cubin_bytes,
+        .entry = jit_spec_template(load->jit),
+        .threads = jit_spec_threads(load->jit),
+        .shared_bytes = jit_spec_shared_bytes(load->jit),
+        .cluster = jit_spec_cluster(load->jit),
+    };
+
+    return gpu_kernel_load(load->out, load->device, &desc, is_refused, err);
+}
+
 /* Look up or compile, and load. info: NULL, or receives the kernel's facts. */
 static ffa_status kernel_load(struct gpu_kernel **out, ffa_kernel_info *info,
                               const struct jit_spec *jit, const ffa_kernels *kernels,
                               ffa_error *err)
 {
     ffa_context *context = kernels->context;
-    struct gpu_kernel_desc desc;
+    struct load load = { out, context->gpu, jit };
     struct jit_request request;
     struct resolved found;
     ffa_status rc;
 
     jit_request_init(&request, jit, context->arch);
-    FFA_TRY(context_resolve(&found, context, &request, NULL, err));
-    if (info)
+    rc = context_load(&found, context, &request, load_on_gpu, &load, err);
+    if (rc == FFA_OK && info)
         *info = found.info;
-    desc = (struct gpu_kernel_desc){
-        .cubin = found.cubin,
-        .cubin_bytes = found.cubin_bytes,
-        .entry = jit_spec_template(jit),
-        .threads = jit_spec_threads(jit),
-        .shared_bytes = jit_spec_shared_bytes(jit),
-        .cluster = jit_spec_cluster(jit),
-    };
-    rc = gpu_kernel_load(out, context->gpu, &desc, err);
-out:
     jit_request_finish(&request);
     return rc;
 }

@@ -49,8 +49,13 @@ ffa_status check_bounded(const struct bounded *fields, size_t count, ffa_error *
 
 /* ---- memory ---- */
 
-/* Zeroed, overflow-checked; NULL on overflow, on no memory, or for a fault point. count 0 gives a
- * pointer that may be freed. */
+/* Whether so many bytes more can be had, by what the system says: see base/available.h. */
+bool mem_fits(int64_t bytes);
+/* FFA_NOMEM, naming `what`, the bytes and what is available, where they cannot be had. Ask before
+ * building what is large: `what` is the subject of "... needs about 5.00 GiB of memory". */
+ffa_status mem_check(int64_t bytes, const char *what, ffa_error *err);
+/* Zeroed, overflow-checked; NULL on overflow, on no memory, where a large array cannot fit, or for
+ * a fault point. count 0 gives a pointer that may be freed. */
 void *mem_array(size_t count, size_t size);
 /* Grow *at (count elements used, *capacity allocated) so that `need` fit; false: no memory, and
  * *at is unchanged. */
@@ -143,13 +148,17 @@ enum fault_kind {
     FAULT_SQLITE,
     FAULT_NVRTC,
     FAULT_GPU,
+    FAULT_LOAD, /* the driver refuses a cubin */
     FAULT_NETWORK,
+    FAULT_PROC, /* descriptors have no path in /proc */
     FAULT_COUNT
 };
 
 #ifdef FFA_FAULTS
 /* The nth call (from 1) of fault_here(kind) from now on answers true, once. nth 0 disarms. */
 void fault_arm(enum fault_kind kind, long nth);
+/* The first `count` calls of fault_here(kind) from now on answer true. */
+void fault_arm_first(enum fault_kind kind, long count);
 /* Whether the armed fault has fired since fault_arm. */
 bool fault_fired(void);
 bool fault_here(enum fault_kind kind);

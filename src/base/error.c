@@ -5,6 +5,7 @@
  * size, so a caller built against an older header gets zeros for the fields it does not know.
  */
 #include "base/base.h"
+#include "base/printable.h"
 
 #include <stdio.h>
 
@@ -33,8 +34,10 @@ void ffa_free(void *memory)
     free(memory);
 }
 
+/* Messages quote texts from elsewhere: none reaches a terminal or a log as more than text. */
 ffa_status error_fail(ffa_error *err, ffa_status status, int32_t native, const char *format, ...)
 {
+    char said[sizeof err->message];
     va_list args;
 
     if (!err)
@@ -42,8 +45,9 @@ ffa_status error_fail(ffa_error *err, ffa_status status, int32_t native, const c
     err->status = status;
     err->native = native;
     va_start(args, format);
-    (void)vsnprintf(err->message, sizeof err->message, format, args);
+    (void)vsnprintf(said, sizeof said, format, args);
     va_end(args);
+    text_printable(err->message, sizeof err->message, said, "");
     return status;
 }
 

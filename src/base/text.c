@@ -18,7 +18,10 @@ static bool text_reserve(struct text *text, size_t more)
     if (need <= text->capacity)
         return true;
     wanted = text->capacity * 2 > need ? text->capacity * 2 : need + 64;
-    grown = fault_here(FAULT_ALLOC) ? NULL : realloc(text->at, wanted);
+    if (fault_here(FAULT_ALLOC) || !mem_fits((int64_t)(wanted - text->capacity)))
+        grown = NULL;
+    else
+        grown = realloc(text->at, wanted);
     if (!grown) {
         text->failed = true;
         return false;

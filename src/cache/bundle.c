@@ -7,6 +7,8 @@
  */
 #include "cache/bundle.h"
 
+#include "base/tempfile.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <sha2.h>
@@ -300,19 +302,20 @@ out:
     return rc;
 }
 
-static ffa_status put_in_place(const char *name, const char *path, const char *folder,
+/* Make what was written the file `path` in `folder`. */
+static ffa_status put_in_place(struct tempfile *file, const char *path, const char *folder,
                                ffa_error *err)
 {
-    int file = -1;
+    int synced = -1;
 
-    if (fault_here(FAULT_FILE) || chmod(name, 0444) != 0 || rename(name, path) != 0)
-        return error_fail(err, FFA_CACHE, errno, "bundle '%s': cannot put it in place: %s", path,
-                          strerror(errno));
+    if (!tempfile_set_mode(file, 0444) || !tempfile_publish(file, strrchr(path, '/') + 1, true))
+        return error_fail(err, errno == ENOMEM ? FFA_NOMEM : FFA_CACHE, errno,
+                          "bundle '%s': cannot put it in place: %s", path, strerror(errno));
     /* The name is to last as the file does; where folders cannot be synced, it does anyway. */
-    file = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (file >= 0) {
-        (void)fsync(file);
-        (void)close(file);
+    synced = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (synced >= 0) {
+        (void)fsync(synced);
+        (void)close(synced);
     }
     return FFA_OK;
 }
@@ -321,16 +324,18 @@ static ffa_status export_to(struct store *bundle, char **path, struct store *fro
                             const char *folder, const ffa_bundle_filter *filter,
                             ffa_bundle_info *info, ffa_error *err)
 {
-    struct text name = { 0 }, final = { 0 };
-    ffa_status rc;
+    struct tempfile file = TEMPFILE_NONE;
+    struct text final = { 0 };
+    ffa_status rc = FFA_OK;
 
-    text_add(&name, "%s/.ffa-bundle-XXXXXX", folder);
-    if (name.failed) {
-        text_finish(&name);
-        return error_nomem(err, "a path");
+    tempfile_reap(folder, ".ffa-bundle-");
+    tempfile_reap(folder, ".ffa-merge-");
+    if (!tempfile_open(&file, folder, ".ffa-bundle-")) {
+        rc = store_file_trouble(bundle, "make a file in", folder, err);
+        goto out;
     }
     /* A time in the file would make two exports differ: the kernels' own stands in later. */
-    FFA_TRY(store_begin_file(bundle, name.at, 0, err));
+    FFA_TRY(store_begin_file(bundle, file.file, 0, err));
     FFA_TRY(fill(bundle, from, filter, info, err));
     {
         int64_t left_out = info->left_out;
@@ -346,17 +351,15 @@ static ffa_status export_to(struct store *bundle, char **path, struct store *fro
         goto out;
     }
     store_close_db(bundle);
-    rc = put_in_place(name.at, *path, folder, err);
+    rc = put_in_place(&file, *path, folder, err);
 out:
     store_close_db(bundle);
+    tempfile_discard(&file);
     if (rc != FFA_OK) {
-        if (name.at && *name.at)
-            (void)unlink(name.at);
         mem_free(*path);
         *path = NULL;
     }
     text_finish(&final);
-    text_finish(&name);
     return rc;
 }
 

@@ -19,7 +19,7 @@ ffa_status cache_enter(ffa_cache *cache, ffa_error *err);
 void cache_leave(ffa_cache *cache);
 /* Under lock: what SQLite itself can tell of the file. */
 ffa_status cache_check_structure(struct store *store, ffa_error *err);
-ffa_status cache_check_writable(ffa_cache *cache, ffa_error *err);
+ffa_status cache_check_writable(const struct store *store, ffa_error *err);
 void cache_entry_of(ffa_cache_entry *entry, const struct store_row *row);
 
 /* Entries that pass a filter, in the order of the manifest. Under the store's lock from open to

@@ -94,9 +94,7 @@ static ffa_status add_all(struct store *into, struct store *from, const ffa_bund
     struct walk walk = { 0 };
     ffa_status rc;
 
-    if (!into->is_writable)
-        return error_fail(err, FFA_CACHE, 0, "%s '%s' %s", into->is_bundle ? "bundle" : "store",
-                          into->path, into->is_bundle ? "never changes" : "is open read-only");
+    FFA_TRY(cache_check_writable(into, err));
     FFA_TRY(walk_open(&walk, from, filter, true, err));
     while (walk.is_row) {
         ffa_bundle_report batch = *report;

@@ -60,13 +60,13 @@ void store_count(struct store *store, const ffa_cache_counters *add)
           add->compile_fails))
         return;
     now.sessions = 1;
-    (void)pthread_mutex_lock(&store->lock);
+    store_lock(store);
     if (store_in_use(store) && store->is_writable) {
         (void)sqlite3_busy_timeout(store->db, STORE_BUSY_AGAIN_MS);
         (void)add_all(store, &now, NULL);
         (void)sqlite3_busy_timeout(store->db, store->busy_ms);
     }
-    (void)pthread_mutex_unlock(&store->lock);
+    store_unlock(store);
 }
 
 /* Under lock. */

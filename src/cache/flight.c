@@ -3,13 +3,16 @@
  * flock() on one of 256 small files beside the store, chosen by the key. The system drops a lock
  * when its last holder ends, so there is nothing to clean up. Invariant: a lock that is held is on
  * the file that others find under its name. The files are therefore never removed here, and one
- * that was removed by hand is noticed after locking: the new file is locked instead.
+ * that was removed by hand is noticed after locking: the new file is locked instead. Folders are
+ * opened one after the other and checked as a store's are, so that nobody else chooses where lock
+ * files are made.
  *
  * flock() itself cannot wait for a bounded time, so it is tried again after short pauses.
  */
 #include "cache/flight.h"
 
 #include "base/fork.h"
+#include "cache/store_place.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +26,8 @@
 enum { WAIT_MS = 60000, NAP_US = 500, NAP_MAX_US = 8000, STRIPE_DIGITS = 2 };
 
 struct flight {
-    char *folder;
+    char *folder; /* of the locks */
+    char *above;  /* the folder it is in: the store's */
     bool of_group;
     int64_t wait_us;
     struct log log;
@@ -78,13 +82,17 @@ ffa_status flight_open(struct flight **out, const struct flight_opts *opts, ffa_
     ffa_status rc = FFA_OK;
 
     *out = NULL;
-    text_add(&folder, "%s.locks", opts->store_path);
-    if (flight)
+    text_add(&folder, "%s%s.locks", strchr(opts->store_path, '/') ? "" : "./", opts->store_path);
+    if (flight) {
         flight->folder = text_take(&folder);
-    if (!flight || !flight->folder) {
+        flight->above = mem_strdup(flight->folder);
+    }
+    if (!flight || !flight->folder || !flight->above) {
         rc = error_nomem(err, "the locks");
         goto out;
     }
+    /* Of "/name" it is "/". */
+    strrchr(flight->above, '/')[strrchr(flight->above, '/') == flight->above] = '\0';
     flight->wait_us = 1000 * (int64_t)(opts->wait_ms ? opts->wait_ms : WAIT_MS);
     flight->of_group = opts->of_group;
     flight->log = opts->log;
@@ -104,6 +112,7 @@ void flight_close(struct flight *flight)
         return;
     fork_guard_remove(&flight->guard);
     mem_free(flight->folder);
+    mem_free(flight->above);
     mem_free(flight);
 }
 
@@ -114,30 +123,73 @@ static bool name_stripe(const struct flight *flight, const char *key, struct tex
     return !name->failed;
 }
 
-/* -1 with errno. The folder is made when it is needed, also when somebody removed it. */
+/* A folder to pass through, if it is to be trusted; -1 with errno, which is `untrusted` if it is
+ * not. `at`: where a relative name starts. */
+static int open_folder(const struct flight *flight, int at, const char *name, int untrusted)
+{
+    int folder = openat(at, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    struct stat stat;
+
+    if (folder < 0 || (fstat(folder, &stat) == 0 && place_is_trusted(&stat, flight->of_group)))
+        return folder;
+    (void)close(folder);
+    errno = untrusted;
+    return -1;
+}
+
+/* The folder of the locks, made when it is needed, also when somebody removed it. */
+static int open_locks(const struct flight *flight)
+{
+    const char *name = strrchr(flight->folder, '/') + 1;
+    int above = open_folder(flight, AT_FDCWD, flight->above, EPERM);
+    int locks = above < 0 ? -1 : open_folder(flight, above, name, EACCES);
+
+    if (above >= 0 && locks < 0 && errno == ENOENT) {
+        bool is_made = mkdirat(above, name, 0700) == 0;
+
+        if (is_made && flight->of_group)
+            (void)fchmodat(above, name, 02770, 0);
+        if (is_made || errno == EEXIST)
+            locks = open_folder(flight, above, name, EACCES);
+    }
+    if (above >= 0) {
+        int saved = errno;
+
+        (void)close(above);
+        errno = saved;
+    }
+    return locks;
+}
+
+/* -1 with errno. */
 static int open_file(const struct flight *flight, const char *name)
 {
-    const int flags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
-    bool is_made = false;
-    int file;
+    int locks, file;
+    struct stat stat;
 
     if (fault_here(FAULT_FILE)) {
         errno = EIO;
         return -1;
     }
-    file = open(name, flags, 0600);
-    if (file < 0 && errno == ENOENT) {
-        if (mkdir(flight->folder, 0700) == 0)
-            is_made = true;
-        else if (errno != EEXIST)
-            return -1;
-        file = open(name, flags, 0600);
+    locks = open_locks(flight);
+    if (locks < 0)
+        return -1;
+    file = openat(locks, strrchr(name, '/') + 1,
+                  O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    if (file >= 0 && (fstat(file, &stat) != 0 || !S_ISREG(stat.st_mode))) {
+        (void)close(file);
+        file = -1;
+        errno = EACCES;
     }
     /* Whatever the umask says. Those that another made are his to hand on, and he did. */
     if (flight->of_group && file >= 0)
         (void)fchmod(file, 0660);
-    if (flight->of_group && is_made)
-        (void)chmod(flight->folder, 02770);
+    {
+        int saved = errno;
+
+        (void)close(locks);
+        errno = saved;
+    }
     return file;
 }
 
@@ -238,7 +290,7 @@ enum flight_answer flight_take(struct flight *flight, const char *key, const ato
     }
     if (answer == FLIGHT_UNAVAILABLE) {
         const char *reason = strerror(errno);
-        bool is_place = errno == EROFS || errno == ENOSPC || errno == EDQUOT;
+        bool is_place = errno == EROFS || errno == ENOSPC || errno == EDQUOT || errno == EPERM;
 
         atomic_fetch_add(&flight->errors, 1);
         /* What ails the place, the store will say: one warning for it is enough. */

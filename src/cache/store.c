@@ -1,22 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Opening a store: make it when absent, check that the file is ours and whole, put a damaged one
- * aside. store_trust.c decides whether its place is to be trusted.
+ * aside. store_trust.c decides whether its place is to be trusted, store_make.c makes files.
  *
- * Invariant: nobody ever sees half a store, because a new one is made under a temporary name and
- * linked into place. Only SQLite opens the file itself: closing any other descriptor of it would
- * drop the locks that another connection of this process holds.
+ * Invariant: what was checked is what is opened. The folder stays open as long as the connection,
+ * and SQLite is given paths through its descriptor. Only SQLite opens the file itself: closing any
+ * other descriptor of it would drop the locks that another connection of this process holds.
  */
 #include "cache/store_internal.h"
 
-#include "base/embedded.h"
+#include "base/file_limit.h"
 #include "cache/store_place.h"
+#include "cache/store_vfs.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 /* ---- SQLite, and what it says ---- */
 
@@ -33,6 +31,10 @@ ffa_status store_sql(struct store *store, int code, const char *doing, ffa_error
     if (store->db && sqlite3_extended_errcode(store->db) != SQLITE_OK &&
         (sqlite3_extended_errcode(store->db) & 0xff) == (code & 0xff))
         code = sqlite3_extended_errcode(store->db);
+    if ((code & 0xff) == SQLITE_INTERRUPT)
+        text = "it takes more work than in any store";
+    else if ((code & 0xff) == SQLITE_IOERR && file_limit_was_met())
+        text = "the file size limit of this process (ulimit -f) is reached";
     return error_fail(err, (code & 0xff) == SQLITE_NOMEM ? FFA_NOMEM : FFA_CACHE, code,
                       "%s '%s': cannot %s: %s", store_kind(store), store->path, doing, text);
 }
@@ -40,6 +42,7 @@ ffa_status store_sql(struct store *store, int code, const char *doing, ffa_error
 ffa_status store_prepare(struct store *store, sqlite3_stmt **out, const char *sql, ffa_error *err)
 {
     *out = NULL;
+    store->work = 0;
     return store_sql(store, sqlite3_prepare_v2(store->db, sql, -1, out, NULL), "prepare", err);
 }
 
@@ -54,6 +57,7 @@ ffa_status store_step(struct store *store, sqlite3_stmt *statement, bool *row, c
 
 ffa_status store_run(struct store *store, const char *sql, const char *doing, ffa_error *err)
 {
+    store->work = 0;
     return store_sql(store, sqlite3_exec(store->db, sql, NULL, NULL, NULL), doing, err);
 }
 
@@ -77,7 +81,10 @@ out:
 
 void store_close_db(struct store *store)
 {
-    (void)sqlite3_close(store->db);
+    if (store->db) {
+        (void)sqlite3_close(store->db);
+        store_vfs_drop();
+    }
     store->db = NULL;
     store->is_writable = false;
 }
@@ -89,200 +96,114 @@ ffa_status store_rollback(struct store *store, ffa_status rc)
     return rc;
 }
 
-static ffa_status open_db(struct store *store, const char *name, bool writable, ffa_error *err)
+/* SQLite calls this once every STORE_WORK_STEP instructions; not 0 ends the statement. */
+static int watch_work(void *user)
 {
-    int flags = (writable ? SQLITE_OPEN_READWRITE : SQLITE_OPEN_READONLY) | SQLITE_OPEN_NOMUTEX |
-                (store->mode == STORE_BUNDLE ? SQLITE_OPEN_URI : 0);
-    ffa_status rc;
+    struct store *store = user;
 
+    return ++store->work > store->work_max;
+}
+
+void store_set_limits(struct store *store)
+{
+    static const struct {
+        int option, value;
+    } rows[] = {
+        { SQLITE_DBCONFIG_DEFENSIVE, 1 },
+        { SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0 },
+        { SQLITE_DBCONFIG_ENABLE_VIEW, 0 },
+        { SQLITE_DBCONFIG_ENABLE_TRIGGER, 0 }, /* until check_schema has seen them */
+    };
+
+    (void)sqlite3_extended_result_codes(store->db, 1);
+    (void)sqlite3_busy_timeout(store->db, store->busy_ms);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        (void)sqlite3_db_config(store->db, rows[i].option, rows[i].value, NULL);
+    sqlite3_progress_handler(store->db, STORE_WORK_STEP, watch_work, store);
+}
+
+static ffa_status check_library(const struct store *store, ffa_error *err)
+{
     if (sqlite3_libversion_number() < 3037000)
         return error_fail(err, FFA_CACHE, 0, "store '%s': SQLite %s is older than 3.37",
                           store->path, sqlite3_libversion());
     if (sqlite3_threadsafe() == 0)
         return error_fail(err, FFA_CACHE, 0, "store '%s': this SQLite is built without threads",
                           store->path);
-    FFA_TRY(store_sql(store, sqlite3_open_v2(name, &store->db, flags, NULL), "open it", err));
-    (void)sqlite3_extended_result_codes(store->db, 1);
-    (void)sqlite3_busy_timeout(store->db, store->busy_ms);
-    (void)sqlite3_db_config(store->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
-    (void)sqlite3_db_config(store->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
+    return FFA_OK;
+}
+
+static ffa_status open_uri(struct store *store, const char *uri, int flags, ffa_error *err)
+{
+    const char *vfs = store_vfs_take();
+    ffa_status rc;
+
+    if (!vfs)
+        return error_fail(err, FFA_CACHE, 0, "%s '%s': this SQLite has no VFS for Unix",
+                          store_kind(store), store->path);
+    store->work = 0;
+    FFA_TRY(store_sql(
+        store, sqlite3_open_v2(uri, &store->db, flags | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_URI, vfs),
+        "open it", err));
+    store_set_limits(store);
+out:
+    if (!store->db) /* SQLite may give a handle also where it fails */
+        store_vfs_drop();
+    return rc;
+}
+
+ffa_status store_open_new(struct store *store, int file, ffa_error *err)
+{
+    char uri[64];
+    ffa_status rc;
+
+    FFA_TRY(check_library(store, err));
+    text_copy(uri, "file:/ffa-new?descriptor=%d", file);
+    rc = open_uri(store, uri, SQLITE_OPEN_READWRITE, err);
 out:
     return rc;
 }
 
-ffa_status store_begin_file(struct store *store, char *name, int64_t created_s, ffa_error *err)
+/* The file of the place, by a URI that says of a bundle that it never changes: no locks, no look
+ * for a journal. */
+static ffa_status open_file(struct store *store, bool writable, ffa_error *err)
 {
-    int file = fault_here(FAULT_FILE) ? (errno = EIO, -1) : mkostemp(name, O_CLOEXEC);
-    char sql[96];
-    ffa_status rc;
-
-    if (file < 0) {
-        rc = store_file_trouble(store, "make", name, err);
-        *name = '\0';
-        return rc;
-    }
-    (void)close(file);
-    FFA_TRY(open_db(store, name, true, err));
-    FFA_TRY(store_run(store,
-                      "PRAGMA page_size=16384; PRAGMA secure_delete=ON; "
-                      "PRAGMA journal_mode=MEMORY; BEGIN IMMEDIATE",
-                      "begin", err));
-    FFA_TRY(store_run(store, embedded_schema.text, "write the schema", err));
-    text_copy(sql, "INSERT INTO meta VALUES ('created_s', '%lld')", (long long)created_s);
-    rc = store_run(store, sql, "write the schema", err);
-out:
-    return rc;
-}
-
-static ffa_status write_new(struct store *store, char *name, ffa_error *err)
-{
-    ffa_status rc;
-
-    FFA_TRY(store_begin_file(store, name, clock_unix_s(), err));
-    FFA_TRY(store_run(store, "COMMIT", "commit the schema", err));
-out:
-    store_close_db(store);
-    return rc;
-}
-
-/* replace: an empty file is in the way. */
-static ffa_status make_store(struct store *store, bool replace, ffa_error *err)
-{
-    struct text name = { 0 };
-    ffa_status rc;
-
-    text_add(&name, "%s.new-XXXXXX", store->path);
-    if (name.failed) {
-        text_finish(&name);
-        return error_nomem(err, "a path");
-    }
-    FFA_TRY(write_new(store, name.at, err));
-    if (store->of_group && chmod(name.at, 0660) != 0) {
-        rc = store_file_trouble(store, "hand to its group", name.at, err);
-        goto out;
-    }
-    if (fault_here(FAULT_FILE)) {
-        errno = EIO;
-        rc = store_file_trouble(store, "put in place", store->path, err);
-        goto out;
-    }
-    /* EEXIST: another process was faster, and its store is as good. Some file systems have no
-     * links; renaming there may replace a store made this instant, which costs a compile. */
-    if (!replace && (link(name.at, store->path) == 0 || errno == EEXIST))
-        goto out;
-    if (rename(name.at, store->path) != 0)
-        rc = store_file_trouble(store, "put in place", store->path, err);
-out:
-    (void)unlink(name.at);
-    text_finish(&name);
-    return rc;
-}
-
-/* Whose file is it? Both numbers are read before any table is touched. */
-static ffa_status check_header(struct store *store, ffa_error *err)
-{
-    int64_t application, schema;
-    ffa_status rc;
-
-    FFA_TRY(store_number(store, "PRAGMA application_id", &application, err));
-    FFA_TRY(store_number(store, "PRAGMA user_version", &schema, err));
-    store->schema = schema;
-    store->is_bundle = application == STORE_BUNDLE_APPLICATION;
-    if ((application != STORE_APPLICATION && !store->is_bundle) || schema < 1)
-        rc = error_fail(err, FFA_CACHE, 0,
-                        "'%s' is another program's database, not a kernel store; choose another "
-                        "path",
-                        store->path);
-    else if (schema > STORE_SCHEMA)
-        rc = error_fail(err, FFA_CACHE, 0,
-                        "%s '%s' has schema %lld, this library reads up to %d; use a newer "
-                        "library or another path",
-                        store_kind(store), store->path, (long long)schema, STORE_SCHEMA);
-    else if (store->is_bundle && store->mode == STORE_READWRITE)
-        rc = error_fail(err, FFA_CACHE, 0,
-                        "'%s' is a bundle, which nothing is added to; choose another path for the "
-                        "store and give it as a bundle",
-                        store->path);
-    else if (!store->is_bundle && store->mode == STORE_BUNDLE)
-        rc = error_fail(err, FFA_CACHE, 0,
-                        "'%s' is a store that may change, not a bundle; export a bundle from it",
-                        store->path);
-out:
-    return rc;
-}
-
-/* Add what an older schema lacks. Another process may do the same: the statements change nothing
- * the second time. */
-static ffa_status upgrade(struct store *store, ffa_error *err)
-{
-    ffa_status rc;
-
-    FFA_TRY(store_run(store, "BEGIN IMMEDIATE", "begin", err));
-    FFA_TRY(store_number(store, "PRAGMA user_version", &store->schema, err));
-    if (store->schema < STORE_SCHEMA)
-        FFA_TRY(store_run(store, embedded_schema.text, "bring its schema up to date", err));
-    FFA_TRY(store_run(store, "COMMIT", "commit the schema", err));
-    FFA_TRY(store_number(store, "PRAGMA user_version", &store->schema, err));
-out:
-    return store_rollback(store, rc);
-}
-
-static ffa_status set_up(struct store *store, ffa_error *err)
-{
-    sqlite3_stmt *statement = NULL;
-    ffa_status rc;
-
-    FFA_TRY(store_run(store,
-                      "PRAGMA mmap_size=0; PRAGMA synchronous=NORMAL; PRAGMA temp_store=MEMORY; "
-                      "PRAGMA cell_size_check=ON",
-                      "set it up", err));
-    if (store->is_writable)
-        FFA_TRY(store_run(store, "PRAGMA journal_mode=TRUNCATE", "set its journal", err));
-    if (store->is_writable && store->schema < STORE_SCHEMA)
-        FFA_TRY(upgrade(store, err));
-    /* Tables and columns are all there. */
-    FFA_TRY(store_prepare(store, &statement, "SELECT " STORE_COLUMNS_AND_DATA STORE_FROM, err));
-out:
-    (void)sqlite3_finalize(statement);
-    return rc;
-}
-
-/* A bundle by a URI that says that it never changes: no locks, no look for a journal. */
-static ffa_status open_bundle(struct store *store, const char *target, ffa_error *err)
-{
+    char *path = store_place_path(&store->place, "");
     struct text uri = { 0 };
     ffa_status rc;
 
     text_add(&uri, "file:");
-    for (const char *c = target; *c; c++)
+    for (const char *c = path ? path : ""; *c; c++)
         text_add(&uri, strchr("%?#", *c) ? "%%%02X" : "%c", (unsigned char)*c);
-    text_add(&uri, "?mode=ro&immutable=1");
-    rc = uri.failed ? error_nomem(err, "a path") : open_db(store, uri.at, false, err);
+    text_add(&uri, "%s", store->mode == STORE_BUNDLE ? "?mode=ro&immutable=1" : "");
+    FFA_TRY(path && !uri.failed ? check_library(store, err) : error_nomem(err, "a path"));
+    rc = open_uri(store, uri.at, writable ? SQLITE_OPEN_READWRITE : SQLITE_OPEN_READONLY, err);
+out:
     text_finish(&uri);
+    mem_free(path);
     return rc;
 }
 
-/* target: of a bundle. network: the kind of file system, where that forbids writing. */
-static ffa_status open_store(struct store *store, const struct stat *file, const char *target,
-                             const char *network, ffa_error *err)
+/* network: the kind of file system, where that forbids writing. */
+static ffa_status open_store(struct store *store, const struct stat *file, const char *network,
+                             ffa_error *err)
 {
     bool is_writer = !network && (store->mode == STORE_READWRITE || store->mode == STORE_MAINTAIN);
     ffa_status rc;
 
-    FFA_TRY(target ? open_bundle(store, target, err) : open_db(store, store->path, is_writer, err));
+    FFA_TRY(open_file(store, is_writer, err));
     store->is_writable = is_writer && !sqlite3_db_readonly(store->db, "main");
     store->device = file->st_dev;
     store->inode = file->st_ino;
-    FFA_TRY(check_header(store, err));
+    FFA_TRY(store_check_header(store, err));
     store->is_writable = store->is_writable && !store->is_bundle;
-    FFA_TRY(set_up(store, err));
+    FFA_TRY(store_check_schema(store, err));
+    FFA_TRY(store_set_up(store, err));
 out:
     if (rc != FFA_OK)
         store_close_db(store);
     return rc;
 }
-
-/* ---- a damaged file ---- */
 
 static bool is_damage(const ffa_error *why)
 {
@@ -290,117 +211,103 @@ static bool is_damage(const ffa_error *why)
            ((why->native & 0xff) == SQLITE_CORRUPT || (why->native & 0xff) == SQLITE_NOTADB);
 }
 
-/* Whether a file begins as a store does, or with zeros, as a crash may leave it. Anything else is
- * other data. Only for files that no connection of this process has open. */
-static bool is_ours(const char *path)
-{
-    static const unsigned char zeros[100];
-    unsigned char head[100] = { 0 };
-    FILE *file = fopen(path, "re");
-    size_t bytes = file ? fread(head, 1, sizeof head, file) : 0;
+/* ---- the lock ---- */
 
-    if (file)
-        (void)fclose(file);
-    if (bytes == 0)
-        return false;
-    if (memcmp(head, zeros, sizeof head) == 0)
-        return true;
-    return bytes == sizeof head && memcmp(head, "SQLite format 3", 16) == 0 && head[68] == 0x66 &&
-           head[69] == 0x66 && head[70] == 0x61 && head[71] == 0x6b;
+void store_lock(struct store *store)
+{
+    (void)pthread_mutex_lock(&store->lock);
+    file_limit_enter();
 }
 
-/* Rename to "<path>.damaged", the journal with it: a journal left behind would be played back into
- * the next store. */
-static ffa_status put_aside(struct store *store, const struct stat *file, ffa_error *err)
+void store_unlock(struct store *store)
 {
-    static const char *const endings[] = { "-journal", "" };
-    struct stat now;
-    ffa_status rc = FFA_OK;
+    file_limit_leave();
+    (void)pthread_mutex_unlock(&store->lock);
+}
 
-    /* Another process may have put it aside, and made a new one, meanwhile. */
-    if (lstat(store->path, &now) != 0 || now.st_ino != file->st_ino || now.st_dev != file->st_dev)
+/* ---- attach, detach ---- */
+
+/* Whether the place is on a network file system whose stores are only read. The sentence says what
+ * would let this caller write. */
+static ffa_status check_network(struct store *store, bool is_there, ffa_error *err)
+{
+    if (store->mode == STORE_BUNDLE || store->on_network)
         return FFA_OK;
-    if (!is_ours(store->path))
-        return error_fail(err, FFA_CACHE, 0,
-                          "'%s' is not a kernel store, or is damaged from its first bytes; remove "
-                          "it or choose another path",
-                          store->path);
-    for (size_t i = 0; i < 2 && rc == FFA_OK; i++) {
-        struct text from = { 0 }, to = { 0 };
+    store->network = place_network(store->place.folder);
+    if (!store->network || store->mode == STORE_READONLY)
+        return FFA_OK;
+    (void)store_fail_network(store, err);
+    if (store->mode == STORE_READWRITE && is_there && !store->is_network_told)
+        store_trouble(store, "store_on_network", err);
+    store->is_network_told = true;
+    return is_there ? FFA_OK : FFA_CACHE; /* nothing there to be read */
+}
 
-        text_add(&from, "%s%s", store->path, endings[i]);
-        text_add(&to, "%s.damaged%s", store->path, endings[i]);
-        if (from.failed || to.failed)
-            rc = error_nomem(err, "a path");
-        else if ((rename(from.at, to.at) != 0 && errno != ENOENT) || fault_here(FAULT_FILE))
-            rc = store_file_trouble(store, "put aside", from.at, err);
-        text_finish(&from);
-        text_finish(&to);
+/* Enter the place, and make a store where there is none and one is wanted. */
+static ffa_status find_file(struct store *store, struct stat *file, ffa_error *err)
+{
+    ffa_error network = { 0 };
+    ffa_status rc;
+
+    if (place_is_url(store->path))
+        return error_fail(err, FFA_CACHE, 0, "%s '%s' is a URL, not a path: give a file on a disk",
+                          store_kind(store), store->path);
+    rc = store->mode == STORE_BUNDLE ? store_enter_bundle_place(store, file, err)
+                                     : store_enter_place(store, file, err);
+    if (rc != FFA_OK && rc != FFA_NOT_FOUND)
+        return rc;
+    if (check_network(store, rc == FFA_OK, &network) != FFA_OK)
+        return rc == FFA_NOT_FOUND && !store_is_maker(store)
+                   ? rc
+                   : error_fail(err, network.status, 0, "%s", network.message);
+    if (!store->network && (store->mode == STORE_READWRITE || store->mode == STORE_MAINTAIN) &&
+        store_reap(store) != FFA_OK)
+        return error_nomem(err, "a path");
+    if (rc == FFA_NOT_FOUND && store_is_maker(store)) {
+        rc = store_make(store, err->native == 0, err);
+        if (rc == FFA_OK)
+            rc = store_enter_place(store, file, err);
     }
     return rc;
 }
 
-/* ---- attach, detach ---- */
+/* A file that SQLite finds damaged: put aside by those who make stores, else told of. FFA_OK: there
+ * is room for a new one. */
+static ffa_status handle_damage(struct store *store, const struct stat *file, ffa_error *why)
+{
+    ffa_error found = *why;
+    ffa_status rc;
+
+    if (store->mode != STORE_READWRITE)
+        return error_fail(why, FFA_CACHE, found.native,
+                          store->mode == STORE_BUNDLE
+                              ? "%.400s; copy or export the bundle again"
+                              : "%.400s; if it is a store, remove it: kernels are built again",
+                          found.message);
+    rc = store_put_aside(store, file, why);
+    if (rc == FFA_OK)
+        store_trouble(store, "store_damaged", &found);
+    return rc;
+}
 
 /* Under lock. Bounded: each round either succeeds, fails for good, or removed what was in the way.
  */
 static ffa_status attach(struct store *store, ffa_error *err)
 {
     enum { ROUNDS = 3 };
-    ffa_error why = { 0 }, aside;
-    const char *network = NULL;
-    char *target = NULL;
+    ffa_error why = { 0 };
     struct stat file;
-    ffa_status rc = FFA_OK;
+    ffa_status rc = FFA_CACHE;
 
     store_close_db(store);
-    for (int round = 0; round < ROUNDS; round++) {
-        mem_free(target);
-        target = NULL;
-        rc = store->mode == STORE_BUNDLE ? store_check_bundle_place(store, &file, &target, &why)
-                                         : store_check_place(store, &file, &why);
-        if ((store->mode == STORE_READWRITE || store->mode == STORE_READONLY) &&
-            !store->on_network && (rc == FFA_OK || rc == FFA_NOT_FOUND))
-            store->network = place_network(store->folder);
-        network = store->mode == STORE_READWRITE ? store->network : NULL;
-        if (network) {
-            (void)error_fail(&why, FFA_CACHE, 0,
-                             "store '%s' is on a network file system (%s) and is only read; use a "
-                             "folder on a local disk, or a bundle, or set FFA_OPEN_NETWORK_STORE",
-                             store->path, network);
-            if (rc == FFA_OK && !store->is_network_told)
-                store_trouble(store, "store_on_network", &why);
-            store->is_network_told = true;
-            rc = rc == FFA_OK ? FFA_OK : FFA_CACHE; /* nothing there to be read */
-        }
-        if (rc == FFA_NOT_FOUND && store_is_maker(store)) {
-            rc = make_store(store, why.native == 0, &why);
-            if (rc == FFA_OK)
-                rc = store_check_place(store, &file, &why);
-        }
+    for (int round = 0; round < ROUNDS && rc != FFA_OK; round++) {
+        rc = find_file(store, &file, &why);
         if (rc != FFA_OK)
             break;
-        rc = open_store(store, &file, target, network, &why);
-        if (rc == FFA_OK || !is_damage(&why))
+        rc = open_store(store, &file, store->network, &why);
+        if (rc != FFA_OK && (!is_damage(&why) || handle_damage(store, &file, &why) != FFA_OK))
             break;
-        if (store->mode != STORE_READWRITE) {
-            aside = why;
-            rc = error_fail(&why, FFA_CACHE, aside.native,
-                            store->mode == STORE_BUNDLE
-                                ? "%.400s; copy or export the bundle again"
-                                : "%.400s; if it is a store, remove it: kernels are built again",
-                            aside.message);
-            break;
-        }
-        rc = put_aside(store, &file, &aside);
-        if (rc != FFA_OK) {
-            why = aside;
-            break;
-        }
-        store_trouble(store, "store_damaged", &why);
-        rc = FFA_CACHE;
     }
-    mem_free(target);
     store->is_forked = false;
     store->why = rc == FFA_OK ? (ffa_error){ 0 } : why;
     return rc == FFA_OK ? FFA_OK : error_fail(err, rc, why.native, "%s", why.message);
@@ -469,14 +376,14 @@ bool store_recover(struct store *store, const ffa_error *why)
     if (store->mode != STORE_READWRITE || !(gone || damaged))
         return false;
     store_close_db(store);
-    if (damaged && !gone && put_aside(store, &file, &trouble) != FFA_OK) {
+    if (damaged && !gone && store_put_aside(store, &file, &trouble) != FFA_OK) {
         store->why = trouble;
         return false;
     }
     return attach(store, NULL) == FFA_OK;
 }
 
-/* Path and folder. "name" becomes "./name", so that SQLite takes no name for one of its own. */
+/* Path and folder; "name" becomes "./name". */
 static ffa_status name_of(struct store *store, const char *path, ffa_error *err)
 {
     struct text text = { 0 };
@@ -506,6 +413,8 @@ ffa_status store_open(struct store **out, const struct store_opts *opts, ffa_err
     store->on_network = opts->on_network;
     store->of_group = opts->of_group;
     store->busy_ms = STORE_BUSY_MS;
+    store->work_max = STORE_WORK_MAX;
+    store->place.folder = -1;
     store->bytes_max = opts->bytes_max ? opts->bytes_max : (uint64_t)1 << 30;
     store->log = opts->log;
     (void)pthread_mutex_init(&store->lock, NULL);
@@ -514,9 +423,9 @@ ffa_status store_open(struct store **out, const struct store_opts *opts, ffa_err
         FFA_TRY(name_of(store, opts->path, err));
         /* SQLite is entered under a guarded lock only: it has locks of its own that a fork would
          * leave locked. */
-        (void)pthread_mutex_lock(&store->lock);
+        store_lock(store);
         rc = attach(store, &why);
-        (void)pthread_mutex_unlock(&store->lock);
+        store_unlock(store);
         if (rc == FFA_NOMEM) {
             rc = error_fail(err, FFA_NOMEM, why.native, "%s", why.message);
             goto out;
@@ -538,9 +447,10 @@ void store_close(struct store *store)
 {
     if (!store)
         return;
-    (void)pthread_mutex_lock(&store->lock);
+    store_lock(store);
     store_close_db(store);
-    (void)pthread_mutex_unlock(&store->lock);
+    store_leave_place(&store->place);
+    store_unlock(store);
     fork_guard_remove(&store->guard);
     (void)pthread_mutex_destroy(&store->lock);
     mem_free(store->folder);
@@ -552,12 +462,12 @@ ffa_status store_check(struct store *store, ffa_error *err)
 {
     ffa_status rc = FFA_OK;
 
-    (void)pthread_mutex_lock(&store->lock);
+    store_lock(store);
     if (!store->db && !(store->is_forked && store_in_use(store)))
         rc = store->path
                  ? error_fail(err, store->why.status, store->why.native, "%s", store->why.message)
                  : error_fail(err, FFA_NOT_FOUND, 0, "there is no store: memory only");
-    (void)pthread_mutex_unlock(&store->lock);
+    store_unlock(store);
     return rc;
 }
 
@@ -565,15 +475,15 @@ bool store_is_writable(struct store *store)
 {
     bool is_writable;
 
-    (void)pthread_mutex_lock(&store->lock);
+    store_lock(store);
     is_writable = store_in_use(store) && store->is_writable;
-    (void)pthread_mutex_unlock(&store->lock);
+    store_unlock(store);
     return is_writable;
 }
 
 void store_state(struct store *store, char *out, size_t size)
 {
-    (void)pthread_mutex_lock(&store->lock);
+    store_lock(store);
     (void)store_in_use(store);
     (void)snprintf(out, size, "%s%s%s%s",
                    !store->path         ? "memory only"
@@ -583,7 +493,7 @@ void store_state(struct store *store, char *out, size_t size)
                    store->db && store->network ? ": on a network file system (" : "",
                    store->db && store->network ? store->network : "",
                    store->db && store->network ? ")" : "");
-    (void)pthread_mutex_unlock(&store->lock);
+    store_unlock(store);
 }
 
 const char *store_path(const struct store *store)

@@ -22,7 +22,7 @@ enum store_mode {
 struct store_opts {
     const char *path; /* NULL: memory only */
     enum store_mode mode;
-    bool on_network;    /* STORE_READWRITE: write on a network file system, too */
+    bool on_network;    /* write on a network file system, too */
     bool of_group;      /* its group may write it */
     bool create;        /* STORE_MAINTAIN: make it when absent */
     uint64_t bytes_max; /* 0: 1 GiB */
@@ -47,6 +47,8 @@ struct store_query {
     const struct jit_request *request; /* completed: its key and record are looked up */
     const char *toolchain;             /* preferred; "": none */
     bool exact;                        /* no other toolchain will do */
+    const struct jit_kernel *const *refused; /* [refused_count] cubins that will not do */
+    int refused_count;
 };
 
 /* FFA_OK with *out filled (caller finishes), FFA_NOT_FOUND or FFA_NOMEM. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Removing what is long unused, by age and by size, in one transaction. Invariant: a dry run is the
- * same transaction, rolled back, so that what it reports is exact.
+ * same transaction, rolled back, so that what it reports is exact. Where the store may not be
+ * written, the transaction is on a copy of it in a temporary database of SQLite's.
  */
 #include "cache/bundle.h"
 
@@ -111,6 +112,45 @@ out:
     return store_rollback(store, rc);
 }
 
+/* Under lock: a copy of the store, open in *out, which the caller finishes. */
+static ffa_status copy_store(struct store *out, struct store *from, ffa_error *err)
+{
+    sqlite3_backup *backup = NULL;
+    int code;
+    ffa_status rc;
+
+    *out = (struct store){ .path = from->path, .mode = from->mode, .work_max = from->work_max };
+    FFA_TRY(store_sql(
+        out,
+        sqlite3_open_v2("", &out->db,
+                        SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL),
+        "copy it", err));
+    backup = sqlite3_backup_init(out->db, "main", from->db, "main");
+    code = backup ? sqlite3_backup_step(backup, -1) : sqlite3_errcode(out->db);
+    (void)sqlite3_backup_finish(backup);
+    FFA_TRY(store_sql(out, code, "copy it", err));
+    store_set_limits(out);
+    out->is_writable = true;
+    rc = store_check_schema(out, err);
+out:
+    return rc;
+}
+
+/* Under lock. */
+static ffa_status collect_in_copy(struct gc *gc, const ffa_cache_gc_opts *opts, ffa_error *err)
+{
+    struct store copy = { .path = NULL };
+    struct gc in_copy = *gc;
+    ffa_status rc;
+
+    in_copy.store = &copy;
+    FFA_TRY(copy_store(&copy, gc->store, err));
+    rc = collect(&in_copy, opts, err);
+out:
+    (void)sqlite3_close(copy.db);
+    return rc;
+}
+
 static ffa_status import(ffa_cache_gc_opts *out, const ffa_cache_gc_opts *opts, ffa_error *err)
 {
     ffa_status rc;
@@ -135,6 +175,7 @@ ffa_status ffa_cache_gc(ffa_cache *cache, const ffa_cache_gc_opts *opts,
 {
     ffa_cache_gc_report now = { 0 };
     ffa_cache_gc_opts wanted;
+    struct gc gc;
     ffa_status rc;
 
     if (report)
@@ -145,9 +186,13 @@ ffa_status ffa_cache_gc(ffa_cache *cache, const ffa_cache_gc_opts *opts,
     rc = cache_enter(cache, err);
     if (rc != FFA_OK)
         return rc;
-    rc = cache_check_writable(cache, err);
-    if (rc == FFA_OK)
-        rc = collect(&(struct gc){ cache->store, visit, user, &now }, &wanted, err);
+    gc = (struct gc){ cache->store, visit, user, &now };
+    if (cache->store->is_writable)
+        rc = collect(&gc, &wanted, err);
+    else if (wanted.flags & FFA_CACHE_GC_DRY_RUN && !cache->store->is_bundle)
+        rc = collect_in_copy(&gc, &wanted, err);
+    else
+        rc = cache_check_writable(cache->store, err);
     cache_leave(cache);
     if (rc == FFA_OK && report)
         *report = now;

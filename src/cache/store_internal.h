@@ -20,7 +20,17 @@ enum {
     STORE_BUNDLE_APPLICATION = 0x66666162, /* 'ffab': the same schema, never to change again */
     STORE_BUSY_MS = 3000,                  /* how long others are waited for */
     STORE_BUSY_AGAIN_MS = 100,             /* the same, after one wait was too short */
-    STORE_DAY_S = 86400
+    STORE_DAY_S = 86400,
+    STORE_WORK_STEP = 1 << 20, /* instructions of SQLite's machine */
+    STORE_WORK_MAX = 4000      /* steps a statement may take: about a minute */
+};
+
+/* A folder that is open, and a file's name in it. What is there is opened through the folder's
+ * descriptor, so that nobody who may exchange a folder above it can make it another's. */
+struct store_place {
+    int folder;   /* -1: none */
+    char *opened; /* opens the folder: "/proc/self/fd/N", or its path where /proc is missing */
+    char *name;
 };
 
 struct store {
@@ -34,6 +44,8 @@ struct store {
     pthread_mutex_t lock;
     /* under lock: */
     sqlite3 *db; /* NULL: not in use */
+    struct store_place place;
+    int64_t work, work_max; /* of the statement under way, in steps of STORE_WORK_STEP */
     int busy_ms;
     bool is_writable;
     int64_t schema;      /* of the open file */
@@ -53,16 +65,41 @@ struct store {
 const char *store_kind(const struct store *store); /* "store" or "bundle" */
 /* Whether a store that is not there is made. */
 bool store_is_maker(const struct store *store);
-/* FFA_CACHE by errno: `doing` completes "cannot ... 'name'". */
+/* FFA_CACHE or FFA_NOMEM by errno: `doing` completes "cannot ... 'name'". */
 ffa_status store_file_trouble(struct store *store, const char *doing, const char *name,
                               ffa_error *err);
-/* FFA_NOT_FOUND: nothing is there yet, and the place is fit for it. */
-ffa_status store_check_place(struct store *store, struct stat *file, ffa_error *err);
+/* FFA_CACHE: it is on a network file system, and what would let it be written. */
+ffa_status store_fail_network(const struct store *store, ffa_error *err);
+/* Open the place and look at the file, its owner and its mode. FFA_NOT_FOUND: nothing is there yet,
+ * and the place is fit for it. */
+ffa_status store_enter_place(struct store *store, struct stat *file, ffa_error *err);
 /* A bundle is named by hand and may be behind links, as images and deployments make them. Each link
- * is checked by its owner and its folder, the file at their end like any. *target: the file without
- * links; the caller frees. */
-ffa_status store_check_bundle_place(struct store *store, struct stat *file, char **target,
-                                    ffa_error *err);
+ * is checked by its owner and its folder, the file at their end like any. */
+ffa_status store_enter_bundle_place(struct store *store, struct stat *file, ffa_error *err);
+void store_leave_place(struct store_place *place);
+/* Opens the file whose name is the place's with `ending`; the caller frees; NULL: no memory. */
+char *store_place_path(const struct store_place *place, const char *ending);
+
+/* ---- making, and putting aside (store_make.c) ---- */
+
+/* A whole, empty store in the empty file `file`, inside a transaction: the caller commits and
+ * closes both. */
+ffa_status store_begin_file(struct store *store, int file, int64_t created_s, ffa_error *err);
+/* In the place that was entered; replace: an empty file is in the way. */
+ffa_status store_make(struct store *store, bool replace, ffa_error *err);
+/* Remove what killed makers left behind. Only FFA_NOMEM fails. */
+ffa_status store_reap(const struct store *store);
+/* Rename a damaged file to "<path>.damaged". */
+ffa_status store_put_aside(struct store *store, const struct stat *file, ffa_error *err);
+
+/* ---- the schema (store_schema.c) ---- */
+
+/* Whose file the open one is, of which version; then bring it up to date, if it may be written. */
+ffa_status store_check_header(struct store *store, ffa_error *err);
+/* What stands under the names of our tables is a table, and nothing but our trigger runs when they
+ * are written: a view or a trigger may be a query without end. Readers have triggers off. */
+ffa_status store_check_schema(struct store *store, ffa_error *err);
+ffa_status store_set_up(struct store *store, ffa_error *err);
 
 /* ---- statements ---- */
 
@@ -79,6 +116,12 @@ ffa_status store_number(struct store *store, const char *sql, int64_t *out, ffa_
 /* Bytes of the file that hold something. */
 ffa_status store_bytes_used(struct store *store, int64_t *out, ffa_error *err);
 
+/* ---- the lock ---- */
+
+/* Meanwhile no write ends the process, whatever its limit to the size of files. */
+void store_lock(struct store *store);
+void store_unlock(struct store *store);
+
 /* ---- trouble ---- */
 
 /* Under lock. Count an error; warn if it is the first. */
@@ -91,9 +134,10 @@ bool store_recover(struct store *store, const ffa_error *why);
 
 /* ---- files and rows ---- */
 
-/* A whole, empty store in a new file, open and inside a transaction: the caller commits and closes.
- * `name` ends in XXXXXX and is filled in; "" there when no file was made. */
-ffa_status store_begin_file(struct store *store, char *name, int64_t created_s, ffa_error *err);
+/* The new, empty file that is open as `file`, which nobody else has. It stays the caller's. */
+ffa_status store_open_new(struct store *store, int file, ffa_error *err);
+/* Of a connection that is new: no views, no triggers, and an end to every statement. */
+void store_set_limits(struct store *store);
 void store_close_db(struct store *store);
 /* ROLLBACK if a transaction is open and rc is a failure; returns rc. */
 ffa_status store_rollback(struct store *store, ffa_status rc);

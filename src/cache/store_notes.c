@@ -86,12 +86,12 @@ bool store_find_failure(struct store *store, const struct jit_request *request,
     ffa_error why = { 0 };
 
     *out = (struct store_failure){ 0 };
-    (void)pthread_mutex_lock(&store->lock);
+    store_lock(store);
     if (store_in_use(store) && store->schema >= 2)
         rc = find_failure(store, request, toolchain, age_max_s, out, &why);
     if (rc == FFA_CACHE)
         (void)store_recover(store, &why);
-    (void)pthread_mutex_unlock(&store->lock);
+    store_unlock(store);
     return rc == FFA_OK;
 }
 
@@ -130,14 +130,14 @@ void store_put_failure(struct store *store, const struct jit_request *request,
 {
     ffa_error why = { 0 };
 
-    (void)pthread_mutex_lock(&store->lock);
+    store_lock(store);
     for (int round = 0; round < 2 && store_in_use(store) && store->is_writable; round++) {
         ffa_status rc = put_failure(store, request, toolchain, message, log ? log : "", &why);
 
         if (rc == FFA_OK || !store_recover(store, &why))
             break;
     }
-    (void)pthread_mutex_unlock(&store->lock);
+    store_unlock(store);
 }
 
 /* ---- misses ---- */
@@ -200,7 +200,7 @@ void store_note_miss(struct store *store, const struct jit_request *request)
 {
     ffa_error why = { 0 };
 
-    (void)pthread_mutex_lock(&store->lock);
+    store_lock(store);
     if (store_in_use(store) && store->is_writable) {
         /* A busy store is not waited for. */
         (void)sqlite3_busy_timeout(store->db, 0);
@@ -209,5 +209,5 @@ void store_note_miss(struct store *store, const struct jit_request *request)
         if (store->db)
             (void)sqlite3_busy_timeout(store->db, store->busy_ms);
     }
-    (void)pthread_mutex_unlock(&store->lock);
+    store_unlock(store);
 }

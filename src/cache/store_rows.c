@@ -133,10 +133,20 @@ static void note_bad(struct store *store, struct bad_rows *bad, const struct sto
     }
 }
 
+/* A sound row with a cubin that the driver here refused: others may still use it. */
+static bool is_refused(const struct store_query *query, const struct store_row *row)
+{
+    for (int i = 0; i < query->refused_count; i++)
+        if (row->data_bytes == query->refused[i]->cubin_bytes &&
+            memcmp(row->data, query->refused[i]->cubin, row->data_bytes) == 0)
+            return true;
+    return false;
+}
+
 /* Take the first sound row. */
-static ffa_status scan(struct store *store, sqlite3_stmt *statement, const char *record,
-                       struct jit_kernel *out, int64_t *used_s, int64_t *id, struct bad_rows *bad,
-                       ffa_error *err)
+static ffa_status scan(struct store *store, sqlite3_stmt *statement,
+                       const struct store_query *query, struct jit_kernel *out, int64_t *used_s,
+                       int64_t *id, struct bad_rows *bad, ffa_error *err)
 {
     for (;;) {
         struct store_row row;
@@ -152,11 +162,11 @@ static ffa_status scan(struct store *store, sqlite3_stmt *statement, const char 
             note_bad(store, bad, &row, "length or hash of the cubin does not match", row.blob_id);
         } else if (!store_row_seal_ok(&row)) {
             note_bad(store, bad, &row, "the entry's facts do not match their hash", 0);
-        } else if (strcmp(row.record, record) != 0) {
+        } else if (strcmp(row.record, query->request->record) != 0) {
             note_bad(store, bad, &row, "the record is another kernel's", 0);
         } else if (!report_may_run_on(row.data, row.data_bytes, row.arch)) {
             note_bad(store, bad, &row, "the cubin is for another architecture", 0);
-        } else {
+        } else if (!is_refused(query, &row)) {
             *used_s = row.used_s;
             *id = row.id;
             return copy_row(out, &row, err);
@@ -210,7 +220,7 @@ static ffa_status find_once(struct store *store, const struct store_query *query
     (void)sqlite3_bind_text(statement, 1, query->request->key, -1, SQLITE_STATIC);
     (void)sqlite3_bind_text(statement, 2, query->toolchain, -1, SQLITE_STATIC);
     (void)sqlite3_bind_int(statement, 3, query->exact);
-    rc = scan(store, statement, query->request->record, out, &used_s, &id, &bad, err);
+    rc = scan(store, statement, query, out, &used_s, &id, &bad, err);
 out:
     (void)sqlite3_finalize(statement);
     if (rc == FFA_OK)
@@ -231,14 +241,14 @@ ffa_status store_find(struct store *store, const struct store_query *query, stru
     ffa_status rc = FFA_NOT_FOUND;
 
     *out = (struct jit_kernel){ 0 };
-    (void)pthread_mutex_lock(&store->lock);
+    store_lock(store);
     if (store_in_use(store))
         rc = find_once(store, query, out, &why);
     if (rc == FFA_CACHE) {
         (void)store_recover(store, &why); /* what follows is a miss in any case */
         rc = FFA_NOT_FOUND;
     }
-    (void)pthread_mutex_unlock(&store->lock);
+    store_unlock(store);
     return rc == FFA_NOMEM ? error_fail(err, rc, why.native, "%s", why.message) : rc;
 }
 
@@ -430,12 +440,12 @@ void store_put(struct store *store, const struct jit_kernel *kernel)
     row.used_s = row.created_s;
     digest_bytes(row.data, row.data_bytes, digest);
     store_row_seal(&row, seal);
-    (void)pthread_mutex_lock(&store->lock);
+    store_lock(store);
     for (int round = 0; round < 2 && store_in_use(store) && store->is_writable; round++) {
         ffa_status rc = put_once(store, &row, &why);
 
         if (rc == FFA_OK || !store_recover(store, &why))
             break;
     }
-    (void)pthread_mutex_unlock(&store->lock);
+    store_unlock(store);
 }

@@ -6,12 +6,17 @@
  */
 #include "cache/bundle.h"
 
+#include "cache/store_place.h"
+
 #include <stdio.h>
 
 ffa_status ffa_cache_open(ffa_cache **out, const char *path, uint32_t flags, ffa_error *err)
 {
-    const uint32_t known = FFA_CACHE_READONLY | FFA_CACHE_CREATE | FFA_CACHE_GROUP;
-    struct store_opts opts = { .path = path, .of_group = flags & FFA_CACHE_GROUP };
+    const uint32_t known =
+        FFA_CACHE_READONLY | FFA_CACHE_CREATE | FFA_CACHE_GROUP | FFA_CACHE_NETWORK;
+    struct store_opts opts = { .path = path,
+                               .on_network = flags & FFA_CACHE_NETWORK,
+                               .of_group = flags & FFA_CACHE_GROUP };
     ffa_cache *cache = NULL;
     ffa_status rc;
 
@@ -22,6 +27,9 @@ ffa_status ffa_cache_open(ffa_cache **out, const char *path, uint32_t flags, ffa
         return error_fail(err, FFA_INVALID, 0, "path is %s", path ? "empty" : "NULL");
     if (flags & ~known)
         return error_fail(err, FFA_UNSUPPORTED, 0, "flags is 0x%x, known are 0x%x", flags, known);
+    if (place_is_url(path))
+        return error_fail(err, FFA_INVALID, 0, "path is '%.200s', a URL: give a file on a disk",
+                          path);
     opts.create = (flags & FFA_CACHE_CREATE) && !(flags & FFA_CACHE_READONLY);
     opts.mode = flags & FFA_CACHE_READONLY ? STORE_READONLY : STORE_MAINTAIN;
     cache = mem_array(1, sizeof *cache);
@@ -49,17 +57,17 @@ ffa_status cache_enter(ffa_cache *cache, ffa_error *err)
 {
     struct store *store = cache->store;
 
-    (void)pthread_mutex_lock(&store->lock);
+    store_lock(store);
     if (store_in_use(store))
         return FFA_OK;
     (void)error_fail(err, FFA_CACHE, store->why.native, "%s", store->why.message);
-    (void)pthread_mutex_unlock(&store->lock);
+    store_unlock(store);
     return FFA_CACHE;
 }
 
 void cache_leave(ffa_cache *cache)
 {
-    (void)pthread_mutex_unlock(&cache->store->lock);
+    store_unlock(cache->store);
 }
 
 /* ---- arguments ---- */
@@ -84,13 +92,14 @@ static ffa_status key_range_init(struct key_range *range, const char *name, cons
     return FFA_OK;
 }
 
-ffa_status cache_check_writable(ffa_cache *cache, ffa_error *err)
+ffa_status cache_check_writable(const struct store *store, ffa_error *err)
 {
-    if (cache->store->is_writable)
+    if (store->is_writable)
         return FFA_OK;
-    return error_fail(err, FFA_CACHE, 0, "%s '%s' %s", cache->store->is_bundle ? "bundle" : "store",
-                      cache->store->path,
-                      cache->store->is_bundle ? "never changes" : "is open read-only");
+    if (store->network && !store->is_bundle && store->mode != STORE_READONLY)
+        return store_fail_network(store, err);
+    return error_fail(err, FFA_CACHE, 0, "%s '%s' %s", store->is_bundle ? "bundle" : "store",
+                      store->path, store->is_bundle ? "never changes" : "is open read-only");
 }
 
 /* ---- reading ---- */
@@ -381,7 +390,7 @@ ffa_status ffa_cache_remove(ffa_cache *cache, const char *prefix, int64_t *remov
     rc = cache_enter(cache, err);
     if (rc != FFA_OK)
         return rc;
-    rc = cache_check_writable(cache, err);
+    rc = cache_check_writable(cache->store, err);
     if (rc == FFA_OK)
         rc = remove_one(cache->store, &range, &count, err);
     cache_leave(cache);
@@ -403,7 +412,7 @@ ffa_status ffa_cache_clear(ffa_cache *cache, int64_t *removed, ffa_error *err)
     rc = cache_enter(cache, err);
     if (rc != FFA_OK)
         return rc;
-    rc = cache_check_writable(cache, err);
+    rc = cache_check_writable(cache->store, err);
     if (rc == FFA_OK)
         rc = remove_all(cache->store, &count, err);
     cache_leave(cache);
@@ -554,7 +563,7 @@ ffa_status ffa_cache_forget(ffa_cache *cache, uint32_t what, int64_t *removed, f
     rc = cache_enter(cache, err);
     if (rc != FFA_OK)
         return rc;
-    rc = cache_check_writable(cache, err);
+    rc = cache_check_writable(cache->store, err);
     if (rc == FFA_OK)
         rc = forget(cache->store, what, &count, err);
     cache_leave(cache);

@@ -3,7 +3,8 @@
  * Open addressing over atomic pointers. Invariant: an entry is immutable once published, and a slot
  * goes from NULL to an entry and never back, so a reader needs one acquire load a probe. Growing
  * publishes a new array of slots; old ones, half the size each, are kept until the end, because
- * readers may still be in them. Reserved entries are in a list of their own, under the lock.
+ * readers may still be in them. Reserved entries are in a list of their own, under the lock. A
+ * refused entry keeps its slot, and readers step over it.
  */
 #include "cache/table.h"
 
@@ -22,6 +23,7 @@ struct table_entry {
     uint64_t hash;
     unsigned char name[NAME_BYTES];
     struct jit_kernel kernel; /* constant once published */
+    atomic_bool is_refused;
     /* under lock, while reserved: */
     struct table_entry *next;
     int waiters;
@@ -112,16 +114,29 @@ void table_destroy(struct table *table)
     mem_free(table);
 }
 
-static struct table_entry *find(struct slots *slots, uint64_t hash,
-                                const struct jit_request *request)
+/* The entry in a slot from *at on that has the request's name, and *at past it; NULL: no more. */
+static struct table_entry *next_named(struct slots *slots, uint64_t *at, uint64_t hash,
+                                      const struct jit_request *request)
 {
-    for (uint64_t i = hash;; i++) {
+    for (;;) {
         struct table_entry *entry =
-            atomic_load_explicit(&slots->at[i & slots->mask], memory_order_acquire);
+            atomic_load_explicit(&slots->at[(*at)++ & slots->mask], memory_order_acquire);
 
         if (!entry || (entry->hash == hash && memcmp(entry->name, request, NAME_BYTES) == 0))
             return entry;
     }
+}
+
+static struct table_entry *find(struct slots *slots, uint64_t hash,
+                                const struct jit_request *request)
+{
+    struct table_entry *entry;
+    uint64_t at = hash;
+
+    do
+        entry = next_named(slots, &at, hash, request);
+    while (entry && atomic_load_explicit(&entry->is_refused, memory_order_relaxed));
+    return entry;
 }
 
 static void insert(struct slots *slots, struct table_entry *entry)
@@ -264,4 +279,28 @@ void table_fail(struct table *table, struct table_entry *reserved, const ffa_err
     if (reserved->waiters == 0)
         entry_free(reserved);
     (void)pthread_mutex_unlock(&table->lock);
+}
+
+void table_refuse(struct table *table, const struct jit_kernel *kernel)
+{
+    struct table_entry *entry =
+        (struct table_entry *)((uintptr_t)kernel - offsetof(struct table_entry, kernel));
+
+    (void)table;
+    atomic_store(&entry->is_refused, true);
+}
+
+int table_refused(struct table *table, const struct jit_request *request,
+                  const struct jit_kernel *out[TABLE_REFUSED_MAX])
+{
+    const uint64_t hash = digest_short(request, NAME_BYTES);
+    struct slots *slots = atomic_load_explicit(&table->slots, memory_order_acquire);
+    struct table_entry *entry;
+    uint64_t at = hash;
+    int count = 0;
+
+    while (count < TABLE_REFUSED_MAX && (entry = next_named(slots, &at, hash, request)))
+        if (atomic_load(&entry->is_refused))
+            out[count++] = &entry->kernel;
+    return count;
 }

@@ -20,7 +20,7 @@ void table_destroy(struct table *table);
 /* Of a request, the table reads spec and architecture only: it need not be completed. The template
  * text is fixed for a context, so these name a kernel as well as its key does. */
 
-/* NULL when absent or only reserved. */
+/* NULL when absent, only reserved, or refused. */
 const struct jit_kernel *table_find(struct table *table, const struct jit_request *request);
 
 /*
@@ -35,5 +35,13 @@ ffa_status table_reserve(struct table *table, const struct jit_request *request,
 const struct jit_kernel *table_publish(struct table *table, struct table_entry *reserved,
                                        struct jit_kernel *kernel);
 void table_fail(struct table *table, struct table_entry *reserved, const ffa_error *why);
+
+/* The driver does not take this kernel of the table: it is found no more, and another may be
+ * published in its place. It stays until the table is destroyed. */
+void table_refuse(struct table *table, const struct jit_kernel *kernel);
+enum { TABLE_REFUSED_MAX = 16 };
+/* The refused kernels of a request, at most TABLE_REFUSED_MAX; returns their number. */
+int table_refused(struct table *table, const struct jit_request *request,
+                  const struct jit_kernel *out[TABLE_REFUSED_MAX]);
 
 #endif

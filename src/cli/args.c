@@ -30,11 +30,11 @@ static void table_fill(struct cli_table *table, struct cli *cli, const struct cl
         { "store", CLI_TEXT, &cli->store, "PATH",
           "the kernel store; 'none' keeps kernels in memory", 0, 0 },
         CLI_SHARED_OPTION(cli),
-        { "network", CLI_FLAG, &cli->network, NULL,
-          "write a store on a network file system, too; else it is only read", 0, 0 },
+        CLI_NETWORK_OPTION(cli),
         { "templates", CLI_TEXT, &cli->templates, "DIR",
           "read templates from DIR instead of the built-in text", 0, 0 },
         { "nvrtc", CLI_TEXT, &cli->nvrtc, "FILE", "the NVRTC library to open", 0, 0 },
+        { "cudart", CLI_TEXT, &cli->cudart, "FILE", "the CUDA runtime to open", 0, 0 },
         { "verbose", CLI_FLAG, &cli->verbose, NULL, "log what the library does to stderr", 0, 0 },
     };
     const struct cli_option of_all[] = {

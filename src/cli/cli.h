@@ -35,7 +35,7 @@ struct cli;
 struct cli_command {
     const char *name;
     int (*run)(struct cli *cli);
-    bool uses_context; /* takes --store, --templates, --nvrtc, --verbose */
+    bool uses_context; /* takes --store, --templates, --nvrtc, --cudart, --verbose */
     const char *operands;
     const char *summary;  /* NULL: the command's own use, not listed */
     const char *examples; /* one a line, each with its newline */
@@ -81,6 +81,7 @@ struct cli {
     bool network;            /* --network */
     const char *templates;   /* --templates, or NULL */
     const char *nvrtc;       /* --nvrtc, or NULL */
+    const char *cudart;      /* --cudart, or NULL */
     struct cli_list bundles; /* --bundle */
     bool uses_bundles;       /* set by cli_parse: the command has CLI_BUNDLE_OPTION */
 };
@@ -111,6 +112,13 @@ struct cli_option {
             "trust a store that its group may write, and make it so", 0, 0                         \
     }
 
+/* A row for commands that write the store. */
+#define CLI_NETWORK_OPTION(cli)                                                                    \
+    {                                                                                              \
+        "network", CLI_FLAG, &(cli)->network, NULL,                                                \
+            "write a store on a network file system, too; else it is only read", 0, 0              \
+    }
+
 /* A row for commands that look kernels up. */
 #define CLI_BUNDLE_OPTION(cli)                                                                     \
     {                                                                                              \
@@ -139,6 +147,12 @@ int cli_word(const char *text, const char *const *words);
 
 /* ---- results and errors (cli_report.c) ---- */
 
+/* Print one line that has texts from elsewhere in it; what is not printable becomes \xNN. */
+void cli_line(FILE *to, const char *format, ...) FFA_PRINTF(2, 3);
+/* The same with a text of several lines, such as a compiler's log. */
+void cli_text(FILE *to, const char *text);
+/* Print an object on stdout, with jansson's flags; whether it could be. */
+bool cli_put_json(const json_t *object, size_t flags);
 /* Say one sentence on stderr: "ffa mask show: ...". */
 void cli_note(const struct cli *cli, const char *format, ...) FFA_PRINTF(2, 3);
 /* Report an error; returns the exit status that belongs to err->status. */
@@ -163,10 +177,11 @@ int64_t cli_clock_us(void);
 /* ---- what the environment says (environment.c): where the store is, which shard, what terminal
  * ---- */
 
+enum { CLI_PATH_BYTES = 4096 };
 struct cli_place {
-    char path[512];       /* of kernels.ffadb; empty: memory only */
-    char chosen_by[32];   /* "--store", "FFA_CACHE_DIR", ... "nothing" */
-    char explain[6][640]; /* one line a candidate, in order */
+    char path[CLI_PATH_BYTES]; /* of kernels.ffadb; empty: memory only */
+    char chosen_by[32];        /* "--store", "FFA_CACHE_DIR", ... "nothing" */
+    char explain[6][4352];     /* one line a candidate, in order */
     int explain_count;
 };
 

@@ -2,14 +2,21 @@
  *
  * Results on stdout, diagnostics on stderr, and the exit status of each kind of failure.
  *
+ * Texts from elsewhere (stores, bundles, manifests, logs of compilers) are printed by cli_line,
+ * cli_text and cli_put_json only, which leave a terminal nothing to obey.
+ *
  * An error is printed once, on stderr, and with --json also as an object on stdout. Every function
  * that reports returns the exit status, so that a command can return the call.
  */
 #include "cli/cli.h"
 
+#include "base/printable.h"
+
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 /* clang-format off */
@@ -49,16 +56,65 @@ const char *cli_status_name(ffa_status status)
     return "unknown";
 }
 
+/* The text, made printable but for `keep`, and a newline. */
+static void put_printable(FILE *to, const char *text, const char *keep)
+{
+    const size_t size = 4 * strlen(text) + 1;
+    char *printable = malloc(size);
+
+    if (!printable) /* better nothing than as it is */
+        return;
+    text_printable(printable, size, text, keep);
+    (void)fprintf(to, "%s\n", printable);
+    free(printable);
+}
+
+/* Formatted (the caller frees); NULL: no memory. */
+static char *formatted(const char *format, va_list args)
+{
+    va_list again;
+    char *text;
+    int bytes;
+
+    va_copy(again, args);
+    bytes = vsnprintf(NULL, 0, format, again);
+    va_end(again);
+    text = bytes < 0 ? NULL : malloc((size_t)bytes + 1);
+    if (text)
+        (void)vsnprintf(text, (size_t)bytes + 1, format, args);
+    return text;
+}
+
+void cli_line(FILE *to, const char *format, ...)
+{
+    va_list args;
+    char *text;
+
+    va_start(args, format);
+    text = formatted(format, args);
+    va_end(args);
+    if (text)
+        put_printable(to, text, "");
+    free(text);
+}
+
+void cli_text(FILE *to, const char *text)
+{
+    put_printable(to, text, "\n\t");
+}
+
 void cli_note(const struct cli *cli, const char *format, ...)
 {
     va_list args;
+    char *text;
 
-    (void)fprintf(stderr, "ffa%s%s: ", cli->command ? " " : "",
-                  cli->command ? cli->command->name : "");
     va_start(args, format);
-    (void)vfprintf(stderr, format, args);
+    text = formatted(format, args);
     va_end(args);
-    (void)fputc('\n', stderr);
+    if (text)
+        cli_line(stderr, "ffa%s%s: %s", cli->command ? " " : "",
+                 cli->command ? cli->command->name : "", text);
+    free(text);
 }
 
 int cli_fail(const struct cli *cli, const ffa_error *err)
@@ -79,20 +135,43 @@ int cli_fail(const struct cli *cli, const ffa_error *err)
 int cli_fail_text(const struct cli *cli, ffa_status status, const char *format, ...)
 {
     ffa_error err = { status, 0, "" };
+    char said[sizeof err.message];
     va_list args;
 
     va_start(args, format);
-    (void)vsnprintf(err.message, sizeof err.message, format, args);
+    (void)vsnprintf(said, sizeof said, format, args);
     va_end(args);
+    text_printable(err.message, sizeof err.message, said, "");
     return cli_fail(cli, &err);
+}
+
+/* jansson escapes the controls below 0x20; the other characters that are not printable stand in
+ * strings only, and become \uNNNN. */
+bool cli_put_json(const json_t *object, size_t flags)
+{
+    char *text = object ? json_dumps(object, flags | JSON_REAL_PRECISION(6)) : NULL;
+    bool is_done = text != NULL;
+
+    for (const char *at = text; is_done && *at;) {
+        uint32_t character = 0;
+        const size_t bytes = utf8_take(at, &character);
+
+        if (bytes == 0 || is_printable(character) || character == '\n')
+            is_done = fwrite(at, 1, bytes ? bytes : 1, stdout) != 0;
+        else
+            is_done = fprintf(stdout, "\\u%04x", (unsigned)character) > 0;
+        at += bytes ? bytes : 1;
+    }
+    free(text);
+    return is_done && fputc('\n', stdout) != EOF;
 }
 
 int cli_print_json(const struct cli *cli, json_t *object, int exit_status)
 {
-    int failed = !object || json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+    const bool is_done = cli_put_json(object, JSON_INDENT(2));
 
     json_decref(object);
-    if (failed || fputc('\n', stdout) == EOF) {
+    if (!is_done) {
         cli_note(cli, "stdout cannot be written");
         return CLI_FAILED;
     }

@@ -11,10 +11,12 @@
 #include "cli/file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 /* Option rows of export, import and merge. */
@@ -65,7 +67,7 @@ static int print_exported(const struct cli *cli, const char *path, const ffa_bun
     if (info->left_out)
         cli_note(cli, "%" PRId64 " entries failed a check and were left out", info->left_out);
     if (!cli->json) {
-        (void)printf("bundle      %s\n", path);
+        cli_line(stdout, "bundle      %s", path);
         print_info(info);
         return status;
     }
@@ -186,7 +188,11 @@ int cmd_bundle_import(struct cli *cli)
     ffa_error err = { FFA_OK, 0, "" };
     ffa_cache *cache = NULL;
     json_t *bundles;
-    const struct cli_option rows[] = { FILTER_OPTIONS(filter), STORE_OPTION(cli) };
+    const struct cli_option rows[] = {
+        FILTER_OPTIONS(filter),
+        STORE_OPTION(cli),
+        CLI_NETWORK_OPTION(cli),
+    };
     int status = cli_parse(cli, rows, CLI_COUNT(rows), 1, 1000);
 
     if (status == CLI_PARSE_GO)
@@ -205,6 +211,7 @@ int cmd_bundle_import(struct cli *cli)
 /* ---- merge: a temporary store beside the bundle it becomes ---- */
 
 struct scratch {
+    int lock; /* held on the folder: without it the next export takes the folder for left behind */
     char folder[4096];
     char store[4096 + 32];
 };
@@ -223,6 +230,9 @@ static ffa_status scratch_make(struct scratch *scratch, const char *beside, ffa_
         return cli_error(err, FFA_CACHE, errno, "cannot write to '%s': %s", beside,
                          strerror(errno));
     }
+    scratch->lock = open(scratch->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (scratch->lock >= 0)
+        (void)flock(scratch->lock, LOCK_EX | LOCK_NB);
     (void)snprintf(scratch->store, sizeof scratch->store, "%s/kernels.ffadb", scratch->folder);
     return FFA_OK;
 }
@@ -237,6 +247,8 @@ static void scratch_remove(const struct scratch *scratch)
     (void)unlink(journal);
     (void)unlink(scratch->store);
     (void)rmdir(scratch->folder);
+    if (scratch->lock >= 0)
+        (void)close(scratch->lock);
 }
 
 /* Merge all inputs or none: which of two cubins of the same kernel is right, only a person can
@@ -262,7 +274,7 @@ static int merge_into(const struct cli *cli, ffa_cache *store, const ffa_bundle_
 int cmd_bundle_merge(struct cli *cli)
 {
     ffa_bundle_filter filter = FFA_BUNDLE_FILTER_INIT;
-    struct scratch scratch = { .folder = "" };
+    struct scratch scratch = { .lock = -1 };
     ffa_error err = { FFA_OK, 0, "" };
     ffa_cache *store = NULL;
     const struct cli_option rows[] = { FILTER_OPTIONS(filter) };
@@ -271,7 +283,7 @@ int cmd_bundle_merge(struct cli *cli)
     if (status != CLI_PARSE_GO)
         return status;
     if (scratch_make(&scratch, cli->argv[0], &err) != FFA_OK ||
-        ffa_cache_open(&store, scratch.store, FFA_CACHE_CREATE, &err) != FFA_OK)
+        ffa_cache_open(&store, scratch.store, FFA_CACHE_CREATE | FFA_CACHE_NETWORK, &err) != FFA_OK)
         status = cli_fail(cli, &err);
     else
         status = merge_into(cli, store, &filter);
@@ -291,8 +303,8 @@ static int visit_difference(void *user, ffa_bundle_side side, const ffa_cache_en
 
     if (!array) {
         entry_settings(settings, sizeof settings, entry);
-        (void)printf("%c %s  %s  %s  %s  %s\n", " -+!"[side], entry -> key, entry -> toolchain,
-                     entry -> template_name, entry -> arch, settings);
+        cli_line(stdout, "%c %s  %s  %s  %s  %s", " -+!"[side], entry->key, entry->toolchain,
+                 entry->template_name, entry->arch, settings);
         return 0;
     }
     object = entry_object(entry);
@@ -378,7 +390,8 @@ static int inspect(const struct cli *cli, ffa_cache *bundle)
     return cli_print_json(cli, object, CLI_DONE);
 }
 
-/* Print the manifest byte for byte: its SHA-256 is the digest. */
+/* Print the manifest byte for byte, as its SHA-256 is the digest; on a terminal, what of it is
+ * printable. */
 static int print_manifest(const struct cli *cli, ffa_cache *bundle)
 {
     ffa_error err = { FFA_OK, 0, "" };
@@ -392,6 +405,8 @@ static int print_manifest(const struct cli *cli, ffa_cache *bundle)
 
         cli_set_text(object, "manifest", manifest);
         status = cli_print_json(cli, object, CLI_DONE);
+    } else if (isatty(STDOUT_FILENO)) {
+        cli_text(stdout, manifest);
     } else {
         (void)fputs(manifest, stdout);
     }

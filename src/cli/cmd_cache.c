@@ -93,6 +93,8 @@ int cmd_cache_show(struct cli *cli)
     };
     int status = cli_parse(cli, options, CLI_COUNT(options), 1, 1);
 
+    if (status == CLI_PARSE_GO && !cli->argv[0][0])
+        status = cli_fail_text(cli, FFA_INVALID, "KEY is empty; 'ffa cache ls' lists all entries");
     if (status == CLI_PARSE_GO)
         status = entries_open_store(cli, &cache, FFA_CACHE_READONLY);
     if (status != CLI_PARSE_GO)

@@ -101,7 +101,7 @@ static void print_info(const ffa_kernel_info *info)
     (void)printf("template      %s for %s\n", info->template_name, info->arch);
     (void)printf("key           %s\n", info->key);
     (void)printf("layer         %s\n", ffa_layer_text(info->layer));
-    (void)printf("toolchain     %s\n", info->toolchain);
+    cli_line(stdout, "toolchain     %s", info->toolchain);
     (void)printf("threads       %d\n", info->threads);
     (void)printf("registers     %d\n", info->registers);
     (void)printf("shared bytes  %d\n", info->shared_bytes);
@@ -132,7 +132,7 @@ static int report_failure(const struct cli *cli, ffa_context *context,
     char *command = NULL;
 
     if (compiled && ffa_compiled_log(compiled)[0])
-        (void)fprintf(stderr, "%s\n", ffa_compiled_log(compiled));
+        cli_text(stderr, ffa_compiled_log(compiled));
     if (err->status == FFA_COMPILE &&
         ffa_compile_command(context, request, cli->templates ? cli->templates : "templates",
                             "/dev/null", &command, NULL) == FFA_OK)

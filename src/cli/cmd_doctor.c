@@ -26,6 +26,7 @@ struct bundle_finding {
 };
 
 struct findings {
+    ffa_version_info versions;
     ffa_context_info chosen; /* what FFA_DEVICE_AUTO opens */
     struct cli_place place;
     ffa_context_info devices[DEVICES_MAX];
@@ -42,22 +43,25 @@ struct findings {
     char nccl_path[512];
     char nccl_version[32];
     char nccl_problem[256];
-    char digest[33];
 };
 
 /* ---- looking ---- */
 
-static void look_for_devices(struct findings *found)
+static void look_for_devices(const struct cli *cli, struct findings *found)
 {
+    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
+
+    opts.cudart_path = cli->cudart;
     for (int ordinal = 0; ordinal < DEVICES_MAX; ordinal++) {
         ffa_context_info *info = &found->devices[found->device_count];
         ffa_error err = { FFA_OK, 0, "" };
         ffa_context *context = NULL;
 
-        if (ffa_open(&context, ordinal, NULL, &err) != FFA_OK) {
+        if (ffa_open(&context, ordinal, &opts, &err) != FFA_OK) {
             if (found->device_problem.status == FFA_OK)
                 found->device_problem = err;
-            if (err.status != FFA_UNSUPPORTED) /* no such ordinal, or no driver */
+            /* No such ordinal, no driver or no runtime, and not a device without a kernel. */
+            if (err.status != FFA_UNSUPPORTED || !found->versions.cudart_path[0])
                 return;
             continue;
         }
@@ -149,6 +153,19 @@ static bool look_at_bundles(struct findings *found)
     return all_sound;
 }
 
+static int look_at_versions(const struct cli *cli, struct findings *found)
+{
+    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    opts.cudart_path = cli->cudart;
+    opts.nvrtc_path = cli->nvrtc;
+    found->versions = (ffa_version_info)FFA_VERSION_INFO_INIT;
+    if (ffa_version_info_get(&found->versions, &opts, &err) == FFA_OK)
+        return CLI_PARSE_GO;
+    return cli_fail(cli, &err);
+}
+
 /* Open the context that other commands would open with these options. */
 static int look_at_choice(const struct cli *cli, struct findings *found)
 {
@@ -184,6 +201,11 @@ static const char *compiler_state(const struct findings *found)
     return found->never_compile                    ? "not used: FFA_JIT=never"
            : found->nvrtc_problem.status == FFA_OK ? "ok"
                                                    : found->nvrtc_problem.message;
+}
+
+static const char *runtime_state(const struct findings *found)
+{
+    return found->versions.cudart_path[0] ? "ok" : found->device_problem.message;
 }
 
 static const char *store_state(const struct findings *found)
@@ -238,17 +260,26 @@ static json_t *bundles_array(const struct findings *found)
 static json_t *as_object(const struct findings *found)
 {
     json_t *object = json_object();
+    json_t *cudart = json_object();
     json_t *nvrtc = json_object();
     json_t *nccl = json_object();
     json_t *store = json_object();
 
     cli_set_text(object, "version", ffa_version());
-    cli_set_text(object, "templates_digest", found->digest);
+    cli_set_text(object, "commit", found->versions.commit);
+    cli_set_text(object, "templates_digest", found->versions.templates_digest);
+    cli_set_text(object, "cuda_built", found->versions.cuda_built);
     cli_set_text(object, "backend", backend_of(found));
     cli_set_text(object, "backend_reason", why_backend(found));
     cli_set_text(object, "arch", found->chosen.arch);
     cli_set_int(object, "cpu_threads", found->chosen.cpu_threads);
     (void)json_object_set_new(object, "devices", devices_array(found));
+
+    cli_set_text(cudart, "path", found->versions.cudart_path);
+    cli_set_text(cudart, "version", found->versions.cudart_version);
+    cli_set_text(cudart, "driver", found->versions.driver_version);
+    cli_set_text(cudart, "state", runtime_state(found));
+    (void)json_object_set_new(object, "cudart", cudart);
 
     cli_set_text(nvrtc, "path", found->chosen.nvrtc_path);
     cli_set_text(nvrtc, "version", found->chosen.nvrtc_version);
@@ -272,7 +303,8 @@ static json_t *as_object(const struct findings *found)
 
 static void print_findings(const struct findings *found)
 {
-    (void)printf("ffa        %s, templates %s\n", ffa_version(), found->digest);
+    (void)printf("ffa        %s, commit %s, templates %s\n", found->versions.version,
+                 found->versions.commit, found->versions.templates_digest);
     (void)printf("backend    %s: %s\n", backend_of(found), why_backend(found));
     (void)printf("cpu        %d threads\n", found->chosen.cpu_threads);
     for (int i = 0; i < found->device_count; i++)
@@ -280,6 +312,13 @@ static void print_findings(const struct findings *found)
                      found->devices[i].device_name, found->devices[i].arch,
                      found->devices[i].sm_count);
     (void)printf("compiles   for %s unless told otherwise\n", found->chosen.arch);
+    if (found->versions.cudart_path[0])
+        (void)printf("cudart     %s, %s, driver %s\n", found->versions.cudart_version,
+                     found->versions.cudart_path,
+                     found->versions.driver_version[0] ? found->versions.driver_version
+                                                       : "not there");
+    else
+        (void)printf("cudart     %s\n", runtime_state(found));
     if (found->chosen.nvrtc_path[0])
         (void)printf("nvrtc      %s, %s\n", found->chosen.nvrtc_version, found->chosen.nvrtc_path);
     else
@@ -319,9 +358,11 @@ int cmd_doctor(struct cli *cli)
         status = cli_find_bundles(cli, &found.named);
     if (status != CLI_PARSE_GO)
         return status;
-    ffa_templates_digest(found.digest);
+    status = look_at_versions(cli, &found);
+    if (status != CLI_PARSE_GO)
+        return status;
     found.never_compile = cli_never_compile(&bad);
-    look_for_devices(&found);
+    look_for_devices(cli, &found);
     status = look_at_choice(cli, &found);
     if (status != CLI_PARSE_GO)
         return status;

@@ -313,24 +313,24 @@ static int print_text(const struct findings *found, const struct difference *lis
         (void)printf("%-10s %-6" PRId64 " %s\n", row.name, value_of(found, &row),
                      set_by(found, &row));
     if (found->info.layer != FFA_LAYER_NONE) {
-        (void)printf("answers    the %s, with what %s built\n", ffa_layer_text(found->info.layer),
-                     found->info.toolchain);
+        cli_line(stdout, "answers    the %s, with what %s built", ffa_layer_text(found->info.layer),
+                 found->info.toolchain);
         return CLI_DONE;
     }
     (void)printf("answers    %s\n", without_answer());
     if (found->failed_at[0])
-        (void)printf("failed     %s: %s\n", found->failed_at, found->failed_message);
+        cli_line(stdout, "failed     %s: %s", found->failed_at, found->failed_message);
     if (!found->nearest.key) {
         (void)printf("nearest    none: %s\n",
                      found->place.path[0] ? "the store is empty" : "there is no store");
         return CLI_DONE;
     }
-    (void)printf("nearest    %s by %s, %d %s\n", found->nearest.key, found->nearest.toolchain,
-                 count, count == 1 ? "difference" : "differences");
+    cli_line(stdout, "nearest    %s by %s, %d %s", found->nearest.key, found->nearest.toolchain,
+             count, count == 1 ? "difference" : "differences");
     for (int i = 0; i < count; i++)
-        (void)printf("  %-26s %s here, %s there\n", list[i].name,
-                     list[i].here[0] ? list[i].here : "none",
-                     list[i].there[0] ? list[i].there : "none");
+        cli_line(stdout, "  %-26s %s here, %s there", list[i].name,
+                 list[i].here[0] ? list[i].here : "none",
+                 list[i].there[0] ? list[i].there : "none");
     return CLI_DONE;
 }
 

@@ -77,7 +77,7 @@ static int collect(const struct cli *cli, const ffa_cache_gc_opts *opts)
     ffa_cache_gc_report report = { 0 };
     ffa_error err = { FFA_OK, 0, "" };
     ffa_cache *cache = NULL;
-    int status = entries_open_store(cli, &cache, 0);
+    int status = entries_open_store(cli, &cache, is_dry ? FFA_CACHE_READONLY : 0);
 
     if (status == CLI_PARSE_GO)
         status = cache && ffa_cache_gc(cache, opts, &report,

@@ -4,6 +4,7 @@
  */
 #include "cli/cli.h"
 #include "cli/file.h"
+#include "cli/fits.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,6 +15,7 @@ static int read_mask(const struct cli *cli, ffa_mask **out)
 {
     ffa_error err = { FFA_OK, 0, "" };
 
+    cli_bound_memory();
     if (ffa_mask_parse(out, cli->argv[0], &err) != FFA_OK)
         return cli_fail(cli, &err);
     return CLI_PARSE_GO;
@@ -146,7 +148,7 @@ static int print_report(const struct cli *cli, const ffa_mask *mask, const ffa_m
 int cmd_mask_check(struct cli *cli)
 {
     ffa_error err = { FFA_OK, 0, "" };
-    ffa_mask_report report;
+    ffa_mask_report report = FFA_MASK_REPORT_INIT;
     ffa_mask *mask = NULL;
     int status = cli_parse(cli, NULL, 0, 1, 1);
 

@@ -115,8 +115,8 @@ static int list_miss(void *user, const ffa_cache_miss *miss)
                      "SETTINGS");
     entry_time(last, miss->last_s);
     settings_of(settings, sizeof settings, miss->template_name, miss->record);
-    (void)printf("%-32s %-18s %-7s %5" PRId64 " %-20s  %s\n", miss->key, miss->template_name,
-                 miss->arch, miss->noted, last, settings);
+    cli_line(stdout, "%-32s %-18s %-7s %5" PRId64 " %-20s  %s", miss->key, miss->template_name,
+             miss->arch, miss->noted, last, settings);
     return 0;
 }
 
@@ -145,7 +145,7 @@ static int list_failure(void *user, const ffa_cache_failure *failure)
     if (list->count++ == 0)
         (void)printf("%-32s %-7s %-20s  %s\n", "KEY", "ARCH", "FAILED", "MESSAGE");
     entry_time(when, failure->failed_s);
-    (void)printf("%-32s %-7s %-20s  %s\n", failure->key, failure->arch, when, failure->message);
+    cli_line(stdout, "%-32s %-7s %-20s  %s", failure->key, failure->arch, when, failure->message);
     return 0;
 }
 

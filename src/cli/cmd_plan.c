@@ -6,6 +6,7 @@
  */
 #include "cli/cli.h"
 #include "cli/file.h"
+#include "cli/fits.h"
 #include "cli/plan_svg.h"
 
 #include <inttypes.h>
@@ -407,6 +408,8 @@ int cmd_plan(struct cli *cli)
         status =
             cli_fail_text(cli, FFA_INVALID, "--%s is missing: say %s", o.mask ? "ranks" : "mask",
                           o.mask ? "how many ranks" : "which mask, such as causal:65536");
+    if (status == CLI_PARSE_GO)
+        cli_bound_memory();
     if (status == CLI_PARSE_GO && ffa_mask_parse(&s.mask, o.mask, &err) != FFA_OK)
         status = cli_fail(cli, &err);
     if (status == CLI_PARSE_GO)

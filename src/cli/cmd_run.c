@@ -39,7 +39,7 @@ struct run_options {
     struct run_ranks_options ranks;
     bool wants_check, wants_time, wants_debug, wants_backward, wants_unpacked;
     bool wants_split, wants_whole; /* --split, --no-split */
-    bool wants_isolation, wants_determinism;
+    bool wants_isolation, wants_determinism, wants_dlse;
 };
 
 /* What calls of one pass took. */
@@ -111,6 +111,7 @@ static int read_shape(const struct cli *cli, const struct run_options *options,
     shape->spec_flags |= options->wants_determinism ? (uint32_t)FFA_SPEC_DETERMINISTIC : 0;
     shape->plan_flags = options->wants_isolation ? (uint32_t)FFA_PLAN_ISOLATE : 0;
     shape->sinks = (int32_t)options->sinks;
+    shape->has_dlse = options->wants_dlse;
     shape->head_dim = (int32_t)options->head_dim;
     shape->head_dim_v = (int32_t)(options->head_dim_v ? options->head_dim_v : options->head_dim);
     shape->tokens_q = ffa_mask_seqlen_q(mask);
@@ -156,6 +157,10 @@ static int open_backend(const struct cli *cli, const struct run_options *options
     if (backend < 0)
         return cli_fail_text(cli, FFA_INVALID, "--backend is '%s', not auto, cuda or cpu",
                              options->backend);
+    if (backend == 2 && options->device >= 0)
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--backend cpu has no device: --device is %lld, leave one of the two",
+                             (long long)options->device);
     if (options->ranks.ranks && (backend == 1 || options->device >= 0))
         return cli_fail_text(cli, FFA_UNSUPPORTED,
                              "--ranks runs on the CPU: --backend cpu, and no --device");
@@ -195,6 +200,7 @@ static ffa_status fill_inputs(const struct cli *cli, const struct run_options *o
                      run_dtype_name(run->shape.dtype));
     }
     run_case_fill(run, RUN_SINK, (uint64_t)options->seed);
+    run_case_fill(run, RUN_DLSE, (uint64_t)options->seed);
     return rc;
 }
 
@@ -603,11 +609,11 @@ static int run_one(const struct cli *cli, const struct run_options *options, ffa
     ffa_error err = { FFA_OK, 0, "" };
     struct run_result result = { 0 };
     struct run_case run;
-    ffa_status rc = run_case_init(&run, context, mask, shape, &err);
+    ffa_status rc = run_case_init(&run, context, mask, shape, options->ranks.ranks > 0, &err);
     int status;
 
-    run.args.softmax_scale = (float)options->scale;
-    run.args.softcap = (float)options->softcap;
+    run.args.softmax_scale = options->scale;
+    run.args.softcap = options->softcap;
     run.args.sm_margin = (int32_t)options->sm_margin;
     if (rc == FFA_OK && options->ranks.ranks)
         rc = run_ranks_create(&run.ranks, &run, &options->ranks, &err);
@@ -633,6 +639,8 @@ static int check_options(const struct cli *cli, struct run_options *options)
         return cli_fail_text(cli, FFA_INVALID, "--split is given with --no-split");
     if (options->wants_determinism && !options->wants_backward)
         return cli_fail_text(cli, FFA_INVALID, "--deterministic is given without --backward");
+    if (options->wants_dlse && !options->wants_backward)
+        return cli_fail_text(cli, FFA_INVALID, "--dlse is given without --backward");
     if (!options->mask)
         return cli_fail_text(cli, FFA_INVALID, "--mask is missing, such as --mask causal:4096");
     return read_ranks(cli, options);
@@ -700,6 +708,8 @@ int cmd_run(struct cli *cli)
         { "deterministic", CLI_FLAG, &options.wants_determinism, NULL,
           "dq, too, has the same bits in every run", 0, 0 },
         { "dout", CLI_TEXT, &options.files[RUN_DOUT], "FILE", "read dout, as q", 0, 0 },
+        { "dlse", CLI_FLAG, &options.wants_dlse, NULL,
+          "lse has a gradient, too, made up; otherwise the loss does not read it", 0, 0 },
         { "dq", CLI_TEXT, &options.files[RUN_DQ], "FILE", "write dq", 0, 0 },
         { "dk", CLI_TEXT, &options.files[RUN_DK], "FILE", "write dk", 0, 0 },
         { "dv", CLI_TEXT, &options.files[RUN_DV], "FILE", "write dv", 0, 0 },

@@ -271,8 +271,8 @@ static int dry_run(const struct warm_session *session)
 
     if (!session->cli->json) {
         for (int64_t i = 0; i < session->item_count; i++)
-            (void)printf("%-8s %s  %s\n", session->items[i].state == HIT ? "hit" : "build",
-                         session->items[i].key, session->items[i].kernel->text);
+            cli_line(stdout, "%-8s %s  %s", session->items[i].state == HIT ? "hit" : "build",
+                     session->items[i].key, session->items[i].kernel->text);
         (void)printf("hit      %" PRId64 "\nbuild    %" PRId64 "\n", session->counts[HIT],
                      session->queue_count);
         (void)printf("seconds  about %.1f: %.0f ms a kernel (%s), %" PRId64 " workers\n", seconds,

@@ -19,7 +19,10 @@
 ffa_status entries_open_path(const struct cli *cli, ffa_cache **out, const char *path,
                              uint32_t flags, ffa_error *err)
 {
-    return ffa_cache_open(out, path, flags | (cli->shared ? (uint32_t)FFA_CACHE_GROUP : 0), err);
+    return ffa_cache_open(out, path,
+                          flags | (cli->shared ? (uint32_t)FFA_CACHE_GROUP : 0) |
+                              (cli->network ? (uint32_t)FFA_CACHE_NETWORK : 0),
+                          err);
 }
 
 int entries_open_store(const struct cli *cli, ffa_cache **out, uint32_t flags)
@@ -124,9 +127,9 @@ static void print_row(const struct entry_list *list, const ffa_cache_entry *entr
         (void)printf("%-32s %-18s %-7s %4s %5s %7s %6s  %s\n", "KEY", "TEMPLATE", "ARCH", "REGS",
                      "SPILL", "CUBIN", "MS", "SETTINGS");
     entry_settings(settings, sizeof settings, entry);
-    (void)printf("%-32s %-18s %-7s %4d %5d %7" PRId64 " %6.0f  %s\n", entry->key,
-                 entry->template_name, entry->arch, entry->registers, entry->spill_bytes,
-                 entry->cubin_bytes, (double)entry->compile_us / 1e3, settings);
+    cli_line(stdout, "%-32s %-18s %-7s %4d %5d %7" PRId64 " %6.0f  %s", entry->key,
+             entry->template_name, entry->arch, entry->registers, entry->spill_bytes,
+             entry->cubin_bytes, (double)entry->compile_us / 1e3, settings);
 }
 
 static void print_entry(const ffa_cache_entry *entry)
@@ -136,18 +139,20 @@ static void print_entry(const ffa_cache_entry *entry)
 
     entry_time(created, entry->created_s);
     entry_time(used, entry->used_s);
-    (void)printf("key           %s\ntemplate      %s for %s\ntoolchain     %s\n", entry->key,
-                 entry->template_name, entry->arch, entry->toolchain);
+    cli_line(stdout, "key           %s", entry->key);
+    cli_line(stdout, "template      %s for %s", entry->template_name, entry->arch);
+    cli_line(stdout, "toolchain     %s", entry->toolchain);
     (void)printf("threads       %d\nregisters     %d\nshared bytes  %d\nspill bytes   %d\n",
                  entry->threads, entry->registers, entry->shared_bytes, entry->spill_bytes);
-    (void)printf("advisories    %d\ncubin bytes   %" PRId64 "\ncubin digest  %s\n",
-                 entry->advisory_count, entry->cubin_bytes, entry->digest);
+    (void)printf("advisories    %d\ncubin bytes   %" PRId64 "\n", entry->advisory_count,
+                 entry->cubin_bytes);
+    cli_line(stdout, "cubin digest  %s", entry->digest);
     (void)printf("compile ms    %.1f\ncreated       %s\nused          %s\nrecord\n",
                  (double)entry->compile_us / 1e3, created, used);
     for (const char *line = entry->record; *line;) {
         size_t bytes = strcspn(line, "\n");
 
-        (void)printf("  %.*s\n", (int)bytes, line);
+        cli_line(stdout, "  %.*s", (int)bytes, line);
         line += bytes + (line[bytes] == '\n');
     }
 }
@@ -206,7 +211,7 @@ int entries_visit_bad(void *user, const ffa_cache_entry *entry)
 {
     json_t *bad = user;
 
-    (void)fprintf(stderr, "bad: %s (%s)\n", entry->key, entry->toolchain);
+    cli_line(stderr, "bad: %s (%s)", entry->key, entry->toolchain);
     (void)json_array_append_new(bad, json_string(entry->key));
     return 0;
 }

@@ -46,7 +46,7 @@ static bool is_folder(const char *path)
  * process may write to. */
 static bool can_exist(const char *folder)
 {
-    char path[512];
+    char path[CLI_PATH_BYTES];
     char *slash;
 
     if (is_folder(folder))
@@ -79,7 +79,7 @@ static bool try_variable(struct cli_place *place, const char *name, const char *
                          bool is_convention)
 {
     const char *value = getenv(name);
-    char folder[512];
+    char folder[CLI_PATH_BYTES];
     int bytes;
 
     if (!value || !value[0]) {
@@ -111,9 +111,8 @@ static int take_option(const struct cli *cli, struct cli_place *place)
         explain(place, "--store: chosen, memory only");
         return CLI_PARSE_GO;
     }
-    if (bytes == 0 || bytes + sizeof store_file + 1 > sizeof place->path)
-        return cli_fail_text(cli, FFA_INVALID, "--store is %zu bytes long, not in [1, %zu]", bytes,
-                             sizeof place->path - sizeof store_file - 1);
+    if (bytes == 0)
+        return cli_fail_text(cli, FFA_INVALID, "--store is empty");
     if (is_folder(cli->store) || cli->store[bytes - 1] == '/')
         (void)snprintf(place->path, sizeof place->path, "%s%s%s", cli->store,
                        cli->store[bytes - 1] == '/' ? "" : "/", store_file);
@@ -123,13 +122,39 @@ static int take_option(const struct cli *cli, struct cli_place *place)
     return CLI_PARSE_GO;
 }
 
+/* What names no place is refused, since the next candidate would not be the one that was asked
+ * for. */
+static int check_given(const struct cli *cli, const char *name, const char *value)
+{
+    const size_t most = CLI_PATH_BYTES - sizeof store_file - 1;
+    size_t scheme;
+
+    if (!value)
+        return CLI_PARSE_GO;
+    if (strlen(value) > most)
+        return cli_fail_text(cli, FFA_INVALID, "%s is %zu bytes long, not in [1, %zu]", name,
+                             strlen(value), most);
+    scheme = strspn(value, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+.-");
+    if (scheme && strncmp(value + scheme, "://", 3) == 0)
+        return cli_fail_text(cli, FFA_INVALID,
+                             "%s is '%s', a URL: give a folder or file on a disk of this machine, "
+                             "and move kernels as bundles",
+                             name, value);
+    return CLI_PARSE_GO;
+}
+
 int cli_find_place(const struct cli *cli, struct cli_place *place)
 {
     char of_user[32];
+    int status;
 
     memset(place, 0, sizeof *place);
     if (cli->shared && strcmp(cli->shared, "group") != 0)
         return cli_fail_text(cli, FFA_INVALID, "--shared is '%s', not group", cli->shared);
+    status = cli->store ? check_given(cli, "--store", cli->store)
+                        : check_given(cli, "FFA_CACHE_DIR", getenv("FFA_CACHE_DIR"));
+    if (status != CLI_PARSE_GO)
+        return status;
     if (cli->store)
         return take_option(cli, place);
     explain(place, "--store: not given");
@@ -190,8 +215,7 @@ static void print_log(void *user, ffa_log_level level, const char *module, const
 
     if (level != FFA_LOG_WARNING && !cli->verbose)
         return;
-    (void)fprintf(stderr, "ffa: %s: %s: %s\n", names[level <= FFA_LOG_DEBUG ? level : 3], module,
-                  line);
+    cli_line(stderr, "ffa: %s: %s: %s", names[level <= FFA_LOG_DEBUG ? level : 3], module, line);
 }
 
 /* workers: NULL to compile in this process. */
@@ -219,6 +243,7 @@ static int open_context(const struct cli *cli, ffa_context **out, int device, ui
     opts.cache_path = place.path[0] ? place.path : NULL;
     opts.templates_dir = cli->templates;
     opts.nvrtc_path = cli->nvrtc;
+    opts.cudart_path = cli->cudart;
     opts.bundles = bundles.list.at;
     opts.bundle_count = bundles.list.count;
     if (workers) {

@@ -8,6 +8,8 @@
  */
 #include "cli/file.h"
 
+#include "base/printable.h"
+
 #include <errno.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -19,6 +21,7 @@
 
 ffa_status cli_error(ffa_error *err, ffa_status status, int32_t native, const char *format, ...)
 {
+    char said[sizeof err->message];
     va_list args;
 
     if (!err)
@@ -26,8 +29,9 @@ ffa_status cli_error(ffa_error *err, ffa_status status, int32_t native, const ch
     err->status = status;
     err->native = native;
     va_start(args, format);
-    (void)vsnprintf(err->message, sizeof err->message, format, args);
+    (void)vsnprintf(said, sizeof said, format, args);
     va_end(args);
+    text_printable(err->message, sizeof err->message, said, "");
     return status;
 }
 

@@ -7,6 +7,7 @@
  */
 #include "cli/cli.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -235,12 +236,37 @@ static bool has_word(int argc, char **argv, const char *word)
     return false;
 }
 
+static void print_found(const char *what, const char *version, const char *path)
+{
+    (void)printf("%-10s %s%s%s\n", what, version[0] ? version : "not found", path[0] ? ", " : "",
+                 path);
+}
+
+/* The first line is for programs. */
+static int print_version(struct cli *cli)
+{
+    ffa_version_info info = FFA_VERSION_INFO_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    if (ffa_version_info_get(&info, NULL, &err) != FFA_OK)
+        return cli_fail(cli, &err);
+    (void)printf("ffa %s\n", info.version);
+    (void)printf("commit     %s\ntemplates  %s\nbuilt for  CUDA %s\n", info.commit,
+                 info.templates_digest, info.cuda_built);
+    print_found("runtime", info.cudart_version, info.cudart_path);
+    print_found("driver", info.driver_version, "");
+    print_found("nvrtc", info.nvrtc_version, info.nvrtc_path);
+    return CLI_DONE;
+}
+
 int main(int argc, char **argv)
 {
     struct cli cli = { 0 };
     int words = 0;
     int status;
 
+    /* A write past the limit to the size of files is an error like others. */
+    (void)signal(SIGXFSZ, SIG_IGN);
     if (argc < 2) {
         cli_print_usage(stderr);
         return CLI_USAGE;
@@ -250,8 +276,7 @@ int main(int argc, char **argv)
         return CLI_DONE;
     }
     if (strcmp(argv[1], "--version") == 0) {
-        (void)printf("ffa %s\n", ffa_version());
-        return CLI_DONE;
+        return print_version(&cli);
     }
     cli.json = has_word(argc, argv, "--json"); /* so that a wrong option is an object, too */
     cli.command = cli_find_command(argc - 1, argv + 1, &words);

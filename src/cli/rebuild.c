@@ -192,7 +192,7 @@ static ffa_status try_one(const struct cli *cli, ffa_cache *cache, ffa_context *
     if (same) {
         rebuild->same++;
     } else {
-        (void)fprintf(stderr, "different: %s (%s)\n", candidate->key, candidate->toolchain);
+        cli_line(stderr, "different: %s (%s)", candidate->key, candidate->toolchain);
         (void)json_array_append_new(rebuild->different_keys, json_string(candidate->key));
         rebuild->different++;
     }

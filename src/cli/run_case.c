@@ -9,6 +9,7 @@
 
 #include "base/half.h"
 #include "cli/file.h"
+#include "cli/fits.h"
 #include "cli/npy.h"
 
 #include <inttypes.h>
@@ -16,8 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const tensor_names[RUN_TENSORS] = { "q",    "k",  "v",  "out", "lse",  "sink",
-                                                       "dout", "dq", "dk", "dv",  "dsink" };
+static const char *const tensor_names[RUN_TENSORS] = { "q",    "k",  "v",  "out", "lse",   "sink",
+                                                       "dout", "dq", "dk", "dv",  "dsink", "dlse" };
 
 const char *run_tensor_name(enum run_tensor tensor)
 {
@@ -90,8 +91,9 @@ static struct extent extent_of(const struct run_shape *shape, enum run_tensor te
     bool is_key = tensor == RUN_K || tensor == RUN_V || tensor == RUN_DK || tensor == RUN_DV;
     bool is_sink = tensor == RUN_SINK || tensor == RUN_DSINK;
     bool is_value = tensor == RUN_V || tensor == RUN_OUT || tensor == RUN_DV || tensor == RUN_DOUT;
-    bool is_flat = tensor == RUN_LSE || is_sink;
-    bool is_empty = tensor >= RUN_DOUT && !(shape->spec_flags & FFA_SPEC_BACKWARD);
+    bool is_flat = tensor == RUN_LSE || tensor == RUN_DLSE || is_sink;
+    bool is_empty = (tensor >= RUN_DOUT && !(shape->spec_flags & FFA_SPEC_BACKWARD)) ||
+                    (tensor == RUN_DLSE && !shape->has_dlse);
     struct extent extent = {
         .shape = { is_empty  ? 0
                    : is_sink ? shape->sinks
@@ -100,7 +102,7 @@ static struct extent extent_of(const struct run_shape *shape, enum run_tensor te
                    is_key ? shape->heads_kv : shape->heads_q,
                    is_value ? shape->head_dim_v : shape->head_dim },
         .dims = is_flat ? 2 : 3,
-        .dtype = is_flat ? FFA_FP32 : shape->dtype,
+        .dtype = is_flat && shape->dtype != FFA_FP64 ? FFA_FP32 : shape->dtype,
     };
 
     extent.count = extent.shape[0] * extent.shape[1];
@@ -134,6 +136,19 @@ static ffa_status allocate(struct run_case *run, ffa_error *err)
     run->args.sink_count = run->shape.sinks;
     run->args.sink = run->shape.sinks ? run->device[RUN_SINK] : NULL;
     return FFA_OK;
+}
+
+/* Each tensor is on the host, and on the CPU backend the context's memory is the host's, too; ranks
+ * have rows of their own besides. */
+static ffa_status tensors_fit(const struct run_case *run, bool has_ranks, ffa_error *err)
+{
+    ffa_context_info info = FFA_CONTEXT_INFO_INIT;
+    int64_t bytes = 0;
+
+    for (int i = 0; i < RUN_TENSORS; i++)
+        bytes += extent_of(&run->shape, (enum run_tensor)i).bytes;
+    (void)ffa_context_info_get(run->context, &info, NULL);
+    return cli_fits(bytes * (info.device >= 0 ? 1 : has_ranks ? 3 : 2), "the tensors", err);
 }
 
 static ffa_status prepare(struct run_case *run, ffa_error *err)
@@ -175,7 +190,7 @@ static ffa_status prepare(struct run_case *run, ffa_error *err)
 }
 
 ffa_status run_case_init(struct run_case *run, ffa_context *context, const ffa_mask *mask,
-                         const struct run_shape *shape, ffa_error *err)
+                         const struct run_shape *shape, bool has_ranks, ffa_error *err)
 {
     ffa_status rc;
 
@@ -183,7 +198,9 @@ ffa_status run_case_init(struct run_case *run, ffa_context *context, const ffa_m
     run->args = (ffa_forward_args)FFA_FORWARD_ARGS_INIT;
     run->args.heads_q = shape->heads_q;
     run->args.heads_kv = shape->heads_kv;
-    rc = prepare(run, err);
+    rc = tensors_fit(run, has_ranks, err);
+    if (rc == FFA_OK)
+        rc = prepare(run, err);
     return rc == FFA_OK ? allocate(run, err) : rc;
 }
 
@@ -339,6 +356,7 @@ struct oracle_backward_case run_case_oracle_backward(const struct run_case *run,
         .forward = run_case_oracle(run, args, lists),
         .grad_dtype = run->shape.dtype,
         .dout = FFA_TENSOR_INIT(run->host[RUN_DOUT]),
+        .dlse = FFA_TENSOR_INIT(run->shape.has_dlse ? run->host[RUN_DLSE] : NULL),
         .dq = FFA_TENSOR_INIT(run->host[RUN_DQ]),
         .dk = FFA_TENSOR_INIT(run->host[RUN_DK]),
         .dv = FFA_TENSOR_INIT(run->host[RUN_DV]),
@@ -386,6 +404,7 @@ ffa_status run_case_backward(struct run_case *run, int calls, float *ms, ffa_err
     args.out = from->out;
     args.lse = from->lse;
     args.dout.data = run->device[RUN_DOUT];
+    args.dlse.data = run->shape.has_dlse ? run->device[RUN_DLSE] : NULL;
     args.dq.data = run->device[RUN_DQ];
     args.dk.data = run->device[RUN_DK];
     args.dv.data = run->device[RUN_DV];

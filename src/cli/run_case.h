@@ -24,6 +24,7 @@ enum run_tensor {
     RUN_DK,
     RUN_DV,
     RUN_DSINK,
+    RUN_DLSE,
     RUN_TENSORS
 };
 
@@ -37,6 +38,7 @@ struct run_shape {
     uint32_t spec_flags; /* FFA_SPEC_... */
     uint32_t plan_flags; /* FFA_PLAN_... */
     int32_t sinks;       /* logits a head */
+    bool has_dlse;       /* lse has a gradient, too */
 };
 
 struct run_case {
@@ -59,9 +61,10 @@ const char *run_dtype_name(ffa_dtype dtype);
 /* Element `index` of an array of `dtype`. */
 double run_element(const void *array, ffa_dtype dtype, int64_t index);
 
-/* Kernels, plan and memory; tensors are zero. Finish it whether or not this succeeds. */
+/* Kernels, plan and memory; tensors are zero. has_ranks: run_ranks_create follows, whose memory is
+ * asked for, too. Finish it whether or not this succeeds. */
 ffa_status run_case_init(struct run_case *run, ffa_context *context, const ffa_mask *mask,
-                         const struct run_shape *shape, ffa_error *err);
+                         const struct run_shape *shape, bool has_ranks, ffa_error *err);
 void run_case_finish(struct run_case *run);
 
 /* Fill an input with numbers close to normal ones (mean 0, variance 1), the same on any machine. */

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One rank: its plan and its rows, packed. lse is of the type that is summed in. */
+/* One rank: its plan and its rows, packed. */
 struct rank {
     struct run_ranks *all;
     int32_t rank;
@@ -22,7 +22,7 @@ struct rank {
     ffa_parallel_plan *plan;
     ffa_parallel_plan_info info;
     void *rows[RUN_TENSORS];
-    float *dsink;
+    void *dsink; /* of sum_dtype */
     pthread_t thread;
     bool is_started;
     /* of a pass */
@@ -37,7 +37,7 @@ struct run_ranks {
     const struct run_case *run;
     ffa_dispatch *dispatch;
     int32_t count;
-    ffa_dtype sum_dtype;
+    ffa_dtype sum_dtype; /* of lse, dlse and sinks, here and in the case */
     struct rank *ranks;
 };
 
@@ -51,13 +51,14 @@ static bool is_key(enum run_tensor tensor)
 static ffa_rows rows_of(const struct rank *r, enum run_tensor tensor)
 {
     const struct run_shape *shape = &r->all->run->shape;
+    const bool is_sum = tensor == RUN_LSE || tensor == RUN_DLSE;
 
     return (ffa_rows){ .dispatch = r->all->dispatch,
                        .side = is_key(tensor) ? FFA_SIDE_KEYS : FFA_SIDE_QUERIES,
                        .rank = r->rank,
-                       .dtype = tensor == RUN_LSE ? (int32_t)FFA_FP32 : (int32_t)shape->dtype,
+                       .dtype = is_sum ? (int32_t)r->all->sum_dtype : (int32_t)shape->dtype,
                        .heads = is_key(tensor) ? shape->heads_kv : shape->heads_q,
-                       .head_dim = tensor == RUN_LSE ? 1 : shape->head_dim };
+                       .head_dim = is_sum ? 1 : shape->head_dim };
 }
 
 static int64_t row_count(const struct rank *r, enum run_tensor tensor)
@@ -82,27 +83,6 @@ static ffa_status give(const struct rank *r, enum run_tensor tensor, ffa_error *
     const ffa_tensor local = FFA_TENSOR_INIT(r->rows[tensor]);
 
     return ffa_rows_undispatch(&rows, &local, &whole, err);
-}
-
-/* The case's lse is fp32. */
-static ffa_status give_lse(const struct rank *r, ffa_error *err)
-{
-    const ffa_rows rows = rows_of(r, RUN_LSE);
-    const int64_t count = row_count(r, RUN_LSE) * rows.heads;
-    const ffa_tensor whole = FFA_TENSOR_INIT(r->all->run->device[RUN_LSE]);
-    ffa_tensor local = FFA_TENSOR_INIT(NULL);
-    ffa_status rc;
-
-    if (r->all->sum_dtype == FFA_FP32)
-        return give(r, RUN_LSE, err);
-    local.data = malloc((size_t)count * sizeof(float));
-    if (!local.data)
-        return cli_error(err, FFA_NOMEM, 0, "no memory for the lse of a rank");
-    for (int64_t i = 0; i < count; i++)
-        ((float *)local.data)[i] = (float)((const double *)r->rows[RUN_LSE])[i];
-    rc = ffa_rows_undispatch(&rows, &local, &whole, err);
-    free(local.data);
-    return rc;
 }
 
 /* ---- one rank's part of a pass ---- */
@@ -130,6 +110,7 @@ static ffa_parallel_args args_of(const struct rank *r)
     args.dk.data = r->rows[RUN_DK];
     args.dv.data = r->rows[RUN_DV];
     args.dsink = r->dsink;
+    args.dlse.data = r->rows[RUN_DLSE];
     return args;
 }
 
@@ -154,6 +135,8 @@ static ffa_status run_rank(struct rank *r)
 
     if (r->is_backward)
         rc = take(r, RUN_DOUT, &r->err);
+    if (rc == FFA_OK && r->is_backward && r->rows[RUN_DLSE])
+        rc = take(r, RUN_DLSE, &r->err);
     for (int i = 0; i < 3 && rc == FFA_OK && !r->is_backward; i++)
         rc = take(r, forward[i], &r->err);
     if (rc == FFA_OK)
@@ -163,10 +146,11 @@ static ffa_status run_rank(struct rank *r)
     if (rc == FFA_OK && !r->is_backward)
         rc = give(r, RUN_OUT, &r->err);
     if (rc == FFA_OK && !r->is_backward)
-        rc = give_lse(r, &r->err);
+        rc = give(r, RUN_LSE, &r->err);
     if (rc == FFA_OK && r->is_backward && r->dsink && r->rank == 0)
         memcpy(r->all->run->device[RUN_DSINK], r->dsink,
-               (size_t)(r->all->run->shape.sinks * r->all->run->shape.heads_q) * sizeof(float));
+               (size_t)(r->all->run->shape.sinks * r->all->run->shape.heads_q) *
+                   ffa_dtype_bytes(r->all->sum_dtype));
     return rc;
 }
 
@@ -259,18 +243,19 @@ static ffa_status make_rows(struct rank *r, ffa_error *err)
     for (int i = 0; i < RUN_TENSORS; i++) {
         const enum run_tensor tensor = (enum run_tensor)i;
         const ffa_rows rows = rows_of(r, tensor);
-        const size_t element = tensor == RUN_LSE ? ffa_dtype_bytes(r->all->sum_dtype)
-                                                 : ffa_dtype_bytes((ffa_dtype)rows.dtype);
+        const size_t element = ffa_dtype_bytes((ffa_dtype)rows.dtype);
         const size_t elements = (size_t)(row_count(r, tensor) * rows.heads) * (size_t)rows.head_dim;
 
-        if (tensor == RUN_SINK || tensor == RUN_DSINK || (tensor >= RUN_DOUT && !has_backward))
+        if (tensor == RUN_SINK || tensor == RUN_DSINK || (tensor >= RUN_DOUT && !has_backward) ||
+            (tensor == RUN_DLSE && !shape->has_dlse))
             continue;
         r->rows[i] = malloc(elements * element + 1);
         if (!r->rows[i])
             return cli_error(err, FFA_NOMEM, 0, "no memory for the rows of a rank");
     }
     if (has_backward && shape->sinks)
-        r->dsink = malloc((size_t)(shape->sinks * shape->heads_q) * sizeof *r->dsink);
+        r->dsink =
+            malloc((size_t)(shape->sinks * shape->heads_q) * ffa_dtype_bytes(r->all->sum_dtype));
     if (has_backward && shape->sinks && !r->dsink)
         return cli_error(err, FFA_NOMEM, 0, "no memory for the rows of a rank");
     return FFA_OK;

@@ -131,7 +131,7 @@ static void on_event(void *user, const ffa_precompile_event *event)
 
     if (item && event->status != FFA_OK) {
         if (event->log[0] && session->cli->verbose)
-            (void)fprintf(stderr, "%s\n", event->log);
+            cli_text(stderr, event->log);
         warm_note_failure(session, item, describe_failure(session, event, text, sizeof text), text);
         if (ends_session(session, item))
             drain();

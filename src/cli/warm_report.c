@@ -71,17 +71,11 @@ void warm_set_kernel(json_t *object, const struct warm_item *item)
 void warm_emit(const struct warm_session *session, const char *event, json_t *object)
 {
     json_t *line = json_object();
-    char *text = NULL;
 
     cli_set_text(line, "event", event);
     (void)json_object_update(line, object);
-    if (session->options.jsonl)
-        text = json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(6));
-    if (text) {
-        (void)puts(text);
+    if (session->options.jsonl && cli_put_json(line, JSON_COMPACT))
         (void)fflush(stdout);
-    }
-    free(text);
     json_decref(line);
     json_decref(object);
 }
@@ -94,9 +88,9 @@ void warm_report_kernel(struct warm_session *session, const struct warm_item *it
 
     progress_clear(&session->progress);
     if (item->state == BUILT && !session->cli->json && !session->options.jsonl) {
-        (void)printf("built    %" PRId64 "/%" PRId64 "  %s  %s  %.0f ms\n",
-                     session->item_count - session->counts[WAITING], session->item_count, item->key,
-                     item->kernel->text, (double)compile_us / 1e3);
+        cli_line(stdout, "built    %" PRId64 "/%" PRId64 "  %s  %s  %.0f ms",
+                 session->item_count - session->counts[WAITING], session->item_count, item->key,
+                 item->kernel->text, (double)compile_us / 1e3);
         (void)fflush(stdout);
     }
     if (item->state == FAILED)

@@ -26,11 +26,11 @@ struct cpu_tensor {
 /* What a call of either pass reads and writes, all checked by the caller. */
 struct cpu_args {
     int32_t heads_q, heads_kv;  /* a multiple of heads_kv, at least 1 */
-    float softmax_scale;        /* not 0 */
-    float softcap;              /* 0: none */
+    double softmax_scale;       /* not 0; rounded to float where the call accumulates in fp32 */
+    double softcap;             /* 0: none; likewise */
     struct cpu_tensor q, k, v;  /* read; v of head_dim_v columns */
     struct cpu_tensor out, lse; /* forward: written; backward: read */
-    const float *sink;          /* [sink_count][heads_q] */
+    const void *sink;           /* [sink_count][heads_q], of the call's lse_dtype */
     int32_t sink_count;
 };
 /* Of any public struct of arguments: they have the same names. */
@@ -57,8 +57,9 @@ struct cpu_forward {
     bool fp64;           /* accumulate in fp64 (always so for FFA_FP64 tensors) */
     ffa_dtype out_dtype; /* 0: dtype */
     bool accumulate;     /* merge with what out and lse hold */
-    ffa_dtype lse_dtype; /* of args.lse: FFA_FP32 or FFA_FP64; 0: FFA_FP32 */
-    float *max_logits;   /* [heads_q], raised to the largest score of the call's cells; or NULL */
+    ffa_dtype lse_dtype; /* of args.lse, args.sink and max_logits: FFA_FP32 or FFA_FP64; 0:
+                          * FFA_FP64 for FFA_FP64 tensors, else FFA_FP32 */
+    void *max_logits;    /* [heads_q], raised to the largest score of the call's cells; or NULL */
 
     /* One stage of a pass. Its tiles say by PLAN_TILE_MERGES and PLAN_TILE_CONTINUES what comes
      * before and after; what they leave for later is in sums or in `partial`, and a plan without
@@ -71,6 +72,8 @@ struct cpu_forward {
 };
 
 ffa_status cpu_forward(const struct cpu_forward *call, ffa_error *err);
+/* max_logits [heads] of no cells: -inf. */
+void cpu_max_logits_init(void *max_logits, ffa_dtype lse_dtype, int32_t heads);
 
 /* What a backward call does to dq of a block of query rows, as the flags of plan_tile say it of a
  * tile: PLAN_TILE_MERGES, PLAN_TILE_CONTINUES, or that it leaves them alone. */
@@ -82,17 +85,19 @@ struct cpu_backward {
     const struct tile_plan *plan;
     struct cpu_args args;
     struct cpu_tensor dout;                           /* of `dtype` */
+    struct cpu_tensor dlse;                           /* of lse_dtype; data NULL: none */
     struct cpu_tensor dq, dk, dv;                     /* of `grad_dtype` */
     const struct cpu_tensor *partial_dk, *partial_dv; /* added to dk and dv: fp32 (fp64 for
                                                        * FFA_FP64), or NULL */
-    float *dsink;                                     /* [sink_count][heads_q], or NULL */
+    void *dsink;                                      /* [sink_count][heads_q], or NULL */
     ffa_dtype dtype, grad_dtype;
     ffa_dtype out_dtype; /* of args.out; 0: dtype */
     int32_t head_dim;
     int32_t head_dim_v;  /* of v, out, dout and dv; 0: head_dim */
     int32_t threads;     /* >= 1 */
     bool fp64;           /* accumulate in fp64 (always so for FFA_FP64 tensors) */
-    ffa_dtype lse_dtype; /* of args.lse: FFA_FP32 or FFA_FP64; 0: FFA_FP32 */
+    ffa_dtype lse_dtype; /* of args.lse, args.sink, dlse and dsink: FFA_FP32 or FFA_FP64; 0:
+                          * FFA_FP64 for FFA_FP64 tensors, else FFA_FP32 */
     void *delta;         /* of cpu_backward_delta; NULL: computed */
     bool accumulate;     /* add dq, dk and dv to what they hold */
 
@@ -112,8 +117,8 @@ struct cpu_backward {
 };
 
 ffa_status cpu_backward(const struct cpu_backward *call, ffa_error *err);
-/* delta [seqlen_q][heads_q], float or double: what all stages of a pass share. Reads args.out and
- * dout. */
+/* delta [seqlen_q][heads_q], float or double: what all stages of a pass share. Reads args.out,
+ * args.lse, dout and dlse: dlse is in delta, and nothing else looks at it. */
 ffa_status cpu_backward_delta(const struct cpu_backward *call, void *delta, ffa_error *err);
 
 #endif

@@ -156,7 +156,6 @@ static ffa_status run_steps(const struct cpu_backward *call, int steps, void *de
                 ? call->threads
                 : (int32_t)(work.tile_items + work.row_items);
     count = count < 1 ? 1 : count; /* a plan without work still writes dsink */
-    count = count < 1 ? 1 : count; /* a plan without work still writes dsink */
     workers = mem_array((size_t)count, sizeof *workers);
     if (!workers) {
         rc = error_nomem(err, "the threads of the CPU backend");

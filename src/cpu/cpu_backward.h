@@ -33,7 +33,7 @@ struct gradient_rows {
     size_t gradient_bytes_##real(const struct cpu_backward *call);                                 \
     size_t gradient_delta_bytes_##real(const struct cpu_backward *call);                           \
     void gradient_place_##real(const struct cpu_backward *call, struct gradient_scratch *scratch); \
-    /* delta [seqlen_q][heads_q]: rowsum(out * dout) of the rows. */                               \
+    /* delta [seqlen_q][heads_q]: rowsum(out * dout) - dlse of the rows. */                        \
     void gradient_delta_##real(const struct cpu_backward *call, const struct gradient_rows *rows,  \
                                void *delta);                                                       \
     /* dk and dv of one tile of one kv head. */                                                    \

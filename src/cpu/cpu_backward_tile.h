@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Gradients over the sweeps of a backward plan. With p = exp(score - lse) and dp = v . dout,
- * ds = p (dp - delta), where delta = out . dout (FlashAttention-2, Dao 2023):
+ * ds = p (dp - delta), where delta = out . dout - dlse (FlashAttention-2, Dao 2023; lse grows by p
+ * with a score, so its gradient joins as a part of delta):
  *
  *   dv = sum of p dout, dk = scale sum of ds q (a tile owns its keys and goes over the rows),
  *   dq = scale sum of ds k (an item owns its rows and goes over the tiles, in the plan's order).
@@ -85,11 +86,16 @@ static void load_tokens(const struct cpu_backward *call, const struct cpu_tensor
     }
 }
 
+static ffa_dtype lse_dtype(const struct cpu_backward *call)
+{
+    return lse_dtype_of(call->lse_dtype, call->dtype);
+}
+
 static REAL lse_of(const struct cpu_backward *call, int64_t row, int32_t head)
 {
     const struct cpu_tensor *lse = &call->args.lse;
     const REAL at =
-        load_lse(call->lse_dtype, lse->data, row * lse->token_stride + head * lse->head_stride);
+        load_lse(lse_dtype(call), lse->data, row * lse->token_stride + head * lse->head_stride);
 
     return at == -(REAL)INFINITY ? (REAL)INFINITY : at; /* no key has weight: exp gives 0 */
 }
@@ -357,6 +363,9 @@ void gradient_delta(const struct cpu_backward *call, const struct gradient_rows 
             load(call->dtype, dout->data, from + c, 1, &b);
             sum += a * b;
         }
+        if (has_keys && call->dlse.data)
+            sum -= load_lse(lse_dtype(call), call->dlse.data,
+                            row * call->dlse.token_stride + rows->head * call->dlse.head_stride);
         ((REAL *)delta)[row * call->args.heads_q + rows->head] = sum;
     }
 }
@@ -364,14 +373,15 @@ void gradient_delta(const struct cpu_backward *call, const struct gradient_rows 
 void gradient_sink(const struct cpu_backward *call, int32_t head, const void *delta)
 {
     const int32_t heads = call->args.heads_q;
+    const ffa_dtype dtype = lse_dtype(call);
 
     for (int32_t s = 0; s < call->args.sink_count; s++) {
-        const REAL logit = (REAL)call->args.sink[(int64_t)s * heads + head];
+        const REAL logit = load_lse(dtype, call->args.sink, (int64_t)s * heads + head);
         REAL sum = 0;
 
         for (int64_t row = 0; row < call->plan->shape.seqlen_q; row++)
             sum -= REAL_EXP(logit - lse_of(call, row, head)) *
                    ((const REAL *)delta)[row * heads + head];
-        call->dsink[(int64_t)s * heads + head] = (float)sum;
+        store(dtype, call->dsink, (int64_t)s * heads + head, (double)sum);
     }
 }

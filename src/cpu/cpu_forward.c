@@ -5,6 +5,7 @@
  */
 #include "cpu/cpu_forward.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -69,6 +70,15 @@ static ffa_status prepare(struct worker *workers, int32_t count, struct work *wo
             forward_place_f32(work->call, &workers[i].scratch);
     }
     return FFA_OK;
+}
+
+void cpu_max_logits_init(void *max_logits, ffa_dtype lse_dtype, int32_t heads)
+{
+    for (int32_t h = 0; h < heads; h++)
+        if (lse_dtype == FFA_FP64)
+            ((double *)max_logits)[h] = -(double)INFINITY;
+        else
+            ((float *)max_logits)[h] = -INFINITY;
 }
 
 ffa_status cpu_forward(const struct cpu_forward *call, ffa_error *err)

@@ -126,15 +126,24 @@ static void run_sweep(const struct cpu_forward *call, const struct plan_tile *ti
     }
 }
 
+static ffa_dtype lse_dtype(const struct cpu_forward *call)
+{
+    return lse_dtype_of(call->lse_dtype, call->dtype);
+}
+
+static REAL sink_of(const struct cpu_forward *call, int32_t s, int32_t head)
+{
+    return load_lse(lse_dtype(call), call->args.sink, (int64_t)s * call->args.heads_q + head);
+}
+
 /* Sinks join the row's sum; top is raised where one is above it. Returns what out must be scaled
  * with for the new top. */
 static REAL add_sinks(const struct cpu_forward *call, int32_t head, REAL *top, REAL *sum)
 {
-    const float *sink = call->args.sink + head;
     REAL next = *top, keep;
 
     for (int32_t s = 0; s < call->args.sink_count; s++) {
-        const REAL logit = sink[(int64_t)s * call->args.heads_q];
+        const REAL logit = sink_of(call, s, head);
 
         next = logit > next ? logit : next;
     }
@@ -143,7 +152,7 @@ static REAL add_sinks(const struct cpu_forward *call, int32_t head, REAL *top, R
     keep = REAL_EXP(*top - next);
     *sum *= keep;
     for (int32_t s = 0; s < call->args.sink_count; s++)
-        *sum += REAL_EXP((REAL)sink[(int64_t)s * call->args.heads_q] - next);
+        *sum += REAL_EXP(sink_of(call, s, head) - next);
     *top = next;
     return keep;
 }
@@ -196,7 +205,7 @@ static void write_row(const struct cpu_forward *call, int64_t row, int32_t r, in
     if (!is_first && !partial)
         merge_rows(*sum_lse, &here, &was, &is);
     else if (!is_first || call->accumulate)
-        merge_rows(load_lse(call->lse_dtype, lse->data, lse_at), &here, &was, &is);
+        merge_rows(load_lse(lse_dtype(call), lse->data, lse_at), &here, &was, &is);
     for (int32_t c = 0; c < value_dim(call); c++) {
         REAL value = sum == 0 ? 0 : from[c] * keep / sum * is, old = 0;
 
@@ -216,27 +225,45 @@ static void write_row(const struct cpu_forward *call, int64_t row, int32_t r, in
     }
     if (!is_last && !partial)
         *sum_lse = here;
-    else if (call->lse_dtype == FFA_FP64)
-        ((double *)lse->data)[lse_at] = (double)here;
     else
-        ((float *)lse->data)[lse_at] = (float)here;
+        store(lse_dtype(call), lse->data, lse_at, (double)here);
 }
 
 /* Threads raise a head's maximum in any order. */
-static void raise_max(const struct cpu_forward *call, const struct plan_tile *tile, int32_t head,
-                      const struct forward_scratch *scratch)
+static void raise_float(float *at, float top)
 {
-    float *at = call->max_logits + head, seen, top = -INFINITY;
+    float seen;
 
-    for (int32_t r = 0; r < tile->count; r++) {
-        const float of_row = (float)((const REAL *)scratch->top)[r];
-
-        top = of_row > top ? of_row : top;
-    }
     __atomic_load(at, &seen, __ATOMIC_RELAXED);
     while (top > seen &&
            !__atomic_compare_exchange(at, &seen, &top, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
     }
+}
+
+static void raise_double(double *at, double top)
+{
+    double seen;
+
+    __atomic_load(at, &seen, __ATOMIC_RELAXED);
+    while (top > seen &&
+           !__atomic_compare_exchange(at, &seen, &top, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+}
+
+static void raise_max(const struct cpu_forward *call, const struct plan_tile *tile, int32_t head,
+                      const struct forward_scratch *scratch)
+{
+    REAL top = -(REAL)INFINITY;
+
+    for (int32_t r = 0; r < tile->count; r++) {
+        const REAL of_row = ((const REAL *)scratch->top)[r];
+
+        top = of_row > top ? of_row : top;
+    }
+    if (lse_dtype(call) == FFA_FP64)
+        raise_double((double *)call->max_logits + head, (double)top);
+    else
+        raise_float((float *)call->max_logits + head, (float)top);
 }
 
 void forward_tile(const struct cpu_forward *call, const struct plan_tile *tile, int32_t head,

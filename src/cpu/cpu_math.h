@@ -56,6 +56,12 @@ static void store(ffa_dtype dtype, void *data, int64_t at, double value)
     }
 }
 
+/* Of lse, and of what is of its dtype: `asked` by the caller of tensors of `dtype`. */
+static ffa_dtype lse_dtype_of(ffa_dtype asked, ffa_dtype dtype)
+{
+    return asked ? asked : dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32;
+}
+
 /* lse is stored in either width. */
 static REAL load_lse(ffa_dtype dtype, const void *data, int64_t at)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The only user of the CUDA runtime: devices, kernels and their launches, tensor maps, memory.
+ * The only user of the CUDA runtime, which it opens: devices, kernels and their launches, tensor
+ * maps, memory.
  *
  * A function named _enqueue only enqueues on its stream. Every call leaves the caller's current
  * device as it was. CUDA's errors become FFA_GPU, or FFA_NOMEM where memory ran out.
@@ -12,14 +13,31 @@
 #include "base/device_facts.h"
 #include <ffa/context.h>
 
+/* ---- the CUDA runtime ---- */
+
+struct gpu_runtime;
+
+/* Find and open the CUDA runtime, as cuda_library_open does. *out: caller's, gpu_runtime_close()
+ * after its devices are closed; the library itself stays loaded. FFA_UNSUPPORTED, which says what
+ * was tried; FFA_NOMEM. Needs no driver. */
+ffa_status gpu_runtime_open(struct gpu_runtime **out, const char *path, ffa_error *err);
+void gpu_runtime_close(struct gpu_runtime *cuda);
+/* Borrowed until the runtime is closed. */
+const char *gpu_runtime_path(const struct gpu_runtime *cuda);
+const char *gpu_runtime_version(const struct gpu_runtime *cuda); /* "13.0" */
+const char *gpu_runtime_driver(const struct gpu_runtime *cuda);  /* likewise; "": there is none */
+
+/* ---- devices ---- */
+
 struct gpu_device;
 
 /* The ordinal of the first device a kernel exists for (compute capability 9.0), or -1. */
-int gpu_device_pick(void);
+int gpu_device_pick(const struct gpu_runtime *cuda);
 /* Open a device; *out: caller's, gpu_device_close(). May create its primary context and block for
  * it. Fails with FFA_GPU (no driver), FFA_INVALID (ordinal out of range), FFA_UNSUPPORTED (no
  * kernel exists for the device, or the driver is too old), FFA_NOMEM. */
-ffa_status gpu_device_open(struct gpu_device **out, int ordinal, ffa_error *err);
+ffa_status gpu_device_open(struct gpu_device **out, const struct gpu_runtime *cuda, int ordinal,
+                           ffa_error *err);
 void gpu_device_close(struct gpu_device *device);
 int gpu_device_ordinal(const struct gpu_device *device);
 /* Borrowed until the device is closed. */
@@ -42,9 +60,11 @@ struct gpu_kernel_desc {
 };
 
 /* Load a cubin on the device. The driver copies it, so `cubin` need not outlive the call.
- * *out: caller's, gpu_kernel_unload() before the device closes. */
+ * *out: caller's, gpu_kernel_unload() before the device closes. *is_refused: it failed because the
+ * driver does not take this cubin (of a newer toolkit, for another device, without the entry);
+ * another cubin of the same kernel may do. */
 ffa_status gpu_kernel_load(struct gpu_kernel **out, struct gpu_device *device,
-                           const struct gpu_kernel_desc *desc, ffa_error *err);
+                           const struct gpu_kernel_desc *desc, bool *is_refused, ffa_error *err);
 void gpu_kernel_unload(struct gpu_kernel *kernel);
 
 /* Enqueue one launch whose only argument is the struct at `args`, copied at once. The grid has

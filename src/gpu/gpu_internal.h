@@ -8,7 +8,6 @@
 #include "gpu/upload_ring.h"
 
 #include <cuda.h> /* types only: the driver is reached through cudaGetDriverEntryPointByVersion */
-#include <cuda_runtime_api.h>
 
 typedef CUresult (*tensor_map_encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
                                          const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
@@ -17,6 +16,7 @@ typedef CUresult (*tensor_map_encode_fn)(CUtensorMap *, CUtensorMapDataType, cuu
                                          CUtensorMapFloatOOBfill);
 
 struct gpu_device {
+    const struct gpu_runtime *cuda; /* not owned */
     int ordinal;
     struct device_facts facts;
     char arch[16];
@@ -27,7 +27,13 @@ struct gpu_device {
 };
 
 /* `doing` completes "cannot ...". */
-ffa_status gpu_status(cudaError_t code, const char *doing, ffa_error *err);
+ffa_status gpu_status(const struct gpu_runtime *cuda, cudaError_t code, const char *doing,
+                      ffa_error *err);
+
+/* Run one function of the device's CUDA runtime as FFA_TRY does. `call` is written without the
+ * runtime: "cudaEventCreate(&event)". */
+#define GPU_TRY(device, call, doing, err)                                                          \
+    FFA_TRY(gpu_status((device)->cuda, (device)->cuda->call, (doing), (err)))
 
 /* Make the device current. *previous receives the device that was; gpu_leave makes it current
  * again. */

@@ -18,14 +18,46 @@ struct gpu_kernel {
     int32_t threads, shared_bytes, cluster;
 };
 
+/* Whether a failed load says something of the cubin, not of the device or the process. */
+static bool is_of_cubin(cudaError_t code)
+{
+    switch (code) {
+    case cudaErrorInvalidKernelImage:
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorUnsupportedPtxVersion:
+    case cudaErrorInvalidSource:
+    case cudaErrorInvalidDeviceFunction:
+    case cudaErrorSymbolNotFound:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* The driver looks at the code here, or, where it loads lazily, when the entry is looked up. */
+static cudaError_t library_load(struct gpu_kernel *kernel, const struct gpu_kernel_desc *desc)
+{
+    const struct gpu_runtime *cuda = kernel->device->cuda;
+    cudaError_t code = fault_here(FAULT_LOAD)
+                           ? cudaErrorNoKernelImageForDevice
+                           : cuda->cudaLibraryLoadData(&kernel->library, desc->cubin, NULL, NULL, 0,
+                                                       NULL, NULL, 0);
+
+    return code == cudaSuccess
+               ? cuda->cudaLibraryGetKernel(&kernel->entry, kernel->library, desc->entry)
+               : code;
+}
+
 ffa_status gpu_kernel_load(struct gpu_kernel **out, struct gpu_device *device,
-                           const struct gpu_kernel_desc *desc, ffa_error *err)
+                           const struct gpu_kernel_desc *desc, bool *is_refused, ffa_error *err)
 {
     struct gpu_kernel *kernel = NULL;
     int previous = device->ordinal;
+    cudaError_t code;
     ffa_status rc;
 
     *out = NULL;
+    *is_refused = false;
     if (desc->shared_bytes > device->facts.shared_bytes_block)
         return error_fail(err, FFA_UNSUPPORTED, 0,
                           "%s needs %d bytes of shared memory, a block of the device has %d",
@@ -41,15 +73,13 @@ ffa_status gpu_kernel_load(struct gpu_kernel **out, struct gpu_device *device,
     kernel->shared_bytes = desc->shared_bytes;
     kernel->cluster = desc->cluster;
     FFA_TRY(gpu_enter(device, &previous, err));
-    FFA_TRY(
-        gpu_status(cudaLibraryLoadData(&kernel->library, desc->cubin, NULL, NULL, 0, NULL, NULL, 0),
-                   "load the module", err));
-    FFA_TRY(gpu_status(cudaLibraryGetKernel(&kernel->entry, kernel->library, desc->entry),
-                       "find the kernel's entry", err));
-    FFA_TRY(gpu_status(cudaFuncSetAttribute((const void *)kernel->entry,
-                                            cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                            desc->shared_bytes),
-                       "reserve the kernel's shared memory", err));
+    code = library_load(kernel, desc);
+    *is_refused = is_of_cubin(code);
+    FFA_TRY(gpu_status(device->cuda, code, "load the module", err));
+    GPU_TRY(device,
+            cudaFuncSetAttribute((const void *)kernel->entry,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, desc->shared_bytes),
+            "reserve the kernel's shared memory", err);
     *out = kernel;
     kernel = NULL;
 out:
@@ -63,7 +93,7 @@ void gpu_kernel_unload(struct gpu_kernel *kernel)
     if (!kernel)
         return;
     if (kernel->library)
-        (void)cudaLibraryUnload(kernel->library);
+        (void)kernel->device->cuda->cudaLibraryUnload(kernel->library);
     mem_free(kernel);
 }
 
@@ -87,8 +117,8 @@ ffa_status gpu_kernel_enqueue(const struct gpu_kernel *kernel, int32_t blocks, c
     ffa_status rc;
 
     FFA_TRY(gpu_enter(kernel->device, &previous, err));
-    FFA_TRY(gpu_status(cudaLaunchKernelExC(&config, (const void *)kernel->entry, params),
-                       "launch the kernel", err));
+    GPU_TRY(kernel->device, cudaLaunchKernelExC(&config, (const void *)kernel->entry, params),
+            "launch the kernel", err);
 out:
     gpu_leave(kernel->device, previous);
     return rc;

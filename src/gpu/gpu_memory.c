@@ -14,7 +14,7 @@
         int previous = (device)->ordinal;                                                          \
         ffa_status rc = gpu_enter((device), &previous, (err));                                     \
         if (rc == FFA_OK)                                                                          \
-            rc = gpu_status((call), (doing), (err));                                               \
+            rc = gpu_status((device)->cuda, (device)->cuda->call, (doing), (err));                 \
         gpu_leave((device), previous);                                                             \
         return rc;                                                                                 \
     } while (0)
@@ -32,7 +32,7 @@ void gpu_free(struct gpu_device *device, void *memory)
     if (!memory)
         return;
     (void)gpu_enter(device, &previous, NULL);
-    (void)cudaFree(memory);
+    (void)device->cuda->cudaFree(memory);
     gpu_leave(device, previous);
 }
 
@@ -65,7 +65,7 @@ ffa_status gpu_upload_enqueue(struct gpu_device *device, void *dst, const void *
     ffa_status rc;
 
     FFA_TRY(gpu_enter(device, &previous, err));
-    FFA_TRY(gpu_status(cudaStreamIsCapturing(stream, &capture), "query the stream", err));
+    GPU_TRY(device, cudaStreamIsCapturing(stream, &capture), "query the stream", err);
     if (capture != cudaStreamCaptureStatusNone) {
         rc = error_fail(err, FFA_INVALID, 0,
                         "the stream is capturing a graph: upload the plan before the capture");
@@ -95,10 +95,10 @@ ffa_status gpu_time_begin(struct gpu_device *device, ffa_stream stream, ffa_erro
 
     FFA_TRY(gpu_enter(device, &previous, err));
     if (!device->begin)
-        FFA_TRY(gpu_status(cudaEventCreate(&device->begin), "create an event", err));
+        GPU_TRY(device, cudaEventCreate(&device->begin), "create an event", err);
     if (!device->end)
-        FFA_TRY(gpu_status(cudaEventCreate(&device->end), "create an event", err));
-    FFA_TRY(gpu_status(cudaEventRecord(device->begin, stream), "record an event", err));
+        GPU_TRY(device, cudaEventCreate(&device->end), "create an event", err);
+    GPU_TRY(device, cudaEventRecord(device->begin, stream), "record an event", err);
     device->is_timing = true;
 out:
     gpu_leave(device, previous);
@@ -115,10 +115,9 @@ ffa_status gpu_time_end(struct gpu_device *device, ffa_stream stream, float *ms,
         return error_fail(err, FFA_INVALID, 0, "the stopwatch was not started");
     device->is_timing = false;
     FFA_TRY(gpu_enter(device, &previous, err));
-    FFA_TRY(gpu_status(cudaEventRecord(device->end, stream), "record an event", err));
-    FFA_TRY(gpu_status(cudaEventSynchronize(device->end), "wait for an event", err));
-    FFA_TRY(
-        gpu_status(cudaEventElapsedTime(ms, device->begin, device->end), "read the events", err));
+    GPU_TRY(device, cudaEventRecord(device->end, stream), "record an event", err);
+    GPU_TRY(device, cudaEventSynchronize(device->end), "wait for an event", err);
+    GPU_TRY(device, cudaEventElapsedTime(ms, device->begin, device->end), "read the events", err);
 out:
     gpu_leave(device, previous);
     return rc;

@@ -16,40 +16,44 @@
 /* Plans are mostly smaller, so that slots serve all of them. */
 #define SLOT_BYTES_LEAST ((int64_t)64 << 10)
 
-void upload_ring_init(struct upload_ring *ring)
+void upload_ring_init(struct upload_ring *ring, const struct gpu_runtime *cuda)
 {
-    *ring = (struct upload_ring){ .turn = 0 };
+    *ring = (struct upload_ring){ .cuda = cuda };
     (void)pthread_mutex_init(&ring->lock, NULL);
 }
 
-static ffa_status slot_wait(struct upload_slot *slot, ffa_error *err)
+static ffa_status slot_wait(const struct gpu_runtime *cuda, struct upload_slot *slot,
+                            ffa_error *err)
 {
     ffa_status rc = FFA_OK;
 
     if (slot->is_busy)
-        FFA_TRY(gpu_status(cudaEventSynchronize(slot->done), "wait for an upload", err));
+        FFA_TRY(
+            gpu_status(cuda, cuda->cudaEventSynchronize(slot->done), "wait for an upload", err));
     slot->is_busy = false;
 out:
     return rc;
 }
 
-static void slot_free(struct upload_slot *slot)
+static void slot_free(const struct gpu_runtime *cuda, struct upload_slot *slot)
 {
     if (slot->memory)
-        (void)cudaFreeHost(slot->memory);
+        (void)cuda->cudaFreeHost(slot->memory);
     slot->memory = NULL;
     slot->bytes = 0;
 }
 
 void upload_ring_finish(struct upload_ring *ring)
 {
+    const struct gpu_runtime *cuda = ring->cuda;
+
     for (int i = 0; i < UPLOAD_SLOTS; i++) {
         struct upload_slot *slot = &ring->slots[i];
 
-        (void)slot_wait(slot, NULL);
-        slot_free(slot);
+        (void)slot_wait(cuda, slot, NULL);
+        slot_free(cuda, slot);
         if (slot->done)
-            (void)cudaEventDestroy(slot->done);
+            (void)cuda->cudaEventDestroy(slot->done);
     }
     (void)pthread_mutex_destroy(&ring->lock);
 }
@@ -57,13 +61,15 @@ void upload_ring_finish(struct upload_ring *ring)
 /* See which slots the device has done with. */
 static void slots_poll(struct upload_ring *ring)
 {
+    const struct gpu_runtime *cuda = ring->cuda;
+
     for (int i = 0; i < UPLOAD_SLOTS; i++) {
         struct upload_slot *slot = &ring->slots[i];
 
-        if (slot->is_busy && cudaEventQuery(slot->done) == cudaSuccess)
+        if (slot->is_busy && cuda->cudaEventQuery(slot->done) == cudaSuccess)
             slot->is_busy = false;
     }
-    (void)cudaGetLastError(); /* "not ready" is no error of the caller's */
+    (void)cuda->cudaGetLastError(); /* "not ready" is no error of the caller's */
 }
 
 /* Whether slot a is the better one for so many bytes. A free one comes first, then one that is not
@@ -98,21 +104,23 @@ static struct upload_slot *slot_choose(struct upload_ring *ring, int64_t bytes)
 }
 
 /* Make a slot ready to be written: nothing reads it, and it is large enough. */
-static ffa_status slot_take(struct upload_slot *slot, int64_t bytes, ffa_error *err)
+static ffa_status slot_take(const struct gpu_runtime *cuda, struct upload_slot *slot, int64_t bytes,
+                            ffa_error *err)
 {
     int64_t size = SLOT_BYTES_LEAST;
     ffa_status rc;
 
-    FFA_TRY(slot_wait(slot, err));
+    FFA_TRY(slot_wait(cuda, slot, err));
     if (!slot->done)
-        FFA_TRY(gpu_status(cudaEventCreateWithFlags(&slot->done, cudaEventDisableTiming),
+        FFA_TRY(gpu_status(cuda,
+                           cuda->cudaEventCreateWithFlags(&slot->done, cudaEventDisableTiming),
                            "create an event", err));
     if (slot->bytes >= bytes)
         goto out;
     while (size < bytes)
         size *= 2;
-    slot_free(slot);
-    FFA_TRY(gpu_status(cudaHostAlloc(&slot->memory, (size_t)size, cudaHostAllocDefault),
+    slot_free(cuda, slot);
+    FFA_TRY(gpu_status(cuda, cuda->cudaHostAlloc(&slot->memory, (size_t)size, cudaHostAllocDefault),
                        "allocate pinned host memory", err));
     slot->bytes = size;
 out:
@@ -122,22 +130,23 @@ out:
 static ffa_status enqueue(struct upload_ring *ring, void *dst, const void *src, int64_t bytes,
                           ffa_stream stream, ffa_error *err)
 {
+    const struct gpu_runtime *cuda = ring->cuda;
     struct upload_slot *slot;
     ffa_status rc;
 
     slots_poll(ring);
     slot = slot_choose(ring, bytes);
-    FFA_TRY(slot_take(slot, bytes, err));
+    FFA_TRY(slot_take(cuda, slot, bytes, err));
     memcpy(slot->memory, src, (size_t)bytes);
     FFA_TRY(gpu_status(
-        cudaMemcpyAsync(dst, slot->memory, (size_t)bytes, cudaMemcpyHostToDevice, stream), "upload",
-        err));
+        cuda->cudaMemcpyAsync(dst, slot->memory, (size_t)bytes, cudaMemcpyHostToDevice, stream),
+        "upload", err));
     slot->turn = ++ring->turn;
-    rc = gpu_status(cudaEventRecord(slot->done, stream), "record an event", err);
+    rc = gpu_status(cuda, cuda->cudaEventRecord(slot->done, stream), "record an event", err);
     if (rc == FFA_OK)
         slot->is_busy = true;
     else /* nothing says when the slot is free */
-        (void)cudaStreamSynchronize(stream);
+        (void)cuda->cudaStreamSynchronize(stream);
 out:
     return rc;
 }
@@ -148,13 +157,15 @@ ffa_status upload_ring_enqueue(struct upload_ring *ring, void *dst, const void *
     /* A capture of another stream may forbid this thread to allocate and to query events, which the
      * graph has nothing to do with. */
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    const struct gpu_runtime *cuda = ring->cuda;
     ffa_status rc;
 
-    FFA_TRY(gpu_status(cudaThreadExchangeStreamCaptureMode(&mode), "set the capture mode", err));
+    FFA_TRY(gpu_status(cuda, cuda->cudaThreadExchangeStreamCaptureMode(&mode),
+                       "set the capture mode", err));
     (void)pthread_mutex_lock(&ring->lock);
     rc = enqueue(ring, dst, src, bytes, stream, err);
     (void)pthread_mutex_unlock(&ring->lock);
-    (void)cudaThreadExchangeStreamCaptureMode(&mode);
+    (void)cuda->cudaThreadExchangeStreamCaptureMode(&mode);
 out:
     return rc;
 }

@@ -5,9 +5,9 @@
 #ifndef FFA_GPU_UPLOAD_RING_H
 #define FFA_GPU_UPLOAD_RING_H
 
+#include "gpu/cuda_runtime.h"
 #include "gpu/gpu.h"
 
-#include <cuda_runtime_api.h>
 #include <pthread.h>
 
 enum { UPLOAD_SLOTS = 16 };
@@ -21,12 +21,13 @@ struct upload_slot {
 };
 
 struct upload_ring {
+    const struct gpu_runtime *cuda; /* not owned */
     pthread_mutex_t lock;
     struct upload_slot slots[UPLOAD_SLOTS];
     int64_t turn; /* uploads so far */
 };
 
-void upload_ring_init(struct upload_ring *ring);
+void upload_ring_init(struct upload_ring *ring, const struct gpu_runtime *cuda);
 /* Waits for uploads under way. Called with the device current. */
 void upload_ring_finish(struct upload_ring *ring);
 /* Copy `src` to a slot and enqueue the copy from there to the device. `src` is not needed after the

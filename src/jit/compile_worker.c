@@ -7,6 +7,8 @@
  *
  * Invariant: a worker is used again only after a whole answer; whatever else comes, a time-out, a
  * death, bytes of no message, ends it, so that an answer is never taken for that of another job.
+ * A worker leads a process group of its own, and whatever it started ends with it. One that is idle
+ * ends by itself, in order; only one that is at work, or does not end, is killed.
  */
 #include "jit/compile_worker.h"
 
@@ -24,6 +26,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 /* The library reads no variable; a worker gets them all, as a forked process would. */
@@ -363,7 +366,9 @@ static int set_up(posix_spawn_file_actions_t *actions, posix_spawnattr_t *attrib
     (void)sigfillset(&all);
     (void)posix_spawnattr_setsigmask(attributes, &blocked);
     (void)posix_spawnattr_setsigdefault(attributes, &all);
-    (void)posix_spawnattr_setflags(attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    (void)posix_spawnattr_setpgroup(attributes, 0);
+    (void)posix_spawnattr_setflags(attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF |
+                                                   POSIX_SPAWN_SETPGROUP);
     return code;
 }
 
@@ -411,27 +416,62 @@ static ffa_status start(struct worker *worker, const struct worker_opts *opts, f
                       strerror(code));
 }
 
-/* Take the process away, dead or alive; how it ended where it ended by itself, 0 where this process
- * was told not to care for its children. */
+/* Of a process: it runs; it has ended and is to be waited for; the system waited for it. */
+enum life { RUNS, ENDED, GONE };
+
+static enum life look_at(const struct worker *worker)
+{
+    siginfo_t info = { .si_pid = 0 };
+
+    if (waitid(P_PID, (id_t)worker->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0)
+        return GONE;
+    return info.si_pid ? ENDED : RUNS;
+}
+
+/* Take the process away, dead or alive, and what it started; how it ended where it ended by itself,
+ * 0 where this process was told not to care for its children. Until it is waited for, the number of
+ * its group is nobody else's. */
 static int finish_off(struct worker *worker)
 {
     int status = 0;
 
-    (void)kill(worker->pid, SIGKILL);
+    if (look_at(worker) != GONE) {
+        (void)kill(-worker->pid, SIGKILL);
+        (void)kill(worker->pid, SIGKILL);
+    }
     while (waitpid(worker->pid, &status, 0) < 0)
         if (errno != EINTR) {
             status = 0;
             break;
         }
-    (void)close(worker->socket);
+    if (worker->socket >= 0)
+        (void)close(worker->socket);
     worker->pid = 0;
     return status;
 }
 
+/* Close the socket of an idle worker, at which it ends, and wait a while for that. */
+static void dismiss(struct worker *worker)
+{
+    enum { PATIENCE_US = 2000000 };
+    const int64_t deadline_us = clock_us() + PATIENCE_US;
+    int64_t pause_us = 200;
+
+    (void)close(worker->socket);
+    worker->socket = -1;
+    while (look_at(worker) == RUNS && clock_us() < deadline_us) {
+        (void)nanosleep(&(struct timespec){ .tv_nsec = (long)pause_us * 1000 }, NULL);
+        pause_us = min64(2 * pause_us, 20000);
+    }
+}
+
 void worker_end(struct worker *worker)
 {
-    if (worker->pid)
-        (void)finish_off(worker);
+    if (!worker->pid)
+        return;
+    if (!worker->is_busy)
+        dismiss(worker);
+    (void)finish_off(worker);
 }
 
 void worker_forget(struct worker *worker)
@@ -444,13 +484,9 @@ void worker_forget(struct worker *worker)
 /* One that died since its last answer is replaced: no kernel is at fault. */
 static ffa_status make_ready(struct worker *worker, const struct worker_opts *opts, ffa_error *err)
 {
-    int status;
-
     worker_forget(worker);
-    if (worker->pid && waitpid(worker->pid, &status, WNOHANG) != 0) {
-        (void)close(worker->socket);
-        worker->pid = 0;
-    }
+    if (worker->pid && look_at(worker) != RUNS)
+        (void)finish_off(worker);
     return worker->pid ? FFA_OK : start(worker, opts, err);
 }
 
@@ -536,10 +572,14 @@ static ffa_status exchange(struct worker *worker, const struct worker_opts *opts
                            struct text *request, char **answer, size_t *bytes, ffa_error *err)
 {
     struct patience patience = { clock_us() + 1000 * opts->timeout_ms, worker->is_cut };
-    enum moved moved = send_body(worker->socket, request, &patience);
-    ffa_status rc = moved == MOVED_ALL ? receive_body(worker->socket, answer, bytes, &patience)
-                                       : (moved == MOVED_LATE ? FFA_TIMEOUT : FFA_IO);
+    enum moved moved;
+    ffa_status rc;
 
+    worker->is_busy = true;
+    moved = send_body(worker->socket, request, &patience);
+    rc = moved == MOVED_ALL ? receive_body(worker->socket, answer, bytes, &patience)
+                            : (moved == MOVED_LATE ? FFA_TIMEOUT : FFA_IO);
+    worker->is_busy = rc != FFA_OK;
     if (rc == FFA_IO)
         return blame(worker, opts, name, err);
     if (rc != FFA_OK)

@@ -24,8 +24,9 @@ struct worker_opts {
  * thread that started it.
  */
 struct worker {
-    pid_t pid; /* 0: none */
+    pid_t pid; /* 0: none; it leads the process group of the same number */
     int socket;
+    bool is_busy; /* it was asked, and has not answered */
     const atomic_bool *is_cut; /* borrowed; set: end the compile under way at once. NULL: never */
     /* of the last compile: */
     pid_t asked;     /* the process; 0: none could be started, or none was needed */
@@ -45,7 +46,8 @@ ffa_status worker_compile(struct worker *worker, const struct worker_opts *opts,
                           struct nvrtc_output *out, ffa_error *err);
 /* What is known of the last compile is no longer so. */
 void worker_forget(struct worker *worker);
-/* End the process, if there is one; the rest stays. */
+/* End the process, if there is one, and what it started; the rest stays. An idle one ends by itself
+ * within two seconds, or is killed, as one at work is. */
 void worker_end(struct worker *worker);
 
 #endif

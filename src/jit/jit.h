@@ -65,7 +65,7 @@ void jit_spec_text(const struct jit_spec *spec, char *out, size_t size);
 /* ---- kernels ---- */
 
 /* A cubin with all that is known of it; what the table keeps and the store writes and reads.
- * In `info`: all but layer and resolve_us. */
+ * In `info`: all but resolve_us; the layer is where it came from, once that is known. */
 struct jit_kernel {
     ffa_kernel_info info;
     void *cubin;

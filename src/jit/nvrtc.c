@@ -7,11 +7,10 @@
  */
 #include "jit/nvrtc.h"
 
+#include "base/cuda_library.h"
 #include "base/digest.h"
 
 #include <dlfcn.h>
-#include <errno.h>
-#include <glob.h>
 #include <nvrtc.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -44,18 +43,12 @@ struct nvrtc {
 
 /* ---- finding ---- */
 
-/* Where it was looked for and why that did not do; becomes the error. */
-struct search {
-    struct text tried;
-    bool nomem;
-};
-
-static ffa_status bind(struct nvrtc *nvrtc, void *library, const char *name, struct search *search)
+static ffa_status bind(struct nvrtc *nvrtc, void *library, const char *name, struct text *tried)
 {
 #define X(function)                                                                                \
     *(void **)&nvrtc->function = dlsym(library, #function);                                        \
     if (!nvrtc->function) {                                                                        \
-        text_add(&search->tried, "; '%s' lacks %s", name, #function);                              \
+        text_add(tried, "; '%s' lacks %s", name, #function);                                       \
         return FFA_UNSUPPORTED;                                                                    \
     }
     NVRTC_FUNCTIONS(X)
@@ -65,7 +58,7 @@ static ffa_status bind(struct nvrtc *nvrtc, void *library, const char *name, str
 
 /* A name for this very build: NVRTC has a version, but patch releases share it. Size, head (ELF
  * header, build id) and tail (section table) of the file: stable, and cheap for 100 MB. */
-static ffa_status identify(struct nvrtc *nvrtc, int major, int minor, struct search *search)
+static ffa_status identify(struct nvrtc *nvrtc, int major, int minor, struct text *tried)
 {
     enum { PART = 65536 };
     struct digest digest;
@@ -76,11 +69,11 @@ static ffa_status identify(struct nvrtc *nvrtc, int major, int minor, struct sea
     ffa_status rc = FFA_UNSUPPORTED;
 
     if (!part) {
-        search->nomem = true;
+        tried->failed = true;
         goto out;
     }
     if (!file || fstat(fileno(file), &stat) != 0) {
-        text_add(&search->tried, "; '%s' cannot be read", nvrtc->path);
+        text_add(tried, "; '%s' cannot be read", nvrtc->path);
         goto out;
     }
     digest_init(&digest);
@@ -117,88 +110,38 @@ static void load_builtins(const struct nvrtc *nvrtc)
 }
 
 /* Take `library` if it is a whole NVRTC, new enough. */
-static bool accept(struct nvrtc *nvrtc, void *library, const char *name, struct search *search)
+static bool accept(void *taker, void *library, const char *name, struct text *tried)
 {
-    Dl_info info;
+    struct nvrtc *nvrtc = taker;
     int major = 0, minor = 0;
 
-    if (bind(nvrtc, library, name, search) != FFA_OK)
+    if (bind(nvrtc, library, name, tried) != FFA_OK)
         return false;
-    text_copy(nvrtc->path, "%s", name);
-    if (dladdr(dlsym(library, "nvrtcVersion"), &info) && info.dli_fname)
-        text_copy(nvrtc->path, "%s", info.dli_fname);
+    cuda_library_file(nvrtc->path, sizeof nvrtc->path, *(void **)&nvrtc->nvrtcVersion, name);
     if (nvrtc->nvrtcVersion(&major, &minor) != NVRTC_SUCCESS || fault_here(FAULT_NVRTC)) {
-        text_add(&search->tried, "; '%s' does not tell its version", nvrtc->path);
+        text_add(tried, "; '%s' does not tell its version", nvrtc->path);
         return false;
     }
     if (major < OLDEST_MAJOR || (major == OLDEST_MAJOR && minor < OLDEST_MINOR)) {
-        text_add(&search->tried, "; '%s' is %d.%d, older than %d.%d", nvrtc->path, major, minor,
+        text_add(tried, "; '%s' is %d.%d, older than %d.%d", nvrtc->path, major, minor,
                  OLDEST_MAJOR, OLDEST_MINOR);
         return false;
     }
-    if (identify(nvrtc, major, minor, search) != FFA_OK)
+    if (identify(nvrtc, major, minor, tried) != FFA_OK)
         return false;
     load_builtins(nvrtc);
     return true;
 }
 
-static bool try_open(struct nvrtc *nvrtc, const char *name, int flags, struct search *search)
-{
-    void *library = fault_here(FAULT_NVRTC) ? NULL : dlopen(name, RTLD_NOW | RTLD_LOCAL | flags);
-
-    if (!library) {
-        if (!(flags & RTLD_NOLOAD))
-            text_add(&search->tried, "; '%s' not there", name);
-        return false;
-    }
-    if (accept(nvrtc, library, name, search))
-        return true;
-    (void)dlclose(library);
-    return false;
-}
-
-/* NVIDIA's toolkit and Python wheels, where they usually are. */
-static bool try_places(struct nvrtc *nvrtc, struct search *search)
-{
-    static const char *const patterns[] = {
-        FFA_NVRTC_BUILD_DIR "/libnvrtc.so.1[23]",
-        "/usr/local/cuda/lib64/libnvrtc.so.1[23]",
-        "/usr/local/lib/python3*/*-packages/nvidia/cu13/lib/libnvrtc.so.13",
-        "/usr/local/lib/python3*/*-packages/nvidia/cuda_nvrtc/lib/libnvrtc.so.12",
-        "/usr/lib/python3*/*-packages/nvidia/cu13/lib/libnvrtc.so.13",
-        "/usr/lib/python3*/*-packages/nvidia/cuda_nvrtc/lib/libnvrtc.so.12",
-    };
-
-    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
-        glob_t found = { 0 };
-        bool taken = false;
-
-        if (glob(patterns[i], 0, NULL, &found) == 0)
-            for (size_t n = found.gl_pathc; n > 0 && !taken; n--) /* newest name first */
-                taken = try_open(nvrtc, found.gl_pathv[n - 1], 0, search);
-        globfree(&found);
-        if (taken)
-            return true;
-    }
-    return false;
-}
-
-static bool find(struct nvrtc *nvrtc, struct search *search)
-{
-    static const char *const names[] = { "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so" };
-    static const int flags[] = { RTLD_NOLOAD, 0 };
-
-    for (size_t f = 0; f < sizeof flags / sizeof *flags; f++)
-        for (size_t n = 0; n < sizeof names / sizeof *names; n++)
-            if (try_open(nvrtc, names[n], flags[f], search))
-                return true;
-    return try_places(nvrtc, search);
-}
-
 ffa_status nvrtc_open(struct nvrtc **out, const char *path, ffa_error *err)
 {
     struct nvrtc *nvrtc = mem_array(1, sizeof *nvrtc);
-    struct search search = { 0 };
+    const struct cuda_library wanted = { .stem = "libnvrtc",
+                                         .wheel_12 = "cuda_nvrtc",
+                                         .fault = FAULT_NVRTC,
+                                         .accept = accept,
+                                         .taker = nvrtc };
+    struct text tried = { 0 };
     ffa_status rc = FFA_OK;
 
     *out = NULL;
@@ -206,19 +149,18 @@ ffa_status nvrtc_open(struct nvrtc **out, const char *path, ffa_error *err)
         rc = error_nomem(err, "NVRTC's table of functions");
         goto out;
     }
-    if (!(path ? try_open(nvrtc, path, 0, &search) : find(nvrtc, &search))) {
-        rc = search.nomem || search.tried.failed
+    if (!cuda_library_open(&wanted, path, &tried)) {
+        rc = tried.failed
                  ? error_nomem(err, "the search for NVRTC")
                  : error_fail(err, FFA_UNSUPPORTED, 0,
                               "no NVRTC >= %d.%d to compile with (option nvrtc_path names one): %s",
-                              OLDEST_MAJOR, OLDEST_MINOR,
-                              search.tried.at ? search.tried.at + 2 : "none found");
+                              OLDEST_MAJOR, OLDEST_MINOR, tried.at ? tried.at + 2 : "none found");
         goto out;
     }
     *out = nvrtc;
     nvrtc = NULL;
 out:
-    text_finish(&search.tried);
+    text_finish(&tried);
     mem_free(nvrtc);
     return rc;
 }

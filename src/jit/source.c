@@ -206,6 +206,8 @@ ffa_status sources_collect(struct source_set *set, const struct sources *sources
     FFA_TRY(add(set, set->root, err));
     /* The set grows while it is read: what a file includes is read in its turn. */
     for (int i = 0; i < set->count; i++) {
+        if (sources->owned)
+            FFA_TRY(include_check(set->at[i], err));
         for (const char *line = set->at[i]->text; line; line = strchr(line, '\n')) {
             const struct embedded_file *file;
 

@@ -33,9 +33,14 @@ struct source_set {
     const struct embedded_file *root;
 };
 
-/* The set of "<template_name>.cu". FFA_NOT_FOUND without that file. A name that is no file of
- * the templates is left to the compiler, which may never reach the line. */
+/* The set of "<template_name>.cu". FFA_NOT_FOUND without that file; FFA_INVALID where a file that
+ * was read from a folder fails include_check. A name that is no file of the templates is left to
+ * the compiler, which finds none, or never reaches the line. */
 ffa_status sources_collect(struct source_set *set, const struct sources *sources,
                            const char *template_name, ffa_error *err);
+
+/* FFA_INVALID where the text includes, or asks for, a file by an absolute path, through a parent
+ * folder, or by a macro. */
+ffa_status include_check(const struct embedded_file *file, ffa_error *err);
 
 #endif

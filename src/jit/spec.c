@@ -15,7 +15,6 @@
 #include "device_limits.h"
 #include "forward_combine.args.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 
@@ -463,17 +462,26 @@ ffa_status jit_spec_init(struct jit_spec *spec, const char *template_name, ffa_e
                       known);
 }
 
+static ffa_status out_of_range(const struct template_entry *entry, const struct row *row,
+                               const char *value, ffa_error *err)
+{
+    char names[96];
+
+    known_values(row->name, names, sizeof names);
+    return error_fail(err, FFA_INVALID, 0, "%s: %s is %.40s, not in [%d, %d]%s", entry->name,
+                      row->name, value, (int)row->lo, (int)row->hi, names);
+}
+
 static ffa_status check_row(const struct template_entry *entry, int32_t index, int32_t value,
                             ffa_error *err)
 {
     const struct row *row = &entry->rows[index];
-    char names[96];
+    char text[16];
 
     if ((value >= row->lo && value <= row->hi) || (row->initial < row->lo && value == row->initial))
         return FFA_OK;
-    known_values(row->name, names, sizeof names);
-    return error_fail(err, FFA_INVALID, 0, "%s: %s is %d, not in [%d, %d]%s", entry->name,
-                      row->name, (int)value, (int)row->lo, (int)row->hi, names);
+    text_copy(text, "%d", (int)value);
+    return out_of_range(entry, row, text, err);
 }
 
 static ffa_status put(struct jit_spec *spec, const char *name, size_t bytes, int32_t value,
@@ -519,12 +527,11 @@ ffa_status jit_spec_set(struct jit_spec *spec, const char *setting, ffa_error *e
             strcmp(value_names[i].name, equals + 1) == 0)
             return put(spec, setting, bytes, value_names[i].value, err);
 
-    errno = 0;
-    number = strtol(equals + 1, &end, 10);
+    number = strtol(equals + 1, &end, 10); /* of too large a number the largest, or least */
     /* Unknown names first: their message is of more use than the value's. */
     if (row_index(entry, setting, bytes) < 0)
         return put(spec, setting, bytes, 0, err);
-    if (end == equals + 1 || *end || errno || number > INT32_MAX || number < INT32_MIN) {
+    if (end == equals + 1 || *end) {
         char row[64];
 
         text_copy(row, "%.*s", bytes > 60 ? 60 : (int)bytes, setting);
@@ -532,6 +539,8 @@ ffa_status jit_spec_set(struct jit_spec *spec, const char *setting, ffa_error *e
         return error_fail(err, FFA_INVALID, 0, "%s: %s is '%s', not a number%s", entry->name, row,
                           equals + 1, names);
     }
+    if (number > INT32_MAX || number < INT32_MIN)
+        return out_of_range(entry, &entry->rows[row_index(entry, setting, bytes)], equals + 1, err);
     return put(spec, setting, bytes, (int32_t)number, err);
 }
 

@@ -113,6 +113,18 @@ static ffa_status list_init(struct mask_list *out, const ffa_slice_list *list, f
     return normal_build(&out->normal, out->slices, out->count, err);
 }
 
+/* Refuse what cannot fit before any of it is built. */
+static ffa_status lists_fit(const ffa_slice_list *lists, int32_t list_count, ffa_error *err)
+{
+    int64_t count = 0;
+    char what[64];
+
+    for (int32_t i = 0; i < list_count; i++)
+        count += lists[i].count;
+    text_copy(what, "a mask of %lld slices", (long long)count);
+    return mem_check(count * MASK_SLICE_BYTES, what, err);
+}
+
 /* is_shared: one list for all heads, not named in messages. */
 static ffa_status mask_create(ffa_mask **out, const ffa_mask_shape *shape,
                               const ffa_slice_list *lists, int32_t list_count, bool is_shared,
@@ -124,6 +136,7 @@ static ffa_status mask_create(ffa_mask **out, const ffa_mask_shape *shape,
     FFA_TRY(mask_check_shape(shape, err));
     for (int32_t i = 0; i < list_count; i++)
         FFA_TRY(list_check(&lists[i], shape, is_shared ? -1 : i, err));
+    FFA_TRY(lists_fit(lists, list_count, err));
 
     mask = mem_array(1, sizeof *mask);
     if (mask)

@@ -12,6 +12,10 @@
 #define SLICES_MAX ((int64_t)1 << 26)
 enum { HEADS_KV_MAX = 1024 };
 
+/* What a mask takes for each slice while it is built, where slices are disjoint: the copy, the
+ * strip, its places in two lists, and a segment and an interval in arrays that grow by doubling. */
+enum { MASK_SLICE_BYTES = 40 + 32 + 2 * 8 + 2 * (24 + 16) };
+
 struct mask_list {
     ffa_slice *slices;
     int64_t count;

@@ -2,223 +2,284 @@
  *
  * Masks as JSON, read and written.
  *
- * jansson reads the syntax and says line and column; what the values mean is checked here, and a
- * message names the value by its path: slices[3], kv_heads[0][7].
+ * Slices go from the text straight into arrays, whose length is counted before. What a value means
+ * is checked where it stands, and a message names it by its path: slices[3], kv_heads[0][7]. A
+ * mask has few keys, so an object is read key by key, and what was there is remembered as bits.
  */
+#include "mask/json_reader.h"
 #include "mask/mask.h"
 
-#include <jansson.h>
 #include <stdio.h>
 
-/* Keys and pieces of the input go into messages: keep them one line of plain characters. */
-static void text_flatten(char *text)
-{
-    for (; *text; text++)
-        if (*text < 0x20 || *text > 0x7e)
-            *text = '?';
-}
+/* What was read so far. */
+struct parsed {
+    ffa_mask_shape shape;
+    ffa_slice_list *lists; /* [HEADS_KV_MAX] */
+    int32_t list_count;
+    uint32_t seen; /* a bit a key */
+    ffa_slice *slices;
+    int64_t slice_count, slice_capacity; /* of all lists; what could be one was counted */
+};
 
-static ffa_status json_fail(ffa_error *err, const char *format, ...) FFA_PRINTF(2, 3);
+enum { KEY_SEQLEN_Q, KEY_SEQLEN_K, KEY_SLICES, KEY_KV_HEADS, KEY_COUNT };
 
-static ffa_status json_fail(ffa_error *err, const char *format, ...)
-{
-    char line[400];
-    va_list args;
+enum { LIST_KEYS = 1 << KEY_SLICES | 1 << KEY_KV_HEADS };
 
-    va_start(args, format);
-    (void)vsnprintf(line, sizeof line, format, args);
-    va_end(args);
-    text_flatten(line);
-    return error_fail(err, FFA_INVALID, 0, "mask JSON: %s", line);
-}
+static const char *const keys[KEY_COUNT] = { "seqlen_q", "seqlen_k", "slices", "kv_heads" };
 
-static const char *kind_of(const json_t *value)
-{
-    switch (json_typeof(value)) {
-    case JSON_OBJECT:
-        return "an object";
-    case JSON_ARRAY:
-        return "an array";
-    case JSON_STRING:
-        return "a string";
-    case JSON_INTEGER:
-        return "a whole number";
-    case JSON_REAL:
-        return "a number that is not whole";
-    case JSON_TRUE:
-    case JSON_FALSE:
-        return "a truth value";
-    default:
-        return "null";
-    }
-}
+/* ---- one slice ---- */
 
-static ffa_status read_tokens(int64_t *out, const json_t *root, const char *key, ffa_error *err)
-{
-    const json_t *value = json_object_get(root, key);
-
-    if (!value)
-        return json_fail(err, "'%s' is missing", key);
-    if (!json_is_integer(value))
-        return json_fail(err, "'%s' is %s, not a whole number", key, kind_of(value));
-    *out = json_integer_value(value);
-    return FFA_OK;
-}
-
-static ffa_status read_type(int32_t *out, const json_t *value, const char *path, ffa_error *err)
+static ffa_status read_type(struct json_reader *reader, int32_t *out, const char *path)
 {
     const char *name;
 
-    if (json_is_integer(value)) {
-        json_int_t code = json_integer_value(value);
-
-        if (code < 0 || code > FFA_SLICE_BICAUSAL)
-            return json_fail(err, "%s: type is %lld, not in [0, 3]", path, (long long)code);
-        *out = (int32_t)code;
+    if (reader->kind == JSON_KIND_INTEGER) {
+        if (reader->integer < 0 || reader->integer > FFA_SLICE_BICAUSAL)
+            return json_fail(reader->err, "%s: type is %lld, not in [0, 3]", path,
+                             (long long)reader->integer);
+        *out = (int32_t)reader->integer;
         return FFA_OK;
     }
-    if (!json_is_string(value))
-        return json_fail(err, "%s: type is %s, not a name or a code", path, kind_of(value));
+    if (reader->kind != JSON_KIND_STRING)
+        return json_fail(reader->err, "%s: type is %s, not a name or a code", path,
+                         json_kind_name(reader));
     for (int32_t type = 0; (name = slice_type_name(type)); type++)
-        if (!strcmp(name, json_string_value(value))) {
+        if (!strcmp(name, reader->string)) {
             *out = type;
             return FFA_OK;
         }
-    return json_fail(err, "%s: type is '%.40s', not full, causal, invcausal or bicausal", path,
-                     json_string_value(value));
+    return json_fail(reader->err, "%s: type is '%.40s', not full, causal, invcausal or bicausal",
+                     path, reader->string);
 }
 
-static ffa_status read_slice(ffa_slice *out, const json_t *item, const char *path, ffa_error *err)
+/* A value has begun: whether it is one. */
+static ffa_status value_check(const struct json_reader *reader)
+{
+    switch (reader->kind) {
+    case JSON_KIND_END:
+    case JSON_KIND_OBJECT_END:
+    case JSON_KIND_ARRAY_END:
+    case JSON_KIND_COLON:
+    case JSON_KIND_COMMA:
+        return json_fail_here(reader, "unexpected token");
+    default:
+        return FFA_OK;
+    }
+}
+
+static ffa_status read_field(struct json_reader *reader, ffa_slice *out, int field,
+                             const char *path)
 {
     static const char *const names[] = { "q_begin", "q_end", "k_begin", "k_end" };
     int64_t *fields[] = { &out->q_begin, &out->q_end, &out->k_begin, &out->k_end };
 
-    if (!json_is_array(item))
-        return json_fail(err, "%s is %s, not [q_begin, q_end, k_begin, k_end, type]", path,
-                         kind_of(item));
-    if (json_array_size(item) != 5)
-        return json_fail(err, "%s has %zu items, not 5: q_begin, q_end, k_begin, k_end, type", path,
-                         json_array_size(item));
-    for (size_t i = 0; i < 4; i++) {
-        const json_t *value = json_array_get(item, i);
-
-        if (!json_is_integer(value))
-            return json_fail(err, "%s: %s is %s, not a whole number", path, names[i],
-                             kind_of(value));
-        *fields[i] = json_integer_value(value);
-    }
-    return read_type(&out->type, json_array_get(item, 4), path, err);
-}
-
-/* name: what the list is called in messages. out->slices: caller frees, on failure, too. */
-static ffa_status read_list(ffa_slice_list *out, const json_t *list, const char *name,
-                            ffa_error *err)
-{
-    ffa_slice *slices;
-    char path[64];
-    ffa_status rc = FFA_OK;
-
-    if (!json_is_array(list))
-        return json_fail(err, "'%s' is %s, not an array of slices", name, kind_of(list));
-    slices = mem_array(json_array_size(list), sizeof *slices);
-    if (!slices)
-        return error_nomem(err, "the slices of the mask's JSON");
-    out->slices = slices;
-    out->count = (int64_t)json_array_size(list);
-    for (int64_t i = 0; i < out->count; i++) {
-        text_copy(path, "%s[%lld]", name, (long long)i);
-        FFA_TRY(read_slice(&slices[i], json_array_get(list, (size_t)i), path, err));
-    }
-out:
-    return rc;
-}
-
-static ffa_status read_shared(ffa_mask **out, const ffa_mask_shape *shape, const json_t *list,
-                              ffa_error *err)
-{
-    ffa_slice_list slices = { NULL, 0 };
-    ffa_status rc;
-
-    FFA_TRY(read_list(&slices, list, "slices", err));
-    rc = ffa_mask_create(out, shape, slices.slices, slices.count, err);
-out:
-    mem_free((void *)slices.slices);
-    return rc;
-}
-
-static ffa_status read_heads(ffa_mask **out, const ffa_mask_shape *shape, const json_t *heads,
-                             ffa_error *err)
-{
-    size_t count = json_array_size(heads);
-    ffa_slice_list *lists = NULL;
-    char name[32];
-    ffa_status rc;
-
-    if (!json_is_array(heads))
-        return json_fail(err, "'kv_heads' is %s, not an array of lists of slices", kind_of(heads));
-    if (count < 1 || count > HEADS_KV_MAX)
-        return json_fail(err, "'kv_heads' has %zu lists, not in [1, %d]", count, HEADS_KV_MAX);
-    lists = mem_array(count, sizeof *lists);
-    if (!lists)
-        return error_nomem(err, "the lists of the mask's JSON");
-    for (size_t i = 0; i < count; i++) {
-        text_copy(name, "kv_heads[%zu]", i);
-        FFA_TRY(read_list(&lists[i], json_array_get(heads, i), name, err));
-    }
-    rc = ffa_mask_create_per_head(out, shape, lists, (int32_t)count, err);
-out:
-    for (size_t i = 0; i < count; i++)
-        mem_free((void *)lists[i].slices);
-    mem_free(lists);
-    return rc;
-}
-
-static ffa_status keys_check(json_t *root, ffa_error *err)
-{
-    static const char *const known[] = { "seqlen_q", "seqlen_k", "slices", "kv_heads" };
-    const char *key;
-    json_t *value;
-
-    json_object_foreach(root, key, value)
-    {
-        bool is_known = false;
-
-        for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-            is_known = is_known || !strcmp(key, known[i]);
-        if (!is_known)
-            return json_fail(err,
-                             "unknown key '%.64s'; known are seqlen_q, seqlen_k, slices, "
-                             "kv_heads",
-                             key);
-    }
+    if (field == 4)
+        return read_type(reader, &out->type, path);
+    if (reader->kind != JSON_KIND_INTEGER)
+        return json_fail(reader->err, "%s: %s is %s, not a whole number", path, names[field],
+                         json_kind_name(reader));
+    *fields[field] = reader->integer;
     return FFA_OK;
 }
 
-static ffa_status read_root(ffa_mask **out, json_t *root, ffa_error *err)
+/* The value that has begun, as a slice. */
+static ffa_status read_slice(struct json_reader *reader, ffa_slice *out, const char *path)
 {
-    const json_t *slices, *heads;
-    ffa_mask_shape shape;
+    bool is_more = true;
     ffa_status rc;
 
-    if (!json_is_object(root))
-        return json_fail(err, "it is %s, not an object", kind_of(root));
-    FFA_TRY(keys_check(root, err));
-    FFA_TRY(read_tokens(&shape.seqlen_q, root, "seqlen_q", err));
-    FFA_TRY(read_tokens(&shape.seqlen_k, root, "seqlen_k", err));
-    slices = json_object_get(root, "slices");
-    heads = json_object_get(root, "kv_heads");
-    if (!slices == !heads)
-        return json_fail(err, "it has %s 'slices' %s 'kv_heads', not one of them",
-                         slices ? "both" : "neither", slices ? "and" : "nor");
-    rc = slices ? read_shared(out, &shape, slices, err) : read_heads(out, &shape, heads, err);
+    *out = (ffa_slice){ 0 };
+    if (reader->kind != JSON_KIND_ARRAY)
+        return json_fail(reader->err, "%s is %s, not [q_begin, q_end, k_begin, k_end, type]", path,
+                         json_kind_name(reader));
+    for (int field = 0; is_more; field++) {
+        FFA_TRY(json_next(reader));
+        if (field == 0 && reader->kind == JSON_KIND_ARRAY_END)
+            return json_fail(reader->err,
+                             "%s has 0 items, not 5: q_begin, q_end, k_begin, k_end, type", path);
+        FFA_TRY(value_check(reader));
+        if (field == 5)
+            return json_fail(reader->err,
+                             "%s has more than 5 items: q_begin, q_end, k_begin, k_end, type",
+                             path);
+        FFA_TRY(read_field(reader, out, field, path));
+        FFA_TRY(json_more(reader, JSON_KIND_ARRAY_END, "']' expected", &is_more));
+        if (!is_more && field < 4)
+            return json_fail(reader->err,
+                             "%s has %d items, not 5: q_begin, q_end, k_begin, k_end, type", path,
+                             field + 1);
+    }
+out:
+    return rc;
+}
+
+/* ---- lists ---- */
+
+/* The value that has begun, as a list of slices behind those there. name: in messages. */
+static ffa_status read_list(struct json_reader *reader, struct parsed *out, const char *name)
+{
+    const int64_t first = out->slice_count;
+    bool is_more = true;
+    char path[64];
+    ffa_status rc;
+
+    if (reader->kind != JSON_KIND_ARRAY)
+        return json_fail(reader->err, "'%s' is %s, not an array of slices", name,
+                         json_kind_name(reader));
+    while (is_more) {
+        FFA_TRY(json_next(reader));
+        if (out->slice_count == first && reader->kind == JSON_KIND_ARRAY_END)
+            break;
+        FFA_TRY(value_check(reader));
+        text_copy(path, "%s[%lld]", name, (long long)(out->slice_count - first));
+        if (reader->kind == JSON_KIND_ARRAY && out->slice_count >= out->slice_capacity)
+            return error_fail(reader->err, FFA_BUG, 0,
+                              "the slices of a mask's JSON were miscounted");
+        FFA_TRY(read_slice(reader, &out->slices[out->slice_count], path));
+        out->slice_count++;
+        FFA_TRY(json_more(reader, JSON_KIND_ARRAY_END, "']' expected", &is_more));
+    }
+    out->lists[out->list_count++] =
+        (ffa_slice_list){ out->slices + first, out->slice_count - first };
+out:
+    return rc;
+}
+
+static ffa_status read_heads(struct json_reader *reader, struct parsed *out)
+{
+    const int32_t first = out->list_count;
+    bool is_more = true;
+    char name[32];
+    ffa_status rc;
+
+    if (reader->kind != JSON_KIND_ARRAY)
+        return json_fail(reader->err, "'kv_heads' is %s, not an array of lists of slices",
+                         json_kind_name(reader));
+    while (is_more) {
+        FFA_TRY(json_next(reader));
+        if (out->list_count == first && reader->kind == JSON_KIND_ARRAY_END)
+            return json_fail(reader->err, "'kv_heads' has 0 lists, not in [1, %d]", HEADS_KV_MAX);
+        FFA_TRY(value_check(reader));
+        if (out->list_count - first == HEADS_KV_MAX)
+            return json_fail(reader->err, "'kv_heads' has more than %d lists", HEADS_KV_MAX);
+        text_copy(name, "kv_heads[%d]", out->list_count - first);
+        FFA_TRY(read_list(reader, out, name));
+        FFA_TRY(json_more(reader, JSON_KIND_ARRAY_END, "']' expected", &is_more));
+    }
+out:
+    return rc;
+}
+
+/* ---- the object ---- */
+
+static ffa_status read_tokens(struct json_reader *reader, int64_t *out, const char *key)
+{
+    if (reader->kind != JSON_KIND_INTEGER)
+        return json_fail(reader->err, "'%s' is %s, not a whole number", key,
+                         json_kind_name(reader));
+    *out = reader->integer;
+    return FFA_OK;
+}
+
+/* The key that was read last. */
+static ffa_status key_find(const struct json_reader *reader, const struct parsed *out, int *key)
+{
+    for (*key = 0; *key < KEY_COUNT; ++*key)
+        if (!strcmp(keys[*key], reader->string))
+            break;
+    if (*key == KEY_COUNT)
+        return json_fail(reader->err,
+                         "unknown key '%.64s'; known are seqlen_q, seqlen_k, slices, kv_heads",
+                         reader->string);
+    if (out->seen & 1u << *key)
+        return json_fail_here(reader, "duplicate object key");
+    if ((*key == KEY_SLICES || *key == KEY_KV_HEADS) && (out->seen & LIST_KEYS))
+        return json_fail(reader->err, "it has both 'slices' and 'kv_heads', not one of them");
+    return FFA_OK;
+}
+
+static ffa_status read_member(struct json_reader *reader, struct parsed *out)
+{
+    int key;
+    ffa_status rc;
+
+    FFA_TRY(key_find(reader, out, &key));
+    out->seen |= 1u << key;
+    FFA_TRY(json_expect(reader, JSON_KIND_COLON, "':' expected"));
+    FFA_TRY(json_next(reader));
+    FFA_TRY(value_check(reader));
+    if (key == KEY_SEQLEN_Q)
+        rc = read_tokens(reader, &out->shape.seqlen_q, keys[key]);
+    else if (key == KEY_SEQLEN_K)
+        rc = read_tokens(reader, &out->shape.seqlen_k, keys[key]);
+    else if (key == KEY_KV_HEADS)
+        rc = read_heads(reader, out);
+    else
+        rc = read_list(reader, out, keys[key]);
+out:
+    return rc;
+}
+
+static ffa_status seen_check(const struct parsed *out, ffa_error *err)
+{
+    for (int key = 0; key <= KEY_SEQLEN_K; key++)
+        if (!(out->seen & 1u << key))
+            return json_fail(err, "'%s' is missing", keys[key]);
+    if (!(out->seen & LIST_KEYS))
+        return json_fail(err, "it has neither 'slices' nor 'kv_heads'");
+    return FFA_OK;
+}
+
+static ffa_status read_object(struct json_reader *reader, struct parsed *out)
+{
+    bool is_more = true;
+    ffa_status rc;
+
+    FFA_TRY(json_next(reader));
+    FFA_TRY(value_check(reader));
+    if (reader->kind != JSON_KIND_OBJECT)
+        return json_fail(reader->err, "it is %s, not an object", json_kind_name(reader));
+    while (is_more) {
+        FFA_TRY(json_next(reader));
+        if (!out->seen && reader->kind == JSON_KIND_OBJECT_END)
+            break;
+        if (reader->kind != JSON_KIND_STRING)
+            return json_fail_here(reader, "string or '}' expected");
+        FFA_TRY(read_member(reader, out));
+        FFA_TRY(json_more(reader, JSON_KIND_OBJECT_END, "'}' expected", &is_more));
+    }
+    FFA_TRY(json_end(reader));
+    rc = seen_check(out, reader->err);
+out:
+    return rc;
+}
+
+/* Arrays begin with a bracket: there are no more slices than brackets. */
+static ffa_status parsed_init(struct parsed *out, const char *text, size_t bytes, ffa_error *err)
+{
+    const char *end = text + bytes, *at = text;
+    char what[64];
+    ffa_status rc;
+
+    while (at < end && (at = memchr(at, '[', (size_t)(end - at)))) {
+        out->slice_capacity++;
+        at++;
+    }
+    text_copy(what, "a mask of %lld slices", (long long)out->slice_capacity);
+    FFA_TRY(mem_check(out->slice_capacity * ((int64_t)sizeof(ffa_slice) + MASK_SLICE_BYTES), what,
+                      err));
+    out->slices = mem_array((size_t)out->slice_capacity, sizeof *out->slices);
+    out->lists = mem_array(HEADS_KV_MAX, sizeof *out->lists);
+    if (!out->slices || !out->lists)
+        rc = error_nomem(err, "the slices of the mask's JSON");
 out:
     return rc;
 }
 
 ffa_status ffa_mask_parse_json(ffa_mask **out, const char *text, size_t bytes, ffa_error *err)
 {
-    json_error_t at;
-    json_t *root;
+    struct json_reader reader = { .at = text, .end = text + bytes, .line = 1, .err = err };
+    struct parsed parsed = { 0 };
     ffa_status rc;
 
     if (!out)
@@ -226,13 +287,15 @@ ffa_status ffa_mask_parse_json(ffa_mask **out, const char *text, size_t bytes, f
     *out = NULL;
     if (!text)
         return error_fail(err, FFA_INVALID, 0, "text is NULL");
-    root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &at);
-    if (!root && json_error_code(&at) == json_error_out_of_memory)
-        return error_nomem(err, "the mask's JSON");
-    if (!root)
-        return json_fail(err, "line %d, column %d: %s", at.line, at.column, at.text);
-    rc = read_root(out, root, err);
-    json_decref(root);
+    FFA_TRY(parsed_init(&parsed, text, bytes, err));
+    FFA_TRY(read_object(&reader, &parsed));
+    if (parsed.seen & 1u << KEY_SLICES)
+        rc = ffa_mask_create(out, &parsed.shape, parsed.slices, parsed.slice_count, err);
+    else
+        rc = ffa_mask_create_per_head(out, &parsed.shape, parsed.lists, parsed.list_count, err);
+out:
+    mem_free(parsed.slices);
+    mem_free(parsed.lists);
     return rc;
 }
 

@@ -177,12 +177,14 @@ ffa_status ffa_mask_check(const ffa_mask *mask, ffa_mask_report *report, ffa_err
 
     if (!report)
         return error_fail(err, FFA_INVALID, 0, "report is NULL");
-    *report = got;
-    if (!mask)
-        return error_fail(err, FFA_INVALID, 0, "mask is NULL");
+    FFA_TRY(opts_export(report, &got, sizeof got, err));
+    if (!mask) {
+        rc = error_fail(err, FFA_INVALID, 0, "mask is NULL");
+        goto out;
+    }
     for (int32_t i = 0; i < mask->head_count; i++)
         FFA_TRY(list_report(&got, &mask->lists[i], i, &mask->shape, err));
-    *report = got;
+    rc = opts_export(report, &got, sizeof got, err);
 out:
     return rc;
 }

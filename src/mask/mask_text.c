@@ -8,10 +8,11 @@
  *
  * One table says which name takes what; one reader walks the text and knows its column.
  */
-#include "mask/mask.h"
+#include "mask/text_reader.h"
 
 #include <errno.h>
 #include <stdio.h>
+#include <sys/stat.h>
 
 enum option { OPTION_LEFT, OPTION_RIGHT, OPTION_GLOBAL, OPTION_BLOCK, OPTION_COUNT };
 
@@ -36,13 +37,12 @@ enum {
 struct request {
     int64_t *cu_q, *cu_k;
     int64_t document_count;
-    int64_t capacity_q, capacity_k;
     int64_t option[OPTION_COUNT];
 };
 
 static ffa_documents request_docs(const struct request *r)
 {
-    return (ffa_documents){ r->cu_q, r->cu_k, r->document_count };
+    return (ffa_documents){ .cu_q = r->cu_q, .cu_k = r->cu_k, .document_count = r->document_count };
 }
 
 static ffa_mask_shape request_shape(const struct request *r)
@@ -126,164 +126,113 @@ static const struct family {
     const char *name;
     int takes;
     ffa_status (*build)(ffa_mask **out, const struct request *r, ffa_error *err);
+    int more_slices; /* than one a document */
 } families[] = {
-    { "full", 0, build_full },
-    { "causal", 0, build_causal },
-    { "window", TAKES_WINDOW, build_window },
-    { "global-window", TAKES_WINDOW | TAKES_GLOBAL, build_window },
-    { "varlen-full", TAKES_LIST, build_varlen_full },
-    { "varlen-causal", TAKES_LIST, build_varlen_causal },
-    { "varlen-window", TAKES_LIST | TAKES_WINDOW | TAKES_GLOBAL, build_varlen_window },
-    { "block-causal", TAKES_LIST | TAKES_BLOCK, build_block_causal },
-    { "shared-prefix", TAKES_LIST, build_shared_prefix },
-    { "shared-question", TAKES_LIST, build_shared_question },
+    { "full", 0, build_full, 0 },
+    { "causal", 0, build_causal, 0 },
+    { "window", TAKES_WINDOW, build_window, 0 },
+    { "global-window", TAKES_WINDOW | TAKES_GLOBAL, build_window, 0 },
+    { "varlen-full", TAKES_LIST, build_varlen_full, 0 },
+    { "varlen-causal", TAKES_LIST, build_varlen_causal, 0 },
+    { "varlen-window", TAKES_LIST | TAKES_WINDOW | TAKES_GLOBAL, build_varlen_window, 0 },
+    { "block-causal", TAKES_LIST | TAKES_BLOCK, build_block_causal, 0 },
+    { "shared-prefix", TAKES_LIST, build_shared_prefix, 1 },
+    { "shared-question", TAKES_LIST, build_shared_question, 1 },
 };
 enum { FAMILY_COUNT = sizeof families / sizeof *families };
 
 /* ---- reading ---- */
 
-struct reader {
-    const char *text, *at;
-    ffa_error *err;
+/* Documents of all sizes read so far, and their tokens. */
+struct counted {
+    int64_t documents, tokens_q, tokens_k;
+    int64_t not_empty; /* documents with a cell */
 };
 
-static long long column_of(const struct reader *reader, const char *at)
-{
-    return at - reader->text + 1;
-}
-
-/* What stands at `at`, for a message: one printable character in quotes, or words. */
-static const char *seen(const char *at, char out[4])
-{
-    if (!*at)
-        return "the end";
-    if (*at < 0x20 || *at == 0x7f)
-        return "a character that is not printable";
-    out[0] = out[2] = '\'';
-    out[1] = *at;
-    out[3] = '\0';
-    return out;
-}
-
-static ffa_status expected(const struct reader *reader, const char *what)
-{
-    char quoted[4];
-
-    return error_fail(reader->err, FFA_INVALID, 0, "mask text, column %lld: expected %s, got %s",
-                      column_of(reader, reader->at), what, seen(reader->at, quoted));
-}
-
-static bool is_digit(char c)
-{
-    return '0' <= c && c <= '9';
-}
-
-static bool is_name(char c)
-{
-    return ('a' <= c && c <= 'z') || c == '-' || c == '_';
-}
-
-static bool take(struct reader *reader, char c)
-{
-    if (*reader->at != c)
-        return false;
-    reader->at++;
-    return true;
-}
-
-/* A whole number in [least, 2^31 - 1]; the only negative one there can be is -1. */
-static ffa_status read_number(struct reader *reader, int64_t least, int64_t *out)
+/* N, QxK, and in lists either with *COUNT behind. Nothing is built: what is too much is refused
+ * here. */
+static ffa_status read_size(struct reader *reader, const struct family *family,
+                            struct counted *counted, int64_t tokens[2], int64_t *count)
 {
     const char *begin = reader->at;
-    int64_t value = 0;
-    bool is_negative = least < 0 && take(reader, '-');
-
-    if (!is_digit(*reader->at))
-        return expected(reader, "a number");
-    for (; is_digit(*reader->at); reader->at++)
-        if (value <= TOKENS_MAX)
-            value = value * 10 + (*reader->at - '0');
-    if (is_negative)
-        value = -value;
-    if (value < least || value > TOKENS_MAX)
-        return error_fail(
-            reader->err, FFA_INVALID, 0, "mask text, column %lld: %.*s is not in [%lld, %lld]",
-            column_of(reader, begin), (int)(reader->at - begin < 40 ? reader->at - begin : 40),
-            begin, (long long)least, (long long)TOKENS_MAX);
-    *out = value;
-    return FFA_OK;
-}
-
-static ffa_status request_add(struct reader *reader, struct request *r, const char *begin,
-                              int64_t tokens_q, int64_t tokens_k)
-{
-    int64_t n = r->document_count;
-
-    if (!mem_grow((void **)&r->cu_q, &r->capacity_q, n + 2, sizeof *r->cu_q) ||
-        !mem_grow((void **)&r->cu_k, &r->capacity_k, n + 2, sizeof *r->cu_k))
-        return error_nomem(reader->err, "the mask text's documents");
-    if (n == 0)
-        r->cu_q[0] = r->cu_k[0] = 0;
-    r->cu_q[n + 1] = r->cu_q[n] + tokens_q;
-    r->cu_k[n + 1] = r->cu_k[n] + tokens_k;
-    if (r->cu_q[n + 1] > TOKENS_MAX || r->cu_k[n + 1] > TOKENS_MAX)
-        return error_fail(reader->err, FFA_INVALID, 0,
-                          "mask text, column %lld: more than %lld tokens in all",
-                          column_of(reader, begin), (long long)TOKENS_MAX);
-    r->document_count++;
-    return FFA_OK;
-}
-
-/* N, QxK, and in lists either with *COUNT behind. */
-static ffa_status read_size(struct reader *reader, const struct family *family, struct request *r)
-{
-    const char *begin = reader->at;
-    int64_t tokens_q, tokens_k, count = 1;
     ffa_status rc;
 
-    FFA_TRY(read_number(reader, 0, &tokens_q));
-    tokens_k = tokens_q;
-    if (take(reader, 'x'))
-        FFA_TRY(read_number(reader, 0, &tokens_k));
-    if ((family->takes & TAKES_LIST) && take(reader, '*'))
-        FFA_TRY(read_number(reader, 1, &count));
-    if (count > SLICES_MAX) {
+    *count = 1;
+    FFA_TRY(reader_number(reader, 0, &tokens[0]));
+    tokens[1] = tokens[0];
+    if (reader_take(reader, 'x'))
+        FFA_TRY(reader_number(reader, 0, &tokens[1]));
+    if ((family->takes & TAKES_LIST) && reader_take(reader, '*'))
+        FFA_TRY(reader_number(reader, 1, count));
+    counted->documents += *count;
+    counted->not_empty += tokens[0] > 0 && tokens[1] > 0 ? *count : 0;
+    counted->tokens_q += tokens[0] * *count;
+    counted->tokens_k += tokens[1] * *count;
+    if (counted->documents > SLICES_MAX)
         rc = error_fail(reader->err, FFA_INVALID, 0,
                         "mask text, column %lld: more than %lld documents",
-                        column_of(reader, begin), (long long)SLICES_MAX);
-        goto out;
-    }
-    for (int64_t i = 0; i < count; i++)
-        FFA_TRY(request_add(reader, r, begin, tokens_q, tokens_k));
+                        reader_column(reader, begin), (long long)SLICES_MAX);
+    else if (counted->tokens_q > TOKENS_MAX || counted->tokens_k > TOKENS_MAX)
+        rc = error_fail(reader->err, FFA_INVALID, 0,
+                        "mask text, column %lld: more than %lld tokens in all",
+                        reader_column(reader, begin), (long long)TOKENS_MAX);
 out:
     return rc;
 }
 
-static ffa_status read_sizes(struct reader *reader, const struct family *family, struct request *r)
+static bool has_next_size(const struct reader *reader, const struct family *family)
 {
+    return (family->takes & TAKES_LIST) && reader->at[0] == ',' &&
+           !reader_is_name_char(reader->at[1]);
+}
+
+/* Move past the sizes and count their documents. */
+static ffa_status count_sizes(struct reader *reader, const struct family *family,
+                              struct counted *counted)
+{
+    int64_t tokens[2], count;
     ffa_status rc;
 
-    FFA_TRY(read_size(reader, family, r));
-    while ((family->takes & TAKES_LIST) && reader->at[0] == ',' && !is_name(reader->at[1])) {
+    *counted = (struct counted){ 0 };
+    FFA_TRY(read_size(reader, family, counted, tokens, &count));
+    while (has_next_size(reader, family)) {
         reader->at++;
-        FFA_TRY(read_size(reader, family, r));
+        FFA_TRY(read_size(reader, family, counted, tokens, &count));
     }
 out:
     return rc;
 }
 
-/* The name at reader->at, which is moved past it. */
-static size_t read_name(struct reader *reader, const char **name)
+static void request_add(struct request *r, const int64_t tokens[2], int64_t count)
 {
-    *name = reader->at;
-    while (is_name(*reader->at))
-        reader->at++;
-    return (size_t)(reader->at - *name);
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t n = r->document_count++;
+
+        r->cu_q[n + 1] = r->cu_q[n] + tokens[0];
+        r->cu_k[n + 1] = r->cu_k[n] + tokens[1];
+    }
 }
 
-static bool is_same(const char *name, size_t bytes, const char *other)
+/* The documents of the sizes at `reader`, a copy, that were counted. */
+static ffa_status read_sizes(struct reader reader, const struct family *family,
+                             const struct counted *counted, struct request *r)
 {
-    return strlen(other) == bytes && memcmp(name, other, bytes) == 0;
+    const size_t count = (size_t)counted->documents + 1;
+    struct counted again = { 0 };
+    int64_t tokens[2], repeated;
+    ffa_status rc = FFA_OK;
+
+    r->cu_q = mem_array(count, sizeof *r->cu_q);
+    r->cu_k = mem_array(count, sizeof *r->cu_k);
+    if (!r->cu_q || !r->cu_k)
+        return error_nomem(reader.err, "the mask text's documents");
+    while (r->document_count < counted->documents) {
+        FFA_TRY(read_size(&reader, family, &again, tokens, &repeated));
+        request_add(r, tokens, repeated);
+        reader.at++; /* the ',' */
+    }
+out:
+    return rc;
 }
 
 /* OPTION=N, the separator already taken. given: a bit an option. */
@@ -291,25 +240,25 @@ static ffa_status read_option(struct reader *reader, const struct family *family
                               int *given)
 {
     const char *name;
-    size_t bytes = read_name(reader, &name);
+    size_t bytes = reader_name(reader, &name);
 
     if (bytes == 0)
-        return expected(reader, "an option");
+        return reader_expected(reader, "an option");
     for (int i = 0; i < OPTION_COUNT; i++) {
-        if (!is_same(name, bytes, options[i].name) || !(family->takes & 1 << i))
+        if (!reader_is_same(name, bytes, options[i].name) || !(family->takes & 1 << i))
             continue;
         if (*given & 1 << i)
             return error_fail(reader->err, FFA_INVALID, 0,
                               "mask text, column %lld: '%s' is given twice",
-                              column_of(reader, name), options[i].name);
+                              reader_column(reader, name), options[i].name);
         *given |= 1 << i;
-        if (!take(reader, '='))
-            return expected(reader, "'='");
-        return read_number(reader, options[i].least, &r->option[i]);
+        if (!reader_take(reader, '='))
+            return reader_expected(reader, "'='");
+        return reader_number(reader, options[i].least, &r->option[i]);
     }
-    return error_fail(reader->err, FFA_INVALID, 0,
-                      "mask text, column %lld: '%s' has no option '%.*s'", column_of(reader, name),
-                      family->name, (int)(bytes < 40 ? bytes : 40), name);
+    return error_fail(
+        reader->err, FFA_INVALID, 0, "mask text, column %lld: '%s' has no option '%.*s'",
+        reader_column(reader, name), family->name, (int)(bytes < 40 ? bytes : 40), name);
 }
 
 static ffa_status read_options(struct reader *reader, const struct family *family,
@@ -320,9 +269,10 @@ static ffa_status read_options(struct reader *reader, const struct family *famil
 
     for (int i = 0; i < OPTION_COUNT; i++)
         r->option[i] = options[i].missing;
-    while (*reader->at) {
-        if (!take(reader, ',') && !take(reader, '/')) {
-            rc = expected(reader, "',' or '/' or the end");
+    while (!reader_at_end(reader)) {
+        if (!reader_take(reader, ',') && !reader_take(reader, '/')) {
+            rc = reader_expected(reader, reader->depth ? "',' or '/' or ';' or ')'"
+                                                       : "',' or '/' or the end");
             goto out;
         }
         FFA_TRY(read_option(reader, family, r, &given));
@@ -331,31 +281,70 @@ static ffa_status read_options(struct reader *reader, const struct family *famil
         if ((family->takes & 1 << i) && r->option[i] < options[i].least) {
             rc = error_fail(reader->err, FFA_INVALID, 0,
                             "mask text, column %lld: '%s' needs the option '%s'",
-                            column_of(reader, reader->at), family->name, options[i].name);
+                            reader_column(reader, reader->at), family->name, options[i].name);
             goto out;
         }
 out:
     return rc;
 }
 
-static ffa_status read_family(struct reader *reader, const struct family **out)
+static ffa_status read_family(struct reader *reader, const char *name, size_t bytes,
+                              const struct family **out)
 {
     struct text names = { 0 };
-    const char *name;
-    size_t bytes = read_name(reader, &name);
 
     for (int i = 0; i < FAMILY_COUNT; i++)
-        if (is_same(name, bytes, families[i].name)) {
+        if (reader_is_same(name, bytes, families[i].name)) {
             *out = &families[i];
-            return take(reader, ':') ? FFA_OK : expected(reader, "':'");
+            return reader_take(reader, ':') ? FFA_OK : reader_expected(reader, "':'");
         }
     for (int i = 0; i < FAMILY_COUNT; i++)
         text_add(&names, "%s, ", families[i].name);
     (void)error_fail(reader->err, FFA_INVALID, 0,
-                     "mask text, column 1: '%.*s' is no mask; known are %sand @FILE",
-                     (int)(bytes < 40 ? bytes : 40), name, names.at ? names.at : "");
+                     "mask text, column %lld: '%.*s' is no mask; known are %s%sand @FILE",
+                     reader_column(reader, name), (int)(bytes < 40 ? bytes : 40), name,
+                     names.at ? names.at : "", expression_names);
     text_finish(&names);
     return FFA_INVALID;
+}
+
+/* Refuse before documents and slices are built what cannot become a mask. */
+static ffa_status slices_are_few(const struct reader *reader, const struct family *family,
+                                 const struct counted *counted, const struct request *r)
+{
+    int64_t slices = counted->not_empty + family->more_slices;
+    char what[64];
+
+    if (family->takes & TAKES_BLOCK)
+        slices = max64(slices, counted->tokens_q / r->option[OPTION_BLOCK]);
+    if (slices > SLICES_MAX)
+        return error_fail(reader->err, FFA_INVALID, 0, "the mask has more than %lld slices",
+                          (long long)SLICES_MAX);
+    text_copy(what, "a mask of %lld slices", (long long)slices);
+    return mem_check(counted->documents * 2 * (int64_t)sizeof(int64_t) +
+                         slices * ((int64_t)sizeof(ffa_slice) + MASK_SLICE_BYTES),
+                     what, reader->err);
+}
+
+static ffa_status family_mask(struct reader *reader, const char *name, size_t bytes, ffa_mask **out)
+{
+    struct request request = { 0 };
+    const struct family *family = NULL;
+    struct counted counted;
+    struct reader sizes;
+    ffa_status rc;
+
+    FFA_TRY(read_family(reader, name, bytes, &family));
+    sizes = *reader;
+    FFA_TRY(count_sizes(reader, family, &counted));
+    FFA_TRY(read_options(reader, family, &request));
+    FFA_TRY(slices_are_few(reader, family, &counted, &request));
+    FFA_TRY(read_sizes(sizes, family, &counted, &request));
+    rc = family->build(out, &request, reader->err);
+out:
+    mem_free(request.cu_q);
+    mem_free(request.cu_k);
+    return rc;
 }
 
 /* ---- files ---- */
@@ -369,6 +358,23 @@ static ffa_status file_fail(const char *path, const char *doing, ffa_error *err)
     return error_fail(err, FFA_IO, code, "cannot %s '%s': %s", doing, path, strerror(code));
 }
 
+/* Room for a whole file, so that the text is not copied while it grows. */
+static ffa_status file_reserve(struct text *out, FILE *file, const char *path, ffa_error *err)
+{
+    struct stat facts;
+
+    if (fstat(fileno(file), &facts) != 0 || !S_ISREG(facts.st_mode) || facts.st_size <= 0)
+        return FFA_OK;
+    if ((uintmax_t)facts.st_size > FILE_BYTES_MAX)
+        return error_fail(err, FFA_INVALID, 0, "'%s' has more than %zu bytes", path,
+                          FILE_BYTES_MAX);
+    out->at = mem_array((size_t)facts.st_size + 1, 1);
+    if (!out->at)
+        return error_nomem(err, "the mask's file");
+    out->capacity = (size_t)facts.st_size + 1;
+    return FFA_OK;
+}
+
 static ffa_status file_read(struct text *out, const char *path, ffa_error *err)
 {
     FILE *file = fault_here(FAULT_FILE) ? NULL : fopen(path, "rb");
@@ -378,6 +384,7 @@ static ffa_status file_read(struct text *out, const char *path, ffa_error *err)
 
     if (!file)
         return file_fail(path, "open", err);
+    FFA_TRY(file_reserve(out, file, path, err));
     do {
         got = fread(block, 1, sizeof block, file);
         text_add_bytes(out, block, got);
@@ -388,6 +395,7 @@ static ffa_status file_read(struct text *out, const char *path, ffa_error *err)
         rc = error_nomem(err, "the mask's file");
     else if (out->bytes > FILE_BYTES_MAX)
         rc = error_fail(err, FFA_INVALID, 0, "'%s' has more than %zu bytes", path, FILE_BYTES_MAX);
+out:
     (void)fclose(file);
     return rc;
 }
@@ -404,11 +412,38 @@ out:
     return rc;
 }
 
+/* '@' and a path: to the end, or inside parentheses to ';' or ')'. */
+static ffa_status file_mask(struct reader *reader, ffa_mask **out)
+{
+    const char *begin = ++reader->at;
+    struct text path = { 0 };
+    ffa_status rc;
+
+    while (!reader_at_end(reader))
+        reader->at++;
+    text_add_bytes(&path, begin, (size_t)(reader->at - begin));
+    rc = path.failed ? error_nomem(reader->err, "a file's name")
+                     : parse_file(out, path.at, reader->err);
+    text_finish(&path);
+    return rc;
+}
+
+ffa_status reader_mask(struct reader *reader, ffa_mask **out)
+{
+    const char *name;
+    size_t bytes;
+
+    if (*reader->at == '@')
+        return file_mask(reader, out);
+    bytes = reader_name(reader, &name);
+    if (is_expression(name, bytes))
+        return reader_expression(reader, name, bytes, out);
+    return family_mask(reader, name, bytes, out);
+}
+
 ffa_status ffa_mask_parse(ffa_mask **out, const char *text, ffa_error *err)
 {
-    struct reader reader = { text, text, err };
-    struct request request = { 0 };
-    const struct family *family = NULL;
+    struct reader reader = { text, text, err, 0 };
     ffa_status rc;
 
     if (!out)
@@ -416,15 +451,12 @@ ffa_status ffa_mask_parse(ffa_mask **out, const char *text, ffa_error *err)
     *out = NULL;
     if (!text)
         return error_fail(err, FFA_INVALID, 0, "text is NULL");
-    if (text[0] == '@')
-        return parse_file(out, text + 1, err);
-
-    FFA_TRY(read_family(&reader, &family));
-    FFA_TRY(read_sizes(&reader, family, &request));
-    FFA_TRY(read_options(&reader, family, &request));
-    rc = family->build(out, &request, err);
+    FFA_TRY(reader_mask(&reader, out));
+    if (*reader.at) {
+        rc = reader_expected(&reader, "the end");
+        ffa_mask_destroy(*out);
+        *out = NULL;
+    }
 out:
-    mem_free(request.cu_q);
-    mem_free(request.cu_k);
     return rc;
 }

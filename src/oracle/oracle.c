@@ -116,7 +116,7 @@ static void score_group(struct worker *worker, int32_t members, int32_t kv_head)
     const int64_t keys = test->shape.seqlen_k;
     const double scale = oracle_scale(test);
 
-    const double cap = (double)test->args->softcap;
+    const double cap = test->args->softcap;
 
     for (int64_t k = 0; k < keys; k++) {
         if (!any_attends(worker, members, k))
@@ -147,17 +147,18 @@ static double largest(const uint8_t *attended, const double *scores, int64_t key
 
 /* Scores, the largest of them `top`, to weights; returns log(sum exp). Weights and the weights of
  * the head's sinks sum to 1. */
-static double soften(const ffa_forward_args *args, int32_t head, const uint8_t *attended,
-                     double *scores, int64_t keys, double top)
+static double soften(const struct oracle_case *test, int32_t head, const uint8_t *attended,
+                     double *scores, double top)
 {
+    const int64_t keys = test->shape.seqlen_k;
     double sum = 0, shift;
 
-    for (int32_t s = 0; s < args->sink_count; s++)
-        if ((double)args->sink[s * args->heads_q + head] > top)
-            top = (double)args->sink[s * args->heads_q + head];
+    for (int32_t s = 0; s < test->args->sink_count; s++)
+        if (oracle_sink(test, s, head) > top)
+            top = oracle_sink(test, s, head);
     shift = top == -INFINITY ? 0 : top;
-    for (int32_t s = 0; s < args->sink_count; s++)
-        sum += exp((double)args->sink[s * args->heads_q + head] - shift);
+    for (int32_t s = 0; s < test->args->sink_count; s++)
+        sum += exp(oracle_sink(test, s, head) - shift);
     for (int64_t k = 0; k < keys; k++)
         if (attended[k]) {
             scores[k] = exp(scores[k] - shift);
@@ -209,7 +210,7 @@ static void run_group(struct worker *worker, const struct item *items, int32_t m
 
         worker->work->result->top[items[g].index] = top;
         worker->work->result->lse[items[g].index] =
-            soften(test->args, items[g].head, attended, scores, keys, top);
+            soften(test, items[g].head, attended, scores, top);
     }
     gather_group(worker, items, members, kv_head);
 }
@@ -312,14 +313,14 @@ void oracle_poison(const struct oracle_case *test)
     const int32_t dim = oracle_value_dim(test);
 
     for (int32_t head = 0; args->max_logits && head < args->heads_q; head++)
-        oracle_poison_one(FFA_FP32, args->max_logits, head);
+        oracle_poison_one(oracle_lse_dtype(test), args->max_logits, head);
     for (int64_t row = 0; row < test->shape.seqlen_q; row++)
         for (int32_t head = 0; head < args->heads_q; head++) {
             const int64_t at = oracle_offset(&args->out, args->heads_q, dim, row, head);
 
             for (int32_t c = 0; c < dim; c++)
                 oracle_poison_one(oracle_out_dtype(test), args->out.data, at + c);
-            oracle_poison_one(FFA_FP32, args->lse.data,
+            oracle_poison_one(oracle_lse_dtype(test), args->lse.data,
                               oracle_offset(&args->lse, args->heads_q, 1, row, head));
         }
 }
@@ -336,7 +337,7 @@ struct oracle_tolerance oracle_tolerance_of(ffa_dtype dtype)
     case FFA_FP32:
         return (struct oracle_tolerance){ 1e-5, 4e-5, 1e-5 };
     case FFA_FP64:
-        return (struct oracle_tolerance){ 1e-12, 4e-12, 2e-7 }; /* lse is stored in fp32 */
+        return (struct oracle_tolerance){ 1e-12, 4e-12, 1e-12 };
     }
     return (struct oracle_tolerance){ 0 };
 }
@@ -409,10 +410,10 @@ static void compare_lse(struct oracle_report *report, const struct oracle_case *
 {
     const ffa_tensor *lse = &test->args->lse;
     const int64_t at = oracle_offset(lse, test->args->heads_q, 1, item->row, item->head);
-    const double got = oracle_read(FFA_FP32, lse->data, at);
+    const double got = oracle_read(oracle_lse_dtype(test), lse->data, at);
     double error;
 
-    if (oracle_is_poison(FFA_FP32, lse->data, at)) {
+    if (oracle_is_poison(oracle_lse_dtype(test), lse->data, at)) {
         report->unwritten_count++;
         blame(report, item, "a log-sum-exp that was never written", NAN, 0);
         return;
@@ -463,14 +464,14 @@ static void compare_tops(struct oracle_report *report, const struct oracle_case 
 
     for (int32_t head = 0; head < heads; head++) {
         const struct item item = { .row = 0, .head = head };
-        const double got = oracle_read(FFA_FP32, test->args->max_logits, head);
+        const double got = oracle_read(oracle_lse_dtype(test), test->args->max_logits, head);
         double top = -INFINITY, error;
 
         for (int64_t i = head; i < want->count; i += heads)
             top = fmax(top, want->top[i]);
         error = isinf(top) ? (got == top ? 0 : INFINITY) : fabs(got - top) / fmax(1, fabs(top));
         report->top = fmax(report->top, error);
-        if (oracle_is_poison(FFA_FP32, test->args->max_logits, head)) {
+        if (oracle_is_poison(oracle_lse_dtype(test), test->args->max_logits, head)) {
             report->unwritten_count++;
             blame(report, &item, "max_logits, which was never written,", NAN, 0);
         } else if (!(error <= tolerance->lse)) {

@@ -32,6 +32,8 @@ struct oracle_case {
     int64_t sample_count;
     ffa_dtype out_dtype; /* of out; 0: dtype */
     int32_t head_dim_v;  /* of v and out; 0: head_dim */
+    ffa_dtype lse_dtype; /* of lse, dlse, sinks, dsink and max_logits; 0: FFA_FP64 for FFA_FP64,
+                          * else FFA_FP32 */
 };
 
 /* The reference, sample by sample; without samples, row by row and then head by head. */
@@ -62,9 +64,10 @@ struct oracle_tolerance {
  *   fp16  three bits more: 7e-4.
  *   fp32  sums of up to head_dim, then of thousands of products, each rounded to 6e-8: 1e-5.
  *   fp64  the same at 1e-16, with room for other orders of summation: 1e-12.
- * A row may be 4 times worse than the whole: few elements average less. lse is stored in fp32 and
- * is off by the error of one score's sum: 1e-3 for 16-bit inputs is far above it and far below
- * what a wrong key does to a short row; long rows need the counting test (q = 0).
+ * A row may be 4 times worse than the whole: few elements average less. lse is stored in fp32
+ * (FFA_FP64: in fp64) and is off by the error of one score's sum: 1e-3 for 16-bit inputs is far
+ * above it and far below what a wrong key does to a short row; long rows need the counting test
+ * (q = 0).
  */
 struct oracle_tolerance oracle_tolerance_of(ffa_dtype dtype);
 

@@ -19,7 +19,8 @@
 /* What a row's weights and gradients hang on. */
 struct row_sums {
     double lse, delta;
-    double squares; /* of the terms of delta */
+    double dlse;    /* gradient by lse */
+    double squares; /* of the terms of delta and dlse */
 };
 
 struct backward {
@@ -119,21 +120,22 @@ static void mark_rows(const struct backward *backward, int64_t key, uint8_t *att
 static double lse_of(const struct backward_worker *worker)
 {
     const struct backward *backward = worker->backward;
-    const ffa_forward_args *args = backward->test->forward.args;
-    const int64_t keys = backward->test->forward.shape.seqlen_k;
+    const struct oracle_case *test = &backward->test->forward;
+    const int32_t sinks = test->args->sink_count;
+    const int64_t keys = test->shape.seqlen_k;
     double top = -INFINITY, sum = 0;
 
     for (int64_t k = 0; k < keys; k++)
         if (worker->attended[k])
             top = worker->weights[k] > top ? worker->weights[k] : top;
-    for (int32_t s = 0; s < args->sink_count; s++)
-        top = fmax(top, (double)args->sink[s * args->heads_q + backward->head]);
+    for (int32_t s = 0; s < sinks; s++)
+        top = fmax(top, oracle_sink(test, s, backward->head));
     top = top == -INFINITY ? 0 : top;
     for (int64_t k = 0; k < keys; k++)
         if (worker->attended[k])
             sum += exp(worker->weights[k] - top);
-    for (int32_t s = 0; s < args->sink_count; s++)
-        sum += exp((double)args->sink[s * args->heads_q + backward->head] - top);
+    for (int32_t s = 0; s < sinks; s++)
+        sum += exp(oracle_sink(test, s, backward->head) - top);
     return sum == 0 ? -INFINITY : top + log(sum);
 }
 
@@ -159,8 +161,29 @@ static double given_lse(const struct backward *backward, int64_t row)
 {
     const ffa_forward_args *args = backward->test->forward.args;
 
-    return oracle_read(FFA_FP32, args->lse.data,
+    return oracle_read(oracle_lse_dtype(&backward->test->forward), args->lse.data,
                        oracle_offset(&args->lse, args->heads_q, 1, row, backward->head));
+}
+
+/* 0 where there is none, and of a row whose lse is -inf: nothing changes that. */
+static double dlse_of(const struct backward *backward, int64_t row, double lse)
+{
+    const struct oracle_backward_case *test = backward->test;
+    const int32_t heads = test->forward.args->heads_q;
+
+    if (!test->dlse.data || lse == -INFINITY)
+        return 0;
+    return oracle_read(oracle_lse_dtype(&test->forward), test->dlse.data,
+                       oracle_offset(&test->dlse, heads, 1, row, backward->head));
+}
+
+/* The row's sums are complete but for what lse brings. */
+static void add_dlse(const struct backward *backward, int64_t row)
+{
+    struct row_sums *sums = &backward->sums[row];
+
+    sums->dlse = dlse_of(backward, row, sums->lse);
+    sums->squares += sums->dlse * sums->dlse;
 }
 
 static void given_delta(const struct backward *backward, int64_t row)
@@ -198,7 +221,7 @@ static void row_gradient(struct backward_worker *worker, int64_t row, int64_t at
         if (!worker->attended[k])
             continue;
         slope = backward->scale * worker->bends[k] * worker->weights[k];
-        ds = slope * (worker->grads[k] - sums->delta);
+        ds = slope * (worker->grads[k] - sums->delta + sums->dlse);
         oracle_add(sum, ds, key, dim);
         squares += slope * slope * (worker->squares[k] + sums->squares) * backward->key_squares[k];
         dq->touched[at] = 1;
@@ -219,6 +242,7 @@ static void run_row(struct backward_worker *worker, int64_t row)
     if (use_out) {
         sums->lse = given_lse(backward, row);
         given_delta(backward, row);
+        add_dlse(backward, row);
     }
     if (backward->row_at[row] < 0 && (use_out || !backward->all_rows))
         return;
@@ -234,6 +258,7 @@ static void run_row(struct backward_worker *worker, int64_t row)
     if (!use_out) {
         sums->delta = delta;
         sums->squares = squares;
+        add_dlse(backward, row);
     }
     if (backward->row_at[row] >= 0)
         row_gradient(worker, row, backward->row_at[row]);
@@ -294,7 +319,7 @@ static void run_key(struct backward_worker *worker, int64_t at)
         p = score_of(backward, q, key, &bend);
         p = sums->lse == -INFINITY ? 0 : exp(p - sums->lse);
         slope = backward->scale * bend * p;
-        ds = slope * (oracle_dot_squares(dout, value, dim_v, &squares) - sums->delta);
+        ds = slope * (oracle_dot_squares(dout, value, dim_v, &squares) - sums->delta + sums->dlse);
         oracle_add(sum_k, ds, q, dim);
         oracle_add(sum_v, p, dout, dim_v);
         squares_k += slope * slope * (squares + sums->squares) * backward->q_squares[r];
@@ -320,9 +345,11 @@ static void sink_gradient(const struct backward *backward)
         for (int64_t r = 0; r < test->forward.shape.seqlen_q; r++) {
             const struct row_sums *sums = &backward->sums[r];
             const double weight =
-                sums->lse == -INFINITY ? 0 : exp((double)args->sink[at] - sums->lse);
+                sums->lse == -INFINITY
+                    ? 0
+                    : exp(oracle_sink(&test->forward, s, backward->head) - sums->lse);
 
-            sum -= weight * sums->delta;
+            sum += weight * (sums->dlse - sums->delta);
             squares += weight * weight * sums->squares;
         }
         dsink->at[at] = sum;
@@ -493,7 +520,7 @@ ffa_status oracle_backward(struct oracle_gradients *out, const struct oracle_bac
     struct backward backward = { .test = test,
                                  .out = &gradients,
                                  .scale = oracle_scale(&test->forward),
-                                 .cap = (double)test->forward.args->softcap };
+                                 .cap = test->forward.args->softcap };
     const int32_t threads = oracle_threads(&test->forward);
     ffa_status rc = FFA_NOMEM;
 
@@ -566,7 +593,7 @@ struct oracle_backward_tolerance oracle_backward_tolerance_of(ffa_dtype dtype, i
     case FFA_FP32:
         return (struct oracle_backward_tolerance){ 2e-5, 4e-5, 8e-5 };
     case FFA_FP64:
-        return (struct oracle_backward_tolerance){ 2e-6, 4e-6, 8e-6 };
+        return (struct oracle_backward_tolerance){ 1e-11, 2e-11, 4e-11 };
     }
     return (struct oracle_backward_tolerance){ 0 };
 }
@@ -756,7 +783,7 @@ void oracle_backward_compare(struct oracle_backward_report *report,
         c.want = &want->dsink;
         c.heads = args->heads_q;
         c.dim = 1;
-        c.dtype = FFA_FP32;
+        c.dtype = oracle_lse_dtype(&test->forward);
         c.sample = sink_sample;
         c.tolerance = &sink_tolerance;
         report->dsink = compare_tensor(&c);
@@ -784,5 +811,5 @@ void oracle_backward_poison(const struct oracle_backward_case *test)
     poison(test, &test->dv, test->forward.shape.seqlen_k, args->heads_kv,
            oracle_value_dim(&test->forward));
     for (int64_t i = 0; test->dsink && i < (int64_t)args->sink_count * args->heads_q; i++)
-        oracle_poison_one(FFA_FP32, test->dsink, i);
+        oracle_poison_one(oracle_lse_dtype(&test->forward), test->dsink, i);
 }

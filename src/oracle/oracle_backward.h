@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The fp64 oracle, backward: gradients of attention by their definition. With p the weights of one
- * row of one head and dp = v dout, delta = sum p dp (which is out . dout), ds = p (dp - delta):
+ * row of one head and dp = v dout, delta = sum p dp (which is out . dout), and dlse the gradient of
+ * the loss by the row's lse, whose derivative by a score is p, ds = p (dp - delta + dlse):
  *
  *   dq[row] = scale sum over keys of ds k,  dk[key] = scale sum over rows and heads of ds q,
- *   dv[key] = sum over rows and heads of p dout,  dsink = - sum over rows of e^(sink - lse) delta.
+ *   dv[key] = sum over rows and heads of p dout,
+ *   dsink = sum over rows of e^(sink - lse) (dlse - delta).
  *
  * With a softcap c, ds is multiplied by its slope, 1 - (score / c)^2; with sinks, they are in lse.
  *
@@ -24,8 +26,9 @@ struct oracle_backward_case {
     bool use_out;
     ffa_dtype grad_dtype; /* of dq, dk, dv; dout has that of q */
     ffa_tensor dout;      /* strides may be FFA_CONTIGUOUS */
+    ffa_tensor dlse;      /* data NULL: none; not read of rows that attend nothing, sinks neither */
     ffa_tensor dq, dk, dv;
-    float *dsink; /* [sink_count][heads_q]; NULL: not asked for; needs all rows of all heads */
+    void *dsink; /* [sink_count][heads_q]; NULL: not asked for; needs all rows of all heads */
 };
 
 /* One gradient, sample by sample; without samples, token by token and then head by head. */
@@ -62,7 +65,7 @@ struct oracle_backward_tolerance {
  *   fp16  three bits more: 1.2e-3, and what weights below 2^-14 lose: of a row of n keys, 1/n each,
  *         multiples of 2^-24 are off by n 2^-24 / sqrt(12), rms. `keys`: the n of the longest row.
  *   fp32  sums of thousands of products, each rounded to 6e-8, dp - delta among them: 2e-5.
- *   fp64  lse comes in fp32 where it is given: 2e-6; exact to 1e-11 otherwise.
+ *   fp64  the same at 1e-16: 1e-11.
  * A head may be twice, a line 4 times worse than the whole: few elements average less.
  */
 struct oracle_backward_tolerance oracle_backward_tolerance_of(ffa_dtype dtype, int64_t keys);

@@ -62,12 +62,11 @@ int64_t oracle_offset(const ffa_tensor *tensor, int64_t heads, int64_t dim, int6
     return token * token_stride + head * head_stride;
 }
 
-/* The library's scale is a float, the default, too. */
 double oracle_scale(const struct oracle_case *test)
 {
-    const float scale = test->args->softmax_scale;
+    const double scale = test->args->softmax_scale;
 
-    return (double)(scale != 0.0f ? scale : (float)(1.0 / sqrt((double)test->head_dim)));
+    return scale != 0 ? scale : 1 / sqrt((double)test->head_dim);
 }
 
 /* Sums in lanes: in vectors, of whatever width there is, the order is the same. (Sanitizers are not
@@ -160,6 +159,19 @@ int32_t oracle_value_dim(const struct oracle_case *test)
 ffa_dtype oracle_out_dtype(const struct oracle_case *test)
 {
     return test->out_dtype ? test->out_dtype : test->dtype;
+}
+
+ffa_dtype oracle_lse_dtype(const struct oracle_case *test)
+{
+    if (test->lse_dtype)
+        return test->lse_dtype;
+    return test->dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32;
+}
+
+double oracle_sink(const struct oracle_case *test, int32_t s, int32_t head)
+{
+    return oracle_read(oracle_lse_dtype(test), test->args->sink,
+                       (int64_t)s * test->args->heads_q + head);
 }
 
 /* NaNs that no computation gives: quiet, with a payload. */

@@ -16,13 +16,16 @@ double oracle_dot(const double *a, const double *b, int32_t count);
 double oracle_dot_squares(const double *a, const double *b, int32_t count, double *squares);
 /* to += factor * from */
 void oracle_add(double *to, double factor, const double *from, int32_t count);
-/* The library's scale is a float, the default, too. */
+/* The given scale, or the default. */
 double oracle_scale(const struct oracle_case *test);
 int32_t oracle_threads(const struct oracle_case *test); /* 1 to ORACLE_THREADS_MAX */
 
 enum { ORACLE_THREADS_MAX = 16 };
 
 ffa_dtype oracle_out_dtype(const struct oracle_case *test);
+ffa_dtype oracle_lse_dtype(const struct oracle_case *test);
+/* Sink s of a query head. */
+double oracle_sink(const struct oracle_case *test, int32_t s, int32_t head);
 int32_t oracle_value_dim(const struct oracle_case *test);
 
 /* NaNs that no computation gives. */

@@ -32,6 +32,7 @@ static const struct {
     { "nvrtc_path", offsetof(ffa_context_opts, nvrtc_path) },
     { "nccl_path", offsetof(ffa_context_opts, nccl_path) },
     { "worker_path", offsetof(ffa_context_opts, worker_path) },
+    { "cudart_path", offsetof(ffa_context_opts, cudart_path) },
 };
 enum { PATH_OPTIONS = sizeof path_options / sizeof *path_options };
 
@@ -92,14 +93,28 @@ static ffa_status copy_options(ffa_context *context, ffa_context_opts *opts, ffa
     return FFA_OK;
 }
 
+/* FFA_DEVICE_AUTO. To have no CUDA runtime is no failure, but one that was named is missed. */
+static int pick_device(ffa_context *context)
+{
+    ffa_error why = { FFA_OK, 0, "" };
+
+    if (gpu_runtime_open(&context->cuda, context->opts.cudart_path, &why) == FFA_OK)
+        return gpu_device_pick(context->cuda); /* -1 is the CPU */
+    log_line(&context->log, context->opts.cudart_path ? FFA_LOG_WARNING : FFA_LOG_INFO, "gpu",
+             "event=no_cuda_runtime reason=\"%s\"", why.message);
+    return FFA_DEVICE_CPU;
+}
+
 static ffa_status open_device(ffa_context *context, int device, ffa_error *err)
 {
     ffa_status rc = FFA_OK;
 
     if (device == FFA_DEVICE_AUTO)
-        device = gpu_device_pick(); /* -1 is the CPU */
+        device = pick_device(context);
+    else if (device >= 0)
+        FFA_TRY(gpu_runtime_open(&context->cuda, context->opts.cudart_path, err));
     if (device >= 0)
-        FFA_TRY(gpu_device_open(&context->gpu, device, err));
+        FFA_TRY(gpu_device_open(&context->gpu, context->cuda, device, err));
     text_copy(context->arch, "%s", context->gpu ? gpu_device_arch(context->gpu) : JIT_ARCH_DEFAULT);
 out:
     return rc;
@@ -278,6 +293,7 @@ void ffa_close(ffa_context *context)
     fork_guard_remove(&context->kept_guard);
     (void)pthread_mutex_destroy(&context->kept_lock);
     gpu_device_close(context->gpu);
+    gpu_runtime_close(context->cuda);
     flight_close(context->cache.flight);
     cache_close_bundles(&context->cache);
     leave_counts(context);
@@ -302,6 +318,11 @@ ffa_status ffa_context_info_get(ffa_context *context, ffa_context_info *info, ff
         text_copy(now.device_name, "%s", gpu_device_name(context->gpu));
     }
     now.cpu_threads = context->cpu_threads;
+    if (context->cuda) {
+        text_copy(now.cudart_path, "%s", gpu_runtime_path(context->cuda));
+        text_copy(now.cudart_version, "%s", gpu_runtime_version(context->cuda));
+        text_copy(now.driver_version, "%s", gpu_runtime_driver(context->cuda));
+    }
     text_copy(now.arch, "%s", context->arch);
     text_copy(now.nvrtc_path, "%s", jit_nvrtc_path(context->jit));
     text_copy(now.nvrtc_version, "%s", jit_nvrtc_version(context->jit));

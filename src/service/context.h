@@ -41,6 +41,7 @@ struct ffa_context {
     struct log log;
     struct jit *jit;           /* NVRTC (opened on first use) and template text */
     struct kernel_cache cache; /* the memory table and the store */
+    struct gpu_runtime *cuda;  /* NULL where no GPU was asked for, or there is no CUDA runtime */
     struct gpu_device *gpu;    /* NULL on the CPU */
     char arch[16];             /* compiled for by default */
     int32_t cpu_threads;
@@ -75,6 +76,7 @@ void context_leave(ffa_context *context);
 /* A kernel's bytes and facts. cubin: borrowed from the memory table, which keeps every entry until
  * the context closes. */
 struct resolved {
+    const struct jit_kernel *kernel; /* of the memory table; NULL: of a compile past it */
     const void *cubin;
     size_t cubin_bytes;
     const char *record; /* borrowed likewise */
@@ -86,6 +88,19 @@ struct resolved {
  * receives the compile log (caller frees) when this call compiled, also when that failed. */
 ffa_status context_resolve(struct resolved *out, ffa_context *context, struct jit_request *request,
                            char **log_text, ffa_error *err);
+
+/* Loads what was resolved; *is_refused: it failed, and another cubin of the same kernel may do. */
+typedef ffa_status (*context_load_fn)(void *user, const struct resolved *found, bool *is_refused,
+                                      ffa_error *err);
+
+/*
+ * Resolve a request and load it. A kernel that is refused is passed over for this context's life:
+ * the cubin of another toolchain or layer takes its place, or one that is compiled here. Nobody's
+ * entry is removed, as another driver may take it. FFA_UNSUPPORTED when the last resort, a kernel
+ * compiled here, is refused, too. Thread: any.
+ */
+ffa_status context_load(struct resolved *out, ffa_context *context, struct jit_request *request,
+                        context_load_fn load, void *user, ffa_error *err);
 
 /* Compile past all layers, counted and logged. On FFA_COMPILE out->log is set; the caller finishes
  * *out in any case. */

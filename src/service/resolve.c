@@ -13,6 +13,7 @@
 static ffa_status hand_out(struct resolved *out, const struct jit_kernel *kernel, ffa_layer layer,
                            int64_t started)
 {
+    out->kernel = kernel;
     out->cubin = kernel->cubin;
     out->cubin_bytes = kernel->cubin_bytes;
     out->record = kernel->record;
@@ -181,8 +182,10 @@ static ffa_status compile_and_store(struct jit_kernel *out, ffa_context *context
 static ffa_status produce(struct jit_kernel *out, ffa_layer *layer, ffa_context *context,
                           struct jit_request *request, char **log_text, ffa_error *err)
 {
+    const struct jit_kernel *refused[TABLE_REFUSED_MAX];
     struct store_query query = { .request = request,
-                                 .exact = context->opts.flags & FFA_OPEN_EXACT_TOOLCHAIN };
+                                 .exact = context->opts.flags & FFA_OPEN_EXACT_TOOLCHAIN,
+                                 .refused = refused };
     struct flight_lock lock = { .file = -1 };
     ffa_status rc;
 
@@ -190,6 +193,7 @@ static ffa_status produce(struct jit_kernel *out, ffa_layer *layer, ffa_context 
     if (query.exact)
         FFA_TRY(jit_open_compiler(context->jit, err));
     query.toolchain = jit_toolchain(context->jit);
+    query.refused_count = table_refused(context->cache.table, request, refused);
     rc = from_files(context, &query, out, layer, &lock, err);
     if (rc != FFA_NOT_FOUND)
         goto out;
@@ -218,7 +222,7 @@ ffa_status context_resolve(struct resolved *out, ffa_context *context, struct ji
     const struct jit_kernel *found;
     struct table_entry *reserved;
     ffa_error why = { 0 };
-    ffa_layer layer;
+    ffa_layer layer = FFA_LAYER_NONE;
     ffa_status rc = FFA_OK;
 
     memset(out, 0, sizeof *out);
@@ -232,6 +236,7 @@ ffa_status context_resolve(struct resolved *out, ffa_context *context, struct ji
         return hand_out(out, found, FFA_LAYER_TABLE, started);
     }
     rc = produce(&kernel, &layer, context, request, log_text, &why);
+    kernel.info.layer = layer;
     if (rc == FFA_OK)
         return hand_out(out, table_publish(context->cache.table, reserved, &kernel), layer,
                         started);
@@ -239,4 +244,55 @@ ffa_status context_resolve(struct resolved *out, ffa_context *context, struct ji
     rc = error_fail(err, rc, why.native, "%s", why.message);
 out:
     return rc;
+}
+
+/* ---- loading ---- */
+
+static void log_refusal(ffa_context *context, const struct resolved *found, const ffa_error *why)
+{
+    log_line(&context->log, FFA_LOG_WARNING, "resolve",
+             "event=kernel_refused key=%s template=%s layer=%s toolchain=\"%s\" reason=\"%s\"",
+             found->info.key, found->info.template_name, ffa_layer_text(found->kernel->info.layer),
+             found->info.toolchain, why->message);
+}
+
+/* What a kernel failed with after others of it had been refused: both matter. */
+static ffa_status fail_after(const ffa_error *refusal, ffa_status rc, const ffa_error *why,
+                             ffa_error *err)
+{
+    if (refusal->status == FFA_OK)
+        return error_fail(err, rc, why->native, "%s", why->message);
+    if (rc == FFA_NOT_FOUND)
+        return error_fail(err, rc, refusal->native,
+                          "%.400s; no other is in a layer, and FFA_OPEN_NEVER_COMPILE is set",
+                          refusal->message);
+    return error_fail(err, rc, why->native, "%.250s; then: %.250s", refusal->message, why->message);
+}
+
+ffa_status context_load(struct resolved *out, ffa_context *context, struct jit_request *request,
+                        context_load_fn load, void *user, ffa_error *err)
+{
+    ffa_error refusal = { FFA_OK, 0, "" };
+
+    for (;;) {
+        ffa_error why = { FFA_OK, 0, "" };
+        bool is_refused = false;
+        ffa_status rc = context_resolve(out, context, request, NULL, &why);
+
+        if (rc != FFA_OK)
+            return fail_after(&refusal, rc, &why, err);
+        rc = load(user, out, &is_refused, &why);
+        if (rc == FFA_OK)
+            return FFA_OK;
+        if (!is_refused)
+            return fail_after(&refusal, rc, &why, err);
+        log_refusal(context, out, &why);
+        (void)error_fail(&refusal, FFA_UNSUPPORTED, why.native,
+                         "the driver refuses kernel %s of %s: %s", out->info.key,
+                         out->info.toolchain, why.message);
+        /* It stays in the table: a second call is answered without a second compile. */
+        if (out->kernel->info.layer == FFA_LAYER_COMPILED)
+            return error_fail(err, FFA_UNSUPPORTED, why.native, "%s", refusal.message);
+        table_refuse(context->cache.table, out->kernel);
+    }
 }

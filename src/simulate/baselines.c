@@ -12,9 +12,9 @@
 
 /* Rank r has part r, and with two parts a rank also part 2n-1-r. */
 struct grid {
-    int64_t *bounds;  /* [count + 1] */
-    int64_t *cells;   /* [ranks]: visited by one rank in the keys of each */
-    int64_t *visited; /* [count]: the same in each part */
+    int64_t *bounds;      /* [count + 1] */
+    int64_t *cells;       /* [ranks]: visited by one rank in the keys of each */
+    struct visits visits; /* the same in each part */
     int64_t count;
     int32_t ranks;
 };
@@ -23,7 +23,7 @@ static void grid_finish(struct grid *grid)
 {
     mem_free(grid->bounds);
     mem_free(grid->cells);
-    mem_free(grid->visited);
+    visits_finish(&grid->visits);
 }
 
 static ffa_status grid_init(struct grid *grid, const struct sim *sim, int64_t parts_a_rank,
@@ -33,13 +33,12 @@ static ffa_status grid_init(struct grid *grid, const struct sim *sim, int64_t pa
     grid->count = grid->ranks * parts_a_rank;
     grid->bounds = mem_array((size_t)grid->count + 1, sizeof *grid->bounds);
     grid->cells = mem_array((size_t)grid->ranks, sizeof *grid->cells);
-    grid->visited = mem_array((size_t)grid->count, sizeof *grid->visited);
-    if (!grid->bounds || !grid->cells || !grid->visited)
+    if (!grid->bounds || !grid->cells)
         return error_nomem(err, "the parts of ranks");
     for (int64_t p = 0; p <= grid->count; p++)
         grid->bounds[p] =
             sim->tokens / grid->count * p + sim->tokens % grid->count * p / grid->count;
-    return FFA_OK;
+    return visits_init(&grid->visits, &(struct parts){ grid->bounds, grid->count }, err);
 }
 
 static int32_t owner_of(const struct grid *grid, int64_t part)
@@ -50,20 +49,18 @@ static int32_t owner_of(const struct grid *grid, int64_t part)
 /* grid->cells of one rank; their sum. */
 static int64_t weigh(struct grid *grid, const struct sim *sim, int32_t rank)
 {
-    const struct parts parts = { grid->bounds, grid->count };
     int64_t sum = 0;
 
     memset(grid->cells, 0, (size_t)grid->ranks * sizeof *grid->cells);
-    memset(grid->visited, 0, (size_t)grid->count * sizeof *grid->visited);
     for (int64_t i = 0; i < grid->count / grid->ranks; i++) {
         const int64_t p = i == 0 ? rank : grid->count - 1 - rank;
 
         for (int32_t l = 0; l < sim->list_count; l++)
-            model_add_visited(grid->visited, &sim->lists[l], grid->bounds[p], grid->bounds[p + 1],
-                              &parts);
+            visits_add(&grid->visits, &sim->lists[l], grid->bounds[p], grid->bounds[p + 1]);
     }
     for (int64_t p = 0; p < grid->count; p++)
-        grid->cells[owner_of(grid, p)] += grid->visited[p];
+        grid->cells[owner_of(grid, p)] += visits_take(&grid->visits, p);
+    (void)visits_take(&grid->visits, grid->count);
     for (int32_t r = 0; r < grid->ranks; r++)
         sum += grid->cells[r];
     return sum;

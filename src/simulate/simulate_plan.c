@@ -9,6 +9,7 @@
 
 #include "parallel/dispatch/dispatch.h"
 #include "parallel/plan/stages.h"
+#include "parallel/plan/transfer.h"
 
 /* Rows of one stage of one rank that move over the links of a class. */
 struct traffic {
@@ -17,13 +18,24 @@ struct traffic {
     bool is_relayed;       /* something came over another receiver */
 };
 
+enum route { ROUTE_FLAT, ROUTE_RELAYED };
+
+/* How far a walk over pieces has come in the ordered rows of a rank and link class. */
+struct progress {
+    int64_t row;
+    int32_t stage;
+    int32_t pad_;
+};
+
 struct plan_model {
     struct sim *sim;
     ffa_dispatch *dispatch;
-    struct transfer_input in;
-    struct transfer transfer;
+    struct rank_needs_input in;
+    struct rank_needs needs;
+    struct transfer_walk walk;
     struct stages stages;
-    struct traffic *traffic; /* [ranks][OVERLAP_STAGES_MAX] */
+    struct traffic *traffic;        /* [ranks][OVERLAP_STAGES_MAX] */
+    struct progress (*progress)[2]; /* [ranks]: far, near */
 };
 
 static ffa_status build(struct plan_model *m, ffa_error *err)
@@ -38,18 +50,20 @@ static ffa_status build(struct plan_model *m, ffa_error *err)
     opts.chunk_tokens = sim->given.chunk_tokens;
     opts.flags = opts.chunk_tokens ? FFA_DISPATCH_CHUNK_EXACT : 0;
     FFA_TRY(ffa_dispatch_create(&m->dispatch, &mask, 1, &sim->topology, &opts, err));
-    m->in = (struct transfer_input){ &m->dispatch->layout, &m->dispatch->layout,
-                                     &m->dispatch->needs, sim->topology };
-    FFA_TRY(transfer_build(&m->transfer, &m->in, err));
+    m->in = (struct rank_needs_input){ &m->dispatch->layout, &m->dispatch->layout,
+                                       &m->dispatch->needs, sim->topology };
+    FFA_TRY(rank_needs_build(&m->needs, &m->in, err));
+    FFA_TRY(transfer_walk_init(&m->walk, &m->needs, err));
     stages = (struct stages_input){ .in = &m->in,
-                                    .transfer = &m->transfer,
+                                    .needs = &m->needs,
                                     .lists = sim->lists,
                                     .list_count = sim->list_count,
                                     .opts = &sim->opts };
     FFA_TRY(stages_build(&m->stages, &stages, err));
     m->traffic =
         mem_array((size_t)sim->topology.rank_count * OVERLAP_STAGES_MAX, sizeof *m->traffic);
-    if (!m->traffic)
+    m->progress = mem_array((size_t)sim->topology.rank_count, sizeof *m->progress);
+    if (!m->traffic || !m->progress)
         rc = error_nomem(err, "the traffic of ranks");
 out:
     return rc;
@@ -57,56 +71,61 @@ out:
 
 /* ---- who moves how much in which stage ---- */
 
-struct portion {
-    int32_t stage, source;
-    bool is_network, is_relayed;
-    int64_t rows;
-};
-
-/* The part of a receive in a stage of its rank; false: none. */
-static bool portion_of(struct portion *out, const struct plan_model *m, const struct stage_cut *cut,
-                       int64_t receive, int32_t rank, int32_t stage, enum transfer_route route)
+static struct traffic *traffic_of(const struct plan_model *m, int32_t rank, int32_t stage)
 {
-    const struct transfer_receive *r = &m->transfer.receives[receive];
-    const struct transfer_piece *piece = &m->transfer.pieces[r->piece];
-    const int64_t row = m->stages.row[receive];
-    const int64_t begin = stage ? cut->ends[stage - 1] : 0;
-    const int32_t width = m->transfer.topology.ranks_per_node;
-
-    out->stage = stage;
-    out->source = route == TRANSFER_RELAYED ? r->relay : piece->owner;
-    out->is_network = out->source / width != rank / width;
-    out->is_relayed = out->source != piece->owner;
-    out->rows = min64(cut->ends[stage], row + piece->end - piece->begin) - max64(begin, row);
-    return out->rows > 0;
+    return &m->traffic[(int64_t)rank * OVERLAP_STAGES_MAX + stage];
 }
 
-/* Two walks over all receives: sums first, then the most that one of a stage's sources sends. */
-static void add_traffic(struct plan_model *m, const struct stage_cut *cuts,
-                        enum transfer_route route)
+/* What a walk adds to traffic: the rows that move; the most that a source of a stage sends. */
+enum round { ROUND_ROWS, ROUND_WAITS };
+
+/* Receiver i of a piece takes its rows, in one stage or several. */
+static void add_receive(struct plan_model *m, const struct stage_cut *cuts,
+                        const struct transfer_piece *piece, int32_t i, enum route route,
+                        enum round round)
 {
-    const struct transfer *t = &m->transfer;
-    struct portion part;
+    const int32_t rank = piece->receivers[i];
+    const int32_t source = route == ROUTE_RELAYED ? piece->relays[i] : piece->owner;
+    const bool is_network = !rank_needs_is_near(&m->needs, source, rank);
+    const struct stage_cut *cut = &cuts[rank];
+    struct progress *at = &m->progress[rank][rank_needs_is_near(&m->needs, piece->owner, rank)];
 
-    memset(m->traffic, 0, (size_t)t->topology.rank_count * OVERLAP_STAGES_MAX * sizeof *m->traffic);
-    for (int round = 0; round < 2; round++)
-        for (int32_t r = 0; r < t->topology.rank_count; r++)
-            for (int64_t i = t->receive_begin[r]; i < t->receive_begin[r + 1]; i++)
-                for (int32_t s = 0; s < cuts[r].count; s++) {
-                    struct traffic *to = &m->traffic[(int64_t)r * OVERLAP_STAGES_MAX + s], *from;
+    for (int64_t rows = piece->end - piece->begin, part; rows > 0; rows -= part) {
+        struct traffic *to, *from;
 
-                    if (!portion_of(&part, m, &cuts[r], i, r, s, route))
-                        continue;
-                    from = &m->traffic[(int64_t)part.source * OVERLAP_STAGES_MAX + s];
-                    if (round == 0) {
-                        to->in[part.is_network] += part.rows;
-                        from->out[part.is_network] += part.rows;
-                        to->is_relayed |= part.is_relayed;
-                    } else {
-                        to->wait[part.is_network] =
-                            max64(to->wait[part.is_network], from->out[part.is_network]);
-                    }
-                }
+        while (cut->ends[at->stage] <= at->row)
+            at->stage++;
+        part = min64(rows, cut->ends[at->stage] - at->row);
+        at->row += part;
+        to = traffic_of(m, rank, at->stage);
+        from = traffic_of(m, source, at->stage);
+        if (round == ROUND_ROWS) {
+            to->in[is_network] += part;
+            from->out[is_network] += part;
+            to->is_relayed |= source != piece->owner;
+        } else {
+            to->wait[is_network] = max64(to->wait[is_network], from->out[is_network]);
+        }
+    }
+}
+
+/* Two walks over all pieces: sums first, then the most that one of a stage's sources sends. */
+static void add_traffic(struct plan_model *m, const struct stage_cut *cuts, enum route route)
+{
+    const int32_t ranks = m->needs.topology.rank_count;
+    struct transfer_piece piece;
+
+    memset(m->traffic, 0, (size_t)ranks * OVERLAP_STAGES_MAX * sizeof *m->traffic);
+    for (int round = ROUND_ROWS; round <= ROUND_WAITS; round++) {
+        transfer_walk_restart(&m->walk);
+        for (int32_t r = 0; r < ranks; r++) {
+            m->progress[r][0] = (struct progress){ m->needs.near_rows[r], 0, 0 };
+            m->progress[r][1] = (struct progress){ 0, 0, 0 };
+        }
+        while (transfer_walk_next(&m->walk, &piece))
+            for (int32_t i = 0; i < piece.receiver_count; i++)
+                add_receive(m, cuts, &piece, i, route, (enum round)round);
+    }
 }
 
 /* ---- the timeline of a rank ---- */
@@ -128,7 +147,7 @@ static int64_t rank_ns(const struct plan_model *m, const struct stage_cut *cut, 
                                          .has_reduce = is_backward };
 
     for (int32_t s = 0; s < cut->count; s++) {
-        const struct traffic *t = &m->traffic[(int64_t)rank * OVERLAP_STAGES_MAX + s];
+        const struct traffic *t = traffic_of(m, rank, s);
         const int64_t node = max64(t->in[0], t->wait[0]), network = max64(t->in[1], t->wait[1]);
 
         items[s] = (struct overlap_item){
@@ -162,7 +181,7 @@ static void fill_pass(struct plan_model *m, ffa_sim_pass *out, const struct stag
     sim_set_pass(m->sim, out, most + m->sim->opts.model.launch_ns, computes, is_backward);
 }
 
-static void fill(struct plan_model *m, ffa_sim_result *out, enum transfer_route route)
+static void fill(struct plan_model *m, ffa_sim_result *out, enum route route)
 {
     const int64_t key_bytes = price_key_bytes(m->sim, m->sim->opts.model.element_bytes);
 
@@ -173,7 +192,7 @@ static void fill(struct plan_model *m, ffa_sim_result *out, enum transfer_route 
 
         for (int32_t s = 0; s < m->stages.forward[r].count; s++)
             for (int c = 0; c < 2; c++)
-                in[c] += m->traffic[(int64_t)r * OVERLAP_STAGES_MAX + s].in[c] * key_bytes;
+                in[c] += traffic_of(m, r, s)->in[c] * key_bytes;
         out->node_bytes = max64(out->node_bytes, in[0]);
         out->network_bytes = max64(out->network_bytes, in[1]);
         out->stages = (int32_t)max64(out->stages, m->stages.forward[r].count);
@@ -194,8 +213,8 @@ ffa_status sim_plan(ffa_sim_result *plan, ffa_sim_result *relayed, struct sim *s
         for (int64_t c = 0; c < layout->count; c++)
             sim->given.chunk_tokens =
                 max64(c ? sim->given.chunk_tokens : 0, layout->bounds[c + 1] - layout->bounds[c]);
-        fill(&m, plan, TRANSFER_FLAT);
-        fill(&m, relayed, TRANSFER_RELAYED);
+        fill(&m, plan, ROUTE_FLAT);
+        fill(&m, relayed, ROUTE_RELAYED);
     } else if (rc == FFA_INVALID && sim->topology.rank_count > sim->tokens) {
         sim_refuse(plan, "%d ranks for %lld tokens", sim->topology.rank_count,
                    (long long)sim->tokens);
@@ -205,8 +224,10 @@ ffa_status sim_plan(ffa_sim_result *plan, ffa_sim_result *relayed, struct sim *s
         *err = why;
     }
     mem_free(m.traffic);
+    mem_free(m.progress);
     stages_finish(&m.stages);
-    transfer_finish(&m.transfer);
+    transfer_walk_finish(&m.walk);
+    rank_needs_finish(&m.needs);
     ffa_dispatch_destroy(m.dispatch);
     return rc;
 }

@@ -27,6 +27,7 @@ for way in OFF ON; do
     [ "$said" = "$(cat "$source/examples/attention.expected")" ]
 done
 LD_LIBRARY_PATH='' "$work/moved/bin/ffa" --version
+sh "$source/tests/abi/run_paths.sh" "$work/moved/bin/ffa" "$lib"/libffa.so
 
 # The command's man pages and its completion, which the build has it print.
 for file in man/man1/ffa.1 man/man1/ffa-mask-show.1 bash-completion/completions/ffa \

@@ -14,3 +14,12 @@ t compile attention_forward --arch sm_90a --nvrtc no/such/libnvrtc.so
 FFA_JIT=never t compile attention_forward --arch sm_90a
 FFA_JIT=sometimes t compile attention_forward --arch sm_90a
 t compile attention_forward --arch sm_90a --print
+t compile attention_forward head_dim=99999999999 --arch sm_90a
+t compile attention_forward head_dim=-99999999999999999999999 --arch sm_90a
+t compile attention_forward dtype=99999999999 --arch sm_90a
+mkdir -m 755 templates && cp "$SOURCE"/tests/data/templates/trivial/* templates
+echo '#define COLUMNS 64' > "$WORK/outside.h"
+for line in "#include \"$WORK/outside.h\"" '#include "../outside.h"'; do
+    echo "$line" | cat - "$SOURCE/tests/data/templates/trivial/fixture.h" > templates/fixture.h
+    t compile attention_forward --arch sm_90a --templates templates --store none
+done

@@ -28,3 +28,4 @@ t run --mask full:2x1 --heads 1 --head-dim 8 --backend cpu --out no/such/folder/
 "$FFA" run --mask full:2x1 --heads 1 --head-dim 8 --dtype fp64 --out fp64.npy > /dev/null
 t run --mask full:2x1 --heads 1 --head-dim 8 --backend cpu --q fp64.npy
 t run --mask full:2x1 --heads 1 --head-dim 8 --backend cpu --dtype fp32 --q fp64.npy --json
+t run --mask full:8 --backend cpu --device 0

@@ -9,3 +9,7 @@ t run --mask window:100,left=30,right=4 --heads 4:2 --head-dim 64 --dtype fp16 -
 t run --mask full:64 --heads 2 --head-dim 32 --backend cpu --backward --repeat 3
 t run --mask varlen-causal:70,30,96 --heads 4:2 --head-dim 64 --backend cpu --backward --isolate --check
 t run --mask varlen-causal:70,30,96 --heads 4:2 --head-dim 64 --backend cpu --backward --deterministic --check
+# lse has a gradient, too: with sinks it reaches dsink, and rows of nothing ignore it.
+t run --mask causal:70x50 --heads 4:2 --head-dim 64 --backend cpu --backward --dlse --sinks 1 --check
+t run --mask causal:70x50 --heads 4:2 --head-dim 64 --dtype fp64 --backend cpu --backward --dlse --check --json
+t run --mask causal:70x50 --heads 4:2 --head-dim 64 --backend cpu --dlse

@@ -1,6 +1,5 @@
 # shellcheck shell=sh
 t
-t --version
 t nonsense
 t mask
 t mask nonsense

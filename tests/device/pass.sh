@@ -41,6 +41,7 @@ shares() {
     shares forward unions 2
     shares replay quick 2
     shares replay uploads 1
+    shares kernels refused 1
     echo "forward.quick 0 memcheck"
     echo "backward.quick 0 memcheck"
     echo "replay.quick 0 memcheck"

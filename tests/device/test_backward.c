@@ -16,6 +16,7 @@
  */
 #include "attention/attention.h"
 #include "base/half.h"
+#include "device/cuda_calls.h"
 #include "oracle/oracle_backward.h"
 #include "support/device_case.h"
 #include "support/low_precision.h"
@@ -23,7 +24,6 @@
 #include "support/suite.h"
 
 #include <check.h>
-#include <cuda_runtime_api.h>
 #include <ffa/ffa.h>
 #include <math.h>
 #include <stdio.h>
@@ -60,6 +60,7 @@ struct device_call {
     unsigned char *first[3]; /* dq, dk and dv of the first run */
     float sink[8 * 64], dsink[8 * 64], first_dsink[8 * 64];
     void *device_sink, *device_dsink;
+    void *device_dlse; /* NULL: the call has no dlse */
 };
 
 static ffa_tensor *tensor_of(ffa_backward_args *args, int index)
@@ -145,6 +146,7 @@ static void call_finish(struct device_call *call)
         free(call->first[i]);
     ffa_device_free(context, call->device_sink);
     ffa_device_free(context, call->device_dsink);
+    ffa_device_free(context, call->device_dlse);
     attention_gradients_finish(&call->gradients);
     attention_case_finish(&call->host);
 }
@@ -197,6 +199,41 @@ static void set_options(struct device_call *call, float softcap, int32_t sinks, 
     call->host.args.sink = sinks ? call->sink : NULL;
     call->args.sink = sinks ? call->device_sink : NULL;
     call->args.dsink = sinks ? call->device_dsink : NULL;
+}
+
+static int64_t dlse_bytes(const struct device_call *call)
+{
+    const ffa_tensor *dlse = &call->gradients.dlse;
+    const struct attention_shape *shape = &call->host.shape;
+
+    return ((shape->mask.seqlen_q - 1) * dlse->token_stride +
+            (shape->heads_q - 1) * dlse->head_stride + 1) *
+           (int64_t)sizeof(float);
+}
+
+/* From here on, calls have a dlse. */
+static void set_dlse(struct device_call *call)
+{
+    ffa_error err = { 0 };
+
+    must(ffa_device_alloc(&call->device_dlse, context, dlse_bytes(call), &err), &err, "allocate");
+    call->on_host.dlse = call->args.dlse = call->gradients.dlse;
+    call->args.dlse.data = call->device_dlse;
+}
+
+/* Send dlse, once lse is there: rows of nothing ignore theirs, which is NaN. */
+static void send_dlse(struct device_call *call)
+{
+    const struct attention_shape *shape = &call->host.shape;
+    ffa_error err = { 0 };
+
+    for (int64_t t = 0; t < shape->mask.seqlen_q; t++)
+        for (int32_t h = 0; h < shape->heads_q; h++)
+            if (attention_read(&call->on_host.lse, FFA_FP32, t, h, 0) == -(double)INFINITY)
+                attention_write(&call->gradients.dlse, FFA_FP32, t, h, 0, (double)NAN);
+    must(ffa_device_copy(context, call->device_dlse, call->gradients.dlse.data, dlse_bytes(call),
+                         FFA_TO_DEVICE, &err),
+         &err, "send");
 }
 
 static void send(struct device_call *call, int from, int to)
@@ -395,6 +432,8 @@ static void run_forward(struct device_call *call, const struct prepared *ready)
     must(ffa_forward(ready->kernels, ready->plan, &args, NULL, &err), &err, "forward");
     fetch(call, 3, 5);
     send(call, 5, 6);
+    if (call->device_dlse)
+        send_dlse(call);
 }
 
 static struct oracle_backward_case reference_of(struct device_call *call, ffa_slice_list *lists,
@@ -411,6 +450,7 @@ static struct oracle_backward_case reference_of(struct device_call *call, ffa_sl
                      .args = &call->host.args },
         .grad_dtype = call->gradients.grad_dtype,
         .dout = call->on_host.dout,
+        .dlse = call->on_host.dlse,
         .dq = call->on_host.dq,
         .dk = call->on_host.dk,
         .dv = call->on_host.dv,
@@ -1471,6 +1511,8 @@ static void run_stages(uint64_t seed, int first_layout, int last_layout)
     shape.heads_q = shape.heads_kv * (int32_t)rng_range(&rng, 1, 3);
     call_init(&call, &shape, grad_dtype, (enum attention_layout)(seed % LAYOUT_COUNT), &rng);
     set_options(&call, cap, seed % 5 ? 0 : 2, &rng);
+    if (seed % 2)
+        set_dlse(&call);
     prepare(&whole, kernels_for(&shape, flags), staged.masks.whole, &shape);
     run_forward(&call, &whole);
     staged_init(&staged, whole.kernels, &shape, seed % 2 ? 0 : (uint32_t)FFA_PLAN_ISOLATE);
@@ -1635,11 +1677,23 @@ START_TEST(strides_of_each_tensor_are_used)
 END_TEST
 
 /* Two features at a time. */
-enum feature { CAP, SINKS, FP32_GRADIENTS, FP32_OUT, LISTS, ISOLATED, PARTS, ORDERED, FEATURES };
+enum feature {
+    CAP,
+    SINKS,
+    FP32_GRADIENTS,
+    FP32_OUT,
+    LISTS,
+    ISOLATED,
+    PARTS,
+    ORDERED,
+    LSE_LOSS,
+    FEATURES
+};
 enum { PAIRS = FEATURES * (FEATURES - 1) / 2 };
 static const char *const feature_names[] = {
-    "softcap",  "sinks",     "fp32 gradients",       "fp32 out",
-    "per head", "isolation", "parts of head groups", "ordered accumulation"
+    "softcap",      "sinks",     "fp32 gradients",       "fp32 out",
+    "per head",     "isolation", "parts of head groups", "ordered accumulation",
+    "a loss of lse"
 };
 
 static ffa_mask *lists_mask(void)
@@ -1684,6 +1738,8 @@ static void run_features(enum feature a, enum feature b, int index)
         lay_out(&call, OUT, shape.layout);
     }
     set_options(&call, HAS(CAP) ? 3 : 0, HAS(SINKS) ? 2 : 0, &rng);
+    if (HAS(LSE_LOSS))
+        set_dlse(&call);
     attempt_run(&call, &attempt);
     call_finish(&call);
     ffa_mask_destroy(mask);
@@ -2063,6 +2119,7 @@ START_TEST(a_call_can_be_captured)
     struct rng rng = { 12 };
     struct device_call call;
     ffa_error err = { 0 };
+    const struct cuda_calls *cuda = cuda_calls();
     cudaStream_t stream;
     cudaGraph_t graph;
     cudaGraphExec_t exec;
@@ -2074,12 +2131,13 @@ START_TEST(a_call_can_be_captured)
     prepare(&ready, kernels_for(&shape, flags), mask, &shape);
     run_forward(&call, &ready);
     test = reference_of(&call, lists, 1);
-    ck_assert_int_eq(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-    ck_assert_int_eq(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    ck_assert_int_eq(cuda->cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    ck_assert_int_eq(cuda->cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+                     cudaSuccess);
     lend_workspace(&call.args, &ready);
     must(ffa_backward(ready.kernels, ready.plan, &call.args, stream, &err), &err, "capture");
-    ck_assert_int_eq(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-    ck_assert_int_eq(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    ck_assert_int_eq(cuda->cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    ck_assert_int_eq(cuda->cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
     for (int round = 0; round < 3; round++) {
         struct oracle_gradients want = { 0 };
         struct oracle_backward_report report;
@@ -2089,8 +2147,8 @@ START_TEST(a_call_can_be_captured)
         run_forward(&call, &ready);
         oracle_backward_poison(&test);
         send(&call, FIRST_OUTPUT, TENSORS);
-        ck_assert_int_eq(cudaGraphLaunch(exec, stream), cudaSuccess);
-        ck_assert_int_eq(cudaStreamSynchronize(stream), cudaSuccess);
+        ck_assert_int_eq(cuda->cudaGraphLaunch(exec, stream), cudaSuccess);
+        ck_assert_int_eq(cuda->cudaStreamSynchronize(stream), cudaSuccess);
         fetch(&call, FIRST_OUTPUT, TENSORS);
         test.use_out = true;
         must(oracle_backward(&want, &test, &err), &err, "oracle");
@@ -2098,9 +2156,9 @@ START_TEST(a_call_can_be_captured)
         ck_assert_msg(report.passed, "replay %d: %s", round, report.reason);
         oracle_gradients_finish(&want);
     }
-    (void)cudaGraphExecDestroy(exec);
-    (void)cudaGraphDestroy(graph);
-    (void)cudaStreamDestroy(stream);
+    (void)cuda->cudaGraphExecDestroy(exec);
+    (void)cuda->cudaGraphDestroy(graph);
+    (void)cuda->cudaStreamDestroy(stream);
     prepared_finish(&ready);
     call_finish(&call);
     ffa_mask_destroy(mask);

@@ -2,12 +2,13 @@
  *
  * The functions of the CUDA runtime that libffa and its tests call, over the emulator.
  *
- * Loaded before libcudart (LD_PRELOAD), they take the place of its own. Device memory is host
- * memory, every call is complete when it returns, and a graph is a list of launches and copies. One
- * stream at a time may be late instead: behind a host function, what is enqueued is kept until
- * somebody waits for it. A copy from pageable memory then has its bytes already, one from pinned
- * memory reads them when it is done, as on a GPU. The environment variables FFA_EMULATOR_SEED and
- * FFA_EMULATOR_SMS choose the schedule and how many blocks run at a time.
+ * The library is called libcudart.so.13 and is loaded with the process (LD_PRELOAD), so libffa
+ * takes it for the process's own CUDA runtime. Device memory is host memory, every call is complete
+ * when it returns, and a graph is a list of launches and copies. One stream at a time may be late
+ * instead: behind a host function, what is enqueued is kept until somebody waits for it. A copy from
+ * pageable memory then has its bytes already, one from pinned memory reads them when it is done, as
+ * on a GPU. The environment variables FFA_EMULATOR_SEED and FFA_EMULATOR_SMS choose the schedule and
+ * how many blocks run at a time.
  */
 #include "machine.h"
 
@@ -79,22 +80,30 @@ EXPORT cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attrib
     case cudaDevAttrComputeCapabilityMinor:
         *value = 0;
         return cudaSuccess;
+    case cudaDevAttrMultiProcessorCount:
+        *value = sm_count();
+        return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+        *value = EMULATOR_SHARED_BYTES;
+        return cudaSuccess;
+    case cudaDevAttrL2CacheSize:
+        *value = EMULATOR_L2_BYTES;
+        return cudaSuccess;
     default:
         return done(cudaErrorInvalidValue);
     }
 }
 
-EXPORT cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
+/* The version whose headers the library was compiled with. */
+EXPORT cudaError_t cudaRuntimeGetVersion(int *version)
 {
-    if (device != 0)
-        return done(cudaErrorInvalidDevice);
-    memset(prop, 0, sizeof *prop);
-    (void)snprintf(prop->name, sizeof prop->name, "emulator of sm_90");
-    prop->major = 9;
-    prop->warpSize = WARP;
-    prop->multiProcessorCount = sm_count();
-    prop->sharedMemPerBlockOptin = EMULATOR_SHARED_BYTES;
-    prop->l2CacheSize = EMULATOR_L2_BYTES;
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaDriverGetVersion(int *version)
+{
+    *version = CUDART_VERSION;
     return cudaSuccess;
 }
 
@@ -720,18 +729,39 @@ static CUresult encode(CUtensorMap *out, CUtensorMapDataType type, cuuint32_t ra
     return CUDA_SUCCESS;
 }
 
+/* ---- the driver's functions ---- */
+
+static CUresult device_get(CUdevice *device, int ordinal)
+{
+    *device = ordinal;
+    return ordinal == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+static CUresult device_get_name(char *name, int bytes, CUdevice device)
+{
+    (void)snprintf(name, (size_t)bytes, "emulator of sm_90");
+    return device == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
 EXPORT cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function,
                                                     unsigned version, unsigned long long flags,
                                                     enum cudaDriverEntryPointQueryResult *found)
 {
-    __typeof__(&encode) entry = encode;
+    static const struct {
+        const char *name;
+        void (*entry)(void);
+    } rows[] = {
+        { "cuTensorMapEncodeTiled", (void (*)(void))encode },
+        { "cuDeviceGet", (void (*)(void))device_get },
+        { "cuDeviceGetName", (void (*)(void))device_get_name },
+    };
 
     (void)version, (void)flags;
-    if (strcmp(symbol, "cuTensorMapEncodeTiled") != 0) {
-        *found = cudaDriverEntryPointSymbolNotFound;
-        return cudaSuccess;
-    }
-    memcpy(function, &entry, sizeof entry);
-    *found = cudaDriverEntryPointSuccess;
+    *found = cudaDriverEntryPointSymbolNotFound;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (strcmp(symbol, rows[i].name) == 0) {
+            memcpy(function, &rows[i].entry, sizeof rows[i].entry);
+            *found = cudaDriverEntryPointSuccess;
+        }
     return cudaSuccess;
 }

@@ -63,7 +63,7 @@ static void same_lists(const ffa_mask *a, const ffa_mask *b)
 
 static void mask_use(const ffa_mask *mask)
 {
-    ffa_mask_report report;
+    ffa_mask_report report = FFA_MASK_REPORT_INIT;
     ffa_mask *again;
     char *text;
 

@@ -8,9 +8,10 @@
 #include "mask/mask.h"
 #include "parallel/dispatch/dispatch.h"
 #include "parallel/dispatch/solve.h"
-#include "parallel/plan/transfer.h"
+#include "parallel/plan/spans.h"
 #include "support/parallel_cases.h"
 #include "support/suite.h"
+#include "support/transfer_tables.h"
 
 #include <check.h>
 #include <stdio.h>
@@ -169,12 +170,12 @@ static void check_loads(const struct trial *trial)
 }
 
 /* Every key lies in one piece, of its owner, with the receivers that need it. */
-static void check_pieces(const struct trial *trial, const struct transfer *t)
+static void check_pieces(const struct trial *trial, const struct transfer_tables *t)
 {
     int64_t at = 0;
 
     for (int64_t p = 0; p < t->piece_count; p++) {
-        const struct transfer_piece *piece = &t->pieces[p];
+        const struct table_piece *piece = &t->pieces[p];
 
         CHECK(trial, piece->begin == at && piece->begin < piece->end);
         for (; at < piece->end; at++) {
@@ -202,13 +203,13 @@ static void check_pieces(const struct trial *trial, const struct transfer *t)
 }
 
 /* What senders list is what receivers list. */
-static void check_transpose(const struct trial *trial, const struct transfer *t)
+static void check_transpose(const struct trial *trial, const struct transfer_tables *t)
 {
     int64_t sent = 0, received = t->receive_begin[trial->ranks];
 
     for (int32_t s = 0; s < trial->ranks; s++)
         for (int64_t i = t->send_begin[s]; i < t->send_begin[s + 1]; i++) {
-            const struct transfer_piece *piece = &t->pieces[t->sends[i]];
+            const struct table_piece *piece = &t->pieces[t->sends[i]];
 
             CHECK(trial, piece->owner == s);
             CHECK(trial, i == t->send_begin[s] || t->sends[i - 1] < t->sends[i]);
@@ -227,12 +228,12 @@ static void check_transpose(const struct trial *trial, const struct transfer *t)
 }
 
 /* Run the copies on token numbers; -1 is poison. */
-static void check_delivery(const struct trial *trial, const struct transfer *t,
-                           enum transfer_route route)
+static void check_delivery(const struct trial *trial, const struct transfer_tables *t,
+                           bool over_relays)
 {
     const struct layout *layout = &trial->dispatch->layout;
     int64_t local[RANKS_HERE][TOKENS_MAX_HERE], got[RANKS_HERE][TOKENS_MAX_HERE];
-    struct transfer_copies copies = { 0 };
+    struct table_copy copies[TOKENS_MAX_HERE];
     int64_t crossings = 0, wanted = 0;
 
     memset(got, 0xff, sizeof got);
@@ -240,13 +241,14 @@ static void check_delivery(const struct trial *trial, const struct transfer *t,
         local[rank_of(trial, k)][layout_row(layout, k)] = k;
     for (int32_t relayed = 0; relayed < 2; relayed++)
         for (int32_t r = 0; r < trial->ranks; r++) {
-            ck_assert_int_eq(transfer_copies_build(&copies, t, r, route, NULL), FFA_OK);
-            for (int64_t c = 0; c < copies.count; c++) {
-                const struct transfer_copy *copy = &copies.at[c];
+            const int64_t count = transfer_tables_copies(copies, t, r, over_relays);
+
+            for (int64_t c = 0; c < count; c++) {
+                const struct table_copy *copy = &copies[c];
 
                 if (copy->is_relayed != relayed)
                     continue;
-                CHECK(trial, route == TRANSFER_RELAYED || !relayed);
+                CHECK(trial, over_relays || !relayed);
                 CHECK(trial, !relayed || copy->source / trial->width == r / trial->width);
                 if (copy->source / trial->width != r / trial->width)
                     crossings += copy->rows;
@@ -273,53 +275,115 @@ static void check_delivery(const struct trial *trial, const struct transfer *t,
 
             for (int32_t r = n * trial->width; r < (n + 1) * trial->width && r < trial->ranks; r++)
                 ranks += trial->needs[r][k] && rank_of(trial, k) / trial->width != n;
-            wanted += route == TRANSFER_RELAYED ? ranks > 0 : ranks;
+            wanted += over_relays ? ranks > 0 : ranks;
         }
     CHECK(trial, crossings == wanted);
-    transfer_copies_finish(&copies);
+}
+
+/* What one rank receives, by token and in its ordered rows: its own node's keys first. */
+static void check_receives(const struct trial *trial, const struct rank_needs *needs)
+{
+    for (int32_t r = 0; r < trial->ranks; r++) {
+        int64_t row[TOKENS_MAX_HERE], next = 0;
+        struct rank_receives all = { 0 };
+
+        for (int near = 1; near >= 0; near--) {
+            for (int64_t k = 0; k < trial->tokens; k++)
+                if (trial->needs[r][k] && rank_of(trial, k) != r &&
+                    (rank_of(trial, k) / trial->width == r / trial->width) == (near == 1))
+                    row[k] = next++;
+            CHECK(trial, next == (near ? needs->near_rows[r] : needs->rows[r]));
+        }
+        ck_assert_int_eq(rank_receives_build(&all, needs, r, NULL), FFA_OK);
+        next = 0;
+        for (int64_t i = 0; i < all.count; i++)
+            for (int64_t k = all.at[i].begin; k < all.at[i].end; k++, next++) {
+                CHECK(trial, trial->needs[r][k] && rank_of(trial, k) == all.at[i].owner);
+                CHECK(trial, row[k] == all.at[i].row + k - all.at[i].begin);
+                CHECK(trial,
+                      layout_row(needs->keys, k) == all.at[i].source_row + k - all.at[i].begin);
+            }
+        CHECK(trial, next == needs->rows[r]);
+        for (int32_t s = 0; s < trial->ranks; s++) {
+            struct rank_receives some = { 0 };
+            int64_t at = 0;
+
+            ck_assert_int_eq(rank_receives_from(&some, needs, r, s, NULL), FFA_OK);
+            for (int64_t i = 0; i < all.count; i++)
+                if (all.at[i].owner == s) {
+                    CHECK(trial, at < some.count);
+                    CHECK(trial, !memcmp(&all.at[i], &some.at[at++], sizeof *some.at));
+                }
+            CHECK(trial, at == some.count);
+            rank_receives_finish(&some);
+        }
+        rank_receives_finish(&all);
+    }
 }
 
 /* Count a band's cells where they belong. keys: token of each key row of the buffer. */
-static void count_cells(const struct trial *trial, const struct band *band, const int64_t *queries,
-                        const int64_t *keys, uint8_t cells[TOKENS_MAX_HERE][TOKENS_MAX_HERE])
+static void count_cells(const struct trial *trial, const struct bands *bands, const int64_t *keys,
+                        uint8_t cells[TOKENS_MAX_HERE][TOKENS_MAX_HERE])
 {
-    for (int64_t q = band->q_begin; q < band->q_end; q++)
-        for (int64_t k = band->k_begin; k < band->k_end; k++)
-            if (band->lo <= k - q && k - q <= band->hi)
-                cells[queries[q]][keys[k]]++;
-    CHECK(trial, band_area(band) > 0);
+    for (int64_t b = 0; b < bands->count; b++) {
+        const struct band *band = &bands->at[b];
+
+        CHECK(trial, band_area(band) > 0);
+        for (int64_t q = band->q_begin; q < band->q_end; q++)
+            for (int64_t k = band->k_begin; k < band->k_end; k++)
+                if (band->lo <= k - q && k - q <= band->hi)
+                    cells[q][keys[k]]++;
+    }
 }
 
-static void check_cells(const struct trial *trial, const struct transfer *t,
-                        const struct transfer_input *in)
+/* Bands cut to the spans of every rank's buffers, own keys and received ones, have each cell once;
+ * keys that all rows of a chunk attend are one band of each buffer, with one more at either end. */
+static void check_cells(const struct trial *trial, const struct rank_needs *needs)
 {
     static uint8_t cells[TOKENS_MAX_HERE][TOKENS_MAX_HERE];
+    const struct layout *layout = needs->keys;
+    const struct bands *lists = &trial->dispatch->lists[0];
 
     memset(cells, 0, sizeof cells);
     for (int32_t r = 0; r < trial->ranks; r++) {
-        int64_t own[TOKENS_MAX_HERE], remote[TOKENS_MAX_HERE], row = 0;
-        struct transfer_split split = { 0 };
+        struct span at[2][TOKENS_MAX_HERE];
+        struct spans spans[2] = { { at[0], 0 }, { at[1], 0 } };
+        int64_t keys[2][TOKENS_MAX_HERE], rows[2] = { 0, 0 };
 
         for (int64_t k = 0; k < trial->tokens; k++) {
-            if (rank_of(trial, k) == r)
-                own[layout_row(in->keys, k)] = k;
-            else if (trial->needs[r][k])
-                remote[row++] = k;
+            const int which = rank_of(trial, k) != r;
+
+            if (which && !trial->needs[r][k])
+                continue;
+            spans_add(&spans[which], (struct span){ k, k + 1, rows[which] });
+            keys[which][rows[which]++] = k;
         }
-        ck_assert_int_eq(transfer_split_bands(&split, t, in, &trial->dispatch->lists[0], r, NULL),
-                         FFA_OK);
-        for (int64_t b = 0; b < split.own.count; b++)
-            count_cells(trial, &split.own.at[b], own, own, cells);
-        for (int64_t b = 0; b < split.remote.count; b++)
-            count_cells(trial, &split.remote.at[b], own, remote, cells);
-        transfer_split_finish(&split);
+        for (int64_t i = layout->rank_begin[r]; i < layout->rank_begin[r + 1]; i++)
+            for (int64_t b = 0; b < lists->count; b++) {
+                const int64_t chunk = layout->rank_chunks[i];
+                struct band band;
+
+                if (!band_cut_q(&band, &lists->at[b], layout->bounds[chunk],
+                                layout->bounds[chunk + 1]))
+                    continue;
+                for (int which = 0; which < 2; which++) {
+                    struct bands cut = { 0 };
+
+                    ck_assert_int_eq(spans_cut(&cut, &band, &spans[which], NULL), FFA_OK);
+                    count_cells(trial, &cut, keys[which], cells);
+                    if (band_area(&band) == /* a box */
+                        (band.q_end - band.q_begin) * (band.k_end - band.k_begin))
+                        CHECK(trial, cut.count <= 3);
+                    bands_finish(&cut);
+                }
+            }
     }
     for (int64_t q = 0; q < trial->tokens; q++)
         for (int64_t k = 0; k < trial->tokens; k++)
             CHECK(trial, cells[q][k] == trial->attends[q][k]);
 }
 
-static void check_report(const struct trial *trial, const struct transfer *t)
+static void check_report(const struct trial *trial, const struct transfer_tables *t)
 {
     ffa_dispatch_report report = FFA_DISPATCH_REPORT_INIT;
     ffa_dispatch_load ranks[RANKS_HERE];
@@ -340,23 +404,24 @@ static void check_report(const struct trial *trial, const struct transfer *t)
 static void check_trial(uint64_t seed)
 {
     static struct trial trial;
-    struct transfer_input in;
-    struct transfer t;
+    struct rank_needs_input in;
+    struct transfer_tables t;
 
     if (!draw(&trial, seed))
         return;
     find_cells(&trial);
-    in = (struct transfer_input){ &trial.dispatch->layout, &trial.dispatch->layout,
-                                  &trial.dispatch->needs, trial.dispatch->topology };
-    ck_assert_int_eq(transfer_build(&t, &in, NULL), FFA_OK);
+    in = (struct rank_needs_input){ &trial.dispatch->layout, &trial.dispatch->layout,
+                                    &trial.dispatch->needs, trial.dispatch->topology };
+    ck_assert_int_eq(transfer_tables_build(&t, &in, NULL), FFA_OK);
     check_loads(&trial);
     check_pieces(&trial, &t);
     check_transpose(&trial, &t);
-    check_delivery(&trial, &t, TRANSFER_FLAT);
-    check_delivery(&trial, &t, TRANSFER_RELAYED);
-    check_cells(&trial, &t, &in);
+    check_delivery(&trial, &t, false);
+    check_delivery(&trial, &t, true);
+    check_receives(&trial, &t.needs);
+    check_cells(&trial, &t.needs);
     check_report(&trial, &t);
-    transfer_finish(&t);
+    transfer_tables_finish(&t);
     ffa_dispatch_destroy(trial.dispatch);
     ffa_mask_destroy(trial.mask);
 }
@@ -386,7 +451,8 @@ static ffa_mask *documents(uint64_t seed, int64_t tokens)
         cu[count + 1] = cu[count] + length < tokens ? cu[count] + length : tokens;
         count++;
     }
-    ck_assert_int_eq(ffa_mask_varlen_causal(&mask, &(ffa_documents){ cu, NULL, count }, NULL),
+    ck_assert_int_eq(ffa_mask_varlen_causal(
+                         &mask, &(ffa_documents){ .cu_q = cu, .document_count = count }, NULL),
                      FFA_OK);
     return mask;
 }

@@ -404,7 +404,7 @@ START_TEST(areas_in_closed_form)
         ffa_window window = { rng_range(&rng, 0, n - 1), rng_range(&rng, 0, n - 1) };
         int64_t cut = rng_range(&rng, 1, n - 1);
         int64_t cu[] = { 0, cut, n };
-        ffa_documents docs = { cu, NULL, 2 };
+        ffa_documents docs = { .cu_q = cu, .document_count = 2 };
         ffa_mask *mask;
 
         ck_assert_int_eq(ffa_mask_window(&mask, &shape, &window, NULL), FFA_OK);

@@ -38,52 +38,71 @@ void attention_place(ffa_tensor *tensor, void **memory, enum attention_layout la
     tensor->data = *memory;
 }
 
+ffa_dtype attention_sum_dtype(ffa_dtype dtype)
+{
+    return dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32;
+}
+
+double attention_get(const void *array, ffa_dtype dtype, int64_t at)
+{
+    switch (dtype) {
+    case FFA_BF16:
+        return (double)bf16_to_float(((const uint16_t *)array)[at]);
+    case FFA_FP16:
+        return (double)fp16_to_float(((const uint16_t *)array)[at]);
+    case FFA_FP32:
+        return (double)((const float *)array)[at];
+    case FFA_FP64:
+        return ((const double *)array)[at];
+    }
+    return NAN;
+}
+
+void attention_put(void *array, ffa_dtype dtype, int64_t at, double value)
+{
+    switch (dtype) {
+    case FFA_BF16:
+        ((uint16_t *)array)[at] = bf16_from_float((float)value);
+        break;
+    case FFA_FP16:
+        ((uint16_t *)array)[at] = fp16_from_float((float)value);
+        break;
+    case FFA_FP32:
+        ((float *)array)[at] = (float)value;
+        break;
+    case FFA_FP64:
+        ((double *)array)[at] = value;
+        break;
+    }
+}
+
 double attention_read(const ffa_tensor *tensor, ffa_dtype dtype, int64_t token, int32_t head,
                       int32_t c)
 {
-    const int64_t at = token * tensor->token_stride + head * tensor->head_stride + c;
-
-    switch (dtype) {
-    case FFA_BF16:
-        return (double)bf16_to_float(((const uint16_t *)tensor->data)[at]);
-    case FFA_FP16:
-        return (double)fp16_to_float(((const uint16_t *)tensor->data)[at]);
-    case FFA_FP32:
-        return (double)((const float *)tensor->data)[at];
-    case FFA_FP64:
-        return ((const double *)tensor->data)[at];
-    }
-    return NAN;
+    return attention_get(tensor->data, dtype,
+                         token * tensor->token_stride + head * tensor->head_stride + c);
 }
 
 void attention_write(const ffa_tensor *tensor, ffa_dtype dtype, int64_t token, int32_t head,
                      int32_t c, double value)
 {
-    const int64_t at = token * tensor->token_stride + head * tensor->head_stride + c;
+    attention_put(tensor->data, dtype,
+                  token * tensor->token_stride + head * tensor->head_stride + c, value);
+}
 
-    switch (dtype) {
-    case FFA_BF16:
-        ((uint16_t *)tensor->data)[at] = bf16_from_float((float)value);
-        break;
-    case FFA_FP16:
-        ((uint16_t *)tensor->data)[at] = fp16_from_float((float)value);
-        break;
-    case FFA_FP32:
-        ((float *)tensor->data)[at] = (float)value;
-        break;
-    case FFA_FP64:
-        ((double *)tensor->data)[at] = value;
-        break;
-    }
+static void fill_as(const ffa_tensor *tensor, ffa_dtype dtype, int64_t tokens, int32_t heads,
+                    int32_t dim, struct rng *rng)
+{
+    for (int64_t t = 0; t < tokens; t++)
+        for (int32_t h = 0; h < heads; h++)
+            for (int32_t c = 0; c < dim; c++)
+                attention_write(tensor, dtype, t, h, c, rng_bell(rng));
 }
 
 static void fill(const ffa_tensor *tensor, const struct attention_shape *shape, int64_t tokens,
                  int32_t heads, int32_t dim, struct rng *rng)
 {
-    for (int64_t t = 0; t < tokens; t++)
-        for (int32_t h = 0; h < heads; h++)
-            for (int32_t c = 0; c < dim; c++)
-                attention_write(tensor, shape->dtype, t, h, c, rng_bell(rng));
+    fill_as(tensor, shape->dtype, tokens, heads, dim, rng);
 }
 
 void attention_case_init(struct attention_case *test, const struct attention_shape *shape,
@@ -105,13 +124,14 @@ void attention_case_init_v(struct attention_case *test, const struct attention_s
                                      .args = FFA_FORWARD_ARGS_INIT };
     args->heads_q = shape->heads_q;
     args->heads_kv = shape->heads_kv;
-    args->softmax_scale = (float)(1.0 / sqrt((double)dim));
+    args->softmax_scale = 1 / sqrt((double)dim);
     attention_place(&args->q, &test->memory[0], shape->layout, rows, shape->heads_q, dim, bytes);
     attention_place(&args->k, &test->memory[1], shape->layout, keys, shape->heads_kv, dim, bytes);
     attention_place(&args->v, &test->memory[2], shape->layout, keys, shape->heads_kv, dim_v, bytes);
     attention_place(&args->out, &test->memory[3], shape->layout, rows, shape->heads_q, dim_v,
                     bytes);
-    attention_place(&args->lse, &test->memory[4], shape->layout, rows, shape->heads_q, 1, 4);
+    attention_place(&args->lse, &test->memory[4], shape->layout, rows, shape->heads_q, 1,
+                    bytes_of(attention_sum_dtype(shape->dtype)));
     fill(&args->q, shape, rows, shape->heads_q, dim, rng);
     fill(&args->k, shape, keys, shape->heads_kv, dim, rng);
     fill(&args->v, shape, keys, shape->heads_kv, dim_v, rng);
@@ -131,6 +151,8 @@ void attention_gradients_init(struct attention_gradients *gradients,
     const struct attention_shape *shape = &test->shape;
     const int64_t rows = shape->mask.seqlen_q, keys = shape->mask.seqlen_k;
     const int64_t dim = shape->head_dim, dim_v = test->head_dim_v, bytes = bytes_of(grad_dtype);
+    const ffa_dtype sum_dtype = attention_sum_dtype(shape->dtype);
+    struct rng own = *rng; /* so that what is drawn after dout does not hang on dlse */
 
     *gradients = (struct attention_gradients){ .grad_dtype = grad_dtype };
     attention_place(&gradients->dout, &gradients->memory[0], shape->layout, rows, shape->heads_q,
@@ -141,12 +163,15 @@ void attention_gradients_init(struct attention_gradients *gradients,
                     dim, bytes);
     attention_place(&gradients->dv, &gradients->memory[3], shape->layout, keys, shape->heads_kv,
                     dim_v, bytes);
+    attention_place(&gradients->dlse, &gradients->memory[4], shape->layout, rows, shape->heads_q, 1,
+                    bytes_of(sum_dtype));
     fill(&gradients->dout, shape, rows, shape->heads_q, test->head_dim_v, rng);
+    fill_as(&gradients->dlse, sum_dtype, rows, shape->heads_q, 1, &own);
 }
 
 void attention_gradients_finish(struct attention_gradients *gradients)
 {
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++)
         free(gradients->memory[i]);
     *gradients = (struct attention_gradients){ 0 };
 }

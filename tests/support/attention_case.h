@@ -42,14 +42,15 @@ struct attention_gradients {
     ffa_dtype grad_dtype;
     ffa_tensor dout;       /* in the case's dtype, rng_bell() */
     ffa_tensor dq, dk, dv; /* in grad_dtype, zeros */
-    void *memory[4];
+    ffa_tensor dlse;       /* of attention_sum_dtype(), rng_bell() */
+    void *memory[5];
 };
 
 void attention_gradients_init(struct attention_gradients *gradients,
                               const struct attention_case *test, ffa_dtype grad_dtype,
                               struct rng *rng);
 void attention_gradients_finish(struct attention_gradients *gradients);
-/* Arguments of ffa_backward with host pointers, and without dsink. */
+/* Arguments of ffa_backward with host pointers, and without dsink and dlse. */
 ffa_backward_args attention_backward_args_of(const struct attention_case *test,
                                              const struct attention_gradients *gradients);
 
@@ -59,10 +60,15 @@ ffa_backward_args attention_backward_args_of(const struct attention_case *test,
 void attention_place(ffa_tensor *tensor, void **memory, enum attention_layout layout,
                      int64_t tokens, int64_t heads, int64_t dim, int64_t bytes);
 
-/* Element c of (token, head); dtype FFA_FP32 for lse. */
+/* Of lse, dlse, sinks, dsink and max_logits of a case of `dtype`. */
+ffa_dtype attention_sum_dtype(ffa_dtype dtype);
+/* Element c of (token, head); attention_sum_dtype() for lse. */
 double attention_read(const ffa_tensor *tensor, ffa_dtype dtype, int64_t token, int32_t head,
                       int32_t c);
 void attention_write(const ffa_tensor *tensor, ffa_dtype dtype, int64_t token, int32_t head,
                      int32_t c, double value);
+/* Element `at` of an array, such as sinks. */
+double attention_get(const void *array, ffa_dtype dtype, int64_t at);
+void attention_put(void *array, ffa_dtype dtype, int64_t at, double value);
 
 #endif

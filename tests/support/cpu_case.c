@@ -102,6 +102,7 @@ struct cpu_backward cpu_case_call(struct cpu_case *c, const struct tile_plan *pl
     return (struct cpu_backward){ .plan = plan,
                                   .args = CPU_ARGS(c->test.args),
                                   .dout = CPU_TENSOR(c->gradients.dout),
+                                  .dlse = CPU_TENSOR(c->reference.dlse),
                                   .dq = CPU_TENSOR(c->gradients.dq),
                                   .dk = CPU_TENSOR(c->gradients.dk),
                                   .dv = CPU_TENSOR(c->gradients.dv),

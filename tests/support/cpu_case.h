@@ -27,7 +27,7 @@ struct cpu_case {
     struct attention_gradients gradients;
     struct oracle_backward_case reference;
     ffa_slice_list lists[8];
-    float sink[16], dsink[16];
+    double sink[16], dsink[16]; /* room for either width: attention_sum_dtype() */
     ffa_mask *mask;
 };
 

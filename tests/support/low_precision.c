@@ -103,8 +103,8 @@ static void scores(struct operators *o, int64_t row)
 {
     const ffa_forward_args *args = o->test->forward.args;
     const float scale =
-        args->softmax_scale > 0 ? args->softmax_scale : (float)(1 / sqrt((double)o->dim));
-    const float cap = args->softcap;
+        (float)(args->softmax_scale > 0 ? args->softmax_scale : 1 / sqrt((double)o->dim));
+    const float cap = (float)args->softcap;
 
     for (int64_t key = 0; key < o->keys; key++) {
         const int64_t at = row * o->keys + key;
@@ -124,16 +124,17 @@ static void softmax(struct operators *o, int64_t row, int32_t head)
 {
     const ffa_forward_args *args = o->test->forward.args;
     const uint8_t *attended = o->attended + row * o->keys;
+    const float *sink = args->sink;
     float *p = o->p + row * o->keys, top = -INFINITY, sum = 0;
 
     for (int64_t key = 0; key < o->keys; key++)
         top = attended[key] ? fmaxf(top, p[key]) : top;
     for (int32_t s = 0; s < args->sink_count; s++)
-        top = fmaxf(top, args->sink[s * args->heads_q + head]);
+        top = fmaxf(top, sink[s * args->heads_q + head]);
     for (int64_t key = 0; key < o->keys; key++)
         sum += attended[key] ? expf(p[key] - top) : 0;
     for (int32_t s = 0; s < args->sink_count; s++)
-        sum += expf(args->sink[s * args->heads_q + head] - top);
+        sum += expf(sink[s * args->heads_q + head] - top);
     for (int64_t key = 0; key < o->keys; key++)
         p[key] = attended[key] ? rounded(o, expf(p[key] - top) / sum) : 0;
 }
@@ -143,8 +144,8 @@ static void score_gradients(struct operators *o, int64_t row)
 {
     const ffa_forward_args *args = o->test->forward.args;
     const float scale =
-        args->softmax_scale > 0 ? args->softmax_scale : (float)(1 / sqrt((double)o->dim));
-    const float cap = args->softcap;
+        (float)(args->softmax_scale > 0 ? args->softmax_scale : 1 / sqrt((double)o->dim));
+    const float cap = (float)args->softcap;
     const float *p = o->p + row * o->keys, *slope = o->tanh + row * o->keys;
     float *ds = o->ds + row * o->keys, delta = 0;
 

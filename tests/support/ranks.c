@@ -17,14 +17,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum local { Q, K, V, OUT, LSE, DOUT, DQ, DK, DV, LOCALS };
+enum local { Q, K, V, OUT, LSE, DOUT, DQ, DK, DV, DLSE, LOCALS };
 
 struct rank {
     struct ranks_run *run;
     const ffa_dispatch *dispatch;
     int32_t rank;
     ffa_tensor tensors[LOCALS];
-    float *max_logits, *dsink;
+    void *max_logits, *dsink; /* of sum_dtype */
     pthread_t thread;
 };
 
@@ -41,15 +41,22 @@ static struct place place_of(const struct rank *r, enum local which)
     struct attention_case *test = run->test;
     struct attention_gradients *g = run->gradients;
     const bool is_key = which == K || which == V || which == DK || which == DV;
-    ffa_tensor *const whole[] = {
-        &test->args.q,       &test->args.k,     &test->args.v,     &test->args.out,  NULL,
-        g ? &g->dout : NULL, g ? &g->dq : NULL, g ? &g->dk : NULL, g ? &g->dv : NULL
-    };
+    const bool is_sum = which == LSE || which == DLSE;
+    ffa_tensor *const whole[] = { &test->args.q,
+                                  &test->args.k,
+                                  &test->args.v,
+                                  &test->args.out,
+                                  NULL,
+                                  g ? &g->dout : NULL,
+                                  g ? &g->dq : NULL,
+                                  g ? &g->dk : NULL,
+                                  g ? &g->dv : NULL,
+                                  g ? &g->dlse : NULL };
 
     return (struct place){ is_key ? dispatch_key_layout(r->dispatch) : &r->dispatch->layout,
-                           whole[which], which == LSE ? run->sum_dtype : test->shape.dtype,
+                           whole[which], is_sum ? run->sum_dtype : test->shape.dtype,
                            is_key ? test->shape.heads_kv : test->shape.heads_q,
-                           which == LSE ? 1 : test->shape.head_dim };
+                           is_sum ? 1 : test->shape.head_dim };
 }
 
 static int64_t rows_of(const struct layout *layout, int32_t rank)
@@ -103,13 +110,15 @@ static void allocate(struct rank *r)
             r->tensors[which].head_stride = 0;
         memset(r->tensors[which].data, 0xff, bytes);
     }
-    r->max_logits = calloc((size_t)r->run->test->shape.heads_q, sizeof(float));
-    r->dsink = calloc((size_t)r->run->test->shape.heads_q * 8, sizeof(float));
+    r->max_logits = calloc((size_t)r->run->test->shape.heads_q, sizeof(double));
+    r->dsink = calloc((size_t)r->run->test->shape.heads_q * 8, sizeof(double));
     copy(r, Q, true);
     copy(r, K, true);
     copy(r, V, true);
     if (r->run->gradients)
         copy(r, DOUT, true);
+    if (r->run->gradients && r->run->has_dlse)
+        copy(r, DLSE, true);
 }
 
 static ffa_parallel_args args_of(const struct rank *r)
@@ -138,6 +147,9 @@ static ffa_parallel_args args_of(const struct rank *r)
     args.dv = r->tensors[DV];
     args.max_logits = r->run->wants_max ? r->max_logits : NULL;
     args.dsink = r->run->wants_dsink ? r->dsink : NULL;
+    args.dlse = r->tensors[DLSE];
+    if (!r->run->has_dlse)
+        args.dlse.data = NULL;
     return args;
 }
 
@@ -203,8 +215,10 @@ static void collect(struct rank *r)
         copy(r, (enum local)which, false);
     if (r->rank > 0)
         return;
-    memcpy(r->run->max_logits, r->max_logits, (size_t)r->run->test->shape.heads_q * sizeof(float));
-    memcpy(r->run->dsink, r->dsink, (size_t)r->run->test->shape.heads_q * 8 * sizeof(float));
+    for (int32_t i = 0; i < r->run->test->shape.heads_q; i++)
+        r->run->max_logits[i] = attention_get(r->max_logits, r->run->sum_dtype, i);
+    for (int32_t i = 0; i < r->run->test->shape.heads_q * 8; i++)
+        r->run->dsink[i] = attention_get(r->dsink, r->run->sum_dtype, i);
 }
 
 void ranks_run_all(struct ranks_run *run)

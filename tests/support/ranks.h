@@ -32,6 +32,7 @@ struct ranks_run {
     int32_t passes; /* how often forward and backward run; 0: once */
     int32_t threads;
     bool wants_max, wants_dsink;
+    bool has_dlse; /* that of gradients, whose dtype must be sum_dtype */
     ranks_hook hook;
     const ffa_mask *other_mask; /* of another layer: in the same dispatch, and run before `mask` on
                                  * the same communicators; NULL: none */
@@ -42,8 +43,8 @@ struct ranks_run {
     long alloc_fault; /* the nth allocation of the ranks fails; 0: none */
     bool skips_agree; /* do not call ffa_parallel_plan_agree before the passes */
     /* Results. */
-    double *lse;               /* [seqlen_q][heads_q] */
-    float *max_logits, *dsink; /* of rank 0; [heads_q], [sinks][heads_q] */
+    double *lse;                /* [seqlen_q][heads_q] */
+    double *max_logits, *dsink; /* of rank 0; [heads_q], [sinks][heads_q] */
     ffa_comm *comms[RANKS_HERE];
     ffa_status status[RANKS_HERE];
     ffa_error errors[RANKS_HERE];

@@ -9,7 +9,11 @@
  *   FAKE_NVRTC_FAIL set: every compile fails
  *   FAKE_NVRTC_DO   "crash": abort; "eat": allocate all memory and report that it ran out;
  *                   "short": say in the log that memory ran out, as the real one does, too;
- *                   "refuse": report an unknown option, as for an unknown architecture
+ *                   "refuse": report an unknown option, as for an unknown architecture;
+ *                   "fork": begin with a process that never ends and holds a lock on the file
+ *                   FAKE_NVRTC_LOG
+ *   FAKE_NVRTC_END  a file to which every process that compiled appends "<process>\n" when it ends
+ *                   in order
  */
 #include <elf.h>
 #include <errno.h>
@@ -19,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -52,6 +57,29 @@ static int write_line(const char *path)
     if (file >= 0)
         (void)close(file);
     return ok;
+}
+
+/* A process that outlives the compile: its lock is held until it ends. */
+static void leave_child(const char *path)
+{
+    const int file = open(path, O_RDWR | O_CLOEXEC);
+
+    if (file < 0 || flock(file, LOCK_EX) != 0)
+        return;
+    if (fork() == 0)
+        for (;;)
+            (void)pause();
+    (void)close(file);
+}
+
+static int has_compiled;
+
+__attribute__((destructor)) static void tell_end(void)
+{
+    const char *path = getenv("FAKE_NVRTC_END");
+
+    if (path && has_compiled)
+        (void)write_line(path);
 }
 
 FAKE int nvrtcVersion(int *major, int *minor);
@@ -102,8 +130,11 @@ int nvrtcCompileProgram(nvrtcProgram program, int count, const char *const *opti
     struct timespec left = { .tv_sec = wait / 1000, .tv_nsec = wait % 1000 * 1000000 };
     size_t at = 0;
 
+    has_compiled = 1;
     if (log && !write_line(log))
         return COMPILATION;
+    if (log && what && strcmp(what, "fork") == 0)
+        leave_child(log);
     while (nanosleep(&left, &left) != 0 && errno == EINTR)
         ;
     if (what && strcmp(what, "crash") == 0)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * ffa_dispatch_report_get: what a dispatch costs, rank by rank, over all its masks. It stands
- * beside plans and not beside dispatches because received rows are those of the transfer tables,
- * which are built for it and dropped.
+ * beside plans and not beside dispatches because received rows are counted by a walk over all
+ * pieces.
  */
 #include "parallel/dispatch/dispatch.h"
 #include "parallel/plan/transfer.h"
@@ -35,8 +35,8 @@ static double imbalance(int64_t most, int64_t total, int32_t ranks)
 static ffa_status measure(const ffa_dispatch *d, ffa_dispatch_load *ranks, ffa_error *err)
 {
     const struct layout *keys = dispatch_key_layout(d);
-    const struct transfer_input in = { &d->layout, keys, &d->needs, d->topology };
-    struct transfer transfer = { 0 };
+    const struct rank_needs_input in = { &d->layout, keys, &d->needs, d->topology };
+    struct rank_needs needs = { 0 };
     ffa_status rc;
 
     memset(ranks, 0, (size_t)d->topology.rank_count * sizeof *ranks);
@@ -47,10 +47,10 @@ static ffa_status measure(const ffa_dispatch *d, ffa_dispatch_load *ranks, ffa_e
         rank->area += d->area[c];
         rank->visited += d->visited[c];
     }
-    FFA_TRY(transfer_build(&transfer, &in, err));
-    rc = transfer_measure(&transfer, keys, ranks, err);
+    FFA_TRY(rank_needs_build(&needs, &in, err));
+    rc = transfer_measure(&needs, ranks, err);
 out:
-    transfer_finish(&transfer);
+    rank_needs_finish(&needs);
     return rc;
 }
 

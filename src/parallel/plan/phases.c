@@ -7,6 +7,7 @@
  */
 #include "parallel/plan/phases.h"
 
+#include "parallel/plan/spans.h"
 #include "tile/staged.h"
 
 /* As in plan_tables, "keys" are what moves and "queries" what stays; what is written into the plan
@@ -14,13 +15,18 @@
 struct build {
     ffa_parallel_plan *plan;
     const struct plan_tables *tables;
-    const struct transfer *transfer;
+    const struct rank_needs *needs;
     const struct stages *stages;
     const struct layout *queries, *keys; /* keys are what moves */
     struct bands *lists;   /* [list_count]: query rows of the rank's buffer, keys of the sequence */
     struct cut_list *cuts; /* [list_count]; queries do not move */
     uint8_t *needed;       /* [own keys]: whether another rank receives the row */
-    struct spans spans;    /* scratch: as many as chunks or receives of the rank */
+    struct rank_receives receives; /* of the rank */
+    struct rank_receives sends;    /* what other ranks receive of it, by rank */
+    int64_t *send_begin;           /* [ranks + 1]: into sends */
+    /* Of a phase, by what lies packed in its buffer: own keys, or those received from the rank's
+     * node; those received from other nodes. */
+    struct spans near, far;
 };
 
 /* ---- the rank's rows of the mask ---- */
@@ -84,67 +90,86 @@ out:
     return rc;
 }
 
-/* Own keys that another rank receives. */
-static void find_needed(struct build *b)
+/* What other ranks receive of the rank's keys. */
+static ffa_status find_sends(struct build *b, ffa_error *err)
 {
-    const struct transfer *t = b->transfer;
-    const int32_t rank = b->plan->rank;
+    const int32_t ranks = b->needs->topology.rank_count;
+    ffa_status rc = FFA_OK;
 
-    for (int64_t i = t->send_begin[rank]; i < t->send_begin[rank + 1]; i++) {
-        const struct transfer_piece *piece = &t->pieces[t->sends[i]];
-
-        if (piece->receiver_count > 0)
-            memset(b->needed + piece->source_row, 1, (size_t)(piece->end - piece->begin));
+    b->send_begin = mem_array((size_t)ranks + 1, sizeof *b->send_begin);
+    if (!b->send_begin)
+        return error_nomem(err, "the sends of a rank");
+    for (int32_t r = 0; r < ranks; r++) {
+        FFA_TRY(rank_receives_from(&b->sends, b->needs, r, b->plan->rank, err));
+        b->send_begin[r + 1] = b->sends.count;
     }
+    for (int64_t i = 0; i < b->sends.count; i++)
+        b->plan->sent_rows += b->sends.at[i].end - b->sends.at[i].begin;
+out:
+    return rc;
+}
+
+/* Own keys that another rank receives. Many receive the same, so ranges are joined first. */
+static ffa_status find_needed(struct build *b, ffa_error *err)
+{
+    struct range *rows = mem_array((size_t)b->sends.count, sizeof *rows);
+    int64_t count = b->sends.count;
+
+    if (!rows)
+        return error_nomem(err, "the sends of a rank");
+    for (int64_t i = 0; i < count; i++) {
+        const struct rank_receive *send = &b->sends.at[i];
+
+        rows[i] = (struct range){ send->source_row, send->source_row + send->end - send->begin };
+    }
+    count = ranges_join(rows, count);
+    for (int64_t i = 0; i < count; i++)
+        memset(b->needed + rows[i].begin, 1, (size_t)(rows[i].end - rows[i].begin));
+    mem_free(rows);
+    return FFA_OK;
 }
 
 /* ---- one phase ---- */
-
-static ffa_status add_copy(struct transfer_copies *copies, const struct transfer_copy *copy,
-                           ffa_error *err)
-{
-    struct transfer_copy *last = copies->count > 0 ? &copies->at[copies->count - 1] : NULL;
-
-    if (last && last->source == copy->source && last->source_row + last->rows == copy->source_row &&
-        last->row + last->rows == copy->row) {
-        last->rows += copy->rows;
-        return FFA_OK;
-    }
-    if (!mem_grow((void **)&copies->at, &copies->capacity, copies->count + 1, sizeof *copies->at))
-        return error_nomem(err, "copies");
-    copies->at[copies->count++] = *copy;
-    return FFA_OK;
-}
 
 static void own_spans(struct build *b)
 {
     const struct layout *keys = b->keys;
     const int32_t rank = b->plan->rank;
 
-    b->spans.count = 0;
+    b->near.count = b->far.count = 0;
     if (keys->is_replicated) {
-        spans_add(&b->spans, (struct span){ 0, keys->bounds[keys->count], 0 });
+        spans_add(&b->near, (struct span){ 0, keys->bounds[keys->count], 0 });
         return;
     }
     for (int64_t i = keys->rank_begin[rank]; i < keys->rank_begin[rank + 1]; i++) {
         const int64_t chunk = keys->rank_chunks[i];
 
-        spans_add(&b->spans, (struct span){ keys->bounds[chunk], keys->bounds[chunk + 1],
-                                            keys->local[chunk] });
+        spans_add(&b->near, (struct span){ keys->bounds[chunk], keys->bounds[chunk + 1],
+                                           keys->local[chunk] });
     }
 }
 
 /* The part of a receive inside the ordered rows [begin, end): its keys, and rows from begin. */
-static bool part_of(struct span *out, const struct build *b, int64_t receive, int64_t begin,
+static bool part_of(struct span *out, const struct rank_receive *receive, int64_t begin,
                     int64_t end)
 {
-    const struct transfer_receive *r = &b->transfer->receives[receive];
-    const struct transfer_piece *piece = &b->transfer->pieces[r->piece];
-    const int64_t row = b->stages->row[receive];
-    const int64_t from = max64(row, begin), to = min64(row + piece->end - piece->begin, end);
+    const int64_t row = receive->row;
+    const int64_t from = max64(row, begin), to = min64(row + receive->end - receive->begin, end);
 
-    *out = (struct span){ piece->begin + from - row, piece->begin + to - row, from - begin };
+    *out = (struct span){ receive->begin + from - row, receive->begin + to - row, from - begin };
     return from < to;
+}
+
+static ffa_status add_part(struct transfer_copies *copies, const struct rank_receive *receive,
+                           const struct span *part, int32_t source, ffa_error *err)
+{
+    const struct transfer_copy copy = { .source_row =
+                                            receive->source_row + part->begin - receive->begin,
+                                        .row = part->row,
+                                        .rows = part->end - part->begin,
+                                        .source = source };
+
+    return transfer_copies_add(copies, &copy, err);
 }
 
 /* The spans and copies of the stage with the ordered rows [begin, end). Rows of the node stand
@@ -152,33 +177,19 @@ static bool part_of(struct span *out, const struct build *b, int64_t receive, in
 static ffa_status stage_receives(struct build *b, struct plan_phase *phase, int64_t begin,
                                  int64_t end, ffa_error *err)
 {
-    const struct transfer *t = b->transfer;
-    const int32_t rank = b->plan->rank, width = t->topology.ranks_per_node;
     ffa_status rc = FFA_OK;
 
-    b->spans.count = 0;
-    for (int far = 0; far < 2; far++)
-        for (int64_t i = t->receive_begin[rank]; i < t->receive_begin[rank + 1]; i++) {
-            const struct transfer_piece *piece = &t->pieces[t->receives[i].piece];
+    b->near.count = b->far.count = 0;
+    for (int near = 1; near >= 0; near--)
+        for (int64_t i = 0; i < b->receives.count; i++) {
+            const struct rank_receive *receive = &b->receives.at[i];
             struct span part;
 
-            if ((piece->owner / width != rank / width) != (far == 1) ||
-                !part_of(&part, b, i, begin, end))
+            if (receive->is_near != near || !part_of(&part, receive, begin, end))
                 continue;
-            FFA_TRY(add_copy(&phase->receives,
-                             &(struct transfer_copy){ .source_row = piece->source_row + part.begin -
-                                                                    piece->begin,
-                                                      .row = part.row,
-                                                      .rows = part.end - part.begin,
-                                                      .source = piece->owner },
-                             err));
+            FFA_TRY(add_part(&phase->receives, receive, &part, receive->owner, err));
+            spans_add(near ? &b->near : &b->far, part);
         }
-    for (int64_t i = t->receive_begin[rank]; i < t->receive_begin[rank + 1]; i++) {
-        struct span part;
-
-        if (part_of(&part, b, i, begin, end))
-            spans_add(&b->spans, part);
-    }
     phase->rows = end - begin;
 out:
     return rc;
@@ -203,8 +214,10 @@ static ffa_status phase_bands(struct build *b, struct plan_phase *phase, ffa_err
     for (int32_t l = 0; l < lists; l++) {
         struct bands *bands = &phase->lists[l];
 
-        for (int64_t i = 0; i < b->lists[l].count; i++)
-            FFA_TRY(spans_cut(bands, &b->lists[l].at[i], 0, &b->spans, err));
+        for (int64_t i = 0; i < b->lists[l].count; i++) {
+            FFA_TRY(spans_cut(bands, &b->lists[l].at[i], &b->near, err));
+            FFA_TRY(spans_cut(bands, &b->lists[l].at[i], &b->far, err));
+        }
         for (int64_t i = 0; b->tables->moves_queries && i < bands->count; i++)
             bands->at[i] = band_turn(&bands->at[i]);
     }
@@ -409,7 +422,7 @@ out:
 static void flag_key_tiles(const struct build *b)
 {
     const struct plan_pass *pass = &b->plan->backward;
-    const bool all_needed = b->keys->is_replicated && b->transfer->topology.rank_count > 1;
+    const bool all_needed = b->keys->is_replicated && b->needs->topology.rank_count > 1;
 
     for (int32_t p = 0; p < pass->phase_count; p++)
         for (int64_t t = 0; t < pass->phases[p].key_tiles.tile_count; t++) {
@@ -453,75 +466,102 @@ out:
 
 /* ---- what others fetch ---- */
 
+static ffa_status send_to(const struct build *b, struct plan_pass *pass, int32_t rank,
+                          const struct stage_cut *cut, ffa_error *err)
+{
+    ffa_status rc = FFA_OK;
+
+    for (int64_t i = b->send_begin[rank]; i < b->send_begin[rank + 1]; i++)
+        for (int32_t s = 0; s < cut->count; s++) {
+            struct span part;
+
+            if (part_of(&part, &b->sends.at[i], s ? cut->ends[s - 1] : 0, cut->ends[s]))
+                FFA_TRY(add_part(&pass->sends[s], &b->sends.at[i], &part, rank, err));
+        }
+out:
+    return rc;
+}
+
 static ffa_status build_sends(const struct build *b, struct plan_pass *pass,
                               const struct stage_cut *cuts, ffa_error *err)
 {
-    const struct transfer *t = b->transfer;
+    const int32_t ranks = b->needs->topology.rank_count;
     ffa_status rc = FFA_OK;
 
-    for (int32_t r = 0; r < t->topology.rank_count; r++) {
+    for (int32_t r = 0; r < ranks; r++) {
         pass->slowest_ns = max64(pass->slowest_ns, cuts[r].cost_ns);
         pass->work_ns = area_add(pass->work_ns, cuts[r].work_ns);
         pass->work_most_ns = max64(pass->work_most_ns, cuts[r].work_ns);
-    }
-    for (int32_t r = 0; r < t->topology.rank_count; r++)
         pass->step_count = cuts[r].count > pass->step_count ? cuts[r].count : pass->step_count;
+    }
     pass->sends = mem_array((size_t)pass->step_count, sizeof *pass->sends);
     if (!pass->sends) {
         rc = error_nomem(err, "copies");
         goto out;
     }
-    for (int32_t r = 0; r < t->topology.rank_count; r++)
-        for (int64_t i = t->receive_begin[r]; i < t->receive_begin[r + 1]; i++) {
-            const struct transfer_piece *piece = &t->pieces[t->receives[i].piece];
-
-            if (piece->owner != b->plan->rank)
-                continue;
-            for (int32_t s = 0; s < cuts[r].count; s++) {
-                struct span part;
-
-                if (!part_of(&part, b, i, s ? cuts[r].ends[s - 1] : 0, cuts[r].ends[s]))
-                    continue;
-                FFA_TRY(add_copy(&pass->sends[s],
-                                 &(struct transfer_copy){ .source_row = piece->source_row +
-                                                                        part.begin - piece->begin,
-                                                          .row = part.row,
-                                                          .rows = part.end - part.begin,
-                                                          .source = r },
-                                 err));
-            }
-        }
+    for (int32_t r = 0; r < ranks; r++)
+        FFA_TRY(send_to(b, pass, r, &cuts[r], err));
 out:
     return rc;
 }
 
 /* ---- all of it ---- */
 
+/* The rank's rows, keys and copies, before any phase. */
+static ffa_status build_init(struct build *b, ffa_error *err)
+{
+    const size_t lists = (size_t)b->plan->list_count;
+    const int32_t rank = b->plan->rank;
+    size_t spans;
+    ffa_status rc;
+
+    FFA_TRY(rank_receives_build(&b->receives, b->needs, rank, err));
+    FFA_TRY(find_sends(b, err));
+    spans = (size_t)max64(b->receives.count, b->keys->count);
+    b->lists = mem_array(lists, sizeof *b->lists);
+    b->cuts = mem_array(lists, sizeof *b->cuts);
+    b->needed = mem_array((size_t)b->keys->rank_tokens[rank], 1);
+    b->near.at = mem_array(spans, sizeof *b->near.at);
+    b->far.at = mem_array(spans, sizeof *b->far.at);
+    if (!b->lists || !b->cuts || !b->needed || !b->near.at || !b->far.at) {
+        rc = error_nomem(err, "stages");
+        goto out;
+    }
+    FFA_TRY(find_needed(b, err));
+    rc = find_rows(b, err);
+out:
+    return rc;
+}
+
+static void build_finish(struct build *b)
+{
+    for (int32_t l = 0; l < b->plan->list_count; l++) {
+        if (b->lists)
+            bands_finish(&b->lists[l]);
+        if (b->cuts)
+            cut_finish(&b->cuts[l]);
+    }
+    mem_free(b->lists);
+    mem_free(b->cuts);
+    mem_free(b->needed);
+    rank_receives_finish(&b->receives);
+    rank_receives_finish(&b->sends);
+    mem_free(b->send_begin);
+    mem_free(b->near.at);
+    mem_free(b->far.at);
+}
+
 ffa_status phases_build(ffa_parallel_plan *plan, const struct plan_tables *tables, ffa_error *err)
 {
-    const struct transfer *transfer = &tables->transfer;
-    const int64_t receives =
-        transfer->receive_begin[plan->rank + 1] - transfer->receive_begin[plan->rank];
-    const size_t lists = (size_t)plan->list_count;
     struct build b = { .plan = plan,
                        .tables = tables,
-                       .transfer = transfer,
+                       .needs = &tables->rank_needs,
                        .stages = &tables->stages,
                        .queries = tables->in.queries,
                        .keys = tables->in.keys };
     ffa_status rc;
 
-    b.lists = mem_array(lists, sizeof *b.lists);
-    b.cuts = mem_array(lists, sizeof *b.cuts);
-    b.needed = mem_array((size_t)b.keys->rank_tokens[plan->rank], 1);
-    b.spans.at = mem_array((size_t)max64(receives, b.keys->count), sizeof *b.spans.at);
-    if (!b.lists || !b.cuts || !b.needed || !b.spans.at) {
-        rc = error_nomem(err, "stages");
-        goto out;
-    }
-    if (!b.keys->is_replicated)
-        find_needed(&b);
-    FFA_TRY(find_rows(&b, err));
+    FFA_TRY(build_init(&b, err));
     FFA_TRY(build_forward(&b, err));
     FFA_TRY(build_sends(&b, &plan->forward, b.stages->forward, err));
     if (!b.stages->backward)
@@ -529,16 +569,7 @@ ffa_status phases_build(ffa_parallel_plan *plan, const struct plan_tables *table
     FFA_TRY(build_backward(&b, err));
     rc = build_sends(&b, &plan->backward, b.stages->backward, err);
 out:
-    for (size_t l = 0; l < lists; l++) {
-        if (b.lists)
-            bands_finish(&b.lists[l]);
-        if (b.cuts)
-            cut_finish(&b.cuts[l]);
-    }
-    mem_free(b.lists);
-    mem_free(b.cuts);
-    mem_free(b.needed);
-    mem_free(b.spans.at);
+    build_finish(&b);
     return rc;
 }
 

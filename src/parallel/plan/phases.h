@@ -9,8 +9,8 @@
 #include "parallel/plan/plan_tables.h"
 #include "parallel/plan/rank_plan.h"
 
-/* Fills plan->forward, backward and area from the rest of it. On failure phases_finish frees what
- * is there. */
+/* Fills plan->forward, backward, area and sent_rows from the rest of it. On failure phases_finish
+ * frees what is there. */
 ffa_status phases_build(ffa_parallel_plan *plan, const struct plan_tables *tables, ffa_error *err);
 void phases_finish(struct plan_pass *pass, int32_t list_count);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plan_tables_build: bands, needs, transfers and stages of all ranks. Invariant: nothing here knows
+ * plan_tables_build: bands, needs and stages of all ranks. Invariant: nothing here knows
  * which rank asks, so all ranks get the same tables and agree about who sends what to whom without
  * a message. Moving queries needs no code of its own: it is moving keys with the transposed mask
  * and the two layouts exchanged. Where the options leave the choice, both are built and the one
@@ -19,7 +19,7 @@ void plan_tables_finish(struct plan_tables *t)
         normal_finish(&t->transposed[l]);
     mem_free(t->transposed);
     needs_finish(&t->needs);
-    transfer_finish(&t->transfer);
+    rank_needs_finish(&t->rank_needs);
     stages_finish(&t->stages);
     *t = (struct plan_tables){ 0 };
 }
@@ -48,10 +48,10 @@ static ffa_status build(struct plan_tables *t, const struct plan_tables_input *i
         FFA_TRY(bands_add_normal(&t->lists[l], plan_tables_normal(t, l), err));
     }
     FFA_TRY(needs_build(&t->needs, t->lists, t->list_count, &chunks, err));
-    t->in = (struct transfer_input){ rows, moving, &t->needs, in->topology };
-    FFA_TRY(transfer_build(&t->transfer, &t->in, err));
+    t->in = (struct rank_needs_input){ rows, moving, &t->needs, in->topology };
+    FFA_TRY(rank_needs_build(&t->rank_needs, &t->in, err));
     stages.in = &t->in;
-    stages.transfer = &t->transfer;
+    stages.needs = &t->rank_needs;
     stages.lists = t->lists;
     stages.list_count = t->list_count;
     rc = stages_build(&t->stages, &stages, err);
@@ -89,7 +89,7 @@ ffa_status plan_tables_build(struct plan_tables *out, const struct plan_tables_i
 
     FFA_TRY(build(out, in, moves == FFA_PARALLEL_MOVE_QUERIES, err));
     *slowest_ns = slowest(&out->stages, ranks);
-    if (moves != FFA_PARALLEL_MOVE_AUTO || out->transfer.receive_begin[ranks] == 0)
+    if (moves != FFA_PARALLEL_MOVE_AUTO || out->rank_needs.begin[ranks] == 0)
         goto out;
     FFA_TRY(build(&other, in, true, err));
     if (slowest(&other.stages, ranks) < *slowest_ns) {

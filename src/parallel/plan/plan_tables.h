@@ -22,9 +22,9 @@ struct plan_tables {
     int32_t list_count;
     struct normal *transposed; /* [list_count]: of the mask; only where queries move */
     struct bands *lists;       /* [list_count]: whole */
-    struct needs needs;
-    struct transfer_input in;
-    struct transfer transfer;
+    struct needs needs;        /* of chunks */
+    struct rank_needs_input in;
+    struct rank_needs rank_needs;
     struct stages stages;
 };
 

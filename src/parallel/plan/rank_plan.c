@@ -83,7 +83,7 @@ static ffa_status find_ranks(ffa_parallel_plan *plan, const struct plan_tables *
 
         plan->ranks[r] = (ffa_parallel_rank){ .tokens_q = plan->queries.rank_tokens[r],
                                               .tokens_k = plan->keys.rank_tokens[r],
-                                              .received_rows = w->transfer.receive_rows[r],
+                                              .received_rows = w->rank_needs.rows[r],
                                               .forward_ns = forward->cost_ns,
                                               .backward_ns = backward->cost_ns,
                                               .forward_work_ns = forward->work_ns,
@@ -92,18 +92,6 @@ static ffa_status find_ranks(ffa_parallel_plan *plan, const struct plan_tables *
                                               .backward_stages = backward->count };
     }
     return FFA_OK;
-}
-
-static void count_rows(ffa_parallel_plan *plan, const struct plan_tables *w)
-{
-    const struct transfer *t = &w->transfer;
-
-    plan->received_rows = t->receive_rows[plan->rank];
-    for (int64_t i = t->send_begin[plan->rank]; i < t->send_begin[plan->rank + 1]; i++) {
-        const struct transfer_piece *piece = &t->pieces[t->sends[i]];
-
-        plan->sent_rows += (piece->end - piece->begin) * piece->receiver_count;
-    }
 }
 
 /* ---- the object ---- */
@@ -158,7 +146,7 @@ ffa_status rank_plan_make(ffa_parallel_plan **out, const struct rank_plan_source
     plan->moves = tables.moves_queries ? FFA_PARALLEL_MOVE_QUERIES : FFA_PARALLEL_MOVE_KEYS;
     FFA_TRY(phases_build(plan, &tables, err));
     FFA_TRY(find_ranks(plan, &tables, err));
-    count_rows(plan, &tables);
+    plan->received_rows = tables.rank_needs.rows[plan->rank];
     digest_plan(plan, &tables);
     *out = plan;
     plan = NULL;

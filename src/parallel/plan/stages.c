@@ -2,8 +2,10 @@
  *
  * stages_build: rank by rank, received rows are counted by grains of keys, grains are joined to
  * items, and items are cut into stages. Invariant: a stage is a range of the rank's ordered rows,
- * and together the stages of a rank are all its ordered rows. Trick: the solver's work grows with
- * 2^items, so it is given twelve items of about equal time, however many pieces there are.
+ * and together the stages of a rank are all its ordered rows. Tricks: the solver's work grows with
+ * 2^items, so it is given twelve items of about equal time, however many pieces there are; only
+ * grains that a rank owns or receives are looked at, and what one costs is kept for the next, which
+ * mostly is like it.
  */
 #include "parallel/plan/stages.h"
 
@@ -24,14 +26,20 @@ struct grains {
     int32_t *owner; /* [count] */
 };
 
+/* A grain of which a rank receives something. */
+struct grain_work {
+    int64_t rows;  /* received */
+    int64_t cells; /* visited, of all lists */
+};
+
 /* What is found out about one rank, one after the other. */
 struct rank_work {
     const struct stages_input *in;
     const struct grains *grains;
-    int64_t *rows;  /* [grains]: received */
-    int64_t *cells; /* [grains]: visited, of all lists */
-    int64_t *order; /* [grains]: those of which something is received, in the order of stages */
-    int64_t order_count, node_count; /* of order, those of the rank's node */
+    struct visits visits;          /* of grains */
+    struct grain_work *near, *far; /* [grains]: of the rank's node, and of others, ascending */
+    int64_t near_count, far_count;
+    int64_t own_cells, all_cells;
 };
 
 /* ---- what travels ---- */
@@ -95,101 +103,164 @@ static ffa_status grains_build(struct grains *out, const struct layout *keys, ff
 
 /* ---- one rank ---- */
 
-static bool is_network(const struct rank_work *w, int64_t grain, int32_t rank)
+static int64_t take_cells(struct rank_work *w, int64_t grain)
 {
-    const int32_t width = w->in->transfer->topology.ranks_per_node;
+    const int64_t cells = visits_take(&w->visits, grain);
 
-    return w->grains->owner[grain] / width != rank / width;
+    w->all_cells = area_add(w->all_cells, cells);
+    return cells;
 }
 
-/* Rows and cells of each grain; the ordered rows of the rank's receives. */
-static void weigh(struct rank_work *w, int64_t *ordered, int32_t rank)
+/* The rank's own keys [begin, end), which are whole grains. */
+static void weigh_own(struct rank_work *w, int64_t begin, int64_t end)
 {
-    const struct transfer *t = w->in->transfer;
-    const struct layout *queries = w->in->in->queries;
-    const struct parts grains = { w->grains->bounds, w->grains->count };
-    const int32_t width = t->topology.ranks_per_node;
-    int64_t grain = 0, near = 0, far = 0;
+    const struct grains *grains = w->grains;
 
-    memset(w->rows, 0, (size_t)w->grains->count * sizeof *w->rows);
-    memset(w->cells, 0, (size_t)w->grains->count * sizeof *w->cells);
+    for (int64_t g = parts_find(&w->visits.parts, begin);
+         g < grains->count && grains->bounds[g] < end; g++)
+        w->own_cells = area_add(w->own_cells, take_cells(w, g));
+}
+
+static void weigh_received(struct rank_work *w, int32_t rank, const struct rank_need *need)
+{
+    const struct grains *grains = w->grains;
+    const int32_t width = w->in->needs->topology.ranks_per_node, node = rank / width * width;
+
+    for (int64_t g = parts_find(&w->visits.parts, need->begin);
+         g < grains->count && grains->bounds[g] < need->end; g++) {
+        const bool is_near = grains->owner[g] >= node && grains->owner[g] < node + width;
+        struct grain_work *list = is_near ? w->near : w->far;
+        int64_t *count = is_near ? &w->near_count : &w->far_count;
+        const int64_t rows =
+            min64(need->end, grains->bounds[g + 1]) - max64(need->begin, grains->bounds[g]);
+
+        if (g < w->visits.next) /* the range before ends in this grain, too */
+            list[*count - 1].rows += rows;
+        else
+            list[(*count)++] = (struct grain_work){ rows, take_cells(w, g) };
+    }
+}
+
+/* Rows and cells of each grain that the rank owns or receives. */
+static void weigh(struct rank_work *w, int32_t rank)
+{
+    const struct layout *queries = w->in->in->queries, *keys = w->in->in->keys;
+    const struct rank_needs *needs = w->in->needs;
+    int64_t own = keys->rank_begin[rank];
+
+    w->near_count = w->far_count = 0;
+    w->own_cells = w->all_cells = 0;
     for (int64_t i = queries->rank_begin[rank]; i < queries->rank_begin[rank + 1]; i++) {
         const int64_t chunk = queries->rank_chunks[i];
 
         for (int64_t l = 0; l < w->in->list_count; l++)
-            model_add_visited(w->cells, &w->in->lists[l], queries->bounds[chunk],
-                              queries->bounds[chunk + 1], &grains);
+            visits_add(&w->visits, &w->in->lists[l], queries->bounds[chunk],
+                       queries->bounds[chunk + 1]);
     }
-    for (int64_t i = t->receive_begin[rank]; i < t->receive_begin[rank + 1]; i++) {
-        const struct transfer_piece *piece = &t->pieces[t->receives[i].piece];
-        int64_t *next = piece->owner / width == rank / width ? &near : &far;
+    if (keys->is_replicated)
+        weigh_own(w, 0, keys->bounds[keys->count]);
+    for (int64_t i = needs->begin[rank]; !keys->is_replicated; i++) {
+        const bool is_end = i == needs->begin[rank + 1];
 
-        ordered[i] = *next;
-        *next += piece->end - piece->begin;
-        while (w->grains->bounds[grain + 1] <= piece->begin)
-            grain++;
-        for (int64_t g = grain; g < w->grains->count && w->grains->bounds[g] < piece->end; g++)
-            w->rows[g] += min64(piece->end, w->grains->bounds[g + 1]) -
-                          max64(piece->begin, w->grains->bounds[g]);
+        for (; own < keys->rank_begin[rank + 1]; own++) {
+            const int64_t chunk = keys->rank_chunks[own];
+
+            if (!is_end && keys->bounds[chunk] > needs->at[i].begin)
+                break;
+            weigh_own(w, keys->bounds[chunk], keys->bounds[chunk + 1]);
+        }
+        if (is_end)
+            break;
+        weigh_received(w, rank, &needs->at[i]);
     }
-    for (int64_t i = t->receive_begin[rank]; i < t->receive_begin[rank + 1]; i++)
-        if (t->pieces[t->receives[i].piece].owner / width != rank / width)
-            ordered[i] += near;
-    w->order_count = 0;
-    for (int is_far = 0; is_far < 2; is_far++) {
-        for (int64_t g = 0; g < w->grains->count; g++)
-            if (w->rows[g] > 0 && is_network(w, g, rank) == (is_far == 1))
-                w->order[w->order_count++] = g;
-        if (is_far == 0)
-            w->node_count = w->order_count;
-    }
+    (void)visits_take(&w->visits, w->grains->count);
+}
+
+/* What grains cost in a pass; that of the last one is kept. */
+struct grain_price {
+    const struct rank_work *w;
+    struct wire wire[2]; /* near, far */
+    bool is_backward;
+    bool is_far; /* of the last one */
+    struct grain_work work;
+    struct overlap_item item;
+};
+
+static void price_start(struct grain_price *price, const struct rank_work *w, bool is_backward)
+{
+    *price = (struct grain_price){ .w = w,
+                                   .wire = { wire_of(w, is_backward, false),
+                                             wire_of(w, is_backward, true) },
+                                   .is_backward = is_backward };
+}
+
+static const struct overlap_item *price_of(struct grain_price *price, const struct grain_work *work,
+                                           bool is_far)
+{
+    const ffa_parallel_plan_opts *opts = price->w->in->opts;
+    const struct wire *wire = &price->wire[is_far];
+
+    if (work->rows == price->work.rows && work->cells == price->work.cells &&
+        is_far == price->is_far)
+        return &price->item;
+    price->work = *work;
+    price->is_far = is_far;
+    price->item = (struct overlap_item){
+        .fetch = min64(wire_ns(&opts->model, work->rows, wire->fetch, is_far), GRAIN_NS_MAX),
+        .compute =
+            min64(model_compute_ns(opts, price->w->in->list_count, work->cells, price->is_backward),
+                  GRAIN_NS_MAX),
+        .reduce = min64(wire_ns(&opts->model, work->rows, wire->reduce, is_far), GRAIN_NS_MAX),
+        .rows = work->rows,
+        .latency = is_far ? opts->model.network_latency_ns : opts->model.node_latency_ns,
+    };
+    return &price->item;
+}
+
+static int64_t weight_of(const struct overlap_item *item)
+{
+    return item->fetch + item->compute + 1;
+}
+
+static void item_add(struct overlap_item *item, const struct overlap_item *one)
+{
+    item->fetch = min64(item->fetch + one->fetch, MODEL_NS_MAX);
+    item->compute = min64(item->compute + one->compute, MODEL_NS_MAX);
+    item->reduce = min64(item->reduce + one->reduce, MODEL_NS_MAX);
+    item->rows += one->rows;
+    item->latency = max64(item->latency, one->latency);
 }
 
 /* Join grains to at most ITEMS items of about equal time. ends [ITEMS]: ordered rows. */
 static void make_items(const struct rank_work *w, struct overlap_input *input,
                        struct overlap_item *items, int64_t *ends)
 {
-    const ffa_parallel_plan_opts *opts = w->in->opts;
-    const bool back = input->is_backward;
-    int64_t total = 0, done = 0, row = 0;
+    int64_t total = 0, done = 0, row = 0, next = 0;
+    struct grain_price price;
 
-    for (int round = 0; round < 2; round++) { /* weigh, then join */
-        for (int64_t i = 0; i < w->order_count; i++) {
-            const int64_t g = w->order[i];
-            const bool far = i >= w->node_count;
-            const struct wire wire = wire_of(w, back, far);
-            const struct overlap_item one = {
-                .fetch = min64(wire_ns(&opts->model, w->rows[g], wire.fetch, far), GRAIN_NS_MAX),
-                .compute = min64(model_compute_ns(opts, w->in->list_count, w->cells[g], back),
-                                 GRAIN_NS_MAX),
-                .reduce = min64(wire_ns(&opts->model, w->rows[g], wire.reduce, far), GRAIN_NS_MAX),
-                .rows = w->rows[g],
-                .latency = far ? opts->model.network_latency_ns : opts->model.node_latency_ns,
-            };
-            const int64_t weight = one.fetch + one.compute + 1;
-            struct overlap_item *item;
+    price_start(&price, w, input->is_backward);
+    for (int64_t i = 0; i < w->near_count; i++)
+        total += weight_of(price_of(&price, &w->near[i], false));
+    for (int64_t i = 0; i < w->far_count; i++)
+        total += weight_of(price_of(&price, &w->far[i], true));
+    for (int64_t i = 0; i < w->near_count + w->far_count; i++) {
+        const bool is_far = i >= w->near_count;
+        const struct overlap_item *one =
+            price_of(&price, is_far ? &w->far[i - w->near_count] : &w->near[i], is_far);
 
-            if (round == 0) {
-                total += weight;
-                continue;
-            }
-            if (input->count == 0 || done >= model_scaled(total, input->count, ITEMS))
-                items[input->count++] = (struct overlap_item){ 0 };
-            item = &items[input->count - 1];
-            item->fetch = min64(item->fetch + one.fetch, MODEL_NS_MAX);
-            item->compute = min64(item->compute + one.compute, MODEL_NS_MAX);
-            item->reduce = min64(item->reduce + one.reduce, MODEL_NS_MAX);
-            item->rows += one.rows;
-            item->latency = max64(item->latency, one.latency);
-            done += weight;
-            row += one.rows;
-            ends[input->count - 1] = row;
+        if (done >= next && input->count < ITEMS) { /* (the total may be beyond model_scaled) */
+            items[input->count++] = (struct overlap_item){ 0 };
+            next = model_scaled(total, input->count, ITEMS);
         }
+        item_add(&items[input->count - 1], one);
+        done += weight_of(one);
+        row += one->rows;
+        ends[input->count - 1] = row;
     }
 }
 
-static ffa_status cut(struct stage_cut *out, const struct rank_work *w, int32_t rank,
-                      bool is_backward, ffa_error *err)
+static ffa_status cut(struct stage_cut *out, const struct rank_work *w, bool is_backward,
+                      ffa_error *err)
 {
     const ffa_parallel_plan_opts *opts = w->in->opts;
     const int32_t wanted = is_backward ? opts->backward_stages : opts->forward_stages;
@@ -205,22 +276,17 @@ static ffa_status cut(struct stage_cut *out, const struct rank_work *w, int32_t 
         .has_reduce = is_backward || w->in->moves_queries,
     };
     struct overlap_split split, uniform;
-    int64_t ends[ITEMS] = { 0 }, own_cells = 0, all_cells = 0;
+    int64_t ends[ITEMS] = { 0 };
     ffa_status rc;
 
-    for (int64_t g = 0; g < w->grains->count; g++)
-        all_cells = area_add(all_cells, w->cells[g]);
-    for (int64_t g = 0; g < w->grains->count; g++)
-        if (w->in->in->keys->is_replicated || w->grains->owner[g] == rank)
-            own_cells = area_add(own_cells, w->cells[g]);
-    input.own = model_compute_ns(opts, w->in->list_count, own_cells, is_backward);
+    input.own = model_compute_ns(opts, w->in->list_count, w->own_cells, is_backward);
     make_items(w, &input, items, ends);
     FFA_TRY(overlap_uniform(&uniform, &input, err));
     FFA_TRY(overlap_solve(&split, &input, err));
     *out = (struct stage_cut){
         .count = split.count, .cost_ns = split.cost, .uniform_ns = uniform.cost, .own_ns = input.own
     };
-    out->work_ns = model_compute_ns(opts, w->in->list_count, all_cells, is_backward);
+    out->work_ns = model_compute_ns(opts, w->in->list_count, w->all_cells, is_backward);
     for (int32_t s = 0; s < split.count; s++) {
         int64_t latency = 0;
 
@@ -239,9 +305,28 @@ out:
     return rc;
 }
 
+static ffa_status rank_work_init(struct rank_work *w, ffa_error *err)
+{
+    const struct parts parts = { w->grains->bounds, w->grains->count };
+    const ffa_status rc = visits_init(&w->visits, &parts, err);
+
+    if (rc != FFA_OK)
+        return rc;
+    w->near = mem_array((size_t)parts.count, sizeof *w->near);
+    w->far = mem_array((size_t)parts.count, sizeof *w->far);
+    return w->near && w->far ? FFA_OK : error_nomem(err, "the stages of ranks");
+}
+
+static void rank_work_finish(struct rank_work *w)
+{
+    visits_finish(&w->visits);
+    mem_free(w->near);
+    mem_free(w->far);
+}
+
 ffa_status stages_build(struct stages *out, const struct stages_input *in, ffa_error *err)
 {
-    const int32_t ranks = in->transfer->topology.rank_count;
+    const int32_t ranks = in->needs->topology.rank_count;
     const bool has_backward = !(in->opts->flags & FFA_PARALLEL_FORWARD_ONLY);
     struct grains grains = { 0 };
     struct rank_work w = { .in = in, .grains = &grains };
@@ -249,28 +334,22 @@ ffa_status stages_build(struct stages *out, const struct stages_input *in, ffa_e
 
     *out = (struct stages){ 0 };
     FFA_TRY(grains_build(&grains, in->in->keys, err));
-    out->row = mem_array((size_t)in->transfer->receive_begin[ranks], sizeof *out->row);
+    FFA_TRY(rank_work_init(&w, err));
     out->forward = mem_array((size_t)ranks, sizeof *out->forward);
     out->backward = has_backward ? mem_array((size_t)ranks, sizeof *out->backward) : NULL;
-    w.rows = mem_array((size_t)grains.count, sizeof *w.rows);
-    w.cells = mem_array((size_t)grains.count, sizeof *w.cells);
-    w.order = mem_array((size_t)grains.count, sizeof *w.order);
-    if (!out->row || !out->forward || (has_backward && !out->backward) || !w.rows || !w.cells ||
-        !w.order) {
+    if (!out->forward || (has_backward && !out->backward)) {
         rc = error_nomem(err, "the stages of ranks");
         goto out;
     }
     for (int32_t r = 0; r < ranks; r++) {
-        weigh(&w, out->row, r);
-        FFA_TRY(cut(&out->forward[r], &w, r, false, err));
+        weigh(&w, r);
+        FFA_TRY(cut(&out->forward[r], &w, false, err));
         if (has_backward)
-            FFA_TRY(cut(&out->backward[r], &w, r, true, err));
+            FFA_TRY(cut(&out->backward[r], &w, true, err));
     }
 out:
     grains_finish(&grains);
-    mem_free(w.rows);
-    mem_free(w.cells);
-    mem_free(w.order);
+    rank_work_finish(&w);
     if (rc != FFA_OK)
         stages_finish(out);
     return rc;
@@ -278,7 +357,6 @@ out:
 
 void stages_finish(struct stages *stages)
 {
-    mem_free(stages->row);
     mem_free(stages->forward);
     mem_free(stages->backward);
     *stages = (struct stages){ 0 };

@@ -3,8 +3,8 @@
  * Which received rows make which stage, for every rank: the items that the overlap solver cuts.
  *
  * Names are those of moving keys. Where queries move, "keys" here are queries and "queries" keys,
- * and the bands are those of the transposed mask. The rows a rank receives are ordered by link
- * class (its own node first), then by token: its ordered rows. A stage is a range of them. Key
+ * and the bands are those of the transposed mask. A stage is a range of a rank's ordered rows
+ * (rank_needs.h). Key
  * chunks are cut into grains; what a rank receives of a grain has one owner, and holds all that the
  * rank attends there, so its compute is counted by cells, with what tiles waste on diagonals.
  * Neighbouring grains are joined to items of about equal time. Integers throughout: every rank
@@ -14,14 +14,14 @@
 #define FFA_PARALLEL_PLAN_STAGES_H
 
 #include "parallel/plan/overlap.h"
+#include "parallel/plan/rank_needs.h"
 #include "parallel/plan/time_model.h"
-#include "parallel/plan/transfer.h"
 
 #include <ffa/parallel_plan.h>
 
 struct stages_input {
-    const struct transfer_input *in;
-    const struct transfer *transfer;
+    const struct rank_needs_input *in;
+    const struct rank_needs *needs; /* made from it */
     const struct bands *lists; /* of the mask, whole; a list's cells count heads_q / lists times */
     int64_t list_count;
     const ffa_parallel_plan_opts *opts; /* resolved */
@@ -42,7 +42,6 @@ struct stage_cut {
 };
 
 struct stages {
-    int64_t *row;               /* [receives]: ordered row of each of the transfer's receives */
     struct stage_cut *forward;  /* [ranks] */
     struct stage_cut *backward; /* [ranks]; NULL: not wanted */
 };

@@ -48,17 +48,85 @@ int64_t model_visited(const struct band *band, int64_t begin, int64_t end)
     return min64(cells + steps, (cut.q_end - cut.q_begin) * (cut.k_end - cut.k_begin));
 }
 
-void model_add_visited(int64_t *cells, const struct bands *bands, int64_t begin, int64_t end,
-                       const struct parts *parts)
+/* ---- visits ---- */
+
+ffa_status visits_init(struct visits *out, const struct parts *parts, ffa_error *err)
 {
+    *out = (struct visits){ .parts = *parts,
+                            .cells = mem_array((size_t)parts->count, sizeof *out->cells),
+                            .rows = mem_array((size_t)parts->count + 1, sizeof *out->rows) };
+    return out->cells && out->rows ? FFA_OK : error_nomem(err, "the visits of a rank");
+}
+
+void visits_finish(struct visits *visits)
+{
+    mem_free(visits->cells);
+    mem_free(visits->rows);
+    *visits = (struct visits){ 0 };
+}
+
+/* The first part that begins at the key or behind it; the number of parts: none. */
+static int64_t part_from(const struct parts *parts, int64_t key)
+{
+    const int64_t part = parts_find(parts, key);
+
+    return parts->at[part] < key ? part + 1 : part;
+}
+
+static void add_crossed(struct visits *v, const struct band *band, int64_t from, int64_t to)
+{
+    const struct parts *parts = &v->parts;
+
+    for (int64_t p = from; p < to && parts->at[p] < band->k_end; p++)
+        v->cells[p] = area_add(v->cells[p], model_visited(band, parts->at[p], parts->at[p + 1]));
+}
+
+void visits_add(struct visits *visits, const struct bands *bands, int64_t begin, int64_t end)
+{
+    const struct parts *parts = &visits->parts;
+
     for (int64_t b = bands_find(bands, begin); b < bands->count && bands->at[b].q_begin < end;
          b++) {
+        int64_t first, whole, behind;
         struct band cut;
 
         if (!band_cut_q(&cut, &bands->at[b], begin, end))
             continue;
-        for (int64_t p = parts_find(parts, cut.k_begin);
-             p < parts->count && parts->at[p] < cut.k_end; p++)
-            cells[p] = area_add(cells[p], model_visited(&cut, parts->at[p], parts->at[p + 1]));
+        /* All rows attend the keys [last row + lo, first row + hi], in so far as the band has them.
+         */
+        first = parts_find(parts, cut.k_begin);
+        whole = part_from(parts, max64(cut.k_begin, cut.q_end - 1 + cut.lo));
+        behind = min64(cut.k_end, cut.q_begin + cut.hi + 1);
+        behind = behind < parts->at[parts->count] ? parts_find(parts, behind) : parts->count;
+        if (whole >= behind) {
+            add_crossed(visits, &cut, first, parts->count);
+            continue;
+        }
+        add_crossed(visits, &cut, first, whole);
+        visits->rows[whole] += cut.q_end - cut.q_begin;
+        visits->rows[behind] -= cut.q_end - cut.q_begin;
+        add_crossed(visits, &cut, behind, parts->count);
     }
+}
+
+int64_t visits_take(struct visits *visits, int64_t part)
+{
+    const bool is_end = part == visits->parts.count;
+    int64_t cells = 0;
+
+    if (part != visits->next) { /* nobody visits the parts left out: the rows end there */
+        visits->rows[visits->next] = 0;
+        visits->now = 0;
+    }
+    visits->now += visits->rows[part];
+    visits->rows[part] = 0;
+    visits->next = is_end ? 0 : part + 1;
+    if (is_end)
+        return 0;
+    if (__builtin_mul_overflow(visits->now, visits->parts.at[part + 1] - visits->parts.at[part],
+                               &cells))
+        cells = INT64_MAX;
+    cells = area_add(visits->cells[part], cells);
+    visits->cells[part] = 0;
+    return cells;
 }

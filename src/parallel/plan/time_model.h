@@ -23,8 +23,25 @@ int64_t model_compute_ns(const ffa_parallel_plan_opts *opts, int64_t list_count,
  * than it attends. */
 int64_t model_visited(const struct band *band, int64_t begin, int64_t end);
 
-/* Add to cells [parts->count] what the query rows [begin, end) visit in each part of the keys. */
-void model_add_visited(int64_t *cells, const struct bands *bands, int64_t begin, int64_t end,
-                       const struct parts *parts);
+/* What query rows visit in each part of the keys. All zero at first, and again once every part with
+ * visits has been taken. */
+struct visits {
+    struct parts parts;
+    int64_t *cells; /* [parts]: of parts that an end or a diagonal of a band crosses */
+    int64_t *rows;  /* [parts + 1]: of parts attended whole, rows by which they differ from the part
+                     * before */
+    int64_t now;    /* rows that attend the part taken last, whole */
+    int64_t next;   /* the part behind it */
+};
+
+/* Borrows parts->at. For visits_finish whether or not it succeeds. */
+ffa_status visits_init(struct visits *out, const struct parts *parts, ffa_error *err);
+void visits_finish(struct visits *visits);
+/* Add what the query rows [begin, end) visit. Takes time for parts crossed by an end or a diagonal,
+ * not for parts attended whole. */
+void visits_add(struct visits *visits, const struct bands *bands, int64_t begin, int64_t end);
+/* The cells of a part, which is left without any. Parts are taken in ascending order; those that
+ * nobody visits may be left out. A last call, with the number of parts, begins anew. */
+int64_t visits_take(struct visits *visits, int64_t part);
 
 #endif

@@ -1,333 +1,176 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * transfer_build: the ends of what ranks need, sorted, cut the key axis into pieces; between two
- * ends the set of receivers is constant. Invariant: pieces cover all keys, in order, each with one
- * owner and one set of receivers, and a receive buffer holds its pieces in the order of tokens.
- * Tricks: the set is a bit a rank, flipped at every end, so a walk over the sorted ends finds every
- * piece; tables by rank are counted, then filled.
+ * Pieces and their receivers, one after another: the ends of what ranks need, sorted, cut the key
+ * axis into pieces; between two ends the set of receivers is constant. Invariant: pieces cover all
+ * keys, in order, each with one owner and one set of receivers. Trick: the set is a bit a rank,
+ * flipped at every end. Nothing is kept of a piece but what its relays have handed on, so a walk
+ * takes memory for ranges and not for pairs of piece and receiver.
  */
 #include "parallel/plan/transfer.h"
 
-/* ---- what ranks need ---- */
-
 /* An end of a rank's need. */
-struct event {
+struct transfer_event {
     int64_t at;
     int32_t rank;
-    int32_t is_begin;
+    int32_t pad_;
 };
-
-struct events {
-    struct event *at;
-    int64_t count, capacity;
-};
-
-static ffa_status add_event(struct events *events, struct event event, ffa_error *err)
-{
-    if (!mem_grow((void **)&events->at, &events->capacity, events->count + 1, sizeof *events->at))
-        return error_nomem(err, "the needs of ranks");
-    events->at[events->count++] = event;
-    return FFA_OK;
-}
 
 /* By token; which of two at one token is first does not matter, the set is what counts. */
 static int event_compare(const void *left, const void *right)
 {
-    const struct event *a = left, *b = right;
+    const struct transfer_event *a = left, *b = right;
 
     if (a->at != b->at)
         return a->at < b->at ? -1 : 1;
     return (a->rank > b->rank) - (a->rank < b->rank);
 }
 
-/* Room for one rank's lists. */
-struct scratch {
-    struct range *wanted, *own, *left;
-};
-
-static ffa_status add_rank(struct events *events, struct scratch *s,
-                           const struct transfer_input *in, int32_t rank, ffa_error *err)
+static int64_t words_of(const struct rank_needs *needs)
 {
-    const struct layout *queries = in->queries;
-    int64_t wanted = 0, own, left;
-    ffa_status rc = FFA_OK;
-
-    for (int64_t i = queries->rank_begin[rank]; i < queries->rank_begin[rank + 1]; i++) {
-        const int64_t chunk = queries->rank_chunks[i];
-
-        for (int64_t n = in->needs->begin[chunk]; n < in->needs->begin[chunk + 1]; n++)
-            s->wanted[wanted++] = in->needs->ranges[n];
-    }
-    wanted = ranges_join(s->wanted, wanted);
-    own = layout_ranges(s->own, in->keys, rank);
-    left = ranges_without(s->left, s->wanted, wanted, s->own, own);
-    for (int64_t i = 0; i < left; i++) {
-        FFA_TRY(add_event(events, (struct event){ s->left[i].begin, rank, true }, err));
-        FFA_TRY(add_event(events, (struct event){ s->left[i].end, rank, false }, err));
-    }
-out:
-    return rc;
+    return (needs->topology.rank_count + 63) / 64;
 }
 
-static ffa_status find_events(struct events *events, const struct transfer_input *in,
+ffa_status transfer_walk_init(struct transfer_walk *out, const struct rank_needs *needs,
                               ffa_error *err)
 {
-    const size_t wanted = (size_t)in->needs->begin[in->needs->count];
-    const size_t chunks = (size_t)in->keys->count;
-    struct scratch s = { mem_array(wanted, sizeof *s.wanted), mem_array(chunks, sizeof *s.own),
-                         mem_array(wanted + chunks, sizeof *s.left) };
-    ffa_status rc = FFA_OK;
+    const size_t ranks = (size_t)needs->topology.rank_count;
+    const size_t ranges = (size_t)needs->begin[ranks];
 
-    if (!s.wanted || !s.own || !s.left) {
-        rc = error_nomem(err, "the needs of ranks");
-        goto out;
-    }
-    for (int32_t r = 0; r < in->topology.rank_count; r++)
-        FFA_TRY(add_rank(events, &s, in, r, err));
-    if (events->count > 0)
-        qsort(events->at, (size_t)events->count, sizeof *events->at, event_compare);
-out:
-    mem_free(s.wanted);
-    mem_free(s.own);
-    mem_free(s.left);
-    return rc;
-}
-
-/* ---- pieces: a walk over the keys and the sorted ends ---- */
-
-struct walk {
-    struct transfer *out;
-    const struct transfer_input *in;
-    uint64_t *active; /* a bit a rank */
-    int64_t words;
-    int64_t piece_capacity, receiver_capacity, receiver_count;
-};
-
-static ffa_status add_piece(struct walk *s, int64_t begin, int64_t end, int32_t owner,
-                            ffa_error *err)
-{
-    struct transfer *out = s->out;
-    struct transfer_piece *piece;
-    int64_t most = s->receiver_count + s->in->topology.rank_count;
-
-    if (!mem_grow((void **)&out->pieces, &s->piece_capacity, out->piece_count + 1,
-                  sizeof *out->pieces) ||
-        !mem_grow((void **)&out->receivers, &s->receiver_capacity, most, sizeof *out->receivers))
+    *out =
+        (struct transfer_walk){ .needs = needs,
+                                .events = mem_array(2 * ranges, sizeof *out->events),
+                                .active = mem_array((size_t)words_of(needs), sizeof *out->active),
+                                .receivers = mem_array(ranks, sizeof *out->receivers),
+                                .relays = mem_array(ranks, sizeof *out->relays),
+                                .handed_on = mem_array(ranks, sizeof *out->handed_on) };
+    if (!out->events || !out->active || !out->receivers || !out->relays || !out->handed_on) {
+        transfer_walk_finish(out);
         return error_nomem(err, "pieces");
-    piece = &out->pieces[out->piece_count++];
-    *piece = (struct transfer_piece){ .begin = begin,
-                                      .end = end,
-                                      .source_row = layout_row(s->in->keys, begin),
-                                      .receiver_begin = s->receiver_count,
-                                      .owner = owner };
-    for (int64_t w = 0; w < s->words; w++)
-        for (uint64_t bits = s->active[w]; bits; bits &= bits - 1)
-            out->receivers[s->receiver_count++] = (int32_t)(w * 64 + __builtin_ctzll(bits));
-    piece->receiver_count = (int32_t)(s->receiver_count - piece->receiver_begin);
+    }
+    for (int32_t r = 0; r < needs->topology.rank_count; r++)
+        for (int64_t i = needs->begin[r]; i < needs->begin[r + 1]; i++) {
+            out->events[out->event_count++] = (struct transfer_event){ needs->at[i].begin, r, 0 };
+            out->events[out->event_count++] = (struct transfer_event){ needs->at[i].end, r, 0 };
+        }
+    if (out->event_count > 0)
+        qsort(out->events, (size_t)out->event_count, sizeof *out->events, event_compare);
     return FFA_OK;
 }
 
-static ffa_status walk_keys(struct walk *s, const struct events *events, ffa_error *err)
+void transfer_walk_restart(struct transfer_walk *walk)
 {
-    const struct layout *keys = s->in->keys;
-    int64_t next = 0;
-    ffa_status rc = FFA_OK;
+    const size_t ranks = (size_t)walk->needs->topology.rank_count;
 
-    for (int64_t c = 0; c < keys->count;) {
-        const int32_t owner = keys->rank_of[c];
-        int64_t at = keys->bounds[c], end;
+    memset(walk->active, 0, (size_t)words_of(walk->needs) * sizeof *walk->active);
+    memset(walk->handed_on, 0, ranks * sizeof *walk->handed_on);
+    walk->next_event = walk->chunk = walk->at = walk->owner_end = 0;
+}
 
-        while (c < keys->count && keys->rank_of[c] == owner)
-            c++;
-        end = keys->bounds[c];
-        while (at < end) {
-            int64_t until;
+/* The receivers [from, to) share a node that is not the owner's. */
+static void choose_relay(struct transfer_walk *walk, int32_t from, int32_t to, int64_t rows)
+{
+    int32_t relay = walk->receivers[from];
 
-            for (; next < events->count && events->at[next].at <= at; next++)
-                s->active[events->at[next].rank / 64] ^= UINT64_C(1)
-                                                         << (events->at[next].rank % 64);
-            until = next < events->count ? min64(end, events->at[next].at) : end;
-            FFA_TRY(add_piece(s, at, until, owner, err));
-            at = until;
+    for (int32_t i = from + 1; i < to; i++)
+        if (walk->handed_on[walk->receivers[i]] < walk->handed_on[relay])
+            relay = walk->receivers[i];
+    walk->handed_on[relay] += rows * (to - from - 1);
+    for (int32_t i = from; i < to; i++)
+        if (walk->receivers[i] != relay)
+            walk->relays[i] = relay;
+}
+
+static void find_receivers(struct transfer_walk *walk, struct transfer_piece *piece)
+{
+    const int64_t words = words_of(walk->needs);
+    const int32_t width = walk->needs->topology.ranks_per_node;
+    int32_t count = 0;
+
+    for (int64_t w = 0; w < words; w++)
+        for (uint64_t bits = walk->active[w]; bits; bits &= bits - 1) {
+            walk->relays[count] = piece->owner;
+            walk->receivers[count++] = (int32_t)(w * 64 + __builtin_ctzll(bits));
         }
+    for (int32_t from = 0, to; from < count; from = to) {
+        const int32_t node = walk->receivers[from] / width;
+
+        for (to = from; to < count && walk->receivers[to] < (node + 1) * width;)
+            to++;
+        if (node != piece->owner / width)
+            choose_relay(walk, from, to, piece->end - piece->begin);
     }
-out:
-    return rc;
+    piece->receiver_count = count;
+    piece->receivers = walk->receivers;
+    piece->relays = walk->relays;
 }
 
-/* ---- tables by rank ---- */
-
-static ffa_status build_tables(struct transfer *t, ffa_error *err)
+/* Move to the chunk of the next key, and find where the chunks of its owner end that follow each
+ * other. */
+static void find_owner(struct transfer_walk *walk)
 {
-    const int32_t ranks = t->topology.rank_count;
-    int64_t receivers = 0;
+    const struct layout *keys = walk->needs->keys;
+    int64_t last;
 
-    t->send_begin = mem_array((size_t)ranks + 1, sizeof *t->send_begin);
-    t->receive_begin = mem_array((size_t)ranks + 1, sizeof *t->receive_begin);
-    t->receive_rows = mem_array((size_t)ranks, sizeof *t->receive_rows);
-    for (int64_t p = 0; p < t->piece_count; p++)
-        receivers += t->pieces[p].receiver_count;
-    t->sends = mem_array((size_t)t->piece_count, sizeof *t->sends);
-    t->receives = mem_array((size_t)receivers, sizeof *t->receives);
-    if (!t->send_begin || !t->receive_begin || !t->receive_rows || !t->sends || !t->receives)
-        return error_nomem(err, "transfer tables");
-    for (int64_t p = 0; p < t->piece_count; p++)
-        t->send_begin[t->pieces[p].owner]++;
-    for (int64_t i = 0; i < receivers; i++)
-        t->receive_begin[t->receivers[i]]++;
-    begins_from_counts(t->send_begin, ranks);
-    begins_from_counts(t->receive_begin, ranks);
-    for (int64_t p = 0; p < t->piece_count; p++) {
-        const struct transfer_piece *piece = &t->pieces[p];
-
-        t->sends[t->send_begin[piece->owner]++] = p;
-        for (int32_t i = 0; i < piece->receiver_count; i++) {
-            const int32_t rank = t->receivers[piece->receiver_begin + i];
-
-            t->receives[t->receive_begin[rank]++] = (struct transfer_receive){
-                .piece = p, .row = t->receive_rows[rank], .relay = piece->owner
-            };
-            t->receive_rows[rank] += piece->end - piece->begin;
-        }
-    }
-    begins_move_back(t->send_begin, ranks);
-    begins_move_back(t->receive_begin, ranks);
-    return FFA_OK;
+    while (keys->bounds[walk->chunk + 1] <= walk->at)
+        walk->chunk++;
+    if (walk->at < walk->owner_end)
+        return;
+    last = walk->chunk;
+    while (last + 1 < keys->count && keys->rank_of[last + 1] == keys->rank_of[walk->chunk])
+        last++;
+    walk->owner_end = keys->bounds[last + 1];
 }
 
-/* ---- relays ---- */
-
-/* The receivers [from, to) of a piece share a node that is not the owner's. */
-static void choose_relay(struct transfer *t, const int32_t *from, const int32_t *to,
-                         int64_t *handed_on, const int64_t *cursor, int64_t rows)
+bool transfer_walk_next(struct transfer_walk *walk, struct transfer_piece *piece)
 {
-    int32_t relay = *from;
+    const struct layout *keys = walk->needs->keys;
 
-    for (const int32_t *rank = from + 1; rank < to; rank++)
-        if (handed_on[*rank] < handed_on[relay])
-            relay = *rank;
-    for (const int32_t *rank = from; rank < to; rank++)
-        if (*rank != relay) {
-            t->receives[cursor[*rank]].relay = relay;
-            handed_on[relay] += rows;
-        }
+    if (walk->at == keys->bounds[keys->count])
+        return false;
+    find_owner(walk);
+    for (; walk->next_event < walk->event_count && walk->events[walk->next_event].at <= walk->at;
+         walk->next_event++) {
+        const int32_t rank = walk->events[walk->next_event].rank;
+
+        walk->active[rank / 64] ^= UINT64_C(1) << (rank % 64);
+    }
+    *piece = (struct transfer_piece){ .begin = walk->at,
+                                      .end = walk->owner_end,
+                                      .source_row = keys->local[walk->chunk] + walk->at -
+                                                    keys->bounds[walk->chunk],
+                                      .owner = keys->rank_of[walk->chunk] };
+    if (walk->next_event < walk->event_count)
+        piece->end = min64(piece->end, walk->events[walk->next_event].at);
+    walk->at = piece->end;
+    find_receivers(walk, piece);
+    return true;
 }
 
-static ffa_status choose_relays(struct transfer *t, ffa_error *err)
+void transfer_walk_finish(struct transfer_walk *walk)
 {
-    const int32_t ranks = t->topology.rank_count, width = t->topology.ranks_per_node;
-    int64_t *handed_on = mem_array((size_t)ranks, sizeof *handed_on);
-    int64_t *cursor = mem_array((size_t)ranks, sizeof *cursor);
-    ffa_status rc = FFA_OK;
-
-    if (!handed_on || !cursor) {
-        rc = error_nomem(err, "relays");
-        goto out;
-    }
-    memcpy(cursor, t->receive_begin, (size_t)ranks * sizeof *cursor);
-    for (int64_t p = 0; p < t->piece_count; p++) {
-        const struct transfer_piece *piece = &t->pieces[p];
-        const int32_t *from = t->receivers + piece->receiver_begin;
-        const int32_t *end = from + piece->receiver_count;
-
-        while (from < end) {
-            const int32_t *to = from;
-
-            while (to < end && *to / width == *from / width)
-                to++;
-            if (*from / width != piece->owner / width)
-                choose_relay(t, from, to, handed_on, cursor, piece->end - piece->begin);
-            for (; from < to; from++)
-                cursor[*from]++;
-        }
-    }
-out:
-    mem_free(handed_on);
-    mem_free(cursor);
-    return rc;
-}
-
-/* ---- all of it ---- */
-
-ffa_status transfer_build(struct transfer *out, const struct transfer_input *in, ffa_error *err)
-{
-    struct walk walk = { .out = out, .in = in, .words = (in->topology.rank_count + 63) / 64 };
-    struct events events = { 0 };
-    ffa_status rc;
-
-    *out = (struct transfer){ .topology = in->topology };
-    walk.active = mem_array((size_t)walk.words, sizeof *walk.active);
-    if (!walk.active) {
-        rc = error_nomem(err, "pieces");
-        goto out;
-    }
-    FFA_TRY(find_events(&events, in, err));
-    FFA_TRY(walk_keys(&walk, &events, err));
-    FFA_TRY(build_tables(out, err));
-    FFA_TRY(choose_relays(out, err));
-out:
-    mem_free(events.at);
-    mem_free(walk.active);
-    if (rc != FFA_OK)
-        transfer_finish(out);
-    return rc;
-}
-
-void transfer_finish(struct transfer *transfer)
-{
-    mem_free(transfer->pieces);
-    mem_free(transfer->receivers);
-    mem_free(transfer->send_begin);
-    mem_free(transfer->sends);
-    mem_free(transfer->receive_begin);
-    mem_free(transfer->receives);
-    mem_free(transfer->receive_rows);
-    *transfer = (struct transfer){ 0 };
+    mem_free(walk->events);
+    mem_free(walk->active);
+    mem_free(walk->receivers);
+    mem_free(walk->relays);
+    mem_free(walk->handed_on);
+    *walk = (struct transfer_walk){ 0 };
 }
 
 /* ---- copies ---- */
 
-/* The row of a piece in a receiver's buffer. */
-static int64_t row_at(const struct transfer *t, int32_t rank, int64_t piece)
+ffa_status transfer_copies_add(struct transfer_copies *copies, const struct transfer_copy *copy,
+                               ffa_error *err)
 {
-    int64_t low = t->receive_begin[rank], high = t->receive_begin[rank + 1];
+    struct transfer_copy *last = copies->count > 0 ? &copies->at[copies->count - 1] : NULL;
 
-    while (high - low > 1) {
-        const int64_t middle = low + (high - low) / 2;
-
-        if (t->receives[middle].piece <= piece)
-            low = middle;
-        else
-            high = middle;
+    if (last && last->source == copy->source && last->source_row + last->rows == copy->source_row &&
+        last->row + last->rows == copy->row) {
+        last->rows += copy->rows;
+        return FFA_OK;
     }
-    return t->receives[low].row;
-}
-
-ffa_status transfer_copies_build(struct transfer_copies *out, const struct transfer *t,
-                                 int32_t rank, enum transfer_route route, ffa_error *err)
-{
-    out->count = 0;
-    for (int64_t i = t->receive_begin[rank]; i < t->receive_begin[rank + 1]; i++) {
-        const struct transfer_receive *receive = &t->receives[i];
-        const struct transfer_piece *piece = &t->pieces[receive->piece];
-        struct transfer_copy copy = { piece->source_row, receive->row, piece->end - piece->begin,
-                                      piece->owner, false };
-        struct transfer_copy *last = out->count > 0 ? &out->at[out->count - 1] : NULL;
-
-        if (route == TRANSFER_RELAYED && receive->relay != piece->owner) {
-            copy.source = receive->relay;
-            copy.source_row = row_at(t, receive->relay, receive->piece);
-            copy.is_relayed = true;
-        }
-        if (last && last->source == copy.source && last->is_relayed == copy.is_relayed &&
-            last->source_row + last->rows == copy.source_row) {
-            last->rows += copy.rows;
-            continue;
-        }
-        if (!mem_grow((void **)&out->at, &out->capacity, out->count + 1, sizeof *out->at))
-            return error_nomem(err, "copies");
-        out->at[out->count++] = copy;
-    }
+    if (!mem_grow((void **)&copies->at, &copies->capacity, copies->count + 1, sizeof *copies->at))
+        return error_nomem(err, "copies");
+    copies->at[copies->count++] = *copy;
     return FFA_OK;
 }
 
@@ -337,140 +180,56 @@ void transfer_copies_finish(struct transfer_copies *copies)
     *copies = (struct transfer_copies){ 0 };
 }
 
-/* ---- what a rank computes ---- */
-
-void spans_add(struct spans *spans, struct span span)
-{
-    struct span *last = spans->count > 0 ? &spans->at[spans->count - 1] : NULL;
-
-    if (last && last->end == span.begin && last->row + last->end - last->begin == span.row)
-        last->end = span.end;
-    else
-        spans->at[spans->count++] = span;
-}
-
-ffa_status spans_cut(struct bands *out, const struct band *band, int64_t q_shift,
-                     const struct spans *spans, ffa_error *err)
-{
-    int64_t low = 0, high = spans->count;
-    ffa_status rc = FFA_OK;
-
-    while (low < high) { /* the first span that ends behind the band's first key */
-        const int64_t middle = low + (high - low) / 2;
-
-        if (spans->at[middle].end <= band->k_begin)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    for (int64_t i = low; i < spans->count && spans->at[i].begin < band->k_end; i++) {
-        const struct span *span = &spans->at[i];
-        struct band cut;
-
-        if (!band_cut_k(&cut, band, span->begin, span->end))
-            continue;
-        cut = band_translate(&cut, q_shift, span->row - span->begin);
-        FFA_TRY(bands_add(out, &cut, err));
-    }
-out:
-    return rc;
-}
-
-static ffa_status split_chunks(struct transfer_split *out, const struct layout *queries,
-                               const struct bands *bands, int32_t rank, const struct spans *own,
-                               const struct spans *remote, ffa_error *err)
-{
-    int64_t first = 0;
-    ffa_status rc = FFA_OK;
-
-    for (int64_t i = queries->rank_begin[rank]; i < queries->rank_begin[rank + 1]; i++) {
-        const int64_t chunk = queries->rank_chunks[i];
-        const int64_t begin = queries->bounds[chunk], end = queries->bounds[chunk + 1];
-
-        /* Bands ascend, and overlap in queries only where these are the same. */
-        while (first < bands->count && bands->at[first].q_end <= begin)
-            first++;
-        for (int64_t b = first; b < bands->count && bands->at[b].q_begin < end; b++) {
-            const int64_t shift = queries->local[chunk] - begin;
-            struct band cut;
-
-            if (!band_cut_q(&cut, &bands->at[b], begin, end))
-                continue;
-            FFA_TRY(spans_cut(&out->own, &cut, shift, own, err));
-            FFA_TRY(spans_cut(&out->remote, &cut, shift, remote, err));
-        }
-    }
-out:
-    return rc;
-}
-
-ffa_status transfer_split_bands(struct transfer_split *out, const struct transfer *t,
-                                const struct transfer_input *in, const struct bands *bands,
-                                int32_t rank, ffa_error *err)
-{
-    const struct layout *keys = in->keys;
-    const int64_t chunks = keys->rank_begin[rank + 1] - keys->rank_begin[rank];
-    const int64_t receives = t->receive_begin[rank + 1] - t->receive_begin[rank];
-    struct spans own = { mem_array((size_t)chunks, sizeof *own.at), 0 };
-    struct spans remote = { mem_array((size_t)receives, sizeof *remote.at), 0 };
-    ffa_status rc;
-
-    if (!own.at || !remote.at) {
-        rc = error_nomem(err, "the keys of a rank");
-        goto out;
-    }
-    for (int64_t i = 0; i < chunks; i++) {
-        const int64_t chunk = keys->rank_chunks[keys->rank_begin[rank] + i];
-
-        spans_add(&own, (struct span){ keys->bounds[chunk], keys->bounds[chunk + 1],
-                                       keys->local[chunk] });
-    }
-    for (int64_t i = 0; i < receives; i++) {
-        const struct transfer_receive *receive = &t->receives[t->receive_begin[rank] + i];
-        const struct transfer_piece *piece = &t->pieces[receive->piece];
-
-        spans_add(&remote, (struct span){ piece->begin, piece->end, receive->row });
-    }
-    rc = split_chunks(out, in->queries, bands, rank, &own, &remote, err);
-out:
-    mem_free(own.at);
-    mem_free(remote.at);
-    return rc;
-}
-
-void transfer_split_finish(struct transfer_split *split)
-{
-    bands_finish(&split->own);
-    bands_finish(&split->remote);
-}
-
 /* ---- figures ---- */
 
-ffa_status transfer_measure(const struct transfer *t, const struct layout *keys,
-                            ffa_dispatch_load *ranks, ffa_error *err)
+/* Where the rows that a rank has received last lie. */
+struct last_row {
+    int64_t end; /* source_row behind them */
+    int32_t source;
+    int32_t pad_;
+};
+
+static void measure_piece(ffa_dispatch_load *ranks, struct last_row *last,
+                          const struct transfer_piece *piece, const struct rank_needs *needs)
 {
-    const int32_t width = t->topology.ranks_per_node;
-    struct transfer_copies copies = { 0 };
-    ffa_status rc = FFA_OK;
+    const int32_t width = needs->topology.ranks_per_node, node = piece->owner / width * width;
+    const int64_t rows = piece->end - piece->begin;
+    ffa_dispatch_load *owner = &ranks[piece->owner];
 
-    for (int32_t r = 0; r < t->topology.rank_count; r++)
-        ranks[r].tokens = keys->rank_tokens[r];
-    for (int32_t r = 0; r < t->topology.rank_count; r++) {
-        for (int64_t i = t->receive_begin[r]; i < t->receive_begin[r + 1]; i++) {
-            const struct transfer_receive *receive = &t->receives[i];
-            const struct transfer_piece *piece = &t->pieces[receive->piece];
-            const int64_t rows = piece->end - piece->begin;
-            const bool is_near = piece->owner / width == r / width;
+    for (int32_t i = 0; i < piece->receiver_count; i++) {
+        const int32_t r = piece->receivers[i];
+        const bool is_near = r >= node && r < node + width;
 
-            *(is_near ? &ranks[r].received_node : &ranks[r].received_network) += rows;
-            *(is_near ? &ranks[piece->owner].sent_node : &ranks[piece->owner].sent_network) += rows;
-            if (receive->relay != piece->owner)
-                ranks[r].received_relayed += rows;
-        }
-        FFA_TRY(transfer_copies_build(&copies, t, r, TRANSFER_FLAT, err));
-        ranks[r].fragments = copies.count;
+        *(is_near ? &ranks[r].received_node : &ranks[r].received_network) += rows;
+        *(is_near ? &owner->sent_node : &owner->sent_network) += rows;
+        if (piece->relays[i] != piece->owner)
+            ranks[r].received_relayed += rows;
+        ranks[r].fragments +=
+            last[r].source != piece->owner || last[r].end != piece->source_row || last[r].end == 0;
+        last[r] = (struct last_row){ piece->source_row + rows, piece->owner, 0 };
     }
+}
+
+ffa_status transfer_measure(const struct rank_needs *needs, ffa_dispatch_load *ranks,
+                            ffa_error *err)
+{
+    const int32_t rank_count = needs->topology.rank_count;
+    struct last_row *last = mem_array((size_t)rank_count, sizeof *last);
+    struct transfer_walk walk = { 0 };
+    struct transfer_piece piece;
+    ffa_status rc;
+
+    if (!last) {
+        rc = error_nomem(err, "pieces");
+        goto out;
+    }
+    FFA_TRY(transfer_walk_init(&walk, needs, err));
+    for (int32_t r = 0; r < rank_count; r++)
+        ranks[r].tokens = needs->keys->rank_tokens[r];
+    while (transfer_walk_next(&walk, &piece))
+        measure_piece(ranks, last, &piece, needs);
 out:
-    transfer_copies_finish(&copies);
+    mem_free(last);
+    transfer_walk_finish(&walk);
     return rc;
 }

@@ -9,6 +9,8 @@
  * and is written at the end; what is computed last adds and writes in one go. Where every rank has
  * all keys, there is nothing to fetch, and every rank adds up the sums of all.
  *
+ * dlse is in delta from the start: only the owner of a row reads it.
+ *
  * Where queries move, a stage brings q, dout, lse and delta of others' rows; dk and dv are of own
  * keys throughout, summed from phase to phase, and it is dq that goes back to its owner's sums.
  */
@@ -28,7 +30,7 @@ struct backward {
                            * end, and rows left alone */
     uint8_t *stage_rows;  /* [row blocks of a stage]: where queries move, all continue */
     void *stage_delta;    /* [rows of a stage][heads_q] */
-    float *dsink;         /* of this rank */
+    void *dsink;          /* [sink_count][heads_q], of this rank */
     int64_t row_blocks;
     uint64_t reduced; /* mark of LANE_REDUCE */
 };
@@ -107,7 +109,7 @@ static ffa_status allocate(struct backward *b, ffa_error *err)
     b->stage_rows = mem_array((size_t)(pass->buffer_rows / tile_m + 1), 1);
     b->stage_delta = mem_array((size_t)(pass->buffer_rows * p->args.heads_q), element);
     if (p->args.dsink)
-        b->dsink = mem_array((size_t)(p->args.sink_count * p->args.heads_q), sizeof *b->dsink);
+        b->dsink = mem_array((size_t)(p->args.sink_count * p->args.heads_q), element);
     if (!b->delta || !b->sum_dq || !b->sum_kv || !b->row_flags || !b->stage_rows ||
         !b->stage_delta || (p->args.dsink && !b->dsink))
         return error_nomem(err, "the sums of a pass");
@@ -125,6 +127,7 @@ static struct cpu_backward call_of(struct backward *b, const struct tile_plan *p
     return (struct cpu_backward){ .plan = plan,
                                   .args = rank_pass_cpu_args(p),
                                   .dout = CPU_TENSOR(p->args.dout),
+                                  .dlse = CPU_TENSOR(p->args.dlse),
                                   .dq = CPU_TENSOR(p->args.dq),
                                   .dk = CPU_TENSOR(p->args.dk),
                                   .dv = CPU_TENSOR(p->args.dv),
@@ -273,18 +276,19 @@ static ffa_status join_dsink(const struct backward *b, ffa_error *err)
 {
     const struct rank_pass *p = &b->common;
     const size_t count = (size_t)(p->args.sink_count * p->args.heads_q);
-    float *all = mem_array((size_t)p->comm->rank_count * count, sizeof *all);
+    const size_t element = (size_t)p->sum_element;
+    void *all = mem_array((size_t)p->comm->rank_count * count, element);
     ffa_status rc;
 
     if (!all)
         return error_nomem(err, "dsink of all ranks");
-    rc = p->comm->ops->gather(p->comm, b->dsink, all, count * sizeof *all, err);
+    rc = p->comm->ops->gather(p->comm, b->dsink, all, count * element, err);
     for (size_t i = 0; rc == FFA_OK && i < count; i++) {
         double sum = 0;
 
         for (size_t r = 0; r < (size_t)p->comm->rank_count; r++)
-            sum += (double)all[r * count + i];
-        p->args.dsink[i] = (float)sum;
+            sum += rank_pass_sum_read(p, all, r * count + i);
+        rank_pass_sum_write(p, p->args.dsink, i, sum);
     }
     mem_free(all);
     return rc;

@@ -14,9 +14,9 @@
 struct forward {
     struct rank_pass common;
     bool moves_queries;
-    void *sums;        /* [tokens][heads_q][head_dim + 1] */
-    uint64_t reduced;  /* mark of LANE_REDUCE */
-    float *max_logits; /* [heads_q], of this rank; or NULL */
+    void *sums;       /* [tokens][heads_q][head_dim + 1] */
+    uint64_t reduced; /* mark of LANE_REDUCE */
+    void *max_logits; /* [heads_q], of this rank; or NULL */
 };
 
 static ffa_status begin(struct forward *f, ffa_error *err)
@@ -37,11 +37,11 @@ static ffa_status begin(struct forward *f, ffa_error *err)
     }
     f->sums = mem_array(items * (size_t)elements, (size_t)p->sum_element);
     if (p->args.max_logits)
-        f->max_logits = mem_array((size_t)p->args.heads_q, sizeof *f->max_logits);
+        f->max_logits = mem_array((size_t)p->args.heads_q, (size_t)p->sum_element);
     if (!f->sums || (p->args.max_logits && !f->max_logits))
         return error_nomem(err, "the sums of a pass");
-    for (int32_t h = 0; f->max_logits && h < p->args.heads_q; h++)
-        f->max_logits[h] = -INFINITY;
+    if (f->max_logits)
+        cpu_max_logits_init(f->max_logits, (ffa_dtype)p->args.sum_dtype, p->args.heads_q);
     return rank_pass_publish(p, err);
 }
 
@@ -130,16 +130,18 @@ static ffa_status join_max(const struct forward *f, ffa_error *err)
 {
     const struct rank_pass *p = &f->common;
     const size_t heads = (size_t)p->args.heads_q;
-    float *all = mem_array((size_t)p->comm->rank_count * heads, sizeof *all);
+    void *all = mem_array((size_t)p->comm->rank_count * heads, (size_t)p->sum_element);
     ffa_status rc;
 
     if (!all)
         return error_nomem(err, "max_logits of all ranks");
-    rc = p->comm->ops->gather(p->comm, f->max_logits, all, heads * sizeof *all, err);
+    rc = p->comm->ops->gather(p->comm, f->max_logits, all, heads * (size_t)p->sum_element, err);
     for (size_t h = 0; rc == FFA_OK && h < heads; h++) {
-        p->args.max_logits[h] = -INFINITY;
+        double top = -(double)INFINITY;
+
         for (size_t r = 0; r < (size_t)p->comm->rank_count; r++)
-            p->args.max_logits[h] = fmaxf(p->args.max_logits[h], all[r * heads + h]);
+            top = fmax(top, rank_pass_sum_read(p, all, r * heads + h));
+        rank_pass_sum_write(p, p->args.max_logits, h, top);
     }
     mem_free(all);
     return rc;

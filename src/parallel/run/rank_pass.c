@@ -43,10 +43,17 @@ static ffa_status check_numbers(const ffa_parallel_args *args, const ffa_paralle
                           args->heads_kv, plan->list_count);
     if (!isfinite(args->softmax_scale))
         return error_fail(err, FFA_INVALID, 0, "softmax_scale is %g, not finite",
-                          (double)args->softmax_scale);
+                          args->softmax_scale);
     if (!(args->softcap >= 0) || !isfinite(args->softcap))
         return error_fail(err, FFA_INVALID, 0, "softcap is %g, not finite and 0 or more",
-                          (double)args->softcap);
+                          args->softcap);
+    if (args->sum_dtype == FFA_FP32 && args->softcap > 0 &&
+        ((float)args->softcap == 0.0f || isinf((float)args->softcap)))
+        return error_fail(err, FFA_INVALID, 0, "softcap is %g: %g as a float", args->softcap,
+                          (double)(float)args->softcap);
+    if (args->sum_dtype == FFA_FP32 && isinf((float)args->softmax_scale))
+        return error_fail(err, FFA_INVALID, 0, "softmax_scale is %g: %g as a float",
+                          args->softmax_scale, (double)(float)args->softmax_scale);
     if (args->sink_count > 0 && !args->sink)
         return error_fail(err, FFA_INVALID, 0, "sink is NULL, sink_count %d", args->sink_count);
     return FFA_OK;
@@ -71,6 +78,7 @@ static ffa_status resolve_tensors(struct rank_pass *p, bool is_backward, ffa_err
         { &a->dq, "dq", rows, hq, d, dtype, false, true },
         { &a->dk, "dk", keys, hk, d, dtype, false, true },
         { &a->dv, "dv", keys, hk, d, dtype, false, true },
+        { a->dlse.data ? &a->dlse : NULL, "dlse", rows, hq, 1, sum_dtype, false, false },
     };
     ffa_status rc;
 
@@ -93,7 +101,7 @@ static ffa_status resolve(struct rank_pass *p, const ffa_parallel_args *args, bo
         a->sum_dtype = a->dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32;
     FFA_TRY(check_numbers(a, p->plan, err));
     if (a->softmax_scale == 0)
-        a->softmax_scale = (float)(1 / sqrt((double)a->head_dim));
+        a->softmax_scale = 1 / sqrt((double)a->head_dim);
     rc = resolve_tensors(p, is_backward, err);
 out:
     return rc;
@@ -122,11 +130,11 @@ static ffa_status enter(struct rank_pass *p, bool is_backward, ffa_error *err)
     char words[192];
 
     text_copy(words,
-              "%s of plan %s, heads %d:%d x %d, %s in %s, scale %.9g, softcap %.9g, %d "
+              "%s of plan %s, heads %d:%d x %d, %s in %s, scale %.17g, softcap %.17g, %d "
               "sinks%s%s",
               is_backward ? "backward" : "forward", p->plan->digest, a->heads_q, a->heads_kv,
-              a->head_dim, names[a->dtype], names[a->sum_dtype], (double)a->softmax_scale,
-              (double)a->softcap, a->sink_count, !is_backward && a->max_logits ? ", max" : "",
+              a->head_dim, names[a->dtype], names[a->sum_dtype], a->softmax_scale, a->softcap,
+              a->sink_count, !is_backward && a->max_logits ? ", max" : "",
               is_backward && a->dsink ? ", dsink" : "");
     p->call = ++p->comm->call;
     return p->comm->ops->enter(p->comm, p->call, words, err);
@@ -370,6 +378,19 @@ struct cpu_tensor rank_pass_arrived(const struct rank_pass *p, int32_t stage, in
 struct cpu_args rank_pass_cpu_args(const struct rank_pass *p)
 {
     return CPU_ARGS(p->args);
+}
+
+double rank_pass_sum_read(const struct rank_pass *p, const void *array, size_t at)
+{
+    return p->fp64 ? ((const double *)array)[at] : (double)((const float *)array)[at];
+}
+
+void rank_pass_sum_write(const struct rank_pass *p, void *array, size_t at, double value)
+{
+    if (p->fp64)
+        ((double *)array)[at] = value;
+    else
+        ((float *)array)[at] = (float)value;
 }
 
 /* ---- partial results ---- */

@@ -65,6 +65,10 @@ ffa_status rank_pass_publish(struct rank_pass *p, ffa_error *err);
 ffa_status rank_pass_advance(struct rank_pass *p, int32_t phase, ffa_error *err);
 void rank_pass_computed(struct rank_pass *p, int32_t phase);
 
+/* Element `at` of an array of sum_dtype. */
+double rank_pass_sum_read(const struct rank_pass *p, const void *array, size_t at);
+void rank_pass_sum_write(const struct rank_pass *p, void *array, size_t at, double value);
+
 /* Arguments of the CPU backend, of the rank's own tensors. */
 struct cpu_args rank_pass_cpu_args(const struct rank_pass *p);
 bool rank_pass_is_stage(const struct rank_pass *p, int32_t phase);

@@ -97,11 +97,11 @@ static float ms;
 static const ffa_mask_shape shape = { ROWS, KEYS };
 static const ffa_window window = { 3, 0 };
 static const int64_t bounds[] = { 0, ROWS };
-static const ffa_documents docs = { bounds, NULL, 1 };
-static const ffa_documents no_bounds = { NULL, NULL, 1 };
+static const ffa_documents docs = { .cu_q = bounds, .document_count = 1 };
+static const ffa_documents no_bounds = { .document_count = 1 };
 static const ffa_block_size block = { 16, 16 };
 static const uint8_t keep[12] = { 1 };
-static ffa_mask_report report;
+static ffa_mask_report report = FFA_MASK_REPORT_INIT;
 static ffa_cache_verdict verdict;
 static ffa_context_info context_info = FFA_CONTEXT_INFO_INIT;
 static ffa_context_stats context_stats = FFA_CONTEXT_STATS_INIT;
@@ -330,7 +330,7 @@ END_TEST
 
 /* ---- arguments of a call ---- */
 
-enum kind { I32, I64, F32, DATA };
+enum kind { I32, I64, F64, DATA };
 
 static const struct {
     const char *name;
@@ -348,9 +348,9 @@ static const struct {
     {                                                                                              \
 #field " " #value, offsetof(ffa_forward_args, field), I64, value, 0, says                  \
     }
-#define BAD_F32(field, value, says)                                                                \
+#define BAD_F64(field, value, says)                                                                \
     {                                                                                              \
-#field " " #value, offsetof(ffa_forward_args, field), F32, 0, (double)(value), says        \
+#field " " #value, offsetof(ffa_forward_args, field), F64, 0, (double)(value), says        \
     }
 #define BAD_DATA(field, shift, says)                                                               \
     {                                                                                              \
@@ -365,10 +365,10 @@ static const struct {
     BAD_I32(heads_q, 1, "heads_q is 1, not a multiple of heads_kv = 2"),
     BAD_I32(heads_q, -4, "heads_q is -4, not a multiple"),
     BAD_I32(heads_q, 65538, "heads_q is 65538, not a multiple of heads_kv = 2 in [1, 65536]"),
-    BAD_F32(softmax_scale, NAN, "softmax_scale is nan, not a finite number above 0"),
-    BAD_F32(softmax_scale, -0.5, "softmax_scale is -0.5, not a finite number above 0"),
-    BAD_F32(softmax_scale, INFINITY, "softmax_scale is inf, not a finite number above 0"),
-    BAD_F32(softmax_scale, -INFINITY, "softmax_scale is -inf, not a finite number above 0"),
+    BAD_F64(softmax_scale, NAN, "softmax_scale is nan, not a finite number above 0"),
+    BAD_F64(softmax_scale, -0.5, "softmax_scale is -0.5, not a finite number above 0"),
+    BAD_F64(softmax_scale, INFINITY, "softmax_scale is inf, not a finite number above 0"),
+    BAD_F64(softmax_scale, -INFINITY, "softmax_scale is -inf, not a finite number above 0"),
     BAD_I32(sm_margin, -1, "sm_margin is -1, not in [0, "),
     BAD_DATA(q.data, -1, "q: data is NULL"),
     BAD_DATA(k.data, -1, "k: data is NULL"),
@@ -397,7 +397,6 @@ static void spoil(ffa_forward_args *args, int row)
 {
     unsigned char *at = (unsigned char *)args + bad_args[row].at;
     const int32_t number = (int32_t)bad_args[row].number;
-    const float real = (float)bad_args[row].real;
     unsigned char *data;
 
     switch (bad_args[row].kind) {
@@ -407,8 +406,8 @@ static void spoil(ffa_forward_args *args, int row)
     case I64:
         memcpy(at, &bad_args[row].number, sizeof bad_args[row].number);
         break;
-    case F32:
-        memcpy(at, &real, sizeof real);
+    case F64:
+        memcpy(at, &bad_args[row].real, sizeof bad_args[row].real);
         break;
     case DATA:
         memcpy(&data, at, sizeof data);
@@ -769,9 +768,9 @@ static const struct {
     { "ffa_attention_spec", &spec, 24, sizeof spec, create_it },
     { "ffa_attention_spec, no tiles", &spec, 16, sizeof spec, create_it },
     { "ffa_attention_spec, one call", &spec, 24, sizeof spec, attend_spec_it },
-    { "ffa_forward_args", &test.args, 344, sizeof test.args, forward_it },
-    { "ffa_forward_args, no sm_margin", &test.args, 336, sizeof test.args, forward_it },
-    { "ffa_forward_args, one call", &test.args, 344, sizeof test.args, attend_args_it },
+    { "ffa_forward_args", &test.args, 368, sizeof test.args, forward_it },
+    { "ffa_forward_args, no sinks", &test.args, 352, sizeof test.args, forward_it },
+    { "ffa_forward_args, one call", &test.args, 368, sizeof test.args, attend_args_it },
 };
 
 static void import_as(int row, uint32_t size, int tail, ffa_status want, const char *says)

@@ -57,7 +57,7 @@ struct problem {
     struct attention_case test;
     struct attention_gradients gradients;
     ffa_backward_args args;
-    float sink[16], dsink[16];
+    double sink[16], dsink[16]; /* room for either width */
 };
 
 struct options {
@@ -87,11 +87,11 @@ static void problem_init(struct problem *p, const struct options *options)
     shape.mask = (ffa_mask_shape){ ffa_mask_seqlen_q(p->mask), ffa_mask_seqlen_k(p->mask) };
     attention_case_init(&p->test, &shape, &rng);
     attention_gradients_init(&p->gradients, &p->test, grad_dtype, &rng);
-    p->test.args.softcap = options->softcap;
+    p->test.args.softcap = (double)options->softcap;
     p->test.args.sink_count = options->sinks;
     p->test.args.sink = options->sinks ? p->sink : NULL;
     for (int i = 0; i < 16; i++)
-        p->sink[i] = (float)rng_bell(&rng);
+        attention_put(p->sink, attention_sum_dtype(options->dtype), i, rng_bell(&rng));
     spec.dtype = options->dtype;
     spec.head_dim = options->head_dim;
     spec.flags = options->flags | FFA_SPEC_BACKWARD;
@@ -132,6 +132,7 @@ static struct oracle_backward_case reference_of(const struct problem *p, ffa_sli
         .dk = p->gradients.dk,
         .dv = p->gradients.dv,
         .dsink = p->args.dsink,
+        .dlse = p->args.dlse,
     };
 }
 
@@ -193,6 +194,8 @@ START_TEST(gradients_as_the_oracle)
         shape_out_as_fp32(&p, &answers[_i]);
     else
         problem_init(&p, &answers[_i]);
+    if (_i % 2)
+        p.args.dlse = p.gradients.dlse;
     poison(&p);
     must(ffa_backward(p.kernels, p.plan, &p.args, NULL, &err), &err);
     compare(&p, answers[_i].mask);
@@ -279,8 +282,8 @@ START_TEST(accumulating_twice_is_twice)
 }
 END_TEST
 
-/* A call per half of the keys, with out and lse of the whole, as a distributed pass makes them: the
- * sums are the whole's gradients. */
+/* A call per half of the keys, with out, lse and dlse of the whole, as a distributed pass makes
+ * them: the sums are the whole's gradients. */
 START_TEST(halves_of_the_keys_make_the_whole)
 {
     static const char *const halves[] = {
@@ -295,6 +298,7 @@ START_TEST(halves_of_the_keys_make_the_whole)
 
     options.mask = halves[0];
     problem_init(&whole, &options);
+    whole.args.dlse = whole.gradients.dlse;
     for (int i = 1; i < 3; i++) {
         ffa_mask *mask = parse(halves[i]);
         ffa_plan *plan;
@@ -312,7 +316,7 @@ END_TEST
 
 /* ---- bad arguments ---- */
 
-enum kind { I32, I64, F32, DATA, POINTER };
+enum kind { I32, I64, F64, DATA, POINTER };
 
 static const struct {
     const char *name;
@@ -329,8 +333,9 @@ static const struct {
     }
     BAD(heads_kv, I32, 0, 0, FFA_INVALID, "heads_kv is 0, not in [1, 65536]"),
     BAD(heads_q, I32, 3, 0, FFA_INVALID, "heads_q is 3, not a multiple of heads_kv = 2"),
-    BAD(softmax_scale, F32, 0, (double)NAN, FFA_INVALID, "softmax_scale is nan, not a finite"),
-    BAD(softcap, F32, 0, 2, FFA_INVALID, "softcap is 2, the kernels were made without it"),
+    BAD(softmax_scale, F64, 0, (double)NAN, FFA_INVALID, "softmax_scale is nan, not a finite"),
+    BAD(softmax_scale, F64, 0, 1e-60, FFA_INVALID, "softmax_scale is 1e-60: 0 as a float"),
+    BAD(softcap, F64, 0, 2, FFA_INVALID, "softcap is 2, the kernels were made without it"),
     BAD(sm_margin, I32, -1, 0, FFA_INVALID, "sm_margin is -1, not in [0, "),
     BAD(sink_count, I32, 9, 0, FFA_INVALID, "sink_count is 9, not in [0, 8]"),
     BAD(sink_count, I32, 1, 0, FFA_INVALID, "sink is NULL with a sink_count of 1"),
@@ -344,6 +349,7 @@ static const struct {
     BAD(dq.data, DATA, -1, 0, FFA_INVALID, "dq: data is NULL"),
     BAD(dk.data, DATA, -1, 0, FFA_INVALID, "dk: data is NULL"),
     BAD(dv.data, DATA, -1, 0, FFA_INVALID, "dv: data is NULL"),
+    BAD(dlse.data, POINTER, 2, 0, FFA_INVALID, "dlse: data is 0x2, not 4-byte aligned"),
     BAD(dout.data, DATA, 1, 0, FFA_INVALID, ", not 2-byte aligned"),
     BAD(dv.data, DATA, 1, 0, FFA_INVALID, ", not 2-byte aligned"),
     BAD(dout.token_stride, I64, -8, 0, FFA_INVALID, "dout: token_stride is -8, not a multiple"),
@@ -356,7 +362,6 @@ static void spoil(ffa_backward_args *args, int row)
 {
     unsigned char *at = (unsigned char *)args + bad_args[row].at;
     const int32_t number = (int32_t)bad_args[row].number;
-    const float real = (float)bad_args[row].real;
     unsigned char *data;
 
     switch (bad_args[row].kind) {
@@ -366,8 +371,8 @@ static void spoil(ffa_backward_args *args, int row)
     case I64:
         memcpy(at, &bad_args[row].number, sizeof bad_args[row].number);
         break;
-    case F32:
-        memcpy(at, &real, sizeof real);
+    case F64:
+        memcpy(at, &bad_args[row].real, sizeof bad_args[row].real);
         break;
     case DATA:
         memcpy(&data, at, sizeof data);

@@ -71,6 +71,7 @@ static void problem_init(struct problem *p, ffa_dtype dtype)
     p->forward = p->test.args;
     must(ffa_forward(p->kernels, p->plan, &p->forward, NULL, &err), &err);
     p->backward = attention_backward_args_of(&p->test, &p->gradients);
+    p->backward.dlse = p->gradients.dlse;
 }
 
 static void problem_finish(struct problem *p)
@@ -95,6 +96,7 @@ static const struct {
     { "out", 0, offsetof(ffa_backward_args, out), false, false },
     { "lse", 0, offsetof(ffa_backward_args, lse), false, true },
     { "dout", 0, offsetof(ffa_backward_args, dout), false, false },
+    { "dlse", 0, offsetof(ffa_backward_args, dlse), false, true },
 };
 
 static ffa_tensor *tensor_at(void *args, size_t at)
@@ -116,8 +118,9 @@ static int64_t results_take(double *to, const struct problem *p, bool is_backwar
         for (int64_t t = 0; t < (is_key ? KEYS : QUERIES); t++)
             for (int32_t h = 0; h < (is_key ? HEADS_KV : HEADS_Q); h++)
                 for (int32_t c = 0; c < (is_lse ? 1 : DIM); c++)
-                    to[count++] = attention_read(is_backward ? backward[i] : forward[i],
-                                                 is_lse ? FFA_FP32 : dtype, t, h, c);
+                    to[count++] =
+                        attention_read(is_backward ? backward[i] : forward[i],
+                                       is_lse ? attention_sum_dtype(dtype) : dtype, t, h, c);
     }
     return count;
 }
@@ -139,7 +142,8 @@ static int64_t run(double *results, struct problem *p, bool is_backward)
 static ffa_tensor materialise(const struct problem *p, const ffa_tensor *from, int input,
                               void **memory)
 {
-    const ffa_dtype dtype = inputs[input].is_lse ? FFA_FP32 : p->test.shape.dtype;
+    const ffa_dtype dtype =
+        inputs[input].is_lse ? attention_sum_dtype(p->test.shape.dtype) : p->test.shape.dtype;
     const int64_t tokens = inputs[input].is_key ? KEYS : QUERIES;
     const int32_t heads = inputs[input].is_key ? HEADS_KV : HEADS_Q;
     const int32_t dim = inputs[input].is_lse ? 1 : DIM;
@@ -227,6 +231,7 @@ START_TEST(an_expanded_gradient_as_the_oracle)
                                                        .args = &p.forward },
                                           .grad_dtype = dtype,
                                           .dout = p.backward.dout,
+                                          .dlse = p.backward.dlse,
                                           .dq = p.backward.dq,
                                           .dk = p.backward.dk,
                                           .dv = p.backward.dv };
@@ -293,6 +298,7 @@ static const struct {
     { FORWARD(lse), HEAD_DIM, 1, 0, 0, NULL },
     { FORWARD(v), HEAD_DIM, 64, 0, 0, "v: head_dim is 64, the call needs 16" },
     { BACKWARD(lse), HEAD_DIM, DIM, 0, 0, "lse: head_dim is 16, the call needs 1" },
+    { BACKWARD(dlse), HEAD_DIM, DIM, 0, 0, "dlse: head_dim is 16, the call needs 1" },
     { FORWARD(k), DTYPE, FFA_BF16, 0, 0, NULL },
     { FORWARD(lse), DTYPE, FFA_FP32, 0, 0, NULL },
     { FORWARD(k), DTYPE, FFA_FP32, 0, 0, "k: dtype is 3 (fp32), the call takes 1 (bf16)" },
@@ -379,9 +385,10 @@ START_TEST(arguments_begin_contiguous)
     const ffa_backward_args b = FFA_BACKWARD_ARGS_INIT;
     const ffa_parallel_args p = FFA_PARALLEL_ARGS_INIT;
     const ffa_tensor *const all[] = {
-        &f.q,   &f.k,   &f.v,    &f.out, &f.lse,  &f.partial, &b.q,          &b.k,          &b.v,
-        &b.out, &b.lse, &b.dout, &b.dq,  &b.dk,   &b.dv,      &b.partial_dk, &b.partial_dv, &p.q,
-        &p.k,   &p.v,   &p.out,  &p.lse, &p.dout, &p.dq,      &p.dk,         &p.dv,
+        &f.q,  &f.k,          &f.v,          &f.out,  &f.lse,  &f.partial, &b.q,
+        &b.k,  &b.v,          &b.out,        &b.lse,  &b.dout, &b.dq,      &b.dk,
+        &b.dv, &b.partial_dk, &b.partial_dv, &b.dlse, &p.dlse, &p.q,       &p.k,
+        &p.v,  &p.out,        &p.lse,        &p.dout, &p.dq,   &p.dk,      &p.dv,
     };
 
     for (int i = 0; i < ROWS_OF(all); i++)

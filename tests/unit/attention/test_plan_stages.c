@@ -43,9 +43,10 @@ struct pass {
     ffa_plan *plans[STAGE_CASE_MAX];
     double *partial; /* fp32 unless the dtype is FFA_FP64 */
     struct attention_gradients gradients;
+    bool has_dlse;
     void *workspace; /* of the backward pass: what the stage that needs most needs, and no more */
     int64_t workspace_bytes;
-    float sink[SINKS * HEADS_Q], tops[HEADS_Q];
+    double sink[SINKS * HEADS_Q], tops[HEADS_Q]; /* room for either width */
 };
 
 static ffa_dtype partial_dtype(const struct pass *pass)
@@ -69,7 +70,7 @@ static void pass_init(struct pass *pass, ffa_dtype dtype, uint32_t spec_flags, u
     shape.layout = (enum attention_layout)rng_range(&rng, 0, LAYOUT_COUNT - 1);
     attention_case_init(&pass->host, &shape, &rng);
     for (int i = 0; i < SINKS * HEADS_Q; i++)
-        pass->sink[i] = (float)rng_normal(&rng);
+        attention_put(pass->sink, attention_sum_dtype(dtype), i, rng_normal(&rng));
     spec.dtype = dtype;
     spec.head_dim = DIM;
     spec.flags = FFA_SPEC_STAGED | FFA_SPEC_MAX_LOGITS | spec_flags;
@@ -196,7 +197,7 @@ static void *at_key(const ffa_tensor *tensor, int64_t key, ffa_dtype dtype)
 
 /* Stage s of the backward pass; before the last, without a dq. */
 static ffa_status run_backward_stage(const struct pass *pass, int32_t s, uint32_t flags,
-                                     float *dsink, ffa_error *err)
+                                     double *dsink, ffa_error *err)
 {
     ffa_backward_args args = attention_backward_args_of(&pass->host, &pass->gradients);
     const int64_t first = pass->masks.key_begin[s];
@@ -209,6 +210,9 @@ static ffa_status run_backward_stage(const struct pass *pass, int32_t s, uint32_
     if (s < pass->masks.count - 1)
         args.dq.data = NULL;
     args.dsink = args.sink_count ? dsink : NULL;
+    args.dlse = pass->gradients.dlse;
+    if (!pass->has_dlse)
+        args.dlse.data = NULL;
     args.flags = flags;
     args.workspace = pass->workspace;
     args.workspace_bytes = pass->workspace_bytes;
@@ -243,7 +247,7 @@ static bool is_poison(const struct pass *pass, const ffa_tensor *tensor, int64_t
 }
 
 /* What the stages so far have written, and nothing else. */
-static void check_progress(const struct pass *pass, int32_t stage, const float *dsink,
+static void check_progress(const struct pass *pass, int32_t stage, const double *dsink,
                            uint64_t seed)
 {
     const bool is_last = stage == pass->masks.count - 1;
@@ -259,7 +263,7 @@ static void check_progress(const struct pass *pass, int32_t stage, const float *
                       "seed %llu, stage %d: row %lld", (unsigned long long)seed, stage,
                       (long long)row);
     if (pass->host.args.sink)
-        ck_assert_int_eq(isnan(dsink[1]), !is_last);
+        ck_assert_int_eq(isnan(attention_get(dsink, partial_dtype(pass), 1)), !is_last);
 }
 
 static void compare_gradients(const struct oracle_backward_case *test, const char *name,
@@ -283,7 +287,7 @@ static void run_backward_and_compare(ffa_dtype dtype, uint32_t grad_flags, uint3
 {
     const ffa_dtype grad_dtype = grad_flags ? FFA_FP32 : dtype;
     struct rng rng = { seed + 1000 };
-    float dsink[SINKS * HEADS_Q];
+    double dsink[SINKS * HEADS_Q]; /* room for either width */
     struct oracle_backward_case test;
     ffa_slice_list list;
     struct pass pass;
@@ -305,6 +309,9 @@ static void run_backward_and_compare(ffa_dtype dtype, uint32_t grad_flags, uint3
                                           .dk = pass.gradients.dk,
                                           .dv = pass.gradients.dv,
                                           .dsink = pass.host.args.sink ? dsink : NULL };
+    pass.has_dlse = seed % 2;
+    if (pass.has_dlse)
+        test.dlse = pass.gradients.dlse;
     oracle_backward_poison(&test);
     for (int32_t s = 0; s < pass.masks.count; s++)
         ck_assert_msg(run_stage(&pass, s, &err) == FFA_OK, "%s", err.message);

@@ -2,7 +2,9 @@
  *
  * Option structs across versions, errors, text, checked memory.
  */
+#include "base/available.h"
 #include "base/base.h"
+#include "base/printable.h"
 #include "support/suite.h"
 
 #include <check.h>
@@ -52,6 +54,70 @@ START_TEST(export_writes_no_more_than_the_caller_has)
 }
 END_TEST
 
+static const struct {
+    const char *name, *text, *keep, *want;
+} printable_cases[] = {
+    { "plain", "head_dim=128", "", "head_dim=128" },
+    { "empty", "", "", "" },
+    { "UTF-8", "stra\xc3\x9f" "e \xe2\x82\xac \xf0\x9f\x98\x80", "",
+      "stra\xc3\x9f" "e \xe2\x82\xac \xf0\x9f\x98\x80" },
+    { "an escape sequence", "\x1b[2J\x1b]0;x\a", "", "\\x1b[2J\\x1b]0;x\\x07" },
+    { "a second line", "a\nevent=forged", "", "a\\x0aevent=forged" },
+    { "a second line, kept", "a\nb\tc\rd", "\n\t", "a\nb\tc\\x0dd" },
+    { "DEL", "\x7f", "", "\\x7f" },
+    { "CSI as C1", "\xc2\x9b" "2J", "", "\\xc2\\x9b" "2J" },
+    { "bytes of Latin-1", "stra\xdf" "e", "", "stra\\xdf" "e" },
+    { "an overlong slash", "\xc0\xaf", "", "\\xc0\\xaf" },
+    { "a surrogate", "\xed\xa0\x80", "", "\\xed\\xa0\\x80" },
+    { "above Unicode", "\xf4\x90\x80\x80", "", "\\xf4\\x90\\x80\\x80" },
+    { "cut inside a character", "a\xe2\x82", "", "a\\xe2\\x82" },
+    { "right to left", "a\xe2\x80\xae" "b", "", "a\\xe2\\x80\\xae" "b" },
+    { "a line separator", "\xe2\x80\xa8", "", "\\xe2\\x80\\xa8" },
+};
+
+START_TEST(text_is_made_printable)
+{
+    char out[64];
+
+    text_printable(out, sizeof out, printable_cases[_i].text, printable_cases[_i].keep);
+    ck_assert_msg(strcmp(out, printable_cases[_i].want) == 0, "%s: %s", printable_cases[_i].name,
+                  out);
+}
+END_TEST
+
+START_TEST(printable_text_is_cut_between_characters)
+{
+    char out[8] = "";
+
+    text_printable(out, 5, "ab\xe2\x82\xac" "c", "");
+    ck_assert_str_eq(out, "ab");
+    text_printable(out, 6, "ab\xe2\x82\xac" "c", "");
+    ck_assert_str_eq(out, "ab\xe2\x82\xac");
+    text_printable(out, 4, "\x1b", "");
+    ck_assert_str_eq(out, "");
+}
+END_TEST
+
+static void keep_line(void *user, ffa_log_level level, const char *module, const char *line)
+{
+    (void)level;
+    (void)module;
+    text_format(user, 128, "%s", line);
+}
+
+START_TEST(messages_and_log_lines_are_one_line)
+{
+    ffa_error err;
+    char line[128] = "";
+    const struct log log = { keep_line, line };
+
+    (void)error_fail(&err, FFA_IO, 0, "no '%s'", "a\nb\x1b[31m");
+    ck_assert_str_eq(err.message, "no 'a\\x0ab\\x1b[31m'");
+    log_line(&log, FFA_LOG_INFO, "base", "event=x path=%s", "a\nevent=compile");
+    ck_assert_str_eq(line, "event=x path=a\\x0aevent=compile");
+}
+END_TEST
+
 START_TEST(text_grows_and_fails_as_a_whole)
 {
     struct text text = { 0 };
@@ -85,6 +151,48 @@ START_TEST(memory_checks_overflow)
 }
 END_TEST
 
+/* Leave the process so many bytes, by a limit of its own. */
+static void leave(int64_t bytes)
+{
+    struct rlimit limit;
+
+    ck_assert_int_eq(getrlimit(RLIMIT_DATA, &limit), 0);
+    limit.rlim_cur = bytes < 0 ? limit.rlim_max : limit_data_bytes() + (uint64_t)bytes;
+    ck_assert_int_eq(setrlimit(RLIMIT_DATA, &limit), 0);
+}
+
+START_TEST(what_cannot_fit_is_refused_before_it_is_taken)
+{
+    const int64_t mib = 1 << 20;
+    struct text text = { 0 };
+    ffa_error err = { FFA_OK, 0, "" };
+    int64_t capacity = 0;
+    void *at = NULL;
+    void *array;
+
+    ck_assert_int_gt(available_memory(), 256 * mib);
+    ck_assert_int_eq(mem_check(32 * mib, "it", NULL), FFA_OK);
+    leave(200 * mib);
+    ck_assert_int_le(available_memory(), 200 * mib);
+    ck_assert_int_gt(available_memory(), 150 * mib);
+    ck_assert(mem_fits(100 * mib));
+    ck_assert(!mem_fits(INT64_MAX));
+    ck_assert_int_eq(mem_check(300 * mib, "a mask", &err), FFA_NOMEM);
+    ck_assert_msg(strstr(err.message, "a mask needs about 0.29 GiB of memory, and 0.") != NULL,
+                  "%s", err.message);
+    ck_assert_ptr_null(mem_array(300, (size_t)mib));
+    ck_assert(!mem_grow(&at, &capacity, 300, (size_t)mib));
+    ck_assert_int_eq(capacity, 0);
+    array = mem_array(100, (size_t)mib);
+    ck_assert_ptr_nonnull(array);
+    leave(-1);
+    mem_free(array);
+    text_add(&text, "%s", "it goes on");
+    ck_assert(!text.failed);
+    text_finish(&text);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("base");
@@ -93,8 +201,13 @@ int main(void)
     tcase_add_loop_test(tc, import_follows_the_size_tag, 0,
                         sizeof import_cases / sizeof *import_cases);
     tcase_add_test(tc, export_writes_no_more_than_the_caller_has);
+    tcase_add_loop_test(tc, text_is_made_printable, 0,
+                        sizeof printable_cases / sizeof *printable_cases);
+    tcase_add_test(tc, printable_text_is_cut_between_characters);
+    tcase_add_test(tc, messages_and_log_lines_are_one_line);
     tcase_add_test(tc, text_grows_and_fails_as_a_whole);
     tcase_add_test(tc, memory_checks_overflow);
+    tcase_add_test(tc, what_cannot_fit_is_refused_before_it_is_taken);
     suite_add_tcase(suite, tc);
     return suite_run(suite);
 }

@@ -46,11 +46,13 @@ static void random_case(ffa_dtype dtype, uint64_t seed)
         c.test.args.softcap = 2;
     if (rng_range(&rng, 0, 3) == 0) {
         for (int32_t i = 0; i < 16; i++)
-            c.sink[i] = (float)rng_bell(&rng);
+            attention_put(c.sink, attention_sum_dtype(dtype), i, rng_bell(&rng));
         c.test.args.sink = c.sink;
         c.test.args.sink_count = (int32_t)rng_range(&rng, 1, 2);
         c.reference.dsink = c.dsink;
     }
+    if (rng_range(&rng, 0, 1))
+        c.reference.dlse = c.gradients.dlse;
     cpu_case_forward(&c, &opts, 2, seed % 2 == 0);
     cpu_case_compare(&c.test, c.lists, c.reference.forward.list_count, name);
     cpu_case_backward(&c, &opts, 2, seed % 2 == 0);
@@ -181,7 +183,8 @@ START_TEST(unattended_keys_never_reach_a_row)
     ck_assert_int_eq(oracle_forward(&want, &reference, NULL), FFA_OK);
     for (int64_t r = 0; r < 40; r++)
         for (int32_t h = 0; h < 2; h++) {
-            const double lse = attention_read(&test.args.lse, FFA_FP32, r, h, 0);
+            const double lse =
+                attention_read(&test.args.lse, attention_sum_dtype(test.shape.dtype), r, h, 0);
 
             ck_assert_msg(isnan(lse) == isnan(want.lse[r * 2 + h]), "%s: row %lld", rows[_i].name,
                           (long long)r);
@@ -214,7 +217,8 @@ START_TEST(rows_without_keys)
     for (int64_t r = 0; r < 33; r++)
         for (int32_t h = 0; h < 2; h++) {
             const bool empty = r < 15 || r >= 20;
-            const double lse = attention_read(&test.args.lse, FFA_FP32, r, h, 0);
+            const double lse =
+                attention_read(&test.args.lse, attention_sum_dtype(test.shape.dtype), r, h, 0);
 
             ck_assert_msg(empty == (lse == -INFINITY), "row %lld has lse %g", (long long)r, lse);
             for (int32_t c = 0; c < 8 && empty; c++)
@@ -246,8 +250,9 @@ START_TEST(scores_at_the_limits)
     }
     ck_assert_int_eq(ffa_mask_create(&mask, &shape.mask, &slice, 1, NULL), FFA_OK);
     ck_assert_int_eq(cpu_case_run(&test, mask, &opts, 1, false, NULL), FFA_OK);
-    ck_assert_double_eq_tol(attention_read(&test.args.lse, FFA_FP32, 0, 0, 0), 2 + log1p(exp(-1)),
-                            1e-6);
+    ck_assert_double_eq_tol(
+        attention_read(&test.args.lse, attention_sum_dtype(test.shape.dtype), 0, 0, 0),
+        2 + log1p(exp(-1)), 1e-6);
     ck_assert_double_eq_tol(attention_read(&test.args.out, FFA_FP32, 0, 0, 0),
                             (2 * exp(-1) + 3) / (1 + exp(-1)), 1e-6);
     ck_assert(attention_read(&test.args.out, FFA_FP32, 1, 0, 0) == 3);
@@ -362,10 +367,11 @@ START_TEST(a_pass_in_phases_is_the_whole_pass)
     };
     const struct tile_options opts = { 32, 48, true, false };
     const float sink[4] = { -1, 0.5f, 2, -30 };
+    const double sink_fp64[4] = { -1, 0.5, 2, -30 };
     const ffa_slice_list list = { slices, 2 };
     const size_t bytes = (size_t)PHASE_ROWS * 4 * 24 * sizeof(double);
     void *sum_out = malloc(bytes), *sum_lse = malloc(bytes / 24);
-    float max_logits[4] = { -INFINITY, -INFINITY, -INFINITY, -INFINITY };
+    double max_logits[4]; /* room for either width */
     struct tile_plan plans[PHASES];
     struct rng rng = { 12 };
     struct oracle_case reference;
@@ -375,7 +381,8 @@ START_TEST(a_pass_in_phases_is_the_whole_pass)
     memset(sum_out, 0xff, bytes);
     memset(sum_lse, 0xff, bytes / 24);
     attention_case_init(&test, &shape, &rng);
-    test.args.sink = sink;
+    test.args.sink = _i ? (const void *)sink_fp64 : sink;
+    cpu_max_logits_init(max_logits, attention_sum_dtype(shape.dtype), 4);
     test.args.sink_count = 1;
     test.args.softcap = 1.5f;
     for (int p = 0; p < PHASES; p++) {
@@ -408,7 +415,8 @@ START_TEST(a_pass_in_phases_is_the_whole_pass)
 
         for (int64_t row = 0; row < PHASE_ROWS; row++)
             top = fmax(top, want.top[row * 4 + h]);
-        ck_assert_double_eq_tol((double)max_logits[h], top, 1e-6);
+        ck_assert_double_eq_tol(attention_get(max_logits, attention_sum_dtype(shape.dtype), h), top,
+                                _i ? 1e-14 : 1e-6);
     }
     oracle_result_finish(&want);
     for (int p = 0; p < PHASES; p++)

@@ -11,9 +11,11 @@
 
 #include <check.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -539,6 +541,70 @@ START_TEST(a_fresh_one_takes_over)
 }
 END_TEST
 
+/* An idle worker is not killed: what it has to do at its end, it does. */
+START_TEST(idle_workers_end_in_order)
+{
+    ffa_context_opts opts = options();
+    ffa_precompile_opts how = FFA_PRECOMPILE_OPTS_INIT;
+    const char *const settings[] = { "head_dim=64", "head_dim=96", "head_dim=128" };
+    char *ended = tmpdir_path(folder, "ended");
+    ffa_compile_request requests[3];
+    ffa_context_stats stats;
+    ffa_context *context;
+    long asked_in = 0, ended_as = 0;
+    ffa_error err = { FFA_OK, 0, "" };
+    FILE *file;
+
+    ck_assert_int_eq(setenv("FAKE_NVRTC_END", ended, 1), 0);
+    for (int i = 0; i < 3; i++) {
+        requests[i] = (ffa_compile_request)FFA_COMPILE_REQUEST_INIT;
+        requests[i].template_name = "attention_forward";
+        requests[i].settings = &settings[i];
+        requests[i].setting_count = 1;
+    }
+    how.threads = 1;
+    context = fixture_open(&opts);
+    ck_assert_msg(ffa_precompile(context, requests, 3, &how, NULL, &err) == FFA_OK, "%s",
+                  err.message);
+    stats = stats_of(context);
+    ck_assert_uint_eq(stats.compiles, 3);
+    ffa_close(context);
+    asked_in = last_asked();
+    file = fopen(ended, "re");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_eq(fscanf(file, "%ld", &ended_as), 1);
+    ck_assert_int_eq(ended_as, asked_in);
+    (void)fclose(file);
+    ck_assert_int_eq(unsetenv("FAKE_NVRTC_END"), 0);
+    free(ended);
+}
+END_TEST
+
+/* Whatever a worker started ends with it: at a time-out, at a crash, and in order. */
+START_TEST(what_a_worker_started_ends_with_it)
+{
+    static const char *const waits[] = { "20000", "0" };
+    ffa_context_opts opts = options();
+    ffa_context *context;
+    ffa_error err = { FFA_OK, 0, "" };
+    int file, tries = 0;
+
+    opts.worker_timeout_ms = 1000;
+    ck_assert_int_eq(setenv("FAKE_NVRTC_MS", waits[_i], 1), 0);
+    ck_assert_int_eq(setenv("FAKE_NVRTC_DO", "fork", 1), 0);
+    context = fixture_open(&opts);
+    ck_assert_int_eq(try_one(context, NULL, &err), _i == 0 ? FFA_TIMEOUT : FFA_OK);
+    ffa_close(context);
+    file = open(asked, O_RDONLY | O_CLOEXEC);
+    ck_assert_int_ge(file, 0);
+    /* A killed process lets go of its lock a moment later. */
+    while (flock(file, LOCK_EX | LOCK_NB) != 0 && tries++ < 2000)
+        (void)usleep(1000);
+    ck_assert_int_lt(tries, 2000);
+    (void)close(file);
+}
+END_TEST
+
 /* No kernel is at fault for a worker that dies between two. */
 START_TEST(one_that_dies_idle_is_replaced)
 {
@@ -633,6 +699,8 @@ int main(void)
     tcase_add_loop_test(tc, in_parallel_whatever_the_host_does_with_children, 0, 2);
     tcase_add_test(tc, one_worker_compiles_them_all);
     tcase_add_loop_test(tc, a_fresh_one_takes_over, 0, 3);
+    tcase_add_test(tc, idle_workers_end_in_order);
+    tcase_add_loop_test(tc, what_a_worker_started_ends_with_it, 0, 2);
     tcase_add_test(tc, one_that_dies_idle_is_replaced);
     tcase_add_test(tc, a_cut_ends_the_worker);
     tcase_add_loop_test(tc, every_failure_is_clean, 0,

@@ -4,6 +4,7 @@
  */
 #include "base/digest.h"
 #include "choose/spec_choice.h"
+#include "jit/source.h"
 #include "support/suite.h"
 #include "support/tmpdir.h"
 
@@ -235,6 +236,53 @@ START_TEST(borders_count)
 }
 END_TEST
 
+static const struct {
+    const char *text;
+    bool is_refused;
+} include_cases[] = {
+    { "#include \"x.h\"\n#include <stdint.h>\n#include <cuda/std/limits>\n", false },
+    { "#include \"/etc/x.h\"\n", true },
+    { "#include </etc/x.h>\n", true },
+    { "#include \"../x.h\"\n", true },
+    { "#include \"a/../../x.h\"\n", true },
+    { "#include \"a..b/..x.h\"\n", false },
+    { "#include \"..\"\n", true },
+    { "# /* why */ include /* not */ \"/etc/x.h\"\n", true },
+    { "/* a */ /* b\n */ #include \"/etc/x.h\"\n", true },
+    { "#inc\\\nlude \"/e\\\ntc/x.h\"\n", true },
+    { "%:include \"/etc/x.h\"\n", true },
+    { "#import \"/etc/x.h\"\n#include_next <x.h>", true },
+    { "#include_next </etc/x.h>\n", true },
+    { "#define X \"/etc/x.h\"\n#include X\n", true },
+    { "#if __has_include(\"/etc/x.h\")\n#endif\n", true },
+    { "#if defined(__has_include) && __has_include(<stdint.h>)\n#endif\n", false },
+    { "#if 0\n#include \"/etc/x.h\"\n#endif\n", true },
+    { "// #include \"/etc/x.h\"\n", false },
+    { "/*\n#include \"/etc/x.h\"\n*/\n", false },
+    { "// goes on \\\n#include \"/etc/x.h\"\n", false },
+    { "const char *a = \"/*\";\n#include \"/etc/x.h\"\n", true },
+    { "const char a = '\"', b = '\\'';\n#include \"/etc/x.h\"\n", true },
+    { "const char *a = \"\\\" /*\";\n#include \"/etc/x.h\"\n", true },
+    { "int a; #include \"/etc/x.h\"\n", false }, /* no directive: the compiler refuses it */
+};
+
+START_TEST(includes_stay_inside_the_templates)
+{
+    const struct embedded_file file = { .name = "x.cu",
+                                        .text = include_cases[_i].text,
+                                        .bytes = strlen(include_cases[_i].text) };
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_status rc = include_check(&file, &err);
+
+    ck_assert_msg(rc == (include_cases[_i].is_refused ? FFA_INVALID : FFA_OK), "%s: %s",
+                  include_cases[_i].text, err.message);
+    if (rc != FFA_OK)
+        ck_assert_msg(strstr(err.message, "template 'x.cu' includes ") &&
+                          strstr(err.message, "the key cannot cover it"),
+                      "%s", err.message);
+}
+END_TEST
+
 START_TEST(includes_are_followed)
 {
     static const struct {
@@ -346,6 +394,8 @@ int main(int argc, char **argv)
     tcase_add_test(tc, every_byte_of_used_text_changes_the_key);
     tcase_add_test(tc, borders_count);
     tcase_add_test(tc, includes_are_followed);
+    tcase_add_loop_test(tc, includes_stay_inside_the_templates, 0,
+                        sizeof include_cases / sizeof *include_cases);
     tcase_add_test(tc, place_and_process_do_not_matter);
     tcase_add_test(tc, digest_is_canonical);
     tcase_set_timeout(tc, 60);

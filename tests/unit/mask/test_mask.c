@@ -139,7 +139,7 @@ START_TEST(sums_of_areas_saturate)
     ffa_mask_shape shape = { INT32_MAX, INT32_MAX };
     ffa_slice full = { 0, INT32_MAX, 0, INT32_MAX, 0, 0 };
     ffa_slice_list lists[3] = { { &full, 1 }, { &full, 1 }, { &full, 1 } };
-    ffa_mask_report report;
+    ffa_mask_report report = FFA_MASK_REPORT_INIT;
     ffa_mask *mask;
 
     ck_assert_int_eq(ffa_mask_create_per_head(&mask, &shape, lists, 3, NULL), FFA_OK);
@@ -210,7 +210,7 @@ START_TEST(known_cases_have_their_areas)
         const char *name = json_string_value(json_object_get(item, "name"));
         char *text = json_dumps(json_object_get(item, "mask"), JSON_COMPACT);
         ffa_error err = no_error;
-        ffa_mask_report report;
+        ffa_mask_report report = FFA_MASK_REPORT_INIT;
         ffa_mask *mask;
 
         ck_assert_msg(ffa_mask_parse_json(&mask, text, strlen(text), &err) == FFA_OK, "%s: %s",
@@ -360,7 +360,7 @@ START_TEST(report_matches_the_cells)
         struct rng rng = { seed };
         int32_t heads = (int32_t)rng_range(&rng, 1, 3);
         ffa_mask *mask = mask_draw(&rng, heads, seed % 2 ? 8 : 2);
-        ffa_mask_report want = { .overlap_head = -1 }, got;
+        ffa_mask_report want = { .overlap_head = -1 }, got = FFA_MASK_REPORT_INIT;
 
         for (int32_t head = 0; head < heads; head++)
             report_count(&want, mask, head);
@@ -385,7 +385,7 @@ START_TEST(report_survives_every_allocation_failing)
 {
     ffa_mask_shape shape = { 8, 8 };
     ffa_slice slices[3] = { { 0, 4, 0, 4, 0, 0 }, { 4, 8, 0, 4, 1, 0 }, { 3, 5, 3, 8, 0, 0 } };
-    ffa_mask_report report;
+    ffa_mask_report report = FFA_MASK_REPORT_INIT;
     ffa_mask *mask;
     ffa_status rc;
 

@@ -43,8 +43,8 @@ static void arguments_draw(struct arguments *a, uint64_t seed)
     a->shape = (ffa_mask_shape){ rng_range(&rng, 1, 24), rng_range(&rng, 1, 24) };
     cu_draw(&rng, a->cu_q, count);
     cu_draw(&rng, a->cu_k, count);
-    a->docs = (ffa_documents){ a->cu_q, a->cu_k, count };
-    a->same = (ffa_documents){ a->cu_q, NULL, count };
+    a->docs = (ffa_documents){ .cu_q = a->cu_q, .cu_k = a->cu_k, .document_count = count };
+    a->same = (ffa_documents){ .cu_q = a->cu_q, .document_count = count };
     a->window = (ffa_window){ rng_range(&rng, -1, 14), rng_range(&rng, -1, 14) };
     a->globals = rng_range(&rng, 0, 8);
     a->block_tokens = rng_range(&rng, 1, 8);
@@ -426,7 +426,7 @@ static ffa_status bad_call(ffa_mask **out, int row, ffa_error *err)
     int64_t number = bad_builders[row].number;
     int64_t cu_q[] = { 0, bad_builders[row].shape.seqlen_q };
     int64_t cu_k[] = { 0, bad_builders[row].shape.seqlen_k };
-    ffa_documents documents = { cu_q, cu_k, 1 };
+    ffa_documents documents = { .cu_q = cu_q, .cu_k = cu_k, .document_count = 1 };
     const ffa_documents *docs = missing & NO_DOCS ? NULL : &documents;
     ffa_block_size size = { 2, !strcmp(name, "topk") ? 2 : number };
     const ffa_block_size *block = missing & NO_BLOCK ? NULL : &size;
@@ -483,7 +483,9 @@ static const struct {
 
 START_TEST(documents_are_checked)
 {
-    ffa_documents docs = { bad_docs[_i].cu_q, bad_docs[_i].cu_k, bad_docs[_i].count };
+    ffa_documents docs = { .cu_q = bad_docs[_i].cu_q,
+                           .cu_k = bad_docs[_i].cu_k,
+                           .document_count = bad_docs[_i].count };
     ffa_window window = { 1, 1 };
     ffa_mask *mask;
 

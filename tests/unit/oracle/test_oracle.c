@@ -51,7 +51,8 @@ static void copy_result(struct attention_case *test, const struct oracle_result 
             for (int32_t c = 0; c < DIM; c++)
                 attention_write(&test->args.out, test->shape.dtype, r, h, c,
                                 want->out[(r * HEADS + h) * DIM + c]);
-            attention_write(&test->args.lse, FFA_FP32, r, h, 0, want->lse[r * HEADS + h]);
+            attention_write(&test->args.lse, attention_sum_dtype(test->shape.dtype), r, h, 0,
+                            want->lse[r * HEADS + h]);
         }
 }
 
@@ -101,11 +102,11 @@ END_TEST
 START_TEST(two_keys_by_hand)
 {
     double q[] = { 2, 1 }, k[] = { 1, 3, -1, 0.5 }, v[] = { 1, 0, 0, 1 }, out[2];
-    float lse[1];
+    double lse[1];
     const ffa_slice slice = { 0, 1, 0, 2, FFA_SLICE_FULL, 0 };
     const ffa_slice_list full = { &slice, 1 };
     ffa_forward_args args = FFA_FORWARD_ARGS_INIT;
-    const struct oracle_case test = { { 1, 2 }, &full, 1, 2, FFA_FP64, 1, &args, NULL, 0, 0, 0 };
+    const struct oracle_case test = { { 1, 2 }, &full, 1, 2, FFA_FP64, 1, &args, NULL, 0, 0, 0, 0 };
     struct oracle_result want;
     double a, b;
 
@@ -116,7 +117,7 @@ START_TEST(two_keys_by_hand)
     args.out.data = out;
     args.lse.data = lse;
     for (int pass = 0; pass < 2; pass++) {
-        const double scale = pass ? 0.25 : (double)(float)(1 / sqrt(2));
+        const double scale = pass ? 0.25 : 1 / sqrt(2);
 
         args.softmax_scale = pass ? 0.25f : 0; /* 0: the default */
         ck_assert_int_eq(oracle_forward(&want, &test, NULL), FFA_OK);
@@ -151,8 +152,8 @@ START_TEST(halves_are_read_by_their_definition)
         uint16_t zero = 0, value = halves[i].bits, out = 0;
         float lse;
         ffa_forward_args args = FFA_FORWARD_ARGS_INIT;
-        const struct oracle_case test = { { 1, 1 }, &full, 1, 1, halves[i].dtype, 1, &args,
-                                          NULL,     0,     0, 0 };
+        const struct oracle_case test = { { 1, 1 }, &full, 1, 1, halves[i].dtype, 1, &args, NULL,
+                                          0,        0,     0, 0 };
         struct oracle_result want;
 
         args.heads_q = args.heads_kv = 1;
@@ -243,10 +244,10 @@ static void scale_out(struct attention_case *test, double factor)
 static void damage(struct attention_case *test, enum damage damage, int64_t row, int32_t head)
 {
     const ffa_tensor *out = &test->args.out, *lse = &test->args.lse;
-    const ffa_dtype dtype = test->shape.dtype;
+    const ffa_dtype dtype = test->shape.dtype, sum_dtype = attention_sum_dtype(dtype);
     const struct oracle_tolerance tolerance = oracle_tolerance_of(dtype);
     struct oracle_case poison = { { ROWS, KEYS }, &list, 1, DIM, dtype, 1,
-                                  &test->args,    NULL,  0, 0,   0 };
+                                  &test->args,    NULL,  0, 0,   0,     0 };
     struct attention_case kept;
 
     switch (damage) {
@@ -260,11 +261,11 @@ static void damage(struct attention_case *test, enum damage damage, int64_t row,
         scale_out(test, 1 + 2.5 * tolerance.out);
         break;
     case LSE:
-        attention_write(lse, FFA_FP32, row, head, 0,
-                        attention_read(lse, FFA_FP32, row, head, 0) + 5 * tolerance.lse);
+        attention_write(lse, sum_dtype, row, head, 0,
+                        attention_read(lse, sum_dtype, row, head, 0) + 5 * tolerance.lse);
         break;
     case LSE_EMPTY:
-        attention_write(lse, FFA_FP32, row, head, 0, -1e30);
+        attention_write(lse, sum_dtype, row, head, 0, -1e30);
         break;
     case OUT_EMPTY:
         attention_write(out, dtype, row, head, 4, 1e-5);
@@ -276,13 +277,13 @@ static void damage(struct attention_case *test, enum damage damage, int64_t row,
         attention_write(out, dtype, row, head, 3, INFINITY);
         break;
     case LSE_NAN:
-        attention_write(lse, FFA_FP32, row, head, 0, NAN);
+        attention_write(lse, sum_dtype, row, head, 0, NAN);
         break;
     case UNWRITTEN_OUT:
     case UNWRITTEN_LSE:
         kept = *test;
         if (damage == UNWRITTEN_OUT)
-            kept.args.lse.data = calloc(ROWS * HEADS * 4, sizeof(float));
+            kept.args.lse.data = calloc(ROWS * HEADS * 4, sizeof(double));
         else
             kept.args.out.data = calloc(ROWS * HEADS * 4 * DIM, sizeof(double));
         poison.args = &kept.args;
@@ -333,7 +334,7 @@ START_TEST(samples_hold_what_matters)
     const ffa_slice_list lists = { bounds, 2 };
     ffa_forward_args args = FFA_FORWARD_ARGS_INIT;
     const struct oracle_case test = {
-        { 131072, 131072 }, &lists, 1, 64, FFA_BF16, 1, &args, NULL, 0, 0, 0
+        { 131072, 131072 }, &lists, 1, 64, FFA_BF16, 1, &args, NULL, 0, 0, 0, 0
     };
     static const int64_t rows[] = { 0, 1, 69999, 70000, 70001, 131071 };
     struct oracle_sample *one, *two, *other;
@@ -371,7 +372,7 @@ START_TEST(samples_of_odd_shapes)
     ffa_slice_list lists = { many, 5000 };
     ffa_forward_args args = FFA_FORWARD_ARGS_INIT;
     struct oracle_case test = {
-        { 10000, 10000 }, &lists, 1, 64, FFA_BF16, 1, &args, NULL, 0, 0, 0
+        { 10000, 10000 }, &lists, 1, 64, FFA_BF16, 1, &args, NULL, 0, 0, 0, 0
     };
     struct oracle_sample *samples;
     int64_t count;

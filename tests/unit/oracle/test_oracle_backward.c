@@ -20,15 +20,16 @@ static const struct {
     ffa_mask_shape shape;
     ffa_slice slices[3];
     int32_t heads_q, heads_kv;
-    float scale, softcap; /* scale 0: the default */
+    double scale, softcap; /* scale 0: the default */
     int32_t sinks;
+    bool has_dlse;
 } differences[] = {
-    { "full", { 5, 6 }, { { 0, 5, 0, 6, 0, 0 } }, 1, 1, 0, 0, 0 },
-    { "causal", { 5, 7 }, { { 0, 5, 0, 7, 1, 0 } }, 1, 1, 0, 0, 0 },
-    { "causal, the first rows empty", { 7, 4 }, { { 0, 7, 0, 4, 1, 0 } }, 1, 1, 0, 0, 0 },
-    { "inverse causal", { 5, 6 }, { { 0, 5, 0, 6, 2, 0 } }, 1, 1, 0, 0, 0 },
-    { "bicausal", { 5, 8 }, { { 0, 5, 0, 8, 3, 0 } }, 1, 1, 0, 0, 0 },
-    { "the diagonal", { 5, 5 }, { { 0, 5, 0, 5, 3, 0 } }, 1, 1, 0, 0, 0 },
+    { "full", { 5, 6 }, { { 0, 5, 0, 6, 0, 0 } }, 1, 1, 0, 0, 0, false },
+    { "causal", { 5, 7 }, { { 0, 5, 0, 7, 1, 0 } }, 1, 1, 0, 0, 0, false },
+    { "causal, the first rows empty", { 7, 4 }, { { 0, 7, 0, 4, 1, 0 } }, 1, 1, 0, 0, 0, false },
+    { "inverse causal", { 5, 6 }, { { 0, 5, 0, 6, 2, 0 } }, 1, 1, 0, 0, 0, false },
+    { "bicausal", { 5, 8 }, { { 0, 5, 0, 8, 3, 0 } }, 1, 1, 0, 0, 0, false },
+    { "the diagonal", { 5, 5 }, { { 0, 5, 0, 5, 3, 0 } }, 1, 1, 0, 0, 0, false },
     { "a union that covers cells twice",
       { 6, 6 },
       { { 0, 6, 0, 4, 0, 0 }, { 2, 6, 1, 6, 1, 0 }, { 0, 3, 0, 3, 1, 0 } },
@@ -36,12 +37,16 @@ static const struct {
       1,
       0,
       0,
-      0 },
-    { "grouped heads", { 4, 5 }, { { 0, 4, 0, 5, 1, 0 } }, 6, 2, 0, 0, 0 },
-    { "a scale", { 4, 5 }, { { 0, 4, 0, 5, 0, 0 } }, 2, 1, 1.7f, 0, 0 },
-    { "a cap", { 4, 5 }, { { 0, 4, 0, 5, 1, 0 } }, 2, 1, 0.9f, 1.5f, 0 },
-    { "sinks", { 5, 4 }, { { 1, 5, 0, 4, 1, 0 } }, 4, 2, 0, 0, 2 },
-    { "a cap and a sink", { 4, 4 }, { { 0, 4, 0, 4, 2, 0 } }, 2, 2, 0.6f, 2.5f, 1 },
+      0,
+      false },
+    { "grouped heads", { 4, 5 }, { { 0, 4, 0, 5, 1, 0 } }, 6, 2, 0, 0, 0, false },
+    { "a scale", { 4, 5 }, { { 0, 4, 0, 5, 0, 0 } }, 2, 1, 1.7, 0, 0, false },
+    { "a cap", { 4, 5 }, { { 0, 4, 0, 5, 1, 0 } }, 2, 1, 0.9, 1.5, 0, false },
+    { "sinks", { 5, 4 }, { { 1, 5, 0, 4, 1, 0 } }, 4, 2, 0, 0, 2, false },
+    { "a cap and a sink", { 4, 4 }, { { 0, 4, 0, 4, 2, 0 } }, 2, 2, 0.6, 2.5, 1, false },
+    { "a loss of lse", { 5, 7 }, { { 0, 5, 0, 7, 1, 0 } }, 4, 2, 0, 0, 0, true },
+    { "of lse, the first rows empty", { 7, 4 }, { { 0, 7, 0, 4, 1, 0 } }, 2, 1, 0, 0, 0, true },
+    { "of lse, rows of sinks only", { 7, 4 }, { { 0, 7, 0, 4, 1, 0 } }, 2, 2, 0, 1.5, 2, true },
 };
 
 enum { DIM = 3, DIM_V = 5, SINKS_MAX = 2, HEADS_MAX = 6 };
@@ -50,7 +55,7 @@ struct problem {
     struct attention_case test;
     struct attention_gradients gradients;
     ffa_slice_list list;
-    float sink[SINKS_MAX * HEADS_MAX], dsink[SINKS_MAX * HEADS_MAX];
+    double sink[SINKS_MAX * HEADS_MAX], dsink[SINKS_MAX * HEADS_MAX];
     struct oracle_backward_case backward;
 };
 
@@ -66,7 +71,7 @@ static void problem_init(struct problem *p, int row)
     attention_gradients_init(&p->gradients, &p->test, FFA_FP64, &rng);
     p->list = (ffa_slice_list){ differences[row].slices, 3 };
     for (int32_t i = 0; i < SINKS_MAX * HEADS_MAX; i++)
-        p->sink[i] = (float)rng_bell(&rng);
+        p->sink[i] = rng_bell(&rng);
     p->test.args.softmax_scale = differences[row].scale;
     p->test.args.softcap = differences[row].softcap;
     p->test.args.sink = differences[row].sinks ? p->sink : NULL;
@@ -86,6 +91,7 @@ static void problem_init(struct problem *p, int row)
         .dk = p->gradients.dk,
         .dv = p->gradients.dv,
         .dsink = differences[row].sinks ? p->dsink : NULL,
+        .dlse = differences[row].has_dlse ? p->gradients.dlse : (ffa_tensor){ 0 },
     };
 }
 
@@ -95,7 +101,7 @@ static void problem_finish(struct problem *p)
     attention_case_finish(&p->test);
 }
 
-/* The sum of out * dout, of which dq, dk and dv are the gradients. */
+/* The sum of out * dout, and of lse * dlse, of which dq, dk and dv are the gradients. */
 static double loss(const struct problem *p)
 {
     const struct oracle_case *forward = &p->backward.forward;
@@ -105,10 +111,14 @@ static double loss(const struct problem *p)
     double sum = 0;
 
     ck_assert_int_eq(oracle_forward(&result, forward, NULL), FFA_OK);
-    for (int64_t i = 0; i < result.count; i++)
+    for (int64_t i = 0; i < result.count; i++) {
         for (int32_t c = 0; c < dim; c++)
             sum += result.out[i * dim + c] *
                    attention_read(&p->gradients.dout, FFA_FP64, i / heads, (int32_t)(i % heads), c);
+        if (p->backward.dlse.data && result.lse[i] != -INFINITY)
+            sum += result.lse[i] *
+                   attention_read(&p->gradients.dlse, FFA_FP64, i / heads, (int32_t)(i % heads), 0);
+    }
     oracle_result_finish(&result);
     return sum;
 }
@@ -138,20 +148,19 @@ static void check_tensor(struct problem *p, const ffa_tensor *tensor, int64_t to
         }
 }
 
-/* A sink is a float: the step is what two floats differ by. */
 static void check_sinks(struct problem *p, const struct oracle_gradient *got)
 {
     for (int32_t i = 0; i < p->test.args.sink_count * p->test.args.heads_q; i++) {
-        const float before = p->sink[i], high = before + 0x1p-9f, low = before - 0x1p-9f;
+        const double before = p->sink[i], h = 1e-5;
         double up, down, slope;
 
-        p->sink[i] = high;
+        p->sink[i] = before + h;
         up = loss(p);
-        p->sink[i] = low;
+        p->sink[i] = before - h;
         down = loss(p);
         p->sink[i] = before;
-        slope = (up - down) / ((double)high - (double)low);
-        ck_assert_msg(fabs(slope - got->at[i]) < 1e-5, "dsink %d: %.9g, differences give %.9g", i,
+        slope = (up - down) / (2 * h);
+        ck_assert_msg(fabs(slope - got->at[i]) < 1e-8, "dsink %d: %.9g, differences give %.9g", i,
                       got->at[i], slope);
     }
 }
@@ -191,7 +200,7 @@ START_TEST(given_out_and_samples)
     ck_assert_int_eq(oracle_forward(&forward, &p.backward.forward, NULL), FFA_OK);
     ck_assert_int_eq(oracle_backward(&all, &p.backward, NULL), FFA_OK);
     for (int64_t i = 0; i < forward.count; i++) {
-        attention_write(&p.test.args.lse, FFA_FP32, i / 2, (int32_t)(i % 2), 0, forward.lse[i]);
+        attention_write(&p.test.args.lse, FFA_FP64, i / 2, (int32_t)(i % 2), 0, forward.lse[i]);
         for (int32_t c = 0; c < DIM; c++)
             attention_write(&p.test.args.out, FFA_FP64, i / 2, (int32_t)(i % 2), c,
                             forward.out[i * DIM + c]);

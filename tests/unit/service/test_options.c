@@ -36,10 +36,9 @@ static void run_case(ffa_context *context, const struct mask_case *from, int opt
                      ffa_dtype dtype, struct rng *rng)
 {
     struct attention_shape shape = { from->shape, dtype, HEADS_Q, HEADS_KV, 64, LAYOUT_TOKENS };
-    float tops[HEADS_Q];
+    double tops[HEADS_Q], sink[SINKS_MAX * HEADS_Q]; /* room for either width */
     ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
     struct oracle_tolerance tolerance = oracle_tolerance_of(dtype);
-    float sink[SINKS_MAX * HEADS_Q];
     struct attention_case host;
     struct oracle_case test;
     struct oracle_result want = { 0 };
@@ -50,8 +49,9 @@ static void run_case(ffa_context *context, const struct mask_case *from, int opt
 
     attention_case_init_v(&host, &shape, value_dims[option % 3], rng);
     for (int i = 0; i < options[option].sink_count * HEADS_Q; i++)
-        sink[i] = (float)rng_normal(rng) * options[option].sink_scale;
-    host.args.softcap = options[option].softcap;
+        attention_put(sink, attention_sum_dtype(dtype), i,
+                      rng_normal(rng) * (double)options[option].sink_scale);
+    host.args.softcap = (double)options[option].softcap;
     host.args.sink_count = options[option].sink_count;
     host.args.sink = options[option].sink_count ? sink : NULL;
     spec.dtype = dtype;
@@ -152,8 +152,7 @@ START_TEST(accumulated_halves_make_the_whole)
     struct attention_shape shape = { { 105, 120 }, dtype, HEADS_Q, HEADS_KV, 64, LAYOUT_TOKENS };
     const size_t out_count = 105 * HEADS_Q * 64;
     ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
-    /* The weights of the merge come from lse, which is fp32 even where all else is fp64. */
-    struct oracle_tolerance tolerance = oracle_tolerance_of(dtype == FFA_FP64 ? FFA_FP32 : dtype);
+    struct oracle_tolerance tolerance = oracle_tolerance_of(dtype);
     const ffa_slice_list list = { whole, 2 };
     struct oracle_result want = { 0 };
     struct oracle_report report;
@@ -164,7 +163,7 @@ START_TEST(accumulated_halves_make_the_whole)
     ffa_mask *parts[2] = { NULL, NULL };
     struct rng rng = { 77 };
     ffa_error err = { 0 };
-    float tops[HEADS_Q];
+    double tops[HEADS_Q]; /* room for either width */
     void *wide = calloc(out_count, 8);
 
     opts.flags = FFA_OPEN_CPU_FP64;
@@ -214,7 +213,7 @@ END_TEST
 static const struct {
     const char *name;
     uint32_t spec_flags;
-    float softcap;
+    double softcap;
     int32_t sink_count;
     bool has_sink;
     const char *says;
@@ -224,7 +223,9 @@ static const struct {
     { "kernels for softcap without it", FFA_SPEC_SOFTCAP, 0, 0, false, "made for", 0 },
     { "negative softcap", FFA_SPEC_SOFTCAP, -1, 0, false, "softcap is -1", 0 },
     { "softcap is no number", FFA_SPEC_SOFTCAP, NAN, 0, false, "softcap is", 0 },
-    { "softcap too small for the scale", FFA_SPEC_SOFTCAP, 1e-42f, 0, false, "beyond a float", 0 },
+    { "softcap too small for the scale", FFA_SPEC_SOFTCAP, 1e-42, 0, false, "beyond a float", 0 },
+    { "softcap of no float", FFA_SPEC_SOFTCAP, 1e-60, 0, false, "softcap is 1e-60: 0 as a float",
+      0 },
     { "too many sinks", 0, 0, 9, true, "sink_count is 9, not in [0, 8]", 0 },
     { "sinks without a count", 0, 0, 0, true, "sink is given with a sink_count of 0", 0 },
     { "a count without sinks", 0, 0, 2, false, "sink is NULL with a sink_count of 2", 0 },

@@ -5,9 +5,9 @@
  */
 #include "parallel/dispatch/dispatch.h"
 #include "parallel/dispatch/solve.h"
-#include "parallel/plan/transfer.h"
 #include "support/parallel_cases.h"
 #include "support/suite.h"
+#include "support/transfer_tables.h"
 
 #include <check.h>
 #include <stdio.h>
@@ -381,12 +381,12 @@ END_TEST
 
 static void check_tables(const json_t *entry, const ffa_dispatch *dispatch)
 {
-    const struct transfer_input in = { &dispatch->layout, &dispatch->layout, &dispatch->needs,
-                                       dispatch->topology };
+    const struct rank_needs_input in = { &dispatch->layout, &dispatch->layout, &dispatch->needs,
+                                         dispatch->topology };
     const struct layout *layout = &dispatch->layout;
-    struct transfer t;
+    struct transfer_tables t;
 
-    ck_assert_int_eq(transfer_build(&t, &in, NULL), FFA_OK);
+    ck_assert_int_eq(transfer_tables_build(&t, &in, NULL), FFA_OK);
     for (int32_t r = 0; r < layout->ranks; r++) {
         const json_t *cast = json_array_get(json_object_get(entry, "cast"), (size_t)r);
         struct range ranges[ITEMS_MAX];
@@ -397,8 +397,7 @@ static void check_tables(const json_t *entry, const ffa_dispatch *dispatch)
                      "host");
         count = t.receive_begin[r + 1] - t.receive_begin[r];
         for (int64_t i = 0; i < count; i++) {
-            const struct transfer_piece *piece =
-                &t.pieces[t.receives[t.receive_begin[r] + i].piece];
+            const struct table_piece *piece = &t.pieces[t.receives[t.receive_begin[r] + i].piece];
 
             ranges[i] = (struct range){ piece->begin, piece->end };
             rows[i] = piece->end - piece->begin;
@@ -410,7 +409,7 @@ static void check_tables(const json_t *entry, const ffa_dispatch *dispatch)
                      ranges_join(ranges, count), "remote_k");
         count = t.send_begin[r + 1] - t.send_begin[r];
         for (int64_t i = 0; i < count; i++) {
-            const struct transfer_piece *piece = &t.pieces[t.sends[t.send_begin[r] + i]];
+            const struct table_piece *piece = &t.pieces[t.sends[t.send_begin[r] + i]];
 
             rows[i] = piece->end - piece->begin;
             for (int32_t d = 0; d < piece->receiver_count; d++)
@@ -424,7 +423,7 @@ static void check_tables(const json_t *entry, const ffa_dispatch *dispatch)
         ck_assert_int_eq(area, json_integer_value(json_array_get(
                                    json_object_get(entry, "area_per_rank"), (size_t)r)));
     }
-    transfer_finish(&t);
+    transfer_tables_finish(&t);
 }
 
 static void check_partitions(const json_t *want, const ffa_dispatch *dispatch, const char *name)
@@ -504,8 +503,8 @@ START_TEST(relays_share_the_work)
     ffa_dispatch_opts opts = like_reference(8);
     ffa_dispatch_report report = FFA_DISPATCH_REPORT_INIT;
     ffa_dispatch_load loads[8];
-    struct transfer_input in;
-    struct transfer t;
+    struct rank_needs_input in;
+    struct transfer_tables t;
     ffa_dispatch *dispatch;
     ffa_mask *mask;
     int64_t handed_on[8] = { 0 };
@@ -514,11 +513,11 @@ START_TEST(relays_share_the_work)
     ck_assert_int_eq(
         ffa_dispatch_create(&dispatch, &(ffa_dispatch_mask){ mask, 1 }, 1, &topology, &opts, NULL),
         FFA_OK);
-    in = (struct transfer_input){ &dispatch->layout, &dispatch->layout, &dispatch->needs,
-                                  dispatch->topology };
-    ck_assert_int_eq(transfer_build(&t, &in, NULL), FFA_OK);
+    in = (struct rank_needs_input){ &dispatch->layout, &dispatch->layout, &dispatch->needs,
+                                    dispatch->topology };
+    ck_assert_int_eq(transfer_tables_build(&t, &in, NULL), FFA_OK);
     for (int64_t i = 0; i < t.receive_begin[8]; i++) {
-        const struct transfer_piece *piece = &t.pieces[t.receives[i].piece];
+        const struct table_piece *piece = &t.pieces[t.receives[i].piece];
 
         if (t.receives[i].relay != piece->owner)
             handed_on[t.receives[i].relay] += piece->end - piece->begin;
@@ -528,7 +527,7 @@ START_TEST(relays_share_the_work)
     ck_assert_int_eq(ffa_dispatch_report_get(dispatch, &report, loads, NULL), FFA_OK);
     ck_assert_int_eq(report.total.received_network, 8 * 256);
     ck_assert_int_eq(report.total.received_relayed, 8 * 3 * 64);
-    transfer_finish(&t);
+    transfer_tables_finish(&t);
     ffa_dispatch_destroy(dispatch);
     ffa_mask_destroy(mask);
 }
@@ -678,22 +677,19 @@ static ffa_status everything(const ffa_mask *mask, ffa_error *err)
     const ffa_dispatch_mask one = { mask, 1 };
     const ffa_topology topology = { 6, 2 };
     ffa_dispatch_report report = FFA_DISPATCH_REPORT_INIT;
-    struct transfer_split split = { 0 };
-    struct transfer t = { 0 };
-    struct transfer_input in;
+    struct transfer_tables t = { 0 };
+    struct rank_needs_input in;
     ffa_dispatch *dispatch = NULL;
     ffa_status rc = ffa_dispatch_create(&dispatch, &one, 1, &topology, NULL, err);
 
     ck_assert_int_eq(dispatch != NULL, rc == FFA_OK);
     FFA_TRY(rc);
     FFA_TRY(ffa_dispatch_report_get(dispatch, &report, NULL, err));
-    in = (struct transfer_input){ &dispatch->layout, &dispatch->layout, &dispatch->needs,
-                                  dispatch->topology };
-    FFA_TRY(transfer_build(&t, &in, err));
-    rc = transfer_split_bands(&split, &t, &in, &dispatch->lists[0], 1, err);
+    in = (struct rank_needs_input){ &dispatch->layout, &dispatch->layout, &dispatch->needs,
+                                    dispatch->topology };
+    rc = transfer_tables_build(&t, &in, err);
 out:
-    transfer_split_finish(&split);
-    transfer_finish(&t);
+    transfer_tables_finish(&t);
     ffa_dispatch_destroy(dispatch);
     return rc;
 }

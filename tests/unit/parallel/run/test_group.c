@@ -4,9 +4,9 @@
  * transpose, the order of sums, lse without keys, arguments, allocation faults.
  */
 #include "parallel/dispatch/dispatch.h"
-#include "parallel/plan/transfer.h"
 #include "support/parallel_cases.h"
 #include "support/suite.h"
+#include "support/transfer_tables.h"
 #include <ffa/group.h>
 
 #include <check.h>
@@ -496,9 +496,9 @@ START_TEST(transfer_tables_are_a_group)
         const ffa_topology topology = { 4, 0 };
         ffa_dispatch_opts opts = FFA_DISPATCH_OPTS_INIT;
         static struct lists lists;
-        struct transfer_copies copies = { 0 };
-        struct transfer_input in;
-        struct transfer t;
+        struct table_copy copies[ROWS_HERE];
+        struct rank_needs_input in;
+        struct transfer_tables t;
         ffa_dispatch *d;
         ffa_group *group;
 
@@ -508,15 +508,15 @@ START_TEST(transfer_tables_are_a_group)
             ffa_mask_destroy(mask);
             continue;
         }
-        in = (struct transfer_input){ &d->layout, &d->layout, &d->needs, d->topology };
-        ck_assert_int_eq(transfer_build(&t, &in, NULL), FFA_OK);
+        in = (struct rank_needs_input){ &d->layout, &d->layout, &d->needs, d->topology };
+        ck_assert_int_eq(transfer_tables_build(&t, &in, NULL), FFA_OK);
         lists = (struct lists){ .ranks = 4 };
         for (int32_t r = 0; r < 4; r++) {
             ffa_group_lists *list = &lists.at[r];
             int64_t targets = 0;
 
             for (int64_t i = t.send_begin[r]; i < t.send_begin[r + 1]; i++) {
-                const struct transfer_piece *piece = &t.pieces[t.sends[i]];
+                const struct table_piece *piece = &t.pieces[t.sends[i]];
 
                 lists.of[r].input_rows[list->input_count++] = piece->end - piece->begin;
                 for (int32_t k = 0; k < piece->receiver_count; k++)
@@ -524,7 +524,7 @@ START_TEST(transfer_tables_are_a_group)
                 lists.of[r].dst_begin[list->input_count] = targets;
             }
             for (int64_t i = t.receive_begin[r]; i < t.receive_begin[r + 1]; i++) {
-                const struct transfer_piece *piece = &t.pieces[t.receives[i].piece];
+                const struct table_piece *piece = &t.pieces[t.receives[i].piece];
 
                 lists.of[r].output_rows[list->output_count] = piece->end - piece->begin;
                 lists.of[r].src[list->output_count++] = piece->owner;
@@ -536,18 +536,16 @@ START_TEST(transfer_tables_are_a_group)
             int64_t count;
             const ffa_group_copy *got = ffa_group_receives(group, r, &count);
 
-            ck_assert_int_eq(transfer_copies_build(&copies, &t, r, TRANSFER_FLAT, NULL), FFA_OK);
-            ck_assert_int_eq(count, copies.count);
+            ck_assert_int_eq(count, transfer_tables_copies(copies, &t, r, false));
             for (int64_t c = 0; c < count; c++) {
-                ck_assert_int_eq(got[c].input_row, copies.at[c].source_row);
-                ck_assert_int_eq(got[c].output_row, copies.at[c].row);
-                ck_assert_int_eq(got[c].rows, copies.at[c].rows);
-                ck_assert_int_eq(got[c].rank, copies.at[c].source);
+                ck_assert_int_eq(got[c].input_row, copies[c].source_row);
+                ck_assert_int_eq(got[c].output_row, copies[c].row);
+                ck_assert_int_eq(got[c].rows, copies[c].rows);
+                ck_assert_int_eq(got[c].rank, copies[c].source);
             }
         }
-        transfer_copies_finish(&copies);
         ffa_group_destroy(group);
-        transfer_finish(&t);
+        transfer_tables_finish(&t);
         ffa_dispatch_destroy(d);
         ffa_mask_destroy(mask);
     }

@@ -97,6 +97,7 @@ enum {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_plan_opts)                                             \
     }
+FFA_API void ffa_plan_opts_init(ffa_plan_opts *opts, size_t bytes);
 
 /* ffa_plan_create with options; NULL: all defaults. Also FFA_UNSUPPORTED: an unknown flag. */
 FFA_API ffa_status ffa_plan_create_with(ffa_plan **out, const ffa_kernels *kernels,
@@ -166,6 +167,7 @@ typedef struct ffa_plan_info {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_plan_info)                                             \
     }
+FFA_API void ffa_plan_info_init(ffa_plan_info *info, size_t bytes);
 FFA_API ffa_status ffa_plan_info_get(const ffa_plan *plan, ffa_plan_info *info, ffa_error *err);
 /* The facts of the forward kernel, one of `kernels`, that calls with the plan launch; layer NONE on
  * the CPU backend. FFA_INVALID if the plan is for none of them. */
@@ -241,6 +243,7 @@ enum {
         .k = FFA_TENSOR_INIT(NULL), .v = FFA_TENSOR_INIT(NULL), .out = FFA_TENSOR_INIT(NULL),      \
         .lse = FFA_TENSOR_INIT(NULL), .partial = FFA_TENSOR_INIT(NULL)                             \
     }
+FFA_API void ffa_forward_args_init(ffa_forward_args *args, size_t bytes);
 
 /* The bytes of workspace that ffa_forward needs. 0 on the CPU. */
 FFA_API ffa_status ffa_workspace_bytes(const ffa_kernels *kernels, const ffa_plan *plan,
@@ -312,6 +315,7 @@ enum {
         .partial_dk = FFA_TENSOR_INIT(NULL), .partial_dv = FFA_TENSOR_INIT(NULL),                  \
         .dlse = FFA_TENSOR_INIT(NULL)                                                              \
     }
+FFA_API void ffa_backward_args_init(ffa_backward_args *args, size_t bytes);
 
 /* Workspace of one ffa_backward in flight: on a GPU an fp32 dq, two numbers a row of a head, and
  * where the query heads of a group are shared out to fill the device, and for kernels of

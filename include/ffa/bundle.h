@@ -26,11 +26,16 @@ typedef struct ffa_bundle_filter {
     const char *template_name;
     const char *arch;
     const char *toolchain;
+    const char *digest;       /* of an import: the bundle's, 64 hexadecimal digits in lower case;
+                                 nothing is imported from one with another */
+    const volatile int *stop; /* NULL, or what a signal handler sets to something other than 0 to
+                                 end the call early, with FFA_TIMEOUT */
 } ffa_bundle_filter;
 #define FFA_BUNDLE_FILTER_INIT                                                                     \
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_bundle_filter)                                         \
     }
+FFA_API void ffa_bundle_filter_init(ffa_bundle_filter *filter, size_t bytes);
 
 typedef struct ffa_bundle_info {
     uint32_t struct_size;
@@ -48,6 +53,7 @@ typedef struct ffa_bundle_info {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_bundle_info)                                           \
     }
+FFA_API void ffa_bundle_info_init(ffa_bundle_info *info, size_t bytes);
 
 /*
  * Write the kernels of `from` that pass `filter` (NULL: all) to a new bundle in `folder`, which
@@ -57,7 +63,8 @@ typedef struct ffa_bundle_info {
  *
  * path  receives its name. Owner: caller, ffa_free().
  * info  NULL, or receives what was written.
- * Fails with FFA_INVALID, FFA_NOT_FOUND (no kernel passes), FFA_CACHE (either file), FFA_NOMEM.
+ * Fails with FFA_INVALID, FFA_NOT_FOUND (no kernel passes), FFA_CACHE (either file), FFA_TIMEOUT
+ * (stopped: nothing is written), FFA_NOMEM.
  * Thread: any. Blocks: reads and writes all of it.
  */
 FFA_API ffa_status ffa_bundle_export(char **path, ffa_cache *from, const char *folder,
@@ -65,19 +72,27 @@ FFA_API ffa_status ffa_bundle_export(char **path, ffa_cache *from, const char *f
                                      ffa_error *err);
 
 typedef struct ffa_bundle_report {
+    uint32_t struct_size;
+    uint32_t pad_;
     int64_t added;
     int64_t present;   /* `into` has them already, with the same cubin */
     int64_t conflicts; /* `into` has them already, with another cubin, and keeps its own */
     int64_t bad;       /* failed a check and were left out */
 } ffa_bundle_report;
+#define FFA_BUNDLE_REPORT_INIT                                                                     \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_bundle_report)                                         \
+    }
 
 /*
  * Add the kernels of `from`, a bundle or a store, that pass `filter` (NULL: all) to the store
- * `into`. To merge several, import one after the other. Kernels added before a failure stay, and
- * `report` is filled on failure too. The size limit of `into` is not applied here; the next context
- * that writes it does that.
- * Fails with FFA_INVALID (the same file twice), FFA_CACHE (`into` is read-only, or either file),
- * FFA_NOMEM. Thread: any. Blocks: reads all, writes what is new.
+ * `into`. To merge several, import one after the other. Of a bundle, the manifest and
+ * its digest are checked first, and nothing is imported where a kernel is not as it lists it, or
+ * missing; one whose cubin or facts are damaged is left out. Kernels added before a failure stay,
+ * and `report` is filled on failure too. The size limit of `into` is not applied here; the next
+ * context that writes it does that. Fails with FFA_INVALID (the same file twice; a digest, and
+ * `from` is a store), FFA_CACHE (`into` is read-only, either file, the manifest or its digest),
+ * FFA_TIMEOUT (stopped), FFA_NOMEM. Thread: any. Blocks: reads all, writes what is new.
  */
 FFA_API ffa_status ffa_bundle_import(ffa_cache *into, ffa_cache *from,
                                      const ffa_bundle_filter *filter, ffa_bundle_report *report,
@@ -91,10 +106,16 @@ FFA_API ffa_status ffa_bundle_info_get(ffa_cache *bundle, ffa_bundle_info *info,
 FFA_API ffa_status ffa_bundle_manifest(ffa_cache *cache, char **out, ffa_error *err);
 
 typedef struct ffa_bundle_verdict {
+    uint32_t struct_size;
+    uint32_t pad_;
     int64_t checked; /* entries */
     int64_t bad;     /* entries whose cubin or facts differ from what was stored or listed */
     int64_t missing; /* listed in the manifest, but not in the file */
 } ffa_bundle_verdict;
+#define FFA_BUNDLE_VERDICT_INIT                                                                    \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_bundle_verdict)                                        \
+    }
 
 /* Check every entry of a bundle by its length, its XXH3 hash and the SHA-256 in the manifest, and
  * check the structure of the file; `visit` (may be NULL) receives the bad entries. Somebody who can
@@ -111,11 +132,17 @@ typedef enum ffa_bundle_side {
 } ffa_bundle_side;
 
 typedef struct ffa_bundle_difference {
+    uint32_t struct_size;
+    uint32_t pad_;
     int64_t same;
     int64_t only_a;
     int64_t only_b;
     int64_t different;
 } ffa_bundle_difference;
+#define FFA_BUNDLE_DIFFERENCE_INIT                                                                 \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_bundle_difference)                                     \
+    }
 
 /* Return 0 to go on, anything else to stop. Must not call into either cache. */
 typedef int (*ffa_bundle_visit)(void *user, ffa_bundle_side side, const ffa_cache_entry *entry);

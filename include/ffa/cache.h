@@ -20,8 +20,11 @@ enum {
     FFA_CACHE_READONLY = 1u << 0, /* refuse calls that write */
     FFA_CACHE_CREATE = 1u << 1,   /* create the store if it does not exist */
     FFA_CACHE_GROUP = 1u << 2,    /* as FFA_OPEN_GROUP_STORE */
-    FFA_CACHE_NETWORK = 1u << 3   /* write a store even on a network file system. Without it such a
+    FFA_CACHE_NETWORK = 1u << 3,  /* write a store even on a network file system. Without it such a
                                      store opens, and calls that write fail with FFA_CACHE */
+    FFA_CACHE_FOLLOW_LINKS = 1u << 4 /* with FFA_CACHE_READONLY: the path may be a symbolic link, as
+                                        those of ffa_context_opts.bundles may. Each link on the way,
+                                        and its folder, is trusted or refused as the file is */
 };
 
 /*
@@ -55,6 +58,7 @@ typedef struct ffa_cache_stats {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_cache_stats)                                           \
     }
+FFA_API void ffa_cache_stats_init(ffa_cache_stats *stats, size_t bytes);
 
 FFA_API ffa_status ffa_cache_stats_get(ffa_cache *cache, ffa_cache_stats *stats, ffa_error *err);
 
@@ -78,12 +82,16 @@ typedef struct ffa_cache_counters {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_cache_counters)                                        \
     }
+FFA_API void ffa_cache_counters_init(ffa_cache_counters *counters, size_t bytes);
 
 FFA_API ffa_status ffa_cache_counters_get(ffa_cache *cache, ffa_cache_counters *counters,
                                           ffa_error *err);
 
-/* One entry; texts live as long as the callback. */
+/* One entry; texts live as long as the callback. struct_size, as in all that callbacks are given,
+ * is the library's: fields beyond it are not there. */
 typedef struct ffa_cache_entry {
+    uint32_t struct_size;
+    uint32_t pad_;
     const char *key;       /* 32 hexadecimal digits */
     const char *toolchain; /* "nvrtc 13.0 <build>" */
     const char *template_name;
@@ -116,9 +124,15 @@ FFA_API ffa_status ffa_cache_cubin(ffa_cache *cache, const char *key, const char
                                    void **out, size_t *bytes, ffa_error *err);
 
 typedef struct ffa_cache_verdict {
+    uint32_t struct_size;
+    uint32_t pad_;
     int64_t checked; /* entries */
     int64_t bad;     /* entries whose cubin or facts are not what was stored */
 } ffa_cache_verdict;
+#define FFA_CACHE_VERDICT_INIT                                                                     \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_cache_verdict)                                         \
+    }
 
 /* Check every entry and the file's structure; `visit` (may be NULL) receives the bad entries. It
  * changes nothing: a context removes the bad entries that it meets. FFA_CACHE for a damaged
@@ -136,15 +150,22 @@ typedef struct ffa_cache_gc_opts {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_cache_gc_opts)                                         \
     }
+FFA_API void ffa_cache_gc_opts_init(ffa_cache_gc_opts *opts, size_t bytes);
 /* Remove nothing; report what would be removed. A store that is read-only will do. */
 enum { FFA_CACHE_GC_DRY_RUN = 1u << 0 };
 
 typedef struct ffa_cache_gc_report {
+    uint32_t struct_size;
+    uint32_t pad_;
     int64_t removed; /* entries */
     int64_t kept;
     int64_t bytes_before; /* of the file, without its free bytes */
     int64_t bytes_after;
 } ffa_cache_gc_report;
+#define FFA_CACHE_GC_REPORT_INIT                                                                   \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_cache_gc_report)                                       \
+    }
 
 /* Remove entries by age and size, and return the file's space to the file system; `visit` (may be
  * NULL) receives each entry before it goes. FFA_INVALID when the options give neither limit. */
@@ -164,6 +185,8 @@ FFA_API ffa_status ffa_cache_clear(ffa_cache *cache, int64_t *removed, ffa_error
 /* A kernel that failed to compile. It is not tried again for a while
  * (ffa_context_opts.failure_age_s). Texts live as long as the callback. */
 typedef struct ffa_cache_failure {
+    uint32_t struct_size;
+    uint32_t pad_;
     const char *key;
     const char *toolchain;
     const char *template_name;
@@ -177,6 +200,8 @@ typedef struct ffa_cache_failure {
 /* A kernel that was found in no layer. Contexts opened with FFA_OPEN_NEVER_COMPILE or
  * FFA_OPEN_LOG_MISSES note their misses. Texts live as long as the callback. */
 typedef struct ffa_cache_miss {
+    uint32_t struct_size;
+    uint32_t pad_;
     const char *key;
     const char *template_name;
     const char *arch;

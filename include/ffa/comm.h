@@ -33,6 +33,7 @@ typedef struct ffa_loopback_opts {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_loopback_opts)                                         \
     }
+FFA_API void ffa_loopback_opts_init(ffa_loopback_opts *opts, size_t bytes);
 
 /*
  * Make a group of ranks in this process.

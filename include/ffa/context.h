@@ -53,7 +53,7 @@ typedef struct ffa_context_opts {
     const char *cache_path;    /* UTF-8, the store's file (kernels.ffadb); NULL: memory only */
     uint64_t cache_bytes_max;  /* 0: 1 GiB; kernels longest unused go first */
     const char *templates_dir; /* NULL: the text embedded in the library; for development */
-    const char *nvrtc_path;    /* NULL: searched for (docs/store.md, NVRTC and NCCL) */
+    const char *nvrtc_path;    /* NULL: searched for (docs/building.md) */
     const char *nccl_path;     /* NULL: searched for */
     ffa_log_fn log;            /* NULL: silent */
     void *log_user;
@@ -81,6 +81,49 @@ typedef struct ffa_context_opts {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_context_opts)                                          \
     }
+FFA_API void ffa_context_opts_init(ffa_context_opts *opts, size_t bytes);
+
+/* ---- options from an environment ---- */
+
+/* Owns the texts that ffa_context_opts_from_environment points options at. Immutable. */
+typedef struct ffa_environment ffa_environment;
+
+/* The value of a variable, NULL for none: getenv(), or what a program takes for it. Called during
+ * the call it is given to; the value is copied before the next one is asked for. */
+typedef const char *(*ffa_environment_fn)(void *user, const char *name);
+
+/*
+ * Set the options of a context as the command `ffa` does from its environment, so that a program
+ * and the command find one store: cache_path (NULL where no place is left), bundles and
+ * bundle_count, and FFA_OPEN_NEVER_COMPILE for FFA_JIT=never. The other options, and flags, stay.
+ * docs/store.md lists the variables. The library itself reads none: `get` is all it asks.
+ *
+ * opts  set up by the caller, from the _INIT macro. Its texts are those of *out until ffa_open has
+ *       copied them.
+ * out   receives the owner of the texts; NULL on failure. Owner: caller, ffa_environment_destroy().
+ * Fails with FFA_INVALID (FFA_CACHE_DIR is a URL or too long, FFA_JIT is neither never nor auto),
+ * FFA_NOMEM; *opts is as it was then. Thread: any. Looks at folders, makes none.
+ */
+FFA_API ffa_status ffa_context_opts_from_environment(ffa_context_opts *opts, ffa_environment **out,
+                                                     ffa_environment_fn get, void *user,
+                                                     ffa_error *err);
+FFA_API void ffa_environment_destroy(ffa_environment *environment);
+
+/* Where the store is, and why there. Texts live as long as the environment. */
+typedef struct ffa_environment_info {
+    uint32_t struct_size;
+    int32_t reason_count;
+    const char *store_path;     /* "": memory only */
+    const char *chosen_by;      /* "FFA_CACHE_DIR", ... "nothing" */
+    const char *const *reasons; /* [reason_count], a line a candidate, in order */
+} ffa_environment_info;
+#define FFA_ENVIRONMENT_INFO_INIT                                                                  \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_environment_info)                                      \
+    }
+
+FFA_API ffa_status ffa_environment_info_get(const ffa_environment *environment,
+                                            ffa_environment_info *info, ffa_error *err);
 
 /*
  * Open a context.
@@ -123,6 +166,7 @@ typedef struct ffa_context_info {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_context_info)                                          \
     }
+FFA_API void ffa_context_info_init(ffa_context_info *info, size_t bytes);
 
 FFA_API ffa_status ffa_context_info_get(ffa_context *context, ffa_context_info *info,
                                         ffa_error *err);
@@ -151,6 +195,7 @@ typedef struct ffa_version_info {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_version_info)                                          \
     }
+FFA_API void ffa_version_info_init(ffa_version_info *info, size_t bytes);
 
 /*
  * What `ffa --version` prints.
@@ -193,6 +238,7 @@ typedef struct ffa_context_stats {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_context_stats)                                         \
     }
+FFA_API void ffa_context_stats_init(ffa_context_stats *stats, size_t bytes);
 
 FFA_API ffa_status ffa_context_stats_get(ffa_context *context, ffa_context_stats *stats,
                                          ffa_error *err);

@@ -37,7 +37,8 @@ typedef struct ffa_dltensor {
  *   [batch][tokens][heads][head_dim]   the same, where the batch can be folded into the tokens
  *   [tokens][heads]                    lse and its gradient: head_dim 1
  *
- * A tensor without elements gets data NULL. Strides may be 0, but the last one of three or four
+ * Three dimensions are never a batch of lse: it is to be viewed as two, with the samples' tokens in
+ * one. A tensor without elements gets data NULL. Strides may be 0, but the last one of three or four
  * must be 1; those over a dimension of 1 are ignored. The memory is the tensor's, and must outlive
  * the calls that use it. That the device is the context's, and a stream is waited for, is the
  * caller's care.

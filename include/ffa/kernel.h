@@ -57,6 +57,7 @@ typedef struct ffa_kernel_info {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_kernel_info)                                           \
     }
+FFA_API void ffa_kernel_info_init(ffa_kernel_info *info, size_t bytes);
 
 /* ---- one kernel by name: what `ffa compile` does; needs no GPU ---- */
 
@@ -74,6 +75,7 @@ typedef struct ffa_compile_request {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_compile_request)                                       \
     }
+FFA_API void ffa_compile_request_init(ffa_compile_request *request, size_t bytes);
 
 enum {
     FFA_COMPILE_FORCE = 1u << 0, /* compile even where a layer has it; do not store */
@@ -119,6 +121,8 @@ FFA_API ffa_status ffa_compile_key(ffa_context *context, const ffa_compile_reque
 /* What ffa_precompile tells of a request that is done, or of itself between two of them. Borrowed:
  * all of it ends with the call of the function it is given to. */
 typedef struct ffa_precompile_event {
+    uint32_t struct_size; /* the library's: fields beyond it are not there */
+    uint32_t pad_;
     int64_t index;               /* of the request; -1: none, time has passed (tick_ms) */
     ffa_status status;           /* what came of it */
     int32_t busy;                /* threads that have a request */
@@ -128,7 +132,7 @@ typedef struct ffa_precompile_event {
     int32_t worker;              /* the process that was asked to compile it; 0: none */
     int32_t worker_signal;       /* that ended this process instead of an answer; 0: none */
     int32_t worker_status;       /* with which it ended instead of an answer; -1: it did not */
-    int32_t pad_;
+    int32_t pad2_;
 } ffa_precompile_event;
 
 /* What *stop of the options may be set to; 0: go on. */
@@ -163,6 +167,7 @@ typedef struct ffa_precompile_opts {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_precompile_opts)                                       \
     }
+FFA_API void ffa_precompile_opts_init(ffa_precompile_opts *opts, size_t bytes);
 
 typedef struct ffa_precompile_report {
     uint32_t struct_size;
@@ -181,6 +186,7 @@ typedef struct ffa_precompile_report {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_precompile_report)                                     \
     }
+FFA_API void ffa_precompile_report_init(ffa_precompile_report *report, size_t bytes);
 
 /*
  * Have `count` kernels ready: look each up, compile what is missing in parallel. Meant for the time
@@ -307,6 +313,7 @@ enum { FFA_HEADS_MAX = 65536 };
         .struct_size = (uint32_t)sizeof(ffa_attention_spec), .pack_heads = FFA_PACK_AUTO,          \
         .split = FFA_SPLIT_AUTO                                                                    \
     }
+FFA_API void ffa_attention_spec_init(ffa_attention_spec *spec, size_t bytes);
 
 /*
  * Resolve a spec's kernels: look up or compile, then load. A cubin that the driver refuses, such as

@@ -202,7 +202,7 @@ typedef struct ffa_block_list {
     int64_t blocks_max; /* entries of a row of indices: no num_blocks may be above it */
 } ffa_block_list;
 
-/* What a FlexAttention BlockMask of one sample says; samples go together by ffa_mask_concat. */
+/* What a FlexAttention BlockMask of one sequence says; a batch goes together by ffa_mask_concat. */
 typedef struct ffa_block_mask {
     uint32_t struct_size;  /* FFA_BLOCK_MASK_INIT */
     int32_t heads;         /* 1: shared by all heads; else heads_kv, at most 1024 */
@@ -236,8 +236,8 @@ FFA_API ffa_status ffa_mask_from_block_mask(ffa_mask **out, const ffa_block_mask
  * fail with FFA_INVALID, naming the argument, and as ffa_mask_create. Thread: any. Blocks: no. ----
  */
 
-/* Block diagonal: the queries and keys of masks[i] follow those of masks[i - 1], and samples do not
- * attend each other. This is how the samples of a batch become one mask. 1 <= count. */
+/* Block diagonal: the queries and keys of masks[i] follow those of masks[i - 1], and sequences do
+ * not attend each other. This is how the sequences of a batch become one mask. 1 <= count. */
 FFA_API ffa_status ffa_mask_concat(ffa_mask **out, const ffa_mask *const *masks, int64_t count,
                                    ffa_error *err);
 /* The queries and keys of a box, which begin at 0 in the result; neither range may be empty. */

@@ -82,6 +82,7 @@ typedef struct ffa_dispatch_opts {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_dispatch_opts)                                         \
     }
+FFA_API void ffa_dispatch_opts_init(ffa_dispatch_opts *opts, size_t bytes);
 
 /* Immutable. Thread: any number of threads may read one; one destroys it, last. */
 typedef struct ffa_dispatch ffa_dispatch;
@@ -163,6 +164,7 @@ typedef struct ffa_dispatch_report {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_dispatch_report)                                       \
     }
+FFA_API void ffa_dispatch_report_init(ffa_dispatch_report *report, size_t bytes);
 
 /* What the dispatch costs. ranks: NULL, or [rank_count], filled. Builds the transfer tables, and
  * drops them: about the time of create. Fails with FFA_INVALID, FFA_NOMEM. Thread: any. */

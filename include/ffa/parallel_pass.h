@@ -68,6 +68,7 @@ typedef struct ffa_parallel_args {
         .lse = FFA_TENSOR_INIT(NULL), .dout = FFA_TENSOR_INIT(NULL), .dq = FFA_TENSOR_INIT(NULL),  \
         .dk = FFA_TENSOR_INIT(NULL), .dv = FFA_TENSOR_INIT(NULL), .dlse = FFA_TENSOR_INIT(NULL)    \
     }
+FFA_API void ffa_parallel_args_init(ffa_parallel_args *args, size_t bytes);
 
 /*
  * One pass of one rank; all ranks of the group call the same passes in the same order, each with

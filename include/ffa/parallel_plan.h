@@ -75,6 +75,7 @@ typedef struct ffa_parallel_plan_opts {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_parallel_plan_opts)                                    \
     }
+FFA_API void ffa_parallel_plan_opts_init(ffa_parallel_plan_opts *opts, size_t bytes);
 
 /* Immutable. Thread: any number of threads may read one; one destroys it, last. */
 typedef struct ffa_parallel_plan ffa_parallel_plan;
@@ -145,6 +146,7 @@ typedef struct ffa_parallel_plan_info {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_parallel_plan_info)                                    \
     }
+FFA_API void ffa_parallel_plan_info_init(ffa_parallel_plan_info *info, size_t bytes);
 
 FFA_API ffa_status ffa_parallel_plan_info_get(const ffa_parallel_plan *plan,
                                               ffa_parallel_plan_info *info, ffa_error *err);

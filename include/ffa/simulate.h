@@ -66,6 +66,7 @@ typedef struct ffa_sim_opts {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_sim_opts)                                              \
     }
+FFA_API void ffa_sim_opts_init(ffa_sim_opts *opts, size_t bytes);
 
 /*
  * Model one forward and one backward pass by every method.

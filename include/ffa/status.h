@@ -63,6 +63,21 @@ FFA_API const char *ffa_status_text(ffa_status status);
 /* "0.1.0". Thread: any. */
 FFA_API const char *ffa_version(void);
 
+/*
+ * Structs with a struct_size are started from a macro:
+ *
+ *     ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
+ *
+ * or, in C++ and in languages without macros, by the function that stands below the macro:
+ *
+ *     ffa_context_opts opts;
+ *     ffa_context_opts_init(&opts, sizeof opts);
+ *
+ * Both give the same values. The function is told the size because the caller may be compiled
+ * against another version of the struct than the library; bytes beyond those that the library knows
+ * become 0, the default. Thread: any.
+ */
+
 /* Free a text or buffer that a function of this library returned for the caller to own. NULL is
  * allowed. Thread: any. */
 FFA_API void ffa_free(void *memory);

@@ -21,8 +21,8 @@ extern "C" {
  * all heads, the same row, as in an expanded gradient: it is for tensors that a call only reads,
  * and refused for those that it writes, whose rows must not overlap. The stride over a single
  * token or a single head is ignored. Data must be aligned to its element; on a GPU the data of all
- * tensors but lse must be 16-byte aligned and their strides multiples of 16 bytes (8 elements of 16
- * bits).
+ * tensors but lse and dlse must be 16-byte aligned and their strides multiples of 16 bytes (8
+ * elements of 16 bits).
  *
  * Below the strides is what the caller knows of the tensor. A call compares it with what it needs,
  * and fails with FFA_INVALID where they differ. 0: unknown, and not compared.
@@ -32,7 +32,7 @@ typedef struct ffa_tensor {
     int64_t token_stride;
     int64_t head_stride;
     int64_t tokens; /* rows of a head that are there, over all samples; more than needed is fine */
-    int64_t head_dim; /* elements of a row; 1 for lse */
+    int64_t head_dim; /* elements of a row; 1 for lse and dlse */
     /* From sample to sample, where batch > 1. Calls know no samples, so a batch must be foldable
      * into the tokens: tokens / batch * token_stride. */
     int64_t batch_stride;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Log lines and clocks. Invariant: without a sink nothing is formatted, and the library prints
- * nothing by itself. A line is one line, whatever the texts in it. Durations are read from the clock that only goes forward.
+ * nothing by itself. A line is one line, whatever the texts in it. Durations are read from the
+ * clock that only goes forward.
  */
 #include "base/base.h"
 #include "base/printable.h"

@@ -235,8 +235,9 @@ static bool is_left_behind(int file, const struct stat *entry)
     return errno != EWOULDBLOCK && age > STALE_SURE_S;
 }
 
-/* Remove the regular files of this user in an open folder; takes the descriptor. */
-static void empty_folder(int folder)
+/* Remove this user's files of names that start with `inside` in an open folder; takes the
+ * descriptor. */
+static void empty_folder(int folder, const char *inside)
 {
     DIR *dir = fdopendir(folder);
 
@@ -247,39 +248,38 @@ static void empty_folder(int folder)
     for (struct dirent *entry; (entry = readdir(dir));) {
         struct stat stat;
 
-        if (fstatat(dirfd(dir), entry->d_name, &stat, AT_SYMLINK_NOFOLLOW) == 0 &&
+        if (strncmp(entry->d_name, inside, strlen(inside)) == 0 &&
+            fstatat(dirfd(dir), entry->d_name, &stat, AT_SYMLINK_NOFOLLOW) == 0 &&
             S_ISREG(stat.st_mode) && stat.st_uid == geteuid())
             (void)unlinkat(dirfd(dir), entry->d_name, 0);
     }
     (void)closedir(dir);
 }
 
-static void reap_one(int folder, const char *name)
+/* inside: NULL for a file. */
+static void reap_one(int folder, const char *name, const char *inside)
 {
     struct stat entry;
-    bool is_folder;
     int file;
 
-    if (fstatat(folder, name, &entry, AT_SYMLINK_NOFOLLOW) != 0)
-        return;
-    is_folder = S_ISDIR(entry.st_mode);
-    if (!is_folder && !S_ISREG(entry.st_mode))
+    if (fstatat(folder, name, &entry, AT_SYMLINK_NOFOLLOW) != 0 ||
+        !(inside ? S_ISDIR(entry.st_mode) : S_ISREG(entry.st_mode)))
         return;
     file = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (file < 0)
         return;
-    if (is_left_behind(file, &entry)) {
-        if (is_folder) {
-            empty_folder(file);
-            file = -1;
-        }
-        (void)unlinkat(folder, name, is_folder ? AT_REMOVEDIR : 0);
+    if (!is_left_behind(file, &entry)) {
+        (void)close(file);
+        return;
     }
-    if (file >= 0)
+    if (inside)
+        empty_folder(file, inside);
+    (void)unlinkat(folder, name, inside ? AT_REMOVEDIR : 0);
+    if (!inside)
         (void)close(file);
 }
 
-void tempfile_reap(const char *folder, const char *prefix)
+static void reap(const char *folder, const char *prefix, const char *inside)
 {
     int saved = errno;
     DIR *dir = opendir(folder);
@@ -287,8 +287,18 @@ void tempfile_reap(const char *folder, const char *prefix)
     if (dir) {
         for (struct dirent *entry; (entry = readdir(dir));)
             if (is_name_of(entry->d_name, prefix))
-                reap_one(dirfd(dir), entry->d_name);
+                reap_one(dirfd(dir), entry->d_name, inside);
         (void)closedir(dir);
     }
     errno = saved;
+}
+
+void tempfile_reap(const char *folder, const char *prefix)
+{
+    reap(folder, prefix, NULL);
+}
+
+void tempfile_reap_folders(const char *folder, const char *prefix, const char *inside)
+{
+    reap(folder, prefix, inside);
 }

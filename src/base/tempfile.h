@@ -37,10 +37,12 @@ bool tempfile_publish(struct tempfile *file, const char *name, bool replace);
 /* Let go of it; what was not published is gone. Keeps errno. */
 void tempfile_discard(struct tempfile *file);
 
-/* Remove what killed processes left in `folder` under names of `prefix`: regular files, and folders
- * of regular files, of this user, unchanged for ten minutes, that nobody has locked (flock). Best
- * effort. */
+/* Remove what killed processes left in `folder` under names of `prefix`: regular files of this
+ * user, unchanged for ten minutes, that nobody has locked (flock). Best effort. */
 void tempfile_reap(const char *folder, const char *prefix);
+/* The same for folders: their files whose names start with `inside`, and them if they are empty
+ * then. Others may have given a name of `prefix` to a folder of something else. */
+void tempfile_reap_folders(const char *folder, const char *prefix, const char *inside);
 
 /* "/proc/self/fd/<file>" in `out`, if that leads to the open file; "" and false where /proc is
  * missing. */

@@ -75,14 +75,25 @@ void walk_close(struct walk *walk)
 
 ffa_status filter_import(ffa_bundle_filter *out, const ffa_bundle_filter *filter, ffa_error *err)
 {
+    enum { DIGITS = SHA256_TEXT - 1 };
     ffa_status rc;
 
     FFA_TRY(opts_import(out, sizeof *out, filter, err));
     if (out->flags)
         rc =
             error_fail(err, FFA_UNSUPPORTED, 0, "filter: flags is 0x%x, none is known", out->flags);
+    else if (out->digest &&
+             (strlen(out->digest) != DIGITS || strspn(out->digest, "0123456789abcdef") != DIGITS))
+        rc = error_fail(err, FFA_INVALID, 0,
+                        "filter: digest is '%.80s', not %d hexadecimal digits in lower case",
+                        out->digest, DIGITS);
 out:
     return rc;
+}
+
+ffa_status filter_check_stop(const ffa_bundle_filter *filter, ffa_error *err)
+{
+    return filter->stop && *filter->stop ? error_fail(err, FFA_TIMEOUT, 0, "stopped") : FFA_OK;
 }
 
 /* ---- the manifest ---- */
@@ -272,6 +283,7 @@ static ffa_status fill(struct store *bundle, struct store *from, const ffa_bundl
          rc = walk_next(&walk, err)) {
         struct store_row *row = &walk.row;
 
+        FFA_TRY(filter_check_stop(filter, err));
         if (!is_sound(row)) {
             info->left_out++;
             continue;
@@ -329,7 +341,7 @@ static ffa_status export_to(struct store *bundle, char **path, struct store *fro
     ffa_status rc = FFA_OK;
 
     tempfile_reap(folder, ".ffa-bundle-");
-    tempfile_reap(folder, ".ffa-merge-");
+    tempfile_reap_folders(folder, ".ffa-merge-", "kernels.ffadb");
     if (!tempfile_open(&file, folder, ".ffa-bundle-")) {
         rc = store_file_trouble(bundle, "make a file in", folder, err);
         goto out;
@@ -381,6 +393,8 @@ ffa_status ffa_bundle_export(char **path, ffa_cache *from, const char *folder,
                           : folder ? "folder is empty"
                                    : "folder is NULL");
     FFA_TRY(filter_import(&wanted, filter, err));
+    if (wanted.digest)
+        return error_fail(err, FFA_INVALID, 0, "filter: digest is for ffa_bundle_import");
     FFA_TRY(store_open(&bundle, &(struct store_opts){ .mode = STORE_MAINTAIN }, err));
     bundle->path = mem_strdup(folder); /* what messages call it */
     if (!bundle->path) {
@@ -430,10 +444,16 @@ static int compare_line(const char *at, const struct store_row *row, char sha[SH
     return order;
 }
 
+struct findings {
+    ffa_bundle_verdict verdict;
+    int64_t unlisted; /* of the bad: sound by themselves, but not as the manifest has them */
+};
+
 /* Rows and lines are sorted alike: one pass over both. */
-static ffa_status check_rows(struct store *store, const char *manifest, ffa_bundle_verdict *verdict,
+static ffa_status check_rows(struct store *store, const char *manifest, struct findings *found,
                              ffa_cache_visit visit, void *user, ffa_error *err)
 {
+    ffa_bundle_verdict *verdict = &found->verdict;
     const char *at = manifest + strcspn(manifest, "\n");
     char sha[SHA256_TEXT], listed[SHA256_TEXT];
     bool is_stopped = false;
@@ -456,6 +476,7 @@ static ffa_status check_rows(struct store *store, const char *manifest, ffa_bund
         if (order == 0 && is_sound(&walk.row) && strcmp(sha, listed) == 0)
             continue;
         verdict->bad++;
+        found->unlisted += is_sound(&walk.row);
         cache_entry_of(&entry, &walk.row);
         entry.is_bad = 1;
         is_stopped = visit && visit(user, &entry);
@@ -470,20 +491,47 @@ ffa_status ffa_bundle_verify(ffa_cache *bundle, ffa_bundle_verdict *verdict, ffa
                              void *user, ffa_error *err)
 {
     char digest[SHA256_TEXT], *manifest = NULL;
+    struct findings found = { 0 };
     ffa_status rc;
 
     if (!bundle || !verdict)
         return error_fail(err, FFA_INVALID, 0, "%s is NULL", bundle ? "verdict" : "bundle");
-    *verdict = (ffa_bundle_verdict){ 0 };
-    rc = cache_enter(bundle, err);
+    rc = opts_export(verdict, &found.verdict, sizeof found.verdict, err);
+    if (rc == FFA_OK)
+        rc = cache_enter(bundle, err);
     if (rc != FFA_OK)
         return rc;
     FFA_TRY(need_bundle(bundle->store, err));
     FFA_TRY(read_manifest(bundle->store, &manifest, digest, err));
-    FFA_TRY(check_rows(bundle->store, manifest, verdict, visit, user, err));
+    FFA_TRY(check_rows(bundle->store, manifest, &found, visit, user, err));
     rc = cache_check_structure(bundle->store, err);
 out:
     cache_leave(bundle);
+    (void)opts_export(verdict, &found.verdict, sizeof found.verdict, NULL);
+    mem_free(manifest);
+    return rc;
+}
+
+ffa_status bundle_check(struct store *bundle, const char *wanted, ffa_error *err)
+{
+    char digest[SHA256_TEXT], *manifest = NULL;
+    struct findings found = { 0 };
+    ffa_status rc;
+
+    FFA_TRY(read_manifest(bundle, &manifest, digest, err));
+    if (wanted && strcmp(digest, wanted) != 0) {
+        rc = error_fail(err, FFA_CACHE, 0,
+                        "bundle '%s' is not the one that is wanted: its digest is %s, not %s",
+                        bundle->path, digest, wanted);
+        goto out;
+    }
+    FFA_TRY(check_rows(bundle, manifest, &found, NULL, NULL, err));
+    if (found.unlisted || found.verdict.missing)
+        rc = error_fail(err, FFA_CACHE, 0,
+                        "bundle '%s' was changed: %lld kernels are not as its manifest lists them, "
+                        "%lld are missing; nothing is imported from it; export it again",
+                        bundle->path, (long long)found.unlisted, (long long)found.verdict.missing);
+out:
     mem_free(manifest);
     return rc;
 }

@@ -37,6 +37,12 @@ ffa_status walk_next(struct walk *walk, ffa_error *err);
 void walk_close(struct walk *walk);
 
 ffa_status filter_import(ffa_bundle_filter *out, const ffa_bundle_filter *filter, ffa_error *err);
+/* FFA_TIMEOUT where *stop is set. */
+ffa_status filter_check_stop(const ffa_bundle_filter *filter, ffa_error *err);
+/* Under lock: FFA_CACHE where the manifest of a bundle is missing or edited, its digest is not
+ * `wanted` (NULL: any), or the kernels are not those it lists. A kernel that is damaged, by its own
+ * hashes, is left to who reads it. */
+ffa_status bundle_check(struct store *bundle, const char *wanted, ffa_error *err);
 /* Both locks, in one order whichever comes first. FFA_INVALID when both are one file. */
 ffa_status cache_lock_both(ffa_cache *a, ffa_cache *b, ffa_error *err);
 void cache_unlock_both(ffa_cache *a, ffa_cache *b);

@@ -101,6 +101,7 @@ static ffa_status add_all(struct store *into, struct store *from, const ffa_bund
 
         FFA_TRY(store_run(into, "BEGIN IMMEDIATE", "begin", err));
         for (int i = 0; i < BATCH_ROWS && walk.is_row; i++) {
+            FFA_TRY(filter_check_stop(filter, err));
             FFA_TRY(add_row(into, &walk.row, &batch, err));
             FFA_TRY(walk_next(&walk, err));
         }
@@ -112,6 +113,17 @@ out:
     return store_rollback(into, rc);
 }
 
+/* Under lock. A store has no manifest: its entries are as good as their hashes. */
+static ffa_status check_source(struct store *from, const ffa_bundle_filter *filter, ffa_error *err)
+{
+    if (from->is_bundle)
+        return bundle_check(from, filter->digest, err);
+    if (filter->digest)
+        return error_fail(err, FFA_INVALID, 0,
+                          "filter: digest is given, '%s' is a store, which has none", from->path);
+    return FFA_OK;
+}
+
 ffa_status ffa_bundle_import(ffa_cache *into, ffa_cache *from, const ffa_bundle_filter *filter,
                              ffa_bundle_report *report, ffa_error *err)
 {
@@ -120,15 +132,17 @@ ffa_status ffa_bundle_import(ffa_cache *into, ffa_cache *from, const ffa_bundle_
     ffa_status rc;
 
     if (report)
-        *report = now;
+        FFA_TRY(opts_export(report, &now, sizeof now, err));
     if (!into || !from)
         return error_fail(err, FFA_INVALID, 0, "%s is NULL", into ? "from" : "into");
     FFA_TRY(filter_import(&wanted, filter, err));
     FFA_TRY(cache_lock_both(into, from, err));
-    rc = add_all(into->store, from->store, &wanted, &now, err);
+    rc = check_source(from->store, &wanted, err);
+    if (rc == FFA_OK)
+        rc = add_all(into->store, from->store, &wanted, &now, err);
     cache_unlock_both(into, from);
     if (report)
-        *report = now;
+        (void)opts_export(report, &now, sizeof now, NULL);
 out:
     return rc;
 }
@@ -189,13 +203,13 @@ ffa_status ffa_bundle_diff(ffa_cache *a, ffa_cache *b, ffa_bundle_difference *ou
 
     if (!out)
         return error_fail(err, FFA_INVALID, 0, "out is NULL");
-    *out = now;
+    FFA_TRY(opts_export(out, &now, sizeof now, err));
     if (!a || !b)
         return error_fail(err, FFA_INVALID, 0, "%s is NULL", a ? "b" : "a");
     FFA_TRY(cache_lock_both(a, b, err));
     rc = compare(a->store, b->store, &now, visit, user, err);
     cache_unlock_both(a, b);
-    *out = now;
+    (void)opts_export(out, &now, sizeof now, NULL);
 out:
     return rc;
 }

@@ -144,6 +144,8 @@ static int open_locks(const struct flight *flight)
     int above = open_folder(flight, AT_FDCWD, flight->above, EPERM);
     int locks = above < 0 ? -1 : open_folder(flight, above, name, EACCES);
 
+    if (above >= 0 && locks < 0 && errno == ENOTDIR)
+        errno = EEXIST; /* something else is in the way */
     if (above >= 0 && locks < 0 && errno == ENOENT) {
         bool is_made = mkdirat(above, name, 0700) == 0;
 
@@ -290,7 +292,8 @@ enum flight_answer flight_take(struct flight *flight, const char *key, const ato
     }
     if (answer == FLIGHT_UNAVAILABLE) {
         const char *reason = strerror(errno);
-        bool is_place = errno == EROFS || errno == ENOSPC || errno == EDQUOT || errno == EPERM;
+        bool is_place = errno == EROFS || errno == ENOSPC || errno == EDQUOT || errno == EPERM ||
+                        errno == ENOENT || errno == ENOTDIR;
 
         atomic_fetch_add(&flight->errors, 1);
         /* What ails the place, the store will say: one warning for it is enough. */

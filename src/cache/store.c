@@ -252,8 +252,8 @@ static ffa_status find_file(struct store *store, struct stat *file, ffa_error *e
     if (place_is_url(store->path))
         return error_fail(err, FFA_CACHE, 0, "%s '%s' is a URL, not a path: give a file on a disk",
                           store_kind(store), store->path);
-    rc = store->mode == STORE_BUNDLE ? store_enter_bundle_place(store, file, err)
-                                     : store_enter_place(store, file, err);
+    rc = store->follows_links ? store_enter_bundle_place(store, file, err)
+                              : store_enter_place(store, file, err);
     if (rc != FFA_OK && rc != FFA_NOT_FOUND)
         return rc;
     if (check_network(store, rc == FFA_OK, &network) != FFA_OK)
@@ -355,7 +355,7 @@ static bool is_gone(const struct store *store)
 {
     struct stat now;
 
-    return (store->mode == STORE_BUNDLE ? stat : lstat)(store->path, &now) != 0 ||
+    return (store->follows_links ? stat : lstat)(store->path, &now) != 0 ||
            now.st_ino != store->inode || now.st_dev != store->device;
 }
 
@@ -412,6 +412,7 @@ ffa_status store_open(struct store **out, const struct store_opts *opts, ffa_err
     store->may_create = opts->create;
     store->on_network = opts->on_network;
     store->of_group = opts->of_group;
+    store->follows_links = opts->mode == STORE_BUNDLE || opts->follow_links;
     store->busy_ms = STORE_BUSY_MS;
     store->work_max = STORE_WORK_MAX;
     store->place.folder = -1;

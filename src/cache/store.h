@@ -25,6 +25,7 @@ struct store_opts {
     bool on_network;    /* write on a network file system, too */
     bool of_group;      /* its group may write it */
     bool create;        /* STORE_MAINTAIN: make it when absent */
+    bool follow_links;  /* STORE_READONLY: it may be behind links, as a bundle */
     uint64_t bytes_max; /* 0: 1 GiB */
     struct log log;
 };
@@ -44,9 +45,9 @@ uint64_t store_bad_count(const struct store *store);
 uint64_t store_error_count(const struct store *store);
 
 struct store_query {
-    const struct jit_request *request; /* completed: its key and record are looked up */
-    const char *toolchain;             /* preferred; "": none */
-    bool exact;                        /* no other toolchain will do */
+    const struct jit_request *request;       /* completed: its key and record are looked up */
+    const char *toolchain;                   /* preferred; "": none */
+    bool exact;                              /* no other toolchain will do */
     const struct jit_kernel *const *refused; /* [refused_count] cubins that will not do */
     int refused_count;
 };

@@ -179,7 +179,7 @@ ffa_status ffa_cache_gc(ffa_cache *cache, const ffa_cache_gc_opts *opts,
     ffa_status rc;
 
     if (report)
-        *report = now;
+        FFA_TRY(opts_export(report, &now, sizeof now, err));
     if (!cache)
         return error_fail(err, FFA_INVALID, 0, "cache is NULL");
     FFA_TRY(import(&wanted, opts, err));
@@ -195,7 +195,7 @@ ffa_status ffa_cache_gc(ffa_cache *cache, const ffa_cache_gc_opts *opts,
         rc = cache_check_writable(cache->store, err);
     cache_leave(cache);
     if (rc == FFA_OK && report)
-        *report = now;
+        rc = opts_export(report, &now, sizeof now, err);
 out:
     return rc;
 }

@@ -38,6 +38,7 @@ struct store {
     char *folder;
     enum store_mode mode;
     bool may_create, on_network, of_group;
+    bool follows_links; /* as every bundle does */
     uint64_t bytes_max;
     struct log log;
     atomic_uint_fast64_t bad, errors;

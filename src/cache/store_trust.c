@@ -108,7 +108,8 @@ char *store_place_path(const struct store_place *place, const char *ending)
 {
     struct text path = { 0 };
 
-    text_add(&path, "%s/%s%s", place->opened, place->name, ending);
+    text_add(&path, "%s/%s%s", strcmp(place->opened, "/") == 0 ? "" : place->opened, place->name,
+             ending);
     return text_take(&path);
 }
 
@@ -168,9 +169,13 @@ static ffa_status give_to_group(struct store *store, const struct stat *stat, ff
     struct stat now;
     ffa_status rc = FFA_OK;
 
-    if (folder < 0 || fstat(folder, &now) != 0 || now.st_ino != stat->st_ino ||
-        now.st_dev != stat->st_dev || now.st_uid != geteuid() || fchmod(folder, 02770) != 0)
+    if (folder >= 0 && fstat(folder, &now) == 0 &&
+        (now.st_ino != stat->st_ino || now.st_dev != stat->st_dev || now.st_uid != geteuid())) {
+        errno = ESTALE;
         rc = store_file_trouble(store, "hand to its group", store->folder, err);
+    } else if (folder < 0 || fchmod(folder, 02770) != 0) {
+        rc = store_file_trouble(store, "hand to its group", store->folder, err);
+    }
     if (folder >= 0)
         (void)close(folder);
     return rc;
@@ -204,7 +209,7 @@ static ffa_status check_ancestors(struct store *store, char *path, ffa_error *er
 /* Without /proc: the folder's path by names, if that cannot lead elsewhere. */
 static ffa_status open_by_names(struct store *store, ffa_error *err)
 {
-    bool is_bundle = store->mode == STORE_BUNDLE;
+    bool is_bundle = store->follows_links;
     char *path = realpath(is_bundle ? store->path : store->folder, NULL);
     struct stat here, there;
     ffa_status rc = FFA_OK;
@@ -349,7 +354,8 @@ static ffa_status hop_to(struct store *store, const char *name, int *folder, str
     *folder = next;
     if (next < 0 || look(next, slash ? slash + 1 : name, file) != 0)
         rc = errno == ENOENT || errno == ENOTDIR
-                 ? error_fail(err, FFA_NOT_FOUND, ENOENT, "there is no bundle '%s'", store->path)
+                 ? error_fail(err, FFA_NOT_FOUND, ENOENT, "there is no %s '%s'", store_kind(store),
+                              store->path)
                  : store_file_trouble(store, "look at", name, err);
     else
         rc = trust(store, path, &stat, "folder", err);
@@ -401,12 +407,14 @@ ffa_status store_enter_bundle_place(struct store *store, struct stat *file, ffa_
     }
     FFA_TRY(trust(store, store->path, file, "file", err));
     if (!S_ISREG(file->st_mode)) {
-        rc = error_fail(err, FFA_CACHE, 0, "bundle '%s' is no regular file: it is %s", store->path,
-                        place_kind(file->st_mode));
+        rc = error_fail(err, FFA_CACHE, 0, "%s '%s' is no regular file: it is %s",
+                        store_kind(store), store->path, place_kind(file->st_mode));
         goto out;
     }
     rc = take_place(store, folder, strrchr(name, '/') ? strrchr(name, '/') + 1 : name, err);
     folder = -1;
+    if (rc == FFA_OK && store->mode != STORE_BUNDLE) /* a bundle has no journal */
+        rc = check_companions(store, err);
 out:
     if (folder >= 0)
         (void)close(folder);

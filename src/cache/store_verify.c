@@ -12,9 +12,10 @@
 
 ffa_status ffa_cache_open(ffa_cache **out, const char *path, uint32_t flags, ffa_error *err)
 {
-    const uint32_t known =
-        FFA_CACHE_READONLY | FFA_CACHE_CREATE | FFA_CACHE_GROUP | FFA_CACHE_NETWORK;
+    const uint32_t known = FFA_CACHE_READONLY | FFA_CACHE_CREATE | FFA_CACHE_GROUP |
+                           FFA_CACHE_NETWORK | FFA_CACHE_FOLLOW_LINKS;
     struct store_opts opts = { .path = path,
+                               .follow_links = flags & FFA_CACHE_FOLLOW_LINKS,
                                .on_network = flags & FFA_CACHE_NETWORK,
                                .of_group = flags & FFA_CACHE_GROUP };
     ffa_cache *cache = NULL;
@@ -27,6 +28,9 @@ ffa_status ffa_cache_open(ffa_cache **out, const char *path, uint32_t flags, ffa
         return error_fail(err, FFA_INVALID, 0, "path is %s", path ? "empty" : "NULL");
     if (flags & ~known)
         return error_fail(err, FFA_UNSUPPORTED, 0, "flags is 0x%x, known are 0x%x", flags, known);
+    if (flags & FFA_CACHE_FOLLOW_LINKS && !(flags & FFA_CACHE_READONLY))
+        return error_fail(err, FFA_INVALID, 0,
+                          "flags has FFA_CACHE_FOLLOW_LINKS without FFA_CACHE_READONLY");
     if (place_is_url(path))
         return error_fail(err, FFA_INVALID, 0, "path is '%.200s', a URL: give a file on a disk",
                           path);
@@ -106,7 +110,8 @@ ffa_status cache_check_writable(const struct store *store, ffa_error *err)
 
 void cache_entry_of(ffa_cache_entry *entry, const struct store_row *row)
 {
-    *entry = (ffa_cache_entry){ .key = row->key,
+    *entry = (ffa_cache_entry){ .struct_size = (uint32_t)sizeof *entry,
+                                .key = row->key,
                                 .toolchain = row->toolchain,
                                 .template_name = row->template_name,
                                 .arch = row->arch,
@@ -315,18 +320,19 @@ ffa_status ffa_cache_verify(ffa_cache *cache, ffa_cache_verdict *verdict, ffa_ca
                             void *user, ffa_error *err)
 {
     static const struct key_range all = { "", "g" };
+    ffa_cache_verdict now = { 0 };
     ffa_status rc;
 
     if (!cache || !verdict)
         return error_fail(err, FFA_INVALID, 0, "%s is NULL", cache ? "verdict" : "cache");
-    *verdict = (ffa_cache_verdict){ 0 };
-    rc = cache_enter(cache, err);
-    if (rc != FFA_OK)
-        return rc;
-    rc = visit_rows(cache->store, &all, true, verdict, visit, user, err);
+    FFA_TRY(opts_export(verdict, &now, sizeof now, err));
+    FFA_TRY(cache_enter(cache, err));
+    rc = visit_rows(cache->store, &all, true, &now, visit, user, err);
     if (rc == FFA_OK)
         rc = cache_check_structure(cache->store, err);
     cache_leave(cache);
+    (void)opts_export(verdict, &now, sizeof now, NULL);
+out:
     return rc;
 }
 
@@ -457,6 +463,7 @@ struct note_visitor {
 static int show_failure(const struct note_visitor *visitor, sqlite3_stmt *statement)
 {
     return visitor->failure(visitor->user, &(ffa_cache_failure){
+                                               .struct_size = (uint32_t)sizeof(ffa_cache_failure),
                                                .key = text_of(statement, 0),
                                                .toolchain = text_of(statement, 1),
                                                .template_name = text_of(statement, 2),
@@ -471,6 +478,7 @@ static int show_failure(const struct note_visitor *visitor, sqlite3_stmt *statem
 static int show_miss(const struct note_visitor *visitor, sqlite3_stmt *statement)
 {
     return visitor->miss(visitor->user, &(ffa_cache_miss){
+                                            .struct_size = (uint32_t)sizeof(ffa_cache_miss),
                                             .key = text_of(statement, 0),
                                             .template_name = text_of(statement, 1),
                                             .arch = text_of(statement, 2),

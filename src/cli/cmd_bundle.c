@@ -9,6 +9,7 @@
 #include "cli/cli.h"
 #include "cli/entries.h"
 #include "cli/file.h"
+#include "cli/interrupt.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -78,6 +79,14 @@ static int print_exported(const struct cli *cli, const char *path, const ffa_bun
     return cli_print_json(cli, object, status);
 }
 
+/* A failure, or the end by a signal. */
+static int fail_or_interrupted(const struct cli *cli, const ffa_error *err)
+{
+    const int status = cli_fail(cli, err);
+
+    return err->status == FFA_TIMEOUT && interrupt_stop ? CLI_INTERRUPTED : status;
+}
+
 static int export_from(const struct cli *cli, ffa_cache *from, const char *folder,
                        const ffa_bundle_filter *filter)
 {
@@ -86,7 +95,7 @@ static int export_from(const struct cli *cli, ffa_cache *from, const char *folde
     char *path = NULL;
     int status = ffa_bundle_export(&path, from, folder, filter, &info, &err) == FFA_OK
                      ? print_exported(cli, path, &info)
-                     : cli_fail(cli, &err);
+                     : fail_or_interrupted(cli, &err);
 
     ffa_free(path);
     return status;
@@ -96,6 +105,7 @@ int cmd_bundle_export(struct cli *cli)
 {
     ffa_bundle_filter filter = FFA_BUNDLE_FILTER_INIT;
     const char *folder = ".";
+    struct interrupt kept;
     ffa_cache *cache = NULL;
     const struct cli_option rows[] = {
         { "to", CLI_TEXT, &folder, "FOLDER", "write the bundle to FOLDER; default: this one", 0,
@@ -109,13 +119,24 @@ int cmd_bundle_export(struct cli *cli)
         status = entries_open_store(cli, &cache, FFA_CACHE_READONLY);
     if (status != CLI_PARSE_GO)
         return status;
+    filter.stop = &interrupt_stop;
+    interrupt_take(&kept);
     status = cache ? export_from(cli, cache, folder, &filter)
                    : cli_fail_text(cli, FFA_NOT_FOUND, "there is nothing to export");
+    interrupt_give_back(&kept);
     ffa_cache_close(cache);
     return status;
 }
 
 /* ---- import ---- */
+
+static int check_digest(const struct cli *cli, const char *digest)
+{
+    if (!digest || (strlen(digest) == 64 && strspn(digest, "0123456789abcdef") == 64))
+        return CLI_PARSE_GO;
+    return cli_fail_text(cli, FFA_INVALID,
+                         "--digest is '%.80s', not 64 hexadecimal digits in lower case", digest);
+}
 
 static void add_report(json_t *object, const ffa_bundle_report *report)
 {
@@ -144,7 +165,7 @@ static ffa_status import_all(const struct cli *cli, ffa_cache *into, char *const
     ffa_status rc = FFA_OK;
 
     for (int i = 0; i < count && rc == FFA_OK; i++) {
-        ffa_bundle_report report = { 0 };
+        ffa_bundle_report report = FFA_BUNDLE_REPORT_INIT;
         json_t *object = json_object();
         ffa_cache *from = NULL;
 
@@ -184,26 +205,36 @@ static int print_imported(const struct cli *cli, const ffa_bundle_report *sum, j
 int cmd_bundle_import(struct cli *cli)
 {
     ffa_bundle_filter filter = FFA_BUNDLE_FILTER_INIT;
-    ffa_bundle_report sum = { 0 };
+    ffa_bundle_report sum = FFA_BUNDLE_REPORT_INIT;
     ffa_error err = { FFA_OK, 0, "" };
     ffa_cache *cache = NULL;
     json_t *bundles;
     const struct cli_option rows[] = {
+        { "digest", CLI_TEXT, &filter.digest, "SHA256", "the digest that BUNDLE must have", 0, 0 },
         FILTER_OPTIONS(filter),
         STORE_OPTION(cli),
         CLI_NETWORK_OPTION(cli),
     };
+    struct interrupt kept;
     int status = cli_parse(cli, rows, CLI_COUNT(rows), 1, 1000);
 
+    if (status == CLI_PARSE_GO)
+        status = check_digest(cli, filter.digest);
+    if (status == CLI_PARSE_GO && filter.digest && cli->argc > 1)
+        status =
+            cli_fail_text(cli, FFA_INVALID, "--digest is of one bundle, %d are given", cli->argc);
     if (status == CLI_PARSE_GO)
         status = entries_open_store(cli, &cache, FFA_CACHE_CREATE);
     if (status != CLI_PARSE_GO)
         return status;
+    filter.stop = &interrupt_stop;
+    interrupt_take(&kept);
     bundles = json_array();
     status = import_all(cli, cache, cli->argv, cli->argc, &filter, &sum, bundles, &err) == FFA_OK
                  ? print_imported(cli, &sum, bundles)
-                 : cli_fail(cli, &err);
+                 : fail_or_interrupted(cli, &err);
     json_decref(bundles);
+    interrupt_give_back(&kept);
     ffa_cache_close(cache);
     return status;
 }
@@ -255,7 +286,8 @@ static void scratch_remove(const struct scratch *scratch)
  * decide. */
 static int merge_into(const struct cli *cli, ffa_cache *store, const ffa_bundle_filter *filter)
 {
-    ffa_bundle_report sum = { 0 };
+    ffa_bundle_report sum = FFA_BUNDLE_REPORT_INIT;
+    ffa_bundle_filter all = FFA_BUNDLE_FILTER_INIT;
     ffa_error err = { FFA_OK, 0, "" };
     json_t *bundles = json_array();
     ffa_status rc =
@@ -263,12 +295,13 @@ static int merge_into(const struct cli *cli, ffa_cache *store, const ffa_bundle_
 
     json_decref(bundles);
     if (rc != FFA_OK)
-        return cli_fail(cli, &err);
+        return fail_or_interrupted(cli, &err);
     if (sum.conflicts || sum.bad)
         return cli_fail_text(cli, FFA_CACHE,
                              "nothing was written: %" PRId64 " conflicts, %" PRId64 " bad entries",
                              sum.conflicts, sum.bad);
-    return export_from(cli, store, cli->argv[0], NULL);
+    all.stop = filter->stop;
+    return export_from(cli, store, cli->argv[0], &all);
 }
 
 int cmd_bundle_merge(struct cli *cli)
@@ -278,10 +311,13 @@ int cmd_bundle_merge(struct cli *cli)
     ffa_error err = { FFA_OK, 0, "" };
     ffa_cache *store = NULL;
     const struct cli_option rows[] = { FILTER_OPTIONS(filter) };
+    struct interrupt kept;
     int status = cli_parse(cli, rows, CLI_COUNT(rows), 2, 1000);
 
     if (status != CLI_PARSE_GO)
         return status;
+    filter.stop = &interrupt_stop;
+    interrupt_take(&kept);
     if (scratch_make(&scratch, cli->argv[0], &err) != FFA_OK ||
         ffa_cache_open(&store, scratch.store, FFA_CACHE_CREATE | FFA_CACHE_NETWORK, &err) != FFA_OK)
         status = cli_fail(cli, &err);
@@ -289,6 +325,7 @@ int cmd_bundle_merge(struct cli *cli)
         status = merge_into(cli, store, &filter);
     ffa_cache_close(store);
     scratch_remove(&scratch);
+    interrupt_give_back(&kept);
     return status;
 }
 
@@ -303,8 +340,8 @@ static int visit_difference(void *user, ffa_bundle_side side, const ffa_cache_en
 
     if (!array) {
         entry_settings(settings, sizeof settings, entry);
-        cli_line(stdout, "%c %s  %s  %s  %s  %s", " -+!"[side], entry->key, entry->toolchain,
-                 entry->template_name, entry->arch, settings);
+        cli_line(stdout, "%c %s  %s  %s  %s  %s", " -+!"[side], entry -> key, entry -> toolchain,
+                 entry -> template_name, entry -> arch, settings);
         return 0;
     }
     object = entry_object(entry);
@@ -338,7 +375,7 @@ static int print_difference(const struct cli *cli, const ffa_bundle_difference *
 
 int cmd_bundle_diff(struct cli *cli)
 {
-    ffa_bundle_difference found = { 0 };
+    ffa_bundle_difference found = FFA_BUNDLE_DIFFERENCE_INIT;
     ffa_error err = { FFA_OK, 0, "" };
     ffa_cache *a = NULL;
     ffa_cache *b = NULL;
@@ -488,7 +525,7 @@ static int print_verdict(const struct cli *cli, const ffa_bundle_verdict *verdic
 int cmd_bundle_verify(struct cli *cli)
 {
     ffa_bundle_info info = FFA_BUNDLE_INFO_INIT;
-    ffa_bundle_verdict verdict = { 0 };
+    ffa_bundle_verdict verdict = FFA_BUNDLE_VERDICT_INIT;
     ffa_error err = { FFA_OK, 0, "" };
     const char *wanted = NULL;
     ffa_cache *bundle = NULL;
@@ -500,10 +537,9 @@ int cmd_bundle_verify(struct cli *cli)
 
     if (status != CLI_PARSE_GO)
         return status;
-    if (wanted && (strlen(wanted) != 64 || strspn(wanted, "0123456789abcdef") != 64))
-        return cli_fail_text(cli, FFA_INVALID,
-                             "--digest is '%.80s', not 64 hexadecimal digits in lower case",
-                             wanted);
+    status = check_digest(cli, wanted);
+    if (status != CLI_PARSE_GO)
+        return status;
     bad = json_array();
     if (entries_open_file(&bundle, cli->argv[0], &err) != FFA_OK ||
         ffa_bundle_verify(bundle, &verdict, entries_visit_bad, bad, &err) != FFA_OK ||

@@ -43,7 +43,7 @@ int cmd_cache_path(struct cli *cli)
     }
     (void)printf("%s\n", place.path[0] ? place.path : "none");
     for (int i = 0; wants_explain && i < place.explain_count; i++)
-        (void)printf("  %s\n", place.explain[i]);
+        cli_line(stdout, "  %s", place.explain[i]);
     return CLI_DONE;
 }
 
@@ -250,7 +250,7 @@ static int print_verdict(const struct cli *cli, const ffa_cache_verdict *verdict
 
 static int verify(const struct cli *cli, ffa_cache *cache, struct rebuild *rebuild, json_t *bad)
 {
-    ffa_cache_verdict verdict = { 0 };
+    ffa_cache_verdict verdict = FFA_CACHE_VERDICT_INIT;
     ffa_error err = { FFA_OK, 0, "" };
     int status = CLI_PARSE_GO;
 

@@ -103,6 +103,7 @@ static void look_at_store(const struct cli *cli, struct findings *found)
     if (!found->place.path[0])
         return;
     found->store = (ffa_cache_stats)FFA_CACHE_STATS_INIT;
+    found->verdict = (ffa_cache_verdict)FFA_CACHE_VERDICT_INIT;
     if (entries_open_path(cli, &cache, found->place.path, FFA_CACHE_READONLY, &err) != FFA_OK) {
         if (err.status != FFA_NOT_FOUND)
             found->store_problem = err;
@@ -124,7 +125,7 @@ static void look_at_store(const struct cli *cli, struct findings *found)
 
 static void look_at_bundle(struct bundle_finding *found)
 {
-    ffa_bundle_verdict verdict = { 0 };
+    ffa_bundle_verdict verdict = FFA_BUNDLE_VERDICT_INIT;
     ffa_cache *cache = NULL;
     ffa_error err = { FFA_OK, 0, "" };
 

@@ -74,7 +74,7 @@ static int collect(const struct cli *cli, const ffa_cache_gc_opts *opts)
 {
     struct entry_list list = { .array = cli->json ? json_array() : NULL };
     bool is_dry = opts->flags & FFA_CACHE_GC_DRY_RUN;
-    ffa_cache_gc_report report = { 0 };
+    ffa_cache_gc_report report = FFA_CACHE_GC_REPORT_INIT;
     ffa_error err = { FFA_OK, 0, "" };
     ffa_cache *cache = NULL;
     int status = entries_open_store(cli, &cache, is_dry ? FFA_CACHE_READONLY : 0);

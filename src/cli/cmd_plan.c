@@ -124,6 +124,18 @@ static int32_t slowest_rank(const ffa_parallel_plan *plan, int32_t ranks)
     return slowest;
 }
 
+/* What a plan takes depends on who attends whom; of every chunk something is kept, whatever that
+ * is. Dispatches with chunks of a length of their own are few chunks. */
+static ffa_status chunks_fit(const struct shown *s, ffa_error *err)
+{
+    enum { CHUNK_BYTES_MIN = 2048 }; /* about 6,000 of causal attention on 8 ranks */
+    const int64_t tokens = ffa_mask_seqlen_q(s->mask), chunk = s->options->chunk;
+
+    if (chunk == 0)
+        return FFA_OK;
+    return cli_fits((tokens + chunk - 1) / chunk * CHUNK_BYTES_MIN, "the chunks of the plan", err);
+}
+
 static ffa_status make(struct shown *s, const ffa_dispatch_opts *dispatch_opts,
                        const ffa_parallel_plan_opts *plan_opts, ffa_error *err)
 {
@@ -415,8 +427,10 @@ int cmd_plan(struct cli *cli)
     if (status == CLI_PARSE_GO)
         status = read_options(cli, &o, s.mask, &dispatch_opts, &plan_opts);
     if (status == CLI_PARSE_GO)
-        status = make(&s, &dispatch_opts, &plan_opts, &err) == FFA_OK ? show(cli, &s)
-                                                                      : cli_fail(cli, &err);
+        status =
+            chunks_fit(&s, &err) == FFA_OK && make(&s, &dispatch_opts, &plan_opts, &err) == FFA_OK
+                ? show(cli, &s)
+                : cli_fail(cli, &err);
     ffa_parallel_plan_destroy(s.plan);
     ffa_dispatch_destroy(s.dispatch);
     ffa_mask_destroy(s.mask);

@@ -23,7 +23,8 @@ static const struct {
     { "doctor",
       "The first thing in a bug report. It says where NVRTC and NCCL were found, checks the store and every bundle in use, and exits with 4 if the store is not sound.\n" },
     { "mask show",
-      "A mask is named by a text such as `varlen-causal:1000,3000,96`, or by a file: `@mask.json`. The page on masks lists all forms.\n" },
+      "A mask is named by a text such as `varlen-causal:1000,3000,96`, or by a file: `@mask.json`. The page on masks lists all forms.\n"
+      "Masks are made of masks: `concat(MASK;MASK...)` puts them behind each other, `union(MASK;MASK...)` attends what any of them does, `crop(MASK;q=BEGIN:END,k=BEGIN:END)` cuts a part out, `shift(MASK;q=N,k=N,size=QxK)` moves the cells. A shell needs quotes around them.\n" },
     { "mask check",
       "Cells that several slices cover are attended once; the command warns of them and gives an example.\n" },
     { "plan",
@@ -68,7 +69,7 @@ static const struct {
     { "bundle export",
       "Writes the whole store, or what `--template`, `--arch` and `--toolchain` choose. Exit status 4: bad entries were left out. Exit status 5: there was no kernel.\n" },
     { "bundle import",
-      "What is in the store stays. Exit status 4: bad entries, or the store has another cubin for the same kernel.\n" },
+      "What is in the store stays. The manifest of a bundle is checked first, and nothing is imported from one that was changed, or whose digest is not that of `--digest`. Exit status 4: such a bundle, bad entries, or the store has another cubin for the same kernel.\n" },
     { "bundle merge",
       "Merges bundles, or stores such as the shards of a job, all or nothing. Exit status 4: bad entries or conflicts.\n" },
     { "bundle diff",

@@ -10,7 +10,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -49,11 +48,7 @@ int entries_open_store(const struct cli *cli, ffa_cache **out, uint32_t flags)
 
 ffa_status entries_open_file(ffa_cache **out, const char *path, ffa_error *err)
 {
-    char *target = realpath(path, NULL);
-    ffa_status rc = ffa_cache_open(out, target ? target : path, FFA_CACHE_READONLY, err);
-
-    free(target);
-    return rc;
+    return ffa_cache_open(out, path, FFA_CACHE_READONLY | FFA_CACHE_FOLLOW_LINKS, err);
 }
 
 /* ---- entries ---- */

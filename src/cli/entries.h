@@ -16,7 +16,7 @@ int entries_open_store(const struct cli *cli, ffa_cache **out, uint32_t flags);
 ffa_status entries_open_path(const struct cli *cli, ffa_cache **out, const char *path,
                              uint32_t flags, ffa_error *err);
 /* Open a bundle or store that the user named, read-only. Symbolic links are followed, because a
- * bundle is often deployed behind one. */
+ * bundle is often deployed behind one, and refused as a context refuses them. */
 ffa_status entries_open_file(ffa_cache **out, const char *path, ffa_error *err);
 
 void entry_time(char out[32], int64_t unix_s); /* "2026-01-31T12:00:00Z" */

@@ -3,11 +3,9 @@
  * What flags and environment variables decide: where the kernel store is, how a context is opened,
  * which shard of a launch this process has, and what stderr can show.
  *
- * No other file of the command reads an environment variable, and the library reads none. The store
- * is at the first of: --store, FFA_CACHE_DIR, XDG_CACHE_HOME/ffa, HOME/.cache/ffa,
- * TMPDIR/ffa-<uid>; else kernels are kept in memory only. The first two are used as given. The
- * others are conventions, and one is skipped where its folder neither exists nor can be created
- * (the HOME of a system account, a read-only home).
+ * No other file of the command reads an environment variable. What the variables mean for a context
+ * the library says (ffa_context_opts_from_environment), so that bindings mean the same; --store
+ * stands above them.
  */
 #include "cli/cli.h"
 
@@ -42,64 +40,23 @@ static bool is_folder(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* Whether `folder` exists or can be created: its nearest existing ancestor is a folder that this
- * process may write to. */
-static bool can_exist(const char *folder)
-{
-    char path[CLI_PATH_BYTES];
-    char *slash;
+/* Which variables the library is shown. */
+enum { SHOW_STORE = 1, SHOW_BUNDLES = 2, SHOW_JIT = 4 };
 
-    if (is_folder(folder))
-        return true;
-    (void)snprintf(path, sizeof path, "%s", folder);
-    while ((slash = strrchr(path, '/')) && slash != path) {
-        *slash = '\0';
-        if (access(path, F_OK) == 0)
-            return is_folder(path) && access(path, W_OK | X_OK) == 0;
-    }
-    return access("/", W_OK | X_OK) == 0;
+static const char *get_variable(void *shown, const char *name)
+{
+    const int of = strcmp(name, "FFA_BUNDLES") == 0 ? SHOW_BUNDLES
+                   : strcmp(name, "FFA_JIT") == 0   ? SHOW_JIT
+                                                    : SHOW_STORE;
+
+    return *(const int *)shown & of ? getenv(name) : NULL;
 }
 
-static bool choose(struct cli_place *place, const char *by, const char *folder)
+static ffa_status read_environment(ffa_context_opts *opts, ffa_environment **out, int shown,
+                                   ffa_error *err)
 {
-    int bytes = snprintf(place->path, sizeof place->path, "%s/%s", folder, store_file);
-
-    if (bytes < 0 || (size_t)bytes >= sizeof place->path) {
-        place->path[0] = '\0';
-        explain(place, "%s: the path is longer than %zu bytes", by, sizeof place->path - 1);
-        return false;
-    }
-    (void)snprintf(place->chosen_by, sizeof place->chosen_by, "%s", by);
-    explain(place, "%s: chosen, %s", by, place->path);
-    return true;
-}
-
-/* Try the folder "<value of the variable><tail>". */
-static bool try_variable(struct cli_place *place, const char *name, const char *tail,
-                         bool is_convention)
-{
-    const char *value = getenv(name);
-    char folder[CLI_PATH_BYTES];
-    int bytes;
-
-    if (!value || !value[0]) {
-        explain(place, "%s: not set", name);
-        return false;
-    }
-    if (is_convention && value[0] != '/') {
-        explain(place, "%s: '%s' is not an absolute path, skipped", name, value);
-        return false;
-    }
-    bytes = snprintf(folder, sizeof folder, "%s%s", value, tail);
-    if (bytes < 0 || (size_t)bytes >= sizeof folder) {
-        explain(place, "%s: the path is longer than %zu bytes", name, sizeof folder - 1);
-        return false;
-    }
-    if (is_convention && !can_exist(folder)) {
-        explain(place, "%s: '%s' does not exist and cannot be created, skipped", name, folder);
-        return false;
-    }
-    return choose(place, name, folder);
+    *opts = (ffa_context_opts)FFA_CONTEXT_OPTS_INIT;
+    return ffa_context_opts_from_environment(opts, out, get_variable, &shown, err);
 }
 
 static int take_option(const struct cli *cli, struct cli_place *place)
@@ -122,88 +79,107 @@ static int take_option(const struct cli *cli, struct cli_place *place)
     return CLI_PARSE_GO;
 }
 
-/* What names no place is refused, since the next candidate would not be the one that was asked
- * for. */
-static int check_given(const struct cli *cli, const char *name, const char *value)
+/* What names no place is refused. */
+static int check_store(const struct cli *cli)
 {
     const size_t most = CLI_PATH_BYTES - sizeof store_file - 1;
+    const char *value = cli->store;
     size_t scheme;
 
-    if (!value)
-        return CLI_PARSE_GO;
     if (strlen(value) > most)
-        return cli_fail_text(cli, FFA_INVALID, "%s is %zu bytes long, not in [1, %zu]", name,
+        return cli_fail_text(cli, FFA_INVALID, "--store is %zu bytes long, not in [1, %zu]",
                              strlen(value), most);
     scheme = strspn(value, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+.-");
     if (scheme && strncmp(value + scheme, "://", 3) == 0)
         return cli_fail_text(cli, FFA_INVALID,
-                             "%s is '%s', a URL: give a folder or file on a disk of this machine, "
-                             "and move kernels as bundles",
-                             name, value);
+                             "--store is '%s', a URL: give a folder or file on a disk of this "
+                             "machine, and move kernels as bundles",
+                             value);
+    return CLI_PARSE_GO;
+}
+
+/* What the variables say, as the library reads them. */
+static int take_variables(const struct cli *cli, struct cli_place *place)
+{
+    ffa_environment_info info = FFA_ENVIRONMENT_INFO_INIT;
+    ffa_environment *environment;
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_context_opts opts;
+
+    if (read_environment(&opts, &environment, SHOW_STORE, &err) != FFA_OK ||
+        ffa_environment_info_get(environment, &info, &err) != FFA_OK)
+        return cli_fail(cli, &err);
+    (void)snprintf(place->path, sizeof place->path, "%s", info.store_path);
+    (void)snprintf(place->chosen_by, sizeof place->chosen_by, "%s", info.chosen_by);
+    for (int32_t i = 0; i < info.reason_count; i++)
+        explain(place, "%s", info.reasons[i]);
+    ffa_environment_destroy(environment);
     return CLI_PARSE_GO;
 }
 
 int cli_find_place(const struct cli *cli, struct cli_place *place)
 {
-    char of_user[32];
-    int status;
+    int status = CLI_PARSE_GO;
 
     memset(place, 0, sizeof *place);
     if (cli->shared && strcmp(cli->shared, "group") != 0)
         return cli_fail_text(cli, FFA_INVALID, "--shared is '%s', not group", cli->shared);
-    status = cli->store ? check_given(cli, "--store", cli->store)
-                        : check_given(cli, "FFA_CACHE_DIR", getenv("FFA_CACHE_DIR"));
-    if (status != CLI_PARSE_GO)
-        return status;
-    if (cli->store)
-        return take_option(cli, place);
+    if (cli->store) {
+        status = check_store(cli);
+        return status == CLI_PARSE_GO ? take_option(cli, place) : status;
+    }
     explain(place, "--store: not given");
-    (void)snprintf(of_user, sizeof of_user, "/ffa-%lu", (unsigned long)getuid());
-    if (try_variable(place, "FFA_CACHE_DIR", "", false) ||
-        try_variable(place, "XDG_CACHE_HOME", "/ffa", true) ||
-        try_variable(place, "HOME", "/.cache/ffa", true) ||
-        try_variable(place, "TMPDIR", of_user, true))
-        return CLI_PARSE_GO;
-    (void)snprintf(place->chosen_by, sizeof place->chosen_by, "nothing");
-    explain(place, "no place is left: memory only");
-    return CLI_PARSE_GO;
+    return take_variables(cli, place);
 }
 
 bool cli_never_compile(const char **bad)
 {
-    const char *value = getenv("FFA_JIT");
+    ffa_environment *environment;
+    ffa_context_opts opts;
+    const ffa_status rc = read_environment(&opts, &environment, SHOW_JIT, NULL);
 
-    *bad = NULL;
-    if (!value || !value[0] || strcmp(value, "auto") == 0)
-        return false;
-    if (strcmp(value, "never") == 0)
-        return true;
-    *bad = value;
-    return false;
+    ffa_environment_destroy(environment);
+    *bad = rc == FFA_INVALID ? getenv("FFA_JIT") : NULL;
+    return rc == FFA_OK && opts.flags & FFA_OPEN_NEVER_COMPILE;
 }
 
-int cli_find_bundles(const struct cli *cli, struct cli_bundles *bundles)
+/* The paths into bundles->names, and after those of --bundle. */
+static int add_bundles(const struct cli *cli, struct cli_bundles *bundles,
+                       const ffa_context_opts *opts)
 {
-    const char *value = cli->uses_bundles ? getenv("FFA_BUNDLES") : NULL;
-    int bytes = snprintf(bundles->names, sizeof bundles->names, "%s", value ? value : "");
+    size_t used = 0;
 
-    bundles->list = cli->bundles;
-    if (bytes < 0 || (size_t)bytes >= sizeof bundles->names)
-        return cli_fail_text(cli, FFA_INVALID, "FFA_BUNDLES is longer than %zu bytes",
-                             sizeof bundles->names - 1);
-    for (char *at = bundles->names, *next; at; at = next) {
-        next = strchr(at, ':');
-        if (next)
-            *next++ = '\0';
-        if (!at[0])
-            continue;
+    for (int64_t i = 0; i < opts->bundle_count; i++) {
+        const size_t bytes = strlen(opts->bundles[i]) + 1;
+
         if (bundles->list.count == CLI_LIST_MAX)
             return cli_fail_text(cli, FFA_INVALID,
                                  "--bundle and FFA_BUNDLES name more than %d bundles",
                                  CLI_LIST_MAX);
-        bundles->list.at[bundles->list.count++] = at;
+        if (bytes > sizeof bundles->names - used)
+            return cli_fail_text(cli, FFA_INVALID, "FFA_BUNDLES is longer than %zu bytes",
+                                 sizeof bundles->names - 1);
+        memcpy(bundles->names + used, opts->bundles[i], bytes);
+        bundles->list.at[bundles->list.count++] = bundles->names + used;
+        used += bytes;
     }
     return CLI_PARSE_GO;
+}
+
+int cli_find_bundles(const struct cli *cli, struct cli_bundles *bundles)
+{
+    const int shown = cli->uses_bundles ? SHOW_BUNDLES : 0;
+    ffa_environment *environment;
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_context_opts opts;
+    int status;
+
+    bundles->list = cli->bundles;
+    if (read_environment(&opts, &environment, shown, &err) != FFA_OK)
+        return cli_fail(cli, &err);
+    status = add_bundles(cli, bundles, &opts);
+    ffa_environment_destroy(environment);
+    return status;
 }
 
 /* Print the library's log on stderr: warnings always, the rest with --verbose. An error also comes

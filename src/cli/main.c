@@ -27,15 +27,18 @@ static const struct cli_command commands[] = {
     { "mask show", cmd_mask_show, false, "SPEC",
       "Draw a mask: '#' where all cells of a group are attended, '+' some, '.' none.",
       "ffa mask show causal:4096 --columns 32\n"
-      "ffa mask show varlen-causal:1000,3000,96 --svg mask.svg\n" },
+      "ffa mask show varlen-causal:1000,3000,96 --svg mask.svg\n"
+      "ffa mask show 'concat(causal:100;window:64,left=16,right=0)' --columns 32\n" },
     { "mask check", cmd_mask_check, false, "SPEC",
       "Check a mask and report its area, empty rows, and cells covered twice.",
       "ffa mask check @mask.json\n"
-      "ffa mask check block-causal:4096,8192/block=2048 --json\n" },
+      "ffa mask check block-causal:4096,8192/block=2048 --json\n"
+      "ffa mask check 'union(window:64,left=8,right=0;shift(full:16;k=4,size=64))'\n" },
     { "mask area", cmd_mask_area, false, "SPEC",
       "Count the attended cells of a mask, exactly.",
       "ffa mask area window:16384,left=1024,right=0\n"
-      "ffa mask area full:100x200 --json\n" },
+      "ffa mask area full:100x200 --json\n"
+      "ffa mask area 'crop(causal:4096;q=1024:2048)'\n" },
     { "plan", cmd_plan, false, "",
       "Plan context-parallel attention: who computes what, what each rank receives, in which stages.",
       "ffa plan --mask causal:65536 --ranks 8\n"

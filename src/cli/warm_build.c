@@ -5,6 +5,7 @@
  * was built is kept; a failure that others would repeat drains.
  */
 #include "cli/file.h"
+#include "cli/interrupt.h"
 #include "cli/warm.h"
 
 #include <math.h>
@@ -75,44 +76,13 @@ static void show_progress(struct warm_session *session, int workers)
 
 /* ---- building ---- */
 
-/* What ffa_precompile looks at, set by a signal or a failure. */
-static volatile sig_atomic_t stop;
-
-static void on_signal(int number)
-{
-    (void)number;
-    stop = FFA_PRECOMPILE_CUT;
-}
-
 /* Atomically: a signal that comes meanwhile must not be lost. */
 static void drain(void)
 {
     sig_atomic_t go_on = 0;
 
-    (void)__atomic_compare_exchange_n(&stop, &go_on, FFA_PRECOMPILE_DRAIN, false, __ATOMIC_SEQ_CST,
-                                      __ATOMIC_SEQ_CST);
-}
-
-static const int caught[] = { SIGINT, SIGTERM };
-
-/* What was ignored stays so: 'nohup', a shell's '&'. */
-static void signals_take(struct sigaction before[CLI_COUNT(caught)])
-{
-    struct sigaction action = { .sa_handler = on_signal };
-
-    stop = 0;
-    (void)sigemptyset(&action.sa_mask);
-    for (int i = 0; i < CLI_COUNT(caught); i++) {
-        (void)sigaction(caught[i], NULL, &before[i]);
-        if (before[i].sa_handler != SIG_IGN)
-            (void)sigaction(caught[i], &action, NULL);
-    }
-}
-
-static void signals_give_back(const struct sigaction before[CLI_COUNT(caught)])
-{
-    for (int i = 0; i < CLI_COUNT(caught); i++)
-        (void)sigaction(caught[i], &before[i], NULL);
+    (void)__atomic_compare_exchange_n(&interrupt_stop, &go_on, FFA_PRECOMPILE_DRAIN, false,
+                                      __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
 /* What the machine lacks, it lacks for all kernels; a template that does not compile probably will
@@ -148,7 +118,9 @@ static enum warm_end end_of(const ffa_precompile_report *report)
 {
     if (!report->unfinished)
         return END_ALL;
-    return stop == FFA_PRECOMPILE_CUT ? END_INTERRUPTED : stop ? END_STOPPED : END_TIMED_OUT;
+    return interrupt_stop == FFA_PRECOMPILE_CUT ? END_INTERRUPTED
+           : interrupt_stop                     ? END_STOPPED
+                                                : END_TIMED_OUT;
 }
 
 static ffa_status build(struct warm_session *session, ffa_context *context, ffa_error *err)
@@ -158,7 +130,7 @@ static ffa_status build(struct warm_session *session, ffa_context *context, ffa_
     ffa_precompile_report report = FFA_PRECOMPILE_REPORT_INIT;
     ffa_precompile_opts opts = FFA_PRECOMPILE_OPTS_INIT;
     ffa_compile_request *requests = calloc((size_t)session->queue_count + 1, sizeof *requests);
-    struct sigaction before[CLI_COUNT(caught)];
+    struct interrupt kept;
     ffa_status rc;
 
     if (!requests)
@@ -168,16 +140,16 @@ static ffa_status build(struct warm_session *session, ffa_context *context, ffa_
     opts.threads = (uint32_t)session->jobs;
     if (session->options.deadline_s > 0)
         opts.deadline_ms = left_ms < 1 ? 1 : (int64_t)left_ms;
-    opts.stop = &stop;
+    opts.stop = &interrupt_stop;
     opts.event = on_event;
     opts.user = session;
     opts.tick_ms = progress_tick_us(&session->progress) / 1000;
     session->build_started_us = cli_clock_us();
-    signals_take(before);
+    interrupt_take(&kept);
     rc = ffa_precompile(context, requests, session->queue_count, &opts, &report, err);
     progress_clear(&session->progress);
     session->end = end_of(&report);
-    signals_give_back(before);
+    interrupt_give_back(&kept);
     free(requests);
     return report.requested ? FFA_OK : rc;
 }

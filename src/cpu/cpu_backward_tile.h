@@ -131,7 +131,8 @@ static void load_keys(const struct cpu_backward *call, const struct plan_tile *t
 
 /* ---- cells of one line: a key with some rows, or a row with some keys ---- */
 
-/* score[i] = capped scores in p on entry; p and ds on return, for i in [from, to). */
+/* On entry p holds the capped scores and ds the products dp, on return the weights and the score
+ * gradients, for i in [from, to). lse_step: 1 for a key with many rows, 0 for one row. */
 static void weigh(const struct cpu_backward *call, const REAL *restrict lse, int32_t lse_step,
                   const REAL *restrict delta, int32_t from, int32_t to, REAL *restrict p,
                   REAL *restrict ds)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The forward pass in fp32.
+ * The forward pass in fp32: cpu_forward_tile.h with REAL as float. Scale and softcap, which calls
+ * give as doubles, are rounded to float once, where they are used.
  */
 #define REAL float
 #define REAL_EXP expf

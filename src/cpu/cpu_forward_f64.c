@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The forward pass in fp64.
+ * The forward pass in fp64: cpu_forward_tile.h with REAL as double. Invariant: with FFA_FP64
+ * tensors no number of a call passes through a float.
  */
 #define REAL double
 #define REAL_EXP exp

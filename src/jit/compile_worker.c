@@ -2,8 +2,7 @@
  *
  * Both ends of a compile worker. A worker has one socket, its standard input: it answers one
  * request after another until the socket is closed. A request is the whole job, text and options,
- * so a worker knows nothing of templates and keys. A message is a head (what it is, how long it is)
- * and a body of numbers and texts.
+ * so a worker knows nothing of templates and keys.
  *
  * Invariant: a worker is used again only after a whole answer; whatever else comes, a time-out, a
  * death, bytes of no message, ends it, so that an answer is never taken for that of another job.
@@ -13,12 +12,12 @@
 #include "jit/compile_worker.h"
 
 #include "base/limit.h"
+#include "jit/worker_message.h"
 
 #include <ffa/kernel.h>
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -32,181 +31,14 @@
 /* The library reads no variable; a worker gets them all, as a forked process would. */
 extern char **environ;
 
-/* ---- messages ---- */
-
-static const char magic[8] = "ffaw\0\0\0\2"; /* the last byte: the version */
-enum { MESSAGE_BYTES_MAX = 1 << 28, HEADERS_MAX = 1024 };
-
-struct head {
-    char magic[sizeof magic];
-    uint64_t bytes; /* of the body */
-};
-
-static void put_number(struct text *body, int64_t number)
-{
-    text_add_bytes(body, &number, sizeof number);
-}
-
-/* NULL is told from "". */
-static void put_bytes(struct text *body, const void *bytes, size_t count)
-{
-    put_number(body, bytes ? (int64_t)count : -1);
-    if (bytes) {
-        text_add_bytes(body, bytes, count);
-        text_add_bytes(body, "", 1);
-    }
-}
-
-static void put_text(struct text *body, const char *text)
-{
-    put_bytes(body, text, text ? strlen(text) : 0);
-}
-
-/* What came, read from its beginning. */
-struct body {
-    const char *at;
-    size_t left;
-    bool is_bad;
-};
-
-static int64_t take_number(struct body *body)
-{
-    int64_t number = 0;
-
-    body->is_bad |= body->left < sizeof number;
-    if (body->is_bad)
-        return 0;
-    memcpy(&number, body->at, sizeof number);
-    body->at += sizeof number;
-    body->left -= sizeof number;
-    return number;
-}
-
-/* Into the body, and terminated there. */
-static const char *take_bytes(struct body *body, size_t *count)
-{
-    int64_t bytes = take_number(body);
-    const char *at = body->at;
-
-    *count = 0;
-    if (bytes == -1 || body->is_bad)
-        return NULL;
-    if (bytes < 0 || (uint64_t)bytes >= body->left || at[bytes] != '\0') {
-        body->is_bad = true;
-        return NULL;
-    }
-    *count = (size_t)bytes;
-    body->at += bytes + 1;
-    body->left -= (size_t)bytes + 1;
-    return at;
-}
-
-static const char *take_text(struct body *body)
-{
-    size_t count;
-
-    return take_bytes(body, &count);
-}
-
-/* ---- bytes over a socket, until a time ---- */
-
-enum moved { MOVED_ALL, MOVED_END, MOVED_LATE };
-enum { CUT_POLL_MS = 20 }; /* how often a cut is looked for */
-
-/* How long to wait; both may be absent. */
-struct patience {
-    int64_t deadline_us; /* 0: none */
-    const atomic_bool *is_cut;
-};
-
-/* Milliseconds for poll(); 0 where it is too late. */
-static int wait_ms(const struct patience *patience)
-{
-    int64_t ms = INT32_MAX;
-
-    if (patience->is_cut && atomic_load(patience->is_cut))
-        return 0;
-    if (patience->deadline_us) {
-        int64_t left_us = patience->deadline_us - clock_us();
-
-        ms = left_us <= 0 ? 0 : left_us / 1000 + 1;
-    }
-    if (patience->is_cut && ms > CUT_POLL_MS)
-        ms = CUT_POLL_MS;
-    return ms > INT32_MAX ? INT32_MAX : (int)ms;
-}
-
-static bool wait_ready(int socket, short events, const struct patience *patience)
-{
-    struct pollfd poll_for = { .fd = socket, .events = events };
-
-    for (;;) {
-        int ms = wait_ms(patience);
-
-        if (ms == 0)
-            return false;
-        if (poll(&poll_for, 1, ms) > 0)
-            return true;
-    }
-}
-
-static enum moved move_bytes(int socket, bool is_sending, char *bytes, size_t count,
-                             const struct patience *patience)
-{
-    while (count) {
-        ssize_t moved;
-
-        if (!wait_ready(socket, is_sending ? POLLOUT : POLLIN, patience))
-            return MOVED_LATE;
-        moved = is_sending ? send(socket, bytes, count, MSG_NOSIGNAL | MSG_DONTWAIT)
-                           : recv(socket, bytes, count, MSG_DONTWAIT);
-        if (moved < 0 && (errno == EINTR || errno == EAGAIN))
-            continue;
-        if (moved <= 0)
-            return MOVED_END;
-        bytes += moved;
-        count -= (size_t)moved;
-    }
-    return MOVED_ALL;
-}
-
-static enum moved send_body(int socket, struct text *body, const struct patience *patience)
-{
-    struct head head = { .bytes = body->bytes };
-    enum moved moved;
-
-    memcpy(head.magic, magic, sizeof magic);
-    moved = move_bytes(socket, true, (char *)&head, sizeof head, patience);
-    return moved == MOVED_ALL ? move_bytes(socket, true, body->at, body->bytes, patience) : moved;
-}
-
-/* *out: the caller's to free. FFA_TIMEOUT; FFA_IO: it ended before; FFA_UNSUPPORTED: no message of
- * ours; FFA_NOMEM. */
-static ffa_status receive_body(int socket, char **out, size_t *bytes,
-                               const struct patience *patience)
-{
-    struct head head;
-    enum moved moved = move_bytes(socket, false, (char *)&head, sizeof head, patience);
-
-    *out = NULL;
-    if (moved != MOVED_ALL)
-        return moved == MOVED_LATE ? FFA_TIMEOUT : FFA_IO;
-    if (memcmp(head.magic, magic, sizeof magic) != 0 || head.bytes > MESSAGE_BYTES_MAX)
-        return FFA_UNSUPPORTED;
-    *bytes = (size_t)head.bytes;
-    *out = mem_array(*bytes + 1, 1);
-    if (!*out)
-        return FFA_NOMEM;
-    moved = move_bytes(socket, false, *out, *bytes, patience);
-    return moved == MOVED_ALL ? FFA_OK : moved == MOVED_LATE ? FFA_TIMEOUT : FFA_IO;
-}
-
 /* ---- the worker's end ---- */
 
+enum { HEADERS_MAX = 1024 };
+
 /* A list of texts; the caller frees it. NULL, and a bad body, for one that is none. */
-static const char **take_list(struct body *body, int *count)
+static const char **take_list(struct message *body, int *count)
 {
-    int64_t wanted = take_number(body);
+    int64_t wanted = message_take_number(body);
     const char **list;
 
     *count = 0;
@@ -218,7 +50,7 @@ static const char **take_list(struct body *body, int *count)
     }
     *count = (int)wanted;
     for (int i = 0; i < *count; i++) {
-        list[i] = take_text(body);
+        list[i] = message_take_text(body);
         body->is_bad |= !list[i];
     }
     return list;
@@ -244,12 +76,12 @@ out:
 }
 
 /* What the request of `body` comes to. Not a request of ours: FFA_UNSUPPORTED. */
-static ffa_status compile_request(struct workbench *bench, struct body *body,
+static ffa_status compile_request(struct workbench *bench, struct message *body,
                                   struct nvrtc_output *out, ffa_error *err)
 {
-    int64_t parent = take_number(body), memory_bytes = take_number(body);
-    const char *path = take_text(body);
-    const char *name = take_text(body), *text = take_text(body);
+    int64_t parent = message_take_number(body), memory_bytes = message_take_number(body);
+    const char *path = message_take_text(body);
+    const char *name = message_take_text(body), *text = message_take_text(body);
     struct nvrtc_job job = { .name = name, .text = text };
     int count;
     const char **names = take_list(body, &job.header_count);
@@ -257,7 +89,7 @@ static ffa_status compile_request(struct workbench *bench, struct body *body,
     const char **options = take_list(body, &job.option_count);
     ffa_status rc = FFA_OK;
 
-    job.want_ptx = take_number(body);
+    job.want_ptx = message_take_number(body);
     job.header_names = names;
     job.headers = headers;
     job.options = options;
@@ -276,7 +108,7 @@ static ffa_status compile_request(struct workbench *bench, struct body *body,
     return rc;
 }
 
-static enum moved answer_request(struct workbench *bench, struct body *body)
+static enum moved answer_request(struct workbench *bench, struct message *body)
 {
     static const struct patience endless = { 0 };
     struct nvrtc_output out = { 0 };
@@ -285,14 +117,14 @@ static enum moved answer_request(struct workbench *bench, struct body *body)
     ffa_status rc = compile_request(bench, body, &out, &err);
     enum moved moved;
 
-    put_number(&answer, rc);
-    put_number(&answer, err.native);
-    put_text(&answer, err.message);
-    put_number(&answer, out.is_final);
-    put_text(&answer, out.log);
-    put_text(&answer, out.ptx);
-    put_bytes(&answer, out.cubin, out.cubin_bytes);
-    moved = answer.failed ? MOVED_END : send_body(STDIN_FILENO, &answer, &endless);
+    message_put_number(&answer, rc);
+    message_put_number(&answer, err.native);
+    message_put_text(&answer, err.message);
+    message_put_number(&answer, out.is_final);
+    message_put_text(&answer, out.log);
+    message_put_text(&answer, out.ptx);
+    message_put_bytes(&answer, out.cubin, out.cubin_bytes);
+    moved = answer.failed ? MOVED_END : message_send(STDIN_FILENO, &answer, &endless);
     text_finish(&answer);
     mem_free(out.log);
     mem_free(out.ptx);
@@ -310,9 +142,9 @@ int ffa_worker_main(void)
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     (void)setrlimit(RLIMIT_CORE, &(struct rlimit){ 0, 0 });
     while (moved == MOVED_ALL) {
-        struct body body = { 0 };
+        struct message body = { 0 };
         char *bytes;
-        ffa_status rc = receive_body(STDIN_FILENO, &bytes, &body.left, &endless);
+        ffa_status rc = message_receive(STDIN_FILENO, &bytes, &body.left, &endless);
 
         body.at = bytes;
         moved = rc == FFA_OK ? answer_request(&bench, &body) : MOVED_END;
@@ -328,21 +160,21 @@ int ffa_worker_main(void)
 static bool build_request(struct text *body, const struct worker_opts *opts, const char *nvrtc_path,
                           const struct nvrtc_job *job)
 {
-    put_number(body, getpid());
-    put_number(body, opts->memory_bytes);
-    put_text(body, nvrtc_path);
-    put_text(body, job->name);
-    put_text(body, job->text);
-    put_number(body, job->header_count);
+    message_put_number(body, getpid());
+    message_put_number(body, opts->memory_bytes);
+    message_put_text(body, nvrtc_path);
+    message_put_text(body, job->name);
+    message_put_text(body, job->text);
+    message_put_number(body, job->header_count);
     for (int i = 0; i < job->header_count; i++)
-        put_text(body, job->header_names[i]);
-    put_number(body, job->header_count);
+        message_put_text(body, job->header_names[i]);
+    message_put_number(body, job->header_count);
     for (int i = 0; i < job->header_count; i++)
-        put_text(body, job->headers[i]);
-    put_number(body, job->option_count);
+        message_put_text(body, job->headers[i]);
+    message_put_number(body, job->option_count);
     for (int i = 0; i < job->option_count; i++)
-        put_text(body, job->options[i]);
-    put_number(body, job->want_ptx);
+        message_put_text(body, job->options[i]);
+    message_put_number(body, job->want_ptx);
     return !body->failed;
 }
 
@@ -532,19 +364,19 @@ static void *copy_of(const char *bytes, size_t count, bool *failed)
     return copy;
 }
 
-static ffa_status read_answer(struct body *body, struct nvrtc_output *out, ffa_error *err)
+static ffa_status read_answer(struct message *body, struct nvrtc_output *out, ffa_error *err)
 {
-    int64_t status = take_number(body);
-    int32_t native = (int32_t)take_number(body);
-    const char *message = take_text(body);
+    int64_t status = message_take_number(body);
+    int32_t native = (int32_t)message_take_number(body);
+    const char *message = message_take_text(body);
     const char *log, *ptx, *cubin;
     size_t log_bytes, ptx_bytes, cubin_bytes;
     bool failed = false;
 
-    out->is_final = take_number(body);
-    log = take_bytes(body, &log_bytes);
-    ptx = take_bytes(body, &ptx_bytes);
-    cubin = take_bytes(body, &cubin_bytes);
+    out->is_final = message_take_number(body);
+    log = message_take_bytes(body, &log_bytes);
+    ptx = message_take_bytes(body, &ptx_bytes);
+    cubin = message_take_bytes(body, &cubin_bytes);
     if (body->is_bad || !message || status < 0 || status > FFA_NOT_FOUND ||
         (status == FFA_OK && !cubin))
         return not_ours(err);
@@ -576,8 +408,8 @@ static ffa_status exchange(struct worker *worker, const struct worker_opts *opts
     ffa_status rc;
 
     worker->is_busy = true;
-    moved = send_body(worker->socket, request, &patience);
-    rc = moved == MOVED_ALL ? receive_body(worker->socket, answer, bytes, &patience)
+    moved = message_send(worker->socket, request, &patience);
+    rc = moved == MOVED_ALL ? message_receive(worker->socket, answer, bytes, &patience)
                             : (moved == MOVED_LATE ? FFA_TIMEOUT : FFA_IO);
     worker->is_busy = rc != FFA_OK;
     if (rc == FFA_IO)
@@ -602,7 +434,7 @@ ffa_status worker_compile(struct worker *worker, const struct worker_opts *opts,
                           struct nvrtc_output *out, ffa_error *err)
 {
     struct text request = { 0 };
-    struct body body = { 0 };
+    struct message body = { 0 };
     char *answer = NULL;
     ffa_status rc;
 

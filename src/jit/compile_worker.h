@@ -26,7 +26,7 @@ struct worker_opts {
 struct worker {
     pid_t pid; /* 0: none; it leads the process group of the same number */
     int socket;
-    bool is_busy; /* it was asked, and has not answered */
+    bool is_busy;              /* it was asked, and has not answered */
     const atomic_bool *is_cut; /* borrowed; set: end the compile under way at once. NULL: never */
     /* of the last compile: */
     pid_t asked;     /* the process; 0: none could be started, or none was needed */

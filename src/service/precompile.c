@@ -117,6 +117,7 @@ static int stop_wanted(const struct job *job)
 /* Under lock, and the job is not over. */
 static void tell(struct job *job, ffa_precompile_event *event)
 {
+    event->struct_size = (uint32_t)sizeof *event;
     event->busy = (int32_t)(job->next - job->done);
     if (job->opts.event)
         job->opts.event(job->opts.user, event);

@@ -15,6 +15,14 @@
 #define FFA_COMMIT "unknown"
 #endif
 
+/* To the loader an empty path is the program itself. */
+static ffa_status check_path(const char *name, const char *path, ffa_error *err)
+{
+    return path && !*path
+               ? error_fail(err, FFA_INVALID, 0, "%s is empty; NULL is the default", name)
+               : FFA_OK;
+}
+
 static ffa_status find_runtime(ffa_version_info *now, const char *path, ffa_error *err)
 {
     struct gpu_runtime *cuda = NULL;
@@ -53,6 +61,8 @@ ffa_status ffa_version_info_get(ffa_version_info *info, const ffa_context_opts *
     if (!info)
         return error_fail(err, FFA_INVALID, 0, "info is NULL");
     FFA_TRY(opts_import(&given, sizeof given, opts, err));
+    FFA_TRY(check_path("cudart_path", given.cudart_path, err));
+    FFA_TRY(check_path("nvrtc_path", given.nvrtc_path, err));
     text_copy(now.version, "%s", ffa_version());
     text_copy(now.commit, "%s", FFA_COMMIT);
     text_copy(now.cuda_built, "%s", FFA_CUDA_BUILD_VERSION);

@@ -20,6 +20,7 @@ for file; do
             case ":$path:" in
                 *::*) echo "$file: an element of '$path' is empty" ; exit 1 ;;
             esac
+            # shellcheck disable=SC2016 # $ORIGIN is for the loader
             echo "$path" | tr ':' '\n' | grep -vE '^(/|\$ORIGIN(/|$))' > /dev/null &&
                 { echo "$file: an element of '$path' is relative"; exit 1; }
         done

@@ -44,3 +44,12 @@ cp "$bundle" ffa-00000000000000000000000000000000.ffadb
 t bundle verify bad.ffadb
 t bundle verify ffa-00000000000000000000000000000000.ffadb
 t bundle verify "$bundle" --digest 0000000000000000000000000000000000000000000000000000000000000000
+
+# What is imported is what was exported: the manifest and the digest are checked.
+digest=$("$FFA" bundle inspect "$bundle" --json | sed -n 's/.*"digest": "\([0-9a-f]*\)".*/\1/p' | head -n 1)
+t bundle import "$bundle" --store d.ffadb --digest 0000000000000000000000000000000000000000000000000000000000000000
+t bundle import "$bundle" --store d.ffadb --digest "$digest"
+t bundle import "$bundle" "$bundle" --store d.ffadb --digest "$digest"
+LC_ALL=C sed 's/# ffa manifest 1:/# ffa manifest 2:/' "$bundle" > edited.ffadb && chmod 600 edited.ffadb
+t bundle import edited.ffadb --store e.ffadb
+t cache ls --store e.ffadb

@@ -16,3 +16,7 @@ t mask show full:64 --svg full.svg --json
 head -c 4 full.svg
 echo
 t mask show full:64 --svg no/such/folder/full.svg
+t mask show 'concat(causal:8;window:8,left=2,right=0)' --columns 16
+t mask area 'crop(causal:4096;q=1024:2048)'
+t mask check 'union(window:64,left=8,right=0;shift(full:16;k=4,size=64))'
+t mask check 'shift(concat(@two_heads.json;full:4);q=-2,k=3,size=16x20)' --json

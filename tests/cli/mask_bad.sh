@@ -25,3 +25,12 @@ printf '{"seqlen_q": 4, "seqlen_k": 2147483648, "slices": []}' > long.json
 t mask area @long.json
 printf '{"seqlen_q": 4, "seqlen_k": 4, "slices": [], "sliced": 1}' > key.json
 t mask area @key.json
+t mask area 'concat(causal:3;'
+t mask area 'concat(causal:3;full:4' --json
+t mask area 'crop(causal:8;q=5:3)'
+t mask area 'crop(causal:8;q=1:9)'
+t mask area 'shift(causal:8;size=0)'
+t mask area 'union(causal:8;causal:9)'
+t mask area 'mirror(causal:8)'
+t mask area block-causal:2147483647/block=1
+t mask area 'shared-question:1*67108864,3'

@@ -16,7 +16,6 @@
  */
 #include "attention/attention.h"
 #include "base/half.h"
-#include "device/cuda_calls.h"
 #include "oracle/oracle_backward.h"
 #include "support/device_case.h"
 #include "support/low_precision.h"
@@ -24,6 +23,7 @@
 #include "support/suite.h"
 
 #include <check.h>
+#include <cuda_runtime_api.h>
 #include <ffa/ffa.h>
 #include <math.h>
 #include <stdio.h>
@@ -2119,7 +2119,6 @@ START_TEST(a_call_can_be_captured)
     struct rng rng = { 12 };
     struct device_call call;
     ffa_error err = { 0 };
-    const struct cuda_calls *cuda = cuda_calls();
     cudaStream_t stream;
     cudaGraph_t graph;
     cudaGraphExec_t exec;
@@ -2131,13 +2130,12 @@ START_TEST(a_call_can_be_captured)
     prepare(&ready, kernels_for(&shape, flags), mask, &shape);
     run_forward(&call, &ready);
     test = reference_of(&call, lists, 1);
-    ck_assert_int_eq(cuda->cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-    ck_assert_int_eq(cuda->cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
-                     cudaSuccess);
+    ck_assert_int_eq(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    ck_assert_int_eq(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
     lend_workspace(&call.args, &ready);
     must(ffa_backward(ready.kernels, ready.plan, &call.args, stream, &err), &err, "capture");
-    ck_assert_int_eq(cuda->cudaStreamEndCapture(stream, &graph), cudaSuccess);
-    ck_assert_int_eq(cuda->cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    ck_assert_int_eq(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    ck_assert_int_eq(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
     for (int round = 0; round < 3; round++) {
         struct oracle_gradients want = { 0 };
         struct oracle_backward_report report;
@@ -2147,8 +2145,8 @@ START_TEST(a_call_can_be_captured)
         run_forward(&call, &ready);
         oracle_backward_poison(&test);
         send(&call, FIRST_OUTPUT, TENSORS);
-        ck_assert_int_eq(cuda->cudaGraphLaunch(exec, stream), cudaSuccess);
-        ck_assert_int_eq(cuda->cudaStreamSynchronize(stream), cudaSuccess);
+        ck_assert_int_eq(cudaGraphLaunch(exec, stream), cudaSuccess);
+        ck_assert_int_eq(cudaStreamSynchronize(stream), cudaSuccess);
         fetch(&call, FIRST_OUTPUT, TENSORS);
         test.use_out = true;
         must(oracle_backward(&want, &test, &err), &err, "oracle");
@@ -2156,9 +2154,9 @@ START_TEST(a_call_can_be_captured)
         ck_assert_msg(report.passed, "replay %d: %s", round, report.reason);
         oracle_gradients_finish(&want);
     }
-    (void)cuda->cudaGraphExecDestroy(exec);
-    (void)cuda->cudaGraphDestroy(graph);
-    (void)cuda->cudaStreamDestroy(stream);
+    (void)cudaGraphExecDestroy(exec);
+    (void)cudaGraphDestroy(graph);
+    (void)cudaStreamDestroy(stream);
     prepared_finish(&ready);
     call_finish(&call);
     ffa_mask_destroy(mask);

@@ -11,7 +11,6 @@
  */
 #include "attention/attention.h"
 #include "base/half.h"
-#include "device/cuda_calls.h"
 #include "oracle/oracle.h"
 #include "support/device_case.h"
 #include "support/stage_case.h"
@@ -19,6 +18,7 @@
 
 #include "support/suite.h"
 #include <check.h>
+#include <cuda_runtime_api.h>
 #include <ffa/ffa.h>
 #include <math.h>
 #include <stdio.h>
@@ -1441,7 +1441,6 @@ START_TEST(a_call_can_be_captured)
     void *buffer = NULL;
     ffa_plan *plan = NULL;
     ffa_error err = { 0 };
-    const struct cuda_calls *cuda = cuda_calls();
     cudaStream_t stream;
     cudaGraph_t graph;
     cudaGraphExec_t exec;
@@ -1454,16 +1453,15 @@ START_TEST(a_call_can_be_captured)
     must(ffa_plan_info_get(plan, &info, &err), &err, "info");
     must(ffa_device_alloc(&buffer, context, info.upload_bytes, &err), &err, "buffer");
     workspace_init(&call.args, kernels, plan);
-    ck_assert_int_eq(cuda->cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    ck_assert_int_eq(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
     ck_assert_int_eq(ffa_forward(kernels, plan, &call.args, stream, &err), FFA_INVALID);
     must(ffa_plan_upload(plan, kernels, buffer, stream, &err), &err, "upload");
 
-    ck_assert_int_eq(cuda->cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
-                     cudaSuccess);
+    ck_assert_int_eq(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
     ck_assert_int_eq(ffa_plan_upload(plan, kernels, buffer, stream, &err), FFA_INVALID);
     must(ffa_forward(kernels, plan, &call.args, stream, &err), &err, "capture");
-    ck_assert_int_eq(cuda->cudaStreamEndCapture(stream, &graph), cudaSuccess);
-    ck_assert_int_eq(cuda->cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    ck_assert_int_eq(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    ck_assert_int_eq(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
     for (int round = 0; round < 3; round++) {
         struct oracle_case test = { .shape = shape.mask,
                                     .lists = &list,
@@ -1477,8 +1475,8 @@ START_TEST(a_call_can_be_captured)
 
         attention_write(&call.host.args.q, shape.dtype, 5, 0, 0, 1.0 + round);
         call_send_inputs(&call);
-        ck_assert_int_eq(cuda->cudaGraphLaunch(exec, stream), cudaSuccess);
-        ck_assert_int_eq(cuda->cudaStreamSynchronize(stream), cudaSuccess);
+        ck_assert_int_eq(cudaGraphLaunch(exec, stream), cudaSuccess);
+        ck_assert_int_eq(cudaStreamSynchronize(stream), cudaSuccess);
         for (int i = 3; i < 5; i++)
             must(ffa_device_copy(context, tensor_of(&call.host.args, i)->data,
                                  tensor_of(&call.args, i)->data, call.bytes[i], FFA_FROM_DEVICE,
@@ -1489,9 +1487,9 @@ START_TEST(a_call_can_be_captured)
         ck_assert_msg(report.passed, "replay %d: %s", round, report.reason);
         oracle_result_finish(&want);
     }
-    (void)cuda->cudaGraphExecDestroy(exec);
-    (void)cuda->cudaGraphDestroy(graph);
-    (void)cuda->cudaStreamDestroy(stream);
+    (void)cudaGraphExecDestroy(exec);
+    (void)cudaGraphDestroy(graph);
+    (void)cudaStreamDestroy(stream);
     ffa_plan_destroy(plan);
     ffa_device_free(context, buffer);
     ffa_device_free(context, call.args.workspace);

@@ -31,7 +31,7 @@ static bool is_small(const char *text)
 {
     int stars = 0;
 
-    if (text[0] == '@')
+    if (strchr(text, '@'))
         return false;
     for (const char *at = text; *at;) {
         const char *begin = at;

@@ -4,8 +4,9 @@
  * every rank has floor(chunks / ranks) chunks or one more at every step, so a swap of two chunks
  * keeps the counts, and only loads and traffic are compared. Tricks: a chunk's value for every rank
  * is found in one walk over who else attends its keys; a round number in `seen` says whether an
- * amount is of this round, so nothing is cleared between rounds. All limits are counts of work,
- * never of time.
+ * amount is of this round, so nothing is cleared between rounds; ranks (nodes) with a value are a
+ * bit each, so that those without, which are most of thousands, are not looked at. All limits are
+ * counts of work, never of time.
  */
 #include "parallel/dispatch/affinity.h"
 
@@ -35,6 +36,8 @@ struct score {
     int64_t *sum;
     int64_t *now;  /* the largest amount of round `seen` */
     int64_t *seen; /* the last round with an amount */
+    uint64_t *has; /* a bit each: the sum is above 0 */
+    int64_t words;
 };
 
 struct affinity {
@@ -46,6 +49,7 @@ struct affinity {
     int64_t round;
     int64_t *load, *rank_cost, *node_cost;
     int64_t *members; /* [ranks][width] */
+    int64_t *place;   /* [chunks]: among its rank's members */
     int64_t *member_count;
     int64_t width;
     int64_t cap, work;
@@ -141,7 +145,10 @@ static ffa_status score_init(struct score *score, int64_t count, ffa_error *err)
     score->sum = mem_array((size_t)count, sizeof *score->sum);
     score->now = mem_array((size_t)count, sizeof *score->now);
     score->seen = mem_array((size_t)count, sizeof *score->seen);
-    return score->sum && score->now && score->seen ? FFA_OK : error_nomem(err, "affinities");
+    score->words = (count + 63) / 64;
+    score->has = mem_array((size_t)score->words, sizeof *score->has);
+    return score->sum && score->now && score->seen && score->has ? FFA_OK
+                                                                 : error_nomem(err, "affinities");
 }
 
 static void score_finish(struct score *score)
@@ -149,6 +156,26 @@ static void score_finish(struct score *score)
     mem_free(score->sum);
     mem_free(score->now);
     mem_free(score->seen);
+    mem_free(score->has);
+}
+
+/* The first index from `from` on whose sum is above 0; -1: none. */
+static int64_t score_next(const struct score *score, int64_t from)
+{
+    for (int64_t w = from / 64; w < score->words; w++) {
+        const uint64_t bits = score->has[w] >> (w == from / 64 ? from % 64 : 0);
+
+        if (bits)
+            return (w == from / 64 ? from : w * 64) + __builtin_ctzll(bits);
+    }
+    return -1;
+}
+
+static void score_clear(struct score *score)
+{
+    for (int64_t i = score_next(score, 0); i >= 0; i = score_next(score, i + 1))
+        score->sum[i] = 0;
+    memset(score->has, 0, (size_t)score->words * sizeof *score->has);
 }
 
 static void score_raise(struct score *score, int64_t index, int64_t tokens, int64_t round)
@@ -161,6 +188,7 @@ static void score_raise(struct score *score, int64_t index, int64_t tokens, int6
         return;
     score->sum[index] += tokens - score->now[index];
     score->now[index] = tokens;
+    score->has[index / 64] |= UINT64_C(1) << (index % 64);
 }
 
 static void hold(struct affinity *a, int64_t chunk, int64_t tokens)
@@ -178,8 +206,8 @@ static void hold(struct affinity *a, int64_t chunk, int64_t tokens)
  * attends the chunk's own keys. */
 static void score_chunk(struct affinity *a, int64_t chunk)
 {
-    memset(a->by_rank.sum, 0, (size_t)a->in->solve.ranks * sizeof *a->by_rank.sum);
-    memset(a->by_node.sum, 0, (size_t)a->nodes * sizeof *a->by_node.sum);
+    score_clear(&a->by_rank);
+    score_clear(&a->by_node);
     for (int64_t i = a->wants.begin[chunk]; i < a->wants.begin[chunk + 1]; i++) {
         const struct want *want = &a->wants.at[i];
 
@@ -204,6 +232,25 @@ static int64_t value_of(const struct affinity *a, int32_t rank)
     return a->by_rank.sum[rank] + NETWORK_COST * node;
 }
 
+/* The first rank from `from` on that may have a value; the number of ranks: none. What a rank holds
+ * its node holds, too. */
+static int32_t next_valued(const struct affinity *a, int32_t from)
+{
+    const int32_t ranks = a->in->solve.ranks, width = a->in->ranks_per_node;
+    int64_t next;
+
+    if (from >= ranks)
+        return ranks;
+    if (a->nodes == 1) {
+        next = score_next(&a->by_rank, from);
+        return next < 0 ? ranks : (int32_t)next;
+    }
+    next = score_next(&a->by_node, from / width);
+    if (next < 0)
+        return ranks;
+    return next == from / width ? from : (int32_t)next * width;
+}
+
 /* ---- placing ---- */
 
 /* The rank of the largest value that can take the chunk and stay under the cap, even with the least
@@ -215,7 +262,7 @@ static int32_t choose(const struct affinity *a, const struct rank_heap *heap, in
     int32_t best = heap->heap[0];
     int64_t most = 0;
 
-    for (int32_t r = 0; r < heap->ranks; r++) {
+    for (int32_t r = next_valued(a, 0); r < heap->ranks; r = next_valued(a, r + 1)) {
         const int64_t value = value_of(a, r);
 
         if (value == 0 || value < most || heap->at[r] < 0)
@@ -318,6 +365,7 @@ static int64_t recount(struct affinity *a)
     for (int64_t c = 0; c < a->in->solve.count; c++) {
         const int32_t rank = a->rank_of[c];
 
+        a->place[c] = a->member_count[rank];
         a->members[rank * a->width + a->member_count[rank]++] = c;
     }
     (void)solve_largest_load(a->rank_of, &a->in->solve, a->load);
@@ -344,6 +392,8 @@ static void swap_apply(struct affinity *a, const struct swap *s)
 
     *first = *second;
     *second = chunk;
+    a->place[*first] = s->place[0];
+    a->place[*second] = s->place[1];
     a->rank_of[*first] = s->rank[0];
     a->rank_of[*second] = s->rank[1];
     a->load[s->rank[0]] += more;
@@ -448,7 +498,7 @@ static int32_t find_targets(struct affinity *a, int64_t chunk, int32_t targets[S
     a->rank_of[chunk] = -1;
     score_chunk(a, chunk);
     a->rank_of[chunk] = home;
-    for (int32_t r = 0; r < a->in->solve.ranks; r++) {
+    for (int32_t r = next_valued(a, 0); r < a->in->solve.ranks; r = next_valued(a, r + 1)) {
         int32_t at = count;
 
         if (r == home || value_of(a, r) <= value_of(a, home))
@@ -479,17 +529,17 @@ static bool improve_chunk(struct affinity *a, int64_t chunk, int64_t *swaps_left
 {
     int32_t targets[SWAP_TARGETS];
     const int32_t home = a->rank_of[chunk], count = find_targets(a, chunk, targets);
-    struct swap swap = { { home, 0 }, { 0, 0 } }, best = swap;
+    struct swap swap = { { home, 0 }, { a->place[chunk], 0 } }, best = swap;
     int64_t most = 0;
 
-    while (a->members[home * a->width + swap.place[0]] != chunk)
-        swap.place[0]++;
     for (int32_t t = 0; t < count; t++) {
         swap.rank[1] = targets[t];
         for (swap.place[1] = 0; swap.place[1] < a->member_count[targets[t]]; swap.place[1]++) {
             int64_t gain;
 
-            if (!fits(a, &swap) || *swaps_left <= 0 || a->work > SWAP_WORK_MAX)
+            if (*swaps_left <= 0 || a->work > SWAP_WORK_MAX)
+                break;
+            if (!fits(a, &swap))
                 continue;
             (*swaps_left)--;
             gain = swap_gain(a, &swap);
@@ -532,7 +582,9 @@ static ffa_status affinity_init(struct affinity *a, ffa_error *err)
     a->node_cost = mem_array((size_t)a->nodes, sizeof *a->node_cost);
     a->member_count = mem_array(ranks, sizeof *a->member_count);
     a->members = mem_array(ranks * (size_t)a->width, sizeof *a->members);
-    if (!a->load || !a->rank_cost || !a->node_cost || !a->member_count || !a->members) {
+    a->place = mem_array((size_t)a->in->solve.count, sizeof *a->place);
+    if (!a->load || !a->rank_cost || !a->node_cost || !a->member_count || !a->members ||
+        !a->place) {
         rc = error_nomem(err, "the ranks of an affinity dispatch");
         goto out;
     }
@@ -557,6 +609,7 @@ static void affinity_finish(struct affinity *a)
     mem_free(a->node_cost);
     mem_free(a->member_count);
     mem_free(a->members);
+    mem_free(a->place);
 }
 
 /* The mean load with its slack, or what min-heap reaches where that is more. */

@@ -102,7 +102,7 @@ static const ffa_documents no_bounds = { .document_count = 1 };
 static const ffa_block_size block = { 16, 16 };
 static const uint8_t keep[12] = { 1 };
 static ffa_mask_report report = FFA_MASK_REPORT_INIT;
-static ffa_cache_verdict verdict;
+static ffa_cache_verdict verdict = FFA_CACHE_VERDICT_INIT;
 static ffa_context_info context_info = FFA_CONTEXT_INFO_INIT;
 static ffa_context_stats context_stats = FFA_CONTEXT_STATS_INIT;
 static ffa_kernel_info kernel_info = FFA_KERNEL_INFO_INIT;

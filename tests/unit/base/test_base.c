@@ -59,19 +59,38 @@ static const struct {
 } printable_cases[] = {
     { "plain", "head_dim=128", "", "head_dim=128" },
     { "empty", "", "", "" },
-    { "UTF-8", "stra\xc3\x9f" "e \xe2\x82\xac \xf0\x9f\x98\x80", "",
-      "stra\xc3\x9f" "e \xe2\x82\xac \xf0\x9f\x98\x80" },
+    { "UTF-8",
+      "stra\xc3\x9f"
+      "e \xe2\x82\xac \xf0\x9f\x98\x80",
+      "",
+      "stra\xc3\x9f"
+      "e \xe2\x82\xac \xf0\x9f\x98\x80" },
     { "an escape sequence", "\x1b[2J\x1b]0;x\a", "", "\\x1b[2J\\x1b]0;x\\x07" },
     { "a second line", "a\nevent=forged", "", "a\\x0aevent=forged" },
     { "a second line, kept", "a\nb\tc\rd", "\n\t", "a\nb\tc\\x0dd" },
     { "DEL", "\x7f", "", "\\x7f" },
-    { "CSI as C1", "\xc2\x9b" "2J", "", "\\xc2\\x9b" "2J" },
-    { "bytes of Latin-1", "stra\xdf" "e", "", "stra\\xdf" "e" },
+    { "CSI as C1",
+      "\xc2\x9b"
+      "2J",
+      "",
+      "\\xc2\\x9b"
+      "2J" },
+    { "bytes of Latin-1",
+      "stra\xdf"
+      "e",
+      "",
+      "stra\\xdf"
+      "e" },
     { "an overlong slash", "\xc0\xaf", "", "\\xc0\\xaf" },
     { "a surrogate", "\xed\xa0\x80", "", "\\xed\\xa0\\x80" },
     { "above Unicode", "\xf4\x90\x80\x80", "", "\\xf4\\x90\\x80\\x80" },
     { "cut inside a character", "a\xe2\x82", "", "a\\xe2\\x82" },
-    { "right to left", "a\xe2\x80\xae" "b", "", "a\\xe2\\x80\\xae" "b" },
+    { "right to left",
+      "a\xe2\x80\xae"
+      "b",
+      "",
+      "a\\xe2\\x80\\xae"
+      "b" },
     { "a line separator", "\xe2\x80\xa8", "", "\\xe2\\x80\\xa8" },
 };
 
@@ -89,9 +108,15 @@ START_TEST(printable_text_is_cut_between_characters)
 {
     char out[8] = "";
 
-    text_printable(out, 5, "ab\xe2\x82\xac" "c", "");
+    text_printable(out, 5,
+                   "ab\xe2\x82\xac"
+                   "c",
+                   "");
     ck_assert_str_eq(out, "ab");
-    text_printable(out, 6, "ab\xe2\x82\xac" "c", "");
+    text_printable(out, 6,
+                   "ab\xe2\x82\xac"
+                   "c",
+                   "");
     ck_assert_str_eq(out, "ab\xe2\x82\xac");
     text_printable(out, 4, "\x1b", "");
     ck_assert_str_eq(out, "");

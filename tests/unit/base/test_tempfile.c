@@ -169,10 +169,7 @@ static void make(const char *name, int age_s)
     struct timespec old[2] = { { .tv_sec = time(NULL) - age_s }, { .tv_sec = time(NULL) - age_s } };
     char *path = tmpdir_path(folder, name);
 
-    if (strchr(name, '/') || !strstr(name, "folder"))
-        tmpdir_write_text(path, "x");
-    else
-        ck_assert_int_eq(mkdir(path, 0700), 0);
+    tmpdir_write_text(path, "x");
     ck_assert_int_eq(utimensat(AT_FDCWD, path, old, 0), 0);
     free(path);
 }
@@ -223,23 +220,37 @@ START_TEST(only_what_is_stale_is_reaped)
 }
 END_TEST
 
-/* A folder of such a name goes with the files in it. */
+/* A folder of such a name goes with the files that are meant; what else is in it stays. */
 START_TEST(stale_folder_is_reaped)
 {
-    make(".folderabc123", 0);
-    make(".folderabc123/kernels.ffadb", 1000);
-    make(".folderabc124", 0);
-    make(".folderabc124/kernels.ffadb", 1000);
-    {
+    static const char *const names[] = { ".folderabc123", ".folderabc124", ".folderabc125" };
+
+    for (int i = 0; i < 3; i++) {
         struct timespec old[2] = { { .tv_sec = time(NULL) - 1000 },
                                    { .tv_sec = time(NULL) - 1000 } };
-        char *path = tmpdir_path(folder, ".folderabc123");
+        char *path = tmpdir_path(folder, names[i]), *inside = tmpdir_path(path, "kernels.ffadb");
+        char *other = tmpdir_path(path, "precious");
 
-        ck_assert_int_eq(utimensat(AT_FDCWD, path, old, 0), 0);
+        ck_assert_int_eq(mkdir(path, 0700), 0);
+        tmpdir_write_text(inside, "x");
+        if (i == 2)
+            tmpdir_write_text(other, "x");
+        if (i != 1)
+            ck_assert_int_eq(utimensat(AT_FDCWD, path, old, 0), 0);
+        free(other);
+        free(inside);
         free(path);
     }
     tempfile_reap(folder, ".folder");
-    ck_assert_int_eq(count_entries(), 1);
+    ck_assert_int_eq(count_entries(), 3);
+    tempfile_reap_folders(folder, ".folder", "kernels.ffadb");
+    ck_assert_int_eq(count_entries(), 2); /* one is young, one has another file */
+    {
+        char *precious = tmpdir_path(folder, ".folderabc125/precious");
+
+        ck_assert_int_eq(access(precious, F_OK), 0);
+        free(precious);
+    }
 }
 END_TEST
 

@@ -232,7 +232,7 @@ START_TEST(export_and_import_filter)
     ffa_bundle_filter filter = filter_cases[_i].filter;
     int want = filter_cases[_i].kernels;
     ffa_bundle_info info = FFA_BUNDLE_INFO_INIT;
-    ffa_bundle_report report;
+    ffa_bundle_report report = FFA_BUNDLE_REPORT_INIT;
     ffa_cache *cache, *into;
 
     fill(store, 0, 10, 1, "nvrtc 13.0 a");
@@ -264,6 +264,7 @@ static int see(void *user, ffa_bundle_side side, const ffa_cache_entry *entry)
 {
     struct seen *seen = user;
 
+    ck_assert_uint_eq(entry->struct_size, sizeof *entry);
     ck_assert_int_eq(entry->cubin_bytes, FIXTURE_CUBIN_BYTES);
     seen->sides[side]++;
     return 0;
@@ -275,9 +276,9 @@ START_TEST(two_shards_are_one_whole)
     char *even = in_folder("even.ffadb"), *odd = in_folder("odd.ffadb");
     char *whole = in_folder("whole.ffadb"), *merged = in_folder("merged.ffadb");
     char *paths[4], *sub = in_folder("sub"), *manifests[2];
-    ffa_bundle_difference difference;
+    ffa_bundle_difference difference = FFA_BUNDLE_DIFFERENCE_INIT;
     struct seen seen = { { 0 } };
-    ffa_bundle_report report;
+    ffa_bundle_report report = FFA_BUNDLE_REPORT_INIT;
     ffa_cache *into, *from, *a, *b;
 
     fill(even, 0, 200, 2, "nvrtc 13.0 a");
@@ -334,8 +335,8 @@ START_TEST(conflicts_keep_what_was_there)
     char *ours = in_folder("a.ffadb"), *theirs = in_folder("b.ffadb");
     struct jit_kernel kernel = fixture_kernel(0, "nvrtc 13.0 a", "sm_90a");
     struct store_opts opts = { .path = theirs };
-    ffa_bundle_difference difference;
-    ffa_bundle_report report;
+    ffa_bundle_difference difference = FFA_BUNDLE_DIFFERENCE_INIT;
+    ffa_bundle_report report = FFA_BUNDLE_REPORT_INIT;
     struct seen seen = { { 0 } };
     struct store *store;
     ffa_cache *a, *b;
@@ -394,7 +395,7 @@ START_TEST(verify_finds_what_changed)
 {
     char *store = in_folder("a.ffadb"), *path;
     ffa_error err = { FFA_OK, 0, "" };
-    ffa_bundle_verdict verdict;
+    ffa_bundle_verdict verdict = FFA_BUNDLE_VERDICT_INIT;
     ffa_cache *cache;
 
     fill(store, 0, 5, 1, "nvrtc 13.0 a");
@@ -417,15 +418,172 @@ START_TEST(verify_finds_what_changed)
 }
 END_TEST
 
+/* What verify_cases do to a bundle, and what an import says of it. */
+static const struct {
+    ffa_status want;
+    int added, bad;
+    const char *says;
+} import_cases[] = {
+    { FFA_OK, 5, 0, NULL },
+    { FFA_OK, 4, 1, NULL },
+    { FFA_OK, 3, 2, NULL },
+    { FFA_CACHE, 0, 0, "was changed: 0 kernels are not as its manifest lists them, 1 are missing" },
+    { FFA_CACHE, 0, 0, "5 are missing; nothing is imported from it" },
+    { FFA_CACHE, 0, 0, "its manifest is not what was exported" },
+    { FFA_CACHE, 0, 0, "its manifest is not what was exported" },
+};
+_Static_assert(sizeof import_cases / sizeof *import_cases ==
+                   sizeof verify_cases / sizeof *verify_cases,
+               "one for the other");
+
+START_TEST(import_checks_the_manifest)
+{
+    char *store = in_folder("a.ffadb"), *target = in_folder("b.ffadb"), *path;
+    ffa_bundle_report report = FFA_BUNDLE_REPORT_INIT;
+    ffa_cache_stats stats = FFA_CACHE_STATS_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_cache *from, *into;
+
+    fill(store, 0, 5, 1, "nvrtc 13.0 a");
+    path = export_all(store, folder);
+    run_sql(path, verify_cases[_i].sql);
+    from = open_cache(path, FFA_CACHE_READONLY);
+    into = open_cache(target, FFA_CACHE_CREATE);
+    ck_assert_msg(ffa_bundle_import(into, from, NULL, &report, &err) == import_cases[_i].want,
+                  "%s: %s", verify_cases[_i].name, err.message);
+    ck_assert_int_eq(report.added, import_cases[_i].added);
+    ck_assert_int_eq(report.bad, import_cases[_i].bad);
+    if (import_cases[_i].says)
+        ck_assert_msg(strstr(err.message, import_cases[_i].says), "%s", err.message);
+    ck_assert_int_eq(ffa_cache_stats_get(into, &stats, NULL), FFA_OK);
+    ck_assert_int_eq(stats.kernels, import_cases[_i].added);
+    ffa_cache_close(into);
+    ffa_cache_close(from);
+    ffa_free(path);
+    free(target);
+    free(store);
+}
+END_TEST
+
+START_TEST(import_of_the_wanted_digest_only)
+{
+    char *store = in_folder("a.ffadb"), *target = in_folder("b.ffadb"), *path, *again = NULL;
+    ffa_bundle_filter filter = FFA_BUNDLE_FILTER_INIT;
+    ffa_bundle_info info = FFA_BUNDLE_INFO_INIT;
+    ffa_bundle_report report = FFA_BUNDLE_REPORT_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_cache *from, *into, *own;
+    char digest[65];
+
+    fill(store, 0, 5, 1, "nvrtc 13.0 a");
+    path = export_all(store, folder);
+    from = open_cache(path, FFA_CACHE_READONLY);
+    into = open_cache(target, FFA_CACHE_CREATE);
+    own = open_cache(store, FFA_CACHE_READONLY);
+    ck_assert_int_eq(ffa_bundle_info_get(from, &info, NULL), FFA_OK);
+    text_copy(digest, "%s", info.digest);
+    filter.digest = digest;
+    digest[63] = digest[63] == '0' ? '1' : '0';
+    ck_assert_int_eq(ffa_bundle_import(into, from, &filter, &report, &err), FFA_CACHE);
+    ck_assert_msg(strstr(err.message, "is not the one that is wanted: its digest is ") &&
+                      strstr(err.message, info.digest) && strstr(err.message, digest),
+                  "%s", err.message);
+    ck_assert_int_eq(report.added, 0);
+    filter.digest = "12";
+    ck_assert_int_eq(ffa_bundle_import(into, from, &filter, &report, &err), FFA_INVALID);
+    filter.digest = info.digest;
+    ck_assert_int_eq(ffa_bundle_import(into, own, &filter, &report, &err), FFA_INVALID);
+    ck_assert_msg(strstr(err.message, "is a store, which has none"), "%s", err.message);
+    ck_assert_int_eq(ffa_bundle_export(&again, own, folder, &filter, NULL, &err), FFA_INVALID);
+    ck_assert_ptr_null(again);
+    ck_assert_int_eq(ffa_bundle_import(into, from, &filter, &report, &err), FFA_OK);
+    ck_assert_int_eq(report.added, 5);
+    ffa_cache_close(own);
+    ffa_cache_close(into);
+    ffa_cache_close(from);
+    ffa_free(path);
+    free(target);
+    free(store);
+}
+END_TEST
+
+/* What a signal handler sets ends an export, which leaves nothing, and an import. */
+START_TEST(both_can_be_stopped)
+{
+    char *store = in_folder("a.ffadb"), *target = in_folder("b.ffadb"), *out = in_folder("out");
+    ffa_bundle_filter filter = FFA_BUNDLE_FILTER_INIT;
+    ffa_bundle_report report = FFA_BUNDLE_REPORT_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
+    volatile int stop = 1;
+    ffa_cache *from, *into;
+    char *path;
+
+    fill(store, 0, 5, 1, "nvrtc 13.0 a");
+    ck_assert_int_eq(mkdir(out, 0700), 0);
+    from = open_cache(store, FFA_CACHE_READONLY);
+    into = open_cache(target, FFA_CACHE_CREATE);
+    filter.stop = &stop;
+    ck_assert_int_eq(ffa_bundle_export(&path, from, out, &filter, NULL, &err), FFA_TIMEOUT);
+    ck_assert_ptr_null(path);
+    ck_assert_int_eq(ffa_bundle_import(into, from, &filter, &report, &err), FFA_TIMEOUT);
+    ck_assert_str_eq(err.message, "stopped");
+    ck_assert_int_eq(report.added, 0);
+    ck_assert_int_eq(rmdir(out), 0); /* it is empty */
+    stop = 0;
+    ck_assert_int_eq(ffa_bundle_import(into, from, &filter, &report, &err), FFA_OK);
+    ck_assert_int_eq(report.added, 5);
+    ffa_cache_close(into);
+    ffa_cache_close(from);
+    free(out);
+    free(target);
+    free(store);
+}
+END_TEST
+
+/* Structs that the library fills say how large the caller's are. */
+START_TEST(outputs_have_sizes)
+{
+    char *store = in_folder("a.ffadb"), *path;
+    struct {
+        ffa_bundle_verdict verdict;
+        char after[8];
+    } small = { .verdict = { .struct_size = offsetof(ffa_bundle_verdict, bad) }, .after = "after" };
+    ffa_bundle_verdict none = { .struct_size = 0 };
+    ffa_bundle_difference no_difference = { .struct_size = 0 };
+    ffa_bundle_report no_report = { .struct_size = 3 };
+    ffa_cache_verdict no_verdict = { .struct_size = 0xcdcdcdcd };
+    ffa_cache *bundle, *own;
+
+    fill(store, 0, 5, 1, "nvrtc 13.0 a");
+    path = export_all(store, folder);
+    bundle = open_cache(path, FFA_CACHE_READONLY);
+    own = open_cache(store, 0);
+    small.verdict.bad = 77;
+    ck_assert_int_eq(ffa_bundle_verify(bundle, &small.verdict, NULL, NULL, NULL), FFA_OK);
+    ck_assert_int_eq(small.verdict.checked, 5);
+    ck_assert_int_eq(small.verdict.bad, 77); /* beyond what the caller has */
+    ck_assert_int_eq(ffa_bundle_verify(bundle, &none, NULL, NULL, NULL), FFA_INVALID);
+    ck_assert_int_eq(ffa_bundle_diff(bundle, own, &no_difference, NULL, NULL, NULL), FFA_INVALID);
+    ck_assert_int_eq(ffa_bundle_import(own, bundle, NULL, &no_report, NULL), FFA_INVALID);
+    ck_assert_int_eq(ffa_cache_verify(own, &no_verdict, NULL, NULL, NULL), FFA_INVALID);
+    ffa_cache_close(own);
+    ffa_cache_close(bundle);
+    ffa_free(path);
+    free(store);
+}
+END_TEST
+
 /* Somebody who knows XXH3 changes a cubin and all its sums: SHA-256 tells. */
 START_TEST(manifest_guards_against_more_than_accidents)
 {
     char *mine = in_folder("a.ffadb"), *evil = in_folder("b.ffadb"), *paths[2], sql[1024];
     struct jit_kernel kernel = fixture_kernel(0, "nvrtc 13.0 a", "sm_90a");
     struct store_opts opts = { .path = evil };
-    ffa_bundle_verdict verdict;
+    ffa_bundle_verdict verdict = FFA_BUNDLE_VERDICT_INIT;
+    char *other = in_folder("c.ffadb");
+    ffa_error err = { FFA_OK, 0, "" };
     struct store *store;
-    ffa_cache *cache;
+    ffa_cache *cache, *into;
 
     fill(mine, 0, 3, 1, "nvrtc 13.0 a");
     fill(evil, 1, 3, 1, "nvrtc 13.0 a");
@@ -445,6 +603,12 @@ START_TEST(manifest_guards_against_more_than_accidents)
     ck_assert_int_eq(ffa_bundle_verify(cache, &verdict, NULL, NULL, NULL), FFA_OK);
     ck_assert_int_eq(verdict.checked, 3);
     ck_assert_int_eq(verdict.bad, 1);
+    into = open_cache(other, FFA_CACHE_CREATE);
+    ck_assert_int_eq(ffa_bundle_import(into, cache, NULL, NULL, &err), FFA_CACHE);
+    ck_assert_msg(strstr(err.message, "1 kernels are not as its manifest lists them"), "%s",
+                  err.message);
+    ffa_cache_close(into);
+    free(other);
     ffa_cache_close(cache);
     for (int i = 0; i < 2; i++)
         ffa_free(paths[i]);
@@ -459,9 +623,9 @@ START_TEST(misuse_is_refused)
     char *store = in_folder("a.ffadb"), *path, *nowhere = in_folder("not/there"), *text;
     ffa_bundle_filter filter = FFA_BUNDLE_FILTER_INIT;
     ffa_error err = { FFA_OK, 0, "" };
-    ffa_bundle_difference difference;
+    ffa_bundle_difference difference = FFA_BUNDLE_DIFFERENCE_INIT;
     ffa_cache *cache, *bundle, *again;
-    ffa_bundle_report report;
+    ffa_bundle_report report = FFA_BUNDLE_REPORT_INIT;
 
     fill(store, 0, 3, 1, "nvrtc 13.0 a");
     cache = open_cache(store, 0);
@@ -629,7 +793,10 @@ START_TEST(bundles_are_trusted_or_ignored)
 {
     char *store = in_folder("a.ffadb"), *path;
     bool is_used = !trust_cases[_i].says;
+    ffa_error err = { FFA_OK, 0, "" };
     struct store *bundle;
+    ffa_cache *cache;
+    ffa_status rc;
 
     if (trust_cases[_i].needs_root && geteuid() != 0)
         return; /* only root can give files away */
@@ -647,6 +814,11 @@ START_TEST(bundles_are_trusted_or_ignored)
         ck_assert_msg(strstr(watch.warning, trust_cases[_i].says), "%s: %s", trust_cases[_i].name,
                       watch.warning);
     store_close(bundle);
+    /* The functions of maintenance, and the command's, trust what a context does. */
+    rc = ffa_cache_open(&cache, path, FFA_CACHE_READONLY | FFA_CACHE_FOLLOW_LINKS, &err);
+    is_used = is_used || trust_cases[_i].befall == befall_store;
+    ck_assert_msg((rc == FFA_OK) == is_used, "%s: %s", trust_cases[_i].name, err.message);
+    ffa_cache_close(cache);
     free(path);
     free(store);
 }
@@ -953,8 +1125,8 @@ START_TEST(every_failure_is_clean)
     ck_assert_int_eq(mkdir(out, 0700), 0);
     for (nth = 1; nth < 500; nth++) {
         ffa_error err = { FFA_OK, 0, "" };
-        ffa_bundle_difference difference;
-        ffa_bundle_verdict verdict;
+        ffa_bundle_difference difference = FFA_BUNDLE_DIFFERENCE_INIT;
+        ffa_bundle_verdict verdict = FFA_BUNDLE_VERDICT_INIT;
         ffa_cache *cache = open_cache(store, 0), *into = open_cache(target, FFA_CACHE_CREATE);
         ffa_cache *bundle = NULL;
         char *path = NULL;
@@ -1018,6 +1190,11 @@ int main(void)
     tcase_add_test(tc, conflicts_keep_what_was_there);
     tcase_add_loop_test(tc, verify_finds_what_changed, 0,
                         count_of(sizeof verify_cases, sizeof *verify_cases));
+    tcase_add_loop_test(tc, import_checks_the_manifest, 0,
+                        sizeof import_cases / sizeof *import_cases);
+    tcase_add_test(tc, import_of_the_wanted_digest_only);
+    tcase_add_test(tc, both_can_be_stopped);
+    tcase_add_test(tc, outputs_have_sizes);
     tcase_add_test(tc, manifest_guards_against_more_than_accidents);
     tcase_add_test(tc, misuse_is_refused);
     tcase_add_loop_test(tc, bundles_are_trusted_or_ignored, 0,

@@ -129,7 +129,7 @@ static void run_sql(const char *sql)
 static void check_whole(void)
 {
     ffa_error err = { FFA_OK, 0, "" };
-    ffa_cache_verdict verdict;
+    ffa_cache_verdict verdict = FFA_CACHE_VERDICT_INIT;
     ffa_cache *cache;
 
     ck_assert_msg(ffa_cache_open(&cache, path, 0, &err) == FFA_OK, "%s", err.message);
@@ -1242,7 +1242,7 @@ START_TEST(entries_are_listed_checked_removed)
     struct jit_kernel kernel = fixture_kernel(0, "", "sm_90a");
     ffa_cache_stats stats = FFA_CACHE_STATS_INIT;
     struct seen seen = { .count = 0 };
-    ffa_cache_verdict verdict;
+    ffa_cache_verdict verdict = FFA_CACHE_VERDICT_INIT;
     ffa_error err = { FFA_OK, 0, "" };
     ffa_cache *cache;
     int64_t removed;
@@ -1323,7 +1323,7 @@ END_TEST
 
 START_TEST(maintenance_refuses)
 {
-    ffa_cache_verdict verdict;
+    ffa_cache_verdict verdict = FFA_CACHE_VERDICT_INIT;
     ffa_error err = { FFA_OK, 0, "" };
     ffa_cache *cache;
 

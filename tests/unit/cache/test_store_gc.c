@@ -120,7 +120,7 @@ START_TEST(gc_takes_the_longest_unused)
 {
     ffa_cache_gc_opts opts = FFA_CACHE_GC_OPTS_INIT;
     ffa_cache_stats stats = FFA_CACHE_STATS_INIT;
-    ffa_cache_gc_report dry, wet;
+    ffa_cache_gc_report dry = FFA_CACHE_GC_REPORT_INIT, wet = FFA_CACHE_GC_REPORT_INIT;
     char seen[32] = "", removed[32] = "";
     ffa_error err = { FFA_OK, 0, "" };
     ffa_cache *cache;
@@ -187,7 +187,7 @@ static const struct {
 
 START_TEST(misuse_is_refused)
 {
-    ffa_cache_gc_report report = { .removed = 7 };
+    ffa_cache_gc_report report = { .struct_size = sizeof report, .removed = 7 };
     ffa_cache *cache = open_cache(bad_cases[_i].open_flags);
     ffa_error err = { FFA_OK, 0, "" };
 

@@ -131,7 +131,7 @@ static void make_room(void)
 static void check_whole(int64_t kernels)
 {
     ffa_error err = { FFA_OK, 0, "" };
-    ffa_cache_verdict verdict;
+    ffa_cache_verdict verdict = FFA_CACHE_VERDICT_INIT;
     ffa_cache *cache;
 
     ck_assert_msg(ffa_cache_open(&cache, store, FFA_CACHE_READONLY, &err) == FFA_OK, "%s",

@@ -19,6 +19,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -162,7 +163,7 @@ static const enum store_mode race_modes[] = { STORE_READWRITE, STORE_READONLY, S
 /* What was checked is what is opened: never the other's cubin, and sometimes one's own. */
 START_TEST(folders_exchanged_under_open)
 {
-    enum { OPENS = 1500 };
+    enum { OPENS = 800 };
     bool is_bundle = race_modes[_i] == STORE_BUNDLE;
     char *shared = tmpdir_path(folder, "shared");
     char *mine = tmpdir_path(shared, "mine"), *theirs = tmpdir_path(shared, "theirs");
@@ -239,13 +240,21 @@ START_TEST(without_proc_ancestors_are_checked)
 {
     struct watch watch = { .warning = "" };
     char *shared = tmpdir_path(folder, "shared"), *below = tmpdir_path(shared, "below");
-    char *at = tmpdir_path(below, "kernels.ffadb");
+    char *at = tmpdir_path(below, "kernels.ffadb"), *bundle = tmpdir_path(folder, "b.ffadb");
     struct store *store;
 
     fill_at(path, MINE);
     fault_arm(FAULT_PROC, 1);
     store = open_at(path, STORE_READWRITE, &watch);
     ck_assert(fault_fired());
+    fault_arm(FAULT_PROC, 0);
+    ck_assert_msg(mark_in(store) == MINE, "%s", watch.warning);
+    ck_assert_ptr_null(strstr(store->place.opened, "/proc/"));
+    store_close(store);
+
+    make_bundle(path, bundle);
+    fault_arm(FAULT_PROC, 1);
+    store = open_at(bundle, STORE_BUNDLE, &watch);
     fault_arm(FAULT_PROC, 0);
     ck_assert_msg(mark_in(store) == MINE, "%s", watch.warning);
     ck_assert_ptr_null(strstr(store->place.opened, "/proc/"));
@@ -262,6 +271,7 @@ START_TEST(without_proc_ancestors_are_checked)
         store_close(store);
     }
     ck_assert_msg(strstr(watch.warning, "others can exchange folders in"), "%s", watch.warning);
+    free(bundle);
     free(at);
     free(below);
     free(shared);
@@ -357,6 +367,31 @@ START_TEST(file_size_limit_ends_nothing)
     ck_assert_int_eq(count_names(home, ".new-"), 0);
     if (_i == 0)
         ck_assert_int_ne(access(path, F_OK), 0);
+}
+END_TEST
+
+START_TEST(export_meets_the_limit)
+{
+    pid_t child;
+
+    fill_at(path, MINE);
+    child = fork();
+    if (child == 0) {
+        struct rlimit limit = { .rlim_cur = 100000, .rlim_max = 100000 };
+        ffa_error err = { FFA_OK, 0, "" };
+        char *bundle = NULL;
+        ffa_cache *cache;
+
+        if (signal(SIGXFSZ, SIG_DFL) == SIG_ERR || setrlimit(RLIMIT_FSIZE, &limit) != 0 ||
+            ffa_cache_open(&cache, path, FFA_CACHE_READONLY, &err) != FFA_OK)
+            _exit(2);
+        if (ffa_bundle_export(&bundle, cache, folder, NULL, NULL, &err) != FFA_CACHE || bundle)
+            _exit(3);
+        ffa_cache_close(cache);
+        _exit(strstr(err.message, "file size limit") ? 0 : 4);
+    }
+    expect_exit(child);
+    ck_assert_int_eq(count_names(folder, "ffa-"), 0);
 }
 END_TEST
 
@@ -712,6 +747,41 @@ START_TEST(stale_files_are_reaped)
 }
 END_TEST
 
+/* A bundle's and a merge's, by the next export into that folder; one that is locked is at work. */
+START_TEST(export_reaps)
+{
+    static const char *const names[] = { ".ffa-bundle-Ab3dEf", ".ffa-merge-Ab3dEf",
+                                         ".ffa-merge-Ab3dEg" };
+    struct timespec old[2] = { { .tv_sec = time(NULL) - 3600 }, { .tv_sec = time(NULL) - 3600 } };
+    char *bundle = tmpdir_path(folder, "bundle"), *busy = tmpdir_path(folder, names[2]);
+    char *inside = tmpdir_path(folder, ".ffa-merge-Ab3dEf/kernels.ffadb");
+    int lock;
+
+    fill_at(path, MINE);
+    for (int i = 0; i < 3; i++) {
+        char *at = tmpdir_path(folder, names[i]);
+
+        if (i)
+            ck_assert_int_eq(mkdir(at, 0700), 0);
+        else
+            tmpdir_write_text(at, "x");
+        if (i == 1)
+            tmpdir_write_text(inside, "x");
+        ck_assert_int_eq(utimensat(AT_FDCWD, at, old, 0), 0);
+        free(at);
+    }
+    lock = open(busy, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    ck_assert_int_eq(flock(lock, LOCK_EX), 0);
+    make_bundle(path, bundle);
+    ck_assert_int_eq(count_names(folder, ".ffa-"), 1);
+    ck_assert_int_eq(access(busy, F_OK), 0);
+    ck_assert_int_eq(close(lock), 0);
+    free(inside);
+    free(busy);
+    free(bundle);
+}
+END_TEST
+
 /* ---- names ---- */
 
 /* No name is anything but a file's to SQLite. */
@@ -825,6 +895,7 @@ int main(void)
     tcase_add_test(tc, without_proc_ancestors_are_checked);
     tcase_add_test(tc, locks_are_in_trusted_folders);
     tcase_add_loop_test(tc, file_size_limit_ends_nothing, 0, 2);
+    tcase_add_test(tc, export_meets_the_limit);
     tcase_add_test(tc, pending_signals_stay);
     tcase_add_loop_test(tc, endless_schema_is_refused, 0, COUNT(endless));
     tcase_add_test(tc, work_has_an_end);
@@ -835,6 +906,7 @@ int main(void)
     tcase_add_test(tc, network_store_is_not_made);
     tcase_add_test(tc, killed_makers_leave_nothing);
     tcase_add_test(tc, stale_files_are_reaped);
+    tcase_add_test(tc, export_reaps);
     tcase_add_loop_test(tc, names_are_names, 0, 6);
     tcase_add_loop_test(tc, urls_are_refused, 0, 3);
     tcase_add_test(tc, long_paths_are_used);

@@ -117,6 +117,16 @@ START_TEST(a_device_without_a_runtime_is_unsupported)
 }
 END_TEST
 
+START_TEST(path_is_not_empty)
+{
+    ffa_error err = { FFA_OK, 0, "" };
+
+    (void)open_and_ask(FFA_DEVICE_CPU, "", &err);
+    ck_assert_int_eq(err.status, FFA_INVALID);
+    ck_assert_str_eq(err.message, "cudart_path is empty; NULL is the default");
+}
+END_TEST
+
 /* Whatever was named: a path that cannot be opened would be a warning at the least. */
 START_TEST(the_cpu_opens_none)
 {
@@ -161,6 +171,9 @@ START_TEST(version_without_any_library)
     ck_assert_str_eq(version.cudart_path, "");
     ck_assert_str_eq(version.driver_version, "");
     ck_assert_int_eq(err.status, FFA_OK);
+    opts.nvrtc_path = "";
+    ck_assert_int_eq(ffa_version_info_get(&version, &opts, &err), FFA_INVALID);
+    opts.nvrtc_path = "/nowhere";
     ck_assert_int_eq(ffa_version_info_get(NULL, NULL, &err), FFA_INVALID);
     version.struct_size = 0;
     ck_assert_int_eq(ffa_version_info_get(&version, &opts, &err), FFA_INVALID);
@@ -183,6 +196,7 @@ int main(void)
     tcase_add_loop_test(opening, every_failure_is_clean, 0, 2);
     tcase_add_test(contexts, auto_without_a_runtime_is_the_cpu);
     tcase_add_test(contexts, a_device_without_a_runtime_is_unsupported);
+    tcase_add_test(contexts, path_is_not_empty);
     tcase_add_test(contexts, the_cpu_opens_none);
     tcase_add_test(contexts, context_says_what_it_opened);
     tcase_add_test(contexts, version_without_any_library);

@@ -381,6 +381,29 @@ START_TEST(report_matches_the_cells)
 }
 END_TEST
 
+/* Callers of an older header have less room, and who forgot the size is told. */
+START_TEST(report_is_as_long_as_its_caller_says)
+{
+    ffa_mask_shape shape = { 8, 8 };
+    ffa_mask_report report, untouched;
+    ffa_error err = no_error;
+    ffa_mask *mask;
+
+    memset(&report, 0x77, sizeof report);
+    untouched = report;
+    ck_assert_int_eq(ffa_mask_create(&mask, &shape, NULL, 0, NULL), FFA_OK);
+    report.struct_size = 0;
+    ck_assert_int_eq(ffa_mask_check(mask, &report, &err), FFA_INVALID);
+    ck_assert_msg(strstr(err.message, "struct_size is 0, not in") != NULL, "%s", err.message);
+    report.struct_size = offsetof(ffa_mask_report, empty_rows);
+    ck_assert_int_eq(ffa_mask_check(mask, &report, NULL), FFA_OK);
+    ck_assert_int_eq(report.overlap_head, -1);
+    ck_assert_int_eq(report.area, 0);
+    ck_assert_int_eq(report.empty_rows, untouched.empty_rows);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
 START_TEST(report_survives_every_allocation_failing)
 {
     ffa_mask_shape shape = { 8, 8 };
@@ -423,6 +446,7 @@ int main(void)
     tcase_add_test(tc, known_cases_have_their_areas);
     tcase_add_loop_test(tc, normal_check_finds, 0, COUNT_OF(check_cases));
     tcase_add_test(tc, report_matches_the_cells);
+    tcase_add_test(tc, report_is_as_long_as_its_caller_says);
     tcase_add_test(tc, report_survives_every_allocation_failing);
     suite_add_tcase(suite, tc);
     return suite_run(suite);

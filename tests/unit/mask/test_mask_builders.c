@@ -508,6 +508,88 @@ START_TEST(documents_are_checked)
 }
 END_TEST
 
+/* ---- boundaries of 32 bits ---- */
+
+static const int32_t cu32_good[] = { 0, 2, 4 }, cu32_late[] = { -1, 2, 4 },
+                     cu32_back[] = { 0, 3, 2 };
+
+static const struct {
+    ffa_documents docs;
+    const char *want;
+} bad_docs32[] = {
+    { { .cu_q = cu_good, .cu_q32 = cu32_good, .document_count = 2 },
+      "cu_q and cu_q32 are both given" },
+    { { .cu_q = cu_good, .cu_k = cu_good, .cu_k32 = cu32_good, .document_count = 2 },
+      "cu_k and cu_k32 are both given" },
+    { { .cu_k32 = cu32_good, .document_count = 2 }, "cu_q is NULL" },
+    { { .cu_q32 = cu32_late, .document_count = 2 }, "cu_q[0] is -1, not 0" },
+    { { .cu_q32 = cu32_back, .document_count = 2 }, "cu_q[2] is 2, less than cu_q[1], 3" },
+    { { .cu_q32 = cu32_good, .cu_k32 = cu32_back, .document_count = 2 },
+      "cu_k[2] is 2, less than cu_k[1], 3" },
+    { { .cu_q32 = cu32_good }, "document_count is 0, not in" },
+};
+
+START_TEST(documents_of_32_bits_are_checked)
+{
+    ffa_mask *mask = (ffa_mask *)&bad_docs32;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    ck_assert_int_eq(ffa_mask_varlen_causal(&mask, &bad_docs32[_i].docs, &err), FFA_INVALID);
+    ck_assert_ptr_null(mask);
+    ck_assert_msg(strstr(err.message, bad_docs32[_i].want) != NULL, "got '%s', want '%s'",
+                  err.message, bad_docs32[_i].want);
+}
+END_TEST
+
+static bool same_slices(const ffa_mask *a, const ffa_mask *b)
+{
+    const ffa_slice_list x = ffa_mask_slices(a, 0), y = ffa_mask_slices(b, 0);
+
+    return x.count == y.count && !memcmp(x.slices, y.slices, (size_t)x.count * sizeof *x.slices) &&
+           ffa_mask_seqlen_q(a) == ffa_mask_seqlen_q(b) &&
+           ffa_mask_seqlen_k(a) == ffa_mask_seqlen_k(b);
+}
+
+/* Every builder of documents, with either side in 32 bits. */
+START_TEST(documents_of_32_bits_are_those_of_64)
+{
+    static struct arguments a;
+
+    for (uint64_t seed = 0; seed < 200; seed++) {
+        int32_t cu_q32[DOCS_MAX + 1], cu_k32[DOCS_MAX + 1];
+        ffa_mask *want, *got;
+
+        arguments_draw(&a, seed);
+        for (int i = 0; i <= DOCS_MAX; i++) {
+            cu_q32[i] = (int32_t)a.cu_q[i];
+            cu_k32[i] = (int32_t)a.cu_k[i];
+        }
+        for (size_t i = 0; i < sizeof builders / sizeof *builders; i++) {
+            if (builders[i].shape == OF_SHAPE || strstr(builders[i].name, "sparse"))
+                continue;
+            ck_assert_int_eq(builders[i].make(&want, &a, NULL), FFA_OK);
+            for (int which = 1; which < 4; which++) {
+                struct arguments narrow = a;
+
+                if (which & 1) {
+                    narrow.docs.cu_q = narrow.same.cu_q = NULL;
+                    narrow.docs.cu_q32 = narrow.same.cu_q32 = cu_q32;
+                }
+                if (which & 2) {
+                    narrow.docs.cu_k = NULL;
+                    narrow.docs.cu_k32 = cu_k32;
+                }
+                ck_assert_int_eq(builders[i].make(&got, &narrow, NULL), FFA_OK);
+                ck_assert_msg(same_slices(want, got), "%s, seed %llu", builders[i].name,
+                              (unsigned long long)seed);
+                ffa_mask_destroy(got);
+            }
+            ffa_mask_destroy(want);
+        }
+    }
+}
+END_TEST
+
 START_TEST(variable_blocks_are_checked)
 {
     static const uint8_t keep[4] = { 1, 1, 1, 1 };
@@ -538,6 +620,8 @@ int main(void)
     tcase_add_loop_test(tc, window_by_hand, 0, COUNT_OF(pictures));
     tcase_add_loop_test(tc, builder_refuses, 0, COUNT_OF(bad_builders));
     tcase_add_loop_test(tc, documents_are_checked, 0, COUNT_OF(bad_docs));
+    tcase_add_loop_test(tc, documents_of_32_bits_are_checked, 0, COUNT_OF(bad_docs32));
+    tcase_add_test(tc, documents_of_32_bits_are_those_of_64);
     tcase_add_test(tc, variable_blocks_are_checked);
     suite_add_tcase(suite, tc);
     return suite_run(suite);

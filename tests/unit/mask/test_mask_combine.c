@@ -237,7 +237,7 @@ static ffa_mask *mask_of(const char *text)
     return mask;
 }
 
-/* A slice that is not cut stays one slice of its type: a batch of causal samples is what
+/* A slice that is not cut stays one slice of its type: a batch of causal sequences is what
  * varlen-causal is. */
 START_TEST(a_batch_is_packed_documents)
 {
@@ -257,20 +257,20 @@ START_TEST(a_batch_is_packed_documents)
 }
 END_TEST
 
-/* As many small samples as a large batch has: linear, and none of them looks at the others. */
+/* As many short sequences as a large batch has: linear, and none of them looks at the others. */
 START_TEST(large_batches_are_concatenated)
 {
-    enum { SAMPLES = 20000 };
-    ffa_mask *sample = mask_of("window:64,left=8,right=0"), *mask;
-    const ffa_mask **batch = malloc(SAMPLES * sizeof(ffa_mask *));
+    enum { SEQUENCES = 20000 };
+    ffa_mask *sequence = mask_of("window:64,left=8,right=0"), *mask;
+    const ffa_mask **batch = malloc(SEQUENCES * sizeof(ffa_mask *));
 
-    for (int i = 0; i < SAMPLES; i++)
-        batch[i] = sample;
-    ck_assert_int_eq(ffa_mask_concat(&mask, batch, SAMPLES, NULL), FFA_OK);
-    ck_assert_int_eq(ffa_mask_seqlen_q(mask), SAMPLES * 64);
-    ck_assert_int_eq(ffa_mask_area(mask, 0), SAMPLES * ffa_mask_area(sample, 0));
+    for (int i = 0; i < SEQUENCES; i++)
+        batch[i] = sequence;
+    ck_assert_int_eq(ffa_mask_concat(&mask, batch, SEQUENCES, NULL), FFA_OK);
+    ck_assert_int_eq(ffa_mask_seqlen_q(mask), SEQUENCES * 64);
+    ck_assert_int_eq(ffa_mask_area(mask, 0), SEQUENCES * ffa_mask_area(sequence, 0));
     ffa_mask_destroy(mask);
-    ffa_mask_destroy(sample);
+    ffa_mask_destroy(sequence);
     free(batch);
 }
 END_TEST

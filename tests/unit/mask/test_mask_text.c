@@ -8,6 +8,7 @@
 
 #include <check.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define COUNT_OF(array) ((int)(sizeof(array) / sizeof *(array)))
@@ -62,6 +63,17 @@ static const struct {
     { "shared-prefix:2,3", 5, 5, 3, { { 0, 2, 0, 2, 1, 0 }, { 2, 5, 0, 2, 0, 0 }, { 2, 5, 2, 5, 1, 0 } } },
     { "shared-question:2,3", 5, 5, 3, { { 0, 2, 0, 2, 0, 0 }, { 2, 5, 0, 2, 0, 0 }, { 2, 5, 2, 5, 1, 0 } } },
     { "global-window:4,left=0,right=0,global=1", 4, 4, 3, { { 0, 1, 0, 1, 1, 0 }, { 1, 4, 0, 1, 0, 0 }, { 1, 4, 1, 4, 3, 0 } } },
+    { "concat(causal:3)", 3, 3, 1, { { 0, 3, 0, 3, 1, 0 } } },
+    { "concat(causal:3;full:2x4)", 5, 7, 2, { { 0, 3, 0, 3, 1, 0 }, { 3, 5, 3, 7, 0, 0 } } },
+    { "concat(varlen-full:1,2;window:2,left=0,right=0)", 5, 5, 3, { { 0, 1, 0, 1, 0, 0 }, { 1, 3, 1, 3, 0, 0 }, { 3, 5, 3, 5, 3, 0 } } },
+    { "union(causal:4;full:4)", 4, 4, 2, { { 0, 4, 0, 4, 1, 0 }, { 0, 4, 0, 4, 0, 0 } } },
+    { "crop(causal:4)", 4, 4, 1, { { 0, 4, 0, 4, 1, 0 } } },
+    { "crop(causal:8;q=4:6)", 2, 8, 1, { { 0, 2, 0, 6, 1, 0 } } },
+    { "crop(causal:8;k=6:8,q=4:8)", 4, 2, 1, { { 0, 4, 0, 2, 1, 0 } } },
+    { "shift(full:2;q=1,k=-1)", 2, 2, 1, { { 1, 2, 0, 1, 0, 0 } } },
+    { "shift(full:2;q=1,size=3x5)", 3, 5, 1, { { 1, 3, 0, 2, 0, 0 } } },
+    { "shift(causal:2;size=4)", 4, 4, 1, { { 0, 2, 0, 2, 1, 0 } } },
+    { "crop(concat(union(full:2;causal:2);shift(full:2;k=0));q=2:4,k=2:4)", 2, 2, 1, { { 0, 2, 0, 2, 0, 0 } } },
 };
 /* clang-format on */
 
@@ -137,6 +149,38 @@ static const struct {
     { "block-causal:8", "column 15: 'block-causal' needs the option 'block'" },
     { "block-causal:8,block=0", "column 22: 0 is not in [1, 2147483647]" },
     { "block-causal:2x3/block=1", "cu_q[1] is 2, cu_k[1] is 3" },
+    /* Refused before anything is built: these took seconds, and gigabytes. */
+    { "block-causal:2147483647/block=1", "the mask has more than 67108864 slices" },
+    { "shared-question:1*67108864,3", "column 28: more than 67108864 documents" },
+    { "shared-question:1*67108863,3", "the mask has more than 67108864 slices" },
+    { "shared-prefix:1*67108864", "the mask has more than 67108864 slices" },
+    { "varlen-full:1*2147483647,1", "column 13: more than 67108864 documents" },
+    { "concat", "column 7: expected '(', got the end" },
+    { "concat:3", "column 7: expected '(', got ':'" },
+    { "concat()", "column 8: '' is no mask; known are full, causal," },
+    { "concat(full:3", "column 14: expected ';' or ')', got the end" },
+    { "concat(full:3;)", "column 15: '' is no mask; known are full" },
+    { "concat(full:3))", "column 15: expected the end, got ')'" },
+    { "concat(full:3)/left=1", "column 15: expected the end, got '/'" },
+    { "concat(full:3*2)", "column 14: expected ',' or '/' or ';' or ')', got '*'" },
+    { "concat(ful:3)", "column 8: 'ful' is no mask; known are full, causal," },
+    { "concat(full:2000000000;full:2000000000)",
+      "masks[0] to masks[1] have more than 2147483647 queries" },
+    { "union(full:3;full:4)", "masks[1] is 4 queries x 4 keys, masks[0] 3 x 3" },
+    { "crop(full:3;full:3)", "column 13: 'crop' has no option 'full'" },
+    { "crop(full:3;)", "column 13: expected an option, got ')'" },
+    { "crop(full:3;q)", "column 14: expected '=', got ')'" },
+    { "crop(full:3;q=1)", "column 16: expected ':', got ')'" },
+    { "crop(full:3;q=-1:2)", "column 15: expected a number, got '-'" },
+    { "crop(full:3;q=1:2;k=1:2)", "column 18: expected ',' or ')', got ';'" },
+    { "crop(full:3;q=1:2,q=1:2)", "column 19: 'q' is given twice" },
+    { "crop(full:3;q=2:2)", "q_end is 2, not in (2, 3]" },
+    { "crop(full:3;k=3:4)", "k_begin is 3, not in [0, 3)" },
+    { "shift(full:3;q=-2147483648)", "column 16: -2147483648 is not in [-2147483647, 2147483647]" },
+    { "shift(full:3;size=0)", "column 19: 0 is not in [1, 2147483647]" },
+    { "shift(full:3;size=3x)", "column 21: expected a number, got ')'" },
+    { "crop(crop(crop(crop(crop(crop(crop(crop(crop(crop(crop(crop(crop(crop(crop(crop(crop(full:1",
+      "column 81: masks nest more than 16 deep" },
 };
 
 START_TEST(bad_text_is_refused)
@@ -166,6 +210,27 @@ static const struct {
     { "{\"seqlen_q\":99999999999999999999}", "line 1, column 32: too big integer" },
     { "{} x", "line 1, column 4: end of file expected" },
     { "\"\xff\"", "line 1, column 1: " },
+    { "{\"seqlen_q\":-9223372036854775809}", "line 1, column 32: too big integer" },
+    { "{\"seqlen_q\":01}", "line 1, column 14: '}' expected near '1'" },
+    { "{\"seqlen_q\":1.}", "line 1, column 14: invalid token near '1.'" },
+    { "{\"seqlen_q\":1e}", "line 1, column 14: invalid token near '1e'" },
+    { "{\"seqlen_q\":-}", "line 1, column 13: invalid token near '-'" },
+    { "{\"seqlen_q\":nul}", "line 1, column 15: invalid token near 'nul'" },
+    { "{\"seqlen_q\" 1}", "line 1, column 13: ':' expected near '1'" },
+    { "{\"seqlen_q\":}", "line 1, column 13: unexpected token near '}'" },
+    { "{\"seqlen_q\":1 \"seqlen_k\":1}", "line 1, column 24: '}' expected near '\"seqlen_k\"'" },
+    { "{\"seqlen_q\":1,}", "line 1, column 15: string or '}' expected near '}'" },
+    { "{,}", "line 1, column 2: string or '}' expected near ','" },
+    { "{\"seqlen_q", "line 1, column 10: unexpected token near end of file" },
+    { "{\"\\x\":1}", "line 1, column 3: invalid escape" },
+    { "{\"\\u12g4\":1}", "line 1, column 6: invalid escape" },
+    { "{\"a\nb\":1}", "line 1, column 3: a control character in a string" },
+    { "{\"\xc3\xa9\xff\":1}", "line 1, column 3: a string is not valid UTF-8" },
+    { "{\"\xc3\xa9\":1}", "unknown key '?'" },
+    { "{\"seqlen_q\":4,\"seqlen_k\":4,\"slices\":[[0,1,2,3,0,9]]}", "slices[0] has more than 5 items" },
+    { "{\"seqlen_q\":4,\"seqlen_k\":4,\"slices\":[[]]}", "slices[0] has 0 items, not 5" },
+    { "{\"seqlen_q\":4,\"seqlen_k\":4,\"slices\":[[0,1,2,3,0],]}", "line 1, column 50: unexpected token near ']'" },
+    { "{\"seqlen_q\":4,\"seqlen_k\":4,\"slices\":[[0,1,2,3,0] [0]]}", "line 1, column 50: ']' expected near '['" },
     { "[1]", "it is an array, not an object" },
     { "7", "it is a whole number, not an object" },
     { "null", "it is null, not an object" },
@@ -288,6 +353,80 @@ START_TEST(json_survives_every_allocation_failing)
 }
 END_TEST
 
+/* Words of JSON that mean the same mask. */
+static const char *const same_json[] = {
+    "{\"seqlen_q\":4,\"seqlen_k\":5,\"slices\":[[0,4,1,5,1]]}",
+    " {\t\"slices\" : [ [0 ,4, 1,5 ,\"causal\"] ]\r\n,\"seqlen_k\":5,\"seqlen_q\":4 } \n",
+    "{\"se\\u0071len_q\":4,\"seqlen_k\":5,\"slices\":[[-0,4,1,5,\"c\\u0061usal\"]]}",
+    "{\"seqlen_q\":4,\"seqlen_k\":5,\"kv_heads\":[[[0,4,1,5,1]]]}",
+};
+
+START_TEST(json_is_read)
+{
+    ffa_mask *want = mask_of("shift(causal:4;k=1,size=4x5)"), *got;
+    ffa_error err = no_error;
+
+    ck_assert_msg(ffa_mask_parse_json(&got, same_json[_i], strlen(same_json[_i]), &err) == FFA_OK,
+                  "%s: %s", same_json[_i], err.message);
+    same_masks(want, got);
+    ffa_mask_destroy(got);
+    ffa_mask_destroy(want);
+}
+END_TEST
+
+/* A list for each of 1024 heads is read, and one more is refused. */
+START_TEST(json_has_lists_for_so_many_heads)
+{
+    for (int heads = 1024; heads <= 1025; heads++) {
+        struct text text = { 0 };
+        ffa_error err = no_error;
+        ffa_mask *mask;
+        ffa_status rc;
+
+        text_add(&text, "{\"seqlen_q\":1,\"seqlen_k\":1,\"kv_heads\":[");
+        for (int i = 0; i < heads; i++)
+            text_add(&text, "%s[]", i ? "," : "");
+        text_add(&text, "]}");
+        rc = ffa_mask_parse_json(&mask, text.at, text.bytes, &err);
+        ck_assert_int_eq(rc, heads == 1024 ? FFA_OK : FFA_INVALID);
+        if (rc != FFA_OK)
+            ck_assert_str_eq(err.message, "mask JSON: 'kv_heads' has more than 1024 lists");
+        ffa_mask_destroy(mask);
+        text_finish(&text);
+    }
+}
+END_TEST
+
+static int64_t peak_kib(void)
+{
+    struct rusage usage;
+
+    ck_assert_int_eq(getrusage(RUSAGE_SELF, &usage), 0);
+    return usage.ru_maxrss;
+}
+
+/* Slices of 12 bytes, the shortest there are, all the same cell: 45 bytes a byte once. */
+START_TEST(json_takes_a_small_multiple_of_its_text)
+{
+    enum { SLICES = 2000000 };
+    struct text text = { 0 };
+    int64_t before;
+    ffa_mask *mask;
+
+    text_add(&text, "{\"seqlen_q\":9,\"seqlen_k\":9,\"slices\":[[0,9,0,9,0]");
+    for (int i = 1; i < SLICES; i++)
+        text_add_bytes(&text, ",[0,9,0,9,0]", 12);
+    text_add(&text, "]}");
+    before = peak_kib();
+    ck_assert_int_eq(ffa_mask_parse_json(&mask, text.at, text.bytes, NULL), FFA_OK);
+    ck_assert_int_eq(ffa_mask_area(mask, 0), 81);
+    ck_assert_msg((peak_kib() - before) * 1024 < 15 * (int64_t)text.bytes, "%lld KiB for %zu bytes",
+                  (long long)(peak_kib() - before), text.bytes);
+    ffa_mask_destroy(mask);
+    text_finish(&text);
+}
+END_TEST
+
 START_TEST(json_needs_no_terminator)
 {
     static const char text[] = { '{', '"', 's', 'e', 'q', 'l', 'e', 'n', '_', 'q', '"', ':', '1' };
@@ -323,7 +462,7 @@ END_TEST
 START_TEST(a_file_is_read)
 {
     char path[] = "/tmp/ffa_mask_XXXXXX";
-    char text[64];
+    char text[64], nested[96];
     int fd = mkstemp(path);
     ffa_mask *want = mask_of("varlen-causal:3,4x2*500"), *got;
     char *json = json_of(want);
@@ -334,6 +473,10 @@ START_TEST(a_file_is_read)
     text_copy(text, "@%s", path);
     got = mask_of(text);
     same_masks(want, got);
+    ffa_mask_destroy(got);
+    text_copy(nested, "concat(@%s;@%s)", path, path);
+    got = mask_of(nested);
+    ck_assert_int_eq(ffa_mask_area(got, 0), 2 * ffa_mask_area(want, 0));
     ffa_mask_destroy(got);
 
     for (long nth = 1; nth <= 2; nth++) { /* open, then read */
@@ -364,6 +507,8 @@ START_TEST(a_file_is_read)
     ck_assert_int_eq(ffa_mask_parse(&got, text, &err), FFA_IO);
     ck_assert_int_eq(err.native, 2); /* ENOENT */
     ck_assert_int_eq(ffa_mask_parse(&got, "@/", &err), FFA_IO);
+    ck_assert_int_eq(ffa_mask_parse(&got, "concat(full:3;@/no/such/file)", &err), FFA_IO);
+    ck_assert_msg(strstr(err.message, "'/no/such/file'") != NULL, "%s", err.message);
     ck_assert_int_eq(ffa_mask_parse(&got, "@", &err), FFA_IO);
     ck_assert_ptr_null(got);
 }
@@ -594,6 +739,9 @@ int main(void)
     tcase_add_test(tc, json_goes_round);
     tcase_add_test(tc, json_is_written_one_slice_a_line);
     tcase_add_test(tc, json_survives_every_allocation_failing);
+    tcase_add_loop_test(tc, json_is_read, 0, COUNT_OF(same_json));
+    tcase_add_test(tc, json_has_lists_for_so_many_heads);
+    tcase_add_test(tc, json_takes_a_small_multiple_of_its_text);
     tcase_add_test(tc, json_needs_no_terminator);
     tcase_add_test(tc, null_arguments);
     tcase_add_test(tc, a_file_is_read);

@@ -163,7 +163,7 @@ static void compare_forward(struct problem *p, const struct oracle_case *test, d
 static void compare(struct problem *p, const char *name)
 {
     const struct attention_shape *shape = &p->test.shape;
-    const double limit = p->run.sum_dtype == FFA_FP64 ? 1e-10 : 1e-5;
+    const double limit = p->run.sum_dtype == FFA_FP64 ? 1e-12 : 1e-5;
     double dsink[8 * 16];
     const struct oracle_backward_case test = {
         .forward = { .shape = shape->mask,
@@ -762,7 +762,7 @@ END_TEST
 static struct {
     const char *name;
     int32_t dtype, sum_dtype, heads_q, heads_kv, head_dim, sinks;
-    float softcap;
+    double softcap;
     const char *message;
 } bad_args[] = {
     { "dtype", 9, 0, 2, 1, 8, 0, 0, "dtype is 9, not in [1, 4]" },
@@ -772,6 +772,7 @@ static struct {
     { "sinks", FFA_FP32, 0, 2, 1, 8, 9, 0, "sink_count is 9, not in [0, 8]" },
     { "no sinks", FFA_FP32, 0, 2, 1, 8, 2, 0, "sink is NULL, sink_count 2" },
     { "softcap", FFA_FP32, 0, 2, 1, 8, 0, -1, "softcap is -1, not finite and 0 or more" },
+    { "softcap of no float", FFA_FP32, 0, 2, 1, 8, 0, 1e-60, "softcap is 1e-60: 0 as a float" },
     { "data", FFA_FP32, 0, 2, 1, 8, 0, 0, "q: data is NULL, it has 64 rows" },
 };
 
@@ -795,7 +796,7 @@ START_TEST(bad_arguments)
     args.heads_kv = bad_args[_i].heads_kv;
     args.head_dim = bad_args[_i].head_dim;
     args.sink_count = bad_args[_i].sinks;
-    args.softcap = (double)bad_args[_i].softcap;
+    args.softcap = bad_args[_i].softcap;
     ck_assert_int_eq(ffa_parallel_forward_host(plan, comm, &args, &err), FFA_INVALID);
     ck_assert_str_eq(err.message, bad_args[_i].message);
     ffa_comm_destroy(comm);

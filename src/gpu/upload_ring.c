@@ -139,6 +139,7 @@ static ffa_status enqueue(struct upload_ring *ring, void *dst, const void *src, 
     FFA_TRY(slot_take(cuda, slot, bytes, err));
     memcpy(slot->memory, src, (size_t)bytes);
     FFA_TRY(gpu_status(
+        cuda,
         cuda->cudaMemcpyAsync(dst, slot->memory, (size_t)bytes, cudaMemcpyHostToDevice, stream),
         "upload", err));
     slot->turn = ++ring->turn;

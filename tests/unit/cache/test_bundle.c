@@ -545,7 +545,7 @@ START_TEST(outputs_have_sizes)
 {
     char *store = in_folder("a.ffadb"), *path;
     struct {
-        ffa_bundle_verdict verdict = FFA_BUNDLE_VERDICT_INIT;
+        ffa_bundle_verdict verdict;
         char after[8];
     } small = { .verdict = { .struct_size = offsetof(ffa_bundle_verdict, bad) }, .after = "after" };
     ffa_bundle_verdict none = { .struct_size = 0 };

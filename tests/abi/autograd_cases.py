@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What examples/autograd.py meets in practice: each thing that does not fit is a sentence, each that does is right.
 
-  autograd.py LIBRARY    in the folder of the example
+  autograd_cases.py LIBRARY    in the folder of the example
 """
 import torch
 

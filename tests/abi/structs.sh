@@ -19,6 +19,7 @@ ffa_documents       an argument of builders
 ffa_window          an argument of builders
 ffa_block_size      an argument of builders
 ffa_tensor          a pointer and its strides, within args
+ffa_dltensor        the layout of DLPack, which fixes it
 ffa_spec_row        borrowed from the library, never the caller's
 ffa_group_lists     arguments: arrays and counts
 ffa_group_copy      a row of a list: it is an element of the caller's arrays

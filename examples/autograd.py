@@ -50,8 +50,8 @@ class Spec(C.Structure):
 
 
 class Documents(C.Structure):
-    _fields_ = [("cu_q", C.c_void_p), ("cu_k", C.c_void_p), ("document_count", C.c_int64), ("cu_q32", C.c_void_p),
-                ("cu_k32", C.c_void_p)]
+    _fields_ = [("cu_q", C.c_void_p), ("cu_k", C.c_void_p), ("document_count", C.c_int64),
+                ("cu_q32", C.c_void_p), ("cu_k32", C.c_void_p)]
 
 
 def call(name, *args):

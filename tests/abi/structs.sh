@@ -25,8 +25,6 @@ ffa_dltensor        DLPack's own layout
 ffa_tensor          a pointer and what is known of it, within args
 ffa_spec_row        borrowed from the library, never the caller's
 ffa_group_lists     arguments: arrays and counts
-ffa_group_copy      a row of a list: it is an element of the caller's arrays
-ffa_group_size      counts of a list
 ffa_group_format    an argument
 ffa_group_source    a pointer and its strides
 ffa_group_target    a pointer and its strides
@@ -35,16 +33,6 @@ ffa_dispatch_mask   a mask and its weight, an element of the caller's arrays
 ffa_parallel_model  within options
 ffa_rows            arguments
 ffa_sim_pass        within ffa_sim_result
-"
-# Written by the library, and without a size so far: a name leaves this list when it gets one.
-unsized="
-ffa_dispatch_chunk
-ffa_dispatch_load
-ffa_parallel_rank
-ffa_parallel_stage
-ffa_parallel_receive
-ffa_parallel_cache_counts
-ffa_sim_result
 "
 # Told to callbacks: the library sets struct_size, and no caller starts one.
 told="
@@ -90,7 +78,7 @@ structs=$(awk '
 [ -n "$structs" ] || say "no struct was found"
 
 for name in $(echo "$structs" | awk '$2 != "struct_size" { print $1 }'); do
-    printf '%s\n' "$unsized" "$plain_names" | grep -qx "$name" ||
+    echo "$plain_names" | grep -qx "$name" ||
         say "$name has no struct_size: it cannot grow; add one, or a line to $0 that says why it need not"
 done
 for name in $told; do

@@ -73,12 +73,12 @@ class Tile(C.Structure):
 
 class Args(C.Structure):
     _fields_ = [("q", C.c_ubyte * 128), ("k", C.c_ubyte * 128), ("v", C.c_ubyte * 128), ("out", C.c_void_p), ("lse", C.c_void_p),
-                ("tiles", C.c_void_p), ("sweeps", C.c_void_p), ("bands", C.c_void_p), ("counters", C.c_void_p),
+                ("image", C.c_void_p), ("counter", C.c_void_p),
                 ("out_token_stride", C.c_longlong), ("out_head_stride", C.c_longlong), ("lse_token_stride", C.c_longlong),
-                ("lse_head_stride", C.c_longlong), ("scale_log2", C.c_float), ("work_count", C.c_int), ("tile_count", C.c_int),
-                ("heads_q", C.c_int), ("group", C.c_int), ("l2_heads", C.c_int), ("flags", C.c_int), ("options", C.c_int * 5),
+                ("lse_head_stride", C.c_longlong), ("scale_log2", C.c_float), ("tile_items", C.c_int),
+                ("heads_q", C.c_int), ("group", C.c_int), ("l2_heads", C.c_int), ("flags", C.c_int), ("options", C.c_int * 6),
                 ("partial", C.c_void_p), ("partial_token_stride", C.c_longlong), ("partial_head_stride", C.c_longlong), ("max_logits", C.c_void_p),
-                ("head_dim_v", C.c_int), ("pad", C.c_int * 7)]  # aligned to 64 bytes
+                ("head_dim_v", C.c_int), ("pad", C.c_int * 11)]  # aligned to 64 bytes
 
 
 class Tensor(C.Structure):
@@ -308,20 +308,27 @@ def run(opts):
     def launch_variant(var, lo, hi, q, k, v, out, lse):
         s, (n, _, dim), dim_v = var["spec"], q.shape, v.shape[2]
         tm, tn = 64 * s["consumers"], s["tile_n"]
-        T, S, B = (torch.from_numpy(x).cuda() for x in plan(np, lo, hi, tm, tn, not opts.no_cuts))
+        T, S, B = plan(np, lo, hi, tm, tn, not opts.no_cuts)
+        header = np.zeros(16, np.int32)
+        header[:4] = len(T), 2, 2 + len(T), 2 + len(T) + len(S)  # records of 32 bytes: tiles, sweeps, bands
+        image = torch.from_numpy(np.concatenate([header] + [np.ascontiguousarray(x).view(np.int32).ravel() for x in (T, S, B)])).cuda()
         args_raw = (C.c_ubyte * (C.sizeof(Args) + 64))(); args = Args.from_address((C.addressof(args_raw) + 63) // 64 * 64)
         for field, t, rows in (("q", q, tm), ("k", k, tn), ("v", v, tn)):
             tensor_map(C.addressof(args) + getattr(Args, field).offset, t, rows, s["dtype"] == 2)
-        args.out, args.lse, args.tiles, args.sweeps, args.bands = (x.data_ptr() for x in (out, lse, T, S, B))
-        args.counters, args.out_token_stride, args.out_head_stride = counters.data_ptr(), HQ * dim_v, dim_v
+        args.out, args.lse, args.image = (x.data_ptr() for x in (out, lse, image))
+        args.counter, args.out_token_stride, args.out_head_stride = counters.data_ptr(), HQ * dim_v, dim_v
         args.max_logits, args.head_dim_v = tops.data_ptr(), dim_v
         args.lse_token_stride, args.lse_head_stride, args.scale_log2 = HQ, 1, 1.4426950408889634 / math.sqrt(dim)
-        args.tile_count, args.heads_q, args.group = len(T), HQ, HQ // HK
-        args.work_count = len(T) * HQ
+        args.tile_items, args.heads_q, args.group = HQ, HQ, HQ // HK
         args.l2_heads = min(HQ, max(1, (32 << 20) // (n * (dim + dim_v) * 2)) * (HQ // HK))
-        params, keep = (C.c_void_p * 1)(C.addressof(args)), (args_raw, T, S, B)
+        params, keep = (C.c_void_p * 1)(C.addressof(args)), (args_raw, image)
         stream = C.c_void_p(torch.cuda.current_stream().cuda_stream)
-        return lambda keep=keep: ok(cuda.cuLaunchKernel(var["fn"], min(sms, args.work_count), 1, 1, 128 * (s["consumers"] + 1), 1, 1, var["smem"], stream, params, None))
+
+        def launch(keep=keep):
+            counters.zero_()
+            ok(cuda.cuLaunchKernel(var["fn"], min(sms, len(T) * HQ), 1, 1, 128 * (s["consumers"] + 1), 1, 1, var["smem"], stream, params, None))
+
+        return launch
 
     counters, tops = torch.zeros(64, dtype=torch.int32, device="cuda"), torch.zeros(HQ, device="cuda")
     passes = ("forward", "backward", "both") if opts.part == "all" else (opts.part,)

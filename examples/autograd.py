@@ -5,8 +5,8 @@
   examples/autograd.py [LIBRARY]    default: libffa.so. Needs PyTorch.
 
 Tensors cross by DLPack, so that the library sees their dtypes, shapes and strides and checks them: what does not fit is
-an exception with its sentence. The structs below follow include/ffa; the library's init functions say whether they
-still do.
+an exception with its sentence. The structs below follow include/ffa. The library may be newer: its init functions are
+told the size that a struct has here, and so is every call.
 """
 import ctypes as C
 import sys
@@ -50,7 +50,8 @@ class Spec(C.Structure):
 
 
 class Documents(C.Structure):
-    _fields_ = [("cu_q", C.c_void_p), ("cu_k", C.c_void_p), ("document_count", C.c_int64)]
+    _fields_ = [("cu_q", C.c_void_p), ("cu_k", C.c_void_p), ("document_count", C.c_int64),
+                ("cu_q32", C.c_void_p), ("cu_k32", C.c_void_p)]
 
 
 def call(name, *args):
@@ -62,8 +63,7 @@ def call(name, *args):
 
 def init(struct, name):
     """A struct with its defaults, as the library has it."""
-    getattr(lib, name)(C.byref(struct))
-    assert struct.struct_size == C.sizeof(struct), f"{name}: the library's struct has {struct.struct_size} bytes"
+    getattr(lib, name)(C.byref(struct), C.c_size_t(C.sizeof(struct)))
     return struct
 
 

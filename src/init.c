@@ -10,6 +10,11 @@
 
 #include <string.h>
 
+void ffa_tensor_init(ffa_tensor *tensor, void *data)
+{
+    *tensor = (ffa_tensor)FFA_TENSOR_INIT(data);
+}
+
 static void fill(void *out, size_t bytes, const void *initial, size_t initial_bytes)
 {
     const uint32_t struct_size = (uint32_t)bytes;

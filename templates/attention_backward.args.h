@@ -22,11 +22,9 @@ struct attention_backward_args {
      * as wgmma's accumulators are: [heads_q][panels][dq_rows / 8][8 or 4][8 rows][8 columns].
      * dq_rows is tokens_q, rounded up to whole groups. */
     void *dq;
-    void *dk, *dv; /* of part 0 */
-    const struct plan_tile *tiles;
-    const struct plan_sweep *sweeps;
-    const struct plan_band *bands;
-    int *counters; /* [2]: next work item, blocks done; 0 before and after a launch */
+    void *dk, *dv;                   /* of part 0 */
+    const struct plan_header *image; /* of the plan */
+    int *counter;                    /* next work item; 0 before a launch */
     long long stats_rows;
     long long dq_head_stride, dq_rows;
     long long dk_token_stride, dk_head_stride;
@@ -34,41 +32,54 @@ struct attention_backward_args {
     long long dk_part_stride, dv_part_stride; /* dkv_fp32: between the sums of parts */
     float scale_log2;                         /* softmax_scale * log2(e), > 0 */
     float scale;                              /* softmax_scale */
-    int work_count; /* tiles x heads_kv (one list) or tiles (a list a kv head), x parts */
-    int tile_count;
+    int tile_items; /* work items of a tile: parts, times heads_kv where there is one list */
     int heads_kv;
-    int group; /* heads_q / heads_kv */
-    int parts; /* head groups of a kv head: its query heads are shared out; divides group */
-    int l2_head_groups; /* head groups of an L2 group */
-    int l2_waves;       /* BACKWARD_LOCKSTEP: waves of an L2 group's work items */
-    int wave_items;     /* and work items of a wave; the last may have fewer */
-    int flags;          /* BACKWARD_... */
-    float cap_inner;    /* 2 * log2(e) * softmax_scale / softcap */
-    float cap_outer;    /* softcap * log2(e) */
-    int head_dim;       /* padded: columns of dk, */
-    int head_dim_v;     /* and of dv */
-    /* deterministic: the plan's tickets, and the dq semaphores: visits so far of each block of the
-     * grid, counted for each block of a cluster apart, 0 before a launch:
-     * [heads_q][cluster][blocks of tile_m rows]. */
-    const struct plan_ticket *tickets;
+    int group;       /* heads_q / heads_kv */
+    int parts;       /* head groups of a kv head: its query heads are shared out; divides group */
+    int order_waves; /* for backward_l2_groups_find, as is the next one */
+    int at_a_time;   /* tiles that the launch works on together, at least 1 */
+    int flags;       /* BACKWARD_... */
+    float cap_inner; /* 2 * log2(e) * softmax_scale / softcap */
+    float cap_outer; /* softcap * log2(e) */
+    int head_dim;    /* padded: columns of dk, */
+    int head_dim_v;  /* and of dv */
+    /* deterministic: the dq semaphores: visits so far of each block of the grid, counted for each
+     * block of a cluster apart, 0 before a launch: [heads_q][cluster][blocks of tile_m rows]. */
     int *dq_semaphores;
 };
 
 #ifdef __cplusplus
-static_assert(sizeof(attention_backward_args) == 768, "host and device disagree");
+static_assert(sizeof(attention_backward_args) == 704, "host and device disagree");
 #else
-_Static_assert(sizeof(struct attention_backward_args) == 768, "host and device disagree");
+_Static_assert(sizeof(struct attention_backward_args) == 704, "host and device disagree");
 #endif
 
 enum {
     BACKWARD_LIST_PER_KV_HEAD = 1, /* a list of tiles for each kv head; else one for all */
-    BACKWARD_ACCUMULATE = 2,       /* dkv_fp32: dk and dv are added to what they hold */
-    /* One wave goes through the query rows from the first to the last, the next one from the last
-     * to the first. With BACKWARD_DESCENDING the first wave begins at the last row. Of a block of
-     * rows, all heads of the head group come one after the other. */
-    BACKWARD_LOCKSTEP = 4,
-    BACKWARD_DESCENDING = 8
+    BACKWARD_ACCUMULATE = 2        /* dkv_fp32: dk and dv are added to what they hold */
 };
+
+/* How the work items of a plan with one list are grouped: what depends on its tiles. */
+struct backward_l2_groups {
+    int head_groups; /* of an L2 group */
+    int waves;       /* lockstep: waves of an L2 group's work items */
+    int wave_items;  /* and work items of a wave; the last may have fewer */
+};
+
+/* As many head groups as give about `order_waves` waves of `at_a_time` work items, of all
+ * `head_groups` there are. */
+FFA_HOST_DEVICE struct backward_l2_groups backward_l2_groups_find(int tile_count, int head_groups,
+                                                                  int order_waves, int at_a_time)
+{
+    const int wanted = tile_count > 0 ? order_waves * at_a_time / tile_count : 1;
+    const int group = wanted < 1 ? 1 : wanted < head_groups ? wanted : head_groups;
+    const int items = tile_count * group;
+    const int near = (items + at_a_time / 2) / at_a_time;
+    const int waves = near > 1 ? near : 1;
+    const struct backward_l2_groups found = { group, waves, (items + waves - 1) / waves };
+
+    return found;
+}
 
 enum {
     BACKWARD_INLINE_SWEEPS = 6, /* sweeps of a tile that its slot has room for */
@@ -78,7 +89,7 @@ enum {
 
 /* The record of a tile in shared memory, from the scheduler to producers, sender and consumers. */
 struct backward_tile_slot {
-    struct plan_tile tile; /* the block's keys; count -1: no more work */
+    struct plan_tile tile; /* as plan_tile_read has it, the block's keys; count -1: no more work */
     int kv_head;
     int head_begin; /* the query heads of its head group: [head_begin, head_end) */
     int head_end;

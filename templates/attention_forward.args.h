@@ -14,15 +14,14 @@ struct attention_forward_args {
     struct tensor_map q, k, v; /* (column, head, row); boxes of 64 columns x 1 (or pack) x rows */
     void *out;                 /* [tokens_q][heads_q][head_dim_v]; out_fp32: unused */
     float *lse;                /* [tokens_q][heads_q], natural log */
-    const struct plan_tile *tiles;
-    const struct plan_sweep *sweeps;
-    const struct plan_band *bands;
-    int *counters; /* [2]: next work item, blocks done; 0 before and after a launch */
+    const struct plan_header *image; /* of the plan */
+    /* Work items taken, less the first one of each block. It is 0 before a launch of more work
+     * items than blocks, and is neither read nor written by others. */
+    int *counter;
     long long out_token_stride, out_head_stride;
     long long lse_token_stride, lse_head_stride;
     float scale_log2; /* softmax_scale * log2(e), > 0 */
-    int work_count;   /* tiles x heads (one list), or tiles x group (a list a kv head) */
-    int tile_count;
+    int tile_items;   /* work items of a tile: heads_q (one list), or group (a list a kv head) */
     int heads_q;
     int group;    /* heads_q / heads_kv */
     int l2_heads; /* query heads worked on together, so that their K and V stay in L2 */
@@ -64,7 +63,7 @@ enum {
 
 /* The record of a tile in shared memory, from the scheduler to the producer and the consumers. */
 struct forward_tile_slot {
-    struct plan_tile tile; /* count 0: no more work */
+    struct plan_tile tile; /* as plan_tile_read has it; count 0: no more work */
     int head;
     int pad_[7];
     struct plan_sweep sweeps[FORWARD_INLINE_SWEEPS];

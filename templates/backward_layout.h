@@ -8,7 +8,7 @@
 
 #include "attention_backward.args.h"
 #include "ffa_device.h"
-#include "kernel_schedule.h"
+#include "kernel_plan.h"
 #include "kernel_start.h"
 #include "kernel_wait.h"
 
@@ -306,13 +306,15 @@ struct shared_view {
 FFA_DEVICE plan_sweep tile_sweep(const attention_backward_args &a, const backward_tile_slot *slot,
                                  int index)
 {
-    return index < inline_sweeps ? slot->sweeps[index] : a.sweeps[slot->tile.sweep_begin + index];
+    return index < inline_sweeps ? slot->sweeps[index]
+                                 : plan_record<plan_sweep>(a.image, slot->tile.sweep_begin + index);
 }
 
 FFA_DEVICE plan_band tile_band(const attention_backward_args &a, const backward_tile_slot *slot,
                                int index)
 {
-    return index < inline_bands ? slot->bands[index] : a.bands[slot->tile.band_begin + index];
+    return index < inline_bands ? slot->bands[index]
+                                : plan_record<plan_band>(a.image, slot->tile.band_begin + index);
 }
 
 }

@@ -21,12 +21,16 @@ struct backward_prepare_args {
     int stats_rows; /* a multiple of 4, at least tokens_q */
     int dq_rows;    /* at least tokens_q */
     int head_dim_v; /* padded: columns of out and dout */
+    /* Set to 0 for attention_backward: its counter, and the dq semaphores behind it. Aligned to 16
+     * bytes, and so many times 16 bytes. */
+    void *counters;
+    long long counter_units;
 };
 
 #ifdef __cplusplus
-static_assert(sizeof(backward_prepare_args) == 136, "host and device disagree");
+static_assert(sizeof(backward_prepare_args) == 152, "host and device disagree");
 #else
-_Static_assert(sizeof(struct backward_prepare_args) == 136, "host and device disagree");
+_Static_assert(sizeof(struct backward_prepare_args) == 152, "host and device disagree");
 #endif
 
 #endif

@@ -2,7 +2,7 @@
  *
  * backward_prepare: computes what attention_backward needs of each row. delta = sum of out * dout
  * - dlse (FlashAttention-2, Dao 2023; dlse: the gradient by lse) and lse in log2 units go to
- * `stats`, and dq is set to zero.
+ * `stats`. dq and what attention_backward counts in are set to zero.
  *
  * A row without keys (lse = -inf) gets +inf and a delta of 0, whatever its out, dout and dlse hold:
  * its weights come out as exp2(-inf) = 0.
@@ -82,6 +82,16 @@ FFA_DEVICE void zero_rows(const backward_prepare_args &a, const pass::item &item
             to[i * 32 + lane] = float4{ 0, 0, 0, 0 };
 }
 
+FFA_DEVICE void zero_counters(const backward_prepare_args &a)
+{
+    uint4 *to = (uint4 *)a.counters;
+    const long long step = (long long)gridDim.x * BACKWARD_PASS_THREADS;
+
+    for (long long i = (long long)blockIdx.x * BACKWARD_PASS_THREADS + threadIdx.x;
+         i < a.counter_units; i += step)
+        to[i] = uint4{ 0, 0, 0, 0 };
+}
+
 FFA_DEVICE void prepare_rows(const backward_prepare_args &a, const pass::item &item, int lane)
 {
     const int row = item.row + lane / lanes * depth;
@@ -138,6 +148,7 @@ extern "C" __global__ void __launch_bounds__(BACKWARD_PASS_THREADS, 1)
     const int lane = (int)threadIdx.x % 32;
     const long long count = pass::item_count(a.dq_rows, a.heads_q, warp_rows);
 
+    zero_counters(a);
     for (long long i = pass::warp_index(); i < count; i += pass::warp_count()) {
         const pass::item item = pass::item_find(i, a.heads_q, warp_rows);
         prepare_rows(a, item, lane);

@@ -10,6 +10,18 @@
 
 namespace {
 
+/* What a work item needs of the plan's header. It is read for each item, while the counter's answer
+ * is under way: the scheduler has too few registers to keep it. */
+struct plan_facts {
+    plan_header_pass pass;
+    int lockstep; /* PLAN_LOCKSTEP... */
+};
+
+FFA_DEVICE plan_facts plan_read(const attention_backward_args &a)
+{
+    return plan_facts{ a.image->backward, a.image->lockstep };
+}
+
 struct work {
     int tile, head_group;
     bool is_descending; /* lockstep: from the last query row to the first */
@@ -18,25 +30,28 @@ struct work {
 /* The tile and head group of a work item. L2 groups are outermost, then tiles (longest first), then
  * the head groups of an L2 group: work items that run at the same time pass over the same Q, dO and
  * dq at nearly the same time, and find them in L2. */
-FFA_DEVICE work work_find(const attention_backward_args &a, int item)
+FFA_DEVICE work work_find(const attention_backward_args &a, const plan_facts &plan, int item)
 {
-    const int l2_group_items = a.tile_count * a.l2_head_groups;
+    const int tile_count = plan.pass.tile_count;
+    const backward_l2_groups l2 =
+        backward_l2_groups_find(tile_count, a.heads_kv * a.parts, a.order_waves, a.at_a_time);
+    const int l2_group_items = tile_count * l2.head_groups;
     const int l2_group = item / l2_group_items;
     const int rest = item - l2_group * l2_group_items;
-    const int first = l2_group * a.l2_head_groups;
-    const int head_groups = min(a.l2_head_groups, a.heads_kv * a.parts - first);
+    const int first = l2_group * l2.head_groups;
+    const int head_groups = min(l2.head_groups, a.heads_kv * a.parts - first);
     work found = { rest / head_groups, first + rest % head_groups, false };
 
-    if (a.flags & BACKWARD_LOCKSTEP) {
-        const int wave = l2_group * a.l2_waves + rest / a.wave_items;
-        found.is_descending = (wave & 1) != !!(a.flags & BACKWARD_DESCENDING);
+    if (plan.lockstep) {
+        const int wave = l2_group * l2.waves + rest / l2.wave_items;
+        found.is_descending = (wave & 1) != !!(plan.lockstep & PLAN_LOCKSTEP_DESCENDING);
     }
     return found;
 }
 
 FFA_DEVICE int scheduler_take(const attention_backward_args &a, int lane)
 {
-    int item = lane == 0 ? atomicAdd(&a.counters[0], 1) : 0;
+    int item = lane == 0 ? atomicAdd(a.counter, 1) : 0;
 
     if (scheduler_lanes == 32)
         item = __shfl_sync(0xffffffffu, item, 0);
@@ -88,16 +103,18 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
     int item =
         spec::deterministic ? scheduler_next(a, bars, lane, handover) : (int)blockIdx.x / cluster;
 
+    plan_facts plan = plan_read(a);
+
     for (;;) {
         scheduler_wait(bars.tile_empty(at.slot), at.parity ^ 1);
         backward_tile_slot *slot = smem.slot(at.slot);
-        const bool has_work = item < a.work_count;
+        const bool has_work = item < plan.pass.tile_count * a.tile_items;
         if (has_work) { /* the tile's record: this block's keys, the query heads of its head group
                          */
             const bool has_lists = a.flags & BACKWARD_LIST_PER_KV_HEAD;
-            const work found =
-                has_lists ? work{ item / a.parts, item % a.parts, false } : work_find(a, item);
-            plan_tile tile = a.tiles[found.tile];
+            const work found = has_lists ? work{ item / a.parts, item % a.parts, false }
+                                         : work_find(a, plan, item);
+            plan_tile tile = plan_tile_read(a.image, plan.pass, found.tile);
             if (cluster > 1) { /* the second block may have no keys */
                 const int before = (int)cluster_rank() * block_n;
                 tile.begin += before;
@@ -112,13 +129,13 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
                 slot->head_begin = kv_head * a.group + part * share;
                 slot->head_end = slot->head_begin + share;
                 slot->part = part;
-                slot->heads_at_once = a.flags & BACKWARD_LOCKSTEP ? share : 1;
+                slot->heads_at_once = plan.lockstep ? share : 1;
                 slot->is_descending = found.is_descending;
             }
             for (int i = lane; i < min(inline_sweeps, tile.sweep_count); i += scheduler_lanes)
-                slot->sweeps[i] = a.sweeps[tile.sweep_begin + i];
+                slot->sweeps[i] = plan_record<plan_sweep>(a.image, tile.sweep_begin + i);
             for (int i = lane; i < min(inline_bands, tile.band_count); i += scheduler_lanes)
-                slot->bands[i] = a.bands[tile.band_begin + i];
+                slot->bands[i] = plan_record<plan_band>(a.image, tile.band_begin + i);
         } else if (lane == 0) {
             slot->tile.count = -1;
         }
@@ -131,9 +148,8 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
         scheduler_wait(bars.tile_asked(), asked.parity);
         asked.next();
         item = own_items + scheduler_next(a, bars, lane, handover);
+        plan = plan_read(a);
     }
-    if (lane == 0)
-        scheduler_finish(a);
 }
 
 }

@@ -36,6 +36,14 @@ FFA_DEVICE void tickets_pass(const attention_backward_args &a, const shared_view
     held.at.next();
 }
 
+/* The thread has too few registers to keep where the tickets begin. */
+FFA_DEVICE const plan_ticket *tickets_of(const attention_backward_args &a, const plan_sweep &sweep)
+{
+    return reinterpret_cast<const plan_ticket *>(
+               &plan_record<plan_sweep>(a.image, a.image->tickets_at)) +
+           sweep.ticket_begin;
+}
+
 FFA_DEVICE void tickets_run(const attention_backward_args &a, const shared_view &smem)
 {
     const barriers bars = smem.bars();
@@ -69,7 +77,7 @@ FFA_DEVICE void tickets_run(const attention_backward_args &a, const shared_view 
                                        (uint32_t)now.row / tile_m;
             if (now.sweep != ticket_sweep) {
                 ticket_sweep = now.sweep;
-                ticket = a.tickets + sweep.ticket_begin;
+                ticket = tickets_of(a, sweep);
                 ticket_now = *ticket;
             } else if (now.row < ticket_now.row) {
                 ticket_now = *++ticket;

@@ -8,7 +8,7 @@
 
 #include "attention_forward.args.h"
 #include "ffa_device.h"
-#include "kernel_schedule.h"
+#include "kernel_plan.h"
 #include "kernel_start.h"
 #include "kernel_wait.h"
 
@@ -178,13 +178,15 @@ struct shared_view {
 FFA_DEVICE plan_sweep tile_sweep(const attention_forward_args &a, const forward_tile_slot *slot,
                                  int index)
 {
-    return index < inline_sweeps ? slot->sweeps[index] : a.sweeps[slot->tile.sweep_begin + index];
+    return index < inline_sweeps ? slot->sweeps[index]
+                                 : plan_record<plan_sweep>(a.image, slot->tile.sweep_begin + index);
 }
 
 FFA_DEVICE plan_band tile_band(const attention_forward_args &a, const forward_tile_slot *slot,
                                int index)
 {
-    return index < inline_bands ? slot->bands[index] : a.bands[slot->tile.band_begin + index];
+    return index < inline_bands ? slot->bands[index]
+                                : plan_record<plan_band>(a.image, slot->tile.band_begin + index);
 }
 
 }

@@ -8,13 +8,14 @@
  *   forward    query rows   keys          tile_n keys
  *   backward   keys         query rows    tile_m query rows
  *
- * A plan is an array of each kind of record (plan_image.h says where they lie in device memory). A
- * tile owns [begin, begin + count) and sweeps contiguous ranges of the other axis one after
- * another, in blocks. The first block starts at the sweep's first index. Backward kernels round
- * that down to a multiple of 8 rows, so they may visit one block more than the plan counts. In one
- * sweep an owned index has at most one interval; the bands of the sweep give it. Every index of a
- * sweep's range is attended together with some owned index of the tile. Owned indices without a
- * band in a sweep attend nothing in it.
+ * A plan is an array of each kind of record. In device memory the records of both passes are in one
+ * image, behind a header that says where they lie (plan_image.h). A tile owns [begin, begin +
+ * count) and sweeps contiguous ranges of the other axis one after another, in blocks. The first
+ * block starts at the sweep's first index. Backward kernels round that down to a multiple of 8
+ * rows, so they may visit one block more than the plan counts. In one sweep an owned index has at
+ * most one interval; the bands of the sweep give it. Every index of a sweep's range is attended
+ * together with some owned index of the tile. Owned indices without a band in a sweep attend
+ * nothing in it.
  *
  * Sweeps of a tile are consecutive, and so are the bands of all its sweeps.
  *
@@ -29,6 +30,33 @@
  */
 #ifndef FFA_TILE_PLAN_H
 #define FFA_TILE_PLAN_H
+
+enum { PLAN_RECORD_BYTES = 32 }; /* of a tile, a sweep, a band; what an image is measured in */
+
+/* The records of one pass in an image: how many tiles there are, and where each array begins, in
+ * records from the begin of the image. */
+struct plan_header_pass {
+    int tile_count;
+    int tiles_at, sweeps_at, bands_at;
+};
+
+/* The begin of an image: every count and offset that depends on the mask. A launch has the address
+ * of the image and nothing else of the mask but its shape, so that a launch in a CUDA graph works
+ * on whichever mask's image is there when it runs. */
+struct plan_header {
+    struct plan_header_pass forward, backward;
+    int tickets_at; /* of the backward pass, in records of PLAN_RECORD_BYTES */
+    int lockstep;   /* of the backward pass: PLAN_LOCKSTEP..., or 0 */
+    int pad_[6];
+};
+
+enum {
+    /* Backward: one wave goes through the query rows from the first to the last, the next one from
+     * the last to the first. Of a block of rows, all heads of the head group come one after the
+     * other. */
+    PLAN_LOCKSTEP = 1,
+    PLAN_LOCKSTEP_DESCENDING = 2 /* with it: the first wave begins at the last row */
+};
 
 struct plan_tile {
     int begin;            /* first owned index */

@@ -66,6 +66,21 @@ typedef struct ffa_plan_opts {
      * that does not say, no tile is split. */
     int32_t heads_q;
     int32_t pad_;
+    /* > 0: a plan that a CUDA graph replays with other masks. upload_bytes is capacity_bytes, and
+     * nothing that launches are made of depends on the mask but its shape, its number of lists and
+     * what is in the buffer: no tile is split, a launch has as many blocks for few tiles as for
+     * many. FFA_INVALID, with the bytes that are needed, where the mask needs more (image_bytes of
+     * ffa_plan_info says what one needs). At most 2^35; on the CPU of no effect. Not with heads_q,
+     * nor with ffa_plan_create_stages. */
+    int64_t capacity_bytes;
+    /* A plan made with capacity_bytes: the new plan takes from it whatever launches are made of
+     * (the forward kernel, the order of the backward pass and its parts, and with them the bytes of
+     * both workspaces), FFA_PLAN_ISOLATE and the capacity. Then a graph that was captured with
+     * `like`, or a plan like it, replays with the new plan's mask once that is uploaded to the
+     * same buffer. FFA_INVALID unless the kernels have its tiles and heads, and the mask its shape
+     * and number of lists. It is read during the call only, and may be destroyed before the new
+     * plan is. NULL: none. */
+    const ffa_plan *like;
 } ffa_plan_opts;
 enum {
     /* No tile has rows of two documents, nor, in the backward pass, keys of two, so that a NaN or
@@ -145,6 +160,8 @@ typedef struct ffa_plan_info {
     int32_t backward_waves; /* waves of work items in an L2 group: 1, 2 or 4 */
     int32_t backward_l2_head_groups; /* head groups (a kv head, a part) of an L2 group */
     char cost_table[32];             /* the device whose measurements decided; "" on the CPU */
+    int64_t image_bytes;    /* of upload_bytes, those that an upload copies; 0 on the CPU */
+    int64_t capacity_bytes; /* as in ffa_plan_opts, asked for or of the plan it is like; 0: none */
 } ffa_plan_info;
 #define FFA_PLAN_INFO_INIT                                                                         \
     {                                                                                              \
@@ -160,7 +177,18 @@ FFA_API ffa_status ffa_plan_kernel(const ffa_plan *plan, const ffa_kernels *kern
 /* Enqueue the copy of the plan to `buffer` (memory of the kernels' device, upload_bytes, 16-byte
  * aligned), which must stay until the last call that uses the plan has finished. Must precede
  * ffa_forward and ffa_backward on a GPU; on the CPU it is a no-op and `buffer` may be NULL.
- * FFA_INVALID while `stream` is capturing. Thread: one at a time per plan. */
+ * What is copied is put aside in one of 16 blocks of pinned host memory of the context. So the plan
+ * may be destroyed as soon as the call returns, unless calls are still to be made with it, and the
+ * call does not wait for the stream. It waits only where no block is free: until the oldest upload
+ * is done whose block is large enough, or, where none is, the oldest of all. Blocks are allocated
+ * when they are needed first, which takes about a millisecond; where all 16 are there and the free
+ * ones too small, one is replaced, and CUDA may wait for the device then.
+ * FFA_INVALID while `stream` is capturing, but another stream may be. Thread: one at a time per
+ * plan.
+ *
+ * A CUDA graph: calls read the plan from the buffer when they run. So a graph that was captured
+ * with a plan of capacity_bytes works on the plan, like that one, that was uploaded last to its
+ * buffer: upload on the stream of the replays, or order the two otherwise. */
 FFA_API ffa_status ffa_plan_upload(ffa_plan *plan, const ffa_kernels *kernels, void *buffer,
                                    ffa_stream stream, ffa_error *err);
 

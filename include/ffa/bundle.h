@@ -83,6 +83,7 @@ typedef struct ffa_bundle_report {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_bundle_report)                                         \
     }
+FFA_API void ffa_bundle_report_init(ffa_bundle_report *report, size_t bytes);
 
 /*
  * Add the kernels of `from`, a bundle or a store, that pass `filter` (NULL: all) to the store
@@ -116,6 +117,7 @@ typedef struct ffa_bundle_verdict {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_bundle_verdict)                                        \
     }
+FFA_API void ffa_bundle_verdict_init(ffa_bundle_verdict *verdict, size_t bytes);
 
 /* Check every entry of a bundle by its length, its XXH3 hash and the SHA-256 in the manifest, and
  * check the structure of the file; `visit` (may be NULL) receives the bad entries. Somebody who can
@@ -143,6 +145,7 @@ typedef struct ffa_bundle_difference {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_bundle_difference)                                     \
     }
+FFA_API void ffa_bundle_difference_init(ffa_bundle_difference *difference, size_t bytes);
 
 /* Return 0 to go on, anything else to stop. Must not call into either cache. */
 typedef int (*ffa_bundle_visit)(void *user, ffa_bundle_side side, const ffa_cache_entry *entry);

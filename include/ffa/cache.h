@@ -133,6 +133,7 @@ typedef struct ffa_cache_verdict {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_cache_verdict)                                         \
     }
+FFA_API void ffa_cache_verdict_init(ffa_cache_verdict *verdict, size_t bytes);
 
 /* Check every entry and the file's structure; `visit` (may be NULL) receives the bad entries. It
  * changes nothing: a context removes the bad entries that it meets. FFA_CACHE for a damaged
@@ -166,6 +167,7 @@ typedef struct ffa_cache_gc_report {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_cache_gc_report)                                       \
     }
+FFA_API void ffa_cache_gc_report_init(ffa_cache_gc_report *report, size_t bytes);
 
 /* Remove entries by age and size, and return the file's space to the file system; `visit` (may be
  * NULL) receives each entry before it goes. FFA_INVALID when the options give neither limit. */

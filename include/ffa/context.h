@@ -121,6 +121,7 @@ typedef struct ffa_environment_info {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_environment_info)                                      \
     }
+FFA_API void ffa_environment_info_init(ffa_environment_info *info, size_t bytes);
 
 FFA_API ffa_status ffa_environment_info_get(const ffa_environment *environment,
                                             ffa_environment_info *info, ffa_error *err);

@@ -60,28 +60,46 @@ FFA_API void ffa_group_destroy(ffa_group *group);
 
 /* Rows that move between two ranks (or inside one) in one piece. */
 typedef struct ffa_group_copy {
+    uint32_t struct_size;
+    int32_t rank;       /* the other one */
     int64_t input_row;  /* first row in the source's input buffer */
     int64_t output_row; /* first row in the destination's output buffer */
     int64_t rows;
-    int32_t rank; /* the other one */
-    int32_t pad_;
 } ffa_group_copy;
+#define FFA_GROUP_COPY_INIT                                                                        \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_group_copy)                                            \
+    }
+FFA_API void ffa_group_copy_init(ffa_group_copy *copy, size_t bytes);
 
 /* Receives: what fills the rank's output buffer, in the order of its rows. Sends: what leaves the
  * rank's input buffer, by destination, then in the order of rows. Neighbours on both sides are one
- * copy. The sends of all ranks are the transpose of the receives of all. Borrowed until destroy;
- * NULL and 0 for a NULL group or a rank it has not. */
-FFA_API const ffa_group_copy *ffa_group_receives(const ffa_group *group, int32_t rank,
-                                                 int64_t *count);
-FFA_API const ffa_group_copy *ffa_group_sends(const ffa_group *group, int32_t rank, int64_t *count);
+ * copy. The sends of all ranks are the transpose of the receives of all. Counts are 0 for
+ * a NULL group or a rank it has not; the others fail with FFA_INVALID: an index that is not below
+ * the count. */
+FFA_API int64_t ffa_group_receive_count(const ffa_group *group, int32_t rank);
+FFA_API ffa_status ffa_group_receive_get(const ffa_group *group, int32_t rank, int64_t index,
+                                         ffa_group_copy *out, ffa_error *err);
+FFA_API int64_t ffa_group_send_count(const ffa_group *group, int32_t rank);
+FFA_API ffa_status ffa_group_send_get(const ffa_group *group, int32_t rank, int64_t index,
+                                      ffa_group_copy *out, ffa_error *err);
 
-/* Rows of a rank's buffers; all 0 for a rank the group has not. */
+/* Rows of a rank's buffers. */
 typedef struct ffa_group_size {
+    uint32_t struct_size;
+    int32_t pad_;
     int64_t input_rows, output_rows;
     int64_t sent_rows;     /* to other ranks, once for each */
     int64_t received_rows; /* from other ranks */
 } ffa_group_size;
-FFA_API ffa_group_size ffa_group_size_get(const ffa_group *group, int32_t rank);
+#define FFA_GROUP_SIZE_INIT                                                                        \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_group_size)                                            \
+    }
+FFA_API void ffa_group_size_init(ffa_group_size *size, size_t bytes);
+/* Fails with FFA_INVALID: a rank the group has not. */
+FFA_API ffa_status ffa_group_size_get(const ffa_group *group, int32_t rank, ffa_group_size *out,
+                                      ffa_error *err);
 
 /* ---- the reference: buffers of all ranks in one process ---- */
 

@@ -167,6 +167,7 @@ typedef struct ffa_dense_mask {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_dense_mask), .heads = 1                                \
     }
+FFA_API void ffa_dense_mask_init(ffa_dense_mask *mask, size_t bytes);
 
 /*
  * A mask from a dense one: exact, as disjoint slices. Attended keys of consecutive rows whose
@@ -218,6 +219,7 @@ typedef struct ffa_block_mask {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_block_mask), .heads = 1                                \
     }
+FFA_API void ffa_block_mask_init(ffa_block_mask *mask, size_t bytes);
 
 /*
  * A mask from a BlockMask's block lists: exact, as disjoint slices, as ffa_mask_from_dense makes
@@ -313,6 +315,7 @@ typedef struct ffa_mask_report {
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_mask_report)                                           \
     }
+FFA_API void ffa_mask_report_init(ffa_mask_report *report, size_t bytes);
 
 /* Exact, and not cell by cell: about the cost of building the mask, times log2(slices) where slices
  * overlap. Fails with FFA_INVALID, FFA_NOMEM. Thread: any. */

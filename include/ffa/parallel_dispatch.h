@@ -92,13 +92,12 @@ typedef struct ffa_dispatch ffa_dispatch;
  * documents and 8 ranks, 0.2 and 4 ms for 1M tokens and 64 ranks.
  *
  * out       receives the dispatch; NULL on failure. Owner: caller, ffa_dispatch_destroy().
- * masks     [mask_count], 1 to 64, all of one shape; seqlen_q == seqlen_k where keys live with
- *           queries; read during the call.
- * topology  how many ranks, and which share a node.
- * opts      NULL: all defaults.
+ * masks     [mask_count], 1 to 64, all of one shape, with or without cells; seqlen_q == seqlen_k
+ * where keys live with queries; read during the call. topology  how many ranks, and which share a
+ * node. opts      NULL: all defaults.
  *
  * Fails with FFA_INVALID, naming the argument: a rank count outside its range or above the number
- * of chunks, masks of different shapes, masks that attend no cell; FFA_UNSUPPORTED: more than 2^20
+ * of chunks, masks of different shapes; FFA_UNSUPPORTED: more than 2^20
  * chunks, a load above 2^62, an exact solution of too many chunks, an option newer than this
  * library; FFA_NOMEM. Thread: any. Blocks: no.
  */
@@ -108,22 +107,29 @@ FFA_API ffa_status ffa_dispatch_create(ffa_dispatch **out, const ffa_dispatch_ma
 FFA_API void ffa_dispatch_destroy(ffa_dispatch *dispatch);
 
 typedef struct ffa_dispatch_chunk {
+    uint32_t struct_size;
+    int32_t rank;
     int64_t begin, end;  /* tokens */
     int64_t local_begin; /* row in the rank's buffer */
     int64_t load;        /* what was balanced: weighted cells */
     int64_t area;        /* weighted attended cells */
-    int32_t rank;
-    int32_t pad_;
 } ffa_dispatch_chunk;
+#define FFA_DISPATCH_CHUNK_INIT                                                                    \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_dispatch_chunk)                                        \
+    }
+FFA_API void ffa_dispatch_chunk_init(ffa_dispatch_chunk *chunk, size_t bytes);
 
-/* Chunks of queries of all ranks, in the order of tokens. 0, or all zero, for NULL or no such
- * chunk. */
+/* Chunks of queries of all ranks, in the order of tokens. The count is 0 for NULL; the other fails
+ * with FFA_INVALID: a chunk the dispatch has not. */
 FFA_API int64_t ffa_dispatch_chunk_count(const ffa_dispatch *dispatch);
-FFA_API ffa_dispatch_chunk ffa_dispatch_chunk_at(const ffa_dispatch *dispatch, int64_t index);
+FFA_API ffa_status ffa_dispatch_chunk_get(const ffa_dispatch *dispatch, int64_t index,
+                                          ffa_dispatch_chunk *out, ffa_error *err);
 /* Chunks of keys: those of the queries where keys live with them; one chunk of rank -1 where every
  * rank has all keys. load and area are 0 where keys live apart from queries. */
 FFA_API int64_t ffa_dispatch_key_chunk_count(const ffa_dispatch *dispatch);
-FFA_API ffa_dispatch_chunk ffa_dispatch_key_chunk_at(const ffa_dispatch *dispatch, int64_t index);
+FFA_API ffa_status ffa_dispatch_key_chunk_get(const ffa_dispatch *dispatch, int64_t index,
+                                              ffa_dispatch_chunk *out, ffa_error *err);
 /* The chunks of queries of a rank, ascending, [*count], borrowed until destroy; NULL and 0 if there
  * is none.
  */
@@ -139,6 +145,8 @@ FFA_API const char *ffa_dispatch_digest(const ffa_dispatch *dispatch);
 /* One rank, or all of them. Received is the union of what the rank's rows attend over all masks,
  * less its own keys: each token once. Sent counts a token once for each rank that receives it. */
 typedef struct ffa_dispatch_load {
+    uint32_t struct_size;
+    int32_t pad_;
     int64_t tokens; /* of keys */
     int64_t load, area,
         visited;              /* weighted cells: balanced, attended, of 128 x 128 tiles visited */
@@ -149,7 +157,13 @@ typedef struct ffa_dispatch_load {
                                * token crosses the network once a node */
     int64_t fragments;        /* copies that bring what is received, adjacent ones joined */
 } ffa_dispatch_load;
+#define FFA_DISPATCH_LOAD_INIT                                                                     \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_dispatch_load)                                         \
+    }
+FFA_API void ffa_dispatch_load_init(ffa_dispatch_load *load, size_t bytes);
 
+/* total and most keep the fields and the size they have here. */
 typedef struct ffa_dispatch_report {
     uint32_t struct_size;
     int32_t algorithm; /* the one that won: affinity may answer with min-heap's solution */
@@ -166,8 +180,9 @@ typedef struct ffa_dispatch_report {
     }
 FFA_API void ffa_dispatch_report_init(ffa_dispatch_report *report, size_t bytes);
 
-/* What the dispatch costs. ranks: NULL, or [rank_count], filled. Builds the transfer tables, and
- * drops them: about the time of create. Fails with FFA_INVALID, FFA_NOMEM. Thread: any. */
+/* What the dispatch costs. ranks: NULL, or [rank_count], filled; the struct_size of the first is
+ * the distance between them. Takes about the time of create. Fails with FFA_INVALID, FFA_NOMEM;
+ * FFA_UNSUPPORTED: all ranks together receive more than 2^28 chunks. Thread: any. */
 FFA_API ffa_status ffa_dispatch_report_get(const ffa_dispatch *dispatch,
                                            ffa_dispatch_report *report, ffa_dispatch_load *ranks,
                                            ffa_error *err);

@@ -60,10 +60,10 @@ typedef struct ffa_parallel_plan_opts {
     /* backward: query rows and keys of a tile, as of the kernels; 0: 64, 128. (GPU kernels have 128
      * keys, and 64 where head_dim_v alone is above 128.) */
     int32_t backward_m, backward_n;
-    int32_t forward_stages; /* stages that receive: 0: as many as is best; n: n, at most;
+    int32_t forward_stages; /* stages that receive: 0: as many as is best; n, up to 12: n, at most;
                              * -1: one stage of all that is received (MagiAttention's degree 0) */
     int32_t backward_stages;
-    int32_t stages_max; /* of a free choice, 1 to 16; 0: 8 */
+    int32_t stages_max; /* of a free choice, 1 to 12; 0: 8 */
     int32_t buffers;    /* receive buffers that stages take in turn, 2 or 3; 0: 2 */
     uint32_t flags;
     int32_t moves; /* ffa_parallel_moves */
@@ -91,8 +91,8 @@ typedef struct ffa_parallel_plan ffa_parallel_plan;
  * rank      0 to the dispatch's rank_count - 1.
  * opts      NULL: all defaults.
  *
- * Fails with FFA_INVALID, naming the argument; FFA_UNSUPPORTED: an option newer than this library;
- * FFA_NOMEM. Thread: any. Blocks: no.
+ * Fails with FFA_INVALID, naming the argument; FFA_UNSUPPORTED: an option newer than this library,
+ * or all ranks together receive more than 2^28 chunks; FFA_NOMEM. Thread: any. Blocks: no.
  */
 FFA_API ffa_status ffa_parallel_plan_create(ffa_parallel_plan **out, const ffa_dispatch *dispatch,
                                             const ffa_mask *mask, int32_t rank,
@@ -153,12 +153,19 @@ FFA_API ffa_status ffa_parallel_plan_info_get(const ffa_parallel_plan *plan,
 
 /* One rank of the plan's group, by the model. */
 typedef struct ffa_parallel_rank {
+    uint32_t struct_size;
+    int32_t forward_stages, backward_stages;
+    int32_t pad_;
     int64_t tokens_q, tokens_k;
     int64_t received_rows;
     int64_t forward_ns, backward_ns;
     int64_t forward_work_ns, backward_work_ns; /* compute without launches */
-    int32_t forward_stages, backward_stages;
 } ffa_parallel_rank;
+#define FFA_PARALLEL_RANK_INIT                                                                     \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_parallel_rank)                                         \
+    }
+FFA_API void ffa_parallel_rank_init(ffa_parallel_rank *rank, size_t bytes);
 /* Fails with FFA_INVALID: a rank the group has not. */
 FFA_API ffa_status ffa_parallel_plan_rank_get(const ffa_parallel_plan *plan, int32_t rank,
                                               ffa_parallel_rank *out, ffa_error *err);
@@ -167,12 +174,19 @@ FFA_API ffa_status ffa_parallel_plan_rank_get(const ffa_parallel_plan *plan, int
  * first; stage n + 1 of a backward pass, behind n that receive, the rest of it. Times by the model,
  * from the begin of the pass; begin and end are equal where nothing is to do. */
 typedef struct ffa_parallel_stage {
+    uint32_t struct_size;
+    int32_t pad_;
     int64_t rows;   /* received */
     int64_t blocks; /* tiles of query rows and keys visited, for one query head of each list */
     int64_t fetch_begin_ns, fetch_end_ns;
     int64_t compute_begin_ns, compute_end_ns;
     int64_t reduce_begin_ns, reduce_end_ns;
 } ffa_parallel_stage;
+#define FFA_PARALLEL_STAGE_INIT                                                                    \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_parallel_stage)                                        \
+    }
+FFA_API void ffa_parallel_stage_init(ffa_parallel_stage *stage, size_t bytes);
 /* is_backward: 0 or 1. Fails with FFA_INVALID: a stage the pass has not. */
 FFA_API ffa_status ffa_parallel_plan_stage_get(const ffa_parallel_plan *plan, int32_t is_backward,
                                                int32_t stage, ffa_parallel_stage *out,
@@ -181,18 +195,23 @@ FFA_API ffa_status ffa_parallel_plan_stage_get(const ffa_parallel_plan *plan, in
 /* Rows [source_row, +rows) of the buffer of rank `source` arrive as rows [row, +rows) of a stage's
  * receive buffer: rows of keys and values, or of queries where these move. */
 typedef struct ffa_parallel_receive {
-    int64_t source_row, row, rows;
+    uint32_t struct_size;
     int32_t source;
-    int32_t pad_;
+    int64_t source_row, row, rows;
 } ffa_parallel_receive;
+#define FFA_PARALLEL_RECEIVE_INIT                                                                  \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_parallel_receive)                                      \
+    }
+FFA_API void ffa_parallel_receive_init(ffa_parallel_receive *receive, size_t bytes);
 /* What a stage of the plan's own rank receives, in the order of the receive buffer, runs of rows
- * with one source joined. 0, or all zero, for NULL, a stage that receives nothing or no such row.
- */
+ * with one source joined. The count is 0 for NULL or a stage that receives nothing; the other fails
+ * with FFA_INVALID: an index that is not below the count. */
 FFA_API int64_t ffa_parallel_plan_receive_count(const ffa_parallel_plan *plan, int32_t is_backward,
                                                 int32_t stage);
-FFA_API ffa_parallel_receive ffa_parallel_plan_receive_at(const ffa_parallel_plan *plan,
-                                                          int32_t is_backward, int32_t stage,
-                                                          int64_t index);
+FFA_API ffa_status ffa_parallel_plan_receive_get(const ffa_parallel_plan *plan, int32_t is_backward,
+                                                 int32_t stage, int64_t index,
+                                                 ffa_parallel_receive *out, ffa_error *err);
 
 /* ---- save and load ---- */
 
@@ -238,11 +257,19 @@ FFA_API ffa_status ffa_parallel_cache_plan(ffa_parallel_cache *cache, ffa_parall
                                            ffa_error *err);
 
 typedef struct ffa_parallel_cache_counts {
+    uint32_t struct_size;
+    int32_t pad_;
     int64_t hits, misses, evictions;
     int64_t entries;
 } ffa_parallel_cache_counts;
-/* All 0 for NULL. */
-FFA_API ffa_parallel_cache_counts ffa_parallel_cache_counts_get(ffa_parallel_cache *cache);
+#define FFA_PARALLEL_CACHE_COUNTS_INIT                                                             \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_parallel_cache_counts)                                 \
+    }
+FFA_API void ffa_parallel_cache_counts_init(ffa_parallel_cache_counts *counts, size_t bytes);
+/* Fails with FFA_INVALID. */
+FFA_API ffa_status ffa_parallel_cache_counts_get(ffa_parallel_cache *cache,
+                                                 ffa_parallel_cache_counts *out, ffa_error *err);
 
 #ifdef __cplusplus
 }

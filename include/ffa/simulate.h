@@ -46,15 +46,21 @@ typedef struct ffa_sim_pass {
     double efficiency;  /* time of one rank alone / (ranks * ns) */
 } ffa_sim_pass;
 
+/* ffa_sim_pass keeps the fields it has here. */
 typedef struct ffa_sim_result {
+    uint32_t struct_size;
     int32_t method;      /* ffa_sim_method */
     int32_t is_possible; /* 0: why_not says why, the rest is 0 */
+    int32_t stages;      /* forward, most of any rank: of a plan, or of a ring */
     ffa_sim_pass forward, backward;
     int64_t node_bytes, network_bytes; /* forward, the most that one rank receives of each class */
-    int32_t stages;                    /* forward, most of any rank: of a plan, or of a ring */
-    int32_t pad_;
     char why_not[104];
 } ffa_sim_result;
+#define FFA_SIM_RESULT_INIT                                                                        \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_sim_result)                                            \
+    }
+FFA_API void ffa_sim_result_init(ffa_sim_result *result, size_t bytes);
 
 typedef struct ffa_sim_opts {
     uint32_t struct_size;
@@ -71,18 +77,20 @@ FFA_API void ffa_sim_opts_init(ffa_sim_opts *opts, size_t bytes);
 /*
  * Model one forward and one backward pass by every method.
  *
- * out       [FFA_SIM_METHODS], indexed by method.
+ * out       [count], indexed by method; the struct_size of the first is the distance between them.
+ * count     FFA_SIM_METHODS, as the caller knows it: 1 to that of the library.
  * resolved  NULL, or receives the options as they were used: defaults and chunk filled in.
  * mask      seqlen_q == seqlen_k; attends something.
  * topology  1 to 4096 ranks.
  * opts      NULL: all defaults.
  *
- * Fails with FFA_INVALID, naming the argument; FFA_UNSUPPORTED: an option newer than this library;
+ * Fails with FFA_INVALID, naming the argument; FFA_UNSUPPORTED: an option newer than this library,
+ * or all ranks together receive more than 2^28 chunks;
  * FFA_NOMEM. Thread: any. Blocks: milliseconds at 64 ranks, seconds at 4096.
  */
-FFA_API ffa_status ffa_simulate(ffa_sim_result *out, ffa_sim_opts *resolved, const ffa_mask *mask,
-                                const ffa_topology *topology, const ffa_sim_opts *opts,
-                                ffa_error *err);
+FFA_API ffa_status ffa_simulate(ffa_sim_result *out, int32_t count, ffa_sim_opts *resolved,
+                                const ffa_mask *mask, const ffa_topology *topology,
+                                const ffa_sim_opts *opts, ffa_error *err);
 
 #ifdef __cplusplus
 }

@@ -5,8 +5,7 @@
 #ifndef FFA_TENSOR_H
 #define FFA_TENSOR_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include <ffa/status.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -47,6 +46,7 @@ typedef struct ffa_tensor {
     {                                                                                              \
         .data = (pointer), .token_stride = FFA_CONTIGUOUS, .head_stride = FFA_CONTIGUOUS           \
     }
+FFA_API void ffa_tensor_init(ffa_tensor *tensor, void *data);
 
 #ifdef __cplusplus
 }

@@ -9,6 +9,13 @@
 #include "attention/plan_choice.h"
 #include "tile/plan_image.h"
 
+/* The backward tiles of the plan that others are like, as far as their order depends on them.
+ * Shared by those plans. */
+struct plan_reference {
+    atomic_int owners;
+    struct tile_plan backward; /* without arrays but block_counts */
+};
+
 struct ffa_plan {
     struct plan_choice choice;
     struct tile_plan forward;
@@ -16,11 +23,14 @@ struct ffa_plan {
     int32_t heads_in_mask;      /* 1, or heads_kv */
     int32_t split_heads;        /* query heads of the calls that it was split for; 0: it was not */
     int32_t stage, stage_count; /* of a pass in stages; 0 and 1: all in one */
-    struct plan_image image;    /* of both; zero on the CPU */
-    unsigned char *image_data;  /* [image.bytes], to be uploaded; NULL on the CPU */
-    _Atomic(void *) buffer;     /* where it was uploaded last; not owned */
-    atomic_int device;          /* and on which device */
-    _Atomic uint64_t *order;    /* the last backward_order and its query (plan_choice.c) */
+    uint32_t flags;             /* FFA_PLAN_..., as asked for */
+    int64_t capacity_bytes;     /* of the buffer of a plan that is replayed; 0: it is not */
+    struct plan_reference *reference; /* of such a plan; NULL: its own tiles */
+    struct plan_image image;          /* of both; zero on the CPU */
+    unsigned char *image_data;        /* [image.bytes], to be uploaded; NULL on the CPU */
+    _Atomic(void *) buffer;           /* where it was uploaded last; not owned */
+    atomic_int device;                /* and on which device */
+    _Atomic uint64_t *order;          /* the last backward_order and its query (plan_choice.c) */
 };
 
 /* The parts of a backward workspace, as bytes from its begin (backward.c). */
@@ -29,8 +39,9 @@ struct backward_layout {
     int64_t dq_rows;    /* whole groups of BACKWARD_DQ_ROWS */
     struct backward_order order;
     int64_t stats_at, dq_at;
-    int64_t semaphores_at, semaphores_bytes; /* the dq semaphores; 0 bytes: not deterministic */
-    int64_t dk_at, dv_at; /* partial sums, where parts > 1, and of kernels of passes in stages */
+    int64_t semaphores_at;  /* the dq semaphores, where deterministic */
+    int64_t counters_bytes; /* of the counter and the semaphores, which lie first */
+    int64_t dk_at, dv_at;   /* partial sums, where parts > 1, and of kernels of passes in stages */
     int64_t bytes;
 };
 ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *plan,
@@ -50,5 +61,21 @@ ffa_status plan_begin(ffa_plan **out, const ffa_kernels *kernels, const ffa_mask
                       ffa_error *err);
 /* The device image of its tiles, for kernels of a GPU. */
 ffa_status plan_complete(ffa_plan *plan, const ffa_kernels *kernels, ffa_error *err);
+
+/* ---- plans that a CUDA graph replays (plan_replay.c) ---- */
+
+/* That a plan of this mask can be what the options ask for. *opts then has the capacity and the
+ * flags of the plan that it is to be like. */
+ffa_status plan_replay_check(ffa_plan_opts *opts, const ffa_kernels *kernels, const ffa_mask *mask,
+                             ffa_error *err);
+/* What fixes the order of the backward pass, of plans with a capacity. Follows the choice of
+ * tiles. */
+ffa_status plan_reference_take(ffa_plan *plan, const ffa_plan *like, ffa_error *err);
+void plan_reference_release(struct plan_reference *reference);
+/* The most tiles of a pass that may be in the plan's buffer when a launch runs. */
+int64_t plan_tiles_most(const ffa_plan *plan, const struct tile_plan *tiles);
+/* Blocks of a launch of `work` blocks' worth on `room` SMs: as many for any mask of a plan with a
+ * capacity. */
+int32_t plan_blocks(const ffa_plan *plan, int64_t work, int32_t room);
 
 #endif

@@ -6,13 +6,17 @@
  *
  * A workspace, every part at a multiple of 256 bytes:
  *
- *   counters   COUNTER_BYTES, as of ffa_forward
+ *   counter    COUNTER_BYTES, as of ffa_forward
+ *   semaphores int32 [heads_q][backward_cluster][blocks of tile_m rows], where deterministic
  *   stats      fp32 [heads_q][2][stats_rows]
  *   dq         fp32 [heads_q][dq_rows][head_dim of the kernels], lying as attention_backward says
- *   semaphores int32 [heads_q][backward_cluster][blocks of tile_m rows], where deterministic
  *   dk parts   fp32 [parts][heads_kv][tokens_k][head_dim], where parts > 1, and of kernels of
  *              passes in stages
  *   dv parts   the same with head_dim_v
+ *
+ * Nothing in it need be initialised: the first launch sets counter, semaphores and dq to 0 and
+ * writes stats. In a pass in stages that is before the first stage; a later one sets counter and
+ * semaphores with a memset.
  */
 #include "attention/arguments.h"
 
@@ -57,16 +61,16 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
         .dq_rows = (shape->seqlen_q + BACKWARD_DQ_ROWS - 1) / BACKWARD_DQ_ROWS * BACKWARD_DQ_ROWS,
         .order = plan_order(plan, &query)
     };
-    FFA_TRY(layout_add(out, &out->stats_at, "row statistics", out->stats_rows * heads_q, 2 * bytes,
-                       err));
-    FFA_TRY(layout_add(out, &out->dq_at, "dq", out->dq_rows * heads_q, bytes * kernels->dq_columns,
-                       err));
     out->semaphores_at = out->bytes;
     if (kernels->is_deterministic)
         FFA_TRY(layout_add(out, &out->semaphores_at, "dq semaphores",
                            ticket_grid_blocks(&plan->backward) * heads_q,
                            kernels->backward_cluster * (int64_t)sizeof(int32_t), err));
-    out->semaphores_bytes = out->bytes - out->semaphores_at;
+    out->counters_bytes = out->bytes;
+    FFA_TRY(layout_add(out, &out->stats_at, "row statistics", out->stats_rows * heads_q, 2 * bytes,
+                       err));
+    FFA_TRY(layout_add(out, &out->dq_at, "dq", out->dq_rows * heads_q, bytes * kernels->dq_columns,
+                       err));
     if (out->order.parts > 1 || kernels->is_staged) {
         const int64_t rows = shape->seqlen_k * heads_kv * out->order.parts;
 
@@ -296,6 +300,8 @@ static struct backward_prepare_args prepare_fill(const struct gpu_call *call)
         .stats_rows = (int)call->layout->stats_rows,
         .dq_rows = (int)call->layout->dq_rows,
         .head_dim_v = call->kernels->head_dim_v,
+        .counters = call->workspace,
+        .counter_units = call->layout->counters_bytes / 16,
     };
 }
 
@@ -358,28 +364,6 @@ static void outputs_fill(struct attention_backward_args *launch, const struct gp
         launch->flags |= BACKWARD_ACCUMULATE;
 }
 
-/* In what order the main kernel takes its items, and each goes through its rows. With ordered
- * accumulation an item has one order anyway. */
-static void order_fill(struct attention_backward_args *launch, const struct gpu_call *call)
-{
-    const struct tile_plan *plan = &call->plan->backward;
-    const struct order_query query = { launch->group, launch->heads_kv,
-                                       kernels_backward_at_a_time(call->kernels, call->room),
-                                       call->plan->choice.device.costs };
-    const int64_t head_groups = backward_order_l2_group(plan, &query, call->layout->order);
-    const int64_t items = plan->tile_count * head_groups;
-    const int64_t waves = (items + query.at_a_time / 2) / query.at_a_time;
-
-    launch->parts = call->layout->order.parts;
-    launch->l2_head_groups = (int)head_groups;
-    launch->l2_waves = (int)(waves > 1 ? waves : 1);
-    launch->wave_items = (int)((items + launch->l2_waves - 1) / launch->l2_waves);
-    if (plan->lockstep != TILE_LOCKSTEP_NONE)
-        launch->flags |= BACKWARD_LOCKSTEP;
-    if (plan->lockstep == TILE_LOCKSTEP_DESCENDING)
-        launch->flags |= BACKWARD_DESCENDING;
-}
-
 static ffa_status main_fill(struct attention_backward_args *launch, const struct gpu_call *call,
                             ffa_error *err)
 {
@@ -387,17 +371,14 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
     const struct tile_plan *plan = &call->plan->backward;
     const bool has_lists = call->plan->heads_in_mask > 1;
     const int32_t group = args->heads_q / args->heads_kv;
-    const int64_t work =
-        plan->tile_count * (has_lists ? 1 : args->heads_kv) * call->layout->order.parts;
-    const struct plan_image *image = &call->plan->image;
-    void *const buffer = atomic_load(&call->plan->buffer);
+    const int32_t tile_items = (has_lists ? 1 : args->heads_kv) * call->layout->order.parts;
     const double scale = args->softmax_scale;
     ffa_status rc;
 
-    if (work > INT32_MAX - 1024)
+    if (plan_tiles_most(call->plan, plan) > (INT32_MAX - 1024) / tile_items)
         return error_fail(err, FFA_INVALID, 0,
                           "%lld key tiles x %d heads are more than 2^31 work items",
-                          (long long)plan->tile_count, args->heads_q);
+                          (long long)plan_tiles_most(call->plan, plan), args->heads_q);
     *launch = (struct attention_backward_args){ 0 };
     FFA_TRY(maps_make(launch, call, err));
     launch->stats = (const float *)(const void *)(call->workspace + call->layout->stats_at);
@@ -405,22 +386,20 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
     launch->dq = call->workspace + call->layout->dq_at;
     launch->dq_head_stride = call->layout->dq_rows * call->kernels->dq_columns;
     launch->dq_rows = call->layout->dq_rows;
-    launch->tiles = plan_image_tiles(&image->backward, buffer);
-    launch->sweeps = plan_image_sweeps(&image->backward, buffer);
-    launch->bands = plan_image_bands(&image->backward, buffer);
-    launch->tickets = plan_image_tickets(image, buffer);
+    launch->image = atomic_load(&call->plan->buffer);
     launch->dq_semaphores = (int *)(void *)(call->workspace + call->layout->semaphores_at);
-    launch->counters = (int *)(void *)call->workspace;
+    launch->counter = (int *)(void *)call->workspace;
     launch->scale = (float)scale;
     launch->head_dim = call->kernels->head_dim;
     launch->head_dim_v = call->kernels->head_dim_v;
     launch->scale_log2 = (float)(LOG2_E * scale);
-    launch->work_count = (int)work;
-    launch->tile_count = (int)plan->tile_count;
+    launch->tile_items = tile_items;
+    launch->parts = call->layout->order.parts;
+    launch->order_waves = call->layout->order.waves;
+    launch->at_a_time = kernels_backward_at_a_time(call->kernels, call->room);
     launch->heads_kv = args->heads_kv;
     launch->group = group;
     launch->flags = has_lists ? BACKWARD_LIST_PER_KV_HEAD : 0;
-    order_fill(launch, call);
     if (args->softcap > 0) {
         launch->cap_inner = (float)(2.0 * LOG2_E * scale / args->softcap);
         launch->cap_outer = (float)(LOG2_E * args->softcap);
@@ -503,14 +482,11 @@ static ffa_status backward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
         has_parts(&call) && kernels->backward_fp32 ? kernels->backward_fp32 : kernels->backward;
     if (is_first(plan))
         FFA_TRY(gpu_kernel_enqueue(kernels->prepare, room, &prepare, stream, err));
-    if (layout.semaphores_bytes)
-        FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, launch.dq_semaphores, 0,
-                                 layout.semaphores_bytes, stream, err));
-    FFA_TRY(
-        gpu_fill_enqueue(kernels->context->gpu, launch.counters, 0, COUNTER_BYTES, stream, err));
-    work_blocks = (int64_t)launch.work_count * kernels->backward_cluster;
-    FFA_TRY(gpu_kernel_enqueue(kernel, work_blocks < room ? (int32_t)work_blocks : room, &launch,
-                               stream, err));
+    else
+        FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, call.workspace, 0, layout.counters_bytes,
+                                 stream, err));
+    work_blocks = plan->backward.tile_count * launch.tile_items * kernels->backward_cluster;
+    FFA_TRY(gpu_kernel_enqueue(kernel, plan_blocks(plan, work_blocks, room), &launch, stream, err));
     if (is_last(plan) || finish.parts)
         FFA_TRY(gpu_kernel_enqueue(kernels->finish, room, &finish, stream, err));
 out:

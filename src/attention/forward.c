@@ -212,10 +212,10 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_k
     const int32_t heads = pack ? args->heads_kv : args->heads_q;
     const int32_t group = heads / args->heads_kv;
     const bool has_lists = plan->heads_in_mask > 1;
-    const int64_t work = tiles->tile_count * (has_lists ? group : heads);
+    const int32_t tile_items = has_lists ? group : heads;
+    const int64_t work = plan_tiles_most(plan, tiles) * tile_items;
     const int64_t l2_heads_kv = plan_l2_heads_kv(plan);
     const int32_t room = gpu_device_sm_count(kernels->context->gpu) - args->sm_margin;
-    void *const buffer = atomic_load(&plan->buffer);
     const struct parts_layout layout = parts_layout(kernels, plan);
     unsigned char *const workspace = args->workspace;
     /* An fp32 out is a partial one that stays. */
@@ -228,7 +228,7 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_k
     if (work > INT32_MAX - 1024)
         return error_fail(err, FFA_INVALID, 0,
                           "%lld tiles x %d heads are more than 2^31 work items",
-                          (long long)tiles->tile_count, heads);
+                          (long long)plan_tiles_most(plan, tiles), heads);
     FFA_TRY(maps_make(&launch, kernels, kernel, args, &tiles->shape, err));
     launch.out = args->out.data;
     launch.partial = partial->data;
@@ -243,17 +243,14 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_k
     launch.head_dim_v = kernels->head_dim_v;
     launch.max_logits = args->max_logits;
     launch.lse = args->lse.data;
-    launch.tiles = plan_image_tiles(&plan->image.forward, buffer);
-    launch.sweeps = plan_image_sweeps(&plan->image.forward, buffer);
-    launch.bands = plan_image_bands(&plan->image.forward, buffer);
-    launch.counters = args->workspace;
+    launch.image = atomic_load(&plan->buffer);
+    launch.counter = args->workspace;
     launch.out_token_stride = args->out.token_stride;
     launch.out_head_stride = args->out.head_stride;
     launch.lse_token_stride = args->lse.token_stride;
     launch.lse_head_stride = args->lse.head_stride;
     launch.scale_log2 = (float)(args->softmax_scale * LOG2_E);
-    launch.work_count = (int32_t)work;
-    launch.tile_count = (int32_t)tiles->tile_count;
+    launch.tile_items = tile_items;
     launch.heads_q = heads;
     launch.group = group;
     launch.l2_heads = l2_heads_kv < args->heads_kv ? (int32_t)l2_heads_kv * group : heads;
@@ -271,11 +268,11 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_k
     if (args->max_logits && !raises_max(args, plan))
         FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, args->max_logits, 0xff,
                                  args->heads_q * (int64_t)sizeof(float), stream, err));
-    if (work > 0) { /* a stage may have nothing to do */
+    if (plan->capacity_bytes || work > room) /* else no block takes a second item */
         FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, workspace, 0, COUNTER_BYTES, stream, err));
-        FFA_TRY(gpu_kernel_enqueue(kernel->kernel, work < room ? (int32_t)work : room, &launch,
-                                   stream, err));
-    }
+    if (work > 0) /* a stage may have nothing to do */
+        FFA_TRY(gpu_kernel_enqueue(kernel->kernel, plan_blocks(plan, work, room), &launch, stream,
+                                   err));
     if (plan->split_heads)
         FFA_TRY(combine_gpu(kernels, plan, args, stream, err));
 out:

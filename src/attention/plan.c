@@ -81,14 +81,26 @@ static ffa_status add_backward(ffa_plan *plan, const ffa_kernels *kernels, const
 
 ffa_status plan_complete(ffa_plan *plan, const ffa_kernels *kernels, ffa_error *err)
 {
+    ffa_status rc = FFA_OK;
+
     if (!kernels_on_gpu(kernels))
         return FFA_OK;
     plan->image = plan_image_layout(&plan->forward, &plan->backward);
+    FFA_TRY(plan_image_check(&plan->image, err));
+    if (plan->capacity_bytes && plan->image.bytes > plan->capacity_bytes) {
+        rc = error_fail(err, FFA_INVALID, 0,
+                        "plan: the mask needs %lld bytes, capacity_bytes is %lld",
+                        (long long)plan->image.bytes, (long long)plan->capacity_bytes);
+        goto out;
+    }
     plan->image_data = mem_array((size_t)plan->image.bytes, 1);
-    if (!plan->image_data)
-        return error_nomem(err, "the plan's device image");
+    if (!plan->image_data) {
+        rc = error_nomem(err, "the plan's device image");
+        goto out;
+    }
     plan_image_write(&plan->image, plan->image_data, &plan->forward, &plan->backward);
-    return FFA_OK;
+out:
+    return rc;
 }
 
 ffa_status ffa_plan_create(ffa_plan **out, const ffa_kernels *kernels, const ffa_mask *mask,
@@ -111,9 +123,13 @@ ffa_status ffa_plan_create_with(ffa_plan **out, const ffa_kernels *kernels, cons
         return error_fail(err, FFA_INVALID, 0, "ffa_plan_create: %s is NULL",
                           kernels ? "mask" : "kernels");
     FFA_TRY(plan_opts_import(&opts, plan_opts, err));
+    FFA_TRY(plan_replay_check(&opts, kernels, mask, err));
     FFA_TRY(plan_begin(&plan, kernels, mask, err));
+    plan->flags = opts.flags;
+    plan->capacity_bytes = opts.capacity_bytes;
     FFA_TRY(plan_choose_tiles(plan, kernels, mask, &opts, err));
     FFA_TRY(add_backward(plan, kernels, mask, &opts, err));
+    FFA_TRY(plan_reference_take(plan, opts.like, err));
     FFA_TRY(plan_complete(plan, kernels, err));
     *out = plan;
     plan = NULL;
@@ -128,6 +144,7 @@ void ffa_plan_destroy(ffa_plan *plan)
         return;
     tile_finish(&plan->forward);
     tile_finish(&plan->backward);
+    plan_reference_release(plan->reference);
     mem_free(plan->image_data);
     mem_free(plan->order);
     mem_free(plan);
@@ -147,7 +164,10 @@ ffa_status ffa_plan_info_get(const ffa_plan *plan, ffa_plan_info *info, ffa_erro
     facts.block_count = plan->forward.block_count;
     facts.partial_blocks = plan->forward.partial_blocks;
     facts.area = plan->forward.area;
-    facts.upload_bytes = plan->image.bytes;
+    facts.image_bytes = plan->image.bytes;
+    facts.capacity_bytes = plan->capacity_bytes;
+    facts.upload_bytes =
+        plan->image_data && plan->capacity_bytes ? plan->capacity_bytes : plan->image.bytes;
     facts.backward_tile_m = plan->backward.tile_m;
     facts.backward_tile_n = plan->backward.tile_n;
     facts.backward_tile_count = (int32_t)plan->backward.tile_count;

@@ -128,7 +128,7 @@ static ffa_status split(struct ffa_plan *plan, const ffa_kernels *kernels, const
                         opts->heads_q);
         goto out;
     }
-    if (!heads_q || !(kernels->is_split || kernels->may_split))
+    if (!heads_q || !(kernels->is_split || kernels->may_split) || plan->capacity_bytes)
         goto out;
     if (opts->heads_q || kernels->is_split)
         FFA_TRY(split_check(plan, kernels, heads_q, err));
@@ -144,13 +144,30 @@ out:
     return rc;
 }
 
+/* The forward kernels that a plan may be for: all, or that of the plan that it is like. */
+static const struct forward_kernel *candidates_of(int32_t *count, const ffa_kernels *kernels,
+                                                  const ffa_plan *like)
+{
+    *count = kernels->forward_count;
+    for (int32_t i = 0; like && i < kernels->forward_count; i++) {
+        const struct forward_kernel *kernel = &kernels->forward[i];
+
+        if (kernel->tile_m == like->forward.tile_m && kernel->tile_n == like->forward.tile_n) {
+            *count = 1;
+            return kernel;
+        }
+    }
+    return kernels->forward;
+}
+
 ffa_status plan_choose_tiles(ffa_plan *plan, const ffa_kernels *kernels, const ffa_mask *mask,
                              const ffa_plan_opts *opts, ffa_error *err)
 {
+    int32_t count;
+    const struct forward_kernel *all = candidates_of(&count, kernels, opts->like);
     ffa_status rc;
 
-    FFA_TRY(build_tiles(&plan->forward, &plan->choice.cuts, kernels, kernels->forward,
-                        kernels->forward_count, mask, opts, err));
+    FFA_TRY(build_tiles(&plan->forward, &plan->choice.cuts, kernels, all, count, mask, opts, err));
     rc = split(plan, kernels, mask, opts, err);
 out:
     return rc;
@@ -185,14 +202,15 @@ struct backward_order plan_order(const ffa_plan *plan, const struct order_query 
 {
     const uint64_t key = (uint64_t)query->group << 45 | (uint64_t)query->heads_kv << 27 |
                          (uint64_t)query->at_a_time << 15;
+    const struct tile_plan *tiles = plan->reference ? &plan->reference->backward : &plan->backward;
     const uint64_t known = atomic_load(plan->order);
     struct backward_order order;
 
     if (query->group >> 12 || query->heads_kv >> 18 || query->at_a_time >> 12)
-        return backward_order_find(&plan->backward, query);
+        return backward_order_find(tiles, query);
     if (known >> 15 == key >> 15)
         return (struct backward_order){ (int32_t)(known >> 3 & 0xfff), (int32_t)(known & 7) };
-    order = backward_order_find(&plan->backward, query);
+    order = backward_order_find(tiles, query);
     atomic_store(plan->order, key | (uint64_t)order.parts << 3 | (uint64_t)order.waves);
     return order;
 }

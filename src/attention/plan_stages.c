@@ -95,6 +95,12 @@ ffa_status ffa_plan_create_stages(ffa_plan **out, const ffa_kernels *kernels,
                        "plan: heads_q is %d, stages are not split over their keys", b.opts.heads_q);
         goto out;
     }
+    if (b.opts.capacity_bytes || b.opts.like) {
+        rc = error_fail(err, FFA_INVALID, 0,
+                        "plan: %s is given: plans in stages are not replayed with other masks",
+                        b.opts.like ? "like" : "capacity_bytes");
+        goto out;
+    }
     rc = build_plans(&b, err);
 out:
     for (int32_t i = 0; rc != FFA_OK && i < count && count <= STAGES_MAX; i++) {

@@ -38,6 +38,10 @@ ffa_status error_nomem(ffa_error *err, const char *what);
 ffa_status opts_import(void *dst, size_t dst_size, const void *src, ffa_error *err);
 /* Export an info struct to a caller that may be older: at most the caller's struct_size bytes. */
 ffa_status opts_export(void *dst, const void *src, size_t src_size, ffa_error *err);
+/* The same of an array: the struct_size of the caller's first element is the distance between
+ * elements, a multiple of 8; each receives it. */
+ffa_status opts_export_all(void *dst, int64_t count, const void *src, size_t src_size,
+                           ffa_error *err);
 
 /* A number of an option struct, and the range [min, max] it may lie in. */
 struct bounded {

@@ -101,6 +101,26 @@ ffa_status opts_export(void *dst, const void *src, size_t src_size, ffa_error *e
     return FFA_OK;
 }
 
+ffa_status opts_export_all(void *dst, int64_t count, const void *src, size_t src_size,
+                           ffa_error *err)
+{
+    uint32_t dst_size;
+    ffa_status rc = FFA_OK;
+
+    memcpy(&dst_size, dst, sizeof dst_size);
+    if (dst_size % 8 != 0)
+        return error_fail(err, FFA_INVALID, 0,
+                          "struct_size is %u, not a multiple of 8: start from the _INIT macro",
+                          dst_size);
+    for (int64_t i = 0; rc == FFA_OK && i < count; i++) {
+        unsigned char *to = (unsigned char *)dst + (size_t)i * dst_size;
+
+        memcpy(to, &dst_size, sizeof dst_size);
+        rc = opts_export(to, (const unsigned char *)src + (size_t)i * src_size, src_size, err);
+    }
+    return rc;
+}
+
 ffa_status check_bounded(const struct bounded *fields, size_t count, ffa_error *err)
 {
     for (size_t i = 0; i < count; i++)

@@ -170,7 +170,8 @@ static int open_regular(sqlite3_vfs *self, const char *path, sqlite3_file *file,
         ((struct open_file *)(void *)file)->descriptor =
             (int)sqlite3_uri_int64(path, "descriptor", -1);
         file->pMethods = &methods;
-        *out_flags = flags;
+        if (out_flags)
+            *out_flags = flags;
         return SQLITE_OK;
     }
     if (path && lstat(path, &stat) == 0 && !S_ISREG(stat.st_mode)) {
@@ -185,7 +186,7 @@ const char *store_vfs_take(void)
     const char *taken = NULL;
 
     (void)pthread_mutex_lock(&lock);
-    if (users == 0 && (origin = sqlite3_vfs_find("unix")) != NULL) {
+    if (!origin && (origin = sqlite3_vfs_find("unix")) != NULL) {
         vfs = *origin;
         /* Another copy of this library in the process has another address. */
         (void)snprintf(name, sizeof name, "ffa-%p", (void *)&vfs);

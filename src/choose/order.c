@@ -19,6 +19,8 @@
  */
 #include "choose/order.h"
 
+#include "attention_backward.args.h"
+
 #include <math.h>
 
 enum { SIMULATED_ITEMS = 32, SM_MAX = 1024, GROUP_SIZES = 3 };
@@ -36,13 +38,12 @@ static bool has_lists(const struct tile_plan *plan)
 int64_t backward_order_l2_group(const struct tile_plan *plan, const struct order_query *query,
                                 struct backward_order order)
 {
-    const int64_t head_groups = (int64_t)query->heads_kv * order.parts;
-    const int64_t group =
-        plan->tile_count > 0 ? (int64_t)order.waves * query->at_a_time / plan->tile_count : 1;
+    const int head_groups = query->heads_kv * order.parts;
 
-    if (has_lists(plan) || group > head_groups)
-        return head_groups;
-    return group < 1 ? 1 : group;
+    return has_lists(plan) ? head_groups
+                           : backward_l2_groups_find((int)plan->tile_count, head_groups,
+                                                     order.waves, query->at_a_time)
+                                 .head_groups;
 }
 
 /* Replace the least time, the heap's root, by `at`. */

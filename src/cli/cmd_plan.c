@@ -88,6 +88,9 @@ static int read_options(const struct cli *cli, const struct plan_options *option
 {
     int status = CLI_PARSE_GO;
 
+    if (options->head_dim % 8 != 0)
+        return cli_fail_text(cli, FFA_INVALID, "--head-dim is %d, not a multiple of 8 in [8, 256]",
+                             (int)options->head_dim);
     status = read_word(cli, "algorithm", options->algorithm, algorithms, &dispatch->algorithm);
     if (status == CLI_PARSE_GO)
         status = read_word(cli, "keys", options->keys, key_modes, &dispatch->keys);
@@ -113,7 +116,7 @@ static int32_t slowest_rank(const ffa_parallel_plan *plan, int32_t ranks)
     int32_t slowest = 0;
 
     for (int32_t r = 0; r < ranks; r++) {
-        ffa_parallel_rank rank;
+        ffa_parallel_rank rank = FFA_PARALLEL_RANK_INIT;
 
         if (ffa_parallel_plan_rank_get(plan, r, &rank, NULL) == FFA_OK &&
             rank.forward_ns + rank.backward_ns > most) {
@@ -124,16 +127,16 @@ static int32_t slowest_rank(const ffa_parallel_plan *plan, int32_t ranks)
     return slowest;
 }
 
-/* What a plan takes depends on who attends whom; of every chunk something is kept, whatever that
- * is. Dispatches with chunks of a length of their own are few chunks. */
+/* What a plan takes depends on who attends whom, but something of every chunk is kept. Chunks of
+ * the plan's own choice are few; more than CHUNKS_MAX are made longer. */
 static ffa_status chunks_fit(const struct shown *s, ffa_error *err)
 {
-    enum { CHUNK_BYTES_MIN = 2048 }; /* about 6,000 of causal attention on 8 ranks */
+    enum { CHUNK_BYTES = 400, CHUNKS_MAX = 1 << 20 }; /* as causal attention on 8 ranks takes */
     const int64_t tokens = ffa_mask_seqlen_q(s->mask), chunk = s->options->chunk;
+    const int64_t chunks = chunk > 0 ? (tokens + chunk - 1) / chunk : 0;
 
-    if (chunk == 0)
-        return FFA_OK;
-    return cli_fits((tokens + chunk - 1) / chunk * CHUNK_BYTES_MIN, "the chunks of the plan", err);
+    return cli_fits((chunks < CHUNKS_MAX ? chunks : CHUNKS_MAX) * CHUNK_BYTES,
+                    "the chunks of the plan", err);
 }
 
 static ffa_status make(struct shown *s, const ffa_dispatch_opts *dispatch_opts,
@@ -177,7 +180,7 @@ static int64_t received_rows(const struct shown *s)
     int64_t sum = 0;
 
     for (int32_t r = 0; r < s->info.rank_count; r++) {
-        ffa_parallel_rank rank;
+        ffa_parallel_rank rank = FFA_PARALLEL_RANK_INIT;
 
         if (ffa_parallel_plan_rank_get(s->plan, r, &rank, NULL) == FFA_OK)
             sum += rank.received_rows;
@@ -203,7 +206,7 @@ static json_t *pass_object(const struct shown *s, int32_t is_backward)
                            info->rank_count));
     cli_set_int(object, "bytes", is_backward ? info->backward_bytes : info->forward_bytes);
     for (int32_t i = 0; i <= stages + is_backward; i++) {
-        ffa_parallel_stage stage;
+        ffa_parallel_stage stage = FFA_PARALLEL_STAGE_INIT;
         json_t *row = json_object();
 
         if (ffa_parallel_plan_stage_get(s->plan, is_backward, i, &stage, NULL) != FFA_OK)
@@ -225,7 +228,7 @@ static json_t *pass_object(const struct shown *s, int32_t is_backward)
 
 static json_t *rank_object(const struct shown *s, int32_t r)
 {
-    ffa_parallel_rank rank;
+    ffa_parallel_rank rank = FFA_PARALLEL_RANK_INIT;
     json_t *object = json_object();
 
     if (ffa_parallel_plan_rank_get(s->plan, r, &rank, NULL) != FFA_OK)
@@ -282,7 +285,7 @@ static void print_ranks(const struct shown *s)
 {
     (void)printf("\n rank    tokens  received  stages  forward us   backward us\n");
     for (int32_t r = 0; r < s->info.rank_count; r++) {
-        ffa_parallel_rank rank;
+        ffa_parallel_rank rank = FFA_PARALLEL_RANK_INIT;
 
         if (ffa_parallel_plan_rank_get(s->plan, r, &rank, NULL) != FFA_OK)
             continue;
@@ -309,7 +312,7 @@ static void print_pass(const struct shown *s, int32_t is_backward)
                  is_backward ? "backward" : "forward", s->rank, share / 10, share % 10,
                  has_reduce ? "           reduce us" : "");
     for (int32_t i = 0; i <= stages + is_backward; i++) {
-        ffa_parallel_stage stage;
+        ffa_parallel_stage stage = FFA_PARALLEL_STAGE_INIT;
 
         if (ffa_parallel_plan_stage_get(s->plan, is_backward, i, &stage, NULL) != FFA_OK)
             continue;
@@ -403,13 +406,13 @@ int cmd_plan(struct cli *cli)
           "the rank whose stages are shown; the slowest unless given", 0, RANKS_MAX - 1 },
         { "svg", CLI_TEXT, &o.svg, "FILE", "write a picture to FILE instead", 0, 0 },
         { "heads", CLI_TEXT, &o.heads, "HQ:HK", "query and kv heads of the model; 8:1", 0, 0 },
-        { "head-dim", CLI_INT, &o.head_dim, "D", "their size; 128", 1, 1024 },
+        { "head-dim", CLI_INT, &o.head_dim, "D", "their size, a multiple of 8; 128", 8, 256 },
         { "algorithm", CLI_TEXT, &o.algorithm, "NAME",
           "affinity, min-heap, sequential, zigzag, exact, or best: of the first two, by the model",
           0, 0 },
         { "chunk", CLI_INT, &o.chunk, "TOKENS", "tokens of a chunk, at most", 1, INT32_MAX },
         { "stages", CLI_INT, &o.stages, "N", "stages that receive; as many as is best unless given",
-          1, 16 },
+          1, 12 },
         { "buffers", CLI_INT, &o.buffers, "N", "receive buffers, 2 or 3; 2", 2, 3 },
         { "keys", CLI_TEXT, &o.keys, "MODE", "with-queries, replicated or dispatched", 0, 0 },
         { "moves", CLI_TEXT, &o.moves, "MODE", "what travels: keys, queries or auto", 0, 0 },

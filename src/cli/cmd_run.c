@@ -699,7 +699,7 @@ int cmd_run(struct cli *cli)
         { "ranks-per-node", CLI_INT, &options.ranks.per_node, "N",
           "ranks of a node, as the plan sees them; all", 1, 256 },
         { "stages", CLI_INT, &options.ranks.stages, "N",
-          "stages that ranks receive rows in; -1: all first; chosen", -1, 16 },
+          "stages that ranks receive rows in; -1: all first; chosen", -1, 12 },
         { "moves", CLI_TEXT, &options.moves, "W",
           "what travels between ranks: keys, queries or auto; keys", 0, 0 },
         { "delay", CLI_INT, &options.ranks.delay, "N",

@@ -72,7 +72,6 @@ struct rate {
     int64_t *to;
 };
 
-/* 0 leaves the default. */
 static int read_rates(const struct cli *cli, const struct simulate_options *o,
                       ffa_parallel_model *model)
 {
@@ -86,8 +85,7 @@ static int read_rates(const struct cli *cli, const struct simulate_options *o,
     };
 
     for (int i = 0; i < CLI_COUNT(rates); i++) {
-        if (!(rates[i].value >= 0 && rates[i].value <= rates[i].max) ||
-            (rates[i].value > 0 && rates[i].value * rates[i].unit < 1))
+        if (!(rates[i].value * rates[i].unit >= 1 && rates[i].value <= rates[i].max))
             return cli_fail_text(cli, FFA_INVALID, "--%s is %g, not in [0.001, %g]", rates[i].name,
                                  rates[i].value, rates[i].max);
         *rates[i].to = (int64_t)(rates[i].value * rates[i].unit);
@@ -110,6 +108,9 @@ static int read_request(const struct cli *cli, const struct simulate_options *o,
         return cli_fail_text(cli, FFA_INVALID,
                              "--dispatch is '%s', not affinity, min-heap, sequential or zigzag",
                              o->dispatch);
+    if (o->head_dim % 8 != 0)
+        return cli_fail_text(cli, FFA_INVALID, "--head-dim is %d, not a multiple of 8 in [8, 256]",
+                             (int)o->head_dim);
     if (cli->json && o->csv)
         return cli_fail_text(cli, FFA_INVALID, "--json and --csv exclude each other");
     opts->algorithm = algorithm;
@@ -280,7 +281,10 @@ static int simulate(const struct cli *cli, struct sim_study *study, const ffa_ma
         const ffa_topology topology = { world->ranks, study->ranks_per_node };
 
         world->nodes = (world->ranks + study->ranks_per_node - 1) / study->ranks_per_node;
-        if (ffa_simulate(world->results, &world->opts, mask, &topology, opts, &err) != FFA_OK)
+        world->results[0] = (ffa_sim_result)FFA_SIM_RESULT_INIT;
+        world->opts = (ffa_sim_opts)FFA_SIM_OPTS_INIT;
+        if (ffa_simulate(world->results, FFA_SIM_METHODS, &world->opts, mask, &topology, opts,
+                         &err) != FFA_OK)
             return cli_fail(cli, &err);
     }
     return CLI_PARSE_GO;
@@ -293,7 +297,13 @@ int cmd_simulate(struct cli *cli)
                                         .dispatch = "affinity",
                                         .ranks_per_node = 8,
                                         .head_dim = 128,
-                                        .element_bytes = 2 };
+                                        .element_bytes = 2,
+                                        .forward_tflops = 600,
+                                        .backward_tflops = 500,
+                                        .node_gb = 250,
+                                        .network_gb = 45,
+                                        .node_us = 13,
+                                        .network_us = 30 };
     ffa_sim_opts opts = FFA_SIM_OPTS_INIT;
     ffa_error err = { FFA_OK, 0, "" };
     struct sim_study study = { 0 };
@@ -305,7 +315,8 @@ int cmd_simulate(struct cli *cli)
           0 },
         { "ranks-per-node", CLI_INT, &options.ranks_per_node, "N", "ranks of a node; 8", 1, 4096 },
         { "heads", CLI_TEXT, &options.heads, "HQ:HK", "query and kv heads; 8:1", 0, 0 },
-        { "head-dim", CLI_INT, &options.head_dim, "D", "elements a head; 128", 1, 1024 },
+        { "head-dim", CLI_INT, &options.head_dim, "D", "elements a head, a multiple of 8; 128", 8,
+          256 },
         { "element-bytes", CLI_INT, &options.element_bytes, "N", "of q, k and v; 2", 1, 8 },
         { "dispatch", CLI_TEXT, &options.dispatch, "A",
           "affinity, min-heap, sequential or zigzag; affinity", 0, 0 },

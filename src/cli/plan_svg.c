@@ -92,7 +92,7 @@ ffa_status plan_svg(char **out, const struct plan_picture *picture, ffa_error *e
     const int64_t legend = PLAN_SVG_TOP + PLAN_SVG_SIDE + 20, bars = legend + 62;
     const int64_t forward = bars + PLAN_SVG_BARS + 70, backward = forward + 3 * PLAN_SVG_LANE + 34;
     ffa_parallel_plan_info info = FFA_PARALLEL_PLAN_INFO_INIT;
-    ffa_parallel_stage stage;
+    ffa_parallel_stage stage = FFA_PARALLEL_STAGE_INIT;
     struct svg svg = { 0 };
     bool has_backward, has_memory;
     int64_t longest, last;

@@ -58,9 +58,11 @@ static bool side_init(struct side *out, const ffa_dispatch *dispatch, bool is_ke
         !svg_grow((void **)&out->by_rank, &indexed, out->count, sizeof *out->by_rank) ||
         !svg_grow((void **)&out->rank_begin, &begins, ranks + 1, sizeof *out->rank_begin))
         return false;
-    for (int64_t c = 0; c < out->count; c++)
-        out->at[c] =
-            is_keys ? ffa_dispatch_key_chunk_at(dispatch, c) : ffa_dispatch_chunk_at(dispatch, c);
+    for (int64_t c = 0; c < out->count; c++) {
+        out->at[c] = (ffa_dispatch_chunk)FFA_DISPATCH_CHUNK_INIT;
+        (void)(is_keys ? ffa_dispatch_key_chunk_get(dispatch, c, &out->at[c], NULL)
+                       : ffa_dispatch_chunk_get(dispatch, c, &out->at[c], NULL));
+    }
     out->is_replicated = out->at[0].rank < 0;
     if (!out->is_replicated)
         side_index(out, ranks);
@@ -166,8 +168,9 @@ static bool find_zones(struct zones *zones, const struct plan_picture *picture,
         const int64_t count = ffa_parallel_plan_receive_count(picture->plan, 0, s);
 
         for (int64_t i = 0; i < count; i++) {
-            const ffa_parallel_receive rows = ffa_parallel_plan_receive_at(picture->plan, 0, s, i);
+            ffa_parallel_receive rows = FFA_PARALLEL_RECEIVE_INIT;
 
+            (void)ffa_parallel_plan_receive_get(picture->plan, 0, s, i, &rows, NULL);
             if (!add_rows(zones, moving, rows.source, rows.source_row, rows.rows, s))
                 return false;
         }

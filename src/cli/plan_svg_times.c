@@ -36,7 +36,7 @@ struct bars {
 static int64_t bar_of(const struct plan_picture *picture, const struct bars *bars, int32_t rank,
                       bool is_outline)
 {
-    ffa_parallel_rank r = { 0 };
+    ffa_parallel_rank r = FFA_PARALLEL_RANK_INIT;
 
     (void)ffa_parallel_plan_rank_get(picture->plan, rank, &r, NULL);
     if (!bars->is_time)
@@ -167,8 +167,8 @@ void plan_svg_timeline(struct svg *out, const struct plan_picture *picture,
     const int64_t left = PLAN_SVG_MARGIN + 60, width = PLAN_SVG_WIDTH - PLAN_SVG_MARGIN - left;
     static const char *const lanes[] = { "fetch", "compute", "reduce" };
     const int32_t stages = is_backward ? info->backward_stages : info->forward_stages;
-    ffa_parallel_stage stage;
-    ffa_parallel_rank rank = { 0 };
+    ffa_parallel_stage stage = FFA_PARALLEL_STAGE_INIT;
+    ffa_parallel_rank rank = FFA_PARALLEL_RANK_INIT;
     char title[160], total[32], work[32];
 
     (void)ffa_parallel_plan_rank_get(picture->plan, info->rank, &rank, NULL);

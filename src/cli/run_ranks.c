@@ -287,8 +287,10 @@ ffa_status run_ranks_create(struct run_ranks **out, const struct run_case *run,
 
     *out = all;
     if (run->shape.head_dim_v && run->shape.head_dim_v != run->shape.head_dim)
-        return cli_error(err, FFA_UNSUPPORTED, 0, "--head-dim-v is %d: ranks take one head_dim, %d",
-                         run->shape.head_dim_v, run->shape.head_dim);
+        return cli_error(
+            err, FFA_UNSUPPORTED, 0,
+            "--head-dim-v is %d, --head-dim %d: ranks send k and v as rows of one length",
+            run->shape.head_dim_v, run->shape.head_dim);
     if (all)
         all->ranks = calloc((size_t)options->ranks, sizeof *all->ranks);
     if (!all || !all->ranks)

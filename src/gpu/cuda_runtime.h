@@ -17,18 +17,22 @@
     X(cudaDeviceSynchronize)                                                                       \
     X(cudaDriverGetVersion)                                                                        \
     X(cudaEventCreate)                                                                             \
+    X(cudaEventCreateWithFlags)                                                                    \
     X(cudaEventDestroy)                                                                            \
     X(cudaEventElapsedTime)                                                                        \
+    X(cudaEventQuery)                                                                              \
     X(cudaEventRecord)                                                                             \
     X(cudaEventSynchronize)                                                                        \
     X(cudaFree)                                                                                    \
     X(cudaFreeAsync)                                                                               \
+    X(cudaFreeHost)                                                                                \
     X(cudaFuncSetAttribute)                                                                        \
     X(cudaGetDevice)                                                                               \
     X(cudaGetDeviceCount)                                                                          \
     X(cudaGetDriverEntryPointByVersion)                                                            \
     X(cudaGetErrorString)                                                                          \
     X(cudaGetLastError)                                                                            \
+    X(cudaHostAlloc)                                                                               \
     X(cudaLaunchKernelExC)                                                                         \
     X(cudaLibraryGetKernel)                                                                        \
     X(cudaLibraryLoadData)                                                                         \
@@ -40,7 +44,9 @@
     X(cudaMemsetAsync)                                                                             \
     X(cudaRuntimeGetVersion)                                                                       \
     X(cudaSetDevice)                                                                               \
-    X(cudaStreamIsCapturing)
+    X(cudaStreamIsCapturing)                                                                       \
+    X(cudaStreamSynchronize)                                                                       \
+    X(cudaThreadExchangeStreamCaptureMode)
 
 struct gpu_runtime {
 #define X(name) __typeof__(&name) name;

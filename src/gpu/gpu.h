@@ -105,8 +105,9 @@ ffa_status gpu_free_enqueue(struct gpu_device *device, void *memory, ffa_stream 
  * memory. */
 ffa_status gpu_copy(struct gpu_device *device, void *dst, const void *src, int64_t bytes,
                     ffa_error *err);
-/* Enqueue a copy from pageable host memory, which may be reused when the call returns. FFA_INVALID
- * while the stream captures a graph. */
+/* Enqueue a copy from host memory, which is not needed after the call. Does not wait for the
+ * stream, but where very many uploads are under way (upload_ring.h). FFA_INVALID while the stream
+ * captures a graph. Thread: any. */
 ffa_status gpu_upload_enqueue(struct gpu_device *device, void *dst, const void *src, int64_t bytes,
                               ffa_stream stream, ffa_error *err);
 ffa_status gpu_fill_enqueue(struct gpu_device *device, void *dst, int byte, int64_t bytes,

@@ -178,6 +178,7 @@ ffa_status gpu_device_open(struct gpu_device **out, const struct gpu_runtime *cu
         goto out;
     }
     device->cuda = cuda;
+    upload_ring_init(&device->uploads, cuda);
     device->ordinal = ordinal;
     FFA_TRY(read_device(device, err));
     FFA_TRY(find_tensor_map_encode(device, err));
@@ -190,12 +191,17 @@ out:
 
 void gpu_device_close(struct gpu_device *device)
 {
+    int previous;
+
     if (!device)
         return;
+    (void)gpu_enter(device, &previous, NULL);
+    upload_ring_finish(&device->uploads);
     if (device->begin)
         (void)device->cuda->cudaEventDestroy(device->begin);
     if (device->end)
         (void)device->cuda->cudaEventDestroy(device->end);
+    gpu_leave(device, previous);
     mem_free(device);
 }
 

@@ -5,8 +5,7 @@
 #ifndef FFA_GPU_GPU_INTERNAL_H
 #define FFA_GPU_GPU_INTERNAL_H
 
-#include "gpu/cuda_runtime.h"
-#include "gpu/gpu.h"
+#include "gpu/upload_ring.h"
 
 #include <cuda.h> /* types only: the driver is reached through cudaGetDriverEntryPointByVersion */
 
@@ -24,6 +23,7 @@ struct gpu_device {
     tensor_map_encode_fn tensor_map_encode;
     cudaEvent_t begin, end; /* NULL until the stopwatch is used */
     bool is_timing;         /* between a begin and its end */
+    struct upload_ring uploads;
 };
 
 /* `doing` completes "cannot ...". */

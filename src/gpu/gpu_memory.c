@@ -2,9 +2,9 @@
  *
  * Device memory, copies, and the stopwatch.
  *
- * Each function makes the device current for its call. An upload from pageable memory has read its
- * source when it returns, so the caller may reuse the memory; in a graph it would be read at every
- * replay, so it is refused while the stream captures.
+ * Each function makes the device current for its call. An upload goes by way of pinned memory
+ * (upload_ring.h), which a graph would read at every replay, so it is refused while the stream
+ * captures.
  */
 #include "gpu/gpu_internal.h"
 
@@ -71,9 +71,7 @@ ffa_status gpu_upload_enqueue(struct gpu_device *device, void *dst, const void *
                         "the stream is capturing a graph: upload the plan before the capture");
         goto out;
     }
-    /* A copy from pageable memory has read its source when the call returns. */
-    GPU_TRY(device, cudaMemcpyAsync(dst, src, (size_t)bytes, cudaMemcpyHostToDevice, stream),
-            "upload", err);
+    rc = upload_ring_enqueue(&device->uploads, dst, src, bytes, stream, err);
 out:
     gpu_leave(device, previous);
     return rc;

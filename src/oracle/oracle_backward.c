@@ -266,38 +266,11 @@ static void run_row(struct backward_worker *worker, int64_t row)
 
 /* ---- keys: dk, dv ---- */
 
-/* The token of a sample of keys, and its kv head. */
-static struct oracle_sample key_sample(const struct oracle_backward_case *test, int64_t i)
-{
-    const int32_t heads = test->forward.args->heads_kv;
-
-    if (test->key_samples)
-        return test->key_samples[i];
-    return (struct oracle_sample){ i / heads, (int32_t)(i % heads), 0 };
-}
-
-static struct oracle_sample row_sample(const struct oracle_backward_case *test, int64_t i)
-{
-    const int32_t heads = test->forward.args->heads_q;
-
-    if (test->forward.samples)
-        return test->forward.samples[i];
-    return (struct oracle_sample){ i / heads, (int32_t)(i % heads), 0 };
-}
-
-/* The sink stands where the token does. */
-static struct oracle_sample sink_sample(const struct oracle_backward_case *test, int64_t i)
-{
-    const int32_t heads = test->forward.args->heads_q;
-
-    return (struct oracle_sample){ i / heads, (int32_t)(i % heads), 0 };
-}
-
 /* Adds what the query head of the step gives to sample `at`. */
 static void run_key(struct backward_worker *worker, int64_t at)
 {
     const struct backward *backward = worker->backward;
-    const struct oracle_sample sample = key_sample(backward->test, at);
+    const struct oracle_sample sample = oracle_sample_of_key(backward->test, at);
     const int32_t dim = backward->test->forward.head_dim;
     const int32_t dim_v = oracle_value_dim(&backward->test->forward);
     const double *key = backward->keys + sample.row * dim;
@@ -410,7 +383,7 @@ static void run_head(struct backward *backward, struct backward_worker *workers,
     for (int64_t r = 0; r < rows; r++)
         backward->row_at[r] = -1;
     for (int64_t i = 0; i < backward->out->dq.count; i++) {
-        const struct oracle_sample sample = row_sample(test, i);
+        const struct oracle_sample sample = oracle_sample_of_row(test, i);
 
         if (sample.head == backward->head) {
             backward->row_at[sample.row] = i;
@@ -443,7 +416,7 @@ static void run_all(struct backward *backward, struct backward_worker *workers, 
 
         backward->kv_head = kv;
         for (int64_t i = 0; i < backward->out->dk.count && !with_keys; i++)
-            with_keys = key_sample(test, i).head == kv;
+            with_keys = oracle_sample_of_key(test, i).head == kv;
         convert(test, &args->k, keys, args->heads_kv, test->forward.head_dim, kv, backward->keys,
                 backward->key_squares);
         convert(test, &args->v, keys, args->heads_kv, oracle_value_dim(&test->forward), kv,
@@ -571,245 +544,4 @@ void oracle_gradients_finish(struct oracle_gradients *gradients)
     gradient_free(&gradients->dv);
     gradient_free(&gradients->dsink);
     *gradients = (struct oracle_gradients){ 0 };
-}
-
-/* ---- comparison ---- */
-
-static struct oracle_backward_tolerance fp16_tolerance(int64_t keys)
-{
-    const double subnormal = (double)keys * 0x1p-24 / sqrt(12.0);
-
-    return (struct oracle_backward_tolerance){ 1.2e-3 + subnormal, 2.4e-3 + 2 * subnormal,
-                                               4.8e-3 + 4 * subnormal };
-}
-
-struct oracle_backward_tolerance oracle_backward_tolerance_of(ffa_dtype dtype, int64_t keys)
-{
-    switch (dtype) {
-    case FFA_BF16:
-        return (struct oracle_backward_tolerance){ 8e-3, 1.6e-2, 3.2e-2 };
-    case FFA_FP16:
-        return fp16_tolerance(keys);
-    case FFA_FP32:
-        return (struct oracle_backward_tolerance){ 2e-5, 4e-5, 8e-5 };
-    case FFA_FP64:
-        return (struct oracle_backward_tolerance){ 1e-11, 2e-11, 4e-11 };
-    }
-    return (struct oracle_backward_tolerance){ 0 };
-}
-
-/* One tensor while it is compared. */
-struct compared {
-    const struct oracle_backward_case *test;
-    const struct oracle_backward_tolerance *tolerance;
-    struct oracle_backward_report *report;
-    const char *name;
-    const ffa_tensor *tensor;
-    const struct oracle_gradient *want;
-    int32_t heads, dim;
-    ffa_dtype dtype;
-    struct oracle_sample (*sample)(const struct oracle_backward_case *test, int64_t i);
-    double *errors, *sizes, *terms; /* [heads]: squared L2 */
-    double line_floor;
-    double worst_line;
-};
-
-static void blame(struct compared *c, int64_t token, int32_t head, const char *what, double error,
-                  double limit)
-{
-    struct oracle_backward_report *report = c->report;
-
-    if (report->bad_tensor)
-        return;
-    report->bad_tensor = c->name;
-    report->bad_token = token;
-    report->bad_head = head;
-    if (token >= 0)
-        snprintf(report->reason, sizeof report->reason,
-                 "%s of token %lld, head %d: %s is %.3g, limit %.3g", c->name, (long long)token,
-                 head, what, error, limit);
-    else if (head >= 0)
-        snprintf(report->reason, sizeof report->reason, "%s of head %d: %s is %.3g, limit %.3g",
-                 c->name, head, what, error, limit);
-    else
-        snprintf(report->reason, sizeof report->reason, "%s: %s is %.3g, limit %.3g", c->name, what,
-                 error, limit);
-}
-
-static void compare_line(struct compared *c, int64_t i)
-{
-    const int32_t dim = c->dim;
-    const ffa_dtype dtype = c->dtype;
-    const struct oracle_sample sample = c->sample(c->test, i);
-    const int64_t at = oracle_offset(c->tensor, c->heads, dim, sample.row, sample.head);
-    const double *want = c->want->at + i * dim;
-    double error = 0, size = 0, relative, floor;
-
-    for (int32_t e = 0; e < dim; e++) {
-        const double got = oracle_read(dtype, c->tensor->data, at + e);
-
-        if (oracle_is_poison(dtype, c->tensor->data, at + e)) {
-            c->report->unwritten_count++;
-            blame(c, sample.row, sample.head, "an element that was never written", NAN, 0);
-        } else if (isfinite(want[e]) && !isfinite(got)) {
-            c->report->nan_count++;
-            blame(c, sample.row, sample.head, "an element that should be finite", got, 0);
-        } else if (!isfinite(want[e])) {
-            if (isfinite(got))
-                blame(c, sample.row, sample.head, "an element that should not be finite", got, 0);
-        } else {
-            error += (got - want[e]) * (got - want[e]);
-            size += want[e] * want[e];
-        }
-    }
-    if (!c->want->touched[i] && error != 0)
-        blame(c, sample.row, sample.head, "the length of a gradient of nothing", sqrt(error), 0);
-    if (isfinite(c->want->terms[i])) {
-        c->errors[sample.head] += error;
-        c->sizes[sample.head] += size;
-        c->terms[sample.head] += c->want->terms[i] * c->want->terms[i];
-    }
-    if (error == 0 || !isfinite(c->want->terms[i]))
-        return;
-    floor = fmax(c->line_floor, 0.25 * c->want->terms[i]);
-    relative = sqrt(error) / fmax(sqrt(size), floor);
-    c->worst_line = fmax(c->worst_line, relative);
-    if (!(relative <= c->tolerance->line))
-        blame(c, sample.row, sample.head, "the relative error", relative, c->tolerance->line);
-}
-
-/* A quarter of the root mean square of lines that are numbers. */
-static double line_floor_of(const struct oracle_gradient *want, int32_t dim)
-{
-    double sum = 0;
-    int64_t lines = 0;
-
-    for (int64_t i = 0; i < want->count; i++) {
-        const double square = oracle_dot(want->at + i * dim, want->at + i * dim, dim);
-
-        if (want->touched[i] && isfinite(square)) {
-            sum += square;
-            lines++;
-        }
-    }
-    return lines ? 0.25 * sqrt(sum / (double)lines) : 0;
-}
-
-static double relative_of(double error, double size, double terms)
-{
-    return error == 0 ? 0 : sqrt(error) / fmax(sqrt(size), 0.25 * sqrt(terms));
-}
-
-/* Compare one tensor; returns the relative error of the whole. */
-static double compare_tensor(struct compared *c)
-{
-    double error = 0, size = 0, terms = 0, whole;
-
-    c->line_floor = line_floor_of(c->want, c->dim);
-    for (int32_t h = 0; h < c->heads; h++)
-        c->errors[h] = c->sizes[h] = c->terms[h] = 0;
-    for (int64_t i = 0; i < c->want->count; i++)
-        compare_line(c, i);
-    c->report->compared += c->want->count;
-    for (int32_t h = 0; h < c->heads; h++) {
-        const double of_head = relative_of(c->errors[h], c->sizes[h], c->terms[h]);
-
-        c->report->head = fmax(c->report->head, of_head);
-        if (!(of_head <= c->tolerance->head))
-            blame(c, -1, h, "the relative error", of_head, c->tolerance->head);
-        error += c->errors[h];
-        size += c->sizes[h];
-        terms += c->terms[h];
-    }
-    whole = relative_of(error, size, terms);
-    if (!(whole <= c->tolerance->whole))
-        blame(c, -1, -1, "the relative error of all", whole, c->tolerance->whole);
-    return whole;
-}
-
-void oracle_backward_compare(struct oracle_backward_report *report,
-                             const struct oracle_backward_case *test,
-                             const struct oracle_gradients *want,
-                             const struct oracle_backward_tolerance *tolerance)
-{
-    const ffa_forward_args *args = test->forward.args;
-    double *sums = calloc(3 * (size_t)args->heads_q, sizeof *sums);
-    struct compared c = { .test = test,
-                          .tolerance = tolerance,
-                          .report = report,
-                          .dim = test->forward.head_dim,
-                          .dtype = test->grad_dtype,
-                          .errors = sums,
-                          .sizes = sums ? sums + args->heads_q : NULL,
-                          .terms = sums ? sums + 2 * args->heads_q : NULL };
-
-    *report = (struct oracle_backward_report){ .bad_token = -1, .bad_head = -1 };
-    if (!sums) {
-        snprintf(report->reason, sizeof report->reason, "no memory to compare with");
-        return;
-    }
-    c.name = "dq";
-    c.tensor = &test->dq;
-    c.want = &want->dq;
-    c.heads = args->heads_q;
-    c.sample = row_sample;
-    report->dq = compare_tensor(&c);
-    report->row = c.worst_line;
-
-    c.name = "dk";
-    c.tensor = &test->dk;
-    c.want = &want->dk;
-    c.heads = args->heads_kv;
-    c.sample = key_sample;
-    c.worst_line = 0;
-    report->dk = compare_tensor(&c);
-    c.name = "dv";
-    c.tensor = &test->dv;
-    c.want = &want->dv;
-    c.dim = oracle_value_dim(&test->forward);
-    report->dv = compare_tensor(&c);
-    report->key = c.worst_line;
-
-    if (test->dsink) {
-        /* A number a head, and of products with an out that is rounded: each term is off by
-         * sqrt(head_dim) times what it would be were it an element of out. */
-        const struct oracle_backward_tolerance sink_tolerance = { .whole = tolerance->head,
-                                                                  .head = tolerance->line,
-                                                                  .line = tolerance->line };
-        const ffa_tensor dsink = FFA_TENSOR_INIT(test->dsink);
-
-        c.name = "dsink";
-        c.tensor = &dsink;
-        c.want = &want->dsink;
-        c.heads = args->heads_q;
-        c.dim = 1;
-        c.dtype = oracle_lse_dtype(&test->forward);
-        c.sample = sink_sample;
-        c.tolerance = &sink_tolerance;
-        report->dsink = compare_tensor(&c);
-    }
-    report->passed = !report->bad_tensor;
-    free(sums);
-}
-
-static void poison(const struct oracle_backward_case *test, const ffa_tensor *tensor,
-                   int64_t tokens, int32_t heads, int32_t dim)
-{
-    for (int64_t t = 0; t < tokens; t++)
-        for (int32_t h = 0; h < heads; h++)
-            for (int32_t c = 0; c < dim; c++)
-                oracle_poison_one(test->grad_dtype, tensor->data,
-                                  oracle_offset(tensor, heads, dim, t, h) + c);
-}
-
-void oracle_backward_poison(const struct oracle_backward_case *test)
-{
-    const ffa_forward_args *args = test->forward.args;
-
-    poison(test, &test->dq, test->forward.shape.seqlen_q, args->heads_q, test->forward.head_dim);
-    poison(test, &test->dk, test->forward.shape.seqlen_k, args->heads_kv, test->forward.head_dim);
-    poison(test, &test->dv, test->forward.shape.seqlen_k, args->heads_kv,
-           oracle_value_dim(&test->forward));
-    for (int64_t i = 0; test->dsink && i < (int64_t)args->sink_count * args->heads_q; i++)
-        oracle_poison_one(oracle_lse_dtype(&test->forward), test->dsink, i);
 }

@@ -5,7 +5,7 @@
 #ifndef FFA_ORACLE_ORACLE_ELEMENTS_H
 #define FFA_ORACLE_ORACLE_ELEMENTS_H
 
-#include "oracle/oracle.h"
+#include "oracle/oracle_backward.h"
 
 /* A stride of 0 is contiguous (attention.h). */
 int64_t oracle_offset(const ffa_tensor *tensor, int64_t heads, int64_t dim, int64_t token,
@@ -18,6 +18,9 @@ double oracle_dot_squares(const double *a, const double *b, int32_t count, doubl
 void oracle_add(double *to, double factor, const double *from, int32_t count);
 /* The given scale, or the default. */
 double oracle_scale(const struct oracle_case *test);
+/* Sample `i` of the rows of dq, and of the keys of dk and dv, whose head is a kv head. */
+struct oracle_sample oracle_sample_of_row(const struct oracle_backward_case *test, int64_t i);
+struct oracle_sample oracle_sample_of_key(const struct oracle_backward_case *test, int64_t i);
 int32_t oracle_threads(const struct oracle_case *test); /* 1 to ORACLE_THREADS_MAX */
 
 enum { ORACLE_THREADS_MAX = 16 };

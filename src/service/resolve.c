@@ -194,7 +194,10 @@ static ffa_status produce(struct jit_kernel *out, ffa_layer *layer, ffa_context 
         FFA_TRY(jit_open_compiler(context->jit, err));
     query.toolchain = jit_toolchain(context->jit);
     query.refused_count = table_refused(context->cache.table, request, refused);
-    rc = from_files(context, &query, out, layer, &lock, err);
+    /* With so many refused, the next would be asked for again and again. */
+    rc = query.refused_count < TABLE_REFUSED_MAX
+             ? from_files(context, &query, out, layer, &lock, err)
+             : FFA_NOT_FOUND;
     if (rc != FFA_NOT_FOUND)
         goto out;
     if (context->opts.flags & (FFA_OPEN_NEVER_COMPILE | FFA_OPEN_LOG_MISSES))

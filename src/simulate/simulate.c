@@ -72,16 +72,36 @@ static void choose_chunk(struct sim *sim)
         sim->given.chunk_tokens = least;
 }
 
-ffa_status ffa_simulate(ffa_sim_result *out, ffa_sim_opts *resolved, const ffa_mask *mask,
-                        const ffa_topology *topology, const ffa_sim_opts *opts, ffa_error *err)
+static ffa_status run_methods(ffa_sim_result out[FFA_SIM_METHODS], struct sim *sim, ffa_error *err)
+{
+    ffa_status rc;
+
+    for (int32_t m = 0; m < FFA_SIM_METHODS; m++)
+        out[m] = (ffa_sim_result){ .method = m, .is_possible = 1 };
+    FFA_TRY(sim_plan(&out[FFA_SIM_PLAN], &out[FFA_SIM_RELAYED], sim, err));
+    FFA_TRY(sim_all_gather(&out[FFA_SIM_ALL_GATHER], sim, err));
+    FFA_TRY(sim_ring(&out[FFA_SIM_RING], sim, false, err));
+    FFA_TRY(sim_ring(&out[FFA_SIM_ZIGZAG], sim, true, err));
+    rc = sim_ulysses(&out[FFA_SIM_ULYSSES], sim, err);
+out:
+    return rc;
+}
+
+ffa_status ffa_simulate(ffa_sim_result *out, int32_t count, ffa_sim_opts *resolved,
+                        const ffa_mask *mask, const ffa_topology *topology,
+                        const ffa_sim_opts *opts, ffa_error *err)
 {
     ffa_parallel_plan_opts plan = FFA_PARALLEL_PLAN_OPTS_INIT;
+    ffa_sim_result results[FFA_SIM_METHODS] = { { 0 } };
     struct sim sim = { .mask = mask };
     ffa_status rc;
 
     if (!out)
         return error_fail(err, FFA_INVALID, 0, "out is NULL");
-    memset(out, 0, FFA_SIM_METHODS * sizeof *out);
+    if (count < 1 || count > FFA_SIM_METHODS)
+        return error_fail(err, FFA_INVALID, 0, "count is %d, not in [1, %d]", count,
+                          FFA_SIM_METHODS);
+    FFA_TRY(opts_export_all(out, count, results, sizeof *results, err));
     FFA_TRY(opts_import(&sim.given, sizeof sim.given, opts, err));
     plan.model = sim.given.model;
     FFA_TRY(parallel_opts_resolve(&sim.opts, &plan, err));
@@ -89,23 +109,14 @@ ffa_status ffa_simulate(ffa_sim_result *out, ffa_sim_opts *resolved, const ffa_m
     sim.tokens = mask->shape.seqlen_q;
     choose_chunk(&sim);
     FFA_TRY(take_bands(&sim, err));
-    for (int32_t m = 0; m < FFA_SIM_METHODS; m++)
-        out[m] = (ffa_sim_result){ .method = m, .is_possible = 1 };
-    FFA_TRY(sim_plan(&out[FFA_SIM_PLAN], &out[FFA_SIM_RELAYED], &sim, err));
-    FFA_TRY(sim_all_gather(&out[FFA_SIM_ALL_GATHER], &sim, err));
-    FFA_TRY(sim_ring(&out[FFA_SIM_RING], &sim, false, err));
-    FFA_TRY(sim_ring(&out[FFA_SIM_ZIGZAG], &sim, true, err));
-    FFA_TRY(sim_ulysses(&out[FFA_SIM_ULYSSES], &sim, err));
-    if (resolved) {
-        sim.given.struct_size = (uint32_t)sizeof sim.given;
-        sim.given.model = sim.opts.model;
-        *resolved = sim.given;
-    }
+    FFA_TRY(run_methods(results, &sim, err));
+    sim.given.model = sim.opts.model;
+    if (resolved)
+        FFA_TRY(opts_export(resolved, &sim.given, sizeof sim.given, err));
+    rc = opts_export_all(out, count, results, sizeof *results, err);
 out:
     for (int32_t l = 0; sim.lists && l < sim.list_count; l++)
         bands_finish(&sim.lists[l]);
     mem_free(sim.lists);
-    if (rc != FFA_OK)
-        memset(out, 0, FFA_SIM_METHODS * sizeof *out);
     return rc;
 }

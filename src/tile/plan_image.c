@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The layout of a plan's device image, and its bytes. Arrays follow one another without gaps:
- * records have 32 bytes, tickets 8 and stand last, so that every record is aligned to its size as
- * long as the buffer is.
+ * The layout of a plan's device image, and its bytes. Behind the header arrays follow one another
+ * without gaps: records have 32 bytes, tickets 8 and stand last, so that every record is aligned to
+ * its size as long as the buffer is, and begins at a whole number of records.
  */
 #include "tile/plan_image.h"
 
@@ -28,16 +28,45 @@ static struct plan_image_pass place_pass(int64_t *end, const struct tile_plan *p
 struct plan_image plan_image_layout(const struct tile_plan *forward,
                                     const struct tile_plan *backward)
 {
-    const int64_t least = sizeof(struct plan_tile);
     struct plan_image image;
-    int64_t end = 0;
+    int64_t end = sizeof(struct plan_header);
 
     image.forward = place_pass(&end, forward);
     image.backward = place_pass(&end, backward);
     image.splits_at = place(&end, forward->split_count, sizeof *forward->splits);
     image.tickets_at = place(&end, backward->ticket_count, sizeof *backward->tickets);
-    image.bytes = end > least ? end : least;
+    image.bytes = end;
     return image;
+}
+
+ffa_status plan_image_check(const struct plan_image *image, ffa_error *err)
+{
+    if (image->bytes / PLAN_RECORD_BYTES > INT32_MAX)
+        return error_fail(err, FFA_UNSUPPORTED, 0,
+                          "the plan's device image has %lld bytes, at most %lld are possible",
+                          (long long)image->bytes, (long long)PLAN_RECORD_BYTES * INT32_MAX);
+    return FFA_OK;
+}
+
+static struct plan_header_pass header_pass(const struct plan_image_pass *pass,
+                                           const struct tile_plan *plan)
+{
+    return (struct plan_header_pass){ .tile_count = (int)plan->tile_count,
+                                      .tiles_at = (int)(pass->tiles_at / PLAN_RECORD_BYTES),
+                                      .sweeps_at = (int)(pass->sweeps_at / PLAN_RECORD_BYTES),
+                                      .bands_at = (int)(pass->bands_at / PLAN_RECORD_BYTES) };
+}
+
+static int lockstep_of(const struct tile_plan *backward)
+{
+    switch (backward->lockstep) {
+    case TILE_LOCKSTEP_DESCENDING:
+        return PLAN_LOCKSTEP | PLAN_LOCKSTEP_DESCENDING;
+    case TILE_LOCKSTEP_ASCENDING:
+        return PLAN_LOCKSTEP;
+    default:
+        return 0;
+    }
 }
 
 static void write(void *to, const void *records, int64_t count, size_t record_bytes)
@@ -56,6 +85,14 @@ static void write_pass(const struct plan_image_pass *pass, void *to, const struc
 void plan_image_write(const struct plan_image *image, void *to, const struct tile_plan *forward,
                       const struct tile_plan *backward)
 {
+    const struct plan_header header = {
+        .forward = header_pass(&image->forward, forward),
+        .backward = header_pass(&image->backward, backward),
+        .tickets_at = (int)(image->tickets_at / PLAN_RECORD_BYTES),
+        .lockstep = lockstep_of(backward),
+    };
+
+    write(to, &header, 1, sizeof header);
     write_pass(&image->forward, to, forward);
     write_pass(&image->backward, to, backward);
     write(plan_image_splits(image, to), forward->splits, forward->split_count,

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The device image of a plan: the records of both passes in one buffer. This is the one place that
- * knows in which order they lie; launches and tests ask it for addresses.
+ * The device image of a plan: a header and the records of both passes in one buffer. Kernels find
+ * the records by the header; on the host this is the one place that knows in which order they lie.
  *
+ *   header     counts and offsets of the rest (struct plan_header)
  *   forward    tiles, sweeps, bands
  *   backward   tiles, sweeps, bands
  *   forward    splits
  *   backward   tickets
  *
- * The image has the records of tile_plan.h byte for byte as the host has them.
+ * Behind its header the image has the records of tile_plan.h byte for byte as the host has them.
  */
 #ifndef FFA_TILE_PLAN_IMAGE_H
 #define FFA_TILE_PLAN_IMAGE_H
@@ -24,13 +25,15 @@ struct plan_image {
     struct plan_image_pass forward, backward;
     int64_t splits_at;  /* of the forward pass */
     int64_t tickets_at; /* of the backward pass */
-    int64_t bytes;      /* a multiple of 8, at least 32: a stage may have no records at all */
+    int64_t bytes;      /* a multiple of 8: the header, at the least */
 };
 
 /* The layout for these two plans. A plan of a pass that is not planned is zero. */
 struct plan_image plan_image_layout(const struct tile_plan *forward,
                                     const struct tile_plan *backward);
-/* Write the records of the plans that the layout was made for. to: [bytes]. */
+/* That the header's numbers hold the layout; FFA_UNSUPPORTED otherwise. */
+ffa_status plan_image_check(const struct plan_image *image, ffa_error *err);
+/* Write the header and the records of the plans that the layout was made for. to: [bytes]. */
 void plan_image_write(const struct plan_image *image, void *to, const struct tile_plan *forward,
                       const struct tile_plan *backward);
 

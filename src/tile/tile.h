@@ -16,9 +16,10 @@
 #include "mask/mask.h"
 #include "tile_plan.h"
 
-_Static_assert(sizeof(struct plan_tile) == 32, "device layout");
-_Static_assert(sizeof(struct plan_sweep) == 32, "device layout");
-_Static_assert(sizeof(struct plan_band) == 32, "device layout");
+_Static_assert(sizeof(struct plan_header) == 2 * PLAN_RECORD_BYTES, "device layout");
+_Static_assert(sizeof(struct plan_tile) == PLAN_RECORD_BYTES, "device layout");
+_Static_assert(sizeof(struct plan_sweep) == PLAN_RECORD_BYTES, "device layout");
+_Static_assert(sizeof(struct plan_band) == PLAN_RECORD_BYTES, "device layout");
 _Static_assert(sizeof(struct plan_split) == 32, "device layout");
 _Static_assert(sizeof(struct plan_ticket) == 8, "device layout");
 

@@ -63,8 +63,20 @@ static void compare(const char *name, const unsigned char *got, size_t bytes,
 #include "init.def"
 #undef X
 
+static void test_tensor(void)
+{
+    static int data;
+    static const ffa_tensor wanted = FFA_TENSOR_INIT(&data);
+    ffa_tensor got;
+
+    memset(&got, GUARD, sizeof got);
+    ffa_tensor_init(&got, &data);
+    check("ffa_tensor", "differs from its macro", memcmp(&got, &wanted, sizeof got) == 0);
+}
+
 int main(void)
 {
+    test_tensor();
 #define X(type, macro) test_##type();
 #include "init.def"
 #undef X

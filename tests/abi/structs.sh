@@ -3,9 +3,9 @@
 #
 # usage: structs.sh SOURCE [--accept]
 # Every struct of the public headers can grow, or is a plain value. One that can grow starts with
-# struct_size, has a macro FFA_..._INIT that sets it, the function ffa_..._init on the line after the
-# macro, and its row in src/init.def; --accept writes the last two. Plain values never change; they are
-# listed here, with what they are.
+# struct_size. Unless it is only told to callbacks, it has a macro FFA_..._INIT that sets it, the function
+# ffa_..._init on the line after the macro, and its row in src/init.def; --accept writes the last two.
+# Plain values never change; they are listed here, with what they are.
 set -eu
 export LC_ALL=C
 cd "$1"
@@ -15,15 +15,16 @@ ffa_error           in the caller's memory, written by every function
 ffa_slice           four bounds and a type
 ffa_slice_list      a pointer and a count
 ffa_mask_shape      the arguments of a mask
+ffa_mask_box        two ranges, told to a callback
+ffa_mask_offset     two numbers
+ffa_block_list      arguments: arrays and their strides, within ffa_block_mask
 ffa_documents       an argument of builders
 ffa_window          an argument of builders
 ffa_block_size      an argument of builders
-ffa_tensor          a pointer and its strides, within args
-ffa_dltensor        the layout of DLPack, which fixes it
+ffa_dltensor        DLPack's own layout
+ffa_tensor          a pointer and what is known of it, within args
 ffa_spec_row        borrowed from the library, never the caller's
 ffa_group_lists     arguments: arrays and counts
-ffa_group_copy      a row of a list: it is an element of the caller's arrays
-ffa_group_size      counts of a list
 ffa_group_format    an argument
 ffa_group_source    a pointer and its strides
 ffa_group_target    a pointer and its strides
@@ -35,23 +36,13 @@ ffa_sim_pass        within ffa_sim_result
 "
 # Written by the library, and without a size so far: a name leaves this list when it gets one.
 unsized="
-ffa_bundle_report
-ffa_bundle_verdict
-ffa_bundle_difference
+"
+# Told to callbacks: the library sets struct_size, and no caller starts one.
+told="
 ffa_cache_entry
-ffa_cache_verdict
-ffa_cache_gc_report
 ffa_cache_failure
 ffa_cache_miss
 ffa_precompile_event
-ffa_mask_report
-ffa_dispatch_chunk
-ffa_dispatch_load
-ffa_parallel_rank
-ffa_parallel_stage
-ffa_parallel_receive
-ffa_parallel_cache_counts
-ffa_sim_result
 "
 plain_names=$(echo "$plain" | awk 'NF { print $1 }')
 bad=0
@@ -93,6 +84,9 @@ for name in $(echo "$structs" | awk '$2 != "struct_size" { print $1 }'); do
     printf '%s\n' "$unsized" "$plain_names" | grep -qx "$name" ||
         say "$name has no struct_size: it cannot grow; add one, or a line to $0 that says why it need not"
 done
+for name in $told; do
+    echo "$structs" | grep -qx "$name struct_size" || say "$0 has a line for $name, which there is not with struct_size"
+done
 for name in $plain_names; do
     echo "$structs" | grep -q "^$name " || say "$0 has a line for $name, which there is not"
     if echo "$structs" | grep -qx "$name struct_size"; then say "$0 has a line for $name, which has struct_size"; fi
@@ -110,6 +104,7 @@ macros=$(awk '
     macro { text = text $0 }
 ' include/ffa/*.h)
 for name in $(echo "$structs" | awk '$2 == "struct_size" { print $1 }'); do
+    if echo "$told" | grep -qx "$name"; then continue; fi
     macro=$(echo "${name}_INIT" | tr '[:lower:]' '[:upper:]')
     row=$(echo "$macros" | grep "^$macro " || true)
     case $row in
@@ -119,6 +114,13 @@ for name in $(echo "$structs" | awk '$2 == "struct_size" { print $1 }'); do
         *) say "$macro is not followed by FFA_API void ${name}_init($name *..., size_t bytes);" ;;
     esac
     grep -qx "X($name, $macro)" src/init.def || say "src/init.def has no X($name, $macro)"
+done
+# A macro with an argument is of a plain value.
+with_argument=$(grep -hoE '^#define FFA_[A-Z0-9_]+_INIT\(' include/ffa/*.h | sed 's/.* \(.*\)(/\1/')
+for macro in $with_argument; do
+    function=$(echo "$macro" | tr '[:upper:]' '[:lower:]')
+    grep -qE "^FFA_API void $function\(" include/ffa/*.h || say "$macro has no function $function"
+    grep -q "void $function(" src/init.c || say "$function is not in src/init.c"
 done
 rows=$(sed -n 's/^X(\([a-z0-9_]*\), .*/\1/p' src/init.def)
 for name in $rows; do

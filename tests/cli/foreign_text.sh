@@ -28,6 +28,6 @@ t compile attention_forward --arch sm_90a --store s.ffadb --nvrtc "$SLOW_NVRTC" 
 LC_ALL=C sed "s/nvrtc 13/nv${esc}tc 13/g; s/sm_90a/${esc}m_90a/g" s.ffadb > f.ffadb && chmod 600 f.ffadb
 see "$FFA" cache ls --store f.ffadb | cut -c 34-62
 key=$("$FFA" cache ls --store f.ffadb | tail -n 1 | cut -c 1-32)
-see "$FFA" cache show "$key" --store f.ffadb | grep -a '^template\|^toolchain\|arch=' | cut -c 1-29
+see "$FFA" cache show "$key" --store f.ffadb | grep -a '^template\|^toolchain\|arch=' | cut -c 1-28
 see "$FFA" cache show "$key" --store f.ffadb --json | grep -c 'ESC' || true
 see "$FFA" cache verify --store f.ffadb | grep -a '^bad:' | cut -c 38-53

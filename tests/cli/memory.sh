@@ -9,7 +9,6 @@ t mask check 'concat(varlen-full:1*9000000;full:3)' --json
 t run --mask causal:1048576 --heads 8 --head-dim 128 --dtype fp64 --backend cpu
 t run --mask causal:524288 --heads 8 --head-dim 64 --backend cpu --ranks 2
 t plan --mask varlen-causal:1*10000000 --ranks 2
-t plan --mask causal:134217728 --ranks 2 --chunk 128
 t mask area causal:1000000
 awk 'BEGIN { printf "{\"seqlen_q\": 9, \"seqlen_k\": 9, \"slices\": [[0, 1, 0, 1, 0]"; for (i = 0; i < 200000; i++) printf ",[0,9,0,9,0]"; print "]}" }' > many.json
 t mask area @many.json
@@ -19,3 +18,5 @@ t mask area @brackets.json
 t mask area block-causal:2147483647/block=1
 t mask area 'shared-question:1*67108864,3'
 t mask area 'shared-question:1*67108863,3'
+ulimit -d 200000
+t plan --mask causal:134217728 --ranks 2 --chunk 128

@@ -10,3 +10,7 @@ t plan --mask varlen-causal:9000,30000,26536 --ranks 8 --stages 3 --svg plan.svg
 cmp plan.svg "$SOURCE/examples/plan.svg" && echo "as in README.md"
 t plan --mask causal:1024 --ranks 2 --svg plan.svg --json
 t plan --mask causal:1024 --ranks 2 --svg no/such/folder/plan.svg
+cat > nothing.json << 'END'
+{"seqlen_q": 64, "seqlen_k": 64, "slices": []}
+END
+t plan --mask @nothing.json --ranks 4

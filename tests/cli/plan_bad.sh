@@ -13,9 +13,9 @@ t plan --mask causal:64 --ranks 4 --heads 8:3
 t plan --mask causal:64 --ranks 4 --heads eight
 t plan --mask causal:64 --ranks 4 --buffers 4
 t plan --mask full:64x32 --ranks 4 --keys with-queries
-cat > nothing.json << 'END'
-{"seqlen_q": 64, "seqlen_k": 64, "slices": []}
-END
-t plan --mask @nothing.json --ranks 4
+t plan --mask causal:64 --ranks 4 --head-dim 7
+t plan --mask causal:64 --ranks 4 --head-dim 12
+t plan --mask causal:64 --ranks 4 --head-dim 264
+t plan --mask causal:64 --ranks 4 --stages 13
 t plan --mask causal:4096 --ranks 4 --algorithm exact --chunk 128
 t plan causal:64 --ranks 4

@@ -35,6 +35,9 @@ static void *library(void)
     X(cudaGraphInstantiate, (cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags), \
       (exec, graph, flags)) \
     X(cudaGraphLaunch, (cudaGraphExec_t exec, cudaStream_t stream), (exec, stream)) \
+    X(cudaLaunchHostFunc, (cudaStream_t stream, cudaHostFn_t host, void *data), (stream, host, data)) \
+    X(cudaMemsetAsync, (void *to, int byte, size_t bytes, cudaStream_t stream), \
+      (to, byte, bytes, stream)) \
     X(cudaStreamBeginCapture, (cudaStream_t stream, enum cudaStreamCaptureMode mode), (stream, mode)) \
     X(cudaStreamCreateWithFlags, (cudaStream_t *stream, unsigned flags), (stream, flags)) \
     X(cudaStreamDestroy, (cudaStream_t stream), (stream)) \

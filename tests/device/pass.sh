@@ -39,9 +39,12 @@ shares() {
     shares backward unions 2
     shares backward stages 2
     shares forward unions 2
+    shares replay quick 2
+    shares replay uploads 1
     shares kernels refused 1
     echo "forward.quick 0 memcheck"
     echo "backward.quick 0 memcheck"
+    echo "replay.quick 0 memcheck"
     echo "forward.quick 0 synccheck"
     echo "backward.quick 0 synccheck"
 } > "$out/parts"

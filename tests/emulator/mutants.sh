@@ -128,6 +128,7 @@ without backward_dq.h 'bulk_wait_read<1>();' --backward --deterministic --mask f
 without attention_backward.cu 'send_dq<senders - 1>(a, smem);' --backward --head-dim 64
 without backward_dq.h 'bulk_wait<0>();' --backward # the CUDA block ends
 without backward_loads.h 'mbarrier_arrive(bars.tile_asked());' --backward
+without backward_prepare.cu 'zero_counters(a);' --backward # the workspace holds anything
 # Ordered accumulation, where many tiles meet. (A block is done by one of two calls: which one, is a matter of time.)
 without backward_dq.h 'bulk_wait<left>();' --backward --deterministic --mask full:1000 --heads 1:1
 without backward_dq.h 'ticket_done<0>(ticket);' 2 --backward --deterministic --mask full:1000 --heads 1:1 # the tile ends

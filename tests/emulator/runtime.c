@@ -4,8 +4,11 @@
  *
  * The library is called libcudart.so.13 and is loaded with the process (LD_PRELOAD), so libffa
  * takes it for the process's own CUDA runtime. Device memory is host memory, every call is complete
- * when it returns, and a graph is a list of launches and copies. The environment variables
- * FFA_EMULATOR_SEED and FFA_EMULATOR_SMS choose the schedule and how many blocks run at a time.
+ * when it returns, and a graph is a list of launches and copies. One stream at a time may be late
+ * instead: behind a host function, what is enqueued is kept until somebody waits for it. A copy from
+ * pageable memory then has its bytes already, one from pinned memory reads them when it is done, as
+ * on a GPU. The environment variables FFA_EMULATOR_SEED and FFA_EMULATOR_SMS choose the schedule and
+ * how many blocks run at a time.
  */
 #include "machine.h"
 
@@ -134,11 +137,6 @@ EXPORT const char *cudaGetErrorString(cudaError_t code)
     }
 }
 
-EXPORT cudaError_t cudaDeviceSynchronize(void)
-{
-    return cudaSuccess;
-}
-
 /* ---- memory ---- */
 
 EXPORT cudaError_t cudaMalloc(void **memory, size_t bytes)
@@ -169,13 +167,6 @@ EXPORT cudaError_t cudaFreeAsync(void *memory, cudaStream_t stream)
 {
     (void)stream;
     return cudaFree(memory);
-}
-
-EXPORT cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
-{
-    (void)kind;
-    memcpy(to, from, bytes);
-    return cudaSuccess;
 }
 
 /* ---- kernels ---- */
@@ -333,52 +324,121 @@ static cudaError_t launch(const struct kernel *kernel, struct shape shape, const
 
 struct node {
     struct node *next;
-    const struct kernel *kernel; /* NULL: a fill or a copy */
+    const struct kernel *kernel; /* NULL: one of the others */
     struct shape shape;
+    void (*host)(void *data); /* a host function and its argument, `to` */
+    struct event *event;      /* an event that passes */
     void *to;
     const void *from; /* NULL: a fill */
     int byte;
     size_t bytes;
-    _Alignas(64) char args[];
+    _Alignas(64) char args[]; /* of a kernel, or what a copy from pageable memory has read */
 };
 
 struct graph {
     struct node *first, **end;
 };
 
+struct event {
+    bool is_pending; /* recorded behind work that is kept */
+};
+
 /* The stream that is capturing, and the graph it fills; NULL: none is. */
 static cudaStream_t capturing;
 static struct graph *capture;
+
+/* The stream that is late, and what it has yet to do; NULL: none is. */
+static cudaStream_t late;
+static struct graph *kept_work;
 
 static cudaError_t run_node(const struct node *node, const void *args)
 {
     if (node->kernel)
         return launch(node->kernel, node->shape, args);
-    if (node->from)
+    if (node->host)
+        node->host(node->to);
+    else if (node->event)
+        node->event->is_pending = false;
+    else if (node->from)
         memcpy(node->to, node->from, node->bytes);
     else
         memset(node->to, node->byte, node->bytes);
     return cudaSuccess;
 }
 
-/* Run a node now, or append it to the graph that is being captured. */
-static cudaError_t enqueue(cudaStream_t stream, const struct node *node, const void *args)
+static struct graph *graph_create(void)
 {
-    const size_t args_bytes = node->kernel ? node->kernel->args_bytes : 0;
-    struct node *kept;
+    struct graph *graph = calloc(1, sizeof *graph);
 
-    if (!capture || stream != capturing)
-        return run_node(node, args);
-    kept = aligned_alloc(64, (sizeof *kept + args_bytes + 63) / 64 * 64);
+    if (graph)
+        graph->end = &graph->first;
+    return graph;
+}
+
+static cudaError_t graph_run(const struct graph *graph)
+{
+    cudaError_t code = cudaSuccess;
+
+    for (const struct node *node = graph->first; node && code == cudaSuccess; node = node->next)
+        code = run_node(node, node->args);
+    return code;
+}
+
+static void graph_destroy(struct graph *graph)
+{
+    for (struct node *node = graph->first, *next; node; node = next) {
+        next = node->next;
+        free(node);
+    }
+    free(graph);
+}
+
+/* args: of a kernel, or the bytes of a copy from pageable memory. */
+static cudaError_t append(struct graph *graph, const struct node *node, const void *args,
+                          size_t args_bytes)
+{
+    struct node *kept = aligned_alloc(64, (sizeof *kept + args_bytes + 63) / 64 * 64);
+
     if (!kept)
         return done(cudaErrorMemoryAllocation);
     memcpy(kept, node, sizeof *node);
-    if (args)
+    if (args && args_bytes)
         memcpy(kept->args, args, args_bytes);
+    if (!kept->kernel && args_bytes)
+        kept->from = kept->args;
     kept->next = NULL;
-    *capture->end = kept;
-    capture->end = &kept->next;
+    *graph->end = kept;
+    graph->end = &kept->next;
     return cudaSuccess;
+}
+
+/* Do what the late stream has yet to do; it is a stream like the others then. */
+static cudaError_t catch_up(void)
+{
+    struct graph *work = kept_work;
+    cudaError_t code;
+
+    if (!work)
+        return cudaSuccess;
+    kept_work = NULL;
+    code = graph_run(work);
+    graph_destroy(work);
+    return code;
+}
+
+static bool is_late(cudaStream_t stream)
+{
+    return kept_work && stream == late;
+}
+
+/* Run a node now, or append it to the graph that is being captured or to the late stream's work. */
+static cudaError_t enqueue(cudaStream_t stream, const struct node *node, const void *args)
+{
+    const size_t args_bytes = node->kernel ? node->kernel->args_bytes : 0;
+
+    if (capture && stream == capturing)
+        return append(capture, node, args, args_bytes);
+    return is_late(stream) ? append(kept_work, node, args, args_bytes) : run_node(node, args);
 }
 
 /* Blocks of a cluster, which all lie in x; 0 where the launch asks for other clusters. */
@@ -415,11 +475,69 @@ EXPORT cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const v
     return enqueue(config->stream, &node, args[0]);
 }
 
+EXPORT cudaError_t cudaDeviceSynchronize(void)
+{
+    return catch_up();
+}
+
+/* This is a call of the legacy default stream, which waits for others; a late stream is taken to be
+ * one that it does not wait for. */
+EXPORT cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
+{
+    (void)kind;
+    memcpy(to, from, bytes);
+    return cudaSuccess;
+}
+
+/* ---- pinned memory ---- */
+
+enum { PINNED_MAX = 64 };
+static struct {
+    char *memory;
+    size_t bytes;
+} pinned[PINNED_MAX];
+
+EXPORT cudaError_t cudaHostAlloc(void **memory, size_t bytes, unsigned flags)
+{
+    (void)flags;
+    for (int i = 0; i < PINNED_MAX; i++)
+        if (!pinned[i].memory) {
+            const cudaError_t code = cudaMalloc(memory, bytes);
+
+            pinned[i].memory = *memory;
+            pinned[i].bytes = bytes;
+            return code;
+        }
+    return done(cudaErrorMemoryAllocation);
+}
+
+EXPORT cudaError_t cudaFreeHost(void *memory)
+{
+    for (int i = 0; memory && i < PINNED_MAX; i++)
+        if (pinned[i].memory == memory) {
+            pinned[i].memory = NULL;
+            return cudaFree(memory);
+        }
+    return done(cudaErrorInvalidValue);
+}
+
+static bool is_pinned(const char *memory)
+{
+    for (int i = 0; i < PINNED_MAX; i++)
+        if (pinned[i].memory && memory >= pinned[i].memory &&
+            memory < pinned[i].memory + pinned[i].bytes)
+            return true;
+    return false;
+}
+
 EXPORT cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
                                    enum cudaMemcpyKind kind, cudaStream_t stream)
 {
-    (void)kind;
-    return enqueue(stream, &(struct node){ .to = to, .from = from, .bytes = bytes }, NULL);
+    const struct node node = { .to = to, .from = from, .bytes = bytes };
+
+    if (kind == cudaMemcpyHostToDevice && is_late(stream) && !is_pinned(from))
+        return append(kept_work, &node, from, bytes);
+    return enqueue(stream, &node, NULL);
 }
 
 EXPORT cudaError_t cudaMemsetAsync(void *to, int byte, size_t bytes, cudaStream_t stream)
@@ -436,13 +554,36 @@ EXPORT cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flag
 
 EXPORT cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
+    const cudaError_t code = is_late(stream) ? catch_up() : cudaSuccess;
+
     free(stream);
-    return cudaSuccess;
+    return code;
 }
 
 EXPORT cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
-    (void)stream;
+    return is_late(stream) ? catch_up() : cudaSuccess;
+}
+
+/* The stream is late from here on. The function is called when somebody waits for the stream. */
+EXPORT cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *data)
+{
+    if (!kept_work) {
+        kept_work = graph_create();
+        late = stream;
+    }
+    if (!kept_work)
+        return done(cudaErrorMemoryAllocation);
+    return enqueue(stream, &(struct node){ .host = function, .to = data }, NULL);
+}
+
+EXPORT cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode)
+{
+    static _Thread_local enum cudaStreamCaptureMode now = cudaStreamCaptureModeGlobal;
+    const enum cudaStreamCaptureMode before = now;
+
+    now = *mode;
+    *mode = before;
     return cudaSuccess;
 }
 
@@ -458,10 +599,9 @@ EXPORT cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCa
     (void)mode;
     if (capture)
         return done(cudaErrorStreamCaptureUnsupported);
-    capture = calloc(1, sizeof *capture);
+    capture = graph_create();
     if (!capture)
         return done(cudaErrorMemoryAllocation);
-    capture->end = &capture->first;
     capturing = stream;
     return cudaSuccess;
 }
@@ -489,9 +629,8 @@ EXPORT cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
     const struct graph *graph = (const struct graph *)exec;
     cudaError_t code = cudaSuccess;
 
-    (void)stream;
     for (const struct node *node = graph->first; node && code == cudaSuccess; node = node->next)
-        code = run_node(node, node->args);
+        code = enqueue(stream, node, node->args);
     return code;
 }
 
@@ -503,38 +642,48 @@ EXPORT cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 
 EXPORT cudaError_t cudaGraphDestroy(cudaGraph_t handle)
 {
-    struct graph *graph = (struct graph *)handle;
-
-    for (struct node *node = graph->first, *next; node; node = next) {
-        next = node->next;
-        free(node);
-    }
-    free(graph);
+    graph_destroy((struct graph *)handle);
     return cudaSuccess;
 }
 
-/* ---- events: no time passes here ---- */
+/* ---- events: no time passes here, but for a late stream ---- */
+
+EXPORT cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
+{
+    (void)flags;
+    *event = (cudaEvent_t)calloc(1, sizeof(struct event));
+    return done(*event ? cudaSuccess : cudaErrorMemoryAllocation);
+}
 
 EXPORT cudaError_t cudaEventCreate(cudaEvent_t *event)
 {
-    return cudaStreamCreateWithFlags((cudaStream_t *)event, 0);
+    return cudaEventCreateWithFlags(event, cudaEventDefault);
 }
 
 EXPORT cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
-    return cudaStreamDestroy((cudaStream_t)event);
+    const cudaError_t code = ((struct event *)event)->is_pending ? catch_up() : cudaSuccess;
+
+    free(event);
+    return code;
 }
 
-EXPORT cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+EXPORT cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream)
 {
-    (void)event, (void)stream;
-    return cudaSuccess;
+    struct event *event = (struct event *)handle;
+
+    event->is_pending = is_late(stream);
+    return enqueue(stream, &(struct node){ .event = event }, NULL);
+}
+
+EXPORT cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    return done(((const struct event *)event)->is_pending ? cudaErrorNotReady : cudaSuccess);
 }
 
 EXPORT cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
-    (void)event;
-    return cudaSuccess;
+    return ((const struct event *)event)->is_pending ? catch_up() : cudaSuccess;
 }
 
 EXPORT cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)

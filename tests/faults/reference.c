@@ -121,7 +121,7 @@ static void kernels_check(char *message, const struct faults *faults, const char
 
 static void file_check(char *message, const char *path)
 {
-    ffa_cache_verdict verdict = { 0 };
+    ffa_cache_verdict verdict = FFA_CACHE_VERDICT_INIT;
     ffa_error err = { FFA_OK, 0, "" };
     ffa_cache *cache = NULL;
 
@@ -144,8 +144,8 @@ static int visit_nothing(void *user, const ffa_cache_entry *entry)
 
 static void maintenance(const struct faults *faults, const char *path, const char *into)
 {
-    ffa_bundle_report report = { 0 };
-    ffa_cache_verdict verdict = { 0 };
+    ffa_bundle_report report = FFA_BUNDLE_REPORT_INIT;
+    ffa_cache_verdict verdict = FFA_CACHE_VERDICT_INIT;
     ffa_cache_stats stats = FFA_CACHE_STATS_INIT;
     ffa_cache *cache = NULL, *target = NULL;
     char *manifest = NULL;

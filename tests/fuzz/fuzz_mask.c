@@ -3,11 +3,13 @@
  * Fuzz target: any bytes as a mask, JSON where they begin with a bracket or a brace, else text.
  *
  * A mask that is accepted must have a valid normal form, survive the way through its own JSON, pass
- * ffa_mask_check, and be drawn. A refusal must be FFA_INVALID with a message of one line.
+ * ffa_mask_check, and be drawn. A refusal must be FFA_INVALID with a message of one line. What is
+ * read as JSON is JSON to another reader, too.
  */
 #include "fuzz/fuzz.h"
 #include "mask/mask.h"
 
+#include <jansson.h>
 #include <stdio.h>
 
 enum { BYTES_MAX = 4096, TEXT_BYTES_MAX = 96 };
@@ -83,6 +85,17 @@ static void mask_use(const ffa_mask *mask)
     ffa_free(text);
 }
 
+/* Whether jansson takes it: a second opinion. */
+static bool is_json_text(const char *text, size_t bytes)
+{
+    json_error_t at;
+    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &at);
+    const bool holds = root != NULL;
+
+    json_decref(root);
+    return holds;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     char text[BYTES_MAX + 1];
@@ -102,6 +115,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     else
         return 0;
 
+    require(rc != FFA_OK || !is_json || is_json_text(text, bytes), "what is no JSON was read");
     require((rc == FFA_OK) == (mask != NULL), "status and mask disagree");
     require(rc == FFA_OK || rc == FFA_INVALID, "an odd status");
     require(rc == FFA_OK || err.message[0], "a refusal without a message");

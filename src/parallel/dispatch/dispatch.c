@@ -257,9 +257,7 @@ static ffa_status check_sum(const int64_t *loads, int64_t count, const char *wha
         if (__builtin_add_overflow(sum, loads[c], &sum) || sum > INT64_MAX / 2)
             return error_fail(err, FFA_UNSUPPORTED, 0, "%s of all masks is a load above 2^62",
                               what);
-    return sum > 0 ? FFA_OK
-                   : error_fail(err, FFA_INVALID, 0,
-                                "the masks attend no cell: there is nothing to dispatch");
+    return FFA_OK;
 }
 
 static ffa_status weigh(ffa_dispatch *d, const ffa_dispatch_mask *masks, int32_t mask_count,
@@ -453,16 +451,40 @@ int64_t ffa_dispatch_chunk_count(const ffa_dispatch *dispatch)
     return dispatch ? dispatch->layout.count : 0;
 }
 
-ffa_dispatch_chunk ffa_dispatch_chunk_at(const ffa_dispatch *dispatch, int64_t index)
+static ffa_status check_chunk(const ffa_dispatch *dispatch, int64_t index, int64_t count,
+                              const ffa_dispatch_chunk *out, ffa_error *err)
 {
-    if (!dispatch || index < 0 || index >= dispatch->layout.count)
-        return (ffa_dispatch_chunk){ 0 };
-    return (ffa_dispatch_chunk){ .begin = dispatch->layout.bounds[index],
-                                 .end = dispatch->layout.bounds[index + 1],
-                                 .local_begin = dispatch->layout.local[index],
-                                 .load = dispatch->load[index],
-                                 .area = dispatch->area[index],
-                                 .rank = dispatch->layout.rank_of[index] };
+    if (!dispatch || !out)
+        return error_fail(err, FFA_INVALID, 0, "%s is NULL", dispatch ? "out" : "dispatch");
+    if (index < 0 || index >= count)
+        return error_fail(err, FFA_INVALID, 0, "index is %lld, not in [0, %lld)", (long long)index,
+                          (long long)count);
+    return FFA_OK;
+}
+
+/* load and area: NULL, or of all chunks. */
+static ffa_status chunk_get(const struct layout *layout, int64_t index, const int64_t *load,
+                            const int64_t *area, ffa_dispatch_chunk *out, ffa_error *err)
+{
+    const ffa_dispatch_chunk chunk = { .rank = layout->is_replicated ? -1 : layout->rank_of[index],
+                                       .begin = layout->bounds[index],
+                                       .end = layout->bounds[index + 1],
+                                       .local_begin = layout->local[index],
+                                       .load = load ? load[index] : 0,
+                                       .area = area ? area[index] : 0 };
+
+    return opts_export(out, &chunk, sizeof chunk, err);
+}
+
+ffa_status ffa_dispatch_chunk_get(const ffa_dispatch *dispatch, int64_t index,
+                                  ffa_dispatch_chunk *out, ffa_error *err)
+{
+    ffa_status rc;
+
+    FFA_TRY(check_chunk(dispatch, index, ffa_dispatch_chunk_count(dispatch), out, err));
+    rc = chunk_get(&dispatch->layout, index, dispatch->load, dispatch->area, out, err);
+out:
+    return rc;
 }
 
 int64_t ffa_dispatch_key_chunk_count(const ffa_dispatch *dispatch)
@@ -470,18 +492,18 @@ int64_t ffa_dispatch_key_chunk_count(const ffa_dispatch *dispatch)
     return dispatch ? dispatch_key_layout(dispatch)->count : 0;
 }
 
-ffa_dispatch_chunk ffa_dispatch_key_chunk_at(const ffa_dispatch *dispatch, int64_t index)
+ffa_status ffa_dispatch_key_chunk_get(const ffa_dispatch *dispatch, int64_t index,
+                                      ffa_dispatch_chunk *out, ffa_error *err)
 {
-    const struct layout *keys = dispatch ? dispatch_key_layout(dispatch) : NULL;
+    ffa_status rc;
 
-    if (keys && dispatch->key_mode == FFA_KEYS_WITH_QUERIES)
-        return ffa_dispatch_chunk_at(dispatch, index);
-    if (!keys || index < 0 || index >= keys->count)
-        return (ffa_dispatch_chunk){ 0 };
-    return (ffa_dispatch_chunk){ .begin = keys->bounds[index],
-                                 .end = keys->bounds[index + 1],
-                                 .local_begin = keys->local[index],
-                                 .rank = keys->is_replicated ? -1 : keys->rank_of[index] };
+    FFA_TRY(check_chunk(dispatch, index, ffa_dispatch_key_chunk_count(dispatch), out, err));
+    if (dispatch->key_mode == FFA_KEYS_WITH_QUERIES)
+        rc = ffa_dispatch_chunk_get(dispatch, index, out, err);
+    else
+        rc = chunk_get(&dispatch->keys, index, NULL, NULL, out, err);
+out:
+    return rc;
 }
 
 const int64_t *ffa_dispatch_rank_chunks(const ffa_dispatch *dispatch, int32_t rank, int64_t *count)

@@ -7,24 +7,36 @@
 #include "parallel/dispatch/dispatch.h"
 #include "parallel/plan/transfer.h"
 
-/* ffa_dispatch_load is int64_t throughout: sums and maxima go over its fields as an array. */
-enum { LOAD_FIELDS = sizeof(ffa_dispatch_load) / sizeof(int64_t) };
+/* Sums and maxima go over the figures of an ffa_dispatch_load, which are int64_t throughout. */
+enum {
+    LOAD_BEGIN = offsetof(ffa_dispatch_load, tokens),
+    LOAD_FIELDS = (sizeof(ffa_dispatch_load) - LOAD_BEGIN) / sizeof(int64_t)
+};
+
+static void figures_get(int64_t out[LOAD_FIELDS], const ffa_dispatch_load *load)
+{
+    memcpy(out, (const char *)load + LOAD_BEGIN, LOAD_FIELDS * sizeof *out);
+}
+
+static void figures_set(ffa_dispatch_load *load, const int64_t figures[LOAD_FIELDS])
+{
+    load->struct_size = (uint32_t)sizeof *load;
+    memcpy((char *)load + LOAD_BEGIN, figures, LOAD_FIELDS * sizeof *figures);
+}
 
 static void gather(ffa_dispatch_report *out, const ffa_dispatch_load *ranks, int32_t rank_count)
 {
-    for (int32_t r = 0; r < rank_count; r++) {
-        int64_t from[LOAD_FIELDS], total[LOAD_FIELDS], most[LOAD_FIELDS];
+    int64_t from[LOAD_FIELDS], total[LOAD_FIELDS] = { 0 }, most[LOAD_FIELDS] = { 0 };
 
-        memcpy(from, &ranks[r], sizeof from);
-        memcpy(total, &out->total, sizeof total);
-        memcpy(most, &out->most, sizeof most);
+    for (int32_t r = 0; r < rank_count; r++) {
+        figures_get(from, &ranks[r]);
         for (int i = 0; i < LOAD_FIELDS; i++) {
             total[i] += from[i];
             most[i] = from[i] > most[i] ? from[i] : most[i];
         }
-        memcpy(&out->total, total, sizeof total);
-        memcpy(&out->most, most, sizeof most);
     }
+    figures_set(&out->total, total);
+    figures_set(&out->most, most);
 }
 
 static double imbalance(int64_t most, int64_t total, int32_t ranks)
@@ -39,7 +51,6 @@ static ffa_status measure(const ffa_dispatch *d, ffa_dispatch_load *ranks, ffa_e
     struct rank_needs needs = { 0 };
     ffa_status rc;
 
-    memset(ranks, 0, (size_t)d->topology.rank_count * sizeof *ranks);
     for (int64_t c = 0; c < d->layout.count; c++) {
         ffa_dispatch_load *rank = &ranks[d->layout.rank_of[c]];
 
@@ -57,27 +68,28 @@ out:
 ffa_status ffa_dispatch_report_get(const ffa_dispatch *dispatch, ffa_dispatch_report *report,
                                    ffa_dispatch_load *ranks, ffa_error *err)
 {
-    ffa_dispatch_load *made = NULL;
+    ffa_dispatch_load *loads;
     ffa_dispatch_report out = { 0 };
+    int32_t rank_count;
     ffa_status rc;
 
     if (!dispatch || !report)
         return error_fail(err, FFA_INVALID, 0, "%s is NULL", dispatch ? "report" : "dispatch");
-    if (!ranks) {
-        ranks = made = mem_array((size_t)dispatch->topology.rank_count, sizeof *made);
-        if (!made)
-            return error_nomem(err, "a report");
-    }
-    FFA_TRY(measure(dispatch, ranks, err));
-    gather(&out, ranks, dispatch->topology.rank_count);
+    rank_count = dispatch->topology.rank_count;
+    loads = mem_array((size_t)rank_count, sizeof *loads);
+    if (!loads)
+        return error_nomem(err, "a report");
+    FFA_TRY(measure(dispatch, loads, err));
+    gather(&out, loads, rank_count);
     out.algorithm = dispatch->algorithm;
     out.chunk_count = dispatch->layout.count;
-    out.load_imbalance = imbalance(out.most.load, out.total.load, dispatch->topology.rank_count);
-    out.visited_imbalance =
-        imbalance(out.most.visited, out.total.visited, dispatch->topology.rank_count);
+    out.load_imbalance = imbalance(out.most.load, out.total.load, rank_count);
+    out.visited_imbalance = imbalance(out.most.visited, out.total.visited, rank_count);
     out.swap_gain = dispatch->swap_gain;
+    if (ranks)
+        FFA_TRY(opts_export_all(ranks, rank_count, loads, sizeof *loads, err));
     rc = opts_export(report, &out, sizeof out, err);
 out:
-    mem_free(made);
+    mem_free(loads);
     return rc;
 }

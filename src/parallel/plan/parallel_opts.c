@@ -7,7 +7,7 @@
  */
 #include "parallel/plan/parallel_opts.h"
 
-#include "parallel/plan/overlap.h"
+#include "parallel/plan/stages.h"
 
 enum {
     KNOWN_FLAGS = FFA_PARALLEL_FORWARD_ONLY,
@@ -93,9 +93,9 @@ ffa_status parallel_opts_resolve(ffa_parallel_plan_opts *out, const ffa_parallel
             { "tile_n", out->tile_n, 1, TILE_MAX },
             { "backward_m", out->backward_m, 1, TILE_MAX },
             { "backward_n", out->backward_n, 1, TILE_MAX },
-            { "forward_stages", out->forward_stages, -1, OVERLAP_STAGES_MAX },
-            { "backward_stages", out->backward_stages, -1, OVERLAP_STAGES_MAX },
-            { "stages_max", out->stages_max, 1, OVERLAP_STAGES_MAX },
+            { "forward_stages", out->forward_stages, -1, STAGES_MAX },
+            { "backward_stages", out->backward_stages, -1, STAGES_MAX },
+            { "stages_max", out->stages_max, 1, STAGES_MAX },
             { "buffers", out->buffers, 2, OVERLAP_BUFFERS_MAX },
             { "moves", out->moves, FFA_PARALLEL_MOVE_KEYS, FFA_PARALLEL_MOVE_AUTO },
             { "stage_rows_min", out->stage_rows_min, 0, INT32_MAX },

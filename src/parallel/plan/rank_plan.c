@@ -284,8 +284,7 @@ ffa_status ffa_parallel_plan_rank_get(const ffa_parallel_plan *plan, int32_t ran
     if (rank < 0 || rank >= plan->topology.rank_count)
         return error_fail(err, FFA_INVALID, 0, "rank is %d, not in [0, %d)", rank,
                           plan->topology.rank_count);
-    *out = plan->ranks[rank];
-    return FFA_OK;
+    return opts_export(out, &plan->ranks[rank], sizeof *plan->ranks, err);
 }
 
 /* Those of a stage; NULL: there is none that receives. */
@@ -305,17 +304,23 @@ int64_t ffa_parallel_plan_receive_count(const ffa_parallel_plan *plan, int32_t i
     return copies ? copies->count : 0;
 }
 
-ffa_parallel_receive ffa_parallel_plan_receive_at(const ffa_parallel_plan *plan,
-                                                  int32_t is_backward, int32_t stage, int64_t index)
+ffa_status ffa_parallel_plan_receive_get(const ffa_parallel_plan *plan, int32_t is_backward,
+                                         int32_t stage, int64_t index, ffa_parallel_receive *out,
+                                         ffa_error *err)
 {
     const struct transfer_copies *copies = receives_of(plan, is_backward, stage);
+    ffa_parallel_receive receive = FFA_PARALLEL_RECEIVE_INIT;
 
+    if (!plan || !out)
+        return error_fail(err, FFA_INVALID, 0, "%s is NULL", plan ? "out" : "plan");
     if (!copies || index < 0 || index >= copies->count)
-        return (ffa_parallel_receive){ 0 };
-    return (ffa_parallel_receive){ .source_row = copies->at[index].source_row,
-                                   .row = copies->at[index].row,
-                                   .rows = copies->at[index].rows,
-                                   .source = copies->at[index].source };
+        return error_fail(err, FFA_INVALID, 0, "index is %lld, stage %d receives %lld runs of rows",
+                          (long long)index, stage, (long long)(copies ? copies->count : 0));
+    receive.source = copies->at[index].source;
+    receive.source_row = copies->at[index].source_row;
+    receive.row = copies->at[index].row;
+    receive.rows = copies->at[index].rows;
+    return opts_export(out, &receive, sizeof receive, err);
 }
 
 /* ---- the timeline ---- */
@@ -357,6 +362,7 @@ ffa_status ffa_parallel_plan_stage_get(const ffa_parallel_plan *plan, int32_t is
     struct overlap_times times[OVERLAP_STAGES_MAX + 2];
     const struct plan_pass *pass;
     const struct plan_phase *phase;
+    ffa_parallel_stage made;
 
     if (!plan || !out)
         return error_fail(err, FFA_INVALID, 0, "%s is NULL", plan ? "out" : "plan");
@@ -368,7 +374,7 @@ ffa_status ffa_parallel_plan_stage_get(const ffa_parallel_plan *plan, int32_t is
                           pass->phase_count);
     rank_plan_times(times, plan, is_backward);
     phase = &pass->phases[stage];
-    *out = (ffa_parallel_stage){ .rows = stage > 0 && stage <= pass->stage_count ? phase->rows : 0,
+    made = (ffa_parallel_stage){ .rows = stage > 0 && stage <= pass->stage_count ? phase->rows : 0,
                                  .blocks = is_backward ? phase->key_tiles.block_count
                                                        : phase->tiles.block_count,
                                  .fetch_begin_ns = times[stage].fetch_begin,
@@ -377,5 +383,5 @@ ffa_status ffa_parallel_plan_stage_get(const ffa_parallel_plan *plan, int32_t is
                                  .compute_end_ns = times[stage].compute_end,
                                  .reduce_begin_ns = times[stage].reduce_begin,
                                  .reduce_end_ns = times[stage].reduce_end };
-    return FFA_OK;
+    return opts_export(out, &made, sizeof made, err);
 }

@@ -230,16 +230,17 @@ void ffa_parallel_cache_destroy(ffa_parallel_cache *cache)
     mem_free(cache);
 }
 
-ffa_parallel_cache_counts ffa_parallel_cache_counts_get(ffa_parallel_cache *cache)
+ffa_status ffa_parallel_cache_counts_get(ffa_parallel_cache *cache, ffa_parallel_cache_counts *out,
+                                         ffa_error *err)
 {
-    ffa_parallel_cache_counts counts = { 0 };
+    ffa_parallel_cache_counts counts;
 
-    if (!cache)
-        return counts;
+    if (!cache || !out)
+        return error_fail(err, FFA_INVALID, 0, "%s is NULL", cache ? "out" : "cache");
     (void)pthread_mutex_lock(&cache->lock);
     counts = cache->counts;
     (void)pthread_mutex_unlock(&cache->lock);
-    return counts;
+    return opts_export(out, &counts, sizeof counts, err);
 }
 
 /* ---- dispatches ---- */

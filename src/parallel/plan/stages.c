@@ -12,7 +12,6 @@
 #include "mask/mask.h"
 
 enum {
-    ITEMS = 12,      /* that are cut into stages: 2^11 cuts */
     GRAINS = 128,    /* of all keys, at least, where they are long enough */
     GRAIN_ROWS = 128 /* a grain's rows are multiples of it, but at the end of a chunk */
 };
@@ -231,7 +230,7 @@ static void item_add(struct overlap_item *item, const struct overlap_item *one)
     item->latency = max64(item->latency, one->latency);
 }
 
-/* Join grains to at most ITEMS items of about equal time. ends [ITEMS]: ordered rows. */
+/* Join grains to at most STAGES_MAX items of about equal time. ends [STAGES_MAX]: ordered rows. */
 static void make_items(const struct rank_work *w, struct overlap_input *input,
                        struct overlap_item *items, int64_t *ends)
 {
@@ -248,9 +247,10 @@ static void make_items(const struct rank_work *w, struct overlap_input *input,
         const struct overlap_item *one =
             price_of(&price, is_far ? &w->far[i - w->near_count] : &w->near[i], is_far);
 
-        if (done >= next && input->count < ITEMS) { /* (the total may be beyond model_scaled) */
+        if (done >= next &&
+            input->count < STAGES_MAX) { /* (the total may be beyond model_scaled) */
             items[input->count++] = (struct overlap_item){ 0 };
-            next = model_scaled(total, input->count, ITEMS);
+            next = model_scaled(total, input->count, STAGES_MAX);
         }
         item_add(&items[input->count - 1], one);
         done += weight_of(one);
@@ -264,19 +264,19 @@ static ffa_status cut(struct stage_cut *out, const struct rank_work *w, bool is_
 {
     const ffa_parallel_plan_opts *opts = w->in->opts;
     const int32_t wanted = is_backward ? opts->backward_stages : opts->forward_stages;
-    struct overlap_item items[ITEMS];
+    struct overlap_item items[STAGES_MAX];
     struct overlap_input input = {
         .items = items,
         .launch = opts->model.launch_ns,
         .buffers = opts->buffers,
         .rows_min = opts->stage_rows_min,
-        .degree = (int32_t)min64(wanted < 0 ? 1 : wanted, ITEMS),
+        .degree = (int32_t)min64(wanted < 0 ? 1 : wanted, STAGES_MAX),
         .degree_max = opts->stages_max,
         .is_backward = is_backward,
         .has_reduce = is_backward || w->in->moves_queries,
     };
     struct overlap_split split, uniform;
-    int64_t ends[ITEMS] = { 0 };
+    int64_t ends[STAGES_MAX] = { 0 };
     ffa_status rc;
 
     input.own = model_compute_ns(opts, w->in->list_count, w->own_cells, is_backward);

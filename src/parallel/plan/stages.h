@@ -19,6 +19,9 @@
 
 #include <ffa/parallel_plan.h>
 
+/* Items that are cut into stages, and stages of a rank, at most: 2^11 cuts. */
+enum { STAGES_MAX = 12 };
+
 struct stages_input {
     const struct rank_needs_input *in;
     const struct rank_needs *needs; /* made from it */

@@ -216,8 +216,11 @@ static ffa_status receive(ffa_group *group, struct cursor *cursors, const struct
             struct cursor *cursor = &cursors[list->src[i]];
             const struct queued *queued = &queues->at[cursor->next];
             const int64_t rest = queued->rows - cursor->used;
-            const ffa_group_copy copy = { queued->row + cursor->used, row,
-                                          rest < left ? rest : left, list->src[i], 0 };
+            const ffa_group_copy copy = { .struct_size = (uint32_t)sizeof copy,
+                                          .rank = list->src[i],
+                                          .input_row = queued->row + cursor->used,
+                                          .output_row = row,
+                                          .rows = rest < left ? rest : left };
 
             FFA_TRY(add_copy(&group->receives, first, copy, err));
             row += copy.rows;
@@ -337,30 +340,67 @@ void ffa_group_destroy(ffa_group *group)
     mem_free(group);
 }
 
-static const ffa_group_copy *copies_of(const struct group_table *table, bool is_known, int32_t rank,
-                                       int64_t *count)
+/* ---- facts ---- */
+
+static ffa_status check_rank(const ffa_group *group, int32_t rank, const void *out, ffa_error *err)
 {
-    if (count)
-        *count = is_known ? table->begin[rank + 1] - table->begin[rank] : 0;
-    return is_known ? table->copies + table->begin[rank] : NULL;
+    if (!group || !out)
+        return error_fail(err, FFA_INVALID, 0, "%s is NULL", group ? "out" : "group");
+    if (rank < 0 || rank >= group->rank_count)
+        return error_fail(err, FFA_INVALID, 0, "rank is %d, not in [0, %d)", rank,
+                          group->rank_count);
+    return FFA_OK;
 }
 
-static bool has_rank(const ffa_group *group, int32_t rank)
+static int64_t count_of(const struct group_table *table, const ffa_group *group, int32_t rank)
 {
-    return group && rank >= 0 && rank < group->rank_count;
+    return group && rank >= 0 && rank < group->rank_count
+               ? table->begin[rank + 1] - table->begin[rank]
+               : 0;
 }
 
-const ffa_group_copy *ffa_group_receives(const ffa_group *group, int32_t rank, int64_t *count)
+static ffa_status copy_get(const struct group_table *table, const ffa_group *group, int32_t rank,
+                           int64_t index, ffa_group_copy *out, ffa_error *err)
 {
-    return copies_of(group ? &group->receives : NULL, has_rank(group, rank), rank, count);
+    ffa_status rc;
+
+    FFA_TRY(check_rank(group, rank, out, err));
+    if (index < 0 || index >= count_of(table, group, rank))
+        rc = error_fail(err, FFA_INVALID, 0, "index is %lld, not in [0, %lld)", (long long)index,
+                        (long long)count_of(table, group, rank));
+    else
+        rc = opts_export(out, &table->copies[table->begin[rank] + index], sizeof *table->copies,
+                         err);
+out:
+    return rc;
 }
 
-const ffa_group_copy *ffa_group_sends(const ffa_group *group, int32_t rank, int64_t *count)
+int64_t ffa_group_receive_count(const ffa_group *group, int32_t rank)
 {
-    return copies_of(group ? &group->sends : NULL, has_rank(group, rank), rank, count);
+    return count_of(group ? &group->receives : NULL, group, rank);
 }
 
-ffa_group_size ffa_group_size_get(const ffa_group *group, int32_t rank)
+ffa_status ffa_group_receive_get(const ffa_group *group, int32_t rank, int64_t index,
+                                 ffa_group_copy *out, ffa_error *err)
 {
-    return has_rank(group, rank) ? group->sizes[rank] : (ffa_group_size){ 0 };
+    return copy_get(group ? &group->receives : NULL, group, rank, index, out, err);
+}
+
+int64_t ffa_group_send_count(const ffa_group *group, int32_t rank)
+{
+    return count_of(group ? &group->sends : NULL, group, rank);
+}
+
+ffa_status ffa_group_send_get(const ffa_group *group, int32_t rank, int64_t index,
+                              ffa_group_copy *out, ffa_error *err)
+{
+    return copy_get(group ? &group->sends : NULL, group, rank, index, out, err);
+}
+
+ffa_status ffa_group_size_get(const ffa_group *group, int32_t rank, ffa_group_size *out,
+                              ffa_error *err)
+{
+    const ffa_status rc = check_rank(group, rank, out, err);
+
+    return rc == FFA_OK ? opts_export(out, &group->sizes[rank], sizeof *group->sizes, err) : rc;
 }

@@ -16,6 +16,11 @@ int main()
     }
 #include "init.def"
 #undef X
+    ffa_tensor tensor;
+    ffa_tensor_init(&tensor, nullptr);
+    if (tensor.token_stride != FFA_CONTIGUOUS)
+        return 1;
+
     ffa_context_opts opts;
     ffa_context *context = nullptr;
     ffa_error err;

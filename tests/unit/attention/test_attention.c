@@ -1301,8 +1301,11 @@ START_TEST(plans_of_a_gpu_have_an_image)
 
     must(ffa_plan_create(&made, &gpu, mask, &err), &err);
     must(ffa_plan_info_get(made, &info, &err), &err);
-    ck_assert_int_eq(info.upload_bytes, 32 * (made->forward.tile_count + made->forward.sweep_count +
-                                              made->forward.band_count));
+    ck_assert_int_eq(info.image_bytes, info.upload_bytes);
+    ck_assert_int_eq(info.capacity_bytes, 0);
+    ck_assert_int_eq(info.upload_bytes,
+                     64 + 32 * (made->forward.tile_count + made->forward.sweep_count +
+                                made->forward.band_count));
     ck_assert_mem_eq(plan_image_tiles(&made->image.forward, made->image_data), made->forward.tiles,
                      32 * (size_t)made->forward.tile_count);
     ck_assert_mem_eq(plan_image_bands(&made->image.forward, made->image_data), made->forward.bands,

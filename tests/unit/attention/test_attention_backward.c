@@ -552,9 +552,9 @@ START_TEST(one_image_serves_both_passes)
     ck_assert_int_eq(info.backward_partial_blocks, backward->partial_blocks);
     ck_assert_int_eq(info.area, backward->area);
     image = &plan->image;
-    ck_assert_int_eq(
-        image->backward.tiles_at,
-        32 * (plan->forward.tile_count + plan->forward.sweep_count + plan->forward.band_count));
+    ck_assert_int_eq(image->backward.tiles_at,
+                     64 + 32 * (plan->forward.tile_count + plan->forward.sweep_count +
+                                plan->forward.band_count));
     ck_assert_int_eq(info.upload_bytes, image->backward.tiles_at +
                                             32 * (backward->tile_count + backward->sweep_count +
                                                   backward->band_count) +
@@ -650,14 +650,14 @@ START_TEST(workspaces_hold_what_their_parts_need)
     ck_assert_int_eq(layout.order.parts, layouts[_i].parts);
     ck_assert_int_ge(layout.stats_rows, rows + gpu.backward_tile_m);
     ck_assert_int_eq(layout.stats_rows % 4, 0);
-    ck_assert_int_ge(layout.stats_at, 256);
+    ck_assert_int_ge(layout.semaphores_at, 256);
+    ck_assert_int_ge(layout.counters_bytes, layout.semaphores_at + semaphores);
+    ck_assert_int_lt(layout.counters_bytes, layout.semaphores_at + semaphores + 256);
+    ck_assert_int_eq(layout.counters_bytes % 16, 0);
+    ck_assert_int_ge(layout.stats_at, layout.counters_bytes);
     ck_assert_int_ge(layout.dq_at, layout.stats_at + layout.stats_rows * heads_q * 2 * 4);
     ck_assert_int_eq(layout.dq_rows, (rows + 7) / 8 * 8);
     end = layout.dq_at + layout.dq_rows * heads_q * 128 * 4;
-    ck_assert_int_ge(layout.semaphores_at, end);
-    ck_assert_int_ge(layout.semaphores_bytes, semaphores);
-    ck_assert_int_lt(layout.semaphores_bytes, semaphores + 256);
-    end = layout.semaphores_at + semaphores;
     if (layout.order.parts > 1 || gpu.is_staged) {
         const int64_t rows_bytes = keys * heads_kv * layout.order.parts * 4;
 

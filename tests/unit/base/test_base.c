@@ -8,6 +8,7 @@
 #include "support/suite.h"
 
 #include <check.h>
+#include <sys/stat.h>
 
 struct opts_v1 {
     uint32_t struct_size;
@@ -186,6 +187,58 @@ static void leave(int64_t bytes)
     ck_assert_int_eq(setrlimit(RLIMIT_DATA, &limit), 0);
 }
 
+static void write_file(const char *folder, const char *name, const char *content)
+{
+    char path[256];
+    FILE *file;
+
+    text_copy(path, "%s/%s", folder, name);
+    file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_ge(fputs(content, file), 0);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+/* Cgroups as files: a limit of each level, less what is used, and file cache counts as free. */
+START_TEST(cgroups_leave_the_least_of_their_levels)
+{
+    char root[] = "/tmp/ffa_base_XXXXXX";
+    char a[64], b[64], folder[64], command[64];
+    const struct available_cgroup cgroup = {
+        "::", root, "memory.max", "memory.current", { "active_file ", "inactive_file " }
+    };
+
+    ck_assert_ptr_nonnull(mkdtemp(root));
+    text_copy(a, "%s/a", root);
+    text_copy(b, "%s/a/b", root);
+    ck_assert_int_eq(mkdir(a, 0700), 0);
+    ck_assert_int_eq(mkdir(b, 0700), 0);
+
+    text_copy(folder, "/a/b\n");
+    ck_assert_int_eq(available_upwards(&cgroup, folder), INT64_MAX);
+    write_file(b, "memory.max", "max\n");
+    write_file(b, "memory.current", "5000\n");
+    text_copy(folder, "/a/b\n");
+    ck_assert_int_eq(available_upwards(&cgroup, folder), INT64_MAX);
+    write_file(a, "memory.max", "9000\n");
+    write_file(a, "memory.current", "6000\n");
+    text_copy(folder, "/a/b\n");
+    ck_assert_int_eq(available_upwards(&cgroup, folder), 3000);
+    write_file(a, "memory.stat", "anon 3500\nactive_file 500\ninactive_file 2000\n");
+    text_copy(folder, "/a/b\n");
+    ck_assert_int_eq(available_upwards(&cgroup, folder), 5500);
+    write_file(b, "memory.max", "4000\n"); /* lowered below what is used */
+    text_copy(folder, "/a/b\n");
+    ck_assert_int_eq(available_upwards(&cgroup, folder), 0);
+    write_file(root, "memory.max", "7000\n");
+    text_copy(folder, "/\n");
+    ck_assert_int_eq(available_upwards(&cgroup, folder), 7000);
+
+    text_copy(command, "rm -r %s", root);
+    ck_assert_int_eq(system(command), 0);
+}
+END_TEST
+
 START_TEST(what_cannot_fit_is_refused_before_it_is_taken)
 {
     const int64_t mib = 1 << 20;
@@ -232,6 +285,7 @@ int main(void)
     tcase_add_test(tc, messages_and_log_lines_are_one_line);
     tcase_add_test(tc, text_grows_and_fails_as_a_whole);
     tcase_add_test(tc, memory_checks_overflow);
+    tcase_add_test(tc, cgroups_leave_the_least_of_their_levels);
     tcase_add_test(tc, what_cannot_fit_is_refused_before_it_is_taken);
     suite_add_tcase(suite, tc);
     return suite_run(suite);

@@ -845,7 +845,7 @@ END_TEST
 START_TEST(dry_run_only_reads)
 {
     ffa_cache_gc_opts opts = FFA_CACHE_GC_OPTS_INIT;
-    ffa_cache_gc_report reports[2];
+    ffa_cache_gc_report reports[2] = { FFA_CACHE_GC_REPORT_INIT, FFA_CACHE_GC_REPORT_INIT };
     ffa_error err = { FFA_OK, 0, "" };
     struct store *store;
 

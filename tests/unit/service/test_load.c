@@ -99,7 +99,7 @@ static void plant(const char *path, const char *toolchain)
     memcpy(kernel.cubin, found.cubin, kernel.cubin_bytes);
     if (toolchain) {
         text_copy(kernel.info.toolchain, "%s", toolchain);
-        ((char *)kernel.cubin)[kernel.cubin_bytes - 1] = toolchain[7];
+        memcpy((char *)kernel.cubin + kernel.cubin_bytes - 2, toolchain + 7, 2);
     }
     ck_assert_int_eq(
         store_open(&to, &(struct store_opts){ .path = path, .mode = STORE_READWRITE }, NULL),
@@ -225,6 +225,28 @@ START_TEST(all_rows_are_tried_before_a_compile)
 }
 END_TEST
 
+/* There is an end to trying: then it is compiled. */
+START_TEST(refused_rows_without_end_are_compiled)
+{
+    ffa_context_opts opts = options();
+    struct driver driver = { .refuses = "newer" };
+    struct resolved found;
+    ffa_context *context;
+
+    for (int i = 0; i < TABLE_REFUSED_MAX + 4; i++) {
+        char toolchain[32];
+
+        text_copy(toolchain, "nvrtc 9%02d newer", i);
+        plant(store, toolchain);
+    }
+    context = fixture_open(&opts);
+    ck_assert_int_eq(try_load(&found, context, &driver, NULL), FFA_OK);
+    ck_assert_int_eq(found.info.layer, FFA_LAYER_COMPILED);
+    ck_assert_int_eq(driver.refusals, TABLE_REFUSED_MAX);
+    ffa_close(context);
+}
+END_TEST
+
 START_TEST(where_nothing_may_be_compiled_the_refusal_is_said)
 {
     ffa_context_opts opts = options();
@@ -341,6 +363,7 @@ int main(void)
     tcase_add_test(tcase, a_refused_store_row_is_compiled_here);
     tcase_add_test(tcase, a_refused_bundle_gives_way_to_the_store);
     tcase_add_test(tcase, all_rows_are_tried_before_a_compile);
+    tcase_add_test(tcase, refused_rows_without_end_are_compiled);
     tcase_add_test(tcase, where_nothing_may_be_compiled_the_refusal_is_said);
     tcase_add_test(tcase, a_refused_compile_is_the_end);
     tcase_add_test(tcase, a_device_that_fails_refuses_nothing);

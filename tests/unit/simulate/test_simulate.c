@@ -28,8 +28,8 @@ static void simulate(ffa_sim_result *out, const char *text, int32_t ranks, int32
     else
         opts.model.heads_kv = HEADS;
     ck_assert_int_eq(ffa_mask_parse(&mask, text, NULL), FFA_OK);
-    ck_assert_msg(ffa_simulate(out, NULL, mask, &topology, &opts, &err) == FFA_OK, "%s",
-                  err.message);
+    ck_assert_msg(ffa_simulate(out, FFA_SIM_METHODS, NULL, mask, &topology, &opts, &err) == FFA_OK,
+                  "%s", err.message);
     ffa_mask_destroy(mask);
 }
 
@@ -69,7 +69,7 @@ START_TEST(closed_forms)
     const double gather = (nodes > 1 ? fmax(network / 45, (node - network) / 250) : node / 250) +
                           (nodes - 1) * 30000.0 + 3 * 13000.0;
     const double row = (double)DIM * 2 * TOKENS, heads = (double)HEADS / ranks;
-    ffa_sim_result out[FFA_SIM_METHODS];
+    ffa_sim_result out[FFA_SIM_METHODS] = { FFA_SIM_RESULT_INIT };
     double forward, backward;
 
     simulate(out, "full:8192", ranks, 4, NULL);
@@ -99,7 +99,7 @@ END_TEST
 /* One rank needs nobody. */
 START_TEST(one_rank_is_as_fast_as_one_rank)
 {
-    ffa_sim_result out[FFA_SIM_METHODS];
+    ffa_sim_result out[FFA_SIM_METHODS] = { FFA_SIM_RESULT_INIT };
 
     simulate(out, "varlen-causal:3000,5192", 1, 8, NULL);
     for (int m = 0; m < FFA_SIM_METHODS; m++) {
@@ -123,7 +123,7 @@ START_TEST(the_plan_is_the_planners)
     const ffa_topology topology = { 8, 0 };
     ffa_parallel_plan_opts opts = FFA_PARALLEL_PLAN_OPTS_INIT;
     ffa_parallel_plan_info info = FFA_PARALLEL_PLAN_INFO_INIT;
-    ffa_sim_result out[FFA_SIM_METHODS];
+    ffa_sim_result out[FFA_SIM_METHODS] = { FFA_SIM_RESULT_INIT };
     int64_t compute_ns = 0;
     ffa_dispatch *dispatch;
     ffa_mask *mask;
@@ -155,9 +155,9 @@ START_TEST(bytes_are_those_of_the_dispatch)
 {
     const ffa_topology topology = { 24, 4 };
     ffa_dispatch_report report = FFA_DISPATCH_REPORT_INIT;
-    ffa_dispatch_load ranks[24];
+    ffa_dispatch_load ranks[24] = { FFA_DISPATCH_LOAD_INIT };
     const int64_t key_bytes = 2 * HEADS * DIM * 2;
-    ffa_sim_result out[FFA_SIM_METHODS];
+    ffa_sim_result out[FFA_SIM_METHODS] = { FFA_SIM_RESULT_INIT };
     int64_t crossed = 0;
     ffa_dispatch *dispatch;
     ffa_mask *mask;
@@ -189,7 +189,8 @@ START_TEST(what_holds_of_any_model)
                                   .network_mbytes_s = 90000,
                                   .network_latency_ns = 15000,
                                   .node_latency_ns = 6500 };
-    ffa_sim_result out[FFA_SIM_METHODS], fast[FFA_SIM_METHODS];
+    ffa_sim_result out[FFA_SIM_METHODS] = { FFA_SIM_RESULT_INIT };
+    ffa_sim_result fast[FFA_SIM_METHODS] = { FFA_SIM_RESULT_INIT };
 
     simulate(out, masks[_i], 32, 8, NULL);
     simulate(fast, masks[_i], 32, 8, &better);
@@ -210,17 +211,19 @@ END_TEST
 START_TEST(options_come_back_resolved)
 {
     const ffa_topology topology = { 16, 8 };
-    ffa_sim_opts opts = FFA_SIM_OPTS_INIT, resolved;
-    ffa_sim_result out[FFA_SIM_METHODS];
+    ffa_sim_opts opts = FFA_SIM_OPTS_INIT, resolved = FFA_SIM_OPTS_INIT;
+    ffa_sim_result out[FFA_SIM_METHODS] = { FFA_SIM_RESULT_INIT };
     ffa_mask *mask;
 
     ck_assert_int_eq(ffa_mask_parse(&mask, "causal:1000", NULL), FFA_OK);
     opts.chunk_tokens = 30;
-    ck_assert_int_eq(ffa_simulate(out, &resolved, mask, &topology, &opts, NULL), FFA_OK);
+    ck_assert_int_eq(ffa_simulate(out, FFA_SIM_METHODS, &resolved, mask, &topology, &opts, NULL),
+                     FFA_OK);
     ck_assert_int_eq(resolved.chunk_tokens, 30);
     ck_assert_int_eq(resolved.model.heads_q, 8);
     ck_assert_int_eq(resolved.model.network_mbytes_s, 45000);
-    ck_assert_int_eq(ffa_simulate(out, &resolved, mask, &topology, NULL, NULL), FFA_OK);
+    ck_assert_int_eq(ffa_simulate(out, FFA_SIM_METHODS, &resolved, mask, &topology, NULL, NULL),
+                     FFA_OK);
     ck_assert_int_eq(resolved.chunk_tokens, 8); /* 1000 / (8 * 16), rounded up */
     ffa_mask_destroy(mask);
 }
@@ -229,7 +232,7 @@ END_TEST
 START_TEST(bad_arguments)
 {
     const ffa_topology topology = { 4, 0 }, none = { 0, 0 }, many = { 64, 8 };
-    ffa_sim_result out[FFA_SIM_METHODS];
+    ffa_sim_result out[FFA_SIM_METHODS] = { FFA_SIM_RESULT_INIT };
     ffa_sim_opts opts = FFA_SIM_OPTS_INIT;
     ffa_error err = { FFA_OK, 0, "" };
     ffa_mask *mask, *cross, *empty, *tiny;
@@ -238,20 +241,32 @@ START_TEST(bad_arguments)
     ck_assert_int_eq(ffa_mask_parse(&cross, "full:64x32", NULL), FFA_OK);
     ck_assert_int_eq(ffa_mask_parse(&tiny, "full:40", NULL), FFA_OK);
     ck_assert_int_eq(ffa_mask_create(&empty, &(ffa_mask_shape){ 8, 8 }, NULL, 0, NULL), FFA_OK);
-    ck_assert_int_eq(ffa_simulate(NULL, NULL, mask, &topology, NULL, &err), FFA_INVALID);
-    ck_assert_int_eq(ffa_simulate(out, NULL, NULL, &topology, NULL, &err), FFA_INVALID);
+    ck_assert_int_eq(ffa_simulate(NULL, FFA_SIM_METHODS, NULL, mask, &topology, NULL, &err),
+                     FFA_INVALID);
+    ck_assert_int_eq(ffa_simulate(out, FFA_SIM_METHODS, NULL, NULL, &topology, NULL, &err),
+                     FFA_INVALID);
     ck_assert_str_eq(err.message, "mask is NULL");
-    ck_assert_int_eq(ffa_simulate(out, NULL, mask, &none, NULL, &err), FFA_INVALID);
+    ck_assert_int_eq(ffa_simulate(out, 7, NULL, mask, &topology, NULL, &err), FFA_INVALID);
+    ck_assert_str_eq(err.message, "count is 7, not in [1, 6]");
+    out[0].struct_size = 0;
+    ck_assert_int_eq(ffa_simulate(out, 6, NULL, mask, &topology, NULL, &err), FFA_INVALID);
+    ck_assert_ptr_nonnull(strstr(err.message, "struct_size is 0"));
+    out[0].struct_size = (uint32_t)sizeof *out;
+    ck_assert_int_eq(ffa_simulate(out, FFA_SIM_METHODS, NULL, mask, &none, NULL, &err),
+                     FFA_INVALID);
     ck_assert_ptr_nonnull(strstr(err.message, "rank_count is 0"));
-    ck_assert_int_eq(ffa_simulate(out, NULL, cross, &topology, NULL, &err), FFA_INVALID);
+    ck_assert_int_eq(ffa_simulate(out, FFA_SIM_METHODS, NULL, cross, &topology, NULL, &err),
+                     FFA_INVALID);
     ck_assert_str_eq(err.message,
                      "mask has 64 queries and 32 keys: self-attention is what is modelled");
-    ck_assert_int_eq(ffa_simulate(out, NULL, empty, &topology, NULL, &err), FFA_INVALID);
+    ck_assert_int_eq(ffa_simulate(out, FFA_SIM_METHODS, NULL, empty, &topology, NULL, &err),
+                     FFA_INVALID);
     ck_assert_str_eq(err.message, "mask attends nothing");
     opts.model.node_mbytes_s = -1;
-    ck_assert_int_eq(ffa_simulate(out, NULL, mask, &topology, &opts, &err), FFA_INVALID);
+    ck_assert_int_eq(ffa_simulate(out, FFA_SIM_METHODS, NULL, mask, &topology, &opts, &err),
+                     FFA_INVALID);
     ck_assert_ptr_nonnull(strstr(err.message, "model.node_mbytes_s is -1"));
-    ck_assert_int_eq(ffa_simulate(out, NULL, tiny, &many, NULL, &err), FFA_OK);
+    ck_assert_int_eq(ffa_simulate(out, FFA_SIM_METHODS, NULL, tiny, &many, NULL, &err), FFA_OK);
     ck_assert_str_eq(out[FFA_SIM_PLAN].why_not, "64 ranks for 40 tokens");
     ck_assert_str_eq(out[FFA_SIM_ZIGZAG].why_not, "128 parts for 40 tokens");
     ck_assert_ptr_null(ffa_sim_method_text(FFA_SIM_METHODS));
@@ -259,6 +274,28 @@ START_TEST(bad_arguments)
     ffa_mask_destroy(cross);
     ffa_mask_destroy(empty);
     ffa_mask_destroy(tiny);
+}
+END_TEST
+
+/* Times of many grains sum up to more than the model can say: a rank's still are twelve items. */
+START_TEST(slow_models_keep_to_their_items)
+{
+    const ffa_topology topology = { 4, 0 };
+    ffa_sim_result out[FFA_SIM_METHODS] = { FFA_SIM_RESULT_INIT };
+    ffa_sim_opts opts = FFA_SIM_OPTS_INIT;
+    ffa_mask *mask;
+
+    ck_assert_int_eq(ffa_mask_parse(&mask, "causal:1073741824", NULL), FFA_OK);
+    opts.algorithm = FFA_DISPATCH_ZIGZAG;
+    opts.chunk_tokens = 1 << 14;
+    opts.model.forward_gflops = opts.model.backward_gflops = 1;
+    opts.model.heads_q = opts.model.heads_kv = 1024;
+    opts.model.head_dim = 1024;
+    ck_assert_int_eq(ffa_simulate(out, FFA_SIM_METHODS, NULL, mask, &topology, &opts, NULL),
+                     FFA_OK);
+    ck_assert_int_gt(out[FFA_SIM_PLAN].forward.ns, (int64_t)1 << 55);
+    ck_assert_int_le(out[FFA_SIM_PLAN].stages, 12);
+    ffa_mask_destroy(mask);
 }
 END_TEST
 
@@ -270,11 +307,11 @@ START_TEST(any_allocation_may_fail)
 
     ck_assert_int_eq(ffa_mask_parse(&mask, "varlen-causal:700,300", NULL), FFA_OK);
     for (;; nth++) {
-        ffa_sim_result out[FFA_SIM_METHODS];
+        ffa_sim_result out[FFA_SIM_METHODS] = { FFA_SIM_RESULT_INIT };
         ffa_status rc;
 
         fault_arm(FAULT_ALLOC, nth);
-        rc = ffa_simulate(out, NULL, mask, &topology, NULL, NULL);
+        rc = ffa_simulate(out, FFA_SIM_METHODS, NULL, mask, &topology, NULL, NULL);
         if (!fault_fired()) {
             ck_assert_int_eq(rc, FFA_OK);
             break;
@@ -302,6 +339,7 @@ int main(void)
     tcase_add_loop_test(tc, what_holds_of_any_model, 0, count);
     tcase_add_test(tc, options_come_back_resolved);
     tcase_add_test(tc, bad_arguments);
+    tcase_add_test(tc, slow_models_keep_to_their_items);
     tcase_add_test(tc, any_allocation_may_fail);
     suite_add_tcase(suite, tc);
     return suite_run(suite);

@@ -58,13 +58,24 @@ static void check_pass(unsigned char *data, int64_t *end, const struct plan_imag
     check_array(data, end, plan_image_bands(pass, data), plan->bands, plan->band_count, 32);
 }
 
+/* The header leads to the arrays. */
+static void check_header(const struct plan_header_pass *header, const struct plan_image_pass *pass,
+                         const struct tile_plan *plan)
+{
+    ck_assert_int_eq(header->tile_count, plan->tile_count);
+    ck_assert_int_eq((int64_t)header->tiles_at * PLAN_RECORD_BYTES, pass->tiles_at);
+    ck_assert_int_eq((int64_t)header->sweeps_at * PLAN_RECORD_BYTES, pass->sweeps_at);
+    ck_assert_int_eq((int64_t)header->bands_at * PLAN_RECORD_BYTES, pass->bands_at);
+}
+
 /* _i: bit 0 split, bit 1 tickets. */
 START_TEST(arrays_follow_one_another)
 {
+    struct plan_header header;
     struct plan_image image;
     struct plans plans;
     unsigned char *data;
-    int64_t end = 0;
+    int64_t end = sizeof header;
 
     plans_init(&plans, _i & 1, _i & 2);
     image = plan_image_layout(&plans.forward, &plans.backward);
@@ -73,6 +84,11 @@ START_TEST(arrays_follow_one_another)
     memset(data, 0xa5, (size_t)image.bytes + 32);
     plan_image_write(&image, data, &plans.forward, &plans.backward);
 
+    memcpy(&header, data, sizeof header);
+    check_header(&header.forward, &image.forward, &plans.forward);
+    check_header(&header.backward, &image.backward, &plans.backward);
+    ck_assert_int_eq((int64_t)header.tickets_at * PLAN_RECORD_BYTES, image.tickets_at);
+    ck_assert_int_eq(header.lockstep != 0, plans.backward.lockstep != TILE_LOCKSTEP_NONE);
     check_pass(data, &end, &image.forward, &plans.forward);
     check_pass(data, &end, &image.backward, &plans.backward);
     check_array(data, &end, plan_image_splits(&image, data), plans.forward.splits,
@@ -124,22 +140,63 @@ START_TEST(parts_know_their_rows)
 }
 END_TEST
 
-/* A stage may have nothing to do: a buffer all the same, and addresses inside it. */
-START_TEST(nothing_is_a_record_long)
+/* A stage may have nothing to do: a header that says so. */
+START_TEST(nothing_is_a_header_long)
 {
     const struct tile_plan none = { 0 };
     const struct plan_image image = plan_image_layout(&none, &none);
-    unsigned char data[64];
+    struct plan_header header;
+    _Alignas(32) unsigned char data[96];
 
     memset(data, 0xa5, sizeof data);
-    ck_assert_int_eq(image.bytes, 32);
+    ck_assert_int_eq(image.bytes, 64);
     plan_image_write(&image, data, &none, &none);
-    for (size_t i = 0; i < sizeof data; i++)
+    for (size_t i = 64; i < sizeof data; i++)
         ck_assert_uint_eq(data[i], 0xa5);
-    ck_assert_ptr_eq(plan_image_tiles(&image.forward, data), data);
-    ck_assert_ptr_eq(plan_image_bands(&image.backward, data), data);
-    ck_assert_ptr_eq(plan_image_splits(&image, data), data);
-    ck_assert_ptr_eq(plan_image_tickets(&image, data), data);
+    memcpy(&header, data, sizeof header);
+    ck_assert_int_eq(header.forward.tile_count, 0);
+    ck_assert_int_eq(header.backward.tile_count, 0);
+    ck_assert_ptr_eq(plan_image_tiles(&image.forward, data), data + 64);
+    ck_assert_ptr_eq(plan_image_bands(&image.backward, data), data + 64);
+    ck_assert_ptr_eq(plan_image_splits(&image, data), data + 64);
+    ck_assert_ptr_eq(plan_image_tickets(&image, data), data + 64);
+}
+END_TEST
+
+/* What an order of lockstep becomes for a kernel. */
+START_TEST(lockstep_is_in_the_header)
+{
+    static const struct {
+        enum tile_lockstep of;
+        int flags;
+    } rows[] = {
+        { TILE_LOCKSTEP_NONE, 0 },
+        { TILE_LOCKSTEP_ASCENDING, PLAN_LOCKSTEP },
+        { TILE_LOCKSTEP_DESCENDING, PLAN_LOCKSTEP | PLAN_LOCKSTEP_DESCENDING },
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct tile_plan none = { 0 }, backward = { .lockstep = rows[i].of };
+        const struct plan_image image = plan_image_layout(&none, &backward);
+        struct plan_header header;
+
+        plan_image_write(&image, &header, &none, &backward);
+        ck_assert_int_eq(header.lockstep, rows[i].flags);
+    }
+}
+END_TEST
+
+/* Indices of the header have 31 bits. */
+START_TEST(more_records_than_it_can_count)
+{
+    const int64_t most = (int64_t)PLAN_RECORD_BYTES * INT32_MAX;
+    struct plan_image image = { .bytes = most };
+    ffa_error err = { FFA_OK, 0, "" };
+
+    ck_assert_int_eq(plan_image_check(&image, &err), FFA_OK);
+    image.bytes += PLAN_RECORD_BYTES;
+    ck_assert_int_eq(plan_image_check(&image, &err), FFA_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(err.message, "has 68719476736 bytes, at most 68719476704"));
 }
 END_TEST
 
@@ -168,7 +225,9 @@ int main(void)
 
     tcase_add_loop_test(tc, arrays_follow_one_another, 0, 4);
     tcase_add_test(tc, parts_know_their_rows);
-    tcase_add_test(tc, nothing_is_a_record_long);
+    tcase_add_test(tc, nothing_is_a_header_long);
+    tcase_add_test(tc, lockstep_is_in_the_header);
+    tcase_add_test(tc, more_records_than_it_can_count);
     tcase_add_test(tc, one_pass_alone);
     suite_add_tcase(suite, tc);
     return suite_run(suite);

@@ -306,6 +306,14 @@ static const struct {
     { "given, exact", 65536, 5000, 8, FFA_DISPATCH_CHUNK_EXACT, 14, 5000, 536 },
 };
 
+static ffa_dispatch_chunk chunk_of(const ffa_dispatch *dispatch, int64_t index)
+{
+    ffa_dispatch_chunk chunk = FFA_DISPATCH_CHUNK_INIT;
+
+    ck_assert_int_eq(ffa_dispatch_chunk_get(dispatch, index, &chunk, NULL), FFA_OK);
+    return chunk;
+}
+
 START_TEST(chunks_have_the_size)
 {
     const ffa_mask_shape shape = { chunk_rows[_i].tokens, chunk_rows[_i].tokens };
@@ -320,12 +328,13 @@ START_TEST(chunks_have_the_size)
     dispatch = create(mask, chunk_rows[_i].ranks, &opts);
     ck_assert_msg(ffa_dispatch_chunk_count(dispatch) == chunk_rows[_i].count, "%s: %lld chunks",
                   chunk_rows[_i].name, (long long)ffa_dispatch_chunk_count(dispatch));
-    chunk = ffa_dispatch_chunk_at(dispatch, 0);
+    chunk = chunk_of(dispatch, 0);
     ck_assert_int_eq(chunk.end - chunk.begin, chunk_rows[_i].first);
-    chunk = ffa_dispatch_chunk_at(dispatch, chunk_rows[_i].count - 1);
+    chunk = chunk_of(dispatch, chunk_rows[_i].count - 1);
     ck_assert_int_eq(chunk.end, chunk_rows[_i].tokens);
     ck_assert_int_eq(chunk.end - chunk.begin, chunk_rows[_i].last);
-    ck_assert_int_eq(ffa_dispatch_chunk_at(dispatch, chunk_rows[_i].count).end, 0);
+    ck_assert_int_eq(ffa_dispatch_chunk_get(dispatch, chunk_rows[_i].count, &chunk, NULL),
+                     FFA_INVALID);
     ffa_dispatch_destroy(dispatch);
     ffa_mask_destroy(mask);
 }
@@ -342,7 +351,7 @@ START_TEST(masks_weigh_as_they_are_told)
     ffa_mask *causal, *full;
     ffa_dispatch *dispatch;
     ffa_dispatch_report report = FFA_DISPATCH_REPORT_INIT;
-    ffa_dispatch_load ranks[2];
+    ffa_dispatch_load ranks[2] = { FFA_DISPATCH_LOAD_INIT };
     int64_t count;
 
     ck_assert_int_eq(ffa_mask_causal(&causal, &shape, NULL), FFA_OK);
@@ -353,9 +362,9 @@ START_TEST(masks_weigh_as_they_are_told)
     opts.cu_chunks = cu;
     opts.chunk_count = 3;
     ck_assert_int_eq(ffa_dispatch_create(&dispatch, masks, 2, &topology, &opts, NULL), FFA_OK);
-    ck_assert_int_eq(ffa_dispatch_chunk_at(dispatch, 0).load, 3 * 1 + 8);
-    ck_assert_int_eq(ffa_dispatch_chunk_at(dispatch, 1).load, 3 * 9 + 24);
-    ck_assert_int_eq(ffa_dispatch_chunk_at(dispatch, 2).load, 3 * 26 + 32);
+    ck_assert_int_eq(chunk_of(dispatch, 0).load, 3 * 1 + 8);
+    ck_assert_int_eq(chunk_of(dispatch, 1).load, 3 * 9 + 24);
+    ck_assert_int_eq(chunk_of(dispatch, 2).load, 3 * 26 + 32);
     ck_assert_int_eq(ffa_dispatch_rank_chunks(dispatch, 0, &count)[1], 1);
     ck_assert_int_eq(count, 2);
     ck_assert_ptr_null(ffa_dispatch_rank_chunks(dispatch, 2, &count));
@@ -473,7 +482,7 @@ START_TEST(pipelines_of_the_reference)
             const int32_t count = (int32_t)strtol(ranks, NULL, 10);
             ffa_dispatch *dispatch = create(mask, count, &opts);
             ffa_dispatch_report report = FFA_DISPATCH_REPORT_INIT;
-            ffa_dispatch_load loads[16];
+            ffa_dispatch_load loads[16] = { FFA_DISPATCH_LOAD_INIT };
             int64_t area[16], received[16], sent[16];
 
             check_partitions(json_object_get(world, "partitions"), dispatch, name_of(entry));
@@ -502,7 +511,7 @@ START_TEST(relays_share_the_work)
     const ffa_topology topology = { 8, 4 };
     ffa_dispatch_opts opts = like_reference(8);
     ffa_dispatch_report report = FFA_DISPATCH_REPORT_INIT;
-    ffa_dispatch_load loads[8];
+    ffa_dispatch_load loads[8] = { FFA_DISPATCH_LOAD_INIT };
     struct rank_needs_input in;
     struct transfer_tables t;
     ffa_dispatch *dispatch;
@@ -645,8 +654,6 @@ START_TEST(bad_masks_are_named)
            "masks[1] has 65 tokens, masks[0] 64");
     expect((ffa_dispatch_mask[]){ { cross, 1 } }, 1, FFA_INVALID,
            "masks[0]: seqlen_q is 64, seqlen_k 65: chunks hold queries and their keys");
-    expect((ffa_dispatch_mask[]){ { empty, 1 } }, 1, FFA_INVALID,
-           "the masks attend no cell: there is nothing to dispatch");
     expect((ffa_dispatch_mask[]){ { huge, 3 } }, 1, FFA_UNSUPPORTED,
            "the area of all masks is a load above 2^62");
     expect((ffa_dispatch_mask[]){ { huge, INT64_MAX } }, 1, FFA_UNSUPPORTED,
@@ -667,6 +674,72 @@ START_TEST(bad_masks_are_named)
     ffa_mask_destroy(cross);
     ffa_mask_destroy(empty);
     ffa_mask_destroy(huge);
+}
+END_TEST
+
+/* A mask without cells is dispatched by every algorithm: as many chunks to each rank, no load. */
+START_TEST(no_cells_are_dispatched)
+{
+    const ffa_topology topology = { 4, 2 };
+    ffa_mask *empty;
+
+    ck_assert_int_eq(ffa_mask_create(&empty, &(ffa_mask_shape){ 64, 64 }, NULL, 0, NULL), FFA_OK);
+    for (int32_t a = FFA_DISPATCH_AFFINITY; a <= FFA_DISPATCH_EXACT; a++) {
+        const ffa_dispatch_mask one = { empty, 1 };
+        ffa_dispatch_opts opts = FFA_DISPATCH_OPTS_INIT;
+        ffa_dispatch_report report = FFA_DISPATCH_REPORT_INIT;
+        ffa_dispatch *dispatch;
+        int64_t count;
+
+        opts.algorithm = a;
+        opts.chunk_tokens = 4;
+        opts.flags = FFA_DISPATCH_CHUNK_EXACT;
+        ck_assert_int_eq(ffa_dispatch_create(&dispatch, &one, 1, &topology, &opts, NULL), FFA_OK);
+        ck_assert_int_eq(ffa_dispatch_report_get(dispatch, &report, NULL, NULL), FFA_OK);
+        ck_assert_int_eq(report.total.load + report.total.received_node, 0);
+        ck_assert(report.load_imbalance == 0);
+        for (int32_t r = 0; r < 4; r++) {
+            (void)ffa_dispatch_rank_chunks(dispatch, r, &count);
+            ck_assert_int_eq(count, 4);
+        }
+        ffa_dispatch_destroy(dispatch);
+    }
+    ffa_mask_destroy(empty);
+}
+END_TEST
+
+/* Loads of ranks are written at the distance of the caller's struct. */
+START_TEST(loads_have_the_callers_size)
+{
+    struct longer {
+        ffa_dispatch_load load;
+        int64_t more;
+    } longer[4] = { { { .struct_size = (uint32_t)sizeof *longer }, -1 } };
+    ffa_mask *mask = causal_mask(64);
+    const ffa_topology topology = { 4, 0 };
+    ffa_dispatch_report report = FFA_DISPATCH_REPORT_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_dispatch *dispatch;
+    int64_t sum = 0;
+
+    ck_assert_int_eq(
+        ffa_dispatch_create(&dispatch, &(ffa_dispatch_mask){ mask, 1 }, 1, &topology, NULL, NULL),
+        FFA_OK);
+    ck_assert_int_eq(ffa_dispatch_report_get(dispatch, &report, &longer[0].load, NULL), FFA_OK);
+    for (int32_t r = 0; r < 4; r++) {
+        sum += longer[r].load.area;
+        ck_assert_int_eq(longer[r].load.struct_size, sizeof *longer);
+        ck_assert_int_eq(longer[r].more, 0);
+    }
+    ck_assert_int_eq(sum, 64 * 65 / 2);
+    ck_assert_int_eq(report.total.area, sum);
+    longer[0].load.struct_size = 12;
+    ck_assert_int_eq(ffa_dispatch_report_get(dispatch, &report, &longer[0].load, &err),
+                     FFA_INVALID);
+    ck_assert_str_eq(err.message,
+                     "struct_size is 12, not a multiple of 8: start from the _INIT macro");
+    ffa_dispatch_destroy(dispatch);
+    ffa_mask_destroy(mask);
 }
 END_TEST
 
@@ -723,6 +796,8 @@ START_TEST(key_chunks_say_who_has_them)
     const ffa_mask_shape cross = { 256, 1024 };
     const ffa_topology topology = { 4, 0 };
     const int32_t modes[] = { FFA_KEYS_WITH_QUERIES, FFA_KEYS_REPLICATED, FFA_KEYS_DISPATCHED };
+    ffa_dispatch_chunk none = FFA_DISPATCH_CHUNK_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
 
     for (int m = 0; m < 3; m++) {
         const ffa_mask_shape square = { 1024, 1024 };
@@ -737,8 +812,9 @@ START_TEST(key_chunks_say_who_has_them)
         one.mask = mask;
         ck_assert_int_eq(ffa_dispatch_create(&dispatch, &one, 1, &topology, &opts, NULL), FFA_OK);
         for (int64_t c = 0; c < ffa_dispatch_key_chunk_count(dispatch); c++) {
-            const ffa_dispatch_chunk chunk = ffa_dispatch_key_chunk_at(dispatch, c);
+            ffa_dispatch_chunk chunk = FFA_DISPATCH_CHUNK_INIT;
 
+            ck_assert_int_eq(ffa_dispatch_key_chunk_get(dispatch, c, &chunk, NULL), FFA_OK);
             ck_assert_int_eq(chunk.begin, at);
             ck_assert_int_eq(chunk.rank < 0, modes[m] == FFA_KEYS_REPLICATED);
             for (int32_t r = 0; r < 4; r++)
@@ -751,13 +827,15 @@ START_TEST(key_chunks_say_who_has_them)
         ck_assert_int_eq(at, 1024);
         for (int32_t r = 0; r < 4; r++)
             ck_assert_int_eq(rows[r], ffa_dispatch_key_rows(dispatch, r));
-        ck_assert_int_eq(ffa_dispatch_key_chunk_at(dispatch, -1).end, 0);
-        ck_assert_int_eq(ffa_dispatch_key_chunk_at(dispatch, 1 << 20).end, 0);
+        ck_assert_int_eq(ffa_dispatch_key_chunk_get(dispatch, -1, &none, &err), FFA_INVALID);
+        ck_assert_int_eq(ffa_dispatch_key_chunk_get(dispatch, 1 << 20, &none, &err), FFA_INVALID);
+        ck_assert_ptr_nonnull(strstr(err.message, "index is 1048576, not in [0, "));
         ffa_dispatch_destroy(dispatch);
         ffa_mask_destroy(mask);
     }
     ck_assert_int_eq(ffa_dispatch_key_chunk_count(NULL), 0);
-    ck_assert_int_eq(ffa_dispatch_key_chunk_at(NULL, 0).end, 0);
+    ck_assert_int_eq(ffa_dispatch_key_chunk_get(NULL, 0, &none, &err), FFA_INVALID);
+    ck_assert_str_eq(err.message, "dispatch is NULL");
 }
 END_TEST
 
@@ -784,6 +862,8 @@ int main(void)
     tcase_add_loop_test(tc, bad_arguments_are_named, 0, sizeof bad_rows / sizeof *bad_rows);
     tcase_add_test(tc, bad_masks_are_named);
     tcase_add_test(tc, key_chunks_say_who_has_them);
+    tcase_add_test(tc, no_cells_are_dispatched);
+    tcase_add_test(tc, loads_have_the_callers_size);
     tcase_add_test(tc, every_allocation_may_fail);
     suite_add_tcase(suite, tc);
     failed = suite_run(suite);

@@ -272,13 +272,13 @@ static const struct {
       { .forward_stages = 17 },
       0,
       FFA_INVALID,
-      "forward_stages is 17, not in [-1, 16]" },
+      "forward_stages is 17, not in [-1, 12]" },
     { "backward_stages",
       { .backward_stages = -2 },
       0,
       FFA_INVALID,
-      "backward_stages is -2, not in [-1, 16]" },
-    { "stages_max", { .stages_max = 17 }, 0, FFA_INVALID, "stages_max is 17, not in [1, 16]" },
+      "backward_stages is -2, not in [-1, 12]" },
+    { "stages_max", { .stages_max = 17 }, 0, FFA_INVALID, "stages_max is 17, not in [1, 12]" },
     { "buffers", { .buffers = 4 }, 0, FFA_INVALID, "buffers is 4, not in [2, 3]" },
     { "moves", { .moves = 3 }, 0, FFA_INVALID, "moves is 3, not in [0, 2]" },
     { "rows",
@@ -465,7 +465,7 @@ static int64_t slowest_of(const ffa_dispatch *dispatch, const ffa_mask *mask, in
     int64_t most = 0;
 
     for (int32_t r = 0; r < ranks; r++) {
-        ffa_parallel_rank rank;
+        ffa_parallel_rank rank = FFA_PARALLEL_RANK_INIT;
 
         ck_assert_int_eq(ffa_parallel_plan_rank_get(plan, r, &rank, NULL), FFA_OK);
         most =
@@ -633,7 +633,7 @@ START_TEST(a_stage_waits_for_its_farthest_rows)
     for (int32_t width = 2; width <= 4; width += 2) {
         const ffa_topology topology = { 4, width };
         const ffa_dispatch_mask one = { mask, 1 };
-        ffa_parallel_stage stage;
+        ffa_parallel_stage stage = FFA_PARALLEL_STAGE_INIT;
         ffa_dispatch *dispatch;
         ffa_parallel_plan *plan;
 
@@ -776,7 +776,7 @@ START_TEST(timelines_end_with_the_pass)
         for (int32_t pass = 0; pass < 2; pass++) {
             const int32_t stages = pass ? info.backward_stages : info.forward_stages;
             int64_t end = 0, rows = 0;
-            ffa_parallel_stage stage;
+            ffa_parallel_stage stage = FFA_PARALLEL_STAGE_INIT;
 
             for (int32_t i = 0; i <= stages + pass; i++) {
                 ck_assert_int_eq(ffa_parallel_plan_stage_get(plan, pass, i, &stage, NULL), FFA_OK);
@@ -812,8 +812,8 @@ START_TEST(forward_only_plans_have_no_backward)
     ffa_parallel_plan_opts opts = FFA_PARALLEL_PLAN_OPTS_INIT;
     ffa_parallel_plan_info info = FFA_PARALLEL_PLAN_INFO_INIT;
     ffa_parallel_plan *plan;
-    ffa_parallel_stage stage;
-    ffa_parallel_rank rank;
+    ffa_parallel_stage stage = FFA_PARALLEL_STAGE_INIT;
+    ffa_parallel_rank rank = FFA_PARALLEL_RANK_INIT;
     ffa_error err = { FFA_OK, 0, "" };
 
     opts.flags = FFA_PARALLEL_FORWARD_ONLY;
@@ -841,7 +841,9 @@ START_TEST(stages_say_what_they_receive)
     ffa_dispatch *dispatch = min_heap(mask, 4, 256);
     ffa_parallel_plan *plan = plan_of(dispatch, mask, 3, NULL);
     ffa_parallel_plan_info info = FFA_PARALLEL_PLAN_INFO_INIT;
-    ffa_parallel_stage stage;
+    ffa_parallel_stage stage = FFA_PARALLEL_STAGE_INIT;
+    ffa_parallel_receive none = FFA_PARALLEL_RECEIVE_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
     int64_t rows = 0;
 
     ck_assert_int_eq(ffa_parallel_plan_info_get(plan, &info, NULL), FFA_OK);
@@ -853,8 +855,10 @@ START_TEST(stages_say_what_they_receive)
 
             ck_assert_int_gt(count, 0);
             for (int64_t i = 0; i < count; i++) {
-                const ffa_parallel_receive got = ffa_parallel_plan_receive_at(plan, back, s, i);
+                ffa_parallel_receive got = FFA_PARALLEL_RECEIVE_INIT;
 
+                ck_assert_int_eq(ffa_parallel_plan_receive_get(plan, back, s, i, &got, NULL),
+                                 FFA_OK);
                 ck_assert_int_eq(got.row, row);
                 ck_assert_int_ne(got.source, info.rank);
                 ck_assert_int_ge(got.source_row, 0);
@@ -862,7 +866,9 @@ START_TEST(stages_say_what_they_receive)
                                  ffa_dispatch_key_rows(dispatch, got.source));
                 row += got.rows;
             }
-            ck_assert_int_eq(ffa_parallel_plan_receive_at(plan, back, s, count).rows, 0);
+            ck_assert_int_eq(ffa_parallel_plan_receive_get(plan, back, s, count, &none, &err),
+                             FFA_INVALID);
+            ck_assert_ptr_nonnull(strstr(err.message, "runs of rows"));
             ck_assert_int_eq(ffa_parallel_plan_stage_get(plan, back, s, &stage, NULL), FFA_OK);
             ck_assert_int_eq(stage.rows, row);
             rows += back ? 0 : row;
@@ -871,10 +877,81 @@ START_TEST(stages_say_what_they_receive)
     ck_assert_int_eq(ffa_parallel_plan_receive_count(plan, 0, 0), 0);
     ck_assert_int_eq(ffa_parallel_plan_receive_count(plan, 0, info.forward_stages + 1), 0);
     ck_assert_int_eq(ffa_parallel_plan_receive_count(NULL, 0, 1), 0);
-    ck_assert_int_eq(ffa_parallel_plan_receive_at(plan, 0, 1, -1).rows, 0);
+    ck_assert_int_eq(ffa_parallel_plan_receive_get(plan, 0, 1, -1, &none, &err), FFA_INVALID);
+    ck_assert_int_eq(ffa_parallel_plan_receive_get(NULL, 0, 1, 0, &none, &err), FFA_INVALID);
+    ck_assert_str_eq(err.message, "plan is NULL");
+    none.struct_size = 0;
+    ck_assert_int_eq(ffa_parallel_plan_receive_get(plan, 0, 1, 0, &none, &err), FFA_INVALID);
+    ck_assert_ptr_nonnull(strstr(err.message, "struct_size is 0"));
     ck_assert_int_eq(info.model.heads_q, 8);
     ck_assert_int_eq(info.model.head_dim, 128);
     ffa_parallel_plan_destroy(plan);
+    ffa_dispatch_destroy(dispatch);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* ---- growth ---- */
+
+/* Causal tokens in chunks of 128 on 8 ranks: the bands of the middle rank's phases, and its copies.
+ * Rows of a chunk attend nearly all keys before them, which lie in as many spans as there are
+ * chunks: a band for each would be quadratic. */
+static int64_t parts_of_plan(int64_t chunks, char digest[40])
+{
+    ffa_mask *mask = causal(chunks * 128);
+    ffa_dispatch *dispatch = min_heap(mask, 8, 128);
+    ffa_parallel_plan *plan = plan_of(dispatch, mask, 4, NULL);
+    int64_t parts = 0;
+
+    for (int back = 0; back < 2; back++) {
+        const struct plan_pass *pass = back ? &plan->backward : &plan->forward;
+
+        for (int32_t p = 0; p < pass->phase_count; p++)
+            parts += pass->phases[p].lists[0].count + pass->phases[p].receives.count;
+        for (int32_t s = 0; s < pass->step_count; s++)
+            parts += pass->sends[s].count;
+    }
+    (void)snprintf(digest, 40, "%s", ffa_parallel_plan_digest(plan));
+    ffa_parallel_plan_destroy(plan);
+    ffa_dispatch_destroy(dispatch);
+    ffa_mask_destroy(mask);
+    return parts;
+}
+
+/* Digests are those of the planner that had a table of pairs of piece and receiver. */
+START_TEST(plans_grow_with_chunks)
+{
+    char small[40], large[40];
+    const int64_t before = parts_of_plan(2048, small), after = parts_of_plan(16384, large);
+
+    printf("2048 chunks: %lld bands and copies, 16384: %lld\n", (long long)before,
+           (long long)after);
+    ck_assert_int_le(after, 9 * before);
+    ck_assert_str_eq(small, "e9486909c14662fb783cc08531217fe3");
+    ck_assert_str_eq(large, "1bb6898f0fd39d82110c17f080a25f69");
+}
+END_TEST
+
+/* A chunk a key and a rank a few chunks: as dense as it gets is refused before it is built. */
+START_TEST(too_many_receives_are_named)
+{
+    const ffa_topology topology = { 4096, 8 };
+    ffa_mask *mask = causal(1 << 20);
+    const ffa_dispatch_mask one = { mask, 1 };
+    ffa_dispatch_opts opts = FFA_DISPATCH_OPTS_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_parallel_plan *plan;
+    ffa_dispatch *dispatch;
+
+    opts.algorithm = FFA_DISPATCH_ZIGZAG;
+    opts.chunk_tokens = 1;
+    opts.flags = FFA_DISPATCH_CHUNK_EXACT;
+    ck_assert_int_eq(ffa_dispatch_create(&dispatch, &one, 1, &topology, &opts, NULL), FFA_OK);
+    ck_assert_int_eq(ffa_parallel_plan_create(&plan, dispatch, mask, 0, NULL, &err),
+                     FFA_UNSUPPORTED);
+    ck_assert_ptr_null(plan);
+    ck_assert_ptr_nonnull(strstr(err.message, "1048576 chunks of keys on 4096 ranks: "));
+    ck_assert_ptr_nonnull(strstr(err.message, "at most 268435456: choose larger chunks"));
     ffa_dispatch_destroy(dispatch);
     ffa_mask_destroy(mask);
 }
@@ -970,6 +1047,8 @@ int main(void)
     tcase_add_test(tc, timelines_end_with_the_pass);
     tcase_add_test(tc, forward_only_plans_have_no_backward);
     tcase_add_test(tc, stages_say_what_they_receive);
+    tcase_add_test(tc, plans_grow_with_chunks);
+    tcase_add_test(tc, too_many_receives_are_named);
     tcase_add_test(tc, every_allocation_may_fail);
     suite_add_tcase(suite, tc);
     failed = suite_run(suite);

@@ -28,6 +28,22 @@ struct lists {
     ffa_group_lists at[RANKS_HERE];
 };
 
+/* All of a rank's copies, into `at`; how many. */
+static int64_t copies_of(const ffa_group *group, int32_t rank, bool is_send, ffa_group_copy *at)
+{
+    const int64_t count =
+        is_send ? ffa_group_send_count(group, rank) : ffa_group_receive_count(group, rank);
+
+    ck_assert_int_le(count, ROWS_HERE);
+    for (int64_t i = 0; i < count; i++) {
+        at[i] = (ffa_group_copy)FFA_GROUP_COPY_INIT;
+        ck_assert_int_eq(is_send ? ffa_group_send_get(group, rank, i, &at[i], NULL)
+                                 : ffa_group_receive_get(group, rank, i, &at[i], NULL),
+                         FFA_OK);
+    }
+    return count;
+}
+
 static void lists_point(struct lists *lists)
 {
     for (int32_t r = 0; r < lists->ranks; r++) {
@@ -266,7 +282,7 @@ START_TEST(send_order_of_the_reference)
                                    (int32_t)json_integer_value(json_object_get(entry, "world")) };
         const json_t *targets = json_object_get(entry, "dst");
         int64_t splits[RANKS_HERE], at = 0, begin = 0, count;
-        const ffa_group_copy *sends;
+        ffa_group_copy sends[ROWS_HERE];
         ffa_group *group;
 
         lists.at[0].input_count = parallel_integers(json_object_get(entry, "input_splits"),
@@ -283,7 +299,7 @@ START_TEST(send_order_of_the_reference)
         }
         lists_point(&lists);
         group = create(&lists);
-        sends = ffa_group_sends(group, 0, &count);
+        count = copies_of(group, 0, true, sends);
         for (int64_t s = 0; s < count; s++) /* neighbours are joined here, and not there */
             for (int64_t row = sends[s].input_row; row < sends[s].input_row + sends[s].rows;) {
                 int64_t range[2];
@@ -396,10 +412,12 @@ static void check_copies(const struct random_group *g, const ffa_group *group, u
     int64_t sent = 0, received = 0;
 
     for (int32_t r = 0; r < g->lists.ranks; r++) {
-        const ffa_group_size size = ffa_group_size_get(group, r);
-        int64_t row = 0, count, foreign = 0;
-        const ffa_group_copy *copies = ffa_group_receives(group, r, &count);
+        ffa_group_size size = FFA_GROUP_SIZE_INIT;
+        ffa_group_copy copies[ROWS_HERE];
+        const int64_t count = copies_of(group, r, false, copies);
+        int64_t row = 0, foreign = 0;
 
+        ck_assert_int_eq(ffa_group_size_get(group, r, &size, NULL), FFA_OK);
         for (int64_t c = 0; c < count; c++) {
             ck_assert_int_eq(copies[c].output_row, row);
             for (int64_t i = 0; i < copies[c].rows; i++, row++)
@@ -416,11 +434,12 @@ static void check_copies(const struct random_group *g, const ffa_group *group, u
         ck_assert_int_eq(size.received_rows, foreign);
     }
     for (int32_t s = 0; s < g->lists.ranks; s++) {
-        int64_t count, there;
-        const ffa_group_copy *sends = ffa_group_sends(group, s, &count);
+        ffa_group_copy sends[ROWS_HERE];
+        const int64_t count = copies_of(group, s, true, sends);
 
         for (int64_t c = 0; c < count; c++) { /* each stands among the receives */
-            const ffa_group_copy *copies = ffa_group_receives(group, sends[c].rank, &there);
+            ffa_group_copy copies[ROWS_HERE];
+            const int64_t there = copies_of(group, sends[c].rank, false, copies);
             int64_t times = 0;
 
             for (int64_t i = 0; i < there; i++)
@@ -533,8 +552,8 @@ START_TEST(transfer_tables_are_a_group)
         lists_point(&lists);
         group = create(&lists);
         for (int32_t r = 0; r < 4; r++) {
-            int64_t count;
-            const ffa_group_copy *got = ffa_group_receives(group, r, &count);
+            ffa_group_copy got[ROWS_HERE];
+            const int64_t count = copies_of(group, r, false, got);
 
             ck_assert_int_eq(count, transfer_tables_copies(copies, &t, r, false));
             for (int64_t c = 0; c < count; c++) {
@@ -771,7 +790,8 @@ START_TEST(bad_buffers_are_named)
     ffa_error err = { FFA_OK, 0, "" };
     struct lists lists;
     ffa_group *group;
-    int64_t count = 3;
+    ffa_group_copy copy = FFA_GROUP_COPY_INIT;
+    ffa_group_size size = FFA_GROUP_SIZE_INIT;
 
     fine_lists(&lists);
     group = create(&lists);
@@ -792,10 +812,15 @@ START_TEST(bad_buffers_are_named)
     from[2].data = row;
     ck_assert_int_eq(ffa_group_cast_host(group, &format, from, to, &err), FFA_INVALID);
     ck_assert_str_eq(err.message, "rank 2: the data of its output buffer of 1 rows is NULL");
-    ck_assert_ptr_null(ffa_group_receives(group, 3, &count));
-    ck_assert_int_eq(count, 0);
-    ck_assert_ptr_null(ffa_group_sends(NULL, 0, NULL));
-    ck_assert_int_eq(ffa_group_size_get(group, -1).input_rows, 0);
+    ck_assert_int_eq(ffa_group_receive_count(group, 3), 0);
+    ck_assert_int_eq(ffa_group_receive_get(group, 3, 0, &copy, &err), FFA_INVALID);
+    ck_assert_str_eq(err.message, "rank is 3, not in [0, 3)");
+    ck_assert_int_eq(ffa_group_send_count(NULL, 0), 0);
+    ck_assert_int_eq(ffa_group_send_get(NULL, 0, 0, &copy, &err), FFA_INVALID);
+    ck_assert_int_eq(ffa_group_send_get(group, 0, -1, &copy, &err), FFA_INVALID);
+    ck_assert_ptr_nonnull(strstr(err.message, "index is -1, not in [0, "));
+    ck_assert_int_eq(ffa_group_size_get(group, -1, &size, &err), FFA_INVALID);
+    ck_assert_str_eq(err.message, "rank is -1, not in [0, 3)");
     ck_assert_int_eq(ffa_group_create(NULL, lists.at, 3, &err), FFA_INVALID);
     ck_assert_str_eq(err.message, "out is NULL");
     ffa_group_destroy(group);

@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Plans with a capacity, and plans like one: what a launch is made of is the same for all of them,
+ * and what cannot be is refused. Nothing is launched here: tests/device/test_replay.c does that.
+ */
+#include "attention/attention.h"
+#include "support/suite.h"
+
+#include <check.h>
+#include <ffa/ffa.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { CAPACITY = 1 << 16 };
+
+static ffa_context *context;
+
+static void setup(void)
+{
+    ck_assert_int_eq(ffa_open(&context, FFA_DEVICE_CPU, NULL, NULL), FFA_OK);
+}
+
+static void teardown(void)
+{
+    ffa_close(context);
+}
+
+static void must(ffa_status rc, const ffa_error *err)
+{
+    ck_assert_msg(rc == FFA_OK, "%s: %s", ffa_status_text(rc), err->message);
+}
+
+static ffa_mask *parse(const char *text)
+{
+    ffa_mask *mask = NULL;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    must(ffa_mask_parse(&mask, text, &err), &err);
+    return mask;
+}
+
+/* Kernels that say they are a GPU's, as far as planning looks at them; two of the forward pass, of
+ * which a mask chooses one. */
+static struct ffa_kernels gpu_kernels(void)
+{
+    const struct device_facts facts = { .name = "NVIDIA H200", .sm_count = 132 };
+    struct ffa_kernels gpu = { .context = context,
+                               .device = choose_device_of(&facts),
+                               .dtype = FFA_BF16,
+                               .head_dim = 128,
+                               .head_dim_v = 128,
+                               .dq_columns = 128,
+                               .pack_heads = 8,
+                               .forward_count = 2,
+                               .has_backward = true,
+                               .backward_tile_m = 64,
+                               .backward_tile_n = 128,
+                               .backward_cluster = 1 };
+
+    gpu.forward[0] = (struct forward_kernel){
+        .kernel = (struct gpu_kernel *)(uintptr_t)1, .tile_m = 16, .tile_n = 128, .cost = { 318, 1 }
+    };
+    gpu.forward[1] = gpu.forward[0];
+    gpu.forward[1].tile_n = 80;
+    gpu.forward[1].cost = (struct tile_cost){ 208, 1.073 };
+    return gpu;
+}
+
+static ffa_plan *plan_of(const struct ffa_kernels *gpu, const char *text, int64_t capacity,
+                         const ffa_plan *like)
+{
+    ffa_plan_opts opts = FFA_PLAN_OPTS_INIT;
+    ffa_mask *mask = parse(text);
+    ffa_plan *plan = NULL;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    opts.capacity_bytes = capacity;
+    opts.like = like;
+    must(ffa_plan_create_with(&plan, gpu, mask, &opts, &err), &err);
+    ffa_mask_destroy(mask);
+    return plan;
+}
+
+static ffa_plan_info info_of(const ffa_plan *plan)
+{
+    ffa_plan_info info = FFA_PLAN_INFO_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    must(ffa_plan_info_get(plan, &info, &err), &err);
+    return info;
+}
+
+START_TEST(capacity_is_what_is_uploaded)
+{
+    const struct ffa_kernels gpu = gpu_kernels();
+    ffa_plan *plain = plan_of(&gpu, "causal:4096", 0, NULL);
+    ffa_plan *plan = plan_of(&gpu, "causal:4096", CAPACITY, NULL);
+    ffa_plan *other = plan_of(&gpu, "full:4096", 0, plan);
+    ffa_plan *exact = plan_of(&gpu, "causal:4096", info_of(plain).image_bytes, NULL);
+
+    ck_assert_int_eq(info_of(plain).capacity_bytes, 0);
+    ck_assert_int_eq(info_of(plan).capacity_bytes, CAPACITY);
+    ck_assert_int_eq(info_of(plan).upload_bytes, CAPACITY);
+    ck_assert_int_eq(info_of(plan).image_bytes, info_of(plain).upload_bytes);
+    ck_assert_int_eq(info_of(other).capacity_bytes, CAPACITY);
+    ck_assert_int_eq(info_of(other).upload_bytes, CAPACITY);
+    ck_assert_int_lt(info_of(other).image_bytes, CAPACITY);
+    ck_assert_int_eq(info_of(exact).upload_bytes, info_of(exact).image_bytes);
+    ffa_plan_destroy(exact);
+    ffa_plan_destroy(other);
+    ffa_plan_destroy(plan);
+    ffa_plan_destroy(plain);
+}
+END_TEST
+
+/* The second mask would choose the other forward kernel, and another order of the backward pass. */
+START_TEST(a_plan_like_another_is_for_its_launches)
+{
+    static const char *const masks[] = { "causal:4096", "window:4096,left=1023,right=0" };
+    const struct ffa_kernels gpu = gpu_kernels();
+    struct backward_layout alone[2], layouts[2], again;
+    ffa_plan *free_one, *plans[2];
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_plan_info info;
+
+    for (int first = 0; first < 2; first++) {
+        plans[0] = plan_of(&gpu, masks[first], 4 * CAPACITY, NULL);
+        free_one = plan_of(&gpu, masks[1 - first], 0, NULL);
+        plans[1] = plan_of(&gpu, masks[1 - first], 0, plans[0]);
+        ck_assert_int_ne(free_one->forward.tile_n, plans[0]->forward.tile_n);
+        ck_assert_int_eq(plans[1]->forward.tile_n, plans[0]->forward.tile_n);
+        must(backward_layout_make(&alone[first], free_one, &gpu, 8, 1, 132, &err), &err);
+        must(backward_layout_make(&layouts[0], plans[0], &gpu, 8, 1, 132, &err), &err);
+        must(backward_layout_make(&layouts[1], plans[1], &gpu, 8, 1, 132, &err), &err);
+        ck_assert_mem_eq(&layouts[0], &layouts[1], sizeof layouts[0]);
+
+        /* Whichever is asked, with whichever heads before; and without the first one. */
+        must(backward_layout_make(&again, plans[1], &gpu, 16, 2, 132, &err), &err);
+        must(backward_layout_make(&layouts[0], plans[0], &gpu, 16, 2, 132, &err), &err);
+        ck_assert_mem_eq(&layouts[0], &again, sizeof again);
+        ffa_plan_destroy(plans[0]);
+        must(backward_layout_make(&again, plans[1], &gpu, 8, 1, 132, &err), &err);
+        ck_assert_mem_eq(&layouts[1], &again, sizeof again);
+        plans[0] = plan_of(&gpu, masks[first], 0, plans[1]); /* and like that one */
+        must(backward_layout_make(&again, plans[0], &gpu, 8, 1, 132, &err), &err);
+        ck_assert_mem_eq(&layouts[1], &again, sizeof again);
+        info = info_of(plans[1]);
+        ck_assert_int_eq(info.tile_n, plans[0]->forward.tile_n);
+        for (int i = 0; i < 2; i++)
+            ffa_plan_destroy(plans[i]);
+        ffa_plan_destroy(free_one);
+    }
+    ck_assert_mem_ne(&alone[0].order, &alone[1].order, sizeof alone[0].order);
+}
+END_TEST
+
+/* As many blocks for any mask, and no fewer work items than any mask has. */
+START_TEST(launches_do_not_depend_on_the_mask)
+{
+    const struct ffa_kernels gpu = gpu_kernels();
+    ffa_plan *plain = plan_of(&gpu, "causal:64", 0, NULL);
+    ffa_plan *plan = plan_of(&gpu, "causal:64", CAPACITY, NULL);
+
+    ck_assert_int_eq(plan_blocks(plain, 3, 132), 3);
+    ck_assert_int_eq(plan_blocks(plain, 300, 132), 132);
+    ck_assert_int_eq(plan_blocks(plan, 3, 132), 132);
+    ck_assert_int_eq(plan_blocks(plan, 0, 132), 132);
+    ck_assert_int_eq(plan_tiles_most(plain, &plain->forward), plain->forward.tile_count);
+    ck_assert_int_eq(plan_tiles_most(plan, &plan->forward), 64); /* a tile a row */
+    plan->capacity_bytes = 320;
+    ck_assert_int_eq(plan_tiles_most(plan, &plan->forward), 10);
+    ffa_plan_destroy(plain);
+    ffa_plan_destroy(plan);
+}
+END_TEST
+
+/* Where tiles would be split without a capacity. */
+START_TEST(nothing_is_split)
+{
+    struct ffa_kernels gpu = gpu_kernels();
+    ffa_plan *plain, *plan;
+
+    gpu.pack_heads = 0;
+    gpu.forward_count = 1;
+    gpu.forward[0].tile_m = 128;
+    gpu.may_split = true;
+    gpu.heads_q = gpu.heads_kv = 8;
+    gpu.split[0] = gpu.forward[0];
+    gpu.split_count = 1;
+    plain = plan_of(&gpu, "full:128x65536", 0, NULL);
+    plan = plan_of(&gpu, "full:128x65536", CAPACITY, NULL);
+    ck_assert_int_eq(info_of(plain).split_heads, 8);
+    ck_assert_int_eq(info_of(plan).split_heads, 0);
+    ffa_plan_destroy(plain);
+    ffa_plan_destroy(plan);
+}
+END_TEST
+
+/* Isolation goes with the plan that others are like. */
+START_TEST(isolation_is_taken_over)
+{
+    const struct ffa_kernels gpu = gpu_kernels();
+    ffa_plan_opts opts = FFA_PLAN_OPTS_INIT;
+    ffa_mask *mask = parse("varlen-causal:300,41,100");
+    ffa_plan *plan = NULL, *other;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    opts.flags = FFA_PLAN_ISOLATE;
+    opts.capacity_bytes = CAPACITY;
+    must(ffa_plan_create_with(&plan, &gpu, mask, &opts, &err), &err);
+    other = plan_of(&gpu, "varlen-causal:200,141,100", CAPACITY, plan);
+    ck_assert_int_eq(info_of(other).is_isolated, 1);
+    ffa_plan_destroy(other);
+    ffa_plan_destroy(plan);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* ---- refusals ---- */
+
+enum change {
+    SAME,
+    OTHER_TILES,
+    OTHER_BACKWARD,
+    NO_BACKWARD,
+    DETERMINISTIC,
+    OTHER_PACK,
+    OTHER_HEADS,
+    OF_THE_CPU
+};
+
+static const struct {
+    const char *mask; /* that of `like` is causal:4096 */
+    int64_t capacity; /* of the plan; `like` has CAPACITY, or none */
+    int32_t heads_q;
+    bool has_like, like_has_capacity;
+    enum change change;
+    const char *says;
+} refusals[] = {
+    { "causal:4096", -1, 0, false, false, SAME, "capacity_bytes is -1, not in [0, 34359738368]" },
+    { "causal:4096", ((int64_t)1 << 35) + 1, 0, false, false, SAME,
+      "capacity_bytes is 34359738369, not in [0, 34359738368]" },
+    { "causal:4096", 100, 0, false, false, SAME, "bytes, capacity_bytes is 100" },
+    { "varlen-causal:2*2048", 0, 0, true, true, SAME, "bytes, capacity_bytes is 65536" },
+    { "causal:4096", CAPACITY, 8, false, false, SAME,
+      "heads_q is 8 with capacity_bytes 65536: a plan that is replayed with other masks is not "
+      "split" },
+    { "causal:4096", 0, 0, true, false, SAME, "`like` was made without capacity_bytes" },
+    { "causal:4096", CAPACITY + 16, 0, true, true, SAME,
+      "capacity_bytes is 65552, that of `like` 65536" },
+    { "causal:4095", 0, 0, true, true, SAME,
+      "the mask has 4095 x 4095 tokens and 1 lists, that of `like` 4096 x 4096 and 1" },
+    { "causal:4096x4097", 0, 0, true, true, SAME, "4096 x 4097 tokens" },
+    { "causal:4096", 0, 0, true, true, OTHER_TILES, "they have forward tiles that these have not" },
+    { "causal:4096", 0, 0, true, true, OTHER_BACKWARD, "backward tiles" },
+    { "causal:4096", 0, 0, true, true, NO_BACKWARD, "passes" },
+    { "causal:4096", 0, 0, true, true, DETERMINISTIC, "backward tiles" },
+    { "causal:4096", 0, 0, true, true, OTHER_PACK, "heads" },
+    { "causal:4096", 0, 0, true, true, OTHER_HEADS, "heads" },
+    { "causal:4096", 0, 0, true, true, OF_THE_CPU, "a backend" },
+};
+
+static void change(struct ffa_kernels *gpu, enum change what)
+{
+    gpu->forward_count = what == OTHER_TILES ? 1 : 2;
+    gpu->forward[0].tile_m = what == OTHER_TILES ? 32 : 16;
+    gpu->backward_tile_n = what == OTHER_BACKWARD ? 64 : 128;
+    gpu->has_backward = what != NO_BACKWARD;
+    gpu->is_deterministic = what == DETERMINISTIC;
+    gpu->pack_heads = what == OTHER_PACK ? 4 : 8;
+    gpu->heads_q = what == OTHER_HEADS ? 64 : 0;
+    gpu->heads_kv = gpu->heads_q / 8;
+    if (what == OF_THE_CPU)
+        gpu->forward[0].kernel = NULL;
+}
+
+START_TEST(what_cannot_be_is_refused)
+{
+    struct ffa_kernels gpu = gpu_kernels();
+    ffa_plan *like =
+        plan_of(&gpu, "causal:4096", refusals[_i].like_has_capacity ? CAPACITY : 0, NULL);
+    ffa_plan_opts opts = FFA_PLAN_OPTS_INIT;
+    ffa_mask *mask = parse(refusals[_i].mask);
+    ffa_plan *plan = like;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    change(&gpu, refusals[_i].change);
+    gpu.is_split = refusals[_i].heads_q > 0;
+    opts.capacity_bytes = refusals[_i].capacity;
+    opts.heads_q = refusals[_i].heads_q;
+    opts.like = refusals[_i].has_like ? like : NULL;
+    ck_assert_int_eq(ffa_plan_create_with(&plan, &gpu, mask, &opts, &err), FFA_INVALID);
+    ck_assert_ptr_null(plan);
+    ck_assert_msg(strstr(err.message, refusals[_i].says), "%s", err.message);
+    ffa_plan_destroy(like);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+/* A list for each kv head where `like` has one list. */
+START_TEST(other_lists_are_refused)
+{
+    const struct ffa_kernels gpu = gpu_kernels();
+    const ffa_slice slice = { 0, 64, 0, 64, FFA_SLICE_FULL, 0 };
+    const ffa_slice_list lists[] = { { &slice, 1 }, { NULL, 0 } };
+    const ffa_mask_shape shape = { 64, 64 };
+    ffa_plan *like = plan_of(&gpu, "causal:64", CAPACITY, NULL), *plan = NULL;
+    ffa_plan_opts opts = FFA_PLAN_OPTS_INIT;
+    ffa_mask *mask = NULL;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    must(ffa_mask_create_per_head(&mask, &shape, lists, 2, &err), &err);
+    opts.like = like;
+    ck_assert_int_eq(ffa_plan_create_with(&plan, &gpu, mask, &opts, &err), FFA_INVALID);
+    ck_assert_msg(strstr(err.message, "64 x 64 tokens and 2 lists, that of `like` 64 x 64 and 1"),
+                  "%s", err.message);
+    ffa_mask_destroy(mask);
+    ffa_plan_destroy(like);
+}
+END_TEST
+
+START_TEST(stages_have_no_capacity)
+{
+    struct ffa_kernels gpu = gpu_kernels();
+    ffa_plan *like = plan_of(&gpu, "causal:64", CAPACITY, NULL), *plans[1] = { NULL };
+    ffa_mask *mask = parse("causal:64");
+    const ffa_mask *masks[] = { mask };
+    ffa_error err = { FFA_OK, 0, "" };
+
+    gpu.is_staged = true;
+    for (int i = 0; i < 2; i++) {
+        ffa_plan_opts opts = FFA_PLAN_OPTS_INIT;
+
+        opts.capacity_bytes = i ? 0 : CAPACITY;
+        opts.like = i ? like : NULL;
+        ck_assert_int_eq(ffa_plan_create_stages(plans, &gpu, masks, 1, &opts, &err), FFA_INVALID);
+        ck_assert_msg(strstr(err.message, i ? "like is given" : "capacity_bytes is given"), "%s",
+                      err.message);
+    }
+    ffa_mask_destroy(mask);
+    ffa_plan_destroy(like);
+}
+END_TEST
+
+/* The CPU backend reads plans where they are: a capacity is checked, and of no effect. */
+START_TEST(the_cpu_takes_no_notice)
+{
+    ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
+    ffa_kernels *kernels = NULL;
+    ffa_plan *plan, *other;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    spec.dtype = FFA_FP32;
+    spec.head_dim = 16;
+    spec.flags = FFA_SPEC_BACKWARD;
+    must(ffa_kernels_create(&kernels, context, &spec, &err), &err);
+    plan = plan_of(kernels, "causal:64", 1, NULL);
+    other = plan_of(kernels, "full:64", 0, plan);
+    ck_assert_int_eq(info_of(other).upload_bytes, 0);
+    ck_assert_int_eq(info_of(other).capacity_bytes, 1);
+    must(ffa_plan_upload(other, kernels, NULL, NULL, &err), &err);
+    ffa_plan_destroy(plan);
+    ffa_plan_destroy(other);
+    ffa_kernels_destroy(kernels);
+}
+END_TEST
+
+START_TEST(each_allocation_may_fail)
+{
+    const struct ffa_kernels gpu = gpu_kernels();
+    ffa_mask *mask = parse("varlen-causal:300,41,100");
+    ffa_plan *like = plan_of(&gpu, "causal:441", CAPACITY, NULL);
+    ffa_error err = { FFA_OK, 0, "" };
+
+    for (int i = 0; i < 2; i++) {
+        long nth = 1;
+
+        for (;; nth++) {
+            ffa_plan_opts opts = FFA_PLAN_OPTS_INIT;
+            ffa_plan *plan = NULL;
+            ffa_status rc;
+
+            opts.capacity_bytes = CAPACITY;
+            opts.like = i ? like : NULL;
+            fault_arm(FAULT_ALLOC, nth);
+            rc = ffa_plan_create_with(&plan, &gpu, mask, &opts, &err);
+            ffa_plan_destroy(plan);
+            if (!fault_fired())
+                break;
+            ck_assert_int_eq(rc, FFA_NOMEM);
+        }
+        fault_arm(FAULT_ALLOC, 0);
+        ck_assert_int_gt(nth, 10);
+    }
+    ck_assert_int_eq(atomic_load(&like->reference->owners), 1);
+    ffa_plan_destroy(like);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("replay");
+    TCase *tc = tcase_create("replay");
+
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, capacity_is_what_is_uploaded);
+    tcase_add_test(tc, a_plan_like_another_is_for_its_launches);
+    tcase_add_test(tc, launches_do_not_depend_on_the_mask);
+    tcase_add_test(tc, nothing_is_split);
+    tcase_add_test(tc, isolation_is_taken_over);
+    tcase_add_loop_test(tc, what_cannot_be_is_refused, 0, sizeof refusals / sizeof *refusals);
+    tcase_add_test(tc, other_lists_are_refused);
+    tcase_add_test(tc, stages_have_no_capacity);
+    tcase_add_test(tc, the_cpu_takes_no_notice);
+    tcase_add_test(tc, each_allocation_may_fail);
+    suite_add_tcase(suite, tc);
+    return suite_run(suite);
+}

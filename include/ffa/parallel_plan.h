@@ -53,6 +53,13 @@ typedef enum ffa_parallel_moves {
 
 /* Bits of ffa_parallel_plan_opts.flags. */
 #define FFA_PARALLEL_FORWARD_ONLY 1u /* no backward stages: inference */
+/* What a plan says, and nothing to run it with: tiles are counted and not kept, so that it takes
+ * little memory on any mask. Passes refuse it with FFA_INVALID. Digests and saved bytes are those
+ * of the same plan without this flag. */
+#define FFA_PARALLEL_OUTLINE 2u
+/* The plan of the rank whose passes together take longest by the model, the first of equals, and
+ * not of the rank in the argument; ffa_parallel_plan_info says which. */
+#define FFA_PARALLEL_SLOWEST_RANK 4u
 
 typedef struct ffa_parallel_plan_opts {
     uint32_t struct_size;

@@ -323,7 +323,7 @@ ffa_status staged_build(struct staged_plan *out, const struct stage_cells *stage
         FFA_TRY(find_cuts(&b, err));
     for (int32_t s = 0; s < count; s++)
         FFA_TRY(build_stage(&b, s, err));
-    if (shares_rows)
+    if (shares_rows && !opts->forward->counts_only)
         rc = mark_tiles(&b, err);
 out:
     for (int32_t l = 0; b.found && l < opts->list_count; l++)

@@ -25,7 +25,8 @@ struct stage_cells {
 
 struct staged_options {
     int32_t list_count;
-    /* The tiles of each pass; NULL: the pass is not wanted. */
+    /* The tiles of each pass; NULL: the pass is not wanted. With counts_only a plan counts what it
+     * would visit. */
     const struct tile_options *forward, *backward;
     /* Forward: where the query tiles of all stages begin, [list_count]. NULL: where those of the
      * stage with most cells do; isolated, wherever a tile of some stage begins. */

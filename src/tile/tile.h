@@ -40,6 +40,9 @@ struct tile_options {
     /* Blocks start at multiples of their size, not at a sweep's first index. Backward it also makes
      * the tickets of ordered accumulation. */
     bool on_grid;
+    /* The plan has its counts and its area, and no tiles, sweeps, bands, tickets or lockstep: what
+     * it would visit, in the memory of one tile. */
+    bool counts_only;
 };
 
 /* Whether the tiles of a backward plan can go through the query rows in lockstep, whatever their

@@ -71,6 +71,24 @@ static void digest_plan(ffa_parallel_plan *plan, const struct plan_tables *w)
     digest_final(&digest, plan->digest);
 }
 
+/* Both passes together; the first of equals. */
+static int32_t slowest_rank(const struct plan_tables *w, int32_t ranks)
+{
+    int64_t most = -1;
+    int32_t slowest = 0;
+
+    for (int32_t r = 0; r < ranks; r++) {
+        const int64_t ns =
+            w->stages.forward[r].cost_ns + (w->stages.backward ? w->stages.backward[r].cost_ns : 0);
+
+        if (ns > most) {
+            most = ns;
+            slowest = r;
+        }
+    }
+    return slowest;
+}
+
 static ffa_status find_ranks(ffa_parallel_plan *plan, const struct plan_tables *w, ffa_error *err)
 {
     plan->ranks = mem_array((size_t)plan->topology.rank_count, sizeof *plan->ranks);
@@ -131,6 +149,8 @@ ffa_status rank_plan_make(ffa_parallel_plan **out, const struct rank_plan_source
     plan->topology = source->topology;
     plan->rank = source->rank;
     plan->opts = source->opts;
+    plan->opts.flags &= PARALLEL_FLAGS_OF_PLAN;
+    plan->is_outline = source->opts.flags & FFA_PARALLEL_OUTLINE;
     plan->shape = mask->shape;
     plan->normals = mem_array((size_t)mask->head_count, sizeof *plan->normals);
     if (!plan->normals) {
@@ -144,6 +164,8 @@ ffa_status rank_plan_make(ffa_parallel_plan **out, const struct rank_plan_source
     FFA_TRY(layout_copy(&plan->keys, source->keys, err));
     FFA_TRY(plan_tables_build(&tables, &in, &slowest_ns, err));
     plan->moves = tables.moves_queries ? FFA_PARALLEL_MOVE_QUERIES : FFA_PARALLEL_MOVE_KEYS;
+    if (source->opts.flags & FFA_PARALLEL_SLOWEST_RANK)
+        plan->rank = slowest_rank(&tables, plan->topology.rank_count);
     FFA_TRY(phases_build(plan, &tables, err));
     FFA_TRY(find_ranks(plan, &tables, err));
     plan->received_rows = tables.rank_needs.rows[plan->rank];

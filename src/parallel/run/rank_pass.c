@@ -152,6 +152,10 @@ ffa_status rank_pass_open(struct rank_pass *p, const ffa_parallel_plan *plan, ff
         rc = error_fail(err, FFA_INVALID, 0, "the plan was made with FFA_PARALLEL_FORWARD_ONLY");
         goto out;
     }
+    if (plan->is_outline) {
+        rc = error_fail(err, FFA_INVALID, 0, "the plan was made with FFA_PARALLEL_OUTLINE");
+        goto out;
+    }
     FFA_TRY(resolve(p, args, is_backward, err));
     p->fp64 = p->args.sum_dtype == FFA_FP64;
     p->tokens = plan->queries.rank_tokens[plan->rank];

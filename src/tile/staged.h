@@ -25,8 +25,7 @@ struct stage_cells {
 
 struct staged_options {
     int32_t list_count;
-    /* The tiles of each pass; NULL: the pass is not wanted. With counts_only a plan counts what it
-     * would visit. */
+    /* The tiles of each pass; NULL: the pass is not wanted. */
     const struct tile_options *forward, *backward;
     /* Forward: where the query tiles of all stages begin, [list_count]. NULL: where those of the
      * stage with most cells do; isolated, wherever a tile of some stage begins. */
@@ -34,6 +33,7 @@ struct staged_options {
     /* Forward: each stage has query rows of its own. Tiles are chosen for each, all are in the
      * plan, unmarked, and cuts is not read. */
     bool has_own_rows;
+    bool counts_only; /* what tile_count counts, of each stage; no tiles */
 };
 
 struct staged_plan {

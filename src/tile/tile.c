@@ -56,6 +56,7 @@ static void add_in_order(struct tile_plan *plan, struct weighed *tiles, int64_t 
 struct tile_sink {
     struct sweep_sink sweeps;
     int64_t tile_capacity, count_capacity;
+    bool counts_only;
 };
 
 /* Room for `more` tiles. */
@@ -126,7 +127,7 @@ static ffa_status build_list(struct tile_sink *sink, struct sweep_work *work,
         FFA_TRY(cut_build(&made, work, &shape, err));
     cuts = given ? *given : made;
     plan->area = area_add(plan->area, normal->area);
-    if (opts->counts_only) {
+    if (sink->counts_only) {
         rc = count_tiles(sink, work, &cuts, shape.rows, err);
         goto out;
     }
@@ -187,9 +188,9 @@ static enum tile_lockstep lockstep_of(const struct tile_plan *plan)
 
 /* ---- build ---- */
 
-ffa_status tile_build_at(struct tile_plan *out, const ffa_mask *mask, enum tile_axis axis,
-                         const struct tile_options *opts, const struct cut_list *cuts,
-                         ffa_error *err)
+static ffa_status build(struct tile_plan *out, const ffa_mask *mask, enum tile_axis axis,
+                        const struct tile_options *opts, const struct cut_list *cuts,
+                        bool counts_only, ffa_error *err)
 {
     const bool is_transposed = axis == TILE_OWNS_KEYS;
     struct tile_plan plan = { .shape = mask->shape,
@@ -198,7 +199,7 @@ ffa_status tile_build_at(struct tile_plan *out, const ffa_mask *mask, enum tile_
                               .tile_n = opts->tile_n,
                               .on_grid = opts->on_grid,
                               .list_count = mask->head_count };
-    struct tile_sink sink = { .sweeps.plan = &plan };
+    struct tile_sink sink = { .sweeps.plan = &plan, .counts_only = counts_only };
     struct sweep_work work = { .block_size = tile_block_size(&plan), .on_grid = opts->on_grid };
     struct normal transposed = { 0 };
     ffa_status rc;
@@ -225,7 +226,7 @@ ffa_status tile_build_at(struct tile_plan *out, const ffa_mask *mask, enum tile_
         }
         FFA_TRY(build_list(&sink, &work, opts, cuts ? &cuts[list] : NULL, list, err));
     }
-    if (!opts->counts_only) {
+    if (!counts_only) {
         if (is_transposed && plan.on_grid)
             FFA_TRY(ticket_build(&plan, err));
         if (is_transposed)
@@ -242,6 +243,19 @@ out:
     sweep_finish(&work);
     tile_finish(&plan);
     return rc;
+}
+
+ffa_status tile_build_at(struct tile_plan *out, const ffa_mask *mask, enum tile_axis axis,
+                         const struct tile_options *opts, const struct cut_list *cuts,
+                         ffa_error *err)
+{
+    return build(out, mask, axis, opts, cuts, false, err);
+}
+
+ffa_status tile_count(struct tile_plan *out, const ffa_mask *mask, enum tile_axis axis,
+                      const struct tile_options *opts, const struct cut_list *cuts, ffa_error *err)
+{
+    return build(out, mask, axis, opts, cuts, true, err);
 }
 
 ffa_status tile_build(struct tile_plan *out, const ffa_mask *mask, enum tile_axis axis,

@@ -299,12 +299,12 @@ static ffa_status build_forward(struct build *b, ffa_error *err)
 {
     const struct stage_cut *cut = &b->stages->forward[b->plan->rank];
     const struct tile_options tiles = { .tile_m = b->plan->opts.tile_m,
-                                        .tile_n = b->plan->opts.tile_n,
-                                        .counts_only = b->plan->is_outline };
+                                        .tile_n = b->plan->opts.tile_n };
     const struct staged_options opts = { .list_count = b->plan->list_count,
                                          .forward = &tiles,
                                          .cuts = b->cuts,
-                                         .has_own_rows = b->tables->moves_queries };
+                                         .has_own_rows = b->tables->moves_queries,
+                                         .counts_only = b->plan->is_outline };
     struct plan_pass *pass = &b->plan->forward;
     ffa_status rc = FFA_OK;
 
@@ -444,7 +444,6 @@ static ffa_status build_backward(struct build *b, ffa_error *err)
     const struct stage_cut *cut = &b->stages->backward[b->plan->rank];
     const struct tile_options tiles = { .tile_m = b->plan->opts.backward_m,
                                         .tile_n = b->plan->opts.backward_n };
-    struct tile_options received = tiles;
     struct staged_options opts = { .list_count = b->plan->list_count, .backward = &tiles };
     struct plan_pass *pass = &b->plan->backward;
     ffa_status rc = FFA_OK;
@@ -462,8 +461,7 @@ static ffa_status build_backward(struct build *b, ffa_error *err)
         FFA_TRY(phase_rows(b, pass, cut, p, err));
     FFA_TRY(build_tiles(b, pass, 0, 1, &opts, err)); /* tiles in any case: they are divided */
     FFA_TRY(split_own(b, cut, err));
-    received.counts_only = b->plan->is_outline;
-    opts.backward = &received;
+    opts.counts_only = b->plan->is_outline;
     FFA_TRY(build_tiles(b, pass, 1, cut->count, &opts, err));
     flag_key_tiles(b);
 out:

@@ -27,8 +27,9 @@ extern "C" {
 /* What the model of time is told; 0 in a field takes its default, for H200s: rates that kernels
  * reach on long masks, a little below; batched pulls over NVLink while all GPUs of the host pull
  * (200 to 270 GB/s measured) and a round trip of stream flags (13 us measured); a network of 400
- * Gb/s, its latency assumed. A cell is one (query, key) pair of one query head: 4 head_dim
- * operations forward, 10 backward. */
+ * Gb/s, its latency assumed. A cell is one (query, key) pair of one query head: 2 (head_dim +
+ * head_dim_v) operations forward, 6 head_dim + 4 head_dim_v backward, with the head_dim_v of the
+ * options that the model is part of. */
 typedef struct ffa_parallel_model {
     int32_t heads_q;         /* 8 */
     int32_t heads_kv;        /* 1; divides heads_q */
@@ -77,6 +78,8 @@ typedef struct ffa_parallel_plan_opts {
     int32_t pad_;
     int64_t stage_rows_min; /* rows of a stage, at least, unless there is only one; 0: 512 */
     ffa_parallel_model model;
+    int32_t head_dim_v; /* of v and out, up to 1024; 0: model.head_dim */
+    int32_t pad_end_;
 } ffa_parallel_plan_opts;
 #define FFA_PARALLEL_PLAN_OPTS_INIT                                                                \
     {                                                                                              \
@@ -148,6 +151,8 @@ typedef struct ffa_parallel_plan_info {
      * in fp32, and, backward, dq in fp32. */
     int64_t forward_bytes, backward_bytes;
     ffa_parallel_model model; /* as used, defaults filled in */
+    int32_t head_dim_v;       /* likewise */
+    int32_t pad_end_;
 } ffa_parallel_plan_info;
 #define FFA_PARALLEL_PLAN_INFO_INIT                                                                \
     {                                                                                              \

@@ -24,7 +24,7 @@ static const char *const move_modes[] = { "keys", "queries", "auto", NULL };
 
 struct plan_options {
     const char *mask, *svg, *heads, *algorithm, *keys, *moves;
-    int64_t ranks, width, rank, chunk, stages, buffers, head_dim;
+    int64_t ranks, width, rank, chunk, stages, buffers, head_dim, head_dim_v;
 };
 
 /* What is shown: the mask's dispatch, and the plan of one rank. */
@@ -90,6 +90,10 @@ static int read_options(const struct cli *cli, const struct plan_options *option
     if (options->head_dim % 8 != 0)
         return cli_fail_text(cli, FFA_INVALID, "--head-dim is %d, not a multiple of 8 in [8, 256]",
                              (int)options->head_dim);
+    if (options->head_dim_v % 8 != 0)
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--head-dim-v is %d, not a multiple of 8 in [8, 256]",
+                             (int)options->head_dim_v);
     status = read_word(cli, "algorithm", options->algorithm, algorithms, &dispatch->algorithm);
     if (status == CLI_PARSE_GO)
         status = read_word(cli, "keys", options->keys, key_modes, &dispatch->keys);
@@ -101,6 +105,7 @@ static int read_options(const struct cli *cli, const struct plan_options *option
         dispatch->keys = FFA_KEYS_DISPATCHED;
     dispatch->chunk_tokens = options->chunk;
     plan->model.head_dim = (int32_t)options->head_dim;
+    plan->head_dim_v = (int32_t)options->head_dim_v;
     plan->forward_stages = plan->backward_stages = (int32_t)options->stages;
     plan->buffers = (int32_t)options->buffers;
     return status;
@@ -383,6 +388,7 @@ int cmd_plan(struct cli *cli)
         { "svg", CLI_TEXT, &o.svg, "FILE", "write a picture to FILE instead", 0, 0 },
         { "heads", CLI_TEXT, &o.heads, "HQ:HK", "query and kv heads of the model; 8:1", 0, 0 },
         { "head-dim", CLI_INT, &o.head_dim, "D", "their size, a multiple of 8; 128", 8, 256 },
+        { "head-dim-v", CLI_INT, &o.head_dim_v, "D", "of v and the output; as --head-dim", 8, 256 },
         { "algorithm", CLI_TEXT, &o.algorithm, "NAME",
           "affinity, min-heap, sequential, zigzag, exact, or best: of the first two, by the model",
           0, 0 },

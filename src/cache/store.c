@@ -10,11 +10,14 @@
 #include "cache/store_internal.h"
 
 #include "base/file_limit.h"
+#include "base/tempfile.h"
 #include "cache/store_place.h"
 #include "cache/store_vfs.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* ---- SQLite, and what it says ---- */
 
@@ -264,7 +267,7 @@ static ffa_status find_file(struct store *store, struct stat *file, ffa_error *e
         store_reap(store) != FFA_OK)
         return error_nomem(err, "a path");
     if (rc == FFA_NOT_FOUND && store_is_maker(store)) {
-        rc = store_make(store, err->native == 0, err);
+        rc = store_make(store, err);
         if (rc == FFA_OK)
             rc = store_enter_place(store, file, err);
     }
@@ -355,7 +358,8 @@ static bool is_gone(const struct store *store)
 {
     struct stat now;
 
-    return (store->follows_links ? stat : lstat)(store->path, &now) != 0 ||
+    return fstatat(store->start, store->path, &now,
+                   store->follows_links ? 0 : AT_SYMLINK_NOFOLLOW) != 0 ||
            now.st_ino != store->inode || now.st_dev != store->device;
 }
 
@@ -396,6 +400,11 @@ static ffa_status name_of(struct store *store, const char *path, ffa_error *err)
         return error_nomem(err, "a path");
     slash = strrchr(store->folder, '/');
     slash[slash == store->folder] = '\0';
+    if (*store->path != '/') {
+        int start = descriptor_above_standard(open(".", O_PATH | O_DIRECTORY | O_CLOEXEC));
+
+        store->start = start >= 0 ? start : AT_FDCWD;
+    }
     return FFA_OK;
 }
 
@@ -416,6 +425,7 @@ ffa_status store_open(struct store **out, const struct store_opts *opts, ffa_err
     store->busy_ms = STORE_BUSY_MS;
     store->work_max = STORE_WORK_MAX;
     store->place.folder = -1;
+    store->start = AT_FDCWD;
     store->bytes_max = opts->bytes_max ? opts->bytes_max : (uint64_t)1 << 30;
     store->log = opts->log;
     (void)pthread_mutex_init(&store->lock, NULL);
@@ -451,6 +461,8 @@ void store_close(struct store *store)
     store_lock(store);
     store_close_db(store);
     store_leave_place(&store->place);
+    if (store->start >= 0)
+        (void)close(store->start);
     store_unlock(store);
     fork_guard_remove(&store->guard);
     (void)pthread_mutex_destroy(&store->lock);

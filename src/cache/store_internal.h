@@ -28,14 +28,16 @@ enum {
 /* A folder that is open, and a file's name in it. What is there is opened through the folder's
  * descriptor, so that nobody who may exchange a folder above it can make it another's. */
 struct store_place {
-    int folder;   /* -1: none */
-    char *opened; /* opens the folder: "/proc/self/fd/N", or its path where /proc is missing */
+    int folder; /* -1: none */
+    char *
+        opened; /* opens the folder: "/proc/thread-self/fd/N", or its path where /proc is missing */
     char *name;
 };
 
 struct store {
     char *path; /* NULL: memory only */
     char *folder;
+    int start; /* where a relative path starts, whatever the working folder becomes; or AT_FDCWD */
     enum store_mode mode;
     bool may_create, on_network, of_group;
     bool follows_links; /* as every bundle does */
@@ -86,8 +88,8 @@ char *store_place_path(const struct store_place *place, const char *ending);
 /* A whole, empty store in the empty file `file`, inside a transaction: the caller commits and
  * closes both. */
 ffa_status store_begin_file(struct store *store, int file, int64_t created_s, ffa_error *err);
-/* In the place that was entered; replace: an empty file is in the way. */
-ffa_status store_make(struct store *store, bool replace, ffa_error *err);
+/* In the place that was entered, where nothing is, or an empty file. */
+ffa_status store_make(struct store *store, ffa_error *err);
 /* Remove what killed makers left behind. Only FFA_NOMEM fails. */
 ffa_status store_reap(const struct store *store);
 /* Rename a damaged file to "<path>.damaged". */

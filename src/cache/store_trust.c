@@ -9,8 +9,9 @@
  * a symbolic link is refused; the links that lead to a bundle are followed one by one, and the
  * owner and the folder of each are checked.
  *
- * SQLite opens by path, and "/proc/self/fd/N" is the path of a descriptor. Where /proc is missing,
- * a path by names is as good if nobody else can exchange a folder on it, so all are checked.
+ * SQLite opens by path, and "/proc/thread-self/fd/N" is the path of a descriptor. Where /proc is
+ * missing, a path by names is as good if nobody else can exchange a folder on it, so all are
+ * checked.
  */
 #include "base/tempfile.h"
 #include "cache/store_internal.h"
@@ -119,7 +120,8 @@ static int open_folder(int at, const char *name, bool follow, struct stat *stat)
 {
     int folder = fault_here(FAULT_FILE)
                      ? (errno = EIO, -1)
-                     : openat(at, name, O_PATH | O_CLOEXEC | (follow ? 0 : O_NOFOLLOW));
+                     : descriptor_above_standard(
+                           openat(at, name, O_PATH | O_CLOEXEC | (follow ? 0 : O_NOFOLLOW)));
 
     if (folder >= 0 && fstat(folder, stat) != 0) {
         int saved = errno;
@@ -149,7 +151,7 @@ static ffa_status make_folder(struct store *store, bool *is_made, ffa_error *err
         slash = strchr(slash + 1, '/');
         if (slash)
             *slash = '\0';
-        *is_made = mkdir(name, 0700) == 0;
+        *is_made = mkdirat(store->start, name, 0700) == 0;
         if ((!*is_made && errno != EEXIST) || fault_here(FAULT_FILE)) {
             rc = store_file_trouble(store, "make the folder", name, err);
             break;
@@ -165,7 +167,8 @@ static ffa_status make_folder(struct store *store, bool *is_made, ffa_error *err
 /* With the group's bit, so that what others make in it is the group's, too. */
 static ffa_status give_to_group(struct store *store, const struct stat *stat, ffa_error *err)
 {
-    int folder = open(store->folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int folder =
+        openat(store->start, store->folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     struct stat now;
     ffa_status rc = FFA_OK;
 
@@ -257,12 +260,12 @@ static ffa_status enter_folder(struct store *store, ffa_error *err)
     struct stat stat;
     ffa_status rc = FFA_OK;
 
-    folder = open_folder(AT_FDCWD, store->folder, false, &stat);
+    folder = open_folder(store->start, store->folder, false, &stat);
     if (folder < 0 && errno == ENOENT) {
         if (!store_is_maker(store))
             return error_fail(err, FFA_NOT_FOUND, ENOENT, "there is no store '%s'", store->path);
         FFA_TRY(make_folder(store, &is_made, err));
-        folder = open_folder(AT_FDCWD, store->folder, false, &stat);
+        folder = open_folder(store->start, store->folder, false, &stat);
     }
     if (folder < 0)
         return store_file_trouble(store, "look at", store->folder, err);
@@ -333,13 +336,30 @@ out:
 
 /* ---- a bundle ---- */
 
+/* What to call the folder of a hop: that of a relative link is not relative to anything that the
+ * reader knows. */
+static const char *call(const struct store *store, const char *name, const char *path, int folder,
+                        char out[256])
+{
+    char opened[32];
+    ssize_t bytes;
+
+    if (*path == '/' || strcmp(name, store->path) == 0 || !descriptor_path(opened, folder))
+        return path;
+    bytes = readlink(opened, out, 255);
+    if (bytes < 0)
+        return path;
+    out[bytes] = '\0';
+    return out;
+}
+
 /* One hop: the folder of `name`, and what has the name in it. *folder: where a relative link
  * starts; replaced. */
 static ffa_status hop_to(struct store *store, const char *name, int *folder, struct stat *file,
                          ffa_error *err)
 {
     const char *slash = strrchr(name, '/');
-    char *path = mem_strdup(slash ? name : ".");
+    char *path = mem_strdup(slash ? name : "."), called[256];
     struct stat stat;
     int next;
     ffa_status rc = FFA_OK;
@@ -358,7 +378,7 @@ static ffa_status hop_to(struct store *store, const char *name, int *folder, str
                               store->path)
                  : store_file_trouble(store, "look at", name, err);
     else
-        rc = trust(store, path, &stat, "folder", err);
+        rc = trust(store, call(store, name, path, next, called), &stat, "folder", err);
     mem_free(path);
     return rc;
 }
@@ -382,7 +402,8 @@ ffa_status store_enter_bundle_place(struct store *store, struct stat *file, ffa_
 {
     enum { HOPS = 8 };
     char *name = mem_strdup(store->path), *next;
-    int folder = AT_FDCWD;
+    int folder =
+        store->start >= 0 ? fcntl(store->start, F_DUPFD_CLOEXEC, STDERR_FILENO + 1) : AT_FDCWD;
     ffa_status rc = name ? FFA_OK : error_nomem(err, "a path");
 
     store_leave_place(&store->place);

@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 
 enum {
+    STORE_CALLED = 144,                    /* a path in a sentence, two of which fit an ffa_error */
     STORE_SCHEMA = 2,                      /* 1: without the tables failure and miss */
     STORE_APPLICATION = 0x6666616b,        /* 'ffak', as in cache/schema.sql */
     STORE_BUNDLE_APPLICATION = 0x66666162, /* 'ffab': the same schema, never to change again */
@@ -35,7 +36,8 @@ struct store_place {
 };
 
 struct store {
-    char *path; /* NULL: memory only */
+    char *path;                /* NULL: memory only */
+    char called[STORE_CALLED]; /* the path in sentences */
     char *folder;
     int start; /* where a relative path starts, whatever the working folder becomes; or AT_FDCWD */
     enum store_mode mode;
@@ -106,6 +108,8 @@ ffa_status store_set_up(struct store *store, ffa_error *err);
 
 /* ---- statements ---- */
 
+/* What a sentence calls a path: of a long one the end, so that there is room for the reason. */
+void store_call(char out[STORE_CALLED], const char *path);
 /* The adapter: `doing` completes "store: cannot ...". OK, ROW and DONE are FFA_OK. */
 ffa_status store_sql(struct store *store, int code, const char *doing, ffa_error *err);
 ffa_status store_prepare(struct store *store, sqlite3_stmt **out, const char *sql, ffa_error *err);

@@ -226,7 +226,7 @@ ffa_status store_put_aside(struct store *store, const struct stat *file, ffa_err
         rc = error_fail(err, FFA_CACHE, 0,
                         "'%s' is not a kernel store, or is damaged from its first bytes; remove "
                         "it or choose another path",
-                        store->path);
+                        store->called);
         goto out;
     }
     FFA_TRY(move_aside(store, "-journal", err));

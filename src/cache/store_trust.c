@@ -38,7 +38,7 @@ ffa_status store_fail_network(const struct store *store, ffa_error *err)
     return error_fail(err, FFA_CACHE, 0,
                       "store '%s' is on a network file system (%s) and is only read; use a folder "
                       "on a local disk, or a bundle, or %s",
-                      store->path, store->network,
+                      store->called, store->network,
                       store->mode == STORE_MAINTAIN ? "say FFA_CACHE_NETWORK (--network)"
                                                     : "set FFA_OPEN_NETWORK_STORE (--network)");
 }
@@ -46,7 +46,7 @@ ffa_status store_fail_network(const struct store *store, ffa_error *err)
 static ffa_status refuse(struct store *store, ffa_error *err, const char *what, const char *fix)
 {
     return error_fail(err, FFA_CACHE, 0, "%s '%s' is not trusted: %s; %s", store_kind(store),
-                      store->path, what, fix);
+                      store->called, what, fix);
 }
 
 /* What to do about a mode. To take write permission from what others share would harm them. */
@@ -54,8 +54,10 @@ static void advise(char *out, size_t size, const char *name, const struct stat *
 {
     if (stat->st_mode & S_ISVTX || stat->st_uid != geteuid())
         text_format(out, size, "others share it: use a folder of your own");
-    else
+    else if (strlen(name) < size - sizeof "chmod go-w ''")
         text_format(out, size, "chmod go-w '%s'", name);
+    else
+        text_format(out, size, "chmod go-w it");
 }
 
 /* A folder or file is trusted when nobody but its user and root can change it; of a group's store,
@@ -72,7 +74,7 @@ static ffa_status trust(struct store *store, const char *name, const struct stat
     }
     if (!S_ISDIR(stat->st_mode) && !S_ISREG(stat->st_mode))
         return error_fail(err, FFA_CACHE, 0, "%s '%s' is no regular file: it is %s",
-                          store_kind(store), store->path, place_kind(stat->st_mode));
+                          store_kind(store), store->called, place_kind(stat->st_mode));
     if (place_is_trusted(stat, store->of_group))
         return FFA_OK;
     if (stat->st_uid != geteuid() && stat->st_uid != 0 && !is_groups) {
@@ -89,9 +91,12 @@ static ffa_status trust(struct store *store, const char *name, const struct stat
 ffa_status store_file_trouble(struct store *store, const char *doing, const char *name,
                               ffa_error *err)
 {
+    char called[STORE_CALLED];
+
+    store_call(called, name);
     return error_fail(err, errno == ENOMEM ? FFA_NOMEM : FFA_CACHE, errno,
-                      "%s '%s': cannot %s '%s': %s", store_kind(store), store->path, doing, name,
-                      strerror(errno));
+                      "%s '%s': cannot %s '%s': %s", store_kind(store), store->called, doing,
+                      called, strerror(errno));
 }
 
 /* ---- folders ---- */
@@ -201,7 +206,7 @@ static ffa_status check_ancestors(struct store *store, char *path, ffa_error *er
                    (!(stat.st_mode & S_ISVTX) && !place_is_trusted(&stat, store->of_group))) {
             char what[256];
 
-            text_copy(what, "others can exchange folders in '%.160s', and there is no /proc", path);
+            text_copy(what, "others can exchange folders in '%.140s', and there is no /proc", path);
             rc = refuse(store, err, what, "use a folder below your own, or mount /proc");
         }
         slash[slash == path] = kept;
@@ -263,7 +268,7 @@ static ffa_status enter_folder(struct store *store, ffa_error *err)
     folder = open_folder(store->start, store->folder, false, &stat);
     if (folder < 0 && errno == ENOENT) {
         if (!store_is_maker(store))
-            return error_fail(err, FFA_NOT_FOUND, ENOENT, "there is no store '%s'", store->path);
+            return error_fail(err, FFA_NOT_FOUND, ENOENT, "there is no store '%s'", store->called);
         FFA_TRY(make_folder(store, &is_made, err));
         folder = open_folder(store->start, store->folder, false, &stat);
     }
@@ -273,7 +278,7 @@ static ffa_status enter_folder(struct store *store, ffa_error *err)
         FFA_TRY(give_to_group(store, &stat, err));
     FFA_TRY(trust(store, store->folder, &stat, "folder", err));
     if (!S_ISDIR(stat.st_mode)) {
-        rc = error_fail(err, FFA_CACHE, ENOTDIR, "store '%s': '%s' is no folder", store->path,
+        rc = error_fail(err, FFA_CACHE, ENOTDIR, "store '%s': '%s' is no folder", store->called,
                         store->folder);
         goto out;
     }
@@ -306,7 +311,7 @@ static ffa_status check_companions(struct store *store, ffa_error *err)
             return error_fail(err, FFA_CACHE, 0,
                               "store '%s': '%s%s' is no regular file: it is %s; "
                               "remove it",
-                              store->path, store->path, endings[i], place_kind(stat.st_mode));
+                              store->called, store->called, endings[i], place_kind(stat.st_mode));
     }
     return FFA_OK;
 }
@@ -319,17 +324,17 @@ ffa_status store_enter_place(struct store *store, struct stat *file, ffa_error *
     FFA_TRY(enter_folder(store, err));
     if (look(store->place.folder, store->place.name, file) != 0)
         return errno == ENOENT
-                   ? error_fail(err, FFA_NOT_FOUND, ENOENT, "there is no store '%s'", store->path)
+                   ? error_fail(err, FFA_NOT_FOUND, ENOENT, "there is no store '%s'", store->called)
                    : store_file_trouble(store, "look at", store->path, err);
     FFA_TRY(trust(store, store->path, file, "file", err));
     if (!S_ISREG(file->st_mode))
-        rc = error_fail(err, FFA_CACHE, 0, "store '%s' is no regular file: it is %s", store->path,
+        rc = error_fail(err, FFA_CACHE, 0, "store '%s' is no regular file: it is %s", store->called,
                         place_kind(file->st_mode));
     else
         rc = check_companions(store, err);
     /* Nothing was ever written: as good as absent. */
     if (rc == FFA_OK && file->st_size == 0 && store_is_maker(store))
-        rc = error_fail(err, FFA_NOT_FOUND, 0, "store '%s' is empty", store->path);
+        rc = error_fail(err, FFA_NOT_FOUND, 0, "store '%s' is empty", store->called);
 out:
     return rc;
 }
@@ -375,7 +380,7 @@ static ffa_status hop_to(struct store *store, const char *name, int *folder, str
     if (next < 0 || look(next, slash ? slash + 1 : name, file) != 0)
         rc = errno == ENOENT || errno == ENOTDIR
                  ? error_fail(err, FFA_NOT_FOUND, ENOENT, "there is no %s '%s'", store_kind(store),
-                              store->path)
+                              store->called)
                  : store_file_trouble(store, "look at", name, err);
     else
         rc = trust(store, call(store, name, path, next, called), &stat, "folder", err);
@@ -429,7 +434,7 @@ ffa_status store_enter_bundle_place(struct store *store, struct stat *file, ffa_
     FFA_TRY(trust(store, store->path, file, "file", err));
     if (!S_ISREG(file->st_mode)) {
         rc = error_fail(err, FFA_CACHE, 0, "%s '%s' is no regular file: it is %s",
-                        store_kind(store), store->path, place_kind(file->st_mode));
+                        store_kind(store), store->called, place_kind(file->st_mode));
         goto out;
     }
     rc = take_place(store, folder, strrchr(name, '/') ? strrchr(name, '/') + 1 : name, err);

@@ -13,6 +13,7 @@
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -273,6 +274,59 @@ START_TEST(advice_names_the_folder_of_a_link)
 }
 END_TEST
 
+/* ---- sentences ---- */
+
+/* However long the path, the reason and what to do are there. */
+START_TEST(reasons_are_not_cut_off)
+{
+    struct watch watch = { .warning = "" };
+    char name[201], *deep = strdup(home);
+
+    memset(name, 'n', 200);
+    name[200] = '\0';
+    for (int i = 0; i < 3; i++) {
+        char *next = tmpdir_path(deep, name);
+
+        ck_assert_int_eq(mkdir(next, 0700), 0);
+        free(deep);
+        deep = next;
+    }
+    {
+        char *at = tmpdir_path(deep, "k.ffadb");
+
+        ck_assert_int_eq(chmod(deep, 0777), 0);
+        store_close(open_at(at, STORE_READWRITE, &watch));
+        ck_assert_msg(strstr(watch.warning, "its folder can be written by others (mode 777); "
+                                            "chmod go-w it\""),
+                      "%s", watch.warning);
+        free(at);
+    }
+    free(deep);
+}
+END_TEST
+
+/* A name that leaves no room for the journal's makes no store that nothing can be added to. */
+START_TEST(name_leaves_room_for_the_journal)
+{
+    struct watch watch = { .warning = "" };
+    char name[NAME_MAX + 1], *at;
+    struct store *store;
+
+    memset(name, 'n', sizeof name);
+    name[NAME_MAX - 8 + _i] = '\0';
+    at = tmpdir_path(home, name);
+    store = open_at(at, STORE_READWRITE, &watch);
+    put(store, 0);
+    ck_assert(has(store, 0) == !_i);
+    ck_assert_int_eq((int)store_error_count(store), _i);
+    ck_assert_msg(!_i || strstr(watch.warning, "its name has 248 bytes, more than 247"), "%s",
+                  watch.warning);
+    ck_assert_int_eq(access(at, F_OK) == 0, !_i);
+    store_close(store);
+    free(at);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("makers");
@@ -284,6 +338,8 @@ int main(void)
     tcase_add_test(tc, working_folder_changes);
     tcase_add_test(tc, first_thread_ends);
     tcase_add_test(tc, advice_names_the_folder_of_a_link);
+    tcase_add_test(tc, reasons_are_not_cut_off);
+    tcase_add_loop_test(tc, name_leaves_room_for_the_journal, 0, 2);
     tcase_set_timeout(tc, 60);
     suite_add_tcase(suite, tc);
     return suite_run(suite);

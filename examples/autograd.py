@@ -13,7 +13,7 @@ import sys
 
 import torch
 
-lib = C.CDLL(next((a for a in sys.argv[1:] if a.endswith(".so")), "libffa.so"))
+lib = C.CDLL(sys.argv[1] if len(sys.argv) > 1 else "libffa.so")
 capsule_pointer = C.pythonapi.PyCapsule_GetPointer
 capsule_pointer.restype, capsule_pointer.argtypes = C.c_void_p, [C.py_object, C.c_char_p]
 DTYPES = {torch.bfloat16: 1, torch.float16: 2, torch.float32: 3, torch.float64: 4}

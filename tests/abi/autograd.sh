@@ -18,5 +18,5 @@ fi
 PYTHONDONTWRITEBYTECODE=1
 PYTHONPATH=$2/examples
 export PYTHONDONTWRITEBYTECODE PYTHONPATH
-"$python" "$2/tests/abi/autograd.py" "$1"
+"$python" "$2/tests/abi/autograd_cases.py" "$1"
 "$python" "$2/examples/autograd.py" "$1"

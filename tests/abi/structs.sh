@@ -34,9 +34,6 @@ ffa_parallel_model  within options
 ffa_rows            arguments
 ffa_sim_pass        within ffa_sim_result
 "
-# Written by the library, and without a size so far: a name leaves this list when it gets one.
-unsized="
-"
 # Told to callbacks: the library sets struct_size, and no caller starts one.
 told="
 ffa_cache_entry
@@ -81,7 +78,7 @@ structs=$(awk '
 [ -n "$structs" ] || say "no struct was found"
 
 for name in $(echo "$structs" | awk '$2 != "struct_size" { print $1 }'); do
-    printf '%s\n' "$unsized" "$plain_names" | grep -qx "$name" ||
+    echo "$plain_names" | grep -qx "$name" ||
         say "$name has no struct_size: it cannot grow; add one, or a line to $0 that says why it need not"
 done
 for name in $told; do

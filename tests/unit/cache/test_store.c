@@ -1330,7 +1330,7 @@ START_TEST(maintenance_refuses)
     ck_assert_int_eq(ffa_cache_open(NULL, path, 0, &err), FFA_INVALID);
     ck_assert_int_eq(ffa_cache_open(&cache, NULL, 0, &err), FFA_INVALID);
     ck_assert_int_eq(ffa_cache_open(&cache, "", 0, &err), FFA_INVALID);
-    ck_assert_int_eq(ffa_cache_open(&cache, path, 16, &err), FFA_UNSUPPORTED);
+    ck_assert_int_eq(ffa_cache_open(&cache, path, 1u << 31, &err), FFA_UNSUPPORTED);
     ck_assert_int_eq(ffa_cache_open(&cache, path, 0, &err), FFA_NOT_FOUND);
     ck_assert_ptr_null(cache);
     ck_assert_msg(strstr(err.message, "there is no store"), "%s", err.message);

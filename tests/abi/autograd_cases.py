@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What examples/autograd.py meets in practice: each thing that does not fit is a sentence, each that does is right.
 
-  autograd.py LIBRARY    in the folder of the example
+  autograd_cases.py LIBRARY    in the folder of the example
 """
+import sys
+
 import torch
 
+sys.path.pop(0)  # the folder of this file, which has the example's name
 import autograd as example
 
 CU = [0, 5, 17, 24]

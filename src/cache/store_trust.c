@@ -144,6 +144,21 @@ static int look(int folder, const char *name, struct stat *stat)
                                   : fstatat(folder, name, stat, AT_SYMLINK_NOFOLLOW);
 }
 
+/* A folder that was made on the way to a group's store: its group passes through. */
+static bool let_group_pass(const struct store *store, const char *name)
+{
+    int folder = openat(store->start, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    struct stat stat;
+    bool is_done = folder >= 0 && fstat(folder, &stat) == 0 &&
+                   fchmod(folder, (stat.st_mode & 07777) | S_IXGRP) == 0;
+    int saved = errno;
+
+    if (folder >= 0)
+        (void)close(folder);
+    errno = saved;
+    return is_done;
+}
+
 /* As mkdir -p, with mode 0700. */
 static ffa_status make_folder(struct store *store, bool *is_made, ffa_error *err)
 {
@@ -163,6 +178,10 @@ static ffa_status make_folder(struct store *store, bool *is_made, ffa_error *err
         }
         if (!slash)
             break;
+        if (*is_made && store->of_group && !let_group_pass(store, name)) {
+            rc = store_file_trouble(store, "hand to its group", name, err);
+            break;
+        }
         *slash = '/';
     }
     mem_free(name);

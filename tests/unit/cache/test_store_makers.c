@@ -188,6 +188,33 @@ START_TEST(journal_of_a_removed_store)
 }
 END_TEST
 
+/* ---- for a group ---- */
+
+/* The folders above that are made, too, let the group pass, and no more. */
+START_TEST(group_reaches_its_store)
+{
+    struct store_opts opts = { .mode = STORE_READWRITE, .of_group = true };
+    char *above = tmpdir_path(home, "above"), *inner = tmpdir_path(above, "inner");
+    char *at = tmpdir_path(inner, "kernels.ffadb");
+    mode_t mask = umask(077);
+    struct store *store;
+    struct stat stat;
+
+    opts.path = at;
+    ck_assert_int_eq(store_open(&store, &opts, NULL), FFA_OK);
+    (void)umask(mask);
+    ck_assert_uint_eq(store_error_count(store), 0);
+    store_close(store);
+    ck_assert_int_eq(lstat(above, &stat), 0);
+    ck_assert_uint_eq(stat.st_mode & 0777, 0710);
+    ck_assert_int_eq(lstat(inner, &stat), 0);
+    ck_assert_uint_eq(stat.st_mode & 07777, 02770);
+    free(at);
+    free(inner);
+    free(above);
+}
+END_TEST
+
 /* ---- reached otherwise later ---- */
 
 /* A relative path starts where the working folder was when the store was opened. */
@@ -335,6 +362,7 @@ int main(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, makers_of_an_empty_file_agree);
     tcase_add_loop_test(tc, journal_of_a_removed_store, 0, 2);
+    tcase_add_test(tc, group_reaches_its_store);
     tcase_add_test(tc, working_folder_changes);
     tcase_add_test(tc, first_thread_ends);
     tcase_add_test(tc, advice_names_the_folder_of_a_link);

@@ -372,12 +372,22 @@ void store_trouble(struct store *store, const char *event, const ffa_error *why)
     store->is_warned = true;
 }
 
+/* Whether what opens the folder does not lead there: /proc was unmounted, or the root changed. */
+static bool is_cut_off(const struct store_place *place)
+{
+    struct stat here, there;
+
+    return place->opened && (fstat(place->folder, &here) != 0 || stat(place->opened, &there) != 0 ||
+                             here.st_ino != there.st_ino || here.st_dev != there.st_dev);
+}
+
 /* Whether the path no longer leads to the file that is open. */
 static bool is_gone(const struct store *store)
 {
     struct stat now;
 
-    return fstatat(store->start, store->path, &now,
+    return is_cut_off(&store->place) ||
+           fstatat(store->start, store->path, &now,
                    store->follows_links ? 0 : AT_SYMLINK_NOFOLLOW) != 0 ||
            now.st_ino != store->inode || now.st_dev != store->device;
 }

@@ -15,8 +15,10 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -278,6 +280,35 @@ START_TEST(first_thread_ends)
 }
 END_TEST
 
+/* Whether this process has /proc no longer; false where it may not do that to itself. */
+static bool lose_proc(void)
+{
+    return unshare(CLONE_NEWNS) == 0 && mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+           umount2("/proc", MNT_DETACH) == 0;
+}
+
+/* The store is opened again, by the names of its folders. */
+START_TEST(proc_goes_away)
+{
+    enum { NOT_ALLOWED = 3 };
+    pid_t child = fork();
+    int status;
+
+    if (child == 0) {
+        struct store *store = open_at(path, STORE_READWRITE, NULL);
+
+        put(store, 0);
+        if (!lose_proc())
+            _exit(NOT_ALLOWED);
+        put(store, 1);
+        _exit(store_error_count(store) != 1 || !has(store, 0) || !has(store, 1));
+    }
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFEXITED(status));
+    ck_assert(WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == NOT_ALLOWED);
+}
+END_TEST
+
 /* The advice about a relative link's folder is right wherever the reader stands. */
 START_TEST(advice_names_the_folder_of_a_link)
 {
@@ -365,6 +396,7 @@ int main(void)
     tcase_add_test(tc, group_reaches_its_store);
     tcase_add_test(tc, working_folder_changes);
     tcase_add_test(tc, first_thread_ends);
+    tcase_add_test(tc, proc_goes_away);
     tcase_add_test(tc, advice_names_the_folder_of_a_link);
     tcase_add_test(tc, reasons_are_not_cut_off);
     tcase_add_loop_test(tc, name_leaves_room_for_the_journal, 0, 2);

@@ -201,7 +201,7 @@ typedef struct ffa_forward_args {
     uint32_t struct_size;
     int32_t heads_q; /* a multiple of heads_kv */
     int32_t heads_kv;
-    int32_t sm_margin; /* SMs left free for others; 0 to sm_count - 1 */
+    int32_t sm_margin; /* SMs left free for others; 0 to sm_count - 1, of no effect on the CPU */
     /* 0: 1 / sqrt(head_dim). Used in the precision that scores are computed in: fp64 for FFA_FP64
      * and on a CPU context with FFA_OPEN_CPU_FP64, else fp32; so is softcap. */
     double softmax_scale;

@@ -12,6 +12,7 @@ import ctypes as C
 import sys
 
 import torch
+from torch.autograd.function import once_differentiable
 
 lib = C.CDLL(sys.argv[1] if len(sys.argv) > 1 else "libffa.so")
 capsule_pointer = C.pythonapi.PyCapsule_GetPointer
@@ -90,6 +91,7 @@ class Attention:
 
     def __init__(self, device, dtype, heads_q, heads_kv, head_dim, cu_seqlens):
         self.device, self.heads, self.on_gpu = device, (heads_q, heads_kv), device.type == "cuda"
+        self.tokens = cu_seqlens[-1]
         self.context = made("ffa_open", (device.index or 0) if self.on_gpu else -1, None)
         spec = init(Spec(), "ffa_attention_spec_init")
         spec.dtype, spec.head_dim, spec.flags = DTYPES[dtype], head_dim, BACKWARD
@@ -129,6 +131,9 @@ class Function(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, attention, q, k, v):
+        for name, t in (("q", q), ("k", k), ("v", v)):  # the library takes longer ones, of which it leaves rows unwritten
+            if t.shape[0] != attention.tokens:
+                raise RuntimeError(f"{name}: {t.shape[0]} tokens, the batch has {attention.tokens}")
         out = torch.empty_like(q)
         lse = torch.empty(q.shape[:2], device=q.device, dtype=q.dtype if q.dtype == torch.float64 else torch.float32)
         attention.run("ffa_forward", init(ForwardArgs(), "ffa_forward_args_init"), q=q, k=k, v=v, out=out, lse=lse)
@@ -137,6 +142,7 @@ class Function(torch.autograd.Function):
         return out, lse
 
     @staticmethod
+    @once_differentiable  # there is no second derivative, and PyTorch is to say so
     def backward(ctx, dout, dlse):
         q, k, v, out, lse = ctx.saved_tensors
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)

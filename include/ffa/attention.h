@@ -12,13 +12,13 @@
  *   k       [tokens_k][heads_kv][head_dim]    the spec's
  *   v       [tokens_k][heads_kv][head_dim_v]  the spec's
  *   out     [tokens_q][heads_q][head_dim_v]   the spec's (fp32 with FFA_SPEC_OUT_FP32)
- *   lse     [tokens_q][heads_q]               fp32
+ *   lse     [tokens_q][heads_q]               fp32 (fp64 for FFA_FP64)
  *
  * The backward pass: with p = exp(score - lse), the weights, dp = dout v^T and
- * delta = rowsum(out * dout), ds = p (dp - delta):
+ * delta = rowsum(out * dout), ds = p (dp - delta + dlse), dlse 0 where none is given:
  *
  *   dq = softmax_scale * ds k    dk = softmax_scale * ds^T q    dv = p^T dout
- *   dsink = - sum over rows of e^(sink - lse) delta
+ *   dsink = - sum over rows of e^(sink - lse) (delta - dlse)
  *
  * dk and dv of a kv head are sums over the query heads of its group; with a softcap, ds has the
  * factor 1 - (score / softcap)^2. Rows and keys without attended cells have zero gradients.
@@ -26,10 +26,11 @@
  *
  *   tensor    shape, outermost first            dtype
  *   dout      [tokens_q][heads_q][head_dim_v]   the spec's
+ *   dlse      [tokens_q][heads_q]               fp32 (fp64 for FFA_FP64)
  *   dq        [tokens_q][heads_q][head_dim]     the spec's (fp32 with FFA_SPEC_GRAD_FP32)
  *   dk        [tokens_k][heads_kv][head_dim]    likewise
  *   dv        [tokens_k][heads_kv][head_dim_v]  likewise
- *   dsink     [sink_count][heads_q]             fp32
+ *   dsink     [sink_count][heads_q]             fp32 (fp64 for FFA_FP64)
  */
 #ifndef FFA_ATTENTION_H
 #define FFA_ATTENTION_H
@@ -201,7 +202,7 @@ typedef struct ffa_forward_args {
     uint32_t struct_size;
     int32_t heads_q; /* a multiple of heads_kv */
     int32_t heads_kv;
-    int32_t sm_margin; /* SMs left free for others; 0 to sm_count - 1 */
+    int32_t sm_margin; /* SMs left free for others; 0 to sm_count - 1, of no effect on the CPU */
     /* 0: 1 / sqrt(head_dim). Used in the precision that scores are computed in: fp64 for FFA_FP64
      * and on a CPU context with FFA_OPEN_CPU_FP64, else fp32; so is softcap. */
     double softmax_scale;

@@ -38,10 +38,10 @@ typedef struct ffa_dltensor {
  *   [tokens][heads]                    lse and its gradient: head_dim 1
  *
  * Three dimensions are never a batch of lse: it is to be viewed as two, with the samples' tokens in
- * one. A tensor without elements gets data NULL. Strides may be 0, but the last one of three or four
- * must be 1; those over a dimension of 1 are ignored. The memory is the tensor's, and must outlive
- * the calls that use it. That the device is the context's, and a stream is waited for, is the
- * caller's care.
+ * one. A tensor without elements gets data NULL. Strides may be 0, but the last one of three or
+ * four must be 1; those over a dimension of 1 are ignored. The memory is the tensor's, and must
+ * outlive the calls that use it. That the device is the context's, and a stream is waited for, is
+ * the caller's care.
  *
  * out       its former value does not matter; on failure a tensor without data.
  * dltensor  a DLTensor or an ffa_dltensor; not a DLManagedTensorVersioned, but its dl_tensor.

@@ -18,10 +18,10 @@ extern "C" {
 /*
  * Strides count elements. The elements of a row are contiguous. A stride of 0 gives all tokens, or
  * all heads, the same row, as in an expanded gradient: it is for tensors that a call only reads,
- * and refused for those that it writes, whose rows must not overlap. The stride over a single
- * token or a single head is ignored. Data must be aligned to its element; on a GPU the data of all
- * tensors but lse and dlse must be 16-byte aligned and their strides multiples of 16 bytes (8
- * elements of 16 bits).
+ * and refused for those that it writes, whose rows must not overlap: heads lie within a token, or
+ * tokens within a head. The stride over a single token or a single head is ignored. Data must be
+ * aligned to its element; on a GPU the data of all tensors but lse and dlse must be 16-byte aligned
+ * and their strides multiples of 16 bytes (8 elements of 16 bits).
  *
  * Below the strides is what the caller knows of the tensor. A call compares it with what it needs,
  * and fails with FFA_INVALID where they differ. 0: unknown, and not compared.
@@ -32,8 +32,9 @@ typedef struct ffa_tensor {
     int64_t head_stride;
     int64_t tokens; /* rows of a head that are there, over all samples; more than needed is fine */
     int64_t head_dim; /* elements of a row; 1 for lse and dlse */
-    /* From sample to sample, where batch > 1. Calls know no samples, so a batch must be foldable
-     * into the tokens: tokens / batch * token_stride. */
+    /* From sample to sample; compared where batch is above 1, and 0 is a stride then. Calls know no
+     * samples, so a batch must be foldable into the tokens: tokens / batch * token_stride, for
+     * which FFA_CONTIGUOUS stands, too. */
     int64_t batch_stride;
     int32_t batch; /* samples, a divisor of the tokens */
     int32_t heads;

@@ -97,16 +97,16 @@ ffa_status call_options_check(struct call_options *options, const ffa_kernels *k
                               ffa_error *err)
 {
     const bool on_gpu = kernels_on_gpu(kernels);
-    const int32_t sm_count = on_gpu ? gpu_device_sm_count(kernels->context->gpu) : 1;
+    const int32_t margin_max = on_gpu ? gpu_device_sm_count(kernels->context->gpu) - 1 : INT32_MAX;
     ffa_status rc;
 
     if (!(options->softmax_scale >= 0) || isinf(options->softmax_scale))
         return error_fail(err, FFA_INVALID, 0,
                           "softmax_scale is %g, not a finite number above 0 (or 0: default)",
                           options->softmax_scale);
-    if (options->sm_margin < 0 || (on_gpu && options->sm_margin >= sm_count))
+    if (options->sm_margin < 0 || options->sm_margin > margin_max)
         return error_fail(err, FFA_INVALID, 0, "sm_margin is %d, not in [0, %d]",
-                          options->sm_margin, sm_count - 1);
+                          options->sm_margin, margin_max);
     FFA_TRY(extras_check(options, kernels, err));
     if (options->softmax_scale == 0)
         options->softmax_scale = 1.0 / sqrt((double)kernels->head_dim);

@@ -34,7 +34,8 @@ ffa_status error_fail(ffa_error *err, ffa_status status, int32_t native, const c
 ffa_status error_nomem(ffa_error *err, const char *what);
 
 /* Import an option struct that may come from an older or newer header: shorter is zero-filled, a
- * longer one is accepted only if its unknown tail is zero. NULL gives all zero. */
+ * longer one is accepted only if its unknown tail is as the _INIT macros leave it: zero, but for
+ * tensors, which are FFA_TENSOR_INIT(NULL). NULL gives all zero. */
 ffa_status opts_import(void *dst, size_t dst_size, const void *src, ffa_error *err);
 /* Export an info struct to a caller that may be older: at most the caller's struct_size bytes. */
 ffa_status opts_export(void *dst, const void *src, size_t src_size, ffa_error *err);

@@ -72,6 +72,9 @@ static ffa_status stride_check(int64_t *stride, const char *which, int64_t conti
                           "%s: %s is 0, which makes its rows overlap, and it is written; "
                           "FFA_CONTIGUOUS says that a tensor is contiguous",
                           rule->name, which);
+    if (multiple == 1 && (*stride < 0 || *stride > TENSOR_STRIDE_MAX))
+        return error_fail(err, FFA_INVALID, 0, "%s: %s is %lld, not in [0, %lld] elements",
+                          rule->name, which, (long long)*stride, (long long)TENSOR_STRIDE_MAX);
     if (*stride < 0 || *stride > TENSOR_STRIDE_MAX || *stride % multiple)
         return error_fail(err, FFA_INVALID, 0,
                           "%s: %s is %lld, not a multiple of %lld in [0, %lld] elements",
@@ -84,8 +87,8 @@ static ffa_status stride_check(int64_t *stride, const char *which, int64_t conti
     return FFA_OK;
 }
 
-/* Two rows share an element: the smaller stride steps inside a row, or the larger one inside what
- * the smaller one spans. */
+/* The smaller stride steps inside a row, or the larger one inside what the smaller one spans: rows
+ * share elements, or those of one token lie between those of another. */
 static bool rows_overlap(const ffa_tensor *tensor, const struct tensor_rule *rule)
 {
     const bool by_token =
@@ -118,10 +121,12 @@ static ffa_status tensor_check(const struct tensor_rule *rule, ffa_error *err)
     FFA_TRY(
         stride_check(&tensor->head_stride, "head_stride", rule->head_dim, rule->heads, rule, err));
     if (rule->is_output && rows_overlap(tensor, rule))
-        rc = error_fail(err, FFA_INVALID, 0,
-                        "%s: token_stride %lld and head_stride %lld make its rows of %lld overlap",
-                        rule->name, (long long)tensor->token_stride, (long long)tensor->head_stride,
-                        (long long)rule->head_dim);
+        rc = error_fail(
+            err, FFA_INVALID, 0,
+            "%s: token_stride %lld and head_stride %lld make its rows of %lld overlap or "
+            "interleave",
+            rule->name, (long long)tensor->token_stride, (long long)tensor->head_stride,
+            (long long)rule->head_dim);
 out:
     return rc;
 }

@@ -73,6 +73,13 @@ def main():
         "ffa_backward", example.init(example.BackwardArgs(), "ffa_backward_args_init"), q=q, k=k, v=v, out=out, lse=lse,
         dout=torch.ones_like(q), dq=row.expand_as(q), dk=torch.empty_like(k), dv=torch.empty_like(v)))
 
+    # What would be silently wrong: rows that no call writes, and a second derivative.
+    longer = torch.cat((q, q[:1])).detach()
+    refused("a longer tensor", ["q", "25", "24"], lambda: attention(longer, k, v))
+    x = q.detach().requires_grad_()
+    first, = torch.autograd.grad(attention(x, k.detach(), v.detach())[0].square().sum(), x, create_graph=True)
+    refused("a second derivative", ["once_differentiable"], lambda: first.square().sum().backward())
+
 
 if __name__ == "__main__":
     main()

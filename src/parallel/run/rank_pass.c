@@ -60,6 +60,24 @@ static ffa_status check_numbers(const ffa_parallel_args *args, const ffa_paralle
     return FFA_OK;
 }
 
+/* What is no tensor: each of sum_dtype. */
+static ffa_status check_alignment(const ffa_parallel_args *args, ffa_error *err)
+{
+    const struct {
+        const char *name;
+        const void *at;
+    } all[] = { { "sink", args->sink },
+                { "max_logits", args->max_logits },
+                { "dsink", args->dsink } };
+    const size_t bytes = ffa_dtype_bytes((ffa_dtype)args->sum_dtype);
+
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if ((uintptr_t)all[i].at % bytes)
+            return error_fail(err, FFA_INVALID, 0, "%s is %p, not %zu-byte aligned", all[i].name,
+                              all[i].at, bytes);
+    return FFA_OK;
+}
+
 static ffa_status resolve_tensors(struct rank_pass *p, bool is_backward, ffa_error *err)
 {
     ffa_parallel_args *a = &p->args;
@@ -102,6 +120,7 @@ static ffa_status resolve(struct rank_pass *p, const ffa_parallel_args *args, bo
     if (!a->sum_dtype)
         a->sum_dtype = a->dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32;
     FFA_TRY(check_numbers(a, p->plan, err));
+    FFA_TRY(check_alignment(a, err));
     if (a->softmax_scale == 0)
         a->softmax_scale = 1 / sqrt((double)a->head_dim);
     rc = resolve_tensors(p, is_backward, err);

@@ -352,7 +352,7 @@ static const struct {
     BAD(dlse.data, POINTER, 2, 0, FFA_INVALID, "dlse: data is 0x2, not 4-byte aligned"),
     BAD(dout.data, DATA, 1, 0, FFA_INVALID, ", not 2-byte aligned"),
     BAD(dv.data, DATA, 1, 0, FFA_INVALID, ", not 2-byte aligned"),
-    BAD(dout.token_stride, I64, -8, 0, FFA_INVALID, "dout: token_stride is -8, not a multiple"),
+    BAD(dout.token_stride, I64, -8, 0, FFA_INVALID, "dout: token_stride is -8, not in [0, "),
     BAD(dk.head_stride, I64, 15, 0, FFA_INVALID, "dk: token_stride 32 and head_stride 15 make"),
     BAD(dq.token_stride, I64, 16, 0, FFA_INVALID, "dq: token_stride 16 and head_stride 16 make"),
     BAD(dv.token_stride, I64, INT64_MAX, 0, FFA_INVALID, "dv: token_stride is 922337203685477580"),

@@ -396,6 +396,32 @@ START_TEST(arguments_begin_contiguous)
 }
 END_TEST
 
+/* A program that was built with a newer header, which has one tensor more. */
+START_TEST(a_newer_tensor_is_refused_where_it_is_given)
+{
+    const bool is_given = _i == 1;
+    union {
+        struct {
+            ffa_backward_args args;
+            ffa_tensor newer;
+        } of;
+        ffa_backward_args args;
+    } program;
+    struct problem p;
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_status rc;
+
+    problem_init(&p, FFA_FP32);
+    memset(&program, 0, sizeof program);
+    program.args = p.backward;
+    program.args.struct_size = (uint32_t)sizeof program;
+    ffa_tensor_init(&program.of.newer, is_given ? p.backward.dlse.data : NULL);
+    rc = ffa_backward(p.kernels, p.plan, &program.args, NULL, &err);
+    ck_assert_msg(rc == (is_given ? FFA_UNSUPPORTED : FFA_OK), "%s", err.message);
+    problem_finish(&p);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("calls");
@@ -408,6 +434,7 @@ int main(void)
     tcase_add_loop_test(tc, what_is_known_of_tensors_is_checked, 0, ROWS_OF(rows));
     tcase_add_test(tc, workspaces_are_checked);
     tcase_add_test(tc, arguments_begin_contiguous);
+    tcase_add_loop_test(tc, a_newer_tensor_is_refused_where_it_is_given, 0, 2);
     suite_add_tcase(suite, tc);
     return suite_run(suite);
 }

@@ -8,6 +8,8 @@
 #include "support/suite.h"
 
 #include <check.h>
+#include <ffa/kernel.h>
+#include <ffa/tensor.h>
 #include <sys/stat.h>
 
 struct opts_v1 {
@@ -41,6 +43,59 @@ START_TEST(import_follows_the_size_tag)
         ck_assert_uint_eq(got.threads, import_cases[_i].threads);
     else
         ck_assert_str_ne(err.message, "");
+}
+END_TEST
+
+/* What a newer header appends begins as its _INIT macro leaves it, tensors with their strides. */
+struct opts_v2 {
+    struct opts_v1 known;
+    int64_t number;
+    ffa_tensor tensor;
+    int64_t last;
+};
+
+static const struct {
+    const char *name;
+    struct opts_v2 given; /* struct_size is set by the test */
+    ffa_status want;
+    const char *byte; /* that is named where it is refused */
+} tail_cases[] = {
+    { "nothing new set", { { 0, 9 }, 0, FFA_TENSOR_INIT(NULL), 0 }, FFA_OK, "" },
+    { "a zeroed tensor", { { 0, 9 }, 0, { NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0 }, 0 }, FFA_OK, "" },
+    { "a tensor with data",
+      { { 0, 9 }, 0, FFA_TENSOR_INIT((void *)&import_cases), 0 },
+      FFA_UNSUPPORTED,
+      "" },
+    { "a stride that is no tensor's",
+      { { 0, 9 }, FFA_CONTIGUOUS, FFA_TENSOR_INIT(NULL), 0 },
+      FFA_UNSUPPORTED,
+      "byte 15" },
+    { "a tensor without data of a known dtype",
+      { { 0, 9 }, 0, { .token_stride = FFA_CONTIGUOUS, .dtype = FFA_FP32 }, 0 },
+      FFA_UNSUPPORTED,
+      "byte 31" },
+    { "what follows the tensor",
+      { { 0, 9 }, 0, FFA_TENSOR_INIT(NULL), 1 },
+      FFA_UNSUPPORTED,
+      "byte 80" },
+};
+
+START_TEST(a_tensor_without_data_is_no_newer_option)
+{
+    struct opts_v2 given = tail_cases[_i].given;
+    struct opts_v1 got;
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_status rc;
+
+    given.known.struct_size = (uint32_t)sizeof given;
+    rc = opts_import(&got, sizeof got, &given, &err);
+    ck_assert_msg(rc == tail_cases[_i].want, "%s: got %s (%s)", tail_cases[_i].name,
+                  ffa_status_text(rc), err.message);
+    if (rc == FFA_OK)
+        ck_assert_uint_eq(got.threads, 9);
+    else
+        ck_assert_msg(strstr(err.message, tail_cases[_i].byte), "%s: %s", tail_cases[_i].name,
+                      err.message);
 }
 END_TEST
 
@@ -283,6 +338,8 @@ int main(void)
     Suite *suite = suite_create("base");
     TCase *tc = tcase_create("base");
 
+    tcase_add_loop_test(tc, a_tensor_without_data_is_no_newer_option, 0,
+                        sizeof tail_cases / sizeof *tail_cases);
     tcase_add_loop_test(tc, import_follows_the_size_tag, 0,
                         sizeof import_cases / sizeof *import_cases);
     tcase_add_test(tc, export_writes_no_more_than_the_caller_has);

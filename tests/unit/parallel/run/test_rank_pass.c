@@ -764,16 +764,22 @@ static struct {
     int32_t dtype, sum_dtype, heads_q, heads_kv, head_dim, sinks;
     double softcap;
     const char *message;
+    uintptr_t at; /* of sinks, or, where there are none, of max_logits */
 } bad_args[] = {
-    { "dtype", 9, 0, 2, 1, 8, 0, 0, "dtype is 9, not in [1, 4]" },
-    { "sums", FFA_FP64, FFA_FP32, 2, 1, 8, 0, 0, "sum_dtype is 3, not in [4, 4]" },
-    { "heads", FFA_FP32, 0, 3, 2, 8, 0, 0, "heads_q is 3, not a multiple of heads_kv, 2" },
-    { "head_dim", FFA_FP32, 0, 2, 1, 0, 0, 0, "head_dim is 0, not in [1, 1024]" },
-    { "sinks", FFA_FP32, 0, 2, 1, 8, 9, 0, "sink_count is 9, not in [0, 8]" },
-    { "no sinks", FFA_FP32, 0, 2, 1, 8, 2, 0, "sink is NULL, sink_count 2" },
-    { "softcap", FFA_FP32, 0, 2, 1, 8, 0, -1, "softcap is -1, not finite and 0 or more" },
-    { "softcap of no float", FFA_FP32, 0, 2, 1, 8, 0, 1e-60, "softcap is 1e-60: 0 as a float" },
-    { "data", FFA_FP32, 0, 2, 1, 8, 0, 0, "q: data is NULL, it has 64 rows" },
+    { "dtype", 9, 0, 2, 1, 8, 0, 0, "dtype is 9, not in [1, 4]", 0 },
+    { "sums", FFA_FP64, FFA_FP32, 2, 1, 8, 0, 0, "sum_dtype is 3, not in [4, 4]", 0 },
+    { "heads", FFA_FP32, 0, 3, 2, 8, 0, 0, "heads_q is 3, not a multiple of heads_kv, 2", 0 },
+    { "head_dim", FFA_FP32, 0, 2, 1, 0, 0, 0, "head_dim is 0, not in [1, 1024]", 0 },
+    { "sinks", FFA_FP32, 0, 2, 1, 8, 9, 0, "sink_count is 9, not in [0, 8]", 0 },
+    { "no sinks", FFA_FP32, 0, 2, 1, 8, 2, 0, "sink is NULL, sink_count 2", 0 },
+    { "softcap", FFA_FP32, 0, 2, 1, 8, 0, -1, "softcap is -1, not finite and 0 or more", 0 },
+    { "softcap of no float", FFA_FP32, 0, 2, 1, 8, 0, 1e-60, "softcap is 1e-60: 0 as a float", 0 },
+    { "data", FFA_FP32, 0, 2, 1, 8, 0, 0, "q: data is NULL, it has 64 rows", 0 },
+    { "a sink of half an element", FFA_FP64, 0, 2, 1, 8, 1, 0, "sink is 0x1004, not 8-byte aligned",
+      0x1004 },
+    { "the largest score, likewise", FFA_FP32, FFA_FP64, 2, 1, 8, 0, 0,
+      "max_logits is 0x1004, not 8-byte aligned", 0x1004 },
+    { "sums of four bytes", FFA_FP32, 0, 2, 1, 8, 1, 0, "q: data is NULL, it has 64 rows", 0x1004 },
 };
 
 START_TEST(bad_arguments)
@@ -797,6 +803,10 @@ START_TEST(bad_arguments)
     args.head_dim = bad_args[_i].head_dim;
     args.sink_count = bad_args[_i].sinks;
     args.softcap = bad_args[_i].softcap;
+    if (bad_args[_i].sinks)
+        args.sink = (const void *)bad_args[_i].at;
+    else
+        args.max_logits = (void *)bad_args[_i].at;
     ck_assert_int_eq(ffa_parallel_forward_host(plan, comm, &args, &err), FFA_INVALID);
     ck_assert_str_eq(err.message, bad_args[_i].message);
     ffa_comm_destroy(comm);

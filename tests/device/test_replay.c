@@ -5,12 +5,12 @@
  * A graph of a forward and a backward call is captured with the plan of one mask, and replayed with
  * the plans of others in its buffer. Each replay is compared with the calls of the plan that is
  * there, bit by bit (dq where kernels are deterministic), and with the fp64 oracle. The workspace
- * is full of NaN before each call and each replay.
+ * is full of NaN before each call and each replay, but for its counter.
  *
  * Uploads are enqueued behind a host function that keeps its stream busy, and their plans destroyed
  * at once. FFA_TEST_LEVEL is explained in device_case.h.
  */
-#include "attention/attention.h"
+#include "attention/arguments.h"
 #include "oracle/oracle_backward.h"
 #include "support/device_case.h"
 
@@ -124,11 +124,13 @@ static void call_finish(struct both_passes *call)
     attention_case_finish(&call->host);
 }
 
-/* Spoil outputs and workspace, on the stream of the calls. */
+/* Spoil outputs and workspace, on the stream of the calls. The counter is far ahead: one that is
+ * somewhat behind would only have work done twice. */
 static void call_spoil(struct both_passes *call, cudaStream_t stream)
 {
     ck_assert_int_eq(cudaMemsetAsync(call->workspace, 0xff, (size_t)call->workspace_bytes, stream),
                      cudaSuccess);
+    ck_assert_int_eq(cudaMemsetAsync(call->workspace, 0x7f, COUNTER_BYTES, stream), cudaSuccess);
     for (int i = 0; i < TENSORS; i++)
         if (is_output(i))
             ck_assert_int_eq(cudaMemsetAsync(tensor_of(&call->backward, i)->data, 0xff,

@@ -298,7 +298,7 @@ typedef struct ffa_backward_args {
      * is in stages, or in calls over parts of the keys, each call is given the same. */
     ffa_tensor dlse;
     /* Of at least ffa_backward_workspace_bytes, 16-byte aligned. It may hold anything, but for what
-     * earlier stages of the pass left there. */
+     * earlier stages of the pass left there. No other call in flight uses it. */
     void *workspace;
     int64_t workspace_bytes; /* that are there */
 } ffa_backward_args;

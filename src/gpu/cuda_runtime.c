@@ -65,6 +65,8 @@ static bool accept(void *taker, void *library, const char *name, struct text *tr
         return false;
     driver = ask_driver(cuda);
     if (driver > 0 && driver / 1000 < version / 1000) {
+        /* It has been at work in this thread, so its code must stay when it is closed. */
+        (void)dlopen(cuda->path, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
         text_add(tried, "; '%s' is %d.%d, the driver is of %s", cuda->path, VERSION(version),
                  cuda->driver);
         return false;

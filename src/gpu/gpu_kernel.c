@@ -77,9 +77,11 @@ ffa_status gpu_kernel_load(struct gpu_kernel **out, struct gpu_device *device,
     code = library_load(kernel, desc);
     *is_refused = is_of_cubin(code);
     FFA_TRY(gpu_status(device->cuda, code, "load the module", err));
-    code = device->cuda->cudaFuncSetAttribute((const void *)kernel->entry,
-                                              cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                              desc->shared_bytes);
+    code = fault_here(FAULT_LOAD)
+               ? cudaErrorInvalidDeviceFunction
+               : device->cuda->cudaFuncSetAttribute((const void *)kernel->entry,
+                                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                    desc->shared_bytes);
     *is_refused = is_of_cubin(code);
     FFA_TRY(gpu_status(device->cuda, code, "reserve the kernel's shared memory", err));
     *out = kernel;

@@ -42,6 +42,7 @@ shares() {
     shares backward stages 2
     shares forward unions 2
     shares replay quick 2
+    shares replay caller 1
     shares replay uploads 1
     shares kernels refused 1
     echo "forward.quick 0 memcheck"

@@ -150,7 +150,7 @@ static int open_locks(const struct flight *flight)
         bool is_made = mkdirat(above, name, 0700) == 0;
 
         if (is_made && flight->of_group)
-            (void)fchmodat(above, name, 02770, 0);
+            (void)!fchmodat(above, name, 02770, 0);
         if (is_made || errno == EEXIST)
             locks = open_folder(flight, above, name, EACCES);
     }

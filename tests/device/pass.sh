@@ -35,6 +35,8 @@ shares() {
     shares forward fp16 6
     shares forward quick 3
     shares forward chosen 1
+    shares forward calls 1
+    shares backward calls 1
     shares backward features 2
     shares backward unions 2
     shares backward stages 2

@@ -315,7 +315,7 @@ static int print_text(const struct shown *s)
 {
     const int64_t tenths = (int64_t)(s->report.load_imbalance * 1000 + 0.5);
 
-    (void)printf("mask        %s\n", s->options->mask);
+    cli_line(stdout, "mask        %s", s->options->mask);
     (void)printf("tokens      %" PRId64 " x %" PRId64 ", %" PRId64 " cells attended\n",
                  ffa_mask_seqlen_q(s->mask), ffa_mask_seqlen_k(s->mask),
                  ffa_mask_area(s->mask, -1));

@@ -189,7 +189,9 @@ FFA_API ffa_status ffa_plan_kernel(const ffa_plan *plan, const ffa_kernels *kern
  *
  * A CUDA graph: calls read the plan from the buffer when they run. So a graph that was captured
  * with a plan of capacity_bytes works on the plan, like that one, that was uploaded last to its
- * buffer: upload on the stream of the replays, or order the two otherwise. */
+ * buffer. An upload overwrites what earlier calls and replays may still be reading, and later ones
+ * read what it writes. So it belongs on their stream, or between events that order it behind the
+ * former and before the latter. */
 FFA_API ffa_status ffa_plan_upload(ffa_plan *plan, const ffa_kernels *kernels, void *buffer,
                                    ffa_stream stream, ffa_error *err);
 
@@ -297,7 +299,7 @@ typedef struct ffa_backward_args {
      * is in stages, or in calls over parts of the keys, each call is given the same. */
     ffa_tensor dlse;
     /* Of at least ffa_backward_workspace_bytes, 16-byte aligned. It may hold anything, but for what
-     * earlier stages of the pass left there. */
+     * earlier stages of the pass left there. No other call in flight uses it. */
     void *workspace;
     int64_t workspace_bytes; /* that are there */
 } ffa_backward_args;
@@ -329,7 +331,7 @@ FFA_API ffa_status ffa_backward_workspace_bytes(const ffa_kernels *kernels, cons
 
 /*
  * Backward attention: dq, dk, dv, and dsink where asked for. As ffa_forward, it only enqueues on a
- * GPU (a memset, of FFA_SPEC_DETERMINISTIC two, and three kernels), and blocks on the CPU.
+ * GPU (three kernels; of a later stage a memset and one or two), and blocks on the CPU.
  * dk, dv and dsink have the same bits in every run; dq is a sum whose order varies (the last bits
  * of fp32) where several key tiles attend a row, unless the kernels are FFA_SPEC_DETERMINISTIC:
  * then a block waits for others of the call, each only for what was begun before it. Rows of q, k,

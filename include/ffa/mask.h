@@ -149,8 +149,6 @@ FFA_API ffa_status ffa_mask_block_topk(ffa_mask **out, const ffa_mask_shape *sha
                                        const ffa_block_size *block, const int32_t *index, int64_t k,
                                        ffa_error *err);
 
-/* ---- text and JSON ---- */
-
 /* ---- masks of other programs ---- */
 
 /* A dense boolean mask: cells[head * head_stride + row * row_stride + key] != 0 where query `row`
@@ -261,6 +259,8 @@ FFA_API ffa_status ffa_mask_shift(ffa_mask **out, const ffa_mask *mask,
  * they may overlap. */
 FFA_API ffa_status ffa_mask_union(ffa_mask **out, const ffa_mask *const *masks, int64_t count,
                                   ffa_error *err);
+
+/* ---- text and JSON ---- */
 
 /*
  * Read a mask as the command line writes it:

@@ -93,8 +93,9 @@ typedef struct ffa_dispatch ffa_dispatch;
  *
  * out       receives the dispatch; NULL on failure. Owner: caller, ffa_dispatch_destroy().
  * masks     [mask_count], 1 to 64, all of one shape, with or without cells; seqlen_q == seqlen_k
- * where keys live with queries; read during the call. topology  how many ranks, and which share a
- * node. opts      NULL: all defaults.
+ *           where keys live with queries; read during the call.
+ * topology  how many ranks, and which share a node.
+ * opts      NULL: all defaults.
  *
  * Fails with FFA_INVALID, naming the argument: a rank count outside its range or above the number
  * of chunks, masks of different shapes; FFA_UNSUPPORTED: more than 2^20

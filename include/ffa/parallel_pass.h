@@ -60,6 +60,8 @@ typedef struct ffa_parallel_args {
     /* Backward: the gradient of the loss by lse, as in attention.h, of the rank's rows; read, of
      * sum_dtype. data NULL: none; other ranks may have one. */
     ffa_tensor dlse;
+    int32_t head_dim_v; /* of v, out, dout and dv, 1 to 1024; 0: head_dim */
+    int32_t pad_;
 } ffa_parallel_args;
 #define FFA_PARALLEL_ARGS_INIT                                                                     \
     {                                                                                              \

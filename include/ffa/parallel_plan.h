@@ -27,8 +27,9 @@ extern "C" {
 /* What the model of time is told; 0 in a field takes its default, for H200s: rates that kernels
  * reach on long masks, a little below; batched pulls over NVLink while all GPUs of the host pull
  * (200 to 270 GB/s measured) and a round trip of stream flags (13 us measured); a network of 400
- * Gb/s, its latency assumed. A cell is one (query, key) pair of one query head: 4 head_dim
- * operations forward, 10 backward. */
+ * Gb/s, its latency assumed. A cell is one (query, key) pair of one query head: 2 (head_dim +
+ * head_dim_v) operations forward, 6 head_dim + 4 head_dim_v backward, with the head_dim_v of the
+ * options that the model is part of. */
 typedef struct ffa_parallel_model {
     int32_t heads_q;         /* 8 */
     int32_t heads_kv;        /* 1; divides heads_q */
@@ -53,6 +54,13 @@ typedef enum ffa_parallel_moves {
 
 /* Bits of ffa_parallel_plan_opts.flags. */
 #define FFA_PARALLEL_FORWARD_ONLY 1u /* no backward stages: inference */
+/* What a plan says, and nothing to run it with: tiles are counted and not kept, so that it takes
+ * little memory on any mask. Passes refuse it with FFA_INVALID. Digests and saved bytes are those
+ * of the same plan without this flag. */
+#define FFA_PARALLEL_OUTLINE 2u
+/* The plan of the rank whose passes together take longest by the model, the first of equals, and
+ * not of the rank in the argument; ffa_parallel_plan_info says which. */
+#define FFA_PARALLEL_SLOWEST_RANK 4u
 
 typedef struct ffa_parallel_plan_opts {
     uint32_t struct_size;
@@ -70,6 +78,8 @@ typedef struct ffa_parallel_plan_opts {
     int32_t pad_;
     int64_t stage_rows_min; /* rows of a stage, at least, unless there is only one; 0: 512 */
     ffa_parallel_model model;
+    int32_t head_dim_v; /* of v and out, up to 1024; 0: model.head_dim */
+    int32_t pad_end_;
 } ffa_parallel_plan_opts;
 #define FFA_PARALLEL_PLAN_OPTS_INIT                                                                \
     {                                                                                              \
@@ -141,6 +151,8 @@ typedef struct ffa_parallel_plan_info {
      * in fp32, and, backward, dq in fp32. */
     int64_t forward_bytes, backward_bytes;
     ffa_parallel_model model; /* as used, defaults filled in */
+    int32_t head_dim_v;       /* likewise */
+    int32_t pad_end_;
 } ffa_parallel_plan_info;
 #define FFA_PARALLEL_PLAN_INFO_INIT                                                                \
     {                                                                                              \

@@ -67,6 +67,8 @@ typedef struct ffa_sim_opts {
     int32_t algorithm;        /* of the plan's dispatch: ffa_dispatch_algorithm */
     int64_t chunk_tokens;     /* of the dispatch; 0: its default, but at most 8192 chunks in all */
     ffa_parallel_model model; /* 0 in a field: the plan's default */
+    int32_t head_dim_v;       /* of v and the output; 0: model.head_dim */
+    int32_t pad_;
 } ffa_sim_opts;
 #define FFA_SIM_OPTS_INIT                                                                          \
     {                                                                                              \

@@ -3,9 +3,10 @@
  * How much memory this process can still have.
  *
  * The answer is the least of what the machine has available, what each memory cgroup above the
- * process leaves, and what RLIMIT_AS and RLIMIT_DATA leave. A cgroup's file cache counts as
- * available, as it does in MemAvailable: the kernel takes it back before it kills. What cannot be
- * read does not limit. All inline, so that the command can use it, too.
+ * process leaves, and what RLIMIT_AS and RLIMIT_DATA leave. A cgroup's file cache, and its kernel
+ * caches of names and inodes, count as available, as they do in MemAvailable: the kernel takes them
+ * back before it kills. What cannot be read does not limit. All inline, so that the command can use
+ * it, too.
  */
 #ifndef FFA_BASE_AVAILABLE_H
 #define FFA_BASE_AVAILABLE_H
@@ -47,7 +48,7 @@ struct available_cgroup {
     const char *line; /* what the line of /proc/self/cgroup has between its number and the path */
     const char *root;
     const char *limit, *use;
-    const char *cache[2]; /* of memory.stat */
+    const char *cache[3]; /* of memory.stat; the last may be NULL: version 1 does not say */
 };
 
 static inline int64_t available_in_folder(const struct available_cgroup *cgroup, const char *folder)
@@ -62,7 +63,7 @@ static inline int64_t available_in_folder(const struct available_cgroup *cgroup,
     if (limit == INT64_MAX || use == INT64_MAX)
         return limit;
     (void)snprintf(path, sizeof path, "%s%s/memory.stat", cgroup->root, folder);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3 && cgroup->cache[i]; i++) {
         const int64_t cache = available_number(path, cgroup->cache[i]);
 
         use -= cache < use ? cache : 0;
@@ -99,12 +100,12 @@ static inline int64_t available_in_cgroups(void)
           "/sys/fs/cgroup",
           "memory.max",
           "memory.current",
-          { "active_file ", "inactive_file " } },
+          { "active_file ", "inactive_file ", "slab_reclaimable " } },
         { ":memory:",
           "/sys/fs/cgroup/memory",
           "memory.limit_in_bytes",
           "memory.usage_in_bytes",
-          { "total_active_file ", "total_inactive_file " } },
+          { "total_active_file ", "total_inactive_file ", NULL } },
     };
     FILE *file = fopen("/proc/self/cgroup", "re");
     char line[AVAILABLE_PATH_MAX];

@@ -66,7 +66,7 @@ static inline void text_printable(char *out, size_t size, const char *text, cons
         const size_t taken = bytes ? bytes : 1;
         const size_t wanted = is_kept ? taken : 4 * taken;
 
-        if (used + wanted >= size)
+        if (wanted >= size - used)
             break;
         for (size_t i = 0; i < taken; i++) {
             const unsigned char byte = (unsigned char)text[i];

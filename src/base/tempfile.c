@@ -32,12 +32,26 @@ bool descriptor_path(char out[32], int file)
 {
     struct stat here, there;
 
-    (void)snprintf(out, 32, "/proc/self/fd/%d", file);
+    /* "self" would be the first thread, which may have ended. */
+    (void)snprintf(out, 32, "/proc/thread-self/fd/%d", file);
     if (!fault_here(FAULT_PROC) && fstat(file, &here) == 0 && stat(out, &there) == 0 &&
         here.st_dev == there.st_dev && here.st_ino == there.st_ino)
         return true;
     out[0] = '\0';
     return false;
+}
+
+int descriptor_above_standard(int file)
+{
+    int moved, saved;
+
+    if (file < 0 || file > STDERR_FILENO)
+        return file;
+    moved = fcntl(file, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    saved = errno;
+    (void)close(file);
+    errno = saved;
+    return moved;
 }
 
 static char *join(const char *folder, const char *prefix, const char *rest)
@@ -54,7 +68,8 @@ static bool open_unnamed(struct tempfile *file)
 {
     char path[32];
 
-    file->file = openat(file->folder_fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    file->file = descriptor_above_standard(
+        openat(file->folder_fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
     if (file->file < 0)
         return false;
     if (descriptor_path(path, file->file)) {
@@ -74,6 +89,11 @@ static bool open_named(struct tempfile *file)
         return false;
     }
     file->file = mkostemp(file->path, O_CLOEXEC);
+    if (file->file >= 0) {
+        file->file = descriptor_above_standard(file->file);
+        if (file->file < 0)
+            (void)unlink(file->path);
+    }
     if (file->file < 0) {
         mem_free(file->path);
         file->path = NULL;
@@ -93,7 +113,9 @@ static bool open_folder(struct tempfile *file, const char *folder)
     char path[32];
 
     file->folder_fd =
-        fault_here(FAULT_FILE) ? (errno = EIO, -1) : open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
+        fault_here(FAULT_FILE)
+            ? (errno = EIO, -1)
+            : descriptor_above_standard(open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC));
     if (file->folder_fd < 0)
         return false;
     file->folder = mem_strdup(descriptor_path(path, file->folder_fd) ? path : folder);
@@ -265,6 +287,13 @@ static void reap_one(int folder, const char *name, const char *inside)
     if (fstatat(folder, name, &entry, AT_SYMLINK_NOFOLLOW) != 0 ||
         !(inside ? S_ISDIR(entry.st_mode) : S_ISREG(entry.st_mode)))
         return;
+    if (!inside && entry.st_nlink > 1) {
+        /* Its maker was killed between two names, and a store may be open under the other: it must
+         * not be opened here. */
+        if (entry.st_uid == geteuid() && time(NULL) - entry.st_mtime > STALE_S)
+            (void)unlinkat(folder, name, 0);
+        return;
+    }
     file = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (file < 0)
         return;

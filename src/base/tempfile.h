@@ -12,7 +12,7 @@
 #include <sys/types.h>
 
 struct tempfile {
-    char *path;   /* opens the file: "/proc/self/fd/N", or a path in the folder; NULL: none */
+    char *path; /* opens the file: "/proc/thread-self/fd/N", or a path in the folder; NULL: none */
     char *folder; /* opens the folder */
     char *name;   /* in the folder; NULL while it has none */
     char *prefix; /* of its names */
@@ -44,8 +44,11 @@ void tempfile_reap(const char *folder, const char *prefix);
  * then. Others may have given a name of `prefix` to a folder of something else. */
 void tempfile_reap_folders(const char *folder, const char *prefix, const char *inside);
 
-/* "/proc/self/fd/<file>" in `out`, if that leads to the open file; "" and false where /proc is
- * missing. */
+/* "/proc/thread-self/fd/<file>" in `out`, if that leads to the open file; "" and false where /proc
+ * is missing. */
 bool descriptor_path(char out[32], int file);
+/* The descriptor, moved above 0, 1 and 2 if it is one of them: a process that was started without
+ * them prints to whatever they are, or opens them again. -1 with errno, closed, if it cannot be. */
+int descriptor_above_standard(int file);
 
 #endif

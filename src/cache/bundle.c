@@ -166,7 +166,7 @@ static ffa_status read_manifest(struct store *store, char **out, char digest[SHA
         *out = NULL;
         rc = error_fail(err, FFA_CACHE, 0,
                         "bundle '%s': its manifest is not what was exported; export it again",
-                        store->path);
+                        store->called);
     }
 out:
     mem_free(said);
@@ -220,7 +220,7 @@ static ffa_status need_bundle(const struct store *store, ffa_error *err)
 {
     if (store->is_bundle)
         return FFA_OK;
-    return error_fail(err, FFA_INVALID, 0, "'%s' is a store, not a bundle", store->path);
+    return error_fail(err, FFA_INVALID, 0, "'%s' is a store, not a bundle", store->called);
 }
 
 static ffa_status read_info(struct store *store, ffa_bundle_info *info, ffa_error *err)
@@ -299,7 +299,7 @@ static ffa_status fill(struct store *bundle, struct store *from, const ffa_bundl
         rc = error_nomem(err, "a manifest");
     if (rc == FFA_OK && info->kernels == 0)
         rc = error_fail(err, FFA_NOT_FOUND, 0, "store '%s' has no kernel that is asked for",
-                        from->path);
+                        from->called);
     FFA_TRY(rc);
     sha256_text(manifest.at, manifest.bytes, info->digest);
     FFA_TRY(write_meta(bundle, "manifest", manifest.at, err));
@@ -320,9 +320,13 @@ static ffa_status put_in_place(struct tempfile *file, const char *path, const ch
 {
     int synced = -1;
 
-    if (!tempfile_set_mode(file, 0444) || !tempfile_publish(file, strrchr(path, '/') + 1, true))
+    if (!tempfile_set_mode(file, 0444) || !tempfile_publish(file, strrchr(path, '/') + 1, true)) {
+        char called[STORE_CALLED];
+
+        store_call(called, path);
         return error_fail(err, errno == ENOMEM ? FFA_NOMEM : FFA_CACHE, errno,
-                          "bundle '%s': cannot put it in place: %s", path, strerror(errno));
+                          "bundle '%s': cannot put it in place: %s", called, strerror(errno));
+    }
     /* The name is to last as the file does; where folders cannot be synced, it does anyway. */
     synced = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (synced >= 0) {
@@ -401,6 +405,7 @@ ffa_status ffa_bundle_export(char **path, ffa_cache *from, const char *folder,
         rc = error_nomem(err, "a path");
         goto out;
     }
+    store_call(bundle->called, folder);
     is_first = (uintptr_t)&bundle->lock < (uintptr_t)&from->store->lock;
     if (is_first)
         (void)pthread_mutex_lock(&bundle->lock);
@@ -522,15 +527,16 @@ ffa_status bundle_check(struct store *bundle, const char *wanted, ffa_error *err
     if (wanted && strcmp(digest, wanted) != 0) {
         rc = error_fail(err, FFA_CACHE, 0,
                         "bundle '%s' is not the one that is wanted: its digest is %s, not %s",
-                        bundle->path, digest, wanted);
+                        bundle->called, digest, wanted);
         goto out;
     }
     FFA_TRY(check_rows(bundle, manifest, &found, NULL, NULL, err));
     if (found.unlisted || found.verdict.missing)
-        rc = error_fail(err, FFA_CACHE, 0,
-                        "bundle '%s' was changed: %lld kernels are not as its manifest lists them, "
-                        "%lld are missing; nothing is imported from it; export it again",
-                        bundle->path, (long long)found.unlisted, (long long)found.verdict.missing);
+        rc =
+            error_fail(err, FFA_CACHE, 0,
+                       "bundle '%s' was changed: %lld kernels are not as its manifest lists them, "
+                       "%lld are missing; nothing is imported from it; export it again",
+                       bundle->called, (long long)found.unlisted, (long long)found.verdict.missing);
 out:
     mem_free(manifest);
     return rc;

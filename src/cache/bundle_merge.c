@@ -16,13 +16,13 @@ ffa_status cache_lock_both(ffa_cache *a, ffa_cache *b, ffa_error *err)
     ffa_status rc = FFA_OK;
 
     if (a->store == b->store)
-        return error_fail(err, FFA_INVALID, 0, "'%s' is given twice", a->store->path);
+        return error_fail(err, FFA_INVALID, 0, "'%s' is given twice", a->store->called);
     FFA_TRY(cache_enter(first, err));
     rc = cache_enter(second, err);
     if (rc == FFA_OK && a->store->inode == b->store->inode &&
         a->store->device == b->store->device) {
-        rc = error_fail(err, FFA_INVALID, 0, "'%s' and '%s' are one file", a->store->path,
-                        b->store->path);
+        rc = error_fail(err, FFA_INVALID, 0, "'%s' and '%s' are one file", a->store->called,
+                        b->store->called);
         cache_leave(second);
     }
     if (rc != FFA_OK)
@@ -120,7 +120,7 @@ static ffa_status check_source(struct store *from, const ffa_bundle_filter *filt
         return bundle_check(from, filter->digest, err);
     if (filter->digest)
         return error_fail(err, FFA_INVALID, 0,
-                          "filter: digest is given, '%s' is a store, which has none", from->path);
+                          "filter: digest is given, '%s' is a store, which has none", from->called);
     return FFA_OK;
 }
 

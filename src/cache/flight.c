@@ -28,6 +28,7 @@ enum { WAIT_MS = 60000, NAP_US = 500, NAP_MAX_US = 8000, STRIPE_DIGITS = 2 };
 struct flight {
     char *folder; /* of the locks */
     char *above;  /* the folder it is in: the store's */
+    int start; /* where a relative path starts, whatever the working folder becomes; or AT_FDCWD */
     bool of_group;
     int64_t wait_us;
     struct log log;
@@ -93,6 +94,12 @@ ffa_status flight_open(struct flight **out, const struct flight_opts *opts, ffa_
     }
     /* Of "/name" it is "/". */
     strrchr(flight->above, '/')[strrchr(flight->above, '/') == flight->above] = '\0';
+    flight->start = AT_FDCWD;
+    if (*flight->folder != '/') {
+        int start = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+        flight->start = start >= 0 ? start : AT_FDCWD;
+    }
     flight->wait_us = 1000 * (int64_t)(opts->wait_ms ? opts->wait_ms : WAIT_MS);
     flight->of_group = opts->of_group;
     flight->log = opts->log;
@@ -111,6 +118,8 @@ void flight_close(struct flight *flight)
     if (!flight)
         return;
     fork_guard_remove(&flight->guard);
+    if (flight->guard.lock && flight->start >= 0)
+        (void)close(flight->start);
     mem_free(flight->folder);
     mem_free(flight->above);
     mem_free(flight);
@@ -141,7 +150,7 @@ static int open_folder(const struct flight *flight, int at, const char *name, in
 static int open_locks(const struct flight *flight)
 {
     const char *name = strrchr(flight->folder, '/') + 1;
-    int above = open_folder(flight, AT_FDCWD, flight->above, EPERM);
+    int above = open_folder(flight, flight->start, flight->above, EPERM);
     int locks = above < 0 ? -1 : open_folder(flight, above, name, EACCES);
 
     if (above >= 0 && locks < 0 && errno == ENOTDIR)
@@ -150,7 +159,7 @@ static int open_locks(const struct flight *flight)
         bool is_made = mkdirat(above, name, 0700) == 0;
 
         if (is_made && flight->of_group)
-            (void)fchmodat(above, name, 02770, 0);
+            (void)!fchmodat(above, name, 02770, 0);
         if (is_made || errno == EEXIST)
             locks = open_folder(flight, above, name, EACCES);
     }
@@ -196,12 +205,13 @@ static int open_file(const struct flight *flight, const char *name)
 }
 
 /* Whether `name` still leads to the open file: else nobody else would meet this lock. */
-static bool is_current(int file, const char *name)
+static bool is_current(const struct flight *flight, int file, const char *name)
 {
     struct stat mine, theirs;
 
-    return fstat(file, &mine) == 0 && lstat(name, &theirs) == 0 && mine.st_ino == theirs.st_ino &&
-           mine.st_dev == theirs.st_dev;
+    return fstat(file, &mine) == 0 &&
+           fstatat(flight->start, name, &theirs, AT_SYMLINK_NOFOLLOW) == 0 &&
+           mine.st_ino == theirs.st_ino && mine.st_dev == theirs.st_dev;
 }
 
 static void nap(int64_t us)
@@ -257,7 +267,7 @@ static enum flight_answer take(struct flight *flight, const char *name, struct f
         if (lock->file < 0)
             return FLIGHT_UNAVAILABLE;
         answer = lock_file(lock->file, wait);
-        if (answer == FLIGHT_HELD && is_current(lock->file, name)) {
+        if (answer == FLIGHT_HELD && is_current(flight, lock->file, name)) {
             note_held(flight, lock);
             return FLIGHT_HELD;
         }

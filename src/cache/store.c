@@ -10,13 +10,28 @@
 #include "cache/store_internal.h"
 
 #include "base/file_limit.h"
+#include "base/tempfile.h"
 #include "cache/store_place.h"
 #include "cache/store_vfs.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* ---- SQLite, and what it says ---- */
+
+void store_call(char out[STORE_CALLED], const char *path)
+{
+    size_t bytes = strlen(path);
+    const char *end = bytes < STORE_CALLED ? path : path + bytes - (STORE_CALLED - 4);
+
+    while (((unsigned char)*end & 0xc0) == 0x80) /* amid a character */
+        end++;
+    text_format(out, STORE_CALLED, "%s%s", bytes < STORE_CALLED ? "" : "...", end);
+}
 
 ffa_status store_sql(struct store *store, int code, const char *doing, ffa_error *err)
 {
@@ -36,7 +51,7 @@ ffa_status store_sql(struct store *store, int code, const char *doing, ffa_error
     else if ((code & 0xff) == SQLITE_IOERR && file_limit_was_met())
         text = "the file size limit of this process (ulimit -f) is reached";
     return error_fail(err, (code & 0xff) == SQLITE_NOMEM ? FFA_NOMEM : FFA_CACHE, code,
-                      "%s '%s': cannot %s: %s", store_kind(store), store->path, doing, text);
+                      "%s '%s': cannot %s: %s", store_kind(store), store->called, doing, text);
 }
 
 ffa_status store_prepare(struct store *store, sqlite3_stmt **out, const char *sql, ffa_error *err)
@@ -126,10 +141,10 @@ static ffa_status check_library(const struct store *store, ffa_error *err)
 {
     if (sqlite3_libversion_number() < 3037000)
         return error_fail(err, FFA_CACHE, 0, "store '%s': SQLite %s is older than 3.37",
-                          store->path, sqlite3_libversion());
+                          store->called, sqlite3_libversion());
     if (sqlite3_threadsafe() == 0)
         return error_fail(err, FFA_CACHE, 0, "store '%s': this SQLite is built without threads",
-                          store->path);
+                          store->called);
     return FFA_OK;
 }
 
@@ -140,7 +155,7 @@ static ffa_status open_uri(struct store *store, const char *uri, int flags, ffa_
 
     if (!vfs)
         return error_fail(err, FFA_CACHE, 0, "%s '%s': this SQLite has no VFS for Unix",
-                          store_kind(store), store->path);
+                          store_kind(store), store->called);
     store->work = 0;
     FFA_TRY(store_sql(
         store, sqlite3_open_v2(uri, &store->db, flags | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_URI, vfs),
@@ -251,7 +266,14 @@ static ffa_status find_file(struct store *store, struct stat *file, ffa_error *e
 
     if (place_is_url(store->path))
         return error_fail(err, FFA_CACHE, 0, "%s '%s' is a URL, not a path: give a file on a disk",
-                          store_kind(store), store->path);
+                          store_kind(store), store->called);
+    if (store->mode != STORE_BUNDLE &&
+        strlen(strrchr(store->path, '/') + 1) + strlen("-journal") > NAME_MAX)
+        return error_fail(err, FFA_CACHE, ENAMETOOLONG,
+                          "store '%s': its name has %zu bytes, more than %zu: its journal's has "
+                          "%zu more, up to %d",
+                          store->called, strlen(strrchr(store->path, '/') + 1),
+                          NAME_MAX - strlen("-journal"), strlen("-journal"), NAME_MAX);
     rc = store->follows_links ? store_enter_bundle_place(store, file, err)
                               : store_enter_place(store, file, err);
     if (rc != FFA_OK && rc != FFA_NOT_FOUND)
@@ -264,7 +286,7 @@ static ffa_status find_file(struct store *store, struct stat *file, ffa_error *e
         store_reap(store) != FFA_OK)
         return error_nomem(err, "a path");
     if (rc == FFA_NOT_FOUND && store_is_maker(store)) {
-        rc = store_make(store, err->native == 0, err);
+        rc = store_make(store, err);
         if (rc == FFA_OK)
             rc = store_enter_place(store, file, err);
     }
@@ -350,12 +372,23 @@ void store_trouble(struct store *store, const char *event, const ffa_error *why)
     store->is_warned = true;
 }
 
+/* Whether what opens the folder does not lead there: /proc was unmounted, or the root changed. */
+static bool is_cut_off(const struct store_place *place)
+{
+    struct stat here, there;
+
+    return place->opened && (fstat(place->folder, &here) != 0 || stat(place->opened, &there) != 0 ||
+                             here.st_ino != there.st_ino || here.st_dev != there.st_dev);
+}
+
 /* Whether the path no longer leads to the file that is open. */
 static bool is_gone(const struct store *store)
 {
     struct stat now;
 
-    return (store->follows_links ? stat : lstat)(store->path, &now) != 0 ||
+    return is_cut_off(&store->place) ||
+           fstatat(store->start, store->path, &now,
+                   store->follows_links ? 0 : AT_SYMLINK_NOFOLLOW) != 0 ||
            now.st_ino != store->inode || now.st_dev != store->device;
 }
 
@@ -394,8 +427,14 @@ static ffa_status name_of(struct store *store, const char *path, ffa_error *err)
     store->folder = mem_strdup(store->path);
     if (!store->path || !store->folder)
         return error_nomem(err, "a path");
+    store_call(store->called, store->path);
     slash = strrchr(store->folder, '/');
     slash[slash == store->folder] = '\0';
+    if (*store->path != '/') {
+        int start = descriptor_above_standard(open(".", O_PATH | O_DIRECTORY | O_CLOEXEC));
+
+        store->start = start >= 0 ? start : AT_FDCWD;
+    }
     return FFA_OK;
 }
 
@@ -416,6 +455,7 @@ ffa_status store_open(struct store **out, const struct store_opts *opts, ffa_err
     store->busy_ms = STORE_BUSY_MS;
     store->work_max = STORE_WORK_MAX;
     store->place.folder = -1;
+    store->start = AT_FDCWD;
     store->bytes_max = opts->bytes_max ? opts->bytes_max : (uint64_t)1 << 30;
     store->log = opts->log;
     (void)pthread_mutex_init(&store->lock, NULL);
@@ -451,6 +491,8 @@ void store_close(struct store *store)
     store_lock(store);
     store_close_db(store);
     store_leave_place(&store->place);
+    if (store->start >= 0)
+        (void)close(store->start);
     store_unlock(store);
     fork_guard_remove(&store->guard);
     (void)pthread_mutex_destroy(&store->lock);

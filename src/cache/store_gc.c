@@ -120,6 +120,7 @@ static ffa_status copy_store(struct store *out, struct store *from, ffa_error *e
     ffa_status rc;
 
     *out = (struct store){ .path = from->path, .mode = from->mode, .work_max = from->work_max };
+    store_call(out->called, from->path);
     FFA_TRY(store_sql(
         out,
         sqlite3_open_v2("", &out->db,

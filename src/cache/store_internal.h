@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 
 enum {
+    STORE_CALLED = 144,                    /* a path in a sentence, two of which fit an ffa_error */
     STORE_SCHEMA = 2,                      /* 1: without the tables failure and miss */
     STORE_APPLICATION = 0x6666616b,        /* 'ffak', as in cache/schema.sql */
     STORE_BUNDLE_APPLICATION = 0x66666162, /* 'ffab': the same schema, never to change again */
@@ -28,14 +29,17 @@ enum {
 /* A folder that is open, and a file's name in it. What is there is opened through the folder's
  * descriptor, so that nobody who may exchange a folder above it can make it another's. */
 struct store_place {
-    int folder;   /* -1: none */
-    char *opened; /* opens the folder: "/proc/self/fd/N", or its path where /proc is missing */
+    int folder; /* -1: none */
+    char *
+        opened; /* opens the folder: "/proc/thread-self/fd/N", or its path where /proc is missing */
     char *name;
 };
 
 struct store {
-    char *path; /* NULL: memory only */
+    char *path;                /* NULL: memory only */
+    char called[STORE_CALLED]; /* the path in sentences */
     char *folder;
+    int start; /* where a relative path starts, whatever the working folder becomes; or AT_FDCWD */
     enum store_mode mode;
     bool may_create, on_network, of_group;
     bool follows_links; /* as every bundle does */
@@ -86,8 +90,8 @@ char *store_place_path(const struct store_place *place, const char *ending);
 /* A whole, empty store in the empty file `file`, inside a transaction: the caller commits and
  * closes both. */
 ffa_status store_begin_file(struct store *store, int file, int64_t created_s, ffa_error *err);
-/* In the place that was entered; replace: an empty file is in the way. */
-ffa_status store_make(struct store *store, bool replace, ffa_error *err);
+/* In the place that was entered, where nothing is, or an empty file. */
+ffa_status store_make(struct store *store, ffa_error *err);
 /* Remove what killed makers left behind. Only FFA_NOMEM fails. */
 ffa_status store_reap(const struct store *store);
 /* Rename a damaged file to "<path>.damaged". */
@@ -104,6 +108,8 @@ ffa_status store_set_up(struct store *store, ffa_error *err);
 
 /* ---- statements ---- */
 
+/* What a sentence calls a path: of a long one the end, so that there is room for the reason. */
+void store_call(char out[STORE_CALLED], const char *path);
 /* The adapter: `doing` completes "store: cannot ...". OK, ROW and DONE are FFA_OK. */
 ffa_status store_sql(struct store *store, int code, const char *doing, ffa_error *err);
 ffa_status store_prepare(struct store *store, sqlite3_stmt **out, const char *sql, ffa_error *err);

@@ -13,6 +13,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/file.h>
+#include <time.h>
 #include <unistd.h>
 
 ffa_status store_begin_file(struct store *store, int file, int64_t created_s, ffa_error *err)
@@ -53,7 +55,104 @@ static char *prefix_of(const struct store *store)
     return text_take(&prefix);
 }
 
-ffa_status store_make(struct store *store, bool replace, ffa_error *err)
+/* ---- one process at a time ---- */
+
+/* Who replaces what has the name of the store, or puts it aside, locks the folder meanwhile, so
+ * that what was looked at is what is moved. The lock ends with its holder; where there is none, or
+ * for long, it goes without: -1, or a descriptor that holds nothing. */
+static int take_turn(const struct store_place *place)
+{
+    enum { TRIES = 200 };
+    const struct timespec nap = { .tv_nsec = 5000000 };
+    int turn = openat(place->folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    for (int i = 0; turn >= 0 && i < TRIES && flock(turn, LOCK_EX | LOCK_NB) != 0 &&
+                    (errno == EWOULDBLOCK || errno == EINTR);
+         i++)
+        (void)nanosleep(&nap, NULL);
+    return turn;
+}
+
+static void end_turn(int turn)
+{
+    if (turn < 0)
+        return;
+    (void)flock(turn, LOCK_UN); /* a forked child may share it */
+    (void)close(turn);
+}
+
+/* Rename to "<name>.damaged<ending>"; what is not there is no failure. */
+static ffa_status move_aside(struct store *store, const char *ending, ffa_error *err)
+{
+    const struct store_place *place = &store->place;
+    struct text from = { 0 }, to = { 0 };
+    ffa_status rc = FFA_OK;
+
+    text_add(&from, "%s%s", place->name, ending);
+    text_add(&to, "%s.damaged%s", place->name, ending);
+    if (from.failed || to.failed)
+        rc = error_nomem(err, "a path");
+    else if ((renameat(place->folder, from.at, place->folder, to.at) != 0 && errno != ENOENT) ||
+             fault_here(FAULT_FILE))
+        rc = store_file_trouble(store, "put aside", from.at, err);
+    text_finish(&from);
+    text_finish(&to);
+    return rc;
+}
+
+/* ---- a new file ---- */
+
+/* What is where a new store is to be: a store, an empty file, the journal of one that is gone. */
+struct way {
+    bool is_taken, is_empty, has_journal;
+};
+
+static ffa_status look_at_way(const struct store_place *place, struct way *out, ffa_error *err)
+{
+    struct text journal = { 0 };
+    struct stat stat;
+
+    *out = (struct way){ 0 };
+    text_add(&journal, "%s-journal", place->name);
+    if (journal.failed)
+        return error_nomem(err, "a path");
+    /* The journal first: one that is of a store made meanwhile comes after that. */
+    out->has_journal = fstatat(place->folder, journal.at, &stat, AT_SYMLINK_NOFOLLOW) == 0 &&
+                       S_ISREG(stat.st_mode) && stat.st_size > 0;
+    if (fstatat(place->folder, place->name, &stat, AT_SYMLINK_NOFOLLOW) == 0) {
+        out->is_empty = S_ISREG(stat.st_mode) && stat.st_size == 0;
+        out->is_taken = !out->is_empty;
+    }
+    text_finish(&journal);
+    return FFA_OK;
+}
+
+/* An empty file is replaced. A journal without its store is put aside: it would be played back into
+ * the new one. */
+static ffa_status put_in_place(struct store *store, struct tempfile *file, ffa_error *err)
+{
+    const struct store_place *place = &store->place;
+    struct way way;
+    int turn = -1;
+    ffa_status rc;
+
+    FFA_TRY(look_at_way(place, &way, err));
+    if (way.is_empty || way.has_journal) {
+        turn = take_turn(place);
+        FFA_TRY(look_at_way(place, &way, err));
+    }
+    if (way.is_taken) /* another process was faster, and its store is as good */
+        goto out;
+    if (way.has_journal)
+        FFA_TRY(move_aside(store, "-journal", err));
+    if (!tempfile_publish(file, place->name, way.is_empty) && errno != EEXIST)
+        rc = store_file_trouble(store, "put in place", store->path, err);
+out:
+    end_turn(turn);
+    return rc;
+}
+
+ffa_status store_make(struct store *store, ffa_error *err)
 {
     struct tempfile file = TEMPFILE_NONE;
     char *prefix = prefix_of(store);
@@ -68,9 +167,8 @@ ffa_status store_make(struct store *store, bool replace, ffa_error *err)
     FFA_TRY(write_new(store, file.file, err));
     if (store->of_group && !tempfile_set_mode(&file, 0660))
         rc = store_file_trouble(store, "hand to its group", store->path, err);
-    /* EEXIST: another process was faster, and its store is as good. */
-    else if (!tempfile_publish(&file, store->place.name, replace) && errno != EEXIST)
-        rc = store_file_trouble(store, "put in place", store->path, err);
+    else
+        rc = put_in_place(store, &file, err);
 out:
     tempfile_discard(&file);
     mem_free(prefix);
@@ -115,32 +213,25 @@ static bool is_ours(const struct store_place *place)
 /* The journal goes with it: one left behind would be played back into the next store. */
 ffa_status store_put_aside(struct store *store, const struct stat *file, ffa_error *err)
 {
-    static const char *const endings[] = { "-journal", "" };
     const struct store_place *place = &store->place;
+    int turn = take_turn(place);
     struct stat now;
     ffa_status rc = FFA_OK;
 
     /* Another process may have put it aside, and made a new one, meanwhile. */
     if (fstatat(place->folder, place->name, &now, AT_SYMLINK_NOFOLLOW) != 0 ||
         now.st_ino != file->st_ino || now.st_dev != file->st_dev)
-        return FFA_OK;
-    if (!is_ours(place))
-        return error_fail(err, FFA_CACHE, 0,
-                          "'%s' is not a kernel store, or is damaged from its first bytes; remove "
-                          "it or choose another path",
-                          store->path);
-    for (size_t i = 0; i < 2 && rc == FFA_OK; i++) {
-        struct text from = { 0 }, to = { 0 };
-
-        text_add(&from, "%s%s", place->name, endings[i]);
-        text_add(&to, "%s.damaged%s", place->name, endings[i]);
-        if (from.failed || to.failed)
-            rc = error_nomem(err, "a path");
-        else if ((renameat(place->folder, from.at, place->folder, to.at) != 0 && errno != ENOENT) ||
-                 fault_here(FAULT_FILE))
-            rc = store_file_trouble(store, "put aside", from.at, err);
-        text_finish(&from);
-        text_finish(&to);
+        goto out;
+    if (!is_ours(place)) {
+        rc = error_fail(err, FFA_CACHE, 0,
+                        "'%s' is not a kernel store, or is damaged from its first bytes; remove "
+                        "it or choose another path",
+                        store->called);
+        goto out;
     }
+    FFA_TRY(move_aside(store, "-journal", err));
+    rc = move_aside(store, "", err);
+out:
+    end_turn(turn);
     return rc;
 }

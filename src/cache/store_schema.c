@@ -22,21 +22,21 @@ ffa_status store_check_header(struct store *store, ffa_error *err)
         rc = error_fail(err, FFA_CACHE, 0,
                         "'%s' is another program's database, not a kernel store; choose another "
                         "path",
-                        store->path);
+                        store->called);
     else if (schema > STORE_SCHEMA)
         rc = error_fail(err, FFA_CACHE, 0,
                         "%s '%s' has schema %lld, this library reads up to %d; use a newer "
                         "library or another path",
-                        store_kind(store), store->path, (long long)schema, STORE_SCHEMA);
+                        store_kind(store), store->called, (long long)schema, STORE_SCHEMA);
     else if (store->is_bundle && store->mode == STORE_READWRITE)
         rc = error_fail(err, FFA_CACHE, 0,
                         "'%s' is a bundle, which nothing is added to; choose another path for the "
                         "store and give it as a bundle",
-                        store->path);
+                        store->called);
     else if (!store->is_bundle && store->mode == STORE_BUNDLE)
         rc = error_fail(err, FFA_CACHE, 0,
                         "'%s' is a store that may change, not a bundle; export a bundle from it",
-                        store->path);
+                        store->called);
 out:
     return rc;
 }
@@ -96,7 +96,7 @@ ffa_status store_check_schema(struct store *store, ffa_error *err)
         rc = error_fail(err, FFA_CACHE, 0,
                         "%s '%s' has a %s '%.40s' that no kernel store has; remove the file or "
                         "choose another path",
-                        store_kind(store), store->path,
+                        store_kind(store), store->called,
                         !type                        ? "thing"
                         : strcmp(type, "table") == 0 ? "virtual table"
                                                      : type,

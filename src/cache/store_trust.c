@@ -9,8 +9,9 @@
  * a symbolic link is refused; the links that lead to a bundle are followed one by one, and the
  * owner and the folder of each are checked.
  *
- * SQLite opens by path, and "/proc/self/fd/N" is the path of a descriptor. Where /proc is missing,
- * a path by names is as good if nobody else can exchange a folder on it, so all are checked.
+ * SQLite opens by path, and "/proc/thread-self/fd/N" is the path of a descriptor. Where /proc is
+ * missing, a path by names is as good if nobody else can exchange a folder on it, so all are
+ * checked.
  */
 #include "base/tempfile.h"
 #include "cache/store_internal.h"
@@ -37,7 +38,7 @@ ffa_status store_fail_network(const struct store *store, ffa_error *err)
     return error_fail(err, FFA_CACHE, 0,
                       "store '%s' is on a network file system (%s) and is only read; use a folder "
                       "on a local disk, or a bundle, or %s",
-                      store->path, store->network,
+                      store->called, store->network,
                       store->mode == STORE_MAINTAIN ? "say FFA_CACHE_NETWORK (--network)"
                                                     : "set FFA_OPEN_NETWORK_STORE (--network)");
 }
@@ -45,7 +46,7 @@ ffa_status store_fail_network(const struct store *store, ffa_error *err)
 static ffa_status refuse(struct store *store, ffa_error *err, const char *what, const char *fix)
 {
     return error_fail(err, FFA_CACHE, 0, "%s '%s' is not trusted: %s; %s", store_kind(store),
-                      store->path, what, fix);
+                      store->called, what, fix);
 }
 
 /* What to do about a mode. To take write permission from what others share would harm them. */
@@ -53,8 +54,10 @@ static void advise(char *out, size_t size, const char *name, const struct stat *
 {
     if (stat->st_mode & S_ISVTX || stat->st_uid != geteuid())
         text_format(out, size, "others share it: use a folder of your own");
-    else
+    else if (strlen(name) < size - sizeof "chmod go-w ''")
         text_format(out, size, "chmod go-w '%s'", name);
+    else
+        text_format(out, size, "chmod go-w it");
 }
 
 /* A folder or file is trusted when nobody but its user and root can change it; of a group's store,
@@ -71,7 +74,7 @@ static ffa_status trust(struct store *store, const char *name, const struct stat
     }
     if (!S_ISDIR(stat->st_mode) && !S_ISREG(stat->st_mode))
         return error_fail(err, FFA_CACHE, 0, "%s '%s' is no regular file: it is %s",
-                          store_kind(store), store->path, place_kind(stat->st_mode));
+                          store_kind(store), store->called, place_kind(stat->st_mode));
     if (place_is_trusted(stat, store->of_group))
         return FFA_OK;
     if (stat->st_uid != geteuid() && stat->st_uid != 0 && !is_groups) {
@@ -88,9 +91,12 @@ static ffa_status trust(struct store *store, const char *name, const struct stat
 ffa_status store_file_trouble(struct store *store, const char *doing, const char *name,
                               ffa_error *err)
 {
+    char called[STORE_CALLED];
+
+    store_call(called, name);
     return error_fail(err, errno == ENOMEM ? FFA_NOMEM : FFA_CACHE, errno,
-                      "%s '%s': cannot %s '%s': %s", store_kind(store), store->path, doing, name,
-                      strerror(errno));
+                      "%s '%s': cannot %s '%s': %s", store_kind(store), store->called, doing,
+                      called, strerror(errno));
 }
 
 /* ---- folders ---- */
@@ -119,7 +125,8 @@ static int open_folder(int at, const char *name, bool follow, struct stat *stat)
 {
     int folder = fault_here(FAULT_FILE)
                      ? (errno = EIO, -1)
-                     : openat(at, name, O_PATH | O_CLOEXEC | (follow ? 0 : O_NOFOLLOW));
+                     : descriptor_above_standard(
+                           openat(at, name, O_PATH | O_CLOEXEC | (follow ? 0 : O_NOFOLLOW)));
 
     if (folder >= 0 && fstat(folder, stat) != 0) {
         int saved = errno;
@@ -137,6 +144,21 @@ static int look(int folder, const char *name, struct stat *stat)
                                   : fstatat(folder, name, stat, AT_SYMLINK_NOFOLLOW);
 }
 
+/* A folder that was made on the way to a group's store: its group passes through. */
+static bool let_group_pass(const struct store *store, const char *name)
+{
+    int folder = openat(store->start, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    struct stat stat;
+    bool is_done = folder >= 0 && fstat(folder, &stat) == 0 &&
+                   fchmod(folder, (stat.st_mode & 07777) | S_IXGRP) == 0;
+    int saved = errno;
+
+    if (folder >= 0)
+        (void)close(folder);
+    errno = saved;
+    return is_done;
+}
+
 /* As mkdir -p, with mode 0700. */
 static ffa_status make_folder(struct store *store, bool *is_made, ffa_error *err)
 {
@@ -149,13 +171,17 @@ static ffa_status make_folder(struct store *store, bool *is_made, ffa_error *err
         slash = strchr(slash + 1, '/');
         if (slash)
             *slash = '\0';
-        *is_made = mkdir(name, 0700) == 0;
+        *is_made = mkdirat(store->start, name, 0700) == 0;
         if ((!*is_made && errno != EEXIST) || fault_here(FAULT_FILE)) {
             rc = store_file_trouble(store, "make the folder", name, err);
             break;
         }
         if (!slash)
             break;
+        if (*is_made && store->of_group && !let_group_pass(store, name)) {
+            rc = store_file_trouble(store, "hand to its group", name, err);
+            break;
+        }
         *slash = '/';
     }
     mem_free(name);
@@ -165,7 +191,8 @@ static ffa_status make_folder(struct store *store, bool *is_made, ffa_error *err
 /* With the group's bit, so that what others make in it is the group's, too. */
 static ffa_status give_to_group(struct store *store, const struct stat *stat, ffa_error *err)
 {
-    int folder = open(store->folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int folder =
+        openat(store->start, store->folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     struct stat now;
     ffa_status rc = FFA_OK;
 
@@ -198,7 +225,7 @@ static ffa_status check_ancestors(struct store *store, char *path, ffa_error *er
                    (!(stat.st_mode & S_ISVTX) && !place_is_trusted(&stat, store->of_group))) {
             char what[256];
 
-            text_copy(what, "others can exchange folders in '%.160s', and there is no /proc", path);
+            text_copy(what, "others can exchange folders in '%.140s', and there is no /proc", path);
             rc = refuse(store, err, what, "use a folder below your own, or mount /proc");
         }
         slash[slash == path] = kept;
@@ -257,12 +284,12 @@ static ffa_status enter_folder(struct store *store, ffa_error *err)
     struct stat stat;
     ffa_status rc = FFA_OK;
 
-    folder = open_folder(AT_FDCWD, store->folder, false, &stat);
+    folder = open_folder(store->start, store->folder, false, &stat);
     if (folder < 0 && errno == ENOENT) {
         if (!store_is_maker(store))
-            return error_fail(err, FFA_NOT_FOUND, ENOENT, "there is no store '%s'", store->path);
+            return error_fail(err, FFA_NOT_FOUND, ENOENT, "there is no store '%s'", store->called);
         FFA_TRY(make_folder(store, &is_made, err));
-        folder = open_folder(AT_FDCWD, store->folder, false, &stat);
+        folder = open_folder(store->start, store->folder, false, &stat);
     }
     if (folder < 0)
         return store_file_trouble(store, "look at", store->folder, err);
@@ -270,7 +297,7 @@ static ffa_status enter_folder(struct store *store, ffa_error *err)
         FFA_TRY(give_to_group(store, &stat, err));
     FFA_TRY(trust(store, store->folder, &stat, "folder", err));
     if (!S_ISDIR(stat.st_mode)) {
-        rc = error_fail(err, FFA_CACHE, ENOTDIR, "store '%s': '%s' is no folder", store->path,
+        rc = error_fail(err, FFA_CACHE, ENOTDIR, "store '%s': '%s' is no folder", store->called,
                         store->folder);
         goto out;
     }
@@ -303,7 +330,7 @@ static ffa_status check_companions(struct store *store, ffa_error *err)
             return error_fail(err, FFA_CACHE, 0,
                               "store '%s': '%s%s' is no regular file: it is %s; "
                               "remove it",
-                              store->path, store->path, endings[i], place_kind(stat.st_mode));
+                              store->called, store->called, endings[i], place_kind(stat.st_mode));
     }
     return FFA_OK;
 }
@@ -316,22 +343,39 @@ ffa_status store_enter_place(struct store *store, struct stat *file, ffa_error *
     FFA_TRY(enter_folder(store, err));
     if (look(store->place.folder, store->place.name, file) != 0)
         return errno == ENOENT
-                   ? error_fail(err, FFA_NOT_FOUND, ENOENT, "there is no store '%s'", store->path)
+                   ? error_fail(err, FFA_NOT_FOUND, ENOENT, "there is no store '%s'", store->called)
                    : store_file_trouble(store, "look at", store->path, err);
     FFA_TRY(trust(store, store->path, file, "file", err));
     if (!S_ISREG(file->st_mode))
-        rc = error_fail(err, FFA_CACHE, 0, "store '%s' is no regular file: it is %s", store->path,
+        rc = error_fail(err, FFA_CACHE, 0, "store '%s' is no regular file: it is %s", store->called,
                         place_kind(file->st_mode));
     else
         rc = check_companions(store, err);
     /* Nothing was ever written: as good as absent. */
     if (rc == FFA_OK && file->st_size == 0 && store_is_maker(store))
-        rc = error_fail(err, FFA_NOT_FOUND, 0, "store '%s' is empty", store->path);
+        rc = error_fail(err, FFA_NOT_FOUND, 0, "store '%s' is empty", store->called);
 out:
     return rc;
 }
 
 /* ---- a bundle ---- */
+
+/* What to call the folder of a hop: that of a relative link is not relative to anything that the
+ * reader knows. */
+static const char *call(const struct store *store, const char *name, const char *path, int folder,
+                        char out[256])
+{
+    char opened[32];
+    ssize_t bytes;
+
+    if (*path == '/' || strcmp(name, store->path) == 0 || !descriptor_path(opened, folder))
+        return path;
+    bytes = readlink(opened, out, 255);
+    if (bytes < 0)
+        return path;
+    out[bytes] = '\0';
+    return out;
+}
 
 /* One hop: the folder of `name`, and what has the name in it. *folder: where a relative link
  * starts; replaced. */
@@ -339,7 +383,7 @@ static ffa_status hop_to(struct store *store, const char *name, int *folder, str
                          ffa_error *err)
 {
     const char *slash = strrchr(name, '/');
-    char *path = mem_strdup(slash ? name : ".");
+    char *path = mem_strdup(slash ? name : "."), called[256];
     struct stat stat;
     int next;
     ffa_status rc = FFA_OK;
@@ -355,10 +399,10 @@ static ffa_status hop_to(struct store *store, const char *name, int *folder, str
     if (next < 0 || look(next, slash ? slash + 1 : name, file) != 0)
         rc = errno == ENOENT || errno == ENOTDIR
                  ? error_fail(err, FFA_NOT_FOUND, ENOENT, "there is no %s '%s'", store_kind(store),
-                              store->path)
+                              store->called)
                  : store_file_trouble(store, "look at", name, err);
     else
-        rc = trust(store, path, &stat, "folder", err);
+        rc = trust(store, call(store, name, path, next, called), &stat, "folder", err);
     mem_free(path);
     return rc;
 }
@@ -382,7 +426,8 @@ ffa_status store_enter_bundle_place(struct store *store, struct stat *file, ffa_
 {
     enum { HOPS = 8 };
     char *name = mem_strdup(store->path), *next;
-    int folder = AT_FDCWD;
+    int folder =
+        store->start >= 0 ? fcntl(store->start, F_DUPFD_CLOEXEC, STDERR_FILENO + 1) : AT_FDCWD;
     ffa_status rc = name ? FFA_OK : error_nomem(err, "a path");
 
     store_leave_place(&store->place);
@@ -408,7 +453,7 @@ ffa_status store_enter_bundle_place(struct store *store, struct stat *file, ffa_
     FFA_TRY(trust(store, store->path, file, "file", err));
     if (!S_ISREG(file->st_mode)) {
         rc = error_fail(err, FFA_CACHE, 0, "%s '%s' is no regular file: it is %s",
-                        store_kind(store), store->path, place_kind(file->st_mode));
+                        store_kind(store), store->called, place_kind(file->st_mode));
         goto out;
     }
     rc = take_place(store, folder, strrchr(name, '/') ? strrchr(name, '/') + 1 : name, err);

@@ -103,7 +103,7 @@ ffa_status cache_check_writable(const struct store *store, ffa_error *err)
     if (store->network && !store->is_bundle && store->mode != STORE_READONLY)
         return store_fail_network(store, err);
     return error_fail(err, FFA_CACHE, 0, "%s '%s' %s", store->is_bundle ? "bundle" : "store",
-                      store->path, store->is_bundle ? "never changes" : "is open read-only");
+                      store->called, store->is_bundle ? "never changes" : "is open read-only");
 }
 
 /* ---- reading ---- */
@@ -310,7 +310,7 @@ ffa_status cache_check_structure(struct store *store, ffa_error *err)
     if (!said || strcmp(said, "ok") != 0)
         rc = error_fail(err, FFA_CACHE, SQLITE_CORRUPT,
                         "store '%s' is damaged: %.200s; remove it, kernels are built again",
-                        store->path, said ? said : "no answer");
+                        store->called, said ? said : "no answer");
 out:
     (void)sqlite3_finalize(statement);
     return rc;

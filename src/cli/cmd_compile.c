@@ -135,8 +135,10 @@ static int report_failure(const struct cli *cli, ffa_context *context,
         cli_text(stderr, ffa_compiled_log(compiled));
     if (err->status == FFA_COMPILE &&
         ffa_compile_command(context, request, cli->templates ? cli->templates : "templates",
-                            "/dev/null", &command, NULL) == FFA_OK)
-        (void)fprintf(stderr, "to reproduce, from the source folder:\n  %s\n", command);
+                            "/dev/null", &command, NULL) == FFA_OK) {
+        cli_line(stderr, "to reproduce, from the source folder:");
+        cli_line(stderr, "  %s", command);
+    }
     ffa_free(command);
     return cli_fail(cli, err);
 }

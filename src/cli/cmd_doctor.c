@@ -304,45 +304,45 @@ static json_t *as_object(const struct findings *found)
 
 static void print_findings(const struct findings *found)
 {
-    (void)printf("ffa        %s, commit %s, templates %s\n", found->versions.version,
-                 found->versions.commit, found->versions.templates_digest);
-    (void)printf("backend    %s: %s\n", backend_of(found), why_backend(found));
+    cli_line(stdout, "ffa        %s, commit %s, templates %s", found->versions.version,
+             found->versions.commit, found->versions.templates_digest);
+    cli_line(stdout, "backend    %s: %s", backend_of(found), why_backend(found));
     (void)printf("cpu        %d threads\n", found->chosen.cpu_threads);
     for (int i = 0; i < found->device_count; i++)
-        (void)printf("device %-3d %s, %s, %d SMs\n", found->devices[i].device,
-                     found->devices[i].device_name, found->devices[i].arch,
-                     found->devices[i].sm_count);
+        cli_line(stdout, "device %-3d %s, %s, %d SMs", found->devices[i].device,
+                 found->devices[i].device_name, found->devices[i].arch, found->devices[i].sm_count);
     (void)printf("compiles   for %s unless told otherwise\n", found->chosen.arch);
     if (found->versions.cudart_path[0])
-        (void)printf("cudart     %s, %s, driver %s\n", found->versions.cudart_version,
-                     found->versions.cudart_path,
-                     found->versions.driver_version[0] ? found->versions.driver_version
-                                                       : "not there");
+        cli_line(stdout, "cudart     %s, %s, driver %s", found->versions.cudart_version,
+                 found->versions.cudart_path,
+                 found->versions.driver_version[0] ? found->versions.driver_version : "not there");
     else
-        (void)printf("cudart     %s\n", runtime_state(found));
+        cli_line(stdout, "cudart     %s", runtime_state(found));
     if (found->chosen.nvrtc_path[0])
-        (void)printf("nvrtc      %s, %s\n", found->chosen.nvrtc_version, found->chosen.nvrtc_path);
+        cli_line(stdout, "nvrtc      %s, %s", found->chosen.nvrtc_version,
+                 found->chosen.nvrtc_path);
     else
-        (void)printf("nvrtc      %s\n", compiler_state(found));
+        cli_line(stdout, "nvrtc      %s", compiler_state(found));
     if (found->nccl_problem[0])
-        (void)printf("nccl       %s\n", found->nccl_problem);
+        cli_line(stdout, "nccl       %s", found->nccl_problem);
     else
-        (void)printf("nccl       %s, %s\n", found->nccl_version, found->nccl_path);
-    (void)printf("store      %s (chosen by %s)\n",
-                 found->place.path[0] ? found->place.path : "none", found->place.chosen_by);
-    (void)printf("           %s", store_state(found));
+        cli_line(stdout, "nccl       %s, %s", found->nccl_version, found->nccl_path);
+    cli_line(stdout, "store      %s (chosen by %s)",
+             found->place.path[0] ? found->place.path : "none", found->place.chosen_by);
     if (found->store_is_there)
-        (void)printf(": %" PRId64 " kernels, %" PRId64 " bytes, all checked", found->store.kernels,
-                     found->store.file_bytes);
-    (void)printf("\n");
+        cli_line(stdout, "           %s: %" PRId64 " kernels, %" PRId64 " bytes, all checked",
+                 store_state(found), found->store.kernels, found->store.file_bytes);
+    else
+        cli_line(stdout, "           %s", store_state(found));
     for (int i = 0; i < found->named.list.count; i++) {
         const struct bundle_finding *bundle = &found->bundles[i];
 
-        (void)printf("bundle     %s\n           %s", bundle->path, bundle_state(bundle));
+        cli_line(stdout, "bundle     %s", bundle->path);
         if (bundle->problem.status == FFA_OK)
-            (void)printf(": %" PRId64 " kernels, digest %s, all checked", bundle->info.kernels,
-                         bundle->info.digest);
-        (void)printf("\n");
+            cli_line(stdout, "           %s: %" PRId64 " kernels, digest %s, all checked",
+                     bundle_state(bundle), bundle->info.kernels, bundle->info.digest);
+        else
+            cli_line(stdout, "           %s", bundle_state(bundle));
     }
 }
 

@@ -24,7 +24,7 @@ static const char *const move_modes[] = { "keys", "queries", "auto", NULL };
 
 struct plan_options {
     const char *mask, *svg, *heads, *algorithm, *keys, *moves;
-    int64_t ranks, width, rank, chunk, stages, buffers, head_dim;
+    int64_t ranks, width, rank, chunk, stages, buffers, head_dim, head_dim_v;
 };
 
 /* What is shown: the mask's dispatch, and the plan of one rank. */
@@ -35,7 +35,6 @@ struct shown {
     ffa_parallel_plan *plan;
     ffa_dispatch_report report;
     ffa_parallel_plan_info info;
-    int32_t rank;
 };
 
 /* ---- options ---- */
@@ -91,6 +90,10 @@ static int read_options(const struct cli *cli, const struct plan_options *option
     if (options->head_dim % 8 != 0)
         return cli_fail_text(cli, FFA_INVALID, "--head-dim is %d, not a multiple of 8 in [8, 256]",
                              (int)options->head_dim);
+    if (options->head_dim_v % 8 != 0)
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--head-dim-v is %d, not a multiple of 8 in [8, 256]",
+                             (int)options->head_dim_v);
     status = read_word(cli, "algorithm", options->algorithm, algorithms, &dispatch->algorithm);
     if (status == CLI_PARSE_GO)
         status = read_word(cli, "keys", options->keys, key_modes, &dispatch->keys);
@@ -102,30 +105,13 @@ static int read_options(const struct cli *cli, const struct plan_options *option
         dispatch->keys = FFA_KEYS_DISPATCHED;
     dispatch->chunk_tokens = options->chunk;
     plan->model.head_dim = (int32_t)options->head_dim;
+    plan->head_dim_v = (int32_t)options->head_dim_v;
     plan->forward_stages = plan->backward_stages = (int32_t)options->stages;
     plan->buffers = (int32_t)options->buffers;
     return status;
 }
 
 /* ---- the work ---- */
-
-/* Forward and backward together. */
-static int32_t slowest_rank(const ffa_parallel_plan *plan, int32_t ranks)
-{
-    int64_t most = -1;
-    int32_t slowest = 0;
-
-    for (int32_t r = 0; r < ranks; r++) {
-        ffa_parallel_rank rank = FFA_PARALLEL_RANK_INIT;
-
-        if (ffa_parallel_plan_rank_get(plan, r, &rank, NULL) == FFA_OK &&
-            rank.forward_ns + rank.backward_ns > most) {
-            most = rank.forward_ns + rank.backward_ns;
-            slowest = r;
-        }
-    }
-    return slowest;
-}
 
 /* What a plan takes depends on who attends whom, but something of every chunk is kept. Chunks of
  * the plan's own choice are few; more than CHUNKS_MAX are made longer. */
@@ -140,14 +126,14 @@ static ffa_status chunks_fit(const struct shown *s, ffa_error *err)
 }
 
 static ffa_status make(struct shown *s, const ffa_dispatch_opts *dispatch_opts,
-                       const ffa_parallel_plan_opts *plan_opts, ffa_error *err)
+                       ffa_parallel_plan_opts *plan_opts, ffa_error *err)
 {
     const ffa_topology topology = { (int32_t)s->options->ranks, (int32_t)s->options->width };
     const ffa_dispatch_mask one = { s->mask, 1 };
     const bool is_chosen = s->options->rank >= 0;
     ffa_status rc;
 
-    s->rank = is_chosen ? (int32_t)s->options->rank : 0;
+    plan_opts->flags = FFA_PARALLEL_OUTLINE | (is_chosen ? 0 : FFA_PARALLEL_SLOWEST_RANK);
     rc = wants_best(s->options)
              ? ffa_dispatch_create_best(&s->dispatch, &one, 1, &topology, dispatch_opts, plan_opts,
                                         err)
@@ -155,13 +141,8 @@ static ffa_status make(struct shown *s, const ffa_dispatch_opts *dispatch_opts,
     if (rc == FFA_OK)
         rc = ffa_dispatch_report_get(s->dispatch, &s->report, NULL, err);
     if (rc == FFA_OK)
-        rc = ffa_parallel_plan_create(&s->plan, s->dispatch, s->mask, s->rank, plan_opts, err);
-    if (rc == FFA_OK && !is_chosen)
-        s->rank = slowest_rank(s->plan, topology.rank_count);
-    if (rc == FFA_OK && !is_chosen && s->rank > 0) {
-        ffa_parallel_plan_destroy(s->plan);
-        rc = ffa_parallel_plan_create(&s->plan, s->dispatch, s->mask, s->rank, plan_opts, err);
-    }
+        rc = ffa_parallel_plan_create(&s->plan, s->dispatch, s->mask,
+                                      is_chosen ? (int32_t)s->options->rank : 0, plan_opts, err);
     if (rc == FFA_OK)
         rc = ffa_parallel_plan_info_get(s->plan, &s->info, err);
     return rc;
@@ -266,7 +247,7 @@ static int print_object(const struct cli *cli, const struct shown *s)
     for (int32_t r = 0; r < s->info.rank_count; r++)
         (void)json_array_append_new(ranks, rank_object(s, r));
     (void)json_object_set_new(object, "ranks", ranks);
-    cli_set_int(object, "rank", s->rank);
+    cli_set_int(object, "rank", s->info.rank);
     cli_set_int(object, "rank_area", s->info.area);
     (void)json_object_set_new(object, "forward", pass_object(s, 0));
     (void)json_object_set_new(object, "backward", pass_object(s, 1));
@@ -289,7 +270,7 @@ static void print_ranks(const struct shown *s)
 
         if (ffa_parallel_plan_rank_get(s->plan, r, &rank, NULL) != FFA_OK)
             continue;
-        (void)printf("%5d%c %8" PRId64 "  %8" PRId64 "  %2d, %2d", r, r == s->rank ? '*' : ' ',
+        (void)printf("%5d%c %8" PRId64 "  %8" PRId64 "  %2d, %2d", r, r == s->info.rank ? '*' : ' ',
                      rank.tokens_q, rank.received_rows, rank.forward_stages, rank.backward_stages);
         print_us(rank.forward_ns);
         (void)printf("  ");
@@ -309,7 +290,7 @@ static void print_pass(const struct shown *s, int32_t is_backward)
 
     (void)printf("\n%s of rank %d, efficiency of all ranks %" PRId64 ".%" PRId64 " %%\n"
                  "            rows    blocks    fetch us             compute us%s\n",
-                 is_backward ? "backward" : "forward", s->rank, share / 10, share % 10,
+                 is_backward ? "backward" : "forward", s->info.rank, share / 10, share % 10,
                  has_reduce ? "           reduce us" : "");
     for (int32_t i = 0; i <= stages + is_backward; i++) {
         ffa_parallel_stage stage = FFA_PARALLEL_STAGE_INIT;
@@ -334,7 +315,7 @@ static int print_text(const struct shown *s)
 {
     const int64_t tenths = (int64_t)(s->report.load_imbalance * 1000 + 0.5);
 
-    (void)printf("mask        %s\n", s->options->mask);
+    cli_line(stdout, "mask        %s", s->options->mask);
     (void)printf("tokens      %" PRId64 " x %" PRId64 ", %" PRId64 " cells attended\n",
                  ffa_mask_seqlen_q(s->mask), ffa_mask_seqlen_k(s->mask),
                  ffa_mask_area(s->mask, -1));
@@ -407,6 +388,7 @@ int cmd_plan(struct cli *cli)
         { "svg", CLI_TEXT, &o.svg, "FILE", "write a picture to FILE instead", 0, 0 },
         { "heads", CLI_TEXT, &o.heads, "HQ:HK", "query and kv heads of the model; 8:1", 0, 0 },
         { "head-dim", CLI_INT, &o.head_dim, "D", "their size, a multiple of 8; 128", 8, 256 },
+        { "head-dim-v", CLI_INT, &o.head_dim_v, "D", "of v and the output; as --head-dim", 8, 256 },
         { "algorithm", CLI_TEXT, &o.algorithm, "NAME",
           "affinity, min-heap, sequential, zigzag, exact, or best: of the first two, by the model",
           0, 0 },

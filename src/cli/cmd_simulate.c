@@ -12,7 +12,7 @@
 
 struct simulate_options {
     const char *mask, *ranks, *heads, *dispatch, *svg;
-    int64_t ranks_per_node, head_dim, element_bytes, chunk;
+    int64_t ranks_per_node, head_dim, head_dim_v, element_bytes, chunk;
     double forward_tflops, backward_tflops, node_gb, network_gb, node_us, network_us;
     bool csv;
 };
@@ -111,11 +111,16 @@ static int read_request(const struct cli *cli, const struct simulate_options *o,
     if (o->head_dim % 8 != 0)
         return cli_fail_text(cli, FFA_INVALID, "--head-dim is %d, not a multiple of 8 in [8, 256]",
                              (int)o->head_dim);
+    if (o->head_dim_v % 8 != 0)
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--head-dim-v is %d, not a multiple of 8 in [8, 256]",
+                             (int)o->head_dim_v);
     if (cli->json && o->csv)
         return cli_fail_text(cli, FFA_INVALID, "--json and --csv exclude each other");
     opts->algorithm = algorithm;
     opts->chunk_tokens = o->chunk;
     opts->model.head_dim = (int32_t)o->head_dim;
+    opts->head_dim_v = (int32_t)o->head_dim_v;
     opts->model.element_bytes = (int32_t)o->element_bytes;
     status = read_ranks(cli, o->ranks, study);
     if (status == CLI_PARSE_GO)
@@ -138,6 +143,7 @@ static json_t *model_object(const struct sim_study *study)
     cli_set_int(object, "heads_q", m->heads_q);
     cli_set_int(object, "heads_kv", m->heads_kv);
     cli_set_int(object, "head_dim", m->head_dim);
+    cli_set_int(object, "head_dim_v", study->worlds[0].opts.head_dim_v);
     cli_set_int(object, "element_bytes", m->element_bytes);
     cli_set_int(object, "forward_gflops", m->forward_gflops);
     cli_set_int(object, "backward_gflops", m->backward_gflops);
@@ -234,10 +240,13 @@ static void print_result(const ffa_sim_result *r, int32_t ranks)
 static void print_study(const struct sim_study *study)
 {
     const ffa_parallel_model *m = &study->worlds[0].opts.model;
+    const int32_t head_dim_v = study->worlds[0].opts.head_dim_v;
 
-    (void)printf("case     %" PRId64 " tokens, %" PRId64 " cells, heads %d:%d x %d, %d bytes\n",
-                 study->tokens, study->area, m->heads_q, m->heads_kv, m->head_dim,
-                 m->element_bytes);
+    (void)printf("case     %" PRId64 " tokens, %" PRId64 " cells, heads %d:%d x %d", study->tokens,
+                 study->area, m->heads_q, m->heads_kv, m->head_dim);
+    if (head_dim_v != m->head_dim)
+        (void)printf(":%d", head_dim_v);
+    (void)printf(", %d bytes\n", m->element_bytes);
     (void)printf(
         "model    alpha-beta, nothing measured: %g and %g TFLOP/s a rank; into a rank, in "
         "a node\n         of %d %g GB/s after %g us, over the network %g GB/s after %g us\n",
@@ -316,6 +325,8 @@ int cmd_simulate(struct cli *cli)
         { "ranks-per-node", CLI_INT, &options.ranks_per_node, "N", "ranks of a node; 8", 1, 4096 },
         { "heads", CLI_TEXT, &options.heads, "HQ:HK", "query and kv heads; 8:1", 0, 0 },
         { "head-dim", CLI_INT, &options.head_dim, "D", "elements a head, a multiple of 8; 128", 8,
+          256 },
+        { "head-dim-v", CLI_INT, &options.head_dim_v, "D", "of v and the output; as --head-dim", 8,
           256 },
         { "element-bytes", CLI_INT, &options.element_bytes, "N", "of q, k and v; 2", 1, 8 },
         { "dispatch", CLI_TEXT, &options.dispatch, "A",

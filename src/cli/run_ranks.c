@@ -52,13 +52,17 @@ static ffa_rows rows_of(const struct rank *r, enum run_tensor tensor)
 {
     const struct run_shape *shape = &r->all->run->shape;
     const bool is_sum = tensor == RUN_LSE || tensor == RUN_DLSE;
+    const bool is_value =
+        tensor == RUN_V || tensor == RUN_OUT || tensor == RUN_DOUT || tensor == RUN_DV;
 
     return (ffa_rows){ .dispatch = r->all->dispatch,
                        .side = is_key(tensor) ? FFA_SIDE_KEYS : FFA_SIDE_QUERIES,
                        .rank = r->rank,
                        .dtype = is_sum ? (int32_t)r->all->sum_dtype : (int32_t)shape->dtype,
                        .heads = is_key(tensor) ? shape->heads_kv : shape->heads_q,
-                       .head_dim = is_sum ? 1 : shape->head_dim };
+                       .head_dim = is_sum     ? 1
+                                   : is_value ? shape->head_dim_v
+                                              : shape->head_dim };
 }
 
 static int64_t row_count(const struct rank *r, enum run_tensor tensor)
@@ -95,6 +99,7 @@ static ffa_parallel_args args_of(const struct rank *r)
     args.heads_q = run->shape.heads_q;
     args.heads_kv = run->shape.heads_kv;
     args.head_dim = run->shape.head_dim;
+    args.head_dim_v = run->shape.head_dim_v;
     args.dtype = run->shape.dtype;
     args.softmax_scale = run->args.softmax_scale;
     args.softcap = run->args.softcap;
@@ -228,6 +233,7 @@ static ffa_status make_plan(struct rank *r, const struct run_ranks_options *opti
     opts.model.heads_q = shape->heads_q;
     opts.model.heads_kv = shape->heads_kv;
     opts.model.head_dim = shape->head_dim;
+    opts.head_dim_v = shape->head_dim_v;
     opts.model.element_bytes = (int32_t)ffa_dtype_bytes(shape->dtype);
     rc = ffa_parallel_plan_create(&r->plan, r->all->dispatch, r->all->run->mask, r->rank, &opts,
                                   err);
@@ -286,11 +292,6 @@ ffa_status run_ranks_create(struct run_ranks **out, const struct run_case *run,
     ffa_status rc = FFA_OK;
 
     *out = all;
-    if (run->shape.head_dim_v && run->shape.head_dim_v != run->shape.head_dim)
-        return cli_error(
-            err, FFA_UNSUPPORTED, 0,
-            "--head-dim-v is %d, --head-dim %d: ranks send k and v as rows of one length",
-            run->shape.head_dim_v, run->shape.head_dim);
     if (all)
         all->ranks = calloc((size_t)options->ranks, sizeof *all->ranks);
     if (!all || !all->ranks)

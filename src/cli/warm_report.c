@@ -225,8 +225,8 @@ static void print_result(const struct warm_session *session, double seconds)
                  session->counts[HIT], session->counts[BUILT], session->counts[FAILED]);
     if (session->counts[WAITING])
         (void)printf("left     %" PRId64 "\n", session->counts[WAITING]);
-    (void)printf("seconds  %.2f\nstore    %s\n", seconds,
-                 session->place.path[0] ? session->place.path : "none");
+    (void)printf("seconds  %.2f\n", seconds);
+    cli_line(stdout, "store    %s", session->place.path[0] ? session->place.path : "none");
 }
 
 /* Of the first kernel that did not compile: the command that shows all of its log. */

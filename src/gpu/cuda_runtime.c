@@ -2,7 +2,8 @@
  *
  * The CUDA runtime is opened, not linked, so that masks, plans and warming need none, and a process
  * with a framework's runtime has one. Invariant: a runtime that is handed out has every function of
- * the table, and is not older than 12.8, the first with cudaLibraryLoadData.
+ * the table, is not older than 12.8, the first with cudaLibraryLoadData, and not of a later major
+ * version than the driver, which would refuse every call.
  */
 #include "gpu/cuda_runtime.h"
 
@@ -29,21 +30,25 @@ static bool bind(struct gpu_runtime *cuda, void *library, const char *name, stru
     return true;
 }
 
-/* A driver that is not there has the version 0. */
-static void ask_driver(struct gpu_runtime *cuda)
+/* The driver's version; 0: there is none. */
+static int ask_driver(struct gpu_runtime *cuda)
 {
     int version = 0;
 
-    if (cuda->cudaDriverGetVersion(&version) == cudaSuccess && version > 0)
-        text_copy(cuda->driver, "%d.%d", VERSION(version));
-    else
+    cuda->driver[0] = '\0';
+    if (cuda->cudaDriverGetVersion(&version) != cudaSuccess) {
         (void)cuda->cudaGetLastError();
+        version = 0;
+    }
+    if (version > 0)
+        text_copy(cuda->driver, "%d.%d", VERSION(version));
+    return version;
 }
 
 static bool accept(void *taker, void *library, const char *name, struct text *tried)
 {
     struct gpu_runtime *cuda = taker;
-    int version = 0;
+    int version = 0, driver;
 
     *(void **)&cuda->cudaRuntimeGetVersion = dlsym(library, "cudaRuntimeGetVersion");
     if (!cuda->cudaRuntimeGetVersion || cuda->cudaRuntimeGetVersion(&version) != cudaSuccess) {
@@ -58,8 +63,15 @@ static bool accept(void *taker, void *library, const char *name, struct text *tr
     }
     if (!bind(cuda, library, name, tried))
         return false;
+    driver = ask_driver(cuda);
+    if (driver > 0 && driver / 1000 < version / 1000) {
+        /* It has been at work in this thread, so its code must stay when it is closed. */
+        (void)dlopen(cuda->path, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+        text_add(tried, "; '%s' is %d.%d, the driver is of %s", cuda->path, VERSION(version),
+                 cuda->driver);
+        return false;
+    }
     text_copy(cuda->version, "%d.%d", VERSION(version));
-    ask_driver(cuda);
     return true;
 }
 

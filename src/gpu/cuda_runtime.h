@@ -42,6 +42,7 @@
     X(cudaMemcpy)                                                                                  \
     X(cudaMemcpyAsync)                                                                             \
     X(cudaMemsetAsync)                                                                             \
+    X(cudaPeekAtLastError)                                                                         \
     X(cudaRuntimeGetVersion)                                                                       \
     X(cudaSetDevice)                                                                               \
     X(cudaStreamIsCapturing)                                                                       \

@@ -22,13 +22,23 @@ ffa_status gpu_status(const struct gpu_runtime *cuda, cudaError_t code, const ch
                       "cannot %s: %s", doing, cuda->cudaGetErrorString(code));
 }
 
+/* A thread that has called nothing of CUDA's has a current device, but no context. The runtime
+ * makes one current when it needs one; the driver does not. */
+static bool has_context(const struct gpu_device *device)
+{
+    CUcontext context = NULL;
+
+    return !device->context_current ||
+           (device->context_current(&context) == CUDA_SUCCESS && context);
+}
+
 ffa_status gpu_enter(const struct gpu_device *device, int *previous, ffa_error *err)
 {
     ffa_status rc;
 
     *previous = device->ordinal;
     GPU_TRY(device, cudaGetDevice(previous), "read the current device", err);
-    if (*previous != device->ordinal)
+    if (*previous != device->ordinal || !has_context(device))
         GPU_TRY(device, cudaSetDevice(device->ordinal), "set the device", err);
 out:
     return rc;
@@ -75,14 +85,18 @@ int gpu_device_pick(const struct gpu_runtime *cuda)
 {
     struct attributes attributes;
     int count = 0;
+    int picked = -1;
+    bool has_failed = cuda->cudaGetDeviceCount(&count) != cudaSuccess;
 
-    if (cuda->cudaGetDeviceCount(&count) == cudaSuccess)
-        for (int ordinal = 0; ordinal < count; ordinal++)
-            if (read_attributes(cuda, ordinal, &attributes) == cudaSuccess &&
-                is_supported(&attributes))
-                return ordinal;
-    (void)cuda->cudaGetLastError();
-    return -1;
+    for (int ordinal = 0; picked < 0 && ordinal < count; ordinal++) {
+        if (read_attributes(cuda, ordinal, &attributes) != cudaSuccess)
+            has_failed = true;
+        else if (is_supported(&attributes))
+            picked = ordinal;
+    }
+    if (has_failed) /* else the last error is the caller's */
+        (void)cuda->cudaGetLastError();
+    return picked;
 }
 
 /* A function of the driver, at `out`, as it was in `version`; NULL where the driver has none. The
@@ -140,7 +154,7 @@ out:
     return rc;
 }
 
-static ffa_status find_tensor_map_encode(struct gpu_device *device, ffa_error *err)
+static ffa_status find_driver_functions(struct gpu_device *device, ffa_error *err)
 {
     int previous;
     ffa_status rc;
@@ -150,6 +164,11 @@ static ffa_status find_tensor_map_encode(struct gpu_device *device, ffa_error *e
         device->cuda,
         find_in_driver(device->cuda, "cuTensorMapEncodeTiled", 12000, &device->tensor_map_encode),
         "find cuTensorMapEncodeTiled in the driver", err);
+    if (rc == FFA_OK)
+        rc = gpu_status(
+            device->cuda,
+            find_in_driver(device->cuda, "cuCtxGetCurrent", 4000, &device->context_current),
+            "find cuCtxGetCurrent in the driver", err);
     gpu_leave(device, previous);
     FFA_TRY(rc);
     if (!device->tensor_map_encode)
@@ -181,7 +200,7 @@ ffa_status gpu_device_open(struct gpu_device **out, const struct gpu_runtime *cu
     upload_ring_init(&device->uploads, cuda);
     device->ordinal = ordinal;
     FFA_TRY(read_device(device, err));
-    FFA_TRY(find_tensor_map_encode(device, err));
+    FFA_TRY(find_driver_functions(device, err));
     *out = device;
     device = NULL;
 out:

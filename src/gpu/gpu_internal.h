@@ -21,6 +21,7 @@ struct gpu_device {
     struct device_facts facts;
     char arch[16];
     tensor_map_encode_fn tensor_map_encode;
+    CUresult (*context_current)(CUcontext *);
     cudaEvent_t begin, end; /* NULL until the stopwatch is used */
     bool is_timing;         /* between a begin and its end */
     struct upload_ring uploads;
@@ -35,8 +36,8 @@ ffa_status gpu_status(const struct gpu_runtime *cuda, cudaError_t code, const ch
 #define GPU_TRY(device, call, doing, err)                                                          \
     FFA_TRY(gpu_status((device)->cuda, (device)->cuda->call, (doing), (err)))
 
-/* Make the device current. *previous receives the device that was; gpu_leave makes it current
- * again. */
+/* Make the device current, with a context. *previous receives the device that was; gpu_leave makes
+ * it current again. */
 ffa_status gpu_enter(const struct gpu_device *device, int *previous, ffa_error *err);
 void gpu_leave(const struct gpu_device *device, int previous);
 

@@ -34,7 +34,8 @@ static bool is_of_cubin(cudaError_t code)
     }
 }
 
-/* The driver looks at the code here, or, where it loads lazily, when the entry is looked up. */
+/* The driver looks at the code here, or, where it loads lazily, when the entry is looked up or
+ * first used. */
 static cudaError_t library_load(struct gpu_kernel *kernel, const struct gpu_kernel_desc *desc)
 {
     const struct gpu_runtime *cuda = kernel->device->cuda;
@@ -76,10 +77,13 @@ ffa_status gpu_kernel_load(struct gpu_kernel **out, struct gpu_device *device,
     code = library_load(kernel, desc);
     *is_refused = is_of_cubin(code);
     FFA_TRY(gpu_status(device->cuda, code, "load the module", err));
-    GPU_TRY(device,
-            cudaFuncSetAttribute((const void *)kernel->entry,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, desc->shared_bytes),
-            "reserve the kernel's shared memory", err);
+    code = fault_here(FAULT_LOAD)
+               ? cudaErrorInvalidDeviceFunction
+               : device->cuda->cudaFuncSetAttribute((const void *)kernel->entry,
+                                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                    desc->shared_bytes);
+    *is_refused = is_of_cubin(code);
+    FFA_TRY(gpu_status(device->cuda, code, "reserve the kernel's shared memory", err));
     *out = kernel;
     kernel = NULL;
 out:
@@ -134,8 +138,10 @@ ffa_status gpu_tensor_map(struct tensor_map *out, const struct gpu_device *devic
     const cuuint32_t steps[3] = { 1, 1, 1 };
     cuuint64_t dims[3], strides[2];
     cuuint32_t box[3];
+    int previous = device->ordinal;
     CUtensorMap map;
     CUresult code;
+    ffa_status rc;
 
     for (int i = 0; i < 3; i++) {
         dims[i] = (cuuint64_t)tensor->dims[i];
@@ -143,17 +149,22 @@ ffa_status gpu_tensor_map(struct tensor_map *out, const struct gpu_device *devic
     }
     for (int i = 0; i < 2; i++)
         strides[i] = (cuuint64_t)tensor->strides[i] * 2;
+    FFA_TRY(gpu_enter(device, &previous, err)); /* the driver wants a context */
     code = device->tensor_map_encode(
         &map, types[tensor->element], 3, (void *)(uintptr_t)tensor->data, dims, strides, box, steps,
         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    if (code != CUDA_SUCCESS || fault_here(FAULT_GPU))
-        return error_fail(err, FFA_GPU, (int32_t)code,
-                          "the driver refuses %s as a tensor map: data %p, %lld x %lld x %lld "
-                          "elements, strides %lld and %lld (code %d)",
-                          tensor->name, tensor->data, (long long)tensor->dims[0],
-                          (long long)tensor->dims[1], (long long)tensor->dims[2],
-                          (long long)tensor->strides[0], (long long)tensor->strides[1], (int)code);
+    if (code != CUDA_SUCCESS || fault_here(FAULT_GPU)) {
+        rc = error_fail(err, FFA_GPU, (int32_t)code,
+                        "the driver refuses %s as a tensor map: data %p, %lld x %lld x %lld "
+                        "elements, strides %lld and %lld (code %d)",
+                        tensor->name, tensor->data, (long long)tensor->dims[0],
+                        (long long)tensor->dims[1], (long long)tensor->dims[2],
+                        (long long)tensor->strides[0], (long long)tensor->strides[1], (int)code);
+        goto out;
+    }
     memcpy(out, &map, sizeof map);
-    return FFA_OK;
+out:
+    gpu_leave(device, previous);
+    return rc;
 }

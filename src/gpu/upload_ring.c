@@ -58,18 +58,26 @@ void upload_ring_finish(struct upload_ring *ring)
     (void)pthread_mutex_destroy(&ring->lock);
 }
 
-/* See which slots the device has done with. */
+/* See which slots the device has done with. To ask is to leave "not ready" as the thread's last
+ * error, which is cleared. Where the caller has yet to look at an error of its own, nothing is
+ * asked: the slots stay busy, and the error stays. */
 static void slots_poll(struct upload_ring *ring)
 {
     const struct gpu_runtime *cuda = ring->cuda;
+    bool is_clear = true;
 
+    if (cuda->cudaPeekAtLastError() != cudaSuccess)
+        return;
     for (int i = 0; i < UPLOAD_SLOTS; i++) {
         struct upload_slot *slot = &ring->slots[i];
 
-        if (slot->is_busy && cuda->cudaEventQuery(slot->done) == cudaSuccess)
-            slot->is_busy = false;
+        if (!slot->is_busy)
+            continue;
+        slot->is_busy = cuda->cudaEventQuery(slot->done) != cudaSuccess;
+        is_clear = is_clear && !slot->is_busy;
     }
-    (void)cuda->cudaGetLastError(); /* "not ready" is no error of the caller's */
+    if (!is_clear)
+        (void)cuda->cudaGetLastError();
 }
 
 /* Whether slot a is the better one for so many bytes. A free one comes first, then one that is not

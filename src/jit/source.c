@@ -9,6 +9,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
+#include <sys/stat.h>
 
 static int by_name(const void *a, const void *b)
 {
@@ -31,6 +32,22 @@ static bool is_template_file(const char *name)
     return false;
 }
 
+/* A FIFO would be waited for, a device has no end. */
+static FILE *open_file(const char *path)
+{
+    struct stat info;
+
+    if (fault_here(FAULT_FILE)) {
+        errno = EIO;
+        return NULL;
+    }
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
+        errno = S_ISDIR(info.st_mode) ? EISDIR : EINVAL;
+        return NULL;
+    }
+    return fopen(path, "re");
+}
+
 static ffa_status read_file(struct embedded_file *out, const char *folder, const char *name,
                             ffa_error *err)
 {
@@ -47,7 +64,7 @@ static ffa_status read_file(struct embedded_file *out, const char *folder, const
         rc = error_nomem(err, "template text");
         goto out;
     }
-    file = fault_here(FAULT_FILE) ? (errno = EIO, NULL) : fopen(path.at, "re");
+    file = open_file(path.at);
     if (!file) {
         rc = error_fail(err, FFA_IO, errno, "cannot read template '%s': %s", path.at,
                         strerror(errno));

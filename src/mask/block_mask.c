@@ -3,22 +3,23 @@
  * A mask from the block lists of a FlexAttention BlockMask.
  *
  * Each row of blocks has a list of key blocks that are attended in full, and one of blocks in which
- * a function decides. Both are merged into one list by key. Where no function decides, all rows of
- * the block have the same runs. Elsewhere the function fills boxes of some rows at a time, and the
- * runs of each row are put together from them. Rows go to the tracker, which makes slices of them
- * across blocks: causal attention in blocks is one slice again.
+ * a function decides. Both are merged into one list by key, in which neighbours that are attended
+ * in full are one entry. Where no function decides, all rows of the block have the same runs.
+ * Elsewhere the function fills boxes of some rows at a time, and the runs of each row are put
+ * together from them. Rows go to the tracker, which makes slices of them across blocks: causal
+ * attention in blocks is one slice again.
  *
  * Nothing is as large as blocks x blocks: the cost is that of the lists, of the boxes, and of the
- * rows of blocks in which a function decides.
+ * runs of each row where a function decides.
  */
 #include "mask/runs.h"
 
 /* Cells that are filled before their rows are read: whole rows of boxes, at least one. */
 enum { BOX_CELLS = 1 << 22 };
 
-/* A key block that a row of blocks attends. */
+/* Key blocks that a row of blocks attends: one, or in full the neighbours [block, end). */
 struct entry {
-    int32_t block;
+    int32_t block, end;
     int32_t is_full; /* else mask_mod decides */
 };
 
@@ -120,16 +121,34 @@ static ffa_status entries_add(struct scan *scan, const ffa_block_list *list, int
                               "[0, %lld)",
                               name, scan->head, (long long)qb, i, row[i],
                               (long long)scan->k_blocks);
-        scan->entries.at[scan->entries.count++] = (struct entry){ row[i], is_full };
+        scan->entries.at[scan->entries.count++] = (struct entry){ row[i], row[i] + 1, is_full };
     }
     return FFA_OK;
 }
 
-/* Both lists of a row of blocks, by key block, each block once. */
+/* Sorted entries: each block once, and neighbours in full joined. */
+static void entries_join(struct entries *entries)
+{
+    int64_t kept = 0;
+
+    for (int64_t i = 0; i < entries->count; i++) {
+        const struct entry *entry = &entries->at[i];
+        struct entry *last = kept > 0 ? &entries->at[kept - 1] : NULL;
+
+        if (last && entry->block < last->end)
+            continue;
+        if (last && last->is_full && entry->is_full && last->end == entry->block)
+            last->end = entry->end;
+        else
+            entries->at[kept++] = *entry;
+    }
+    entries->count = kept;
+}
+
+/* Both lists of a row of blocks, by key block. */
 static ffa_status entries_read(struct scan *scan, int64_t qb, ffa_error *err)
 {
     struct entries *entries = &scan->entries;
-    int64_t kept = 0;
     bool is_sorted = true;
     ffa_status rc;
 
@@ -140,10 +159,7 @@ static ffa_status entries_read(struct scan *scan, int64_t qb, ffa_error *err)
         is_sorted = is_sorted && entry_compare(&entries->at[i - 1], &entries->at[i]) <= 0;
     if (!is_sorted)
         qsort(entries->at, (size_t)entries->count, sizeof *entries->at, entry_compare);
-    for (int64_t i = 0; i < entries->count; i++)
-        if (kept == 0 || entries->at[kept - 1].block != entries->at[i].block)
-            entries->at[kept++] = entries->at[i];
-    entries->count = kept;
+    entries_join(entries);
 out:
     return rc;
 }
@@ -157,8 +173,7 @@ static int64_t key_begin(const struct scan *scan, const struct entry *entry)
 
 static int64_t key_end(const struct scan *scan, const struct entry *entry)
 {
-    return min64(key_begin(scan, entry) + scan->blocks->block.block_k,
-                 scan->blocks->shape.seqlen_k);
+    return min64(entry->end * scan->blocks->block.block_k, scan->blocks->shape.seqlen_k);
 }
 
 /* Keys in which the function decides, over the row of blocks. */

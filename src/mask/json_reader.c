@@ -233,7 +233,7 @@ static ffa_status read_character(struct json_reader *reader, char *out)
 static ffa_status read_string(struct json_reader *reader)
 {
     size_t kept = 0;
-    char c;
+    char c = 0;
     ffa_status rc = FFA_OK;
 
     step(reader);

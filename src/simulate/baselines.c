@@ -214,7 +214,10 @@ ffa_status sim_ulysses(ffa_sim_result *out, const struct sim *sim, ffa_error *er
     const ffa_parallel_model *m = &sim->opts.model;
     const int64_t ranks = sim->topology.rank_count, heads = m->heads_q / ranks;
     const int64_t keys_here = m->heads_kv > ranks ? m->heads_kv / ranks : 1;
+    /* Of the rows of one head: of q or k, and of v or out. */
     const int64_t row = (int64_t)m->head_dim * m->element_bytes * sim->tokens;
+    const int64_t row_v = (int64_t)sim->opts.head_dim_v * m->element_bytes * sim->tokens;
+    const int64_t all = heads * row + keys_here * (row + row_v); /* q, k and v */
     int64_t most = 0, forward, backward;
 
     (void)err;
@@ -242,12 +245,10 @@ ffa_status sim_ulysses(ffa_sim_result *out, const struct sim *sim, ffa_error *er
     backward = price_compute_ns(sim, most, true);
     /* q, k and v in, out back; dout in, dq, dk and dv back: the rest is kept. */
     sim_set_pass(sim, &out->forward,
-                 exchange_ns(sim, row * (heads + 2 * keys_here), out) + forward +
-                     exchange_ns(sim, row * heads, out),
+                 exchange_ns(sim, all, out) + forward + exchange_ns(sim, row_v * heads, out),
                  forward, false);
     sim_set_pass(sim, &out->backward,
-                 exchange_ns(sim, row * heads, NULL) + backward +
-                     exchange_ns(sim, row * (heads + 2 * keys_here), NULL),
+                 exchange_ns(sim, row_v * heads, NULL) + backward + exchange_ns(sim, all, NULL),
                  backward, true);
     return FFA_OK;
 }

@@ -35,7 +35,9 @@ int64_t price_latency_ns(const struct sim *sim, bool is_network)
 
 int64_t price_key_bytes(const struct sim *sim, int64_t element)
 {
-    return 2 * (int64_t)sim->opts.model.heads_kv * sim->opts.model.head_dim * element;
+    const ffa_parallel_model *m = &sim->opts.model;
+
+    return ((int64_t)m->head_dim + sim->opts.head_dim_v) * m->heads_kv * element;
 }
 
 void sim_set_pass(const struct sim *sim, ffa_sim_pass *out, int64_t ns, int64_t compute_ns,

@@ -104,6 +104,7 @@ ffa_status ffa_simulate(ffa_sim_result *out, int32_t count, ffa_sim_opts *resolv
     FFA_TRY(opts_export_all(out, count, results, sizeof *results, err));
     FFA_TRY(opts_import(&sim.given, sizeof sim.given, opts, err));
     plan.model = sim.given.model;
+    plan.head_dim_v = sim.given.head_dim_v;
     FFA_TRY(parallel_opts_resolve(&sim.opts, &plan, err));
     FFA_TRY(check(mask, topology, &sim, err));
     sim.tokens = mask->shape.seqlen_q;
@@ -111,6 +112,7 @@ ffa_status ffa_simulate(ffa_sim_result *out, int32_t count, ffa_sim_opts *resolv
     FFA_TRY(take_bands(&sim, err));
     FFA_TRY(run_methods(results, &sim, err));
     sim.given.model = sim.opts.model;
+    sim.given.head_dim_v = sim.opts.head_dim_v;
     if (resolved)
         FFA_TRY(opts_export(resolved, &sim.given, sizeof sim.given, err));
     rc = opts_export_all(out, count, results, sizeof *results, err);

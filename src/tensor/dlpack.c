@@ -140,7 +140,7 @@ ffa_status ffa_tensor_from_dlpack(ffa_tensor *out, const void *dltensor, ffa_err
 {
     const ffa_dltensor *from = dltensor;
     struct layout layout = { 0 };
-    int32_t dtype;
+    int32_t dtype = 0;
     bool is_empty = false;
     ffa_status rc;
 

@@ -294,15 +294,19 @@ out:
 static ffa_status build_stage(struct build *b, int32_t stage, ffa_error *err)
 {
     const struct staged_options *opts = b->opts;
+    ffa_status (*const build_tiles)(struct tile_plan *, const ffa_mask *, enum tile_axis,
+                                    const struct tile_options *, const struct cut_list *,
+                                    ffa_error *) = opts->counts_only ? tile_count : tile_build_at;
     struct stage_mask of;
     ffa_status rc;
 
     FFA_TRY(stage_mask_init(&of, b, stage, err));
     if (opts->forward)
-        FFA_TRY(tile_build_at(&b->out[stage].forward, of.mask, TILE_OWNS_QUERIES, opts->forward,
-                              b->cuts, err));
+        FFA_TRY(build_tiles(&b->out[stage].forward, of.mask, TILE_OWNS_QUERIES, opts->forward,
+                            b->cuts, err));
     if (opts->backward)
-        FFA_TRY(tile_build(&b->out[stage].backward, of.mask, TILE_OWNS_KEYS, opts->backward, err));
+        FFA_TRY(build_tiles(&b->out[stage].backward, of.mask, TILE_OWNS_KEYS, opts->backward, NULL,
+                            err));
 out:
     stage_mask_finish(&of);
     return rc;
@@ -323,7 +327,7 @@ ffa_status staged_build(struct staged_plan *out, const struct stage_cells *stage
         FFA_TRY(find_cuts(&b, err));
     for (int32_t s = 0; s < count; s++)
         FFA_TRY(build_stage(&b, s, err));
-    if (shares_rows)
+    if (shares_rows && !opts->counts_only)
         rc = mark_tiles(&b, err);
 out:
     for (int32_t l = 0; b.found && l < opts->list_count; l++)

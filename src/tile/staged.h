@@ -33,6 +33,7 @@ struct staged_options {
     /* Forward: each stage has query rows of its own. Tiles are chosen for each, all are in the
      * plan, unmarked, and cuts is not read. */
     bool has_own_rows;
+    bool counts_only; /* what tile_count counts, of each stage; no tiles */
 };
 
 struct staged_plan {

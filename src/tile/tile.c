@@ -56,6 +56,7 @@ static void add_in_order(struct tile_plan *plan, struct weighed *tiles, int64_t 
 struct tile_sink {
     struct sweep_sink sweeps;
     int64_t tile_capacity, count_capacity;
+    bool counts_only;
 };
 
 /* Room for `more` tiles. */
@@ -71,6 +72,40 @@ static ffa_status grow_tiles(struct tile_sink *sink, int64_t more, ffa_error *er
                   sizeof *plan->block_counts))
         return error_nomem(err, "the tiles of a plan");
     return FFA_OK;
+}
+
+/* The rows of tile i. *segment: where to look for their first segment; 0 before the first tile. */
+static struct sweep_rows rows_of(const struct normal *normal, const struct cut_list *cuts,
+                                 int64_t i, int32_t rows, int64_t *segment)
+{
+    const int32_t begin = cuts->begins[i];
+
+    while (*segment < normal->segment_count && normal->segments[*segment].row_end <= begin)
+        ++*segment;
+    return (struct sweep_rows){ .begin = begin,
+                                .end = i + 1 < cuts->count ? cuts->begins[i + 1] : rows,
+                                .segment = *segment };
+}
+
+/* The same tiles one after the other, each in the place of the one before: only their blocks are
+ * counted. */
+static ffa_status count_tiles(struct tile_sink *sink, struct sweep_work *work,
+                              const struct cut_list *cuts, int32_t rows, ffa_error *err)
+{
+    struct tile_plan *plan = sink->sweeps.plan;
+    int64_t segment = 0;
+    ffa_status rc = FFA_OK;
+
+    for (int64_t i = 0; i < cuts->count; i++) {
+        struct plan_tile tile;
+        int32_t blocks;
+        const struct sweep_rows of = rows_of(work->normal, cuts, i, rows, &segment);
+
+        FFA_TRY(sweep_emit(work, &of, &sink->sweeps, &tile, &blocks, err));
+        plan->sweep_count = plan->band_count = 0;
+    }
+out:
+    return rc;
 }
 
 /* given: NULL, or where the tiles begin. */
@@ -91,6 +126,11 @@ static ffa_status build_list(struct tile_sink *sink, struct sweep_work *work,
     if (!given)
         FFA_TRY(cut_build(&made, work, &shape, err));
     cuts = given ? *given : made;
+    plan->area = area_add(plan->area, normal->area);
+    if (sink->counts_only) {
+        rc = count_tiles(sink, work, &cuts, shape.rows, err);
+        goto out;
+    }
     FFA_TRY(grow_tiles(sink, cuts.count, err));
     tiles = mem_array(2 * (size_t)cuts.count, sizeof *tiles);
     if (!tiles) {
@@ -98,18 +138,13 @@ static ffa_status build_list(struct tile_sink *sink, struct sweep_work *work,
         goto out;
     }
     for (int64_t i = 0; i < cuts.count; i++) {
-        struct sweep_rows rows = { .begin = cuts.begins[i],
-                                   .end = i + 1 < cuts.count ? cuts.begins[i + 1] : shape.rows };
+        const struct sweep_rows rows = rows_of(normal, &cuts, i, shape.rows, &segment);
 
-        while (segment < normal->segment_count && normal->segments[segment].row_end <= rows.begin)
-            segment++;
-        rows.segment = segment;
         FFA_TRY(sweep_emit(work, &rows, &sink->sweeps, &tiles[i].tile, &tiles[i].blocks, err));
         tiles[i].tile.list = (uint16_t)list;
     }
     add_in_order(plan, tiles, cuts.count);
     plan->list_begin[list + 1] = (int32_t)plan->tile_count;
-    plan->area = area_add(plan->area, normal->area);
 out:
     mem_free(tiles);
     cut_finish(&made);
@@ -153,9 +188,9 @@ static enum tile_lockstep lockstep_of(const struct tile_plan *plan)
 
 /* ---- build ---- */
 
-ffa_status tile_build_at(struct tile_plan *out, const ffa_mask *mask, enum tile_axis axis,
-                         const struct tile_options *opts, const struct cut_list *cuts,
-                         ffa_error *err)
+static ffa_status build(struct tile_plan *out, const ffa_mask *mask, enum tile_axis axis,
+                        const struct tile_options *opts, const struct cut_list *cuts,
+                        bool counts_only, ffa_error *err)
 {
     const bool is_transposed = axis == TILE_OWNS_KEYS;
     struct tile_plan plan = { .shape = mask->shape,
@@ -164,7 +199,7 @@ ffa_status tile_build_at(struct tile_plan *out, const ffa_mask *mask, enum tile_
                               .tile_n = opts->tile_n,
                               .on_grid = opts->on_grid,
                               .list_count = mask->head_count };
-    struct tile_sink sink = { .sweeps.plan = &plan };
+    struct tile_sink sink = { .sweeps.plan = &plan, .counts_only = counts_only };
     struct sweep_work work = { .block_size = tile_block_size(&plan), .on_grid = opts->on_grid };
     struct normal transposed = { 0 };
     ffa_status rc;
@@ -191,13 +226,15 @@ ffa_status tile_build_at(struct tile_plan *out, const ffa_mask *mask, enum tile_
         }
         FFA_TRY(build_list(&sink, &work, opts, cuts ? &cuts[list] : NULL, list, err));
     }
-    if (is_transposed && plan.on_grid)
-        FFA_TRY(ticket_build(&plan, err));
-    if (is_transposed)
-        plan.lockstep = lockstep_of(&plan);
+    if (!counts_only) {
+        if (is_transposed && plan.on_grid)
+            FFA_TRY(ticket_build(&plan, err));
+        if (is_transposed)
+            plan.lockstep = lockstep_of(&plan);
 #ifndef NDEBUG
-    FFA_TRY(tile_check(&plan, err));
+        FFA_TRY(tile_check(&plan, err));
 #endif
+    }
     *out = plan;
     plan = (struct tile_plan){ 0 };
     rc = FFA_OK;
@@ -206,6 +243,19 @@ out:
     sweep_finish(&work);
     tile_finish(&plan);
     return rc;
+}
+
+ffa_status tile_build_at(struct tile_plan *out, const ffa_mask *mask, enum tile_axis axis,
+                         const struct tile_options *opts, const struct cut_list *cuts,
+                         ffa_error *err)
+{
+    return build(out, mask, axis, opts, cuts, false, err);
+}
+
+ffa_status tile_count(struct tile_plan *out, const ffa_mask *mask, enum tile_axis axis,
+                      const struct tile_options *opts, const struct cut_list *cuts, ffa_error *err)
+{
+    return build(out, mask, axis, opts, cuts, true, err);
 }
 
 ffa_status tile_build(struct tile_plan *out, const ffa_mask *mask, enum tile_axis axis,

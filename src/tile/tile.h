@@ -112,6 +112,10 @@ struct cut_list;
 ffa_status tile_build_at(struct tile_plan *out, const ffa_mask *mask, enum tile_axis axis,
                          const struct tile_options *opts, const struct cut_list *cuts,
                          ffa_error *err);
+/* What the plan of tile_build_at would visit, in the memory of one tile: *out has its block_count,
+ * partial_blocks and area, and no tiles, sweeps, bands, tickets or lockstep. */
+ffa_status tile_count(struct tile_plan *out, const ffa_mask *mask, enum tile_axis axis,
+                      const struct tile_options *opts, const struct cut_list *cuts, ffa_error *err);
 void tile_finish(struct tile_plan *plan);
 /* Structural invariants of tile_plan.h, each with the tile named; FFA_BUG otherwise, FFA_NOMEM. */
 ffa_status tile_check(const struct tile_plan *plan, ffa_error *err);

@@ -23,3 +23,5 @@ for line in "#include \"$WORK/outside.h\"" '#include "../outside.h"'; do
     echo "$line" | cat - "$SOURCE/tests/data/templates/trivial/fixture.h" > templates/fixture.h
     t compile attention_forward --arch sm_90a --templates templates --store none
 done
+mkdir fifo && cp /dev/null fifo/attention_forward.cu && mkfifo fifo/x.h
+t compile attention_forward --templates fifo

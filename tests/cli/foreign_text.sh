@@ -31,3 +31,11 @@ key=$("$FFA" cache ls --store f.ffadb | tail -n 1 | cut -c 1-32)
 see "$FFA" cache show "$key" --store f.ffadb | grep -a '^template\|^toolchain\|arch=' | cut -c 1-28
 see "$FFA" cache show "$key" --store f.ffadb --json | grep -c 'ESC' || true
 see "$FFA" cache verify --store f.ffadb | grep -a '^bad:' | cut -c 38-53
+
+echo "# paths in reports"
+mkdir "$path.new" && chmod 755 "$path.new"
+see "$FFA" doctor --store "$path" | grep -a '^store\|^event'
+printf '{"schema": 1, "arch": ["sm_90a"], "kernels": [{"template": "attention_forward", "values": {"head_dim": 64}}]}' > set.json
+see "$FFA" warm set.json --nvrtc "$SLOW_NVRTC" --store "$path.new/k.ffadb" | grep -a '^store\|^event'
+printf '{"seqlen_q": 8, "seqlen_k": 8, "kv_heads": [[[0, 8, 0, 8, "causal"]]]}' > "$path.json"
+see "$FFA" plan --ranks 2 --mask "@$path.json" | grep -a '^mask\|^event' || true

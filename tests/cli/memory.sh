@@ -20,3 +20,6 @@ t mask area 'shared-question:1*67108864,3'
 t mask area 'shared-question:1*67108863,3'
 ulimit -d 200000
 t plan --mask causal:134217728 --ranks 2 --chunk 128
+# The tiles of a rank's passes alone would take more.
+ulimit -d 80000
+t plan --mask causal:134217728 --ranks 32

@@ -14,3 +14,4 @@ cat > nothing.json << 'END'
 {"seqlen_q": 64, "seqlen_k": 64, "slices": []}
 END
 t plan --mask @nothing.json --ranks 4
+t plan --mask causal:65536 --ranks 4 --heads 16 --head-dim 192 --head-dim-v 128

@@ -16,6 +16,7 @@ t plan --mask full:64x32 --ranks 4 --keys with-queries
 t plan --mask causal:64 --ranks 4 --head-dim 7
 t plan --mask causal:64 --ranks 4 --head-dim 12
 t plan --mask causal:64 --ranks 4 --head-dim 264
+t plan --mask causal:64 --ranks 4 --head-dim-v 12
 t plan --mask causal:64 --ranks 4 --stages 13
 t plan --mask causal:4096 --ranks 4 --algorithm exact --chunk 128
 t plan causal:64 --ranks 4

@@ -14,3 +14,6 @@ paste one.txt six.txt | awk '
 # A gradient of lse, too, whichever side moves.
 t run --mask causal:90 --ranks 3 --heads 2:1 --head-dim 8 --dtype fp64 --sinks 1 --backward --dlse --check
 t run --mask full:48x90 --ranks 3 --moves queries --heads 2:1 --head-dim 8 --dtype fp64 --backward --dlse --check
+# Values of another head_dim, whichever side moves.
+t run --mask causal:300 --ranks 3 --heads 4:2 --head-dim 24 --head-dim-v 8 --dtype fp64 --sinks 1 --backward --dlse --check
+t run --mask full:48x300 --ranks 4 --moves queries --heads 2:1 --head-dim 8 --head-dim-v 24 --dtype fp32 --backward --check

@@ -5,7 +5,6 @@ t run --mask causal:64 --ranks 4 --backend cuda
 t run --mask causal:64 --ranks 4 --device 0
 t run --mask causal:64 --stages 2
 t run --mask causal:5 --ranks 8
-t run --mask causal:64 --ranks 2 --head-dim-v 32 --head-dim 64
 t run --mask causal:64 --ranks 2 --stages 17
 t run --mask causal:64 --ranks 2 --moves values
 t run --mask causal:64 --moves keys

@@ -9,3 +9,4 @@ grep -c '<polyline' picture.svg
 grep -o '<title>[^<]*' picture.svg | head -n 2
 t simulate --mask full:5 --ranks 8
 t simulate --mask window:524288,left=1000,right=0 --ranks 4096 --csv
+t simulate --mask causal:65536 --ranks 8 --heads 16:16 --head-dim 192 --head-dim-v 128

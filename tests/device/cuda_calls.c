@@ -30,6 +30,7 @@ static void *library(void)
 
 /* clang-format off */
 #define CALLS(X) \
+    X(cudaGetLastError, (void), ()) \
     X(cudaGraphDestroy, (cudaGraph_t graph), (graph)) \
     X(cudaGraphExecDestroy, (cudaGraphExec_t exec), (exec)) \
     X(cudaGraphInstantiate, (cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags), \
@@ -38,6 +39,7 @@ static void *library(void)
     X(cudaLaunchHostFunc, (cudaStream_t stream, cudaHostFn_t host, void *data), (stream, host, data)) \
     X(cudaMemsetAsync, (void *to, int byte, size_t bytes, cudaStream_t stream), \
       (to, byte, bytes, stream)) \
+    X(cudaSetDevice, (int device), (device)) \
     X(cudaStreamBeginCapture, (cudaStream_t stream, enum cudaStreamCaptureMode mode), (stream, mode)) \
     X(cudaStreamCreateWithFlags, (cudaStream_t *stream, unsigned flags), (stream, flags)) \
     X(cudaStreamDestroy, (cudaStream_t stream), (stream)) \

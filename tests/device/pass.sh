@@ -35,11 +35,14 @@ shares() {
     shares forward fp16 6
     shares forward quick 3
     shares forward chosen 1
+    shares forward calls 1
+    shares backward calls 1
     shares backward features 2
     shares backward unions 2
     shares backward stages 2
     shares forward unions 2
     shares replay quick 2
+    shares replay caller 1
     shares replay uploads 1
     shares kernels refused 1
     echo "forward.quick 0 memcheck"

@@ -5,12 +5,12 @@
  * A graph of a forward and a backward call is captured with the plan of one mask, and replayed with
  * the plans of others in its buffer. Each replay is compared with the calls of the plan that is
  * there, bit by bit (dq where kernels are deterministic), and with the fp64 oracle. The workspace
- * is full of NaN before each call and each replay.
+ * is full of NaN before each call and each replay, but for its counter.
  *
  * Uploads are enqueued behind a host function that keeps its stream busy, and their plans destroyed
  * at once. FFA_TEST_LEVEL is explained in device_case.h.
  */
-#include "attention/attention.h"
+#include "attention/arguments.h"
 #include "oracle/oracle_backward.h"
 #include "support/device_case.h"
 
@@ -18,6 +18,7 @@
 #include <check.h>
 #include <cuda_runtime_api.h>
 #include <ffa/ffa.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -123,11 +124,13 @@ static void call_finish(struct both_passes *call)
     attention_case_finish(&call->host);
 }
 
-/* Spoil outputs and workspace, on the stream of the calls. */
+/* Spoil outputs and workspace, on the stream of the calls. The counter is far ahead: one that is
+ * somewhat behind would only have work done twice. */
 static void call_spoil(struct both_passes *call, cudaStream_t stream)
 {
     ck_assert_int_eq(cudaMemsetAsync(call->workspace, 0xff, (size_t)call->workspace_bytes, stream),
                      cudaSuccess);
+    ck_assert_int_eq(cudaMemsetAsync(call->workspace, 0x7f, COUNTER_BYTES, stream), cudaSuccess);
     for (int i = 0; i < TENSORS; i++)
         if (is_output(i))
             ck_assert_int_eq(cudaMemsetAsync(tensor_of(&call->backward, i)->data, 0xff,
@@ -507,16 +510,114 @@ START_TEST(another_stream_may_be_capturing)
 }
 END_TEST
 
+/* ---- the thread of the caller ---- */
+
+/* An error that the caller has yet to look at is there after a call that succeeds, and nothing of
+ * an upload's own is left: uploads under way included. */
+START_TEST(an_error_of_the_caller_stays)
+{
+    enum { COUNT = 3 };
+    struct busy busy = { .limit_ms = 20000 };
+    struct uploads uploads;
+    ffa_context *another = NULL;
+    ffa_error err = { 0 };
+
+    uploads_init(&uploads, COUNT);
+    ck_assert_int_eq(cudaLaunchHostFunc(uploads.stream, busy_run, &busy), cudaSuccess);
+    upload(&uploads, 0);
+    (void)cudaGetLastError();
+    upload(&uploads, 1);
+    ck_assert_int_eq(cudaGetLastError(), cudaSuccess);
+    ck_assert_int_ne(cudaSetDevice(1 << 20), cudaSuccess);
+    upload(&uploads, 2);
+    must(ffa_open(&another, FFA_DEVICE_AUTO, NULL, &err), &err, "open");
+    ffa_close(another);
+    ck_assert_int_eq(cudaGetLastError(), cudaErrorInvalidDevice);
+    ck_assert_int_eq(cudaGetLastError(), cudaSuccess);
+    atomic_store(&busy.may_end, true);
+    uploads_check(&uploads, COUNT);
+}
+END_TEST
+
+struct fresh {
+    struct both_passes *call;
+    const ffa_kernels *kernels;
+    const ffa_plan *plan;
+    ffa_status forward, backward;
+    ffa_error err;
+};
+
+static void *fresh_run(void *data)
+{
+    struct fresh *f = data;
+
+    f->forward = ffa_forward(f->kernels, f->plan, &f->call->forward, NULL, &f->err);
+    if (f->forward == FFA_OK)
+        f->backward = ffa_backward(f->kernels, f->plan, &f->call->backward, NULL, &f->err);
+    return NULL;
+}
+
+/* A thread whose first CUDA calls are the library's, as a framework's thread for the backward pass
+ * may be. */
+START_TEST(a_fresh_thread_may_call)
+{
+    const struct attention_shape shape = { .mask = { 100, 100 },
+                                           .dtype = FFA_BF16,
+                                           .heads_q = 2,
+                                           .heads_kv = 1,
+                                           .head_dim = 64,
+                                           .layout = LAYOUT_TOKENS };
+    const ffa_slice slice = { 0, 100, 0, 100, FFA_SLICE_CAUSAL, 0 };
+    ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
+    ffa_plan_opts opts = FFA_PLAN_OPTS_INIT;
+    struct both_passes call;
+    struct rng rng = { 7 };
+    ffa_kernels *kernels = NULL;
+    ffa_plan *plan = NULL;
+    ffa_mask *mask = NULL;
+    struct fresh fresh;
+    pthread_t thread;
+    ffa_error err = { 0 };
+
+    call_init(&call, &shape, &rng);
+    spec.dtype = shape.dtype;
+    spec.head_dim = shape.head_dim;
+    spec.flags = FFA_SPEC_BACKWARD;
+    opts.capacity_bytes = CAPACITY;
+    must(ffa_kernels_create(&kernels, context, &spec, &err), &err, "kernels");
+    must(ffa_mask_create(&mask, &shape.mask, &slice, 1, &err), &err, "mask");
+    must(ffa_plan_create_with(&plan, kernels, mask, &opts, &err), &err, "plan");
+    call_lend(&call, kernels, plan);
+    must(ffa_plan_upload(plan, kernels, call.buffer, NULL, &err), &err, "upload");
+    call_spoil(&call, NULL);
+    fresh = (struct fresh){ .call = &call, .kernels = kernels, .plan = plan };
+    ck_assert_int_eq(pthread_create(&thread, NULL, fresh_run, &fresh), 0);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    must(fresh.forward, &fresh.err, "forward");
+    must(fresh.backward, &fresh.err, "backward");
+    call_fetch(&call, NULL);
+    call_compare(&call, mask, "a fresh thread");
+    ffa_plan_destroy(plan);
+    ffa_mask_destroy(mask);
+    call_finish(&call);
+    ffa_kernels_destroy(kernels);
+}
+END_TEST
+
 static Suite *device_suite(void)
 {
     Suite *suite = suite_create("device_replay");
     TCase *quick = tcase_create("quick"), *upload_case = tcase_create("uploads");
+    TCase *caller = tcase_create("caller");
 
     add_loop(quick, a_graph_replays_with_other_masks, sizeof replays / sizeof *replays, 1);
     tcase_add_test(upload_case, another_stream_may_be_capturing);
     tcase_add_test(upload_case, uploads_do_not_wait_for_the_stream);
     tcase_add_test(upload_case, more_uploads_than_slots_wait);
+    tcase_add_test(caller, an_error_of_the_caller_stays);
+    tcase_add_test(caller, a_fresh_thread_may_call);
     suite_add_tcase(suite, quick);
+    suite_add_tcase(suite, caller);
     suite_add_tcase(suite, upload_case);
     return suite;
 }

@@ -5,10 +5,10 @@
  * The library is called libcudart.so.13 and is loaded with the process (LD_PRELOAD), so libffa
  * takes it for the process's own CUDA runtime. Device memory is host memory, every call is complete
  * when it returns, and a graph is a list of launches and copies. One stream at a time may be late
- * instead: behind a host function, what is enqueued is kept until somebody waits for it. A copy from
- * pageable memory then has its bytes already, one from pinned memory reads them when it is done, as
- * on a GPU. The environment variables FFA_EMULATOR_SEED and FFA_EMULATOR_SMS choose the schedule and
- * how many blocks run at a time.
+ * instead: behind a host function, what is enqueued is kept until somebody waits for it. A copy
+ * from pageable memory then has its bytes already, one from pinned memory reads them when it is
+ * done, as on a GPU. The environment variables FFA_EMULATOR_SEED and FFA_EMULATOR_SMS choose the
+ * schedule and how many blocks run at a time.
  */
 #include "machine.h"
 
@@ -64,8 +64,13 @@ EXPORT cudaError_t cudaGetDevice(int *device)
     return cudaSuccess;
 }
 
+/* Whether the thread has a context. Only this call gives it one here, so that a thread of which
+ * nobody took care is seen at once. */
+static _Thread_local bool has_context;
+
 EXPORT cudaError_t cudaSetDevice(int device)
 {
+    has_context = has_context || device == 0;
     return done(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
 }
 
@@ -113,6 +118,11 @@ EXPORT cudaError_t cudaGetLastError(void)
 
     last_error = cudaSuccess;
     return code;
+}
+
+EXPORT cudaError_t cudaPeekAtLastError(void)
+{
+    return last_error;
 }
 
 EXPORT const char *cudaGetErrorString(cudaError_t code)
@@ -705,6 +715,8 @@ static CUresult encode(CUtensorMap *out, CUtensorMapDataType type, cuuint32_t ra
     struct emulator_tensor tensor = { .magic = EMULATOR_TENSOR_MAGIC, .data = data };
 
     (void)promotion;
+    if (!has_context)
+        return CUDA_ERROR_INVALID_CONTEXT;
     _Static_assert(sizeof tensor <= sizeof *out, "what a tensor map holds");
     if ((type != CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 && type != CU_TENSOR_MAP_DATA_TYPE_FLOAT16) ||
         rank != 3 || interleave != CU_TENSOR_MAP_INTERLEAVE_NONE ||
@@ -731,6 +743,14 @@ static CUresult encode(CUtensorMap *out, CUtensorMapDataType type, cuuint32_t ra
 
 /* ---- the driver's functions ---- */
 
+static CUresult context_get_current(CUcontext *context)
+{
+    static char any;
+
+    *context = has_context ? (CUcontext)(void *)&any : NULL;
+    return CUDA_SUCCESS;
+}
+
 static CUresult device_get(CUdevice *device, int ordinal)
 {
     *device = ordinal;
@@ -752,6 +772,7 @@ EXPORT cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **f
         void (*entry)(void);
     } rows[] = {
         { "cuTensorMapEncodeTiled", (void (*)(void))encode },
+        { "cuCtxGetCurrent", (void (*)(void))context_get_current },
         { "cuDeviceGet", (void (*)(void))device_get },
         { "cuDeviceGetName", (void (*)(void))device_get_name },
     };

@@ -194,7 +194,7 @@ static const char *commands_check(const struct faults *faults, const char *path)
         if (looks[i][2])
             argv[at++] = looks[i][2];
         argv[at] = path;
-        result = fault_run(faults, &(struct fault_run){ .argv = argv, .limit_ms = 40000 });
+        result = fault_run(faults, &(struct fault_run){ .argv = argv });
         wrong = fault_check(&result, 0);
     }
     return wrong;

@@ -32,6 +32,8 @@ const char *kill_round(const struct faults *faults, struct rng *rng);
 const char *signal_round(const struct faults *faults, struct rng *rng);
 const char *errno_round(const struct faults *faults, struct rng *rng);
 const char *memory_round(const struct faults *faults, struct rng *rng);
+const char *mask_round(const struct faults *faults, struct rng *rng);
+const char *race_round(const struct faults *faults, struct rng *rng);
 const char *input_round(const struct faults *faults, struct rng *rng);
 /* How many inputs there are; a round draws one of them, in a long run all come up. */
 int64_t input_count(const struct faults *faults);
@@ -53,7 +55,7 @@ struct fault_run {
     int signal;               /* sent after signal_after_us; 0: none */
     bool to_group;            /* to the process and its workers */
     int64_t signal_after_us;
-    int64_t limit_ms; /* after that it counts as hung; 0: 60 s */
+    int64_t limit_ms; /* after that it counts as hung; 0: 180 s */
 };
 
 struct fault_result {
@@ -70,6 +72,9 @@ struct fault_result fault_run(const struct faults *faults, const struct fault_ru
  * exit with a status that is not in its table, fail without a sentence, write raw control
  * characters to a terminal. */
 const char *fault_check(const struct fault_result *result, int sent);
+
+/* The same of a command line that is right: it may fail, but not as one that is none. */
+const char *fault_check_job(const struct fault_result *result, int sent);
 
 /* ---- the reference (reference.c) ---- */
 

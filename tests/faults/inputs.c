@@ -109,12 +109,14 @@ static int operands_add(const struct faults *faults, const char **argv, int at,
                         const struct slot *slot)
 {
     const char *const command = slot->command;
-    const char *const masked[] = { "mask show", "mask check", "mask area", "plan", "simulate" };
+    const char *const masked[] = { "mask show", "mask check", "mask area" };
 
     for (size_t i = 0; i < sizeof masked / sizeof *masked; i++)
         if (strcmp(command, masked[i]) == 0)
             argv[at++] = "causal:64";
-    if (strcmp(command, "run") == 0) {
+    if (strcmp(slot->option, "mask") != 0 &&
+        (strcmp(command, "run") == 0 || strcmp(command, "plan") == 0 ||
+         strcmp(command, "simulate") == 0)) {
         argv[at++] = "--mask";
         argv[at++] = "causal:64";
     }
@@ -129,7 +131,8 @@ static int operands_add(const struct faults *faults, const char **argv, int at,
     }
     if (strcmp(command, "bundle import") == 0 || strcmp(command, "bundle inspect") == 0)
         argv[at++] = "store/kernels.ffadb";
-    if (strcmp(command, "simulate") == 0) {
+    if (strcmp(slot->option, "ranks") != 0 &&
+        (strcmp(command, "simulate") == 0 || strcmp(command, "plan") == 0)) {
         argv[at++] = "--ranks";
         argv[at++] = "4";
     }
@@ -165,7 +168,7 @@ const char *input_round(const struct faults *faults, struct rng *rng)
     }
     argv[at++] = value;
     argv[at] = NULL;
-    result = fault_run(faults, &(struct fault_run){ .argv = argv, .limit_ms = 20000 });
+    result = fault_run(faults, &(struct fault_run){ .argv = argv, .limit_ms = 120000 });
     wrong = fault_check(&result, 0);
     return wrong ? fault_say("ffa %s %s%s \"%s\": %s", slot->command, slot->option[0] ? "--" : "",
                              slot->option, value, wrong)

@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CHECK_SECONDS = 60, MESSAGE_BYTES = 2048 };
+enum { CHECK_SECONDS = 180, MESSAGE_BYTES = 2048 };
 
 static const char *const settings[FAULT_KERNELS] = { "head_dim=64",  "head_dim=96",  "head_dim=128",
                                                      "head_dim=192", "head_dim=256", "dtype=fp16" };

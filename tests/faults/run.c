@@ -119,7 +119,7 @@ static void watch(pid_t child, const struct fault_run *run, struct reader reader
                   struct fault_result *result)
 {
     const int64_t begin = now_us();
-    const int64_t end = begin + (run->limit_ms ? run->limit_ms : 60000) * 1000;
+    const int64_t end = begin + (run->limit_ms ? run->limit_ms : 180000) * 1000;
     bool sent = run->signal == 0;
     int status = 0;
 
@@ -214,4 +214,14 @@ const char *fault_check(const struct fault_result *result, int sent)
     if (strstr(result->err, "AddressSanitizer") || strstr(result->err, "runtime error:"))
         return fault_say("a sanitizer's report: %s", result->err);
     return NULL;
+}
+
+const char *fault_check_job(const struct fault_result *result, int sent)
+{
+    static const char *const says[] = { "is no option", "one operand too many", "usage is" };
+
+    for (size_t i = 0; i < sizeof says / sizeof *says; i++)
+        if (result->status == 2 && strstr(result->err, says[i]))
+            return fault_say("a command line of the suite is refused: %s", result->err);
+    return fault_check(result, sent);
 }

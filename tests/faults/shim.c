@@ -2,9 +2,10 @@
  *
  * A library to preload: the nth call of a kind fails.
  *
- *   SHIM_CALL   open, read, write, fsync, ftruncate, rename, unlink, mkdir, fcntl, stat, link,
- * chmod SHIM_NTH    which call of a process fails, from 1; "7+": it and all after it SHIM_ERRNO
- * with what; 0: a read or a write does half of it, others succeed
+ *   - SHIM_CALL: open, read, write, fsync, ftruncate, rename, unlink, mkdir, fcntl, stat, link or
+ *     chmod
+ *   - SHIM_NTH: which call of a process fails, from 1; "7+": it and all after it
+ *   - SHIM_ERRNO: with what; 0: a read or a write does half of it, others succeed
  *
  * Calls on the terminal's three descriptors are left alone, so that sentences arrive.
  */

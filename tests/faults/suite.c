@@ -32,6 +32,8 @@ static const struct section sections[] = {
     { "signals", "interrupts, and limits to the size of files", signal_round, 16 },
     { "errno", "calls of the system that fail", errno_round, 60 },
     { "memory", "address space that runs out", memory_round, 30 },
+    { "races", "up to six commands at once on one store", race_round, 8 },
+    { "masks", "texts and JSON of masks, mutated", mask_round, 150 },
     { "inputs", "options and operands that make no sense", input_round, 150 },
 };
 enum { SECTIONS = sizeof sections / sizeof *sections };

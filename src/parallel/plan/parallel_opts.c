@@ -10,7 +10,7 @@
 #include "parallel/plan/stages.h"
 
 enum {
-    KNOWN_FLAGS = FFA_PARALLEL_FORWARD_ONLY,
+    KNOWN_FLAGS = FFA_PARALLEL_FORWARD_ONLY | FFA_PARALLEL_OUTLINE | FFA_PARALLEL_SLOWEST_RANK,
     TILE_MAX = 1024,
     STAGES_DEFAULT = 8,
     ROWS_MIN_DEFAULT = 512
@@ -79,7 +79,7 @@ ffa_status parallel_opts_resolve(ffa_parallel_plan_opts *out, const ffa_parallel
         goto out;
     }
     out->struct_size = (uint32_t)sizeof *out;
-    out->pad_ = 0;
+    out->pad_ = out->pad_end_ = 0;
     out->tile_m = or_else(out->tile_m, 128);
     out->tile_n = or_else(out->tile_n, 128);
     out->backward_m = or_else(out->backward_m, 64);
@@ -103,7 +103,13 @@ ffa_status parallel_opts_resolve(ffa_parallel_plan_opts *out, const ffa_parallel
 
         FFA_TRY(check_bounded(fields, sizeof fields / sizeof *fields, err));
     }
-    rc = resolve_model(&out->model, err);
+    FFA_TRY(resolve_model(&out->model, err));
+    out->head_dim_v = or_else(out->head_dim_v, out->model.head_dim);
+    {
+        const struct bounded value = { "head_dim_v", out->head_dim_v, 1, PARALLEL_HEAD_DIM_MAX };
+
+        rc = check_bounded(&value, 1, err);
+    }
 out:
     return rc;
 }

@@ -11,6 +11,9 @@
 
 /* What plans and passes take of a model. */
 enum { PARALLEL_HEADS_MAX = 1024, PARALLEL_HEAD_DIM_MAX = 1024 };
+/* The flags that ranks must agree about, and that are saved with a plan: the others say which rank
+ * is planned, and how much of its plan is kept. */
+enum { PARALLEL_FLAGS_OF_PLAN = FFA_PARALLEL_FORWARD_ONLY };
 
 /* Defaults filled in, numbers checked; opts may be NULL. Fails with FFA_INVALID and FFA_UNSUPPORTED
  * as ffa_parallel_plan_create. */

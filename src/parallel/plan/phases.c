@@ -247,10 +247,11 @@ out:
     return rc;
 }
 
-/* The tiles of the first `count` phases of a pass, from their bands. */
-static ffa_status build_tiles(const struct build *b, struct plan_pass *pass, int32_t count,
-                              const struct staged_options *opts, ffa_error *err)
+/* The tiles of `count` phases of a pass from phase `first` on, from their bands. */
+static ffa_status build_tiles(const struct build *b, struct plan_pass *pass, int32_t first,
+                              int32_t count, const struct staged_options *opts, ffa_error *err)
 {
+    struct plan_phase *phases = &pass->phases[first];
     const int64_t rows = b->queries->rank_tokens[b->plan->rank];
     struct stage_cells *stages = mem_array((size_t)count, sizeof *stages);
     struct staged_plan *plans = mem_array((size_t)count, sizeof *plans);
@@ -261,7 +262,7 @@ static ffa_status build_tiles(const struct build *b, struct plan_pass *pass, int
         goto out;
     }
     for (int32_t p = 0; p < count; p++) {
-        const struct plan_phase *phase = &pass->phases[p];
+        const struct plan_phase *phase = &phases[p];
 
         stages[p].shape = b->tables->moves_queries ? (ffa_mask_shape){ phase->rows, rows }
                                                    : (ffa_mask_shape){ rows, phase->rows };
@@ -269,8 +270,8 @@ static ffa_status build_tiles(const struct build *b, struct plan_pass *pass, int
     }
     FFA_TRY(staged_build(plans, stages, count, opts, err));
     for (int32_t p = 0; p < count; p++) {
-        pass->phases[p].tiles = plans[p].forward;
-        pass->phases[p].key_tiles = plans[p].backward;
+        phases[p].tiles = plans[p].forward;
+        phases[p].key_tiles = plans[p].backward;
     }
 out:
     mem_free(stages);
@@ -302,7 +303,8 @@ static ffa_status build_forward(struct build *b, ffa_error *err)
     const struct staged_options opts = { .list_count = b->plan->list_count,
                                          .forward = &tiles,
                                          .cuts = b->cuts,
-                                         .has_own_rows = b->tables->moves_queries };
+                                         .has_own_rows = b->tables->moves_queries,
+                                         .counts_only = b->plan->is_outline };
     struct plan_pass *pass = &b->plan->forward;
     ffa_status rc = FFA_OK;
 
@@ -318,7 +320,7 @@ static ffa_status build_forward(struct build *b, ffa_error *err)
     pass->phases[0].compute_ns = cut->own_ns;
     for (int32_t p = 0; p < pass->phase_count; p++)
         FFA_TRY(phase_rows(b, pass, cut, p, err));
-    FFA_TRY(build_tiles(b, pass, pass->phase_count, &opts, err));
+    FFA_TRY(build_tiles(b, pass, 0, pass->phase_count, &opts, err));
     if (b->tables->moves_queries)
         flag_partial(b);
 out:
@@ -442,7 +444,7 @@ static ffa_status build_backward(struct build *b, ffa_error *err)
     const struct stage_cut *cut = &b->stages->backward[b->plan->rank];
     const struct tile_options tiles = { .tile_m = b->plan->opts.backward_m,
                                         .tile_n = b->plan->opts.backward_n };
-    const struct staged_options opts = { .list_count = b->plan->list_count, .backward = &tiles };
+    struct staged_options opts = { .list_count = b->plan->list_count, .backward = &tiles };
     struct plan_pass *pass = &b->plan->backward;
     ffa_status rc = FFA_OK;
 
@@ -457,8 +459,10 @@ static ffa_status build_backward(struct build *b, ffa_error *err)
     pass->phase_count = cut->count + 2;
     for (int32_t p = 0; p < pass->phase_count; p++)
         FFA_TRY(phase_rows(b, pass, cut, p, err));
-    FFA_TRY(build_tiles(b, pass, cut->count + 1, &opts, err));
+    FFA_TRY(build_tiles(b, pass, 0, 1, &opts, err)); /* tiles in any case: they are divided */
     FFA_TRY(split_own(b, cut, err));
+    opts.counts_only = b->plan->is_outline;
+    FFA_TRY(build_tiles(b, pass, 1, cut->count, &opts, err));
     flag_key_tiles(b);
 out:
     return rc;

@@ -51,6 +51,18 @@ static void digest_layout(struct digest *digest, const struct layout *layout)
     digest_field(digest, layout->rank_of, (size_t)layout->count * sizeof *layout->rank_of);
 }
 
+/* As of options that have no head_dim_v yet: it is in the digest where it is not head_dim. */
+static void digest_opts(struct digest *digest, const ffa_parallel_plan_opts *opts)
+{
+    enum { BYTES = offsetof(ffa_parallel_plan_opts, head_dim_v) };
+    ffa_parallel_plan_opts first = *opts;
+
+    first.struct_size = BYTES;
+    digest_field(digest, &first, BYTES);
+    if (opts->head_dim_v != opts->model.head_dim)
+        digest_number(digest, opts->head_dim_v);
+}
+
 static void digest_plan(ffa_parallel_plan *plan, const struct plan_tables *w)
 {
     struct digest digest;
@@ -59,7 +71,7 @@ static void digest_plan(ffa_parallel_plan *plan, const struct plan_tables *w)
     digest_text(&digest, "ffa dist plan 1");
     digest_number(&digest, plan->topology.rank_count);
     digest_number(&digest, plan->topology.ranks_per_node);
-    digest_field(&digest, &plan->opts, sizeof plan->opts);
+    digest_opts(&digest, &plan->opts);
     digest_layout(&digest, &plan->queries);
     digest_layout(&digest, &plan->keys);
     digest_number(&digest, plan->keys.is_replicated);
@@ -69,6 +81,24 @@ static void digest_plan(ffa_parallel_plan *plan, const struct plan_tables *w)
     digest_cuts(&digest, w->stages.forward, plan->topology.rank_count);
     digest_cuts(&digest, w->stages.backward, plan->topology.rank_count);
     digest_final(&digest, plan->digest);
+}
+
+/* Both passes together; the first of equals. */
+static int32_t slowest_rank(const struct plan_tables *w, int32_t ranks)
+{
+    int64_t most = -1;
+    int32_t slowest = 0;
+
+    for (int32_t r = 0; r < ranks; r++) {
+        const int64_t ns =
+            w->stages.forward[r].cost_ns + (w->stages.backward ? w->stages.backward[r].cost_ns : 0);
+
+        if (ns > most) {
+            most = ns;
+            slowest = r;
+        }
+    }
+    return slowest;
 }
 
 static ffa_status find_ranks(ffa_parallel_plan *plan, const struct plan_tables *w, ffa_error *err)
@@ -131,6 +161,8 @@ ffa_status rank_plan_make(ffa_parallel_plan **out, const struct rank_plan_source
     plan->topology = source->topology;
     plan->rank = source->rank;
     plan->opts = source->opts;
+    plan->opts.flags &= PARALLEL_FLAGS_OF_PLAN;
+    plan->is_outline = source->opts.flags & FFA_PARALLEL_OUTLINE;
     plan->shape = mask->shape;
     plan->normals = mem_array((size_t)mask->head_count, sizeof *plan->normals);
     if (!plan->normals) {
@@ -144,6 +176,8 @@ ffa_status rank_plan_make(ffa_parallel_plan **out, const struct rank_plan_source
     FFA_TRY(layout_copy(&plan->keys, source->keys, err));
     FFA_TRY(plan_tables_build(&tables, &in, &slowest_ns, err));
     plan->moves = tables.moves_queries ? FFA_PARALLEL_MOVE_QUERIES : FFA_PARALLEL_MOVE_KEYS;
+    if (source->opts.flags & FFA_PARALLEL_SLOWEST_RANK)
+        plan->rank = slowest_rank(&tables, plan->topology.rank_count);
     FFA_TRY(phases_build(plan, &tables, err));
     FFA_TRY(find_ranks(plan, &tables, err));
     plan->received_rows = tables.rank_needs.rows[plan->rank];
@@ -207,33 +241,36 @@ static int64_t compute_of(const struct plan_pass *pass)
     return sum;
 }
 
-/* Bytes of a row of q (with an lse, fp32), and of k and v together, of so many bytes an element. */
-static int64_t query_bytes(const ffa_parallel_model *m, int64_t element)
+/* Bytes of a row of q or out (with an lse or delta, fp32), of `dim` columns, and of k and v
+ * together, of so many bytes an element. */
+static int64_t query_bytes(const ffa_parallel_plan_opts *opts, int64_t dim, int64_t element)
 {
-    return (int64_t)m->heads_q * (m->head_dim * element + 4);
+    return (int64_t)opts->model.heads_q * (dim * element + 4);
 }
 
-static int64_t key_bytes(const ffa_parallel_model *m, int64_t element)
+static int64_t key_bytes(const ffa_parallel_plan_opts *opts, int64_t element)
 {
-    return 2 * (int64_t)m->heads_kv * m->head_dim * element;
+    return ((int64_t)opts->model.head_dim + opts->head_dim_v) * opts->model.heads_kv * element;
 }
 
 static int64_t scratch_bytes(const ffa_parallel_plan *plan, bool is_backward)
 {
-    const ffa_parallel_model *m = &plan->opts.model;
+    const ffa_parallel_plan_opts *o = &plan->opts;
+    const int64_t d = o->model.head_dim, dv = o->head_dim_v, bytes = o->model.element_bytes;
     const struct plan_pass *pass = is_backward ? &plan->backward : &plan->forward;
     const int64_t rows = pass->buffer_rows * plan->opts.buffers;
     const int64_t own_q = plan->queries.rank_tokens[plan->rank];
     const int64_t own_k = plan->keys.rank_tokens[plan->rank];
-    const int64_t own = is_backward ? own_q * query_bytes(m, 4) + own_k * key_bytes(m, 4)
-                                    : own_q * query_bytes(m, 4);
+    const int64_t own = is_backward ? own_q * query_bytes(o, d, 4) + own_k * key_bytes(o, 4)
+                                    : own_q * query_bytes(o, dv, 4);
+    const int64_t dout = is_backward ? query_bytes(o, dv, bytes) : 0;
 
     if (pass->phase_count == 0)
         return 0;
     if (plan->moves == FFA_PARALLEL_MOVE_QUERIES)
-        return own + rows * ((is_backward ? 2 : 1) * query_bytes(m, m->element_bytes) +
-                             query_bytes(m, 4));
-    return own + rows * (key_bytes(m, m->element_bytes) + (is_backward ? key_bytes(m, 4) : 0));
+        return own +
+               rows * (query_bytes(o, d, bytes) + dout + query_bytes(o, is_backward ? d : dv, 4));
+    return own + rows * (key_bytes(o, bytes) + (is_backward ? key_bytes(o, 4) : 0));
 }
 
 ffa_status ffa_parallel_plan_info_get(const ffa_parallel_plan *plan, ffa_parallel_plan_info *info,
@@ -273,6 +310,7 @@ ffa_status ffa_parallel_plan_info_get(const ffa_parallel_plan *plan, ffa_paralle
     out.forward_bytes = scratch_bytes(plan, false);
     out.backward_bytes = scratch_bytes(plan, true);
     out.model = plan->opts.model;
+    out.head_dim_v = plan->opts.head_dim_v;
     return opts_export(info, &out, sizeof out, err);
 }
 

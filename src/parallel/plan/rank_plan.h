@@ -66,10 +66,10 @@ struct plan_pass {
 struct ffa_parallel_plan {
     ffa_topology topology; /* resolved */
     int32_t rank;
-    int32_t list_count; /* of the mask: 1, or kv heads */
-    int32_t moves;      /* FFA_PARALLEL_MOVE_KEYS or FFA_PARALLEL_MOVE_QUERIES */
-    int32_t pad_;
-    ffa_parallel_plan_opts opts; /* resolved */
+    int32_t list_count;          /* of the mask: 1, or kv heads */
+    int32_t moves;               /* FFA_PARALLEL_MOVE_KEYS or FFA_PARALLEL_MOVE_QUERIES */
+    bool is_outline;             /* tiles are counted, and not kept: no pass can be run */
+    ffa_parallel_plan_opts opts; /* resolved; of the flags, those that change the plan */
     ffa_mask_shape shape;        /* of the whole mask */
     struct normal *normals;      /* [list_count]: of the whole mask */
     struct layout queries, keys;

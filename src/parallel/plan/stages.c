@@ -53,14 +53,14 @@ static struct wire wire_of(const struct rank_work *w, bool is_backward, bool is_
 {
     const ffa_parallel_model *m = &w->in->opts->model;
     const int64_t bytes = m->element_bytes, partial = is_network ? bytes : 4;
-    const int64_t keys = (int64_t)m->heads_kv * m->head_dim;
-    const int64_t queries = (int64_t)m->heads_q * m->head_dim;
+    const int64_t d = m->head_dim, dv = w->in->opts->head_dim_v;
+    const int64_t keys = m->heads_kv * (d + dv), queries = m->heads_q;
 
     if (!w->in->moves_queries) /* k and v; dk and dv */
-        return (struct wire){ 2 * keys * bytes, is_backward ? 2 * keys * partial : 0 };
+        return (struct wire){ keys * bytes, is_backward ? keys * partial : 0 };
     if (is_backward) /* q and dout, lse and delta; dq */
-        return (struct wire){ 2 * queries * bytes + 8 * (int64_t)m->heads_q, queries * partial };
-    return (struct wire){ queries * bytes, queries * partial + 4 * (int64_t)m->heads_q };
+        return (struct wire){ queries * ((d + dv) * bytes + 8), queries * d * partial };
+    return (struct wire){ queries * d * bytes, queries * (dv * partial + 4) }; /* q; (out, lse) */
 }
 
 static int64_t wire_ns(const ffa_parallel_model *m, int64_t rows, int64_t row_bytes,

@@ -25,7 +25,9 @@ int64_t model_compute_ns(const ffa_parallel_plan_opts *opts, int64_t list_count,
                          bool is_backward)
 {
     const ffa_parallel_model *m = &opts->model;
-    const int64_t flops = (is_backward ? 10 : 4) * (int64_t)m->head_dim * m->heads_q;
+    const int64_t d = m->head_dim, dv = opts->head_dim_v;
+    /* Products of head_dim: q k and, backward, dq and dk; of head_dim_v: p v, or dout v and dv. */
+    const int64_t flops = (is_backward ? 6 * d + 4 * dv : 2 * (d + dv)) * m->heads_q;
     const int64_t gflops = is_backward ? m->backward_gflops : m->forward_gflops;
 
     return model_scaled(cells, max64(flops * FS_PER_NS / list_count / gflops, 1), FS_PER_NS);

@@ -23,9 +23,10 @@ struct backward {
     struct rank_pass common;
     bool moves_queries;
     int64_t row_elements; /* of a row of sum_kv */
+    int64_t k_elements;   /* of those, of dk: the others are of dv */
     void *delta;          /* [tokens][heads_q] */
     void *sum_dq;         /* [tokens][heads_q][head_dim] */
-    void *sum_kv;         /* [own keys][2][heads_kv][head_dim] */
+    void *sum_kv;         /* [own keys][row_elements]: dk, then dv, each [heads_kv][its columns] */
     uint8_t *row_flags;   /* [phases + 2][row_blocks]: of each phase; then of what is written at the
                            * end, and rows left alone */
     uint8_t *stage_rows;  /* [row blocks of a stage]: where queries move, all continue */
@@ -101,7 +102,8 @@ static ffa_status allocate(struct backward *b, ffa_error *err)
     const size_t keys = (size_t)own_keys(b), dim = (size_t)p->args.head_dim;
 
     b->row_blocks = (p->tokens + tile_m - 1) / tile_m;
-    b->row_elements = 2 * (int64_t)p->args.heads_kv * p->args.head_dim;
+    b->k_elements = (int64_t)p->args.heads_kv * p->args.head_dim;
+    b->row_elements = b->k_elements + (int64_t)p->args.heads_kv * p->args.head_dim_v;
     b->delta = mem_array(rows, element);
     b->sum_dq = mem_array(rows * dim, element);
     b->sum_kv = mem_array(keys * (size_t)b->row_elements, element);
@@ -134,12 +136,13 @@ static struct cpu_backward call_of(struct backward *b, const struct tile_plan *p
                                   .dtype = (ffa_dtype)p->args.dtype,
                                   .grad_dtype = (ffa_dtype)p->args.dtype,
                                   .head_dim = p->args.head_dim,
+                                  .head_dim_v = p->args.head_dim_v,
                                   .threads = p->args.threads,
                                   .fp64 = p->fp64,
                                   .lse_dtype = (ffa_dtype)p->args.sum_dtype,
                                   .delta = b->delta,
                                   .sum_dk = sum_kv,
-                                  .sum_dv = (char *)sum_kv + b->row_elements / 2 * p->sum_element,
+                                  .sum_dv = (char *)sum_kv + b->k_elements * p->sum_element,
                                   .sum_stride = b->row_elements,
                                   .row_flags = b->row_flags,
                                   .sum_dq = b->sum_dq };
@@ -235,7 +238,7 @@ static ffa_status compute_stage(struct backward *b, int32_t stage, ffa_error *er
         call.args.v = rank_pass_arrived(p, stage, 1);
         call.row_flags = b->row_flags + stage * b->row_blocks;
         call.sum_dk = results;
-        call.sum_dv = (char *)results + b->row_elements / 2 * p->sum_element;
+        call.sum_dv = (char *)results + b->k_elements * p->sum_element;
     }
     FFA_TRY(cpu_backward(&call, err));
     rc = rank_pass_signal_results(p, stage, err);
@@ -310,7 +313,7 @@ static ffa_status begin(struct backward *b, ffa_error *err)
     call = call_of(b, &p->pass->phases[0].key_tiles);
     if (b->moves_queries) {
         rank_pass_move(p, &a->q, a->heads_q, a->head_dim, p->element);
-        rank_pass_move(p, &a->dout, a->heads_q, a->head_dim, p->element);
+        rank_pass_move(p, &a->dout, a->heads_q, a->head_dim_v, p->element);
         rank_pass_move(p, &a->lse, a->heads_q, 1, p->sum_element);
         rank_pass_move(p, &delta, a->heads_q, 1, p->sum_element);
         p->rows = p->tokens;
@@ -318,7 +321,7 @@ static ffa_status begin(struct backward *b, ffa_error *err)
         FFA_TRY(cpu_backward_delta(&call, b->delta, err));
     } else {
         rank_pass_move(p, &a->k, a->heads_kv, a->head_dim, p->element);
-        rank_pass_move(p, &a->v, a->heads_kv, a->head_dim, p->element);
+        rank_pass_move(p, &a->v, a->heads_kv, a->head_dim_v, p->element);
         p->rows = p->plan->keys.rank_tokens[p->plan->rank];
         p->result_bytes = b->row_elements * p->sum_element;
     }

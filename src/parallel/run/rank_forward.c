@@ -14,7 +14,7 @@
 struct forward {
     struct rank_pass common;
     bool moves_queries;
-    void *sums;       /* [tokens][heads_q][head_dim + 1] */
+    void *sums;       /* [tokens][heads_q][head_dim_v + 1] */
     uint64_t reduced; /* mark of LANE_REDUCE */
     void *max_logits; /* [heads_q], of this rank; or NULL */
 };
@@ -23,7 +23,7 @@ static ffa_status begin(struct forward *f, ffa_error *err)
 {
     struct rank_pass *p = &f->common;
     const size_t items = (size_t)(p->tokens * p->args.heads_q);
-    const int32_t elements = p->args.head_dim + 1;
+    const int32_t elements = p->args.head_dim_v + 1;
 
     f->moves_queries = p->plan->moves == FFA_PARALLEL_MOVE_QUERIES;
     if (f->moves_queries) {
@@ -32,7 +32,7 @@ static ffa_status begin(struct forward *f, ffa_error *err)
         p->result_bytes = p->args.heads_q * elements * p->sum_element;
     } else {
         rank_pass_move(p, &p->args.k, p->args.heads_kv, p->args.head_dim, p->element);
-        rank_pass_move(p, &p->args.v, p->args.heads_kv, p->args.head_dim, p->element);
+        rank_pass_move(p, &p->args.v, p->args.heads_kv, p->args.head_dim_v, p->element);
         p->rows = p->plan->keys.rank_tokens[p->plan->rank];
     }
     f->sums = mem_array(items * (size_t)elements, (size_t)p->sum_element);
@@ -53,13 +53,14 @@ static struct cpu_forward call_of(const struct forward *f, const struct tile_pla
                                  .args = rank_pass_cpu_args(p),
                                  .dtype = (ffa_dtype)p->args.dtype,
                                  .head_dim = p->args.head_dim,
+                                 .head_dim_v = p->args.head_dim_v,
                                  .threads = p->args.threads,
                                  .fp64 = p->fp64,
                                  .lse_dtype = (ffa_dtype)p->args.sum_dtype,
                                  .max_logits = f->max_logits,
                                  .sum_out = sums,
-                                 .sum_lse = (char *)sums + p->args.head_dim * p->sum_element,
-                                 .sum_stride = p->args.head_dim + 1 };
+                                 .sum_lse = (char *)sums + p->args.head_dim_v * p->sum_element,
+                                 .sum_stride = p->args.head_dim_v + 1 };
 }
 
 static ffa_status compute(struct forward *f, int32_t at, ffa_error *err)
@@ -110,7 +111,7 @@ out:
 static ffa_status run_pass(struct forward *f, ffa_error *err)
 {
     struct rank_pass *p = &f->common;
-    const struct comm_reduce merge = { (ffa_dtype)p->args.sum_dtype, p->args.head_dim + 1 };
+    const struct comm_reduce merge = { (ffa_dtype)p->args.sum_dtype, p->args.head_dim_v + 1 };
     ffa_status rc = FFA_OK;
 
     for (int32_t phase = 0; phase < p->pass->phase_count; phase++) {

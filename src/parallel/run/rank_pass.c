@@ -26,6 +26,7 @@ static ffa_status check_numbers(const ffa_parallel_args *args, const ffa_paralle
         { "heads_q", args->heads_q, 1, PARALLEL_HEADS_MAX },
         { "heads_kv", args->heads_kv, 1, PARALLEL_HEADS_MAX },
         { "head_dim", args->head_dim, 1, PARALLEL_HEAD_DIM_MAX },
+        { "head_dim_v", args->head_dim_v, 1, PARALLEL_HEAD_DIM_MAX },
         { "dtype", args->dtype, FFA_BF16, FFA_FP64 },
         { "sum_dtype", args->sum_dtype, args->dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32, FFA_FP64 },
         { "sink_count", args->sink_count, 0, SINKS_MAX },
@@ -82,20 +83,20 @@ static ffa_status resolve_tensors(struct rank_pass *p, bool is_backward, ffa_err
     ffa_parallel_args *a = &p->args;
     const int64_t rows = p->plan->queries.rank_tokens[p->plan->rank];
     const int64_t keys = p->plan->keys.rank_tokens[p->plan->rank];
-    const int32_t hq = a->heads_q, hk = a->heads_kv, d = a->head_dim;
+    const int32_t hq = a->heads_q, hk = a->heads_kv, d = a->head_dim, dv = a->head_dim_v;
     const ffa_dtype dtype = (ffa_dtype)a->dtype, sum_dtype = (ffa_dtype)a->sum_dtype;
     const struct tensor_rule both[] = {
         { &a->q, "q", rows, hq, d, dtype, false, false },
         { &a->k, "k", keys, hk, d, dtype, false, false },
-        { &a->v, "v", keys, hk, d, dtype, false, false },
-        { &a->out, "out", rows, hq, d, dtype, false, !is_backward },
+        { &a->v, "v", keys, hk, dv, dtype, false, false },
+        { &a->out, "out", rows, hq, dv, dtype, false, !is_backward },
         { &a->lse, "lse", rows, hq, 1, sum_dtype, false, !is_backward },
     };
     const struct tensor_rule backward[] = {
-        { &a->dout, "dout", rows, hq, d, dtype, false, false },
+        { &a->dout, "dout", rows, hq, dv, dtype, false, false },
         { &a->dq, "dq", rows, hq, d, dtype, false, true },
         { &a->dk, "dk", keys, hk, d, dtype, false, true },
-        { &a->dv, "dv", keys, hk, d, dtype, false, true },
+        { &a->dv, "dv", keys, hk, dv, dtype, false, true },
         { a->dlse.data ? &a->dlse : NULL, "dlse", rows, hq, 1, sum_dtype, false, false },
     };
     ffa_status rc;
@@ -117,6 +118,7 @@ static ffa_status resolve(struct rank_pass *p, const ffa_parallel_args *args, bo
         return error_fail(err, FFA_INVALID, 0, "args is NULL");
     FFA_TRY(opts_import(a, sizeof *a, args, err));
     a->threads = a->threads ? a->threads : 1;
+    a->head_dim_v = a->head_dim_v ? a->head_dim_v : a->head_dim;
     if (!a->sum_dtype)
         a->sum_dtype = a->dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32;
     FFA_TRY(check_numbers(a, p->plan, err));
@@ -148,13 +150,15 @@ static ffa_status enter(struct rank_pass *p, bool is_backward, ffa_error *err)
 {
     static const char *const names[] = { "", "bf16", "fp16", "fp32", "fp64" };
     const ffa_parallel_args *a = &p->args;
-    char words[192];
+    char words[192], of_v[16] = "";
 
+    if (a->head_dim_v != a->head_dim)
+        text_copy(of_v, ":%d", a->head_dim_v);
     text_copy(words,
-              "%s of plan %s, heads %d:%d x %d, %s in %s, scale %.17g, softcap %.17g, %d "
+              "%s of plan %s, heads %d:%d x %d%s, %s in %s, scale %.17g, softcap %.17g, %d "
               "sinks%s%s",
               is_backward ? "backward" : "forward", p->plan->digest, a->heads_q, a->heads_kv,
-              a->head_dim, names[a->dtype], names[a->sum_dtype], a->softmax_scale, a->softcap,
+              a->head_dim, of_v, names[a->dtype], names[a->sum_dtype], a->softmax_scale, a->softcap,
               a->sink_count, !is_backward && a->max_logits ? ", max" : "",
               is_backward && a->dsink ? ", dsink" : "");
     p->call = ++p->comm->call;
@@ -171,6 +175,10 @@ ffa_status rank_pass_open(struct rank_pass *p, const ffa_parallel_plan *plan, ff
     p->pass = is_backward ? &plan->backward : &plan->forward;
     if (p->pass->phase_count == 0) {
         rc = error_fail(err, FFA_INVALID, 0, "the plan was made with FFA_PARALLEL_FORWARD_ONLY");
+        goto out;
+    }
+    if (plan->is_outline) {
+        rc = error_fail(err, FFA_INVALID, 0, "the plan was made with FFA_PARALLEL_OUTLINE");
         goto out;
     }
     FFA_TRY(resolve(p, args, is_backward, err));

@@ -259,9 +259,12 @@ START_TEST(cgroups_leave_the_least_of_their_levels)
 {
     char root[] = "/tmp/ffa_base_XXXXXX";
     char a[64], b[64], folder[64], command[64];
-    const struct available_cgroup cgroup = {
-        "::", root, "memory.max", "memory.current", { "active_file ", "inactive_file " }
-    };
+    const struct available_cgroup cgroup = { "::",
+                                             root,
+                                             "memory.max",
+                                             "memory.current",
+                                             { "active_file ", "inactive_file ",
+                                               "slab_reclaimable " } };
 
     ck_assert_ptr_nonnull(mkdtemp(root));
     text_copy(a, "%s/a", root);
@@ -282,6 +285,10 @@ START_TEST(cgroups_leave_the_least_of_their_levels)
     write_file(a, "memory.stat", "anon 3500\nactive_file 500\ninactive_file 2000\n");
     text_copy(folder, "/a/b\n");
     ck_assert_int_eq(available_upwards(&cgroup, folder), 5500);
+    write_file(a, "memory.stat",
+               "inactive_file 2000\nactive_file 500\nslab_reclaimable 300\nslab 900\n");
+    text_copy(folder, "/a/b\n");
+    ck_assert_int_eq(available_upwards(&cgroup, folder), 5800);
     write_file(b, "memory.max", "4000\n"); /* lowered below what is used */
     text_copy(folder, "/a/b\n");
     ck_assert_int_eq(available_upwards(&cgroup, folder), 0);

@@ -220,6 +220,60 @@ START_TEST(only_what_is_stale_is_reaped)
 }
 END_TEST
 
+/* The maker was killed between giving the final name and taking the temporary one away. The file is
+ * in use by now: its locks are this process's, and opening it to look would drop them. */
+START_TEST(second_name_goes_and_locks_stay)
+{
+    struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+    char *final = tmpdir_path(folder, "final"), *second = tmpdir_path(folder, ".part-abc123");
+    int file, status;
+    pid_t child;
+
+    make("final", 1000);
+    ck_assert_int_eq(link(final, second), 0);
+    file = open(final, O_RDWR | O_CLOEXEC);
+    ck_assert_int_eq(fcntl(file, F_SETLK, &lock), 0);
+    tempfile_reap(folder, ".part-");
+    ck_assert_int_ne(access(second, F_OK), 0);
+    ck_assert_int_eq(access(final, F_OK), 0);
+    child = fork();
+    if (child == 0) {
+        int mine = open(final, O_RDWR | O_CLOEXEC);
+
+        _exit(fcntl(mine, F_SETLK, &lock) == 0 ? 1 : 0);
+    }
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_int_eq(status, 0);
+    ck_assert_int_eq(close(file), 0);
+    free(second);
+    free(final);
+}
+END_TEST
+
+/* What is printed by a process that was started without standard streams goes into no file. */
+START_TEST(standard_descriptors_are_left_alone)
+{
+    pid_t child = fork();
+    int status;
+
+    if (child == 0) {
+        struct tempfile file;
+
+        for (int i = 0; i <= STDERR_FILENO; i++)
+            (void)close(i);
+        file = open_kind(_i, "one");
+        if (file.file <= STDERR_FILENO || file.folder_fd <= STDERR_FILENO ||
+            !(fcntl(file.file, F_GETFD) & FD_CLOEXEC) || !tempfile_publish(&file, "final", false))
+            _exit(1);
+        tempfile_discard(&file);
+        _exit(0);
+    }
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_int_eq(status, 0);
+    expect_content("final", "one");
+}
+END_TEST
+
 /* A folder of such a name goes with the files that are meant; what else is in it stays. */
 START_TEST(stale_folder_is_reaped)
 {
@@ -287,6 +341,8 @@ int main(void)
     tcase_add_loop_test(tc, closing_drops_no_locks, 0, KINDS);
     tcase_add_loop_test(tc, killed_writer_leaves_nothing, 0, KINDS);
     tcase_add_test(tc, only_what_is_stale_is_reaped);
+    tcase_add_test(tc, second_name_goes_and_locks_stay);
+    tcase_add_loop_test(tc, standard_descriptors_are_left_alone, 0, KINDS);
     tcase_add_test(tc, stale_folder_is_reaped);
     tcase_add_loop_test(tc, every_failure_is_clean, 0, 3);
     suite_add_tcase(suite, tc);

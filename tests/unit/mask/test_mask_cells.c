@@ -329,6 +329,33 @@ START_TEST(long_block_masks_take_the_time_of_their_lists)
 }
 END_TEST
 
+/* Causal attention in blocks of 128: each row of blocks has thousands that are attended in full,
+ * and one in which the function decides. Its rows do not take the full ones one by one. */
+START_TEST(full_blocks_beside_others_are_few_runs)
+{
+    enum { BLOCK = 128, BLOCKS = 1 << 12, TOKENS = BLOCK * BLOCKS };
+    static int32_t ones[BLOCKS], all[BLOCKS];
+    int64_t asked = 0;
+    ffa_block_mask blocks = FFA_BLOCK_MASK_INIT;
+    ffa_mask *mask;
+
+    for (int32_t i = 0; i < BLOCKS; i++) {
+        ones[i] = 1;
+        all[i] = i;
+    }
+    blocks.shape = (ffa_mask_shape){ TOKENS, TOKENS };
+    blocks.block = (ffa_block_size){ BLOCK, BLOCK };
+    blocks.kv = (ffa_block_list){ ones, all, 0, 0, 1, 1 };
+    blocks.full = (ffa_block_list){ all, all, 0, 0, 0, BLOCKS };
+    blocks.mask_mod = mod_causal;
+    blocks.user = &asked;
+    ck_assert_int_eq(ffa_mask_from_block_mask(&mask, &blocks, NULL), FFA_OK);
+    ck_assert_int_eq(ffa_mask_slices(mask, 0).count, 1);
+    ck_assert_int_eq(ffa_mask_area(mask, 0), (int64_t)TOKENS * (TOKENS + 1) / 2);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
 /* ---- allocations ---- */
 
 START_TEST(every_allocation_may_fail)
@@ -481,6 +508,7 @@ int main(void)
     tcase_add_test(tc, block_masks_are_read);
     tcase_add_test(tc, causal_blocks_are_one_slice);
     tcase_add_test(tc, long_block_masks_take_the_time_of_their_lists);
+    tcase_add_test(tc, full_blocks_beside_others_are_few_runs);
     tcase_add_test(tc, every_allocation_may_fail);
     tcase_add_test(tc, dense_masks_are_checked);
     tcase_add_test(tc, block_masks_are_checked);

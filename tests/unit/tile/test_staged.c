@@ -221,6 +221,16 @@ static void same(const struct tile_plan *a, const struct tile_plan *b)
     }
 }
 
+static void same_counts(const struct tile_plan *counted, const struct tile_plan *whole)
+{
+    ck_assert_int_eq(counted->block_count, whole->block_count);
+    ck_assert_int_eq(counted->partial_blocks, whole->partial_blocks);
+    ck_assert_int_eq(counted->area, whole->area);
+    ck_assert_int_eq(counted->tile_count + counted->sweep_count + counted->band_count, 0);
+    ck_assert_ptr_null(counted->tiles);
+    ck_assert_ptr_null(counted->tickets);
+}
+
 START_TEST(masks_and_bands_give_the_same_plans)
 {
     for (uint64_t seed = 1; seed <= ROUNDS / 2; seed++) {
@@ -435,6 +445,32 @@ START_TEST(the_rest_is_what_continues)
 }
 END_TEST
 
+/* The same cells with tiles, and counted only. */
+START_TEST(counts_are_those_of_the_tiles)
+{
+    for (uint64_t seed = 1; seed <= ROUNDS / 2; seed++) {
+        struct staged_plan whole[STAGE_CASE_MAX];
+        struct pass pass;
+        struct staged_options opts;
+
+        pass_init(&pass, seed);
+        opts = (struct staged_options){ .list_count = pass.list_count,
+                                        .forward = &tiles[_i],
+                                        .backward = &key_tiles };
+        build(&pass, &opts);
+        memcpy(whole, pass.plans, sizeof whole);
+        opts.counts_only = true;
+        build(&pass, &opts);
+        for (int32_t s = 0; s < pass.count; s++) {
+            same_counts(&pass.plans[s].forward, &whole[s].forward);
+            same_counts(&pass.plans[s].backward, &whole[s].backward);
+        }
+        staged_finish(whole, pass.count);
+        pass_finish(&pass);
+    }
+}
+END_TEST
+
 START_TEST(any_allocation_may_fail)
 {
     const uint64_t seed = 3; /* LISTS */
@@ -494,6 +530,7 @@ int main(void)
     tcase_add_test(tc, a_stage_without_keys);
     tcase_add_test(tc, a_stage_without_rows);
     tcase_add_test(tc, the_rest_is_what_continues);
+    tcase_add_loop_test(tc, counts_are_those_of_the_tiles, 0, TILES);
     tcase_add_loop_test(tc, any_allocation_may_fail, 0, TILES);
     suite_add_tcase(suite, tc);
     return suite_run(suite);

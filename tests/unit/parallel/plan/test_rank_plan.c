@@ -286,7 +286,7 @@ static const struct {
       0,
       FFA_INVALID,
       "stage_rows_min is -1, not in [0, 2147483647]" },
-    { "flags", { .flags = 8 }, 0, FFA_UNSUPPORTED, "flags is 0x8, known are 0x1" },
+    { "flags", { .flags = 8 }, 0, FFA_UNSUPPORTED, "flags is 0x8, known are 0x7" },
     { "heads",
       { .model = { .heads_q = 8, .heads_kv = 3 } },
       0,

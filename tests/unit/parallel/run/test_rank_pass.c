@@ -844,6 +844,11 @@ START_TEST(misfits)
     ck_assert_int_eq(ffa_parallel_backward_host(plan, comms[1], &args, &err), FFA_INVALID);
     ck_assert_str_eq(err.message, "the plan was made with FFA_PARALLEL_FORWARD_ONLY");
     ffa_parallel_plan_destroy(plan);
+    forward.flags = FFA_PARALLEL_OUTLINE;
+    ck_assert_int_eq(ffa_parallel_plan_create(&plan, dispatch, mask, 1, &forward, NULL), FFA_OK);
+    ck_assert_int_eq(ffa_parallel_forward_host(plan, comms[1], &args, &err), FFA_INVALID);
+    ck_assert_str_eq(err.message, "the plan was made with FFA_PARALLEL_OUTLINE");
+    ffa_parallel_plan_destroy(plan);
     ck_assert_int_eq(ffa_parallel_plan_create(&plan, dispatch, mask, 0, NULL, NULL), FFA_OK);
     ck_assert_int_eq(ffa_parallel_plan_agree(plan, comms[0], &err), FFA_COMM); /* broken */
     ck_assert_str_eq(err.message, "rank 0 failed: the plan is of rank 1, the communicator of 0");

@@ -7,8 +7,6 @@
 #include "base/base.h"
 #include "base/printable.h"
 
-#include <ffa/tensor.h>
-
 #include <stdio.h>
 
 const char *ffa_status_text(ffa_status status)
@@ -75,11 +73,15 @@ static ffa_status size_check(uint32_t bytes, ffa_error *err)
  * tensors, which begin as FFA_TENSOR_INIT(NULL). */
 static size_t tail_said(const unsigned char *bytes, size_t from, size_t to)
 {
-    static const ffa_tensor none = FFA_TENSOR_INIT(NULL);
+    /* FFA_TENSOR_INIT(NULL) of ffa/tensor.h, which this room does not see; test_base compares. */
+    static const struct {
+        void *data;
+        int64_t strides[2], rest[5];
+    } none = { NULL, { INT64_MIN, INT64_MIN }, { 0 } };
     size_t at = from;
 
     while (at < to) {
-        if (at % _Alignof(ffa_tensor) == 0 && to - at >= sizeof none &&
+        if (at % sizeof(int64_t) == 0 && to - at >= sizeof none &&
             !memcmp(bytes + at, &none, sizeof none))
             at += sizeof none;
         else if (bytes[at])

@@ -114,6 +114,8 @@ static ffa_status resolve(struct rank_pass *p, const ffa_parallel_args *args, bo
     ffa_parallel_args *a = &p->args;
     ffa_status rc;
 
+    if (!args)
+        return error_fail(err, FFA_INVALID, 0, "args is NULL");
     FFA_TRY(opts_import(a, sizeof *a, args, err));
     a->threads = a->threads ? a->threads : 1;
     a->head_dim_v = a->head_dim_v ? a->head_dim_v : a->head_dim;

@@ -809,6 +809,8 @@ START_TEST(bad_arguments)
         args.max_logits = (void *)bad_args[_i].at;
     ck_assert_int_eq(ffa_parallel_forward_host(plan, comm, &args, &err), FFA_INVALID);
     ck_assert_str_eq(err.message, bad_args[_i].message);
+    ck_assert_int_eq(ffa_parallel_forward_host(plan, comm, NULL, &err), FFA_INVALID);
+    ck_assert_str_eq(err.message, "args is NULL");
     ffa_comm_destroy(comm);
     ffa_parallel_plan_destroy(plan);
     ffa_dispatch_destroy(dispatch);

@@ -2,10 +2,11 @@
  *
  * SQLite's VFS for Unix with two functions exchanged.
  *
- * SQLite resolves all links of a path before it opens it, and would so turn "/proc/thread-self/fd/N/name"
- * back into a path by names, which others may exchange. Here a path stays as it is. What is no
- * regular file is not opened: SQLite would wait for the writer of a FIFO without end. A new file
- * has no name yet, so it is written through the descriptor that the URI's parameter names.
+ * SQLite resolves all links of a path before it opens it, and would so turn
+ * "/proc/thread-self/fd/N/name" back into a path by names, which others may exchange. Here a path
+ * stays as it is. What is no regular file is not opened: SQLite would wait for the writer of a FIFO
+ * without end. A new file has no name yet, so it is written through the descriptor that the URI's
+ * parameter names.
  *
  * Invariant: the VFS is registered while a connection is open, since VACUUM looks it up by name,
  * and no longer, since the library may be unloaded. Its lock is taken under the lock of a store

@@ -1,4 +1,4 @@
-# shellcheck shell=sh
+# shellcheck shell=sh disable=SC3045 # ulimit -d: dash and bash have it
 # Commands under a limit to their memory. Figures are those of the machine: "*".
 (ulimit -d 900000 && "$FFA" mask area full:4) > /dev/null 2>&1 ||
     skip "a sanitizer's own memory is above the limit"

@@ -571,7 +571,10 @@ START_TEST(keys_go_where_they_are_attended)
     ffa_dispatch *dispatch;
     ffa_mask *mask;
 
-    ck_assert_int_eq(ffa_mask_varlen_full(&mask, &(ffa_documents){ .cu_q = cu_q, .cu_k = cu_k, .document_count = 4 }, NULL), FFA_OK);
+    ck_assert_int_eq(
+        ffa_mask_varlen_full(
+            &mask, &(ffa_documents){ .cu_q = cu_q, .cu_k = cu_k, .document_count = 4 }, NULL),
+        FFA_OK);
     one.mask = mask;
     opts.algorithm = FFA_DISPATCH_MIN_HEAP; /* documents from the last rank to the first */
     opts.flags = FFA_DISPATCH_CHUNK_EXACT;

@@ -110,6 +110,17 @@ static int usage(void)
     return 2;
 }
 
+/* Make a path absolute, because rounds run in folders of their own. */
+static bool make_absolute(const char **path)
+{
+    char *whole = realpath(*path, NULL);
+
+    if (!whole)
+        perror(*path);
+    *path = whole;
+    return whole != NULL;
+}
+
 static bool options_read(struct options *options, struct faults *faults, int argc, char **argv)
 {
     for (int i = 1; i < argc; i++) {
@@ -141,7 +152,8 @@ static bool options_read(struct options *options, struct faults *faults, int arg
         else
             return false;
     }
-    return faults->ffa && faults->nvrtc && faults->shim;
+    return faults->ffa && faults->nvrtc && faults->shim && make_absolute(&faults->ffa) &&
+           make_absolute(&faults->nvrtc) && make_absolute(&faults->shim);
 }
 
 int main(int argc, char **argv)

@@ -42,8 +42,8 @@ static ffa_status check_numbers(const ffa_parallel_args *args, const ffa_paralle
     if (plan->list_count > 1 && plan->list_count != args->heads_kv)
         return error_fail(err, FFA_INVALID, 0, "heads_kv is %d, the mask has %d lists",
                           args->heads_kv, plan->list_count);
-    if (!isfinite(args->softmax_scale))
-        return error_fail(err, FFA_INVALID, 0, "softmax_scale is %g, not finite",
+    if (!(args->softmax_scale >= 0) || !isfinite(args->softmax_scale))
+        return error_fail(err, FFA_INVALID, 0, "softmax_scale is %g, not finite and 0 or more",
                           args->softmax_scale);
     if (!(args->softcap >= 0) || !isfinite(args->softcap))
         return error_fail(err, FFA_INVALID, 0, "softcap is %g, not finite and 0 or more",
@@ -52,7 +52,8 @@ static ffa_status check_numbers(const ffa_parallel_args *args, const ffa_paralle
         ((float)args->softcap == 0.0f || isinf((float)args->softcap)))
         return error_fail(err, FFA_INVALID, 0, "softcap is %g: %g as a float", args->softcap,
                           (double)(float)args->softcap);
-    if (args->sum_dtype == FFA_FP32 && isinf((float)args->softmax_scale))
+    if (args->sum_dtype == FFA_FP32 && args->softmax_scale > 0 &&
+        ((float)args->softmax_scale == 0.0f || isinf((float)args->softmax_scale)))
         return error_fail(err, FFA_INVALID, 0, "softmax_scale is %g: %g as a float",
                           args->softmax_scale, (double)(float)args->softmax_scale);
     if (args->sink_count > 0 && !args->sink)

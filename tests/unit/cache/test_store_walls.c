@@ -20,6 +20,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <sys/file.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -133,7 +134,7 @@ static pid_t exchange(const char *mine, const char *theirs)
     pid_t child = fork();
 
     if (child == 0) {
-        if (setgid(NOBODY) != 0 || setuid(NOBODY) != 0)
+        if (setgid(NOBODY) != 0 || setuid(NOBODY) != 0 || prctl(PR_SET_PDEATHSIG, SIGKILL) != 0)
             _exit(1);
         while (renameat2(AT_FDCWD, mine, AT_FDCWD, theirs, RENAME_EXCHANGE) == 0)
             continue;
@@ -707,11 +708,13 @@ START_TEST(killed_makers_leave_nothing)
         struct timespec time = { .tv_nsec = 1000000 + round * 137000 };
         pid_t child = fork();
 
-        if (child == 0)
+        if (child == 0) {
+            (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
             for (;;) {
                 fill_at(path, MINE);
                 (void)unlink(path);
             }
+        }
         (void)nanosleep(&time, NULL);
         ck_assert_int_eq(kill(child, SIGKILL), 0);
         ck_assert_int_eq(waitpid(child, NULL, 0), child);

@@ -765,21 +765,27 @@ static struct {
     double softcap;
     const char *message;
     uintptr_t at; /* of sinks, or, where there are none, of max_logits */
+    double scale;
 } bad_args[] = {
-    { "dtype", 9, 0, 2, 1, 8, 0, 0, "dtype is 9, not in [1, 4]", 0 },
-    { "sums", FFA_FP64, FFA_FP32, 2, 1, 8, 0, 0, "sum_dtype is 3, not in [4, 4]", 0 },
-    { "heads", FFA_FP32, 0, 3, 2, 8, 0, 0, "heads_q is 3, not a multiple of heads_kv, 2", 0 },
-    { "head_dim", FFA_FP32, 0, 2, 1, 0, 0, 0, "head_dim is 0, not in [1, 1024]", 0 },
-    { "sinks", FFA_FP32, 0, 2, 1, 8, 9, 0, "sink_count is 9, not in [0, 8]", 0 },
-    { "no sinks", FFA_FP32, 0, 2, 1, 8, 2, 0, "sink is NULL, sink_count 2", 0 },
-    { "softcap", FFA_FP32, 0, 2, 1, 8, 0, -1, "softcap is -1, not finite and 0 or more", 0 },
-    { "softcap of no float", FFA_FP32, 0, 2, 1, 8, 0, 1e-60, "softcap is 1e-60: 0 as a float", 0 },
-    { "data", FFA_FP32, 0, 2, 1, 8, 0, 0, "q: data is NULL, it has 64 rows", 0 },
+    { "dtype", 9, 0, 2, 1, 8, 0, 0, "dtype is 9, not in [1, 4]", 0, 0 },
+    { "sums", FFA_FP64, FFA_FP32, 2, 1, 8, 0, 0, "sum_dtype is 3, not in [4, 4]", 0, 0 },
+    { "heads", FFA_FP32, 0, 3, 2, 8, 0, 0, "heads_q is 3, not a multiple of heads_kv, 2", 0, 0 },
+    { "head_dim", FFA_FP32, 0, 2, 1, 0, 0, 0, "head_dim is 0, not in [1, 1024]", 0, 0 },
+    { "sinks", FFA_FP32, 0, 2, 1, 8, 9, 0, "sink_count is 9, not in [0, 8]", 0, 0 },
+    { "no sinks", FFA_FP32, 0, 2, 1, 8, 2, 0, "sink is NULL, sink_count 2", 0, 0 },
+    { "softcap", FFA_FP32, 0, 2, 1, 8, 0, -1, "softcap is -1, not finite and 0 or more", 0, 0 },
+    { "softcap of no float", FFA_FP32, 0, 2, 1, 8, 0, 1e-60, "softcap is 1e-60: 0 as a float", 0,
+      0 },
+    { "data", FFA_FP32, 0, 2, 1, 8, 0, 0, "q: data is NULL, it has 64 rows", 0, 0 },
     { "a sink of half an element", FFA_FP64, 0, 2, 1, 8, 1, 0, "sink is 0x1004, not 8-byte aligned",
-      0x1004 },
+      0x1004, 0 },
     { "the largest score, likewise", FFA_FP32, FFA_FP64, 2, 1, 8, 0, 0,
-      "max_logits is 0x1004, not 8-byte aligned", 0x1004 },
-    { "sums of four bytes", FFA_FP32, 0, 2, 1, 8, 1, 0, "q: data is NULL, it has 64 rows", 0x1004 },
+      "max_logits is 0x1004, not 8-byte aligned", 0x1004, 0 },
+    { "sums of four bytes", FFA_FP32, 0, 2, 1, 8, 1, 0, "q: data is NULL, it has 64 rows", 0x1004,
+      0 },
+    { "scale", FFA_FP32, 0, 2, 1, 8, 0, 0, "softmax_scale is -1, not finite and 0 or more", 0, -1 },
+    { "scale of no float", FFA_FP32, 0, 2, 1, 8, 0, 0, "softmax_scale is 1e-60: 0 as a float", 0,
+      1e-60 },
 };
 
 START_TEST(bad_arguments)
@@ -798,6 +804,7 @@ START_TEST(bad_arguments)
     ck_assert_int_eq(ffa_loopback_create(&comm, 1, NULL, NULL), FFA_OK);
     args.dtype = bad_args[_i].dtype;
     args.sum_dtype = bad_args[_i].sum_dtype;
+    args.softmax_scale = bad_args[_i].scale;
     args.heads_q = bad_args[_i].heads_q;
     args.heads_kv = bad_args[_i].heads_kv;
     args.head_dim = bad_args[_i].head_dim;

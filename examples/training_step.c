@@ -1,10 +1,10 @@
-/* Training steps of one attention layer over packed causal documents, on the CPU backend: q, k and
- * v are learned, so that the output comes close to a target. */
+/* Training steps of one attention layer over batches of packed causal documents, on the CPU
+ * backend: q, k and v are learned, so that the output comes close to a target. */
 #include <ffa/ffa.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { TOKENS = 48, HEADS_Q = 4, HEADS_KV = 2, HEAD_DIM = 16, STEPS = 4 };
+enum { TOKENS = 48, HEADS_Q = 4, HEADS_KV = 2, HEAD_DIM = 16, BATCHES = 3, STEPS = 6 };
 
 typedef float queries[TOKENS][HEADS_Q][HEAD_DIM];
 typedef float keys[TOKENS][HEADS_KV][HEAD_DIM];
@@ -12,12 +12,29 @@ static queries q, out, dq, dout, target;
 static keys k, v, dk, dv;
 static float lse[TOKENS][HEADS_Q], dlse[TOKENS][HEADS_Q];
 
+/* Where the documents of each batch begin, and end. */
+static const int64_t bounds[BATCHES][4] = { { 0, 20, 41, TOKENS },
+                                            { 0, 5, 6, TOKENS },
+                                            { 0, 16, 32, TOKENS } };
+
 static void must(ffa_status status, const ffa_error *err)
 {
     if (status == FFA_OK)
         return;
     fprintf(stderr, "%s: %s\n", ffa_status_text(status), err->message);
     exit(1);
+}
+
+/* Device memory of at least `need` bytes: what is there, or more of it. */
+static void reserve(void **memory, int64_t *have, int64_t need, ffa_context *context)
+{
+    ffa_error err = { FFA_OK, 0, "" };
+
+    if (*have >= need)
+        return;
+    ffa_device_free(context, *memory);
+    must(ffa_device_alloc(memory, context, need, &err), &err);
+    *have = need;
 }
 
 /* The same numbers on every machine, in [-1, 1]. */
@@ -70,19 +87,15 @@ static float z_loss(void)
 
 int main(void)
 {
-    const int64_t documents[] = { 0, 20, 41, TOKENS };
-    const ffa_documents docs = { .cu_q = documents, .document_count = 3 };
     ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
     ffa_forward_args forward = FFA_FORWARD_ARGS_INIT;
     ffa_backward_args backward = FFA_BACKWARD_ARGS_INIT;
     ffa_plan_info info = FFA_PLAN_INFO_INIT;
     ffa_error err = { FFA_OK, 0, "" };
     void *image = NULL, *workspace = NULL;
-    int64_t bytes;
+    int64_t image_bytes = 0, workspace_bytes = 0, bytes;
     ffa_context *context;
     ffa_kernels *kernels;
-    ffa_mask *mask;
-    ffa_plan *plan;
 
     fill(&q[0][0][0], sizeof q / sizeof(float), 1);
     fill(&k[0][0][0], sizeof k / sizeof(float), 2);
@@ -96,20 +109,6 @@ int main(void)
     spec.flags = FFA_SPEC_BACKWARD;
     must(ffa_kernels_create(&kernels, context, &spec, &err), &err);
 
-    /* Once a batch: all layers and both passes share the plan. */
-    must(ffa_mask_varlen_causal(&mask, &docs, &err), &err);
-    must(ffa_plan_create(&plan, kernels, mask, &err), &err);
-    ffa_mask_destroy(mask);
-    must(ffa_plan_info_get(plan, &info, &err), &err);
-    must(ffa_device_alloc(&image, context, info.upload_bytes, &err), &err);
-    must(ffa_plan_upload(plan, kernels, image, NULL, &err), &err);
-
-    /* Once, and again when a plan needs more. */
-    must(ffa_backward_workspace_bytes(kernels, plan, HEADS_Q, HEADS_KV, &bytes, &err), &err);
-    must(ffa_device_alloc(&workspace, context, bytes, &err), &err);
-    forward.workspace = backward.workspace = workspace;
-    forward.workspace_bytes = backward.workspace_bytes = bytes;
-
     forward.heads_q = backward.heads_q = HEADS_Q;
     forward.heads_kv = backward.heads_kv = HEADS_KV;
     forward.q.data = backward.q.data = q;
@@ -122,16 +121,35 @@ int main(void)
     backward.dq.data = dq, backward.dk.data = dk, backward.dv.data = dv;
 
     for (int step = 0; step < STEPS; step++) {
+        const ffa_documents docs = { .cu_q = bounds[step % BATCHES], .document_count = 3 };
+        ffa_mask *mask;
+        ffa_plan *plan;
+
+        /* Once a batch: all layers and both passes share the plan. */
+        must(ffa_mask_varlen_causal(&mask, &docs, &err), &err);
+        must(ffa_plan_create(&plan, kernels, mask, &err), &err);
+        ffa_mask_destroy(mask);
+        must(ffa_plan_info_get(plan, &info, &err), &err);
+        reserve(&image, &image_bytes, info.upload_bytes, context);
+        must(ffa_plan_upload(plan, kernels, image, NULL, &err), &err);
+
+        /* What calls write besides their outputs. */
+        must(ffa_backward_workspace_bytes(kernels, plan, HEADS_Q, HEADS_KV, &bytes, &err), &err);
+        reserve(&workspace, &workspace_bytes, bytes, context);
+        forward.workspace = backward.workspace = workspace;
+        forward.workspace_bytes = backward.workspace_bytes = workspace_bytes;
+
         must(ffa_forward(kernels, plan, &forward, NULL, &err), &err);
-        printf("step %d: loss %.4f\n", step, loss() + z_loss());
+        printf("step %d, batch %d: loss %.4f\n", step, step % BATCHES, loss() + z_loss());
         must(ffa_backward(kernels, plan, &backward, NULL, &err), &err);
+        ffa_plan_destroy(plan);
+
         descend(&q[0][0][0], &dq[0][0][0], sizeof q / sizeof(float));
         descend(&k[0][0][0], &dk[0][0][0], sizeof k / sizeof(float));
         descend(&v[0][0][0], &dv[0][0][0], sizeof v / sizeof(float));
     }
     ffa_device_free(context, workspace);
     ffa_device_free(context, image);
-    ffa_plan_destroy(plan);
     ffa_kernels_destroy(kernels);
     ffa_close(context);
     return 0;

@@ -323,7 +323,7 @@ ffa_status ffa_forward(const ffa_kernels *kernels, const ffa_plan *plan,
             .head_dim_v = kernels->head_dim_v,
             .lse_dtype = sum_dtype_of(kernels),
             .max_logits = args.max_logits,
-            .partial = kernels->is_staged ? &partial : NULL,
+            .partial = args.partial.data ? &partial : NULL,
             .threads = kernels->context->cpu_threads,
             .fp64 = kernels->dtype == FFA_FP64 ||
                     (kernels->context->opts.flags & FFA_OPEN_CPU_FP64) != 0,

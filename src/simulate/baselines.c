@@ -218,7 +218,8 @@ ffa_status sim_ulysses(ffa_sim_result *out, const struct sim *sim, ffa_error *er
     const int64_t row = (int64_t)m->head_dim * m->element_bytes * sim->tokens;
     const int64_t row_v = (int64_t)sim->opts.head_dim_v * m->element_bytes * sim->tokens;
     const int64_t all = heads * row + keys_here * (row + row_v); /* q, k and v */
-    int64_t most = 0, forward, backward;
+    double most = 0; /* cells of one list of 2^31 tokens times heads pass 2^63 */
+    int64_t visited, forward, backward;
 
     (void)err;
     if (m->heads_q % ranks != 0 || (m->heads_kv > ranks && m->heads_kv % ranks != 0) ||
@@ -229,20 +230,20 @@ ffa_status sim_ulysses(ffa_sim_result *out, const struct sim *sim, ffa_error *er
     }
     /* Heads of one list cost the same: the rank of the heaviest lists. */
     for (int64_t r = 0; r < ranks; r++) {
-        int64_t cells = 0;
+        double cells = 0;
 
         for (int64_t h = r * heads; h < (r + 1) * heads; h++) {
             const int64_t list = sim->list_count == 1 ? 0 : h * m->heads_kv / m->heads_q;
 
             for (int64_t b = 0; b < sim->lists[list].count && (r == 0 || sim->list_count > 1); b++)
-                cells += model_visited(&sim->lists[list].at[b], 0, sim->tokens);
+                cells += (double)model_visited(&sim->lists[list].at[b], 0, sim->tokens);
         }
-        most = max64(most, cells);
+        most = cells > most ? cells : most;
     }
     /* Cells are counted of every query head here, of every list in the model. */
-    most = most / (m->heads_q / sim->list_count);
-    forward = price_compute_ns(sim, most, false);
-    backward = price_compute_ns(sim, most, true);
+    visited = (int64_t)(most / (m->heads_q / sim->list_count));
+    forward = price_compute_ns(sim, visited, false);
+    backward = price_compute_ns(sim, visited, true);
     /* q, k and v in, out back; dout in, dq, dk and dv back: the rest is kept. */
     sim_set_pass(sim, &out->forward,
                  exchange_ns(sim, all, out) + forward + exchange_ns(sim, row_v * heads, out),

@@ -13,6 +13,7 @@
 #include "support/tmpdir.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,6 +43,7 @@ struct options {
     const char *section;
     int64_t rounds, only, seconds;
     uint64_t seed;
+    char ffa[PATH_MAX], nvrtc[PATH_MAX], shim[PATH_MAX];
 };
 
 static int64_t now_ms(void)
@@ -110,15 +112,15 @@ static int usage(void)
     return 2;
 }
 
-/* Make a path absolute, because rounds run in folders of their own. */
-static bool make_absolute(const char **path)
+/* Make a path absolute, because rounds run in folders of their own. whole [PATH_MAX]: keeps it */
+static bool make_absolute(const char **path, char *whole)
 {
-    char *whole = realpath(*path, NULL);
-
-    if (!whole)
+    if (!realpath(*path, whole)) {
         perror(*path);
+        return false;
+    }
     *path = whole;
-    return whole != NULL;
+    return true;
 }
 
 static bool options_read(struct options *options, struct faults *faults, int argc, char **argv)
@@ -152,8 +154,10 @@ static bool options_read(struct options *options, struct faults *faults, int arg
         else
             return false;
     }
-    return faults->ffa && faults->nvrtc && faults->shim && make_absolute(&faults->ffa) &&
-           make_absolute(&faults->nvrtc) && make_absolute(&faults->shim);
+    return faults->ffa && faults->nvrtc && faults->shim &&
+           make_absolute(&faults->ffa, options->ffa) &&
+           make_absolute(&faults->nvrtc, options->nvrtc) &&
+           make_absolute(&faults->shim, options->shim);
 }
 
 int main(int argc, char **argv)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Context-parallel passes: one rank's forward and backward pass by its plan (parallel_plan.h), over
- * a communicator (comm.h), in host memory.
+ * a communicator (comm.h), on GPUs or in host memory.
  *
  * What moves is what the plan says: keys and values, or queries, whose (out, lse) pairs and dq come
  * back.
@@ -29,11 +29,12 @@ extern "C" {
 FFA_API ffa_status ffa_parallel_plan_agree(const ffa_parallel_plan *plan, ffa_comm *comm,
                                            ffa_error *err);
 
-/* ---- passes, on the CPU ---- */
+/* ---- arguments ---- */
 
 /* Tensors are the rank's own rows: its chunks, ascending, packed (parallel_rows.h); shapes, strides
- * and defaults are those of attention.h, in host memory. data may be NULL where the rank has no
- * rows. */
+ * and defaults are those of attention.h. They, and sink, max_logits and dsink, are in host memory,
+ * or, of passes on GPUs, in memory of the communicator's device. data may be NULL where the rank
+ * has no rows. */
 typedef struct ffa_parallel_args {
     uint32_t struct_size;
     int32_t heads_q;      /* a multiple of heads_kv; both up to 1024 */
@@ -49,7 +50,7 @@ typedef struct ffa_parallel_args {
     ffa_tensor out, lse; /* written forward, read backward; lse is of sum_dtype */
     const void *sink;    /* [sink_count][heads_q], of sum_dtype, the same on all ranks */
     int32_t sink_count;  /* 0 to 8 */
-    int32_t threads;     /* that compute, 1 to 1024; 0: 1 */
+    int32_t threads;     /* that compute, 1 to 1024; 0: 1; on GPUs of no effect */
     /* Forward, [heads_q], of sum_dtype, NULL on all ranks or on none: the largest score of each
      * head over all ranks' cells, softcap applied, sinks left out; -inf where there is none. */
     void *max_logits;
@@ -61,7 +62,14 @@ typedef struct ffa_parallel_args {
      * sum_dtype. data NULL: none; other ranks may have one. */
     ffa_tensor dlse;
     int32_t head_dim_v; /* of v, out, dout and dv, 1 to 1024; 0: head_dim */
-    int32_t pad_;
+    /* On GPUs, as in attention.h: SMs left free for others. Ranks that share a device (several on
+     * one GPU, in tests) must leave each other room: a kernel that waits for keys on all SMs would
+     * keep out the kernel of the rank that has them. */
+    int32_t sm_margin;
+    /* On GPUs: of at least the bytes that ffa_parallel_pass_info says, 256-byte aligned; it may hold
+     * anything. No other call in flight uses it. */
+    void *workspace;
+    int64_t workspace_bytes; /* that are there */
 } ffa_parallel_args;
 #define FFA_PARALLEL_ARGS_INIT                                                                     \
     {                                                                                              \
@@ -71,6 +79,92 @@ typedef struct ffa_parallel_args {
         .dk = FFA_TENSOR_INIT(NULL), .dv = FFA_TENSOR_INIT(NULL), .dlse = FFA_TENSOR_INIT(NULL)    \
     }
 FFA_API void ffa_parallel_args_init(ffa_parallel_args *args, size_t bytes);
+
+/* ---- passes on GPUs ---- */
+
+/*
+ * A rank's plan, made for kernels: built once a mask, used by all layers. One attention launch a
+ * pass computes with the rank's own keys and with those that arrive meanwhile; it waits for each
+ * stage's keys on the device. (One launch fed by arrival flags: ours.)
+ *
+ * Its communicator has two windows on each rank's device (comm.h): keys that others pull and that
+ * arrive, and sums of dk and dv. Both are reserved beforehand, for the pass that needs most.
+ */
+typedef struct ffa_parallel_pass ffa_parallel_pass;
+
+/*
+ * out      receives the pass; NULL on failure. Owner: caller, ffa_parallel_pass_destroy() when its
+ *          calls are over and before the kernels' context is closed. Does not need the plan.
+ * plan     of this rank, keys moving (FFA_PARALLEL_MOVE_KEYS); with FFA_PARALLEL_OUTLINE or not.
+ * kernels  made with FFA_SPEC_PARALLEL for the rank's GPU; with FFA_SPEC_BACKWARD for backward
+ *          passes, too.
+ *
+ * Fails with FFA_INVALID; FFA_UNSUPPORTED: queries that move, replicated keys; FFA_NOMEM, FFA_GPU.
+ * Thread: any. Blocks: host work. Needs no other rank.
+ */
+FFA_API ffa_status ffa_parallel_pass_create(ffa_parallel_pass **out, const ffa_parallel_plan *plan,
+                                            const ffa_kernels *kernels, ffa_error *err);
+FFA_API void ffa_parallel_pass_destroy(ffa_parallel_pass *pass);
+
+/* What a pass needs, in bytes. Windows: of this rank; ffa_comm_reserve takes what it is told on each
+ * rank. */
+typedef struct ffa_parallel_pass_info {
+    uint32_t struct_size;
+    int32_t forward_stages, backward_stages; /* that receive */
+    int32_t pad_;
+    int64_t received_rows; /* of keys, in each pass */
+    int64_t upload_bytes;  /* of ffa_parallel_pass_upload's buffer */
+    int64_t key_bytes;     /* of the key window: own and received rows of k and v */
+    int64_t sum_bytes;     /* of the sum window: the same rows of dk and dv, fp32 */
+    /* Of a call's workspace. Backward: with what other ranks summed of own keys. */
+    int64_t forward_workspace_bytes, backward_workspace_bytes;
+} ffa_parallel_pass_info;
+#define FFA_PARALLEL_PASS_INFO_INIT                                                                \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_parallel_pass_info)                                    \
+    }
+FFA_API void ffa_parallel_pass_info_init(ffa_parallel_pass_info *info, size_t bytes);
+/* For calls with these heads. Fails with FFA_INVALID. */
+FFA_API ffa_status ffa_parallel_pass_info_get(const ffa_parallel_pass *pass,
+                                              const ffa_kernels *kernels, int32_t heads_q,
+                                              int32_t heads_kv, ffa_parallel_pass_info *out,
+                                              ffa_error *err);
+
+/* Enqueue the copy of the pass to `buffer` (memory of the kernels' device, upload_bytes, 256-byte
+ * aligned), which must stay until the last call that uses the pass has finished. Must precede the
+ * calls. As ffa_plan_upload. Thread: one at a time per pass. */
+FFA_API ffa_status ffa_parallel_pass_upload(ffa_parallel_pass *pass, const ffa_kernels *kernels,
+                                            void *buffer, ffa_stream stream, ffa_error *err);
+
+/*
+ * One pass of one rank, enqueued on `stream`; all ranks of the group call the same passes in the
+ * same order, each with its own plan of the same mask. Backward needs what the forward pass left in
+ * out and lse.
+ *
+ * The call only enqueues: no allocation, no synchronisation, no wait of the host. Transfers run on
+ * streams of the communicator, joined by events, and no SM is used for them. All buffers must live
+ * until the call completes. It cannot be captured in a CUDA graph.
+ *
+ * out, lse, dk and dv have the same bits in every run, and so has dq of kernels made with
+ * FFA_SPEC_DETERMINISTIC: sums of dk and dv join by ascending rank.
+ *
+ * args     heads, dims and dtype as of the kernels; sum_dtype 0 or FFA_FP32. max_logits and dsink
+ *          must be NULL where the group has several ranks (FFA_UNSUPPORTED).
+ *
+ * Fails with FFA_INVALID: an argument, named with value and limit, and nothing was enqueued; FFA_COMM
+ * and FFA_TIMEOUT: the group is broken; FFA_GPU: the group is broken then, too. What goes wrong
+ * later (a rank that does not come, ranks whose calls differ) ffa_comm_status tells: results of
+ * calls that were under way are then unspecified. Thread: any; one call of a rank, and of a pass, at
+ * a time. Blocks: no.
+ */
+FFA_API ffa_status ffa_parallel_forward(ffa_parallel_pass *pass, const ffa_kernels *kernels,
+                                        ffa_comm *comm, const ffa_parallel_args *args,
+                                        ffa_stream stream, ffa_error *err);
+FFA_API ffa_status ffa_parallel_backward(ffa_parallel_pass *pass, const ffa_kernels *kernels,
+                                         ffa_comm *comm, const ffa_parallel_args *args,
+                                         ffa_stream stream, ffa_error *err);
+
+/* ---- passes on the CPU ---- */
 
 /*
  * One pass of one rank; all ranks of the group call the same passes in the same order, each with

@@ -482,6 +482,9 @@ static ffa_status send_to(const struct build *b, struct plan_pass *pass, int32_t
             if (part_of(&part, &b->sends.at[i], s ? cut->ends[s - 1] : 0, cut->ends[s]))
                 FFA_TRY(add_part(&pass->sends[s], &b->sends.at[i], &part, rank, err));
         }
+    for (int32_t s = 1; s < pass->step_count; s++)
+        pass->stage_begins[(int64_t)rank * pass->step_count + s] =
+            cut->count ? cut->ends[s < cut->count ? s - 1 : cut->count - 1] : 0;
 out:
     return rc;
 }
@@ -499,7 +502,9 @@ static ffa_status build_sends(const struct build *b, struct plan_pass *pass,
         pass->step_count = cuts[r].count > pass->step_count ? cuts[r].count : pass->step_count;
     }
     pass->sends = mem_array((size_t)pass->step_count, sizeof *pass->sends);
-    if (!pass->sends) {
+    pass->stage_begins =
+        mem_array((size_t)ranks * (size_t)pass->step_count, sizeof *pass->stage_begins);
+    if (!pass->sends || !pass->stage_begins) {
         rc = error_nomem(err, "copies");
         goto out;
     }
@@ -593,5 +598,6 @@ void phases_finish(struct plan_pass *pass, int32_t list_count)
         transfer_copies_finish(&pass->sends[s]);
     mem_free(pass->phases);
     mem_free(pass->sends);
+    mem_free(pass->stage_begins);
     *pass = (struct plan_pass){ 0 };
 }

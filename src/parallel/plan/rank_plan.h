@@ -58,6 +58,9 @@ struct plan_pass {
     /* [step_count]: rows [source_row, +rows) of the own buffer go to rows [row, +rows) of the
      * receive buffer of rank `source`, at its stage step + 1; by rank, then in its order. */
     struct transfer_copies *sends;
+    /* [rank_count][step_count]: of the rows that a rank receives, in the order in which it does,
+     * the first of each stage. */
+    int64_t *stage_begins;
     int64_t cost_ns, uniform_ns;   /* modelled; of the reference's even split of the same rows */
     int64_t slowest_ns;            /* cost_ns of the slowest rank */
     int64_t work_ns, work_most_ns; /* compute without launches: of all ranks, of one at most */

@@ -1,0 +1,534 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ffa_parallel_forward and ffa_parallel_backward: one attention launch a pass, fed by arrival flags.
+ *
+ *     caller's stream   reclaim, row_copy of k and v, rows_ready, launches, .. backward: row_reduce
+ *     fetch stream      for each stage: rows_ready of new sources, copies, arrivals; rows_done
+ *     reduce stream     backward, for each reader and stage: sums_ready, copies; sums_done
+ *
+ * Invariant: nothing here blocks the host, allocates or synchronises, and each wait is enqueued
+ * after everything of this rank that the waited-for ranks need first, so that ranks cannot wait for
+ * one another in a circle. Trick: the first stage is fetched before the launch is enqueued, the
+ * others after it, so that neither waits for the host.
+ */
+#include "attention/attention.h"
+#include "parallel/device/comm_device.h"
+#include "parallel/device/pass.h"
+#include "tensor/tensor.h"
+
+struct run {
+    ffa_parallel_pass *pass;
+    const struct pass_moves *moves;
+    const ffa_kernels *kernels;
+    struct comm_device *comm;
+    ffa_parallel_args args; /* resolved */
+    ffa_stream stream;
+    bool is_backward;
+    uint64_t call;
+    int64_t columns;   /* of a row of a window: of k and v of all heads */
+    int64_t key_bytes; /* of a row of the key window */
+    int64_t sum_bytes; /* of a row of the sum window */
+    int64_t received_at; /* backward: of the received sums in the workspace */
+};
+
+/* ---- arguments ---- */
+
+static ffa_status check_objects(const struct run *run, ffa_error *err)
+{
+    const ffa_parallel_pass *pass = run->pass;
+    const ffa_comm *comm = &run->comm->comm;
+
+    if (pass->rank_count != comm->rank_count || pass->rank != comm->rank)
+        return error_fail(err, FFA_INVALID, 0,
+                          "the pass is of rank %d of %d, the communicator of rank %d of %d",
+                          pass->rank, pass->rank_count, comm->rank, comm->rank_count);
+    if (run->kernels->context->gpu != run->comm->gpu)
+        return error_fail(err, FFA_INVALID, 0,
+                          "the kernels and the communicator are of two contexts");
+    if (run->is_backward && !pass->has_backward)
+        return error_fail(err, FFA_INVALID, 0,
+                          "the pass was made with kernels without FFA_SPEC_BACKWARD");
+    if (!pass->buffer)
+        return error_fail(err, FFA_INVALID, 0,
+                          "the pass was not uploaded (ffa_parallel_pass_upload)");
+    return FFA_OK;
+}
+
+static ffa_status check_numbers(const struct run *run, ffa_error *err)
+{
+    const ffa_parallel_args *a = &run->args;
+    const ffa_kernels *kernels = run->kernels;
+    const struct bounded fields[] = {
+        { "heads_q", a->heads_q, 1, FFA_HEADS_MAX },
+        { "heads_kv", a->heads_kv, 1, FFA_HEADS_MAX },
+        { "head_dim", a->head_dim, kernels->head_dim, kernels->head_dim },
+        { "head_dim_v", a->head_dim_v, kernels->head_dim_v, kernels->head_dim_v },
+        { "dtype", a->dtype, kernels->dtype, kernels->dtype },
+        { "sum_dtype", a->sum_dtype, FFA_FP32, FFA_FP32 },
+        { "threads", a->threads, 0, 1024 },
+    };
+
+    return check_bounded(fields, sizeof fields / sizeof *fields, err);
+}
+
+/* What every rank sums up is not exchanged yet. */
+static ffa_status check_totals(const struct run *run, ffa_error *err)
+{
+    if (run->pass->rank_count > 1 && (run->args.max_logits || run->args.dsink))
+        return error_fail(err, FFA_UNSUPPORTED, 0,
+                          "%s is given: passes over GPUs do not join it across ranks",
+                          run->args.max_logits ? "max_logits" : "dsink");
+    return FFA_OK;
+}
+
+static ffa_status check_windows(const struct run *run, ffa_error *err)
+{
+    const int64_t keys = run->moves->window_rows * run->key_bytes;
+    const int64_t sums = run->is_backward ? run->moves->window_rows * run->sum_bytes : 0;
+    const int32_t rank = run->comm->comm.rank;
+
+    if (run->comm->window_bytes[WINDOW_ROWS][rank] < keys)
+        return error_fail(err, FFA_INVALID, 0,
+                          "the communicator's key window has %lld bytes, the pass needs %lld "
+                          "(ffa_comm_reserve)",
+                          (long long)run->comm->window_bytes[WINDOW_ROWS][rank], (long long)keys);
+    if (run->comm->window_bytes[WINDOW_SUMS][rank] < sums)
+        return error_fail(err, FFA_INVALID, 0,
+                          "the communicator's sum window has %lld bytes, the pass needs %lld "
+                          "(ffa_comm_reserve)",
+                          (long long)run->comm->window_bytes[WINDOW_SUMS][rank], (long long)sums);
+    return FFA_OK;
+}
+
+/* k, v, dk and dv are the rank's own rows; the others are checked with the launches. */
+static ffa_status check_tensors(struct run *run, ffa_error *err)
+{
+    ffa_parallel_args *a = &run->args;
+    const ffa_dtype dtype = run->kernels->dtype;
+    const int64_t rows = run->pass->tokens_k;
+    const struct tensor_rule rules[] = {
+        { &a->k, "k", rows, a->heads_kv, a->head_dim, dtype, true, false },
+        { &a->v, "v", rows, a->heads_kv, a->head_dim_v, dtype, true, false },
+        { run->is_backward ? &a->dk : NULL, "dk", rows, a->heads_kv, a->head_dim, dtype, true,
+          true },
+        { run->is_backward ? &a->dv : NULL, "dv", rows, a->heads_kv, a->head_dim_v, dtype, true,
+          true },
+    };
+
+    return tensors_check(rules, sizeof rules / sizeof *rules, err);
+}
+
+static ffa_status check_workspace(struct run *run, ffa_error *err)
+{
+    ffa_parallel_pass_info info = FFA_PARALLEL_PASS_INFO_INIT;
+    int64_t needed;
+    ffa_status rc;
+
+    FFA_TRY(ffa_parallel_pass_info_get(run->pass, run->kernels, run->args.heads_q,
+                                       run->args.heads_kv, &info, err));
+    needed = run->is_backward ? info.backward_workspace_bytes : info.forward_workspace_bytes;
+    run->received_at = needed - run->pass->sums.received_rows * run->sum_bytes;
+    if (run->args.workspace_bytes < needed || (needed && !run->args.workspace))
+        rc = error_fail(err, FFA_INVALID, 0, "workspace_bytes is %lld at %p, the call needs %lld",
+                        (long long)run->args.workspace_bytes, run->args.workspace,
+                        (long long)needed);
+out:
+    return rc;
+}
+
+static ffa_status resolve(struct run *run, const ffa_parallel_args *args, ffa_error *err)
+{
+    ffa_parallel_args *a = &run->args;
+    ffa_status rc;
+
+    FFA_TRY(opts_import(a, sizeof *a, args, err));
+    a->head_dim_v = a->head_dim_v ? a->head_dim_v : a->head_dim;
+    a->sum_dtype = a->sum_dtype ? a->sum_dtype : FFA_FP32;
+    FFA_TRY(check_objects(run, err));
+    FFA_TRY(check_numbers(run, err));
+    FFA_TRY(check_totals(run, err));
+    run->columns = a->heads_kv * ((int64_t)a->head_dim + a->head_dim_v);
+    run->key_bytes = run->columns * (int64_t)ffa_dtype_bytes(run->kernels->dtype);
+    run->sum_bytes = run->columns * (int64_t)sizeof(float);
+    FFA_TRY(check_windows(run, err));
+    FFA_TRY(check_tensors(run, err));
+    rc = check_workspace(run, err);
+out:
+    return rc;
+}
+
+/* Everything that ranks must do alike. */
+static ffa_status begin(struct run *run, ffa_error *err)
+{
+    const ffa_parallel_args *a = &run->args;
+    char words[192];
+
+    text_copy(words, "%s of plan %s, heads %d:%d x %d:%d, dtype %d, scale %.17g, softcap %.17g",
+              run->is_backward ? "backward" : "forward", run->pass->digest, a->heads_q, a->heads_kv,
+              a->head_dim, a->head_dim_v, a->dtype, a->softmax_scale, a->softcap);
+    return comm_device_begin(&run->call, run->comm, run->stream, words, err);
+}
+
+/* ---- the rank's own keys, for others and for itself ---- */
+
+static unsigned char *window_of(const struct run *run, enum comm_window window, int32_t rank)
+{
+    return run->comm->windows[window][rank];
+}
+
+static unsigned char *own_window(const struct run *run, enum comm_window window)
+{
+    return window_of(run, window, run->comm->comm.rank);
+}
+
+static ffa_status signal_all(struct run *run, ffa_stream stream, enum comm_channel channel,
+                             const int32_t *ranks, int32_t count, ffa_error *err)
+{
+    for (int32_t i = 0; i < count; i++)
+        run->pass->flags[i] = (struct comm_flag){ .channel = channel, .rank = ranks[i] };
+    return comm_device_signal(run->comm, run->call, stream, run->pass->flags, count, err);
+}
+
+static ffa_status publish(struct run *run, ffa_error *err)
+{
+    const ffa_parallel_args *a = &run->args;
+    const int64_t element = (int64_t)ffa_dtype_bytes(run->kernels->dtype);
+    unsigned char *const to = own_window(run, WINDOW_ROWS);
+    const int64_t v_at = (int64_t)a->heads_kv * a->head_dim;
+    const struct row_copy_call copy = {
+        .tensors = { { .from = a->k.data,
+                       .to = to,
+                       .from_token_stride = a->k.token_stride,
+                       .from_head_stride = a->k.head_stride,
+                       .to_token_stride = run->columns,
+                       .to_head_stride = a->head_dim,
+                       .heads = a->heads_kv,
+                       .columns = a->head_dim,
+                       .element_bytes = (int32_t)element },
+                     { .from = a->v.data,
+                       .to = to + v_at * element,
+                       .from_token_stride = a->v.token_stride,
+                       .from_head_stride = a->v.head_stride,
+                       .to_token_stride = run->columns,
+                       .to_head_stride = a->head_dim_v,
+                       .heads = a->heads_kv,
+                       .columns = a->head_dim_v,
+                       .element_bytes = (int32_t)element } },
+        .tensor_count = 2,
+        .rows = run->pass->tokens_k,
+    };
+    ffa_status rc;
+
+    FFA_TRY(comm_device_reclaim(run->comm, run->call, WINDOW_ROWS, run->stream, err));
+    if (run->pass->tokens_k > 0)
+        FFA_TRY(row_copy_enqueue(run->kernels, &copy, run->stream, err));
+    rc = signal_all(run, run->stream, CHANNEL_ROWS_READY, run->moves->readers,
+                    run->moves->reader_count, err);
+out:
+    return rc;
+}
+
+/* ---- the keys of other ranks ---- */
+
+static ffa_status pull(struct run *run, enum comm_window window, ffa_stream stream,
+                       unsigned char *to, const struct pass_copy *copies, int64_t count,
+                       int64_t row_bytes, ffa_error *err)
+{
+    const ffa_parallel_pass *pass = run->pass;
+
+    for (int64_t i = 0; i < count; i++) {
+        pass->to[i] = to + copies[i].to * row_bytes;
+        pass->from[i] = window_of(run, window, copies[i].rank) + copies[i].from * row_bytes;
+        pass->bytes[i] = (size_t)(copies[i].rows * row_bytes);
+    }
+    return gpu_copy_batch(run->comm->gpu, stream, pass->to, pass->from, pass->bytes, count, err);
+}
+
+static ffa_status fetch(struct run *run, int32_t stage, ffa_error *err)
+{
+    const struct pass_moves *moves = run->moves;
+    const int64_t first = moves->copy_begin[stage], last = moves->copy_begin[stage + 1];
+    const int32_t source = moves->source_begin[stage];
+    const int32_t sources = moves->source_begin[stage + 1] - source;
+    const ffa_stream stream = gpu_stream_handle(run->comm->fetch);
+    ffa_status rc;
+
+    for (int32_t i = 0; i < sources; i++)
+        run->pass->flags[i] = (struct comm_flag){ .channel = CHANNEL_ROWS_READY,
+                                                  .rank = moves->sources[source + i] };
+    FFA_TRY(comm_device_wait(run->comm, run->call, stream, run->pass->flags, sources, err));
+    FFA_TRY(pull(run, WINDOW_ROWS, stream, own_window(run, WINDOW_ROWS), moves->copies + first,
+                 last - first, run->key_bytes, err));
+    rc = comm_device_arrive(run->comm, run->call, stream, stage, err);
+out:
+    return rc;
+}
+
+/* Stages from `first` on, and that the sources may write their windows again. */
+static ffa_status fetch_rest(struct run *run, int32_t first, ffa_error *err)
+{
+    const struct pass_moves *moves = run->moves;
+    ffa_status rc;
+
+    for (int32_t s = first; s < moves->stage_count; s++)
+        FFA_TRY(fetch(run, s, err));
+    rc = signal_all(run, gpu_stream_handle(run->comm->fetch), CHANNEL_ROWS_DONE, moves->sources,
+                    moves->source_begin[moves->stage_count], err);
+out:
+    return rc;
+}
+
+/* Publish, and fetch the first stage. */
+static ffa_status exchange_begin(struct run *run, ffa_error *err)
+{
+    const struct pass_moves *moves = run->moves;
+    ffa_status rc;
+
+    comm_device_spoil(run->comm, run->call,
+                      own_window(run, WINDOW_ROWS) + moves->own_rows * run->key_bytes,
+                      (moves->window_rows - moves->own_rows) * run->key_bytes);
+    FFA_TRY(publish(run, err));
+    if (moves->stage_count > 1)
+        rc = fetch(run, 1, err);
+out:
+    return rc;
+}
+
+static struct arriving_call arriving_of(const struct run *run)
+{
+    return (struct arriving_call){
+        .flags = comm_device_own(run->comm) + comm_block_arrivals(run->pass->rank_count, 0),
+        .value = run->call,
+    };
+}
+
+static ffa_tensor key_tensor(const struct run *run, bool is_v)
+{
+    const ffa_parallel_args *a = &run->args;
+    const int64_t at = is_v ? (int64_t)a->heads_kv * a->head_dim : 0;
+    ffa_tensor tensor = FFA_TENSOR_INIT(
+        own_window(run, WINDOW_ROWS) + at * (int64_t)ffa_dtype_bytes(run->kernels->dtype));
+
+    tensor.token_stride = run->columns;
+    tensor.head_stride = is_v ? a->head_dim_v : a->head_dim;
+    return tensor;
+}
+
+/* ---- forward ---- */
+
+static ffa_status attend(const struct run *run, ffa_error *err)
+{
+    const ffa_parallel_args *a = &run->args;
+    const struct arriving_call arriving = arriving_of(run);
+    ffa_forward_args args = FFA_FORWARD_ARGS_INIT;
+
+    args.heads_q = a->heads_q;
+    args.heads_kv = a->heads_kv;
+    args.sm_margin = a->sm_margin;
+    args.softmax_scale = a->softmax_scale;
+    args.softcap = a->softcap;
+    args.q = a->q;
+    args.k = key_tensor(run, false);
+    args.v = key_tensor(run, true);
+    args.out = a->out;
+    args.lse = a->lse;
+    args.sink = a->sink;
+    args.sink_count = a->sink_count;
+    args.max_logits = a->max_logits;
+    args.workspace = a->workspace;
+    args.workspace_bytes = a->workspace_bytes;
+    return forward_enqueue_arriving(run->kernels, run->pass->forward, &args, &arriving, run->stream,
+                                    err);
+}
+
+static ffa_status run_forward(struct run *run, ffa_error *err)
+{
+    ffa_status rc;
+
+    FFA_TRY(exchange_begin(run, err));
+    FFA_TRY(attend(run, err));
+    rc = fetch_rest(run, 2, err);
+out:
+    return rc;
+}
+
+/* ---- backward ---- */
+
+static ffa_status differentiate(const struct run *run, ffa_error *err)
+{
+    const ffa_parallel_args *a = &run->args;
+    const ffa_parallel_pass *pass = run->pass;
+    struct arriving_call arriving = arriving_of(run);
+    ffa_backward_args args = FFA_BACKWARD_ARGS_INIT;
+
+    arriving.sums = (float *)(void *)own_window(run, WINDOW_SUMS);
+    arriving.blocks = run->comm->blocks_device;
+    arriving.owners = (const int32_t *)(const void *)(pass->buffer + pass->owners_at);
+    arriving.owner_at = pass->sums.owner_begin;
+    arriving.slot = (int32_t)comm_block_sums_ready(pass->rank_count, pass->rank, 0);
+    args.heads_q = a->heads_q;
+    args.heads_kv = a->heads_kv;
+    args.sm_margin = a->sm_margin;
+    args.softmax_scale = a->softmax_scale;
+    args.softcap = a->softcap;
+    args.q = a->q;
+    args.k = key_tensor(run, false);
+    args.v = key_tensor(run, true);
+    args.out = a->out;
+    args.lse = a->lse;
+    args.dout = a->dout;
+    args.dlse = a->dlse;
+    args.dq = a->dq;
+    args.sink = a->sink;
+    args.sink_count = a->sink_count;
+    args.dsink = a->dsink;
+    args.workspace = a->workspace;
+    args.workspace_bytes = run->received_at;
+    return backward_enqueue_arriving(run->kernels, pass->backward, &args, &arriving, run->stream,
+                                     err);
+}
+
+static unsigned char *received_sums(const struct run *run)
+{
+    return (unsigned char *)run->args.workspace + run->received_at;
+}
+
+/* The sums of own keys that one reader made in one stage: copies [first, last). */
+static ffa_status pull_sums(struct run *run, int64_t first, int64_t last, ffa_error *err)
+{
+    const struct pass_copy *copies = run->pass->sums.copies + first;
+    const ffa_stream stream = gpu_stream_handle(run->comm->reduce);
+    const struct comm_flag flag = { .channel = CHANNEL_SUMS_READY,
+                                    .rank = copies->rank,
+                                    .stage = copies->stage };
+    ffa_status rc;
+
+    FFA_TRY(comm_device_wait(run->comm, run->call, stream, &flag, 1, err));
+    rc = pull(run, WINDOW_SUMS, stream, received_sums(run), copies, last - first, run->sum_bytes,
+              err);
+out:
+    return rc;
+}
+
+static ffa_status pull_all_sums(struct run *run, ffa_error *err)
+{
+    const struct pass_sums *sums = &run->pass->sums;
+    const ffa_stream stream = gpu_stream_handle(run->comm->reduce);
+    ffa_status rc = FFA_OK;
+
+    comm_device_spoil(run->comm, run->call, received_sums(run),
+                      sums->received_rows * run->sum_bytes);
+    for (int64_t first = 0, last = 0; first < sums->copy_count; first = last) {
+        while (last < sums->copy_count && sums->copies[last].rank == sums->copies[first].rank &&
+               sums->copies[last].stage == sums->copies[first].stage)
+            last++;
+        FFA_TRY(pull_sums(run, first, last, err));
+    }
+    FFA_TRY(signal_all(run, stream, CHANNEL_SUMS_DONE, run->moves->readers,
+                       run->moves->reader_count, err));
+    FFA_TRY(gpu_event_record(run->pass->reduced, stream, err));
+    rc = gpu_event_wait(run->pass->reduced, run->stream, err);
+out:
+    return rc;
+}
+
+static struct row_reduce_tensor reduced(const struct run *run, const ffa_tensor *out, bool is_v)
+{
+    const ffa_parallel_args *a = &run->args;
+    const int64_t at = is_v ? (int64_t)a->heads_kv * a->head_dim * (int64_t)sizeof(float) : 0;
+
+    return (struct row_reduce_tensor){
+        .own = own_window(run, WINDOW_SUMS) + at,
+        .received = received_sums(run) + at,
+        .out = out->data,
+        .own_stride = run->columns,
+        .received_stride = run->columns,
+        .out_token_stride = out->token_stride,
+        .out_head_stride = out->head_stride,
+        .heads = a->heads_kv,
+        .columns = is_v ? a->head_dim_v : a->head_dim,
+    };
+}
+
+static ffa_status add_sums(const struct run *run, ffa_error *err)
+{
+    const ffa_parallel_pass *pass = run->pass;
+    const struct row_reduce_call call = {
+        .tensors = { reduced(run, &run->args.dk, false), reduced(run, &run->args.dv, true) },
+        .tensor_count = 2,
+        .segments = pass->buffer + pass->segments_at,
+        .segment_count = pass->sums.segment_count,
+        .received = pass->buffer + pass->received_at,
+        .op = ROW_REDUCE_SUM,
+    };
+
+    return pass->tokens_k > 0 ? row_reduce_enqueue(run->kernels, &call, run->stream, err) : FFA_OK;
+}
+
+static ffa_status run_backward(struct run *run, ffa_error *err)
+{
+    const struct pass_sums *sums = &run->pass->sums;
+    ffa_status rc;
+
+    FFA_TRY(exchange_begin(run, err));
+    FFA_TRY(comm_device_reclaim(run->comm, run->call, WINDOW_SUMS, run->stream, err));
+    for (int32_t i = 0; i < run->moves->source_begin[run->moves->stage_count]; i++)
+        comm_device_lend_sums(run->comm, run->call, run->moves->sources[i]);
+    FFA_TRY(differentiate(run, err));
+    FFA_TRY(fetch_rest(run, 2, err));
+    if (sums->copy_count > 0)
+        FFA_TRY(pull_all_sums(run, err));
+    rc = add_sums(run, err);
+out:
+    return rc;
+}
+
+/* ---- the calls ---- */
+
+static ffa_status run_pass(struct run *run, ffa_comm *comm, const ffa_parallel_args *args,
+                           ffa_error *err)
+{
+    ffa_error failure = { FFA_OK, 0, "" };
+    ffa_status rc;
+
+    if (!run->pass || !run->kernels || !comm || !args)
+        return error_fail(err, FFA_INVALID, 0, "%s is NULL",
+                          !run->pass      ? "pass"
+                          : !run->kernels ? "kernels"
+                          : !comm         ? "comm"
+                                          : "args");
+    run->comm = comm_device_of(comm);
+    if (!run->comm)
+        return error_fail(err, FFA_INVALID, 0,
+                          "the communicator is not of GPUs (ffa_comm_create_peer)");
+    run->moves = run->is_backward ? &run->pass->backward_moves : &run->pass->forward_moves;
+    FFA_TRY(resolve(run, args, err));
+    FFA_TRY(begin(run, err));
+    rc = run->is_backward ? run_backward(run, &failure) : run_forward(run, &failure);
+    if (rc == FFA_OK)
+        rc = comm_device_end(run->comm, run->call, run->stream, &failure);
+    if (rc != FFA_OK) {
+        comm_device_abandon(run->comm, run->call, run->stream, &failure);
+        if (err)
+            *err = failure;
+    }
+out:
+    return rc;
+}
+
+ffa_status ffa_parallel_forward(ffa_parallel_pass *pass, const ffa_kernels *kernels, ffa_comm *comm,
+                                const ffa_parallel_args *args, ffa_stream stream, ffa_error *err)
+{
+    struct run run = { .pass = pass, .kernels = kernels, .stream = stream };
+
+    return run_pass(&run, comm, args, err);
+}
+
+ffa_status ffa_parallel_backward(ffa_parallel_pass *pass, const ffa_kernels *kernels,
+                                 ffa_comm *comm, const ffa_parallel_args *args, ffa_stream stream,
+                                 ffa_error *err)
+{
+    struct run run = { .pass = pass, .kernels = kernels, .stream = stream, .is_backward = true };
+
+    return run_pass(&run, comm, args, err);
+}

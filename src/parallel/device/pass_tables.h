@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What one rank's passes over GPUs move and add, as tables: from a rank's plan alone, before any
+ * address is known. Rows are those of windows (comm_device.h): a rank's key window has its own
+ * keys first, then what it receives, stage after stage; its sum window the same rows.
+ */
+#ifndef FFA_PARALLEL_DEVICE_PASS_TABLES_H
+#define FFA_PARALLEL_DEVICE_PASS_TABLES_H
+
+#include "attention/arriving.h"
+#include "attention/rows_device.h"
+#include "parallel/plan/rank_plan.h"
+
+/* Rows [from, +rows) of a window of `rank` to rows [to, +rows) of this rank's memory. */
+struct pass_copy {
+    int64_t from, to, rows;
+    int32_t rank;
+    int32_t stage; /* of the rank that receives the keys */
+};
+
+/* Of one pass. Stage 0 is the rank's own keys. */
+struct pass_moves {
+    int32_t stage_count; /* with stage 0 */
+    int64_t own_rows;    /* of keys */
+    int64_t window_rows; /* of the key window, and of the sum window */
+    struct pass_copy *copies; /* of keys, by stage, then from the next rank on */
+    int64_t copy_begin[ARRIVAL_STAGES_MAX + 1];
+    int32_t *sources; /* ranks that keys come from: those of a stage are new with it */
+    int32_t source_begin[ARRIVAL_STAGES_MAX + 1];
+    int32_t *readers; /* ranks that fetch from this one, ascending */
+    int32_t reader_count;
+};
+
+/* Backward: sums of own keys that other ranks made. */
+struct pass_sums {
+    struct pass_copy *copies; /* from sum windows into the received sums, by the reader's stage */
+    int64_t copy_count;
+    int64_t received_rows;
+    struct row_segment *segments; /* they cover the own keys */
+    int64_t segment_count;
+    int64_t *received; /* rows of the received sums, by ascending rank in each segment */
+    int64_t received_count;
+    int32_t *owners; /* of the keys of each stage, ascending */
+    int32_t owner_begin[ARRIVAL_STAGES_MAX + 1];
+};
+
+/* For pass_moves_finish and pass_sums_finish, whether or not they succeed. FFA_NOMEM. */
+ffa_status pass_moves_build(struct pass_moves *out, const ffa_parallel_plan *plan, bool is_backward,
+                            ffa_error *err);
+void pass_moves_finish(struct pass_moves *moves);
+/* moves: of the backward pass. */
+ffa_status pass_sums_build(struct pass_sums *out, const ffa_parallel_plan *plan,
+                           const struct pass_moves *moves, ffa_error *err);
+void pass_sums_finish(struct pass_sums *sums);
+
+#endif

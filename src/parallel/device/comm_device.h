@@ -35,12 +35,15 @@
 
 enum {
     COMM_RANKS_MAX = 256,
-    COMM_STAGES_MAX = 16,  /* ARRIVAL_STAGES_MAX of templates/arrivals.h */
-    COMM_CALLS_MAX = 64,   /* calls that are looked after at a time */
-    COMM_SPOILS_MAX = 4,   /* ranges a call gives to be filled with NaN */
-    COMM_REASON_WORDS = 32 /* a message of 255 bytes, in words */
+    COMM_STAGES_MAX = 16,   /* ARRIVAL_STAGES_MAX of templates/arrivals.h */
+    COMM_CALLS_MAX = 64,    /* calls that are looked after at a time */
+    COMM_SPOILS_MAX = 4,    /* ranges a call gives to be filled with NaN */
+    COMM_REASON_WORDS = 64, /* a status and 503 bytes of message */
+    COMM_DIGEST_BITS = 40,  /* of a word of comm_block_words; the call's number is above */
+    COMM_WORDS_MAX = 192
 };
 #define COMM_POISON ((uint64_t)1 << 62)
+#define COMM_AFTER_UNKNOWN UINT64_MAX
 
 /* ---- the flag block: indices of its words, for a group of n ranks ---- */
 
@@ -77,23 +80,31 @@ static inline int64_t comm_block_arrivals(int32_t n, int32_t stage)
     return (int64_t)(3 + COMM_STAGES_MAX) * n + stage;
 }
 
-/* What `from` does in its latest call: COMM_WORDS_* bits of the call's number over a digest. */
+/* What `from` does in its latest call: the low 24 bits of its number over COMM_DIGEST_BITS of a
+ * digest. Written by `from`, as all that follows. */
 static inline int64_t comm_block_words(int32_t n, int32_t from)
 {
     return (int64_t)(3 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
 }
 
-/* enum comm_peer_state of `from`, as it told this rank. */
-static inline int64_t comm_block_state(int32_t n, int32_t from)
+/* The last call of `from` on another communicator of the same ranks, before its latest one on this
+ * communicator: id and number, 32 bits each. 0: there was none; COMM_AFTER_UNKNOWN. */
+static inline int64_t comm_block_after(int32_t n, int32_t from)
 {
     return (int64_t)(4 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
 }
 
-/* Why the group broke, by `from`: COMM_REASON_WORDS words of text, terminated; valid once its state
- * is not COMM_PEER_JOINED. The first word has the ffa_status in front of the text. */
+/* enum comm_peer_state of `from`, as it told this rank. */
+static inline int64_t comm_block_state(int32_t n, int32_t from)
+{
+    return (int64_t)(5 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
+}
+
+/* Why the group broke, by `from`: an ffa_status, then text in COMM_REASON_WORDS - 1 words. Written
+ * before its state becomes COMM_PEER_BROKEN. */
 static inline int64_t comm_block_reason(int32_t n, int32_t from)
 {
-    return (int64_t)(5 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + (int64_t)COMM_REASON_WORDS * from;
+    return (int64_t)(6 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + (int64_t)COMM_REASON_WORDS * from;
 }
 
 static inline int64_t comm_block_count(int32_t n)
@@ -116,10 +127,11 @@ struct comm_spoil {
     int64_t bytes;
 };
 
-/* What a call of the rank waits for, for messages and the watchdog. One bit a rank. */
+/* What a call of the rank waits for from another one. */
 struct comm_waits {
-    uint64_t rows_ready[COMM_RANKS_MAX / 64];
-    uint16_t sums_ready[COMM_RANKS_MAX]; /* by reader: one bit a stage */
+    uint64_t credits[WINDOW_COUNT]; /* its rows_done, sums_done of this earlier call; 0: nothing */
+    uint16_t sums_ready;            /* one bit a stage */
+    bool rows_ready;
 };
 
 /* A call from its begin until its end has passed on the GPU. */
@@ -127,17 +139,18 @@ struct comm_call {
     uint64_t call; /* 0: a free record */
     uint64_t word; /* what the peers' blocks get: see comm_block_words */
     struct gpu_event *begin, *end;
-    bool has_ended;     /* end was recorded, or the call was abandoned */
-    bool is_over;       /* end was seen to pass */
-    int64_t begun_us;   /* when begin was seen to pass; 0: not yet */
-    uint64_t keys_from; /* credits: readers of this earlier call are waited for; 0: none */
-    uint64_t sums_from;
-    struct comm_waits waits;
+    bool has_ended;   /* end was recorded, or the call was abandoned */
+    bool is_over;     /* end was seen to pass */
+    int64_t begun_us; /* when begin was seen to pass; 0: not yet */
+    uint64_t after;   /* see comm_block_after */
+    char words[COMM_WORDS_MAX];
+    struct comm_waits *waits; /* [rank_count] */
     struct comm_spoil spoils[COMM_SPOILS_MAX];
     int32_t spoil_count;
 };
 
 struct comm_process; /* comm_peer.c: which process and device a rank is */
+struct comm_order;   /* comm_device.c: the calls of this process on communicators of one group */
 
 struct comm_device {
     ffa_comm comm; /* the first member. comm.call: calls begun */
@@ -159,6 +172,7 @@ struct comm_device {
     struct comm_process *processes; /* [rank_count] */
     uint64_t id;                    /* of the communicator, the same on all ranks */
     uint64_t group;                 /* of the ranks, the same in each communicator of them */
+    struct comm_order *order;
 
     /* The call up to which each rank was lent a window, and has to give it back; 0: nothing. Only
      * calls touch it. */
@@ -167,22 +181,26 @@ struct comm_device {
     atomic_int broken; /* ffa_status; FFA_OK: whole */
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct fork_guard guard;
     pthread_t watchdog;
     bool has_lock, has_watchdog; /* made, started */
+    bool has_lost; /* the bootstrap failed: ranks may differ in what they know of each other */
     /* Under the lock: */
     char message[sizeof(((ffa_error *)0)->message)]; /* of `broken` */
     struct comm_call calls[COMM_CALLS_MAX];          /* call n: calls[n % COMM_CALLS_MAX] */
-    bool is_leaving;                                 /* the watchdog ends when all calls are over */
+    bool is_closed;    /* no call begins any more: the group is broken or a rank has left */
+    int32_t left_rank; /* that has left; -1: none */
+    bool is_leaving;   /* the watchdog ends when all calls are over */
+    int64_t leaving_us;
     /* Of the watchdog's thread, and of destroy after it: */
     uint64_t *seen;               /* a copy of the own block */
-    bool has_told;                /* the others know that the group is broken */
-    bool has_spoilt;              /* what calls receive was filled */
-    bool is_quiet;                /* no call of the rank is under way, and none will be */
+    uint64_t *said;               /* [rank_count]: the last state said to each rank */
+    bool has_spoilt;              /* what the calls receive was filled */
+    bool is_draining;             /* `drained` was recorded since the last call was over */
+    bool is_quiet;                /* nothing of the rank is under way, and nothing will be */
+    bool has_failed;              /* the device does nothing any more */
     int64_t broken_us;            /* when the watchdog saw it; 0: not yet */
-    uint32_t *peer_state;         /* [rank_count]: the highest comm_peer_state said to each rank */
+    int64_t asked_us;             /* when processes were asked for last */
     struct gpu_event *drained[2]; /* of fetch and reduce */
-    bool is_draining;             /* drained were recorded */
 };
 
 /* The communicator of GPUs behind a public one; NULL where it has another transport. */
@@ -202,14 +220,15 @@ static inline uint64_t *comm_device_own(const struct comm_device *comm)
  * call    receives its number, from 1; 0 on failure, and then nothing was begun.
  * stream  not NULL (the driver takes no batch copies on the legacy default stream).
  * words   what the call is, the same text on all ranks in the same call: at least everything that
- *         the order and sizes of transfers depend on. A digest of it stands in the peers' flag
- *         blocks from then on. It also covers the communicator's id and the last call that this
- *         rank made on another communicator of the same ranks. What is caught when: the watchdog of
- *         a rank compares the digests of the same call while it has a record of it, about every
- *         10 ms, so ranks that wait for each other in different calls, or in the calls of two
- *         communicators in different orders, break the group at once, and the message names a rank
- *         that differs. A call that ends on all ranks in less than that may pass unseen; what data
- *         must not move before it is compared is for ffa_parallel_plan_agree.
+ *         the order and sizes of transfers depend on. The fetch stream writes a digest of it into
+ *         the blocks of all peers. What is caught when: the watchdog of a rank compares the digests
+ *         of a call while it is not over, every 10 ms, so ranks that wait for each other in
+ *         different calls break the group at once, and the message names the rank that differs.
+ *         Different calls that nobody waits in, and that are over on a rank before its watchdog
+ *         looks, pass unseen; what must be compared before data moves is for
+ *         ffa_parallel_plan_agree. Calls on two communicators of the same ranks must come in the
+ *         same order on all of them: the block also gets what this call came after. Where a call
+ *         has not ended after a second, and ranks differ in that, the group breaks.
  *
  * The fetch and the reduce stream wait for what is on `stream` now. Fails with the group's status
  * where it is broken (FFA_COMM, FFA_TIMEOUT), when a rank has left, with FFA_INVALID, FFA_GPU.
@@ -275,8 +294,10 @@ ffa_status comm_device_status(const struct comm_device *comm, ffa_error *err);
 /* all [rank_count][bytes] by the caller's bootstrap; a failure of it breaks the group. */
 ffa_status comm_peer_gather(struct comm_device *comm, const void *mine, void *all, size_t bytes,
                             ffa_error *err);
-/* Collective: who the ranks are, their blocks mapped, blocks_device made. All ranks or none. */
-ffa_status comm_peer_join(struct comm_device *comm, ffa_error *err);
+/* Collective: who the ranks are, their blocks and windows mapped, blocks_device made. All ranks or
+ * none. */
+ffa_status comm_peer_join(struct comm_device *comm, const int64_t bytes[WINDOW_COUNT],
+                          ffa_error *err);
 /* Collective: windows at least so large, all ranks or none. The device is idle after it. */
 ffa_status comm_peer_reserve(struct comm_device *comm, const int64_t bytes[WINDOW_COUNT],
                              ffa_error *err);
@@ -287,6 +308,12 @@ void comm_peer_finish(struct comm_device *comm, bool is_safe);
 bool comm_peer_is_dead(const struct comm_device *comm, int32_t rank);
 
 /* ---- comm_watchdog.c ---- */
+
+/* Break the group, under the lock. */
+void comm_device_break(struct comm_device *comm, ffa_status status, const char *message);
+/* The same order of communicators in all ranks of a group: comm_device.c. Forget what this rank
+ * called last, as ranks may not agree on it any more. */
+void comm_order_forget(const struct comm_device *comm);
 
 ffa_status comm_watchdog_start(struct comm_device *comm, ffa_error *err);
 /* The rank leaves: wait until its calls are over and its windows were given back, at most the

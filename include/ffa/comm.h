@@ -7,6 +7,10 @@
  * Transfers run beside the computation and complete in an order drawn from a seed; what they have
  * not written yet holds NaN.
  *
+ * The peer transport joins GPUs of one host: processes with a GPU each, threads of a process with a
+ * GPU each, or several ranks on one GPU. Ranks pull from each other's windows with the copy
+ * engines.
+ *
  * When a rank fails, is cancelled, leaves, or keeps another one waiting for too long, the group is
  * broken: every call of every rank returns, with one status and a sentence that names the rank. A
  * broken group can only be destroyed.
@@ -14,7 +18,7 @@
 #ifndef FFA_COMM_H
 #define FFA_COMM_H
 
-#include <ffa/status.h>
+#include <ffa/context.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -48,7 +52,82 @@ FFA_API void ffa_loopback_opts_init(ffa_loopback_opts *opts, size_t bytes);
  */
 FFA_API ffa_status ffa_loopback_create(ffa_comm **out, int32_t rank_count,
                                        const ffa_loopback_opts *opts, ffa_error *err);
-/* The rank leaves: ranks that wait for it, now or later, break the group. NULL is allowed. */
+
+/*
+ * A caller's way to hand bytes from every rank to every rank: a store, MPI, threads and a barrier.
+ *
+ * user   of the options.
+ * mine   [bytes]. The same bytes count on all ranks.
+ * all    [rank_count][bytes], receives what each rank gave as `mine`.
+ *
+ * Returns 0, or anything else where it failed. Blocks until all ranks have called; a bootstrap that
+ * can fail or time out should, as nothing here ends its wait. Called only inside collective
+ * functions, on the thread that called them, the nth call on one rank with the nth on all others.
+ */
+typedef int (*ffa_comm_allgather)(void *user, const void *mine, void *all, size_t bytes);
+
+typedef struct ffa_peer_opts {
+    uint32_t struct_size;
+    int32_t rank, rank_count; /* 0 <= rank < rank_count; rank_count 1 to 256 */
+    int32_t pad_;
+    ffa_comm_allgather allgather;
+    void *user;
+    /* Windows of this rank, each 0 to 2^46; ranks may differ. ffa_comm_reserve makes them larger.
+     */
+    int64_t key_bytes; /* its own keys and those it receives */
+    int64_t sum_bytes; /* their gradients */
+    /* That a call may take on the GPU, and that one rank waits for another, 1 to 2^40; 0: 60000 */
+    int64_t timeout_ms;
+} ffa_peer_opts;
+#define FFA_PEER_OPTS_INIT                                                                         \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_peer_opts)                                             \
+    }
+FFA_API void ffa_peer_opts_init(ffa_peer_opts *opts, size_t bytes);
+
+/*
+ * Join a group of ranks on GPUs of one host. Collective: every rank calls it, with its own context
+ * and rank, and all of them succeed or fail.
+ *
+ * out      receives the rank's end; NULL on failure. Owner: caller, ffa_comm_destroy(), before the
+ *          context is closed.
+ * context  of the rank's GPU. Several ranks may use one GPU, each with its own context or all with
+ *          one; such processes set CUDA_DEVICE_MAX_CONNECTIONS=32, so that the streams of different
+ *          ranks share no hardware queue.
+ *
+ * Fails with FFA_INVALID; FFA_UNSUPPORTED: a context without a GPU, ranks of different hosts, GPUs
+ * that cannot reach each other's memory, an option newer than this library; FFA_COMM: the bootstrap
+ * failed, or another rank, which is named; FFA_GPU; FFA_NOMEM. Thread: any. Blocks: for the other
+ * ranks. The rank has one thread of its own, the watchdog, until it is destroyed.
+ */
+FFA_API ffa_status ffa_comm_create_peer(ffa_comm **out, ffa_context *context,
+                                        const ffa_peer_opts *opts, ffa_error *err);
+
+/*
+ * Make windows of the rank at least so large. Collective, and all or none: where one rank fails,
+ * all fail, and the windows stay what they were. Waits for all work of the device. The windows of
+ * the loopback transport grow by themselves: nothing is done.
+ *
+ * Fails with FFA_INVALID, FFA_NOMEM, FFA_GPU, FFA_COMM (another rank failed, which is named; or the
+ * group is broken), FFA_TIMEOUT.
+ */
+FFA_API ffa_status ffa_comm_reserve(ffa_comm *comm, int64_t key_bytes, int64_t sum_bytes,
+                                    ffa_error *err);
+
+/*
+ * FFA_OK, or why the group is broken: FFA_TIMEOUT, FFA_COMM or FFA_GPU, and a sentence that names
+ * the rank. What passes on GPUs return says that they were enqueued: ask this after the stream has
+ * been synchronised, and before the results are used. Thread: any. Blocks: no.
+ */
+FFA_API ffa_status ffa_comm_status(const ffa_comm *comm, ffa_error *err);
+
+/*
+ * The rank leaves: ranks that wait for it, now or later, break the group. NULL is allowed.
+ *
+ * Blocks, with the peer transport: until the rank's calls are over, its peers have pulled what they
+ * were lent, and none will touch its memory again, each at most the time-out. Memory that a peer
+ * may still touch then is left allocated.
+ */
 FFA_API void ffa_comm_destroy(ffa_comm *comm);
 
 /* -1 and 0 for NULL. */

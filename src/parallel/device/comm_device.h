@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The communicator of GPUs: memory that peers reach, words that their streams and kernels wait for,
+ * and a watchdog that ends what would wait for ever.
+ *
+ * Each rank has two windows and a flag block in its device's memory, mapped into all ranks: ranks
+ * of one process use the same pointers, ranks of several processes CUDA IPC. The key window has the
+ * rank's own keys, which readers pull, and then the keys it received. The sum window has dK and dV
+ * of the same rows; the owners of received keys pull from it. A flag block has the words that
+ * *others* write and the rank waits for.
+ *
+ * A pass is a call: comm_device_begin, then waits, signals, copies and launches on the caller's
+ * stream and on the two streams of the communicator, then comm_device_end. None of these blocks the
+ * host, allocates or synchronises. All flags have one kind of value, the number of the call, which
+ * is the same on all ranks. "There" means (int64_t)(flag - value) >= 0.
+ *
+ * A group breaks once and for good: when a rank is cancelled or fails, when it has left and is
+ * waited for, when ranks make different calls, or when a call is not over after the time-out. The
+ * watchdog of each rank then fills what the calls were to receive with NaN and poisons the rank's
+ * flags: POISON beyond any call, so that every stream and every kernel is released. Results of the
+ * calls in flight are unspecified (NaN where that can be had); the status says why. A later call
+ * fails at its begin.
+ *
+ * Thread: calls of one communicator one at a time, from any thread; comm_device_cancel,
+ * comm_device_status at any time.
+ */
+#ifndef FFA_PARALLEL_DEVICE_COMM_DEVICE_H
+#define FFA_PARALLEL_DEVICE_COMM_DEVICE_H
+
+#include "gpu/gpu_stream.h"
+#include "parallel/run/comm.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum {
+    COMM_RANKS_MAX = 256,
+    COMM_STAGES_MAX = 16,   /* ARRIVAL_STAGES_MAX of templates/arrivals.h */
+    COMM_CALLS_MAX = 64,    /* calls that are looked after at a time */
+    COMM_SPOILS_MAX = 4,    /* ranges a call gives to be filled with NaN */
+    COMM_REASON_WORDS = 64, /* a status and 503 bytes of message */
+    COMM_DIGEST_BITS = 40,  /* of a word of comm_block_words; the call's number is above */
+    COMM_WORDS_MAX = 192
+};
+#define COMM_POISON ((uint64_t)1 << 62)
+#define COMM_AFTER_UNKNOWN UINT64_MAX
+
+/* ---- the flag block: indices of its words, for a group of n ranks ---- */
+
+/* `from` has its own keys of the call in its key window. Written by `from`. */
+static inline int64_t comm_block_rows_ready(int32_t n, int32_t from)
+{
+    (void)n;
+    return from;
+}
+
+/* `reader` has pulled what it needs of this rank's key window. Written by `reader`. */
+static inline int64_t comm_block_rows_done(int32_t n, int32_t reader)
+{
+    return (int64_t)n + reader;
+}
+
+/* `reader` has complete dK and dV of its stage `stage`, 0 <= stage < COMM_STAGES_MAX, in its sum
+ * window. Written by the backward kernel of `reader`; departures.slot is this with stage 0. */
+static inline int64_t comm_block_sums_ready(int32_t n, int32_t reader, int32_t stage)
+{
+    return (int64_t)2 * n + (int64_t)COMM_STAGES_MAX * reader + stage;
+}
+
+/* `owner` has pulled its rows of this rank's sum window. Written by `owner`. */
+static inline int64_t comm_block_sums_done(int32_t n, int32_t owner)
+{
+    return (int64_t)(2 + COMM_STAGES_MAX) * n + owner;
+}
+
+/* The keys of the rank's own stage are in its key window. Written by its own fetch stream, polled
+ * by its kernels: arrivals.flags is the address of stage 0. */
+static inline int64_t comm_block_arrivals(int32_t n, int32_t stage)
+{
+    return (int64_t)(3 + COMM_STAGES_MAX) * n + stage;
+}
+
+/* What `from` does in its latest call: the low 24 bits of its number over COMM_DIGEST_BITS of a
+ * digest. Written by `from`, as all that follows. */
+static inline int64_t comm_block_words(int32_t n, int32_t from)
+{
+    return (int64_t)(3 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
+}
+
+/* The last call of `from` on another communicator of the same ranks, before its latest one on this
+ * communicator: id and number, 32 bits each. 0: there was none; COMM_AFTER_UNKNOWN. */
+static inline int64_t comm_block_after(int32_t n, int32_t from)
+{
+    return (int64_t)(4 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
+}
+
+/* enum comm_peer_state of `from`, as it told this rank. */
+static inline int64_t comm_block_state(int32_t n, int32_t from)
+{
+    return (int64_t)(5 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
+}
+
+/* Why the group broke, by `from`: an ffa_status, then text in COMM_REASON_WORDS - 1 words. Written
+ * before its state becomes COMM_PEER_BROKEN. */
+static inline int64_t comm_block_reason(int32_t n, int32_t from)
+{
+    return (int64_t)(6 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + (int64_t)COMM_REASON_WORDS * from;
+}
+
+static inline int64_t comm_block_count(int32_t n)
+{
+    return comm_block_reason(n, n);
+}
+
+/* ---- the communicator ---- */
+
+enum comm_peer_state {
+    COMM_PEER_JOINED,
+    COMM_PEER_BROKEN, /* its group is broken, for the reason it gave */
+    COMM_PEER_QUIET,  /* likewise, and it will not touch this rank's memory again */
+    COMM_PEER_LEFT    /* it destroyed its end, after its calls; it will not touch it again either */
+};
+
+/* Memory that the watchdog fills with 0xff when the call fails. */
+struct comm_spoil {
+    void *memory;
+    int64_t bytes;
+};
+
+/* What a call of the rank waits for from another one. */
+struct comm_waits {
+    uint64_t credits[WINDOW_COUNT]; /* its rows_done, sums_done of this earlier call; 0: nothing */
+    uint16_t sums_ready;            /* one bit a stage */
+    bool rows_ready;
+};
+
+/* A call from its begin until its end has passed on the GPU. */
+struct comm_call {
+    uint64_t call; /* 0: a free record */
+    uint64_t word; /* what the peers' blocks get: see comm_block_words */
+    struct gpu_event *begin, *end;
+    bool has_ended;   /* end was recorded, or the call was abandoned */
+    bool is_over;     /* end was seen to pass */
+    int64_t begun_us; /* when begin was seen to pass; 0: not yet */
+    uint64_t after;   /* see comm_block_after */
+    char words[COMM_WORDS_MAX];
+    struct comm_waits *waits; /* [rank_count] */
+    struct comm_spoil spoils[COMM_SPOILS_MAX];
+    int32_t spoil_count;
+};
+
+struct comm_process; /* comm_peer.c: which process and device a rank is */
+struct comm_order;   /* comm_device.c: the calls of this process on communicators of one group */
+
+struct comm_device {
+    ffa_comm comm; /* the first member. comm.call: calls begun */
+    ffa_context *context;
+    struct gpu_device *gpu; /* the context's */
+    ffa_comm_allgather allgather;
+    void *user;
+    int64_t timeout_ms;
+
+    struct gpu_stream *fetch, *reduce; /* non-blocking, of high priority: of the passes */
+    struct gpu_stream *watch;          /* of the watchdog, and of nobody else */
+
+    /* Mapped here; [rank] of the own rank is its own memory. Fixed between reserves. */
+    void *windows[WINDOW_COUNT][COMM_RANKS_MAX];
+    int64_t window_bytes[WINDOW_COUNT][COMM_RANKS_MAX]; /* of each rank; 0: its window is NULL */
+    uint64_t *blocks[COMM_RANKS_MAX];
+    uint64_t **blocks_device; /* device memory: blocks [rank_count] */
+    int64_t block_bytes;
+    struct comm_process *processes; /* [rank_count] */
+    uint64_t id;                    /* of the communicator, the same on all ranks */
+    uint64_t group;                 /* of the ranks, the same in each communicator of them */
+    struct comm_order *order;
+
+    /* The call up to which each rank was lent a window, and has to give it back; 0: nothing. Only
+     * calls touch it. */
+    uint64_t lent[WINDOW_COUNT][COMM_RANKS_MAX];
+
+    atomic_int broken; /* ffa_status; FFA_OK: whole */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_t watchdog;
+    bool has_lock, has_watchdog; /* made, started */
+    bool has_lost; /* the bootstrap failed: ranks may differ in what they know of each other */
+    /* Under the lock: */
+    char message[sizeof(((ffa_error *)0)->message)]; /* of `broken` */
+    struct comm_call calls[COMM_CALLS_MAX];          /* call n: calls[n % COMM_CALLS_MAX] */
+    bool is_closed;    /* no call begins any more: the group is broken or a rank has left */
+    int32_t left_rank; /* that has left; -1: none */
+    bool is_leaving;   /* the watchdog ends when all calls are over */
+    int64_t leaving_us;
+    /* Of the watchdog's thread, and of destroy after it: */
+    uint64_t *seen;               /* a copy of the own block */
+    uint64_t *said;               /* [rank_count]: the last state said to each rank */
+    bool has_spoilt;              /* what the calls receive was filled */
+    bool is_draining;             /* `drained` was recorded since the last call was over */
+    bool is_quiet;                /* nothing of the rank is under way, and nothing will be */
+    bool has_failed;              /* the device does nothing any more */
+    int64_t broken_us;            /* when the watchdog saw it; 0: not yet */
+    int64_t asked_us;             /* when processes were asked for last */
+    struct gpu_event *drained[2]; /* of fetch and reduce */
+};
+
+/* The communicator of GPUs behind a public one; NULL where it has another transport. */
+struct comm_device *comm_device_of(ffa_comm *comm);
+
+/* The own flag block's words. */
+static inline uint64_t *comm_device_own(const struct comm_device *comm)
+{
+    return comm->blocks[comm->comm.rank];
+}
+
+/* ---- a call: comm_device_begin, what it enqueues, and one comm_device_end or _abandon ---- */
+
+/*
+ * Begin the next call on the caller's stream.
+ *
+ * call    receives its number, from 1; 0 on failure, and then nothing was begun.
+ * stream  not NULL (the driver takes no batch copies on the legacy default stream).
+ * words   what the call is, the same text on all ranks in the same call: at least everything that
+ *         the order and sizes of transfers depend on. The fetch stream writes a digest of it into
+ *         the blocks of all peers. What is caught when: the watchdog of a rank compares the digests
+ *         of a call while it is not over, every 10 ms, so ranks that wait for each other in
+ *         different calls break the group at once, and the message names the rank that differs.
+ *         Different calls that nobody waits in, and that are over on a rank before its watchdog
+ *         looks, pass unseen; what must be compared before data moves is for
+ *         ffa_parallel_plan_agree. Calls on two communicators of the same ranks must come in the
+ *         same order on all of them: the block also gets what this call came after. Where a call
+ *         has not ended after a second, and ranks differ in that, the group breaks.
+ *
+ * The fetch and the reduce stream wait for what is on `stream` now. Fails with the group's status
+ * where it is broken (FFA_COMM, FFA_TIMEOUT), when a rank has left, with FFA_INVALID, FFA_GPU.
+ */
+ffa_status comm_device_begin(uint64_t *call, struct comm_device *comm, ffa_stream stream,
+                             const char *words, ffa_error *err);
+
+/* The last of the call on `stream`, which by then waits for all that the call put on the fetch and
+ * reduce streams and that must be done before `stream` goes on. */
+ffa_status comm_device_end(struct comm_device *comm, uint64_t call, ffa_stream stream,
+                           ffa_error *err);
+
+/* In place of comm_device_end where something failed after the begin: breaks the group with "rank N
+ * failed: " and the message of `why`. */
+void comm_device_abandon(struct comm_device *comm, uint64_t call, ffa_stream stream,
+                         const ffa_error *why);
+
+/* A flag. For waits: of the own block, written by `rank`. For signals: the own one in the block of
+ * `rank`. `stage` is that of the reader, and looked at for CHANNEL_SUMS_READY only. */
+struct comm_flag {
+    enum comm_channel channel;
+    int32_t rank;
+    int32_t stage;
+};
+
+/* The stream waits until all flags [count] have the call's value: CHANNEL_ROWS_READY and
+ * CHANNEL_SUMS_READY only, as credits are for comm_device_reclaim. The watchdog knows of the waits
+ * from then on. */
+ffa_status comm_device_wait(struct comm_device *comm, uint64_t call, ffa_stream stream,
+                            const struct comm_flag *flags, int32_t count, ffa_error *err);
+
+/* Write the call's value into the flags [count], behind what is on the stream. CHANNEL_ROWS_READY
+ * lends the key window to that rank until it signals CHANNEL_ROWS_DONE: a rank must be told so in
+ * a call exactly if it pulls in that call. */
+ffa_status comm_device_signal(struct comm_device *comm, uint64_t call, ffa_stream stream,
+                              const struct comm_flag *flags, int32_t count, ffa_error *err);
+
+/* `rank`, an owner, pulls from the sum window in this call, until it signals CHANNEL_SUMS_DONE. The
+ * kernel signals CHANNEL_SUMS_READY, so that the host says here whom the window is lent to. */
+void comm_device_lend_sums(struct comm_device *comm, uint64_t call, int32_t rank);
+
+/* The stream waits for the credits of the own window: until all ranks that it was lent to in
+ * earlier calls have pulled. Before the window is written, and before this call lends it. */
+ffa_status comm_device_reclaim(struct comm_device *comm, uint64_t call, enum comm_window window,
+                               ffa_stream stream, ffa_error *err);
+
+/* Write arrivals[stage] of the own block, behind what is on the stream. */
+ffa_status comm_device_arrive(struct comm_device *comm, uint64_t call, ffa_stream stream,
+                              int32_t stage, ffa_error *err);
+
+/* What the call receives or computes in, [memory, memory + bytes) of the device: filled with 0xff
+ * when the group breaks before the call is over. At most COMM_SPOILS_MAX ranges a call; more are
+ * ignored. bytes 0: nothing. The memory must live as long as the call. */
+void comm_device_spoil(struct comm_device *comm, uint64_t call, void *memory, int64_t bytes);
+
+/* Break the group; the first reason stays. Any thread; does not block. */
+void comm_device_cancel(struct comm_device *comm, ffa_status status, const char *message);
+/* FFA_OK, or the reason. Any thread; does not block. */
+ffa_status comm_device_status(const struct comm_device *comm, ffa_error *err);
+
+/* ---- comm_peer.c: exchange and mapping, blocking; not under the lock ---- */
+
+/* all [rank_count][bytes] by the caller's bootstrap; a failure of it breaks the group. */
+ffa_status comm_peer_gather(struct comm_device *comm, const void *mine, void *all, size_t bytes,
+                            ffa_error *err);
+/* Collective: who the ranks are, their blocks and windows mapped, blocks_device made. All ranks or
+ * none. */
+ffa_status comm_peer_join(struct comm_device *comm, const int64_t bytes[WINDOW_COUNT],
+                          ffa_error *err);
+/* Collective: windows at least so large, all ranks or none. The device is idle after it. */
+ffa_status comm_peer_reserve(struct comm_device *comm, const int64_t bytes[WINDOW_COUNT],
+                             ffa_error *err);
+/* Unmap what is the peers', free what is the rank's own. is_safe false: a peer may still touch the
+ * own memory, which is left allocated then. */
+void comm_peer_finish(struct comm_device *comm, bool is_safe);
+/* Whether the rank's process is known to have ended. */
+bool comm_peer_is_dead(const struct comm_device *comm, int32_t rank);
+
+/* ---- comm_watchdog.c ---- */
+
+/* Break the group, under the lock. */
+void comm_device_break(struct comm_device *comm, ffa_status status, const char *message);
+/* The same order of communicators in all ranks of a group: comm_device.c. Forget what this rank
+ * called last, as ranks may not agree on it any more. */
+void comm_order_forget(const struct comm_device *comm);
+
+ffa_status comm_watchdog_start(struct comm_device *comm, ffa_error *err);
+/* The rank leaves: wait until its calls are over and its windows were given back, at most the
+ * time-out; stop the watchdog; say so to the others, and wait, at most the time-out, until none
+ * will touch this rank's memory. True: none will. Also without a watchdog. */
+bool comm_watchdog_leave(struct comm_device *comm);
+
+#endif

@@ -36,6 +36,16 @@ FFA_API ffa_status ffa_device_copy(ffa_context *context, void *dst, const void *
 FFA_API ffa_status ffa_device_fill(ffa_context *context, void *dst, int byte, int64_t bytes,
                                    ffa_error *err);
 
+/* A stream of the context's device that does not wait for the NULL stream, nor that one for it;
+ * NULL on the CPU. *out: caller's, ffa_device_stream_destroy() on the same context before it closes;
+ * work that was enqueued is still done. Fails with FFA_INVALID, FFA_NOMEM, FFA_GPU. Thread: any. */
+FFA_API ffa_status ffa_device_stream_create(ffa_stream *out, ffa_context *context, ffa_error *err);
+/* NULL is allowed. */
+FFA_API void ffa_device_stream_destroy(ffa_context *context, ffa_stream stream);
+/* Wait for everything enqueued on the stream. Returns at once on the CPU. */
+FFA_API ffa_status ffa_device_stream_synchronize(ffa_context *context, ffa_stream stream,
+                                                 ffa_error *err);
+
 /* Wait for everything enqueued on the device. Returns at once on the CPU. */
 FFA_API ffa_status ffa_device_synchronize(ffa_context *context, ffa_error *err);
 

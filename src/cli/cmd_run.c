@@ -130,10 +130,13 @@ static int read_ranks(const struct cli *cli, struct run_options *options)
         return cli_fail_text(cli, FFA_INVALID,
                              "--ranks-per-node, --stages, --moves and --delay need --ranks");
     ranks->moves = options->moves ? cli_word(options->moves, moves) : FFA_PARALLEL_MOVE_KEYS;
-    if (ranks->ranks && (options->wants_isolation || options->wants_determinism))
+    if (ranks->ranks && options->wants_isolation)
         return cli_fail_text(cli, FFA_UNSUPPORTED,
-                             "--%s is of a plan of one device: not with --ranks",
-                             options->wants_isolation ? "isolate" : "deterministic");
+                             "--isolate is of a plan of one device: not with --ranks");
+    if (ranks->ranks && options->wants_determinism && strcmp(options->backend, "cuda") != 0)
+        return cli_fail_text(cli, FFA_UNSUPPORTED,
+                             "--deterministic with --ranks needs --backend cuda: on the CPU ranks "
+                             "give the same bits in any case");
     if (ranks->moves < 0)
         return cli_fail_text(cli, FFA_INVALID, "--moves is '%s', not keys, queries or auto",
                              options->moves);
@@ -161,13 +164,13 @@ static int open_backend(const struct cli *cli, const struct run_options *options
         return cli_fail_text(cli, FFA_INVALID,
                              "--backend cpu has no device: --device is %lld, leave one of the two",
                              (long long)options->device);
-    if (options->ranks.ranks && (backend == 1 || options->device >= 0))
+    if (options->ranks.ranks && options->device >= 0)
         return cli_fail_text(cli, FFA_UNSUPPORTED,
-                             "--ranks runs on the CPU: --backend cpu, and no --device");
+                             "--ranks takes all GPUs in turn, or the CPU: no --device");
     if (backend == 2 || options->ranks.ranks || (backend == 0 && cpu_only && options->device < 0))
         device = FFA_DEVICE_CPU;
     status = cli_open(cli, out, device, 0);
-    if (status != CLI_PARSE_GO || backend != 1)
+    if (status != CLI_PARSE_GO || backend != 1 || options->ranks.ranks)
         return status;
     (void)ffa_context_info_get(*out, &info, NULL);
     if (info.device >= 0)
@@ -176,6 +179,37 @@ static int open_backend(const struct cli *cli, const struct run_options *options
     ffa_close(*out);
     status = cli_open(cli, out, 0, 0);
     return status;
+}
+
+/* A context for each GPU that ranks run on, for close_gpus. */
+static int open_gpus(const struct cli *cli, struct run_ranks_options *ranks)
+{
+    ffa_context_info info = FFA_CONTEXT_INFO_INIT;
+    int64_t count;
+    int status;
+
+    ranks->contexts = calloc((size_t)ranks->ranks, sizeof *ranks->contexts);
+    if (!ranks->contexts)
+        return cli_fail_text(cli, FFA_NOMEM, "no memory for ranks");
+    status = cli_open(cli, &ranks->contexts[0], 0, 0);
+    if (status != CLI_PARSE_GO)
+        return status;
+    (void)ffa_context_info_get(ranks->contexts[0], &info, NULL);
+    count = info.device_count < ranks->ranks ? info.device_count : ranks->ranks;
+    for (ranks->context_count = 1; ranks->context_count < count; ranks->context_count++) {
+        status = cli_open(cli, &ranks->contexts[ranks->context_count], ranks->context_count, 0);
+        if (status != CLI_PARSE_GO)
+            return status;
+    }
+    return CLI_PARSE_GO;
+}
+
+static void close_gpus(struct run_ranks_options *ranks)
+{
+    for (int64_t i = 0; ranks->contexts && i < ranks->ranks; i++)
+        ffa_close(ranks->contexts[i]);
+    free(ranks->contexts);
+    *ranks = (struct run_ranks_options){ .ranks = ranks->ranks };
 }
 
 /* ---- the work ---- */
@@ -447,6 +481,9 @@ static json_t *ranks_object(struct run_ranks_facts facts)
     cli_set_int(object, "backward_stages", facts.backward_stages);
     cli_set_text(object, "moves", facts.moves_queries ? "queries" : "keys");
     cli_set_int(object, "received_rows", facts.received_rows);
+    cli_set_int(object, "gpus", facts.gpus);
+    cli_set_int(object, "window_bytes", facts.window_bytes);
+    cli_set_int(object, "workspace_bytes", facts.workspace_bytes);
     return object;
 }
 
@@ -538,6 +575,10 @@ static void print_ranks(struct run_ranks_facts facts, const struct run_options *
         (void)printf(", %d backward", facts.backward_stages);
     (void)printf(", %" PRId64 " rows of %s received, at most\n", facts.received_rows,
                  facts.moves_queries ? "queries" : "keys");
+    if (facts.gpus)
+        (void)printf("         windows %.1f MiB and workspace %.1f MiB of a rank, at most\n",
+                     (double)facts.window_bytes / 1048576,
+                     (double)facts.workspace_bytes / 1048576);
 }
 
 static void print_result(const struct run_case *run, const ffa_context_info *info,
@@ -549,8 +590,11 @@ static void print_result(const struct run_case *run, const ffa_context_info *inf
     if (info->device >= 0)
         (void)printf("backend  cuda: %s, kernel %s from %s\n", info->device_name, kernel->key,
                      ffa_layer_text(kernel->layer));
-    else
+    else if (!options->ranks.contexts)
         (void)printf("backend  cpu: %d threads\n", info->cpu_threads);
+    else
+        (void)printf("backend  cuda: %d GPU%s\n", options->ranks.context_count,
+                     options->ranks.context_count == 1 ? "" : "s");
     (void)printf("case     %" PRId64 " x %" PRId64 " tokens, heads %d:%d, head_dim %d",
                  shape->tokens_q, shape->tokens_k, shape->heads_q, shape->heads_kv,
                  shape->head_dim);
@@ -647,7 +691,7 @@ static int check_options(const struct cli *cli, struct run_options *options)
 }
 
 /* The options are in order: open what they name, and run. */
-static int run_on_mask(const struct cli *cli, const struct run_options *options)
+static int run_on_mask(const struct cli *cli, struct run_options *options)
 {
     ffa_error err = { FFA_OK, 0, "" };
     struct run_shape shape = { 0 };
@@ -660,8 +704,11 @@ static int run_on_mask(const struct cli *cli, const struct run_options *options)
     status = read_shape(cli, options, mask, &shape);
     if (status == CLI_PARSE_GO)
         status = open_backend(cli, options, &shape, &context);
+    if (status == CLI_PARSE_GO && options->ranks.ranks && strcmp(options->backend, "cuda") == 0)
+        status = open_gpus(cli, &options->ranks);
     if (status == CLI_PARSE_GO)
         status = run_one(cli, options, context, mask, &shape);
+    close_gpus(&options->ranks);
     ffa_close(context);
     ffa_mask_destroy(mask);
     return status;
@@ -695,7 +742,7 @@ int cmd_run(struct cli *cli)
         { "sinks", CLI_INT, &options.sinks, "N", "sink logits a head, made up; 0", 0, 8 },
         { "sm-margin", CLI_INT, &options.sm_margin, "N", "SMs left free for others; 0", 0, 1023 },
         { "ranks", CLI_INT, &options.ranks.ranks, "N",
-          "run on N ranks, threads of this process, by a distributed plan; CPU only", 1, 256 },
+          "run on N ranks, threads of this process, by a distributed plan; --backend cuda: on GPUs", 1, 256 },
         { "ranks-per-node", CLI_INT, &options.ranks.per_node, "N",
           "ranks of a node, as the plan sees them; all", 1, 256 },
         { "stages", CLI_INT, &options.ranks.stages, "N",

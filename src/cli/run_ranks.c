@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ffa run --ranks: one thread a rank over the loopback transport, each with its own plan and its
- * own packed rows. Invariant: ranks see only their own rows and what the transport brings; whole
+ * ffa run --ranks: one thread a rank, each with its own plan and its own packed rows, on the CPU
+ * over the loopback transport or on a GPU (run_gpu_rank.c). Invariant: ranks see only their own rows and what the transport brings; whole
  * tensors are taken apart before a call and put together after it, outside of what is timed.
  */
 #include "cli/run_ranks.h"
@@ -9,10 +9,13 @@
 #include "cli/cli.h"
 #include "cli/file.h"
 #include "cli/run_case.h"
+#include "cli/run_gpu_rank.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum rank_job { JOB_OPEN, JOB_FORWARD, JOB_BACKWARD };
 
 /* One rank: its plan and its rows, packed. */
 struct rank {
@@ -23,10 +26,11 @@ struct rank {
     ffa_parallel_plan_info info;
     void *rows[RUN_TENSORS];
     void *dsink; /* of sum_dtype */
+    struct run_gpu_rank *gpu; /* NULL: on the CPU */
     pthread_t thread;
     bool is_started;
-    /* of a pass */
-    bool is_backward;
+    /* of what the thread does */
+    enum rank_job job;
     int calls;
     int64_t us;
     ffa_status status;
@@ -39,6 +43,9 @@ struct run_ranks {
     int32_t count;
     ffa_dtype sum_dtype; /* of lse, dlse and sinks, here and in the case */
     struct rank *ranks;
+    ffa_context **contexts; /* [context_count], borrowed; 0: on the CPU */
+    int32_t context_count;
+    struct run_meeting *meeting; /* of ranks on GPUs */
 };
 
 /* ---- rows ---- */
@@ -119,51 +126,83 @@ static ffa_parallel_args args_of(const struct rank *r)
     return args;
 }
 
-static ffa_status run_calls(struct rank *r)
+static ffa_status run_calls_host(struct rank *r, bool is_backward)
 {
     const ffa_parallel_args args = args_of(r);
     const int64_t since_us = cli_clock_us();
     ffa_status rc = FFA_OK;
 
     for (int i = 0; i < r->calls && rc == FFA_OK; i++)
-        rc = r->is_backward ? ffa_parallel_backward_host(r->plan, r->comm, &args, &r->err)
+        rc = is_backward ? ffa_parallel_backward_host(r->plan, r->comm, &args, &r->err)
                             : ffa_parallel_forward_host(r->plan, r->comm, &args, &r->err);
     r->us = cli_clock_us() - since_us;
     return rc;
+}
+
+static ffa_status run_calls(struct rank *r)
+{
+    const bool is_backward = r->job == JOB_BACKWARD;
+
+    if (r->gpu)
+        return run_gpu_rank_pass(r->gpu, r->rows, is_backward, r->calls, &r->us, &r->err);
+    return run_calls_host(r, is_backward);
 }
 
 static ffa_status run_rank(struct rank *r)
 {
     static const enum run_tensor forward[] = { RUN_Q, RUN_K, RUN_V };
     static const enum run_tensor backward[] = { RUN_DQ, RUN_DK, RUN_DV };
+    const bool is_backward = r->job == JOB_BACKWARD;
     ffa_status rc = FFA_OK;
 
-    if (r->is_backward)
+    if (is_backward)
         rc = take(r, RUN_DOUT, &r->err);
-    if (rc == FFA_OK && r->is_backward && r->rows[RUN_DLSE])
+    if (rc == FFA_OK && is_backward && r->rows[RUN_DLSE])
         rc = take(r, RUN_DLSE, &r->err);
-    for (int i = 0; i < 3 && rc == FFA_OK && !r->is_backward; i++)
+    for (int i = 0; i < 3 && rc == FFA_OK && !is_backward; i++)
         rc = take(r, forward[i], &r->err);
     if (rc == FFA_OK)
         rc = run_calls(r);
-    for (int i = 0; i < 3 && rc == FFA_OK && r->is_backward; i++)
+    for (int i = 0; i < 3 && rc == FFA_OK && is_backward; i++)
         rc = give(r, backward[i], &r->err);
-    if (rc == FFA_OK && !r->is_backward)
+    if (rc == FFA_OK && !is_backward)
         rc = give(r, RUN_OUT, &r->err);
-    if (rc == FFA_OK && !r->is_backward)
+    if (rc == FFA_OK && !is_backward)
         rc = give(r, RUN_LSE, &r->err);
-    if (rc == FFA_OK && r->is_backward && r->dsink && r->rank == 0)
+    if (rc == FFA_OK && is_backward && r->dsink && r->rank == 0 && !r->gpu)
         memcpy(r->all->run->device[RUN_DSINK], r->dsink,
                (size_t)(r->all->run->shape.sinks * r->all->run->shape.heads_q) *
                    ffa_dtype_bytes(r->all->sum_dtype));
     return rc;
 }
 
+/* Its kernels, pass and communicator on a GPU. */
+static ffa_status open_gpu(struct rank *r)
+{
+    const struct run_ranks *all = r->all;
+    struct run_gpu_rank_opts opts = {
+        .rank = r->rank,
+        .ranks = all->count,
+        .contexts = all->contexts,
+        .context_count = all->context_count,
+        .shape = &all->run->shape,
+        .softmax_scale = all->run->args.softmax_scale,
+        .softcap = all->run->args.softcap,
+        .sink = all->run->host[RUN_SINK],
+        .plan = r->plan,
+        .meeting = all->meeting,
+    };
+
+    for (int i = 0; i < RUN_TENSORS; i++)
+        opts.rows[i] = r->rows[i] ? row_count(r, (enum run_tensor)i) : 0;
+    return run_gpu_rank_create(&r->gpu, &opts, &r->err);
+}
+
 static void *run_thread(void *user)
 {
     struct rank *r = user;
 
-    r->status = run_rank(r);
+    r->status = r->job == JOB_OPEN ? open_gpu(r) : run_rank(r);
     return NULL;
 }
 
@@ -180,30 +219,40 @@ static ffa_status worst(const struct run_ranks *all, ffa_error *err)
     return cli_error(err, said->status, 0, "rank %d: %s", said->rank, said->err.message);
 }
 
-ffa_status run_ranks_pass(struct run_ranks *all, bool is_backward, int calls, float *ms,
-                          ffa_error *err)
+/* A thread a rank, until all are done. */
+static ffa_status run_job(struct run_ranks *all, enum rank_job job, int calls, ffa_error *err)
 {
-    int64_t most = 0;
-
     for (int32_t i = 0; i < all->count; i++) {
         struct rank *r = &all->ranks[i];
 
-        r->is_backward = is_backward;
+        r->job = job;
         r->calls = calls;
         r->status = FFA_OK;
         r->is_started = !pthread_create(&r->thread, NULL, run_thread, r);
         if (!r->is_started) {
             r->status = cli_error(&r->err, FFA_NOMEM, 0, "cannot start a thread");
-            ffa_comm_cancel(r->comm, "cannot start a thread");
+            if (all->meeting)
+                run_meeting_give_up(all->meeting);
+            if (r->comm)
+                ffa_comm_cancel(r->comm, "cannot start a thread");
         }
     }
-    for (int32_t i = 0; i < all->count; i++) {
+    for (int32_t i = 0; i < all->count; i++)
         if (all->ranks[i].is_started)
             pthread_join(all->ranks[i].thread, NULL);
-        most = all->ranks[i].us > most ? all->ranks[i].us : most;
-    }
-    *ms = (float)most / 1e3f / (float)calls;
     return worst(all, err);
+}
+
+ffa_status run_ranks_pass(struct run_ranks *all, bool is_backward, int calls, float *ms,
+                          ffa_error *err)
+{
+    const ffa_status rc = run_job(all, is_backward ? JOB_BACKWARD : JOB_FORWARD, calls, err);
+    int64_t most = 0;
+
+    for (int32_t i = 0; i < all->count; i++)
+        most = all->ranks[i].us > most ? all->ranks[i].us : most;
+    *ms = (float)most / 1e3f / (float)calls;
+    return rc;
 }
 
 /* ---- making it ---- */
@@ -271,9 +320,14 @@ static ffa_status make_group(struct run_ranks *all, const struct run_ranks_optio
                              ffa_error *err)
 {
     ffa_loopback_opts opts = FFA_LOOPBACK_OPTS_INIT;
-    ffa_comm **comms = calloc((size_t)all->count, sizeof *comms);
+    ffa_comm **comms;
     ffa_status rc;
 
+    if (all->context_count) { /* each rank makes its end, on its thread */
+        all->meeting = run_meeting_create(all->count);
+        return all->meeting ? FFA_OK : cli_error(err, FFA_NOMEM, 0, "no memory for ranks");
+    }
+    comms = calloc((size_t)all->count, sizeof *comms);
     if (!comms)
         return cli_error(err, FFA_NOMEM, 0, "no memory for ranks");
     opts.seed = (uint64_t)options->seed;
@@ -299,6 +353,8 @@ ffa_status run_ranks_create(struct run_ranks **out, const struct run_case *run,
     all->run = run;
     all->count = (int32_t)options->ranks;
     all->sum_dtype = run->shape.dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32;
+    all->contexts = options->contexts;
+    all->context_count = options->context_count;
     rc = make_dispatch(all, options, err);
     if (rc == FFA_OK)
         rc = make_group(all, options, err);
@@ -309,11 +365,39 @@ ffa_status run_ranks_create(struct run_ranks **out, const struct run_case *run,
         if (rc == FFA_OK)
             rc = make_rows(&all->ranks[i], err);
     }
+    if (rc == FFA_OK && all->context_count)
+        rc = run_job(all, JOB_OPEN, 0, err);
     return rc;
+}
+
+/* A rank that leaves waits for those that read its memory: all leave at once. */
+static void *close_thread(void *user)
+{
+    struct rank *r = user;
+
+    run_gpu_rank_destroy(r->gpu);
+    return NULL;
+}
+
+static void close_gpus(struct run_ranks *all)
+{
+    for (int32_t i = 0; i < all->count; i++) {
+        struct rank *r = &all->ranks[i];
+
+        r->is_started = r->gpu && !pthread_create(&r->thread, NULL, close_thread, r);
+    }
+    for (int32_t i = 0; i < all->count; i++) {
+        if (all->ranks[i].is_started)
+            pthread_join(all->ranks[i].thread, NULL);
+        else
+            run_gpu_rank_destroy(all->ranks[i].gpu);
+    }
 }
 
 void run_ranks_destroy(struct run_ranks *all)
 {
+    if (all && all->ranks)
+        close_gpus(all);
     for (int32_t i = 0; all && all->ranks && i < all->count; i++) {
         struct rank *r = &all->ranks[i];
 
@@ -325,16 +409,31 @@ void run_ranks_destroy(struct run_ranks *all)
     }
     if (all) {
         ffa_dispatch_destroy(all->dispatch);
+        run_meeting_destroy(all->meeting);
         free(all->ranks);
     }
     free(all);
+}
+
+static void add_gpu_facts(struct run_ranks_facts *facts, ffa_parallel_pass_info info)
+{
+    const int64_t windows = info.key_bytes + info.sum_bytes;
+    const int64_t workspace = info.forward_workspace_bytes > info.backward_workspace_bytes
+                                  ? info.forward_workspace_bytes
+                                  : info.backward_workspace_bytes;
+
+    if (windows > facts->window_bytes)
+        facts->window_bytes = windows;
+    if (workspace > facts->workspace_bytes)
+        facts->workspace_bytes = workspace;
 }
 
 struct run_ranks_facts run_ranks_facts_get(const struct run_ranks *all)
 {
     struct run_ranks_facts facts = { .ranks = all->count,
                                      .moves_queries =
-                                         all->ranks[0].info.moves == FFA_PARALLEL_MOVE_QUERIES };
+                                         all->ranks[0].info.moves == FFA_PARALLEL_MOVE_QUERIES,
+                                     .gpus = all->context_count };
 
     for (int32_t i = 0; i < all->count; i++) {
         const ffa_parallel_plan_info *info = &all->ranks[i].info;
@@ -345,6 +444,8 @@ struct run_ranks_facts run_ranks_facts_get(const struct run_ranks *all)
             facts.backward_stages = info->backward_stages;
         if (info->received_rows > facts.received_rows)
             facts.received_rows = info->received_rows;
+        if (all->ranks[i].gpu)
+            add_gpu_facts(&facts, run_gpu_rank_info(all->ranks[i].gpu));
     }
     return facts;
 }

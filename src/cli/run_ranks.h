@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ffa run --ranks: the case of one process run by many ranks, threads over the loopback transport,
- * each with its own plan and its own rows.
+ * ffa run --ranks: the case of one process run by many ranks, threads, each with its own plan and
+ * its own rows: on the CPU over the loopback transport, or on GPUs.
  */
 #ifndef FFA_CLI_RUN_RANKS_H
 #define FFA_CLI_RUN_RANKS_H
@@ -18,6 +18,9 @@ struct run_ranks_options {
     int64_t moves;    /* ffa_parallel_moves */
     int64_t delay;    /* times a transfer may be passed over by others */
     int64_t seed;     /* of the order of transfers */
+    /* [context_count], borrowed: a context a GPU, which ranks take in turn; 0: the CPU. */
+    ffa_context **contexts;
+    int32_t context_count;
 };
 
 /* Limits of a run. */
@@ -25,6 +28,8 @@ struct run_ranks_facts {
     int32_t ranks, forward_stages, backward_stages;
     int64_t received_rows;
     bool moves_queries;
+    int32_t gpus;                                   /* 0: on the CPU */
+    int64_t window_bytes, workspace_bytes;          /* on GPUs, most of any rank */
 };
 
 struct run_ranks;

@@ -39,6 +39,8 @@ int gpu_device_pick(const struct gpu_runtime *cuda);
 ffa_status gpu_device_open(struct gpu_device **out, const struct gpu_runtime *cuda, int ordinal,
                            ffa_error *err);
 void gpu_device_close(struct gpu_device *device);
+/* Devices of the process, of any kind. */
+int gpu_device_count(const struct gpu_device *device);
 int gpu_device_ordinal(const struct gpu_device *device);
 /* Borrowed until the device is closed. */
 const struct device_facts *gpu_device_facts(const struct gpu_device *device);

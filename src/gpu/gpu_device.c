@@ -183,6 +183,13 @@ void gpu_device_close(struct gpu_device *device)
     mem_free(device);
 }
 
+int gpu_device_count(const struct gpu_device *device)
+{
+    int count = 0;
+
+    return device->cuda->cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
 int gpu_device_ordinal(const struct gpu_device *device)
 {
     return device->ordinal;

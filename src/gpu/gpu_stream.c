@@ -80,6 +80,28 @@ ffa_stream gpu_stream_handle(const struct gpu_stream *stream)
     return stream->stream;
 }
 
+ffa_status gpu_stream_make(ffa_stream *out, struct gpu_device *device, ffa_error *err)
+{
+    struct gpu_stream *stream;
+    ffa_status rc;
+
+    *out = NULL;
+    FFA_TRY(gpu_stream_create(&stream, device, 0, err));
+    *out = stream->stream;
+    mem_free(stream);
+out:
+    return rc;
+}
+
+void gpu_stream_drop(struct gpu_device *device, ffa_stream stream)
+{
+    bool is_pushed = false;
+
+    (void)gpu_enter(device, &is_pushed, NULL);
+    (void)device->cuda->cudaStreamDestroy(stream);
+    gpu_leave(device, is_pushed);
+}
+
 ffa_status gpu_stream_synchronize(struct gpu_device *device, ffa_stream stream, ffa_error *err)
 {
     GPU_ON_DEVICE(device, cudaStreamSynchronize(stream),

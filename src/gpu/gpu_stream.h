@@ -27,6 +27,9 @@ ffa_status gpu_stream_create(struct gpu_stream **out, struct gpu_device *device,
 void gpu_stream_destroy(struct gpu_stream *stream);
 /* Borrowed until the stream is destroyed. */
 ffa_stream gpu_stream_handle(const struct gpu_stream *stream);
+/* The same of a caller who keeps the handle alone; for gpu_stream_drop. */
+ffa_status gpu_stream_make(ffa_stream *out, struct gpu_device *device, ffa_error *err);
+void gpu_stream_drop(struct gpu_device *device, ffa_stream stream);
 /* Block until the work enqueued so far on one stream, ours or the caller's, is done. */
 ffa_status gpu_stream_synchronize(struct gpu_device *device, ffa_stream stream, ffa_error *err);
 

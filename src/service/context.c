@@ -315,6 +315,7 @@ ffa_status ffa_context_info_get(ffa_context *context, ffa_context_info *info, ff
     if (context->gpu) {
         now.device = gpu_device_ordinal(context->gpu);
         now.sm_count = gpu_device_sm_count(context->gpu);
+        now.device_count = gpu_device_count(context->gpu);
         text_copy(now.device_name, "%s", gpu_device_name(context->gpu));
     }
     now.cpu_threads = context->cpu_threads;

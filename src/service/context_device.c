@@ -3,6 +3,7 @@
  * ffa_device_*: arguments are checked here, and gpu/device_memory.c does the rest.
  */
 #include "gpu/device_memory.h"
+#include "gpu/gpu_stream.h"
 #include "service/context.h"
 
 #include <ffa/device.h>
@@ -70,6 +71,37 @@ ffa_status ffa_device_fill(ffa_context *context, void *dst, int byte, int64_t by
         goto out;
     }
     rc = device_fill(context->gpu, dst, byte, bytes, err);
+out:
+    return rc;
+}
+
+ffa_status ffa_device_stream_create(ffa_stream *out, ffa_context *context, ffa_error *err)
+{
+    ffa_status rc;
+
+    if (!out)
+        return error_fail(err, FFA_INVALID, 0, "ffa_device_stream_create: out is NULL");
+    *out = NULL;
+    FFA_TRY(check(context, "ffa_device_stream_create", 0, err));
+    if (context->gpu)
+        rc = gpu_stream_make(out, context->gpu, err);
+out:
+    return rc;
+}
+
+void ffa_device_stream_destroy(ffa_context *context, ffa_stream stream)
+{
+    if (context && context->gpu && stream)
+        gpu_stream_drop(context->gpu, stream);
+}
+
+ffa_status ffa_device_stream_synchronize(ffa_context *context, ffa_stream stream, ffa_error *err)
+{
+    ffa_status rc;
+
+    FFA_TRY(check(context, "ffa_device_stream_synchronize", 0, err));
+    if (context->gpu)
+        rc = gpu_stream_synchronize(context->gpu, stream, err);
 out:
     return rc;
 }

@@ -13,7 +13,10 @@
 #include <cuda_runtime_api.h>
 
 #define CUDA_FUNCTIONS(X)                                                                          \
+    X(cudaDeviceCanAccessPeer)                                                                     \
+    X(cudaDeviceEnablePeerAccess)                                                                  \
     X(cudaDeviceGetAttribute)                                                                      \
+    X(cudaDeviceGetStreamPriorityRange)                                                            \
     X(cudaDeviceSynchronize)                                                                       \
     X(cudaDriverGetVersion)                                                                        \
     X(cudaEventCreate)                                                                             \
@@ -27,12 +30,14 @@
     X(cudaFreeAsync)                                                                               \
     X(cudaFreeHost)                                                                                \
     X(cudaFuncSetAttribute)                                                                        \
-    X(cudaGetDevice)                                                                               \
     X(cudaGetDeviceCount)                                                                          \
     X(cudaGetDriverEntryPointByVersion)                                                            \
     X(cudaGetErrorString)                                                                          \
     X(cudaGetLastError)                                                                            \
     X(cudaHostAlloc)                                                                               \
+    X(cudaIpcCloseMemHandle)                                                                       \
+    X(cudaIpcGetMemHandle)                                                                         \
+    X(cudaIpcOpenMemHandle)                                                                        \
     X(cudaLaunchKernelExC)                                                                         \
     X(cudaLibraryGetKernel)                                                                        \
     X(cudaLibraryLoadData)                                                                         \
@@ -44,9 +49,11 @@
     X(cudaMemsetAsync)                                                                             \
     X(cudaPeekAtLastError)                                                                         \
     X(cudaRuntimeGetVersion)                                                                       \
-    X(cudaSetDevice)                                                                               \
+    X(cudaStreamCreateWithPriority)                                                                \
+    X(cudaStreamDestroy)                                                                           \
     X(cudaStreamIsCapturing)                                                                       \
     X(cudaStreamSynchronize)                                                                       \
+    X(cudaStreamWaitEvent)                                                                         \
     X(cudaThreadExchangeStreamCaptureMode)
 
 struct gpu_runtime {

@@ -2,9 +2,9 @@
  *
  * Devices: which one a kernel exists for, what is known of it, and the error adapter of this room.
  *
- * A device is read once, when it is opened, and never changes. The current device of the calling
- * thread is the same after a call as before it: gpu_enter and gpu_leave stand around what needs
- * another one.
+ * A device is read once, when it is opened, and never changes. The calling thread has the same
+ * context after a call as before it, or again none: gpu_enter and gpu_leave stand around what needs
+ * another one. So a call on one device never creates a context on another.
  */
 #include "gpu/gpu_internal.h"
 
@@ -22,32 +22,35 @@ ffa_status gpu_status(const struct gpu_runtime *cuda, cudaError_t code, const ch
                       "cannot %s: %s", doing, cuda->cudaGetErrorString(code));
 }
 
-/* A thread that has called nothing of CUDA's has a current device, but no context. The runtime
- * makes one current when it needs one; the driver does not. */
-static bool has_context(const struct gpu_device *device)
+/* Whether a context of the device is current: the primary one, or the caller's own, whose streams
+ * work in it alone. */
+static bool is_current(const struct gpu_device *device)
 {
-    CUcontext context = NULL;
+    CUdevice current;
 
-    return !device->context_current ||
-           (device->context_current(&context) == CUDA_SUCCESS && context);
+    return device->driver.cuCtxGetDevice(&current) == CUDA_SUCCESS && current == device->handle;
 }
 
-ffa_status gpu_enter(const struct gpu_device *device, int *previous, ffa_error *err)
+/* The context is pushed, and popped by gpu_leave. cudaSetDevice would do for the call, but not for
+ * its end: in a thread without a context, to set the device that was is to create its context. */
+ffa_status gpu_enter(const struct gpu_device *device, bool *is_pushed, ffa_error *err)
 {
-    ffa_status rc;
+    ffa_status rc = FFA_OK;
 
-    *previous = device->ordinal;
-    GPU_TRY(device, cudaGetDevice(previous), "read the current device", err);
-    if (*previous != device->ordinal || !has_context(device))
-        GPU_TRY(device, cudaSetDevice(device->ordinal), "set the device", err);
+    if (is_current(device))
+        goto out;
+    GPU_TRY_DRIVER(device, cuCtxPushCurrent, (device->context), "set the device", err);
+    *is_pushed = true;
 out:
     return rc;
 }
 
-void gpu_leave(const struct gpu_device *device, int previous)
+void gpu_leave(const struct gpu_device *device, bool is_pushed)
 {
-    if (previous != device->ordinal)
-        (void)device->cuda->cudaSetDevice(previous);
+    CUcontext popped;
+
+    if (is_pushed)
+        (void)device->driver.cuCtxPopCurrent(&popped);
 }
 
 /* ---- what is known of a device ---- */
@@ -99,36 +102,12 @@ int gpu_device_pick(const struct gpu_runtime *cuda)
     return picked;
 }
 
-/* A function of the driver, at `out`, as it was in `version`; NULL where the driver has none. The
- * runtime is asked, because libcuda is not linked. */
-static cudaError_t find_in_driver(const struct gpu_runtime *cuda, const char *name,
-                                  unsigned version, void *out)
-{
-    enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-    void *entry = NULL;
-    cudaError_t code =
-        cuda->cudaGetDriverEntryPointByVersion(name, &entry, version, cudaEnableDefault, &found);
-
-    if (code != cudaSuccess || found != cudaDriverEntryPointSuccess)
-        entry = NULL;
-    /* ISO C has no cast from object to function pointer. */
-    memcpy(out, &entry, sizeof entry);
-    return code;
-}
-
 /* The runtime gives a name only within cudaDeviceProp, whose layout depends on its version. */
-static void read_name(const struct gpu_runtime *cuda, int ordinal, char *name, int bytes)
+static void read_name(const struct gpu_device *device, char *name, int bytes)
 {
-    CUresult (*get)(CUdevice *, int) = NULL;
-    CUresult (*get_name)(char *, int, CUdevice) = NULL;
-    CUdevice device;
-
-    if (find_in_driver(cuda, "cuDeviceGet", 2000, &get) != cudaSuccess || !get ||
-        find_in_driver(cuda, "cuDeviceGetName", 2000, &get_name) != cudaSuccess || !get_name ||
-        get(&device, ordinal) != CUDA_SUCCESS || get_name(name, bytes, device) != CUDA_SUCCESS) {
-        (void)cuda->cudaGetLastError();
+    if (!device->driver.cuDeviceGetName ||
+        device->driver.cuDeviceGetName(name, bytes, device->handle) != CUDA_SUCCESS)
         text_format(name, (size_t)bytes, "a CUDA device without a name");
-    }
 }
 
 static ffa_status read_device(struct gpu_device *device, ffa_error *err)
@@ -138,7 +117,9 @@ static ffa_status read_device(struct gpu_device *device, ffa_error *err)
 
     FFA_TRY(gpu_status(device->cuda, read_attributes(device->cuda, device->ordinal, &attributes),
                        "read the device", err));
-    read_name(device->cuda, device->ordinal, device->facts.name, (int)sizeof device->facts.name);
+    FFA_TRY(gpu_driver_find(&device->driver, device->cuda, err));
+    GPU_TRY_DRIVER(device, cuDeviceGet, (&device->handle, device->ordinal), "find the device", err);
+    read_name(device, device->facts.name, (int)sizeof device->facts.name);
     if (!is_supported(&attributes)) {
         rc = error_fail(err, FFA_UNSUPPORTED, 0,
                         "device %d (%s) has compute capability %d.%d, kernels exist for %d.%d",
@@ -150,30 +131,6 @@ static ffa_status read_device(struct gpu_device *device, ffa_error *err)
     device->facts.shared_bytes_block = attributes.shared_bytes_block;
     device->facts.l2_bytes = attributes.l2_bytes;
     text_copy(device->arch, "sm_%d%da", attributes.major, attributes.minor);
-out:
-    return rc;
-}
-
-static ffa_status find_driver_functions(struct gpu_device *device, ffa_error *err)
-{
-    int previous;
-    ffa_status rc;
-
-    FFA_TRY(gpu_enter(device, &previous, err));
-    rc = gpu_status(
-        device->cuda,
-        find_in_driver(device->cuda, "cuTensorMapEncodeTiled", 12000, &device->tensor_map_encode),
-        "find cuTensorMapEncodeTiled in the driver", err);
-    if (rc == FFA_OK)
-        rc = gpu_status(
-            device->cuda,
-            find_in_driver(device->cuda, "cuCtxGetCurrent", 4000, &device->context_current),
-            "find cuCtxGetCurrent in the driver", err);
-    gpu_leave(device, previous);
-    FFA_TRY(rc);
-    if (!device->tensor_map_encode)
-        rc = error_fail(err, FFA_UNSUPPORTED, 0,
-                        "the driver has no cuTensorMapEncodeTiled: it is older than CUDA 12.0");
 out:
     return rc;
 }
@@ -200,7 +157,8 @@ ffa_status gpu_device_open(struct gpu_device **out, const struct gpu_runtime *cu
     upload_ring_init(&device->uploads, cuda);
     device->ordinal = ordinal;
     FFA_TRY(read_device(device, err));
-    FFA_TRY(find_driver_functions(device, err));
+    GPU_TRY_DRIVER(device, cuDevicePrimaryCtxRetain, (&device->context, device->handle),
+                   "create the device's context", err);
     *out = device;
     device = NULL;
 out:
@@ -210,17 +168,18 @@ out:
 
 void gpu_device_close(struct gpu_device *device)
 {
-    int previous;
+    bool is_pushed = false;
 
     if (!device)
         return;
-    (void)gpu_enter(device, &previous, NULL);
+    if (device->context)
+        (void)gpu_enter(device, &is_pushed, NULL);
     upload_ring_finish(&device->uploads);
     if (device->begin)
         (void)device->cuda->cudaEventDestroy(device->begin);
     if (device->end)
         (void)device->cuda->cudaEventDestroy(device->end);
-    gpu_leave(device, previous);
+    gpu_leave(device, is_pushed);
     mem_free(device);
 }
 

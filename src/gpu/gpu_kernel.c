@@ -53,7 +53,7 @@ ffa_status gpu_kernel_load(struct gpu_kernel **out, struct gpu_device *device,
                            const struct gpu_kernel_desc *desc, bool *is_refused, ffa_error *err)
 {
     struct gpu_kernel *kernel = NULL;
-    int previous = device->ordinal;
+    bool is_pushed = false;
     cudaError_t code;
     ffa_status rc;
 
@@ -73,7 +73,7 @@ ffa_status gpu_kernel_load(struct gpu_kernel **out, struct gpu_device *device,
     kernel->threads = desc->threads;
     kernel->shared_bytes = desc->shared_bytes;
     kernel->cluster = desc->cluster;
-    FFA_TRY(gpu_enter(device, &previous, err));
+    FFA_TRY(gpu_enter(device, &is_pushed, err));
     code = library_load(kernel, desc);
     *is_refused = is_of_cubin(code);
     FFA_TRY(gpu_status(device->cuda, code, "load the module", err));
@@ -87,17 +87,22 @@ ffa_status gpu_kernel_load(struct gpu_kernel **out, struct gpu_device *device,
     *out = kernel;
     kernel = NULL;
 out:
-    gpu_leave(device, previous);
+    gpu_leave(device, is_pushed);
     gpu_kernel_unload(kernel);
     return rc;
 }
 
 void gpu_kernel_unload(struct gpu_kernel *kernel)
 {
+    bool is_pushed = false;
+
     if (!kernel)
         return;
-    if (kernel->library)
+    if (kernel->library) {
+        (void)gpu_enter(kernel->device, &is_pushed, NULL);
         (void)kernel->device->cuda->cudaLibraryUnload(kernel->library);
+        gpu_leave(kernel->device, is_pushed);
+    }
     mem_free(kernel);
 }
 
@@ -117,14 +122,14 @@ ffa_status gpu_kernel_enqueue(const struct gpu_kernel *kernel, int32_t blocks, c
         .attrs = &attribute,
         .numAttrs = cluster > 1,
     };
-    int previous = kernel->device->ordinal;
+    bool is_pushed = false;
     ffa_status rc;
 
-    FFA_TRY(gpu_enter(kernel->device, &previous, err));
+    FFA_TRY(gpu_enter(kernel->device, &is_pushed, err));
     GPU_TRY(kernel->device, cudaLaunchKernelExC(&config, (const void *)kernel->entry, params),
             "launch the kernel", err);
 out:
-    gpu_leave(kernel->device, previous);
+    gpu_leave(kernel->device, is_pushed);
     return rc;
 }
 
@@ -138,7 +143,7 @@ ffa_status gpu_tensor_map(struct tensor_map *out, const struct gpu_device *devic
     const cuuint32_t steps[3] = { 1, 1, 1 };
     cuuint64_t dims[3], strides[2];
     cuuint32_t box[3];
-    int previous = device->ordinal;
+    bool is_pushed = false;
     CUtensorMap map;
     CUresult code;
     ffa_status rc;
@@ -149,8 +154,8 @@ ffa_status gpu_tensor_map(struct tensor_map *out, const struct gpu_device *devic
     }
     for (int i = 0; i < 2; i++)
         strides[i] = (cuuint64_t)tensor->strides[i] * 2;
-    FFA_TRY(gpu_enter(device, &previous, err)); /* the driver wants a context */
-    code = device->tensor_map_encode(
+    FFA_TRY(gpu_enter(device, &is_pushed, err)); /* the driver wants a context */
+    code = device->driver.cuTensorMapEncodeTiled(
         &map, types[tensor->element], 3, (void *)(uintptr_t)tensor->data, dims, strides, box, steps,
         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
@@ -165,6 +170,6 @@ ffa_status gpu_tensor_map(struct tensor_map *out, const struct gpu_device *devic
     }
     memcpy(out, &map, sizeof map);
 out:
-    gpu_leave(device, previous);
+    gpu_leave(device, is_pushed);
     return rc;
 }

@@ -8,39 +8,29 @@
  */
 #include "gpu/gpu_internal.h"
 
-/* Run one CUDA call on the device. */
-#define ON_DEVICE(device, call, doing, err)                                                        \
-    do {                                                                                           \
-        int previous = (device)->ordinal;                                                          \
-        ffa_status rc = gpu_enter((device), &previous, (err));                                     \
-        if (rc == FFA_OK)                                                                          \
-            rc = gpu_status((device)->cuda, (device)->cuda->call, (doing), (err));                 \
-        gpu_leave((device), previous);                                                             \
-        return rc;                                                                                 \
-    } while (0)
-
 ffa_status gpu_alloc(struct gpu_device *device, void **out, int64_t bytes, ffa_error *err)
 {
     *out = NULL;
-    ON_DEVICE(device, cudaMalloc(out, (size_t)bytes), "allocate device memory", err);
+    GPU_ON_DEVICE(device, cudaMalloc(out, (size_t)bytes), "allocate device memory", err);
 }
 
 void gpu_free(struct gpu_device *device, void *memory)
 {
-    int previous = device->ordinal;
+    bool is_pushed = false;
 
     if (!memory)
         return;
-    (void)gpu_enter(device, &previous, NULL);
+    (void)gpu_enter(device, &is_pushed, NULL);
     (void)device->cuda->cudaFree(memory);
-    gpu_leave(device, previous);
+    gpu_leave(device, is_pushed);
 }
 
 ffa_status gpu_alloc_enqueue(struct gpu_device *device, void **out, int64_t bytes,
                              ffa_stream stream, ffa_error *err)
 {
     *out = NULL;
-    ON_DEVICE(device, cudaMallocAsync(out, (size_t)bytes, stream), "allocate device memory", err);
+    GPU_ON_DEVICE(device, cudaMallocAsync(out, (size_t)bytes, stream), "allocate device memory",
+                  err);
 }
 
 ffa_status gpu_free_enqueue(struct gpu_device *device, void *memory, ffa_stream stream,
@@ -48,23 +38,24 @@ ffa_status gpu_free_enqueue(struct gpu_device *device, void *memory, ffa_stream 
 {
     if (!memory)
         return FFA_OK;
-    ON_DEVICE(device, cudaFreeAsync(memory, stream), "free device memory", err);
+    GPU_ON_DEVICE(device, cudaFreeAsync(memory, stream), "free device memory", err);
 }
 
 ffa_status gpu_copy(struct gpu_device *device, void *dst, const void *src, int64_t bytes,
                     ffa_error *err)
 {
-    ON_DEVICE(device, cudaMemcpy(dst, src, (size_t)bytes, cudaMemcpyDefault), "copy memory", err);
+    GPU_ON_DEVICE(device, cudaMemcpy(dst, src, (size_t)bytes, cudaMemcpyDefault), "copy memory",
+                  err);
 }
 
 ffa_status gpu_upload_enqueue(struct gpu_device *device, void *dst, const void *src, int64_t bytes,
                               ffa_stream stream, ffa_error *err)
 {
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    int previous = device->ordinal;
+    bool is_pushed = false;
     ffa_status rc;
 
-    FFA_TRY(gpu_enter(device, &previous, err));
+    FFA_TRY(gpu_enter(device, &is_pushed, err));
     GPU_TRY(device, cudaStreamIsCapturing(stream, &capture), "query the stream", err);
     if (capture != cudaStreamCaptureStatusNone) {
         rc = error_fail(err, FFA_INVALID, 0,
@@ -73,27 +64,28 @@ ffa_status gpu_upload_enqueue(struct gpu_device *device, void *dst, const void *
     }
     rc = upload_ring_enqueue(&device->uploads, dst, src, bytes, stream, err);
 out:
-    gpu_leave(device, previous);
+    gpu_leave(device, is_pushed);
     return rc;
 }
 
 ffa_status gpu_fill_enqueue(struct gpu_device *device, void *dst, int byte, int64_t bytes,
                             ffa_stream stream, ffa_error *err)
 {
-    ON_DEVICE(device, cudaMemsetAsync(dst, byte, (size_t)bytes, stream), "fill device memory", err);
+    GPU_ON_DEVICE(device, cudaMemsetAsync(dst, byte, (size_t)bytes, stream), "fill device memory",
+                  err);
 }
 
 ffa_status gpu_synchronize(struct gpu_device *device, ffa_error *err)
 {
-    ON_DEVICE(device, cudaDeviceSynchronize(), "finish the device's work", err);
+    GPU_ON_DEVICE(device, cudaDeviceSynchronize(), "finish the device's work", err);
 }
 
 ffa_status gpu_time_begin(struct gpu_device *device, ffa_stream stream, ffa_error *err)
 {
-    int previous = device->ordinal;
+    bool is_pushed = false;
     ffa_status rc;
 
-    FFA_TRY(gpu_enter(device, &previous, err));
+    FFA_TRY(gpu_enter(device, &is_pushed, err));
     if (!device->begin)
         GPU_TRY(device, cudaEventCreate(&device->begin), "create an event", err);
     if (!device->end)
@@ -101,24 +93,24 @@ ffa_status gpu_time_begin(struct gpu_device *device, ffa_stream stream, ffa_erro
     GPU_TRY(device, cudaEventRecord(device->begin, stream), "record an event", err);
     device->is_timing = true;
 out:
-    gpu_leave(device, previous);
+    gpu_leave(device, is_pushed);
     return rc;
 }
 
 ffa_status gpu_time_end(struct gpu_device *device, ffa_stream stream, float *ms, ffa_error *err)
 {
-    int previous = device->ordinal;
+    bool is_pushed = false;
     ffa_status rc;
 
     *ms = 0.0f;
     if (!device->is_timing)
         return error_fail(err, FFA_INVALID, 0, "the stopwatch was not started");
     device->is_timing = false;
-    FFA_TRY(gpu_enter(device, &previous, err));
+    FFA_TRY(gpu_enter(device, &is_pushed, err));
     GPU_TRY(device, cudaEventRecord(device->end, stream), "record an event", err);
     GPU_TRY(device, cudaEventSynchronize(device->end), "wait for an event", err);
     GPU_TRY(device, cudaEventElapsedTime(ms, device->begin, device->end), "read the events", err);
 out:
-    gpu_leave(device, previous);
+    gpu_leave(device, is_pushed);
     return rc;
 }

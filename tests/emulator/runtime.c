@@ -743,12 +743,90 @@ static CUresult encode(CUtensorMap *out, CUtensorMapDataType type, cuuint32_t ra
 
 /* ---- the driver's functions ---- */
 
-static CUresult context_get_current(CUcontext *context)
+static CUresult context_get_device(CUdevice *device)
+{
+    *device = 0;
+    return has_context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+static CUresult context_push(CUcontext context)
+{
+    (void)context;
+    has_context = true;
+    return CUDA_SUCCESS;
+}
+
+static CUresult context_pop(CUcontext *context)
+{
+    *context = NULL;
+    has_context = false;
+    return CUDA_SUCCESS;
+}
+
+static CUresult context_retain(CUcontext *context, CUdevice device)
 {
     static char any;
 
-    *context = has_context ? (CUcontext)(void *)&any : NULL;
+    (void)device;
+    *context = (CUcontext)(void *)&any;
     return CUDA_SUCCESS;
+}
+
+static CUresult event_query(CUevent event)
+{
+    return ((const struct event *)event)->is_pending ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+
+/* ---- one device only ---- */
+
+EXPORT cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int other)
+{
+    (void)device, (void)other;
+    *can = 0;
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaDeviceEnablePeerAccess(int other, unsigned flags)
+{
+    (void)other, (void)flags;
+    return done(cudaErrorInvalidDevice);
+}
+
+EXPORT cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+    *least = 0;
+    *greatest = -5;
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority)
+{
+    (void)priority;
+    return cudaStreamCreateWithFlags(stream, flags);
+}
+
+EXPORT cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
+{
+    (void)stream, (void)event, (void)flags;
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *memory)
+{
+    (void)handle, (void)memory;
+    return done(cudaErrorNotSupported);
+}
+
+EXPORT cudaError_t cudaIpcOpenMemHandle(void **memory, cudaIpcMemHandle_t handle, unsigned flags)
+{
+    (void)memory, (void)handle, (void)flags;
+    return done(cudaErrorNotSupported);
+}
+
+EXPORT cudaError_t cudaIpcCloseMemHandle(void *memory)
+{
+    (void)memory;
+    return done(cudaErrorNotSupported);
 }
 
 static CUresult device_get(CUdevice *device, int ordinal)
@@ -772,7 +850,11 @@ EXPORT cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **f
         void (*entry)(void);
     } rows[] = {
         { "cuTensorMapEncodeTiled", (void (*)(void))encode },
-        { "cuCtxGetCurrent", (void (*)(void))context_get_current },
+        { "cuCtxGetDevice", (void (*)(void))context_get_device },
+        { "cuCtxPopCurrent", (void (*)(void))context_pop },
+        { "cuCtxPushCurrent", (void (*)(void))context_push },
+        { "cuDevicePrimaryCtxRetain", (void (*)(void))context_retain },
+        { "cuEventQuery", (void (*)(void))event_query },
         { "cuDeviceGet", (void (*)(void))device_get },
         { "cuDeviceGetName", (void (*)(void))device_get_name },
     };

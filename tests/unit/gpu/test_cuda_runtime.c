@@ -17,7 +17,7 @@ static const struct {
     { "another library", FFA_TEST_FAKE_NVRTC, "does not tell its version" },
     { "too old", FFA_TEST_OLD_CUDART, "is 12.6, older than 12.8" },
     { "newer than the driver", FFA_TEST_NEWER_CUDART, "is 13.0, the driver is of 12.8" },
-    { "not whole", FFA_TEST_LACKING_CUDART, "lacks cudaDeviceGetAttribute" },
+    { "not whole", FFA_TEST_LACKING_CUDART, "lacks cudaDeviceCanAccessPeer" },
 };
 
 START_TEST(runtime_that_will_not_do_is_named)

@@ -21,28 +21,28 @@ ffa_status gpu_capture_relax(struct gpu_device *device, ffa_error *err)
 ffa_status gpu_read(struct gpu_device *device, ffa_stream stream, void *host, const void *src,
                     int64_t bytes, ffa_error *err)
 {
-    int previous = device->ordinal;
+    bool is_pushed = false;
     ffa_status rc;
 
-    FFA_TRY(gpu_enter(device, &previous, err));
+    FFA_TRY(gpu_enter(device, &is_pushed, err));
     GPU_TRY(device, cudaMemcpyAsync(host, src, (size_t)bytes, cudaMemcpyDeviceToHost, stream),
             "read device memory", err);
     GPU_TRY(device, cudaStreamSynchronize(stream), "wait for a stream", err);
 out:
-    gpu_leave(device, previous);
+    gpu_leave(device, is_pushed);
     return rc;
 }
 
 ffa_status gpu_send(struct gpu_device *device, ffa_stream stream, void *dst, const void *host,
                     int64_t bytes, ffa_error *err)
 {
-    int previous = device->ordinal;
+    bool is_pushed = false;
     ffa_status rc;
 
-    FFA_TRY(gpu_enter(device, &previous, err));
+    FFA_TRY(gpu_enter(device, &is_pushed, err));
     GPU_TRY(device, cudaMemcpyAsync(dst, host, (size_t)bytes, cudaMemcpyHostToDevice, stream),
             "write device memory", err);
 out:
-    gpu_leave(device, previous);
+    gpu_leave(device, is_pushed);
     return rc;
 }

@@ -51,6 +51,7 @@ allowed_for() {
         parallel/dispatch) echo "base tensor mask" ;;
         parallel/plan) echo "base mask tile parallel/dispatch" ;;
         parallel/run) echo "base tensor tile cpu parallel/plan" ;;
+        parallel/device) echo "base tensor mask tile gpu service attention parallel/plan parallel/run" ;;
         simulate) echo "base mask parallel/dispatch parallel/plan" ;;
         oracle) echo "" ;;
         cli) echo "oracle" ;;

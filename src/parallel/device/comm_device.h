@@ -194,6 +194,7 @@ struct comm_device {
     /* Of the watchdog's thread, and of destroy after it: */
     uint64_t *seen;               /* a copy of the own block */
     uint64_t *said;               /* [rank_count]: the last state said to each rank */
+    bool has_heard;    /* a rank has said that the group is broken */
     bool has_spoilt;              /* what the calls receive was filled */
     bool is_draining;             /* `drained` was recorded since the last call was over */
     bool is_quiet;                /* nothing of the rank is under way, and nothing will be */
@@ -294,6 +295,10 @@ ffa_status comm_device_status(const struct comm_device *comm, ffa_error *err);
 /* all [rank_count][bytes] by the caller's bootstrap; a failure of it breaks the group. */
 ffa_status comm_peer_gather(struct comm_device *comm, const void *mine, void *all, size_t bytes,
                             ffa_error *err);
+/* Collective: FFA_OK on all ranks, or a failure on all: that of the lowest rank whose `rc` is one,
+ * with its own message, or as FFA_COMM with the rank named. why: of `rc`. */
+ffa_status comm_peer_agree(struct comm_device *comm, ffa_status rc, const ffa_error *why,
+                           ffa_error *err);
 /* Collective: who the ranks are, their blocks and windows mapped, blocks_device made. All ranks or
  * none. */
 ffa_status comm_peer_join(struct comm_device *comm, const int64_t bytes[WINDOW_COUNT],

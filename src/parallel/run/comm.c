@@ -76,3 +76,17 @@ void ffa_comm_cancel(ffa_comm *comm, const char *why)
     text_copy(message, "cancelled at rank %d%s%s", comm->rank, why ? ": " : "", why ? why : "");
     comm->ops->cancel(comm, FFA_COMM, message);
 }
+
+ffa_status ffa_comm_reserve(ffa_comm *comm, int64_t key_bytes, int64_t sum_bytes, ffa_error *err)
+{
+    if (!comm)
+        return error_fail(err, FFA_INVALID, 0, "comm is NULL");
+    return comm->ops->reserve(comm, key_bytes, sum_bytes, err);
+}
+
+ffa_status ffa_comm_status(const ffa_comm *comm, ffa_error *err)
+{
+    if (!comm)
+        return error_fail(err, FFA_INVALID, 0, "comm is NULL");
+    return comm->ops->status(comm, err);
+}

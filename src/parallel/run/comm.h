@@ -88,6 +88,9 @@ struct comm_ops {
     /* What the rank is about to do, in words that must be those of all ranks in the same call. Does
      * not wait; ranks that differ break the group. */
     ffa_status (*enter)(ffa_comm *comm, uint64_t call, const char *words, ffa_error *err);
+    /* ffa_comm_reserve and ffa_comm_status; status from any thread. */
+    ffa_status (*reserve)(ffa_comm *comm, int64_t key_bytes, int64_t sum_bytes, ffa_error *err);
+    ffa_status (*status)(const ffa_comm *comm, ffa_error *err);
     /* Break the group; the first reason stays. Any thread. */
     void (*cancel)(ffa_comm *comm, ffa_status status, const char *message);
 };

@@ -691,6 +691,28 @@ out:
     return rc;
 }
 
+/* The windows grow with the calls that need them. */
+static ffa_status loopback_reserve(ffa_comm *comm, int64_t key_bytes, int64_t sum_bytes,
+                                   ffa_error *err)
+{
+    const struct bounded fields[] = { { "key_bytes", key_bytes, 0, INT64_MAX },
+                                      { "sum_bytes", sum_bytes, 0, INT64_MAX } };
+
+    (void)comm;
+    return check_bounded(fields, sizeof fields / sizeof *fields, err);
+}
+
+static ffa_status loopback_status(const ffa_comm *comm, ffa_error *err)
+{
+    struct hub *hub = ((const struct endpoint *)(const void *)comm)->hub;
+    ffa_status rc;
+
+    pthread_mutex_lock(&hub->lock);
+    rc = status_of(hub, err);
+    pthread_mutex_unlock(&hub->lock);
+    return rc;
+}
+
 static const struct comm_ops loopback_ops = {
     .destroy = loopback_destroy,
     .window = loopback_window,
@@ -704,6 +726,8 @@ static const struct comm_ops loopback_ops = {
     .drain = loopback_drain,
     .gather = loopback_gather,
     .enter = loopback_enter,
+    .reserve = loopback_reserve,
+    .status = loopback_status,
     .cancel = loopback_cancel,
 };
 

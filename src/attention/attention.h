@@ -5,6 +5,7 @@
 #ifndef FFA_ATTENTION_ATTENTION_H
 #define FFA_ATTENTION_ATTENTION_H
 
+#include "arrivals.h"
 #include "attention/kernels.h"
 #include "attention/plan_choice.h"
 #include "tile/plan_image.h"
@@ -23,8 +24,13 @@ struct ffa_plan {
     int32_t heads_in_mask;      /* 1, or heads_kv */
     int32_t split_heads;        /* query heads of the calls that it was split for; 0: it was not */
     int32_t stage, stage_count; /* of a pass in stages; 0 and 1: all in one */
-    uint32_t flags;             /* FFA_PLAN_..., as asked for */
-    int64_t capacity_bytes;     /* of the buffer of a plan that is replayed; 0: it is not */
+    /* Of a plan of arriving keys; count 0: it is none. stage_tiles: backward, of all lists. */
+    struct {
+        int32_t count, stage_end[ARRIVAL_STAGES_MAX];
+        int64_t stage_tiles[ARRIVAL_STAGES_MAX];
+    } arriving;
+    uint32_t flags;                   /* FFA_PLAN_..., as asked for */
+    int64_t capacity_bytes;           /* of the buffer of a plan that is replayed; 0: it is not */
     struct plan_reference *reference; /* of such a plan; NULL: its own tiles */
     struct plan_image image;          /* of both; zero on the CPU */
     unsigned char *image_data;        /* [image.bytes], to be uploaded; NULL on the CPU */

@@ -6,6 +6,7 @@
 #ifndef FFA_ATTENTION_BACKWARD_ARGS_H
 #define FFA_ATTENTION_BACKWARD_ARGS_H
 
+#include "arrivals.h"
 #include "device_limits.h"
 #include "tensor_map.h"
 #include "tile_plan.h"
@@ -46,12 +47,14 @@ struct attention_backward_args {
     /* deterministic: the dq semaphores: visits so far of each block of the grid, counted for each
      * block of a cluster apart, 0 before a launch: [heads_q][cluster][blocks of tile_m rows]. */
     int *dq_semaphores;
+    struct arrivals arrivals; /* read by kernels of the row `arrivals` */
+    struct departures departures;
 };
 
 #ifdef __cplusplus
-static_assert(sizeof(attention_backward_args) == 704, "host and device disagree");
+static_assert(sizeof(attention_backward_args) == 960, "host and device disagree");
 #else
-_Static_assert(sizeof(struct attention_backward_args) == 704, "host and device disagree");
+_Static_assert(sizeof(struct attention_backward_args) == 960, "host and device disagree");
 #endif
 
 enum {
@@ -142,6 +145,9 @@ FFA_HOST_DEVICE int attention_backward_is_specialised(int head_dim, int head_dim
 {
     return head_dim > BACKWARD_COLUMNS_MAX || head_dim_v > BACKWARD_COLUMNS_MAX;
 }
+
+/* Warps that consume, and that count a tile's departure. */
+enum { BACKWARD_CONSUMER_WARPS = 8 };
 
 /* Keys of a CUDA block. */
 FFA_HOST_DEVICE int attention_backward_block_n(int head_dim, int head_dim_v)

@@ -34,6 +34,7 @@
  *     backward_dq.h           dQ: consumer to shared memory, sender to the workspace
  *     backward_tickets.h      ordered accumulation
  *     backward_cluster.h      clusters of two: which block has what
+ *     backward_arrivals.h     context parallelism: keys that arrive, gradients that others wait for
  *     backward_consumer.h     how consumers begin and end a tile
  *     backward_specialised.h  the main loops of specialised consumers (more than 128 columns)
  *     backward_stores.h       dk, dv
@@ -163,12 +164,13 @@ FFA_DEVICE void consumer_run(const attention_backward_args &a, const shared_view
         }
         const int thread = thread_now(), lane = thread % 32;
         const int key = slot->tile.begin + warpgroup * 64 + thread / 32 * 16 + lane / 4;
-        const int key_end = slot->tile.begin + slot->tile.count;
+        const int begin = slot->tile.begin, key_end = begin + slot->tile.count;
         char *dk_to = dk_find(a, slot);
         char *dv_to = dv_find(a, slot);
         tile_release(bars, tile_at);
         store_dv(a, dv, dv_to, key, key_end, lane);
         store_dk(a, dk, dk_to, key, key_end, lane);
+        tile_departs(a, begin);
     }
     consumer_finish(bars);
 }

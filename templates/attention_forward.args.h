@@ -6,6 +6,7 @@
 #ifndef FFA_ATTENTION_FORWARD_ARGS_H
 #define FFA_ATTENTION_FORWARD_ARGS_H
 
+#include "arrivals.h"
 #include "device_limits.h"
 #include "tensor_map.h"
 #include "tile_plan.h"
@@ -40,14 +41,16 @@ struct attention_forward_args {
     /* packed: query heads of a kv head, which share a tile; heads_q and l2_heads above then
      * count kv heads, and group is 1. Q's boxes are 64 columns x pack x tile_m / pack. */
     int pack;
-    int pack_inverse; /* forward_pack_inverse(pack) */
-    float *part_lse;  /* [part rows][heads of the call] */
+    int pack_inverse;         /* forward_pack_inverse(pack) */
+    float *part_lse;          /* [part rows][heads of the call] */
+    struct arrivals arrivals; /* read by kernels of the row `arrivals` */
+    long long pad_[5];        /* to a multiple of 64 */
 };
 
 #ifdef __cplusplus
-static_assert(sizeof(attention_forward_args) == 576, "host and device disagree");
+static_assert(sizeof(attention_forward_args) == 704, "host and device disagree");
 #else
-_Static_assert(sizeof(struct attention_forward_args) == 576, "host and device disagree");
+_Static_assert(sizeof(struct attention_forward_args) == 704, "host and device disagree");
 #endif
 
 enum {

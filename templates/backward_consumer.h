@@ -7,6 +7,7 @@
 #ifndef FFA_BACKWARD_CONSUMER_H
 #define FFA_BACKWARD_CONSUMER_H
 
+#include "backward_arrivals.h"
 #include "backward_dq.h"
 #include "backward_gradients.h"
 #include "backward_products.h"

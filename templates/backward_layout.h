@@ -8,6 +8,7 @@
 
 #include "attention_backward.args.h"
 #include "ffa_device.h"
+#include "kernel_arrivals.h"
 #include "kernel_plan.h"
 #include "kernel_start.h"
 #include "kernel_wait.h"
@@ -50,6 +51,8 @@ constexpr int dv_regs = head_dim_v / 2;
  * columns the last piece has 32. */
 constexpr int last_columns = head_dim % 64 ? head_dim % 64 : 64;
 static_assert(head_dim % 32 == 0 && head_dim_v % 32 == 0, "multiples of 32");
+static_assert(4 * consumers == BACKWARD_CONSUMER_WARPS, "host and device disagree");
+static_assert(!spec::arrivals || spec::dkv_fp32, "owners add up dk and dv in fp32");
 static_assert(consumers == 2,
               "registers of consumers, and a thread of a warpgroup for each key of the block");
 static_assert(is_specialised ? tile_m == 64 : tile_m / 64 * panels == consumers,
@@ -250,7 +253,7 @@ static_assert(block_slots % (2 * q_slots) == 0, "the count is the index of the r
 enum wait_name : int {
     at_nothing,
 #define X(name, text) at_##name,
-    BACKWARD_WAITS(X) BACKWARD_TICKET_WAITS(X)
+    BACKWARD_WAITS(X) BACKWARD_TICKET_WAITS(X) at_arrival /* of keys */
 #undef X
 };
 
@@ -263,8 +266,9 @@ FFA_DEVICE void watchdog_report(int thread, int name)
 
     printf("attention_backward: block %d: thread %d waits for %s without end\n", (int)blockIdx.x,
            thread,
-           spec::deterministic && name >= at_ticket_full ? ticket_names[name - at_ticket_full]
-                                                         : names[name]);
+           spec::arrivals && name == at_arrival            ? "keys to arrive"
+           : spec::deterministic && name >= at_ticket_full ? ticket_names[name - at_ticket_full]
+                                                           : names[name]);
 }
 
 struct shared_view {

@@ -6,7 +6,7 @@
 #ifndef FFA_BACKWARD_SCHEDULE_H
 #define FFA_BACKWARD_SCHEDULE_H
 
-#include "backward_layout.h"
+#include "backward_arrivals.h"
 
 namespace {
 
@@ -109,6 +109,12 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
         scheduler_wait(bars.tile_empty(at.slot), at.parity ^ 1);
         backward_tile_slot *slot = smem.slot(at.slot);
         const bool has_work = item < plan.pass.tile_count * a.tile_items;
+        /* Where keys arrive, one lane has no registers to copy several records at a time: with a
+         * step that the compiler does not know, it does not unroll. */
+        uint32_t opaque = scheduler_lanes;
+        if (spec::arrivals && scheduler_lanes == 1)
+            keep(opaque);
+        const int step = spec::arrivals ? (int)opaque : scheduler_lanes;
         if (has_work) { /* the tile's record: this block's keys, the query heads of its head group
                          */
             const bool has_lists = a.flags & BACKWARD_LIST_PER_KV_HEAD;
@@ -132,13 +138,15 @@ FFA_DEVICE void scheduler_run(const attention_backward_args &a, const shared_vie
                 slot->heads_at_once = plan.lockstep ? share : 1;
                 slot->is_descending = found.is_descending;
             }
-            for (int i = lane; i < min(inline_sweeps, tile.sweep_count); i += scheduler_lanes)
+            for (int i = lane; i < min(inline_sweeps, tile.sweep_count); i += step)
                 slot->sweeps[i] = plan_record<plan_sweep>(a.image, tile.sweep_begin + i);
-            for (int i = lane; i < min(inline_bands, tile.band_count); i += scheduler_lanes)
+            for (int i = lane; i < min(inline_bands, tile.band_count); i += step)
                 slot->bands[i] = plan_record<plan_band>(a.image, tile.band_begin + i);
         } else if (lane == 0) {
             slot->tile.count = -1;
         }
+        if (spec::arrivals && has_work && lane == 0)
+            tile_wait(a, bars, slot->tile.begin);
         mbarrier_arrive(bars.tile_full(at.slot));
         at.next();
         if (!has_work)

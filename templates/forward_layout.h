@@ -8,6 +8,7 @@
 
 #include "attention_forward.args.h"
 #include "ffa_device.h"
+#include "kernel_arrivals.h"
 #include "kernel_plan.h"
 #include "kernel_start.h"
 #include "kernel_wait.h"
@@ -38,6 +39,8 @@ constexpr int p_regs = tile_n / 4;
 constexpr bool has_partial = spec::out_fp32 || spec::staged;
 static_assert(!spec::split || !has_partial, "parts are combined into an out of dtype");
 static_assert(!spec::out_fp32 || !spec::staged, "out is fp32 always, or until the last stage");
+static_assert(!spec::arrivals || (!has_partial && !spec::split),
+              "a pass whose keys arrive is one launch, with an out of dtype");
 static_assert(head_dim % 16 == 0, "head_dim must be a multiple of 16");
 static_assert(head_dim_v % 32 == 0, "head_dim_v must be a multiple of 32");
 static_assert(tile_n % 16 == 0, "tile_n must be a multiple of 16");
@@ -147,7 +150,7 @@ static_assert(tile_slots == 2, "q_slot and q_parity count on it");
 enum wait_name : int {
     at_nothing,
 #define X(name, text) at_##name,
-    FORWARD_WAITS(X)
+    FORWARD_WAITS(X) at_arrival /* of keys */
 #undef X
 };
 
@@ -158,7 +161,7 @@ FFA_DEVICE void watchdog_report(int thread, int name)
 #undef X
 
     printf("attention_forward: block %d: thread %d waits for %s without end\n", (int)blockIdx.x,
-           thread, names[name]);
+           thread, spec::arrivals && name == at_arrival ? "keys to arrive" : names[name]);
 }
 
 struct shared_view {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * attention_forward: the producer. One thread has the copy engine fetch the Q of each tile, and the
- * blocks of K and V in the order in which the consumers use them.
+ * blocks of K and V in the order in which the consumers use them. Where keys arrive during the
+ * launch it waits for those of a sweep; K is loaded before V, so that one wait is for both.
  */
 #ifndef FFA_FORWARD_LOADS_H
 #define FFA_FORWARD_LOADS_H
@@ -60,6 +61,7 @@ FFA_DEVICE void producer_run(const attention_forward_args &a, const shared_view 
     const barriers bars = smem.bars();
     ring<tile_slots> tile_at;
     ring<kv_slots> k_next, v_next;
+    int stage = 0; /* of arrivals: the last one that is there */
 
     prefetch_tensormap(&a.q);
     prefetch_tensormap(&a.k);
@@ -76,6 +78,9 @@ FFA_DEVICE void producer_run(const attention_forward_args &a, const shared_view 
         load_q(a, smem, slot, tile_at);
         for (int i = 0; i < sweep_count; ++i) {
             const plan_sweep sweep = tile_sweep(a, slot, i);
+            if constexpr (spec::arrivals)
+                while (stage + 1 < a.arrivals.count && sweep.end > a.arrivals.stage_end[stage])
+                    stage_wait_next(bars, a.arrivals, stage, at_arrival);
             const int blocks = (sweep.end - sweep.begin + tile_n - 1) / tile_n;
             for (int j = blocks - 1; j >= 0; --j) {
                 const int row = sweep.begin + j * tile_n;

@@ -92,7 +92,13 @@ FFA_DEVICE void fence_proxy_async_global()
     asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
-/* ---- between blocks of a grid ---- */
+/* The same for memory of any state space. */
+FFA_DEVICE void fence_proxy_async_all()
+{
+    asm volatile("fence.proxy.async;" ::: "memory");
+}
+
+/* ---- between blocks of a grid, and with other devices ---- */
 
 FFA_DEVICE int ld_acquire_gpu(const int *address)
 {
@@ -105,6 +111,36 @@ FFA_DEVICE int ld_acquire_gpu(const int *address)
 FFA_DEVICE void st_release_gpu(int *address, int value)
 {
     asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+
+/* Returns what was there. The adding releases, the reading does not acquire. */
+FFA_DEVICE int atomic_add_release_gpu(int *address, int value)
+{
+    int was;
+
+    asm volatile("atom.release.gpu.global.add.s32 %0, [%1], %2;"
+                 : "=r"(was)
+                 : "l"(address), "r"(value)
+                 : "memory");
+    return was;
+}
+
+FFA_DEVICE unsigned long long ld_acquire_sys(const unsigned long long *address)
+{
+    unsigned long long value;
+
+    asm volatile("ld.acquire.sys.global.b64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
+    return value;
+}
+
+FFA_DEVICE void st_release_sys(unsigned long long *address, unsigned long long value)
+{
+    asm volatile("st.release.sys.global.b64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
+}
+
+FFA_DEVICE void fence_acq_rel_sys()
+{
+    asm volatile("fence.acq_rel.sys;" ::: "memory");
 }
 
 /* ---- named barriers: ids are immediates, or ptxas reserves all sixteen ---- */

@@ -269,9 +269,9 @@ typedef struct ffa_attention_spec {
     /* 0: plans may be split over their keys if flags has FFA_SPEC_SPLIT. FFA_SPLIT_AUTO: a plan is
      * split where its mask leaves the device idle and the parts save a good share of the time
      * (ffa_plan_info says whether it was). Applies where heads_q and heads_kv are given, and flags
-     * has none of FFA_SPEC_SPLIT, _OUT_FP32, _STAGED and _BACKWARD. It costs two or three more
-     * kernels to look up, or to compile, on a GPU; where they cannot be had (nothing may be
-     * compiled, no NVRTC, no room for them), no plan is split, and that is no error. */
+     * has none of FFA_SPEC_SPLIT, _OUT_FP32, _STAGED, _BACKWARD and _PARALLEL. It costs two or
+     * three more kernels to look up, or to compile, on a GPU; where they cannot be had (nothing may
+     * be compiled, no NVRTC, no room for them), no plan is split, and that is no error. */
     int32_t split;
     int32_t pad_;
 } ffa_attention_spec;
@@ -302,7 +302,15 @@ enum {
     /* kernels for plans whose tiles are split over their keys wherever that gains anything
      * (ffa_plan_opts.heads_q), and no others; not with FFA_SPEC_OUT_FP32, _STAGED or _BACKWARD. No
      * use on the CPU */
-    FFA_SPEC_SPLIT = 1u << 8
+    FFA_SPEC_SPLIT = 1u << 8,
+    /* kernels of context-parallel passes (ffa_parallel_forward and _backward on GPUs): keys of
+     * other ranks arrive while a pass's one launch runs, and other ranks are told when the
+     * gradients of their keys are complete. Of both passes with FFA_SPEC_BACKWARD. ffa_forward and
+     * ffa_backward take them, too; dk and dv then go through fp32 sums in the workspace. Plans are
+     * never split without being asked. With FFA_SPEC_DEBUG a kernel also traps where keys do not
+     * arrive within about a second. Not with FFA_SPEC_OUT_FP32, _STAGED, _SPLIT or _GRAD_FP32. On
+     * the CPU it changes nothing */
+    FFA_SPEC_PARALLEL = 1u << 9
 };
 enum { FFA_PACK_AUTO = -1, FFA_SPLIT_AUTO = -1 };
 /* The most query heads of a call, and kv heads. */

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ffa_backward: check the arguments, fill three launches, enqueue. In a pass in stages the first
+ * ffa_backward, and the same over keys that arrive: check the arguments, fill three launches,
+ * enqueue. In a pass in stages the first
  * launch is the first stage's, and the third the last one's: between them dq is a sum in the
  * workspace.
  *
  * A workspace, every part at a multiple of 256 bytes:
  *
- *   counter    COUNTER_BYTES, as of ffa_forward
+ *   counter    COUNTER_BYTES, as of ffa_forward; behind it the counters of departures
  *   semaphores int32 [heads_q][backward_cluster][blocks of tile_m rows], where deterministic
  *   stats      fp32 [heads_q][2][stats_rows]
  *   dq         fp32 [heads_q][dq_rows][head_dim of the kernels], lying as attention_backward says
  *   dk parts   fp32 [parts][heads_kv][tokens_k][head_dim], where parts > 1, and of kernels of
- *              passes in stages
+ *              passes in stages and of context-parallel ones; not where keys arrive, which have
+ *              a window of their own for these sums
  *   dv parts   the same with head_dim_v
  *
  * Nothing in it need be initialised: the first launch sets counter, semaphores and dq to 0 and
@@ -19,6 +21,7 @@
  * semaphores with a memset.
  */
 #include "attention/arguments.h"
+#include "attention/arriving.h"
 
 #include "attention_backward.args.h"
 #include "backward_finish.args.h"
@@ -27,6 +30,8 @@
 #include "tile/ticket.h"
 
 _Static_assert(offsetof(struct backward_block, flags) == BACKWARD_BLOCK_FLAGS_AT, "device layout");
+
+enum { DEPARTURES_AT = COUNTER_BYTES / 2 }; /* in a cache line apart from the counter */
 
 #define PART_MAX ((int64_t)1 << 56) /* bytes: no address space holds more */
 
@@ -61,6 +66,8 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
         .dq_rows = (shape->seqlen_q + BACKWARD_DQ_ROWS - 1) / BACKWARD_DQ_ROWS * BACKWARD_DQ_ROWS,
         .order = plan_order(plan, &query)
     };
+    if (plan->arriving.count)
+        out->order.parts = 1;
     out->semaphores_at = out->bytes;
     if (kernels->is_deterministic)
         FFA_TRY(layout_add(out, &out->semaphores_at, "dq semaphores",
@@ -71,7 +78,8 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
                        err));
     FFA_TRY(layout_add(out, &out->dq_at, "dq", out->dq_rows * heads_q, bytes * kernels->dq_columns,
                        err));
-    if (out->order.parts > 1 || kernels->is_staged) {
+    if (out->order.parts > 1 || kernels->is_staged ||
+        (kernels->is_parallel && !plan->arriving.count)) {
         const int64_t rows = shape->seqlen_k * heads_kv * out->order.parts;
 
         FFA_TRY(layout_add(out, &out->dk_at, "parts of dk", rows, bytes * kernels->head_dim, err));
@@ -93,7 +101,7 @@ static ffa_status objects_check(const ffa_kernels *kernels, const ffa_plan *plan
 {
     if (!kernels->has_backward)
         return error_fail(err, FFA_INVALID, 0, "the kernels were made without FFA_SPEC_BACKWARD");
-    if (!plan->backward.tile_count)
+    if (plan->arriving.count ? !plan->backward.tile_m : !plan->backward.tile_count)
         return error_fail(err, FFA_INVALID, 0,
                           "the plan was made with kernels without FFA_SPEC_BACKWARD");
     if (plan->backward.tile_m != kernels->backward_tile_m ||
@@ -182,7 +190,7 @@ out:
 
 /* ---- arguments ---- */
 
-/* Before the last stage nobody looks at dq. */
+/* Before the last stage nobody looks at dq; where keys arrive nobody looks at dk and dv. */
 static ffa_status backward_tensors_check(ffa_backward_args *args, const ffa_kernels *kernels,
                                          const ffa_plan *plan, ffa_error *err)
 {
@@ -195,6 +203,8 @@ static ffa_status backward_tensors_check(ffa_backward_args *args, const ffa_kern
     const int64_t heads_q = args->heads_q, heads_kv = args->heads_kv;
     const int64_t dim = kernels->head_dim, dim_v = kernels->head_dim_v;
     ffa_tensor *const dq = is_last(plan) ? &args->dq : NULL;
+    ffa_tensor *const dk = plan->arriving.count ? NULL : &args->dk;
+    ffa_tensor *const dv = plan->arriving.count ? NULL : &args->dv;
     ffa_tensor *const dlse = args->dlse.data ? &args->dlse : NULL;
     ffa_tensor *const partial_dk = args->partial_dk.data ? &args->partial_dk : NULL;
     ffa_tensor *const partial_dv = args->partial_dk.data ? &args->partial_dv : NULL;
@@ -207,8 +217,8 @@ static ffa_status backward_tensors_check(ffa_backward_args *args, const ffa_kern
         { dlse, "dlse", rows, heads_q, 1, sum_dtype, false, false },
         { &args->dout, "dout", rows, heads_q, dim_v, dtype, on_gpu, false },
         { dq, "dq", rows, heads_q, dim, grad_dtype, on_gpu, true },
-        { &args->dk, "dk", keys, heads_kv, dim, grad_dtype, on_gpu, true },
-        { &args->dv, "dv", keys, heads_kv, dim_v, grad_dtype, on_gpu, true },
+        { dk, "dk", keys, heads_kv, dim, grad_dtype, on_gpu, true },
+        { dv, "dv", keys, heads_kv, dim_v, grad_dtype, on_gpu, true },
         { partial_dk, "partial_dk", keys, heads_kv, dim, sum_dtype, on_gpu, false },
         { partial_dv, "partial_dv", keys, heads_kv, dim_v, sum_dtype, on_gpu, false },
     };
@@ -244,12 +254,14 @@ static ffa_status flags_check(const ffa_backward_args *args, const ffa_kernels *
 
 /* Import, resolve defaults, check: `args` is complete afterwards. */
 static ffa_status args_import(ffa_backward_args *args, const ffa_kernels *kernels,
-                              const ffa_plan *plan, const ffa_backward_args *from, ffa_error *err)
+                              const ffa_plan *plan, const ffa_backward_args *from,
+                              const struct arriving_call *arriving, ffa_error *err)
 {
     struct call_options options;
     ffa_status rc;
 
     FFA_TRY(opts_import(args, sizeof *args, from, err));
+    FFA_TRY(arriving_check(kernels, plan, arriving, err));
     FFA_TRY(objects_check(kernels, plan, err));
     FFA_TRY(heads_check(args->heads_q, args->heads_kv, kernels, plan, err));
     FFA_TRY(flags_check(args, kernels, err));
@@ -271,6 +283,7 @@ struct gpu_call {
     const ffa_kernels *kernels;
     const ffa_plan *plan;
     const ffa_backward_args *args;
+    const struct arriving_call *arriving; /* NULL: all keys are there */
     const struct backward_layout *layout;
     unsigned char *workspace;
     int32_t room; /* SMs */
@@ -333,16 +346,37 @@ out:
 /* Whether the main kernel writes sums that the last one turns into dk and dv. */
 static bool has_parts(const struct gpu_call *call)
 {
-    return call->layout->order.parts > 1 || call->args->partial_dk.data;
+    if (call->arriving)
+        return false;
+    return call->layout->order.parts > 1 || call->args->partial_dk.data ||
+           call->kernels->is_parallel;
 }
 
-/* Where the main kernel writes dk and dv: into the caller's tensors, or into parts. */
+/* dK and dV of a row lie one behind the other in the sum window. */
+static void sums_fill(struct attention_backward_args *launch, const struct gpu_call *call)
+{
+    const int64_t dim = call->kernels->head_dim, dim_v = call->kernels->head_dim_v;
+    const int64_t heads = call->args->heads_kv;
+
+    launch->dk = call->arriving->sums;
+    launch->dv = call->arriving->sums + heads * dim;
+    launch->dk_token_stride = launch->dv_token_stride = heads * (dim + dim_v);
+    launch->dk_head_stride = dim;
+    launch->dv_head_stride = dim_v;
+}
+
+/* Where the main kernel writes dk and dv: into the caller's tensors, into parts, or into the sum
+ * window. */
 static void outputs_fill(struct attention_backward_args *launch, const struct gpu_call *call)
 {
     const ffa_backward_args *args = call->args;
     const int64_t keys = call->plan->backward.shape.seqlen_k;
     const int64_t dim = call->kernels->head_dim, dim_v = call->kernels->head_dim_v;
 
+    if (call->arriving) {
+        sums_fill(launch, call);
+        return;
+    }
     if (has_parts(call)) {
         launch->dk = call->workspace + call->layout->dk_at;
         launch->dv = call->workspace + call->layout->dv_at;
@@ -362,6 +396,18 @@ static void outputs_fill(struct attention_backward_args *launch, const struct gp
     launch->dv_head_stride = args->dv.head_stride;
     if (args->flags & FFA_BACKWARD_ACCUMULATE)
         launch->flags |= BACKWARD_ACCUMULATE;
+}
+
+static ffa_status arriving_fill(struct attention_backward_args *launch, const struct gpu_call *call,
+                                ffa_error *err)
+{
+    /* Each consumer warp counts each work item once, in each block of a cluster. */
+    const int64_t warps =
+        (int64_t)launch->tile_items * call->kernels->backward_cluster * BACKWARD_CONSUMER_WARPS;
+
+    launch->arrivals = arrivals_of(call->plan, call->arriving);
+    return departures_fill(&launch->departures, call->plan, call->arriving, warps,
+                           (int *)(void *)(call->workspace + DEPARTURES_AT), err);
 }
 
 static ffa_status main_fill(struct attention_backward_args *launch, const struct gpu_call *call,
@@ -405,6 +451,8 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
         launch->cap_outer = (float)(LOG2_E * args->softcap);
     }
     outputs_fill(launch, call);
+    if (call->arriving)
+        FFA_TRY(arriving_fill(launch, call, err));
 out:
     return rc;
 }
@@ -455,13 +503,15 @@ static struct backward_finish_args finish_fill(const struct gpu_call *call)
 
 /* Everything that can be refused is, before the first launch. */
 static ffa_status backward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
-                               const ffa_backward_args *args, ffa_stream stream, ffa_error *err)
+                               const ffa_backward_args *args, const struct arriving_call *arriving,
+                               ffa_stream stream, ffa_error *err)
 {
     const int32_t room = gpu_device_sm_count(kernels->context->gpu) - args->sm_margin;
     struct backward_layout layout;
     const struct gpu_call call = { .kernels = kernels,
                                    .plan = plan,
                                    .args = args,
+                                   .arriving = arriving,
                                    .layout = &layout,
                                    .workspace = args->workspace,
                                    .room = room };
@@ -486,7 +536,9 @@ static ffa_status backward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
         FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, call.workspace, 0, layout.counters_bytes,
                                  stream, err));
     work_blocks = plan->backward.tile_count * launch.tile_items * kernels->backward_cluster;
-    FFA_TRY(gpu_kernel_enqueue(kernel, plan_blocks(plan, work_blocks, room), &launch, stream, err));
+    if (work_blocks > 0) /* no keys may be there and none arrive */
+        FFA_TRY(
+            gpu_kernel_enqueue(kernel, plan_blocks(plan, work_blocks, room), &launch, stream, err));
     if (is_last(plan) || finish.parts)
         FFA_TRY(gpu_kernel_enqueue(kernels->finish, room, &finish, stream, err));
 out:
@@ -560,23 +612,44 @@ out:
     return rc;
 }
 
-ffa_status ffa_backward(const ffa_kernels *kernels, const ffa_plan *plan,
-                        const ffa_backward_args *args_in, ffa_stream stream, ffa_error *err)
+/* arriving: NULL where all keys are there. */
+static ffa_status backward_enqueue(const ffa_kernels *kernels, const ffa_plan *plan,
+                                   const ffa_backward_args *args_in,
+                                   const struct arriving_call *arriving, ffa_stream stream,
+                                   ffa_error *err)
 {
     ffa_backward_args args;
     ffa_status rc;
 
-    if (!kernels || !plan || !args_in)
-        return error_fail(err, FFA_INVALID, 0, "ffa_backward: %s is NULL",
-                          !kernels ? "kernels"
-                          : !plan  ? "plan"
-                                   : "args");
-    FFA_TRY(args_import(&args, kernels, plan, args_in, err));
+    FFA_TRY(args_import(&args, kernels, plan, args_in, arriving, err));
     if (kernels->backward)
-        FFA_TRY(backward_gpu(kernels, plan, &args, stream, err));
+        FFA_TRY(backward_gpu(kernels, plan, &args, arriving, stream, err));
     else
         FFA_TRY(backward_cpu(kernels, plan, &args, stream, err));
     atomic_fetch_add_explicit(&kernels->context->stats.backward_calls, 1, memory_order_relaxed);
 out:
     return rc;
+}
+
+ffa_status ffa_backward(const ffa_kernels *kernels, const ffa_plan *plan,
+                        const ffa_backward_args *args, ffa_stream stream, ffa_error *err)
+{
+    if (!kernels || !plan || !args)
+        return error_fail(err, FFA_INVALID, 0, "ffa_backward: %s is NULL",
+                          !kernels ? "kernels"
+                          : !plan  ? "plan"
+                                   : "args");
+    return backward_enqueue(kernels, plan, args, NULL, stream, err);
+}
+
+ffa_status backward_enqueue_arriving(const ffa_kernels *kernels, const ffa_plan *plan,
+                                     const ffa_backward_args *args,
+                                     const struct arriving_call *call, ffa_stream stream,
+                                     ffa_error *err)
+{
+    if (!call->sums || (uintptr_t)call->sums % 16 || !call->owner_at)
+        return error_fail(err, FFA_INVALID, 0, "backward over arriving keys: %s is %s",
+                          call->owner_at ? "sums" : "owner_at",
+                          call->owner_at && call->sums ? "not 16-byte aligned" : "NULL");
+    return backward_enqueue(kernels, plan, args, call, stream, err);
 }

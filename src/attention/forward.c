@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ffa_forward: check the arguments, fill the launch, enqueue.
+ * ffa_forward, and the same over keys that arrive: check the arguments, fill the launch, enqueue.
  */
 #include "attention/arguments.h"
+#include "attention/arriving.h"
 
 #include "attention_forward.args.h"
 #include "cpu/cpu.h"
@@ -88,12 +89,14 @@ static ffa_status find_kernel(const struct forward_kernel **out, const ffa_kerne
 /* Import, resolve defaults, check: `args` and *kernel are complete afterwards. */
 static ffa_status args_import(ffa_forward_args *args, const struct forward_kernel **kernel,
                               const ffa_kernels *kernels, const ffa_plan *plan,
-                              const ffa_forward_args *from, ffa_error *err)
+                              const ffa_forward_args *from, const struct arriving_call *arriving,
+                              ffa_error *err)
 {
     struct call_options options;
     ffa_status rc;
 
     FFA_TRY(opts_import(args, sizeof *args, from, err));
+    FFA_TRY(arriving_check(kernels, plan, arriving, err));
     FFA_TRY(heads_check(args->heads_q, args->heads_kv, kernels, plan, err));
     FFA_TRY(find_kernel(kernel, kernels, plan, err));
     if (kernels->pack_heads && kernels->pack_heads != args->heads_q / args->heads_kv) {
@@ -203,7 +206,8 @@ out:
 }
 
 static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_kernel *kernel,
-                              const ffa_plan *plan, const ffa_forward_args *args, ffa_stream stream,
+                              const ffa_plan *plan, const ffa_forward_args *args,
+                              const struct arriving_call *arriving, ffa_stream stream,
                               ffa_error *err)
 {
     const struct tile_plan *tiles = &plan->forward;
@@ -230,6 +234,7 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_k
                           "%lld tiles x %d heads are more than 2^31 work items",
                           (long long)plan_tiles_most(plan, tiles), heads);
     FFA_TRY(maps_make(&launch, kernels, kernel, args, &tiles->shape, err));
+    launch.arrivals = arrivals_of(plan, arriving);
     launch.out = args->out.data;
     launch.partial = partial->data;
     launch.partial_token_stride = partial->token_stride;
@@ -296,51 +301,70 @@ out:
     return rc;
 }
 
-ffa_status ffa_forward(const ffa_kernels *kernels, const ffa_plan *plan,
-                       const ffa_forward_args *args_in, ffa_stream stream, ffa_error *err)
+static ffa_status forward_cpu(const ffa_kernels *kernels, const ffa_plan *plan,
+                              const ffa_forward_args *args, ffa_stream stream, ffa_error *err)
+{
+    const struct cpu_tensor partial = CPU_TENSOR(args->partial);
+    const struct cpu_forward call = {
+        .plan = &plan->forward,
+        .args = CPU_ARGS(*args),
+        .dtype = kernels->dtype,
+        .out_dtype = kernels->out_dtype,
+        .accumulate = (args->flags & FFA_FORWARD_ACCUMULATE) != 0,
+        .head_dim = kernels->head_dim,
+        .head_dim_v = kernels->head_dim_v,
+        .lse_dtype = sum_dtype_of(kernels),
+        .max_logits = args->max_logits,
+        .partial = args->partial.data ? &partial : NULL,
+        .threads = kernels->context->cpu_threads,
+        .fp64 =
+            kernels->dtype == FFA_FP64 || (kernels->context->opts.flags & FFA_OPEN_CPU_FP64) != 0,
+    };
+
+    if (stream)
+        return error_fail(err, FFA_INVALID, 0, "stream is %p on the CPU backend, must be NULL",
+                          (void *)stream);
+    if (args->max_logits && !raises_max(args, plan))
+        cpu_max_logits_init(args->max_logits, sum_dtype_of(kernels), args->heads_q);
+    return cpu_forward(&call, err);
+}
+
+/* arriving: NULL where all keys are there. */
+static ffa_status forward_enqueue(const ffa_kernels *kernels, const ffa_plan *plan,
+                                  const ffa_forward_args *args_in,
+                                  const struct arriving_call *arriving, ffa_stream stream,
+                                  ffa_error *err)
 {
     const struct forward_kernel *kernel = NULL;
     ffa_forward_args args;
     ffa_status rc;
 
-    if (!kernels || !plan || !args_in)
+    FFA_TRY(args_import(&args, &kernel, kernels, plan, args_in, arriving, err));
+    if (kernel->kernel)
+        FFA_TRY(forward_gpu(kernels, kernel, plan, &args, arriving, stream, err));
+    else
+        FFA_TRY(forward_cpu(kernels, plan, &args, stream, err));
+    atomic_fetch_add_explicit(&kernels->context->stats.forward_calls, 1, memory_order_relaxed);
+out:
+    return rc;
+}
+
+ffa_status ffa_forward(const ffa_kernels *kernels, const ffa_plan *plan,
+                       const ffa_forward_args *args, ffa_stream stream, ffa_error *err)
+{
+    if (!kernels || !plan || !args)
         return error_fail(err, FFA_INVALID, 0, "ffa_forward: %s is NULL",
                           !kernels ? "kernels"
                           : !plan  ? "plan"
                                    : "args");
-    FFA_TRY(args_import(&args, &kernel, kernels, plan, args_in, err));
-    if (kernel->kernel) {
-        FFA_TRY(forward_gpu(kernels, kernel, plan, &args, stream, err));
-    } else {
-        const struct cpu_tensor partial = CPU_TENSOR(args.partial);
-        const struct cpu_forward call = {
-            .plan = &plan->forward,
-            .args = CPU_ARGS(args),
-            .dtype = kernels->dtype,
-            .out_dtype = kernels->out_dtype,
-            .accumulate = (args.flags & FFA_FORWARD_ACCUMULATE) != 0,
-            .head_dim = kernels->head_dim,
-            .head_dim_v = kernels->head_dim_v,
-            .lse_dtype = sum_dtype_of(kernels),
-            .max_logits = args.max_logits,
-            .partial = args.partial.data ? &partial : NULL,
-            .threads = kernels->context->cpu_threads,
-            .fp64 = kernels->dtype == FFA_FP64 ||
-                    (kernels->context->opts.flags & FFA_OPEN_CPU_FP64) != 0,
-        };
+    return forward_enqueue(kernels, plan, args, NULL, stream, err);
+}
 
-        if (stream) {
-            rc = error_fail(err, FFA_INVALID, 0, "stream is %p on the CPU backend, must be NULL",
-                            (void *)stream);
-            goto out;
-        }
-        if (args.max_logits && !raises_max(&args, plan))
-            cpu_max_logits_init(args.max_logits, sum_dtype_of(kernels), args.heads_q);
-        FFA_TRY(cpu_forward(&call, err));
-    }
-    atomic_fetch_add_explicit(&kernels->context->stats.forward_calls, 1, memory_order_relaxed);
-out:
-    return rc;
+ffa_status forward_enqueue_arriving(const ffa_kernels *kernels, const ffa_plan *plan,
+                                    const ffa_forward_args *args, const struct arriving_call *call,
+                                    ffa_stream stream, ffa_error *err)
+{
+    return forward_enqueue(kernels, plan, args, call, stream, err);
 }
 
 ffa_status ffa_workspace_bytes(const ffa_kernels *kernels, const ffa_plan *plan, int64_t *bytes,

@@ -17,7 +17,7 @@
 enum {
     BACKWARD_FLAGS = FFA_SPEC_BACKWARD | FFA_SPEC_GRAD_FP32 | FFA_SPEC_DETERMINISTIC,
     KNOWN_FLAGS = FFA_SPEC_DEBUG | FFA_SPEC_SOFTCAP | FFA_SPEC_OUT_FP32 | FFA_SPEC_MAX_LOGITS |
-                  FFA_SPEC_STAGED | FFA_SPEC_SPLIT | BACKWARD_FLAGS
+                  FFA_SPEC_STAGED | FFA_SPEC_SPLIT | FFA_SPEC_PARALLEL | BACKWARD_FLAGS
 };
 
 /* The CPU backend has no register file to fit: one tile for all. */
@@ -52,9 +52,32 @@ static ffa_status heads_of_spec_check(const ffa_attention_spec *spec, ffa_error 
     return FFA_OK;
 }
 
+/* Flags that the kernels of context-parallel passes cannot have: such a pass is one launch, with an
+ * out and gradients of dtype. */
+static ffa_status parallel_spec_check(const ffa_attention_spec *spec, ffa_error *err)
+{
+    static const struct {
+        uint32_t flag;
+        const char *name;
+    } others[] = {
+        { FFA_SPEC_OUT_FP32, "OUT_FP32" },
+        { FFA_SPEC_STAGED, "STAGED" },
+        { FFA_SPEC_SPLIT, "SPLIT" },
+        { FFA_SPEC_GRAD_FP32, "GRAD_FP32" },
+    };
+
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (spec->flags & FFA_SPEC_PARALLEL && spec->flags & others[i].flag)
+            return error_fail(err, FFA_UNSUPPORTED, 0,
+                              "spec: flags has FFA_SPEC_PARALLEL with FFA_SPEC_%s", others[i].name);
+    return FFA_OK;
+}
+
 /* What holds on both backends. */
 static ffa_status spec_check(const ffa_attention_spec *spec, ffa_error *err)
 {
+    ffa_status rc;
+
     if (spec->flags & ~(uint32_t)KNOWN_FLAGS)
         return error_fail(err, FFA_UNSUPPORTED, 0, "spec: flags is 0x%x, known are 0x%x",
                           spec->flags, (unsigned)KNOWN_FLAGS);
@@ -87,7 +110,10 @@ static ffa_status spec_check(const ffa_attention_spec *spec, ffa_error *err)
         return error_fail(err, FFA_INVALID, 0,
                           "spec: flags has FFA_SPEC_OUT_FP32 and FFA_SPEC_STAGED: out is fp32 in "
                           "all stages, or until the last");
-    return heads_of_spec_check(spec, err);
+    FFA_TRY(parallel_spec_check(spec, err));
+    rc = heads_of_spec_check(spec, err);
+out:
+    return rc;
 }
 
 static ffa_status tile_check_cpu(const char *name, int32_t tile, ffa_error *err)
@@ -246,6 +272,7 @@ static ffa_status forward_add(const struct forward_set *set, const struct ffa_ke
         { "packed", kernels->pack_heads > 0 },
         { "split", set->is_split },
         { "max_logits", has(spec, FFA_SPEC_MAX_LOGITS) },
+        { "arrivals", has(spec, FFA_SPEC_PARALLEL) },
         { NULL, 0 },
     };
     struct forward_kernel *to = &set->kernels[*set->count];
@@ -335,8 +362,8 @@ static void forward_unload(struct forward_kernel *all, int32_t *count)
 /* Whether plans of the spec may be split without being asked for. */
 static bool may_split(const ffa_attention_spec *spec)
 {
-    const uint32_t others =
-        FFA_SPEC_SPLIT | FFA_SPEC_OUT_FP32 | FFA_SPEC_STAGED | FFA_SPEC_BACKWARD;
+    const uint32_t others = FFA_SPEC_SPLIT | FFA_SPEC_OUT_FP32 | FFA_SPEC_STAGED |
+                            FFA_SPEC_BACKWARD | FFA_SPEC_PARALLEL;
 
     return spec->split == FFA_SPLIT_AUTO && spec->heads_q && !(spec->flags & others);
 }
@@ -412,6 +439,7 @@ static ffa_status backward_add(struct gpu_kernel **out, struct jit_spec *jit,
         { "deterministic", has(spec, FFA_SPEC_DETERMINISTIC) },
         { "debug", has(spec, FFA_SPEC_DEBUG) },
         { "dkv_fp32", is_fp32 },
+        { "arrivals", has(spec, FFA_SPEC_PARALLEL) },
         { NULL, 0 },
     };
 
@@ -435,7 +463,7 @@ static ffa_status backward_make(struct ffa_kernels *kernels, const ffa_attention
         { "gradient", (int32_t)kernels->grad_dtype },
         { NULL, 0 },
     };
-    const bool is_fp32 = has(spec, FFA_SPEC_GRAD_FP32) != 0;
+    const bool is_fp32 = has(spec, FFA_SPEC_GRAD_FP32 | FFA_SPEC_PARALLEL) != 0;
     struct jit_spec jit;
     ffa_status rc;
 
@@ -512,6 +540,7 @@ static void kernels_init(struct ffa_kernels *kernels, ffa_context *context,
     kernels->pack_heads = pack_of(spec, kernels->device.costs);
     kernels->heads_q = spec->heads_q;
     kernels->heads_kv = spec->heads_kv;
+    kernels->is_parallel = has(spec, FFA_SPEC_PARALLEL);
     kernels->is_split = has(spec, FFA_SPEC_SPLIT);
     kernels->may_split = may_split(spec);
     kernels->has_backward = has(spec, FFA_SPEC_BACKWARD);

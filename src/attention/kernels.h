@@ -29,7 +29,8 @@ struct ffa_kernels {
     int32_t pack_heads;        /* 0: none */
     int32_t heads_q, heads_kv; /* of all calls; 0: any */
     bool has_softcap, has_max_logits, is_staged;
-    bool is_split;  /* FFA_SPEC_SPLIT: the forward kernels are those of a split */
+    bool is_parallel; /* FFA_SPEC_PARALLEL */
+    bool is_split;    /* FFA_SPEC_SPLIT: the forward kernels are those of a split */
     bool may_split; /* FFA_SPLIT_AUTO applies: `split` has those of a split, if they could be had */
     ffa_dtype out_dtype;
     /* Of one tile_m: a plan is for one of them; the first is for all masks. */
@@ -47,7 +48,7 @@ struct ffa_kernels {
     ffa_dtype grad_dtype;
     bool is_deterministic; /* then plans have tickets */
     struct gpu_kernel *prepare, *finish;
-    struct gpu_kernel *backward;      /* dk and dv in grad_dtype */
+    struct gpu_kernel *backward;      /* dk and dv in grad_dtype, is_parallel: in fp32 */
     struct gpu_kernel *backward_fp32; /* in fp32: for several parts; NULL: `backward` does it */
 };
 

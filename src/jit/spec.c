@@ -203,6 +203,20 @@ static ffa_status forward_check_chosen(const struct jit_spec *spec, ffa_error *e
     return FFA_OK;
 }
 
+/* A pass whose keys arrive is one launch. */
+static ffa_status forward_check_arrivals(const struct jit_spec *spec, ffa_error *err)
+{
+    static const int rows[] = { FORWARD_out_fp32, FORWARD_staged, FORWARD_split };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (spec->values[FORWARD_arrivals] && spec->values[rows[i]])
+            return error_fail(err, FFA_INVALID, 0,
+                              "attention_forward: arrivals and %s are both 1: a pass whose keys "
+                              "arrive is one launch, with an out of dtype",
+                              attention_forward_rows[rows[i]].name);
+    return FFA_OK;
+}
+
 static ffa_status forward_resolve(struct jit_spec *spec, const struct jit_arch *arch,
                                   ffa_error *err)
 {
@@ -220,6 +234,7 @@ static ffa_status forward_resolve(struct jit_spec *spec, const struct jit_arch *
             "attention_forward: split is 1 with %s, parts are combined into an out of "
             "dtype",
             spec->values[FORWARD_out_fp32] ? "out_fp32" : "staged");
+    FFA_TRY(forward_check_arrivals(spec, err));
     FFA_TRY(forward_check_chosen(spec, err));
     if (f.tile_n % 16)
         return error_fail(err, FFA_INVALID, 0,
@@ -296,6 +311,10 @@ static ffa_status backward_resolve(struct jit_spec *spec, const struct jit_arch 
     int32_t fitting, tile_m;
 
     (void)arch;
+    if (spec->values[BACKWARD_arrivals] && !spec->values[BACKWARD_dkv_fp32])
+        return error_fail(err, FFA_INVALID, 0,
+                          "attention_backward: arrivals is 1, dkv_fp32 is 0: owners add up dk and "
+                          "dv in fp32");
     /* With 128 of q and 96 of v ptxas spills. */
     if (spec->values[BACKWARD_softcap] && spec->values[BACKWARD_head_dim] == 128 &&
         spec->values[BACKWARD_head_dim_v] == 96) {

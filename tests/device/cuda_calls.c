@@ -37,6 +37,9 @@ static void *library(void)
       (exec, graph, flags)) \
     X(cudaGraphLaunch, (cudaGraphExec_t exec, cudaStream_t stream), (exec, stream)) \
     X(cudaLaunchHostFunc, (cudaStream_t stream, cudaHostFn_t host, void *data), (stream, host, data)) \
+    X(cudaMemcpyAsync, \
+      (void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream), \
+      (to, from, bytes, kind, stream)) \
     X(cudaMemsetAsync, (void *to, int byte, size_t bytes, cudaStream_t stream), \
       (to, byte, bytes, stream)) \
     X(cudaSetDevice, (int device), (device)) \

@@ -10,6 +10,7 @@
  */
 #include "machine_internal.h"
 
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -109,6 +110,13 @@ void emulator_yield(void)
 {
     warp_of(machine.self)->ready |= 1u << machine.self->thread % 32;
     leave();
+}
+
+void emulator_poll(void)
+{
+    machine.idle_turns = 0;
+    (void)sched_yield();
+    emulator_yield();
 }
 
 void machine_maybe_yield(void)

@@ -57,6 +57,9 @@ EMULATOR_NORETURN void emulator_fail(const char *format, ...) __attribute__((for
 
 /* Let other threads run. */
 void emulator_yield(void);
+/* The same, and other threads of the host, whose writes the caller waits for: that they have not
+ * come yet is no deadlock. */
+void emulator_poll(void);
 
 /* ---- shared memory, all of it dynamic. An address is 32 bits, as in PTX ---- */
 

@@ -56,6 +56,11 @@ FFA_DEVICE void fence_proxy_async()
 
 FFA_DEVICE void fence_proxy_async_global() {}
 
+FFA_DEVICE void fence_proxy_async_all()
+{
+    emulator_fence_proxy_async();
+}
+
 FFA_DEVICE int ld_acquire_gpu(const int *address)
 {
     return *address;
@@ -65,6 +70,25 @@ FFA_DEVICE void st_release_gpu(int *address, int value)
 {
     *address = value;
 }
+
+FFA_DEVICE int atomic_add_release_gpu(int *address, int value)
+{
+    return atomicAdd(address, value);
+}
+
+/* The caller may poll for what another thread of the host writes. */
+FFA_DEVICE unsigned long long ld_acquire_sys(const unsigned long long *address)
+{
+    emulator_poll();
+    return __atomic_load_n(address, __ATOMIC_ACQUIRE);
+}
+
+FFA_DEVICE void st_release_sys(unsigned long long *address, unsigned long long value)
+{
+    __atomic_store_n(address, value, __ATOMIC_RELEASE);
+}
+
+FFA_DEVICE void fence_acq_rel_sys() {}
 
 template <int id, int threads> FFA_DEVICE void bar_sync()
 {

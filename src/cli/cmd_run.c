@@ -577,8 +577,7 @@ static void print_ranks(struct run_ranks_facts facts, const struct run_options *
                  facts.moves_queries ? "queries" : "keys");
     if (facts.gpus)
         (void)printf("         windows %.1f MiB and workspace %.1f MiB of a rank, at most\n",
-                     (double)facts.window_bytes / 1048576,
-                     (double)facts.workspace_bytes / 1048576);
+                     (double)facts.window_bytes / 1048576, (double)facts.workspace_bytes / 1048576);
 }
 
 static void print_result(const struct run_case *run, const ffa_context_info *info,
@@ -742,7 +741,8 @@ int cmd_run(struct cli *cli)
         { "sinks", CLI_INT, &options.sinks, "N", "sink logits a head, made up; 0", 0, 8 },
         { "sm-margin", CLI_INT, &options.sm_margin, "N", "SMs left free for others; 0", 0, 1023 },
         { "ranks", CLI_INT, &options.ranks.ranks, "N",
-          "run on N ranks, threads of this process, by a distributed plan; --backend cuda: on GPUs", 1, 256 },
+          "run on N ranks, threads of this process, by a distributed plan; --backend cuda: on GPUs",
+          1, 256 },
         { "ranks-per-node", CLI_INT, &options.ranks.per_node, "N",
           "ranks of a node, as the plan sees them; all", 1, 256 },
         { "stages", CLI_INT, &options.ranks.stages, "N",

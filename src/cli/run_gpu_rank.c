@@ -7,6 +7,7 @@
 #include "cli/run_gpu_rank.h"
 
 #include "cli/cli.h"
+#include "cli/file.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -154,8 +155,7 @@ static ffa_status make_pass(struct run_gpu_rank *r, ffa_error *err)
 
 static int64_t row_bytes(const struct run_shape *shape, enum run_tensor tensor)
 {
-    const bool is_key =
-        tensor == RUN_K || tensor == RUN_V || tensor == RUN_DK || tensor == RUN_DV;
+    const bool is_key = tensor == RUN_K || tensor == RUN_V || tensor == RUN_DK || tensor == RUN_DV;
     const bool is_value =
         tensor == RUN_V || tensor == RUN_OUT || tensor == RUN_DOUT || tensor == RUN_DV;
 
@@ -211,8 +211,7 @@ static ffa_status make_comm(struct run_gpu_rank *r, ffa_error *err)
 /* Ranks of one GPU share its SMs out. */
 static int32_t margin_of(const struct run_gpu_rank *r)
 {
-    const int32_t sharing =
-        (r->opts.ranks + r->opts.context_count - 1) / r->opts.context_count;
+    const int32_t sharing = (r->opts.ranks + r->opts.context_count - 1) / r->opts.context_count;
     ffa_context_info info = FFA_CONTEXT_INFO_INIT;
 
     (void)ffa_context_info_get(r->context, &info, NULL);

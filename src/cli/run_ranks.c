@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * ffa run --ranks: one thread a rank, each with its own plan and its own packed rows, on the CPU
- * over the loopback transport or on a GPU (run_gpu_rank.c). Invariant: ranks see only their own rows and what the transport brings; whole
- * tensors are taken apart before a call and put together after it, outside of what is timed.
+ * over the loopback transport or on a GPU (run_gpu_rank.c). Invariant: ranks see only their own
+ * rows and what the transport brings; whole tensors are taken apart before a call and put together
+ * after it, outside of what is timed.
  */
 #include "cli/run_ranks.h"
 
@@ -25,7 +26,7 @@ struct rank {
     ffa_parallel_plan *plan;
     ffa_parallel_plan_info info;
     void *rows[RUN_TENSORS];
-    void *dsink; /* of sum_dtype */
+    void *dsink;              /* of sum_dtype */
     struct run_gpu_rank *gpu; /* NULL: on the CPU */
     pthread_t thread;
     bool is_started;
@@ -134,7 +135,7 @@ static ffa_status run_calls_host(struct rank *r, bool is_backward)
 
     for (int i = 0; i < r->calls && rc == FFA_OK; i++)
         rc = is_backward ? ffa_parallel_backward_host(r->plan, r->comm, &args, &r->err)
-                            : ffa_parallel_forward_host(r->plan, r->comm, &args, &r->err);
+                         : ffa_parallel_forward_host(r->plan, r->comm, &args, &r->err);
     r->us = cli_clock_us() - since_us;
     return rc;
 }

@@ -25,7 +25,7 @@ static ffa_status make_plan(ffa_plan **out, const ffa_parallel_plan *plan,
                                    .list_count = local.list_count,
                                    .stage_count = local.stage_count,
                                    .stage_ends = local.stage_ends,
-                                   .first = local.first,
+                                   .first = (const int64_t(*)[2])local.first,
                                    .first_count = local.first_count };
     rc = plan_create_arriving(out, kernels, &keys, is_backward, err);
 out:

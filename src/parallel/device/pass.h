@@ -26,10 +26,10 @@ struct ffa_parallel_pass {
     unsigned char *tables; /* [upload_bytes - owners_at] */
     unsigned char *buffer; /* where it was uploaded last; not owned */
     /* Scratch of a call: one at a time. */
-    void **to;                /* [copies_most] */
-    const void **from;        /* [copies_most] */
-    size_t *bytes;            /* [copies_most] */
-    struct comm_flag *flags;  /* [rank_count] */
+    void **to;                 /* [copies_most] */
+    const void **from;         /* [copies_most] */
+    size_t *bytes;             /* [copies_most] */
+    struct comm_flag *flags;   /* [rank_count] */
     struct gpu_event *reduced; /* the received sums are there; of kernels with FFA_SPEC_BACKWARD */
 };
 

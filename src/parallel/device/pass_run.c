@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ffa_parallel_forward and ffa_parallel_backward: one attention launch a pass, fed by arrival flags.
+ * ffa_parallel_forward and ffa_parallel_backward: one attention launch a pass, fed by arrival
+ * flags.
  *
  *     caller's stream   reclaim, row_copy of k and v, rows_ready, launches, .. backward: row_reduce
  *     fetch stream      for each stage: rows_ready of new sources, copies, arrivals; rows_done
@@ -25,9 +26,9 @@ struct run {
     ffa_stream stream;
     bool is_backward;
     uint64_t call;
-    int64_t columns;   /* of a row of a window: of k and v of all heads */
-    int64_t key_bytes; /* of a row of the key window */
-    int64_t sum_bytes; /* of a row of the sum window */
+    int64_t columns;     /* of a row of a window: of k and v of all heads */
+    int64_t key_bytes;   /* of a row of the key window */
+    int64_t sum_bytes;   /* of a row of the sum window */
     int64_t received_at; /* backward: of the received sums in the workspace */
 };
 
@@ -214,7 +215,7 @@ static ffa_status publish(struct run *run, ffa_error *err)
                        .heads = a->heads_kv,
                        .columns = a->head_dim_v,
                        .element_bytes = (int32_t)element } },
-        .tensor_count = 2,
+        .count = 2,
         .rows = run->pass->tokens_k,
     };
     ffa_status rc;
@@ -254,8 +255,8 @@ static ffa_status fetch(struct run *run, int32_t stage, ffa_error *err)
     ffa_status rc;
 
     for (int32_t i = 0; i < sources; i++)
-        run->pass->flags[i] = (struct comm_flag){ .channel = CHANNEL_ROWS_READY,
-                                                  .rank = moves->sources[source + i] };
+        run->pass->flags[i] =
+            (struct comm_flag){ .channel = CHANNEL_ROWS_READY, .rank = moves->sources[source + i] };
     FFA_TRY(comm_device_wait(run->comm, run->call, stream, run->pass->flags, sources, err));
     FFA_TRY(pull(run, WINDOW_ROWS, stream, own_window(run, WINDOW_ROWS), moves->copies + first,
                  last - first, run->key_bytes, err));
@@ -306,8 +307,8 @@ static ffa_tensor key_tensor(const struct run *run, bool is_v)
 {
     const ffa_parallel_args *a = &run->args;
     const int64_t at = is_v ? (int64_t)a->heads_kv * a->head_dim : 0;
-    ffa_tensor tensor = FFA_TENSOR_INIT(
-        own_window(run, WINDOW_ROWS) + at * (int64_t)ffa_dtype_bytes(run->kernels->dtype));
+    ffa_tensor tensor = FFA_TENSOR_INIT(own_window(run, WINDOW_ROWS) +
+                                        at * (int64_t)ffa_dtype_bytes(run->kernels->dtype));
 
     tensor.token_stride = run->columns;
     tensor.head_stride = is_v ? a->head_dim_v : a->head_dim;
@@ -432,17 +433,19 @@ out:
     return rc;
 }
 
-static struct row_reduce_tensor reduced(const struct run *run, const ffa_tensor *out, bool is_v)
+static struct row_reduce_rows reduced(const struct run *run, const ffa_tensor *out, bool is_v)
 {
     const ffa_parallel_args *a = &run->args;
     const int64_t at = is_v ? (int64_t)a->heads_kv * a->head_dim * (int64_t)sizeof(float) : 0;
 
-    return (struct row_reduce_tensor){
+    return (struct row_reduce_rows){
         .own = own_window(run, WINDOW_SUMS) + at,
         .received = received_sums(run) + at,
         .out = out->data,
-        .own_stride = run->columns,
-        .received_stride = run->columns,
+        .own_token_stride = run->columns,
+        .own_head_stride = is_v ? a->head_dim_v : a->head_dim,
+        .received_token_stride = run->columns,
+        .received_head_stride = is_v ? a->head_dim_v : a->head_dim,
         .out_token_stride = out->token_stride,
         .out_head_stride = out->head_stride,
         .heads = a->heads_kv,
@@ -455,11 +458,11 @@ static ffa_status add_sums(const struct run *run, ffa_error *err)
     const ffa_parallel_pass *pass = run->pass;
     const struct row_reduce_call call = {
         .tensors = { reduced(run, &run->args.dk, false), reduced(run, &run->args.dv, true) },
-        .tensor_count = 2,
-        .segments = pass->buffer + pass->segments_at,
-        .segment_count = pass->sums.segment_count,
-        .received = pass->buffer + pass->received_at,
-        .op = ROW_REDUCE_SUM,
+        .count = 2,
+        .rows = pass->tokens_k,
+        .segments = (const struct row_segment *)(const void *)(pass->buffer + pass->segments_at),
+        .segment_count = (int32_t)pass->sums.segment_count,
+        .sources = (const int64_t *)(const void *)(pass->buffer + pass->received_at),
     };
 
     return pass->tokens_k > 0 ? row_reduce_enqueue(run->kernels, &call, run->stream, err) : FFA_OK;

@@ -201,7 +201,8 @@ static ffa_status place_received(struct pass_sums *out, const int64_t *own_rows,
 
     for (int64_t i = 0; i < out->copy_count; i++)
         for (int64_t s = segment_of(out, own_rows[i]);
-             s < out->segment_count && out->segments[s].row < own_rows[i] + out->copies[i].rows; s++)
+             s < out->segment_count && out->segments[s].row < own_rows[i] + out->copies[i].rows;
+             s++)
             out->segments[s].count++;
     for (int64_t s = 0; s < out->segment_count; s++) {
         out->segments[s].first = (int)first;

@@ -20,9 +20,9 @@ struct pass_copy {
 
 /* Of one pass. Stage 0 is the rank's own keys. */
 struct pass_moves {
-    int32_t stage_count; /* with stage 0 */
-    int64_t own_rows;    /* of keys */
-    int64_t window_rows; /* of the key window, and of the sum window */
+    int32_t stage_count;      /* with stage 0 */
+    int64_t own_rows;         /* of keys */
+    int64_t window_rows;      /* of the key window, and of the sum window */
     struct pass_copy *copies; /* of keys, by stage, then from the next rank on */
     int64_t copy_begin[ARRIVAL_STAGES_MAX + 1];
     int32_t *sources; /* ranks that keys come from: those of a stage are new with it */

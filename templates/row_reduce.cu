@@ -89,8 +89,8 @@ FFA_DEVICE void store(void *out, long long at, const float (&x)[4])
     if (spec::output == 3)
         *(float4 *)((float *)out + at) = make_float4(x[0], x[1], x[2], x[3]);
     else
-        *(uint2 *)((uint16_t *)out + at) =
-            make_uint2(pack_half2<dtype>(x[0], x[1]), pack_half2<dtype>(x[2], x[3]));
+        *(uint64_t *)((uint16_t *)out + at) =
+            pack_half2<dtype>(x[0], x[1]) | (uint64_t)pack_half2<dtype>(x[2], x[3]) << 32;
 }
 
 FFA_DEVICE void store(void *out, long long at, const float (&x)[8])

@@ -19,6 +19,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,7 +73,7 @@ static void leave_child(const char *path)
     (void)close(file);
 }
 
-static int has_compiled;
+static atomic_int has_compiled;
 
 __attribute__((destructor)) static void tell_end(void)
 {

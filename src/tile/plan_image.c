@@ -6,6 +6,8 @@
  */
 #include "tile/plan_image.h"
 
+#include "tile/tile_stages.h"
+
 /* Where the next array begins; *end: behind it. */
 static int64_t place(int64_t *end, int64_t count, size_t record_bytes)
 {
@@ -75,9 +77,21 @@ static void write(void *to, const void *records, int64_t count, size_t record_by
         memcpy(to, records, (size_t)count * record_bytes);
 }
 
+/* The tiles of all lists, group by group. */
+static void write_groups(struct plan_tile *to, const struct tile_plan *plan)
+{
+    for (int32_t group = 0; group <= plan->stages.count; group++)
+        for (int64_t t = 0; t < plan->tile_count; t++)
+            if (tile_group_of(&plan->stages, plan->tiles[t].begin) == group)
+                write(to++, &plan->tiles[t], 1, sizeof *to);
+}
+
 static void write_pass(const struct plan_image_pass *pass, void *to, const struct tile_plan *plan)
 {
-    write(plan_image_tiles(pass, to), plan->tiles, plan->tile_count, sizeof *plan->tiles);
+    if (plan->axis == TILE_OWNS_KEYS && plan->stages.count && plan->list_count > 1)
+        write_groups(plan_image_tiles(pass, to), plan);
+    else
+        write(plan_image_tiles(pass, to), plan->tiles, plan->tile_count, sizeof *plan->tiles);
     write(plan_image_sweeps(pass, to), plan->sweeps, plan->sweep_count, sizeof *plan->sweeps);
     write(plan_image_bands(pass, to), plan->bands, plan->band_count, sizeof *plan->bands);
 }

@@ -9,7 +9,10 @@
  *   forward    splits
  *   backward   tickets
  *
- * Behind its header the image has the records of tile_plan.h byte for byte as the host has them.
+ * Behind its header the image has the records of tile_plan.h byte for byte as the host has them. Of
+ * a backward plan with several lists and keys that arrive in stages, the tiles stand in another
+ * order: group by group (struct tile_stages), in each list by list, so that work on a late stage of
+ * one list does not come before work on early keys of the next. Tiles of a list keep their order.
  */
 #ifndef FFA_TILE_PLAN_IMAGE_H
 #define FFA_TILE_PLAN_IMAGE_H

@@ -222,6 +222,28 @@ static void check_order(const struct trial *trial, const ffa_plan *plan)
         }
 }
 
+/* In the image tiles stand as the host has them; of several lists backward, by group, then by list.
+ */
+static void check_image(const struct trial *trial, const ffa_plan *plan, bool is_backward)
+{
+    const struct tile_plan *tiles = is_backward ? &plan->backward : &plan->forward;
+    const struct plan_image_pass *pass = is_backward ? &plan->image.backward : &plan->image.forward;
+    const struct plan_tile *at = plan_image_tiles(pass, plan->image_data);
+    int64_t next[LISTS], before = -1;
+
+    for (int32_t l = 0; l < tiles->list_count; l++)
+        next[l] = tiles->list_begin[l];
+    for (int64_t i = 0; i < tiles->tile_count; i++) {
+        const int64_t group = is_backward ? group_of(&trial->keys, at[i].begin) : 0;
+
+        CHECK(trial, !memcmp(&at[i], &tiles->tiles[next[at[i].list]++], sizeof at[i]));
+        CHECK(trial, group * LISTS + at[i].list >= before);
+        before = group * LISTS + at[i].list;
+    }
+    for (int32_t l = 0; l < tiles->list_count; l++)
+        CHECK(trial, next[l] == tiles->list_begin[l + 1]);
+}
+
 static void check_plan(const struct trial *trial, bool is_backward)
 {
     struct coverage_text why = { "" };
@@ -242,6 +264,7 @@ static void check_plan(const struct trial *trial, bool is_backward)
     ck_assert_msg(coverage_lines(tiles, trial->slices, &why) &&
                       coverage_cells(tiles, trial->slices, &why),
                   "seed %llu: %s", (unsigned long long)trial->seed, why.at);
+    check_image(trial, plan, is_backward);
     if (is_backward) {
         check_backward(trial, plan);
         check_order(trial, plan);
@@ -594,6 +617,34 @@ START_TEST(what_is_no_plan_is_refused)
 }
 END_TEST
 
+START_TEST(every_allocation_may_fail)
+{
+    ffa_error err = { FFA_OK, 0, "" };
+    struct trial trial;
+    ffa_plan *plan;
+
+    trial_init(&trial, 5); /* several lists */
+    for (int b = 0; b < 2; b++)
+        for (long nth = 1;; nth++) {
+            ffa_status rc;
+
+            fault_arm(FAULT_ALLOC, nth);
+            rc = plan_create_arriving(&plan, &trial.kernels, &trial.keys, b == 1, &err);
+            if (!fault_fired()) {
+                ck_assert_int_eq(rc, FFA_OK);
+                ck_assert_int_gt(nth, 10);
+                ffa_plan_destroy(plan);
+                break;
+            }
+            ck_assert_int_eq(rc, FFA_NOMEM);
+            ck_assert_ptr_null(plan);
+            ck_assert(err.message[0]);
+        }
+    fault_arm(FAULT_ALLOC, 0);
+    trial_finish(&trial);
+}
+END_TEST
+
 /* A plan for the CPU has no image, and the same tiles. */
 START_TEST(on_the_cpu_a_plan_has_no_image)
 {
@@ -625,6 +676,7 @@ int main(void)
     tcase_add_test(tc, tiles_and_sweeps_of_a_small_plan);
     tcase_add_loop_test(tc, moved_ends_and_groups_are_noticed, 0, 2);
     tcase_add_loop_test(tc, what_is_no_plan_is_refused, 0, REFUSALS);
+    tcase_add_test(tc, every_allocation_may_fail);
     tcase_add_test(tc, on_the_cpu_a_plan_has_no_image);
     suite_add_tcase(suite, tc);
     return suite_run(suite);

@@ -178,6 +178,7 @@ static struct comm_call *record_begin(struct comm_device *comm, const char *word
     record->word = word_of(n, words);
     record->after = order_enter(comm, n);
     record->has_ended = record->is_over = false;
+    record->enqueued_us = clock_us();
     record->begun_us = 0;
     record->spoil_count = 0;
     text_copy(record->words, "%s", words);

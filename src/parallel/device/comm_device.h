@@ -142,7 +142,8 @@ struct comm_call {
     bool has_ended;   /* end was recorded, or the call was abandoned */
     bool is_over;     /* end was seen to pass */
     int64_t begun_us; /* when begin was seen to pass; 0: not yet */
-    uint64_t after;   /* see comm_block_after */
+    int64_t enqueued_us;
+    uint64_t after; /* see comm_block_after */
     char words[COMM_WORDS_MAX];
     struct comm_waits *waits; /* [rank_count] */
     struct comm_spoil spoils[COMM_SPOILS_MAX];
@@ -194,7 +195,7 @@ struct comm_device {
     /* Of the watchdog's thread, and of destroy after it: */
     uint64_t *seen;               /* a copy of the own block */
     uint64_t *said;               /* [rank_count]: the last state said to each rank */
-    bool has_heard;    /* a rank has said that the group is broken */
+    bool has_heard;               /* a rank has said that the group is broken */
     bool has_spoilt;              /* what the calls receive was filled */
     bool is_draining;             /* `drained` was recorded since the last call was over */
     bool is_quiet;                /* nothing of the rank is under way, and nothing will be */

@@ -174,7 +174,7 @@ static void look_for_gone(struct comm_device *comm, const struct comm_call *call
 static void look_at_words(struct comm_device *comm, const struct comm_call *call)
 {
     const int32_t n = comm->comm.rank_count;
-    const bool is_late = call->begun_us && clock_us() - call->begun_us > ORDER_US;
+    const bool is_late = clock_us() - call->enqueued_us > ORDER_US;
     char message[COMM_WORDS_MAX + 160];
 
     for (int32_t r = 0; r < n; r++) {

@@ -23,7 +23,7 @@ struct bootstrap_end {
 struct bootstrap *bootstrap_new(int32_t rank_count);
 void bootstrap_free(struct bootstrap *all);
 
-/* Fails after ten seconds. */
+/* Fails after two seconds. */
 int bootstrap_allgather(void *user, const void *mine, void *all, size_t bytes);
 
 #endif

@@ -423,6 +423,7 @@ static void device_free_all(struct comm_device *comm, bool is_safe)
     }
     mem_free(comm->seen);
     mem_free(comm->said);
+    mem_free(comm->verdicts);
     mem_free(comm);
 }
 
@@ -596,6 +597,12 @@ static struct comm_device *device_new(ffa_context *context, const ffa_peer_opts 
 
     if (!comm)
         return NULL;
+    /* First of all, as without it the other ranks cannot be told of any failure. */
+    comm->verdicts = mem_array((size_t)opts->rank_count, sizeof *comm->verdicts);
+    if (!comm->verdicts) {
+        mem_free(comm);
+        return NULL;
+    }
     comm->comm.ops = &device_ops;
     comm->comm.rank = opts->rank;
     comm->comm.rank_count = opts->rank_count;

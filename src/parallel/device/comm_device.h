@@ -150,6 +150,12 @@ struct comm_call {
     int32_t spoil_count;
 };
 
+/* How a step of a collective function went on a rank. */
+struct comm_verdict {
+    int32_t status, native;
+    char message[sizeof(((ffa_error *)0)->message)];
+};
+
 struct comm_process; /* comm_peer.c: which process and device a rank is */
 struct comm_order;   /* comm_device.c: the calls of this process on communicators of one group */
 
@@ -171,6 +177,7 @@ struct comm_device {
     uint64_t **blocks_device; /* device memory: blocks [rank_count] */
     int64_t block_bytes;
     struct comm_process *processes; /* [rank_count] */
+    struct comm_verdict *verdicts;  /* [rank_count], of the last agreement */
     uint64_t id;                    /* of the communicator, the same on all ranks */
     uint64_t group;                 /* of the ranks, the same in each communicator of them */
     struct comm_order *order;

@@ -61,8 +61,9 @@ static ffa_status rank_create(struct group *group, int32_t r)
     opts.sum_bytes = r == 1 ? 0 : 4096 * (r + 1);
     opts.timeout_ms = group->timeout_ms;
     rank->status = ffa_comm_create_peer(&rank->comm, &rank->context, &opts, &rank->err);
-    if (rank->status == FFA_OK)
-        ck_assert_int_eq(gpu_stream_create(&rank->stream, rank->context.gpu, 0, NULL), FFA_OK);
+    /* A fault that is armed is for the creation, and hits once. */
+    while (rank->status == FFA_OK && !rank->stream)
+        (void)gpu_stream_create(&rank->stream, rank->context.gpu, 0, NULL);
     return rank->status;
 }
 
@@ -775,18 +776,19 @@ END_TEST
 
 START_TEST(creation_is_of_all_or_none)
 {
+    const enum fault_kind kind = _i ? FAULT_GPU : FAULT_ALLOC;
     struct group *group = group_new(3, QUICK_MS, NULL);
     int failures = 0;
 
     fake_gpu_share(0); /* what is left allocated stays there */
 
     group->has_devices = true;
-    for (long nth = 1; nth < 2000; nth += _i == FAULT_ALLOC ? 1 : 13) {
+    for (long nth = 1; nth < 2000; nth += 7) {
         const long allocated = fake_gpu_allocated();
         int failed = 0;
 
         memset(group->ranks, 0, sizeof group->ranks);
-        fault_arm((enum fault_kind)_i, nth);
+        fault_arm(kind, nth);
         group_run_any(group);
         if (!fault_fired())
             break;
@@ -798,7 +800,7 @@ START_TEST(creation_is_of_all_or_none)
         ck_assert(failed == 0 || fake_gpu_allocated() == allocated);
         failures += failed > 0;
     }
-    fault_arm((enum fault_kind)_i, 0);
+    fault_arm(kind, 0);
     ck_assert_int_gt(failures, 0);
     free(group);
 }
@@ -964,7 +966,7 @@ int main(void)
     tcase_add_test(tc, process_that_is_killed_is_named);
     tcase_add_test(tc, bootstrap_that_fails_breaks_the_group);
     tcase_add_test(tc, host_passes_take_another_transport);
-    tcase_add_loop_test(tc, creation_is_of_all_or_none, FAULT_GPU, FAULT_GPU + 1);
+    tcase_add_loop_test(tc, creation_is_of_all_or_none, 0, 2);
     tcase_add_loop_test(tc, wrong_options_are_refused, 0, sizeof wrong / sizeof *wrong);
     tcase_add_test(tc, context_without_gpu_is_refused);
     suite_add_tcase(suite, tc);

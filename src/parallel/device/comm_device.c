@@ -219,9 +219,6 @@ ffa_status comm_device_begin(uint64_t *call, struct comm_device *comm, ffa_strea
     ffa_status rc;
 
     *call = 0;
-    if (!stream)
-        return error_fail(err, FFA_INVALID, 0,
-                          "stream is NULL: passes on GPUs need a stream of their own");
     pthread_mutex_lock(&comm->lock);
     FFA_TRY(check_open(comm, &failure));
     record = record_begin(comm, words);

@@ -227,7 +227,10 @@ static inline uint64_t *comm_device_own(const struct comm_device *comm)
  * Begin the next call on the caller's stream.
  *
  * call    receives its number, from 1; 0 on failure, and then nothing was begun.
- * stream  not NULL (the driver takes no batch copies on the legacy default stream).
+ * stream  the caller's. The legacy default stream (NULL) will do where the process has one rank:
+ *         ranks that share a stream wait for themselves. Not while it captures a graph, as every
+ *         call has another number. No batch of copies goes to it: those take the fetch and reduce
+ *         streams.
  * words   what the call is, the same text on all ranks in the same call: at least everything that
  *         the order and sizes of transfers depend on. The fetch stream writes a digest of it into
  *         the blocks of all peers. What is caught when: the watchdog of a rank compares the digests

@@ -18,7 +18,7 @@ struct gpu_device {
     int ordinal;
 };
 
-enum { DEVICES = 4, SHARES = 8, ALIGN = 1 << 12 };
+enum { DEVICES = 4, SHARES = 8, ALIGN = 1 << 12, QUEUE_MAX = 4096 };
 #define SHARE_BYTES ((size_t)64 << 20)
 
 static struct gpu_device devices[DEVICES] = { { 0 }, { 1 }, { 2 }, { 3 } };
@@ -255,6 +255,8 @@ static ffa_status put(ffa_stream to, struct op content, ffa_error *err)
     *op = content;
     op->next = NULL;
     pthread_mutex_lock(&stream->lock);
+    while (stream->entered - stream->done >= QUEUE_MAX) /* as a driver's queue */
+        pthread_cond_wait(&stream->changed, &stream->lock);
     *stream->last = op;
     stream->last = &op->next;
     stream->entered++;

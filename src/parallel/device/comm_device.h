@@ -36,7 +36,7 @@
 enum {
     COMM_RANKS_MAX = 256,
     COMM_STAGES_MAX = 16,   /* ARRIVAL_STAGES_MAX of templates/arrivals.h */
-    COMM_CALLS_MAX = 64,    /* calls that are looked after at a time */
+    COMM_CALLS_MAX = 64,    /* calls that are looked after at a time, and the newest */
     COMM_SPOILS_MAX = 4,    /* ranges a call gives to be filled with NaN */
     COMM_REASON_WORDS = 64, /* a status and 503 bytes of message */
     COMM_DIGEST_BITS = 40,  /* of a word of comm_block_words; the call's number is above */
@@ -139,6 +139,7 @@ struct comm_call {
     uint64_t call; /* 0: a free record */
     uint64_t word; /* what the peers' blocks get: see comm_block_words */
     struct gpu_event *begin, *end;
+    bool has_begun;   /* begin was recorded */
     bool has_ended;   /* end was recorded, or the call was abandoned */
     bool is_over;     /* end was seen to pass */
     int64_t begun_us; /* when begin was seen to pass; 0: not yet */
@@ -155,6 +156,11 @@ struct comm_verdict {
     int32_t status, native;
     char message[sizeof(((ffa_error *)0)->message)];
 };
+
+static inline bool comm_call_is_under_way(const struct comm_call *call)
+{
+    return call->call && !call->is_over;
+}
 
 struct comm_process; /* comm_peer.c: which process and device a rank is */
 struct comm_order;   /* comm_device.c: the calls of this process on communicators of one group */
@@ -194,7 +200,10 @@ struct comm_device {
     bool has_lost; /* the bootstrap failed: ranks may differ in what they know of each other */
     /* Under the lock: */
     char message[sizeof(((ffa_error *)0)->message)]; /* of `broken` */
-    struct comm_call calls[COMM_CALLS_MAX];          /* call n: calls[n % COMM_CALLS_MAX] */
+    /* Call n: calls[n % COMM_CALLS_MAX], or where that one is still under way, the last record,
+     * which has the newest of such calls: the oldest calls are looked after, whatever the host is
+     * ahead. */
+    struct comm_call calls[COMM_CALLS_MAX + 1];
     bool is_closed;    /* no call begins any more: the group is broken or a rank has left */
     int32_t left_rank; /* that has left; -1: none */
     bool is_leaving;   /* the watchdog ends when all calls are over */

@@ -197,7 +197,8 @@ struct comm_device {
     pthread_cond_t changed;
     pthread_t watchdog;
     bool has_lock, has_watchdog; /* made, started */
-    bool has_lost; /* the bootstrap failed: ranks may differ in what they know of each other */
+    bool has_joined; /* the others have this rank's memory mapped, and wait for it to leave */
+    bool has_lost;   /* the bootstrap failed: ranks may differ in what they know of each other */
     /* Under the lock: */
     char message[sizeof(((ffa_error *)0)->message)]; /* of `broken` */
     /* Call n: calls[n % COMM_CALLS_MAX], or where that one is still under way, the last record,

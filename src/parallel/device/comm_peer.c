@@ -359,6 +359,7 @@ ffa_status comm_peer_join(struct comm_device *comm, const int64_t bytes[WINDOW_C
     }
     rc = upload_blocks(comm, &failure);
     rc = comm_peer_agree(comm, rc, &failure, err);
+    comm->has_joined = rc == FFA_OK;
 out:
     mem_free(memories);
     return rc;

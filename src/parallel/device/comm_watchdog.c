@@ -551,18 +551,25 @@ static bool wait_for_others(struct comm_device *comm)
     return false;
 }
 
-bool comm_watchdog_leave(struct comm_device *comm)
+static void stop_watchdog(struct comm_device *comm)
 {
-    if (!comm->has_watchdog)
-        return !comm->has_lost;
     pthread_mutex_lock(&comm->lock);
     comm->is_leaving = true;
     comm->leaving_us = clock_us();
     pthread_cond_broadcast(&comm->changed);
     pthread_mutex_unlock(&comm->lock);
     pthread_join(comm->watchdog, NULL);
-    if (comm->has_failed || !comm->is_quiet)
-        return false;
+}
+
+bool comm_watchdog_leave(struct comm_device *comm)
+{
+    if (!comm->has_joined)
+        return !comm->has_lost;
+    if (comm->has_watchdog) {
+        stop_watchdog(comm);
+        if (comm->has_failed || !comm->is_quiet)
+            return false;
+    }
     for (int32_t r = 0; r < comm->comm.rank_count; r++)
         if (may_tell(comm, r) && say(comm, r, NULL, 0, COMM_PEER_LEFT, NULL) != FFA_OK)
             return false;

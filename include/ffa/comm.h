@@ -126,7 +126,7 @@ FFA_API ffa_status ffa_comm_status(const ffa_comm *comm, ffa_error *err);
  *
  * Blocks, with the peer transport: until the rank's calls are over, its peers have pulled what they
  * were lent, and none will touch its memory again, each at most the time-out. Memory that a peer
- * may still touch then is left allocated.
+ * may still touch then is left allocated. Freeing the rest waits for all work of the device.
  */
 FFA_API void ffa_comm_destroy(ffa_comm *comm);
 

@@ -216,6 +216,12 @@ struct cli_shard {
 /* `text` is "I/N" or NULL: then the launcher's variables. CLI_PARSE_GO, or the exit status. */
 int cli_find_shard(const struct cli *cli, const char *text, struct cli_shard *out);
 
+/* A variable of the environment: a rendezvous_variable. */
+const char *cli_variable(void *user, const char *name);
+/* The folder of the rendezvous of a launch: `folder` of --rendezvous, or else FFA_RENDEZVOUS, or
+ * NULL. */
+const char *cli_find_rendezvous(const char *folder);
+
 /* Whether stderr can be drawn on, and in colour (TERM, NO_COLOR). */
 void cli_find_terminal(bool *can_draw, bool *has_colour);
 

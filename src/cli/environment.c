@@ -308,6 +308,21 @@ int cli_find_shard(const struct cli *cli, const char *text, struct cli_shard *ou
     return CLI_PARSE_GO;
 }
 
+/* ---- the ranks of a launch ---- */
+
+const char *cli_variable(void *user, const char *name)
+{
+    (void)user;
+    return getenv(name);
+}
+
+const char *cli_find_rendezvous(const char *folder)
+{
+    const char *variable = getenv("FFA_RENDEZVOUS");
+
+    return folder ? folder : variable && variable[0] ? variable : NULL;
+}
+
 /* ---- the terminal ---- */
 
 void cli_find_terminal(bool *can_draw, bool *has_colour)

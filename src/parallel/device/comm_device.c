@@ -112,12 +112,26 @@ ffa_status comm_device_status(const struct comm_device *comm, ffa_error *err)
     return broken == FFA_OK ? FFA_OK : error_fail(err, broken, 0, "%s", comm->message);
 }
 
-/* ---- calls ---- */
+/* ---- calls ----
+ *
+ * What is enqueued is not enqueued under the lock: the driver may block where a stream that waits
+ * has a full queue, and it is the watchdog, which takes the lock, that ends such a wait. */
+
+/* The rank itself failed. Under the lock. */
+static void break_by_own(struct comm_device *comm, const ffa_error *why)
+{
+    char message[sizeof why->message];
+
+    text_copy(message, "rank %d failed: %.400s", comm->comm.rank, why->message);
+    comm_device_break(comm, FFA_COMM, message);
+}
 
 static struct comm_call *call_of(struct comm_device *comm, uint64_t call)
 {
     struct comm_call *record = &comm->calls[call % COMM_CALLS_MAX];
 
+    if (record->call != call)
+        record = &comm->calls[COMM_CALLS_MAX];
     assert(record->call == call);
     return record;
 }
@@ -174,10 +188,13 @@ static struct comm_call *record_begin(struct comm_device *comm, const char *word
     const uint64_t n = ++comm->comm.call;
     struct comm_call *record = &comm->calls[n % COMM_CALLS_MAX];
 
+    if (comm_call_is_under_way(record))
+        record = &comm->calls[COMM_CALLS_MAX];
     record->call = n;
     record->word = word_of(n, words);
     record->after = order_enter(comm, n);
-    record->has_ended = record->is_over = false;
+    record->has_begun = record->has_ended = record->is_over = false;
+    record->enqueued_us = clock_us();
     record->begun_us = 0;
     record->spoil_count = 0;
     text_copy(record->words, "%s", words);
@@ -213,57 +230,43 @@ ffa_status comm_device_begin(uint64_t *call, struct comm_device *comm, ffa_strea
                              const char *words, ffa_error *err)
 {
     ffa_error failure = { FFA_OK, 0, "" };
-    char message[sizeof failure.message];
-    struct comm_call *record;
+    struct comm_call *record = NULL;
     ffa_status rc;
 
     *call = 0;
-    if (!stream)
-        return error_fail(err, FFA_INVALID, 0,
-                          "stream is NULL: passes on GPUs need a stream of their own");
     pthread_mutex_lock(&comm->lock);
-    FFA_TRY(check_open(comm, &failure));
-    record = record_begin(comm, words);
-    rc = enqueue_begin(comm, record, stream, &failure);
-    if (rc == FFA_OK) {
-        *call = record->call;
-        pthread_cond_broadcast(&comm->changed);
-    } else {
-        record->call = 0;
-        text_copy(message, "rank %d failed: %.400s", comm->comm.rank, failure.message);
-        comm_device_break(comm, FFA_COMM, message);
-    }
-out:
+    rc = check_open(comm, &failure);
+    if (rc == FFA_OK)
+        record = record_begin(comm, words);
     pthread_mutex_unlock(&comm->lock);
+    FFA_TRY(rc);
+    rc = enqueue_begin(comm, record, stream, &failure);
+    pthread_mutex_lock(&comm->lock);
+    record->has_begun = rc == FFA_OK;
+    if (rc == FFA_OK)
+        *call = record->call;
+    else
+        break_by_own(comm, &failure);
+    record->call = *call;
+    pthread_cond_broadcast(&comm->changed);
+    pthread_mutex_unlock(&comm->lock);
+out:
     if (rc != FFA_OK && err)
         *err = failure;
-    return rc;
-}
-
-/* Under the lock. */
-static ffa_status record_end(struct comm_device *comm, uint64_t call, ffa_stream stream,
-                             ffa_error *err)
-{
-    struct comm_call *record = call_of(comm, call);
-    const ffa_status rc = gpu_event_record(record->end, stream, err);
-
-    record->has_ended = true;
     return rc;
 }
 
 ffa_status comm_device_end(struct comm_device *comm, uint64_t call, ffa_stream stream,
                            ffa_error *err)
 {
+    struct comm_call *record = call_of(comm, call);
     ffa_error failure = { FFA_OK, 0, "" };
-    char message[sizeof failure.message];
-    ffa_status rc;
+    const ffa_status rc = gpu_event_record(record->end, stream, &failure);
 
     pthread_mutex_lock(&comm->lock);
-    rc = record_end(comm, call, stream, &failure);
-    if (rc != FFA_OK) {
-        text_copy(message, "rank %d failed: %.400s", comm->comm.rank, failure.message);
-        comm_device_break(comm, FFA_COMM, message);
-    }
+    record->has_ended = true;
+    if (rc != FFA_OK)
+        break_by_own(comm, &failure);
     pthread_mutex_unlock(&comm->lock);
     if (rc != FFA_OK && err)
         *err = failure;
@@ -273,12 +276,12 @@ ffa_status comm_device_end(struct comm_device *comm, uint64_t call, ffa_stream s
 void comm_device_abandon(struct comm_device *comm, uint64_t call, ffa_stream stream,
                          const ffa_error *why)
 {
-    char message[sizeof why->message];
+    struct comm_call *record = call_of(comm, call);
 
-    text_copy(message, "rank %d failed: %.400s", comm->comm.rank, why->message);
+    (void)gpu_event_record(record->end, stream, NULL);
     pthread_mutex_lock(&comm->lock);
-    comm_device_break(comm, FFA_COMM, message);
-    (void)record_end(comm, call, stream, NULL);
+    record->has_ended = true;
+    break_by_own(comm, why);
     pthread_mutex_unlock(&comm->lock);
 }
 
@@ -406,7 +409,7 @@ static struct comm_device *device_of(ffa_comm *comm)
 static void device_free_all(struct comm_device *comm, bool is_safe)
 {
     comm_peer_finish(comm, is_safe);
-    for (int32_t i = 0; i < COMM_CALLS_MAX; i++) {
+    for (int32_t i = 0; i <= COMM_CALLS_MAX; i++) {
         gpu_event_destroy(comm->calls[i].begin);
         gpu_event_destroy(comm->calls[i].end);
         mem_free(comm->calls[i].waits);
@@ -422,6 +425,7 @@ static void device_free_all(struct comm_device *comm, bool is_safe)
     }
     mem_free(comm->seen);
     mem_free(comm->said);
+    mem_free(comm->verdicts);
     mem_free(comm);
 }
 
@@ -553,7 +557,7 @@ static ffa_status make_calls(struct comm_device *comm, ffa_error *err)
         rc = error_nomem(err, "the watchdog of a communicator");
         goto out;
     }
-    for (int32_t i = 0; i < COMM_CALLS_MAX; i++) {
+    for (int32_t i = 0; i <= COMM_CALLS_MAX; i++) {
         struct comm_call *record = &comm->calls[i];
 
         record->waits = mem_array(n, sizeof *record->waits);
@@ -595,6 +599,12 @@ static struct comm_device *device_new(ffa_context *context, const ffa_peer_opts 
 
     if (!comm)
         return NULL;
+    /* First of all, as without it the other ranks cannot be told of any failure. */
+    comm->verdicts = mem_array((size_t)opts->rank_count, sizeof *comm->verdicts);
+    if (!comm->verdicts) {
+        mem_free(comm);
+        return NULL;
+    }
     comm->comm.ops = &device_ops;
     comm->comm.rank = opts->rank;
     comm->comm.rank_count = opts->rank_count;

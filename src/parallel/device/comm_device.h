@@ -36,7 +36,7 @@
 enum {
     COMM_RANKS_MAX = 256,
     COMM_STAGES_MAX = 16,   /* ARRIVAL_STAGES_MAX of templates/arrivals.h */
-    COMM_CALLS_MAX = 64,    /* calls that are looked after at a time */
+    COMM_CALLS_MAX = 64,    /* calls that are looked after at a time, and the newest */
     COMM_SPOILS_MAX = 4,    /* ranges a call gives to be filled with NaN */
     COMM_REASON_WORDS = 64, /* a status and 503 bytes of message */
     COMM_DIGEST_BITS = 40,  /* of a word of comm_block_words; the call's number is above */
@@ -139,15 +139,28 @@ struct comm_call {
     uint64_t call; /* 0: a free record */
     uint64_t word; /* what the peers' blocks get: see comm_block_words */
     struct gpu_event *begin, *end;
+    bool has_begun;   /* begin was recorded */
     bool has_ended;   /* end was recorded, or the call was abandoned */
     bool is_over;     /* end was seen to pass */
     int64_t begun_us; /* when begin was seen to pass; 0: not yet */
-    uint64_t after;   /* see comm_block_after */
+    int64_t enqueued_us;
+    uint64_t after; /* see comm_block_after */
     char words[COMM_WORDS_MAX];
     struct comm_waits *waits; /* [rank_count] */
     struct comm_spoil spoils[COMM_SPOILS_MAX];
     int32_t spoil_count;
 };
+
+/* How a step of a collective function went on a rank. */
+struct comm_verdict {
+    int32_t status, native;
+    char message[sizeof(((ffa_error *)0)->message)];
+};
+
+static inline bool comm_call_is_under_way(const struct comm_call *call)
+{
+    return call->call && !call->is_over;
+}
 
 struct comm_process; /* comm_peer.c: which process and device a rank is */
 struct comm_order;   /* comm_device.c: the calls of this process on communicators of one group */
@@ -170,6 +183,7 @@ struct comm_device {
     uint64_t **blocks_device; /* device memory: blocks [rank_count] */
     int64_t block_bytes;
     struct comm_process *processes; /* [rank_count] */
+    struct comm_verdict *verdicts;  /* [rank_count], of the last agreement */
     uint64_t id;                    /* of the communicator, the same on all ranks */
     uint64_t group;                 /* of the ranks, the same in each communicator of them */
     struct comm_order *order;
@@ -183,10 +197,14 @@ struct comm_device {
     pthread_cond_t changed;
     pthread_t watchdog;
     bool has_lock, has_watchdog; /* made, started */
-    bool has_lost; /* the bootstrap failed: ranks may differ in what they know of each other */
+    bool has_joined; /* the others have this rank's memory mapped, and wait for it to leave */
+    bool has_lost;   /* the bootstrap failed: ranks may differ in what they know of each other */
     /* Under the lock: */
     char message[sizeof(((ffa_error *)0)->message)]; /* of `broken` */
-    struct comm_call calls[COMM_CALLS_MAX];          /* call n: calls[n % COMM_CALLS_MAX] */
+    /* Call n: calls[n % COMM_CALLS_MAX], or where that one is still under way, the last record,
+     * which has the newest of such calls: the oldest calls are looked after, whatever the host is
+     * ahead. */
+    struct comm_call calls[COMM_CALLS_MAX + 1];
     bool is_closed;    /* no call begins any more: the group is broken or a rank has left */
     int32_t left_rank; /* that has left; -1: none */
     bool is_leaving;   /* the watchdog ends when all calls are over */
@@ -194,7 +212,7 @@ struct comm_device {
     /* Of the watchdog's thread, and of destroy after it: */
     uint64_t *seen;               /* a copy of the own block */
     uint64_t *said;               /* [rank_count]: the last state said to each rank */
-    bool has_heard;    /* a rank has said that the group is broken */
+    bool has_heard;               /* a rank has said that the group is broken */
     bool has_spoilt;              /* what the calls receive was filled */
     bool is_draining;             /* `drained` was recorded since the last call was over */
     bool is_quiet;                /* nothing of the rank is under way, and nothing will be */
@@ -219,7 +237,10 @@ static inline uint64_t *comm_device_own(const struct comm_device *comm)
  * Begin the next call on the caller's stream.
  *
  * call    receives its number, from 1; 0 on failure, and then nothing was begun.
- * stream  not NULL (the driver takes no batch copies on the legacy default stream).
+ * stream  the caller's. The legacy default stream (NULL) will do where the process has one rank:
+ *         ranks that share a stream wait for themselves. Not while it captures a graph, as every
+ *         call has another number. No batch of copies goes to it: those take the fetch and reduce
+ *         streams.
  * words   what the call is, the same text on all ranks in the same call: at least everything that
  *         the order and sizes of transfers depend on. The fetch stream writes a digest of it into
  *         the blocks of all peers. What is caught when: the watchdog of a rank compares the digests

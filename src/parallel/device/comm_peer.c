@@ -62,22 +62,14 @@ ffa_status comm_peer_gather(struct comm_device *comm, const void *mine, void *al
     return error_fail(err, FFA_COMM, 0, "%s", message);
 }
 
-struct verdict {
-    int32_t status, native;
-    char message[sizeof(((ffa_error *)0)->message)];
-};
-
 ffa_status comm_peer_agree(struct comm_device *comm, ffa_status rc, const ffa_error *why,
                            ffa_error *err)
 {
     const int32_t n = comm->comm.rank_count;
-    struct verdict mine = { .status = (int32_t)rc };
-    struct verdict *all = mem_array((size_t)n, sizeof *all);
+    struct comm_verdict mine = { .status = (int32_t)rc };
+    struct comm_verdict *all = comm->verdicts;
     ffa_status result;
 
-    /* Without the array nobody can be told: the others' bootstrap has to end. */
-    if (!all)
-        return error_nomem(err, "the agreement of ranks");
     if (rc != FFA_OK) {
         mine.native = why->native;
         text_copy(mine.message, "%s", why->message);
@@ -93,7 +85,6 @@ ffa_status comm_peer_agree(struct comm_device *comm, ffa_status rc, const ffa_er
             result = error_fail(err, FFA_COMM, all[r].native, "rank %d failed: %.400s", r,
                                 all[r].message);
     }
-    mem_free(all);
     return result;
 }
 
@@ -368,6 +359,7 @@ ffa_status comm_peer_join(struct comm_device *comm, const int64_t bytes[WINDOW_C
     }
     rc = upload_blocks(comm, &failure);
     rc = comm_peer_agree(comm, rc, &failure, err);
+    comm->has_joined = rc == FFA_OK;
 out:
     mem_free(memories);
     return rc;

@@ -49,18 +49,16 @@ static ffa_status read_block(struct comm_device *comm, ffa_error *err)
                     comm->block_bytes, err);
 }
 
-/* Which calls have begun and ended, from the oldest. Under the lock. */
+/* Which calls have begun and ended. Under the lock. */
 static ffa_status poll_calls(struct comm_device *comm, ffa_error *err)
 {
-    const uint64_t last = comm->comm.call;
-    const uint64_t first = last < COMM_CALLS_MAX ? 1 : last - COMM_CALLS_MAX + 1;
     ffa_status rc = FFA_OK;
 
-    for (uint64_t n = first; n <= last; n++) {
-        struct comm_call *c = &comm->calls[n % COMM_CALLS_MAX];
+    for (int32_t i = 0; i <= COMM_CALLS_MAX; i++) {
+        struct comm_call *c = &comm->calls[i];
         bool is_past;
 
-        if (c->call != n || c->is_over)
+        if (!comm_call_is_under_way(c) || !c->has_begun)
             continue;
         if (!c->begun_us) {
             FFA_TRY(gpu_event_query(c->begin, &is_past, err));
@@ -76,15 +74,10 @@ out:
     return rc;
 }
 
-static bool is_under_way(const struct comm_call *call)
-{
-    return call->call && !call->is_over;
-}
-
 static bool any_under_way(const struct comm_device *comm)
 {
-    for (int32_t i = 0; i < COMM_CALLS_MAX; i++)
-        if (is_under_way(&comm->calls[i]))
+    for (int32_t i = 0; i <= COMM_CALLS_MAX; i++)
+        if (comm_call_is_under_way(&comm->calls[i]))
             return true;
     return false;
 }
@@ -174,7 +167,7 @@ static void look_for_gone(struct comm_device *comm, const struct comm_call *call
 static void look_at_words(struct comm_device *comm, const struct comm_call *call)
 {
     const int32_t n = comm->comm.rank_count;
-    const bool is_late = call->begun_us && clock_us() - call->begun_us > ORDER_US;
+    const bool is_late = clock_us() - call->enqueued_us > ORDER_US;
     char message[COMM_WORDS_MAX + 160];
 
     for (int32_t r = 0; r < n; r++) {
@@ -237,14 +230,11 @@ static void look_at_processes(struct comm_device *comm)
 
 static void inspect(struct comm_device *comm)
 {
-    const uint64_t last = comm->comm.call;
-    const uint64_t first = last < COMM_CALLS_MAX ? 1 : last - COMM_CALLS_MAX + 1;
-
     look_at_states(comm);
-    for (uint64_t n = first; n <= last; n++) {
-        const struct comm_call *call = &comm->calls[n % COMM_CALLS_MAX];
+    for (int32_t i = 0; i <= COMM_CALLS_MAX; i++) {
+        const struct comm_call *call = &comm->calls[i];
 
-        if (call->call != n || !is_under_way(call))
+        if (!comm_call_is_under_way(call))
             continue;
         look_at_words(comm, call);
         look_for_gone(comm, call);
@@ -320,12 +310,12 @@ static ffa_status spoil_calls(struct comm_device *comm, ffa_error *err)
     if (!nan)
         goto out;
     memset(nan, 0xff, SPOIL_BYTES);
-    for (int32_t i = 0; i < COMM_CALLS_MAX; i++) {
+    for (int32_t i = 0; i <= COMM_CALLS_MAX; i++) {
         struct comm_spoil spoils[COMM_SPOILS_MAX];
         int32_t count;
 
         pthread_mutex_lock(&comm->lock);
-        count = is_under_way(&comm->calls[i]) ? comm->calls[i].spoil_count : 0;
+        count = comm_call_is_under_way(&comm->calls[i]) ? comm->calls[i].spoil_count : 0;
         memcpy(spoils, comm->calls[i].spoils, sizeof spoils);
         pthread_mutex_unlock(&comm->lock);
         for (int32_t s = 0; s < count; s++)
@@ -394,8 +384,10 @@ static ffa_status release(struct comm_device *comm, ffa_error *err)
 {
     ffa_status rc = FFA_OK;
 
-    if (!comm->broken_us)
+    if (!comm->broken_us) {
         comm->broken_us = clock_us();
+        comm_order_forget(comm);
+    }
     FFA_TRY(say_broken(comm, err));
     if (!comm->has_spoilt)
         FFA_TRY(spoil_calls(comm, err));
@@ -418,17 +410,19 @@ out:
     return rc;
 }
 
-/* Whether the rank's windows were given back. */
+/* Whether the rank's windows were given back, or whom they were lent to has left. */
 static bool are_returned(const struct comm_device *comm)
 {
     const int32_t n = comm->comm.rank_count;
 
-    for (int32_t r = 0; r < n; r++)
-        if ((comm->lent[WINDOW_ROWS][r] &&
-             !is_there(seen_at(comm, comm_block_rows_done(n, r)), comm->lent[WINDOW_ROWS][r])) ||
-            (comm->lent[WINDOW_SUMS][r] &&
-             !is_there(seen_at(comm, comm_block_sums_done(n, r)), comm->lent[WINDOW_SUMS][r])))
+    for (int32_t r = 0; r < n; r++) {
+        const uint64_t rows = comm->lent[WINDOW_ROWS][r], sums = comm->lent[WINDOW_SUMS][r];
+        const bool has_rows = !rows || is_there(seen_at(comm, comm_block_rows_done(n, r)), rows);
+        const bool has_sums = !sums || is_there(seen_at(comm, comm_block_sums_done(n, r)), sums);
+
+        if (seen_at(comm, comm_block_state(n, r)) != COMM_PEER_LEFT && !(has_rows && has_sums))
             return false;
+    }
     return true;
 }
 
@@ -557,18 +551,25 @@ static bool wait_for_others(struct comm_device *comm)
     return false;
 }
 
-bool comm_watchdog_leave(struct comm_device *comm)
+static void stop_watchdog(struct comm_device *comm)
 {
-    if (!comm->has_watchdog)
-        return !comm->has_lost;
     pthread_mutex_lock(&comm->lock);
     comm->is_leaving = true;
     comm->leaving_us = clock_us();
     pthread_cond_broadcast(&comm->changed);
     pthread_mutex_unlock(&comm->lock);
     pthread_join(comm->watchdog, NULL);
-    if (comm->has_failed || !comm->is_quiet)
-        return false;
+}
+
+bool comm_watchdog_leave(struct comm_device *comm)
+{
+    if (!comm->has_joined)
+        return !comm->has_lost;
+    if (comm->has_watchdog) {
+        stop_watchdog(comm);
+        if (comm->has_failed || !comm->is_quiet)
+            return false;
+    }
     for (int32_t r = 0; r < comm->comm.rank_count; r++)
         if (may_tell(comm, r) && say(comm, r, NULL, 0, COMM_PEER_LEFT, NULL) != FFA_OK)
             return false;

@@ -1,0 +1,457 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A rendezvous in a folder.
+ *
+ * Files are renamed into place, so whoever sees one sees all of it. Each process draws a number.
+ * A rank says hello with its own; rank 0 answers with a start, which has its number and those that
+ * it was greeted with; a rank takes a start only if its number is in it, and then acknowledges rank
+ * 0's. Rank 0 is done when all have acknowledged its number, and writes another start whenever a
+ * hello has changed. So files of an earlier launch, which have other numbers, are never taken, and
+ * are replaced in time. Rank 0's number stands in the names of all files after that.
+ *
+ * A gather is a file of each rank. A rank removes its file of the gather before the last one: all
+ * ranks have read it, as all have begun the gather after it.
+ */
+#include "cli/rendezvous.h"
+
+#include "cli/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PATH_BYTES = 1024, NAME_BYTES = 64, PAUSE_US = 2000, CLOSE_MS = 5000 };
+
+struct rendezvous {
+    char folder[PATH_BYTES]; /* and the begin of names in it */
+    int32_t rank, rank_count;
+    int64_t timeout_ms, deadline_us;
+    uint64_t own, session;                  /* own number, rank 0's */
+    uint64_t greeted[RENDEZVOUS_RANKS_MAX]; /* rank 0: what it was greeted with; 0: not yet */
+    bool is_missing[RENDEZVOUS_RANKS_MAX];  /* who has not come to where this rank waits */
+    int64_t turn;
+    ffa_error error;
+};
+
+/* ---- which process this is ---- */
+
+static bool read_number(const char *text, int32_t max, int32_t *out)
+{
+    char *end;
+    long long number;
+
+    if (!text || !*text)
+        return false;
+    errno = 0;
+    number = strtoll(text, &end, 10);
+    *out = (int32_t)number;
+    return errno == 0 && *end == '\0' && number >= 0 && number <= max;
+}
+
+/* What a launcher says of a process; the id is one or two variables. */
+static const struct launcher {
+    const char *rank, *count, *local, *id, *more;
+} launchers[] = {
+    { "RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT" },
+    { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+      "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid" },
+    { "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "PMI_JOBID", "SLURM_STEP_ID" },
+    { "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_JOB_ID", "SLURM_STEP_ID" },
+};
+
+/* Letters and digits of the id, others as '_': it stands in names of files. */
+static void add_id(char *id, const char *text)
+{
+    size_t at = strlen(id);
+
+    if (!text)
+        return;
+    if (at > 0 && at + 1 < RENDEZVOUS_ID_BYTES)
+        id[at++] = '.';
+    for (; *text && at + 1 < RENDEZVOUS_ID_BYTES; text++) {
+        const bool is_plain = (*text >= '0' && *text <= '9') || (*text >= 'a' && *text <= 'z') ||
+                              (*text >= 'A' && *text <= 'Z') || *text == '-';
+
+        id[at++] = is_plain ? *text : '_';
+    }
+    id[at] = '\0';
+}
+
+static bool ask_launchers(struct rendezvous_place *out, rendezvous_variable get, void *user)
+{
+    for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
+        const struct launcher *l = &launchers[i];
+
+        if (!read_number(get(user, l->rank), INT32_MAX, &out->rank) ||
+            !read_number(get(user, l->count), INT32_MAX, &out->rank_count))
+            continue;
+        if (!read_number(get(user, l->local), INT32_MAX, &out->local))
+            out->local = out->rank;
+        add_id(out->id, get(user, l->id));
+        add_id(out->id, get(user, l->more));
+        (void)snprintf(out->from, sizeof out->from, "%s, %s", l->rank, l->count);
+        return true;
+    }
+    return false;
+}
+
+ffa_status rendezvous_find(struct rendezvous_place *out, int32_t rank, int32_t rank_count,
+                           rendezvous_variable get, void *user, ffa_error *err)
+{
+    *out = (struct rendezvous_place){ .rank = rank, .rank_count = rank_count, .local = rank };
+    if (rank >= 0)
+        (void)snprintf(out->from, sizeof out->from, "--rank, --ranks");
+    else if (!ask_launchers(out, get, user))
+        return cli_error(err, FFA_INVALID, 0,
+                         "which rank this process is, is not said: no --rank, and no variables of "
+                         "torchrun, mpirun or srun");
+    if (out->rank_count < 1 || out->rank_count > RENDEZVOUS_RANKS_MAX)
+        return cli_error(err, FFA_INVALID, 0, "the number of ranks (%s) is %d, not in [1, %d]",
+                         out->from, out->rank_count, RENDEZVOUS_RANKS_MAX);
+    if (out->rank >= out->rank_count)
+        return cli_error(err, FFA_INVALID, 0, "the rank (%s) is %d, not in [0, %d)", out->from,
+                         out->rank, out->rank_count);
+    return FFA_OK;
+}
+
+/* ---- files ---- */
+
+static int64_t now_us(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+static void path_of(const struct rendezvous *m, char path[PATH_BYTES + NAME_BYTES],
+                    const char *what, int32_t rank)
+{
+    (void)snprintf(path, PATH_BYTES + NAME_BYTES, "%s%s.%d", m->folder, what, rank);
+}
+
+static ffa_status put(struct rendezvous *m, const char *what, const void *at, size_t bytes)
+{
+    char path[PATH_BYTES + NAME_BYTES];
+
+    path_of(m, path, what, m->rank);
+    return file_write(path, at, bytes, &m->error);
+}
+
+/* The file of a rank, if it is there and has just so many bytes. */
+static bool get(const struct rendezvous *m, const char *what, int32_t rank, void *at, size_t bytes)
+{
+    char path[PATH_BYTES + NAME_BYTES];
+    size_t got = 0;
+    ssize_t step = 1;
+    char more;
+    int fd;
+
+    path_of(m, path, what, rank);
+    fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0)
+        return false;
+    while (got < bytes && (step = read(fd, (char *)at + got, bytes - got)) > 0)
+        got += (size_t)step;
+    if (got == bytes)
+        step = read(fd, &more, 1);
+    (void)close(fd);
+    return got == bytes && step == 0;
+}
+
+static void drop(const struct rendezvous *m, const char *what, int32_t rank)
+{
+    char path[PATH_BYTES + NAME_BYTES];
+
+    path_of(m, path, what, rank);
+    (void)unlink(path);
+}
+
+static void gather_name(const struct rendezvous *m, char name[NAME_BYTES], int64_t turn)
+{
+    (void)snprintf(name, NAME_BYTES, "%016" PRIx64 "-%" PRId64, m->session, turn);
+}
+
+static void bye_name(const struct rendezvous *m, char name[NAME_BYTES])
+{
+    (void)snprintf(name, NAME_BYTES, "%016" PRIx64 "-bye", m->session);
+}
+
+/* ---- waiting ---- */
+
+static bool is_in_time(const struct rendezvous *m)
+{
+    static const struct timespec pause = { .tv_nsec = PAUSE_US * 1000 };
+
+    if (now_us() > m->deadline_us)
+        return false;
+    (void)nanosleep(&pause, NULL);
+    return true;
+}
+
+/* FFA_TIMEOUT, with the ranks that are missing. */
+static ffa_status say_missing(struct rendezvous *m, const char *where)
+{
+    char names[256] = "";
+    size_t at = 0;
+    int32_t count = 0, last = 0;
+
+    for (int32_t r = 0; r < m->rank_count; r++) {
+        if (!m->is_missing[r])
+            continue;
+        last = r;
+        if (count++ > 0 && at + 24 < sizeof names)
+            at += (size_t)snprintf(names + at, sizeof names - at, ", ");
+        if (at + 24 < sizeof names)
+            at += (size_t)snprintf(names + at, sizeof names - at, "%d", r);
+    }
+    if (count == 1)
+        return cli_error(&m->error, FFA_TIMEOUT, 0, "rank %d has not come to %s within %lld ms",
+                         last, where, (long long)m->timeout_ms);
+    return cli_error(&m->error, FFA_TIMEOUT, 0,
+                     "%d of %d ranks have not come to %s within %lld ms: %s", count, m->rank_count,
+                     where, (long long)m->timeout_ms, names);
+}
+
+static ffa_status say_not_there(struct rendezvous *m)
+{
+    char where[PATH_BYTES + 32];
+
+    (void)snprintf(where, sizeof where, "the rendezvous '%.300s'", m->folder);
+    return say_missing(m, where);
+}
+
+/* ---- meeting ---- */
+
+struct hello {
+    uint64_t number;
+    int64_t rank_count;
+};
+
+struct start {
+    uint64_t session;
+    int64_t rank_count;
+    uint64_t greeted[RENDEZVOUS_RANKS_MAX];
+};
+
+/* Rank 0: who has said hello; true: somebody anew. */
+static bool look_for_hellos(struct rendezvous *m, bool *are_all)
+{
+    bool is_new = false;
+
+    *are_all = true;
+    for (int32_t r = 1; r < m->rank_count; r++) {
+        struct hello hello;
+
+        m->is_missing[r] =
+            !get(m, "hello", r, &hello, sizeof hello) || hello.rank_count != m->rank_count;
+        *are_all = *are_all && !m->is_missing[r];
+        if (m->is_missing[r] || hello.number == m->greeted[r])
+            continue;
+        m->greeted[r] = hello.number;
+        is_new = true;
+    }
+    return is_new;
+}
+
+static bool are_acknowledged(struct rendezvous *m)
+{
+    bool are_all = true;
+
+    for (int32_t r = 1; r < m->rank_count; r++) {
+        uint64_t number;
+
+        m->is_missing[r] = !get(m, "ack", r, &number, sizeof number) || number != m->session;
+        are_all = are_all && !m->is_missing[r];
+    }
+    return are_all;
+}
+
+static ffa_status lead(struct rendezvous *m)
+{
+    struct start start = { .session = m->own, .rank_count = m->rank_count };
+    bool are_all;
+    ffa_status rc = FFA_OK;
+
+    m->session = m->own;
+    do {
+        const bool is_new = look_for_hellos(m, &are_all);
+
+        if (!are_all)
+            continue;
+        if (is_new || m->rank_count == 1) {
+            memcpy(start.greeted, m->greeted, sizeof start.greeted);
+            rc = put(m, "start", &start, sizeof start);
+        }
+        if (rc != FFA_OK || are_acknowledged(m))
+            return rc;
+    } while (is_in_time(m));
+    return say_not_there(m);
+}
+
+static ffa_status follow(struct rendezvous *m)
+{
+    const struct hello hello = { m->own, m->rank_count };
+    struct start start;
+    ffa_status rc = put(m, "hello", &hello, sizeof hello);
+
+    if (rc != FFA_OK)
+        return rc;
+    do {
+        if (get(m, "start", 0, &start, sizeof start) && start.rank_count == m->rank_count &&
+            start.greeted[m->rank] == m->own) {
+            m->session = start.session;
+            return put(m, "ack", &m->session, sizeof m->session);
+        }
+    } while (is_in_time(m));
+    for (int32_t r = 1; r < m->rank_count; r++) {
+        struct hello other;
+
+        m->is_missing[r] = r != m->rank && !get(m, "hello", r, &other, sizeof other);
+    }
+    m->is_missing[0] = true; /* or it waits for the others that are missing, too */
+    for (int32_t r = 1; r < m->rank_count; r++)
+        m->is_missing[0] = m->is_missing[0] && !m->is_missing[r];
+    return say_not_there(m);
+}
+
+static ffa_status make_folder(struct rendezvous *m, const char *folder, const char *id,
+                              ffa_error *err)
+{
+    if (mkdir(folder, 0700) != 0 && errno != EEXIST)
+        return cli_error(err, FFA_IO, errno, "cannot make the folder '%s': %s", folder,
+                         strerror(errno));
+    if (snprintf(m->folder, sizeof m->folder, "%s/ffa-%s%s", folder, id, *id ? "-" : "") >=
+        (int)sizeof m->folder)
+        return cli_error(err, FFA_INVALID, 0, "the rendezvous' path is longer than %d bytes",
+                         PATH_BYTES - 1);
+    return FFA_OK;
+}
+
+ffa_status rendezvous_open(struct rendezvous **out, const char *folder,
+                           const struct rendezvous_place *place, int64_t timeout_ms, ffa_error *err)
+{
+    struct rendezvous *m = calloc(1, sizeof *m);
+    ffa_status rc;
+
+    *out = NULL;
+    if (!m)
+        return cli_error(err, FFA_NOMEM, 0, "no memory for the rendezvous");
+    m->rank = place->rank;
+    m->rank_count = place->rank_count;
+    m->timeout_ms = timeout_ms;
+    m->deadline_us = now_us() + timeout_ms * 1000;
+    if (getrandom(&m->own, sizeof m->own, 0) != (ssize_t)sizeof m->own)
+        m->own = (uint64_t)now_us() << 20 ^ (uint64_t)getpid();
+    m->own |= 1;
+    rc = make_folder(m, folder, place->id, &m->error);
+    if (rc == FFA_OK)
+        rc = m->rank == 0 ? lead(m) : follow(m);
+    if (rc == FFA_OK) {
+        *out = m;
+        return FFA_OK;
+    }
+    if (err)
+        *err = m->error;
+    free(m);
+    return rc;
+}
+
+/* ---- gathers ---- */
+
+static ffa_status gather(struct rendezvous *m, const void *mine, char *all, size_t bytes)
+{
+    char name[NAME_BYTES], where[96];
+    bool are_all;
+    ffa_status rc;
+
+    gather_name(m, name, ++m->turn);
+    m->deadline_us = now_us() + m->timeout_ms * 1000;
+    rc = put(m, name, mine, bytes);
+    if (rc != FFA_OK)
+        return rc;
+    memset(m->is_missing, true, (size_t)m->rank_count * sizeof *m->is_missing);
+    do {
+        are_all = true;
+        for (int32_t r = 0; r < m->rank_count; r++) {
+            if (m->is_missing[r])
+                m->is_missing[r] = !get(m, name, r, all + (size_t)r * bytes, bytes);
+            are_all = are_all && !m->is_missing[r];
+        }
+    } while (!are_all && is_in_time(m));
+    if (!are_all) {
+        (void)snprintf(where, sizeof where, "exchange %lld of the rendezvous", (long long)m->turn);
+        return say_missing(m, where);
+    }
+    gather_name(m, name, m->turn - 1);
+    drop(m, name, m->rank);
+    return FFA_OK;
+}
+
+int rendezvous_allgather(void *user, const void *mine, void *all, size_t bytes)
+{
+    return gather(user, mine, all, bytes) == FFA_OK ? 0 : 1;
+}
+
+const ffa_error *rendezvous_error(const struct rendezvous *meeting)
+{
+    return &meeting->error;
+}
+
+/* ---- the end ---- */
+
+/* Whether all others have said that they need no file any more. */
+static bool have_left(struct rendezvous *m)
+{
+    char name[NAME_BYTES], byte;
+
+    bye_name(m, name);
+    for (int32_t r = 1; r < m->rank_count; r++)
+        if (!get(m, name, r, &byte, 1))
+            return false;
+    return true;
+}
+
+static void drop_all(struct rendezvous *m)
+{
+    char name[NAME_BYTES], bye[NAME_BYTES];
+
+    gather_name(m, name, m->turn);
+    bye_name(m, bye);
+    drop(m, "start", 0);
+    for (int32_t r = 0; r < m->rank_count; r++) {
+        drop(m, "hello", r);
+        drop(m, "ack", r);
+        drop(m, name, r);
+        drop(m, bye, r);
+    }
+}
+
+void rendezvous_close(struct rendezvous *m)
+{
+    char name[NAME_BYTES];
+    bool have_all_left;
+
+    if (!m)
+        return;
+    bye_name(m, name);
+    if (m->rank != 0) {
+        (void)put(m, name, "b", 1);
+        free(m);
+        return;
+    }
+    m->deadline_us = now_us() + (m->timeout_ms < CLOSE_MS ? m->timeout_ms : CLOSE_MS) * 1000;
+    do {
+        have_all_left = have_left(m);
+    } while (!have_all_left && is_in_time(m));
+    if (have_all_left)
+        drop_all(m);
+    free(m);
+}

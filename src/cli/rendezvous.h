@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Processes of one launch that find each other through a folder, and hand bytes to each other: the
+ * bootstrap of a communicator (ffa_comm_allgather) without a store, MPI or a port.
+ */
+#ifndef FFA_CLI_RENDEZVOUS_H
+#define FFA_CLI_RENDEZVOUS_H
+
+#include <ffa/comm.h>
+#include <stdbool.h>
+
+enum { RENDEZVOUS_RANKS_MAX = 256, RENDEZVOUS_ID_BYTES = 96 };
+
+/* Which process of a launch this is. */
+struct rendezvous_place {
+    int32_t rank, rank_count;
+    int32_t local;                /* among the processes of its host: its GPU */
+    char id[RENDEZVOUS_ID_BYTES]; /* of the launch, for names of files; "": not known */
+    char from[64];                /* "--rank", "RANK, WORLD_SIZE", ... */
+};
+
+/* The value of a variable, or NULL. */
+typedef const char *(*rendezvous_variable)(void *user, const char *name);
+
+/*
+ * rank, rank_count: as given, rank -1: not given. Then the variables of the innermost launcher:
+ * torchrun, mpirun, PMI, srun; the local rank is theirs, too, or the rank. Fails with FFA_INVALID
+ * where a rank is not below its count, or neither is said.
+ */
+ffa_status rendezvous_find(struct rendezvous_place *out, int32_t rank, int32_t rank_count,
+                           rendezvous_variable get, void *user, ffa_error *err);
+
+struct rendezvous;
+
+/*
+ * Meet the other ranks in a folder, which is created where it is missing. Blocks until all have
+ * come, or for timeout_ms: FFA_TIMEOUT, naming who is missing. What an earlier launch left there is
+ * never taken for this one. At one time one launch may use a folder, or several with different ids.
+ * Also fails with FFA_IO, FFA_INVALID (too long a path) and FFA_NOMEM. *out: caller's,
+ * rendezvous_close().
+ */
+ffa_status rendezvous_open(struct rendezvous **out, const char *folder,
+                           const struct rendezvous_place *place, int64_t timeout_ms,
+                           ffa_error *err);
+/* The last call; needs no other rank. Rank 0 waits for the others a little, to remove all files. */
+void rendezvous_close(struct rendezvous *meeting);
+
+/* An ffa_comm_allgather; user: the struct rendezvous. Anything but 0: rendezvous_error says why, as
+ * with rendezvous_open. */
+int rendezvous_allgather(void *user, const void *mine, void *all, size_t bytes);
+const ffa_error *rendezvous_error(const struct rendezvous *meeting);
+
+#endif

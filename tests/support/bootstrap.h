@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * An ffa_comm_allgather for ranks that are threads of this process, or processes that it forks.
+ */
+#ifndef TESTS_BOOTSTRAP_H
+#define TESTS_BOOTSTRAP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { BOOTSTRAP_RANKS = 16, BOOTSTRAP_BYTES = 4096 };
+
+struct bootstrap; /* in memory that forked processes share */
+
+/* One rank's end: `user` of bootstrap_allgather. */
+struct bootstrap_end {
+    struct bootstrap *all;
+    int32_t rank;
+    uint64_t turn;  /* 0 at first */
+    int fails_from; /* the gather, from 1, from which on it fails; 0: never */
+};
+
+struct bootstrap *bootstrap_new(int32_t rank_count);
+void bootstrap_free(struct bootstrap *all);
+
+/* Fails after two seconds. */
+int bootstrap_allgather(void *user, const void *mine, void *all, size_t bytes);
+
+#endif

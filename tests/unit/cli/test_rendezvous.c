@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The rendezvous in a folder: which rank a process is, by option and by launcher; several processes
+ * that meet and hand bytes to each other; what an earlier launch left; and who is missing.
+ */
+#include "cli/rendezvous.h"
+#include "support/suite.h"
+#include "support/tmpdir.h"
+
+#include <check.h>
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { PROCESSES = 4, TURNS = 20, LONG_MS = 20000, QUICK_MS = 200 };
+
+/* ---- which rank ---- */
+
+struct variable {
+    const char *name, *value;
+};
+
+static const char *get(void *user, const char *name)
+{
+    for (const struct variable *v = user; v->name; v++)
+        if (strcmp(v->name, name) == 0)
+            return v->value;
+    return NULL;
+}
+
+static const struct {
+    int32_t rank, ranks;
+    struct variable variables[8];
+    struct rendezvous_place place;
+    const char *says; /* NULL: it works */
+} places[] = {
+    { 2, 4, { { "RANK", "0" }, { "WORLD_SIZE", "2" } }, { 2, 4, 2, "", "--rank, --ranks" }, NULL },
+    { -1,
+      0,
+      { { "RANK", "3" },
+        { "WORLD_SIZE", "8" },
+        { "LOCAL_RANK", "1" },
+        { "TORCHELASTIC_RUN_ID", "run/7" },
+        { "TORCHELASTIC_RESTART_COUNT", "2" },
+        { "SLURM_PROCID", "0" },
+        { "SLURM_NTASKS", "2" } },
+      { 3, 8, 1, "run_7.2", "RANK, WORLD_SIZE" },
+      NULL },
+    { -1,
+      0,
+      { { "OMPI_COMM_WORLD_RANK", "1" },
+        { "OMPI_COMM_WORLD_SIZE", "2" },
+        { "OMPI_COMM_WORLD_LOCAL_RANK", "0" },
+        { "PMIX_NAMESPACE", "prterun-3" },
+        { "SLURM_PROCID", "0" },
+        { "SLURM_NTASKS", "1" } },
+      { 1, 2, 0, "prterun-3", "OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE" },
+      NULL },
+    { -1,
+      0,
+      { { "PMI_RANK", "1" }, { "PMI_SIZE", "3" } },
+      { 1, 3, 1, "", "PMI_RANK, PMI_SIZE" },
+      NULL },
+    { -1,
+      0,
+      { { "SLURM_PROCID", "5" },
+        { "SLURM_NTASKS", "6" },
+        { "SLURM_LOCALID", "2" },
+        { "SLURM_JOB_ID", "1234" },
+        { "SLURM_STEP_ID", "1" } },
+      { 5, 6, 2, "1234.1", "SLURM_PROCID, SLURM_NTASKS" },
+      NULL },
+    { -1, 0, { { "RANK", "1" } }, { 0 }, "which rank this process is, is not said" },
+    { -1, 0, { { "RANK", "x" }, { "WORLD_SIZE", "2" } }, { 0 }, "is not said" },
+    { -1,
+      0,
+      { { "RANK", "2" }, { "WORLD_SIZE", "2" } },
+      { 0 },
+      "the rank (RANK, WORLD_SIZE) is 2, not in [0, 2)" },
+    { 0, 257, { { NULL, NULL } }, { 0 }, "the number of ranks (--rank, --ranks) is 257" },
+    { 0, 0, { { NULL, NULL } }, { 0 }, "is 0, not in [1, 256]" },
+};
+
+START_TEST(rank_is_found)
+{
+    struct rendezvous_place place;
+    ffa_error err = { FFA_OK, 0, "" };
+    const ffa_status rc = rendezvous_find(&place, places[_i].rank, places[_i].ranks, get,
+                                          (void *)(uintptr_t)places[_i].variables, &err);
+
+    ck_assert_int_eq(rc, places[_i].says ? FFA_INVALID : FFA_OK);
+    if (places[_i].says) {
+        ck_assert_msg(strstr(err.message, places[_i].says) != NULL, "%s", err.message);
+        return;
+    }
+    ck_assert_int_eq(place.rank, places[_i].place.rank);
+    ck_assert_int_eq(place.rank_count, places[_i].place.rank_count);
+    ck_assert_int_eq(place.local, places[_i].place.local);
+    ck_assert_str_eq(place.id, places[_i].place.id);
+    ck_assert_str_eq(place.from, places[_i].place.from);
+}
+END_TEST
+
+/* ---- processes ---- */
+
+static char *root;
+
+static void make_root(void)
+{
+    root = tmpdir_make();
+}
+
+static void remove_root(void)
+{
+    tmpdir_remove(root);
+}
+
+static int files_of(const char *folder)
+{
+    DIR *dir = opendir(folder);
+    int count = 0;
+
+    ck_assert_ptr_nonnull(dir);
+    for (const struct dirent *entry; (entry = readdir(dir)) != NULL;)
+        count += entry->d_name[0] != '.';
+    closedir(dir);
+    return count;
+}
+
+static uint32_t value_of(int32_t rank, int turn, int32_t launch)
+{
+    return (uint32_t)(launch * 1000000 + turn * 1000 + rank);
+}
+
+/* 0: every turn brought what all ranks gave. */
+static int take_part(const char *folder, int32_t rank, int32_t launch, bool closes)
+{
+    struct rendezvous_place place = { .rank = rank, .rank_count = PROCESSES, .id = "" };
+    struct rendezvous *meeting;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    if (rendezvous_open(&meeting, folder, &place, LONG_MS, &err) != FFA_OK) {
+        (void)fprintf(stderr, "rank %d: %s\n", rank, err.message);
+        return 1;
+    }
+    for (int turn = 0; turn < TURNS; turn++) {
+        const uint32_t mine = value_of(rank, turn, launch);
+        uint32_t all[PROCESSES];
+
+        if (rendezvous_allgather(meeting, &mine, all, sizeof mine) != 0) {
+            (void)fprintf(stderr, "rank %d: %s\n", rank, rendezvous_error(meeting)->message);
+            return 2;
+        }
+        for (int32_t r = 0; r < PROCESSES; r++)
+            if (all[r] != value_of(r, turn, launch))
+                return 3;
+    }
+    if (closes)
+        rendezvous_close(meeting);
+    return 0;
+}
+
+static void launch(const char *folder, int32_t number, bool closes)
+{
+    pid_t children[PROCESSES];
+
+    for (int32_t r = 0; r < PROCESSES; r++) {
+        children[r] = fork();
+        ck_assert_int_ge(children[r], 0);
+        if (children[r] == 0) {
+            usleep((unsigned)(r * 7919 + number * 104729) % 20000);
+            _exit(take_part(folder, r, number, closes));
+        }
+    }
+    for (int32_t r = 0; r < PROCESSES; r++) {
+        int status;
+
+        ck_assert_int_eq(waitpid(children[r], &status, 0), children[r]);
+        ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "rank %d: status %x", r,
+                      (unsigned)status);
+    }
+}
+
+/* Some launches leave all their files, others clean up. */
+START_TEST(launches_meet_one_after_another)
+{
+    char folder[512];
+
+    (void)snprintf(folder, sizeof folder, "%s/meet", root);
+    for (int32_t i = 0; i < 6; i++) {
+        launch(folder, i, i % 2 != 0);
+        if (i % 2 == 1)
+            ck_assert_int_le(files_of(folder), PROCESSES * (i + 1) / 2);
+    }
+}
+END_TEST
+
+START_TEST(clean_launch_leaves_nothing)
+{
+    char folder[512];
+
+    (void)snprintf(folder, sizeof folder, "%s/clean", root);
+    launch(folder, 1, true);
+    ck_assert_int_eq(files_of(folder), 0);
+}
+END_TEST
+
+START_TEST(missing_ranks_are_named)
+{
+    struct rendezvous_place place = { .rank_count = 4 };
+    struct rendezvous *meeting;
+    ffa_error err;
+    pid_t child = fork();
+
+    if (child == 0) {
+        place.rank = 2;
+        (void)rendezvous_open(&meeting, root, &place, LONG_MS, NULL);
+        _exit(0);
+    }
+    usleep(100000);
+    ck_assert_int_eq(rendezvous_open(&meeting, root, &place, QUICK_MS, &err), FFA_TIMEOUT);
+    ck_assert_ptr_null(meeting);
+    ck_assert_msg(strstr(err.message, "2 of 4 ranks have not come to the rendezvous") &&
+                      strstr(err.message, "within 200 ms: 1, 3"),
+                  "%s", err.message);
+    place.rank = 1;
+    ck_assert_int_eq(rendezvous_open(&meeting, root, &place, QUICK_MS, &err), FFA_TIMEOUT);
+    ck_assert_msg(strstr(err.message, "rank 3 has not come") != NULL, "%s", err.message);
+    (void)kill(child, SIGKILL);
+    (void)waitpid(child, NULL, 0);
+}
+END_TEST
+
+/* Rank 1 leaves after the first exchange. */
+START_TEST(rank_missing_from_an_exchange_is_named)
+{
+    struct rendezvous_place place = { .rank_count = 2 };
+    struct rendezvous *meeting;
+    const int mine = 5;
+    int all[2];
+    pid_t child = fork();
+
+    place.rank = child == 0;
+    if (rendezvous_open(&meeting, root, &place, child == 0 ? LONG_MS : 2000, NULL) != FFA_OK ||
+        rendezvous_allgather(meeting, &mine, all, sizeof mine) != 0)
+        _exit(1);
+    if (child == 0)
+        _exit(0);
+    (void)waitpid(child, NULL, 0);
+    ck_assert_int_eq(rendezvous_allgather(meeting, &mine, all, sizeof mine), 1);
+    ck_assert_int_eq(rendezvous_error(meeting)->status, FFA_TIMEOUT);
+    ck_assert_str_eq(rendezvous_error(meeting)->message,
+                     "rank 1 has not come to exchange 2 of the rendezvous within 2000 ms");
+    rendezvous_close(meeting);
+}
+END_TEST
+
+START_TEST(folder_that_cannot_be_is_named)
+{
+    const struct rendezvous_place place = { .rank_count = 1 };
+    struct rendezvous *meeting;
+    ffa_error err;
+    char folder[2048];
+
+    ck_assert_int_eq(rendezvous_open(&meeting, "/nowhere/at/all", &place, QUICK_MS, &err), FFA_IO);
+    ck_assert_ptr_nonnull(strstr(err.message, "/nowhere/at/all"));
+    (void)snprintf(folder, sizeof folder, "%s", root);
+    while (strlen(folder) < 1020)
+        (void)strcat(folder, "/.");
+    ck_assert_int_eq(rendezvous_open(&meeting, folder, &place, QUICK_MS, &err), FFA_INVALID);
+    ck_assert_ptr_null(meeting);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("rendezvous");
+    TCase *tc = tcase_create("rendezvous");
+
+    tcase_set_timeout(tc, 60);
+    tcase_add_checked_fixture(tc, make_root, remove_root);
+    tcase_add_loop_test(tc, rank_is_found, 0, sizeof places / sizeof *places);
+    tcase_add_test(tc, launches_meet_one_after_another);
+    tcase_add_test(tc, clean_launch_leaves_nothing);
+    tcase_add_test(tc, missing_ranks_are_named);
+    tcase_add_test(tc, rank_missing_from_an_exchange_is_named);
+    tcase_add_test(tc, folder_that_cannot_be_is_named);
+    suite_add_tcase(suite, tc);
+    return suite_run(suite);
+}

@@ -5,7 +5,6 @@
 #ifndef FFA_ATTENTION_ATTENTION_H
 #define FFA_ATTENTION_ATTENTION_H
 
-#include "arrivals.h"
 #include "attention/kernels.h"
 #include "attention/plan_choice.h"
 #include "tile/plan_image.h"
@@ -24,10 +23,12 @@ struct ffa_plan {
     int32_t heads_in_mask;      /* 1, or heads_kv */
     int32_t split_heads;        /* query heads of the calls that it was split for; 0: it was not */
     int32_t stage, stage_count; /* of a pass in stages; 0 and 1: all in one */
-    /* Of a plan of arriving keys; count 0: it is none. stage_tiles: backward, of all lists. */
+    /* Of one pass over keys that arrive (arriving.h), all tiles in one launch. count 0: an ordinary
+     * plan. */
     struct {
-        int32_t count, stage_end[ARRIVAL_STAGES_MAX];
-        int64_t stage_tiles[ARRIVAL_STAGES_MAX];
+        int32_t count;
+        int32_t stage_end[TILE_STAGES_MAX];
+        int64_t stage_tiles[TILE_STAGES_MAX]; /* backward: key tiles of each stage, of all lists */
     } arriving;
     uint32_t flags;                   /* FFA_PLAN_..., as asked for */
     int64_t capacity_bytes;           /* of the buffer of a plan that is replayed; 0: it is not */

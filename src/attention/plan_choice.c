@@ -19,13 +19,14 @@ enum tile_cuts plan_cuts(const ffa_plan_opts *opts)
 /* Build the tiles for the kernel that is expected to be the fastest of `all`. */
 static ffa_status build_tiles(struct tile_plan *out, enum tile_cuts *cuts,
                               const ffa_kernels *kernels, const struct forward_kernel *all,
-                              int32_t count, const ffa_mask *mask, const ffa_plan_opts *opts,
-                              ffa_error *err)
+                              int32_t count, const ffa_mask *mask, const struct tile_stages *stages,
+                              const ffa_plan_opts *opts, ffa_error *err)
 {
     struct tile_candidate candidates[FORWARD_KERNELS_MAX];
     const struct tile_query query = { .candidates = candidates,
                                       .candidate_count = count,
                                       .cuts = plan_cuts(opts),
+                                      .stages = stages,
                                       .is_packed = kernels->pack_heads && kernels_on_gpu(kernels) };
     struct tile_choice choice = { 0 };
     ffa_status rc;
@@ -99,8 +100,8 @@ static ffa_status split_auto(struct ffa_plan *plan, const ffa_kernels *kernels,
 
     if (most == INT64_MAX)
         goto out;
-    FFA_TRY(
-        build_tiles(&tiles, &cuts, kernels, kernels->split, kernels->split_count, mask, opts, err));
+    FFA_TRY(build_tiles(&tiles, &cuts, kernels, kernels->split, kernels->split_count, mask, NULL,
+                        opts, err));
     most = split_most(&tiles, plan, kernels, heads_q);
     if (most == INT64_MAX)
         goto out;
@@ -167,10 +168,20 @@ ffa_status plan_choose_tiles(ffa_plan *plan, const ffa_kernels *kernels, const f
     const struct forward_kernel *all = candidates_of(&count, kernels, opts->like);
     ffa_status rc;
 
-    FFA_TRY(build_tiles(&plan->forward, &plan->choice.cuts, kernels, all, count, mask, opts, err));
+    FFA_TRY(build_tiles(&plan->forward, &plan->choice.cuts, kernels, all, count, mask, NULL, opts,
+                        err));
     rc = split(plan, kernels, mask, opts, err);
 out:
     return rc;
+}
+
+ffa_status plan_choose_arriving(ffa_plan *plan, const ffa_kernels *kernels, const ffa_mask *mask,
+                                const struct tile_stages *stages, ffa_error *err)
+{
+    const ffa_plan_opts opts = FFA_PLAN_OPTS_INIT;
+
+    return build_tiles(&plan->forward, &plan->choice.cuts, kernels, kernels->forward,
+                       kernels->forward_count, mask, stages, &opts, err);
 }
 
 /* ---- what was chosen ---- */
@@ -196,6 +207,18 @@ int64_t plan_l2_heads_kv(const ffa_plan *plan)
                            plan->forward.shape.seqlen_k * plan->choice.token_bytes);
 }
 
+/* One L2 group of all head groups, however many tiles the launch works on together. In several, the
+ * first would go through all stages, and wait for them, before the second had worked on any of its
+ * own keys; and no stage would be complete before the last. Tiles of several heads at work at the
+ * same time share less of L2, but each head's rows are still read by many tiles together. */
+static struct backward_order arriving_order(const struct tile_plan *tiles,
+                                            const struct order_query *query)
+{
+    const int64_t items = tiles->tile_count * query->heads_kv;
+
+    return (struct backward_order){ 1, (int32_t)min64(items, INT32_MAX / query->at_a_time) };
+}
+
 /* The plan remembers the last answer in 15 bits of a word; the others say to which question. (A
  * plan that is used with two head layouts in turn asks each time.) */
 struct backward_order plan_order(const ffa_plan *plan, const struct order_query *query)
@@ -206,6 +229,8 @@ struct backward_order plan_order(const ffa_plan *plan, const struct order_query 
     const uint64_t known = atomic_load(plan->order);
     struct backward_order order;
 
+    if (plan->arriving.count)
+        return arriving_order(tiles, query);
     if (query->group >> 12 || query->heads_kv >> 18 || query->at_a_time >> 12)
         return backward_order_find(tiles, query);
     if (known >> 15 == key >> 15)

@@ -26,10 +26,15 @@ enum tile_cuts plan_cuts(const ffa_plan_opts *opts);
 ffa_status plan_choose_tiles(ffa_plan *plan, const ffa_kernels *kernels, const ffa_mask *mask,
                              const ffa_plan_opts *opts, ffa_error *err);
 
+/* The same for keys that arrive in stages; never split. */
+ffa_status plan_choose_arriving(ffa_plan *plan, const ffa_kernels *kernels, const ffa_mask *mask,
+                                const struct tile_stages *stages, ffa_error *err);
+
 /* Kv heads of a forward L2 group. */
 int64_t plan_l2_heads_kv(const ffa_plan *plan);
 /* The order of a backward pass of the plan, found once for the heads and the device that it is used
- * with: finding it takes up to 1 ms, a call a hundredth of that. Thread: any. */
+ * with: finding it takes up to 1 ms, a call a hundredth of that. Of a plan of arriving keys: one
+ * part, and one L2 group of all head groups. Thread: any. */
 struct backward_order plan_order(const ffa_plan *plan, const struct order_query *query);
 
 /* Fill in what was chosen; on a GPU, also for the heads of the kernels' spec. */

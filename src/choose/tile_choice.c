@@ -54,21 +54,31 @@ static bool is_apart_cheap(const struct tile_plan *apart, const struct choose_de
                    (double)(apart->shape.seqlen_q * apart->list_count);
 }
 
+static ffa_status build_tiles(struct tile_plan *out, const ffa_mask *mask,
+                              const struct tile_query *query, const struct tile_options *opts,
+                              ffa_error *err)
+{
+    return query->stages
+               ? tile_build_arriving(out, mask, TILE_OWNS_QUERIES, opts, query->stages, err)
+               : tile_build(out, mask, TILE_OWNS_QUERIES, opts, err);
+}
+
 /* Packed rows are few, so that tiles of a document each fill the device better; unless documents
  * are so many and so short that most rows of their tiles are empty. */
 static ffa_status build_apart(struct tile_plan *tiles, const ffa_mask *mask,
-                              const struct tile_candidate *kernel, struct tile_options *opts,
+                              const struct tile_query *query, struct tile_options *opts,
                               const struct choose_device *device, ffa_error *err)
 {
+    const struct tile_candidate *kernel = query->candidates;
     struct tile_plan together = { 0 };
     ffa_status rc;
 
     opts->cuts = TILE_CUTS_ISOLATE;
-    FFA_TRY(tile_build(tiles, mask, TILE_OWNS_QUERIES, opts, err));
+    FFA_TRY(build_tiles(tiles, mask, query, opts, err));
     if (is_apart_cheap(tiles, device))
         goto out;
     opts->cuts = TILE_CUTS_CHEAP;
-    FFA_TRY(tile_build(&together, mask, TILE_OWNS_QUERIES, opts, err));
+    FFA_TRY(build_tiles(&together, mask, query, opts, err));
     if (cost_of(tiles, kernel) > device->costs->apart.cost_max * cost_of(&together, kernel)) {
         const struct tile_plan apart = *tiles;
 
@@ -94,9 +104,9 @@ ffa_status choose_tiles(struct tile_plan *out, struct tile_choice *choice, const
     ffa_status rc;
 
     if (query->is_packed && opts.cuts == TILE_CUTS_CHEAP)
-        FFA_TRY(build_apart(out, mask, all, &opts, device, err));
+        FFA_TRY(build_apart(out, mask, query, &opts, device, err));
     else
-        FFA_TRY(tile_build(out, mask, TILE_OWNS_QUERIES, &opts, err));
+        FFA_TRY(build_tiles(out, mask, query, &opts, err));
     for (int32_t i = 1; i < query->candidate_count; i++)
         if (cost_of(out, &all[i]) < (1 - device->costs->worth) * cost_of(out, &all[best]))
             best = i;
@@ -105,7 +115,7 @@ ffa_status choose_tiles(struct tile_plan *out, struct tile_choice *choice, const
         goto out;
     tile_finish(out);
     opts.tile_n = all[best].tile_n;
-    rc = tile_build(out, mask, TILE_OWNS_QUERIES, &opts, err);
+    rc = build_tiles(out, mask, query, &opts, err);
 out:
     return rc;
 }

@@ -35,7 +35,8 @@ struct tile_query {
     const struct tile_candidate *candidates;
     int32_t candidate_count; /* >= 1 */
     enum tile_cuts cuts;     /* asked for; TILE_CUTS_CHEAP leaves documents apart to choose */
-    bool is_packed;          /* tiles of packed heads on a GPU */
+    const struct tile_stages *stages; /* of keys that arrive; NULL: all keys are there */
+    bool is_packed;                   /* tiles of packed heads on a GPU */
 };
 
 struct tile_choice {

@@ -49,6 +49,12 @@ void normal_finish(struct normal *normal);
  * Fails with FFA_NOMEM, FFA_UNSUPPORTED (as normal_build). */
 ffa_status normal_transpose(struct normal *out, const struct normal *from, ffa_error *err);
 
+/* The same cells with intervals cut at keys: none has keys on both sides of one of ends [count],
+ * which ascend. In *out, and nowhere else, intervals of a row may touch, at an end. For
+ * normal_finish. Fails with FFA_NOMEM, FFA_UNSUPPORTED (as normal_build). */
+ffa_status normal_cut(struct normal *out, const struct normal *from, const int32_t *ends,
+                      int32_t count, ffa_error *err);
+
 /* The invariant above, for tests and after build in debug; FFA_BUG names the segment. */
 ffa_status normal_check(const struct normal *normal, const ffa_mask_shape *shape, ffa_error *err);
 

@@ -4,7 +4,8 @@
  * from it, a tile goes on for tile_size rows, or to one of the last few jumps before that. A tile
  * costs the blocks it visits and one more for starting it. The lowest state is always taken next.
  * All others lie within tile_size rows of it, so that a handful is enough. States at multiples of
- * tile_size are never dropped: the result costs at most what aligned tiles cost.
+ * tile_size are never dropped: the result costs at most what aligned tiles cost. No tile goes on
+ * beyond a mark, or beyond the end of a document that is kept apart.
  */
 #include "tile/cut.h"
 
@@ -41,7 +42,8 @@ struct cut_node {
 struct cut_search {
     const struct cut_shape *shape;
     struct sweep_work *work;
-    int32_t *jumps; /* rows, ascending */
+    const struct normal *normal; /* of jumps and ends */
+    int32_t *jumps;              /* rows, ascending */
     int64_t jump_count, jump_capacity;
     int32_t *ends; /* rows at which tiles must be cut, ascending */
     int64_t end_count, end_capacity;
@@ -89,7 +91,7 @@ static ffa_status add_jump(struct cut_search *search, int32_t row, ffa_error *er
 
 static ffa_status find_jumps(struct cut_search *search, ffa_error *err)
 {
-    const struct normal *normal = search->work->normal;
+    const struct normal *normal = search->normal;
     ffa_status rc = FFA_OK;
 
     for (int64_t s = 0; s < normal->segment_count; s++) {
@@ -173,7 +175,7 @@ static ffa_status add_end(struct cut_search *search, int32_t row, ffa_error *err
 
 static ffa_status find_ends(struct cut_search *search, ffa_error *err)
 {
-    const struct normal *normal = search->work->normal;
+    const struct normal *normal = search->normal;
     ffa_status rc = FFA_OK;
 
     for (int64_t s = 0; s < normal->segment_count; s++) {
@@ -303,7 +305,7 @@ static ffa_status search_run(struct cut_search *search, ffa_error *err)
 {
     const struct normal *normal = search->work->normal;
     const int32_t tile_size = search->shape->tile_size;
-    int64_t jump = 0, segment = 0, end = 0;
+    int64_t jump = 0, segment = 0, end = 0, mark = 0;
     ffa_status rc = FFA_OK;
 
     search->states[0] = (struct cut_state){ .node = -1 };
@@ -318,8 +320,12 @@ static ffa_status search_run(struct cut_search *search, ffa_error *err)
             jump++;
         while (end < search->end_count && search->ends[end] <= row)
             end++;
+        while (mark < search->shape->mark_count && search->shape->marks[mark] <= row)
+            mark++;
         if (end < search->end_count)
             stop = search->ends[end];
+        if (mark < search->shape->mark_count)
+            stop = min32(stop, search->shape->marks[mark]);
         FFA_TRY(
             expand(search, jump, segment, stop - row > tile_size ? row + tile_size : stop, err));
     }
@@ -360,18 +366,17 @@ static ffa_status aligned(struct cut_list *out, const struct cut_shape *shape, f
 ffa_status cut_build(struct cut_list *out, struct sweep_work *work, const struct cut_shape *shape,
                      ffa_error *err)
 {
-    struct cut_search search = { .shape = shape, .work = work };
-    ffa_status rc;
+    struct cut_search search = { .shape = shape,
+                                 .work = work,
+                                 .normal = shape->normal ? shape->normal : work->normal };
+    ffa_status rc = FFA_OK;
 
     *out = (struct cut_list){ 0 };
-    if (shape->cuts == TILE_CUTS_NONE) {
-        rc = aligned(out, shape, err);
-        goto out;
-    }
-    FFA_TRY(find_jumps(&search, err));
+    if (shape->cuts != TILE_CUTS_NONE)
+        FFA_TRY(find_jumps(&search, err));
     if (shape->cuts == TILE_CUTS_ISOLATE)
         FFA_TRY(find_ends(&search, err));
-    if (!search.jump_count && !search.end_count) {
+    if (!search.jump_count && !search.end_count && !shape->mark_count) {
         rc = aligned(out, shape, err);
         goto out;
     }

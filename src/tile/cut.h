@@ -23,6 +23,10 @@ struct cut_shape {
     int32_t rows; /* of the list: the owned axis; 0 gives no tiles */
     int32_t tile_size;
     enum tile_cuts cuts;
+    const struct normal *normal; /* where documents end; NULL: work->normal, which may be cut at
+                                  * the ends of stages */
+    const int32_t *marks;        /* [mark_count] rows that are cut at in any case, ascending */
+    int64_t mark_count;
 };
 
 /* The cuts for work->normal, for cut_finish. work has the size of blocks, and scratch. Fails with

@@ -8,6 +8,8 @@
  */
 #include "tile/staged.h"
 
+#include "mask/band_mask.h"
+
 struct build {
     const struct stage_cells *stages; /* [count] */
     int32_t count;
@@ -19,48 +21,7 @@ struct build {
 
 /* ---- the cells of a stage as a mask ---- */
 
-/* At most three slices: each bound moves with the rows, or does not. */
-static int32_t slices_of(ffa_slice out[3], const struct band *band)
-{
-    const int64_t lo_turn = band->k_begin - band->lo;   /* from here on the lower bound moves */
-    const int64_t hi_turn = band->k_end - band->hi - 1; /* from here on the upper one does not */
-    const int64_t first = min64(lo_turn, hi_turn), second = max64(lo_turn, hi_turn);
-    const int64_t rows[4] = { band->q_begin, min64(max64(first, band->q_begin), band->q_end),
-                              min64(max64(second, band->q_begin), band->q_end), band->q_end };
-    int32_t count = 0;
-
-    for (int i = 0; i < 3; i++) {
-        const bool lo_moves = rows[i] >= lo_turn, hi_moves = rows[i] < hi_turn;
-
-        if (rows[i] == rows[i + 1])
-            continue;
-        out[count++] = (ffa_slice){
-            .q_begin = rows[i],
-            .q_end = rows[i + 1],
-            .k_begin = lo_moves ? rows[i] + band->lo : band->k_begin,
-            .k_end = hi_moves ? rows[i + 1] + band->hi : band->k_end,
-            .type = (lo_moves ? FFA_SLICE_INVCAUSAL : 0) | (hi_moves ? FFA_SLICE_CAUSAL : 0),
-        };
-    }
-    return count;
-}
-
-static ffa_status normal_from_bands(struct normal *out, const struct bands *bands, ffa_error *err)
-{
-    ffa_slice *slices = mem_array((size_t)bands->count * 3, sizeof *slices);
-    int64_t count = 0;
-    ffa_status rc;
-
-    if (!slices)
-        return error_nomem(err, "the cells of a stage");
-    for (int64_t i = 0; i < bands->count; i++)
-        count += slices_of(slices + count, &bands->at[i]);
-    rc = normal_build(out, slices, count, err);
-    mem_free(slices);
-    return rc;
-}
-
-/* The stage's mask, or one without slices that has the normal forms of its bands. */
+/* The stage's mask, or one made of its bands. */
 struct stage_mask {
     const ffa_mask *mask;
     ffa_mask made;
@@ -70,30 +31,17 @@ static ffa_status stage_mask_init(struct stage_mask *out, const struct build *b,
                                   ffa_error *err)
 {
     const struct stage_cells *cells = &b->stages[stage];
-    ffa_status rc = FFA_OK;
 
     *out = (struct stage_mask){ .mask = cells->mask };
     if (cells->mask)
         return FFA_OK;
-    out->made = (ffa_mask){
-        .shape = cells->shape,
-        .head_count = b->opts->list_count,
-        .lists = mem_array((size_t)b->opts->list_count, sizeof *out->made.lists),
-    };
     out->mask = &out->made;
-    if (!out->made.lists)
-        return error_nomem(err, "the cells of a stage");
-    for (int32_t l = 0; l < b->opts->list_count; l++)
-        FFA_TRY(normal_from_bands(&out->made.lists[l].normal, &cells->lists[l], err));
-out:
-    return rc;
+    return band_mask_init(&out->made, &cells->shape, cells->lists, b->opts->list_count, err);
 }
 
 static void stage_mask_finish(struct stage_mask *of)
 {
-    for (int32_t l = 0; of->made.lists && l < of->made.head_count; l++)
-        normal_finish(&of->made.lists[l].normal);
-    mem_free(of->made.lists);
+    band_mask_finish(&of->made);
 }
 
 /* ---- where query tiles begin ---- */

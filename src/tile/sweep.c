@@ -39,6 +39,15 @@ static int64_t blocks_of(const struct sweep_work *work, int32_t begin, int32_t e
     return sweep_blocks(begin, end, work->block_size, work->on_grid);
 }
 
+/* Whether keys that meet at `key` are of two stages. */
+static bool is_stage_end(const struct sweep_work *work, int32_t key)
+{
+    for (int32_t s = 0; work->stages && s < work->stages->count; s++)
+        if (work->stages->ends[s] == key)
+            return true;
+    return false;
+}
+
 /* ---- one sweep: no scratch ---- */
 
 struct span {
@@ -46,13 +55,17 @@ struct span {
     bool empty;
 };
 
-static bool span_join(struct span *span, int32_t k_begin, int32_t k_end)
+static bool span_join(const struct sweep_work *work, struct span *span, int32_t k_begin,
+                      int32_t k_end)
 {
     if (span->empty) {
         *span = (struct span){ k_begin, k_end, false };
         return true;
     }
     if (k_begin > span->k_end || k_end < span->k_begin)
+        return false;
+    if ((k_begin == span->k_end && is_stage_end(work, k_begin)) ||
+        (k_end == span->k_begin && is_stage_end(work, k_end)))
         return false;
     span->k_begin = min32(span->k_begin, k_begin);
     span->k_end = max32(span->k_end, k_end);
@@ -144,11 +157,12 @@ static bool is_used(const uint64_t *used, int32_t segment)
 }
 
 /* The open sweep that the piece makes longer by the fewest blocks; of those, the one that reaches
- * furthest; -1: none. Closes sweeps that end before the piece, since later pieces begin no earlier.
- */
+ * furthest; -1: none. Closes sweeps that end before the piece, or where its stage begins, since
+ * later pieces begin no earlier. */
 static int64_t find_open(struct sweep_work *work, const struct sweep_piece *piece, int64_t words,
                          int64_t *open_count)
 {
+    const bool begins_stage = is_stage_end(work, piece->k_begin);
     int64_t best = -1, best_cost = INT64_MAX, kept = 0;
 
     for (int64_t i = 0; i < *open_count; i++) {
@@ -156,7 +170,7 @@ static int64_t find_open(struct sweep_work *work, const struct sweep_piece *piec
         const struct sweep_range *range = &work->sweeps[at];
         int64_t cost;
 
-        if (range->k_end < piece->k_begin)
+        if (range->k_end < piece->k_begin + begins_stage)
             continue;
         work->open[kept++] = at;
         if (is_used(&work->used[at * words], piece->segment))
@@ -266,7 +280,7 @@ ffa_status sweep_cost(struct sweep_work *work, const struct sweep_rows *rows, co
             }
             band = clip(segment, &normal->intervals[segment->interval_begin], rows->begin,
                         segment->row_end);
-            one_sweep = span_join(&before, band.lo, last_hi(&band));
+            one_sweep = span_join(work, &before, band.lo, last_hi(&band));
         }
         span = before;
         if (one_sweep && s < normal->segment_count && normal->segments[s].row_begin < ends[e]) {
@@ -280,7 +294,7 @@ ffa_status sweep_cost(struct sweep_work *work, const struct sweep_rows *rows, co
                 const struct plan_band band = clip(
                     segment, &normal->intervals[segment->interval_begin], rows->begin, ends[e]);
 
-                if (span_join(&span, band.lo, last_hi(&band))) {
+                if (span_join(work, &span, band.lo, last_hi(&band))) {
                     blocks[e] = blocks_of(work, span.k_begin, span.k_end);
                     continue;
                 }
@@ -385,7 +399,7 @@ static bool collect_one(const struct sweep_work *work, const struct sweep_rows *
         if (segment->interval_count > 1)
             return false;
         band = clip(segment, &normal->intervals[segment->interval_begin], rows->begin, rows->end);
-        if (!span_join(&span, band.lo, last_hi(&band)))
+        if (!span_join(work, &span, band.lo, last_hi(&band)))
             return false;
     }
     *bands = s - rows->segment;

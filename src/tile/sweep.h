@@ -6,7 +6,8 @@
  * A piece is one interval of one segment, clipped to the rows. Pieces are taken in ascending order
  * of their first key. A piece joins the open sweep that it overlaps or touches, unless the sweep
  * has an interval of its rows already; otherwise it opens a sweep. So a sweep has no gap in its
- * keys and at most one interval a row, by construction.
+ * keys and at most one interval a row, by construction. Where keys arrive in stages, a piece does
+ * not join a sweep that it only touches at the end of a stage.
  */
 #ifndef FFA_TILE_SWEEP_H
 #define FFA_TILE_SWEEP_H
@@ -27,7 +28,9 @@ struct sweep_range {
 
 /* Scratch of one build, reused from tile to tile. */
 struct sweep_work {
+    /* With stages, cut at their ends: no interval has keys of two stages. */
     const struct normal *normal;
+    const struct tile_stages *stages; /* that sweeps are cut at; NULL: they are not */
     int32_t block_size;
     bool on_grid;
     int64_t piece_count;

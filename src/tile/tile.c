@@ -3,9 +3,14 @@
  * tile_build: for each list of the mask, where tiles begin (cut.c), what each sweeps (sweep.c), and
  * the order of work. A backward plan is built in the same way from the transposed normal form, so
  * that both passes visit the same cells; then it gets its tickets and its lockstep.
+ *
+ * Where keys arrive in stages, only the axis of keys is cut. Forward that is the swept one: sweeps
+ * are made of a normal form that is cut at the ends of stages, and tiles begin where they pay with
+ * these sweeps. Backward tiles are cut at marks, and ordered by group, then by work.
  */
 #include "tile/cut.h"
 #include "tile/ticket.h"
+#include "tile/tile_stages.h"
 
 enum { LISTS_MAX = 65536 }; /* plan_tile.list has 16 bits */
 
@@ -13,6 +18,7 @@ enum { LISTS_MAX = 65536 }; /* plan_tile.list has 16 bits */
 struct weighed {
     struct plan_tile tile;
     int32_t blocks;
+    int32_t group; /* backward, of keys that arrive in stages (tile_stages.h); else 0 */
 };
 
 /* Longest first, ties in the order given (ascending rows): a stable radix sort. Returns which of
@@ -41,21 +47,26 @@ static const struct weighed *order_by_work(struct weighed *from, struct weighed 
     return from;
 }
 
-/* Append `count` tiles to the plan in the order of work. The plan has room for them; tiles has
- * room for twice as many. */
+/* Append `count` tiles to the plan group by group, each in the order of work. The plan has room for
+ * them; tiles has room for twice as many. */
 static void add_in_order(struct tile_plan *plan, struct weighed *tiles, int64_t count)
 {
     const struct weighed *ordered = order_by_work(tiles, tiles + count, count);
 
-    for (int64_t i = 0; i < count; i++) {
-        plan->tiles[plan->tile_count] = ordered[i].tile;
-        plan->block_counts[plan->tile_count++] = ordered[i].blocks;
-    }
+    for (int32_t group = 0; group <= plan->stages.count; group++)
+        for (int64_t i = 0; i < count; i++) {
+            if (ordered[i].group != group)
+                continue;
+            plan->tiles[plan->tile_count] = ordered[i].tile;
+            plan->block_counts[plan->tile_count++] = ordered[i].blocks;
+        }
 }
 
 struct tile_sink {
     struct sweep_sink sweeps;
     int64_t tile_capacity, count_capacity;
+    int32_t *marks; /* [mark_count]: rows at which tiles begin in any case */
+    int64_t mark_count;
     bool counts_only;
 };
 
@@ -108,16 +119,19 @@ out:
     return rc;
 }
 
-/* given: NULL, or where the tiles begin. */
+/* whole: the normal form of the list, uncut. given: NULL, or where the tiles begin. */
 static ffa_status build_list(struct tile_sink *sink, struct sweep_work *work,
-                             const struct tile_options *opts, const struct cut_list *given,
-                             int32_t list, ffa_error *err)
+                             const struct normal *whole, const struct tile_options *opts,
+                             const struct cut_list *given, int32_t list, ffa_error *err)
 {
     struct tile_plan *plan = sink->sweeps.plan;
     const struct normal *normal = work->normal;
     const struct cut_shape shape = { .rows = (int32_t)tile_own_length(plan),
                                      .tile_size = tile_size(plan),
-                                     .cuts = opts->cuts };
+                                     .cuts = opts->cuts,
+                                     .normal = whole,
+                                     .marks = sink->marks,
+                                     .mark_count = sink->mark_count };
     struct cut_list made = { 0 }, cuts;
     struct weighed *tiles = NULL;
     int64_t segment = 0;
@@ -142,6 +156,8 @@ static ffa_status build_list(struct tile_sink *sink, struct sweep_work *work,
 
         FFA_TRY(sweep_emit(work, &rows, &sink->sweeps, &tiles[i].tile, &tiles[i].blocks, err));
         tiles[i].tile.list = (uint16_t)list;
+        tiles[i].group =
+            plan->axis == TILE_OWNS_KEYS ? tile_group_of(&plan->stages, rows.begin) : 0;
     }
     add_in_order(plan, tiles, cuts.count);
     plan->list_begin[list + 1] = (int32_t)plan->tile_count;
@@ -163,11 +179,22 @@ static int64_t end_of(const struct tile_plan *plan, const struct plan_tile *tile
     return (first ? sweeps[0].begin : sweeps[tile->sweep_count - 1].end - 1) / plan->tile_m;
 }
 
+/* The longest tile of a plan with tiles; of equals the first. */
+static const struct plan_tile *longest_tile(const struct tile_plan *plan)
+{
+    int64_t longest = 0;
+
+    for (int64_t t = 1; t < plan->tile_count; t++)
+        if (plan->block_counts[t] > plan->block_counts[longest])
+            longest = t;
+    return &plan->tiles[longest];
+}
+
 /* Whether the tiles that begin (first) or end where the longest tile does have nine in ten blocks.
- * The longest tile is the plan's first. */
+ */
 static bool most_end_together(const struct tile_plan *plan, bool first)
 {
-    const int64_t end = end_of(plan, plan->tiles, first);
+    const int64_t end = end_of(plan, longest_tile(plan), first);
     int64_t blocks = 0;
 
     for (int64_t t = 0; t < plan->tile_count; t++)
@@ -176,7 +203,8 @@ static bool most_end_together(const struct tile_plan *plan, bool first)
     return blocks >= plan->block_count - plan->block_count / 10;
 }
 
-/* With several lists, tiles of one wave belong to different heads and share no rows. */
+/* With several lists, tiles of one wave belong to different heads and share no rows. Lockstep
+ * leaves tiles where they stand, so that groups of tiles keep their order. */
 static enum tile_lockstep lockstep_of(const struct tile_plan *plan)
 {
     if (plan->list_count > 1 || plan->block_count == 0)
@@ -188,59 +216,123 @@ static enum tile_lockstep lockstep_of(const struct tile_plan *plan)
 
 /* ---- build ---- */
 
-static ffa_status build(struct tile_plan *out, const ffa_mask *mask, enum tile_axis axis,
-                        const struct tile_options *opts, const struct cut_list *cuts,
-                        bool counts_only, ffa_error *err)
+/* What a plan is built from. */
+struct source {
+    const ffa_mask *mask;
+    const struct tile_options *opts;
+    const struct cut_list *cuts;      /* [lists]; NULL: where tile_build has them */
+    const struct tile_stages *stages; /* NULL: all keys are there */
+    bool counts_only;
+};
+
+/* The normal forms of a list where it is not the mask's own one that tiles are made of. */
+struct forms {
+    struct normal transposed; /* backward */
+    struct normal cut;        /* forward, at the ends of stages */
+};
+
+static void forms_finish(struct forms *forms)
 {
-    const bool is_transposed = axis == TILE_OWNS_KEYS;
-    struct tile_plan plan = { .shape = mask->shape,
+    normal_finish(&forms->transposed);
+    normal_finish(&forms->cut);
+}
+
+/* The normal form that sweeps are made of, and the whole one, of list `list`. */
+static ffa_status forms_make(struct forms *forms, struct sweep_work *work,
+                             const struct normal **whole, const struct tile_plan *plan,
+                             const struct normal *from, ffa_error *err)
+{
+    ffa_status rc = FFA_OK;
+
+    forms_finish(forms);
+    *whole = work->normal = from;
+    if (plan->axis == TILE_OWNS_KEYS) {
+        FFA_TRY(normal_transpose(&forms->transposed, from, err));
+        *whole = work->normal = &forms->transposed;
+    } else if (plan->stages.count > 1) {
+        FFA_TRY(normal_cut(&forms->cut, from, plan->stages.ends, plan->stages.count - 1, err));
+        work->normal = &forms->cut;
+    }
+out:
+    return rc;
+}
+
+static ffa_status begin(struct tile_plan *plan, struct tile_sink *sink, const struct source *from,
+                        ffa_error *err)
+{
+    ffa_status rc = FFA_OK;
+
+    if (from->mask->head_count > LISTS_MAX) {
+        rc = error_fail(err, FFA_UNSUPPORTED, 0, "the mask has %d lists of slices, plans take %d",
+                        (int)from->mask->head_count, LISTS_MAX);
+        goto out;
+    }
+    if (from->stages) {
+        FFA_TRY(tile_stages_copy(&plan->stages, from->stages, err));
+        if (plan->axis == TILE_OWNS_KEYS)
+            FFA_TRY(tile_stages_marks(&sink->marks, &sink->mark_count, from->stages, err));
+    }
+    plan->list_begin = mem_array((size_t)plan->list_count + 1, sizeof *plan->list_begin);
+    if (!plan->list_begin)
+        rc = error_nomem(err, "the lists of a plan");
+out:
+    return rc;
+}
+
+/* What follows from all tiles together. */
+static ffa_status complete(struct tile_plan *plan, ffa_error *err)
+{
+    ffa_status rc = FFA_OK;
+
+    if (plan->axis == TILE_OWNS_KEYS) {
+        if (plan->on_grid)
+            FFA_TRY(ticket_build(plan, err));
+        plan->lockstep = lockstep_of(plan);
+    }
+#ifndef NDEBUG
+    FFA_TRY(tile_check(plan, err));
+#endif
+out:
+    return rc;
+}
+
+static ffa_status build(struct tile_plan *out, enum tile_axis axis, const struct source *from,
+                        ffa_error *err)
+{
+    const struct tile_options *opts = from->opts;
+    struct tile_plan plan = { .shape = from->mask->shape,
                               .axis = axis,
                               .tile_m = opts->tile_m,
                               .tile_n = opts->tile_n,
                               .on_grid = opts->on_grid,
-                              .list_count = mask->head_count };
-    struct tile_sink sink = { .sweeps.plan = &plan, .counts_only = counts_only };
-    struct sweep_work work = { .block_size = tile_block_size(&plan), .on_grid = opts->on_grid };
-    struct normal transposed = { 0 };
+                              .list_count = from->mask->head_count };
+    struct tile_sink sink = { .sweeps.plan = &plan, .counts_only = from->counts_only };
+    struct sweep_work work = { .block_size = tile_block_size(&plan),
+                               .stages = axis == TILE_OWNS_QUERIES ? from->stages : NULL,
+                               .on_grid = opts->on_grid };
+    struct forms forms = { 0 };
     ffa_status rc;
 
-    assert(opts->tile_m > 0 && opts->tile_n > 0 && mask->head_count > 0);
+    assert(opts->tile_m > 0 && opts->tile_n > 0 && from->mask->head_count > 0);
     assert(tile_own_length(&plan) >= 0 && tile_own_length(&plan) <= INT32_MAX);
     *out = (struct tile_plan){ 0 };
-    if (mask->head_count > LISTS_MAX) {
-        rc = error_fail(err, FFA_UNSUPPORTED, 0, "the mask has %d lists of slices, plans take %d",
-                        (int)mask->head_count, LISTS_MAX);
-        goto out;
-    }
-    plan.list_begin = mem_array((size_t)plan.list_count + 1, sizeof *plan.list_begin);
-    if (!plan.list_begin) {
-        rc = error_nomem(err, "the lists of a plan");
-        goto out;
-    }
+    FFA_TRY(begin(&plan, &sink, from, err));
     for (int32_t list = 0; list < plan.list_count; list++) {
-        work.normal = &mask->lists[list].normal;
-        if (is_transposed) {
-            normal_finish(&transposed);
-            FFA_TRY(normal_transpose(&transposed, work.normal, err));
-            work.normal = &transposed;
-        }
-        FFA_TRY(build_list(&sink, &work, opts, cuts ? &cuts[list] : NULL, list, err));
+        const struct normal *whole;
+
+        FFA_TRY(forms_make(&forms, &work, &whole, &plan, &from->mask->lists[list].normal, err));
+        FFA_TRY(build_list(&sink, &work, whole, opts, from->cuts ? &from->cuts[list] : NULL, list,
+                           err));
     }
-    if (!counts_only) {
-        if (is_transposed && plan.on_grid)
-            FFA_TRY(ticket_build(&plan, err));
-        if (is_transposed)
-            plan.lockstep = lockstep_of(&plan);
-#ifndef NDEBUG
-        FFA_TRY(tile_check(&plan, err));
-#endif
-    }
+    if (!from->counts_only)
+        FFA_TRY(complete(&plan, err));
     *out = plan;
     plan = (struct tile_plan){ 0 };
     rc = FFA_OK;
 out:
-    normal_finish(&transposed);
+    forms_finish(&forms);
     sweep_finish(&work);
+    mem_free(sink.marks);
     tile_finish(&plan);
     return rc;
 }
@@ -249,19 +341,29 @@ ffa_status tile_build_at(struct tile_plan *out, const ffa_mask *mask, enum tile_
                          const struct tile_options *opts, const struct cut_list *cuts,
                          ffa_error *err)
 {
-    return build(out, mask, axis, opts, cuts, false, err);
+    return build(out, axis, &(struct source){ .mask = mask, .opts = opts, .cuts = cuts }, err);
 }
 
 ffa_status tile_count(struct tile_plan *out, const ffa_mask *mask, enum tile_axis axis,
                       const struct tile_options *opts, const struct cut_list *cuts, ffa_error *err)
 {
-    return build(out, mask, axis, opts, cuts, true, err);
+    return build(out, axis,
+                 &(struct source){ .mask = mask, .opts = opts, .cuts = cuts, .counts_only = true },
+                 err);
 }
 
 ffa_status tile_build(struct tile_plan *out, const ffa_mask *mask, enum tile_axis axis,
                       const struct tile_options *opts, ffa_error *err)
 {
     return tile_build_at(out, mask, axis, opts, NULL, err);
+}
+
+ffa_status tile_build_arriving(struct tile_plan *out, const ffa_mask *mask, enum tile_axis axis,
+                               const struct tile_options *opts, const struct tile_stages *stages,
+                               ffa_error *err)
+{
+    assert(tile_stages_hold(stages, mask->shape.seqlen_k));
+    return build(out, axis, &(struct source){ .mask = mask, .opts = opts, .stages = stages }, err);
 }
 
 void tile_finish(struct tile_plan *plan)
@@ -275,5 +377,6 @@ void tile_finish(struct tile_plan *plan)
     mem_free(plan->bands);
     mem_free(plan->tickets);
     mem_free(plan->splits);
+    tile_stages_finish(&plan->stages);
     *plan = (struct tile_plan){ 0 };
 }

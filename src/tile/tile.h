@@ -4,7 +4,8 @@
  *
  * A plan cuts one axis of the mask into tiles (query rows forward, keys backward), gives each tile
  * its sweeps over the other axis and their bands (tile_plan.h), and orders the tiles by work,
- * longest first (ties: lower index first). A backward plan is the forward plan of the transposed
+ * longest first (ties: lower index first); where keys arrive in stages, by groups of tiles first
+ * (struct tile_stages). A backward plan is the forward plan of the transposed
  * mask, so both passes visit the same cells. Each index of the owned axis, of each list, is in
  * exactly one tile; but for a stage's plan (staged.h), where it may be in none, and a split one
  * (split.h), where it may be in several parts. Tiles of all lists stand in one array, list by list;
@@ -42,6 +43,25 @@ struct tile_options {
     bool on_grid;
 };
 
+enum { TILE_STAGES_MAX = 16 };
+
+struct tile_range {
+    int32_t begin, end;
+};
+
+/* Keys that arrive in stages, of a pass that is one launch: those of stage s are [ends[s - 1],
+ * ends[s]), and stage 0 is there from the start.
+ *
+ * Forward, no sweep has keys of two stages, so that the sweeps of a tile stand by ascending stage.
+ * Backward, no tile has. Tiles then form groups, which come one after another in a list: own keys
+ * in `first`, each further stage, the other own keys. */
+struct tile_stages {
+    int32_t count;                  /* 0: all keys are there */
+    int32_t ends[TILE_STAGES_MAX];  /* [count] ascending; the last is the number of keys */
+    const struct tile_range *first; /* backward: [first_count] of own keys, ascending and apart */
+    int64_t first_count;
+};
+
 /* Whether the tiles of a backward plan can go through the query rows in lockstep, whatever their
  * lengths: a wave of tiles in the direction given here, the next wave in the other one. */
 enum tile_lockstep {
@@ -73,6 +93,7 @@ struct tile_plan {
     /* Of a backward plan on a grid (ticket.h); else NULL and 0. */
     struct plan_ticket *tickets;
     int64_t ticket_count;
+    struct tile_stages stages; /* of tile_build_arriving, `first` a copy; else zero */
     /* Of a split forward plan (split.h); else NULL and 0. */
     struct plan_split *splits; /* rows that were split */
     int64_t split_count;
@@ -116,6 +137,11 @@ ffa_status tile_build_at(struct tile_plan *out, const ffa_mask *mask, enum tile_
  * partial_blocks and area, and no tiles, sweeps, bands, tickets or lockstep. */
 ffa_status tile_count(struct tile_plan *out, const ffa_mask *mask, enum tile_axis axis,
                       const struct tile_options *opts, const struct cut_list *cuts, ffa_error *err);
+/* tile_build for keys that arrive in stages, of which there is at least one. Blocks are counted
+ * with the cuts. */
+ffa_status tile_build_arriving(struct tile_plan *out, const ffa_mask *mask, enum tile_axis axis,
+                               const struct tile_options *opts, const struct tile_stages *stages,
+                               ffa_error *err);
 void tile_finish(struct tile_plan *plan);
 /* Structural invariants of tile_plan.h, each with the tile named; FFA_BUG otherwise, FFA_NOMEM. */
 ffa_status tile_check(const struct tile_plan *plan, ffa_error *err);

@@ -5,6 +5,7 @@
  * rows.
  */
 #include "tile/ticket.h"
+#include "tile/tile_stages.h"
 
 struct span {
     int64_t begin, end;
@@ -120,6 +121,7 @@ static void count_blocks(struct check *check, const struct plan_sweep *sweep)
 static ffa_status check_sweep(struct check *check, const struct plan_sweep *sweep,
                               const struct plan_band *bands)
 {
+    const struct tile_plan *plan = check->plan;
     int32_t row = check->tile->begin;
     ffa_status rc;
 
@@ -134,6 +136,9 @@ static ffa_status check_sweep(struct check *check, const struct plan_sweep *swee
                                                                (band->hi_step - band->lo_step));
     }
     FFA_TRY(check_keys(check, sweep, bands));
+    if (plan->axis == TILE_OWNS_QUERIES && plan->stages.count &&
+        tile_crosses_stages(&plan->stages, sweep->begin, sweep->end))
+        return bad(check, "a sweep has keys of two stages");
     FFA_TRY(check_full(check, sweep, bands));
     count_blocks(check, sweep);
 out:
@@ -180,6 +185,9 @@ static ffa_status check_tile(struct check *check)
     if (tile->count < 1 || tile->count > tile_size(plan) || tile->begin < 0 ||
         tile->begin > tile_own_length(plan) - tile->count)
         return bad(check, "rows leave the queries, or are not 1 to tile_m");
+    if (plan->axis == TILE_OWNS_KEYS && plan->stages.count &&
+        tile_crosses_groups(&plan->stages, tile->begin, tile->begin + tile->count))
+        return bad(check, "it has keys of two groups");
     if (tile->sweep_begin < 0 || tile->sweep_count < 0 || tile->band_begin < 0 ||
         tile->band_count < 0 ||
         (int64_t)tile->sweep_begin + tile->sweep_count > plan->sweep_count ||
@@ -218,16 +226,28 @@ static int compare_rows(const void *a, const void *b)
     return ((*x)->begin > (*y)->begin) - ((*x)->begin < (*y)->begin);
 }
 
+/* Backward: the group of a tile; forward 0. */
+static int32_t group_of(const struct check *check, const struct plan_tile *tile)
+{
+    const struct tile_plan *plan = check->plan;
+
+    return plan->axis == TILE_OWNS_KEYS ? tile_group_of(&plan->stages, tile->begin) : 0;
+}
+
 static ffa_status check_order(const struct check *check, int32_t list, bool first)
 {
     const struct plan_tile *tile = check->tile;
     const int32_t *blocks = &check->plan->block_counts[check->index];
+    const int32_t group = group_of(check, tile);
+    const int32_t before = first ? group : group_of(check, tile - 1);
 
     if (tile->list != list)
         return bad(check, "it stands in another list");
     if (tile->part_row)
         return bad(check, "it is no part, and has a part's row");
-    if (!first &&
+    if (group < before)
+        return bad(check, "it is out of order: a tile of a later group stands before it");
+    if (!first && group == before &&
         (blocks[0] > blocks[-1] || (blocks[0] == blocks[-1] && tile->begin <= tile[-1].begin)))
         return bad(check, "it is out of order: longest first, then lower rows");
     return FFA_OK;
@@ -305,6 +325,11 @@ ffa_status tile_check(const struct tile_plan *plan, ffa_error *err)
         plan->list_begin[plan->list_count] != plan->tile_count) {
         rc = error_fail(err, FFA_BUG, 0, "the lists of the plan are not its %lld tiles",
                         (long long)plan->tile_count);
+        goto out;
+    }
+    if (plan->stages.count && !tile_stages_hold(&plan->stages, plan->shape.seqlen_k)) {
+        rc = error_fail(err, FFA_BUG, 0, "the stages of the plan are not its %lld keys",
+                        (long long)plan->shape.seqlen_k);
         goto out;
     }
     if (!padding_is_zero(plan)) {

@@ -4,10 +4,11 @@
  * queries moving), executed in integers: forward and backward, every attended
  * cell is computed once, by a rank that has its row, in a phase that has its key; every row
  * received is used there and received once; what ranks send is what others receive; flags say
- * first and last; own key tiles are computed once; every rank finds the same digest. A failure
- * prints the seed.
+ * first and last; own key tiles are computed once; every rank finds the same digest. The same for
+ * the cells of each rank in its key window. A failure prints the seed.
  */
-#include "mask/mask.h"
+#include "mask/band_mask.h"
+#include "parallel/plan/rank_plan_local.h"
 #include "support/parallel_run.h"
 #include "support/rng.h"
 #include "support/suite.h"
@@ -317,6 +318,157 @@ static void check_pass(struct trial *trial, bool is_backward)
                 CHECK(trial, trial->cells[l][q][k] == trial->attends[l][q][k]);
 }
 
+/* ---- the key window ---- */
+
+/* The token in each row of the key window, and that stages end where phases do. */
+static void find_window(const struct trial *trial, const ffa_parallel_plan *plan,
+                        const struct plan_pass *pass, const struct rank_local *local,
+                        int64_t *tokens)
+{
+    int64_t row = 0;
+
+    CHECK(trial, local->stage_count == pass->stage_count + 1);
+    for (int32_t p = 0; p <= pass->stage_count; p++) {
+        struct parallel_operands operands;
+
+        parallel_operands_init(&operands, plan, pass, p);
+        for (int64_t k = 0; k < pass->phases[p].rows; k++)
+            tokens[row++] = operands.keys[k];
+        parallel_operands_finish(&operands);
+        CHECK(trial, local->stage_ends[p] == row);
+    }
+    CHECK(trial, local->shape.seqlen_k == row);
+    CHECK(trial, local->shape.seqlen_q == plan->queries.rank_tokens[plan->rank]);
+}
+
+/* First keys are those of the first phase's key tiles. */
+static void check_first(const struct trial *trial, const struct plan_pass *pass,
+                        const struct rank_local *local, bool is_backward)
+{
+    uint8_t tiles[TOKENS_HERE] = { 0 }, first[TOKENS_HERE] = { 0 };
+    int64_t end = -1;
+
+    for (int64_t i = 0; i < local->first_count; i++) {
+        CHECK(trial, local->first[i][0] > end && local->first[i][0] < local->first[i][1]);
+        end = local->first[i][1];
+        CHECK(trial, end <= local->stage_ends[0]);
+        memset(first + local->first[i][0], 1, (size_t)(end - local->first[i][0]));
+    }
+    for (int64_t t = 0; is_backward && t < pass->phases[0].key_tiles.tile_count; t++) {
+        const struct plan_tile *tile = &pass->phases[0].key_tiles.tiles[t];
+
+        memset(tiles + tile->begin, 1, (size_t)tile->count);
+    }
+    CHECK(trial, !memcmp(tiles, first, sizeof first));
+}
+
+/* Tiles of the key window, of one launch: tile_check looks at them where they are built. */
+static void check_arriving(const struct trial *trial, const struct rank_local *local,
+                           bool is_backward)
+{
+    const struct tile_options opts = { .tile_m = 1 + (int32_t)(trial->seed % 16),
+                                       .tile_n = 1 + (int32_t)(trial->seed % 13),
+                                       .on_grid = is_backward && trial->seed % 2 };
+    struct tile_range first[TOKENS_HERE];
+    struct tile_stages stages = { .count = local->stage_count,
+                                  .first = first,
+                                  .first_count = local->first_count };
+    struct tile_plan tiles;
+    ffa_mask mask;
+    int64_t area = 0;
+
+    for (int32_t s = 0; s < stages.count; s++)
+        stages.ends[s] = (int32_t)local->stage_ends[s];
+    for (int64_t i = 0; i < stages.first_count; i++)
+        first[i] = (struct tile_range){ (int32_t)local->first[i][0], (int32_t)local->first[i][1] };
+    for (int32_t l = 0; l < local->list_count; l++)
+        for (int64_t i = 0; i < local->lists[l].count; i++)
+            area += band_area(&local->lists[l].at[i]);
+    ck_assert_int_eq(band_mask_init(&mask, &local->shape, local->lists, local->list_count, NULL),
+                     FFA_OK);
+    ck_assert_int_eq(tile_build_arriving(&tiles, &mask,
+                                         is_backward ? TILE_OWNS_KEYS : TILE_OWNS_QUERIES, &opts,
+                                         &stages, NULL),
+                     FFA_OK);
+    ck_assert_int_eq(tile_check(&tiles, NULL), FFA_OK);
+    CHECK(trial, tiles.area == area);
+    tile_finish(&tiles);
+    band_mask_finish(&mask);
+}
+
+/* An outline has the same key window. */
+static void check_outline(const struct trial *trial, int32_t rank, const struct rank_local *want,
+                          bool is_backward)
+{
+    ffa_parallel_plan_opts opts = trial->plans[rank]->opts;
+    struct rank_local got;
+    ffa_parallel_plan *plan;
+
+    opts.flags |= FFA_PARALLEL_OUTLINE;
+    ck_assert_int_eq(
+        ffa_parallel_plan_create(&plan, trial->dispatch, trial->mask, rank, &opts, NULL), FFA_OK);
+    ck_assert_int_eq(rank_plan_local(&got, plan, is_backward, NULL), FFA_OK);
+    CHECK(trial, got.stage_count == want->stage_count && got.first_count == want->first_count);
+    CHECK(trial, !memcmp(got.stage_ends, want->stage_ends, sizeof got.stage_ends));
+    CHECK(trial, !memcmp(got.first, want->first, (size_t)got.first_count * sizeof *got.first));
+    for (int32_t l = 0; l < got.list_count; l++) {
+        CHECK(trial, got.lists[l].count == want->lists[l].count);
+        for (int64_t i = 0; i < got.lists[l].count; i++)
+            CHECK(trial,
+                  !memcmp(&got.lists[l].at[i], &want->lists[l].at[i], sizeof *got.lists[l].at));
+    }
+    rank_local_finish(&got);
+    ffa_parallel_plan_destroy(plan);
+}
+
+static void count_local(struct trial *trial, const ffa_parallel_plan *plan,
+                        const struct rank_local *local, const int64_t *tokens)
+{
+    for (int32_t l = 0; l < local->list_count; l++)
+        for (int64_t i = 0; i < local->lists[l].count; i++) {
+            const struct band *band = &local->lists[l].at[i];
+
+            for (int64_t q = band->q_begin; q < band->q_end; q++)
+                for (int64_t k = band->k_begin; k < band->k_end; k++)
+                    if (band->lo <= k - q && k - q <= band->hi)
+                        trial->cells[l][parallel_token(&plan->queries, plan->rank, q)][tokens[k]]++;
+        }
+}
+
+/* The cells of all ranks in their key windows are those of the mask, each once. */
+static void check_local(struct trial *trial, bool is_backward)
+{
+    const bool moves_queries = trial->plans[0]->moves == FFA_PARALLEL_MOVE_QUERIES;
+
+    memset(trial->cells, 0, sizeof trial->cells);
+    for (int32_t r = 0; r < trial->ranks; r++) {
+        const ffa_parallel_plan *plan = trial->plans[r];
+        const struct plan_pass *pass = is_backward ? &plan->backward : &plan->forward;
+        int64_t tokens[2 * TOKENS_HERE];
+        struct rank_local local;
+        const ffa_status rc = rank_plan_local(&local, plan, is_backward, NULL);
+
+        CHECK(trial, rc == (moves_queries ? FFA_INVALID : FFA_OK));
+        if (moves_queries) {
+            CHECK(trial, !local.lists && !local.first);
+            return;
+        }
+        find_window(trial, plan, pass, &local, tokens);
+        check_first(trial, pass, &local, is_backward);
+        check_arriving(trial, &local, is_backward);
+        if (trial->seed % 8 == 0)
+            check_outline(trial, r, &local, is_backward);
+        count_local(trial, plan, &local, tokens);
+        rank_local_finish(&local);
+    }
+    for (int32_t l = 0; l < trial->lists; l++)
+        for (int64_t q = 0; q < trial->tokens_q; q++)
+            for (int64_t k = 0; k < trial->tokens_k; k++)
+                CHECK(trial, trial->cells[l][q][k] == trial->attends[l][q][k]);
+}
+
+/* ---- what is received is what is sent ---- */
+
 /* Row by row, what a rank receives at a stage is what its owner sends at that step. */
 static void check_transpose(const struct trial *trial, bool is_backward)
 {
@@ -392,6 +544,8 @@ START_TEST(random_masks)
         check_key_chunks(&trial);
         check_pass(&trial, false);
         check_pass(&trial, true);
+        check_local(&trial, false);
+        check_local(&trial, true);
         check_transpose(&trial, false);
         check_transpose(&trial, true);
         with_queries += trial.plans[0]->moves == FFA_PARALLEL_MOVE_QUERIES;

@@ -236,7 +236,9 @@ static void check_packed(const struct want *want, const ffa_mask *mask,
                          const struct choose_device *device)
 {
     const struct tile_candidate both[] = { { 16, 128, { 318, 1 } }, { 16, 80, { 208, 1.073 } } };
-    const struct tile_query query = { both, 2, TILE_CUTS_CHEAP, true };
+    const struct tile_query query = {
+        .candidates = both, .candidate_count = 2, .cuts = TILE_CUTS_CHEAP, .is_packed = true
+    };
     struct tile_choice choice;
     struct tile_plan plan = { 0 };
 

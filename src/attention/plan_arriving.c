@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * plan_create_arriving: the bands of a rank's rows become a mask, and its tiles are those that
+ * ffa_plan_create would make, cut and ordered by stages (struct tile_stages). Invariant: a plan
+ * whose keys are all of one stage, and all or none of them first, has the tiles of ffa_plan_create,
+ * so that a pass of one rank is the pass of one GPU.
+ */
+#include "attention/arriving.h"
+
+#include "mask/band_mask.h"
+#include "tile/tile_stages.h"
+
+static ffa_status shape_check(const struct arriving_keys *keys, ffa_error *err)
+{
+    const int64_t most = max64(keys->shape.seqlen_q, keys->shape.seqlen_k);
+
+    if (most > INT32_MAX)
+        return error_fail(
+            err, FFA_UNSUPPORTED, 0, "arriving keys: %lld rows and %lld keys, limit %d",
+            (long long)keys->shape.seqlen_q, (long long)keys->shape.seqlen_k, INT32_MAX);
+    if (keys->stage_count < 1 || keys->stage_count > TILE_STAGES_MAX)
+        return error_fail(err, FFA_INVALID, 0, "arriving keys: %d stages, not in [1, %d]",
+                          keys->stage_count, TILE_STAGES_MAX);
+    return FFA_OK;
+}
+
+static ffa_status kernels_check(const ffa_kernels *kernels, bool is_backward, ffa_error *err)
+{
+    if (kernels->is_staged || kernels->is_split)
+        return error_fail(err, FFA_INVALID, 0, "arriving keys: the kernels were made with %s",
+                          kernels->is_staged ? "FFA_SPEC_STAGED" : "FFA_SPEC_SPLIT");
+    if (is_backward && !kernels->has_backward)
+        return error_fail(err, FFA_INVALID, 0,
+                          "arriving keys: the kernels were made without FFA_SPEC_BACKWARD");
+    return FFA_OK;
+}
+
+/* A key, or -1 where it is none of [0, seqlen_k]: tile_stages_hold refuses that. */
+static int32_t key_of(const struct arriving_keys *keys, int64_t key)
+{
+    return key < 0 || key > keys->shape.seqlen_k ? -1 : (int32_t)key;
+}
+
+/* The stages as tiles have them. first: [keys->first_count], written here. */
+static ffa_status stages_make(struct tile_stages *out, struct tile_range *first,
+                              const struct arriving_keys *keys, ffa_error *err)
+{
+    *out = (struct tile_stages){ .count = keys->stage_count,
+                                 .first = first,
+                                 .first_count = keys->first_count };
+    for (int32_t s = 0; s < keys->stage_count; s++)
+        out->ends[s] = key_of(keys, keys->stage_ends[s]);
+    for (int64_t i = 0; i < keys->first_count; i++)
+        first[i] =
+            (struct tile_range){ key_of(keys, keys->first[i][0]), key_of(keys, keys->first[i][1]) };
+    if (!tile_stages_hold(out, keys->shape.seqlen_k))
+        return error_fail(err, FFA_INVALID, 0,
+                          "arriving keys: the ends of %d stages, or the ranges that come first, do "
+                          "not ascend in %lld keys",
+                          keys->stage_count, (long long)keys->shape.seqlen_k);
+    return FFA_OK;
+}
+
+static ffa_status build_tiles(ffa_plan *plan, const ffa_kernels *kernels, const ffa_mask *mask,
+                              const struct tile_stages *stages, bool is_backward, ffa_error *err)
+{
+    const ffa_plan_opts opts = FFA_PLAN_OPTS_INIT;
+    const struct tile_options tiles = plan_backward_options(kernels, &opts);
+
+    if (is_backward)
+        return tile_build_arriving(&plan->backward, mask, TILE_OWNS_KEYS, &tiles, stages, err);
+    return plan_choose_arriving(plan, kernels, mask, stages, err);
+}
+
+static void note_stages(ffa_plan *plan, const struct tile_stages *stages)
+{
+    plan->arriving.count = stages->count;
+    for (int32_t s = 0; s < stages->count; s++)
+        plan->arriving.stage_end[s] = stages->ends[s];
+    for (int64_t t = 0; t < plan->backward.tile_count; t++)
+        plan->arriving.stage_tiles[tile_stage_of(stages, plan->backward.tiles[t].begin)]++;
+}
+
+ffa_status plan_create_arriving(ffa_plan **out, const ffa_kernels *kernels,
+                                const struct arriving_keys *keys, bool is_backward, ffa_error *err)
+{
+    struct tile_range *first = mem_array((size_t)keys->first_count, sizeof *first);
+    struct tile_stages stages;
+    struct ffa_plan *plan = NULL;
+    ffa_mask mask = { 0 };
+    ffa_status rc;
+
+    *out = NULL;
+    if (!first) {
+        rc = error_nomem(err, "the stages of a plan");
+        goto out;
+    }
+    FFA_TRY(kernels_check(kernels, is_backward, err));
+    FFA_TRY(shape_check(keys, err));
+    FFA_TRY(stages_make(&stages, first, keys, err));
+    FFA_TRY(band_mask_init(&mask, &keys->shape, keys->lists, keys->list_count, err));
+    FFA_TRY(plan_begin(&plan, kernels, &mask, err));
+    FFA_TRY(build_tiles(plan, kernels, &mask, &stages, is_backward, err));
+    note_stages(plan, &stages);
+    FFA_TRY(plan_complete(plan, kernels, err));
+    *out = plan;
+    plan = NULL;
+out:
+    ffa_plan_destroy(plan);
+    band_mask_finish(&mask);
+    mem_free(first);
+    return rc;
+}

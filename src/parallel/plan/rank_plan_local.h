@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The cells of one rank in its key window: all phases of a pass as one mask, for a pass that is one
+ * launch.
+ *
+ * The key window has the rows of the rank's own keys, then those received at stage 1, stage 2, and
+ * so on. Row i of the receive buffer of stage s is row stage_ends[s - 1] + i of the window.
+ */
+#ifndef FFA_PARALLEL_PLAN_RANK_PLAN_LOCAL_H
+#define FFA_PARALLEL_PLAN_RANK_PLAN_LOCAL_H
+
+#include "parallel/plan/rank_plan.h"
+
+struct rank_local {
+    ffa_mask_shape shape; /* query rows of the rank; rows of the key window */
+    struct bands *lists;  /* [list_count]: disjoint */
+    int32_t list_count;
+    int32_t stage_count;                 /* own keys, and those of each stage that receives */
+    int64_t stage_ends[TILE_STAGES_MAX]; /* [stage_count] ascending; the last is seqlen_k */
+    /* Backward: own keys that the plan works on before the first stage, of any list:
+     * [first_count] ranges [begin, end), ascending and apart. Forward: none. */
+    int64_t (*first)[2];
+    int64_t first_count;
+};
+
+/* Of a pass that was planned, of a plan in which keys move; outlines have all that is needed. For
+ * rank_local_finish; zero on failure. Fails with FFA_INVALID and FFA_NOMEM. */
+ffa_status rank_plan_local(struct rank_local *out, const ffa_parallel_plan *plan, bool is_backward,
+                           ffa_error *err);
+void rank_local_finish(struct rank_local *local);
+
+#endif

@@ -6,6 +6,8 @@
  */
 #include "attention/arguments.h"
 
+#include "tensor_map.h"
+
 #include <math.h>
 
 enum { SINKS_MAX = 8 };

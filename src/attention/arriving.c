@@ -10,7 +10,7 @@
 
 #include <limits.h>
 
-_Static_assert(TILE_STAGES_MAX == ARRIVAL_STAGES_MAX, "stages of plans and of launches");
+_Static_assert((int)TILE_STAGES_MAX == (int)ARRIVAL_STAGES_MAX, "stages of plans and of launches");
 
 ffa_status arriving_check(const ffa_kernels *kernels, const ffa_plan *plan,
                           const struct arriving_call *call, ffa_error *err)

@@ -7,7 +7,8 @@
  * Exit 77 where there is no GPU.
  *
  * The key window is full of NaN where keys have not arrived, so that what is read early is seen.
- * CK_RUN_CASE=quick|dims runs a part; FFA_TEST_STORE=PATH is a store for the kernels.
+ * CK_RUN_CASE=quick|dims runs a part; FFA_TEST_STORE=PATH is a store for the kernels, and
+ * FFA_TEST_TEMPLATES=FOLDER has other templates than the library's.
  */
 #include "attention/arguments.h"
 #include "attention/arriving.h"
@@ -936,6 +937,7 @@ int main(void)
     ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
 
     opts.cache_path = getenv("FFA_TEST_STORE");
+    opts.templates_dir = getenv("FFA_TEST_TEMPLATES");
     if (ffa_open(&context, 0, &opts, NULL) != FFA_OK)
         return 77;
     tcase_set_timeout(quick, 600);

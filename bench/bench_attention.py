@@ -78,7 +78,7 @@ class Args(C.Structure):
                 ("lse_head_stride", C.c_longlong), ("scale_log2", C.c_float), ("tile_items", C.c_int),
                 ("heads_q", C.c_int), ("group", C.c_int), ("l2_heads", C.c_int), ("flags", C.c_int), ("options", C.c_int * 6),
                 ("partial", C.c_void_p), ("partial_token_stride", C.c_longlong), ("partial_head_stride", C.c_longlong), ("max_logits", C.c_void_p),
-                ("head_dim_v", C.c_int), ("pad", C.c_int * 11)]  # aligned to 64 bytes
+                ("head_dim_v", C.c_int), ("pad", C.c_int * 43)]  # arrivals are last; aligned to 64 bytes
 
 
 class Tensor(C.Structure):

@@ -6,6 +6,8 @@
  */
 #include "attention/arguments.h"
 
+#include "tensor_map.h"
+
 #include <math.h>
 
 enum { SINKS_MAX = 8 };
@@ -146,8 +148,8 @@ ffa_status launch_check(const ffa_kernels *kernels, const ffa_plan *plan, ffa_er
     return FFA_OK;
 }
 
-ffa_status map_make(struct tensor_map *map, const ffa_kernels *kernels,
-                    const struct map_request *request, ffa_error *err)
+static ffa_status map_make(struct tensor_map *map, const ffa_kernels *kernels,
+                           const struct map_request *request, ffa_error *err)
 {
     const struct gpu_tensor desc = {
         .name = request->name,
@@ -159,4 +161,23 @@ ffa_status map_make(struct tensor_map *map, const ffa_kernels *kernels,
     };
 
     return gpu_tensor_map(map, kernels->context->gpu, &desc, err);
+}
+
+ffa_status maps_make(struct tensor_map *const *maps, const ffa_kernels *kernels,
+                     const struct map_request *requests, size_t count, ffa_error *err)
+{
+    const struct tensor_map *any = NULL;
+    ffa_status rc = FFA_OK;
+
+    for (size_t i = 0; i < count; i++) {
+        if (!requests[i].tokens)
+            continue;
+        FFA_TRY(map_make(maps[i], kernels, &requests[i], err));
+        any = maps[i];
+    }
+    for (size_t i = 0; any && i < count; i++)
+        if (!requests[i].tokens)
+            *maps[i] = *any;
+out:
+    return rc;
 }

@@ -53,7 +53,9 @@ struct map_request {
     int32_t head_dim;
     int32_t box_heads, box_rows;
 };
-ffa_status map_make(struct tensor_map *map, const ffa_kernels *kernels,
-                    const struct map_request *request, ffa_error *err);
+/* Make the maps of `count` requests. A tensor without tokens has none: nobody loads it, and it gets
+ * a copy of another one's, as kernels prefetch them all. */
+ffa_status maps_make(struct tensor_map *const *maps, const ffa_kernels *kernels,
+                     const struct map_request *requests, size_t count, ffa_error *err);
 
 #endif

@@ -10,6 +10,8 @@
 
 #include <limits.h>
 
+_Static_assert((int)TILE_STAGES_MAX == (int)ARRIVAL_STAGES_MAX, "stages of plans and of launches");
+
 ffa_status arriving_check(const ffa_kernels *kernels, const ffa_plan *plan,
                           const struct arriving_call *call, ffa_error *err)
 {

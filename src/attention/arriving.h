@@ -10,6 +10,7 @@
 #ifndef FFA_ATTENTION_ARRIVING_H
 #define FFA_ATTENTION_ARRIVING_H
 
+#include "arrivals.h"
 #include "attention/attention.h"
 #include "mask/band.h"
 
@@ -52,7 +53,7 @@ struct arriving_call {
     uint64_t value;        /* of arrivals and departures: the number of the call */
     /* Backward only. */
     float *sums; /* the sum window: for each row of the key window dK [heads_kv][head_dim], then dV
-                  * [heads_kv][head_dim_v], without gaps; 8-byte aligned. Every row is written. */
+                  * [heads_kv][head_dim_v], without gaps; 16-byte aligned. Every row is written. */
     uint64_t *const *blocks; /* [ranks]: the flag blocks */
     const int32_t *owners;   /* ranks: those of stage s's keys are [owner_at[s], owner_at[s + 1]) */
     const int32_t *owner_at; /* in host memory: [stage_count + 1], ascending from 0 */

@@ -5,7 +5,6 @@
 #ifndef FFA_ATTENTION_ATTENTION_H
 #define FFA_ATTENTION_ATTENTION_H
 
-#include "arrivals.h"
 #include "attention/kernels.h"
 #include "attention/plan_choice.h"
 #include "tile/plan_image.h"

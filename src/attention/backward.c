@@ -66,8 +66,6 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
         .dq_rows = (shape->seqlen_q + BACKWARD_DQ_ROWS - 1) / BACKWARD_DQ_ROWS * BACKWARD_DQ_ROWS,
         .order = plan_order(plan, &query)
     };
-    if (plan->arriving.count)
-        out->order.parts = 1;
     out->semaphores_at = out->bytes;
     if (kernels->is_deterministic)
         FFA_TRY(layout_add(out, &out->semaphores_at, "dq semaphores",
@@ -318,7 +316,7 @@ static struct backward_prepare_args prepare_fill(const struct gpu_call *call)
     };
 }
 
-static ffa_status maps_make(struct attention_backward_args *launch, const struct gpu_call *call,
+static ffa_status maps_fill(struct attention_backward_args *launch, const struct gpu_call *call,
                             ffa_error *err)
 {
     const ffa_backward_args *args = call->args;
@@ -335,12 +333,8 @@ static ffa_status maps_make(struct attention_backward_args *launch, const struct
         { "v", &args->v, keys, heads_kv, dim_v, 1, block_n },
     };
     struct tensor_map *const maps[] = { &launch->q, &launch->dout, &launch->k, &launch->v };
-    ffa_status rc = FFA_OK;
 
-    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
-        FFA_TRY(map_make(maps[i], kernels, &requests[i], err));
-out:
-    return rc;
+    return maps_make(maps, kernels, requests, sizeof requests / sizeof *requests, err);
 }
 
 /* Whether the main kernel writes sums that the last one turns into dk and dv. */
@@ -426,7 +420,7 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
                           "%lld key tiles x %d heads are more than 2^31 work items",
                           (long long)plan_tiles_most(call->plan, plan), args->heads_q);
     *launch = (struct attention_backward_args){ 0 };
-    FFA_TRY(maps_make(launch, call, err));
+    FFA_TRY(maps_fill(launch, call, err));
     launch->stats = (const float *)(const void *)(call->workspace + call->layout->stats_at);
     launch->stats_rows = call->layout->stats_rows;
     launch->dq = call->workspace + call->layout->dq_at;

@@ -185,7 +185,7 @@ static ffa_status combine_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     return gpu_kernel_enqueue(kernels->combine, (int32_t)blocks, &launch, stream, err);
 }
 
-static ffa_status maps_make(struct attention_forward_args *launch, const ffa_kernels *kernels,
+static ffa_status maps_fill(struct attention_forward_args *launch, const ffa_kernels *kernels,
                             const struct forward_kernel *kernel, const ffa_forward_args *args,
                             const ffa_mask_shape *shape, ffa_error *err)
 {
@@ -197,12 +197,8 @@ static ffa_status maps_make(struct attention_forward_args *launch, const ffa_ker
         { "v", &args->v, shape->seqlen_k, args->heads_kv, dim_v, 1, kernel->tile_n },
     };
     struct tensor_map *const maps[] = { &launch->q, &launch->k, &launch->v };
-    ffa_status rc = FFA_OK;
 
-    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
-        FFA_TRY(map_make(maps[i], kernels, &requests[i], err));
-out:
-    return rc;
+    return maps_make(maps, kernels, requests, sizeof requests / sizeof *requests, err);
 }
 
 static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_kernel *kernel,
@@ -233,7 +229,7 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_k
         return error_fail(err, FFA_INVALID, 0,
                           "%lld tiles x %d heads are more than 2^31 work items",
                           (long long)plan_tiles_most(plan, tiles), heads);
-    FFA_TRY(maps_make(&launch, kernels, kernel, args, &tiles->shape, err));
+    FFA_TRY(maps_fill(&launch, kernels, kernel, args, &tiles->shape, err));
     launch.arrivals = arrivals_of(plan, arriving);
     launch.out = args->out.data;
     launch.partial = partial->data;

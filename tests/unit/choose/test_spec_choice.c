@@ -17,15 +17,15 @@ static const struct {
     { { "head_dim=64" },
       FFA_OK,
       "head_dim=64 head_dim_v=64 dtype=1 consumers=3 tile_n=128 kv_slots=2 softcap=0 out_fp32=0 "
-      "staged=0 max_logits=0 packed=0 split=0 debug=0" },
+      "staged=0 max_logits=0 packed=0 split=0 arrivals=0 debug=0" },
     { { "head_dim=128" },
       FFA_OK,
       "head_dim=128 head_dim_v=128 dtype=1 consumers=2 tile_n=128 kv_slots=2 softcap=0 out_fp32=0 "
-      "staged=0 max_logits=0 packed=0 split=0 debug=0" },
+      "staged=0 max_logits=0 packed=0 split=0 arrivals=0 debug=0" },
     { { "head_dim=64", "debug=1" },
       FFA_OK,
       "consumers=2 tile_n=128 kv_slots=2 softcap=0 out_fp32=0 staged=0 max_logits=0 packed=0 "
-      "split=0 "
+      "split=0 arrivals=0 "
       "debug=1" },
     { { "tile_n=64", "kv_slots=4" }, FFA_OK, "consumers=2 tile_n=64 kv_slots=4" },
     { { "head_dim=64", "consumers=3" }, FFA_OK, "consumers=3 tile_n=128 kv_slots=2" },
@@ -41,6 +41,10 @@ static const struct {
     { { "head_dim_v=33" }, FFA_INVALID, "head_dim_v is 33, not a multiple of 8" },
     { { "out_fp32=1", "staged=1" }, FFA_INVALID, "out_fp32 and staged are both 1" },
     { { "out_fp32=1", "split=1" }, FFA_INVALID, "split is 1 with out_fp32" },
+    { { "arrivals=1", "out_fp32=1" }, FFA_INVALID, "arrivals and out_fp32 are both 1" },
+    { { "arrivals=1", "staged=1" }, FFA_INVALID, "arrivals and staged are both 1" },
+    { { "arrivals=1", "split=1" }, FFA_INVALID, "arrivals and split are both 1" },
+    { { "head_dim=64", "arrivals=1" }, FFA_OK, "consumers=3 tile_n=128 kv_slots=2" },
     { { "tile_n=100" }, FFA_INVALID, "tile_n is 100, not a multiple of 16" },
     { { "tile_n=128", "kv_slots=4" }, FFA_INVALID, "bytes of shared memory, sm_90a has 232448" },
     { { "tile_n=192", "consumers=2" },

@@ -4,7 +4,7 @@
  * GPU: the rows of one rank of a plan, with the keys that it has and those it would receive.
  * Exit 77 where there is no GPU.
  *
- *   bench_stages MASK RANKS RANK HEADS_Q HEADS_KV HEAD_DIM
+ *   bench_stages MASK RANKS RANK HEADS_Q HEADS_KV HEAD_DIM STAGES
  *
  * In turns, RUNS times each, medians:
  *
@@ -43,7 +43,7 @@ struct bench {
     struct gpu_stream *stream, *other;
     struct gpu_event *begin, *end;
     ffa_kernels *kernels[WAYS];
-    int32_t heads_q, heads_kv, dim;
+    int32_t heads_q, heads_kv, dim, stages;
     struct rank_local local[2];
     struct ways ways[2];
     int64_t columns;
@@ -87,9 +87,12 @@ static void upload(struct bench *b, struct ways *ways, enum way way, int32_t i)
     ways->buffers[way][i] = device_memory(b, info.upload_bytes, 0);
     must(ffa_plan_upload(ways->plans[way][i], b->kernels[way], ways->buffers[way][i], NULL, &err),
          "upload");
-    must(ffa_backward_workspace_bytes(b->kernels[way], ways->plans[way][i], b->heads_q, b->heads_kv,
-                                      &bytes, &err),
-         "workspace");
+    if (ways == &b->ways[1])
+        must(ffa_backward_workspace_bytes(b->kernels[way], ways->plans[way][i], b->heads_q,
+                                          b->heads_kv, &bytes, &err),
+             "workspace");
+    else
+        must(ffa_workspace_bytes(b->kernels[way], ways->plans[way][i], &bytes, &err), "workspace");
     b->workspace_bytes = max64(b->workspace_bytes, bytes);
 }
 
@@ -368,6 +371,7 @@ static void make_locals(struct bench *b, const char *spec, int32_t ranks, int32_
     opts.model.heads_q = b->heads_q;
     opts.model.heads_kv = b->heads_kv;
     opts.model.head_dim = b->dim;
+    opts.forward_stages = opts.backward_stages = b->stages;
     must(ffa_parallel_plan_create(&plan, dispatch, mask, rank, &opts, &err), "plan");
     for (int i = 0; i < 2; i++)
         must(rank_plan_local(&b->local[i], plan, i, &err), "cells of the rank");
@@ -410,13 +414,15 @@ int main(int argc, char **argv)
 {
     struct bench b = { 0 };
 
-    if (argc != 7) {
-        (void)fprintf(stderr, "usage: bench_stages MASK RANKS RANK HEADS_Q HEADS_KV HEAD_DIM\n");
+    if (argc != 8) {
+        (void)fprintf(stderr,
+                      "usage: bench_stages MASK RANKS RANK HEADS_Q HEADS_KV HEAD_DIM STAGES\n");
         return 2;
     }
     b.heads_q = (int32_t)strtol(argv[4], NULL, 10);
     b.heads_kv = (int32_t)strtol(argv[5], NULL, 10);
     b.dim = (int32_t)strtol(argv[6], NULL, 10);
+    b.stages = (int32_t)strtol(argv[7], NULL, 10);
     b.columns = 2 * (int64_t)b.heads_kv * b.dim;
     open_device(&b);
     make_kernels(&b);

@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { SHARED_SMS_FREE = 4 };
+
 /* ---- the meeting ---- */
 
 struct run_meeting {
@@ -208,14 +210,14 @@ static ffa_status make_comm(struct run_gpu_rank *r, ffa_error *err)
     return ffa_comm_create_peer(&r->comm, r->context, &opts, err);
 }
 
-/* Ranks of one GPU share its SMs out. */
+/* Ranks of one GPU share its SMs out, but for some that are left for copies between them. */
 static int32_t margin_of(const struct run_gpu_rank *r)
 {
     const int32_t sharing = (r->opts.ranks + r->opts.context_count - 1) / r->opts.context_count;
     ffa_context_info info = FFA_CONTEXT_INFO_INIT;
 
     (void)ffa_context_info_get(r->context, &info, NULL);
-    return sharing > 1 ? info.sm_count - info.sm_count / sharing : 0;
+    return sharing > 1 ? info.sm_count - (info.sm_count - SHARED_SMS_FREE) / sharing : 0;
 }
 
 ffa_status run_gpu_rank_create(struct run_gpu_rank **out, const struct run_gpu_rank_opts *opts,

@@ -16,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { STAGE_NS = 1000 };
+
 enum rank_job { JOB_OPEN, JOB_FORWARD, JOB_BACKWARD };
 
 /* One rank: its plan and its rows, packed. */
@@ -279,6 +281,10 @@ static ffa_status make_plan(struct rank *r, const struct run_ranks_options *opti
 
     opts.forward_stages = opts.backward_stages = (int32_t)options->stages;
     opts.stage_rows_min = options->stages > 0 ? 1 : 0; /* who asks for stages gets them */
+    if (r->all->context_count) { /* one launch a pass: a stage costs a batch of copies, no launch */
+        opts.model.launch_ns = STAGE_NS;
+        opts.stage_rows_min = 1;
+    }
     opts.moves = (int32_t)options->moves;
     opts.model.heads_q = shape->heads_q;
     opts.model.heads_kv = shape->heads_kv;

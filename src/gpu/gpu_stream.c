@@ -273,7 +273,9 @@ static ffa_status copy_at_once(struct gpu_device *device, ffa_stream stream, voi
                                const void *const *src, const size_t *bytes, int64_t count,
                                ffa_error *err)
 {
-    CUmemcpyAttributes attributes = { .srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM };
+    /* By copy engines: an SM copy would wait for kernels that fill the SMs and wait for it. */
+    CUmemcpyAttributes attributes = { .srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
+                                      .flags = CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE };
     size_t first = 0, failed = SIZE_MAX;
     ffa_status rc = FFA_OK;
     CUresult code;

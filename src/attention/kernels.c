@@ -8,6 +8,7 @@
  * plan has less to choose from.
  */
 #include "attention/kernels.h"
+#include "attention/rows_device.h"
 
 #include "attention_backward.args.h"
 #include "choose/spec_choice.h"
@@ -166,12 +167,6 @@ static ffa_status spec_check_gpu(const ffa_attention_spec *spec, ffa_error *err)
     return FFA_OK;
 }
 
-/* One row of a template's spec; value 0 leaves the template's default, or the choice to it. */
-struct setting {
-    const char *name;
-    int32_t value;
-};
-
 /* The spec of the settings, with its choices made. */
 static ffa_status spec_make(struct jit_spec *jit, const ffa_kernels *kernels,
                             const char *template_name, const struct setting *settings,
@@ -230,9 +225,8 @@ static ffa_status kernel_load(struct gpu_kernel **out, ffa_kernel_info *info,
     return rc;
 }
 
-static ffa_status kernel_make(struct gpu_kernel **out, struct jit_spec *jit,
-                              const ffa_kernels *kernels, const char *template_name,
-                              const struct setting *settings, ffa_error *err)
+ffa_status kernel_make(struct gpu_kernel **out, struct jit_spec *jit, const ffa_kernels *kernels,
+                       const char *template_name, const struct setting *settings, ffa_error *err)
 {
     ffa_status rc;
 
@@ -495,6 +489,8 @@ static ffa_status kernels_resolve_gpu(struct ffa_kernels *kernels, const ffa_att
     FFA_TRY(forward_make(kernels, spec, err));
     if (kernels->has_backward)
         FFA_TRY(backward_make(kernels, spec, err));
+    if (kernels->is_parallel)
+        FFA_TRY(rows_kernels_load(kernels, err));
 out:
     return rc;
 }
@@ -592,6 +588,7 @@ void ffa_kernels_destroy(ffa_kernels *kernels)
     gpu_kernel_unload(kernels->finish);
     gpu_kernel_unload(kernels->backward);
     gpu_kernel_unload(kernels->backward_fp32);
+    rows_kernels_unload(kernels);
     mem_free(kernels);
 }
 

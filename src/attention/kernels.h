@@ -50,12 +50,26 @@ struct ffa_kernels {
     struct gpu_kernel *prepare, *finish;
     struct gpu_kernel *backward;      /* dk and dv in grad_dtype, is_parallel: in fp32 */
     struct gpu_kernel *backward_fp32; /* in fp32: for several parts; NULL: `backward` does it */
+    /* Of context-parallel passes (rows_device.h); NULL without, and on the CPU. */
+    struct gpu_kernel *row_copy, *row_copy_runs, *row_reduce;
 };
 
 static inline bool kernels_on_gpu(const struct ffa_kernels *kernels)
 {
     return kernels->forward[0].kernel != NULL;
 }
+
+/* One row of a template's spec; value 0 leaves the template's default, or the choice to it. */
+struct setting {
+    const char *name;
+    int32_t value;
+};
+
+/* Load a kernel on the context's device, compiled where it is in no layer; settings end with a NULL
+ * name. *jit: its resolved spec. *out: caller's, gpu_kernel_unload(). */
+ffa_status kernel_make(struct gpu_kernel **out, struct jit_spec *jit,
+                       const struct ffa_kernels *kernels, const char *template_name,
+                       const struct setting *settings, ffa_error *err);
 
 /* Key tiles that so many SMs work on together: a cluster works on one. */
 int32_t kernels_backward_at_a_time(const struct ffa_kernels *kernels, int32_t sm_count);

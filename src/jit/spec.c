@@ -14,6 +14,7 @@
 #include "base/embedded.h"
 #include "device_limits.h"
 #include "forward_combine.args.h"
+#include "row_items.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -77,6 +78,18 @@ static const struct row forward_combine_rows[] = {
 #undef FFA_SPEC
 };
 
+static const struct row row_copy_rows[] = {
+#define FFA_SPEC(name, sample, initial, lo, hi, doc) { #name, initial, lo, hi, doc },
+#include "row_copy.spec.def"
+#undef FFA_SPEC
+};
+
+static const struct row row_reduce_rows[] = {
+#define FFA_SPEC(name, sample, initial, lo, hi, doc) { #name, initial, lo, hi, doc },
+#include "row_reduce.spec.def"
+#undef FFA_SPEC
+};
+
 /* The same rows as indices of jit_spec.values. */
 enum {
 #define FFA_SPEC(name, sample, initial, lo, hi, doc) FORWARD_##name,
@@ -109,7 +122,10 @@ static const struct {
     int32_t value;
 } value_names[] = {
     { "dtype", "bf16", 1 },    { "dtype", "fp16", 2 },    { "gradient", "bf16", 1 },
-    { "gradient", "fp16", 2 }, { "gradient", "fp32", 3 },
+    { "gradient", "fp16", 2 }, { "gradient", "fp32", 3 }, { "input", "bf16", 1 },
+    { "input", "fp16", 2 },    { "input", "fp32", 3 },    { "output", "bf16", 1 },
+    { "output", "fp16", 2 },   { "output", "fp32", 3 },   { "op", "sum", 1 },
+    { "op", "avg", 2 },        { "op", "lse", 3 },
 };
 
 /* ---- what a template needs beyond its rows ---- */
@@ -367,7 +383,7 @@ static int32_t pass_threads(const struct jit_spec *spec)
     return BACKWARD_PASS_THREADS;
 }
 
-static int32_t combine_shared(const struct jit_spec *spec)
+static int32_t no_shared(const struct jit_spec *spec)
 {
     (void)spec;
     return 0;
@@ -377,6 +393,12 @@ static int32_t combine_threads(const struct jit_spec *spec)
 {
     (void)spec;
     return COMBINE_THREADS;
+}
+
+static int32_t row_threads(const struct jit_spec *spec)
+{
+    (void)spec;
+    return ROW_THREADS;
 }
 
 #define ROWS(rows) rows, sizeof(rows) / sizeof *(rows)
@@ -405,7 +427,11 @@ static const struct template_entry {
     { "backward_finish", "after attention_backward: dq, parts of dk and dv, dsink",
       ROWS(backward_finish_rows), backward_pad, NULL, NULL, pass_shared, pass_threads, NULL },
     { "forward_combine", "after attention_forward: rows whose keys were split among tiles",
-      ROWS(forward_combine_rows), NULL, NULL, NULL, combine_shared, combine_threads, NULL },
+      ROWS(forward_combine_rows), NULL, NULL, NULL, no_shared, combine_threads, NULL },
+    { "row_copy", "copies rows between layouts, and by tables of runs", ROWS(row_copy_rows), NULL,
+      NULL, NULL, no_shared, row_threads, NULL },
+    { "row_reduce", "adds received rows to own ones, in a fixed order, and casts",
+      ROWS(row_reduce_rows), NULL, NULL, NULL, no_shared, row_threads, NULL },
 };
 enum { TEMPLATE_COUNT = sizeof templates / sizeof *templates };
 _Static_assert(sizeof attention_forward_rows / sizeof(struct row) <= JIT_SPEC_MAX, "spec rows");

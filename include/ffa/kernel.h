@@ -305,11 +305,11 @@ enum {
     FFA_SPEC_SPLIT = 1u << 8,
     /* kernels of context-parallel passes (ffa_parallel_forward and _backward on GPUs): keys of
      * other ranks arrive while a pass's one launch runs, and other ranks are told when the
-     * gradients of their keys are complete. Of both passes with FFA_SPEC_BACKWARD. ffa_forward and
-     * ffa_backward take them, too; dk and dv then go through fp32 sums in the workspace. Plans are
-     * never split without being asked. With FFA_SPEC_DEBUG a kernel also traps where keys do not
-     * arrive within about a second. Not with FFA_SPEC_OUT_FP32, _STAGED, _SPLIT or _GRAD_FP32. On
-     * the CPU it changes nothing */
+     * gradients of their keys are complete; and the kernels that copy and add up rows. Of both
+     * passes with FFA_SPEC_BACKWARD. ffa_forward and ffa_backward take them, too; dk and dv then go
+     * through fp32 sums in the workspace. Plans are never split without being asked. With
+     * FFA_SPEC_DEBUG a kernel also traps where keys do not arrive within about a second. Not with
+     * FFA_SPEC_OUT_FP32, _STAGED, _SPLIT or _GRAD_FP32. On the CPU it changes nothing */
     FFA_SPEC_PARALLEL = 1u << 9
 };
 enum { FFA_PACK_AUTO = -1, FFA_SPLIT_AUTO = -1 };

@@ -489,6 +489,8 @@ static ffa_status kernels_resolve_gpu(struct ffa_kernels *kernels, const ffa_att
     FFA_TRY(forward_make(kernels, spec, err));
     if (kernels->has_backward)
         FFA_TRY(backward_make(kernels, spec, err));
+    if (kernels->is_parallel)
+        FFA_TRY(rows_kernels_load(kernels, err));
 out:
     return rc;
 }

@@ -45,8 +45,11 @@ shares() {
     shares replay caller 1
     shares replay uploads 1
     shares kernels refused 1
+    shares arrivals quick 1
+    shares arrivals dims 1
     shares rows copy 1
     shares rows reduce 1
+    echo "arrivals.quick 0 memcheck"
     echo "rows.copy 0 memcheck"
     echo "rows.reduce 0 memcheck"
     echo "forward.quick 0 memcheck"

@@ -134,7 +134,10 @@ static int64_t now_us(void)
 static void path_of(const struct rendezvous *m, char path[PATH_BYTES + NAME_BYTES],
                     const char *what, int32_t rank)
 {
-    (void)snprintf(path, PATH_BYTES + NAME_BYTES, "%s%s.%d", m->folder, what, rank);
+    const size_t folder = strlen(m->folder);
+
+    memcpy(path, m->folder, folder + 1);
+    (void)snprintf(path + folder, NAME_BYTES, "%.40s.%d", what, rank);
 }
 
 static ffa_status put(struct rendezvous *m, const char *what, const void *at, size_t bytes)

@@ -30,7 +30,7 @@ enum combination {
     LATER_OF_BLOCK /* + rank: LATER for the words of that block, a's words for all others */
 };
 
-static struct {
+struct clock_pool {
     struct clock zero;
     struct clock *unused;
     struct chunk {
@@ -43,7 +43,8 @@ static struct {
         enum combination how;
         struct clock *result;
     } memos[MEMOS];
-} pool;
+};
+#define pool (machine->clocks)
 
 struct clock *clock_use(struct clock *clock)
 {
@@ -55,54 +56,59 @@ void clock_drop(struct clock *clock)
 {
     if (--clock->users > 0)
         return;
-    clock->next = pool.unused;
-    pool.unused = clock;
+    clock->next = pool->unused;
+    pool->unused = clock;
 }
 
 static void chunk_unused(struct chunk *chunk)
 {
     for (int i = 0; i < CHUNK; i++) {
-        chunk->clocks[i].next = pool.unused;
-        pool.unused = &chunk->clocks[i];
+        chunk->clocks[i].next = pool->unused;
+        pool->unused = &chunk->clocks[i];
     }
 }
 
-void clocks_reset(void)
+bool clocks_reset(void)
 {
-    memset(pool.memos, 0, sizeof pool.memos);
-    pool.unused = NULL;
-    for (struct chunk *chunk = pool.chunks; chunk; chunk = chunk->next)
+    if (!pool)
+        pool = calloc(1, sizeof *pool);
+    if (!pool)
+        return false;
+    memset(pool->memos, 0, sizeof pool->memos);
+    pool->unused = NULL;
+    for (struct chunk *chunk = pool->chunks; chunk; chunk = chunk->next)
         chunk_unused(chunk);
-    pool.zero.users = 1;
-    pool.zero.id = pool.next_id = 1;
+    pool->zero.users = 1;
+    pool->zero.id = pool->next_id = 1;
+    return true;
 }
 
 struct clock *clock_zero(void)
 {
-    return clock_use(&pool.zero);
+    return clock_use(&pool->zero);
 }
 
 static int clock_words(void)
 {
-    return machine.launch->cluster * machine.launch->threads;
+    return machine->launch->cluster * machine->launch->threads;
 }
 
 static struct clock *fresh(void)
 {
     struct clock *clock;
 
-    if (!pool.unused) {
+    if (!pool->unused) {
         struct chunk *chunk = malloc(sizeof *chunk);
         if (!chunk)
             emulator_fail("out of memory for clocks");
-        chunk->next = pool.chunks;
-        pool.chunks = chunk;
+        chunk->next = pool->chunks;
+        pool->chunks = chunk;
         chunk_unused(chunk);
     }
-    clock = pool.unused;
-    pool.unused = clock->next;
+    clock = pool->unused;
+    pool->unused = clock->next;
     clock->users = 1;
-    clock->id = ++pool.next_id;
+    clock->id = ++pool->next_id;
     return clock;
 }
 
@@ -125,7 +131,7 @@ static void combine_words(uint32_t *out, const uint32_t *a, const uint32_t *b, i
 static void combine_words_of_block(uint32_t *out, const uint32_t *a, const uint32_t *b, int rank,
                                    uint32_t differs[2])
 {
-    const int threads = machine.launch->threads, from = rank * threads;
+    const int threads = machine->launch->threads, from = rank * threads;
 
     memcpy(out, a, sizeof *out * (size_t)clock_words());
     combine_words(out + from, a + from, b + from, threads, LATER, differs);
@@ -135,7 +141,7 @@ static void combine_words_of_block(uint32_t *out, const uint32_t *a, const uint3
 /* Combine two clocks. Takes over the caller's use of a, not that of b. */
 static struct clock *combine(struct clock *a, struct clock *b, enum combination how)
 {
-    struct memo *memo = &pool.memos[(a->id * 31 + b->id * 2 + how) % MEMOS];
+    struct memo *memo = &pool->memos[(a->id * 31 + b->id * 2 + how) % MEMOS];
     struct clock *result;
     uint32_t differs[2];
 
@@ -171,7 +177,7 @@ static struct clock *with(struct clock *clock, int thread, uint32_t epoch)
         clock_drop(clock);
         clock = own;
     } else {
-        clock->id = ++pool.next_id; /* memos of the old content stay valid */
+        clock->id = ++pool->next_id; /* memos of the old content stay valid */
     }
     clock->at[thread] = epoch;
     return clock;
@@ -229,7 +235,7 @@ void knowledge_meet(struct fiber *const *fibers, int count)
 
 void knowledge_fence(struct fiber *fiber)
 {
-    if (machine.launch->cluster > 1) {
+    if (machine->launch->cluster > 1) {
         fiber->knows.fenced = combine(fiber->knows.fenced, fiber->knows.seen,
                                       (enum combination)(LATER_OF_BLOCK + fiber->block->rank));
     } else {

@@ -53,7 +53,7 @@ static const char *describe_write(char text[80], const struct write *write,
                                   const struct block *block, uint32_t address,
                                   const struct block *reader)
 {
-    const int thread = write->thread % machine.launch->threads;
+    const int thread = write->thread % machine->launch->threads;
     const int byte = (int)(address - SHARED_WINDOW);
 
     if (block == reader)
@@ -69,7 +69,7 @@ static const char *describe_write(char text[80], const struct write *write,
 static void check_issued(struct block *block, uint32_t address, uint32_t bytes,
                          const struct clock *fenced, const char *what)
 {
-    const struct fiber *self = machine.self;
+    const struct fiber *self = machine->self;
     char text[80];
 
     (void)machine_shared_at(block, address, bytes, GRANULE, what);
@@ -210,24 +210,24 @@ static void perform_reduction(struct pending *p)
 
 static void perform_at(int index)
 {
-    struct pending p = machine.pending[index];
+    struct pending p = machine->pending[index];
 
-    machine.pending[index] = machine.pending[--machine.pending_count];
+    machine->pending[index] = machine->pending[--machine->pending_count];
     if (p.kind == REDUCE)
         perform_reduction(&p);
     else if (p.kind == STORE)
         perform_store(&p);
     else
         perform_copy(&p);
-    machine.idle_turns = 0;
+    machine->idle_turns = 0;
 }
 
 bool machine_engine_step(void)
 {
-    if (machine.pending_count == 0)
+    if (machine->pending_count == 0)
         return false;
-    const int index = (int)machine_random((uint32_t)machine.pending_count);
-    struct pending *p = &machine.pending[index];
+    const int index = (int)machine_random((uint32_t)machine->pending_count);
+    struct pending *p = &machine->pending[index];
     if (p->kind == REDUCE && !p->terms && machine_random(2))
         reduction_read(p);
     else
@@ -237,18 +237,18 @@ bool machine_engine_step(void)
 
 static void enqueue(struct pending p)
 {
-    p.owner = machine.self;
-    if (machine.pending_count == MAX_PENDING)
+    p.owner = machine->self;
+    if (machine->pending_count == MAX_PENDING)
         (void)machine_engine_step();
-    machine.pending[machine.pending_count++] = p;
+    machine->pending[machine->pending_count++] = p;
     if (p.kind != REDUCE && machine_random(4) == 0)
-        perform_at(machine.pending_count - 1);
+        perform_at(machine->pending_count - 1);
 }
 
 static void enqueue_reduction(struct pending p)
 {
-    p.block = machine.self->block;
-    p.fenced = fenced_of_thread(machine.self);
+    p.block = machine->self->block;
+    p.fenced = fenced_of_thread(machine->self);
     check_issued(p.block, p.shared, p.bytes, p.fenced, "bulk reduction");
     enqueue(p);
     machine_maybe_yield();
@@ -258,7 +258,7 @@ static void enqueue_reduction(struct pending p)
  * there. */
 static void enqueue_copy_to(struct block *block, struct pending p)
 {
-    struct clock *fenced = fenced_of_thread(machine.self);
+    struct clock *fenced = fenced_of_thread(machine->self);
 
     check_issued(block, p.shared, p.bytes, fenced, "bulk copy");
     clock_drop(fenced);
@@ -271,16 +271,16 @@ static void enqueue_copy_to(struct block *block, struct pending p)
 
 static void enqueue_copy(struct pending p)
 {
-    enqueue_copy_to(machine.self->block, p);
+    enqueue_copy_to(machine->self->block, p);
     machine_maybe_yield();
 }
 
 /* A multicast is one copy for each block, each done at its own time. */
 static void enqueue_multicast(struct pending p, uint32_t blocks)
 {
-    if (blocks == 0 || blocks >> machine.launch->cluster)
+    if (blocks == 0 || blocks >> machine->launch->cluster)
         emulator_fail("multicast: to blocks %x of a cluster of %d", blocks,
-                      machine.launch->cluster);
+                      machine->launch->cluster);
     for (uint32_t left = blocks; left; left &= left - 1)
         enqueue_copy_to(machine_cluster_block((uint32_t)__builtin_ctz(left), "multicast"), p);
     machine_maybe_yield();
@@ -350,8 +350,8 @@ void emulator_copy_at(uint32_t to, uint32_t from, uint32_t bar, uint32_t bytes, 
 
     check_bulk(NULL, to | from, bytes, "bulk copy to another block");
     p.source.shared = from;
-    p.source.fenced = fenced_of_thread(machine.self);
-    check_issued(machine.self->block, from, bytes, p.source.fenced, "bulk copy to another block");
+    p.source.fenced = fenced_of_thread(machine->self);
+    check_issued(machine->self->block, from, bytes, p.source.fenced, "bulk copy to another block");
     enqueue_copy_to(machine_cluster_block(rank, "bulk copy to another block"), p);
     machine_maybe_yield();
 }
@@ -365,22 +365,22 @@ void emulator_reduce_add(float *to, uint32_t from, int bytes)
 
 void emulator_bulk_commit(void)
 {
-    const uint32_t group = ++machine.self->bulk_groups;
+    const uint32_t group = ++machine->self->bulk_groups;
 
-    for (int i = 0; i < machine.pending_count; i++) {
-        struct pending *p = &machine.pending[i];
-        if (p->kind == REDUCE && p->owner == machine.self && !p->group)
+    for (int i = 0; i < machine->pending_count; i++) {
+        struct pending *p = &machine->pending[i];
+        if (p->kind == REDUCE && p->owner == machine->self && !p->group)
             p->group = group;
     }
 }
 
 void emulator_bulk_wait_read(int left)
 {
-    const int64_t last = (int64_t)machine.self->bulk_groups - left;
+    const int64_t last = (int64_t)machine->self->bulk_groups - left;
 
-    for (int i = 0; i < machine.pending_count; i++) {
-        struct pending *p = &machine.pending[i];
-        if (p->kind == REDUCE && p->owner == machine.self && p->group && p->group <= last &&
+    for (int i = 0; i < machine->pending_count; i++) {
+        struct pending *p = &machine->pending[i];
+        if (p->kind == REDUCE && p->owner == machine->self && p->group && p->group <= last &&
             !p->terms)
             reduction_read(p);
     }
@@ -389,11 +389,11 @@ void emulator_bulk_wait_read(int left)
 
 void emulator_bulk_wait(int left)
 {
-    const int64_t last = (int64_t)machine.self->bulk_groups - left;
+    const int64_t last = (int64_t)machine->self->bulk_groups - left;
 
-    for (int i = 0; i < machine.pending_count;) {
-        const struct pending *p = &machine.pending[i];
-        if (p->kind == REDUCE && p->owner == machine.self && p->group && p->group <= last)
+    for (int i = 0; i < machine->pending_count;) {
+        const struct pending *p = &machine->pending[i];
+        if (p->kind == REDUCE && p->owner == machine->self && p->group && p->group <= last)
             perform_at(i);
         else
             i++;
@@ -508,7 +508,7 @@ static float *element(float (*d)[MAX_N], int t, int i)
 static void do_product(struct block *block, const struct product *product, bool is_loaded,
                        bool is_left)
 {
-    static float a[64][K], b_rows[MAX_N][K], b[K][MAX_N], d[64][MAX_N];
+    static EMULATOR_THREAD float a[64][K], b_rows[MAX_N][K], b[K][MAX_N], d[64][MAX_N];
     const struct emulator_wgmma *op = &product->op;
 
     if (op->a_major == EMULATOR_REGISTERS)
@@ -543,7 +543,7 @@ void machine_warpgroup_reset(struct warpgroup *warpgroup)
 
 static struct warpgroup *my_warpgroup(void)
 {
-    return &machine.self->block->warpgroups[machine.self->thread / 128];
+    return &machine->self->block->warpgroups[machine->self->thread / 128];
 }
 
 static struct product *product_at(struct warpgroup *warpgroup, uint32_t number)
@@ -592,7 +592,7 @@ static bool is_same(const struct emulator_wgmma *x, const struct emulator_wgmma 
 
 void emulator_wgmma_issue(const struct emulator_wgmma *op, float *d, const uint32_t a[4])
 {
-    struct fiber *self = machine.self;
+    struct fiber *self = machine->self;
     struct warpgroup *warpgroup = my_warpgroup();
     struct product *product = product_at(warpgroup, self->product);
     const int t = self->thread % 128;
@@ -621,7 +621,7 @@ void emulator_wgmma_issue(const struct emulator_wgmma *op, float *d, const uint3
 
 void emulator_wgmma_commit(void)
 {
-    struct fiber *self = machine.self;
+    struct fiber *self = machine->self;
 
     self->group_end[self->groups++ % MAX_GROUPS] = self->product;
 }
@@ -632,14 +632,14 @@ static bool is_late(struct warpgroup *warpgroup, uint32_t needed)
 {
     if (warpgroup->waited != needed) {
         warpgroup->waited = needed;
-        warpgroup->from = machine.turns + (machine_random(8) ? 0 : machine_random(LATE_TURNS));
+        warpgroup->from = machine->turns + (machine_random(8) ? 0 : machine_random(LATE_TURNS));
     }
-    return machine.turns < warpgroup->from;
+    return machine->turns < warpgroup->from;
 }
 
 void emulator_wgmma_wait(int pending)
 {
-    struct fiber *self = machine.self;
+    struct fiber *self = machine->self;
     struct warpgroup *warpgroup = my_warpgroup();
 
     if (pending < 0 || pending >= MAX_GROUPS)
@@ -658,16 +658,16 @@ void emulator_wgmma_wait(int pending)
 
 void machine_block_done(struct block *block)
 {
-    machine.self = NULL;
-    for (int i = 0; i < machine.launch->threads / 128; i++)
+    machine->self = NULL;
+    for (int i = 0; i < machine->launch->threads / 128; i++)
         if (product_at(&block->warpgroups[i], block->warpgroups[i].done)->arrived)
             emulator_fail("block %d ended with wgmma in flight", block->index);
-    for (int i = 0; i < machine.pending_count; i++)
-        if (machine.pending[i].block == block ||
-            (machine.pending[i].kind == COPY_SHARED && machine.pending[i].owner->block == block))
+    for (int i = 0; i < machine->pending_count; i++)
+        if (machine->pending[i].block == block ||
+            (machine->pending[i].kind == COPY_SHARED && machine->pending[i].owner->block == block))
             emulator_fail("block %d ended with %s in flight", block->index,
-                          machine.pending[i].kind == STORE ? "a word of st.async"
-                                                           : "a copy or a reduction");
+                          machine->pending[i].kind == STORE ? "a word of st.async"
+                                                            : "a copy or a reduction");
 }
 
 /* ---- mma.sync and its operands ---- */
@@ -675,7 +675,7 @@ void machine_block_done(struct block *block)
 static uint32_t matrix_row(uint32_t address, uint32_t matrix, const char *what)
 {
     const uint64_t *addresses = emulator_warp(address, what);
-    const uint32_t lane = (uint32_t)machine.self->thread % 32;
+    const uint32_t lane = (uint32_t)machine->self->thread % 32;
 
     return (uint32_t)addresses[8 * matrix + lane / 4] + lane % 4 * 4;
 }
@@ -722,7 +722,7 @@ static void multiply_fragments(const struct fiber *lanes, int dtype)
 
 void emulator_mma_m16n8k16(float d[4], const uint32_t a[4], const uint32_t b[2], int dtype)
 {
-    struct fiber *self = machine.self;
+    struct fiber *self = machine->self;
 
     self->mma = &(struct mma){ d, a, b };
     if (machine_warp_arrive("mma")) {

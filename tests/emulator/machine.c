@@ -10,27 +10,32 @@
  */
 #include "machine_internal.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
 enum {
     STACK_BYTES = 128 * 1024,
     /* Turns without progress, in which threads only polled: about ten seconds. */
-    MAX_IDLE_TURNS = 20000000
+    MAX_IDLE_TURNS = 20000000,
+    /* Turns without progress after which a launch that polls memory outside lets go of the host. */
+    POLL_TURNS = 512
 };
 
-struct machine machine;
-struct emulator_dim emulator_thread, emulator_block, emulator_threads, emulator_blocks;
+EMULATOR_THREAD struct machine *machine;
+EMULATOR_THREAD struct emulator_dim emulator_thread, emulator_block, emulator_threads,
+    emulator_blocks;
 
 uint32_t machine_random(uint32_t below)
 {
-    machine.random ^= machine.random << 13;
-    machine.random ^= machine.random >> 7;
-    machine.random ^= machine.random << 17;
-    return (uint32_t)((machine.random >> 32) * below >> 32);
+    machine->random ^= machine->random << 13;
+    machine->random ^= machine->random >> 7;
+    machine->random ^= machine->random << 17;
+    return (uint32_t)((machine->random >> 32) * below >> 32);
 }
 
 void emulator_fail(const char *format, ...)
@@ -38,13 +43,13 @@ void emulator_fail(const char *format, ...)
     va_list args;
     int at = 0;
 
-    if (machine.self)
-        at = snprintf(machine.error, EMULATOR_ERROR_TEXT,
-                      "block %d, thread %d: ", machine.self->block->index, machine.self->thread);
+    if (machine->self)
+        at = snprintf(machine->error, EMULATOR_ERROR_TEXT,
+                      "block %d, thread %d: ", machine->self->block->index, machine->self->thread);
     va_start(args, format);
-    (void)vsnprintf(machine.error + at, (size_t)(EMULATOR_ERROR_TEXT - at), format, args);
+    (void)vsnprintf(machine->error + at, (size_t)(EMULATOR_ERROR_TEXT - at), format, args);
     va_end(args);
-    _longjmp(machine.top, 1);
+    _longjmp(machine->top, 1);
 }
 
 /* ---- fibers ---- */
@@ -54,37 +59,37 @@ static void cluster_try_release(struct block *first);
 /* From a fiber back to the scheduler. */
 static void leave(void)
 {
-    if (_setjmp(machine.self->at) == 0)
-        _longjmp(machine.home, 1);
+    if (_setjmp(machine->self->at) == 0)
+        _longjmp(machine->home, 1);
 }
 
 static void fiber_main(void)
 {
-    machine.launch->entry(machine.launch->args);
-    machine.self->waits_for = FOR_NOTHING;
-    machine.self->block->alive--;
-    machine.idle_turns = 0;
-    cluster_try_release(machine.self->block - machine.self->block->rank);
-    _longjmp(machine.home, 1);
+    machine->launch->entry(machine->launch->args);
+    machine->self->waits_for = FOR_NOTHING;
+    machine->self->block->alive--;
+    machine->idle_turns = 0;
+    cluster_try_release(machine->self->block - machine->self->block->rank);
+    _longjmp(machine->home, 1);
 }
 
 static void switch_to(struct fiber *fiber)
 {
-    machine.self = fiber;
+    machine->self = fiber;
     emulator_thread.x = (unsigned)fiber->thread;
     emulator_block.x = (unsigned)fiber->block->index;
-    if (_setjmp(machine.home) == 0) {
+    if (_setjmp(machine->home) == 0) {
         if (fiber->is_started)
             _longjmp(fiber->at, 1);
         fiber->is_started = true;
-        (void)getcontext(&machine.start);
-        machine.start.uc_stack.ss_sp = fiber->stack;
-        machine.start.uc_stack.ss_size = STACK_BYTES;
-        machine.start.uc_link = NULL;
-        makecontext(&machine.start, fiber_main, 0);
-        (void)setcontext(&machine.start);
+        (void)getcontext(&machine->start);
+        machine->start.uc_stack.ss_sp = fiber->stack;
+        machine->start.uc_stack.ss_size = STACK_BYTES;
+        machine->start.uc_link = NULL;
+        makecontext(&machine->start, fiber_main, 0);
+        (void)setcontext(&machine->start);
     }
-    machine.self = NULL;
+    machine->self = NULL;
 }
 
 static struct warp *warp_of(const struct fiber *fiber)
@@ -96,25 +101,41 @@ void machine_wake(struct fiber *fiber)
 {
     fiber->waits_for = FOR_SCHEDULER;
     warp_of(fiber)->ready |= 1u << fiber->thread % 32;
-    machine.idle_turns = 0;
+    machine->idle_turns = 0;
 }
 
 void machine_wait(enum waits_for what)
 {
-    machine.self->waits_for = what;
+    machine->self->waits_for = what;
     leave();
 }
 
 void emulator_yield(void)
 {
-    warp_of(machine.self)->ready |= 1u << machine.self->thread % 32;
+    warp_of(machine->self)->ready |= 1u << machine->self->thread % 32;
     leave();
+}
+
+uint64_t emulator_poll(const uint64_t *at)
+{
+    struct fiber *self = machine->self;
+    uint64_t value;
+
+    emulator_yield();
+    value = __atomic_load_n(at, __ATOMIC_ACQUIRE);
+    if (self->polled != at || self->polled_value != value) {
+        self->polled = at;
+        self->polled_value = value;
+        machine->idle_turns = 0;
+    }
+    machine->polls++;
+    return value;
 }
 
 void machine_maybe_yield(void)
 {
     if (machine_random(16) == 0) {
-        machine.idle_turns = 0;
+        machine->idle_turns = 0;
         emulator_yield();
     }
 }
@@ -124,18 +145,18 @@ void machine_maybe_yield(void)
 /* What cuda_on_host.h makes of the kernel's `extern __shared__ char shared_bytes[]`. */
 char (*emulator_shared_bytes(void))[]
 {
-    return (char(*)[])machine.self->block->shared;
+    return (char(*)[])machine->self->block->shared;
 }
 
 uint32_t emulator_shared_address(const void *pointer)
 {
-    return (uint32_t)((const char *)pointer - machine.self->block->shared) + SHARED_WINDOW;
+    return (uint32_t)((const char *)pointer - machine->self->block->shared) + SHARED_WINDOW;
 }
 
 void *machine_shared_at(struct block *block, uint32_t address, uint32_t bytes, uint32_t alignment,
                         const char *what)
 {
-    const uint32_t size = (uint32_t)machine.launch->shared_bytes;
+    const uint32_t size = (uint32_t)machine->launch->shared_bytes;
     const uint32_t offset = address - SHARED_WINDOW;
 
     if (address % alignment)
@@ -148,12 +169,12 @@ void *machine_shared_at(struct block *block, uint32_t address, uint32_t bytes, u
 
 void *emulator_shared_at(uint32_t address, uint32_t bytes, uint32_t alignment, const char *what)
 {
-    return machine_shared_at(machine.self->block, address, bytes, alignment, what);
+    return machine_shared_at(machine->self->block, address, bytes, alignment, what);
 }
 
 void emulator_shared_written(uint32_t address, uint32_t bytes)
 {
-    struct fiber *self = machine.self;
+    struct fiber *self = machine->self;
     const uint32_t offset = address - SHARED_WINDOW;
     const int warpgroup = self->thread / 128;
 
@@ -179,14 +200,14 @@ void emulator_shared_written(uint32_t address, uint32_t bytes)
 
 void emulator_fence_proxy_async(void)
 {
-    knowledge_fence(machine.self);
+    knowledge_fence(machine->self);
 }
 
 /* ---- warps ---- */
 
 bool machine_warp_arrive(const char *what)
 {
-    struct warp *warp = warp_of(machine.self);
+    struct warp *warp = warp_of(machine->self);
 
     if (warp->arrived == 0)
         warp->what = what;
@@ -200,7 +221,7 @@ bool machine_warp_arrive(const char *what)
 
 void machine_warp_release(void)
 {
-    struct fiber *self = machine.self;
+    struct fiber *self = machine->self;
 
     warp_of(self)->arrived = 0;
     for (int lane = 0; lane < 32; lane++) {
@@ -212,7 +233,7 @@ void machine_warp_release(void)
 
 const uint64_t *emulator_warp(uint64_t word, const char *what)
 {
-    struct fiber *self = machine.self;
+    struct fiber *self = machine->self;
     uint64_t *words = warp_of(self)->words[self->meetings++ % 2];
 
     words[self->thread % 32] = word;
@@ -223,7 +244,7 @@ const uint64_t *emulator_warp(uint64_t word, const char *what)
 
 void emulator_syncwarp(void)
 {
-    const struct fiber *self = machine.self;
+    const struct fiber *self = machine->self;
     struct fiber *lanes[32];
 
     if (!machine_warp_arrive("syncwarp"))
@@ -238,12 +259,12 @@ void emulator_syncwarp(void)
 
 void emulator_bar_sync(int id, int threads)
 {
-    struct fiber *self = machine.self, *here[MAX_THREADS];
+    struct fiber *self = machine->self, *here[MAX_THREADS];
     struct named_barrier *bar = &self->block->bars[id];
     int count = 0;
 
     if (id < 0 || id >= NAMED_BARRIERS || threads % 32 || threads < 32 ||
-        threads > machine.launch->threads)
+        threads > machine->launch->threads)
         emulator_fail("bar.sync %d, %d", id, threads);
     if (bar->arrived > 0 && bar->threads != threads)
         emulator_fail("bar.sync %d: %d threads, others say %d", id, threads, bar->threads);
@@ -255,7 +276,7 @@ void emulator_bar_sync(int id, int threads)
     }
     bar->arrived = 0;
     here[count++] = self;
-    for (int i = 0; i < machine.launch->threads; i++) {
+    for (int i = 0; i < machine->launch->threads; i++) {
         struct fiber *fiber = &self->block->fibers[i];
         if (fiber->waits_for == FOR_NAMED_BARRIER && fiber->bar == (uint32_t)id) {
             here[count++] = fiber;
@@ -304,7 +325,7 @@ static void mbarrier_try_complete(struct block *block, uint32_t bar, struct mbar
     knowledge_end(&clocks->complete);
     clocks->complete = clocks->pending;
     knowledge_start(&clocks->pending);
-    for (int i = 0; i < machine.launch->threads; i++) {
+    for (int i = 0; i < machine->launch->threads; i++) {
         struct fiber *fiber = &block->fibers[i];
         if (fiber->waits_for == FOR_MBARRIER && fiber->bar == bar && at->phase != fiber->parity)
             machine_wake(fiber);
@@ -314,7 +335,7 @@ static void mbarrier_try_complete(struct block *block, uint32_t bar, struct mbar
 void emulator_mbarrier_init(uint32_t bar, uint32_t count)
 {
     struct mbarrier *at = emulator_shared_at(bar, 8, 8, "mbarrier.init");
-    struct block *block = machine.self->block;
+    struct block *block = machine->self->block;
 
     if (count < 1 || count > 1024)
         emulator_fail("mbarrier.init: count %u", count);
@@ -338,14 +359,14 @@ static void mbarrier_arrive(struct block *block, uint32_t bar, uint32_t expect_b
                       (int)at->expected, (int)(bar - SHARED_WINDOW));
     at->pending--;
     at->bytes = (at->bytes + expect_bytes) & MBARRIER_BYTES;
-    knowledge_release(machine.self, &mbarrier_clocks(block, at)->pending);
+    knowledge_release(machine->self, &mbarrier_clocks(block, at)->pending);
     mbarrier_try_complete(block, bar, at);
     machine_maybe_yield();
 }
 
 void emulator_mbarrier_arrive(uint32_t bar, uint32_t expect_bytes)
 {
-    mbarrier_arrive(machine.self->block, bar, expect_bytes);
+    mbarrier_arrive(machine->self->block, bar, expect_bytes);
 }
 
 void emulator_mbarrier_arrive_at(uint32_t bar, uint32_t rank)
@@ -363,7 +384,7 @@ void machine_mbarrier_bytes(struct block *block, uint32_t bar, uint32_t bytes)
 
 void emulator_mbarrier_wait(uint32_t bar, uint32_t parity)
 {
-    struct fiber *self = machine.self;
+    struct fiber *self = machine->self;
 
     if (parity > 1)
         emulator_fail("mbarrier.try_wait: parity %u", parity);
@@ -381,7 +402,7 @@ bool emulator_mbarrier_test(uint32_t bar, uint32_t parity)
 {
     if (parity > 1)
         emulator_fail("mbarrier.test_wait: parity %u", parity);
-    if (mbarrier_at(machine.self->block, bar, "mbarrier.test_wait")->phase == parity)
+    if (mbarrier_at(machine->self->block, bar, "mbarrier.test_wait")->phase == parity)
         return false;
     emulator_mbarrier_wait(bar, parity);
     return true;
@@ -391,16 +412,16 @@ bool emulator_mbarrier_test(uint32_t bar, uint32_t parity)
 
 uint32_t emulator_cluster_rank(void)
 {
-    return (uint32_t)machine.self->block->rank;
+    return (uint32_t)machine->self->block->rank;
 }
 
 struct block *machine_cluster_block(uint32_t rank, const char *what)
 {
-    struct block *self = machine.self->block;
+    struct block *self = machine->self->block;
 
-    if (rank >= (uint32_t)machine.launch->cluster)
+    if (rank >= (uint32_t)machine->launch->cluster)
         emulator_fail("%s: there is no block of rank %u in a cluster of %d", what, rank,
-                      machine.launch->cluster);
+                      machine->launch->cluster);
     if (self[(int)rank - self->rank].alive == 0)
         emulator_fail("%s: shared memory of block %d, which has ended", what,
                       self[(int)rank - self->rank].index);
@@ -413,13 +434,13 @@ static void cluster_try_release(struct block *first)
     struct fiber *here[MAX_CLUSTER_THREADS];
     int alive = 0, count = 0;
 
-    for (int rank = 0; rank < machine.launch->cluster; rank++)
+    for (int rank = 0; rank < machine->launch->cluster; rank++)
         alive += first[rank].alive;
     if (first->cluster_arrived == 0 || first->cluster_arrived < alive)
         return;
     first->cluster_arrived = 0;
-    for (int rank = 0; rank < machine.launch->cluster; rank++)
-        for (int i = 0; i < machine.launch->threads; i++) {
+    for (int rank = 0; rank < machine->launch->cluster; rank++)
+        for (int i = 0; i < machine->launch->threads; i++) {
             struct fiber *fiber = &first[rank].fibers[i];
             if (fiber->waits_for == FOR_CLUSTER) {
                 here[count++] = fiber;
@@ -431,7 +452,7 @@ static void cluster_try_release(struct block *first)
 
 void emulator_cluster_sync(void)
 {
-    struct fiber *self = machine.self;
+    struct fiber *self = machine->self;
     struct block *first = self->block - self->block->rank;
 
     self->waits_for = FOR_CLUSTER;
@@ -444,7 +465,7 @@ void emulator_cluster_sync(void)
 
 static void block_start(struct block *block, int index, int rank)
 {
-    const int threads = machine.launch->threads;
+    const int threads = machine->launch->threads;
 
     block->index = index;
     block->rank = rank;
@@ -471,7 +492,7 @@ static void block_start(struct block *block, int index, int rank)
 
 static void block_finish(struct block *block)
 {
-    for (int i = 0; i < machine.launch->threads; i++)
+    for (int i = 0; i < machine->launch->threads; i++)
         knowledge_end(&block->fibers[i].knows);
     for (int i = 0; i < block->mbarrier_count; i++) {
         knowledge_end(&block->mbarriers[i].pending);
@@ -482,7 +503,7 @@ static void block_finish(struct block *block)
 
 static void cluster_start(struct block *first, int index)
 {
-    for (int rank = 0; rank < machine.launch->cluster; rank++)
+    for (int rank = 0; rank < machine->launch->cluster; rank++)
         block_start(&first[rank], index + rank, rank);
 }
 
@@ -493,10 +514,10 @@ static void block_end(struct block *block)
     struct block *first = block - block->rank;
 
     machine_block_done(block);
-    for (int rank = 0; rank < machine.launch->cluster; rank++)
+    for (int rank = 0; rank < machine->launch->cluster; rank++)
         if (first[rank].alive > 0)
             return;
-    for (int rank = 0; rank < machine.launch->cluster; rank++)
+    for (int rank = 0; rank < machine->launch->cluster; rank++)
         block_finish(&first[rank]);
 }
 
@@ -505,19 +526,19 @@ static bool machine_allocate(void)
     const size_t stacks = (size_t)EMULATOR_BLOCKS * MAX_THREADS * STACK_BYTES;
     char *stack;
 
-    if (machine.blocks)
+    if (machine->blocks)
         return true;
-    machine.blocks = calloc(EMULATOR_BLOCKS, sizeof *machine.blocks);
+    machine->blocks = calloc(EMULATOR_BLOCKS, sizeof *machine->blocks);
     stack = mmap(NULL, stacks, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                  -1, 0);
-    if (!machine.blocks || stack == MAP_FAILED) {
-        free(machine.blocks);
-        machine.blocks = NULL;
+    if (!machine->blocks || stack == MAP_FAILED) {
+        free(machine->blocks);
+        machine->blocks = NULL;
         return false;
     }
     for (int b = 0; b < EMULATOR_BLOCKS; b++)
         for (int i = 0; i < MAX_THREADS; i++, stack += STACK_BYTES)
-            machine.blocks[b].fibers[i].stack = stack;
+            machine->blocks[b].fibers[i].stack = stack;
     return true;
 }
 
@@ -558,10 +579,10 @@ static _Noreturn void fail_stuck(void)
     char text[EMULATOR_ERROR_TEXT] = "", now[96], last[96];
     size_t at = 0;
 
-    for (int b = 0; b < machine.resident; b++) {
-        const struct block *block = &machine.blocks[b];
-        for (int i = 0, first = 0; block->index >= 0 && i < machine.launch->threads; i++) {
-            const bool is_end = i + 1 == machine.launch->threads ||
+    for (int b = 0; b < machine->resident; b++) {
+        const struct block *block = &machine->blocks[b];
+        for (int i = 0, first = 0; block->index >= 0 && i < machine->launch->threads; i++) {
+            const bool is_end = i + 1 == machine->launch->threads ||
                                 strcmp(describe(&block->fibers[i], last, sizeof last),
                                        describe(&block->fibers[i + 1], now, sizeof now)) != 0;
             if (!is_end)
@@ -579,13 +600,13 @@ static _Noreturn void fail_stuck(void)
 /* The first warp with a thread that can run, from a random warp on; NULL: there is none. */
 static struct warp *pick(struct block **block)
 {
-    const int warps = machine.launch->threads / 32;
-    const int all = warps * machine.resident;
+    const int warps = machine->launch->threads / 32;
+    const int all = warps * machine->resident;
     const int from = (int)machine_random((uint32_t)all);
 
     for (int i = 0; i < all; i++) {
         const int at = (from + i) % all;
-        *block = &machine.blocks[at / warps];
+        *block = &machine->blocks[at / warps];
         if ((*block)->index >= 0 && (*block)->warps[at % warps].ready)
             return &(*block)->warps[at % warps];
     }
@@ -599,30 +620,73 @@ static void turn(struct warp *warp, struct block *block)
     const int first = (int)(warp - block->warps) * 32;
 
     warp->ready = 0;
-    machine.turns++;
-    machine.idle_turns++;
+    machine->turns++;
+    machine->idle_turns++;
     for (int lane = 0; lane < 32; lane++)
         if (ready >> lane & 1)
             switch_to(&block->fibers[first + lane]);
 }
 
+static int64_t now_ms(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static int64_t timeout_ms(void)
+{
+    const char *text = getenv("FFA_EMULATOR_TIMEOUT_MS");
+    const int64_t ms = text ? strtoll(text, NULL, 10) : 0;
+
+    return ms > 0 ? ms : 60000;
+}
+
+/* Called after a turn. Where threads only poll memory outside, the host does something else for a
+ * while; the launch fails when nothing has changed for too long. */
+static void look_idle(void)
+{
+    const struct timespec pause = { .tv_nsec = 50000 };
+
+    if (machine->idle_turns < POLL_TURNS) {
+        machine->idle_from_ms = 0;
+        machine->polls = 0;
+        return;
+    }
+    if (machine->polls == 0) {
+        if (machine->idle_turns > MAX_IDLE_TURNS)
+            fail_stuck();
+        return;
+    }
+    if (machine->idle_from_ms == 0)
+        machine->idle_from_ms = now_ms();
+    if (machine->idle_turns % 8 == 0) {
+        if (now_ms() - machine->idle_from_ms > timeout_ms())
+            fail_stuck();
+        (void)nanosleep(&pause, NULL);
+    }
+    if (machine->idle_turns > MAX_IDLE_TURNS / 2)
+        machine->idle_turns = POLL_TURNS;
+}
+
 static void run_all(void)
 {
-    const struct emulator_launch *launch = machine.launch;
+    const struct emulator_launch *launch = machine->launch;
     int next = 0, done = 0;
 
     for (int b = 0; b < EMULATOR_BLOCKS; b++)
-        machine.blocks[b].index = -1;
+        machine->blocks[b].index = -1;
     while (done < launch->blocks) {
         struct block *block;
         struct warp *warp;
 
-        for (int b = 0; b < machine.resident && next < launch->blocks; b += launch->cluster)
-            if (machine.blocks[b].index < 0) {
-                cluster_start(&machine.blocks[b], next);
+        for (int b = 0; b < machine->resident && next < launch->blocks; b += launch->cluster)
+            if (machine->blocks[b].index < 0) {
+                cluster_start(&machine->blocks[b], next);
                 next += launch->cluster;
             }
-        if (machine_random(machine.patience) == 0)
+        if (machine_random(machine->patience) == 0)
             (void)machine_engine_step();
         warp = pick(&block);
         if (!warp) {
@@ -635,9 +699,37 @@ static void run_all(void)
             block_end(block);
             done++;
         }
-        if (machine.idle_turns > MAX_IDLE_TURNS)
-            fail_stuck();
+        look_idle();
     }
+}
+
+/* ---- machines: one for each launch that runs ---- */
+
+static pthread_mutex_t machines_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct machine *machines; /* that run no launch */
+
+/* Make a machine the calling thread's. Returns false without memory. */
+static bool machine_take(void)
+{
+    (void)pthread_mutex_lock(&machines_lock);
+    machine = machines;
+    if (machine)
+        machines = machine->next;
+    (void)pthread_mutex_unlock(&machines_lock);
+    if (!machine)
+        machine = calloc(1, sizeof *machine);
+    return machine && machine_allocate() && clocks_reset();
+}
+
+static void machine_give(void)
+{
+    if (!machine)
+        return;
+    (void)pthread_mutex_lock(&machines_lock);
+    machine->next = machines;
+    machines = machine;
+    machine = NULL;
+    (void)pthread_mutex_unlock(&machines_lock);
 }
 
 bool emulator_run(const struct emulator_launch *launch, char error[EMULATOR_ERROR_TEXT])
@@ -657,26 +749,29 @@ bool emulator_run(const struct emulator_launch *launch, char error[EMULATOR_ERRO
                        launch->blocks, launch->cluster, EMULATOR_CLUSTER);
         return false;
     }
-    if (!machine_allocate()) {
+    if (!machine_take()) {
         (void)snprintf(error, EMULATOR_ERROR_TEXT, "out of memory");
+        machine_give();
         return false;
     }
-    machine.launch = launch;
-    machine.resident = launch->resident < launch->cluster
-                           ? launch->cluster
-                           : launch->resident / launch->cluster * launch->cluster;
-    machine.error = error;
-    machine.random = launch->seed * 0x9e3779b97f4a7c15ull | 1;
-    machine.patience = 4u << 3 * machine_random(4);
-    machine.idle_turns = 0;
-    machine.self = NULL;
-    while (machine.pending_count > 0)
-        free(machine.pending[--machine.pending_count].terms);
-    clocks_reset();
+    machine->launch = launch;
+    machine->resident = launch->resident < launch->cluster
+                            ? launch->cluster
+                            : launch->resident / launch->cluster * launch->cluster;
+    machine->error = error;
+    machine->random = launch->seed * 0x9e3779b97f4a7c15ull | 1;
+    machine->patience = 4u << 3 * machine_random(4);
+    machine->idle_turns = 0;
+    machine->self = NULL;
+    while (machine->pending_count > 0)
+        free(machine->pending[--machine->pending_count].terms);
+    machine->polls = 0;
+    machine->idle_from_ms = 0;
     emulator_threads = (struct emulator_dim){ (unsigned)launch->threads, 1, 1 };
     emulator_blocks = (struct emulator_dim){ (unsigned)launch->blocks, 1, 1 };
-    if (_setjmp(machine.top) == 0)
+    if (_setjmp(machine->top) == 0)
         run_all();
-    machine.self = NULL;
+    machine->self = NULL;
+    machine_give();
     return error[0] == '\0';
 }

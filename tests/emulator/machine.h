@@ -3,10 +3,10 @@
  * A GPU that runs kernels on the host. Kernels compiled for it (C++, kernel/) and its CUDA runtime
  * (runtime.c) call these functions. README.md says what it models.
  *
- * Every CUDA thread is a fiber of the one host thread that launches. A fiber runs until it has to
- * wait; then a seeded scheduler picks the next warp. Asynchronous work (copies of the copy engine,
- * wgmma) is done at a random time, as early or as late as the rules allow. A kernel that breaks a
- * rule ends its launch, with a message that names block and thread.
+ * Every CUDA thread is a fiber of the one host thread that runs its launch. A fiber runs until it
+ * has to wait; then a seeded scheduler picks the next warp. Asynchronous work (copies of the copy
+ * engine, wgmma) is done at a random time, as early or as late as the rules allow. A kernel that
+ * breaks a rule ends its launch, with a message that names block and thread.
  */
 #ifndef FFA_EMULATOR_MACHINE_H
 #define FFA_EMULATOR_MACHINE_H
@@ -41,7 +41,7 @@ struct emulator_launch {
 };
 
 /* Run a kernel to its end. Returns false where it broke a rule or no thread can go on; `error` then
- * says which. One launch at a time. */
+ * says which. Thread: any; launches of several host threads run at the same time. */
 bool emulator_run(const struct emulator_launch *launch, char error[EMULATOR_ERROR_TEXT]);
 
 /* ---- the calling CUDA thread ---- */
@@ -50,13 +50,20 @@ struct emulator_dim {
     unsigned x, y, z;
 };
 
-extern struct emulator_dim emulator_thread, emulator_block, emulator_threads, emulator_blocks;
+/* Each host thread runs a launch of its own. The emulator is there when the process starts. */
+#define EMULATOR_THREAD __thread __attribute__((tls_model("initial-exec")))
+extern EMULATOR_THREAD struct emulator_dim emulator_thread, emulator_block, emulator_threads,
+    emulator_blocks;
 
 /* End the launch with this message. */
 EMULATOR_NORETURN void emulator_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Let other threads run. */
 void emulator_yield(void);
+/* Read a word of global memory that another launch, a stream or another process may write. Other
+ * threads of the launch run; where none of them has anything to do, other host threads do. A launch
+ * that only polls, and sees nothing change for FFA_EMULATOR_TIMEOUT_MS (60000), fails. */
+uint64_t emulator_poll(const uint64_t *at);
 
 /* ---- shared memory, all of it dynamic. An address is 32 bits, as in PTX ---- */
 

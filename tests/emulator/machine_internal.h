@@ -83,6 +83,8 @@ struct mma {
 
 struct fiber {
     jmp_buf at;
+    const void *polled; /* where it polled last, and what it saw */
+    uint64_t polled_value;
     char *stack;
     struct block *block;
     int thread;
@@ -130,7 +132,7 @@ struct warpgroup {
 
 struct block {
     int index;           /* in the grid; -1: no block runs here */
-    int rank;            /* in the cluster, whose blocks are adjacent in machine.blocks */
+    int rank;            /* in the cluster, whose blocks are adjacent in machine->blocks */
     int alive;           /* threads that have not ended */
     int cluster_arrived; /* in rank 0: threads of all blocks that wait at barrier.cluster */
     struct fiber fibers[MAX_THREADS];
@@ -182,8 +184,13 @@ struct machine {
     int idle_turns;    /* since the last progress of any thread or operation */
     struct pending pending[MAX_PENDING];
     int pending_count;
+    struct clock_pool *clocks;
+    uint32_t polls;       /* of memory outside, since the last progress */
+    int64_t idle_from_ms; /* when the machine was first seen to do nothing but poll; 0: not now */
+    struct machine *next; /* of those that run no launch */
 };
-extern struct machine machine;
+/* The machine of the launch that this host thread runs. */
+extern EMULATOR_THREAD struct machine *machine;
 
 uint32_t machine_random(uint32_t below);
 void machine_wait(enum waits_for what);
@@ -204,8 +211,8 @@ struct block *machine_cluster_block(uint32_t rank, const char *what);
 struct clock *clock_use(struct clock *clock);
 void clock_drop(struct clock *clock);
 struct clock *clock_zero(void);
-/* Release all clocks, before a launch. */
-void clocks_reset(void);
+/* Release all clocks of the machine, before a launch. Returns false without memory. */
+bool clocks_reset(void);
 void knowledge_start(struct knowledge *knowledge);
 void knowledge_end(struct knowledge *knowledge);
 void knowledge_release(struct fiber *from, struct knowledge *to);

@@ -11,12 +11,12 @@
  * schedule and how many blocks run at a time.
  */
 #include "machine.h"
+#include "words.h"
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <elf.h>
-#include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -303,14 +303,13 @@ struct shape {
 
 static cudaError_t launch(const struct kernel *kernel, struct shape shape, const void *args)
 {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static uint64_t launches;
+    const uint64_t number = __atomic_add_fetch(&launches, 1, __ATOMIC_RELAXED);
     char error[EMULATOR_ERROR_TEXT];
     bool is_done;
 
     if (shape.shared_bytes > (size_t)kernel->shared_bytes)
         return done(cudaErrorInvalidValue);
-    (void)pthread_mutex_lock(&lock);
     is_done = emulator_run(
         &(struct emulator_launch){
             .entry = kernel->entry,
@@ -320,13 +319,12 @@ static cudaError_t launch(const struct kernel *kernel, struct shape shape, const
             .cluster = (int)shape.cluster,
             .resident = sm_count(),
             .shared_bytes = (int)shape.shared_bytes,
-            .seed = (uint64_t)setting("FFA_EMULATOR_SEED", 1, INT32_MAX) << 32 | ++launches,
+            .seed = (uint64_t)setting("FFA_EMULATOR_SEED", 1, INT32_MAX) << 32 | number,
         },
         error);
-    (void)pthread_mutex_unlock(&lock);
     if (!is_done)
         fprintf(stderr, "emulator: %s, launch %llu: %s\n", kernel->name,
-                (unsigned long long)launches, error);
+                (unsigned long long)number, error);
     return done(is_done ? cudaSuccess : cudaErrorLaunchFailure);
 }
 
@@ -855,6 +853,11 @@ EXPORT cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **f
         { "cuCtxPushCurrent", (void (*)(void))context_push },
         { "cuDevicePrimaryCtxRetain", (void (*)(void))context_retain },
         { "cuEventQuery", (void (*)(void))event_query },
+        { "cuStreamWaitValue64", (void (*)(void))words_wait },
+        { "cuStreamWriteValue64", (void (*)(void))words_write },
+        { "cuStreamBatchMemOp", (void (*)(void))words_batch },
+        { "cuMemcpyBatchAsync", (void (*)(void))words_copy_batch },
+        { "cuDeviceGetUuid", (void (*)(void))words_uuid },
         { "cuDeviceGet", (void (*)(void))device_get },
         { "cuDeviceGetName", (void (*)(void))device_get_name },
     };

@@ -10,10 +10,13 @@
  */
 #include "machine_internal.h"
 #include "support/suite.h"
+#include "words.h"
 
 #include <check.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -1417,6 +1420,104 @@ START_TEST(launches_that_are_refused)
 }
 END_TEST
 
+/* ---- launches of several host threads, and words that they wait for ---- */
+
+static uint64_t flag, seen;
+
+static void polls(const void *args)
+{
+    (void)args;
+    if (me() == 0)
+        while (emulator_poll(&flag) == 0)
+            continue;
+    emulator_bar_sync(0, THREADS);
+    if (me() == 1)
+        __atomic_store_n(&seen, __atomic_load_n(&flag, __ATOMIC_ACQUIRE), __ATOMIC_RELEASE);
+}
+
+static void raises(const void *args)
+{
+    (void)args;
+    emulator_bar_sync(0, THREADS);
+    if (me() == 2)
+        __atomic_store_n(&flag, 7, __ATOMIC_RELEASE);
+}
+
+static void *run_polls(void *error)
+{
+    return runs(polls, 3, error) ? error : NULL;
+}
+
+START_TEST(a_launch_releases_another_that_polls)
+{
+    char error[EMULATOR_ERROR_TEXT], other[EMULATOR_ERROR_TEXT];
+    pthread_t thread;
+    void *result;
+
+    ck_assert_int_eq(pthread_create(&thread, NULL, run_polls, other), 0);
+    ck_assert(runs(raises, 1, error));
+    ck_assert_int_eq(pthread_join(thread, &result), 0);
+    ck_assert_msg(result == other, "%s", other);
+    ck_assert_uint_eq(seen, 7);
+}
+END_TEST
+
+START_TEST(a_poll_that_nothing_ends_fails)
+{
+    char error[EMULATOR_ERROR_TEXT];
+
+    ck_assert_int_eq(setenv("FFA_EMULATOR_TIMEOUT_MS", "300", 1), 0);
+    ck_assert(!runs(polls, 1, error));
+    ck_assert_msg(strstr(error, "no thread can go on") != NULL, "%s", error);
+    ck_assert_int_eq(words_wait(NULL, (CUdeviceptr)(uintptr_t)&flag, 1, CU_STREAM_WAIT_VALUE_GEQ),
+                     CUDA_ERROR_LAUNCH_TIMEOUT);
+}
+END_TEST
+
+/* "There" is cyclic: a word may pass 2^64, and a poisoned one, value + 2^62, is there. */
+START_TEST(words_are_compared_cyclically)
+{
+    static const struct {
+        uint64_t word, value;
+        bool is_there;
+    } rows[] = {
+        { 5, 5, true },          { 6, 5, true },           { 4, 5, false },
+        { 1, UINT64_MAX, true }, { UINT64_MAX, 1, false }, { 5 + (1ull << 62), 5, true },
+    };
+
+    ck_assert_int_eq(setenv("FFA_EMULATOR_TIMEOUT_MS", "20", 1), 0);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        uint64_t word = 0;
+        const CUdeviceptr at = (CUdeviceptr)(uintptr_t)&word;
+
+        ck_assert_int_eq(words_write(NULL, at, rows[i].word, 0), CUDA_SUCCESS);
+        ck_assert_int_eq(words_wait(NULL, at, rows[i].value, CU_STREAM_WAIT_VALUE_GEQ),
+                         rows[i].is_there ? CUDA_SUCCESS : CUDA_ERROR_LAUNCH_TIMEOUT);
+    }
+}
+END_TEST
+
+START_TEST(batches_of_copies)
+{
+    char from[2] = "ab", to[2] = "--";
+    CUdeviceptr dst[] = { (CUdeviceptr)(uintptr_t)&to[1], (CUdeviceptr)(uintptr_t)&to[0] };
+    CUdeviceptr src[] = { (CUdeviceptr)(uintptr_t)&from[0], (CUdeviceptr)(uintptr_t)&from[1] };
+    CUmemcpyAttributes attributes = { .srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM };
+    size_t bytes[] = { 1, 1 }, first = 0, failed;
+    CUstream stream = (CUstream)(void *)&first;
+
+    ck_assert_int_eq(words_copy_batch(dst, src, bytes, 2, &attributes, &first, 1, &failed, NULL),
+                     CUDA_ERROR_INVALID_VALUE);
+    ck_assert_int_eq(words_copy_batch(dst, src, bytes, 2, &attributes, &first, 1, &failed, stream),
+                     CUDA_SUCCESS);
+    ck_assert_mem_eq(to, "ba", 2);
+    bytes[1] = 0;
+    ck_assert_int_eq(words_copy_batch(dst, src, bytes, 2, &attributes, &first, 1, &failed, stream),
+                     CUDA_ERROR_INVALID_VALUE);
+    ck_assert_uint_eq(failed, 1);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("emulator");
@@ -1442,6 +1543,10 @@ int main(void)
     tcase_add_test(tc, copies_over_what_the_other_block_wrote);
     tcase_add_test(tc, copies_to_the_other_block_that_may_not_be);
     tcase_add_test(tc, launches_that_are_refused);
+    tcase_add_test(tc, a_launch_releases_another_that_polls);
+    tcase_add_test(tc, a_poll_that_nothing_ends_fails);
+    tcase_add_test(tc, words_are_compared_cyclically);
+    tcase_add_test(tc, batches_of_copies);
     suite_add_tcase(suite, tc);
     return suite_run(suite);
 }

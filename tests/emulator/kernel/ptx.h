@@ -58,12 +58,27 @@ FFA_DEVICE void fence_proxy_async_global() {}
 
 FFA_DEVICE int ld_acquire_gpu(const int *address)
 {
-    return *address;
+    return __atomic_load_n(address, __ATOMIC_ACQUIRE);
 }
 
 FFA_DEVICE void st_release_gpu(int *address, int value)
 {
-    *address = value;
+    __atomic_store_n(address, value, __ATOMIC_RELEASE);
+}
+
+FFA_DEVICE int atomic_add_release_gpu(int *address, int value)
+{
+    return __atomic_fetch_add(address, value, __ATOMIC_ACQ_REL);
+}
+
+FFA_DEVICE unsigned long long ld_acquire_sys(const unsigned long long *address)
+{
+    return emulator_poll(reinterpret_cast<const uint64_t *>(address));
+}
+
+FFA_DEVICE void st_release_sys(unsigned long long *address, unsigned long long value)
+{
+    __atomic_store_n(address, value, __ATOMIC_RELEASE);
 }
 
 template <int id, int threads> FFA_DEVICE void bar_sync()

@@ -27,7 +27,13 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PATH_BYTES = 1024, NAME_BYTES = 64, PAUSE_US = 2000, CLOSE_MS = 5000 };
+enum {
+    PATH_BYTES = 1024,
+    NAME_BYTES = 64,
+    FILE_BYTES = PATH_BYTES + NAME_BYTES + 16,
+    PAUSE_US = 2000,
+    CLOSE_MS = 5000
+};
 
 struct rendezvous {
     char folder[PATH_BYTES]; /* and the begin of names in it */
@@ -131,18 +137,15 @@ static int64_t now_us(void)
     return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
-static void path_of(const struct rendezvous *m, char path[PATH_BYTES + NAME_BYTES],
-                    const char *what, int32_t rank)
+static void path_of(const struct rendezvous *m, char path[FILE_BYTES], const char *what,
+                    int32_t rank)
 {
-    const size_t folder = strlen(m->folder);
-
-    memcpy(path, m->folder, folder + 1);
-    (void)snprintf(path + folder, NAME_BYTES, "%.40s.%d", what, rank);
+    (void)snprintf(path, FILE_BYTES, "%s%s.%d", m->folder, what, rank);
 }
 
 static ffa_status put(struct rendezvous *m, const char *what, const void *at, size_t bytes)
 {
-    char path[PATH_BYTES + NAME_BYTES];
+    char path[FILE_BYTES];
 
     path_of(m, path, what, m->rank);
     return file_write(path, at, bytes, &m->error);
@@ -151,7 +154,7 @@ static ffa_status put(struct rendezvous *m, const char *what, const void *at, si
 /* The file of a rank, if it is there and has just so many bytes. */
 static bool get(const struct rendezvous *m, const char *what, int32_t rank, void *at, size_t bytes)
 {
-    char path[PATH_BYTES + NAME_BYTES];
+    char path[FILE_BYTES];
     size_t got = 0;
     ssize_t step = 1;
     char more;
@@ -171,7 +174,7 @@ static bool get(const struct rendezvous *m, const char *what, int32_t rank, void
 
 static void drop(const struct rendezvous *m, const char *what, int32_t rank)
 {
-    char path[PATH_BYTES + NAME_BYTES];
+    char path[FILE_BYTES];
 
     path_of(m, path, what, rank);
     (void)unlink(path);

@@ -211,13 +211,21 @@ static ffa_status make_comm(struct run_gpu_rank *r, ffa_error *err)
 }
 
 /* Ranks of one GPU share its SMs out, but for some that are left for copies between them. */
+int32_t run_gpu_rank_sms(ffa_context *context, int32_t ranks, int32_t contexts)
+{
+    const int32_t sharing = (ranks + contexts - 1) / contexts;
+    ffa_context_info info = FFA_CONTEXT_INFO_INIT;
+
+    (void)ffa_context_info_get(context, &info, NULL);
+    return sharing > 1 ? (info.sm_count - SHARED_SMS_FREE) / sharing : info.sm_count;
+}
+
 static int32_t margin_of(const struct run_gpu_rank *r)
 {
-    const int32_t sharing = (r->opts.ranks + r->opts.context_count - 1) / r->opts.context_count;
     ffa_context_info info = FFA_CONTEXT_INFO_INIT;
 
     (void)ffa_context_info_get(r->context, &info, NULL);
-    return sharing > 1 ? info.sm_count - (info.sm_count - SHARED_SMS_FREE) / sharing : 0;
+    return info.sm_count - run_gpu_rank_sms(r->context, r->opts.ranks, r->opts.context_count);
 }
 
 ffa_status run_gpu_rank_create(struct run_gpu_rank **out, const struct run_gpu_rank_opts *opts,

@@ -35,6 +35,9 @@ struct run_gpu_rank_opts {
     struct run_meeting *meeting;   /* borrowed */
 };
 
+/* SMs that each of so many ranks on so many contexts computes on. */
+int32_t run_gpu_rank_sms(ffa_context *context, int32_t ranks, int32_t contexts);
+
 /* Every rank calls it; *out for run_gpu_rank_destroy whether or not it succeeds. */
 ffa_status run_gpu_rank_create(struct run_gpu_rank **out, const struct run_gpu_rank_opts *opts,
                                ffa_error *err);

@@ -170,7 +170,7 @@ static ffa_status run_rank(struct rank *r)
         rc = give(r, RUN_OUT, &r->err);
     if (rc == FFA_OK && !is_backward)
         rc = give(r, RUN_LSE, &r->err);
-    if (rc == FFA_OK && is_backward && r->dsink && r->rank == 0 && !r->gpu)
+    if (rc == FFA_OK && is_backward && r->dsink && r->rank == 0)
         memcpy(r->all->run->device[RUN_DSINK], r->dsink,
                (size_t)(r->all->run->shape.sinks * r->all->run->shape.heads_q) *
                    ffa_dtype_bytes(r->all->sum_dtype));
@@ -190,6 +190,7 @@ static ffa_status open_gpu(struct rank *r)
         .softmax_scale = all->run->args.softmax_scale,
         .softcap = all->run->args.softcap,
         .sink = all->run->host[RUN_SINK],
+        .dsink = r->dsink,
         .plan = r->plan,
         .meeting = all->meeting,
     };

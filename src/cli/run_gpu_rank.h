@@ -16,15 +16,19 @@ struct run_gpu_rank;
 struct run_gpu_rank_opts {
     int32_t rank, ranks;
     ffa_context *context; /* of its GPU, borrowed */
-    int32_t sharing;      /* ranks of that GPU, this one included */
+    int32_t sharing;      /* ranks of a GPU, at most */
     int64_t timeout_ms;   /* of the communicator */
     const struct run_shape *shape;
     double softmax_scale, softcap;
     const void *sink;              /* host, fp32 [sinks][heads_q], read by each pass */
+    void *dsink;                   /* host, the same shape, written by each backward; NULL: none */
     const ffa_parallel_plan *plan; /* of the rank; read during create */
     int64_t rows[RUN_TENSORS];     /* of each tensor that the rank has; 0 of the others */
     struct run_meeting *meeting;   /* borrowed */
 };
+
+/* SMs of the context's GPU that each of `sharing` ranks computes on. */
+int32_t run_gpu_rank_sms(ffa_context *context, int32_t sharing);
 
 /* Every rank calls it; *out for run_gpu_rank_destroy whether or not it succeeds. */
 ffa_status run_gpu_rank_create(struct run_gpu_rank **out, const struct run_gpu_rank_opts *opts,

@@ -131,12 +131,17 @@ static ffa_status share_out(struct run_process *p, int32_t rank, int ordinal,
     (void)snprintf(own.visible, sizeof own.visible, "%s", visible ? visible : "");
     rc = gather(&p->meeting, rank, &own, all, sizeof own, err);
     for (int32_t r = 0; r < count && rc == FFA_OK; r++) {
-        bool is_first = true;
+        int32_t sharing = 0, before = 0;
 
-        for (int32_t q = 0; q < r && is_first; q++)
-            is_first = memcmp(&all[q], &all[r], sizeof own) != 0;
-        ranks->gpus += is_first;
-        ranks->sharing += memcmp(&all[r], &own, sizeof own) == 0;
+        for (int32_t q = 0; q < count; q++) {
+            const bool is_same = memcmp(&all[q], &all[r], sizeof own) == 0;
+
+            sharing += is_same;
+            before += is_same && q < r;
+        }
+        ranks->gpus += before == 0;
+        if (sharing > ranks->sharing) /* on all ranks alike, as plans are made with it */
+            ranks->sharing = sharing;
     }
     free(all);
     return rc;

@@ -28,7 +28,7 @@ struct run_ranks_options {
      * ranks are threads of this process. */
     struct run_meeting *meeting;
     int32_t rank;
-    int32_t sharing, gpus; /* ranks of this one's GPU, and GPUs of all ranks */
+    int32_t sharing, gpus; /* ranks of a GPU, at most; GPUs of all ranks */
 };
 
 /* Limits of a run, over all ranks. */

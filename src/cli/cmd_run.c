@@ -91,7 +91,7 @@ static int read_ranks(const struct cli *cli, struct run_options *options)
     struct run_ranks_options *ranks = &options->ranks;
 
     if (!ranks->ranks && (ranks->per_node || ranks->stages || ranks->delay || options->moves ||
-                          options->timeout_s > 0))
+                          options->timeout_s != 0.0))
         return cli_fail_text(
             cli, FFA_INVALID,
             "--ranks-per-node, --stages, --moves, --delay and --timeout need --ranks");
@@ -115,7 +115,7 @@ static int read_ranks(const struct cli *cli, struct run_options *options)
 }
 
 /* Whether this process is one rank of several. */
-static int read_process(struct cli *cli, struct run_options *options)
+static int read_process(const struct cli *cli, struct run_options *options)
 {
     struct rendezvous_place *place = &options->place;
     const int status =
@@ -130,7 +130,6 @@ static int read_process(struct cli *cli, struct run_options *options)
     if (strcmp(options->backend, "auto") == 0)
         options->backend = "cuda";
     options->ranks.ranks = place->rank_count;
-    cli->json = cli->json && place->rank == 0; /* the others print nothing but errors */
     return CLI_PARSE_GO;
 }
 
@@ -448,7 +447,7 @@ static int run_one(const struct cli *cli, const struct run_options *options, ffa
 }
 
 /* What one option alone cannot tell is wrong. */
-static int check_options(struct cli *cli, struct run_options *options)
+static int check_options(const struct cli *cli, struct run_options *options)
 {
     int status;
 
@@ -537,7 +536,7 @@ int cmd_run(struct cli *cli)
         { "rendezvous", CLI_TEXT, &options.process.folder, "DIR",
           "ranks are processes with a GPU each, which meet in this folder; FFA_RENDEZVOUS", 0, 0 },
         { "rank", CLI_INT, &options.process.rank, "R",
-          "the rank of this process, of --ranks; as torchrun, mpirun or srun say", 0, 255 },
+          "the rank of this process, of --ranks; else as torchrun, mpirun or srun say", 0, 255 },
         { "timeout", CLI_REAL, &options.timeout_s, "SECONDS",
           "that ranks wait for each other, and a pass may take; 60", 0, 0 },
         { "ranks-per-node", CLI_INT, &options.ranks.per_node, "N",

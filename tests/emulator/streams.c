@@ -97,6 +97,22 @@ static void mark_wait(const struct mark *mark)
 
 /* ---- doing the work ---- */
 
+/* Streams are late now and then, so that what nothing orders comes in another order. */
+static void be_late(uint64_t order)
+{
+    enum { ONE_IN = 8, MOST_US = 2000 };
+    uint64_t random = order + (uint64_t)runtime_setting("FFA_EMULATOR_SEED", 1, INT32_MAX) * 977;
+
+    random = (random ^ random >> 30) * 0xbf58476d1ce4e5b9ull;
+    random = (random ^ random >> 27) * 0x94d049bb133111ebull;
+    random ^= random >> 31;
+    if (random % ONE_IN == 0) {
+        const struct timespec pause = { .tv_nsec = (long)(random / ONE_IN % MOST_US) * 1000 };
+
+        (void)nanosleep(&pause, NULL);
+    }
+}
+
 static bool is_there(const uint64_t *word, uint64_t value)
 {
     return (int64_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - value) >= 0;
@@ -189,6 +205,8 @@ static void run_first(const struct stream *stream)
         work->mark->passed_ns = runtime_now_ns();
     } else if (failure == cudaSuccess) {
         let_go();
+        if (!stream->is_legacy)
+            be_late(stream->first->order);
         code = run(work);
         hold();
         if (code != cudaSuccess)

@@ -134,8 +134,11 @@ static int calls_of(double ms)
 {
     const double least_ms = options.is_quick ? QUICK_SERIES_MS : SERIES_MS;
     const double least = options.is_quick ? CALLS_FEW : CALLS_LEAST;
-    double calls = most(ceil(least_ms / ms), least);
+    double calls;
 
+    if (!(ms > 0)) /* a device without a clock: the emulator */
+        return (int)least;
+    calls = most(ceil(least_ms / ms), least);
     if (calls * ms > SERIES_MS_MOST)
         calls = most(floor(SERIES_MS_MOST / ms), CALLS_FEW);
     if (options.ranks > bench.gpus && calls > least)
@@ -317,7 +320,9 @@ static struct facts facts_of(int v, bool is_backward)
 /* Of sorted samples. */
 static double spread(const double *ms)
 {
-    return (ms[options.rounds - 1] - ms[0]) / ms[options.rounds / 2];
+    const double middle = ms[options.rounds / 2];
+
+    return middle > 0 ? (ms[options.rounds - 1] - ms[0]) / middle : 0;
 }
 
 static void print_head(void)

@@ -111,7 +111,7 @@ struct run_gpu_rank {
     ffa_comm *comm;
     ffa_stream stream;
     void *rows[RUN_TENSORS]; /* on the device */
-    void *sink, *upload, *workspace;
+    void *sink, *dsink, *upload, *workspace;
     int64_t workspace_bytes;
     int32_t sm_margin;
 };
@@ -187,6 +187,10 @@ static ffa_status make_rows(struct run_gpu_rank *r, ffa_error *err)
     }
     if (rc == FFA_OK && shape->sinks)
         rc = ffa_device_alloc(&r->sink, r->context, sink_bytes(r), err);
+    if (rc == FFA_OK && r->opts.dsink)
+        rc = ffa_device_alloc(&r->dsink, r->context, sink_bytes(r), err);
+    if (rc == FFA_OK && r->opts.dsink)
+        rc = ffa_device_fill(r->context, r->dsink, 255, sink_bytes(r), err);
     return rc;
 }
 
@@ -211,13 +215,21 @@ static ffa_status make_comm(struct run_gpu_rank *r, ffa_error *err)
 }
 
 /* Ranks of one GPU share its SMs out, but for some that are left for copies between them. */
+int32_t run_gpu_rank_sms(ffa_context *context, int32_t ranks, int32_t contexts)
+{
+    const int32_t sharing = (ranks + contexts - 1) / contexts;
+    ffa_context_info info = FFA_CONTEXT_INFO_INIT;
+
+    (void)ffa_context_info_get(context, &info, NULL);
+    return sharing > 1 ? (info.sm_count - SHARED_SMS_FREE) / sharing : info.sm_count;
+}
+
 static int32_t margin_of(const struct run_gpu_rank *r)
 {
-    const int32_t sharing = (r->opts.ranks + r->opts.context_count - 1) / r->opts.context_count;
     ffa_context_info info = FFA_CONTEXT_INFO_INIT;
 
     (void)ffa_context_info_get(r->context, &info, NULL);
-    return sharing > 1 ? info.sm_count - (info.sm_count - SHARED_SMS_FREE) / sharing : 0;
+    return info.sm_count - run_gpu_rank_sms(r->context, r->opts.ranks, r->opts.context_count);
 }
 
 ffa_status run_gpu_rank_create(struct run_gpu_rank **out, const struct run_gpu_rank_opts *opts,
@@ -255,6 +267,7 @@ void run_gpu_rank_destroy(struct run_gpu_rank *r)
     for (int i = 0; i < RUN_TENSORS; i++)
         ffa_device_free(r->context, r->rows[i]);
     ffa_device_free(r->context, r->sink);
+    ffa_device_free(r->context, r->dsink);
     ffa_device_free(r->context, r->upload);
     ffa_device_free(r->context, r->workspace);
     ffa_device_stream_destroy(r->context, r->stream);
@@ -293,6 +306,7 @@ static ffa_parallel_args args_of(const struct run_gpu_rank *r)
     args.dq.data = r->rows[RUN_DQ];
     args.dk.data = r->rows[RUN_DK];
     args.dv.data = r->rows[RUN_DV];
+    args.dsink = r->dsink;
     args.sm_margin = r->sm_margin;
     args.workspace = r->workspace;
     args.workspace_bytes = r->workspace_bytes;
@@ -362,6 +376,9 @@ ffa_status run_gpu_rank_pass(struct run_gpu_rank *r, void *const rows[RUN_TENSOR
     if (rc == FFA_OK)
         rc = is_backward ? copy_rows(r, rows, backward_out, 3, false, err)
                          : copy_rows(r, rows, forward_out, 2, false, err);
+    if (rc == FFA_OK && is_backward && r->dsink)
+        rc = ffa_device_copy(r->context, r->opts.dsink, r->dsink, sink_bytes(r), FFA_FROM_DEVICE,
+                             err);
     if (rc != FFA_OK) {
         run_meeting_give_up(r->opts.meeting);
         ffa_comm_cancel(r->comm, err->message);

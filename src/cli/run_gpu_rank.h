@@ -30,10 +30,14 @@ struct run_gpu_rank_opts {
     const struct run_shape *shape;
     double softmax_scale, softcap;
     const void *sink;              /* host, fp32 [sinks][heads_q], read by each pass */
+    void *dsink;                   /* host, the same shape, written by each backward; NULL: none */
     const ffa_parallel_plan *plan; /* of the rank; read during create */
     int64_t rows[RUN_TENSORS];     /* of each tensor that the rank has; 0 of the others */
     struct run_meeting *meeting;   /* borrowed */
 };
+
+/* SMs that each of so many ranks on so many contexts computes on. */
+int32_t run_gpu_rank_sms(ffa_context *context, int32_t ranks, int32_t contexts);
 
 /* Every rank calls it; *out for run_gpu_rank_destroy whether or not it succeeds. */
 ffa_status run_gpu_rank_create(struct run_gpu_rank **out, const struct run_gpu_rank_opts *opts,

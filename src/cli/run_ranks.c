@@ -16,8 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STAGE_NS = 1000 };
-
 enum rank_job { JOB_OPEN, JOB_FORWARD, JOB_BACKWARD };
 
 /* One rank: its plan and its rows, packed. */
@@ -172,7 +170,7 @@ static ffa_status run_rank(struct rank *r)
         rc = give(r, RUN_OUT, &r->err);
     if (rc == FFA_OK && !is_backward)
         rc = give(r, RUN_LSE, &r->err);
-    if (rc == FFA_OK && is_backward && r->dsink && r->rank == 0 && !r->gpu)
+    if (rc == FFA_OK && is_backward && r->dsink && r->rank == 0)
         memcpy(r->all->run->device[RUN_DSINK], r->dsink,
                (size_t)(r->all->run->shape.sinks * r->all->run->shape.heads_q) *
                    ffa_dtype_bytes(r->all->sum_dtype));
@@ -192,6 +190,7 @@ static ffa_status open_gpu(struct rank *r)
         .softmax_scale = all->run->args.softmax_scale,
         .softcap = all->run->args.softcap,
         .sink = all->run->host[RUN_SINK],
+        .dsink = r->dsink,
         .plan = r->plan,
         .meeting = all->meeting,
     };
@@ -260,37 +259,46 @@ ffa_status run_ranks_pass(struct run_ranks *all, bool is_backward, int calls, fl
 
 /* ---- making it ---- */
 
-static ffa_status make_dispatch(struct run_ranks *all, const struct run_ranks_options *options,
-                                ffa_error *err)
+static ffa_parallel_plan_opts plan_opts_of(const struct run_ranks *all,
+                                           const struct run_ranks_options *options)
 {
     const struct run_shape *shape = &all->run->shape;
-    const ffa_dispatch_mask mask = { all->run->mask, 1 };
-    const ffa_topology topology = { all->count, (int32_t)options->per_node };
-    ffa_dispatch_opts opts = FFA_DISPATCH_OPTS_INIT;
-
-    if (shape->tokens_q != shape->tokens_k)
-        opts.keys = FFA_KEYS_DISPATCHED;
-    return ffa_dispatch_create(&all->dispatch, &mask, 1, &topology, &opts, err);
-}
-
-static ffa_status make_plan(struct rank *r, const struct run_ranks_options *options, ffa_error *err)
-{
-    const struct run_shape *shape = &r->all->run->shape;
     ffa_parallel_plan_opts opts = FFA_PARALLEL_PLAN_OPTS_INIT;
-    ffa_status rc;
 
     opts.forward_stages = opts.backward_stages = (int32_t)options->stages;
     opts.stage_rows_min = options->stages > 0 ? 1 : 0; /* who asks for stages gets them */
-    if (r->all->context_count) { /* one launch a pass: a stage costs a batch of copies, no launch */
-        opts.model.launch_ns = STAGE_NS;
-        opts.stage_rows_min = 1;
-    }
+    if (all->context_count)
+        opts.sms = run_gpu_rank_sms(all->contexts[0], all->count, all->context_count);
     opts.moves = (int32_t)options->moves;
     opts.model.heads_q = shape->heads_q;
     opts.model.heads_kv = shape->heads_kv;
     opts.model.head_dim = shape->head_dim;
     opts.head_dim_v = shape->head_dim_v;
     opts.model.element_bytes = (int32_t)ffa_dtype_bytes(shape->dtype);
+    return opts;
+}
+
+static ffa_status make_dispatch(struct run_ranks *all, const struct run_ranks_options *options,
+                                ffa_error *err)
+{
+    const struct run_shape *shape = &all->run->shape;
+    const ffa_dispatch_mask mask = { all->run->mask, 1 };
+    const ffa_topology topology = { all->count, (int32_t)options->per_node };
+    const ffa_parallel_plan_opts plan_opts = plan_opts_of(all, options);
+    ffa_dispatch_opts opts = FFA_DISPATCH_OPTS_INIT;
+
+    if (shape->tokens_q != shape->tokens_k) {
+        opts.keys = FFA_KEYS_DISPATCHED;
+        return ffa_dispatch_create(&all->dispatch, &mask, 1, &topology, &opts, err);
+    }
+    return ffa_dispatch_create_best(&all->dispatch, &mask, 1, &topology, &opts, &plan_opts, err);
+}
+
+static ffa_status make_plan(struct rank *r, const struct run_ranks_options *options, ffa_error *err)
+{
+    const ffa_parallel_plan_opts opts = plan_opts_of(r->all, options);
+    ffa_status rc;
+
     rc = ffa_parallel_plan_create(&r->plan, r->all->dispatch, r->all->run->mask, r->rank, &opts,
                                   err);
     r->info = (ffa_parallel_plan_info)FFA_PARALLEL_PLAN_INFO_INIT;

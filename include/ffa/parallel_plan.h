@@ -75,7 +75,11 @@ typedef struct ffa_parallel_plan_opts {
     int32_t buffers;    /* receive buffers that stages take in turn, 2 or 3; 0: 2 */
     uint32_t flags;
     int32_t moves; /* ffa_parallel_moves */
-    int32_t pad_;
+    /* > 0, up to 4096: SMs of each rank's device, for passes that are one launch fed by arrival
+     * flags (ffa_parallel_pass_create). Forward, a work item then goes through all stages before
+     * the next one begins, so that only the first wave of items hides what arrives: stages are cut
+     * for that wave. 0: a launch a stage. */
+    int32_t sms;
     int64_t stage_rows_min; /* rows of a stage, at least, unless there is only one; 0: 512 */
     ffa_parallel_model model;
     int32_t head_dim_v; /* of v and out, up to 1024; 0: model.head_dim */

@@ -1,7 +1,6 @@
 # shellcheck shell=sh
 t run --mask causal:64 --ranks 0
 t run --mask causal:64 --ranks 257
-t run --mask causal:64 --ranks 4 --backend cuda
 t run --mask causal:64 --ranks 4 --device 0
 t run --mask causal:64 --stages 2
 t run --mask causal:5 --ranks 8

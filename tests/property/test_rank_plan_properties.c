@@ -54,6 +54,7 @@ static void draw_options(struct rng *rng, ffa_parallel_plan_opts *opts)
     opts->model.backward_gflops = rng_range(rng, 1, 300) * rng_range(rng, 1, 300);
     opts->moves = (int32_t)rng_range(rng, FFA_PARALLEL_MOVE_KEYS, FFA_PARALLEL_MOVE_AUTO);
     opts->model.forward_gflops = rng_range(rng, 1, 1000) * 1000;
+    opts->sms = rng_range(rng, 0, 2) ? 0 : (int32_t)rng_range(rng, 1, 9);
 }
 
 static ffa_mask *random_mask(struct trial *trial, struct rng *rng)

@@ -11,6 +11,7 @@
 
 enum {
     KNOWN_FLAGS = FFA_PARALLEL_FORWARD_ONLY | FFA_PARALLEL_OUTLINE | FFA_PARALLEL_SLOWEST_RANK,
+    SMS_MAX = 4096,
     TILE_MAX = 1024,
     STAGES_DEFAULT = 8,
     ROWS_MIN_DEFAULT = 512
@@ -79,7 +80,7 @@ ffa_status parallel_opts_resolve(ffa_parallel_plan_opts *out, const ffa_parallel
         goto out;
     }
     out->struct_size = (uint32_t)sizeof *out;
-    out->pad_ = out->pad_end_ = 0;
+    out->pad_end_ = 0;
     out->tile_m = or_else(out->tile_m, 128);
     out->tile_n = or_else(out->tile_n, 128);
     out->backward_m = or_else(out->backward_m, 64);
@@ -99,6 +100,7 @@ ffa_status parallel_opts_resolve(ffa_parallel_plan_opts *out, const ffa_parallel
             { "buffers", out->buffers, 2, OVERLAP_BUFFERS_MAX },
             { "moves", out->moves, FFA_PARALLEL_MOVE_KEYS, FFA_PARALLEL_MOVE_AUTO },
             { "stage_rows_min", out->stage_rows_min, 0, INT32_MAX },
+            { "sms", out->sms, 0, SMS_MAX },
         };
 
         FFA_TRY(check_bounded(fields, sizeof fields / sizeof *fields, err));

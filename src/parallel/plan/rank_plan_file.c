@@ -10,8 +10,9 @@
 #include "parallel/plan/rank_plan.h"
 
 static const char signature[8] = "FFAPLAN";
-/* VERSION is of plans whose head_dim_v is head_dim; VERSION_V has head_dim_v behind the others. */
-enum { VERSION = 1, VERSION_V = 2, OPTION_COUNT = 22 };
+/* VERSION is of plans whose head_dim_v is head_dim; VERSION_V has head_dim_v behind the others, and
+ * VERSION_SMS head_dim_v and sms. */
+enum { VERSION = 1, VERSION_V = 2, VERSION_SMS = 3, OPTION_COUNT = 22 };
 
 /* The fields of resolved options, in the order of the file. */
 static void options_list(int64_t out[OPTION_COUNT], const ffa_parallel_plan_opts *o)
@@ -129,15 +130,17 @@ ffa_status ffa_parallel_plan_save(const ffa_parallel_plan *plan, void **bytes, s
                                    : "count");
     has_v = plan->opts.head_dim_v != plan->opts.model.head_dim;
     text_add_bytes(&out, signature, sizeof signature);
-    put(&out, has_v ? VERSION_V : VERSION);
+    put(&out, plan->opts.sms ? VERSION_SMS : has_v ? VERSION_V : VERSION);
     put(&out, plan->topology.rank_count);
     put(&out, plan->topology.ranks_per_node);
     put(&out, plan->rank);
     options_list(options, &plan->opts);
     for (int i = 0; i < OPTION_COUNT; i++)
         put(&out, options[i]);
-    if (has_v)
+    if (has_v || plan->opts.sms)
         put(&out, plan->opts.head_dim_v);
+    if (plan->opts.sms)
+        put(&out, plan->opts.sms);
     put(&out, plan->shape.seqlen_q);
     put(&out, plan->shape.seqlen_k);
     put_layout(&out, &plan->queries);
@@ -283,7 +286,7 @@ out:
 
 static ffa_status get_head(struct rank_plan_source *out, ffa_mask_shape *shape, struct reader *in)
 {
-    int64_t version, ranks, width, rank, head_dim_v = 0, options[OPTION_COUNT];
+    int64_t version, ranks, width, rank, head_dim_v = 0, sms = 0, options[OPTION_COUNT];
     ffa_parallel_plan_opts opts;
     ffa_status rc;
 
@@ -294,7 +297,7 @@ static ffa_status get_head(struct rank_plan_source *out, ffa_mask_shape *shape, 
     }
     in->at += sizeof signature;
     in->left -= sizeof signature;
-    FFA_TRY(get(&version, in, "the version", VERSION, VERSION_V));
+    FFA_TRY(get(&version, in, "the version", VERSION, VERSION_SMS));
     FFA_TRY(get(&ranks, in, "rank_count", 1, RANKS_MAX));
     FFA_TRY(get(&width, in, "ranks_per_node", 1, ranks));
     FFA_TRY(get(&rank, in, "rank", 0, ranks - 1));
@@ -303,9 +306,12 @@ static ffa_status get_head(struct rank_plan_source *out, ffa_mask_shape *shape, 
     for (int i = 0; i < OPTION_COUNT; i++)
         FFA_TRY(get(&options[i], in, "an option", i < 10 ? INT32_MIN : 0, INT32_MAX));
     opts = options_from(options);
-    if (version == VERSION_V)
+    if (version != VERSION)
         FFA_TRY(get(&head_dim_v, in, "head_dim_v", 1, PARALLEL_HEAD_DIM_MAX));
+    if (version == VERSION_SMS)
+        FFA_TRY(get(&sms, in, "sms", 1, INT32_MAX));
     opts.head_dim_v = (int32_t)head_dim_v;
+    opts.sms = (int32_t)sms;
     FFA_TRY(parallel_opts_resolve(&out->opts, &opts, in->err));
     FFA_TRY(get(&shape->seqlen_q, in, "seqlen_q", 1, TOKENS_MAX));
     rc = get(&shape->seqlen_k, in, "seqlen_k", 1, TOKENS_MAX);

@@ -259,8 +259,39 @@ static void make_items(const struct rank_work *w, struct overlap_input *input,
     }
 }
 
-static ffa_status cut(struct stage_cut *out, const struct rank_work *w, bool is_backward,
-                      ffa_error *err)
+enum { STAGE_NS = 500 }; /* what a further stage of a launch costs: a batch, a flag */
+
+/* Waves of work items of a rank's forward pass that is one launch: a query tile of a head each. */
+static int64_t waves_of(const struct rank_work *w, int32_t rank)
+{
+    const ffa_parallel_plan_opts *opts = w->in->opts;
+    const int64_t tiles = (w->in->in->queries->rank_tokens[rank] + opts->tile_m - 1) / opts->tile_m;
+
+    return max64(1, tiles * opts->model.heads_q / opts->sms);
+}
+
+/* Of a pass that is one launch, what the solver cuts: forward, its first wave. Other waves have all
+ * keys; *rest: their time. */
+static void take_wave(struct overlap_input *input, struct overlap_item *items,
+                      const struct rank_work *w, int32_t rank, int64_t *rest)
+{
+    const int64_t waves = input->is_backward ? 1 : waves_of(w, rank);
+    int64_t all = input->own, wave;
+
+    input->launch = STAGE_NS;
+    input->buffers = OVERLAP_BUFFERS_MAX;
+    input->own /= waves;
+    wave = input->own;
+    for (int64_t i = 0; i < input->count; i++) {
+        all += items[i].compute;
+        items[i].compute /= waves;
+        wave += items[i].compute;
+    }
+    *rest = all - wave;
+}
+
+static ffa_status cut(struct stage_cut *out, const struct rank_work *w, int32_t rank,
+                      bool is_backward, ffa_error *err)
 {
     const ffa_parallel_plan_opts *opts = w->in->opts;
     const int32_t wanted = is_backward ? opts->backward_stages : opts->forward_stages;
@@ -276,16 +307,22 @@ static ffa_status cut(struct stage_cut *out, const struct rank_work *w, bool is_
         .has_reduce = is_backward || w->in->moves_queries,
     };
     struct overlap_split split, uniform;
-    int64_t ends[STAGES_MAX] = { 0 };
+    int64_t ends[STAGES_MAX] = { 0 }, rest = 0;
+    struct overlap_item whole[STAGES_MAX];
     ffa_status rc;
 
     input.own = model_compute_ns(opts, w->in->list_count, w->own_cells, is_backward);
     make_items(w, &input, items, ends);
+    memcpy(whole, items, sizeof whole);
+    out->own_ns = input.own;
+    if (opts->sms)
+        take_wave(&input, items, w, rank, &rest);
     FFA_TRY(overlap_uniform(&uniform, &input, err));
     FFA_TRY(overlap_solve(&split, &input, err));
-    *out = (struct stage_cut){
-        .count = split.count, .cost_ns = split.cost, .uniform_ns = uniform.cost, .own_ns = input.own
-    };
+    *out = (struct stage_cut){ .count = split.count,
+                               .cost_ns = split.cost + rest,
+                               .uniform_ns = uniform.cost + rest,
+                               .own_ns = out->own_ns };
     out->work_ns = model_compute_ns(opts, w->in->list_count, w->all_cells, is_backward);
     for (int32_t s = 0; s < split.count; s++) {
         int64_t latency = 0;
@@ -294,7 +331,7 @@ static ffa_status cut(struct stage_cut *out, const struct rank_work *w, bool is_
         out->compute_ns[s] = input.launch;
         for (int64_t i = s ? split.ends[s - 1] : 0; i < split.ends[s]; i++) {
             out->fetch_ns[s] += items[i].fetch;
-            out->compute_ns[s] += items[i].compute;
+            out->compute_ns[s] += whole[i].compute;
             out->reduce_ns[s] += items[i].reduce;
             latency = max64(latency, items[i].latency);
         }
@@ -343,9 +380,9 @@ ffa_status stages_build(struct stages *out, const struct stages_input *in, ffa_e
     }
     for (int32_t r = 0; r < ranks; r++) {
         weigh(&w, r);
-        FFA_TRY(cut(&out->forward[r], &w, false, err));
+        FFA_TRY(cut(&out->forward[r], &w, r, false, err));
         if (has_backward)
-            FFA_TRY(cut(&out->backward[r], &w, true, err));
+            FFA_TRY(cut(&out->backward[r], &w, r, true, err));
     }
 out:
     grains_finish(&grains);

@@ -687,6 +687,42 @@ START_TEST(early_tiles_cover_the_first_fetch)
 }
 END_TEST
 
+/* A stage is cut for the first wave of a pass that is one launch, which hides little: more stages
+ * than where the whole own part hides a fetch, and the first ones smaller. */
+START_TEST(one_launch_gets_more_stages)
+{
+    ffa_parallel_plan_opts opts = FFA_PARALLEL_PLAN_OPTS_INIT;
+    ffa_parallel_plan_info staged = FFA_PARALLEL_PLAN_INFO_INIT, whole = staged;
+    ffa_parallel_stage first = FFA_PARALLEL_STAGE_INIT, last = FFA_PARALLEL_STAGE_INIT;
+    ffa_dispatch *dispatch;
+    ffa_parallel_plan *plan;
+    ffa_mask *mask;
+
+    ck_assert_int_eq(ffa_mask_parse(&mask, "full:65536", NULL), FFA_OK);
+    dispatch = min_heap(mask, 8, 0);
+    opts.model.heads_q = 64;
+    opts.model.heads_kv = 8;
+    plan = plan_of(dispatch, mask, 0, &opts);
+    ck_assert_int_eq(ffa_parallel_plan_info_get(plan, &staged, NULL), FFA_OK);
+    ffa_parallel_plan_destroy(plan);
+    opts.sms = 132;
+    plan = plan_of(dispatch, mask, 0, &opts);
+    ck_assert_int_eq(ffa_parallel_plan_info_get(plan, &whole, NULL), FFA_OK);
+    ck_assert_int_gt(whole.forward_stages, staged.forward_stages);
+    ck_assert_int_gt(whole.forward_stages, 3);
+    ck_assert_int_eq(ffa_parallel_plan_stage_get(plan, 0, 1, &first, NULL), FFA_OK);
+    ck_assert_int_eq(ffa_parallel_plan_stage_get(plan, 0, whole.forward_stages, &last, NULL),
+                     FFA_OK);
+    ck_assert_int_lt(first.rows, whole.received_rows / 3);
+    ck_assert_int_lt(last.rows, whole.received_rows / 3);
+    ffa_parallel_plan_destroy(plan);
+    opts.sms = 4097;
+    ck_assert_int_eq(ffa_parallel_plan_create(&plan, dispatch, mask, 0, &opts, NULL), FFA_INVALID);
+    ffa_dispatch_destroy(dispatch);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
 /* ---- save and load ---- */
 
 static ffa_parallel_plan *drawn(uint64_t seed, ffa_dispatch **dispatch, ffa_mask **mask)
@@ -704,6 +740,7 @@ static ffa_parallel_plan *drawn(uint64_t seed, ffa_dispatch **dispatch, ffa_mask
     opts.tile_m = (int32_t)rng_range(&rng, 1, 16);
     opts.stage_rows_min = rng_range(&rng, 1, 8);
     opts.moves = (int32_t)rng_range(&rng, 0, 2);
+    opts.sms = seed % 3 ? 0 : (int32_t)rng_range(&rng, 1, 8);
     return plan_of(*dispatch, *mask, (int32_t)rng_range(&rng, 0, 2), &opts);
 }
 
@@ -1046,6 +1083,7 @@ int main(void)
     tcase_add_test(tc, keys_go_where_most_are_attended);
     tcase_add_test(tc, a_stage_waits_for_its_farthest_rows);
     tcase_add_test(tc, early_tiles_cover_the_first_fetch);
+    tcase_add_test(tc, one_launch_gets_more_stages);
     tcase_add_test(tc, saved_plans_load);
     tcase_add_test(tc, timelines_end_with_the_pass);
     tcase_add_test(tc, forward_only_plans_have_no_backward);

@@ -39,7 +39,7 @@ static const char usage[] =
     "  --case NAME  one mask (causal) or one case (causal/8:1)\n"
     "  --quick      two cases of few tokens, short series\n"
     "  --tokens N   tokens a rank, in place of the case's\n"
-    "  --stages N   that receive, 1 to 12; 6. 0: as many as is best by the model\n"
+    "  --stages N   that receive, 1 to 12; as many as is best by the model\n"
     "  --rounds N   1 to 100; 5\n"
     "  --json FILE  a line a case, pass and plan\n";
 
@@ -67,7 +67,7 @@ const struct variant variants[VARIANTS] = {
 
 static const char *const tensor_names[] = { "q", "k", "v", "dout", "out", "dq", "dk", "dv", "lse" };
 
-struct options options = { .stages = 6 };
+struct options options = { 0 };
 struct bench bench;
 
 /* ---- helpers ---- */

@@ -11,7 +11,6 @@
 
 enum {
     SHARED_SMS_FREE = 4, /* of a GPU that ranks share: for copies between them */
-    STAGE_NS = 1000,     /* one launch a pass: a stage costs a batch of copies */
     BLOCK = 1048573      /* random elements that inputs repeat; prime, so that rows differ */
 };
 
@@ -238,6 +237,20 @@ void whole_destroy(struct whole *w, ffa_context *context)
 
 /* ---- making a rank ---- */
 
+/* SMs that a rank computes on: ranks of one GPU share them out. */
+static int32_t sms_of(const struct rank *r, int32_t *margin)
+{
+    const int32_t sharing = (options.ranks + bench.gpus - 1) / bench.gpus;
+    ffa_context_info info = FFA_CONTEXT_INFO_INIT;
+    int32_t sms;
+    ffa_error err;
+
+    must(ffa_context_info_get(r->context, &info, &err), "info", &err);
+    sms = sharing > 1 ? (info.sm_count - SHARED_SMS_FREE) / sharing : info.sm_count;
+    *margin = info.sm_count - sms;
+    return sms;
+}
+
 /* Its dispatch, plan and pass, as a rank of several hosts makes them: each its own. */
 static void plan_build(struct rank_plan *p, const struct rank *r, const struct variant *v)
 {
@@ -246,11 +259,12 @@ static void plan_build(struct rank_plan *p, const struct rank *r, const struct v
     ffa_dispatch_opts dispatch = FFA_DISPATCH_OPTS_INIT;
     ffa_parallel_plan_opts opts = FFA_PARALLEL_PLAN_OPTS_INIT;
     double times[4] = { now_ms() };
+    int32_t margin;
     ffa_error err;
 
     opts.forward_stages = opts.backward_stages = options.stages;
-    opts.stage_rows_min = 1;
-    opts.model.launch_ns = STAGE_NS;
+    opts.stage_rows_min = options.stages > 0 ? 1 : 0;
+    opts.sms = sms_of(r, &margin);
     opts.model.heads_q = bench.c->heads_q;
     opts.model.heads_kv = bench.c->heads_kv;
     opts.model.head_dim = opts.head_dim_v = HEAD_DIM;
@@ -308,17 +322,6 @@ static void plan_rows(struct rank_plan *p, const struct rank *r)
     free(packed);
 }
 
-/* Ranks of one GPU share its SMs out. */
-static int32_t margin_of(const struct rank *r)
-{
-    const int32_t sharing = (options.ranks + bench.gpus - 1) / bench.gpus;
-    ffa_context_info info = FFA_CONTEXT_INFO_INIT;
-    ffa_error err;
-
-    must(ffa_context_info_get(r->context, &info, &err), "info", &err);
-    return sharing > 1 ? info.sm_count - (info.sm_count - SHARED_SMS_FREE) / sharing : 0;
-}
-
 static void plan_args(struct rank_plan *p, const struct rank *r)
 {
     ffa_parallel_args *args = &p->args;
@@ -337,7 +340,7 @@ static void plan_args(struct rank_plan *p, const struct rank *r)
     args->dq.data = p->rows[DQ];
     args->dk.data = p->rows[DK];
     args->dv.data = p->rows[DV];
-    args->sm_margin = margin_of(r);
+    (void)sms_of(r, &args->sm_margin);
     args->workspace_bytes = p->info.forward_workspace_bytes > p->info.backward_workspace_bytes
                                 ? p->info.forward_workspace_bytes
                                 : p->info.backward_workspace_bytes;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ffa run --ranks: the case of one process run by many ranks, threads, each with its own plan and
- * its own rows: on the CPU over the loopback transport, or on GPUs.
+ * ffa run --ranks: one case run by many ranks, each with its own plan and its own rows: threads of
+ * this process, on the CPU over the loopback transport or on GPUs; or processes with a GPU each, of
+ * which this one has one rank.
  */
 #ifndef FFA_CLI_RUN_RANKS_H
 #define FFA_CLI_RUN_RANKS_H
@@ -10,6 +11,7 @@
 #include <stdbool.h>
 
 struct run_case;
+struct run_meeting;
 
 struct run_ranks_options {
     int64_t ranks;    /* 0: not asked for */
@@ -21,15 +23,21 @@ struct run_ranks_options {
     /* [context_count], borrowed: a context a GPU, which ranks take in turn; 0: the CPU. */
     ffa_context **contexts;
     int32_t context_count;
+    int64_t timeout_ms; /* that ranks wait for each other; 0: the library's */
+    /* Of processes: where they meet, and which rank this one has; it has one context. NULL: all
+     * ranks are threads of this process. */
+    struct run_meeting *meeting;
+    int32_t rank;
+    int32_t sharing, gpus; /* ranks of a GPU, at most; GPUs of all ranks */
 };
 
-/* Limits of a run. */
+/* Limits of a run, over all ranks. */
 struct run_ranks_facts {
     int32_t ranks, forward_stages, backward_stages;
     int64_t received_rows;
     bool moves_queries;
-    int32_t gpus;                                   /* 0: on the CPU */
-    int64_t window_bytes, workspace_bytes;          /* on GPUs, most of any rank */
+    int32_t gpus;                          /* 0: on the CPU */
+    int64_t window_bytes, workspace_bytes; /* on GPUs, most of any rank */
 };
 
 struct run_ranks;
@@ -43,5 +51,14 @@ void run_ranks_destroy(struct run_ranks *ranks);
 ffa_status run_ranks_pass(struct run_ranks *ranks, bool is_backward, int calls, float *ms,
                           ffa_error *err);
 struct run_ranks_facts run_ranks_facts_get(const struct run_ranks *ranks);
+
+/* Of processes, which all call it: a pass's outputs of all ranks into the whole tensors of rank 0's
+ * process; others have their own. */
+ffa_status run_ranks_collect(struct run_ranks *ranks, bool is_backward, ffa_error *err);
+/* The same: whether something is true of all ranks. */
+ffa_status run_ranks_all(struct run_ranks *ranks, bool *is_true, ffa_error *err);
+/* No more passes: ranks on GPUs leave their group, so that none waits for what another does next.
+ */
+void run_ranks_leave(struct run_ranks *ranks);
 
 #endif

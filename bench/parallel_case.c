@@ -11,7 +11,6 @@
 
 enum {
     SHARED_SMS_FREE = 4, /* of a GPU that ranks share: for copies between them */
-    STAGE_NS = 1000,     /* one launch a pass: a stage costs a batch of copies */
     BLOCK = 1048573      /* random elements that inputs repeat; prime, so that rows differ */
 };
 
@@ -238,19 +237,34 @@ void whole_destroy(struct whole *w, ffa_context *context)
 
 /* ---- making a rank ---- */
 
+/* SMs that a rank computes on: ranks of one GPU share them out. */
+static int32_t sms_of(const struct rank *r, int32_t *margin)
+{
+    const int32_t sharing = (options.ranks + bench.gpus - 1) / bench.gpus;
+    ffa_context_info info = FFA_CONTEXT_INFO_INIT;
+    int32_t sms;
+    ffa_error err;
+
+    must(ffa_context_info_get(r->context, &info, &err), "info", &err);
+    sms = sharing > 1 ? (info.sm_count - SHARED_SMS_FREE) / sharing : info.sm_count;
+    *margin = info.sm_count - sms;
+    return sms;
+}
+
 /* Its dispatch, plan and pass, as a rank of several hosts makes them: each its own. */
-static void part_plan(struct part *p, const struct rank *r, const struct variant *v)
+static void plan_build(struct rank_plan *p, const struct rank *r, const struct variant *v)
 {
     const ffa_dispatch_mask mask = { bench.mask, 1 };
     const ffa_topology topology = { options.ranks, 0 };
     ffa_dispatch_opts dispatch = FFA_DISPATCH_OPTS_INIT;
     ffa_parallel_plan_opts opts = FFA_PARALLEL_PLAN_OPTS_INIT;
     double times[4] = { now_ms() };
+    int32_t margin;
     ffa_error err;
 
     opts.forward_stages = opts.backward_stages = options.stages;
-    opts.stage_rows_min = 1;
-    opts.model.launch_ns = STAGE_NS;
+    opts.stage_rows_min = options.stages > 0 ? 1 : 0;
+    opts.sms = sms_of(r, &margin);
     opts.model.heads_q = bench.c->heads_q;
     opts.model.heads_kv = bench.c->heads_kv;
     opts.model.head_dim = opts.head_dim_v = HEAD_DIM;
@@ -278,7 +292,7 @@ static void part_plan(struct part *p, const struct rank *r, const struct variant
     p->pass_ms = times[3] - times[2];
 }
 
-ffa_rows rows_of(const struct part *p, const struct rank *r, enum tensor t)
+ffa_rows rows_of(const struct rank_plan *p, const struct rank *r, enum tensor t)
 {
     return (ffa_rows){ .dispatch = p->dispatch,
                        .side = is_key(t) ? FFA_SIDE_KEYS : FFA_SIDE_QUERIES,
@@ -288,7 +302,7 @@ ffa_rows rows_of(const struct part *p, const struct rank *r, enum tensor t)
                        .head_dim = HEAD_DIM };
 }
 
-static void part_rows(struct part *p, const struct rank *r)
+static void plan_rows(struct rank_plan *p, const struct rank *r)
 {
     const int64_t tokens = ffa_dispatch_query_rows(p->dispatch, r->rank);
     uint16_t *packed = memory((size_t)(tokens * row_bytes(Q)));
@@ -308,18 +322,7 @@ static void part_rows(struct part *p, const struct rank *r)
     free(packed);
 }
 
-/* Ranks of one GPU share its SMs out. */
-static int32_t margin_of(const struct rank *r)
-{
-    const int32_t sharing = (options.ranks + bench.gpus - 1) / bench.gpus;
-    ffa_context_info info = FFA_CONTEXT_INFO_INIT;
-    ffa_error err;
-
-    must(ffa_context_info_get(r->context, &info, &err), "info", &err);
-    return sharing > 1 ? info.sm_count - (info.sm_count - SHARED_SMS_FREE) / sharing : 0;
-}
-
-static void part_args(struct part *p, const struct rank *r)
+static void plan_args(struct rank_plan *p, const struct rank *r)
 {
     ffa_parallel_args *args = &p->args;
 
@@ -337,17 +340,17 @@ static void part_args(struct part *p, const struct rank *r)
     args->dq.data = p->rows[DQ];
     args->dk.data = p->rows[DK];
     args->dv.data = p->rows[DV];
-    args->sm_margin = margin_of(r);
+    (void)sms_of(r, &args->sm_margin);
     args->workspace_bytes = p->info.forward_workspace_bytes > p->info.backward_workspace_bytes
                                 ? p->info.forward_workspace_bytes
                                 : p->info.backward_workspace_bytes;
 }
 
-static void part_create(struct part *p, const struct rank *r, const struct variant *v)
+static void plan_create(struct rank_plan *p, const struct rank *r, const struct variant *v)
 {
     ffa_error err;
 
-    part_plan(p, r, v);
+    plan_build(p, r, v);
     p->info = (ffa_parallel_pass_info)FFA_PARALLEL_PASS_INFO_INIT;
     must(ffa_parallel_pass_info_get(p->pass, r->kernels, bench.c->heads_q, bench.c->heads_kv,
                                     &p->info, &err),
@@ -355,8 +358,8 @@ static void part_create(struct part *p, const struct rank *r, const struct varia
     p->upload = device_memory(r->context, p->info.upload_bytes);
     must(ffa_parallel_pass_upload(p->pass, r->kernels, p->upload, r->stream, &err), "upload", &err);
     must(ffa_device_stream_synchronize(r->context, r->stream, &err), "upload", &err);
-    part_rows(p, r);
-    part_args(p, r);
+    plan_rows(p, r);
+    plan_args(p, r);
     p->args.workspace = device_memory(r->context, p->args.workspace_bytes);
 }
 
@@ -368,9 +371,9 @@ void rank_create(struct rank *r)
     r->kernels = make_kernels(r->context, FFA_SPEC_BACKWARD | FFA_SPEC_PARALLEL);
     must(ffa_device_stream_create(&r->stream, r->context, &err), "stream", &err);
     for (int v = 0; v < VARIANTS; v++) {
-        const ffa_parallel_pass_info *info = &r->parts[v].info;
+        const ffa_parallel_pass_info *info = &r->plans[v].info;
 
-        part_create(&r->parts[v], r, &variants[v]);
+        plan_create(&r->plans[v], r, &variants[v]);
         opts.key_bytes = info->key_bytes > opts.key_bytes ? info->key_bytes : opts.key_bytes;
         opts.sum_bytes = info->sum_bytes > opts.sum_bytes ? info->sum_bytes : opts.sum_bytes;
     }
@@ -385,7 +388,7 @@ void rank_destroy(struct rank *r)
 {
     ffa_comm_destroy(r->comm);
     for (int v = 0; v < VARIANTS; v++) {
-        struct part *p = &r->parts[v];
+        struct rank_plan *p = &r->plans[v];
 
         for (int t = 0; t < TENSORS; t++)
             ffa_device_free(r->context, p->rows[t]);

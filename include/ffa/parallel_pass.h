@@ -145,11 +145,13 @@ FFA_API ffa_status ffa_parallel_pass_upload(ffa_parallel_pass *pass, const ffa_k
  * streams of the communicator, joined by events, and no SM is used for them. All buffers must live
  * until the call completes. It cannot be captured in a CUDA graph.
  *
- * out, lse, dk and dv have the same bits in every run, and so has dq of kernels made with
- * FFA_SPEC_DETERMINISTIC: sums of dk and dv join by ascending rank.
+ * out, lse, dk, dv and dsink have the same bits in every run, and so has dq of kernels made with
+ * FFA_SPEC_DETERMINISTIC: sums of dk, dv and dsink join by ascending rank. dsink and max_logits
+ * have the same bits on all ranks.
  *
- * args     heads, dims and dtype as of the kernels; sum_dtype 0 or FFA_FP32. max_logits and dsink
- *          must be NULL where the group has several ranks (FFA_UNSUPPORTED).
+ * args     heads, dims and dtype as of the kernels; sum_dtype 0 or FFA_FP32. max_logits is given to
+ *          kernels with FFA_SPEC_MAX_LOGITS and only to them; dsink has at most 8192 numbers. Both
+ *          are of the pass that writes them, and not looked at by the other.
  *
  * Fails with FFA_INVALID: an argument, named with value and limit, and nothing was enqueued; FFA_COMM
  * and FFA_TIMEOUT: the group is broken; FFA_GPU: the group is broken then, too. What goes wrong

@@ -429,8 +429,11 @@ static ffa_status pull_all_sums(struct run *run, ffa_error *err)
             last++;
         FFA_TRY(pull_sums(run, first, last, err));
     }
-    FFA_TRY(signal_all(run, stream, CHANNEL_SUMS_DONE, run->moves->readers,
-                       run->moves->reader_count, err));
+    if (sums->is_replicated)
+        FFA_TRY(signal_all(run, stream, CHANNEL_SUMS_DONE, sums->peers, sums->peer_count, err));
+    else
+        FFA_TRY(signal_all(run, stream, CHANNEL_SUMS_DONE, run->moves->readers,
+                           run->moves->reader_count, err));
     FFA_TRY(gpu_event_record(run->pass->reduced, stream, err));
     rc = gpu_event_wait(run->pass->reduced, run->stream, err);
 out:
@@ -443,7 +446,8 @@ static struct row_reduce_rows reduced(const struct run *run, const ffa_tensor *o
     const int64_t at = is_v ? (int64_t)a->heads_kv * a->head_dim * (int64_t)sizeof(float) : 0;
 
     return (struct row_reduce_rows){
-        .own = own_window(run, WINDOW_SUMS) + at,
+        .own = (run->pass->sums.is_replicated ? received_sums(run) : own_window(run, WINDOW_SUMS)) +
+               at,
         .received = received_sums(run) + at,
         .out = out->data,
         .own_token_stride = run->columns,
@@ -472,6 +476,19 @@ static ffa_status add_sums(const struct run *run, ffa_error *err)
     return pass->tokens_k > 0 ? row_reduce_enqueue(run->kernels, &call, run->stream, err) : FFA_OK;
 }
 
+/* No kernel tells anybody of own keys: the stream does, behind the launch, this rank itself too. */
+static ffa_status signal_replicated(struct run *run, ffa_error *err)
+{
+    const struct pass_sums *sums = &run->pass->sums;
+    int32_t own = run->pass->rank;
+    ffa_status rc;
+
+    FFA_TRY(signal_all(run, run->stream, CHANNEL_SUMS_READY, sums->peers, sums->peer_count, err));
+    rc = signal_all(run, run->stream, CHANNEL_SUMS_READY, &own, 1, err);
+out:
+    return rc;
+}
+
 static ffa_status run_backward(struct run *run, ffa_error *err)
 {
     const struct pass_sums *sums = &run->pass->sums;
@@ -481,7 +498,11 @@ static ffa_status run_backward(struct run *run, ffa_error *err)
     FFA_TRY(comm_device_reclaim(run->comm, run->call, WINDOW_SUMS, run->stream, err));
     for (int32_t i = 0; i < run->moves->source_begin[run->moves->stage_count]; i++)
         comm_device_lend_sums(run->comm, run->call, run->moves->sources[i]);
+    for (int32_t i = 0; i < sums->peer_count; i++)
+        comm_device_lend_sums(run->comm, run->call, sums->peers[i]);
     FFA_TRY(differentiate(run, err));
+    if (sums->is_replicated)
+        FFA_TRY(signal_replicated(run, err));
     FFA_TRY(pass_totals_made(&run->totals, run->pass, run->stream, err));
     FFA_TRY(fetch_rest(run, 2, err));
     if (sums->copy_count > 0)

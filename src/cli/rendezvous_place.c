@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which process of a launch this is: as the caller says, or as the innermost launcher does in its
+ * variables. The id of the launch becomes a part of names of files.
+ */
+#include "cli/file.h"
+#include "cli/rendezvous.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool read_number(const char *text, int32_t max, int32_t *out)
+{
+    char *end;
+    long long number;
+
+    if (!text || !*text)
+        return false;
+    errno = 0;
+    number = strtoll(text, &end, 10);
+    *out = (int32_t)number;
+    return errno == 0 && *end == '\0' && number >= 0 && number <= max;
+}
+
+/* What a launcher says of a process; the id is one or two variables. */
+static const struct launcher {
+    const char *rank, *count, *local, *id, *more;
+} launchers[] = {
+    { "RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT" },
+    { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+      "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid" },
+    { "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "PMI_JOBID", "SLURM_STEP_ID" },
+    { "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_JOB_ID", "SLURM_STEP_ID" },
+};
+
+/* Letters and digits of the id, others as '_': it stands in names of files. */
+static void add_id(char *id, const char *text)
+{
+    size_t at = strlen(id);
+
+    if (!text)
+        return;
+    if (at > 0 && at + 1 < RENDEZVOUS_ID_BYTES)
+        id[at++] = '.';
+    for (; *text && at + 1 < RENDEZVOUS_ID_BYTES; text++) {
+        const bool is_plain = (*text >= '0' && *text <= '9') || (*text >= 'a' && *text <= 'z') ||
+                              (*text >= 'A' && *text <= 'Z') || *text == '-';
+
+        id[at++] = is_plain ? *text : '_';
+    }
+    id[at] = '\0';
+}
+
+static bool ask_launchers(struct rendezvous_place *out, rendezvous_variable get, void *user)
+{
+    for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
+        const struct launcher *l = &launchers[i];
+
+        if (!read_number(get(user, l->rank), INT32_MAX, &out->rank) ||
+            !read_number(get(user, l->count), INT32_MAX, &out->rank_count))
+            continue;
+        if (!read_number(get(user, l->local), INT32_MAX, &out->local))
+            out->local = out->rank;
+        add_id(out->id, get(user, l->id));
+        add_id(out->id, get(user, l->more));
+        (void)snprintf(out->from, sizeof out->from, "%s, %s", l->rank, l->count);
+        return true;
+    }
+    return false;
+}
+
+ffa_status rendezvous_find(struct rendezvous_place *out, int32_t rank, int32_t rank_count,
+                           rendezvous_variable get, void *user, ffa_error *err)
+{
+    *out = (struct rendezvous_place){ .rank = rank, .rank_count = rank_count, .local = rank };
+    if (rank >= 0)
+        (void)snprintf(out->from, sizeof out->from, "--rank, --ranks");
+    else if (!ask_launchers(out, get, user))
+        return cli_error(err, FFA_INVALID, 0,
+                         "which rank this process is, is not said: no --rank, and no variables of "
+                         "torchrun, mpirun or srun");
+    if (out->rank_count < 1 || out->rank_count > RENDEZVOUS_RANKS_MAX)
+        return cli_error(err, FFA_INVALID, 0, "the number of ranks (%s) is %d, not in [1, %d]",
+                         out->from, out->rank_count, RENDEZVOUS_RANKS_MAX);
+    if (out->rank >= out->rank_count)
+        return cli_error(err, FFA_INVALID, 0, "the rank (%s) is %d, not in [0, %d)", out->from,
+                         out->rank, out->rank_count);
+    return FFA_OK;
+}

@@ -134,8 +134,11 @@ static int calls_of(double ms)
 {
     const double least_ms = options.is_quick ? QUICK_SERIES_MS : SERIES_MS;
     const double least = options.is_quick ? CALLS_FEW : CALLS_LEAST;
-    double calls = most(ceil(least_ms / ms), least);
+    double calls;
 
+    if (!(ms > 0)) /* a device without a clock: the emulator */
+        return (int)least;
+    calls = most(ceil(least_ms / ms), least);
     if (calls * ms > SERIES_MS_MOST)
         calls = most(floor(SERIES_MS_MOST / ms), CALLS_FEW);
     if (options.ranks > bench.gpus && calls > least)
@@ -160,9 +163,9 @@ static double whole_series(const struct rank *r, bool is_backward, int calls)
 }
 
 /* Milliseconds of a call, on the first rank; 0 on the others. */
-static double part_series(struct rank *r, int v, bool is_backward, int calls)
+static double plan_series(struct rank *r, int v, bool is_backward, int calls)
 {
-    struct part *p = &r->parts[v];
+    struct rank_plan *p = &r->plans[v];
     double since_ms, begin_ms, end_ms;
     ffa_error err;
 
@@ -204,8 +207,8 @@ static void warm_up(struct rank *r, bool is_backward)
         bench.calls = calls_of(ms / bench.gpus);
     }
     for (int v = 0; v < VARIANTS; v++) {
-        (void)part_series(r, v, is_backward, 2);
-        r->parts[v].host_count = 0;
+        (void)plan_series(r, v, is_backward, 2);
+        r->plans[v].host_count = 0;
     }
 }
 
@@ -219,7 +222,7 @@ static void compare_rows(struct difference *d, const struct rank *r, int v, enum
                          const int64_t *ids, int64_t rows)
 {
     const size_t bytes = (size_t)row_bytes(t);
-    uint16_t *whole = memory(bytes), *part = memory(bytes);
+    uint16_t *whole = memory(bytes), *own = memory(bytes);
     ffa_error err;
 
     for (int64_t i = 0; i < CHECKED_ROWS && i < rows; i++) {
@@ -229,33 +232,34 @@ static void compare_rows(struct difference *d, const struct rank *r, int v, enum
                              (char *)bench.whole.rows[t] + ids[row] * (int64_t)bytes,
                              (int64_t)bytes, FFA_FROM_DEVICE, &err),
              "copy", &err);
-        must(ffa_device_copy(r->context, part, (char *)r->parts[v].rows[t] + row * (int64_t)bytes,
+        must(ffa_device_copy(r->context, own, (char *)r->plans[v].rows[t] + row * (int64_t)bytes,
                              (int64_t)bytes, FFA_FROM_DEVICE, &err),
              "copy", &err);
         for (int64_t j = 0; j < columns(t); j++) {
-            const double want = from_bf16(whole[j]), far = fabs(from_bf16(part[j]) - want);
+            const double want = from_bf16(whole[j]), far = fabs(from_bf16(own[j]) - want);
 
             d->largest_value = most(fabs(want), d->largest_value);
             d->largest = isnan(far) ? INFINITY : most(far, d->largest);
         }
     }
     free(whole);
-    free(part);
+    free(own);
 }
 
 /* The largest difference of what the pass wrote, on the first rank and the last one. */
 static double check_pass(int v, bool is_backward)
 {
     const enum tensor begin = is_backward ? DQ : OUT, end = is_backward ? LSE : DQ;
+    const int32_t step = options.ranks > 1 ? options.ranks - 1 : 1;
     double largest = 0;
     ffa_error err;
 
     for (enum tensor t = begin; t < end; t++) {
         struct difference d = { 0, 0 };
 
-        for (int32_t i = 0; i<options.ranks; i += options.ranks> 1 ? options.ranks - 1 : 1) {
+        for (int32_t i = 0; i < options.ranks; i += step) {
             const struct rank *r = &bench.ranks[i];
-            const struct part *p = &r->parts[v];
+            const struct rank_plan *p = &r->plans[v];
             const ffa_rows rows = rows_of(p, r, t);
             const int64_t count = ffa_dispatch_query_rows(p->dispatch, i);
             int64_t *ids = memory((size_t)count * sizeof *ids);
@@ -294,7 +298,7 @@ static struct facts facts_of(int v, bool is_backward)
     struct facts f = { 0 };
 
     for (int32_t i = 0; i < options.ranks; i++) {
-        struct part *p = &bench.ranks[i].parts[v];
+        struct rank_plan *p = &bench.ranks[i].plans[v];
         const ffa_parallel_pass_info *info = &p->info;
 
         f.dispatch_ms = most(p->dispatch_ms, f.dispatch_ms);
@@ -317,23 +321,25 @@ static struct facts facts_of(int v, bool is_backward)
 /* Of sorted samples. */
 static double spread(const double *ms)
 {
-    return (ms[options.rounds - 1] - ms[0]) / ms[options.rounds / 2];
+    const double middle = ms[options.rounds / 2];
+
+    return middle > 0 ? (ms[options.rounds - 1] - ms[0]) / middle : 0;
 }
 
 static void print_head(void)
 {
     printf("%d ranks on %d x %s; times of a call, medians of %d rounds and their spread\n"
-           "%-19s %-8s %-10s %9s %5s %9s %5s  %9s  %7s  %7s %8s  %6s %8s %7s %9s  %s\n",
+           "%-19s %-8s %-10s %9s %5s %9s %5s  %10s  %7s  %7s %8s  %6s %8s %7s %9s  %s\n",
            options.ranks, bench.gpus, bench.device, options.rounds, "case", "pass", "plan", "T1 ms",
-           "", "T ms", "", "T1/(GT)", "TFLOP/s", "host us", "made ms", "stages", "rows", "win MB",
-           "work MB", "difference");
+           "", "T ms", "", "efficiency", "TFLOP/s", "host us", "made ms", "stages", "rows",
+           "win MB", "work MB", "difference");
     fflush(stdout);
 }
 
 static void report_plan(int v, bool is_backward, double whole_ms)
 {
     const struct facts f = facts_of(v, is_backward);
-    const double ms = median(bench.parts_ms[v], options.rounds);
+    const double ms = median(bench.plans_ms[v], options.rounds);
     const double flops = (is_backward ? 10.0 : 4.0) * (double)ffa_mask_area(bench.mask, 0) *
                          bench.c->heads_q * HEAD_DIM;
     const double efficiency = whole_ms / (bench.gpus * ms);
@@ -341,10 +347,10 @@ static void report_plan(int v, bool is_backward, double whole_ms)
     const double difference = check_pass(v, is_backward);
     const char *pass = is_backward ? "backward" : "forward";
 
-    printf("%-19s %-8s %-10s %9.3f %4.1f%% %9.3f %4.1f%%  %9.3f  %7.1f  %7.1f %8.2f  %6d %8lld "
+    printf("%-19s %-8s %-10s %9.3f %4.1f%% %9.3f %4.1f%%  %10.3f  %7.1f  %7.1f %8.2f  %6d %8lld "
            "%7.1f %9.1f  %.2g\n",
            bench.name, pass, variants[v].name, whole_ms, 100 * spread(bench.whole_ms), ms,
-           100 * spread(bench.parts_ms[v]), efficiency, tflops, f.host_us, f.made_ms, f.stages,
+           100 * spread(bench.plans_ms[v]), efficiency, tflops, f.host_us, f.made_ms, f.stages,
            (long long)f.rows, (double)f.window_bytes / 1e6, (double)f.workspace_bytes / 1e6,
            difference);
     fflush(stdout);
@@ -358,7 +364,7 @@ static void report_plan(int v, bool is_backward, double whole_ms)
             "\"received_rows\":%lld,\"window_bytes\":%lld,\"workspace_bytes\":%lld,"
             "\"difference\":%g,\"rounds\":%d,\"calls\":%d}\n",
             bench.device, bench.gpus, options.ranks, bench.name, (long long)bench.tokens, pass,
-            variants[v].name, whole_ms, spread(bench.whole_ms), ms, spread(bench.parts_ms[v]),
+            variants[v].name, whole_ms, spread(bench.whole_ms), ms, spread(bench.plans_ms[v]),
             efficiency, tflops, f.host_us, f.dispatch_ms, f.plan_ms, f.pass_ms, f.stages,
             (long long)f.rows, (long long)f.window_bytes, (long long)f.workspace_bytes,
             isfinite(difference) ? difference : -1.0, options.rounds, bench.calls);
@@ -372,10 +378,10 @@ static void measure(struct rank *r, bool is_backward)
         if (r->rank == 0)
             bench.whole_ms[round] = whole_series(r, is_backward, bench.whole_calls);
         for (int v = 0; v < VARIANTS; v++) {
-            const double ms = part_series(r, v, is_backward, bench.calls);
+            const double ms = plan_series(r, v, is_backward, bench.calls);
 
             if (r->rank == 0)
-                bench.parts_ms[v][round] = ms;
+                bench.plans_ms[v][round] = ms;
         }
     }
     if (r->rank == 0) {

@@ -252,7 +252,7 @@ static int32_t sms_of(const struct rank *r, int32_t *margin)
 }
 
 /* Its dispatch, plan and pass, as a rank of several hosts makes them: each its own. */
-static void part_plan(struct part *p, const struct rank *r, const struct variant *v)
+static void plan_build(struct rank_plan *p, const struct rank *r, const struct variant *v)
 {
     const ffa_dispatch_mask mask = { bench.mask, 1 };
     const ffa_topology topology = { options.ranks, 0 };
@@ -292,7 +292,7 @@ static void part_plan(struct part *p, const struct rank *r, const struct variant
     p->pass_ms = times[3] - times[2];
 }
 
-ffa_rows rows_of(const struct part *p, const struct rank *r, enum tensor t)
+ffa_rows rows_of(const struct rank_plan *p, const struct rank *r, enum tensor t)
 {
     return (ffa_rows){ .dispatch = p->dispatch,
                        .side = is_key(t) ? FFA_SIDE_KEYS : FFA_SIDE_QUERIES,
@@ -302,7 +302,7 @@ ffa_rows rows_of(const struct part *p, const struct rank *r, enum tensor t)
                        .head_dim = HEAD_DIM };
 }
 
-static void part_rows(struct part *p, const struct rank *r)
+static void plan_rows(struct rank_plan *p, const struct rank *r)
 {
     const int64_t tokens = ffa_dispatch_query_rows(p->dispatch, r->rank);
     uint16_t *packed = memory((size_t)(tokens * row_bytes(Q)));
@@ -322,7 +322,7 @@ static void part_rows(struct part *p, const struct rank *r)
     free(packed);
 }
 
-static void part_args(struct part *p, const struct rank *r)
+static void plan_args(struct rank_plan *p, const struct rank *r)
 {
     ffa_parallel_args *args = &p->args;
 
@@ -346,11 +346,11 @@ static void part_args(struct part *p, const struct rank *r)
                                 : p->info.backward_workspace_bytes;
 }
 
-static void part_create(struct part *p, const struct rank *r, const struct variant *v)
+static void plan_create(struct rank_plan *p, const struct rank *r, const struct variant *v)
 {
     ffa_error err;
 
-    part_plan(p, r, v);
+    plan_build(p, r, v);
     p->info = (ffa_parallel_pass_info)FFA_PARALLEL_PASS_INFO_INIT;
     must(ffa_parallel_pass_info_get(p->pass, r->kernels, bench.c->heads_q, bench.c->heads_kv,
                                     &p->info, &err),
@@ -358,8 +358,8 @@ static void part_create(struct part *p, const struct rank *r, const struct varia
     p->upload = device_memory(r->context, p->info.upload_bytes);
     must(ffa_parallel_pass_upload(p->pass, r->kernels, p->upload, r->stream, &err), "upload", &err);
     must(ffa_device_stream_synchronize(r->context, r->stream, &err), "upload", &err);
-    part_rows(p, r);
-    part_args(p, r);
+    plan_rows(p, r);
+    plan_args(p, r);
     p->args.workspace = device_memory(r->context, p->args.workspace_bytes);
 }
 
@@ -371,9 +371,9 @@ void rank_create(struct rank *r)
     r->kernels = make_kernels(r->context, FFA_SPEC_BACKWARD | FFA_SPEC_PARALLEL);
     must(ffa_device_stream_create(&r->stream, r->context, &err), "stream", &err);
     for (int v = 0; v < VARIANTS; v++) {
-        const ffa_parallel_pass_info *info = &r->parts[v].info;
+        const ffa_parallel_pass_info *info = &r->plans[v].info;
 
-        part_create(&r->parts[v], r, &variants[v]);
+        plan_create(&r->plans[v], r, &variants[v]);
         opts.key_bytes = info->key_bytes > opts.key_bytes ? info->key_bytes : opts.key_bytes;
         opts.sum_bytes = info->sum_bytes > opts.sum_bytes ? info->sum_bytes : opts.sum_bytes;
     }
@@ -388,7 +388,7 @@ void rank_destroy(struct rank *r)
 {
     ffa_comm_destroy(r->comm);
     for (int v = 0; v < VARIANTS; v++) {
-        struct part *p = &r->parts[v];
+        struct rank_plan *p = &r->plans[v];
 
         for (int t = 0; t < TENSORS; t++)
             ffa_device_free(r->context, p->rows[t]);

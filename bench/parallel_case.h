@@ -39,7 +39,7 @@ struct variant {
 enum tensor { Q, K, V, DOUT, OUT, DQ, DK, DV, LSE, TENSORS, INPUTS = DOUT + 1 };
 
 /* One plan of one rank, and its rows on the rank's GPU. */
-struct part {
+struct rank_plan {
     ffa_dispatch *dispatch;
     ffa_parallel_plan *plan;
     ffa_parallel_pass *pass;
@@ -58,7 +58,7 @@ struct rank {
     ffa_kernels *kernels;
     ffa_comm *comm;
     ffa_stream stream;
-    struct part parts[VARIANTS];
+    struct rank_plan plans[VARIANTS];
     double begin_ms, end_ms; /* of its last series */
     const void *mine;        /* what it brings to an allgather */
     pthread_t thread;
@@ -90,7 +90,7 @@ struct bench {
     pthread_barrier_t meeting;
     /* of a pass; written by the first rank, between two meetings */
     int whole_calls, calls;                                      /* of a series */
-    double whole_ms[ROUNDS_MAX], parts_ms[VARIANTS][ROUNDS_MAX]; /* of one call */
+    double whole_ms[ROUNDS_MAX], plans_ms[VARIANTS][ROUNDS_MAX]; /* of one call */
 };
 
 extern struct options options;
@@ -110,7 +110,7 @@ int64_t columns(enum tensor tensor);
 int64_t row_bytes(enum tensor tensor);
 float from_bf16(uint16_t bits);
 /* What selects the rank's rows of a tensor. */
-ffa_rows rows_of(const struct part *part, const struct rank *rank, enum tensor tensor);
+ffa_rows rows_of(const struct rank_plan *plan, const struct rank *rank, enum tensor tensor);
 
 /* The mask and the inputs of bench.c, bench.tokens long; for finish. */
 void case_init(void);

@@ -4,7 +4,9 @@
  *
  * A library is a shared object of nvrtc.c, loaded from memory. A launch is checked when it is
  * enqueued, and is one run of the machine when its stream comes to it. FFA_EMULATOR_SEED and the
- * launch's number choose the schedule, FFA_EMULATOR_SMS how many blocks run at a time.
+ * launch's number choose the schedule, FFA_EMULATOR_SMS how many
+ * SMs a device has. Each SM has one block at a time. A launch keeps the SMs that were free when it
+ * began.
  */
 #include "machine.h"
 #include "stream_calls.h"
@@ -15,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 /* The size of the file: it ends with its section table. */
@@ -123,28 +126,76 @@ EXPORT cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttri
     return cudaSuccess;
 }
 
-cudaError_t kernel_run(const struct kernel *kernel, struct launch_shape shape, const void *args,
-                       uint64_t number)
-{
-    char error[EMULATOR_ERROR_TEXT];
-    const bool is_done = emulator_run(
-        &(struct emulator_launch){
-            .entry = kernel->entry,
-            .args = args,
-            .blocks = (int)shape.blocks,
-            .threads = (int)shape.threads,
-            .cluster = (int)shape.cluster,
-            .resident = runtime_sm_count(),
-            .shared_bytes = (int)shape.shared_bytes,
-            .seed = (uint64_t)runtime_setting("FFA_EMULATOR_SEED", 1, INT32_MAX) << 32 | number,
-        },
-        error);
+/* ---- SMs, each with a block at a time ---- */
 
-    if (!is_done)
+static int busy_sms[EMULATOR_DEVICES];
+
+/* Take up to `wanted` of the SMs that are free now, in whole clusters, one cluster at least where
+ * none is busy. Returns how many; 0: not even a cluster of them is free. */
+static int sms_try(int device, int wanted, int cluster)
+{
+    int busy = __atomic_load_n(&busy_sms[device], __ATOMIC_ACQUIRE), taken;
+
+    do {
+        const int free_sms = runtime_sm_count() - busy;
+
+        taken = (wanted < free_sms ? wanted : free_sms) / cluster * cluster;
+        if (taken <= 0)
+            taken = busy == 0 ? cluster : 0;
+    } while (!__atomic_compare_exchange_n(&busy_sms[device], &busy, busy + taken, false,
+                                          __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
+    return taken;
+}
+
+/* The same, once there are some. 0: none became free in time, or there was a failure meanwhile. */
+static int sms_take(int device, int wanted, int cluster)
+{
+    const struct timespec pause = { .tv_nsec = 50000 };
+    const int64_t from_ns = runtime_now_ns(), limit_ms = runtime_timeout_ms();
+    int taken;
+
+    while ((taken = sms_try(device, wanted, cluster)) == 0) {
+        if (streams_failure() != cudaSuccess || runtime_now_ns() - from_ns > limit_ms * 1000000)
+            return 0;
+        (void)nanosleep(&pause, NULL);
+    }
+    return taken;
+}
+
+static void sms_give(int device, int taken)
+{
+    (void)__atomic_sub_fetch(&busy_sms[device], taken, __ATOMIC_ACQ_REL);
+}
+
+cudaError_t kernel_run(const struct kernel *kernel, struct launch_shape shape, const void *args,
+                       uint64_t number, int device)
+{
+    const int sms = sms_take(device, (int)shape.blocks, (int)shape.cluster);
+    char error[EMULATOR_ERROR_TEXT] = "other launches keep all SMs";
+    const bool is_done =
+        sms > 0 &&
+        emulator_run(
+            &(struct emulator_launch){
+                .entry = kernel->entry,
+                .args = args,
+                .blocks = (int)shape.blocks,
+                .threads = (int)shape.threads,
+                .cluster = (int)shape.cluster,
+                .resident = sms,
+                .shared_bytes = (int)shape.shared_bytes,
+                .seed = (uint64_t)runtime_setting("FFA_EMULATOR_SEED", 1, INT32_MAX) << 32 | number,
+            },
+            error);
+
+    if (is_done) /* after a failure the device runs nothing any more */
+        sms_give(device, sms);
+    else
         fprintf(stderr, "emulator: %s, launch %llu: %s\n", kernel->name, (unsigned long long)number,
                 error);
     return is_done ? cudaSuccess : cudaErrorLaunchFailure;
 }
+
+/* ---- launches ---- */
 
 /* Blocks of a cluster, which all lie in x; 0 where the launch asks for other clusters. */
 static unsigned cluster_of(const cudaLaunchConfig_t *config)

@@ -43,8 +43,9 @@ struct launch_shape {
     size_t shared_bytes;
 };
 
-/* Run a launch to its end. `number` makes its schedule another than that of other launches. */
+/* Run a launch to its end, on SMs of the device that no other launch has. `number` makes its
+ * schedule another than that of other launches. */
 cudaError_t kernel_run(const struct kernel *kernel, struct launch_shape shape, const void *args,
-                       uint64_t number);
+                       uint64_t number, int device);
 
 #endif

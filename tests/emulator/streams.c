@@ -97,6 +97,23 @@ static void mark_wait(const struct mark *mark)
 
 /* ---- doing the work ---- */
 
+/* Streams are late now and then, and now and then very late, so that what nothing orders comes in
+ * another order. */
+static void be_late(uint64_t order)
+{
+    enum { LATE = 8, VERY_LATE = 64, MOST_US = 2000, VERY_MOST_US = 20000 };
+    uint64_t random = order + (uint64_t)runtime_setting("FFA_EMULATOR_SEED", 1, INT32_MAX) * 977;
+    struct timespec pause = { 0 };
+
+    random = (random ^ random >> 30) * 0xbf58476d1ce4e5b9ull;
+    random = (random ^ random >> 27) * 0x94d049bb133111ebull;
+    random ^= random >> 31;
+    pause.tv_nsec =
+        (long)(random / VERY_LATE % (random % VERY_LATE ? MOST_US : VERY_MOST_US)) * 1000;
+    if (random % LATE == 0)
+        (void)nanosleep(&pause, NULL);
+}
+
 static bool is_there(const uint64_t *word, uint64_t value)
 {
     return (int64_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - value) >= 0;
@@ -123,11 +140,11 @@ static cudaError_t word_wait(const uint64_t *word, uint64_t value)
     return cudaSuccess;
 }
 
-static cudaError_t run(const struct work *work)
+static cudaError_t run(const struct work *work, int device)
 {
     switch (work->kind) {
     case WORK_LAUNCH:
-        return kernel_run(work->kernel, work->shape, work->args, work->number);
+        return kernel_run(work->kernel, work->shape, work->args, work->number, device);
     case WORK_HOST:
         work->host(work->to);
         break;
@@ -189,7 +206,9 @@ static void run_first(const struct stream *stream)
         work->mark->passed_ns = runtime_now_ns();
     } else if (failure == cudaSuccess) {
         let_go();
-        code = run(work);
+        if (!stream->is_legacy)
+            be_late(stream->first->order);
+        code = run(work, stream->device);
         hold();
         if (code != cudaSuccess)
             fail(code);

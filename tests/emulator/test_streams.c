@@ -451,6 +451,22 @@ START_TEST(launches_of_two_streams_run_at_the_same_time)
 }
 END_TEST
 
+/* With one SM, the launch that polls keeps out the one that would end it. */
+START_TEST(launches_share_the_sms)
+{
+    cudaStream_t waits = stream_new(cudaStreamNonBlocking),
+                 raising = stream_new(cudaStreamNonBlocking);
+
+    ck_assert_int_eq(setenv("FFA_EMULATOR_SMS", "1", 1), 0);
+    ck_assert_int_eq(setenv("FFA_EMULATOR_TIMEOUT_MS", "200", 1), 0);
+    launch(polls, 0, waits);
+    pause_ms(A_WHILE_MS);
+    launch(raises, 7, raising);
+    ck_assert_int_eq(cudaDeviceSynchronize(), cudaErrorLaunchFailure);
+    ck_assert_uint_eq(flag, 0);
+}
+END_TEST
+
 START_TEST(a_stream_writes_what_a_launch_polls)
 {
     cudaStream_t waits = stream_new(cudaStreamNonBlocking),
@@ -559,6 +575,7 @@ int main(void)
     tcase_add_test(tc, what_is_no_word_is_refused);
     tcase_add_test(tc, batches_of_copies);
     tcase_add_test(tc, launches_of_two_streams_run_at_the_same_time);
+    tcase_add_test(tc, launches_share_the_sms);
     tcase_add_test(tc, a_stream_writes_what_a_launch_polls);
     tcase_add_test(tc, a_failure_stays_and_ends_what_waits);
     tcase_add_test(tc, a_capture_does_nothing_and_each_replay_all);

@@ -99,7 +99,10 @@ typedef struct ffa_parallel_pass ffa_parallel_pass;
  * kernels  made with FFA_SPEC_PARALLEL for the rank's GPU; with FFA_SPEC_BACKWARD for backward
  *          passes, too.
  *
- * Fails with FFA_INVALID; FFA_UNSUPPORTED: queries that move, replicated keys; FFA_NOMEM, FFA_GPU.
+ * Replicated keys do not move: each rank's k and v are all keys. Backward, every rank receives what
+ * all ranks summed of them, in its workspace, and dk and dv have the same bits on all ranks.
+ *
+ * Fails with FFA_INVALID; FFA_UNSUPPORTED: queries that move; FFA_NOMEM, FFA_GPU.
  * Thread: any. Blocks: host work. Needs no other rank.
  */
 FFA_API ffa_status ffa_parallel_pass_create(ffa_parallel_pass **out, const ffa_parallel_plan *plan,

@@ -126,7 +126,7 @@ struct cli_option {
             "look into this bundle after the store; repeatable", 0, 0                              \
     }
 
-enum { CLI_OPTIONS_MAX = 48, CLI_PARSE_GO = -1 };
+enum { CLI_OPTIONS_MAX = 64, CLI_PARSE_GO = -1 };
 
 /* All options of a command: its own, then those of a context if it opens one, then those of all. */
 struct cli_table {

@@ -3,6 +3,7 @@
  * ffa run: one attention call on files or made-up numbers, compared with the oracle, timed.
  */
 #include "cli/cli.h"
+#include "cli/file.h"
 #include "cli/run_case.h"
 
 #include <inttypes.h>
@@ -33,9 +34,10 @@ struct run_options {
     int64_t sm_margin;
     int64_t device; /* -1: the first a kernel exists for */
     int64_t sinks;
-    double scale;      /* 0: 1 / sqrt(head_dim) */
-    double softcap;    /* 0: none */
-    const char *moves; /* with --ranks: "keys", "queries" or "auto" */
+    double scale;                 /* 0: 1 / sqrt(head_dim) */
+    double softcap;               /* 0: none */
+    const char *moves;            /* with --ranks: "keys", "queries" or "auto" */
+    const char *timeline, *trace; /* files */
     struct run_ranks_options ranks;
     bool wants_check, wants_time, wants_debug, wants_backward, wants_unpacked;
     bool wants_split, wants_whole; /* --split, --no-split */
@@ -130,6 +132,10 @@ static int read_ranks(const struct cli *cli, struct run_options *options)
         return cli_fail_text(cli, FFA_INVALID,
                              "--ranks-per-node, --stages, --moves and --delay need --ranks");
     ranks->moves = options->moves ? cli_word(options->moves, moves) : FFA_PARALLEL_MOVE_KEYS;
+    ranks->wants_timeline = options->timeline || options->trace;
+    if (ranks->wants_timeline && (!ranks->ranks || strcmp(options->backend, "cuda") != 0))
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--timeline and --trace need --ranks and --backend cuda");
     if (ranks->ranks && options->wants_isolation)
         return cli_fail_text(cli, FFA_UNSUPPORTED,
                              "--isolate is of a plan of one device: not with --ranks");
@@ -539,6 +545,10 @@ static json_t *as_object(const struct run_case *run, const ffa_context_info *inf
     add_time(object, &result->forward, run_case_flops(run));
     if (result->is_checked)
         add_check(object, result);
+    if (options->timeline)
+        cli_set_text(object, "timeline", options->timeline);
+    if (options->trace)
+        cli_set_text(object, "trace", options->trace);
     if (options->wants_backward)
         (void)json_object_set_new(object, "backward", backward_object(run, options, result));
     return object;
@@ -646,6 +656,43 @@ static int report(const struct cli *cli, const struct run_case *run,
     return is_bad ? CLI_FAILED : CLI_DONE;
 }
 
+static ffa_status write_text(const struct cli *cli, const char *path,
+                             ffa_status (*make)(char **out, const struct timeline *timeline,
+                                                ffa_error *err),
+                             const struct timeline *timeline, ffa_error *err)
+{
+    char *text;
+    ffa_status rc;
+
+    if (!path)
+        return FFA_OK;
+    rc = make(&text, timeline, err);
+    if (rc == FFA_OK)
+        rc = file_write(path, text, strlen(text), err);
+    if (rc == FFA_OK && !cli->json)
+        cli_note(cli, "wrote %s", path);
+    free(text);
+    return rc;
+}
+
+/* What --timeline and --trace ask for. */
+static ffa_status write_timeline(const struct cli *cli, const struct run_options *options,
+                                 const struct run_case *run, ffa_error *err)
+{
+    struct timeline timeline;
+    ffa_status rc;
+
+    if (!options->ranks.wants_timeline)
+        return FFA_OK;
+    rc = run_ranks_timeline(run->ranks, &timeline, err);
+    if (rc == FFA_OK)
+        rc = write_text(cli, options->timeline, timeline_svg, &timeline, err);
+    if (rc == FFA_OK)
+        rc = write_text(cli, options->trace, timeline_trace, &timeline, err);
+    free((void *)timeline.ranks);
+    return rc;
+}
+
 static int run_one(const struct cli *cli, const struct run_options *options, ffa_context *context,
                    const ffa_mask *mask, const struct run_shape *shape)
 {
@@ -662,6 +709,8 @@ static int run_one(const struct cli *cli, const struct run_options *options, ffa
         rc = run_ranks_create(&run.ranks, &run, &options->ranks, &err);
     if (rc == FFA_OK)
         rc = work(cli, options, &run, &result, &err);
+    if (rc == FFA_OK)
+        rc = write_timeline(cli, options, &run, &err);
     status = rc == FFA_OK ? report(cli, &run, options, &result) : cli_fail(cli, &err);
     run_case_finish(&run);
     return status;
@@ -751,6 +800,10 @@ int cmd_run(struct cli *cli)
           "what travels between ranks: keys, queries or auto; keys", 0, 0 },
         { "delay", CLI_INT, &options.ranks.delay, "N",
           "times a transfer between ranks may be passed over by others; 0", 0, 1000 },
+        { "timeline", CLI_TEXT, &options.timeline, "FILE",
+          "write a picture of what each rank's last passes did, and when (GPUs)", 0, 0 },
+        { "trace", CLI_TEXT, &options.trace, "FILE",
+          "write the same in Chrome's trace event format", 0, 0 },
         { "backward", CLI_FLAG, &options.wants_backward, NULL, "run the backward pass, too", 0, 0 },
         { "deterministic", CLI_FLAG, &options.wants_determinism, NULL,
           "dq, too, has the same bits in every run", 0, 0 },

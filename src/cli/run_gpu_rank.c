@@ -114,6 +114,9 @@ struct run_gpu_rank {
     void *sink, *upload, *workspace;
     int64_t workspace_bytes;
     int32_t sm_margin;
+    ffa_parallel_trace *trace; /* NULL: not wanted */
+    ffa_parallel_span spans[2][FFA_PARALLEL_SPANS_MAX];
+    int32_t span_counts[2]; /* forward, backward */
 };
 
 static ffa_status make_kernels(struct run_gpu_rank *r, ffa_error *err)
@@ -247,6 +250,8 @@ ffa_status run_gpu_rank_create(struct run_gpu_rank **out, const struct run_gpu_r
         rc = make_pass(r, err);
     if (rc == FFA_OK)
         rc = make_rows(r, err);
+    if (rc == FFA_OK && opts->wants_spans)
+        rc = ffa_parallel_trace_create(&r->trace, r->context, err);
     if (rc == FFA_OK)
         rc = make_comm(r, err);
     if (rc != FFA_OK)
@@ -259,6 +264,7 @@ void run_gpu_rank_destroy(struct run_gpu_rank *r)
     if (!r)
         return;
     ffa_comm_destroy(r->comm);
+    ffa_parallel_trace_destroy(r->trace);
     ffa_parallel_pass_destroy(r->pass);
     for (int i = 0; i < RUN_TENSORS; i++)
         ffa_device_free(r->context, r->rows[i]);
@@ -273,6 +279,13 @@ void run_gpu_rank_destroy(struct run_gpu_rank *r)
 ffa_parallel_pass_info run_gpu_rank_info(const struct run_gpu_rank *r)
 {
     return r->info;
+}
+
+struct timeline_rank run_gpu_rank_timeline(const struct run_gpu_rank *r)
+{
+    return (struct timeline_rank){ .rank = r->opts.rank,
+                                   .passes = { { r->spans[0], r->span_counts[0] },
+                                               { r->spans[1], r->span_counts[1] } } };
 }
 
 /* ---- a pass ---- */
@@ -331,15 +344,29 @@ static ffa_status meet(struct run_gpu_rank *r, ffa_error *err)
                : FFA_OK;
 }
 
+/* Of the last call. */
+static ffa_status read_spans(struct run_gpu_rank *r, bool is_backward, ffa_error *err)
+{
+    ffa_parallel_span *spans = r->spans[is_backward];
+
+    if (!r->trace)
+        return FFA_OK;
+    ffa_parallel_span_init(spans, sizeof *spans);
+    return ffa_parallel_trace_get(r->trace, spans, FFA_PARALLEL_SPANS_MAX,
+                                  &r->span_counts[is_backward], err);
+}
+
 static ffa_status run_calls(struct run_gpu_rank *r, bool is_backward, int calls, ffa_error *err)
 {
-    const ffa_parallel_args args = args_of(r);
+    ffa_parallel_args args = args_of(r);
     ffa_status rc = FFA_OK, status;
 
-    for (int i = 0; i < calls && rc == FFA_OK; i++)
+    for (int i = 0; i < calls && rc == FFA_OK; i++) {
+        args.trace = i == calls - 1 ? r->trace : NULL;
         rc = is_backward
                  ? ffa_parallel_backward(r->pass, r->kernels, r->comm, &args, r->stream, err)
                  : ffa_parallel_forward(r->pass, r->kernels, r->comm, &args, r->stream, err);
+    }
     status = ffa_device_stream_synchronize(r->context, r->stream, rc == FFA_OK ? err : NULL);
     if (rc == FFA_OK)
         rc = status;
@@ -367,6 +394,8 @@ ffa_status run_gpu_rank_pass(struct run_gpu_rank *r, void *const rows[RUN_TENSOR
     if (rc == FFA_OK)
         rc = meet(r, err);
     *us = cli_clock_us() - since_us;
+    if (rc == FFA_OK)
+        rc = read_spans(r, is_backward, err);
     if (rc == FFA_OK)
         rc = is_backward ? copy_rows(r, rows, backward_out, 3, false, err)
                          : copy_rows(r, rows, forward_out, 2, false, err);

@@ -9,6 +9,7 @@
 #define FFA_CLI_RUN_GPU_RANK_H
 
 #include "cli/run_case.h"
+#include "cli/timeline.h"
 
 /* Where the ranks of a process meet: all wait until each has come. */
 struct run_meeting;
@@ -33,6 +34,7 @@ struct run_gpu_rank_opts {
     const ffa_parallel_plan *plan; /* of the rank; read during create */
     int64_t rows[RUN_TENSORS];     /* of each tensor that the rank has; 0 of the others */
     struct run_meeting *meeting;   /* borrowed */
+    bool wants_spans;              /* of the last call of each pass */
 };
 
 /* SMs that each of so many ranks on so many contexts computes on. */
@@ -46,6 +48,8 @@ void run_gpu_rank_destroy(struct run_gpu_rank *rank);
  * the pass. *us: of the calls, between two meetings of all ranks. */
 ffa_status run_gpu_rank_pass(struct run_gpu_rank *rank, void *const rows[RUN_TENSORS],
                              bool is_backward, int calls, int64_t *us, ffa_error *err);
+/* What the last calls did, as wants_spans asks; borrowed until the next pass of the rank. */
+struct timeline_rank run_gpu_rank_timeline(const struct run_gpu_rank *rank);
 /* What the rank's pass needs. */
 ffa_parallel_pass_info run_gpu_rank_info(const struct run_gpu_rank *rank);
 

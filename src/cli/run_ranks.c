@@ -47,6 +47,7 @@ struct run_ranks {
     ffa_context **contexts; /* [context_count], borrowed; 0: on the CPU */
     int32_t context_count;
     struct run_meeting *meeting; /* of ranks on GPUs */
+    bool wants_timeline;
 };
 
 /* ---- rows ---- */
@@ -192,6 +193,7 @@ static ffa_status open_gpu(struct rank *r)
         .sink = all->run->host[RUN_SINK],
         .plan = r->plan,
         .meeting = all->meeting,
+        .wants_spans = all->wants_timeline,
     };
 
     for (int i = 0; i < RUN_TENSORS; i++)
@@ -369,6 +371,7 @@ ffa_status run_ranks_create(struct run_ranks **out, const struct run_case *run,
     all->sum_dtype = run->shape.dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32;
     all->contexts = options->contexts;
     all->context_count = options->context_count;
+    all->wants_timeline = options->wants_timeline;
     rc = make_dispatch(all, options, err);
     if (rc == FFA_OK)
         rc = make_group(all, options, err);
@@ -427,6 +430,19 @@ void run_ranks_destroy(struct run_ranks *all)
         free(all->ranks);
     }
     free(all);
+}
+
+ffa_status run_ranks_timeline(const struct run_ranks *all, struct timeline *out, ffa_error *err)
+{
+    struct timeline_rank *ranks = calloc((size_t)all->count, sizeof *ranks);
+
+    *out = (struct timeline){ ranks, 0 };
+    if (!ranks)
+        return cli_error(err, FFA_NOMEM, 0, "no memory for a timeline");
+    for (int32_t i = 0; i < all->count; i++)
+        if (all->ranks[i].gpu)
+            ranks[out->count++] = run_gpu_rank_timeline(all->ranks[i].gpu);
+    return FFA_OK;
 }
 
 static void add_gpu_facts(struct run_ranks_facts *facts, ffa_parallel_pass_info info)

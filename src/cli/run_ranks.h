@@ -6,6 +6,8 @@
 #ifndef FFA_CLI_RUN_RANKS_H
 #define FFA_CLI_RUN_RANKS_H
 
+#include "cli/timeline.h"
+
 #include <ffa/ffa.h>
 #include <stdbool.h>
 
@@ -21,6 +23,7 @@ struct run_ranks_options {
     /* [context_count], borrowed: a context a GPU, which ranks take in turn; 0: the CPU. */
     ffa_context **contexts;
     int32_t context_count;
+    bool wants_timeline; /* on GPUs */
 };
 
 /* Limits of a run. */
@@ -28,8 +31,8 @@ struct run_ranks_facts {
     int32_t ranks, forward_stages, backward_stages;
     int64_t received_rows;
     bool moves_queries;
-    int32_t gpus;                                   /* 0: on the CPU */
-    int64_t window_bytes, workspace_bytes;          /* on GPUs, most of any rank */
+    int32_t gpus;                          /* 0: on the CPU */
+    int64_t window_bytes, workspace_bytes; /* on GPUs, most of any rank */
 };
 
 struct run_ranks;
@@ -42,6 +45,9 @@ void run_ranks_destroy(struct run_ranks *ranks);
  * without taking rows apart and putting them together. Backward needs a forward pass before. */
 ffa_status run_ranks_pass(struct run_ranks *ranks, bool is_backward, int calls, float *ms,
                           ffa_error *err);
+/* What the last calls of this process's ranks did, as wants_timeline asks. *out: caller's, free()
+ * its ranks; the spans are borrowed until the next pass. FFA_NOMEM. */
+ffa_status run_ranks_timeline(const struct run_ranks *ranks, struct timeline *out, ffa_error *err);
 struct run_ranks_facts run_ranks_facts_get(const struct run_ranks *ranks);
 
 #endif

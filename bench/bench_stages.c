@@ -10,8 +10,9 @@
  *
  *   whole   one launch of ordinary kernels, all keys there
  *   set     one launch of kernels that wait for flags, which were all set before
- *   late    the same, while another stream copies stage after stage and sets its flag
- *   staged  a launch a stage with fp32 partial results in between (FFA_SPEC_STAGED)
+ *   late    the same, while another stream copies stage after stage and sets its flag; copies
+ * within one GPU need SMs, so the launch leaves LATE_SMS free staged  a launch a stage with fp32
+ * partial results in between (FFA_SPEC_STAGED)
  *
  * Times are of the attention launches of a pass, with what each needs before and after on its own
  * GPU; backward, the sums of received keys stay in fp32, and own keys' are not cast.
@@ -25,7 +26,7 @@
 
 #include <stdio.h>
 
-enum { RUNS = 21, STREAM_BYTE = 0x11 };
+enum { RUNS = 21, STREAM_BYTE = 0x11, LATE_SMS = 4 };
 
 enum way { WAY_WHOLE, WAY_SET, WAY_LATE, WAY_STAGED, WAYS };
 static const char *const way_names[WAYS] = { "whole", "set", "late", "staged" };
@@ -240,9 +241,10 @@ static void run_arriving(struct bench *b, enum way way, bool is_backward)
         .owners = b->owners,
         .owner_at = b->owner_at,
     };
-    const ffa_forward_args forward = forward_args(b, 0);
-    const ffa_backward_args backward = backward_args(b, 0);
+    ffa_forward_args forward = forward_args(b, 0);
+    ffa_backward_args backward = backward_args(b, 0);
 
+    forward.sm_margin = backward.sm_margin = way == WAY_LATE ? LATE_SMS : 0;
     if (way == WAY_LATE)
         send_stages(b, &b->local[is_backward]);
     if (is_backward)
@@ -356,7 +358,7 @@ static void make_kernels(struct bench *b)
     }
 }
 
-static void make_locals(struct bench *b, const char *spec, int32_t ranks, int32_t rank)
+static void make_locals(struct bench *b, const char *spec, int32_t ranks, int32_t rank, int32_t sms)
 {
     const ffa_topology topology = { ranks, 0 };
     ffa_parallel_plan_opts opts = FFA_PARALLEL_PLAN_OPTS_INIT;
@@ -372,6 +374,7 @@ static void make_locals(struct bench *b, const char *spec, int32_t ranks, int32_
     opts.model.heads_kv = b->heads_kv;
     opts.model.head_dim = b->dim;
     opts.forward_stages = opts.backward_stages = b->stages;
+    opts.sms = sms;
     must(ffa_parallel_plan_create(&plan, dispatch, mask, rank, &opts, &err), "plan");
     for (int i = 0; i < 2; i++)
         must(rank_plan_local(&b->local[i], plan, i, &err), "cells of the rank");
@@ -426,8 +429,8 @@ int main(int argc, char **argv)
     b.columns = 2 * (int64_t)b.heads_kv * b.dim;
     open_device(&b);
     make_kernels(&b);
-    make_locals(&b, argv[1], (int32_t)strtol(argv[2], NULL, 10),
-                (int32_t)strtol(argv[3], NULL, 10));
+    make_locals(&b, argv[1], (int32_t)strtol(argv[2], NULL, 10), (int32_t)strtol(argv[3], NULL, 10),
+                gpu_device_sm_count(b.gpu));
     make_ways(&b, false);
     make_ways(&b, true);
     make_memory(&b);

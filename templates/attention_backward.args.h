@@ -49,12 +49,15 @@ struct attention_backward_args {
     int *dq_semaphores;
     struct arrivals arrivals; /* read by kernels of the row `arrivals` */
     struct departures departures;
+    /* Where keys arrive: the groups that tiles of one list stand in (own keys first, each stage,
+     * the other own keys): group g ends at tile group_end[g]. */
+    int group_count, group_end[ARRIVAL_STAGES_MAX + 1];
 };
 
 #ifdef __cplusplus
-static_assert(sizeof(attention_backward_args) == 960, "host and device disagree");
+static_assert(sizeof(attention_backward_args) == 1024, "host and device disagree");
 #else
-_Static_assert(sizeof(struct attention_backward_args) == 960, "host and device disagree");
+_Static_assert(sizeof(struct attention_backward_args) == 1024, "host and device disagree");
 #endif
 
 enum {

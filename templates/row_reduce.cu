@@ -7,6 +7,7 @@
  *   sum   out = own + sum of received
  *   avg   the same, divided by 1 + the number of received rows
  *   lse   lse = log(e^own_lse + sum of e^received_lse),  out = sum of e^(lse_i - lse) out_i
+ *   max   out = the largest of own and received; NaN counts as -inf
  *
  * The trick is that of row_copy: a thread has one vector of each of ROW_DEPTH rows in flight. They
  * are of one segment; rows of an item that are not, or past the end, go one by one.
@@ -24,7 +25,7 @@ namespace spec {
 #undef FFA_SPEC
 }
 
-constexpr bool is_lse = spec::op == 3;
+constexpr bool is_lse = spec::op == 3, is_max = spec::op == 4;
 constexpr int input_bytes = spec::input == 3 ? 4 : 2;
 
 /* ---- vectors of columns ---- */
@@ -177,7 +178,8 @@ FFA_DEVICE float weight_of(float lse, float shift)
 
 /* ---- sums ---- */
 
-/* Adds a vector of each row. A part without keys, whose weight is 0, may hold anything. */
+/* Adds a vector of each row, or takes the larger ones. A part without keys, whose weight is 0, may
+ * hold anything. */
 template <int columns, int depth>
 FFA_DEVICE void add(float (&sums)[depth][columns], const input_word<columns> (&words)[depth],
                     const float (&weights)[depth])
@@ -188,7 +190,9 @@ FFA_DEVICE void add(float (&sums)[depth][columns], const input_word<columns> (&w
         unpack(more, words[i]);
 #pragma unroll
         for (int c = 0; c < columns; ++c)
-            if (!is_lse)
+            if (is_max)
+                sums[i][c] = fmaxf(sums[i][c], more[c]);
+            else if (!is_lse)
                 sums[i][c] += more[c];
             else if (weights[i] != 0.0f)
                 sums[i][c] = fmaf(weights[i], more[c], sums[i][c]);
@@ -222,8 +226,13 @@ FFA_DEVICE void reduce_rows(const row_reduce_args &a, const row_reduce_tensor &t
         add<columns, depth>(sums, words, weights);
     } else {
 #pragma unroll
-        for (int i = 0; i < depth; ++i)
+        for (int i = 0; i < depth; ++i) {
             unpack(sums[i], words[i]);
+#pragma unroll
+            for (int c = 0; c < columns; ++c)
+                if (is_max)
+                    sums[i][c] = fmaxf(sums[i][c], neg_inf());
+        }
     }
 #pragma unroll 1
     for (int s = 0; s < segment.count; ++s) {

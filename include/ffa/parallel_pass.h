@@ -151,11 +151,13 @@ FFA_API ffa_status ffa_parallel_pass_upload(ffa_parallel_pass *pass, const ffa_k
  * streams of the communicator, joined by events, and no SM is used for them. All buffers must live
  * until the call completes. It cannot be captured in a CUDA graph.
  *
- * out, lse, dk and dv have the same bits in every run, and so has dq of kernels made with
- * FFA_SPEC_DETERMINISTIC: sums of dk and dv join by ascending rank.
+ * out, lse, dk, dv and dsink have the same bits in every run, and so has dq of kernels made with
+ * FFA_SPEC_DETERMINISTIC: sums of dk, dv and dsink join by ascending rank. dsink and max_logits
+ * have the same bits on all ranks.
  *
- * args     heads, dims and dtype as of the kernels; sum_dtype 0 or FFA_FP32. max_logits and dsink
- *          must be NULL where the group has several ranks (FFA_UNSUPPORTED).
+ * args     heads, dims and dtype as of the kernels; sum_dtype 0 or FFA_FP32. max_logits is given to
+ *          kernels with FFA_SPEC_MAX_LOGITS and only to them; dsink has at most 8192 numbers. Both
+ *          are of the pass that writes them, and not looked at by the other.
  *
  * Fails with FFA_INVALID: an argument, named with value and limit, and nothing was enqueued;
  * FFA_COMM and FFA_TIMEOUT: the group is broken; FFA_GPU: the group is broken then, too. What goes
@@ -183,10 +185,11 @@ FFA_API ffa_status ffa_parallel_backward(ffa_parallel_pass *pass, const ffa_kern
  *               are copied there and announced), attention; backward also wait (until the sum
  *               window may be written) before attention, and after it wait (for the sums of other
  *               ranks) and sums. Attention is every launch of the pass: backward, the preparation
- *               and dq, too.
+ *               and dq, too. Last totals, where the call has some: waited for and joined.
  *     fetch     wait and copy of each stage. The end of a copy is when the attention launch could
  *               begin with the stage. A stage whose sources were all waited for has no wait.
- *     reduce    backward: wait and copy of the sums that one rank made in one of its stages.
+ *     reduce    backward: wait and copy of the sums that one rank made in one of its stages. Last
+ *               totals: sent to all ranks, and theirs waited for.
  */
 typedef enum ffa_parallel_lane {
     FFA_PARALLEL_LANE_COMPUTE,
@@ -199,7 +202,8 @@ typedef enum ffa_parallel_span_kind {
     FFA_PARALLEL_SPAN_PUBLISH,
     FFA_PARALLEL_SPAN_COPY,
     FFA_PARALLEL_SPAN_ATTENTION,
-    FFA_PARALLEL_SPAN_SUMS
+    FFA_PARALLEL_SPAN_SUMS,
+    FFA_PARALLEL_SPAN_TOTALS /* max_logits or dsink */
 } ffa_parallel_span_kind;
 
 enum { FFA_PARALLEL_SPANS_MAX = 128 }; /* of a pass */

@@ -29,6 +29,8 @@ struct ffa_plan {
         int32_t count;
         int32_t stage_end[TILE_STAGES_MAX];
         int64_t stage_tiles[TILE_STAGES_MAX]; /* backward: key tiles of each stage, of all lists */
+        /* Backward, of one list: groups of tiles, and the tiles up to the end of each. */
+        int32_t group_count, group_end[TILE_STAGES_MAX + 1];
     } arriving;
     uint32_t flags;                   /* FFA_PLAN_..., as asked for */
     int64_t capacity_bytes;           /* of the buffer of a plan that is replayed; 0: it is not */

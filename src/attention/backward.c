@@ -400,6 +400,8 @@ static ffa_status arriving_fill(struct attention_backward_args *launch, const st
         (int64_t)launch->tile_items * call->kernels->backward_cluster * BACKWARD_CONSUMER_WARPS;
 
     launch->arrivals = arrivals_of(call->plan, call->arriving);
+    launch->group_count = call->plan->arriving.group_count;
+    memcpy(launch->group_end, call->plan->arriving.group_end, sizeof launch->group_end);
     return departures_fill(&launch->departures, call->plan, call->arriving, warps,
                            (int *)(void *)(call->workspace + DEPARTURES_AT), err);
 }

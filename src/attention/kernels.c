@@ -566,8 +566,6 @@ ffa_status ffa_kernels_create(ffa_kernels **out, ffa_context *context,
     kernels_init(kernels, context, &spec);
     if (context->gpu) {
         FFA_TRY(kernels_resolve_gpu(kernels, &spec, err));
-        if (kernels->is_parallel)
-            FFA_TRY(rows_kernels_load(kernels, err));
     } else {
         FFA_TRY(spec_check_cpu(&spec, err));
         kernels_resolve_cpu(kernels, &spec);

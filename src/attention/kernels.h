@@ -52,6 +52,7 @@ struct ffa_kernels {
     struct gpu_kernel *backward_fp32; /* in fp32: for several parts; NULL: `backward` does it */
     /* Of context-parallel passes (rows_device.h); NULL without, and on the CPU. */
     struct gpu_kernel *row_copy, *row_copy_runs, *row_reduce;
+    struct gpu_kernel *totals_sum, *totals_max; /* row_reduce, fp32 to fp32 */
 };
 
 static inline bool kernels_on_gpu(const struct ffa_kernels *kernels)

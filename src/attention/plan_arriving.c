@@ -79,6 +79,13 @@ static void note_stages(ffa_plan *plan, const struct tile_stages *stages)
         plan->arriving.stage_end[s] = stages->ends[s];
     for (int64_t t = 0; t < plan->backward.tile_count; t++)
         plan->arriving.stage_tiles[tile_stage_of(stages, plan->backward.tiles[t].begin)]++;
+    if (plan->backward.list_count > 1 || plan->backward.tile_count == 0)
+        return;
+    plan->arriving.group_count = stages->count + 1;
+    for (int64_t t = 0; t < plan->backward.tile_count; t++)
+        for (int32_t g = tile_group_of(stages, plan->backward.tiles[t].begin); g <= stages->count;
+             g++)
+            plan->arriving.group_end[g] = (int32_t)t + 1;
 }
 
 ffa_status plan_create_arriving(ffa_plan **out, const ffa_kernels *kernels,

@@ -207,16 +207,16 @@ int64_t plan_l2_heads_kv(const ffa_plan *plan)
                            plan->forward.shape.seqlen_k * plan->choice.token_bytes);
 }
 
-/* One L2 group of all head groups, however many tiles the launch works on together. In several, the
- * first would go through all stages, and wait for them, before the second had worked on any of its
- * own keys; and no stage would be complete before the last. Tiles of several heads at work at the
- * same time share less of L2, but each head's rows are still read by many tiles together. */
-static struct backward_order arriving_order(const struct tile_plan *tiles,
-                                            const struct order_query *query)
+/* Of keys that arrive, owners add up one sum of each key tile that comes from a rank: no parts. The
+ * L2 groups are as of any plan, in each group of tiles (backward_schedule.h). */
+static struct backward_order order_of(const ffa_plan *plan, const struct tile_plan *tiles,
+                                      const struct order_query *query)
 {
-    const int64_t items = tiles->tile_count * query->heads_kv;
+    struct backward_order order = backward_order_find(tiles, query);
 
-    return (struct backward_order){ 1, (int32_t)min64(items, INT32_MAX / query->at_a_time) };
+    if (plan->arriving.count)
+        order.parts = 1;
+    return order;
 }
 
 /* The plan remembers the last answer in 15 bits of a word; the others say to which question. (A
@@ -229,13 +229,11 @@ struct backward_order plan_order(const ffa_plan *plan, const struct order_query 
     const uint64_t known = atomic_load(plan->order);
     struct backward_order order;
 
-    if (plan->arriving.count)
-        return arriving_order(tiles, query);
     if (query->group >> 12 || query->heads_kv >> 18 || query->at_a_time >> 12)
-        return backward_order_find(tiles, query);
+        return order_of(plan, tiles, query);
     if (known >> 15 == key >> 15)
         return (struct backward_order){ (int32_t)(known >> 3 & 0xfff), (int32_t)(known & 7) };
-    order = backward_order_find(tiles, query);
+    order = order_of(plan, tiles, query);
     atomic_store(plan->order, key | (uint64_t)order.parts << 3 | (uint64_t)order.waves);
     return order;
 }

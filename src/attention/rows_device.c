@@ -40,13 +40,19 @@ ffa_status rows_kernels_load(struct ffa_kernels *kernels, ffa_error *err)
     const struct setting plain[] = { { "runs", 0 }, { NULL, 0 } };
     const struct setting runs[] = { { "runs", 1 }, { NULL, 0 } };
     const struct row_reduce_types types = own_types(kernels);
+    const struct row_reduce_types sum = { FFA_FP32, FFA_FP32, ROW_REDUCE_SUM };
+    const struct row_reduce_types max = { FFA_FP32, FFA_FP32, ROW_REDUCE_MAX };
     struct jit_spec jit;
     ffa_status rc;
 
     FFA_TRY(kernel_make(&kernels->row_copy, &jit, kernels, "row_copy", plain, err));
     FFA_TRY(kernel_make(&kernels->row_copy_runs, &jit, kernels, "row_copy", runs, err));
-    if (kernels->has_backward)
+    if (kernels->has_backward) {
         FFA_TRY(row_reduce_load(&kernels->row_reduce, kernels, &types, err));
+        FFA_TRY(row_reduce_load(&kernels->totals_sum, kernels, &sum, err));
+    }
+    if (kernels->has_max_logits)
+        FFA_TRY(row_reduce_load(&kernels->totals_max, kernels, &max, err));
 out:
     if (rc != FFA_OK)
         rows_kernels_unload(kernels);
@@ -58,7 +64,10 @@ void rows_kernels_unload(struct ffa_kernels *kernels)
     gpu_kernel_unload(kernels->row_copy);
     gpu_kernel_unload(kernels->row_copy_runs);
     gpu_kernel_unload(kernels->row_reduce);
+    gpu_kernel_unload(kernels->totals_sum);
+    gpu_kernel_unload(kernels->totals_max);
     kernels->row_copy = kernels->row_copy_runs = kernels->row_reduce = NULL;
+    kernels->totals_sum = kernels->totals_max = NULL;
 }
 
 /* ---- what both share ---- */

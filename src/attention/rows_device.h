@@ -12,8 +12,9 @@
 #include "row_copy.args.h"
 #include "row_reduce.args.h"
 
-/* Loads row_copy and, of kernels with a backward pass, row_reduce of fp32 sums to the gradients'
- * dtype. On failure nothing stays loaded. May compile. */
+/* Loads row_copy; of kernels with a backward pass, row_reduce of fp32 sums to the gradients' dtype
+ * and to fp32; of kernels with max_logits, row_reduce of fp32 maxima. On failure nothing stays
+ * loaded. May compile. */
 ffa_status rows_kernels_load(struct ffa_kernels *kernels, ffa_error *err);
 void rows_kernels_unload(struct ffa_kernels *kernels);
 
@@ -51,7 +52,8 @@ ffa_status row_copy_enqueue(const struct ffa_kernels *kernels, const struct row_
 enum row_reduce_op {
     ROW_REDUCE_SUM = 1,
     ROW_REDUCE_AVG = 2, /* the sum divided by 1 + the number of received rows */
-    ROW_REDUCE_LSE = 3  /* (out, lse) pairs */
+    ROW_REDUCE_LSE = 3, /* (out, lse) pairs */
+    ROW_REDUCE_MAX = 4  /* the largest; NaN counts as -inf */
 };
 
 /* What a row_reduce kernel is compiled for: bf16, fp16 or fp32. */

@@ -5,6 +5,9 @@
 #include "cli/cli.h"
 #include "cli/file.h"
 #include "cli/run_case.h"
+#include "cli/run_meeting.h"
+#include "cli/run_process.h"
+#include "cli/run_report.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -19,48 +22,8 @@ enum {
     CALLS_MAX = 100,      /* calls a sample, at most */
     CHECK_SAMPLES = 2048, /* rows compared where the case is too large for all */
     CHECK_LINES = 512,    /* the same of gradients: rows, and as many keys */
-    CHECK_TILE = 128      /* rows around multiples of it are worth a sample */
-};
-
-struct run_options {
-    const char *mask;
-    const char *heads;
-    const char *dtype;
-    const char *backend;
-    const char *files[RUN_TENSORS];
-    int64_t head_dim, head_dim_v;
-    int64_t seed;
-    int64_t repeat;
-    int64_t sm_margin;
-    int64_t device; /* -1: the first a kernel exists for */
-    int64_t sinks;
-    double scale;                 /* 0: 1 / sqrt(head_dim) */
-    double softcap;               /* 0: none */
-    const char *moves;            /* with --ranks: "keys", "queries" or "auto" */
-    const char *timeline, *trace; /* files */
-    struct run_ranks_options ranks;
-    bool wants_check, wants_time, wants_debug, wants_backward, wants_unpacked;
-    bool wants_split, wants_whole; /* --split, --no-split */
-    bool wants_isolation, wants_determinism, wants_dlse;
-};
-
-/* What calls of one pass took. */
-struct run_time {
-    float ms_first;
-    float ms_median; /* of --repeat calls after a warm-up; the first call's without --time */
-    float ms_min;
-};
-
-/* What a run found out. */
-struct run_result {
-    struct run_time forward, backward;
-    struct oracle_report report;
-    struct oracle_tolerance tolerance;
-    double max_error; /* largest |got - want| of out */
-    struct oracle_backward_report gradients;
-    struct oracle_backward_tolerance gradients_tolerance;
-    bool is_checked;
-    bool is_same_again; /* deterministic: the gradients of a second call */
+    CHECK_TILE = 128,     /* rows around multiples of it are worth a sample */
+    TIMEOUT_S_MAX = 86400
 };
 
 typedef ffa_status (*run_call)(struct run_case *run, int calls, float *ms, ffa_error *err);
@@ -128,9 +91,11 @@ static int read_ranks(const struct cli *cli, struct run_options *options)
     static const char *const moves[] = { "keys", "queries", "auto", NULL };
     struct run_ranks_options *ranks = &options->ranks;
 
-    if (!ranks->ranks && (ranks->per_node || ranks->stages || ranks->delay || options->moves))
-        return cli_fail_text(cli, FFA_INVALID,
-                             "--ranks-per-node, --stages, --moves and --delay need --ranks");
+    if (!ranks->ranks && (ranks->per_node || ranks->stages || ranks->delay || options->moves ||
+                          options->timeout_s != 0.0))
+        return cli_fail_text(
+            cli, FFA_INVALID,
+            "--ranks-per-node, --stages, --moves, --delay and --timeout need --ranks");
     ranks->moves = options->moves ? cli_word(options->moves, moves) : FFA_PARALLEL_MOVE_KEYS;
     ranks->wants_timeline = options->timeline || options->trace;
     if (ranks->wants_timeline && (!ranks->ranks || strcmp(options->backend, "cuda") != 0))
@@ -146,7 +111,30 @@ static int read_ranks(const struct cli *cli, struct run_options *options)
     if (ranks->moves < 0)
         return cli_fail_text(cli, FFA_INVALID, "--moves is '%s', not keys, queries or auto",
                              options->moves);
+    if (options->timeout_s < 0 || options->timeout_s > TIMEOUT_S_MAX)
+        return cli_fail_text(cli, FFA_INVALID, "--timeout is %g, not in (0, %d] seconds",
+                             options->timeout_s, TIMEOUT_S_MAX);
+    ranks->timeout_ms = (int64_t)(options->timeout_s * 1e3);
     ranks->seed = options->seed;
+    return CLI_PARSE_GO;
+}
+
+/* Whether this process is one rank of several. */
+static int read_process(const struct cli *cli, struct run_options *options)
+{
+    struct rendezvous_place *place = &options->place;
+    const int status =
+        run_process_find(cli, &options->process, options->ranks.ranks, place, &options->rendezvous);
+
+    if (status != CLI_PARSE_GO || place->rank_count == 0)
+        return status;
+    if (strcmp(options->backend, "cpu") == 0)
+        return cli_fail_text(cli, FFA_UNSUPPORTED,
+                             "--backend cpu runs ranks as threads of one process: not with the "
+                             "processes of --rendezvous");
+    if (strcmp(options->backend, "auto") == 0)
+        options->backend = "cuda";
+    options->ranks.ranks = place->rank_count;
     return CLI_PARSE_GO;
 }
 
@@ -235,7 +223,7 @@ static ffa_status fill_inputs(const struct cli *cli, const struct run_options *o
             rc = run_case_read(run, i, options->files[i], &rounded, err);
         else
             run_case_fill(run, i, (uint64_t)options->seed);
-        if (rounded)
+        if (rounded && options->place.rank == 0)
             cli_note(cli, "%s: float32, rounded to %s", options->files[i],
                      run_dtype_name(run->shape.dtype));
     }
@@ -377,6 +365,16 @@ static ffa_status first_call(struct run_case *run, run_call call, struct run_tim
     return rc;
 }
 
+/* Whether somebody looks at them. */
+static bool wants_outputs(const struct run_options *options)
+{
+    bool wants = options->wants_check;
+
+    for (int i = 0; i < RUN_TENSORS; i++)
+        wants = wants || options->files[i];
+    return wants;
+}
+
 static ffa_status work(const struct cli *cli, const struct run_options *options,
                        struct run_case *run, struct run_result *result, ffa_error *err)
 {
@@ -385,6 +383,7 @@ static ffa_status work(const struct cli *cli, const struct run_options *options,
     ffa_forward_args host_args;
     struct oracle_backward_case test = run_case_oracle_backward(run, &host_args, lists);
     bool is_large = run_case_cells(run) > (double)ORACLE_CELLS_MAX;
+    const bool is_first = options->place.rank == 0; /* of several processes */
     struct oracle_case forward = test.forward;
     ffa_status rc = fill_inputs(cli, options, run, err);
 
@@ -398,262 +397,28 @@ static ffa_status work(const struct cli *cli, const struct run_options *options,
         rc = first_call(run, run_case_forward, &result->forward, err);
     if (rc == FFA_OK && options->wants_backward)
         rc = first_call(run, run_case_backward, &result->backward, err);
+    if (rc == FFA_OK && run->ranks && wants_outputs(options))
+        rc = run_ranks_collect(run->ranks, false, err);
+    if (rc == FFA_OK && run->ranks && options->wants_backward && wants_outputs(options))
+        rc = run_ranks_collect(run->ranks, true, err);
     if (rc == FFA_OK)
         rc = run_case_download(run, err);
-    for (size_t i = 0; i < CLI_COUNT(outputs) && rc == FFA_OK; i++)
-        if (options->files[outputs[i]])
-            rc = run_case_write(run, outputs[i], options->files[outputs[i]], err);
-    if (rc == FFA_OK && options->wants_check)
-        rc = check(&forward, options, result, err);
-    if (rc == FFA_OK && options->wants_check && options->wants_backward)
-        rc = check_gradients(&test, is_large, options, result, err);
     if (rc == FFA_OK && options->wants_check && options->wants_determinism)
         rc = run_case_backward_again(run, &result->is_same_again, err);
     if (rc == FFA_OK && options->wants_time)
         rc = measure(run, run_case_forward, options->repeat, &result->forward, err);
     if (rc == FFA_OK && options->wants_time && options->wants_backward)
         rc = measure(run, run_case_backward, options->repeat, &result->backward, err);
+    if (rc == FFA_OK && run->ranks) /* what follows is work of one rank, and may take long */
+        run_ranks_leave(run->ranks);
+    for (size_t i = 0; i < CLI_COUNT(outputs) && rc == FFA_OK && is_first; i++)
+        if (options->files[outputs[i]])
+            rc = run_case_write(run, outputs[i], options->files[outputs[i]], err);
+    if (rc == FFA_OK && options->wants_check && is_first)
+        rc = check(&forward, options, result, err);
+    if (rc == FFA_OK && options->wants_check && options->wants_backward && is_first)
+        rc = check_gradients(&test, is_large, options, result, err);
     return rc;
-}
-
-/* ---- reporting ---- */
-
-static json_t *kernel_object(const ffa_kernel_info *kernel)
-{
-    json_t *object = json_object();
-
-    cli_set_text(object, "key", kernel->key);
-    cli_set_text(object, "arch", kernel->arch);
-    cli_set_text(object, "layer", ffa_layer_text(kernel->layer));
-    cli_set_int(object, "registers", kernel->registers);
-    cli_set_real(object, "resolve_ms", (double)kernel->resolve_us / 1e3);
-    return object;
-}
-
-static void add_check(json_t *object, const struct run_result *result)
-{
-    cli_set_real(object, "max_error", result->max_error);
-    cli_set_real(object, "relative_error", result->report.out);
-    cli_set_real(object, "row_error", result->report.row);
-    cli_set_real(object, "lse_error", result->report.lse);
-    cli_set_real(object, "relative_limit", result->tolerance.out);
-    cli_set_real(object, "row_limit", result->tolerance.row);
-    cli_set_real(object, "lse_limit", result->tolerance.lse);
-    cli_set_int(object, "compared_rows", result->report.compared);
-    (void)json_object_set_new(object, "passed", json_boolean(result->report.passed));
-}
-
-static void add_time(json_t *object, const struct run_time *time, double flops)
-{
-    cli_set_real(object, "milliseconds", (double)time->ms_median);
-    cli_set_real(object, "milliseconds_min", (double)time->ms_min);
-    cli_set_real(object, "milliseconds_first", (double)time->ms_first);
-    cli_set_real(object, "tflops", flops / ((double)time->ms_median * 1e9));
-}
-
-static json_t *backward_object(const struct run_case *run, const struct run_options *options,
-                               const struct run_result *result)
-{
-    const struct oracle_backward_report *report = &result->gradients;
-    json_t *object = json_object();
-
-    cli_set_int(object, "workspace_bytes", run->workspace_bytes);
-    add_time(object, &result->backward, run_case_backward_flops(run));
-    if (!result->is_checked)
-        return object;
-    cli_set_real(object, "dq_error", report->dq);
-    cli_set_real(object, "dk_error", report->dk);
-    cli_set_real(object, "dv_error", report->dv);
-    cli_set_real(object, "dsink_error", report->dsink);
-    cli_set_real(object, "head_error", report->head);
-    cli_set_real(object, "row_error", report->row);
-    cli_set_real(object, "key_error", report->key);
-    cli_set_real(object, "relative_limit", result->gradients_tolerance.whole);
-    cli_set_real(object, "head_limit", result->gradients_tolerance.head);
-    cli_set_real(object, "line_limit", result->gradients_tolerance.line);
-    cli_set_int(object, "compared_lines", report->compared);
-    if (options->wants_determinism)
-        (void)json_object_set_new(object, "same_bits_again", json_boolean(result->is_same_again));
-    (void)json_object_set_new(object, "passed", json_boolean(report->passed));
-    return object;
-}
-
-static json_t *ranks_object(struct run_ranks_facts facts)
-{
-    json_t *object = json_object();
-
-    cli_set_int(object, "count", facts.ranks);
-    cli_set_int(object, "forward_stages", facts.forward_stages);
-    cli_set_int(object, "backward_stages", facts.backward_stages);
-    cli_set_text(object, "moves", facts.moves_queries ? "queries" : "keys");
-    cli_set_int(object, "received_rows", facts.received_rows);
-    cli_set_int(object, "gpus", facts.gpus);
-    cli_set_int(object, "window_bytes", facts.window_bytes);
-    cli_set_int(object, "workspace_bytes", facts.workspace_bytes);
-    return object;
-}
-
-/* What the library chose for the mask, on this backend. Ranks have plans of their own. */
-static json_t *plan_object(const struct run_case *run, const ffa_context_info *info)
-{
-    ffa_plan_info plan = FFA_PLAN_INFO_INIT;
-    json_t *object = json_object();
-
-    (void)ffa_plan_info_get(run->plan, &plan, NULL);
-    cli_set_int(object, "tile_m", plan.tile_m);
-    cli_set_int(object, "tile_n", plan.tile_n);
-    cli_set_int(object, "tiles", plan.tile_count);
-    cli_set_int(object, "pack_heads", plan.pack_heads);
-    (void)json_object_set_new(object, "isolated", json_boolean(plan.is_isolated));
-    (void)json_object_set_new(object, "split", json_boolean(plan.split_heads > 0));
-    cli_set_int(object, "split_tiles", plan.split_tiles);
-    if (info->device < 0)
-        return object;
-    cli_set_int(object, "l2_heads_kv", plan.l2_heads_kv);
-    if (plan.backward_parts) {
-        cli_set_int(object, "backward_parts", plan.backward_parts);
-        cli_set_int(object, "backward_waves", plan.backward_waves);
-        cli_set_int(object, "backward_l2_head_groups", plan.backward_l2_head_groups);
-    }
-    cli_set_text(object, "cost_table", plan.cost_table);
-    return object;
-}
-
-static json_t *as_object(const struct run_case *run, const ffa_context_info *info,
-                         const ffa_kernel_info *kernel, const struct run_options *options,
-                         const struct run_result *result)
-{
-    json_t *object = json_object();
-
-    cli_set_text(object, "backend", info->device >= 0 ? "cuda" : "cpu");
-    cli_set_text(object, "device", info->device_name);
-    cli_set_text(object, "mask", options->mask);
-    cli_set_text(object, "dtype", run_dtype_name(run->shape.dtype));
-    cli_set_int(object, "head_dim", run->shape.head_dim);
-    cli_set_int(object, "head_dim_v", run->shape.head_dim_v);
-    cli_set_int(object, "heads_q", run->shape.heads_q);
-    cli_set_int(object, "heads_kv", run->shape.heads_kv);
-    cli_set_int(object, "seqlen_q", run->shape.tokens_q);
-    cli_set_int(object, "seqlen_k", run->shape.tokens_k);
-    cli_set_int(object, "area", ffa_mask_area(run->mask, -1));
-    cli_set_int(object, "seed", options->seed);
-    (void)json_object_set_new(object, "kernel",
-                              info->device >= 0 ? kernel_object(kernel) : json_null());
-    (void)json_object_set_new(object, "plan", run->ranks ? json_null() : plan_object(run, info));
-    if (run->ranks)
-        (void)json_object_set_new(object, "ranks", ranks_object(run_ranks_facts_get(run->ranks)));
-    add_time(object, &result->forward, run_case_flops(run));
-    if (result->is_checked)
-        add_check(object, result);
-    if (options->timeline)
-        cli_set_text(object, "timeline", options->timeline);
-    if (options->trace)
-        cli_set_text(object, "trace", options->trace);
-    if (options->wants_backward)
-        (void)json_object_set_new(object, "backward", backward_object(run, options, result));
-    return object;
-}
-
-static void print_time(const char *name, const struct run_time *time, double flops,
-                       const struct run_options *options)
-{
-    (void)printf("%-8s %.3f ms, %.3g TFLOP/s", name, (double)time->ms_median,
-                 flops / ((double)time->ms_median * 1e9));
-    if (options->wants_time)
-        (void)printf(" (median of %" PRId64 "; %.3f ms at best)", options->repeat,
-                     (double)time->ms_min);
-    (void)printf("\n");
-}
-
-static void print_gradients(const struct run_result *result)
-{
-    const struct oracle_backward_report *report = &result->gradients;
-    const struct oracle_backward_tolerance *limit = &result->gradients_tolerance;
-
-    (void)printf("dq dk dv %s: %" PRId64 " rows and keys\n", report->passed ? "passed" : "failed",
-                 report->compared);
-    (void)printf("         dq %.2e, dk %.2e, dv %.2e, dsink %.2e of %.0e relative\n", report->dq,
-                 report->dk, report->dv, report->dsink, limit->whole);
-    (void)printf("         head %.2e of %.0e, row %.2e and key %.2e of %.0e\n", report->head,
-                 limit->head, report->row, report->key, limit->line);
-}
-
-static void print_ranks(struct run_ranks_facts facts, const struct run_options *options)
-{
-    (void)printf("ranks    %d: %d stages forward", facts.ranks, facts.forward_stages);
-    if (options->wants_backward)
-        (void)printf(", %d backward", facts.backward_stages);
-    (void)printf(", %" PRId64 " rows of %s received, at most\n", facts.received_rows,
-                 facts.moves_queries ? "queries" : "keys");
-    if (facts.gpus)
-        (void)printf("         windows %.1f MiB and workspace %.1f MiB of a rank, at most\n",
-                     (double)facts.window_bytes / 1048576, (double)facts.workspace_bytes / 1048576);
-}
-
-static void print_result(const struct run_case *run, const ffa_context_info *info,
-                         const ffa_kernel_info *kernel, const struct run_options *options,
-                         const struct run_result *result)
-{
-    const struct run_shape *shape = &run->shape;
-
-    if (info->device >= 0)
-        (void)printf("backend  cuda: %s, kernel %s from %s\n", info->device_name, kernel->key,
-                     ffa_layer_text(kernel->layer));
-    else if (!options->ranks.contexts)
-        (void)printf("backend  cpu: %d threads\n", info->cpu_threads);
-    else
-        (void)printf("backend  cuda: %d GPU%s\n", options->ranks.context_count,
-                     options->ranks.context_count == 1 ? "" : "s");
-    (void)printf("case     %" PRId64 " x %" PRId64 " tokens, heads %d:%d, head_dim %d",
-                 shape->tokens_q, shape->tokens_k, shape->heads_q, shape->heads_kv,
-                 shape->head_dim);
-    if (shape->head_dim_v != shape->head_dim)
-        (void)printf(":%d", shape->head_dim_v);
-    (void)printf(", %s, %" PRId64 " cells\n", run_dtype_name(shape->dtype),
-                 ffa_mask_area(run->mask, -1));
-    if (run->ranks)
-        print_ranks(run_ranks_facts_get(run->ranks), options);
-    print_time("time", &result->forward, run_case_flops(run), options);
-    if (options->wants_backward)
-        print_time("backward", &result->backward, run_case_backward_flops(run), options);
-    if (!result->is_checked)
-        return;
-    (void)printf("check    %s: %" PRId64 " rows\n", result->report.passed ? "passed" : "failed",
-                 result->report.compared);
-    (void)printf("         out %.2e of %.0e relative, row %.2e of %.0e, lse %.2e of %.0e\n",
-                 result->report.out, result->tolerance.out, result->report.row,
-                 result->tolerance.row, result->report.lse, result->tolerance.lse);
-    if (options->wants_backward)
-        print_gradients(result);
-    if (options->wants_determinism)
-        (void)printf("         %s in a second call\n",
-                     result->is_same_again ? "the same bits" : "OTHER BITS");
-}
-
-static int report(const struct cli *cli, const struct run_case *run,
-                  const struct run_options *options, const struct run_result *result)
-{
-    ffa_kernel_info kernel = FFA_KERNEL_INFO_INIT;
-    ffa_context_info info = FFA_CONTEXT_INFO_INIT;
-    bool is_bad = result->is_checked && !result->report.passed;
-    bool is_worse = result->is_checked && options->wants_backward && !result->gradients.passed;
-
-    (void)ffa_context_info_get(run->context, &info, NULL);
-    (void)ffa_plan_kernel(run->plan, run->kernels, &kernel, NULL);
-    if (is_bad)
-        cli_note(cli, "check failed: %s", result->report.reason);
-    if (is_worse)
-        cli_note(cli, "check of gradients failed: %s", result->gradients.reason);
-    is_bad |= is_worse;
-    if (result->is_checked && options->wants_determinism && !result->is_same_again) {
-        cli_note(cli, "check failed: the gradients of two calls have other bits");
-        is_bad = true;
-    }
-    if (cli->json)
-        return cli_print_json(cli, as_object(run, &info, &kernel, options, result),
-                              is_bad ? CLI_FAILED : CLI_DONE);
-    print_result(run, &info, &kernel, options, result);
-    return is_bad ? CLI_FAILED : CLI_DONE;
 }
 
 static ffa_status write_text(const struct cli *cli, const char *path,
@@ -675,22 +440,31 @@ static ffa_status write_text(const struct cli *cli, const char *path,
     return rc;
 }
 
-/* What --timeline and --trace ask for. */
+/* What --timeline and --trace ask for, of all ranks; of several processes, rank 0 writes it. */
 static ffa_status write_timeline(const struct cli *cli, const struct run_options *options,
                                  const struct run_case *run, ffa_error *err)
 {
+    struct timeline_rank *ranks;
     struct timeline timeline;
     ffa_status rc;
 
     if (!options->ranks.wants_timeline)
         return FFA_OK;
-    rc = run_ranks_timeline(run->ranks, &timeline, err);
-    if (rc == FFA_OK)
+    rc = run_ranks_timeline(run->ranks, &ranks, err);
+    timeline = (struct timeline){ ranks, (int32_t)options->ranks.ranks };
+    if (rc == FFA_OK && options->place.rank == 0)
         rc = write_text(cli, options->timeline, timeline_svg, &timeline, err);
-    if (rc == FFA_OK)
+    if (rc == FFA_OK && options->place.rank == 0)
         rc = write_text(cli, options->trace, timeline_trace, &timeline, err);
-    free((void *)timeline.ranks);
+    free(ranks);
     return rc;
+}
+
+/* Say what came of it: of several processes, rank 0 does. */
+static int finish(const struct cli *cli, const struct run_case *run,
+                  const struct run_options *options, const struct run_result *result)
+{
+    return options->place.rank == 0 ? run_report(cli, run, options, result) : CLI_DONE;
 }
 
 static int run_one(const struct cli *cli, const struct run_options *options, ffa_context *context,
@@ -711,7 +485,9 @@ static int run_one(const struct cli *cli, const struct run_options *options, ffa
         rc = work(cli, options, &run, &result, &err);
     if (rc == FFA_OK)
         rc = write_timeline(cli, options, &run, &err);
-    status = rc == FFA_OK ? report(cli, &run, options, &result) : cli_fail(cli, &err);
+    if (rc != FFA_OK && options->ranks.meeting)
+        options->ranks.meeting->give_up(options->ranks.meeting, &err);
+    status = rc == FFA_OK ? finish(cli, &run, options, &result) : cli_fail(cli, &err);
     run_case_finish(&run);
     return status;
 }
@@ -719,6 +495,8 @@ static int run_one(const struct cli *cli, const struct run_options *options, ffa
 /* What one option alone cannot tell is wrong. */
 static int check_options(const struct cli *cli, struct run_options *options)
 {
+    int status;
+
     if (options->repeat)
         options->wants_time = true;
     else
@@ -735,7 +513,8 @@ static int check_options(const struct cli *cli, struct run_options *options)
         return cli_fail_text(cli, FFA_INVALID, "--dlse is given without --backward");
     if (!options->mask)
         return cli_fail_text(cli, FFA_INVALID, "--mask is missing, such as --mask causal:4096");
-    return read_ranks(cli, options);
+    status = read_process(cli, options);
+    return status == CLI_PARSE_GO ? read_ranks(cli, options) : status;
 }
 
 /* The options are in order: open what they name, and run. */
@@ -743,6 +522,7 @@ static int run_on_mask(const struct cli *cli, struct run_options *options)
 {
     ffa_error err = { FFA_OK, 0, "" };
     struct run_shape shape = { 0 };
+    struct run_process *process = NULL;
     ffa_context *context = NULL;
     ffa_mask *mask = NULL;
     int status;
@@ -752,21 +532,28 @@ static int run_on_mask(const struct cli *cli, struct run_options *options)
     status = read_shape(cli, options, mask, &shape);
     if (status == CLI_PARSE_GO)
         status = open_backend(cli, options, &shape, &context);
-    if (status == CLI_PARSE_GO && options->ranks.ranks && strcmp(options->backend, "cuda") == 0)
+    if (status == CLI_PARSE_GO && options->place.rank_count)
+        status =
+            run_process_open(cli, &options->place, options->rendezvous, &options->ranks, &process);
+    else if (status == CLI_PARSE_GO && options->ranks.ranks &&
+             strcmp(options->backend, "cuda") == 0)
         status = open_gpus(cli, &options->ranks);
     if (status == CLI_PARSE_GO)
         status = run_one(cli, options, context, mask, &shape);
     close_gpus(&options->ranks);
     ffa_close(context);
     ffa_mask_destroy(mask);
-    return status;
+    return run_process_leave(cli, process, status);
 }
 
 int cmd_run(struct cli *cli)
 {
-    struct run_options options = {
-        .heads = "8:8", .dtype = "bf16", .backend = "auto", .head_dim = 128, .device = -1
-    };
+    struct run_options options = { .heads = "8:8",
+                                   .dtype = "bf16",
+                                   .backend = "auto",
+                                   .head_dim = 128,
+                                   .device = -1,
+                                   .process = { .rank = -1 } };
     const struct cli_option rows[] = {
         { "mask", CLI_TEXT, &options.mask, "SPEC", "the mask: causal:4096, @mask.json, ...", 0, 0 },
         { "heads", CLI_TEXT, &options.heads, "HQ:HK", "query and kv heads; 8:8", 0, 0 },
@@ -792,6 +579,12 @@ int cmd_run(struct cli *cli)
         { "ranks", CLI_INT, &options.ranks.ranks, "N",
           "run on N ranks, threads of this process, by a distributed plan; --backend cuda: on GPUs",
           1, 256 },
+        { "rendezvous", CLI_TEXT, &options.process.folder, "DIR",
+          "ranks are processes with a GPU each, which meet in this folder; FFA_RENDEZVOUS", 0, 0 },
+        { "rank", CLI_INT, &options.process.rank, "R",
+          "the rank of this process, of --ranks; else as torchrun, mpirun or srun say", 0, 255 },
+        { "timeout", CLI_REAL, &options.timeout_s, "SECONDS",
+          "that ranks wait for each other, and a pass may take; 60", 0, 0 },
         { "ranks-per-node", CLI_INT, &options.ranks.per_node, "N",
           "ranks of a node, as the plan sees them; all", 1, 256 },
         { "stages", CLI_INT, &options.ranks.stages, "N",

@@ -73,6 +73,9 @@ static const struct cli_command commands[] = {
       "ffa run --mask varlen-causal:700,96 --heads 8:2 --backward --check\n"
       "ffa run --mask block-causal:4096,3000,900/block=512 --ranks 8 --backend cpu --backward "
       "--check\n"
+      "ffa run --mask causal:65536 --heads 64:8 --ranks 8 --backend cuda --backward --check\n"
+      "torchrun --no-python --nproc-per-node 8 ffa run --rendezvous /tmp/meet --mask causal:65536 "
+      "--backward --check\n"
       "ffa run --mask causal:256 --heads 2 --head-dim 64 --q q.npy --k k.npy --v v.npy --out "
       "out.npy --lse lse.npy\n"
       "FFA_JIT=never ffa run --mask causal:4096 --store none --bundle bundle.ffadb\n" },

@@ -48,6 +48,24 @@ void rendezvous_close(struct rendezvous *meeting);
 /* An ffa_comm_allgather; user: the struct rendezvous. Anything but 0: rendezvous_error says why, as
  * with rendezvous_open. */
 int rendezvous_allgather(void *user, const void *mine, void *all, size_t bytes);
+/* The same with bytes [rank_count] of each rank, into at [rank_count]; where at is NULL, this rank
+ * needs them not, and waits for them. All ranks give the same bytes. */
+int rendezvous_gather(struct rendezvous *meeting, const void *mine, void *const *at,
+                      const size_t *bytes);
 const ffa_error *rendezvous_error(const struct rendezvous *meeting);
+
+/*
+ * Say how this rank ended: by a code of the caller, 0: well, and why (NULL: nothing to say). Who
+ * waits for it in a gather, or comes to one later, then fails with its status and "rank R gave up:
+ * ...". Only the first call counts.
+ */
+void rendezvous_end(struct rendezvous *meeting, int32_t code, const ffa_error *why);
+/*
+ * rendezvous_end(*code, NULL), then wait until all ranks have said how they ended, for as long as
+ * they run. *code: the same on all ranks, 0 or that of the lowest rank that failed; of one whose
+ * group was broken (FFA_COMM) only where no other one failed. FFA_COMM: a rank died, *code is that
+ * of the rest.
+ */
+ffa_status rendezvous_agree(struct rendezvous *meeting, int32_t *code, ffa_error *err);
 
 #endif

@@ -461,6 +461,8 @@ ffa_status run_case_backward_again(struct run_case *run, bool *is_same, ffa_erro
             *is_same = false;
         free(again);
     }
+    if (rc == FFA_OK && run->ranks)
+        rc = run_ranks_all(run->ranks, is_same, err);
     return rc;
 }
 

@@ -9,96 +9,10 @@
 #include "cli/cli.h"
 #include "cli/file.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { SHARED_SMS_FREE = 4 };
-
-/* ---- the meeting ---- */
-
-struct run_meeting {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    int32_t ranks;
-    int32_t come, gone; /* of this round; gone: those that have read what was gathered */
-    int64_t round;
-    char *words; /* [ranks][bytes] */
-    size_t bytes;
-    bool is_over; /* a rank gave up */
-};
-
-struct run_meeting *run_meeting_create(int32_t ranks)
-{
-    struct run_meeting *meeting = calloc(1, sizeof *meeting);
-
-    if (!meeting)
-        return NULL;
-    meeting->ranks = ranks;
-    (void)pthread_mutex_init(&meeting->lock, NULL);
-    (void)pthread_cond_init(&meeting->changed, NULL);
-    return meeting;
-}
-
-void run_meeting_destroy(struct run_meeting *meeting)
-{
-    if (!meeting)
-        return;
-    (void)pthread_mutex_destroy(&meeting->lock);
-    (void)pthread_cond_destroy(&meeting->changed);
-    free(meeting->words);
-    free(meeting);
-}
-
-void run_meeting_give_up(struct run_meeting *meeting)
-{
-    (void)pthread_mutex_lock(&meeting->lock);
-    meeting->is_over = true;
-    (void)pthread_cond_broadcast(&meeting->changed);
-    (void)pthread_mutex_unlock(&meeting->lock);
-}
-
-/* The first to come makes room; all bring the same number of bytes. */
-static void bring(struct run_meeting *m, int32_t rank, const void *mine, size_t bytes)
-{
-    if (m->come == 0) {
-        free(m->words);
-        m->words = malloc((size_t)m->ranks * bytes + 1);
-        m->bytes = bytes;
-        m->is_over = m->is_over || !m->words;
-    }
-    m->is_over = m->is_over || m->bytes != bytes;
-    if (!m->is_over && bytes > 0)
-        memcpy(m->words + (size_t)rank * bytes, mine, bytes);
-}
-
-int run_meeting_gather(struct run_meeting *m, int32_t rank, const void *mine, void *all,
-                       size_t bytes)
-{
-    int64_t round;
-    bool is_over;
-
-    (void)pthread_mutex_lock(&m->lock);
-    while (m->gone > 0 && !m->is_over) /* the last round is still read */
-        (void)pthread_cond_wait(&m->changed, &m->lock);
-    bring(m, rank, mine, bytes);
-    round = m->round;
-    if (++m->come == m->ranks) {
-        m->round++;
-        m->gone = m->ranks;
-        m->come = 0;
-        (void)pthread_cond_broadcast(&m->changed);
-    }
-    while (m->round == round && !m->is_over)
-        (void)pthread_cond_wait(&m->changed, &m->lock);
-    is_over = m->is_over;
-    if (!is_over && bytes > 0)
-        memcpy(all, m->words, (size_t)m->ranks * bytes);
-    if (!is_over && --m->gone == 0)
-        (void)pthread_cond_broadcast(&m->changed);
-    (void)pthread_mutex_unlock(&m->lock);
-    return is_over;
-}
 
 /* ---- making it ---- */
 
@@ -109,14 +23,14 @@ struct run_gpu_rank {
     ffa_parallel_pass *pass;
     ffa_parallel_pass_info info;
     ffa_comm *comm;
+    ffa_error gathering; /* why a gather of the communicator failed */
     ffa_stream stream;
     void *rows[RUN_TENSORS]; /* on the device */
-    void *sink, *upload, *workspace;
+    void *sink, *dsink, *upload, *workspace;
     int64_t workspace_bytes;
     int32_t sm_margin;
     ffa_parallel_trace *trace; /* NULL: not wanted */
-    ffa_parallel_span spans[2][FFA_PARALLEL_SPANS_MAX];
-    int32_t span_counts[2]; /* forward, backward */
+    struct timeline_rank timeline;
 };
 
 static ffa_status make_kernels(struct run_gpu_rank *r, ffa_error *err)
@@ -190,6 +104,10 @@ static ffa_status make_rows(struct run_gpu_rank *r, ffa_error *err)
     }
     if (rc == FFA_OK && shape->sinks)
         rc = ffa_device_alloc(&r->sink, r->context, sink_bytes(r), err);
+    if (rc == FFA_OK && r->opts.dsink)
+        rc = ffa_device_alloc(&r->dsink, r->context, sink_bytes(r), err);
+    if (rc == FFA_OK && r->opts.dsink)
+        rc = ffa_device_fill(r->context, r->dsink, 255, sink_bytes(r), err);
     return rc;
 }
 
@@ -197,12 +115,14 @@ static int gather(void *user, const void *mine, void *all, size_t bytes)
 {
     struct run_gpu_rank *r = user;
 
-    return run_meeting_gather(r->opts.meeting, r->opts.rank, mine, all, bytes);
+    return r->opts.meeting->gather(r->opts.meeting, r->opts.rank, mine, all, bytes,
+                                   &r->gathering) != FFA_OK;
 }
 
 static ffa_status make_comm(struct run_gpu_rank *r, ffa_error *err)
 {
     ffa_peer_opts opts = FFA_PEER_OPTS_INIT;
+    ffa_status rc;
 
     opts.rank = r->opts.rank;
     opts.rank_count = r->opts.ranks;
@@ -210,13 +130,16 @@ static ffa_status make_comm(struct run_gpu_rank *r, ffa_error *err)
     opts.user = r;
     opts.key_bytes = r->info.key_bytes;
     opts.sum_bytes = r->info.sum_bytes;
-    return ffa_comm_create_peer(&r->comm, r->context, &opts, err);
+    opts.timeout_ms = r->opts.timeout_ms;
+    rc = ffa_comm_create_peer(&r->comm, r->context, &opts, err);
+    if (rc == FFA_OK || r->gathering.status == FFA_OK)
+        return rc;
+    return cli_error(err, r->gathering.status, 0, "%s", r->gathering.message);
 }
 
 /* Ranks of one GPU share its SMs out, but for some that are left for copies between them. */
-int32_t run_gpu_rank_sms(ffa_context *context, int32_t ranks, int32_t contexts)
+int32_t run_gpu_rank_sms(ffa_context *context, int32_t sharing)
 {
-    const int32_t sharing = (ranks + contexts - 1) / contexts;
     ffa_context_info info = FFA_CONTEXT_INFO_INIT;
 
     (void)ffa_context_info_get(context, &info, NULL);
@@ -228,7 +151,7 @@ static int32_t margin_of(const struct run_gpu_rank *r)
     ffa_context_info info = FFA_CONTEXT_INFO_INIT;
 
     (void)ffa_context_info_get(r->context, &info, NULL);
-    return info.sm_count - run_gpu_rank_sms(r->context, r->opts.ranks, r->opts.context_count);
+    return info.sm_count - run_gpu_rank_sms(r->context, r->opts.sharing);
 }
 
 ffa_status run_gpu_rank_create(struct run_gpu_rank **out, const struct run_gpu_rank_opts *opts,
@@ -242,7 +165,7 @@ ffa_status run_gpu_rank_create(struct run_gpu_rank **out, const struct run_gpu_r
         rc = cli_error(err, FFA_NOMEM, 0, "no memory for a rank");
     if (rc == FFA_OK) {
         r->opts = *opts;
-        r->context = opts->contexts[opts->rank % opts->context_count];
+        r->context = opts->context;
         r->sm_margin = margin_of(r);
         rc = make_kernels(r, err);
     }
@@ -255,7 +178,7 @@ ffa_status run_gpu_rank_create(struct run_gpu_rank **out, const struct run_gpu_r
     if (rc == FFA_OK)
         rc = make_comm(r, err);
     if (rc != FFA_OK)
-        run_meeting_give_up(opts->meeting);
+        opts->meeting->give_up(opts->meeting, err);
     return rc;
 }
 
@@ -269,6 +192,7 @@ void run_gpu_rank_destroy(struct run_gpu_rank *r)
     for (int i = 0; i < RUN_TENSORS; i++)
         ffa_device_free(r->context, r->rows[i]);
     ffa_device_free(r->context, r->sink);
+    ffa_device_free(r->context, r->dsink);
     ffa_device_free(r->context, r->upload);
     ffa_device_free(r->context, r->workspace);
     ffa_device_stream_destroy(r->context, r->stream);
@@ -281,11 +205,9 @@ ffa_parallel_pass_info run_gpu_rank_info(const struct run_gpu_rank *r)
     return r->info;
 }
 
-struct timeline_rank run_gpu_rank_timeline(const struct run_gpu_rank *r)
+const struct timeline_rank *run_gpu_rank_timeline(const struct run_gpu_rank *r)
 {
-    return (struct timeline_rank){ .rank = r->opts.rank,
-                                   .passes = { { r->spans[0], r->span_counts[0] },
-                                               { r->spans[1], r->span_counts[1] } } };
+    return &r->timeline;
 }
 
 /* ---- a pass ---- */
@@ -314,6 +236,7 @@ static ffa_parallel_args args_of(const struct run_gpu_rank *r)
     args.dq.data = r->rows[RUN_DQ];
     args.dk.data = r->rows[RUN_DK];
     args.dv.data = r->rows[RUN_DV];
+    args.dsink = r->dsink;
     args.sm_margin = r->sm_margin;
     args.workspace = r->workspace;
     args.workspace_bytes = r->workspace_bytes;
@@ -337,23 +260,16 @@ static ffa_status copy_rows(struct run_gpu_rank *r, void *const rows[RUN_TENSORS
     return rc;
 }
 
-static ffa_status meet(struct run_gpu_rank *r, ffa_error *err)
-{
-    return run_meeting_gather(r->opts.meeting, r->opts.rank, NULL, NULL, 0)
-               ? cli_error(err, FFA_COMM, 0, "another rank gave up")
-               : FFA_OK;
-}
-
 /* Of the last call. */
 static ffa_status read_spans(struct run_gpu_rank *r, bool is_backward, ffa_error *err)
 {
-    ffa_parallel_span *spans = r->spans[is_backward];
+    struct timeline_pass *pass = &r->timeline.passes[is_backward];
 
     if (!r->trace)
         return FFA_OK;
-    ffa_parallel_span_init(spans, sizeof *spans);
-    return ffa_parallel_trace_get(r->trace, spans, FFA_PARALLEL_SPANS_MAX,
-                                  &r->span_counts[is_backward], err);
+    r->timeline.rank = r->opts.rank;
+    ffa_parallel_span_init(pass->spans, sizeof *pass->spans);
+    return ffa_parallel_trace_get(r->trace, pass->spans, FFA_PARALLEL_SPANS_MAX, &pass->count, err);
 }
 
 static ffa_status run_calls(struct run_gpu_rank *r, bool is_backward, int calls, ffa_error *err)
@@ -387,20 +303,22 @@ ffa_status run_gpu_rank_pass(struct run_gpu_rank *r, void *const rows[RUN_TENSOR
     if (rc == FFA_OK && r->sink)
         rc = ffa_device_copy(r->context, r->sink, r->opts.sink, sink_bytes(r), FFA_TO_DEVICE, err);
     if (rc == FFA_OK)
-        rc = meet(r, err);
-    since_us = cli_clock_us();
+        rc = run_meeting_start(r->opts.meeting, r->opts.rank, &since_us, err);
     if (rc == FFA_OK)
         rc = run_calls(r, is_backward, calls, err);
-    if (rc == FFA_OK)
-        rc = meet(r, err);
     *us = cli_clock_us() - since_us;
     if (rc == FFA_OK)
         rc = read_spans(r, is_backward, err);
     if (rc == FFA_OK)
+        rc = run_meeting_most(r->opts.meeting, r->opts.rank, us, err);
+    if (rc == FFA_OK)
         rc = is_backward ? copy_rows(r, rows, backward_out, 3, false, err)
                          : copy_rows(r, rows, forward_out, 2, false, err);
+    if (rc == FFA_OK && is_backward && r->dsink)
+        rc = ffa_device_copy(r->context, r->opts.dsink, r->dsink, sink_bytes(r), FFA_FROM_DEVICE,
+                             err);
     if (rc != FFA_OK) {
-        run_meeting_give_up(r->opts.meeting);
+        r->opts.meeting->give_up(r->opts.meeting, err);
         ffa_comm_cancel(r->comm, err->message);
     }
     return rc;

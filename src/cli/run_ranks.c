@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * ffa run --ranks: one thread a rank, each with its own plan and its own packed rows, on the CPU
- * over the loopback transport or on a GPU (run_gpu_rank.c). Invariant: ranks see only their own
- * rows and what the transport brings; whole tensors are taken apart before a call and put together
- * after it, outside of what is timed.
+ * over the loopback transport or on a GPU (run_gpu_rank.c). Of ranks that are processes, one is
+ * here: `ranks` has the ranks of this process, `count` is that of the group. Invariant: ranks see
+ * only their own rows and what the transport brings; whole tensors are taken apart before a call
+ * and put together after it, outside of what is timed.
  */
 #include "cli/run_ranks.h"
 
@@ -42,12 +43,17 @@ struct run_ranks {
     const struct run_case *run;
     ffa_dispatch *dispatch;
     int32_t count;
-    ffa_dtype sum_dtype; /* of lse, dlse and sinks, here and in the case */
-    struct rank *ranks;
+    int32_t here;           /* ranks of this process: all, or one */
+    ffa_dtype sum_dtype;    /* of lse, dlse and sinks, here and in the case */
+    struct rank *ranks;     /* [here] */
     ffa_context **contexts; /* [context_count], borrowed; 0: on the CPU */
     int32_t context_count;
     struct run_meeting *meeting; /* of ranks on GPUs */
+    bool has_processes;          /* the meeting is the caller's */
+    int32_t sharing, gpus;       /* as in the options, of threads too */
+    int64_t timeout_ms;
     bool wants_timeline;
+    struct run_ranks_facts facts;
 };
 
 /* ---- rows ---- */
@@ -171,7 +177,7 @@ static ffa_status run_rank(struct rank *r)
         rc = give(r, RUN_OUT, &r->err);
     if (rc == FFA_OK && !is_backward)
         rc = give(r, RUN_LSE, &r->err);
-    if (rc == FFA_OK && is_backward && r->dsink && r->rank == 0 && !r->gpu)
+    if (rc == FFA_OK && is_backward && r->dsink && r->rank == 0)
         memcpy(r->all->run->device[RUN_DSINK], r->dsink,
                (size_t)(r->all->run->shape.sinks * r->all->run->shape.heads_q) *
                    ffa_dtype_bytes(r->all->sum_dtype));
@@ -185,12 +191,14 @@ static ffa_status open_gpu(struct rank *r)
     struct run_gpu_rank_opts opts = {
         .rank = r->rank,
         .ranks = all->count,
-        .contexts = all->contexts,
-        .context_count = all->context_count,
+        .context = all->contexts[r->rank % all->context_count],
+        .sharing = all->sharing,
+        .timeout_ms = all->timeout_ms,
         .shape = &all->run->shape,
         .softmax_scale = all->run->args.softmax_scale,
         .softcap = all->run->args.softcap,
         .sink = all->run->host[RUN_SINK],
+        .dsink = r->dsink,
         .plan = r->plan,
         .meeting = all->meeting,
         .wants_spans = all->wants_timeline,
@@ -214,7 +222,7 @@ static ffa_status worst(const struct run_ranks *all, ffa_error *err)
 {
     const struct rank *said = NULL;
 
-    for (int32_t i = 0; i < all->count; i++)
+    for (int32_t i = 0; i < all->here; i++)
         if (all->ranks[i].status != FFA_OK && (!said || said->status == FFA_COMM))
             said = &all->ranks[i];
     if (!said)
@@ -225,7 +233,7 @@ static ffa_status worst(const struct run_ranks *all, ffa_error *err)
 /* A thread a rank, until all are done. */
 static ffa_status run_job(struct run_ranks *all, enum rank_job job, int calls, ffa_error *err)
 {
-    for (int32_t i = 0; i < all->count; i++) {
+    for (int32_t i = 0; i < all->here; i++) {
         struct rank *r = &all->ranks[i];
 
         r->job = job;
@@ -235,12 +243,12 @@ static ffa_status run_job(struct run_ranks *all, enum rank_job job, int calls, f
         if (!r->is_started) {
             r->status = cli_error(&r->err, FFA_NOMEM, 0, "cannot start a thread");
             if (all->meeting)
-                run_meeting_give_up(all->meeting);
+                all->meeting->give_up(all->meeting, &r->err);
             if (r->comm)
                 ffa_comm_cancel(r->comm, "cannot start a thread");
         }
     }
-    for (int32_t i = 0; i < all->count; i++)
+    for (int32_t i = 0; i < all->here; i++)
         if (all->ranks[i].is_started)
             pthread_join(all->ranks[i].thread, NULL);
     return worst(all, err);
@@ -252,7 +260,7 @@ ffa_status run_ranks_pass(struct run_ranks *all, bool is_backward, int calls, fl
     const ffa_status rc = run_job(all, is_backward ? JOB_BACKWARD : JOB_FORWARD, calls, err);
     int64_t most = 0;
 
-    for (int32_t i = 0; i < all->count; i++)
+    for (int32_t i = 0; i < all->here; i++)
         most = all->ranks[i].us > most ? all->ranks[i].us : most;
     *ms = (float)most / 1e3f / (float)calls;
     return rc;
@@ -269,7 +277,7 @@ static ffa_parallel_plan_opts plan_opts_of(const struct run_ranks *all,
     opts.forward_stages = opts.backward_stages = (int32_t)options->stages;
     opts.stage_rows_min = options->stages > 0 ? 1 : 0; /* who asks for stages gets them */
     if (all->context_count)
-        opts.sms = run_gpu_rank_sms(all->contexts[0], all->count, all->context_count);
+        opts.sms = run_gpu_rank_sms(all->contexts[0], all->sharing);
     opts.moves = (int32_t)options->moves;
     opts.model.heads_q = shape->heads_q;
     opts.model.heads_kv = shape->heads_kv;
@@ -339,8 +347,11 @@ static ffa_status make_group(struct run_ranks *all, const struct run_ranks_optio
     ffa_comm **comms;
     ffa_status rc;
 
+    all->meeting = options->meeting;
+    if (all->meeting)
+        return FFA_OK;
     if (all->context_count) { /* each rank makes its end, on its thread */
-        all->meeting = run_meeting_create(all->count);
+        all->meeting = run_threads_create(all->count);
         return all->meeting ? FFA_OK : cli_error(err, FFA_NOMEM, 0, "no memory for ranks");
     }
     comms = calloc((size_t)all->count, sizeof *comms);
@@ -348,10 +359,79 @@ static ffa_status make_group(struct run_ranks *all, const struct run_ranks_optio
         return cli_error(err, FFA_NOMEM, 0, "no memory for ranks");
     opts.seed = (uint64_t)options->seed;
     opts.delay = (int32_t)options->delay;
+    opts.timeout_ms = options->timeout_ms;
     rc = ffa_loopback_create(comms, all->count, &opts, err);
-    for (int32_t i = 0; i < all->count; i++)
+    for (int32_t i = 0; i < all->here; i++)
         all->ranks[i].comm = comms[i];
     free(comms);
+    return rc;
+}
+
+static void add_gpu_facts(struct run_ranks_facts *facts, ffa_parallel_pass_info info)
+{
+    const int64_t windows = info.key_bytes + info.sum_bytes;
+    const int64_t workspace = info.forward_workspace_bytes > info.backward_workspace_bytes
+                                  ? info.forward_workspace_bytes
+                                  : info.backward_workspace_bytes;
+
+    if (windows > facts->window_bytes)
+        facts->window_bytes = windows;
+    if (workspace > facts->workspace_bytes)
+        facts->workspace_bytes = workspace;
+}
+
+/* The most of each number. */
+static void add_facts(struct run_ranks_facts *facts, const struct run_ranks_facts *other)
+{
+    if (other->forward_stages > facts->forward_stages)
+        facts->forward_stages = other->forward_stages;
+    if (other->backward_stages > facts->backward_stages)
+        facts->backward_stages = other->backward_stages;
+    if (other->received_rows > facts->received_rows)
+        facts->received_rows = other->received_rows;
+    if (other->window_bytes > facts->window_bytes)
+        facts->window_bytes = other->window_bytes;
+    if (other->workspace_bytes > facts->workspace_bytes)
+        facts->workspace_bytes = other->workspace_bytes;
+}
+
+static struct run_ranks_facts facts_of(const struct rank *r)
+{
+    struct run_ranks_facts facts = {
+        .ranks = r->all->count,
+        .forward_stages = r->info.forward_stages,
+        .backward_stages = r->info.backward_stages,
+        .received_rows = r->info.received_rows,
+        .moves_queries = r->info.moves == FFA_PARALLEL_MOVE_QUERIES,
+        .gpus = r->all->gpus,
+    };
+
+    if (r->gpu)
+        add_gpu_facts(&facts, run_gpu_rank_info(r->gpu));
+    return facts;
+}
+
+static ffa_status find_facts(struct run_ranks *all, ffa_error *err)
+{
+    struct run_ranks_facts *others;
+    ffa_status rc;
+
+    all->facts = facts_of(&all->ranks[0]);
+    for (int32_t i = 1; i < all->here; i++) {
+        const struct run_ranks_facts other = facts_of(&all->ranks[i]);
+
+        add_facts(&all->facts, &other);
+    }
+    if (!all->has_processes)
+        return FFA_OK;
+    others = calloc((size_t)all->count, sizeof *others);
+    if (!others)
+        return cli_error(err, FFA_NOMEM, 0, "no memory for ranks");
+    rc = all->meeting->gather(all->meeting, all->ranks[0].rank, &all->facts, others, sizeof *others,
+                              err);
+    for (int32_t i = 0; i < all->count && rc == FFA_OK; i++)
+        add_facts(&all->facts, &others[i]);
+    free(others);
     return rc;
 }
 
@@ -368,6 +448,13 @@ ffa_status run_ranks_create(struct run_ranks **out, const struct run_case *run,
         return cli_error(err, FFA_NOMEM, 0, "no memory for ranks");
     all->run = run;
     all->count = (int32_t)options->ranks;
+    all->has_processes = options->meeting != NULL;
+    all->here = all->has_processes ? 1 : all->count;
+    all->gpus = all->has_processes ? options->gpus : options->context_count;
+    all->sharing = all->has_processes       ? options->sharing
+                   : options->context_count ? (all->count - 1) / options->context_count + 1
+                                            : 0;
+    all->timeout_ms = options->timeout_ms;
     all->sum_dtype = run->shape.dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32;
     all->contexts = options->contexts;
     all->context_count = options->context_count;
@@ -375,16 +462,16 @@ ffa_status run_ranks_create(struct run_ranks **out, const struct run_case *run,
     rc = make_dispatch(all, options, err);
     if (rc == FFA_OK)
         rc = make_group(all, options, err);
-    for (int32_t i = 0; i < all->count && rc == FFA_OK; i++) {
+    for (int32_t i = 0; i < all->here && rc == FFA_OK; i++) {
         all->ranks[i].all = all;
-        all->ranks[i].rank = i;
+        all->ranks[i].rank = all->has_processes ? options->rank : i;
         rc = make_plan(&all->ranks[i], options, err);
         if (rc == FFA_OK)
             rc = make_rows(&all->ranks[i], err);
     }
     if (rc == FFA_OK && all->context_count)
         rc = run_job(all, JOB_OPEN, 0, err);
-    return rc;
+    return rc == FFA_OK ? find_facts(all, err) : rc;
 }
 
 /* A rank that leaves waits for those that read its memory: all leave at once. */
@@ -398,24 +485,30 @@ static void *close_thread(void *user)
 
 static void close_gpus(struct run_ranks *all)
 {
-    for (int32_t i = 0; i < all->count; i++) {
+    for (int32_t i = 0; i < all->here; i++) {
         struct rank *r = &all->ranks[i];
 
         r->is_started = r->gpu && !pthread_create(&r->thread, NULL, close_thread, r);
     }
-    for (int32_t i = 0; i < all->count; i++) {
+    for (int32_t i = 0; i < all->here; i++) {
         if (all->ranks[i].is_started)
             pthread_join(all->ranks[i].thread, NULL);
         else
             run_gpu_rank_destroy(all->ranks[i].gpu);
+        all->ranks[i].gpu = NULL;
     }
+}
+
+void run_ranks_leave(struct run_ranks *all)
+{
+    close_gpus(all);
 }
 
 void run_ranks_destroy(struct run_ranks *all)
 {
     if (all && all->ranks)
         close_gpus(all);
-    for (int32_t i = 0; all && all->ranks && i < all->count; i++) {
+    for (int32_t i = 0; all && all->ranks && i < all->here; i++) {
         struct rank *r = &all->ranks[i];
 
         for (int t = 0; t < RUN_TENSORS; t++)
@@ -426,56 +519,96 @@ void run_ranks_destroy(struct run_ranks *all)
     }
     if (all) {
         ffa_dispatch_destroy(all->dispatch);
-        run_meeting_destroy(all->meeting);
+        if (!all->has_processes)
+            run_threads_destroy(all->meeting);
         free(all->ranks);
     }
     free(all);
 }
 
-ffa_status run_ranks_timeline(const struct run_ranks *all, struct timeline *out, ffa_error *err)
-{
-    struct timeline_rank *ranks = calloc((size_t)all->count, sizeof *ranks);
-
-    *out = (struct timeline){ ranks, 0 };
-    if (!ranks)
-        return cli_error(err, FFA_NOMEM, 0, "no memory for a timeline");
-    for (int32_t i = 0; i < all->count; i++)
-        if (all->ranks[i].gpu)
-            ranks[out->count++] = run_gpu_rank_timeline(all->ranks[i].gpu);
-    return FFA_OK;
-}
-
-static void add_gpu_facts(struct run_ranks_facts *facts, ffa_parallel_pass_info info)
-{
-    const int64_t windows = info.key_bytes + info.sum_bytes;
-    const int64_t workspace = info.forward_workspace_bytes > info.backward_workspace_bytes
-                                  ? info.forward_workspace_bytes
-                                  : info.backward_workspace_bytes;
-
-    if (windows > facts->window_bytes)
-        facts->window_bytes = windows;
-    if (workspace > facts->workspace_bytes)
-        facts->workspace_bytes = workspace;
-}
-
 struct run_ranks_facts run_ranks_facts_get(const struct run_ranks *all)
 {
-    struct run_ranks_facts facts = { .ranks = all->count,
-                                     .moves_queries =
-                                         all->ranks[0].info.moves == FFA_PARALLEL_MOVE_QUERIES,
-                                     .gpus = all->context_count };
+    return all->facts;
+}
 
-    for (int32_t i = 0; i < all->count; i++) {
-        const ffa_parallel_plan_info *info = &all->ranks[i].info;
+/* ---- of processes ---- */
 
-        if (info->forward_stages > facts.forward_stages)
-            facts.forward_stages = info->forward_stages;
-        if (info->backward_stages > facts.backward_stages)
-            facts.backward_stages = info->backward_stages;
-        if (info->received_rows > facts.received_rows)
-            facts.received_rows = info->received_rows;
-        if (all->ranks[i].gpu)
-            add_gpu_facts(&facts, run_gpu_rank_info(all->ranks[i].gpu));
+static size_t rows_bytes(const struct rank *r, enum run_tensor tensor)
+{
+    const ffa_rows rows = rows_of(r, tensor);
+
+    return (size_t)(row_count(r, tensor) * rows.heads * rows.head_dim) *
+           ffa_dtype_bytes((ffa_dtype)rows.dtype);
+}
+
+/* The rows of this rank to rank 0, which puts those of the others into the whole tensor. */
+static ffa_status collect(struct run_ranks *all, enum run_tensor tensor, ffa_error *err)
+{
+    const struct rank *own = &all->ranks[0];
+    struct rank other = *own;
+    void **at = calloc((size_t)all->count, sizeof *at);
+    size_t *bytes = calloc((size_t)all->count, sizeof *bytes);
+    ffa_status rc = at && bytes ? FFA_OK : cli_error(err, FFA_NOMEM, 0, "no memory for ranks");
+
+    for (other.rank = 0; rc == FFA_OK && other.rank < all->count; other.rank++) {
+        bytes[other.rank] = rows_bytes(&other, tensor);
+        if (own->rank > 0 || other.rank == 0)
+            continue;
+        at[other.rank] = malloc(bytes[other.rank] + 1);
+        if (!at[other.rank])
+            rc = cli_error(err, FFA_NOMEM, 0, "no memory for the rows of a rank");
     }
-    return facts;
+    if (rc == FFA_OK)
+        rc = all->meeting->give(all->meeting, own->rank, own->rows[tensor], at, bytes, err);
+    for (other.rank = 0; at && other.rank < all->count; other.rank++) {
+        other.rows[tensor] = at[other.rank];
+        if (rc == FFA_OK && at[other.rank])
+            rc = give(&other, tensor, err);
+        free(at[other.rank]);
+    }
+    free(at);
+    free(bytes);
+    return rc;
+}
+
+ffa_status run_ranks_collect(struct run_ranks *all, bool is_backward, ffa_error *err)
+{
+    static const enum run_tensor forward[] = { RUN_OUT, RUN_LSE };
+    static const enum run_tensor backward[] = { RUN_DQ, RUN_DK, RUN_DV };
+    ffa_status rc = FFA_OK;
+
+    for (int i = 0; i < (is_backward ? 3 : 2) && rc == FFA_OK && all->has_processes; i++)
+        rc = collect(all, is_backward ? backward[i] : forward[i], err);
+    return rc;
+}
+
+ffa_status run_ranks_timeline(struct run_ranks *all, struct timeline_rank **out, ffa_error *err)
+{
+    struct timeline_rank *ranks = calloc((size_t)all->count, sizeof *ranks);
+    ffa_status rc = ranks ? FFA_OK : cli_error(err, FFA_NOMEM, 0, "no memory for a timeline");
+
+    for (int32_t i = 0; i < all->count && rc == FFA_OK && !all->has_processes; i++)
+        ranks[i] = *run_gpu_rank_timeline(all->ranks[i].gpu);
+    if (rc == FFA_OK && all->has_processes)
+        rc = all->meeting->gather(all->meeting, all->ranks[0].rank,
+                                  run_gpu_rank_timeline(all->ranks[0].gpu), ranks, sizeof *ranks,
+                                  err);
+    if (rc != FFA_OK) {
+        free(ranks);
+        ranks = NULL;
+    }
+    *out = ranks;
+    return rc;
+}
+
+ffa_status run_ranks_all(struct run_ranks *all, bool *is_true, ffa_error *err)
+{
+    int64_t is_false = !*is_true;
+    ffa_status rc;
+
+    if (!all->has_processes)
+        return FFA_OK;
+    rc = run_meeting_most(all->meeting, all->ranks[0].rank, &is_false, err);
+    *is_true = !is_false;
+    return rc;
 }

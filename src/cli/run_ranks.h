@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ffa run --ranks: the case of one process run by many ranks, threads, each with its own plan and
- * its own rows: on the CPU over the loopback transport, or on GPUs.
+ * ffa run --ranks: one case run by many ranks, each with its own plan and its own rows: threads of
+ * this process, on the CPU over the loopback transport or on GPUs; or processes with a GPU each, of
+ * which this one has one rank.
  */
 #ifndef FFA_CLI_RUN_RANKS_H
 #define FFA_CLI_RUN_RANKS_H
@@ -12,6 +13,7 @@
 #include <stdbool.h>
 
 struct run_case;
+struct run_meeting;
 
 struct run_ranks_options {
     int64_t ranks;    /* 0: not asked for */
@@ -23,10 +25,16 @@ struct run_ranks_options {
     /* [context_count], borrowed: a context a GPU, which ranks take in turn; 0: the CPU. */
     ffa_context **contexts;
     int32_t context_count;
-    bool wants_timeline; /* on GPUs */
+    int64_t timeout_ms; /* that ranks wait for each other; 0: the library's */
+    /* Of processes: where they meet, and which rank this one has; it has one context. NULL: all
+     * ranks are threads of this process. */
+    struct run_meeting *meeting;
+    int32_t rank;
+    int32_t sharing, gpus; /* ranks of a GPU, at most; GPUs of all ranks */
+    bool wants_timeline;   /* on GPUs */
 };
 
-/* Limits of a run. */
+/* Limits of a run, over all ranks. */
 struct run_ranks_facts {
     int32_t ranks, forward_stages, backward_stages;
     int64_t received_rows;
@@ -45,9 +53,18 @@ void run_ranks_destroy(struct run_ranks *ranks);
  * without taking rows apart and putting them together. Backward needs a forward pass before. */
 ffa_status run_ranks_pass(struct run_ranks *ranks, bool is_backward, int calls, float *ms,
                           ffa_error *err);
-/* What the last calls of this process's ranks did, as wants_timeline asks. *out: caller's, free()
- * its ranks; the spans are borrowed until the next pass. FFA_NOMEM. */
-ffa_status run_ranks_timeline(const struct run_ranks *ranks, struct timeline *out, ffa_error *err);
 struct run_ranks_facts run_ranks_facts_get(const struct run_ranks *ranks);
+
+/* Of processes, which all call it: a pass's outputs of all ranks into the whole tensors of rank 0's
+ * process; others have their own. */
+ffa_status run_ranks_collect(struct run_ranks *ranks, bool is_backward, ffa_error *err);
+/* What the last calls of all ranks did, as wants_timeline asks. *out: caller's, free(), and NULL on
+ * failure. All processes call it. FFA_NOMEM, or as a meeting that a rank has given up. */
+ffa_status run_ranks_timeline(struct run_ranks *ranks, struct timeline_rank **out, ffa_error *err);
+/* The same: whether something is true of all ranks. */
+ffa_status run_ranks_all(struct run_ranks *ranks, bool *is_true, ffa_error *err);
+/* No more passes: ranks on GPUs leave their group, so that none waits for what another does next.
+ */
+void run_ranks_leave(struct run_ranks *ranks);
 
 #endif

@@ -10,12 +10,13 @@
 #include <ffa/ffa.h>
 #include <stdbool.h>
 
-/* As ffa_parallel_trace_get gave them: by lane. */
+/* As ffa_parallel_trace_get gave it: by lane. */
 struct timeline_pass {
-    const ffa_parallel_span *spans;
+    ffa_parallel_span spans[FFA_PARALLEL_SPANS_MAX];
     int32_t count; /* 0: no such pass */
 };
 
+/* Without pointers: processes hand it to each other. */
 struct timeline_rank {
     int32_t rank;
     struct timeline_pass passes[2]; /* forward, backward */

@@ -34,6 +34,7 @@ static const char *colour_of(const ffa_parallel_span *span)
     case FFA_PARALLEL_SPAN_PUBLISH:
         return publish_colour;
     case FFA_PARALLEL_SPAN_SUMS:
+    case FFA_PARALLEL_SPAN_TOTALS:
         return sums_colour;
     default:
         return plan_svg_stage_colour(span->stage > 0 ? span->stage : 0);
@@ -109,34 +110,37 @@ static void add_arrival(struct svg *out, const ffa_parallel_span *span, int64_t 
 
 /* ---- ranks and passes ---- */
 
-/* Lanes that are drawn: a forward pass has no sums. */
-static int lanes_of(int pass)
+/* Lanes that are drawn: a pass in which no rank reduces has two. */
+static int lanes_of(const struct timeline *timeline, int pass)
 {
-    return pass ? LANES : LANES - 1;
+    for (int32_t r = 0; r < timeline->count; r++)
+        for (int32_t i = 0; i < timeline->ranks[r].passes[pass].count; i++)
+            if (timeline->ranks[r].passes[pass].spans[i].lane == FFA_PARALLEL_LANE_REDUCE)
+                return LANES;
+    return LANES - 1;
 }
 
-static int64_t rank_height(int pass)
+static int64_t rank_height(int lanes)
 {
-    return lanes_of(pass) * PLAN_SVG_LANE + BETWEEN;
+    return (int64_t)lanes * PLAN_SVG_LANE + BETWEEN;
 }
 
-static void draw_rank(struct svg *out, const struct timeline_rank *rank, int pass, int64_t y,
-                      int64_t longest)
+static void draw_rank(struct svg *out, const struct timeline_rank *rank, int pass, int lanes,
+                      int64_t y, int64_t longest)
 {
     const struct timeline_pass *p = &rank->passes[pass];
     char name[24];
 
     (void)snprintf(name, sizeof name, "rank %d", rank->rank);
     svg_add_label(out, "s e", PLAN_SVG_MARGIN - 8, y + 13, name);
-    for (int lane = 0; lane < lanes_of(pass); lane++) {
+    for (int lane = 0; lane < lanes; lane++) {
         svg_add_label(out, "s", PLAN_SVG_MARGIN, y + lane * PLAN_SVG_LANE + 13,
                       timeline_lane_name(lane));
         svg_add(out, "<rect x=\"%d\" y=\"%lld\" width=\"%d\" height=\"%d\" fill=\"#f6f8fa\"/>\n",
                 LEFT, (long long)(y + lane * PLAN_SVG_LANE), WIDE, PLAN_SVG_LANE - 3);
     }
     for (int32_t i = 0; i < p->count; i++)
-        if (p->spans[i].lane < lanes_of(pass))
-            add_span(out, &p->spans[i], y, longest);
+        add_span(out, &p->spans[i], y, longest);
     for (int32_t i = 0; i < p->count; i++)
         if (timeline_is_arrival(&p->spans[i]))
             add_arrival(out, &p->spans[i], y, longest);
@@ -146,6 +150,7 @@ static void draw_rank(struct svg *out, const struct timeline_rank *rank, int pas
 static int64_t draw_pass(struct svg *out, const struct timeline *timeline, int pass, int64_t y,
                          int64_t longest)
 {
+    const int lanes = lanes_of(timeline, pass);
     char title[96], time[32];
 
     svg_name_time(time, timeline_longest(timeline, pass));
@@ -154,8 +159,8 @@ static int64_t draw_pass(struct svg *out, const struct timeline *timeline, int p
     svg_add_label(out, "h", PLAN_SVG_MARGIN, y, title);
     y += TITLE;
     for (int32_t r = 0; r < timeline->count; r++) {
-        draw_rank(out, &timeline->ranks[r], pass, y, longest);
-        y += rank_height(pass);
+        draw_rank(out, &timeline->ranks[r], pass, lanes, y, longest);
+        y += rank_height(lanes);
     }
     plan_svg_axis(out, y + 4, longest);
     return y + SECTION;
@@ -192,7 +197,7 @@ static void draw_legend(struct svg *out, const struct timeline *timeline, int64_
     x = add_key(out, wait_colour, x, y, "wait", 54);
     x = add_key(out, publish_colour, x, y, "publish", 70);
     x = add_key(out, plan_svg_stage_colour(0), x, y, "attention", 80);
-    x = add_key(out, sums_colour, x, y, "sums", 60);
+    x = add_key(out, sums_colour, x, y, "sums, totals", 92);
     for (int32_t s = 1; s <= stages && x < PLAN_SVG_WIDTH - PLAN_SVG_MARGIN - 66; s++) {
         char name[24];
 
@@ -226,7 +231,7 @@ ffa_status timeline_svg(char **out, const struct timeline *timeline, ffa_error *
     *out = NULL;
     for (int pass = 0; pass < 2; pass++)
         if (times[pass] > 0)
-            height += TITLE + timeline->count * rank_height(pass) + SECTION;
+            height += TITLE + timeline->count * rank_height(lanes_of(timeline, pass)) + SECTION;
     draw_head(&svg, timeline, height);
     for (int pass = 0; pass < 2; pass++)
         if (times[pass] > 0)

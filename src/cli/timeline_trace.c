@@ -17,9 +17,9 @@ const char *timeline_lane_name(int32_t lane)
 
 const char *timeline_kind_name(int32_t kind)
 {
-    static const char *const names[] = { "wait", "publish", "copy", "attention", "sums" };
+    static const char *const names[] = { "wait", "publish", "copy", "attention", "sums", "totals" };
 
-    return kind >= 0 && kind < 5 ? names[kind] : "?";
+    return kind >= 0 && kind < 6 ? names[kind] : "?";
 }
 
 const char *timeline_pass_name(int pass)

@@ -125,7 +125,7 @@ static const struct {
     { "gradient", "fp16", 2 }, { "gradient", "fp32", 3 }, { "input", "bf16", 1 },
     { "input", "fp16", 2 },    { "input", "fp32", 3 },    { "output", "bf16", 1 },
     { "output", "fp16", 2 },   { "output", "fp32", 3 },   { "op", "sum", 1 },
-    { "op", "avg", 2 },        { "op", "lse", 3 },
+    { "op", "avg", 2 },        { "op", "lse", 3 },        { "op", "max", 4 },
 };
 
 /* ---- what a template needs beyond its rows ---- */

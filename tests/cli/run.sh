@@ -23,7 +23,7 @@ export FFA SOURCE WORK
 unset FFA_JIT XDG_CACHE_HOME TERM NO_COLOR || true
 unset SLURM_PROCID SLURM_NTASKS SLURM_NTASKS_PER_NODE || true
 unset OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_SIZE || true
-unset RANK WORLD_SIZE LOCAL_WORLD_SIZE || true
+unset RANK WORLD_SIZE LOCAL_WORLD_SIZE LOCAL_RANK FFA_RENDEZVOUS PMI_RANK PMI_SIZE || true
 export HOME="$WORK" TMPDIR="$WORK" FFA_CACHE_DIR="$WORK/store"
 
 # Check what a command printed by its schema in tests/schema; what is not as it says is printed.

@@ -6,8 +6,16 @@
  *
  * The runtime is opened as the library opens it, and its file is loaded by then, so RTLD_NOLOAD
  * gives the very same one.
+ *
+ * The calls that the library makes go through the context's table of functions. A watched context
+ * has counting functions there, which pass the call on. What the library calls of the driver only
+ * enqueues or asks, so it is not counted.
  */
+#include "cuda_calls.h"
+
+#include "gpu/cuda_runtime.h"
 #include "gpu/gpu.h"
+#include "service/context.h"
 
 #include <check.h>
 #include <cuda_runtime_api.h>
@@ -61,3 +69,84 @@ static void *library(void)
         return function arguments;                                                                 \
     }
 CALLS(X)
+#undef X
+
+/* ---- counting ---- */
+
+/* clang-format off */
+#define BLOCKING(X) \
+    X(cudaDeviceSynchronize, (void), ()) \
+    X(cudaEventCreate, (cudaEvent_t *event), (event)) \
+    X(cudaEventCreateWithFlags, (cudaEvent_t *event, unsigned flags), (event, flags)) \
+    X(cudaEventDestroy, (cudaEvent_t event), (event)) \
+    X(cudaEventSynchronize, (cudaEvent_t event), (event)) \
+    X(cudaFree, (void *memory), (memory)) \
+    X(cudaFreeAsync, (void *memory, cudaStream_t stream), (memory, stream)) \
+    X(cudaFreeHost, (void *memory), (memory)) \
+    X(cudaHostAlloc, (void **memory, size_t bytes, unsigned flags), (memory, bytes, flags)) \
+    X(cudaIpcCloseMemHandle, (void *memory), (memory)) \
+    X(cudaIpcGetMemHandle, (cudaIpcMemHandle_t *handle, void *memory), (handle, memory)) \
+    X(cudaIpcOpenMemHandle, (void **memory, cudaIpcMemHandle_t handle, unsigned flags), \
+      (memory, handle, flags)) \
+    X(cudaLibraryUnload, (cudaLibrary_t library), (library)) \
+    X(cudaMalloc, (void **memory, size_t bytes), (memory, bytes)) \
+    X(cudaMallocAsync, (void **memory, size_t bytes, cudaStream_t stream), (memory, bytes, stream)) \
+    X(cudaMemcpy, (void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind), \
+      (to, from, bytes, kind)) \
+    X(cudaStreamCreateWithPriority, (cudaStream_t *stream, unsigned flags, int priority), \
+      (stream, flags, priority)) \
+    X(cudaStreamDestroy, (cudaStream_t stream), (stream)) \
+    X(cudaStreamSynchronize, (cudaStream_t stream), (stream))
+/* clang-format on */
+
+static struct gpu_runtime table; /* as the library found it */
+static _Thread_local struct cuda_counts counts;
+
+#define X(name, parameters, arguments)                                                             \
+    static cudaError_t count_##name parameters                                                     \
+    {                                                                                              \
+        counts.blocking++;                                                                         \
+        counts.first = counts.first ? counts.first : #name;                                        \
+        return table.name arguments;                                                               \
+    }
+BLOCKING(X)
+#undef X
+
+/* One of pageable memory may wait for the stream. */
+static cudaError_t count_copy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+                              cudaStream_t stream)
+{
+    counts.blocking++;
+    counts.first = counts.first ? counts.first : "cudaMemcpyAsync";
+    return table.cudaMemcpyAsync(to, from, bytes, kind, stream);
+}
+
+static cudaError_t count_launch(const cudaLaunchConfig_t *config, const void *function, void **args)
+{
+    counts.launches++;
+    return table.cudaLaunchKernelExC(config, function, args);
+}
+
+void cuda_calls_watch(ffa_context *context)
+{
+    struct gpu_runtime *cuda = context->cuda;
+
+    if (cuda->cudaLaunchKernelExC == count_launch)
+        return;
+    table = *cuda;
+#define X(name, parameters, arguments) cuda->name = count_##name;
+    BLOCKING(X)
+#undef X
+    cuda->cudaMemcpyAsync = count_copy;
+    cuda->cudaLaunchKernelExC = count_launch;
+}
+
+void cuda_calls_begin(void)
+{
+    counts = (struct cuda_counts){ 0 };
+}
+
+struct cuda_counts cuda_calls_end(void)
+{
+    return counts;
+}

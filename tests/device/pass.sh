@@ -49,6 +49,7 @@ shares() {
     shares arrivals dims 1
     shares rows copy 1
     shares rows reduce 1
+    shares totals ranks 1
     echo "arrivals.quick 0 memcheck"
     echo "rows.copy 0 memcheck"
     echo "rows.reduce 0 memcheck"

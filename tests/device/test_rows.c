@@ -360,7 +360,7 @@ static struct row_reduce_rows rows_of(const struct reduce_tensor *tensor,
     };
 }
 
-/* What the kernel must store: the sum in fp32, in order. */
+/* What the kernel must store: the sum in fp32, in order, or the largest. */
 static void sum_expected(const struct reduce_case *c, int t, const struct row_reduce_types *types)
 {
     const struct reduce_tensor *tensor = &c->tensors[t];
@@ -375,11 +375,16 @@ static void sum_expected(const struct reduce_case *c, int t, const struct row_re
                 float sum =
                     load(types->input, tensor->own_values.host, element_at(&tensor->own, r, h, e));
 
-                for (int s = 0; s < segment->count; s++)
-                    sum +=
+                if (types->op == ROW_REDUCE_MAX)
+                    sum = fmaxf(sum, -INFINITY);
+                for (int s = 0; s < segment->count; s++) {
+                    const float more =
                         load(types->input, tensor->received_values.host,
                              element_at(&tensor->received,
                                         c->sources[segment->first + s] + r - segment->row, h, e));
+
+                    sum = types->op == ROW_REDUCE_MAX ? fmaxf(sum, more) : sum + more;
+                }
                 if (types->op == ROW_REDUCE_AVG)
                     sum /= (float)(1 + segment->count);
                 store(types->output, tensor->out_values.host, element_at(&tensor->out, r, h, e),
@@ -408,6 +413,15 @@ static void reduce_tables(struct reduce_case *c, struct rng *rng)
     }
 }
 
+/* For a maximum: some values are -inf, some NaN, as where a rank has no query rows. */
+static void values_empty(struct rng *rng, struct buffer *values, int64_t elements)
+{
+    for (int64_t i = 0; i < elements; i++)
+        if (!rng_range(rng, 0, 2))
+            store(FFA_FP32, values->host, i, rng_range(rng, 0, 1) ? -INFINITY : NAN);
+    buffer_upload(values);
+}
+
 static void sum_case(struct rng *rng, const struct gpu_kernel *kernel,
                      const struct row_reduce_types *types)
 {
@@ -424,6 +438,10 @@ static void sum_case(struct rng *rng, const struct gpu_kernel *kernel,
 
         reduce_tensor_draw(&c.tensors[t], rng, c.rows, heads, columns, types->input, types->output);
         c.call.tensors[t] = rows_of(&c.tensors[t], types, heads, columns);
+        if (types->op == ROW_REDUCE_MAX) {
+            values_empty(rng, &c.tensors[t].own_values, c.tensors[t].own.elements);
+            values_empty(rng, &c.tensors[t].received_values, c.tensors[t].received.elements);
+        }
         sum_expected(&c, t, types);
     }
     ok(row_reduce_enqueue(&kernels, &c.call, NULL, &err), &err);
@@ -446,10 +464,9 @@ START_TEST(sums_are_exact)
 END_TEST
 
 static const struct row_reduce_types other_types[] = {
-    { FFA_FP32, FFA_FP32, ROW_REDUCE_AVG },
-    { FFA_FP32, FFA_FP16, ROW_REDUCE_SUM },
-    { FFA_BF16, FFA_BF16, ROW_REDUCE_AVG },
-    { FFA_FP16, FFA_FP32, ROW_REDUCE_SUM },
+    { FFA_FP32, FFA_FP32, ROW_REDUCE_AVG }, { FFA_FP32, FFA_FP16, ROW_REDUCE_SUM },
+    { FFA_BF16, FFA_BF16, ROW_REDUCE_AVG }, { FFA_FP16, FFA_FP32, ROW_REDUCE_SUM },
+    { FFA_FP32, FFA_FP32, ROW_REDUCE_MAX },
 };
 
 START_TEST(other_types_are_exact)

@@ -10,7 +10,6 @@
  */
 #include "machine_internal.h"
 #include "support/suite.h"
-#include "words.h"
 
 #include <check.h>
 #include <math.h>
@@ -1420,7 +1419,7 @@ START_TEST(launches_that_are_refused)
 }
 END_TEST
 
-/* ---- launches of several host threads, and words that they wait for ---- */
+/* ---- launches of several host threads ---- */
 
 static uint64_t flag, seen;
 
@@ -1469,52 +1468,6 @@ START_TEST(a_poll_that_nothing_ends_fails)
     ck_assert_int_eq(setenv("FFA_EMULATOR_TIMEOUT_MS", "300", 1), 0);
     ck_assert(!runs(polls, 1, error));
     ck_assert_msg(strstr(error, "no thread can go on") != NULL, "%s", error);
-    ck_assert_int_eq(words_wait(NULL, (CUdeviceptr)(uintptr_t)&flag, 1, CU_STREAM_WAIT_VALUE_GEQ),
-                     CUDA_ERROR_LAUNCH_TIMEOUT);
-}
-END_TEST
-
-/* "There" is cyclic: a word may pass 2^64, and a poisoned one, value + 2^62, is there. */
-START_TEST(words_are_compared_cyclically)
-{
-    static const struct {
-        uint64_t word, value;
-        bool is_there;
-    } rows[] = {
-        { 5, 5, true },          { 6, 5, true },           { 4, 5, false },
-        { 1, UINT64_MAX, true }, { UINT64_MAX, 1, false }, { 5 + (1ull << 62), 5, true },
-    };
-
-    ck_assert_int_eq(setenv("FFA_EMULATOR_TIMEOUT_MS", "20", 1), 0);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        uint64_t word = 0;
-        const CUdeviceptr at = (CUdeviceptr)(uintptr_t)&word;
-
-        ck_assert_int_eq(words_write(NULL, at, rows[i].word, 0), CUDA_SUCCESS);
-        ck_assert_int_eq(words_wait(NULL, at, rows[i].value, CU_STREAM_WAIT_VALUE_GEQ),
-                         rows[i].is_there ? CUDA_SUCCESS : CUDA_ERROR_LAUNCH_TIMEOUT);
-    }
-}
-END_TEST
-
-START_TEST(batches_of_copies)
-{
-    char from[2] = "ab", to[2] = "--";
-    CUdeviceptr dst[] = { (CUdeviceptr)(uintptr_t)&to[1], (CUdeviceptr)(uintptr_t)&to[0] };
-    CUdeviceptr src[] = { (CUdeviceptr)(uintptr_t)&from[0], (CUdeviceptr)(uintptr_t)&from[1] };
-    CUmemcpyAttributes attributes = { .srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM };
-    size_t bytes[] = { 1, 1 }, first = 0, failed;
-    CUstream stream = (CUstream)(void *)&first;
-
-    ck_assert_int_eq(words_copy_batch(dst, src, bytes, 2, &attributes, &first, 1, &failed, NULL),
-                     CUDA_ERROR_INVALID_VALUE);
-    ck_assert_int_eq(words_copy_batch(dst, src, bytes, 2, &attributes, &first, 1, &failed, stream),
-                     CUDA_SUCCESS);
-    ck_assert_mem_eq(to, "ba", 2);
-    bytes[1] = 0;
-    ck_assert_int_eq(words_copy_batch(dst, src, bytes, 2, &attributes, &first, 1, &failed, stream),
-                     CUDA_ERROR_INVALID_VALUE);
-    ck_assert_uint_eq(failed, 1);
 }
 END_TEST
 
@@ -1545,8 +1498,6 @@ int main(void)
     tcase_add_test(tc, launches_that_are_refused);
     tcase_add_test(tc, a_launch_releases_another_that_polls);
     tcase_add_test(tc, a_poll_that_nothing_ends_fails);
-    tcase_add_test(tc, words_are_compared_cyclically);
-    tcase_add_test(tc, batches_of_copies);
     suite_add_tcase(suite, tc);
     return suite_run(suite);
 }

@@ -297,9 +297,24 @@ static int64_t word_at(int32_t n, int32_t from, const struct comm_flag *flag)
         return comm_block_rows_done(n, from);
     case CHANNEL_SUMS_READY:
         return comm_block_sums_ready(n, from, flag->stage);
+    case CHANNEL_TOTALS_READY:
+        return comm_block_totals_ready(n, from);
     default:
         return comm_block_sums_done(n, from);
     }
+}
+
+static void note_wait(struct comm_call *record, const struct comm_flag *flag)
+{
+    struct comm_waits *waits = &record->waits[flag->rank];
+
+    assert(flag->channel != CHANNEL_ROWS_DONE && flag->channel != CHANNEL_SUMS_DONE);
+    if (flag->channel == CHANNEL_ROWS_READY)
+        waits->rows_ready = true;
+    else if (flag->channel == CHANNEL_TOTALS_READY)
+        waits->totals_ready = true;
+    else
+        waits->sums_ready |= (uint16_t)(1u << flag->stage);
 }
 
 ffa_status comm_device_wait(struct comm_device *comm, uint64_t call, ffa_stream stream,
@@ -311,15 +326,8 @@ ffa_status comm_device_wait(struct comm_device *comm, uint64_t call, ffa_stream 
     ffa_status rc = FFA_OK;
 
     pthread_mutex_lock(&comm->lock);
-    for (int32_t i = 0; i < count; i++) {
-        const struct comm_flag *flag = &flags[i];
-
-        assert(flag->channel == CHANNEL_ROWS_READY || flag->channel == CHANNEL_SUMS_READY);
-        if (flag->channel == CHANNEL_ROWS_READY)
-            record->waits[flag->rank].rows_ready = true;
-        else
-            record->waits[flag->rank].sums_ready |= (uint16_t)(1u << flag->stage);
-    }
+    for (int32_t i = 0; i < count; i++)
+        note_wait(record, &flags[i]);
     pthread_mutex_unlock(&comm->lock);
     for (int32_t i = 0; i < count; i++)
         FFA_TRY(batch_add(&batch, &comm_device_own(comm)[word_at(n, flags[i].rank, &flags[i])],

@@ -40,6 +40,8 @@ enum {
     COMM_SPOILS_MAX = 4,    /* ranges a call gives to be filled with NaN */
     COMM_REASON_WORDS = 64, /* a status and 503 bytes of message */
     COMM_DIGEST_BITS = 40,  /* of a word of comm_block_words; the call's number is above */
+    COMM_TOTALS_MAX = 8192, /* floats that a rank brings to a call: of 8 sinks and 1024 heads */
+    COMM_TOTALS_SLOTS = 2,  /* that calls with totals take in turn */
     COMM_WORDS_MAX = 192
 };
 #define COMM_POISON ((uint64_t)1 << 62)
@@ -73,43 +75,64 @@ static inline int64_t comm_block_sums_done(int32_t n, int32_t owner)
     return (int64_t)(2 + COMM_STAGES_MAX) * n + owner;
 }
 
+/* The totals of `from` are in this rank's block. Written by `from`. */
+static inline int64_t comm_block_totals_ready(int32_t n, int32_t from)
+{
+    return (int64_t)(3 + COMM_STAGES_MAX) * n + from;
+}
+
 /* The keys of the rank's own stage are in its key window. Written by its own fetch stream, polled
  * by its kernels: arrivals.flags is the address of stage 0. */
 static inline int64_t comm_block_arrivals(int32_t n, int32_t stage)
 {
-    return (int64_t)(3 + COMM_STAGES_MAX) * n + stage;
+    return (int64_t)(4 + COMM_STAGES_MAX) * n + stage;
 }
 
 /* What `from` does in its latest call: the low 24 bits of its number over COMM_DIGEST_BITS of a
  * digest. Written by `from`, as all that follows. */
 static inline int64_t comm_block_words(int32_t n, int32_t from)
 {
-    return (int64_t)(3 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
+    return (int64_t)(4 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
 }
 
 /* The last call of `from` on another communicator of the same ranks, before its latest one on this
  * communicator: id and number, 32 bits each. 0: there was none; COMM_AFTER_UNKNOWN. */
 static inline int64_t comm_block_after(int32_t n, int32_t from)
 {
-    return (int64_t)(4 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
+    return (int64_t)(5 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
 }
 
 /* enum comm_peer_state of `from`, as it told this rank. */
 static inline int64_t comm_block_state(int32_t n, int32_t from)
 {
-    return (int64_t)(5 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
+    return (int64_t)(6 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
 }
 
 /* Why the group broke, by `from`: an ffa_status, then text in COMM_REASON_WORDS - 1 words. Written
  * before its state becomes COMM_PEER_BROKEN. */
 static inline int64_t comm_block_reason(int32_t n, int32_t from)
 {
-    return (int64_t)(6 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + (int64_t)COMM_REASON_WORDS * from;
+    return (int64_t)(7 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + (int64_t)COMM_REASON_WORDS * from;
 }
 
+/* All of the above: what the watchdog reads. */
 static inline int64_t comm_block_count(int32_t n)
 {
     return comm_block_reason(n, n);
+}
+
+/* The totals of `from`, floats [COMM_TOTALS_MAX], in the rank's block behind its words: those of a
+ * slot are one after the other by `from`. Written by `from`. */
+static inline int64_t comm_block_totals(int32_t n, int32_t slot, int32_t from)
+{
+    return (comm_block_count(n) + 31) / 32 * 32 +
+           ((int64_t)slot * n + from) * (COMM_TOTALS_MAX / 2);
+}
+
+/* The whole block. */
+static inline int64_t comm_block_size(int32_t n)
+{
+    return comm_block_totals(n, COMM_TOTALS_SLOTS, 0);
 }
 
 /* ---- the communicator ---- */
@@ -131,7 +154,7 @@ struct comm_spoil {
 struct comm_waits {
     uint64_t credits[WINDOW_COUNT]; /* its rows_done, sums_done of this earlier call; 0: nothing */
     uint16_t sums_ready;            /* one bit a stage */
-    bool rows_ready;
+    bool rows_ready, totals_ready;
 };
 
 /* A call from its begin until its end has passed on the GPU. */
@@ -187,6 +210,7 @@ struct comm_device {
     uint64_t id;                    /* of the communicator, the same on all ranks */
     uint64_t group;                 /* of the ranks, the same in each communicator of them */
     struct comm_order *order;
+    uint64_t totals; /* calls with totals so far, the same on all ranks. Only calls touch it. */
 
     /* The call up to which each rank was lent a window, and has to give it back; 0: nothing. Only
      * calls touch it. */
@@ -276,9 +300,9 @@ struct comm_flag {
     int32_t stage;
 };
 
-/* The stream waits until all flags [count] have the call's value: CHANNEL_ROWS_READY and
- * CHANNEL_SUMS_READY only, as credits are for comm_device_reclaim. The watchdog knows of the waits
- * from then on. */
+/* The stream waits until all flags [count] have the call's value: not CHANNEL_ROWS_DONE and
+ * CHANNEL_SUMS_DONE, as credits are for comm_device_reclaim. The watchdog knows of the waits from
+ * then on. */
 ffa_status comm_device_wait(struct comm_device *comm, uint64_t call, ffa_stream stream,
                             const struct comm_flag *flags, int32_t count, ffa_error *err);
 
@@ -300,6 +324,23 @@ ffa_status comm_device_reclaim(struct comm_device *comm, uint64_t call, enum com
 /* Write arrivals[stage] of the own block, behind what is on the stream. */
 ffa_status comm_device_arrive(struct comm_device *comm, uint64_t call, ffa_stream stream,
                               int32_t stage, ffa_error *err);
+
+/*
+ * comm_totals.c: what each rank sums up in the call, brought to all ranks.
+ *
+ * all     receives the totals of all ranks in the own block: those of rank r are the floats
+ *         [r * COMM_TOTALS_MAX, + count). They are there once `stream` is past this call, and stay
+ *         until the next but one call with totals.
+ * stream  the fetch or the reduce stream, in all calls with totals the same one, which by then
+ *         waits for `mine`. It copies, tells the others, and waits for the totals of all of them.
+ * mine    device memory, [count], count from 1 to COMM_TOTALS_MAX.
+ *
+ * At most once a call, in the same calls on all ranks: what comm_device_begin was told says whether
+ * it has totals. What the caller's stream reads of `all` comes before its next call's totals.
+ */
+ffa_status comm_device_share_totals(const float **all, struct comm_device *comm, uint64_t call,
+                                    ffa_stream stream, const float *mine, int32_t count,
+                                    ffa_error *err);
 
 /* What the call receives or computes in, [memory, memory + bytes) of the device: filled with 0xff
  * when the group breaks before the call is over. At most COMM_SPOILS_MAX ranges a call; more are

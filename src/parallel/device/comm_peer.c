@@ -347,7 +347,7 @@ ffa_status comm_peer_join(struct comm_device *comm, const int64_t bytes[WINDOW_C
 
     FFA_TRY(comm_peer_agree(comm, rc, &failure, err));
     FFA_TRY(meet(comm, err));
-    comm->block_bytes = comm_block_count(n) * (int64_t)sizeof(uint64_t);
+    comm->block_bytes = comm_block_size(n) * (int64_t)sizeof(uint64_t);
     memories[WINDOW_COUNT].bytes[own] = comm->block_bytes;
     for (int w = 0; w < WINDOW_COUNT; w++)
         memories[w].bytes[own] = bytes[w];

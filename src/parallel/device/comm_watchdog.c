@@ -46,7 +46,7 @@ static bool is_there(uint64_t flag, uint64_t value)
 static ffa_status read_block(struct comm_device *comm, ffa_error *err)
 {
     return gpu_read(comm->gpu, gpu_stream_handle(comm->watch), comm->seen, comm_device_own(comm),
-                    comm->block_bytes, err);
+                    comm_block_count(comm->comm.rank_count) * (int64_t)sizeof *comm->seen, err);
 }
 
 /* Which calls have begun and ended. Under the lock. */
@@ -116,6 +116,11 @@ static bool find_missing(const struct comm_device *comm, const struct comm_call 
                         number);
             return true;
         }
+    if (waits->totals_ready &&
+        !is_there(seen_at(comm, comm_block_totals_ready(n, from)), call->call)) {
+        text_format(out, bytes, "sent its totals (call %llu)", number);
+        return true;
+    }
     return false;
 }
 

@@ -5,7 +5,7 @@
  * Trick: the keys of a pass are one sequence to its kernel, the rank's own and then what arrives,
  * so each pass is an ordinary plan over a mask of the rank's own (arriving.h).
  */
-#include "parallel/device/pass.h"
+#include "parallel/device/pass_totals.h"
 
 #include "attention/attention.h"
 #include "parallel/plan/rank_plan_local.h"
@@ -71,12 +71,22 @@ static int64_t upload_bytes_of(const ffa_plan *plan)
     return plan ? plan->image.bytes : 0;
 }
 
+/* Rank 0's totals and those of all others, by ascending rank. */
+static void fill_totals(struct row_segment *segment, int64_t *sources, int32_t ranks)
+{
+    *segment = (struct row_segment){ .row = 0, .rows = 1, .first = 0, .count = ranks - 1 };
+    for (int32_t r = 1; r < ranks; r++)
+        sources[r - 1] = r;
+}
+
 static ffa_status make_buffer(ffa_parallel_pass *pass, ffa_error *err)
 {
     const struct pass_sums *sums = &pass->sums;
     const int64_t owners = sums->owner_begin[ARRIVAL_STAGES_MAX] * (int64_t)sizeof(int32_t);
     const int64_t segments = sums->segment_count * (int64_t)sizeof *sums->segments;
     const int64_t received = sums->received_count * (int64_t)sizeof *sums->received;
+    const bool has_totals = pass->rank_count > 1;
+    const int64_t sources = (pass->rank_count - 1) * (int64_t)sizeof(int64_t);
     int64_t end = 0;
     unsigned char *tables;
 
@@ -85,6 +95,8 @@ static ffa_status make_buffer(ffa_parallel_pass *pass, ffa_error *err)
     pass->owners_at = place(&end, owners);
     pass->segments_at = place(&end, segments);
     pass->received_at = place(&end, received);
+    pass->totals_segment_at = place(&end, has_totals ? (int64_t)sizeof(struct row_segment) : 0);
+    pass->totals_sources_at = place(&end, sources);
     pass->upload_bytes = end;
     pass->tables = tables = mem_array((size_t)(end - pass->owners_at), 1);
     if (!tables)
@@ -95,6 +107,11 @@ static ffa_status make_buffer(ffa_parallel_pass *pass, ffa_error *err)
         memcpy(tables + (pass->segments_at - pass->owners_at), sums->segments, (size_t)segments);
     if (received)
         memcpy(tables + (pass->received_at - pass->owners_at), sums->received, (size_t)received);
+    if (has_totals)
+        fill_totals(
+            (struct row_segment *)(void *)(tables + (pass->totals_segment_at - pass->owners_at)),
+            (int64_t *)(void *)(tables + (pass->totals_sources_at - pass->owners_at)),
+            pass->rank_count);
     return FFA_OK;
 }
 
@@ -149,6 +166,10 @@ ffa_status ffa_parallel_pass_create(ffa_parallel_pass **out, const ffa_parallel_
         FFA_TRY(pass_sums_build(&pass->sums, plan, &pass->backward_moves, err));
         FFA_TRY(gpu_event_create(&pass->reduced, kernels->context->gpu, false, err));
     }
+    if (pass->rank_count > 1) {
+        FFA_TRY(gpu_event_create(&pass->totals_made, kernels->context->gpu, false, err));
+        FFA_TRY(gpu_event_create(&pass->totals_shared, kernels->context->gpu, false, err));
+    }
     FFA_TRY(make_buffer(pass, err));
     FFA_TRY(make_scratch(pass, err));
     *out = pass;
@@ -173,6 +194,8 @@ void ffa_parallel_pass_destroy(ffa_parallel_pass *pass)
     mem_free(pass->bytes);
     mem_free(pass->flags);
     gpu_event_destroy(pass->reduced);
+    gpu_event_destroy(pass->totals_made);
+    gpu_event_destroy(pass->totals_shared);
     mem_free(pass);
 }
 
@@ -213,12 +236,15 @@ ffa_status ffa_parallel_pass_info_get(const ffa_parallel_pass *pass, const ffa_k
     info.forward_stages = pass->forward_moves.stage_count - 1;
     info.received_rows = pass->forward_moves.window_rows - pass->forward_moves.own_rows;
     FFA_TRY(ffa_workspace_bytes(kernels, pass->forward, &info.forward_workspace_bytes, err));
+    info.forward_workspace_bytes = (info.forward_workspace_bytes + 255) / 256 * 256 +
+                                   pass_totals_bytes(pass, kernels, false, heads_q);
     if (pass->has_backward) {
         info.backward_stages = pass->backward_moves.stage_count - 1;
         info.sum_bytes = pass->backward_moves.window_rows * columns * (int64_t)sizeof(float);
         FFA_TRY(ffa_backward_workspace_bytes(kernels, pass->backward, heads_q, heads_kv,
                                              &info.backward_workspace_bytes, err));
         info.backward_workspace_bytes = (info.backward_workspace_bytes + 255) / 256 * 256 +
+                                        pass_totals_bytes(pass, kernels, true, heads_q) +
                                         pass->sums.received_rows * columns * (int64_t)sizeof(float);
     }
     rc = opts_export(out, &info, sizeof info, err);

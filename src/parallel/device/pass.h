@@ -22,6 +22,7 @@ struct ffa_parallel_pass {
     /* The buffer, in bytes from its begin: the images of both plans, then what `tables` holds. */
     int64_t forward_at, backward_at;
     int64_t owners_at, segments_at, received_at;
+    int64_t totals_segment_at, totals_sources_at; /* of several ranks: of pass_totals_join */
     int64_t upload_bytes;
     unsigned char *tables; /* [upload_bytes - owners_at] */
     unsigned char *buffer; /* where it was uploaded last; not owned */
@@ -31,6 +32,8 @@ struct ffa_parallel_pass {
     size_t *bytes;             /* [copies_most] */
     struct comm_flag *flags;   /* [rank_count] */
     struct gpu_event *reduced; /* the received sums are there; of kernels with FFA_SPEC_BACKWARD */
+    /* Of several ranks: the rank's own totals are there, and those of all ranks. */
+    struct gpu_event *totals_made, *totals_shared;
 };
 
 #endif

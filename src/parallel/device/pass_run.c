@@ -6,6 +6,7 @@
  *     caller's stream   reclaim, row_copy of k and v, rows_ready, launches, .. backward: row_reduce
  *     fetch stream      for each stage: rows_ready of new sources, copies, arrivals; rows_done
  *     reduce stream     backward, for each reader and stage: sums_ready, copies; sums_done
+ *                       both, where there are totals: copies to all ranks, totals_ready
  *
  * Invariant: nothing here blocks the host, allocates or synchronises, and each wait is enqueued
  * after everything of this rank that the waited-for ranks need first, so that ranks cannot wait for
@@ -14,7 +15,7 @@
  */
 #include "attention/attention.h"
 #include "parallel/device/comm_device.h"
-#include "parallel/device/pass.h"
+#include "parallel/device/pass_totals.h"
 #include "parallel/device/pass_trace.h"
 #include "tensor/tensor.h"
 
@@ -30,7 +31,9 @@ struct run {
     int64_t columns;     /* of a row of a window: of k and v of all heads */
     int64_t key_bytes;   /* of a row of the key window */
     int64_t sum_bytes;   /* of a row of the sum window */
-    int64_t received_at; /* backward: of the received sums in the workspace */
+    int64_t totals_at;   /* of this rank's totals in the workspace, behind that of the launches */
+    int64_t received_at; /* backward: of the received sums in the workspace, behind them */
+    struct pass_totals totals;
 };
 
 /* ---- arguments ---- */
@@ -74,16 +77,6 @@ static ffa_status check_numbers(const struct run *run, ffa_error *err)
     };
 
     return check_bounded(fields, sizeof fields / sizeof *fields, err);
-}
-
-/* What every rank sums up is not exchanged yet. */
-static ffa_status check_totals(const struct run *run, ffa_error *err)
-{
-    if (run->pass->rank_count > 1 && (run->args.max_logits || run->args.dsink))
-        return error_fail(err, FFA_UNSUPPORTED, 0,
-                          "%s is given: passes over GPUs do not join it across ranks",
-                          run->args.max_logits ? "max_logits" : "dsink");
-    return FFA_OK;
 }
 
 static ffa_status check_windows(const struct run *run, ffa_error *err)
@@ -132,11 +125,17 @@ static ffa_status check_workspace(struct run *run, ffa_error *err)
     FFA_TRY(ffa_parallel_pass_info_get(run->pass, run->kernels, run->args.heads_q,
                                        run->args.heads_kv, &info, err));
     needed = run->is_backward ? info.backward_workspace_bytes : info.forward_workspace_bytes;
-    run->received_at = needed - run->pass->sums.received_rows * run->sum_bytes;
+    run->received_at = needed;
+    if (run->is_backward)
+        run->received_at -= run->pass->sums.received_rows * run->sum_bytes;
+    run->totals_at = run->received_at - pass_totals_bytes(run->pass, run->kernels, run->is_backward,
+                                                          run->args.heads_q);
     if (run->args.workspace_bytes < needed || (needed && !run->args.workspace))
         rc = error_fail(err, FFA_INVALID, 0, "workspace_bytes is %lld at %p, the call needs %lld",
                         (long long)run->args.workspace_bytes, run->args.workspace,
                         (long long)needed);
+    else if (run->totals.count)
+        run->totals.mine = (float *)(void *)((unsigned char *)run->args.workspace + run->totals_at);
 out:
     return rc;
 }
@@ -151,7 +150,7 @@ static ffa_status resolve(struct run *run, const ffa_parallel_args *args, ffa_er
     a->sum_dtype = a->sum_dtype ? a->sum_dtype : FFA_FP32;
     FFA_TRY(check_objects(run, err));
     FFA_TRY(check_numbers(run, err));
-    FFA_TRY(check_totals(run, err));
+    FFA_TRY(pass_totals_init(&run->totals, run->pass, run->kernels, a, run->is_backward, err));
     run->columns = a->heads_kv * ((int64_t)a->head_dim + a->head_dim_v);
     run->key_bytes = run->columns * (int64_t)ffa_dtype_bytes(run->kernels->dtype);
     run->sum_bytes = run->columns * (int64_t)sizeof(float);
@@ -168,9 +167,11 @@ static ffa_status begin(struct run *run, ffa_error *err)
     const ffa_parallel_args *a = &run->args;
     char words[192];
 
-    text_copy(words, "%s of plan %s, heads %d:%d x %d:%d, dtype %d, scale %.17g, softcap %.17g",
+    text_copy(words,
+              "%s of plan %s, heads %d:%d x %d:%d, dtype %d, scale %.17g, softcap %.17g, totals %d",
               run->is_backward ? "backward" : "forward", run->pass->digest, a->heads_q, a->heads_kv,
-              a->head_dim, a->head_dim_v, a->dtype, a->softmax_scale, a->softcap);
+              a->head_dim, a->head_dim_v, a->dtype, a->softmax_scale, a->softcap,
+              run->totals.count);
     return comm_device_begin(&run->call, run->comm, run->stream, words, err);
 }
 
@@ -355,6 +356,31 @@ static ffa_tensor key_tensor(const struct run *run, bool is_v)
     return tensor;
 }
 
+/* ---- totals ---- */
+
+static ffa_status share_totals(struct run *run, ffa_error *err)
+{
+    ffa_status rc;
+
+    FFA_TRY(pass_totals_share(&run->totals, run->pass, run->comm, run->call, err));
+    if (run->totals.count > 0)
+        rc = mark(run, FFA_PARALLEL_LANE_REDUCE, FFA_PARALLEL_SPAN_TOTALS,
+                  &(struct pass_mark){ -1, -1, 0 }, err);
+out:
+    return rc;
+}
+
+static ffa_status join_totals(const struct run *run, ffa_error *err)
+{
+    ffa_status rc;
+
+    FFA_TRY(pass_totals_join(&run->totals, run->pass, run->kernels, run->stream, err));
+    if (run->totals.count > 0)
+        rc = mark_compute(run, FFA_PARALLEL_SPAN_TOTALS, 0, err);
+out:
+    return rc;
+}
+
 /* ---- forward ---- */
 
 static ffa_status attend(const struct run *run, ffa_error *err)
@@ -375,9 +401,9 @@ static ffa_status attend(const struct run *run, ffa_error *err)
     args.lse = a->lse;
     args.sink = a->sink;
     args.sink_count = a->sink_count;
-    args.max_logits = a->max_logits;
+    args.max_logits = run->totals.count ? run->totals.mine : a->max_logits;
     args.workspace = a->workspace;
-    args.workspace_bytes = a->workspace_bytes;
+    args.workspace_bytes = run->totals_at;
     return forward_enqueue_arriving(run->kernels, run->pass->forward, &args, &arriving, run->stream,
                                     err);
 }
@@ -389,7 +415,10 @@ static ffa_status run_forward(struct run *run, ffa_error *err)
     FFA_TRY(exchange_begin(run, err));
     FFA_TRY(attend(run, err));
     FFA_TRY(mark_compute(run, FFA_PARALLEL_SPAN_ATTENTION, 0, err));
-    rc = fetch_rest(run, 2, err);
+    FFA_TRY(pass_totals_made(&run->totals, run->pass, run->stream, err));
+    FFA_TRY(fetch_rest(run, 2, err));
+    FFA_TRY(share_totals(run, err));
+    rc = join_totals(run, err);
 out:
     return rc;
 }
@@ -423,9 +452,9 @@ static ffa_status differentiate(const struct run *run, ffa_error *err)
     args.dq = a->dq;
     args.sink = a->sink;
     args.sink_count = a->sink_count;
-    args.dsink = a->dsink;
+    args.dsink = run->totals.count ? run->totals.mine : a->dsink;
     args.workspace = a->workspace;
-    args.workspace_bytes = run->received_at;
+    args.workspace_bytes = run->totals_at;
     return backward_enqueue_arriving(run->kernels, pass->backward, &args, &arriving, run->stream,
                                      err);
 }
@@ -526,11 +555,14 @@ static ffa_status run_backward(struct run *run, ffa_error *err)
         comm_device_lend_sums(run->comm, run->call, run->moves->sources[i]);
     FFA_TRY(differentiate(run, err));
     FFA_TRY(mark_compute(run, FFA_PARALLEL_SPAN_ATTENTION, 0, err));
+    FFA_TRY(pass_totals_made(&run->totals, run->pass, run->stream, err));
     FFA_TRY(fetch_rest(run, 2, err));
     if (sums->copy_count > 0)
         FFA_TRY(pull_all_sums(run, err));
+    FFA_TRY(share_totals(run, err));
     FFA_TRY(add_sums(run, err));
-    rc = mark_compute(run, FFA_PARALLEL_SPAN_SUMS, 0, err);
+    FFA_TRY(mark_compute(run, FFA_PARALLEL_SPAN_SUMS, 0, err));
+    rc = join_totals(run, err);
 out:
     return rc;
 }

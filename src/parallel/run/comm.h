@@ -32,6 +32,7 @@ enum comm_channel {
     CHANNEL_ROWS_DONE,  /* the call whose rows were pulled */
     CHANNEL_SUMS_READY, /* comm_moment() of the call and stage */
     CHANNEL_SUMS_DONE,
+    CHANNEL_TOTALS_READY, /* of GPUs: the call whose totals were sent */
     CHANNEL_COUNT
 };
 

@@ -235,27 +235,164 @@ START_TEST(missing_ranks_are_named)
 }
 END_TEST
 
-/* Rank 1 leaves after the first exchange. */
+/* ---- how ranks end ---- */
+
+/* What rank 1 does after the first exchange, in a process of its own. */
+enum after { SLEEPS, DIES, GIVES_UP, ENDS_WELL };
+
+static const struct {
+    enum after after;
+    ffa_status status; /* of rank 0's second exchange */
+    const char *says;
+    int32_t code; /* that rank 0 and the rest agree on, of its own 0 */
+    ffa_status agrees;
+} endings[] = {
+    { SLEEPS, FFA_TIMEOUT, "rank 1 has not come to exchange 2 of the rendezvous within 1000 ms", 0,
+      FFA_COMM },
+    { DIES, FFA_COMM, "rank 1 has died and does not come to exchange 2 of the rendezvous", 0,
+      FFA_COMM },
+    { GIVES_UP, FFA_GPU, "rank 1 gave up: no device", 3, FFA_OK },
+    { ENDS_WELL, FFA_COMM, "rank 1 has ended and does not come to exchange 2 of the rendezvous", 0,
+      FFA_OK },
+};
+
+static void end_as(struct rendezvous *meeting, enum after after)
+{
+    const ffa_error why = { FFA_GPU, 0, "no device" };
+
+    if (after == SLEEPS)
+        (void)pause();
+    if (after == GIVES_UP)
+        rendezvous_end(meeting, 3, &why);
+    if (after == ENDS_WELL)
+        rendezvous_end(meeting, 0, NULL);
+    _exit(0);
+}
+
 START_TEST(rank_missing_from_an_exchange_is_named)
 {
     struct rendezvous_place place = { .rank_count = 2 };
     struct rendezvous *meeting;
     const int mine = 5;
+    int32_t code = 0;
     int all[2];
+    ffa_error err;
     pid_t child = fork();
 
     place.rank = child == 0;
-    if (rendezvous_open(&meeting, root, &place, child == 0 ? LONG_MS : 2000, NULL) != FFA_OK ||
+    if (rendezvous_open(&meeting, root, &place, child == 0 ? LONG_MS : 1000, NULL) != FFA_OK ||
         rendezvous_allgather(meeting, &mine, all, sizeof mine) != 0)
         _exit(1);
     if (child == 0)
-        _exit(0);
-    (void)waitpid(child, NULL, 0);
+        end_as(meeting, endings[_i].after);
     ck_assert_int_eq(rendezvous_allgather(meeting, &mine, all, sizeof mine), 1);
-    ck_assert_int_eq(rendezvous_error(meeting)->status, FFA_TIMEOUT);
-    ck_assert_str_eq(rendezvous_error(meeting)->message,
-                     "rank 1 has not come to exchange 2 of the rendezvous within 2000 ms");
+    ck_assert_str_eq(rendezvous_error(meeting)->message, endings[_i].says);
+    ck_assert_int_eq(rendezvous_error(meeting)->status, endings[_i].status);
+    (void)kill(child, SIGKILL);
+    (void)waitpid(child, NULL, 0);
+    ck_assert_int_eq(rendezvous_agree(meeting, &code, &err), endings[_i].agrees);
+    ck_assert_int_eq(code, endings[_i].code);
     rendezvous_close(meeting);
+    ck_assert_int_eq(files_of(root), 0);
+}
+END_TEST
+
+/* Rank r ends with codes[r]; FFA_COMM, where its group was broken, and FFA_TIMEOUT otherwise. */
+static const struct {
+    int32_t codes[PROCESSES];
+    bool is_broken[PROCESSES];
+    int32_t agreed;
+} agreements[] = {
+    { { 0, 0, 0, 0 }, { false, false, false, false }, 0 },
+    { { 0, 0, 3, 4 }, { false, false, false, false }, 3 },
+    { { 1, 0, 3, 1 }, { true, false, false, true }, 3 },
+    { { 0, 1, 0, 2 }, { false, true, false, true }, 1 },
+};
+
+static int agree_on(const char *folder, int32_t rank, int32_t row)
+{
+    struct rendezvous_place place = { .rank = rank, .rank_count = PROCESSES, .id = "" };
+    const ffa_error why = { agreements[row].is_broken[rank] ? FFA_COMM : FFA_TIMEOUT, 0, "why" };
+    int32_t code = agreements[row].codes[rank];
+    struct rendezvous *meeting;
+
+    if (rendezvous_open(&meeting, folder, &place, LONG_MS, NULL) != FFA_OK)
+        return 1;
+    usleep((unsigned)(rank * 20000)); /* some have said it long before others ask */
+    if (code)
+        rendezvous_end(meeting, code, &why);
+    if (rendezvous_agree(meeting, &code, NULL) != FFA_OK)
+        return 2;
+    rendezvous_close(meeting);
+    return code == agreements[row].agreed ? 0 : 3;
+}
+
+START_TEST(ranks_agree_how_they_ended)
+{
+    pid_t children[PROCESSES];
+
+    for (int32_t r = 0; r < PROCESSES; r++) {
+        children[r] = fork();
+        if (children[r] == 0)
+            _exit(agree_on(root, r, _i));
+    }
+    for (int32_t r = 0; r < PROCESSES; r++) {
+        int status;
+
+        ck_assert_int_eq(waitpid(children[r], &status, 0), children[r]);
+        ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "rank %d: status %x", r,
+                      (unsigned)status);
+    }
+    ck_assert_int_eq(files_of(root), 0);
+}
+END_TEST
+
+/* Rank r gives r + 1 bytes, and only rank 0 reads them. */
+static int give_to_first(const char *folder, int32_t rank)
+{
+    struct rendezvous_place place = { .rank = rank, .rank_count = PROCESSES, .id = "" };
+    char all[PROCESSES][PROCESSES] = { { 0 } }, mine[PROCESSES];
+    void *at[PROCESSES];
+    size_t bytes[PROCESSES];
+    struct rendezvous *meeting;
+
+    if (rendezvous_open(&meeting, folder, &place, LONG_MS, NULL) != FFA_OK)
+        return 1;
+    memset(mine, 'a' + rank, sizeof mine);
+    for (int32_t r = 0; r < PROCESSES; r++) {
+        at[r] = rank == 0 ? all[r] : NULL;
+        bytes[r] = (size_t)r + 1;
+    }
+    for (int turn = 0; turn < TURNS; turn++) {
+        memset(all, 0, sizeof all);
+        if (rendezvous_gather(meeting, mine, at, bytes) != 0)
+            return 2;
+        for (int32_t r = 0; r < PROCESSES; r++)
+            for (int32_t i = 0; i < PROCESSES; i++)
+                if (all[r][i] != (rank == 0 && i <= r ? 'a' + r : 0))
+                    return 3;
+    }
+    rendezvous_close(meeting);
+    return 0;
+}
+
+START_TEST(first_rank_gathers_what_differs_in_size)
+{
+    pid_t children[PROCESSES];
+
+    for (int32_t r = 0; r < PROCESSES; r++) {
+        children[r] = fork();
+        if (children[r] == 0)
+            _exit(give_to_first(root, r));
+    }
+    for (int32_t r = 0; r < PROCESSES; r++) {
+        int status;
+
+        ck_assert_int_eq(waitpid(children[r], &status, 0), children[r]);
+        ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "rank %d: status %x", r,
+                      (unsigned)status);
+    }
+    ck_assert_int_eq(files_of(root), 0);
 }
 END_TEST
 
@@ -287,7 +424,10 @@ int main(void)
     tcase_add_test(tc, launches_meet_one_after_another);
     tcase_add_test(tc, clean_launch_leaves_nothing);
     tcase_add_test(tc, missing_ranks_are_named);
-    tcase_add_test(tc, rank_missing_from_an_exchange_is_named);
+    tcase_add_loop_test(tc, rank_missing_from_an_exchange_is_named, 0,
+                        sizeof endings / sizeof *endings);
+    tcase_add_loop_test(tc, ranks_agree_how_they_ended, 0, sizeof agreements / sizeof *agreements);
+    tcase_add_test(tc, first_rank_gathers_what_differs_in_size);
     tcase_add_test(tc, folder_that_cannot_be_is_named);
     suite_add_tcase(suite, tc);
     return suite_run(suite);

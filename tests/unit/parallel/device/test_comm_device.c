@@ -39,6 +39,7 @@ struct group {
     int32_t count;
     int64_t timeout_ms;
     bool has_devices; /* a device each */
+    bool leaves_out;  /* rank 1 makes no call */
     void (*work)(struct group *group, int32_t rank);
     pthread_t threads[RANKS];
 };
@@ -373,6 +374,132 @@ START_TEST(sums_are_lent_and_given_back)
     group_run(group);
     for (int32_t r = 0; r < 3; r++)
         ck_assert_msg(group->ranks[r].status == FFA_OK, "%s", group->ranks[r].err.message);
+    free(group);
+}
+END_TEST
+
+/* ---- totals ---- */
+
+/* A rank's totals of a call and what it reads of those of all, as fp32 bits in halves of words. */
+struct totals {
+    struct rank *rank;
+    const struct comm_device *comm;
+    uint64_t call;
+    float *mine;
+    const float *all;
+};
+
+enum { TOTALS = 2 * WORDS };
+
+static float total_of(int32_t rank, uint64_t call, int i)
+{
+    return (float)(rank * 1000 + i) + (float)call / 64.0f;
+}
+
+static void make_totals(void *user)
+{
+    const struct totals *t = user;
+
+    for (int i = 0; i < TOTALS; i++)
+        t->mine[i] = total_of(t->comm->comm.rank, t->call, i);
+}
+
+/* Some ranks are late to read: then the others are as far ahead as they can be. */
+static void read_totals(void *user)
+{
+    struct totals *t = user;
+    bool is_right = true;
+
+    if (t->call % (uint64_t)t->comm->comm.rank_count == (uint64_t)t->comm->comm.rank)
+        usleep(2000);
+    for (int32_t r = 0; r < t->comm->comm.rank_count; r++)
+        for (int i = 0; i < TOTALS; i++)
+            is_right =
+                is_right && t->all[(int64_t)r * COMM_TOTALS_MAX + i] == total_of(r, t->call, i);
+    t->rank->results += is_right;
+    free(t);
+}
+
+static struct totals *totals_new(const struct totals *from)
+{
+    struct totals *t = malloc(sizeof *t);
+
+    *t = *from;
+    return t;
+}
+
+/* As a pass enqueues it: the event behind the launch, the reduce stream, the event behind it. */
+static ffa_status enqueue_totals(struct rank *rank, struct totals *totals,
+                                 struct gpu_event *const events[2], ffa_error *err)
+{
+    struct comm_device *comm = comm_device_of(rank->comm);
+    ffa_stream stream = gpu_stream_handle(rank->stream), reduce = gpu_stream_handle(comm->reduce);
+    ffa_status rc;
+
+    FFA_TRY(comm_device_begin(&totals->call, comm, stream, "totals", err));
+    if (totals->call % 3 != 0) { /* not all calls have totals */
+        fake_gpu_launch(stream, make_totals, totals);
+        FFA_TRY(gpu_event_record(events[0], stream, err));
+        FFA_TRY(gpu_event_wait(events[0], reduce, err));
+        FFA_TRY(comm_device_share_totals(&totals->all, comm, totals->call, reduce, totals->mine,
+                                         TOTALS, err));
+        FFA_TRY(gpu_event_record(events[1], reduce, err));
+        FFA_TRY(gpu_event_wait(events[1], stream, err));
+        fake_gpu_launch(stream, read_totals, totals_new(totals));
+    }
+    rc = comm_device_end(comm, totals->call, stream, err);
+out:
+    return rc;
+}
+
+enum { TOTALS_CALLS = 60 };
+
+static void share_totals(struct group *group, int32_t r)
+{
+    struct rank *rank = &group->ranks[r];
+    struct totals totals[TOTALS_CALLS] = { 0 };
+    float *mine = malloc(TOTALS * sizeof *mine); /* of all calls: one stream after the other */
+    struct gpu_event *events[2];
+
+    for (int i = 0; i < 2; i++)
+        gpu_event_create(&events[i], rank->context.gpu, false, NULL);
+    for (int i = 0; i < TOTALS_CALLS && rank->status == FFA_OK && (r != 1 || !group->leaves_out);
+         i++) {
+        totals[i] =
+            (struct totals){ .rank = rank, .comm = comm_device_of(rank->comm), .mine = mine };
+        rank->status = enqueue_totals(rank, &totals[i], events, &rank->err);
+    }
+    if (r == 1 && group->leaves_out)
+        while ((rank->status = ffa_comm_status(rank->comm, &rank->err)) == FFA_OK)
+            usleep(1000);
+    finish(rank);
+    gpu_event_destroy(events[0]);
+    gpu_event_destroy(events[1]);
+    free(mine);
+}
+
+START_TEST(totals_come_to_all_ranks)
+{
+    struct group *group = group_new(_i + 1, LONG_MS, share_totals);
+
+    group_run(group);
+    for (int32_t r = 0; r < group->count; r++) {
+        ck_assert_msg(group->ranks[r].status == FFA_OK, "%s", group->ranks[r].err.message);
+        ck_assert_int_eq(group->ranks[r].results, TOTALS_CALLS - TOTALS_CALLS / 3);
+    }
+    free(group);
+}
+END_TEST
+
+START_TEST(rank_without_totals_is_named)
+{
+    struct group *group = group_new(3, QUICK_MS, share_totals);
+
+    group->leaves_out = true;
+    group_run(group);
+    for (int32_t r = 0; r < group->count; r++)
+        check_failure(&group->ranks[r], FFA_TIMEOUT,
+                      "rank 1 has not sent its totals (call 1) within 300 ms; rank ");
     free(group);
 }
 END_TEST
@@ -950,6 +1077,7 @@ START_TEST(block_words_do_not_overlap)
         { comm_block_rows_done(n, 0), n },
         { comm_block_sums_ready(n, 0, 0), (int64_t)COMM_STAGES_MAX * n },
         { comm_block_sums_done(n, 0), n },
+        { comm_block_totals_ready(n, 0), n },
         { comm_block_arrivals(n, 0), COMM_STAGES_MAX },
         { comm_block_words(n, 0), n },
         { comm_block_after(n, 0), n },
@@ -965,6 +1093,13 @@ START_TEST(block_words_do_not_overlap)
     ck_assert_int_eq(comm_block_count(n), at);
     ck_assert_int_eq(comm_block_sums_ready(n, n - 1, COMM_STAGES_MAX - 1) + 1,
                      comm_block_sums_done(n, 0));
+    ck_assert_int_ge(comm_block_totals(n, 0, 0), at);
+    ck_assert_int_eq(comm_block_totals(n, 0, 0) * 8 % 256, 0);
+    ck_assert_int_eq(comm_block_totals(n, 0, n), comm_block_totals(n, 1, 0));
+    ck_assert_int_eq((comm_block_totals(n, 0, 1) - comm_block_totals(n, 0, 0)) *
+                         (int64_t)sizeof(uint64_t),
+                     COMM_TOTALS_MAX * (int64_t)sizeof(float));
+    ck_assert_int_eq(comm_block_size(n), comm_block_totals(n, COMM_TOTALS_SLOTS - 1, n));
 }
 END_TEST
 
@@ -979,6 +1114,8 @@ int main(void)
     tcase_add_loop_test(tc, rows_arrive, 0, RANKS);
     tcase_add_test(tc, more_calls_than_records);
     tcase_add_test(tc, sums_are_lent_and_given_back);
+    tcase_add_loop_test(tc, totals_come_to_all_ranks, 0, RANKS);
+    tcase_add_test(tc, rank_without_totals_is_named);
     tcase_add_test(tc, who_leaves_waits_for_readers);
     tcase_add_test(tc, windows_grow);
     tcase_add_test(tc, windows_grow_on_all_ranks_or_none);

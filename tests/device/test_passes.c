@@ -1,0 +1,471 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Context-parallel passes over GPUs from the host's side: what a call may do while it enqueues, and
+ * what becomes of a call whose peer does not come. `ffa run --ranks` compares results with the
+ * oracle.
+ *
+ * Ranks are threads with the GPUs of this host, or shares of one. Nothing is asserted on their
+ * threads: they leave what they saw in their rank.
+ */
+#include "cuda_calls.h"
+#include "support/bootstrap.h"
+#include "support/rng.h"
+#include "support/suite.h"
+
+#include <check.h>
+#include <ffa/ffa.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    RANKS = 4,
+    DEVICES = 8,
+    TOKENS = 384,
+    HEADS_Q = 2,
+    HEADS_KV = 1,
+    HEAD_DIM = 64,
+    CALLS = 3,
+    STAGES = 3,
+    STAGE_NS = 1000, /* so that a plan has the stages that it is asked for */
+    SMS_FREE = 4,
+    SHORT_MS = 500
+};
+
+enum tensor { Q, K, V, OUT, LSE, DOUT, DQ, DK, DV, TENSORS };
+
+static ffa_context *contexts[DEVICES];
+static ffa_kernels *kernels[DEVICES];
+static int32_t devices;
+
+struct group;
+
+struct rank {
+    struct group *group;
+    struct bootstrap_end end;
+    int32_t rank;
+    ffa_context *context;
+    const ffa_kernels *kernels;
+    ffa_parallel_plan *plan;
+    ffa_parallel_pass *pass;
+    ffa_parallel_pass_info info;
+    ffa_comm *comm;
+    ffa_stream stream;
+    int64_t rows[2]; /* of queries, of keys */
+    void *inputs[TENSORS], *outputs[CALLS][TENSORS];
+    void *upload, *workspace;
+    struct cuda_counts forward, backward; /* of all calls */
+    bool is_same;                         /* the results of all calls have the same bits */
+    ffa_status status;
+    ffa_error err;
+    pthread_t thread;
+};
+
+struct group {
+    struct bootstrap *bootstrap;
+    ffa_dispatch *dispatch;
+    ffa_mask *mask;
+    struct rank ranks[RANKS];
+    int32_t count;
+    int32_t absent;             /* this rank makes no calls; -1: all do */
+    int64_t timeout_ms;         /* of calls */
+    atomic_int enqueued, ended; /* ranks that have enqueued all their calls; that are done */
+};
+
+static void pause_ms(void)
+{
+    const struct timespec millisecond = { 0, 1000000 };
+
+    (void)nanosleep(&millisecond, NULL);
+}
+
+/* ---- a rank's plan and memory ---- */
+
+static bool is_key(enum tensor t)
+{
+    return t == K || t == V || t == DK || t == DV;
+}
+
+static int64_t tensor_bytes(const struct rank *r, enum tensor t)
+{
+    const int64_t heads = is_key(t) ? HEADS_KV : HEADS_Q;
+
+    return r->rows[is_key(t)] * heads *
+           (t == LSE ? (int64_t)sizeof(float) : HEAD_DIM * (int64_t)sizeof(uint16_t));
+}
+
+static ffa_status make_plan(struct rank *r)
+{
+    ffa_parallel_plan_opts opts = FFA_PARALLEL_PLAN_OPTS_INIT;
+
+    opts.forward_stages = opts.backward_stages = STAGES;
+    opts.stage_rows_min = 1;
+    opts.model.launch_ns = STAGE_NS;
+    opts.model.heads_q = HEADS_Q;
+    opts.model.heads_kv = HEADS_KV;
+    opts.model.head_dim = HEAD_DIM;
+    opts.model.element_bytes = sizeof(uint16_t);
+    return ffa_parallel_plan_create(&r->plan, r->group->dispatch, r->group->mask, r->rank, &opts,
+                                    &r->err);
+}
+
+static ffa_status make_pass(struct rank *r)
+{
+    ffa_status rc;
+
+    r->info = (ffa_parallel_pass_info)FFA_PARALLEL_PASS_INFO_INIT;
+    rc = ffa_parallel_pass_create(&r->pass, r->plan, r->kernels, &r->err);
+    if (rc == FFA_OK)
+        rc = ffa_parallel_pass_info_get(r->pass, r->kernels, HEADS_Q, HEADS_KV, &r->info, &r->err);
+    if (rc == FFA_OK)
+        rc = ffa_device_stream_create(&r->stream, r->context, &r->err);
+    if (rc == FFA_OK)
+        rc = ffa_device_alloc(&r->upload, r->context, r->info.upload_bytes, &r->err);
+    if (rc == FFA_OK)
+        rc = ffa_parallel_pass_upload(r->pass, r->kernels, r->upload, r->stream, &r->err);
+    if (rc == FFA_OK)
+        rc = ffa_device_alloc(&r->workspace, r->context,
+                              r->info.forward_workspace_bytes + r->info.backward_workspace_bytes,
+                              &r->err);
+    return rc;
+}
+
+/* Small numbers of both signs, in bf16. */
+static ffa_status make_input(struct rank *r, enum tensor t)
+{
+    const int64_t bytes = tensor_bytes(r, t);
+    struct rng rng = { (uint64_t)(r->rank * TENSORS + (int)t + 1) };
+    uint16_t *host = malloc((size_t)bytes + 1);
+    ffa_status rc;
+
+    for (int64_t i = 0; host && i < bytes / 2; i++)
+        host[i] = (uint16_t)(0x3e00 | (rng_next(&rng) & 0x81ff));
+    rc = host ? ffa_device_alloc(&r->inputs[t], r->context, bytes, &r->err) : FFA_NOMEM;
+    if (rc == FFA_OK && bytes > 0)
+        rc = ffa_device_copy(r->context, r->inputs[t], host, bytes, FFA_TO_DEVICE, &r->err);
+    free(host);
+    return rc;
+}
+
+static ffa_status make_tensors(struct rank *r)
+{
+    ffa_status rc = FFA_OK;
+
+    r->rows[0] = ffa_dispatch_query_rows(r->group->dispatch, r->rank);
+    r->rows[1] = ffa_dispatch_key_rows(r->group->dispatch, r->rank);
+    for (enum tensor t = Q; t < TENSORS && rc == FFA_OK; t++)
+        if (t <= V || t == DOUT)
+            rc = make_input(r, t);
+    for (int call = 0; call < CALLS; call++)
+        for (enum tensor t = Q; t < TENSORS && rc == FFA_OK; t++)
+            if (!r->inputs[t])
+                rc = ffa_device_alloc(&r->outputs[call][t], r->context, tensor_bytes(r, t) + 1,
+                                      &r->err);
+    return rc;
+}
+
+static ffa_status make_comm(struct rank *r)
+{
+    ffa_peer_opts opts = FFA_PEER_OPTS_INIT;
+
+    r->end.all = r->group->bootstrap;
+    r->end.rank = r->rank;
+    opts.rank = r->rank;
+    opts.rank_count = r->group->count;
+    opts.allgather = bootstrap_allgather;
+    opts.user = &r->end;
+    opts.key_bytes = r->info.key_bytes;
+    opts.sum_bytes = r->info.sum_bytes;
+    opts.timeout_ms = r->group->timeout_ms;
+    return ffa_comm_create_peer(&r->comm, r->context, &opts, &r->err);
+}
+
+static void rank_finish(struct rank *r)
+{
+    ffa_comm_destroy(r->comm);
+    ffa_parallel_pass_destroy(r->pass);
+    ffa_parallel_plan_destroy(r->plan);
+    for (int t = 0; t < TENSORS; t++) {
+        ffa_device_free(r->context, r->inputs[t]);
+        for (int call = 0; call < CALLS; call++)
+            ffa_device_free(r->context, r->outputs[call][t]);
+    }
+    ffa_device_free(r->context, r->upload);
+    ffa_device_free(r->context, r->workspace);
+    ffa_device_stream_destroy(r->context, r->stream);
+}
+
+/* ---- its calls ---- */
+
+static ffa_parallel_args args_of(const struct rank *r, int call)
+{
+    const int32_t sharing = (r->group->count + devices - 1) / devices;
+    ffa_context_info info = FFA_CONTEXT_INFO_INIT;
+    ffa_parallel_args args = FFA_PARALLEL_ARGS_INIT;
+
+    (void)ffa_context_info_get(r->context, &info, NULL);
+    args.heads_q = HEADS_Q;
+    args.heads_kv = HEADS_KV;
+    args.head_dim = HEAD_DIM;
+    args.dtype = FFA_BF16;
+    args.q.data = r->inputs[Q];
+    args.k.data = r->inputs[K];
+    args.v.data = r->inputs[V];
+    args.dout.data = r->inputs[DOUT];
+    args.out.data = r->outputs[call][OUT];
+    args.lse.data = r->outputs[call][LSE];
+    args.dq.data = r->outputs[call][DQ];
+    args.dk.data = r->outputs[call][DK];
+    args.dv.data = r->outputs[call][DV];
+    args.sm_margin = sharing > 1 ? info.sm_count - (info.sm_count - SMS_FREE) / sharing : 0;
+    args.workspace = r->workspace;
+    args.workspace_bytes = r->info.forward_workspace_bytes + r->info.backward_workspace_bytes;
+    return args;
+}
+
+static void add_counts(struct cuda_counts *to, struct cuda_counts more)
+{
+    to->launches += more.launches;
+    to->blocking += more.blocking;
+    to->first = to->first ? to->first : more.first;
+}
+
+static ffa_status enqueue(struct rank *r)
+{
+    ffa_status rc = FFA_OK;
+
+    for (int call = 0; call < CALLS && rc == FFA_OK; call++) {
+        const ffa_parallel_args args = args_of(r, call);
+
+        cuda_calls_begin();
+        rc = ffa_parallel_forward(r->pass, r->kernels, r->comm, &args, r->stream, &r->err);
+        add_counts(&r->forward, cuda_calls_end());
+        cuda_calls_begin();
+        if (rc == FFA_OK)
+            rc = ffa_parallel_backward(r->pass, r->kernels, r->comm, &args, r->stream, &r->err);
+        add_counts(&r->backward, cuda_calls_end());
+    }
+    return rc;
+}
+
+static ffa_status look(struct rank *r, int call, enum tensor t, void *host)
+{
+    return ffa_device_copy(r->context, host, r->outputs[call][t], tensor_bytes(r, t),
+                           FFA_FROM_DEVICE, &r->err);
+}
+
+/* Of out, lse, dk and dv, whose bits are the same in every run. */
+static ffa_status compare(struct rank *r)
+{
+    static const enum tensor same[] = { OUT, LSE, DK, DV };
+    ffa_status rc = FFA_OK;
+
+    r->is_same = true;
+    for (int i = 0; i < 4; i++) {
+        const size_t bytes = (size_t)tensor_bytes(r, same[i]);
+        char *first = malloc(bytes + 1), *other = malloc(bytes + 1);
+
+        for (int call = 0; call < CALLS && rc == FFA_OK && bytes > 0; call++) {
+            rc = look(r, call, same[i], call ? other : first);
+            r->is_same = r->is_same && (!call || memcmp(first, other, bytes) == 0);
+        }
+        free(first);
+        free(other);
+    }
+    return rc;
+}
+
+/* Rank 0 enqueues all its calls before another rank has enqueued one, and the others go one after
+ * another, too: so nobody's calls may wait for somebody else's. */
+static ffa_status run_calls(struct rank *r)
+{
+    ffa_status rc = FFA_OK, status;
+
+    while (atomic_load(&r->group->enqueued) < r->rank)
+        pause_ms();
+    if (r->rank != r->group->absent)
+        rc = enqueue(r);
+    atomic_fetch_add(&r->group->enqueued, 1);
+    status = ffa_device_stream_synchronize(r->context, r->stream, rc == FFA_OK ? &r->err : NULL);
+    if (rc == FFA_OK)
+        rc = status;
+    atomic_fetch_add(&r->group->ended, 1);
+    while (atomic_load(&r->group->ended) < r->group->count)
+        pause_ms();
+    return rc == FFA_OK ? ffa_comm_status(r->comm, &r->err) : rc;
+}
+
+static void *run_rank(void *data)
+{
+    struct rank *r = data;
+    ffa_status rc = make_plan(r);
+
+    if (rc == FFA_OK)
+        rc = make_pass(r);
+    if (rc == FFA_OK)
+        rc = make_tensors(r);
+    if (rc == FFA_OK) /* collective: fails everywhere if it does */
+        rc = make_comm(r);
+    if (rc == FFA_OK)
+        rc = run_calls(r);
+    if (rc == FFA_OK)
+        rc = compare(r);
+    r->status = rc;
+    rank_finish(r);
+    return NULL;
+}
+
+static void group_run(struct group *group)
+{
+    const ffa_mask_shape shape = { TOKENS, TOKENS };
+    const ffa_slice slice = { 0, TOKENS, 0, TOKENS, FFA_SLICE_CAUSAL, 0 };
+    const ffa_topology topology = { group->count, group->count };
+    ffa_dispatch_opts opts = FFA_DISPATCH_OPTS_INIT;
+    ffa_dispatch_mask mask = { NULL, 1 };
+    ffa_error err = { 0 };
+
+    group->bootstrap = bootstrap_new(group->count);
+    ck_assert_int_eq(ffa_mask_create(&group->mask, &shape, &slice, 1, &err), FFA_OK);
+    mask.mask = group->mask;
+    ck_assert_int_eq(ffa_dispatch_create(&group->dispatch, &mask, 1, &topology, &opts, &err),
+                     FFA_OK);
+    for (int32_t i = 0; i < group->count; i++) {
+        struct rank *r = &group->ranks[i];
+
+        r->group = group;
+        r->rank = i;
+        r->context = contexts[i % devices];
+        r->kernels = kernels[i % devices];
+        ck_assert_int_eq(pthread_create(&r->thread, NULL, run_rank, r), 0);
+    }
+    for (int32_t i = 0; i < group->count; i++)
+        (void)pthread_join(group->ranks[i].thread, NULL);
+    ffa_dispatch_destroy(group->dispatch);
+    ffa_mask_destroy(group->mask);
+    bootstrap_free(group->bootstrap);
+}
+
+/* ---- tests ---- */
+
+/* A pass is one attention launch. Beside it forward copies the rank's keys into its window;
+ * backward does so, prepares, finishes dq, and sums up dk and dv. */
+static void check_counts(const struct rank *r)
+{
+    const struct {
+        const char *name;
+        struct cuda_counts counts;
+        int launches;
+    } rows[] = { { "forward", r->forward, 2 * CALLS }, { "backward", r->backward, 5 * CALLS } };
+
+    for (int i = 0; i < 2; i++) {
+        ck_assert_msg(rows[i].counts.blocking == 0, "rank %d, %s: %d calls that may block, as %s",
+                      r->rank, rows[i].name, rows[i].counts.blocking, rows[i].counts.first);
+        ck_assert_msg(rows[i].counts.launches == rows[i].launches,
+                      "rank %d, %s: %d launches, not %d", r->rank, rows[i].name,
+                      rows[i].counts.launches, rows[i].launches);
+    }
+}
+
+START_TEST(passes_only_enqueue)
+{
+    struct group group = { .count = 1 << _i, .absent = -1 };
+
+    group_run(&group);
+    for (int32_t i = 0; i < group.count; i++) {
+        const struct rank *r = &group.ranks[i];
+
+        ck_assert_msg(r->status == FFA_OK, "rank %d: %s", i, r->err.message);
+        ck_assert_msg(group.count < 3 || r->info.forward_stages > 1, "rank %d: one stage", i);
+        check_counts(r);
+        ck_assert_msg(r->is_same, "rank %d: other bits in another call", i);
+    }
+}
+END_TEST
+
+/* Kernels and streams that wait for the absent rank are released, and the message names it. A group
+ * made afterwards works. */
+START_TEST(a_rank_that_does_not_come)
+{
+    struct group group = { .count = 3, .absent = 1, .timeout_ms = SHORT_MS };
+    struct group next = { .count = 2, .absent = -1 };
+
+    group_run(&group);
+    for (int32_t i = 0; i < group.count; i++) {
+        const struct rank *r = &group.ranks[i];
+
+        ck_assert_msg(r->status == FFA_TIMEOUT && strstr(r->err.message, "rank 1 has not"),
+                      "rank %d: status %d: %s", i, (int)r->status, r->err.message);
+        check_counts(&group.ranks[0]);
+    }
+    group_run(&next);
+    for (int32_t i = 0; i < next.count; i++)
+        ck_assert_msg(next.ranks[i].status == FFA_OK && next.ranks[i].is_same, "rank %d: %s", i,
+                      next.ranks[i].err.message);
+}
+END_TEST
+
+/* ---- the suite ---- */
+
+static ffa_status open_device(int32_t device, const ffa_context_opts *opts, ffa_error *err)
+{
+    ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
+    ffa_status rc = ffa_open(&contexts[device], device, opts, err);
+
+    spec.dtype = FFA_BF16;
+    spec.head_dim = HEAD_DIM;
+    spec.flags = FFA_SPEC_PARALLEL | FFA_SPEC_BACKWARD;
+    if (rc == FFA_OK)
+        rc = ffa_kernels_create(&kernels[device], contexts[device], &spec, err);
+    if (rc == FFA_OK)
+        cuda_calls_watch(contexts[device]);
+    return rc;
+}
+
+/* All devices that are like device 0. */
+static ffa_status open_devices(ffa_error *err)
+{
+    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
+    ffa_status rc;
+
+    opts.cache_path = getenv("FFA_TEST_STORE"); /* NULL: in memory */
+    rc = open_device(0, &opts, err);
+    for (devices = rc == FFA_OK; rc == FFA_OK && devices < DEVICES; devices++)
+        if (open_device(devices, &opts, NULL) != FFA_OK)
+            break;
+    return rc;
+}
+
+static Suite *device_suite(void)
+{
+    Suite *suite = suite_create("device_passes");
+    TCase *quick = tcase_create("quick");
+
+    tcase_set_timeout(quick, 300);
+    tcase_add_loop_test(quick, passes_only_enqueue, 0, 3);
+    tcase_add_test(quick, a_rank_that_does_not_come);
+    suite_add_tcase(suite, quick);
+    return suite;
+}
+
+int main(void)
+{
+    ffa_error err = { 0 };
+    const ffa_status status = open_devices(&err);
+    int rc = 77;
+
+    if (status == FFA_OK) {
+        printf("%d devices\n", (int)devices);
+        rc = suite_run_here(device_suite()); /* one CUDA context for all */
+    } else {
+        printf("skipped: no GPU that a kernel exists for: %s\n", err.message);
+    }
+    for (int32_t i = 0; i < DEVICES; i++) {
+        ffa_kernels_destroy(kernels[i]);
+        ffa_close(contexts[i]);
+    }
+    return rc;
+}

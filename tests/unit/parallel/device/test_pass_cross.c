@@ -172,6 +172,27 @@ START_TEST(sums_are_of_all_readers_by_rank)
 }
 END_TEST
 
+START_TEST(memory_may_run_out)
+{
+    struct group group = { .count = 0 };
+
+    group_make(&group, &cases[3], 3);
+    for (long nth = 1;; nth++) {
+        struct pass_sums sums = { 0 };
+        ffa_status rc;
+
+        fault_arm(FAULT_ALLOC, nth);
+        rc = pass_sums_build(&sums, group.plans[0], &group.moves[0], NULL);
+        pass_sums_finish(&sums);
+        if (!fault_fired())
+            break;
+        ck_assert_int_eq(rc, FFA_NOMEM);
+    }
+    fault_arm(FAULT_ALLOC, 0);
+    group_free(&group);
+}
+END_TEST
+
 static bool has(const int32_t *ranks, int32_t count, int32_t rank)
 {
     for (int32_t i = 0; i < count; i++)
@@ -207,6 +228,7 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, sums_are_of_all_readers_by_rank, 0, count);
     tcase_add_loop_test(tc, readers_are_those_that_fetch, 0, count);
+    tcase_add_test(tc, memory_may_run_out);
     suite_add_tcase(suite, tc);
     return suite_run(suite);
 }

@@ -365,6 +365,45 @@ static ffa_status first_call(struct run_case *run, run_call call, struct run_tim
     return rc;
 }
 
+static ffa_status write_text(const struct cli *cli, const char *path,
+                             ffa_status (*make)(char **out, const struct timeline *timeline,
+                                                ffa_error *err),
+                             const struct timeline *timeline, ffa_error *err)
+{
+    char *text;
+    ffa_status rc;
+
+    if (!path)
+        return FFA_OK;
+    rc = make(&text, timeline, err);
+    if (rc == FFA_OK)
+        rc = file_write(path, text, strlen(text), err);
+    if (rc == FFA_OK && !cli->json)
+        cli_note(cli, "wrote %s", path);
+    free(text);
+    return rc;
+}
+
+/* What --timeline and --trace ask for, of all ranks; of several processes, rank 0 writes it. */
+static ffa_status write_timeline(const struct cli *cli, const struct run_options *options,
+                                 const struct run_case *run, ffa_error *err)
+{
+    struct timeline_rank *ranks;
+    struct timeline timeline;
+    ffa_status rc;
+
+    if (!options->ranks.wants_timeline)
+        return FFA_OK;
+    rc = run_ranks_timeline(run->ranks, &ranks, err);
+    timeline = (struct timeline){ ranks, (int32_t)options->ranks.ranks };
+    if (rc == FFA_OK && options->place.rank == 0)
+        rc = write_text(cli, options->timeline, timeline_svg, &timeline, err);
+    if (rc == FFA_OK && options->place.rank == 0)
+        rc = write_text(cli, options->trace, timeline_trace, &timeline, err);
+    free(ranks);
+    return rc;
+}
+
 /* Whether somebody looks at them. */
 static bool wants_outputs(const struct run_options *options)
 {
@@ -409,6 +448,8 @@ static ffa_status work(const struct cli *cli, const struct run_options *options,
         rc = measure(run, run_case_forward, options->repeat, &result->forward, err);
     if (rc == FFA_OK && options->wants_time && options->wants_backward)
         rc = measure(run, run_case_backward, options->repeat, &result->backward, err);
+    if (rc == FFA_OK)
+        rc = write_timeline(cli, options, run, err);
     if (rc == FFA_OK && run->ranks) /* what follows is work of one rank, and may take long */
         run_ranks_leave(run->ranks);
     for (size_t i = 0; i < CLI_COUNT(outputs) && rc == FFA_OK && is_first; i++)
@@ -418,45 +459,6 @@ static ffa_status work(const struct cli *cli, const struct run_options *options,
         rc = check(&forward, options, result, err);
     if (rc == FFA_OK && options->wants_check && options->wants_backward && is_first)
         rc = check_gradients(&test, is_large, options, result, err);
-    return rc;
-}
-
-static ffa_status write_text(const struct cli *cli, const char *path,
-                             ffa_status (*make)(char **out, const struct timeline *timeline,
-                                                ffa_error *err),
-                             const struct timeline *timeline, ffa_error *err)
-{
-    char *text;
-    ffa_status rc;
-
-    if (!path)
-        return FFA_OK;
-    rc = make(&text, timeline, err);
-    if (rc == FFA_OK)
-        rc = file_write(path, text, strlen(text), err);
-    if (rc == FFA_OK && !cli->json)
-        cli_note(cli, "wrote %s", path);
-    free(text);
-    return rc;
-}
-
-/* What --timeline and --trace ask for, of all ranks; of several processes, rank 0 writes it. */
-static ffa_status write_timeline(const struct cli *cli, const struct run_options *options,
-                                 const struct run_case *run, ffa_error *err)
-{
-    struct timeline_rank *ranks;
-    struct timeline timeline;
-    ffa_status rc;
-
-    if (!options->ranks.wants_timeline)
-        return FFA_OK;
-    rc = run_ranks_timeline(run->ranks, &ranks, err);
-    timeline = (struct timeline){ ranks, (int32_t)options->ranks.ranks };
-    if (rc == FFA_OK && options->place.rank == 0)
-        rc = write_text(cli, options->timeline, timeline_svg, &timeline, err);
-    if (rc == FFA_OK && options->place.rank == 0)
-        rc = write_text(cli, options->trace, timeline_trace, &timeline, err);
-    free(ranks);
     return rc;
 }
 
@@ -483,8 +485,6 @@ static int run_one(const struct cli *cli, const struct run_options *options, ffa
         rc = run_ranks_create(&run.ranks, &run, &options->ranks, &err);
     if (rc == FFA_OK)
         rc = work(cli, options, &run, &result, &err);
-    if (rc == FFA_OK)
-        rc = write_timeline(cli, options, &run, &err);
     if (rc != FFA_OK && options->ranks.meeting)
         options->ranks.meeting->give_up(options->ranks.meeting, &err);
     status = rc == FFA_OK ? finish(cli, &run, options, &result) : cli_fail(cli, &err);

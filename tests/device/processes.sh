@@ -149,7 +149,9 @@ all() {
     both "$1-full" "$2" --mask $full $heads --backward
     both "$1-causal" "$2" --mask $causal $heads --backward
     both "$1-causal-stages" "$2" --mask $causal $heads --backward --stages 3 --deterministic
-    both "$1-varlen-causal" "$2" --mask $varlen $heads --backward --dlse --sinks 1
+    both "$1-varlen-causal" "$2" --mask $varlen $heads --backward --dlse --sinks 1 \
+        --trace "$out/trace"
+    grep -q '"rank 1"' "$out/trace" || say "$1-trace" "rank 1 is not in it"
     both "$1-time" "$2" --mask $timed $heads --backward --repeat 20
     killed "$1-killed" --mask $timed $heads --backward
     both "$1-after-killed" "$2" --mask $causal $heads --backward

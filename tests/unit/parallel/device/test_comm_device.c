@@ -463,7 +463,7 @@ static void share_totals(struct group *group, int32_t r)
 
     for (int i = 0; i < 2; i++)
         gpu_event_create(&events[i], rank->context.gpu, false, NULL);
-    for (int i = 0; i < TOTALS_CALLS && rank->status == FFA_OK && (r != 1 || !group->leaves_out);
+    for (int i = 0; i < (group->leaves_out ? r != 1 : TOTALS_CALLS) && rank->status == FFA_OK;
          i++) {
         totals[i] =
             (struct totals){ .rank = rank, .comm = comm_device_of(rank->comm), .mine = mine };

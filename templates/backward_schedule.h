@@ -29,8 +29,9 @@ struct work {
 
 /* Where keys arrive, work items are counted in the groups of tiles one after another, each with L2
  * groups of its own: so all heads are done with a stage before the next one begins, and what runs
- * at the same time still shares rows. The group of an item: its first tile, and one past its last.
- */
+ * at the same time still shares rows. The last group of tiles is one L2 group of all heads, longest
+ * tiles first: its end is the launch's, which a long tile of a last head would draw out. The group
+ * of an item: its first tile, and one past its last. */
 struct tile_group {
     int begin, end;
 };
@@ -64,8 +65,12 @@ FFA_DEVICE work work_find(const attention_backward_args &a, const plan_facts &pl
     const int tile_count = group.end - group.begin;
     if constexpr (spec::arrivals)
         item -= group.begin * a.heads_kv * a.parts;
+    int order_waves = a.order_waves;
+    if constexpr (spec::arrivals)
+        if (a.group_count > 0 && group.end == plan.pass.tile_count)
+            order_waves = tile_count * a.heads_kv * a.parts / a.at_a_time + 1;
     const backward_l2_groups l2 =
-        backward_l2_groups_find(tile_count, a.heads_kv * a.parts, a.order_waves, a.at_a_time);
+        backward_l2_groups_find(tile_count, a.heads_kv * a.parts, order_waves, a.at_a_time);
     const int l2_group_items = tile_count * l2.head_groups;
     const int l2_group = item / l2_group_items;
     const int rest = item - l2_group * l2_group_items;

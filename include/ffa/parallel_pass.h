@@ -31,6 +31,9 @@ FFA_API ffa_status ffa_parallel_plan_agree(const ffa_parallel_plan *plan, ffa_co
 
 /* ---- arguments ---- */
 
+/* What one pass over GPUs did and when: see below. */
+typedef struct ffa_parallel_trace ffa_parallel_trace;
+
 /* Tensors are the rank's own rows: its chunks, ascending, packed (parallel_rows.h); shapes, strides
  * and defaults are those of attention.h. They, and sink, max_logits and dsink, are in host memory,
  * or, of passes on GPUs, in memory of the communicator's device. data may be NULL where the rank
@@ -66,10 +69,13 @@ typedef struct ffa_parallel_args {
      * one GPU, in tests) must leave each other room: a kernel that waits for keys on all SMs would
      * keep out the kernel of the rank that has them. */
     int32_t sm_margin;
-    /* On GPUs: of at least the bytes that ffa_parallel_pass_info says, 256-byte aligned; it may hold
-     * anything. No other call in flight uses it. */
+    /* On GPUs: of at least the bytes that ffa_parallel_pass_info says, 256-byte aligned; it may
+     * hold anything. No other call in flight uses it. */
     void *workspace;
     int64_t workspace_bytes; /* that are there */
+    /* On GPUs, NULL: none: receives what the pass does and when, in place of what it had. Of the
+     * communicator's device; no other call in flight uses it. Passes on the CPU refuse one. */
+    ffa_parallel_trace *trace;
 } ffa_parallel_args;
 #define FFA_PARALLEL_ARGS_INIT                                                                     \
     {                                                                                              \
@@ -99,15 +105,18 @@ typedef struct ffa_parallel_pass ffa_parallel_pass;
  * kernels  made with FFA_SPEC_PARALLEL for the rank's GPU; with FFA_SPEC_BACKWARD for backward
  *          passes, too.
  *
- * Fails with FFA_INVALID; FFA_UNSUPPORTED: queries that move, replicated keys; FFA_NOMEM, FFA_GPU.
+ * Replicated keys do not move: each rank's k and v are all keys. Backward, every rank receives what
+ * all ranks summed of them, in its workspace, and dk and dv have the same bits on all ranks.
+ *
+ * Fails with FFA_INVALID; FFA_UNSUPPORTED: queries that move; FFA_NOMEM, FFA_GPU.
  * Thread: any. Blocks: host work. Needs no other rank.
  */
 FFA_API ffa_status ffa_parallel_pass_create(ffa_parallel_pass **out, const ffa_parallel_plan *plan,
                                             const ffa_kernels *kernels, ffa_error *err);
 FFA_API void ffa_parallel_pass_destroy(ffa_parallel_pass *pass);
 
-/* What a pass needs, in bytes. Windows: of this rank; ffa_comm_reserve takes what it is told on each
- * rank. */
+/* What a pass needs, in bytes. Windows: of this rank; ffa_comm_reserve takes what it is told on
+ * each rank. */
 typedef struct ffa_parallel_pass_info {
     uint32_t struct_size;
     int32_t forward_stages, backward_stages; /* that receive */
@@ -153,11 +162,11 @@ FFA_API ffa_status ffa_parallel_pass_upload(ffa_parallel_pass *pass, const ffa_k
  *          kernels with FFA_SPEC_MAX_LOGITS and only to them; dsink has at most 8192 numbers. Both
  *          are of the pass that writes them, and not looked at by the other.
  *
- * Fails with FFA_INVALID: an argument, named with value and limit, and nothing was enqueued; FFA_COMM
- * and FFA_TIMEOUT: the group is broken; FFA_GPU: the group is broken then, too. What goes wrong
- * later (a rank that does not come, ranks whose calls differ) ffa_comm_status tells: results of
- * calls that were under way are then unspecified. Thread: any; one call of a rank, and of a pass, at
- * a time. Blocks: no.
+ * Fails with FFA_INVALID: an argument, named with value and limit, and nothing was enqueued;
+ * FFA_COMM and FFA_TIMEOUT: the group is broken; FFA_GPU: the group is broken then, too. What goes
+ * wrong later (a rank that does not come, ranks whose calls differ) ffa_comm_status tells: results
+ * of calls that were under way are then unspecified. Thread: any; one call of a rank, and of a
+ * pass, at a time. Blocks: no.
  */
 FFA_API ffa_status ffa_parallel_forward(ffa_parallel_pass *pass, const ffa_kernels *kernels,
                                         ffa_comm *comm, const ffa_parallel_args *args,
@@ -165,6 +174,85 @@ FFA_API ffa_status ffa_parallel_forward(ffa_parallel_pass *pass, const ffa_kerne
 FFA_API ffa_status ffa_parallel_backward(ffa_parallel_pass *pass, const ffa_kernels *kernels,
                                          ffa_comm *comm, const ffa_parallel_args *args,
                                          ffa_stream stream, ffa_error *err);
+
+/* ---- what a pass did, and when ---- */
+
+/*
+ * A trace holds the spans of the last pass that was given it (ffa_parallel_args.trace), by timed
+ * events in the streams of the pass. Recording neither blocks nor allocates. It costs the streams
+ * an event a span, and a pass with a trace is over when its fetch and reduce streams are.
+ *
+ * The spans of a lane follow each other without gaps from the begin of the pass on.
+ *
+ *     compute   the caller's stream: wait (until the key window may be written), publish (own keys
+ *               are copied there and announced), attention; backward also wait (until the sum
+ *               window may be written) before attention, and after it wait (for the sums of other
+ *               ranks) and sums. Attention is every launch of the pass: backward, the preparation
+ *               and dq, too. Last totals, where the call has some: waited for and joined.
+ *     fetch     wait and copy of each stage. The end of a copy is when the attention launch could
+ *               begin with the stage. A stage whose sources were all waited for has no wait.
+ *     reduce    backward: wait and copy of the sums that one rank made in one of its stages. Last
+ *               totals: sent to all ranks, and theirs waited for.
+ */
+typedef enum ffa_parallel_lane {
+    FFA_PARALLEL_LANE_COMPUTE,
+    FFA_PARALLEL_LANE_FETCH,
+    FFA_PARALLEL_LANE_REDUCE
+} ffa_parallel_lane;
+
+typedef enum ffa_parallel_span_kind {
+    FFA_PARALLEL_SPAN_WAIT, /* for other ranks */
+    FFA_PARALLEL_SPAN_PUBLISH,
+    FFA_PARALLEL_SPAN_COPY,
+    FFA_PARALLEL_SPAN_ATTENTION,
+    FFA_PARALLEL_SPAN_SUMS,
+    FFA_PARALLEL_SPAN_TOTALS /* max_logits or dsink */
+} ffa_parallel_span_kind;
+
+enum { FFA_PARALLEL_SPANS_MAX = 128 }; /* of a pass */
+
+typedef struct ffa_parallel_span {
+    uint32_t struct_size;
+    int32_t lane;  /* ffa_parallel_lane */
+    int32_t kind;  /* ffa_parallel_span_kind */
+    int32_t stage; /* fetch: of this rank; reduce: of the rank that made the sums; -1: none */
+    int32_t rank;  /* that is waited for or copied from; -1: none, or several */
+    int32_t pad_;
+    double begin_us, end_us; /* from the begin of the pass on this rank; about 0.5 us exact */
+    int64_t bytes;           /* publish and copy: that were copied; else 0 */
+} ffa_parallel_span;
+#define FFA_PARALLEL_SPAN_INIT                                                                     \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_parallel_span)                                         \
+    }
+FFA_API void ffa_parallel_span_init(ffa_parallel_span *span, size_t bytes);
+
+/*
+ * out      receives a trace without spans; NULL on failure. Owner: caller,
+ *          ffa_parallel_trace_destroy() when the passes that were given it are over, and before the
+ *          context is closed.
+ * context  of a GPU.
+ *
+ * Fails with FFA_INVALID; FFA_UNSUPPORTED: a context of the CPU; FFA_NOMEM, FFA_GPU. Thread: any.
+ */
+FFA_API ffa_status ffa_parallel_trace_create(ffa_parallel_trace **out, ffa_context *context,
+                                             ffa_error *err);
+FFA_API void ffa_parallel_trace_destroy(ffa_parallel_trace *trace); /* NULL is allowed */
+
+/*
+ * The spans of the last pass, once its stream was synchronised: by lane, in their order.
+ *
+ * spans     [capacity], receives them; the struct_size of the first is the distance between
+ *           elements. NULL where capacity is 0: then only *count is wanted.
+ * count     receives how many there are, up to FFA_PARALLEL_SPANS_MAX; 0 without a pass. Where a
+ *           backward pass pulls sums more often than there is room for, the last span of the
+ *           reduce lane, a copy of stage -1 and rank -1, is all the rest.
+ *
+ * Fails with FFA_INVALID: an argument, a capacity below the count, or a pass that is not over yet;
+ * FFA_GPU. Thread: one call of a trace at a time. Blocks: no.
+ */
+FFA_API ffa_status ffa_parallel_trace_get(const ffa_parallel_trace *trace, ffa_parallel_span *spans,
+                                          int32_t capacity, int32_t *count, ffa_error *err);
 
 /* ---- passes on the CPU ---- */
 

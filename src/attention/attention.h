@@ -29,7 +29,8 @@ struct ffa_plan {
         int32_t count;
         int32_t stage_end[TILE_STAGES_MAX];
         int64_t stage_tiles[TILE_STAGES_MAX]; /* backward: key tiles of each stage, of all lists */
-        /* Backward, of one list: groups of tiles, and the tiles up to the end of each. */
+        /* Backward, of one list and several stages: groups of tiles, and the tiles up to the end of
+         * each; else 0. */
         int32_t group_count, group_end[TILE_STAGES_MAX + 1];
     } arriving;
     uint32_t flags;                   /* FFA_PLAN_..., as asked for */

@@ -79,7 +79,7 @@ static void note_stages(ffa_plan *plan, const struct tile_stages *stages)
         plan->arriving.stage_end[s] = stages->ends[s];
     for (int64_t t = 0; t < plan->backward.tile_count; t++)
         plan->arriving.stage_tiles[tile_stage_of(stages, plan->backward.tiles[t].begin)]++;
-    if (plan->backward.list_count > 1 || plan->backward.tile_count == 0)
+    if (plan->backward.list_count > 1 || plan->backward.tile_count == 0 || stages->count == 1)
         return;
     plan->arriving.group_count = stages->count + 1;
     for (int64_t t = 0; t < plan->backward.tile_count; t++)

@@ -3,6 +3,7 @@
  * ffa run: one attention call on files or made-up numbers, compared with the oracle, timed.
  */
 #include "cli/cli.h"
+#include "cli/file.h"
 #include "cli/run_case.h"
 #include "cli/run_meeting.h"
 #include "cli/run_process.h"
@@ -96,6 +97,10 @@ static int read_ranks(const struct cli *cli, struct run_options *options)
             cli, FFA_INVALID,
             "--ranks-per-node, --stages, --moves, --delay and --timeout need --ranks");
     ranks->moves = options->moves ? cli_word(options->moves, moves) : FFA_PARALLEL_MOVE_KEYS;
+    ranks->wants_timeline = options->timeline || options->trace;
+    if (ranks->wants_timeline && (!ranks->ranks || strcmp(options->backend, "cuda") != 0))
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--timeline and --trace need --ranks and --backend cuda");
     if (ranks->ranks && options->wants_isolation)
         return cli_fail_text(cli, FFA_UNSUPPORTED,
                              "--isolate is of a plan of one device: not with --ranks");
@@ -416,6 +421,45 @@ static ffa_status work(const struct cli *cli, const struct run_options *options,
     return rc;
 }
 
+static ffa_status write_text(const struct cli *cli, const char *path,
+                             ffa_status (*make)(char **out, const struct timeline *timeline,
+                                                ffa_error *err),
+                             const struct timeline *timeline, ffa_error *err)
+{
+    char *text;
+    ffa_status rc;
+
+    if (!path)
+        return FFA_OK;
+    rc = make(&text, timeline, err);
+    if (rc == FFA_OK)
+        rc = file_write(path, text, strlen(text), err);
+    if (rc == FFA_OK && !cli->json)
+        cli_note(cli, "wrote %s", path);
+    free(text);
+    return rc;
+}
+
+/* What --timeline and --trace ask for, of all ranks; of several processes, rank 0 writes it. */
+static ffa_status write_timeline(const struct cli *cli, const struct run_options *options,
+                                 const struct run_case *run, ffa_error *err)
+{
+    struct timeline_rank *ranks;
+    struct timeline timeline;
+    ffa_status rc;
+
+    if (!options->ranks.wants_timeline)
+        return FFA_OK;
+    rc = run_ranks_timeline(run->ranks, &ranks, err);
+    timeline = (struct timeline){ ranks, (int32_t)options->ranks.ranks };
+    if (rc == FFA_OK && options->place.rank == 0)
+        rc = write_text(cli, options->timeline, timeline_svg, &timeline, err);
+    if (rc == FFA_OK && options->place.rank == 0)
+        rc = write_text(cli, options->trace, timeline_trace, &timeline, err);
+    free(ranks);
+    return rc;
+}
+
 /* Say what came of it: of several processes, rank 0 does. */
 static int finish(const struct cli *cli, const struct run_case *run,
                   const struct run_options *options, const struct run_result *result)
@@ -439,6 +483,8 @@ static int run_one(const struct cli *cli, const struct run_options *options, ffa
         rc = run_ranks_create(&run.ranks, &run, &options->ranks, &err);
     if (rc == FFA_OK)
         rc = work(cli, options, &run, &result, &err);
+    if (rc == FFA_OK)
+        rc = write_timeline(cli, options, &run, &err);
     if (rc != FFA_OK && options->ranks.meeting)
         options->ranks.meeting->give_up(options->ranks.meeting, &err);
     status = rc == FFA_OK ? finish(cli, &run, options, &result) : cli_fail(cli, &err);
@@ -547,6 +593,10 @@ int cmd_run(struct cli *cli)
           "what travels between ranks: keys, queries or auto; keys", 0, 0 },
         { "delay", CLI_INT, &options.ranks.delay, "N",
           "times a transfer between ranks may be passed over by others; 0", 0, 1000 },
+        { "timeline", CLI_TEXT, &options.timeline, "FILE",
+          "write a picture of what each rank's last passes did, and when (GPUs)", 0, 0 },
+        { "trace", CLI_TEXT, &options.trace, "FILE",
+          "write the same in Chrome's trace event format", 0, 0 },
         { "backward", CLI_FLAG, &options.wants_backward, NULL, "run the backward pass, too", 0, 0 },
         { "deterministic", CLI_FLAG, &options.wants_determinism, NULL,
           "dq, too, has the same bits in every run", 0, 0 },

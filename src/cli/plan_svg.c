@@ -59,6 +59,14 @@ static void draw_legend(struct svg *out, const ffa_parallel_plan_info *info, int
     }
 }
 
+void plan_svg_open(struct svg *out, int64_t height)
+{
+    svg_add(out,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%lld\" "
+            "viewBox=\"0 0 %d %lld\">\n%s<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n",
+            PLAN_SVG_WIDTH, (long long)height, PLAN_SVG_WIDTH, (long long)height, style);
+}
+
 static void draw_head(struct svg *out, const struct plan_picture *picture,
                       const ffa_parallel_plan_info *info, int64_t height)
 {
@@ -66,10 +74,7 @@ static void draw_head(struct svg *out, const struct plan_picture *picture,
     const int64_t key_count = ffa_mask_seqlen_k(picture->mask);
     char line[256], tokens[32], keys[32], area[32];
 
-    svg_add(out,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%lld\" "
-            "viewBox=\"0 0 %d %lld\">\n%s<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n",
-            PLAN_SVG_WIDTH, (long long)height, PLAN_SVG_WIDTH, (long long)height, style);
+    plan_svg_open(out, height);
     svg_group_digits(tokens, queries);
     svg_group_digits(area, info->area);
     svg_group_digits(keys, key_count);

@@ -47,6 +47,8 @@ void plan_svg_timeline(struct svg *out, const struct plan_picture *picture,
                        int64_t longest);
 void plan_svg_axis(struct svg *out, int64_t y, int64_t longest);
 
+/* The begin of a picture PLAN_SVG_WIDTH wide, with the styles of its texts. */
+void plan_svg_open(struct svg *out, int64_t height);
 /* Ranks around the colour circle, neighbours of different lightness. */
 void plan_svg_rank_colour(char out[8], int32_t rank, int32_t ranks);
 /* Of own rows (stage 0), and of each stage that receives. */

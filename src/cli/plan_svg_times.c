@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Bars of all ranks, and the timelines of one. Invariant: lengths are shares of the longest, in
- * hundredths of a pixel; a share is computed from numbers that were halved until they cannot
- * overflow.
+ * hundredths of a pixel.
  */
 #include "cli/plan_svg.h"
 
@@ -12,16 +11,6 @@ enum {
     FEW_RANKS = 16, /* up to which every bar is numbered */
     NARROW = 26     /* pixels: a block too narrow for its number */
 };
-
-/* value / most of `px` pixels, in hundredths; value <= most. */
-static int64_t share(int64_t value, int64_t most, int64_t px)
-{
-    while (most > (int64_t)1 << 40) {
-        value /= 2;
-        most /= 2;
-    }
-    return value * px * 100 / most;
-}
 
 /* ---- bars ---- */
 
@@ -69,8 +58,8 @@ static void draw_bar(struct svg *out, const struct plan_picture *picture, const 
     const int64_t bottom = bars->y + PLAN_SVG_BARS;
     const int64_t x = bars->x * 100 + (int64_t)r * PLAN_SVG_SIDE * 100 / ranks;
     const int64_t width = PLAN_SVG_SIDE * 100 / ranks * 17 / 20;
-    const int64_t full = share(bar_of(picture, bars, r, false), bars->most, PLAN_SVG_BARS);
-    const int64_t outline = share(bar_of(picture, bars, r, true), bars->most, PLAN_SVG_BARS);
+    const int64_t full = svg_share(bar_of(picture, bars, r, false), bars->most, PLAN_SVG_BARS);
+    const int64_t outline = svg_share(bar_of(picture, bars, r, true), bars->most, PLAN_SVG_BARS);
     struct svg path = { 0 };
     char colour[8], number[32];
 
@@ -100,7 +89,7 @@ static void draw_bars(struct svg *out, const struct plan_picture *picture,
         draw_bar(out, picture, bars, info, r);
     svg_add(out, "<path stroke=\"#2b3440\" stroke-dasharray=\"4 3\" d=\"M%lld %lldh%d\"/>\n",
             (long long)bars->x,
-            (long long)(bottom - share(bars->mean, bars->most, PLAN_SVG_BARS) / 100),
+            (long long)(bottom - svg_share(bars->mean, bars->most, PLAN_SVG_BARS) / 100),
             PLAN_SVG_SIDE);
     if (bars->is_time)
         svg_name_time(number, bars->most);
@@ -151,8 +140,8 @@ static void draw_stage(struct svg *out, const ffa_parallel_stage *stage, int32_t
 
     (void)snprintf(name, sizeof name, number == 0 ? "own" : "%d", number);
     for (int lane = 0; lane < 3; lane++) {
-        const int64_t from = share(begins[lane], longest, width);
-        const int64_t to = share(ends[lane], longest, width);
+        const int64_t from = svg_share(begins[lane], longest, width);
+        const int64_t to = svg_share(ends[lane], longest, width);
 
         if (ends[lane] > begins[lane])
             add_block(out, plan_svg_stage_colour(number), left * 100 + from,

@@ -29,6 +29,8 @@ struct run_gpu_rank {
     void *sink, *dsink, *upload, *workspace;
     int64_t workspace_bytes;
     int32_t sm_margin;
+    ffa_parallel_trace *trace; /* NULL: not wanted */
+    struct timeline_rank timeline;
 };
 
 static ffa_status make_kernels(struct run_gpu_rank *r, ffa_error *err)
@@ -171,6 +173,8 @@ ffa_status run_gpu_rank_create(struct run_gpu_rank **out, const struct run_gpu_r
         rc = make_pass(r, err);
     if (rc == FFA_OK)
         rc = make_rows(r, err);
+    if (rc == FFA_OK && opts->wants_spans)
+        rc = ffa_parallel_trace_create(&r->trace, r->context, err);
     if (rc == FFA_OK)
         rc = make_comm(r, err);
     if (rc != FFA_OK)
@@ -183,6 +187,7 @@ void run_gpu_rank_destroy(struct run_gpu_rank *r)
     if (!r)
         return;
     ffa_comm_destroy(r->comm);
+    ffa_parallel_trace_destroy(r->trace);
     ffa_parallel_pass_destroy(r->pass);
     for (int i = 0; i < RUN_TENSORS; i++)
         ffa_device_free(r->context, r->rows[i]);
@@ -198,6 +203,11 @@ void run_gpu_rank_destroy(struct run_gpu_rank *r)
 ffa_parallel_pass_info run_gpu_rank_info(const struct run_gpu_rank *r)
 {
     return r->info;
+}
+
+const struct timeline_rank *run_gpu_rank_timeline(const struct run_gpu_rank *r)
+{
+    return &r->timeline;
 }
 
 /* ---- a pass ---- */
@@ -250,15 +260,29 @@ static ffa_status copy_rows(struct run_gpu_rank *r, void *const rows[RUN_TENSORS
     return rc;
 }
 
+/* Of the last call. */
+static ffa_status read_spans(struct run_gpu_rank *r, bool is_backward, ffa_error *err)
+{
+    struct timeline_pass *pass = &r->timeline.passes[is_backward];
+
+    if (!r->trace)
+        return FFA_OK;
+    r->timeline.rank = r->opts.rank;
+    ffa_parallel_span_init(pass->spans, sizeof *pass->spans);
+    return ffa_parallel_trace_get(r->trace, pass->spans, FFA_PARALLEL_SPANS_MAX, &pass->count, err);
+}
+
 static ffa_status run_calls(struct run_gpu_rank *r, bool is_backward, int calls, ffa_error *err)
 {
-    const ffa_parallel_args args = args_of(r);
+    ffa_parallel_args args = args_of(r);
     ffa_status rc = FFA_OK, status;
 
-    for (int i = 0; i < calls && rc == FFA_OK; i++)
+    for (int i = 0; i < calls && rc == FFA_OK; i++) {
+        args.trace = i == calls - 1 ? r->trace : NULL;
         rc = is_backward
                  ? ffa_parallel_backward(r->pass, r->kernels, r->comm, &args, r->stream, err)
                  : ffa_parallel_forward(r->pass, r->kernels, r->comm, &args, r->stream, err);
+    }
     status = ffa_device_stream_synchronize(r->context, r->stream, rc == FFA_OK ? err : NULL);
     if (rc == FFA_OK)
         rc = status;
@@ -283,6 +307,8 @@ ffa_status run_gpu_rank_pass(struct run_gpu_rank *r, void *const rows[RUN_TENSOR
     if (rc == FFA_OK)
         rc = run_calls(r, is_backward, calls, err);
     *us = cli_clock_us() - since_us;
+    if (rc == FFA_OK)
+        rc = read_spans(r, is_backward, err);
     if (rc == FFA_OK)
         rc = run_meeting_most(r->opts.meeting, r->opts.rank, us, err);
     if (rc == FFA_OK)

@@ -10,6 +10,7 @@
 
 #include "cli/run_case.h"
 #include "cli/run_meeting.h"
+#include "cli/timeline.h"
 
 struct run_gpu_rank;
 
@@ -25,6 +26,7 @@ struct run_gpu_rank_opts {
     const ffa_parallel_plan *plan; /* of the rank; read during create */
     int64_t rows[RUN_TENSORS];     /* of each tensor that the rank has; 0 of the others */
     struct run_meeting *meeting;   /* borrowed */
+    bool wants_spans;              /* of the last call of each pass */
 };
 
 /* SMs of the context's GPU that each of `sharing` ranks computes on. */
@@ -38,6 +40,8 @@ void run_gpu_rank_destroy(struct run_gpu_rank *rank);
  * the pass. *us: of the calls of the slowest rank, after a start together. */
 ffa_status run_gpu_rank_pass(struct run_gpu_rank *rank, void *const rows[RUN_TENSORS],
                              bool is_backward, int calls, int64_t *us, ffa_error *err);
+/* What the last calls did, as wants_spans asks; borrowed, and each pass writes its part. */
+const struct timeline_rank *run_gpu_rank_timeline(const struct run_gpu_rank *rank);
 /* What the rank's pass needs. */
 ffa_parallel_pass_info run_gpu_rank_info(const struct run_gpu_rank *rank);
 

@@ -52,6 +52,7 @@ struct run_ranks {
     bool has_processes;          /* the meeting is the caller's */
     int32_t sharing, gpus;       /* as in the options, of threads too */
     int64_t timeout_ms;
+    bool wants_timeline;
     struct run_ranks_facts facts;
 };
 
@@ -200,6 +201,7 @@ static ffa_status open_gpu(struct rank *r)
         .dsink = r->dsink,
         .plan = r->plan,
         .meeting = all->meeting,
+        .wants_spans = all->wants_timeline,
     };
 
     for (int i = 0; i < RUN_TENSORS; i++)
@@ -456,6 +458,7 @@ ffa_status run_ranks_create(struct run_ranks **out, const struct run_case *run,
     all->sum_dtype = run->shape.dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32;
     all->contexts = options->contexts;
     all->context_count = options->context_count;
+    all->wants_timeline = options->wants_timeline;
     rc = make_dispatch(all, options, err);
     if (rc == FFA_OK)
         rc = make_group(all, options, err);
@@ -576,6 +579,25 @@ ffa_status run_ranks_collect(struct run_ranks *all, bool is_backward, ffa_error 
 
     for (int i = 0; i < (is_backward ? 3 : 2) && rc == FFA_OK && all->has_processes; i++)
         rc = collect(all, is_backward ? backward[i] : forward[i], err);
+    return rc;
+}
+
+ffa_status run_ranks_timeline(struct run_ranks *all, struct timeline_rank **out, ffa_error *err)
+{
+    struct timeline_rank *ranks = calloc((size_t)all->count, sizeof *ranks);
+    ffa_status rc = ranks ? FFA_OK : cli_error(err, FFA_NOMEM, 0, "no memory for a timeline");
+
+    for (int32_t i = 0; i < all->count && rc == FFA_OK && !all->has_processes; i++)
+        ranks[i] = *run_gpu_rank_timeline(all->ranks[i].gpu);
+    if (rc == FFA_OK && all->has_processes)
+        rc = all->meeting->gather(all->meeting, all->ranks[0].rank,
+                                  run_gpu_rank_timeline(all->ranks[0].gpu), ranks, sizeof *ranks,
+                                  err);
+    if (rc != FFA_OK) {
+        free(ranks);
+        ranks = NULL;
+    }
+    *out = ranks;
     return rc;
 }
 

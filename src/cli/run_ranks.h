@@ -7,6 +7,8 @@
 #ifndef FFA_CLI_RUN_RANKS_H
 #define FFA_CLI_RUN_RANKS_H
 
+#include "cli/timeline.h"
+
 #include <ffa/ffa.h>
 #include <stdbool.h>
 
@@ -29,6 +31,7 @@ struct run_ranks_options {
     struct run_meeting *meeting;
     int32_t rank;
     int32_t sharing, gpus; /* ranks of a GPU, at most; GPUs of all ranks */
+    bool wants_timeline;   /* on GPUs */
 };
 
 /* Limits of a run, over all ranks. */
@@ -55,6 +58,9 @@ struct run_ranks_facts run_ranks_facts_get(const struct run_ranks *ranks);
 /* Of processes, which all call it: a pass's outputs of all ranks into the whole tensors of rank 0's
  * process; others have their own. */
 ffa_status run_ranks_collect(struct run_ranks *ranks, bool is_backward, ffa_error *err);
+/* What the last calls of all ranks did, as wants_timeline asks. *out: caller's, free(), and NULL on
+ * failure. All processes call it. FFA_NOMEM, or as a meeting that a rank has given up. */
+ffa_status run_ranks_timeline(struct run_ranks *ranks, struct timeline_rank **out, ffa_error *err);
 /* The same: whether something is true of all ranks. */
 ffa_status run_ranks_all(struct run_ranks *ranks, bool *is_true, ffa_error *err);
 /* No more passes: ranks on GPUs leave their group, so that none waits for what another does next.

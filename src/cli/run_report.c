@@ -135,6 +135,10 @@ static json_t *as_object(const struct run_case *run, const ffa_context_info *inf
     add_time(object, &result->forward, run_case_flops(run));
     if (result->is_checked)
         add_check(object, result);
+    if (options->timeline)
+        cli_set_text(object, "timeline", options->timeline);
+    if (options->trace)
+        cli_set_text(object, "trace", options->trace);
     if (options->wants_backward)
         (void)json_object_set_new(object, "backward", backward_object(run, options, result));
     return object;

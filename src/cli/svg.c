@@ -91,6 +91,16 @@ void svg_add_label(struct svg *svg, const char *css, int64_t x, int64_t y, const
             (long long)y, text);
 }
 
+/* Both numbers are halved until the product cannot overflow. */
+int64_t svg_share(int64_t value, int64_t most, int64_t px)
+{
+    while (most > (int64_t)1 << 40) {
+        value /= 2;
+        most /= 2;
+    }
+    return value * px * 100 / most;
+}
+
 void svg_group_digits(char out[32], int64_t value)
 {
     char digits[24];

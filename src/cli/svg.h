@@ -35,6 +35,9 @@ void svg_add_label(struct svg *svg, const char *css, int64_t x, int64_t y, const
  * is unchanged. */
 bool svg_grow(void **at, int64_t *capacity, int64_t need, size_t size);
 
+/* value / most of `px` pixels, in hundredths; 0 <= value <= most, 0 < most. */
+int64_t svg_share(int64_t value, int64_t most, int64_t px);
+
 /* 1234567 as 1,234,567. */
 void svg_group_digits(char out[32], int64_t value);
 /* "12.3 ms" or "45.6 us" */

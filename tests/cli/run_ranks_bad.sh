@@ -9,3 +9,6 @@ t run --mask causal:64 --ranks 2 --moves values
 t run --mask causal:64 --moves keys
 t run --mask causal:64 --ranks 2 --isolate
 t run --mask causal:64 --ranks 2 --backward --deterministic
+t run --mask causal:64 --timeline ranks.svg
+t run --mask causal:64 --ranks 2 --backend cpu --trace ranks.json
+t run --mask causal:64 --backend cuda --timeline ranks.svg --trace ranks.json

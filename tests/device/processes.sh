@@ -5,6 +5,7 @@
 # Context-parallel passes between processes, two ranks of `ffa run`: with a GPU each where there are
 # two, and both on one GPU, whose memory they share by CUDA IPC. Prints one line a case, "ok" or what
 # went wrong, and exits with 1 if anything did, with 77 without a GPU. OUT keeps what ranks said.
+# With FFA_EMULATOR_IPC and the emulator in LD_PRELOAD: small masks on FFA_EMULATOR_DEVICES.
 set -u
 ffa=$1
 out=${2:-$(mktemp -d)}
@@ -15,7 +16,15 @@ timeout=5            # of the ranks of a group that is broken
 unset FFA_RENDEZVOUS RANK WORLD_SIZE LOCAL_RANK SLURM_PROCID SLURM_NTASKS PMI_RANK PMI_SIZE || true
 unset OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK || true
 
-gpus=$(nvidia-smi -L 2> /dev/null | grep -c '^GPU')
+if [ -n "${FFA_EMULATOR_IPC:-}" ]; then
+    gpus=${FFA_EMULATOR_DEVICES:-1}
+    full=full:200 causal=causal:256 varlen=varlen-causal:150,40,70 timed=causal:256
+    heads="--heads 2:1 --head-dim 64"
+else
+    gpus=$(nvidia-smi -L 2> /dev/null | grep -c '^GPU')
+    full=full:2048 causal=causal:4096 varlen=varlen-causal:3000,800,1296 timed=causal:8192
+    heads="--heads 8:2"
+fi
 if [ "$gpus" = 0 ]; then
     echo "skipped: no GPU"
     exit 77
@@ -139,24 +148,25 @@ refused() {
 }
 
 # all NAME GPUS
+# shellcheck disable=SC2086 # several words
 all() {
-    both "$1-full" "$2" --mask full:2048 --heads 8:2 --backward
-    both "$1-causal" "$2" --mask causal:4096 --heads 8:2 --backward
-    both "$1-causal-stages" "$2" --mask causal:4096 --heads 8:2 --backward --stages 3 --deterministic
-    both "$1-varlen-causal" "$2" --mask varlen-causal:3000,800,1296 --heads 8:2 --backward --dlse
-    both "$1-time" "$2" --mask causal:8192 --heads 8:2 --backward --repeat 20
-    killed "$1-killed" --mask causal:8192 --heads 8:2 --backward
-    both "$1-after-killed" "$2" --mask causal:4096 --heads 8:2 --backward
+    both "$1-full" "$2" --mask $full $heads --backward
+    both "$1-causal" "$2" --mask $causal $heads --backward
+    both "$1-causal-stages" "$2" --mask $causal $heads --backward --stages 3 --deterministic
+    both "$1-varlen-causal" "$2" --mask $varlen $heads --backward --dlse --sinks 1
+    both "$1-time" "$2" --mask $timed $heads --backward --repeat 20
+    killed "$1-killed" --mask $timed $heads --backward
+    both "$1-after-killed" "$2" --mask $causal $heads --backward
 }
 
 if [ "$gpus" -ge 2 ]; then
     all two-gpus 2
-    refused refused
+    [ -n "${FFA_EMULATOR_IPC:-}" ] || refused refused
 else
     echo "two-gpus: skipped, there is one"
 fi
-CUDA_VISIBLE_DEVICES=0
-export CUDA_VISIBLE_DEVICES
+CUDA_VISIBLE_DEVICES=0 FFA_EMULATOR_DEVICES=1
+export CUDA_VISIBLE_DEVICES FFA_EMULATOR_DEVICES
 all one-gpu 1
 [ -n "${2:-}" ] || rm -rf "$out"
 exit $bad

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * max_logits and dsink of passes over several ranks, threads that share one GPU, against those of
- * one rank. All ranks must have the same bits. Calls follow each other without a wait, each with
- * another scale and its own outputs, so that a vector of a call that gets into another one is seen.
- * Exit 77 where there is no GPU. FFA_TEST_STORE=PATH is a store for the kernels.
+ * What ranks sum up together: max_logits, dsink, and dk and dv of replicated keys, of passes over
+ * several ranks, threads that share one GPU, against those of one rank. All ranks must have the
+ * same bits. Calls follow each other without a wait, each with another scale and its own outputs,
+ * so that a vector of a call that gets into another one is seen. Exit 77 where there is no GPU.
+ * FFA_TEST_STORE=PATH is a store for the kernels.
  */
 #include "base/half.h"
 #include "support/bootstrap.h"
@@ -27,7 +28,8 @@ enum {
     HEAD_DIM = 64,
     SINKS = 2,
     TOKENS = 90,
-    SMS_FREE = 4 /* of a GPU that ranks share: for copies between them */
+    REPLICATED = 70, /* keys */
+    SMS_FREE = 4     /* of a GPU that ranks share: for copies between them */
 };
 
 /* Ranks take keys in another order, so out differs by roundings, and with it what dsink is made of.
@@ -46,7 +48,11 @@ struct group {
     uint16_t *whole[DOUT + 1];
     float sink[SINKS][HEADS_Q];
     int32_t ranks;
+    bool is_replicated;
 };
+
+/* Of replicated keys. */
+enum { KEY_ELEMENTS = REPLICATED * HEADS_KV * HEAD_DIM };
 
 struct rank {
     const struct group *group;
@@ -59,6 +65,7 @@ struct rank {
     ffa_stream stream;
     void *tensors[TENSORS], *sink, *max_logits, *dsink, *upload, *workspace;
     int64_t workspace_bytes;
+    uint16_t found_keys[2][KEY_ELEMENTS]; /* dk and dv of the last call */
     float found_max[CALLS][HEADS_Q], found_dsink[CALLS][SINKS][HEADS_Q];
 };
 
@@ -224,6 +231,10 @@ static void *run_rank(void *user)
     ok(ffa_device_copy(context, r->found_dsink, r->dsink, sizeof r->found_dsink, FFA_FROM_DEVICE,
                        &err),
        &err);
+    for (int i = 0; i < 2 && r->group->is_replicated; i++)
+        ok(ffa_device_copy(context, r->found_keys[i], r->tensors[i ? DV : DK],
+                           sizeof r->found_keys[i], FFA_FROM_DEVICE, &err),
+           &err);
     ffa_comm_destroy(r->comm);
     ffa_parallel_pass_destroy(r->pass);
     ffa_parallel_plan_destroy(r->plan);
@@ -239,19 +250,23 @@ static void *run_rank(void *user)
 }
 
 /* The ranks' results; to be freed. */
-static struct rank *group_run(int32_t count)
+static struct rank *group_run(int32_t count, bool is_replicated)
 {
-    struct group group = { .ranks = count, .bootstrap = bootstrap_new(count) };
+    struct group group = { .ranks = count,
+                           .bootstrap = bootstrap_new(count),
+                           .is_replicated = is_replicated };
+    ffa_dispatch_opts opts = FFA_DISPATCH_OPTS_INIT;
     struct rank *ranks = calloc((size_t)count, sizeof *ranks);
-    const ffa_mask_shape shape = { TOKENS, TOKENS };
+    const ffa_mask_shape shape = { TOKENS, is_replicated ? REPLICATED : TOKENS };
     const ffa_topology topology = { count, 0 };
     pthread_t threads[RANKS];
     struct rng rng = { 11 };
     ffa_error err = { FFA_OK, 0, "" };
 
+    opts.keys = is_replicated ? FFA_KEYS_REPLICATED : FFA_KEYS_WITH_QUERIES;
     ok(ffa_mask_causal(&group.mask, &shape, &err), &err);
     ok(ffa_dispatch_create(&group.dispatch, &(ffa_dispatch_mask){ group.mask, 1 }, 1, &topology,
-                           NULL, &err),
+                           &opts, &err),
        &err);
     for (int t = 0; t <= DOUT; t++) {
         const int32_t row = (t == K || t == V ? HEADS_KV : HEADS_Q) * HEAD_DIM;
@@ -280,6 +295,21 @@ static struct rank *group_run(int32_t count)
 
 /* ---- tests ---- */
 
+static void keys_check(const uint16_t *found, const uint16_t *expected)
+{
+    double error = 0, norm = 0;
+
+    for (int i = 0; i < KEY_ELEMENTS; i++) {
+        const double x = (double)bf16_to_float(expected[i]);
+        const double difference = (double)bf16_to_float(found[i]) - x;
+
+        error += difference * difference;
+        norm += x * x;
+    }
+    ck_assert_double_gt(norm, 1);
+    ck_assert_double_lt(sqrt(error / norm), 8e-3);
+}
+
 static float largest_difference(float a[SINKS][HEADS_Q], float b[SINKS][HEADS_Q])
 {
     float largest = 0;
@@ -292,13 +322,17 @@ static float largest_difference(float a[SINKS][HEADS_Q], float b[SINKS][HEADS_Q]
 
 START_TEST(ranks_have_what_one_rank_has)
 {
-    const int32_t count = _i;
-    struct rank *one = group_run(1), *ranks = group_run(count);
+    const int32_t count = _i / 2 + 1;
+    const bool is_replicated = _i % 2;
+    struct rank *one = group_run(1, is_replicated), *ranks = group_run(count, is_replicated);
 
     for (int32_t r = 1; r < count; r++) {
         ck_assert_mem_eq(ranks[r].found_max, ranks[0].found_max, sizeof one->found_max);
         ck_assert_mem_eq(ranks[r].found_dsink, ranks[0].found_dsink, sizeof one->found_dsink);
+        ck_assert_mem_eq(ranks[r].found_keys, ranks[0].found_keys, sizeof one->found_keys);
     }
+    for (int i = 0; i < 2 && is_replicated; i++)
+        keys_check(ranks[0].found_keys[i], one->found_keys[i]);
     for (int c = 0; c < CALLS; c++)
         for (int h = 0; h < HEADS_Q; h++) {
             ck_assert_float_eq_tol(ranks[0].found_max[c][h], one->found_max[c][h],
@@ -345,7 +379,7 @@ int main(void)
         return 1;
     }
     tcase_set_timeout(tc, 600);
-    tcase_add_loop_test(tc, ranks_have_what_one_rank_has, 2, RANKS + 1);
+    tcase_add_loop_test(tc, ranks_have_what_one_rank_has, 2, 2 * RANKS);
     suite_add_tcase(suite, tc);
     rc = suite_run_here(suite);
     ffa_kernels_destroy(kernels);

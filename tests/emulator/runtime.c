@@ -10,6 +10,7 @@
 #include "runtime.h"
 
 #include "machine.h"
+#include "memory.h"
 #include "stream_calls.h"
 #include "words.h"
 
@@ -185,12 +186,9 @@ EXPORT const char *cudaGetErrorString(cudaError_t code)
 
 EXPORT cudaError_t cudaMalloc(void **memory, size_t bytes)
 {
-    enum { ALIGNMENT = 256 };
-
-    if (posix_memalign(memory, ALIGNMENT, bytes ? bytes : 1) != 0) {
-        *memory = NULL;
+    *memory = memory_allocate(bytes);
+    if (!*memory)
         return runtime_done(cudaErrorMemoryAllocation);
-    }
     memset(*memory, 0xff, bytes); /* memory nobody wrote reads as NaN */
     return cudaSuccess;
 }
@@ -200,7 +198,7 @@ EXPORT cudaError_t cudaFree(void *memory)
 {
     const cudaError_t code = memory ? streams_finish(-1) : cudaSuccess;
 
-    free(memory);
+    memory_free(memory);
     return runtime_done(code);
 }
 
@@ -318,24 +316,6 @@ EXPORT cudaError_t cudaDeviceEnablePeerAccess(int other, unsigned flags)
     return runtime_done(__atomic_exchange_n(&is_enabled[device][other], true, __ATOMIC_RELAXED)
                             ? cudaErrorPeerAccessAlreadyEnabled
                             : cudaSuccess);
-}
-
-EXPORT cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *memory)
-{
-    (void)handle, (void)memory;
-    return runtime_done(cudaErrorNotSupported);
-}
-
-EXPORT cudaError_t cudaIpcOpenMemHandle(void **memory, cudaIpcMemHandle_t handle, unsigned flags)
-{
-    (void)memory, (void)handle, (void)flags;
-    return runtime_done(cudaErrorNotSupported);
-}
-
-EXPORT cudaError_t cudaIpcCloseMemHandle(void *memory)
-{
-    (void)memory;
-    return runtime_done(cudaErrorNotSupported);
 }
 
 static CUresult device_get(CUdevice *device, int ordinal)

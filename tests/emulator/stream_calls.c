@@ -9,6 +9,8 @@
  */
 #include "stream_calls.h"
 
+#include "memory.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -252,7 +254,7 @@ EXPORT cudaError_t cudaHostAlloc(void **memory, size_t bytes, unsigned flags)
     (void)pthread_mutex_unlock(&pinned_lock);
     if (at < PINNED_MAX)
         return cudaSuccess;
-    free(*memory);
+    memory_free(*memory);
     *memory = NULL;
     return runtime_done(cudaErrorMemoryAllocation);
 }
@@ -267,7 +269,7 @@ EXPORT cudaError_t cudaFreeHost(void *memory)
     (void)pthread_mutex_lock(&pinned_lock);
     pinned[at].memory = NULL;
     (void)pthread_mutex_unlock(&pinned_lock);
-    free(memory);
+    memory_free(memory);
     return cudaSuccess;
 }
 

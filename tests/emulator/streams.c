@@ -9,6 +9,8 @@
  */
 #include "streams.h"
 
+#include "memory.h"
+
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -160,7 +162,7 @@ static cudaError_t run(const struct work *work, int device)
         __atomic_store_n((uint64_t *)work->to, work->value, __ATOMIC_RELEASE);
         break;
     case WORK_FREE:
-        free(work->to);
+        memory_free(work->to);
         break;
     default:
         break;

@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 struct gpu_device {
@@ -136,7 +137,17 @@ struct gpu_stream {
 
 struct gpu_event {
     _Atomic uint64_t recorded, passed;
+    _Atomic int64_t passed_ns; /* when it passed last; read once it has */
+    bool has_time;
 };
+
+static int64_t clock_ns(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
 
 static void pause_a_little(void)
 {
@@ -161,6 +172,7 @@ static void execute(const struct op *op)
             fake_gpu_store((uint64_t *)op->dst + i, op->value);
         break;
     case RECORD:
+        atomic_store(&op->event->passed_ns, clock_ns());
         atomic_store(&op->event->passed, op->value);
         break;
     case AWAIT:
@@ -298,8 +310,9 @@ ffa_status gpu_event_create(struct gpu_event **out, struct gpu_device *device, b
                             ffa_error *err)
 {
     (void)device;
-    (void)has_time;
     *out = fault_here(FAULT_GPU) ? NULL : calloc(1, sizeof **out);
+    if (*out)
+        (*out)->has_time = has_time;
     return *out ? FFA_OK : error_fail(err, FFA_GPU, 1, "cannot create an event: fault");
 }
 
@@ -327,6 +340,19 @@ ffa_status gpu_event_query(const struct gpu_event *event, bool *is_done, ffa_err
     (void)err;
     *is_done = atomic_load(&event->passed) >= atomic_load(&event->recorded);
     return FFA_OK;
+}
+
+ffa_status gpu_event_elapsed_ms(const struct gpu_event *begin, const struct gpu_event *end,
+                                float *ms, ffa_error *err)
+{
+    bool has_begun = false, has_ended = false;
+
+    (void)gpu_event_query(begin, &has_begun, NULL);
+    (void)gpu_event_query(end, &has_ended, NULL);
+    *ms = (float)(atomic_load(&end->passed_ns) - atomic_load(&begin->passed_ns)) / 1e6f;
+    return begin->has_time && end->has_time && has_begun && has_ended
+               ? FFA_OK
+               : error_fail(err, FFA_GPU, 1, "no time between two events");
 }
 
 /* ---- words and copies ---- */

@@ -45,10 +45,6 @@ static ffa_status check(const ffa_parallel_plan *plan, const ffa_kernels *kernel
     if (plan->moves == FFA_PARALLEL_MOVE_QUERIES)
         return error_fail(err, FFA_UNSUPPORTED, 0,
                           "the plan moves queries; passes over GPUs move keys");
-    if (plan->keys.is_replicated && plan->topology.rank_count > 1)
-        return error_fail(err, FFA_UNSUPPORTED, 0,
-                          "the plan is of replicated keys; passes over GPUs take keys that live "
-                          "with queries, or are dispatched");
     if (kernels->has_backward && plan->backward.phase_count == 0)
         return error_fail(err, FFA_INVALID, 0,
                           "the kernels have FFA_SPEC_BACKWARD, the plan was made with "

@@ -16,6 +16,7 @@
 #include "attention/attention.h"
 #include "parallel/device/comm_device.h"
 #include "parallel/device/pass_totals.h"
+#include "parallel/device/pass_trace.h"
 #include "tensor/tensor.h"
 
 struct run {
@@ -49,6 +50,9 @@ static ffa_status check_objects(const struct run *run, ffa_error *err)
     if (run->kernels->context->gpu != run->comm->gpu)
         return error_fail(err, FFA_INVALID, 0,
                           "the kernels and the communicator are of two contexts");
+    if (run->args.trace && !pass_trace_is_of(run->args.trace, run->comm->gpu))
+        return error_fail(err, FFA_INVALID, 0,
+                          "the trace and the communicator are of two contexts");
     if (run->is_backward && !pass->has_backward)
         return error_fail(err, FFA_INVALID, 0,
                           "the pass was made with kernels without FFA_SPEC_BACKWARD");
@@ -171,6 +175,19 @@ static ffa_status begin(struct run *run, ffa_error *err)
     return comm_device_begin(&run->call, run->comm, run->stream, words, err);
 }
 
+/* What the lane did since its last mark. */
+static ffa_status mark(const struct run *run, ffa_parallel_lane lane, ffa_parallel_span_kind kind,
+                       const struct pass_mark *of, ffa_error *err)
+{
+    return pass_trace_mark(run->args.trace, lane, kind, of, err);
+}
+
+static ffa_status mark_compute(const struct run *run, ffa_parallel_span_kind kind, int64_t bytes,
+                               ffa_error *err)
+{
+    return mark(run, FFA_PARALLEL_LANE_COMPUTE, kind, &(struct pass_mark){ -1, -1, bytes }, err);
+}
+
 /* ---- the rank's own keys, for others and for itself ---- */
 
 static unsigned char *window_of(const struct run *run, enum comm_window window, int32_t rank)
@@ -222,10 +239,12 @@ static ffa_status publish(struct run *run, ffa_error *err)
     ffa_status rc;
 
     FFA_TRY(comm_device_reclaim(run->comm, run->call, WINDOW_ROWS, run->stream, err));
+    FFA_TRY(mark_compute(run, FFA_PARALLEL_SPAN_WAIT, 0, err));
     if (run->pass->tokens_k > 0)
         FFA_TRY(row_copy_enqueue(run->kernels, &copy, run->stream, err));
-    rc = signal_all(run, run->stream, CHANNEL_ROWS_READY, run->moves->readers,
-                    run->moves->reader_count, err);
+    FFA_TRY(signal_all(run, run->stream, CHANNEL_ROWS_READY, run->moves->readers,
+                       run->moves->reader_count, err));
+    rc = mark_compute(run, FFA_PARALLEL_SPAN_PUBLISH, run->pass->tokens_k * run->key_bytes, err);
 out:
     return rc;
 }
@@ -246,6 +265,18 @@ static ffa_status pull(struct run *run, enum comm_window window, ffa_stream stre
     return gpu_copy_batch(run->comm->gpu, stream, pass->to, pass->from, pass->bytes, count, err);
 }
 
+/* Of the copies of one stage: their bytes, and the rank that they come from where it is one. */
+static struct pass_mark mark_of(const struct pass_copy *copies, int64_t count, int64_t row_bytes)
+{
+    struct pass_mark mark = { .stage = copies->stage, .rank = copies->rank };
+
+    for (int64_t i = 0; i < count; i++) {
+        mark.bytes += copies[i].rows * row_bytes;
+        mark.rank = copies[i].rank == mark.rank ? mark.rank : -1;
+    }
+    return mark;
+}
+
 static ffa_status fetch(struct run *run, int32_t stage, ffa_error *err)
 {
     const struct pass_moves *moves = run->moves;
@@ -253,15 +284,24 @@ static ffa_status fetch(struct run *run, int32_t stage, ffa_error *err)
     const int32_t source = moves->source_begin[stage];
     const int32_t sources = moves->source_begin[stage + 1] - source;
     const ffa_stream stream = gpu_stream_handle(run->comm->fetch);
+    struct pass_mark waited = { .stage = stage, .rank = -1 },
+                     copied = { .stage = stage, .rank = -1 };
     ffa_status rc;
 
+    if (sources == 1)
+        waited.rank = moves->sources[source];
+    if (last > first)
+        copied = mark_of(moves->copies + first, last - first, run->key_bytes);
     for (int32_t i = 0; i < sources; i++)
         run->pass->flags[i] =
             (struct comm_flag){ .channel = CHANNEL_ROWS_READY, .rank = moves->sources[source + i] };
     FFA_TRY(comm_device_wait(run->comm, run->call, stream, run->pass->flags, sources, err));
+    if (sources > 0)
+        FFA_TRY(mark(run, FFA_PARALLEL_LANE_FETCH, FFA_PARALLEL_SPAN_WAIT, &waited, err));
     FFA_TRY(pull(run, WINDOW_ROWS, stream, own_window(run, WINDOW_ROWS), moves->copies + first,
                  last - first, run->key_bytes, err));
-    rc = comm_device_arrive(run->comm, run->call, stream, stage, err);
+    FFA_TRY(comm_device_arrive(run->comm, run->call, stream, stage, err));
+    rc = mark(run, FFA_PARALLEL_LANE_FETCH, FFA_PARALLEL_SPAN_COPY, &copied, err);
 out:
     return rc;
 }
@@ -316,6 +356,31 @@ static ffa_tensor key_tensor(const struct run *run, bool is_v)
     return tensor;
 }
 
+/* ---- totals ---- */
+
+static ffa_status share_totals(struct run *run, ffa_error *err)
+{
+    ffa_status rc;
+
+    FFA_TRY(pass_totals_share(&run->totals, run->pass, run->comm, run->call, err));
+    if (run->totals.count > 0)
+        rc = mark(run, FFA_PARALLEL_LANE_REDUCE, FFA_PARALLEL_SPAN_TOTALS,
+                  &(struct pass_mark){ -1, -1, 0 }, err);
+out:
+    return rc;
+}
+
+static ffa_status join_totals(const struct run *run, ffa_error *err)
+{
+    ffa_status rc;
+
+    FFA_TRY(pass_totals_join(&run->totals, run->pass, run->kernels, run->stream, err));
+    if (run->totals.count > 0)
+        rc = mark_compute(run, FFA_PARALLEL_SPAN_TOTALS, 0, err);
+out:
+    return rc;
+}
+
 /* ---- forward ---- */
 
 static ffa_status attend(const struct run *run, ffa_error *err)
@@ -349,10 +414,11 @@ static ffa_status run_forward(struct run *run, ffa_error *err)
 
     FFA_TRY(exchange_begin(run, err));
     FFA_TRY(attend(run, err));
+    FFA_TRY(mark_compute(run, FFA_PARALLEL_SPAN_ATTENTION, 0, err));
     FFA_TRY(pass_totals_made(&run->totals, run->pass, run->stream, err));
     FFA_TRY(fetch_rest(run, 2, err));
-    FFA_TRY(pass_totals_share(&run->totals, run->pass, run->comm, run->call, err));
-    rc = pass_totals_join(&run->totals, run->pass, run->kernels, run->stream, err);
+    FFA_TRY(share_totals(run, err));
+    rc = join_totals(run, err);
 out:
     return rc;
 }
@@ -406,11 +472,15 @@ static ffa_status pull_sums(struct run *run, int64_t first, int64_t last, ffa_er
     const struct comm_flag flag = { .channel = CHANNEL_SUMS_READY,
                                     .rank = copies->rank,
                                     .stage = copies->stage };
+    const struct pass_mark waited = { .stage = copies->stage, .rank = copies->rank };
+    const struct pass_mark copied = mark_of(copies, last - first, run->sum_bytes);
     ffa_status rc;
 
     FFA_TRY(comm_device_wait(run->comm, run->call, stream, &flag, 1, err));
-    rc = pull(run, WINDOW_SUMS, stream, received_sums(run), copies, last - first, run->sum_bytes,
-              err);
+    FFA_TRY(mark(run, FFA_PARALLEL_LANE_REDUCE, FFA_PARALLEL_SPAN_WAIT, &waited, err));
+    FFA_TRY(pull(run, WINDOW_SUMS, stream, received_sums(run), copies, last - first, run->sum_bytes,
+                 err));
+    rc = mark(run, FFA_PARALLEL_LANE_REDUCE, FFA_PARALLEL_SPAN_COPY, &copied, err);
 out:
     return rc;
 }
@@ -429,10 +499,14 @@ static ffa_status pull_all_sums(struct run *run, ffa_error *err)
             last++;
         FFA_TRY(pull_sums(run, first, last, err));
     }
-    FFA_TRY(signal_all(run, stream, CHANNEL_SUMS_DONE, run->moves->readers,
-                       run->moves->reader_count, err));
+    if (sums->is_replicated)
+        FFA_TRY(signal_all(run, stream, CHANNEL_SUMS_DONE, sums->peers, sums->peer_count, err));
+    else
+        FFA_TRY(signal_all(run, stream, CHANNEL_SUMS_DONE, run->moves->readers,
+                           run->moves->reader_count, err));
     FFA_TRY(gpu_event_record(run->pass->reduced, stream, err));
-    rc = gpu_event_wait(run->pass->reduced, run->stream, err);
+    FFA_TRY(gpu_event_wait(run->pass->reduced, run->stream, err));
+    rc = mark_compute(run, FFA_PARALLEL_SPAN_WAIT, 0, err);
 out:
     return rc;
 }
@@ -443,7 +517,8 @@ static struct row_reduce_rows reduced(const struct run *run, const ffa_tensor *o
     const int64_t at = is_v ? (int64_t)a->heads_kv * a->head_dim * (int64_t)sizeof(float) : 0;
 
     return (struct row_reduce_rows){
-        .own = own_window(run, WINDOW_SUMS) + at,
+        .own = (run->pass->sums.is_replicated ? received_sums(run) : own_window(run, WINDOW_SUMS)) +
+               at,
         .received = received_sums(run) + at,
         .out = out->data,
         .own_token_stride = run->columns,
@@ -472,6 +547,19 @@ static ffa_status add_sums(const struct run *run, ffa_error *err)
     return pass->tokens_k > 0 ? row_reduce_enqueue(run->kernels, &call, run->stream, err) : FFA_OK;
 }
 
+/* No kernel tells anybody of own keys: the stream does, behind the launch, this rank itself too. */
+static ffa_status signal_replicated(struct run *run, ffa_error *err)
+{
+    const struct pass_sums *sums = &run->pass->sums;
+    int32_t own = run->pass->rank;
+    ffa_status rc;
+
+    FFA_TRY(signal_all(run, run->stream, CHANNEL_SUMS_READY, sums->peers, sums->peer_count, err));
+    rc = signal_all(run, run->stream, CHANNEL_SUMS_READY, &own, 1, err);
+out:
+    return rc;
+}
+
 static ffa_status run_backward(struct run *run, ffa_error *err)
 {
     const struct pass_sums *sums = &run->pass->sums;
@@ -479,16 +567,23 @@ static ffa_status run_backward(struct run *run, ffa_error *err)
 
     FFA_TRY(exchange_begin(run, err));
     FFA_TRY(comm_device_reclaim(run->comm, run->call, WINDOW_SUMS, run->stream, err));
+    FFA_TRY(mark_compute(run, FFA_PARALLEL_SPAN_WAIT, 0, err));
     for (int32_t i = 0; i < run->moves->source_begin[run->moves->stage_count]; i++)
         comm_device_lend_sums(run->comm, run->call, run->moves->sources[i]);
+    for (int32_t i = 0; i < sums->peer_count; i++)
+        comm_device_lend_sums(run->comm, run->call, sums->peers[i]);
     FFA_TRY(differentiate(run, err));
+    FFA_TRY(mark_compute(run, FFA_PARALLEL_SPAN_ATTENTION, 0, err));
+    if (sums->is_replicated)
+        FFA_TRY(signal_replicated(run, err));
     FFA_TRY(pass_totals_made(&run->totals, run->pass, run->stream, err));
     FFA_TRY(fetch_rest(run, 2, err));
     if (sums->copy_count > 0)
         FFA_TRY(pull_all_sums(run, err));
-    FFA_TRY(pass_totals_share(&run->totals, run->pass, run->comm, run->call, err));
+    FFA_TRY(share_totals(run, err));
     FFA_TRY(add_sums(run, err));
-    rc = pass_totals_join(&run->totals, run->pass, run->kernels, run->stream, err);
+    FFA_TRY(mark_compute(run, FFA_PARALLEL_SPAN_SUMS, 0, err));
+    rc = join_totals(run, err);
 out:
     return rc;
 }
@@ -514,7 +609,11 @@ static ffa_status run_pass(struct run *run, ffa_comm *comm, const ffa_parallel_a
     run->moves = run->is_backward ? &run->pass->backward_moves : &run->pass->forward_moves;
     FFA_TRY(resolve(run, args, err));
     FFA_TRY(begin(run, err));
-    rc = run->is_backward ? run_backward(run, &failure) : run_forward(run, &failure);
+    rc = pass_trace_begin(run->args.trace, run->comm, run->stream, &failure);
+    if (rc == FFA_OK)
+        rc = run->is_backward ? run_backward(run, &failure) : run_forward(run, &failure);
+    if (rc == FFA_OK)
+        rc = pass_trace_end(run->args.trace, &failure);
     if (rc == FFA_OK)
         rc = comm_device_end(run->comm, run->call, run->stream, &failure);
     if (rc != FFA_OK) {

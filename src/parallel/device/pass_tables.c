@@ -24,6 +24,7 @@ void pass_sums_finish(struct pass_sums *sums)
     mem_free(sums->segments);
     mem_free(sums->received);
     mem_free(sums->owners);
+    mem_free(sums->peers);
     *sums = (struct pass_sums){ 0 };
 }
 
@@ -288,14 +289,50 @@ static ffa_status find_owners(struct pass_sums *out, const struct pass_moves *mo
     return FFA_OK;
 }
 
+/* Rank r's sums of all keys are the received rows [r * keys, + keys): those of rank 0 take the
+ * place of own sums, the others are the sources of the only segment. */
+static ffa_status build_replicated(struct pass_sums *out, const ffa_parallel_plan *plan,
+                                   const struct pass_moves *moves, ffa_error *err)
+{
+    const int32_t ranks = plan->topology.rank_count;
+    const int64_t keys = moves->own_rows;
+
+    out->is_replicated = true;
+    out->copies = mem_array((size_t)ranks, sizeof *out->copies);
+    out->segments = mem_array(1, sizeof *out->segments);
+    out->received = mem_array((size_t)ranks, sizeof *out->received);
+    out->peers = mem_array((size_t)ranks, sizeof *out->peers);
+    if (!out->copies || !out->segments || !out->received || !out->peers)
+        return error_nomem(err, "the sums of a pass");
+    for (int32_t d = 0; d < ranks; d++) { /* the next rank first, the own one last */
+        const int32_t r = (plan->rank + 1 + d) % ranks;
+
+        out->copies[d] = (struct pass_copy){ .to = r * keys, .rows = keys, .rank = r };
+        if (r != plan->rank)
+            out->peers[out->peer_count++] = r;
+    }
+    for (int32_t r = 1; r < ranks; r++)
+        out->received[r - 1] = r * keys;
+    out->segments[0] = (struct row_segment){ .rows = (int)keys, .count = ranks - 1 };
+    out->segment_count = 1;
+    out->copy_count = ranks;
+    out->received_rows = ranks * keys;
+    out->received_count = ranks - 1;
+    return FFA_OK;
+}
+
 ffa_status pass_sums_build(struct pass_sums *out, const ffa_parallel_plan *plan,
                            const struct pass_moves *moves, ffa_error *err)
 {
     const int64_t copies = count_sends(&plan->backward);
-    int64_t *own_rows = mem_array((size_t)copies, sizeof *own_rows);
+    int64_t *own_rows;
     ffa_status rc;
 
-    *out = (struct pass_sums){ .copies = mem_array((size_t)copies, sizeof *out->copies) };
+    *out = (struct pass_sums){ 0 };
+    if (plan->keys.is_replicated && plan->topology.rank_count > 1 && moves->own_rows > 0)
+        return build_replicated(out, plan, moves, err);
+    own_rows = mem_array((size_t)copies, sizeof *own_rows);
+    out->copies = mem_array((size_t)copies, sizeof *out->copies);
     if (!own_rows || !out->copies) {
         rc = error_nomem(err, "the sums of a pass");
         goto out;

@@ -31,8 +31,11 @@ struct pass_moves {
     int32_t reader_count;
 };
 
-/* Backward: sums of own keys that other ranks made. */
+/* Backward: sums of own keys that other ranks made. Replicated keys are own keys of all ranks: each
+ * rank receives the sums of all ranks, its own too, and adds them by ascending rank, so that all
+ * get the same bits. */
 struct pass_sums {
+    bool is_replicated;       /* and there are several ranks */
     struct pass_copy *copies; /* from sum windows into the received sums, by the reader's stage */
     int64_t copy_count;
     int64_t received_rows;
@@ -40,6 +43,8 @@ struct pass_sums {
     int64_t segment_count;
     int64_t *received; /* rows of the received sums, by ascending rank in each segment */
     int64_t received_count;
+    int32_t *peers; /* replicated: all other ranks */
+    int32_t peer_count;
     int32_t *owners; /* of the keys of each stage, ascending */
     int32_t owner_begin[ARRIVAL_STAGES_MAX + 1];
 };

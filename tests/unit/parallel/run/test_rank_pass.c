@@ -818,6 +818,9 @@ START_TEST(bad_arguments)
     ck_assert_str_eq(err.message, bad_args[_i].message);
     ck_assert_int_eq(ffa_parallel_forward_host(plan, comm, NULL, &err), FFA_INVALID);
     ck_assert_str_eq(err.message, "args is NULL");
+    args.trace = (ffa_parallel_trace *)(void *)&err; /* not looked into */
+    ck_assert_int_eq(ffa_parallel_forward_host(plan, comm, &args, &err), FFA_UNSUPPORTED);
+    ck_assert_str_eq(err.message, "trace is given: passes on the CPU have none");
     ffa_comm_destroy(comm);
     ffa_parallel_plan_destroy(plan);
     ffa_dispatch_destroy(dispatch);

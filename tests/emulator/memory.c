@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Device memory, and handles by which other processes map it.
+ *
+ * With FFA_EMULATOR_IPC each allocation is a file in memory of its own. A handle names it by
+ * process and descriptor, and whoever opens it maps the file through /proc: so handles work between
+ * processes of one user, while their owner lives, as those of CUDA do. As with CUDA, a process
+ * cannot open its own, and memory that is freed stays with those who have it mapped.
+ */
+#include "memory.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { ALIGNMENT = 256 };
+
+/* A mapped file: an allocation (fd >= 0), or one of another process. */
+struct mapping {
+    struct mapping *next;
+    void *at;
+    size_t bytes;
+    int fd;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct mapping *mappings; /* under the lock */
+
+/* What cudaIpcMemHandle_t holds. */
+struct handle {
+    uint64_t bytes;
+    int32_t process, fd;
+};
+
+static void *map(int fd, size_t bytes, int kept_fd)
+{
+    struct mapping *mapping = calloc(1, sizeof *mapping);
+    void *at = mapping ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+
+    if (at == MAP_FAILED) {
+        free(mapping);
+        return NULL;
+    }
+    *mapping = (struct mapping){ .at = at, .bytes = bytes, .fd = kept_fd };
+    (void)pthread_mutex_lock(&lock);
+    mapping->next = mappings;
+    mappings = mapping;
+    (void)pthread_mutex_unlock(&lock);
+    return at;
+}
+
+/* Whether it was mapped here. */
+static bool unmap(void *at)
+{
+    struct mapping **link = &mappings, *found;
+
+    (void)pthread_mutex_lock(&lock);
+    while (*link && (*link)->at != at)
+        link = &(*link)->next;
+    found = *link;
+    if (found)
+        *link = found->next;
+    (void)pthread_mutex_unlock(&lock);
+    if (!found)
+        return false;
+    (void)munmap(found->at, found->bytes);
+    if (found->fd >= 0)
+        (void)close(found->fd);
+    free(found);
+    return true;
+}
+
+void *memory_allocate(size_t bytes)
+{
+    void *memory = NULL;
+    int fd;
+
+    bytes += !bytes;
+    if (!getenv("FFA_EMULATOR_IPC"))
+        return posix_memalign(&memory, ALIGNMENT, bytes) == 0 ? memory : NULL;
+    fd = memfd_create("device memory", MFD_CLOEXEC);
+    if (fd >= 0 && ftruncate(fd, (off_t)bytes) == 0)
+        memory = map(fd, bytes, fd);
+    if (fd >= 0 && !memory)
+        (void)close(fd);
+    return memory;
+}
+
+void memory_free(void *memory)
+{
+    if (!unmap(memory))
+        free(memory);
+}
+
+/* ---- handles ---- */
+
+EXPORT cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *out, void *memory)
+{
+    struct handle handle = { .process = (int32_t)getpid(), .fd = -1 };
+
+    _Static_assert(sizeof handle <= sizeof *out, "what a handle holds");
+    (void)pthread_mutex_lock(&lock);
+    for (const struct mapping *m = mappings; m; m = m->next)
+        if (m->at == memory && m->fd >= 0) {
+            handle.fd = m->fd;
+            handle.bytes = m->bytes;
+        }
+    (void)pthread_mutex_unlock(&lock);
+    memset(out, 0, sizeof *out);
+    memcpy(out, &handle, sizeof handle);
+    return runtime_done(handle.fd >= 0 ? cudaSuccess : cudaErrorNotSupported);
+}
+
+EXPORT cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t from, unsigned flags)
+{
+    struct handle handle;
+    char path[64];
+    int fd;
+
+    *out = NULL;
+    memcpy(&handle, &from, sizeof handle);
+    if (flags != cudaIpcMemLazyEnablePeerAccess || handle.process == (int32_t)getpid())
+        return runtime_done(cudaErrorInvalidValue);
+    (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", handle.process, handle.fd);
+    fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd >= 0) {
+        *out = map(fd, handle.bytes, -1);
+        (void)close(fd);
+    }
+    return runtime_done(*out ? cudaSuccess : cudaErrorMapBufferObjectFailed);
+}
+
+EXPORT cudaError_t cudaIpcCloseMemHandle(void *memory)
+{
+    return runtime_done(unmap(memory) ? cudaSuccess : cudaErrorInvalidValue);
+}

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Device memory: host memory, which other processes can map where FFA_EMULATOR_IPC is set.
+ */
+#ifndef FFA_EMULATOR_MEMORY_H
+#define FFA_EMULATOR_MEMORY_H
+
+#include "runtime.h"
+
+/* 256-byte aligned; NULL: no memory. */
+void *memory_allocate(size_t bytes);
+void memory_free(void *memory);
+
+#endif

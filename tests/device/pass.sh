@@ -47,6 +47,7 @@ shares() {
     shares kernels refused 1
     shares arrivals quick 1
     shares arrivals dims 1
+    shares passes quick 1
     shares rows copy 1
     shares rows reduce 1
     shares totals ranks 1

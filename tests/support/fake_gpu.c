@@ -136,10 +136,18 @@ struct gpu_stream {
 };
 
 struct gpu_event {
+    atomic_int owners; /* whoever made it, and operations that stand in queues */
     _Atomic uint64_t recorded, passed;
     _Atomic int64_t passed_ns; /* when it passed last; read once it has */
     bool has_time;
 };
+
+/* An event may be destroyed while operations with it stand in queues. */
+static void event_release(struct gpu_event *event)
+{
+    if (atomic_fetch_sub(&event->owners, 1) == 1)
+        free(event);
+}
 
 static int64_t clock_ns(void)
 {
@@ -202,6 +210,8 @@ static void *run_stream(void *user)
         pthread_mutex_unlock(&stream->lock);
         execute(op);
         pthread_mutex_lock(&stream->lock);
+        if (op->event)
+            event_release(op->event);
         stream->first = op->next;
         if (!stream->first)
             stream->last = &stream->first;
@@ -266,6 +276,8 @@ static ffa_status put(ffa_stream to, struct op content, ffa_error *err)
     }
     *op = content;
     op->next = NULL;
+    if (op->event)
+        atomic_fetch_add(&op->event->owners, 1);
     pthread_mutex_lock(&stream->lock);
     while (stream->entered - stream->done >= QUEUE_MAX) /* as a driver's queue */
         pthread_cond_wait(&stream->changed, &stream->lock);
@@ -311,14 +323,17 @@ ffa_status gpu_event_create(struct gpu_event **out, struct gpu_device *device, b
 {
     (void)device;
     *out = fault_here(FAULT_GPU) ? NULL : calloc(1, sizeof **out);
-    if (*out)
+    if (*out) {
         (*out)->has_time = has_time;
+        (*out)->owners = 1;
+    }
     return *out ? FFA_OK : error_fail(err, FFA_GPU, 1, "cannot create an event: fault");
 }
 
 void gpu_event_destroy(struct gpu_event *event)
 {
-    free(event);
+    if (event)
+        event_release(event);
 }
 
 ffa_status gpu_event_record(struct gpu_event *event, ffa_stream stream, ffa_error *err)

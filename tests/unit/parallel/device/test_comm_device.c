@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { RANKS = 4, WORDS = 512, QUICK_MS = 300, LONG_MS = 20000 };
+enum { RANKS = 4, WORDS = 512, QUICK_MS = 2000, LONG_MS = 20000 };
 
 struct rank {
     struct bootstrap_end end;
@@ -499,7 +499,7 @@ START_TEST(rank_without_totals_is_named)
     group_run(group);
     for (int32_t r = 0; r < group->count; r++)
         check_failure(&group->ranks[r], FFA_TIMEOUT,
-                      "rank 1 has not sent its totals (call 1) within 300 ms; rank ");
+                      "rank 1 has not sent its totals (call 1) within 2000 ms; rank ");
     free(group);
 }
 END_TEST
@@ -635,7 +635,7 @@ START_TEST(rank_that_skips_a_call_is_named)
     group_run(group);
     for (int32_t r = 0; r < 3; r++) {
         check_failure(&group->ranks[r], FFA_TIMEOUT,
-                      "rank 1 has not published its keys (call 2) within 300 ms; rank ");
+                      "rank 1 has not published its keys (call 2) within 2000 ms; rank ");
         if (r != 1)
             ck_assert_uint_eq(group->ranks[r].result[2][1], UINT64_MAX);
     }
@@ -701,7 +701,7 @@ START_TEST(reader_that_does_not_read_is_named)
     group_run(group);
     for (int32_t r = 0; r < 2; r++)
         check_failure(&group->ranks[r], FFA_TIMEOUT,
-                      "rank 1 has not read the keys of call 1, for call 2 within 300 ms");
+                      "rank 1 has not read the keys of call 1, for call 2 within 2000 ms");
     free(group);
 }
 END_TEST

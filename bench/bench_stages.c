@@ -10,9 +10,10 @@
  *
  *   whole   one launch of ordinary kernels, all keys there
  *   set     one launch of kernels that wait for flags, which were all set before
- *   late    the same, while another stream copies stage after stage and sets its flag; copies
- * within one GPU need SMs, so the launch leaves LATE_SMS free staged  a launch a stage with fp32
- * partial results in between (FFA_SPEC_STAGED)
+ *   late    the same, while another stream copies stage after stage and sets its flag
+ *   staged  a launch a stage with fp32 partial results in between (FFA_SPEC_STAGED)
+ *
+ * Copies within one GPU need SMs, so the launch of `late` leaves LATE_SMS free.
  *
  * Times are of the attention launches of a pass, with what each needs before and after on its own
  * GPU; backward, the sums of received keys stay in fp32, and own keys' are not cast.

@@ -11,8 +11,8 @@
 
 enum { ROW_REDUCE_TENSORS_MAX = 2 };
 
-/* Blocks of an SM: 64 KB of loads in flight and 64 registers a thread. A vector of eight columns, or
- * rows with weights, take 80 registers: 48 KB. Both together take 128: 32 KB. */
+/* Blocks of an SM: 64 KB of loads in flight and 64 registers a thread. A vector of eight columns,
+ * or rows with weights, take 80 registers: 48 KB. Both together take 128: 32 KB. */
 FFA_HOST_DEVICE int row_reduce_blocks(int input, int op)
 {
     return 4 - (input != 3) - (op == 3);

@@ -162,7 +162,7 @@ typedef struct ffa_context_info {
     char cudart_version[32]; /* "13.0" */
     char driver_version[32]; /* the newest CUDA that the driver runs; empty: no driver, or no
                                 runtime to ask it by */
-    int32_t device_count;  /* of CUDA devices, ordinals from 0; 0 on the CPU */
+    int32_t device_count;    /* of CUDA devices, ordinals from 0; 0 on the CPU */
     int32_t pad_;
 } ffa_context_info;
 #define FFA_CONTEXT_INFO_INIT                                                                      \

@@ -37,8 +37,9 @@ FFA_API ffa_status ffa_device_fill(ffa_context *context, void *dst, int byte, in
                                    ffa_error *err);
 
 /* A stream of the context's device that does not wait for the NULL stream, nor that one for it;
- * NULL on the CPU. *out: caller's, ffa_device_stream_destroy() on the same context before it closes;
- * work that was enqueued is still done. Fails with FFA_INVALID, FFA_NOMEM, FFA_GPU. Thread: any. */
+ * NULL on the CPU. *out: caller's, ffa_device_stream_destroy() on the same context before it
+ * closes; work that was enqueued is still done. Fails with FFA_INVALID, FFA_NOMEM, FFA_GPU. Thread:
+ * any. */
 FFA_API ffa_status ffa_device_stream_create(ffa_stream *out, ffa_context *context, ffa_error *err);
 /* NULL is allowed. */
 FFA_API void ffa_device_stream_destroy(ffa_context *context, ffa_stream stream);

@@ -370,6 +370,8 @@ int main(void)
     ffa_error err = { FFA_OK, 0, "" };
     int rc;
 
+    /* Streams of ranks that wait for each other never share a hardware queue. */
+    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     opts.cache_path = getenv("FFA_TEST_STORE");
     if (ffa_open(&context, 0, &opts, NULL) != FFA_OK)
         return 77;

@@ -60,6 +60,13 @@ struct arriving_call {
     int32_t slot;            /* of this rank's stage 0 in a flag block, in words of 64 bits */
 };
 
+/* That the call after it will find nothing wrong with its arguments; nothing is enqueued. */
+ffa_status forward_check_arriving(const ffa_kernels *kernels, const ffa_plan *plan,
+                                  const ffa_forward_args *args, const struct arriving_call *call,
+                                  ffa_error *err);
+ffa_status backward_check_arriving(const ffa_kernels *kernels, const ffa_plan *plan,
+                                   const ffa_backward_args *args, const struct arriving_call *call,
+                                   ffa_error *err);
 /* As ffa_forward on a GPU, of a forward plan of arriving keys: k and v are those of the key window,
  * kernels are of FFA_SPEC_PARALLEL. Enqueues on `stream` and returns; the launch waits for flags,
  * on all SMs but sm_margin, for as long as it takes.

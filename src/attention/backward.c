@@ -638,6 +638,15 @@ ffa_status ffa_backward(const ffa_kernels *kernels, const ffa_plan *plan,
     return backward_enqueue(kernels, plan, args, NULL, stream, err);
 }
 
+ffa_status backward_check_arriving(const ffa_kernels *kernels, const ffa_plan *plan,
+                                   const ffa_backward_args *args_in,
+                                   const struct arriving_call *call, ffa_error *err)
+{
+    ffa_backward_args args;
+
+    return args_import(&args, kernels, plan, args_in, call, err);
+}
+
 ffa_status backward_enqueue_arriving(const ffa_kernels *kernels, const ffa_plan *plan,
                                      const ffa_backward_args *args,
                                      const struct arriving_call *call, ffa_stream stream,

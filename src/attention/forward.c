@@ -356,6 +356,16 @@ ffa_status ffa_forward(const ffa_kernels *kernels, const ffa_plan *plan,
     return forward_enqueue(kernels, plan, args, NULL, stream, err);
 }
 
+ffa_status forward_check_arriving(const ffa_kernels *kernels, const ffa_plan *plan,
+                                  const ffa_forward_args *args_in, const struct arriving_call *call,
+                                  ffa_error *err)
+{
+    const struct forward_kernel *kernel = NULL;
+    ffa_forward_args args;
+
+    return args_import(&args, &kernel, kernels, plan, args_in, call, err);
+}
+
 ffa_status forward_enqueue_arriving(const ffa_kernels *kernels, const ffa_plan *plan,
                                     const ffa_forward_args *args, const struct arriving_call *call,
                                     ffa_stream stream, ffa_error *err)

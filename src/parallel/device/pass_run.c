@@ -383,10 +383,9 @@ out:
 
 /* ---- forward ---- */
 
-static ffa_status attend(const struct run *run, ffa_error *err)
+static ffa_forward_args forward_args_of(const struct run *run)
 {
     const ffa_parallel_args *a = &run->args;
-    const struct arriving_call arriving = arriving_of(run);
     ffa_forward_args args = FFA_FORWARD_ARGS_INIT;
 
     args.heads_q = a->heads_q;
@@ -404,6 +403,14 @@ static ffa_status attend(const struct run *run, ffa_error *err)
     args.max_logits = run->totals.count ? run->totals.mine : a->max_logits;
     args.workspace = a->workspace;
     args.workspace_bytes = run->totals_at;
+    return args;
+}
+
+static ffa_status attend(const struct run *run, ffa_error *err)
+{
+    const struct arriving_call arriving = arriving_of(run);
+    const ffa_forward_args args = forward_args_of(run);
+
     return forward_enqueue_arriving(run->kernels, run->pass->forward, &args, &arriving, run->stream,
                                     err);
 }
@@ -425,18 +432,11 @@ out:
 
 /* ---- backward ---- */
 
-static ffa_status differentiate(const struct run *run, ffa_error *err)
+static ffa_backward_args backward_args_of(const struct run *run)
 {
     const ffa_parallel_args *a = &run->args;
-    const ffa_parallel_pass *pass = run->pass;
-    struct arriving_call arriving = arriving_of(run);
     ffa_backward_args args = FFA_BACKWARD_ARGS_INIT;
 
-    arriving.sums = (float *)(void *)own_window(run, WINDOW_SUMS);
-    arriving.blocks = run->comm->blocks_device;
-    arriving.owners = (const int32_t *)(const void *)(pass->buffer + pass->owners_at);
-    arriving.owner_at = pass->sums.owner_begin;
-    arriving.slot = (int32_t)comm_block_sums_ready(pass->rank_count, pass->rank, 0);
     args.heads_q = a->heads_q;
     args.heads_kv = a->heads_kv;
     args.sm_margin = a->sm_margin;
@@ -455,6 +455,20 @@ static ffa_status differentiate(const struct run *run, ffa_error *err)
     args.dsink = run->totals.count ? run->totals.mine : a->dsink;
     args.workspace = a->workspace;
     args.workspace_bytes = run->totals_at;
+    return args;
+}
+
+static ffa_status differentiate(const struct run *run, ffa_error *err)
+{
+    const ffa_parallel_pass *pass = run->pass;
+    const ffa_backward_args args = backward_args_of(run);
+    struct arriving_call arriving = arriving_of(run);
+
+    arriving.sums = (float *)(void *)own_window(run, WINDOW_SUMS);
+    arriving.blocks = run->comm->blocks_device;
+    arriving.owners = (const int32_t *)(const void *)(pass->buffer + pass->owners_at);
+    arriving.owner_at = pass->sums.owner_begin;
+    arriving.slot = (int32_t)comm_block_sums_ready(pass->rank_count, pass->rank, 0);
     return backward_enqueue_arriving(run->kernels, pass->backward, &args, &arriving, run->stream,
                                      err);
 }
@@ -590,6 +604,19 @@ out:
 
 /* ---- the calls ---- */
 
+/* What the launches would refuse, before the other ranks hear of the call. */
+static ffa_status check_launches(const struct run *run, ffa_error *err)
+{
+    const struct arriving_call arriving = arriving_of(run);
+    const ffa_forward_args forward = forward_args_of(run);
+    const ffa_backward_args backward = backward_args_of(run);
+
+    return run->is_backward
+               ? backward_check_arriving(run->kernels, run->pass->backward, &backward, &arriving,
+                                         err)
+               : forward_check_arriving(run->kernels, run->pass->forward, &forward, &arriving, err);
+}
+
 static ffa_status run_pass(struct run *run, ffa_comm *comm, const ffa_parallel_args *args,
                            ffa_error *err)
 {
@@ -608,6 +635,7 @@ static ffa_status run_pass(struct run *run, ffa_comm *comm, const ffa_parallel_a
                           "the communicator is not of GPUs (ffa_comm_create_peer)");
     run->moves = run->is_backward ? &run->pass->backward_moves : &run->pass->forward_moves;
     FFA_TRY(resolve(run, args, err));
+    FFA_TRY(check_launches(run, err));
     FFA_TRY(begin(run, err));
     rc = pass_trace_begin(run->args.trace, run->comm, run->stream, &failure);
     if (rc == FFA_OK)

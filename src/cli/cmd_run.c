@@ -375,52 +375,6 @@ static bool wants_outputs(const struct run_options *options)
     return wants;
 }
 
-static ffa_status work(const struct cli *cli, const struct run_options *options,
-                       struct run_case *run, struct run_result *result, ffa_error *err)
-{
-    static const enum run_tensor outputs[] = { RUN_OUT, RUN_LSE, RUN_DQ, RUN_DK, RUN_DV };
-    ffa_slice_list lists[HEADS_MAX];
-    ffa_forward_args host_args;
-    struct oracle_backward_case test = run_case_oracle_backward(run, &host_args, lists);
-    bool is_large = run_case_cells(run) > (double)ORACLE_CELLS_MAX;
-    const bool is_first = options->place.rank == 0; /* of several processes */
-    struct oracle_case forward = test.forward;
-    ffa_status rc = fill_inputs(cli, options, run, err);
-
-    forward.sample_count = is_large ? CHECK_SAMPLES : 0;
-    oracle_poison(&forward);
-    if (options->wants_backward)
-        oracle_backward_poison(&test);
-    if (rc == FFA_OK)
-        rc = run_case_upload(run, err);
-    if (rc == FFA_OK)
-        rc = first_call(run, run_case_forward, &result->forward, err);
-    if (rc == FFA_OK && options->wants_backward)
-        rc = first_call(run, run_case_backward, &result->backward, err);
-    if (rc == FFA_OK && run->ranks && wants_outputs(options))
-        rc = run_ranks_collect(run->ranks, false, err);
-    if (rc == FFA_OK && run->ranks && options->wants_backward && wants_outputs(options))
-        rc = run_ranks_collect(run->ranks, true, err);
-    if (rc == FFA_OK)
-        rc = run_case_download(run, err);
-    if (rc == FFA_OK && options->wants_check && options->wants_determinism)
-        rc = run_case_backward_again(run, &result->is_same_again, err);
-    if (rc == FFA_OK && options->wants_time)
-        rc = measure(run, run_case_forward, options->repeat, &result->forward, err);
-    if (rc == FFA_OK && options->wants_time && options->wants_backward)
-        rc = measure(run, run_case_backward, options->repeat, &result->backward, err);
-    if (rc == FFA_OK && run->ranks) /* what follows is work of one rank, and may take long */
-        run_ranks_leave(run->ranks);
-    for (size_t i = 0; i < CLI_COUNT(outputs) && rc == FFA_OK && is_first; i++)
-        if (options->files[outputs[i]])
-            rc = run_case_write(run, outputs[i], options->files[outputs[i]], err);
-    if (rc == FFA_OK && options->wants_check && is_first)
-        rc = check(&forward, options, result, err);
-    if (rc == FFA_OK && options->wants_check && options->wants_backward && is_first)
-        rc = check_gradients(&test, is_large, options, result, err);
-    return rc;
-}
-
 static ffa_status write_text(const struct cli *cli, const char *path,
                              ffa_status (*make)(char **out, const struct timeline *timeline,
                                                 ffa_error *err),
@@ -460,6 +414,54 @@ static ffa_status write_timeline(const struct cli *cli, const struct run_options
     return rc;
 }
 
+static ffa_status work(const struct cli *cli, const struct run_options *options,
+                       struct run_case *run, struct run_result *result, ffa_error *err)
+{
+    static const enum run_tensor outputs[] = { RUN_OUT, RUN_LSE, RUN_DQ, RUN_DK, RUN_DV };
+    ffa_slice_list lists[HEADS_MAX];
+    ffa_forward_args host_args;
+    struct oracle_backward_case test = run_case_oracle_backward(run, &host_args, lists);
+    bool is_large = run_case_cells(run) > (double)ORACLE_CELLS_MAX;
+    const bool is_first = options->place.rank == 0; /* of several processes */
+    struct oracle_case forward = test.forward;
+    ffa_status rc = fill_inputs(cli, options, run, err);
+
+    forward.sample_count = is_large ? CHECK_SAMPLES : 0;
+    oracle_poison(&forward);
+    if (options->wants_backward)
+        oracle_backward_poison(&test);
+    if (rc == FFA_OK)
+        rc = run_case_upload(run, err);
+    if (rc == FFA_OK)
+        rc = first_call(run, run_case_forward, &result->forward, err);
+    if (rc == FFA_OK && options->wants_backward)
+        rc = first_call(run, run_case_backward, &result->backward, err);
+    if (rc == FFA_OK && run->ranks && wants_outputs(options))
+        rc = run_ranks_collect(run->ranks, false, err);
+    if (rc == FFA_OK && run->ranks && options->wants_backward && wants_outputs(options))
+        rc = run_ranks_collect(run->ranks, true, err);
+    if (rc == FFA_OK)
+        rc = run_case_download(run, err);
+    if (rc == FFA_OK && options->wants_check && options->wants_determinism)
+        rc = run_case_backward_again(run, &result->is_same_again, err);
+    if (rc == FFA_OK && options->wants_time)
+        rc = measure(run, run_case_forward, options->repeat, &result->forward, err);
+    if (rc == FFA_OK && options->wants_time && options->wants_backward)
+        rc = measure(run, run_case_backward, options->repeat, &result->backward, err);
+    if (rc == FFA_OK)
+        rc = write_timeline(cli, options, run, err);
+    if (rc == FFA_OK && run->ranks) /* what follows is work of one rank, and may take long */
+        run_ranks_leave(run->ranks);
+    for (size_t i = 0; i < CLI_COUNT(outputs) && rc == FFA_OK && is_first; i++)
+        if (options->files[outputs[i]])
+            rc = run_case_write(run, outputs[i], options->files[outputs[i]], err);
+    if (rc == FFA_OK && options->wants_check && is_first)
+        rc = check(&forward, options, result, err);
+    if (rc == FFA_OK && options->wants_check && options->wants_backward && is_first)
+        rc = check_gradients(&test, is_large, options, result, err);
+    return rc;
+}
+
 /* Say what came of it: of several processes, rank 0 does. */
 static int finish(const struct cli *cli, const struct run_case *run,
                   const struct run_options *options, const struct run_result *result)
@@ -483,8 +485,6 @@ static int run_one(const struct cli *cli, const struct run_options *options, ffa
         rc = run_ranks_create(&run.ranks, &run, &options->ranks, &err);
     if (rc == FFA_OK)
         rc = work(cli, options, &run, &result, &err);
-    if (rc == FFA_OK)
-        rc = write_timeline(cli, options, &run, &err);
     if (rc != FFA_OK && options->ranks.meeting)
         options->ranks.meeting->give_up(options->ranks.meeting, &err);
     status = rc == FFA_OK ? finish(cli, &run, options, &result) : cli_fail(cli, &err);

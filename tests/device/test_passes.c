@@ -278,11 +278,27 @@ static ffa_status enqueue_pass(struct rank *r, int call, bool is_backward)
     return rc;
 }
 
+/* A call with a bad argument is refused before other ranks hear of it: the calls after it work. */
+static ffa_status be_refused(struct rank *r, bool is_backward)
+{
+    ffa_parallel_args args = args_of(r, 0);
+    ffa_status rc;
+
+    args.out.token_stride = -8;
+    rc = is_backward
+             ? ffa_parallel_backward(r->passes[0], r->kernels, r->comm, &args, r->stream, &r->err)
+             : ffa_parallel_forward(r->passes[0], r->kernels, r->comm, &args, r->stream, &r->err);
+    return rc == FFA_INVALID && strstr(r->err.message, "out: token_stride is -8") ? FFA_OK
+                                                                                  : FFA_BUG;
+}
+
 /* All forward passes come first, as nothing but credits keeps one off what others still read. */
 static ffa_status enqueue(struct rank *r, int first, int last)
 {
-    ffa_status rc = FFA_OK;
+    ffa_status rc = be_refused(r, false);
 
+    if (rc == FFA_OK)
+        rc = be_refused(r, true);
     for (int call = first; call < last && rc == FFA_OK; call++)
         rc = enqueue_pass(r, call, false);
     for (int call = first; call < last && rc == FFA_OK; call++)

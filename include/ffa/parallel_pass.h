@@ -152,11 +152,13 @@ FFA_API ffa_status ffa_parallel_pass_upload(ffa_parallel_pass *pass, const ffa_k
  *
  * The call only enqueues: no allocation, no synchronisation, no wait of the host. Transfers run on
  * streams of the communicator, joined by events, and no SM is used for them. All buffers must live
- * until the call completes. It cannot be captured in a CUDA graph.
+ * until the call completes. FFA_INVALID while `stream` captures a CUDA graph.
  *
  * out, lse, dk, dv and dsink have the same bits in every run, and so has dq of kernels made with
- * FFA_SPEC_DETERMINISTIC: sums of dk, dv and dsink join by ascending rank. dsink and max_logits
- * have the same bits on all ranks.
+ * FFA_SPEC_DETERMINISTIC: sums join in a fixed order, of dk and dv the rank's own first, then by
+ * ascending rank. dsink and max_logits have the same bits on all ranks.
+ *
+ * A call begins when the communicator's call before it has ended, whatever stream that was on.
  *
  * args     heads, dims and dtype as of the kernels; sum_dtype 0 or FFA_FP32. max_logits is given to
  *          kernels with FFA_SPEC_MAX_LOGITS and only to them; dsink has at most 8192 numbers. Both

@@ -652,7 +652,8 @@ ffa_status backward_enqueue_arriving(const ffa_kernels *kernels, const ffa_plan 
                                      const struct arriving_call *call, ffa_stream stream,
                                      ffa_error *err)
 {
-    if (!call->sums || (uintptr_t)call->sums % 16 || !call->owner_at)
+    if ((!call->sums && plan->backward.shape.seqlen_k > 0) || (uintptr_t)call->sums % 16 ||
+        !call->owner_at)
         return error_fail(err, FFA_INVALID, 0, "backward over arriving keys: %s is %s",
                           call->owner_at ? "sums" : "owner_at",
                           call->owner_at && call->sums ? "not 16-byte aligned" : "NULL");

@@ -102,6 +102,23 @@ void gpu_stream_drop(struct gpu_device *device, ffa_stream stream)
     gpu_leave(device, is_pushed);
 }
 
+ffa_status gpu_stream_refuse_capture(struct gpu_device *device, ffa_stream stream, const char *what,
+                                     ffa_error *err)
+{
+    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    bool is_pushed = false;
+    ffa_status rc;
+
+    FFA_TRY(gpu_enter(device, &is_pushed, err));
+    GPU_TRY(device, cudaStreamIsCapturing(stream, &capture), "query the stream", err);
+    if (capture != cudaStreamCaptureStatusNone)
+        rc = error_fail(err, FFA_INVALID, 0,
+                        "the stream is capturing a graph: %s cannot be captured", what);
+out:
+    gpu_leave(device, is_pushed);
+    return rc;
+}
+
 ffa_status gpu_stream_synchronize(struct gpu_device *device, ffa_stream stream, ffa_error *err)
 {
     GPU_ON_DEVICE(device, cudaStreamSynchronize(stream),

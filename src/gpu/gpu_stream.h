@@ -30,6 +30,9 @@ ffa_stream gpu_stream_handle(const struct gpu_stream *stream);
 /* The same of a caller who keeps the handle alone; for gpu_stream_drop. */
 ffa_status gpu_stream_make(ffa_stream *out, struct gpu_device *device, ffa_error *err);
 void gpu_stream_drop(struct gpu_device *device, ffa_stream stream);
+/* FFA_INVALID, naming `what`, while the stream captures a graph. */
+ffa_status gpu_stream_refuse_capture(struct gpu_device *device, ffa_stream stream, const char *what,
+                                     ffa_error *err);
 /* Block until the work enqueued so far on one stream, ours or the caller's, is done. */
 ffa_status gpu_stream_synchronize(struct gpu_device *device, ffa_stream stream, ffa_error *err);
 

@@ -289,6 +289,16 @@ static ffa_status put(ffa_stream to, struct op content, ffa_error *err)
     return FFA_OK;
 }
 
+ffa_status gpu_stream_refuse_capture(struct gpu_device *device, ffa_stream stream, const char *what,
+                                     ffa_error *err)
+{
+    (void)device;
+    (void)stream;
+    (void)what;
+    (void)err;
+    return FFA_OK;
+}
+
 ffa_status gpu_stream_synchronize(struct gpu_device *device, ffa_stream handle, ffa_error *err)
 {
     struct gpu_stream *stream = stream_of(handle);

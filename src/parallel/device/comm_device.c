@@ -210,6 +210,7 @@ static ffa_status enqueue_begin(struct comm_device *comm, const struct comm_call
     struct batch batch = { .comm = comm, .stream = gpu_stream_handle(comm->fetch) };
     ffa_status rc;
 
+    FFA_TRY(gpu_event_wait(comm->last, stream, err)); /* of another stream, it may be */
     FFA_TRY(gpu_event_record(record->begin, stream, err));
     FFA_TRY(gpu_event_wait(record->begin, gpu_stream_handle(comm->fetch), err));
     FFA_TRY(gpu_event_wait(record->begin, gpu_stream_handle(comm->reduce), err));
@@ -261,8 +262,10 @@ ffa_status comm_device_end(struct comm_device *comm, uint64_t call, ffa_stream s
 {
     struct comm_call *record = call_of(comm, call);
     ffa_error failure = { FFA_OK, 0, "" };
-    const ffa_status rc = gpu_event_record(record->end, stream, &failure);
+    ffa_status rc = gpu_event_record(record->end, stream, &failure);
 
+    if (rc == FFA_OK)
+        rc = gpu_event_record(comm->last, stream, &failure);
     pthread_mutex_lock(&comm->lock);
     record->has_ended = true;
     if (rc != FFA_OK)
@@ -278,6 +281,12 @@ void comm_device_abandon(struct comm_device *comm, uint64_t call, ffa_stream str
 {
     struct comm_call *record = call_of(comm, call);
 
+    /* What the call has put on our streams may use the caller's workspace: it ends with the call.
+     */
+    (void)gpu_event_record(comm->left[0], gpu_stream_handle(comm->fetch), NULL);
+    (void)gpu_event_record(comm->left[1], gpu_stream_handle(comm->reduce), NULL);
+    (void)gpu_event_wait(comm->left[0], stream, NULL);
+    (void)gpu_event_wait(comm->left[1], stream, NULL);
     (void)gpu_event_record(record->end, stream, NULL);
     pthread_mutex_lock(&comm->lock);
     record->has_ended = true;
@@ -422,6 +431,9 @@ static void device_free_all(struct comm_device *comm, bool is_safe)
         gpu_event_destroy(comm->calls[i].end);
         mem_free(comm->calls[i].waits);
     }
+    gpu_event_destroy(comm->last);
+    gpu_event_destroy(comm->left[0]);
+    gpu_event_destroy(comm->left[1]);
     gpu_event_destroy(comm->drained[0]);
     gpu_event_destroy(comm->drained[1]);
     gpu_stream_destroy(comm->fetch);
@@ -576,6 +588,9 @@ static ffa_status make_calls(struct comm_device *comm, ffa_error *err)
         FFA_TRY(gpu_event_create(&record->begin, comm->gpu, false, err));
         FFA_TRY(gpu_event_create(&record->end, comm->gpu, false, err));
     }
+    FFA_TRY(gpu_event_create(&comm->last, comm->gpu, false, err));
+    FFA_TRY(gpu_event_create(&comm->left[0], comm->gpu, false, err));
+    FFA_TRY(gpu_event_create(&comm->left[1], comm->gpu, false, err));
     FFA_TRY(gpu_event_create(&comm->drained[0], comm->gpu, false, err));
     rc = gpu_event_create(&comm->drained[1], comm->gpu, false, err);
 out:

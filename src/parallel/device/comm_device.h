@@ -243,6 +243,8 @@ struct comm_device {
     bool has_failed;              /* the device does nothing any more */
     int64_t broken_us;            /* when the watchdog saw it; 0: not yet */
     int64_t asked_us;             /* when processes were asked for last */
+    struct gpu_event *last;       /* the last call's end: calls follow each other on any streams */
+    struct gpu_event *left[2];    /* of fetch and reduce: what an abandoned call has put there */
     struct gpu_event *drained[2]; /* of fetch and reduce */
 };
 

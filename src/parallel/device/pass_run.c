@@ -10,8 +10,8 @@
  *
  * Invariant: nothing here blocks the host, allocates or synchronises, and each wait is enqueued
  * after everything of this rank that the waited-for ranks need first, so that ranks cannot wait for
- * one another in a circle. Trick: the first stage is fetched before the launch is enqueued, the
- * others after it, so that neither waits for the host.
+ * one another in a circle. Trick: all that a launch waits for is enqueued before it, on streams of
+ * higher priority, so that it cannot stand behind the launch wherever streams share a queue.
  */
 #include "attention/attention.h"
 #include "parallel/device/comm_device.h"
@@ -225,7 +225,7 @@ static ffa_status publish(struct run *run, ffa_error *err)
                        .columns = a->head_dim,
                        .element_bytes = (int32_t)element },
                      { .from = a->v.data,
-                       .to = to + v_at * element,
+                       .to = to ? to + v_at * element : NULL,
                        .from_token_stride = a->v.token_stride,
                        .from_head_stride = a->v.head_stride,
                        .to_token_stride = run->columns,
@@ -306,13 +306,13 @@ out:
     return rc;
 }
 
-/* Stages from `first` on, and that the sources may write their windows again. */
-static ffa_status fetch_rest(struct run *run, int32_t first, ffa_error *err)
+/* All stages, and that the sources may write their windows again. */
+static ffa_status fetch_all(struct run *run, ffa_error *err)
 {
     const struct pass_moves *moves = run->moves;
     ffa_status rc;
 
-    for (int32_t s = first; s < moves->stage_count; s++)
+    for (int32_t s = 1; s < moves->stage_count; s++)
         FFA_TRY(fetch(run, s, err));
     rc = signal_all(run, gpu_stream_handle(run->comm->fetch), CHANNEL_ROWS_DONE, moves->sources,
                     moves->source_begin[moves->stage_count], err);
@@ -320,18 +320,19 @@ out:
     return rc;
 }
 
-/* Publish, and fetch the first stage. */
+/* Publish, and fetch: all of it before the launch is enqueued, so that nothing that the launch
+ * waits for can stand behind it in a hardware queue. */
 static ffa_status exchange_begin(struct run *run, ffa_error *err)
 {
     const struct pass_moves *moves = run->moves;
     ffa_status rc;
 
-    comm_device_spoil(run->comm, run->call,
-                      own_window(run, WINDOW_ROWS) + moves->own_rows * run->key_bytes,
-                      (moves->window_rows - moves->own_rows) * run->key_bytes);
+    if (moves->window_rows > moves->own_rows)
+        comm_device_spoil(run->comm, run->call,
+                          own_window(run, WINDOW_ROWS) + moves->own_rows * run->key_bytes,
+                          (moves->window_rows - moves->own_rows) * run->key_bytes);
     FFA_TRY(publish(run, err));
-    if (moves->stage_count > 1)
-        rc = fetch(run, 1, err);
+    rc = fetch_all(run, err);
 out:
     return rc;
 }
@@ -348,8 +349,9 @@ static ffa_tensor key_tensor(const struct run *run, bool is_v)
 {
     const ffa_parallel_args *a = &run->args;
     const int64_t at = is_v ? (int64_t)a->heads_kv * a->head_dim : 0;
-    ffa_tensor tensor = FFA_TENSOR_INIT(own_window(run, WINDOW_ROWS) +
-                                        at * (int64_t)ffa_dtype_bytes(run->kernels->dtype));
+    unsigned char *const window = own_window(run, WINDOW_ROWS); /* NULL where it has no rows */
+    ffa_tensor tensor = FFA_TENSOR_INIT(
+        window ? window + at * (int64_t)ffa_dtype_bytes(run->kernels->dtype) : NULL);
 
     tensor.token_stride = run->columns;
     tensor.head_stride = is_v ? a->head_dim_v : a->head_dim;
@@ -423,7 +425,6 @@ static ffa_status run_forward(struct run *run, ffa_error *err)
     FFA_TRY(attend(run, err));
     FFA_TRY(mark_compute(run, FFA_PARALLEL_SPAN_ATTENTION, 0, err));
     FFA_TRY(pass_totals_made(&run->totals, run->pass, run->stream, err));
-    FFA_TRY(fetch_rest(run, 2, err));
     FFA_TRY(share_totals(run, err));
     rc = join_totals(run, err);
 out:
@@ -505,8 +506,6 @@ static ffa_status pull_all_sums(struct run *run, ffa_error *err)
     const ffa_stream stream = gpu_stream_handle(run->comm->reduce);
     ffa_status rc = FFA_OK;
 
-    comm_device_spoil(run->comm, run->call, received_sums(run),
-                      sums->received_rows * run->sum_bytes);
     for (int64_t first = 0, last = 0; first < sums->copy_count; first = last) {
         while (last < sums->copy_count && sums->copies[last].rank == sums->copies[first].rank &&
                sums->copies[last].stage == sums->copies[first].stage)
@@ -591,7 +590,6 @@ static ffa_status run_backward(struct run *run, ffa_error *err)
     if (sums->is_replicated)
         FFA_TRY(signal_replicated(run, err));
     FFA_TRY(pass_totals_made(&run->totals, run->pass, run->stream, err));
-    FFA_TRY(fetch_rest(run, 2, err));
     if (sums->copy_count > 0)
         FFA_TRY(pull_all_sums(run, err));
     FFA_TRY(share_totals(run, err));
@@ -636,6 +634,7 @@ static ffa_status run_pass(struct run *run, ffa_comm *comm, const ffa_parallel_a
     run->moves = run->is_backward ? &run->pass->backward_moves : &run->pass->forward_moves;
     FFA_TRY(resolve(run, args, err));
     FFA_TRY(check_launches(run, err));
+    FFA_TRY(gpu_stream_refuse_capture(run->comm->gpu, run->stream, "a pass of several ranks", err));
     FFA_TRY(begin(run, err));
     rc = pass_trace_begin(run->args.trace, run->comm, run->stream, &failure);
     if (rc == FFA_OK)

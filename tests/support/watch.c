@@ -2,14 +2,17 @@
  *
  * A log sink that counts lines by level and keeps the last warning, and the check for NVRTC.
  *
- * Lines may come from several threads. The counters are atomic; the text of the warning is for
- * tests with one thread.
+ * Lines may come from several threads. The counters are atomic, and the text of the warning is
+ * written under a lock: it is read once the threads have ended.
  */
 #include "support/watch.h"
 
 #include "jit/nvrtc.h"
 
+#include <pthread.h>
 #include <stdio.h>
+
+static pthread_mutex_t warning_lock = PTHREAD_MUTEX_INITIALIZER;
 
 void watch_line(void *user, ffa_log_level level, const char *module, const char *line)
 {
@@ -17,8 +20,11 @@ void watch_line(void *user, ffa_log_level level, const char *module, const char 
 
     (void)module;
     atomic_fetch_add(&watch->lines[level], 1);
-    if (level == FFA_LOG_WARNING)
+    if (level == FFA_LOG_WARNING) {
+        (void)pthread_mutex_lock(&warning_lock);
         text_copy(watch->warning, "%s", line);
+        (void)pthread_mutex_unlock(&warning_lock);
+    }
 }
 
 struct log watch_log(struct watch *watch)

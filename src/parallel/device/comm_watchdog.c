@@ -169,6 +169,12 @@ static void look_for_gone(struct comm_device *comm, const struct comm_call *call
     }
 }
 
+/* What a call comes after, of a word of comm_block_after. */
+static bool is_known(uint64_t after)
+{
+    return (after & COMM_DIGEST_MASK) != COMM_DIGEST_MASK;
+}
+
 static void look_at_words(struct comm_device *comm, const struct comm_call *call)
 {
     const int32_t n = comm->comm.rank_count;
@@ -185,8 +191,9 @@ static void look_at_words(struct comm_device *comm, const struct comm_call *call
             text_copy(message, "rank %d runs another call: call %llu of rank %d is %s", r,
                       (unsigned long long)call->call, comm->comm.rank, call->words);
             comm_device_break(comm, FFA_COMM, message);
-        } else if (is_late && after != call->after && after != COMM_AFTER_UNKNOWN &&
-                   call->after != COMM_AFTER_UNKNOWN) {
+        } else if (is_late && is_known(after) && is_known(call->after) &&
+                   after >> COMM_DIGEST_BITS == call->after >> COMM_DIGEST_BITS &&
+                   after != call->after) {
             text_copy(message,
                       "rank %d uses the communicators of its group in another order than rank %d "
                       "(call %llu)",

@@ -106,17 +106,23 @@ static inline int64_t comm_block_after(int32_t n, int32_t from)
     return (int64_t)(5 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
 }
 
+/* Whom the oldest call of `from` waits for, where that takes long: a rank + 1; 0: nobody. */
+static inline int64_t comm_block_waits(int32_t n, int32_t from)
+{
+    return (int64_t)(6 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
+}
+
 /* enum comm_peer_state of `from`, as it told this rank. */
 static inline int64_t comm_block_state(int32_t n, int32_t from)
 {
-    return (int64_t)(6 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
+    return (int64_t)(7 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
 }
 
 /* Why the group broke, by `from`: an ffa_status, then text in COMM_REASON_WORDS - 1 words. Written
  * before its state becomes COMM_PEER_BROKEN. */
 static inline int64_t comm_block_reason(int32_t n, int32_t from)
 {
-    return (int64_t)(7 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + (int64_t)COMM_REASON_WORDS * from;
+    return (int64_t)(8 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + (int64_t)COMM_REASON_WORDS * from;
 }
 
 /* All of the above: what the watchdog reads. */
@@ -241,6 +247,7 @@ struct comm_device {
     /* Of the watchdog's thread, and of destroy after it: */
     uint64_t *seen;               /* a copy of the own block */
     uint64_t *said;               /* [rank_count]: the last state said to each rank */
+    uint64_t said_wait;           /* what the others have as comm_block_waits of this rank */
     bool has_heard;               /* a rank has said that the group is broken */
     bool has_spoilt;              /* what the calls receive was filled */
     bool is_draining;             /* `drained` was recorded since the last call was over */
@@ -379,6 +386,22 @@ ffa_status comm_peer_reserve(struct comm_device *comm, const int64_t bytes[WINDO
 void comm_peer_finish(struct comm_device *comm, bool is_safe);
 /* Whether the rank's process is known to have ended. */
 bool comm_peer_is_dead(const struct comm_device *comm, int32_t rank);
+
+/* ---- comm_inspect.c: for the watchdog's thread, under the lock ---- */
+
+/* A word of the own block, as the watchdog has read it last. */
+static inline uint64_t comm_seen(const struct comm_device *comm, int64_t word)
+{
+    return comm->seen[word];
+}
+static inline bool comm_is_there(uint64_t flag, uint64_t value)
+{
+    return (int64_t)(flag - value) >= 0;
+}
+/* Break the group where it has to. */
+void comm_inspect(struct comm_device *comm);
+/* What to say in comm_block_waits. */
+uint64_t comm_inspect_wait(const struct comm_device *comm);
 
 /* ---- comm_watchdog.c ---- */
 

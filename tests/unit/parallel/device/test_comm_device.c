@@ -671,6 +671,45 @@ START_TEST(host_that_runs_ahead_is_released)
 }
 END_TEST
 
+/* Rank 0 waits for rank 1, which comes later, waits for rank 2, and publishes behind that. */
+static void wait_in_a_row(struct group *group, int32_t r)
+{
+    struct rank *rank = &group->ranks[r];
+    struct comm_device *comm = comm_device_of(rank->comm);
+    ffa_stream stream = gpu_stream_handle(rank->stream);
+    const struct comm_flag ready = { CHANNEL_ROWS_READY, r + 1, 0 },
+                           mine = { CHANNEL_ROWS_READY, 0, 0 };
+    uint64_t call;
+
+    if (r == 2) {
+        while ((rank->status = ffa_comm_status(rank->comm, &rank->err)) == FFA_OK)
+            usleep(1000);
+        return;
+    }
+    if (r == 1)
+        usleep(300000);
+    ck_assert_int_eq(comm_device_begin(&call, comm, stream, "a call", NULL), FFA_OK);
+    ck_assert_int_eq(comm_device_wait(comm, call, stream, &ready, 1, NULL), FFA_OK);
+    if (r == 1)
+        ck_assert_int_eq(comm_device_signal(comm, call, stream, &mine, 1, NULL), FFA_OK);
+    ck_assert_int_eq(comm_device_end(comm, call, stream, NULL), FFA_OK);
+    finish(rank);
+}
+
+START_TEST(rank_that_others_wait_for_in_a_row_is_named)
+{
+    struct group *group = group_new(3, 3000, wait_in_a_row);
+
+    group_run(group);
+    for (int32_t r = 0; r < 3; r++) { /* rank 1 may be the first to find out, if 0 is slow */
+        check_failure(&group->ranks[r], FFA_TIMEOUT, "has not published its keys (call 1) within");
+        ck_assert_msg(strncmp(group->ranks[r].err.message, "rank 2 ", 7) == 0, "%s",
+                      group->ranks[r].err.message);
+    }
+    free(group);
+}
+END_TEST
+
 /* Rank 1 does not read what it was told of. */
 static void read_nothing(struct group *group, int32_t r)
 {
@@ -1200,6 +1239,7 @@ START_TEST(block_words_do_not_overlap)
         { comm_block_arrivals(n, 0), COMM_STAGES_MAX },
         { comm_block_words(n, 0), n },
         { comm_block_after(n, 0), n },
+        { comm_block_waits(n, 0), n },
         { comm_block_state(n, 0), n },
         { comm_block_reason(n, 0), (int64_t)COMM_REASON_WORDS * n },
     };
@@ -1240,6 +1280,7 @@ int main(void)
     tcase_add_test(tc, windows_grow_on_all_ranks_or_none);
     tcase_add_test(tc, rank_that_skips_a_call_is_named);
     tcase_add_test(tc, host_that_runs_ahead_is_released);
+    tcase_add_test(tc, rank_that_others_wait_for_in_a_row_is_named);
     tcase_add_test(tc, reader_that_does_not_read_is_named);
     tcase_add_test(tc, ranks_in_different_calls_are_named);
     tcase_add_test(tc, cancel_releases_all);

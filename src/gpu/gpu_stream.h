@@ -33,6 +33,11 @@ void gpu_stream_drop(struct gpu_device *device, ffa_stream stream);
 /* FFA_INVALID, naming `what`, while the stream captures a graph. */
 ffa_status gpu_stream_refuse_capture(struct gpu_device *device, ffa_stream stream, const char *what,
                                      ffa_error *err);
+/* Whether the handle names the legacy default stream: NULL, or cudaStreamLegacy. */
+static inline bool gpu_stream_is_legacy(ffa_stream stream)
+{
+    return (uintptr_t)stream <= 1;
+}
 /* Block until the work enqueued so far on one stream, ours or the caller's, is done. */
 ffa_status gpu_stream_synchronize(struct gpu_device *device, ffa_stream stream, ffa_error *err);
 

@@ -22,6 +22,9 @@ void fake_gpu_launch(ffa_stream stream, void (*work)(void *user), void *user);
 /* Device memory that is not freed. */
 long fake_gpu_allocated(void);
 
+/* Allocations that were freed, in any process, while another process had them mapped. */
+long fake_gpu_freed_mapped(void);
+
 /* What a kernel does: an acquiring load and a releasing store. */
 uint64_t fake_gpu_load(const uint64_t *at);
 void fake_gpu_store(uint64_t *at, uint64_t value);

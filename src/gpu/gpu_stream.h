@@ -19,8 +19,9 @@
 /* A stream of a device that the legacy default stream does not wait for, nor it for that one. */
 struct gpu_stream;
 
-/* priority: 0 the default; -1 one step before it, where the device has priorities. *out: caller's,
- * gpu_stream_destroy() before the device is closed. */
+enum { GPU_PRIORITY_GREATEST = -1000 };
+/* priority: 0 the default; -1 one step before it, where the device has priorities; the device's
+ * greatest where it has fewer. *out: caller's, gpu_stream_destroy() before the device is closed. */
 ffa_status gpu_stream_create(struct gpu_stream **out, struct gpu_device *device, int priority,
                              ffa_error *err);
 /* Does not wait: work that was enqueued is still done. NULL is allowed. */

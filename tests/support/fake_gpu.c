@@ -148,6 +148,7 @@ struct op {
 
 struct gpu_stream {
     struct gpu_device *device;
+    int priority;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -249,17 +250,22 @@ ffa_status gpu_stream_create(struct gpu_stream **out, struct gpu_device *device,
 {
     struct gpu_stream *stream = NULL;
 
-    (void)priority;
     *out = NULL;
     if (fault_here(FAULT_GPU) || !(stream = calloc(1, sizeof *stream)))
         return error_fail(err, FFA_GPU, 1, "cannot create a stream: fault");
     stream->device = device;
+    stream->priority = priority;
     stream->last = &stream->first;
     pthread_mutex_init(&stream->lock, NULL);
     pthread_cond_init(&stream->changed, NULL);
     pthread_create(&stream->thread, NULL, run_stream, stream);
     *out = stream;
     return FFA_OK;
+}
+
+int fake_gpu_priority(const struct gpu_stream *stream)
+{
+    return stream->priority;
 }
 
 void gpu_stream_destroy(struct gpu_stream *stream)

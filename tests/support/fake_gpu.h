@@ -19,6 +19,9 @@ void fake_gpu_share(int process);
 /* What a launch would be: `work` runs in the order of the stream. */
 void fake_gpu_launch(ffa_stream stream, void (*work)(void *user), void *user);
 
+/* What a stream was created with. */
+int fake_gpu_priority(const struct gpu_stream *stream);
+
 /* Device memory that is not freed. */
 long fake_gpu_allocated(void);
 

@@ -237,7 +237,8 @@ static ffa_status make_own(struct comm_device *comm, ffa_error *err)
     FFA_TRY(make_lock(comm, err));
     FFA_TRY(gpu_stream_create(&comm->fetch, comm->gpu, -1, err));
     FFA_TRY(gpu_stream_create(&comm->reduce, comm->gpu, -1, err));
-    FFA_TRY(gpu_stream_create(&comm->watch, comm->gpu, -1, err));
+    /* A hardware queue has streams of one priority: nobody's wait is to stand before a poison. */
+    FFA_TRY(gpu_stream_create(&comm->watch, comm->gpu, GPU_PRIORITY_GREATEST, err));
     rc = make_calls(comm, err);
 out:
     return rc;

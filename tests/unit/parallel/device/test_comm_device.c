@@ -277,6 +277,9 @@ static void look_at_windows(struct group *group, int32_t r)
     ck_assert_int_eq(ffa_comm_rank(group->ranks[r].comm), r);
     ck_assert_int_eq(ffa_comm_rank_count(group->ranks[r].comm), group->count);
     ck_assert_int_eq(ffa_comm_status(group->ranks[r].comm, NULL), FFA_OK);
+    /* Queues of the hardware are shared among streams of one priority. */
+    ck_assert_int_lt(fake_gpu_priority(comm->watch), fake_gpu_priority(comm->fetch));
+    ck_assert_int_lt(fake_gpu_priority(comm->watch), fake_gpu_priority(comm->reduce));
     for (int32_t q = 0; q < group->count; q++) {
         ck_assert_int_eq(comm->window_bytes[WINDOW_ROWS][q],
                          (int64_t)(WORDS * sizeof(uint64_t)) * group->count);

@@ -1,6 +1,6 @@
 # Packages, by CPack: Debian's (one a component), an archive of the installed tree, and the sources.
 #
-#   cmake --preset package && cmake --build --preset package     the first two, in build-package
+#   cmake --preset package && cmake --build --preset package     the first two, in build-package, with FFA_PORTABLE
 #   cmake --build --preset package --target package_source       the third: what git has of HEAD
 #
 # ffa_debian_package() declares a Debian package. Another part of the tree, such as a binding, installs

@@ -120,6 +120,9 @@ void jit_request_init(struct jit_request *request, const struct jit_spec *spec, 
 /* Collect the sources, make key and record, once: a completed request stays as it is. Opens no
  * compiler. */
 ffa_status jit_request_complete(struct jit_request *request, struct jit *jit, ffa_error *err);
+/* Whether the texts that a record names are those embedded in this library: only then is its kernel
+ * what a request here asks for. */
+bool jit_record_is_ours(const char *record);
 /* All zero, or initialised. */
 void jit_request_finish(struct jit_request *request);
 

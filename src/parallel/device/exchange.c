@@ -361,12 +361,11 @@ static int64_t rounded(int64_t bytes, int64_t to)
     return (bytes + to - 1) / to * to;
 }
 
-/* Rows of a few bytes have no gaps but those of a power of two. */
 void wire_init(struct wire *wire, int32_t heads, int64_t columns, int32_t element_bytes,
                int32_t wire_bytes, bool has_lse)
 {
     const int64_t data = heads * columns * wire_bytes;
-    int64_t small = 1;
+    int64_t bytes = data;
 
     *wire = (struct wire){ .heads = heads,
                            .element_bytes = element_bytes,
@@ -374,10 +373,9 @@ void wire_init(struct wire *wire, int32_t heads, int64_t columns, int32_t elemen
                            .wire_bytes = wire_bytes,
                            .has_lse = has_lse,
                            .lse_at = rounded(data, (int64_t)sizeof(float)) };
-    while (small < data && small < 16)
-        small *= 2;
-    wire->row_bytes = rounded(has_lse ? wire->lse_at + heads * (int64_t)sizeof(float) : data,
-                              has_lse ? 16 : small);
+    if (has_lse)
+        bytes = wire->lse_at + heads * (int64_t)sizeof(float);
+    wire->row_bytes = rounded(bytes, bytes > 8 ? 16 : 8); /* vectors, and what copy engines like */
 }
 
 struct wire_room wire_room_of(const struct wire *wire, const struct exchange *exchange,

@@ -110,7 +110,6 @@ ffa_status exchange_upload(struct exchange *exchange, struct upload *upload, ffa
 struct wire {
     int32_t heads, element_bytes; /* of tensors */
     int64_t columns;              /* of a head */
-    ffa_dtype dtype;              /* of the window, where rows are added; else 0 */
     int32_t wire_bytes;           /* of an element in the window */
     bool has_lse;
     int64_t lse_at, row_bytes;

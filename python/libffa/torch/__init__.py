@@ -10,7 +10,17 @@ from . import _ops
 from ._calls import BACKWARD, DETERMINISTIC, MAX_LOGITS, SOFTCAP
 from ._runtime import clear
 
-__all__ = ["attention", "clear", "prepare"]
+__all__ = ["ContextParallel", "attention", "clear", "prepare"]
+
+
+def __getattr__(name):  # what needs torch.distributed, when it is asked for
+    if name == "ContextParallel":
+        from .parallel import ContextParallel
+
+        return ContextParallel
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 _LAYOUTS = {3: ("THD", "HTD"), 4: ("BSHD", "BHSD")}
 
 

@@ -98,7 +98,7 @@ def test_flex_attention():
     cells = dense(CU, CU, True, (-1, -1))
     same(out, F.scaled_dot_product_attention(q, k, v, attn_mask=cells, enable_gqa=True))
     assert lse.shape == (2, 4, 96)
-    assert flex_attention.mask_of(block_mask) == libffa.Mask.from_cu_seqlens(CU, causal=True)
+    assert flex_attention.mask_of(block_mask).area == cells.sum()
     assert flex_attention.mask_of(block_mask) is flex_attention.mask_of(block_mask)
     with pytest.raises(ValueError, match="enable_gqa"):
         flex_attention.flex_attention(q, k, v, block_mask=block_mask)

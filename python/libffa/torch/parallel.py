@@ -173,7 +173,7 @@ class ContextParallel:
         self.close()
 
     def __del__(self):
-        if getattr(self, "_plans", None):
+        if getattr(self, "_plans", None) and lib is not None:  # None: Python ends
             self.close()
 
 
@@ -264,7 +264,7 @@ class Step:
         return backend.attention(self, q, k, v, mask, scale, softcap, sink, return_lse, return_max_logits, deterministic)
 
     def __del__(self):
-        if getattr(self, "_dispatch", None):
+        if getattr(self, "_dispatch", None) and lib is not None:
             lib.ffa_dispatch_destroy(self._dispatch)
 
 

@@ -79,3 +79,11 @@ def prepare(q: Tensor, k: Tensor, v: Tensor, mask: Mask, **options) -> None:
     """Compile, plan and upload what attention() with these arguments needs, before a CUDA graph is captured or a first step
     is timed. Options are attention()'s. It makes the call, and drops its results."""
     attention(q, k, v, mask, **options)
+
+
+def __getattr__(name):  # what needs torch.distributed, when it is asked for
+    if name == "ContextParallel":
+        from .parallel import ContextParallel
+
+        return ContextParallel
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

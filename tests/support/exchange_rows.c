@@ -476,8 +476,8 @@ static ffa_status run_refused(struct exchange_rank *rank)
                                         &rank->err),
            "comm is NULL");
     expect(&refusals,
-           ffa_parallel_rows_reduce(rows, rank->comm, &(ffa_row_format){ 8, 1, 1 }, &whole, &local,
-                                    rank->stream, &rank->err),
+           ffa_parallel_rows_reduce(rows, rank->comm, &(ffa_row_format){ 8, 1, 1 }, &packed,
+                                    &packed, rank->stream, &rank->err),
            "the kernels add rows of dtype");
     expect(&refusals,
            ffa_parallel_rows_undispatch(rows, rank->comm, &(ffa_row_format){ 8, 64, 4096 }, &packed,

@@ -238,11 +238,11 @@ static ffa_status make_device(struct exchange_rank *rank, ffa_group_device **dev
     if (rc == FFA_OK)
         rc = ffa_group_device_info_get(*device, &test->format, FFA_GROUP_LSE, &info, &rank->err);
     if (rc == FFA_OK)
+        rc = rank_alloc(rank, &buffer, info.upload_bytes + 1);
+    if (rc == FFA_OK)
         rc = ffa_comm_reserve(
             rank->comm, info.cast_bytes > info.reduce_bytes ? info.cast_bytes : info.reduce_bytes,
             0, &rank->err);
-    if (rc == FFA_OK)
-        rc = rank_alloc(rank, &buffer, info.upload_bytes + 1);
     if (rc == FFA_OK)
         rc = ffa_group_device_upload(*device, buffer, rank->stream, &rank->err);
     return rc;

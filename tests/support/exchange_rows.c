@@ -176,9 +176,9 @@ static ffa_status make_rows(struct exchange_rank *rank, ffa_parallel_rows **rows
     bytes = info.undispatch_bytes > info.roll_bytes ? info.undispatch_bytes : info.roll_bytes;
     bytes = bytes > info.reduce_bytes ? bytes : info.reduce_bytes;
     if (rc == FFA_OK)
-        rc = ffa_comm_reserve(rank->comm, bytes, 0, &rank->err);
-    if (rc == FFA_OK)
         rc = rank_alloc(rank, &buffer, info.upload_bytes + 1);
+    if (rc == FFA_OK)
+        rc = ffa_comm_reserve(rank->comm, bytes, 0, &rank->err);
     if (rc == FFA_OK)
         rc = ffa_parallel_rows_upload(*rows, buffer, rank->stream, &rank->err);
     return rc;

@@ -359,8 +359,8 @@ int main(void)
 
     tcase_set_timeout(tc, 300);
     tcase_add_unchecked_fixture(tc, NULL, kernels_free);
-    tcase_add_loop_test(tc, rows, 0, 40);
-    tcase_add_loop_test(tc, groups, 0, 40);
+    tcase_add_loop_test(tc, rows, 0, 16);
+    tcase_add_loop_test(tc, groups, 0, 16);
     tcase_add_test(tc, bad_calls_are_refused);
     tcase_add_test(tc, bad_kernels_are_refused);
     tcase_add_test(tc, a_rank_that_does_not_call);

@@ -390,7 +390,7 @@ int cmd_plan(struct cli *cli)
         { "head-dim", CLI_INT, &o.head_dim, "D", "their size, a multiple of 8; 128", 8, 256 },
         { "head-dim-v", CLI_INT, &o.head_dim_v, "D", "of v and the output; as --head-dim", 8, 256 },
         { "algorithm", CLI_TEXT, &o.algorithm, "NAME",
-          "affinity, min-heap, sequential, zigzag, exact, or best: of the first two, by the model",
+          "affinity, min-heap, sequential, zigzag, exact, or best: affinity, min-heap or zigzag, by the model",
           0, 0 },
         { "chunk", CLI_INT, &o.chunk, "TOKENS", "tokens of a chunk, at most", 1, INT32_MAX },
         { "stages", CLI_INT, &o.stages, "N", "stages that receive; as many as is best unless given",

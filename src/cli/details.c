@@ -32,7 +32,8 @@ static const struct {
       "`--algorithm best` dispatches by affinity, by min-heap and by zigzag with two chunks a rank, and takes the one that the model finds faster.\n" },
     { "simulate",
       "The plans are those a program gets, of all ranks. Computing costs by the cells of the blocks visited. A transfer costs a latency and its bytes over a bandwidth, with one port in and one port out of a rank for each of two classes of links: inside a node and between nodes. A rank that serves many ranks is waited for.\n"
-      "Beside the plan stand all-gather, ring, zigzag and Ulysses, on the same mask and at the same prices. `relayed` is the plan with keys that cross the network once a node; no transport does that yet.\n" },
+      "Beside the plan stand all-gather, ring, zigzag and Ulysses, on the same mask and at the same prices. `relayed` is the plan with keys that cross the network once a node; no transport does that yet.\n"
+      "With `--calibration` rates are those that `bench_parallel --calibrate` measured on the GPUs of a host; what other options say wins.\n" },
     { "compile",
       "Needs no GPU. `layer` says where the kernel was found: `table` (the memory of this process), `store`, `bundle` or `compiled`.\n"
       "`--emit` writes the cubin, the PTX or the compiler's log. `--print` prints an nvcc command that compiles the same kernel from the folder of templates.\n"

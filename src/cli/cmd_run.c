@@ -203,6 +203,7 @@ static void close_gpus(struct run_ranks_options *ranks)
     for (int64_t i = 0; ranks->contexts && i < ranks->ranks; i++)
         ffa_close(ranks->contexts[i]);
     free(ranks->contexts);
+    calibration_finish(&ranks->calibration);
     *ranks = (struct run_ranks_options){ .ranks = ranks->ranks };
 }
 
@@ -530,6 +531,9 @@ static int run_on_mask(const struct cli *cli, struct run_options *options)
     if (ffa_mask_parse(&mask, options->mask, &err) != FFA_OK)
         return cli_fail(cli, &err);
     status = read_shape(cli, options, mask, &shape);
+    if (status == CLI_PARSE_GO && options->calibration &&
+        calibration_read(&options->ranks.calibration, options->calibration, &err) != FFA_OK)
+        status = cli_fail(cli, &err);
     if (status == CLI_PARSE_GO)
         status = open_backend(cli, options, &shape, &context);
     if (status == CLI_PARSE_GO && options->place.rank_count)
@@ -591,6 +595,8 @@ int cmd_run(struct cli *cli)
           "stages that ranks receive rows in; -1: all first; chosen", -1, 12 },
         { "moves", CLI_TEXT, &options.moves, "W",
           "what travels between ranks: keys, queries or auto; keys", 0, 0 },
+        { "calibration", CLI_TEXT, &options.calibration, "FILE",
+          "rates of the model, as bench_parallel --calibrate measured them", 0, 0 },
         { "delay", CLI_INT, &options.ranks.delay, "N",
           "times a transfer between ranks may be passed over by others; 0", 0, 1000 },
         { "timeline", CLI_TEXT, &options.timeline, "FILE",

@@ -66,9 +66,9 @@ class Kernels:
         self.spec = spec
         self.handle = made("ffa_kernels_create", self.context.handle, C.byref(options))
 
-    def __del__(self):
+    def __del__(self, destroy=lib.ffa_kernels_destroy):
         if getattr(self, "handle", None):
-            lib.ffa_kernels_destroy(self.handle)
+            destroy(self.handle)
 
 
 class Plan:
@@ -121,9 +121,9 @@ class Plan:
             self.image.record_stream(torch.cuda.current_stream(self.image.device))
         self.streams.add(stream)
 
-    def __del__(self):
+    def __del__(self, destroy=lib.ffa_plan_destroy):
         if getattr(self, "handle", None):
-            lib.ffa_plan_destroy(self.handle)
+            destroy(self.handle)
 
 
 _captured: set[Plan] = set()

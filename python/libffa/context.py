@@ -93,10 +93,15 @@ class Context:
         call("ffa_context_stats_get", self.handle, C.byref(stats))
         return {name: getattr(stats, name) for name, _ in stats._fields_ if name not in ("struct_size", "pad_")}
 
+    def close(self) -> None:
+        """Close it now; nothing that was made from it may be left. It waits for compiles that are under way."""
+        handle, self.handle = self.handle, None
+        if handle:
+            lib.ffa_close(handle)
+
     def __del__(self):
         if getattr(self, "handle", None):
-            lib.ffa_close(self.handle)
-            self.handle = None
+            self.close()
 
 
 _shared: dict[int, Context] = {}

@@ -12,17 +12,22 @@ HERE = pathlib.Path(__file__).resolve().parent
 EMULATOR = os.environ.get("FFA_TEST_EMULATOR")
 
 
-def launch(how, **variables):
-    """ranks.py in two processes, which meet by a store of this machine."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(HERE / "ranks.py"), how]
+def launch(how, ranks=2, **variables):
+    """ranks.py in processes that meet by a store of this machine."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks),
+               str(HERE / "ranks.py"), how]
     variables = {"OMP_NUM_THREADS": "1"} | variables
     done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "rank 0: ok" in done.stdout and "rank 1: ok" in done.stdout, done.stdout
+    assert all(f"rank {rank}: ok" in done.stdout for rank in range(ranks)), done.stdout
 
 
 def test_gather():
     launch("gather")
+
+
+def test_ulysses():
+    launch("ulysses", ranks=4)
 
 
 @pytest.mark.skipif(not EMULATOR, reason="FFA_TEST_EMULATOR names no folder of the device emulator")

@@ -82,8 +82,8 @@ def prepare(q: Tensor, k: Tensor, v: Tensor, mask: Mask, **options) -> None:
 
 
 def __getattr__(name):  # what needs torch.distributed, when it is asked for
-    if name == "ContextParallel":
-        from .parallel import ContextParallel
+    if name in ("ContextParallel", "Ulysses"):
+        from . import parallel, ulysses
 
-        return ContextParallel
+        return {"ContextParallel": parallel.ContextParallel, "Ulysses": ulysses.Ulysses}[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -76,7 +76,7 @@ else
     echo "lintian is not there"
 fi
 
-if git -C "$source" rev-parse --verify -q HEAD > /dev/null 2>&1; then
+if [ -e "$source/.git" ] && git -C "$source" rev-parse --verify -q HEAD > /dev/null 2>&1; then
     quietly cpack --config "$build/CPackSourceConfig.cmake" -B "$work/sources"
     tar -xzf sources/libffa-*.tar.gz -C "$work"
     commit=$(git -C "$source" rev-parse HEAD)

@@ -24,6 +24,8 @@ struct run_options {
     double scale;                 /* 0: 1 / sqrt(head_dim) */
     double softcap;               /* 0: none */
     const char *moves;            /* with --ranks: "keys", "queries" or "auto" */
+    const char *transport;        /* with --ranks on GPUs: "auto", "pull" or "exchange" */
+    const char *nccl;             /* a file */
     const char *timeline, *trace; /* files */
     struct run_ranks_options ranks;
     struct run_process_options process;

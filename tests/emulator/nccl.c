@@ -6,9 +6,9 @@
  * A communicator is a file of shared memory, named by its unique id, with a mailbox for each pair
  * of ranks: bytes go through it piece by piece, so a stream is held up until the other side is
  * there. Invariant: each operation of a pair meets the operation that the other side enqueued at
- * the same place of its sequence; if kinds or sizes differ, that is printed, and the communicator
- * has failed on both sides. As with NCCL, an abort ends what is under way on this rank only, and
- * returns when the streams are through with it.
+ * the same place of its sequence; if kinds or sizes differ, that is printed, the communicator has
+ * failed on all sides, and nothing goes on but by an abort. As with NCCL, an abort ends what is
+ * under way on this rank only, and returns when the streams are through with it.
  */
 #include <cuda_runtime_api.h>
 #include <fcntl.h>
@@ -352,11 +352,11 @@ static void run_group(void *user)
     struct comm *comm = group->comm;
     int left = group->count;
 
-    while (left > 0 && !atomic_load(&comm->is_aborted) &&
-           atomic_load(&comm->shared->failed) == SUCCESS) {
+    while (left > 0 && !atomic_load(&comm->is_aborted)) {
+        const bool has_failed = atomic_load(&comm->shared->failed) != SUCCESS;
         bool has_moved = false;
 
-        for (int i = 0; i < group->count; i++) {
+        for (int i = 0; i < group->count && !has_failed; i++) {
             struct op *op = &group->ops[i];
 
             if (op->done == SIZE_MAX || is_behind(group, i))

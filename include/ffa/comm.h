@@ -66,6 +66,17 @@ FFA_API ffa_status ffa_loopback_create(ffa_comm **out, int32_t rank_count,
  */
 typedef int (*ffa_comm_allgather)(void *user, const void *mine, void *all, size_t bytes);
 
+/* What brings rows from GPU to GPU. */
+typedef enum ffa_transport {
+    /* Pull where every rank reaches the memory of every other one, else exchange. */
+    FFA_TRANSPORT_AUTO = 0,
+    /* Ranks of one host pull from each other's windows with the copy engines: no SM is used. */
+    FFA_TRANSPORT_PULL = 1,
+    /* Ranks, of one host or several, send and receive over NCCL, which uses some SMs: passes leave
+     * them free. One rank a GPU. */
+    FFA_TRANSPORT_EXCHANGE = 2
+} ffa_transport;
+
 typedef struct ffa_peer_opts {
     uint32_t struct_size;
     int32_t rank, rank_count; /* 0 <= rank < rank_count; rank_count 1 to 256 */
@@ -78,6 +89,14 @@ typedef struct ffa_peer_opts {
     int64_t sum_bytes; /* their gradients */
     /* That a call may take on the GPU, and that one rank waits for another, 1 to 2^40; 0: 60000 */
     int64_t timeout_ms;
+    int32_t transport; /* ffa_transport; the same on all ranks, as max_ctas */
+    /* Exchange: SMs that NCCL takes at most, for keys and again for gradients, 1 to 64; 0: 8, or an
+     * eighth of the GPU's where that is less. Forward passes leave as many SMs free, backward ones
+     * twice as many, beyond what sm_margin says. */
+    int32_t max_ctas;
+    /* Exchange: libnccl.so.2, 2.18 or newer. NULL: what the process has loaded, else where the
+     * loader and NVIDIA's Python wheels have it. Read during the call. */
+    const char *nccl_path;
 } ffa_peer_opts;
 #define FFA_PEER_OPTS_INIT                                                                         \
     {                                                                                              \
@@ -104,6 +123,48 @@ FFA_API void ffa_peer_opts_init(ffa_peer_opts *opts, size_t bytes);
  */
 FFA_API ffa_status ffa_comm_create_peer(ffa_comm **out, ffa_context *context,
                                         const ffa_peer_opts *opts, ffa_error *err);
+
+typedef struct ffa_nccl_opts {
+    uint32_t struct_size;
+    int32_t transport; /* ffa_transport */
+    void *comm;        /* ncclComm_t of the caller; its ranks are the group's */
+    /* As in ffa_peer_opts. */
+    int64_t key_bytes, sum_bytes;
+    int64_t timeout_ms;
+    int32_t max_ctas;
+    int32_t pad_;
+    const char *nccl_path; /* the library that `comm` is of; NULL: the only one in the process */
+} ffa_nccl_opts;
+#define FFA_NCCL_OPTS_INIT                                                                         \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_nccl_opts)                                             \
+    }
+FFA_API void ffa_nccl_opts_init(ffa_nccl_opts *opts, size_t bytes);
+
+/*
+ * Join a group of the ranks of a communicator of NCCL, which serves as the bootstrap. Collective,
+ * as ffa_comm_create_peer, with every rank of `comm`.
+ *
+ * out      receives the rank's end; NULL on failure. Owner: caller, ffa_comm_destroy(), before the
+ *          context is closed and before `comm` is destroyed.
+ * context  of the GPU that `comm` is of.
+ * opts     `comm` may be non-blocking. Collective functions of the group gather over it; where the
+ *          transport is to exchange it is split in two, for keys and for gradients. It is not used
+ *          by passes, and never aborted: what breaks the group leaves it as it is. While a
+ *          collective function runs, nothing else may be enqueued on it.
+ *
+ * Fails as ffa_comm_create_peer does, and with FFA_INVALID: comm is NULL, of another device, or of
+ * an NCCL that cannot be told (two are loaded, or none, or nccl_path is another one);
+ * FFA_UNSUPPORTED: NCCL is older than 2.18, or ranks that exchange share a GPU; FFA_GPU: NCCL
+ * failed, with its own words. A rank that fails before others have heard of it leaves those waiting
+ * for timeout_ms. Thread: any. Blocks: for the other ranks.
+ */
+FFA_API ffa_status ffa_comm_create_nccl(ffa_comm **out, ffa_context *context,
+                                        const ffa_nccl_opts *opts, ffa_error *err);
+
+/* Which transport the group has: FFA_TRANSPORT_PULL or _EXCHANGE; _AUTO for the loopback and NULL.
+ */
+FFA_API ffa_transport ffa_comm_transport(const ffa_comm *comm);
 
 /*
  * Make windows of the rank at least so large. Collective, and all or none: where one rank fails,

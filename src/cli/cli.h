@@ -222,6 +222,8 @@ const char *cli_variable(void *user, const char *name);
 /* The folder of the rendezvous of a launch: `folder` of --rendezvous, or else FFA_RENDEZVOUS, or
  * NULL. */
 const char *cli_find_rendezvous(const char *folder);
+/* The file of NCCL: that of --nccl, or else FFA_NCCL, or NULL. */
+const char *cli_find_nccl(const char *file);
 
 /* Whether stderr can be drawn on, and in colour (TERM, NO_COLOR). */
 void cli_find_terminal(bool *can_draw, bool *has_colour);

@@ -89,6 +89,7 @@ static int read_shape(const struct cli *cli, const struct run_options *options,
 static int read_ranks(const struct cli *cli, struct run_options *options)
 {
     static const char *const moves[] = { "keys", "queries", "auto", NULL };
+    static const char *const transports[] = { "auto", "pull", "exchange", NULL };
     struct run_ranks_options *ranks = &options->ranks;
 
     if (!ranks->ranks && (ranks->per_node || ranks->stages || ranks->delay || options->moves ||
@@ -96,6 +97,15 @@ static int read_ranks(const struct cli *cli, struct run_options *options)
         return cli_fail_text(
             cli, FFA_INVALID,
             "--ranks-per-node, --stages, --moves, --delay and --timeout need --ranks");
+    ranks->transport = options->transport ? cli_word(options->transport, transports) : 0;
+    ranks->nccl = cli_find_nccl(options->nccl);
+    if (ranks->transport < 0)
+        return cli_fail_text(cli, FFA_INVALID, "--transport is '%s', not auto, pull or exchange",
+                             options->transport);
+    if ((options->transport || options->nccl) &&
+        (!ranks->ranks || strcmp(options->backend, "cuda") != 0))
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--transport and --nccl need --ranks and --backend cuda");
     ranks->moves = options->moves ? cli_word(options->moves, moves) : FFA_PARALLEL_MOVE_KEYS;
     ranks->wants_timeline = options->timeline || options->trace;
     if (ranks->wants_timeline && (!ranks->ranks || strcmp(options->backend, "cuda") != 0))
@@ -597,6 +607,11 @@ int cmd_run(struct cli *cli)
           "what travels between ranks: keys, queries or auto; keys", 0, 0 },
         { "calibration", CLI_TEXT, &options.calibration, "FILE",
           "rates of the model, as bench_parallel --calibrate measured them", 0, 0 },
+        { "transport", CLI_TEXT, &options.transport, "T",
+          "what moves rows between GPUs: pull (copy engines, one host), exchange (NCCL); auto", 0,
+          0 },
+        { "nccl", CLI_TEXT, &options.nccl, "FILE", "the NCCL to open; FFA_NCCL, or as it is found",
+          0, 0 },
         { "delay", CLI_INT, &options.ranks.delay, "N",
           "times a transfer between ranks may be passed over by others; 0", 0, 1000 },
         { "timeline", CLI_TEXT, &options.timeline, "FILE",

@@ -344,6 +344,13 @@ const char *cli_find_rendezvous(const char *folder)
     return folder ? folder : variable && variable[0] ? variable : NULL;
 }
 
+const char *cli_find_nccl(const char *file)
+{
+    const char *variable = getenv("FFA_NCCL");
+
+    return file ? file : variable && variable[0] ? variable : NULL;
+}
+
 /* ---- the terminal ---- */
 
 void cli_find_terminal(bool *can_draw, bool *has_colour)

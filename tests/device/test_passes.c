@@ -61,6 +61,7 @@ struct rank {
     void *inputs[SETS][TENSORS], *outputs[CALLS][TENSORS];
     void *uploads[SETS], *workspace;
     struct cuda_counts forward, backward; /* of all calls */
+    uint64_t digests[CALLS];              /* of the results whose bits are the same in every run */
     int odd_call; /* the first whose results have other bits than those of its inputs before; 0 */
     ffa_status status;
     ffa_error err;
@@ -74,8 +75,9 @@ struct group {
     struct rank ranks[RANKS];
     int32_t count;
     bool is_sequential;
-    int32_t absent;             /* this rank makes no calls; -1: all do */
-    int64_t timeout_ms;         /* of calls */
+    int32_t absent;     /* this rank makes no calls; -1: all do */
+    int64_t timeout_ms; /* of calls */
+    ffa_transport transport;
     atomic_int enqueued, ended; /* ranks that have enqueued all their calls; ends of parts */
 };
 
@@ -209,6 +211,7 @@ static ffa_status make_comm(struct rank *r)
     opts.key_bytes = r->info.key_bytes;
     opts.sum_bytes = r->info.sum_bytes;
     opts.timeout_ms = r->group->timeout_ms;
+    opts.transport = (int32_t)r->group->transport;
     return ffa_comm_create_peer(&r->comm, r->context, &opts, &r->err);
 }
 
@@ -313,9 +316,37 @@ static ffa_status look(struct rank *r, int call, enum tensor t, void *host)
 }
 
 /* Out, lse, dk and dv, whose bits are the same in every run. */
+static const enum tensor same[] = { OUT, LSE, DK, DV };
+
+/* FNV-1a */
+static uint64_t digest(uint64_t before, const char *bytes, size_t count)
+{
+    uint64_t sum = before ? before : 0xcbf29ce484222325u;
+
+    for (size_t i = 0; i < count; i++)
+        sum = (sum ^ (unsigned char)bytes[i]) * 0x100000001b3u;
+    return sum;
+}
+
+static ffa_status take_digests(struct rank *r)
+{
+    ffa_status rc = FFA_OK;
+
+    for (int call = 0; call < CALLS; call++)
+        for (int i = 0; i < 4 && rc == FFA_OK && tensor_bytes(r, same[i]) > 0; i++) {
+            const size_t bytes = (size_t)tensor_bytes(r, same[i]);
+            char *host = malloc(bytes);
+
+            rc = host ? look(r, call, same[i], host) : FFA_NOMEM;
+            if (rc == FFA_OK)
+                r->digests[call] = digest(r->digests[call], host, bytes);
+            free(host);
+        }
+    return rc;
+}
+
 static ffa_status compare(struct rank *r)
 {
-    static const enum tensor same[] = { OUT, LSE, DK, DV };
     ffa_status rc = FFA_OK;
 
     for (int call = SETS; call < CALLS; call++)
@@ -384,6 +415,8 @@ static void *run_rank(void *data)
         rc = run_calls(r);
     if (rc == FFA_OK)
         rc = compare(r);
+    if (rc == FFA_OK)
+        rc = take_digests(r);
     r->status = rc;
     rank_finish(r);
     return NULL;
@@ -498,6 +531,69 @@ START_TEST(a_rank_that_does_not_come)
 }
 END_TEST
 
+/* NCCL takes a GPU a rank. */
+static bool can_exchange(int32_t ranks)
+{
+    if (devices >= ranks)
+        return true;
+    printf("%d ranks need as many GPUs to exchange over NCCL\n", (int)ranks);
+    return false;
+}
+
+/* In order, ranks have different numbers of stages. */
+static const struct {
+    int32_t ranks;
+    bool is_sequential;
+} exchanging[] = { { 2, false }, { 3, true } };
+
+/* The same bits as those of ranks that pull. */
+START_TEST(exchange_gives_the_same_bits)
+{
+    struct group pull = { .count = exchanging[_i].ranks,
+                          .is_sequential = exchanging[_i].is_sequential,
+                          .absent = -1,
+                          .transport = FFA_TRANSPORT_PULL };
+    struct group exchange = pull;
+
+    exchange.transport = FFA_TRANSPORT_EXCHANGE;
+    if (!can_exchange(pull.count))
+        return;
+    group_run(&pull);
+    group_run(&exchange);
+    for (int32_t i = 0; i < pull.count; i++) {
+        const struct rank *r = &exchange.ranks[i], *other = &pull.ranks[i];
+
+        ck_assert_msg(r->status == FFA_OK, "rank %d: %s", i, r->err.message);
+        ck_assert_msg(other->status == FFA_OK, "rank %d: %s", i, other->err.message);
+        check_counts(r, CALLS);
+        ck_assert_msg(!r->odd_call, "rank %d: other bits in call %d", i, r->odd_call);
+        for (int call = 0; call < CALLS; call++)
+            ck_assert_msg(r->digests[call] == other->digests[call],
+                          "rank %d, call %d: other bits than those of ranks that pull", i, call);
+    }
+}
+END_TEST
+
+START_TEST(a_rank_that_does_not_come_to_exchange)
+{
+    struct group group = {
+        .count = 2, .absent = 1, .timeout_ms = SHORT_MS, .transport = FFA_TRANSPORT_EXCHANGE
+    };
+    struct group next = { .count = 2, .absent = -1, .transport = FFA_TRANSPORT_EXCHANGE };
+
+    if (!can_exchange(2))
+        return;
+    group_run(&group);
+    ck_assert_msg(group.ranks[0].status == FFA_TIMEOUT &&
+                      strstr(group.ranks[0].err.message, "rank 1 has not begun call 1"),
+                  "status %d: %s", (int)group.ranks[0].status, group.ranks[0].err.message);
+    group_run(&next);
+    for (int32_t i = 0; i < next.count; i++)
+        ck_assert_msg(next.ranks[i].status == FFA_OK && !next.ranks[i].odd_call, "rank %d: %s", i,
+                      next.ranks[i].err.message);
+}
+END_TEST
+
 /* ---- the suite ---- */
 
 static ffa_status open_device(int32_t device, const ffa_context_opts *opts, ffa_error *err)
@@ -532,12 +628,17 @@ static ffa_status open_devices(ffa_error *err)
 static Suite *device_suite(void)
 {
     Suite *suite = suite_create("device_passes");
-    TCase *quick = tcase_create("quick");
+    TCase *quick = tcase_create("quick"), *exchange = tcase_create("exchange");
 
     tcase_set_timeout(quick, 300);
     tcase_add_loop_test(quick, passes_only_enqueue, 0, sizeof groups / sizeof *groups);
     tcase_add_test(quick, a_rank_that_does_not_come);
     suite_add_tcase(suite, quick);
+    tcase_set_timeout(exchange, 300);
+    tcase_add_loop_test(exchange, exchange_gives_the_same_bits, 0,
+                        sizeof exchanging / sizeof *exchanging);
+    tcase_add_test(exchange, a_rank_that_does_not_come_to_exchange);
+    suite_add_tcase(suite, exchange);
     return suite;
 }
 

@@ -48,6 +48,8 @@ struct pass_transport {
 
 /* pass_pull.c: ranks pull from each other's windows with the copy engines. */
 extern const struct pass_transport pass_pull;
+/* pass_exchange.c: ranks send and receive over NCCL. */
+extern const struct pass_transport pass_exchange;
 
 /* ---- what transports share ---- */
 
@@ -68,6 +70,10 @@ static inline unsigned char *pass_run_received_sums(const struct pass_run *run)
 {
     return (unsigned char *)run->args.workspace + run->received_at;
 }
+
+/* Of copies [count]: their stage, their bytes, and the rank that they come from where it is one. No
+ * copies: of no stage. */
+struct pass_mark pass_run_mark_of(const struct pass_copy *copies, int64_t count, int64_t row_bytes);
 
 /* What the lane did since its last mark. */
 static inline ffa_status pass_run_mark(const struct pass_run *run, ffa_parallel_lane lane,

@@ -20,6 +20,7 @@
 #include <ffa/parallel_pass.h>
 #include <ffa/parallel_plan.h>
 #include <ffa/parallel_rows.h>
+#include <ffa/row_kernels.h>
 #include <ffa/simulate.h>
 #include <ffa/status.h>
 #include <ffa/tensor.h>

@@ -213,7 +213,8 @@ struct cli_shard {
     int64_t local;        /* processes on this node, as far as the launcher says; at least 1 */
     char from[64];        /* "--shard", "SLURM_PROCID, SLURM_NTASKS", ...; empty: not sharded */
 };
-/* `text` is "I/N" or NULL: then the launcher's variables. CLI_PARSE_GO, or the exit status. */
+/* `text` is "I/N"; "auto": by the launcher's variables; or NULL: all. Says on stderr what the
+ * variables led to. CLI_PARSE_GO, or the exit status. */
 int cli_find_shard(const struct cli *cli, const char *text, struct cli_shard *out);
 
 /* A variable of the environment: a rendezvous_variable. */

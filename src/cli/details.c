@@ -40,10 +40,11 @@ static const struct {
     { "explain",
       "Says what each setting resolved to and who set it, the key, and which layer answers. Where none does, it shows the entry of the store that is nearest, and the lines of the record in which the two differ. A template that was edited shows as a line `text.`, another architecture as `arch`. A line `failed` says when and why the kernel last failed to compile, if it is not tried again for a while. Compiles and writes nothing.\n" },
     { "warm",
-      "The set is a preset (`training`, `inference`, `all`), a manifest (a JSON file, or `-` for stdin), or what a job missed: `--from-misses STORE` takes the misses noted in that store. A manifest names templates and values, and means all their combinations. Needs no GPU.\n"
+      "The set is one of these: a preset (`training`, `inference`, `all`, or a model of the table `cache/models.json`); what specs need (`--spec`, as often as there are specs); a manifest (a JSON file, or `-` for stdin); what a job missed (`--from-misses STORE` takes the misses noted in that store). A manifest names specs, or templates, with values, and means all their combinations. Needs no GPU.\n"
+      "A spec is what a program says of its attention (`ffa_attention_spec`), as items with commas between them: `head_dim=128` or `192:128`, `dtype=bf16`, `pack=8`, `heads=64:8`, `tile=128x128`, `backward_tile=64x128`, `split` or `split=auto`, and `backward`, `deterministic`, `softcap`, `max_logits`, `out_fp32`, `grad_fp32`, `staged`, `parallel`, `debug`. It means all kernels that the program may look up for it. `--list` says which.\n"
       "What the store or a bundle answers is a hit and opens no NVRTC, so an interrupted set goes on where it stopped. The rest is compiled by worker processes, each under a time-out for each kernel (`--timeout`) and a memory limit (`--mem-per-job`). A worker that crashes, hangs, runs out of memory or is killed costs one kernel, which is reported; a new worker takes over. A template that does not compile ends the session unless `--keep-going` is given.\n"
-      "`--dry-run` lists what would be built, with an estimate from the compile times in the store. `--json` prints one object, `--jsonl` one an event. Progress goes to stderr: a bar on a terminal, otherwise a line every ten seconds. With `FFA_JIT=never` the command proves that a store covers the set: exit status 0, or 5 and a list of what is missing.\n"
-      "`--shard I/N` takes every Nth distinct kernel from the Ith. Without it, `SLURM_PROCID` and `SLURM_NTASKS`, `OMPI_COMM_WORLD_RANK` and `_SIZE`, or `RANK` and `WORLD_SIZE` decide where a launcher has set them; stderr says so. `--shard 0/1` takes all.\n" },
+      "`--dry-run` lists what would be built, with an estimate from the compile times in the store. `--json` prints one object, `--jsonl` one an event. Progress goes to stderr: a bar on a terminal, otherwise a line every ten seconds. With `FFA_JIT=never` the command proves that a store covers the set: exit status 0, or 5 and a list of what is missing, which is also noted in the store as missed.\n"
+      "`--shard I/N` takes one of N shards of the set, which have about as much to compile each; together they are the set. `--shard auto` takes the shard of this task of a launch, by `SLURM_PROCID` and `SLURM_NTASKS`, `OMPI_COMM_WORLD_RANK` and `_SIZE`, or `RANK` and `WORLD_SIZE`. Without `--shard` all of the set is taken: a batch script has its launcher's variables, too.\n" },
     { "run",
       "Inputs are made up from `--seed`, or read from NumPy files. Outputs are filled with NaN before the call.\n"
       "`--check` compares with an fp64 oracle that evaluates the mask cell by cell and shares no code with either backend. It exits with 1 beyond the tolerance: 5e-3 relative in bf16, 7e-4 in fp16, and for a row of one head 4 times that. Above 1e8 cells a sample of rows is compared. `--time` times calls after a warm-up; a short call is sampled in groups, back to back.\n"
@@ -88,7 +89,7 @@ static const struct cli_variable variables[] = {
     { "FFA_BUNDLES", "Bundles to look into after the store, separated by colons." },
     { "FFA_JIT", "`never`: compile nothing. `auto`: compile what is missing." },
     { "XDG_CACHE_HOME, HOME, TMPDIR", "Where the store is, if nothing else says so." },
-    { "SLURM_PROCID, SLURM_NTASKS", "The shard that `ffa warm` takes under Slurm." },
+    { "SLURM_PROCID, SLURM_NTASKS", "The shard that `ffa warm --shard auto` takes under Slurm." },
     { "OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE", "The same under Open MPI." },
     { "RANK, WORLD_SIZE", "The same under torchrun." },
     { "TERM, NO_COLOR", "Whether progress is drawn as a bar, and in colour." },

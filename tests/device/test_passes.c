@@ -74,7 +74,7 @@ struct group {
     ffa_mask *masks[SETS];
     struct rank ranks[RANKS];
     int32_t count;
-    bool is_sequential;
+    bool is_sequential, is_replicated;
     int32_t absent;     /* this rank makes no calls; -1: all do */
     int64_t timeout_ms; /* of calls */
     ffa_transport transport;
@@ -445,6 +445,7 @@ static void group_run(struct group *group)
         masks[set] = (ffa_dispatch_mask){ group->masks[set], 1 };
     }
     opts.algorithm = group->is_sequential ? FFA_DISPATCH_SEQUENTIAL : FFA_DISPATCH_AFFINITY;
+    opts.keys = group->is_replicated ? FFA_KEYS_REPLICATED : opts.keys;
     ck_assert_int_eq(ffa_dispatch_create(&group->dispatch, masks, SETS, &topology, &opts, &err),
                      FFA_OK);
     for (int32_t i = 0; i < group->count; i++) {
@@ -543,14 +544,15 @@ static bool can_exchange(int32_t ranks)
 /* In order, ranks have different numbers of stages. */
 static const struct {
     int32_t ranks;
-    bool is_sequential;
-} exchanging[] = { { 2, false }, { 3, true } };
+    bool is_sequential, is_replicated;
+} exchanging[] = { { 2, false, false }, { 3, true, false }, { 2, false, true } };
 
 /* The same bits as those of ranks that pull. */
 START_TEST(exchange_gives_the_same_bits)
 {
     struct group pull = { .count = exchanging[_i].ranks,
                           .is_sequential = exchanging[_i].is_sequential,
+                          .is_replicated = exchanging[_i].is_replicated,
                           .absent = -1,
                           .transport = FFA_TRANSPORT_PULL };
     struct group exchange = pull;

@@ -7,9 +7,9 @@
  * Transfers run beside the computation and complete in an order drawn from a seed; what they have
  * not written yet holds NaN.
  *
- * The peer transport joins GPUs of one host: processes with a GPU each, threads of a process with a
- * GPU each, or several ranks on one GPU. Ranks pull from each other's windows with the copy
- * engines.
+ * Groups of GPUs are of processes with a GPU each, threads of a process with a GPU each, or several
+ * ranks on one GPU. Ranks that reach each other's memory, on one host, pull from each other's
+ * windows with the copy engines. Ranks with a GPU each, also of several hosts, exchange over NCCL.
  *
  * When a rank fails, is cancelled, leaves, or keeps another one waiting for too long, the group is
  * broken: every call of every rank returns, with one status and a sentence that names the rank. A
@@ -105,8 +105,8 @@ typedef struct ffa_peer_opts {
 FFA_API void ffa_peer_opts_init(ffa_peer_opts *opts, size_t bytes);
 
 /*
- * Join a group of ranks on GPUs of one host. Collective: every rank calls it, with its own context
- * and rank, and all of them succeed or fail.
+ * Join a group of ranks on GPUs. Collective: every rank calls it, with its own context and rank, and
+ * all of them succeed or fail.
  *
  * out      receives the rank's end; NULL on failure. Owner: caller, ffa_comm_destroy(), before the
  *          context is closed.
@@ -116,10 +116,10 @@ FFA_API void ffa_peer_opts_init(ffa_peer_opts *opts, size_t bytes);
  *          a process refuse the legacy default stream (NULL) where another of its ranks uses the
  *          same GPU.
  *
- * Fails with FFA_INVALID; FFA_UNSUPPORTED: a context without a GPU, ranks of different hosts, GPUs
- * that cannot reach each other's memory, an option newer than this library; FFA_COMM: the bootstrap
- * failed, or another rank, which is named; FFA_GPU; FFA_NOMEM. Thread: any. Blocks: for the other
- * ranks. The rank has one thread of its own, the watchdog, until it is destroyed.
+ * Fails with FFA_INVALID; FFA_UNSUPPORTED: a context without a GPU, an option newer than this
+ * library, ranks that are to pull, or for which there is no NCCL, and that do not reach each other's
+ * memory, ranks that exchange and share a GPU; FFA_COMM: the bootstrap failed, or another rank,
+ * which is named; FFA_GPU; FFA_NOMEM. Thread: any. Blocks: for the other ranks. The rank has one thread of its own, the watchdog, until it is destroyed.
  */
 FFA_API ffa_status ffa_comm_create_peer(ffa_comm **out, ffa_context *context,
                                         const ffa_peer_opts *opts, ffa_error *err);
@@ -189,7 +189,8 @@ FFA_API ffa_status ffa_comm_status(const ffa_comm *comm, ffa_error *err);
  *
  * Blocks, with the peer transport: until the rank's calls are over, its peers have pulled what they
  * were lent, and none will touch its memory again, each at most the time-out. Memory that a peer
- * may still touch then is left allocated. Freeing the rest waits for all work of the device.
+ * may still touch then is left allocated. Freeing the rest waits for all work of the device. Ranks
+ * that exchange also end their communicators of NCCL.
  */
 FFA_API void ffa_comm_destroy(ffa_comm *comm);
 
@@ -197,7 +198,8 @@ FFA_API void ffa_comm_destroy(ffa_comm *comm);
 FFA_API int32_t ffa_comm_rank(const ffa_comm *comm);
 FFA_API int32_t ffa_comm_rank_count(const ffa_comm *comm);
 
-/* Break the group with FFA_COMM; why: part of the message all ranks see, or NULL. Thread: any,
+/* Break the group with FFA_COMM; why: part of the message all ranks see, or NULL. Ranks that exchange
+ * and do not reach each other's memory find out by the time-out. Thread: any,
  * also while the rank is in a call. Blocks: no. */
 FFA_API void ffa_comm_cancel(ffa_comm *comm, const char *why);
 

@@ -31,6 +31,10 @@ ffa_status exchange_open(struct exchange_call *call, ffa_comm *comm, ffa_error *
     if (call->kernels->copy.context->gpu != call->comm->gpu)
         return error_fail(err, FFA_INVALID, 0,
                           "the kernels and the communicator are of two contexts");
+    if (call->comm->exchange)
+        return error_fail(err, FFA_UNSUPPORTED, 0,
+                          "rows are pulled from other ranks' windows, and the communicator's "
+                          "transport is NCCL (FFA_TRANSPORT_EXCHANGE)");
     bytes = call->comm->window_bytes[WINDOW_ROWS][exchange->rank];
     if (bytes < call->room.bytes)
         return error_fail(err, FFA_INVALID, 0,

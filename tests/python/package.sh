@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# usage: package.sh SOURCE LIBRARY DEVICE
-# The package's tests, with the library of the build, on cpu or cuda.
+# usage: package.sh SOURCE LIBRARY DEVICE [EMULATOR]
+# The package's tests, with the library of the build, on cpu or cuda; some of them emulated, with the folder EMULATOR.
 set -eu
 source=$1
 . "$source/tests/python/python.sh"
@@ -19,4 +19,17 @@ FFA_CACHE_DIR=$work
 TORCHINDUCTOR_CACHE_DIR=$work/inductor
 export LIBFFA_LIBRARY PYTHONPATH PYTHONDONTWRITEBYTECODE FFA_CACHE_DIR TORCHINDUCTOR_CACHE_DIR
 cd "$source/python/tests"
-"$python" -m pytest -q -p no:cacheprovider --rootdir "$source" --device "$3" .
+set -- "$3" "${4:-}"
+if [ "$1" = emulated ]; then
+    FFA_EMULATOR=$2
+    FFA_EMULATOR_SMS=8
+    FFA_CACHE_DIR=$2/cache
+    GLIBC_TUNABLES=glibc.rtld.optional_static_tls=262144
+    export FFA_EMULATOR FFA_EMULATOR_SMS GLIBC_TUNABLES
+    set -- "$1" test_attention.py -k '(layouts and packed) or options or strides or graph_mask'
+else
+    set -- "$1" .
+fi
+device=$1
+shift
+"$python" -m pytest -q -p no:cacheprovider --rootdir "$source" --device "$device" "$@"

@@ -42,8 +42,15 @@ class _Registry:
             self.last.move_to_end(number)
             self.alive.setdefault(number, mask)
             while len(self.last) > self.MASKS:
-                old, dropped = self.last.popitem(last=False)
+                _, dropped = self.last.popitem(last=False)
                 self.numbers.pop(dropped.digest, None)
+            return number
+
+    def add_weakly(self, mask) -> int:
+        """A number of its own for what stands for a mask; it is its owner's care that it lives."""
+        with self.lock:
+            number = next(self.next)
+            self.alive[number] = mask
             return number
 
     def get(self, number: int) -> Mask:

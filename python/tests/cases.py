@@ -15,12 +15,19 @@ MASKS = {
     "empty_rows": lambda: Mask.from_slices([(5, 30, 0, 20, "full"), (10, 40, 25, 48, "invcausal")], 48),
     "cross": lambda: Mask.causal(48, 80),
 }
+IS_GPU = IS_EMULATED = False  # conftest.py sets them
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 
 def dtypes(device):
     """That a device has kernels for."""
-    return [torch.float64, torch.float32, torch.bfloat16, torch.float16] if device.type == "cpu" else [torch.bfloat16, torch.float16]
+    if IS_EMULATED:  # where each kernel takes seconds to compile
+        return [torch.bfloat16]
+    return [torch.bfloat16, torch.float16] if IS_GPU else [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+
+
+def head_dim():
+    return 64 if IS_GPU else 16
 
 
 def dense(mask, device="cpu", head=0):
@@ -55,7 +62,7 @@ def reference(q, k, v, cells, *, scale=None, softcap=0.0, sink=None):
 
 def tensors(device, dtype, mask, *, batch=1, heads=(4, 2), dim=None, dim_v=None, grad=True):
     """q, k, v [batch, tokens, heads, head_dim]."""
-    dim = dim or (16 if device.type == "cpu" else 64)
+    dim = dim or head_dim()
     sizes = ((mask.seqlen_q, heads[0], dim), (mask.seqlen_k, heads[1], dim), (mask.seqlen_k, heads[1], dim_v or dim))
     return [torch.randn(batch, *size, device=device, dtype=dtype, requires_grad=grad) for size in sizes]
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 import libffa
 from libffa import Mask
 from libffa.torch import attention
-from cases import MASKS, close, dense, dtypes, reference, tensors
+from cases import MASKS, close, dense, dtypes, head_dim, reference, tensors
 
 LAYOUTS = {  # name: from [batch, tokens, heads, head_dim] to the layout, and back
     "BSHD": (lambda t: t, lambda t: t),
@@ -57,7 +57,7 @@ def test_packed(device):
     mask = MASKS["packed"]()
     for dtype in dtypes(device):
         for name in ("THD", "HTD"):
-            q, k, v = tensors(device, dtype, mask, dim_v=8 if device.type == "cpu" else None)
+            q, k, v = tensors(device, dtype, mask, dim_v=8)
 
             def run(q, k, v):
                 swap = (lambda t: t.transpose(0, 1)) if name == "HTD" else (lambda t: t)
@@ -124,7 +124,7 @@ def test_only_lse_in_the_loss(device):
 def test_strides(device, kind):
     """Tensors that are parts of others; what cannot be folded is copied."""
     mask, dtype = MASKS["packed"](), dtypes(device)[0]
-    dim = 16 if device.type == "cpu" else 64
+    dim = head_dim()
     if kind == "one projection":  # q, k and v of one linear layer
         whole = torch.randn(2, 48, 4 + 2 + 2, dim, device=device, dtype=dtype)
         q, k, v = whole.split((4, 2, 2), 2)
@@ -176,6 +176,23 @@ def test_plans_are_shared(device):
     for n in range(_runtime.PLANS + 5):
         attention(x, x, x, Mask.from_slices([(i, i + 1, 0, 1 + (n >> i & 1), "full") for i in range(8)], 8))
     assert len(_runtime.cache.plans) == _runtime.PLANS
+
+
+def test_graph_mask(device):
+    """What stands for masks, one after another, with and without gradients."""
+    from libffa.torch import GraphMask
+
+    dtype, names = dtypes(device)[0], ("packed", "causal", "empty_rows", "window")
+    stands = GraphMask(MASKS[names[0]]())
+    for name in names:
+        stands.update(MASKS[name]())
+        for memory in ("tokens first", "heads first"):
+            q, k, v = (in_memory(t, memory) for t in tensors(device, dtype, stands, batch=2))
+            compare(q, k, v, dense(MASKS[name](), device), lambda *t: attention(*t, stands, return_lse=True), dtype)
+    assert len(stands.plans) == 2
+    with pytest.raises(ValueError):
+        stands.update(Mask.full(49))
+    assert stands.mask == MASKS[names[-1]]()
 
 
 def test_deterministic(device):

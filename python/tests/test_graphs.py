@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from libffa import Mask
-from libffa.torch import attention, clear, prepare
+from libffa.torch import GraphMask, attention, clear, prepare
 from cases import MASKS, close, dense, reference, tensors
 
 
@@ -48,6 +48,26 @@ def test_a_plan_of_a_graph_is_kept(device):
         attention(q, k, v, Mask.window(48, n % 40, n // 40))
     graph.replay()
     close(out, reference(q, k, v, dense(mask, device))[0], torch.bfloat16)
+
+
+def test_graph_with_changing_masks(device):
+    stands = GraphMask(MASKS["packed"]())
+    q, k, v = tensors(device, torch.bfloat16, stands.mask)
+    dout = torch.randn_like(q)
+
+    def step():
+        return torch.autograd.grad(attention(q, k, v, stands), (q, k, v), dout)
+
+    step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        have = step()
+    for name in ("causal", "window", "packed", "full"):
+        mask = MASKS[name]()
+        stands.update(mask)
+        graph.replay()
+        for a, b in zip(have, torch.autograd.grad(attention(q, k, v, mask), (q, k, v), dout)):
+            close(a, b, torch.bfloat16)
 
 
 def test_a_capture_that_was_not_prepared_is_a_sentence(device):

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks of libffa.torch.ContextParallel, compared with one rank: run by test_context_parallel.py, a process a rank.
 
-  ranks.py gather    keys gathered by gloo, in fp32
-  ranks.py ulysses   two groups that exchange heads, beside two groups of context parallelism: four processes
+  ranks.py gather    keys gathered by gloo, in fp32; and heads exchanged, alone and beside that: four processes
   ranks.py peer      over GPUs of the device emulator (tests/emulator), in bf16; its folder is FFA_TEST_EMULATOR
 
 The emulator's device memory is the host's, so tensors of the CPU are handed in as those of a GPU. It is loaded behind
@@ -184,6 +183,7 @@ def gather():
         layers_of_two_kinds(cp)
         differing(cp)
         cover(cp)
+    ulysses()
 
 
 def peer():
@@ -194,6 +194,6 @@ def peer():
 
 if __name__ == "__main__":
     dist.init_process_group("gloo")
-    {"gather": gather, "peer": peer, "ulysses": ulysses}[sys.argv[1]]()
+    {"gather": gather, "peer": peer}[sys.argv[1]]()
     print(f"rank {dist.get_rank()}: ok", flush=True)
     dist.destroy_process_group()

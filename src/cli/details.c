@@ -73,7 +73,7 @@ static const struct {
     { "bundle export",
       "Writes the whole store, or what `--template`, `--arch` and `--toolchain` choose. Exit status 4: bad entries were left out. Exit status 5: there was no kernel.\n" },
     { "bundle import",
-      "What is in the store stays. The manifest of a bundle is checked first, and nothing is imported from one that was changed, or whose digest is not that of `--digest`. Exit status 4: such a bundle, bad entries, or the store has another cubin for the same kernel.\n" },
+      "What is in the store stays. The manifest of a bundle is checked first, and nothing is imported from one that was changed, or whose digest is not that of `--digest`. A bundle for another version of libffa, whose kernels would never be found, is refused, too, unless `--any-version` is given. Exit status 4: such a bundle, bad entries, or the store has another cubin for the same kernel.\n" },
     { "bundle merge",
       "Merges bundles, or stores such as the shards of a job, all or nothing. Exit status 4: bad entries or conflicts.\n" },
     { "bundle diff",
@@ -81,7 +81,7 @@ static const struct {
     { "bundle inspect",
       "The manifest lists the SHA-256 of every cubin. Its own SHA-256 is the digest, so the same kernels have the same name.\n" },
     { "bundle verify",
-      "Exit status 4: a cubin, the file, its name or `--digest` does not match.\n" },
+      "Exit status 4: a cubin, the file, its name or `--digest` does not match, or the bundle is for another version of libffa: it says so, and not all of its kernels are of this version's templates. `--any-version` takes it all the same.\n" },
 };
 /* clang-format on */
 

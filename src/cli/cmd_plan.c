@@ -56,24 +56,19 @@ static int read_word(const struct cli *cli, const char *name, const char *text,
     return cli_fail_text(cli, FFA_INVALID, "--%s is '%s', not one of %s", name, text, all);
 }
 
-/* "64:8", or "8": as many kv heads. */
 static int read_heads(const struct cli *cli, const char *text, ffa_parallel_model *model)
 {
-    char *end;
-    long q, kv;
+    int32_t q, kv;
 
     if (!text)
         return CLI_PARSE_GO;
-    q = kv = strtol(text, &end, 10);
-    if (*end == ':')
-        kv = strtol(end + 1, &end, 10);
-    if (*end || q < 1 || q > HEADS_MAX || kv < 1 || kv > q || q % kv != 0)
+    if (!cli_heads(text, &q, &kv) || q < 1 || q > HEADS_MAX || kv < 1 || kv > q || q % kv != 0)
         return cli_fail_text(cli, FFA_INVALID,
                              "--heads is '%s', not HQ:HK in [1, %d], such as 64:8 (query heads, a "
                              "multiple of the kv heads)",
                              text, HEADS_MAX);
-    model->heads_q = (int32_t)q;
-    model->heads_kv = (int32_t)kv;
+    model->heads_q = q;
+    model->heads_kv = kv;
     return CLI_PARSE_GO;
 }
 

@@ -32,18 +32,9 @@ typedef ffa_status (*run_call)(struct run_case *run, int calls, float *ms, ffa_e
 
 static int read_heads(const struct cli *cli, const char *text, struct run_shape *shape)
 {
-    char *end = NULL;
-    long q = strtol(text, &end, 10);
-    long kv = q;
+    int32_t q, kv;
 
-    if (end != text && *end == ':') {
-        const char *second = end + 1;
-
-        kv = strtol(second, &end, 10);
-        if (end == second)
-            end = NULL;
-    }
-    if (!end || end == text || *end)
+    if (!cli_heads(text, &q, &kv))
         return cli_fail_text(cli, FFA_INVALID,
                              "--heads is '%s', not HQ:HK, such as 8:2 (query heads : kv heads)",
                              text);
@@ -52,10 +43,10 @@ static int read_heads(const struct cli *cli, const char *text, struct run_shape 
                              HEADS_MAX);
     if (q % kv)
         return cli_fail_text(cli, FFA_INVALID,
-                             "--heads is '%s': %ld query heads are no multiple of %ld kv heads",
-                             text, q, kv);
-    shape->heads_q = (int32_t)q;
-    shape->heads_kv = (int32_t)kv;
+                             "--heads is '%s': %d query heads are no multiple of %d kv heads", text,
+                             q, kv);
+    shape->heads_q = q;
+    shape->heads_kv = kv;
     return CLI_PARSE_GO;
 }
 

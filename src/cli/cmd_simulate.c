@@ -56,9 +56,9 @@ static int read_ranks(const struct cli *cli, const char *text, struct sim_study 
 
 static int read_heads(const struct cli *cli, const char *text, ffa_parallel_model *model)
 {
-    int q, kv, used = 0;
+    int32_t q, kv;
 
-    if (sscanf(text, "%d:%d%n", &q, &kv, &used) != 2 || text[used])
+    if (cli_heads(text, &q, &kv) != 2)
         return cli_fail_text(cli, FFA_INVALID, "--heads is '%s', not HQ:HK, such as 64:8", text);
     if (q < 1 || kv < 1 || q % kv)
         return cli_fail_text(cli, FFA_INVALID,

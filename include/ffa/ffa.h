@@ -8,6 +8,7 @@
 #include <ffa/attention.h>
 #include <ffa/bundle.h>
 #include <ffa/cache.h>
+#include <ffa/calibration.h>
 #include <ffa/comm.h>
 #include <ffa/context.h>
 #include <ffa/device.h>

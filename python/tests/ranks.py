@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks of libffa.torch.ContextParallel, compared with one rank: run by test_context_parallel.py, a process a rank.
 
-  ranks.py gather    keys gathered by gloo, in fp32
+  ranks.py gather    keys gathered by gloo, in fp32; and heads exchanged, alone and beside that: four processes
   ranks.py peer      over GPUs of the device emulator (tests/emulator), in bf16; its folder is FFA_TEST_EMULATOR
 
 The emulator's device memory is the host's, so tensors of the CPU are handed in as those of a GPU. It is loaded behind
@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 import libffa
 import libffa.torch
-from libffa.torch import ContextParallel, _gather
+from libffa.torch import ContextParallel, Ulysses, _gather
 
 HEADS_Q, HEADS_KV, HEAD_DIM = 2, 1, 64
 
@@ -143,6 +143,37 @@ def differing(cp):
         raise AssertionError("ranks with different masks were not told")
 
 
+def exchanged(share, mask, heads_kv, seed):
+    """Attention with exchanged heads, against that of one rank. share: of a mask, what dispatches and attends."""
+    random = torch.Generator().manual_seed(seed)
+    q, k, v, weights = (torch.randn(mask.seqlen_q, heads, 8, generator=random) for heads in (4, heads_kv, heads_kv, 4))
+    sink = torch.randn(4, generator=random).requires_grad_()
+    whole_ = leaves((q, k, v), torch.float32)
+    out = libffa.torch.attention(*whole_, mask, sink=sink)
+    wanted = torch.autograd.grad((out * weights).sum(), (*whole_, sink))
+    shared = share(mask)
+    own = leaves(shared.dispatch(q, k, v), torch.float32)
+    got = shared.attention(*own, sink=sink)
+    gradients = torch.autograd.grad((got * shared.dispatch(weights)[0]).sum(), (*own, sink))
+    check("out", got, shared.dispatch(out)[0], 1e-5)
+    for name, mine, one in zip(("dq", "dk", "dv"), gradients, wanted):
+        check(name, mine, shared.dispatch(one)[0], 1e-5)
+    share_of_sink = gradients[3].clone()
+    dist.all_reduce(share_of_sink)
+    check("dsink", share_of_sink, wanted[3], 1e-5)
+    check("undispatched out", shared.undispatch(got), out, 1e-5)
+
+
+def ulysses():
+    rank = dist.get_rank()
+    groups = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3], [0, 2], [1, 3])]
+    exchange, context = Ulysses(groups[rank // 2]), groups[2 + rank % 2]
+    with ContextParallel(context, transport="gather") as cp:
+        mask = libffa.Mask.from_cu_seqlens([0, 150, 190, 401], causal=True)
+        exchanged(lambda mask: exchange.share(cp.plan(mask)), mask, 2, 1)
+        exchanged(lambda mask: Ulysses().share(mask), mask, 2, 2)  # all four ranks, kv heads repeated
+
+
 def gather():
     with ContextParallel(transport="gather") as cp:
         compare(cp, libffa.Mask.from_cu_seqlens([0, 150, 190, 520], causal=True), 1, torch.float32, 1e-5)
@@ -152,6 +183,7 @@ def gather():
         layers_of_two_kinds(cp)
         differing(cp)
         cover(cp)
+    ulysses()
 
 
 def peer():

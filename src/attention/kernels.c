@@ -442,11 +442,12 @@ static int32_t note_missing(const struct ffa_kernels *kernels, const ffa_attenti
 static ffa_status kernels_resolve_or_note(struct ffa_kernels *kernels,
                                           const ffa_attention_spec *spec, ffa_error *err)
 {
+    const uint32_t notes = FFA_OPEN_NEVER_COMPILE | FFA_OPEN_LOG_MISSES;
     ffa_error why = { FFA_OK, 0, "" };
     const ffa_status rc = kernels_resolve_gpu(kernels, spec, &why);
-    int32_t all, missing = 0;
+    int32_t all = 0, missing = 0;
 
-    if (rc == FFA_OK || is_missing(rc))
+    if (kernels->context->opts.flags & notes && (rc == FFA_OK || is_missing(rc)))
         missing = note_missing(kernels, spec, &all);
     if (rc == FFA_OK)
         return rc;

@@ -144,6 +144,9 @@ int cli_parse(struct cli *cli, const struct cli_option *options, int option_coun
 void cli_describe(const struct cli_command *command, struct cli_table *out);
 /* The index of `text` in a NULL-terminated list of words, or -1. */
 int cli_word(const char *text, const char *const *words);
+/* "64:8", query and kv heads, or "8", as many of both: how many numbers there are; 0: the text is
+ * neither. Numbers are not checked, but for those that do not fit, which are no numbers. */
+int cli_heads(const char *text, int32_t *heads_q, int32_t *heads_kv);
 
 /* ---- results and errors (cli_report.c) ---- */
 

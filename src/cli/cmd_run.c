@@ -32,18 +32,9 @@ typedef ffa_status (*run_call)(struct run_case *run, int calls, float *ms, ffa_e
 
 static int read_heads(const struct cli *cli, const char *text, struct run_shape *shape)
 {
-    char *end = NULL;
-    long q = strtol(text, &end, 10);
-    long kv = q;
+    int32_t q, kv;
 
-    if (end != text && *end == ':') {
-        const char *second = end + 1;
-
-        kv = strtol(second, &end, 10);
-        if (end == second)
-            end = NULL;
-    }
-    if (!end || end == text || *end)
+    if (!cli_heads(text, &q, &kv))
         return cli_fail_text(cli, FFA_INVALID,
                              "--heads is '%s', not HQ:HK, such as 8:2 (query heads : kv heads)",
                              text);
@@ -52,10 +43,10 @@ static int read_heads(const struct cli *cli, const char *text, struct run_shape 
                              HEADS_MAX);
     if (q % kv)
         return cli_fail_text(cli, FFA_INVALID,
-                             "--heads is '%s': %ld query heads are no multiple of %ld kv heads",
-                             text, q, kv);
-    shape->heads_q = (int32_t)q;
-    shape->heads_kv = (int32_t)kv;
+                             "--heads is '%s': %d query heads are no multiple of %d kv heads", text,
+                             q, kv);
+    shape->heads_q = q;
+    shape->heads_kv = kv;
     return CLI_PARSE_GO;
 }
 
@@ -213,6 +204,7 @@ static void close_gpus(struct run_ranks_options *ranks)
     for (int64_t i = 0; ranks->contexts && i < ranks->ranks; i++)
         ffa_close(ranks->contexts[i]);
     free(ranks->contexts);
+    calibration_finish(&ranks->calibration);
     *ranks = (struct run_ranks_options){ .ranks = ranks->ranks };
 }
 
@@ -540,6 +532,9 @@ static int run_on_mask(const struct cli *cli, struct run_options *options)
     if (ffa_mask_parse(&mask, options->mask, &err) != FFA_OK)
         return cli_fail(cli, &err);
     status = read_shape(cli, options, mask, &shape);
+    if (status == CLI_PARSE_GO && options->calibration &&
+        calibration_read(&options->ranks.calibration, options->calibration, &err) != FFA_OK)
+        status = cli_fail(cli, &err);
     if (status == CLI_PARSE_GO)
         status = open_backend(cli, options, &shape, &context);
     if (status == CLI_PARSE_GO && options->place.rank_count)
@@ -601,6 +596,8 @@ int cmd_run(struct cli *cli)
           "stages that ranks receive rows in; -1: all first; chosen", -1, 12 },
         { "moves", CLI_TEXT, &options.moves, "W",
           "what travels between ranks: keys, queries or auto; keys", 0, 0 },
+        { "calibration", CLI_TEXT, &options.calibration, "FILE",
+          "rates of the model, as bench_parallel --calibrate measured them", 0, 0 },
         { "transport", CLI_TEXT, &options.transport, "T",
           "what moves rows between GPUs: pull (copy engines, one host), exchange (NCCL); auto", 0,
           0 },

@@ -5,6 +5,8 @@
  * the queue, which warm_build.c builds. Invariant: a kernel is waiting, a hit, built or failed, and
  * the counts say how many are which.
  */
+#include "cli/bundle_fit.h"
+#include "cli/entries.h"
 #include "cli/jobs.h"
 #include "cli/warm.h"
 
@@ -189,6 +191,22 @@ static int dry_run(const struct warm_session *session)
     return cli_print_json(session->cli, object, CLI_DONE);
 }
 
+/* Bundles in use that are another version's: why kernels are missing, perhaps. */
+static void say_other_versions(const struct cli *cli)
+{
+    struct cli_bundles bundles;
+
+    if (cli_find_bundles(cli, &bundles) != CLI_PARSE_GO)
+        return;
+    for (int i = 0; i < bundles.list.count; i++) {
+        ffa_cache *bundle = NULL;
+
+        if (entries_open_file(&bundle, bundles.list.at[i], NULL) == FFA_OK)
+            (void)bundle_check_fit_of(cli, bundles.list.at[i], bundle);
+        ffa_cache_close(bundle);
+    }
+}
+
 /* FFA_JIT=never: what is missing stays so, and is listed. */
 static int refuse(struct warm_session *session)
 {
@@ -200,6 +218,7 @@ static int refuse(struct warm_session *session)
         warm_report_kernel(session, session->queue[i], 0, 0);
     }
     status = warm_finish(session);
+    say_other_versions(session->cli);
     if (access(session->place.path, W_OK) == 0)
         cli_note(session->cli, "what is missing is noted: 'ffa warm --from-misses %s' builds it",
                  session->place.path);

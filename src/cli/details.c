@@ -29,10 +29,11 @@ static const struct {
       "Cells that several slices cover are attended once; the command warns of them and gives an example.\n" },
     { "plan",
       "Shows the dispatch, the load of every rank, and the stages of one rank, with times by a model: those of the slowest rank, or of `--rank`. The model's links are those of H200s with NVLink and 400 Gb/s between nodes. Nothing is measured.\n"
-      "`--algorithm best` dispatches by affinity and by min-heap, and takes the one that the model finds faster.\n" },
+      "`--algorithm best` dispatches by affinity, by min-heap and by zigzag with two chunks a rank, and takes the one that the model finds faster.\n" },
     { "simulate",
       "The plans are those a program gets, of all ranks. Computing costs by the cells of the blocks visited. A transfer costs a latency and its bytes over a bandwidth, with one port in and one port out of a rank for each of two classes of links: inside a node and between nodes. A rank that serves many ranks is waited for.\n"
-      "Beside the plan stand all-gather, ring, zigzag and Ulysses, on the same mask and at the same prices. `relayed` is the plan with keys that cross the network once a node; no transport does that yet.\n" },
+      "Beside the plan stand all-gather, ring, zigzag and Ulysses, on the same mask and at the same prices. `relayed` is the plan with keys that cross the network once a node; no transport does that yet.\n"
+      "With `--calibration` rates are those that `bench_parallel --calibrate` measured on the GPUs of a host; what other options say wins.\n" },
     { "compile",
       "Needs no GPU. `layer` says where the kernel was found: `table` (the memory of this process), `store`, `bundle` or `compiled`.\n"
       "`--emit` writes the cubin, the PTX or the compiler's log. `--print` prints an nvcc command that compiles the same kernel from the folder of templates.\n"
@@ -72,7 +73,7 @@ static const struct {
     { "bundle export",
       "Writes the whole store, or what `--template`, `--arch` and `--toolchain` choose. Exit status 4: bad entries were left out. Exit status 5: there was no kernel.\n" },
     { "bundle import",
-      "What is in the store stays. The manifest of a bundle is checked first, and nothing is imported from one that was changed, or whose digest is not that of `--digest`. Exit status 4: such a bundle, bad entries, or the store has another cubin for the same kernel.\n" },
+      "What is in the store stays. The manifest of a bundle is checked first, and nothing is imported from one that was changed, or whose digest is not that of `--digest`. A bundle for another version of libffa, whose kernels would never be found, is refused, too, unless `--any-version` is given. Exit status 4: such a bundle, bad entries, or the store has another cubin for the same kernel.\n" },
     { "bundle merge",
       "Merges bundles, or stores such as the shards of a job, all or nothing. Exit status 4: bad entries or conflicts.\n" },
     { "bundle diff",
@@ -80,7 +81,7 @@ static const struct {
     { "bundle inspect",
       "The manifest lists the SHA-256 of every cubin. Its own SHA-256 is the digest, so the same kernels have the same name.\n" },
     { "bundle verify",
-      "Exit status 4: a cubin, the file, its name or `--digest` does not match.\n" },
+      "Exit status 4: a cubin, the file, its name or `--digest` does not match, or the bundle is for another version of libffa: it says so, and not all of its kernels are of this version's templates. `--any-version` takes it all the same.\n" },
 };
 /* clang-format on */
 

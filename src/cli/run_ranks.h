@@ -7,6 +7,7 @@
 #ifndef FFA_CLI_RUN_RANKS_H
 #define FFA_CLI_RUN_RANKS_H
 
+#include "cli/calibration_file.h"
 #include "cli/timeline.h"
 
 #include <ffa/ffa.h>
@@ -32,8 +33,9 @@ struct run_ranks_options {
      * ranks are threads of this process. */
     struct run_meeting *meeting;
     int32_t rank;
-    int32_t sharing, gpus; /* ranks of a GPU, at most; GPUs of all ranks */
-    bool wants_timeline;   /* on GPUs */
+    int32_t sharing, gpus;          /* ranks of a GPU, at most; GPUs of all ranks */
+    bool wants_timeline;            /* on GPUs */
+    struct calibration calibration; /* of the plan's model */
 };
 
 /* Limits of a run, over all ranks. */

@@ -20,7 +20,7 @@ enum {
     LEFT = 64,
     TOP = 104,
     GAP = 150, /* has the names of the left panel's lines, and the right one's axis */
-    WIDTH = LEFT + 2 * PANEL_WIDTH + GAP + 92,
+    WIDTH = LEFT + 2 * PANEL_WIDTH + GAP + 104,
     HEIGHT = TOP + PANEL_HEIGHT + 62,
     LINE = 15, /* between two names */
     NAME_CHARACTERS = 80

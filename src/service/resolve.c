@@ -257,8 +257,6 @@ bool context_note_missing(ffa_context *context, const struct jit_spec *spec, con
     bool is_missing = false;
     ffa_layer layer;
 
-    if (!(context->opts.flags & (FFA_OPEN_NEVER_COMPILE | FFA_OPEN_LOG_MISSES)))
-        return false;
     jit_request_init(&request, spec, arch);
     if (!table_find(context->cache.table, &request) &&
         jit_request_complete(&request, context->jit, NULL) == FFA_OK) {

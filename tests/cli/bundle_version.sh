@@ -26,6 +26,7 @@ t bundle inspect other/b.ffadb --json > inspected
 grep -E '"(library|templates|fitting)"' inspected
 t bundle verify other/b.ffadb
 t bundle verify other/b.ffadb --any-version
+FFA_JIT=never t warm --spec head_dim=64,dtype=bf16 --store none --bundle other/b.ffadb --jobs 1
 t bundle import other/b.ffadb --store new.ffadb
 ls new.ffadb 2> ls.txt || echo "no store was made"
 t bundle import other/b.ffadb --store new.ffadb --any-version

@@ -1,6 +1,6 @@
 # shellcheck shell=sh
 # The scripts of examples/deploy, as the image and the CI job run them, with a compiler that takes no time.
-command -v openssl > /dev/null || exit 77
+command -v openssl > /dev/null || skip "no openssl"
 mkdir bin
 ln -s "$FFA" bin/ffa
 PATH=$WORK/bin:$PATH

@@ -176,9 +176,9 @@ static ffa_status make_rows(struct exchange_rank *rank, ffa_parallel_rows **rows
     bytes = info.undispatch_bytes > info.roll_bytes ? info.undispatch_bytes : info.roll_bytes;
     bytes = bytes > info.reduce_bytes ? bytes : info.reduce_bytes;
     if (rc == FFA_OK)
-        rc = ffa_comm_reserve(rank->comm, bytes, 0, &rank->err);
-    if (rc == FFA_OK)
         rc = rank_alloc(rank, &buffer, info.upload_bytes + 1);
+    if (rc == FFA_OK)
+        rc = ffa_comm_reserve(rank->comm, bytes, 0, &rank->err);
     if (rc == FFA_OK)
         rc = ffa_parallel_rows_upload(*rows, buffer, rank->stream, &rank->err);
     return rc;
@@ -476,8 +476,8 @@ static ffa_status run_refused(struct exchange_rank *rank)
                                         &rank->err),
            "comm is NULL");
     expect(&refusals,
-           ffa_parallel_rows_reduce(rows, rank->comm, &(ffa_row_format){ 8, 1, 1 }, &whole, &local,
-                                    rank->stream, &rank->err),
+           ffa_parallel_rows_reduce(rows, rank->comm, &(ffa_row_format){ 8, 1, 1 }, &packed,
+                                    &packed, rank->stream, &rank->err),
            "the kernels add rows of dtype");
     expect(&refusals,
            ffa_parallel_rows_undispatch(rows, rank->comm, &(ffa_row_format){ 8, 64, 4096 }, &packed,

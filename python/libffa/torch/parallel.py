@@ -263,9 +263,9 @@ class Step:
         backend = _peer if self.cp._peers else _gather
         return backend.attention(self, q, k, v, mask, scale, softcap, sink, return_lse, return_max_logits, deterministic)
 
-    def __del__(self):
-        if getattr(self, "_dispatch", None) and lib is not None:
-            lib.ffa_dispatch_destroy(self._dispatch)
+    def __del__(self, destroy=lib.ffa_dispatch_destroy):
+        if getattr(self, "_dispatch", None):
+            destroy(self._dispatch)
 
 
 def made_from(name, source, *arguments):

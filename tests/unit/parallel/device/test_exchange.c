@@ -93,6 +93,24 @@ ffa_status gpu_upload_enqueue(struct gpu_device *device, void *dst, const void *
     return FFA_OK;
 }
 
+/* ---- memory ----
+ *
+ * In a broken group peers may pull what is being written: bytes are atomic. */
+
+static void put(void *to, const void *from, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        __atomic_store_n((unsigned char *)to + i, ((const unsigned char *)from)[i],
+                         __ATOMIC_RELAXED);
+}
+
+static void get(void *to, const void *from, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        ((unsigned char *)to)[i] =
+            __atomic_load_n((const unsigned char *)from + i, __ATOMIC_RELAXED);
+}
+
 /* ---- copies ---- */
 
 int64_t row_runs_finish(struct row_run *runs, int32_t run_count)
@@ -109,6 +127,7 @@ int64_t row_runs_finish(struct row_run *runs, int32_t run_count)
 static void copy_run(const struct row_copy_rows *t, const struct row_run *run)
 {
     const int64_t bytes = t->element_bytes;
+    unsigned char element[sizeof(int64_t)];
 
     for (int64_t r = 0; r < run->rows; r++)
         for (int32_t h = 0; h < t->heads; h++)
@@ -118,13 +137,14 @@ static void copy_run(const struct row_copy_rows *t, const struct row_run *run)
                     (unsigned char *)t->to +
                     bytes * ((run->to + r) * t->to_token_stride + h * t->to_head_stride + c);
 
-                memcpy(to,
-                       t->is_fill ? (const void *)&t->fill
-                       : !t->from ? (const void *)&index
-                                  : (const unsigned char *)t->from +
-                                        bytes * (index * t->from_token_stride +
-                                                 h * t->from_head_stride + c),
-                       (size_t)bytes);
+                if (t->is_fill || !t->from)
+                    memcpy(element, t->is_fill ? (const void *)&t->fill : &index, (size_t)bytes);
+                else
+                    get(element,
+                        (const unsigned char *)t->from +
+                            bytes * (index * t->from_token_stride + h * t->from_head_stride + c),
+                        (size_t)bytes);
+                put(to, element, (size_t)bytes);
             }
 }
 
@@ -165,8 +185,20 @@ ffa_status row_copy_enqueue(const struct ffa_kernels *kernels, const struct row_
 
 static float load(const void *base, int64_t at, ffa_dtype dtype)
 {
-    return number_load((int32_t)dtype,
-                       (const unsigned char *)base + at * (int64_t)ffa_dtype_bytes(dtype));
+    const int64_t bytes = (int64_t)ffa_dtype_bytes(dtype);
+    unsigned char element[sizeof(float)];
+
+    get(element, (const unsigned char *)base + at * bytes, (size_t)bytes);
+    return number_load((int32_t)dtype, element);
+}
+
+static void store(void *base, int64_t at, ffa_dtype dtype, float value)
+{
+    const int64_t bytes = (int64_t)ffa_dtype_bytes(dtype);
+    unsigned char element[sizeof(float)];
+
+    number_store((int32_t)dtype, element, value);
+    put((unsigned char *)base + at * bytes, element, (size_t)bytes);
 }
 
 static void reduce_element(const struct row_reduce_call *call, const struct row_segment *s,
@@ -178,7 +210,8 @@ static void reduce_element(const struct row_reduce_call *call, const struct row_
     const int64_t row = s->row + j;
     float value =
         load(t->own, row * t->own_token_stride + h * t->own_head_stride + c, call->types.input);
-    float lse = is_lse ? l->own[row * l->own_token_stride + h * l->own_head_stride] : 0;
+    float lse =
+        is_lse ? load(l->own, row * l->own_token_stride + h * l->own_head_stride, FFA_FP32) : 0;
     double sum = is_lse ? exp((double)lse) : 0, total = isinf(lse) ? 0 : sum * (double)value;
 
     for (int i = 0; i < s->count; i++) {
@@ -189,7 +222,8 @@ static void reduce_element(const struct row_reduce_call *call, const struct row_
 
         value += more;
         if (is_lse)
-            lse = l->received[from * l->received_token_stride + h * l->received_head_stride];
+            lse = load(l->received, from * l->received_token_stride + h * l->received_head_stride,
+                       FFA_FP32);
         if (is_lse && !isinf(lse)) {
             sum += exp((double)lse);
             total += exp((double)lse) * (double)more;
@@ -199,13 +233,11 @@ static void reduce_element(const struct row_reduce_call *call, const struct row_
         value /= (float)(1 + s->count);
     if (is_lse)
         value = sum > 0 ? (float)(total / sum) : 0;
-    number_store((int32_t)call->types.output,
-                 (unsigned char *)t->out +
-                     (row * t->out_token_stride + h * t->out_head_stride + c) *
-                         (int64_t)ffa_dtype_bytes(call->types.output),
-                 value);
+    store(t->out, row * t->out_token_stride + h * t->out_head_stride + c, call->types.output,
+          value);
     if (is_lse)
-        l->out[row * l->out_token_stride + h * l->out_head_stride] = (float)log(sum);
+        store(l->out, row * l->out_token_stride + h * l->out_head_stride, FFA_FP32,
+              (float)log(sum));
 }
 
 static void reduce(void *user)
@@ -286,7 +318,7 @@ static const struct exchange_types types[] = {
 };
 enum { TYPES = sizeof types / sizeof *types };
 
-START_TEST(rows)
+START_TEST(dispatched_rows)
 {
     rows_case((uint64_t)_i + 1, &types[_i % TYPES]);
     ck_assert_int_eq(fake_gpu_allocated(), 0);
@@ -351,6 +383,105 @@ START_TEST(bad_kernels_are_refused)
 }
 END_TEST
 
+/* ---- creation where memory or the device fails ---- */
+
+static ffa_status create_rows(const ffa_dispatch *dispatch, ffa_error *err)
+{
+    static const int64_t cu_tokens[] = { 0, 30, 90 };
+    ffa_parallel_rows_opts opts = FFA_PARALLEL_ROWS_OPTS_INIT;
+    ffa_row_kernels *kernels;
+    ffa_parallel_rows *rows = NULL;
+    ffa_status rc = ffa_row_kernels_create(&kernels, env_context(0), NULL, err);
+
+    opts.rank = 1;
+    opts.shift = 7;
+    opts.cu_tokens = cu_tokens;
+    opts.document_count = 2;
+    if (rc == FFA_OK)
+        rc = ffa_parallel_rows_create(&rows, dispatch, kernels, &opts, err);
+    ck_assert_int_eq(rows != NULL, rc == FFA_OK);
+    ffa_parallel_rows_destroy(rows);
+    ffa_row_kernels_destroy(kernels);
+    return rc;
+}
+
+/* Two ranks that cast to each other, and to themselves. */
+static ffa_status create_group(ffa_error *err)
+{
+    static const int64_t rows[] = { 3, 5 }, begin[] = { 0, 2, 3 }, sums[] = { 3, 3, 5, 5 };
+    static const int32_t dst[] = { 0, 1, 1 }, src[] = { 0, 1, 0, 1 };
+    const ffa_group_lists lists[] = {
+        { .input_rows = rows,
+          .dst_begin = begin,
+          .dst = dst,
+          .output_rows = sums,
+          .src = src,
+          .input_count = 2,
+          .output_count = 2 },
+        { .input_rows = rows,
+          .dst_begin = begin,
+          .dst = dst,
+          .output_rows = sums,
+          .src = src,
+          .input_count = 2,
+          .output_count = 4 },
+    };
+    ffa_row_kernels *kernels = NULL;
+    ffa_group *group;
+    ffa_group_device *device = NULL;
+    ffa_status rc = ffa_group_create(&group, lists, 2, err);
+
+    if (rc == FFA_OK)
+        rc = ffa_row_kernels_create(&kernels, env_context(0), NULL, err);
+    if (rc == FFA_OK)
+        rc = ffa_group_device_create(&device, group, 1, kernels, err);
+    ck_assert_int_eq(device != NULL, rc == FFA_OK);
+    ffa_group_device_destroy(device);
+    ffa_row_kernels_destroy(kernels);
+    ffa_group_destroy(group);
+    return rc;
+}
+
+static const enum fault_kind faults[] = { FAULT_ALLOC, FAULT_GPU };
+
+START_TEST(creation_fails_whole)
+{
+    const ffa_mask_shape shape = { 90, 90 };
+    const ffa_topology topology = { 2, 0 };
+    ffa_dispatch_opts opts = FFA_DISPATCH_OPTS_INIT;
+    ffa_dispatch *dispatch;
+    ffa_mask *mask;
+    ffa_error err;
+
+    opts.flags = FFA_DISPATCH_CHUNK_EXACT;
+    opts.chunk_tokens = 11;
+    ck_assert_int_eq(ffa_mask_causal(&mask, &shape, &err), FFA_OK);
+    ck_assert_int_eq(
+        ffa_dispatch_create(&dispatch, &(ffa_dispatch_mask){ mask, 1 }, 1, &topology, &opts, &err),
+        FFA_OK);
+    for (int i = 0; i < 4; i++) {
+        const enum fault_kind kind = faults[i / 2];
+        long nth = 1;
+
+        for (;; nth++) {
+            ffa_status rc;
+
+            fault_arm(kind, nth);
+            rc = i % 2 ? create_group(&err) : create_rows(dispatch, &err);
+            if (!fault_fired()) {
+                ck_assert_int_eq(rc, FFA_OK);
+                break;
+            }
+            ck_assert_int_eq(rc, kind == FAULT_ALLOC ? FFA_NOMEM : FFA_GPU);
+        }
+        fault_arm(kind, 0);
+        ck_assert_int_gt(nth, 4);
+    }
+    ffa_dispatch_destroy(dispatch);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("exchange");
@@ -359,10 +490,11 @@ int main(void)
 
     tcase_set_timeout(tc, 300);
     tcase_add_unchecked_fixture(tc, NULL, kernels_free);
-    tcase_add_loop_test(tc, rows, 0, 40);
-    tcase_add_loop_test(tc, groups, 0, 40);
+    tcase_add_loop_test(tc, dispatched_rows, 0, 14);
+    tcase_add_loop_test(tc, groups, 0, 14);
     tcase_add_test(tc, bad_calls_are_refused);
     tcase_add_test(tc, bad_kernels_are_refused);
+    tcase_add_test(tc, creation_fails_whole);
     tcase_add_test(tc, a_rank_that_does_not_call);
     tcase_add_test(tc, ranks_that_differ);
     suite_add_tcase(suite, tc);

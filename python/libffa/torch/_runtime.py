@@ -41,7 +41,7 @@ def stream_of(number: int) -> int:
 
 def is_capturing(number: int) -> bool:
     """Whether the current stream is being captured into a CUDA graph."""
-    return number != CPU and torch.cuda.is_current_stream_capturing()
+    return number != CPU and torch._C._cuda_isCurrentStreamCapturing()
 
 
 class Spec(NamedTuple):

@@ -59,7 +59,8 @@ class _Owner:
         self.requests = requests
 
     def __del__(self):
-        lib.ffa_requests_destroy(self.requests)
+        if lib is not None:
+            lib.ffa_requests_destroy(self.requests)
 
 
 def warm(what: Request | Iterable[Request], *, arch: str | None = None, threads: int = 0, deadline: float | None = None,

@@ -51,9 +51,9 @@ class Environment:
         self._kept.append(C.create_string_buffer(value))
         return C.addressof(self._kept[-1])
 
-    def __del__(self):
+    def __del__(self, destroy=lib.ffa_environment_destroy):
         if getattr(self, "_handle", None):
-            lib.ffa_environment_destroy(self._handle)
+            destroy(self._handle)
 
 
 def options() -> tuple[_abi.ffa_context_opts, list]:
@@ -95,13 +95,12 @@ class Context:
 
     def close(self) -> None:
         """Close it now; nothing that was made from it may be left. It waits for compiles that are under way."""
-        handle, self.handle = self.handle, None
-        if handle:
-            lib.ffa_close(handle)
+        self.__del__()
 
-    def __del__(self):
-        if getattr(self, "handle", None):
-            self.close()
+    def __del__(self, close=lib.ffa_close):
+        handle, self.handle = getattr(self, "handle", None), None
+        if handle:
+            close(handle)
 
 
 _shared: dict[int, Context] = {}

@@ -8,10 +8,11 @@ from torch import Tensor
 from ..mask import Mask
 from . import _ops
 from ._calls import BACKWARD, DETERMINISTIC, MAX_LOGITS, SOFTCAP
+from ._graph_mask import GraphMask
 from ._layout import layout_of
 from ._runtime import clear
 
-__all__ = ["attention", "clear", "prepare"]
+__all__ = ["GraphMask", "attention", "clear", "prepare"]
 
 
 def _cast(q, k, v):
@@ -22,7 +23,7 @@ def _cast(q, k, v):
     return q.to(dtype), k.to(dtype), v.to(dtype)
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None = None, softcap: float = 0.0,
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | GraphMask, *, scale: float | None = None, softcap: float = 0.0,
               sink: Tensor | None = None, layout: str | None = None, return_lse: bool = False,
               return_max_logits: bool = False, deterministic: bool = False):
     """softmax(scale * q k^T, restricted to the mask) v, differentiable by q, k, v and sink.
@@ -75,7 +76,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | Non
     return (out,) + ((lse,) if return_lse else ()) + ((logits,) if return_max_logits else ())
 
 
-def prepare(q: Tensor, k: Tensor, v: Tensor, mask: Mask, **options) -> None:
+def prepare(q: Tensor, k: Tensor, v: Tensor, mask: Mask | GraphMask, **options) -> None:
     """Compile, plan and upload what attention() with these arguments needs, before a CUDA graph is captured or a first step
     is timed. Options are attention()'s. It makes the call, and drops its results."""
     attention(q, k, v, mask, **options)

@@ -77,7 +77,7 @@ class _Prepared:
         self.samples = batch if into_heads else 1
         spec = Spec(number, q.dtype, dim, v.shape[3], heads_q * self.samples, k.shape[2] * self.samples, flags)
         self.plan = cache.plan_of(spec, mask, ("heads" if into_heads else "tokens", 1 if whole else batch), q.device)
-        self.kernels, self.handle = self.plan.kernels.handle.value, self.plan.handle.value
+        self.kernels = self.plan.kernels.handle.value
         self.scale, self.softcap, self.flags = scale, softcap, flags
 
     def arguments(self, cls, sink, workspace):
@@ -140,7 +140,7 @@ class _Prepared:
             stream = stream_of(self.number)
             if stream not in self.plan.streams or is_capturing(self.number):
                 self.plan.used_by(stream)
-        if function(self.kernels, self.handle, local.address, stream, local.error_address):
+        if function(self.kernels, self.plan.handle, local.address, stream, local.error_address):
             raise from_error(local.error)
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ..mask import registry
 from . import _calls
 from ._calls import BACKWARD, MAX_LOGITS
 from ._layout import Layout, empty, is_heads_first, sum_dtype
@@ -91,6 +92,7 @@ class _Eager(torch.autograd.Function):
     def forward(ctx, q, k, v, sink, *options):
         results = _calls.forward(q, k, v, sink, *options)
         _setup(ctx, (q, k, v, sink, *options), results)
+        ctx.mask = registry.get(options[0])  # lives until the backward pass
         return results
 
     @staticmethod

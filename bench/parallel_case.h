@@ -5,7 +5,7 @@
 #ifndef BENCH_PARALLEL_CASE_H
 #define BENCH_PARALLEL_CASE_H
 
-#include "cli/calibration.h"
+#include "cli/calibration_file.h"
 
 #include <ffa/ffa.h>
 #include <pthread.h>

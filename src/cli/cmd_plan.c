@@ -4,7 +4,7 @@
  * as text, JSON or a picture. The slowest rank is shown unless one is named: it decides when a pass
  * is done. All times are modelled.
  */
-#include "cli/calibration.h"
+#include "cli/calibration_file.h"
 #include "cli/cli.h"
 #include "cli/file.h"
 #include "cli/fits.h"

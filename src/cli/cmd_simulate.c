@@ -4,7 +4,7 @@
  */
 #include "cli/cmd_simulate.h"
 
-#include "cli/calibration.h"
+#include "cli/calibration_file.h"
 #include "cli/cli.h"
 
 #include <inttypes.h>

@@ -5,7 +5,7 @@
 #ifndef FFA_CLI_CMD_SIMULATE_H
 #define FFA_CLI_CMD_SIMULATE_H
 
-#include "cli/calibration.h"
+#include "cli/calibration_file.h"
 
 enum { SIM_WORLDS_MAX = 32 };
 

@@ -7,7 +7,7 @@
 #ifndef FFA_CLI_RUN_RANKS_H
 #define FFA_CLI_RUN_RANKS_H
 
-#include "cli/calibration.h"
+#include "cli/calibration_file.h"
 #include "cli/timeline.h"
 
 #include <ffa/ffa.h>

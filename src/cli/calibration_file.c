@@ -6,7 +6,7 @@
  * member too, as a misspelt rate would be one that was not measured. The ranges of numbers are the
  * library's to check: a file is tried on a model of all defaults before it is accepted.
  */
-#include "cli/calibration.h"
+#include "cli/calibration_file.h"
 
 #include "cli/file.h"
 

@@ -2,8 +2,8 @@
  *
  * What bench_parallel --calibrate measured, read from its file.
  */
-#ifndef FFA_CLI_CALIBRATION_H
-#define FFA_CLI_CALIBRATION_H
+#ifndef FFA_CLI_CALIBRATION_FILE_H
+#define FFA_CLI_CALIBRATION_FILE_H
 
 #include <ffa/ffa.h>
 

@@ -192,13 +192,13 @@ static ffa_status refuse(const struct search *s, int64_t least, int64_t rows, ff
 {
     return error_fail(err, FFA_INVALID, 0,
                       "memory_bytes is %lld, the plan needs %lld at least: rank %d has %lld own "
-                      "keys and stages of %lld rows",
+                      "keys, and stages have %lld rows",
                       (long long)s->in->opts->memory_bytes, (long long)least, s->largest,
                       (long long)s->in->keys->rank_tokens[s->largest], (long long)rows);
 }
 
-/* s->rounds: the answer. */
-static ffa_status search_rows(struct search *s, int64_t most_rows, ffa_error *err)
+/* s->rounds: the answer. whole: bytes without rounds. */
+static ffa_status search_rows(struct search *s, int64_t most_rows, int64_t whole, ffa_error *err)
 {
     const int64_t cap = s->in->opts->memory_bytes;
     const int64_t step = step_of(s->in->opts);
@@ -209,7 +209,7 @@ static ffa_status search_rows(struct search *s, int64_t most_rows, ffa_error *er
 
     FFA_TRY(try_rows(&bytes, s, low * step, true, err));
     if (bytes > cap) {
-        rc = refuse(s, bytes, low * step, err);
+        rc = refuse(s, min64(bytes, whole), low * step, err);
         goto out;
     }
     while (high - low > 1) { /* low fits */
@@ -252,7 +252,7 @@ ffa_status rounds_find(struct rounds *out, const struct rounds_input *in, ffa_er
     else if (in->needs->begin[ranks] == 0)
         rc = refuse(&s, bytes, 0, err);
     else
-        rc = search_rows(&s, most_rows, err);
+        rc = search_rows(&s, most_rows, bytes, err);
     if (rc == FFA_OK) {
         *out = s.rounds;
         s.rounds = (struct rounds){ 0 };

@@ -177,8 +177,8 @@ START_TEST(every_cell_once)
     struct world w;
 
     world_init(&w, TOKENS, 8, 1);
-    w.opts.memory_bytes = 300 << 20;
-    plan = plan_of(&w, 3, FFA_PARALLEL_FORWARD_ONLY);
+    w.opts.memory_bytes = GIB;
+    plan = plan_of(&w, 3, 0);
     ck_assert_int_ge(info_of(plan).rounds, 2);
     check_cells(plan);
     ffa_parallel_plan_destroy(plan);

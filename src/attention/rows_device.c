@@ -243,22 +243,45 @@ out:
     return rc;
 }
 
-ffa_status row_copy_enqueue(const struct ffa_kernels *kernels, const struct row_copy_call *call,
-                            ffa_stream stream, ffa_error *err)
+/* The launch, and its groups. */
+static ffa_status copy_fill(struct row_copy_args *out, int64_t *groups,
+                            const struct ffa_kernels *kernels, const struct row_copy_call *call,
+                            ffa_error *err)
 {
-    struct row_copy_args args = { .runs = call->runs,
-                                  .run_count = call->run_count,
-                                  .count = call->count };
-    int64_t groups = 0;
     ffa_status rc;
 
+    *out = (struct row_copy_args){ .runs = call->runs,
+                                   .run_count = call->run_count,
+                                   .count = call->count };
+    *groups = 0;
     if (!kernels->row_copy)
         return error_fail(err, FFA_UNSUPPORTED, 0, "row_copy: the kernels were not loaded");
     FFA_TRY(count_check("row_copy", "count", call->count, 0, ROW_COPY_TENSORS_MAX, err));
     FFA_TRY(count_check("row_copy", "run_count", call->run_count,
                         call->runs && call->rows > 0 ? 1 : 0, call->runs ? INT32_MAX : 0, err));
     for (int32_t i = 0; i < call->count; i++)
-        FFA_TRY(copy_tensor_init(&args.tensors[i], &groups, &call->tensors[i], call->rows, err));
+        FFA_TRY(copy_tensor_init(&out->tensors[i], groups, &call->tensors[i], call->rows, err));
+out:
+    return rc;
+}
+
+ffa_status row_copy_check(const struct ffa_kernels *kernels, const struct row_copy_call *call,
+                          ffa_error *err)
+{
+    struct row_copy_args args;
+    int64_t groups;
+
+    return copy_fill(&args, &groups, kernels, call, err);
+}
+
+ffa_status row_copy_enqueue(const struct ffa_kernels *kernels, const struct row_copy_call *call,
+                            ffa_stream stream, ffa_error *err)
+{
+    struct row_copy_args args;
+    int64_t groups;
+    ffa_status rc;
+
+    FFA_TRY(copy_fill(&args, &groups, kernels, call, err));
     rc = launch(call->runs ? kernels->row_copy_runs : kernels->row_copy, kernels, groups,
                 ROW_COPY_BLOCKS, &args, stream, err);
 out:
@@ -356,31 +379,66 @@ out:
     return rc;
 }
 
-ffa_status row_reduce_enqueue(const struct ffa_kernels *kernels, const struct row_reduce_call *call,
-                              ffa_stream stream, ffa_error *err)
+static const struct gpu_kernel *reduce_kernel(const struct ffa_kernels *kernels,
+                                              const struct row_reduce_call *call)
 {
-    const struct gpu_kernel *kernel = call->kernel ? call->kernel : kernels->row_reduce;
-    const struct row_reduce_types types = call->kernel ? call->types : own_types(kernels);
-    struct row_reduce_args args = {
+    return call->kernel ? call->kernel : kernels->row_reduce;
+}
+
+static struct row_reduce_types reduce_types(const struct ffa_kernels *kernels,
+                                            const struct row_reduce_call *call)
+{
+    return call->kernel ? call->types : own_types(kernels);
+}
+
+/* The launch, and its groups; 0: there is nothing to do. */
+static ffa_status reduce_fill(struct row_reduce_args *out, int64_t *groups,
+                              const struct ffa_kernels *kernels, const struct row_reduce_call *call,
+                              ffa_error *err)
+{
+    const struct row_reduce_types types = reduce_types(kernels, call);
+    ffa_status rc;
+
+    *out = (struct row_reduce_args){
         .lse = call->lse,
         .segments = call->segments,
         .sources = (const long long *)call->sources,
         .segment_count = call->segment_count,
         .count = call->count,
     };
-    int64_t groups = 0;
-    ffa_status rc;
-
-    if (!kernel)
+    *groups = 0;
+    if (!reduce_kernel(kernels, call))
         return error_fail(err, FFA_UNSUPPORTED, 0, "row_reduce: the kernel was not loaded");
     FFA_TRY(reduce_call_check(call, &types, err));
     if (call->segments && call->segment_count == 0)
-        return FFA_OK;
+        goto out;
     for (int32_t i = 0; i < call->count; i++)
-        FFA_TRY(reduce_tensor_init(&args.tensors[i], &groups, &call->tensors[i], &types, call->rows,
+        FFA_TRY(reduce_tensor_init(&out->tensors[i], groups, &call->tensors[i], &types, call->rows,
                                    err));
-    rc = launch(kernel, kernels, groups, row_reduce_blocks((int)types.input, (int)types.op), &args,
-                stream, err);
+out:
+    return rc;
+}
+
+ffa_status row_reduce_check(const struct ffa_kernels *kernels, const struct row_reduce_call *call,
+                            ffa_error *err)
+{
+    struct row_reduce_args args;
+    int64_t groups;
+
+    return reduce_fill(&args, &groups, kernels, call, err);
+}
+
+ffa_status row_reduce_enqueue(const struct ffa_kernels *kernels, const struct row_reduce_call *call,
+                              ffa_stream stream, ffa_error *err)
+{
+    const struct row_reduce_types types = reduce_types(kernels, call);
+    struct row_reduce_args args;
+    int64_t groups;
+    ffa_status rc;
+
+    FFA_TRY(reduce_fill(&args, &groups, kernels, call, err));
+    rc = launch(reduce_kernel(kernels, call), kernels, groups,
+                row_reduce_blocks((int)types.input, (int)types.op), &args, stream, err);
 out:
     return rc;
 }

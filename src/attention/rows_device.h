@@ -44,6 +44,9 @@ struct row_copy_call {
  * their rows: what `rows` of a call with this table is. */
 int64_t row_runs_finish(struct row_run *runs, int32_t run_count);
 
+/* That row_copy_enqueue will find nothing wrong with the call; nothing is enqueued. */
+ffa_status row_copy_check(const struct ffa_kernels *kernels, const struct row_copy_call *call,
+                          ffa_error *err);
 ffa_status row_copy_enqueue(const struct ffa_kernels *kernels, const struct row_copy_call *call,
                             ffa_stream stream, ffa_error *err);
 
@@ -92,6 +95,9 @@ struct row_reduce_call {
     const int64_t *sources;             /* device memory */
 };
 
+/* That row_reduce_enqueue will find nothing wrong with the call; nothing is enqueued. */
+ffa_status row_reduce_check(const struct ffa_kernels *kernels, const struct row_reduce_call *call,
+                            ffa_error *err);
 /* To each row of a segment its sources are added in their order, in fp32: every run gives the same
  * bits. */
 ffa_status row_reduce_enqueue(const struct ffa_kernels *kernels, const struct row_reduce_call *call,

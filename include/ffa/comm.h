@@ -93,7 +93,9 @@ FFA_API void ffa_peer_opts_init(ffa_peer_opts *opts, size_t bytes);
  *          context is closed.
  * context  of the rank's GPU. Several ranks may use one GPU, each with its own context or all with
  *          one; such processes set CUDA_DEVICE_MAX_CONNECTIONS=32, so that the streams of different
- *          ranks share no hardware queue.
+ *          ranks share no hardware queue, and each rank's passes take a stream of its own: those of
+ *          a process refuse the legacy default stream (NULL) where another of its ranks uses the
+ *          same GPU.
  *
  * Fails with FFA_INVALID; FFA_UNSUPPORTED: a context without a GPU, ranks of different hosts, GPUs
  * that cannot reach each other's memory, an option newer than this library; FFA_COMM: the bootstrap

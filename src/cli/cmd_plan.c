@@ -338,12 +338,13 @@ static int print_text(const struct shown *s)
 static ffa_status write_svg(const struct shown *s, ffa_error *err)
 {
     const int64_t width = s->options->width, ranks = s->info.rank_count;
-    const struct plan_picture picture = {
-        .mask = s->mask,
-        .dispatch = s->dispatch,
-        .plan = s->plan,
-        .ranks_per_node = (int32_t)(width > 0 && width < ranks ? width : ranks)
-    };
+    const struct plan_picture picture = { .name = s->options->mask,
+                                          .mask = s->mask,
+                                          .dispatch = s->dispatch,
+                                          .plan = s->plan,
+                                          .ranks_per_node =
+                                              (int32_t)(width > 0 && width < ranks ? width : ranks),
+                                          .is_slowest = s->options->rank < 0 && ranks > 1 };
     char *svg;
     ffa_status rc = plan_svg(&svg, &picture, err);
 

@@ -691,10 +691,27 @@ START_TEST(bad_calls_are_refused)
 }
 END_TEST
 
-int main(void)
+static Suite *rows_suite(void)
 {
     Suite *suite = suite_create("rows");
     TCase *copy = tcase_create("copy"), *reduce = tcase_create("reduce");
+
+    tcase_set_timeout(copy, 600);
+    tcase_set_timeout(reduce, 600);
+    tcase_add_loop_test(copy, copies_are_exact, 0, 120);
+    tcase_add_test(copy, bad_calls_are_refused);
+    tcase_add_loop_test(reduce, sums_are_exact, 0, 60);
+    tcase_add_loop_test(reduce, other_types_are_exact, 0,
+                        (int)(sizeof other_types / sizeof *other_types));
+    tcase_add_test(reduce, a_reduction_in_place);
+    tcase_add_loop_test(reduce, lse_pairs_are_merged, 0, 2);
+    suite_add_tcase(suite, copy);
+    suite_add_tcase(suite, reduce);
+    return suite;
+}
+
+int main(void)
+{
     ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
     ffa_error err = { FFA_OK, 0, "" };
     int rc;
@@ -709,18 +726,7 @@ int main(void)
         ffa_close(context);
         return 1;
     }
-    tcase_set_timeout(copy, 600);
-    tcase_set_timeout(reduce, 600);
-    tcase_add_loop_test(copy, copies_are_exact, 0, 120);
-    tcase_add_test(copy, bad_calls_are_refused);
-    tcase_add_loop_test(reduce, sums_are_exact, 0, 60);
-    tcase_add_loop_test(reduce, other_types_are_exact, 0,
-                        (int)(sizeof other_types / sizeof *other_types));
-    tcase_add_test(reduce, a_reduction_in_place);
-    tcase_add_loop_test(reduce, lse_pairs_are_merged, 0, 2);
-    suite_add_tcase(suite, copy);
-    suite_add_tcase(suite, reduce);
-    rc = suite_run_here(suite);
+    rc = suite_run_here(rows_suite());
     rows_kernels_unload(&kernels);
     ffa_close(context);
     return rc;

@@ -46,6 +46,7 @@ enum {
 };
 #define COMM_POISON ((uint64_t)1 << 62)
 #define COMM_AFTER_UNKNOWN UINT64_MAX
+#define COMM_DIGEST_MASK (((uint64_t)1 << COMM_DIGEST_BITS) - 1)
 
 /* ---- the flag block: indices of its words, for a group of n ranks ---- */
 
@@ -96,23 +97,32 @@ static inline int64_t comm_block_words(int32_t n, int32_t from)
 }
 
 /* The last call of `from` on another communicator of the same ranks, before its latest one on this
- * communicator: id and number, 32 bits each. 0: there was none; COMM_AFTER_UNKNOWN. */
+ * communicator: the low 24 bits of the latest one's number over COMM_DIGEST_BITS of a digest. The
+ * digest is 0 where there was none, and COMM_DIGEST_MASK where it is not known. So this word and
+ * that of comm_block_words are told apart from those of other calls, each by itself: it does not
+ * matter whether a reader gets both of one call. */
 static inline int64_t comm_block_after(int32_t n, int32_t from)
 {
     return (int64_t)(5 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
 }
 
+/* Whom the oldest call of `from` waits for, where that takes long: a rank + 1; 0: nobody. */
+static inline int64_t comm_block_waits(int32_t n, int32_t from)
+{
+    return (int64_t)(6 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
+}
+
 /* enum comm_peer_state of `from`, as it told this rank. */
 static inline int64_t comm_block_state(int32_t n, int32_t from)
 {
-    return (int64_t)(6 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
+    return (int64_t)(7 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
 }
 
 /* Why the group broke, by `from`: an ffa_status, then text in COMM_REASON_WORDS - 1 words. Written
  * before its state becomes COMM_PEER_BROKEN. */
 static inline int64_t comm_block_reason(int32_t n, int32_t from)
 {
-    return (int64_t)(7 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + (int64_t)COMM_REASON_WORDS * from;
+    return (int64_t)(8 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + (int64_t)COMM_REASON_WORDS * from;
 }
 
 /* All of the above: what the watchdog reads. */
@@ -186,7 +196,7 @@ static inline bool comm_call_is_under_way(const struct comm_call *call)
 }
 
 struct comm_process; /* comm_peer.c: which process and device a rank is */
-struct comm_order;   /* comm_device.c: the calls of this process on communicators of one group */
+struct comm_order;   /* comm_call.c: the calls of this process on communicators of one group */
 
 struct comm_device {
     ffa_comm comm; /* the first member. comm.call: calls begun */
@@ -209,6 +219,7 @@ struct comm_device {
     struct comm_verdict *verdicts;  /* [rank_count], of the last agreement */
     uint64_t id;                    /* of the communicator, the same on all ranks */
     uint64_t group;                 /* of the ranks, the same in each communicator of them */
+    int32_t neighbour;              /* another rank of this process and device; -1: none */
     struct comm_order *order;
     uint64_t begun;  /* calls so far, a call of several rounds once. Under the lock */
     uint64_t totals; /* calls with totals so far, the same on all ranks. Only calls touch it. */
@@ -237,6 +248,7 @@ struct comm_device {
     /* Of the watchdog's thread, and of destroy after it: */
     uint64_t *seen;               /* a copy of the own block */
     uint64_t *said;               /* [rank_count]: the last state said to each rank */
+    uint64_t said_wait;           /* what the others have as comm_block_waits of this rank */
     bool has_heard;               /* a rank has said that the group is broken */
     bool has_spoilt;              /* what the calls receive was filled */
     bool is_draining;             /* `drained` was recorded since the last call was over */
@@ -264,15 +276,14 @@ static inline uint64_t *comm_device_own(const struct comm_device *comm)
  * Begin the next call on the caller's stream.
  *
  * call    receives its number, from 1; 0 on failure, and then nothing was begun.
- * stream  the caller's. The legacy default stream (NULL) will do where the process has one rank:
- *         ranks that share a stream wait for themselves. Not while it captures a graph, as every
- *         call has another number. No batch of copies goes to it: those take the fetch and reduce
- *         streams.
- * words   what the call is, the same text on all ranks in the same call: at least everything that
- *         the order and sizes of transfers depend on. The fetch stream writes a digest of it into
- *         the blocks of all peers. What is caught when: the watchdog of a rank compares the digests
- *         of a call while it is not over, every 10 ms, so ranks that wait for each other in
- *         different calls break the group at once, and the message names the rank that differs.
+ * stream  the caller's. The legacy default stream (NULL) will do where the process has one rank on
+ *         the device; else it is refused, as ranks that share a stream wait for themselves. Not
+ * while it captures a graph, as every call has another number. No batch of copies goes to it: those
+ * take the fetch and reduce streams. words   what the call is, the same text on all ranks in the
+ * same call: at least everything that the order and sizes of transfers depend on. The fetch stream
+ * writes a digest of it into the blocks of all peers. What is caught when: the watchdog of a rank
+ * compares the digests of a call while it is not over, every 10 ms, so ranks that wait for each
+ * other in different calls break the group at once, and the message names the rank that differs.
  *         Different calls that nobody waits in, and that are over on a rank before its watchdog
  *         looks, pass unseen; what must be compared before data moves is for
  *         ffa_parallel_plan_agree. Calls on two communicators of the same ranks must come in the
@@ -384,12 +395,30 @@ void comm_peer_finish(struct comm_device *comm, bool is_safe);
 /* Whether the rank's process is known to have ended. */
 bool comm_peer_is_dead(const struct comm_device *comm, int32_t rank);
 
+/* ---- comm_inspect.c: for the watchdog's thread, under the lock ---- */
+
+/* A word of the own block, as the watchdog has read it last. */
+static inline uint64_t comm_seen(const struct comm_device *comm, int64_t word)
+{
+    return comm->seen[word];
+}
+static inline bool comm_is_there(uint64_t flag, uint64_t value)
+{
+    return (int64_t)(flag - value) >= 0;
+}
+/* Break the group where it has to. */
+void comm_inspect(struct comm_device *comm);
+/* What to say in comm_block_waits. */
+uint64_t comm_inspect_wait(const struct comm_device *comm);
+
 /* ---- comm_watchdog.c ---- */
 
 /* Break the group, under the lock. */
 void comm_device_break(struct comm_device *comm, ffa_status status, const char *message);
-/* The same order of communicators in all ranks of a group: comm_device.c. Forget what this rank
- * called last, as ranks may not agree on it any more. */
+/* comm_call.c: the same order of communicators in all ranks of a group. The entry of this rank,
+ * kept until the process ends; NULL: no memory. */
+struct comm_order *comm_order_find(uint64_t group, int32_t rank);
+/* Forget what this rank called last, as ranks may not agree on it any more. */
 void comm_order_forget(const struct comm_device *comm);
 
 ffa_status comm_watchdog_start(struct comm_device *comm, ffa_error *err);

@@ -168,6 +168,20 @@ out:
     return rc;
 }
 
+/* The lowest other rank on this process's device. */
+static void find_neighbour(struct comm_device *comm)
+{
+    const struct comm_process *mine = &comm->processes[comm->comm.rank];
+
+    for (int32_t r = comm->comm.rank_count - 1; r >= 0; r--) {
+        const struct comm_process *p = &comm->processes[r];
+
+        if (p != mine && is_same_process(p, mine) &&
+            memcmp(p->uuid, mine->uuid, sizeof p->uuid) == 0)
+            comm->neighbour = r;
+    }
+}
+
 static void identify_group(struct comm_device *comm)
 {
     struct digest digest;
@@ -202,6 +216,7 @@ static ffa_status meet(struct comm_device *comm, ffa_error *err)
     if (rc == FFA_OK)
         rc = enable_peers(comm, &failure);
     FFA_TRY(comm_peer_agree(comm, rc, &failure, err));
+    find_neighbour(comm);
     identify_group(comm);
 out:
     return rc;
@@ -337,6 +352,21 @@ static void windows_take(struct comm_device *comm, int window, const struct shar
     comm->window_bytes[window][rank] = memory->bytes[rank];
 }
 
+/* The joining failed on all ranks: each unmaps what is the others' before any of them frees its
+ * own.
+ */
+static void forget_peers(struct comm_device *comm, struct shared *memories)
+{
+    for (int i = 0; i < SHARED_MAX; i++)
+        unmap_peers(comm, &memories[i]);
+    for (int32_t r = 0; r < comm->comm.rank_count; r++) {
+        comm->blocks[r] = memories[WINDOW_COUNT].at[r];
+        for (int w = 0; w < WINDOW_COUNT; w++)
+            windows_take(comm, w, &memories[w], r);
+    }
+    (void)comm_peer_agree(comm, FFA_OK, NULL, NULL);
+}
+
 ffa_status comm_peer_join(struct comm_device *comm, const int64_t bytes[WINDOW_COUNT],
                           ffa_error *err)
 {
@@ -360,6 +390,8 @@ ffa_status comm_peer_join(struct comm_device *comm, const int64_t bytes[WINDOW_C
     rc = upload_blocks(comm, &failure);
     rc = comm_peer_agree(comm, rc, &failure, err);
     comm->has_joined = rc == FFA_OK;
+    if (rc != FFA_OK && !comm->has_lost)
+        forget_peers(comm, memories);
 out:
     mem_free(memories);
     return rc;

@@ -220,9 +220,18 @@ out:
     return rc;
 }
 
+/* Beyond the time-out of the communicator, whose watchdog knows who is waited for. */
+enum { PATIENCE_MS = 10000 };
+
+static int32_t patience_ms(const struct pass_run *run)
+{
+    return (int32_t)min64(run->comm->timeout_ms + PATIENCE_MS, INT32_MAX);
+}
+
 static struct arriving_call arriving_of(const struct pass_run *run)
 {
     return (struct arriving_call){
+        .patience_ms = patience_ms(run),
         .flags = comm_device_own(run->comm) + comm_block_arrivals(run->pass->rank_count, 0),
         .value = run->call,
     };

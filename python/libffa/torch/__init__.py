@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention on PyTorch's tensors, by any mask: attention(q, k, v, mask)."""
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..mask import Mask
+from . import _ops
+from ._calls import BACKWARD, DETERMINISTIC, MAX_LOGITS, SOFTCAP
+from ._runtime import clear
+
+__all__ = ["attention", "clear", "prepare"]
+_LAYOUTS = {3: ("THD", "HTD"), 4: ("BSHD", "BHSD")}
+
+
+def _cast(q, k, v):
+    """What autocast makes of the inputs."""
+    kind = q.device.type
+    if torch.is_autocast_enabled(kind):
+        dtype = torch.get_autocast_dtype(kind)
+        if q.dtype != torch.float64:
+            return q.to(dtype), k.to(dtype), v.to(dtype)
+    return q, k, v
+
+
+def _is_heads_second(layout, dims):
+    if dims not in _LAYOUTS:
+        raise ValueError(f"q: {dims} dimensions; 3 (THD, HTD) or 4 (BSHD, BHSD) are needed")
+    if layout is None:
+        return False
+    if layout.upper() not in _LAYOUTS[dims]:
+        raise ValueError(f"layout: '{layout}', q has {dims} dimensions: {' or '.join(_LAYOUTS[dims])}")
+    return layout.upper() == _LAYOUTS[dims][1]
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None = None, softcap: float = 0.0,
+              sink: Tensor | None = None, layout: str | None = None, return_lse: bool = False,
+              return_max_logits: bool = False, deterministic: bool = False):
+    """softmax(scale * q k^T, restricted to the mask) v, differentiable by q, k, v and sink.
+
+    layout       tensors have the dimensions
+      "THD"      [tokens, heads, head_dim]: a packed batch; the one of 3 dimensions unless given
+      "BSHD"     [batch, tokens, heads, head_dim]; the one of 4 dimensions unless given
+      "BHSD"     [batch, heads, tokens, head_dim], as SDPA; "HTD" without a batch
+
+    q            [tokens_q, heads_q, head_dim], bfloat16 or float16; on the CPU float32 and float64, too
+    k            [tokens_k, heads_kv, head_dim]; heads_q is a multiple of heads_kv (MHA, GQA, MQA)
+    v            [tokens_k, heads_kv, head_dim_v]; head_dim and head_dim_v are multiples of 8 up to 256
+    mask         libffa.Mask of tokens_q x tokens_k: each sample has it; or of the whole batch, sample after sample
+    scale        of the scores; None: 1 / sqrt(head_dim)
+    softcap      > 0: scores become softcap * tanh(score / softcap)
+    sink         [heads_q] or [sinks, heads_q], at most 8: logits that join each row's softmax without a value
+    deterministic  dq, too, has the same bits in every run; also where torch.use_deterministic_algorithms is on
+
+    Returns out, of q's layout with head_dim_v; or a tuple (out, lse, max_logits) of what was asked for:
+      lse          [tokens_q, heads_q] (BSHD: [batch, tokens_q, heads_q]; BHSD: [batch, heads_q, tokens_q]), fp32 (fp64
+                   for float64): log-sum-exp of the scores, -inf for a row without keys. Differentiable
+      max_logits   [heads_q], the largest scaled score of each head, over the batch
+
+    A row without keys has out = 0. Strides are free, and memory is not copied, where the last dimension is contiguous
+    and the batch folds into the tokens ([batch][tokens] in memory) or into the heads ([batch][heads]), alike for all of
+    q, k and v; on a GPU data must be aligned to 16 bytes, too. What does not fit is copied. Under autocast q, k and v are
+    cast to its dtype.
+
+    It runs on the current stream of q's device. The first call of a kind compiles kernels (seconds, once a machine); the
+    first call with a mask plans it (about a millisecond, once a batch). Later calls only enqueue. Raises ValueError and
+    libffa.FfaError with a sentence that names the argument. Thread: any.
+    """
+    swap = _is_heads_second(layout, q.dim())
+    q, k, v = _cast(q, k, v)
+    if k.dim() != q.dim() or v.dim() != q.dim():
+        raise ValueError(f"q, k, v: {q.dim()}, {k.dim()} and {v.dim()} dimensions")
+    packed = q.dim() == 3
+    if packed:
+        q, k, v = q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0)
+    if swap:
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    if scale is None:
+        scale = 0.0
+    elif scale == 0.0:
+        raise ValueError("scale: 0")
+    needs = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or
+                                         (sink is not None and sink.requires_grad))
+    flags = (BACKWARD if needs else 0) | (SOFTCAP if softcap else 0) | (MAX_LOGITS if return_max_logits else 0)
+    if needs and (deterministic or torch.are_deterministic_algorithms_enabled()):
+        flags |= DETERMINISTIC
+    heads_first = q.stride(1) < q.stride(2)
+    out, lse, logits = _ops.run(q, k, v, sink, mask.id, float(scale), float(softcap), flags, heads_first)
+    if swap:
+        out, lse = out.transpose(1, 2), lse.transpose(1, 2)
+    if packed:
+        out, lse = out.squeeze(0), lse.squeeze(0)
+    if not (return_lse or return_max_logits):
+        return out
+    return (out,) + ((lse,) if return_lse else ()) + ((logits,) if return_max_logits else ())
+
+
+def prepare(q: Tensor, k: Tensor, v: Tensor, mask: Mask, **options) -> None:
+    """Compile, plan and upload what attention() with these arguments needs, before a CUDA graph is captured or a first step
+    is timed. Options are attention()'s. It makes the call, and drops its results."""
+    attention(q, k, v, mask, **options)

@@ -163,7 +163,9 @@ typedef struct ffa_parallel_plan_info {
     int64_t forward_bytes, backward_bytes;
     ffa_parallel_model model; /* as used, defaults filled in */
     int32_t head_dim_v;       /* likewise */
-    int32_t rounds; /* launches of a pass over GPUs, of this rank: 1, or as many as it has stages */
+    /* Launches of a pass over GPUs, of the rank with most. Above 1, all ranks' kernels are made with
+     * FFA_SPEC_STAGED. */
+    int32_t rounds;
     /* Device memory of this rank's passes over GPUs, with the heads of the model, 0 where queries
      * move: the windows, and the larger workspace, at most (ffa_parallel_pass_info has what the
      * kernels take of it), received sums of backward among it. memory_bytes: all of these;

@@ -195,9 +195,9 @@ ffa_status plan_create_rounds(ffa_plan **out, const ffa_kernels *kernels,
     for (int32_t r = 0; r < count; r++)
         out[r] = NULL;
     if (count > 1 && !kernels->is_staged) {
-        rc = error_fail(err, FFA_INVALID, 0,
-                        "a pass in %d rounds: the kernels were made without FFA_SPEC_STAGED",
-                        count);
+        rc =
+            error_fail(err, FFA_INVALID, 0,
+                       "a pass in %d rounds: the kernels were made without FFA_SPEC_STAGED", count);
         goto out;
     }
     if (count > 1 && !is_backward)

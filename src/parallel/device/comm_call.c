@@ -350,9 +350,8 @@ ffa_status comm_device_signal(struct comm_device *comm, uint64_t call, ffa_strea
 
         if (flags[i].channel == CHANNEL_ROWS_READY)
             comm->lent[WINDOW_ROWS][flags[i].rank] = call;
-        FFA_TRY(
-            batch_add(&batch, &block[word_at(n, comm->comm.rank, &flags[i])],
-                      value_of(call, &flags[i]), false, err));
+        FFA_TRY(batch_add(&batch, &block[word_at(n, comm->comm.rank, &flags[i])],
+                          value_of(call, &flags[i]), false, err));
     }
     rc = batch_flush(&batch, err);
 out:
@@ -378,7 +377,7 @@ ffa_status comm_device_reclaim(struct comm_device *comm, uint64_t call, enum com
         record->waits[r].credits[window] = comm->lent[window][r];
     pthread_mutex_unlock(&comm->lock);
     for (int32_t r = 0; r < n; r++) {
-        const struct comm_flag flag = { done[window], r, 0 };
+        const struct comm_flag flag = { .channel = done[window], .rank = r };
         const uint64_t lent = comm->lent[window][r];
 
         if (lent)

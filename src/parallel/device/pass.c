@@ -262,9 +262,9 @@ static int64_t whole_parts(int64_t bytes)
 int64_t pass_partial_bytes(const ffa_parallel_pass *pass, const ffa_kernels *kernels,
                            int32_t heads_q)
 {
-    return pass->forward.count > 1
-               ? whole_parts(pass->tokens_q * heads_q * kernels->head_dim_v * (int64_t)sizeof(float))
-               : 0;
+    return pass->forward.count > 1 ? whole_parts(pass->tokens_q * heads_q * kernels->head_dim_v *
+                                                 (int64_t)sizeof(float))
+                                   : 0;
 }
 
 /* That of the launches, which all rounds of a pass share, then totals, then fp32 rows: backward
@@ -309,8 +309,8 @@ ffa_status ffa_parallel_pass_info_get(const ffa_parallel_pass *pass, const ffa_k
     info.forward_stages = pass->forward_moves.stage_count - 1;
     info.received_rows = pass->received_rows;
     info.rounds = pass->forward.count;
-    FFA_TRY(workspace_of(&info.forward_workspace_bytes, pass, kernels, heads_q, heads_kv, false,
-                         err));
+    FFA_TRY(
+        workspace_of(&info.forward_workspace_bytes, pass, kernels, heads_q, heads_kv, false, err));
     if (pass->has_backward) {
         info.backward_stages = pass->backward_moves.stage_count - 1;
         info.sum_bytes = pass->backward_moves.window_rows * columns * (int64_t)sizeof(float);

@@ -22,7 +22,7 @@ struct ffa_parallel_pass {
     int32_t rank, rank_count;
     int64_t tokens_q, tokens_k; /* the rank's own */
     int64_t received_rows;
-    char digest[DIGEST_TEXT];   /* of the rank's plan: the same on all ranks */
+    char digest[DIGEST_TEXT]; /* of the rank's plan: the same on all ranks */
     bool has_backward;
     bool in_rounds;                      /* of all ranks */
     struct pass_plans forward, backward; /* backward: count 0 of kernels without it */

@@ -129,12 +129,11 @@ ffa_status pass_moves_build(struct pass_moves *out, const ffa_parallel_plan *pla
     }
     out->window_rows = out->own_rows;
     for (int32_t s = 1; s <= pass->stage_count; s++) {
-        out->stage_rows[s] = out->in_rounds ? out->own_rows + (s - 1) % 2 * pass->half_rows
-                                            : out->window_rows;
+        out->stage_rows[s] =
+            out->in_rounds ? out->own_rows + (s - 1) % 2 * pass->half_rows : out->window_rows;
         add_copies(out, plan, &pass->phases[s].receives, out->stage_rows[s], s);
         add_sources(out, is_known, s);
-        out->window_rows =
-            max64(out->window_rows, out->stage_rows[s] + pass->phases[s].rows);
+        out->window_rows = max64(out->window_rows, out->stage_rows[s] + pass->phases[s].rows);
     }
     if (out->round_count > 1)
         out->window_rows = out->own_rows + 2 * pass->half_rows;
@@ -423,7 +422,7 @@ ffa_status pass_sums_build(struct pass_sums *out, const ffa_parallel_plan *plan,
     own_rows = mem_array((size_t)copies, sizeof *own_rows);
     out->copy_begin = mem_array((size_t)out->step_count + 1, sizeof *out->copy_begin);
     out->segment_begin = mem_array((size_t)out->step_count + 1, sizeof *out->segment_begin);
-    if (!out->copy_begin || !out->segment_begin) {
+    if (!own_rows || !out->copy_begin || !out->segment_begin) {
         rc = error_nomem(err, "the sums of a pass");
         goto out;
     }

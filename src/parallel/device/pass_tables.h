@@ -34,7 +34,7 @@ struct pass_moves {
     int32_t *source_begin;    /* [stage_count + 1] */
     bool in_rounds;
     int32_t round_count, step_count; /* 1 and 1 where not in rounds */
-    int32_t *readers; /* ranks that fetch from this one, ascending */
+    int32_t *readers;                /* ranks that fetch from this one, ascending */
     int32_t reader_count;
 };
 

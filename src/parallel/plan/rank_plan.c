@@ -335,7 +335,7 @@ ffa_status ffa_parallel_plan_info_get(const ffa_parallel_plan *plan, ffa_paralle
     out.backward_bytes = scratch_bytes(plan, true);
     out.model = plan->opts.model;
     out.head_dim_v = plan->opts.head_dim_v;
-    out.rounds = plan->in_rounds && out.forward_stages > 0 ? out.forward_stages : 1;
+    out.rounds = plan->in_rounds ? out.steps : 1;
     out.key_bytes = plan->memory.key_bytes;
     out.sum_bytes = plan->memory.sum_bytes;
     out.received_sum_bytes = plan->memory.received_sum_bytes;

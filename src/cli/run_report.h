@@ -24,6 +24,7 @@ struct run_options {
     double scale;                 /* 0: 1 / sqrt(head_dim) */
     double softcap;               /* 0: none */
     const char *moves;            /* with --ranks: "keys", "queries" or "auto" */
+    const char *memory;           /* with --ranks: a size */
     const char *timeline, *trace; /* files */
     struct run_ranks_options ranks;
     struct run_process_options process;

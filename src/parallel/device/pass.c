@@ -144,12 +144,15 @@ static ffa_status make_buffer(ffa_parallel_pass *pass, ffa_error *err)
     return FFA_OK;
 }
 
+static int64_t copies_of(const struct pass_moves *moves)
+{
+    return moves->copy_begin ? moves->copy_begin[moves->stage_count] : 0;
+}
+
 static int64_t most_copies(const ffa_parallel_pass *pass)
 {
-    const int64_t keys = max64(pass->forward_moves.copy_begin[pass->forward_moves.stage_count],
-                               pass->backward_moves.copy_begin[pass->backward_moves.stage_count]);
-
-    return max64(keys, pass->sums.copy_count);
+    return max64(max64(copies_of(&pass->forward_moves), copies_of(&pass->backward_moves)),
+                 pass->sums.copy_count);
 }
 
 static ffa_status make_scratch(ffa_parallel_pass *pass, ffa_error *err)

@@ -389,6 +389,8 @@ static void add_facts(struct run_ranks_facts *facts, const struct run_ranks_fact
         facts->forward_stages = other->forward_stages;
     if (other->backward_stages > facts->backward_stages)
         facts->backward_stages = other->backward_stages;
+    if (other->rounds > facts->rounds)
+        facts->rounds = other->rounds;
     if (other->received_rows > facts->received_rows)
         facts->received_rows = other->received_rows;
     if (other->window_bytes > facts->window_bytes)

@@ -4,9 +4,8 @@
 # usage: ranks.sh FFA SEEDS RANKS ARGUMENTS... (with the emulator in LD_PRELOAD)
 # Passes of RANKS ranks over emulated GPUs, forward and backward, compared with the oracle, under the
 # schedules 1 to SEEDS and as many inputs. A launch that waits for keys runs beside the streams that
-# bring them, in several stages. Fails, too, where the plan has one stage only, or with --memory one round,
-# as nothing is shown then,
-# and where a timeline or a trace was not written.
+# bring them, in several stages. Fails, too, where the plan has one stage only, as nothing is shown then,
+# or, with --memory, one round, or where windows and workspace take more; and where a timeline or a trace was not written.
 set -eu
 ffa=$1
 seeds=$2
@@ -26,7 +25,12 @@ while [ "$seed" -le "$seeds" ]; do
         exit 1
     fi
     case " $* " in
-    *" --memory "*) grep -q "^  *[2-9] rounds a pass" "$log" ;;
+    *" --memory "*) # --memory BYTES --json
+        grep -q '"rounds": [2-9]' "$log"
+        bytes=$(sed -n 's/^ *"\(window\|workspace\)_bytes": \([0-9]*\),*$/\2/p' "$log" | head -2 | tr '\n' '+')
+        cap=$(echo "$*" | sed 's/.*--memory \([0-9]*\).*/\1/')
+        [ "$((${bytes}0))" -le "$cap" ]
+        ;;
     *) grep -q "^ranks    $ranks: [23] stages forward, [23] backward" "$log" ;;
     esac
     grep -q '^</svg>' "$log.svg"

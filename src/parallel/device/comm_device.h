@@ -237,9 +237,9 @@ struct comm_device {
     bool has_lost;   /* the bootstrap failed: ranks may differ in what they know of each other */
     /* Under the lock: */
     char message[sizeof(((ffa_error *)0)->message)]; /* of `broken` */
-    /* The nth call: calls[n % COMM_CALLS_MAX], or where that one is still under way, the last record,
-     * which has the newest of such calls: the oldest calls are looked after, whatever the host is
-     * ahead. */
+    /* The nth call: calls[n % COMM_CALLS_MAX], or where that one is still under way, the last
+     * record, which has the newest of such calls: the oldest calls are looked after, whatever the
+     * host is ahead. */
     struct comm_call calls[COMM_CALLS_MAX + 1];
     bool is_closed;    /* no call begins any more: the group is broken or a rank has left */
     int32_t left_rank; /* that has left; -1: none */

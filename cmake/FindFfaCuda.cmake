@@ -12,9 +12,15 @@ else()
     get_filename_component(toolkit ${FfaCuda_NVCC} REALPATH)
     get_filename_component(toolkit ${toolkit}/../.. ABSOLUTE)
   endif()
+  # A wheel's build has NVIDIA's wheels beside it; they come last.
+  set(wheels "")
+  if(SKBUILD AND Python_EXECUTABLE)
+    execute_process(COMMAND ${Python_EXECUTABLE} -c "import nvidia; print(list(nvidia.__path__)[0])"
+                    OUTPUT_VARIABLE wheels OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  endif()
   find_path(FfaCuda_INCLUDE_DIR cuda_runtime_api.h
             HINTS ${CUDAToolkit_ROOT} ENV CUDA_HOME ENV CUDA_PATH ${toolkit} /usr/local/cuda /opt/cuda
-            PATH_SUFFIXES include)
+            PATHS ${wheels}/cu13 PATH_SUFFIXES include)
 endif()
 
 if(FfaCuda_INCLUDE_DIR AND EXISTS ${FfaCuda_INCLUDE_DIR}/cuda.h)

@@ -140,6 +140,27 @@ setup_cuda() {
   Wheels:  pip install nvidia-cuda-runtime nvidia-cuda-nvrtc (from https://pypi.org), which needs a network"
 }
 
+# setup_python: a virtual environment with what the Python package's tests need, in build/python. Without it they are
+# skipped, so that nothing here fails. FFA_SETUP_TORCH=none: fetch nothing.
+setup_python() {
+    venv=$PWD/build/python
+    if [ -f "$venv/complete" ] || [ "${FFA_SETUP_TORCH:-auto}" = none ]; then return 0; fi
+    say "fetching PyTorch for the tests of the Python package into $venv"
+    rm -rf "$venv"
+    mkdir -p build
+    fetch="$venv/bin/python -m pip install --quiet --disable-pip-version-check --retries 1"
+    # The build for CPUs is a tenth of the size, but is no use to a GPU.
+    if python3 -m venv "$venv" 2> /dev/null && {
+        { [ ! -e /dev/nvidiactl ] && $fetch --index-url https://download.pytorch.org/whl/cpu torch 2> /dev/null; } ||
+            $fetch torch >&2
+    } && $fetch numpy pytest transformers scikit-build-core >&2; then
+        : > "$venv/complete"
+    else
+        rm -rf "$venv"
+        say "it could not be fetched: the tests of the Python package are skipped"
+    fi
+}
+
 # How many compilers run at the same time.
 jobs=$(getconf _NPROCESSORS_ONLN 2> /dev/null || echo 2)
 

@@ -10,9 +10,10 @@ The core needs no framework. `python -m libffa doctor` says what is found on thi
 from ._library import include_dir, library_path, version
 from .errors import (BugError, CacheError, CommunicatorError, CompileError, DeadlineError, FfaError, FileError, GpuError,
                      InvalidError, NotFoundError, OutOfMemoryError, UnsupportedError)
+from ._warm import WarmReport, warm
 from .mask import Mask
 
 __version__ = version()
 __all__ = ["BugError", "CacheError", "CommunicatorError", "CompileError", "DeadlineError", "FfaError", "FileError",
-           "GpuError", "InvalidError", "Mask", "NotFoundError", "OutOfMemoryError", "UnsupportedError", "include_dir",
-           "library_path", "version"]
+           "GpuError", "InvalidError", "Mask", "NotFoundError", "OutOfMemoryError", "UnsupportedError", "WarmReport",
+           "include_dir", "library_path", "version", "warm"]

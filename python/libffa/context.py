@@ -51,9 +51,9 @@ class Environment:
         self._kept.append(C.create_string_buffer(value))
         return C.addressof(self._kept[-1])
 
-    def __del__(self):
+    def __del__(self, destroy=lib.ffa_environment_destroy):
         if getattr(self, "_handle", None):
-            lib.ffa_environment_destroy(self._handle)
+            destroy(self._handle)
 
 
 def options() -> tuple[_abi.ffa_context_opts, list]:
@@ -93,10 +93,14 @@ class Context:
         call("ffa_context_stats_get", self.handle, C.byref(stats))
         return {name: getattr(stats, name) for name, _ in stats._fields_ if name not in ("struct_size", "pad_")}
 
-    def __del__(self):
-        if getattr(self, "handle", None):
-            lib.ffa_close(self.handle)
-            self.handle = None
+    def close(self) -> None:
+        """Close it now; nothing that was made from it may be left. It waits for compiles that are under way."""
+        self.__del__()
+
+    def __del__(self, close=lib.ffa_close):
+        handle, self.handle = getattr(self, "handle", None), None
+        if handle:
+            close(handle)
 
 
 _shared: dict[int, Context] = {}

@@ -42,8 +42,15 @@ class _Registry:
             self.last.move_to_end(number)
             self.alive.setdefault(number, mask)
             while len(self.last) > self.MASKS:
-                old, dropped = self.last.popitem(last=False)
+                _, dropped = self.last.popitem(last=False)
                 self.numbers.pop(dropped.digest, None)
+            return number
+
+    def add_weakly(self, mask) -> int:
+        """A number of its own for what stands for a mask; it is its owner's care that it lives."""
+        with self.lock:
+            number = next(self.next)
+            self.alive[number] = mask
             return number
 
     def get(self, number: int) -> Mask:
@@ -306,10 +313,9 @@ class Mask:
     def __reduce__(self):
         return _unpickle, (self.seqlen_q, self.seqlen_k, tuple(self._slice_bytes(h) for h in range(self.heads)))
 
-    def __del__(self):
+    def __del__(self, destroy=lib.ffa_mask_destroy):  # an argument: at exit the module's names are gone
         if getattr(self, "_handle", None):
-            lib.ffa_mask_destroy(self._handle)
-            self._handle = None
+            destroy(self._handle)
 
 
 def _unpickle(seqlen_q, seqlen_k, lists):

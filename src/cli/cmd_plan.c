@@ -5,6 +5,7 @@
  * is done. All times are modelled.
  */
 #include "cli/amount.h"
+#include "cli/calibration_file.h"
 #include "cli/cli.h"
 #include "cli/file.h"
 #include "cli/fits.h"
@@ -24,7 +25,7 @@ static const char *const key_modes[] = { "with-queries", "replicated", "dispatch
 static const char *const move_modes[] = { "keys", "queries", "auto", NULL };
 
 struct plan_options {
-    const char *mask, *svg, *heads, *algorithm, *keys, *moves, *memory;
+    const char *mask, *svg, *heads, *algorithm, *keys, *moves, *memory, *calibration;
     int64_t ranks, width, rank, chunk, stages, buffers, head_dim, head_dim_v;
 };
 
@@ -56,24 +57,19 @@ static int read_word(const struct cli *cli, const char *name, const char *text,
     return cli_fail_text(cli, FFA_INVALID, "--%s is '%s', not one of %s", name, text, all);
 }
 
-/* "64:8", or "8": as many kv heads. */
 static int read_heads(const struct cli *cli, const char *text, ffa_parallel_model *model)
 {
-    char *end;
-    long q, kv;
+    int32_t q, kv;
 
     if (!text)
         return CLI_PARSE_GO;
-    q = kv = strtol(text, &end, 10);
-    if (*end == ':')
-        kv = strtol(end + 1, &end, 10);
-    if (*end || q < 1 || q > HEADS_MAX || kv < 1 || kv > q || q % kv != 0)
+    if (!cli_heads(text, &q, &kv) || q < 1 || q > HEADS_MAX || kv < 1 || kv > q || q % kv != 0)
         return cli_fail_text(cli, FFA_INVALID,
                              "--heads is '%s', not HQ:HK in [1, %d], such as 64:8 (query heads, a "
                              "multiple of the kv heads)",
                              text, HEADS_MAX);
-    model->heads_q = (int32_t)q;
-    model->heads_kv = (int32_t)kv;
+    model->heads_q = q;
+    model->heads_kv = kv;
     return CLI_PARSE_GO;
 }
 
@@ -115,6 +111,22 @@ static int read_options(const struct cli *cli, const struct plan_options *option
                              "--memory is '%s', not a size such as 500000, 512M or 4G",
                              options->memory);
     return status;
+}
+
+static int read_calibration(const struct cli *cli, const struct plan_options *options,
+                            const ffa_mask *mask, ffa_parallel_plan_opts *plan)
+{
+    struct calibration calibration = { .links = NULL };
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_status rc = FFA_OK;
+
+    if (options->calibration)
+        rc = calibration_read(&calibration, options->calibration, &err);
+    if (rc == FFA_OK)
+        rc = calibration_apply(&calibration, &plan->model, plan->head_dim_v,
+                               ffa_mask_seqlen_k(mask), options->ranks, options->chunk, &err);
+    calibration_finish(&calibration);
+    return rc == FFA_OK ? CLI_PARSE_GO : cli_fail(cli, &err);
 }
 
 /* ---- the work ---- */
@@ -421,7 +433,8 @@ int cmd_plan(struct cli *cli)
         { "head-dim", CLI_INT, &o.head_dim, "D", "their size, a multiple of 8; 128", 8, 256 },
         { "head-dim-v", CLI_INT, &o.head_dim_v, "D", "of v and the output; as --head-dim", 8, 256 },
         { "algorithm", CLI_TEXT, &o.algorithm, "NAME",
-          "affinity, min-heap, sequential, zigzag, exact, or best: of the first two, by the model",
+          "affinity, min-heap, sequential, zigzag, exact, or best: affinity, min-heap or zigzag, "
+          "by the model",
           0, 0 },
         { "chunk", CLI_INT, &o.chunk, "TOKENS", "tokens of a chunk, at most", 1, INT32_MAX },
         { "stages", CLI_INT, &o.stages, "N", "stages that receive; as many as is best unless given",
@@ -431,6 +444,8 @@ int cmd_plan(struct cli *cli)
           "memory of a rank's windows and workspace, at most: 4G; passes then have rounds", 0, 0 },
         { "keys", CLI_TEXT, &o.keys, "MODE", "with-queries, replicated or dispatched", 0, 0 },
         { "moves", CLI_TEXT, &o.moves, "MODE", "what travels: keys, queries or auto", 0, 0 },
+        { "calibration", CLI_TEXT, &o.calibration, "FILE",
+          "rates of the model, as bench_parallel --calibrate measured them", 0, 0 },
     };
     int status = cli_parse(cli, options, CLI_COUNT(options), 0, 0);
 
@@ -444,6 +459,8 @@ int cmd_plan(struct cli *cli)
         status = cli_fail(cli, &err);
     if (status == CLI_PARSE_GO)
         status = read_options(cli, &o, s.mask, &dispatch_opts, &plan_opts);
+    if (status == CLI_PARSE_GO)
+        status = read_calibration(cli, &o, s.mask, &plan_opts);
     if (status == CLI_PARSE_GO)
         status =
             chunks_fit(&s, &err) == FFA_OK && make(&s, &dispatch_opts, &plan_opts, &err) == FFA_OK

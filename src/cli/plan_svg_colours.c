@@ -32,8 +32,8 @@ const char *plan_svg_rank_colour(int32_t rank, int32_t ranks_a_colour, int32_t p
 {
     static const char *const colours[RANK_COLOURS] = { "#d1342f", "#f4b63f", "#2e8b3d", "#f08fb2",
                                                        "#8c5a2b", "#a8cf45", "#c2187a", "#f5793a",
-                                                       "#0f6b4c", "#e8d94a", "#7d1128", "#7fd6a0",
-                                                       "#b39a6b", "#556b1f", "#f7b2a0", "#e06fd0" };
+                                                       "#0f6b4c", "#eaf04a", "#7d1128", "#7fd6a0",
+                                                       "#b39a6b", "#556b1f", "#fbc9bd", "#e06fd0" };
 
     if (ranks_a_colour > 1 && rank == plan_rank)
         return plan_rank_colour;

@@ -6,16 +6,18 @@
 #include "cli/plan_svg.h"
 
 #include <stdio.h>
+#include <string.h>
 
 enum {
-    FEW_RANKS = 16, /* up to which every bar is numbered */
-    NARROW = 18     /* pixels: a block too narrow for its number */
+    FEW_RANKS = 16,  /* up to which every bar is numbered */
+    NARROW = 18,     /* pixels: a block too narrow for its number, */
+    NARROW_WORD = 34 /* and for "own" */
 };
 
 /* ---- bars ---- */
 
 struct bars {
-    const char *title, *legend;
+    const char *title;
     int64_t y;           /* of the upper edge */
     int64_t width, each; /* of all; neighbours that share a colour */
     int64_t most, mean;
@@ -112,7 +114,9 @@ static void draw_bars(struct svg *out, const struct plan_picture *picture,
             (long long)(bottom - svg_share(bars->mean, bars->most, PLAN_SVG_BARS) / 100),
             (long long)bars->width);
     name_height(number, bars, bars->mean);
-    (void)snprintf(label, sizeof label, "%sdashed: mean, %s", bars->legend, number);
+    (void)snprintf(label, sizeof label,
+                   bars->unit ? "computing (dashed: mean, %s), grey: waiting" : "dashed: mean, %s",
+                   number);
     svg_add_label(out, "s", PLAN_SVG_BARS_LEFT, bars->y - 8, label);
     name_height(number, bars, bars->most);
     (void)snprintf(label, sizeof label, "highest %s", number);
@@ -122,12 +126,8 @@ static void draw_bars(struct svg *out, const struct plan_picture *picture,
 void plan_svg_bars(struct svg *out, const struct plan_picture *picture,
                    const ffa_parallel_plan_info *info, const struct svg_unit *unit)
 {
-    struct bars time = { .title = "Time of each rank",
-                         .legend = "both passes; grey: waiting; ",
-                         .y = PLAN_SVG_TOP,
-                         .unit = unit };
-    struct bars rows = { .title = "Rows that each receives",
-                         .legend = "",
+    struct bars time = { .title = "Time of both passes", .y = PLAN_SVG_TOP, .unit = unit };
+    struct bars rows = { .title = "Rows received",
                          .y = PLAN_SVG_TOP + PLAN_SVG_SIDE - PLAN_SVG_BARS };
 
     draw_bars(out, picture, info, &time);
@@ -145,7 +145,7 @@ static void add_block(struct svg *out, const char *colour, int64_t x, int64_t y,
     svg_add_px(out, width > 50 ? width : 50);
     svg_add(out, "\" height=\"%d\" fill=\"%s\" stroke=\"#fff\" stroke-width=\".6\"/>\n",
             PLAN_SVG_LANE - 3, colour);
-    if (width >= NARROW * 100)
+    if (width >= (strlen(name) > 2 ? NARROW_WORD : NARROW) * 100)
         svg_add_label(out, "w", (x + width / 2) / 100, y + 13, name);
 }
 

@@ -5,7 +5,7 @@
 # The autograd function of examples/autograd.py, with a Python that has PyTorch.
 set -eu
 python=
-for name in "${PYTHON:-python3}" /usr/bin/python3; do
+for name in "${PYTHON:-python3}" "$2/build/python/bin/python" /usr/bin/python3; do
     if "$name" -c 'import torch' 2> /dev/null; then
         python=$name
         break

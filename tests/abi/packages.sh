@@ -55,7 +55,7 @@ for file in share/zsh/vendor-completions/_ffa share/doc/libffa-dev/copyright; do
 done
 
 version=$(dpkg-deb -f packed/libffa-dev_*.deb Version)
-library=$(dpkg-deb -f packed/libffa0*.deb Package)
+library=$(dpkg-deb -f packed/libffa[0-9]*.deb Package)
 for package in libffa-dev libffa-tools; do
     needs=$(dpkg-deb -f packed/${package}_*.deb Depends)
     case $needs in
@@ -70,13 +70,13 @@ if command -v lintian > /dev/null 2>&1; then
     suppressed=
     [ -d debian/usr/lib/pkgconfig ] && suppressed='--suppress-tags pkg-config-unavailable-for-cross-compilation'
     # shellcheck disable=SC2086 # words
-    quietly lintian --allow-root --fail-on error,warning $suppressed packed/*.deb
+    quietly lintian --allow-root --profile debian --fail-on error,warning $suppressed packed/*.deb
     cat log
 else
     echo "lintian is not there"
 fi
 
-if git -C "$source" rev-parse --verify -q HEAD > /dev/null 2>&1; then
+if [ -e "$source/.git" ] && git -C "$source" rev-parse --verify -q HEAD > /dev/null 2>&1; then
     quietly cpack --config "$build/CPackSourceConfig.cmake" -B "$work/sources"
     tar -xzf sources/libffa-*.tar.gz -C "$work"
     commit=$(git -C "$source" rev-parse HEAD)

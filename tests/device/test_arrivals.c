@@ -7,7 +7,7 @@
  * Exit 77 where there is no GPU.
  *
  * The key window is full of NaN where keys have not arrived, so that what is read early is seen.
- * CK_RUN_CASE=quick|dims runs a part; FFA_TEST_STORE=PATH is a store for the kernels, and
+ * CK_RUN_CASE=one|quick|dims runs a part; FFA_TEST_STORE=PATH is a store for the kernels, and
  * FFA_TEST_TEMPLATES=FOLDER has other templates than the library's.
  */
 #include "attention/arguments.h"
@@ -892,6 +892,14 @@ START_TEST(sums_are_complete_when_they_depart)
 }
 END_TEST
 
+/* What sees mutants of the kernels (tests/emulator/mutants.sh): one spec, stages inside of tiles.
+ */
+START_TEST(keys_arrive_in_one_case)
+{
+    check_case(&quick_cases[3]);
+}
+END_TEST
+
 /* Rows attend nothing; nobody departs. */
 START_TEST(no_keys_at_all)
 {
@@ -955,6 +963,7 @@ int main(void)
 {
     Suite *suite = suite_create("arrivals");
     TCase *quick = tcase_create("quick"), *dims = tcase_create("dims");
+    TCase *one = tcase_create("one");
     ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
 
     opts.cache_path = getenv("FFA_TEST_STORE");
@@ -972,6 +981,9 @@ int main(void)
     tcase_add_test(quick, calls_and_plans_that_do_not_match);
     tcase_add_loop_test(dims, keys_arrive_at_other_widths, 0,
                         sizeof dims_cases / sizeof *dims_cases);
+    tcase_set_timeout(one, 600);
+    tcase_add_test(one, keys_arrive_in_one_case);
+    suite_add_tcase(suite, one);
     suite_add_tcase(suite, quick);
     suite_add_tcase(suite, dims);
     return suite_run_here(suite);

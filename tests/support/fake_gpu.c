@@ -38,6 +38,12 @@ int gpu_device_ordinal(const struct gpu_device *device)
     return device->ordinal;
 }
 
+int gpu_device_sm_count(const struct gpu_device *device)
+{
+    (void)device;
+    return 132;
+}
+
 /* ---- memory ---- */
 
 /* Of shared memory: how often each page is mapped as the first one of an allocation. */
@@ -495,11 +501,18 @@ ffa_status gpu_device_identity(const struct gpu_device *device, unsigned char uu
                                  : FFA_OK;
 }
 
+static atomic_bool is_apart;
+
+void fake_gpu_apart(bool is_so)
+{
+    atomic_store(&is_apart, is_so);
+}
+
 ffa_status gpu_peer_enable(struct gpu_device *device, int other, ffa_error *err)
 {
     (void)device;
     (void)other;
-    return fault_here(FAULT_GPU)
+    return atomic_load(&is_apart) || fault_here(FAULT_GPU)
                ? error_fail(err, FFA_UNSUPPORTED, 1, "no access to device %d", other)
                : FFA_OK;
 }

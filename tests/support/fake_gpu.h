@@ -16,6 +16,9 @@ struct gpu_device *fake_gpu(int ordinal);
  * addresses; `process`, 0 to 7: which share of them. Called once, and again in each child. */
 void fake_gpu_share(int process);
 
+/* Whether devices do not reach each other's memory; they do, unless this says otherwise. */
+void fake_gpu_apart(bool is_so);
+
 /* What a launch would be: `work` runs in the order of the stream. */
 void fake_gpu_launch(ffa_stream stream, void (*work)(void *user), void *user);
 

@@ -8,33 +8,22 @@ from torch import Tensor
 from ..mask import Mask
 from . import _ops
 from ._calls import BACKWARD, DETERMINISTIC, MAX_LOGITS, SOFTCAP
+from ._graph_mask import GraphMask
+from ._layout import layout_of
 from ._runtime import clear
 
-__all__ = ["attention", "clear", "prepare"]
-_LAYOUTS = {3: ("THD", "HTD"), 4: ("BSHD", "BHSD")}
+__all__ = ["GraphMask", "attention", "clear", "prepare"]
 
 
 def _cast(q, k, v):
     """What autocast makes of the inputs."""
-    kind = q.device.type
-    if torch.is_autocast_enabled(kind):
-        dtype = torch.get_autocast_dtype(kind)
-        if q.dtype != torch.float64:
-            return q.to(dtype), k.to(dtype), v.to(dtype)
-    return q, k, v
+    if q.dtype == torch.float64:
+        return q, k, v
+    dtype = torch.get_autocast_dtype(q.device.type)
+    return q.to(dtype), k.to(dtype), v.to(dtype)
 
 
-def _is_heads_second(layout, dims):
-    if dims not in _LAYOUTS:
-        raise ValueError(f"q: {dims} dimensions; 3 (THD, HTD) or 4 (BSHD, BHSD) are needed")
-    if layout is None:
-        return False
-    if layout.upper() not in _LAYOUTS[dims]:
-        raise ValueError(f"layout: '{layout}', q has {dims} dimensions: {' or '.join(_LAYOUTS[dims])}")
-    return layout.upper() == _LAYOUTS[dims][1]
-
-
-def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None = None, softcap: float = 0.0,
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask | GraphMask, *, scale: float | None = None, softcap: float = 0.0,
               sink: Tensor | None = None, layout: str | None = None, return_lse: bool = False,
               return_max_logits: bool = False, deterministic: bool = False):
     """softmax(scale * q k^T, restricted to the mask) v, differentiable by q, k, v and sink.
@@ -67,15 +56,11 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | Non
     first call with a mask plans it (about a millisecond, once a batch). Later calls only enqueue. Raises ValueError and
     libffa.FfaError with a sentence that names the argument. Thread: any.
     """
-    swap = _is_heads_second(layout, q.dim())
-    q, k, v = _cast(q, k, v)
-    if k.dim() != q.dim() or v.dim() != q.dim():
-        raise ValueError(f"q, k, v: {q.dim()}, {k.dim()} and {v.dim()} dimensions")
-    packed = q.dim() == 3
-    if packed:
-        q, k, v = q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0)
-    if swap:
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    dims = q.dim()
+    if k.dim() != dims or v.dim() != dims:
+        raise ValueError(f"q, k, v: {dims}, {k.dim()} and {v.dim()} dimensions")
+    if torch.is_autocast_enabled(q.device.type):
+        q, k, v = _cast(q, k, v)
     if scale is None:
         scale = 0.0
     elif scale == 0.0:
@@ -85,18 +70,21 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | Non
     flags = (BACKWARD if needs else 0) | (SOFTCAP if softcap else 0) | (MAX_LOGITS if return_max_logits else 0)
     if needs and (deterministic or torch.are_deterministic_algorithms_enabled()):
         flags |= DETERMINISTIC
-    heads_first = q.stride(1) < q.stride(2)
-    out, lse, logits = _ops.run(q, k, v, sink, mask.id, float(scale), float(softcap), flags, heads_first)
-    if swap:
-        out, lse = out.transpose(1, 2), lse.transpose(1, 2)
-    if packed:
-        out, lse = out.squeeze(0), lse.squeeze(0)
+    out, lse, logits = _ops.run(q, k, v, sink, mask.id, float(scale), float(softcap), flags, layout_of(layout, dims))
     if not (return_lse or return_max_logits):
         return out
     return (out,) + ((lse,) if return_lse else ()) + ((logits,) if return_max_logits else ())
 
 
-def prepare(q: Tensor, k: Tensor, v: Tensor, mask: Mask, **options) -> None:
+def prepare(q: Tensor, k: Tensor, v: Tensor, mask: Mask | GraphMask, **options) -> None:
     """Compile, plan and upload what attention() with these arguments needs, before a CUDA graph is captured or a first step
     is timed. Options are attention()'s. It makes the call, and drops its results."""
     attention(q, k, v, mask, **options)
+
+
+def __getattr__(name):  # what needs torch.distributed, when it is asked for
+    if name in ("ContextParallel", "Ulysses"):
+        from . import parallel, ulysses
+
+        return {"ContextParallel": parallel.ContextParallel, "Ulysses": ulysses.Ulysses}[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

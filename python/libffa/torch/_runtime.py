@@ -41,7 +41,7 @@ def stream_of(number: int) -> int:
 
 def is_capturing(number: int) -> bool:
     """Whether the current stream is being captured into a CUDA graph."""
-    return number != CPU and torch.cuda.is_current_stream_capturing()
+    return number != CPU and torch._C._cuda_isCurrentStreamCapturing()
 
 
 class Spec(NamedTuple):
@@ -66,22 +66,22 @@ class Kernels:
         self.spec = spec
         self.handle = made("ffa_kernels_create", self.context.handle, C.byref(options))
 
-    def __del__(self):
+    def __del__(self, destroy=lib.ffa_kernels_destroy):
         if getattr(self, "handle", None):
-            lib.ffa_kernels_destroy(self.handle)
+            destroy(self.handle)
 
 
 class Plan:
-    """An ffa_plan for some kernels, and its image on their device.
+    """An ffa_plan for some kernels, and its image on their device; device None: no image.
 
     workspace           bytes of a forward call
     backward_workspace  bytes of a backward call
     """
 
-    def __init__(self, kernels: Kernels, mask: Mask, device: torch.device):
+    def __init__(self, kernels: Kernels, mask: Mask, device: torch.device | None, capacity: int = 0):
         spec = kernels.spec
         self.kernels, self.number = kernels, spec.device
-        self.handle = made("ffa_plan_create", kernels.handle, mask.handle)
+        self.handle = self._made(mask, struct(_abi.ffa_plan_opts, capacity_bytes=capacity))
         bytes_ = C.c_int64()
         call("ffa_workspace_bytes", kernels.handle, self.handle, C.byref(bytes_))
         self.workspace = bytes_.value
@@ -90,8 +90,12 @@ class Plan:
             call("ffa_backward_workspace_bytes", kernels.handle, self.handle, spec.heads_q, spec.heads_kv, C.byref(bytes_))
             self.backward_workspace = bytes_.value
         self.image, self.event, self.streams = None, None, set()
-        if spec.device != CPU:
-            self.upload(device)
+        if spec.device != CPU and device is not None:
+            self.image = torch.empty(self.info().upload_bytes, dtype=torch.uint8, device=device)
+            self.upload()
+
+    def _made(self, mask, options):
+        return made("ffa_plan_create_with", self.kernels.handle, mask.handle, C.byref(options))
 
     def info(self) -> _abi.ffa_plan_info:
         """What was chosen for the mask."""
@@ -99,17 +103,28 @@ class Plan:
         call("ffa_plan_info_get", self.handle, C.byref(info))
         return info
 
-    def upload(self, device):
+    def upload(self):
+        """Enqueue the copy of the image on the current stream; calls on others wait for it."""
         if is_capturing(self.number):
             raise RuntimeError("this mask has no plan for these shapes yet, and a CUDA graph is being captured: call "
                                "libffa.torch.prepare(), or attention() once, before the capture")
         stream = stream_of(self.number)
-        self.image = torch.empty(self.info().upload_bytes, dtype=torch.uint8, device=device)
         call("ffa_plan_upload", self.handle, self.kernels.handle, self.image.data_ptr(), stream)
-        self.streams.add(stream)
+        self.streams = {stream}
         if self.image.is_cuda:
             self.event = torch.cuda.Event()
-            self.event.record()
+            self.event.record(torch.cuda.current_stream(self.image.device))
+
+    def like(self, mask: Mask) -> C.c_void_p:
+        """An ffa_plan of another mask that a graph can be replayed with (ffa_plan_opts.like)."""
+        return self._made(mask, struct(_abi.ffa_plan_opts, like=self.handle))
+
+    def replace(self, handle: C.c_void_p):
+        """Take a plan of like() in place of this one."""
+        old, self.handle = self.handle, handle
+        lib.ffa_plan_destroy(old)
+        if self.image is not None:
+            self.upload()
 
     def used_by(self, stream: int):
         """Before a call on a stream other than that of the upload."""
@@ -121,9 +136,9 @@ class Plan:
             self.image.record_stream(torch.cuda.current_stream(self.image.device))
         self.streams.add(stream)
 
-    def __del__(self):
+    def __del__(self, destroy=lib.ffa_plan_destroy):
         if getattr(self, "handle", None):
-            lib.ffa_plan_destroy(self.handle)
+            destroy(self.handle)
 
 
 _captured: set[Plan] = set()
@@ -148,6 +163,8 @@ class Cache:
         """The plan of a mask that is repeated over the samples of a batch, as tokens or as heads."""
         key = spec, mask.digest, repeat
         with self.lock:
+            if not isinstance(mask, Mask):  # a GraphMask
+                return mask.plan_of(self.kernels_of(spec), repeat, device)
             plan = self.plans.get(key)
             if plan is None:
                 plan = self.plans[key] = Plan(self.kernels_of(spec), repeated(mask, *repeat), device)

@@ -177,21 +177,19 @@ static struct comm_call *record_begin(struct comm_device *comm, int32_t rounds, 
     record->spoil_count = 0;
     text_copy(record->words, "%s", words);
     memset(record->waits, 0, (size_t)comm->comm.rank_count * sizeof *record->waits);
+    for (int32_t r = 0; r < comm->comm.rank_count; r++)
+        record->waits[r].hello = comm->exchange && r != comm->comm.rank;
     return record;
 }
 
-/* Both of our streams wait for the caller's; then the fetch stream says what the call is. */
-static ffa_status enqueue_begin(struct comm_device *comm, const struct comm_call *record,
-                                ffa_stream stream, ffa_error *err)
+/* Into the blocks of all peers. */
+static ffa_status tell_words(struct comm_device *comm, const struct comm_call *record,
+                             ffa_error *err)
 {
     const int32_t n = comm->comm.rank_count, own = comm->comm.rank;
     struct batch batch = { .comm = comm, .stream = gpu_stream_handle(comm->fetch) };
     ffa_status rc;
 
-    FFA_TRY(gpu_event_wait(comm->last, stream, err)); /* of another stream, it may be */
-    FFA_TRY(gpu_event_record(record->begin, stream, err));
-    FFA_TRY(gpu_event_wait(record->begin, gpu_stream_handle(comm->fetch), err));
-    FFA_TRY(gpu_event_wait(record->begin, gpu_stream_handle(comm->reduce), err));
     for (int32_t r = 0; r < n; r++) {
         if (r == own)
             continue;
@@ -201,6 +199,21 @@ static ffa_status enqueue_begin(struct comm_device *comm, const struct comm_call
                           err));
     }
     rc = batch_flush(&batch, err);
+out:
+    return rc;
+}
+
+/* Both of our streams wait for the caller's; then the fetch stream says what the call is. */
+static ffa_status enqueue_begin(struct comm_device *comm, const struct comm_call *record,
+                                ffa_stream stream, ffa_error *err)
+{
+    ffa_status rc;
+
+    FFA_TRY(gpu_event_wait(comm->last, stream, err)); /* of another stream, it may be */
+    FFA_TRY(gpu_event_record(record->begin, stream, err));
+    FFA_TRY(gpu_event_wait(record->begin, gpu_stream_handle(comm->fetch), err));
+    FFA_TRY(gpu_event_wait(record->begin, gpu_stream_handle(comm->reduce), err));
+    rc = comm->exchange ? comm_exchange_hello(comm, record, err) : tell_words(comm, record, err);
 out:
     return rc;
 }

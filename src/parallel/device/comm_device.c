@@ -13,6 +13,7 @@
 #include <time.h>
 
 enum { TIMEOUT_MS = 60000 };
+enum { CTAS_MAX = 64 }; /* that NCCL takes */
 #define TIMEOUT_MS_MAX ((int64_t)1 << 40)
 #define WINDOW_BYTES_MAX ((int64_t)1 << 46)
 
@@ -52,6 +53,7 @@ static struct comm_device *device_of(ffa_comm *comm)
 
 static void device_free_all(struct comm_device *comm, bool is_safe)
 {
+    is_safe = comm_exchange_finish(comm) && is_safe;
     comm_peer_finish(comm, is_safe);
     for (int32_t i = 0; i <= COMM_CALLS_MAX; i++) {
         gpu_event_destroy(comm->calls[i].begin);
@@ -73,6 +75,8 @@ static void device_free_all(struct comm_device *comm, bool is_safe)
     mem_free(comm->seen);
     mem_free(comm->said);
     mem_free(comm->verdicts);
+    comm_bootstrap_finish(comm->bootstrap);
+    mem_free(comm->nccl_path);
     mem_free(comm);
 }
 
@@ -149,6 +153,14 @@ struct comm_device *comm_device_of(ffa_comm *comm)
     return comm && comm->ops == &device_ops ? device_of(comm) : NULL;
 }
 
+ffa_transport ffa_comm_transport(const ffa_comm *comm)
+{
+    if (!comm || comm->ops != &device_ops)
+        return FFA_TRANSPORT_AUTO;
+    return ((const struct comm_device *)(const void *)comm)->exchange ? FFA_TRANSPORT_EXCHANGE
+                                                                      : FFA_TRANSPORT_PULL;
+}
+
 /* ---- creation ---- */
 
 static ffa_status resolve(ffa_peer_opts *out, ffa_context *context, const ffa_peer_opts *opts,
@@ -165,6 +177,8 @@ static ffa_status resolve(ffa_peer_opts *out, ffa_context *context, const ffa_pe
         { "key_bytes", out->key_bytes, 0, WINDOW_BYTES_MAX },
         { "sum_bytes", out->sum_bytes, 0, WINDOW_BYTES_MAX },
         { "timeout_ms", out->timeout_ms, 1, TIMEOUT_MS_MAX },
+        { "transport", out->transport, FFA_TRANSPORT_AUTO, FFA_TRANSPORT_EXCHANGE },
+        { "max_ctas", out->max_ctas, 0, CTAS_MAX },
     };
     FFA_TRY(check_bounded(fields, sizeof fields / sizeof *fields, err));
     if (!out->allgather)
@@ -264,42 +278,67 @@ static struct comm_device *device_new(ffa_context *context, const ffa_peer_opts 
     comm->allgather = opts->allgather;
     comm->user = opts->user;
     comm->timeout_ms = opts->timeout_ms;
+    comm->transport = opts->transport;
+    comm->max_ctas = opts->max_ctas;
+    comm->is_mapped = true;
     comm->left_rank = -1;
     comm->neighbour = -1;
     atomic_init(&comm->broken, FFA_OK);
     return comm;
 }
 
-ffa_status ffa_comm_create_peer(ffa_comm **out, ffa_context *context, const ffa_peer_opts *opts,
-                                ffa_error *err)
+/* What needs other ranks. */
+static ffa_status join(struct comm_device *comm, const ffa_peer_opts *opts, ffa_error *err)
 {
     ffa_error failure = { FFA_OK, 0, "" };
+    ffa_status rc = make_own(comm, &failure);
+
+    if (rc == FFA_OK && opts->nccl_path && !(comm->nccl_path = mem_strdup(opts->nccl_path)))
+        rc = error_nomem(&failure, "a communicator");
+    FFA_TRY(comm_peer_agree(comm, rc, &failure, err));
+    FFA_TRY(comm_peer_join(comm, (const int64_t[]){ opts->key_bytes, opts->sum_bytes }, err));
+    if (comm_peer_exchanges(comm))
+        FFA_TRY(comm_exchange_create(comm, err));
+    comm->order = comm_order_find(comm->group, comm->comm.rank);
+    rc = comm->order ? FFA_OK : error_nomem(&failure, "a communicator");
+    if (rc == FFA_OK)
+        rc = comm_watchdog_start(comm, &failure);
+    rc = comm_peer_agree(comm, rc, &failure, err);
+out:
+    return rc;
+}
+
+ffa_status comm_device_create(ffa_comm **out, ffa_context *context, const ffa_peer_opts *opts,
+                              struct comm_bootstrap *bootstrap, ffa_error *err)
+{
     struct comm_device *comm = NULL;
     ffa_peer_opts resolved;
     ffa_status rc;
 
-    *out = NULL;
     FFA_TRY(resolve(&resolved, context, opts, err));
     comm = device_new(context, &resolved);
     if (!comm) {
         rc = error_nomem(err, "a communicator");
         goto out;
     }
-    rc = make_own(comm, &failure);
-    FFA_TRY(comm_peer_agree(comm, rc, &failure, err));
-    FFA_TRY(comm_peer_join(comm, (const int64_t[]){ resolved.key_bytes, resolved.sum_bytes }, err));
-    comm->order = comm_order_find(comm->group, comm->comm.rank);
-    rc = comm->order ? FFA_OK : error_nomem(&failure, "a communicator");
-    if (rc == FFA_OK)
-        rc = comm_watchdog_start(comm, &failure);
-    FFA_TRY(comm_peer_agree(comm, rc, &failure, err));
+    comm->bootstrap = bootstrap;
+    bootstrap = NULL;
+    FFA_TRY(join(comm, &resolved, err));
     *out = &comm->comm;
     comm = NULL;
 out:
+    comm_bootstrap_finish(bootstrap);
     if (comm) {
         const bool is_safe = comm_watchdog_leave(comm);
 
         device_free_all(comm, is_safe);
     }
     return rc;
+}
+
+ffa_status ffa_comm_create_peer(ffa_comm **out, ffa_context *context, const ffa_peer_opts *opts,
+                                ffa_error *err)
+{
+    *out = NULL;
+    return comm_device_create(out, context, opts, NULL, err);
 }

@@ -25,6 +25,11 @@ static bool find_missing(const struct comm_device *comm, const struct comm_call 
     const int32_t n = comm->comm.rank_count;
     const unsigned long long number = call->call;
 
+    if (waits->hello && !comm_is_there(comm_seen(comm, comm_block_hello(n, from)),
+                                       call->word & ~COMM_DIGEST_MASK)) {
+        text_format(out, bytes, "begun call %llu", number);
+        return true;
+    }
     if (waits->credits[WINDOW_ROWS] &&
         !comm_is_there(comm_seen(comm, comm_block_rows_done(n, from)),
                        waits->credits[WINDOW_ROWS])) {
@@ -117,8 +122,9 @@ static void look_at_words(struct comm_device *comm, const struct comm_call *call
     char message[COMM_WORDS_MAX + 160];
 
     for (int32_t r = 0; r < n; r++) {
-        const uint64_t word = comm_seen(comm, comm_block_words(n, r));
-        const uint64_t after = comm_seen(comm, comm_block_after(n, r));
+        const int64_t hello = comm_block_hello(n, r);
+        const uint64_t word = comm_seen(comm, comm->exchange ? hello : comm_block_words(n, r));
+        const uint64_t after = comm_seen(comm, comm->exchange ? hello + 2 : comm_block_after(n, r));
 
         if (r == comm->comm.rank || word >> COMM_DIGEST_BITS != call->word >> COMM_DIGEST_BITS)
             continue;
@@ -212,7 +218,13 @@ static void time_out(struct comm_device *comm, const struct comm_call *call)
     int32_t root;
     const int32_t r = find_culprit(comm, call, &root);
 
-    if (r < 0) {
+    if (r < 0 && comm->exchange) {
+        text_copy(
+            message,
+            "call %llu of rank %d is not over after %lld ms: all ranks have begun it, and not "
+            "all send or receive",
+            (unsigned long long)call->call, comm->comm.rank, ms);
+    } else if (r < 0) {
         text_copy(message,
                   "call %llu of rank %d is not over after %lld ms, and waits for no other rank",
                   (unsigned long long)call->call, comm->comm.rank, ms);

@@ -74,7 +74,7 @@ static bool any_under_way(const struct comm_device *comm)
 
 static bool may_tell(const struct comm_device *comm, int32_t rank)
 {
-    return rank != comm->comm.rank && comm->said[rank] < COMM_PEER_QUIET;
+    return comm->is_mapped && rank != comm->comm.rank && comm->said[rank] < COMM_PEER_QUIET;
 }
 
 /* The state word, behind the words in front of it [count]. */
@@ -230,10 +230,14 @@ static ffa_status release(struct comm_device *comm, ffa_error *err)
         comm->broken_us = clock_us();
         comm_order_forget(comm);
     }
+    if (comm->exchange)
+        comm_exchange_abort(comm);
     FFA_TRY(say_broken(comm, err));
     if (!comm->has_spoilt)
         FFA_TRY(spoil_calls(comm, err));
-    rc = poison(comm, err);
+    FFA_TRY(poison(comm, err));
+    if (comm->exchange)
+        rc = comm_exchange_poison(comm, err);
 out:
     return rc;
 }
@@ -270,6 +274,19 @@ static bool are_returned(const struct comm_device *comm)
     return true;
 }
 
+/* Break the group where it has to. Under the lock. */
+static void look(struct comm_device *comm)
+{
+    char message[sizeof comm->message];
+    ffa_error why = { FFA_OK, 0, "" };
+
+    comm_inspect(comm);
+    if (!comm->exchange || comm_exchange_status(comm, &why) == FFA_OK)
+        return;
+    text_copy(message, "rank %d failed: %.400s", comm->comm.rank, why.message);
+    comm_device_break(comm, why.status, message);
+}
+
 static ffa_status tick(struct comm_device *comm, ffa_error *err)
 {
     bool is_broken, is_closed, is_quiet = false;
@@ -280,7 +297,7 @@ static ffa_status tick(struct comm_device *comm, ffa_error *err)
     pthread_mutex_lock(&comm->lock);
     rc = poll_calls(comm, err);
     if (rc == FFA_OK && atomic_load(&comm->broken) == FFA_OK)
-        comm_inspect(comm);
+        look(comm);
     is_broken = atomic_load(&comm->broken) != FFA_OK;
     is_closed = comm->is_closed || comm->is_leaving;
     if (rc == FFA_OK && !is_broken)
@@ -375,7 +392,7 @@ static bool are_others_gone(struct comm_device *comm)
 {
     const int32_t n = comm->comm.rank_count;
 
-    for (int32_t r = 0; r < n; r++) {
+    for (int32_t r = 0; r < n && comm->is_mapped; r++) {
         const uint64_t state = comm_seen(comm, comm_block_state(n, r));
 
         if (r != comm->comm.rank && state != COMM_PEER_QUIET && state != COMM_PEER_LEFT &&

@@ -39,6 +39,7 @@ struct ffa_parallel_pass {
     const void **from;         /* [copies_most] */
     size_t *bytes;             /* [copies_most] */
     struct comm_flag *flags;   /* [rank_count] */
+    struct nccl_move *moves;   /* [all copies and sends of a pass] */
     struct gpu_event *reduced; /* the received sums are there; of kernels with FFA_SPEC_BACKWARD */
     /* In rounds: the launch that read a half of the ring is done; received sums were added. */
     struct gpu_event *launched[2], *added;

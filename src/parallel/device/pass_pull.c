@@ -34,18 +34,6 @@ static ffa_status pull(struct pass_run *run, enum comm_window window, ffa_stream
     return gpu_copy_batch(run->comm->gpu, stream, pass->to, pass->from, pass->bytes, count, err);
 }
 
-/* Of the copies of one stage: their bytes, and the rank that they come from where it is one. */
-static struct pass_mark mark_of(const struct pass_copy *copies, int64_t count, int64_t row_bytes)
-{
-    struct pass_mark mark = { .stage = copies->stage, .rank = copies->rank };
-
-    for (int64_t i = 0; i < count; i++) {
-        mark.bytes += copies[i].rows * row_bytes;
-        mark.rank = copies[i].rank == mark.rank ? mark.rank : -1;
-    }
-    return mark;
-}
-
 /* ---- keys ---- */
 
 static ffa_status reclaim_keys(struct pass_run *run, ffa_error *err)
@@ -69,7 +57,7 @@ static ffa_status fetch(struct pass_run *run, int32_t stage, int32_t flag, uint6
     if (sources == 1)
         waited.rank = moves->sources[source];
     if (last > first)
-        copied = mark_of(moves->copies + first, last - first, run->key_bytes);
+        copied = pass_run_mark_of(moves->copies + first, last - first, run->key_bytes);
     for (int32_t i = 0; i < sources; i++)
         run->pass->flags[i] =
             (struct comm_flag){ .channel = CHANNEL_ROWS_READY, .rank = moves->sources[source + i] };
@@ -155,7 +143,7 @@ static ffa_status pull_sums(struct pass_run *run, int64_t first, int64_t last, f
                                     .behind =
                                         in_rounds ? pass_run_behind(run, copies->stage - 1) : 0 };
     const struct pass_mark waited = { .stage = copies->stage, .rank = copies->rank };
-    const struct pass_mark copied = mark_of(copies, last - first, run->sum_bytes);
+    const struct pass_mark copied = pass_run_mark_of(copies, last - first, run->sum_bytes);
     ffa_status rc;
 
     FFA_TRY(comm_device_wait(run->comm, run->call, stream, &flag, 1, err));

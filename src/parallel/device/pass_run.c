@@ -130,6 +130,7 @@ static ffa_status resolve(struct pass_run *run, const ffa_parallel_args *args, f
     FFA_TRY(opts_import(a, sizeof *a, args, err));
     a->head_dim_v = a->head_dim_v ? a->head_dim_v : a->head_dim;
     a->sum_dtype = a->sum_dtype ? a->sum_dtype : FFA_FP32;
+    a->sm_margin = max32(a->sm_margin, comm_device_sm_margin(run->comm, run->is_backward));
     FFA_TRY(check_objects(run, err));
     FFA_TRY(check_numbers(run, err));
     FFA_TRY(pass_totals_init(&run->totals, run->pass, run->kernels, a, run->is_backward, err));
@@ -154,8 +155,21 @@ static ffa_status begin(struct pass_run *run, ffa_error *err)
               run->is_backward ? "backward" : "forward", run->pass->digest, a->heads_q, a->heads_kv,
               a->head_dim, a->head_dim_v, a->dtype, a->softmax_scale, a->softcap,
               run->totals.count);
-    return comm_device_begin_rounds(&run->call, run->comm, run->moves->step_count, run->stream,
+    return comm_device_begin_rounds(&run->call, run->comm, run->moves->round_most, run->stream,
                                     words, err);
+}
+
+struct pass_mark pass_run_mark_of(const struct pass_copy *copies, int64_t count, int64_t row_bytes)
+{
+    struct pass_mark mark = { .stage = -1, .rank = -1 };
+
+    if (count > 0)
+        mark = (struct pass_mark){ .stage = copies->stage, .rank = copies->rank };
+    for (int64_t i = 0; i < count; i++) {
+        mark.bytes += copies[i].rows * row_bytes;
+        mark.rank = copies[i].rank == mark.rank ? mark.rank : -1;
+    }
+    return mark;
 }
 
 /* ---- the rank's own keys, for others and for itself ---- */
@@ -546,7 +560,7 @@ static ffa_status run_pass(struct pass_run *run, ffa_comm *comm, const ffa_paral
     if (!run->comm)
         return error_fail(err, FFA_INVALID, 0,
                           "the communicator is not of GPUs (ffa_comm_create_peer)");
-    run->transport = &pass_pull;
+    run->transport = run->comm->exchange ? &pass_exchange : &pass_pull;
     run->moves = run->is_backward ? &run->pass->backward_moves : &run->pass->forward_moves;
     FFA_TRY(resolve(run, args, err));
     FFA_TRY(check_launches(run, err));

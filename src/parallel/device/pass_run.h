@@ -68,6 +68,8 @@ struct pass_rounds {
 
 /* pass_pull.c: ranks pull from each other's windows with the copy engines. */
 extern const struct pass_transport pass_pull;
+/* pass_exchange.c: ranks send and receive over NCCL. */
+extern const struct pass_transport pass_exchange;
 
 /* ---- a pass in rounds (pass_rounds.c) ---- */
 
@@ -89,7 +91,7 @@ struct row_reduce_rows pass_run_reduced(const struct pass_run *run, const ffa_te
 /* The value of a round's flags. */
 static inline int32_t pass_run_behind(const struct pass_run *run, int32_t round)
 {
-    return run->moves->step_count - 1 - round;
+    return run->moves->round_most - 1 - round;
 }
 
 static inline uint64_t pass_run_value(const struct pass_run *run, int32_t round)
@@ -116,6 +118,10 @@ static inline unsigned char *pass_run_received_sums(const struct pass_run *run)
 {
     return (unsigned char *)run->args.workspace + run->received_at; /* forward: the fp32 out */
 }
+
+/* Of copies [count]: their stage, their bytes, and the rank that they come from where it is one. No
+ * copies: of no stage. */
+struct pass_mark pass_run_mark_of(const struct pass_copy *copies, int64_t count, int64_t row_bytes);
 
 /* What the lane did since its last mark. */
 static inline ffa_status pass_run_mark(const struct pass_run *run, ffa_parallel_lane lane,

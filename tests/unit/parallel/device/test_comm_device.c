@@ -1126,20 +1126,30 @@ static const struct {
     const char *says;
     ffa_status status;
 } wrong[] = {
-    { { sizeof(ffa_peer_opts), 0, 0, 0, bootstrap_allgather, NULL, 0, 0, 0 },
+    { { sizeof(ffa_peer_opts), 0, 0, 0, bootstrap_allgather, NULL, 0, 0, 0, 0, 0, NULL },
       "rank_count is 0, not in [1, 256]",
       FFA_INVALID },
-    { { sizeof(ffa_peer_opts), 2, 2, 0, bootstrap_allgather, NULL, 0, 0, 0 },
+    { { sizeof(ffa_peer_opts), 2, 2, 0, bootstrap_allgather, NULL, 0, 0, 0, 0, 0, NULL },
       "rank is 2, not in [0, 1]",
       FFA_INVALID },
-    { { sizeof(ffa_peer_opts), 0, 1, 0, bootstrap_allgather, NULL, -1, 0, 0 },
+    { { sizeof(ffa_peer_opts), 0, 1, 0, bootstrap_allgather, NULL, -1, 0, 0, 0, 0, NULL },
       "key_bytes is -1",
       FFA_INVALID },
-    { { sizeof(ffa_peer_opts), 0, 1, 0, bootstrap_allgather, NULL, 0, 0, -1 },
+    { { sizeof(ffa_peer_opts), 0, 1, 0, bootstrap_allgather, NULL, 0, 0, -1, 0, 0, NULL },
       "timeout_ms is -1",
       FFA_INVALID },
-    { { sizeof(ffa_peer_opts), 0, 1, 0, NULL, NULL, 0, 0, 0 }, "allgather is NULL", FFA_INVALID },
-    { { 2, 0, 1, 0, bootstrap_allgather, NULL, 0, 0, 0 }, "struct_size is 2", FFA_INVALID },
+    { { sizeof(ffa_peer_opts), 0, 1, 0, NULL, NULL, 0, 0, 0, 0, 0, NULL },
+      "allgather is NULL",
+      FFA_INVALID },
+    { { 2, 0, 1, 0, bootstrap_allgather, NULL, 0, 0, 0, 0, 0, NULL },
+      "struct_size is 2",
+      FFA_INVALID },
+    { { sizeof(ffa_peer_opts), 0, 1, 0, bootstrap_allgather, NULL, 0, 0, 0, 3, 0, NULL },
+      "transport is 3, not in [0, 2]",
+      FFA_INVALID },
+    { { sizeof(ffa_peer_opts), 0, 1, 0, bootstrap_allgather, NULL, 0, 0, 0, 0, 65, NULL },
+      "max_ctas is 65, not in [0, 64]",
+      FFA_INVALID },
 };
 
 START_TEST(wrong_options_are_refused)
@@ -1245,6 +1255,7 @@ START_TEST(block_words_do_not_overlap)
         { comm_block_waits(n, 0), n },
         { comm_block_state(n, 0), n },
         { comm_block_reason(n, 0), (int64_t)COMM_REASON_WORDS * n },
+        { comm_block_hello(n, 0), (int64_t)COMM_HELLO_WORDS * n },
     };
     int64_t at = 0;
 

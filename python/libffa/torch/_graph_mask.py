@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A mask that a CUDA graph can be replayed with another value of."""
+from __future__ import annotations
+
+import os
+
+from ..mask import Mask, registry
+from . import _runtime
+
+
+class GraphMask:
+    """Stands for a mask in attention(), and is given others later: update() before a replay.
+
+    mask            the first one
+    capacity_bytes  of each plan's buffer on the GPU; 0: four times what the first mask needs, at least 1 MiB. update()
+                    raises InvalidError, with the bytes that are needed, where a mask needs more
+
+    A graph that was captured with it replays with the mask of the last update(). All its masks have one shape and as many
+    lists of slices. Tiles are not split over keys, so that a few long documents may take longer than with a Mask.
+    """
+
+    def __init__(self, mask: Mask, capacity_bytes: int = 0):
+        self.mask, self.capacity_bytes = mask, capacity_bytes
+        self.seqlen_q, self.seqlen_k, self.heads = mask.seqlen_q, mask.seqlen_k, mask.heads
+        self.digest = os.urandom(16)
+        self.plans: dict[tuple, _runtime.Plan] = {}
+        self.id: int = registry.add_weakly(self)
+
+    def plan_of(self, kernels, repeat, device):
+        """As Cache.plan_of, of which this is the place for its plans."""
+        key = kernels.spec, repeat
+        plan = self.plans.get(key)
+        if plan is None:
+            mask = _runtime.repeated(self.mask, *repeat)
+            capacity = self.capacity_bytes
+            if not capacity:
+                capacity = max(1 << 20, 4 * _runtime.Plan(kernels, mask, None).info().image_bytes)
+            plan = self.plans[key] = _runtime.Plan(kernels, mask, device, capacity)
+        return plan
+
+    def update(self, mask: Mask) -> None:
+        """Make it stand for another mask: enqueues one copy a plan on the current stream, which must be that of the calls and
+        replays before and after, or ordered with it. Not while a call with it is being made."""
+        with _runtime.cache.lock:
+            made = [(plan, plan.like(_runtime.repeated(mask, *repeat))) for (_, repeat), plan in self.plans.items()]
+            for plan, handle in made:
+                plan.replace(handle)
+            self.mask = mask

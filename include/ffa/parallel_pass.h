@@ -91,7 +91,8 @@ FFA_API void ffa_parallel_args_init(ffa_parallel_args *args, size_t bytes);
 /*
  * A rank's plan, made for kernels: built once a mask, used by all layers. One attention launch a
  * pass computes with the rank's own keys and with those that arrive meanwhile; it waits for each
- * stage's keys on the device. (One launch fed by arrival flags: ours.)
+ * stage's keys on the device. (One launch fed by arrival flags: ours.) Of a plan in rounds
+ * (memory_bytes of ffa_parallel_plan_opts) a pass has a launch for each stage.
  *
  * Its communicator has two windows on each rank's device (comm.h): keys that others pull and that
  * arrive, and sums of dk and dv. Both are reserved beforehand, for the pass that needs most.
@@ -257,8 +258,8 @@ FFA_API void ffa_parallel_trace_destroy(ffa_parallel_trace *trace); /* NULL is a
  * spans     [capacity], receives them; the struct_size of the first is the distance between
  *           elements. NULL where capacity is 0: then only *count is wanted.
  * count     receives how many there are, up to FFA_PARALLEL_SPANS_MAX; 0 without a pass. Where a
- *           backward pass pulls sums more often than there is room for, the last span of the
- *           reduce lane, a copy of stage -1 and rank -1, is all the rest.
+ *           pass pulls sums, or in rounds fetches and computes, more often than there is room
+ *           for, the last span of the lane, of stage -1 and rank -1, is all the rest.
  *
  * Fails with FFA_INVALID: an argument, a capacity below the count, or a pass that is not over yet;
  * FFA_GPU. Thread: one call of a trace at a time. Blocks: no.

@@ -54,7 +54,6 @@ static ffa_status parallel_spec_check(const ffa_attention_spec *spec, ffa_error 
         const char *name;
     } others[] = {
         { FFA_SPEC_OUT_FP32, "OUT_FP32" },
-        { FFA_SPEC_STAGED, "STAGED" },
         { FFA_SPEC_SPLIT, "SPLIT" },
         { FFA_SPEC_GRAD_FP32, "GRAD_FP32" },
     };

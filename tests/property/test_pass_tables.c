@@ -112,7 +112,7 @@ static void fill_own(struct trial *trial)
         CHECK(trial, trial->moves[r].own_rows == plan->keys.rank_tokens[r]);
         CHECK(trial, trial->moves[r].window_rows <= WINDOW);
         CHECK(trial, trial->moves[r].in_rounds == plan->in_rounds);
-        CHECK(trial, trial->moves[r].step_count == trial->moves[0].step_count);
+        CHECK(trial, trial->moves[r].round_most == trial->moves[0].round_most);
         for (int64_t row = 0; row < WINDOW; row++)
             trial->windows[r][row] =
                 row < trial->moves[r].own_rows ? parallel_token(&plan->keys, r, row) : -1;
@@ -239,7 +239,7 @@ static void check_sums(const struct trial *trial, int32_t rank, int32_t step)
     int64_t row = 0, received = 0;
 
     ck_assert_int_eq(pass_sums_build(&sums, trial->plans[rank], &trial->moves[rank], NULL), FFA_OK);
-    CHECK(trial, sums.step_count == trial->moves[rank].step_count);
+    CHECK(trial, sums.step_count == trial->moves[rank].round_most);
     for (int64_t s = sums.segment_begin[step]; s < sums.segment_begin[step + 1]; s++) {
         const struct row_segment *segment = &sums.segments[s];
 
@@ -291,7 +291,7 @@ static void check_pass(struct trial *trial, bool is_backward)
         ck_assert_int_eq(pass_moves_build(&trial->moves[r], trial->plans[r], is_backward, NULL),
                          FFA_OK);
     fill_own(trial);
-    for (int32_t t = 0; t < trial->moves[0].step_count; t++) {
+    for (int32_t t = 0; t < trial->moves[0].round_most; t++) {
         for (int32_t r = 0; r < trial->ranks; r++)
             fill_step(trial, r, t);
         for (int32_t r = 0; r < trial->ranks; r++) {

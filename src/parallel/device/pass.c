@@ -163,7 +163,7 @@ static int64_t most_moves(const ffa_parallel_pass *pass)
 
     for (int i = 0; i < 2; i++)
         most = max64(most, passes[i]->copy_begin[passes[i]->stage_count] +
-                               passes[i]->send_begin[passes[i]->send_count]);
+                               passes[i]->send_begin[passes[i]->step_count]);
     return most;
 }
 

@@ -125,7 +125,7 @@ ffa_status pass_rounds_backward(struct pass_run *run, ffa_error *err)
     ffa_status rc;
 
     FFA_TRY(begin(run, err));
-    for (int32_t t = 0; t <= moves->step_count; t++) {
+    for (int32_t t = 0; t <= moves->round_most; t++) {
         if (t < moves->round_count) {
             run->round = t;
             if (t >= 2)

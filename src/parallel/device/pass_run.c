@@ -155,7 +155,7 @@ static ffa_status begin(struct pass_run *run, ffa_error *err)
               run->is_backward ? "backward" : "forward", run->pass->digest, a->heads_q, a->heads_kv,
               a->head_dim, a->head_dim_v, a->dtype, a->softmax_scale, a->softcap,
               run->totals.count);
-    return comm_device_begin_rounds(&run->call, run->comm, run->moves->step_count, run->stream,
+    return comm_device_begin_rounds(&run->call, run->comm, run->moves->round_most, run->stream,
                                     words, err);
 }
 

@@ -91,7 +91,7 @@ struct row_reduce_rows pass_run_reduced(const struct pass_run *run, const ffa_te
 /* The value of a round's flags. */
 static inline int32_t pass_run_behind(const struct pass_run *run, int32_t round)
 {
-    return run->moves->step_count - 1 - round;
+    return run->moves->round_most - 1 - round;
 }
 
 static inline uint64_t pass_run_value(const struct pass_run *run, int32_t round)

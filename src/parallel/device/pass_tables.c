@@ -19,6 +19,7 @@ void pass_moves_finish(struct pass_moves *moves)
     mem_free(moves->source_begin);
     mem_free(moves->copies);
     mem_free(moves->sends);
+    mem_free(moves->send_begin);
     mem_free(moves->sources);
     mem_free(moves->readers);
     *moves = (struct pass_moves){ 0 };
@@ -96,14 +97,13 @@ static ffa_status add_sends(struct pass_moves *out, const ffa_parallel_plan *pla
     const int32_t ranks = plan->topology.rank_count;
     int64_t at = 0;
 
-    if (out->in_rounds)
-        return FFA_OK;
-    out->send_count = pass->step_count + 1;
-    if (out->send_count > ARRIVAL_STAGES_MAX)
+    out->step_count = pass->step_count + 1;
+    if (out->step_count > ARRIVAL_STAGES_MAX && !plan->in_rounds)
         return error_fail(err, FFA_UNSUPPORTED, 0, "the plan has %d stages, a pass has %d at most",
                           pass->step_count, ARRIVAL_STAGES_MAX - 1);
     out->sends = mem_array((size_t)count_sends(pass), sizeof *out->sends);
-    if (!out->sends)
+    out->send_begin = mem_array((size_t)out->step_count + 1, sizeof *out->send_begin);
+    if (!out->sends || !out->send_begin)
         return error_nomem(err, "the moves of a pass");
     for (int32_t s = 0; s < pass->step_count; s++) {
         for (int32_t d = 0; d < ranks; d++)
@@ -154,7 +154,7 @@ ffa_status pass_moves_build(struct pass_moves *out, const ffa_parallel_plan *pla
                                 .own_rows = plan->keys.rank_tokens[plan->rank],
                                 .in_rounds = plan->in_rounds,
                                 .round_count = rank_plan_rounds(plan, is_backward),
-                                .step_count = plan->in_rounds ? most_rounds(plan) : 1 };
+                                .round_most = plan->in_rounds ? most_rounds(plan) : 1 };
     for (int32_t s = 1; s <= pass->stage_count; s++)
         copies += pass->phases[s].receives.count;
     out->stage_rows = mem_array((size_t)out->stage_count, sizeof *out->stage_rows);
@@ -451,7 +451,7 @@ ffa_status pass_sums_build(struct pass_sums *out, const ffa_parallel_plan *plan,
     int64_t *own_rows;
     ffa_status rc;
 
-    *out = (struct pass_sums){ .step_count = moves->step_count };
+    *out = (struct pass_sums){ .step_count = moves->round_most };
     own_rows = mem_array((size_t)copies, sizeof *own_rows);
     out->copy_begin = mem_array((size_t)out->step_count + 1, sizeof *out->copy_begin);
     out->segment_begin = mem_array((size_t)out->step_count + 1, sizeof *out->segment_begin);

@@ -21,7 +21,7 @@ struct pass_copy {
 /* Of one pass. Stage 0 is the rank's own keys.
  *
  * In rounds (rounds.h), round r has the keys of stage r + 1, and the first one own keys, too. The
- * rank has as many rounds as stages that receive, at least one; step_count is the most of any
+ * rank has as many rounds as stages that receive, at least one; round_most is the most of any
  * rank's, and what others made of own keys in their round r is added in step r. */
 struct pass_moves {
     int32_t stage_count;      /* with stage 0 */
@@ -33,13 +33,13 @@ struct pass_moves {
     int32_t *sources;         /* ranks that keys come from: those of a stage are new with it */
     int32_t *source_begin;    /* [stage_count + 1] */
     bool in_rounds;
-    int32_t round_count, step_count; /* 1 and 1 where not in rounds */
-    /* Where not in rounds, what others receive of the own keys, by their stage, then from the next
-     * rank on: rows [from, +rows), and `stage` is of `rank`, which receives them. */
-    int32_t send_count;      /* most stages of any rank, with stage 0; 0 in rounds */
-    struct pass_copy *sends; /* [send_begin[send_count]] */
-    int64_t send_begin[ARRIVAL_STAGES_MAX + 1];
-    int32_t *readers; /* ranks that fetch from this one, ascending */
+    int32_t round_count, round_most; /* of the rank, and of any; 1 and 1 where not in rounds */
+    /* What others receive of the own keys, by their stage, then from the next rank on: rows
+     * [from, +rows), and `stage` is of `rank`, which receives them. */
+    int32_t step_count;      /* most stages of any rank, with stage 0 */
+    struct pass_copy *sends; /* [send_begin[step_count]] */
+    int64_t *send_begin;     /* [step_count + 1] */
+    int32_t *readers;        /* ranks that fetch from this one, ascending */
     int32_t reader_count;
 };
 

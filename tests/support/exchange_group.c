@@ -41,6 +41,7 @@ struct group_test {
     ffa_group *group;
     ffa_group_format format;
     uint32_t flags;
+    bool is_cast; /* nothing else, in a window of the bytes for that */
     bool is_late; /* one of two ranks makes another call, or none */
     struct group_rank ranks[EXCHANGE_RANKS];
 };
@@ -180,6 +181,7 @@ static struct group_test *test_new(uint64_t seed, const struct exchange_types *t
     test->format.head_dim =
         rng_range(&rng, 0, 1) ? 8 * rng_range(&rng, 1, 4) : rng_range(&rng, 1, 9);
     test->flags = rng_range(&rng, 0, 1) ? FFA_GROUP_LSE : 0;
+    test->is_cast = rng_range(&rng, 0, 3) == 0;
     for (int32_t r = 0; r < test->count; r++)
         draw_rank(test, &rng, r);
     return test;
@@ -240,11 +242,27 @@ static ffa_status make_device(struct exchange_rank *rank, ffa_group_device **dev
     if (rc == FFA_OK)
         rc = rank_alloc(rank, &buffer, info.upload_bytes + 1);
     if (rc == FFA_OK)
-        rc = ffa_comm_reserve(
-            rank->comm, info.cast_bytes > info.reduce_bytes ? info.cast_bytes : info.reduce_bytes,
-            0, &rank->err);
-    if (rc == FFA_OK)
         rc = ffa_group_device_upload(*device, buffer, rank->stream, &rank->err);
+    return rc;
+}
+
+/* A window for casts, or for both. */
+static ffa_status reserve(struct exchange_rank *rank, const ffa_group_device *device,
+                          bool is_reduce)
+{
+    const struct group_test *test = rank->user;
+    ffa_group_device_info cast = FFA_GROUP_DEVICE_INFO_INIT, reduce = FFA_GROUP_DEVICE_INFO_INIT;
+    int64_t bytes;
+    ffa_status rc =
+        ffa_group_device_info_get(device, &test->format, test->flags, &cast, &rank->err);
+
+    if (rc == FFA_OK)
+        rc = ffa_group_device_info_get(device, &test->format, FFA_GROUP_LSE, &reduce, &rank->err);
+    bytes = cast.cast_bytes;
+    if (is_reduce && reduce.reduce_bytes > bytes)
+        bytes = reduce.reduce_bytes;
+    if (rc == FFA_OK)
+        rc = ffa_comm_reserve(rank->comm, bytes, 0, &rank->err);
     return rc;
 }
 
@@ -291,6 +309,11 @@ static ffa_status finish(struct exchange_rank *rank, ffa_group_device *device, f
     return rc;
 }
 
+static bool is_reduced(const struct group_test *test, int op)
+{
+    return !test->is_cast && test->types->reduces >> op & 1;
+}
+
 static ffa_status run_group(struct exchange_rank *rank)
 {
     const struct group_test *test = rank->user;
@@ -301,9 +324,11 @@ static ffa_status run_group(struct exchange_rank *rank)
     if (rc == FFA_OK)
         rc = make_device(rank, &device);
     if (rc == FFA_OK)
+        rc = reserve(rank, device, !test->is_cast);
+    if (rc == FFA_OK)
         rc = cast(rank, device);
     for (int op = 0; op < REDUCES && rc == FFA_OK; op++)
-        if (test->types->reduces >> op & 1)
+        if (is_reduced(test, op))
             rc = reduce(rank, device, (ffa_reduce_op)op);
     rc = finish(rank, device, rc);
     if (rc == FFA_OK)
@@ -450,7 +475,7 @@ void group_case(uint64_t seed, const struct exchange_types *types)
         rows_check(&test->ranks[r].cast_to.lse, "cast lse", r);
     }
     for (int op = 0; op < REDUCES; op++)
-        if (types->reduces >> op & 1)
+        if (is_reduced(test, op))
             check_reduce(test, op);
     test_free(test);
 }
@@ -481,6 +506,9 @@ static ffa_status run_refused(struct exchange_rank *rank)
         "rank is");
     if (rc == FFA_OK)
         rc = make_device(rank, &device);
+    if (rc != FFA_OK)
+        return rc;
+    rc = reserve(rank, device, true);
     if (rc != FFA_OK)
         return rc;
     from = source_of(&r->cast_from);
@@ -555,6 +583,8 @@ static ffa_status run_late(struct exchange_rank *rank)
 
     if (rc == FFA_OK)
         rc = make_device(rank, &device);
+    if (rc == FFA_OK)
+        rc = reserve(rank, device, true);
     if (rc == FFA_OK && rank->rank == 0)
         rc = cast(rank, device);
     else if (rc == FFA_OK && !test->is_late)

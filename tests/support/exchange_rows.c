@@ -36,6 +36,7 @@ struct rows_test {
     ffa_row_format format;
     int32_t dtype; /* of the format; 0: only bytes */
     bool has_fill, is_cleared;
+    bool is_direct; /* contiguous outputs, in a window of the bytes for that; nothing is reduced */
     uint64_t fill;
     struct rows_rank ranks[EXCHANGE_RANKS];
 };
@@ -100,6 +101,9 @@ static void draw_format(struct rows_test *test, struct rng *rng)
         test->dtype ? (int32_t)ffa_dtype_bytes((ffa_dtype)test->dtype) : 1 << rng_range(rng, 0, 3);
     test->format.heads = (int32_t)rng_range(rng, 1, 3);
     test->format.columns = rng_range(rng, 0, 1) ? 8 * rng_range(rng, 1, 4) : rng_range(rng, 1, 9);
+    test->is_direct = rng_range(rng, 0, 2) == 0;
+    if (test->is_direct)
+        test->format.columns = 16;
 }
 
 static void draw_rank(struct rows_test *test, struct rng *rng, int32_t rank)
@@ -119,7 +123,7 @@ static void draw_rank(struct rows_test *test, struct rng *rng, int32_t rank)
     rows_draw(&r->local, rng, test->dtype);
     for (int o = 0; o < OUTPUTS; o++)
         rows_init(&r->outputs[o], rng, is_whole((enum output)o) ? test->tokens : r->local_rows,
-                  f->heads, f->columns, f->element_bytes, false);
+                  f->heads, f->columns, f->element_bytes, test->is_direct);
 }
 
 static struct rows_test *test_new(uint64_t seed, const struct exchange_types *types)
@@ -175,6 +179,7 @@ static ffa_status make_rows(struct exchange_rank *rank, ffa_parallel_rows **rows
         rc = ffa_parallel_rows_info_get(*rows, &test->format, &info, &rank->err);
     bytes = info.undispatch_bytes > info.roll_bytes ? info.undispatch_bytes : info.roll_bytes;
     bytes = bytes > info.reduce_bytes ? bytes : info.reduce_bytes;
+    bytes = test->is_direct ? info.direct_bytes : bytes;
     if (rc == FFA_OK)
         rc = rank_alloc(rank, &buffer, info.upload_bytes + 1);
     if (rc == FFA_OK)
@@ -208,6 +213,11 @@ static ffa_status call_local(struct exchange_rank *rank, const ffa_parallel_rows
     return rc;
 }
 
+static bool is_reduced(const struct rows_test *test)
+{
+    return test->dtype && !test->is_direct;
+}
+
 static ffa_status call_all(struct exchange_rank *rank, ffa_parallel_rows *rows)
 {
     struct rows_rank *r = &((struct rows_test *)rank->user)->ranks[rank->rank];
@@ -222,7 +232,7 @@ static ffa_status call_all(struct exchange_rank *rank, ffa_parallel_rows *rows)
     if (rc == FFA_OK)
         rc = ffa_parallel_rows_roll(rows, rank->comm, &test->format, &local, &rolled,
                                     test->has_fill ? &test->fill : NULL, rank->stream, &rank->err);
-    if (rc == FFA_OK && test->dtype)
+    if (rc == FFA_OK && is_reduced(test))
         rc = ffa_parallel_rows_reduce(rows, rank->comm, &test->format, &whole, &reduced,
                                       rank->stream, &rank->err);
     return rc;
@@ -373,7 +383,7 @@ static void expect_all(struct rows_test *test)
             places[ids[row]] = (struct place){ r, row };
         expect_rank(test, r, places);
     }
-    if (test->dtype)
+    if (is_reduced(test))
         expect_reduced(test);
 }
 

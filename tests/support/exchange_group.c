@@ -13,14 +13,6 @@
 #include <string.h>
 #include <time.h>
 
-enum { PIECES = 6, PIECE_ROWS = 9, OUTPUT_PIECES = PIECES * PIECE_ROWS * EXCHANGE_RANKS + 1 };
-
-struct rank_lists {
-    int64_t input_rows[PIECES], output_rows[OUTPUT_PIECES], dst_begin[PIECES + 1];
-    int32_t dst[PIECES * EXCHANGE_RANKS], src[OUTPUT_PIECES];
-    int64_t input_count, output_count;
-};
-
 /* (data, lse) buffers. */
 struct pair {
     struct rows_tensor data, lse;
@@ -49,70 +41,6 @@ struct group_test {
 static void ok(ffa_status rc, const ffa_error *err)
 {
     ck_assert_msg(rc == FFA_OK, "%s", err->message);
-}
-
-/* ---- lists ---- */
-
-static void draw_input(struct rank_lists *lists, struct rng *rng, int32_t count)
-{
-    lists->input_count = rng_range(rng, 0, 3) ? rng_range(rng, 1, PIECES) : 0;
-    for (int64_t i = 0; i < lists->input_count; i++) {
-        int64_t at = lists->dst_begin[i];
-
-        lists->input_rows[i] = rng_range(rng, 0, 4) ? rng_range(rng, 1, PIECE_ROWS) : 0;
-        for (int32_t r = 0; r < count; r++)
-            if (rng_range(rng, 0, 1))
-                lists->dst[at++] = r;
-        lists->dst_begin[i + 1] = at;
-    }
-}
-
-static int64_t rows_between(const struct rank_lists *from, int32_t to)
-{
-    int64_t rows = 0;
-
-    for (int64_t i = 0; i < from->input_count; i++)
-        for (int64_t d = from->dst_begin[i]; d < from->dst_begin[i + 1]; d++)
-            rows += from->dst[d] == to ? from->input_rows[i] : 0;
-    return rows;
-}
-
-/* What every rank sends, in pieces of its own, in any order of ranks. */
-static void draw_output(struct group_test *test, struct rng *rng, int32_t rank)
-{
-    struct rank_lists *lists = &test->lists[rank];
-    int64_t left[EXCHANGE_RANKS], all = 0;
-
-    for (int32_t r = 0; r < test->count; r++)
-        all += left[r] = rows_between(&test->lists[r], rank);
-    while (all > 0) {
-        const int32_t r = (int32_t)rng_range(rng, 0, test->count - 1);
-        const int64_t rows = left[r] ? rng_range(rng, 1, left[r]) : 0;
-
-        if (rows == 0)
-            continue;
-        lists->src[lists->output_count] = r;
-        lists->output_rows[lists->output_count++] = rows;
-        left[r] -= rows;
-        all -= rows;
-    }
-}
-
-static void make_group(struct group_test *test, struct rng *rng)
-{
-    ffa_group_lists lists[EXCHANGE_RANKS];
-    ffa_error err = { FFA_OK, 0, "" };
-
-    for (int32_t r = 0; r < test->count; r++)
-        draw_input(&test->lists[r], rng, test->count);
-    for (int32_t r = 0; r < test->count; r++) {
-        struct rank_lists *l = &test->lists[r];
-
-        draw_output(test, rng, r);
-        lists[r] = (ffa_group_lists){ l->input_rows, l->dst_begin,   l->dst,         l->output_rows,
-                                      l->src,        l->input_count, l->output_count };
-    }
-    ok(ffa_group_create(&test->group, lists, test->count, &err), &err);
 }
 
 /* ---- buffers ---- */
@@ -175,7 +103,7 @@ static struct group_test *test_new(uint64_t seed, const struct exchange_types *t
 
     test->types = types;
     test->count = count ? count : (int32_t)rng_range(&rng, 1, EXCHANGE_RANKS);
-    make_group(test, &rng);
+    test->group = lists_group(test->lists, &rng, test->count);
     test->format.dtype = types->dtype;
     test->format.heads = (int32_t)rng_range(&rng, 1, 3);
     test->format.head_dim =

@@ -417,82 +417,94 @@ static void expect(struct refusals *of, ffa_status rc, const char *text)
         of->missed = text;
 }
 
-static ffa_status run_refused(struct exchange_rank *rank)
+static void refuse_creation(struct refusals *refusals, struct exchange_rank *rank)
+{
+    struct rows_test *test = rank->user;
+    struct rows_rank *r = &test->ranks[rank->rank];
+    const ffa_tensor whole = rows_view(&r->whole, false), local = rows_view(&r->local, false);
+    const int64_t cu_tokens[] = { 0, 3, 2 };
+    ffa_parallel_rows_opts opts = FFA_PARALLEL_ROWS_OPTS_INIT;
+    ffa_parallel_rows *rows = NULL;
+
+    opts.rank = rank->count;
+    expect(refusals, ffa_parallel_rows_create(&rows, test->dispatch, r->kernels, &opts, &rank->err),
+           "rank is");
+    opts.rank = rank->rank;
+    opts.cu_tokens = cu_tokens;
+    opts.document_count = 2;
+    expect(refusals, ffa_parallel_rows_create(&rows, test->dispatch, r->kernels, &opts, &rank->err),
+           "cu_tokens goes from 3 to 2");
+    opts.document_count = 1;
+    expect(refusals, ffa_parallel_rows_create(&rows, test->dispatch, r->kernels, &opts, &rank->err),
+           "cu_tokens is [0, 3]");
+    opts.cu_tokens = NULL;
+    expect(refusals, ffa_parallel_rows_create(&rows, test->dispatch, r->kernels, &opts, &rank->err),
+           "cu_tokens is NULL");
+    opts.document_count = 0;
+    if (ffa_parallel_rows_create(&rows, test->dispatch, r->kernels, &opts, &rank->err) != FFA_OK)
+        return;
+    expect(
+        refusals,
+        ffa_parallel_rows_dispatch(rows, &test->format, &whole, &local, rank->stream, &rank->err),
+        "not uploaded");
+    expect(refusals, ffa_parallel_rows_upload(rows, (void *)(uintptr_t)8, rank->stream, &rank->err),
+           "256-byte aligned");
+    ffa_parallel_rows_destroy(rows);
+}
+
+static void refuse_calls(struct refusals *refusals, struct exchange_rank *rank,
+                         ffa_parallel_rows *rows)
 {
     struct rows_test *test = rank->user;
     struct rows_rank *r = &test->ranks[rank->rank];
     const ffa_tensor whole = rows_view(&r->whole, false), local = rows_view(&r->local, false);
     const ffa_row_format bad_bytes = { 3, 1, 1 }, bad_heads = { 4, 0, 1 },
                          bad_columns = { 4, 1, 0 };
-    ffa_parallel_rows_opts opts = FFA_PARALLEL_ROWS_OPTS_INIT;
-    ffa_parallel_rows *rows = NULL;
-    ffa_tensor other = local;
-    const int64_t cu_tokens[] = { 0, 3, 2 };
     const ffa_tensor packed = FFA_TENSOR_INIT(r->whole.host); /* of no use to a refused call */
-    struct refusals refusals = { rank, NULL };
+    ffa_tensor other = local;
 
-    opts.rank = rank->count;
-    expect(&refusals,
-           ffa_parallel_rows_create(&rows, test->dispatch, r->kernels, &opts, &rank->err),
-           "rank is");
-    opts.rank = rank->rank;
-    opts.cu_tokens = cu_tokens;
-    opts.document_count = 2;
-    expect(&refusals,
-           ffa_parallel_rows_create(&rows, test->dispatch, r->kernels, &opts, &rank->err),
-           "cu_tokens goes from 3 to 2");
-    opts.document_count = 1;
-    expect(&refusals,
-           ffa_parallel_rows_create(&rows, test->dispatch, r->kernels, &opts, &rank->err),
-           "cu_tokens is [0, 3]");
-    opts.cu_tokens = NULL;
-    expect(&refusals,
-           ffa_parallel_rows_create(&rows, test->dispatch, r->kernels, &opts, &rank->err),
-           "cu_tokens is NULL");
-    opts.document_count = 0;
-    if (ffa_parallel_rows_create(&rows, test->dispatch, r->kernels, &opts, &rank->err) != FFA_OK)
-        return FFA_INVALID;
-    expect(
-        &refusals,
-        ffa_parallel_rows_dispatch(rows, &test->format, &whole, &local, rank->stream, &rank->err),
-        "not uploaded");
-    expect(&refusals,
-           ffa_parallel_rows_upload(rows, (void *)(uintptr_t)8, rank->stream, &rank->err),
-           "256-byte aligned");
-    ffa_parallel_rows_destroy(rows);
-    rows = NULL;
-    rank->status = make_rows(rank, &rows); /* of the test's shift */
-    if (rank->status != FFA_OK)
-        return rank->status;
-    expect(&refusals,
+    expect(refusals,
            ffa_parallel_rows_dispatch(rows, &bad_bytes, &whole, &local, rank->stream, &rank->err),
            "element_bytes is 3");
-    expect(&refusals,
+    expect(refusals,
            ffa_parallel_rows_dispatch(rows, &bad_heads, &whole, &local, rank->stream, &rank->err),
            "heads is 0");
-    expect(&refusals,
+    expect(refusals,
            ffa_parallel_rows_dispatch(rows, &bad_columns, &whole, &local, rank->stream, &rank->err),
            "columns is 0");
-    expect(&refusals,
+    expect(refusals,
            ffa_parallel_rows_dispatch(rows, &test->format, NULL, &local, rank->stream, &rank->err),
            "whole is NULL");
     other.token_stride = 0;
     expect(
-        &refusals,
+        refusals,
         ffa_parallel_rows_dispatch(rows, &test->format, &whole, &other, rank->stream, &rank->err),
         "local: token_stride is 0");
-    expect(&refusals,
+    expect(refusals,
            ffa_parallel_rows_undispatch(rows, NULL, &test->format, &local, &whole, rank->stream,
                                         &rank->err),
            "comm is NULL");
-    expect(&refusals,
+    expect(refusals,
            ffa_parallel_rows_reduce(rows, rank->comm, &(ffa_row_format){ 8, 1, 1 }, &packed,
                                     &packed, rank->stream, &rank->err),
            "the kernels add rows of dtype");
-    expect(&refusals,
+    expect(refusals,
            ffa_parallel_rows_undispatch(rows, rank->comm, &(ffa_row_format){ 8, 64, 4096 }, &packed,
                                         &packed, rank->stream, &rank->err),
            "key window has");
+}
+
+static ffa_status run_refused(struct exchange_rank *rank)
+{
+    ffa_parallel_rows *rows = NULL;
+    struct refusals refusals = { rank, NULL };
+    ffa_status rc;
+
+    refuse_creation(&refusals, rank);
+    rc = make_rows(rank, &rows); /* of the test's shift */
+    if (rc != FFA_OK)
+        return rc;
+    refuse_calls(&refusals, rank, rows);
     ffa_parallel_rows_destroy(rows);
     if (refusals.missed) {
         snprintf(rank->err.message, sizeof rank->err.message, "not refused: %s", refusals.missed);

@@ -143,6 +143,9 @@ typedef struct ffa_parallel_rows_info {
     int64_t upload_bytes;           /* of ffa_parallel_rows_upload's buffer */
     int64_t undispatch_bytes;       /* of the key window, for calls with the format */
     int64_t roll_bytes;
+    /* Instead of both where whole, or output, is contiguous, and its rows have 8 bytes or a
+     * multiple of 16: rows are pulled to where they belong. */
+    int64_t direct_bytes;
     int64_t reduce_bytes; /* 0 of kernels without FFA_ROW_KERNELS_SUM */
 } ffa_parallel_rows_info;
 #define FFA_PARALLEL_ROWS_INFO_INIT                                                                \

@@ -13,14 +13,6 @@
 #include <string.h>
 #include <time.h>
 
-enum { PIECES = 6, PIECE_ROWS = 9, OUTPUT_PIECES = PIECES * PIECE_ROWS * EXCHANGE_RANKS + 1 };
-
-struct rank_lists {
-    int64_t input_rows[PIECES], output_rows[OUTPUT_PIECES], dst_begin[PIECES + 1];
-    int32_t dst[PIECES * EXCHANGE_RANKS], src[OUTPUT_PIECES];
-    int64_t input_count, output_count;
-};
-
 /* (data, lse) buffers. */
 struct pair {
     struct rows_tensor data, lse;
@@ -41,6 +33,7 @@ struct group_test {
     ffa_group *group;
     ffa_group_format format;
     uint32_t flags;
+    bool is_cast; /* nothing else, in a window of the bytes for that */
     bool is_late; /* one of two ranks makes another call, or none */
     struct group_rank ranks[EXCHANGE_RANKS];
 };
@@ -48,70 +41,6 @@ struct group_test {
 static void ok(ffa_status rc, const ffa_error *err)
 {
     ck_assert_msg(rc == FFA_OK, "%s", err->message);
-}
-
-/* ---- lists ---- */
-
-static void draw_input(struct rank_lists *lists, struct rng *rng, int32_t count)
-{
-    lists->input_count = rng_range(rng, 0, 3) ? rng_range(rng, 1, PIECES) : 0;
-    for (int64_t i = 0; i < lists->input_count; i++) {
-        int64_t at = lists->dst_begin[i];
-
-        lists->input_rows[i] = rng_range(rng, 0, 4) ? rng_range(rng, 1, PIECE_ROWS) : 0;
-        for (int32_t r = 0; r < count; r++)
-            if (rng_range(rng, 0, 1))
-                lists->dst[at++] = r;
-        lists->dst_begin[i + 1] = at;
-    }
-}
-
-static int64_t rows_between(const struct rank_lists *from, int32_t to)
-{
-    int64_t rows = 0;
-
-    for (int64_t i = 0; i < from->input_count; i++)
-        for (int64_t d = from->dst_begin[i]; d < from->dst_begin[i + 1]; d++)
-            rows += from->dst[d] == to ? from->input_rows[i] : 0;
-    return rows;
-}
-
-/* What every rank sends, in pieces of its own, in any order of ranks. */
-static void draw_output(struct group_test *test, struct rng *rng, int32_t rank)
-{
-    struct rank_lists *lists = &test->lists[rank];
-    int64_t left[EXCHANGE_RANKS], all = 0;
-
-    for (int32_t r = 0; r < test->count; r++)
-        all += left[r] = rows_between(&test->lists[r], rank);
-    while (all > 0) {
-        const int32_t r = (int32_t)rng_range(rng, 0, test->count - 1);
-        const int64_t rows = left[r] ? rng_range(rng, 1, left[r]) : 0;
-
-        if (rows == 0)
-            continue;
-        lists->src[lists->output_count] = r;
-        lists->output_rows[lists->output_count++] = rows;
-        left[r] -= rows;
-        all -= rows;
-    }
-}
-
-static void make_group(struct group_test *test, struct rng *rng)
-{
-    ffa_group_lists lists[EXCHANGE_RANKS];
-    ffa_error err = { FFA_OK, 0, "" };
-
-    for (int32_t r = 0; r < test->count; r++)
-        draw_input(&test->lists[r], rng, test->count);
-    for (int32_t r = 0; r < test->count; r++) {
-        struct rank_lists *l = &test->lists[r];
-
-        draw_output(test, rng, r);
-        lists[r] = (ffa_group_lists){ l->input_rows, l->dst_begin,   l->dst,         l->output_rows,
-                                      l->src,        l->input_count, l->output_count };
-    }
-    ok(ffa_group_create(&test->group, lists, test->count, &err), &err);
 }
 
 /* ---- buffers ---- */
@@ -174,12 +103,13 @@ static struct group_test *test_new(uint64_t seed, const struct exchange_types *t
 
     test->types = types;
     test->count = count ? count : (int32_t)rng_range(&rng, 1, EXCHANGE_RANKS);
-    make_group(test, &rng);
+    test->group = lists_group(test->lists, &rng, test->count);
     test->format.dtype = types->dtype;
     test->format.heads = (int32_t)rng_range(&rng, 1, 3);
     test->format.head_dim =
         rng_range(&rng, 0, 1) ? 8 * rng_range(&rng, 1, 4) : rng_range(&rng, 1, 9);
     test->flags = rng_range(&rng, 0, 1) ? FFA_GROUP_LSE : 0;
+    test->is_cast = rng_range(&rng, 0, 3) == 0;
     for (int32_t r = 0; r < test->count; r++)
         draw_rank(test, &rng, r);
     return test;
@@ -240,11 +170,27 @@ static ffa_status make_device(struct exchange_rank *rank, ffa_group_device **dev
     if (rc == FFA_OK)
         rc = rank_alloc(rank, &buffer, info.upload_bytes + 1);
     if (rc == FFA_OK)
-        rc = ffa_comm_reserve(
-            rank->comm, info.cast_bytes > info.reduce_bytes ? info.cast_bytes : info.reduce_bytes,
-            0, &rank->err);
-    if (rc == FFA_OK)
         rc = ffa_group_device_upload(*device, buffer, rank->stream, &rank->err);
+    return rc;
+}
+
+/* A window for casts, or for both. */
+static ffa_status reserve(struct exchange_rank *rank, const ffa_group_device *device,
+                          bool is_reduce)
+{
+    const struct group_test *test = rank->user;
+    ffa_group_device_info cast = FFA_GROUP_DEVICE_INFO_INIT, reduce = FFA_GROUP_DEVICE_INFO_INIT;
+    int64_t bytes;
+    ffa_status rc =
+        ffa_group_device_info_get(device, &test->format, test->flags, &cast, &rank->err);
+
+    if (rc == FFA_OK)
+        rc = ffa_group_device_info_get(device, &test->format, FFA_GROUP_LSE, &reduce, &rank->err);
+    bytes = cast.cast_bytes;
+    if (is_reduce && reduce.reduce_bytes > bytes)
+        bytes = reduce.reduce_bytes;
+    if (rc == FFA_OK)
+        rc = ffa_comm_reserve(rank->comm, bytes, 0, &rank->err);
     return rc;
 }
 
@@ -291,6 +237,11 @@ static ffa_status finish(struct exchange_rank *rank, ffa_group_device *device, f
     return rc;
 }
 
+static bool is_reduced(const struct group_test *test, int op)
+{
+    return !test->is_cast && test->types->reduces >> op & 1;
+}
+
 static ffa_status run_group(struct exchange_rank *rank)
 {
     const struct group_test *test = rank->user;
@@ -301,9 +252,11 @@ static ffa_status run_group(struct exchange_rank *rank)
     if (rc == FFA_OK)
         rc = make_device(rank, &device);
     if (rc == FFA_OK)
+        rc = reserve(rank, device, !test->is_cast);
+    if (rc == FFA_OK)
         rc = cast(rank, device);
     for (int op = 0; op < REDUCES && rc == FFA_OK; op++)
-        if (test->types->reduces >> op & 1)
+        if (is_reduced(test, op))
             rc = reduce(rank, device, (ffa_reduce_op)op);
     rc = finish(rank, device, rc);
     if (rc == FFA_OK)
@@ -450,7 +403,7 @@ void group_case(uint64_t seed, const struct exchange_types *types)
         rows_check(&test->ranks[r].cast_to.lse, "cast lse", r);
     }
     for (int op = 0; op < REDUCES; op++)
-        if (types->reduces >> op & 1)
+        if (is_reduced(test, op))
             check_reduce(test, op);
     test_free(test);
 }
@@ -481,6 +434,9 @@ static ffa_status run_refused(struct exchange_rank *rank)
         "rank is");
     if (rc == FFA_OK)
         rc = make_device(rank, &device);
+    if (rc != FFA_OK)
+        return rc;
+    rc = reserve(rank, device, true);
     if (rc != FFA_OK)
         return rc;
     from = source_of(&r->cast_from);
@@ -555,6 +511,8 @@ static ffa_status run_late(struct exchange_rank *rank)
 
     if (rc == FFA_OK)
         rc = make_device(rank, &device);
+    if (rc == FFA_OK)
+        rc = reserve(rank, device, true);
     if (rc == FFA_OK && rank->rank == 0)
         rc = cast(rank, device);
     else if (rc == FFA_OK && !test->is_late)

@@ -7,6 +7,7 @@
 #include "base/half.h"
 
 #include <check.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -106,9 +107,14 @@ void rows_fill_row(struct rows_tensor *to, int64_t row, uint64_t element)
 void rows_check(const struct rows_tensor *tensor, const char *what, int32_t rank)
 {
     for (int64_t i = 0; i < tensor->bytes; i++)
-        ck_assert_msg(tensor->found[i] == tensor->host[i],
-                      "%s, rank %d: byte %lld of %lld is %02x, not %02x", what, rank, (long long)i,
-                      (long long)tensor->bytes, tensor->found[i], tensor->host[i]);
+        ck_assert_msg(
+            tensor->found[i] == tensor->host[i],
+            "%s, rank %d: byte %lld of %lld rows of %d x %lld elements of %d bytes, %lld and "
+            "%lld apart from %lld, is %02x, not %02x",
+            what, rank, (long long)i, (long long)tensor->rows, tensor->heads,
+            (long long)tensor->columns, tensor->element_bytes, (long long)tensor->token_stride,
+            (long long)tensor->head_stride, (long long)tensor->begin, tensor->found[i],
+            tensor->host[i]);
 }
 
 ffa_tensor rows_view(const struct rows_tensor *tensor, bool is_device)
@@ -215,9 +221,15 @@ void ranks_run(struct exchange_rank *ranks, int32_t count, int64_t timeout_ms,
 
 void ranks_check(const struct exchange_rank *ranks, int32_t count)
 {
+    char text[EXCHANGE_RANKS * 300] = "";
+    size_t used = 0;
+
     for (int32_t r = 0; r < count; r++)
-        ck_assert_msg(ranks[r].status == FFA_OK, "rank %d: status %d: %s", r, (int)ranks[r].status,
-                      ranks[r].err.message);
+        if (ranks[r].status != FFA_OK && used < sizeof text)
+            used +=
+                (size_t)snprintf(text + used, sizeof text - used, "rank %d: status %d: %.250s; ", r,
+                                 (int)ranks[r].status, ranks[r].err.message);
+    ck_assert_msg(used == 0, "%s", text);
 }
 
 /* ---- kernels ---- */

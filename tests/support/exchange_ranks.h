@@ -89,6 +89,21 @@ void ranks_run(struct exchange_rank *ranks, int32_t count, int64_t timeout_ms,
 /* Fails the test where a rank has. */
 void ranks_check(const struct exchange_rank *ranks, int32_t count);
 
+/* ---- lists of groups (exchange_lists.c) ---- */
+
+enum { PIECES = 6, PIECE_ROWS = 9, OUTPUT_PIECES = PIECES * PIECE_ROWS * EXCHANGE_RANKS + 1 };
+
+struct rank_lists {
+    int64_t input_rows[PIECES], output_rows[OUTPUT_PIECES], dst_begin[PIECES + 1];
+    int32_t dst[PIECES * EXCHANGE_RANKS], src[OUTPUT_PIECES];
+    int64_t input_count, output_count;
+};
+
+/* Lists of all ranks, some of them without rows, and their group; to be destroyed. */
+ffa_group *lists_group(struct rank_lists *lists, struct rng *rng, int32_t count);
+/* That one rank casts to another. */
+int64_t rows_between(const struct rank_lists *from, int32_t to);
+
 /* ---- cases ---- */
 
 /* Kernels of all ranks: made in turns for each context; freed by the program's end. */

@@ -36,6 +36,7 @@ struct rows_test {
     ffa_row_format format;
     int32_t dtype; /* of the format; 0: only bytes */
     bool has_fill, is_cleared;
+    bool is_direct; /* contiguous outputs, in a window of the bytes for that; nothing is reduced */
     uint64_t fill;
     struct rows_rank ranks[EXCHANGE_RANKS];
 };
@@ -100,6 +101,9 @@ static void draw_format(struct rows_test *test, struct rng *rng)
         test->dtype ? (int32_t)ffa_dtype_bytes((ffa_dtype)test->dtype) : 1 << rng_range(rng, 0, 3);
     test->format.heads = (int32_t)rng_range(rng, 1, 3);
     test->format.columns = rng_range(rng, 0, 1) ? 8 * rng_range(rng, 1, 4) : rng_range(rng, 1, 9);
+    test->is_direct = rng_range(rng, 0, 2) == 0;
+    if (test->is_direct)
+        test->format.columns = 16;
 }
 
 static void draw_rank(struct rows_test *test, struct rng *rng, int32_t rank)
@@ -119,7 +123,7 @@ static void draw_rank(struct rows_test *test, struct rng *rng, int32_t rank)
     rows_draw(&r->local, rng, test->dtype);
     for (int o = 0; o < OUTPUTS; o++)
         rows_init(&r->outputs[o], rng, is_whole((enum output)o) ? test->tokens : r->local_rows,
-                  f->heads, f->columns, f->element_bytes, false);
+                  f->heads, f->columns, f->element_bytes, test->is_direct);
 }
 
 static struct rows_test *test_new(uint64_t seed, const struct exchange_types *types)
@@ -175,6 +179,7 @@ static ffa_status make_rows(struct exchange_rank *rank, ffa_parallel_rows **rows
         rc = ffa_parallel_rows_info_get(*rows, &test->format, &info, &rank->err);
     bytes = info.undispatch_bytes > info.roll_bytes ? info.undispatch_bytes : info.roll_bytes;
     bytes = bytes > info.reduce_bytes ? bytes : info.reduce_bytes;
+    bytes = test->is_direct ? info.direct_bytes : bytes;
     if (rc == FFA_OK)
         rc = rank_alloc(rank, &buffer, info.upload_bytes + 1);
     if (rc == FFA_OK)
@@ -208,6 +213,11 @@ static ffa_status call_local(struct exchange_rank *rank, const ffa_parallel_rows
     return rc;
 }
 
+static bool is_reduced(const struct rows_test *test)
+{
+    return test->dtype && !test->is_direct;
+}
+
 static ffa_status call_all(struct exchange_rank *rank, ffa_parallel_rows *rows)
 {
     struct rows_rank *r = &((struct rows_test *)rank->user)->ranks[rank->rank];
@@ -222,7 +232,7 @@ static ffa_status call_all(struct exchange_rank *rank, ffa_parallel_rows *rows)
     if (rc == FFA_OK)
         rc = ffa_parallel_rows_roll(rows, rank->comm, &test->format, &local, &rolled,
                                     test->has_fill ? &test->fill : NULL, rank->stream, &rank->err);
-    if (rc == FFA_OK && test->dtype)
+    if (rc == FFA_OK && is_reduced(test))
         rc = ffa_parallel_rows_reduce(rows, rank->comm, &test->format, &whole, &reduced,
                                       rank->stream, &rank->err);
     return rc;
@@ -373,7 +383,7 @@ static void expect_all(struct rows_test *test)
             places[ids[row]] = (struct place){ r, row };
         expect_rank(test, r, places);
     }
-    if (test->dtype)
+    if (is_reduced(test))
         expect_reduced(test);
 }
 
@@ -407,82 +417,94 @@ static void expect(struct refusals *of, ffa_status rc, const char *text)
         of->missed = text;
 }
 
-static ffa_status run_refused(struct exchange_rank *rank)
+static void refuse_creation(struct refusals *refusals, struct exchange_rank *rank)
+{
+    struct rows_test *test = rank->user;
+    struct rows_rank *r = &test->ranks[rank->rank];
+    const ffa_tensor whole = rows_view(&r->whole, false), local = rows_view(&r->local, false);
+    const int64_t cu_tokens[] = { 0, 3, 2 };
+    ffa_parallel_rows_opts opts = FFA_PARALLEL_ROWS_OPTS_INIT;
+    ffa_parallel_rows *rows = NULL;
+
+    opts.rank = rank->count;
+    expect(refusals, ffa_parallel_rows_create(&rows, test->dispatch, r->kernels, &opts, &rank->err),
+           "rank is");
+    opts.rank = rank->rank;
+    opts.cu_tokens = cu_tokens;
+    opts.document_count = 2;
+    expect(refusals, ffa_parallel_rows_create(&rows, test->dispatch, r->kernels, &opts, &rank->err),
+           "cu_tokens goes from 3 to 2");
+    opts.document_count = 1;
+    expect(refusals, ffa_parallel_rows_create(&rows, test->dispatch, r->kernels, &opts, &rank->err),
+           "cu_tokens is [0, 3]");
+    opts.cu_tokens = NULL;
+    expect(refusals, ffa_parallel_rows_create(&rows, test->dispatch, r->kernels, &opts, &rank->err),
+           "cu_tokens is NULL");
+    opts.document_count = 0;
+    if (ffa_parallel_rows_create(&rows, test->dispatch, r->kernels, &opts, &rank->err) != FFA_OK)
+        return;
+    expect(
+        refusals,
+        ffa_parallel_rows_dispatch(rows, &test->format, &whole, &local, rank->stream, &rank->err),
+        "not uploaded");
+    expect(refusals, ffa_parallel_rows_upload(rows, (void *)(uintptr_t)8, rank->stream, &rank->err),
+           "256-byte aligned");
+    ffa_parallel_rows_destroy(rows);
+}
+
+static void refuse_calls(struct refusals *refusals, struct exchange_rank *rank,
+                         ffa_parallel_rows *rows)
 {
     struct rows_test *test = rank->user;
     struct rows_rank *r = &test->ranks[rank->rank];
     const ffa_tensor whole = rows_view(&r->whole, false), local = rows_view(&r->local, false);
     const ffa_row_format bad_bytes = { 3, 1, 1 }, bad_heads = { 4, 0, 1 },
                          bad_columns = { 4, 1, 0 };
-    ffa_parallel_rows_opts opts = FFA_PARALLEL_ROWS_OPTS_INIT;
-    ffa_parallel_rows *rows = NULL;
-    ffa_tensor other = local;
-    const int64_t cu_tokens[] = { 0, 3, 2 };
     const ffa_tensor packed = FFA_TENSOR_INIT(r->whole.host); /* of no use to a refused call */
-    struct refusals refusals = { rank, NULL };
+    ffa_tensor other = local;
 
-    opts.rank = rank->count;
-    expect(&refusals,
-           ffa_parallel_rows_create(&rows, test->dispatch, r->kernels, &opts, &rank->err),
-           "rank is");
-    opts.rank = rank->rank;
-    opts.cu_tokens = cu_tokens;
-    opts.document_count = 2;
-    expect(&refusals,
-           ffa_parallel_rows_create(&rows, test->dispatch, r->kernels, &opts, &rank->err),
-           "cu_tokens goes from 3 to 2");
-    opts.document_count = 1;
-    expect(&refusals,
-           ffa_parallel_rows_create(&rows, test->dispatch, r->kernels, &opts, &rank->err),
-           "cu_tokens is [0, 3]");
-    opts.cu_tokens = NULL;
-    expect(&refusals,
-           ffa_parallel_rows_create(&rows, test->dispatch, r->kernels, &opts, &rank->err),
-           "cu_tokens is NULL");
-    opts.document_count = 0;
-    if (ffa_parallel_rows_create(&rows, test->dispatch, r->kernels, &opts, &rank->err) != FFA_OK)
-        return FFA_INVALID;
-    expect(
-        &refusals,
-        ffa_parallel_rows_dispatch(rows, &test->format, &whole, &local, rank->stream, &rank->err),
-        "not uploaded");
-    expect(&refusals,
-           ffa_parallel_rows_upload(rows, (void *)(uintptr_t)8, rank->stream, &rank->err),
-           "256-byte aligned");
-    ffa_parallel_rows_destroy(rows);
-    rows = NULL;
-    rank->status = make_rows(rank, &rows); /* of the test's shift */
-    if (rank->status != FFA_OK)
-        return rank->status;
-    expect(&refusals,
+    expect(refusals,
            ffa_parallel_rows_dispatch(rows, &bad_bytes, &whole, &local, rank->stream, &rank->err),
            "element_bytes is 3");
-    expect(&refusals,
+    expect(refusals,
            ffa_parallel_rows_dispatch(rows, &bad_heads, &whole, &local, rank->stream, &rank->err),
            "heads is 0");
-    expect(&refusals,
+    expect(refusals,
            ffa_parallel_rows_dispatch(rows, &bad_columns, &whole, &local, rank->stream, &rank->err),
            "columns is 0");
-    expect(&refusals,
+    expect(refusals,
            ffa_parallel_rows_dispatch(rows, &test->format, NULL, &local, rank->stream, &rank->err),
            "whole is NULL");
     other.token_stride = 0;
     expect(
-        &refusals,
+        refusals,
         ffa_parallel_rows_dispatch(rows, &test->format, &whole, &other, rank->stream, &rank->err),
         "local: token_stride is 0");
-    expect(&refusals,
+    expect(refusals,
            ffa_parallel_rows_undispatch(rows, NULL, &test->format, &local, &whole, rank->stream,
                                         &rank->err),
            "comm is NULL");
-    expect(&refusals,
+    expect(refusals,
            ffa_parallel_rows_reduce(rows, rank->comm, &(ffa_row_format){ 8, 1, 1 }, &packed,
                                     &packed, rank->stream, &rank->err),
            "the kernels add rows of dtype");
-    expect(&refusals,
+    expect(refusals,
            ffa_parallel_rows_undispatch(rows, rank->comm, &(ffa_row_format){ 8, 64, 4096 }, &packed,
                                         &packed, rank->stream, &rank->err),
            "key window has");
+}
+
+static ffa_status run_refused(struct exchange_rank *rank)
+{
+    ffa_parallel_rows *rows = NULL;
+    struct refusals refusals = { rank, NULL };
+    ffa_status rc;
+
+    refuse_creation(&refusals, rank);
+    rc = make_rows(rank, &rows); /* of the test's shift */
+    if (rc != FFA_OK)
+        return rc;
+    refuse_calls(&refusals, rank, rows);
     ffa_parallel_rows_destroy(rows);
     if (refusals.missed) {
         snprintf(rank->err.message, sizeof rank->err.message, "not refused: %s", refusals.missed);

@@ -261,6 +261,17 @@ static struct wire wire_of(const ffa_group_device *device, const ffa_group_forma
     return wire;
 }
 
+static struct wire_room room_of(const ffa_group_device *device, const ffa_group_format *format,
+                                const struct wire *wire, bool is_reduce)
+{
+    const ffa_tensor packed = tensor_of(format, NULL);
+
+    if (is_reduce)
+        return wire_room_of(wire, &device->reduce, true);
+    return wire_is_direct(wire, &packed) ? wire_room_direct(wire, &device->cast)
+                                         : wire_room_of(wire, &device->cast, false);
+}
+
 ffa_status ffa_group_device_info_get(const ffa_group_device *device, const ffa_group_format *format,
                                      uint32_t flags, ffa_group_device_info *out, ffa_error *err)
 {
@@ -274,10 +285,10 @@ ffa_status ffa_group_device_info_get(const ffa_group_device *device, const ffa_g
     FFA_TRY(check_flags(flags, err));
     info.upload_bytes = device->image_bytes;
     wire = wire_of(device, format, false, flags & FFA_GROUP_LSE);
-    info.cast_bytes = wire_room_of(&wire, &device->cast, false).bytes;
+    info.cast_bytes = room_of(device, format, &wire, false).bytes;
     if (device->kernels->dtype == (ffa_dtype)format->dtype) {
         wire = wire_of(device, format, true, flags & FFA_GROUP_LSE);
-        info.reduce_bytes = wire_room_of(&wire, &device->reduce, true).bytes;
+        info.reduce_bytes = room_of(device, format, &wire, true).bytes;
     }
     rc = opts_export(out, &info, sizeof info, err);
 out:
@@ -289,12 +300,13 @@ out:
 enum { WORDS_MAX = 128 };
 
 static ffa_status open_call(struct exchange_call *call, ffa_group_device *device,
-                            const struct wire *wire, ffa_comm *comm, ffa_error *err)
+                            const ffa_group_format *format, const struct wire *wire, ffa_comm *comm,
+                            ffa_error *err)
 {
     call->kernels = device->kernels;
     call->wire = wire;
     call->buffer = device->buffer;
-    call->room = wire_room_of(wire, call->exchange, call->exchange == &device->reduce);
+    call->room = room_of(device, format, wire, call->exchange == &device->reduce);
     return exchange_open(call, comm, err);
 }
 
@@ -323,13 +335,13 @@ ffa_status ffa_group_cast(ffa_group_device *device, ffa_comm *comm, const ffa_gr
             check_buffer("output", "lse", output->lse, sizeof(float), device->output_rows, err));
     }
     call.exchange = &device->cast;
-    FFA_TRY(open_call(&call, device, &wire, comm, err));
+    FFA_TRY(open_call(&call, device, format, &wire, comm, err));
     text_copy(words, "cast of group %s, %d x %lld of %d bytes, lse %d", device->digest, wire.heads,
               (long long)wire.columns, wire.element_bytes, has_lse);
     from = tensor_of(format, input->data);
     to = tensor_of(format, output->data);
     exchange_publish(&call, &from, input->lse);
-    exchange_place(&call, &to, output->lse);
+    exchange_place(&call, &from, &to, output->lse);
     rc = exchange_run(&call, err);
 out:
     return rc;
@@ -378,7 +390,7 @@ ffa_status ffa_group_reduce(ffa_group_device *device, ffa_comm *comm,
                              device->input_rows, err));
     }
     call.exchange = &device->reduce;
-    FFA_TRY(open_call(&call, device, &wire, comm, err));
+    FFA_TRY(open_call(&call, device, format, &wire, comm, err));
     text_copy(words, "reduce %d of group %s, %d x %lld of %d bytes, on the wire dtype %d", (int)op,
               device->digest, wire.heads, (long long)wire.columns, wire.element_bytes,
               (int)device->kernels->wire);

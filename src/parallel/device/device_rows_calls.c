@@ -126,6 +126,7 @@ ffa_status ffa_parallel_rows_info_get(const ffa_parallel_rows *rows, const ffa_r
     info.upload_bytes = rows->image_bytes;
     info.undispatch_bytes = wire_room_of(&wire, &rows->undispatch, false).bytes;
     info.roll_bytes = wire_room_of(&wire, &rows->roll, false).bytes;
+    info.direct_bytes = wire_room_direct(&wire, &rows->roll).bytes;
     if (can_reduce(rows, format)) {
         reduce_wire(&wire, rows, format);
         info.reduce_bytes = wire_room_of(&wire, &rows->reduce, true).bytes;
@@ -245,15 +246,19 @@ static void say_call(char words[WORDS_MAX], const char *what, const ffa_parallel
                 wire->wire_bytes);
 }
 
+/* to: what is written. */
 static ffa_status open_call(struct exchange_call *call, const ffa_parallel_rows *rows,
-                            struct exchange *exchange, const struct wire *wire, ffa_comm *comm,
-                            ffa_error *err)
+                            struct exchange *exchange, const struct wire *wire,
+                            const ffa_tensor *to, ffa_comm *comm, ffa_error *err)
 {
+    const bool is_added = exchange == &rows->reduce;
+
     call->exchange = exchange;
     call->kernels = rows->kernels;
     call->wire = wire;
     call->buffer = rows->buffer;
-    call->room = wire_room_of(wire, exchange, exchange == &rows->reduce);
+    call->room = !is_added && wire_is_direct(wire, to) ? wire_room_direct(wire, exchange)
+                                                       : wire_room_of(wire, exchange, is_added);
     return exchange_open(call, comm, err);
 }
 
@@ -267,10 +272,10 @@ ffa_status ffa_parallel_rows_undispatch(ffa_parallel_rows *rows, ffa_comm *comm,
     ffa_status rc;
 
     FFA_TRY(views_init(&views, rows, format, whole, local, false, err));
-    FFA_TRY(open_call(&call, rows, &rows->undispatch, &views.wire, comm, err));
+    FFA_TRY(open_call(&call, rows, &rows->undispatch, &views.wire, &views.whole, comm, err));
     say_call(words, "undispatch", rows, &views.wire);
     exchange_publish(&call, &views.local, NULL);
-    exchange_place(&call, &views.whole, NULL);
+    exchange_place(&call, &views.local, &views.whole, NULL);
     rc = exchange_run(&call, err);
 out:
     return rc;
@@ -293,10 +298,10 @@ ffa_status ffa_parallel_rows_roll(ffa_parallel_rows *rows, ffa_comm *comm,
               false);
     FFA_TRY(view_init(&from, format, local, rows->local_rows, "local", false, err));
     FFA_TRY(view_init(&to, format, output, rows->local_rows, "output", true, err));
-    FFA_TRY(open_call(&call, rows, &rows->roll, &wire, comm, err));
+    FFA_TRY(open_call(&call, rows, &rows->roll, &wire, &to, comm, err));
     say_call(words, fill ? "roll with a fill" : "roll", rows, &wire);
     exchange_publish(&call, &from, NULL);
-    exchange_place(&call, &to, NULL);
+    exchange_place(&call, &from, &to, NULL);
     if (fill)
         exchange_fill(&call, &to, &rows->outside, *fill);
     rc = exchange_run(&call, err);
@@ -335,7 +340,7 @@ ffa_status ffa_parallel_rows_reduce(ffa_parallel_rows *rows, ffa_comm *comm,
     FFA_TRY(views_init(&views, rows, format, whole, local, true, err));
     FFA_TRY(check_reduce(rows, format, &views.whole, &views.local, err));
     reduce_wire(&views.wire, rows, format);
-    FFA_TRY(open_call(&call, rows, &rows->reduce, &views.wire, comm, err));
+    FFA_TRY(open_call(&call, rows, &rows->reduce, &views.wire, &views.local, comm, err));
     say_call(words, "reduce", rows, &views.wire);
     exchange_publish(&call, &views.whole, NULL);
     exchange_add(&call, FFA_REDUCE_SUM, NULL, &views.local, NULL);

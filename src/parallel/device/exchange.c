@@ -75,6 +75,7 @@ ffa_status exchange_upload(struct exchange *exchange, struct upload *upload, ffa
 
     FFA_TRY(upload_runs(upload, &exchange->publish, err));
     FFA_TRY(upload_runs(upload, &exchange->place, err));
+    FFA_TRY(upload_runs(upload, &exchange->own, err));
     upload_add(upload, &exchange->segments_at, exchange->segments,
                exchange->segment_count * (int64_t)sizeof *exchange->segments);
     upload_add(upload, &exchange->added_at, exchange->added,
@@ -104,6 +105,19 @@ static void add_copy(struct exchange *out, const struct row_move *move)
     out->window_rows += move->rows;
 }
 
+static void add_direct(struct exchange *out, const struct row_move *move)
+{
+    struct pass_copy *last = out->direct_count > 0 ? &out->direct[out->direct_count - 1] : NULL;
+
+    if (last && last->rank == move->rank && last->from + last->rows == move->from &&
+        last->to + last->rows == move->to)
+        last->rows += move->rows;
+    else
+        out->direct[out->direct_count++] = (struct pass_copy){
+            .from = move->from, .to = move->to, .rows = move->rows, .rank = move->rank
+        };
+}
+
 /* rows [count], receives the window row of each move. */
 static ffa_status find_copies(struct exchange *out, int64_t *rows, const struct exchange_plan *plan,
                               ffa_error *err)
@@ -112,8 +126,9 @@ static ffa_status find_copies(struct exchange *out, int64_t *rows, const struct 
     int64_t *begin = mem_array((size_t)plan->rank_count + 1, sizeof *begin);
 
     out->copies = mem_array((size_t)list->count, sizeof *out->copies);
+    out->direct = mem_array((size_t)list->count, sizeof *out->direct);
     out->sources = mem_array((size_t)plan->rank_count, sizeof *out->sources);
-    if (!begin || !out->copies || !out->sources) {
+    if (!begin || !out->copies || !out->direct || !out->sources) {
         mem_free(begin);
         return error_nomem(err, "an exchange");
     }
@@ -129,8 +144,10 @@ static ffa_status find_copies(struct exchange *out, int64_t *rows, const struct 
             out->sources[out->source_count++] = r;
         for (int64_t i = begin[r]; i < begin[r + 1]; i++) {
             rows[i] = r == out->rank ? list->moves[i].from : out->window_rows;
-            if (r != out->rank)
-                add_copy(out, &list->moves[i]);
+            if (r == out->rank)
+                continue;
+            add_copy(out, &list->moves[i]);
+            add_direct(out, &list->moves[i]);
         }
     }
     mem_free(begin);
@@ -310,8 +327,13 @@ ffa_status exchange_build(struct exchange *out, const struct exchange_plan *plan
         rc = find_segments(out, plan, rows, err);
         goto out;
     }
-    for (int64_t i = 0; i < list->count; i++)
-        FFA_TRY(run_table_add(&out->place, rows[i], list->moves[i].to, list->moves[i].rows, err));
+    for (int64_t i = 0; i < list->count; i++) {
+        const struct row_move *move = &list->moves[i];
+
+        FFA_TRY(run_table_add(&out->place, rows[i], move->to, move->rows, err));
+        if (move->rank == out->rank)
+            FFA_TRY(run_table_add(&out->own, move->from, move->to, move->rows, err));
+    }
 out:
     mem_free(rows);
     return rc;
@@ -319,7 +341,7 @@ out:
 
 ffa_status exchange_prepare(struct exchange *exchange, struct gpu_device *gpu, ffa_error *err)
 {
-    const size_t copies = (size_t)exchange->copy_count;
+    const size_t copies = (size_t)max64(exchange->copy_count, exchange->direct_count);
     ffa_status rc = FFA_OK;
 
     exchange->to = mem_array(copies, sizeof *exchange->to);
@@ -339,6 +361,8 @@ out:
 void exchange_finish(struct exchange *exchange)
 {
     mem_free(exchange->copies);
+    mem_free(exchange->direct);
+    run_table_finish(&exchange->own);
     mem_free(exchange->sources);
     mem_free(exchange->readers);
     run_table_finish(&exchange->publish);
@@ -376,6 +400,20 @@ void wire_init(struct wire *wire, int32_t heads, int64_t columns, int32_t elemen
     if (has_lse)
         bytes = wire->lse_at + heads * (int64_t)sizeof(float);
     wire->row_bytes = rounded(bytes, bytes > 8 ? 16 : 8); /* vectors, and what copy engines like */
+}
+
+bool wire_is_direct(const struct wire *wire, const ffa_tensor *to)
+{
+    const int64_t bytes = wire->heads * wire->columns * wire->element_bytes;
+
+    return !wire->has_lse && wire->wire_bytes == wire->element_bytes && wire->row_bytes == bytes &&
+           to->token_stride * wire->element_bytes == wire->row_bytes &&
+           (wire->heads == 1 || to->head_stride == wire->columns);
+}
+
+struct wire_room wire_room_direct(const struct wire *wire, const struct exchange *exchange)
+{
+    return (struct wire_room){ .bytes = exchange->published_rows * wire->row_bytes };
 }
 
 struct wire_room wire_room_of(const struct wire *wire, const struct exchange *exchange,

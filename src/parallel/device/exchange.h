@@ -6,8 +6,9 @@
  *
  * A rank copies what it publishes to the begin of its key window, tells its readers, and pulls what
  * it receives behind that, source after source, beginning with the next rank. Then rows of the
- * window are copied to where they belong, or added. A row of the window has all heads of a token,
- * and their lse where there is one.
+ * window are copied to where they belong, or added. Where the output has the rows of a window, they
+ * are pulled to where they belong. A row of the window has all heads of a token, and their lse
+ * where there is one.
  */
 #ifndef FFA_PARALLEL_DEVICE_EXCHANGE_H
 #define FFA_PARALLEL_DEVICE_EXCHANGE_H
@@ -64,9 +65,12 @@ struct exchange {
     int64_t published_rows;   /* of the window, that others pull from */
     int64_t window_rows;      /* with the received ones behind them */
     int64_t output_rows;      /* where rows belong */
-    struct pass_copy *copies; /* from other ranks, by source */
+    struct pass_copy *copies; /* from other ranks to the own window, by source */
     int64_t copy_count;
-    int32_t *sources; /* from the next rank on */
+    struct pass_copy *direct; /* the same to where rows belong */
+    int64_t direct_count;
+    struct run_table own; /* rows that are published, to where they belong here */
+    int32_t *sources;     /* from the next rank on */
     int32_t source_count;
     int32_t *readers; /* ascending */
     int32_t reader_count;
@@ -124,6 +128,10 @@ struct wire_room {
     int64_t wide_at, lse_at, bytes;
 };
 
+/* Whether rows can be pulled to a tensor of the strides. */
+bool wire_is_direct(const struct wire *wire, const ffa_tensor *to);
+/* What is published alone. */
+struct wire_room wire_room_direct(const struct wire *wire, const struct exchange *exchange);
 /* For rows that are added or not. */
 struct wire_room wire_room_of(const struct wire *wire, const struct exchange *exchange,
                               bool is_added);
@@ -151,8 +159,10 @@ struct exchange_call {
     const unsigned char *buffer; /* of the tables, on the device */
     unsigned char *window;       /* the own one; NULL where it has no bytes */
     const char *words;           /* what the call is, in all ranks */
-    struct row_launch publish[EXCHANGE_LAUNCHES], take[EXCHANGE_LAUNCHES];
-    int publish_count, take_count;
+    /* Launches: before rows are pulled, beside that, and after it. */
+    struct row_launch publish[EXCHANGE_LAUNCHES], own[EXCHANGE_LAUNCHES], take[EXCHANGE_LAUNCHES];
+    int publish_count, own_count, take_count;
+    unsigned char *direct; /* what rows are pulled to, in rows of the window; NULL: the window */
     uint64_t call;
 };
 
@@ -174,7 +184,9 @@ struct row_copy_call row_copy_of(const struct wire *wire, const ffa_tensor *from
                                  const struct run_table *runs);
 
 void exchange_publish(struct exchange_call *call, const ffa_tensor *from, const float *lse);
-void exchange_place(struct exchange_call *call, const ffa_tensor *to, float *lse);
+/* from: what was published. */
+void exchange_place(struct exchange_call *call, const ffa_tensor *from, const ffa_tensor *to,
+                    float *lse);
 /* Rows of `to` are set to one element. */
 void exchange_fill(struct exchange_call *call, const ffa_tensor *to, const struct run_table *runs,
                    uint64_t fill);

@@ -169,12 +169,27 @@ void exchange_publish(struct exchange_call *call, const ffa_tensor *from, const 
 
 /* ---- out of the window ---- */
 
-void exchange_place(struct exchange_call *call, const ffa_tensor *to, float *lse)
+/* The others' rows are pulled to where they belong. */
+static void place_own(struct exchange_call *call, const ffa_tensor *from, const ffa_tensor *to)
+{
+    const struct row_copy_call copy =
+        row_copy_of(call->wire, from, to, call->buffer, &call->exchange->own);
+
+    call->direct = to->data;
+    add_copy(call->own, &call->own_count, &copy);
+}
+
+void exchange_place(struct exchange_call *call, const ffa_tensor *from, const ffa_tensor *to,
+                    float *lse)
 {
     const struct wire *wire = call->wire;
-    const ffa_tensor from = wire_rows(call);
-    struct row_copy_call copy = row_copy_of(wire, &from, to, call->buffer, &call->exchange->place);
+    const ffa_tensor rows = wire_rows(call);
+    struct row_copy_call copy = row_copy_of(wire, &rows, to, call->buffer, &call->exchange->place);
 
+    if (wire_is_direct(wire, to)) {
+        place_own(call, from, to);
+        return;
+    }
     if (wire->has_lse)
         copy.tensors[copy.count++] =
             lse_rows(wire, window_at(call, wire->lse_at), lse_stride(wire), lse, wire->heads);

@@ -2,7 +2,7 @@
  *
  * An exchange as a call of a communicator.
  *
- *     caller's stream   reclaim, publish, rows_ready ............ wait, take
+ *     caller's stream   reclaim, publish, rows_ready, own ....... wait, take
  *     fetch stream      wait for what is published here, then for each source: rows_ready, copies;
  *                       rows_done
  *
@@ -102,20 +102,20 @@ out:
 }
 
 /* All copies from one source: copies [first, last). */
-static ffa_status pull(const struct exchange_call *call, int64_t first, int64_t last,
-                       ffa_error *err)
+static ffa_status pull(const struct exchange_call *call, const struct pass_copy *copies,
+                       int64_t first, int64_t last, ffa_error *err)
 {
     const struct exchange *x = call->exchange;
-    const struct comm_flag ready = { .channel = CHANNEL_ROWS_READY, .rank = x->copies[first].rank };
+    const struct comm_flag ready = { .channel = CHANNEL_ROWS_READY, .rank = copies[first].rank };
     const ffa_stream stream = gpu_stream_handle(call->comm->fetch);
     const int64_t row_bytes = call->wire->row_bytes;
     const unsigned char *const from = call->comm->windows[WINDOW_ROWS][ready.rank];
     ffa_status rc;
 
     for (int64_t i = first; i < last; i++) {
-        x->to[i] = call->window + x->copies[i].to * row_bytes;
-        x->from[i] = from + x->copies[i].from * row_bytes;
-        x->bytes[i] = (size_t)(x->copies[i].rows * row_bytes);
+        x->to[i] = (call->direct ? call->direct : call->window) + copies[i].to * row_bytes;
+        x->from[i] = from + copies[i].from * row_bytes;
+        x->bytes[i] = (size_t)(copies[i].rows * row_bytes);
     }
     FFA_TRY(comm_device_wait(call->comm, call->call, stream, &ready, 1, err));
     rc = gpu_copy_batch(call->comm->gpu, stream, x->to + first, x->from + first, x->bytes + first,
@@ -127,18 +127,19 @@ out:
 static ffa_status fetch(const struct exchange_call *call, ffa_error *err)
 {
     const struct exchange *x = call->exchange;
+    const struct pass_copy *copies = call->direct ? x->direct : x->copies;
+    const int64_t count = call->direct ? x->direct_count : x->copy_count;
     const ffa_stream stream = gpu_stream_handle(call->comm->fetch);
     ffa_status rc;
 
     FFA_TRY(gpu_event_wait(x->published, stream, err));
-    for (int64_t first = 0, last = 0; first < x->copy_count; first = last) {
-        while (last < x->copy_count && x->copies[last].rank == x->copies[first].rank)
+    for (int64_t first = 0, last = 0; first < count; first = last) {
+        while (last < count && copies[last].rank == copies[first].rank)
             last++;
-        FFA_TRY(pull(call, first, last, err));
+        FFA_TRY(pull(call, copies, first, last, err));
     }
     FFA_TRY(signal_all(call, stream, CHANNEL_ROWS_DONE, x->sources, x->source_count, err));
-    FFA_TRY(gpu_event_record(x->fetched, stream, err));
-    rc = gpu_event_wait(x->fetched, call->stream, err);
+    rc = gpu_event_record(x->fetched, stream, err);
 out:
     return rc;
 }
@@ -150,24 +151,37 @@ static ffa_status check(const struct exchange_call *call, ffa_error *err)
     ffa_status rc;
 
     FFA_TRY(check_launches(call, call->publish, call->publish_count, err));
+    FFA_TRY(check_launches(call, call->own, call->own_count, err));
     FFA_TRY(check_launches(call, call->take, call->take_count, err));
     rc = gpu_stream_refuse_capture(call->comm->gpu, call->stream, "a call of several ranks", err);
 out:
     return rc;
 }
 
+/* What the call receives, should it fail. */
+static void spoil(const struct exchange_call *call)
+{
+    const struct exchange *x = call->exchange;
+    const int64_t row_bytes = call->wire->row_bytes;
+    const int64_t received = x->window_rows - x->published_rows;
+
+    if (received > 0 && call->direct)
+        comm_device_spoil(call->comm, call->call, call->direct, x->output_rows * row_bytes);
+    else if (received > 0)
+        comm_device_spoil(call->comm, call->call, call->window + x->published_rows * row_bytes,
+                          received * row_bytes);
+}
+
 static ffa_status enqueue(const struct exchange_call *call, ffa_error *err)
 {
     const struct exchange *x = call->exchange;
-    const int64_t received = x->window_rows - x->published_rows;
     ffa_status rc;
 
-    if (received > 0)
-        comm_device_spoil(call->comm, call->call,
-                          call->window + x->published_rows * call->wire->row_bytes,
-                          received * call->wire->row_bytes);
+    spoil(call);
     FFA_TRY(publish(call, err));
     FFA_TRY(fetch(call, err));
+    FFA_TRY(enqueue_launches(call, call->own, call->own_count, err));
+    FFA_TRY(gpu_event_wait(x->fetched, call->stream, err));
     FFA_TRY(enqueue_launches(call, call->take, call->take_count, err));
     rc = comm_device_end(call->comm, call->call, call->stream, err);
 out:

@@ -490,8 +490,8 @@ int main(void)
 
     tcase_set_timeout(tc, 300);
     tcase_add_unchecked_fixture(tc, NULL, kernels_free);
-    tcase_add_loop_test(tc, dispatched_rows, 0, 14);
-    tcase_add_loop_test(tc, groups, 0, 14);
+    tcase_add_loop_test(tc, dispatched_rows, 0, 10);
+    tcase_add_loop_test(tc, groups, 0, 10);
     tcase_add_test(tc, bad_calls_are_refused);
     tcase_add_test(tc, bad_kernels_are_refused);
     tcase_add_test(tc, creation_fails_whole);

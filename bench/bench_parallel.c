@@ -41,7 +41,9 @@ static const char usage[] =
     "  --tokens N   tokens a rank, in place of the case's\n"
     "  --stages N   that receive, 1 to 12; as many as is best by the model\n"
     "  --rounds N   1 to 100; 5\n"
-    "  --json FILE  a line a case, pass and plan\n";
+    "  --json FILE  a line a case, pass and plan\n"
+    "  --calibrate FILE    measure links and kernels, write FILE, and end\n"
+    "  --calibration FILE  plans by the rates of FILE\n";
 
 /* ---- cases ---- */
 
@@ -72,8 +74,7 @@ struct bench bench;
 
 /* ---- helpers ---- */
 
-/* Other threads may be in calls: nothing is cleaned up. */
-static _Noreturn void fail(const char *what, const char *why)
+_Noreturn void fail(const char *what, const char *why)
 {
     fflush(stdout);
     fprintf(stderr, "bench_parallel: %s: %s\n", what, why);
@@ -110,8 +111,7 @@ static int compare(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* Sorts the samples. */
-static double median(double *samples, int count)
+double median(double *samples, int count)
 {
     qsort(samples, (size_t)count, sizeof *samples, compare);
     return count % 2 ? samples[count / 2] : (samples[count / 2 - 1] + samples[count / 2]) / 2;
@@ -122,6 +122,12 @@ static double most(double a, double b)
     return a > b ? a : b;
 }
 
+void start(pthread_t *thread, void *(*run)(void *user), void *user)
+{
+    if (pthread_create(thread, NULL, run, user))
+        fail("pthread_create", "cannot start a thread");
+}
+
 void meet(void)
 {
     (void)pthread_barrier_wait(&bench.meeting);
@@ -130,7 +136,7 @@ void meet(void)
 /* ---- measuring: on every rank's thread; the first rank's also measures the whole ---- */
 
 /* On GPUs that ranks share, a full queue of one rank would keep the others out. */
-static int calls_of(double ms)
+int calls_of(double ms)
 {
     const double least_ms = options.is_quick ? QUICK_SERIES_MS : SERIES_MS;
     const double least = options.is_quick ? CALLS_FEW : CALLS_LEAST;
@@ -146,8 +152,7 @@ static int calls_of(double ms)
     return calls > CALLS_MOST ? CALLS_MOST : (int)calls;
 }
 
-/* Milliseconds of a call. */
-static double whole_series(const struct rank *r, bool is_backward, int calls)
+double whole_series(const struct rank *r, bool is_backward, int calls)
 {
     const struct whole *w = &bench.whole;
     ffa_error err;
@@ -283,7 +288,7 @@ static double check_pass(int v, bool is_backward)
 
 /* Of one plan: the rank that has most, or takes longest. */
 struct facts {
-    double dispatch_ms, plan_ms, pass_ms, made_ms, host_us;
+    double dispatch_ms, plan_ms, pass_ms, made_ms, host_us, model_ms;
     int32_t stages;
     int64_t rows, window_bytes, workspace_bytes;
 };
@@ -305,6 +310,7 @@ static struct facts facts_of(int v, bool is_backward)
         f.plan_ms = most(p->plan_ms, f.plan_ms);
         f.pass_ms = most(p->pass_ms, f.pass_ms);
         f.made_ms = most(p->dispatch_ms + p->plan_ms + p->pass_ms, f.made_ms);
+        f.model_ms = most(p->model_ms[is_backward], f.model_ms);
         f.host_us = most(median(p->host_us, p->host_count), f.host_us);
         f.stages =
             (int32_t)most64(is_backward ? info->backward_stages : info->forward_stages, f.stages);
@@ -329,10 +335,10 @@ static double spread(const double *ms)
 static void print_head(void)
 {
     printf("%d ranks on %d x %s; times of a call, medians of %d rounds and their spread\n"
-           "%-19s %-8s %-10s %9s %5s %9s %5s  %10s  %7s  %7s %8s  %6s %8s %7s %9s  %s\n",
+           "%-19s %-8s %-10s %9s %5s %9s %5s %9s  %10s  %7s  %7s %8s  %6s %8s %7s %9s  %s\n",
            options.ranks, bench.gpus, bench.device, options.rounds, "case", "pass", "plan", "T1 ms",
-           "", "T ms", "", "efficiency", "TFLOP/s", "host us", "made ms", "stages", "rows",
-           "win MB", "work MB", "difference");
+           "", "T ms", "", "model ms", "efficiency", "TFLOP/s", "host us", "made ms", "stages",
+           "rows", "win MB", "work MB", "difference");
     fflush(stdout);
 }
 
@@ -347,27 +353,29 @@ static void report_plan(int v, bool is_backward, double whole_ms)
     const double difference = check_pass(v, is_backward);
     const char *pass = is_backward ? "backward" : "forward";
 
-    printf("%-19s %-8s %-10s %9.3f %4.1f%% %9.3f %4.1f%%  %10.3f  %7.1f  %7.1f %8.2f  %6d %8lld "
-           "%7.1f %9.1f  %.2g\n",
-           bench.name, pass, variants[v].name, whole_ms, 100 * spread(bench.whole_ms), ms,
-           100 * spread(bench.plans_ms[v]), efficiency, tflops, f.host_us, f.made_ms, f.stages,
-           (long long)f.rows, (double)f.window_bytes / 1e6, (double)f.workspace_bytes / 1e6,
-           difference);
+    printf(
+        "%-19s %-8s %-10s %9.3f %4.1f%% %9.3f %4.1f%% %9.3f  %10.3f  %7.1f  %7.1f %8.2f  %6d %8lld "
+        "%7.1f %9.1f  %.2g\n",
+        bench.name, pass, variants[v].name, whole_ms, 100 * spread(bench.whole_ms), ms,
+        100 * spread(bench.plans_ms[v]), f.model_ms, efficiency, tflops, f.host_us, f.made_ms,
+        f.stages, (long long)f.rows, (double)f.window_bytes / 1e6, (double)f.workspace_bytes / 1e6,
+        difference);
     fflush(stdout);
     if (!bench.json)
         return;
-    fprintf(bench.json,
-            "{\"device\":\"%s\",\"gpus\":%d,\"ranks\":%d,\"case\":\"%s\",\"tokens\":%lld,"
-            "\"pass\":\"%s\",\"plan\":\"%s\",\"t1_ms\":%.5f,\"t1_spread\":%.4f,\"t_ms\":%.5f,"
-            "\"t_spread\":%.4f,\"efficiency\":%.4f,\"tflops\":%.1f,\"host_us\":%.2f,"
-            "\"dispatch_ms\":%.3f,\"plan_ms\":%.3f,\"pass_ms\":%.3f,\"stages\":%d,"
-            "\"received_rows\":%lld,\"window_bytes\":%lld,\"workspace_bytes\":%lld,"
-            "\"difference\":%g,\"rounds\":%d,\"calls\":%d}\n",
-            bench.device, bench.gpus, options.ranks, bench.name, (long long)bench.tokens, pass,
-            variants[v].name, whole_ms, spread(bench.whole_ms), ms, spread(bench.plans_ms[v]),
-            efficiency, tflops, f.host_us, f.dispatch_ms, f.plan_ms, f.pass_ms, f.stages,
-            (long long)f.rows, (long long)f.window_bytes, (long long)f.workspace_bytes,
-            isfinite(difference) ? difference : -1.0, options.rounds, bench.calls);
+    fprintf(
+        bench.json,
+        "{\"device\":\"%s\",\"gpus\":%d,\"ranks\":%d,\"case\":\"%s\",\"tokens\":%lld,"
+        "\"pass\":\"%s\",\"plan\":\"%s\",\"t1_ms\":%.5f,\"t1_spread\":%.4f,\"t_ms\":%.5f,"
+        "\"t_spread\":%.4f,\"model_ms\":%.5f,\"efficiency\":%.4f,\"tflops\":%.1f,\"host_us\":%.2f,"
+        "\"dispatch_ms\":%.3f,\"plan_ms\":%.3f,\"pass_ms\":%.3f,\"stages\":%d,"
+        "\"received_rows\":%lld,\"window_bytes\":%lld,\"workspace_bytes\":%lld,"
+        "\"difference\":%g,\"rounds\":%d,\"calls\":%d}\n",
+        bench.device, bench.gpus, options.ranks, bench.name, (long long)bench.tokens, pass,
+        variants[v].name, whole_ms, spread(bench.whole_ms), ms, spread(bench.plans_ms[v]),
+        f.model_ms, efficiency, tflops, f.host_us, f.dispatch_ms, f.plan_ms, f.pass_ms, f.stages,
+        (long long)f.rows, (long long)f.window_bytes, (long long)f.workspace_bytes,
+        isfinite(difference) ? difference : -1.0, options.rounds, bench.calls);
     fflush(bench.json);
 }
 
@@ -426,8 +434,7 @@ static void run_case(const struct bench_case *c)
         bench.ranks[i].context = bench.contexts[i % bench.gpus];
     }
     for (int32_t i = 0; i < options.ranks; i++)
-        if (pthread_create(&bench.ranks[i].thread, NULL, rank_thread, &bench.ranks[i]))
-            fail("pthread_create", "cannot start a thread");
+        start(&bench.ranks[i].thread, rank_thread, &bench.ranks[i]);
     for (int32_t i = 0; i < options.ranks; i++)
         (void)pthread_join(bench.ranks[i].thread, NULL);
     (void)pthread_barrier_destroy(&bench.meeting);
@@ -487,6 +494,12 @@ static bool open_gpus(void)
     return true;
 }
 
+static void close_gpus(void)
+{
+    for (int32_t i = 0; i < bench.gpus; i++)
+        ffa_close(bench.contexts[i]);
+}
+
 static bool read_number(const char *text, int64_t least, int64_t limit, int64_t *out)
 {
     char *end;
@@ -510,6 +523,10 @@ static bool read_options(char **argv)
             is_fine = (options.name = argv[1]);
         } else if (!strcmp(name, "--json")) {
             is_fine = (options.json = argv[1]);
+        } else if (!strcmp(name, "--calibrate")) {
+            is_fine = (options.calibrate = argv[1]);
+        } else if (!strcmp(name, "--calibration")) {
+            is_fine = (options.calibration = argv[1]);
         } else if (!strcmp(name, "--ranks")) {
             is_fine = read_number(argv[1], 1, RANKS_MAX, &n);
             options.ranks = (int32_t)n;
@@ -535,6 +552,7 @@ static bool read_options(char **argv)
 int main(int argc, char **argv)
 {
     bool is_known = false;
+    ffa_error err;
 
     (void)argc;
     is_known = read_options(argv + 1);
@@ -553,14 +571,21 @@ int main(int argc, char **argv)
         ffa_close(bench.contexts[0]);
         return 77;
     }
+    if (options.calibration)
+        must(calibration_read(&bench.calibration, options.calibration, &err), "read", &err);
     if (options.json && !(bench.json = fopen(options.json, "w")))
         fail(options.json, "cannot be written");
+    if (options.calibrate) {
+        calibrate(options.calibrate);
+        close_gpus();
+        return 0;
+    }
     print_head();
     for (size_t i = 0; i < CASES; i++)
         if (is_chosen(&cases[i]))
             run_case(&cases[i]);
-    for (int32_t i = 0; i < bench.gpus; i++)
-        ffa_close(bench.contexts[i]);
+    close_gpus();
+    calibration_finish(&bench.calibration);
     if (bench.json && fclose(bench.json))
         fail(options.json, "cannot be written");
     return bench.is_wrong;

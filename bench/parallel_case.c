@@ -164,6 +164,12 @@ static ffa_kernels *make_kernels(ffa_context *context, uint32_t flags)
     spec.heads_q = bench.c->heads_q;
     spec.heads_kv = bench.c->heads_kv;
     spec.flags = flags;
+    if (!(flags & FFA_SPEC_PARALLEL)) {
+        spec.tile_m = bench.tiles.m;
+        spec.tile_n = bench.tiles.n;
+        spec.backward_tile_m = bench.tiles.backward_m;
+        spec.backward_tile_n = bench.tiles.backward_n;
+    }
     must(ffa_kernels_create(&kernels, context, &spec, &err), "kernels", &err);
     return kernels;
 }
@@ -258,6 +264,7 @@ static void plan_build(struct rank_plan *p, const struct rank *r, const struct v
     const ffa_topology topology = { options.ranks, 0 };
     ffa_dispatch_opts dispatch = FFA_DISPATCH_OPTS_INIT;
     ffa_parallel_plan_opts opts = FFA_PARALLEL_PLAN_OPTS_INIT;
+    ffa_parallel_plan_info info = FFA_PARALLEL_PLAN_INFO_INIT;
     double times[4] = { now_ms() };
     int32_t margin;
     ffa_error err;
@@ -269,6 +276,9 @@ static void plan_build(struct rank_plan *p, const struct rank *r, const struct v
     opts.model.heads_kv = bench.c->heads_kv;
     opts.model.head_dim = opts.head_dim_v = HEAD_DIM;
     opts.model.element_bytes = sizeof(uint16_t);
+    must(calibration_apply(&bench.calibration, &opts.model, HEAD_DIM, bench.tokens, options.ranks,
+                           0, &err),
+         "calibration", &err);
     if (v->algorithm == DISPATCH_BEST) {
         must(ffa_dispatch_create_best(&p->dispatch, &mask, 1, &topology, NULL, &opts, &err),
              "dispatch", &err);
@@ -285,6 +295,9 @@ static void plan_build(struct rank_plan *p, const struct rank *r, const struct v
     must(ffa_parallel_plan_create(&p->plan, p->dispatch, bench.mask, r->rank, &opts, &err), "plan",
          &err);
     times[2] = now_ms();
+    must(ffa_parallel_plan_info_get(p->plan, &info, &err), "plan info", &err);
+    p->model_ms[0] = (double)info.forward_slowest_ns / 1e6;
+    p->model_ms[1] = (double)info.backward_slowest_ns / 1e6;
     must(ffa_parallel_pass_create(&p->pass, p->plan, r->kernels, &err), "pass", &err);
     times[3] = now_ms();
     p->dispatch_ms = times[1] - times[0];

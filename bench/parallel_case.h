@@ -5,6 +5,8 @@
 #ifndef BENCH_PARALLEL_CASE_H
 #define BENCH_PARALLEL_CASE_H
 
+#include "cli/calibration_file.h"
+
 #include <ffa/ffa.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -16,6 +18,7 @@ struct options {
     int32_t ranks, stages, rounds; /* ranks, rounds: 0 until they are chosen */
     int64_t tokens;                /* a rank; 0: the case's */
     const char *name, *json;
+    const char *calibrate, *calibration; /* files: to write, to read */
     bool is_quick;
 };
 
@@ -47,6 +50,7 @@ struct rank_plan {
     ffa_parallel_args args;
     void *rows[TENSORS], *upload;
     double dispatch_ms, plan_ms, pass_ms; /* of making them */
+    double model_ms[2];                   /* of the slowest rank: forward, backward */
     /* Of enqueueing one pass: the first calls of each series, as queues are not full yet. */
     double host_us[ROUNDS_MAX * HOST_SAMPLES];
     int host_count;
@@ -64,6 +68,11 @@ struct rank {
     pthread_t thread;
 };
 
+/* Of the whole's kernels; 0: chosen. */
+struct tiles {
+    int32_t m, n, backward_m, backward_n;
+};
+
 /* The whole mask, on the first rank's GPU. */
 struct whole {
     ffa_kernels *kernels;
@@ -78,7 +87,8 @@ struct bench {
     int32_t gpus; /* that ranks run on */
     char device[128];
     FILE *json;
-    bool is_wrong; /* a result differs */
+    struct calibration calibration; /* all zero: plans are by the defaults */
+    bool is_wrong;                  /* a result differs */
     /* of a case */
     const struct bench_case *c;
     char name[64];
@@ -86,6 +96,7 @@ struct bench {
     ffa_mask *mask;
     uint16_t *inputs[INPUTS]; /* whole, on the host */
     struct whole whole;
+    struct tiles tiles;
     struct rank ranks[RANKS_MAX];
     pthread_barrier_t meeting;
     /* of a pass; written by the first rank, between two meetings */
@@ -97,12 +108,21 @@ extern struct options options;
 extern struct bench bench;
 extern const struct variant variants[VARIANTS];
 
+/* Ends the process. Other threads may be in calls: nothing is cleaned up. */
+_Noreturn void fail(const char *what, const char *why);
 /* Ends the process where the call failed. */
 void must(ffa_status rc, const char *what, const ffa_error *err);
 void *memory(size_t bytes);
 double now_ms(void);
+/* Sorts the samples. */
+double median(double *samples, int count);
 /* Wait until all ranks have come. */
 void meet(void);
+/* A thread, to be joined. */
+void start(pthread_t *thread, void *(*run)(void *user), void *user);
+/* Milliseconds of a call of the whole, in a series; and how many calls of `ms` make one. */
+double whole_series(const struct rank *rank, bool is_backward, int calls);
+int calls_of(double ms);
 
 bool is_key(enum tensor tensor);
 /* Elements, and bytes, of a token. */
@@ -121,5 +141,8 @@ void whole_destroy(struct whole *whole, ffa_context *context);
 /* By every rank at once, on a thread of its own. */
 void rank_create(struct rank *rank);
 void rank_destroy(struct rank *rank);
+
+/* parallel_calibrate.c: measure links and kernels, and write the file. */
+void calibrate(const char *path);
 
 #endif

@@ -78,6 +78,7 @@ static_assert(1024 + slots_at + tile_slots * (int)sizeof(forward_tile_slot) ==
  * tile_empty: consumer warps and the producer arrive when they no longer need the record. */
 struct barriers {
     static constexpr bool is_debug = spec::debug;
+    static constexpr bool keys_arrive = spec::arrivals;
     uint32_t base;
     FFA_DEVICE_MEMBER uint32_t k_full(int s) const { return base + 8 * s; }
     FFA_DEVICE_MEMBER uint32_t k_empty(int s) const { return base + 8 * (kv_slots + s); }

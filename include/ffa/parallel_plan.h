@@ -114,12 +114,15 @@ FFA_API ffa_status ffa_parallel_plan_create(ffa_parallel_plan **out, const ffa_d
 FFA_API void ffa_parallel_plan_destroy(ffa_parallel_plan *plan);
 
 /*
- * A dispatch by the model: of min-heap's and affinity's (opts->algorithm is ignored) the one with
- * which the slowest ranks are done first, both passes, summed over the masks by their weights;
- * ties: affinity's. Affinity trades a little balance for fewer rows, which is no gain where their
- * transfer is hidden anyway. Arguments, failures and result as ffa_dispatch_create, and of
- * ffa_parallel_plan_create, whose options plan_opts are. Cost: about that of both for each of the
- * two.
+ * A dispatch by the model: of affinity's, min-heap's and zigzag's (opts->algorithm is ignored) the
+ * one with which the slowest ranks are done first, both passes, summed over the masks by their
+ * weights. Affinity trades a little balance for fewer rows, which is no gain where their transfer
+ * is hidden anyway. Zigzag's has two chunks a rank, unless opts says how long chunks are. Where
+ * affinity answers with min-heap's solution, that is the result. Ties: affinity's.
+ * Zigzag's has to take a sixteenth less than the better of these two; but where that is min-heap's,
+ * and not just about, zigzag's wins ties, unless FFA_PARALLEL_FORWARD_ONLY. Arguments, failures and result as
+ * ffa_dispatch_create, and of ffa_parallel_plan_create, whose options plan_opts are. Cost: about
+ * that of both for each of the three.
  */
 FFA_API ffa_status ffa_dispatch_create_best(ffa_dispatch **out, const ffa_dispatch_mask *masks,
                                             int32_t mask_count, const ffa_topology *topology,

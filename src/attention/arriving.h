@@ -51,6 +51,9 @@ ffa_status plan_create_arriving(ffa_plan **out, const ffa_kernels *kernels,
 struct arriving_call {
     const uint64_t *flags; /* [stage_count] arrivals; that of stage 0 is not read */
     uint64_t value;        /* of arrivals and departures: the number of the call */
+    /* Debug kernels: how long others may take before a wait counts as one for ever, as kernels do
+     * not tell the two apart. 0: about a second, the time of kernels without arrivals. */
+    int32_t patience_ms;
     /* Backward only. */
     float *sums; /* the sum window: for each row of the key window dK [heads_kv][head_dim], then dV
                   * [heads_kv][head_dim_v], without gaps; 16-byte aligned. Every row is written. */

@@ -4,6 +4,7 @@
  * as text, JSON or a picture. The slowest rank is shown unless one is named: it decides when a pass
  * is done. All times are modelled.
  */
+#include "cli/calibration_file.h"
 #include "cli/cli.h"
 #include "cli/file.h"
 #include "cli/fits.h"
@@ -23,7 +24,7 @@ static const char *const key_modes[] = { "with-queries", "replicated", "dispatch
 static const char *const move_modes[] = { "keys", "queries", "auto", NULL };
 
 struct plan_options {
-    const char *mask, *svg, *heads, *algorithm, *keys, *moves;
+    const char *mask, *svg, *heads, *algorithm, *keys, *moves, *calibration;
     int64_t ranks, width, rank, chunk, stages, buffers, head_dim, head_dim_v;
 };
 
@@ -55,24 +56,19 @@ static int read_word(const struct cli *cli, const char *name, const char *text,
     return cli_fail_text(cli, FFA_INVALID, "--%s is '%s', not one of %s", name, text, all);
 }
 
-/* "64:8", or "8": as many kv heads. */
 static int read_heads(const struct cli *cli, const char *text, ffa_parallel_model *model)
 {
-    char *end;
-    long q, kv;
+    int32_t q, kv;
 
     if (!text)
         return CLI_PARSE_GO;
-    q = kv = strtol(text, &end, 10);
-    if (*end == ':')
-        kv = strtol(end + 1, &end, 10);
-    if (*end || q < 1 || q > HEADS_MAX || kv < 1 || kv > q || q % kv != 0)
+    if (!cli_heads(text, &q, &kv) || q < 1 || q > HEADS_MAX || kv < 1 || kv > q || q % kv != 0)
         return cli_fail_text(cli, FFA_INVALID,
                              "--heads is '%s', not HQ:HK in [1, %d], such as 64:8 (query heads, a "
                              "multiple of the kv heads)",
                              text, HEADS_MAX);
-    model->heads_q = (int32_t)q;
-    model->heads_kv = (int32_t)kv;
+    model->heads_q = q;
+    model->heads_kv = kv;
     return CLI_PARSE_GO;
 }
 
@@ -109,6 +105,22 @@ static int read_options(const struct cli *cli, const struct plan_options *option
     plan->forward_stages = plan->backward_stages = (int32_t)options->stages;
     plan->buffers = (int32_t)options->buffers;
     return status;
+}
+
+static int read_calibration(const struct cli *cli, const struct plan_options *options,
+                            const ffa_mask *mask, ffa_parallel_plan_opts *plan)
+{
+    struct calibration calibration = { .links = NULL };
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_status rc = FFA_OK;
+
+    if (options->calibration)
+        rc = calibration_read(&calibration, options->calibration, &err);
+    if (rc == FFA_OK)
+        rc = calibration_apply(&calibration, &plan->model, plan->head_dim_v,
+                               ffa_mask_seqlen_k(mask), options->ranks, options->chunk, &err);
+    calibration_finish(&calibration);
+    return rc == FFA_OK ? CLI_PARSE_GO : cli_fail(cli, &err);
 }
 
 /* ---- the work ---- */
@@ -338,12 +350,13 @@ static int print_text(const struct shown *s)
 static ffa_status write_svg(const struct shown *s, ffa_error *err)
 {
     const int64_t width = s->options->width, ranks = s->info.rank_count;
-    const struct plan_picture picture = {
-        .mask = s->mask,
-        .dispatch = s->dispatch,
-        .plan = s->plan,
-        .ranks_per_node = (int32_t)(width > 0 && width < ranks ? width : ranks)
-    };
+    const struct plan_picture picture = { .name = s->options->mask,
+                                          .mask = s->mask,
+                                          .dispatch = s->dispatch,
+                                          .plan = s->plan,
+                                          .ranks_per_node =
+                                              (int32_t)(width > 0 && width < ranks ? width : ranks),
+                                          .is_slowest = s->options->rank < 0 && ranks > 1 };
     char *svg;
     ffa_status rc = plan_svg(&svg, &picture, err);
 
@@ -390,7 +403,8 @@ int cmd_plan(struct cli *cli)
         { "head-dim", CLI_INT, &o.head_dim, "D", "their size, a multiple of 8; 128", 8, 256 },
         { "head-dim-v", CLI_INT, &o.head_dim_v, "D", "of v and the output; as --head-dim", 8, 256 },
         { "algorithm", CLI_TEXT, &o.algorithm, "NAME",
-          "affinity, min-heap, sequential, zigzag, exact, or best: of the first two, by the model",
+          "affinity, min-heap, sequential, zigzag, exact, or best: affinity, min-heap or zigzag, "
+          "by the model",
           0, 0 },
         { "chunk", CLI_INT, &o.chunk, "TOKENS", "tokens of a chunk, at most", 1, INT32_MAX },
         { "stages", CLI_INT, &o.stages, "N", "stages that receive; as many as is best unless given",
@@ -398,6 +412,8 @@ int cmd_plan(struct cli *cli)
         { "buffers", CLI_INT, &o.buffers, "N", "receive buffers, 2 or 3; 2", 2, 3 },
         { "keys", CLI_TEXT, &o.keys, "MODE", "with-queries, replicated or dispatched", 0, 0 },
         { "moves", CLI_TEXT, &o.moves, "MODE", "what travels: keys, queries or auto", 0, 0 },
+        { "calibration", CLI_TEXT, &o.calibration, "FILE",
+          "rates of the model, as bench_parallel --calibrate measured them", 0, 0 },
     };
     int status = cli_parse(cli, options, CLI_COUNT(options), 0, 0);
 
@@ -411,6 +427,8 @@ int cmd_plan(struct cli *cli)
         status = cli_fail(cli, &err);
     if (status == CLI_PARSE_GO)
         status = read_options(cli, &o, s.mask, &dispatch_opts, &plan_opts);
+    if (status == CLI_PARSE_GO)
+        status = read_calibration(cli, &o, s.mask, &plan_opts);
     if (status == CLI_PARSE_GO)
         status =
             chunks_fit(&s, &err) == FFA_OK && make(&s, &dispatch_opts, &plan_opts, &err) == FFA_OK

@@ -52,6 +52,8 @@ struct run_ranks {
     bool has_processes;          /* the meeting is the caller's */
     int32_t sharing, gpus;       /* as in the options, of threads too */
     int64_t timeout_ms;
+    int32_t transport;
+    const char *nccl;
     bool wants_timeline;
     struct run_ranks_facts facts;
 };
@@ -194,6 +196,8 @@ static ffa_status open_gpu(struct rank *r)
         .context = all->contexts[r->rank % all->context_count],
         .sharing = all->sharing,
         .timeout_ms = all->timeout_ms,
+        .transport = all->transport,
+        .nccl = all->nccl,
         .shape = &all->run->shape,
         .softmax_scale = all->run->args.softmax_scale,
         .softcap = all->run->args.softcap,
@@ -284,6 +288,9 @@ static ffa_parallel_plan_opts plan_opts_of(const struct run_ranks *all,
     opts.model.head_dim = shape->head_dim;
     opts.head_dim_v = shape->head_dim_v;
     opts.model.element_bytes = (int32_t)ffa_dtype_bytes(shape->dtype);
+    /* What can be wrong with it was found when it was read. */
+    (void)calibration_apply(&options->calibration, &opts.model, opts.head_dim_v, shape->tokens_k,
+                            options->ranks, 0, NULL);
     return opts;
 }
 
@@ -407,6 +414,8 @@ static struct run_ranks_facts facts_of(const struct rank *r)
     };
 
     if (r->gpu)
+        facts.transport = run_gpu_rank_transport(r->gpu);
+    if (r->gpu)
         add_gpu_facts(&facts, run_gpu_rank_info(r->gpu));
     return facts;
 }
@@ -455,6 +464,8 @@ ffa_status run_ranks_create(struct run_ranks **out, const struct run_case *run,
                    : options->context_count ? (all->count - 1) / options->context_count + 1
                                             : 0;
     all->timeout_ms = options->timeout_ms;
+    all->transport = options->transport;
+    all->nccl = options->nccl;
     all->sum_dtype = run->shape.dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32;
     all->contexts = options->contexts;
     all->context_count = options->context_count;

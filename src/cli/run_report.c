@@ -68,6 +68,13 @@ static json_t *backward_object(const struct run_case *run, const struct run_opti
     return object;
 }
 
+static const char *transport_name(int32_t transport)
+{
+    return transport == FFA_TRANSPORT_PULL       ? "pull"
+           : transport == FFA_TRANSPORT_EXCHANGE ? "exchange"
+                                                 : "loopback";
+}
+
 static json_t *ranks_object(struct run_ranks_facts facts)
 {
     json_t *object = json_object();
@@ -78,6 +85,7 @@ static json_t *ranks_object(struct run_ranks_facts facts)
     cli_set_text(object, "moves", facts.moves_queries ? "queries" : "keys");
     cli_set_int(object, "received_rows", facts.received_rows);
     cli_set_int(object, "gpus", facts.gpus);
+    cli_set_text(object, "transport", transport_name(facts.transport));
     cli_set_int(object, "window_bytes", facts.window_bytes);
     cli_set_int(object, "workspace_bytes", facts.workspace_bytes);
     return object;
@@ -185,6 +193,8 @@ static void print_gpus(struct run_ranks_facts facts, const struct run_options *o
     (void)printf("backend  cuda: %d GPU%s", facts.gpus, facts.gpus == 1 ? "" : "s");
     if (options->place.rank_count)
         (void)printf(", %d processes", options->place.rank_count);
+    if (facts.transport == FFA_TRANSPORT_EXCHANGE)
+        (void)printf(", over NCCL");
     (void)printf("\n");
 }
 

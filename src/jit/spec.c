@@ -659,6 +659,18 @@ const char *jit_spec_row_name(const struct jit_spec *spec, int32_t row)
     return entry_of(spec)->rows[row].name;
 }
 
+bool jit_spec_setting(const struct jit_spec *spec, int32_t row, char *out, size_t size)
+{
+    const char *name = jit_spec_row_name(spec, row);
+    const int32_t value = spec->values[row];
+
+    (void)snprintf(out, size, "%s=%d", name, (int)value);
+    for (size_t i = 0; i < sizeof value_names / sizeof *value_names; i++)
+        if (value_names[i].value == value && !strcmp(value_names[i].row, name))
+            (void)snprintf(out, size, "%s=%s", name, value_names[i].name);
+    return value != entry_of(spec)->rows[row].initial;
+}
+
 void jit_spec_text(const struct jit_spec *spec, char *out, size_t size)
 {
     size_t at = 0;

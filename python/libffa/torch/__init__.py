@@ -80,3 +80,11 @@ def prepare(q: Tensor, k: Tensor, v: Tensor, mask: Mask | GraphMask, **options) 
     """Compile, plan and upload what attention() with these arguments needs, before a CUDA graph is captured or a first step
     is timed. Options are attention()'s. It makes the call, and drops its results."""
     attention(q, k, v, mask, **options)
+
+
+def __getattr__(name):  # what needs torch.distributed, when it is asked for
+    if name in ("ContextParallel", "Ulysses"):
+        from . import parallel, ulysses
+
+        return {"ContextParallel": parallel.ContextParallel, "Ulysses": ulysses.Ulysses}[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -119,6 +119,18 @@ static int64_t most_copies(const ffa_parallel_pass *pass)
     return max64(keys, pass->sums.copy_count);
 }
 
+/* Of a step, at the most; replicated sums go to and from all other ranks. */
+static int64_t most_moves(const ffa_parallel_pass *pass)
+{
+    const struct pass_moves *const passes[] = { &pass->forward_moves, &pass->backward_moves };
+    int64_t most = 2 * (int64_t)pass->rank_count;
+
+    for (int i = 0; i < 2; i++)
+        most = max64(most, passes[i]->copy_begin[passes[i]->stage_count] +
+                               passes[i]->send_begin[passes[i]->step_count]);
+    return most;
+}
+
 static ffa_status make_scratch(ffa_parallel_pass *pass, ffa_error *err)
 {
     const size_t copies = (size_t)most_copies(pass);
@@ -127,8 +139,10 @@ static ffa_status make_scratch(ffa_parallel_pass *pass, ffa_error *err)
     pass->from = mem_array(copies, sizeof *pass->from);
     pass->bytes = mem_array(copies, sizeof *pass->bytes);
     pass->flags = mem_array((size_t)pass->rank_count, sizeof *pass->flags);
-    return pass->to && pass->from && pass->bytes && pass->flags ? FFA_OK
-                                                                : error_nomem(err, "a pass");
+    pass->moves = mem_array((size_t)most_moves(pass), sizeof *pass->moves);
+    return pass->to && pass->from && pass->bytes && pass->flags && pass->moves
+               ? FFA_OK
+               : error_nomem(err, "a pass");
 }
 
 /* ---- the object ---- */
@@ -189,6 +203,7 @@ void ffa_parallel_pass_destroy(ffa_parallel_pass *pass)
     mem_free(pass->from);
     mem_free(pass->bytes);
     mem_free(pass->flags);
+    mem_free(pass->moves);
     gpu_event_destroy(pass->reduced);
     gpu_event_destroy(pass->totals_made);
     gpu_event_destroy(pass->totals_shared);

@@ -31,6 +31,7 @@ struct ffa_parallel_pass {
     const void **from;         /* [copies_most] */
     size_t *bytes;             /* [copies_most] */
     struct comm_flag *flags;   /* [rank_count] */
+    struct nccl_move *moves;   /* [all copies and sends of a pass] */
     struct gpu_event *reduced; /* the received sums are there; of kernels with FFA_SPEC_BACKWARD */
     /* Of several ranks: the rank's own totals are there, and those of all ranks. */
     struct gpu_event *totals_made, *totals_shared;

@@ -13,6 +13,7 @@
 void pass_moves_finish(struct pass_moves *moves)
 {
     mem_free(moves->copies);
+    mem_free(moves->sends);
     mem_free(moves->sources);
     mem_free(moves->readers);
     *moves = (struct pass_moves){ 0 };
@@ -72,6 +73,44 @@ static void add_sources(struct pass_moves *out, bool *is_known, int32_t stage)
     out->source_begin[stage + 1] = count;
 }
 
+static int64_t count_sends(const struct plan_pass *pass)
+{
+    int64_t count = 0;
+
+    for (int32_t s = 0; s < pass->step_count; s++)
+        count += pass->sends[s].count;
+    return count;
+}
+
+static ffa_status add_sends(struct pass_moves *out, const ffa_parallel_plan *plan,
+                            const struct plan_pass *pass, ffa_error *err)
+{
+    const int32_t ranks = plan->topology.rank_count;
+    int64_t at = 0;
+
+    out->step_count = pass->step_count + 1;
+    if (out->step_count > ARRIVAL_STAGES_MAX)
+        return error_fail(err, FFA_UNSUPPORTED, 0, "the plan has %d stages, a pass has %d at most",
+                          pass->step_count, ARRIVAL_STAGES_MAX - 1);
+    out->sends = mem_array((size_t)count_sends(pass), sizeof *out->sends);
+    if (!out->sends)
+        return error_nomem(err, "the moves of a pass");
+    for (int32_t s = 0; s < pass->step_count; s++) {
+        for (int32_t d = 0; d < ranks; d++)
+            for (int64_t i = 0; i < pass->sends[s].count; i++) {
+                const struct transfer_copy *send = &pass->sends[s].at[i];
+
+                if (distance(plan, send->source) == d)
+                    out->sends[at++] = (struct pass_copy){ .from = send->source_row,
+                                                           .rows = send->rows,
+                                                           .rank = send->source,
+                                                           .stage = s + 1 };
+            }
+        out->send_begin[s + 2] = at;
+    }
+    return FFA_OK;
+}
+
 static void find_readers(struct pass_moves *out, const struct plan_pass *pass, bool *is_reader,
                          int32_t ranks)
 {
@@ -110,21 +149,13 @@ ffa_status pass_moves_build(struct pass_moves *out, const ffa_parallel_plan *pla
         out->window_rows += pass->phases[s].rows;
     }
     find_readers(out, pass, is_known + ranks, (int32_t)ranks);
+    rc = add_sends(out, plan, pass, err);
 out:
     mem_free(is_known);
     return rc;
 }
 
 /* ---- sums that come ---- */
-
-static int64_t count_sends(const struct plan_pass *pass)
-{
-    int64_t count = 0;
-
-    for (int32_t s = 0; s < pass->step_count; s++)
-        count += pass->sends[s].count;
-    return count;
-}
 
 /* own_rows [copies]: of the own keys, the first row of each copy. */
 static void add_sums(struct pass_sums *out, const ffa_parallel_plan *plan, int64_t *own_rows)

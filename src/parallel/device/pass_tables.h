@@ -27,6 +27,11 @@ struct pass_moves {
     int64_t copy_begin[ARRIVAL_STAGES_MAX + 1];
     int32_t *sources; /* ranks that keys come from: those of a stage are new with it */
     int32_t source_begin[ARRIVAL_STAGES_MAX + 1];
+    /* What others receive of the own keys, by their stage, then from the next rank on: rows
+     * [from, +rows), and `stage` is of `rank`, which receives them. */
+    int32_t step_count;      /* most stages of any rank, with stage 0 */
+    struct pass_copy *sends; /* [send_begin[step_count]] */
+    int64_t send_begin[ARRIVAL_STAGES_MAX + 1];
     int32_t *readers; /* ranks that fetch from this one, ascending */
     int32_t reader_count;
 };

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks of libffa.torch.ContextParallel, compared with one rank: run by test_context_parallel.py, a process a rank.
+
+  ranks.py gather    keys gathered by gloo, in fp32; and heads exchanged, alone and beside that: four processes
+  ranks.py peer      over GPUs of the device emulator (tests/emulator), in bf16; its folder is FFA_TEST_EMULATOR
+
+The emulator's device memory is the host's, so tensors of the CPU are handed in as those of a GPU. It is loaded behind
+PyTorch, whose own CUDA runtime has the same name and stays what PyTorch uses.
+"""
+import ctypes as C
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+
+import libffa
+import libffa.torch
+from libffa.torch import ContextParallel, Ulysses, _gather
+
+HEADS_Q, HEADS_KV, HEAD_DIM = 2, 1, 64
+
+
+def emulated():
+    """The class of ContextParallel whose peers are emulated GPUs, and its ranks' devices."""
+    from libffa.torch import _peer, parallel
+
+    folder = os.environ["FFA_TEST_EMULATOR"]
+    paths = {stem: os.path.join(folder, stem + ".so.13") for stem in ("libcudart", "libnvrtc")}
+    runtime = C.CDLL(paths["libcudart"], mode=C.RTLD_GLOBAL)  # kernels' objects look their functions up there
+    libffa.context.wheel_library = lambda stem: os.fsencode(paths[stem])
+
+    class Peers(_peer.Peers):
+        def stream(self):
+            return None
+
+        def event(self):
+            return None
+
+        def enqueue(self, name, pass_, kernels, args):
+            super().enqueue(name, pass_, kernels, args)
+            if runtime.cudaDeviceSynchronize():  # PyTorch frees memory of the CPU at once
+                raise RuntimeError("the emulated device failed")
+            self.status()
+
+    class Emulated(parallel.ContextParallel):
+        def _make_peers(self, timeout_ms):
+            device = self.rank % int(os.environ["FFA_EMULATOR_DEVICES"])
+            runtime.cudaSetDevice(device)  # which is synchronised
+            return Peers(self, device, timeout_ms)
+
+    return Emulated
+
+
+def whole(tokens, seed):
+    """q, k, v, a sink and weights of a loss, the same on all ranks."""
+    random = torch.Generator().manual_seed(seed)
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=random)
+
+    return (draw(tokens, HEADS_Q, HEAD_DIM), draw(tokens, HEADS_KV, HEAD_DIM), draw(tokens, HEADS_KV, HEAD_DIM),
+            draw(HEADS_Q), draw(tokens, HEADS_Q, HEAD_DIM), draw(tokens, HEADS_Q))
+
+
+def leaves(tensors, dtype):
+    return [t.detach().to(dtype).requires_grad_() for t in tensors]
+
+
+def check(name, found, wanted, tolerance):
+    difference = (found.float() - wanted.float()).abs().max().item()
+    limit = tolerance * max(1.0, wanted.abs().max().item())
+    if not difference <= limit:
+        raise AssertionError(f"rank {dist.get_rank()}: {name} differs by {difference:.3g}, more than {limit:.3g}")
+
+
+def compare(cp, mask, seed, dtype, tolerance):
+    """A forward and a backward pass of all ranks, against those of one rank in fp32."""
+    tensors = whole(mask.seqlen_q, seed)
+    options = {"softcap": 0.0, "return_lse": True, "return_max_logits": True}
+    q, k, v, sink = leaves([t.to(dtype) for t in tensors[:4]], torch.float32)
+    out, lse, largest = libffa.torch.attention(q, k, v, mask, sink=sink, **options)
+    ((out * tensors[4]).sum() + (lse * tensors[5]).sum()).backward()
+
+    step, *local = cp.dispatch(mask, *tensors[:3], tensors[4], tensors[5])
+    own = leaves(local[:3], dtype)
+    own_sink = tensors[3].to(dtype).float().requires_grad_()
+    got, got_lse, got_largest = step.attention(*own, sink=own_sink, **options)
+    ((got.float() * local[3]).sum() + (got_lse * local[4]).sum()).backward()
+    check("out", got, step.dispatch(out)[0], tolerance)
+    check("lse", got_lse, step.dispatch(lse)[0], tolerance)
+    check("max_logits", got_largest, largest, tolerance)
+    for title, mine, one in zip(("dq", "dk", "dv"), own, (q, k, v)):
+        check(title, mine.grad, step.dispatch(one.grad)[0], tolerance)
+    shares = own_sink.grad.clone()
+    dist.all_reduce(shares)
+    check("dsink", shares, sink.grad, tolerance)
+    check("undispatched out", step.undispatch(got), out, tolerance)
+
+
+def cover(cp):
+    """Each token is of one rank, and what is dispatched comes back, along any dimension, with its gradient."""
+    step, ids = cp.dispatch(libffa.Mask.causal(700), torch.arange(700))
+    assert torch.equal(ids, step.ids) and sum(step.counts) == 700
+    table = torch.randn(3, 700, generator=torch.Generator().manual_seed(5))
+    (local,) = step.dispatch(table, dim=1)
+    assert torch.equal(step.undispatch(local, dim=1), table)
+    for summed, factor in ((False, 1), (True, cp.rank_count)):
+        leaf = local.clone().requires_grad_()
+        step.undispatch(leaf, dim=1, summed=summed).mul(table).sum().backward()
+        check("gradient of undispatch", leaf.grad, local * factor, 1e-6)
+    assert sum(count for _, _, count in _gather.runs(step.ids)) == step.count
+
+
+def losses(cp):
+    """The mean of all tokens' losses, and its gradient as DDP averages it."""
+    weight = torch.tensor(2.0, requires_grad=True)
+    step, values = cp.dispatch(libffa.Mask.causal(300), torch.arange(300.0))
+    summed = (values * weight).sum()
+    cp.loss(summed, 300).backward()
+    dist.all_reduce(weight.grad)
+    check("gradient of a loss", weight.grad / cp.rank_count, torch.arange(300.0).mean(), 1e-6)
+    check("mean loss", cp.mean(summed, 300), 2 * torch.arange(300.0).mean(), 1e-6)
+
+
+def layers_of_two_kinds(cp):
+    """Two masks that share one dispatch."""
+    masks = libffa.Mask.causal(400), libffa.Mask.window(400, 50, 0)
+    step = cp.plan(masks, weights=[1, 3])
+    q, k, v = whole(400, 7)[:3]
+    for index, mask in enumerate(masks):
+        local = step.attention(*step.dispatch(q, k, v), mask=index)
+        check(f"mask {index}", local, step.dispatch(libffa.torch.attention(q, k, v, mask))[0], 1e-5)
+
+
+def differing(cp):
+    """Ranks with different masks hear of it, and go on."""
+    try:
+        cp.plan(libffa.Mask.causal(300 + cp.rank))
+    except libffa.InvalidError as error:
+        assert "different plans" in str(error), error
+    else:
+        raise AssertionError("ranks with different masks were not told")
+
+
+def exchanged(share, mask, heads_kv, seed):
+    """Attention with exchanged heads, against that of one rank. share: of a mask, what dispatches and attends."""
+    random = torch.Generator().manual_seed(seed)
+    q, k, v, weights = (torch.randn(mask.seqlen_q, heads, 8, generator=random) for heads in (4, heads_kv, heads_kv, 4))
+    sink = torch.randn(4, generator=random).requires_grad_()
+    whole_ = leaves((q, k, v), torch.float32)
+    out = libffa.torch.attention(*whole_, mask, sink=sink)
+    wanted = torch.autograd.grad((out * weights).sum(), (*whole_, sink))
+    shared = share(mask)
+    own = leaves(shared.dispatch(q, k, v), torch.float32)
+    got = shared.attention(*own, sink=sink)
+    gradients = torch.autograd.grad((got * shared.dispatch(weights)[0]).sum(), (*own, sink))
+    check("out", got, shared.dispatch(out)[0], 1e-5)
+    for name, mine, one in zip(("dq", "dk", "dv"), gradients, wanted):
+        check(name, mine, shared.dispatch(one)[0], 1e-5)
+    share_of_sink = gradients[3].clone()
+    dist.all_reduce(share_of_sink)
+    check("dsink", share_of_sink, wanted[3], 1e-5)
+    check("undispatched out", shared.undispatch(got), out, 1e-5)
+
+
+def ulysses():
+    rank = dist.get_rank()
+    groups = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3], [0, 2], [1, 3])]
+    exchange, context = Ulysses(groups[rank // 2]), groups[2 + rank % 2]
+    with ContextParallel(context, transport="gather") as cp:
+        mask = libffa.Mask.from_cu_seqlens([0, 150, 190, 401], causal=True)
+        exchanged(lambda mask: exchange.share(cp.plan(mask)), mask, 2, 1)
+        exchanged(lambda mask: Ulysses().share(mask), mask, 2, 2)  # all four ranks, kv heads repeated
+
+
+def gather():
+    with ContextParallel(transport="gather") as cp:
+        compare(cp, libffa.Mask.from_cu_seqlens([0, 150, 190, 520], causal=True), 1, torch.float32, 1e-5)
+        compare(cp, libffa.Mask.full(300), 2, torch.float32, 1e-5)
+        cover(cp)
+        losses(cp)
+        layers_of_two_kinds(cp)
+        differing(cp)
+        cover(cp)
+    ulysses()
+
+
+def peer():
+    with emulated()(transport="peer", timeout=60, stages=2) as cp:
+        compare(cp, libffa.Mask.from_cu_seqlens([0, 150, 190, 520], causal=True), 1, torch.bfloat16, 2e-2)
+        compare(cp, libffa.Mask.full(300), 2, torch.bfloat16, 2e-2)  # fewer keys: the windows stay
+
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    {"gather": gather, "peer": peer}[sys.argv[1]]()
+    print(f"rank {dist.get_rank()}: ok", flush=True)
+    dist.destroy_process_group()

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Context parallelism: processes over gloo, and over GPUs of the device emulator where FFA_TEST_EMULATOR names it."""
+import os
+import pathlib
+
+import pytest
+
+pytest.importorskip("torch")
+from launch import launch  # noqa: E402
+
+RANKS = pathlib.Path(__file__).resolve().with_name("ranks.py")
+EMULATOR = os.environ.get("FFA_TEST_EMULATOR")
+
+
+def run(how, ranks=2, **variables):
+    printed = launch(RANKS, how, ranks=ranks, **variables)
+    assert [f"rank {rank}: ok" in text for rank, text in enumerate(printed)] == [True] * ranks, printed
+
+
+def test_gather_and_ulysses():
+    run("gather", ranks=4)
+
+
+@pytest.mark.skipif(not EMULATOR, reason="FFA_TEST_EMULATOR names no folder of the device emulator")
+def test_peer_emulated():
+    # The emulator's thread-local state needs room, as it is loaded behind PyTorch. Bound now: PyTorch keeps its own runtime.
+    run("peer", GLIBC_TUNABLES="glibc.rtld.optional_static_tls=262144", LD_BIND_NOW="1", FFA_EMULATOR_SMS="8",
+        FFA_EMULATOR_IPC="1", FFA_EMULATOR_DEVICES="2", FFA_EMULATOR_TIMEOUT_MS="120000",
+        FFA_CACHE_DIR=os.path.join(EMULATOR, "cache"))

@@ -12,13 +12,14 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-enum { HEAD_DIM = 128, RANKS_MAX = 64, ROUNDS_MAX = 100, HOST_SAMPLES = 10, VARIANTS = 3 };
+enum { HEAD_DIM = 128, RANKS_MAX = 64, ROUNDS_MAX = 100, HOST_SAMPLES = 10, VARIANTS = 5 };
 
 struct options {
     int32_t ranks, stages, rounds; /* ranks, rounds: 0 until they are chosen */
     int64_t tokens;                /* a rank; 0: the case's */
     const char *name, *json;
     const char *calibrate, *calibration; /* files: to write, to read */
+    int heads_q, heads_kv;               /* 0: the case's */
     bool is_quick;
 };
 
@@ -33,11 +34,14 @@ struct bench_case {
 
 /* One of the plans that are compared. Gathered: all that a rank needs arrives in one stage. */
 enum { DISPATCH_BEST = -1 };
+enum method { METHOD_PLAN, METHOD_RING, METHOD_ULYSSES };
 struct variant {
     const char *name;
     int32_t algorithm; /* ffa_dispatch_algorithm, or DISPATCH_BEST */
     bool is_gathered;
+    enum method method;
 };
+struct others; /* parallel_others.c */
 
 enum tensor { Q, K, V, DOUT, OUT, DQ, DK, DV, LSE, TENSORS, INPUTS = DOUT + 1 };
 
@@ -48,9 +52,11 @@ struct rank_plan {
     ffa_parallel_pass *pass;
     ffa_parallel_pass_info info;
     ffa_parallel_args args;
+    struct others *others; /* of the methods that are not the library's */
     void *rows[TENSORS], *upload;
     double dispatch_ms, plan_ms, pass_ms; /* of making them */
     double model_ms[2];                   /* of the slowest rank: forward, backward */
+    double share[2]; /* of all computing, what the rank that has most of it does, by the model */
     /* Of enqueueing one pass: the first calls of each series, as queues are not full yet. */
     double host_us[ROUNDS_MAX * HOST_SAMPLES];
     int host_count;
@@ -141,6 +147,17 @@ void whole_destroy(struct whole *whole, ffa_context *context);
 /* By every rank at once, on a thread of its own. */
 void rank_create(struct rank *rank);
 void rank_destroy(struct rank *rank);
+
+/* parallel_report.c: of the first rank. whole_ms: median of its rounds. */
+void print_head(void);
+void report_plan(int v, bool is_backward, double whole_ms);
+
+/* parallel_others.c: what others do, of a plan that has its dispatch and its rows. others_pass
+ * enqueues one pass on the rank's stream; all ranks do. Whether a method can do the case. */
+void others_create(struct rank *rank, int v);
+void others_destroy(struct rank *rank, int v);
+void others_pass(struct rank *rank, int v, bool is_backward);
+bool others_can(enum method method, bool is_backward);
 
 /* parallel_calibrate.c: measure links and kernels, and write the file. */
 void calibrate(const char *path);

@@ -308,8 +308,9 @@ enum {
      * gradients of their keys are complete; and the kernels that copy and add up rows. Of both
      * passes with FFA_SPEC_BACKWARD. ffa_forward and ffa_backward take them, too; dk and dv then go
      * through fp32 sums in the workspace. Plans are never split without being asked. With
-     * FFA_SPEC_DEBUG a kernel also traps where keys do not arrive within about a second. Not with
-     * FFA_SPEC_OUT_FP32, _STAGED, _SPLIT or _GRAD_FP32. On the CPU it changes nothing */
+     * FFA_SPEC_DEBUG a kernel also traps where keys do not arrive within about a second. With
+     * FFA_SPEC_STAGED for passes in rounds (memory_bytes of ffa_parallel_plan_opts). Not with
+     * FFA_SPEC_OUT_FP32, _SPLIT or _GRAD_FP32. On the CPU it changes nothing */
     FFA_SPEC_PARALLEL = 1u << 9
 };
 enum { FFA_PACK_AUTO = -1, FFA_SPLIT_AUTO = -1 };

@@ -2,7 +2,7 @@
 """Ranks of libffa.torch.ContextParallel, compared with one rank: run by test_context_parallel.py, a process a rank.
 
   ranks.py gather    keys gathered by gloo, in fp32; and heads exchanged, alone and beside that: four processes
-  ranks.py peer      over GPUs of the device emulator (tests/emulator), in bf16; its folder is FFA_TEST_EMULATOR
+  ranks.py peer      over GPUs of the device emulator (tests/emulator), in bf16; its folder is FFA_EMULATOR
 
 The emulator's device memory is the host's, so tensors of the CPU are handed in as those of a GPU. It is loaded behind
 PyTorch, whose own CUDA runtime has the same name and stays what PyTorch uses.
@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 import libffa
 import libffa.torch
+from libffa._library import call
 from libffa.torch import ContextParallel, Ulysses, _gather
 
 HEADS_Q, HEADS_KV, HEAD_DIM = 2, 1, 64
@@ -25,10 +26,9 @@ def emulated():
     """The class of ContextParallel whose peers are emulated GPUs, and its ranks' devices."""
     from libffa.torch import _peer, parallel
 
-    folder = os.environ["FFA_TEST_EMULATOR"]
-    paths = {stem: os.path.join(folder, stem + ".so.13") for stem in ("libcudart", "libnvrtc")}
-    runtime = C.CDLL(paths["libcudart"], mode=C.RTLD_GLOBAL)  # kernels' objects look their functions up there
-    libffa.context.wheel_library = lambda stem: os.fsencode(paths[stem])
+    folder = os.environ["FFA_EMULATOR"]
+    C.CDLL(f"{folder}/libcudart.so.13", mode=C.RTLD_GLOBAL)  # kernels' objects look their functions up there
+    libffa.context.wheel_library = lambda stem: f"{folder}/{stem}.so.13".encode()
 
     class Peers(_peer.Peers):
         def stream(self):
@@ -39,15 +39,12 @@ def emulated():
 
         def enqueue(self, name, pass_, kernels, args):
             super().enqueue(name, pass_, kernels, args)
-            if runtime.cudaDeviceSynchronize():  # PyTorch frees memory of the CPU at once
-                raise RuntimeError("the emulated device failed")
+            call("ffa_device_synchronize", self.context.handle)  # PyTorch frees memory of the CPU at once
             self.status()
 
     class Emulated(parallel.ContextParallel):
         def _make_peers(self, timeout_ms):
-            device = self.rank % int(os.environ["FFA_EMULATOR_DEVICES"])
-            runtime.cudaSetDevice(device)  # which is synchronised
-            return Peers(self, device, timeout_ms)
+            return Peers(self, self.rank % int(os.environ["FFA_EMULATOR_DEVICES"]), timeout_ms)
 
     return Emulated
 

@@ -9,6 +9,7 @@ import libffa  # noqa: E402
 import libffa.torch  # noqa: E402
 from libffa import flash_attn, flex_attention  # noqa: E402
 
+pytestmark = pytest.mark.cpu_only
 CU = [0, 37, 38, 96]
 
 

@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from launch import launch  # noqa: E402
 
+pytestmark = pytest.mark.cpu_only
 HERE = pathlib.Path(__file__).resolve().parent
 EXAMPLES = HERE.parents[1] / "examples"
 TINY = ("--size", "tiny", "--tokens", "384", "--steps", "4", "--device", "cpu")

@@ -76,8 +76,8 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
                        err));
     FFA_TRY(layout_add(out, &out->dq_at, "dq", out->dq_rows * heads_q, bytes * kernels->dq_columns,
                        err));
-    if (out->order.parts > 1 || kernels->is_staged ||
-        (kernels->is_parallel && !plan->arriving.count)) {
+    if (out->order.parts > 1 ||
+        ((kernels->is_staged || kernels->is_parallel) && !plan->arriving.count)) {
         const int64_t rows = shape->seqlen_k * heads_kv * out->order.parts;
 
         FFA_TRY(layout_add(out, &out->dk_at, "parts of dk", rows, bytes * kernels->head_dim, err));

@@ -32,7 +32,7 @@ static ffa_status spec_make(struct jit_spec *jit, const ffa_kernels *kernels,
             FFA_TRY(jit_spec_put(jit, settings->name, settings->value, err));
     if (kernels->list && kernels->list->count < KERNEL_LIST_MAX)
         kernels->list->asked[kernels->list->count] = *jit;
-    rc = choose_spec(jit, kernels->arch, err);
+    rc = choose_spec(jit, kernels->list ? kernels->list->arch : kernels->context->arch, err);
 out:
     return rc;
 }
@@ -86,7 +86,7 @@ static ffa_status kernel_load(struct gpu_kernel **out, ffa_kernel_info *info,
         return FFA_OK;
     }
     load.device = context->gpu;
-    jit_request_init(&request, jit, kernels->arch);
+    jit_request_init(&request, jit, context->arch);
     rc = context_load(&found, context, &request, load_on_gpu, &load, err);
     if (rc == FFA_OK && info)
         *info = found.info;
@@ -412,9 +412,10 @@ static void kernels_init(struct ffa_kernels *kernels, const ffa_attention_spec *
 ffa_status kernels_list(struct kernel_list *list, const ffa_attention_spec *spec, const char *arch,
                         const struct choose_device *device, ffa_error *err)
 {
-    struct ffa_kernels kernels = { .arch = arch, .list = list };
+    struct ffa_kernels kernels = { .list = list };
     ffa_status rc;
 
+    list->arch = arch;
     list->count = 0;
     FFA_TRY(spec_check(spec, err));
     kernels_init(&kernels, spec, device);
@@ -431,10 +432,10 @@ static int32_t note_missing(const struct ffa_kernels *kernels, const ffa_attenti
     struct kernel_list list;
     int32_t missing = 0;
 
-    if (kernels_list(&list, spec, kernels->arch, &kernels->device, NULL) != FFA_OK)
+    if (kernels_list(&list, spec, kernels->context->arch, &kernels->device, NULL) != FFA_OK)
         list.count = 0;
     for (int32_t i = 0; i < list.count; i++)
-        missing += context_note_missing(kernels->context, &list.resolved[i], kernels->arch);
+        missing += context_note_missing(kernels->context, &list.resolved[i], list.arch);
     *all = list.count;
     return missing;
 }
@@ -480,7 +481,6 @@ ffa_status ffa_kernels_create(ffa_kernels **out, ffa_context *context,
         goto out;
     }
     kernels->context = context;
-    kernels->arch = context->arch;
     device = choose_device_of(context->gpu ? gpu_device_facts(context->gpu) : &none);
     kernels_init(kernels, &spec, &device);
     if (context->gpu) {

@@ -24,6 +24,7 @@ enum { FORWARD_KERNELS_MAX = 2 };
 /* The kernels of a spec, listed instead of loaded (spec_requests.c). */
 enum { KERNEL_LIST_MAX = 16 };
 struct kernel_list {
+    const char *arch;                          /* that they are for */
     struct jit_spec asked[KERNEL_LIST_MAX];    /* what the spec says of it */
     struct jit_spec resolved[KERNEL_LIST_MAX]; /* with all choices made; no two are the same */
     int32_t count;
@@ -31,7 +32,6 @@ struct kernel_list {
 
 struct ffa_kernels {
     ffa_context *context;        /* not owned; NULL while kernels are listed */
-    const char *arch;            /* that they are for */
     struct kernel_list *list;    /* NULL, or kernels are added to it, and none is loaded */
     struct choose_device device; /* zero, but for the default table, on the CPU */
     ffa_dtype dtype;

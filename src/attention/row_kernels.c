@@ -93,7 +93,6 @@ ffa_status ffa_row_kernels_create(ffa_row_kernels **out, ffa_context *context,
         goto out;
     }
     kernels->copy.context = context;
-    kernels->copy.arch = context->arch;
     kernels->dtype = (ffa_dtype)resolved.dtype;
     kernels->wire = (ffa_dtype)resolved.wire_dtype;
     FFA_TRY(load(kernels, resolved.reduces, err));

@@ -4,6 +4,7 @@
  * as text, JSON or a picture. The slowest rank is shown unless one is named: it decides when a pass
  * is done. All times are modelled.
  */
+#include "cli/amount.h"
 #include "cli/calibration_file.h"
 #include "cli/cli.h"
 #include "cli/file.h"
@@ -24,7 +25,7 @@ static const char *const key_modes[] = { "with-queries", "replicated", "dispatch
 static const char *const move_modes[] = { "keys", "queries", "auto", NULL };
 
 struct plan_options {
-    const char *mask, *svg, *heads, *algorithm, *keys, *moves, *calibration;
+    const char *mask, *svg, *heads, *algorithm, *keys, *moves, *memory, *calibration;
     int64_t ranks, width, rank, chunk, stages, buffers, head_dim, head_dim_v;
 };
 
@@ -104,6 +105,11 @@ static int read_options(const struct cli *cli, const struct plan_options *option
     plan->head_dim_v = (int32_t)options->head_dim_v;
     plan->forward_stages = plan->backward_stages = (int32_t)options->stages;
     plan->buffers = (int32_t)options->buffers;
+    if (status == CLI_PARSE_GO && options->memory &&
+        !amount_read_size(options->memory, &plan->memory_bytes))
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--memory is '%s', not a size such as 500000, 512M or 4G",
+                             options->memory);
     return status;
 }
 
@@ -239,6 +245,21 @@ static json_t *rank_object(const struct shown *s, int32_t r)
     return object;
 }
 
+/* Of the rank's passes over GPUs. */
+static json_t *memory_object(const ffa_parallel_plan_info *info)
+{
+    json_t *object = json_object();
+
+    cli_set_int(object, "rounds", info->rounds);
+    cli_set_int(object, "key_bytes", info->key_bytes);
+    cli_set_int(object, "sum_bytes", info->sum_bytes);
+    cli_set_int(object, "received_sum_bytes", info->received_sum_bytes);
+    cli_set_int(object, "workspace_bytes", info->workspace_bytes);
+    cli_set_int(object, "bytes", info->memory_bytes);
+    cli_set_int(object, "most_bytes", info->memory_most_bytes);
+    return object;
+}
+
 static int print_object(const struct cli *cli, const struct shown *s)
 {
     json_t *object = json_object(), *ranks = json_array();
@@ -263,6 +284,8 @@ static int print_object(const struct cli *cli, const struct shown *s)
     cli_set_int(object, "rank_area", s->info.area);
     (void)json_object_set_new(object, "forward", pass_object(s, 0));
     (void)json_object_set_new(object, "backward", pass_object(s, 1));
+    if (s->options->memory)
+        (void)json_object_set_new(object, "memory", memory_object(&s->info));
     if (s->options->svg)
         cli_set_text(object, "svg", s->options->svg);
     return cli_print_json(cli, object, CLI_DONE);
@@ -340,6 +363,13 @@ static int print_text(const struct shown *s)
         (void)printf(", %" PRId64 " of them between nodes", s->report.total.received_network);
     (void)printf("\n");
     (void)printf("digest      %s\n", ffa_parallel_plan_digest(s->plan));
+    if (s->options->memory)
+        (void)printf(
+            "memory      %.1f MiB of windows, %.1f MiB of workspace; a rank with most %.1f "
+            "MiB, %d round%s\n",
+            (double)(s->info.key_bytes + s->info.sum_bytes) / 1048576,
+            (double)s->info.workspace_bytes / 1048576, (double)s->info.memory_most_bytes / 1048576,
+            s->info.rounds, s->info.rounds == 1 ? "" : "s");
     (void)printf("times are modelled\n");
     print_ranks(s);
     print_pass(s, 0);
@@ -410,6 +440,8 @@ int cmd_plan(struct cli *cli)
         { "stages", CLI_INT, &o.stages, "N", "stages that receive; as many as is best unless given",
           1, 12 },
         { "buffers", CLI_INT, &o.buffers, "N", "receive buffers, 2 or 3; 2", 2, 3 },
+        { "memory", CLI_TEXT, &o.memory, "SIZE",
+          "memory of a rank's windows and workspace, at most: 4G; passes then have rounds", 0, 0 },
         { "keys", CLI_TEXT, &o.keys, "MODE", "with-queries, replicated or dispatched", 0, 0 },
         { "moves", CLI_TEXT, &o.moves, "MODE", "what travels: keys, queries or auto", 0, 0 },
         { "calibration", CLI_TEXT, &o.calibration, "FILE",

@@ -2,6 +2,7 @@
  *
  * ffa run: one attention call on files or made-up numbers, compared with the oracle, timed.
  */
+#include "cli/amount.h"
 #include "cli/cli.h"
 #include "cli/file.h"
 #include "cli/run_case.h"
@@ -84,10 +85,10 @@ static int read_ranks(const struct cli *cli, struct run_options *options)
     struct run_ranks_options *ranks = &options->ranks;
 
     if (!ranks->ranks && (ranks->per_node || ranks->stages || ranks->delay || options->moves ||
-                          options->timeout_s != 0.0))
+                          options->memory || options->timeout_s != 0.0))
         return cli_fail_text(
             cli, FFA_INVALID,
-            "--ranks-per-node, --stages, --moves, --delay and --timeout need --ranks");
+            "--ranks-per-node, --stages, --memory, --moves, --delay and --timeout need --ranks");
     ranks->transport = options->transport ? cli_word(options->transport, transports) : 0;
     ranks->nccl = cli_find_nccl(options->nccl);
     if (ranks->transport < 0)
@@ -97,6 +98,10 @@ static int read_ranks(const struct cli *cli, struct run_options *options)
         (!ranks->ranks || strcmp(options->backend, "cuda") != 0))
         return cli_fail_text(cli, FFA_INVALID,
                              "--transport and --nccl need --ranks and --backend cuda");
+    if (options->memory && !amount_read_size(options->memory, &ranks->memory))
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--memory is '%s', not a size such as 500000, 512M or 4G",
+                             options->memory);
     ranks->moves = options->moves ? cli_word(options->moves, moves) : FFA_PARALLEL_MOVE_KEYS;
     ranks->wants_timeline = options->timeline || options->trace;
     if (ranks->wants_timeline && (!ranks->ranks || strcmp(options->backend, "cuda") != 0))
@@ -594,6 +599,8 @@ int cmd_run(struct cli *cli)
           "ranks of a node, as the plan sees them; all", 1, 256 },
         { "stages", CLI_INT, &options.ranks.stages, "N",
           "stages that ranks receive rows in; -1: all first; chosen", -1, 12 },
+        { "memory", CLI_TEXT, &options.memory, "SIZE",
+          "memory of a rank's windows and workspace, at most: 4G; passes then have rounds", 0, 0 },
         { "moves", CLI_TEXT, &options.moves, "W",
           "what travels between ranks: keys, queries or auto; keys", 0, 0 },
         { "calibration", CLI_TEXT, &options.calibration, "FILE",

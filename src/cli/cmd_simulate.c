@@ -3,6 +3,7 @@
  * ffa simulate: how long a mask would take on many ranks, by a model.
  */
 #include "cli/cmd_simulate.h"
+#include "cli/amount.h"
 
 #include "cli/calibration_file.h"
 #include "cli/cli.h"
@@ -13,7 +14,7 @@
 #include <stdlib.h>
 
 struct simulate_options {
-    const char *mask, *ranks, *heads, *dispatch, *svg, *calibration;
+    const char *mask, *ranks, *heads, *dispatch, *memory, *svg, *calibration;
     int64_t ranks_per_node, head_dim, head_dim_v, element_bytes, chunk;
     /* NAN: not given. */
     double forward_tflops, backward_tflops, node_gb, network_gb, node_us, network_us;
@@ -127,6 +128,9 @@ static int read_request(const struct cli *cli, const struct simulate_options *o,
     opts->model.head_dim = (int32_t)o->head_dim;
     opts->head_dim_v = (int32_t)o->head_dim_v;
     opts->model.element_bytes = (int32_t)o->element_bytes;
+    if (o->memory && !amount_read_size(o->memory, &opts->memory_bytes))
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--memory is '%s', not a size such as 500000, 512M or 4G", o->memory);
     status = read_ranks(cli, o->ranks, study);
     if (status == CLI_PARSE_GO)
         status = read_heads(cli, o->heads, &opts->model);
@@ -347,6 +351,8 @@ int cmd_simulate(struct cli *cli)
         { "dispatch", CLI_TEXT, &options.dispatch, "A",
           "affinity, min-heap, sequential or zigzag; affinity", 0, 0 },
         { "chunk", CLI_INT, &options.chunk, "N", "tokens of a chunk; chosen", 1, INT32_MAX },
+        { "memory", CLI_TEXT, &options.memory, "SIZE",
+          "memory of a rank's windows and workspace, at most: 4G; the plan then has rounds", 0, 0 },
         { "forward-tflops", CLI_REAL, &options.forward_tflops, "X", "of a rank; 600", 0, 0 },
         { "backward-tflops", CLI_REAL, &options.backward_tflops, "X", "of a rank; 500", 0, 0 },
         { "node-gb", CLI_REAL, &options.node_gb, "X", "GB/s into a rank from its node; 250", 0, 0 },

@@ -204,6 +204,7 @@ static ffa_status open_gpu(struct rank *r)
         .sink = all->run->host[RUN_SINK],
         .dsink = r->dsink,
         .plan = r->plan,
+        .rounds = r->info.rounds,
         .meeting = all->meeting,
         .wants_spans = all->wants_timeline,
     };
@@ -283,6 +284,7 @@ static ffa_parallel_plan_opts plan_opts_of(const struct run_ranks *all,
     if (all->context_count)
         opts.sms = run_gpu_rank_sms(all->contexts[0], all->sharing);
     opts.moves = (int32_t)options->moves;
+    opts.memory_bytes = options->memory;
     opts.model.heads_q = shape->heads_q;
     opts.model.heads_kv = shape->heads_kv;
     opts.model.head_dim = shape->head_dim;
@@ -394,6 +396,8 @@ static void add_facts(struct run_ranks_facts *facts, const struct run_ranks_fact
         facts->forward_stages = other->forward_stages;
     if (other->backward_stages > facts->backward_stages)
         facts->backward_stages = other->backward_stages;
+    if (other->rounds > facts->rounds)
+        facts->rounds = other->rounds;
     if (other->received_rows > facts->received_rows)
         facts->received_rows = other->received_rows;
     if (other->window_bytes > facts->window_bytes)
@@ -408,6 +412,7 @@ static struct run_ranks_facts facts_of(const struct rank *r)
         .ranks = r->all->count,
         .forward_stages = r->info.forward_stages,
         .backward_stages = r->info.backward_stages,
+        .rounds = r->info.rounds,
         .received_rows = r->info.received_rows,
         .moves_queries = r->info.moves == FFA_PARALLEL_MOVE_QUERIES,
         .gpus = r->all->gpus,

@@ -21,6 +21,7 @@ struct run_ranks_options {
     int64_t per_node;  /* 0: all in one */
     int64_t stages;    /* of both passes; 0: as many as is best, -1: everything is fetched first */
     int64_t moves;     /* ffa_parallel_moves */
+    int64_t memory;    /* bytes of a rank's windows and workspace, at most; 0: no limit */
     int32_t transport; /* ffa_transport, on GPUs */
     const char *nccl;  /* the file of NCCL; NULL: as it is found */
     int64_t delay;     /* times a transfer may be passed over by others */
@@ -40,7 +41,7 @@ struct run_ranks_options {
 
 /* Limits of a run, over all ranks. */
 struct run_ranks_facts {
-    int32_t ranks, forward_stages, backward_stages;
+    int32_t ranks, forward_stages, backward_stages, rounds;
     int64_t received_rows;
     bool moves_queries;
     int32_t gpus;                          /* 0: on the CPU */

@@ -86,6 +86,7 @@ static json_t *ranks_object(struct run_ranks_facts facts)
     cli_set_int(object, "received_rows", facts.received_rows);
     cli_set_int(object, "gpus", facts.gpus);
     cli_set_text(object, "transport", transport_name(facts.transport));
+    cli_set_int(object, "rounds", facts.rounds);
     cli_set_int(object, "window_bytes", facts.window_bytes);
     cli_set_int(object, "workspace_bytes", facts.workspace_bytes);
     return object;
@@ -183,6 +184,8 @@ static void print_ranks(struct run_ranks_facts facts, const struct run_options *
         (void)printf(", %d backward", facts.backward_stages);
     (void)printf(", %" PRId64 " rows of %s received, at most\n", facts.received_rows,
                  facts.moves_queries ? "queries" : "keys");
+    if (facts.rounds > 1)
+        (void)printf("         %d rounds a pass, at most\n", facts.rounds);
     if (facts.gpus)
         (void)printf("         windows %.1f MiB and workspace %.1f MiB of a rank, at most\n",
                      (double)facts.window_bytes / 1048576, (double)facts.workspace_bytes / 1048576);

@@ -24,6 +24,7 @@ struct run_options {
     double scale;          /* 0: 1 / sqrt(head_dim) */
     double softcap;        /* 0: none */
     const char *moves;     /* with --ranks: "keys", "queries" or "auto" */
+    const char *memory;    /* with --ranks: a size */
     const char *transport; /* with --ranks on GPUs: "auto", "pull" or "exchange" */
     /* Files. */
     const char *nccl, *timeline, *trace, *calibration;

@@ -219,16 +219,16 @@ static ffa_status forward_check_chosen(const struct jit_spec *spec, ffa_error *e
     return FFA_OK;
 }
 
-/* A pass whose keys arrive is one launch. */
+/* Launches whose keys arrive are of whole tiles, whose out is of dtype in the end. */
 static ffa_status forward_check_arrivals(const struct jit_spec *spec, ffa_error *err)
 {
-    static const int rows[] = { FORWARD_out_fp32, FORWARD_staged, FORWARD_split };
+    static const int rows[] = { FORWARD_out_fp32, FORWARD_split };
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (spec->values[FORWARD_arrivals] && spec->values[rows[i]])
             return error_fail(err, FFA_INVALID, 0,
-                              "attention_forward: arrivals and %s are both 1: a pass whose keys "
-                              "arrive is one launch, with an out of dtype",
+                              "attention_forward: arrivals and %s are both 1: keys arrive in "
+                              "launches of whole tiles, with an out of dtype",
                               attention_forward_rows[rows[i]].name);
     return FFA_OK;
 }

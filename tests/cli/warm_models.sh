@@ -32,11 +32,15 @@ covers inference $inference head_dim=256,dtype=bf16,softcap,heads=16:8,split=aut
 covers mla head_dim=192:128,dtype=bf16,heads=16:16,backward,parallel head_dim=192:128,dtype=bf16,split
 
 echo "# all has these, too, and the rest"
-"$FFA" warm --preset all --list | sort > all
+set --
 for spec in $training $inference head_dim=72,dtype=fp16,staged,backward,grad_fp32 head_dim=128,dtype=bf16,staged,max_logits,pack=8 \
     head_dim=40,dtype=fp16,out_fp32,softcap,pack=4 head_dim=256,dtype=fp16,backward,parallel,max_logits,softcap,deterministic \
     head_dim=192:128,dtype=fp16,backward,debug head_dim=128,dtype=bf16,heads=8:1,split=auto,debug; do
-    "$FFA" warm --spec "$spec" --list | cut -d ' ' -f 1 | while read -r key; do
-        grep -q "$key" all || echo "all lacks $key of $spec"
-    done
+    set -- "$@" --spec "$spec"
 done
+"$FFA" warm "$@" --list | sort > wanted
+"$FFA" warm --preset all --list | sort > all
+cut -d ' ' -f 1 all > keys
+while read -r key kernel; do
+    grep -q "$key" keys || echo "all lacks $kernel"
+done < wanted

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * row_copy and row_reduce on a GPU, against plain loops in C. Exit 77 where there is no GPU.
+ * FFA_TEST_TEMPLATES=FOLDER has other templates than the library's.
  *
  * Each buffer is copied back whole and compared byte by byte, so that what must not be written is
  * seen to stay: outputs are full of a pattern before each call. Copies, sums and averages are
@@ -702,7 +703,10 @@ static Suite *rows_suite(void)
 {
     Suite *suite = suite_create("rows");
     TCase *copy = tcase_create("copy"), *reduce = tcase_create("reduce");
+    TCase *few = tcase_create("few"); /* for mutants of the kernel (tests/emulator/mutants.sh) */
 
+    tcase_set_timeout(few, 600);
+    tcase_add_loop_test(few, copies_are_exact, 0, 12);
     tcase_set_timeout(copy, 600);
     tcase_set_timeout(reduce, 600);
     tcase_add_loop_test(copy, copies_are_exact, 0, 120);
@@ -712,6 +716,7 @@ static Suite *rows_suite(void)
                         (int)(sizeof other_types / sizeof *other_types));
     tcase_add_test(reduce, a_reduction_in_place);
     tcase_add_loop_test(reduce, lse_pairs_are_merged, 0, 2);
+    suite_add_tcase(suite, few);
     suite_add_tcase(suite, copy);
     suite_add_tcase(suite, reduce);
     return suite;
@@ -724,6 +729,7 @@ int main(void)
     int rc;
 
     opts.cache_path = getenv("FFA_TEST_STORE");
+    opts.templates_dir = getenv("FFA_TEST_TEMPLATES");
     if (ffa_open(&context, 0, &opts, NULL) != FFA_OK)
         return 77;
     kernels = (struct ffa_kernels){ .context = context, .has_backward = true };

@@ -15,14 +15,14 @@ trap 'rm -rf "$work"' EXIT
 bad=0
 pause=
 
-# passes DIR ARGUMENTS...: under each of three schedules, or with `--test`: the device test of keys that arrive
+# passes DIR ARGUMENTS...: under each of three schedules, or with `--test NAME CASE`: a device test
 passes() {
     [ "$ffa" != --apply ] || return 0
     dir=$1
     shift
     if [ "$1" = --test ]; then
-        CK_RUN_CASE=one FFA_TEST_STORE=$work/kernels.ffadb FFA_TEST_TEMPLATES=$dir \
-            "$(dirname "$ffa")/tests/test_device_arrivals" > "$work/out" 2>&1
+        CK_RUN_CASE=$3 FFA_TEST_STORE=$work/kernels.ffadb FFA_TEST_TEMPLATES=$dir \
+            "$(dirname "$ffa")/tests/test_device_$2" > "$work/out" 2>&1
         return
     fi
     case " $* " in *' --mask '*) ;; *) set -- --mask varlen-causal:300,700,60 --heads 4:2 "$@" ;; esac
@@ -114,10 +114,11 @@ see() {
 if [ "$part" != one ]; then
     # Ranks of one device share its SMs out. What waits for ever is to end before the test's own time does.
     export FFA_EMULATOR_SMS=16 FFA_EMULATOR_TIMEOUT_MS=30000
-    passes "$templates" --test || { cat "$work/out" && bad=1; }
+    passes "$templates" --test arrivals one || { cat "$work/out" && bad=1; }
+    passes "$templates" --test rows few || { cat "$work/out" && bad=1; }
     # Where keys have not arrived, that test has NaN; ranks have those of the forward pass.
-    instead backward_arrivals.h 'if (stage > 0)' 'if (stage > 1)' --test
-    instead backward_arrivals.h 'stage_find(a.arrivals, tile_begin(block_begin))' '1' --test
+    without backward_arrivals.h 'stage_wait(' --test arrivals one
+    instead backward_arrivals.h 'stage_find(a.arrivals, tile_begin(block_begin))' '1' --test arrivals one
     set -- --ranks 2 --backend cuda --heads 2:1 --head-dim 64 --stages 3 --mask causal:384
     passes "$templates" --backward "$@" || { cat "$work/out" && bad=1; }
     # Keys that arrive: the waits of both passes, and where a stage ends.
@@ -130,9 +131,9 @@ if [ "$part" != one ]; then
     instead kernel_arrivals.h 'd.slot + stage, d.value' 'd.slot, d.value' "$@" --backward
     without attention_backward.cu 'tile_departs(' "$@" --backward
     # Rows: their runs and segments, sums and where they are received.
-    instead row_copy.cu 'a.runs[middle].before <= row' 'a.runs[middle].before < row' "$@"
+    instead row_copy.cu 'a.runs[middle].before <= row' 'a.runs[middle].before < row' --test rows few
+    instead row_copy.cu 'last - run.before < run.rows' 'last < items.rows' --test rows few
     instead row_copy.cu 'run.from + (row - run.before)' 'run.from' "$@"
-    instead row_copy.cu 'last - run.before < run.rows' 'last < items.rows' "$@"
     instead row_reduce.cu 'a.segments[middle].row <= row' 'a.segments[middle].row < row' "$@" --backward
     without row_reduce.cu 'sums[i][c] += more[c];' "$@" --backward
     instead row_reduce.cu 'a.sources[segment.first + s] + (row - segment.row)' 'a.sources[segment.first + s]' @reduce_rows "$@" --backward

@@ -102,12 +102,12 @@ static void break_by_own(struct comm_device *comm, const ffa_error *why)
 
 static struct comm_call *call_of(struct comm_device *comm, uint64_t call)
 {
-    struct comm_call *record = &comm->calls[call % COMM_CALLS_MAX];
+    int32_t i = 0;
 
-    if (record->call != call)
-        record = &comm->calls[COMM_CALLS_MAX];
-    assert(record->call == call);
-    return record;
+    while (i < COMM_CALLS_MAX && comm->calls[i].call != call)
+        i++;
+    assert(comm->calls[i].call == call);
+    return &comm->calls[i];
 }
 
 /* Operations on words of the stream, enqueued as often as the batch is full. */
@@ -161,10 +161,10 @@ static ffa_status check_stream(const struct comm_device *comm, ffa_stream stream
                       comm->comm.rank, comm->neighbour);
 }
 
-static struct comm_call *record_begin(struct comm_device *comm, const char *words)
+static struct comm_call *record_begin(struct comm_device *comm, int32_t rounds, const char *words)
 {
-    const uint64_t n = ++comm->comm.call;
-    struct comm_call *record = &comm->calls[n % COMM_CALLS_MAX];
+    const uint64_t n = comm->comm.call += (uint64_t)rounds;
+    struct comm_call *record = &comm->calls[++comm->begun % COMM_CALLS_MAX];
 
     if (comm_call_is_under_way(record))
         record = &comm->calls[COMM_CALLS_MAX];
@@ -221,6 +221,12 @@ out:
 ffa_status comm_device_begin(uint64_t *call, struct comm_device *comm, ffa_stream stream,
                              const char *words, ffa_error *err)
 {
+    return comm_device_begin_rounds(call, comm, 1, stream, words, err);
+}
+
+ffa_status comm_device_begin_rounds(uint64_t *call, struct comm_device *comm, int32_t rounds,
+                                    ffa_stream stream, const char *words, ffa_error *err)
+{
     ffa_error failure = { FFA_OK, 0, "" };
     struct comm_call *record = NULL;
     ffa_status rc;
@@ -230,7 +236,7 @@ ffa_status comm_device_begin(uint64_t *call, struct comm_device *comm, ffa_strea
     pthread_mutex_lock(&comm->lock);
     rc = check_open(comm, &failure);
     if (rc == FFA_OK)
-        record = record_begin(comm, words);
+        record = record_begin(comm, rounds, words);
     pthread_mutex_unlock(&comm->lock);
     FFA_TRY(rc);
     rc = enqueue_begin(comm, record, stream, &failure);
@@ -305,12 +311,19 @@ static int64_t word_at(int32_t n, int32_t from, const struct comm_flag *flag)
     }
 }
 
+static uint64_t value_of(uint64_t call, const struct comm_flag *flag)
+{
+    return call - (uint64_t)flag->behind;
+}
+
 static void note_wait(struct comm_call *record, const struct comm_flag *flag)
 {
     struct comm_waits *waits = &record->waits[flag->rank];
 
-    assert(flag->channel != CHANNEL_ROWS_DONE && flag->channel != CHANNEL_SUMS_DONE);
-    if (flag->channel == CHANNEL_ROWS_READY)
+    assert(flag->channel != CHANNEL_ROWS_DONE);
+    if (flag->channel == CHANNEL_SUMS_DONE) /* it comes after those of earlier calls */
+        waits->credits[WINDOW_SUMS] = value_of(record->call, flag);
+    else if (flag->channel == CHANNEL_ROWS_READY)
         waits->rows_ready = true;
     else if (flag->channel == CHANNEL_TOTALS_READY)
         waits->totals_ready = true;
@@ -332,7 +345,7 @@ ffa_status comm_device_wait(struct comm_device *comm, uint64_t call, ffa_stream 
     pthread_mutex_unlock(&comm->lock);
     for (int32_t i = 0; i < count; i++)
         FFA_TRY(batch_add(&batch, &comm_device_own(comm)[word_at(n, flags[i].rank, &flags[i])],
-                          call, true, err));
+                          value_of(call, &flags[i]), true, err));
     rc = batch_flush(&batch, err);
 out:
     return rc;
@@ -350,8 +363,8 @@ ffa_status comm_device_signal(struct comm_device *comm, uint64_t call, ffa_strea
 
         if (flags[i].channel == CHANNEL_ROWS_READY)
             comm->lent[WINDOW_ROWS][flags[i].rank] = call;
-        FFA_TRY(
-            batch_add(&batch, &block[word_at(n, comm->comm.rank, &flags[i])], call, false, err));
+        FFA_TRY(batch_add(&batch, &block[word_at(n, comm->comm.rank, &flags[i])],
+                          value_of(call, &flags[i]), false, err));
     }
     rc = batch_flush(&batch, err);
 out:
@@ -377,7 +390,7 @@ ffa_status comm_device_reclaim(struct comm_device *comm, uint64_t call, enum com
         record->waits[r].credits[window] = comm->lent[window][r];
     pthread_mutex_unlock(&comm->lock);
     for (int32_t r = 0; r < n; r++) {
-        const struct comm_flag flag = { done[window], r, 0 };
+        const struct comm_flag flag = { .channel = done[window], .rank = r };
         const uint64_t lent = comm->lent[window][r];
 
         if (lent)
@@ -390,12 +403,12 @@ out:
     return rc;
 }
 
-ffa_status comm_device_arrive(struct comm_device *comm, uint64_t call, ffa_stream stream,
+ffa_status comm_device_arrive(struct comm_device *comm, uint64_t value, ffa_stream stream,
                               int32_t stage, ffa_error *err)
 {
     return gpu_write_value(
         comm->gpu, stream,
-        &comm_device_own(comm)[comm_block_arrivals(comm->comm.rank_count, stage)], call, err);
+        &comm_device_own(comm)[comm_block_arrivals(comm->comm.rank_count, stage)], value, err);
 }
 
 void comm_device_spoil(struct comm_device *comm, uint64_t call, void *memory, int64_t bytes)

@@ -239,6 +239,7 @@ struct comm_device {
     uint64_t group;                   /* of the ranks, the same in each communicator of them */
     int32_t neighbour;                /* another rank of this process and device; -1: none */
     struct comm_order *order;
+    uint64_t begun;  /* calls so far, a call of several rounds once. Under the lock */
     uint64_t totals; /* calls with totals so far, the same on all ranks. Only calls touch it. */
 
     /* The call up to which each rank was lent a window, and has to give it back; 0: nothing. Only
@@ -254,9 +255,9 @@ struct comm_device {
     bool has_lost;   /* the bootstrap failed: ranks may differ in what they know of each other */
     /* Under the lock: */
     char message[sizeof(((ffa_error *)0)->message)]; /* of `broken` */
-    /* Call n: calls[n % COMM_CALLS_MAX], or where that one is still under way, the last record,
-     * which has the newest of such calls: the oldest calls are looked after, whatever the host is
-     * ahead. */
+    /* The nth call: calls[n % COMM_CALLS_MAX], or where that one is still under way, the last
+     * record, which has the newest of such calls: the oldest calls are looked after, whatever the
+     * host is ahead. */
     struct comm_call calls[COMM_CALLS_MAX + 1];
     bool is_closed;    /* no call begins any more: the group is broken or a rank has left */
     int32_t left_rank; /* that has left; -1: none */
@@ -320,6 +321,10 @@ ffa_status comm_device_create(ffa_comm **out, ffa_context *context, const ffa_pe
  */
 ffa_status comm_device_begin(uint64_t *call, struct comm_device *comm, ffa_stream stream,
                              const char *words, ffa_error *err);
+/* A call of so many rounds, the same number on all ranks: flags have a value for each, of which the
+ * last is the call's number. The number grows by `rounds`. */
+ffa_status comm_device_begin_rounds(uint64_t *call, struct comm_device *comm, int32_t rounds,
+                                    ffa_stream stream, const char *words, ffa_error *err);
 
 /* The last of the call on `stream`, which by then waits for all that the call put on the fetch and
  * reduce streams and that must be done before `stream` goes on. */
@@ -337,11 +342,13 @@ struct comm_flag {
     enum comm_channel channel;
     int32_t rank;
     int32_t stage;
+    int32_t behind; /* rounds of the call behind the flag's: 0 of the last one, and of any whole
+                     * call */
 };
 
-/* The stream waits until all flags [count] have the call's value: not CHANNEL_ROWS_DONE and
- * CHANNEL_SUMS_DONE, as credits are for comm_device_reclaim. The watchdog knows of the waits from
- * then on. */
+/* The stream waits until all flags [count] have the call's value, or that of one of its rounds: not
+ * CHANNEL_ROWS_DONE, and CHANNEL_SUMS_DONE between rounds only, as credits of earlier calls are for
+ * comm_device_reclaim. The watchdog knows of the waits from then on. */
 ffa_status comm_device_wait(struct comm_device *comm, uint64_t call, ffa_stream stream,
                             const struct comm_flag *flags, int32_t count, ffa_error *err);
 
@@ -360,8 +367,9 @@ void comm_device_lend_sums(struct comm_device *comm, uint64_t call, int32_t rank
 ffa_status comm_device_reclaim(struct comm_device *comm, uint64_t call, enum comm_window window,
                                ffa_stream stream, ffa_error *err);
 
-/* Write arrivals[stage] of the own block, behind what is on the stream. */
-ffa_status comm_device_arrive(struct comm_device *comm, uint64_t call, ffa_stream stream,
+/* Write arrivals[stage] of the own block, behind what is on the stream. value: the call's number,
+ * or less by the rounds behind it. */
+ffa_status comm_device_arrive(struct comm_device *comm, uint64_t value, ffa_stream stream,
                               int32_t stage, ffa_error *err);
 
 /*

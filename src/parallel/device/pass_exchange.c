@@ -85,7 +85,7 @@ static ffa_status bring_keys(struct pass_run *run, ffa_error *err)
 
     FFA_TRY(comm_exchange_follow(run->comm, WINDOW_ROWS, run->stream, err));
     FFA_TRY(mark_wait(run, FFA_PARALLEL_LANE_FETCH, -1, err));
-    for (int32_t step = 1; step < run->moves->step_count; step++)
+    for (int32_t step = 1; step < run->moves->send_count; step++)
         FFA_TRY(exchange_keys(run, step, err));
     rc = comm_exchange_sent(run->comm, WINDOW_ROWS, err);
 out:
@@ -113,8 +113,7 @@ out:
     return rc;
 }
 
-/* Copies [first, *last) are those of a step, which stand together by reader: all readers' do not.
- */
+/* Of all readers: their copies of a step stand apart in the list, which is by reader. */
 static void add_received(struct pass_run *run, int64_t *count, int32_t step, struct pass_mark *mark)
 {
     const struct pass_sums *sums = &run->pass->sums;
@@ -194,7 +193,7 @@ static ffa_status bring_sums(struct pass_run *run, ffa_error *err)
 
     if (sums->is_replicated)
         FFA_TRY(exchange_replicated(run, err));
-    for (int32_t step = 1; step < run->moves->step_count; step++)
+    for (int32_t step = 1; step < run->moves->send_count; step++)
         FFA_TRY(exchange_sums(run, step, err));
     FFA_TRY(comm_exchange_sent(run->comm, WINDOW_SUMS, err));
     if (sums->copy_count > 0) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * ffa_parallel_forward and ffa_parallel_backward: one attention launch a pass, fed by arrival
- * flags.
+ * flags. (In rounds there are several: pass_rounds.c.)
  *
  *     caller's stream   reclaim, row_copy of k and v, launches, .. backward: row_reduce
  *     fetch stream      the transport: keys, stage by stage, each with its arrival flag
@@ -107,8 +107,9 @@ static ffa_status check_workspace(struct pass_run *run, ffa_error *err)
                                        run->args.heads_kv, &info, err));
     needed = run->is_backward ? info.backward_workspace_bytes : info.forward_workspace_bytes;
     run->received_at = needed;
-    if (run->is_backward)
-        run->received_at -= run->pass->sums.received_rows * run->sum_bytes;
+    run->received_at -= run->is_backward
+                            ? run->pass->sums.received_rows * run->sum_bytes
+                            : pass_partial_bytes(run->pass, run->kernels, run->args.heads_q);
     run->totals_at = run->received_at - pass_totals_bytes(run->pass, run->kernels, run->is_backward,
                                                           run->args.heads_q);
     if (run->args.workspace_bytes < needed || (needed && !run->args.workspace))
@@ -154,7 +155,8 @@ static ffa_status begin(struct pass_run *run, ffa_error *err)
               run->is_backward ? "backward" : "forward", run->pass->digest, a->heads_q, a->heads_kv,
               a->head_dim, a->head_dim_v, a->dtype, a->softmax_scale, a->softcap,
               run->totals.count);
-    return comm_device_begin(&run->call, run->comm, run->stream, words, err);
+    return comm_device_begin_rounds(&run->call, run->comm, run->moves->step_count, run->stream,
+                                    words, err);
 }
 
 struct pass_mark pass_run_mark_of(const struct pass_copy *copies, int64_t count, int64_t row_bytes)
@@ -229,7 +231,8 @@ static ffa_status open_windows(struct pass_run *run, ffa_error *err)
                           pass_run_own_window(run, WINDOW_ROWS) + moves->own_rows * run->key_bytes,
                           (moves->window_rows - moves->own_rows) * run->key_bytes);
     FFA_TRY(publish(run, err));
-    rc = run->transport->bring_keys(run, err);
+    if (!run->pass->in_rounds)
+        rc = run->transport->bring_keys(run, err);
 out:
     return rc;
 }
@@ -247,14 +250,21 @@ static struct arriving_call arriving_of(const struct pass_run *run)
     return (struct arriving_call){
         .patience_ms = patience_ms(run),
         .flags = comm_device_own(run->comm) + comm_block_arrivals(run->pass->rank_count, 0),
-        .value = run->call,
+        .value = pass_run_value(run, run->round),
     };
+}
+
+/* Of the windows: where the keys of the launch begin. */
+static int64_t first_row(const struct pass_run *run)
+{
+    return run->round > 0 ? run->moves->stage_rows[run->round + 1] : 0;
 }
 
 static ffa_tensor key_tensor(const struct pass_run *run, bool is_v)
 {
     const ffa_parallel_args *a = &run->args;
-    const int64_t at = is_v ? (int64_t)a->heads_kv * a->head_dim : 0;
+    const int64_t at =
+        first_row(run) * run->columns + (is_v ? (int64_t)a->heads_kv * a->head_dim : 0);
     unsigned char *const window =
         pass_run_own_window(run, WINDOW_ROWS); /* NULL where it has no rows */
     ffa_tensor tensor = FFA_TENSOR_INIT(
@@ -310,18 +320,23 @@ static ffa_forward_args forward_args_of(const struct pass_run *run)
     args.sink = a->sink;
     args.sink_count = a->sink_count;
     args.max_logits = run->totals.count ? run->totals.mine : a->max_logits;
+    if (run->pass->forward.count > 1) { /* behind the rest of the workspace */
+        args.partial = (ffa_tensor)FFA_TENSOR_INIT(pass_run_received_sums(run));
+        args.partial.token_stride = (int64_t)a->heads_q * a->head_dim_v;
+        args.partial.head_stride = a->head_dim_v;
+    }
     args.workspace = a->workspace;
     args.workspace_bytes = run->totals_at;
     return args;
 }
 
-static ffa_status attend(const struct pass_run *run, ffa_error *err)
+ffa_status pass_run_attend(const struct pass_run *run, ffa_error *err)
 {
     const struct arriving_call arriving = arriving_of(run);
     const ffa_forward_args args = forward_args_of(run);
 
-    return forward_enqueue_arriving(run->kernels, run->pass->forward, &args, &arriving, run->stream,
-                                    err);
+    return forward_enqueue_arriving(run->kernels, run->pass->forward.at[run->round], &args,
+                                    &arriving, run->stream, err);
 }
 
 static ffa_status run_forward(struct pass_run *run, ffa_error *err)
@@ -329,8 +344,12 @@ static ffa_status run_forward(struct pass_run *run, ffa_error *err)
     ffa_status rc;
 
     FFA_TRY(open_windows(run, err));
-    FFA_TRY(attend(run, err));
-    FFA_TRY(pass_run_mark_compute(run, FFA_PARALLEL_SPAN_ATTENTION, 0, err));
+    if (run->pass->in_rounds) {
+        FFA_TRY(pass_rounds_forward(run, err));
+    } else {
+        FFA_TRY(pass_run_attend(run, err));
+        FFA_TRY(pass_run_mark_compute(run, FFA_PARALLEL_SPAN_ATTENTION, 0, err));
+    }
     FFA_TRY(pass_totals_made(&run->totals, run->pass, run->stream, err));
     FFA_TRY(share_totals(run, err));
     rc = join_totals(run, err);
@@ -366,29 +385,40 @@ static ffa_backward_args backward_args_of(const struct pass_run *run)
     return args;
 }
 
-static struct arriving_call departing_of(const struct pass_run *run)
+/* owner_at: [3], written for a later round than the first; until the launch is enqueued. */
+static struct arriving_call departing_of(const struct pass_run *run, int32_t *owner_at)
 {
     const ffa_parallel_pass *pass = run->pass;
     struct arriving_call arriving = arriving_of(run);
 
-    arriving.sums = (float *)(void *)pass_run_own_window(run, WINDOW_SUMS);
+    arriving.sums =
+        (float *)(void *)(pass_run_own_window(run, WINDOW_SUMS) + first_row(run) * run->sum_bytes);
     arriving.blocks = run->comm->blocks_device;
     arriving.owners = (const int32_t *)(const void *)(pass->buffer + pass->owners_at);
     arriving.owner_at = pass->sums.owner_begin;
+    if (run->round > 0) { /* stage 0 is empty */
+        const int32_t *begin = &pass->sums.owner_begin[run->round + 1];
+
+        arriving.owners += begin[0];
+        memcpy(owner_at, (const int32_t[]){ 0, 0, begin[1] - begin[0] }, 3 * sizeof *owner_at);
+        arriving.owner_at = owner_at;
+    }
     arriving.slot = (int32_t)comm_block_sums_ready(pass->rank_count, pass->rank, 0);
     return arriving;
 }
 
-static ffa_status differentiate(const struct pass_run *run, ffa_error *err)
+ffa_status pass_run_differentiate(struct pass_run *run, ffa_error *err)
 {
+    int32_t owner_at[3];
     const ffa_backward_args args = backward_args_of(run);
-    const struct arriving_call arriving = departing_of(run);
+    const struct arriving_call arriving = departing_of(run, owner_at);
 
-    return backward_enqueue_arriving(run->kernels, run->pass->backward, &args, &arriving,
-                                     run->stream, err);
+    return backward_enqueue_arriving(run->kernels, run->pass->backward.at[run->round], &args,
+                                     &arriving, run->stream, err);
 }
 
-static struct row_reduce_rows reduced(const struct pass_run *run, const ffa_tensor *out, bool is_v)
+struct row_reduce_rows pass_run_reduced(const struct pass_run *run, const ffa_tensor *out,
+                                        bool is_v)
 {
     const ffa_parallel_args *a = &run->args;
     const int64_t at = is_v ? (int64_t)a->heads_kv * a->head_dim * (int64_t)sizeof(float) : 0;
@@ -414,8 +444,11 @@ static struct row_reduce_call own_sums(const struct pass_run *run)
 {
     const ffa_parallel_pass *pass = run->pass;
 
+    if (pass->in_rounds)
+        return pass_rounds_sums(run);
     return (struct row_reduce_call){
-        .tensors = { reduced(run, &run->args.dk, false), reduced(run, &run->args.dv, true) },
+        .tensors = { pass_run_reduced(run, &run->args.dk, false),
+                     pass_run_reduced(run, &run->args.dv, true) },
         .count = 2,
         .rows = pass->tokens_k,
         .segments = (const struct row_segment *)(const void *)(pass->buffer + pass->segments_at),
@@ -439,10 +472,15 @@ static ffa_status run_backward(struct pass_run *run, ffa_error *err)
     FFA_TRY(open_windows(run, err));
     FFA_TRY(run->transport->reclaim_sums(run, err));
     FFA_TRY(pass_run_mark_compute(run, FFA_PARALLEL_SPAN_WAIT, 0, err));
-    FFA_TRY(differentiate(run, err));
-    FFA_TRY(pass_run_mark_compute(run, FFA_PARALLEL_SPAN_ATTENTION, 0, err));
-    FFA_TRY(pass_totals_made(&run->totals, run->pass, run->stream, err));
-    FFA_TRY(run->transport->bring_sums(run, err));
+    if (run->pass->in_rounds) {
+        FFA_TRY(pass_rounds_backward(run, err));
+        FFA_TRY(pass_totals_made(&run->totals, run->pass, run->stream, err));
+    } else {
+        FFA_TRY(pass_run_differentiate(run, err));
+        FFA_TRY(pass_run_mark_compute(run, FFA_PARALLEL_SPAN_ATTENTION, 0, err));
+        FFA_TRY(pass_totals_made(&run->totals, run->pass, run->stream, err));
+        FFA_TRY(run->transport->bring_sums(run, err));
+    }
     FFA_TRY(share_totals(run, err));
     FFA_TRY(add_sums(run, err));
     FFA_TRY(pass_run_mark_compute(run, FFA_PARALLEL_SPAN_SUMS, 0, err));
@@ -459,29 +497,47 @@ static ffa_status check_forward(const struct pass_run *run, ffa_error *err)
     const struct arriving_call arriving = arriving_of(run);
     const ffa_forward_args args = forward_args_of(run);
 
-    return forward_check_arriving(run->kernels, run->pass->forward, &args, &arriving, err);
+    return forward_check_arriving(run->kernels, run->pass->forward.at[run->round], &args, &arriving,
+                                  err);
 }
 
 static ffa_status check_backward(const struct pass_run *run, ffa_error *err)
 {
-    const struct arriving_call arriving = departing_of(run);
+    int32_t owner_at[3];
+    const struct arriving_call arriving = departing_of(run, owner_at);
     const ffa_backward_args args = backward_args_of(run);
+
+    return backward_check_arriving(run->kernels, run->pass->backward.at[run->round], &args,
+                                   &arriving, err);
+}
+
+static ffa_status check_sums(const struct pass_run *run, ffa_error *err)
+{
     const struct row_reduce_call sums = own_sums(run);
     ffa_status rc;
 
-    FFA_TRY(backward_check_arriving(run->kernels, run->pass->backward, &args, &arriving, err));
-    if (run->pass->tokens_k > 0)
-        rc = row_reduce_check(run->kernels, &sums, err);
+    FFA_TRY(row_reduce_check(run->kernels, &sums, err));
+    for (int32_t t = 0; run->pass->in_rounds && t < run->pass->sums.step_count; t++) {
+        const struct row_reduce_call step = pass_rounds_step(run, t);
+
+        FFA_TRY(row_reduce_check(run->kernels, &step, err));
+    }
 out:
     return rc;
 }
 
-static ffa_status check_launches(const struct pass_run *run, ffa_error *err)
+static ffa_status check_launches(struct pass_run *run, ffa_error *err)
 {
     const struct row_copy_call keys = own_keys(run);
-    ffa_status rc;
+    ffa_status rc = FFA_OK;
 
-    FFA_TRY(run->is_backward ? check_backward(run, err) : check_forward(run, err));
+    for (int32_t r = 0; r < run->moves->round_count; r++) {
+        run->round = r;
+        FFA_TRY(run->is_backward ? check_backward(run, err) : check_forward(run, err));
+    }
+    run->round = 0;
+    if (run->is_backward && run->pass->tokens_k > 0)
+        FFA_TRY(check_sums(run, err));
     if (run->pass->tokens_k > 0)
         rc = row_copy_check(run->kernels, &keys, err);
 out:
@@ -508,6 +564,11 @@ static ffa_status run_pass(struct pass_run *run, ffa_comm *comm, const ffa_paral
     run->moves = run->is_backward ? &run->pass->backward_moves : &run->pass->forward_moves;
     FFA_TRY(resolve(run, args, err));
     FFA_TRY(check_launches(run, err));
+    if (run->pass->in_rounds && !run->transport->rounds) {
+        rc = error_fail(err, FFA_UNSUPPORTED, 0,
+                        "the pass is in rounds, which the communicator's transport has not");
+        goto out;
+    }
     FFA_TRY(gpu_stream_refuse_capture(run->comm->gpu, run->stream, "a pass of several ranks", err));
     FFA_TRY(begin(run, err));
     rc = pass_trace_begin(run->args.trace, run->comm, run->stream, &failure);

@@ -320,6 +320,7 @@ int main(void)
     Suite *suite = suite_create("timeline");
     TCase *tc = tcase_create("timeline");
 
+    tcase_set_timeout(tc, 60);
     tcase_add_test(tc, small_trace_is_this);
     tcase_add_test(tc, small_picture_is_this);
     tcase_add_loop_test(tc, traces_are_json, 0, 4);

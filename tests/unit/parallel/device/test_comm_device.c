@@ -189,7 +189,7 @@ static ffa_status fetch(struct comm_device *comm, uint64_t call, ffa_error *err)
 
     for (int32_t s = 1; s < n; s++) {
         const int32_t source = (own + s) % n;
-        const struct comm_flag ready = { CHANNEL_ROWS_READY, source, 0 };
+        const struct comm_flag ready = { CHANNEL_ROWS_READY, source, 0, 0 };
         void *to = (uint64_t *)comm->windows[WINDOW_ROWS][own] + (size_t)s * WORDS;
         const void *from = comm->windows[WINDOW_ROWS][source];
 
@@ -197,7 +197,7 @@ static ffa_status fetch(struct comm_device *comm, uint64_t call, ffa_error *err)
         FFA_TRY(gpu_copy_batch(comm->gpu, stream, &to, &from, &(size_t){ WORDS * sizeof(uint64_t) },
                                1, err));
         FFA_TRY(comm_device_arrive(comm, call, stream, s, err));
-        done[s - 1] = (struct comm_flag){ CHANNEL_ROWS_DONE, source, 0 };
+        done[s - 1] = (struct comm_flag){ CHANNEL_ROWS_DONE, source, 0, 0 };
     }
     rc = comm_device_signal(comm, call, stream, done, n - 1, err);
 out:
@@ -221,7 +221,7 @@ static ffa_status enqueue_call(struct rank *rank, ffa_comm *public, const char *
     FFA_TRY(comm_device_reclaim(comm, call, WINDOW_ROWS, stream, err));
     fake_gpu_launch(stream, write_rows, kernel_new(comm, rank, call));
     for (int32_t s = 1; s < n; s++)
-        ready[s - 1] = (struct comm_flag){ CHANNEL_ROWS_READY, (own + s) % n, 0 };
+        ready[s - 1] = (struct comm_flag){ CHANNEL_ROWS_READY, (own + s) % n, 0, 0 };
     FFA_TRY(comm_device_signal(comm, call, stream, ready, n - 1, err));
     FFA_TRY(fetch(comm, call, err));
     fake_gpu_launch(stream, attend, kernel_new(comm, rank, call));
@@ -355,8 +355,8 @@ static void make_sums(struct group *group, int32_t r)
     uint64_t call = 0;
 
     for (int i = 0; i < 20; i++) {
-        const struct comm_flag ready = { CHANNEL_SUMS_READY, reader, 1 },
-                               done = { CHANNEL_SUMS_DONE, reader, 0 };
+        const struct comm_flag ready = { CHANNEL_SUMS_READY, reader, 1, 0 },
+                               done = { CHANNEL_SUMS_DONE, reader, 0, 0 };
 
         ck_assert_int_eq(comm_device_begin(&call, comm, stream, "sums", NULL), FFA_OK);
         ck_assert_int_eq(comm_device_reclaim(comm, call, WINDOW_SUMS, stream, NULL), FFA_OK);
@@ -680,8 +680,8 @@ static void wait_in_a_row(struct group *group, int32_t r)
     struct rank *rank = &group->ranks[r];
     struct comm_device *comm = comm_device_of(rank->comm);
     ffa_stream stream = gpu_stream_handle(rank->stream);
-    const struct comm_flag ready = { CHANNEL_ROWS_READY, r + 1, 0 },
-                           mine = { CHANNEL_ROWS_READY, 0, 0 };
+    const struct comm_flag ready = { CHANNEL_ROWS_READY, r + 1, 0, 0 },
+                           mine = { CHANNEL_ROWS_READY, 0, 0, 0 };
     uint64_t call;
 
     if (r == 2) {
@@ -719,7 +719,7 @@ static void read_nothing(struct group *group, int32_t r)
     struct rank *rank = &group->ranks[r];
     struct comm_device *comm = comm_device_of(rank->comm);
     ffa_stream stream = gpu_stream_handle(rank->stream);
-    const struct comm_flag ready = { CHANNEL_ROWS_READY, 1, 0 };
+    const struct comm_flag ready = { CHANNEL_ROWS_READY, 1, 0, 0 };
     uint64_t call;
 
     for (int i = 0; i < 2; i++) {
@@ -753,7 +753,7 @@ static void call_otherwise(struct group *group, int32_t r)
     struct rank *rank = &group->ranks[r];
     struct comm_device *comm = comm_device_of(rank->comm);
     ffa_stream stream = gpu_stream_handle(rank->stream);
-    const struct comm_flag ready = { CHANNEL_ROWS_READY, (r + 1) % group->count, 0 };
+    const struct comm_flag ready = { CHANNEL_ROWS_READY, (r + 1) % group->count, 0, 0 };
     uint64_t call;
 
     ck_assert_int_eq(comm_device_begin(&call, comm, stream, r == 2 ? "backward" : "forward", NULL),
@@ -907,7 +907,7 @@ static void read_between(struct group *group, int32_t r)
     struct rank *rank = &group->ranks[r];
     struct comm_device *comm = comm_device_of(rank->comm);
     ffa_stream stream = gpu_stream_handle(rank->stream);
-    const struct comm_flag ready = { CHANNEL_ROWS_READY, 1 - r, 0 };
+    const struct comm_flag ready = { CHANNEL_ROWS_READY, 1 - r, 0, 0 };
     uint64_t call;
 
     ck_assert_int_eq(comm_device_begin(&call, comm, stream, "a call", NULL), FFA_OK);

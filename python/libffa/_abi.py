@@ -438,7 +438,7 @@ class ffa_parallel_plan_opts(C.Structure):
                 ("backward_n", C.c_int32), ("forward_stages", C.c_int32), ("backward_stages", C.c_int32),
                 ("stages_max", C.c_int32), ("buffers", C.c_int32), ("flags", C.c_uint32), ("moves", C.c_int32),
                 ("sms", C.c_int32), ("stage_rows_min", C.c_int64), ("model", ffa_parallel_model),
-                ("head_dim_v", C.c_int32), ("pad_end_", C.c_int32)]
+                ("head_dim_v", C.c_int32), ("pad_end_", C.c_int32), ("memory_bytes", C.c_int64)]
 
 
 class ffa_parallel_plan_info(C.Structure):
@@ -452,7 +452,9 @@ class ffa_parallel_plan_info(C.Structure):
                 ("backward_work_most_ns", C.c_int64), ("forward_uniform_ns", C.c_int64),
                 ("backward_uniform_ns", C.c_int64), ("forward_compute_ns", C.c_int64),
                 ("backward_compute_ns", C.c_int64), ("forward_bytes", C.c_int64), ("backward_bytes", C.c_int64),
-                ("model", ffa_parallel_model), ("head_dim_v", C.c_int32), ("pad_end_", C.c_int32)]
+                ("model", ffa_parallel_model), ("head_dim_v", C.c_int32), ("rounds", C.c_int32),
+                ("key_bytes", C.c_int64), ("sum_bytes", C.c_int64), ("received_sum_bytes", C.c_int64),
+                ("workspace_bytes", C.c_int64), ("memory_bytes", C.c_int64), ("memory_most_bytes", C.c_int64)]
 
 
 class ffa_parallel_rank(C.Structure):
@@ -568,9 +570,10 @@ class ffa_parallel_args(C.Structure):
 
 class ffa_parallel_pass_info(C.Structure):
     _fields_ = [("struct_size", C.c_uint32), ("forward_stages", C.c_int32), ("backward_stages", C.c_int32),
-                ("pad_", C.c_int32), ("received_rows", C.c_int64), ("upload_bytes", C.c_int64),
+                ("rounds", C.c_int32), ("received_rows", C.c_int64), ("upload_bytes", C.c_int64),
                 ("key_bytes", C.c_int64), ("sum_bytes", C.c_int64), ("forward_workspace_bytes", C.c_int64),
-                ("backward_workspace_bytes", C.c_int64)]
+                ("backward_workspace_bytes", C.c_int64), ("received_sum_bytes", C.c_int64),
+                ("memory_bytes", C.c_int64)]
 
 
 class ffa_parallel_span(C.Structure):
@@ -611,7 +614,8 @@ class ffa_sim_result(C.Structure):
 
 class ffa_sim_opts(C.Structure):
     _fields_ = [("struct_size", C.c_uint32), ("algorithm", C.c_int32), ("chunk_tokens", C.c_int64),
-                ("model", ffa_parallel_model), ("head_dim_v", C.c_int32), ("pad_", C.c_int32)]
+                ("model", ffa_parallel_model), ("head_dim_v", C.c_int32), ("pad_", C.c_int32),
+                ("memory_bytes", C.c_int64)]
 
 
 FUNCTIONS = {  # name: (result, arguments)

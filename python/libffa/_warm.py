@@ -9,7 +9,7 @@ from typing import Callable, Iterable, Mapping, NamedTuple, Optional, Tuple, Uni
 from . import _abi
 from ._library import call, lib, made, struct
 from .context import CPU, Context
-from .errors import UnsupportedError, from_error
+from .errors import from_error
 
 Request = Union[str, Tuple[str, Mapping[str, object]]]
 
@@ -44,8 +44,6 @@ class _Requests:
 
     def of_spec(self, spec):
         """The kernels that a spec needs, in its text form: "head_dim=128,dtype=bf16,backward"."""
-        if "ffa_spec_requests" not in _abi.FUNCTIONS:
-            raise UnsupportedError(f"spec '{spec}': this library takes (template, values) only")
         options, count = struct(_abi.ffa_attention_spec), C.c_int64()
         call("ffa_attention_spec_parse", C.byref(options), spec.encode())
         requests = made("ffa_spec_requests", C.byref(options), self.arch)

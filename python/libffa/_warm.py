@@ -65,7 +65,7 @@ def warm(what: Request | Iterable[Request], *, arch: str | None = None, threads:
          progress: Optional[Callable[[int, int, str], None]] = None) -> WarmReport:
     """Have kernels in the store: look each up, compile what is missing. Needs NVRTC and no GPU.
 
-    what      specs such as "head_dim=128,dtype=bf16,pack=8,backward" (warming.md), or (template, {setting: value}), as
+    what      specs such as "head_dim=128,dtype=bf16,heads=32:4,backward" (warming.md), or (template, {setting: value}), as
               `ffa compile` takes them; one or several
     arch      "sm_90a"; None: the default
     threads   that compile; 0: one a core, at most 8

@@ -148,6 +148,10 @@ def test_warm(tmp_path, monkeypatch):
     kernel = ("attention_forward", {"head_dim": 63, "dtype": "bf16"})
     with pytest.raises(ValueError, match="head_dim is 63"):
         libffa.warm([kernel])
+    with pytest.raises(ValueError, match="bf17"):
+        libffa.warm("head_dim=64,dtype=bf17")
+    requests = libffa._warm._Requests(["head_dim=64,dtype=bf16,backward", ("attention_forward", {"head_dim": 64})], None).items
+    assert {r.template_name for r in requests} >= {b"attention_forward", b"attention_backward"}
     if not _has_nvrtc():
         pytest.skip("no NVRTC")
     kernel[1]["head_dim"], told = 64, []

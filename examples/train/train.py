@@ -115,7 +115,9 @@ def build(args, name, world):
     if args.fsdp and world.size > 1:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if args.dtype == "bf16" else MixedPrecisionPolicy()
+        policy = MixedPrecisionPolicy(cast_forward_inputs=False)  # rotary cosines stay fp32
+        if args.dtype == "bf16":
+            policy = replace(policy, param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         for block in model.blocks:
             fully_shard(block, mp_policy=policy)
         fully_shard(model, mp_policy=policy)

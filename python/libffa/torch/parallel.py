@@ -34,8 +34,9 @@ class _Exchange:
 
     def __init__(self, group):
         self.group, self.count = group, dist.get_world_size(group)
-        on_host = any(name in str(dist.get_backend(group)) for name in ("gloo", "mpi", "undefined"))
-        self.device = torch.device("cpu") if on_host else torch.device("cuda", torch.cuda.current_device())
+        backends = dist.get_backend_config(group)  # such as "cpu:gloo,cuda:nccl"
+        self.has_gpus = "nccl" in backends
+        self.device = torch.device("cpu") if "cpu:" in backends else torch.device("cuda", torch.cuda.current_device())
         self.failure: BaseException | None = None
         self.callback = _abi.ffa_comm_allgather(self._call)
 
@@ -62,7 +63,7 @@ class ContextParallel:
     transport  "peer": GPUs of one host, which pull keys from each other while they compute (docs/context-parallelism.md).
                "gather": every rank gathers all keys before it computes and sums their gradients afterwards, by
                collectives of the process group. It is the reference, works on any backend, the CPU's, too, and hides
-               no transfer. None: "peer" on a GPU, else "gather"
+               no transfer. None: "peer" where the group has NCCL, else "gather"
     timeout    seconds that one rank waits for another before the group is broken ("peer")
     chunk      tokens of a chunk, the unit of dispatch, at most; 0: the library's choice
     ranks_per_node  neighbours that share a node; 0: all of them
@@ -84,7 +85,7 @@ class ContextParallel:
         self.chunk, self.ranks_per_node, self.stages, self.check = chunk, ranks_per_node, stages, check
         self._exchange = _Exchange(group)
         if transport is None:
-            transport = "gather" if self._exchange.device.type == "cpu" and not torch.cuda.is_available() else "peer"
+            transport = "peer" if self._exchange.has_gpus else "gather"
         if transport not in ("peer", "gather"):
             raise ValueError(f"transport: '{transport}', not 'peer' or 'gather'")
         self.transport = transport
@@ -258,6 +259,7 @@ class Step:
         Returns out [count][heads_q][head_dim of v]; with lse [count][heads_q] fp32 (it has a gradient), and the largest
         logits [heads_q] over all ranks (no gradient), where these are asked for.
         """
+        q, k, v = autocast(q, k, v)
         if q.shape[0] != self.count:
             raise ValueError(f"q: {q.shape[0]} rows, this rank has {self.count} of the batch's {self.tokens} tokens")
         backend = _peer if self.cp._peers else _gather
@@ -266,6 +268,14 @@ class Step:
     def __del__(self, destroy=lib.ffa_dispatch_destroy):
         if getattr(self, "_dispatch", None):
             destroy(self._dispatch)
+
+
+def autocast(*tensors):
+    """The tensors in autocast's dtype, where that is on."""
+    kind = tensors[0].device.type
+    if not torch.is_autocast_enabled(kind) or tensors[0].dtype == torch.float64:
+        return tensors
+    return tuple(tensor.to(torch.get_autocast_dtype(kind)) for tensor in tensors)
 
 
 def made_from(name, source, *arguments):

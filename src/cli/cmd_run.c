@@ -92,10 +92,10 @@ static int read_ranks(const struct cli *cli, struct run_options *options)
     struct run_ranks_options *ranks = &options->ranks;
 
     if (!ranks->ranks && (ranks->per_node || ranks->stages || ranks->delay || options->moves ||
-                          options->timeout_s != 0.0))
-        return cli_fail_text(
-            cli, FFA_INVALID,
-            "--ranks-per-node, --stages, --moves, --delay and --timeout need --ranks");
+                          options->timeout_s != 0.0 || options->calibration))
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--ranks-per-node, --stages, --moves, --delay, --timeout and "
+                             "--calibration need --ranks");
     ranks->moves = options->moves ? cli_word(options->moves, moves) : FFA_PARALLEL_MOVE_KEYS;
     ranks->wants_timeline = options->timeline || options->trace;
     if (ranks->wants_timeline && (!ranks->ranks || strcmp(options->backend, "cuda") != 0))

@@ -127,9 +127,9 @@ FFA_API void ffa_parallel_plan_destroy(ffa_parallel_plan *plan);
  * is hidden anyway. Zigzag's has two chunks a rank, unless opts says how long chunks are. Where
  * affinity answers with min-heap's solution, that is the result. Ties: affinity's.
  * Zigzag's has to take a sixteenth less than the better of these two; but where that is min-heap's,
- * and not just about, zigzag's wins ties, unless FFA_PARALLEL_FORWARD_ONLY. Arguments, failures and result as
- * ffa_dispatch_create, and of ffa_parallel_plan_create, whose options plan_opts are. Cost: about
- * that of both for each of the three.
+ * and not just about, zigzag's wins ties, unless FFA_PARALLEL_FORWARD_ONLY. Arguments, failures and
+ * result as ffa_dispatch_create, and of ffa_parallel_plan_create, whose options plan_opts are.
+ * Cost: about that of both for each of the three.
  */
 FFA_API ffa_status ffa_dispatch_create_best(ffa_dispatch **out, const ffa_dispatch_mask *masks,
                                             int32_t mask_count, const ffa_topology *topology,

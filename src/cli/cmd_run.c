@@ -85,10 +85,11 @@ static int read_ranks(const struct cli *cli, struct run_options *options)
     struct run_ranks_options *ranks = &options->ranks;
 
     if (!ranks->ranks && (ranks->per_node || ranks->stages || ranks->delay || options->moves ||
-                          options->memory || options->timeout_s != 0.0))
+                          options->memory || options->timeout_s != 0.0 || options->calibration))
         return cli_fail_text(
             cli, FFA_INVALID,
-            "--ranks-per-node, --stages, --memory, --moves, --delay and --timeout need --ranks");
+            "--ranks-per-node, --stages, --memory, --moves, --delay, --timeout and --calibration "
+            "need --ranks");
     ranks->transport = options->transport ? cli_word(options->transport, transports) : 0;
     ranks->nccl = cli_find_nccl(options->nccl);
     if (ranks->transport < 0)

@@ -29,3 +29,4 @@ damaged 's/"tile_m": 64/"tile_m": 4294967296/'
 damaged 's/{"range_bytes": 65536.*/17,/'
 t plan --mask causal:100 --ranks 2 --calibration bad.json
 t run --mask causal:100 --ranks 2 --calibration bad.json
+t run --mask causal:100 --calibration gpus.json

@@ -56,9 +56,6 @@ ffa_status row_copy_check(const struct ffa_kernels *kernels, const struct row_co
                           ffa_error *err);
 ffa_status row_copy_enqueue(const struct ffa_kernels *kernels, const struct row_copy_call *call,
                             ffa_stream stream, ffa_error *err);
-/* Fails where row_copy_enqueue would refuse the call. */
-ffa_status row_copy_check(const struct ffa_kernels *kernels, const struct row_copy_call *call,
-                          ffa_error *err);
 
 /* ---- reductions ---- */
 
@@ -112,8 +109,5 @@ ffa_status row_reduce_check(const struct ffa_kernels *kernels, const struct row_
  * bits. */
 ffa_status row_reduce_enqueue(const struct ffa_kernels *kernels, const struct row_reduce_call *call,
                               ffa_stream stream, ffa_error *err);
-/* Fails where row_reduce_enqueue would refuse the call. */
-ffa_status row_reduce_check(const struct ffa_kernels *kernels, const struct row_reduce_call *call,
-                            ffa_error *err);
 
 #endif

@@ -376,19 +376,14 @@ void comm_device_lend_sums(struct comm_device *comm, uint64_t call, int32_t rank
     comm->lent[WINDOW_SUMS][rank] = call;
 }
 
-ffa_status comm_device_reclaim(struct comm_device *comm, uint64_t call, enum comm_window window,
-                               ffa_stream stream, ffa_error *err)
+static ffa_status await_credits(struct comm_device *comm, enum comm_window window,
+                                ffa_stream stream, ffa_error *err)
 {
     static const enum comm_channel done[WINDOW_COUNT] = { CHANNEL_ROWS_DONE, CHANNEL_SUMS_DONE };
     const int32_t n = comm->comm.rank_count;
     struct batch batch = { .comm = comm, .stream = stream };
-    struct comm_call *record = call_of(comm, call);
-    ffa_status rc = FFA_OK;
+    ffa_status rc;
 
-    pthread_mutex_lock(&comm->lock);
-    for (int32_t r = 0; r < n; r++)
-        record->waits[r].credits[window] = comm->lent[window][r];
-    pthread_mutex_unlock(&comm->lock);
     for (int32_t r = 0; r < n; r++) {
         const struct comm_flag flag = { .channel = done[window], .rank = r };
         const uint64_t lent = comm->lent[window][r];
@@ -396,9 +391,28 @@ ffa_status comm_device_reclaim(struct comm_device *comm, uint64_t call, enum com
         if (lent)
             FFA_TRY(
                 batch_add(&batch, &comm_device_own(comm)[word_at(n, r, &flag)], lent, true, err));
-        comm->lent[window][r] = 0;
     }
     rc = batch_flush(&batch, err);
+out:
+    return rc;
+}
+
+ffa_status comm_device_reclaim(struct comm_device *comm, uint64_t call, enum comm_window window,
+                               ffa_stream stream, ffa_error *err)
+{
+    const int32_t n = comm->comm.rank_count;
+    struct comm_call *record = call_of(comm, call);
+    ffa_status rc = FFA_OK;
+
+    pthread_mutex_lock(&comm->lock);
+    for (int32_t r = 0; r < n; r++)
+        record->waits[r].credits[window] = comm->lent[window][r];
+    pthread_mutex_unlock(&comm->lock);
+    FFA_TRY(await_credits(comm, window, stream, err));
+    if (window == WINDOW_ROWS)
+        FFA_TRY(await_credits(comm, window, gpu_stream_handle(comm->fetch), err));
+    for (int32_t r = 0; r < n; r++)
+        comm->lent[window][r] = 0;
 out:
     return rc;
 }

@@ -363,7 +363,9 @@ ffa_status comm_device_signal(struct comm_device *comm, uint64_t call, ffa_strea
 void comm_device_lend_sums(struct comm_device *comm, uint64_t call, int32_t rank);
 
 /* The stream waits for the credits of the own window: until all ranks that it was lent to in
- * earlier calls have pulled. Before the window is written, and before this call lends it. */
+ * earlier calls have pulled. Before the window is written, and before this call lends it. So does
+ * the fetch stream, of the key window: what this call receives may come where an earlier call had
+ * more own keys. */
 ffa_status comm_device_reclaim(struct comm_device *comm, uint64_t call, enum comm_window window,
                                ffa_stream stream, ffa_error *err);
 

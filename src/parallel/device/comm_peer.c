@@ -537,6 +537,8 @@ ffa_status comm_peer_reserve(struct comm_device *comm, const int64_t bytes[WINDO
     FFA_TRY(comm_peer_agree(comm, FFA_OK, NULL, err));
     for (int w = 0; w < WINDOW_COUNT; w++)
         gpu_free(comm->gpu, growth->now[w].at[own]);
+    /* Freeing waits for the device, on which ranks that share it must have no call yet. */
+    rc = comm_peer_agree(comm, FFA_OK, NULL, err);
 out:
     mem_free(growth);
     return rc;

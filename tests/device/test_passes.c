@@ -36,6 +36,7 @@ enum {
     STAGE_NS = 1000, /* so that a plan has the stages that it is asked for */
     SMS_FREE = 4,
     SHORT_MS = 500,
+    PATIENT_MS = 3000, /* NCCL connects within it, and an aborted group ends */
     HEAD_START_MS = 20 /* in which a rank's GPU runs ahead, as far as it may */
 };
 
@@ -639,7 +640,7 @@ START_TEST(a_rank_that_does_not_come_to_exchange)
 {
     struct group group = { .count = 2,
                            .absent = 1,
-                           .timeout_ms = SHORT_MS,
+                           .timeout_ms = PATIENT_MS,
                            .transport = FFA_TRANSPORT_EXCHANGE,
                            .has_caller = true };
     struct group next = {

@@ -84,6 +84,7 @@ struct group {
     int64_t timeout_ms; /* of calls */
     ffa_transport transport;
     bool has_caller;            /* a communicator of NCCL, of the test's own */
+    atomic_int left;            /* ranks that have destroyed their communicator */
     atomic_int enqueued, ended; /* ranks that have enqueued all their calls; ends of parts */
 };
 
@@ -276,6 +277,10 @@ static ffa_status make_comm(struct rank *r)
 static void rank_finish(struct rank *r)
 {
     ffa_comm_destroy(r->comm);
+    /* To free memory waits for the device, which may wait for a rank that gathers already. */
+    atomic_fetch_add(&r->group->left, 1);
+    while (atomic_load(&r->group->left) < r->group->count)
+        pause_ms();
     look_at_caller(r);
     for (int set = 0; set < SETS; set++) {
         ffa_parallel_pass_destroy(r->passes[set]);

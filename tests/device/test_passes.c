@@ -36,6 +36,7 @@ enum {
     STAGE_NS = 1000, /* so that a plan has the stages that it is asked for */
     SMS_FREE = 4,
     SHORT_MS = 500,
+    PATIENT_MS = 3000, /* NCCL connects within it, and an aborted group ends */
     HEAD_START_MS = 20 /* in which a rank's GPU runs ahead, as far as it may */
 };
 
@@ -83,6 +84,7 @@ struct group {
     int64_t timeout_ms; /* of calls */
     ffa_transport transport;
     bool has_caller;            /* a communicator of NCCL, of the test's own */
+    atomic_int left;            /* ranks that have destroyed their communicator */
     atomic_int enqueued, ended; /* ranks that have enqueued all their calls; ends of parts */
 };
 
@@ -275,6 +277,10 @@ static ffa_status make_comm(struct rank *r)
 static void rank_finish(struct rank *r)
 {
     ffa_comm_destroy(r->comm);
+    /* To free memory waits for the device, which may wait for a rank that gathers already. */
+    atomic_fetch_add(&r->group->left, 1);
+    while (atomic_load(&r->group->left) < r->group->count)
+        pause_ms();
     look_at_caller(r);
     for (int set = 0; set < SETS; set++) {
         ffa_parallel_pass_destroy(r->passes[set]);
@@ -639,7 +645,7 @@ START_TEST(a_rank_that_does_not_come_to_exchange)
 {
     struct group group = { .count = 2,
                            .absent = 1,
-                           .timeout_ms = SHORT_MS,
+                           .timeout_ms = PATIENT_MS,
                            .transport = FFA_TRANSPORT_EXCHANGE,
                            .has_caller = true };
     struct group next = {

@@ -75,7 +75,7 @@ static void device_free_all(struct comm_device *comm, bool is_safe)
     mem_free(comm->seen);
     mem_free(comm->said);
     mem_free(comm->verdicts);
-    comm_bootstrap_finish(comm->bootstrap);
+    comm_bootstrap_finish(comm->bootstrap, is_safe);
     mem_free(comm->nccl_path);
     mem_free(comm);
 }
@@ -327,7 +327,7 @@ ffa_status comm_device_create(ffa_comm **out, ffa_context *context, const ffa_pe
     *out = &comm->comm;
     comm = NULL;
 out:
-    comm_bootstrap_finish(bootstrap);
+    comm_bootstrap_finish(bootstrap, true);
     if (comm) {
         const bool is_safe = comm_watchdog_leave(comm);
 

@@ -463,8 +463,9 @@ bool comm_exchange_finish(struct comm_device *comm);
 
 const struct nccl *comm_bootstrap_nccl(const struct comm_bootstrap *bootstrap);
 struct nccl_comm *comm_bootstrap_comm(const struct comm_bootstrap *bootstrap);
-/* NULL is allowed. */
-void comm_bootstrap_finish(struct comm_bootstrap *bootstrap);
+/* NULL is allowed. is_idle false: work of the device may never end, which freeing memory waits for.
+ */
+void comm_bootstrap_finish(struct comm_bootstrap *bootstrap, bool is_idle);
 
 /* ---- comm_inspect.c: for the watchdog's thread, under the lock ---- */
 

@@ -30,13 +30,14 @@ struct nccl_comm *comm_bootstrap_comm(const struct comm_bootstrap *bootstrap)
     return bootstrap->comm;
 }
 
-void comm_bootstrap_finish(struct comm_bootstrap *bootstrap)
+void comm_bootstrap_finish(struct comm_bootstrap *bootstrap, bool is_idle)
 {
     if (!bootstrap)
         return;
     (void)nccl_comm_free(bootstrap->comm, 0);
     gpu_stream_destroy(bootstrap->stream);
-    gpu_free(bootstrap->gpu, bootstrap->memory);
+    if (is_idle)
+        gpu_free(bootstrap->gpu, bootstrap->memory);
     mem_free(bootstrap);
 }
 
@@ -142,6 +143,6 @@ ffa_status ffa_comm_create_nccl(ffa_comm **out, ffa_context *context, const ffa_
     rc = comm_device_create(out, context, &peer, bootstrap, err);
     bootstrap = NULL;
 out:
-    comm_bootstrap_finish(bootstrap);
+    comm_bootstrap_finish(bootstrap, true);
     return rc;
 }

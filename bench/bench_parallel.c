@@ -25,14 +25,10 @@ enum {
     CALLS_LEAST = 20,
     CALLS_MOST = 1000,
     CALLS_FEW = 5,
-    CHECKED_ROWS = 32, /* of each tensor and rank */
     ROUNDS = 5,
     QUICK_ROUNDS = 2,
     QUICK_TOKENS = 1024
 };
-static const double limit_out = 2e-2;  /* of the difference of an element of out, */
-static const double limit_share = 0.1; /* and, of each tensor, as a share of its largest one */
-
 static const char usage[] =
     "usage: bench_parallel [options]\n"
     "  --ranks N    ranks, 1 to 64; without it one a GPU, and two on a single GPU\n"
@@ -41,7 +37,10 @@ static const char usage[] =
     "  --tokens N   tokens a rank, in place of the case's\n"
     "  --stages N   that receive, 1 to 12; as many as is best by the model\n"
     "  --rounds N   1 to 100; 5\n"
-    "  --json FILE  a line a case, pass and plan\n";
+    "  --json FILE  a line a case, pass and plan\n"
+    "  --heads HQ:HK  in place of the case's\n"
+    "  --calibrate FILE    measure links and kernels, write FILE, and end\n"
+    "  --calibration FILE  plans by the rates of FILE\n";
 
 /* ---- cases ---- */
 
@@ -60,20 +59,19 @@ static const struct bench_case cases[] = {
 enum { CASES = sizeof cases / sizeof *cases };
 
 const struct variant variants[VARIANTS] = {
-    { "stages", DISPATCH_BEST, false },
-    { "all-gather", DISPATCH_BEST, true },
-    { "zigzag", FFA_DISPATCH_ZIGZAG, false },
+    { "stages", DISPATCH_BEST, false, METHOD_PLAN },
+    { "all-gather", DISPATCH_BEST, true, METHOD_PLAN },
+    { "zigzag", FFA_DISPATCH_ZIGZAG, false, METHOD_PLAN },
+    { "ring", FFA_DISPATCH_ZIGZAG, false, METHOD_RING },
+    { "ulysses", FFA_DISPATCH_SEQUENTIAL, false, METHOD_ULYSSES },
 };
-
-static const char *const tensor_names[] = { "q", "k", "v", "dout", "out", "dq", "dk", "dv", "lse" };
 
 struct options options = { 0 };
 struct bench bench;
 
 /* ---- helpers ---- */
 
-/* Other threads may be in calls: nothing is cleaned up. */
-static _Noreturn void fail(const char *what, const char *why)
+_Noreturn void fail(const char *what, const char *why)
 {
     fflush(stdout);
     fprintf(stderr, "bench_parallel: %s: %s\n", what, why);
@@ -110,8 +108,7 @@ static int compare(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* Sorts the samples. */
-static double median(double *samples, int count)
+double median(double *samples, int count)
 {
     qsort(samples, (size_t)count, sizeof *samples, compare);
     return count % 2 ? samples[count / 2] : (samples[count / 2 - 1] + samples[count / 2]) / 2;
@@ -122,6 +119,12 @@ static double most(double a, double b)
     return a > b ? a : b;
 }
 
+void start(pthread_t *thread, void *(*run)(void *user), void *user)
+{
+    if (pthread_create(thread, NULL, run, user))
+        fail("pthread_create", "cannot start a thread");
+}
+
 void meet(void)
 {
     (void)pthread_barrier_wait(&bench.meeting);
@@ -130,7 +133,7 @@ void meet(void)
 /* ---- measuring: on every rank's thread; the first rank's also measures the whole ---- */
 
 /* On GPUs that ranks share, a full queue of one rank would keep the others out. */
-static int calls_of(double ms)
+int calls_of(double ms)
 {
     const double least_ms = options.is_quick ? QUICK_SERIES_MS : SERIES_MS;
     const double least = options.is_quick ? CALLS_FEW : CALLS_LEAST;
@@ -146,8 +149,7 @@ static int calls_of(double ms)
     return calls > CALLS_MOST ? CALLS_MOST : (int)calls;
 }
 
-/* Milliseconds of a call. */
-static double whole_series(const struct rank *r, bool is_backward, int calls)
+double whole_series(const struct rank *r, bool is_backward, int calls)
 {
     const struct whole *w = &bench.whole;
     ffa_error err;
@@ -172,10 +174,14 @@ static double plan_series(struct rank *r, int v, bool is_backward, int calls)
     meet();
     r->begin_ms = since_ms = now_ms();
     for (int i = 0; i < calls; i++) {
-        must(is_backward
-                 ? ffa_parallel_backward(p->pass, r->kernels, r->comm, &p->args, r->stream, &err)
-                 : ffa_parallel_forward(p->pass, r->kernels, r->comm, &p->args, r->stream, &err),
-             "a pass", &err);
+        if (variants[v].method != METHOD_PLAN)
+            others_pass(r, v, is_backward);
+        else
+            must(
+                is_backward
+                    ? ffa_parallel_backward(p->pass, r->kernels, r->comm, &p->args, r->stream, &err)
+                    : ffa_parallel_forward(p->pass, r->kernels, r->comm, &p->args, r->stream, &err),
+                "a pass", &err);
         end_ms = now_ms();
         if (i < HOST_SAMPLES && p->host_count < ROUNDS_MAX * HOST_SAMPLES)
             p->host_us[p->host_count++] = (end_ms - since_ms) * 1e3;
@@ -207,169 +213,14 @@ static void warm_up(struct rank *r, bool is_backward)
         bench.calls = calls_of(ms / bench.gpus);
     }
     for (int v = 0; v < VARIANTS; v++) {
+        if (!others_can(variants[v].method, is_backward))
+            continue;
         (void)plan_series(r, v, is_backward, 2);
         r->plans[v].host_count = 0;
     }
 }
 
-/* ---- checking: by the first rank, while the others wait ---- */
-
-struct difference {
-    double largest_value, largest;
-};
-
-static void compare_rows(struct difference *d, const struct rank *r, int v, enum tensor t,
-                         const int64_t *ids, int64_t rows)
-{
-    const size_t bytes = (size_t)row_bytes(t);
-    uint16_t *whole = memory(bytes), *own = memory(bytes);
-    ffa_error err;
-
-    for (int64_t i = 0; i < CHECKED_ROWS && i < rows; i++) {
-        const int64_t row = rows <= CHECKED_ROWS ? i : i * (rows - 1) / (CHECKED_ROWS - 1);
-
-        must(ffa_device_copy(bench.ranks[0].context, whole,
-                             (char *)bench.whole.rows[t] + ids[row] * (int64_t)bytes,
-                             (int64_t)bytes, FFA_FROM_DEVICE, &err),
-             "copy", &err);
-        must(ffa_device_copy(r->context, own, (char *)r->plans[v].rows[t] + row * (int64_t)bytes,
-                             (int64_t)bytes, FFA_FROM_DEVICE, &err),
-             "copy", &err);
-        for (int64_t j = 0; j < columns(t); j++) {
-            const double want = from_bf16(whole[j]), far = fabs(from_bf16(own[j]) - want);
-
-            d->largest_value = most(fabs(want), d->largest_value);
-            d->largest = isnan(far) ? INFINITY : most(far, d->largest);
-        }
-    }
-    free(whole);
-    free(own);
-}
-
-/* The largest difference of what the pass wrote, on the first rank and the last one. */
-static double check_pass(int v, bool is_backward)
-{
-    const enum tensor begin = is_backward ? DQ : OUT, end = is_backward ? LSE : DQ;
-    const int32_t step = options.ranks > 1 ? options.ranks - 1 : 1;
-    double largest = 0;
-    ffa_error err;
-
-    for (enum tensor t = begin; t < end; t++) {
-        struct difference d = { 0, 0 };
-
-        for (int32_t i = 0; i < options.ranks; i += step) {
-            const struct rank *r = &bench.ranks[i];
-            const struct rank_plan *p = &r->plans[v];
-            const ffa_rows rows = rows_of(p, r, t);
-            const int64_t count = ffa_dispatch_query_rows(p->dispatch, i);
-            int64_t *ids = memory((size_t)count * sizeof *ids);
-
-            must(ffa_rows_position_ids(&rows, ids, &err), "rows", &err);
-            compare_rows(&d, r, v, t, ids, count);
-            free(ids);
-        }
-        if (d.largest > limit_share * d.largest_value || (t == OUT && d.largest > limit_out)) {
-            bench.is_wrong = true;
-            fprintf(stderr,
-                    "bench_parallel: %s, %s: %s differs by %g from the whole's, at most %g\n",
-                    bench.name, variants[v].name, tensor_names[t], d.largest, d.largest_value);
-        }
-        largest = most(d.largest, largest);
-    }
-    return largest;
-}
-
-/* ---- reporting ---- */
-
-/* Of one plan: the rank that has most, or takes longest. */
-struct facts {
-    double dispatch_ms, plan_ms, pass_ms, made_ms, host_us;
-    int32_t stages;
-    int64_t rows, window_bytes, workspace_bytes;
-};
-
-static int64_t most64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static struct facts facts_of(int v, bool is_backward)
-{
-    struct facts f = { 0 };
-
-    for (int32_t i = 0; i < options.ranks; i++) {
-        struct rank_plan *p = &bench.ranks[i].plans[v];
-        const ffa_parallel_pass_info *info = &p->info;
-
-        f.dispatch_ms = most(p->dispatch_ms, f.dispatch_ms);
-        f.plan_ms = most(p->plan_ms, f.plan_ms);
-        f.pass_ms = most(p->pass_ms, f.pass_ms);
-        f.made_ms = most(p->dispatch_ms + p->plan_ms + p->pass_ms, f.made_ms);
-        f.host_us = most(median(p->host_us, p->host_count), f.host_us);
-        f.stages =
-            (int32_t)most64(is_backward ? info->backward_stages : info->forward_stages, f.stages);
-        f.rows = most64(info->received_rows, f.rows);
-        f.window_bytes =
-            most64(info->key_bytes + (is_backward ? info->sum_bytes : 0), f.window_bytes);
-        f.workspace_bytes =
-            most64(is_backward ? info->backward_workspace_bytes : info->forward_workspace_bytes,
-                   f.workspace_bytes);
-    }
-    return f;
-}
-
-/* Of sorted samples. */
-static double spread(const double *ms)
-{
-    const double middle = ms[options.rounds / 2];
-
-    return middle > 0 ? (ms[options.rounds - 1] - ms[0]) / middle : 0;
-}
-
-static void print_head(void)
-{
-    printf("%d ranks on %d x %s; times of a call, medians of %d rounds and their spread\n"
-           "%-19s %-8s %-10s %9s %5s %9s %5s  %10s  %7s  %7s %8s  %6s %8s %7s %9s  %s\n",
-           options.ranks, bench.gpus, bench.device, options.rounds, "case", "pass", "plan", "T1 ms",
-           "", "T ms", "", "efficiency", "TFLOP/s", "host us", "made ms", "stages", "rows",
-           "win MB", "work MB", "difference");
-    fflush(stdout);
-}
-
-static void report_plan(int v, bool is_backward, double whole_ms)
-{
-    const struct facts f = facts_of(v, is_backward);
-    const double ms = median(bench.plans_ms[v], options.rounds);
-    const double flops = (is_backward ? 10.0 : 4.0) * (double)ffa_mask_area(bench.mask, 0) *
-                         bench.c->heads_q * HEAD_DIM;
-    const double efficiency = whole_ms / (bench.gpus * ms);
-    const double tflops = flops / (bench.gpus * ms * 1e9);
-    const double difference = check_pass(v, is_backward);
-    const char *pass = is_backward ? "backward" : "forward";
-
-    printf("%-19s %-8s %-10s %9.3f %4.1f%% %9.3f %4.1f%%  %10.3f  %7.1f  %7.1f %8.2f  %6d %8lld "
-           "%7.1f %9.1f  %.2g\n",
-           bench.name, pass, variants[v].name, whole_ms, 100 * spread(bench.whole_ms), ms,
-           100 * spread(bench.plans_ms[v]), efficiency, tflops, f.host_us, f.made_ms, f.stages,
-           (long long)f.rows, (double)f.window_bytes / 1e6, (double)f.workspace_bytes / 1e6,
-           difference);
-    fflush(stdout);
-    if (!bench.json)
-        return;
-    fprintf(bench.json,
-            "{\"device\":\"%s\",\"gpus\":%d,\"ranks\":%d,\"case\":\"%s\",\"tokens\":%lld,"
-            "\"pass\":\"%s\",\"plan\":\"%s\",\"t1_ms\":%.5f,\"t1_spread\":%.4f,\"t_ms\":%.5f,"
-            "\"t_spread\":%.4f,\"efficiency\":%.4f,\"tflops\":%.1f,\"host_us\":%.2f,"
-            "\"dispatch_ms\":%.3f,\"plan_ms\":%.3f,\"pass_ms\":%.3f,\"stages\":%d,"
-            "\"received_rows\":%lld,\"window_bytes\":%lld,\"workspace_bytes\":%lld,"
-            "\"difference\":%g,\"rounds\":%d,\"calls\":%d}\n",
-            bench.device, bench.gpus, options.ranks, bench.name, (long long)bench.tokens, pass,
-            variants[v].name, whole_ms, spread(bench.whole_ms), ms, spread(bench.plans_ms[v]),
-            efficiency, tflops, f.host_us, f.dispatch_ms, f.plan_ms, f.pass_ms, f.stages,
-            (long long)f.rows, (long long)f.window_bytes, (long long)f.workspace_bytes,
-            isfinite(difference) ? difference : -1.0, options.rounds, bench.calls);
-    fflush(bench.json);
-}
+/* ---- a case ---- */
 
 static void measure(struct rank *r, bool is_backward)
 {
@@ -378,8 +229,11 @@ static void measure(struct rank *r, bool is_backward)
         if (r->rank == 0)
             bench.whole_ms[round] = whole_series(r, is_backward, bench.whole_calls);
         for (int v = 0; v < VARIANTS; v++) {
-            const double ms = plan_series(r, v, is_backward, bench.calls);
+            double ms;
 
+            if (!others_can(variants[v].method, is_backward))
+                continue;
+            ms = plan_series(r, v, is_backward, bench.calls);
             if (r->rank == 0)
                 bench.plans_ms[v][round] = ms;
         }
@@ -388,7 +242,11 @@ static void measure(struct rank *r, bool is_backward)
         const double whole_ms = median(bench.whole_ms, options.rounds);
 
         for (int v = 0; v < VARIANTS; v++)
-            report_plan(v, is_backward, whole_ms);
+            if (others_can(variants[v].method, is_backward))
+                report_plan(v, is_backward, whole_ms);
+            else
+                printf("%-19s %-8s %-10s not possible on %d ranks\n", bench.name,
+                       is_backward ? "backward" : "forward", variants[v].name, options.ranks);
     }
     meet();
 }
@@ -413,7 +271,15 @@ static void *rank_thread(void *user)
 
 static void run_case(const struct bench_case *c)
 {
-    bench.c = c;
+    struct bench_case own = *c;
+
+    if (options.heads_q) {
+        own.heads_q = options.heads_q;
+        own.heads_kv = options.heads_kv;
+        (void)snprintf(bench.name, sizeof bench.name, "%s/%d:%d", kind_names[c->kind], own.heads_q,
+                       own.heads_kv);
+    }
+    bench.c = &own;
     bench.tokens = options.ranks * (options.tokens     ? options.tokens
                                     : options.is_quick ? QUICK_TOKENS
                                                        : c->tokens);
@@ -426,8 +292,7 @@ static void run_case(const struct bench_case *c)
         bench.ranks[i].context = bench.contexts[i % bench.gpus];
     }
     for (int32_t i = 0; i < options.ranks; i++)
-        if (pthread_create(&bench.ranks[i].thread, NULL, rank_thread, &bench.ranks[i]))
-            fail("pthread_create", "cannot start a thread");
+        start(&bench.ranks[i].thread, rank_thread, &bench.ranks[i]);
     for (int32_t i = 0; i < options.ranks; i++)
         (void)pthread_join(bench.ranks[i].thread, NULL);
     (void)pthread_barrier_destroy(&bench.meeting);
@@ -487,12 +352,27 @@ static bool open_gpus(void)
     return true;
 }
 
+static void close_gpus(void)
+{
+    for (int32_t i = 0; i < bench.gpus; i++)
+        ffa_close(bench.contexts[i]);
+}
+
 static bool read_number(const char *text, int64_t least, int64_t limit, int64_t *out)
 {
     char *end;
 
     *out = text ? strtoll(text, &end, 10) : 0;
     return text && *text && !*end && *out >= least && *out <= limit;
+}
+
+static bool read_heads(const char *text)
+{
+    int used = 0;
+
+    return text && sscanf(text, "%d:%d%n", &options.heads_q, &options.heads_kv, &used) == 2 &&
+           !text[used] && options.heads_kv >= 1 && options.heads_q >= options.heads_kv &&
+           options.heads_q <= 1024 && options.heads_q % options.heads_kv == 0;
 }
 
 static bool read_options(char **argv)
@@ -510,6 +390,12 @@ static bool read_options(char **argv)
             is_fine = (options.name = argv[1]);
         } else if (!strcmp(name, "--json")) {
             is_fine = (options.json = argv[1]);
+        } else if (!strcmp(name, "--heads")) {
+            is_fine = read_heads(argv[1]);
+        } else if (!strcmp(name, "--calibrate")) {
+            is_fine = (options.calibrate = argv[1]);
+        } else if (!strcmp(name, "--calibration")) {
+            is_fine = (options.calibration = argv[1]);
         } else if (!strcmp(name, "--ranks")) {
             is_fine = read_number(argv[1], 1, RANKS_MAX, &n);
             options.ranks = (int32_t)n;
@@ -535,6 +421,7 @@ static bool read_options(char **argv)
 int main(int argc, char **argv)
 {
     bool is_known = false;
+    ffa_error err;
 
     (void)argc;
     is_known = read_options(argv + 1);
@@ -553,14 +440,21 @@ int main(int argc, char **argv)
         ffa_close(bench.contexts[0]);
         return 77;
     }
+    if (options.calibration)
+        must(calibration_read(&bench.calibration, options.calibration, &err), "read", &err);
     if (options.json && !(bench.json = fopen(options.json, "w")))
         fail(options.json, "cannot be written");
+    if (options.calibrate) {
+        calibrate(options.calibrate);
+        close_gpus();
+        return 0;
+    }
     print_head();
     for (size_t i = 0; i < CASES; i++)
         if (is_chosen(&cases[i]))
             run_case(&cases[i]);
-    for (int32_t i = 0; i < bench.gpus; i++)
-        ffa_close(bench.contexts[i]);
+    close_gpus();
+    calibration_finish(&bench.calibration);
     if (bench.json && fclose(bench.json))
         fail(options.json, "cannot be written");
     return bench.is_wrong;

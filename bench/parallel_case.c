@@ -164,6 +164,12 @@ static ffa_kernels *make_kernels(ffa_context *context, uint32_t flags)
     spec.heads_q = bench.c->heads_q;
     spec.heads_kv = bench.c->heads_kv;
     spec.flags = flags;
+    if (!(flags & FFA_SPEC_PARALLEL)) {
+        spec.tile_m = bench.tiles.m;
+        spec.tile_n = bench.tiles.n;
+        spec.backward_tile_m = bench.tiles.backward_m;
+        spec.backward_tile_n = bench.tiles.backward_n;
+    }
     must(ffa_kernels_create(&kernels, context, &spec, &err), "kernels", &err);
     return kernels;
 }
@@ -251,6 +257,30 @@ static int32_t sms_of(const struct rank *r, int32_t *margin)
     return sms;
 }
 
+/* The time of a method that has no plan, by the model. */
+static void simulate(struct rank_plan *p, const struct variant *v,
+                     const ffa_parallel_plan_opts *plan)
+{
+    const int method = v->method == METHOD_RING ? FFA_SIM_ZIGZAG : FFA_SIM_ULYSSES;
+    const ffa_topology topology = { options.ranks, 0 };
+    ffa_sim_result results[FFA_SIM_METHODS] = { FFA_SIM_RESULT_INIT };
+    ffa_dispatch_report report = FFA_DISPATCH_REPORT_INIT;
+    ffa_sim_opts opts = FFA_SIM_OPTS_INIT;
+    ffa_error err;
+
+    opts.model = plan->model;
+    opts.head_dim_v = plan->head_dim_v;
+    must(ffa_simulate(results, FFA_SIM_METHODS, NULL, bench.mask, &topology, &opts, &err),
+         "simulate", &err);
+    p->model_ms[0] = (double)results[method].forward.ns / 1e6;
+    p->model_ms[1] = (double)results[method].backward.ns / 1e6;
+    p->share[0] = p->share[1] = 1.0 / options.ranks;
+    if (v->method == METHOD_RING) {
+        must(ffa_dispatch_report_get(p->dispatch, &report, NULL, &err), "report", &err);
+        p->share[0] = p->share[1] = (double)report.most.area / (double)report.total.area;
+    }
+}
+
 /* Its dispatch, plan and pass, as a rank of several hosts makes them: each its own. */
 static void plan_build(struct rank_plan *p, const struct rank *r, const struct variant *v)
 {
@@ -258,8 +288,10 @@ static void plan_build(struct rank_plan *p, const struct rank *r, const struct v
     const ffa_topology topology = { options.ranks, 0 };
     ffa_dispatch_opts dispatch = FFA_DISPATCH_OPTS_INIT;
     ffa_parallel_plan_opts opts = FFA_PARALLEL_PLAN_OPTS_INIT;
+    ffa_parallel_plan_info info = FFA_PARALLEL_PLAN_INFO_INIT;
     double times[4] = { now_ms() };
     int32_t margin;
+    int64_t chunks;
     ffa_error err;
 
     opts.forward_stages = opts.backward_stages = options.stages;
@@ -269,25 +301,38 @@ static void plan_build(struct rank_plan *p, const struct rank *r, const struct v
     opts.model.heads_kv = bench.c->heads_kv;
     opts.model.head_dim = opts.head_dim_v = HEAD_DIM;
     opts.model.element_bytes = sizeof(uint16_t);
+    must(calibration_apply(&bench.calibration, &opts.model, HEAD_DIM, bench.tokens, options.ranks,
+                           0, &err),
+         "calibration", &err);
     if (v->algorithm == DISPATCH_BEST) {
         must(ffa_dispatch_create_best(&p->dispatch, &mask, 1, &topology, NULL, &opts, &err),
              "dispatch", &err);
-    } else { /* two chunks a rank: i, and the i-th from the end */
+    } else { /* two chunks a rank, i and the i-th from the end, or one */
         dispatch.algorithm = v->algorithm;
         dispatch.flags = FFA_DISPATCH_CHUNK_EXACT;
-        dispatch.chunk_tokens = (bench.tokens + 2 * options.ranks - 1) / (2 * options.ranks);
+        chunks = v->algorithm == FFA_DISPATCH_ZIGZAG ? 2 * options.ranks : options.ranks;
+        dispatch.chunk_tokens = (bench.tokens + chunks - 1) / chunks;
         must(ffa_dispatch_create(&p->dispatch, &mask, 1, &topology, &dispatch, &err), "dispatch",
              &err);
     }
     times[1] = now_ms();
+    p->dispatch_ms = times[1] - times[0];
+    if (v->method != METHOD_PLAN) {
+        simulate(p, v, &opts);
+        return;
+    }
     if (v->is_gathered)
         opts.forward_stages = opts.backward_stages = -1;
     must(ffa_parallel_plan_create(&p->plan, p->dispatch, bench.mask, r->rank, &opts, &err), "plan",
          &err);
     times[2] = now_ms();
+    must(ffa_parallel_plan_info_get(p->plan, &info, &err), "plan info", &err);
+    p->model_ms[0] = (double)info.forward_slowest_ns / 1e6;
+    p->model_ms[1] = (double)info.backward_slowest_ns / 1e6;
+    p->share[0] = (double)info.forward_work_most_ns / (double)info.forward_work_ns;
+    p->share[1] = (double)info.backward_work_most_ns / (double)info.backward_work_ns;
     must(ffa_parallel_pass_create(&p->pass, p->plan, r->kernels, &err), "pass", &err);
     times[3] = now_ms();
-    p->dispatch_ms = times[1] - times[0];
     p->plan_ms = times[2] - times[1];
     p->pass_ms = times[3] - times[2];
 }
@@ -352,6 +397,10 @@ static void plan_create(struct rank_plan *p, const struct rank *r, const struct 
 
     plan_build(p, r, v);
     p->info = (ffa_parallel_pass_info)FFA_PARALLEL_PASS_INFO_INIT;
+    if (v->method != METHOD_PLAN) {
+        plan_rows(p, r);
+        return;
+    }
     must(ffa_parallel_pass_info_get(p->pass, r->kernels, bench.c->heads_q, bench.c->heads_kv,
                                     &p->info, &err),
          "pass info", &err);
@@ -382,6 +431,9 @@ void rank_create(struct rank *r)
     opts.allgather = allgather;
     opts.user = r;
     must(ffa_comm_create_peer(&r->comm, r->context, &opts, &err), "communicator", &err);
+    for (int v = 0; v < VARIANTS; v++)
+        if (variants[v].method != METHOD_PLAN)
+            others_create(r, v);
 }
 
 void rank_destroy(struct rank *r)
@@ -390,6 +442,8 @@ void rank_destroy(struct rank *r)
     for (int v = 0; v < VARIANTS; v++) {
         struct rank_plan *p = &r->plans[v];
 
+        if (p->others)
+            others_destroy(r, v);
         for (int t = 0; t < TENSORS; t++)
             ffa_device_free(r->context, p->rows[t]);
         ffa_device_free(r->context, p->upload);

@@ -7,7 +7,9 @@ CREATE TABLE IF NOT EXISTS meta (
     name  TEXT PRIMARY KEY NOT NULL,
     value TEXT NOT NULL
 ) STRICT;
--- 'created_s', sums of contexts' counters 'count_...'; in a bundle 'manifest' and its SHA-256, 'manifest_sha256', too.
+-- 'created_s', sums of contexts' counters 'count_...'; in a bundle 'manifest' and its SHA-256,
+-- 'manifest_sha256', too, and of the library that exported it 'library_version' and, where all kernels are of its
+-- templates, 'templates_digest'.
 
 -- Cubins, one row for each distinct content.
 CREATE TABLE IF NOT EXISTS blob (

@@ -1,5 +1,5 @@
 # Embeds files as C arrays: those of templates/ and cache/schema.sql in the library, as the tables of
-# src/base/embedded.h, and, from src/cli, those of cache/presets in the command, as the table of
+# src/base/embedded.h, and, from src/cli, cache/models.json in the command, as the table of
 # src/cli/presets.h. Included, this file sets FFA_EMBEDDED to the C file that the build generates for
 # the library. Run as a script (cmake -P), it writes such a file, so no tool besides CMake is needed.
 if(CMAKE_SCRIPT_MODE_FILE STREQUAL CMAKE_CURRENT_LIST_FILE)

@@ -210,7 +210,8 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         else if (warp == 3 && lane == 0)
             send_dq<0>(a, smem);
         else if (spec::debug && warp == 3 && lane == 2)
-            watchdog_run(smem.bars(), 4 * consumers + senders, watchdog_report);
+            watchdog_run(smem.bars(), 4 * consumers + senders, a.arrivals.patience_ms,
+                         watchdog_report);
     } else {
         consumer_registers<consumers>();
         if constexpr (is_specialised) {

@@ -156,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1)
         else if (warp == 0 && lane == 0)
             producer_run(a, smem);
         else if (spec::debug && warp == 2 && lane == 0)
-            watchdog_run(bars, 4 * consumers, watchdog_report);
+            watchdog_run(bars, 4 * consumers, a.arrivals.patience_ms, watchdog_report);
     } else {
         consumer_registers<consumers>();
         consumer_run(a, smem, warpgroup - 1, (int)threadIdx.x % 128);

@@ -143,6 +143,7 @@ static_assert(1024 + tickets_at + tickets_bytes ==
  * sender arrives when the copy engine has added the block: the ticket may be passed on. */
 struct barriers {
     static constexpr bool is_debug = spec::debug;
+    static constexpr bool keys_arrive = spec::arrivals;
     uint32_t base;
     FFA_DEVICE_MEMBER uint32_t q_full(int s) const { return base + 8 * s; }
     FFA_DEVICE_MEMBER uint32_t q_empty(int s) const { return base + 8 * (q_slots + s); }

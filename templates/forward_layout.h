@@ -39,8 +39,8 @@ constexpr int p_regs = tile_n / 4;
 constexpr bool has_partial = spec::out_fp32 || spec::staged;
 static_assert(!spec::split || !has_partial, "parts are combined into an out of dtype");
 static_assert(!spec::out_fp32 || !spec::staged, "out is fp32 always, or until the last stage");
-static_assert(!spec::arrivals || (!has_partial && !spec::split),
-              "a pass whose keys arrive is one launch, with an out of dtype");
+static_assert(!spec::arrivals || (!spec::out_fp32 && !spec::split),
+              "keys arrive in launches of whole tiles, whose out is of dtype in the end");
 static_assert(head_dim % 16 == 0, "head_dim must be a multiple of 16");
 static_assert(head_dim_v % 32 == 0, "head_dim_v must be a multiple of 32");
 static_assert(tile_n % 16 == 0, "tile_n must be a multiple of 16");
@@ -78,6 +78,7 @@ static_assert(1024 + slots_at + tile_slots * (int)sizeof(forward_tile_slot) ==
  * tile_empty: consumer warps and the producer arrive when they no longer need the record. */
 struct barriers {
     static constexpr bool is_debug = spec::debug;
+    static constexpr bool keys_arrive = spec::arrivals;
     uint32_t base;
     FFA_DEVICE_MEMBER uint32_t k_full(int s) const { return base + 8 * s; }
     FFA_DEVICE_MEMBER uint32_t k_empty(int s) const { return base + 8 * (kv_slots + s); }

@@ -4,8 +4,9 @@
  * watchdog of debug kernels, and the barrier of one warpgroup.
  *
  * `barriers` is a pass's struct of mbarrier addresses (forward_layout.h, backward_layout.h). Its
- * is_debug says whether this is a debug kernel; its watch() is the address of two words in shared
- * memory: which wait takes too long, and how many threads have finished.
+ * is_debug says whether this is a debug kernel, keys_arrive whether its keys do (arrivals.h); its
+ * watch() is the address of two words in shared memory: which wait takes too long, and how many
+ * threads have finished.
  */
 #ifndef FFA_KERNEL_WAIT_H
 #define FFA_KERNEL_WAIT_H
@@ -26,11 +27,13 @@ template <int count> struct ring {
 };
 
 /* In a debug kernel a wait of more than about a second leaves its name in shared memory, where the
- * watchdog finds it. (A call to printf here would spill the accumulators.) */
+ * watchdog finds it; again and again where keys arrive, as there the watchdog may not believe the
+ * first one. tries_max: a power of two. (A call to printf here would spill the accumulators.) */
 template <typename barriers>
 FFA_DEVICE void wait_report(const barriers &bars, int tries, int tries_max, int name)
 {
-    if (barriers::is_debug && tries == tries_max)
+    if (barriers::is_debug && (barriers::keys_arrive ? (tries & (tries_max - 1)) == tries_max - 1
+                                                     : tries == tries_max))
         st_shared(bars.watch(), (uint32_t)name << 16 | threadIdx.x);
 }
 
@@ -59,13 +62,18 @@ template <typename barriers> FFA_DEVICE void watch_finished(const barriers &bars
 }
 
 /* The watchdog: one thread, until `count` threads have finished. report(thread, name) prints which
- * thread waits for what. */
+ * thread waits for what. patience_ms, where keys arrive: that other ranks may take. All of a block
+ * wait for what one of its threads waits for, so no report counts before that time is over. */
 template <typename barriers, typename function>
-FFA_DEVICE void watchdog_run(const barriers &bars, uint32_t count, function report)
+FFA_DEVICE void watchdog_run(const barriers &bars, uint32_t count, int patience_ms, function report)
 {
+    const unsigned long long begin = barriers::keys_arrive ? clock_ns() : 0;
+
     while (ld_shared(bars.watch() + 4) < count) {
         const uint32_t stuck = ld_shared(bars.watch());
-        if (stuck) {
+        if (barriers::keys_arrive && stuck && clock_ns() - begin < patience_ms * 1000000ull) {
+            st_shared(bars.watch(), 0u);
+        } else if (stuck) {
             report((int)(stuck & 0xffff), (int)(stuck >> 16));
             __trap();
         }

@@ -143,6 +143,15 @@ FFA_DEVICE void fence_acq_rel_sys()
     asm volatile("fence.acq_rel.sys;" ::: "memory");
 }
 
+/* Of the whole device, in steps of about a microsecond. */
+FFA_DEVICE unsigned long long clock_ns()
+{
+    unsigned long long ns;
+
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
+    return ns;
+}
+
 /* ---- named barriers: ids are immediates, or ptxas reserves all sixteen ---- */
 
 template <int id, int threads> FFA_DEVICE void bar_sync()

@@ -20,13 +20,14 @@ struct row_run {
 };
 
 struct row_copy_tensor {
-    const void *from; /* NULL: the index of each row of `from` is copied, an int64 */
+    const void *from; /* NULL: `fill`, or the index of each row of `from`, an int64 */
     void *to;
     long long from_token_bytes, from_head_bytes;
     long long to_token_bytes, to_head_bytes;
     struct row_items items;
-    int vector_bytes; /* 16, 8, 4 or 2 */
-    int pad_;
+    int vector_bytes; /* 16, 8, 4, 2 or 1; of what is filled at most 8 */
+    int is_fill;
+    unsigned long long fill; /* one element, as often as 8 bytes have it */
 };
 
 struct row_copy_args {
@@ -37,9 +38,9 @@ struct row_copy_args {
 };
 
 #ifdef __cplusplus
-static_assert(sizeof(row_copy_args) == 368, "host and device disagree");
+static_assert(sizeof(row_copy_args) == 400, "host and device disagree");
 #else
-_Static_assert(sizeof(struct row_copy_args) == 368, "host and device disagree");
+_Static_assert(sizeof(struct row_copy_args) == 400, "host and device disagree");
 #endif
 
 #endif

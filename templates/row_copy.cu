@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * row_copy: copies rows of up to four tensors, between any two layouts: K and V to the key window,
- * the rows of a rank out of a whole tensor (dispatch) and back, position ids.
+ * the rows of a rank out of a whole tensor (dispatch) and back, position ids. Or fills rows with
+ * one element.
  *
  * The trick is bytes in flight: a thread loads one vector of each of ROW_DEPTH rows before it
  * stores any, and finds its place by one division for all of them. Vectors have 16 bytes where
@@ -51,6 +52,27 @@ FFA_DEVICE void copy_vectors(const char *from, char *to, long long from_step, lo
         *(Vector *)(to + i * to_step) = vectors[i];
 }
 
+template <class Vector, int depth>
+FFA_DEVICE void fill_vectors(char *to, long long to_step, unsigned long long fill)
+{
+#pragma unroll
+    for (int i = 0; i < depth; ++i)
+        *(Vector *)(to + i * to_step) = (Vector)fill;
+}
+
+template <int depth>
+FFA_DEVICE void fill_rows(const row_copy_tensor &tensor, char *to, long long to_step)
+{
+    if (tensor.vector_bytes == 8)
+        fill_vectors<unsigned long long, depth>(to, to_step, tensor.fill);
+    else if (tensor.vector_bytes == 4)
+        fill_vectors<uint32_t, depth>(to, to_step, tensor.fill);
+    else if (tensor.vector_bytes == 2)
+        fill_vectors<uint16_t, depth>(to, to_step, tensor.fill);
+    else
+        fill_vectors<unsigned char, depth>(to, to_step, tensor.fill);
+}
+
 /* A vector of each of `depth` rows of one run, from row `row` on. */
 template <int depth>
 FFA_DEVICE void copy_rows(const row_copy_tensor &tensor, const row_item &item, const row_run &run,
@@ -65,7 +87,9 @@ FFA_DEVICE void copy_rows(const row_copy_tensor &tensor, const row_item &item, c
     const long long from_step = tensor.from_token_bytes << tensor.items.shift;
     const long long to_step = tensor.to_token_bytes << tensor.items.shift;
 
-    if (!tensor.from)
+    if (tensor.is_fill)
+        fill_rows<depth>(tensor, to, to_step);
+    else if (!tensor.from)
 #pragma unroll
         for (int i = 0; i < depth; ++i)
             *(long long *)(to + i * to_step) = from_row + (i << tensor.items.shift);
@@ -75,8 +99,10 @@ FFA_DEVICE void copy_rows(const row_copy_tensor &tensor, const row_item &item, c
         copy_vectors<uint2, depth>(from, to, from_step, to_step);
     else if (tensor.vector_bytes == 4)
         copy_vectors<uint32_t, depth>(from, to, from_step, to_step);
-    else
+    else if (tensor.vector_bytes == 2)
         copy_vectors<uint16_t, depth>(from, to, from_step, to_step);
+    else
+        copy_vectors<unsigned char, depth>(from, to, from_step, to_step);
 }
 
 FFA_DEVICE void copy_item(const row_copy_args &a, const row_copy_tensor &tensor, long long index)

@@ -48,12 +48,24 @@ typedef struct ffa_bundle_info {
     int64_t left_out;  /* by an export: bad entries, which failed a check */
     char digest[65];   /* SHA-256 of the manifest, hexadecimal */
     char pad_[7];
+    int64_t fitting; /* of `kernels`: those of this library's template texts. No others are ever
+                        found by its contexts, but by those with a templates_dir */
+    /* The library that exported it; "" of one before 0.1, which did not say. */
+    char library_version[32];
+    char templates_digest[40]; /* its ffa_templates_digest, where all kernels were of its template
+                                  texts; else "" */
 } ffa_bundle_info;
 #define FFA_BUNDLE_INFO_INIT                                                                       \
     {                                                                                              \
         .struct_size = (uint32_t)sizeof(ffa_bundle_info)                                           \
     }
 FFA_API void ffa_bundle_info_init(ffa_bundle_info *info, size_t bytes);
+
+/*
+ * A library finds a bundle's kernels where the texts of their templates are its own, whatever its
+ * version: `fitting` says of how many that holds. A bundle of another version can be kept beside
+ * its own, for programs that still use that version (docs/warming.md).
+ */
 
 /*
  * Write the kernels of `from` that pass `filter` (NULL: all) to a new bundle in `folder`, which

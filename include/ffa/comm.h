@@ -7,9 +7,9 @@
  * Transfers run beside the computation and complete in an order drawn from a seed; what they have
  * not written yet holds NaN.
  *
- * The peer transport joins GPUs of one host: processes with a GPU each, threads of a process with a
- * GPU each, or several ranks on one GPU. Ranks pull from each other's windows with the copy
- * engines.
+ * Groups of GPUs are of processes with a GPU each, threads of a process with a GPU each, or several
+ * ranks on one GPU. Ranks that reach each other's memory, on one host, pull from each other's
+ * windows with the copy engines. Ranks with a GPU each, also of several hosts, exchange over NCCL.
  *
  * When a rank fails, is cancelled, leaves, or keeps another one waiting for too long, the group is
  * broken: every call of every rank returns, with one status and a sentence that names the rank. A
@@ -66,6 +66,17 @@ FFA_API ffa_status ffa_loopback_create(ffa_comm **out, int32_t rank_count,
  */
 typedef int (*ffa_comm_allgather)(void *user, const void *mine, void *all, size_t bytes);
 
+/* What brings rows from GPU to GPU. */
+typedef enum ffa_transport {
+    /* Pull where every rank reaches the memory of every other one, else exchange. */
+    FFA_TRANSPORT_AUTO = 0,
+    /* Ranks of one host pull from each other's windows with the copy engines: no SM is used. */
+    FFA_TRANSPORT_PULL = 1,
+    /* Ranks, of one host or several, send and receive over NCCL, which uses some SMs: passes leave
+     * them free. One rank a GPU. */
+    FFA_TRANSPORT_EXCHANGE = 2
+} ffa_transport;
+
 typedef struct ffa_peer_opts {
     uint32_t struct_size;
     int32_t rank, rank_count; /* 0 <= rank < rank_count; rank_count 1 to 256 */
@@ -78,6 +89,14 @@ typedef struct ffa_peer_opts {
     int64_t sum_bytes; /* their gradients */
     /* That a call may take on the GPU, and that one rank waits for another, 1 to 2^40; 0: 60000 */
     int64_t timeout_ms;
+    int32_t transport; /* ffa_transport; the same on all ranks, as max_ctas */
+    /* Exchange: SMs that NCCL takes at most, for keys and again for gradients, 1 to 64; 0: 8, or an
+     * eighth of the GPU's where that is less. Forward passes leave as many SMs free, backward ones
+     * twice as many, beyond what sm_margin says. */
+    int32_t max_ctas;
+    /* Exchange: libnccl.so.2, 2.18 or newer. NULL: what the process has loaded, else where the
+     * loader and NVIDIA's Python wheels have it. Read during the call. */
+    const char *nccl_path;
 } ffa_peer_opts;
 #define FFA_PEER_OPTS_INIT                                                                         \
     {                                                                                              \
@@ -86,22 +105,66 @@ typedef struct ffa_peer_opts {
 FFA_API void ffa_peer_opts_init(ffa_peer_opts *opts, size_t bytes);
 
 /*
- * Join a group of ranks on GPUs of one host. Collective: every rank calls it, with its own context
- * and rank, and all of them succeed or fail.
+ * Join a group of ranks on GPUs. Collective: every rank calls it, with its own context and rank, and
+ * all of them succeed or fail.
  *
  * out      receives the rank's end; NULL on failure. Owner: caller, ffa_comm_destroy(), before the
  *          context is closed.
  * context  of the rank's GPU. Several ranks may use one GPU, each with its own context or all with
  *          one; such processes set CUDA_DEVICE_MAX_CONNECTIONS=32, so that the streams of different
- *          ranks share no hardware queue.
+ *          ranks share no hardware queue, and each rank's passes take a stream of its own: those of
+ *          a process refuse the legacy default stream (NULL) where another of its ranks uses the
+ *          same GPU.
  *
- * Fails with FFA_INVALID; FFA_UNSUPPORTED: a context without a GPU, ranks of different hosts, GPUs
- * that cannot reach each other's memory, an option newer than this library; FFA_COMM: the bootstrap
- * failed, or another rank, which is named; FFA_GPU; FFA_NOMEM. Thread: any. Blocks: for the other
- * ranks. The rank has one thread of its own, the watchdog, until it is destroyed.
+ * Fails with FFA_INVALID; FFA_UNSUPPORTED: a context without a GPU, an option newer than this
+ * library, ranks that are to pull, or for which there is no NCCL, and that do not reach each other's
+ * memory, ranks that exchange and share a GPU; FFA_COMM: the bootstrap failed, or another rank,
+ * which is named; FFA_GPU; FFA_NOMEM. Thread: any. Blocks: for the other ranks. The rank has one thread of its own, the watchdog, until it is destroyed.
  */
 FFA_API ffa_status ffa_comm_create_peer(ffa_comm **out, ffa_context *context,
                                         const ffa_peer_opts *opts, ffa_error *err);
+
+typedef struct ffa_nccl_opts {
+    uint32_t struct_size;
+    int32_t transport; /* ffa_transport */
+    void *comm;        /* ncclComm_t of the caller; its ranks are the group's */
+    /* As in ffa_peer_opts. */
+    int64_t key_bytes, sum_bytes;
+    int64_t timeout_ms;
+    int32_t max_ctas;
+    int32_t pad_;
+    const char *nccl_path; /* the library that `comm` is of; NULL: the only one in the process */
+} ffa_nccl_opts;
+#define FFA_NCCL_OPTS_INIT                                                                         \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_nccl_opts)                                             \
+    }
+FFA_API void ffa_nccl_opts_init(ffa_nccl_opts *opts, size_t bytes);
+
+/*
+ * Join a group of the ranks of a communicator of NCCL, which serves as the bootstrap. Collective,
+ * as ffa_comm_create_peer, with every rank of `comm`.
+ *
+ * out      receives the rank's end; NULL on failure. Owner: caller, ffa_comm_destroy(), before the
+ *          context is closed and before `comm` is destroyed.
+ * context  of the GPU that `comm` is of.
+ * opts     `comm` may be non-blocking. Collective functions of the group gather over it; where the
+ *          transport is to exchange it is split in two, for keys and for gradients. It is not used
+ *          by passes, and never aborted: what breaks the group leaves it as it is. While a
+ *          collective function runs, nothing else may be enqueued on it.
+ *
+ * Fails as ffa_comm_create_peer does, and with FFA_INVALID: comm is NULL, of another device, or of
+ * an NCCL that cannot be told (two are loaded, or none, or nccl_path is another one);
+ * FFA_UNSUPPORTED: NCCL is older than 2.18, or ranks that exchange share a GPU; FFA_GPU: NCCL
+ * failed, with its own words. A rank that fails before others have heard of it leaves those waiting
+ * for timeout_ms. Thread: any. Blocks: for the other ranks.
+ */
+FFA_API ffa_status ffa_comm_create_nccl(ffa_comm **out, ffa_context *context,
+                                        const ffa_nccl_opts *opts, ffa_error *err);
+
+/* Which transport the group has: FFA_TRANSPORT_PULL or _EXCHANGE; _AUTO for the loopback and NULL.
+ */
+FFA_API ffa_transport ffa_comm_transport(const ffa_comm *comm);
 
 /*
  * Make windows of the rank at least so large. Collective, and all or none: where one rank fails,
@@ -126,7 +189,8 @@ FFA_API ffa_status ffa_comm_status(const ffa_comm *comm, ffa_error *err);
  *
  * Blocks, with the peer transport: until the rank's calls are over, its peers have pulled what they
  * were lent, and none will touch its memory again, each at most the time-out. Memory that a peer
- * may still touch then is left allocated. Freeing the rest waits for all work of the device.
+ * may still touch then is left allocated. Freeing the rest waits for all work of the device. Ranks
+ * that exchange also end their communicators of NCCL.
  */
 FFA_API void ffa_comm_destroy(ffa_comm *comm);
 
@@ -134,7 +198,8 @@ FFA_API void ffa_comm_destroy(ffa_comm *comm);
 FFA_API int32_t ffa_comm_rank(const ffa_comm *comm);
 FFA_API int32_t ffa_comm_rank_count(const ffa_comm *comm);
 
-/* Break the group with FFA_COMM; why: part of the message all ranks see, or NULL. Thread: any,
+/* Break the group with FFA_COMM; why: part of the message all ranks see, or NULL. Ranks that exchange
+ * and do not reach each other's memory find out by the time-out. Thread: any,
  * also while the rank is in a call. Blocks: no. */
 FFA_API void ffa_comm_cancel(ffa_comm *comm, const char *why);
 

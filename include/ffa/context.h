@@ -164,6 +164,8 @@ typedef struct ffa_context_info {
                                 runtime to ask it by */
     int32_t device_count;    /* of CUDA devices, ordinals from 0; 0 on the CPU */
     int32_t pad_;
+    unsigned char device_uuid[16]; /* tells the GPU from every other one, in all processes, whatever
+                                      its ordinal is there; zero on the CPU */
 } ffa_context_info;
 #define FFA_CONTEXT_INFO_INIT                                                                      \
     {                                                                                              \

@@ -8,6 +8,7 @@
 #include <ffa/attention.h>
 #include <ffa/bundle.h>
 #include <ffa/cache.h>
+#include <ffa/calibration.h>
 #include <ffa/comm.h>
 #include <ffa/context.h>
 #include <ffa/device.h>
@@ -20,6 +21,7 @@
 #include <ffa/parallel_pass.h>
 #include <ffa/parallel_plan.h>
 #include <ffa/parallel_rows.h>
+#include <ffa/row_kernels.h>
 #include <ffa/simulate.h>
 #include <ffa/status.h>
 #include <ffa/tensor.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Group cast and group reduce: tables over arbitrary split lists, and a reference that runs them in
- * host memory.
+ * Group cast and group reduce: tables over arbitrary split lists, calls that run them on GPUs, and
+ * a reference that runs them in host memory.
  *
  * Cast: every rank cuts the rows of its input buffer into pieces, and each piece goes to any number
  * of ranks, none too; every rank cuts the rows of its output buffer into pieces, and each comes
@@ -24,7 +24,9 @@
 #ifndef FFA_GROUP_H
 #define FFA_GROUP_H
 
+#include <ffa/comm.h>
 #include <ffa/kernel.h>
+#include <ffa/row_kernels.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -101,11 +103,14 @@ FFA_API void ffa_group_size_init(ffa_group_size *size, size_t bytes);
 FFA_API ffa_status ffa_group_size_get(const ffa_group *group, int32_t rank, ffa_group_size *out,
                                       ffa_error *err);
 
-/* ---- the reference: buffers of all ranks in one process ---- */
+/* ---- buffers ---- */
 
 /* data [rows][heads][head_dim]; lse [rows][heads], natural logarithm, -inf: no keys. Packed. */
 typedef struct ffa_group_format {
-    int32_t dtype;    /* FFA_FP32 or FFA_FP64, of data and lse */
+    /* In host memory FFA_FP32 or FFA_FP64, of data and lse. On GPUs of data alone, as lse is fp32:
+     * any for casts (of other elements: one of as many bytes), that of the kernels for reductions.
+     */
+    int32_t dtype;
     int32_t heads;    /* >= 1 */
     int64_t head_dim; /* >= 1; for plain rows: heads 1, head_dim the elements of a row */
 } ffa_group_format;
@@ -120,6 +125,8 @@ typedef struct ffa_group_target {
     void *lse;
 } ffa_group_target;
 
+/* ---- the reference: buffers of all ranks in one process ---- */
+
 /*
  * input [rank_count], output [rank_count]: as the group's buffers. lse is cast where a source and
  * its destination both have one. Inputs and outputs must not overlap.
@@ -128,12 +135,6 @@ typedef struct ffa_group_target {
 FFA_API ffa_status ffa_group_cast_host(const ffa_group *group, const ffa_group_format *format,
                                        const ffa_group_source *input,
                                        const ffa_group_target *output, ffa_error *err);
-
-typedef enum ffa_reduce_op {
-    FFA_REDUCE_SUM = 0,
-    FFA_REDUCE_AVG = 1, /* the accumulator counts as one of the values */
-    FFA_REDUCE_LSE = 2  /* (out, lse) pairs of attention over disjoint keys; lse is needed */
-} ffa_reduce_op;
 
 /*
  * partial [rank_count]: as the group's output buffers; accumulator [rank_count]: as its input
@@ -145,6 +146,90 @@ typedef enum ffa_reduce_op {
 FFA_API ffa_status ffa_group_reduce_host(const ffa_group *group, const ffa_group_format *format,
                                          ffa_reduce_op op, const ffa_group_source *partial,
                                          const ffa_group_target *accumulator, ffa_error *err);
+
+/* ---- on GPUs ---- */
+
+/*
+ * One rank's part of a group, as tables for a device: made once for a group, used by buffers of any
+ * format. Calls are collective, over a communicator of GPUs (ffa_comm_create_peer), as passes are
+ * (parallel_pass.h): all ranks make the same calls in the same order. Rows travel through the key
+ * windows, pulled by copy engines, by source, from the next rank on.
+ *
+ * A call only enqueues on its stream: no allocation, no synchronisation, no wait of the host. It
+ * begins when the communicator's call before it has ended. Buffers are in memory of the kernels'
+ * device, aligned to their elements, and live until the call completes. What goes wrong after a
+ * call was enqueued ffa_comm_status tells: results of calls that were under way are then
+ * unspecified.
+ */
+typedef struct ffa_group_device ffa_group_device;
+
+/*
+ * out      receives the object; NULL on failure. Owner: caller, ffa_group_device_destroy() when its
+ *          calls are over. Does not need the group.
+ * kernels  must outlive the object; for ffa_group_reduce with its reductions.
+ *
+ * Fails with FFA_INVALID; FFA_UNSUPPORTED: more than 2^31 - 1 rows; FFA_NOMEM, FFA_GPU. Thread:
+ * any. Blocks: host work. Needs no other rank.
+ */
+FFA_API ffa_status ffa_group_device_create(ffa_group_device **out, const ffa_group *group,
+                                           int32_t rank, const ffa_row_kernels *kernels,
+                                           ffa_error *err);
+FFA_API void ffa_group_device_destroy(ffa_group_device *device); /* NULL is allowed */
+
+/* Flags of a cast. */
+#define FFA_GROUP_LSE 1u /* every row has its lse with it */
+
+/* In bytes; windows: of this rank. */
+typedef struct ffa_group_device_info {
+    uint32_t struct_size;
+    int32_t pad_;
+    int64_t upload_bytes; /* of ffa_group_device_upload's buffer */
+    int64_t cast_bytes;   /* of the key window, for calls with the format */
+    int64_t reduce_bytes; /* 0 of kernels that do not reduce the dtype */
+} ffa_group_device_info;
+#define FFA_GROUP_DEVICE_INFO_INIT                                                                 \
+    {                                                                                              \
+        .struct_size = (uint32_t)sizeof(ffa_group_device_info)                                     \
+    }
+FFA_API void ffa_group_device_info_init(ffa_group_device_info *info, size_t bytes);
+/* flags: FFA_GROUP_LSE for casts with lse and for FFA_REDUCE_LSE. Fails with FFA_INVALID. */
+FFA_API ffa_status ffa_group_device_info_get(const ffa_group_device *device,
+                                             const ffa_group_format *format, uint32_t flags,
+                                             ffa_group_device_info *out, ffa_error *err);
+
+/* Enqueue the copy of the tables to `buffer` (memory of the kernels' device, upload_bytes, 256-byte
+ * aligned), which must stay until the last call has finished. Must precede the calls. As
+ * ffa_plan_upload. Thread: one at a time per object. */
+FFA_API ffa_status ffa_group_device_upload(ffa_group_device *device, void *buffer,
+                                           ffa_stream stream, ffa_error *err);
+
+/*
+ * input, output: this rank's, which must not overlap. Without FFA_GROUP_LSE, lse is not looked at;
+ * all ranks give the same flags. The gradient is ffa_group_reduce with FFA_REDUCE_SUM.
+ *
+ * Fails with FFA_INVALID: an argument, named with value and limit, a stream that captures a graph,
+ * and nothing was enqueued, the group stays whole; FFA_COMM and FFA_TIMEOUT: the group is broken;
+ * FFA_GPU: the group is broken then, too. Thread: any; one call of an object, and of a
+ * communicator, at a time. Blocks: no.
+ */
+FFA_API ffa_status ffa_group_cast(ffa_group_device *device, ffa_comm *comm,
+                                  const ffa_group_format *format, uint32_t flags,
+                                  const ffa_group_source *input, const ffa_group_target *output,
+                                  ffa_stream stream, ffa_error *err);
+
+/*
+ * partial: as the group's output buffer of this rank; accumulator: as its input buffer, read and
+ * written. They must not overlap. As ffa_group_reduce_host: values join by ascending rank, in fp32,
+ * and are rounded to dtype once; the same bits in every run. Every partial value is first rounded
+ * to the kernels' wire_dtype, also where the rank casts to itself.
+ *
+ * Fails as ffa_group_cast does; FFA_INVALID: kernels without the op, or of another dtype.
+ */
+FFA_API ffa_status ffa_group_reduce(ffa_group_device *device, ffa_comm *comm,
+                                    const ffa_group_format *format, ffa_reduce_op op,
+                                    const ffa_group_source *partial,
+                                    const ffa_group_target *accumulator, ffa_stream stream,
+                                    ffa_error *err);
 
 #ifdef __cplusplus
 }

@@ -308,8 +308,9 @@ enum {
      * gradients of their keys are complete; and the kernels that copy and add up rows. Of both
      * passes with FFA_SPEC_BACKWARD. ffa_forward and ffa_backward take them, too; dk and dv then go
      * through fp32 sums in the workspace. Plans are never split without being asked. With
-     * FFA_SPEC_DEBUG a kernel also traps where keys do not arrive within about a second. Not with
-     * FFA_SPEC_OUT_FP32, _STAGED, _SPLIT or _GRAD_FP32. On the CPU it changes nothing */
+     * FFA_SPEC_DEBUG a kernel also traps where keys do not arrive within about a second. With
+     * FFA_SPEC_STAGED for passes in rounds (memory_bytes of ffa_parallel_plan_opts). Not with
+     * FFA_SPEC_OUT_FP32, _SPLIT or _GRAD_FP32. On the CPU it changes nothing */
     FFA_SPEC_PARALLEL = 1u << 9
 };
 enum { FFA_PACK_AUTO = -1, FFA_SPLIT_AUTO = -1 };
@@ -324,11 +325,54 @@ enum { FFA_HEADS_MAX = 65536 };
 FFA_API void ffa_attention_spec_init(ffa_attention_spec *spec, size_t bytes);
 
 /*
+ * Set fields of a spec from a text such as "head_dim=128,dtype=bf16,pack=8,backward,deterministic":
+ * items with commas between them, in any order, an item once. What is not named stays as it is.
+ *
+ *   head_dim=N or Q:V      head_dim, head_dim_v (N: 0, the same)
+ *   dtype=bf16             bf16, fp16, fp32 or fp64
+ *   pack=N                 pack_heads; 0: none; auto: FFA_PACK_AUTO
+ *   heads=Q:KV             heads_q, heads_kv
+ *   tile=MxN               tile_m, tile_n
+ *   backward_tile=MxN      backward_tile_m, backward_tile_n
+ *   split=auto             `split` is FFA_SPLIT_AUTO; split=0 and split=1: it is 0, and flags has
+ *                          FFA_SPEC_SPLIT or not; split: as split=1
+ *   backward, deterministic, softcap, max_logits, out_fp32, grad_fp32, staged, parallel, debug
+ *                          the flag of this name; with =1 likewise, with =0 it is removed
+ *
+ * Fails with FFA_INVALID, which names the item; *spec is as it was then. What of a spec does not go
+ * together is said by who uses it. Thread: any.
+ */
+FFA_API ffa_status ffa_attention_spec_parse(ffa_attention_spec *spec, const char *text,
+                                            ffa_error *err);
+
+/* Requests for kernels, for ffa_precompile and ffa_compile. Immutable. Thread: any. */
+typedef struct ffa_requests ffa_requests;
+
+/*
+ * The kernels that ffa_kernels_create would look up for a spec on a GPU, each once: also those
+ * without which it gets by (the second tile of packed heads, a split that was not asked for). With
+ * all of them in a layer, a context that may not compile finds whatever the spec needs. Pure: needs
+ * no context, no GPU and no compiler, and opens nothing.
+ *
+ * spec  as for ffa_kernels_create; on the CPU there are no kernels, and this is of the GPU's.
+ * arch  "sm_90a"; NULL: the one that is compiled for by default
+ * out   receives the requests; NULL on failure. Owner: caller, ffa_requests_destroy().
+ * Fails with FFA_INVALID and FFA_UNSUPPORTED as ffa_kernels_create does, FFA_NOMEM.
+ */
+FFA_API ffa_status ffa_spec_requests(ffa_requests **out, const ffa_attention_spec *spec,
+                                     const char *arch, ffa_error *err);
+/* [*count], at least 1, borrowed until destroy. Settings that a spec leaves at their template's
+ * initial value are not listed, but for head_dim and dtype. */
+FFA_API const ffa_compile_request *ffa_requests_get(const ffa_requests *requests, int64_t *count);
+FFA_API void ffa_requests_destroy(ffa_requests *requests);
+
+/*
  * Resolve a spec's kernels: look up or compile, then load. A cubin that the driver refuses, such as
  * one of a newer toolkit in a shared store, is passed over with a warning: that of another layer or
  * toolchain is taken, else the kernel is compiled here.
  * Fails as ffa_compile does, and with FFA_GPU; FFA_UNSUPPORTED when the driver refuses what was
- * compiled here.
+ * compiled here. Where the context may not compile (or notes misses), all kernels of the spec that
+ * are in no layer are noted in the store before it fails, not only the first.
  * Thread: any. Blocks: up to seconds while compiling.
  */
 FFA_API ffa_status ffa_kernels_create(ffa_kernels **out, ffa_context *context,

@@ -322,7 +322,8 @@ FFA_API void ffa_mask_report_init(ffa_mask_report *report, size_t bytes);
 FFA_API ffa_status ffa_mask_check(const ffa_mask *mask, ffa_mask_report *report, ffa_error *err);
 
 /* Pictures of list `head`. SVG: the longer side `size_px` pixels (64 to 8192; 0: 640) plus axes and
- * caption, at most about 3 MB whatever the mask. Text: `columns` wide (1 to 1000; 0: 64), one
+ * caption, and, where most slices are too small to be seen, a close-up of the first of them beside
+ * it; at most about 3 MB whatever the mask. Text: `columns` wide (1 to 1000; 0: 64), one
  * character a cell group: '#' all cells attended, '+' some, '.' none; lines end in '\n'.
  * *out: caller's, ffa_free(). Fails with FFA_INVALID, FFA_NOMEM. Thread: any. */
 FFA_API ffa_status ffa_mask_svg(const ffa_mask *mask, int32_t head, int32_t size_px, char **out,

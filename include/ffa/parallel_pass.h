@@ -103,7 +103,8 @@ typedef struct ffa_parallel_pass ffa_parallel_pass;
  *          calls are over and before the kernels' context is closed. Does not need the plan.
  * plan     of this rank, keys moving (FFA_PARALLEL_MOVE_KEYS); with FFA_PARALLEL_OUTLINE or not.
  * kernels  made with FFA_SPEC_PARALLEL for the rank's GPU; with FFA_SPEC_BACKWARD for backward
- *          passes, too.
+ *          passes, too; with FFA_SPEC_STAGED for a plan in rounds, whether or not this rank has
+ *          more than one.
  *
  * Replicated keys do not move: each rank's k and v are all keys. Backward, every rank receives what
  * all ranks summed of them, in its workspace, and dk and dv have the same bits on all ranks.
@@ -120,13 +121,19 @@ FFA_API void ffa_parallel_pass_destroy(ffa_parallel_pass *pass);
 typedef struct ffa_parallel_pass_info {
     uint32_t struct_size;
     int32_t forward_stages, backward_stages; /* that receive */
-    int32_t pad_;
+    int32_t rounds;        /* launches of a pass: 1, or as many as it has stages (memory_bytes of
+                            * ffa_parallel_plan_opts) */
     int64_t received_rows; /* of keys, in each pass */
     int64_t upload_bytes;  /* of ffa_parallel_pass_upload's buffer */
-    int64_t key_bytes;     /* of the key window: own and received rows of k and v */
-    int64_t sum_bytes;     /* of the sum window: the same rows of dk and dv, fp32 */
-    /* Of a call's workspace. Backward: with what other ranks summed of own keys. */
+    /* Of the key window: own and received rows of k and v; in rounds, own rows and a ring with
+     * those of two stages. */
+    int64_t key_bytes;
+    int64_t sum_bytes; /* of the sum window: the same rows of dk and dv, fp32 */
+    /* Of a call's workspace. Backward: with what other ranks summed of own keys, in rounds of one
+     * round; forward in rounds: with an fp32 out. */
     int64_t forward_workspace_bytes, backward_workspace_bytes;
+    int64_t received_sum_bytes; /* of the backward workspace */
+    int64_t memory_bytes;       /* both windows, and the larger workspace */
 } ffa_parallel_pass_info;
 #define FFA_PARALLEL_PASS_INFO_INIT                                                                \
     {                                                                                              \
@@ -151,8 +158,11 @@ FFA_API ffa_status ffa_parallel_pass_upload(ffa_parallel_pass *pass, const ffa_k
  * out and lse.
  *
  * The call only enqueues: no allocation, no synchronisation, no wait of the host. Transfers run on
- * streams of the communicator, joined by events, and no SM is used for them. All buffers must live
- * until the call completes. FFA_INVALID while `stream` captures a CUDA graph.
+ * streams of the communicator, joined by events. Where ranks pull no SM is used for them; where they
+ * exchange, SMs are left free for NCCL: sm_margin is raised to what it may take. All buffers must
+ * live until the call completes. FFA_INVALID while `stream` captures a CUDA graph, and where it is the
+ * legacy default stream (NULL) and another rank of this process uses the same GPU: ranks wait for
+ * each other, so they take a stream each.
  *
  * out, lse, dk, dv and dsink have the same bits in every run, and so has dq of kernels made with
  * FFA_SPEC_DETERMINISTIC: sums join in a fixed order, of dk and dv the rank's own first, then by

@@ -84,6 +84,12 @@ typedef struct ffa_parallel_plan_opts {
     ffa_parallel_model model;
     int32_t head_dim_v; /* of v and out, up to 1024; 0: model.head_dim */
     int32_t pad_end_;
+    /* > 0: bytes of device memory that a rank's passes over GPUs may take together: both windows,
+     * and the larger of the two workspaces; of no rank more. Where all that a rank receives does
+     * not fit, passes are made in rounds: a launch a round, with the keys of one stage (of the
+     * first round: with own keys, too), which lie in the two halves of a ring in turn. Sizes are
+     * those of the model: heads, head_dim, element_bytes. Keys move. 0: no limit, one round. */
+    int64_t memory_bytes;
 } ffa_parallel_plan_opts;
 #define FFA_PARALLEL_PLAN_OPTS_INIT                                                                \
     {                                                                                              \
@@ -105,8 +111,9 @@ typedef struct ffa_parallel_plan ffa_parallel_plan;
  * rank      0 to the dispatch's rank_count - 1.
  * opts      NULL: all defaults.
  *
- * Fails with FFA_INVALID, naming the argument; FFA_UNSUPPORTED: an option newer than this library,
- * or all ranks together receive more than 2^28 chunks; FFA_NOMEM. Thread: any. Blocks: no.
+ * Fails with FFA_INVALID, naming the argument, or the least memory_bytes that would do: own keys and
+ * stages of the fewest rows; FFA_UNSUPPORTED: an option newer than this library, or all ranks
+ * together receive more than 2^28 chunks; FFA_NOMEM. Thread: any. Blocks: no.
  */
 FFA_API ffa_status ffa_parallel_plan_create(ffa_parallel_plan **out, const ffa_dispatch *dispatch,
                                             const ffa_mask *mask, int32_t rank,
@@ -114,12 +121,15 @@ FFA_API ffa_status ffa_parallel_plan_create(ffa_parallel_plan **out, const ffa_d
 FFA_API void ffa_parallel_plan_destroy(ffa_parallel_plan *plan);
 
 /*
- * A dispatch by the model: of min-heap's and affinity's (opts->algorithm is ignored) the one with
- * which the slowest ranks are done first, both passes, summed over the masks by their weights;
- * ties: affinity's. Affinity trades a little balance for fewer rows, which is no gain where their
- * transfer is hidden anyway. Arguments, failures and result as ffa_dispatch_create, and of
- * ffa_parallel_plan_create, whose options plan_opts are. Cost: about that of both for each of the
- * two.
+ * A dispatch by the model: of affinity's, min-heap's and zigzag's (opts->algorithm is ignored) the
+ * one with which the slowest ranks are done first, both passes, summed over the masks by their
+ * weights. Affinity trades a little balance for fewer rows, which is no gain where their transfer
+ * is hidden anyway. Zigzag's has two chunks a rank, unless opts says how long chunks are. Where
+ * affinity answers with min-heap's solution, that is the result. Ties: affinity's.
+ * Zigzag's has to take a sixteenth less than the better of these two; but where that is min-heap's,
+ * and not just about, zigzag's wins ties, unless FFA_PARALLEL_FORWARD_ONLY. Arguments, failures and result as
+ * ffa_dispatch_create, and of ffa_parallel_plan_create, whose options plan_opts are. Cost: about
+ * that of both for each of the three.
  */
 FFA_API ffa_status ffa_dispatch_create_best(ffa_dispatch **out, const ffa_dispatch_mask *masks,
                                             int32_t mask_count, const ffa_topology *topology,
@@ -156,7 +166,15 @@ typedef struct ffa_parallel_plan_info {
     int64_t forward_bytes, backward_bytes;
     ffa_parallel_model model; /* as used, defaults filled in */
     int32_t head_dim_v;       /* likewise */
-    int32_t pad_end_;
+    /* Launches of a pass over GPUs, of the rank with most. Above 1, all ranks' kernels are made with
+     * FFA_SPEC_STAGED. */
+    int32_t rounds;
+    /* Device memory of this rank's passes over GPUs, with the heads of the model, 0 where queries
+     * move: the windows, and the larger workspace, at most (ffa_parallel_pass_info has what the
+     * kernels take of it), received sums of backward among it. memory_bytes: all of these;
+     * memory_most_bytes: of the rank with most, where opts.memory_bytes is given, else 0. */
+    int64_t key_bytes, sum_bytes, received_sum_bytes, workspace_bytes;
+    int64_t memory_bytes, memory_most_bytes;
 } ffa_parallel_plan_info;
 #define FFA_PARALLEL_PLAN_INFO_INIT                                                                \
     {                                                                                              \

@@ -69,6 +69,7 @@ typedef struct ffa_sim_opts {
     ffa_parallel_model model; /* 0 in a field: the plan's default */
     int32_t head_dim_v;       /* of v and the output; 0: model.head_dim */
     int32_t pad_;
+    int64_t memory_bytes; /* of the plan: as in ffa_parallel_plan_opts; 0: no limit */
 } ffa_sim_opts;
 #define FFA_SIM_OPTS_INIT                                                                          \
     {                                                                                              \

@@ -78,11 +78,6 @@ FFA_CACHE_MISSES = 2
 FFA_BUNDLE_ONLY_A = 1
 FFA_BUNDLE_ONLY_B = 2
 FFA_BUNDLE_DIFFERENT = 3
-FFA_TO_DEVICE = 0
-FFA_FROM_DEVICE = 1
-FFA_REDUCE_SUM = 0
-FFA_REDUCE_AVG = 1
-FFA_REDUCE_LSE = 2
 FFA_DISPATCH_AFFINITY = 0
 FFA_DISPATCH_MIN_HEAP = 1
 FFA_DISPATCH_SEQUENTIAL = 2
@@ -94,6 +89,14 @@ FFA_KEYS_DISPATCHED = 2
 FFA_PARALLEL_MOVE_KEYS = 0
 FFA_PARALLEL_MOVE_QUERIES = 1
 FFA_PARALLEL_MOVE_AUTO = 2
+FFA_TRANSPORT_AUTO = 0
+FFA_TRANSPORT_PULL = 1
+FFA_TRANSPORT_EXCHANGE = 2
+FFA_TO_DEVICE = 0
+FFA_FROM_DEVICE = 1
+FFA_REDUCE_SUM = 0
+FFA_REDUCE_AVG = 1
+FFA_REDUCE_LSE = 2
 FFA_PARALLEL_LANE_COMPUTE = 0
 FFA_PARALLEL_LANE_FETCH = 1
 FFA_PARALLEL_LANE_REDUCE = 2
@@ -143,7 +146,7 @@ class ffa_context_info(C.Structure):
                 ("nvrtc_path", C.c_char * 256), ("nvrtc_version", C.c_char * 32), ("store_path", C.c_char * 256),
                 ("store_state", C.c_char * 160), ("bundle_count", C.c_int32), ("bundles_used", C.c_int32),
                 ("cudart_path", C.c_char * 256), ("cudart_version", C.c_char * 32), ("driver_version", C.c_char * 32),
-                ("device_count", C.c_int32), ("pad_", C.c_int32)]
+                ("device_count", C.c_int32), ("pad_", C.c_int32), ("device_uuid", C.c_uint8 * 16)]
 
 
 class ffa_version_info(C.Structure):
@@ -369,7 +372,8 @@ class ffa_bundle_filter(C.Structure):
 class ffa_bundle_info(C.Structure):
     _fields_ = [("struct_size", C.c_uint32), ("schema", C.c_int32), ("kernels", C.c_int64), ("blobs", C.c_int64),
                 ("blob_bytes", C.c_int64), ("file_bytes", C.c_int64), ("created_s", C.c_int64),
-                ("left_out", C.c_int64), ("digest", C.c_char * 65), ("pad_", C.c_char * 7)]
+                ("left_out", C.c_int64), ("digest", C.c_char * 65), ("pad_", C.c_char * 7), ("fitting", C.c_int64),
+                ("library_version", C.c_char * 32), ("templates_digest", C.c_char * 40)]
 
 
 class ffa_bundle_report(C.Structure):
@@ -387,52 +391,6 @@ class ffa_bundle_difference(C.Structure):
                 ("only_b", C.c_int64), ("different", C.c_int64)]
 
 ffa_bundle_visit = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_int, C.c_void_p)
-
-
-class ffa_loopback_opts(C.Structure):
-    _fields_ = [("struct_size", C.c_uint32), ("delay", C.c_int32), ("seed", C.c_uint64), ("timeout_ms", C.c_int64)]
-
-ffa_comm_allgather = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_void_p, C.c_size_t)
-
-
-class ffa_peer_opts(C.Structure):
-    _fields_ = [("struct_size", C.c_uint32), ("rank", C.c_int32), ("rank_count", C.c_int32), ("pad_", C.c_int32),
-                ("allgather", ffa_comm_allgather), ("user", C.c_void_p), ("key_bytes", C.c_int64),
-                ("sum_bytes", C.c_int64), ("timeout_ms", C.c_int64)]
-
-
-class ffa_dltensor(C.Structure):
-    _fields_ = [("data", C.c_void_p), ("device_type", C.c_int32), ("device_id", C.c_int32), ("ndim", C.c_int32),
-                ("dtype_code", C.c_uint8), ("dtype_bits", C.c_uint8), ("dtype_lanes", C.c_uint16),
-                ("shape", C.c_void_p), ("strides", C.c_void_p), ("byte_offset", C.c_uint64)]
-
-
-class ffa_group_lists(C.Structure):
-    _fields_ = [("input_rows", C.c_void_p), ("dst_begin", C.c_void_p), ("dst", C.c_void_p),
-                ("output_rows", C.c_void_p), ("src", C.c_void_p), ("input_count", C.c_int64),
-                ("output_count", C.c_int64)]
-
-
-class ffa_group_copy(C.Structure):
-    _fields_ = [("struct_size", C.c_uint32), ("rank", C.c_int32), ("input_row", C.c_int64), ("output_row", C.c_int64),
-                ("rows", C.c_int64)]
-
-
-class ffa_group_size(C.Structure):
-    _fields_ = [("struct_size", C.c_uint32), ("pad_", C.c_int32), ("input_rows", C.c_int64),
-                ("output_rows", C.c_int64), ("sent_rows", C.c_int64), ("received_rows", C.c_int64)]
-
-
-class ffa_group_format(C.Structure):
-    _fields_ = [("dtype", C.c_int32), ("heads", C.c_int32), ("head_dim", C.c_int64)]
-
-
-class ffa_group_source(C.Structure):
-    _fields_ = [("data", C.c_void_p), ("lse", C.c_void_p)]
-
-
-class ffa_group_target(C.Structure):
-    _fields_ = [("data", C.c_void_p), ("lse", C.c_void_p)]
 
 
 class ffa_topology(C.Structure):
@@ -480,7 +438,7 @@ class ffa_parallel_plan_opts(C.Structure):
                 ("backward_n", C.c_int32), ("forward_stages", C.c_int32), ("backward_stages", C.c_int32),
                 ("stages_max", C.c_int32), ("buffers", C.c_int32), ("flags", C.c_uint32), ("moves", C.c_int32),
                 ("sms", C.c_int32), ("stage_rows_min", C.c_int64), ("model", ffa_parallel_model),
-                ("head_dim_v", C.c_int32), ("pad_end_", C.c_int32)]
+                ("head_dim_v", C.c_int32), ("pad_end_", C.c_int32), ("memory_bytes", C.c_int64)]
 
 
 class ffa_parallel_plan_info(C.Structure):
@@ -494,7 +452,9 @@ class ffa_parallel_plan_info(C.Structure):
                 ("backward_work_most_ns", C.c_int64), ("forward_uniform_ns", C.c_int64),
                 ("backward_uniform_ns", C.c_int64), ("forward_compute_ns", C.c_int64),
                 ("backward_compute_ns", C.c_int64), ("forward_bytes", C.c_int64), ("backward_bytes", C.c_int64),
-                ("model", ffa_parallel_model), ("head_dim_v", C.c_int32), ("pad_end_", C.c_int32)]
+                ("model", ffa_parallel_model), ("head_dim_v", C.c_int32), ("rounds", C.c_int32),
+                ("key_bytes", C.c_int64), ("sum_bytes", C.c_int64), ("received_sum_bytes", C.c_int64),
+                ("workspace_bytes", C.c_int64), ("memory_bytes", C.c_int64), ("memory_most_bytes", C.c_int64)]
 
 
 class ffa_parallel_rank(C.Structure):
@@ -520,6 +480,83 @@ class ffa_parallel_cache_counts(C.Structure):
                 ("evictions", C.c_int64), ("entries", C.c_int64)]
 
 
+class ffa_link_rate(C.Structure):
+    _fields_ = [("range_bytes", C.c_int64), ("mbytes_s", C.c_int64)]
+
+
+class ffa_kernel_rate(C.Structure):
+    _fields_ = [("is_backward", C.c_int32), ("head_dim", C.c_int32), ("head_dim_v", C.c_int32), ("tile_m", C.c_int32),
+                ("tile_n", C.c_int32), ("pad_", C.c_int32), ("gflops", C.c_int64)]
+
+
+class ffa_calibration(C.Structure):
+    _fields_ = [("struct_size", C.c_uint32), ("link_count", C.c_int32), ("kernel_count", C.c_int32),
+                ("pad_", C.c_int32), ("links", C.c_void_p), ("kernels", C.c_void_p), ("node_latency_ns", C.c_int64),
+                ("launch_ns", C.c_int64)]
+
+
+class ffa_loopback_opts(C.Structure):
+    _fields_ = [("struct_size", C.c_uint32), ("delay", C.c_int32), ("seed", C.c_uint64), ("timeout_ms", C.c_int64)]
+
+ffa_comm_allgather = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_void_p, C.c_size_t)
+
+
+class ffa_peer_opts(C.Structure):
+    _fields_ = [("struct_size", C.c_uint32), ("rank", C.c_int32), ("rank_count", C.c_int32), ("pad_", C.c_int32),
+                ("allgather", ffa_comm_allgather), ("user", C.c_void_p), ("key_bytes", C.c_int64),
+                ("sum_bytes", C.c_int64), ("timeout_ms", C.c_int64), ("transport", C.c_int32),
+                ("max_ctas", C.c_int32), ("nccl_path", C.c_char_p)]
+
+
+class ffa_nccl_opts(C.Structure):
+    _fields_ = [("struct_size", C.c_uint32), ("transport", C.c_int32), ("comm", C.c_void_p), ("key_bytes", C.c_int64),
+                ("sum_bytes", C.c_int64), ("timeout_ms", C.c_int64), ("max_ctas", C.c_int32), ("pad_", C.c_int32),
+                ("nccl_path", C.c_char_p)]
+
+
+class ffa_dltensor(C.Structure):
+    _fields_ = [("data", C.c_void_p), ("device_type", C.c_int32), ("device_id", C.c_int32), ("ndim", C.c_int32),
+                ("dtype_code", C.c_uint8), ("dtype_bits", C.c_uint8), ("dtype_lanes", C.c_uint16),
+                ("shape", C.c_void_p), ("strides", C.c_void_p), ("byte_offset", C.c_uint64)]
+
+
+class ffa_row_kernels_opts(C.Structure):
+    _fields_ = [("struct_size", C.c_uint32), ("dtype", C.c_int32), ("wire_dtype", C.c_int32), ("reduces", C.c_uint32)]
+
+
+class ffa_group_lists(C.Structure):
+    _fields_ = [("input_rows", C.c_void_p), ("dst_begin", C.c_void_p), ("dst", C.c_void_p),
+                ("output_rows", C.c_void_p), ("src", C.c_void_p), ("input_count", C.c_int64),
+                ("output_count", C.c_int64)]
+
+
+class ffa_group_copy(C.Structure):
+    _fields_ = [("struct_size", C.c_uint32), ("rank", C.c_int32), ("input_row", C.c_int64), ("output_row", C.c_int64),
+                ("rows", C.c_int64)]
+
+
+class ffa_group_size(C.Structure):
+    _fields_ = [("struct_size", C.c_uint32), ("pad_", C.c_int32), ("input_rows", C.c_int64),
+                ("output_rows", C.c_int64), ("sent_rows", C.c_int64), ("received_rows", C.c_int64)]
+
+
+class ffa_group_format(C.Structure):
+    _fields_ = [("dtype", C.c_int32), ("heads", C.c_int32), ("head_dim", C.c_int64)]
+
+
+class ffa_group_source(C.Structure):
+    _fields_ = [("data", C.c_void_p), ("lse", C.c_void_p)]
+
+
+class ffa_group_target(C.Structure):
+    _fields_ = [("data", C.c_void_p), ("lse", C.c_void_p)]
+
+
+class ffa_group_device_info(C.Structure):
+    _fields_ = [("struct_size", C.c_uint32), ("pad_", C.c_int32), ("upload_bytes", C.c_int64),
+                ("cast_bytes", C.c_int64), ("reduce_bytes", C.c_int64)]
+
+
 class ffa_parallel_args(C.Structure):
     _fields_ = [("struct_size", C.c_uint32), ("heads_q", C.c_int32), ("heads_kv", C.c_int32), ("head_dim", C.c_int32),
                 ("dtype", C.c_int32), ("sum_dtype", C.c_int32), ("softmax_scale", C.c_double),
@@ -533,9 +570,10 @@ class ffa_parallel_args(C.Structure):
 
 class ffa_parallel_pass_info(C.Structure):
     _fields_ = [("struct_size", C.c_uint32), ("forward_stages", C.c_int32), ("backward_stages", C.c_int32),
-                ("pad_", C.c_int32), ("received_rows", C.c_int64), ("upload_bytes", C.c_int64),
+                ("rounds", C.c_int32), ("received_rows", C.c_int64), ("upload_bytes", C.c_int64),
                 ("key_bytes", C.c_int64), ("sum_bytes", C.c_int64), ("forward_workspace_bytes", C.c_int64),
-                ("backward_workspace_bytes", C.c_int64)]
+                ("backward_workspace_bytes", C.c_int64), ("received_sum_bytes", C.c_int64),
+                ("memory_bytes", C.c_int64)]
 
 
 class ffa_parallel_span(C.Structure):
@@ -547,6 +585,21 @@ class ffa_parallel_span(C.Structure):
 class ffa_rows(C.Structure):
     _fields_ = [("dispatch", C.c_void_p), ("side", C.c_int32), ("rank", C.c_int32), ("dtype", C.c_int32),
                 ("heads", C.c_int32), ("head_dim", C.c_int64)]
+
+
+class ffa_parallel_rows_opts(C.Structure):
+    _fields_ = [("struct_size", C.c_uint32), ("side", C.c_int32), ("rank", C.c_int32), ("pad_", C.c_int32),
+                ("shift", C.c_int64), ("cu_tokens", C.c_void_p), ("document_count", C.c_int64)]
+
+
+class ffa_row_format(C.Structure):
+    _fields_ = [("element_bytes", C.c_int32), ("heads", C.c_int32), ("columns", C.c_int64)]
+
+
+class ffa_parallel_rows_info(C.Structure):
+    _fields_ = [("struct_size", C.c_uint32), ("pad_", C.c_int32), ("whole_rows", C.c_int64),
+                ("local_rows", C.c_int64), ("upload_bytes", C.c_int64), ("undispatch_bytes", C.c_int64),
+                ("roll_bytes", C.c_int64), ("reduce_bytes", C.c_int64)]
 
 
 class ffa_sim_pass(C.Structure):
@@ -561,7 +614,8 @@ class ffa_sim_result(C.Structure):
 
 class ffa_sim_opts(C.Structure):
     _fields_ = [("struct_size", C.c_uint32), ("algorithm", C.c_int32), ("chunk_tokens", C.c_int64),
-                ("model", ffa_parallel_model), ("head_dim_v", C.c_int32), ("pad_", C.c_int32)]
+                ("model", ffa_parallel_model), ("head_dim_v", C.c_int32), ("pad_", C.c_int32),
+                ("memory_bytes", C.c_int64)]
 
 
 FUNCTIONS = {  # name: (result, arguments)
@@ -606,6 +660,10 @@ FUNCTIONS = {  # name: (result, arguments)
     "ffa_template_row": (C.c_int, [C.c_int32, C.c_int32, C.c_void_p]),
     "ffa_templates_digest": (None, [C.c_void_p]),
     "ffa_attention_spec_init": (None, [C.c_void_p, C.c_size_t]),
+    "ffa_attention_spec_parse": (C.c_int, [C.c_void_p, C.c_char_p, C.c_void_p]),
+    "ffa_spec_requests": (C.c_int, [C.c_void_p, C.c_void_p, C.c_char_p, C.c_void_p]),
+    "ffa_requests_get": (C.c_void_p, [C.c_void_p, C.c_void_p]),
+    "ffa_requests_destroy": (None, [C.c_void_p]),
     "ffa_kernels_create": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p]),
     "ffa_kernels_destroy": (None, [C.c_void_p]),
     "ffa_kernels_info": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p]),
@@ -692,38 +750,6 @@ FUNCTIONS = {  # name: (result, arguments)
     "ffa_bundle_verify": (C.c_int, [C.c_void_p, C.c_void_p, ffa_cache_visit, C.c_void_p, C.c_void_p]),
     "ffa_bundle_difference_init": (None, [C.c_void_p, C.c_size_t]),
     "ffa_bundle_diff": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, ffa_bundle_visit, C.c_void_p, C.c_void_p]),
-    "ffa_loopback_opts_init": (None, [C.c_void_p, C.c_size_t]),
-    "ffa_loopback_create": (C.c_int, [C.c_void_p, C.c_int32, C.c_void_p, C.c_void_p]),
-    "ffa_peer_opts_init": (None, [C.c_void_p, C.c_size_t]),
-    "ffa_comm_create_peer": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p]),
-    "ffa_comm_reserve": (C.c_int, [C.c_void_p, C.c_int64, C.c_int64, C.c_void_p]),
-    "ffa_comm_status": (C.c_int, [C.c_void_p, C.c_void_p]),
-    "ffa_comm_destroy": (None, [C.c_void_p]),
-    "ffa_comm_rank": (C.c_int32, [C.c_void_p]),
-    "ffa_comm_rank_count": (C.c_int32, [C.c_void_p]),
-    "ffa_comm_cancel": (None, [C.c_void_p, C.c_char_p]),
-    "ffa_device_alloc": (C.c_int, [C.c_void_p, C.c_void_p, C.c_int64, C.c_void_p]),
-    "ffa_device_free": (None, [C.c_void_p, C.c_void_p]),
-    "ffa_device_copy": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_int64, C.c_int, C.c_void_p]),
-    "ffa_device_fill": (C.c_int, [C.c_void_p, C.c_void_p, C.c_int, C.c_int64, C.c_void_p]),
-    "ffa_device_stream_create": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p]),
-    "ffa_device_stream_destroy": (None, [C.c_void_p, C.c_void_p]),
-    "ffa_device_stream_synchronize": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p]),
-    "ffa_device_synchronize": (C.c_int, [C.c_void_p, C.c_void_p]),
-    "ffa_device_time_begin": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p]),
-    "ffa_device_time_end": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p]),
-    "ffa_tensor_from_dlpack": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p]),
-    "ffa_group_create": (C.c_int, [C.c_void_p, C.c_void_p, C.c_int32, C.c_void_p]),
-    "ffa_group_destroy": (None, [C.c_void_p]),
-    "ffa_group_copy_init": (None, [C.c_void_p, C.c_size_t]),
-    "ffa_group_receive_count": (C.c_int64, [C.c_void_p, C.c_int32]),
-    "ffa_group_receive_get": (C.c_int, [C.c_void_p, C.c_int32, C.c_int64, C.c_void_p, C.c_void_p]),
-    "ffa_group_send_count": (C.c_int64, [C.c_void_p, C.c_int32]),
-    "ffa_group_send_get": (C.c_int, [C.c_void_p, C.c_int32, C.c_int64, C.c_void_p, C.c_void_p]),
-    "ffa_group_size_init": (None, [C.c_void_p, C.c_size_t]),
-    "ffa_group_size_get": (C.c_int, [C.c_void_p, C.c_int32, C.c_void_p, C.c_void_p]),
-    "ffa_group_cast_host": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p]),
-    "ffa_group_reduce_host": (C.c_int, [C.c_void_p, C.c_void_p, C.c_int, C.c_void_p, C.c_void_p, C.c_void_p]),
     "ffa_dispatch_opts_init": (None, [C.c_void_p, C.c_size_t]),
     "ffa_dispatch_create": (C.c_int, [C.c_void_p, C.c_void_p, C.c_int32, C.c_void_p, C.c_void_p, C.c_void_p]),
     "ffa_dispatch_destroy": (None, [C.c_void_p]),
@@ -764,6 +790,55 @@ FUNCTIONS = {  # name: (result, arguments)
                                           C.c_void_p]),
     "ffa_parallel_cache_counts_init": (None, [C.c_void_p, C.c_size_t]),
     "ffa_parallel_cache_counts_get": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p]),
+    "ffa_calibration_init": (None, [C.c_void_p, C.c_size_t]),
+    "ffa_parallel_model_calibrate": (C.c_int, [C.c_void_p, C.c_void_p, C.c_int32, C.c_int64, C.c_void_p]),
+    "ffa_loopback_opts_init": (None, [C.c_void_p, C.c_size_t]),
+    "ffa_loopback_create": (C.c_int, [C.c_void_p, C.c_int32, C.c_void_p, C.c_void_p]),
+    "ffa_peer_opts_init": (None, [C.c_void_p, C.c_size_t]),
+    "ffa_comm_create_peer": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p]),
+    "ffa_nccl_opts_init": (None, [C.c_void_p, C.c_size_t]),
+    "ffa_comm_create_nccl": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p]),
+    "ffa_comm_transport": (C.c_int, [C.c_void_p]),
+    "ffa_comm_reserve": (C.c_int, [C.c_void_p, C.c_int64, C.c_int64, C.c_void_p]),
+    "ffa_comm_status": (C.c_int, [C.c_void_p, C.c_void_p]),
+    "ffa_comm_destroy": (None, [C.c_void_p]),
+    "ffa_comm_rank": (C.c_int32, [C.c_void_p]),
+    "ffa_comm_rank_count": (C.c_int32, [C.c_void_p]),
+    "ffa_comm_cancel": (None, [C.c_void_p, C.c_char_p]),
+    "ffa_device_alloc": (C.c_int, [C.c_void_p, C.c_void_p, C.c_int64, C.c_void_p]),
+    "ffa_device_free": (None, [C.c_void_p, C.c_void_p]),
+    "ffa_device_copy": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_int64, C.c_int, C.c_void_p]),
+    "ffa_device_fill": (C.c_int, [C.c_void_p, C.c_void_p, C.c_int, C.c_int64, C.c_void_p]),
+    "ffa_device_stream_create": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p]),
+    "ffa_device_stream_destroy": (None, [C.c_void_p, C.c_void_p]),
+    "ffa_device_stream_synchronize": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p]),
+    "ffa_device_synchronize": (C.c_int, [C.c_void_p, C.c_void_p]),
+    "ffa_device_time_begin": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p]),
+    "ffa_device_time_end": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p]),
+    "ffa_tensor_from_dlpack": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p]),
+    "ffa_row_kernels_opts_init": (None, [C.c_void_p, C.c_size_t]),
+    "ffa_row_kernels_create": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p]),
+    "ffa_row_kernels_destroy": (None, [C.c_void_p]),
+    "ffa_group_create": (C.c_int, [C.c_void_p, C.c_void_p, C.c_int32, C.c_void_p]),
+    "ffa_group_destroy": (None, [C.c_void_p]),
+    "ffa_group_copy_init": (None, [C.c_void_p, C.c_size_t]),
+    "ffa_group_receive_count": (C.c_int64, [C.c_void_p, C.c_int32]),
+    "ffa_group_receive_get": (C.c_int, [C.c_void_p, C.c_int32, C.c_int64, C.c_void_p, C.c_void_p]),
+    "ffa_group_send_count": (C.c_int64, [C.c_void_p, C.c_int32]),
+    "ffa_group_send_get": (C.c_int, [C.c_void_p, C.c_int32, C.c_int64, C.c_void_p, C.c_void_p]),
+    "ffa_group_size_init": (None, [C.c_void_p, C.c_size_t]),
+    "ffa_group_size_get": (C.c_int, [C.c_void_p, C.c_int32, C.c_void_p, C.c_void_p]),
+    "ffa_group_cast_host": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p]),
+    "ffa_group_reduce_host": (C.c_int, [C.c_void_p, C.c_void_p, C.c_int, C.c_void_p, C.c_void_p, C.c_void_p]),
+    "ffa_group_device_create": (C.c_int, [C.c_void_p, C.c_void_p, C.c_int32, C.c_void_p, C.c_void_p]),
+    "ffa_group_device_destroy": (None, [C.c_void_p]),
+    "ffa_group_device_info_init": (None, [C.c_void_p, C.c_size_t]),
+    "ffa_group_device_info_get": (C.c_int, [C.c_void_p, C.c_void_p, C.c_uint32, C.c_void_p, C.c_void_p]),
+    "ffa_group_device_upload": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p]),
+    "ffa_group_cast": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_uint32, C.c_void_p, C.c_void_p, C.c_void_p,
+                                 C.c_void_p]),
+    "ffa_group_reduce": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_int, C.c_void_p, C.c_void_p, C.c_void_p,
+                                   C.c_void_p]),
     "ffa_parallel_plan_agree": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p]),
     "ffa_parallel_args_init": (None, [C.c_void_p, C.c_size_t]),
     "ffa_parallel_pass_create": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p]),
@@ -784,6 +859,24 @@ FUNCTIONS = {  # name: (result, arguments)
     "ffa_rows_undispatch": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p]),
     "ffa_rows_reduce": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p]),
     "ffa_rows_roll": (C.c_int, [C.c_void_p, C.c_int64, C.c_void_p, C.c_void_p, C.c_void_p]),
+    "ffa_parallel_rows_opts_init": (None, [C.c_void_p, C.c_size_t]),
+    "ffa_parallel_rows_create": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p]),
+    "ffa_parallel_rows_destroy": (None, [C.c_void_p]),
+    "ffa_parallel_rows_info_init": (None, [C.c_void_p, C.c_size_t]),
+    "ffa_parallel_rows_info_get": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p]),
+    "ffa_parallel_rows_upload": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p]),
+    "ffa_parallel_rows_position_ids": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p]),
+    "ffa_parallel_rows_dispatch": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p]),
+    "ffa_parallel_rows_dispatch_rolled": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p,
+                                                    C.c_void_p, C.c_void_p]),
+    "ffa_parallel_rows_scatter": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_uint32, C.c_void_p,
+                                            C.c_void_p]),
+    "ffa_parallel_rows_undispatch": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p,
+                                               C.c_void_p]),
+    "ffa_parallel_rows_reduce": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p,
+                                           C.c_void_p]),
+    "ffa_parallel_rows_roll": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p,
+                                         C.c_void_p, C.c_void_p]),
     "ffa_sim_method_text": (C.c_char_p, [C.c_int32]),
     "ffa_sim_result_init": (None, [C.c_void_p, C.c_size_t]),
     "ffa_sim_opts_init": (None, [C.c_void_p, C.c_size_t]),

@@ -9,7 +9,7 @@ from typing import Callable, Iterable, Mapping, NamedTuple, Optional, Tuple, Uni
 from . import _abi
 from ._library import call, lib, made, struct
 from .context import CPU, Context
-from .errors import UnsupportedError, from_error
+from .errors import from_error
 
 Request = Union[str, Tuple[str, Mapping[str, object]]]
 
@@ -44,8 +44,6 @@ class _Requests:
 
     def of_spec(self, spec):
         """The kernels that a spec needs, in its text form: "head_dim=128,dtype=bf16,backward"."""
-        if "ffa_spec_requests" not in _abi.FUNCTIONS:
-            raise UnsupportedError(f"spec '{spec}': this library takes (template, values) only")
         options, count = struct(_abi.ffa_attention_spec), C.c_int64()
         call("ffa_attention_spec_parse", C.byref(options), spec.encode())
         requests = made("ffa_spec_requests", C.byref(options), self.arch)
@@ -67,7 +65,7 @@ def warm(what: Request | Iterable[Request], *, arch: str | None = None, threads:
          progress: Optional[Callable[[int, int, str], None]] = None) -> WarmReport:
     """Have kernels in the store: look each up, compile what is missing. Needs NVRTC and no GPU.
 
-    what      specs such as "head_dim=128,dtype=bf16,pack=8,backward" (warming.md), or (template, {setting: value}), as
+    what      specs such as "head_dim=128,dtype=bf16,heads=32:4,backward" (warming.md), or (template, {setting: value}), as
               `ffa compile` takes them; one or several
     arch      "sm_90a"; None: the default
     threads   that compile; 0: one a core, at most 8

@@ -16,8 +16,7 @@ from cases import MASKS, close, dense, dtypes, reference, tensors
 VARIED = [Mask.causal(48), Mask.full(48), Mask.window(48, 5, 0), Mask.window(48, 6, 0), MASKS["packed"]()]
 
 
-@pytest.mark.parametrize("heads_first", [False, True])
-@pytest.mark.parametrize("has_sink", [False, True])
+@pytest.mark.parametrize("heads_first, has_sink", [(False, False), (True, True)])
 def test_opcheck(device, heads_first, has_sink):
     mask, dtype = MASKS["packed"](), dtypes(device)[0]
     q, k, v = tensors(device, dtype, mask, batch=2)

@@ -68,7 +68,8 @@ def test_data_loader_workers(start):
     """Masks come from workers by pickle; the parent has used the library before."""
     q, k, v = tensors(torch.device("cpu"), torch.float32, MASKS["causal"](), grad=False)
     attention(q, k, v, MASKS["causal"]())
-    loader = torch.utils.data.DataLoader(_Packed(), batch_size=None, num_workers=2, multiprocessing_context=start)
+    loader = torch.utils.data.DataLoader(_Packed(), batch_size=None, num_workers=2 if start == "fork" else 1,
+                                         multiprocessing_context=start)
     for n, (mask, (q, k, v), out) in enumerate(loader):
         assert mask == Mask.from_cu_seqlens([0, 8 + n, 48], causal=True)
         assert torch.equal(out, attention(q, k, v, mask))
@@ -147,6 +148,10 @@ def test_warm(tmp_path, monkeypatch):
     kernel = ("attention_forward", {"head_dim": 63, "dtype": "bf16"})
     with pytest.raises(ValueError, match="head_dim is 63"):
         libffa.warm([kernel])
+    with pytest.raises(ValueError, match="bf17"):
+        libffa.warm("head_dim=64,dtype=bf17")
+    requests = libffa._warm._Requests(["head_dim=64,dtype=bf16,backward", ("attention_forward", {"head_dim": 64})], None).items
+    assert {r.template_name for r in requests} >= {b"attention_forward", b"attention_backward"}
     if not _has_nvrtc():
         pytest.skip("no NVRTC")
     kernel[1]["head_dim"], told = 64, []
@@ -160,15 +165,15 @@ def test_ctrl_c_ends_a_warm_up(tmp_path):
     if not _has_nvrtc():
         pytest.skip("no NVRTC")
     code = ("import libffa\ntry:\n"
-            "  libffa.warm([('attention_backward', {'head_dim': d, 'dtype': t}) for d in range(8, 264, 8) for t in ('bf16', 'fp16')],\n"
-            "              progress=lambda *t: print('one', flush=True))\nexcept KeyboardInterrupt:\n  print('ended')\n")
+            "  libffa.warm([('attention_forward', {'head_dim': d, 'dtype': t}) for d in (64, 96, 128, 192, 256) for t in ('bf16', 'fp16')],\n"
+            "              threads=1, progress=lambda *t: print('one', flush=True))\nexcept KeyboardInterrupt:\n  print('ended')\n")
     child = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "FFA_CACHE_DIR": str(tmp_path)},
                              stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline() == "one\n"
     begin = time.monotonic()
     child.send_signal(signal.SIGINT)
     rest, _ = child.communicate(timeout=200)
-    assert rest.endswith("ended\n") and child.returncode == 0 and rest.count("one") < 32, time.monotonic() - begin
+    assert rest.endswith("ended\n") and child.returncode == 0 and rest.count("one") < 9, time.monotonic() - begin
 
 
 @pytest.mark.cpu_only

@@ -53,7 +53,7 @@ class Api:
             self.constants[name] = -2**63 if value == "INT64_MIN" else int(value)
         text = re.sub(r"\\\n", " ", text)
         text = re.sub(r"^#.*$", "", text, flags=re.M)
-        text = re.sub(r'extern "C" \{', "", text)
+        text = re.sub(r'extern "C" \{', "", text).replace("unsigned char", "uint8_t")
         for part in self.declarations(text):
             self.declaration(part)
 
@@ -103,9 +103,11 @@ class Api:
                 continue
             kind, names = re.fullmatch(r"((?:const |volatile |struct )*\w+(?: const)?)\s+(.*)", field).groups()
             for declarator in self.split(names):
-                stars, field_name, array = re.fullmatch(r"((?:\*|const| )*)(\w+)(?:\[(\w+)\])?", declarator).groups()
+                stars, field_name, array = re.fullmatch(r"((?:\*|const| )*)(\w+)((?:\[\w+\])*)", declarator).groups()
                 text = self.type(kind + " " + stars)
-                fields.append((field_name, f"{text} * {array}" if array else text))
+                for size in reversed(re.findall(r"\w+", array)):
+                    text = f"{text} * {size}"
+                fields.append((field_name, text))
         self.types[name] = name
         self.structs.append((name, fields))
 

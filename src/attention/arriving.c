@@ -43,6 +43,7 @@ struct arrivals arrivals_of(const ffa_plan *plan, const struct arriving_call *ca
     to.flags = (const unsigned long long *)(const void *)call->flags;
     to.value = call->value;
     to.count = plan->arriving.count;
+    to.patience_ms = call->patience_ms;
     memcpy(to.stage_end, plan->arriving.stage_end, sizeof to.stage_end);
     return to;
 }

@@ -39,10 +39,19 @@ struct arriving_keys {
  * Backward, every tile has keys of one stage. In a list tiles stand in groups: own keys in `first`,
  * each further stage, the other own keys; in a group, longest first. Tickets are of that order.
  *
- * Fails with FFA_INVALID (keys, or kernels without the pass or of a pass in stages), FFA_NOMEM and
+ * Fails with FFA_INVALID (keys, or kernels without the pass or of split tiles), FFA_NOMEM and
  * FFA_UNSUPPORTED (too many keys, rows, or lists for the kernels). Thread: any. */
 ffa_status plan_create_arriving(ffa_plan **out, const ffa_kernels *kernels,
                                 const struct arriving_keys *keys, bool is_backward, ffa_error *err);
+
+/* The plans of a pass in rounds: a launch each, one after another, over keys of its own; the first
+ * has own keys, too. out [count], for ffa_plan_destroy; NULL on failure. Forward, out is fp32
+ * between launches (ffa_forward_args.partial), and all rounds have the same query tiles; backward,
+ * dq is a sum in the workspace, which all launches of the pass are given. Kernels of more than one
+ * round have FFA_SPEC_STAGED. Otherwise as plan_create_arriving, and where count is 1 the same. */
+ffa_status plan_create_rounds(ffa_plan **out, const ffa_kernels *kernels,
+                              const struct arriving_keys *rounds, int32_t count, bool is_backward,
+                              ffa_error *err);
 
 /* ---- calls ---- */
 
@@ -51,6 +60,9 @@ ffa_status plan_create_arriving(ffa_plan **out, const ffa_kernels *kernels,
 struct arriving_call {
     const uint64_t *flags; /* [stage_count] arrivals; that of stage 0 is not read */
     uint64_t value;        /* of arrivals and departures: the number of the call */
+    /* Debug kernels: how long others may take before a wait counts as one for ever, as kernels do
+     * not tell the two apart. 0: about a second, the time of kernels without arrivals. */
+    int32_t patience_ms;
     /* Backward only. */
     float *sums; /* the sum window: for each row of the key window dK [heads_kv][head_dim], then dV
                   * [heads_kv][head_dim_v], without gaps; 16-byte aligned. Every row is written. */

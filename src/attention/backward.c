@@ -76,8 +76,8 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
                        err));
     FFA_TRY(layout_add(out, &out->dq_at, "dq", out->dq_rows * heads_q, bytes * kernels->dq_columns,
                        err));
-    if (out->order.parts > 1 || kernels->is_staged ||
-        (kernels->is_parallel && !plan->arriving.count)) {
+    if (out->order.parts > 1 ||
+        ((kernels->is_staged || kernels->is_parallel) && !plan->arriving.count)) {
         const int64_t rows = shape->seqlen_k * heads_kv * out->order.parts;
 
         FFA_TRY(layout_add(out, &out->dk_at, "parts of dk", rows, bytes * kernels->head_dim, err));
@@ -497,46 +497,63 @@ static struct backward_finish_args finish_fill(const struct gpu_call *call)
     };
 }
 
-/* Everything that can be refused is, before the first launch. */
-static ffa_status backward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
-                               const ffa_backward_args *args, const struct arriving_call *arriving,
-                               ffa_stream stream, ffa_error *err)
-{
-    const int32_t room = gpu_device_sm_count(kernels->context->gpu) - args->sm_margin;
+/* Launches that can be enqueued: nothing of them is refused any more. */
+struct backward_launches {
     struct backward_layout layout;
+    const struct gpu_kernel *kernel;
+    struct backward_prepare_args prepare;
+    struct attention_backward_args main;
+    struct backward_finish_args finish;
+    int64_t work_blocks;
+    int32_t room; /* SMs */
+};
+
+static ffa_status launches_fill(struct backward_launches *out, const ffa_kernels *kernels,
+                                const ffa_plan *plan, const ffa_backward_args *args,
+                                const struct arriving_call *arriving, ffa_error *err)
+{
     const struct gpu_call call = { .kernels = kernels,
                                    .plan = plan,
                                    .args = args,
                                    .arriving = arriving,
-                                   .layout = &layout,
+                                   .layout = &out->layout,
                                    .workspace = args->workspace,
-                                   .room = room };
-    struct backward_prepare_args prepare;
-    struct attention_backward_args launch;
-    struct backward_finish_args finish;
-    const struct gpu_kernel *kernel;
-    int64_t work_blocks;
+                                   .room = gpu_device_sm_count(kernels->context->gpu) -
+                                           args->sm_margin };
     ffa_status rc;
 
     FFA_TRY(launch_check(kernels, plan, err));
-    FFA_TRY(layout_of(&layout, kernels, plan, args->heads_q, args->heads_kv, err));
-    FFA_TRY(workspace_check(WORKSPACE(args), layout.bytes, err));
-    FFA_TRY(main_fill(&launch, &call, err));
-    prepare = prepare_fill(&call);
-    finish = finish_fill(&call);
-    kernel =
+    FFA_TRY(layout_of(&out->layout, kernels, plan, args->heads_q, args->heads_kv, err));
+    FFA_TRY(workspace_check(WORKSPACE(args), out->layout.bytes, err));
+    FFA_TRY(main_fill(&out->main, &call, err));
+    out->prepare = prepare_fill(&call);
+    out->finish = finish_fill(&call);
+    out->kernel =
         has_parts(&call) && kernels->backward_fp32 ? kernels->backward_fp32 : kernels->backward;
+    out->work_blocks = plan->backward.tile_count * out->main.tile_items * kernels->backward_cluster;
+    out->room = call.room;
+out:
+    return rc;
+}
+
+static ffa_status backward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
+                               const ffa_backward_args *args, const struct arriving_call *arriving,
+                               ffa_stream stream, ffa_error *err)
+{
+    struct backward_launches all;
+    ffa_status rc;
+
+    FFA_TRY(launches_fill(&all, kernels, plan, args, arriving, err));
     if (is_first(plan))
-        FFA_TRY(gpu_kernel_enqueue(kernels->prepare, room, &prepare, stream, err));
+        FFA_TRY(gpu_kernel_enqueue(kernels->prepare, all.room, &all.prepare, stream, err));
     else
-        FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, call.workspace, 0, layout.counters_bytes,
-                                 stream, err));
-    work_blocks = plan->backward.tile_count * launch.tile_items * kernels->backward_cluster;
-    if (work_blocks > 0) /* no keys may be there and none arrive */
-        FFA_TRY(
-            gpu_kernel_enqueue(kernel, plan_blocks(plan, work_blocks, room), &launch, stream, err));
-    if (is_last(plan) || finish.parts)
-        FFA_TRY(gpu_kernel_enqueue(kernels->finish, room, &finish, stream, err));
+        FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, args->workspace, 0,
+                                 all.layout.counters_bytes, stream, err));
+    if (all.work_blocks > 0) /* no keys may be there and none arrive */
+        FFA_TRY(gpu_kernel_enqueue(all.kernel, plan_blocks(plan, all.work_blocks, all.room),
+                                   &all.main, stream, err));
+    if (is_last(plan) || all.finish.parts)
+        FFA_TRY(gpu_kernel_enqueue(kernels->finish, all.room, &all.finish, stream, err));
 out:
     return rc;
 }
@@ -638,13 +655,29 @@ ffa_status ffa_backward(const ffa_kernels *kernels, const ffa_plan *plan,
     return backward_enqueue(kernels, plan, args, NULL, stream, err);
 }
 
+static ffa_status sums_check(const ffa_plan *plan, const struct arriving_call *call, ffa_error *err)
+{
+    if ((!call->sums && plan->backward.shape.seqlen_k > 0) || (uintptr_t)call->sums % 16 ||
+        !call->owner_at)
+        return error_fail(err, FFA_INVALID, 0, "backward over arriving keys: %s is %s",
+                          call->owner_at ? "sums" : "owner_at",
+                          call->owner_at && call->sums ? "not 16-byte aligned" : "NULL");
+    return FFA_OK;
+}
+
 ffa_status backward_check_arriving(const ffa_kernels *kernels, const ffa_plan *plan,
                                    const ffa_backward_args *args_in,
                                    const struct arriving_call *call, ffa_error *err)
 {
+    struct backward_launches launches;
     ffa_backward_args args;
+    ffa_status rc;
 
-    return args_import(&args, kernels, plan, args_in, call, err);
+    FFA_TRY(sums_check(plan, call, err));
+    FFA_TRY(args_import(&args, kernels, plan, args_in, call, err));
+    rc = launches_fill(&launches, kernels, plan, &args, call, err);
+out:
+    return rc;
 }
 
 ffa_status backward_enqueue_arriving(const ffa_kernels *kernels, const ffa_plan *plan,
@@ -652,10 +685,10 @@ ffa_status backward_enqueue_arriving(const ffa_kernels *kernels, const ffa_plan 
                                      const struct arriving_call *call, ffa_stream stream,
                                      ffa_error *err)
 {
-    if ((!call->sums && plan->backward.shape.seqlen_k > 0) || (uintptr_t)call->sums % 16 ||
-        !call->owner_at)
-        return error_fail(err, FFA_INVALID, 0, "backward over arriving keys: %s is %s",
-                          call->owner_at ? "sums" : "owner_at",
-                          call->owner_at && call->sums ? "not 16-byte aligned" : "NULL");
-    return backward_enqueue(kernels, plan, args, call, stream, err);
+    ffa_status rc;
+
+    FFA_TRY(sums_check(plan, call, err));
+    rc = backward_enqueue(kernels, plan, args, call, stream, err);
+out:
+    return rc;
 }

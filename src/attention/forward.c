@@ -201,9 +201,16 @@ static ffa_status maps_fill(struct attention_forward_args *launch, const ffa_ker
     return maps_make(maps, kernels, requests, sizeof requests / sizeof *requests, err);
 }
 
-static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_kernel *kernel,
-                              const ffa_plan *plan, const ffa_forward_args *args,
-                              const struct arriving_call *arriving, ffa_stream stream,
+/* A launch that can be enqueued: nothing of it is refused any more. */
+struct forward_launch {
+    struct attention_forward_args args;
+    int64_t work;
+    int32_t room; /* SMs */
+};
+
+static ffa_status launch_fill(struct forward_launch *out, const ffa_kernels *kernels,
+                              const struct forward_kernel *kernel, const ffa_plan *plan,
+                              const ffa_forward_args *args, const struct arriving_call *arriving,
                               ffa_error *err)
 {
     const struct tile_plan *tiles = &plan->forward;
@@ -215,7 +222,6 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_k
     const int32_t tile_items = has_lists ? group : heads;
     const int64_t work = plan_tiles_most(plan, tiles) * tile_items;
     const int64_t l2_heads_kv = plan_l2_heads_kv(plan);
-    const int32_t room = gpu_device_sm_count(kernels->context->gpu) - args->sm_margin;
     const struct parts_layout layout = parts_layout(kernels, plan);
     unsigned char *const workspace = args->workspace;
     /* An fp32 out is a partial one that stays. */
@@ -266,14 +272,33 @@ static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_k
         launch.cap_inner = (float)(2.0 * LOG2_E * args->softmax_scale / args->softcap);
         launch.cap_outer = (float)(LOG2_E * args->softcap);
     }
+    *out = (struct forward_launch){
+        .args = launch,
+        .work = work,
+        .room = gpu_device_sm_count(kernels->context->gpu) - args->sm_margin,
+    };
+out:
+    return rc;
+}
+
+static ffa_status forward_gpu(const ffa_kernels *kernels, const struct forward_kernel *kernel,
+                              const ffa_plan *plan, const ffa_forward_args *args,
+                              const struct arriving_call *arriving, ffa_stream stream,
+                              ffa_error *err)
+{
+    struct forward_launch launch;
+    ffa_status rc;
+
+    FFA_TRY(launch_fill(&launch, kernels, kernel, plan, args, arriving, err));
     if (args->max_logits && !raises_max(args, plan))
         FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, args->max_logits, 0xff,
                                  args->heads_q * (int64_t)sizeof(float), stream, err));
-    if (plan->capacity_bytes || work > room) /* else no block takes a second item */
-        FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, workspace, 0, COUNTER_BYTES, stream, err));
-    if (work > 0) /* a stage may have nothing to do */
-        FFA_TRY(gpu_kernel_enqueue(kernel->kernel, plan_blocks(plan, work, room), &launch, stream,
-                                   err));
+    if (plan->capacity_bytes || launch.work > launch.room) /* else no block takes a second item */
+        FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, args->workspace, 0, COUNTER_BYTES, stream,
+                                 err));
+    if (launch.work > 0) /* a stage may have nothing to do */
+        FFA_TRY(gpu_kernel_enqueue(kernel->kernel, plan_blocks(plan, launch.work, launch.room),
+                                   &launch.args, stream, err));
     if (plan->split_heads)
         FFA_TRY(combine_gpu(kernels, plan, args, stream, err));
 out:
@@ -361,9 +386,14 @@ ffa_status forward_check_arriving(const ffa_kernels *kernels, const ffa_plan *pl
                                   ffa_error *err)
 {
     const struct forward_kernel *kernel = NULL;
+    struct forward_launch launch;
     ffa_forward_args args;
+    ffa_status rc;
 
-    return args_import(&args, &kernel, kernels, plan, args_in, call, err);
+    FFA_TRY(args_import(&args, &kernel, kernels, plan, args_in, call, err));
+    rc = launch_fill(&launch, kernels, kernel, plan, &args, call, err);
+out:
+    return rc;
 }
 
 ffa_status forward_enqueue_arriving(const ffa_kernels *kernels, const ffa_plan *plan,

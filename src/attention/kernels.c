@@ -9,163 +9,15 @@
  */
 #include "attention/kernels.h"
 #include "attention/rows_device.h"
+#include "attention/spec_check.h"
 
 #include "attention_backward.args.h"
 #include "choose/spec_choice.h"
 
 #include <assert.h>
 
-enum {
-    BACKWARD_FLAGS = FFA_SPEC_BACKWARD | FFA_SPEC_GRAD_FP32 | FFA_SPEC_DETERMINISTIC,
-    KNOWN_FLAGS = FFA_SPEC_DEBUG | FFA_SPEC_SOFTCAP | FFA_SPEC_OUT_FP32 | FFA_SPEC_MAX_LOGITS |
-                  FFA_SPEC_STAGED | FFA_SPEC_SPLIT | FFA_SPEC_PARALLEL | BACKWARD_FLAGS
-};
-
 /* The CPU backend has no register file to fit: one tile for all. */
-enum { CPU_TILE_M = 128, CPU_TILE_N = 128, CPU_TILE_MAX = 1024 };
-
-/* Heads, and what is chosen by them. */
-static ffa_status heads_of_spec_check(const ffa_attention_spec *spec, ffa_error *err)
-{
-    const int32_t pack = spec->pack_heads;
-
-    if ((pack < 0 && pack != FFA_PACK_AUTO) || pack > PACK_HEADS_MAX)
-        return error_fail(err, FFA_INVALID, 0,
-                          "spec: pack_heads is %d, not in [0, %d] or FFA_PACK_AUTO (%d)", pack,
-                          PACK_HEADS_MAX, FFA_PACK_AUTO);
-    if (spec->split && spec->split != FFA_SPLIT_AUTO)
-        return error_fail(err, FFA_INVALID, 0, "spec: split is %d, not 0 or FFA_SPLIT_AUTO (%d)",
-                          spec->split, FFA_SPLIT_AUTO);
-    if (spec->pad_)
-        return error_fail(err, FFA_INVALID, 0, "spec: pad_ is %d, must be 0", spec->pad_);
-    if (!spec->heads_q && !spec->heads_kv)
-        return FFA_OK;
-    if (spec->heads_kv < 1 || spec->heads_kv > FFA_HEADS_MAX)
-        return error_fail(err, FFA_INVALID, 0, "spec: heads_kv is %d, not in [1, %d]",
-                          spec->heads_kv, FFA_HEADS_MAX);
-    if (spec->heads_q < 1 || spec->heads_q > FFA_HEADS_MAX || spec->heads_q % spec->heads_kv)
-        return error_fail(err, FFA_INVALID, 0,
-                          "spec: heads_q is %d, not a multiple of heads_kv = %d in [1, %d]",
-                          spec->heads_q, spec->heads_kv, FFA_HEADS_MAX);
-    if (pack > 0 && pack != spec->heads_q / spec->heads_kv)
-        return error_fail(err, FFA_INVALID, 0, "spec: pack_heads is %d, heads_q / heads_kv is %d",
-                          pack, spec->heads_q / spec->heads_kv);
-    return FFA_OK;
-}
-
-/* Flags that the kernels of context-parallel passes cannot have: such a pass is one launch, with an
- * out and gradients of dtype. */
-static ffa_status parallel_spec_check(const ffa_attention_spec *spec, ffa_error *err)
-{
-    static const struct {
-        uint32_t flag;
-        const char *name;
-    } others[] = {
-        { FFA_SPEC_OUT_FP32, "OUT_FP32" },
-        { FFA_SPEC_STAGED, "STAGED" },
-        { FFA_SPEC_SPLIT, "SPLIT" },
-        { FFA_SPEC_GRAD_FP32, "GRAD_FP32" },
-    };
-
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (spec->flags & FFA_SPEC_PARALLEL && spec->flags & others[i].flag)
-            return error_fail(err, FFA_UNSUPPORTED, 0,
-                              "spec: flags has FFA_SPEC_PARALLEL with FFA_SPEC_%s", others[i].name);
-    return FFA_OK;
-}
-
-/* What holds on both backends. */
-static ffa_status spec_check(const ffa_attention_spec *spec, ffa_error *err)
-{
-    ffa_status rc;
-
-    if (spec->flags & ~(uint32_t)KNOWN_FLAGS)
-        return error_fail(err, FFA_UNSUPPORTED, 0, "spec: flags is 0x%x, known are 0x%x",
-                          spec->flags, (unsigned)KNOWN_FLAGS);
-    if (spec->head_dim < 8 || spec->head_dim > 256 || spec->head_dim % 8)
-        return error_fail(err, FFA_INVALID, 0,
-                          "spec: head_dim is %d, not a multiple of 8 in [8, 256]", spec->head_dim);
-    if (spec->head_dim_v < 0 || spec->head_dim_v > 256 || spec->head_dim_v % 8)
-        return error_fail(err, FFA_INVALID, 0,
-                          "spec: head_dim_v is %d, not a multiple of 8 in [8, 256] (or 0)",
-                          spec->head_dim_v);
-    if (!(spec->flags & FFA_SPEC_BACKWARD)) {
-        if (spec->flags & BACKWARD_FLAGS)
-            return error_fail(err, FFA_INVALID, 0, "spec: flags has %s without FFA_SPEC_BACKWARD",
-                              spec->flags & FFA_SPEC_GRAD_FP32 ? "FFA_SPEC_GRAD_FP32"
-                                                               : "FFA_SPEC_DETERMINISTIC");
-        if (spec->backward_tile_m || spec->backward_tile_n)
-            return error_fail(
-                err, FFA_INVALID, 0, "spec: backward_tile_%c is %d, flags has no FFA_SPEC_BACKWARD",
-                spec->backward_tile_m ? 'm' : 'n',
-                spec->backward_tile_m ? spec->backward_tile_m : spec->backward_tile_n);
-    }
-    if (spec->flags & FFA_SPEC_SPLIT &&
-        spec->flags & (FFA_SPEC_OUT_FP32 | FFA_SPEC_STAGED | FFA_SPEC_BACKWARD))
-        return error_fail(err, FFA_UNSUPPORTED, 0,
-                          "spec: flags has FFA_SPEC_SPLIT with FFA_SPEC_%s",
-                          spec->flags & FFA_SPEC_OUT_FP32 ? "OUT_FP32"
-                          : spec->flags & FFA_SPEC_STAGED ? "STAGED"
-                                                          : "BACKWARD");
-    if (spec->flags & FFA_SPEC_OUT_FP32 && spec->flags & FFA_SPEC_STAGED)
-        return error_fail(err, FFA_INVALID, 0,
-                          "spec: flags has FFA_SPEC_OUT_FP32 and FFA_SPEC_STAGED: out is fp32 in "
-                          "all stages, or until the last");
-    FFA_TRY(parallel_spec_check(spec, err));
-    rc = heads_of_spec_check(spec, err);
-out:
-    return rc;
-}
-
-static ffa_status tile_check_cpu(const char *name, int32_t tile, ffa_error *err)
-{
-    if (tile < 0 || tile > CPU_TILE_MAX)
-        return error_fail(err, FFA_INVALID, 0, "spec: %s is %d, not in [0, %d]", name, tile,
-                          CPU_TILE_MAX);
-    return FFA_OK;
-}
-
-static ffa_status spec_check_cpu(const ffa_attention_spec *spec, ffa_error *err)
-{
-    ffa_status rc;
-
-    if (spec->dtype < FFA_BF16 || spec->dtype > FFA_FP64)
-        return error_fail(err, FFA_INVALID, 0, "spec: dtype is %d, not in [%d, %d]",
-                          (int)spec->dtype, FFA_BF16, FFA_FP64);
-    if (spec->dtype == FFA_FP64 && spec->flags & FFA_SPEC_OUT_FP32)
-        return error_fail(err, FFA_INVALID, 0,
-                          "spec: flags has FFA_SPEC_OUT_FP32, dtype is fp64, whose out is fp64");
-    if (spec->dtype == FFA_FP64 && spec->flags & FFA_SPEC_GRAD_FP32)
-        return error_fail(
-            err, FFA_INVALID, 0,
-            "spec: flags has FFA_SPEC_GRAD_FP32, dtype is fp64, whose gradients are fp64");
-    FFA_TRY(tile_check_cpu("tile_m", spec->tile_m, err));
-    FFA_TRY(tile_check_cpu("tile_n", spec->tile_n, err));
-    FFA_TRY(tile_check_cpu("backward_tile_m", spec->backward_tile_m, err));
-    rc = tile_check_cpu("backward_tile_n", spec->backward_tile_n, err);
-out:
-    return rc;
-}
-
-/* What a GPU kernel takes beyond the template's own limits. */
-static ffa_status spec_check_gpu(const ffa_attention_spec *spec, ffa_error *err)
-{
-    const int32_t backward_tile_n = attention_backward_tile_n(spec->head_dim, spec->head_dim_v);
-
-    if (spec->dtype == FFA_FP32 || spec->dtype == FFA_FP64)
-        return error_fail(err, FFA_UNSUPPORTED, 0,
-                          "spec: dtype fp32 and fp64 exist on the CPU backend only");
-    if (spec->dtype != FFA_BF16 && spec->dtype != FFA_FP16)
-        return error_fail(err, FFA_INVALID, 0, "spec: dtype is %d, not bf16 (%d) or fp16 (%d)",
-                          (int)spec->dtype, FFA_BF16, FFA_FP16);
-    if (spec->tile_m % 64 || spec->tile_m < 0 || spec->tile_m > 192)
-        return error_fail(err, FFA_INVALID, 0, "spec: tile_m is %d, not 0, 64, 128 or 192",
-                          spec->tile_m);
-    if (spec->backward_tile_n != 0 && spec->backward_tile_n != backward_tile_n)
-        return error_fail(err, FFA_INVALID, 0, "spec: backward_tile_n is %d, not 0 or %d",
-                          spec->backward_tile_n, backward_tile_n);
-    return FFA_OK;
-}
+enum { CPU_TILE_M = 128, CPU_TILE_N = 128 };
 
 /* The spec of the settings, with its choices made. */
 static ffa_status spec_make(struct jit_spec *jit, const ffa_kernels *kernels,
@@ -178,9 +30,21 @@ static ffa_status spec_make(struct jit_spec *jit, const ffa_kernels *kernels,
     for (; settings->name; settings++)
         if (settings->value)
             FFA_TRY(jit_spec_put(jit, settings->name, settings->value, err));
-    rc = choose_spec(jit, kernels->context->arch, err);
+    if (kernels->list && kernels->list->count < KERNEL_LIST_MAX)
+        kernels->list->asked[kernels->list->count] = *jit;
+    rc = choose_spec(jit, kernels->list ? kernels->list->arch : kernels->context->arch, err);
 out:
     return rc;
+}
+
+/* `asked` of it is there already. */
+static void list_add(struct kernel_list *list, const struct jit_spec *jit)
+{
+    for (int32_t i = 0; i < list->count; i++)
+        if (!memcmp(&list->resolved[i], jit, sizeof *jit))
+            return;
+    assert(list->count < KERNEL_LIST_MAX);
+    list->resolved[list->count++] = *jit;
 }
 
 /* Where a kernel is loaded, and as what. */
@@ -212,11 +76,16 @@ static ffa_status kernel_load(struct gpu_kernel **out, ffa_kernel_info *info,
                               ffa_error *err)
 {
     ffa_context *context = kernels->context;
-    struct load load = { out, context->gpu, jit };
+    struct load load = { .out = out, .jit = jit };
     struct jit_request request;
     struct resolved found;
     ffa_status rc;
 
+    if (kernels->list) {
+        list_add(kernels->list, jit);
+        return FFA_OK;
+    }
+    load.device = context->gpu;
     jit_request_init(&request, jit, context->arch);
     rc = context_load(&found, context, &request, load_on_gpu, &load, err);
     if (rc == FFA_OK && info)
@@ -517,14 +386,11 @@ static int32_t pack_of(const ffa_attention_spec *spec, const struct cost_table *
                : 0;
 }
 
-/* What follows from a checked spec alone. */
-static void kernels_init(struct ffa_kernels *kernels, ffa_context *context,
-                         const ffa_attention_spec *spec)
+/* What follows from a checked spec and a device alone. */
+static void kernels_init(struct ffa_kernels *kernels, const ffa_attention_spec *spec,
+                         const struct choose_device *device)
 {
-    const struct device_facts none = { .name = "" };
-
-    kernels->context = context;
-    kernels->device = choose_device_of(context->gpu ? gpu_device_facts(context->gpu) : &none);
+    kernels->device = *device;
     kernels->dtype = spec->dtype;
     kernels->head_dim = spec->head_dim;
     kernels->head_dim_v = spec->head_dim_v ? spec->head_dim_v : spec->head_dim;
@@ -543,10 +409,61 @@ static void kernels_init(struct ffa_kernels *kernels, ffa_context *context,
     kernels->is_deterministic = has(spec, FFA_SPEC_DETERMINISTIC);
 }
 
+ffa_status kernels_list(struct kernel_list *list, const ffa_attention_spec *spec, const char *arch,
+                        const struct choose_device *device, ffa_error *err)
+{
+    struct ffa_kernels kernels = { .list = list };
+    ffa_status rc;
+
+    list->arch = arch;
+    list->count = 0;
+    FFA_TRY(spec_check(spec, err));
+    kernels_init(&kernels, spec, device);
+    rc = kernels_resolve_gpu(&kernels, spec, err);
+out:
+    return rc;
+}
+
+/* A job that may not compile ends at the first kernel that is missing, or goes without some. All
+ * that are missing are noted, so that one run tells what to warm. Returns how many, of *all. */
+static int32_t note_missing(const struct ffa_kernels *kernels, const ffa_attention_spec *spec,
+                            int32_t *all)
+{
+    struct kernel_list list;
+    int32_t missing = 0;
+
+    if (kernels_list(&list, spec, kernels->context->arch, &kernels->device, NULL) != FFA_OK)
+        list.count = 0;
+    for (int32_t i = 0; i < list.count; i++)
+        missing += context_note_missing(kernels->context, &list.resolved[i], list.arch);
+    *all = list.count;
+    return missing;
+}
+
+static ffa_status kernels_resolve_or_note(struct ffa_kernels *kernels,
+                                          const ffa_attention_spec *spec, ffa_error *err)
+{
+    const uint32_t notes = FFA_OPEN_NEVER_COMPILE | FFA_OPEN_LOG_MISSES;
+    ffa_error why = { FFA_OK, 0, "" };
+    const ffa_status rc = kernels_resolve_gpu(kernels, spec, &why);
+    int32_t all = 0, missing = 0;
+
+    if (kernels->context->opts.flags & notes && (rc == FFA_OK || is_missing(rc)))
+        missing = note_missing(kernels, spec, &all);
+    if (rc == FFA_OK)
+        return rc;
+    if (missing < 2)
+        return error_fail(err, rc, why.native, "%s", why.message);
+    return error_fail(err, rc, why.native, "%.400s; %d of the %d kernels of this spec are missing",
+                      why.message, missing, all);
+}
+
 ffa_status ffa_kernels_create(ffa_kernels **out, ffa_context *context,
                               const ffa_attention_spec *spec_in, ffa_error *err)
 {
+    const struct device_facts none = { .name = "" };
     struct ffa_kernels *kernels = NULL;
+    struct choose_device device;
     ffa_attention_spec spec;
     ffa_status rc;
 
@@ -563,9 +480,11 @@ ffa_status ffa_kernels_create(ffa_kernels **out, ffa_context *context,
         rc = error_nomem(err, "the kernels");
         goto out;
     }
-    kernels_init(kernels, context, &spec);
+    kernels->context = context;
+    device = choose_device_of(context->gpu ? gpu_device_facts(context->gpu) : &none);
+    kernels_init(kernels, &spec, &device);
     if (context->gpu) {
-        FFA_TRY(kernels_resolve_gpu(kernels, &spec, err));
+        FFA_TRY(kernels_resolve_or_note(kernels, &spec, err));
     } else {
         FFA_TRY(spec_check_cpu(&spec, err));
         kernels_resolve_cpu(kernels, &spec);

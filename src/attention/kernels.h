@@ -21,8 +21,18 @@ struct forward_kernel {
 
 enum { FORWARD_KERNELS_MAX = 2 };
 
+/* The kernels of a spec, listed instead of loaded (spec_requests.c). */
+enum { KERNEL_LIST_MAX = 16 };
+struct kernel_list {
+    const char *arch;                          /* that they are for */
+    struct jit_spec asked[KERNEL_LIST_MAX];    /* what the spec says of it */
+    struct jit_spec resolved[KERNEL_LIST_MAX]; /* with all choices made; no two are the same */
+    int32_t count;
+};
+
 struct ffa_kernels {
-    ffa_context *context;        /* not owned */
+    ffa_context *context;        /* not owned; NULL while kernels are listed */
+    struct kernel_list *list;    /* NULL, or kernels are added to it, and none is loaded */
     struct choose_device device; /* zero, but for the default table, on the CPU */
     ffa_dtype dtype;
     int32_t head_dim, head_dim_v;
@@ -71,6 +81,11 @@ struct setting {
 ffa_status kernel_make(struct gpu_kernel **out, struct jit_spec *jit,
                        const struct ffa_kernels *kernels, const char *template_name,
                        const struct setting *settings, ffa_error *err);
+
+/* All kernels that a spec may use on a GPU of this architecture, those of choices included. Opens
+ * nothing. Fails as ffa_kernels_create does for the spec. */
+ffa_status kernels_list(struct kernel_list *list, const ffa_attention_spec *spec, const char *arch,
+                        const struct choose_device *device, ffa_error *err);
 
 /* Key tiles that so many SMs work on together: a cluster works on one. */
 int32_t kernels_backward_at_a_time(const struct ffa_kernels *kernels, int32_t sm_count);

@@ -8,6 +8,7 @@
 #include "attention/arriving.h"
 
 #include "mask/band_mask.h"
+#include "tile/staged.h"
 #include "tile/tile_stages.h"
 
 static ffa_status shape_check(const struct arriving_keys *keys, ffa_error *err)
@@ -26,9 +27,9 @@ static ffa_status shape_check(const struct arriving_keys *keys, ffa_error *err)
 
 static ffa_status kernels_check(const ffa_kernels *kernels, bool is_backward, ffa_error *err)
 {
-    if (kernels->is_staged || kernels->is_split)
-        return error_fail(err, FFA_INVALID, 0, "arriving keys: the kernels were made with %s",
-                          kernels->is_staged ? "FFA_SPEC_STAGED" : "FFA_SPEC_SPLIT");
+    if (kernels->is_split)
+        return error_fail(err, FFA_INVALID, 0,
+                          "arriving keys: the kernels were made with FFA_SPEC_SPLIT");
     if (is_backward && !kernels->has_backward)
         return error_fail(err, FFA_INVALID, 0,
                           "arriving keys: the kernels were made without FFA_SPEC_BACKWARD");
@@ -116,5 +117,102 @@ out:
     ffa_plan_destroy(plan);
     band_mask_finish(&mask);
     mem_free(first);
+    return rc;
+}
+
+/* ---- rounds ---- */
+
+/* The forward tiles of all rounds: query tiles are the same in each. */
+static ffa_status build_rounds(ffa_plan **plans, const ffa_kernels *kernels,
+                               const struct arriving_keys *rounds, int32_t count, ffa_error *err)
+{
+    const ffa_plan_opts plan_opts = FFA_PLAN_OPTS_INIT;
+    const struct tile_options tiles = plan_tile_options(&kernels->forward[0], &plan_opts);
+    const struct staged_options opts = { .list_count = rounds[0].list_count, .forward = &tiles };
+    struct staged_plan *built = mem_array((size_t)count, sizeof *built);
+    struct stage_cells *cells = mem_array((size_t)count, sizeof *cells);
+    struct tile_stages *stages = mem_array((size_t)count, sizeof *stages);
+    ffa_status rc = FFA_OK;
+
+    if (!built || !cells || !stages) {
+        rc = error_nomem(err, "the rounds of a plan");
+        goto out;
+    }
+    for (int32_t r = 0; r < count; r++) {
+        FFA_TRY(stages_make(&stages[r], NULL, &rounds[r], err));
+        cells[r] = (struct stage_cells){ .shape = rounds[r].shape,
+                                         .lists = rounds[r].lists,
+                                         .arriving = &stages[r] };
+    }
+    FFA_TRY(staged_build(built, cells, count, &opts, err));
+    for (int32_t r = 0; r < count; r++) {
+        plans[r]->choice.cuts = tiles.cuts;
+        plans[r]->forward = built[r].forward;
+        note_stages(plans[r], &stages[r]);
+    }
+out:
+    mem_free(built);
+    mem_free(cells);
+    mem_free(stages);
+    return rc;
+}
+
+static ffa_status begin_round(ffa_plan **out, const ffa_kernels *kernels,
+                              const struct arriving_keys *keys, ffa_error *err)
+{
+    ffa_mask mask = { 0 };
+    ffa_status rc;
+
+    FFA_TRY(shape_check(keys, err));
+    FFA_TRY(band_mask_init(&mask, &keys->shape, keys->lists, keys->list_count, err));
+    rc = plan_begin(out, kernels, &mask, err);
+out:
+    band_mask_finish(&mask);
+    return rc;
+}
+
+static ffa_status create_forward(ffa_plan **out, const ffa_kernels *kernels,
+                                 const struct arriving_keys *rounds, int32_t count, ffa_error *err)
+{
+    ffa_status rc;
+
+    FFA_TRY(kernels_check(kernels, false, err));
+    for (int32_t r = 0; r < count; r++)
+        FFA_TRY(begin_round(&out[r], kernels, &rounds[r], err));
+    FFA_TRY(build_rounds(out, kernels, rounds, count, err));
+    for (int32_t r = 0; r < count; r++)
+        FFA_TRY(plan_complete(out[r], kernels, err));
+out:
+    return rc;
+}
+
+ffa_status plan_create_rounds(ffa_plan **out, const ffa_kernels *kernels,
+                              const struct arriving_keys *rounds, int32_t count, bool is_backward,
+                              ffa_error *err)
+{
+    ffa_status rc = FFA_OK;
+
+    for (int32_t r = 0; r < count; r++)
+        out[r] = NULL;
+    if (count > 1 && !kernels->is_staged) {
+        rc =
+            error_fail(err, FFA_INVALID, 0,
+                       "a pass in %d rounds: the kernels were made without FFA_SPEC_STAGED", count);
+        goto out;
+    }
+    if (count > 1 && !is_backward)
+        FFA_TRY(create_forward(out, kernels, rounds, count, err));
+    else
+        for (int32_t r = 0; r < count; r++)
+            FFA_TRY(plan_create_arriving(&out[r], kernels, &rounds[r], is_backward, err));
+    for (int32_t r = 0; r < count; r++) {
+        out[r]->stage = r;
+        out[r]->stage_count = count;
+    }
+out:
+    for (int32_t r = 0; rc != FFA_OK && r < count; r++) {
+        ffa_plan_destroy(out[r]);
+        out[r] = NULL;
+    }
     return rc;
 }

@@ -35,18 +35,29 @@ static struct row_reduce_types own_types(const struct ffa_kernels *kernels)
     return (struct row_reduce_types){ FFA_FP32, kernels->grad_dtype, ROW_REDUCE_SUM };
 }
 
-ffa_status rows_kernels_load(struct ffa_kernels *kernels, ffa_error *err)
+ffa_status row_copy_load(struct ffa_kernels *kernels, ffa_error *err)
 {
     const struct setting plain[] = { { "runs", 0 }, { NULL, 0 } };
     const struct setting runs[] = { { "runs", 1 }, { NULL, 0 } };
-    const struct row_reduce_types types = own_types(kernels);
-    const struct row_reduce_types sum = { FFA_FP32, FFA_FP32, ROW_REDUCE_SUM };
-    const struct row_reduce_types max = { FFA_FP32, FFA_FP32, ROW_REDUCE_MAX };
     struct jit_spec jit;
     ffa_status rc;
 
     FFA_TRY(kernel_make(&kernels->row_copy, &jit, kernels, "row_copy", plain, err));
-    FFA_TRY(kernel_make(&kernels->row_copy_runs, &jit, kernels, "row_copy", runs, err));
+    rc = kernel_make(&kernels->row_copy_runs, &jit, kernels, "row_copy", runs, err);
+out:
+    if (rc != FFA_OK)
+        rows_kernels_unload(kernels);
+    return rc;
+}
+
+ffa_status rows_kernels_load(struct ffa_kernels *kernels, ffa_error *err)
+{
+    const struct row_reduce_types types = own_types(kernels);
+    const struct row_reduce_types sum = { FFA_FP32, FFA_FP32, ROW_REDUCE_SUM };
+    const struct row_reduce_types max = { FFA_FP32, FFA_FP32, ROW_REDUCE_MAX };
+    ffa_status rc;
+
+    FFA_TRY(row_copy_load(kernels, err));
     if (kernels->has_backward) {
         FFA_TRY(row_reduce_load(&kernels->row_reduce, kernels, &types, err));
         FFA_TRY(row_reduce_load(&kernels->totals_sum, kernels, &sum, err));
@@ -176,14 +187,14 @@ static ffa_status copy_rows_check(const struct row_copy_rows *rows, int64_t row_
     ffa_status rc;
 
     FFA_TRY(extent_check("row_copy", row_count, rows->columns, rows->heads, err));
-    if (bytes != 2 && bytes != 4 && bytes != 8)
-        return error_fail(err, FFA_INVALID, 0, "row_copy: element_bytes is %d, not 2, 4 or 8",
+    if (bytes != 1 && bytes != 2 && bytes != 4 && bytes != 8)
+        return error_fail(err, FFA_INVALID, 0, "row_copy: element_bytes is %d, not 1, 2, 4 or 8",
                           bytes);
     if (rows->columns > INT32_MAX / rows->heads / bytes)
         return error_fail(err, FFA_INVALID, 0,
                           "row_copy: columns is %lld: a row of %d heads has over %d bytes",
                           (long long)rows->columns, rows->heads, INT32_MAX);
-    if (!rows->from && (rows->columns != 1 || rows->heads != 1 || bytes != 8))
+    if (!rows->from && !rows->is_fill && (rows->columns != 1 || rows->heads != 1 || bytes != 8))
         return error_fail(err, FFA_INVALID, 0,
                           "row_copy: from is NULL with %lld columns of %d heads of %d bytes: the "
                           "index of a row is one of 8",
@@ -195,7 +206,8 @@ out:
     return rc;
 }
 
-/* The widest vector that all addresses and strides of a copy allow. */
+/* The widest vector that all addresses and strides of a copy allow. What is filled has at most 8
+ * bytes of it at a time. */
 static int32_t copy_vector_bytes(const struct row_copy_tensor *tensor, int64_t row_bytes,
                                  int32_t heads)
 {
@@ -208,18 +220,30 @@ static int32_t copy_vector_bytes(const struct row_copy_tensor *tensor, int64_t r
         used_stride(tensor->to_head_bytes, heads),
         row_bytes,
     };
-    int32_t bytes = 16;
+    int32_t bytes = tensor->is_fill ? 8 : 16;
 
-    while (bytes > 2 && !all_divide(values, sizeof values / sizeof *values, bytes))
+    while (bytes > 1 && !all_divide(values, sizeof values / sizeof *values, bytes))
         bytes /= 2;
     return bytes;
+}
+
+/* An element, as often as 8 bytes have it. */
+static uint64_t repeated(uint64_t fill, int32_t element_bytes)
+{
+    uint64_t all = fill;
+
+    if (element_bytes < 8)
+        all &= ((uint64_t)1 << 8 * element_bytes) - 1;
+    for (int32_t bytes = element_bytes; bytes < 8; bytes *= 2)
+        all |= all << 8 * bytes;
+    return all;
 }
 
 static ffa_status copy_tensor_init(struct row_copy_tensor *out, int64_t *groups,
                                    const struct row_copy_rows *rows, int64_t row_count,
                                    ffa_error *err)
 {
-    const bool is_contiguous = rows->from_head_stride == rows->columns &&
+    const bool is_contiguous = (rows->is_fill || rows->from_head_stride == rows->columns) &&
                                rows->to_head_stride == rows->columns && rows->heads > 1;
     const int32_t heads = is_contiguous ? 1 : rows->heads;
     const int64_t bytes = rows->element_bytes;
@@ -235,30 +259,55 @@ static ffa_status copy_tensor_init(struct row_copy_tensor *out, int64_t *groups,
         .from_head_bytes = rows->from_head_stride * bytes,
         .to_token_bytes = rows->to_token_stride * bytes,
         .to_head_bytes = rows->to_head_stride * bytes,
+        .is_fill = rows->is_fill,
+        .fill = repeated(rows->fill, rows->element_bytes),
     };
-    out->vector_bytes = rows->from ? copy_vector_bytes(out, row_bytes, heads) : (int32_t)bytes;
+    out->vector_bytes =
+        rows->from || rows->is_fill ? copy_vector_bytes(out, row_bytes, heads) : (int32_t)bytes;
     extent.vector_columns = out->vector_bytes;
     rc = items_init(&out->items, groups, &extent, err);
 out:
     return rc;
 }
 
-ffa_status row_copy_enqueue(const struct ffa_kernels *kernels, const struct row_copy_call *call,
-                            ffa_stream stream, ffa_error *err)
+static ffa_status copy_init(struct row_copy_args *args, int64_t *groups,
+                            const struct ffa_kernels *kernels, const struct row_copy_call *call,
+                            ffa_error *err)
 {
-    struct row_copy_args args = { .runs = call->runs,
-                                  .run_count = call->run_count,
-                                  .count = call->count };
-    int64_t groups = 0;
     ffa_status rc;
 
+    *groups = 0;
+    *args = (struct row_copy_args){ .runs = call->runs,
+                                    .run_count = call->run_count,
+                                    .count = call->count };
     if (!kernels->row_copy)
         return error_fail(err, FFA_UNSUPPORTED, 0, "row_copy: the kernels were not loaded");
     FFA_TRY(count_check("row_copy", "count", call->count, 0, ROW_COPY_TENSORS_MAX, err));
     FFA_TRY(count_check("row_copy", "run_count", call->run_count,
                         call->runs && call->rows > 0 ? 1 : 0, call->runs ? INT32_MAX : 0, err));
     for (int32_t i = 0; i < call->count; i++)
-        FFA_TRY(copy_tensor_init(&args.tensors[i], &groups, &call->tensors[i], call->rows, err));
+        FFA_TRY(copy_tensor_init(&args->tensors[i], groups, &call->tensors[i], call->rows, err));
+out:
+    return rc;
+}
+
+ffa_status row_copy_check(const struct ffa_kernels *kernels, const struct row_copy_call *call,
+                          ffa_error *err)
+{
+    struct row_copy_args args;
+    int64_t groups;
+
+    return copy_init(&args, &groups, kernels, call, err);
+}
+
+ffa_status row_copy_enqueue(const struct ffa_kernels *kernels, const struct row_copy_call *call,
+                            ffa_stream stream, ffa_error *err)
+{
+    struct row_copy_args args;
+    int64_t groups;
+    ffa_status rc;
+
+    FFA_TRY(copy_init(&args, &groups, kernels, call, err));
     rc = launch(call->runs ? kernels->row_copy_runs : kernels->row_copy, kernels, groups,
                 ROW_COPY_BLOCKS, &args, stream, err);
 out:
@@ -356,31 +405,60 @@ out:
     return rc;
 }
 
-ffa_status row_reduce_enqueue(const struct ffa_kernels *kernels, const struct row_reduce_call *call,
-                              ffa_stream stream, ffa_error *err)
+/* What the kernel of a call was compiled for. */
+static struct row_reduce_types types_of(const struct ffa_kernels *kernels,
+                                        const struct row_reduce_call *call)
 {
-    const struct gpu_kernel *kernel = call->kernel ? call->kernel : kernels->row_reduce;
-    const struct row_reduce_types types = call->kernel ? call->types : own_types(kernels);
-    struct row_reduce_args args = {
+    return call->kernel ? call->types : own_types(kernels);
+}
+
+static ffa_status reduce_init(struct row_reduce_args *args, int64_t *groups,
+                              const struct ffa_kernels *kernels, const struct row_reduce_call *call,
+                              ffa_error *err)
+{
+    const struct row_reduce_types types = types_of(kernels, call);
+    ffa_status rc;
+
+    *groups = 0;
+    *args = (struct row_reduce_args){
         .lse = call->lse,
         .segments = call->segments,
         .sources = (const long long *)call->sources,
         .segment_count = call->segment_count,
         .count = call->count,
     };
-    int64_t groups = 0;
-    ffa_status rc;
-
-    if (!kernel)
+    if (!call->kernel && !kernels->row_reduce)
         return error_fail(err, FFA_UNSUPPORTED, 0, "row_reduce: the kernel was not loaded");
     FFA_TRY(reduce_call_check(call, &types, err));
     if (call->segments && call->segment_count == 0)
         return FFA_OK;
     for (int32_t i = 0; i < call->count; i++)
-        FFA_TRY(reduce_tensor_init(&args.tensors[i], &groups, &call->tensors[i], &types, call->rows,
+        FFA_TRY(reduce_tensor_init(&args->tensors[i], groups, &call->tensors[i], &types, call->rows,
                                    err));
-    rc = launch(kernel, kernels, groups, row_reduce_blocks((int)types.input, (int)types.op), &args,
-                stream, err);
+out:
+    return rc;
+}
+
+ffa_status row_reduce_check(const struct ffa_kernels *kernels, const struct row_reduce_call *call,
+                            ffa_error *err)
+{
+    struct row_reduce_args args;
+    int64_t groups;
+
+    return reduce_init(&args, &groups, kernels, call, err);
+}
+
+ffa_status row_reduce_enqueue(const struct ffa_kernels *kernels, const struct row_reduce_call *call,
+                              ffa_stream stream, ffa_error *err)
+{
+    const struct row_reduce_types types = types_of(kernels, call);
+    struct row_reduce_args args;
+    int64_t groups;
+    ffa_status rc;
+
+    FFA_TRY(reduce_init(&args, &groups, kernels, call, err));
+    rc = launch(call->kernel ? call->kernel : kernels->row_reduce, kernels, groups,
+                row_reduce_blocks((int)types.input, (int)types.op), &args, stream, err);
 out:
     return rc;
 }

@@ -12,6 +12,9 @@
 #include "row_copy.args.h"
 #include "row_reduce.args.h"
 
+/* Loads row_copy, with a table of runs and without; nothing else. On failure nothing stays loaded.
+ * May compile. */
+ffa_status row_copy_load(struct ffa_kernels *kernels, ffa_error *err);
 /* Loads row_copy; of kernels with a backward pass, row_reduce of fp32 sums to the gradients' dtype
  * and to fp32; of kernels with max_logits, row_reduce of fp32 maxima. On failure nothing stays
  * loaded. May compile. */
@@ -23,13 +26,17 @@ void rows_kernels_unload(struct ffa_kernels *kernels);
 /* Rows of [heads][columns] elements; strides count elements. `from` may have strides of 0; `to` is
  * written once, so its rows and heads must not overlap. `from` and `to` must not overlap. */
 struct row_copy_rows {
-    const void *from; /* NULL: the index of each row of `from`, as int64; heads and columns 1 */
+    /* NULL: `fill` where is_fill, else the index of each row of `from`, as int64; heads and columns
+     * are 1 then. */
+    const void *from;
     void *to;
     int64_t from_token_stride, from_head_stride;
     int64_t to_token_stride, to_head_stride;
     int64_t columns;
     int32_t heads;
-    int32_t element_bytes; /* 2, 4 or 8 */
+    int32_t element_bytes; /* 1, 2, 4 or 8 */
+    bool is_fill;          /* every element is the low element_bytes of `fill` */
+    uint64_t fill;
 };
 
 struct row_copy_call {
@@ -44,8 +51,14 @@ struct row_copy_call {
  * their rows: what `rows` of a call with this table is. */
 int64_t row_runs_finish(struct row_run *runs, int32_t run_count);
 
+/* That row_copy_enqueue will find nothing wrong with the call; nothing is enqueued. */
+ffa_status row_copy_check(const struct ffa_kernels *kernels, const struct row_copy_call *call,
+                          ffa_error *err);
 ffa_status row_copy_enqueue(const struct ffa_kernels *kernels, const struct row_copy_call *call,
                             ffa_stream stream, ffa_error *err);
+/* Fails where row_copy_enqueue would refuse the call. */
+ffa_status row_copy_check(const struct ffa_kernels *kernels, const struct row_copy_call *call,
+                          ffa_error *err);
 
 /* ---- reductions ---- */
 
@@ -92,9 +105,15 @@ struct row_reduce_call {
     const int64_t *sources;             /* device memory */
 };
 
+/* That row_reduce_enqueue will find nothing wrong with the call; nothing is enqueued. */
+ffa_status row_reduce_check(const struct ffa_kernels *kernels, const struct row_reduce_call *call,
+                            ffa_error *err);
 /* To each row of a segment its sources are added in their order, in fp32: every run gives the same
  * bits. */
 ffa_status row_reduce_enqueue(const struct ffa_kernels *kernels, const struct row_reduce_call *call,
                               ffa_stream stream, ffa_error *err);
+/* Fails where row_reduce_enqueue would refuse the call. */
+ffa_status row_reduce_check(const struct ffa_kernels *kernels, const struct row_reduce_call *call,
+                            ffa_error *err);
 
 #endif

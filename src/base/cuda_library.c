@@ -25,11 +25,19 @@ static bool try_open(const struct cuda_library *wanted, const char *name, int fl
     return false;
 }
 
+/* A stem with its ending is all of the name: such libraries have no version for each CUDA. */
+static bool is_whole(const struct cuda_library *wanted)
+{
+    return strstr(wanted->stem, ".so") != NULL;
+}
+
 static bool try_sonames(const struct cuda_library *wanted, int flags, struct text *tried)
 {
     static const char *const endings[] = { ".so.13", ".so.12", ".so" };
     char name[64];
 
+    if (is_whole(wanted))
+        return try_open(wanted, wanted->stem, flags, tried);
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
         text_copy(name, "%s%s", wanted->stem, endings[i]);
         if (try_open(wanted, name, flags, tried))
@@ -56,6 +64,8 @@ static bool try_toolkits(const struct cuda_library *wanted, struct text *tried)
     static const char *const folders[] = { FFA_CUDA_BUILD_DIR, "/usr/local/cuda/lib64" };
     char pattern[512];
 
+    if (is_whole(wanted)) /* no part of the toolkit */
+        return false;
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
         text_copy(pattern, "%s/%s.so.1[23]", folders[i], wanted->stem);
         if (folders[i][0] == '/' && try_pattern(wanted, pattern, tried))
@@ -71,6 +81,12 @@ static bool try_wheels(const struct cuda_library *wanted, struct text *tried)
     char pattern[512];
 
     for (size_t i = 0; i < sizeof pythons / sizeof *pythons; i++) {
+        if (is_whole(wanted)) {
+            text_copy(pattern, "%s/%s/lib/%s", pythons[i], wanted->wheel_12, wanted->stem);
+            if (try_pattern(wanted, pattern, tried))
+                return true;
+            continue;
+        }
         text_copy(pattern, "%s/cu13/lib/%s.so.13", pythons[i], wanted->stem);
         if (try_pattern(wanted, pattern, tried))
             return true;

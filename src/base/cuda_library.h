@@ -10,8 +10,9 @@
 
 /* A library that is wanted, and who decides whether one that was found will do. */
 struct cuda_library {
-    const char *stem;      /* of its file: "libnvrtc" */
-    const char *wheel_12;  /* its folder in NVIDIA's Python wheels for CUDA 12: "cuda_nvrtc" */
+    const char *stem; /* of its file: "libnvrtc"; with its ending, the file alone: "libnccl.so.2" */
+    const char *wheel_12;  /* its folder in NVIDIA's Python wheels for CUDA 12: "cuda_nvrtc"; of a
+                            * file alone, in those of any CUDA */
     enum fault_kind fault; /* of opening it */
     /* Take `library`, which was opened by `name`. If false, `tried` received the reason ("; ..."),
      * and the search goes on. */

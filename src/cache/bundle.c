@@ -223,6 +223,32 @@ static ffa_status need_bundle(const struct store *store, ffa_error *err)
     return error_fail(err, FFA_INVALID, 0, "'%s' is a store, not a bundle", store->called);
 }
 
+/* A value of meta into a fixed array; "" where there is none. */
+static ffa_status read_meta_into(struct store *store, const char *name, char *out, size_t bytes,
+                                 ffa_error *err)
+{
+    char *value = NULL;
+    const ffa_status rc = read_meta(store, name, &value, err);
+
+    text_format(out, bytes, "%s", value ? value : "");
+    mem_free(value);
+    return rc;
+}
+
+/* How many kernels are of this library's template texts. */
+static ffa_status count_fitting(struct store *store, int64_t *out, ffa_error *err)
+{
+    struct walk walk = { 0 };
+    ffa_status rc;
+
+    *out = 0;
+    for (rc = walk_open(&walk, store, &(ffa_bundle_filter){ 0 }, false, err);
+         rc == FFA_OK && walk.is_row; rc = walk_next(&walk, err))
+        *out += jit_record_is_ours(walk.row.record);
+    walk_close(&walk);
+    return rc;
+}
+
 static ffa_status read_info(struct store *store, ffa_bundle_info *info, ffa_error *err)
 {
     int64_t pages, page_bytes, schema;
@@ -246,6 +272,11 @@ static ffa_status read_info(struct store *store, ffa_bundle_info *info, ffa_erro
         FFA_TRY(store_number(store, numbers[i].sql, numbers[i].out, err));
     info->file_bytes = pages * page_bytes;
     info->schema = (int32_t)schema;
+    FFA_TRY(count_fitting(store, &info->fitting, err));
+    FFA_TRY(read_meta_into(store, "library_version", info->library_version,
+                           sizeof info->library_version, err));
+    FFA_TRY(read_meta_into(store, "templates_digest", info->templates_digest,
+                           sizeof info->templates_digest, err));
     rc = read_manifest(store, &manifest, info->digest, err);
 out:
     mem_free(manifest);
@@ -275,7 +306,7 @@ static ffa_status fill(struct store *bundle, struct store *from, const ffa_bundl
 {
     struct text manifest = { 0 };
     struct walk walk = { 0 };
-    char sql[96];
+    char sql[96], templates[33];
     ffa_status rc;
 
     text_add(&manifest, "%s", manifest_head);
@@ -294,6 +325,7 @@ static ffa_status fill(struct store *bundle, struct store *from, const ffa_bundl
             info->created_s = row->created_s;
         FFA_TRY(store_row_put(bundle, row, NULL, err));
         info->kernels++;
+        info->fitting += jit_record_is_ours(row->record);
     }
     if (rc == FFA_OK && manifest.failed)
         rc = error_nomem(err, "a manifest");
@@ -306,6 +338,11 @@ static ffa_status fill(struct store *bundle, struct store *from, const ffa_bundl
     FFA_TRY(write_meta(bundle, "manifest_sha256", info->digest, err));
     text_copy(sql, "%lld", (long long)info->created_s);
     FFA_TRY(write_meta(bundle, "created_s", sql, err));
+    FFA_TRY(write_meta(bundle, "library_version", ffa_version(), err));
+    if (info->fitting == info->kernels) {
+        ffa_templates_digest(templates);
+        FFA_TRY(write_meta(bundle, "templates_digest", templates, err));
+    }
     text_copy(sql, "PRAGMA application_id = %d; COMMIT", STORE_BUNDLE_APPLICATION);
     rc = store_run(bundle, sql, "commit", err);
 out:

@@ -22,6 +22,27 @@ int cli_word(const char *text, const char *const *words)
     return -1;
 }
 
+int cli_heads(const char *text, int32_t *heads_q, int32_t *heads_kv)
+{
+    const char *at = text;
+    int count = 0;
+
+    while (count < 2) {
+        char *end;
+        const long value = strtol(at, &end, 10);
+
+        if (end == at || value < INT32_MIN || value > INT32_MAX)
+            return 0;
+        *heads_kv = (int32_t)value;
+        if (count++ == 0)
+            *heads_q = (int32_t)value;
+        if (*end != ':')
+            return *end ? 0 : count;
+        at = end + 1;
+    }
+    return 0;
+}
+
 /* The command's own rows, then those every command has. */
 static void table_fill(struct cli_table *table, struct cli *cli, const struct cli_option *options,
                        int count, bool *wants_help)

@@ -144,6 +144,9 @@ int cli_parse(struct cli *cli, const struct cli_option *options, int option_coun
 void cli_describe(const struct cli_command *command, struct cli_table *out);
 /* The index of `text` in a NULL-terminated list of words, or -1. */
 int cli_word(const char *text, const char *const *words);
+/* "64:8", query and kv heads, or "8", as many of both: how many numbers there are; 0: the text is
+ * neither. Numbers are not checked, but for those that do not fit, which are no numbers. */
+int cli_heads(const char *text, int32_t *heads_q, int32_t *heads_kv);
 
 /* ---- results and errors (cli_report.c) ---- */
 
@@ -213,7 +216,8 @@ struct cli_shard {
     int64_t local;        /* processes on this node, as far as the launcher says; at least 1 */
     char from[64];        /* "--shard", "SLURM_PROCID, SLURM_NTASKS", ...; empty: not sharded */
 };
-/* `text` is "I/N" or NULL: then the launcher's variables. CLI_PARSE_GO, or the exit status. */
+/* `text` is "I/N"; "auto": by the launcher's variables; or NULL: all. Says on stderr what the
+ * variables led to. CLI_PARSE_GO, or the exit status. */
 int cli_find_shard(const struct cli *cli, const char *text, struct cli_shard *out);
 
 /* A variable of the environment: a rendezvous_variable. */
@@ -221,6 +225,8 @@ const char *cli_variable(void *user, const char *name);
 /* The folder of the rendezvous of a launch: `folder` of --rendezvous, or else FFA_RENDEZVOUS, or
  * NULL. */
 const char *cli_find_rendezvous(const char *folder);
+/* The file of NCCL: that of --nccl, or else FFA_NCCL, or NULL. */
+const char *cli_find_nccl(const char *file);
 
 /* Whether stderr can be drawn on, and in colour (TERM, NO_COLOR). */
 void cli_find_terminal(bool *can_draw, bool *has_colour);

@@ -6,7 +6,7 @@
  * store beside the destination and exports that as a bundle; nothing is written where two inputs
  * disagree about a kernel. Damage and conflicts end with exit status CLI_STORE.
  */
-#include "cli/cli.h"
+#include "cli/bundle_fit.h"
 #include "cli/entries.h"
 #include "cli/file.h"
 #include "cli/interrupt.h"
@@ -44,6 +44,7 @@ static void add_info(json_t *object, const ffa_bundle_info *info)
     cli_set_int(object, "blob_bytes", info->blob_bytes);
     cli_set_int(object, "file_bytes", info->file_bytes);
     cli_set_text(object, "created", when);
+    bundle_set_fit(object, info);
 }
 
 static void print_info(const ffa_bundle_info *info)
@@ -56,6 +57,7 @@ static void print_info(const ffa_bundle_info *info)
                  info->digest, info->schema, info->kernels, info->blobs);
     (void)printf("blob bytes  %" PRId64 "\nfile bytes  %" PRId64 "\ncreated     %s\n",
                  info->blob_bytes, info->file_bytes, when);
+    bundle_print_fit(info);
 }
 
 /* ---- export ---- */
@@ -202,15 +204,36 @@ static int print_imported(const struct cli *cli, const ffa_bundle_report *sum, j
     return cli_print_json(cli, object, status);
 }
 
+/* A store that grows by kernels that nothing here finds is of no use to anybody. */
+static int refuse_others(const struct cli *cli)
+{
+    bool is_fitting = true;
+
+    for (int i = 0; i < cli->argc; i++) {
+        ffa_cache *from = NULL;
+
+        if (entries_open_file(&from, cli->argv[i], NULL) == FFA_OK)
+            is_fitting = bundle_check_fit_of(cli, cli->argv[i], from) && is_fitting;
+        ffa_cache_close(from);
+    }
+    return is_fitting
+               ? CLI_PARSE_GO
+               : cli_fail_text(cli, FFA_CACHE,
+                               "nothing was imported; --any-version imports it all the same");
+}
+
 int cmd_bundle_import(struct cli *cli)
 {
     ffa_bundle_filter filter = FFA_BUNDLE_FILTER_INIT;
     ffa_bundle_report sum = FFA_BUNDLE_REPORT_INIT;
     ffa_error err = { FFA_OK, 0, "" };
     ffa_cache *cache = NULL;
+    bool any_version = false;
     json_t *bundles;
     const struct cli_option rows[] = {
         { "digest", CLI_TEXT, &filter.digest, "SHA256", "the digest that BUNDLE must have", 0, 0 },
+        { "any-version", CLI_FLAG, &any_version, NULL,
+          "also a bundle for another version of libffa", 0, 0 },
         FILTER_OPTIONS(filter),
         STORE_OPTION(cli),
         CLI_NETWORK_OPTION(cli),
@@ -223,6 +246,8 @@ int cmd_bundle_import(struct cli *cli)
     if (status == CLI_PARSE_GO && filter.digest && cli->argc > 1)
         status =
             cli_fail_text(cli, FFA_INVALID, "--digest is of one bundle, %d are given", cli->argc);
+    if (status == CLI_PARSE_GO && !any_version)
+        status = refuse_others(cli);
     if (status == CLI_PARSE_GO)
         status = entries_open_store(cli, &cache, FFA_CACHE_CREATE);
     if (status != CLI_PARSE_GO)
@@ -501,20 +526,22 @@ static bool is_the_digest(const struct cli *cli, const char *digest, const char 
 }
 
 static int print_verdict(const struct cli *cli, const ffa_bundle_verdict *verdict,
-                         const char *digest, bool is_right, json_t *bad)
+                         const ffa_bundle_info *info, bool is_digest_right, bool fits, json_t *bad)
 {
-    int status = verdict->bad || verdict->missing || !is_right ? CLI_STORE : CLI_DONE;
+    int status =
+        verdict->bad || verdict->missing || !is_digest_right || !fits ? CLI_STORE : CLI_DONE;
     json_t *object;
 
     if (!cli->json) {
         (void)printf("digest   %s\nchecked  %" PRId64 "\nbad      %" PRId64 "\nmissing  %" PRId64
-                     "\n",
-                     digest, verdict->checked, verdict->bad, verdict->missing);
+                     "\nfitting  %" PRId64 "\n",
+                     info->digest, verdict->checked, verdict->bad, verdict->missing, info->fitting);
         return status;
     }
     object = json_object();
-    cli_set_text(object, "digest", digest);
-    (void)json_object_set_new(object, "digest_as_expected", json_boolean(is_right));
+    cli_set_text(object, "digest", info->digest);
+    bundle_set_fit(object, info);
+    (void)json_object_set_new(object, "digest_as_expected", json_boolean(is_digest_right));
     cli_set_int(object, "checked", verdict->checked);
     cli_set_int(object, "bad", verdict->bad);
     cli_set_int(object, "missing", verdict->missing);
@@ -528,10 +555,13 @@ int cmd_bundle_verify(struct cli *cli)
     ffa_bundle_verdict verdict = FFA_BUNDLE_VERDICT_INIT;
     ffa_error err = { FFA_OK, 0, "" };
     const char *wanted = NULL;
+    bool any_version = false, is_right, fits;
     ffa_cache *bundle = NULL;
     json_t *bad;
     const struct cli_option rows[] = {
         { "digest", CLI_TEXT, &wanted, "SHA256", "the digest it must have", 0, 0 },
+        { "any-version", CLI_FLAG, &any_version, NULL,
+          "a bundle for another version of libffa is right, too", 0, 0 },
     };
     int status = cli_parse(cli, rows, CLI_COUNT(rows), 1, 1);
 
@@ -543,11 +573,13 @@ int cmd_bundle_verify(struct cli *cli)
     bad = json_array();
     if (entries_open_file(&bundle, cli->argv[0], &err) != FFA_OK ||
         ffa_bundle_verify(bundle, &verdict, entries_visit_bad, bad, &err) != FFA_OK ||
-        ffa_bundle_info_get(bundle, &info, &err) != FFA_OK)
+        ffa_bundle_info_get(bundle, &info, &err) != FFA_OK) {
         status = cli_fail(cli, &err);
-    else
-        status =
-            print_verdict(cli, &verdict, info.digest, is_the_digest(cli, info.digest, wanted), bad);
+    } else {
+        is_right = is_the_digest(cli, info.digest, wanted);
+        fits = bundle_check_fit(cli, cli->argv[0], &info) || any_version;
+        status = print_verdict(cli, &verdict, &info, is_right, fits, bad);
+    }
     json_decref(bad);
     ffa_cache_close(bundle);
     return status;

@@ -292,40 +292,37 @@ int cmd_cache_verify(struct cli *cli)
     return status;
 }
 
-int cmd_cache_rm(struct cli *cli)
+/* Those whose keys start with `prefix`; NULL: all. */
+static int remove_entries(struct cli *cli, const char *prefix)
 {
     ffa_error err = { FFA_OK, 0, "" };
     ffa_cache *cache = NULL;
     int64_t removed = 0;
-    int status = cli_parse(cli, NULL, 0, 1, 1);
+    ffa_status rc = FFA_OK;
+    int status = entries_open_store(cli, &cache, 0);
 
-    if (status == CLI_PARSE_GO)
-        status = entries_open_store(cli, &cache, 0);
     if (status != CLI_PARSE_GO)
         return status;
-    if (!cache)
-        return cli_fail_text(cli, FFA_NOT_FOUND, "no entry's key starts with '%s'", cli->argv[0]);
-    status = ffa_cache_remove(cache, cli->argv[0], &removed, &err) == FFA_OK
-                 ? entries_print_removed(cli, removed)
-                 : cli_fail(cli, &err);
+    if (!cache && prefix)
+        return cli_fail_text(cli, FFA_NOT_FOUND, "no entry's key starts with '%s'", prefix);
+    if (cache)
+        rc = prefix ? ffa_cache_remove(cache, prefix, &removed, &err)
+                    : ffa_cache_clear(cache, &removed, &err);
+    status = rc == FFA_OK ? entries_print_removed(cli, removed) : cli_fail(cli, &err);
     ffa_cache_close(cache);
     return status;
 }
 
+int cmd_cache_rm(struct cli *cli)
+{
+    const int status = cli_parse(cli, NULL, 0, 1, 1);
+
+    return status == CLI_PARSE_GO ? remove_entries(cli, cli->argv[0]) : status;
+}
+
 int cmd_cache_clear(struct cli *cli)
 {
-    ffa_error err = { FFA_OK, 0, "" };
-    ffa_cache *cache = NULL;
-    int64_t removed = 0;
-    int status = cli_parse(cli, NULL, 0, 0, 0);
+    const int status = cli_parse(cli, NULL, 0, 0, 0);
 
-    if (status == CLI_PARSE_GO)
-        status = entries_open_store(cli, &cache, 0);
-    if (status != CLI_PARSE_GO)
-        return status;
-    status = cache && ffa_cache_clear(cache, &removed, &err) != FFA_OK
-                 ? cli_fail(cli, &err)
-                 : entries_print_removed(cli, removed);
-    ffa_cache_close(cache);
-    return status;
+    return status == CLI_PARSE_GO ? remove_entries(cli, NULL) : status;
 }

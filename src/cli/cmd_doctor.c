@@ -7,6 +7,7 @@
  * opened is a finding, not a failure; the exit status tells only of a bad store or bundle. NCCL is
  * looked for by its soname alone, because nothing in this version uses it yet.
  */
+#include "cli/bundle_fit.h"
 #include "cli/cli.h"
 #include "cli/entries.h"
 #include "cli/file.h"
@@ -253,6 +254,7 @@ static json_t *bundles_array(const struct findings *found)
         cli_set_text(object, "state", bundle_state(bundle));
         cli_set_text(object, "digest", bundle->info.digest);
         cli_set_int(object, "kernels", bundle->info.kernels);
+        bundle_set_fit(object, &bundle->info);
         (void)json_array_append_new(array, object);
     }
     return array;
@@ -341,7 +343,11 @@ static void print_findings(const struct findings *found)
         if (bundle->problem.status == FFA_OK)
             cli_line(stdout, "           %s: %" PRId64 " kernels, digest %s, all checked",
                      bundle_state(bundle), bundle->info.kernels, bundle->info.digest);
-        else
+        if (bundle->problem.status == FFA_OK && bundle->info.fitting < bundle->info.kernels)
+            cli_line(stdout,
+                     "           %" PRId64 " of them for this version: see 'ffa bundle verify'",
+                     bundle->info.fitting);
+        if (bundle->problem.status != FFA_OK)
             cli_line(stdout, "           %s", bundle_state(bundle));
     }
 }

@@ -2,53 +2,17 @@
  *
  * ffa cache gc: remove the entries unused for longest, by age, by size or both.
  *
- * The store decides what goes; this file reads sizes and ages with their units and prints the
- * result. --dry-run lists the entries that would go.
+ * The store decides what goes; this file reads sizes and ages and prints the result. --dry-run
+ * lists the entries that would go.
  */
+#include "cli/amount.h"
 #include "cli/cli.h"
 #include "cli/entries.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-struct unit {
-    char letter;
-    int64_t factor;
-};
-
-static const struct unit sizes[] = {
-    { 'B', 1 }, { 'K', 1 << 10 }, { 'M', 1 << 20 }, { 'G', 1 << 30 }, { 'T', INT64_C(1) << 40 },
-};
-static const struct unit ages[] = {
-    { 's', 1 }, { 'm', 60 }, { 'h', 3600 }, { 'd', 86400 }, { 'w', 604800 },
-};
-
-/* Read a number and the letter of one of `units`; without a letter it is the first. *out receives
- * the amount in the first unit. */
-static bool read_amount(const char *text, const struct unit *units, int count, int64_t *out)
-{
-    char *end = NULL;
-    long long number;
-    int unit = 0;
-
-    errno = 0;
-    number = strtoll(text, &end, 10);
-    if (end == text || errno == ERANGE || number < 1)
-        return false;
-    if (*end) {
-        while (unit < count && units[unit].letter != *end)
-            unit++;
-        if (unit == count || end[1])
-            return false;
-    }
-    if (number > INT64_MAX / units[unit].factor)
-        return false;
-    *out = number * units[unit].factor;
-    return true;
-}
 
 static int print_report(const struct cli *cli, const ffa_cache_gc_report *report, json_t *entries)
 {
@@ -109,10 +73,10 @@ int cmd_cache_gc(struct cli *cli)
     if (!size && !age)
         return cli_fail_text(cli, FFA_INVALID,
                              "say what may go: --max-size 1G, --older-than 30d or both");
-    if (size && !read_amount(size, sizes, CLI_COUNT(sizes), &opts.bytes_max))
+    if (size && !amount_read_size(size, &opts.bytes_max))
         return cli_fail_text(cli, FFA_INVALID,
                              "--max-size is '%s', not a size such as 500000, 512M or 1G", size);
-    if (age && !read_amount(age, ages, CLI_COUNT(ages), &opts.unused_s))
+    if (age && !amount_read_age(age, &opts.unused_s))
         return cli_fail_text(cli, FFA_INVALID,
                              "--older-than is '%s', not an age such as 12h, 30d or 4w", age);
     opts.flags = is_dry ? (uint32_t)FFA_CACHE_GC_DRY_RUN : 0;

@@ -4,6 +4,8 @@
  * as text, JSON or a picture. The slowest rank is shown unless one is named: it decides when a pass
  * is done. All times are modelled.
  */
+#include "cli/amount.h"
+#include "cli/calibration_file.h"
 #include "cli/cli.h"
 #include "cli/file.h"
 #include "cli/fits.h"
@@ -23,7 +25,7 @@ static const char *const key_modes[] = { "with-queries", "replicated", "dispatch
 static const char *const move_modes[] = { "keys", "queries", "auto", NULL };
 
 struct plan_options {
-    const char *mask, *svg, *heads, *algorithm, *keys, *moves;
+    const char *mask, *svg, *heads, *algorithm, *keys, *moves, *memory, *calibration;
     int64_t ranks, width, rank, chunk, stages, buffers, head_dim, head_dim_v;
 };
 
@@ -55,24 +57,19 @@ static int read_word(const struct cli *cli, const char *name, const char *text,
     return cli_fail_text(cli, FFA_INVALID, "--%s is '%s', not one of %s", name, text, all);
 }
 
-/* "64:8", or "8": as many kv heads. */
 static int read_heads(const struct cli *cli, const char *text, ffa_parallel_model *model)
 {
-    char *end;
-    long q, kv;
+    int32_t q, kv;
 
     if (!text)
         return CLI_PARSE_GO;
-    q = kv = strtol(text, &end, 10);
-    if (*end == ':')
-        kv = strtol(end + 1, &end, 10);
-    if (*end || q < 1 || q > HEADS_MAX || kv < 1 || kv > q || q % kv != 0)
+    if (!cli_heads(text, &q, &kv) || q < 1 || q > HEADS_MAX || kv < 1 || kv > q || q % kv != 0)
         return cli_fail_text(cli, FFA_INVALID,
                              "--heads is '%s', not HQ:HK in [1, %d], such as 64:8 (query heads, a "
                              "multiple of the kv heads)",
                              text, HEADS_MAX);
-    model->heads_q = (int32_t)q;
-    model->heads_kv = (int32_t)kv;
+    model->heads_q = q;
+    model->heads_kv = kv;
     return CLI_PARSE_GO;
 }
 
@@ -108,7 +105,28 @@ static int read_options(const struct cli *cli, const struct plan_options *option
     plan->head_dim_v = (int32_t)options->head_dim_v;
     plan->forward_stages = plan->backward_stages = (int32_t)options->stages;
     plan->buffers = (int32_t)options->buffers;
+    if (status == CLI_PARSE_GO && options->memory &&
+        !amount_read_size(options->memory, &plan->memory_bytes))
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--memory is '%s', not a size such as 500000, 512M or 4G",
+                             options->memory);
     return status;
+}
+
+static int read_calibration(const struct cli *cli, const struct plan_options *options,
+                            const ffa_mask *mask, ffa_parallel_plan_opts *plan)
+{
+    struct calibration calibration = { .links = NULL };
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_status rc = FFA_OK;
+
+    if (options->calibration)
+        rc = calibration_read(&calibration, options->calibration, &err);
+    if (rc == FFA_OK)
+        rc = calibration_apply(&calibration, &plan->model, plan->head_dim_v,
+                               ffa_mask_seqlen_k(mask), options->ranks, options->chunk, &err);
+    calibration_finish(&calibration);
+    return rc == FFA_OK ? CLI_PARSE_GO : cli_fail(cli, &err);
 }
 
 /* ---- the work ---- */
@@ -227,6 +245,21 @@ static json_t *rank_object(const struct shown *s, int32_t r)
     return object;
 }
 
+/* Of the rank's passes over GPUs. */
+static json_t *memory_object(const ffa_parallel_plan_info *info)
+{
+    json_t *object = json_object();
+
+    cli_set_int(object, "rounds", info->rounds);
+    cli_set_int(object, "key_bytes", info->key_bytes);
+    cli_set_int(object, "sum_bytes", info->sum_bytes);
+    cli_set_int(object, "received_sum_bytes", info->received_sum_bytes);
+    cli_set_int(object, "workspace_bytes", info->workspace_bytes);
+    cli_set_int(object, "bytes", info->memory_bytes);
+    cli_set_int(object, "most_bytes", info->memory_most_bytes);
+    return object;
+}
+
 static int print_object(const struct cli *cli, const struct shown *s)
 {
     json_t *object = json_object(), *ranks = json_array();
@@ -251,6 +284,8 @@ static int print_object(const struct cli *cli, const struct shown *s)
     cli_set_int(object, "rank_area", s->info.area);
     (void)json_object_set_new(object, "forward", pass_object(s, 0));
     (void)json_object_set_new(object, "backward", pass_object(s, 1));
+    if (s->options->memory)
+        (void)json_object_set_new(object, "memory", memory_object(&s->info));
     if (s->options->svg)
         cli_set_text(object, "svg", s->options->svg);
     return cli_print_json(cli, object, CLI_DONE);
@@ -328,6 +363,13 @@ static int print_text(const struct shown *s)
         (void)printf(", %" PRId64 " of them between nodes", s->report.total.received_network);
     (void)printf("\n");
     (void)printf("digest      %s\n", ffa_parallel_plan_digest(s->plan));
+    if (s->options->memory)
+        (void)printf(
+            "memory      %.1f MiB of windows, %.1f MiB of workspace; a rank with most %.1f "
+            "MiB, %d round%s\n",
+            (double)(s->info.key_bytes + s->info.sum_bytes) / 1048576,
+            (double)s->info.workspace_bytes / 1048576, (double)s->info.memory_most_bytes / 1048576,
+            s->info.rounds, s->info.rounds == 1 ? "" : "s");
     (void)printf("times are modelled\n");
     print_ranks(s);
     print_pass(s, 0);
@@ -338,12 +380,13 @@ static int print_text(const struct shown *s)
 static ffa_status write_svg(const struct shown *s, ffa_error *err)
 {
     const int64_t width = s->options->width, ranks = s->info.rank_count;
-    const struct plan_picture picture = {
-        .mask = s->mask,
-        .dispatch = s->dispatch,
-        .plan = s->plan,
-        .ranks_per_node = (int32_t)(width > 0 && width < ranks ? width : ranks)
-    };
+    const struct plan_picture picture = { .name = s->options->mask,
+                                          .mask = s->mask,
+                                          .dispatch = s->dispatch,
+                                          .plan = s->plan,
+                                          .ranks_per_node =
+                                              (int32_t)(width > 0 && width < ranks ? width : ranks),
+                                          .is_slowest = s->options->rank < 0 && ranks > 1 };
     char *svg;
     ffa_status rc = plan_svg(&svg, &picture, err);
 
@@ -390,14 +433,19 @@ int cmd_plan(struct cli *cli)
         { "head-dim", CLI_INT, &o.head_dim, "D", "their size, a multiple of 8; 128", 8, 256 },
         { "head-dim-v", CLI_INT, &o.head_dim_v, "D", "of v and the output; as --head-dim", 8, 256 },
         { "algorithm", CLI_TEXT, &o.algorithm, "NAME",
-          "affinity, min-heap, sequential, zigzag, exact, or best: of the first two, by the model",
+          "affinity, min-heap, sequential, zigzag, exact, or best: affinity, min-heap or zigzag, "
+          "by the model",
           0, 0 },
         { "chunk", CLI_INT, &o.chunk, "TOKENS", "tokens of a chunk, at most", 1, INT32_MAX },
         { "stages", CLI_INT, &o.stages, "N", "stages that receive; as many as is best unless given",
           1, 12 },
         { "buffers", CLI_INT, &o.buffers, "N", "receive buffers, 2 or 3; 2", 2, 3 },
+        { "memory", CLI_TEXT, &o.memory, "SIZE",
+          "memory of a rank's windows and workspace, at most: 4G; passes then have rounds", 0, 0 },
         { "keys", CLI_TEXT, &o.keys, "MODE", "with-queries, replicated or dispatched", 0, 0 },
         { "moves", CLI_TEXT, &o.moves, "MODE", "what travels: keys, queries or auto", 0, 0 },
+        { "calibration", CLI_TEXT, &o.calibration, "FILE",
+          "rates of the model, as bench_parallel --calibrate measured them", 0, 0 },
     };
     int status = cli_parse(cli, options, CLI_COUNT(options), 0, 0);
 
@@ -411,6 +459,8 @@ int cmd_plan(struct cli *cli)
         status = cli_fail(cli, &err);
     if (status == CLI_PARSE_GO)
         status = read_options(cli, &o, s.mask, &dispatch_opts, &plan_opts);
+    if (status == CLI_PARSE_GO)
+        status = read_calibration(cli, &o, s.mask, &plan_opts);
     if (status == CLI_PARSE_GO)
         status =
             chunks_fit(&s, &err) == FFA_OK && make(&s, &dispatch_opts, &plan_opts, &err) == FFA_OK

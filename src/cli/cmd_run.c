@@ -2,6 +2,7 @@
  *
  * ffa run: one attention call on files or made-up numbers, compared with the oracle, timed.
  */
+#include "cli/amount.h"
 #include "cli/cli.h"
 #include "cli/file.h"
 #include "cli/run_case.h"
@@ -32,18 +33,9 @@ typedef ffa_status (*run_call)(struct run_case *run, int calls, float *ms, ffa_e
 
 static int read_heads(const struct cli *cli, const char *text, struct run_shape *shape)
 {
-    char *end = NULL;
-    long q = strtol(text, &end, 10);
-    long kv = q;
+    int32_t q, kv;
 
-    if (end != text && *end == ':') {
-        const char *second = end + 1;
-
-        kv = strtol(second, &end, 10);
-        if (end == second)
-            end = NULL;
-    }
-    if (!end || end == text || *end)
+    if (!cli_heads(text, &q, &kv))
         return cli_fail_text(cli, FFA_INVALID,
                              "--heads is '%s', not HQ:HK, such as 8:2 (query heads : kv heads)",
                              text);
@@ -52,10 +44,10 @@ static int read_heads(const struct cli *cli, const char *text, struct run_shape 
                              HEADS_MAX);
     if (q % kv)
         return cli_fail_text(cli, FFA_INVALID,
-                             "--heads is '%s': %ld query heads are no multiple of %ld kv heads",
-                             text, q, kv);
-    shape->heads_q = (int32_t)q;
-    shape->heads_kv = (int32_t)kv;
+                             "--heads is '%s': %d query heads are no multiple of %d kv heads", text,
+                             q, kv);
+    shape->heads_q = q;
+    shape->heads_kv = kv;
     return CLI_PARSE_GO;
 }
 
@@ -89,13 +81,27 @@ static int read_shape(const struct cli *cli, const struct run_options *options,
 static int read_ranks(const struct cli *cli, struct run_options *options)
 {
     static const char *const moves[] = { "keys", "queries", "auto", NULL };
+    static const char *const transports[] = { "auto", "pull", "exchange", NULL };
     struct run_ranks_options *ranks = &options->ranks;
 
     if (!ranks->ranks && (ranks->per_node || ranks->stages || ranks->delay || options->moves ||
-                          options->timeout_s != 0.0))
+                          options->memory || options->timeout_s != 0.0))
         return cli_fail_text(
             cli, FFA_INVALID,
-            "--ranks-per-node, --stages, --moves, --delay and --timeout need --ranks");
+            "--ranks-per-node, --stages, --memory, --moves, --delay and --timeout need --ranks");
+    ranks->transport = options->transport ? cli_word(options->transport, transports) : 0;
+    ranks->nccl = cli_find_nccl(options->nccl);
+    if (ranks->transport < 0)
+        return cli_fail_text(cli, FFA_INVALID, "--transport is '%s', not auto, pull or exchange",
+                             options->transport);
+    if ((options->transport || options->nccl) &&
+        (!ranks->ranks || strcmp(options->backend, "cuda") != 0))
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--transport and --nccl need --ranks and --backend cuda");
+    if (options->memory && !amount_read_size(options->memory, &ranks->memory))
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--memory is '%s', not a size such as 500000, 512M or 4G",
+                             options->memory);
     ranks->moves = options->moves ? cli_word(options->moves, moves) : FFA_PARALLEL_MOVE_KEYS;
     ranks->wants_timeline = options->timeline || options->trace;
     if (ranks->wants_timeline && (!ranks->ranks || strcmp(options->backend, "cuda") != 0))
@@ -203,6 +209,7 @@ static void close_gpus(struct run_ranks_options *ranks)
     for (int64_t i = 0; ranks->contexts && i < ranks->ranks; i++)
         ffa_close(ranks->contexts[i]);
     free(ranks->contexts);
+    calibration_finish(&ranks->calibration);
     *ranks = (struct run_ranks_options){ .ranks = ranks->ranks };
 }
 
@@ -530,6 +537,9 @@ static int run_on_mask(const struct cli *cli, struct run_options *options)
     if (ffa_mask_parse(&mask, options->mask, &err) != FFA_OK)
         return cli_fail(cli, &err);
     status = read_shape(cli, options, mask, &shape);
+    if (status == CLI_PARSE_GO && options->calibration &&
+        calibration_read(&options->ranks.calibration, options->calibration, &err) != FFA_OK)
+        status = cli_fail(cli, &err);
     if (status == CLI_PARSE_GO)
         status = open_backend(cli, options, &shape, &context);
     if (status == CLI_PARSE_GO && options->place.rank_count)
@@ -589,8 +599,17 @@ int cmd_run(struct cli *cli)
           "ranks of a node, as the plan sees them; all", 1, 256 },
         { "stages", CLI_INT, &options.ranks.stages, "N",
           "stages that ranks receive rows in; -1: all first; chosen", -1, 12 },
+        { "memory", CLI_TEXT, &options.memory, "SIZE",
+          "memory of a rank's windows and workspace, at most: 4G; passes then have rounds", 0, 0 },
         { "moves", CLI_TEXT, &options.moves, "W",
           "what travels between ranks: keys, queries or auto; keys", 0, 0 },
+        { "calibration", CLI_TEXT, &options.calibration, "FILE",
+          "rates of the model, as bench_parallel --calibrate measured them", 0, 0 },
+        { "transport", CLI_TEXT, &options.transport, "T",
+          "what moves rows between GPUs: pull (copy engines, one host), exchange (NCCL); auto", 0,
+          0 },
+        { "nccl", CLI_TEXT, &options.nccl, "FILE", "the NCCL to open; FFA_NCCL, or as it is found",
+          0, 0 },
         { "delay", CLI_INT, &options.ranks.delay, "N",
           "times a transfer between ranks may be passed over by others; 0", 0, 1000 },
         { "timeline", CLI_TEXT, &options.timeline, "FILE",

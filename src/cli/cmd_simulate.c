@@ -3,16 +3,20 @@
  * ffa simulate: how long a mask would take on many ranks, by a model.
  */
 #include "cli/cmd_simulate.h"
+#include "cli/amount.h"
 
+#include "cli/calibration_file.h"
 #include "cli/cli.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 struct simulate_options {
-    const char *mask, *ranks, *heads, *dispatch, *svg;
+    const char *mask, *ranks, *heads, *dispatch, *memory, *svg, *calibration;
     int64_t ranks_per_node, head_dim, head_dim_v, element_bytes, chunk;
+    /* NAN: not given. */
     double forward_tflops, backward_tflops, node_gb, network_gb, node_us, network_us;
     bool csv;
 };
@@ -53,9 +57,9 @@ static int read_ranks(const struct cli *cli, const char *text, struct sim_study 
 
 static int read_heads(const struct cli *cli, const char *text, ffa_parallel_model *model)
 {
-    int q, kv, used = 0;
+    int32_t q, kv;
 
-    if (sscanf(text, "%d:%d%n", &q, &kv, &used) != 2 || text[used])
+    if (cli_heads(text, &q, &kv) != 2)
         return cli_fail_text(cli, FFA_INVALID, "--heads is '%s', not HQ:HK, such as 64:8", text);
     if (q < 1 || kv < 1 || q % kv)
         return cli_fail_text(cli, FFA_INVALID,
@@ -85,6 +89,8 @@ static int read_rates(const struct cli *cli, const struct simulate_options *o,
     };
 
     for (int i = 0; i < CLI_COUNT(rates); i++) {
+        if (isnan(rates[i].value))
+            continue;
         if (!(rates[i].value * rates[i].unit >= 1 && rates[i].value <= rates[i].max))
             return cli_fail_text(cli, FFA_INVALID, "--%s is %g, not in [0.001, %g]", rates[i].name,
                                  rates[i].value, rates[i].max);
@@ -122,6 +128,9 @@ static int read_request(const struct cli *cli, const struct simulate_options *o,
     opts->model.head_dim = (int32_t)o->head_dim;
     opts->head_dim_v = (int32_t)o->head_dim_v;
     opts->model.element_bytes = (int32_t)o->element_bytes;
+    if (o->memory && !amount_read_size(o->memory, &opts->memory_bytes))
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--memory is '%s', not a size such as 500000, 512M or 4G", o->memory);
     status = read_ranks(cli, o->ranks, study);
     if (status == CLI_PARSE_GO)
         status = read_heads(cli, o->heads, &opts->model);
@@ -138,7 +147,7 @@ static json_t *model_object(const struct sim_study *study)
     json_t *object = json_object();
 
     cli_set_text(object, "kind", "alpha-beta");
-    (void)json_object_set_new(object, "is_measured", json_false());
+    (void)json_object_set_new(object, "is_measured", json_boolean(study->calibration.gpus > 0));
     cli_set_int(object, "ranks_per_node", study->ranks_per_node);
     cli_set_int(object, "heads_q", m->heads_q);
     cli_set_int(object, "heads_kv", m->heads_kv);
@@ -248,8 +257,9 @@ static void print_study(const struct sim_study *study)
         (void)printf(":%d", head_dim_v);
     (void)printf(", %d bytes\n", m->element_bytes);
     (void)printf(
-        "model    alpha-beta, nothing measured: %g and %g TFLOP/s a rank; into a rank, in "
+        "model    alpha-beta, %s: %g and %g TFLOP/s a rank; into a rank, in "
         "a node\n         of %d %g GB/s after %g us, over the network %g GB/s after %g us\n",
+        study->calibration.gpus ? "calibrated" : "nothing measured",
         (double)m->forward_gflops / 1e3, (double)m->backward_gflops / 1e3, study->ranks_per_node,
         (double)m->node_mbytes_s / 1e3, (double)m->node_latency_ns / 1e3,
         (double)m->network_mbytes_s / 1e3, (double)m->network_latency_ns / 1e3);
@@ -278,6 +288,23 @@ static int report(const struct cli *cli, const struct simulate_options *options,
     return CLI_DONE;
 }
 
+/* Ranges are as long as chunks, so each number of ranks has its own model. */
+static ffa_status simulate_world(struct sim_world *world, const struct sim_study *study,
+                                 const ffa_mask *mask, const ffa_sim_opts *given, ffa_error *err)
+{
+    const ffa_topology topology = { world->ranks, study->ranks_per_node };
+    ffa_sim_opts opts = *given;
+    ffa_status rc = calibration_apply(&study->calibration, &opts.model, opts.head_dim_v,
+                                      study->tokens, world->ranks, opts.chunk_tokens, err);
+
+    world->nodes = (world->ranks + study->ranks_per_node - 1) / study->ranks_per_node;
+    world->results[0] = (ffa_sim_result)FFA_SIM_RESULT_INIT;
+    world->opts = (ffa_sim_opts)FFA_SIM_OPTS_INIT;
+    return rc == FFA_OK ? ffa_simulate(world->results, FFA_SIM_METHODS, &world->opts, mask,
+                                       &topology, &opts, err)
+                        : rc;
+}
+
 static int simulate(const struct cli *cli, struct sim_study *study, const ffa_mask *mask,
                     const ffa_sim_opts *opts)
 {
@@ -285,17 +312,9 @@ static int simulate(const struct cli *cli, struct sim_study *study, const ffa_ma
 
     study->tokens = ffa_mask_seqlen_q(mask);
     study->area = ffa_mask_area(mask, -1);
-    for (int w = 0; w < study->count; w++) {
-        struct sim_world *world = &study->worlds[w];
-        const ffa_topology topology = { world->ranks, study->ranks_per_node };
-
-        world->nodes = (world->ranks + study->ranks_per_node - 1) / study->ranks_per_node;
-        world->results[0] = (ffa_sim_result)FFA_SIM_RESULT_INIT;
-        world->opts = (ffa_sim_opts)FFA_SIM_OPTS_INIT;
-        if (ffa_simulate(world->results, FFA_SIM_METHODS, &world->opts, mask, &topology, opts,
-                         &err) != FFA_OK)
+    for (int w = 0; w < study->count; w++)
+        if (simulate_world(&study->worlds[w], study, mask, opts, &err) != FFA_OK)
             return cli_fail(cli, &err);
-    }
     return CLI_PARSE_GO;
 }
 
@@ -307,12 +326,12 @@ int cmd_simulate(struct cli *cli)
                                         .ranks_per_node = 8,
                                         .head_dim = 128,
                                         .element_bytes = 2,
-                                        .forward_tflops = 600,
-                                        .backward_tflops = 500,
-                                        .node_gb = 250,
-                                        .network_gb = 45,
-                                        .node_us = 13,
-                                        .network_us = 30 };
+                                        .forward_tflops = NAN,
+                                        .backward_tflops = NAN,
+                                        .node_gb = NAN,
+                                        .network_gb = NAN,
+                                        .node_us = NAN,
+                                        .network_us = NAN };
     ffa_sim_opts opts = FFA_SIM_OPTS_INIT;
     ffa_error err = { FFA_OK, 0, "" };
     struct sim_study study = { 0 };
@@ -332,12 +351,16 @@ int cmd_simulate(struct cli *cli)
         { "dispatch", CLI_TEXT, &options.dispatch, "A",
           "affinity, min-heap, sequential or zigzag; affinity", 0, 0 },
         { "chunk", CLI_INT, &options.chunk, "N", "tokens of a chunk; chosen", 1, INT32_MAX },
+        { "memory", CLI_TEXT, &options.memory, "SIZE",
+          "memory of a rank's windows and workspace, at most: 4G; the plan then has rounds", 0, 0 },
         { "forward-tflops", CLI_REAL, &options.forward_tflops, "X", "of a rank; 600", 0, 0 },
         { "backward-tflops", CLI_REAL, &options.backward_tflops, "X", "of a rank; 500", 0, 0 },
         { "node-gb", CLI_REAL, &options.node_gb, "X", "GB/s into a rank from its node; 250", 0, 0 },
         { "network-gb", CLI_REAL, &options.network_gb, "X", "GB/s from other nodes; 45", 0, 0 },
         { "node-us", CLI_REAL, &options.node_us, "X", "latency in a node; 13", 0, 0 },
         { "network-us", CLI_REAL, &options.network_us, "X", "latency between nodes; 30", 0, 0 },
+        { "calibration", CLI_TEXT, &options.calibration, "FILE",
+          "rates of the model, as bench_parallel --calibrate measured them", 0, 0 },
         { "csv", CLI_FLAG, &options.csv, NULL, "print comma-separated values", 0, 0 },
         { "svg", CLI_TEXT, &options.svg, "FILE", "also draw efficiency over ranks", 0, 0 },
     };
@@ -349,11 +372,16 @@ int cmd_simulate(struct cli *cli)
         return status;
     study.mask = options.mask;
     study.ranks_per_node = (int32_t)options.ranks_per_node;
-    if (ffa_mask_parse(&mask, options.mask, &err) != FFA_OK)
+    if ((options.calibration &&
+         calibration_read(&study.calibration, options.calibration, &err) != FFA_OK) ||
+        ffa_mask_parse(&mask, options.mask, &err) != FFA_OK) {
+        calibration_finish(&study.calibration);
         return cli_fail(cli, &err);
+    }
     status = simulate(cli, &study, mask, &opts);
     if (status == CLI_PARSE_GO)
         status = report(cli, &options, &study);
     ffa_mask_destroy(mask);
+    calibration_finish(&study.calibration);
     return status;
 }

@@ -5,7 +5,7 @@
 #ifndef FFA_CLI_CMD_SIMULATE_H
 #define FFA_CLI_CMD_SIMULATE_H
 
-#include <ffa/ffa.h>
+#include "cli/calibration_file.h"
 
 enum { SIM_WORLDS_MAX = 32 };
 
@@ -22,6 +22,7 @@ struct sim_study {
     int32_t ranks_per_node;
     struct sim_world worlds[SIM_WORLDS_MAX]; /* ascending in ranks */
     int count;
+    struct calibration calibration; /* all zero: nothing is measured */
 };
 
 /* Efficiency over ranks, one panel a pass, one line a method. */

@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ffa warm: compile a set of kernels into a store, so that no job has to. Here: the options, the
- * set and the shard of it. What the store answers is a hit and opens no compiler; the rest is the
- * queue, which warm_build.c builds. Invariant: a kernel is waiting, a hit, built or failed, and the
- * counts say how many are which.
- *
- * A shard of the set (--shard) is every Nth of its distinct kernels in the order of the manifest,
- * whatever any store holds: shards of equal manifests are disjoint and cover the whole.
+ * ffa warm: compile a set of kernels into a store, so that no job has to. Here: the options, and
+ * what is asked of the layers. What the store answers is a hit and opens no compiler; the rest is
+ * the queue, which warm_build.c builds. Invariant: a kernel is waiting, a hit, built or failed, and
+ * the counts say how many are which.
  */
-#include "cli/cmd_misses.h"
-#include "cli/file.h"
+#include "cli/bundle_fit.h"
+#include "cli/entries.h"
 #include "cli/jobs.h"
 #include "cli/warm.h"
 
@@ -18,7 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 /* What a worker may take: a forward kernel takes 0.8 s and 120 MiB. */
 enum { TIMEOUT_S = 300, MEMORY_MIB = 2048, MEMORY_MIB_MIN = 32 };
@@ -74,11 +71,16 @@ static int check_options(struct cli *cli, struct warm_session *session)
 
     if (options->jsonl && cli->json)
         return cli_fail_text(cli, FFA_INVALID, "--json and --jsonl exclude each other");
-    sets = (options->preset != NULL) + (options->misses != NULL) + (cli->argc != 0);
+    sets = (options->preset != NULL) + (options->misses != NULL) + (cli->argc != 0) +
+           (options->specs.count != 0);
     if (sets != 1)
-        return cli_fail_text(cli, FFA_INVALID, "%s: see 'ffa warm --help'",
-                             sets ? "a manifest, --preset and --from-misses exclude each other"
-                                  : "a manifest, --preset or --from-misses is missing");
+        return cli_fail_text(
+            cli, FFA_INVALID, "%s: see 'ffa warm --help'",
+            sets ? "a manifest, --preset, --spec and --from-misses exclude each other"
+                 : "a manifest, --preset, --spec or --from-misses is missing");
+    if (options->list && (options->jsonl || options->dry_run))
+        return cli_fail_text(cli, FFA_INVALID, "--list and %s exclude each other",
+                             options->jsonl ? "--jsonl" : "--dry-run");
     if (options->misses && options->archs)
         return cli_fail_text(cli, FFA_INVALID,
                              "--arch and --from-misses exclude each other: a miss has its own");
@@ -96,151 +98,14 @@ static int check_options(struct cli *cli, struct warm_session *session)
     if (status == CLI_PARSE_GO)
         status = cli_find_place(cli, &session->place);
     /* Without a store there are still bundles to look into, but nothing to build into. */
-    if (status == CLI_PARSE_GO && !session->place.path[0] && !options->dry_run &&
+    if (status == CLI_PARSE_GO && !session->place.path[0] && !options->dry_run && !options->list &&
         !cli_never_compile(&bad))
         status = cli_fail_text(cli, FFA_CACHE,
                                "there is no store to warm: see 'ffa cache path --explain'");
     return status;
 }
 
-/* ---- the set ---- */
-
-/* All of a file, or of stdin for "-". */
-static ffa_status read_all(const char *path, char **out, size_t *bytes, ffa_error *err)
-{
-    enum { BYTES_MAX = 16 << 20 };
-    bool is_stdin = strcmp(path, "-") == 0;
-    FILE *file = is_stdin ? stdin : fopen(path, "re");
-    char *text = malloc(BYTES_MAX);
-    ffa_status rc = FFA_OK;
-
-    *out = NULL;
-    if (!file)
-        rc = cli_error(err, FFA_IO, errno, "cannot read manifest '%s': %s", path, strerror(errno));
-    else if (!text)
-        rc = cli_error(err, FFA_NOMEM, 0, "no memory for the manifest");
-    else
-        *bytes = fread(text, 1, BYTES_MAX, file);
-    if (rc == FFA_OK && ferror(file))
-        rc = cli_error(err, FFA_IO, errno, "cannot read manifest '%s': %s", path, strerror(errno));
-    else if (rc == FFA_OK && *bytes == BYTES_MAX)
-        rc = cli_error(err, FFA_INVALID, 0, "manifest '%s' is larger than 16 MiB", path);
-    if (file && !is_stdin)
-        (void)fclose(file);
-    if (rc == FFA_OK)
-        *out = text;
-    else
-        free(text);
-    return rc;
-}
-
-/* The misses noted in the store of --from-misses, a file or a folder. */
-static ffa_status read_misses(struct warm_session *session, ffa_context *context, ffa_error *err)
-{
-    const char *given = session->options.misses;
-    struct misses_account account;
-    struct stat at;
-    char path[4096];
-    int bytes = snprintf(path, sizeof path, "%s%s", given,
-                         stat(given, &at) == 0 && S_ISDIR(at.st_mode) ? "/kernels.ffadb" : "");
-    ffa_status rc;
-
-    if (!given[0] || bytes < 0 || (size_t)bytes >= sizeof path)
-        return cli_error(err, FFA_INVALID, 0, "--from-misses is %zu bytes long, not in [1, %zu]",
-                         strlen(given), sizeof path - sizeof "/kernels.ffadb");
-    rc = misses_read(&session->manifest, context, path, &account, err);
-    if (rc != FFA_OK)
-        return rc;
-    if (account.noted == 0)
-        cli_note(session->cli, "no misses are noted in %s", path);
-    if (account.edited)
-        cli_note(session->cli, "%lld misses are of another template text: today's is built",
-                 (long long)account.edited);
-    if (account.foreign)
-        cli_note(session->cli, "%lld misses are left out: this version has no such kernel",
-                 (long long)account.foreign);
-    return FFA_OK;
-}
-
-static ffa_status read_set(struct warm_session *session, const char *arch, ffa_error *err)
-{
-    const struct warm_options *options = &session->options;
-    const char *name = options->preset ? options->preset : session->cli->argv[0];
-    const char *text;
-    char *owned = NULL;
-    size_t bytes = 0;
-    ffa_status rc = FFA_OK;
-
-    if (options->preset) {
-        text = manifest_preset(options->preset, &bytes);
-        if (!text)
-            return cli_error(err, FFA_INVALID, 0,
-                             "--preset is '%s', not training, inference or all", options->preset);
-    } else {
-        rc = read_all(name, &owned, &bytes, err);
-        text = owned;
-    }
-    if (rc == FFA_OK)
-        rc = manifest_read(&session->manifest, name, text, bytes, options->archs, arch, err);
-    free(owned);
-    return rc;
-}
-
-/* A key and where it stands in the manifest. */
-struct keyed {
-    char key[33];
-    int64_t at;
-};
-
-static int by_key(const void *a, const void *b)
-{
-    const struct keyed *left = a, *right = b;
-    int order = strcmp(left->key, right->key);
-
-    return order ? order : (left->at > right->at) - (left->at < right->at);
-}
-
-static int by_place(const void *a, const void *b)
-{
-    const struct keyed *left = a, *right = b;
-
-    return (left->at > right->at) - (left->at < right->at);
-}
-
-/* The distinct kernels of the manifest; of these, our shard. */
-static ffa_status take_shard(struct warm_session *session, ffa_context *context, ffa_error *err)
-{
-    const struct manifest *manifest = &session->manifest;
-    size_t room = (size_t)(manifest->count ? manifest->count : 1);
-    struct keyed *keyed = calloc(room, sizeof *keyed);
-    int64_t distinct = 0;
-    ffa_status rc = FFA_OK;
-
-    session->items = calloc(room, sizeof *session->items);
-    session->queue = calloc(room, sizeof(struct warm_item *));
-    if (!keyed || !session->items || !session->queue)
-        rc = cli_error(err, FFA_NOMEM, 0, "no memory for %lld kernels", (long long)manifest->count);
-    for (int64_t i = 0; i < manifest->count && rc == FFA_OK; i++) {
-        keyed[i].at = i;
-        rc = ffa_compile_key(context, &manifest->at[i]->request, keyed[i].key, NULL, err);
-    }
-    if (rc != FFA_OK)
-        goto out;
-    qsort(keyed, (size_t)manifest->count, sizeof *keyed, by_key);
-    for (int64_t i = 0; i < manifest->count; i++)
-        if (distinct == 0 || strcmp(keyed[distinct - 1].key, keyed[i].key) != 0)
-            keyed[distinct++] = keyed[i];
-    qsort(keyed, (size_t)distinct, sizeof *keyed, by_place);
-    for (int64_t i = session->shard.index; i < distinct; i += session->shard.count) {
-        struct warm_item *item = &session->items[session->item_count++];
-
-        item->kernel = manifest->at[keyed[i].at];
-        (void)snprintf(item->key, sizeof item->key, "%s", keyed[i].key);
-    }
-out:
-    free(keyed);
-    return rc;
-}
+/* ---- looking up ---- */
 
 /* Which items the layers answer: all is checked that a later look-up checks. */
 static ffa_status look_up(struct warm_session *session, ffa_context *context, ffa_error *err)
@@ -262,7 +127,31 @@ static ffa_status look_up(struct warm_session *session, ffa_context *context, ff
     return FFA_OK;
 }
 
-/* ---- --dry-run, and where compiling is forbidden ---- */
+/* ---- --list, --dry-run, and where compiling is forbidden ---- */
+
+/* What the set has, whatever any store holds. */
+static int list(const struct warm_session *session)
+{
+    json_t *object, *kernels;
+
+    if (!session->cli->json) {
+        for (int64_t i = 0; i < session->item_count; i++)
+            cli_line(stdout, "%s  %s", session->items[i].key, session->items[i].kernel->text);
+        return CLI_DONE;
+    }
+    object = json_object();
+    kernels = json_array();
+    for (int64_t i = 0; i < session->item_count; i++) {
+        json_t *kernel = json_object();
+
+        warm_set_kernel(kernel, &session->items[i]);
+        (void)json_array_append_new(kernels, kernel);
+    }
+    cli_set_int(object, "total", session->item_count);
+    (void)json_object_set_new(object, "shard", warm_shard_object(&session->shard));
+    (void)json_object_set_new(object, "kernels", kernels);
+    return cli_print_json(session->cli, object, CLI_DONE);
+}
 
 static int dry_run(const struct warm_session *session)
 {
@@ -302,6 +191,22 @@ static int dry_run(const struct warm_session *session)
     return cli_print_json(session->cli, object, CLI_DONE);
 }
 
+/* Bundles in use that are another version's: why kernels are missing, perhaps. */
+static void say_other_versions(const struct cli *cli)
+{
+    struct cli_bundles bundles;
+
+    if (cli_find_bundles(cli, &bundles) != CLI_PARSE_GO)
+        return;
+    for (int i = 0; i < bundles.list.count; i++) {
+        ffa_cache *bundle = NULL;
+
+        if (entries_open_file(&bundle, bundles.list.at[i], NULL) == FFA_OK)
+            (void)bundle_check_fit_of(cli, bundles.list.at[i], bundle);
+        ffa_cache_close(bundle);
+    }
+}
+
 /* FFA_JIT=never: what is missing stays so, and is listed. */
 static int refuse(struct warm_session *session)
 {
@@ -313,6 +218,10 @@ static int refuse(struct warm_session *session)
         warm_report_kernel(session, session->queue[i], 0, 0);
     }
     status = warm_finish(session);
+    say_other_versions(session->cli);
+    if (access(session->place.path, W_OK) == 0)
+        cli_note(session->cli, "what is missing is noted: 'ffa warm --from-misses %s' builds it",
+                 session->place.path);
     return status == CLI_FAILED ? CLI_NOT_FOUND : status;
 }
 
@@ -320,18 +229,22 @@ static int refuse(struct warm_session *session)
 
 static int prepare(struct warm_session *session)
 {
+    const struct warm_options *options = &session->options;
     ffa_context_info info = FFA_CONTEXT_INFO_INIT;
     ffa_error err = { FFA_OK, 0, "" };
     ffa_context *context = NULL;
+    const char *bad;
+    /* What is missing is noted as missed where it will not be built. */
+    const bool notes = !options->dry_run && !options->list && cli_never_compile(&bad);
     int status = cli_open(session->cli, &context, FFA_DEVICE_CPU,
-                          FFA_OPEN_CACHE_READONLY | FFA_OPEN_NEVER_COMPILE);
+                          FFA_OPEN_NEVER_COMPILE | (notes ? 0 : (uint32_t)FFA_OPEN_CACHE_READONLY));
 
     if (status != CLI_PARSE_GO)
         return status;
     if (ffa_context_info_get(context, &info, &err) != FFA_OK ||
-        (session->options.misses ? read_misses(session, context, &err)
-                                 : read_set(session, info.arch, &err)) != FFA_OK ||
-        take_shard(session, context, &err) != FFA_OK || look_up(session, context, &err) != FFA_OK)
+        warm_read_set(session, context, info.arch, &err) != FFA_OK ||
+        warm_take_shard(session, context, &err) != FFA_OK ||
+        (!options->list && look_up(session, context, &err) != FFA_OK))
         status = cli_fail(session->cli, &err);
     ffa_close(context);
     return status;
@@ -374,7 +287,10 @@ int cmd_warm(struct cli *cli)
                                     .started_us = cli_clock_us() };
     struct warm_options *options = &session.options;
     const struct cli_option rows[] = {
-        { "preset", CLI_TEXT, &options->preset, "NAME", "training, inference or all", 0, 0 },
+        { "preset", CLI_TEXT, &options->preset, "NAME",
+          "training, inference, all, or a model of either such as gqa-128 or mla", 0, 0 },
+        { "spec", CLI_LIST, &options->specs, "SPEC",
+          "the kernels of head_dim=128,dtype=bf16,pack=8,backward; repeatable", 0, 0 },
         { "from-misses", CLI_TEXT, &options->misses, "STORE",
           "the misses noted in this store ('ffa cache misses')", 0, 0 },
         { "arch", CLI_TEXT, &options->archs, "A[,B]",
@@ -387,11 +303,13 @@ int cmd_warm(struct cli *cli)
         { "deadline", CLI_REAL, &options->deadline_s, "SECONDS",
           "the session's; 0: none. Exit status 124", 0, 0 },
         { "shard", CLI_TEXT, &options->shard, "I/N",
-          "every Nth kernel from the Ith; the launcher's rank and size", 0, 0 },
+          "shard I of N of the set; auto: the launcher's rank and size", 0, 0 },
         { "keep-going", CLI_FLAG, &options->keep_going, NULL,
           "go on after a kernel that does not compile", 0, 0 },
         { "dry-run", CLI_FLAG, &options->dry_run, NULL,
           "say what would be built, and about how long it would take", 0, 0 },
+        { "list", CLI_FLAG, &options->list, NULL, "say what the set has, and look into no store", 0,
+          0 },
         { "resume", CLI_FLAG, &options->resume, NULL,
           "go on with an interrupted set; it does so anyway: what is stored is a hit", 0, 0 },
         CLI_BUNDLE_OPTION(cli),
@@ -404,14 +322,11 @@ int cmd_warm(struct cli *cli)
     session.failures = json_array();
     progress_init(&session.progress, cli);
     status = check_options(cli, &session);
-    if (status == CLI_PARSE_GO && session.shard.from[0] &&
-        strcmp(session.shard.from, "--shard") != 0 && session.shard.count > 1)
-        cli_note(cli, "shard %lld of %lld, by %s; --shard 0/1 takes all",
-                 (long long)session.shard.index, (long long)session.shard.count,
-                 session.shard.from);
     if (status == CLI_PARSE_GO)
         status = prepare(&session);
-    if (status == CLI_PARSE_GO) {
+    if (status == CLI_PARSE_GO && options->list) {
+        status = list(&session);
+    } else if (status == CLI_PARSE_GO) {
         if (session.queue_count || options->dry_run)
             warm_estimate(&session);
         status = options->dry_run ? dry_run(&session) : run(&session);

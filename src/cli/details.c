@@ -29,10 +29,11 @@ static const struct {
       "Cells that several slices cover are attended once; the command warns of them and gives an example.\n" },
     { "plan",
       "Shows the dispatch, the load of every rank, and the stages of one rank, with times by a model: those of the slowest rank, or of `--rank`. The model's links are those of H200s with NVLink and 400 Gb/s between nodes. Nothing is measured.\n"
-      "`--algorithm best` dispatches by affinity and by min-heap, and takes the one that the model finds faster.\n" },
+      "`--algorithm best` dispatches by affinity, by min-heap and by zigzag with two chunks a rank, and takes the one that the model finds faster.\n" },
     { "simulate",
       "The plans are those a program gets, of all ranks. Computing costs by the cells of the blocks visited. A transfer costs a latency and its bytes over a bandwidth, with one port in and one port out of a rank for each of two classes of links: inside a node and between nodes. A rank that serves many ranks is waited for.\n"
-      "Beside the plan stand all-gather, ring, zigzag and Ulysses, on the same mask and at the same prices. `relayed` is the plan with keys that cross the network once a node; no transport does that yet.\n" },
+      "Beside the plan stand all-gather, ring, zigzag and Ulysses, on the same mask and at the same prices. `relayed` is the plan with keys that cross the network once a node; no transport does that yet.\n"
+      "With `--calibration` rates are those that `bench_parallel --calibrate` measured on the GPUs of a host; what other options say wins.\n" },
     { "compile",
       "Needs no GPU. `layer` says where the kernel was found: `table` (the memory of this process), `store`, `bundle` or `compiled`.\n"
       "`--emit` writes the cubin, the PTX or the compiler's log. `--print` prints an nvcc command that compiles the same kernel from the folder of templates.\n"
@@ -40,16 +41,18 @@ static const struct {
     { "explain",
       "Says what each setting resolved to and who set it, the key, and which layer answers. Where none does, it shows the entry of the store that is nearest, and the lines of the record in which the two differ. A template that was edited shows as a line `text.`, another architecture as `arch`. A line `failed` says when and why the kernel last failed to compile, if it is not tried again for a while. Compiles and writes nothing.\n" },
     { "warm",
-      "The set is a preset (`training`, `inference`, `all`), a manifest (a JSON file, or `-` for stdin), or what a job missed: `--from-misses STORE` takes the misses noted in that store. A manifest names templates and values, and means all their combinations. Needs no GPU.\n"
+      "The set is one of these: a preset (`training`, `inference`, `all`, or a model of the table `cache/models.json`); what specs need (`--spec`, as often as there are specs); a manifest (a JSON file, or `-` for stdin); what a job missed (`--from-misses STORE` takes the misses noted in that store). A manifest names specs, or templates, with values, and means all their combinations. Needs no GPU.\n"
+      "A spec is what a program says of its attention (`ffa_attention_spec`), as items with commas between them: `head_dim=128` or `192:128`, `dtype=bf16`, `pack=8`, `heads=64:8`, `tile=128x128`, `backward_tile=64x128`, `split` or `split=auto`, and `backward`, `deterministic`, `softcap`, `max_logits`, `out_fp32`, `grad_fp32`, `staged`, `parallel`, `debug`. It means all kernels that the program may look up for it. `--list` says which.\n"
       "What the store or a bundle answers is a hit and opens no NVRTC, so an interrupted set goes on where it stopped. The rest is compiled by worker processes, each under a time-out for each kernel (`--timeout`) and a memory limit (`--mem-per-job`). A worker that crashes, hangs, runs out of memory or is killed costs one kernel, which is reported; a new worker takes over. A template that does not compile ends the session unless `--keep-going` is given.\n"
-      "`--dry-run` lists what would be built, with an estimate from the compile times in the store. `--json` prints one object, `--jsonl` one an event. Progress goes to stderr: a bar on a terminal, otherwise a line every ten seconds. With `FFA_JIT=never` the command proves that a store covers the set: exit status 0, or 5 and a list of what is missing.\n"
-      "`--shard I/N` takes every Nth distinct kernel from the Ith. Without it, `SLURM_PROCID` and `SLURM_NTASKS`, `OMPI_COMM_WORLD_RANK` and `_SIZE`, or `RANK` and `WORLD_SIZE` decide where a launcher has set them; stderr says so. `--shard 0/1` takes all.\n" },
+      "`--dry-run` lists what would be built, with an estimate from the compile times in the store. `--json` prints one object, `--jsonl` one an event. Progress goes to stderr: a bar on a terminal, otherwise a line every ten seconds. With `FFA_JIT=never` the command proves that a store covers the set: exit status 0, or 5 and a list of what is missing, which is also noted in the store as missed.\n"
+      "`--shard I/N` takes one of N shards of the set, which have about as much to compile each; together they are the set. `--shard auto` takes the shard of this task of a launch, by `SLURM_PROCID` and `SLURM_NTASKS`, `OMPI_COMM_WORLD_RANK` and `_SIZE`, or `RANK` and `WORLD_SIZE`. Without `--shard` all of the set is taken: a batch script has its launcher's variables, too.\n" },
     { "run",
       "Inputs are made up from `--seed`, or read from NumPy files. Outputs are filled with NaN before the call.\n"
       "`--check` compares with an fp64 oracle that evaluates the mask cell by cell and shares no code with either backend. It exits with 1 beyond the tolerance: 5e-3 relative in bf16, 7e-4 in fp16, and for a row of one head 4 times that. Above 1e8 cells a sample of rows is compared. `--time` times calls after a warm-up; a short call is sampled in groups, back to back.\n"
       "`--backward` also runs the backward pass, on a made-up dout unless `--dout` is given. `--check` then compares dq, dk, dv and dsink: 8e-3 relative in bf16, 1.2e-3 in fp16, and 1.7e-8 more for each key where rows have many; a head within twice that, a row or key within 4 times that. Where rows are sampled, so are keys, and dsink is not compared. With `--deterministic` the bits of a second call are compared, too.\n"
       "`--ranks N` runs the case on N ranks, each with its own plan and rows: threads of this process, over the loopback transport on the CPU, whose times say nothing about several machines, or with `--backend cuda` on GPUs in turn. `--ranks-per-node`, `--stages` and `--moves` choose what is planned, `--delay` how much transfers on the CPU overtake one another.\n"
       "With `--rendezvous DIR` (or `FFA_RENDEZVOUS`) this process is one rank of several on this host, with a GPU each, which meet in that folder. Which one, `RANK` and `WORLD_SIZE` of torchrun, those of mpirun or srun, or `--rank` and `--ranks` say; the GPU is that of the local rank, modulo their number. Rank 0 checks and prints, the others print errors only, and all have one exit status. A rank that dies, fails, or keeps another one waiting for `--timeout` seconds ends all.\n"
+      "`--transport` says what moves rows between GPUs. `pull`: copy engines, where every GPU reaches the memory of every other one. `exchange`: NCCL, with one rank a GPU; passes leave some SMs to it. `auto`, which is the default, pulls where it can. NCCL is what the process has loaded, or `--nccl FILE` (`FFA_NCCL`), or where the loader and Python wheels have it.\n"
       "Files are .npy, versions 1 and 2, C order, little endian, [tokens][heads][head_dim]; lse is [tokens][heads] in float32. What a file holds depends on `--dtype`:\n"
       "- bf16: uint16, the bits; float32 is rounded, which is reported\n"
       "- fp16: float16; float32 is rounded, which is reported\n"
@@ -70,7 +73,7 @@ static const struct {
     { "bundle export",
       "Writes the whole store, or what `--template`, `--arch` and `--toolchain` choose. Exit status 4: bad entries were left out. Exit status 5: there was no kernel.\n" },
     { "bundle import",
-      "What is in the store stays. The manifest of a bundle is checked first, and nothing is imported from one that was changed, or whose digest is not that of `--digest`. Exit status 4: such a bundle, bad entries, or the store has another cubin for the same kernel.\n" },
+      "What is in the store stays. The manifest of a bundle is checked first, and nothing is imported from one that was changed, or whose digest is not that of `--digest`. A bundle for another version of libffa, whose kernels would never be found, is refused, too, unless `--any-version` is given. Exit status 4: such a bundle, bad entries, or the store has another cubin for the same kernel.\n" },
     { "bundle merge",
       "Merges bundles, or stores such as the shards of a job, all or nothing. Exit status 4: bad entries or conflicts.\n" },
     { "bundle diff",
@@ -78,7 +81,7 @@ static const struct {
     { "bundle inspect",
       "The manifest lists the SHA-256 of every cubin. Its own SHA-256 is the digest, so the same kernels have the same name.\n" },
     { "bundle verify",
-      "Exit status 4: a cubin, the file, its name or `--digest` does not match.\n" },
+      "Exit status 4: a cubin, the file, its name or `--digest` does not match, or the bundle is for another version of libffa: it says so, and not all of its kernels are of this version's templates. `--any-version` takes it all the same.\n" },
 };
 /* clang-format on */
 
@@ -87,7 +90,7 @@ static const struct cli_variable variables[] = {
     { "FFA_BUNDLES", "Bundles to look into after the store, separated by colons." },
     { "FFA_JIT", "`never`: compile nothing. `auto`: compile what is missing." },
     { "XDG_CACHE_HOME, HOME, TMPDIR", "Where the store is, if nothing else says so." },
-    { "SLURM_PROCID, SLURM_NTASKS", "The shard that `ffa warm` takes under Slurm." },
+    { "SLURM_PROCID, SLURM_NTASKS", "The shard that `ffa warm --shard auto` takes under Slurm." },
     { "OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE", "The same under Open MPI." },
     { "RANK, WORLD_SIZE", "The same under torchrun." },
     { "TERM, NO_COLOR", "Whether progress is drawn as a bar, and in colour." },

@@ -270,7 +270,8 @@ static bool read_variable(const char *name, int64_t *out)
     return value && read_number(value, INT32_MAX, out, &end) && *end == '\0';
 }
 
-int cli_find_shard(const struct cli *cli, const char *text, struct cli_shard *out)
+/* What the variables of a launcher say; false: there is none. */
+static bool find_launch(struct cli_shard *out)
 {
     static const struct {
         const char *index, *count, *local;
@@ -280,17 +281,6 @@ int cli_find_shard(const struct cli *cli, const char *text, struct cli_shard *ou
         { "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE" },
     };
 
-    *out = (struct cli_shard){ .count = 1, .local = 1 };
-    if (text) {
-        const char *end;
-
-        if (!read_number(text, INT32_MAX, &out->index, &end) || *end++ != '/' ||
-            !read_number(end, INT32_MAX, &out->count, &end) || *end || out->index >= out->count)
-            return cli_fail_text(cli, FFA_INVALID, "--shard is '%s', not I/N with 0 <= I < N",
-                                 text);
-        (void)snprintf(out->from, sizeof out->from, "--shard");
-        return CLI_PARSE_GO;
-    }
     for (int i = 0; i < CLI_COUNT(launchers); i++) {
         int64_t index, count, local;
 
@@ -303,7 +293,38 @@ int cli_find_shard(const struct cli *cli, const char *text, struct cli_shard *ou
             out->local = local;
         (void)snprintf(out->from, sizeof out->from, "%s, %s", launchers[i].index,
                        launchers[i].count);
-        break;
+        return true;
+    }
+    return false;
+}
+
+int cli_find_shard(const struct cli *cli, const char *text, struct cli_shard *out)
+{
+    struct cli_shard launch = { .count = 1, .local = 1 };
+    const char *end;
+
+    *out = launch;
+    if (text && strcmp(text, "auto") != 0) {
+        if (!read_number(text, INT32_MAX, &out->index, &end) || *end++ != '/' ||
+            !read_number(end, INT32_MAX, &out->count, &end) || *end || out->index >= out->count)
+            return cli_fail_text(cli, FFA_INVALID,
+                                 "--shard is '%s', not auto or I/N with 0 <= I < N", text);
+        (void)snprintf(out->from, sizeof out->from, "--shard");
+        return CLI_PARSE_GO;
+    }
+    if (!find_launch(&launch)) {
+        if (text)
+            cli_note(cli, "--shard auto: no launcher has set its variables, so all is taken");
+        return CLI_PARSE_GO;
+    }
+    if (text) {
+        *out = launch;
+        cli_note(cli, "shard %lld of %lld, by %s", (long long)out->index, (long long)out->count,
+                 out->from);
+    } else if (launch.count > 1) {
+        /* A batch script has its launcher's variables, too, and is one task. */
+        cli_note(cli, "all of the set; of %lld tasks, by %s, each takes a shard with --shard auto",
+                 (long long)launch.count, launch.from);
     }
     return CLI_PARSE_GO;
 }
@@ -321,6 +342,13 @@ const char *cli_find_rendezvous(const char *folder)
     const char *variable = getenv("FFA_RENDEZVOUS");
 
     return folder ? folder : variable && variable[0] ? variable : NULL;
+}
+
+const char *cli_find_nccl(const char *file)
+{
+    const char *variable = getenv("FFA_NCCL");
+
+    return file ? file : variable && variable[0] ? variable : NULL;
 }
 
 /* ---- the terminal ---- */

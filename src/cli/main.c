@@ -63,7 +63,8 @@ static const struct cli_command commands[] = {
       "ffa warm set.json --dry-run\n"
       "ffa warm --from-misses /mnt/job/kernels.ffadb    # what a job missed\n"
       "ffa warm --preset all --keep-going --timeout 60 --mem-per-job 1G --json\n"
-      "srun ffa warm --preset training    # each task its shard; --shard 0/1: all of it\n" },
+      "ffa warm --spec head_dim=128,dtype=bf16,heads=32:8,backward,deterministic --list\n"
+      "srun ffa warm --preset training --shard auto    # each task its shard\n" },
     { "kernel-worker", cmd_kernel_worker, false, "", NULL, "" },
     { "run", cmd_run, true, "",
       "Run attention once, on files or made-up numbers; compare it with the oracle; time it.",

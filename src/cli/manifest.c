@@ -6,7 +6,6 @@
 #include "cli/manifest.h"
 
 #include "cli/file.h"
-#include "cli/presets.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -111,9 +110,11 @@ struct reader {
     char archs[ARCHS_MAX][16]; /* for kernels that name none */
     int arch_count;
     bool is_arch_given; /* on the command line: stands above the manifest's */
+    const char *list;   /* "specs" or "kernels": which one is read */
+    json_t *seen;       /* texts of the kernels of specs: many specs share kernels */
 };
 
-/* FFA_INVALID with the manifest's name in front; index < 0: not of one kernel. */
+/* FFA_INVALID with the manifest's name in front; index < 0: of no element of a list. */
 static ffa_status wrong(const struct reader *reader, int64_t index, ffa_error *err,
                         const char *format, ...) FFA_PRINTF(4, 5);
 
@@ -127,7 +128,7 @@ static ffa_status wrong(const struct reader *reader, int64_t index, ffa_error *e
     (void)vsnprintf(what, sizeof what, format, args);
     va_end(args);
     if (index >= 0)
-        (void)snprintf(where, sizeof where, "kernels[%lld]: ", (long long)index);
+        (void)snprintf(where, sizeof where, "%s[%lld]: ", reader->list, (long long)index);
     return cli_error(err, FFA_INVALID, 0, "manifest '%.160s': %s%s", reader->name, where, what);
 }
 
@@ -267,25 +268,34 @@ static json_t *kernel_json(const char *template_name, const char *arch, const st
     return object;
 }
 
+/* The architectures of an element of a list. */
+static ffa_status entry_archs(const struct reader *reader, int64_t index, const json_t *entry,
+                              char (*archs)[16], int *count, ffa_error *err)
+{
+    const json_t *arch = json_object_get(entry, "arch");
+
+    memcpy(archs, reader->archs, sizeof reader->archs);
+    *count = reader->arch_count;
+    return arch && !reader->is_arch_given ? read_archs(reader, index, arch, archs, count, err)
+                                          : FFA_OK;
+}
+
 static ffa_status read_kernel(struct manifest *out, const struct reader *reader, int64_t index,
                               const json_t *entry, ffa_error *err)
 {
     static const char *const known[] = { "template", "values", "arch", NULL };
     const char *template_name = json_string_value(json_object_get(entry, "template"));
-    const json_t *arch = json_object_get(entry, "arch");
     struct axis axes[MANIFEST_SETTINGS_MAX];
     char archs[ARCHS_MAX][16];
-    int arch_count = reader->arch_count;
-    int axis_count;
+    int arch_count = 0, axis_count;
     ffa_status rc = check_members(reader, index, entry, known, "template, values, arch", err);
 
     if (rc == FFA_OK && !template_name)
         rc = wrong(reader, index, err, "'template' is missing");
     if (rc == FFA_OK)
         rc = read_axes(reader, index, entry, axes, &axis_count, err);
-    memcpy(archs, reader->archs, sizeof archs);
-    if (rc == FFA_OK && arch && !reader->is_arch_given)
-        rc = read_archs(reader, index, arch, archs, &arch_count, err);
+    if (rc == FFA_OK)
+        rc = entry_archs(reader, index, entry, archs, &arch_count, err);
     for (int i = 0; rc == FFA_OK && i < arch_count; i++) {
         do {
             if (out->count == MANIFEST_KERNELS_MAX)
@@ -297,57 +307,180 @@ static ffa_status read_kernel(struct manifest *out, const struct reader *reader,
     return rc;
 }
 
-static ffa_status read_root(struct manifest *out, struct reader *reader, ffa_error *err)
-{
-    static const char *const known[] = { "schema", "doc", "arch", "kernels", NULL };
-    const json_t *schema = json_object_get(reader->root, "schema");
-    const json_t *kernels = json_object_get(reader->root, "kernels");
-    const json_t *arch = json_object_get(reader->root, "arch");
-    ffa_status rc =
-        check_members(reader, -1, reader->root, known, "schema, doc, arch, kernels", err);
+/* ---- specs ---- */
 
-    if (rc == FFA_OK && json_integer_value(schema) != SCHEMA)
-        rc = wrong(reader, -1, err, "'schema' is not %d, the one this version reads", SCHEMA);
-    if (rc == FFA_OK && !json_is_array(kernels))
-        rc = wrong(reader, -1, err, "'kernels' is not a list");
-    if (rc == FFA_OK && arch && !reader->is_arch_given)
-        rc = read_archs(reader, -1, arch, reader->archs, &reader->arch_count, err);
-    for (size_t i = 0; rc == FFA_OK && i < json_array_size(kernels); i++)
-        rc = read_kernel(out, reader, (int64_t)i, json_array_get(kernels, i), err);
+static json_t *request_json(const ffa_compile_request *request)
+{
+    json_t *object = json_object();
+    json_t *settings = json_array();
+
+    cli_set_text(object, "template", request->template_name);
+    for (int64_t i = 0; i < request->setting_count; i++)
+        (void)json_array_append_new(settings, json_string(request->settings[i]));
+    (void)json_object_set_new(object, "settings", settings);
+    cli_set_text(object, "arch", request->arch);
+    return object;
+}
+
+/* The kernels of a spec that are not among the `seen` ones. */
+static ffa_status add_spec(struct manifest *manifest, json_t *seen, const char *text,
+                           const char *arch, ffa_error *err)
+{
+    ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
+    const ffa_compile_request *requests;
+    ffa_requests *owner = NULL;
+    int64_t count = 0;
+    ffa_status rc = ffa_attention_spec_parse(&spec, text, err);
+
+    if (rc == FFA_OK)
+        rc = ffa_spec_requests(&owner, &spec, arch, err);
+    requests = ffa_requests_get(owner, &count);
+    for (int64_t i = 0; i < count && rc == FFA_OK; i++) {
+        const char *kernel;
+
+        if (manifest->count == MANIFEST_KERNELS_MAX)
+            rc = cli_error(err, FFA_INVALID, 0, "more than %d kernels", MANIFEST_KERNELS_MAX);
+        else
+            rc = manifest_add(manifest, request_json(&requests[i]), err);
+        if (rc != FFA_OK)
+            break;
+        kernel = manifest->at[manifest->count - 1]->text;
+        if (json_object_get(seen, kernel))
+            manifest_drop_last(manifest);
+        else
+            (void)json_object_set_new(seen, kernel, json_true());
+    }
+    ffa_requests_destroy(owner);
     return rc;
 }
 
-ffa_status manifest_read(struct manifest *out, const char *name, const char *text, size_t bytes,
-                         const char *archs, const char *arch, ffa_error *err)
+/* "head_dim=128,dtype=bf16": where the axes stand. */
+static void axes_text(const struct axis *axes, int count, char *out, size_t size)
 {
-    struct reader reader = { .name = name };
-    json_error_t where;
-    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &where);
+    size_t at = 0;
+
+    out[0] = '\0';
+    for (int i = 0; i < count && at < size; i++) {
+        const json_t *value = axis_value(&axes[i]);
+        const char *comma = i ? "," : "";
+        int bytes = json_is_string(value)
+                        ? snprintf(out + at, size - at, "%s%s=%s", comma, axes[i].name,
+                                   json_string_value(value))
+                        : snprintf(out + at, size - at, "%s%s=%lld", comma, axes[i].name,
+                                   (long long)json_integer_value(value));
+
+        at += bytes > 0 ? (size_t)bytes : 0;
+    }
+}
+
+static ffa_status read_spec(struct manifest *out, const struct reader *reader, int64_t index,
+                            const json_t *entry, ffa_error *err)
+{
+    static const char *const known[] = { "values", "arch", NULL };
+    struct axis axes[MANIFEST_SETTINGS_MAX];
+    char archs[ARCHS_MAX][16];
+    int arch_count = 0, axis_count;
+    ffa_error why = { FFA_OK, 0, "" };
+    char text[512];
+    ffa_status rc = check_members(reader, index, entry, known, "values, arch", err);
+
+    if (rc == FFA_OK)
+        rc = read_axes(reader, index, entry, axes, &axis_count, err);
+    if (rc == FFA_OK)
+        rc = entry_archs(reader, index, entry, archs, &arch_count, err);
+    for (int i = 0; rc == FFA_OK && i < arch_count; i++) {
+        do {
+            axes_text(axes, axis_count, text, sizeof text);
+            rc = add_spec(out, reader->seen, text, archs[i], &why);
+        } while (rc == FFA_OK && axes_step(axes, axis_count));
+    }
+    return rc == FFA_OK || !why.status
+               ? rc
+               : cli_error(err, why.status, 0, "manifest '%.160s': specs[%lld]: %s: %s",
+                           reader->name, (long long)index, text, why.message);
+}
+
+static ffa_status read_list(struct manifest *out, struct reader *reader, const char *member,
+                            ffa_status (*read)(struct manifest *out, const struct reader *reader,
+                                               int64_t index, const json_t *entry, ffa_error *err),
+                            ffa_error *err)
+{
+    const json_t *list = json_object_get(reader->root, member);
     ffa_status rc = FFA_OK;
 
-    if (!root)
-        return cli_error(err, FFA_INVALID, 0, "manifest '%.160s', line %d: %s", name, where.line,
-                         where.text);
-    reader.root = root;
+    if (list && !json_is_array(list))
+        return wrong(reader, -1, err, "'%s' is not a list", member);
+    reader->list = member;
+    for (size_t i = 0; rc == FFA_OK && i < json_array_size(list); i++)
+        rc = read(out, reader, (int64_t)i, json_array_get(list, i), err);
+    return rc;
+}
+
+static ffa_status read_root(struct manifest *out, struct reader *reader, ffa_error *err)
+{
+    static const char *const known[] = { "schema", "doc", "arch", "specs", "kernels", NULL };
+    const json_t *schema = json_object_get(reader->root, "schema");
+    const json_t *arch = json_object_get(reader->root, "arch");
+    ffa_status rc =
+        check_members(reader, -1, reader->root, known, "schema, doc, arch, specs, kernels", err);
+
+    if (rc == FFA_OK && json_integer_value(schema) != SCHEMA)
+        rc = wrong(reader, -1, err, "'schema' is not %d, the one this version reads", SCHEMA);
+    if (rc == FFA_OK && !json_object_get(reader->root, "kernels") &&
+        !json_object_get(reader->root, "specs"))
+        rc = wrong(reader, -1, err, "it has neither 'specs' nor 'kernels'");
+    if (rc == FFA_OK && arch && !reader->is_arch_given)
+        rc = read_archs(reader, -1, arch, reader->archs, &reader->arch_count, err);
+    if (rc == FFA_OK)
+        rc = read_list(out, reader, "specs", read_spec, err);
+    if (rc == FFA_OK)
+        rc = read_list(out, reader, "kernels", read_kernel, err);
+    return rc;
+}
+
+ffa_status manifest_read_json(struct manifest *out, const char *name, const json_t *root,
+                              const char *archs, const char *arch, ffa_error *err)
+{
+    struct reader reader = { .name = name, .root = root, .seen = json_object() };
+    ffa_status rc;
+
     if (archs)
         rc = split_archs(&reader, archs, err);
     else
         rc = put_arch(&reader, -1, reader.archs, &reader.arch_count, arch, strlen(arch), err);
     if (rc == FFA_OK)
         rc = read_root(out, &reader, err);
+    json_decref(reader.seen);
+    return rc;
+}
+
+ffa_status manifest_read(struct manifest *out, const char *name, const char *text, size_t bytes,
+                         const char *archs, const char *arch, ffa_error *err)
+{
+    json_error_t where;
+    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &where);
+    ffa_status rc;
+
+    if (!root)
+        return cli_error(err, FFA_INVALID, 0, "manifest '%.160s', line %d: %s", name, where.line,
+                         where.text);
+    rc = manifest_read_json(out, name, root, archs, arch, err);
     json_decref(root);
     return rc;
 }
 
-const char *manifest_preset(const char *name, size_t *bytes)
+ffa_status manifest_read_specs(struct manifest *out, const json_t *specs, const char *archs,
+                               const char *arch, ffa_error *err)
 {
-    char file[64];
+    struct reader reader = { .name = "--spec", .seen = json_object() };
+    ffa_status rc =
+        archs ? split_archs(&reader, archs, err)
+              : put_arch(&reader, -1, reader.archs, &reader.arch_count, arch, strlen(arch), err);
 
-    (void)snprintf(file, sizeof file, "%.40s.json", name);
-    for (int i = 0; i < preset_file_count; i++)
-        if (strcmp(preset_files[i].name, file) == 0) {
-            *bytes = preset_files[i].bytes;
-            return preset_files[i].text;
-        }
-    return NULL;
+    for (int i = 0; i < reader.arch_count && rc == FFA_OK; i++)
+        for (size_t j = 0; j < json_array_size(specs) && rc == FFA_OK; j++)
+            rc = add_spec(out, reader.seen, json_string_value(json_array_get(specs, j)),
+                          reader.archs[i], err);
+    json_decref(reader.seen);
+    return rc;
 }

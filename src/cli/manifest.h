@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sets of kernels: a manifest names templates and values, and stands for all their combinations.
+ * Sets of kernels: a manifest names specs, or templates, with values, and stands for all
+ * combinations of these.
  *
  *   { "schema": 1, "doc": "...", "arch": ["sm_90a"],
- *     "kernels": [ { "template": "attention_forward",
- *                    "values": { "head_dim": [64, 128], "dtype": ["bf16", "fp16"] } } ] }
+ *     "specs":   [ { "values": { "head_dim": [128, "192:128"], "dtype": "bf16", "backward": 1 } }
+ * ], "kernels": [ { "template": "attention_forward", "values": { "head_dim": [64, 128], "dtype":
+ * ["bf16", "fp16"] } } ] }
  *
- * "doc" and "arch" may be left out; an "arch" beside a template counts for that template.
+ * The values of a spec are the items of ffa_attention_spec_parse; each combination stands for all
+ * kernels of ffa_spec_requests. "doc", "arch" and one of the lists may be left out; an "arch" in an
+ * element of a list counts for that element.
  */
 #ifndef FFA_CLI_MANIFEST_H
 #define FFA_CLI_MANIFEST_H
@@ -37,12 +41,21 @@ struct manifest {
  * "A[,B]" or NULL: the manifest's, else `arch`. FFA_INVALID says where and what; FFA_NOMEM. */
 ffa_status manifest_read(struct manifest *out, const char *name, const char *text, size_t bytes,
                          const char *archs, const char *arch, ffa_error *err);
+/* The same of what a text would have held. */
+ffa_status manifest_read_json(struct manifest *out, const char *name, const json_t *root,
+                              const char *archs, const char *arch, ffa_error *err);
+/* The kernels of a list of texts such as "head_dim=128,dtype=bf16,backward". */
+ffa_status manifest_read_specs(struct manifest *out, const json_t *specs, const char *archs,
+                               const char *arch, ffa_error *err);
 /* Takes over `json`, a manifest_kernel's; FFA_INVALID where it is none. */
 ffa_status manifest_add(struct manifest *manifest, json_t *json, ffa_error *err);
 void manifest_drop_last(struct manifest *manifest);
 void manifest_finish(struct manifest *manifest);
 
-/* The manifests built in: NULL for an unknown name. */
-const char *manifest_preset(const char *name, size_t *bytes);
+/* ---- presets (preset.c) ---- */
+
+/* The manifest of a preset: "training", "inference", "all", or the name of a model of
+ * cache/models.json. *out: the caller's. FFA_INVALID names all. */
+ffa_status preset_make(json_t **out, const char *name, ffa_error *err);
 
 #endif

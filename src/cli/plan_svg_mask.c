@@ -420,8 +420,10 @@ static bool add_mask(const struct view *view)
     return has_memory;
 }
 
+/* "keys" and "queries" stand between the two ends of their axes. */
 static void add_frame(struct svg *out, const struct view *view, const char *title)
 {
+    const int64_t middle_x = view->x + PLAN_SVG_SIDE / 2, middle_y = view->y + PLAN_SVG_SIDE / 2;
     char end[32];
 
     svg_add_label(out, "h", view->x, view->y - 26, title);
@@ -430,10 +432,13 @@ static void add_frame(struct svg *out, const struct view *view, const char *titl
             "stroke=\"#9aa3b0\"/>\n",
             (long long)view->x, (long long)view->y, PLAN_SVG_SIDE, PLAN_SVG_SIDE);
     svg_group_digits(end, view->seqlen_k);
-    svg_add_label(out, "s", view->x, view->y - 8, "keys, 0");
-    svg_add_label(out, "s e", view->x + PLAN_SVG_SIDE, view->y - 8, end);
+    svg_add_label(out, "s", view->x, view->y - 7, "0");
+    svg_add_label(out, "s m", middle_x, view->y - 7, "keys");
+    svg_add_label(out, "s e", view->x + PLAN_SVG_SIDE, view->y - 7, end);
     svg_group_digits(end, rows_of(view));
     svg_add_label(out, "s e", view->x - 6, view->y + 10, "0");
+    svg_add(out, "<text class=\"s m\" transform=\"translate(%lld %lld) rotate(-90)\">%s</text>\n",
+            (long long)view->x - 10, (long long)middle_y, view->is_packed ? "its rows" : "queries");
     svg_add_label(out, "s e", view->x - 6, view->y + PLAN_SVG_SIDE, end);
 }
 
@@ -457,26 +462,32 @@ static struct svg *paths_make(int32_t count)
 
 /* ---- both masks ---- */
 
+/* The plan's rank comes last, over its neighbours. */
+static void add_rank_paths(struct svg *out, const struct view *view)
+{
+    const int32_t ranks = view->info->rank_count, own = view->info->rank;
+    const int32_t each = plan_svg_ranks_a_colour(view->picture, view->info);
+
+    for (int32_t r = 0; r < ranks; r++)
+        if (r != own)
+            svg_add_path(out, plan_svg_rank_colour(r, each, own), &view->paths[r]);
+    svg_add_path(out, plan_svg_rank_colour(own, each, own), &view->paths[own]);
+}
+
 static bool draw_ranks(struct svg *out, struct view view)
 {
-    const int32_t ranks = view.info->rank_count;
     bool has_memory;
 
     view.x = PLAN_SVG_MARGIN;
     view.pieces = view.info->moves == FFA_PARALLEL_MOVE_QUERIES ? view.keys->count : 0;
-    view.paths = paths_make(ranks);
+    view.paths = paths_make(view.info->rank_count);
     if (!view.paths)
         return false;
     has_memory = add_mask(&view);
     add_ground(out, &view);
-    for (int32_t r = 0; r < ranks; r++) {
-        char colour[8];
-
-        plan_svg_rank_colour(colour, r, ranks);
-        svg_add_path(out, colour, &view.paths[r]);
-    }
+    add_rank_paths(out, &view);
     free(view.paths);
-    add_frame(out, &view, "Cells by the rank that computes them");
+    add_frame(out, &view, "Which rank computes what");
     return has_memory;
 }
 
@@ -498,10 +509,10 @@ static bool draw_stages(struct svg *out, struct view view, const struct zones *z
                         const struct zones *own_keys)
 {
     const int32_t others = view.info->forward_stages + 1;
-    char title[96];
+    char title[96], colour[8];
     bool has_memory;
 
-    view.x = PLAN_SVG_MARGIN + PLAN_SVG_SIDE + PLAN_SVG_GAP;
+    view.x = PLAN_SVG_STAGES_LEFT;
     view.zones = zones;
     view.own_keys = own_keys;
     view.others = others;
@@ -512,15 +523,16 @@ static bool draw_stages(struct svg *out, struct view view, const struct zones *z
         return false;
     has_memory = add_mask(&view);
     add_ground(out, &view);
-    for (int32_t s = others; s >= 0; s--) /* the rank's cells over all others */
-        svg_add_path(out, s == others ? plan_svg_other_colour : plan_svg_stage_colour(s),
-                     &view.paths[s]);
+    for (int32_t s = others; s >= 0; s--) { /* the rank's cells over all others */
+        plan_svg_stage_colour(colour, s, plan_svg_stages(view.info));
+        svg_add_path(out, s == others ? plan_svg_other_colour : colour, &view.paths[s]);
+    }
     free(view.paths);
     if (view.is_packed)
         add_chunk_lines(out, &view);
     (void)snprintf(title, sizeof title,
-                   view.is_packed ? "Rank %d: its rows, one below the other, by forward stage"
-                                  : "Rank %d: its keys, by forward stage of the query",
+                   view.is_packed ? "Rank %d: when the keys of its rows arrive"
+                                  : "Rank %d: when the queries of its keys arrive",
                    view.info->rank);
     add_frame(out, &view, title);
     return has_memory;

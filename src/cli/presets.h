@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The manifests of cache/presets, embedded by cmake/FfaEmbed.cmake.
+ * The files that presets are made from, cache/models.json, embedded by cmake/FfaEmbed.cmake.
  */
 #ifndef FFA_CLI_PRESETS_H
 #define FFA_CLI_PRESETS_H
@@ -8,7 +8,7 @@
 #include <stddef.h>
 
 struct preset_file {
-    const char *name; /* "training.json" */
+    const char *name; /* "models.json" */
     const char *text; /* terminated */
     size_t bytes;
 };

@@ -44,7 +44,8 @@ static ffa_status make_kernels(struct run_gpu_rank *r, ffa_error *err)
     spec.pack_heads = shape->pack_heads;
     spec.heads_q = shape->heads_q;
     spec.heads_kv = shape->heads_kv;
-    spec.flags = shape->spec_flags | (uint32_t)FFA_SPEC_PARALLEL;
+    spec.flags = shape->spec_flags | (uint32_t)FFA_SPEC_PARALLEL |
+                 (r->opts.rounds > 1 ? (uint32_t)FFA_SPEC_STAGED : 0);
     return ffa_kernels_create(&r->kernels, r->context, &spec, err);
 }
 
@@ -131,6 +132,8 @@ static ffa_status make_comm(struct run_gpu_rank *r, ffa_error *err)
     opts.key_bytes = r->info.key_bytes;
     opts.sum_bytes = r->info.sum_bytes;
     opts.timeout_ms = r->opts.timeout_ms;
+    opts.transport = r->opts.transport;
+    opts.nccl_path = r->opts.nccl;
     rc = ffa_comm_create_peer(&r->comm, r->context, &opts, err);
     if (rc == FFA_OK || r->gathering.status == FFA_OK)
         return rc;
@@ -198,6 +201,11 @@ void run_gpu_rank_destroy(struct run_gpu_rank *r)
     ffa_device_stream_destroy(r->context, r->stream);
     ffa_kernels_destroy(r->kernels);
     free(r);
+}
+
+int32_t run_gpu_rank_transport(const struct run_gpu_rank *r)
+{
+    return (int32_t)ffa_comm_transport(r->comm);
 }
 
 ffa_parallel_pass_info run_gpu_rank_info(const struct run_gpu_rank *r)

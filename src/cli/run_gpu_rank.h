@@ -19,11 +19,14 @@ struct run_gpu_rank_opts {
     ffa_context *context; /* of its GPU, borrowed */
     int32_t sharing;      /* ranks of a GPU, at most */
     int64_t timeout_ms;   /* of the communicator */
+    int32_t transport;    /* ffa_transport, as asked for */
+    const char *nccl;     /* the file of NCCL; NULL: as it is found */
     const struct run_shape *shape;
     double softmax_scale, softcap;
     const void *sink;              /* host, fp32 [sinks][heads_q], read by each pass */
     void *dsink;                   /* host, the same shape, written by each backward; NULL: none */
     const ffa_parallel_plan *plan; /* of the rank; read during create */
+    int32_t rounds;                /* of the plan */
     int64_t rows[RUN_TENSORS];     /* of each tensor that the rank has; 0 of the others */
     struct run_meeting *meeting;   /* borrowed */
     bool wants_spans;              /* of the last call of each pass */
@@ -42,6 +45,8 @@ ffa_status run_gpu_rank_pass(struct run_gpu_rank *rank, void *const rows[RUN_TEN
                              bool is_backward, int calls, int64_t *us, ffa_error *err);
 /* What the last calls did, as wants_spans asks; borrowed, and each pass writes its part. */
 const struct timeline_rank *run_gpu_rank_timeline(const struct run_gpu_rank *rank);
+/* ffa_transport, as it came to be. */
+int32_t run_gpu_rank_transport(const struct run_gpu_rank *rank);
 /* What the rank's pass needs. */
 ffa_parallel_pass_info run_gpu_rank_info(const struct run_gpu_rank *rank);
 

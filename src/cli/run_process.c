@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TIMEOUT_MS = 60000, LAG_US = 10000, VISIBLE_BYTES = 240 };
+enum { TIMEOUT_MS = 60000, LAG_US = 10000 };
 
 struct run_process {
     struct run_meeting meeting; /* first */
@@ -111,25 +111,26 @@ static int find_ordinal(const struct cli *cli, int32_t local)
     return ordinal;
 }
 
-/* What tells GPUs of one host apart, as far as processes can see. */
+/* What tells GPUs apart, whatever ordinals and CUDA_VISIBLE_DEVICES processes see them by. */
 struct identity {
-    int32_t ordinal, pad;
-    char visible[VISIBLE_BYTES]; /* CUDA_VISIBLE_DEVICES */
+    unsigned char uuid[sizeof(((ffa_context_info *)0)->device_uuid)];
 };
 
-static ffa_status share_out(struct run_process *p, int32_t rank, int ordinal,
-                            struct run_ranks_options *ranks, ffa_error *err)
+static ffa_status share_out(struct run_process *p, int32_t rank, struct run_ranks_options *ranks,
+                            ffa_error *err)
 {
     const int32_t count = p->meeting.rank_count;
-    const char *visible = cli_variable(NULL, "CUDA_VISIBLE_DEVICES");
-    struct identity own = { .ordinal = ordinal };
+    ffa_context_info info = FFA_CONTEXT_INFO_INIT;
+    struct identity own;
     struct identity *all = calloc((size_t)count, sizeof *all);
     ffa_status rc;
 
     if (!all)
         return cli_error(err, FFA_NOMEM, 0, "no memory for ranks");
-    (void)snprintf(own.visible, sizeof own.visible, "%s", visible ? visible : "");
-    rc = gather(&p->meeting, rank, &own, all, sizeof own, err);
+    rc = ffa_context_info_get(ranks->contexts[0], &info, err);
+    memcpy(own.uuid, info.device_uuid, sizeof own.uuid);
+    if (rc == FFA_OK)
+        rc = gather(&p->meeting, rank, &own, all, sizeof own, err);
     for (int32_t r = 0; r < count && rc == FFA_OK; r++) {
         int32_t sharing = 0, before = 0;
 
@@ -155,8 +156,11 @@ static int open_gpu(const struct cli *cli, struct run_process *p,
     int status;
 
     ranks->contexts = calloc((size_t)place->rank_count, sizeof(ffa_context *));
-    if (!ranks->contexts)
-        return cli_fail_text(cli, FFA_NOMEM, "no memory for ranks");
+    if (!ranks->contexts) {
+        (void)cli_error(&err, FFA_NOMEM, 0, "no memory for ranks");
+        give_up(&p->meeting, &err);
+        return cli_fail(cli, &err);
+    }
     ranks->context_count = 1;
     status = cli_open(cli, &ranks->contexts[0], ordinal, 0);
     if (status != CLI_PARSE_GO) { /* which was said here */
@@ -164,7 +168,7 @@ static int open_gpu(const struct cli *cli, struct run_process *p,
         rendezvous_end(p->rendezvous, status, &err);
         return status;
     }
-    if (share_out(p, place->rank, ordinal, ranks, &err) == FFA_OK)
+    if (share_out(p, place->rank, ranks, &err) == FFA_OK)
         return CLI_PARSE_GO;
     give_up(&p->meeting, &err);
     return cli_fail(cli, &err);

@@ -52,6 +52,8 @@ struct run_ranks {
     bool has_processes;          /* the meeting is the caller's */
     int32_t sharing, gpus;       /* as in the options, of threads too */
     int64_t timeout_ms;
+    int32_t transport;
+    const char *nccl;
     bool wants_timeline;
     struct run_ranks_facts facts;
 };
@@ -194,12 +196,15 @@ static ffa_status open_gpu(struct rank *r)
         .context = all->contexts[r->rank % all->context_count],
         .sharing = all->sharing,
         .timeout_ms = all->timeout_ms,
+        .transport = all->transport,
+        .nccl = all->nccl,
         .shape = &all->run->shape,
         .softmax_scale = all->run->args.softmax_scale,
         .softcap = all->run->args.softcap,
         .sink = all->run->host[RUN_SINK],
         .dsink = r->dsink,
         .plan = r->plan,
+        .rounds = r->info.rounds,
         .meeting = all->meeting,
         .wants_spans = all->wants_timeline,
     };
@@ -279,11 +284,15 @@ static ffa_parallel_plan_opts plan_opts_of(const struct run_ranks *all,
     if (all->context_count)
         opts.sms = run_gpu_rank_sms(all->contexts[0], all->sharing);
     opts.moves = (int32_t)options->moves;
+    opts.memory_bytes = options->memory;
     opts.model.heads_q = shape->heads_q;
     opts.model.heads_kv = shape->heads_kv;
     opts.model.head_dim = shape->head_dim;
     opts.head_dim_v = shape->head_dim_v;
     opts.model.element_bytes = (int32_t)ffa_dtype_bytes(shape->dtype);
+    /* What can be wrong with it was found when it was read. */
+    (void)calibration_apply(&options->calibration, &opts.model, opts.head_dim_v, shape->tokens_k,
+                            options->ranks, 0, NULL);
     return opts;
 }
 
@@ -387,6 +396,8 @@ static void add_facts(struct run_ranks_facts *facts, const struct run_ranks_fact
         facts->forward_stages = other->forward_stages;
     if (other->backward_stages > facts->backward_stages)
         facts->backward_stages = other->backward_stages;
+    if (other->rounds > facts->rounds)
+        facts->rounds = other->rounds;
     if (other->received_rows > facts->received_rows)
         facts->received_rows = other->received_rows;
     if (other->window_bytes > facts->window_bytes)
@@ -401,11 +412,14 @@ static struct run_ranks_facts facts_of(const struct rank *r)
         .ranks = r->all->count,
         .forward_stages = r->info.forward_stages,
         .backward_stages = r->info.backward_stages,
+        .rounds = r->info.rounds,
         .received_rows = r->info.received_rows,
         .moves_queries = r->info.moves == FFA_PARALLEL_MOVE_QUERIES,
         .gpus = r->all->gpus,
     };
 
+    if (r->gpu)
+        facts.transport = run_gpu_rank_transport(r->gpu);
     if (r->gpu)
         add_gpu_facts(&facts, run_gpu_rank_info(r->gpu));
     return facts;
@@ -455,6 +469,8 @@ ffa_status run_ranks_create(struct run_ranks **out, const struct run_case *run,
                    : options->context_count ? (all->count - 1) / options->context_count + 1
                                             : 0;
     all->timeout_ms = options->timeout_ms;
+    all->transport = options->transport;
+    all->nccl = options->nccl;
     all->sum_dtype = run->shape.dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32;
     all->contexts = options->contexts;
     all->context_count = options->context_count;

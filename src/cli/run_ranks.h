@@ -7,6 +7,7 @@
 #ifndef FFA_CLI_RUN_RANKS_H
 #define FFA_CLI_RUN_RANKS_H
 
+#include "cli/calibration_file.h"
 #include "cli/timeline.h"
 
 #include <ffa/ffa.h>
@@ -16,12 +17,15 @@ struct run_case;
 struct run_meeting;
 
 struct run_ranks_options {
-    int64_t ranks;    /* 0: not asked for */
-    int64_t per_node; /* 0: all in one */
-    int64_t stages;   /* of both passes; 0: as many as is best, -1: everything is fetched first */
-    int64_t moves;    /* ffa_parallel_moves */
-    int64_t delay;    /* times a transfer may be passed over by others */
-    int64_t seed;     /* of the order of transfers */
+    int64_t ranks;     /* 0: not asked for */
+    int64_t per_node;  /* 0: all in one */
+    int64_t stages;    /* of both passes; 0: as many as is best, -1: everything is fetched first */
+    int64_t moves;     /* ffa_parallel_moves */
+    int64_t memory;    /* bytes of a rank's windows and workspace, at most; 0: no limit */
+    int32_t transport; /* ffa_transport, on GPUs */
+    const char *nccl;  /* the file of NCCL; NULL: as it is found */
+    int64_t delay;     /* times a transfer may be passed over by others */
+    int64_t seed;      /* of the order of transfers */
     /* [context_count], borrowed: a context a GPU, which ranks take in turn; 0: the CPU. */
     ffa_context **contexts;
     int32_t context_count;
@@ -30,16 +34,18 @@ struct run_ranks_options {
      * ranks are threads of this process. */
     struct run_meeting *meeting;
     int32_t rank;
-    int32_t sharing, gpus; /* ranks of a GPU, at most; GPUs of all ranks */
-    bool wants_timeline;   /* on GPUs */
+    int32_t sharing, gpus;          /* ranks of a GPU, at most; GPUs of all ranks */
+    bool wants_timeline;            /* on GPUs */
+    struct calibration calibration; /* of the plan's model */
 };
 
 /* Limits of a run, over all ranks. */
 struct run_ranks_facts {
-    int32_t ranks, forward_stages, backward_stages;
+    int32_t ranks, forward_stages, backward_stages, rounds;
     int64_t received_rows;
     bool moves_queries;
     int32_t gpus;                          /* 0: on the CPU */
+    int32_t transport;                     /* ffa_transport; on the CPU _AUTO */
     int64_t window_bytes, workspace_bytes; /* on GPUs, most of any rank */
 };
 

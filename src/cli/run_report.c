@@ -68,6 +68,13 @@ static json_t *backward_object(const struct run_case *run, const struct run_opti
     return object;
 }
 
+static const char *transport_name(int32_t transport)
+{
+    return transport == FFA_TRANSPORT_PULL       ? "pull"
+           : transport == FFA_TRANSPORT_EXCHANGE ? "exchange"
+                                                 : "loopback";
+}
+
 static json_t *ranks_object(struct run_ranks_facts facts)
 {
     json_t *object = json_object();
@@ -78,6 +85,8 @@ static json_t *ranks_object(struct run_ranks_facts facts)
     cli_set_text(object, "moves", facts.moves_queries ? "queries" : "keys");
     cli_set_int(object, "received_rows", facts.received_rows);
     cli_set_int(object, "gpus", facts.gpus);
+    cli_set_text(object, "transport", transport_name(facts.transport));
+    cli_set_int(object, "rounds", facts.rounds);
     cli_set_int(object, "window_bytes", facts.window_bytes);
     cli_set_int(object, "workspace_bytes", facts.workspace_bytes);
     return object;
@@ -175,6 +184,8 @@ static void print_ranks(struct run_ranks_facts facts, const struct run_options *
         (void)printf(", %d backward", facts.backward_stages);
     (void)printf(", %" PRId64 " rows of %s received, at most\n", facts.received_rows,
                  facts.moves_queries ? "queries" : "keys");
+    if (facts.rounds > 1)
+        (void)printf("         %d rounds a pass, at most\n", facts.rounds);
     if (facts.gpus)
         (void)printf("         windows %.1f MiB and workspace %.1f MiB of a rank, at most\n",
                      (double)facts.window_bytes / 1048576, (double)facts.workspace_bytes / 1048576);
@@ -185,6 +196,8 @@ static void print_gpus(struct run_ranks_facts facts, const struct run_options *o
     (void)printf("backend  cuda: %d GPU%s", facts.gpus, facts.gpus == 1 ? "" : "s");
     if (options->place.rank_count)
         (void)printf(", %d processes", options->place.rank_count);
+    if (facts.transport == FFA_TRANSPORT_EXCHANGE)
+        (void)printf(", over NCCL");
     (void)printf("\n");
 }
 

@@ -5,6 +5,8 @@
  */
 #include "cli/svg.h"
 
+#include "base/printable.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,6 +87,27 @@ void svg_add_path(struct svg *svg, const char *colour, struct svg *path)
     svg_finish(path);
 }
 
+void svg_add_text(struct svg *svg, const char *text, size_t most)
+{
+    char printable[1024];
+    const char *at = printable;
+    size_t count = 0;
+
+    text_printable(printable, sizeof printable, text, "");
+    for (; *at && count < most; count++) {
+        uint32_t character;
+        const size_t bytes = utf8_take(at, &character);
+
+        if (*at == '<' || *at == '>' || *at == '&')
+            svg_add(svg, "%s", *at == '<' ? "&lt;" : *at == '>' ? "&gt;" : "&amp;");
+        else
+            svg_add(svg, "%.*s", (int)bytes, at);
+        at += bytes;
+    }
+    if (*at)
+        svg_add(svg, "...");
+}
+
 void svg_add_label(struct svg *svg, const char *css, int64_t x, int64_t y, const char *text)
 {
     svg_add(svg, "<text class=\"%s\" x=\"%lld\" y=\"%lld\">%s</text>\n", css, (long long)x,
@@ -115,10 +138,17 @@ void svg_group_digits(char out[32], int64_t value)
     out[at] = '\0';
 }
 
-void svg_name_time(char out[32], int64_t ns)
+struct svg_unit svg_unit_of(int64_t longest_ns)
 {
-    const int64_t unit = ns >= 1000000 ? 1000000 : 1000;
+    if (longest_ns < 1000000)
+        return (struct svg_unit){ "us", 1000, 1 };
+    return (struct svg_unit){ "ms", 1000000, longest_ns < 10000000 ? 2 : 1 };
+}
 
-    (void)snprintf(out, 32, "%lld.%lld %s", (long long)(ns / unit),
-                   (long long)(ns % unit * 10 / unit), unit == 1000 ? "us" : "ms");
+void svg_name_time(char out[32], int64_t ns, const struct svg_unit *unit)
+{
+    const int64_t scale = unit->decimals == 2 ? 100 : 10;
+
+    (void)snprintf(out, 32, "%lld.%0*lld %s", (long long)(ns / unit->ns), unit->decimals,
+                   (long long)(ns % unit->ns * scale / unit->ns), unit->name);
 }

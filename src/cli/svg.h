@@ -28,6 +28,9 @@ void svg_add_px(struct svg *svg, int64_t hundredths);
 void svg_add_box(struct svg *path, int64_t x, int64_t y, int64_t width, int64_t height);
 /* Move a path, if it has anything, into a filled <path>; frees it. */
 void svg_add_path(struct svg *svg, const char *colour, struct svg *path);
+/* Add text from elsewhere: made printable, with what XML reserves escaped; cut, with "...", behind
+ * `most` characters, at most 200. */
+void svg_add_text(struct svg *svg, const char *text, size_t most);
 /* text: without <, > and &. */
 void svg_add_label(struct svg *svg, const char *css, int64_t x, int64_t y, const char *text);
 
@@ -40,7 +43,16 @@ int64_t svg_share(int64_t value, int64_t most, int64_t px);
 
 /* 1234567 as 1,234,567. */
 void svg_group_digits(char out[32], int64_t value);
-/* "12.3 ms" or "45.6 us" */
-void svg_name_time(char out[32], int64_t ns);
+
+/* All times of a picture have one unit, which fits the longest. */
+struct svg_unit {
+    const char *name; /* "ms" or "us" */
+    int64_t ns;
+    int decimals;
+};
+
+struct svg_unit svg_unit_of(int64_t longest_ns);
+/* "1.23 ms" or "45.6 us", cut, not rounded. */
+void svg_name_time(char out[32], int64_t ns, const struct svg_unit *unit);
 
 #endif

@@ -10,8 +10,9 @@
 
 struct warm_options {
     const char *preset, *misses, *archs, *jobs, *memory, *shard;
+    struct cli_list specs;
     double timeout_s, deadline_s;
-    bool keep_going, dry_run, resume, jsonl;
+    bool keep_going, dry_run, list, resume, jsonl;
 };
 
 enum warm_state { WAITING, HIT, BUILT, FAILED };
@@ -51,6 +52,14 @@ struct warm_session {
     json_t *failures;
     enum warm_end end;
 };
+
+/* ---- the set (warm_set.c) ---- */
+
+/* Reads the manifest: of the options, one of which is there. `arch`: for kernels that name none. */
+ffa_status warm_read_set(struct warm_session *session, ffa_context *context, const char *arch,
+                         ffa_error *err);
+/* The items: the distinct kernels of the manifest, of these our shard. */
+ffa_status warm_take_shard(struct warm_session *session, ffa_context *context, ffa_error *err);
 
 /* ---- what a session says (warm_report.c) ---- */
 

@@ -19,8 +19,9 @@
 /* A stream of a device that the legacy default stream does not wait for, nor it for that one. */
 struct gpu_stream;
 
-/* priority: 0 the default; -1 one step before it, where the device has priorities. *out: caller's,
- * gpu_stream_destroy() before the device is closed. */
+enum { GPU_PRIORITY_GREATEST = -1000 };
+/* priority: 0 the default; -1 one step before it, where the device has priorities; the device's
+ * greatest where it has fewer. *out: caller's, gpu_stream_destroy() before the device is closed. */
 ffa_status gpu_stream_create(struct gpu_stream **out, struct gpu_device *device, int priority,
                              ffa_error *err);
 /* Does not wait: work that was enqueued is still done. NULL is allowed. */
@@ -33,6 +34,11 @@ void gpu_stream_drop(struct gpu_device *device, ffa_stream stream);
 /* FFA_INVALID, naming `what`, while the stream captures a graph. */
 ffa_status gpu_stream_refuse_capture(struct gpu_device *device, ffa_stream stream, const char *what,
                                      ffa_error *err);
+/* Whether the handle names the legacy default stream: NULL, or cudaStreamLegacy. */
+static inline bool gpu_stream_is_legacy(ffa_stream stream)
+{
+    return (uintptr_t)stream <= 1;
+}
 /* Block until the work enqueued so far on one stream, ours or the caller's, is done. */
 ffa_status gpu_stream_synchronize(struct gpu_device *device, ffa_stream stream, ffa_error *err);
 

@@ -238,6 +238,45 @@ static char *describe(const struct jit_request *request, char key[DIGEST_TEXT])
     return text;
 }
 
+/* The digest of an embedded file; false: there is no such file. */
+static bool embedded_digest(const char *name, size_t bytes, char out[DIGEST_TEXT])
+{
+    for (int i = 0; i < embedded_template_count; i++) {
+        const struct embedded_file *file = &embedded_templates[i];
+
+        if (strlen(file->name) == bytes && !memcmp(file->name, name, bytes)) {
+            digest_bytes(file->text, file->bytes, out);
+            return true;
+        }
+    }
+    return false;
+}
+
+bool jit_record_is_ours(const char *record)
+{
+    static const char head[] = "text.";
+    char schema[32], digest[DIGEST_TEXT];
+    int texts = 0;
+
+    text_copy(schema, "schema=%d\n", JIT_SCHEMA);
+    if (!record || strncmp(record, schema, strlen(schema)) != 0)
+        return false;
+    for (const char *at = record; *at; at += strcspn(at, "\n"), at += *at != 0) {
+        const char *name = at + strlen(head);
+        size_t bytes;
+
+        if (strncmp(at, head, strlen(head)) != 0)
+            continue;
+        bytes = strcspn(name, "=\n");
+        if (name[bytes] != '=' || !embedded_digest(name, bytes, digest) ||
+            strncmp(name + bytes + 1, digest, strlen(digest)) != 0 ||
+            name[bytes + 1 + strlen(digest)] != '\n')
+            return false;
+        texts++;
+    }
+    return texts > 0;
+}
+
 ffa_status jit_request_complete(struct jit_request *request, struct jit *jit, ffa_error *err)
 {
     struct source_set *sources = NULL;

@@ -59,6 +59,9 @@ int32_t jit_spec_threads(const struct jit_spec *spec);
 int32_t jit_spec_cluster(const struct jit_spec *spec);
 const char *jit_spec_template(const struct jit_spec *spec);
 const char *jit_spec_row_name(const struct jit_spec *spec, int32_t row);
+/* "dtype=bf16", as jit_spec_set takes it, cut to size. False: the row has its initial value, which
+ * need not be said. */
+bool jit_spec_setting(const struct jit_spec *spec, int32_t row, char *out, size_t size);
 /* "head_dim=128 dtype=1 ...", cut to size. */
 void jit_spec_text(const struct jit_spec *spec, char *out, size_t size);
 
@@ -117,6 +120,9 @@ void jit_request_init(struct jit_request *request, const struct jit_spec *spec, 
 /* Collect the sources, make key and record, once: a completed request stays as it is. Opens no
  * compiler. */
 ffa_status jit_request_complete(struct jit_request *request, struct jit *jit, ffa_error *err);
+/* Whether the texts that a record names are those embedded in this library: only then is its kernel
+ * what a request here asks for. */
+bool jit_record_is_ours(const char *record);
 /* All zero, or initialised. */
 void jit_request_finish(struct jit_request *request);
 

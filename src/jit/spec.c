@@ -219,16 +219,16 @@ static ffa_status forward_check_chosen(const struct jit_spec *spec, ffa_error *e
     return FFA_OK;
 }
 
-/* A pass whose keys arrive is one launch. */
+/* Launches whose keys arrive are of whole tiles, whose out is of dtype in the end. */
 static ffa_status forward_check_arrivals(const struct jit_spec *spec, ffa_error *err)
 {
-    static const int rows[] = { FORWARD_out_fp32, FORWARD_staged, FORWARD_split };
+    static const int rows[] = { FORWARD_out_fp32, FORWARD_split };
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (spec->values[FORWARD_arrivals] && spec->values[rows[i]])
             return error_fail(err, FFA_INVALID, 0,
-                              "attention_forward: arrivals and %s are both 1: a pass whose keys "
-                              "arrive is one launch, with an out of dtype",
+                              "attention_forward: arrivals and %s are both 1: keys arrive in "
+                              "launches of whole tiles, with an out of dtype",
                               attention_forward_rows[rows[i]].name);
     return FFA_OK;
 }
@@ -657,6 +657,18 @@ const char *jit_spec_row_name(const struct jit_spec *spec, int32_t row)
 {
     assert(row >= 0 && row < spec->row_count);
     return entry_of(spec)->rows[row].name;
+}
+
+bool jit_spec_setting(const struct jit_spec *spec, int32_t row, char *out, size_t size)
+{
+    const char *name = jit_spec_row_name(spec, row);
+    const int32_t value = spec->values[row];
+
+    (void)snprintf(out, size, "%s=%d", name, (int)value);
+    for (size_t i = 0; i < sizeof value_names / sizeof *value_names; i++)
+        if (value_names[i].value == value && !strcmp(value_names[i].row, name))
+            (void)snprintf(out, size, "%s=%s", name, value_names[i].name);
+    return value != entry_of(spec)->rows[row].initial;
 }
 
 void jit_spec_text(const struct jit_spec *spec, char *out, size_t size)

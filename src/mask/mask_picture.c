@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pictures of a mask: SVG and characters.
+ * The picture of a mask as SVG.
  *
- * The SVG fills the intervals of the normal form: as staircases where a cell is large enough to
+ * It fills the intervals of the normal form: as staircases where a cell is large enough to
  * see, as trapezoids where not. Where there are too many of them it fills the slices, and where
  * there are too many of those, a grid of shades; so no mask makes a file of more than about 3 MB.
- * All numbers are integers in hundredths of a pixel, so that no locale gets into them.
+ * Slices too small to be seen are drawn with a line around them, and a few of them again, large,
+ * beside the picture. All numbers are integers in hundredths of a pixel, so that no locale gets
+ * into them.
  */
 #include "mask/mask_picture.h"
 
@@ -15,14 +17,15 @@ enum {
     SIZE_DEFAULT = 640,
     SIZE_MIN = 64,
     SIZE_MAX_PX = 8192,
-    COLUMNS_DEFAULT = 64,
-    COLUMNS_MAX = 1000,
     POLYGONS_MAX = 8192, /* intervals, else slices, drawn as such */
     STEPS_MAX = 65536,   /* rows * intervals drawn as staircases */
     STEP_PX = 3,         /* the smallest cell drawn as a step */
     OUTLINES_MAX = 2000,
-    OUTLINE_PX = 5, /* the smallest box worth an outline */
-    SHORT_PX = 300, /* an axis too short for many labels */
+    OUTLINE_PX = 5,   /* the smallest box worth an outline */
+    LEFT = 92,        /* pixels left of a plot */
+    SMALL_MIN = 32,   /* slices smaller than OUTLINE_PX that make a close-up, */
+    NEAR_SLICES = 12, /* and about how many it has */
+    SHORT_PX = 300,   /* an axis too short for many labels */
     GRID_SIDE = 320,
     SHADES = 8,
     FAINTEST = 350 /* thousandths: what is hardly attended must still be seen */
@@ -72,8 +75,10 @@ struct canvas {
     const ffa_mask *mask;
     const struct mask_list *list;
     int32_t head;
-    int32_t left, top;     /* of the plot, pixels */
-    int32_t width, height; /* of the plot, pixels */
+    int64_t first_q, first_k; /* the tokens where the axes begin */
+    int32_t left, top;        /* of the plot, pixels */
+    int32_t width, height;    /* of the plot, pixels */
+    bool is_thin;             /* most slices are too small to be seen without a line around */
 };
 
 /* Pixels in hundredths, without trailing zeros. */
@@ -215,7 +220,7 @@ static ffa_status draw_polygons(struct canvas *c, ffa_error *err)
 {
     ffa_status rc = FFA_OK;
 
-    text_add(&c->text, "<path class=\"on\" d=\"");
+    text_add(&c->text, "<path class=\"on%s\" d=\"", c->is_thin ? " thin" : "");
     if (c->list->normal.interval_count <= POLYGONS_MAX)
         draw_normal(c, &c->list->normal, is_fine(c));
     else
@@ -327,7 +332,7 @@ static void draw_ticks(struct canvas *c)
         text_add(&c->text, "<text text-anchor=\"middle\" y=\"-7\" x=\"");
         add_px(&c->text, x_of(c, 2 * at));
         text_add(&c->text, "\">");
-        add_grouped(&c->text, at);
+        add_grouped(&c->text, c->first_k + at);
         text_add(&c->text, "</text><path class=\"tick\" d=\"");
         path_to(c, 'M', x_of(c, 2 * at), -400);
         path_to(c, 'V', 0, 0);
@@ -337,7 +342,7 @@ static void draw_ticks(struct canvas *c)
         text_add(&c->text, "<text text-anchor=\"end\" x=\"-7\" y=\"");
         add_px(&c->text, y_of(c, 2 * at) + 400);
         text_add(&c->text, "\">");
-        add_grouped(&c->text, at);
+        add_grouped(&c->text, c->first_q + at);
         text_add(&c->text, "</text><path class=\"tick\" d=\"");
         path_to(c, 'M', -400, y_of(c, 2 * at));
         path_to(c, 'H', 0, 0);
@@ -347,7 +352,7 @@ static void draw_ticks(struct canvas *c)
              "<text class=\"axis\" text-anchor=\"middle\" x=\"%d\" y=\"-27\">keys</text>\n"
              "<text class=\"axis\" text-anchor=\"middle\" transform=\"translate(-%d %d) "
              "rotate(-90)\">queries</text>\n",
-             c->width / 2, c->left - 18, c->height / 2);
+             c->width / 2, LEFT - 18, c->height / 2);
 }
 
 static void add_summary(struct canvas *c)
@@ -389,6 +394,8 @@ static const char svg_style[] =
     "text{font:11px system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;fill:#5b6472}\n"
     ".axis{font-size:13px;fill:#2a303a}\n"
     ".on{fill:#4c7fd0}\n"
+    ".thin{stroke:#4c7fd0}\n"
+    ".near{fill:none;stroke:#2a303a;stroke-width:1.2}\n"
     ".tick{stroke:#9aa3b0;fill:none}\n"
     ".t0,.t1,.t2,.t3{fill:none;stroke-width:.9;stroke-opacity:.75}\n"
     ".t0{stroke:#1d3f7a}.t1{stroke:#b4552d}.t2{stroke:#1f7a4d}.t3{stroke:#7b3fa0}\n"
@@ -401,7 +408,7 @@ static void canvas_place(struct canvas *c, int32_t size_px)
     int64_t q = c->mask->shape.seqlen_q, k = c->mask->shape.seqlen_k;
     int64_t longest = q > k ? q : k;
 
-    c->left = 92;
+    c->left = LEFT;
     c->top = 50;
     c->width = (int32_t)(size_px * k / longest);
     c->height = (int32_t)(size_px * q / longest);
@@ -411,12 +418,88 @@ static void canvas_place(struct canvas *c, int32_t size_px)
         c->height = size_px / 4;
 }
 
-static void draw_head(struct canvas *c)
+/* ---- the close-up: what is too small to be seen ---- */
+
+static bool is_small(const struct canvas *c, const ffa_slice *slice)
+{
+    const int64_t q = slice->q_end - slice->q_begin, k = slice->k_end - slice->k_begin;
+
+    return q > 0 && k > 0 && q * c->height < OUTLINE_PX * c->mask->shape.seqlen_q &&
+           k * c->width < OUTLINE_PX * c->mask->shape.seqlen_k;
+}
+
+static int64_t least_of(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* A box from the first small slice on that has room for NEAR_SLICES of the mean size. False where
+ * less than half of the slices are small, or they are few, or the box is not much smaller than the
+ * mask. */
+static bool find_near(struct canvas *c, ffa_mask_box *box)
+{
+    const ffa_mask_shape *shape = &c->mask->shape;
+    const ffa_slice *first = NULL;
+    int64_t count = 0, sum = 0, side;
+
+    for (int64_t i = 0; i < c->list->count; i++) {
+        const ffa_slice *s = &c->list->slices[i];
+        const int64_t q = s->q_end - s->q_begin, k = s->k_end - s->k_begin;
+
+        if (!is_small(c, s))
+            continue;
+        count++;
+        sum += q > k ? q : k;
+        if (!first || s->q_begin < first->q_begin ||
+            (s->q_begin == first->q_begin && s->k_begin < first->k_begin))
+            first = s;
+    }
+    if (!first || count < SMALL_MIN || 2 * count < c->list->count)
+        return false;
+    c->is_thin = true;
+    side = NEAR_SLICES * ((sum + count - 1) / count);
+    *box = (ffa_mask_box){ first->q_begin, least_of(first->q_begin + side, shape->seqlen_q),
+                           first->k_begin, least_of(first->k_begin + side, shape->seqlen_k) };
+    return 3 * side <= least_of(shape->seqlen_q, shape->seqlen_k);
+}
+
+/* Where it is in the picture. */
+static void draw_near_box(struct canvas *c, const ffa_mask_box *box)
+{
+    text_add(&c->text, "<path class=\"near\" d=\"");
+    path_to(c, 'M', x_of(c, 2 * box->k_begin), y_of(c, 2 * box->q_begin));
+    path_to(c, 'H', x_of(c, 2 * box->k_end), 0);
+    path_to(c, 'V', 0, y_of(c, 2 * box->q_end));
+    path_to(c, 'H', x_of(c, 2 * box->k_begin), 0);
+    text_add(&c->text, "Z\"/>\n");
+}
+
+/* From here on the canvas is the close-up's, to the right of the picture. */
+static void canvas_move(struct canvas *c, const ffa_mask *near, const ffa_mask_box *box,
+                        int32_t size_px)
+{
+    const int32_t left = c->left + c->width + 28;
+
+    c->mask = near;
+    c->list = &near->lists[c->head];
+    c->first_q = box->q_begin;
+    c->first_k = box->k_begin;
+    c->is_thin = false;
+    canvas_place(c, size_px);
+    c->left += left;
+}
+
+/* ---- the whole ---- */
+
+/* near_px: of a close-up's longer side; 0: there is none. */
+static void draw_head(struct canvas *c, int32_t near_px)
 {
     int32_t caption = 400; /* what the caption's lines need */
     int32_t width = c->left + (c->width > caption ? c->width : caption) + 36;
     int32_t height = c->top + c->height + 58;
 
+    if (near_px)
+        width = c->left + c->width + 28 + c->left + near_px + 36;
     text_add(&c->text,
              "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
              "viewBox=\"0 0 %d %d\" role=\"img\">\n<title>Attention mask: ",
@@ -424,15 +507,51 @@ static void draw_head(struct canvas *c)
     add_summary(c);
     text_add(&c->text, "</title>\n%s<rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n", svg_style,
              width, height);
+}
+
+/* A group that the caller closes. */
+static ffa_status draw_plot(struct canvas *c, ffa_error *err)
+{
+    ffa_status rc = FFA_OK;
+
     text_add(&c->text, "<g transform=\"translate(%d %d)\">\n", c->left, c->top);
     text_add(&c->text, "<rect width=\"%d\" height=\"%d\" fill=\"#f3f5f8\"/>\n", c->width,
              c->height);
+    if (c->list->normal.interval_count <= POLYGONS_MAX || c->list->count <= POLYGONS_MAX)
+        FFA_TRY(draw_polygons(c, err));
+    else
+        FFA_TRY(draw_shades(c, err));
+    draw_outlines(c);
+    text_add(&c->text, "<rect width=\"%d\" height=\"%d\" fill=\"none\" stroke=\"#9aa3b0\"/>\n",
+             c->width, c->height);
+    draw_ticks(c);
+out:
+    return rc;
+}
+
+static ffa_status draw_near(struct canvas *c, const ffa_mask_box *box, int32_t size_px,
+                            ffa_error *err)
+{
+    ffa_mask *near = NULL;
+    ffa_status rc;
+
+    FFA_TRY(ffa_mask_crop(&near, c->mask, box, err));
+    canvas_move(c, near, box, size_px);
+    FFA_TRY(draw_plot(c, err));
+    text_add(&c->text,
+             "<text class=\"axis\" y=\"%d\">close-up: the small box in the picture</text>\n</g>\n",
+             c->height + 24);
+out:
+    ffa_mask_destroy(near);
+    return rc;
 }
 
 ffa_status ffa_mask_svg(const ffa_mask *mask, int32_t head, int32_t size_px, char **out,
                         ffa_error *err)
 {
     struct canvas c = { .mask = mask, .head = head };
+    ffa_mask_box box;
+    bool has_near;
     ffa_status rc;
 
     if (!out)
@@ -446,77 +565,20 @@ ffa_status ffa_mask_svg(const ffa_mask *mask, int32_t head, int32_t size_px, cha
 
     c.list = &mask->lists[head];
     canvas_place(&c, size_px);
-    draw_head(&c);
-    if (c.list->normal.interval_count <= POLYGONS_MAX || c.list->count <= POLYGONS_MAX)
-        FFA_TRY(draw_polygons(&c, err));
-    else
-        FFA_TRY(draw_shades(&c, err));
-    draw_outlines(&c);
-    text_add(&c.text, "<rect width=\"%d\" height=\"%d\" fill=\"none\" stroke=\"#9aa3b0\"/>\n",
-             c.width, c.height);
-    draw_ticks(&c);
+    has_near = find_near(&c, &box);
+    draw_head(&c, has_near ? size_px / 2 : 0);
+    FFA_TRY(draw_plot(&c, err));
     draw_caption(&c);
-    text_add(&c.text, "</g>\n</svg>\n");
+    if (has_near)
+        draw_near_box(&c, &box);
+    text_add(&c.text, "</g>\n");
+    if (has_near)
+        FFA_TRY(draw_near(&c, &box, size_px / 2, err));
+    text_add(&c.text, "</svg>\n");
     *out = text_take(&c.text);
     if (!*out)
         rc = error_nomem(err, "the picture");
 out:
     text_finish(&c.text);
-    return rc;
-}
-
-/* ---- characters ---- */
-
-/* A character is about twice as high as wide, so a picture has half as many rows as a square would
- * need; a mask that fits is drawn cell by cell instead. */
-static int32_t text_rows(const ffa_mask_shape *shape, int32_t columns)
-{
-    int64_t rows = shape->seqlen_q;
-
-    if (shape->seqlen_k > columns || shape->seqlen_q > columns)
-        rows = (int64_t)columns * shape->seqlen_q / shape->seqlen_k / 2;
-    if (rows > 2 * (int64_t)columns)
-        rows = 2 * (int64_t)columns;
-    if (rows > shape->seqlen_q)
-        rows = shape->seqlen_q;
-    return rows > 1 ? (int32_t)rows : 1;
-}
-
-ffa_status ffa_mask_text_picture(const ffa_mask *mask, int32_t head, int32_t columns, char **out,
-                                 ffa_error *err)
-{
-    struct text text = { 0 };
-    struct grid grid = { 0 };
-    ffa_status rc;
-
-    if (!out)
-        return error_fail(err, FFA_INVALID, 0, "out is NULL");
-    *out = NULL;
-    FFA_TRY(picture_check(mask, head, err));
-    columns = columns ? columns : COLUMNS_DEFAULT;
-    if (columns < 1 || columns > COLUMNS_MAX)
-        return error_fail(err, FFA_INVALID, 0, "columns is %d, not in [0, %d]", columns,
-                          COLUMNS_MAX);
-
-    grid.columns = at_most(mask->shape.seqlen_k, columns);
-    grid.rows = text_rows(&mask->shape, columns);
-    FFA_TRY(grid_build(&grid, mask, head, err));
-    for (int32_t row = 0; row < grid.rows; row++) {
-        for (int32_t column = 0; column < grid.columns; column++) {
-            int64_t count = grid.cells[(int64_t)row * grid.columns + column];
-
-            text_add(&text, "%c",
-                     count == 0                                                  ? '.'
-                     : count == grid_cell_size(&grid, &mask->shape, row, column) ? '#'
-                                                                                 : '+');
-        }
-        text_add(&text, "\n");
-    }
-    *out = text_take(&text);
-    if (!*out)
-        rc = error_nomem(err, "the picture");
-out:
-    grid_finish(&grid);
-    text_finish(&text);
     return rc;
 }

@@ -8,6 +8,7 @@
 #include "service/context.h"
 
 #include "gpu/gpu.h"
+#include "gpu/gpu_stream.h"
 
 #include <stdio.h>
 #include <unistd.h>
@@ -317,6 +318,7 @@ ffa_status ffa_context_info_get(ffa_context *context, ffa_context_info *info, ff
         now.sm_count = gpu_device_sm_count(context->gpu);
         now.device_count = gpu_device_count(context->gpu);
         text_copy(now.device_name, "%s", gpu_device_name(context->gpu));
+        (void)gpu_device_identity(context->gpu, now.device_uuid, NULL);
     }
     now.cpu_threads = context->cpu_threads;
     if (context->cuda) {

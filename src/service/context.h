@@ -89,6 +89,10 @@ struct resolved {
 ffa_status context_resolve(struct resolved *out, ffa_context *context, struct jit_request *request,
                            char **log_text, ffa_error *err);
 
+/* Whether a kernel is in no layer; then it is noted in the store as missed. `spec` is resolved for
+ * `arch`. Compiles nothing, and counts nothing. Thread: any. */
+bool context_note_missing(ffa_context *context, const struct jit_spec *spec, const char *arch);
+
 /* Loads what was resolved; *is_refused: it failed, and another cubin of the same kernel may do. */
 typedef ffa_status (*context_load_fn)(void *user, const struct resolved *found, bool *is_refused,
                                       ffa_error *err);

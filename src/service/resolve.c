@@ -249,6 +249,28 @@ out:
     return rc;
 }
 
+bool context_note_missing(ffa_context *context, const struct jit_spec *spec, const char *arch)
+{
+    struct store_query query = { .exact = context->opts.flags & FFA_OPEN_EXACT_TOOLCHAIN };
+    struct jit_kernel kernel = { 0 };
+    struct jit_request request;
+    bool is_missing = false;
+    ffa_layer layer;
+
+    jit_request_init(&request, spec, arch);
+    if (!table_find(context->cache.table, &request) &&
+        jit_request_complete(&request, context->jit, NULL) == FFA_OK) {
+        query.request = &request;
+        query.toolchain = jit_toolchain(context->jit);
+        is_missing = cache_find(&context->cache, &query, &kernel, &layer, NULL) == FFA_NOT_FOUND;
+    }
+    if (is_missing)
+        store_note_miss(context->cache.store, &request);
+    jit_kernel_finish(&kernel);
+    jit_request_finish(&request);
+    return is_missing;
+}
+
 /* ---- loading ---- */
 
 static void log_refusal(ffa_context *context, const struct resolved *found, const ffa_error *why)

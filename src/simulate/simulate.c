@@ -105,6 +105,7 @@ ffa_status ffa_simulate(ffa_sim_result *out, int32_t count, ffa_sim_opts *resolv
     FFA_TRY(opts_import(&sim.given, sizeof sim.given, opts, err));
     plan.model = sim.given.model;
     plan.head_dim_v = sim.given.head_dim_v;
+    plan.memory_bytes = sim.given.memory_bytes;
     FFA_TRY(parallel_opts_resolve(&sim.opts, &plan, err));
     FFA_TRY(check(mask, topology, &sim, err));
     sim.tokens = mask->shape.seqlen_q;

@@ -34,7 +34,8 @@ struct plan_model {
     struct rank_needs needs;
     struct transfer_walk walk;
     struct stages stages;
-    struct traffic *traffic;        /* [ranks][OVERLAP_STAGES_MAX] */
+    int32_t stages_most;            /* of a rank */
+    struct traffic *traffic;        /* [ranks][stages_most] */
     struct progress (*progress)[2]; /* [ranks]: far, near */
 };
 
@@ -60,8 +61,12 @@ static ffa_status build(struct plan_model *m, ffa_error *err)
                                     .list_count = sim->list_count,
                                     .opts = &sim->opts };
     FFA_TRY(stages_build(&m->stages, &stages, err));
+    m->stages_most = 1;
+    for (int32_t r = 0; r < sim->topology.rank_count; r++)
+        m->stages_most = (int32_t)max64(
+            m->stages_most, max64(m->stages.forward[r].count, m->stages.backward[r].count));
     m->traffic =
-        mem_array((size_t)sim->topology.rank_count * OVERLAP_STAGES_MAX, sizeof *m->traffic);
+        mem_array((size_t)sim->topology.rank_count * (size_t)m->stages_most, sizeof *m->traffic);
     m->progress = mem_array((size_t)sim->topology.rank_count, sizeof *m->progress);
     if (!m->traffic || !m->progress)
         rc = error_nomem(err, "the traffic of ranks");
@@ -73,7 +78,7 @@ out:
 
 static struct traffic *traffic_of(const struct plan_model *m, int32_t rank, int32_t stage)
 {
-    return &m->traffic[(int64_t)rank * OVERLAP_STAGES_MAX + stage];
+    return &m->traffic[(int64_t)rank * m->stages_most + stage];
 }
 
 /* What a walk adds to traffic: the rows that move; the most that a source of a stage sends. */
@@ -93,8 +98,8 @@ static void add_receive(struct plan_model *m, const struct stage_cut *cuts,
     for (int64_t rows = piece->end - piece->begin, part; rows > 0; rows -= part) {
         struct traffic *to, *from;
 
-        while (cut->ends[at->stage] <= at->row)
-            at->stage++;
+        while (at->row < cut->begins[at->stage] || cut->ends[at->stage] <= at->row)
+            at->stage = (at->stage + 1) % cut->count;
         part = min64(rows, cut->ends[at->stage] - at->row);
         at->row += part;
         to = traffic_of(m, rank, at->stage);
@@ -115,7 +120,7 @@ static void add_traffic(struct plan_model *m, const struct stage_cut *cuts, enum
     const int32_t ranks = m->needs.topology.rank_count;
     struct transfer_piece piece;
 
-    memset(m->traffic, 0, (size_t)ranks * OVERLAP_STAGES_MAX * sizeof *m->traffic);
+    memset(m->traffic, 0, (size_t)ranks * (size_t)m->stages_most * sizeof *m->traffic);
     for (int round = ROUND_ROWS; round <= ROUND_WAITS; round++) {
         transfer_walk_restart(&m->walk);
         for (int32_t r = 0; r < ranks; r++) {
@@ -141,9 +146,7 @@ static int64_t rank_ns(const struct plan_model *m, const struct stage_cut *cut, 
                                          .count = cut->count,
                                          .own = cut->own_ns,
                                          .buffers = sim->opts.buffers,
-                                         .degree = cut->count,
-                                         .degree_max = OVERLAP_STAGES_MAX,
-                                         .is_backward = is_backward,
+                                         .is_backward = is_backward && !cut->half_rows,
                                          .has_reduce = is_backward };
 
     for (int32_t s = 0; s < cut->count; s++) {

@@ -249,7 +249,10 @@ static ffa_status build_stage(struct build *b, int32_t stage, ffa_error *err)
     ffa_status rc;
 
     FFA_TRY(stage_mask_init(&of, b, stage, err));
-    if (opts->forward)
+    if (opts->forward && b->stages[stage].arriving)
+        FFA_TRY(tile_build_arriving_at(&b->out[stage].forward, of.mask, TILE_OWNS_QUERIES,
+                                       opts->forward, b->cuts, b->stages[stage].arriving, err));
+    else if (opts->forward)
         FFA_TRY(build_tiles(&b->out[stage].forward, of.mask, TILE_OWNS_QUERIES, opts->forward,
                             b->cuts, err));
     if (opts->backward)

@@ -21,6 +21,8 @@ struct stage_cells {
     const ffa_mask *mask;      /* not owned; NULL: */
     ffa_mask_shape shape;      /* either side may be 0 */
     const struct bands *lists; /* [list_count]; not owned */
+    /* Forward: how the stage's keys arrive during its launch; NULL: they are there. */
+    const struct tile_stages *arriving;
 };
 
 struct staged_options {

@@ -362,8 +362,17 @@ ffa_status tile_build_arriving(struct tile_plan *out, const ffa_mask *mask, enum
                                const struct tile_options *opts, const struct tile_stages *stages,
                                ffa_error *err)
 {
+    return tile_build_arriving_at(out, mask, axis, opts, NULL, stages, err);
+}
+
+ffa_status tile_build_arriving_at(struct tile_plan *out, const ffa_mask *mask, enum tile_axis axis,
+                                  const struct tile_options *opts, const struct cut_list *cuts,
+                                  const struct tile_stages *stages, ffa_error *err)
+{
+    const struct source from = { .mask = mask, .opts = opts, .cuts = cuts, .stages = stages };
+
     assert(tile_stages_hold(stages, mask->shape.seqlen_k));
-    return build(out, axis, &(struct source){ .mask = mask, .opts = opts, .stages = stages }, err);
+    return build(out, axis, &from, err);
 }
 
 void tile_finish(struct tile_plan *plan)

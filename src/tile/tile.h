@@ -142,6 +142,10 @@ ffa_status tile_count(struct tile_plan *out, const ffa_mask *mask, enum tile_axi
 ffa_status tile_build_arriving(struct tile_plan *out, const ffa_mask *mask, enum tile_axis axis,
                                const struct tile_options *opts, const struct tile_stages *stages,
                                ffa_error *err);
+/* Both: with given cuts, of keys that arrive. */
+ffa_status tile_build_arriving_at(struct tile_plan *out, const ffa_mask *mask, enum tile_axis axis,
+                                  const struct tile_options *opts, const struct cut_list *cuts,
+                                  const struct tile_stages *stages, ffa_error *err);
 void tile_finish(struct tile_plan *plan);
 /* Structural invariants of tile_plan.h, each with the tile named; FFA_BUG otherwise, FFA_NOMEM. */
 ffa_status tile_check(const struct tile_plan *plan, ffa_error *err);

@@ -3,7 +3,7 @@
 #
 # usage: install.sh BUILD SOURCE GENERATOR
 # Installs BUILD to a scratch prefix, moves it, and builds and runs the consumer project against it
-# by both ways.
+# by both ways. Installs it once more, and uninstalls it: only files of others are left.
 set -eu
 build=$1
 source=$2
@@ -34,3 +34,15 @@ for file in man/man1/ffa.1 man/man1/ffa-mask-show.1 bash-completion/completions/
     zsh/site-functions/_ffa fish/vendor_completions.d/ffa.fish; do
     [ -s "$work/moved/share/$file" ] || { echo "share/$file is not installed"; exit 1; }
 done
+
+# Licence and examples.
+for file in LICENSE CHANGELOG.md examples/attention.c examples/CMakeLists.txt; do
+    [ -s "$work/moved/share/doc/libffa/$file" ] || { echo "share/doc/libffa/$file is not installed"; exit 1; }
+done
+
+cmake --install "$build" --prefix "$work/second" > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+echo other > "$work/second/include/ffa/of_another.h"
+cmake -DMANIFEST="$build/install_manifest.txt" -P "$source/cmake/FfaUninstall.cmake"
+left=$(cd "$work/second" && find . ! -type d)
+[ "$left" = ./include/ffa/of_another.h ] || { echo "uninstalling left: $left"; exit 1; }
+[ ! -d "$work/second/share/doc/libffa" ] || { echo "uninstalling left share/doc/libffa"; exit 1; }

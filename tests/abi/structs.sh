@@ -32,6 +32,9 @@ ffa_topology        arguments: ranks and nodes
 ffa_dispatch_mask   a mask and its weight, an element of the caller's arrays
 ffa_parallel_model  within options
 ffa_rows            arguments
+ffa_row_format      an argument
+ffa_link_rate       two numbers, an element of the caller's arrays
+ffa_kernel_rate     numbers, an element of the caller's arrays
 ffa_sim_pass        within ffa_sim_result
 "
 # Told to callbacks: the library sets struct_size, and no caller starts one.

@@ -39,6 +39,7 @@ conforms() { # FILE ARGUMENTS...
     esac
     case "$name $* " in
         "warm "*" --dry-run "*) name=warm_dry_run ;;
+        "warm "*" --list "*) name=warm_list ;;
         "compile "*" --list "*) name=compile_list ;;
         "compile "*" --print "*) name=compile_print ;;
         "bundle_inspect "*" --manifest "*) name=bundle_inspect_manifest ;;

@@ -48,6 +48,7 @@ shares() {
     shares arrivals quick 1
     shares arrivals dims 1
     shares passes quick 1
+    shares passes exchange 1
     shares rows copy 1
     shares rows reduce 1
     shares totals ranks 1

@@ -85,6 +85,23 @@ turn() {
     find "$rendezvous" -name '*-*.1' 2> /dev/null | sed -n 's/.*-\([0-9]*\)\.1$/\1/p' | sort -n | tail -n 1
 }
 
+# named NAME ARGUMENTS...: two ranks see one GPU by different names
+named() {
+    name=$1
+    shift
+    start 0 "$name" --check "$@"
+    first=$!
+    CUDA_VISIBLE_DEVICES=$(nvidia-smi --query-gpu=uuid --format=csv,noheader -i 0 2> /dev/null || echo GPU)
+    start 1 "$name" --check "$@"
+    second=$!
+    CUDA_VISIBLE_DEVICES=0
+    wait $first
+    first=$?
+    wait $second
+    second=$?
+    say "$name" "$(problem_of "$name" $first $second 1)"
+}
+
 # killed NAME ARGUMENTS...: rank 1 is killed in the middle of its calls
 killed() {
     name=$1
@@ -165,6 +182,8 @@ fi
 CUDA_VISIBLE_DEVICES=0 FFA_EMULATOR_DEVICES=1
 export CUDA_VISIBLE_DEVICES FFA_EMULATOR_DEVICES
 all one-gpu 1
+# shellcheck disable=SC2086 # several words
+named one-gpu-named --mask $causal $heads
 refused refused
 [ -n "${2:-}" ] || rm -rf "$out"
 exit $bad

@@ -7,7 +7,7 @@
  * Exit 77 where there is no GPU.
  *
  * The key window is full of NaN where keys have not arrived, so that what is read early is seen.
- * CK_RUN_CASE=quick|dims runs a part; FFA_TEST_STORE=PATH is a store for the kernels, and
+ * CK_RUN_CASE=one|quick|dims runs a part; FFA_TEST_STORE=PATH is a store for the kernels, and
  * FFA_TEST_TEMPLATES=FOLDER has other templates than the library's.
  */
 #include "attention/arguments.h"
@@ -84,6 +84,7 @@ struct pass {
     ffa_forward_args forward;
     ffa_backward_args backward;
     struct arriving_call call;
+    long late_ms; /* of arrive_late, before the first stage */
 };
 
 /* ---- device memory ---- */
@@ -474,7 +475,7 @@ static void arrive_before(const struct pass *p)
 
 static void pause_ms(long ms)
 {
-    const struct timespec time = { 0, ms * 1000000 };
+    const struct timespec time = { ms / 1000, ms % 1000 * 1000000 };
 
     (void)nanosleep(&time, NULL);
 }
@@ -484,6 +485,7 @@ static void *arrive_late(void *user)
     const struct pass *p = user;
 
     must_cuda(cudaSetDevice(0), "device");
+    pause_ms(p->late_ms);
     for (int s = 1; s < STAGES; s++) {
         pause_ms(20);
         keys_send(p, s);
@@ -752,6 +754,25 @@ START_TEST(keys_arrive)
 }
 END_TEST
 
+/* A wait of a second is one for ever, but where other ranks may take longer. */
+START_TEST(debug_kernels_wait_for_late_ranks)
+{
+    static const struct arrival_case from = {
+        "debug, late", 1, 1, 64, 0, 0, FFA_SPEC_DEBUG, CAUSAL
+    };
+    struct results got;
+    struct pass p;
+
+    pass_init(&p, &from);
+    p.call.patience_ms = 120000;
+    p.late_ms = getenv("FFA_EMULATOR_SMS") ? 50 : 3000; /* there a second of tries takes minutes */
+    run_arriving(&p, true, &got);
+    check_results(&got, &p);
+    results_finish(&got);
+    pass_finish(&p);
+}
+END_TEST
+
 START_TEST(keys_arrive_at_other_widths)
 {
     check_case(&dims_cases[_i]);
@@ -871,6 +892,14 @@ START_TEST(sums_are_complete_when_they_depart)
 }
 END_TEST
 
+/* What sees mutants of the kernels (tests/emulator/mutants.sh): one spec, stages inside of tiles.
+ */
+START_TEST(keys_arrive_in_one_case)
+{
+    check_case(&quick_cases[3]);
+}
+END_TEST
+
 /* Rows attend nothing; nobody departs. */
 START_TEST(no_keys_at_all)
 {
@@ -934,6 +963,7 @@ int main(void)
 {
     Suite *suite = suite_create("arrivals");
     TCase *quick = tcase_create("quick"), *dims = tcase_create("dims");
+    TCase *one = tcase_create("one");
     ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
 
     opts.cache_path = getenv("FFA_TEST_STORE");
@@ -947,9 +977,13 @@ int main(void)
     tcase_add_test(quick, call_numbers_are_cyclic);
     tcase_add_loop_test(quick, sums_are_complete_when_they_depart, 0, 2);
     tcase_add_test(quick, no_keys_at_all);
+    tcase_add_test(dims, debug_kernels_wait_for_late_ranks);
     tcase_add_test(quick, calls_and_plans_that_do_not_match);
     tcase_add_loop_test(dims, keys_arrive_at_other_widths, 0,
                         sizeof dims_cases / sizeof *dims_cases);
+    tcase_set_timeout(one, 600);
+    tcase_add_test(one, keys_arrive_in_one_case);
+    suite_add_tcase(suite, one);
     suite_add_tcase(suite, quick);
     suite_add_tcase(suite, dims);
     return suite_run_here(suite);

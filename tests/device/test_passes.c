@@ -8,6 +8,7 @@
  * threads: they leave what they saw in their rank.
  */
 #include "cuda_calls.h"
+#include "gpu/nccl_library.h"
 #include "support/bootstrap.h"
 #include "support/rng.h"
 #include "support/suite.h"
@@ -56,11 +57,15 @@ struct rank {
     ffa_parallel_pass *passes[SETS];
     ffa_parallel_pass_info info; /* the most of all passes */
     ffa_comm *comm;
+    const struct nccl *nccl; /* where the group has a communicator of the caller's: */
+    nccl_handle caller;      /* that */
+    bool is_alive;           /* it works after all calls */
     ffa_stream stream;
     int64_t rows[2]; /* of queries, of keys */
     void *inputs[SETS][TENSORS], *outputs[CALLS][TENSORS];
     void *uploads[SETS], *workspace;
     struct cuda_counts forward, backward; /* of all calls */
+    uint64_t digests[CALLS];              /* of the results whose bits are the same in every run */
     int odd_call; /* the first whose results have other bits than those of its inputs before; 0 */
     ffa_status status;
     ffa_error err;
@@ -73,9 +78,11 @@ struct group {
     ffa_mask *masks[SETS];
     struct rank ranks[RANKS];
     int32_t count;
-    bool is_sequential;
-    int32_t absent;             /* this rank makes no calls; -1: all do */
-    int64_t timeout_ms;         /* of calls */
+    bool is_sequential, is_replicated;
+    int32_t absent;     /* this rank makes no calls; -1: all do */
+    int64_t timeout_ms; /* of calls */
+    ffa_transport transport;
+    bool has_caller;            /* a communicator of NCCL, of the test's own */
     atomic_int enqueued, ended; /* ranks that have enqueued all their calls; ends of parts */
 };
 
@@ -196,12 +203,64 @@ static ffa_status make_tensors(struct rank *r)
     return rc;
 }
 
+/* As a program has one that uses NCCL for other things, too. */
+static ffa_status make_caller(struct rank *r)
+{
+    struct nccl_id mine = { { 0 } }, ids[RANKS];
+    ffa_status rc = nccl_open(&r->nccl, NULL, NULL, &r->err);
+
+    if (rc == FFA_OK && r->rank == 0)
+        rc = nccl_id_make((unsigned char *)mine.bytes, r->nccl, &r->err);
+    if (bootstrap_allgather(&r->end, &mine, ids, sizeof mine) != 0)
+        return FFA_COMM;
+    (void)cudaSetDevice(r->rank % devices);
+    if (rc == FFA_OK && r->nccl->ncclCommInitRankConfig(&r->caller, r->group->count, ids[0],
+                                                        r->rank, NULL) != NCCL_SUCCESS)
+        rc = FFA_GPU;
+    return rc;
+}
+
+static ffa_status make_comm_over_caller(struct rank *r)
+{
+    ffa_nccl_opts opts = FFA_NCCL_OPTS_INIT;
+    ffa_status rc = make_caller(r);
+
+    opts.comm = r->caller;
+    opts.transport = (int32_t)r->group->transport;
+    opts.key_bytes = r->info.key_bytes;
+    opts.sum_bytes = r->info.sum_bytes;
+    opts.timeout_ms = r->group->timeout_ms;
+    return rc == FFA_OK ? ffa_comm_create_nccl(&r->comm, r->context, &opts, &r->err) : rc;
+}
+
+/* Every rank gathers a byte over the caller's communicator. */
+static void look_at_caller(struct rank *r)
+{
+    const char mine = (char)(r->rank + 1);
+    char all[RANKS] = { 0 };
+    void *memory = NULL;
+
+    if (!r->caller || ffa_device_alloc(&memory, r->context, RANKS + 1, NULL) != FFA_OK)
+        return;
+    (void)ffa_device_copy(r->context, (char *)memory + RANKS, &mine, 1, FFA_TO_DEVICE, NULL);
+    r->is_alive = r->nccl->ncclAllGather((char *)memory + RANKS, memory, 1, NCCL_INT8, r->caller,
+                                         (cudaStream_t)r->stream) == NCCL_SUCCESS &&
+                  ffa_device_stream_synchronize(r->context, r->stream, NULL) == FFA_OK &&
+                  ffa_device_copy(r->context, all, memory, RANKS, FFA_FROM_DEVICE, NULL) == FFA_OK;
+    for (int32_t i = 0; i < r->group->count; i++)
+        r->is_alive = r->is_alive && all[i] == (char)(i + 1);
+    ffa_device_free(r->context, memory);
+    (void)r->nccl->ncclCommDestroy(r->caller);
+}
+
 static ffa_status make_comm(struct rank *r)
 {
     ffa_peer_opts opts = FFA_PEER_OPTS_INIT;
 
     r->end.all = r->group->bootstrap;
     r->end.rank = r->rank;
+    if (r->group->has_caller)
+        return make_comm_over_caller(r);
     opts.rank = r->rank;
     opts.rank_count = r->group->count;
     opts.allgather = bootstrap_allgather;
@@ -209,12 +268,14 @@ static ffa_status make_comm(struct rank *r)
     opts.key_bytes = r->info.key_bytes;
     opts.sum_bytes = r->info.sum_bytes;
     opts.timeout_ms = r->group->timeout_ms;
+    opts.transport = (int32_t)r->group->transport;
     return ffa_comm_create_peer(&r->comm, r->context, &opts, &r->err);
 }
 
 static void rank_finish(struct rank *r)
 {
     ffa_comm_destroy(r->comm);
+    look_at_caller(r);
     for (int set = 0; set < SETS; set++) {
         ffa_parallel_pass_destroy(r->passes[set]);
         ffa_parallel_plan_destroy(r->plans[set]);
@@ -313,9 +374,37 @@ static ffa_status look(struct rank *r, int call, enum tensor t, void *host)
 }
 
 /* Out, lse, dk and dv, whose bits are the same in every run. */
+static const enum tensor same[] = { OUT, LSE, DK, DV };
+
+/* FNV-1a */
+static uint64_t digest(uint64_t before, const char *bytes, size_t count)
+{
+    uint64_t sum = before ? before : 0xcbf29ce484222325u;
+
+    for (size_t i = 0; i < count; i++)
+        sum = (sum ^ (unsigned char)bytes[i]) * 0x100000001b3u;
+    return sum;
+}
+
+static ffa_status take_digests(struct rank *r)
+{
+    ffa_status rc = FFA_OK;
+
+    for (int call = 0; call < CALLS; call++)
+        for (int i = 0; i < 4 && rc == FFA_OK && tensor_bytes(r, same[i]) > 0; i++) {
+            const size_t bytes = (size_t)tensor_bytes(r, same[i]);
+            char *host = malloc(bytes);
+
+            rc = host ? look(r, call, same[i], host) : FFA_NOMEM;
+            if (rc == FFA_OK)
+                r->digests[call] = digest(r->digests[call], host, bytes);
+            free(host);
+        }
+    return rc;
+}
+
 static ffa_status compare(struct rank *r)
 {
-    static const enum tensor same[] = { OUT, LSE, DK, DV };
     ffa_status rc = FFA_OK;
 
     for (int call = SETS; call < CALLS; call++)
@@ -384,6 +473,8 @@ static void *run_rank(void *data)
         rc = run_calls(r);
     if (rc == FFA_OK)
         rc = compare(r);
+    if (rc == FFA_OK)
+        rc = take_digests(r);
     r->status = rc;
     rank_finish(r);
     return NULL;
@@ -412,6 +503,7 @@ static void group_run(struct group *group)
         masks[set] = (ffa_dispatch_mask){ group->masks[set], 1 };
     }
     opts.algorithm = group->is_sequential ? FFA_DISPATCH_SEQUENTIAL : FFA_DISPATCH_AFFINITY;
+    opts.keys = group->is_replicated ? FFA_KEYS_REPLICATED : opts.keys;
     ck_assert_int_eq(ffa_dispatch_create(&group->dispatch, masks, SETS, &topology, &opts, &err),
                      FFA_OK);
     for (int32_t i = 0; i < group->count; i++) {
@@ -498,6 +590,78 @@ START_TEST(a_rank_that_does_not_come)
 }
 END_TEST
 
+/* NCCL takes a GPU a rank. */
+static bool can_exchange(int32_t ranks)
+{
+    if (devices >= ranks)
+        return true;
+    printf("%d ranks need as many GPUs to exchange over NCCL\n", (int)ranks);
+    return false;
+}
+
+/* In order, ranks have different numbers of stages. */
+static const struct {
+    int32_t ranks;
+    bool is_sequential, is_replicated;
+} exchanging[] = { { 2, false, false }, { 3, true, false }, { 2, false, true } };
+
+/* The same bits as those of ranks that pull. */
+START_TEST(exchange_gives_the_same_bits)
+{
+    struct group pull = { .count = exchanging[_i].ranks,
+                          .is_sequential = exchanging[_i].is_sequential,
+                          .is_replicated = exchanging[_i].is_replicated,
+                          .absent = -1,
+                          .transport = FFA_TRANSPORT_PULL };
+    struct group exchange = pull;
+
+    exchange.transport = FFA_TRANSPORT_EXCHANGE;
+    if (!can_exchange(pull.count))
+        return;
+    group_run(&pull);
+    group_run(&exchange);
+    for (int32_t i = 0; i < pull.count; i++) {
+        const struct rank *r = &exchange.ranks[i], *other = &pull.ranks[i];
+
+        ck_assert_msg(r->status == FFA_OK, "rank %d: %s", i, r->err.message);
+        ck_assert_msg(other->status == FFA_OK, "rank %d: %s", i, other->err.message);
+        check_counts(r, CALLS);
+        ck_assert_msg(!r->odd_call, "rank %d: other bits in call %d", i, r->odd_call);
+        for (int call = 0; call < CALLS; call++)
+            ck_assert_msg(r->digests[call] == other->digests[call],
+                          "rank %d, call %d: other bits than those of ranks that pull", i, call);
+    }
+}
+END_TEST
+
+/* The group breaks; the communicator that it was made over does not. */
+START_TEST(a_rank_that_does_not_come_to_exchange)
+{
+    struct group group = { .count = 2,
+                           .absent = 1,
+                           .timeout_ms = SHORT_MS,
+                           .transport = FFA_TRANSPORT_EXCHANGE,
+                           .has_caller = true };
+    struct group next = {
+        .count = 2, .absent = -1, .transport = FFA_TRANSPORT_EXCHANGE, .has_caller = true
+    };
+
+    if (!can_exchange(2))
+        return;
+    group_run(&group);
+    ck_assert_msg(group.ranks[0].status == FFA_TIMEOUT &&
+                      strstr(group.ranks[0].err.message, "rank 1 has not begun call 1"),
+                  "status %d: %s", (int)group.ranks[0].status, group.ranks[0].err.message);
+    group_run(&next);
+    for (int32_t i = 0; i < next.count; i++) {
+        ck_assert_msg(next.ranks[i].status == FFA_OK && !next.ranks[i].odd_call, "rank %d: %s", i,
+                      next.ranks[i].err.message);
+        ck_assert_msg(group.ranks[i].is_alive && next.ranks[i].is_alive,
+                      "rank %d: the caller's communicator has ended", i);
+    }
+}
+END_TEST
+
 /* ---- the suite ---- */
 
 static ffa_status open_device(int32_t device, const ffa_context_opts *opts, ffa_error *err)
@@ -532,12 +696,17 @@ static ffa_status open_devices(ffa_error *err)
 static Suite *device_suite(void)
 {
     Suite *suite = suite_create("device_passes");
-    TCase *quick = tcase_create("quick");
+    TCase *quick = tcase_create("quick"), *exchange = tcase_create("exchange");
 
     tcase_set_timeout(quick, 300);
     tcase_add_loop_test(quick, passes_only_enqueue, 0, sizeof groups / sizeof *groups);
     tcase_add_test(quick, a_rank_that_does_not_come);
     suite_add_tcase(suite, quick);
+    tcase_set_timeout(exchange, 300);
+    tcase_add_loop_test(exchange, exchange_gives_the_same_bits, 0,
+                        sizeof exchanging / sizeof *exchanging);
+    tcase_add_test(exchange, a_rank_that_does_not_come_to_exchange);
+    suite_add_tcase(suite, exchange);
     return suite;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * row_copy and row_reduce on a GPU, against plain loops in C. Exit 77 where there is no GPU.
+ * FFA_TEST_TEMPLATES=FOLDER has other templates than the library's.
  *
  * Each buffer is copied back whole and compared byte by byte, so that what must not be written is
  * seen to stay: outputs are full of a pattern before each call. Copies, sums and averages are
@@ -166,6 +167,10 @@ static void copy_expected(const struct copy_case *c, int t, const struct layout 
                 const int64_t index = run->from + r;
                 unsigned char *at = c->to[t].host + bytes * element_at(to, run->to + r, h, 0);
 
+                for (int64_t e = 0; rows->is_fill && e < rows->columns; e++)
+                    memcpy(at + bytes * e, &rows->fill, (size_t)bytes);
+                if (rows->is_fill)
+                    continue;
                 if (rows->from)
                     memcpy(at, c->from[t].host + bytes * element_at(from, run->from + r, h, 0),
                            (size_t)(bytes * rows->columns));
@@ -181,7 +186,9 @@ static void copy_tensor_draw(struct copy_case *c, int t, struct rng *rng)
     const bool is_index = rng_range(rng, 0, 7) == 0;
     struct layout from, to;
 
-    rows->element_bytes = is_index ? 8 : 2 << rng_range(rng, 0, 2);
+    rows->is_fill = !is_index && rng_range(rng, 0, 7) == 0;
+    rows->fill = rng_next(rng);
+    rows->element_bytes = is_index ? 8 : 1 << rng_range(rng, 0, 3);
     rows->heads = is_index ? 1 : (int32_t)rng_range(rng, 1, 4);
     rows->columns = is_index ? 1 : columns_draw(rng);
     from = layout_draw(rng, c->from_rows, rows->heads, rows->columns);
@@ -194,7 +201,8 @@ static void copy_tensor_draw(struct copy_case *c, int t, struct rng *rng)
         c->from[t].host[i] = (unsigned char)rng_next(rng);
     buffer_upload(&c->from[t]);
     buffer_upload(&c->to[t]);
-    rows->from = is_index ? NULL : c->from[t].device + from.begin * rows->element_bytes;
+    rows->from =
+        is_index || rows->is_fill ? NULL : c->from[t].device + from.begin * rows->element_bytes;
     rows->to = c->to[t].device + to.begin * rows->element_bytes;
     rows->from_token_stride = from.token_stride;
     rows->from_head_stride = from.head_stride;
@@ -691,24 +699,14 @@ START_TEST(bad_calls_are_refused)
 }
 END_TEST
 
-int main(void)
+static Suite *rows_suite(void)
 {
     Suite *suite = suite_create("rows");
     TCase *copy = tcase_create("copy"), *reduce = tcase_create("reduce");
-    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
-    ffa_error err = { FFA_OK, 0, "" };
-    int rc;
+    TCase *few = tcase_create("few"); /* for mutants of the kernel (tests/emulator/mutants.sh) */
 
-    opts.cache_path = getenv("FFA_TEST_STORE");
-    if (ffa_open(&context, 0, &opts, NULL) != FFA_OK)
-        return 77;
-    kernels = (struct ffa_kernels){ .context = context, .has_backward = true };
-    kernels.grad_dtype = FFA_BF16;
-    if (rows_kernels_load(&kernels, &err) != FFA_OK) {
-        fprintf(stderr, "%s\n", err.message);
-        ffa_close(context);
-        return 1;
-    }
+    tcase_set_timeout(few, 600);
+    tcase_add_loop_test(few, copies_are_exact, 0, 12);
     tcase_set_timeout(copy, 600);
     tcase_set_timeout(reduce, 600);
     tcase_add_loop_test(copy, copies_are_exact, 0, 120);
@@ -718,9 +716,30 @@ int main(void)
                         (int)(sizeof other_types / sizeof *other_types));
     tcase_add_test(reduce, a_reduction_in_place);
     tcase_add_loop_test(reduce, lse_pairs_are_merged, 0, 2);
+    suite_add_tcase(suite, few);
     suite_add_tcase(suite, copy);
     suite_add_tcase(suite, reduce);
-    rc = suite_run_here(suite);
+    return suite;
+}
+
+int main(void)
+{
+    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
+    int rc;
+
+    opts.cache_path = getenv("FFA_TEST_STORE");
+    opts.templates_dir = getenv("FFA_TEST_TEMPLATES");
+    if (ffa_open(&context, 0, &opts, NULL) != FFA_OK)
+        return 77;
+    kernels = (struct ffa_kernels){ .context = context, .has_backward = true };
+    kernels.grad_dtype = FFA_BF16;
+    if (rows_kernels_load(&kernels, &err) != FFA_OK) {
+        fprintf(stderr, "%s\n", err.message);
+        ffa_close(context);
+        return 1;
+    }
+    rc = suite_run_here(rows_suite());
     rows_kernels_unload(&kernels);
     ffa_close(context);
     return rc;

@@ -1,23 +1,30 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# usage: mutants.sh FFA TEMPLATES (with the emulator in LD_PRELOAD)
+# usage: mutants.sh FFA TEMPLATES [PART] (with the emulator in LD_PRELOAD)
 # Takes one line at a time out of a kernel, a wait, a fence or an arrival, and sees that the
-# emulator notices: a check that fails, a launch that fails. The whole kernel passes.
+# emulator notices: a check that fails, a launch that fails. The whole kernel passes. PART is `one`,
+# kernels of one rank, or `ranks`, those of context-parallel passes; both unless given.
 # usage: mutants.sh --apply TEMPLATES: only sees that each line is there to be taken out.
 set -eu
 ffa=$1
 templates=$2
+part=${3:-both}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 bad=0
 pause=
 
-# passes DIR ARGUMENTS...: under each of three schedules
+# passes DIR ARGUMENTS...: under each of three schedules, or with `--test NAME CASE`: a device test
 passes() {
     [ "$ffa" != --apply ] || return 0
     dir=$1
     shift
+    if [ "$1" = --test ]; then
+        CK_RUN_CASE=$3 FFA_TEST_STORE=$work/kernels.ffadb FFA_TEST_TEMPLATES=$dir \
+            "$(dirname "$ffa")/tests/test_device_$2" > "$work/out" 2>&1
+        return
+    fi
     case " $* " in *' --mask '*) ;; *) set -- --mask varlen-causal:300,700,60 --heads 4:2 "$@" ;; esac
     for seed in 1 2 3; do
         FFA_EMULATOR_SEED=$seed "$ffa" run --check --store "$work/kernels.ffadb" --templates "$dir" \
@@ -103,6 +110,35 @@ see() {
         printf '%s %s: %.120s\n' "$file" "$what" "$(tail -n 1 "$work/out")"
     fi
 }
+
+if [ "$part" != one ]; then
+    # Ranks of one device share its SMs out. What waits for ever is to end before the test's own time does.
+    export FFA_EMULATOR_SMS=16 FFA_EMULATOR_TIMEOUT_MS=30000
+    passes "$templates" --test arrivals one || { cat "$work/out" && bad=1; }
+    passes "$templates" --test rows few || { cat "$work/out" && bad=1; }
+    # Where keys have not arrived, that test has NaN; ranks have those of the forward pass.
+    without backward_arrivals.h 'stage_wait(' --test arrivals one
+    instead backward_arrivals.h 'stage_find(a.arrivals, tile_begin(block_begin))' '1' --test arrivals one
+    set -- --ranks 2 --backend cuda --heads 2:1 --head-dim 64 --stages 3 --mask causal:384
+    passes "$templates" --backward "$@" || { cat "$work/out" && bad=1; }
+    # Keys that arrive: the waits of both passes, and where a stage ends.
+    instead kernel_arrivals.h '(long long)(ld_acquire_sys(a.flags + stage) - a.value) < 0' 'false' "$@"
+    instead kernel_arrivals.h 'a.stage_end[++stage] > a.stage_end[stage - 1]' 'a.stage_end[++stage] < 0' "$@"
+    instead kernel_arrivals.h 'key >= a.stage_end[stage]' 'key > a.stage_end[stage]' "$@" --backward
+    # Departures: told too early, never told, told of another stage, counted for another one.
+    instead kernel_arrivals.h '+ 1 != d.expected[stage]' '+ 1 != 1' "$@" --backward
+    without kernel_arrivals.h 'st_release_sys(' "$@" --backward
+    instead kernel_arrivals.h 'd.slot + stage, d.value' 'd.slot, d.value' "$@" --backward
+    without attention_backward.cu 'tile_departs(' "$@" --backward
+    # Rows: their runs and segments, sums and where they are received.
+    instead row_copy.cu 'a.runs[middle].before <= row' 'a.runs[middle].before < row' --test rows few
+    instead row_copy.cu 'last - run.before < run.rows' 'last < items.rows' --test rows few
+    instead row_copy.cu 'run.from + (row - run.before)' 'run.from' "$@"
+    instead row_reduce.cu 'a.segments[middle].row <= row' 'a.segments[middle].row < row' "$@" --backward
+    without row_reduce.cu 'sums[i][c] += more[c];' "$@" --backward
+    instead row_reduce.cu 'a.sources[segment.first + s] + (row - segment.row)' 'a.sources[segment.first + s]' @reduce_rows "$@" --backward
+fi
+[ "$part" != ranks ] || exit $bad
 
 passes "$templates" --backward || { cat "$work/out" && bad=1; }
 passes "$templates" --backward --deterministic || { cat "$work/out" && bad=1; }

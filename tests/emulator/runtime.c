@@ -301,7 +301,9 @@ static CUresult event_query(CUevent event)
 
 EXPORT cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int other)
 {
-    *can = device != other;
+    const char *peers = getenv("FFA_EMULATOR_PEERS");
+
+    *can = device != other && !(peers && strcmp(peers, "0") == 0);
     return runtime_done(is_device(device) && is_device(other) ? cudaSuccess
                                                               : cudaErrorInvalidDevice);
 }

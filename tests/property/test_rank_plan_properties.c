@@ -80,6 +80,25 @@ static ffa_mask *random_mask(struct trial *trial, struct rng *rng)
     return mask;
 }
 
+/* A cap under what the ranks need together, or none where nothing so small will do. */
+static void draw_memory(struct trial *trial, struct rng *rng, ffa_parallel_plan_opts *opts)
+{
+    ffa_parallel_plan_info info = FFA_PARALLEL_PLAN_INFO_INIT;
+    ffa_parallel_plan *plan;
+
+    opts->buffers = 2;
+    opts->moves = FFA_PARALLEL_MOVE_KEYS;
+    ck_assert_int_eq(ffa_parallel_plan_create(&plan, trial->dispatch, trial->mask, 0, opts, NULL),
+                     FFA_OK);
+    ck_assert_int_eq(ffa_parallel_plan_info_get(plan, &info, NULL), FFA_OK);
+    ffa_parallel_plan_destroy(plan);
+    opts->memory_bytes = info.memory_bytes * rng_range(rng, 60, 105) / 100;
+    if (ffa_parallel_plan_create(&plan, trial->dispatch, trial->mask, 0, opts, NULL) != FFA_OK)
+        opts->memory_bytes = 0;
+    else
+        ffa_parallel_plan_destroy(plan);
+}
+
 static void draw(struct trial *trial, uint64_t seed)
 {
     struct rng rng = { seed };
@@ -117,6 +136,8 @@ static void draw(struct trial *trial, uint64_t seed)
     ck_assert_msg(!ffa_dispatch_create(&trial->dispatch, &one, 1, &topology, &opts, &err),
                   "seed %llu: %s", (unsigned long long)seed, err.message);
     draw_options(&rng, &plan_opts);
+    if (seed % 3 == 0)
+        draw_memory(trial, &rng, &plan_opts);
     for (int32_t r = 0; r < trial->ranks; r++) {
         ck_assert_msg(!ffa_parallel_plan_create(&trial->plans[r], trial->dispatch, trial->mask, r,
                                                 &plan_opts, &err),
@@ -321,22 +342,25 @@ static void check_pass(struct trial *trial, bool is_backward)
 
 /* ---- the key window ---- */
 
-/* The token in each row of the key window, and that stages end where phases do. */
+/* The token in each row of the round's keys, and that stages end where phases do. */
 static void find_window(const struct trial *trial, const ffa_parallel_plan *plan,
-                        const struct plan_pass *pass, const struct rank_local *local,
+                        const struct plan_pass *pass, const struct rank_local *local, int32_t round,
                         int64_t *tokens)
 {
+    const bool in_rounds = plan->in_rounds && pass->stage_count > 0;
+    const int32_t last = in_rounds ? round + 1 : pass->stage_count;
     int64_t row = 0;
 
-    CHECK(trial, local->stage_count == pass->stage_count + 1);
-    for (int32_t p = 0; p <= pass->stage_count; p++) {
+    CHECK(trial, local->stage_count == (in_rounds ? 2 : pass->stage_count + 1));
+    CHECK(trial, round == 0 || local->stage_ends[0] == 0);
+    for (int32_t p = round ? last : 0; p <= last; p++) {
         struct parallel_operands operands;
 
         parallel_operands_init(&operands, plan, pass, p);
         for (int64_t k = 0; k < pass->phases[p].rows; k++)
             tokens[row++] = operands.keys[k];
         parallel_operands_finish(&operands);
-        CHECK(trial, local->stage_ends[p] == row);
+        CHECK(trial, local->stage_ends[round ? 1 : p] == row);
     }
     CHECK(trial, local->shape.seqlen_k == row);
     CHECK(trial, local->shape.seqlen_q == plan->queries.rank_tokens[plan->rank]);
@@ -399,7 +423,7 @@ static void check_arriving(const struct trial *trial, const struct rank_local *l
 
 /* An outline has the same key window. */
 static void check_outline(const struct trial *trial, int32_t rank, const struct rank_local *want,
-                          bool is_backward)
+                          bool is_backward, int32_t round)
 {
     ffa_parallel_plan_opts opts = trial->plans[rank]->opts;
     struct rank_local got;
@@ -408,7 +432,7 @@ static void check_outline(const struct trial *trial, int32_t rank, const struct 
     opts.flags |= FFA_PARALLEL_OUTLINE;
     ck_assert_int_eq(
         ffa_parallel_plan_create(&plan, trial->dispatch, trial->mask, rank, &opts, NULL), FFA_OK);
-    ck_assert_int_eq(rank_plan_local(&got, plan, is_backward, NULL), FFA_OK);
+    ck_assert_int_eq(rank_plan_round(&got, plan, is_backward, round, NULL), FFA_OK);
     CHECK(trial, got.stage_count == want->stage_count && got.first_count == want->first_count);
     CHECK(trial, !memcmp(got.stage_ends, want->stage_ends, sizeof got.stage_ends));
     for (int64_t i = 0; i < got.first_count; i++)
@@ -437,6 +461,24 @@ static void count_local(struct trial *trial, const ffa_parallel_plan *plan,
         }
 }
 
+static void check_round(struct trial *trial, int32_t rank, bool is_backward, int32_t round)
+{
+    const ffa_parallel_plan *plan = trial->plans[rank];
+    const struct plan_pass *pass = is_backward ? &plan->backward : &plan->forward;
+    int64_t tokens[2 * TOKENS_HERE];
+    struct rank_local local;
+
+    ck_assert_int_eq(rank_plan_round(&local, plan, is_backward, round, NULL), FFA_OK);
+    find_window(trial, plan, pass, &local, round, tokens);
+    if (round == 0)
+        check_first(trial, pass, &local, is_backward);
+    check_arriving(trial, &local, is_backward);
+    if (trial->seed % 8 == 0)
+        check_outline(trial, rank, &local, is_backward, round);
+    count_local(trial, plan, &local, tokens);
+    rank_local_finish(&local);
+}
+
 /* The cells of all ranks in their key windows are those of the mask, each once. */
 static void check_local(struct trial *trial, bool is_backward)
 {
@@ -444,29 +486,42 @@ static void check_local(struct trial *trial, bool is_backward)
 
     memset(trial->cells, 0, sizeof trial->cells);
     for (int32_t r = 0; r < trial->ranks; r++) {
-        const ffa_parallel_plan *plan = trial->plans[r];
-        const struct plan_pass *pass = is_backward ? &plan->backward : &plan->forward;
-        int64_t tokens[2 * TOKENS_HERE];
+        const int32_t rounds = rank_plan_rounds(trial->plans[r], is_backward);
         struct rank_local local;
-        const ffa_status rc = rank_plan_local(&local, plan, is_backward, NULL);
 
-        CHECK(trial, rc == (moves_queries ? FFA_INVALID : FFA_OK));
-        if (moves_queries) {
-            CHECK(trial, !local.lists && !local.first);
-            return;
-        }
-        find_window(trial, plan, pass, &local, tokens);
-        check_first(trial, pass, &local, is_backward);
-        check_arriving(trial, &local, is_backward);
-        if (trial->seed % 8 == 0)
-            check_outline(trial, r, &local, is_backward);
-        count_local(trial, plan, &local, tokens);
-        rank_local_finish(&local);
+        if (moves_queries || rounds > 1)
+            ck_assert_int_eq(rank_plan_local(&local, trial->plans[r], is_backward, NULL),
+                             FFA_INVALID);
+        for (int32_t round = 0; round < rounds && !moves_queries; round++)
+            check_round(trial, r, is_backward, round);
     }
+    if (moves_queries)
+        return;
     for (int32_t l = 0; l < trial->lists; l++)
         for (int64_t q = 0; q < trial->tokens_q; q++)
             for (int64_t k = 0; k < trial->tokens_k; k++)
                 CHECK(trial, trial->cells[l][q][k] == trial->attends[l][q][k]);
+}
+
+/* ---- rounds ---- */
+
+/* A cap is obeyed, and a stage is never longer than its half of the ring. */
+static void check_memory(const struct trial *trial, const ffa_parallel_plan *plan)
+{
+    const struct plan_pass *passes[] = { &plan->forward, &plan->backward };
+    ffa_parallel_plan_info info = FFA_PARALLEL_PLAN_INFO_INIT;
+
+    ck_assert_int_eq(ffa_parallel_plan_info_get(plan, &info, NULL), FFA_OK);
+    if (!plan->opts.memory_bytes)
+        return;
+    CHECK(trial, info.memory_bytes <= info.memory_most_bytes);
+    CHECK(trial, info.memory_most_bytes <= plan->opts.memory_bytes);
+    for (int p = 0; p < 2 && plan->in_rounds; p++)
+        CHECK(trial, passes[p]->buffer_rows <= passes[p]->half_rows);
+    if (!plan->in_rounds)
+        CHECK(trial, plan->memory.window_rows ==
+                             plan->keys.rank_tokens[plan->rank] + plan->received_rows ||
+                         plan->keys.is_replicated);
 }
 
 /* ---- what is received is what is sent ---- */
@@ -538,7 +593,7 @@ static void check_key_chunks(const struct trial *trial)
 START_TEST(random_masks)
 {
     static struct trial trial;
-    int64_t with_queries = 0, staged = 0;
+    int64_t with_queries = 0, staged = 0, in_rounds = 0;
 
     for (uint64_t seed = 1 + (uint64_t)_i; seed <= RANDOM_MASKS; seed += PARTS) {
         draw(&trial, seed);
@@ -552,7 +607,9 @@ START_TEST(random_masks)
         check_transpose(&trial, true);
         with_queries += trial.plans[0]->moves == FFA_PARALLEL_MOVE_QUERIES;
         staged += trial.plans[0]->forward.step_count > 1 || trial.plans[0]->backward.step_count > 1;
+        in_rounds += rank_plan_rounds(trial.plans[0], true) > 1;
         for (int32_t r = 0; r < trial.ranks; r++) {
+            check_memory(&trial, trial.plans[r]);
             check_flags(&trial, trial.plans[r]);
             check_key_tiles(&trial, trial.plans[r]);
             check_key_flags(&trial, trial.plans[r]);
@@ -564,6 +621,7 @@ START_TEST(random_masks)
     }
     ck_assert_int_ge(with_queries, RANDOM_MASKS / PARTS / 10); /* the draw has not dried up */
     ck_assert_int_ge(staged, RANDOM_MASKS / PARTS / 10);
+    ck_assert_int_ge(in_rounds, RANDOM_MASKS / PARTS / 40);
 }
 END_TEST
 

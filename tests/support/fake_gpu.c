@@ -38,16 +38,41 @@ int gpu_device_ordinal(const struct gpu_device *device)
     return device->ordinal;
 }
 
+int gpu_device_sm_count(const struct gpu_device *device)
+{
+    (void)device;
+    return 132;
+}
+
 /* ---- memory ---- */
+
+/* Of shared memory: how often each page is mapped as the first one of an allocation. */
+struct mapped {
+    atomic_int pages[SHARES * SHARE_BYTES / ALIGN];
+    atomic_long freed;
+};
+
+static char *shares; /* of all processes */
+static struct mapped *mapped;
+
+static atomic_int *mappings_of(const void *memory)
+{
+    return &mapped->pages[(size_t)((const char *)memory - shares) / ALIGN];
+}
+
+long fake_gpu_freed_mapped(void)
+{
+    return mapped ? atomic_load(&mapped->freed) : 0;
+}
 
 void fake_gpu_share(int process)
 {
-    static char *all;
-
-    if (!all)
-        all = mmap(NULL, SHARES * SHARE_BYTES, PROT_READ | PROT_WRITE,
-                   MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    share = all + (size_t)process * SHARE_BYTES;
+    if (!shares) {
+        shares = mmap(NULL, SHARES * SHARE_BYTES + sizeof *mapped, PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        mapped = (struct mapped *)(void *)(shares + SHARES * SHARE_BYTES);
+    }
+    share = shares + (size_t)process * SHARE_BYTES;
     share_used = 0;
 }
 
@@ -86,6 +111,8 @@ void gpu_free(struct gpu_device *device, void *memory)
     atomic_fetch_sub(&allocated, 1);
     if (!share)
         free(memory);
+    else if (atomic_load(mappings_of(memory)) > 0)
+        atomic_fetch_add(&mapped->freed, 1);
 }
 
 uint64_t fake_gpu_load(const uint64_t *at)
@@ -127,6 +154,7 @@ struct op {
 
 struct gpu_stream {
     struct gpu_device *device;
+    int priority;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -228,17 +256,22 @@ ffa_status gpu_stream_create(struct gpu_stream **out, struct gpu_device *device,
 {
     struct gpu_stream *stream = NULL;
 
-    (void)priority;
     *out = NULL;
     if (fault_here(FAULT_GPU) || !(stream = calloc(1, sizeof *stream)))
         return error_fail(err, FFA_GPU, 1, "cannot create a stream: fault");
     stream->device = device;
+    stream->priority = priority;
     stream->last = &stream->first;
     pthread_mutex_init(&stream->lock, NULL);
     pthread_cond_init(&stream->changed, NULL);
     pthread_create(&stream->thread, NULL, run_stream, stream);
     *out = stream;
     return FFA_OK;
+}
+
+int fake_gpu_priority(const struct gpu_stream *stream)
+{
+    return stream->priority;
 }
 
 void gpu_stream_destroy(struct gpu_stream *stream)
@@ -468,11 +501,18 @@ ffa_status gpu_device_identity(const struct gpu_device *device, unsigned char uu
                                  : FFA_OK;
 }
 
+static atomic_bool is_apart;
+
+void fake_gpu_apart(bool is_so)
+{
+    atomic_store(&is_apart, is_so);
+}
+
 ffa_status gpu_peer_enable(struct gpu_device *device, int other, ffa_error *err)
 {
     (void)device;
     (void)other;
-    return fault_here(FAULT_GPU)
+    return atomic_load(&is_apart) || fault_here(FAULT_GPU)
                ? error_fail(err, FFA_UNSUPPORTED, 1, "no access to device %d", other)
                : FFA_OK;
 }
@@ -495,11 +535,13 @@ ffa_status gpu_ipc_open(struct gpu_device *device, const unsigned char handle[GP
     if (fault_here(FAULT_GPU))
         return error_fail(err, FFA_GPU, 1, "cannot open a handle: fault");
     memcpy(out, handle, sizeof *out);
+    atomic_fetch_add(mappings_of(*out), 1);
     return FFA_OK;
 }
 
 void gpu_ipc_close(struct gpu_device *device, void *memory)
 {
     (void)device;
-    (void)memory;
+    if (memory)
+        atomic_fetch_sub(mappings_of(memory), 1);
 }

@@ -16,11 +16,20 @@ struct gpu_device *fake_gpu(int ordinal);
  * addresses; `process`, 0 to 7: which share of them. Called once, and again in each child. */
 void fake_gpu_share(int process);
 
+/* Whether devices do not reach each other's memory; they do, unless this says otherwise. */
+void fake_gpu_apart(bool is_so);
+
 /* What a launch would be: `work` runs in the order of the stream. */
 void fake_gpu_launch(ffa_stream stream, void (*work)(void *user), void *user);
 
+/* What a stream was created with. */
+int fake_gpu_priority(const struct gpu_stream *stream);
+
 /* Device memory that is not freed. */
 long fake_gpu_allocated(void);
+
+/* Allocations that were freed, in any process, while another process had them mapped. */
+long fake_gpu_freed_mapped(void);
 
 /* What a kernel does: an acquiring load and a releasing store. */
 uint64_t fake_gpu_load(const uint64_t *at);

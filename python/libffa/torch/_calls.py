@@ -22,7 +22,7 @@ from ._runtime import DTYPES, Spec, cache, is_capturing, stream_of
 
 BACKWARD, SOFTCAP = _abi.FFA_SPEC_BACKWARD, _abi.FFA_SPEC_SOFTCAP
 MAX_LOGITS, DETERMINISTIC = _abi.FFA_SPEC_MAX_LOGITS, _abi.FFA_SPEC_DETERMINISTIC
-_KEPT = 512  # prepared calls
+_KEPT = 128  # prepared calls; each keeps its plan
 
 
 def _check(q, k, v, mask):

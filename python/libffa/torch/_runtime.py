@@ -22,7 +22,7 @@ from ..mask import Mask
 
 DTYPES = {torch.bfloat16: _abi.FFA_BF16, torch.float16: _abi.FFA_FP16, torch.float32: _abi.FFA_FP32,
           torch.float64: _abi.FFA_FP64}
-PLANS = 128  # kept for later calls
+PLANS = 64  # kept for later calls
 
 
 def ordinal(device: torch.device) -> int:

@@ -27,7 +27,7 @@
 #ifndef FFA_PARALLEL_DEVICE_COMM_DEVICE_H
 #define FFA_PARALLEL_DEVICE_COMM_DEVICE_H
 
-#include "gpu/gpu_stream.h"
+#include "gpu/nccl.h"
 #include "parallel/run/comm.h"
 
 #include <pthread.h>
@@ -42,10 +42,12 @@ enum {
     COMM_DIGEST_BITS = 40,  /* of a word of comm_block_words; the call's number is above */
     COMM_TOTALS_MAX = 8192, /* floats that a rank brings to a call: of 8 sinks and 1024 heads */
     COMM_TOTALS_SLOTS = 2,  /* that calls with totals take in turn */
-    COMM_WORDS_MAX = 192
+    COMM_WORDS_MAX = 192,
+    COMM_HELLO_WORDS = 4 /* 32 bytes: what ranks exchange before a call's data */
 };
 #define COMM_POISON ((uint64_t)1 << 62)
 #define COMM_AFTER_UNKNOWN UINT64_MAX
+#define COMM_DIGEST_MASK (((uint64_t)1 << COMM_DIGEST_BITS) - 1)
 
 /* ---- the flag block: indices of its words, for a group of n ranks ---- */
 
@@ -96,29 +98,45 @@ static inline int64_t comm_block_words(int32_t n, int32_t from)
 }
 
 /* The last call of `from` on another communicator of the same ranks, before its latest one on this
- * communicator: id and number, 32 bits each. 0: there was none; COMM_AFTER_UNKNOWN. */
+ * communicator: the low 24 bits of the latest one's number over COMM_DIGEST_BITS of a digest. The
+ * digest is 0 where there was none, and COMM_DIGEST_MASK where it is not known. So this word and
+ * that of comm_block_words are told apart from those of other calls, each by itself: it does not
+ * matter whether a reader gets both of one call. */
 static inline int64_t comm_block_after(int32_t n, int32_t from)
 {
     return (int64_t)(5 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
 }
 
+/* Whom the oldest call of `from` waits for, where that takes long: a rank + 1; 0: nobody. */
+static inline int64_t comm_block_waits(int32_t n, int32_t from)
+{
+    return (int64_t)(6 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
+}
+
 /* enum comm_peer_state of `from`, as it told this rank. */
 static inline int64_t comm_block_state(int32_t n, int32_t from)
 {
-    return (int64_t)(6 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
+    return (int64_t)(7 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
 }
 
 /* Why the group broke, by `from`: an ffa_status, then text in COMM_REASON_WORDS - 1 words. Written
  * before its state becomes COMM_PEER_BROKEN. */
 static inline int64_t comm_block_reason(int32_t n, int32_t from)
 {
-    return (int64_t)(7 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + (int64_t)COMM_REASON_WORDS * from;
+    return (int64_t)(8 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + (int64_t)COMM_REASON_WORDS * from;
+}
+
+/* Exchange: what `from` does in its latest call, received from it: its words of comm_block_words,
+ * the same inverted, and of comm_block_after. */
+static inline int64_t comm_block_hello(int32_t n, int32_t from)
+{
+    return comm_block_reason(n, n) + (int64_t)COMM_HELLO_WORDS * from;
 }
 
 /* All of the above: what the watchdog reads. */
 static inline int64_t comm_block_count(int32_t n)
 {
-    return comm_block_reason(n, n);
+    return comm_block_hello(n, n);
 }
 
 /* The totals of `from`, floats [COMM_TOTALS_MAX], in the rank's block behind its words: those of a
@@ -155,6 +173,7 @@ struct comm_waits {
     uint64_t credits[WINDOW_COUNT]; /* its rows_done, sums_done of this earlier call; 0: nothing */
     uint16_t sums_ready;            /* one bit a stage */
     bool rows_ready, totals_ready;
+    bool hello; /* exchange: that it begins the call */
 };
 
 /* A call from its begin until its end has passed on the GPU. */
@@ -185,8 +204,10 @@ static inline bool comm_call_is_under_way(const struct comm_call *call)
     return call->call && !call->is_over;
 }
 
-struct comm_process; /* comm_peer.c: which process and device a rank is */
-struct comm_order;   /* comm_device.c: the calls of this process on communicators of one group */
+struct comm_exchange;  /* comm_exchange.c: the communicators of NCCL */
+struct comm_bootstrap; /* comm_nccl.c: gathering over the caller's communicator of NCCL */
+struct comm_process;   /* comm_peer.c: which process and device a rank is */
+struct comm_order;     /* comm_call.c: the calls of this process on communicators of one group */
 
 struct comm_device {
     ffa_comm comm; /* the first member. comm.call: calls begun */
@@ -203,13 +224,22 @@ struct comm_device {
     void *windows[WINDOW_COUNT][COMM_RANKS_MAX];
     int64_t window_bytes[WINDOW_COUNT][COMM_RANKS_MAX]; /* of each rank; 0: its window is NULL */
     uint64_t *blocks[COMM_RANKS_MAX];
-    uint64_t **blocks_device; /* device memory: blocks [rank_count] */
+    uint64_t **blocks_device; /* device memory [rank_count]: blocks; exchange: the own one */
     int64_t block_bytes;
-    struct comm_process *processes; /* [rank_count] */
-    struct comm_verdict *verdicts;  /* [rank_count], of the last agreement */
-    uint64_t id;                    /* of the communicator, the same on all ranks */
-    uint64_t group;                 /* of the ranks, the same in each communicator of them */
+    bool is_mapped;                 /* ranks reach each other's memory; else no peer's is mapped */
+    int32_t transport;              /* as asked for: ffa_transport */
+    int32_t max_ctas;               /* as asked for */
+    char *nccl_path;                /* NULL: not given */
+    struct comm_exchange *exchange; /* NULL: ranks pull */
+    struct comm_bootstrap *bootstrap; /* of ffa_comm_create_nccl: `user` of allgather; else NULL */
+    char unreachable[256];            /* why it is not mapped */
+    struct comm_process *processes;   /* [rank_count] */
+    struct comm_verdict *verdicts;    /* [rank_count], of the last agreement */
+    uint64_t id;                      /* of the communicator, the same on all ranks */
+    uint64_t group;                   /* of the ranks, the same in each communicator of them */
+    int32_t neighbour;                /* another rank of this process and device; -1: none */
     struct comm_order *order;
+    uint64_t begun;  /* calls so far, a call of several rounds once. Under the lock */
     uint64_t totals; /* calls with totals so far, the same on all ranks. Only calls touch it. */
 
     /* The call up to which each rank was lent a window, and has to give it back; 0: nothing. Only
@@ -225,9 +255,9 @@ struct comm_device {
     bool has_lost;   /* the bootstrap failed: ranks may differ in what they know of each other */
     /* Under the lock: */
     char message[sizeof(((ffa_error *)0)->message)]; /* of `broken` */
-    /* Call n: calls[n % COMM_CALLS_MAX], or where that one is still under way, the last record,
-     * which has the newest of such calls: the oldest calls are looked after, whatever the host is
-     * ahead. */
+    /* The nth call: calls[n % COMM_CALLS_MAX], or where that one is still under way, the last
+     * record, which has the newest of such calls: the oldest calls are looked after, whatever the
+     * host is ahead. */
     struct comm_call calls[COMM_CALLS_MAX + 1];
     bool is_closed;    /* no call begins any more: the group is broken or a rank has left */
     int32_t left_rank; /* that has left; -1: none */
@@ -236,6 +266,7 @@ struct comm_device {
     /* Of the watchdog's thread, and of destroy after it: */
     uint64_t *seen;               /* a copy of the own block */
     uint64_t *said;               /* [rank_count]: the last state said to each rank */
+    uint64_t said_wait;           /* what the others have as comm_block_waits of this rank */
     bool has_heard;               /* a rank has said that the group is broken */
     bool has_spoilt;              /* what the calls receive was filled */
     bool is_draining;             /* `drained` was recorded since the last call was over */
@@ -257,21 +288,28 @@ static inline uint64_t *comm_device_own(const struct comm_device *comm)
     return comm->blocks[comm->comm.rank];
 }
 
+/* What a pass leaves free of SMs, so that what brings its keys can run beside it. */
+int32_t comm_device_sm_margin(const struct comm_device *comm, bool is_backward);
+
+/* A communicator's end. opts are resolved but for their bounds; bootstrap: NULL, or what is `user`
+ * of the allgather, taken over whether or not it succeeds. */
+ffa_status comm_device_create(ffa_comm **out, ffa_context *context, const ffa_peer_opts *opts,
+                              struct comm_bootstrap *bootstrap, ffa_error *err);
+
 /* ---- a call: comm_device_begin, what it enqueues, and one comm_device_end or _abandon ---- */
 
 /*
  * Begin the next call on the caller's stream.
  *
  * call    receives its number, from 1; 0 on failure, and then nothing was begun.
- * stream  the caller's. The legacy default stream (NULL) will do where the process has one rank:
- *         ranks that share a stream wait for themselves. Not while it captures a graph, as every
- *         call has another number. No batch of copies goes to it: those take the fetch and reduce
- *         streams.
- * words   what the call is, the same text on all ranks in the same call: at least everything that
- *         the order and sizes of transfers depend on. The fetch stream writes a digest of it into
- *         the blocks of all peers. What is caught when: the watchdog of a rank compares the digests
- *         of a call while it is not over, every 10 ms, so ranks that wait for each other in
- *         different calls break the group at once, and the message names the rank that differs.
+ * stream  the caller's. The legacy default stream (NULL) will do where the process has one rank on
+ *         the device; else it is refused, as ranks that share a stream wait for themselves. Not
+ * while it captures a graph, as every call has another number. No batch of copies goes to it: those
+ * take the fetch and reduce streams. words   what the call is, the same text on all ranks in the
+ * same call: at least everything that the order and sizes of transfers depend on. The fetch stream
+ * writes a digest of it into the blocks of all peers. What is caught when: the watchdog of a rank
+ * compares the digests of a call while it is not over, every 10 ms, so ranks that wait for each
+ * other in different calls break the group at once, and the message names the rank that differs.
  *         Different calls that nobody waits in, and that are over on a rank before its watchdog
  *         looks, pass unseen; what must be compared before data moves is for
  *         ffa_parallel_plan_agree. Calls on two communicators of the same ranks must come in the
@@ -283,6 +321,10 @@ static inline uint64_t *comm_device_own(const struct comm_device *comm)
  */
 ffa_status comm_device_begin(uint64_t *call, struct comm_device *comm, ffa_stream stream,
                              const char *words, ffa_error *err);
+/* A call of so many rounds, the same number on all ranks: flags have a value for each, of which the
+ * last is the call's number. The number grows by `rounds`. */
+ffa_status comm_device_begin_rounds(uint64_t *call, struct comm_device *comm, int32_t rounds,
+                                    ffa_stream stream, const char *words, ffa_error *err);
 
 /* The last of the call on `stream`, which by then waits for all that the call put on the fetch and
  * reduce streams and that must be done before `stream` goes on. */
@@ -300,11 +342,13 @@ struct comm_flag {
     enum comm_channel channel;
     int32_t rank;
     int32_t stage;
+    int32_t behind; /* rounds of the call behind the flag's: 0 of the last one, and of any whole
+                     * call */
 };
 
-/* The stream waits until all flags [count] have the call's value: not CHANNEL_ROWS_DONE and
- * CHANNEL_SUMS_DONE, as credits are for comm_device_reclaim. The watchdog knows of the waits from
- * then on. */
+/* The stream waits until all flags [count] have the call's value, or that of one of its rounds: not
+ * CHANNEL_ROWS_DONE, and CHANNEL_SUMS_DONE between rounds only, as credits of earlier calls are for
+ * comm_device_reclaim. The watchdog knows of the waits from then on. */
 ffa_status comm_device_wait(struct comm_device *comm, uint64_t call, ffa_stream stream,
                             const struct comm_flag *flags, int32_t count, ffa_error *err);
 
@@ -323,8 +367,9 @@ void comm_device_lend_sums(struct comm_device *comm, uint64_t call, int32_t rank
 ffa_status comm_device_reclaim(struct comm_device *comm, uint64_t call, enum comm_window window,
                                ffa_stream stream, ffa_error *err);
 
-/* Write arrivals[stage] of the own block, behind what is on the stream. */
-ffa_status comm_device_arrive(struct comm_device *comm, uint64_t call, ffa_stream stream,
+/* Write arrivals[stage] of the own block, behind what is on the stream. value: the call's number,
+ * or less by the rounds behind it. */
+ffa_status comm_device_arrive(struct comm_device *comm, uint64_t value, ffa_stream stream,
                               int32_t stage, ffa_error *err);
 
 /*
@@ -376,12 +421,73 @@ void comm_peer_finish(struct comm_device *comm, bool is_safe);
 /* Whether the rank's process is known to have ended. */
 bool comm_peer_is_dead(const struct comm_device *comm, int32_t rank);
 
+/* Whether ranks exchange, as they were told to, or as they do not reach each other's memory. */
+bool comm_peer_exchanges(const struct comm_device *comm);
+/* Whether two ranks share a GPU: which. */
+bool comm_peer_shares_gpu(const struct comm_device *comm, int32_t *rank, int32_t *other);
+
+/* ---- comm_exchange.c: transfers over NCCL ---- */
+
+/* Collective, after comm_peer_join: our own communicators, connected. All ranks or none. */
+ffa_status comm_exchange_create(struct comm_device *comm, ffa_error *err);
+/* What ranks do in the call, sent to all and awaited from all, on the fetch stream: it goes on
+ * where all do the same. */
+ffa_status comm_exchange_hello(struct comm_device *comm, const struct comm_call *call,
+                               ffa_error *err);
+/* One group of sends and receives, on the stream of the window: fetch for WINDOW_ROWS, reduce for
+ * WINDOW_SUMS. `stage`: for messages. Fails with the group's status where that is why. */
+ffa_status comm_exchange_moves(struct comm_device *comm, enum comm_window window,
+                               const struct nccl_move *moves, int64_t count, ffa_error *err);
+/* All moves of the window that the call makes are enqueued; `stream` waits for those of the calls
+ * before, because they read the window that it is about to write. */
+ffa_status comm_exchange_sent(struct comm_device *comm, enum comm_window window, ffa_error *err);
+ffa_status comm_exchange_reclaim(struct comm_device *comm, enum comm_window window,
+                                 ffa_stream stream, ffa_error *err);
+/* The window's stream waits for what is on `stream` now. */
+ffa_status comm_exchange_follow(struct comm_device *comm, enum comm_window window,
+                                ffa_stream stream, ffa_error *err);
+/* Of comm_device_share_totals. */
+ffa_status comm_exchange_totals(struct comm_device *comm, ffa_stream stream, float *all,
+                                const float *mine, int32_t count, ffa_error *err);
+/* For the watchdog's thread: what NCCL has found out; end what is under way; and let the fetch
+ * stream go on that waits for others' words. */
+ffa_status comm_exchange_status(const struct comm_device *comm, ffa_error *err);
+void comm_exchange_abort(struct comm_device *comm);
+ffa_status comm_exchange_poison(struct comm_device *comm, ffa_error *err);
+/* false: NCCL is still at work on this rank's memory. */
+bool comm_exchange_finish(struct comm_device *comm);
+
+/* ---- comm_nccl.c ---- */
+
+const struct nccl *comm_bootstrap_nccl(const struct comm_bootstrap *bootstrap);
+struct nccl_comm *comm_bootstrap_comm(const struct comm_bootstrap *bootstrap);
+/* NULL is allowed. */
+void comm_bootstrap_finish(struct comm_bootstrap *bootstrap);
+
+/* ---- comm_inspect.c: for the watchdog's thread, under the lock ---- */
+
+/* A word of the own block, as the watchdog has read it last. */
+static inline uint64_t comm_seen(const struct comm_device *comm, int64_t word)
+{
+    return comm->seen[word];
+}
+static inline bool comm_is_there(uint64_t flag, uint64_t value)
+{
+    return (int64_t)(flag - value) >= 0;
+}
+/* Break the group where it has to. */
+void comm_inspect(struct comm_device *comm);
+/* What to say in comm_block_waits. */
+uint64_t comm_inspect_wait(const struct comm_device *comm);
+
 /* ---- comm_watchdog.c ---- */
 
 /* Break the group, under the lock. */
 void comm_device_break(struct comm_device *comm, ffa_status status, const char *message);
-/* The same order of communicators in all ranks of a group: comm_device.c. Forget what this rank
- * called last, as ranks may not agree on it any more. */
+/* comm_call.c: the same order of communicators in all ranks of a group. The entry of this rank,
+ * kept until the process ends; NULL: no memory. */
+struct comm_order *comm_order_find(uint64_t group, int32_t rank);
+/* Forget what this rank called last, as ranks may not agree on it any more. */
 void comm_order_forget(const struct comm_device *comm);
 
 ffa_status comm_watchdog_start(struct comm_device *comm, ffa_error *err);

@@ -29,6 +29,8 @@ struct comm_process {
     unsigned char uuid[16]; /* of the device */
     int32_t ordinal;        /* of the device, in the process */
     int32_t rank, rank_count;
+    int32_t transport; /* as asked for */
+    int32_t max_ctas;
     int32_t pad_;
     uint64_t id; /* of the communicator; rank 0's is taken */
 };
@@ -117,6 +119,8 @@ static ffa_status introduce(struct comm_process *out, const struct comm_device *
     out->ordinal = gpu_device_ordinal(comm->gpu);
     out->rank = comm->comm.rank;
     out->rank_count = comm->comm.rank_count;
+    out->transport = comm->transport;
+    out->max_ctas = comm->max_ctas;
     out->id = digest_short(seed, sizeof seed) | 1;
     return gpu_device_identity(comm->gpu, out->uuid, err);
 }
@@ -137,6 +141,22 @@ static ffa_status check_ranks(struct comm_device *comm, ffa_error *err)
             return error_fail(err, FFA_INVALID, 0,
                               "allgather gives rank %d of %d in place %d of rank %d of %d", p->rank,
                               p->rank_count, r, mine->rank, mine->rank_count);
+        if (p->transport != mine->transport || p->max_ctas != mine->max_ctas)
+            return error_fail(err, FFA_INVALID, 0,
+                              "rank %d has transport %d and max_ctas %d, rank %d has %d and %d", r,
+                              p->transport, p->max_ctas, mine->rank, mine->transport,
+                              mine->max_ctas);
+    }
+    return FFA_OK;
+}
+
+static ffa_status check_hosts(const struct comm_device *comm, ffa_error *err)
+{
+    const struct comm_process *mine = &comm->processes[comm->comm.rank];
+
+    for (int32_t r = 0; r < comm->comm.rank_count; r++) {
+        const struct comm_process *p = &comm->processes[r];
+
         if (*p->host && *mine->host && strcmp(p->host, mine->host) != 0)
             return error_fail(err, FFA_UNSUPPORTED, 0,
                               "rank %d runs on another host than rank %d: windows are of one host",
@@ -168,6 +188,20 @@ out:
     return rc;
 }
 
+/* The lowest other rank on this process's device. */
+static void find_neighbour(struct comm_device *comm)
+{
+    const struct comm_process *mine = &comm->processes[comm->comm.rank];
+
+    for (int32_t r = comm->comm.rank_count - 1; r >= 0; r--) {
+        const struct comm_process *p = &comm->processes[r];
+
+        if (p != mine && is_same_process(p, mine) &&
+            memcmp(p->uuid, mine->uuid, sizeof p->uuid) == 0)
+            comm->neighbour = r;
+    }
+}
+
 static void identify_group(struct comm_device *comm)
 {
     struct digest digest;
@@ -187,6 +221,34 @@ static void identify_group(struct comm_device *comm)
     comm->id = comm->processes[0].id;
 }
 
+/* Whether a group whose ranks do not reach each other can be made. */
+static bool may_exchange(const struct comm_device *comm)
+{
+    return !comm->has_joined && comm->is_mapped && comm->transport != FFA_TRANSPORT_PULL;
+}
+
+bool comm_peer_exchanges(const struct comm_device *comm)
+{
+    return comm->comm.rank_count > 1 &&
+           (!comm->is_mapped || comm->transport == FFA_TRANSPORT_EXCHANGE);
+}
+
+/* Ranks that do not reach each other's memory exchange, where they may: nobody's is mapped then.
+ * Collective; why: of `rc`. */
+static ffa_status agree_on_reach(struct comm_device *comm, ffa_status rc, const ffa_error *why,
+                                 ffa_error *err)
+{
+    ffa_error first = { FFA_OK, 0, "" };
+    const ffa_status agreed = comm_peer_agree(comm, rc, why, &first);
+
+    if (agreed != FFA_OK && !comm->has_lost && may_exchange(comm)) {
+        comm->is_mapped = false;
+        text_copy(comm->unreachable, "%.250s", first.message);
+        return FFA_OK;
+    }
+    return agreed == FFA_OK ? FFA_OK : error_fail(err, agreed, first.native, "%s", first.message);
+}
+
 static ffa_status meet(struct comm_device *comm, ffa_error *err)
 {
     ffa_error failure = { FFA_OK, 0, "" };
@@ -199,12 +261,27 @@ static ffa_status meet(struct comm_device *comm, ffa_error *err)
     FFA_TRY(comm_peer_agree(comm, rc, &failure, err));
     FFA_TRY(comm_peer_gather(comm, &mine, comm->processes, sizeof mine, err));
     rc = check_ranks(comm, &failure);
+    FFA_TRY(comm_peer_agree(comm, rc, &failure, err));
+    rc = check_hosts(comm, &failure);
     if (rc == FFA_OK)
         rc = enable_peers(comm, &failure);
-    FFA_TRY(comm_peer_agree(comm, rc, &failure, err));
+    FFA_TRY(agree_on_reach(comm, rc, &failure, err));
+    find_neighbour(comm);
     identify_group(comm);
 out:
     return rc;
+}
+
+bool comm_peer_shares_gpu(const struct comm_device *comm, int32_t *rank, int32_t *other)
+{
+    for (*rank = 0; *rank < comm->comm.rank_count; ++*rank)
+        for (*other = *rank + 1; *other < comm->comm.rank_count; ++*other) {
+            const struct comm_process *a = &comm->processes[*rank], *b = &comm->processes[*other];
+
+            if (memcmp(a->uuid, b->uuid, sizeof a->uuid) == 0 && strcmp(a->host, b->host) == 0)
+                return true;
+        }
+    return false;
 }
 
 bool comm_peer_is_dead(const struct comm_device *comm, int32_t rank)
@@ -253,9 +330,13 @@ static ffa_status make_offer(struct offer *offer, struct comm_device *comm, stru
     offer->address = (uint64_t)(uintptr_t)memory->at[own];
     offer->bytes = memory->bytes[own];
     for (int32_t r = 0; r < comm->comm.rank_count; r++)
-        is_shared = is_shared || is_mapped_by_ipc(comm, r);
+        is_shared = is_shared || (comm->is_mapped && is_mapped_by_ipc(comm, r));
     if (is_shared)
         rc = gpu_ipc_export(comm->gpu, memory->at[own], offer->handle, err);
+    if (rc != FFA_OK && may_exchange(comm)) {
+        memset(offer->handle, 0, sizeof offer->handle); /* peers fail to open it */
+        rc = FFA_OK;
+    }
 out:
     return rc;
 }
@@ -267,7 +348,7 @@ static ffa_status map_peer(struct comm_device *comm, struct shared *memory, int3
     ffa_status rc;
 
     memory->bytes[rank] = offer->bytes;
-    if (offer->bytes == 0 || rank == comm->comm.rank)
+    if (offer->bytes == 0 || rank == comm->comm.rank || !comm->is_mapped)
         return FFA_OK;
     if (!is_mapped_by_ipc(comm, rank)) {
         memory->at[rank] = (void *)(uintptr_t)offer->address;
@@ -291,6 +372,7 @@ static ffa_status share(struct comm_device *comm, struct shared *memories, int c
     ffa_error failure = { FFA_OK, 0, "" };
     struct offer mine[SHARED_MAX] = { 0 };
     struct offer(*all)[SHARED_MAX] = mem_array((size_t)n, sizeof *all);
+    bool was_mapped;
     ffa_status rc = all ? FFA_OK : error_nomem(&failure, "the exchange of handles");
 
     for (int i = 0; rc == FFA_OK && i < count; i++)
@@ -300,8 +382,9 @@ static ffa_status share(struct comm_device *comm, struct shared *memories, int c
     for (int i = 0; i < count; i++)
         for (int32_t r = 0; rc == FFA_OK && r < n; r++)
             rc = map_peer(comm, &memories[i], r, &all[r][i], &failure);
-    rc = comm_peer_agree(comm, rc, &failure, err);
-    if (rc != FFA_OK && !comm->has_lost) {
+    was_mapped = comm->is_mapped;
+    rc = agree_on_reach(comm, rc, &failure, err);
+    if ((rc != FFA_OK || was_mapped != comm->is_mapped) && !comm->has_lost) {
         for (int i = 0; i < count; i++)
             unmap_peers(comm, &memories[i]);
         (void)comm_peer_agree(comm, FFA_OK, NULL, NULL);
@@ -315,16 +398,20 @@ out:
 
 /* ---- creation ---- */
 
+/* What kernels write departures to: where ranks exchange, this rank's own stream waits for them. */
 static ffa_status upload_blocks(struct comm_device *comm, ffa_error *err)
 {
     const int64_t bytes = (int64_t)comm->comm.rank_count * (int64_t)sizeof *comm->blocks_device;
     ffa_stream stream = gpu_stream_handle(comm->watch);
+    uint64_t *blocks[COMM_RANKS_MAX];
     void *memory;
     ffa_status rc;
 
+    for (int32_t r = 0; r < comm->comm.rank_count; r++)
+        blocks[r] = comm_peer_exchanges(comm) ? comm_device_own(comm) : comm->blocks[r];
     FFA_TRY(gpu_alloc(comm->gpu, &memory, bytes, err));
     comm->blocks_device = memory;
-    FFA_TRY(gpu_send(comm->gpu, stream, memory, comm->blocks, bytes, err));
+    FFA_TRY(gpu_send(comm->gpu, stream, memory, blocks, bytes, err));
     rc = gpu_stream_synchronize(comm->gpu, stream, err);
 out:
     return rc;
@@ -335,6 +422,21 @@ static void windows_take(struct comm_device *comm, int window, const struct shar
 {
     comm->windows[window][rank] = memory->at[rank];
     comm->window_bytes[window][rank] = memory->bytes[rank];
+}
+
+/* The joining failed on all ranks: each unmaps what is the others' before any of them frees its
+ * own.
+ */
+static void forget_peers(struct comm_device *comm, struct shared *memories)
+{
+    for (int i = 0; i < SHARED_MAX; i++)
+        unmap_peers(comm, &memories[i]);
+    for (int32_t r = 0; r < comm->comm.rank_count; r++) {
+        comm->blocks[r] = memories[WINDOW_COUNT].at[r];
+        for (int w = 0; w < WINDOW_COUNT; w++)
+            windows_take(comm, w, &memories[w], r);
+    }
+    (void)comm_peer_agree(comm, FFA_OK, NULL, NULL);
 }
 
 ffa_status comm_peer_join(struct comm_device *comm, const int64_t bytes[WINDOW_COUNT],
@@ -360,6 +462,8 @@ ffa_status comm_peer_join(struct comm_device *comm, const int64_t bytes[WINDOW_C
     rc = upload_blocks(comm, &failure);
     rc = comm_peer_agree(comm, rc, &failure, err);
     comm->has_joined = rc == FFA_OK;
+    if (rc != FFA_OK && !comm->has_lost)
+        forget_peers(comm, memories);
 out:
     mem_free(memories);
     return rc;

@@ -43,6 +43,11 @@ ffa_status comm_device_share_totals(const float **all, struct comm_device *comm,
 
     assert(count >= 1 && count <= COMM_TOTALS_MAX);
     *all = (const float *)(const void *)here;
+    if (comm->exchange) {
+        comm_device_spoil(comm, call, here, (int64_t)n * COMM_TOTALS_MAX * (int64_t)sizeof(float));
+        rc = comm_exchange_totals(comm, stream, (float *)(void *)here, mine, count, err);
+        goto out;
+    }
     for (int32_t r = 0; r < n; r++)
         if (r != comm->comm.rank)
             flags[peers++] = (struct comm_flag){ .channel = CHANNEL_TOTALS_READY, .rank = r };

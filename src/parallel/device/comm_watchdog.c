@@ -25,23 +25,11 @@ enum {
     TICK_BUSY_US = 10000,
     TICK_IDLE_US = 50000,
     TICK_LEAVE_US = 1000,
-    GRACE_US = 200000,  /* from the poison of kernels to that of the fetch and reduce streams */
-    ORDER_US = 1000000, /* a call that others' order keeps from ending */
-    ASK_US = 500000,    /* between looks at processes */
+    GRACE_US = 200000, /* from the poison of kernels to that of the fetch and reduce streams */
     SPOIL_BYTES = 1 << 20
 };
 
 /* ---- what has happened ---- */
-
-static uint64_t seen_at(const struct comm_device *comm, int64_t word)
-{
-    return comm->seen[word];
-}
-
-static bool is_there(uint64_t flag, uint64_t value)
-{
-    return (int64_t)(flag - value) >= 0;
-}
 
 static ffa_status read_block(struct comm_device *comm, ffa_error *err)
 {
@@ -82,178 +70,11 @@ static bool any_under_way(const struct comm_device *comm)
     return false;
 }
 
-/* ---- what breaks the group; under the lock ---- */
-
-/* What the call still waits for from rank `from`, in words that follow "has not"; false: nothing.
- */
-static bool find_missing(const struct comm_device *comm, const struct comm_call *call, int32_t from,
-                         char *out, size_t bytes)
-{
-    const struct comm_waits *waits = &call->waits[from];
-    const int32_t n = comm->comm.rank_count;
-    const unsigned long long number = call->call;
-
-    if (waits->credits[WINDOW_ROWS] &&
-        !is_there(seen_at(comm, comm_block_rows_done(n, from)), waits->credits[WINDOW_ROWS])) {
-        text_format(out, bytes, "read the keys of call %llu, for call %llu",
-                    (unsigned long long)waits->credits[WINDOW_ROWS], number);
-        return true;
-    }
-    if (waits->rows_ready && !is_there(seen_at(comm, comm_block_rows_ready(n, from)), call->call)) {
-        text_format(out, bytes, "published its keys (call %llu)", number);
-        return true;
-    }
-    if (waits->credits[WINDOW_SUMS] &&
-        !is_there(seen_at(comm, comm_block_sums_done(n, from)), waits->credits[WINDOW_SUMS])) {
-        text_format(out, bytes, "read the gradients of call %llu, for call %llu",
-                    (unsigned long long)waits->credits[WINDOW_SUMS], number);
-        return true;
-    }
-    for (int32_t s = 0; s < COMM_STAGES_MAX; s++)
-        if ((waits->sums_ready >> s & 1) &&
-            !is_there(seen_at(comm, comm_block_sums_ready(n, from, s)), call->call)) {
-            text_format(out, bytes, "finished the gradients of its stage %d (call %llu)", s,
-                        number);
-            return true;
-        }
-    if (waits->totals_ready &&
-        !is_there(seen_at(comm, comm_block_totals_ready(n, from)), call->call)) {
-        text_format(out, bytes, "sent its totals (call %llu)", number);
-        return true;
-    }
-    return false;
-}
-
-/* The reason that rank `from` gave. */
-static void adopt_reason(struct comm_device *comm, int32_t from)
-{
-    const uint64_t *words = &comm->seen[comm_block_reason(comm->comm.rank_count, from)];
-    const uint64_t status = words[0];
-    char message[(COMM_REASON_WORDS - 1) * sizeof(uint64_t)];
-
-    memcpy(message, words + 1, sizeof message);
-    message[sizeof message - 1] = '\0';
-    comm_device_break(comm, status == FFA_TIMEOUT ? FFA_TIMEOUT : FFA_COMM, message);
-}
-
-static void look_at_states(struct comm_device *comm)
-{
-    const int32_t n = comm->comm.rank_count;
-
-    for (int32_t r = 0; r < n; r++) {
-        const uint64_t state = seen_at(comm, comm_block_state(n, r));
-
-        if (state == COMM_PEER_LEFT && comm->left_rank < 0) {
-            comm->left_rank = r;
-            comm->is_closed = true;
-        } else if (state == COMM_PEER_BROKEN || state == COMM_PEER_QUIET) {
-            if (comm->has_heard && atomic_load(&comm->broken) == FFA_OK)
-                adopt_reason(comm, r);
-            comm->has_heard = true; /* the reason may be in the next copy of the block only */
-        }
-    }
-}
-
-/* Whether `call` waits for a rank that will not come. */
-static void look_for_gone(struct comm_device *comm, const struct comm_call *call)
-{
-    char missing[128], message[256];
-
-    for (int32_t r = 0; r < comm->comm.rank_count; r++) {
-        if (seen_at(comm, comm_block_state(comm->comm.rank_count, r)) != COMM_PEER_LEFT ||
-            !find_missing(comm, call, r, missing, sizeof missing))
-            continue;
-        text_copy(message, "rank %d has left, and has not %s; rank %d waits for it", r, missing,
-                  comm->comm.rank);
-        comm_device_break(comm, FFA_COMM, message);
-    }
-}
-
-static void look_at_words(struct comm_device *comm, const struct comm_call *call)
-{
-    const int32_t n = comm->comm.rank_count;
-    const bool is_late = clock_us() - call->enqueued_us > ORDER_US;
-    char message[COMM_WORDS_MAX + 160];
-
-    for (int32_t r = 0; r < n; r++) {
-        const uint64_t word = seen_at(comm, comm_block_words(n, r));
-        const uint64_t after = seen_at(comm, comm_block_after(n, r));
-
-        if (r == comm->comm.rank || word >> COMM_DIGEST_BITS != call->word >> COMM_DIGEST_BITS)
-            continue;
-        if (word != call->word) {
-            text_copy(message, "rank %d runs another call: call %llu of rank %d is %s", r,
-                      (unsigned long long)call->call, comm->comm.rank, call->words);
-            comm_device_break(comm, FFA_COMM, message);
-        } else if (is_late && after != call->after && after != COMM_AFTER_UNKNOWN &&
-                   call->after != COMM_AFTER_UNKNOWN) {
-            text_copy(message,
-                      "rank %d uses the communicators of its group in another order than rank %d "
-                      "(call %llu)",
-                      r, comm->comm.rank, (unsigned long long)call->call);
-            comm_device_break(comm, FFA_COMM, message);
-        }
-    }
-}
-
-/* The call takes too long: who is it that it waits for? */
-static void time_out(struct comm_device *comm, const struct comm_call *call)
-{
-    const long long ms = (long long)comm->timeout_ms;
-    char missing[128], message[256];
-
-    for (int32_t r = 0; r < comm->comm.rank_count; r++)
-        if (find_missing(comm, call, r, missing, sizeof missing)) {
-            text_copy(message, "rank %d has not %s within %lld ms; rank %d waits for it", r,
-                      missing, ms, comm->comm.rank);
-            comm_device_break(comm, FFA_TIMEOUT, message);
-            return;
-        }
-    text_copy(message,
-              "call %llu of rank %d is not over after %lld ms, and waits for no other rank",
-              (unsigned long long)call->call, comm->comm.rank, ms);
-    comm_device_break(comm, FFA_TIMEOUT, message);
-}
-
-static void look_at_processes(struct comm_device *comm)
-{
-    const int64_t now = clock_us();
-    char message[64];
-
-    if (now - comm->asked_us < ASK_US)
-        return;
-    comm->asked_us = now;
-    for (int32_t r = 0; r < comm->comm.rank_count; r++) {
-        const uint64_t state = seen_at(comm, comm_block_state(comm->comm.rank_count, r));
-
-        if (state == COMM_PEER_LEFT || state == COMM_PEER_QUIET || !comm_peer_is_dead(comm, r))
-            continue;
-        text_copy(message, "the process of rank %d has ended", r);
-        comm_device_break(comm, FFA_COMM, message);
-    }
-}
-
-static void inspect(struct comm_device *comm)
-{
-    look_at_states(comm);
-    for (int32_t i = 0; i <= COMM_CALLS_MAX; i++) {
-        const struct comm_call *call = &comm->calls[i];
-
-        if (!comm_call_is_under_way(call))
-            continue;
-        look_at_words(comm, call);
-        look_for_gone(comm, call);
-        if (call->begun_us && clock_us() - call->begun_us > comm->timeout_ms * 1000)
-            time_out(comm, call);
-    }
-    look_at_processes(comm);
-}
-
 /* ---- telling the others ---- */
 
 static bool may_tell(const struct comm_device *comm, int32_t rank)
 {
-    return rank != comm->comm.rank && comm->said[rank] < COMM_PEER_QUIET;
+    return comm->is_mapped && rank != comm->comm.rank && comm->said[rank] < COMM_PEER_QUIET;
 }
 
 /* The state word, behind the words in front of it [count]. */
@@ -286,6 +107,22 @@ static ffa_status say_broken(struct comm_device *comm, ffa_error *err)
     for (int32_t r = 0; r < comm->comm.rank_count; r++)
         if (may_tell(comm, r) && comm->said[r] < COMM_PEER_BROKEN)
             FFA_TRY(say(comm, r, words, COMM_REASON_WORDS, COMM_PEER_BROKEN, err));
+out:
+    return rc;
+}
+
+/* Whom this rank waits for: see comm_inspect.c. */
+static ffa_status say_wait(struct comm_device *comm, uint64_t wait, ffa_error *err)
+{
+    const int32_t n = comm->comm.rank_count, own = comm->comm.rank;
+    ffa_stream stream = gpu_stream_handle(comm->watch);
+    ffa_status rc = FFA_OK;
+
+    for (int32_t r = 0; r < n && wait != comm->said_wait; r++)
+        if (may_tell(comm, r))
+            FFA_TRY(gpu_write_value(comm->gpu, stream, &comm->blocks[r][comm_block_waits(n, own)],
+                                    wait, err));
+    comm->said_wait = wait;
 out:
     return rc;
 }
@@ -393,10 +230,14 @@ static ffa_status release(struct comm_device *comm, ffa_error *err)
         comm->broken_us = clock_us();
         comm_order_forget(comm);
     }
+    if (comm->exchange)
+        comm_exchange_abort(comm);
     FFA_TRY(say_broken(comm, err));
     if (!comm->has_spoilt)
         FFA_TRY(spoil_calls(comm, err));
-    rc = poison(comm, err);
+    FFA_TRY(poison(comm, err));
+    if (comm->exchange)
+        rc = comm_exchange_poison(comm, err);
 out:
     return rc;
 }
@@ -409,7 +250,7 @@ static ffa_status say_quiet(struct comm_device *comm, bool is_broken, ffa_error 
 
     for (int32_t r = 0; r < n; r++)
         if (may_tell(comm, r) &&
-            (is_broken || seen_at(comm, comm_block_state(n, r)) == COMM_PEER_LEFT))
+            (is_broken || comm_seen(comm, comm_block_state(n, r)) == COMM_PEER_LEFT))
             FFA_TRY(say(comm, r, NULL, 0, COMM_PEER_QUIET, err));
 out:
     return rc;
@@ -422,28 +263,48 @@ static bool are_returned(const struct comm_device *comm)
 
     for (int32_t r = 0; r < n; r++) {
         const uint64_t rows = comm->lent[WINDOW_ROWS][r], sums = comm->lent[WINDOW_SUMS][r];
-        const bool has_rows = !rows || is_there(seen_at(comm, comm_block_rows_done(n, r)), rows);
-        const bool has_sums = !sums || is_there(seen_at(comm, comm_block_sums_done(n, r)), sums);
+        const bool has_rows =
+            !rows || comm_is_there(comm_seen(comm, comm_block_rows_done(n, r)), rows);
+        const bool has_sums =
+            !sums || comm_is_there(comm_seen(comm, comm_block_sums_done(n, r)), sums);
 
-        if (seen_at(comm, comm_block_state(n, r)) != COMM_PEER_LEFT && !(has_rows && has_sums))
+        if (comm_seen(comm, comm_block_state(n, r)) != COMM_PEER_LEFT && !(has_rows && has_sums))
             return false;
     }
     return true;
 }
 
+/* Break the group where it has to. Under the lock. */
+static void look(struct comm_device *comm)
+{
+    char message[sizeof comm->message];
+    ffa_error why = { FFA_OK, 0, "" };
+
+    comm_inspect(comm);
+    if (!comm->exchange || comm_exchange_status(comm, &why) == FFA_OK)
+        return;
+    text_copy(message, "rank %d failed: %.400s", comm->comm.rank, why.message);
+    comm_device_break(comm, why.status, message);
+}
+
 static ffa_status tick(struct comm_device *comm, ffa_error *err)
 {
     bool is_broken, is_closed, is_quiet = false;
+    uint64_t wait = 0;
     ffa_status rc;
 
     FFA_TRY(read_block(comm, err));
     pthread_mutex_lock(&comm->lock);
     rc = poll_calls(comm, err);
     if (rc == FFA_OK && atomic_load(&comm->broken) == FFA_OK)
-        inspect(comm);
+        look(comm);
     is_broken = atomic_load(&comm->broken) != FFA_OK;
     is_closed = comm->is_closed || comm->is_leaving;
+    if (rc == FFA_OK && !is_broken)
+        wait = comm_inspect_wait(comm);
     pthread_mutex_unlock(&comm->lock);
+    if (rc == FFA_OK && !is_broken)
+        rc = say_wait(comm, wait, err);
     if (rc == FFA_OK && is_broken && !comm->is_quiet)
         rc = release(comm, err);
     FFA_TRY(rc);
@@ -531,8 +392,8 @@ static bool are_others_gone(struct comm_device *comm)
 {
     const int32_t n = comm->comm.rank_count;
 
-    for (int32_t r = 0; r < n; r++) {
-        const uint64_t state = seen_at(comm, comm_block_state(n, r));
+    for (int32_t r = 0; r < n && comm->is_mapped; r++) {
+        const uint64_t state = comm_seen(comm, comm_block_state(n, r));
 
         if (r != comm->comm.rank && state != COMM_PEER_QUIET && state != COMM_PEER_LEFT &&
             !comm_peer_is_dead(comm, r))

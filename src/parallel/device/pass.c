@@ -12,24 +12,51 @@
 
 /* ---- the plans ---- */
 
-static ffa_status make_plan(ffa_plan **out, const ffa_parallel_plan *plan,
-                            const ffa_kernels *kernels, bool is_backward, ffa_error *err)
+static void plans_finish(struct pass_plans *plans)
 {
-    struct rank_local local = { 0 };
-    struct arriving_keys keys;
-    ffa_status rc;
+    for (int32_t r = 0; plans->at && r < plans->count; r++)
+        ffa_plan_destroy(plans->at[r]);
+    mem_free(plans->at);
+    mem_free(plans->bytes);
+    *plans = (struct pass_plans){ 0 };
+}
 
-    FFA_TRY(rank_plan_local(&local, plan, is_backward, err));
-    keys = (struct arriving_keys){ .shape = local.shape,
-                                   .lists = local.lists,
-                                   .list_count = local.list_count,
-                                   .stage_count = local.stage_count,
-                                   .stage_ends = local.stage_ends,
-                                   .first = (const int64_t(*)[2])local.first,
-                                   .first_count = local.first_count };
-    rc = plan_create_arriving(out, kernels, &keys, is_backward, err);
+static struct arriving_keys keys_of(const struct rank_local *local)
+{
+    return (struct arriving_keys){ .shape = local->shape,
+                                   .lists = local->lists,
+                                   .list_count = local->list_count,
+                                   .stage_count = local->stage_count,
+                                   .stage_ends = local->stage_ends,
+                                   .first = (const int64_t(*)[2])local->first,
+                                   .first_count = local->first_count };
+}
+
+static ffa_status make_plans(struct pass_plans *out, const ffa_parallel_plan *plan,
+                             const ffa_kernels *kernels, bool is_backward, ffa_error *err)
+{
+    const int32_t count = rank_plan_rounds(plan, is_backward);
+    struct rank_local *locals = mem_array((size_t)count, sizeof *locals);
+    struct arriving_keys *keys = mem_array((size_t)count, sizeof *keys);
+    ffa_status rc = FFA_OK;
+
+    out->at = mem_array((size_t)count, sizeof *out->at);
+    out->bytes = mem_array((size_t)count, sizeof *out->bytes);
+    if (!locals || !keys || !out->at || !out->bytes) {
+        rc = error_nomem(err, "the rounds of a pass");
+        goto out;
+    }
+    for (int32_t r = 0; r < count; r++) {
+        FFA_TRY(rank_plan_round(&locals[r], plan, is_backward, r, err));
+        keys[r] = keys_of(&locals[r]);
+    }
+    FFA_TRY(plan_create_rounds(out->at, kernels, keys, count, is_backward, err));
+    out->count = count;
 out:
-    rank_local_finish(&local);
+    for (int32_t r = 0; locals && r < count; r++)
+        rank_local_finish(&locals[r]);
+    mem_free(locals);
+    mem_free(keys);
     return rc;
 }
 
@@ -45,6 +72,11 @@ static ffa_status check(const ffa_parallel_plan *plan, const ffa_kernels *kernel
     if (plan->moves == FFA_PARALLEL_MOVE_QUERIES)
         return error_fail(err, FFA_UNSUPPORTED, 0,
                           "the plan moves queries; passes over GPUs move keys");
+    if (plan->in_rounds && !kernels->is_staged)
+        return error_fail(err, FFA_INVALID, 0,
+                          "the plan is in rounds (memory_bytes is %lld), the kernels were made "
+                          "without FFA_SPEC_STAGED",
+                          (long long)plan->opts.memory_bytes);
     if (kernels->has_backward && plan->backward.phase_count == 0)
         return error_fail(err, FFA_INVALID, 0,
                           "the kernels have FFA_SPEC_BACKWARD, the plan was made with "
@@ -62,9 +94,10 @@ static int64_t place(int64_t *end, int64_t bytes)
     return at;
 }
 
-static int64_t upload_bytes_of(const ffa_plan *plan)
+static void place_plans(int64_t *end, struct pass_plans *plans)
 {
-    return plan ? plan->image.bytes : 0;
+    for (int32_t r = 0; r < plans->count; r++)
+        plans->bytes[r] = place(end, plans->at[r]->image.bytes);
 }
 
 /* Rank 0's totals and those of all others, by ascending rank. */
@@ -78,7 +111,7 @@ static void fill_totals(struct row_segment *segment, int64_t *sources, int32_t r
 static ffa_status make_buffer(ffa_parallel_pass *pass, ffa_error *err)
 {
     const struct pass_sums *sums = &pass->sums;
-    const int64_t owners = sums->owner_begin[ARRIVAL_STAGES_MAX] * (int64_t)sizeof(int32_t);
+    const int64_t owners = sums->owner_count * (int64_t)sizeof(int32_t);
     const int64_t segments = sums->segment_count * (int64_t)sizeof *sums->segments;
     const int64_t received = sums->received_count * (int64_t)sizeof *sums->received;
     const bool has_totals = pass->rank_count > 1;
@@ -86,8 +119,8 @@ static ffa_status make_buffer(ffa_parallel_pass *pass, ffa_error *err)
     int64_t end = 0;
     unsigned char *tables;
 
-    pass->forward_at = place(&end, upload_bytes_of(pass->forward));
-    pass->backward_at = place(&end, upload_bytes_of(pass->backward));
+    place_plans(&end, &pass->forward);
+    place_plans(&end, &pass->backward);
     pass->owners_at = place(&end, owners);
     pass->segments_at = place(&end, segments);
     pass->received_at = place(&end, received);
@@ -111,12 +144,27 @@ static ffa_status make_buffer(ffa_parallel_pass *pass, ffa_error *err)
     return FFA_OK;
 }
 
+static int64_t copies_of(const struct pass_moves *moves)
+{
+    return moves->copy_begin ? moves->copy_begin[moves->stage_count] : 0;
+}
+
 static int64_t most_copies(const ffa_parallel_pass *pass)
 {
-    const int64_t keys = max64(pass->forward_moves.copy_begin[pass->forward_moves.stage_count],
-                               pass->backward_moves.copy_begin[pass->backward_moves.stage_count]);
+    return max64(max64(copies_of(&pass->forward_moves), copies_of(&pass->backward_moves)),
+                 pass->sums.copy_count);
+}
 
-    return max64(keys, pass->sums.copy_count);
+/* Of a step, at the most; replicated sums go to and from all other ranks. */
+static int64_t most_moves(const ffa_parallel_pass *pass)
+{
+    const struct pass_moves *const passes[] = { &pass->forward_moves, &pass->backward_moves };
+    int64_t most = 2 * (int64_t)pass->rank_count;
+
+    for (int i = 0; i < 2; i++)
+        most = max64(most, passes[i]->copy_begin[passes[i]->stage_count] +
+                               passes[i]->send_begin[passes[i]->send_count]);
+    return most;
 }
 
 static ffa_status make_scratch(ffa_parallel_pass *pass, ffa_error *err)
@@ -127,8 +175,10 @@ static ffa_status make_scratch(ffa_parallel_pass *pass, ffa_error *err)
     pass->from = mem_array(copies, sizeof *pass->from);
     pass->bytes = mem_array(copies, sizeof *pass->bytes);
     pass->flags = mem_array((size_t)pass->rank_count, sizeof *pass->flags);
-    return pass->to && pass->from && pass->bytes && pass->flags ? FFA_OK
-                                                                : error_nomem(err, "a pass");
+    pass->moves = mem_array((size_t)most_moves(pass), sizeof *pass->moves);
+    return pass->to && pass->from && pass->bytes && pass->flags && pass->moves
+               ? FFA_OK
+               : error_nomem(err, "a pass");
 }
 
 /* ---- the object ---- */
@@ -153,11 +203,13 @@ ffa_status ffa_parallel_pass_create(ffa_parallel_pass **out, const ffa_parallel_
     pass->tokens_q = plan->queries.rank_tokens[plan->rank];
     pass->tokens_k = plan->keys.rank_tokens[plan->rank];
     pass->has_backward = kernels->has_backward;
+    pass->received_rows = plan->received_rows;
     text_copy(pass->digest, "%s", plan->digest);
-    FFA_TRY(make_plan(&pass->forward, plan, kernels, false, err));
+    pass->in_rounds = plan->in_rounds;
+    FFA_TRY(make_plans(&pass->forward, plan, kernels, false, err));
     FFA_TRY(pass_moves_build(&pass->forward_moves, plan, false, err));
     if (pass->has_backward) {
-        FFA_TRY(make_plan(&pass->backward, plan, kernels, true, err));
+        FFA_TRY(make_plans(&pass->backward, plan, kernels, true, err));
         FFA_TRY(pass_moves_build(&pass->backward_moves, plan, true, err));
         FFA_TRY(pass_sums_build(&pass->sums, plan, &pass->backward_moves, err));
         FFA_TRY(gpu_event_create(&pass->reduced, kernels->context->gpu, false, err));
@@ -165,6 +217,11 @@ ffa_status ffa_parallel_pass_create(ffa_parallel_pass **out, const ffa_parallel_
     if (pass->rank_count > 1) {
         FFA_TRY(gpu_event_create(&pass->totals_made, kernels->context->gpu, false, err));
         FFA_TRY(gpu_event_create(&pass->totals_shared, kernels->context->gpu, false, err));
+    }
+    if (pass->in_rounds) {
+        FFA_TRY(gpu_event_create(&pass->launched[0], kernels->context->gpu, false, err));
+        FFA_TRY(gpu_event_create(&pass->launched[1], kernels->context->gpu, false, err));
+        FFA_TRY(gpu_event_create(&pass->added, kernels->context->gpu, false, err));
     }
     FFA_TRY(make_buffer(pass, err));
     FFA_TRY(make_scratch(pass, err));
@@ -179,8 +236,8 @@ void ffa_parallel_pass_destroy(ffa_parallel_pass *pass)
 {
     if (!pass)
         return;
-    ffa_plan_destroy(pass->forward);
-    ffa_plan_destroy(pass->backward);
+    plans_finish(&pass->forward);
+    plans_finish(&pass->backward);
     pass_moves_finish(&pass->forward_moves);
     pass_moves_finish(&pass->backward_moves);
     pass_sums_finish(&pass->sums);
@@ -189,7 +246,11 @@ void ffa_parallel_pass_destroy(ffa_parallel_pass *pass)
     mem_free(pass->from);
     mem_free(pass->bytes);
     mem_free(pass->flags);
+    mem_free(pass->moves);
     gpu_event_destroy(pass->reduced);
+    gpu_event_destroy(pass->launched[0]);
+    gpu_event_destroy(pass->launched[1]);
+    gpu_event_destroy(pass->added);
     gpu_event_destroy(pass->totals_made);
     gpu_event_destroy(pass->totals_shared);
     mem_free(pass);
@@ -208,6 +269,40 @@ static ffa_status check_heads(int32_t heads_q, int32_t heads_kv, ffa_error *err)
     if (rc == FFA_OK && heads_q % heads_kv)
         rc = error_fail(err, FFA_INVALID, 0, "heads_q is %d, not a multiple of heads_kv, %d",
                         heads_q, heads_kv);
+    return rc;
+}
+
+static int64_t whole_parts(int64_t bytes)
+{
+    return (bytes + 255) / 256 * 256;
+}
+
+int64_t pass_partial_bytes(const ffa_parallel_pass *pass, const ffa_kernels *kernels,
+                           int32_t heads_q)
+{
+    return pass->forward.count > 1 ? whole_parts(pass->tokens_q * heads_q * kernels->head_dim_v *
+                                                 (int64_t)sizeof(float))
+                                   : 0;
+}
+
+/* That of the launches, which all rounds of a pass share, then totals, then fp32 rows: backward
+ * received sums, forward what is merged with from round to round. */
+static ffa_status workspace_of(int64_t *bytes, const ffa_parallel_pass *pass,
+                               const ffa_kernels *kernels, int32_t heads_q, int32_t heads_kv,
+                               bool is_backward, ffa_error *err)
+{
+    const int64_t columns = heads_kv * ((int64_t)kernels->head_dim + kernels->head_dim_v);
+    ffa_status rc;
+
+    if (is_backward)
+        FFA_TRY(ffa_backward_workspace_bytes(kernels, pass->backward.at[0], heads_q, heads_kv,
+                                             bytes, err));
+    else
+        FFA_TRY(ffa_workspace_bytes(kernels, pass->forward.at[0], bytes, err));
+    *bytes = whole_parts(*bytes) + pass_totals_bytes(pass, kernels, is_backward, heads_q) +
+             (is_backward ? pass->sums.received_rows * columns * (int64_t)sizeof(float)
+                          : pass_partial_bytes(pass, kernels, heads_q));
+out:
     return rc;
 }
 
@@ -230,25 +325,36 @@ ffa_status ffa_parallel_pass_info_get(const ffa_parallel_pass *pass, const ffa_k
     info.key_bytes = max64(pass->forward_moves.window_rows, pass->backward_moves.window_rows) *
                      columns * (int64_t)ffa_dtype_bytes(kernels->dtype);
     info.forward_stages = pass->forward_moves.stage_count - 1;
-    info.received_rows = pass->forward_moves.window_rows - pass->forward_moves.own_rows;
-    FFA_TRY(ffa_workspace_bytes(kernels, pass->forward, &info.forward_workspace_bytes, err));
-    info.forward_workspace_bytes = (info.forward_workspace_bytes + 255) / 256 * 256 +
-                                   pass_totals_bytes(pass, kernels, false, heads_q);
+    info.received_rows = pass->received_rows;
+    info.rounds = pass->forward.count;
+    FFA_TRY(
+        workspace_of(&info.forward_workspace_bytes, pass, kernels, heads_q, heads_kv, false, err));
     if (pass->has_backward) {
         info.backward_stages = pass->backward_moves.stage_count - 1;
         info.sum_bytes = pass->backward_moves.window_rows * columns * (int64_t)sizeof(float);
-        FFA_TRY(ffa_backward_workspace_bytes(kernels, pass->backward, heads_q, heads_kv,
-                                             &info.backward_workspace_bytes, err));
-        info.backward_workspace_bytes = (info.backward_workspace_bytes + 255) / 256 * 256 +
-                                        pass_totals_bytes(pass, kernels, true, heads_q) +
-                                        pass->sums.received_rows * columns * (int64_t)sizeof(float);
+        info.received_sum_bytes = pass->sums.received_rows * columns * (int64_t)sizeof(float);
+        FFA_TRY(workspace_of(&info.backward_workspace_bytes, pass, kernels, heads_q, heads_kv, true,
+                             err));
     }
+    info.memory_bytes = info.key_bytes + info.sum_bytes +
+                        max64(info.forward_workspace_bytes, info.backward_workspace_bytes);
     rc = opts_export(out, &info, sizeof info, err);
 out:
     return rc;
 }
 
 /* ---- uploading ---- */
+
+static ffa_status upload_plans(const struct pass_plans *plans, const ffa_kernels *kernels,
+                               unsigned char *buffer, ffa_stream stream, ffa_error *err)
+{
+    ffa_status rc = FFA_OK;
+
+    for (int32_t r = 0; r < plans->count; r++)
+        FFA_TRY(ffa_plan_upload(plans->at[r], kernels, buffer + plans->bytes[r], stream, err));
+out:
+    return rc;
+}
 
 ffa_status ffa_parallel_pass_upload(ffa_parallel_pass *pass, const ffa_kernels *kernels,
                                     void *buffer, ffa_stream stream, ffa_error *err)
@@ -263,9 +369,8 @@ ffa_status ffa_parallel_pass_upload(ffa_parallel_pass *pass, const ffa_kernels *
     if (!buffer || (uintptr_t)buffer % 256)
         return error_fail(err, FFA_INVALID, 0,
                           "ffa_parallel_pass_upload: buffer is %p, not 256-byte aligned", buffer);
-    FFA_TRY(ffa_plan_upload(pass->forward, kernels, at + pass->forward_at, stream, err));
-    if (pass->has_backward)
-        FFA_TRY(ffa_plan_upload(pass->backward, kernels, at + pass->backward_at, stream, err));
+    FFA_TRY(upload_plans(&pass->forward, kernels, at, stream, err));
+    FFA_TRY(upload_plans(&pass->backward, kernels, at, stream, err));
     if (tables > 0)
         FFA_TRY(gpu_upload_enqueue(kernels->context->gpu, at + pass->owners_at, pass->tables,
                                    tables, stream, err));

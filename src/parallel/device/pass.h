@@ -11,16 +11,24 @@
 
 #include <ffa/parallel_pass.h>
 
+/* The launches of a pass: one, or one a round. */
+struct pass_plans {
+    ffa_plan **at;  /* [count] */
+    int64_t *bytes; /* [count]: where each image lies, from the begin of the buffer */
+    int32_t count;
+};
+
 struct ffa_parallel_pass {
     int32_t rank, rank_count;
     int64_t tokens_q, tokens_k; /* the rank's own */
-    char digest[DIGEST_TEXT];   /* of the rank's plan: the same on all ranks */
+    int64_t received_rows;
+    char digest[DIGEST_TEXT]; /* of the rank's plan: the same on all ranks */
     bool has_backward;
-    ffa_plan *forward, *backward;
+    bool in_rounds;                      /* of all ranks */
+    struct pass_plans forward, backward; /* backward: count 0 of kernels without it */
     struct pass_moves forward_moves, backward_moves;
     struct pass_sums sums;
     /* The buffer, in bytes from its begin: the images of both plans, then what `tables` holds. */
-    int64_t forward_at, backward_at;
     int64_t owners_at, segments_at, received_at;
     int64_t totals_segment_at, totals_sources_at; /* of several ranks: of pass_totals_join */
     int64_t upload_bytes;
@@ -31,9 +39,17 @@ struct ffa_parallel_pass {
     const void **from;         /* [copies_most] */
     size_t *bytes;             /* [copies_most] */
     struct comm_flag *flags;   /* [rank_count] */
+    struct nccl_move *moves;   /* [all copies and sends of a pass] */
     struct gpu_event *reduced; /* the received sums are there; of kernels with FFA_SPEC_BACKWARD */
+    /* In rounds: the launch that read a half of the ring is done; received sums were added. */
+    struct gpu_event *launched[2], *added;
     /* Of several ranks: the rank's own totals are there, and those of all ranks. */
     struct gpu_event *totals_made, *totals_shared;
 };
+
+/* Of a forward pass in rounds, the fp32 out that launches merge with, behind the rest of the
+ * workspace: [tokens_q][heads_q][head_dim_v]. A multiple of 256; 0 of a pass in one round. */
+int64_t pass_partial_bytes(const ffa_parallel_pass *pass, const ffa_kernels *kernels,
+                           int32_t heads_q);
 
 #endif

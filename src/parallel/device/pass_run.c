@@ -1,44 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * ffa_parallel_forward and ffa_parallel_backward: one attention launch a pass, fed by arrival
- * flags.
+ * flags. (In rounds there are several: pass_rounds.c.)
  *
- *     caller's stream   reclaim, row_copy of k and v, rows_ready, launches, .. backward: row_reduce
- *     fetch stream      for each stage: rows_ready of new sources, copies, arrivals; rows_done
- *     reduce stream     backward, for each reader and stage: sums_ready, copies; sums_done
- *                       both, where there are totals: copies to all ranks, totals_ready
+ *     caller's stream   reclaim, row_copy of k and v, launches, .. backward: row_reduce
+ *     fetch stream      the transport: keys, stage by stage, each with its arrival flag
+ *     reduce stream     the transport: sums of received keys to their owners
+ *                       both passes, where there are totals: copies to all ranks, totals_ready
  *
- * Invariant: nothing here blocks the host, allocates or synchronises, and each wait is enqueued
- * after everything of this rank that the waited-for ranks need first, so that ranks cannot wait for
- * one another in a circle. Trick: all that a launch waits for is enqueued before it, on streams of
- * higher priority, so that it cannot stand behind the launch wherever streams share a queue.
+ * Invariant: nothing here blocks the host, allocates or synchronises, and what can be refused is
+ * refused before comm_device_begin, while no other rank has heard of the call. Trick: all that a
+ * launch waits for is enqueued before it, on streams of higher priority, so that it cannot stand
+ * behind the launch wherever streams share a queue.
  */
-#include "attention/attention.h"
-#include "parallel/device/comm_device.h"
-#include "parallel/device/pass_totals.h"
-#include "parallel/device/pass_trace.h"
-#include "tensor/tensor.h"
+#include "parallel/device/pass_run.h"
 
-struct run {
-    ffa_parallel_pass *pass;
-    const struct pass_moves *moves;
-    const ffa_kernels *kernels;
-    struct comm_device *comm;
-    ffa_parallel_args args; /* resolved */
-    ffa_stream stream;
-    bool is_backward;
-    uint64_t call;
-    int64_t columns;     /* of a row of a window: of k and v of all heads */
-    int64_t key_bytes;   /* of a row of the key window */
-    int64_t sum_bytes;   /* of a row of the sum window */
-    int64_t totals_at;   /* of this rank's totals in the workspace, behind that of the launches */
-    int64_t received_at; /* backward: of the received sums in the workspace, behind them */
-    struct pass_totals totals;
-};
+#include "tensor/tensor.h"
 
 /* ---- arguments ---- */
 
-static ffa_status check_objects(const struct run *run, ffa_error *err)
+static ffa_status check_objects(const struct pass_run *run, ffa_error *err)
 {
     const ffa_parallel_pass *pass = run->pass;
     const ffa_comm *comm = &run->comm->comm;
@@ -62,7 +43,7 @@ static ffa_status check_objects(const struct run *run, ffa_error *err)
     return FFA_OK;
 }
 
-static ffa_status check_numbers(const struct run *run, ffa_error *err)
+static ffa_status check_numbers(const struct pass_run *run, ffa_error *err)
 {
     const ffa_parallel_args *a = &run->args;
     const ffa_kernels *kernels = run->kernels;
@@ -79,7 +60,7 @@ static ffa_status check_numbers(const struct run *run, ffa_error *err)
     return check_bounded(fields, sizeof fields / sizeof *fields, err);
 }
 
-static ffa_status check_windows(const struct run *run, ffa_error *err)
+static ffa_status check_windows(const struct pass_run *run, ffa_error *err)
 {
     const int64_t keys = run->moves->window_rows * run->key_bytes;
     const int64_t sums = run->is_backward ? run->moves->window_rows * run->sum_bytes : 0;
@@ -99,7 +80,7 @@ static ffa_status check_windows(const struct run *run, ffa_error *err)
 }
 
 /* k, v, dk and dv are the rank's own rows; the others are checked with the launches. */
-static ffa_status check_tensors(struct run *run, ffa_error *err)
+static ffa_status check_tensors(struct pass_run *run, ffa_error *err)
 {
     ffa_parallel_args *a = &run->args;
     const ffa_dtype dtype = run->kernels->dtype;
@@ -116,7 +97,7 @@ static ffa_status check_tensors(struct run *run, ffa_error *err)
     return tensors_check(rules, sizeof rules / sizeof *rules, err);
 }
 
-static ffa_status check_workspace(struct run *run, ffa_error *err)
+static ffa_status check_workspace(struct pass_run *run, ffa_error *err)
 {
     ffa_parallel_pass_info info = FFA_PARALLEL_PASS_INFO_INIT;
     int64_t needed;
@@ -126,8 +107,9 @@ static ffa_status check_workspace(struct run *run, ffa_error *err)
                                        run->args.heads_kv, &info, err));
     needed = run->is_backward ? info.backward_workspace_bytes : info.forward_workspace_bytes;
     run->received_at = needed;
-    if (run->is_backward)
-        run->received_at -= run->pass->sums.received_rows * run->sum_bytes;
+    run->received_at -= run->is_backward
+                            ? run->pass->sums.received_rows * run->sum_bytes
+                            : pass_partial_bytes(run->pass, run->kernels, run->args.heads_q);
     run->totals_at = run->received_at - pass_totals_bytes(run->pass, run->kernels, run->is_backward,
                                                           run->args.heads_q);
     if (run->args.workspace_bytes < needed || (needed && !run->args.workspace))
@@ -140,7 +122,7 @@ out:
     return rc;
 }
 
-static ffa_status resolve(struct run *run, const ffa_parallel_args *args, ffa_error *err)
+static ffa_status resolve(struct pass_run *run, const ffa_parallel_args *args, ffa_error *err)
 {
     ffa_parallel_args *a = &run->args;
     ffa_status rc;
@@ -148,6 +130,7 @@ static ffa_status resolve(struct run *run, const ffa_parallel_args *args, ffa_er
     FFA_TRY(opts_import(a, sizeof *a, args, err));
     a->head_dim_v = a->head_dim_v ? a->head_dim_v : a->head_dim;
     a->sum_dtype = a->sum_dtype ? a->sum_dtype : FFA_FP32;
+    a->sm_margin = max32(a->sm_margin, comm_device_sm_margin(run->comm, run->is_backward));
     FFA_TRY(check_objects(run, err));
     FFA_TRY(check_numbers(run, err));
     FFA_TRY(pass_totals_init(&run->totals, run->pass, run->kernels, a, run->is_backward, err));
@@ -162,7 +145,7 @@ out:
 }
 
 /* Everything that ranks must do alike. */
-static ffa_status begin(struct run *run, ffa_error *err)
+static ffa_status begin(struct pass_run *run, ffa_error *err)
 {
     const ffa_parallel_args *a = &run->args;
     char words[192];
@@ -172,49 +155,33 @@ static ffa_status begin(struct run *run, ffa_error *err)
               run->is_backward ? "backward" : "forward", run->pass->digest, a->heads_q, a->heads_kv,
               a->head_dim, a->head_dim_v, a->dtype, a->softmax_scale, a->softcap,
               run->totals.count);
-    return comm_device_begin(&run->call, run->comm, run->stream, words, err);
+    return comm_device_begin_rounds(&run->call, run->comm, run->moves->step_count, run->stream,
+                                    words, err);
 }
 
-/* What the lane did since its last mark. */
-static ffa_status mark(const struct run *run, ffa_parallel_lane lane, ffa_parallel_span_kind kind,
-                       const struct pass_mark *of, ffa_error *err)
+struct pass_mark pass_run_mark_of(const struct pass_copy *copies, int64_t count, int64_t row_bytes)
 {
-    return pass_trace_mark(run->args.trace, lane, kind, of, err);
-}
+    struct pass_mark mark = { .stage = -1, .rank = -1 };
 
-static ffa_status mark_compute(const struct run *run, ffa_parallel_span_kind kind, int64_t bytes,
-                               ffa_error *err)
-{
-    return mark(run, FFA_PARALLEL_LANE_COMPUTE, kind, &(struct pass_mark){ -1, -1, bytes }, err);
+    if (count > 0)
+        mark = (struct pass_mark){ .stage = copies->stage, .rank = copies->rank };
+    for (int64_t i = 0; i < count; i++) {
+        mark.bytes += copies[i].rows * row_bytes;
+        mark.rank = copies[i].rank == mark.rank ? mark.rank : -1;
+    }
+    return mark;
 }
 
 /* ---- the rank's own keys, for others and for itself ---- */
 
-static unsigned char *window_of(const struct run *run, enum comm_window window, int32_t rank)
-{
-    return run->comm->windows[window][rank];
-}
-
-static unsigned char *own_window(const struct run *run, enum comm_window window)
-{
-    return window_of(run, window, run->comm->comm.rank);
-}
-
-static ffa_status signal_all(struct run *run, ffa_stream stream, enum comm_channel channel,
-                             const int32_t *ranks, int32_t count, ffa_error *err)
-{
-    for (int32_t i = 0; i < count; i++)
-        run->pass->flags[i] = (struct comm_flag){ .channel = channel, .rank = ranks[i] };
-    return comm_device_signal(run->comm, run->call, stream, run->pass->flags, count, err);
-}
-
-static ffa_status publish(struct run *run, ffa_error *err)
+static struct row_copy_call own_keys(const struct pass_run *run)
 {
     const ffa_parallel_args *a = &run->args;
     const int64_t element = (int64_t)ffa_dtype_bytes(run->kernels->dtype);
-    unsigned char *const to = own_window(run, WINDOW_ROWS);
+    unsigned char *const to = pass_run_own_window(run, WINDOW_ROWS);
     const int64_t v_at = (int64_t)a->heads_kv * a->head_dim;
-    const struct row_copy_call copy = {
+
+    return (struct row_copy_call){
         .tensors = { { .from = a->k.data,
                        .to = to,
                        .from_token_stride = a->k.token_stride,
@@ -236,120 +203,70 @@ static ffa_status publish(struct run *run, ffa_error *err)
         .count = 2,
         .rows = run->pass->tokens_k,
     };
+}
+
+static ffa_status publish(struct pass_run *run, ffa_error *err)
+{
+    const struct row_copy_call copy = own_keys(run);
     ffa_status rc;
 
-    FFA_TRY(comm_device_reclaim(run->comm, run->call, WINDOW_ROWS, run->stream, err));
-    FFA_TRY(mark_compute(run, FFA_PARALLEL_SPAN_WAIT, 0, err));
+    FFA_TRY(run->transport->reclaim_keys(run, err));
+    FFA_TRY(pass_run_mark_compute(run, FFA_PARALLEL_SPAN_WAIT, 0, err));
     if (run->pass->tokens_k > 0)
         FFA_TRY(row_copy_enqueue(run->kernels, &copy, run->stream, err));
-    FFA_TRY(signal_all(run, run->stream, CHANNEL_ROWS_READY, run->moves->readers,
-                       run->moves->reader_count, err));
-    rc = mark_compute(run, FFA_PARALLEL_SPAN_PUBLISH, run->pass->tokens_k * run->key_bytes, err);
+    rc = pass_run_mark_compute(run, FFA_PARALLEL_SPAN_PUBLISH, run->pass->tokens_k * run->key_bytes,
+                               err);
 out:
     return rc;
 }
 
-/* ---- the keys of other ranks ---- */
-
-static ffa_status pull(struct run *run, enum comm_window window, ffa_stream stream,
-                       unsigned char *to, const struct pass_copy *copies, int64_t count,
-                       int64_t row_bytes, ffa_error *err)
-{
-    const ffa_parallel_pass *pass = run->pass;
-
-    for (int64_t i = 0; i < count; i++) {
-        pass->to[i] = to + copies[i].to * row_bytes;
-        pass->from[i] = window_of(run, window, copies[i].rank) + copies[i].from * row_bytes;
-        pass->bytes[i] = (size_t)(copies[i].rows * row_bytes);
-    }
-    return gpu_copy_batch(run->comm->gpu, stream, pass->to, pass->from, pass->bytes, count, err);
-}
-
-/* Of the copies of one stage: their bytes, and the rank that they come from where it is one. */
-static struct pass_mark mark_of(const struct pass_copy *copies, int64_t count, int64_t row_bytes)
-{
-    struct pass_mark mark = { .stage = copies->stage, .rank = copies->rank };
-
-    for (int64_t i = 0; i < count; i++) {
-        mark.bytes += copies[i].rows * row_bytes;
-        mark.rank = copies[i].rank == mark.rank ? mark.rank : -1;
-    }
-    return mark;
-}
-
-static ffa_status fetch(struct run *run, int32_t stage, ffa_error *err)
-{
-    const struct pass_moves *moves = run->moves;
-    const int64_t first = moves->copy_begin[stage], last = moves->copy_begin[stage + 1];
-    const int32_t source = moves->source_begin[stage];
-    const int32_t sources = moves->source_begin[stage + 1] - source;
-    const ffa_stream stream = gpu_stream_handle(run->comm->fetch);
-    struct pass_mark waited = { .stage = stage, .rank = -1 },
-                     copied = { .stage = stage, .rank = -1 };
-    ffa_status rc;
-
-    if (sources == 1)
-        waited.rank = moves->sources[source];
-    if (last > first)
-        copied = mark_of(moves->copies + first, last - first, run->key_bytes);
-    for (int32_t i = 0; i < sources; i++)
-        run->pass->flags[i] =
-            (struct comm_flag){ .channel = CHANNEL_ROWS_READY, .rank = moves->sources[source + i] };
-    FFA_TRY(comm_device_wait(run->comm, run->call, stream, run->pass->flags, sources, err));
-    if (sources > 0)
-        FFA_TRY(mark(run, FFA_PARALLEL_LANE_FETCH, FFA_PARALLEL_SPAN_WAIT, &waited, err));
-    FFA_TRY(pull(run, WINDOW_ROWS, stream, own_window(run, WINDOW_ROWS), moves->copies + first,
-                 last - first, run->key_bytes, err));
-    FFA_TRY(comm_device_arrive(run->comm, run->call, stream, stage, err));
-    rc = mark(run, FFA_PARALLEL_LANE_FETCH, FFA_PARALLEL_SPAN_COPY, &copied, err);
-out:
-    return rc;
-}
-
-/* All stages, and that the sources may write their windows again. */
-static ffa_status fetch_all(struct run *run, ffa_error *err)
-{
-    const struct pass_moves *moves = run->moves;
-    ffa_status rc;
-
-    for (int32_t s = 1; s < moves->stage_count; s++)
-        FFA_TRY(fetch(run, s, err));
-    rc = signal_all(run, gpu_stream_handle(run->comm->fetch), CHANNEL_ROWS_DONE, moves->sources,
-                    moves->source_begin[moves->stage_count], err);
-out:
-    return rc;
-}
-
-/* Publish, and fetch: all of it before the launch is enqueued, so that nothing that the launch
- * waits for can stand behind it in a hardware queue. */
-static ffa_status exchange_begin(struct run *run, ffa_error *err)
+/* Publish, and have the keys brought. */
+static ffa_status open_windows(struct pass_run *run, ffa_error *err)
 {
     const struct pass_moves *moves = run->moves;
     ffa_status rc;
 
     if (moves->window_rows > moves->own_rows)
         comm_device_spoil(run->comm, run->call,
-                          own_window(run, WINDOW_ROWS) + moves->own_rows * run->key_bytes,
+                          pass_run_own_window(run, WINDOW_ROWS) + moves->own_rows * run->key_bytes,
                           (moves->window_rows - moves->own_rows) * run->key_bytes);
     FFA_TRY(publish(run, err));
-    rc = fetch_all(run, err);
+    if (!run->pass->in_rounds)
+        rc = run->transport->bring_keys(run, err);
 out:
     return rc;
 }
 
-static struct arriving_call arriving_of(const struct run *run)
+/* Beyond the time-out of the communicator, whose watchdog knows who is waited for. */
+enum { PATIENCE_MS = 10000 };
+
+static int32_t patience_ms(const struct pass_run *run)
+{
+    return (int32_t)min64(run->comm->timeout_ms + PATIENCE_MS, INT32_MAX);
+}
+
+static struct arriving_call arriving_of(const struct pass_run *run)
 {
     return (struct arriving_call){
+        .patience_ms = patience_ms(run),
         .flags = comm_device_own(run->comm) + comm_block_arrivals(run->pass->rank_count, 0),
-        .value = run->call,
+        .value = pass_run_value(run, run->round),
     };
 }
 
-static ffa_tensor key_tensor(const struct run *run, bool is_v)
+/* Of the windows: where the keys of the launch begin. */
+static int64_t first_row(const struct pass_run *run)
+{
+    return run->round > 0 ? run->moves->stage_rows[run->round + 1] : 0;
+}
+
+static ffa_tensor key_tensor(const struct pass_run *run, bool is_v)
 {
     const ffa_parallel_args *a = &run->args;
-    const int64_t at = is_v ? (int64_t)a->heads_kv * a->head_dim : 0;
-    unsigned char *const window = own_window(run, WINDOW_ROWS); /* NULL where it has no rows */
+    const int64_t at =
+        first_row(run) * run->columns + (is_v ? (int64_t)a->heads_kv * a->head_dim : 0);
+    unsigned char *const window =
+        pass_run_own_window(run, WINDOW_ROWS); /* NULL where it has no rows */
     ffa_tensor tensor = FFA_TENSOR_INIT(
         window ? window + at * (int64_t)ffa_dtype_bytes(run->kernels->dtype) : NULL);
 
@@ -360,32 +277,32 @@ static ffa_tensor key_tensor(const struct run *run, bool is_v)
 
 /* ---- totals ---- */
 
-static ffa_status share_totals(struct run *run, ffa_error *err)
+static ffa_status share_totals(struct pass_run *run, ffa_error *err)
 {
     ffa_status rc;
 
     FFA_TRY(pass_totals_share(&run->totals, run->pass, run->comm, run->call, err));
     if (run->totals.count > 0)
-        rc = mark(run, FFA_PARALLEL_LANE_REDUCE, FFA_PARALLEL_SPAN_TOTALS,
-                  &(struct pass_mark){ -1, -1, 0 }, err);
+        rc = pass_run_mark(run, FFA_PARALLEL_LANE_REDUCE, FFA_PARALLEL_SPAN_TOTALS,
+                           &(struct pass_mark){ -1, -1, 0 }, err);
 out:
     return rc;
 }
 
-static ffa_status join_totals(const struct run *run, ffa_error *err)
+static ffa_status join_totals(const struct pass_run *run, ffa_error *err)
 {
     ffa_status rc;
 
     FFA_TRY(pass_totals_join(&run->totals, run->pass, run->kernels, run->stream, err));
     if (run->totals.count > 0)
-        rc = mark_compute(run, FFA_PARALLEL_SPAN_TOTALS, 0, err);
+        rc = pass_run_mark_compute(run, FFA_PARALLEL_SPAN_TOTALS, 0, err);
 out:
     return rc;
 }
 
 /* ---- forward ---- */
 
-static ffa_forward_args forward_args_of(const struct run *run)
+static ffa_forward_args forward_args_of(const struct pass_run *run)
 {
     const ffa_parallel_args *a = &run->args;
     ffa_forward_args args = FFA_FORWARD_ARGS_INIT;
@@ -403,27 +320,36 @@ static ffa_forward_args forward_args_of(const struct run *run)
     args.sink = a->sink;
     args.sink_count = a->sink_count;
     args.max_logits = run->totals.count ? run->totals.mine : a->max_logits;
+    if (run->pass->forward.count > 1) { /* behind the rest of the workspace */
+        args.partial = (ffa_tensor)FFA_TENSOR_INIT(pass_run_received_sums(run));
+        args.partial.token_stride = (int64_t)a->heads_q * a->head_dim_v;
+        args.partial.head_stride = a->head_dim_v;
+    }
     args.workspace = a->workspace;
     args.workspace_bytes = run->totals_at;
     return args;
 }
 
-static ffa_status attend(const struct run *run, ffa_error *err)
+ffa_status pass_run_attend(const struct pass_run *run, ffa_error *err)
 {
     const struct arriving_call arriving = arriving_of(run);
     const ffa_forward_args args = forward_args_of(run);
 
-    return forward_enqueue_arriving(run->kernels, run->pass->forward, &args, &arriving, run->stream,
-                                    err);
+    return forward_enqueue_arriving(run->kernels, run->pass->forward.at[run->round], &args,
+                                    &arriving, run->stream, err);
 }
 
-static ffa_status run_forward(struct run *run, ffa_error *err)
+static ffa_status run_forward(struct pass_run *run, ffa_error *err)
 {
     ffa_status rc;
 
-    FFA_TRY(exchange_begin(run, err));
-    FFA_TRY(attend(run, err));
-    FFA_TRY(mark_compute(run, FFA_PARALLEL_SPAN_ATTENTION, 0, err));
+    FFA_TRY(open_windows(run, err));
+    if (run->pass->in_rounds) {
+        FFA_TRY(pass_rounds_forward(run, err));
+    } else {
+        FFA_TRY(pass_run_attend(run, err));
+        FFA_TRY(pass_run_mark_compute(run, FFA_PARALLEL_SPAN_ATTENTION, 0, err));
+    }
     FFA_TRY(pass_totals_made(&run->totals, run->pass, run->stream, err));
     FFA_TRY(share_totals(run, err));
     rc = join_totals(run, err);
@@ -433,7 +359,7 @@ out:
 
 /* ---- backward ---- */
 
-static ffa_backward_args backward_args_of(const struct run *run)
+static ffa_backward_args backward_args_of(const struct pass_run *run)
 {
     const ffa_parallel_args *a = &run->args;
     ffa_backward_args args = FFA_BACKWARD_ARGS_INIT;
@@ -459,80 +385,49 @@ static ffa_backward_args backward_args_of(const struct run *run)
     return args;
 }
 
-static ffa_status differentiate(const struct run *run, ffa_error *err)
+/* owner_at: [3], written for a later round than the first; until the launch is enqueued. */
+static struct arriving_call departing_of(const struct pass_run *run, int32_t *owner_at)
 {
     const ffa_parallel_pass *pass = run->pass;
-    const ffa_backward_args args = backward_args_of(run);
     struct arriving_call arriving = arriving_of(run);
 
-    arriving.sums = (float *)(void *)own_window(run, WINDOW_SUMS);
+    arriving.sums =
+        (float *)(void *)(pass_run_own_window(run, WINDOW_SUMS) + first_row(run) * run->sum_bytes);
     arriving.blocks = run->comm->blocks_device;
     arriving.owners = (const int32_t *)(const void *)(pass->buffer + pass->owners_at);
     arriving.owner_at = pass->sums.owner_begin;
-    arriving.slot = (int32_t)comm_block_sums_ready(pass->rank_count, pass->rank, 0);
-    return backward_enqueue_arriving(run->kernels, pass->backward, &args, &arriving, run->stream,
-                                     err);
-}
+    if (run->round > 0) { /* stage 0 is empty */
+        const int32_t *begin = &pass->sums.owner_begin[run->round + 1];
 
-static unsigned char *received_sums(const struct run *run)
-{
-    return (unsigned char *)run->args.workspace + run->received_at;
-}
-
-/* The sums of own keys that one reader made in one stage: copies [first, last). */
-static ffa_status pull_sums(struct run *run, int64_t first, int64_t last, ffa_error *err)
-{
-    const struct pass_copy *copies = run->pass->sums.copies + first;
-    const ffa_stream stream = gpu_stream_handle(run->comm->reduce);
-    const struct comm_flag flag = { .channel = CHANNEL_SUMS_READY,
-                                    .rank = copies->rank,
-                                    .stage = copies->stage };
-    const struct pass_mark waited = { .stage = copies->stage, .rank = copies->rank };
-    const struct pass_mark copied = mark_of(copies, last - first, run->sum_bytes);
-    ffa_status rc;
-
-    FFA_TRY(comm_device_wait(run->comm, run->call, stream, &flag, 1, err));
-    FFA_TRY(mark(run, FFA_PARALLEL_LANE_REDUCE, FFA_PARALLEL_SPAN_WAIT, &waited, err));
-    FFA_TRY(pull(run, WINDOW_SUMS, stream, received_sums(run), copies, last - first, run->sum_bytes,
-                 err));
-    rc = mark(run, FFA_PARALLEL_LANE_REDUCE, FFA_PARALLEL_SPAN_COPY, &copied, err);
-out:
-    return rc;
-}
-
-static ffa_status pull_all_sums(struct run *run, ffa_error *err)
-{
-    const struct pass_sums *sums = &run->pass->sums;
-    const ffa_stream stream = gpu_stream_handle(run->comm->reduce);
-    ffa_status rc = FFA_OK;
-
-    for (int64_t first = 0, last = 0; first < sums->copy_count; first = last) {
-        while (last < sums->copy_count && sums->copies[last].rank == sums->copies[first].rank &&
-               sums->copies[last].stage == sums->copies[first].stage)
-            last++;
-        FFA_TRY(pull_sums(run, first, last, err));
+        arriving.owners += begin[0];
+        memcpy(owner_at, (const int32_t[]){ 0, 0, begin[1] - begin[0] }, 3 * sizeof *owner_at);
+        arriving.owner_at = owner_at;
     }
-    if (sums->is_replicated)
-        FFA_TRY(signal_all(run, stream, CHANNEL_SUMS_DONE, sums->peers, sums->peer_count, err));
-    else
-        FFA_TRY(signal_all(run, stream, CHANNEL_SUMS_DONE, run->moves->readers,
-                           run->moves->reader_count, err));
-    FFA_TRY(gpu_event_record(run->pass->reduced, stream, err));
-    FFA_TRY(gpu_event_wait(run->pass->reduced, run->stream, err));
-    rc = mark_compute(run, FFA_PARALLEL_SPAN_WAIT, 0, err);
-out:
-    return rc;
+    arriving.slot = (int32_t)comm_block_sums_ready(pass->rank_count, pass->rank, 0);
+    return arriving;
 }
 
-static struct row_reduce_rows reduced(const struct run *run, const ffa_tensor *out, bool is_v)
+ffa_status pass_run_differentiate(struct pass_run *run, ffa_error *err)
+{
+    int32_t owner_at[3];
+    const ffa_backward_args args = backward_args_of(run);
+    const struct arriving_call arriving = departing_of(run, owner_at);
+
+    return backward_enqueue_arriving(run->kernels, run->pass->backward.at[run->round], &args,
+                                     &arriving, run->stream, err);
+}
+
+struct row_reduce_rows pass_run_reduced(const struct pass_run *run, const ffa_tensor *out,
+                                        bool is_v)
 {
     const ffa_parallel_args *a = &run->args;
     const int64_t at = is_v ? (int64_t)a->heads_kv * a->head_dim * (int64_t)sizeof(float) : 0;
 
     return (struct row_reduce_rows){
-        .own = (run->pass->sums.is_replicated ? received_sums(run) : own_window(run, WINDOW_SUMS)) +
+        .own = (run->pass->sums.is_replicated ? pass_run_received_sums(run)
+                                              : pass_run_own_window(run, WINDOW_SUMS)) +
                at,
-        .received = received_sums(run) + at,
+        .received = pass_run_received_sums(run) + at,
         .out = out->data,
         .own_token_stride = run->columns,
         .own_head_stride = is_v ? a->head_dim_v : a->head_dim,
@@ -545,56 +440,50 @@ static struct row_reduce_rows reduced(const struct run *run, const ffa_tensor *o
     };
 }
 
-static ffa_status add_sums(const struct run *run, ffa_error *err)
+static struct row_reduce_call own_sums(const struct pass_run *run)
 {
     const ffa_parallel_pass *pass = run->pass;
-    const struct row_reduce_call call = {
-        .tensors = { reduced(run, &run->args.dk, false), reduced(run, &run->args.dv, true) },
+
+    if (pass->in_rounds)
+        return pass_rounds_sums(run);
+    return (struct row_reduce_call){
+        .tensors = { pass_run_reduced(run, &run->args.dk, false),
+                     pass_run_reduced(run, &run->args.dv, true) },
         .count = 2,
         .rows = pass->tokens_k,
         .segments = (const struct row_segment *)(const void *)(pass->buffer + pass->segments_at),
         .segment_count = (int32_t)pass->sums.segment_count,
         .sources = (const int64_t *)(const void *)(pass->buffer + pass->received_at),
     };
-
-    return pass->tokens_k > 0 ? row_reduce_enqueue(run->kernels, &call, run->stream, err) : FFA_OK;
 }
 
-/* No kernel tells anybody of own keys: the stream does, behind the launch, this rank itself too. */
-static ffa_status signal_replicated(struct run *run, ffa_error *err)
+static ffa_status add_sums(const struct pass_run *run, ffa_error *err)
 {
-    const struct pass_sums *sums = &run->pass->sums;
-    int32_t own = run->pass->rank;
-    ffa_status rc;
+    const struct row_reduce_call call = own_sums(run);
 
-    FFA_TRY(signal_all(run, run->stream, CHANNEL_SUMS_READY, sums->peers, sums->peer_count, err));
-    rc = signal_all(run, run->stream, CHANNEL_SUMS_READY, &own, 1, err);
-out:
-    return rc;
+    return run->pass->tokens_k > 0 ? row_reduce_enqueue(run->kernels, &call, run->stream, err)
+                                   : FFA_OK;
 }
 
-static ffa_status run_backward(struct run *run, ffa_error *err)
+static ffa_status run_backward(struct pass_run *run, ffa_error *err)
 {
-    const struct pass_sums *sums = &run->pass->sums;
     ffa_status rc;
 
-    FFA_TRY(exchange_begin(run, err));
-    FFA_TRY(comm_device_reclaim(run->comm, run->call, WINDOW_SUMS, run->stream, err));
-    FFA_TRY(mark_compute(run, FFA_PARALLEL_SPAN_WAIT, 0, err));
-    for (int32_t i = 0; i < run->moves->source_begin[run->moves->stage_count]; i++)
-        comm_device_lend_sums(run->comm, run->call, run->moves->sources[i]);
-    for (int32_t i = 0; i < sums->peer_count; i++)
-        comm_device_lend_sums(run->comm, run->call, sums->peers[i]);
-    FFA_TRY(differentiate(run, err));
-    FFA_TRY(mark_compute(run, FFA_PARALLEL_SPAN_ATTENTION, 0, err));
-    if (sums->is_replicated)
-        FFA_TRY(signal_replicated(run, err));
-    FFA_TRY(pass_totals_made(&run->totals, run->pass, run->stream, err));
-    if (sums->copy_count > 0)
-        FFA_TRY(pull_all_sums(run, err));
+    FFA_TRY(open_windows(run, err));
+    FFA_TRY(run->transport->reclaim_sums(run, err));
+    FFA_TRY(pass_run_mark_compute(run, FFA_PARALLEL_SPAN_WAIT, 0, err));
+    if (run->pass->in_rounds) {
+        FFA_TRY(pass_rounds_backward(run, err));
+        FFA_TRY(pass_totals_made(&run->totals, run->pass, run->stream, err));
+    } else {
+        FFA_TRY(pass_run_differentiate(run, err));
+        FFA_TRY(pass_run_mark_compute(run, FFA_PARALLEL_SPAN_ATTENTION, 0, err));
+        FFA_TRY(pass_totals_made(&run->totals, run->pass, run->stream, err));
+        FFA_TRY(run->transport->bring_sums(run, err));
+    }
     FFA_TRY(share_totals(run, err));
     FFA_TRY(add_sums(run, err));
-    FFA_TRY(mark_compute(run, FFA_PARALLEL_SPAN_SUMS, 0, err));
+    FFA_TRY(pass_run_mark_compute(run, FFA_PARALLEL_SPAN_SUMS, 0, err));
     rc = join_totals(run, err);
 out:
     return rc;
@@ -603,19 +492,59 @@ out:
 /* ---- the calls ---- */
 
 /* What the launches would refuse, before the other ranks hear of the call. */
-static ffa_status check_launches(const struct run *run, ffa_error *err)
+static ffa_status check_forward(const struct pass_run *run, ffa_error *err)
 {
     const struct arriving_call arriving = arriving_of(run);
-    const ffa_forward_args forward = forward_args_of(run);
-    const ffa_backward_args backward = backward_args_of(run);
+    const ffa_forward_args args = forward_args_of(run);
 
-    return run->is_backward
-               ? backward_check_arriving(run->kernels, run->pass->backward, &backward, &arriving,
-                                         err)
-               : forward_check_arriving(run->kernels, run->pass->forward, &forward, &arriving, err);
+    return forward_check_arriving(run->kernels, run->pass->forward.at[run->round], &args, &arriving,
+                                  err);
 }
 
-static ffa_status run_pass(struct run *run, ffa_comm *comm, const ffa_parallel_args *args,
+static ffa_status check_backward(const struct pass_run *run, ffa_error *err)
+{
+    int32_t owner_at[3];
+    const struct arriving_call arriving = departing_of(run, owner_at);
+    const ffa_backward_args args = backward_args_of(run);
+
+    return backward_check_arriving(run->kernels, run->pass->backward.at[run->round], &args,
+                                   &arriving, err);
+}
+
+static ffa_status check_sums(const struct pass_run *run, ffa_error *err)
+{
+    const struct row_reduce_call sums = own_sums(run);
+    ffa_status rc;
+
+    FFA_TRY(row_reduce_check(run->kernels, &sums, err));
+    for (int32_t t = 0; run->pass->in_rounds && t < run->pass->sums.step_count; t++) {
+        const struct row_reduce_call step = pass_rounds_step(run, t);
+
+        FFA_TRY(row_reduce_check(run->kernels, &step, err));
+    }
+out:
+    return rc;
+}
+
+static ffa_status check_launches(struct pass_run *run, ffa_error *err)
+{
+    const struct row_copy_call keys = own_keys(run);
+    ffa_status rc = FFA_OK;
+
+    for (int32_t r = 0; r < run->moves->round_count; r++) {
+        run->round = r;
+        FFA_TRY(run->is_backward ? check_backward(run, err) : check_forward(run, err));
+    }
+    run->round = 0;
+    if (run->is_backward && run->pass->tokens_k > 0)
+        FFA_TRY(check_sums(run, err));
+    if (run->pass->tokens_k > 0)
+        rc = row_copy_check(run->kernels, &keys, err);
+out:
+    return rc;
+}
+
+static ffa_status run_pass(struct pass_run *run, ffa_comm *comm, const ffa_parallel_args *args,
                            ffa_error *err)
 {
     ffa_error failure = { FFA_OK, 0, "" };
@@ -631,9 +560,15 @@ static ffa_status run_pass(struct run *run, ffa_comm *comm, const ffa_parallel_a
     if (!run->comm)
         return error_fail(err, FFA_INVALID, 0,
                           "the communicator is not of GPUs (ffa_comm_create_peer)");
+    run->transport = run->comm->exchange ? &pass_exchange : &pass_pull;
     run->moves = run->is_backward ? &run->pass->backward_moves : &run->pass->forward_moves;
     FFA_TRY(resolve(run, args, err));
     FFA_TRY(check_launches(run, err));
+    if (run->pass->in_rounds && !run->transport->rounds) {
+        rc = error_fail(err, FFA_UNSUPPORTED, 0,
+                        "the pass is in rounds, which the communicator's transport has not");
+        goto out;
+    }
     FFA_TRY(gpu_stream_refuse_capture(run->comm->gpu, run->stream, "a pass of several ranks", err));
     FFA_TRY(begin(run, err));
     rc = pass_trace_begin(run->args.trace, run->comm, run->stream, &failure);
@@ -655,7 +590,7 @@ out:
 ffa_status ffa_parallel_forward(ffa_parallel_pass *pass, const ffa_kernels *kernels, ffa_comm *comm,
                                 const ffa_parallel_args *args, ffa_stream stream, ffa_error *err)
 {
-    struct run run = { .pass = pass, .kernels = kernels, .stream = stream };
+    struct pass_run run = { .pass = pass, .kernels = kernels, .stream = stream };
 
     return run_pass(&run, comm, args, err);
 }
@@ -664,7 +599,9 @@ ffa_status ffa_parallel_backward(ffa_parallel_pass *pass, const ffa_kernels *ker
                                  ffa_comm *comm, const ffa_parallel_args *args, ffa_stream stream,
                                  ffa_error *err)
 {
-    struct run run = { .pass = pass, .kernels = kernels, .stream = stream, .is_backward = true };
+    struct pass_run run = {
+        .pass = pass, .kernels = kernels, .stream = stream, .is_backward = true
+    };
 
     return run_pass(&run, comm, args, err);
 }

@@ -8,11 +8,17 @@
  */
 #include "parallel/device/pass_tables.h"
 
+#include "parallel/plan/rank_plan_local.h"
+
 #include <stdlib.h>
 
 void pass_moves_finish(struct pass_moves *moves)
 {
+    mem_free(moves->stage_rows);
+    mem_free(moves->copy_begin);
+    mem_free(moves->source_begin);
     mem_free(moves->copies);
+    mem_free(moves->sends);
     mem_free(moves->sources);
     mem_free(moves->readers);
     *moves = (struct pass_moves){ 0 };
@@ -23,7 +29,10 @@ void pass_sums_finish(struct pass_sums *sums)
     mem_free(sums->copies);
     mem_free(sums->segments);
     mem_free(sums->received);
+    mem_free(sums->copy_begin);
+    mem_free(sums->segment_begin);
     mem_free(sums->owners);
+    mem_free(sums->owner_begin);
     mem_free(sums->peers);
     *sums = (struct pass_sums){ 0 };
 }
@@ -72,6 +81,46 @@ static void add_sources(struct pass_moves *out, bool *is_known, int32_t stage)
     out->source_begin[stage + 1] = count;
 }
 
+static int64_t count_sends(const struct plan_pass *pass)
+{
+    int64_t count = 0;
+
+    for (int32_t s = 0; s < pass->step_count; s++)
+        count += pass->sends[s].count;
+    return count;
+}
+
+static ffa_status add_sends(struct pass_moves *out, const ffa_parallel_plan *plan,
+                            const struct plan_pass *pass, ffa_error *err)
+{
+    const int32_t ranks = plan->topology.rank_count;
+    int64_t at = 0;
+
+    if (out->in_rounds)
+        return FFA_OK;
+    out->send_count = pass->step_count + 1;
+    if (out->send_count > ARRIVAL_STAGES_MAX)
+        return error_fail(err, FFA_UNSUPPORTED, 0, "the plan has %d stages, a pass has %d at most",
+                          pass->step_count, ARRIVAL_STAGES_MAX - 1);
+    out->sends = mem_array((size_t)count_sends(pass), sizeof *out->sends);
+    if (!out->sends)
+        return error_nomem(err, "the moves of a pass");
+    for (int32_t s = 0; s < pass->step_count; s++) {
+        for (int32_t d = 0; d < ranks; d++)
+            for (int64_t i = 0; i < pass->sends[s].count; i++) {
+                const struct transfer_copy *send = &pass->sends[s].at[i];
+
+                if (distance(plan, send->source) == d)
+                    out->sends[at++] = (struct pass_copy){ .from = send->source_row,
+                                                           .rows = send->rows,
+                                                           .rank = send->source,
+                                                           .stage = s + 1 };
+            }
+        out->send_begin[s + 2] = at;
+    }
+    return FFA_OK;
+}
+
 static void find_readers(struct pass_moves *out, const struct plan_pass *pass, bool *is_reader,
                          int32_t ranks)
 {
@@ -81,6 +130,15 @@ static void find_readers(struct pass_moves *out, const struct plan_pass *pass, b
     for (int32_t r = 0; r < ranks; r++)
         if (is_reader[r])
             out->readers[out->reader_count++] = r;
+}
+
+static int32_t most_rounds(const ffa_parallel_plan *plan)
+{
+    const int32_t most = plan->forward.step_count > plan->backward.step_count
+                             ? plan->forward.step_count
+                             : plan->backward.step_count;
+
+    return most > 1 ? most : 1;
 }
 
 ffa_status pass_moves_build(struct pass_moves *out, const ffa_parallel_plan *plan, bool is_backward,
@@ -93,23 +151,35 @@ ffa_status pass_moves_build(struct pass_moves *out, const ffa_parallel_plan *pla
     ffa_status rc = FFA_OK;
 
     *out = (struct pass_moves){ .stage_count = pass->stage_count + 1,
-                                .own_rows = plan->keys.rank_tokens[plan->rank] };
+                                .own_rows = plan->keys.rank_tokens[plan->rank],
+                                .in_rounds = plan->in_rounds,
+                                .round_count = rank_plan_rounds(plan, is_backward),
+                                .step_count = plan->in_rounds ? most_rounds(plan) : 1 };
     for (int32_t s = 1; s <= pass->stage_count; s++)
         copies += pass->phases[s].receives.count;
+    out->stage_rows = mem_array((size_t)out->stage_count, sizeof *out->stage_rows);
+    out->copy_begin = mem_array((size_t)out->stage_count + 1, sizeof *out->copy_begin);
+    out->source_begin = mem_array((size_t)out->stage_count + 1, sizeof *out->source_begin);
     out->copies = mem_array((size_t)copies, sizeof *out->copies);
     out->sources = mem_array(ranks, sizeof *out->sources);
     out->readers = mem_array(ranks, sizeof *out->readers);
-    if (!is_known || !out->copies || !out->sources || !out->readers) {
+    if (!is_known || !out->stage_rows || !out->copy_begin || !out->source_begin || !out->copies ||
+        !out->sources || !out->readers) {
         rc = error_nomem(err, "the moves of a pass");
         goto out;
     }
     out->window_rows = out->own_rows;
     for (int32_t s = 1; s <= pass->stage_count; s++) {
-        add_copies(out, plan, &pass->phases[s].receives, out->window_rows, s);
+        out->stage_rows[s] =
+            out->in_rounds ? out->own_rows + (s - 1) % 2 * pass->half_rows : out->window_rows;
+        add_copies(out, plan, &pass->phases[s].receives, out->stage_rows[s], s);
         add_sources(out, is_known, s);
-        out->window_rows += pass->phases[s].rows;
+        out->window_rows = max64(out->window_rows, out->stage_rows[s] + pass->phases[s].rows);
     }
+    if (out->round_count > 1)
+        out->window_rows = out->own_rows + 2 * pass->half_rows;
     find_readers(out, pass, is_known + ranks, (int32_t)ranks);
+    rc = add_sends(out, plan, pass, err);
 out:
     mem_free(is_known);
     return rc;
@@ -117,22 +187,16 @@ out:
 
 /* ---- sums that come ---- */
 
-static int64_t count_sends(const struct plan_pass *pass)
-{
-    int64_t count = 0;
-
-    for (int32_t s = 0; s < pass->step_count; s++)
-        count += pass->sends[s].count;
-    return count;
-}
-
-/* own_rows [copies]: of the own keys, the first row of each copy. */
+/* Received rows lie one after the other, those of a step in rounds from 0 on. own_rows [copies]: of
+ * the own keys, the first row of each copy. */
 static void add_sums(struct pass_sums *out, const ffa_parallel_plan *plan, int64_t *own_rows)
 {
     const struct plan_pass *pass = &plan->backward;
     const int32_t ranks = plan->topology.rank_count;
+    int64_t to = 0;
 
-    for (int32_t s = 0; s < pass->step_count; s++)
+    for (int32_t s = 0; s < pass->step_count; s++) {
+        to = plan->in_rounds ? 0 : to;
         for (int32_t d = 0; d < ranks; d++)
             for (int64_t i = 0; i < pass->sends[s].count; i++) {
                 const struct transfer_copy *send = &pass->sends[s].at[i];
@@ -144,13 +208,16 @@ static void add_sums(struct pass_sums *out, const ffa_parallel_plan *plan, int64
                 own_rows[out->copy_count] = send->source_row;
                 out->copies[out->copy_count++] = (struct pass_copy){
                     .from = plan->keys.rank_tokens[send->source] + begin + send->row,
-                    .to = out->received_rows,
+                    .to = to,
                     .rows = send->rows,
                     .rank = send->source,
                     .stage = s + 1,
                 };
-                out->received_rows += send->rows;
+                to += send->rows;
             }
+        out->received_rows = max64(out->received_rows, to);
+        out->copy_begin[plan->in_rounds ? s + 1 : 1] = out->copy_count;
+    }
 }
 
 static int compare_rows(const void *a, const void *b)
@@ -160,17 +227,25 @@ static int compare_rows(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
+/* The segments and received rows of one step. */
+struct step {
+    const struct pass_copy *copies; /* [copy_count] */
+    const int64_t *own_rows;        /* of each copy */
+    int64_t copy_count;
+    struct row_segment *segments;
+    int64_t segment_count;
+};
+
 /* Where the sums of own keys change: ends [count], sorted, each once, from 0 to the own rows. */
-static int64_t find_ends(int64_t *ends, const struct pass_sums *sums, const int64_t *own_rows,
-                         int64_t own)
+static int64_t find_ends(int64_t *ends, const struct step *step, int64_t own)
 {
     int64_t count = 0, kept = 0;
 
     ends[count++] = 0;
     ends[count++] = own;
-    for (int64_t i = 0; i < sums->copy_count; i++) {
-        ends[count++] = own_rows[i];
-        ends[count++] = own_rows[i] + sums->copies[i].rows;
+    for (int64_t i = 0; i < step->copy_count; i++) {
+        ends[count++] = step->own_rows[i];
+        ends[count++] = step->own_rows[i] + step->copies[i].rows;
     }
     qsort(ends, (size_t)count, sizeof *ends, compare_rows);
     for (int64_t i = 0; i < count; i++)
@@ -179,14 +254,14 @@ static int64_t find_ends(int64_t *ends, const struct pass_sums *sums, const int6
     return kept;
 }
 
-static int64_t segment_of(const struct pass_sums *sums, int64_t row)
+static int64_t segment_of(const struct step *step, int64_t row)
 {
-    int64_t low = 0, high = sums->segment_count;
+    int64_t low = 0, high = step->segment_count;
 
     while (high - low > 1) {
         const int64_t middle = (low + high) / 2;
 
-        if (sums->segments[middle].row <= row)
+        if (step->segments[middle].row <= row)
             low = middle;
         else
             high = middle;
@@ -194,68 +269,112 @@ static int64_t segment_of(const struct pass_sums *sums, int64_t row)
     return low;
 }
 
-/* Each segment's received rows: counted, then placed, rank after rank. */
-static ffa_status place_received(struct pass_sums *out, const int64_t *own_rows, int32_t ranks,
-                                 ffa_error *err)
+static bool is_in(const struct step *step, int64_t copy, int64_t segment)
 {
-    int64_t first = 0;
+    return segment < step->segment_count &&
+           step->segments[segment].row < step->own_rows[copy] + step->copies[copy].rows;
+}
 
-    for (int64_t i = 0; i < out->copy_count; i++)
-        for (int64_t s = segment_of(out, own_rows[i]);
-             s < out->segment_count && out->segments[s].row < own_rows[i] + out->copies[i].rows;
-             s++)
-            out->segments[s].count++;
-    for (int64_t s = 0; s < out->segment_count; s++) {
-        out->segments[s].first = (int)first;
-        first += out->segments[s].count;
-        out->segments[s].count = 0;
+/* The first segment behind each: how many received rows it has. */
+static ffa_status count_received(struct step *step, int64_t *first, ffa_error *err)
+{
+    for (int64_t i = 0; i < step->copy_count; i++)
+        for (int64_t s = segment_of(step, step->own_rows[i]); is_in(step, i, s); s++)
+            step->segments[s].count++;
+    for (int64_t s = 0; s < step->segment_count; s++) {
+        if (*first + step->segments[s].count > INT32_MAX)
+            return error_fail(err, FFA_UNSUPPORTED, 0, "%lld parts of sums are more than 2^31 - 1",
+                              (long long)(*first + step->segments[s].count));
+        step->segments[s].first = (int)*first;
+        *first += step->segments[s].count;
+        step->segments[s].count = 0;
     }
-    if (first > INT32_MAX)
-        return error_fail(err, FFA_UNSUPPORTED, 0, "%lld parts of sums are more than 2^31 - 1",
-                          (long long)first);
-    out->received_count = first;
-    out->received = mem_array((size_t)first, sizeof *out->received);
-    if (!out->received)
-        return error_nomem(err, "the sums of a pass");
-    for (int32_t r = 0; r < ranks; r++)
-        for (int64_t i = 0; i < out->copy_count; i++) {
-            const struct pass_copy *copy = &out->copies[i];
-
-            for (int64_t s = segment_of(out, own_rows[i]);
-                 copy->rank == r && s < out->segment_count &&
-                 out->segments[s].row < own_rows[i] + copy->rows;
-                 s++) {
-                struct row_segment *segment = &out->segments[s];
-
-                out->received[segment->first + segment->count++] =
-                    copy->to + segment->row - own_rows[i];
-            }
-        }
     return FFA_OK;
 }
 
-static ffa_status build_segments(struct pass_sums *out, const int64_t *own_rows, int64_t own,
-                                 int32_t ranks, ffa_error *err)
+/* Each segment's received rows, rank after rank. */
+static void place_received(const struct step *step, int64_t *received, int32_t ranks)
 {
-    int64_t *ends = mem_array((size_t)(2 * out->copy_count + 2), sizeof *ends);
+    for (int32_t r = 0; r < ranks; r++)
+        for (int64_t i = 0; i < step->copy_count; i++)
+            for (int64_t s = segment_of(step, step->own_rows[i]);
+                 step->copies[i].rank == r && is_in(step, i, s); s++) {
+                struct row_segment *segment = &step->segments[s];
+
+                received[segment->first + segment->count++] =
+                    step->copies[i].to + segment->row - step->own_rows[i];
+            }
+}
+
+static struct step step_of(const struct pass_sums *sums, const int64_t *own_rows, int32_t step)
+{
+    const int64_t first = sums->copy_begin[step];
+
+    return (struct step){ .copies = sums->copies + first,
+                          .own_rows = own_rows + first,
+                          .copy_count = sums->copy_begin[step + 1] - first,
+                          .segments = sums->segments + sums->segment_begin[step],
+                          .segment_count =
+                              sums->segment_begin[step + 1] - sums->segment_begin[step] };
+}
+
+/* Segments that nobody summed anything of in their step go. */
+static void drop_empty(struct pass_sums *out)
+{
+    int64_t at = 0, kept = 0;
+
+    for (int32_t t = 0; t < out->step_count; t++) {
+        for (; at < out->segment_begin[t + 1]; at++)
+            if (out->segments[at].count > 0)
+                out->segments[kept++] = out->segments[at];
+        out->segment_begin[t + 1] = kept;
+    }
+}
+
+static ffa_status build_step(struct pass_sums *out, const int64_t *own_rows, int64_t own,
+                             int64_t *ends, int32_t step, ffa_error *err)
+{
+    struct step of;
     int64_t count;
+
+    out->segment_begin[step + 1] = out->segment_begin[step];
+    of = step_of(out, own_rows, step);
+    count = find_ends(ends, &of, own) - 1;
+    for (int64_t s = 0; s < count; s++)
+        of.segments[s] =
+            (struct row_segment){ .row = (int)ends[s], .rows = (int)(ends[s + 1] - ends[s]) };
+    of.segment_count = count;
+    out->segment_begin[step + 1] += count;
+    return count_received(&of, &out->received_count, err);
+}
+
+static ffa_status build_segments(struct pass_sums *out, const int64_t *own_rows, int64_t own,
+                                 bool in_rounds, int32_t ranks, ffa_error *err)
+{
+    const size_t most = (size_t)(2 * out->copy_count + 2 * out->step_count);
+    int64_t *ends = mem_array(most, sizeof *ends);
     ffa_status rc = FFA_OK;
 
-    if (!ends) {
+    out->segments = mem_array(most, sizeof *out->segments);
+    if (!ends || !out->segments) {
         rc = error_nomem(err, "the sums of a pass");
         goto out;
     }
-    count = find_ends(ends, out, own_rows, own) - 1;
-    out->segments = mem_array((size_t)count, sizeof *out->segments);
-    if (!out->segments) {
+    for (int32_t t = 0; t < out->step_count; t++)
+        FFA_TRY(build_step(out, own_rows, own, ends, t, err));
+    out->received = mem_array((size_t)out->received_count, sizeof *out->received);
+    if (!out->received) {
         rc = error_nomem(err, "the sums of a pass");
         goto out;
     }
-    out->segment_count = count;
-    for (int64_t s = 0; s < count; s++)
-        out->segments[s] =
-            (struct row_segment){ .row = (int)ends[s], .rows = (int)(ends[s + 1] - ends[s]) };
-    rc = place_received(out, own_rows, ranks, err);
+    for (int32_t t = 0; t < out->step_count; t++) {
+        const struct step of = step_of(out, own_rows, t);
+
+        place_received(&of, out->received, ranks);
+    }
+    if (in_rounds)
+        drop_empty(out);
+    out->segment_count = out->segment_begin[out->step_count];
 out:
     mem_free(ends);
     return rc;
@@ -265,15 +384,18 @@ out:
 static ffa_status find_owners(struct pass_sums *out, const struct pass_moves *moves, int32_t ranks,
                               ffa_error *err)
 {
+    const int32_t most =
+        moves->stage_count > ARRIVAL_STAGES_MAX ? moves->stage_count : ARRIVAL_STAGES_MAX;
     bool *is_owner = mem_array((size_t)ranks, sizeof *is_owner);
     int32_t count = 0;
 
     out->owners = mem_array((size_t)ranks * (size_t)moves->stage_count, sizeof *out->owners);
-    if (!is_owner || !out->owners) {
+    out->owner_begin = mem_array((size_t)most + 1, sizeof *out->owner_begin);
+    if (!is_owner || !out->owners || !out->owner_begin) {
         mem_free(is_owner);
         return error_nomem(err, "the sums of a pass");
     }
-    for (int32_t s = 0; s < ARRIVAL_STAGES_MAX; s++) {
+    for (int32_t s = 0; s < most; s++) {
         out->owner_begin[s] = count;
         if (s >= moves->stage_count)
             continue;
@@ -284,7 +406,7 @@ static ffa_status find_owners(struct pass_sums *out, const struct pass_moves *mo
             if (is_owner[r])
                 out->owners[count++] = r;
     }
-    out->owner_begin[ARRIVAL_STAGES_MAX] = count;
+    out->owner_begin[most] = out->owner_count = count;
     mem_free(is_owner);
     return FFA_OK;
 }
@@ -302,7 +424,8 @@ static ffa_status build_replicated(struct pass_sums *out, const ffa_parallel_pla
     out->segments = mem_array(1, sizeof *out->segments);
     out->received = mem_array((size_t)ranks, sizeof *out->received);
     out->peers = mem_array((size_t)ranks, sizeof *out->peers);
-    if (!out->copies || !out->segments || !out->received || !out->peers)
+    out->owner_begin = mem_array(ARRIVAL_STAGES_MAX + 1, sizeof *out->owner_begin);
+    if (!out->copies || !out->segments || !out->received || !out->peers || !out->owner_begin)
         return error_nomem(err, "the sums of a pass");
     for (int32_t d = 0; d < ranks; d++) { /* the next rank first, the own one last */
         const int32_t r = (plan->rank + 1 + d) % ranks;
@@ -314,8 +437,8 @@ static ffa_status build_replicated(struct pass_sums *out, const ffa_parallel_pla
     for (int32_t r = 1; r < ranks; r++)
         out->received[r - 1] = r * keys;
     out->segments[0] = (struct row_segment){ .rows = (int)keys, .count = ranks - 1 };
-    out->segment_count = 1;
-    out->copy_count = ranks;
+    out->segment_count = out->segment_begin[1] = 1;
+    out->copy_count = out->copy_begin[1] = ranks;
     out->received_rows = ranks * keys;
     out->received_count = ranks - 1;
     return FFA_OK;
@@ -328,17 +451,26 @@ ffa_status pass_sums_build(struct pass_sums *out, const ffa_parallel_plan *plan,
     int64_t *own_rows;
     ffa_status rc;
 
-    *out = (struct pass_sums){ 0 };
-    if (plan->keys.is_replicated && plan->topology.rank_count > 1 && moves->own_rows > 0)
-        return build_replicated(out, plan, moves, err);
+    *out = (struct pass_sums){ .step_count = moves->step_count };
     own_rows = mem_array((size_t)copies, sizeof *own_rows);
+    out->copy_begin = mem_array((size_t)out->step_count + 1, sizeof *out->copy_begin);
+    out->segment_begin = mem_array((size_t)out->step_count + 1, sizeof *out->segment_begin);
+    if (!own_rows || !out->copy_begin || !out->segment_begin) {
+        rc = error_nomem(err, "the sums of a pass");
+        goto out;
+    }
+    if (plan->keys.is_replicated && plan->topology.rank_count > 1 && moves->own_rows > 0) {
+        rc = build_replicated(out, plan, moves, err);
+        goto out;
+    }
     out->copies = mem_array((size_t)copies, sizeof *out->copies);
     if (!own_rows || !out->copies) {
         rc = error_nomem(err, "the sums of a pass");
         goto out;
     }
     add_sums(out, plan, own_rows);
-    FFA_TRY(build_segments(out, own_rows, moves->own_rows, plan->topology.rank_count, err));
+    FFA_TRY(build_segments(out, own_rows, moves->own_rows, plan->in_rounds,
+                           plan->topology.rank_count, err));
     rc = find_owners(out, moves, plan->topology.rank_count, err);
 out:
     mem_free(own_rows);

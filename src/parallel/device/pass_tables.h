@@ -18,15 +18,27 @@ struct pass_copy {
     int32_t stage; /* of the rank that receives the keys */
 };
 
-/* Of one pass. Stage 0 is the rank's own keys. */
+/* Of one pass. Stage 0 is the rank's own keys.
+ *
+ * In rounds (rounds.h), round r has the keys of stage r + 1, and the first one own keys, too. The
+ * rank has as many rounds as stages that receive, at least one; step_count is the most of any
+ * rank's, and what others made of own keys in their round r is added in step r. */
 struct pass_moves {
     int32_t stage_count;      /* with stage 0 */
     int64_t own_rows;         /* of keys */
     int64_t window_rows;      /* of the key window, and of the sum window */
+    int64_t *stage_rows;      /* [stage_count]: of the window, where a stage begins */
     struct pass_copy *copies; /* of keys, by stage, then from the next rank on */
-    int64_t copy_begin[ARRIVAL_STAGES_MAX + 1];
-    int32_t *sources; /* ranks that keys come from: those of a stage are new with it */
-    int32_t source_begin[ARRIVAL_STAGES_MAX + 1];
+    int64_t *copy_begin;      /* [stage_count + 1] */
+    int32_t *sources;         /* ranks that keys come from: those of a stage are new with it */
+    int32_t *source_begin;    /* [stage_count + 1] */
+    bool in_rounds;
+    int32_t round_count, step_count; /* 1 and 1 where not in rounds */
+    /* Where not in rounds, what others receive of the own keys, by their stage, then from the next
+     * rank on: rows [from, +rows), and `stage` is of `rank`, which receives them. */
+    int32_t send_count;      /* most stages of any rank, with stage 0; 0 in rounds */
+    struct pass_copy *sends; /* [send_begin[send_count]] */
+    int64_t send_begin[ARRIVAL_STAGES_MAX + 1];
     int32_t *readers; /* ranks that fetch from this one, ascending */
     int32_t reader_count;
 };
@@ -38,15 +50,20 @@ struct pass_sums {
     bool is_replicated;       /* and there are several ranks */
     struct pass_copy *copies; /* from sum windows into the received sums, by the reader's stage */
     int64_t copy_count;
-    int64_t received_rows;
-    struct row_segment *segments; /* they cover the own keys */
+    int64_t received_rows; /* of one step, at most */
+    /* Those of a step are ascending. They cover the own keys; in rounds those that somebody summed
+     * in the step. */
+    struct row_segment *segments;
     int64_t segment_count;
+    int32_t step_count;
+    int64_t *copy_begin, *segment_begin; /* [step_count + 1] */
     int64_t *received; /* rows of the received sums, by ascending rank in each segment */
     int64_t received_count;
     int32_t *peers; /* replicated: all other ranks */
     int32_t peer_count;
-    int32_t *owners; /* of the keys of each stage, ascending */
-    int32_t owner_begin[ARRIVAL_STAGES_MAX + 1];
+    int32_t *owners;      /* of the keys of each stage, ascending */
+    int32_t *owner_begin; /* [stage_count + 1], and where fewer [ARRIVAL_STAGES_MAX + 1] */
+    int32_t owner_count;
 };
 
 /* For pass_moves_finish and pass_sums_finish, whether or not they succeed. FFA_NOMEM. */

@@ -11,8 +11,8 @@
 enum { LANES = 3 };
 
 /* compute: at most 7 in a backward pass; fetch: wait and copy of 15 stages. */
-static const int32_t lane_spans[LANES] = { 8, 2 * (COMM_STAGES_MAX - 1), 90 };
-static const int32_t lane_first[LANES] = { 0, 8, 38 };
+static const int32_t lane_spans[LANES] = { 24, 2 * (COMM_STAGES_MAX - 1), 74 };
+static const int32_t lane_first[LANES] = { 0, 24, 54 };
 _Static_assert(8 + 2 * (COMM_STAGES_MAX - 1) + 90 == FFA_PARALLEL_SPANS_MAX, "spans of all lanes");
 
 struct ffa_parallel_trace {
@@ -118,7 +118,8 @@ ffa_status pass_trace_mark(ffa_parallel_trace *trace, ffa_parallel_lane lane,
                                      .bytes = mark->bytes };
     } else {
         span = &trace->spans[lane_first[lane] + trace->counts[lane] - 1];
-        span->kind = (int32_t)FFA_PARALLEL_SPAN_COPY;
+        if (lane != FFA_PARALLEL_LANE_COMPUTE)
+            span->kind = (int32_t)FFA_PARALLEL_SPAN_COPY;
         span->stage = span->rank = -1;
         span->bytes += mark->bytes;
     }

@@ -7,7 +7,7 @@
  */
 #include "parallel/plan/overlap.h"
 
-/* A timeline adds up at most 3 * OVERLAP_ITEMS_MAX + 4 of these. */
+/* A timeline that is searched adds up at most 3 * OVERLAP_ITEMS_MAX + 4 of these. */
 #define TIME_MAX (INT64_MAX / 128)
 #define NEVER INT64_MAX
 
@@ -96,10 +96,10 @@ static ffa_status check_input(const struct overlap_input *in, ffa_error *err)
     if (in->count < 0 || in->count > OVERLAP_ITEMS_MAX)
         return error_fail(err, FFA_INVALID, 0, "%lld items to cut into stages, not in [0, %d]",
                           (long long)in->count, OVERLAP_ITEMS_MAX);
-    if (in->degree < 0 || in->degree > OVERLAP_STAGES_MAX || in->degree_max < 1 ||
-        in->degree_max > OVERLAP_STAGES_MAX)
+    if (in->degree < 0 || in->degree > OVERLAP_DEGREE_MAX || in->degree_max < 1 ||
+        in->degree_max > OVERLAP_DEGREE_MAX)
         return error_fail(err, FFA_INVALID, 0, "degree is %d of at most %d, not in [0, %d]",
-                          in->degree, in->degree_max, OVERLAP_STAGES_MAX);
+                          in->degree, in->degree_max, OVERLAP_DEGREE_MAX);
     if (in->buffers < 2 || in->buffers > OVERLAP_BUFFERS_MAX)
         return error_fail(err, FFA_INVALID, 0, "buffers is %d, not in [2, %d]", in->buffers,
                           OVERLAP_BUFFERS_MAX);
@@ -126,8 +126,8 @@ static ffa_status check_input(const struct overlap_input *in, ffa_error *err)
 struct search {
     const struct overlap_input *in;
     struct line line;
-    struct stage stage[OVERLAP_STAGES_MAX + 1]; /* stage s, as far as it has grown */
-    int64_t ends[OVERLAP_STAGES_MAX + 1];       /* ends[0] is 0 */
+    struct stage stage[OVERLAP_DEGREE_MAX + 1]; /* stage s, as far as it has grown */
+    int64_t ends[OVERLAP_DEGREE_MAX + 1];       /* ends[0] is 0 */
     struct stage rest[OVERLAP_ITEMS_MAX + 1];   /* of the items from i on */
     int32_t degree;                             /* all stages, or 0: any number up to degree_max */
 };
@@ -167,7 +167,7 @@ static void search_run(struct overlap_split *best, struct search *search)
     int32_t s = 1;
 
     best->cost = NEVER;
-    best->count = OVERLAP_STAGES_MAX;
+    best->count = OVERLAP_DEGREE_MAX;
     search->ends[0] = search->ends[1] = 0;
     search->stage[1] = (struct stage){ 0 };
     while (s > 0) {

@@ -25,8 +25,14 @@
 
 #include "base/base.h"
 
-/* Items to cut, at most: merge neighbours before. Stages of a split. Receive buffers. */
-enum { OVERLAP_ITEMS_MAX = 16, OVERLAP_STAGES_MAX = 16, OVERLAP_BUFFERS_MAX = 3 };
+/* Items to cut, at most: merge neighbours before. Stages of a split that is found, and of one that
+ * is given. Receive buffers. */
+enum {
+    OVERLAP_ITEMS_MAX = 16,
+    OVERLAP_DEGREE_MAX = 16,
+    OVERLAP_STAGES_MAX = 128,
+    OVERLAP_BUFFERS_MAX = 3
+};
 
 struct overlap_item {
     int64_t fetch, compute;

@@ -17,6 +17,8 @@ enum {
     ROWS_MIN_DEFAULT = 512
 };
 
+#define MEMORY_MAX ((int64_t)1 << 60)
+
 static int32_t or_else(int32_t value, int32_t otherwise)
 {
     return value ? value : otherwise;
@@ -101,9 +103,16 @@ ffa_status parallel_opts_resolve(ffa_parallel_plan_opts *out, const ffa_parallel
             { "moves", out->moves, FFA_PARALLEL_MOVE_KEYS, FFA_PARALLEL_MOVE_AUTO },
             { "stage_rows_min", out->stage_rows_min, 0, INT32_MAX },
             { "sms", out->sms, 0, SMS_MAX },
+            { "memory_bytes", out->memory_bytes, 0, MEMORY_MAX },
         };
 
         FFA_TRY(check_bounded(fields, sizeof fields / sizeof *fields, err));
+    }
+    if (out->memory_bytes && (out->buffers != 2 || out->moves == FFA_PARALLEL_MOVE_QUERIES)) {
+        rc = error_fail(err, FFA_INVALID, 0, "memory_bytes is given with %s",
+                        out->buffers != 2 ? "buffers 3: rounds take 2 in turn"
+                                          : "queries that move: it is for passes that move keys");
+        goto out;
     }
     FFA_TRY(resolve_model(&out->model, err));
     out->head_dim_v = or_else(out->head_dim_v, out->model.head_dim);

@@ -236,7 +236,7 @@ static ffa_status phase_rows(struct build *b, struct plan_pass *pass, const stru
         own_spans(b);
         phase->rows = b->keys->rank_tokens[b->plan->rank];
     } else {
-        FFA_TRY(stage_receives(b, phase, p > 1 ? cut->ends[p - 2] : 0, cut->ends[p - 1], err));
+        FFA_TRY(stage_receives(b, phase, cut->begins[p - 1], cut->ends[p - 1], err));
         phase->fetch_ns = cut->fetch_ns[p - 1];
         phase->compute_ns = cut->compute_ns[p - 1];
         phase->reduce_ns = cut->reduce_ns[p - 1];
@@ -309,6 +309,7 @@ static ffa_status build_forward(struct build *b, ffa_error *err)
     ffa_status rc = FFA_OK;
 
     pass->stage_count = cut->count;
+    pass->half_rows = cut->half_rows;
     pass->cost_ns = cut->cost_ns;
     pass->uniform_ns = cut->uniform_ns;
     pass->phases = mem_array((size_t)cut->count + 1, sizeof *pass->phases);
@@ -453,6 +454,7 @@ static ffa_status build_backward(struct build *b, ffa_error *err)
     ffa_status rc = FFA_OK;
 
     pass->stage_count = cut->count;
+    pass->half_rows = cut->half_rows;
     pass->cost_ns = cut->cost_ns;
     pass->uniform_ns = cut->uniform_ns;
     pass->phases = mem_array((size_t)cut->count + 2, sizeof *pass->phases);
@@ -483,12 +485,11 @@ static ffa_status send_to(const struct build *b, struct plan_pass *pass, int32_t
         for (int32_t s = 0; s < cut->count; s++) {
             struct span part;
 
-            if (part_of(&part, &b->sends.at[i], s ? cut->ends[s - 1] : 0, cut->ends[s]))
+            if (part_of(&part, &b->sends.at[i], cut->begins[s], cut->ends[s]))
                 FFA_TRY(add_part(&pass->sends[s], &b->sends.at[i], &part, rank, err));
         }
-    for (int32_t s = 1; s < pass->step_count; s++)
-        pass->stage_begins[(int64_t)rank * pass->step_count + s] =
-            cut->count ? cut->ends[s < cut->count ? s - 1 : cut->count - 1] : 0;
+    for (int32_t s = 0; s < cut->count; s++)
+        pass->stage_begins[(int64_t)rank * pass->step_count + s] = stage_window_row(cut, s);
 out:
     return rc;
 }

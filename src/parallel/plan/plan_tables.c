@@ -83,7 +83,8 @@ ffa_status plan_tables_build(struct plan_tables *out, const struct plan_tables_i
 {
     const int32_t ranks = in->topology.rank_count;
     /* Replicated keys have no owner that a query could go to. */
-    const int32_t moves = in->keys->is_replicated ? FFA_PARALLEL_MOVE_KEYS : in->opts->moves;
+    const int32_t moves = in->keys->is_replicated || in->opts->memory_bytes ? FFA_PARALLEL_MOVE_KEYS
+                                                                            : in->opts->moves;
     struct plan_tables other = { 0 };
     ffa_status rc;
 

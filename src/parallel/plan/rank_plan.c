@@ -61,6 +61,8 @@ static void digest_opts(struct digest *digest, const ffa_parallel_plan_opts *opt
     digest_field(digest, &first, BYTES);
     if (opts->head_dim_v != opts->model.head_dim)
         digest_number(digest, opts->head_dim_v);
+    if (opts->memory_bytes)
+        digest_number(digest, opts->memory_bytes);
 }
 
 static void digest_plan(ffa_parallel_plan *plan, const struct plan_tables *w)
@@ -124,6 +126,27 @@ static ffa_status find_ranks(ffa_parallel_plan *plan, const struct plan_tables *
     return FFA_OK;
 }
 
+/* What the rank needs of its device. In rounds that of all ranks is known. */
+static void find_memory(ffa_parallel_plan *plan, const struct plan_tables *w)
+{
+    const struct rounds *rounds = &w->stages.rounds;
+    const struct rounds_input in = { &plan->queries, &plan->keys, &w->rank_needs, &plan->opts };
+    const int32_t ranks = plan->topology.rank_count;
+    const bool is_shared = plan->keys.is_replicated && ranks > 1;
+
+    plan->in_rounds = rounds->stage_rows > 0;
+    if (w->moves_queries)
+        return;
+    plan->memory = rounds_memory(
+        &in, plan->rank, plan->received_rows,
+        is_shared ? plan->keys.bounds[plan->keys.count] * ranks : plan->sent_rows, false);
+    if (!rounds->memory)
+        return;
+    plan->memory = rounds->memory[plan->rank];
+    for (int32_t r = 0; r < ranks; r++)
+        plan->memory_most = max64(plan->memory_most, rank_memory_bytes(&rounds->memory[r]));
+}
+
 /* ---- the object ---- */
 
 static ffa_status normal_copy(struct normal *out, const struct normal *from, ffa_error *err)
@@ -181,6 +204,7 @@ ffa_status rank_plan_make(ffa_parallel_plan **out, const struct rank_plan_source
     FFA_TRY(phases_build(plan, &tables, err));
     FFA_TRY(find_ranks(plan, &tables, err));
     plan->received_rows = tables.rank_needs.rows[plan->rank];
+    find_memory(plan, &tables);
     digest_plan(plan, &tables);
     *out = plan;
     plan = NULL;
@@ -311,6 +335,13 @@ ffa_status ffa_parallel_plan_info_get(const ffa_parallel_plan *plan, ffa_paralle
     out.backward_bytes = scratch_bytes(plan, true);
     out.model = plan->opts.model;
     out.head_dim_v = plan->opts.head_dim_v;
+    out.rounds = plan->in_rounds ? out.steps : 1;
+    out.key_bytes = plan->memory.key_bytes;
+    out.sum_bytes = plan->memory.sum_bytes;
+    out.received_sum_bytes = plan->memory.received_sum_bytes;
+    out.workspace_bytes = plan->memory.workspace_bytes;
+    out.memory_bytes = rank_memory_bytes(&plan->memory);
+    out.memory_most_bytes = plan->memory_most;
     return opts_export(info, &out, sizeof out, err);
 }
 
@@ -370,7 +401,7 @@ void rank_plan_times(struct overlap_times *times, const ffa_parallel_plan *plan,
     struct overlap_input in = { .items = items,
                                 .count = pass->stage_count,
                                 .buffers = plan->opts.buffers,
-                                .is_backward = is_backward };
+                                .is_backward = is_backward && !plan->in_rounds };
     struct overlap_split split = { .count = pass->stage_count };
 
     in.own = pass->phases[0].compute_ns;
@@ -388,7 +419,7 @@ void rank_plan_times(struct overlap_times *times, const ffa_parallel_plan *plan,
     (void)overlap_cost(&in, &split, times);
     if (is_backward) { /* the rest of the own part, behind the last stage */
         const int64_t begin = times[pass->stage_count].compute_end;
-        const int64_t end = begin + in.own - times[0].compute_end;
+        const int64_t end = begin + in.own - times[0].compute_end; /* in rounds: nothing */
 
         times[pass->phase_count - 1] = (struct overlap_times){ begin, begin, begin, end, end, end };
     }

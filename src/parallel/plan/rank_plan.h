@@ -35,6 +35,7 @@
 
 #include "parallel/dispatch/dispatch.h"
 #include "parallel/plan/overlap.h"
+#include "parallel/plan/rounds.h"
 #include "parallel/plan/transfer.h"
 #include "tile/tile.h"
 
@@ -58,9 +59,10 @@ struct plan_pass {
     /* [step_count]: rows [source_row, +rows) of the own buffer go to rows [row, +rows) of the
      * receive buffer of rank `source`, at its stage step + 1; by rank, then in its order. */
     struct transfer_copies *sends;
-    /* [rank_count][step_count]: of the rows that a rank receives, in the order in which it does,
-     * the first of each stage. */
+    /* [rank_count][step_count]: where each stage of a rank begins in what it has room for, of
+     * received rows: see stage_window_row. */
     int64_t *stage_begins;
+    int64_t half_rows;             /* in rounds: of each half of the ring; else 0 */
     int64_t cost_ns, uniform_ns;   /* modelled; of the reference's even split of the same rows */
     int64_t slowest_ns;            /* cost_ns of the slowest rank */
     int64_t work_ns, work_most_ns; /* compute without launches: of all ranks, of one at most */
@@ -71,6 +73,9 @@ struct ffa_parallel_plan {
     int32_t rank;
     int32_t list_count;          /* of the mask: 1, or kv heads */
     int32_t moves;               /* FFA_PARALLEL_MOVE_KEYS or FFA_PARALLEL_MOVE_QUERIES */
+    bool in_rounds;              /* passes over GPUs are a launch a stage (rounds.h) */
+    struct rank_memory memory;   /* of the rank, where keys move */
+    int64_t memory_most;         /* of any rank; 0: without a cap */
     bool is_outline;             /* tiles are counted, and not kept: no pass can be run */
     ffa_parallel_plan_opts opts; /* resolved; of the flags, those that change the plan */
     ffa_mask_shape shape;        /* of the whole mask */

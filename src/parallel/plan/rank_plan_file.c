@@ -10,9 +10,9 @@
 #include "parallel/plan/rank_plan.h"
 
 static const char signature[8] = "FFAPLAN";
-/* VERSION is of plans whose head_dim_v is head_dim; VERSION_V has head_dim_v behind the others, and
- * VERSION_SMS head_dim_v and sms. */
-enum { VERSION = 1, VERSION_V = 2, VERSION_SMS = 3, OPTION_COUNT = 22 };
+/* VERSION is of plans whose head_dim_v is head_dim; VERSION_V has head_dim_v behind the others,
+ * VERSION_SMS head_dim_v and sms, and VERSION_MEMORY these and memory_bytes. */
+enum { VERSION = 1, VERSION_V = 2, VERSION_SMS = 3, VERSION_MEMORY = 4, OPTION_COUNT = 22 };
 
 /* The fields of resolved options, in the order of the file. */
 static void options_list(int64_t out[OPTION_COUNT], const ffa_parallel_plan_opts *o)
@@ -120,6 +120,7 @@ ffa_status ffa_parallel_plan_save(const ffa_parallel_plan *plan, void **bytes, s
     struct text out = { 0 };
     int64_t options[OPTION_COUNT];
     bool has_v;
+    int version;
 
     if (bytes)
         *bytes = NULL;
@@ -129,18 +130,24 @@ ffa_status ffa_parallel_plan_save(const ffa_parallel_plan *plan, void **bytes, s
                           : !bytes ? "bytes"
                                    : "count");
     has_v = plan->opts.head_dim_v != plan->opts.model.head_dim;
+    version = plan->opts.memory_bytes ? VERSION_MEMORY
+              : plan->opts.sms        ? VERSION_SMS
+              : has_v                 ? VERSION_V
+                                      : VERSION;
     text_add_bytes(&out, signature, sizeof signature);
-    put(&out, plan->opts.sms ? VERSION_SMS : has_v ? VERSION_V : VERSION);
+    put(&out, version);
     put(&out, plan->topology.rank_count);
     put(&out, plan->topology.ranks_per_node);
     put(&out, plan->rank);
     options_list(options, &plan->opts);
     for (int i = 0; i < OPTION_COUNT; i++)
         put(&out, options[i]);
-    if (has_v || plan->opts.sms)
+    if (version >= VERSION_V)
         put(&out, plan->opts.head_dim_v);
-    if (plan->opts.sms)
+    if (version >= VERSION_SMS)
         put(&out, plan->opts.sms);
+    if (version >= VERSION_MEMORY)
+        put(&out, plan->opts.memory_bytes);
     put(&out, plan->shape.seqlen_q);
     put(&out, plan->shape.seqlen_k);
     put_layout(&out, &plan->queries);
@@ -286,7 +293,8 @@ out:
 
 static ffa_status get_head(struct rank_plan_source *out, ffa_mask_shape *shape, struct reader *in)
 {
-    int64_t version, ranks, width, rank, head_dim_v = 0, sms = 0, options[OPTION_COUNT];
+    int64_t version, ranks, width, rank, head_dim_v = 0, sms = 0;
+    int64_t memory_bytes = 0, options[OPTION_COUNT];
     ffa_parallel_plan_opts opts;
     ffa_status rc;
 
@@ -297,7 +305,7 @@ static ffa_status get_head(struct rank_plan_source *out, ffa_mask_shape *shape, 
     }
     in->at += sizeof signature;
     in->left -= sizeof signature;
-    FFA_TRY(get(&version, in, "the version", VERSION, VERSION_SMS));
+    FFA_TRY(get(&version, in, "the version", VERSION, VERSION_MEMORY));
     FFA_TRY(get(&ranks, in, "rank_count", 1, RANKS_MAX));
     FFA_TRY(get(&width, in, "ranks_per_node", 1, ranks));
     FFA_TRY(get(&rank, in, "rank", 0, ranks - 1));
@@ -308,10 +316,13 @@ static ffa_status get_head(struct rank_plan_source *out, ffa_mask_shape *shape, 
     opts = options_from(options);
     if (version != VERSION)
         FFA_TRY(get(&head_dim_v, in, "head_dim_v", 1, PARALLEL_HEAD_DIM_MAX));
-    if (version == VERSION_SMS)
-        FFA_TRY(get(&sms, in, "sms", 1, INT32_MAX));
+    if (version >= VERSION_SMS)
+        FFA_TRY(get(&sms, in, "sms", version == VERSION_SMS, INT32_MAX));
+    if (version >= VERSION_MEMORY)
+        FFA_TRY(get(&memory_bytes, in, "memory_bytes", 1, INT64_MAX));
     opts.head_dim_v = (int32_t)head_dim_v;
     opts.sms = (int32_t)sms;
+    opts.memory_bytes = memory_bytes;
     FFA_TRY(parallel_opts_resolve(&out->opts, &opts, in->err));
     FFA_TRY(get(&shape->seqlen_q, in, "seqlen_q", 1, TOKENS_MAX));
     rc = get(&shape->seqlen_k, in, "seqlen_k", 1, TOKENS_MAX);

@@ -57,10 +57,26 @@ out:
     return rc;
 }
 
+int32_t rank_plan_rounds(const ffa_parallel_plan *plan, bool is_backward)
+{
+    const int32_t stages = is_backward ? plan->backward.stage_count : plan->forward.stage_count;
+
+    return plan->in_rounds && stages > 1 ? stages : 1;
+}
+
 ffa_status rank_plan_local(struct rank_local *out, const ffa_parallel_plan *plan, bool is_backward,
                            ffa_error *err)
 {
+    if (rank_plan_rounds(plan, is_backward) > 1)
+        return error_fail(err, FFA_INVALID, 0, "the plan is in rounds");
+    return rank_plan_round(out, plan, is_backward, 0, err);
+}
+
+ffa_status rank_plan_round(struct rank_local *out, const ffa_parallel_plan *plan, bool is_backward,
+                           int32_t round, ffa_error *err)
+{
     const struct plan_pass *pass = is_backward ? &plan->backward : &plan->forward;
+    int32_t last;
     ffa_status rc = FFA_OK;
 
     *out = (struct rank_local){ 0 };
@@ -76,9 +92,12 @@ ffa_status rank_plan_local(struct rank_local *out, const ffa_parallel_plan *plan
         rc = error_nomem(err, "the bands of a rank");
         goto out;
     }
-    for (int32_t p = 0; p <= pass->stage_count; p++)
+    last = rank_plan_rounds(plan, is_backward) > 1 ? round + 1 : pass->stage_count;
+    if (round > 0)
+        out->stage_ends[out->stage_count++] = 0;
+    for (int32_t p = round ? last : 0; p <= last; p++)
         FFA_TRY(add_phase(out, &pass->phases[p], err));
-    if (is_backward)
+    if (is_backward && round == 0)
         rc = find_first(out, &pass->phases[0].key_tiles, err);
 out:
     if (rc != FFA_OK)

@@ -23,10 +23,16 @@ struct rank_local {
     int64_t first_count;
 };
 
-/* Of a pass that was planned, of a plan in which keys move; outlines have all that is needed. For
- * rank_local_finish; zero on failure. Fails with FFA_INVALID and FFA_NOMEM. */
+/* Of a pass that was planned in one round, of a plan in which keys move; outlines have all that is
+ * needed. For rank_local_finish; zero on failure. Fails with FFA_INVALID and FFA_NOMEM. */
 ffa_status rank_plan_local(struct rank_local *out, const ffa_parallel_plan *plan, bool is_backward,
                            ffa_error *err);
+/* Launches of a pass over GPUs: 1, or one a stage. */
+int32_t rank_plan_rounds(const ffa_parallel_plan *plan, bool is_backward);
+/* The cells of one round, likewise. In rounds, the keys of a later one than the first are those of
+ * its stage alone: stage 0 is empty. */
+ffa_status rank_plan_round(struct rank_local *out, const ffa_parallel_plan *plan, bool is_backward,
+                           int32_t round, ffa_error *err);
 void rank_local_finish(struct rank_local *local);
 
 #endif

@@ -39,6 +39,7 @@ struct rank_work {
     struct grain_work *near, *far; /* [grains]: of the rank's node, and of others, ascending */
     int64_t near_count, far_count;
     int64_t own_cells, all_cells;
+    const struct rounds *rounds;
 };
 
 /* ---- what travels ---- */
@@ -290,6 +291,21 @@ static void take_wave(struct overlap_input *input, struct overlap_item *items,
     *rest = all - wave;
 }
 
+static ffa_status cut_init(struct stage_cut *out, int32_t stages, ffa_error *err)
+{
+    const size_t count = (size_t)stages;
+
+    out->count = stages;
+    out->begins = mem_array(5 * count, sizeof *out->begins);
+    if (!out->begins)
+        return error_nomem(err, "the stages of ranks");
+    out->ends = out->begins + count;
+    out->fetch_ns = out->ends + count;
+    out->compute_ns = out->fetch_ns + count;
+    out->reduce_ns = out->compute_ns + count;
+    return FFA_OK;
+}
+
 static ffa_status cut(struct stage_cut *out, const struct rank_work *w, int32_t rank,
                       bool is_backward, ffa_error *err)
 {
@@ -319,14 +335,14 @@ static ffa_status cut(struct stage_cut *out, const struct rank_work *w, int32_t 
         take_wave(&input, items, w, rank, &rest);
     FFA_TRY(overlap_uniform(&uniform, &input, err));
     FFA_TRY(overlap_solve(&split, &input, err));
-    *out = (struct stage_cut){ .count = split.count,
-                               .cost_ns = split.cost + rest,
-                               .uniform_ns = uniform.cost + rest,
-                               .own_ns = out->own_ns };
+    FFA_TRY(cut_init(out, split.count, err));
+    out->cost_ns = split.cost + rest;
+    out->uniform_ns = uniform.cost + rest;
     out->work_ns = model_compute_ns(opts, w->in->list_count, w->all_cells, is_backward);
     for (int32_t s = 0; s < split.count; s++) {
         int64_t latency = 0;
 
+        out->begins[s] = s ? out->ends[s - 1] : 0;
         out->ends[s] = ends[split.ends[s] - 1];
         out->compute_ns[s] = input.launch;
         for (int64_t i = s ? split.ends[s - 1] : 0; i < split.ends[s]; i++) {
@@ -338,6 +354,100 @@ static ffa_status cut(struct stage_cut *out, const struct rank_work *w, int32_t 
         out->fetch_ns[s] += latency;
         out->reduce_ns[s] += input.has_reduce ? latency : 0;
     }
+out:
+    return rc;
+}
+
+/* ---- rounds ---- */
+
+/* Of a launch, behind the last whole wave: what SMs without work items wait. */
+static int64_t tail_ns(const struct rank_work *w, int32_t rank, int64_t compute, int64_t keys,
+                       bool is_backward)
+{
+    const ffa_parallel_plan_opts *opts = w->in->opts;
+    const int64_t rows = w->in->in->queries->rank_tokens[rank];
+    const int64_t tiles = is_backward ? (keys + opts->backward_n - 1) / opts->backward_n
+                                      : (rows + opts->tile_m - 1) / opts->tile_m;
+    const int64_t items =
+        max64(tiles * (is_backward ? opts->model.heads_kv : opts->model.heads_q), 1);
+    const int64_t idle = opts->sms ? (opts->sms - items % opts->sms) % opts->sms : 0;
+
+    return model_scaled(compute, idle, items);
+}
+
+static struct overlap_item part_of(const struct overlap_item *item, int64_t rows)
+{
+    return (struct overlap_item){ .fetch = model_scaled(item->fetch, rows, item->rows),
+                                  .compute = model_scaled(item->compute, rows, item->rows),
+                                  .reduce = model_scaled(item->reduce, rows, item->rows),
+                                  .rows = rows,
+                                  .latency = item->latency };
+}
+
+/* What each round costs: grains are taken apart where a round ends. items [rounds->count]. */
+static void price_rounds(const struct rank_work *w, const struct rank_rounds *rounds,
+                         bool is_backward, struct overlap_item *items)
+{
+    struct grain_price price;
+    int64_t row = 0;
+
+    price_start(&price, w, is_backward);
+    for (int64_t i = 0; i < w->near_count + w->far_count; i++) {
+        const bool is_far = i >= w->near_count;
+        const struct overlap_item *one =
+            price_of(&price, is_far ? &w->far[i - w->near_count] : &w->near[i], is_far);
+
+        for (int64_t left = one->rows, rows; left > 0; left -= rows) {
+            const int64_t part = row / rounds->half_rows;
+            struct overlap_item some;
+
+            rows = min64(left, (part + 1) * rounds->half_rows - row);
+            some = part_of(one, rows);
+            item_add(&items[(part - rounds->first + rounds->count) % rounds->count], &some);
+            row += rows;
+        }
+    }
+}
+
+/* No item is longer, so that a timeline of ROUNDS_MAX adds up. */
+#define ROUND_NS_MAX (MODEL_NS_MAX / 16)
+
+static ffa_status cut_rounds(struct stage_cut *out, const struct rank_work *w, int32_t rank,
+                             bool is_backward, ffa_error *err)
+{
+    const ffa_parallel_plan_opts *opts = w->in->opts;
+    const struct rounds_input in = { w->in->in->queries, w->in->in->keys, w->in->needs, opts };
+    const struct rank_rounds rounds = rounds_of(w->rounds, &in, rank);
+    struct overlap_item items[ROUNDS_MAX] = { { 0 } };
+    struct overlap_split split = { .count = rounds.count };
+    struct overlap_input input = { .items = items,
+                                   .count = rounds.count,
+                                   .launch = opts->model.launch_ns,
+                                   .buffers = 2,
+                                   .has_reduce = is_backward };
+    ffa_status rc;
+
+    FFA_TRY(cut_init(out, rounds.count, err));
+    out->half_rows = rounds.half_rows;
+    out->own_ns = model_compute_ns(opts, w->in->list_count, w->own_cells, is_backward);
+    out->work_ns = model_compute_ns(opts, w->in->list_count, w->all_cells, is_backward);
+    price_rounds(w, &rounds, is_backward, items);
+    for (int32_t s = 0; s < rounds.count; s++) {
+        struct overlap_item *item = &items[s];
+
+        split.ends[s] = s + 1;
+        item->compute += tail_ns(w, rank, item->compute, item->rows, is_backward);
+        item->fetch = min64(item->fetch, ROUND_NS_MAX);
+        item->compute = min64(item->compute, ROUND_NS_MAX);
+        item->reduce = min64(item->reduce, ROUND_NS_MAX);
+        out->begins[s] = (s + rounds.first) % rounds.count * rounds.half_rows;
+        out->ends[s] = min64(out->begins[s] + rounds.half_rows, w->in->needs->rows[rank]);
+        out->fetch_ns[s] = item->fetch + item->latency;
+        out->compute_ns[s] = item->compute + input.launch;
+        out->reduce_ns[s] = is_backward ? item->reduce + item->latency : 0;
+    }
+    input.own = min64(out->own_ns, ROUND_NS_MAX);
+    out->cost_ns = out->uniform_ns = overlap_cost(&input, &split, NULL);
 out:
     return rc;
 }
@@ -366,10 +476,15 @@ ffa_status stages_build(struct stages *out, const struct stages_input *in, ffa_e
     const int32_t ranks = in->needs->topology.rank_count;
     const bool has_backward = !(in->opts->flags & FFA_PARALLEL_FORWARD_ONLY);
     struct grains grains = { 0 };
-    struct rank_work w = { .in = in, .grains = &grains };
+    struct rank_work w = { .in = in, .grains = &grains, .rounds = &out->rounds };
+    const struct rounds_input rounds = { in->in->queries, in->in->keys, in->needs, in->opts };
+    ffa_status (*cut_rank)(struct stage_cut *, const struct rank_work *, int32_t, bool,
+                           ffa_error *);
     ffa_status rc;
 
-    *out = (struct stages){ 0 };
+    *out = (struct stages){ .ranks = ranks };
+    FFA_TRY(rounds_find(&out->rounds, &rounds, err));
+    cut_rank = out->rounds.stage_rows ? cut_rounds : cut;
     FFA_TRY(grains_build(&grains, in->in->keys, err));
     FFA_TRY(rank_work_init(&w, err));
     out->forward = mem_array((size_t)ranks, sizeof *out->forward);
@@ -380,9 +495,9 @@ ffa_status stages_build(struct stages *out, const struct stages_input *in, ffa_e
     }
     for (int32_t r = 0; r < ranks; r++) {
         weigh(&w, r);
-        FFA_TRY(cut(&out->forward[r], &w, r, false, err));
+        FFA_TRY(cut_rank(&out->forward[r], &w, r, false, err));
         if (has_backward)
-            FFA_TRY(cut(&out->backward[r], &w, r, true, err));
+            FFA_TRY(cut_rank(&out->backward[r], &w, r, true, err));
     }
 out:
     grains_finish(&grains);
@@ -394,6 +509,13 @@ out:
 
 void stages_finish(struct stages *stages)
 {
+    for (int32_t r = 0; r < stages->ranks; r++) {
+        if (stages->forward)
+            mem_free(stages->forward[r].begins);
+        if (stages->backward)
+            mem_free(stages->backward[r].begins);
+    }
+    rounds_finish(&stages->rounds);
     mem_free(stages->forward);
     mem_free(stages->backward);
     *stages = (struct stages){ 0 };

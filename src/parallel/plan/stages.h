@@ -15,11 +15,13 @@
 
 #include "parallel/plan/overlap.h"
 #include "parallel/plan/rank_needs.h"
+#include "parallel/plan/rounds.h"
 #include "parallel/plan/time_model.h"
 
 #include <ffa/parallel_plan.h>
 
-/* Items that are cut into stages, and stages of a rank, at most: 2^11 cuts. */
+/* Items that are cut into stages, and stages of a rank that is not in rounds, at most: 2^11 cuts.
+ */
 enum { STAGES_MAX = 12 };
 
 struct stages_input {
@@ -31,11 +33,12 @@ struct stages_input {
     bool moves_queries;
 };
 
-/* Stages of one rank in one pass: stage s has the ordered rows [ends[s - 1], ends[s]). */
+/* Stages of one rank in one pass: stage s has the ordered rows [begins[s], ends[s]). They ascend,
+ * but that in rounds the first one may be any, and that of row 0 then follows the last one. */
 struct stage_cut {
-    int64_t ends[OVERLAP_STAGES_MAX];
-    int64_t fetch_ns[OVERLAP_STAGES_MAX], compute_ns[OVERLAP_STAGES_MAX];
-    int64_t reduce_ns[OVERLAP_STAGES_MAX];
+    int64_t *begins, *ends; /* [count], as all that follow; of one block, begins' */
+    int64_t *fetch_ns, *compute_ns, *reduce_ns;
+    int64_t half_rows; /* in rounds: of each half of the ring, which stages take in turn; else 0 */
     int64_t own_ns;
     int64_t cost_ns;
     int64_t work_ns;    /* compute without launches: all of the rank's cells */
@@ -44,7 +47,15 @@ struct stage_cut {
     int32_t pad_;
 };
 
+/* Where the stage's rows begin in what the rank has room for, of received rows. */
+static inline int64_t stage_window_row(const struct stage_cut *cut, int32_t stage)
+{
+    return cut->half_rows ? stage % 2 * cut->half_rows : cut->begins[stage];
+}
+
 struct stages {
+    int32_t ranks;
+    struct rounds rounds;       /* whether passes are in rounds, and what ranks need of memory */
     struct stage_cut *forward;  /* [ranks] */
     struct stage_cut *backward; /* [ranks]; NULL: not wanted */
 };

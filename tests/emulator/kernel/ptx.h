@@ -88,6 +88,14 @@ FFA_DEVICE void st_release_sys(unsigned long long *address, unsigned long long v
 
 FFA_DEVICE void fence_acq_rel_sys() {}
 
+FFA_DEVICE unsigned long long clock_ns()
+{
+    timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (unsigned long long)now.tv_sec * 1000000000ull + (unsigned long long)now.tv_nsec;
+}
+
 template <int id, int threads> FFA_DEVICE void bar_sync()
 {
     emulator_bar_sync(id, threads);

@@ -586,7 +586,7 @@ static const struct {
       true,
       FFA_UNSUPPORTED,
       "GPU kernels" },
-    { "staged", 3, 8, { 2, 4, 8 }, { 0, 2 }, true, false, true, FFA_INVALID, "FFA_SPEC_STAGED" },
+    { "staged", 3, 8, { 2, 4, 8 }, { 0, 2 }, true, false, true, FFA_OK, "" },
     { "split", 3, 8, { 2, 4, 8 }, { 0, 2 }, false, true, true, FFA_INVALID, "FFA_SPEC_SPLIT" },
     { "forward only",
       3,

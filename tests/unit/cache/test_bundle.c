@@ -172,6 +172,50 @@ START_TEST(export_is_reproducible)
 }
 END_TEST
 
+/* A bundle names the library that exported it, and how many of its kernels that one can find. */
+START_TEST(bundles_say_what_they_fit)
+{
+    char *a = in_folder("a.ffadb"), *path, ours[33];
+    ffa_bundle_info info = FFA_BUNDLE_INFO_INIT, exported = FFA_BUNDLE_INFO_INIT;
+    ffa_context_opts opts = fixture_opts(a, FFA_TEST_SLOW_NVRTC, NULL);
+    ffa_kernel_info kernel;
+    ffa_context *context;
+    ffa_error err;
+    ffa_cache *cache;
+
+    ffa_templates_digest(ours);
+    for (int step = 0; step < 2; step++) {
+        if (step == 0)
+            opts.templates_dir = NULL; /* the library's own texts */
+        else
+            fill(a, 0, 2, 1, "nvrtc 13.0 a");
+        context = fixture_open(&opts);
+        ck_assert_int_eq(fixture_find(&kernel, context, NULL, &err), FFA_OK);
+        ffa_close(context);
+        cache = open_cache(a, FFA_CACHE_READONLY);
+        ck_assert_int_eq(ffa_bundle_export(&path, cache, folder, NULL, &exported, &err), FFA_OK);
+        ffa_cache_close(cache);
+        cache = open_cache(path, FFA_CACHE_READONLY);
+        ck_assert_int_eq(ffa_bundle_info_get(cache, &info, &err), FFA_OK);
+        ffa_cache_close(cache);
+        ck_assert(!memcmp(&info, &exported, sizeof info));
+        ck_assert_int_eq(info.kernels, step ? 3 : 1);
+        ck_assert_int_eq(info.fitting, 1);
+        ck_assert_str_eq(info.library_version, ffa_version());
+        ck_assert_str_eq(info.templates_digest, step ? "" : ours);
+        ck_assert_int_eq(chmod(path, 0600), 0);
+        run_sql(path, "DELETE FROM meta WHERE name = 'library_version'; "
+                      "DELETE FROM meta WHERE name = 'templates_digest'");
+        cache = open_cache(path, FFA_CACHE_READONLY);
+        ck_assert_int_eq(ffa_bundle_info_get(cache, &info, &err), FFA_OK); /* of an older library */
+        ffa_cache_close(cache);
+        ck_assert(!info.library_version[0] && !info.templates_digest[0] && info.fitting == 1);
+        ffa_free(path);
+    }
+    free(a);
+}
+END_TEST
+
 /* One line is what sha256sum says of the cubin, and the manifest's own is the digest. */
 START_TEST(manifest_is_what_others_compute)
 {
@@ -1183,6 +1227,7 @@ int main(void)
 
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, export_is_reproducible);
+    tcase_add_test(tc, bundles_say_what_they_fit);
     tcase_add_test(tc, manifest_is_what_others_compute);
     tcase_add_loop_test(tc, export_and_import_filter, 0,
                         count_of(sizeof filter_cases, sizeof *filter_cases));

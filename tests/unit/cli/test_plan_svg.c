@@ -7,6 +7,7 @@
 #include "support/suite.h"
 
 #include <check.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,7 +65,7 @@ static void check_picture(const ffa_mask *mask, int32_t ranks, int32_t keys, int
     plan_opts.moves = moves;
     ck_assert_int_eq(ffa_dispatch_create(&dispatch, &one, 1, &topology, &opts, NULL), FFA_OK);
     plan = plan_of(dispatch, mask, ranks - 1, &plan_opts);
-    picture = (struct plan_picture){ mask, dispatch, plan, ranks < 8 ? ranks : 8 };
+    picture = (struct plan_picture){ "a<&>b", mask, dispatch, plan, ranks < 8 ? ranks : 8, false };
     ck_assert_msg(!plan_svg(&svg, &picture, &err), "%s", err.message);
     for (const char *at = svg; *at; at++) {
         if (*at != '\n' && (*at < ' ' || *at > '~'))
@@ -73,6 +74,8 @@ static void check_picture(const ffa_mask *mask, int32_t ranks, int32_t keys, int
         ends += *at == '>';
     }
     ck_assert_int_eq(tags, ends);
+    ck_assert_ptr_nonnull(strstr(svg, ">a&lt;&amp;&gt;b on "));
+    ck_assert(!strstr(svg, " ms<") || !strstr(svg, " us<"));
     ck_assert_ptr_nonnull(strstr(svg, "<path fill=\"#"));
     ck_assert_str_eq(svg + strlen(svg) - 7, "</svg>\n");
     ck_assert_uint_lt(strlen(svg), 4 << 20);
@@ -134,7 +137,7 @@ START_TEST(overlapping_slices_are_drawn_once)
         ck_assert_int_eq(ffa_dispatch_create(&dispatch, &weighed, 1, &topology, NULL, NULL),
                          FFA_OK);
         plan = plan_of(dispatch, masks[m], 1, NULL);
-        picture = (struct plan_picture){ masks[m], dispatch, plan, 2 };
+        picture = (struct plan_picture){ "causal", masks[m], dispatch, plan, 2, false };
         ck_assert_int_eq(plan_svg(&svgs[m], &picture, NULL), FFA_OK);
         ffa_parallel_plan_destroy(plan);
         ffa_dispatch_destroy(dispatch);
@@ -162,7 +165,7 @@ START_TEST(pictures_of_odd_plans)
     ck_assert_int_eq(ffa_dispatch_create(&dispatch, &one, 1, &topology, NULL, NULL), FFA_OK);
     opts.flags = FFA_PARALLEL_FORWARD_ONLY;
     plan = plan_of(dispatch, mask, 2, &opts);
-    picture = (struct plan_picture){ mask, dispatch, plan, 2 };
+    picture = (struct plan_picture){ "causal", mask, dispatch, plan, 2, true };
     ck_assert_int_eq(plan_svg(&svg, &picture, NULL), FFA_OK);
     ck_assert_ptr_nonnull(strstr(svg, ">Forward: "));
     ck_assert_ptr_null(strstr(svg, ">Backward: "));
@@ -181,6 +184,82 @@ START_TEST(pictures_of_odd_plans)
     ffa_parallel_plan_destroy(plan);
     ffa_dispatch_destroy(dispatch);
     ffa_mask_destroy(mask);
+}
+END_TEST
+
+static void colour_at(int32_t rgb[3], const char *colour)
+{
+    unsigned r, g, b;
+
+    ck_assert_int_eq(sscanf(colour, "#%2x%2x%2x", &r, &g, &b), 3);
+    rgb[0] = (int32_t)r, rgb[1] = (int32_t)g, rgb[2] = (int32_t)b;
+}
+
+static int32_t apart(const char *one, const char *other)
+{
+    int32_t a[3], b[3], sum = 0;
+
+    colour_at(a, one);
+    colour_at(b, other);
+    for (int c = 0; c < 3; c++)
+        sum += abs(a[c] - b[c]);
+    return sum;
+}
+
+/* No colour of a rank is near one of a stage, however many stages there are. */
+START_TEST(ranks_and_stages_have_other_colours)
+{
+    char stage[8], next[8];
+
+    for (int32_t stages = 1; stages <= 12; stages++)
+        for (int32_t s = 0; s <= stages; s++) {
+            plan_svg_stage_colour(stage, s, stages);
+            for (int32_t r = 0; r < 16; r++)
+                ck_assert_int_gt(apart(plan_svg_rank_colour(r, 1, 0), stage), 60);
+            plan_svg_stage_colour(next, s + 1, stages);
+            if (s < stages)
+                ck_assert_int_gt(apart(stage, next), 15);
+        }
+    for (int32_t r = 0; r < 16; r++)
+        for (int32_t other = 0; other < r; other++)
+            ck_assert_int_gt(
+                apart(plan_svg_rank_colour(r, 1, 0), plan_svg_rank_colour(other, 1, 0)), 60);
+}
+END_TEST
+
+/* Many ranks share colours, whole nodes where there are several; the plan's has one of its own. */
+START_TEST(many_ranks_share_colours)
+{
+    static const struct {
+        int32_t ranks, node, each;
+    } rows[] = { { 1, 1, 1 },   { 16, 8, 1 },  { 17, 17, 3 },  { 24, 8, 8 }, { 64, 8, 8 },
+                 { 64, 64, 8 }, { 72, 8, 16 }, { 256, 8, 32 }, { 20, 3, 3 }, { 4096, 1, 512 } };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct plan_picture picture = { .ranks_per_node = rows[i].node };
+        const ffa_parallel_plan_info info = { .rank_count = rows[i].ranks };
+
+        ck_assert_int_eq(plan_svg_ranks_a_colour(&picture, &info), rows[i].each);
+    }
+    ck_assert_str_ne(plan_svg_rank_colour(9, 8, 9), plan_svg_rank_colour(10, 8, 9));
+    ck_assert_str_eq(plan_svg_rank_colour(8, 8, 9), plan_svg_rank_colour(10, 8, 9));
+}
+END_TEST
+
+/* What is longer than a head has room for is cut at a character, and nothing of it is markup. */
+START_TEST(names_are_text)
+{
+    struct svg svg = { 0 };
+
+    svg_add_text(&svg, "varlen:1,2 <b>&\x1b[0m", 40);
+    ck_assert_str_eq(svg.at, "varlen:1,2 &lt;b&gt;&amp;\\x1b[0m");
+    svg_finish(&svg);
+    svg_add_text(&svg,
+                 "a\xc3\xa4"
+                 "b\xc3\xa4",
+                 2);
+    ck_assert_str_eq(svg.at, "a\xc3\xa4...");
+    svg_finish(&svg);
 }
 END_TEST
 
@@ -203,7 +282,7 @@ START_TEST(every_allocation_may_fail)
     ck_assert_int_eq(ffa_dispatch_create(&dispatch, &one, 1, &topology, &opts, NULL), FFA_OK);
     plan = plan_of(dispatch, mask, 1, &plan_opts);
     for (nth = 0;; nth++) {
-        const struct plan_picture picture = { mask, dispatch, plan, 2 };
+        const struct plan_picture picture = { "causal", mask, dispatch, plan, 2, false };
         ffa_error err = { FFA_OK, 0, "" };
         ffa_status rc;
         char *svg;
@@ -238,6 +317,9 @@ int main(void)
     tcase_add_test(tc, pictures_are_whole_and_small);
     tcase_add_test(tc, overlapping_slices_are_drawn_once);
     tcase_add_test(tc, pictures_of_odd_plans);
+    tcase_add_test(tc, ranks_and_stages_have_other_colours);
+    tcase_add_test(tc, many_ranks_share_colours);
+    tcase_add_test(tc, names_are_text);
     tcase_add_test(tc, every_allocation_may_fail);
     suite_add_tcase(suite, tc);
     return suite_run(suite);

@@ -189,7 +189,7 @@ static ffa_status fetch(struct comm_device *comm, uint64_t call, ffa_error *err)
 
     for (int32_t s = 1; s < n; s++) {
         const int32_t source = (own + s) % n;
-        const struct comm_flag ready = { CHANNEL_ROWS_READY, source, 0 };
+        const struct comm_flag ready = { CHANNEL_ROWS_READY, source, 0, 0 };
         void *to = (uint64_t *)comm->windows[WINDOW_ROWS][own] + (size_t)s * WORDS;
         const void *from = comm->windows[WINDOW_ROWS][source];
 
@@ -197,7 +197,7 @@ static ffa_status fetch(struct comm_device *comm, uint64_t call, ffa_error *err)
         FFA_TRY(gpu_copy_batch(comm->gpu, stream, &to, &from, &(size_t){ WORDS * sizeof(uint64_t) },
                                1, err));
         FFA_TRY(comm_device_arrive(comm, call, stream, s, err));
-        done[s - 1] = (struct comm_flag){ CHANNEL_ROWS_DONE, source, 0 };
+        done[s - 1] = (struct comm_flag){ CHANNEL_ROWS_DONE, source, 0, 0 };
     }
     rc = comm_device_signal(comm, call, stream, done, n - 1, err);
 out:
@@ -221,7 +221,7 @@ static ffa_status enqueue_call(struct rank *rank, ffa_comm *public, const char *
     FFA_TRY(comm_device_reclaim(comm, call, WINDOW_ROWS, stream, err));
     fake_gpu_launch(stream, write_rows, kernel_new(comm, rank, call));
     for (int32_t s = 1; s < n; s++)
-        ready[s - 1] = (struct comm_flag){ CHANNEL_ROWS_READY, (own + s) % n, 0 };
+        ready[s - 1] = (struct comm_flag){ CHANNEL_ROWS_READY, (own + s) % n, 0, 0 };
     FFA_TRY(comm_device_signal(comm, call, stream, ready, n - 1, err));
     FFA_TRY(fetch(comm, call, err));
     fake_gpu_launch(stream, attend, kernel_new(comm, rank, call));
@@ -277,6 +277,9 @@ static void look_at_windows(struct group *group, int32_t r)
     ck_assert_int_eq(ffa_comm_rank(group->ranks[r].comm), r);
     ck_assert_int_eq(ffa_comm_rank_count(group->ranks[r].comm), group->count);
     ck_assert_int_eq(ffa_comm_status(group->ranks[r].comm, NULL), FFA_OK);
+    /* Queues of the hardware are shared among streams of one priority. */
+    ck_assert_int_lt(fake_gpu_priority(comm->watch), fake_gpu_priority(comm->fetch));
+    ck_assert_int_lt(fake_gpu_priority(comm->watch), fake_gpu_priority(comm->reduce));
     for (int32_t q = 0; q < group->count; q++) {
         ck_assert_int_eq(comm->window_bytes[WINDOW_ROWS][q],
                          (int64_t)(WORDS * sizeof(uint64_t)) * group->count);
@@ -352,8 +355,8 @@ static void make_sums(struct group *group, int32_t r)
     uint64_t call = 0;
 
     for (int i = 0; i < 20; i++) {
-        const struct comm_flag ready = { CHANNEL_SUMS_READY, reader, 1 },
-                               done = { CHANNEL_SUMS_DONE, reader, 0 };
+        const struct comm_flag ready = { CHANNEL_SUMS_READY, reader, 1, 0 },
+                               done = { CHANNEL_SUMS_DONE, reader, 0, 0 };
 
         ck_assert_int_eq(comm_device_begin(&call, comm, stream, "sums", NULL), FFA_OK);
         ck_assert_int_eq(comm_device_reclaim(comm, call, WINDOW_SUMS, stream, NULL), FFA_OK);
@@ -671,13 +674,52 @@ START_TEST(host_that_runs_ahead_is_released)
 }
 END_TEST
 
+/* Rank 0 waits for rank 1, which comes later, waits for rank 2, and publishes behind that. */
+static void wait_in_a_row(struct group *group, int32_t r)
+{
+    struct rank *rank = &group->ranks[r];
+    struct comm_device *comm = comm_device_of(rank->comm);
+    ffa_stream stream = gpu_stream_handle(rank->stream);
+    const struct comm_flag ready = { CHANNEL_ROWS_READY, r + 1, 0, 0 },
+                           mine = { CHANNEL_ROWS_READY, 0, 0, 0 };
+    uint64_t call;
+
+    if (r == 2) {
+        while ((rank->status = ffa_comm_status(rank->comm, &rank->err)) == FFA_OK)
+            usleep(1000);
+        return;
+    }
+    if (r == 1)
+        usleep(300000);
+    ck_assert_int_eq(comm_device_begin(&call, comm, stream, "a call", NULL), FFA_OK);
+    ck_assert_int_eq(comm_device_wait(comm, call, stream, &ready, 1, NULL), FFA_OK);
+    if (r == 1)
+        ck_assert_int_eq(comm_device_signal(comm, call, stream, &mine, 1, NULL), FFA_OK);
+    ck_assert_int_eq(comm_device_end(comm, call, stream, NULL), FFA_OK);
+    finish(rank);
+}
+
+START_TEST(rank_that_others_wait_for_in_a_row_is_named)
+{
+    struct group *group = group_new(3, 3000, wait_in_a_row);
+
+    group_run(group);
+    for (int32_t r = 0; r < 3; r++) { /* rank 1 may be the first to find out, if 0 is slow */
+        check_failure(&group->ranks[r], FFA_TIMEOUT, "has not published its keys (call 1) within");
+        ck_assert_msg(strncmp(group->ranks[r].err.message, "rank 2 ", 7) == 0, "%s",
+                      group->ranks[r].err.message);
+    }
+    free(group);
+}
+END_TEST
+
 /* Rank 1 does not read what it was told of. */
 static void read_nothing(struct group *group, int32_t r)
 {
     struct rank *rank = &group->ranks[r];
     struct comm_device *comm = comm_device_of(rank->comm);
     ffa_stream stream = gpu_stream_handle(rank->stream);
-    const struct comm_flag ready = { CHANNEL_ROWS_READY, 1, 0 };
+    const struct comm_flag ready = { CHANNEL_ROWS_READY, 1, 0, 0 };
     uint64_t call;
 
     for (int i = 0; i < 2; i++) {
@@ -711,7 +753,7 @@ static void call_otherwise(struct group *group, int32_t r)
     struct rank *rank = &group->ranks[r];
     struct comm_device *comm = comm_device_of(rank->comm);
     ffa_stream stream = gpu_stream_handle(rank->stream);
-    const struct comm_flag ready = { CHANNEL_ROWS_READY, (r + 1) % group->count, 0 };
+    const struct comm_flag ready = { CHANNEL_ROWS_READY, (r + 1) % group->count, 0, 0 };
     uint64_t call;
 
     ck_assert_int_eq(comm_device_begin(&call, comm, stream, r == 2 ? "backward" : "forward", NULL),
@@ -859,6 +901,73 @@ START_TEST(two_communicators_have_one_order)
 }
 END_TEST
 
+/* Rank 0 waits for rank 1, and has read the words of one call and what the next one comes after. */
+static void read_between(struct group *group, int32_t r)
+{
+    struct rank *rank = &group->ranks[r];
+    struct comm_device *comm = comm_device_of(rank->comm);
+    ffa_stream stream = gpu_stream_handle(rank->stream);
+    const struct comm_flag ready = { CHANNEL_ROWS_READY, 1 - r, 0, 0 };
+    uint64_t call;
+
+    ck_assert_int_eq(comm_device_begin(&call, comm, stream, "a call", NULL), FFA_OK);
+    if (r == 0) {
+        ck_assert_int_eq(comm_device_wait(comm, call, stream, &ready, 1, NULL), FFA_OK);
+    } else {
+        gpu_stream_synchronize(rank->context.gpu, gpu_stream_handle(comm->fetch), NULL);
+        fake_gpu_store(&comm->blocks[0][comm_block_after(2, 1)],
+                       (uint64_t)2 << COMM_DIGEST_BITS | 12345);
+        usleep(1300000);
+        gpu_write_value(comm->gpu, stream, &comm->blocks[0][comm_block_rows_ready(2, 1)], call,
+                        NULL);
+    }
+    ck_assert_int_eq(comm_device_end(comm, call, stream, NULL), FFA_OK);
+    finish(rank);
+}
+
+START_TEST(words_of_two_calls_are_told_apart)
+{
+    struct group *group = group_new(2, LONG_MS, read_between);
+
+    group_run(group);
+    for (int32_t r = 0; r < 2; r++)
+        ck_assert_msg(group->ranks[r].status == FFA_OK, "%s", group->ranks[r].err.message);
+    free(group);
+}
+END_TEST
+
+/* The legacy default stream, by both of its names. */
+static void take_legacy_stream(struct group *group, int32_t r)
+{
+    struct rank *rank = &group->ranks[r];
+    struct comm_device *comm = comm_device_of(rank->comm);
+    uint64_t call = 7;
+
+    for (uintptr_t handle = 0; handle < 2 && !group->has_devices; handle++) {
+        rank->status = comm_device_begin(&call, comm, (ffa_stream)handle, "a call", &rank->err);
+        check_failure(rank, FFA_INVALID, "stream is the legacy default stream, which rank ");
+        ck_assert_uint_eq(call, 0);
+    }
+    ck_assert_int_eq(comm->neighbour, group->has_devices ? -1 : r == 0);
+    rank->status = FFA_OK;
+    calls(rank, 1);
+    finish(rank);
+}
+
+START_TEST(ranks_of_a_device_share_no_stream)
+{
+    struct group *group = group_new(2, LONG_MS, take_legacy_stream);
+
+    group_run(group);
+    check_results(group, 1);
+    memset(group->ranks, 0, sizeof group->ranks);
+    group->has_devices = true;
+    group_run(group);
+    check_results(group, 1);
+    free(group);
+}
+END_TEST
+
 /* ---- processes ---- */
 
 enum { PROCESSES = 3 };
@@ -923,6 +1032,58 @@ START_TEST(process_that_is_killed_is_named)
 }
 END_TEST
 
+/* The nth operation on the GPU fails in rank 0; every rank tells whether its creation failed. */
+static int join_process(struct group *group, int32_t r, long nth)
+{
+    ffa_status status;
+
+    fake_gpu_share(r + 1);
+    if (r == 0)
+        fault_arm(FAULT_GPU, nth);
+    status = rank_create(group, r);
+    if (r == 0 && !fault_fired())
+        return 3;
+    fault_arm(FAULT_GPU, 0);
+    rank_destroy(&group->ranks[r]);
+    return status == FFA_OK ? 2 : 0;
+}
+
+/* The exit of rank 0. */
+static int join_processes(long nth)
+{
+    struct group *group = group_new(2, LONG_MS, NULL);
+    pid_t children[2];
+    int status, first = 0;
+
+    group->bootstrap = bootstrap_new(2);
+    for (int32_t r = 0; r < 2; r++) {
+        children[r] = fork();
+        ck_assert_int_ge(children[r], 0);
+        if (children[r] == 0)
+            _exit(join_process(group, r, nth));
+    }
+    for (int32_t r = 0; r < 2; r++) {
+        ck_assert_int_eq(waitpid(children[r], &status, 0), children[r]);
+        ck_assert_msg(WIFEXITED(status), "rank %d: status %x", r, (unsigned)status);
+        first = r == 0 ? WEXITSTATUS(status) : first;
+    }
+    bootstrap_free(group->bootstrap);
+    free(group);
+    return first;
+}
+
+START_TEST(join_that_fails_frees_what_nobody_has_mapped)
+{
+    int failed = 0;
+
+    fake_gpu_share(0);
+    for (long nth = 1; join_processes(nth) == 0; nth++, failed++)
+        ck_assert_msg(fake_gpu_freed_mapped() == 0,
+                      "fault %ld: memory was freed while it was mapped", nth);
+    ck_assert_int_gt(failed, 10);
+}
+END_TEST
+
 /* ---- failures of creation ---- */
 
 START_TEST(creation_is_of_all_or_none)
@@ -965,20 +1126,30 @@ static const struct {
     const char *says;
     ffa_status status;
 } wrong[] = {
-    { { sizeof(ffa_peer_opts), 0, 0, 0, bootstrap_allgather, NULL, 0, 0, 0 },
+    { { sizeof(ffa_peer_opts), 0, 0, 0, bootstrap_allgather, NULL, 0, 0, 0, 0, 0, NULL },
       "rank_count is 0, not in [1, 256]",
       FFA_INVALID },
-    { { sizeof(ffa_peer_opts), 2, 2, 0, bootstrap_allgather, NULL, 0, 0, 0 },
+    { { sizeof(ffa_peer_opts), 2, 2, 0, bootstrap_allgather, NULL, 0, 0, 0, 0, 0, NULL },
       "rank is 2, not in [0, 1]",
       FFA_INVALID },
-    { { sizeof(ffa_peer_opts), 0, 1, 0, bootstrap_allgather, NULL, -1, 0, 0 },
+    { { sizeof(ffa_peer_opts), 0, 1, 0, bootstrap_allgather, NULL, -1, 0, 0, 0, 0, NULL },
       "key_bytes is -1",
       FFA_INVALID },
-    { { sizeof(ffa_peer_opts), 0, 1, 0, bootstrap_allgather, NULL, 0, 0, -1 },
+    { { sizeof(ffa_peer_opts), 0, 1, 0, bootstrap_allgather, NULL, 0, 0, -1, 0, 0, NULL },
       "timeout_ms is -1",
       FFA_INVALID },
-    { { sizeof(ffa_peer_opts), 0, 1, 0, NULL, NULL, 0, 0, 0 }, "allgather is NULL", FFA_INVALID },
-    { { 2, 0, 1, 0, bootstrap_allgather, NULL, 0, 0, 0 }, "struct_size is 2", FFA_INVALID },
+    { { sizeof(ffa_peer_opts), 0, 1, 0, NULL, NULL, 0, 0, 0, 0, 0, NULL },
+      "allgather is NULL",
+      FFA_INVALID },
+    { { 2, 0, 1, 0, bootstrap_allgather, NULL, 0, 0, 0, 0, 0, NULL },
+      "struct_size is 2",
+      FFA_INVALID },
+    { { sizeof(ffa_peer_opts), 0, 1, 0, bootstrap_allgather, NULL, 0, 0, 0, 3, 0, NULL },
+      "transport is 3, not in [0, 2]",
+      FFA_INVALID },
+    { { sizeof(ffa_peer_opts), 0, 1, 0, bootstrap_allgather, NULL, 0, 0, 0, 0, 65, NULL },
+      "max_ctas is 65, not in [0, 64]",
+      FFA_INVALID },
 };
 
 START_TEST(wrong_options_are_refused)
@@ -1081,8 +1252,10 @@ START_TEST(block_words_do_not_overlap)
         { comm_block_arrivals(n, 0), COMM_STAGES_MAX },
         { comm_block_words(n, 0), n },
         { comm_block_after(n, 0), n },
+        { comm_block_waits(n, 0), n },
         { comm_block_state(n, 0), n },
         { comm_block_reason(n, 0), (int64_t)COMM_REASON_WORDS * n },
+        { comm_block_hello(n, 0), (int64_t)COMM_HELLO_WORDS * n },
     };
     int64_t at = 0;
 
@@ -1121,6 +1294,7 @@ int main(void)
     tcase_add_test(tc, windows_grow_on_all_ranks_or_none);
     tcase_add_test(tc, rank_that_skips_a_call_is_named);
     tcase_add_test(tc, host_that_runs_ahead_is_released);
+    tcase_add_test(tc, rank_that_others_wait_for_in_a_row_is_named);
     tcase_add_test(tc, reader_that_does_not_read_is_named);
     tcase_add_test(tc, ranks_in_different_calls_are_named);
     tcase_add_test(tc, cancel_releases_all);
@@ -1129,6 +1303,9 @@ int main(void)
     tcase_add_test(tc, two_communicators_have_one_order);
     tcase_add_test(tc, processes_join);
     tcase_add_test(tc, process_that_is_killed_is_named);
+    tcase_add_test(tc, join_that_fails_frees_what_nobody_has_mapped);
+    tcase_add_test(tc, words_of_two_calls_are_told_apart);
+    tcase_add_test(tc, ranks_of_a_device_share_no_stream);
     tcase_add_test(tc, bootstrap_that_fails_breaks_the_group);
     tcase_add_test(tc, host_passes_take_another_transport);
     tcase_add_loop_test(tc, creation_is_of_all_or_none, 0, 2);

@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * bench_parallel --calibrate: what the model of time is told, measured on the GPUs that ranks run
+ * on, and written as `ffa --calibration` reads it (tests/schema/calibration.json).
+ *
+ * Links: all ranks pull at once, each from all others in turn, as passes do: one batch of ranges of
+ * one length, wall time from the first begin to the last end. Kernels: the whole of a full mask on
+ * the first GPU, by tile. Ranks that share a GPU pull within it, which says nothing of links.
+ */
+#include "parallel_case.h"
+
+#include "gpu/gpu_stream.h"
+#include "service/context.h"
+
+#include <stdlib.h>
+
+enum {
+    SIZES = 6,
+    QUICK_SIZES = 2,
+    PULLS = 8, /* batches of a length; the first warms up */
+    LATENCIES = 50,
+    TILES_MAX = 4,
+    SMALL_BYTES = 256,
+    SMALL_TOKENS = 128,
+    LAUNCH_MS_MAX = 1000 /* of the model */
+};
+#define PULL_BYTES ((int64_t)64 << 20)
+#define QUICK_PULL_BYTES ((int64_t)1 << 18)
+
+static const int64_t sizes[SIZES] = { 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24 };
+static const struct tiles tiles[] = { { 0, 0, 0, 0 },
+                                      { 128, 128, 64, 128 },
+                                      { 192, 128, 64, 128 } };
+
+struct puller {
+    int32_t rank;
+    struct gpu_device *gpu;
+    struct gpu_stream *stream;
+    void *own, *in;
+    double begin_ms, end_ms;
+    pthread_t thread;
+};
+
+struct links {
+    struct puller pullers[RANKS_MAX];
+    int64_t bytes, mbytes_s[SIZES], latency_ns;
+    int count;
+};
+
+/* One tile, and what it makes. */
+struct tile_rate {
+    struct tiles tiles;
+    int64_t gflops[2]; /* forward, backward */
+};
+
+struct calibration_run {
+    struct links links;
+    struct tile_rate rates[TILES_MAX];
+    int rate_count;
+    int64_t launch_ns;
+};
+
+static struct links *shared_links; /* of all threads that pull */
+
+/* ---- links ---- */
+
+static void puller_create(struct puller *p)
+{
+    ffa_error err;
+
+    must(gpu_stream_create(&p->stream, p->gpu, -1, &err), "stream", &err);
+    must(gpu_alloc(p->gpu, &p->own, options.is_quick ? QUICK_PULL_BYTES : PULL_BYTES, &err),
+         "allocate", &err);
+    must(gpu_alloc(p->gpu, &p->in, options.is_quick ? QUICK_PULL_BYTES : PULL_BYTES, &err),
+         "allocate", &err);
+    for (int32_t i = 0; i < bench.gpus; i++)
+        must(gpu_peer_enable(p->gpu, gpu_device_ordinal(bench.contexts[i]->gpu), &err), "peers",
+             &err);
+}
+
+static void puller_destroy(struct puller *p)
+{
+    gpu_free(p->gpu, p->own);
+    gpu_free(p->gpu, p->in);
+    gpu_stream_destroy(p->stream);
+}
+
+/* One batch of ranges of `size`: range i is of the ith rank behind this one, round and round. */
+static void pull(const struct links *links, const struct puller *p, int64_t size)
+{
+    const int64_t count = links->bytes / size;
+    void **to = memory((size_t)count * sizeof *to);
+    const void **from = memory((size_t)count * sizeof *from);
+    size_t *bytes = memory((size_t)count * sizeof *bytes);
+    const int32_t others = options.ranks > 1 ? options.ranks - 1 : 1;
+    ffa_error err;
+
+    for (int64_t i = 0; i < count; i++) {
+        const struct puller *peer = &links->pullers[(p->rank + 1 + i % others) % options.ranks];
+
+        to[i] = (char *)p->in + i * size;
+        from[i] = (const char *)peer->own + i * size;
+        bytes[i] = (size_t)size;
+    }
+    must(gpu_copy_batch(p->gpu, gpu_stream_handle(p->stream), to, from, bytes, count, &err), "pull",
+         &err);
+    must(gpu_stream_synchronize(p->gpu, gpu_stream_handle(p->stream), &err), "pull", &err);
+    free(to);
+    free(from);
+    free(bytes);
+}
+
+/* Of all ranks at once; milliseconds of a batch on the first rank, 0 on the others. */
+static double pull_all(struct links *links, struct puller *p, int64_t size)
+{
+    double begin_ms, end_ms;
+
+    meet();
+    p->begin_ms = now_ms();
+    pull(links, p, size);
+    p->end_ms = now_ms();
+    meet();
+    begin_ms = links->pullers[0].begin_ms;
+    end_ms = links->pullers[0].end_ms;
+    for (int32_t r = 1; r < options.ranks; r++) {
+        const struct puller *other = &links->pullers[r];
+
+        begin_ms = other->begin_ms < begin_ms ? other->begin_ms : begin_ms;
+        end_ms = other->end_ms > end_ms ? other->end_ms : end_ms;
+    }
+    meet();
+    return end_ms - begin_ms;
+}
+
+/* From asking for a few rows until the host knows that they are there. */
+static int64_t latency_ns(const struct links *links)
+{
+    const struct puller *p = &links->pullers[0];
+    const struct puller *peer = &links->pullers[options.ranks > 1];
+    double samples[LATENCIES];
+    ffa_error err;
+
+    for (int i = 0; i < LATENCIES; i++) {
+        const void *from = peer->own;
+        const double begin_ms = now_ms();
+
+        must(gpu_copy_batch(p->gpu, gpu_stream_handle(p->stream), &(void *){ p->in }, &from,
+                            &(size_t){ SMALL_BYTES }, 1, &err),
+             "pull", &err);
+        must(gpu_stream_synchronize(p->gpu, gpu_stream_handle(p->stream), &err), "pull", &err);
+        samples[i] = now_ms() - begin_ms;
+    }
+    return (int64_t)(median(samples, LATENCIES) * 1e6);
+}
+
+static void *pull_thread(void *user)
+{
+    struct links *links = shared_links;
+    struct puller *p = user;
+
+    for (int s = 0; s < links->count; s++) {
+        double samples[PULLS];
+
+        for (int i = 0; i < PULLS; i++)
+            samples[i] = pull_all(links, p, sizes[s]);
+        if (p->rank == 0)
+            links->mbytes_s[s] =
+                (int64_t)((double)links->bytes / (median(samples + 1, PULLS - 1) * 1e3)) + 1;
+    }
+    return NULL;
+}
+
+static void measure_links(struct links *links)
+{
+    links->bytes = options.is_quick ? QUICK_PULL_BYTES : PULL_BYTES;
+    links->count = options.is_quick ? QUICK_SIZES : SIZES;
+    for (int32_t r = 0; r < options.ranks; r++) {
+        links->pullers[r] =
+            (struct puller){ .rank = r, .gpu = bench.contexts[r % bench.gpus]->gpu };
+        puller_create(&links->pullers[r]);
+    }
+    for (int32_t r = 0; r < options.ranks; r++)
+        start(&links->pullers[r].thread, pull_thread, &links->pullers[r]);
+    for (int32_t r = 0; r < options.ranks; r++)
+        (void)pthread_join(links->pullers[r].thread, NULL);
+    links->latency_ns = latency_ns(links);
+    for (int32_t r = 0; r < options.ranks; r++)
+        puller_destroy(&links->pullers[r]);
+}
+
+/* ---- kernels ---- */
+
+/* A series by the host's clock: the emulator has no other. */
+static double call_ms(const struct rank *r, bool is_backward, int calls)
+{
+    const double begin_ms = now_ms();
+    const double ms = whole_series(r, is_backward, calls);
+
+    return ms > 0 ? ms : (now_ms() - begin_ms) / calls;
+}
+
+/* A case on the first GPU: milliseconds of a forward and of a backward call, and its tiles. */
+static void measure_whole(const struct bench_case *c, int64_t tokens, const struct tiles *wanted,
+                          double ms[2], struct tiles *used)
+{
+    struct rank r = { .context = bench.contexts[0] };
+    ffa_plan_info info = FFA_PLAN_INFO_INIT;
+    ffa_error err;
+
+    bench.c = c;
+    bench.tokens = tokens;
+    bench.tiles = *wanted;
+    case_init();
+    must(ffa_device_stream_create(&r.stream, r.context, &err), "stream", &err);
+    whole_create(&bench.whole, &r);
+    must(ffa_plan_info_get(bench.whole.plan, &info, &err), "plan info", &err);
+    *used = (struct tiles){ info.tile_m, info.tile_n, info.backward_tile_m, info.backward_tile_n };
+    for (int pass = 0; pass < 2; pass++) {
+        (void)whole_series(&r, pass, 1);
+        ms[pass] = call_ms(&r, pass, options.is_quick ? 1 : calls_of(call_ms(&r, pass, 2)));
+    }
+    whole_destroy(&bench.whole, r.context);
+    ffa_device_stream_destroy(r.context, r.stream);
+    case_finish();
+    bench.tiles = (struct tiles){ 0, 0, 0, 0 };
+}
+
+static void measure_kernels(struct calibration_run *run)
+{
+    static const struct bench_case small = { FULL, 8, 1, SMALL_TOKENS, true };
+    static const struct bench_case large = { FULL, 64, 8, 16384, true };
+    static const struct bench_case quick = { FULL, 8, 1, 256, true };
+    const struct bench_case *c = options.is_quick ? &quick : &large;
+    const int count = options.is_quick ? 1 : (int)(sizeof tiles / sizeof *tiles);
+    struct tiles used;
+    double ms[2];
+
+    measure_whole(&small, SMALL_TOKENS, &tiles[0], ms, &used);
+    run->launch_ns = ms[0] < LAUNCH_MS_MAX ? (int64_t)(ms[0] * 1e6) : LAUNCH_MS_MAX * 1000000;
+    for (int t = 0; t < count; t++) {
+        struct tile_rate *rate = &run->rates[run->rate_count++];
+
+        measure_whole(c, c->tokens, &tiles[t], ms, &rate->tiles);
+        for (int pass = 0; pass < 2; pass++)
+            rate->gflops[pass] =
+                (int64_t)((pass ? 10.0 : 4.0) * (double)c->tokens * (double)c->tokens * c->heads_q *
+                          HEAD_DIM / (ms[pass] * 1e6)) +
+                1;
+    }
+}
+
+/* ---- the file ---- */
+
+static void write_file(const struct calibration_run *run, const char *path)
+{
+    FILE *file = fopen(path, "w");
+
+    if (!file)
+        fail(path, "cannot be written");
+    fprintf(file,
+            "{\n  \"schema\": 1,\n  \"device\": \"%s\",\n  \"gpus\": %d,\n"
+            "  \"node_latency_ns\": %lld,\n  \"launch_ns\": %lld,\n  \"links\": [",
+            bench.device, bench.gpus, (long long)run->links.latency_ns, (long long)run->launch_ns);
+    for (int s = 0; s < run->links.count; s++)
+        fprintf(file, "%s\n    {\"range_bytes\": %lld, \"mbytes_s\": %lld}", s ? "," : "",
+                (long long)sizes[s], (long long)run->links.mbytes_s[s]);
+    fprintf(file, "\n  ],\n  \"kernels\": [");
+    for (int t = 0; t < run->rate_count; t++)
+        for (int pass = 0; pass < 2; pass++) {
+            const struct tiles *used = &run->rates[t].tiles;
+
+            fprintf(file,
+                    "%s\n    {\"pass\": \"%s\", \"head_dim\": %d, \"head_dim_v\": %d, "
+                    "\"tile_m\": %d, \"tile_n\": %d, \"gflops\": %lld}",
+                    t || pass ? "," : "", pass ? "backward" : "forward", HEAD_DIM, HEAD_DIM,
+                    pass ? used->backward_m : used->m, pass ? used->backward_n : used->n,
+                    (long long)run->rates[t].gflops[pass]);
+        }
+    fprintf(file, "\n  ]\n}\n");
+    if (fclose(file))
+        fail(path, "cannot be written");
+}
+
+void calibrate(const char *path)
+{
+    static struct calibration_run run;
+
+    shared_links = &run.links;
+    if (pthread_barrier_init(&bench.meeting, NULL, (unsigned)options.ranks))
+        fail("pthread_barrier_init", "no memory");
+    measure_links(&run.links);
+    (void)pthread_barrier_destroy(&bench.meeting);
+    measure_kernels(&run);
+    write_file(&run, path);
+    printf("wrote %s: %d GPUs, %d ranks, ranges of %lld bytes at %.1f GB/s, of %lld at %.1f; "
+           "forward %.1f, backward %.1f TFLOP/s\n",
+           path, bench.gpus, options.ranks, (long long)sizes[0],
+           (double)run.links.mbytes_s[0] / 1e3, (long long)sizes[run.links.count - 1],
+           (double)run.links.mbytes_s[run.links.count - 1] / 1e3,
+           (double)run.rates[0].gflops[0] / 1e3, (double)run.rates[0].gflops[1] / 1e3);
+}

@@ -1,0 +1,32 @@
+# usage: cmake -DMANIFEST=FILE -P FfaUninstall.cmake
+# Removes the files that MANIFEST lists, as `cmake --install` has written it, under DESTDIR where the
+# environment has that, and the folders of libffa's own that are empty then.
+if(NOT EXISTS ${MANIFEST})
+  message(FATAL_ERROR "${MANIFEST} is not there: this build has not been installed")
+endif()
+file(STRINGS ${MANIFEST} files)
+set(folders "")
+set(removed 0)
+foreach(file IN LISTS files)
+  set(file "$ENV{DESTDIR}${file}")
+  if(EXISTS ${file} OR IS_SYMLINK ${file})
+    file(REMOVE ${file})
+    math(EXPR removed "${removed} + 1")
+  endif()
+  # include/ffa, cmake/ffa, doc/libffa, and the folders inside.
+  get_filename_component(folder ${file} DIRECTORY)
+  while(folder MATCHES "/(include|cmake|doc)/(lib)?ffa(/|$)")
+    list(APPEND folders ${folder})
+    get_filename_component(folder ${folder} DIRECTORY)
+  endwhile()
+endforeach()
+list(REMOVE_DUPLICATES folders)
+list(SORT folders ORDER DESCENDING) # what is inside comes first
+foreach(folder IN LISTS folders)
+  file(GLOB left ${folder}/*)
+  if(IS_DIRECTORY ${folder} AND NOT left)
+    file(REMOVE_RECURSE ${folder})
+  endif()
+endforeach()
+list(LENGTH files listed)
+message(STATUS "removed ${removed} of ${listed} files")

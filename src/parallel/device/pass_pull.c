@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The pull transport: ranks pull from each other's windows with the copy engines.
+ *
+ *     caller's stream   the credits of a window, before it is written; rows_ready
+ *     fetch stream      for each stage: rows_ready of new sources, copies, arrivals; rows_done
+ *     reduce stream     backward, for each reader and stage: sums_ready, copies; sums_done
+ *
+ * Invariant: each wait is enqueued after everything of this rank that the waited-for ranks need
+ * first, so that ranks cannot wait for one another in a circle. The backward kernel itself signals
+ * sums_ready of received keys, to their owners.
+ */
+#include "parallel/device/pass_run.h"
+
+static ffa_status signal_all(struct pass_run *run, ffa_stream stream, enum comm_channel channel,
+                             const int32_t *ranks, int32_t count, ffa_error *err)
+{
+    for (int32_t i = 0; i < count; i++)
+        run->pass->flags[i] = (struct comm_flag){ .channel = channel, .rank = ranks[i] };
+    return comm_device_signal(run->comm, run->call, stream, run->pass->flags, count, err);
+}
+
+static ffa_status pull(struct pass_run *run, enum comm_window window, ffa_stream stream,
+                       unsigned char *to, const struct pass_copy *copies, int64_t count,
+                       int64_t row_bytes, ffa_error *err)
+{
+    const ffa_parallel_pass *pass = run->pass;
+
+    for (int64_t i = 0; i < count; i++) {
+        pass->to[i] = to + copies[i].to * row_bytes;
+        pass->from[i] = pass_run_window(run, window, copies[i].rank) + copies[i].from * row_bytes;
+        pass->bytes[i] = (size_t)(copies[i].rows * row_bytes);
+    }
+    return gpu_copy_batch(run->comm->gpu, stream, pass->to, pass->from, pass->bytes, count, err);
+}
+
+/* ---- keys ---- */
+
+static ffa_status reclaim_keys(struct pass_run *run, ffa_error *err)
+{
+    return comm_device_reclaim(run->comm, run->call, WINDOW_ROWS, run->stream, err);
+}
+
+/* flag, value: what says that the stage is there. */
+static ffa_status fetch(struct pass_run *run, int32_t stage, int32_t flag, uint64_t value,
+                        ffa_error *err)
+{
+    const struct pass_moves *moves = run->moves;
+    const int64_t first = moves->copy_begin[stage], last = moves->copy_begin[stage + 1];
+    const int32_t source = moves->source_begin[stage];
+    const int32_t sources = moves->source_begin[stage + 1] - source;
+    const ffa_stream stream = gpu_stream_handle(run->comm->fetch);
+    struct pass_mark waited = { .stage = stage, .rank = -1 },
+                     copied = { .stage = stage, .rank = -1 };
+    ffa_status rc;
+
+    if (sources == 1)
+        waited.rank = moves->sources[source];
+    if (last > first)
+        copied = pass_run_mark_of(moves->copies + first, last - first, run->key_bytes);
+    for (int32_t i = 0; i < sources; i++)
+        run->pass->flags[i] =
+            (struct comm_flag){ .channel = CHANNEL_ROWS_READY, .rank = moves->sources[source + i] };
+    FFA_TRY(comm_device_wait(run->comm, run->call, stream, run->pass->flags, sources, err));
+    if (sources > 0)
+        FFA_TRY(pass_run_mark(run, FFA_PARALLEL_LANE_FETCH, FFA_PARALLEL_SPAN_WAIT, &waited, err));
+    FFA_TRY(pull(run, WINDOW_ROWS, stream, pass_run_own_window(run, WINDOW_ROWS),
+                 moves->copies + first, last - first, run->key_bytes, err));
+    FFA_TRY(comm_device_arrive(run->comm, value, stream, flag, err));
+    rc = pass_run_mark(run, FFA_PARALLEL_LANE_FETCH, FFA_PARALLEL_SPAN_COPY, &copied, err);
+out:
+    return rc;
+}
+
+static ffa_status tell_readers(struct pass_run *run, ffa_error *err)
+{
+    return signal_all(run, run->stream, CHANNEL_ROWS_READY, run->moves->readers,
+                      run->moves->reader_count, err);
+}
+
+/* The sources may write their windows again. */
+static ffa_status tell_sources(struct pass_run *run, ffa_error *err)
+{
+    const struct pass_moves *moves = run->moves;
+
+    return signal_all(run, gpu_stream_handle(run->comm->fetch), CHANNEL_ROWS_DONE, moves->sources,
+                      moves->source_begin[moves->stage_count], err);
+}
+
+static ffa_status bring_keys(struct pass_run *run, ffa_error *err)
+{
+    ffa_status rc;
+
+    FFA_TRY(tell_readers(run, err));
+    for (int32_t s = 1; s < run->moves->stage_count; s++)
+        FFA_TRY(fetch(run, s, s, run->call, err));
+    rc = tell_sources(run, err);
+out:
+    return rc;
+}
+
+/* A round's keys are those of one stage, which is stage 1 of its launch. */
+static ffa_status bring_round(struct pass_run *run, int32_t round, ffa_error *err)
+{
+    const ffa_stream stream = gpu_stream_handle(run->comm->fetch);
+    ffa_status rc = FFA_OK;
+
+    if (round >= 2)
+        FFA_TRY(gpu_event_wait(run->pass->launched[round % 2], stream, err));
+    if (round + 1 < run->moves->stage_count)
+        FFA_TRY(fetch(run, round + 1, 1, pass_run_value(run, round), err));
+    if (round + 1 == run->moves->round_count)
+        rc = tell_sources(run, err);
+out:
+    return rc;
+}
+
+/* ---- sums ---- */
+
+static ffa_status reclaim_sums(struct pass_run *run, ffa_error *err)
+{
+    const struct pass_sums *sums = &run->pass->sums;
+    ffa_status rc;
+
+    FFA_TRY(comm_device_reclaim(run->comm, run->call, WINDOW_SUMS, run->stream, err));
+    for (int32_t i = 0; i < run->moves->source_begin[run->moves->stage_count]; i++)
+        comm_device_lend_sums(run->comm, run->call, run->moves->sources[i]);
+    for (int32_t i = 0; i < sums->peer_count; i++)
+        comm_device_lend_sums(run->comm, run->call, sums->peers[i]);
+out:
+    return rc;
+}
+
+/* The sums of own keys that one reader made in one stage: copies [first, last). */
+static ffa_status pull_sums(struct pass_run *run, int64_t first, int64_t last, ffa_error *err)
+{
+    const struct pass_copy *copies = run->pass->sums.copies + first;
+    const ffa_stream stream = gpu_stream_handle(run->comm->reduce);
+    const bool in_rounds = run->pass->in_rounds;
+    const struct comm_flag flag = { .channel = CHANNEL_SUMS_READY,
+                                    .rank = copies->rank,
+                                    .stage = in_rounds ? 1 : copies->stage,
+                                    .behind =
+                                        in_rounds ? pass_run_behind(run, copies->stage - 1) : 0 };
+    const struct pass_mark waited = { .stage = copies->stage, .rank = copies->rank };
+    const struct pass_mark copied = pass_run_mark_of(copies, last - first, run->sum_bytes);
+    ffa_status rc;
+
+    FFA_TRY(comm_device_wait(run->comm, run->call, stream, &flag, 1, err));
+    FFA_TRY(pass_run_mark(run, FFA_PARALLEL_LANE_REDUCE, FFA_PARALLEL_SPAN_WAIT, &waited, err));
+    FFA_TRY(pull(run, WINDOW_SUMS, stream, pass_run_received_sums(run), copies, last - first,
+                 run->sum_bytes, err));
+    rc = pass_run_mark(run, FFA_PARALLEL_LANE_REDUCE, FFA_PARALLEL_SPAN_COPY, &copied, err);
+out:
+    return rc;
+}
+
+/* No kernel tells anybody of own keys: the stream does, behind the launch, this rank itself too. */
+static ffa_status signal_replicated(struct pass_run *run, ffa_error *err)
+{
+    const struct pass_sums *sums = &run->pass->sums;
+    int32_t own = run->pass->rank;
+    ffa_status rc;
+
+    FFA_TRY(signal_all(run, run->stream, CHANNEL_SUMS_READY, sums->peers, sums->peer_count, err));
+    rc = signal_all(run, run->stream, CHANNEL_SUMS_READY, &own, 1, err);
+out:
+    return rc;
+}
+
+/* Copies [first, end), reader by reader. */
+static ffa_status pull_copies(struct pass_run *run, int64_t first, int64_t end, ffa_error *err)
+{
+    const struct pass_copy *copies = run->pass->sums.copies;
+    ffa_status rc = FFA_OK;
+
+    for (int64_t last = first; first < end; first = last) {
+        while (last < end && copies[last].rank == copies[first].rank &&
+               copies[last].stage == copies[first].stage)
+            last++;
+        FFA_TRY(pull_sums(run, first, last, err));
+    }
+out:
+    return rc;
+}
+
+/* The readers may write their sum windows again. */
+static ffa_status tell_summers(struct pass_run *run, ffa_error *err)
+{
+    const struct pass_sums *sums = &run->pass->sums;
+    const int32_t *ranks = sums->is_replicated ? sums->peers : run->moves->readers;
+    const int32_t count = sums->is_replicated ? sums->peer_count : run->moves->reader_count;
+
+    return signal_all(run, gpu_stream_handle(run->comm->reduce), CHANNEL_SUMS_DONE, ranks, count,
+                      err);
+}
+
+/* The caller's stream waits for what was pulled. */
+static ffa_status await_sums(struct pass_run *run, ffa_error *err)
+{
+    ffa_status rc;
+
+    FFA_TRY(gpu_event_record(run->pass->reduced, gpu_stream_handle(run->comm->reduce), err));
+    rc = gpu_event_wait(run->pass->reduced, run->stream, err);
+out:
+    return rc;
+}
+
+static ffa_status pull_all_sums(struct pass_run *run, ffa_error *err)
+{
+    ffa_status rc;
+
+    FFA_TRY(pull_copies(run, 0, run->pass->sums.copy_count, err));
+    FFA_TRY(tell_summers(run, err));
+    FFA_TRY(await_sums(run, err));
+    rc = pass_run_mark_compute(run, FFA_PARALLEL_SPAN_WAIT, 0, err);
+out:
+    return rc;
+}
+
+static ffa_status bring_sums(struct pass_run *run, ffa_error *err)
+{
+    ffa_status rc = FFA_OK;
+
+    if (run->pass->sums.is_replicated)
+        FFA_TRY(signal_replicated(run, err));
+    if (run->pass->sums.copy_count > 0)
+        rc = pull_all_sums(run, err);
+out:
+    return rc;
+}
+
+/* ---- sums in rounds ---- */
+
+/* The launch of the round overwrites what the next but one before it left. */
+static ffa_status reclaim_round(struct pass_run *run, int32_t round, ffa_error *err)
+{
+    const struct pass_sums *sums = &run->pass->sums;
+    const int32_t begin = sums->owner_begin[round - 1], end = sums->owner_begin[round];
+
+    for (int32_t i = begin; i < end; i++)
+        run->pass->flags[i - begin] = (struct comm_flag){
+            .channel = CHANNEL_SUMS_DONE,
+            .rank = sums->owners[i],
+            .behind = pass_run_behind(run, round - 2),
+        };
+    return comm_device_wait(run->comm, run->call, run->stream, run->pass->flags, end - begin, err);
+}
+
+/* Those who made sums in the step, once each: a step has a reader's copies one after another. */
+static ffa_status tell_step(struct pass_run *run, int32_t step, ffa_error *err)
+{
+    const struct pass_sums *sums = &run->pass->sums;
+    int32_t count = 0;
+
+    for (int64_t i = sums->copy_begin[step]; i < sums->copy_begin[step + 1]; i++)
+        if (i == sums->copy_begin[step] || sums->copies[i].rank != sums->copies[i - 1].rank)
+            run->pass->flags[count++] = (struct comm_flag){
+                .channel = CHANNEL_SUMS_DONE,
+                .rank = sums->copies[i].rank,
+                .behind = pass_run_behind(run, step),
+            };
+    return comm_device_signal(run->comm, run->call, gpu_stream_handle(run->comm->reduce),
+                              run->pass->flags, count, err);
+}
+
+static ffa_status bring_step(struct pass_run *run, int32_t step, ffa_error *err)
+{
+    const struct pass_sums *sums = &run->pass->sums;
+    const int64_t first = sums->copy_begin[step], last = sums->copy_begin[step + 1];
+    ffa_status rc = FFA_OK;
+
+    if (last > first) {
+        FFA_TRY(gpu_event_wait(run->pass->added, gpu_stream_handle(run->comm->reduce), err));
+        FFA_TRY(pull_copies(run, first, last, err));
+        FFA_TRY(tell_step(run, step, err));
+    }
+    if (step + 1 == sums->step_count)
+        FFA_TRY(tell_summers(run, err));
+    if (last > first)
+        rc = await_sums(run, err);
+out:
+    return rc;
+}
+
+static const struct pass_rounds rounds = {
+    .open_keys = tell_readers,
+    .bring_keys = bring_round,
+    .reclaim_sums = reclaim_round,
+    .bring_sums = bring_step,
+};
+
+const struct pass_transport pass_pull = {
+    .reclaim_keys = reclaim_keys,
+    .bring_keys = bring_keys,
+    .reclaim_sums = reclaim_sums,
+    .bring_sums = bring_sums,
+    .rounds = &rounds,
+};

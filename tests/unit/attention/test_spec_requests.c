@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Specs as texts, the kernels of a spec, and that ffa_kernels_create looks up those and no others:
+ * on a device made up here, whose kernels are "loaded" by a function of this file. The compiler is
+ * one that takes no time.
+ */
+#include "choose/cost_table.h"
+#include "gpu/gpu_internal.h"
+#include "service/context.h"
+#include "support/fixture.h"
+#include "support/suite.h"
+#include "support/tmpdir.h"
+
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static char *folder, *store;
+static struct gpu_device device = { .facts = { .name = "NVIDIA H200", .sm_count = 132 } };
+
+/* In place of the library's (LINKER:--wrap). */
+ffa_status __wrap_gpu_kernel_load(struct gpu_kernel **out, struct gpu_device *on,
+                                  const struct gpu_kernel_desc *desc, bool *is_refused,
+                                  ffa_error *err);
+ffa_status __wrap_gpu_kernel_load(struct gpu_kernel **out, struct gpu_device *on,
+                                  const struct gpu_kernel_desc *desc, bool *is_refused,
+                                  ffa_error *err)
+{
+    (void)desc;
+    (void)err;
+    ck_assert_ptr_eq(on, &device);
+    *is_refused = false;
+    *out = NULL;
+    return FFA_OK;
+}
+
+static void setup(void)
+{
+    folder = tmpdir_make();
+    store = tmpdir_path(folder, "kernels.ffadb");
+}
+
+static void teardown(void)
+{
+    free(store);
+    tmpdir_remove(folder);
+}
+
+static ffa_context *open_context(uint32_t flags)
+{
+    ffa_context_opts opts = fixture_opts(store, FFA_TEST_SLOW_NVRTC, NULL);
+
+    opts.templates_dir = NULL;
+    opts.flags = flags;
+    return fixture_open(&opts);
+}
+
+static ffa_attention_spec parse(const char *text)
+{
+    ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    ck_assert_msg(ffa_attention_spec_parse(&spec, text, &err) == FFA_OK, "%s: %s", text,
+                  err.message);
+    return spec;
+}
+
+static ffa_requests *requests_of(const char *text)
+{
+    const ffa_attention_spec spec = parse(text);
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_requests *requests;
+
+    ck_assert_msg(ffa_spec_requests(&requests, &spec, NULL, &err) == FFA_OK, "%s: %s", text,
+                  err.message);
+    return requests;
+}
+
+/* What one family of models or another asks for: each flag, packed, split and padded heads. */
+static const char *const specs[] = {
+    "head_dim=128,dtype=bf16",
+    "head_dim=128,dtype=bf16,pack=8,backward",
+    "head_dim=128,dtype=fp16,heads=32:8,backward,deterministic",
+    "head_dim=64,dtype=bf16,heads=64:8",
+    "head_dim=192:128,dtype=bf16,heads=128:128",
+    "head_dim=192:128,dtype=bf16,pack=0,backward,deterministic,parallel,max_logits",
+    "head_dim=80,dtype=bf16,backward",
+    "head_dim=80,dtype=fp16,heads=8:8",
+    "head_dim=96,dtype=bf16,pack=4,split",
+    "head_dim=256,dtype=bf16,softcap,backward,heads=16:8",
+    "head_dim=256,dtype=bf16,softcap,heads=16:8,split=0",
+    "head_dim=128,dtype=bf16,heads=64:8,max_logits,softcap",
+    "head_dim=72:40,dtype=bf16,staged,backward,grad_fp32,pack=8",
+    "head_dim=128,dtype=bf16,out_fp32,backward,grad_fp32",
+    "head_dim=128,dtype=bf16,parallel,pack=8",
+    "head_dim=64,dtype=bf16,parallel,backward,debug",
+    "head_dim=128,dtype=bf16,tile=128x64,backward_tile=64x128,backward",
+};
+enum { SPECS = sizeof specs / sizeof *specs };
+
+/* ffa_kernels_create on the made-up device, and what it counted. */
+static ffa_status create(ffa_context *context, const char *text, ffa_context_stats *stats,
+                         ffa_error *err)
+{
+    const ffa_attention_spec spec = parse(text);
+    ffa_kernels *kernels;
+    ffa_status rc;
+
+    context->gpu = &device;
+    rc = ffa_kernels_create(&kernels, context, &spec, err);
+    ffa_kernels_destroy(kernels);
+    context->gpu = NULL;
+    *stats = (ffa_context_stats)FFA_CONTEXT_STATS_INIT;
+    ck_assert_int_eq(ffa_context_stats_get(context, stats, NULL), FFA_OK);
+    return rc;
+}
+
+static void warm(const ffa_compile_request *requests, int64_t count)
+{
+    ffa_context *context = open_context(0);
+    ffa_error err = { FFA_OK, 0, "" };
+
+    ck_assert_msg(ffa_precompile(context, requests, count, NULL, NULL, &err) == FFA_OK, "%s",
+                  err.message);
+    ffa_close(context);
+}
+
+static int count_miss(void *user, const ffa_cache_miss *miss)
+{
+    ck_assert_uint_eq(strlen(miss->key), 32);
+    ++*(int *)user;
+    return 0;
+}
+
+/* Misses noted in the store. */
+static int noted(void)
+{
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_cache *cache;
+    int count = 0;
+
+    ck_assert_msg(ffa_cache_open(&cache, store, FFA_CACHE_READONLY, &err) == FFA_OK, "%s",
+                  err.message);
+    ck_assert_int_eq(ffa_cache_list_misses(cache, count_miss, &count, &err), FFA_OK);
+    ffa_cache_close(cache);
+    return count;
+}
+
+/* The requests are enough, and none of them is there for nothing. */
+START_TEST(kernels_are_those_of_the_requests)
+{
+    ffa_requests *requests = requests_of(specs[_i]);
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_context_stats stats;
+    ffa_context *context;
+    int64_t count;
+    const ffa_compile_request *at = ffa_requests_get(requests, &count);
+
+    warm(at, count);
+    context = open_context(FFA_OPEN_NEVER_COMPILE);
+    ck_assert_msg(create(context, specs[_i], &stats, &err) == FFA_OK, "%s: %s", specs[_i],
+                  err.message);
+    ck_assert_uint_eq(stats.misses, 0);
+    ck_assert_int_eq((int64_t)stats.hits_store, count);
+    ffa_close(context);
+    ffa_requests_destroy(requests);
+}
+END_TEST
+
+/* A job that may not compile fails at its first kernel, and notes all of the spec. */
+START_TEST(all_that_is_missing_is_noted)
+{
+    ffa_requests *requests = requests_of(specs[_i]);
+    ffa_context *context = open_context(FFA_OPEN_NEVER_COMPILE);
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_context_stats stats;
+    /* Where packing was chosen, heads apart would do, and are looked for. */
+    const int fallbacks = strstr(specs[_i], "heads=") && !strstr(specs[_i], "max_logits,par");
+    char sentence[80];
+    int64_t count;
+    const ffa_compile_request *at = ffa_requests_get(requests, &count);
+
+    (void)snprintf(sentence, sizeof sentence, "; %d of the %d kernels of this spec are missing",
+                   (int)count, (int)count);
+    ck_assert_int_eq(create(context, specs[_i], &stats, &err), FFA_NOT_FOUND);
+    ck_assert_msg((strstr(err.message, sentence) != NULL) == (count > 1), "%s", err.message);
+    ck_assert_int_eq(noted(), count + fallbacks);
+    ck_assert_int_eq((int64_t)stats.misses, 1 + fallbacks);
+    ffa_close(context);
+
+    /* With the first one there, the others are, also those without which the spec gets by. */
+    ck_assert_int_eq(unlink(store), 0);
+    warm(at, 1);
+    context = open_context(FFA_OPEN_NEVER_COMPILE);
+    (void)create(context, specs[_i], &stats, &err);
+    ck_assert_int_eq(noted(), count - 1);
+    ffa_close(context);
+    ffa_requests_destroy(requests);
+}
+END_TEST
+
+/* Kernels without which a spec gets by are noted, too. */
+START_TEST(what_is_optional_is_noted)
+{
+    const char *text = "head_dim=128,dtype=bf16,heads=64:8";
+    ffa_requests *requests = requests_of(text);
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_context_stats stats;
+    ffa_context *context;
+    int64_t count;
+    const ffa_compile_request *at = ffa_requests_get(requests, &count);
+
+    ck_assert_int_eq(count, 5); /* two tiles, whole and split, and the kernel that combines */
+    warm(at, 1);
+    context = open_context(FFA_OPEN_NEVER_COMPILE);
+    ck_assert_msg(create(context, text, &stats, &err) == FFA_OK, "%s", err.message);
+    ffa_close(context);
+    ck_assert_int_eq(noted(), 4);
+    ffa_requests_destroy(requests);
+}
+END_TEST
+
+START_TEST(nothing_is_noted_where_it_is_compiled)
+{
+    ffa_context *context = open_context(0);
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_context_stats stats;
+
+    ck_assert_msg(create(context, specs[1], &stats, &err) == FFA_OK, "%s", err.message);
+    ffa_close(context);
+    ck_assert_int_eq(noted(), 0);
+}
+END_TEST
+
+START_TEST(requests_are_refused)
+{
+    ffa_attention_spec spec = parse("head_dim=128,dtype=bf16");
+    ffa_requests *requests = (void *)&spec;
+    ffa_error err = { FFA_OK, 0, "" };
+    int64_t count = 1;
+
+    ck_assert_int_eq(ffa_spec_requests(NULL, &spec, NULL, &err), FFA_INVALID);
+    ck_assert_int_eq(ffa_spec_requests(&requests, NULL, NULL, &err), FFA_INVALID);
+    ck_assert_ptr_null(requests);
+    ck_assert_int_eq(ffa_spec_requests(&requests, &spec, "sm_80", &err), FFA_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(err.message, "sm_80"));
+    spec.head_dim = 100;
+    ck_assert_int_eq(ffa_spec_requests(&requests, &spec, "sm_90a", &err), FFA_INVALID);
+    spec.head_dim = 128;
+    spec.dtype = FFA_FP32;
+    ck_assert_int_eq(ffa_spec_requests(&requests, &spec, "sm_90a", &err), FFA_UNSUPPORTED);
+    ck_assert_ptr_null(ffa_requests_get(NULL, &count));
+    ck_assert_int_eq(count, 0);
+    ffa_requests_destroy(NULL);
+}
+END_TEST
+
+START_TEST(every_failure_is_clean)
+{
+    const ffa_attention_spec spec = parse(specs[1]);
+    ffa_requests *requests;
+    ffa_error err;
+
+    fault_arm(FAULT_ALLOC, 1);
+    ck_assert_int_eq(ffa_spec_requests(&requests, &spec, NULL, &err), FFA_NOMEM);
+    fault_arm(FAULT_ALLOC, 0);
+    ck_assert_ptr_null(requests);
+}
+END_TEST
+
+/* ---- texts ---- */
+
+START_TEST(texts_set_what_they_name)
+{
+    ffa_attention_spec spec = parse("head_dim=192:128,dtype=fp16,pack=3,heads=6:2,tile=128x64");
+
+    ck_assert_int_eq(spec.head_dim, 192);
+    ck_assert_int_eq(spec.head_dim_v, 128);
+    ck_assert_int_eq(spec.dtype, FFA_FP16);
+    ck_assert_int_eq(spec.pack_heads, 3);
+    ck_assert(spec.heads_q == 6 && spec.heads_kv == 2 && spec.tile_m == 128 && spec.tile_n == 64);
+    ck_assert_int_eq(spec.split, FFA_SPLIT_AUTO);
+    ck_assert_uint_eq(spec.flags, 0);
+
+    /* What is not named stays. */
+    ck_assert_int_eq(ffa_attention_spec_parse(&spec, "head_dim=64,backward,softcap=1,split", NULL),
+                     FFA_OK);
+    ck_assert(spec.head_dim == 64 && spec.head_dim_v == 0 && spec.pack_heads == 3);
+    ck_assert_uint_eq(spec.flags, FFA_SPEC_BACKWARD | FFA_SPEC_SOFTCAP | FFA_SPEC_SPLIT);
+    ck_assert_int_eq(spec.split, 0);
+    ck_assert_int_eq(ffa_attention_spec_parse(&spec, "backward=0,pack=auto,split=auto", NULL),
+                     FFA_OK);
+    ck_assert_uint_eq(spec.flags, FFA_SPEC_SOFTCAP);
+    ck_assert(spec.pack_heads == FFA_PACK_AUTO && spec.split == FFA_SPLIT_AUTO);
+    spec = parse("backward_tile=64x128,split=0,debug,staged,parallel,max_logits,out_fp32,grad_fp32,"
+                 "deterministic");
+    ck_assert(spec.backward_tile_m == 64 && spec.backward_tile_n == 128 && spec.split == 0);
+    ck_assert_uint_eq(spec.flags, FFA_SPEC_DEBUG | FFA_SPEC_STAGED | FFA_SPEC_PARALLEL |
+                                      FFA_SPEC_MAX_LOGITS | FFA_SPEC_OUT_FP32 | FFA_SPEC_GRAD_FP32 |
+                                      FFA_SPEC_DETERMINISTIC);
+}
+END_TEST
+
+START_TEST(texts_are_refused)
+{
+    static const char *const texts[] = {
+        "",
+        "head_dim",
+        "head_dim=",
+        "head_dim=-8",
+        "head_dim=8:",
+        "head_dim=8:8:8",
+        "head_dim=99999999999",
+        "dtype=int8",
+        "dtype",
+        "pack=many",
+        "pack=1:2",
+        "heads=8",
+        "heads=8x8",
+        "tile=128",
+        "tile=128:128",
+        "split=2",
+        "backward=yes",
+        "backward,",
+        ",backward",
+        "backward,backward=0",
+        "Backward",
+        "head_dim =8",
+        "deterministic=",
+        "head_dim=8,head_dim=8",
+    };
+    const ffa_attention_spec before = FFA_ATTENTION_SPEC_INIT;
+    ffa_attention_spec spec = before;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        ck_assert_msg(ffa_attention_spec_parse(&spec, texts[i], &err) == FFA_INVALID, "%s",
+                      texts[i]);
+        ck_assert_msg(!strncmp(err.message, "spec: '", 7), "%s", err.message);
+        ck_assert(!memcmp(&spec, &before, sizeof spec));
+    }
+    ck_assert_int_eq(ffa_attention_spec_parse(NULL, "backward", &err), FFA_INVALID);
+    ck_assert_int_eq(ffa_attention_spec_parse(&spec, NULL, &err), FFA_INVALID);
+}
+END_TEST
+
+/* A caller's struct that ends earlier is written as far as it goes. */
+START_TEST(shorter_structs_are_written_within)
+{
+    struct {
+        unsigned char spec[offsetof(ffa_attention_spec, heads_q)];
+        unsigned char after[8];
+    } old = { { 0 }, { 1, 2, 3 } };
+    const uint32_t bytes = sizeof old.spec;
+    ffa_attention_spec spec = { 0 };
+
+    memcpy(old.spec, &bytes, sizeof bytes);
+    ck_assert_int_eq(
+        ffa_attention_spec_parse((void *)old.spec, "head_dim=64,heads=8:8,dtype=bf16", NULL),
+        FFA_OK);
+    memcpy(&spec, old.spec, sizeof old.spec);
+    ck_assert(spec.struct_size == bytes && spec.head_dim == 64 && spec.dtype == FFA_BF16);
+    ck_assert(old.after[0] == 1 && old.after[1] == 2 && old.after[2] == 3);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("spec_requests");
+    TCase *tcase = tcase_create("spec_requests");
+
+    tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_add_loop_test(tcase, kernels_are_those_of_the_requests, 0, SPECS);
+    tcase_add_loop_test(tcase, all_that_is_missing_is_noted, 0, SPECS);
+    tcase_add_test(tcase, what_is_optional_is_noted);
+    tcase_add_test(tcase, nothing_is_noted_where_it_is_compiled);
+    tcase_add_test(tcase, requests_are_refused);
+    tcase_add_test(tcase, every_failure_is_clean);
+    tcase_add_test(tcase, texts_set_what_they_name);
+    tcase_add_test(tcase, texts_are_refused);
+    tcase_add_test(tcase, shorter_structs_are_written_within);
+    suite_add_tcase(suite, tcase);
+    return suite_run(suite);
+}

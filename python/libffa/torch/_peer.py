@@ -195,6 +195,7 @@ class Attention(torch.autograd.Function):
         ctx.save_for_backward(q, k, v, sinks, out, lse)
         ctx.rest = pass_, scale, softcap, None if sink is None else (sink.shape, sink.dtype)
         ctx.mark_non_differentiable(largest)
+        ctx.set_materialize_grads(False)
         return out, lse, largest
 
     @staticmethod
@@ -203,11 +204,13 @@ class Attention(torch.autograd.Function):
         q, k, v, sinks, out, lse = ctx.saved_tensors
         pass_, scale, softcap, sink = ctx.rest
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        dout = rows_of(dout)
+        dout = torch.zeros_like(out) if dout is None else rows_of(dout)
         args = arguments(pass_, q, k, v, sinks, scale, softcap)
-        for name, tensor in (("out", out), ("lse", lse), ("dout", dout), ("dq", dq), ("dk", dk), ("dv", dv),
-                             ("dlse", dlse.contiguous())):
+        for name, tensor in (("out", out), ("lse", lse), ("dout", dout), ("dq", dq), ("dk", dk), ("dv", dv)):
             set_tensor(getattr(args, name), tensor)
+        if dlse is not None:
+            dlse = dlse.contiguous()
+            set_tensor(args.dlse, dlse)
         dsink = None
         if sink is not None:
             dsink = torch.empty_like(sinks)

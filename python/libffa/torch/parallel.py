@@ -247,6 +247,7 @@ class Step:
         whole = _gather.Whole.apply(local.movedim(dim, 0), self, summed)
         return whole.movedim(0, dim)
 
+    @torch.compiler.disable
     def attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float | None = None,
                   softcap: float = 0.0, sink: torch.Tensor | None = None, return_lse: bool = False,
                   return_max_logits: bool = False, deterministic: bool = False, mask: int = 0):

@@ -94,6 +94,7 @@ class Shared:
         dist.all_to_all_single(parts, tensor.contiguous(), [self.count] * ranks, self.counts, group=self.ulysses.group)
         return parts.reshape(ranks, self.count, heads, width).transpose(0, 1).reshape(self.count, ranks * heads, width)
 
+    @torch.compiler.disable
     def attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, sink: torch.Tensor | None = None, **options):
         """Attention of this rank's rows [count][heads][head_dim] over all keys; options as libffa.torch.attention() has
         them, but return_lse and return_max_logits. heads_q must be a multiple of the ranks; kv heads that are fewer than

@@ -599,7 +599,7 @@ class ffa_row_format(C.Structure):
 class ffa_parallel_rows_info(C.Structure):
     _fields_ = [("struct_size", C.c_uint32), ("pad_", C.c_int32), ("whole_rows", C.c_int64),
                 ("local_rows", C.c_int64), ("upload_bytes", C.c_int64), ("undispatch_bytes", C.c_int64),
-                ("roll_bytes", C.c_int64), ("reduce_bytes", C.c_int64)]
+                ("roll_bytes", C.c_int64), ("direct_bytes", C.c_int64), ("reduce_bytes", C.c_int64)]
 
 
 class ffa_sim_pass(C.Structure):

@@ -85,8 +85,8 @@ static json_t *ranks_object(struct run_ranks_facts facts)
     cli_set_text(object, "moves", facts.moves_queries ? "queries" : "keys");
     cli_set_int(object, "received_rows", facts.received_rows);
     cli_set_int(object, "gpus", facts.gpus);
-    cli_set_text(object, "transport", transport_name(facts.transport));
     cli_set_int(object, "rounds", facts.rounds);
+    cli_set_text(object, "transport", transport_name(facts.transport));
     cli_set_int(object, "window_bytes", facts.window_bytes);
     cli_set_int(object, "workspace_bytes", facts.workspace_bytes);
     return object;

@@ -161,7 +161,7 @@ static int64_t most_moves(const ffa_parallel_pass *pass)
     const struct pass_moves *const passes[] = { &pass->forward_moves, &pass->backward_moves };
     int64_t most = 2 * (int64_t)pass->rank_count;
 
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 1 + pass->has_backward; i++)
         most = max64(most, passes[i]->copy_begin[passes[i]->stage_count] +
                                passes[i]->send_begin[passes[i]->step_count]);
     return most;

@@ -42,7 +42,7 @@ static const struct {
     { { "out_fp32=1", "staged=1" }, FFA_INVALID, "out_fp32 and staged are both 1" },
     { { "out_fp32=1", "split=1" }, FFA_INVALID, "split is 1 with out_fp32" },
     { { "arrivals=1", "out_fp32=1" }, FFA_INVALID, "arrivals and out_fp32 are both 1" },
-    { { "arrivals=1", "staged=1" }, FFA_INVALID, "arrivals and staged are both 1" },
+    { { "arrivals=1", "staged=1" }, FFA_OK, "staged=1" },
     { { "arrivals=1", "split=1" }, FFA_INVALID, "arrivals and split are both 1" },
     { { "head_dim=64", "arrivals=1" }, FFA_OK, "consumers=3 tile_n=128 kv_slots=2" },
     { { "tile_n=100" }, FFA_INVALID, "tile_n is 100, not a multiple of 16" },

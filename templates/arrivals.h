@@ -20,7 +20,7 @@ struct arrivals {
      * read. */
     const unsigned long long *flags;
     unsigned long long value;
-    int count; /* of stages; 0: all keys are there, and nothing else here is read */
+    int count;       /* of stages; 0: all keys are there, and nothing else here is read */
     int patience_ms; /* debug kernels: no wait is reported before a launch has taken so long */
     int stage_end[ARRIVAL_STAGES_MAX]; /* stage s has the keys [stage_end[s - 1], stage_end[s]) */
 };

@@ -32,8 +32,8 @@ template <int count> struct ring {
 template <typename barriers>
 FFA_DEVICE void wait_report(const barriers &bars, int tries, int tries_max, int name)
 {
-    if (barriers::is_debug && (barriers::keys_arrive ? (tries & (tries_max - 1)) == tries_max - 1
-                                                     : tries == tries_max))
+    if (barriers::is_debug &&
+        (barriers::keys_arrive ? (tries & (tries_max - 1)) == tries_max - 1 : tries == tries_max))
         st_shared(bars.watch(), (uint32_t)name << 16 | threadIdx.x);
 }
 

@@ -105,8 +105,8 @@ typedef struct ffa_peer_opts {
 FFA_API void ffa_peer_opts_init(ffa_peer_opts *opts, size_t bytes);
 
 /*
- * Join a group of ranks on GPUs. Collective: every rank calls it, with its own context and rank, and
- * all of them succeed or fail.
+ * Join a group of ranks on GPUs. Collective: every rank calls it, with its own context and rank,
+ * and all of them succeed or fail.
  *
  * out      receives the rank's end; NULL on failure. Owner: caller, ffa_comm_destroy(), before the
  *          context is closed.
@@ -117,9 +117,10 @@ FFA_API void ffa_peer_opts_init(ffa_peer_opts *opts, size_t bytes);
  *          same GPU.
  *
  * Fails with FFA_INVALID; FFA_UNSUPPORTED: a context without a GPU, an option newer than this
- * library, ranks that are to pull, or for which there is no NCCL, and that do not reach each other's
- * memory, ranks that exchange and share a GPU; FFA_COMM: the bootstrap failed, or another rank,
- * which is named; FFA_GPU; FFA_NOMEM. Thread: any. Blocks: for the other ranks. The rank has one thread of its own, the watchdog, until it is destroyed.
+ * library, ranks that are to pull, or for which there is no NCCL, and that do not reach each
+ * other's memory, ranks that exchange and share a GPU; FFA_COMM: the bootstrap failed, or another
+ * rank, which is named; FFA_GPU; FFA_NOMEM. Thread: any. Blocks: for the other ranks. The rank has
+ * one thread of its own, the watchdog, until it is destroyed.
  */
 FFA_API ffa_status ffa_comm_create_peer(ffa_comm **out, ffa_context *context,
                                         const ffa_peer_opts *opts, ffa_error *err);
@@ -198,9 +199,9 @@ FFA_API void ffa_comm_destroy(ffa_comm *comm);
 FFA_API int32_t ffa_comm_rank(const ffa_comm *comm);
 FFA_API int32_t ffa_comm_rank_count(const ffa_comm *comm);
 
-/* Break the group with FFA_COMM; why: part of the message all ranks see, or NULL. Ranks that exchange
- * and do not reach each other's memory find out by the time-out. Thread: any,
- * also while the rank is in a call. Blocks: no. */
+/* Break the group with FFA_COMM; why: part of the message all ranks see, or NULL. Ranks that
+ * exchange and do not reach each other's memory find out by the time-out. Thread: any, also while
+ * the rank is in a call. Blocks: no. */
 FFA_API void ffa_comm_cancel(ffa_comm *comm, const char *why);
 
 #ifdef __cplusplus

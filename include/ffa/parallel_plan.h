@@ -111,8 +111,8 @@ typedef struct ffa_parallel_plan ffa_parallel_plan;
  * rank      0 to the dispatch's rank_count - 1.
  * opts      NULL: all defaults.
  *
- * Fails with FFA_INVALID, naming the argument, or the least memory_bytes that would do: own keys and
- * stages of the fewest rows; FFA_UNSUPPORTED: an option newer than this library, or all ranks
+ * Fails with FFA_INVALID, naming the argument, or the least memory_bytes that would do: own keys
+ * and stages of the fewest rows; FFA_UNSUPPORTED: an option newer than this library, or all ranks
  * together receive more than 2^28 chunks; FFA_NOMEM. Thread: any. Blocks: no.
  */
 FFA_API ffa_status ffa_parallel_plan_create(ffa_parallel_plan **out, const ffa_dispatch *dispatch,
@@ -166,8 +166,8 @@ typedef struct ffa_parallel_plan_info {
     int64_t forward_bytes, backward_bytes;
     ffa_parallel_model model; /* as used, defaults filled in */
     int32_t head_dim_v;       /* likewise */
-    /* Launches of a pass over GPUs, of the rank with most. Above 1, all ranks' kernels are made with
-     * FFA_SPEC_STAGED. */
+    /* Launches of a pass over GPUs, of the rank with most. Above 1, all ranks' kernels are made
+     * with FFA_SPEC_STAGED. */
     int32_t rounds;
     /* Device memory of this rank's passes over GPUs, with the heads of the model, 0 where queries
      * move: the windows, and the larger workspace, at most (ffa_parallel_pass_info has what the

@@ -10,7 +10,9 @@ damaged() { # SED
     t simulate --mask causal:100 --calibration bad.json
 }
 t simulate --mask causal:100 --calibration none.json
+# shellcheck disable=SC2016 # the last line, for sed
 damaged '$d'
+# shellcheck disable=SC2016
 damaged '1s/{/[]/;2,$d'
 damaged 's/"schema": 1/"schema": 2/'
 damaged '/"schema"/d'

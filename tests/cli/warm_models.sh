@@ -17,7 +17,7 @@ covers() {
     done
 }
 
-training= inference=
+training='' inference=''
 forward='head_dim=128,dtype=bf16,pack=8 head_dim=128,dtype=fp16,pack=0 head_dim=64,dtype=bf16,heads=64:8 head_dim=80,dtype=bf16
     head_dim=96,dtype=bf16,heads=32:4 head_dim=192:128,dtype=bf16,heads=128:128 head_dim=192:128,dtype=bf16,pack=0
     head_dim=192,dtype=bf16 head_dim=256,dtype=bf16,pack=4 head_dim=256,dtype=bf16,softcap,heads=16:8
@@ -39,8 +39,8 @@ for spec in $training $inference head_dim=72,dtype=fp16,staged,backward,grad_fp3
     set -- "$@" --spec "$spec"
 done
 "$FFA" warm "$@" --list | sort > wanted
-"$FFA" warm --preset all --list | sort > all
-cut -d ' ' -f 1 all > keys
+"$FFA" warm --preset all --list | sort > every
+cut -d ' ' -f 1 every > keys
 while read -r key kernel; do
     grep -q "$key" keys || echo "all lacks $kernel"
 done < wanted

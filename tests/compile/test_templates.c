@@ -55,7 +55,7 @@ static const struct {
     { "attention_forward", { "head_dim=64", "arrivals=1" }, 128, false },
     { "attention_forward", { "head_dim=128", "arrivals=1", "max_logits=1" }, 168, false },
     { "attention_forward", { "head_dim=256", "arrivals=1", "packed=1", "softcap=1" }, 255, false },
-    { "attention_forward", { "head_dim=128", "arrivals=1", "staged=1", "packed=1" }, 168, false },
+    { "attention_forward", { "head_dim=128", "arrivals=1", "staged=1", "packed=1" }, 255, false },
     { "attention_backward", { "head_dim=64", "arrivals=1", "dkv_fp32=1" }, 168, false },
     { "attention_backward",
       { "head_dim=128", "arrivals=1", "dkv_fp32=1", "softcap=1" },

@@ -39,6 +39,8 @@ static const char usage[] =
     "  --rounds N   1 to 100; 5\n"
     "  --json FILE  a line a case, pass and plan\n"
     "  --heads HQ:HK  in place of the case's\n"
+    "  --transport T  pull, or exchange: NCCL, a GPU each, without ring and Ulysses\n"
+    "  --max-ctas N   SMs that NCCL takes at most\n"
     "  --calibrate FILE    measure links and kernels, write FILE, and end\n"
     "  --calibration FILE  plans by the rates of FILE\n";
 
@@ -375,6 +377,13 @@ static bool read_heads(const char *text)
            options.heads_q <= 1024 && options.heads_q % options.heads_kv == 0;
 }
 
+static bool read_transport(const char *text)
+{
+    options.transport =
+        text && !strcmp(text, "exchange") ? FFA_TRANSPORT_EXCHANGE : FFA_TRANSPORT_PULL;
+    return text && (!strcmp(text, "pull") || !strcmp(text, "exchange"));
+}
+
 static bool read_options(char **argv)
 {
     for (; *argv; argv++) {
@@ -396,6 +405,11 @@ static bool read_options(char **argv)
             is_fine = (options.calibrate = argv[1]);
         } else if (!strcmp(name, "--calibration")) {
             is_fine = (options.calibration = argv[1]);
+        } else if (!strcmp(name, "--transport")) {
+            is_fine = read_transport(argv[1]);
+        } else if (!strcmp(name, "--max-ctas")) {
+            is_fine = read_number(argv[1], 1, 64, &n);
+            options.max_ctas = (int32_t)n;
         } else if (!strcmp(name, "--ranks")) {
             is_fine = read_number(argv[1], 1, RANKS_MAX, &n);
             options.ranks = (int32_t)n;

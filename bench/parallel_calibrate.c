@@ -28,9 +28,7 @@ enum {
 #define QUICK_PULL_BYTES ((int64_t)1 << 18)
 
 static const int64_t sizes[SIZES] = { 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24 };
-static const struct tiles tiles[] = { { 0, 0, 0, 0 },
-                                      { 128, 128, 64, 128 },
-                                      { 192, 128, 64, 128 } };
+static const struct tiles tiles[] = { { 0, 0, 0, 0 }, { 128, 128, 64, 128 }, { 192, 80, 64, 128 } };
 
 struct puller {
     int32_t rank;

@@ -430,9 +430,11 @@ void rank_create(struct rank *r)
     opts.rank_count = options.ranks;
     opts.allgather = allgather;
     opts.user = r;
+    opts.transport = options.transport;
+    opts.max_ctas = options.max_ctas;
     must(ffa_comm_create_peer(&r->comm, r->context, &opts, &err), "communicator", &err);
     for (int v = 0; v < VARIANTS; v++)
-        if (variants[v].method != METHOD_PLAN)
+        if (variants[v].method != METHOD_PLAN && others_can(variants[v].method, false))
             others_create(r, v);
 }
 

@@ -20,6 +20,8 @@ struct options {
     const char *name, *json;
     const char *calibrate, *calibration; /* files: to write, to read */
     int heads_q, heads_kv;               /* 0: the case's */
+    ffa_transport transport;             /* AUTO: between ranks of this process, pull */
+    int32_t max_ctas;                    /* of ffa_peer_opts; 0: its default */
     bool is_quick;
 };
 

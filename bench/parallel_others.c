@@ -132,10 +132,12 @@ bool others_can(enum method method, bool is_backward)
 {
     const int32_t q = bench.c->heads_q, kv = bench.c->heads_kv, n = options.ranks;
 
+    if (method == METHOD_PLAN)
+        return true;
+    if (options.transport == FFA_TRANSPORT_EXCHANGE) /* they copy from peers */
+        return false;
     if (method == METHOD_RING)
         return bench.tokens % (2 * n) == 0;
-    if (method != METHOD_ULYSSES)
-        return true;
     /* Gradients of a kv head that several ranks have would be summed: nobody does that. */
     return q % n == 0 && (kv % n == 0 || (n % kv == 0 && !is_backward));
 }

@@ -50,20 +50,61 @@ struct attention_backward_args {
     struct arrivals arrivals; /* read by kernels of the row `arrivals` */
     struct departures departures;
     /* Where keys arrive: the groups that tiles of one list stand in (own keys first, each stage,
-     * the other own keys): group g ends at tile group_end[g]. */
+     * the other own keys): group g ends at tile group_end[g]. own_heads: own keys are divided by kv
+     * head instead: all of them with so many heads come first, with the others last. 0: by tile. */
     int group_count, group_end[ARRIVAL_STAGES_MAX + 1];
+    int own_heads;
 };
 
 #ifdef __cplusplus
-static_assert(sizeof(attention_backward_args) == 1024, "host and device disagree");
+static_assert(sizeof(attention_backward_args) == 1088, "host and device disagree");
 #else
-_Static_assert(sizeof(struct attention_backward_args) == 1024, "host and device disagree");
+_Static_assert(sizeof(struct attention_backward_args) == 1088, "host and device disagree");
 #endif
 
 enum {
     BACKWARD_LIST_PER_KV_HEAD = 1, /* a list of tiles for each kv head; else one for all */
     BACKWARD_ACCUMULATE = 2        /* dkv_fp32: dk and dv are added to what they hold */
 };
+
+/* Where keys arrive, work items are counted in groups, one after another, each with L2 groups of
+ * its own: all heads are done with a stage before the next one begins. */
+struct backward_group {
+    int tile_begin, tile_count;
+    int head_begin, head_count;
+    int skip_at, skip; /* tiles from skip_at on, of this group, stand `skip` further */
+    int item_begin;    /* its first work item */
+};
+
+/* The group of a work item, of a plan of one list with groups. heads: kv heads. */
+FFA_HOST_DEVICE struct backward_group
+backward_group_find(const struct attention_backward_args *args, int heads, int item)
+{
+    const int last = args->group_count - 1;
+    const int own_first = args->group_end[0];
+    const int received = args->group_end[last - 1] - own_first;
+    struct backward_group found = { 0, 0, 0, 0, 0, 0, 0 };
+
+    for (int g = 0;; g++) {
+        const int is_own = args->own_heads && (g == 0 || g == last);
+        const int end = args->group_end[g];
+
+        found.tile_count = is_own ? args->group_end[last] - received : end - found.tile_begin;
+        found.head_count = !is_own ? heads : g ? heads - args->own_heads : args->own_heads;
+        if (is_own) {
+            found.tile_begin = 0;
+            found.head_begin = g ? args->own_heads : 0;
+        }
+        if (g == last || item - found.item_begin < found.tile_count * found.head_count) {
+            found.skip_at = own_first;
+            found.skip = is_own ? received : 0;
+            return found;
+        }
+        found.item_begin += found.tile_count * found.head_count;
+        found.tile_begin = end;
+        found.head_begin = 0;
+    }
+}
 
 /* How the work items of a plan with one list are grouped: what depends on its tiles. */
 struct backward_l2_groups {

@@ -27,56 +27,27 @@ struct work {
     bool is_descending; /* lockstep: from the last query row to the first */
 };
 
-/* Where keys arrive, work items are counted in the groups of tiles one after another, each with L2
- * groups of its own: so all heads are done with a stage before the next one begins, and what runs
- * at the same time still shares rows. The last group of tiles is one L2 group of all heads, longest
- * tiles first: its end is the launch's, which a long tile of a last head would draw out. The group
- * of an item: its first tile, and one past its last. */
-struct tile_group {
-    int begin, end;
-};
-
-FFA_DEVICE tile_group tile_group_find(const attention_backward_args &a, int tile_count, int item)
-{
-    tile_group group = { 0, tile_count };
-
-    if constexpr (spec::arrivals) {
-        const int head_groups = a.heads_kv * a.parts;
-
-        if (a.group_count == 0)
-            return group;
-        group.end = 0;
-        int g = 0;
-#pragma unroll 1
-        do {
-            group.begin = group.end;
-            group.end = a.group_end[g];
-        } while (++g < a.group_count && item >= group.end * head_groups);
-    }
-    return group;
-}
-
 /* The tile and head group of a work item. L2 groups are outermost, then tiles (longest first), then
  * the head groups of an L2 group: work items that run at the same time pass over the same Q, dO and
  * dq at nearly the same time, and find them in L2. */
 FFA_DEVICE work work_find(const attention_backward_args &a, const plan_facts &plan, int item)
 {
-    const tile_group group = tile_group_find(a, plan.pass.tile_count, item);
-    const int tile_count = group.end - group.begin;
+    const int all_heads = a.heads_kv * a.parts;
+    backward_group group = { 0, plan.pass.tile_count, 0, all_heads, 0, 0, 0 };
+
     if constexpr (spec::arrivals)
-        item -= group.begin * a.heads_kv * a.parts;
-    int order_waves = a.order_waves;
-    if constexpr (spec::arrivals)
-        if (a.group_count > 0 && group.end == plan.pass.tile_count)
-            order_waves = tile_count * a.heads_kv * a.parts / a.at_a_time + 1;
+        if (a.group_count > 0)
+            group = backward_group_find(&a, all_heads, item);
     const backward_l2_groups l2 =
-        backward_l2_groups_find(tile_count, a.heads_kv * a.parts, order_waves, a.at_a_time);
-    const int l2_group_items = tile_count * l2.head_groups;
-    const int l2_group = item / l2_group_items;
-    const int rest = item - l2_group * l2_group_items;
+        backward_l2_groups_find(group.tile_count, group.head_count, a.order_waves, a.at_a_time);
+    const int l2_group_items = group.tile_count * l2.head_groups;
+    const int l2_group = (item - group.item_begin) / l2_group_items;
+    const int rest = item - group.item_begin - l2_group * l2_group_items;
     const int first = l2_group * l2.head_groups;
-    const int head_groups = min(l2.head_groups, a.heads_kv * a.parts - first);
-    work found = { group.begin + rest / head_groups, first + rest % head_groups, false };
+    const int head_groups = min(l2.head_groups, group.head_count - first);
+    const int tile = rest / head_groups;
+    work found = { group.tile_begin + tile + (tile >= group.skip_at ? group.skip : 0),
+                   group.head_begin + first + rest % head_groups, false };
 
     if (plan.lockstep) {
         const int wave = l2_group * l2.waves + rest / l2.wave_items;

@@ -110,6 +110,7 @@ ffa_status plan_create_arriving(ffa_plan **out, const ffa_kernels *kernels,
     FFA_TRY(plan_begin(&plan, kernels, &mask, err));
     FFA_TRY(build_tiles(plan, kernels, &mask, &stages, is_backward, err));
     note_stages(plan, &stages);
+    plan->arriving.first_share = keys->first_share;
     FFA_TRY(plan_complete(plan, kernels, err));
     *out = plan;
     plan = NULL;

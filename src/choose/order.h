@@ -24,8 +24,7 @@ struct order_query {
 
 struct backward_order {
     int32_t parts; /* divides the group */
-    int32_t waves; /* about so many waves of work items in an L2 group: 1, 2 or 4; of a plan of
-                    * arriving keys, enough for all of them */
+    int32_t waves; /* about so many waves of work items in an L2 group: 1, 2 or 4 */
 };
 
 /* The order that is expected to take the least time. */

@@ -20,7 +20,7 @@ passes() {
     [ "$ffa" != --apply ] || return 0
     dir=$1
     shift
-    if [ "$1" = --test ]; then
+    if [ "${1:-}" = --test ]; then
         CK_RUN_CASE=$3 FFA_TEST_STORE=$work/kernels.ffadb FFA_TEST_TEMPLATES=$dir \
             "$(dirname "$ffa")/tests/test_device_$2" > "$work/out" 2>&1
         return

@@ -366,25 +366,50 @@ static void find_window(const struct trial *trial, const ffa_parallel_plan *plan
     CHECK(trial, local->shape.seqlen_q == plan->queries.rank_tokens[plan->rank]);
 }
 
-/* First keys are those of the first phase's key tiles. */
+/* Whether the keys of a tile are first: all of them (1), none (0), or some (-1). */
+static int is_first(const uint8_t *first, const struct plan_tile *tile)
+{
+    int count = 0;
+
+    for (int32_t k = tile->begin; k < tile->begin + tile->count; k++)
+        count += first[k];
+    return count == tile->count ? 1 : count ? -1 : 0;
+}
+
+/* First keys are those of the longest own tiles: at least as much work as the first phase has. */
 static void check_first(const struct trial *trial, const struct plan_pass *pass,
                         const struct rank_local *local, bool is_backward)
 {
-    uint8_t tiles[TOKENS_HERE] = { 0 }, first[TOKENS_HERE] = { 0 };
-    int64_t end = -1;
+    const struct tile_plan *own[] = { &pass->phases[0].key_tiles,
+                                      &pass->phases[pass->phase_count - 1].key_tiles };
+    int64_t end = -1, all = 0, early = 0, chosen = 0, shortest = INT32_MAX, longest = 0;
+    uint8_t first[TOKENS_HERE] = { 0 };
 
+    CHECK(trial, is_backward || local->first_count == 0);
     for (int64_t i = 0; i < local->first_count; i++) {
         CHECK(trial, local->first[i][0] > end && local->first[i][0] < local->first[i][1]);
         end = local->first[i][1];
         CHECK(trial, end <= local->stage_ends[0]);
         memset(first + local->first[i][0], 1, (size_t)(end - local->first[i][0]));
     }
-    for (int64_t t = 0; is_backward && t < pass->phases[0].key_tiles.tile_count; t++) {
-        const struct plan_tile *tile = &pass->phases[0].key_tiles.tiles[t];
+    for (int p = 0; is_backward && p < 2; p++)
+        for (int64_t t = 0; t < own[p]->tile_count; t++) {
+            const int64_t blocks = own[p]->block_counts[t];
+            const int is = is_first(first, &own[p]->tiles[t]);
 
-        memset(tiles + tile->begin, 1, (size_t)tile->count);
-    }
-    CHECK(trial, !memcmp(tiles, first, sizeof first));
+            all += blocks;
+            early += p == 0 ? blocks : 0;
+            chosen += is > 0 ? blocks : 0;
+            if (is > 0 && blocks < shortest)
+                shortest = blocks;
+            if (is == 0 && blocks > longest)
+                longest = blocks;
+            CHECK(trial, is >= 0 || local->list_count > 1); /* a tile of another list */
+        }
+    CHECK(trial, chosen >= early);
+    CHECK(trial, local->list_count > 1 || shortest >= longest);
+    CHECK(trial, local->first_share >= (is_backward ? 0.5 : 0) && local->first_share <= 1);
+    CHECK(trial, !is_backward || (double)early <= local->first_share * (double)all + 0.5);
 }
 
 /* Tiles of the key window, of one launch: tile_check looks at them where they are built. */

@@ -169,17 +169,20 @@ class _Forward(_Prepared):
         arguments.out, self.out = self.output(self.size_out, self.dtype)
         arguments.lse, self.lse = self.output(self.size_lse, self.sum_dtype)
         self.copies = (copy_q, copy_k, copy_v)
-        self.is_read_as_is = not any(self.copies) and not self.fold.on_gpu
+        self.is_copied = any(self.copies)
+        self.unaligned = 15 if self.fold.on_gpu else 0  # bits of an address
         self.has_logits = bool(flags & MAX_LOGITS)
         self.local = _Local(_abi.ffa_forward_args, bytes(arguments))
 
     def __call__(self, q, k, v, sink):
-        if not self.is_read_as_is:
+        at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
+        if self.is_copied or (at_q | at_k | at_v) & self.unaligned:
             q, k, v = self.readable((q, k, v), self.copies)
+            at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
         local, logits, kept, workspace = self.local, None, None, None
         words = local.words
         out, lse = self.new(self.out), self.new(self.lse)
-        words[self.Q], words[self.K], words[self.V] = q.data_ptr(), k.data_ptr(), v.data_ptr()
+        words[self.Q], words[self.K], words[self.V] = at_q, at_k, at_v
         words[self.OUT], words[self.LSE] = out.data_ptr(), lse.data_ptr()
         if sink is not None:
             kept = self.sinks(sink)

@@ -71,6 +71,20 @@ class Kernels:
             destroy(self.handle)
 
 
+def _kept_bytes(count: int, device: torch.device) -> torch.Tensor:
+    """Memory that outlives the call. On a GPU it is of a stream of its own: what is allocated on the current one may be of
+    the pool of a CUDA graph that Inductor is about to record, which must all be free again."""
+    if device.type != "cuda":
+        return torch.empty(count, dtype=torch.uint8, device=device)
+    if device not in _streams:
+        _streams[device] = torch.cuda.Stream(device)
+    with torch.cuda.stream(_streams[device]):
+        return torch.empty(count, dtype=torch.uint8, device=device)
+
+
+_streams: dict[torch.device, torch.cuda.Stream] = {}
+
+
 class Plan:
     """An ffa_plan for some kernels, and its image on their device; device None: no image.
 
@@ -91,7 +105,7 @@ class Plan:
             self.backward_workspace = bytes_.value
         self.image, self.event, self.streams = None, None, set()
         if spec.device != CPU and device is not None:
-            self.image = torch.empty(self.info().upload_bytes, dtype=torch.uint8, device=device)
+            self.image = _kept_bytes(self.info().upload_bytes, device)
             self.upload()
 
     def _made(self, mask, options):
@@ -112,8 +126,10 @@ class Plan:
         call("ffa_plan_upload", self.handle, self.kernels.handle, self.image.data_ptr(), stream)
         self.streams = {stream}
         if self.image.is_cuda:
+            current = torch.cuda.current_stream(self.image.device)
+            self.image.record_stream(current)
             self.event = torch.cuda.Event()
-            self.event.record(torch.cuda.current_stream(self.image.device))
+            self.event.record(current)
 
     def like(self, mask: Mask) -> C.c_void_p:
         """An ffa_plan of another mask that a graph can be replayed with (ffa_plan_opts.like)."""

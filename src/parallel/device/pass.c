@@ -29,7 +29,8 @@ static struct arriving_keys keys_of(const struct rank_local *local)
                                    .stage_count = local->stage_count,
                                    .stage_ends = local->stage_ends,
                                    .first = (const int64_t(*)[2])local->first,
-                                   .first_count = local->first_count };
+                                   .first_count = local->first_count,
+                                   .first_share = local->first_share };
 }
 
 static ffa_status make_plans(struct pass_plans *out, const ffa_parallel_plan *plan,

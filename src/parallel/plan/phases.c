@@ -375,18 +375,15 @@ static ffa_status take_tiles(struct tile_plan *out, const struct tile_plan *from
 }
 
 /* early [tiles]: those computed while the first stage is fetched: tiles that no other rank needs,
- * then others where these do not cover the fetch; in a pass that is one launch also where they give
- * some SM nothing to do, as a work item takes longer than a fetch. Returns their time. Where
- * queries move, tiles of own keys add to dq of own rows, which all may be needed: any will do. */
+ * then others where these do not cover the fetch. Returns their time. Where queries move, tiles of
+ * own keys add to dq of own rows, which all may be needed: any will do. */
 static int64_t choose_early(uint8_t *early, const struct build *b, const struct tile_plan *all,
                             int64_t budget_ns)
 {
-    const ffa_parallel_plan_opts *opts = &b->plan->opts;
-    const int64_t tile_items = opts->model.heads_kv / all->list_count;
-    int64_t sum = 0, items = 0;
+    int64_t sum = 0;
 
     for (int pass = 0; pass < 2; pass++)
-        for (int64_t t = 0; t < all->tile_count && (sum < budget_ns || items < opts->sms); t++) {
+        for (int64_t t = 0; t < all->tile_count && sum < budget_ns; t++) {
             const struct plan_tile *tile = &all->tiles[t];
             const bool is_needed = !b->tables->moves_queries &&
                                    memchr(b->needed + tile->begin, 1, (size_t)tile->count);
@@ -395,8 +392,7 @@ static int64_t choose_early(uint8_t *early, const struct build *b, const struct 
             if (is_needed != (pass == 1))
                 continue;
             early[t] = 1;
-            items += cells > 0 ? tile_items : 0;
-            sum = area_add(sum, model_compute_ns(opts, all->list_count, cells, true));
+            sum = area_add(sum, model_compute_ns(&b->plan->opts, all->list_count, cells, true));
         }
     return sum;
 }

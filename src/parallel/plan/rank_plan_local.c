@@ -2,12 +2,14 @@
  *
  * rank_plan_local: the bands of all phases, with the keys of each stage moved to where they lie in
  * the key window. Every cell of the rank is in exactly one phase, so the bands stay disjoint. The
- * two own phases of a backward pass have the same bands, and differ by their key tiles; those of
- * the first one say which own keys come first.
+ * two own phases of a backward pass have the same bands, and differ by their key tiles.
  */
 #include "parallel/plan/rank_plan_local.h"
 
 #include "parallel/plan/stages.h"
+
+#include <math.h>
+#include <stdlib.h>
 
 _Static_assert(STAGES_MAX + 1 <= TILE_STAGES_MAX, "own keys, and those of each stage");
 
@@ -27,33 +29,100 @@ out:
     return rc;
 }
 
-/* The own keys of the first phase's key tiles, of all lists together. */
-static ffa_status find_first(struct rank_local *out, const struct tile_plan *tiles, ffa_error *err)
-{
-    struct range *ranges = mem_array((size_t)tiles->tile_count, sizeof *ranges);
-    int64_t count = tiles->tile_count;
-    ffa_status rc = FFA_OK;
+/* An own key tile, of any list. */
+struct own_tile {
+    struct range keys;
+    int64_t blocks;
+};
 
-    if (!ranges) {
-        rc = error_nomem(err, "the first keys of a pass");
-        goto out;
+/* Longest first, then ascending keys. */
+static int compare_work(const void *a, const void *b)
+{
+    const struct own_tile *x = a, *y = b;
+
+    if (x->blocks != y->blocks)
+        return (x->blocks < y->blocks) - (x->blocks > y->blocks);
+    return (x->keys.begin > y->keys.begin) - (x->keys.begin < y->keys.begin);
+}
+
+/* Append the key tiles of a phase; their blocks. */
+static int64_t add_own(struct own_tile *own, int64_t *count, const struct tile_plan *tiles)
+{
+    int64_t blocks = 0;
+
+    for (int64_t t = 0; t < tiles->tile_count; t++) {
+        const struct plan_tile *tile = &tiles->tiles[t];
+
+        own[(*count)++] = (struct own_tile){
+            .keys = { tile->begin, (int64_t)tile->begin + tile->count },
+            .blocks = tiles->block_counts[t],
+        };
+        blocks += tiles->block_counts[t];
     }
-    for (int64_t t = 0; t < count; t++)
-        ranges[t] = (struct range){ tiles->tiles[t].begin,
-                                    (int64_t)tiles->tiles[t].begin + tiles->tiles[t].count };
-    count = ranges_join(ranges, count);
+    return blocks;
+}
+
+static ffa_status keep_first(struct rank_local *out, const struct own_tile *own, int64_t tiles,
+                             ffa_error *err)
+{
+    struct range *ranges = mem_array((size_t)tiles, sizeof *ranges);
+    int64_t count;
+
+    if (!ranges)
+        return error_nomem(err, "the first keys of a pass");
+    for (int64_t t = 0; t < tiles; t++)
+        ranges[t] = own[t].keys;
+    count = ranges_join(ranges, tiles);
     out->first = mem_array((size_t)count, sizeof *out->first);
-    if (!out->first) {
-        rc = error_nomem(err, "the first keys of a pass");
-        goto out;
-    }
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = 0; out->first && i < count; i++) {
         out->first[i][0] = ranges[i].begin;
         out->first[i][1] = ranges[i].end;
     }
-    out->first_count = count;
-out:
+    out->first_count = out->first ? count : 0;
     mem_free(ranges);
+    return out->first ? FFA_OK : error_nomem(err, "the first keys of a pass");
+}
+
+/* How many of the longest own tiles come first: half of them, in an even number of waves where
+ * there are enough, as SMs are in step after two; or more, until they take as long as `early`
+ * blocks. */
+static int64_t first_tiles(const struct own_tile *own, int64_t count, int64_t early,
+                           const ffa_parallel_plan *plan)
+{
+    const int64_t heads = plan->opts.model.heads_kv / plan->list_count;
+    const int64_t pair = max64(1, 2 * plan->opts.sms / max64(1, heads));
+    const bool has_pairs = count >= 2 * pair;
+    int64_t tiles = has_pairs ? (count / 2 + pair / 2) / pair * pair : (count + 1) / 2, blocks = 0;
+
+    for (int64_t t = 0; t < tiles; t++)
+        blocks += own[t].blocks;
+    while (tiles < count && blocks < early)
+        for (int64_t t = 0; tiles < count && t < (has_pairs ? pair : 1); t++)
+            blocks += own[tiles++].blocks;
+    return tiles;
+}
+
+/* Which own keys come first, so that both the first stage's arrival and the last sums' way to their
+ * owners are under work. They are the longest: all own keys, one group after the other, still go
+ * longest first. */
+static ffa_status find_first(struct rank_local *out, const ffa_parallel_plan *plan, ffa_error *err)
+{
+    const struct plan_pass *pass = &plan->backward;
+    const struct tile_plan *first = &pass->phases[0].key_tiles;
+    const struct tile_plan *last = &pass->phases[pass->phase_count - 1].key_tiles;
+    struct own_tile *own = mem_array((size_t)(first->tile_count + last->tile_count), sizeof *own);
+    int64_t count = 0, early, all;
+    ffa_status rc;
+
+    if (!own)
+        return error_nomem(err, "the first keys of a pass");
+    early = add_own(own, &count, first);
+    all = early + add_own(own, &count, last);
+    out->first_share = fmax(0.5, all ? (double)early / (double)all : 0);
+    if (count)
+        qsort(own, (size_t)count, sizeof *own, compare_work);
+    rc = keep_first(out, own, first_tiles(own, count, early, plan), err);
+    mem_free(own);
     return rc;
 }
 
@@ -98,7 +167,7 @@ ffa_status rank_plan_round(struct rank_local *out, const ffa_parallel_plan *plan
     for (int32_t p = round ? last : 0; p <= last; p++)
         FFA_TRY(add_phase(out, &pass->phases[p], err));
     if (is_backward && round == 0)
-        rc = find_first(out, &pass->phases[0].key_tiles, err);
+        rc = find_first(out, plan, err);
 out:
     if (rc != FFA_OK)
         rank_local_finish(out);

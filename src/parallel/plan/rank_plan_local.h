@@ -21,6 +21,7 @@ struct rank_local {
      * [first_count] ranges [begin, end), ascending and apart. Forward: none. */
     int64_t (*first)[2];
     int64_t first_count;
+    double first_share; /* backward: of the own keys' work, that comes before the first stage */
 };
 
 /* Of a pass that was planned in one round, of a plan in which keys move; outlines have all that is

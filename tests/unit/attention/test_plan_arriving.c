@@ -5,6 +5,7 @@
  * found here key by key, without the library's functions. A failure prints the seed.
  */
 #include "attention/arriving.h"
+#include "attention_backward.args.h"
 #include "choose/order.h"
 #include "support/coverage.h"
 #include "support/mask_cases.h"
@@ -208,6 +209,38 @@ static void check_backward(const struct trial *trial, const ffa_plan *whole)
         CHECK(trial, tiles[s] == whole->arriving.stage_tiles[s]);
 }
 
+/* Work items of a backward launch, with own keys divided by tile (own_heads 0) or by kv head: each
+ * tile with each kv head once; own ones that are first, stage after stage, the other own ones. */
+static void check_items(const struct trial *trial, const ffa_plan *plan, int heads, int own_heads)
+{
+    static struct attention_backward_args args;
+    const int tiles = (int)plan->backward.tile_count, last = plan->arriving.count;
+    const int32_t *ends = plan->arriving.group_end;
+    unsigned char *seen = calloc((size_t)tiles * (size_t)heads, 1);
+    int before = 0;
+
+    ck_assert_ptr_nonnull(seen);
+    args.group_count = plan->arriving.group_count;
+    args.own_heads = own_heads;
+    memcpy(args.group_end, ends, sizeof args.group_end);
+    for (int item = 0; item < tiles * heads; item++) {
+        const struct backward_group g = backward_group_find(&args, heads, item);
+        const int rest = item - g.item_begin, at = rest / g.head_count;
+        const int tile = g.tile_begin + at + (at >= g.skip_at ? g.skip : 0);
+        const int head = g.head_begin + rest % g.head_count;
+        const bool is_own = tile < ends[0] || tile >= ends[last - 1];
+        int group = own_heads ? (head < own_heads ? 0 : last) : tile < ends[0] ? 0 : last;
+
+        CHECK(trial, at >= 0 && at < g.tile_count && tile < tiles && head < heads);
+        for (int s = 1; s < last && !is_own; s++)
+            if (tile >= ends[s - 1] && tile < ends[s])
+                group = s;
+        CHECK(trial, group >= before && !seen[tile * heads + head]++);
+        before = group;
+    }
+    free(seen);
+}
+
 /* One sum of each tile, and groups of tiles that end where the list says: the kernel takes all
  * heads of a group before the next one. */
 static void check_order(const struct trial *trial, const ffa_plan *plan)
@@ -228,8 +261,12 @@ static void check_order(const struct trial *trial, const ffa_plan *plan)
             CHECK(trial, group_of(&trial->keys, plan->backward.tiles[t].begin) == g);
         CHECK(trial, begin <= plan->arriving.group_end[g]);
     }
-    if (has_groups)
-        CHECK(trial, plan->arriving.group_end[plan->arriving.count] == plan->backward.tile_count);
+    if (!has_groups)
+        return;
+    CHECK(trial, plan->arriving.group_end[plan->arriving.count] == plan->backward.tile_count);
+    for (int heads = 1; heads <= 5; heads += 2)
+        for (int own_heads = 0; own_heads < heads; own_heads++)
+            check_items(trial, plan, heads, own_heads);
 }
 
 /* In the image tiles stand as the host has them; of several lists backward, by group, then by list.

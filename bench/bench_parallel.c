@@ -348,7 +348,7 @@ static bool open_gpus(void)
     if (!options.ranks)
         options.ranks = info.device_count > 1 ? info.device_count : 2;
     options.ranks = options.ranks < RANKS_MAX ? options.ranks : RANKS_MAX;
-    bench.gpus = info.device_count < options.ranks ? info.device_count : options.ranks;
+    bench.gpus = info.device_count < options.ranks ? 1 : options.ranks;
     for (int32_t i = 1; i < bench.gpus; i++)
         bench.contexts[i] = open_context((first + i) % info.device_count, &info);
     return true;

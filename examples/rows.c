@@ -165,21 +165,26 @@ static void *run_rank(void *user)
 
 /* ---- all ---- */
 
+/* A GPU a rank, or one for all. */
 static void open_devices(void)
 {
+    int32_t devices;
     ffa_row_kernels_opts opts = FFA_ROW_KERNELS_OPTS_INIT;
     ffa_error err = { FFA_OK, 0, "" };
 
     opts.dtype = FFA_FP32;
     opts.reduces = FFA_ROW_KERNELS_SUM;
+    for (devices = 0; devices < RANKS; devices++)
+        if (ffa_open(&contexts[devices], devices, NULL, &err) != FFA_OK)
+            break;
+    if (devices == 0) {
+        fprintf(stderr, "no GPU: %s\n", err.message);
+        exit(77);
+    }
+    while (devices > 1 && devices < RANKS)
+        ffa_close(contexts[--devices]);
     for (int32_t r = 0; r < RANKS; r++) {
-        if (ffa_open(&contexts[r], r, NULL, &err) != FFA_OK) {
-            if (r == 0) {
-                fprintf(stderr, "no GPU: %s\n", err.message);
-                exit(77);
-            }
-            contexts[r] = contexts[0]; /* more ranks than GPUs */
-        }
+        contexts[r] = contexts[r < devices ? r : 0];
         must(ffa_row_kernels_create(&kernels[r], contexts[r], &opts, &err), &err);
     }
 }

@@ -90,9 +90,9 @@ typedef struct ffa_peer_opts {
     /* That a call may take on the GPU, and that one rank waits for another, 1 to 2^40; 0: 60000 */
     int64_t timeout_ms;
     int32_t transport; /* ffa_transport; the same on all ranks, as max_ctas */
-    /* Exchange: SMs that NCCL takes at most, for keys and again for gradients, 1 to 64; 0: 8, or an
-     * eighth of the GPU's where that is less. Forward passes leave as many SMs free, backward ones
-     * twice as many, beyond what sm_margin says. */
+    /* Exchange: SMs that NCCL takes at most, for keys and again for gradients, 1 to 64; 0: 2.
+     * Forward passes leave as many SMs free, backward ones twice as many, beyond what sm_margin
+     * says. More move faster, which a pass with much to compute does not need. */
     int32_t max_ctas;
     /* Exchange: libnccl.so.2, 2.18 or newer. NULL: what the process has loaded, else where the
      * loader and NVIDIA's Python wheels have it. Read during the call. */
@@ -114,13 +114,15 @@ FFA_API void ffa_peer_opts_init(ffa_peer_opts *opts, size_t bytes);
  *          one; such processes set CUDA_DEVICE_MAX_CONNECTIONS=32, so that the streams of different
  *          ranks share no hardware queue, and each rank's passes take a stream of its own: those of
  *          a process refuse the legacy default stream (NULL) where another of its ranks uses the
- *          same GPU.
+ *          same GPU. All ranks of a process share one GPU, or have one each: copies between two
+ *          GPUs share a queue in any case.
  *
  * Fails with FFA_INVALID; FFA_UNSUPPORTED: a context without a GPU, an option newer than this
- * library, ranks that are to pull, or for which there is no NCCL, and that do not reach each
- * other's memory, ranks that exchange and share a GPU; FFA_COMM: the bootstrap failed, or another
- * rank, which is named; FFA_GPU; FFA_NOMEM. Thread: any. Blocks: for the other ranks. The rank has
- * one thread of its own, the watchdog, until it is destroyed.
+ * library, ranks of a process of which some share a GPU and others have another one, ranks that are
+ * to pull, or for which there is no NCCL, and that do not reach each other's memory, ranks that
+ * exchange and share a GPU; FFA_COMM: the bootstrap failed, or another rank, which is named;
+ * FFA_GPU; FFA_NOMEM. Thread: any. Blocks: for the other ranks. The rank has one thread of its own,
+ * the watchdog, until it is destroyed.
  */
 FFA_API ffa_status ffa_comm_create_peer(ffa_comm **out, ffa_context *context,
                                         const ffa_peer_opts *opts, ffa_error *err);

@@ -182,7 +182,7 @@ static int open_backend(const struct cli *cli, const struct run_options *options
     return status;
 }
 
-/* A context for each GPU that ranks run on, for close_gpus. */
+/* A context for each GPU that ranks run on, for close_gpus: one a rank, or one for all. */
 static int open_gpus(const struct cli *cli, struct run_ranks_options *ranks)
 {
     ffa_context_info info = FFA_CONTEXT_INFO_INIT;
@@ -196,7 +196,7 @@ static int open_gpus(const struct cli *cli, struct run_ranks_options *ranks)
     if (status != CLI_PARSE_GO)
         return status;
     (void)ffa_context_info_get(ranks->contexts[0], &info, NULL);
-    count = info.device_count < ranks->ranks ? info.device_count : ranks->ranks;
+    count = info.device_count < ranks->ranks ? 1 : ranks->ranks;
     for (ranks->context_count = 1; ranks->context_count < count; ranks->context_count++) {
         status = cli_open(cli, &ranks->contexts[ranks->context_count], ranks->context_count, 0);
         if (status != CLI_PARSE_GO)

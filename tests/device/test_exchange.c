@@ -105,6 +105,8 @@ static ffa_status open_devices(ffa_error *err)
     for (devices = rc == FFA_OK; rc == FFA_OK && devices < DEVICES; devices++)
         if (ffa_open(&contexts[devices], devices, &opts, NULL) != FFA_OK)
             break;
+    while (devices > 1 && devices < EXCHANGE_RANKS) /* a GPU a rank, or one for all */
+        ffa_close(contexts[--devices]);
     return rc;
 }
 

@@ -205,6 +205,12 @@ static ffa_status make_tensors(struct rank *r)
     return rc;
 }
 
+/* A device a rank, or one for all. */
+static int32_t device_of(const struct rank *r)
+{
+    return r->group->count > devices ? 0 : r->rank;
+}
+
 /* As a program has one that uses NCCL for other things, too. */
 static ffa_status make_caller(struct rank *r)
 {
@@ -215,7 +221,7 @@ static ffa_status make_caller(struct rank *r)
         rc = nccl_id_make((unsigned char *)mine.bytes, r->nccl, &r->err);
     if (bootstrap_allgather(&r->end, &mine, ids, sizeof mine) != 0)
         return FFA_COMM;
-    (void)cudaSetDevice(r->rank % devices);
+    (void)cudaSetDevice(device_of(r));
     if (rc == FFA_OK && r->nccl->ncclCommInitRankConfig(&r->caller, r->group->count, ids[0],
                                                         r->rank, NULL) != NCCL_SUCCESS)
         rc = FFA_GPU;
@@ -301,7 +307,7 @@ static void rank_finish(struct rank *r)
 
 static ffa_parallel_args args_of(const struct rank *r, int call)
 {
-    const int32_t sharing = (r->group->count + devices - 1) / devices;
+    const int32_t sharing = r->group->count > devices ? r->group->count : 1;
     ffa_context_info info = FFA_CONTEXT_INFO_INIT;
     ffa_parallel_args args = FFA_PARALLEL_ARGS_INIT;
 
@@ -463,7 +469,12 @@ static ffa_status run_calls(struct rank *r)
     if (rc == FFA_OK && !is_absent)
         rc = enqueue(r, SETS, CALLS);
     atomic_fetch_add(&r->group->enqueued, 1);
-    return end_part(r, SETS + 1, rc);
+    rc = end_part(r, SETS + 1, rc);
+    while (is_absent && rc == FFA_OK) { /* it waits for nobody, and is told in time */
+        pause_ms();
+        rc = ffa_comm_status(r->comm, &r->err);
+    }
+    return rc;
 }
 
 static void *run_rank(void *data)
@@ -517,8 +528,8 @@ static void group_run(struct group *group)
 
         r->group = group;
         r->rank = i;
-        r->context = contexts[i % devices];
-        r->kernels = kernels[i % devices];
+        r->context = contexts[device_of(r)];
+        r->kernels = kernels[device_of(r)];
         ck_assert_int_eq(pthread_create(&r->thread, NULL, run_rank, r), 0);
     }
     for (int32_t i = 0; i < group->count; i++)

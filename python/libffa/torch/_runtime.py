@@ -105,6 +105,7 @@ class Plan:
             self.backward_workspace = bytes_.value
         self.image, self.event, self.streams = None, None, set()
         if spec.device != CPU and device is not None:
+            self._refuse_capture()
             self.image = _kept_bytes(self.info().upload_bytes, device)
             self.upload()
 
@@ -117,11 +118,14 @@ class Plan:
         call("ffa_plan_info_get", self.handle, C.byref(info))
         return info
 
-    def upload(self):
-        """Enqueue the copy of the image on the current stream; calls on others wait for it."""
+    def _refuse_capture(self):
         if is_capturing(self.number):
             raise RuntimeError("this mask has no plan for these shapes yet, and a CUDA graph is being captured: call "
                                "libffa.torch.prepare(), or attention() once, before the capture")
+
+    def upload(self):
+        """Enqueue the copy of the image on the current stream; calls on others wait for it."""
+        self._refuse_capture()
         stream = stream_of(self.number)
         call("ffa_plan_upload", self.handle, self.kernels.handle, self.image.data_ptr(), stream)
         self.streams = {stream}

@@ -15,7 +15,7 @@
  */
 #include "parallel/device/comm_device.h"
 
-enum { CTAS = 8, CTAS_SHARE = 8, LANES = WINDOW_COUNT };
+enum { CTAS = 2, LANES = WINDOW_COUNT };
 
 struct comm_exchange {
     const struct nccl *nccl;
@@ -65,14 +65,13 @@ static ffa_status open_library(struct comm_device *comm, ffa_error *err)
 /* What needs no other rank. */
 static ffa_status make_own(struct comm_device *comm, ffa_error *err)
 {
-    const int32_t share = gpu_device_sm_count(comm->gpu) / CTAS_SHARE;
     struct comm_exchange *exchange = mem_array(1, sizeof *exchange);
     ffa_status rc;
 
     comm->exchange = exchange;
     if (!exchange)
         return error_nomem(err, "the communicators of NCCL");
-    exchange->max_ctas = comm->max_ctas ? comm->max_ctas : share < 1 ? 1 : min32(CTAS, share);
+    exchange->max_ctas = comm->max_ctas ? comm->max_ctas : CTAS;
     exchange->moves = mem_array(2 * (size_t)comm->comm.rank_count, sizeof *exchange->moves);
     if (!exchange->moves)
         return error_nomem(err, "the communicators of NCCL");

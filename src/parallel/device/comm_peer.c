@@ -150,6 +150,33 @@ static ffa_status check_ranks(struct comm_device *comm, ffa_error *err)
     return FFA_OK;
 }
 
+/* Copies from one GPU to another stand in one queue, whichever stream of the process they are of:
+ * of two ranks of one GPU, one's copies would wait behind the other's, and that for the first. */
+static ffa_status check_sharing(const struct comm_device *comm, ffa_error *err)
+{
+    const int32_t n = comm->comm.rank_count;
+
+    for (int32_t r = 0; r < n; r++) {
+        const struct comm_process *p = &comm->processes[r];
+        int32_t same = -1, other = -1;
+
+        for (int32_t i = 0; i < n; i++) {
+            if (i == r || !is_same_process(p, &comm->processes[i]))
+                continue;
+            if (memcmp(p->uuid, comm->processes[i].uuid, sizeof p->uuid) == 0)
+                same = i;
+            else
+                other = i;
+        }
+        if (same >= 0 && other >= 0)
+            return error_fail(err, FFA_UNSUPPORTED, 0,
+                              "ranks %d and %d share a GPU, and rank %d has another one: ranks of "
+                              "a process share one GPU or have one each",
+                              r, same, other);
+    }
+    return FFA_OK;
+}
+
 static ffa_status check_hosts(const struct comm_device *comm, ffa_error *err)
 {
     const struct comm_process *mine = &comm->processes[comm->comm.rank];
@@ -261,6 +288,8 @@ static ffa_status meet(struct comm_device *comm, ffa_error *err)
     FFA_TRY(comm_peer_agree(comm, rc, &failure, err));
     FFA_TRY(comm_peer_gather(comm, &mine, comm->processes, sizeof mine, err));
     rc = check_ranks(comm, &failure);
+    if (rc == FFA_OK)
+        rc = check_sharing(comm, &failure);
     FFA_TRY(comm_peer_agree(comm, rc, &failure, err));
     rc = check_hosts(comm, &failure);
     if (rc == FFA_OK)

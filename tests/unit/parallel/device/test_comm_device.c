@@ -38,8 +38,8 @@ struct group {
     struct rank ranks[RANKS];
     int32_t count;
     int64_t timeout_ms;
-    bool has_devices; /* a device each */
-    bool leaves_out;  /* rank 1 makes no call */
+    int32_t devices; /* that ranks take in turns; 0: one for all */
+    bool leaves_out; /* rank 1 makes no call */
     void (*work)(struct group *group, int32_t rank);
     pthread_t threads[RANKS];
 };
@@ -53,7 +53,7 @@ static ffa_status rank_create(struct group *group, int32_t r)
 
     rank->end.all = group->bootstrap;
     rank->end.rank = r;
-    rank->context.gpu = fake_gpu(group->has_devices ? r : 0);
+    rank->context.gpu = fake_gpu(group->devices ? r % group->devices : 0);
     opts.rank = r;
     opts.rank_count = group->count;
     opts.allgather = bootstrap_allgather;
@@ -295,7 +295,7 @@ START_TEST(ranks_join)
 {
     struct group *group = group_new(_i % RANKS + 1, 0, look_at_windows);
 
-    group->has_devices = _i >= RANKS;
+    group->devices = _i >= RANKS ? RANKS : 0;
     group_run(group);
     for (int32_t r = 0; r < group->count; r++)
         ck_assert_msg(group->ranks[r].status == FFA_OK, "%s", group->ranks[r].err.message);
@@ -954,12 +954,12 @@ static void take_legacy_stream(struct group *group, int32_t r)
     struct comm_device *comm = comm_device_of(rank->comm);
     uint64_t call = 7;
 
-    for (uintptr_t handle = 0; handle < 2 && !group->has_devices; handle++) {
+    for (uintptr_t handle = 0; handle < 2 && !group->devices; handle++) {
         rank->status = comm_device_begin(&call, comm, (ffa_stream)handle, "a call", &rank->err);
         check_failure(rank, FFA_INVALID, "stream is the legacy default stream, which rank ");
         ck_assert_uint_eq(call, 0);
     }
-    ck_assert_int_eq(comm->neighbour, group->has_devices ? -1 : r == 0);
+    ck_assert_int_eq(comm->neighbour, group->devices ? -1 : r == 0);
     rank->status = FFA_OK;
     calls(rank, 1);
     finish(rank);
@@ -972,7 +972,7 @@ START_TEST(ranks_of_a_device_share_no_stream)
     group_run(group);
     check_results(group, 1);
     memset(group->ranks, 0, sizeof group->ranks);
-    group->has_devices = true;
+    group->devices = RANKS;
     group_run(group);
     check_results(group, 1);
     free(group);
@@ -1097,6 +1097,22 @@ END_TEST
 
 /* ---- failures of creation ---- */
 
+START_TEST(ranks_share_one_device_or_none)
+{
+    struct group *group = group_new(3, QUICK_MS, NULL);
+
+    group->devices = 2;
+    group_run_any(group);
+    for (int32_t r = 0; r < 3; r++) {
+        ck_assert_int_eq(group->ranks[r].status, r ? FFA_COMM : FFA_UNSUPPORTED);
+        ck_assert_msg(strstr(group->ranks[r].err.message,
+                             "ranks 0 and 2 share a GPU, and rank 1 has another one") != NULL,
+                      "%s", group->ranks[r].err.message);
+    }
+    free(group);
+}
+END_TEST
+
 START_TEST(creation_is_of_all_or_none)
 {
     const enum fault_kind kind = _i ? FAULT_GPU : FAULT_ALLOC;
@@ -1105,7 +1121,7 @@ START_TEST(creation_is_of_all_or_none)
 
     fake_gpu_share(0); /* what is left allocated stays there */
 
-    group->has_devices = true;
+    group->devices = RANKS;
     for (long nth = 1; nth < 2000; nth += 7) {
         const long allocated = fake_gpu_allocated();
         int failed = 0;
@@ -1320,6 +1336,7 @@ int main(void)
     tcase_add_test(tc, bootstrap_that_fails_breaks_the_group);
     tcase_add_test(tc, host_passes_take_another_transport);
     tcase_add_loop_test(tc, creation_is_of_all_or_none, 0, 2);
+    tcase_add_test(tc, ranks_share_one_device_or_none);
     tcase_add_loop_test(tc, wrong_options_are_refused, 0, sizeof wrong / sizeof *wrong);
     tcase_add_test(tc, context_without_gpu_is_refused);
     suite_add_tcase(suite, tc);

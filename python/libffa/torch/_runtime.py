@@ -72,14 +72,28 @@ class Kernels:
 
 
 def _kept_bytes(count: int, device: torch.device) -> torch.Tensor:
-    """Memory that outlives the call. On a GPU it is of a stream of its own: what is allocated on the current one may be of
-    the pool of a CUDA graph that Inductor is about to record, which must all be free again."""
+    """Memory that outlives the call. On a GPU another thread allocates it: while Inductor warms up a CUDA graph, what this
+    thread allocates is of the graph's pool, and must be free again when the graph is recorded. And it is of a stream of its
+    own: no work that is under way on it still uses memory that was freed."""
     if device.type != "cuda":
         return torch.empty(count, dtype=torch.uint8, device=device)
-    if device not in _streams:
-        _streams[device] = torch.cuda.Stream(device)
-    with torch.cuda.stream(_streams[device]):
-        return torch.empty(count, dtype=torch.uint8, device=device)
+    results = []
+
+    def allocate():
+        try:
+            if device not in _streams:
+                _streams[device] = torch.cuda.Stream(device)
+            with torch.cuda.stream(_streams[device]):
+                results.append(torch.empty(count, dtype=torch.uint8, device=device))
+        except BaseException as error:  # for the caller's thread
+            results.append(error)
+
+    thread = threading.Thread(target=allocate)
+    thread.start()
+    thread.join()
+    if isinstance(results[0], BaseException):
+        raise results[0]
+    return results[0]
 
 
 _streams: dict[torch.device, torch.cuda.Stream] = {}

@@ -103,8 +103,7 @@ ffa_status gpu_alloc_enqueue(struct gpu_device *device, void **out, int64_t byte
                              ffa_stream stream, ffa_error *err);
 ffa_status gpu_free_enqueue(struct gpu_device *device, void *memory, ffa_stream stream,
                             ffa_error *err);
-/* Copy between any two of host and device memory. Blocks until done where either is pageable host
- * memory. */
+/* Copy between any two of host and device memory. Blocks until done. */
 ffa_status gpu_copy(struct gpu_device *device, void *dst, const void *src, int64_t bytes,
                     ffa_error *err);
 /* Enqueue a copy from host memory, which is not needed after the call. Does not wait for the

@@ -44,8 +44,16 @@ ffa_status gpu_free_enqueue(struct gpu_device *device, void *memory, ffa_stream 
 ffa_status gpu_copy(struct gpu_device *device, void *dst, const void *src, int64_t bytes,
                     ffa_error *err)
 {
-    GPU_ON_DEVICE(device, cudaMemcpy(dst, src, (size_t)bytes, cudaMemcpyDefault), "copy memory",
-                  err);
+    bool is_pushed = false;
+    ffa_status rc;
+
+    FFA_TRY(gpu_enter(device, &is_pushed, err));
+    GPU_TRY(device, cudaMemcpy(dst, src, (size_t)bytes, cudaMemcpyDefault), "copy memory", err);
+    /* From pageable memory it returns when the bytes are staged, and streams do not wait for it. */
+    GPU_TRY(device, cudaStreamSynchronize(NULL), "copy memory", err);
+out:
+    gpu_leave(device, is_pushed);
+    return rc;
 }
 
 ffa_status gpu_upload_enqueue(struct gpu_device *device, void *dst, const void *src, int64_t bytes,

@@ -19,12 +19,13 @@
 
 enum { ALIGNMENT = 256 };
 
-/* A mapped file: an allocation (fd >= 0), or one of another process. */
+/* An allocation: of the heap, or a mapped file (fd >= 0). Or a mapped file of another process. */
 struct mapping {
     struct mapping *next;
     void *at;
     size_t bytes;
     int fd;
+    bool is_heap;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -36,24 +37,35 @@ struct handle {
     int32_t process, fd;
 };
 
+/* NULL where there is no memory. */
+static void *keep(struct mapping mapping)
+{
+    struct mapping *kept = calloc(1, sizeof *kept);
+
+    if (!kept)
+        return NULL;
+    *kept = mapping;
+    (void)pthread_mutex_lock(&lock);
+    kept->next = mappings;
+    mappings = kept;
+    (void)pthread_mutex_unlock(&lock);
+    return kept->at;
+}
+
 static void *map(int fd, size_t bytes, int kept_fd)
 {
-    struct mapping *mapping = calloc(1, sizeof *mapping);
-    void *at = mapping ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
-    if (at == MAP_FAILED) {
-        free(mapping);
+    if (at == MAP_FAILED)
+        return NULL;
+    if (!keep((struct mapping){ .at = at, .bytes = bytes, .fd = kept_fd })) {
+        (void)munmap(at, bytes);
         return NULL;
     }
-    *mapping = (struct mapping){ .at = at, .bytes = bytes, .fd = kept_fd };
-    (void)pthread_mutex_lock(&lock);
-    mapping->next = mappings;
-    mappings = mapping;
-    (void)pthread_mutex_unlock(&lock);
     return at;
 }
 
-/* Whether it was mapped here. */
+/* Whether it was mapped or allocated here. */
 static bool unmap(void *at)
 {
     struct mapping **link = &mappings, *found;
@@ -67,7 +79,10 @@ static bool unmap(void *at)
     (void)pthread_mutex_unlock(&lock);
     if (!found)
         return false;
-    (void)munmap(found->at, found->bytes);
+    if (found->is_heap)
+        free(found->at);
+    else
+        (void)munmap(found->at, found->bytes);
     if (found->fd >= 0)
         (void)close(found->fd);
     free(found);
@@ -80,8 +95,15 @@ void *memory_allocate(size_t bytes)
     int fd;
 
     bytes += !bytes;
-    if (!getenv("FFA_EMULATOR_IPC"))
-        return posix_memalign(&memory, ALIGNMENT, bytes) == 0 ? memory : NULL;
+    if (!getenv("FFA_EMULATOR_IPC")) {
+        if (posix_memalign(&memory, ALIGNMENT, bytes) != 0)
+            return NULL;
+        if (!keep((struct mapping){ .at = memory, .bytes = bytes, .fd = -1, .is_heap = true })) {
+            free(memory);
+            return NULL;
+        }
+        return memory;
+    }
     fd = memfd_create("device memory", MFD_CLOEXEC);
     if (fd >= 0 && ftruncate(fd, (off_t)bytes) == 0)
         memory = map(fd, bytes, fd);
@@ -92,8 +114,19 @@ void *memory_allocate(size_t bytes)
 
 void memory_free(void *memory)
 {
-    if (!unmap(memory))
-        free(memory);
+    (void)unmap(memory);
+}
+
+bool memory_holds(const void *address)
+{
+    bool is_held = false;
+
+    (void)pthread_mutex_lock(&lock);
+    for (const struct mapping *m = mappings; m && !is_held; m = m->next)
+        is_held = (const char *)address >= (const char *)m->at &&
+                  (const char *)address < (const char *)m->at + m->bytes;
+    (void)pthread_mutex_unlock(&lock);
+    return is_held;
 }
 
 /* ---- handles ---- */

@@ -10,5 +10,7 @@
 /* 256-byte aligned; NULL: no memory. */
 void *memory_allocate(size_t bytes);
 void memory_free(void *memory);
+/* Whether the address is in memory of a device. */
+bool memory_holds(const void *address);
 
 #endif

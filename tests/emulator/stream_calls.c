@@ -291,14 +291,22 @@ EXPORT cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
     return code;
 }
 
-/* A call of the legacy stream. */
+/* A call of the legacy stream. From pageable memory to a device it returns when the bytes are
+ * staged, and between devices at once. */
 EXPORT cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
 {
-    const struct work work = { .kind = WORK_COPY, .to = to, .from = from, .bytes = bytes };
-    cudaError_t code = stream_enqueue(stream_of(NULL), &work);
+    struct work work = { .kind = WORK_COPY, .to = to, .from = from, .bytes = bytes };
+    const bool is_from_device = memory_holds(from); /* or pinned */
+    const bool is_to_device = memory_holds(to) && pinned_find(to) < 0;
+    cudaError_t code;
 
     (void)kind;
-    if (code == cudaSuccess)
+    if (is_to_device && !is_from_device) {
+        work.args = from;
+        work.args_bytes = bytes;
+    }
+    code = stream_enqueue(stream_of(NULL), &work);
+    if (code == cudaSuccess && (!is_to_device || pinned_find(from) >= 0))
         code = stream_finish(stream_of(NULL));
     return runtime_done(code);
 }

@@ -217,6 +217,24 @@ START_TEST(non_blocking_streams_are_not_ordered_with_the_legacy_one)
 }
 END_TEST
 
+START_TEST(a_copy_from_pageable_memory_is_staged)
+{
+    struct gate gate = { 0 };
+    char from = 3, *to;
+
+    must(cudaMalloc((void **)&to, 1));
+    *to = 0;
+    hold(NULL, &gate);
+    must(cudaMemcpy(to, &from, 1, cudaMemcpyDefault)); /* returns before it is done */
+    from = 4;
+    ck_assert_int_eq(*to, 0);
+    atomic_store(&gate.is_open, true);
+    must(cudaStreamSynchronize(NULL));
+    ck_assert_int_eq(*to, 3);
+    must(cudaFree(to));
+}
+END_TEST
+
 START_TEST(to_synchronise_the_legacy_stream_is_to_wait_for_blocking_streams)
 {
     cudaStream_t stream = stream_new(cudaStreamDefault);
@@ -566,6 +584,7 @@ int main(void)
     tcase_add_test(tc, streams_do_not_wait_for_each_other);
     tcase_add_test(tc, the_legacy_stream_is_ordered_with_blocking_streams);
     tcase_add_test(tc, non_blocking_streams_are_not_ordered_with_the_legacy_one);
+    tcase_add_test(tc, a_copy_from_pageable_memory_is_staged);
     tcase_add_test(tc, to_synchronise_the_legacy_stream_is_to_wait_for_blocking_streams);
     tcase_add_test(tc, a_stream_waits_for_the_last_record_before_the_wait);
     tcase_add_test(tc, time_passes_between_events);

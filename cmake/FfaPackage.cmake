@@ -75,7 +75,15 @@ compiles, runs and times attention, and looks after the store of kernels.")
 if(CMAKE_INSTALL_LIBDIR MATCHES "/") # lib/<triplet>: several architectures can be installed at once
   set(CPACK_DEBIAN_LIBRARY_PACKAGE_MULTIARCH same)
 endif()
-# A Python package: call ffa_debian_package(python ...) here.
+# For Debian's python3 alone: everybody else takes the wheel.
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/python/libffa DESTINATION lib/python3/dist-packages COMPONENT python
+  EXCLUDE_FROM_ALL FILES_MATCHING PATTERN "*.py" PATTERN py.typed PATTERN __pycache__ EXCLUDE)
+ffa_debian_package(python python3-libffa python "${library_package} ${same_version}, python3 (>= 3.9)"
+  "attention kernels for packed and irregular masks (Python)"
+  "This package has the Python package libffa, which calls the library by ctypes:
+masks, attention on PyTorch's tensors, context parallelism. PyTorch is not
+needed to install it.")
+set(CPACK_DEBIAN_PYTHON_PACKAGE_ARCHITECTURE all)
 
 set(CPACK_SOURCE_GENERATOR TGZ)
 set(CPACK_SOURCE_PACKAGE_FILE_NAME libffa-${PROJECT_VERSION})

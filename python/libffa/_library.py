@@ -90,7 +90,8 @@ def library_path() -> str:
 
 def include_dir() -> str:
     """The folder of the C headers: `cc -I$(python -c 'import libffa; print(libffa.include_dir())')`."""
-    return os.path.join(FOLDER, "include")
+    folder = os.path.join(FOLDER, "include")  # of a wheel
+    return folder if os.path.isdir(folder) else os.path.join(sysconfig.get_config_var("prefix") or "/usr", "include")
 
 
 # ---- NVRTC and the CUDA runtime of NVIDIA's wheels ----

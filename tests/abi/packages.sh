@@ -54,9 +54,15 @@ for file in share/zsh/vendor-completions/_ffa share/doc/libffa-dev/copyright; do
     [ -s "debian/usr/$file" ] || { echo "no package has $file"; exit 1; }
 done
 
+# Python finds the library where the loader does.
+(cd "$work" && unset LIBFFA_LIBRARY && LD_LIBRARY_PATH=$(dirname "$(find "$work/debian" -name libffa.so)") \
+    PYTHONPATH=$work/debian/usr/lib/python3/dist-packages PYTHONDONTWRITEBYTECODE=1 \
+    python3 -c 'import libffa; print(libffa.Mask.causal(4).area, libffa.__version__)') | grep -q '^10 ' ||
+    { echo "python3-libffa does not work"; exit 1; }
+
 version=$(dpkg-deb -f packed/libffa-dev_*.deb Version)
 library=$(dpkg-deb -f packed/libffa[0-9]*.deb Package)
-for package in libffa-dev libffa-tools; do
+for package in libffa-dev libffa-tools python3-libffa; do
     needs=$(dpkg-deb -f packed/${package}_*.deb Depends)
     case $needs in
         "$library (= $version)"*) ;;

@@ -208,15 +208,15 @@ int64_t plan_l2_heads_kv(const ffa_plan *plan)
 }
 
 /* Of keys that arrive, owners add up one sum of each key tile that comes from a rank: no parts. A
- * wave to an L2 group, as items of all heads share little else. */
+ * wave to an L2 group: heads beyond that are worked on side by side, and miss L2. */
 static struct backward_order order_of(const ffa_plan *plan, const struct tile_plan *tiles,
                                       const struct order_query *query)
 {
-    struct backward_order order = backward_order_find(tiles, query);
+    struct backward_order order = { .parts = 1, .waves = 1 };
 
-    if (plan->arriving.count > 1)
-        order = (struct backward_order){ .parts = 1, .waves = 1 };
-    else if (plan->arriving.count)
+    if (plan->arriving.count < 2)
+        order = backward_order_find(tiles, query);
+    if (plan->arriving.count)
         order.parts = 1;
     return order;
 }

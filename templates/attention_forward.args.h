@@ -95,7 +95,7 @@ FFA_HOST_DEVICE int attention_forward_shared_bytes(int head_dim, int head_dim_v,
            FORWARD_PANEL_BYTES *
                (attention_forward_panels(head_dim) * (q_slots * tile_m + kv_slots * tile_n) +
                 attention_forward_panels(head_dim_v) * kv_slots * tile_n) +
-           8 * (4 * kv_slots + 2 * q_slots + 2 * FORWARD_TILE_SLOTS + 1) +
+           8 * (4 * kv_slots + 2 * q_slots + 2 * FORWARD_TILE_SLOTS + 2) +
            FORWARD_TILE_SLOTS * (int)sizeof(struct forward_tile_slot);
 }
 

@@ -60,7 +60,7 @@ constexpr int q_at = 0;
 constexpr int k_at = q_at + q_slots * q_bytes;
 constexpr int v_at = k_at + kv_slots * k_bytes;
 constexpr int bars_at = v_at + kv_slots * v_bytes;
-constexpr int bar_count = 4 * kv_slots + 2 * q_slots + 2 * tile_slots;
+constexpr int bar_count = 4 * kv_slots + 2 * q_slots + 2 * tile_slots + 1;
 constexpr int watch_at = bars_at + 8 * bar_count;
 constexpr int slots_at = watch_at + 8;
 static_assert(1024 + slots_at + tile_slots * (int)sizeof(forward_tile_slot) ==
@@ -75,7 +75,9 @@ static_assert(1024 + slots_at + tile_slots * (int)sizeof(forward_tile_slot) ==
  * q_full, q_empty: the same for the tile's Q.
  * tile_full: the scheduler's lanes arrive when the tile's record is written. Producer and consumers
  * wait.
- * tile_empty: consumer warps and the producer arrive when they no longer need the record. */
+ * tile_empty: consumer warps and the producer arrive when they no longer need the record.
+ * tile_asked: the producer arrives when it is about to load the last keys of a tile. The scheduler
+ * waits. */
 struct barriers {
     static constexpr bool is_debug = spec::debug;
     static constexpr bool keys_arrive = spec::arrivals;
@@ -96,6 +98,10 @@ struct barriers {
     FFA_DEVICE_MEMBER uint32_t tile_empty(int s) const
     {
         return base + 8 * (4 * kv_slots + 2 * q_slots + tile_slots + s);
+    }
+    FFA_DEVICE_MEMBER uint32_t tile_asked() const
+    {
+        return base + 8 * (4 * kv_slots + 2 * q_slots + 2 * tile_slots);
     }
     /* Two words of the watchdog (kernel_wait.h); consumer warps count as finished. */
     FFA_DEVICE_MEMBER uint32_t watch() const { return base + watch_at - bars_at; }
@@ -118,6 +124,7 @@ FFA_DEVICE void barriers_init(const barriers &bars)
         mbarrier_init(bars.tile_full(s), 32);
         mbarrier_init(bars.tile_empty(s), 4 * consumers + 1);
     }
+    mbarrier_init(bars.tile_asked(), 1);
     fence_mbarrier_init();
     st_shared(bars.watch(), 0);
     st_shared(bars.watch() + 4, 0);
@@ -141,6 +148,7 @@ static_assert(tile_slots == 2, "q_slot and q_parity count on it");
     X(tile_full_producer, "tile_full (producer)")                                                  \
     X(tile_full_consumer, "tile_full (consumer)")                                                  \
     X(tile_empty, "tile_empty")                                                                    \
+    X(tile_asked, "tile_asked")                                                                    \
     X(q_full, "q_full")                                                                            \
     X(q_empty, "q_empty")                                                                          \
     X(k_full, "k_full")                                                                            \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * attention_forward: the rasterisation order and the scheduler. One warp takes work items from a
- * counter and writes the records of their tiles to shared memory, up to tile_slots tiles ahead.
+ * counter and writes the records of their tiles to shared memory, one tile ahead.
  */
 #ifndef FFA_FORWARD_SCHEDULE_H
 #define FFA_FORWARD_SCHEDULE_H
@@ -64,6 +64,7 @@ FFA_DEVICE void scheduler_run(const attention_forward_args &a, const shared_view
     const plan_header_pass plan = a.image->forward;
     const int work_count = plan.tile_count * a.tile_items;
     ring<tile_slots> at;
+    ring<1> asked;
     int item = (int)blockIdx.x;
 
     for (;;) {
@@ -78,6 +79,10 @@ FFA_DEVICE void scheduler_run(const attention_forward_args &a, const shared_view
         at.next();
         if (!has_work)
             break;
+        /* The next item is taken when the loads of this one end, and not earlier: the block that is
+         * free first should have it. */
+        wait(bars, bars.tile_asked(), asked.parity, at_tile_asked);
+        asked.next();
         item = work_next(a, work_count, lane);
     }
 }

@@ -23,12 +23,18 @@ ffa_status gpu_status(const struct gpu_runtime *cuda, cudaError_t code, const ch
 }
 
 /* Whether a context of the device is current: the primary one, or the caller's own, whose streams
- * work in it alone. */
+ * work in it alone. Without any, to ask for its device is an error, which compute-sanitizer
+ * reports. */
 static bool is_current(const struct gpu_device *device)
 {
-    CUdevice current;
+    const struct gpu_driver *driver = &device->driver;
+    CUcontext context = NULL;
+    CUdevice of;
 
-    return device->driver.cuCtxGetDevice(&current) == CUDA_SUCCESS && current == device->handle;
+    if (driver->cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context)
+        return false;
+    return context == device->context ||
+           (driver->cuCtxGetDevice(&of) == CUDA_SUCCESS && of == device->handle);
 }
 
 /* The context is pushed, and popped by gpu_leave. cudaSetDevice would do for the call, but not for

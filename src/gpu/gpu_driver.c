@@ -20,6 +20,7 @@ static const struct {
     }
     /* clang-format off */
     ROW(cuTensorMapEncodeTiled, 12000, false),
+    ROW(cuCtxGetCurrent, 4000, false),
     ROW(cuCtxGetDevice, 2000, false),
     ROW(cuCtxPopCurrent, 4000, false),
     ROW(cuCtxPushCurrent, 4000, false),

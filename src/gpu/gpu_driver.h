@@ -13,6 +13,7 @@
 
 struct gpu_driver {
     /* Every driver that the runtime works with has these. */
+    CUresult (*cuCtxGetCurrent)(CUcontext *);
     CUresult (*cuCtxGetDevice)(CUdevice *);
     CUresult (*cuCtxPopCurrent)(CUcontext *);
     CUresult (*cuCtxPushCurrent)(CUcontext);

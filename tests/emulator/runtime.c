@@ -262,6 +262,12 @@ static CUresult context_get_device(CUdevice *device)
 /* A device's context is its place here. */
 static char contexts[EMULATOR_DEVICES];
 
+static CUresult context_get_current(CUcontext *context)
+{
+    *context = has_context() ? (CUcontext)(void *)&contexts[runtime_device()] : NULL;
+    return CUDA_SUCCESS;
+}
+
 static CUresult context_push(CUcontext context)
 {
     const char *place = (const char *)context;
@@ -341,6 +347,7 @@ EXPORT cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **f
         void (*entry)(void);
     } rows[] = {
         { "cuTensorMapEncodeTiled", (void (*)(void))encode },
+        { "cuCtxGetCurrent", (void (*)(void))context_get_current },
         { "cuCtxGetDevice", (void (*)(void))context_get_device },
         { "cuCtxPopCurrent", (void (*)(void))context_pop },
         { "cuCtxPushCurrent", (void (*)(void))context_push },

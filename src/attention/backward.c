@@ -76,7 +76,7 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
                        err));
     FFA_TRY(layout_add(out, &out->dq_at, "dq", out->dq_rows * heads_q, bytes * kernels->dq_columns,
                        err));
-    if (out->order.parts > 1 ||
+    if ((out->order.parts > 1 && !plan->arriving.count) ||
         ((kernels->is_staged || kernels->is_parallel) && !plan->arriving.count)) {
         const int64_t rows = shape->seqlen_k * heads_kv * out->order.parts;
 
@@ -352,7 +352,7 @@ static void sums_fill(struct attention_backward_args *launch, const struct gpu_c
     const int64_t dim = call->kernels->head_dim, dim_v = call->kernels->head_dim_v;
     const int64_t heads = call->args->heads_kv;
 
-    launch->dk = call->arriving->sums;
+    launch->dk = call->arriving->sums; /* parts of a sum have one place */
     launch->dv = call->arriving->sums + heads * dim;
     launch->dk_token_stride = launch->dv_token_stride = heads * (dim + dim_v);
     launch->dk_head_stride = dim;
@@ -392,7 +392,7 @@ static void outputs_fill(struct attention_backward_args *launch, const struct gp
         launch->flags |= BACKWARD_ACCUMULATE;
 }
 
-/* How many kv heads of own keys come before what arrives; 0: own keys are divided by tile, as the
+/* How many head groups of own keys come before what arrives; 0: own keys are divided by tile, as the
  * tickets of ordered accumulation need it. By head, each group of items has all lengths, and ends
  * with its SMs in step if it has an even number of waves. */
 static int own_heads(const ffa_plan *plan, const struct attention_backward_args *launch)
@@ -400,15 +400,16 @@ static int own_heads(const ffa_plan *plan, const struct attention_backward_args 
     const int last = plan->arriving.group_count - 1;
     const int32_t *ends = plan->arriving.group_end;
     const int own = last > 0 ? ends[0] + ends[last] - ends[last - 1] : 0;
+    const int heads = launch->heads_kv * launch->parts;
     struct backward_l2_groups l2;
     int groups, wanted;
 
-    if (own == 0 || plan->backward.on_grid || launch->heads_kv < 2)
+    if (own == 0 || plan->backward.on_grid || heads < 2)
         return 0;
-    l2 = backward_l2_groups_find(own, launch->heads_kv, launch->order_waves, launch->at_a_time);
-    groups = (launch->heads_kv + l2.head_groups - 1) / l2.head_groups;
+    l2 = backward_l2_groups_find(own, heads, launch->order_waves, launch->at_a_time);
+    groups = (heads + l2.head_groups - 1) / l2.head_groups;
     if (groups == 1)
-        return launch->heads_kv / 2;
+        return heads / 2;
     wanted = (int)(groups * plan->arriving.first_share + 0.5);
     wanted += wanted * l2.waves % 2;
     wanted = wanted < 1 ? 1 : wanted < groups ? wanted : groups - 1;
@@ -560,6 +561,12 @@ out:
     return rc;
 }
 
+/* Of the rows of the sum window that a launch writes. */
+static int64_t sums_bytes(const struct backward_launches *all, const ffa_plan *plan)
+{
+    return plan->backward.shape.seqlen_k * all->main.dk_token_stride * (int64_t)sizeof(float);
+}
+
 static ffa_status backward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
                                const ffa_backward_args *args, const struct arriving_call *arriving,
                                ffa_stream stream, ffa_error *err)
@@ -573,6 +580,9 @@ static ffa_status backward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     else
         FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, args->workspace, 0,
                                  all.layout.counters_bytes, stream, err));
+    if (arriving && all.main.parts > 1) /* parts are added to it */
+        FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, arriving->sums, 0, sums_bytes(&all, plan),
+                                 stream, err));
     if (all.work_blocks > 0) /* no keys may be there and none arrive */
         FFA_TRY(gpu_kernel_enqueue(all.kernel, plan_blocks(plan, all.work_blocks, all.room),
                                    &all.main, stream, err));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Context-parallel passes on the GPUs of this host, beside the whole mask on one of them. Ranks are
- * threads of this process, one GPU each; where there are fewer GPUs, several ranks share one. Exit
+ * threads of this process, one GPU each; where there are fewer GPUs, all ranks share one. Exit
  * 77 where there is no GPU, 1 where a result differs from that of the whole.
  *
  * Invariant: what is compared is measured in turns, in one process, on the same inputs: T1, the

@@ -114,8 +114,8 @@ FFA_API void ffa_peer_opts_init(ffa_peer_opts *opts, size_t bytes);
  *          one; such processes set CUDA_DEVICE_MAX_CONNECTIONS=32, so that the streams of different
  *          ranks share no hardware queue, and each rank's passes take a stream of its own: those of
  *          a process refuse the legacy default stream (NULL) where another of its ranks uses the
- *          same GPU. All ranks of a process share one GPU, or have one each: copies between two
- *          GPUs share a queue in any case.
+ *          same GPU. Ranks that share a GPU in one process are a group of that GPU alone: copies
+ *          between two GPUs share a queue in any case.
  *
  * Fails with FFA_INVALID; FFA_UNSUPPORTED: a context without a GPU, an option newer than this
  * library, ranks of a process of which some share a GPU and others have another one, ranks that are

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes as C
 import os
+import sys
 import sysconfig
 
 from . import _abi
@@ -91,7 +92,7 @@ def library_path() -> str:
 def include_dir() -> str:
     """The folder of the C headers: `cc -I$(python -c 'import libffa; print(libffa.include_dir())')`."""
     folder = os.path.join(FOLDER, "include")  # of a wheel
-    return folder if os.path.isdir(folder) else os.path.join(sysconfig.get_config_var("prefix") or "/usr", "include")
+    return folder if os.path.isdir(folder) else os.path.join(sys.base_prefix, "include")
 
 
 # ---- NVRTC and the CUDA runtime of NVIDIA's wheels ----

@@ -392,28 +392,18 @@ static void outputs_fill(struct attention_backward_args *launch, const struct gp
         launch->flags |= BACKWARD_ACCUMULATE;
 }
 
-/* How many head groups of own keys come before what arrives; 0: own keys are divided by tile, as the
- * tickets of ordered accumulation need it. By head, each group of items has all lengths, and ends
- * with its SMs in step if it has an even number of waves. */
+/* Of backward_own_heads, of head groups; 0: own keys are divided by tile, as the tickets of ordered
+ * accumulation, which know one order for all heads, need it. */
 static int own_heads(const ffa_plan *plan, const struct attention_backward_args *launch)
 {
     const int last = plan->arriving.group_count - 1;
     const int32_t *ends = plan->arriving.group_end;
     const int own = last > 0 ? ends[0] + ends[last] - ends[last - 1] : 0;
     const int heads = launch->heads_kv * launch->parts;
-    struct backward_l2_groups l2;
-    int groups, wanted;
 
     if (own == 0 || plan->backward.on_grid || heads < 2)
         return 0;
-    l2 = backward_l2_groups_find(own, heads, launch->order_waves, launch->at_a_time);
-    groups = (heads + l2.head_groups - 1) / l2.head_groups;
-    if (groups == 1)
-        return heads / 2;
-    wanted = (int)(groups * plan->arriving.first_share + 0.5);
-    wanted += wanted * l2.waves % 2;
-    wanted = wanted < 1 ? 1 : wanted < groups ? wanted : groups - 1;
-    return wanted * l2.head_groups;
+    return backward_own_heads(own, heads, launch->at_a_time, plan->arriving.first_share);
 }
 
 static ffa_status arriving_fill(struct attention_backward_args *launch, const struct gpu_call *call,

@@ -209,7 +209,7 @@ int64_t plan_l2_heads_kv(const ffa_plan *plan)
 
 /* Of keys that arrive, owners add up one sum of each key tile that comes from a rank: the kernel adds
  * both of two parts to zeros, which has the same bits in either order, as more would not. A wave to
- * an L2 group, as items of all heads share little else. */
+ * an L2 group: heads beyond that are worked on side by side, and miss L2. */
 static struct backward_order order_of(const ffa_plan *plan, const struct tile_plan *tiles,
                                       const struct order_query *query)
 {

@@ -167,7 +167,7 @@ static int open_backend(const struct cli *cli, const struct run_options *options
                              (long long)options->device);
     if (options->ranks.ranks && options->device >= 0)
         return cli_fail_text(cli, FFA_UNSUPPORTED,
-                             "--ranks takes all GPUs in turn, or the CPU: no --device");
+                             "--ranks takes a GPU a rank, or the CPU: no --device");
     if (backend == 2 || options->ranks.ranks || (backend == 0 && cpu_only && options->device < 0))
         device = FFA_DEVICE_CPU;
     status = cli_open(cli, out, device, 0);

@@ -73,8 +73,8 @@ class Kernels:
 
 def _kept_bytes(count: int, device: torch.device) -> torch.Tensor:
     """Memory that outlives the call. On a GPU another thread allocates it: while Inductor warms up a CUDA graph, what this
-    thread allocates is of the graph's pool, and must be free again when the graph is recorded. And it is of a stream of its
-    own: no work that is under way on it still uses memory that was freed."""
+    thread allocates is of the graph's pool, and must be free again when the graph is recorded. The current stream waits for
+    the one that it is of, on which freed memory may still be in use."""
     if device.type != "cuda":
         return torch.empty(count, dtype=torch.uint8, device=device)
     results = []
@@ -93,6 +93,7 @@ def _kept_bytes(count: int, device: torch.device) -> torch.Tensor:
     thread.join()
     if isinstance(results[0], BaseException):
         raise results[0]
+    torch.cuda.current_stream(device).wait_stream(_streams[device])
     return results[0]
 
 

@@ -15,7 +15,7 @@
  */
 #include "parallel/device/comm_device.h"
 
-enum { CTAS = 2, LANES = WINDOW_COUNT };
+enum { CTAS = 2, SMALL_SMS = 16, LANES = WINDOW_COUNT };
 
 struct comm_exchange {
     const struct nccl *nccl;
@@ -65,13 +65,14 @@ static ffa_status open_library(struct comm_device *comm, ffa_error *err)
 /* What needs no other rank. */
 static ffa_status make_own(struct comm_device *comm, ffa_error *err)
 {
+    const bool is_small = gpu_device_sm_count(comm->gpu) < SMALL_SMS;
     struct comm_exchange *exchange = mem_array(1, sizeof *exchange);
     ffa_status rc;
 
     comm->exchange = exchange;
     if (!exchange)
         return error_nomem(err, "the communicators of NCCL");
-    exchange->max_ctas = comm->max_ctas ? comm->max_ctas : CTAS;
+    exchange->max_ctas = comm->max_ctas ? comm->max_ctas : is_small ? 1 : CTAS;
     exchange->moves = mem_array(2 * (size_t)comm->comm.rank_count, sizeof *exchange->moves);
     if (!exchange->moves)
         return error_nomem(err, "the communicators of NCCL");

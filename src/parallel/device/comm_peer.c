@@ -161,17 +161,17 @@ static ffa_status check_sharing(const struct comm_device *comm, ffa_error *err)
         int32_t same = -1, other = -1;
 
         for (int32_t i = 0; i < n; i++) {
-            if (i == r || !is_same_process(p, &comm->processes[i]))
-                continue;
-            if (memcmp(p->uuid, comm->processes[i].uuid, sizeof p->uuid) == 0)
+            const bool is_same_gpu = memcmp(p->uuid, comm->processes[i].uuid, sizeof p->uuid) == 0;
+
+            if (i != r && is_same_gpu && is_same_process(p, &comm->processes[i]))
                 same = i;
-            else
+            else if (!is_same_gpu)
                 other = i;
         }
         if (same >= 0 && other >= 0)
             return error_fail(err, FFA_UNSUPPORTED, 0,
-                              "ranks %d and %d share a GPU, and rank %d has another one: ranks of "
-                              "a process share one GPU or have one each",
+                              "ranks %d and %d share a GPU, and rank %d has another one: ranks "
+                              "share one GPU or have one each",
                               r, same, other);
     }
     return FFA_OK;

@@ -121,7 +121,7 @@ static ffa_status find_first(struct rank_local *out, const ffa_parallel_plan *pl
     out->first_share = fmax(0.5, all ? (double)early / (double)all : 0);
     if (count)
         qsort(own, (size_t)count, sizeof *own, compare_work);
-    rc = keep_first(out, own, first_tiles(own, count, early, plan), err);
+    rc = keep_first(out, own, last->tile_count ? first_tiles(own, count, early, plan) : count, err);
     mem_free(own);
     return rc;
 }

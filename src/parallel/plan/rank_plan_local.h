@@ -17,11 +17,12 @@ struct rank_local {
     int32_t list_count;
     int32_t stage_count;                 /* own keys, and those of each stage that receives */
     int64_t stage_ends[TILE_STAGES_MAX]; /* [stage_count] ascending; the last is seqlen_k */
-    /* Backward: own keys that the plan works on before the first stage, of any list:
-     * [first_count] ranges [begin, end), ascending and apart. Forward: none. */
+    /* Backward: own keys that come before the first stage where own keys are divided by tile, of
+     * any list: [first_count] ranges [begin, end), ascending and apart. Forward: none. */
     int64_t (*first)[2];
     int64_t first_count;
-    double first_share; /* backward: of the own keys' work, that comes before the first stage */
+    double first_share; /* backward: of the own keys' work, that comes before the first stage where
+                         * they are divided by kv head */
 };
 
 /* Of a pass that was planned in one round, of a plan in which keys move; outlines have all that is

@@ -157,6 +157,50 @@ START_TEST(a_makespan_of_many_items_is_near_that_of_a_queue)
 }
 END_TEST
 
+static const struct {
+    int32_t own_tiles, heads_kv, at_a_time;
+    double first_share;
+    int32_t heads;
+} own_rows[] = {
+    { 64, 8, 132, 0.5, 4 },  /* two heads a wave: two waves of four */
+    { 128, 8, 132, 0.5, 4 }, /* one head a wave */
+    { 128, 8, 132, 0.6, 6 }, /* five would be odd */
+    { 128, 3, 132, 0.5, 2 }, /* two of three waves */
+    { 512, 2, 132, 0.5, 1 }, /* a head of four waves */
+    { 32, 4, 132, 0.5, 2 },  /* less than a wave: half of its heads */
+    { 32, 3, 132, 0.5, 2 },  /* the smaller half would not do */
+    { 3, 2, 132, 0.9, 2 },   /* all come first */
+    { 128, 8, 132, 1, 8 },   /* the same */
+    { 128, 8, 132, 0, 2 },   /* some do in any case */
+    { 128, 1, 132, 0.5, 1 },
+};
+
+START_TEST(heads_of_own_keys_that_come_first)
+{
+    const int32_t got = backward_own_heads(own_rows[_i].own_tiles, own_rows[_i].heads_kv,
+                                           own_rows[_i].at_a_time, own_rows[_i].first_share);
+
+    ck_assert_int_eq(got, own_rows[_i].heads);
+}
+END_TEST
+
+START_TEST(as_many_heads_come_first_as_have_to)
+{
+    struct rng rng = { 5 };
+
+    for (int i = 0; i < 20000; i++) {
+        const int32_t heads = (int32_t)rng_range(&rng, 1, 40);
+        const double share = (double)rng_range(&rng, 0, 1000) / 1000;
+        const int32_t got = backward_own_heads((int32_t)rng_range(&rng, 1, 600), heads,
+                                               (int32_t)rng_range(&rng, 1, 140), share);
+
+        ck_assert_int_ge(got, 1);
+        ck_assert_int_le(got, heads);
+        ck_assert_double_ge(got + 1e-9, share * heads);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("order");
@@ -169,6 +213,9 @@ int main(void)
     tcase_add_test(tc, an_order_of_few_tiles);
     tcase_add_test(tc, an_order_of_an_empty_mask);
     tcase_add_test(tc, a_makespan_of_many_items_is_near_that_of_a_queue);
+    tcase_add_loop_test(tc, heads_of_own_keys_that_come_first, 0,
+                        sizeof own_rows / sizeof *own_rows);
+    tcase_add_test(tc, as_many_heads_come_first_as_have_to);
     suite_add_tcase(suite, tc);
     return suite_run(suite);
 }

@@ -30,6 +30,10 @@ FFA_DEVICE void store_gradient(const attention_backward_args &a, const float (&g
             float2 x = make_float2(g[j * 4 + r * 2] * scale, g[j * 4 + r * 2 + 1] * scale);
             if constexpr (spec::dkv_fp32) {
                 float2 *at = (float2 *)((float *)to + first + j * 8);
+                if (spec::arrivals && a.parts > 1) {
+                    atomicAdd(at, x);
+                    continue;
+                }
                 if (a.flags & BACKWARD_ACCUMULATE) {
                     const float2 was = *at;
                     x.x += was.x;

@@ -76,7 +76,7 @@ ffa_status backward_layout_make(struct backward_layout *out, const ffa_plan *pla
                        err));
     FFA_TRY(layout_add(out, &out->dq_at, "dq", out->dq_rows * heads_q, bytes * kernels->dq_columns,
                        err));
-    if (out->order.parts > 1 ||
+    if ((out->order.parts > 1 && !plan->arriving.count) ||
         ((kernels->is_staged || kernels->is_parallel) && !plan->arriving.count)) {
         const int64_t rows = shape->seqlen_k * heads_kv * out->order.parts;
 
@@ -352,7 +352,7 @@ static void sums_fill(struct attention_backward_args *launch, const struct gpu_c
     const int64_t dim = call->kernels->head_dim, dim_v = call->kernels->head_dim_v;
     const int64_t heads = call->args->heads_kv;
 
-    launch->dk = call->arriving->sums;
+    launch->dk = call->arriving->sums; /* parts of a sum have one place */
     launch->dv = call->arriving->sums + heads * dim;
     launch->dk_token_stride = launch->dv_token_stride = heads * (dim + dim_v);
     launch->dk_head_stride = dim;
@@ -392,17 +392,18 @@ static void outputs_fill(struct attention_backward_args *launch, const struct gp
         launch->flags |= BACKWARD_ACCUMULATE;
 }
 
-/* Of backward_own_heads; 0: own keys are divided by tile, as the tickets of ordered accumulation,
- * which know one order for all heads, need it. */
+/* Of backward_own_heads, of head groups; 0: own keys are divided by tile, as the tickets of ordered
+ * accumulation, which know one order for all heads, need it. */
 static int own_heads(const ffa_plan *plan, const struct attention_backward_args *launch)
 {
     const int last = plan->arriving.group_count - 1;
     const int32_t *ends = plan->arriving.group_end;
     const int own = last > 0 ? ends[0] + ends[last] - ends[last - 1] : 0;
+    const int heads = launch->heads_kv * launch->parts;
 
-    if (own == 0 || plan->backward.on_grid || launch->heads_kv < 2)
+    if (own == 0 || plan->backward.on_grid || heads < 2)
         return 0;
-    return backward_own_heads(own, launch->heads_kv, launch->at_a_time, plan->arriving.first_share);
+    return backward_own_heads(own, heads, launch->at_a_time, plan->arriving.first_share);
 }
 
 static ffa_status arriving_fill(struct attention_backward_args *launch, const struct gpu_call *call,
@@ -550,6 +551,12 @@ out:
     return rc;
 }
 
+/* Of the rows of the sum window that a launch writes. */
+static int64_t sums_bytes(const struct backward_launches *all, const ffa_plan *plan)
+{
+    return plan->backward.shape.seqlen_k * all->main.dk_token_stride * (int64_t)sizeof(float);
+}
+
 static ffa_status backward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
                                const ffa_backward_args *args, const struct arriving_call *arriving,
                                ffa_stream stream, ffa_error *err)
@@ -563,6 +570,9 @@ static ffa_status backward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     else
         FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, args->workspace, 0,
                                  all.layout.counters_bytes, stream, err));
+    if (arriving && all.main.parts > 1) /* parts are added to it */
+        FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, arriving->sums, 0, sums_bytes(&all, plan),
+                                 stream, err));
     if (all.work_blocks > 0) /* no keys may be there and none arrive */
         FFA_TRY(gpu_kernel_enqueue(all.kernel, plan_blocks(plan, all.work_blocks, all.room),
                                    &all.main, stream, err));

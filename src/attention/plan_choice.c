@@ -207,17 +207,18 @@ int64_t plan_l2_heads_kv(const ffa_plan *plan)
                            plan->forward.shape.seqlen_k * plan->choice.token_bytes);
 }
 
-/* Of keys that arrive, owners add up one sum of each key tile that comes from a rank: no parts. A
- * wave to an L2 group: heads beyond that are worked on side by side, and miss L2. */
+/* Of keys that arrive, owners add up one sum of each key tile that comes from a rank: the kernel adds
+ * both of two parts to zeros, which has the same bits in either order, as more would not. A wave to
+ * an L2 group: heads beyond that are worked on side by side, and miss L2. */
 static struct backward_order order_of(const ffa_plan *plan, const struct tile_plan *tiles,
                                       const struct order_query *query)
 {
-    struct backward_order order = { .parts = 1, .waves = 1 };
+    struct backward_order order = backward_order_find(tiles, query);
 
-    if (plan->arriving.count < 2)
-        order = backward_order_find(tiles, query);
+    if (plan->arriving.count > 1)
+        order.waves = 1;
     if (plan->arriving.count)
-        order.parts = 1;
+        order.parts = order.parts > 1 && query->group % 2 == 0 ? 2 : 1;
     return order;
 }
 

@@ -52,6 +52,11 @@ static inline float2 make_float2(float x, float y)
     return float2{ x, y };
 }
 
+static inline float2 operator+(float2 a, float2 b) /* of atomicAdd */
+{
+    return make_float2(a.x + b.x, a.y + b.y);
+}
+
 static inline float4 make_float4(float x, float y, float z, float w)
 {
     return float4{ x, y, z, w };

@@ -221,7 +221,6 @@ static ffa_status launch_fill(struct forward_launch *out, const ffa_kernels *ker
     const bool has_lists = plan->heads_in_mask > 1;
     const int32_t tile_items = has_lists ? group : heads;
     const int64_t work = plan_tiles_most(plan, tiles) * tile_items;
-    const int64_t l2_heads_kv = plan_l2_heads_kv(plan);
     const struct parts_layout layout = parts_layout(kernels, plan);
     unsigned char *const workspace = args->workspace;
     /* An fp32 out is a partial one that stays. */
@@ -260,7 +259,7 @@ static ffa_status launch_fill(struct forward_launch *out, const ffa_kernels *ker
     launch.tile_items = tile_items;
     launch.heads_q = heads;
     launch.group = group;
-    launch.l2_heads = l2_heads_kv < args->heads_kv ? (int32_t)l2_heads_kv * group : heads;
+    launch.l2_heads = plan_l2_heads_kv(plan, args->heads_kv) * group;
     launch.pack = pack;
     launch.pack_inverse = pack ? forward_pack_inverse(pack) : 0;
     launch.call_heads_q = args->heads_q;

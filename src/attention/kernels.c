@@ -162,22 +162,35 @@ static bool is_missing(ffa_status rc)
     return rc == FFA_NOT_FOUND || rc == FFA_UNSUPPORTED;
 }
 
-/* Kernels for the tiles that a mask may want; one of a pass in stages, whose stages share theirs. A
- * tile may be too large for what else the spec asks for. The first is for all masks, so that where
- * nothing may be compiled, it will do. */
+/* The tiles to make kernels for; how many. Passes in stages share one; parts of tiles, which even
+ * out by themselves, have one of few rows. */
+static int32_t packed_tiles_find(const struct packed_tile *tiles[PACKED_TILES_MAX],
+                                 const struct ffa_kernels *kernels, bool is_split)
+{
+    const int32_t count =
+        choose_packed_tiles(tiles, kernels->device.costs, jit_columns(kernels->head_dim),
+                            jit_columns(kernels->head_dim_v));
+
+    for (int32_t i = 0; is_split && i < count; i++)
+        if (tiles[i]->consumers <= 2) {
+            tiles[0] = tiles[i];
+            break;
+        }
+    return min32(count, is_split || kernels->is_staged ? 1 : FORWARD_KERNELS_MAX);
+}
+
+/* Kernels for the tiles that a mask may want. A tile may be too large for what else the spec asks
+ * for. The first is for all masks, so that where nothing may be compiled, it will do. */
 static ffa_status forward_add_packed(const struct forward_set *set,
                                      const struct ffa_kernels *kernels,
                                      const ffa_attention_spec *spec, ffa_error *err)
 {
-    const struct cost_table *costs = kernels->device.costs;
-    const struct packed_tile any = { .consumers = 2, .cost = costs->packed_cost };
+    const struct packed_tile any = { .consumers = 2, .cost = kernels->device.costs->packed_cost };
     const struct packed_tile *tiles[PACKED_TILES_MAX];
-    const int32_t most = kernels->is_staged ? 1 : FORWARD_KERNELS_MAX;
-    const int32_t count = choose_packed_tiles(tiles, costs, jit_columns(kernels->head_dim),
-                                              jit_columns(kernels->head_dim_v));
+    const int32_t count = packed_tiles_find(tiles, kernels, set->is_split);
     ffa_status rc = FFA_OK;
 
-    for (int32_t i = 0; i < count && *set->count < most; i++) {
+    for (int32_t i = 0; i < count; i++) {
         ffa_error found = { FFA_OK, 0, "" };
 
         rc = forward_add(set, kernels, spec, tiles[i], &found);

@@ -19,7 +19,7 @@ struct forward_kernel {
     struct tile_cost cost;
 };
 
-enum { FORWARD_KERNELS_MAX = 2 };
+enum { FORWARD_KERNELS_MAX = 3 };
 
 /* The kernels of a spec, listed instead of loaded (spec_requests.c). */
 enum { KERNEL_LIST_MAX = 16 };
@@ -43,7 +43,7 @@ struct ffa_kernels {
     bool is_split;    /* FFA_SPEC_SPLIT: the forward kernels are those of a split */
     bool may_split; /* FFA_SPLIT_AUTO applies: `split` has those of a split, if they could be had */
     ffa_dtype out_dtype;
-    /* Of one tile_m: a plan is for one of them; the first is for all masks. */
+    /* A plan is for one of them; the first is for all masks. */
     struct forward_kernel forward[FORWARD_KERNELS_MAX];
     int32_t forward_count; /* >= 1 */
     /* Likewise, for plans that are split without being asked; 0: none is. */

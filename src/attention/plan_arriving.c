@@ -147,7 +147,7 @@ static ffa_status build_rounds(ffa_plan **plans, const ffa_kernels *kernels,
     }
     FFA_TRY(staged_build(built, cells, count, &opts, err));
     for (int32_t r = 0; r < count; r++) {
-        plans[r]->choice.cuts = tiles.cuts;
+        plans[r]->choice.tiles.cuts = tiles.cuts;
         plans[r]->forward = built[r].forward;
         note_stages(plans[r], &stages[r]);
     }

@@ -16,8 +16,18 @@ enum tile_cuts plan_cuts(const ffa_plan_opts *opts)
     return opts->flags & FFA_PLAN_ISOLATE ? TILE_CUTS_ISOLATE : TILE_CUTS_CHEAP;
 }
 
+/* What runs each tile: heads of one list, or packs of them. 0: not known, or a plan for other
+ * masks, too. */
+static int32_t heads_of_tile(const ffa_kernels *kernels, const ffa_mask *mask,
+                             const ffa_plan_opts *opts)
+{
+    const int32_t pack = kernels->pack_heads ? kernels->pack_heads : 1;
+
+    return opts->capacity_bytes ? 0 : kernels->heads_q / (pack * ffa_mask_head_count(mask));
+}
+
 /* Build the tiles for the kernel that is expected to be the fastest of `all`. */
-static ffa_status build_tiles(struct tile_plan *out, enum tile_cuts *cuts,
+static ffa_status build_tiles(struct tile_plan *out, struct tile_choice *choice,
                               const ffa_kernels *kernels, const struct forward_kernel *all,
                               int32_t count, const ffa_mask *mask, const struct tile_stages *stages,
                               const ffa_plan_opts *opts, ffa_error *err)
@@ -26,16 +36,13 @@ static ffa_status build_tiles(struct tile_plan *out, enum tile_cuts *cuts,
     const struct tile_query query = { .candidates = candidates,
                                       .candidate_count = count,
                                       .cuts = plan_cuts(opts),
+                                      .heads = heads_of_tile(kernels, mask, opts),
                                       .stages = stages,
                                       .is_packed = kernels->pack_heads && kernels_on_gpu(kernels) };
-    struct tile_choice choice = { 0 };
-    ffa_status rc;
 
     for (int32_t i = 0; i < count; i++)
         candidates[i] = (struct tile_candidate){ all[i].tile_m, all[i].tile_n, all[i].cost };
-    rc = choose_tiles(out, &choice, mask, &query, &kernels->device, err);
-    *cuts = choice.cuts;
-    return rc;
+    return choose_tiles(out, choice, mask, &query, &kernels->device, err);
 }
 
 /* What runs each tile of a split: heads of one list, or packs of them. */
@@ -68,7 +75,10 @@ static int64_t split_most(const struct tile_plan *tiles, const struct ffa_plan *
 {
     const struct split_query query = { .heads = heads_q / split_divisor(plan, kernels),
                                        .places = kernels->device.facts.sm_count,
-                                       .is_asked = kernels->is_split };
+                                       .is_asked = kernels->is_split,
+                                       .whole = kernels->heads_q && kernels->pack_heads
+                                                    ? plan->choice.tiles.time
+                                                    : 0 };
 
     return choose_split(tiles, &query, kernels->device.costs);
 }
@@ -94,13 +104,13 @@ static ffa_status split_auto(struct ffa_plan *plan, const ffa_kernels *kernels,
                              ffa_error *err)
 {
     struct tile_plan tiles = { 0 }, whole;
-    enum tile_cuts cuts;
+    struct tile_choice choice;
     int64_t most = split_most(&plan->forward, plan, kernels, heads_q);
     ffa_status rc = FFA_OK;
 
     if (most == INT64_MAX)
         goto out;
-    FFA_TRY(build_tiles(&tiles, &cuts, kernels, kernels->split, kernels->split_count, mask, NULL,
+    FFA_TRY(build_tiles(&tiles, &choice, kernels, kernels->split, kernels->split_count, mask, NULL,
                         opts, err));
     most = split_most(&tiles, plan, kernels, heads_q);
     if (most == INT64_MAX)
@@ -109,7 +119,7 @@ static ffa_status split_auto(struct ffa_plan *plan, const ffa_kernels *kernels,
     whole = plan->forward;
     plan->forward = tiles;
     tiles = whole;
-    plan->choice.cuts = cuts;
+    plan->choice.tiles = choice;
     plan->split_heads = heads_q;
 out:
     tile_finish(&tiles);
@@ -168,7 +178,7 @@ ffa_status plan_choose_tiles(ffa_plan *plan, const ffa_kernels *kernels, const f
     const struct forward_kernel *all = candidates_of(&count, kernels, opts->like);
     ffa_status rc;
 
-    FFA_TRY(build_tiles(&plan->forward, &plan->choice.cuts, kernels, all, count, mask, NULL, opts,
+    FFA_TRY(build_tiles(&plan->forward, &plan->choice.tiles, kernels, all, count, mask, NULL, opts,
                         err));
     rc = split(plan, kernels, mask, opts, err);
 out:
@@ -180,7 +190,7 @@ ffa_status plan_choose_arriving(ffa_plan *plan, const ffa_kernels *kernels, cons
 {
     const ffa_plan_opts opts = FFA_PLAN_OPTS_INIT;
 
-    return build_tiles(&plan->forward, &plan->choice.cuts, kernels, kernels->forward,
+    return build_tiles(&plan->forward, &plan->choice.tiles, kernels, kernels->forward,
                        kernels->forward_count, mask, stages, &opts, err);
 }
 
@@ -201,15 +211,15 @@ struct plan_choice plan_choice_begin(const ffa_kernels *kernels)
     };
 }
 
-int64_t plan_l2_heads_kv(const ffa_plan *plan)
+int32_t plan_l2_heads_kv(const ffa_plan *plan, int32_t heads_kv)
 {
     return choose_l2_heads(&plan->choice.device,
-                           plan->forward.shape.seqlen_k * plan->choice.token_bytes);
+                           plan->forward.shape.seqlen_k * plan->choice.token_bytes, heads_kv);
 }
 
-/* Of keys that arrive, owners add up one sum of each key tile that comes from a rank: the kernel adds
- * both of two parts to zeros, which has the same bits in either order, as more would not. A wave to
- * an L2 group: heads beyond that are worked on side by side, and miss L2. */
+/* Of keys that arrive, owners add up one sum of each key tile that comes from a rank: the kernel
+ * adds both of two parts to zeros, which has the same bits in either order, as more would not. A
+ * wave to an L2 group: heads beyond that are worked on side by side, and miss L2. */
 static struct backward_order order_of(const ffa_plan *plan, const struct tile_plan *tiles,
                                       const struct order_query *query)
 {
@@ -256,16 +266,13 @@ void plan_choice_info(ffa_plan_info *info, const ffa_plan *plan)
     const bool is_known = plan->image_data && choice->heads_q;
 
     info->pack_heads = choice->pack_heads;
-    info->is_isolated = choice->cuts == TILE_CUTS_ISOLATE;
+    info->is_isolated = choice->tiles.cuts == TILE_CUTS_ISOLATE;
     info->split_heads = plan->split_heads;
     info->split_tiles = parts_of(&plan->forward);
     if (plan->image_data)
         text_copy(info->cost_table, "%.31s", choice->device.costs->device);
-    if (is_known) {
-        const int64_t heads_kv = plan_l2_heads_kv(plan);
-
-        info->l2_heads_kv = (int32_t)(heads_kv < choice->heads_kv ? heads_kv : choice->heads_kv);
-    }
+    if (is_known)
+        info->l2_heads_kv = plan_l2_heads_kv(plan, choice->heads_kv);
     if (is_known && plan->backward.tile_count) {
         const struct order_query query = { choice->heads_q / choice->heads_kv, choice->heads_kv,
                                            choice->backward_at_a_time, choice->device.costs };

@@ -14,7 +14,7 @@ struct plan_choice {
     int32_t heads_q, heads_kv;   /* of the kernels' spec; 0: not known */
     int32_t token_bytes;         /* of K and V together, a token of a kv head */
     int32_t backward_at_a_time;  /* tiles that the device works on together */
-    enum tile_cuts cuts;
+    struct tile_choice tiles;    /* of the forward pass */
 };
 
 struct plan_choice plan_choice_begin(const ffa_kernels *kernels);
@@ -30,8 +30,8 @@ ffa_status plan_choose_tiles(ffa_plan *plan, const ffa_kernels *kernels, const f
 ffa_status plan_choose_arriving(ffa_plan *plan, const ffa_kernels *kernels, const ffa_mask *mask,
                                 const struct tile_stages *stages, ffa_error *err);
 
-/* Kv heads of a forward L2 group. */
-int64_t plan_l2_heads_kv(const ffa_plan *plan);
+/* Kv heads of a forward L2 group, of heads_kv. */
+int32_t plan_l2_heads_kv(const ffa_plan *plan, int32_t heads_kv);
 /* The order of a backward pass of the plan, found once for the heads and the device that it is used
  * with: finding it takes up to 1 ms, a call a hundredth of that. Of a plan of arriving keys: one
  * part, and L2 groups of one wave. Thread: any. */

@@ -59,7 +59,7 @@ static ffa_status build_plans(struct build *b, ffa_error *err)
     for (int32_t s = 0; s < b->count; s++) {
         stages[s].mask = b->masks[s];
         FFA_TRY(plan_begin(&b->plans[s], b->kernels, b->masks[s], err));
-        b->plans[s]->choice.cuts = forward.cuts;
+        b->plans[s]->choice.tiles.cuts = forward.cuts;
         b->plans[s]->stage = s;
         b->plans[s]->stage_count = b->count;
     }

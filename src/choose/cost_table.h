@@ -69,10 +69,10 @@ struct cost_table {
     int64_t l2_bytes;
     int64_t l2_group_bytes; /* K and V of the heads of a forward L2 group, on that device */
     int32_t packed_tile_count;
-    struct packed_tile
-        packed_tiles[PACKED_TILES_MAX]; /* by head_dim, the one for all masks first */
-    struct tile_cost packed_cost;       /* of a head_dim that is not in the list */
-    int32_t packed_rows_min;            /* of 128, that a packed group must fill */
+    struct packed_tile packed_tiles[PACKED_TILES_MAX]; /* by head_dim, the one for all masks first;
+                                                        * their costs are in one unit */
+    struct tile_cost packed_cost;                      /* of a head_dim that is not in the list */
+    int32_t packed_rows_min;                           /* of 128, that a packed group must fill */
     double worth; /* the share that another kernel than the first has to save: with few tiles, what
                    * the model leaves out is more */
     struct apart_costs apart;

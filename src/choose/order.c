@@ -19,11 +19,13 @@
  */
 #include "choose/order.h"
 
+#include "choose/makespan.h"
+
 #include "attention_backward.args.h"
 
 #include <math.h>
 
-enum { SIMULATED_ITEMS = 32, SM_MAX = 1024, GROUP_SIZES = 3 };
+enum { SIMULATED_ITEMS = 32, GROUP_SIZES = 3 };
 
 static const struct cost_table *table_of(const struct order_query *query)
 {
@@ -63,22 +65,6 @@ int32_t backward_own_heads(int32_t own_tiles, int32_t heads_kv, int32_t at_a_tim
     return min32(heads_kv, first * l2.head_groups);
 }
 
-/* Replace the least time, the heap's root, by `at`. */
-static void heap_replace_least(double *heap, int32_t count, double at)
-{
-    int32_t hole = 0;
-
-    for (int32_t child = 1; child < count; child = 2 * hole + 1) {
-        if (child + 1 < count && heap[child + 1] < heap[child])
-            child++;
-        if (heap[child] >= at)
-            break;
-        heap[hole] = heap[child];
-        hole = child;
-    }
-    heap[hole] = at;
-}
-
 double backward_makespan(const struct tile_plan *plan, const struct order_query *query,
                          struct backward_order order)
 {
@@ -90,19 +76,16 @@ double backward_makespan(const struct tile_plan *plan, const struct order_query 
     const double tiles = (double)plan->tile_count;
     const double sum = ((double)plan->block_count * heads + item * tiles) * (double)copies;
     const double items = tiles * (double)copies;
-    double done[SM_MAX] = { 0 }, last = 0;
+    struct makespan makespan = { .places = query->at_a_time };
 
-    if (query->at_a_time > SM_MAX || items > (double)SIMULATED_ITEMS * query->at_a_time)
+    if (query->at_a_time > MAKESPAN_PLACES_MAX ||
+        items > (double)SIMULATED_ITEMS * query->at_a_time)
         return sum / query->at_a_time + sum / items / 2;
     for (int64_t first = 0; first < copies; first += group)
         for (int64_t i = 0; i < plan->tile_count; i++)
-            for (int64_t copy = first; copy < copies && copy < first + group; copy++) {
-                const double at = done[0] + plan->block_counts[i] * heads + item;
-
-                heap_replace_least(done, query->at_a_time, at);
-                last = fmax(last, at);
-            }
-    return last;
+            for (int64_t copy = first; copy < copies && copy < first + group; copy++)
+                makespan_take(&makespan, plan->block_counts[i] * heads + item);
+    return makespan.last;
 }
 
 /* The spread of the tiles' lengths. */

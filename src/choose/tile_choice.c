@@ -6,10 +6,16 @@
  */
 #include "choose/tile_choice.h"
 
+#include "choose/makespan.h"
 #include "tile/split.h"
 #include "tile/sweep.h"
 
-enum { TILE_ROWS = 128 }; /* of the tile that packing is judged by */
+#include <math.h>
+
+enum {
+    TILE_ROWS = 128, /* of the tile that packing is judged by */
+    FEW_ITEMS = 16   /* an SM: with more, what the last ones leave idle is below a sixteenth */
+};
 
 int32_t choose_pack_heads(const struct cost_table *costs, int32_t group)
 {
@@ -31,17 +37,53 @@ int32_t choose_packed_tiles(const struct packed_tile *out[PACKED_TILES_MAX],
 
 /* ---- tiles ---- */
 
+/* Keys of the blocks of a tile, with blocks of tile_n. */
+static int64_t keys_of(const struct tile_plan *tiles, int64_t tile, int32_t tile_n)
+{
+    const struct plan_tile *of = &tiles->tiles[tile];
+    int64_t blocks = 0;
+
+    for (int32_t i = of->sweep_begin; i < of->sweep_begin + of->sweep_count; i++)
+        blocks += sweep_blocks(tiles->sweeps[i].begin, tiles->sweeps[i].end, tile_n, false);
+    return blocks * tile_n;
+}
+
 /* What the tiles would cost with this kernel. They may have been built for another one of the same
  * tile_m: their sweeps are counted in blocks of this one's tile_n. */
 static double cost_of(const struct tile_plan *tiles, const struct tile_candidate *kernel)
 {
-    int64_t blocks = 0;
+    double cost = 0;
 
     assert(tiles->tile_m == kernel->tile_m);
-    for (int64_t i = 0; i < tiles->sweep_count; i++)
-        blocks += sweep_blocks(tiles->sweeps[i].begin, tiles->sweeps[i].end, kernel->tile_n, false);
-    return (double)tiles->tile_count * kernel->cost.begin +
-           (double)blocks * kernel->tile_n * kernel->cost.key;
+    for (int64_t t = 0; t < tiles->tile_count; t++)
+        cost += kernel->cost.begin + (double)keys_of(tiles, t, kernel->tile_n) * kernel->cost.key;
+    return cost;
+}
+
+/* Whether there are so few work items that it matters how they come out even. */
+static bool are_few(const struct tile_plan *tiles, const struct tile_query *query,
+                    const struct choose_device *device)
+{
+    const int32_t places = device->facts.sm_count;
+
+    return query->heads > 0 && places > 0 && places <= MAKESPAN_PLACES_MAX &&
+           tiles->tile_count * query->heads <= (int64_t)FEW_ITEMS * places;
+}
+
+/* The time of a pass: few items one by one, of many their mean. */
+static double time_of(const struct tile_plan *tiles, const struct tile_candidate *kernel,
+                      const struct tile_query *query, const struct choose_device *device)
+{
+    struct makespan makespan = { .places = device->facts.sm_count };
+
+    if (!are_few(tiles, query, device))
+        return cost_of(tiles, kernel) * max32(1, query->heads) / max32(1, makespan.places);
+    for (int64_t t = 0; t < tiles->tile_count; t++)
+        for (int32_t h = 0; h < query->heads; h++)
+            makespan_take(&makespan,
+                          kernel->cost.begin +
+                              (double)keys_of(tiles, t, kernel->tile_n) * kernel->cost.key);
+    return makespan.last;
 }
 
 /* Whether tiles of one document each need no comparison: there are no more of them than SMs, or
@@ -66,10 +108,10 @@ static ffa_status build_tiles(struct tile_plan *out, const ffa_mask *mask,
 /* Packed rows are few, so that tiles of a document each fill the device better; unless documents
  * are so many and so short that most rows of their tiles are empty. */
 static ffa_status build_apart(struct tile_plan *tiles, const ffa_mask *mask,
-                              const struct tile_query *query, struct tile_options *opts,
-                              const struct choose_device *device, ffa_error *err)
+                              const struct tile_query *query, const struct tile_candidate *kernel,
+                              struct tile_options *opts, const struct choose_device *device,
+                              ffa_error *err)
 {
-    const struct tile_candidate *kernel = query->candidates;
     struct tile_plan together = { 0 };
     ffa_status rc;
 
@@ -92,31 +134,77 @@ out:
     return rc;
 }
 
+/* Build the tiles of a candidate, in *choice with their cuts and time. */
+static ffa_status build_candidate(struct tile_plan *out, struct tile_choice *choice,
+                                  const ffa_mask *mask, const struct tile_query *query,
+                                  int32_t candidate, const struct choose_device *device,
+                                  ffa_error *err)
+{
+    const struct tile_candidate *kernel = &query->candidates[candidate];
+    struct tile_options opts = { .tile_m = kernel->tile_m,
+                                 .tile_n = kernel->tile_n,
+                                 .cuts = query->cuts };
+    ffa_status rc = query->is_packed && opts.cuts == TILE_CUTS_CHEAP
+                        ? build_apart(out, mask, query, kernel, &opts, device, err)
+                        : build_tiles(out, mask, query, &opts, err);
+
+    if (rc == FFA_OK)
+        *choice = (struct tile_choice){ candidate, opts.cuts, time_of(out, kernel, query, device) };
+    return rc;
+}
+
+/* Take the candidate's tiles if they are better. Those of other rows are built for that; of the
+ * same, keys alone are counted, and tiles with its tile_n are still to be built. */
+static ffa_status try_candidate(struct tile_plan *best, struct tile_choice *choice,
+                                const ffa_mask *mask, const struct tile_query *query,
+                                int32_t candidate, const struct choose_device *device,
+                                ffa_error *err)
+{
+    const struct tile_candidate *kernel = &query->candidates[candidate];
+    struct tile_choice tried = { candidate, choice->cuts, 0 };
+    struct tile_plan other = { 0 };
+    ffa_status rc = FFA_OK;
+
+    if (kernel->tile_m == best->tile_m)
+        tried.time = time_of(best, kernel, query, device);
+    else if (are_few(best, query, device))
+        FFA_TRY(build_candidate(&other, &tried, mask, query, candidate, device, err));
+    else
+        goto out;
+    if (tried.time >= (1 - device->costs->worth) * choice->time)
+        goto out;
+    *choice = tried;
+    if (kernel->tile_m != best->tile_m) {
+        const struct tile_plan was = *best;
+
+        *best = other;
+        other = was;
+    }
+out:
+    tile_finish(&other);
+    return rc;
+}
+
 ffa_status choose_tiles(struct tile_plan *out, struct tile_choice *choice, const ffa_mask *mask,
                         const struct tile_query *query, const struct choose_device *device,
                         ffa_error *err)
 {
-    const struct tile_candidate *all = query->candidates;
-    struct tile_options opts = { .tile_m = all->tile_m,
-                                 .tile_n = all->tile_n,
-                                 .cuts = query->cuts };
-    int32_t best = 0;
     ffa_status rc;
 
-    if (query->is_packed && opts.cuts == TILE_CUTS_CHEAP)
-        FFA_TRY(build_apart(out, mask, query, &opts, device, err));
-    else
-        FFA_TRY(build_tiles(out, mask, query, &opts, err));
+    FFA_TRY(build_candidate(out, choice, mask, query, 0, device, err));
     for (int32_t i = 1; i < query->candidate_count; i++)
-        if (cost_of(out, &all[i]) < (1 - device->costs->worth) * cost_of(out, &all[best]))
-            best = i;
-    *choice = (struct tile_choice){ best, opts.cuts };
-    if (!best)
-        goto out;
-    tile_finish(out);
-    opts.tile_n = all[best].tile_n;
-    rc = build_tiles(out, mask, query, &opts, err);
+        FFA_TRY(try_candidate(out, choice, mask, query, i, device, err));
+    if (out->tile_n != query->candidates[choice->candidate].tile_n) {
+        const struct tile_options opts = { .tile_m = out->tile_m,
+                                           .tile_n = query->candidates[choice->candidate].tile_n,
+                                           .cuts = choice->cuts };
+
+        tile_finish(out);
+        rc = build_tiles(out, mask, query, &opts, err);
+    }
 out:
+    if (rc != FFA_OK)
+        tile_finish(out);
     return rc;
 }
 
@@ -148,7 +236,8 @@ int64_t choose_split(const struct tile_plan *plan, const struct split_query *que
 {
     const struct split_costs *by = &costs->split;
     const int32_t part_keys = query->is_asked ? 0 : by->part_keys;
-    int64_t total = 0, longest = 0, best = INT64_MAX, least_time = INT64_MAX, share, whole_time;
+    int64_t total = 0, longest = 0, best = INT64_MAX, least_time = INT64_MAX, share;
+    double whole_time;
 
     for (int64_t t = 0; t < plan->tile_count; t++) {
         total += (int64_t)plan->block_counts[t] * query->heads;
@@ -169,20 +258,24 @@ int64_t choose_split(const struct tile_plan *plan, const struct split_query *que
     }
     if (best >= longest)
         return INT64_MAX;
-    whole_time = max64(longest, share) * plan->tile_n + by->whole_keys;
-    return query->is_asked || (double)least_time <= (1 - by->saved_share_min) * (double)whole_time
+    whole_time = (double)(max64(longest, share) * plan->tile_n + by->whole_keys);
+    if (query->whole > 0)
+        whole_time = fmin(whole_time, query->whole);
+    return query->is_asked || (double)least_time <= (1 - by->saved_share_min) * whole_time
                ? best
                : INT64_MAX;
 }
 
 /* ---- L2 ---- */
 
-int64_t choose_l2_heads(const struct choose_device *device, int64_t kv_head_bytes)
+int32_t choose_l2_heads(const struct choose_device *device, int64_t kv_head_bytes, int32_t heads_kv)
 {
     const struct cost_table *costs = device->costs;
-    int64_t bytes = costs->l2_group_bytes;
+    int64_t bytes = costs->l2_group_bytes, most, groups;
 
     if (device->facts.l2_bytes && device->facts.l2_bytes != costs->l2_bytes)
         bytes = (int64_t)((double)bytes / (double)costs->l2_bytes * (double)device->facts.l2_bytes);
-    return kv_head_bytes > 0 && kv_head_bytes < bytes ? bytes / kv_head_bytes : 1;
+    most = kv_head_bytes > 0 ? min64(heads_kv, max64(1, bytes / kv_head_bytes)) : heads_kv;
+    groups = (heads_kv + most - 1) / most;
+    return (int32_t)((heads_kv + groups - 1) / groups);
 }

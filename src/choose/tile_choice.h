@@ -25,7 +25,7 @@ int32_t choose_packed_tiles(const struct packed_tile *out[PACKED_TILES_MAX],
 
 /* ---- tiles ---- */
 
-/* A kernel that a plan may be made for; all have the same tile_m. */
+/* A kernel that a plan may be made for. */
 struct tile_candidate {
     int32_t tile_m, tile_n; /* query rows of the plan, keys */
     struct tile_cost cost;
@@ -33,7 +33,8 @@ struct tile_candidate {
 
 struct tile_query {
     const struct tile_candidate *candidates;
-    int32_t candidate_count; /* >= 1 */
+    int32_t candidate_count; /* >= 1; the first is for all masks */
+    int32_t heads;           /* that run each tile; 0: not known, or not the same in all calls */
     enum tile_cuts cuts;     /* asked for; TILE_CUTS_CHEAP leaves documents apart to choose */
     const struct tile_stages *stages; /* of keys that arrive; NULL: all keys are there */
     bool is_packed;                   /* tiles of packed heads on a GPU */
@@ -42,9 +43,11 @@ struct tile_query {
 struct tile_choice {
     int32_t candidate;   /* the index of the kernel that is expected to be the fastest */
     enum tile_cuts cuts; /* TILE_CUTS_ISOLATE: no tile has rows of two documents */
+    double time;         /* that the model says: keys of a tile of cost 1; with 0 heads of one */
 };
 
-/* Choose, and build the tiles in *out. Fails as tile_build does. */
+/* Choose, and build the tiles in *out. Kernels of other rows than the first compete where its work
+ * items are few: then they fill the device better, or worse. Fails as tile_build does. */
 ffa_status choose_tiles(struct tile_plan *out, struct tile_choice *choice, const ffa_mask *mask,
                         const struct tile_query *query, const struct choose_device *device,
                         ffa_error *err);
@@ -54,8 +57,9 @@ ffa_status choose_tiles(struct tile_plan *out, struct tile_choice *choice, const
 struct split_query {
     int32_t heads;  /* that run each tile */
     int32_t places; /* blocks of threads that each take one (tile, head) after another: SMs */
-    bool is_asked; /* split wherever blocks even out; else where time is saved, parts' costs counted
-                    */
+    bool is_asked; /* split wherever blocks even out; else where time is saved, and parts' costs are
+                    * counted */
+    double whole; /* tile_choice.time of the plan that is split otherwise; 0: as these tiles take */
 };
 
 /* Blocks that a part may have, so that the places are done soonest. INT64_MAX: no split. */
@@ -64,8 +68,10 @@ int64_t choose_split(const struct tile_plan *plan, const struct split_query *que
 
 /* ---- L2 ---- */
 
-/* Kv heads of an L2 group: those whose K and V, of so many bytes a head, stay in L2 while all query
- * tiles read them; >= 1. */
-int64_t choose_l2_heads(const struct choose_device *device, int64_t kv_head_bytes);
+/* Kv heads of an L2 group, 1 to heads_kv: as many groups of equal size as it takes for K and V of a
+ * group, of so many bytes a head, to stay in L2 while all query tiles read them. (A smaller last
+ * group would leave SMs idle.) */
+int32_t choose_l2_heads(const struct choose_device *device, int64_t kv_head_bytes,
+                        int32_t heads_kv);
 
 #endif

@@ -5,6 +5,7 @@
  * chose before there was a cost table. Then: packing, L2 groups, tables, and a split that nobody
  * asked for.
  */
+#include "choose/makespan.h"
 #include "choose/order.h"
 #include "choose/tile_choice.h"
 #include "support/suite.h"
@@ -258,7 +259,7 @@ static void check_split(const struct want *want, const ffa_mask *mask,
 
     ck_assert_int_eq(tile_build(&plan, mask, TILE_OWNS_QUERIES, &opts, NULL), FFA_OK);
     for (int i = 0; i < 2; i++) {
-        const struct split_query query = { heads[i], device->facts.sm_count, true };
+        const struct split_query query = { heads[i], device->facts.sm_count, true, 0 };
         const int64_t most = choose_split(&plan, &query, device->costs);
 
         ck_assert_msg((most == INT64_MAX ? 0 : most) == want->split[i], "%s, %d heads: %lld",
@@ -346,7 +347,7 @@ static const struct {
 START_TEST(splits_fill_the_device)
 {
     const struct tile_options opts = { 128, 128, TILE_CUTS_CHEAP, false };
-    const struct split_query query = { splits[_i].heads, splits[_i].places, true };
+    const struct split_query query = { splits[_i].heads, splits[_i].places, true, 0 };
     struct tile_plan plan;
     ffa_mask *mask;
     int64_t most;
@@ -385,7 +386,7 @@ static const struct {
 START_TEST(splits_on_their_own_save_time)
 {
     const struct tile_options opts = { .tile_m = 128, .tile_n = 128 };
-    struct split_query query = { worth[_i].heads, worth[_i].places, true };
+    struct split_query query = { worth[_i].heads, worth[_i].places, true, 0 };
     ffa_mask *mask = parse(worth[_i].mask);
     struct tile_plan plan;
     int64_t asked, own;
@@ -423,11 +424,69 @@ START_TEST(packed_tiles_are_by_columns)
     const struct packed_tile *tiles[PACKED_TILES_MAX];
     const struct cost_table *costs = cost_table_find(NULL);
 
-    ck_assert_int_eq(choose_packed_tiles(tiles, costs, 128, 128), 2);
+    ck_assert_int_eq(choose_packed_tiles(tiles, costs, 64, 64), 2);
     ck_assert_int_eq(tiles[0]->tile_n, 128);
-    ck_assert_int_eq(tiles[1]->tile_n, 80);
+    ck_assert_int_eq(tiles[1]->tile_n, 96);
     ck_assert_int_eq(choose_packed_tiles(tiles, costs, 96, 96), 1);
     ck_assert_int_eq(choose_packed_tiles(tiles, costs, 192, 128), 0);
+}
+END_TEST
+
+/* Which of three, by rows of a tile of packed heads 8:1: measured one after the other on an H200.
+ */
+static const struct {
+    const char *mask;
+    int32_t heads, rows; /* kv heads; what is to be chosen */
+} by_rows[] = {
+    { "causal:1024", 1, 8 },   { "full:1024", 1, 8 },
+    { "causal:2048", 1, 8 },   { "full:2048", 1, 16 },
+    { "causal:4096", 1, 16 },  { "full:4096", 1, 16 },
+    { "causal:16384", 1, 24 }, { "full:512", 8, 16 },
+    { "causal:1024", 8, 24 },  { "causal:2048", 8, 24 },
+    { "full:2048", 8, 16 },    { "full:8192", 8, 24 },
+    { "causal:65536", 8, 24 }, { "varlen-causal:460*9", 8, 24 },
+    { "full:1024", 0, 24 }, /* of unknown heads: the one for all masks */
+};
+
+START_TEST(few_items_choose_rows)
+{
+    const struct choose_device device = choose_device_of(&h200_facts);
+    const struct packed_tile *tiles[PACKED_TILES_MAX];
+    struct tile_candidate all[PACKED_TILES_MAX];
+    const struct tile_query query = { .candidates = all,
+                                      .candidate_count =
+                                          choose_packed_tiles(tiles, device.costs, 128, 128),
+                                      .heads = by_rows[_i].heads,
+                                      .cuts = TILE_CUTS_CHEAP,
+                                      .is_packed = true };
+    ffa_mask *mask = parse(by_rows[_i].mask);
+    struct tile_choice choice;
+    struct tile_plan plan = { 0 };
+
+    for (int32_t i = 0; i < query.candidate_count; i++)
+        all[i] =
+            (struct tile_candidate){ tiles[i]->consumers * 8, tiles[i]->tile_n, tiles[i]->cost };
+    ck_assert_int_eq(choose_tiles(&plan, &choice, mask, &query, &device, NULL), FFA_OK);
+    ck_assert_int_eq(plan.tile_m, all[choice.candidate].tile_m);
+    ck_assert_msg(plan.tile_m == by_rows[_i].rows, "%s, %d heads: tiles of %d rows",
+                  by_rows[_i].mask, by_rows[_i].heads, plan.tile_m);
+    tile_finish(&plan);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
+START_TEST(a_makespan_is_that_of_a_queue)
+{
+    static const double times[] = { 5, 4, 3, 3, 3 };
+    struct makespan two = { .places = 2 };
+    struct makespan one = { .places = 1 };
+
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
+        makespan_take(&two, times[i]);
+        makespan_take(&one, times[i]);
+    }
+    ck_assert_double_eq(two.last, 10); /* 5, 3 and 4, 3, 3 */
+    ck_assert_double_eq(one.last, 18);
 }
 END_TEST
 
@@ -438,17 +497,19 @@ START_TEST(l2_groups_follow_the_cache)
     struct device_facts facts = h200_facts;
     struct choose_device device = choose_device_of(&facts);
 
-    ck_assert_int_eq(choose_l2_heads(&device, 1), 32 << 20); /* on an H200, exactly */
-    ck_assert_int_eq(choose_l2_heads(&device, 8192 * 256 * 2), 8);
-    ck_assert_int_eq(choose_l2_heads(&device, (32 << 20) - 1), 1);
-    ck_assert_int_eq(choose_l2_heads(&device, INT64_C(1) << 40), 1);
-    ck_assert_int_eq(choose_l2_heads(&device, 0), 1);
+    ck_assert_int_eq(choose_l2_heads(&device, 1, 64), 64);
+    ck_assert_int_eq(choose_l2_heads(&device, 22 << 18, 4), 4);       /* on an H200, exactly */
+    ck_assert_int_eq(choose_l2_heads(&device, (22 << 18) + 1, 4), 2); /* not 3 and 1 */
+    ck_assert_int_eq(choose_l2_heads(&device, 22 << 18, 9), 3);
+    ck_assert_int_eq(choose_l2_heads(&device, (22 << 20) - 1, 64), 1);
+    ck_assert_int_eq(choose_l2_heads(&device, INT64_C(1) << 40, 64), 1);
+    ck_assert_int_eq(choose_l2_heads(&device, 0, 8), 8);
     facts.l2_bytes /= 2;
     device = choose_device_of(&facts);
-    ck_assert_int_eq(choose_l2_heads(&device, 1), 16 << 20);
+    ck_assert_int_eq(choose_l2_heads(&device, 22 << 18, 8), 2);
     facts.l2_bytes = 0; /* not known */
     device = choose_device_of(&facts);
-    ck_assert_int_eq(choose_l2_heads(&device, 1), 32 << 20);
+    ck_assert_int_eq(choose_l2_heads(&device, 22 << 18, 8), 4);
 }
 END_TEST
 
@@ -474,7 +535,7 @@ START_TEST(choices_follow_the_table)
     struct cost_table dear = *cost_table_find(NULL);
     struct order_query query = { 8, 1, 132, NULL };
     const struct tile_options opts = { .tile_m = 64, .tile_n = 128 };
-    const struct split_query split = { 1, 132, false };
+    const struct split_query split = { 1, 132, false, 0 };
     ffa_mask *mask = parse("causal:4096"), *row = parse("full:1x65536");
     struct tile_plan plan, one;
 
@@ -509,6 +570,8 @@ int main(void)
     tcase_add_loop_test(tc, splits_on_their_own_save_time, 0, sizeof worth / sizeof *worth);
     tcase_add_test(tc, packs_fill_a_tile);
     tcase_add_test(tc, packed_tiles_are_by_columns);
+    tcase_add_loop_test(tc, few_items_choose_rows, 0, sizeof by_rows / sizeof *by_rows);
+    tcase_add_test(tc, a_makespan_is_that_of_a_queue);
     tcase_add_test(tc, l2_groups_follow_the_cache);
     tcase_add_test(tc, a_device_has_its_table);
     tcase_add_test(tc, choices_follow_the_table);

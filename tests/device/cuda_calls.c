@@ -47,6 +47,7 @@ static void *library(void)
       (exec, graph, flags)) \
     X(cudaGraphLaunch, (cudaGraphExec_t exec, cudaStream_t stream), (exec, stream)) \
     X(cudaLaunchHostFunc, (cudaStream_t stream, cudaHostFn_t host, void *data), (stream, host, data)) \
+    X(cudaMemGetInfo, (size_t *free_bytes, size_t *bytes), (free_bytes, bytes)) \
     X(cudaMemcpyAsync, \
       (void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream), \
       (to, from, bytes, kind, stream)) \

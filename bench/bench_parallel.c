@@ -1,20 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Context-parallel passes on the GPUs of this host, beside the whole mask on one of them. Ranks are
- * threads of this process, one GPU each; where there are fewer GPUs, all ranks share one. Exit
- * 77 where there is no GPU, 1 where a result differs from that of the whole.
+ * processes with a GPU each, which this program starts, or which a launcher does; where there are
+ * fewer GPUs, or with --threads, they are threads of this process, which all share one GPU where
+ * there are too few. Exit 77 where there is no GPU, 1 where a result differs from that of the
+ * whole.
  *
- * Invariant: what is compared is measured in turns, in one process, on the same inputs: T1, the
- * whole mask with ordinary kernels on the first GPU (device events around back-to-back calls), and
- * then each plan's T: all ranks meet, enqueue all passes and synchronise once; wall time from the
- * first rank's begin to the last one's end. Figures are medians over rounds. Making plans is timed
- * apart. The efficiency is T1 / (GPUs * T).
+ * Invariant: what is compared is measured in turns, in the same processes, on the same inputs: T1,
+ * the whole mask with ordinary kernels on the first GPU (device events around back-to-back calls),
+ * and then each plan's T: all ranks meet, enqueue all passes and synchronise once; wall time from
+ * the first rank's begin to the last one's end. Figures are medians over rounds. Making plans is
+ * timed apart. The efficiency is T1 / (GPUs * T); with the plan, T1 / (GPUs * (T + its time /
+ * layers)).
  */
 #include "parallel_case.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -27,7 +31,8 @@ enum {
     CALLS_FEW = 5,
     ROUNDS = 5,
     QUICK_ROUNDS = 2,
-    QUICK_TOKENS = 1024
+    QUICK_TOKENS = 1024,
+    LAYERS = 32
 };
 static const char usage[] =
     "usage: bench_parallel [options]\n"
@@ -42,7 +47,12 @@ static const char usage[] =
     "  --transport T  pull, or exchange: NCCL, a GPU each, without ring and Ulysses\n"
     "  --max-ctas N   SMs that NCCL takes at most\n"
     "  --calibrate FILE    measure links and kernels, write FILE, and end\n"
-    "  --calibration FILE  plans by the rates of FILE\n";
+    "  --calibration FILE  plans by the rates of FILE\n"
+    "  --layers N     that share a plan, whose time is counted in; 32\n"
+    "  --threads      ranks are threads, also where each has a GPU\n"
+    "  --processes    ranks are processes, also where they share GPUs\n"
+    "  --rendezvous DIR  this process is one rank of several, which meet in DIR; FFA_RENDEZVOUS\n"
+    "  --rank R       which one it is; without it a launcher (torchrun, mpirun, srun) says so\n";
 
 /* ---- cases ---- */
 
@@ -75,8 +85,17 @@ struct bench bench;
 
 _Noreturn void fail(const char *what, const char *why)
 {
+    ffa_error err = { FFA_COMM, 0, "" };
+
+    end_if_lost();
     fflush(stdout);
-    fprintf(stderr, "bench_parallel: %s: %s\n", what, why);
+    (void)snprintf(err.message, sizeof err.message, "%s: %s", what, why);
+    if (bench.processes)
+        fprintf(stderr, "bench_parallel: rank %d: %s\n", bench.first, err.message);
+    else
+        fprintf(stderr, "bench_parallel: %s\n", err.message);
+    if (bench.processes)
+        bench.meeting->give_up(bench.meeting, &err);
     _exit(1);
 }
 
@@ -127,9 +146,19 @@ void start(pthread_t *thread, void *(*run)(void *user), void *user)
         fail("pthread_create", "cannot start a thread");
 }
 
-void meet(void)
+void gather(int32_t rank, const void *mine, void *all, size_t bytes)
 {
-    (void)pthread_barrier_wait(&bench.meeting);
+    ffa_error err;
+
+    must(bench.meeting->gather(bench.meeting, rank, mine, all, bytes, &err), "meet", &err);
+}
+
+void meet(int32_t rank)
+{
+    const char mine = 0;
+    char all[RANKS_MAX];
+
+    gather(rank, &mine, all, sizeof mine);
 }
 
 /* ---- measuring: on every rank's thread; the first rank's also measures the whole ---- */
@@ -146,7 +175,7 @@ int calls_of(double ms)
     calls = most(ceil(least_ms / ms), least);
     if (calls * ms > SERIES_MS_MOST)
         calls = most(floor(SERIES_MS_MOST / ms), CALLS_FEW);
-    if (options.ranks > bench.gpus && calls > least)
+    if (bench.sharing > 1 && calls > least)
         calls = least;
     return calls > CALLS_MOST ? CALLS_MOST : (int)calls;
 }
@@ -166,91 +195,117 @@ double whole_series(const struct rank *r, bool is_backward, int calls)
     return (double)ms / calls;
 }
 
-/* Milliseconds of a call, on the first rank; 0 on the others. */
+/* From when to when, by the clock of the host. */
+struct period {
+    double begin_ms, end_ms;
+};
+
+/* Milliseconds of a call, from the first begin to the last end; the same on all ranks. */
+static double common_ms(const struct rank *r, const struct period *own, int calls)
+{
+    struct period all[RANKS_MAX], whole;
+
+    gather(r->rank, own, all, sizeof *own);
+    whole = all[0];
+    for (int32_t i = 1; i < options.ranks; i++) {
+        whole.begin_ms = all[i].begin_ms < whole.begin_ms ? all[i].begin_ms : whole.begin_ms;
+        whole.end_ms = most(all[i].end_ms, whole.end_ms);
+    }
+    return (whole.end_ms - whole.begin_ms) / calls;
+}
+
+static void enqueue_pass(struct rank *r, int v, bool is_backward)
+{
+    const struct rank_plan *p = &r->plans[v];
+    ffa_error err;
+
+    if (variants[v].method != METHOD_PLAN)
+        others_pass(r, v, is_backward);
+    else
+        must(is_backward
+                 ? ffa_parallel_backward(p->pass, r->kernels, r->comm, &p->args, r->stream, &err)
+                 : ffa_parallel_forward(p->pass, r->kernels, r->comm, &p->args, r->stream, &err),
+             "a pass", &err);
+}
+
 static double plan_series(struct rank *r, int v, bool is_backward, int calls)
 {
     struct rank_plan *p = &r->plans[v];
-    double since_ms, begin_ms, end_ms;
+    struct period own;
+    double since_ms;
+    int64_t since_us;
     ffa_error err;
 
-    meet();
-    r->begin_ms = since_ms = now_ms();
+    must(run_meeting_start(bench.meeting, r->rank, &since_us, &err), "meet", &err);
+    own.begin_ms = since_ms = now_ms();
     for (int i = 0; i < calls; i++) {
-        if (variants[v].method != METHOD_PLAN)
-            others_pass(r, v, is_backward);
-        else
-            must(
-                is_backward
-                    ? ffa_parallel_backward(p->pass, r->kernels, r->comm, &p->args, r->stream, &err)
-                    : ffa_parallel_forward(p->pass, r->kernels, r->comm, &p->args, r->stream, &err),
-                "a pass", &err);
-        end_ms = now_ms();
+        enqueue_pass(r, v, is_backward);
+        own.end_ms = now_ms();
         if (i < HOST_SAMPLES && p->host_count < ROUNDS_MAX * HOST_SAMPLES)
-            p->host_us[p->host_count++] = (end_ms - since_ms) * 1e3;
-        since_ms = end_ms;
+            p->host_us[p->host_count++] = (own.end_ms - since_ms) * 1e3;
+        since_ms = own.end_ms;
     }
     must(ffa_device_stream_synchronize(r->context, r->stream, &err), "synchronise", &err);
-    r->end_ms = now_ms();
+    own.end_ms = now_ms();
     must(ffa_comm_status(r->comm, &err), "the group", &err);
-    meet();
-    if (r->rank > 0)
-        return 0;
-    begin_ms = r->begin_ms;
-    end_ms = r->end_ms;
-    for (int32_t i = 1; i < options.ranks; i++) {
-        begin_ms = bench.ranks[i].begin_ms < begin_ms ? bench.ranks[i].begin_ms : begin_ms;
-        end_ms = most(bench.ranks[i].end_ms, end_ms);
-    }
-    return (end_ms - begin_ms) / calls;
+    return common_ms(r, &own, calls);
 }
 
-static void warm_up(struct rank *r, bool is_backward)
+/* Calls of a plan's series, by how long the whole takes; on the first rank also of the whole's. */
+static int find_calls(const struct rank *r, bool is_backward)
 {
+    int calls = 0, all[RANKS_MAX];
+
     if (r->rank == 0) {
         double ms;
 
         (void)whole_series(r, is_backward, 1);
         ms = whole_series(r, is_backward, 2);
         bench.whole_calls = calls_of(ms);
-        bench.calls = calls_of(ms / bench.gpus);
+        bench.calls = calls = calls_of(ms / bench.gpus);
     }
+    gather(r->rank, &calls, all, sizeof calls);
+    return all[0];
+}
+
+/* ---- a case ---- */
+
+static void measure_round(struct rank *r, bool is_backward, int calls, int round)
+{
+    if (r->rank == 0)
+        bench.whole_ms[round] = whole_series(r, is_backward, bench.whole_calls);
     for (int v = 0; v < VARIANTS; v++) {
+        double ms;
+
+        if (!others_can(variants[v].method, is_backward))
+            continue;
+        ms = plan_series(r, v, is_backward, calls);
+        if (r->rank == 0)
+            bench.plans_ms[v][round] = ms;
+    }
+}
+
+static void measure(struct rank *r, bool is_backward)
+{
+    const int calls = find_calls(r, is_backward);
+    double whole_ms = 0;
+
+    for (int v = 0; v < VARIANTS; v++) { /* warm up */
         if (!others_can(variants[v].method, is_backward))
             continue;
         (void)plan_series(r, v, is_backward, 2);
         r->plans[v].host_count = 0;
     }
-}
-
-/* ---- a case ---- */
-
-static void measure(struct rank *r, bool is_backward)
-{
-    warm_up(r, is_backward);
-    for (int round = 0; round < options.rounds; round++) {
-        if (r->rank == 0)
-            bench.whole_ms[round] = whole_series(r, is_backward, bench.whole_calls);
-        for (int v = 0; v < VARIANTS; v++) {
-            double ms;
-
-            if (!others_can(variants[v].method, is_backward))
-                continue;
-            ms = plan_series(r, v, is_backward, bench.calls);
-            if (r->rank == 0)
-                bench.plans_ms[v][round] = ms;
-        }
-    }
-    if (r->rank == 0) {
-        const double whole_ms = median(bench.whole_ms, options.rounds);
-
-        for (int v = 0; v < VARIANTS; v++)
-            if (others_can(variants[v].method, is_backward))
-                report_plan(v, is_backward, whole_ms);
-            else
-                printf("%-19s %-8s %-10s not possible on %d ranks\n", bench.name,
-                       is_backward ? "backward" : "forward", variants[v].name, options.ranks);
-    }
-    meet();
+    for (int round = 0; round < options.rounds; round++)
+        measure_round(r, is_backward, calls, round);
+    if (r->rank == 0)
+        whole_ms = median(bench.whole_ms, options.rounds);
+    for (int v = 0; v < VARIANTS; v++)
+        if (others_can(variants[v].method, is_backward))
+            report_plan(r, v, is_backward, whole_ms);
+        else if (r->rank == 0)
+            printf("%-19s %-8s %-10s not possible on %d ranks\n", bench.name,
+                   is_backward ? "backward" : "forward", variants[v].name, options.ranks);
 }
 
 /* ---- running ---- */
@@ -262,7 +317,6 @@ static void *rank_thread(void *user)
     rank_create(r);
     if (r->rank == 0)
         whole_create(&bench.whole, r);
-    meet();
     measure(r, false);
     measure(r, true);
     if (r->rank == 0)
@@ -287,17 +341,13 @@ static void run_case(const struct bench_case *c)
                                                        : c->tokens);
     case_init();
     memset(bench.ranks, 0, sizeof bench.ranks);
-    if (pthread_barrier_init(&bench.meeting, NULL, (unsigned)options.ranks))
-        fail("pthread_barrier_init", "no memory");
-    for (int32_t i = 0; i < options.ranks; i++) {
+    for (int32_t i = bench.first; i < bench.first + bench.here; i++) {
         bench.ranks[i].rank = i;
-        bench.ranks[i].context = bench.contexts[i % bench.gpus];
-    }
-    for (int32_t i = 0; i < options.ranks; i++)
+        bench.ranks[i].context = bench.contexts[i % bench.context_count];
         start(&bench.ranks[i].thread, rank_thread, &bench.ranks[i]);
-    for (int32_t i = 0; i < options.ranks; i++)
+    }
+    for (int32_t i = bench.first; i < bench.first + bench.here; i++)
         (void)pthread_join(bench.ranks[i].thread, NULL);
-    (void)pthread_barrier_destroy(&bench.meeting);
     case_finish();
 }
 
@@ -334,30 +384,76 @@ static ffa_context *open_context(int device, ffa_context_info *info)
     return context;
 }
 
-/* False where there is no GPU. */
-static bool open_gpus(void)
+/* GPUs of the host, of which the first that a kernel exists for is `first`; count 0: there is none.
+ */
+struct gpus {
+    int32_t first, count;
+};
+
+/* Asked by a process of its own, so that this one, which may only start others, has none open. */
+static struct gpus find_gpus(void)
+{
+    struct gpus found = { 0, 0 };
+    int ends[2];
+    pid_t child;
+
+    if (pipe(ends) || (child = fork()) < 0)
+        fail("fork", "cannot start a process");
+    if (child == 0) {
+        ffa_context_info info;
+
+        ffa_close(open_context(FFA_DEVICE_AUTO, &info));
+        if (info.device != FFA_DEVICE_CPU)
+            found = (struct gpus){ info.device, info.device_count };
+        _exit(write(ends[1], &found, sizeof found) != (ssize_t)sizeof found);
+    }
+    (void)close(ends[1]);
+    if (read(ends[0], &found, sizeof found) != (ssize_t)sizeof found)
+        _exit(1); /* it said why */
+    (void)close(ends[0]);
+    (void)waitpid(child, NULL, 0);
+    return found;
+}
+
+/* Ranks are threads. */
+static void open_gpus(struct gpus gpus)
 {
     ffa_context_info info;
-    int first;
 
-    bench.contexts[0] = open_context(FFA_DEVICE_AUTO, &info);
-    if (info.device == FFA_DEVICE_CPU)
-        return false;
-    first = info.device;
+    bench.gpus = bench.context_count = gpus.count < options.ranks ? 1 : options.ranks;
+    bench.sharing = options.ranks / bench.gpus;
+    for (int32_t i = 0; i < bench.gpus; i++)
+        bench.contexts[i] = open_context((gpus.first + i) % gpus.count, &info);
     (void)snprintf(bench.device, sizeof bench.device, "%s", info.device_name);
-    if (!options.ranks)
-        options.ranks = info.device_count > 1 ? info.device_count : 2;
-    options.ranks = options.ranks < RANKS_MAX ? options.ranks : RANKS_MAX;
-    bench.gpus = info.device_count < options.ranks ? 1 : options.ranks;
-    for (int32_t i = 1; i < bench.gpus; i++)
-        bench.contexts[i] = open_context((first + i) % info.device_count, &info);
-    return true;
+    bench.here = options.ranks;
+    bench.meeting = run_threads_create(options.ranks);
+    if (!bench.meeting)
+        fail("ranks", "no memory");
+}
+
+/* Ranks are processes, of which this is one. */
+static void open_gpu(const struct rendezvous_place *place)
+{
+    ffa_context_info info;
+    ffa_error err;
+
+    join_processes(place);
+    bench.context_count = 1;
+    bench.contexts[0] = open_context(process_meeting_ordinal(NULL, place->local), &info);
+    (void)snprintf(bench.device, sizeof bench.device, "%s", info.device_name);
+    if (info.device == FFA_DEVICE_CPU)
+        fail("open", "no GPU that a kernel exists for");
+    must(process_meeting_share_out(bench.processes, place->rank, bench.contexts[0], &bench.gpus,
+                                   &bench.sharing, &err),
+         "GPUs", &err);
 }
 
 static void close_gpus(void)
 {
-    for (int32_t i = 0; i < bench.gpus; i++)
+    for (int32_t i = 0; i < bench.context_count; i++)
         ffa_close(bench.contexts[i]);
+    if (!bench.processes)
+        run_threads_destroy(bench.meeting);
 }
 
 static bool read_number(const char *text, int64_t least, int64_t limit, int64_t *out)
@@ -384,6 +480,19 @@ static bool read_transport(const char *text)
     return text && (!strcmp(text, "pull") || !strcmp(text, "exchange"));
 }
 
+static bool read_flag(const char *name)
+{
+    if (!strcmp(name, "--quick"))
+        options.is_quick = true;
+    else if (!strcmp(name, "--threads"))
+        options.kind = RANKS_THREADS;
+    else if (!strcmp(name, "--processes"))
+        options.kind = RANKS_PROCESSES;
+    else
+        return false;
+    return true;
+}
+
 static bool read_options(char **argv)
 {
     for (; *argv; argv++) {
@@ -391,10 +500,8 @@ static bool read_options(char **argv)
         int64_t n = 0;
         bool is_fine;
 
-        if (!strcmp(name, "--quick")) {
-            options.is_quick = true;
+        if (read_flag(name))
             continue;
-        }
         if (!strcmp(name, "--case")) {
             is_fine = (options.name = argv[1]);
         } else if (!strcmp(name, "--json")) {
@@ -413,6 +520,14 @@ static bool read_options(char **argv)
         } else if (!strcmp(name, "--ranks")) {
             is_fine = read_number(argv[1], 1, RANKS_MAX, &n);
             options.ranks = (int32_t)n;
+        } else if (!strcmp(name, "--rendezvous")) {
+            is_fine = (options.rendezvous = argv[1]);
+        } else if (!strcmp(name, "--rank")) {
+            is_fine = read_number(argv[1], 0, RANKS_MAX - 1, &n);
+            options.rank = (int32_t)n;
+        } else if (!strcmp(name, "--layers")) {
+            is_fine = read_number(argv[1], 1, 1000, &n);
+            options.layers = (int32_t)n;
         } else if (!strcmp(name, "--stages")) {
             is_fine = read_number(argv[1], 0, 12, &n);
             options.stages = (int32_t)n;
@@ -432,12 +547,102 @@ static bool read_options(char **argv)
     return true;
 }
 
-int main(int argc, char **argv)
+/* Whether this process is one rank of several: see run_process_find of `ffa run`. */
+static bool find_place(struct rendezvous_place *place)
 {
-    bool is_known = false;
+    const bool is_asked = options.rendezvous != NULL;
+    ffa_error err;
+    ffa_status rc;
+
+    if (!is_asked)
+        options.rendezvous = getenv("FFA_RENDEZVOUS");
+    if (!options.rendezvous) {
+        if (options.rank >= 0)
+            fail("--rank", "needs --rendezvous DIR, or FFA_RENDEZVOUS");
+        return false;
+    }
+    rc = rendezvous_find(place, options.rank, options.ranks, variable, NULL, &err);
+    if (!is_asked && !place->from[0]) /* a variable that is not for this call */
+        return false;
+    must(rc, "rank", &err);
+    if (options.ranks && options.ranks != place->rank_count)
+        fail("--ranks", "is another number than the launcher's");
+    if (place->rank_count > RANKS_MAX)
+        fail("ranks", "are more than 64");
+    options.ranks = place->rank_count;
+    return true;
+}
+
+/* All cases, of the ranks of this process. */
+static int run_cases(void)
+{
     ffa_error err;
 
+    if (options.calibration)
+        must(calibration_read(&bench.calibration, options.calibration, &err), "read", &err);
+    if (bench.first == 0 && options.json && !(bench.json = fopen(options.json, "w")))
+        fail(options.json, "cannot be written");
+    if (bench.first == 0)
+        print_head();
+    for (size_t i = 0; i < CASES; i++)
+        if (is_chosen(&cases[i]))
+            run_case(&cases[i]);
+    calibration_finish(&bench.calibration);
+    if (bench.json && fclose(bench.json))
+        fail(options.json, "cannot be written");
+    return bench.is_wrong;
+}
+
+static int run_process(const struct rendezvous_place *place)
+{
+    int status;
+
+    open_gpu(place);
+    status = leave_processes(run_cases());
+    close_gpus();
+    return status;
+}
+
+static int run_threads(struct gpus gpus)
+{
+    int status = 0;
+
+    open_gpus(gpus);
+    if (options.calibrate)
+        calibrate(options.calibrate);
+    else
+        status = run_cases();
+    close_gpus();
+    return status;
+}
+
+/* What ranks are, and how many. */
+static int run_here(char **argv)
+{
+    const struct gpus gpus = find_gpus();
+
+    if (gpus.count == 0) {
+        printf("skipped: no GPU that a kernel exists for\n");
+        return 77;
+    }
+    if (!options.ranks)
+        options.ranks = gpus.count > 1 ? gpus.count : 2;
+    options.ranks = options.ranks < RANKS_MAX ? options.ranks : RANKS_MAX;
+    if (options.kind == RANKS_CHOSEN && options.ranks <= gpus.count)
+        options.kind = RANKS_PROCESSES;
+    if (options.kind == RANKS_PROCESSES && !options.calibrate)
+        return launch_processes(argv, options.ranks);
+    return run_threads(gpus);
+}
+
+int main(int argc, char **argv)
+{
+    struct rendezvous_place place;
+    bool is_known;
+
     (void)argc;
+    options.rank = -1;
+    options.layers = LAYERS;
     is_known = read_options(argv + 1);
     if (is_known) {
         is_known = false;
@@ -449,27 +654,5 @@ int main(int argc, char **argv)
         return 2;
     }
     (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* ranks of one GPU share no queue */
-    if (!open_gpus()) {
-        printf("skipped: no GPU that a kernel exists for\n");
-        ffa_close(bench.contexts[0]);
-        return 77;
-    }
-    if (options.calibration)
-        must(calibration_read(&bench.calibration, options.calibration, &err), "read", &err);
-    if (options.json && !(bench.json = fopen(options.json, "w")))
-        fail(options.json, "cannot be written");
-    if (options.calibrate) {
-        calibrate(options.calibrate);
-        close_gpus();
-        return 0;
-    }
-    print_head();
-    for (size_t i = 0; i < CASES; i++)
-        if (is_chosen(&cases[i]))
-            run_case(&cases[i]);
-    close_gpus();
-    calibration_finish(&bench.calibration);
-    if (bench.json && fclose(bench.json))
-        fail(options.json, "cannot be written");
-    return bench.is_wrong;
+    return find_place(&place) ? run_process(&place) : run_here(argv);
 }

@@ -17,9 +17,10 @@
 enum {
     SIZES = 6,
     QUICK_SIZES = 2,
+    QUICK_TILES = 2,
     PULLS = 8, /* batches of a length; the first warms up */
     LATENCIES = 50,
-    TILES_MAX = 4,
+    RATES_MAX = 8,
     SMALL_BYTES = 256,
     SMALL_TOKENS = 128,
     LAUNCH_MS_MAX = 1000 /* of the model */
@@ -45,15 +46,16 @@ struct links {
     int count;
 };
 
-/* One tile, and what it makes. */
+/* One tile of a pass, and what it makes. */
 struct tile_rate {
-    struct tiles tiles;
-    int64_t gflops[2]; /* forward, backward */
+    bool is_backward;
+    int32_t m, n;
+    int64_t gflops;
 };
 
 struct calibration_run {
     struct links links;
-    struct tile_rate rates[TILES_MAX];
+    struct tile_rate rates[RATES_MAX]; /* each tile of a pass once */
     int rate_count;
     int64_t launch_ns;
 };
@@ -113,11 +115,11 @@ static double pull_all(struct links *links, struct puller *p, int64_t size)
 {
     double begin_ms, end_ms;
 
-    meet();
+    meet(p->rank);
     p->begin_ms = now_ms();
     pull(links, p, size);
     p->end_ms = now_ms();
-    meet();
+    meet(p->rank);
     begin_ms = links->pullers[0].begin_ms;
     end_ms = links->pullers[0].end_ms;
     for (int32_t r = 1; r < options.ranks; r++) {
@@ -126,7 +128,7 @@ static double pull_all(struct links *links, struct puller *p, int64_t size)
         begin_ms = other->begin_ms < begin_ms ? other->begin_ms : begin_ms;
         end_ms = other->end_ms > end_ms ? other->end_ms : end_ms;
     }
-    meet();
+    meet(p->rank);
     return end_ms - begin_ms;
 }
 
@@ -197,30 +199,62 @@ static double call_ms(const struct rank *r, bool is_backward, int calls)
     return ms > 0 ? ms : (now_ms() - begin_ms) / calls;
 }
 
-/* A case on the first GPU: milliseconds of a forward and of a backward call, and its tiles. */
-static void measure_whole(const struct bench_case *c, int64_t tokens, const struct tiles *wanted,
-                          double ms[2], struct tiles *used)
+/* The whole of a case on the first GPU. */
+static void whole_open(struct rank *r, const struct bench_case *c, const struct tiles *wanted)
 {
-    struct rank r = { .context = bench.contexts[0] };
+    ffa_error err;
+
+    *r = (struct rank){ .context = bench.contexts[0] };
+    bench.c = c;
+    bench.tokens = c->tokens;
+    bench.tiles = *wanted;
+    case_init();
+    must(ffa_device_stream_create(&r->stream, r->context, &err), "stream", &err);
+    whole_create(&bench.whole, r);
+}
+
+static void whole_close(struct rank *r)
+{
+    whole_destroy(&bench.whole, r->context);
+    ffa_device_stream_destroy(r->context, r->stream);
+    case_finish();
+    bench.tiles = (struct tiles){ 0, 0, 0, 0 };
+}
+
+static double pass_ms(const struct rank *r, bool is_backward)
+{
+    (void)whole_series(r, is_backward, 1);
+    return call_ms(r, is_backward, options.is_quick ? 1 : calls_of(call_ms(r, is_backward, 2)));
+}
+
+static bool is_measured(const struct calibration_run *run, const struct tile_rate *tile)
+{
+    for (int i = 0; i < run->rate_count; i++)
+        if (run->rates[i].is_backward == tile->is_backward && run->rates[i].m == tile->m &&
+            run->rates[i].n == tile->n)
+            return true;
+    return false;
+}
+
+/* Both passes of the open case, where their tiles are new. */
+static void measure_tiles(struct calibration_run *run, const struct rank *r)
+{
+    const double cells = (double)bench.tokens * (double)bench.tokens;
     ffa_plan_info info = FFA_PLAN_INFO_INIT;
     ffa_error err;
 
-    bench.c = c;
-    bench.tokens = tokens;
-    bench.tiles = *wanted;
-    case_init();
-    must(ffa_device_stream_create(&r.stream, r.context, &err), "stream", &err);
-    whole_create(&bench.whole, &r);
     must(ffa_plan_info_get(bench.whole.plan, &info, &err), "plan info", &err);
-    *used = (struct tiles){ info.tile_m, info.tile_n, info.backward_tile_m, info.backward_tile_n };
     for (int pass = 0; pass < 2; pass++) {
-        (void)whole_series(&r, pass, 1);
-        ms[pass] = call_ms(&r, pass, options.is_quick ? 1 : calls_of(call_ms(&r, pass, 2)));
+        struct tile_rate tile = { pass, pass ? info.backward_tile_m : info.tile_m,
+                                  pass ? info.backward_tile_n : info.tile_n, 0 };
+
+        if (is_measured(run, &tile))
+            continue;
+        tile.gflops = (int64_t)((pass ? 10.0 : 4.0) * cells * bench.c->heads_q * HEAD_DIM /
+                                (pass_ms(r, pass) * 1e6)) +
+                      1;
+        run->rates[run->rate_count++] = tile;
     }
-    whole_destroy(&bench.whole, r.context);
-    ffa_device_stream_destroy(r.context, r.stream);
-    case_finish();
-    bench.tiles = (struct tiles){ 0, 0, 0, 0 };
 }
 
 static void measure_kernels(struct calibration_run *run)
@@ -228,22 +262,18 @@ static void measure_kernels(struct calibration_run *run)
     static const struct bench_case small = { FULL, 8, 1, SMALL_TOKENS, true };
     static const struct bench_case large = { FULL, 64, 8, 16384, true };
     static const struct bench_case quick = { FULL, 8, 1, 256, true };
-    const struct bench_case *c = options.is_quick ? &quick : &large;
-    const int count = options.is_quick ? 1 : (int)(sizeof tiles / sizeof *tiles);
-    struct tiles used;
-    double ms[2];
+    const int count = options.is_quick ? QUICK_TILES : (int)(sizeof tiles / sizeof *tiles);
+    struct rank r;
+    double ms;
 
-    measure_whole(&small, SMALL_TOKENS, &tiles[0], ms, &used);
-    run->launch_ns = ms[0] < LAUNCH_MS_MAX ? (int64_t)(ms[0] * 1e6) : LAUNCH_MS_MAX * 1000000;
+    whole_open(&r, &small, &tiles[0]);
+    ms = pass_ms(&r, false);
+    run->launch_ns = ms < LAUNCH_MS_MAX ? (int64_t)(ms * 1e6) : LAUNCH_MS_MAX * 1000000;
+    whole_close(&r);
     for (int t = 0; t < count; t++) {
-        struct tile_rate *rate = &run->rates[run->rate_count++];
-
-        measure_whole(c, c->tokens, &tiles[t], ms, &rate->tiles);
-        for (int pass = 0; pass < 2; pass++)
-            rate->gflops[pass] =
-                (int64_t)((pass ? 10.0 : 4.0) * (double)c->tokens * (double)c->tokens * c->heads_q *
-                          HEAD_DIM / (ms[pass] * 1e6)) +
-                1;
+        whole_open(&r, options.is_quick ? &quick : &large, &tiles[t]);
+        measure_tiles(run, &r);
+        whole_close(&r);
     }
 }
 
@@ -263,17 +293,15 @@ static void write_file(const struct calibration_run *run, const char *path)
         fprintf(file, "%s\n    {\"range_bytes\": %lld, \"mbytes_s\": %lld}", s ? "," : "",
                 (long long)sizes[s], (long long)run->links.mbytes_s[s]);
     fprintf(file, "\n  ],\n  \"kernels\": [");
-    for (int t = 0; t < run->rate_count; t++)
-        for (int pass = 0; pass < 2; pass++) {
-            const struct tiles *used = &run->rates[t].tiles;
+    for (int t = 0; t < run->rate_count; t++) {
+        const struct tile_rate *tile = &run->rates[t];
 
-            fprintf(file,
-                    "%s\n    {\"pass\": \"%s\", \"head_dim\": %d, \"head_dim_v\": %d, "
-                    "\"tile_m\": %d, \"tile_n\": %d, \"gflops\": %lld}",
-                    t || pass ? "," : "", pass ? "backward" : "forward", HEAD_DIM, HEAD_DIM,
-                    pass ? used->backward_m : used->m, pass ? used->backward_n : used->n,
-                    (long long)run->rates[t].gflops[pass]);
-        }
+        fprintf(file,
+                "%s\n    {\"pass\": \"%s\", \"head_dim\": %d, \"head_dim_v\": %d, "
+                "\"tile_m\": %d, \"tile_n\": %d, \"gflops\": %lld}",
+                t ? "," : "", tile->is_backward ? "backward" : "forward", HEAD_DIM, HEAD_DIM,
+                tile->m, tile->n, (long long)tile->gflops);
+    }
     fprintf(file, "\n  ]\n}\n");
     if (fclose(file))
         fail(path, "cannot be written");
@@ -284,16 +312,13 @@ void calibrate(const char *path)
     static struct calibration_run run;
 
     shared_links = &run.links;
-    if (pthread_barrier_init(&bench.meeting, NULL, (unsigned)options.ranks))
-        fail("pthread_barrier_init", "no memory");
     measure_links(&run.links);
-    (void)pthread_barrier_destroy(&bench.meeting);
     measure_kernels(&run);
     write_file(&run, path);
     printf("wrote %s: %d GPUs, %d ranks, ranges of %lld bytes at %.1f GB/s, of %lld at %.1f; "
            "forward %.1f, backward %.1f TFLOP/s\n",
            path, bench.gpus, options.ranks, (long long)sizes[0],
            (double)run.links.mbytes_s[0] / 1e3, (long long)sizes[run.links.count - 1],
-           (double)run.links.mbytes_s[run.links.count - 1] / 1e3,
-           (double)run.rates[0].gflops[0] / 1e3, (double)run.rates[0].gflops[1] / 1e3);
+           (double)run.links.mbytes_s[run.links.count - 1] / 1e3, (double)run.rates[0].gflops / 1e3,
+           (double)run.rates[1].gflops / 1e3);
 }

@@ -2,7 +2,7 @@
  *
  * What bench_parallel measures: the mask of a case, its inputs on the host, the whole on one GPU,
  * and the ranks, each with its plans, passes and rows. Invariant: every rank makes all of its own,
- * from the whole tensors on the host, as ranks of several processes would.
+ * by itself: rows of inputs follow from their numbers.
  */
 #include "parallel_case.h"
 
@@ -11,19 +11,16 @@
 
 enum {
     SHARED_SMS_FREE = 4, /* of a GPU that ranks share: for copies between them */
-    BLOCK = 1048573      /* random elements that inputs repeat; prime, so that rows differ */
+    BLOCK = 1048573,     /* random elements that inputs repeat; prime, so that rows differ */
+    INPUT_ROWS = 1024    /* that go to a GPU at a time */
 };
 
+/* Of ffa_peer_opts: who fails says so after the call. */
 static int allgather(void *user, const void *mine, void *all, size_t bytes)
 {
-    struct rank *r = user;
+    const struct rank *r = user;
 
-    r->mine = mine;
-    meet();
-    for (int32_t i = 0; i < options.ranks && bytes > 0; i++)
-        memcpy((char *)all + (size_t)i * bytes, bench.ranks[i].mine, bytes);
-    meet();
-    return 0;
+    return bench.meeting->gather(bench.meeting, r->rank, mine, all, bytes, NULL) != FFA_OK;
 }
 
 static void *device_memory(ffa_context *context, int64_t bytes)
@@ -113,7 +110,8 @@ float from_bf16(uint16_t bits)
     return x;
 }
 
-static void make_inputs(void)
+/* Numbers in [-1, 1). */
+static uint16_t *make_block(void)
 {
     uint16_t *block = memory(BLOCK * sizeof *block);
     uint64_t state = 1;
@@ -125,29 +123,50 @@ static void make_inputs(void)
         memcpy(&bits, &x, sizeof bits);
         block[i] = (uint16_t)(bits >> 16);
     }
-    for (int t = 0; t < INPUTS; t++) {
-        const size_t count = (size_t)(bench.tokens * columns((enum tensor)t));
-        size_t at = (size_t)t * (BLOCK / INPUTS);
+    return block;
+}
 
-        bench.inputs[t] = memory(count * sizeof *block);
-        for (size_t i = 0, run; i < count; i += run, at = 0) {
-            run = count - i < BLOCK - at ? count - i : BLOCK - at;
-            memcpy(bench.inputs[t] + i, block + at, run * sizeof *block);
-        }
+/* Row `row` of the whole tensor: its elements are those of the block, over and over. */
+static void input_row(uint16_t *to, enum tensor t, int64_t row)
+{
+    const size_t count = (size_t)columns(t);
+    size_t at = ((size_t)t * (BLOCK / INPUTS) + (size_t)row * count) % BLOCK;
+
+    for (size_t i = 0, run; i < count; i += run, at = 0) {
+        run = count - i < BLOCK - at ? count - i : BLOCK - at;
+        memcpy(to + i, bench.block + at, run * sizeof *to);
     }
-    free(block);
+}
+
+/* Rows ids [count] of the whole tensor, or the first `count` where ids is NULL. */
+static void input_rows(const struct rank *r, void *to, enum tensor t, const int64_t *ids,
+                       int64_t count)
+{
+    const int64_t bytes = row_bytes(t);
+    uint16_t *rows = memory((size_t)(INPUT_ROWS * bytes));
+    ffa_error err;
+
+    for (int64_t from = 0; from < count; from += INPUT_ROWS) {
+        const int64_t now = count - from < INPUT_ROWS ? count - from : INPUT_ROWS;
+
+        for (int64_t i = 0; i < now; i++)
+            input_row(rows + i * columns(t), t, ids ? ids[from + i] : from + i);
+        must(ffa_device_copy(r->context, (char *)to + from * bytes, rows, now * bytes,
+                             FFA_TO_DEVICE, &err),
+             "copy", &err);
+    }
+    free(rows);
 }
 
 void case_init(void)
 {
     make_mask();
-    make_inputs();
+    bench.block = make_block();
 }
 
 void case_finish(void)
 {
-    for (int t = 0; t < INPUTS; t++)
-        free(bench.inputs[t]);
+    free(bench.block);
     ffa_mask_destroy(bench.mask);
 }
 
@@ -221,9 +240,7 @@ void whole_create(struct whole *w, const struct rank *r)
     w->upload = device_memory(r->context, info.upload_bytes);
     make_rows(r->context, w->rows, bench.tokens);
     for (int t = 0; t < INPUTS; t++)
-        must(ffa_device_copy(r->context, w->rows[t], bench.inputs[t],
-                             bench.tokens * row_bytes((enum tensor)t), FFA_TO_DEVICE, &err),
-             "copy", &err);
+        input_rows(r, w->rows[t], (enum tensor)t, NULL, bench.tokens);
     must(ffa_plan_upload(w->plan, w->kernels, w->upload, r->stream, &err), "upload", &err);
     must(ffa_device_stream_synchronize(r->context, r->stream, &err), "upload", &err);
     whole_args(w);
@@ -246,13 +263,12 @@ void whole_destroy(struct whole *w, ffa_context *context)
 /* SMs that a rank computes on: ranks of one GPU share them out. */
 static int32_t sms_of(const struct rank *r, int32_t *margin)
 {
-    const int32_t sharing = (options.ranks + bench.gpus - 1) / bench.gpus;
     ffa_context_info info = FFA_CONTEXT_INFO_INIT;
     int32_t sms;
     ffa_error err;
 
     must(ffa_context_info_get(r->context, &info, &err), "info", &err);
-    sms = sharing > 1 ? (info.sm_count - SHARED_SMS_FREE) / sharing : info.sm_count;
+    sms = bench.sharing > 1 ? (info.sm_count - SHARED_SMS_FREE) / bench.sharing : info.sm_count;
     *margin = info.sm_count - sms;
     return sms;
 }
@@ -350,21 +366,17 @@ ffa_rows rows_of(const struct rank_plan *p, const struct rank *r, enum tensor t)
 static void plan_rows(struct rank_plan *p, const struct rank *r)
 {
     const int64_t tokens = ffa_dispatch_query_rows(p->dispatch, r->rank);
-    uint16_t *packed = memory((size_t)(tokens * row_bytes(Q)));
+    int64_t *ids = memory((size_t)tokens * sizeof *ids);
     ffa_error err;
 
     make_rows(r->context, p->rows, tokens);
     for (int t = 0; t < INPUTS; t++) {
         const ffa_rows rows = rows_of(p, r, (enum tensor)t);
-        const ffa_tensor whole = FFA_TENSOR_INIT(bench.inputs[t]);
-        const ffa_tensor local = FFA_TENSOR_INIT(packed);
 
-        must(ffa_rows_dispatch(&rows, &whole, &local, &err), "rows", &err);
-        must(ffa_device_copy(r->context, p->rows[t], packed, tokens * row_bytes((enum tensor)t),
-                             FFA_TO_DEVICE, &err),
-             "copy", &err);
+        must(ffa_rows_position_ids(&rows, ids, &err), "rows", &err);
+        input_rows(r, p->rows[t], (enum tensor)t, ids, tokens);
     }
-    free(packed);
+    free(ids);
 }
 
 static void plan_args(struct rank_plan *p, const struct rank *r)
@@ -441,6 +453,10 @@ void rank_create(struct rank *r)
 void rank_destroy(struct rank *r)
 {
     ffa_comm_destroy(r->comm);
+    for (int v = 0; v < VARIANTS; v++)
+        if (r->plans[v].others)
+            others_leave(r, v);
+    meet(r->rank); /* nobody has this rank's memory mapped any more */
     for (int v = 0; v < VARIANTS; v++) {
         struct rank_plan *p = &r->plans[v];
 

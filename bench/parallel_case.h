@@ -6,6 +6,7 @@
 #define BENCH_PARALLEL_CASE_H
 
 #include "cli/calibration_file.h"
+#include "cli/process_meeting.h"
 
 #include <ffa/ffa.h>
 #include <pthread.h>
@@ -14,13 +15,20 @@
 
 enum { HEAD_DIM = 128, RANKS_MAX = 64, ROUNDS_MAX = 100, HOST_SAMPLES = 10, VARIANTS = 5 };
 
+/* What ranks are. CHOSEN: processes where each has a GPU of its own. */
+enum rank_kind { RANKS_CHOSEN, RANKS_THREADS, RANKS_PROCESSES };
+
 struct options {
     int32_t ranks, stages, rounds; /* ranks, rounds: 0 until they are chosen */
-    int64_t tokens;                /* a rank; 0: the case's */
+    int32_t rank;                  /* of this process; -1: what a launcher says */
+    const char *rendezvous;        /* where processes meet; NULL: this one is none of several */
+    enum rank_kind kind;
+    int32_t layers; /* that share a plan */
+    int64_t tokens; /* a rank; 0: the case's */
     const char *name, *json;
     const char *calibrate, *calibration; /* files: to write, to read */
     int heads_q, heads_kv;               /* 0: the case's */
-    ffa_transport transport;             /* AUTO: between ranks of this process, pull */
+    ffa_transport transport;             /* AUTO: between ranks of this host, pull */
     int32_t max_ctas;                    /* of ffa_peer_opts; 0: its default */
     bool is_quick;
 };
@@ -71,8 +79,6 @@ struct rank {
     ffa_comm *comm;
     ffa_stream stream;
     struct rank_plan plans[VARIANTS];
-    double begin_ms, end_ms; /* of its last series */
-    const void *mine;        /* what it brings to an allgather */
     pthread_t thread;
 };
 
@@ -91,8 +97,13 @@ struct whole {
 };
 
 struct bench {
+    /* Of threads: one a GPU, which ranks take in turn; of processes: the own one. */
     ffa_context *contexts[RANKS_MAX];
-    int32_t gpus; /* that ranks run on */
+    int32_t context_count;
+    int32_t gpus, sharing;             /* that ranks run on; ranks of one, at most */
+    int32_t first, here;               /* ranks of this process: [first, first + here) */
+    struct run_meeting *meeting;       /* of all ranks */
+    struct process_meeting *processes; /* the same; NULL: ranks are threads */
     char device[128];
     FILE *json;
     struct calibration calibration; /* all zero: plans are by the defaults */
@@ -102,12 +113,11 @@ struct bench {
     char name[64];
     int64_t tokens; /* of all ranks */
     ffa_mask *mask;
-    uint16_t *inputs[INPUTS]; /* whole, on the host */
+    uint16_t *block; /* what all inputs are made of */
     struct whole whole;
     struct tiles tiles;
-    struct rank ranks[RANKS_MAX];
-    pthread_barrier_t meeting;
-    /* of a pass; written by the first rank, between two meetings */
+    struct rank ranks[RANKS_MAX]; /* those of this process */
+    /* of a pass, of the first rank */
     int whole_calls, calls;                                      /* of a series */
     double whole_ms[ROUNDS_MAX], plans_ms[VARIANTS][ROUNDS_MAX]; /* of one call */
 };
@@ -116,16 +126,18 @@ extern struct options options;
 extern struct bench bench;
 extern const struct variant variants[VARIANTS];
 
-/* Ends the process. Other threads may be in calls: nothing is cleaned up. */
+/* Ends the process, and with it the group. Other threads may be in calls: nothing is cleaned up. */
 _Noreturn void fail(const char *what, const char *why);
-/* Ends the process where the call failed. */
+/* The same where the call failed. */
 void must(ffa_status rc, const char *what, const ffa_error *err);
 void *memory(size_t bytes);
 double now_ms(void);
 /* Sorts the samples. */
 double median(double *samples, int count);
+/* What all ranks bring, by rank, into all [ranks][bytes]. */
+void gather(int32_t rank, const void *mine, void *all, size_t bytes);
 /* Wait until all ranks have come. */
-void meet(void);
+void meet(int32_t rank);
 /* A thread, to be joined. */
 void start(pthread_t *thread, void *(*run)(void *user), void *user);
 /* Milliseconds of a call of the whole, in a series; and how many calls of `ms` make one. */
@@ -140,7 +152,7 @@ float from_bf16(uint16_t bits);
 /* What selects the rank's rows of a tensor. */
 ffa_rows rows_of(const struct rank_plan *plan, const struct rank *rank, enum tensor tensor);
 
-/* The mask and the inputs of bench.c, bench.tokens long; for finish. */
+/* The mask of bench.c, bench.tokens long, and what inputs are made of; for finish. */
 void case_init(void);
 void case_finish(void);
 /* By the first rank. */
@@ -150,16 +162,30 @@ void whole_destroy(struct whole *whole, ffa_context *context);
 void rank_create(struct rank *rank);
 void rank_destroy(struct rank *rank);
 
-/* parallel_report.c: of the first rank. whole_ms: median of its rounds. */
+/* parallel_report.c: all ranks report, the first one prints. whole_ms, of that: median of its
+ * rounds. */
 void print_head(void);
-void report_plan(int v, bool is_backward, double whole_ms);
+void report_plan(struct rank *rank, int v, bool is_backward, double whole_ms);
 
-/* parallel_others.c: what others do, of a plan that has its dispatch and its rows. others_pass
- * enqueues one pass on the rank's stream; all ranks do. Whether a method can do the case. */
+/* parallel_others.c: what others do, of a plan that has its dispatch and its rows; all ranks do the
+ * same. others_leave: no more passes, and this rank reaches no other one's memory; others_destroy
+ * when all have. others_pass enqueues one pass on the rank's stream. Whether a method can do the
+ * case. */
 void others_create(struct rank *rank, int v);
+void others_leave(struct rank *rank, int v);
 void others_destroy(struct rank *rank, int v);
 void others_pass(struct rank *rank, int v, bool is_backward);
 bool others_can(enum method method, bool is_backward);
+
+/* parallel_launch.c: `ranks` processes of this program, with its arguments: the exit status of
+ * them all, and why where it is not theirs. */
+int launch_processes(char *const *argv, int32_t ranks);
+/* This process meets the others, and knows from then on when one of them is lost. */
+void join_processes(const struct rendezvous_place *place);
+/* The exit status that all agree on. */
+int leave_processes(int status);
+/* Ends the process where another one is lost; else it returns. */
+void end_if_lost(void);
 
 /* parallel_calibrate.c: measure links and kernels, and write the file. */
 void calibrate(const char *path);

@@ -10,10 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct others *others_of(int32_t rank, int v)
-{
-    return bench.ranks[rank].plans[v].others;
-}
+enum { SHARED_BYTES = 2 << 20 };
 
 void *others_allocate(const struct rank *r, int64_t bytes)
 {
@@ -25,12 +22,61 @@ void *others_allocate(const struct rank *r, int64_t bytes)
     return at;
 }
 
+/* ---- memory that peers reach ---- */
+
+void *others_share(struct others *o, const struct rank *r, enum reach reach, int64_t bytes)
+{
+    if (bench.processes) /* allocations of their own, which a handle can name */
+        bytes = (bytes + SHARED_BYTES - 1) / SHARED_BYTES * SHARED_BYTES;
+    return o->reached[r->rank][reach] = others_allocate(r, bytes);
+}
+
+/* What a rank says of its memory: the address, for its own process, or a handle. */
+struct offer {
+    void *at;
+    unsigned char handle[GPU_IPC_BYTES];
+};
+
+static void reach_peers(struct others *o, const struct rank *r)
+{
+    struct offer mine[REACHES] = { { NULL, { 0 } } };
+    struct offer(*all)[REACHES] = memory((size_t)options.ranks * sizeof *all);
+    ffa_error err;
+
+    for (int i = 0; i < REACHES; i++) {
+        mine[i].at = o->reached[r->rank][i];
+        if (mine[i].at && bench.processes)
+            must(gpu_ipc_export(o->gpu, mine[i].at, mine[i].handle, &err), "export memory", &err);
+    }
+    gather(r->rank, mine, all, sizeof mine);
+    for (int32_t p = 0; p < options.ranks; p++)
+        for (int i = 0; i < REACHES && p != r->rank; i++)
+            if (all[p][i].at && bench.processes)
+                must(gpu_ipc_open(o->gpu, all[p][i].handle, &o->reached[p][i], &err),
+                     "map a peer's memory", &err);
+            else
+                o->reached[p][i] = all[p][i].at;
+    free(all);
+}
+
+void others_leave(struct rank *r, int v)
+{
+    struct others *o = r->plans[v].others;
+
+    for (int32_t p = 0; p < options.ranks; p++)
+        for (int i = 0; i < REACHES && p != r->rank; i++)
+            if (bench.processes)
+                gpu_ipc_close(o->gpu, o->reached[p][i]);
+}
+
 /* ---- words ---- */
 
-uint64_t *others_word_of(const struct others *o, bool is_backward, enum word_kind kind,
+uint64_t *others_word_of(const struct others *o, int32_t of, bool is_backward, enum word_kind kind,
                          int32_t from)
 {
-    return o->words + ((int)is_backward * KINDS + (int)kind) * RANKS_MAX + from;
+    uint64_t *const words = o->reached[of][REACH_WORDS];
+
+    return words + ((int)is_backward * KINDS + (int)kind) * RANKS_MAX + from;
 }
 
 static void value_ops(const struct others *o, ffa_stream stream, struct gpu_value_op *ops,
@@ -52,7 +98,7 @@ void others_tell(const struct rank *r, int v, bool is_backward, enum word_kind k
     struct gpu_value_op ops[RANKS_MAX];
 
     for (int32_t p = 0; p < options.ranks; p++)
-        ops[p] = (struct gpu_value_op){ others_word_of(others_of(p, v), is_backward, kind, r->rank),
+        ops[p] = (struct gpu_value_op){ others_word_of(o, p, is_backward, kind, r->rank),
                                         o->calls[is_backward], false };
     value_ops(o, stream, ops, options.ranks);
 }
@@ -64,7 +110,8 @@ void others_wait(const struct rank *r, int v, bool is_backward, enum word_kind k
     struct gpu_value_op ops[RANKS_MAX];
 
     for (int32_t p = 0; p < options.ranks; p++)
-        ops[p] = (struct gpu_value_op){ others_word_of(o, is_backward, kind, p), call, true };
+        ops[p] =
+            (struct gpu_value_op){ others_word_of(o, r->rank, is_backward, kind, p), call, true };
     value_ops(o, stream, ops, options.ranks);
 }
 
@@ -152,7 +199,8 @@ void others_create(struct rank *r, int v)
     p->others = o;
     o->gpu = r->context->gpu;
     o->rows = ffa_dispatch_query_rows(p->dispatch, r->rank);
-    o->words = others_allocate(r, (int64_t)2 * KINDS * RANKS_MAX * (int64_t)sizeof *o->words);
+    (void)others_share(o, r, REACH_WORDS,
+                       (int64_t)2 * KINDS * RANKS_MAX * (int64_t)sizeof(uint64_t));
     for (int i = 0; i < STREAMS; i++)
         must(gpu_stream_create(&o->streams[i], o->gpu, -1, &err), "stream", &err);
     must(gpu_event_create(&o->begin, o->gpu, false, &err), "event", &err);
@@ -166,6 +214,7 @@ void others_create(struct rank *r, int v)
     else
         ulysses_create(o, r, p);
     o->workspace = others_allocate(r, o->workspace_bytes);
+    reach_peers(o, r);
 }
 
 void others_pass(struct rank *r, int v, bool is_backward)
@@ -179,9 +228,20 @@ void others_pass(struct rank *r, int v, bool is_backward)
 void others_destroy(struct rank *r, int v)
 {
     struct others *o = r->plans[v].others;
-    void *const lone[] = { o->words,      o->workspace, o->keys[0][0], o->keys[0][1], o->keys[1][0],
-                           o->keys[1][1], o->sums[0],   o->sums[1],    o->in[0],      o->in[1],
-                           o->partial,    o->dq,        o->segment,    o->sources };
+    void *const lone[] = { o->reached[r->rank][REACH_WORDS],
+                           o->workspace,
+                           o->keys[0][0],
+                           o->keys[0][1],
+                           o->keys[1][0],
+                           o->keys[1][1],
+                           o->sums[0],
+                           o->sums[1],
+                           o->in[0],
+                           o->in[1],
+                           o->partial,
+                           o->dq,
+                           o->segment,
+                           o->sources };
 
     for (size_t i = 0; i < sizeof lone / sizeof *lone; i++)
         ffa_device_free(r->context, lone[i]);

@@ -12,6 +12,18 @@
 #include "attention/rows_device.h"
 #include "gpu/gpu_stream.h"
 
+/* Memory of a rank that its peers reach: addresses of its process, or mapped by CUDA IPC. */
+enum reach {
+    REACH_WORDS,
+    REACH_K, /* ring: the rank's keys and values, */
+    REACH_V,
+    REACH_DK, /* and sums of all steps */
+    REACH_DV,
+    REACH_PACKED, /* Ulysses: of each tensor */
+    REACH_GROUP = REACH_PACKED + TENSORS,
+    REACHES = REACH_GROUP + TENSORS
+};
+
 /* Of a rank's words, one for each peer and pass. */
 enum word_kind { READY, TAKEN, BACK_READY, BACK_TAKEN, KINDS };
 enum { COPY, SUMS, STREAMS };
@@ -20,7 +32,8 @@ struct others {
     struct gpu_device *gpu;
     struct gpu_stream *streams[STREAMS];
     struct gpu_event *begin, *back, *arrived[RANKS_MAX], *computed[RANKS_MAX];
-    uint64_t *words; /* device memory: [2][KINDS][RANKS_MAX] */
+    /* By rank; NULL where a method has none. Words: device memory [2][KINDS][RANKS_MAX]. */
+    void *reached[RANKS_MAX][REACHES];
     uint64_t calls[2];
     int64_t rows;              /* of the rank */
     int32_t heads_q, heads_kv; /* of its kernels */
@@ -38,16 +51,17 @@ struct others {
     void *packed[TENSORS], *group[TENSORS];
 };
 
-struct others *others_of(int32_t rank, int v);
 /* Zero; on the rank's GPU. */
 void *others_allocate(const struct rank *r, int64_t bytes);
+/* The same of memory that peers reach. */
+void *others_share(struct others *o, const struct rank *r, enum reach reach, int64_t bytes);
 void others_kernels(struct others *o, const struct rank *r, uint32_t flags, int32_t heads_q,
                     int32_t heads_kv);
 /* Upload o->plans[i], the next one, and find out its workspace. */
 void others_add_plan(struct others *o, const struct rank *r, int64_t i);
 
-/* The word of `o` that rank `from` writes. */
-uint64_t *others_word_of(const struct others *o, bool is_backward, enum word_kind kind,
+/* The word of rank `of` that rank `from` writes. */
+uint64_t *others_word_of(const struct others *o, int32_t of, bool is_backward, enum word_kind kind,
                          int32_t from);
 /* The stream waits for a word, or writes it. */
 void others_word(const struct others *o, ffa_stream stream, uint64_t *at, uint64_t value,

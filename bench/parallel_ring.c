@@ -89,9 +89,11 @@ void ring_create(struct others *o, const struct rank *r, struct rank_plan *p)
     for (int i = 0; i < 2; i++) {
         o->keys[i][0] = others_allocate(r, keys * 2);
         o->keys[i][1] = others_allocate(r, keys * 2);
-        o->sums[i] = others_allocate(r, options.ranks * keys * 4);
+        o->sums[i] = others_share(o, r, i ? REACH_DV : REACH_DK, options.ranks * keys * 4);
         o->in[i] = others_allocate(r, options.ranks * keys * 4);
     }
+    o->reached[r->rank][REACH_K] = p->rows[K];
+    o->reached[r->rank][REACH_V] = p->rows[V];
     o->partial = others_allocate(r, queries * 4);
     o->dq = others_allocate(r, queries * 4);
     o->segment = others_allocate(r, sizeof segment);
@@ -117,14 +119,15 @@ static void ring_fetch(struct rank *r, int v, bool is_backward, int32_t step)
     const int32_t owner = owner_at(r->rank, step);
     const ffa_stream stream = gpu_stream_handle(o->streams[COPY]);
     const size_t bytes = (size_t)key_elements(o) * 2;
-    void *const *rows = bench.ranks[owner].plans[v].rows;
+    void *const *peer = o->reached[owner];
     ffa_error err;
 
     if (step > 2)
         must(gpu_event_wait(o->computed[step - 2], stream, &err), "event", &err);
-    others_word(o, stream, others_word_of(o, is_backward, READY, owner), o->calls[is_backward],
-                true);
-    must(gpu_copy_batch(o->gpu, stream, o->keys[step % 2], (const void *[]){ rows[K], rows[V] },
+    others_word(o, stream, others_word_of(o, r->rank, is_backward, READY, owner),
+                o->calls[is_backward], true);
+    must(gpu_copy_batch(o->gpu, stream, o->keys[step % 2],
+                        (const void *[]){ peer[REACH_K], peer[REACH_V] },
                         (size_t[]){ bytes, bytes }, 2, &err),
          "pull", &err);
     must(gpu_event_record(o->arrived[step], stream, &err), "event", &err);
@@ -167,17 +170,17 @@ static void ring_home(struct rank *r, int v, int32_t step)
     struct others *o = r->plans[v].others;
     const int32_t from = (r->rank + step) % options.ranks;
     const ffa_stream stream = gpu_stream_handle(o->streams[SUMS]);
-    const struct others *other = others_of(from, v);
+    void *const *peer = o->reached[from];
     const int64_t keys = key_elements(o);
     const size_t bytes = (size_t)keys * 4;
     ffa_error err;
 
-    others_word(o, stream, others_word_of(o, true, BACK_READY, from), o->calls[1], true);
+    others_word(o, stream, others_word_of(o, r->rank, true, BACK_READY, from), o->calls[1], true);
     must(gpu_copy_batch(o->gpu, stream,
                         (void *[]){ (float *)o->in[0] + (step - 1) * keys,
                                     (float *)o->in[1] + (step - 1) * keys },
-                        (const void *[]){ (float *)other->sums[0] + step * keys,
-                                          (float *)other->sums[1] + step * keys },
+                        (const void *[]){ (float *)peer[REACH_DK] + step * keys,
+                                          (float *)peer[REACH_DV] + step * keys },
                         (size_t[]){ bytes, bytes }, 2, &err),
          "pull", &err);
 }
@@ -244,8 +247,7 @@ void ring_pass(struct rank *r, int v, bool is_backward)
         ring_step(r, v, is_backward, t);
         must(gpu_event_record(o->computed[t], r->stream, &err), "event", &err);
         if (is_backward)
-            others_word(o, r->stream,
-                        others_word_of(others_of(owner, v), true, BACK_READY, r->rank), call,
+            others_word(o, r->stream, others_word_of(o, owner, true, BACK_READY, r->rank), call,
                         false);
     }
     if (!is_backward)

@@ -37,8 +37,9 @@ void ulysses_create(struct others *o, const struct rank *r, struct rank_plan *p)
         const int64_t row =
             t == LSE ? o->heads_q * 4 : group_heads(o, (enum tensor)t) * HEAD_DIM * 2;
 
-        o->group[t] = others_allocate(r, bench.tokens * row);
-        o->packed[t] = others_allocate(r, o->rows * row_bytes((enum tensor)t));
+        o->group[t] = others_share(o, r, (enum reach)(REACH_GROUP + t), bench.tokens * row);
+        o->packed[t] =
+            others_share(o, r, (enum reach)(REACH_PACKED + t), o->rows * row_bytes((enum tensor)t));
         p->info.key_bytes += bench.tokens * row + o->rows * row_bytes((enum tensor)t);
     }
     p->info.received_rows = bench.tokens - o->rows;
@@ -94,11 +95,11 @@ static void pull(struct rank *r, int v, enum tensor t, bool is_back)
 
     for (int32_t i = 0; i < options.ranks; i++) {
         const int32_t peer = (r->rank + 1 + i) % options.ranks;
-        const struct others *other = others_of(peer, v);
+        char *const group = o->reached[peer][REACH_GROUP + (int)t];
+        char *const packed = o->reached[peer][REACH_PACKED + (int)t];
 
         to[i] = (char *)(is_back ? o->packed[t] : o->group[t]) + peer * part;
-        from[i] = is_back ? (char *)other->group[t] + r->rank * part
-                          : (char *)other->packed[t] + group_of(o, t, r->rank) * part;
+        from[i] = is_back ? group + r->rank * part : packed + group_of(o, t, r->rank) * part;
         bytes[i] = (size_t)part;
     }
     must(gpu_copy_batch(o->gpu, r->stream, to, from, bytes, options.ranks, &err), "pull", &err);

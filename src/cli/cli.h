@@ -174,9 +174,6 @@ void cli_set_int(json_t *object, const char *key, int64_t value);
 void cli_set_real(json_t *object, const char *key, double value);
 void cli_set_text(json_t *object, const char *key, const char *value);
 
-/* Microseconds of a clock that only goes forward. */
-int64_t cli_clock_us(void);
-
 /* ---- what the environment says (environment.c): where the store is, which shard, what terminal
  * ---- */
 

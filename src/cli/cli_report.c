@@ -17,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* clang-format off */
 static const struct {
@@ -200,12 +199,4 @@ void cli_set_text(json_t *object, const char *key, const char *value)
     json_t *text = json_string(value ? value : "");
 
     (void)json_object_set_new(object, key, text ? text : json_string("(not UTF-8)"));
-}
-
-int64_t cli_clock_us(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }

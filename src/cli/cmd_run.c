@@ -530,7 +530,7 @@ static int run_on_mask(const struct cli *cli, struct run_options *options)
 {
     ffa_error err = { FFA_OK, 0, "" };
     struct run_shape shape = { 0 };
-    struct run_process *process = NULL;
+    struct process_meeting *process = NULL;
     ffa_context *context = NULL;
     ffa_mask *mask = NULL;
     int status;

@@ -6,6 +6,7 @@
  * the counts say how many are which.
  */
 #include "cli/bundle_fit.h"
+#include "cli/clock.h"
 #include "cli/entries.h"
 #include "cli/jobs.h"
 #include "cli/warm.h"

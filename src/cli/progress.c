@@ -5,6 +5,8 @@
  */
 #include "cli/progress.h"
 
+#include "cli/clock.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

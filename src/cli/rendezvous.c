@@ -551,6 +551,30 @@ ffa_status rendezvous_agree(struct rendezvous *m, int32_t *code, ffa_error *err)
     return FFA_OK;
 }
 
+int32_t rendezvous_lost(const struct rendezvous *m, ffa_error *err)
+{
+    for (int32_t r = 0; r < m->rank_count; r++) {
+        const enum life life = life_of(m, r);
+        struct end end;
+
+        if (r == m->rank)
+            continue;
+        if (get_end(m, r, &end)) { /* what it wrote is there once it is over */
+            if (end.code == 0)
+                continue;
+            (void)cli_error(err, end.status ? (ffa_status)end.status : FFA_COMM, 0,
+                            "rank %d gave up: %.200s", r,
+                            end.status ? end.message : "it has failed");
+            return r;
+        }
+        if (life == LIFE_OVER) {
+            (void)cli_error(err, FFA_COMM, 0, "rank %d has died", r);
+            return r;
+        }
+    }
+    return -1;
+}
+
 /* Whether all others have said that they need no file any more, or need none. */
 static bool have_left(struct rendezvous *m)
 {

@@ -68,4 +68,8 @@ void rendezvous_end(struct rendezvous *meeting, int32_t code, const ffa_error *w
  */
 ffa_status rendezvous_agree(struct rendezvous *meeting, int32_t *code, ffa_error *err);
 
+/* The lowest other rank that has died, or that has said that it failed; *err: which, and why. -1:
+ * none. Never blocks. Thread: any, between open and close. */
+int32_t rendezvous_lost(const struct rendezvous *meeting, ffa_error *err);
+
 #endif

@@ -7,6 +7,7 @@
 #include "cli/run_gpu_rank.h"
 
 #include "cli/cli.h"
+#include "cli/clock.h"
 #include "cli/file.h"
 
 #include <stdlib.h>

@@ -8,7 +8,7 @@
  */
 #include "cli/run_meeting.h"
 
-#include "cli/cli.h"
+#include "cli/clock.h"
 #include "cli/file.h"
 
 #include <pthread.h>

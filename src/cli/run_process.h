@@ -6,7 +6,7 @@
 #define FFA_CLI_RUN_PROCESS_H
 
 #include "cli/cli.h"
-#include "cli/rendezvous.h"
+#include "cli/process_meeting.h"
 #include "cli/run_ranks.h"
 
 struct run_process_options {
@@ -20,13 +20,12 @@ struct run_process_options {
 int run_process_find(const struct cli *cli, const struct run_process_options *options,
                      int64_t ranks, struct rendezvous_place *place, const char **folder);
 
-struct run_process;
-
 /* Meet the others, then open this rank's GPU, and fill what `ranks` says of processes and contexts.
  * CLI_PARSE_GO, or the exit status, which was said; *out for run_process_leave in any case. */
 int run_process_open(const struct cli *cli, const struct rendezvous_place *place,
-                     const char *folder, struct run_ranks_options *ranks, struct run_process **out);
+                     const char *folder, struct run_ranks_options *ranks,
+                     struct process_meeting **out);
 /* NULL: this process is not one of several. The exit status that all agree on, of `status`. */
-int run_process_leave(const struct cli *cli, struct run_process *process, int status);
+int run_process_leave(const struct cli *cli, struct process_meeting *process, int status);
 
 #endif

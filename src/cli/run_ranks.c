@@ -9,6 +9,7 @@
 #include "cli/run_ranks.h"
 
 #include "cli/cli.h"
+#include "cli/clock.h"
 #include "cli/file.h"
 #include "cli/run_case.h"
 #include "cli/run_gpu_rank.h"

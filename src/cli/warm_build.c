@@ -4,6 +4,7 @@
  * Signals and failures end it early by one flag: a signal cuts, so that workers are killed and what
  * was built is kept; a failure that others would repeat drains.
  */
+#include "cli/clock.h"
 #include "cli/file.h"
 #include "cli/interrupt.h"
 #include "cli/warm.h"

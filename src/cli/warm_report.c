@@ -4,6 +4,7 @@
  * Invariant: stdout has data only, one JSON object with --json, one a line with --jsonl; the bar is
  * cleared before anything else is written.
  */
+#include "cli/clock.h"
 #include "cli/entries.h"
 #include "cli/warm.h"
 

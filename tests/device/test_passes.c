@@ -9,6 +9,7 @@
  */
 #include "cuda_calls.h"
 #include "gpu/nccl_library.h"
+#include "parallel/device/pass.h"
 #include "support/bootstrap.h"
 #include "support/rng.h"
 #include "support/suite.h"
@@ -66,6 +67,7 @@ struct rank {
     void *inputs[SETS][TENSORS], *outputs[CALLS][TENSORS];
     void *uploads[SETS], *workspace;
     struct cuda_counts forward, backward; /* of all calls */
+    int most_calls[2];                    /* that they may enqueue */
     uint64_t digests[CALLS];              /* of the results whose bits are the same in every run */
     int odd_call; /* the first whose results have other bits than those of its inputs before; 0 */
     ffa_status status;
@@ -331,23 +333,43 @@ static ffa_parallel_args args_of(const struct rank *r, int call)
     return args;
 }
 
-static void add_counts(struct cuda_counts *to, struct cuda_counts more)
+/* Pulls of sums: of one reader and stage each. */
+static int pulls_of(const struct pass_sums *sums)
 {
-    to->launches += more.launches;
-    to->blocking += more.blocking;
-    to->first = to->first ? to->first : more.first;
+    int pulls = 0;
+
+    for (int64_t i = 0; i < sums->copy_count; i++)
+        pulls += i == 0 || sums->copies[i].rank != sums->copies[i - 1].rank ||
+                 sums->copies[i].stage != sums->copies[i - 1].stage;
+    return pulls;
+}
+
+/* What a pass that pulls enqueues at most, but for a fill, where tiles are split. Forward: a wait
+ * for the call before, the begin, which the fetch stream waits for, and the end; the credits of the
+ * key window, two launches, the readers told; for each stage words and a copy; the sources told.
+ * Backward three launches more; the reduce stream waits for the begin; for each pull of sums words
+ * and a copy; the summers told, and what the caller's stream waits for. */
+static int most_calls(const ffa_parallel_pass *pass, bool is_backward)
+{
+    const struct pass_moves *moves = is_backward ? &pass->backward_moves : &pass->forward_moves;
+    const int both = 9 + 2 * (moves->stage_count - 1);
+
+    return is_backward ? both + 7 + 2 * pulls_of(&pass->sums) : both;
 }
 
 static ffa_status enqueue_pass(struct rank *r, int call, bool is_backward)
 {
     const ffa_parallel_args args = args_of(r, call);
     ffa_parallel_pass *pass = r->passes[call % SETS];
+    struct cuda_counts counts;
     ffa_status rc;
 
     cuda_calls_begin();
     rc = is_backward ? ffa_parallel_backward(pass, r->kernels, r->comm, &args, r->stream, &r->err)
                      : ffa_parallel_forward(pass, r->kernels, r->comm, &args, r->stream, &r->err);
-    add_counts(is_backward ? &r->backward : &r->forward, cuda_calls_end());
+    counts = cuda_calls_end();
+    r->most_calls[is_backward] += most_calls(pass, is_backward);
+    cuda_counts_add(is_backward ? &r->backward : &r->forward, &counts);
     return rc;
 }
 
@@ -543,7 +565,8 @@ static void group_run(struct group *group)
 /* ---- tests ---- */
 
 /* A pass is one attention launch. Beside it forward copies the rank's keys into its window;
- * backward does so, prepares, finishes dq, and sums up dk and dv. */
+ * backward does so, prepares, finishes dq, and sums up dk and dv. Where ranks exchange, NCCL makes
+ * calls of its own. */
 static void check_counts(const struct rank *r, int calls)
 {
     const struct {
@@ -551,13 +574,23 @@ static void check_counts(const struct rank *r, int calls)
         struct cuda_counts counts;
         int launches;
     } rows[] = { { "forward", r->forward, 2 * calls }, { "backward", r->backward, 5 * calls } };
+    const bool pulls = r->group->transport != FFA_TRANSPORT_EXCHANGE;
 
     for (int i = 0; i < 2; i++) {
+        const int fills = rows[i].counts.calls[CALL_cudaMemsetAsync];
+        const int enqueued = cuda_counts_enqueued(&rows[i].counts) - fills;
+        const int most = r->most_calls[i];
+
+        ck_assert_msg(!pulls || enqueued <= most,
+                      "rank %d, %s: %d calls in %d passes, not at most %d", r->rank, rows[i].name,
+                      enqueued, calls, most);
+        ck_assert_msg(fills <= calls, "rank %d, %s: %d fills in %d passes", r->rank, rows[i].name,
+                      fills, calls);
         ck_assert_msg(rows[i].counts.blocking == 0, "rank %d, %s: %d calls that may block, as %s",
                       r->rank, rows[i].name, rows[i].counts.blocking, rows[i].counts.first);
-        ck_assert_msg(rows[i].counts.launches == rows[i].launches,
+        ck_assert_msg(rows[i].counts.calls[CALL_cudaLaunchKernelExC] == rows[i].launches,
                       "rank %d, %s: %d launches, not %d", r->rank, rows[i].name,
-                      rows[i].counts.launches, rows[i].launches);
+                      rows[i].counts.calls[CALL_cudaLaunchKernelExC], rows[i].launches);
     }
 }
 
@@ -579,6 +612,9 @@ START_TEST(passes_only_enqueue)
         ck_assert_msg(r->status == FFA_OK, "rank %d: %s", i, r->err.message);
         ck_assert_msg(group.count < 4 || group.is_sequential || r->info.forward_stages > 1,
                       "rank %d: one stage", i);
+        printf("rank %d of %d\n", i, group.count);
+        cuda_counts_print("forward", &r->forward, CALLS);
+        cuda_counts_print("backward", &r->backward, CALLS);
         check_counts(r, CALLS);
         ck_assert_msg(!r->odd_call, "rank %d: other bits in call %d", i, r->odd_call);
     }

@@ -86,6 +86,7 @@ EXPORT cudaError_t cudaLibraryLoadData(cudaLibrary_t *out, const void *image,
         return runtime_done(cudaErrorInvalidKernelImage);
     }
     *out = (cudaLibrary_t)kernel;
+    runtime_live_add(LIVE_LIBRARIES, 1);
     return cudaSuccess;
 }
 
@@ -93,6 +94,7 @@ EXPORT cudaError_t cudaLibraryUnload(cudaLibrary_t library)
 {
     (void)streams_finish(-1);
     unload((struct kernel *)library);
+    runtime_live_add(LIVE_LIBRARIES, -1);
     return cudaSuccess;
 }
 

@@ -28,6 +28,11 @@ struct mapping {
     bool is_heap;
 };
 
+static bool is_own(const struct mapping *mapping)
+{
+    return mapping->is_heap || mapping->fd >= 0;
+}
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct mapping *mappings; /* under the lock */
 
@@ -49,6 +54,10 @@ static void *keep(struct mapping mapping)
     kept->next = mappings;
     mappings = kept;
     (void)pthread_mutex_unlock(&lock);
+    if (is_own(kept)) {
+        runtime_live_add(LIVE_ALLOCATIONS, 1);
+        runtime_live_add(LIVE_BYTES, (int64_t)kept->bytes);
+    }
     return kept->at;
 }
 
@@ -65,13 +74,13 @@ static void *map(int fd, size_t bytes, int kept_fd)
     return at;
 }
 
-/* Whether it was mapped or allocated here. */
-static bool unmap(void *at)
+/* Whether it was allocated here; or mapped, of another process. */
+static bool unmap(void *at, bool is_allocated)
 {
     struct mapping **link = &mappings, *found;
 
     (void)pthread_mutex_lock(&lock);
-    while (*link && (*link)->at != at)
+    while (*link && ((*link)->at != at || is_own(*link) != is_allocated))
         link = &(*link)->next;
     found = *link;
     if (found)
@@ -79,6 +88,10 @@ static bool unmap(void *at)
     (void)pthread_mutex_unlock(&lock);
     if (!found)
         return false;
+    if (is_allocated) {
+        runtime_live_add(LIVE_ALLOCATIONS, -1);
+        runtime_live_add(LIVE_BYTES, -(int64_t)found->bytes);
+    }
     if (found->is_heap)
         free(found->at);
     else
@@ -112,9 +125,20 @@ void *memory_allocate(size_t bytes)
     return memory;
 }
 
-void memory_free(void *memory)
+bool memory_free(void *memory)
 {
-    (void)unmap(memory);
+    return unmap(memory, true);
+}
+
+bool memory_is_own(const void *memory)
+{
+    bool is_found = false;
+
+    (void)pthread_mutex_lock(&lock);
+    for (const struct mapping *m = mappings; m && !is_found; m = m->next)
+        is_found = m->at == memory && is_own(m);
+    (void)pthread_mutex_unlock(&lock);
+    return is_found;
 }
 
 bool memory_holds(const void *address)
@@ -169,5 +193,5 @@ EXPORT cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t from, uns
 
 EXPORT cudaError_t cudaIpcCloseMemHandle(void *memory)
 {
-    return runtime_done(unmap(memory) ? cudaSuccess : cudaErrorInvalidValue);
+    return runtime_done(unmap(memory, false) ? cudaSuccess : cudaErrorInvalidValue);
 }

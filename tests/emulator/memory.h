@@ -9,7 +9,10 @@
 
 /* 256-byte aligned; NULL: no memory. */
 void *memory_allocate(size_t bytes);
-void memory_free(void *memory);
+/* Whether it was allocated here: false, and nothing is done, for memory of another process too. */
+bool memory_free(void *memory);
+/* Whether memory_free would free it. */
+bool memory_is_own(const void *memory);
 /* Whether the address is in memory of a device. */
 bool memory_holds(const void *address);
 

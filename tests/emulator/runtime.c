@@ -14,20 +14,33 @@
 #include "stream_calls.h"
 #include "words.h"
 
+#include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { DEFAULT_SMS = 3, TIMEOUT_MS = 60000, EMULATOR_L2_BYTES = 60 << 20 };
+#define EMULATOR_MEMORY_BYTES ((size_t)80 << 30)
 
 int64_t runtime_setting(const char *name, int64_t otherwise, int64_t most)
 {
     const char *text = getenv(name);
-    const int64_t value = text ? strtoll(text, NULL, 10) : otherwise;
+    char *end = NULL;
+    int64_t value;
 
-    return value < 1 ? 1 : value > most ? most : value;
+    if (!text)
+        return otherwise;
+    errno = 0;
+    value = strtoll(text, &end, 10);
+    if (*text && !*end && errno == 0 && value >= 1 && value <= most)
+        return value;
+    fprintf(stderr, "emulator: %s is '%s', not a number in [1, %lld]\n", name, text,
+            (long long)most);
+    _exit(1);
 }
 
 int runtime_sm_count(void)
@@ -51,6 +64,19 @@ int64_t runtime_now_ns(void)
 
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static atomic_int_fast64_t live[LIVE_KINDS];
+
+void runtime_live_add(enum live kind, int64_t count)
+{
+    atomic_fetch_add(&live[kind], count);
+}
+
+EXPORT void emulator_live(int64_t counts[LIVE_KINDS])
+{
+    for (int i = 0; i < LIVE_KINDS; i++)
+        counts[i] = atomic_load(&live[i]);
 }
 
 static _Thread_local cudaError_t last_error;
@@ -196,10 +222,25 @@ EXPORT cudaError_t cudaMalloc(void **memory, size_t bytes)
 /* Waits for all devices, as memory may be in use on any of them. */
 EXPORT cudaError_t cudaFree(void *memory)
 {
-    const cudaError_t code = memory ? streams_finish(-1) : cudaSuccess;
+    cudaError_t code;
 
-    memory_free(memory);
+    if (!memory)
+        return cudaSuccess;
+    code = streams_finish(-1);
+    if (!memory_free(memory))
+        code = cudaErrorInvalidValue;
     return runtime_done(code);
+}
+
+/* Of all devices together. */
+EXPORT cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *bytes)
+{
+    int64_t counts[LIVE_KINDS];
+
+    emulator_live(counts);
+    *bytes = EMULATOR_MEMORY_BYTES;
+    *free_bytes = *bytes - (size_t)counts[LIVE_BYTES];
+    return cudaSuccess;
 }
 
 EXPORT cudaError_t cudaMallocAsync(void **memory, size_t bytes, cudaStream_t stream)
@@ -210,6 +251,8 @@ EXPORT cudaError_t cudaMallocAsync(void **memory, size_t bytes, cudaStream_t str
 
 EXPORT cudaError_t cudaFreeAsync(void *memory, cudaStream_t stream)
 {
+    if (!memory_is_own(memory))
+        return runtime_done(cudaErrorInvalidValue);
     return stream_call(stream, &(struct work){ .kind = WORK_FREE, .to = memory });
 }
 

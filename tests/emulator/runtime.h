@@ -6,6 +6,8 @@
 #ifndef FFA_EMULATOR_RUNTIME_H
 #define FFA_EMULATOR_RUNTIME_H
 
+#include "live.h"
+
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <stdbool.h>
@@ -16,7 +18,8 @@
 
 enum { EMULATOR_DEVICES = 8 }; /* at most */
 
-/* An environment variable in [1, most]; `otherwise` where it is not set. */
+/* An environment variable; `otherwise` where it is not set. Ends the process where it is no number
+ * in [1, most]. */
 int64_t runtime_setting(const char *name, int64_t otherwise, int64_t most);
 int runtime_sm_count(void);
 int runtime_device_count(void);
@@ -27,6 +30,8 @@ cudaError_t runtime_done(cudaError_t code);
 /* How long something may wait while nothing changes. */
 int64_t runtime_timeout_ms(void);
 int64_t runtime_now_ns(void);
+/* Count something that the process was given, or gave back. */
+void runtime_live_add(enum live kind, int64_t count);
 
 /* A library with its only kernel. Serves as cudaLibrary_t and cudaKernel_t. */
 struct kernel {

@@ -169,6 +169,7 @@ EXPORT cudaError_t cudaGraphDestroy(cudaGraph_t handle)
 EXPORT cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
 {
     *stream = (cudaStream_t)stream_create(runtime_device(), !(flags & cudaStreamNonBlocking));
+    runtime_live_add(LIVE_STREAMS, *stream != NULL);
     return runtime_done(*stream ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 
@@ -188,6 +189,7 @@ EXPORT cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 EXPORT cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
     stream_destroy((struct stream *)stream);
+    runtime_live_add(LIVE_STREAMS, -1);
     return cudaSuccess;
 }
 
@@ -254,7 +256,7 @@ EXPORT cudaError_t cudaHostAlloc(void **memory, size_t bytes, unsigned flags)
     (void)pthread_mutex_unlock(&pinned_lock);
     if (at < PINNED_MAX)
         return cudaSuccess;
-    memory_free(*memory);
+    (void)memory_free(*memory);
     *memory = NULL;
     return runtime_done(cudaErrorMemoryAllocation);
 }
@@ -269,7 +271,7 @@ EXPORT cudaError_t cudaFreeHost(void *memory)
     (void)pthread_mutex_lock(&pinned_lock);
     pinned[at].memory = NULL;
     (void)pthread_mutex_unlock(&pinned_lock);
-    memory_free(memory);
+    (void)memory_free(memory);
     return cudaSuccess;
 }
 
@@ -320,6 +322,7 @@ EXPORT cudaError_t cudaEventCreateWithFlags(cudaEvent_t *handle, unsigned flags)
     if (event)
         event->has_time = !(flags & cudaEventDisableTiming);
     *handle = (cudaEvent_t)event;
+    runtime_live_add(LIVE_EVENTS, event != NULL);
     return runtime_done(event ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 
@@ -331,6 +334,7 @@ EXPORT cudaError_t cudaEventCreate(cudaEvent_t *event)
 EXPORT cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
     event_drop((struct event *)event);
+    runtime_live_add(LIVE_EVENTS, -1);
     return cudaSuccess;
 }
 

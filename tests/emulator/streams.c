@@ -162,8 +162,7 @@ static cudaError_t run(const struct work *work, int device)
         __atomic_store_n((uint64_t *)work->to, work->value, __ATOMIC_RELEASE);
         break;
     case WORK_FREE:
-        memory_free(work->to);
-        break;
+        return memory_free(work->to) ? cudaSuccess : cudaErrorInvalidValue;
     default:
         break;
     }

@@ -15,7 +15,9 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { THREADS = 32, A_WHILE_MS = 30 };
 
@@ -572,6 +574,53 @@ START_TEST(devices_have_legacy_streams_of_their_own)
 }
 END_TEST
 
+/* ---- what was given, and what was not ---- */
+
+START_TEST(memory_that_was_never_given_is_not_freed)
+{
+    const cudaStream_t stream = stream_new(cudaStreamNonBlocking);
+    int64_t before[LIVE_KINDS], after[LIVE_KINDS];
+    char own[16];
+    void *memory;
+
+    emulator_live(before);
+    must(cudaMalloc(&memory, 4096));
+    ck_assert_int_eq(cudaFree(own), cudaErrorInvalidValue);
+    ck_assert_int_eq(cudaFree((char *)memory + 256), cudaErrorInvalidValue);
+    ck_assert_int_eq(cudaFreeAsync(own, stream), cudaErrorInvalidValue);
+    emulator_live(after);
+    ck_assert_int_eq(after[LIVE_ALLOCATIONS], before[LIVE_ALLOCATIONS] + 1);
+    ck_assert_int_eq(after[LIVE_BYTES], before[LIVE_BYTES] + 4096);
+    must(cudaFree(memory));
+    ck_assert_int_eq(cudaFree(memory), cudaErrorInvalidValue);
+    must(cudaFree(NULL));
+    must(cudaMalloc(&memory, 4096));
+    must(cudaFreeAsync(memory, stream));
+    must(cudaStreamSynchronize(stream));
+    emulator_live(after);
+    ck_assert_mem_eq(before, after, sizeof before);
+    must(cudaStreamDestroy(stream));
+    emulator_live(after);
+    ck_assert_int_eq(after[LIVE_STREAMS], before[LIVE_STREAMS] - 1);
+}
+END_TEST
+
+static const char *const bad_settings[] = { "17", "0", "-1", "", "4x", "99999999999999999999" };
+
+START_TEST(a_setting_out_of_its_bounds_ends_the_process)
+{
+    int status;
+    const pid_t child = fork();
+
+    if (child == 0) {
+        (void)setenv("FFA_EMULATOR_SMS", bad_settings[_i], 1);
+        _exit(runtime_sm_count() > 0 ? 0 : 2);
+    }
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 1, "status %x", (unsigned)status);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("emulator_streams");
@@ -599,6 +648,9 @@ int main(void)
     tcase_add_test(tc, a_failure_stays_and_ends_what_waits);
     tcase_add_test(tc, a_capture_does_nothing_and_each_replay_all);
     tcase_add_test(tc, devices_have_legacy_streams_of_their_own);
+    tcase_add_test(tc, memory_that_was_never_given_is_not_freed);
+    tcase_add_loop_test(tc, a_setting_out_of_its_bounds_ends_the_process, 0,
+                        sizeof bad_settings / sizeof *bad_settings);
     suite_add_tcase(suite, tc);
     return suite_run(suite);
 }

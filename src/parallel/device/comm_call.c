@@ -49,14 +49,15 @@ struct comm_order *comm_order_find(uint64_t group, int32_t rank)
 
 /* A word of which the watchdogs of peers see either all or nothing: what is compared with the words
  * of another rank in the same call is never that of another call, whenever it is read. */
-static uint64_t word_of(uint64_t call, uint64_t content)
+static uint64_t word_of(uint64_t begun, uint64_t content)
 {
-    return call << COMM_DIGEST_BITS | (content & COMM_DIGEST_MASK);
+    return begun << COMM_DIGEST_BITS | (content & COMM_DIGEST_MASK);
 }
 
 /* What this call comes after: see comm_block_after. */
-static uint64_t order_enter(const struct comm_device *comm, uint64_t call)
+static uint64_t order_enter(const struct comm_device *comm)
 {
+    const uint64_t begun = comm->begun;
     struct comm_order *o = comm->order;
     uint64_t before, content;
 
@@ -65,13 +66,13 @@ static uint64_t order_enter(const struct comm_device *comm, uint64_t call)
         o->before = o->last;
         o->last_id = comm->id;
     }
-    o->last = comm->id << 32 | (uint32_t)call;
+    o->last = comm->id << 32 | (uint32_t)begun;
     before = o->before;
     pthread_mutex_unlock(&order_lock);
     content = before == COMM_AFTER_UNKNOWN ? COMM_DIGEST_MASK
               : before                     ? digest_short(&before, sizeof before)
                                            : 0;
-    return word_of(call, content);
+    return word_of(begun, content);
 }
 
 void comm_order_forget(const struct comm_device *comm)
@@ -110,15 +111,7 @@ static struct comm_call *call_of(struct comm_device *comm, uint64_t call)
     return &comm->calls[i];
 }
 
-/* Operations on words of the stream, enqueued as often as the batch is full. */
-struct batch {
-    struct comm_device *comm;
-    ffa_stream stream;
-    struct gpu_value_op ops[GPU_VALUE_BATCH_MAX];
-    int count;
-};
-
-static ffa_status batch_flush(struct batch *batch, ffa_error *err)
+ffa_status comm_batch_flush(struct comm_batch *batch, ffa_error *err)
 {
     const int count = batch->count;
 
@@ -126,13 +119,13 @@ static ffa_status batch_flush(struct batch *batch, ffa_error *err)
     return gpu_value_batch(batch->comm->gpu, batch->stream, batch->ops, count, err);
 }
 
-static ffa_status batch_add(struct batch *batch, uint64_t *at, uint64_t value, bool is_wait,
+static ffa_status batch_add(struct comm_batch *batch, uint64_t *at, uint64_t value, bool is_wait,
                             ffa_error *err)
 {
     ffa_status rc = FFA_OK;
 
     if (batch->count == GPU_VALUE_BATCH_MAX)
-        FFA_TRY(batch_flush(batch, err));
+        FFA_TRY(comm_batch_flush(batch, err));
     batch->ops[batch->count++] = (struct gpu_value_op){ at, value, is_wait };
 out:
     return rc;
@@ -161,16 +154,19 @@ static ffa_status check_stream(const struct comm_device *comm, ffa_stream stream
                       comm->comm.rank, comm->neighbour);
 }
 
-static struct comm_call *record_begin(struct comm_device *comm, int32_t rounds, const char *words)
+static struct comm_call *record_begin(struct comm_device *comm, const struct comm_opening *opening)
 {
-    const uint64_t n = comm->comm.call += (uint64_t)rounds;
+    const char *words = opening->words;
+    const uint64_t n = comm->comm.call += (uint64_t)opening->rounds;
     struct comm_call *record = &comm->calls[++comm->begun % COMM_CALLS_MAX];
 
     if (comm_call_is_under_way(record))
         record = &comm->calls[COMM_CALLS_MAX];
     record->call = n;
-    record->word = word_of(n, digest_short(words, strlen(words)));
-    record->after = order_enter(comm, n);
+    record->word = word_of(comm->begun, digest_short(words, strlen(words)));
+    record->after = order_enter(comm);
+    text_copy(record->name, "%s", opening->name);
+    text_copy(record->publishes, "%s", opening->publishes);
     record->has_begun = record->has_ended = record->is_over = false;
     record->enqueued_us = clock_us();
     record->begun_us = 0;
@@ -183,63 +179,77 @@ static struct comm_call *record_begin(struct comm_device *comm, int32_t rounds, 
 }
 
 /* Into the blocks of all peers. */
-static ffa_status tell_words(struct comm_device *comm, const struct comm_call *record,
+static ffa_status tell_words(struct comm_batch *batch, const struct comm_call *record,
                              ffa_error *err)
 {
+    const struct comm_device *comm = batch->comm;
     const int32_t n = comm->comm.rank_count, own = comm->comm.rank;
-    struct batch batch = { .comm = comm, .stream = gpu_stream_handle(comm->fetch) };
-    ffa_status rc;
+    ffa_status rc = FFA_OK;
 
     for (int32_t r = 0; r < n; r++) {
         if (r == own)
             continue;
-        FFA_TRY(batch_add(&batch, &comm->blocks[r][comm_block_after(n, own)], record->after, false,
+        FFA_TRY(batch_add(batch, &comm->blocks[r][comm_block_after(n, own)], record->after, false,
                           err));
-        FFA_TRY(batch_add(&batch, &comm->blocks[r][comm_block_words(n, own)], record->word, false,
-                          err));
+        FFA_TRY(
+            batch_add(batch, &comm->blocks[r][comm_block_words(n, own)], record->word, false, err));
     }
-    rc = batch_flush(&batch, err);
 out:
     return rc;
 }
 
-/* Both of our streams wait for the caller's; then the fetch stream says what the call is. */
-static ffa_status enqueue_begin(struct comm_device *comm, const struct comm_call *record,
-                                ffa_stream stream, ffa_error *err)
+/* The fetch stream says what the call is. */
+static ffa_status enqueue_words(struct comm_device *comm, const struct comm_call *record,
+                                struct comm_batch *fetch, ffa_error *err)
 {
+    struct comm_batch batch;
     ffa_status rc;
 
-    FFA_TRY(gpu_event_wait(comm->last, stream, err)); /* of another stream, it may be */
-    FFA_TRY(gpu_event_record(record->begin, stream, err));
-    FFA_TRY(gpu_event_wait(record->begin, gpu_stream_handle(comm->fetch), err));
-    FFA_TRY(gpu_event_wait(record->begin, gpu_stream_handle(comm->reduce), err));
-    rc = comm->exchange ? comm_exchange_hello(comm, record, err) : tell_words(comm, record, err);
+    if (comm->exchange)
+        return comm_exchange_hello(comm, record, err);
+    if (fetch)
+        return tell_words(fetch, record, err);
+    comm_batch_init(&batch, comm, gpu_stream_handle(comm->fetch));
+    FFA_TRY(tell_words(&batch, record, err));
+    rc = comm_batch_flush(&batch, err);
 out:
     return rc;
 }
 
-ffa_status comm_device_begin(uint64_t *call, struct comm_device *comm, ffa_stream stream,
-                             const char *words, ffa_error *err)
+/* Our streams wait for the caller's. */
+static ffa_status enqueue_begin(struct comm_device *comm, const struct comm_call *record,
+                                const struct comm_opening *opening, ffa_error *err)
 {
-    return comm_device_begin_rounds(call, comm, 1, stream, words, err);
+    const ffa_stream stream = opening->stream;
+    ffa_status rc = FFA_OK;
+
+    if (comm->last) /* of another stream, it may be */
+        FFA_TRY(gpu_event_wait(comm->last, stream, err));
+    FFA_TRY(gpu_event_record(record->begin, stream, err));
+    FFA_TRY(gpu_event_wait(record->begin, gpu_stream_handle(comm->fetch), err));
+    if (!opening->leaves_reduce)
+        FFA_TRY(gpu_event_wait(record->begin, gpu_stream_handle(comm->reduce), err));
+    rc = enqueue_words(comm, record, opening->fetch, err);
+out:
+    return rc;
 }
 
-ffa_status comm_device_begin_rounds(uint64_t *call, struct comm_device *comm, int32_t rounds,
-                                    ffa_stream stream, const char *words, ffa_error *err)
+ffa_status comm_device_open(uint64_t *call, struct comm_device *comm,
+                            const struct comm_opening *opening, ffa_error *err)
 {
     ffa_error failure = { FFA_OK, 0, "" };
     struct comm_call *record = NULL;
     ffa_status rc;
 
     *call = 0;
-    FFA_TRY(check_stream(comm, stream, &failure));
+    FFA_TRY(check_stream(comm, opening->stream, &failure));
     pthread_mutex_lock(&comm->lock);
     rc = check_open(comm, &failure);
     if (rc == FFA_OK)
-        record = record_begin(comm, rounds, words);
+        record = record_begin(comm, opening);
     pthread_mutex_unlock(&comm->lock);
     FFA_TRY(rc);
-    rc = enqueue_begin(comm, record, stream, &failure);
+    rc = enqueue_begin(comm, record, opening, &failure);
     pthread_mutex_lock(&comm->lock);
     record->has_begun = rc == FFA_OK;
     if (rc == FFA_OK)
@@ -262,8 +272,7 @@ ffa_status comm_device_end(struct comm_device *comm, uint64_t call, ffa_stream s
     ffa_error failure = { FFA_OK, 0, "" };
     ffa_status rc = gpu_event_record(record->end, stream, &failure);
 
-    if (rc == FFA_OK)
-        rc = gpu_event_record(comm->last, stream, &failure);
+    comm->last = record->end;
     pthread_mutex_lock(&comm->lock);
     record->has_ended = true;
     if (rc != FFA_OK)
@@ -331,11 +340,11 @@ static void note_wait(struct comm_call *record, const struct comm_flag *flag)
         waits->sums_ready |= (uint16_t)(1u << flag->stage);
 }
 
-ffa_status comm_device_wait(struct comm_device *comm, uint64_t call, ffa_stream stream,
-                            const struct comm_flag *flags, int32_t count, ffa_error *err)
+ffa_status comm_batch_wait(struct comm_batch *batch, uint64_t call, const struct comm_flag *flags,
+                           int32_t count, ffa_error *err)
 {
+    struct comm_device *comm = batch->comm;
     const int32_t n = comm->comm.rank_count;
-    struct batch batch = { .comm = comm, .stream = stream };
     struct comm_call *record = call_of(comm, call);
     ffa_status rc = FFA_OK;
 
@@ -344,18 +353,30 @@ ffa_status comm_device_wait(struct comm_device *comm, uint64_t call, ffa_stream 
         note_wait(record, &flags[i]);
     pthread_mutex_unlock(&comm->lock);
     for (int32_t i = 0; i < count; i++)
-        FFA_TRY(batch_add(&batch, &comm_device_own(comm)[word_at(n, flags[i].rank, &flags[i])],
+        FFA_TRY(batch_add(batch, &comm_device_own(comm)[word_at(n, flags[i].rank, &flags[i])],
                           value_of(call, &flags[i]), true, err));
-    rc = batch_flush(&batch, err);
 out:
     return rc;
 }
 
-ffa_status comm_device_signal(struct comm_device *comm, uint64_t call, ffa_stream stream,
-                              const struct comm_flag *flags, int32_t count, ffa_error *err)
+ffa_status comm_device_wait(struct comm_device *comm, uint64_t call, ffa_stream stream,
+                            const struct comm_flag *flags, int32_t count, ffa_error *err)
 {
+    struct comm_batch batch;
+    ffa_status rc;
+
+    comm_batch_init(&batch, comm, stream);
+    FFA_TRY(comm_batch_wait(&batch, call, flags, count, err));
+    rc = comm_batch_flush(&batch, err);
+out:
+    return rc;
+}
+
+ffa_status comm_batch_signal(struct comm_batch *batch, uint64_t call, const struct comm_flag *flags,
+                             int32_t count, ffa_error *err)
+{
+    struct comm_device *comm = batch->comm;
     const int32_t n = comm->comm.rank_count;
-    struct batch batch = { .comm = comm, .stream = stream };
     ffa_status rc = FFA_OK;
 
     for (int32_t i = 0; i < count; i++) {
@@ -363,10 +384,22 @@ ffa_status comm_device_signal(struct comm_device *comm, uint64_t call, ffa_strea
 
         if (flags[i].channel == CHANNEL_ROWS_READY)
             comm->lent[WINDOW_ROWS][flags[i].rank] = call;
-        FFA_TRY(batch_add(&batch, &block[word_at(n, comm->comm.rank, &flags[i])],
+        FFA_TRY(batch_add(batch, &block[word_at(n, comm->comm.rank, &flags[i])],
                           value_of(call, &flags[i]), false, err));
     }
-    rc = batch_flush(&batch, err);
+out:
+    return rc;
+}
+
+ffa_status comm_device_signal(struct comm_device *comm, uint64_t call, ffa_stream stream,
+                              const struct comm_flag *flags, int32_t count, ffa_error *err)
+{
+    struct comm_batch batch;
+    ffa_status rc;
+
+    comm_batch_init(&batch, comm, stream);
+    FFA_TRY(comm_batch_signal(&batch, call, flags, count, err));
+    rc = comm_batch_flush(&batch, err);
 out:
     return rc;
 }
@@ -376,13 +409,12 @@ void comm_device_lend_sums(struct comm_device *comm, uint64_t call, int32_t rank
     comm->lent[WINDOW_SUMS][rank] = call;
 }
 
-static ffa_status await_credits(struct comm_device *comm, enum comm_window window,
-                                ffa_stream stream, ffa_error *err)
+static ffa_status await_credits(struct comm_batch *batch, enum comm_window window, ffa_error *err)
 {
     static const enum comm_channel done[WINDOW_COUNT] = { CHANNEL_ROWS_DONE, CHANNEL_SUMS_DONE };
+    const struct comm_device *comm = batch->comm;
     const int32_t n = comm->comm.rank_count;
-    struct batch batch = { .comm = comm, .stream = stream };
-    ffa_status rc;
+    ffa_status rc = FFA_OK;
 
     for (int32_t r = 0; r < n; r++) {
         const struct comm_flag flag = { .channel = done[window], .rank = r };
@@ -390,39 +422,54 @@ static ffa_status await_credits(struct comm_device *comm, enum comm_window windo
 
         if (lent)
             FFA_TRY(
-                batch_add(&batch, &comm_device_own(comm)[word_at(n, r, &flag)], lent, true, err));
+                batch_add(batch, &comm_device_own(comm)[word_at(n, r, &flag)], lent, true, err));
     }
-    rc = batch_flush(&batch, err);
 out:
     return rc;
 }
 
-ffa_status comm_device_reclaim(struct comm_device *comm, uint64_t call, enum comm_window window,
-                               ffa_stream stream, ffa_error *err)
+ffa_status comm_batch_reclaim(struct comm_batch *batch, struct comm_batch *also, uint64_t call,
+                              enum comm_window window, ffa_error *err)
 {
+    struct comm_device *comm = batch->comm;
     const int32_t n = comm->comm.rank_count;
     struct comm_call *record = call_of(comm, call);
-    ffa_status rc = FFA_OK;
+    ffa_status rc;
 
     pthread_mutex_lock(&comm->lock);
     for (int32_t r = 0; r < n; r++)
         record->waits[r].credits[window] = comm->lent[window][r];
     pthread_mutex_unlock(&comm->lock);
-    FFA_TRY(await_credits(comm, window, stream, err));
-    if (window == WINDOW_ROWS)
-        FFA_TRY(await_credits(comm, window, gpu_stream_handle(comm->fetch), err));
+    FFA_TRY(await_credits(batch, window, err));
+    if (also)
+        FFA_TRY(await_credits(also, window, err));
     for (int32_t r = 0; r < n; r++)
         comm->lent[window][r] = 0;
 out:
     return rc;
 }
 
+ffa_status comm_batch_arrive(struct comm_batch *batch, uint64_t value, int32_t stage,
+                             ffa_error *err)
+{
+    const struct comm_device *comm = batch->comm;
+
+    return batch_add(batch,
+                     &comm_device_own(comm)[comm_block_arrivals(comm->comm.rank_count, stage)],
+                     value, false, err);
+}
+
 ffa_status comm_device_arrive(struct comm_device *comm, uint64_t value, ffa_stream stream,
                               int32_t stage, ffa_error *err)
 {
-    return gpu_write_value(
-        comm->gpu, stream,
-        &comm_device_own(comm)[comm_block_arrivals(comm->comm.rank_count, stage)], value, err);
+    struct comm_batch batch;
+    ffa_status rc;
+
+    comm_batch_init(&batch, comm, stream);
+    FFA_TRY(comm_batch_arrive(&batch, value, stage, err));
+    rc = comm_batch_flush(&batch, err);
+out:
+    return rc;
 }
 
 void comm_device_spoil(struct comm_device *comm, uint64_t call, void *memory, int64_t bytes)

@@ -60,7 +60,6 @@ static void device_free_all(struct comm_device *comm, bool is_safe)
         gpu_event_destroy(comm->calls[i].end);
         mem_free(comm->calls[i].waits);
     }
-    gpu_event_destroy(comm->last);
     gpu_event_destroy(comm->left[0]);
     gpu_event_destroy(comm->left[1]);
     gpu_event_destroy(comm->drained[0]);
@@ -229,7 +228,6 @@ static ffa_status make_calls(struct comm_device *comm, ffa_error *err)
         FFA_TRY(gpu_event_create(&record->begin, comm->gpu, false, err));
         FFA_TRY(gpu_event_create(&record->end, comm->gpu, false, err));
     }
-    FFA_TRY(gpu_event_create(&comm->last, comm->gpu, false, err));
     FFA_TRY(gpu_event_create(&comm->left[0], comm->gpu, false, err));
     FFA_TRY(gpu_event_create(&comm->left[1], comm->gpu, false, err));
     FFA_TRY(gpu_event_create(&comm->drained[0], comm->gpu, false, err));

@@ -9,7 +9,7 @@
  * of the same rows; the owners of received keys pull from it. A flag block has the words that
  * *others* write and the rank waits for.
  *
- * A pass is a call: comm_device_begin, then waits, signals, copies and launches on the caller's
+ * A pass is a call: comm_device_open, then waits, signals, copies and launches on the caller's
  * stream and on the two streams of the communicator, then comm_device_end. None of these blocks the
  * host, allocates or synchronises. All flags have one kind of value, the number of the call, which
  * is the same on all ranks. "There" means (int64_t)(flag - value) >= 0.
@@ -39,10 +39,11 @@ enum {
     COMM_CALLS_MAX = 64,    /* calls that are looked after at a time, and the newest */
     COMM_SPOILS_MAX = 4,    /* ranges a call gives to be filled with NaN */
     COMM_REASON_WORDS = 64, /* a status and 503 bytes of message */
-    COMM_DIGEST_BITS = 40,  /* of a word of comm_block_words; the call's number is above */
+    COMM_DIGEST_BITS = 40,  /* of a word of comm_block_words; above: which call it is */
     COMM_TOTALS_MAX = 8192, /* floats that a rank brings to a call: of 8 sinks and 1024 heads */
     COMM_TOTALS_SLOTS = 2,  /* that calls with totals take in turn */
     COMM_WORDS_MAX = 192,
+    COMM_NAME_MAX = 24,
     COMM_HELLO_WORDS = 4 /* 32 bytes: what ranks exchange before a call's data */
 };
 #define COMM_POISON ((uint64_t)1 << 62)
@@ -90,15 +91,16 @@ static inline int64_t comm_block_arrivals(int32_t n, int32_t stage)
     return (int64_t)(4 + COMM_STAGES_MAX) * n + stage;
 }
 
-/* What `from` does in its latest call: the low 24 bits of its number over COMM_DIGEST_BITS of a
- * digest. Written by `from`, as all that follows. */
+/* What `from` does in its latest call: the low 24 bits of comm_device.begun over COMM_DIGEST_BITS
+ * of a digest. That count, and not the call's number, is the same in ranks that call different
+ * things, as one of them may have more rounds. Written by `from`, as all that follows. */
 static inline int64_t comm_block_words(int32_t n, int32_t from)
 {
     return (int64_t)(4 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
 }
 
 /* The last call of `from` on another communicator of the same ranks, before its latest one on this
- * communicator: the low 24 bits of the latest one's number over COMM_DIGEST_BITS of a digest. The
+ * communicator: the low 24 bits of its comm_device.begun over COMM_DIGEST_BITS of a digest. The
  * digest is 0 where there was none, and COMM_DIGEST_MASK where it is not known. So this word and
  * that of comm_block_words are told apart from those of other calls, each by itself: it does not
  * matter whether a reader gets both of one call. */
@@ -188,7 +190,8 @@ struct comm_call {
     int64_t enqueued_us;
     uint64_t after; /* see comm_block_after */
     char words[COMM_WORDS_MAX];
-    struct comm_waits *waits; /* [rank_count] */
+    char name[COMM_NAME_MAX], publishes[COMM_NAME_MAX]; /* of struct comm_opening */
+    struct comm_waits *waits;                           /* [rank_count] */
     struct comm_spoil spoils[COMM_SPOILS_MAX];
     int32_t spoil_count;
 };
@@ -274,7 +277,8 @@ struct comm_device {
     bool has_failed;              /* the device does nothing any more */
     int64_t broken_us;            /* when the watchdog saw it; 0: not yet */
     int64_t asked_us;             /* when processes were asked for last */
-    struct gpu_event *last;       /* the last call's end: calls follow each other on any streams */
+    struct gpu_event *last;       /* the last call's end, or NULL: calls follow each other on any
+                                   * streams. Only calls touch it. */
     struct gpu_event *left[2];    /* of fetch and reduce: what an abandoned call has put there */
     struct gpu_event *drained[2]; /* of fetch and reduce */
 };
@@ -296,35 +300,66 @@ int32_t comm_device_sm_margin(const struct comm_device *comm, bool is_backward);
 ffa_status comm_device_create(ffa_comm **out, ffa_context *context, const ffa_peer_opts *opts,
                               struct comm_bootstrap *bootstrap, ffa_error *err);
 
-/* ---- a call: comm_device_begin, what it enqueues, and one comm_device_end or _abandon ---- */
+/* ---- a call: comm_device_open, what it enqueues, and one comm_device_end or _abandon ---- */
+
+/* Operations on words of one stream, put together into one CUDA call: enqueued when there are
+ * GPU_VALUE_BATCH_MAX of them, and by comm_batch_flush, which comes before anything else goes to
+ * that stream. */
+struct comm_batch {
+    struct comm_device *comm;
+    ffa_stream stream;
+    int count;
+    struct gpu_value_op ops[GPU_VALUE_BATCH_MAX];
+};
+
+static inline void comm_batch_init(struct comm_batch *batch, struct comm_device *comm,
+                                   ffa_stream stream)
+{
+    batch->comm = comm;
+    batch->stream = stream;
+    batch->count = 0;
+}
+ffa_status comm_batch_flush(struct comm_batch *batch, ffa_error *err);
 
 /*
- * Begin the next call on the caller's stream.
+ * What a call is, and how it begins.
  *
- * call    receives its number, from 1; 0 on failure, and then nothing was begun.
  * stream  the caller's. The legacy default stream (NULL) will do where the process has one rank on
  *         the device; else it is refused, as ranks that share a stream wait for themselves. Not
- * while it captures a graph, as every call has another number. No batch of copies goes to it: those
- * take the fetch and reduce streams. words   what the call is, the same text on all ranks in the
- * same call: at least everything that the order and sizes of transfers depend on. The fetch stream
- * writes a digest of it into the blocks of all peers. What is caught when: the watchdog of a rank
- * compares the digests of a call while it is not over, every 10 ms, so ranks that wait for each
- * other in different calls break the group at once, and the message names the rank that differs.
+ *         while it captures a graph, as every call has another number. No batch of copies goes to
+ *         it: those take the fetch and reduce streams.
+ * words   what the call is, the same text on all ranks in the same call: at least everything that
+ *         the order and sizes of transfers depend on. The fetch stream writes a digest of it into
+ *         the blocks of all peers. What is caught when: the watchdog of a rank compares the digests
+ *         of a call while it is not over, every 10 ms, so ranks that wait for each other in
+ *         different calls break the group at once, and the message names the rank that differs.
  *         Different calls that nobody waits in, and that are over on a rank before its watchdog
  *         looks, pass unseen; what must be compared before data moves is for
  *         ffa_parallel_plan_agree. Calls on two communicators of the same ranks must come in the
  *         same order on all of them: the block also gets what this call came after. Where a call
  *         has not ended after a second, and ranks differ in that, the group breaks.
+ * name, publishes  for messages: "undispatch", and what others wait for: "keys", "rows".
+ * rounds  the same number on all ranks, from 1: flags have a value for each, of which the last is
+ *         the call's number. The number grows by `rounds`.
+ * fetch   NULL, or a batch of the fetch stream, which takes the digest: for the caller to flush.
+ * leaves_reduce  nothing of the call goes to the reduce stream, which is not made to wait.
+ */
+struct comm_opening {
+    ffa_stream stream;
+    const char *words, *name, *publishes;
+    int32_t rounds;
+    struct comm_batch *fetch;
+    bool leaves_reduce;
+};
+
+/*
+ * Begin the next call. *call receives its number, from 1; 0 on failure, and then nothing was begun.
  *
  * The fetch and the reduce stream wait for what is on `stream` now. Fails with the group's status
  * where it is broken (FFA_COMM, FFA_TIMEOUT), when a rank has left, with FFA_INVALID, FFA_GPU.
  */
-ffa_status comm_device_begin(uint64_t *call, struct comm_device *comm, ffa_stream stream,
-                             const char *words, ffa_error *err);
-/* A call of so many rounds, the same number on all ranks: flags have a value for each, of which the
- * last is the call's number. The number grows by `rounds`. */
-ffa_status comm_device_begin_rounds(uint64_t *call, struct comm_device *comm, int32_t rounds,
-                                    ffa_stream stream, const char *words, ffa_error *err);
+ffa_status comm_device_open(uint64_t *call, struct comm_device *comm,
+                            const struct comm_opening *opening, ffa_error *err);
 
 /* The last of the call on `stream`, which by then waits for all that the call put on the fetch and
  * reduce streams and that must be done before `stream` goes on. */
@@ -348,31 +383,37 @@ struct comm_flag {
 
 /* The stream waits until all flags [count] have the call's value, or that of one of its rounds: not
  * CHANNEL_ROWS_DONE, and CHANNEL_SUMS_DONE between rounds only, as credits of earlier calls are for
- * comm_device_reclaim. The watchdog knows of the waits from then on. */
+ * comm_batch_reclaim. The watchdog knows of the waits from then on. */
 ffa_status comm_device_wait(struct comm_device *comm, uint64_t call, ffa_stream stream,
                             const struct comm_flag *flags, int32_t count, ffa_error *err);
+ffa_status comm_batch_wait(struct comm_batch *batch, uint64_t call, const struct comm_flag *flags,
+                           int32_t count, ffa_error *err);
 
 /* Write the call's value into the flags [count], behind what is on the stream. CHANNEL_ROWS_READY
  * lends the key window to that rank until it signals CHANNEL_ROWS_DONE: a rank must be told so in
  * a call exactly if it pulls in that call. */
 ffa_status comm_device_signal(struct comm_device *comm, uint64_t call, ffa_stream stream,
                               const struct comm_flag *flags, int32_t count, ffa_error *err);
+ffa_status comm_batch_signal(struct comm_batch *batch, uint64_t call, const struct comm_flag *flags,
+                             int32_t count, ffa_error *err);
 
 /* `rank`, an owner, pulls from the sum window in this call, until it signals CHANNEL_SUMS_DONE. The
  * kernel signals CHANNEL_SUMS_READY, so that the host says here whom the window is lent to. */
 void comm_device_lend_sums(struct comm_device *comm, uint64_t call, int32_t rank);
 
-/* The stream waits for the credits of the own window: until all ranks that it was lent to in
- * earlier calls have pulled. Before the window is written, and before this call lends it. So does
- * the fetch stream, of the key window: what this call receives may come where an earlier call had
- * more own keys. */
-ffa_status comm_device_reclaim(struct comm_device *comm, uint64_t call, enum comm_window window,
-                               ffa_stream stream, ffa_error *err);
+/* The streams of both batches wait for the credits of the own window: until all ranks that it was
+ * lent to in earlier calls have pulled. Before the window is written, and before this call lends
+ * it. also: NULL, or of the key window the fetch stream's: what this call receives may come where
+ * an earlier call had more own keys. */
+ffa_status comm_batch_reclaim(struct comm_batch *batch, struct comm_batch *also, uint64_t call,
+                              enum comm_window window, ffa_error *err);
 
 /* Write arrivals[stage] of the own block, behind what is on the stream. value: the call's number,
  * or less by the rounds behind it. */
 ffa_status comm_device_arrive(struct comm_device *comm, uint64_t value, ffa_stream stream,
                               int32_t stage, ffa_error *err);
+ffa_status comm_batch_arrive(struct comm_batch *batch, uint64_t value, int32_t stage,
+                             ffa_error *err);
 
 /*
  * comm_totals.c: what each rank sums up in the call, brought to all ranks.
@@ -384,7 +425,7 @@ ffa_status comm_device_arrive(struct comm_device *comm, uint64_t value, ffa_stre
  *         waits for `mine`. It copies, tells the others, and waits for the totals of all of them.
  * mine    device memory, [count], count from 1 to COMM_TOTALS_MAX.
  *
- * At most once a call, in the same calls on all ranks: what comm_device_begin was told says whether
+ * At most once a call, in the same calls on all ranks: what comm_device_open was told says whether
  * it has totals. What the caller's stream reads of `all` comes before its next call's totals.
  */
 ffa_status comm_device_share_totals(const float **all, struct comm_device *comm, uint64_t call,

@@ -310,7 +310,7 @@ void comm_exchange_abort(struct comm_device *comm)
 /* Beyond the words of all calls that are enqueued, whatever they say. */
 ffa_status comm_exchange_poison(struct comm_device *comm, ffa_error *err)
 {
-    const uint64_t word = comm->comm.call << COMM_DIGEST_BITS;
+    const uint64_t word = comm->begun << COMM_DIGEST_BITS;
 
     return hello_values(comm, gpu_stream_handle(comm->watch), word + COMM_POISON,
                         ~word + COMM_POISON, false, err);

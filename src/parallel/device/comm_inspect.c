@@ -27,19 +27,20 @@ static bool find_missing(const struct comm_device *comm, const struct comm_call 
 
     if (waits->hello && !comm_is_there(comm_seen(comm, comm_block_hello(n, from)),
                                        call->word & ~COMM_DIGEST_MASK)) {
-        text_format(out, bytes, "begun call %llu", number);
+        text_format(out, bytes, "begun call %llu, %s", number, call->name);
         return true;
     }
     if (waits->credits[WINDOW_ROWS] &&
         !comm_is_there(comm_seen(comm, comm_block_rows_done(n, from)),
                        waits->credits[WINDOW_ROWS])) {
-        text_format(out, bytes, "read the keys of call %llu, for call %llu",
-                    (unsigned long long)waits->credits[WINDOW_ROWS], number);
+        text_format(out, bytes, "read what call %llu published, for call %llu, %s",
+                    (unsigned long long)waits->credits[WINDOW_ROWS], number, call->name);
         return true;
     }
     if (waits->rows_ready &&
         !comm_is_there(comm_seen(comm, comm_block_rows_ready(n, from)), call->call)) {
-        text_format(out, bytes, "published its keys (call %llu)", number);
+        text_format(out, bytes, "published its %s (call %llu, %s)", call->publishes, number,
+                    call->name);
         return true;
     }
     if (waits->credits[WINDOW_SUMS] &&

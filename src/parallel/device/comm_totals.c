@@ -38,6 +38,7 @@ ffa_status comm_device_share_totals(const float **all, struct comm_device *comm,
     const int32_t slot = (int32_t)(comm->totals++ % COMM_TOTALS_SLOTS);
     uint64_t *here = comm_device_own(comm) + comm_block_totals(n, slot, 0);
     struct comm_flag flags[COMM_RANKS_MAX];
+    struct comm_batch batch;
     int32_t peers = 0;
     ffa_status rc;
 
@@ -52,9 +53,11 @@ ffa_status comm_device_share_totals(const float **all, struct comm_device *comm,
         if (r != comm->comm.rank)
             flags[peers++] = (struct comm_flag){ .channel = CHANNEL_TOTALS_READY, .rank = r };
     comm_device_spoil(comm, call, here, (int64_t)n * COMM_TOTALS_MAX * (int64_t)sizeof(float));
+    comm_batch_init(&batch, comm, stream);
     FFA_TRY(send(comm, stream, slot, mine, count, err));
-    FFA_TRY(comm_device_signal(comm, call, stream, flags, peers, err));
-    rc = comm_device_wait(comm, call, stream, flags, peers, err);
+    FFA_TRY(comm_batch_signal(&batch, call, flags, peers, err));
+    FFA_TRY(comm_batch_wait(&batch, call, flags, peers, err));
+    rc = comm_batch_flush(&batch, err);
 out:
     return rc;
 }

@@ -316,7 +316,7 @@ ffa_status ffa_group_cast(ffa_group_device *device, ffa_comm *comm, const ffa_gr
 {
     const bool has_lse = flags & FFA_GROUP_LSE;
     char words[WORDS_MAX];
-    struct exchange_call call = { .stream = stream, .words = words };
+    struct exchange_call call = { .stream = stream, .words = words, .name = "group cast" };
     ffa_tensor from, to;
     struct wire wire;
     ffa_status rc;
@@ -370,7 +370,7 @@ ffa_status ffa_group_reduce(ffa_group_device *device, ffa_comm *comm,
 {
     const bool has_lse = op == FFA_REDUCE_LSE;
     char words[WORDS_MAX];
-    struct exchange_call call = { .stream = stream, .words = words };
+    struct exchange_call call = { .stream = stream, .words = words, .name = "group reduce" };
     ffa_tensor from, to;
     struct wire wire;
     ffa_status rc;

@@ -267,7 +267,7 @@ ffa_status ffa_parallel_rows_undispatch(ffa_parallel_rows *rows, ffa_comm *comm,
                                         const ffa_tensor *whole, ffa_stream stream, ffa_error *err)
 {
     char words[WORDS_MAX];
-    struct exchange_call call = { .stream = stream, .words = words };
+    struct exchange_call call = { .stream = stream, .words = words, .name = "undispatch" };
     struct views views;
     ffa_status rc;
 
@@ -287,7 +287,7 @@ ffa_status ffa_parallel_rows_roll(ffa_parallel_rows *rows, ffa_comm *comm,
                                   ffa_error *err)
 {
     char words[WORDS_MAX];
-    struct exchange_call call = { .stream = stream, .words = words };
+    struct exchange_call call = { .stream = stream, .words = words, .name = "roll" };
     ffa_tensor from, to;
     struct wire wire;
     ffa_status rc;
@@ -333,7 +333,7 @@ ffa_status ffa_parallel_rows_reduce(ffa_parallel_rows *rows, ffa_comm *comm,
                                     const ffa_tensor *local, ffa_stream stream, ffa_error *err)
 {
     char words[WORDS_MAX];
-    struct exchange_call call = { .stream = stream, .words = words };
+    struct exchange_call call = { .stream = stream, .words = words, .name = "reduce" };
     struct views views;
     ffa_status rc;
 

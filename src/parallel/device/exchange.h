@@ -159,11 +159,13 @@ struct exchange_call {
     const unsigned char *buffer; /* of the tables, on the device */
     unsigned char *window;       /* the own one; NULL where it has no bytes */
     const char *words;           /* what the call is, in all ranks */
+    const char *name;            /* the same for messages */
     /* Launches: before rows are pulled, beside that, and after it. */
     struct row_launch publish[EXCHANGE_LAUNCHES], own[EXCHANGE_LAUNCHES], take[EXCHANGE_LAUNCHES];
     int publish_count, own_count, take_count;
     unsigned char *direct; /* what rows are pulled to, in rows of the window; NULL: the window */
     uint64_t call;
+    struct comm_batch fetch; /* words of the fetch stream */
 };
 
 /* The communicator of GPUs behind a public one, of the exchange's rank, with a window of at least

@@ -77,33 +77,37 @@ out:
 
 /* ---- the streams ---- */
 
-static ffa_status signal_all(const struct exchange_call *call, ffa_stream stream,
-                             enum comm_channel channel, const int32_t *ranks, int32_t count,
-                             ffa_error *err)
+static ffa_status add_signals(const struct exchange_call *call, struct comm_batch *batch,
+                              enum comm_channel channel, const int32_t *ranks, int32_t count,
+                              ffa_error *err)
 {
     struct comm_flag *flags = call->exchange->flags;
 
     for (int32_t i = 0; i < count; i++)
         flags[i] = (struct comm_flag){ .channel = channel, .rank = ranks[i] };
-    return comm_device_signal(call->comm, call->call, stream, flags, count, err);
+    return comm_batch_signal(batch, call->call, flags, count, err);
 }
 
-static ffa_status publish(const struct exchange_call *call, ffa_error *err)
+static ffa_status publish(struct exchange_call *call, ffa_error *err)
 {
     const struct exchange *x = call->exchange;
+    struct comm_batch batch;
     ffa_status rc;
 
-    FFA_TRY(comm_device_reclaim(call->comm, call->call, WINDOW_ROWS, call->stream, err));
+    comm_batch_init(&batch, call->comm, call->stream);
+    FFA_TRY(comm_batch_reclaim(&batch, &call->fetch, call->call, WINDOW_ROWS, err));
+    FFA_TRY(comm_batch_flush(&batch, err));
     FFA_TRY(enqueue_launches(call, call->publish, call->publish_count, err));
-    FFA_TRY(signal_all(call, call->stream, CHANNEL_ROWS_READY, x->readers, x->reader_count, err));
+    FFA_TRY(add_signals(call, &batch, CHANNEL_ROWS_READY, x->readers, x->reader_count, err));
+    FFA_TRY(comm_batch_flush(&batch, err));
     rc = gpu_event_record(x->published, call->stream, err);
 out:
     return rc;
 }
 
 /* All copies from one source: copies [first, last). */
-static ffa_status pull(const struct exchange_call *call, const struct pass_copy *copies,
-                       int64_t first, int64_t last, ffa_error *err)
+static ffa_status pull(struct exchange_call *call, const struct pass_copy *copies, int64_t first,
+                       int64_t last, ffa_error *err)
 {
     const struct exchange *x = call->exchange;
     const struct comm_flag ready = { .channel = CHANNEL_ROWS_READY, .rank = copies[first].rank };
@@ -117,14 +121,15 @@ static ffa_status pull(const struct exchange_call *call, const struct pass_copy 
         x->from[i] = from + copies[i].from * row_bytes;
         x->bytes[i] = (size_t)(copies[i].rows * row_bytes);
     }
-    FFA_TRY(comm_device_wait(call->comm, call->call, stream, &ready, 1, err));
+    FFA_TRY(comm_batch_wait(&call->fetch, call->call, &ready, 1, err));
+    FFA_TRY(comm_batch_flush(&call->fetch, err));
     rc = gpu_copy_batch(call->comm->gpu, stream, x->to + first, x->from + first, x->bytes + first,
                         last - first, err);
 out:
     return rc;
 }
 
-static ffa_status fetch(const struct exchange_call *call, ffa_error *err)
+static ffa_status fetch(struct exchange_call *call, ffa_error *err)
 {
     const struct exchange *x = call->exchange;
     const struct pass_copy *copies = call->direct ? x->direct : x->copies;
@@ -132,13 +137,15 @@ static ffa_status fetch(const struct exchange_call *call, ffa_error *err)
     const ffa_stream stream = gpu_stream_handle(call->comm->fetch);
     ffa_status rc;
 
+    FFA_TRY(comm_batch_flush(&call->fetch, err));
     FFA_TRY(gpu_event_wait(x->published, stream, err));
     for (int64_t first = 0, last = 0; first < count; first = last) {
         while (last < count && copies[last].rank == copies[first].rank)
             last++;
         FFA_TRY(pull(call, copies, first, last, err));
     }
-    FFA_TRY(signal_all(call, stream, CHANNEL_ROWS_DONE, x->sources, x->source_count, err));
+    FFA_TRY(add_signals(call, &call->fetch, CHANNEL_ROWS_DONE, x->sources, x->source_count, err));
+    FFA_TRY(comm_batch_flush(&call->fetch, err));
     rc = gpu_event_record(x->fetched, stream, err);
 out:
     return rc;
@@ -172,7 +179,7 @@ static void spoil(const struct exchange_call *call)
                           received * row_bytes);
 }
 
-static ffa_status enqueue(const struct exchange_call *call, ffa_error *err)
+static ffa_status enqueue(struct exchange_call *call, ffa_error *err)
 {
     const struct exchange *x = call->exchange;
     ffa_status rc;
@@ -188,13 +195,27 @@ out:
     return rc;
 }
 
+static ffa_status begin(struct exchange_call *call, ffa_error *err)
+{
+    const struct comm_opening opening = { .stream = call->stream,
+                                          .words = call->words,
+                                          .name = call->name,
+                                          .publishes = "rows",
+                                          .rounds = 1,
+                                          .fetch = &call->fetch,
+                                          .leaves_reduce = true };
+
+    comm_batch_init(&call->fetch, call->comm, gpu_stream_handle(call->comm->fetch));
+    return comm_device_open(&call->call, call->comm, &opening, err);
+}
+
 ffa_status exchange_run(struct exchange_call *call, ffa_error *err)
 {
     ffa_error failure = { FFA_OK, 0, "" };
     ffa_status rc;
 
     FFA_TRY(check(call, err));
-    FFA_TRY(comm_device_begin(&call->call, call->comm, call->stream, call->words, err));
+    FFA_TRY(begin(call, err));
     rc = enqueue(call, &failure);
     if (rc != FFA_OK) {
         comm_device_abandon(call->comm, call->call, call->stream, &failure);

@@ -87,17 +87,14 @@ static ffa_status bring_keys(struct pass_run *run, ffa_error *err)
     FFA_TRY(mark_wait(run, FFA_PARALLEL_LANE_FETCH, -1, err));
     for (int32_t step = 1; step < run->moves->step_count; step++)
         FFA_TRY(exchange_keys(run, step, err));
-    rc = comm_exchange_sent(run->comm, WINDOW_ROWS, err);
+    FFA_TRY(comm_exchange_sent(run->comm, WINDOW_ROWS, err));
+    if (run->is_backward)
+        rc = comm_exchange_reclaim(run->comm, WINDOW_SUMS, run->stream, err);
 out:
     return rc;
 }
 
 /* ---- sums ---- */
-
-static ffa_status reclaim_sums(struct pass_run *run, ffa_error *err)
-{
-    return comm_exchange_reclaim(run->comm, WINDOW_SUMS, run->stream, err);
-}
 
 /* The kernel has finished the sums of its stage, and said so in this rank's own block. */
 static ffa_status await_stage(struct pass_run *run, int32_t stage, ffa_error *err)
@@ -208,6 +205,5 @@ out:
 const struct pass_transport pass_exchange = {
     .reclaim_keys = reclaim_keys,
     .bring_keys = bring_keys,
-    .reclaim_sums = reclaim_sums,
     .bring_sums = bring_sums,
 };

@@ -8,16 +8,31 @@
  *
  * Invariant: each wait is enqueued after everything of this rank that the waited-for ranks need
  * first, so that ranks cannot wait for one another in a circle. The backward kernel itself signals
- * sums_ready of received keys, to their owners.
+ * sums_ready of received keys, to their owners. Trick: what the fetch stream does with words
+ * between two copies is one CUDA call, run->fetch.
  */
 #include "parallel/device/pass_run.h"
+
+static ffa_status add_signals(struct pass_run *run, struct comm_batch *batch,
+                              enum comm_channel channel, const int32_t *ranks, int32_t count,
+                              ffa_error *err)
+{
+    for (int32_t i = 0; i < count; i++)
+        run->pass->flags[i] = (struct comm_flag){ .channel = channel, .rank = ranks[i] };
+    return comm_batch_signal(batch, run->call, run->pass->flags, count, err);
+}
 
 static ffa_status signal_all(struct pass_run *run, ffa_stream stream, enum comm_channel channel,
                              const int32_t *ranks, int32_t count, ffa_error *err)
 {
-    for (int32_t i = 0; i < count; i++)
-        run->pass->flags[i] = (struct comm_flag){ .channel = channel, .rank = ranks[i] };
-    return comm_device_signal(run->comm, run->call, stream, run->pass->flags, count, err);
+    struct comm_batch batch;
+    ffa_status rc;
+
+    comm_batch_init(&batch, run->comm, stream);
+    FFA_TRY(add_signals(run, &batch, channel, ranks, count, err));
+    rc = comm_batch_flush(&batch, err);
+out:
+    return rc;
 }
 
 static ffa_status pull(struct pass_run *run, enum comm_window window, ffa_stream stream,
@@ -38,7 +53,20 @@ static ffa_status pull(struct pass_run *run, enum comm_window window, ffa_stream
 
 static ffa_status reclaim_keys(struct pass_run *run, ffa_error *err)
 {
-    return comm_device_reclaim(run->comm, run->call, WINDOW_ROWS, run->stream, err);
+    struct comm_batch batch;
+    ffa_status rc;
+
+    comm_batch_init(&batch, run->comm, run->stream);
+    FFA_TRY(comm_batch_reclaim(&batch, &run->fetch, run->call, WINDOW_ROWS, err));
+    rc = comm_batch_flush(&batch, err);
+out:
+    return rc;
+}
+
+/* Before something is marked in the fetch stream: what it did with words until then. */
+static ffa_status flush_traced(struct pass_run *run, ffa_error *err)
+{
+    return run->args.trace ? comm_batch_flush(&run->fetch, err) : FFA_OK;
 }
 
 /* flag, value: what says that the stage is there. */
@@ -49,7 +77,6 @@ static ffa_status fetch(struct pass_run *run, int32_t stage, int32_t flag, uint6
     const int64_t first = moves->copy_begin[stage], last = moves->copy_begin[stage + 1];
     const int32_t source = moves->source_begin[stage];
     const int32_t sources = moves->source_begin[stage + 1] - source;
-    const ffa_stream stream = gpu_stream_handle(run->comm->fetch);
     struct pass_mark waited = { .stage = stage, .rank = -1 },
                      copied = { .stage = stage, .rank = -1 };
     ffa_status rc;
@@ -61,37 +88,68 @@ static ffa_status fetch(struct pass_run *run, int32_t stage, int32_t flag, uint6
     for (int32_t i = 0; i < sources; i++)
         run->pass->flags[i] =
             (struct comm_flag){ .channel = CHANNEL_ROWS_READY, .rank = moves->sources[source + i] };
-    FFA_TRY(comm_device_wait(run->comm, run->call, stream, run->pass->flags, sources, err));
+    FFA_TRY(comm_batch_wait(&run->fetch, run->call, run->pass->flags, sources, err));
+    FFA_TRY(comm_batch_flush(&run->fetch, err));
     if (sources > 0)
         FFA_TRY(pass_run_mark(run, FFA_PARALLEL_LANE_FETCH, FFA_PARALLEL_SPAN_WAIT, &waited, err));
-    FFA_TRY(pull(run, WINDOW_ROWS, stream, pass_run_own_window(run, WINDOW_ROWS),
-                 moves->copies + first, last - first, run->key_bytes, err));
-    FFA_TRY(comm_device_arrive(run->comm, value, stream, flag, err));
+    FFA_TRY(pull(run, WINDOW_ROWS, gpu_stream_handle(run->comm->fetch),
+                 pass_run_own_window(run, WINDOW_ROWS), moves->copies + first, last - first,
+                 run->key_bytes, err));
+    FFA_TRY(comm_batch_arrive(&run->fetch, value, flag, err));
+    FFA_TRY(flush_traced(run, err));
     rc = pass_run_mark(run, FFA_PARALLEL_LANE_FETCH, FFA_PARALLEL_SPAN_COPY, &copied, err);
 out:
     return rc;
 }
 
-static ffa_status tell_readers(struct pass_run *run, ffa_error *err)
+static ffa_status reclaim_sums(struct pass_run *run, struct comm_batch *batch, ffa_error *err)
 {
-    return signal_all(run, run->stream, CHANNEL_ROWS_READY, run->moves->readers,
-                      run->moves->reader_count, err);
+    const struct pass_sums *sums = &run->pass->sums;
+    ffa_status rc;
+
+    FFA_TRY(comm_batch_reclaim(batch, NULL, run->call, WINDOW_SUMS, err));
+    for (int32_t i = 0; i < run->moves->source_begin[run->moves->stage_count]; i++)
+        comm_device_lend_sums(run->comm, run->call, run->moves->sources[i]);
+    for (int32_t i = 0; i < sums->peer_count; i++)
+        comm_device_lend_sums(run->comm, run->call, sums->peers[i]);
+out:
+    return rc;
 }
 
-/* The sources may write their windows again. */
+/* Tell the readers of own keys; backward, wait for the own sum window. */
+static ffa_status open_keys(struct pass_run *run, ffa_error *err)
+{
+    struct comm_batch batch;
+    ffa_status rc;
+
+    comm_batch_init(&batch, run->comm, run->stream);
+    FFA_TRY(add_signals(run, &batch, CHANNEL_ROWS_READY, run->moves->readers,
+                        run->moves->reader_count, err));
+    if (run->is_backward)
+        FFA_TRY(reclaim_sums(run, &batch, err));
+    rc = comm_batch_flush(&batch, err);
+out:
+    return rc;
+}
+
+/* The sources may write their windows again. No keys come any more. */
 static ffa_status tell_sources(struct pass_run *run, ffa_error *err)
 {
     const struct pass_moves *moves = run->moves;
+    ffa_status rc;
 
-    return signal_all(run, gpu_stream_handle(run->comm->fetch), CHANNEL_ROWS_DONE, moves->sources,
-                      moves->source_begin[moves->stage_count], err);
+    FFA_TRY(add_signals(run, &run->fetch, CHANNEL_ROWS_DONE, moves->sources,
+                        moves->source_begin[moves->stage_count], err));
+    rc = comm_batch_flush(&run->fetch, err);
+out:
+    return rc;
 }
 
 static ffa_status bring_keys(struct pass_run *run, ffa_error *err)
 {
     ffa_status rc;
 
-    FFA_TRY(tell_readers(run, err));
+    FFA_TRY(open_keys(run, err));
     for (int32_t s = 1; s < run->moves->stage_count; s++)
         FFA_TRY(fetch(run, s, s, run->call, err));
     rc = tell_sources(run, err);
@@ -109,27 +167,13 @@ static ffa_status bring_round(struct pass_run *run, int32_t round, ffa_error *er
         FFA_TRY(gpu_event_wait(run->pass->launched[round % 2], stream, err));
     if (round + 1 < run->moves->stage_count)
         FFA_TRY(fetch(run, round + 1, 1, pass_run_value(run, round), err));
-    if (round + 1 == run->moves->round_count)
-        rc = tell_sources(run, err);
+    rc = round + 1 == run->moves->round_count ? tell_sources(run, err)
+                                              : comm_batch_flush(&run->fetch, err);
 out:
     return rc;
 }
 
 /* ---- sums ---- */
-
-static ffa_status reclaim_sums(struct pass_run *run, ffa_error *err)
-{
-    const struct pass_sums *sums = &run->pass->sums;
-    ffa_status rc;
-
-    FFA_TRY(comm_device_reclaim(run->comm, run->call, WINDOW_SUMS, run->stream, err));
-    for (int32_t i = 0; i < run->moves->source_begin[run->moves->stage_count]; i++)
-        comm_device_lend_sums(run->comm, run->call, run->moves->sources[i]);
-    for (int32_t i = 0; i < sums->peer_count; i++)
-        comm_device_lend_sums(run->comm, run->call, sums->peers[i]);
-out:
-    return rc;
-}
 
 /* The sums of own keys that one reader made in one stage: copies [first, last). */
 static ffa_status pull_sums(struct pass_run *run, int64_t first, int64_t last, ffa_error *err)
@@ -284,7 +328,7 @@ out:
 }
 
 static const struct pass_rounds rounds = {
-    .open_keys = tell_readers,
+    .open_keys = open_keys,
     .bring_keys = bring_round,
     .reclaim_sums = reclaim_round,
     .bring_sums = bring_step,
@@ -293,7 +337,6 @@ static const struct pass_rounds rounds = {
 const struct pass_transport pass_pull = {
     .reclaim_keys = reclaim_keys,
     .bring_keys = bring_keys,
-    .reclaim_sums = reclaim_sums,
     .bring_sums = bring_sums,
     .rounds = &rounds,
 };

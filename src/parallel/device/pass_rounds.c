@@ -27,6 +27,8 @@ static ffa_status begin(struct pass_run *run, ffa_error *err)
     ffa_status rc;
 
     FFA_TRY(run->transport->rounds->open_keys(run, err));
+    if (run->is_backward)
+        FFA_TRY(pass_run_mark_compute(run, FFA_PARALLEL_SPAN_WAIT, 0, err));
     for (int32_t r = 0; r < 2 && r < run->moves->round_count; r++)
         FFA_TRY(run->transport->rounds->bring_keys(run, r, err));
 out:

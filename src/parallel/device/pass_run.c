@@ -9,7 +9,7 @@
  *                       both passes, where there are totals: copies to all ranks, totals_ready
  *
  * Invariant: nothing here blocks the host, allocates or synchronises, and what can be refused is
- * refused before comm_device_begin, while no other rank has heard of the call. Trick: all that a
+ * refused before comm_device_open, while no other rank has heard of the call. Trick: all that a
  * launch waits for is enqueued before it, on streams of higher priority, so that it cannot stand
  * behind the launch wherever streams share a queue.
  */
@@ -148,15 +148,24 @@ out:
 static ffa_status begin(struct pass_run *run, ffa_error *err)
 {
     const ffa_parallel_args *a = &run->args;
-    char words[192];
+    char words[COMM_WORDS_MAX];
+    const struct comm_opening opening = {
+        .stream = run->stream,
+        .words = words,
+        .name = run->is_backward ? "backward" : "forward",
+        .publishes = "keys",
+        .rounds = run->moves->round_most,
+        .fetch = &run->fetch,
+        .leaves_reduce = !run->is_backward && run->totals.count == 0,
+    };
 
+    comm_batch_init(&run->fetch, run->comm, gpu_stream_handle(run->comm->fetch));
     text_copy(words,
-              "%s of plan %s, heads %d:%d x %d:%d, dtype %d, scale %.17g, softcap %.17g, totals %d",
-              run->is_backward ? "backward" : "forward", run->pass->digest, a->heads_q, a->heads_kv,
-              a->head_dim, a->head_dim_v, a->dtype, a->softmax_scale, a->softcap,
-              run->totals.count);
-    return comm_device_begin_rounds(&run->call, run->comm, run->moves->round_most, run->stream,
-                                    words, err);
+              "%s of plan %s, %d rounds, heads %d:%d x %d:%d, dtype %d, scale %.17g, softcap "
+              "%.17g, totals %d",
+              opening.name, run->pass->digest, opening.rounds, a->heads_q, a->heads_kv, a->head_dim,
+              a->head_dim_v, a->dtype, a->softmax_scale, a->softcap, run->totals.count);
+    return comm_device_open(&run->call, run->comm, &opening, err);
 }
 
 struct pass_mark pass_run_mark_of(const struct pass_copy *copies, int64_t count, int64_t row_bytes)
@@ -470,12 +479,11 @@ static ffa_status run_backward(struct pass_run *run, ffa_error *err)
     ffa_status rc;
 
     FFA_TRY(open_windows(run, err));
-    FFA_TRY(run->transport->reclaim_sums(run, err));
-    FFA_TRY(pass_run_mark_compute(run, FFA_PARALLEL_SPAN_WAIT, 0, err));
     if (run->pass->in_rounds) {
         FFA_TRY(pass_rounds_backward(run, err));
         FFA_TRY(pass_totals_made(&run->totals, run->pass, run->stream, err));
     } else {
+        FFA_TRY(pass_run_mark_compute(run, FFA_PARALLEL_SPAN_WAIT, 0, err));
         FFA_TRY(pass_run_differentiate(run, err));
         FFA_TRY(pass_run_mark_compute(run, FFA_PARALLEL_SPAN_ATTENTION, 0, err));
         FFA_TRY(pass_totals_made(&run->totals, run->pass, run->stream, err));

@@ -29,7 +29,8 @@ struct pass_run {
     int64_t totals_at;   /* of this rank's totals in the workspace, behind that of the launches */
     int64_t received_at; /* backward: of the received sums in the workspace, behind them */
     struct pass_totals totals;
-    int32_t round; /* of the launch that is filled in; 0 of a pass in one */
+    int32_t round;           /* of the launch that is filled in; 0 of a pass in one */
+    struct comm_batch fetch; /* words of the fetch stream, of a transport that puts them together */
 };
 
 /* In the order of a call. All that a launch waits for is enqueued before it, so that it cannot
@@ -38,10 +39,9 @@ struct pass_transport {
     /* The caller's stream waits until nothing reads the own key window any more. */
     ffa_status (*reclaim_keys)(struct pass_run *run, ffa_error *err);
     /* The own keys are in the key window once the caller's stream is here. Enqueue that others get
-     * them and that their keys come, stage by stage, each with its arrival flag. */
+     * them and that their keys come, stage by stage, each with its arrival flag. Backward the
+     * caller's stream then waits until nothing reads the own sum window any more. */
     ffa_status (*bring_keys)(struct pass_run *run, ffa_error *err);
-    /* Backward: the caller's stream waits until nothing reads the own sum window any more. */
-    ffa_status (*reclaim_sums)(struct pass_run *run, ffa_error *err);
     /* Backward, after the launch: others get their sums, and the caller's stream waits until those
      * of the own keys are in the workspace, at received_at. */
     ffa_status (*bring_sums)(struct pass_run *run, ffa_error *err);
@@ -51,7 +51,8 @@ struct pass_transport {
 
 /* In the order of pass_rounds.c. Rounds and steps: see struct pass_moves. */
 struct pass_rounds {
-    /* The own keys are in the key window once the caller's stream is here: others get them. */
+    /* The own keys are in the key window once the caller's stream is here: others get them.
+     * Backward, as bring_keys. */
     ffa_status (*open_keys)(struct pass_run *run, ffa_error *err);
     /* Enqueue that the round's keys come into their half of the ring, where pass->launched of that
      * half is done, with the arrival flag of stage 1; with the last round's, that own readers may

@@ -246,14 +246,15 @@ static const struct {
     const char *says;
     int32_t code; /* that rank 0 and the rest agree on, of its own 0 */
     ffa_status agrees;
+    const char *lost; /* NULL: it is not */
 } endings[] = {
     { SLEEPS, FFA_TIMEOUT, "rank 1 has not come to exchange 2 of the rendezvous within 1000 ms", 0,
-      FFA_COMM },
+      FFA_COMM, NULL },
     { DIES, FFA_COMM, "rank 1 has died and does not come to exchange 2 of the rendezvous", 0,
-      FFA_COMM },
-    { GIVES_UP, FFA_GPU, "rank 1 gave up: no device", 3, FFA_OK },
+      FFA_COMM, "rank 1 has died" },
+    { GIVES_UP, FFA_GPU, "rank 1 gave up: no device", 3, FFA_OK, "rank 1 gave up: no device" },
     { ENDS_WELL, FFA_COMM, "rank 1 has ended and does not come to exchange 2 of the rendezvous", 0,
-      FFA_OK },
+      FFA_OK, NULL },
 };
 
 static void end_as(struct rendezvous *meeting, enum after after)
@@ -288,6 +289,9 @@ START_TEST(rank_missing_from_an_exchange_is_named)
     ck_assert_int_eq(rendezvous_allgather(meeting, &mine, all, sizeof mine), 1);
     ck_assert_str_eq(rendezvous_error(meeting)->message, endings[_i].says);
     ck_assert_int_eq(rendezvous_error(meeting)->status, endings[_i].status);
+    ck_assert_int_eq(rendezvous_lost(meeting, &err), endings[_i].lost ? 1 : -1);
+    if (endings[_i].lost)
+        ck_assert_str_eq(err.message, endings[_i].lost);
     (void)kill(child, SIGKILL);
     (void)waitpid(child, NULL, 0);
     ck_assert_int_eq(rendezvous_agree(meeting, &code, &err), endings[_i].agrees);

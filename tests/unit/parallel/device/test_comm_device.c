@@ -180,6 +180,37 @@ static struct kernel *kernel_new(struct comm_device *comm, struct rank *rank, ui
     return k;
 }
 
+static ffa_status begin_rounds(uint64_t *call, struct comm_device *comm, ffa_stream stream,
+                               const char *words, int32_t rounds, ffa_error *err)
+{
+    const struct comm_opening opening = {
+        .stream = stream, .words = words, .name = words, .publishes = "keys", .rounds = rounds
+    };
+
+    return comm_device_open(call, comm, &opening, err);
+}
+
+static ffa_status begin_call(uint64_t *call, struct comm_device *comm, ffa_stream stream,
+                             const char *words, ffa_error *err)
+{
+    return begin_rounds(call, comm, stream, words, 1, err);
+}
+
+static ffa_status reclaim(struct comm_device *comm, uint64_t call, enum comm_window window,
+                          ffa_stream stream, ffa_error *err)
+{
+    struct comm_batch batch, also;
+    ffa_status rc;
+
+    comm_batch_init(&batch, comm, stream);
+    comm_batch_init(&also, comm, gpu_stream_handle(comm->fetch));
+    FFA_TRY(comm_batch_reclaim(&batch, window == WINDOW_ROWS ? &also : NULL, call, window, err));
+    FFA_TRY(comm_batch_flush(&batch, err));
+    rc = comm_batch_flush(&also, err);
+out:
+    return rc;
+}
+
 static ffa_status fetch(struct comm_device *comm, uint64_t call, ffa_error *err)
 {
     const int32_t own = comm->comm.rank, n = comm->comm.rank_count;
@@ -215,10 +246,10 @@ static ffa_status enqueue_call(struct rank *rank, ffa_comm *public, const char *
     uint64_t call;
     ffa_status rc;
 
-    FFA_TRY(comm_device_begin(&call, comm, stream, words, err));
+    FFA_TRY(begin_call(&call, comm, stream, words, err));
     comm_device_spoil(comm, call, (uint64_t *)comm->windows[WINDOW_ROWS][own] + WORDS,
                       (int64_t)(WORDS * sizeof(uint64_t)) * (n - 1));
-    FFA_TRY(comm_device_reclaim(comm, call, WINDOW_ROWS, stream, err));
+    FFA_TRY(reclaim(comm, call, WINDOW_ROWS, stream, err));
     fake_gpu_launch(stream, write_rows, kernel_new(comm, rank, call));
     for (int32_t s = 1; s < n; s++)
         ready[s - 1] = (struct comm_flag){ CHANNEL_ROWS_READY, (own + s) % n, 0, 0 };
@@ -358,8 +389,8 @@ static void make_sums(struct group *group, int32_t r)
         const struct comm_flag ready = { CHANNEL_SUMS_READY, reader, 1, 0 },
                                done = { CHANNEL_SUMS_DONE, reader, 0, 0 };
 
-        ck_assert_int_eq(comm_device_begin(&call, comm, stream, "sums", NULL), FFA_OK);
-        ck_assert_int_eq(comm_device_reclaim(comm, call, WINDOW_SUMS, stream, NULL), FFA_OK);
+        ck_assert_int_eq(begin_call(&call, comm, stream, "sums", NULL), FFA_OK);
+        ck_assert_int_eq(reclaim(comm, call, WINDOW_SUMS, stream, NULL), FFA_OK);
         comm_device_lend_sums(comm, call, other);
         gpu_write_value(comm->gpu, stream, &comm->blocks[other][comm_block_sums_ready(n, r, 1)],
                         call, NULL);
@@ -439,7 +470,7 @@ static ffa_status enqueue_totals(struct rank *rank, struct totals *totals,
     ffa_stream stream = gpu_stream_handle(rank->stream), reduce = gpu_stream_handle(comm->reduce);
     ffa_status rc;
 
-    FFA_TRY(comm_device_begin(&totals->call, comm, stream, "totals", err));
+    FFA_TRY(begin_call(&totals->call, comm, stream, "totals", err));
     if (totals->call % 3 != 0) { /* not all calls have totals */
         fake_gpu_launch(stream, make_totals, totals);
         FFA_TRY(gpu_event_record(events[0], stream, err));
@@ -622,8 +653,8 @@ static void skip_a_call(struct group *group, int32_t r)
     if (r != 1) {
         calls(rank, 2);
         finish(rank);
-        ck_assert_int_eq(comm_device_begin(&call, comm_device_of(rank->comm),
-                                           gpu_stream_handle(rank->stream), "a call", NULL),
+        ck_assert_int_eq(begin_call(&call, comm_device_of(rank->comm),
+                                    gpu_stream_handle(rank->stream), "a call", NULL),
                          rank->status);
     } else {
         while ((rank->status = ffa_comm_status(rank->comm, &rank->err)) == FFA_OK)
@@ -638,7 +669,7 @@ START_TEST(rank_that_skips_a_call_is_named)
     group_run(group);
     for (int32_t r = 0; r < 3; r++) {
         check_failure(&group->ranks[r], FFA_TIMEOUT,
-                      "rank 1 has not published its keys (call 2) within 2000 ms; rank ");
+                      "rank 1 has not published its keys (call 2, a call) within 2000 ms; rank ");
         if (r != 1)
             ck_assert_uint_eq(group->ranks[r].result[2][1], UINT64_MAX);
     }
@@ -669,7 +700,8 @@ START_TEST(host_that_runs_ahead_is_released)
 
     group_run(group);
     for (int32_t r = 0; r < 2; r++)
-        check_failure(&group->ranks[r], FFA_TIMEOUT, "rank 1 has not published its keys (call 1)");
+        check_failure(&group->ranks[r], FFA_TIMEOUT,
+                      "rank 1 has not published its keys (call 1, a call)");
     free(group);
 }
 END_TEST
@@ -691,7 +723,7 @@ static void wait_in_a_row(struct group *group, int32_t r)
     }
     if (r == 1)
         usleep(300000);
-    ck_assert_int_eq(comm_device_begin(&call, comm, stream, "a call", NULL), FFA_OK);
+    ck_assert_int_eq(begin_call(&call, comm, stream, "a call", NULL), FFA_OK);
     ck_assert_int_eq(comm_device_wait(comm, call, stream, &ready, 1, NULL), FFA_OK);
     if (r == 1)
         ck_assert_int_eq(comm_device_signal(comm, call, stream, &mine, 1, NULL), FFA_OK);
@@ -705,7 +737,8 @@ START_TEST(rank_that_others_wait_for_in_a_row_is_named)
 
     group_run(group);
     for (int32_t r = 0; r < 3; r++) { /* rank 1 may be the first to find out, if 0 is slow */
-        check_failure(&group->ranks[r], FFA_TIMEOUT, "has not published its keys (call 1) within");
+        check_failure(&group->ranks[r], FFA_TIMEOUT,
+                      "has not published its keys (call 1, a call) within");
         ck_assert_msg(strncmp(group->ranks[r].err.message, "rank 2 ", 7) == 0, "%s",
                       group->ranks[r].err.message);
     }
@@ -731,8 +764,8 @@ static void read_nothing(struct group *group, int32_t r)
     uint64_t call;
 
     for (int i = 0; i < 2; i++) {
-        ck_assert_int_eq(comm_device_begin(&call, comm, stream, "a call", NULL), FFA_OK);
-        ck_assert_int_eq(comm_device_reclaim(comm, call, WINDOW_ROWS, stream, NULL), FFA_OK);
+        ck_assert_int_eq(begin_call(&call, comm, stream, "a call", NULL), FFA_OK);
+        ck_assert_int_eq(reclaim(comm, call, WINDOW_ROWS, stream, NULL), FFA_OK);
         if (i == 1 && r == 0)
             fake_gpu_launch(gpu_stream_handle(comm->fetch), note_status, rank);
         if (r == 0)
@@ -752,8 +785,9 @@ START_TEST(reader_that_does_not_read_is_named)
 
     group_run(group);
     for (int32_t r = 0; r < 2; r++)
-        check_failure(&group->ranks[r], FFA_TIMEOUT,
-                      "rank 1 has not read the keys of call 1, for call 2 within 2000 ms");
+        check_failure(
+            &group->ranks[r], FFA_TIMEOUT,
+            "rank 1 has not read what call 1 published, for call 2, a call within 2000 ms");
     ck_assert_int_eq(group->ranks[0].results, 2);
     free(group);
 }
@@ -767,7 +801,7 @@ static void call_otherwise(struct group *group, int32_t r)
     const struct comm_flag ready = { CHANNEL_ROWS_READY, (r + 1) % group->count, 0, 0 };
     uint64_t call;
 
-    ck_assert_int_eq(comm_device_begin(&call, comm, stream, r == 2 ? "backward" : "forward", NULL),
+    ck_assert_int_eq(begin_call(&call, comm, stream, r == 2 ? "backward" : "forward", NULL),
                      FFA_OK);
     ck_assert_int_eq(comm_device_wait(comm, call, stream, &ready, 1, NULL), FFA_OK);
     ck_assert_int_eq(comm_device_end(comm, call, stream, NULL), FFA_OK);
@@ -786,6 +820,40 @@ START_TEST(ranks_in_different_calls_are_named)
         ck_assert_msg(strstr(group->ranks[r].err.message, "runs another call: call 1 of rank"),
                       "%s", group->ranks[r].err.message);
         ck_assert_ptr_nonnull(strstr(group->ranks[r].err.message, "rank 2"));
+    }
+    free(group);
+}
+END_TEST
+
+/* So their numbers of the call differ: that is not what keeps them apart. */
+static void call_in_other_rounds(struct group *group, int32_t r)
+{
+    struct rank *rank = &group->ranks[r];
+    struct comm_device *comm = comm_device_of(rank->comm);
+    ffa_stream stream = gpu_stream_handle(rank->stream);
+    const struct comm_flag ready = { CHANNEL_ROWS_READY, (r + 1) % group->count, 0, 0 };
+    uint64_t call;
+
+    ck_assert_int_eq(
+        begin_rounds(&call, comm, stream, r == 2 ? "4 rounds" : "3 rounds", r == 2 ? 4 : 3, NULL),
+        FFA_OK);
+    ck_assert_int_eq(comm_device_wait(comm, call, stream, &ready, 1, NULL), FFA_OK);
+    ck_assert_int_eq(comm_device_end(comm, call, stream, NULL), FFA_OK);
+    finish(rank);
+}
+
+START_TEST(ranks_in_other_rounds_are_named)
+{
+    struct group *group = group_new(3, LONG_MS, call_in_other_rounds);
+    const int64_t begin_us = clock_us();
+
+    group_run(group);
+    ck_assert_int_lt(clock_us() - begin_us, LONG_MS * 1000 / 2);
+    for (int32_t r = 0; r < 3; r++) {
+        ck_assert_int_eq(group->ranks[r].status, FFA_COMM);
+        ck_assert_msg(strstr(group->ranks[r].err.message, "runs another call: call ") &&
+                          strstr(group->ranks[r].err.message, "rank 2"),
+                      "%s", group->ranks[r].err.message);
     }
     free(group);
 }
@@ -853,9 +921,8 @@ static void abandon_one(struct group *group, int32_t r)
     uint64_t call;
 
     if (r == 1) {
-        ck_assert_int_eq(
-            comm_device_begin(&call, comm, gpu_stream_handle(rank->stream), "a call", NULL),
-            FFA_OK);
+        ck_assert_int_eq(begin_call(&call, comm, gpu_stream_handle(rank->stream), "a call", NULL),
+                         FFA_OK);
         comm_device_abandon(comm, call, gpu_stream_handle(rank->stream), &why);
     } else {
         calls(rank, 1);
@@ -921,7 +988,7 @@ static void read_between(struct group *group, int32_t r)
     const struct comm_flag ready = { CHANNEL_ROWS_READY, 1 - r, 0, 0 };
     uint64_t call;
 
-    ck_assert_int_eq(comm_device_begin(&call, comm, stream, "a call", NULL), FFA_OK);
+    ck_assert_int_eq(begin_call(&call, comm, stream, "a call", NULL), FFA_OK);
     if (r == 0) {
         ck_assert_int_eq(comm_device_wait(comm, call, stream, &ready, 1, NULL), FFA_OK);
     } else {
@@ -955,7 +1022,7 @@ static void take_legacy_stream(struct group *group, int32_t r)
     uint64_t call = 7;
 
     for (uintptr_t handle = 0; handle < 2 && !group->devices; handle++) {
-        rank->status = comm_device_begin(&call, comm, (ffa_stream)handle, "a call", &rank->err);
+        rank->status = begin_call(&call, comm, (ffa_stream)handle, "a call", &rank->err);
         check_failure(rank, FFA_INVALID, "stream is the legacy default stream, which rank ");
         ck_assert_uint_eq(call, 0);
     }
@@ -1324,6 +1391,7 @@ int main(void)
     tcase_add_test(tc, rank_that_others_wait_for_in_a_row_is_named);
     tcase_add_test(tc, reader_that_does_not_read_is_named);
     tcase_add_test(tc, ranks_in_different_calls_are_named);
+    tcase_add_test(tc, ranks_in_other_rounds_are_named);
     tcase_add_test(tc, cancel_releases_all);
     tcase_add_test(tc, rank_that_left_is_named);
     tcase_add_test(tc, rank_that_fails_is_named);

@@ -182,12 +182,15 @@ static ffa_status enqueue_call(struct rank *rank, const char *words, int64_t row
     struct comm_device *comm = comm_device_of(rank->comm);
     const ffa_stream stream = gpu_stream_handle(rank->stream);
     const int32_t own = comm->comm.rank, n = comm->comm.rank_count;
+    const struct comm_opening opening = {
+        .stream = stream, .words = words, .name = "forward", .publishes = "keys", .rounds = 1
+    };
     ffa_error *err = &rank->err;
     int64_t count = 0;
     uint64_t call;
     ffa_status rc;
 
-    FFA_TRY(comm_device_begin(&call, comm, stream, words, err));
+    FFA_TRY(comm_device_open(&call, comm, &opening, err));
     comm_device_spoil(comm, call, row_of(comm, 0), ROW_BYTES * n);
     FFA_TRY(comm_exchange_reclaim(comm, WINDOW_ROWS, stream, err));
     launch(rank, write_row, call);

@@ -140,13 +140,19 @@ static const char *transport_name(void)
     return options.transport == FFA_TRANSPORT_EXCHANGE ? "exchange" : "pull";
 }
 
+static const char *wire_name(void)
+{
+    return options.wire_dtype == FFA_BF16 ? "bf16" : "fp32";
+}
+
 void print_head(void)
 {
-    printf("%d ranks on %d x %s, %s; times of a call, medians of %d rounds and their spread\n"
+    printf("%d ranks on %d x %s, %s, sums of %s; times of a call, medians of %d rounds and their "
+           "spread\n"
            "%-19s %-8s %-10s %9s %5s %9s %5s %9s %9s  %10s  %7s  %7s %8s  %6s %8s %7s %9s  %s\n",
-           options.ranks, bench.gpus, bench.device, transport_name(), options.rounds, "case",
-           "pass", "plan", "T1 ms", "", "T ms", "", "model ms", "exposed", "efficiency", "TFLOP/s",
-           "host us", "made ms", "stages", "rows", "win MB", "work MB", "difference");
+           options.ranks, bench.gpus, bench.device, transport_name(), wire_name(), options.rounds,
+           "case", "pass", "plan", "T1 ms", "", "T ms", "", "model ms", "exposed", "efficiency",
+           "TFLOP/s", "host us", "made ms", "stages", "rows", "win MB", "work MB", "difference");
     fflush(stdout);
 }
 
@@ -174,20 +180,22 @@ void report_plan(int v, bool is_backward, double whole_ms)
     fflush(stdout);
     if (!bench.json)
         return;
-    fprintf(bench.json,
-            "{\"device\":\"%s\",\"gpus\":%d,\"ranks\":%d,\"transport\":\"%s\",\"case\":\"%s\","
-            "\"tokens\":%lld,"
-            "\"pass\":\"%s\",\"plan\":\"%s\",\"t1_ms\":%.5f,\"t1_spread\":%.4f,\"t_ms\":%.5f,"
-            "\"t_spread\":%.4f,\"model_ms\":%.5f,\"exposed_ms\":%.5f,\"efficiency\":%.4f,"
-            "\"tflops\":%.1f,\"host_us\":%.2f,"
-            "\"dispatch_ms\":%.3f,\"plan_ms\":%.3f,\"pass_ms\":%.3f,\"stages\":%d,"
-            "\"received_rows\":%lld,\"window_bytes\":%lld,\"workspace_bytes\":%lld,"
-            "\"difference\":%g,\"rounds\":%d,\"calls\":%d}\n",
-            bench.device, bench.gpus, options.ranks, transport_name(), bench.name,
-            (long long)bench.tokens, pass, variants[v].name, whole_ms, spread(bench.whole_ms), ms,
-            spread(bench.plans_ms[v]), f.model_ms, exposed_ms, efficiency, tflops, f.host_us,
-            f.dispatch_ms, f.plan_ms, f.pass_ms, f.stages, (long long)f.rows,
-            (long long)f.window_bytes, (long long)f.workspace_bytes,
-            isfinite(difference) ? difference : -1.0, options.rounds, bench.calls);
+    fprintf(
+        bench.json,
+        "{\"device\":\"%s\",\"gpus\":%d,\"ranks\":%d,\"transport\":\"%s\",\"wire_dtype\":\"%s\","
+        "\"case\":\"%s\","
+        "\"tokens\":%lld,"
+        "\"pass\":\"%s\",\"plan\":\"%s\",\"t1_ms\":%.5f,\"t1_spread\":%.4f,\"t_ms\":%.5f,"
+        "\"t_spread\":%.4f,\"model_ms\":%.5f,\"exposed_ms\":%.5f,\"efficiency\":%.4f,"
+        "\"tflops\":%.1f,\"host_us\":%.2f,"
+        "\"dispatch_ms\":%.3f,\"plan_ms\":%.3f,\"pass_ms\":%.3f,\"stages\":%d,"
+        "\"received_rows\":%lld,\"window_bytes\":%lld,\"workspace_bytes\":%lld,"
+        "\"difference\":%g,\"rounds\":%d,\"calls\":%d}\n",
+        bench.device, bench.gpus, options.ranks, transport_name(), wire_name(), bench.name,
+        (long long)bench.tokens, pass, variants[v].name, whole_ms, spread(bench.whole_ms), ms,
+        spread(bench.plans_ms[v]), f.model_ms, exposed_ms, efficiency, tflops, f.host_us,
+        f.dispatch_ms, f.plan_ms, f.pass_ms, f.stages, (long long)f.rows, (long long)f.window_bytes,
+        (long long)f.workspace_bytes, isfinite(difference) ? difference : -1.0, options.rounds,
+        bench.calls);
     fflush(bench.json);
 }

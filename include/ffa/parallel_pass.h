@@ -45,8 +45,8 @@ typedef struct ffa_parallel_args {
     int32_t head_dim;     /* 1 to 1024 */
     int32_t dtype;        /* ffa_dtype of q, k, v, out and of dout, dq, dk, dv */
     int32_t sum_dtype;    /* FFA_FP32 or FFA_FP64: what is summed in, of lse, dlse, sinks, dsink
-                           * and max_logits, and of gradients on the wire; 0: FFA_FP64 for FFA_FP64
-                           * tensors, else FFA_FP32 */
+                           * and max_logits, and, unless wire_dtype says otherwise, of gradients on
+                           * the wire; 0: FFA_FP64 for FFA_FP64 tensors, else FFA_FP32 */
     double softmax_scale; /* 0: 1 / sqrt(head_dim) */
     double softcap;       /* 0: none */
     ffa_tensor q, k, v;
@@ -76,6 +76,14 @@ typedef struct ffa_parallel_args {
     /* On GPUs, NULL: none: receives what the pass does and when, in place of what it had. Of the
      * communicator's device; no other call in flight uses it. Passes on the CPU refuse one. */
     ffa_parallel_trace *trace;
+    /* On GPUs, backward, the same on all ranks: what the gradients that one rank sums for another
+     * are rounded to, once, before they travel: 0: sum_dtype, or dtype, for half the bytes. They
+     * are added in fp32, in the same order, to the owner's own, which are not rounded. An element
+     * of dk or dv is then off by at most u times the sum of the absolute values of the other ranks'
+     * parts of it (of replicated keys, of all parts): u is 2^-8 for bf16, 2^-11 for fp16; parts
+     * beyond the range of fp16 become infinite. Passes on the CPU take 0 or sum_dtype. */
+    int32_t wire_dtype;
+    int32_t pad_;
 } ffa_parallel_args;
 #define FFA_PARALLEL_ARGS_INIT                                                                     \
     {                                                                                              \

@@ -68,6 +68,10 @@ struct arriving_call {
     /* Backward only. */
     float *sums; /* the sum window: for each row of the key window dK [heads_kv][head_dim], then dV
                   * [heads_kv][head_dim_v], without gaps; 16-byte aligned. Every row is written. */
+    /* Not NULL: sums of keys from narrow_from on, the first of a stage, are written here, rounded
+     * to the kernels' dtype, in rows like those of `sums`, and not there. 4-byte aligned. */
+    uint16_t *narrow;
+    int32_t narrow_from;
     uint64_t *const *blocks; /* [ranks]: the flag blocks */
     const int32_t *owners;   /* ranks: those of stage s's keys are [owner_at[s], owner_at[s + 1]) */
     const int32_t *owner_at; /* in host memory: [stage_count + 1], ascending from 0 */

@@ -29,6 +29,8 @@
 #include "cpu/cpu.h"
 #include "tile/ticket.h"
 
+#include <limits.h>
+
 _Static_assert(offsetof(struct backward_block, flags) == BACKWARD_BLOCK_FLAGS_AT, "device layout");
 
 enum { DEPARTURES_AT = COUNTER_BYTES / 2 }; /* in a cache line apart from the counter */
@@ -357,6 +359,11 @@ static void sums_fill(struct attention_backward_args *launch, const struct gpu_c
     launch->dk_token_stride = launch->dv_token_stride = heads * (dim + dim_v);
     launch->dk_head_stride = dim;
     launch->dv_head_stride = dim_v;
+    if (call->arriving->narrow) {
+        launch->narrow_from = call->arriving->narrow_from;
+        launch->narrow_dk = call->arriving->narrow;
+        launch->narrow_dv = call->arriving->narrow + heads * dim;
+    }
 }
 
 /* Where the main kernel writes dk and dv: into the caller's tensors, into parts, or into the sum
@@ -435,7 +442,7 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
         return error_fail(err, FFA_INVALID, 0,
                           "%lld key tiles x %d heads are more than 2^31 work items",
                           (long long)plan_tiles_most(call->plan, plan), args->heads_q);
-    *launch = (struct attention_backward_args){ 0 };
+    *launch = (struct attention_backward_args){ .narrow_from = INT_MAX };
     FFA_TRY(maps_fill(launch, call, err));
     launch->stats = (const float *)(const void *)(call->workspace + call->layout->stats_at);
     launch->stats_rows = call->layout->stats_rows;
@@ -676,6 +683,9 @@ static ffa_status sums_check(const ffa_plan *plan, const struct arriving_call *c
         return error_fail(err, FFA_INVALID, 0, "backward over arriving keys: %s is %s",
                           call->owner_at ? "sums" : "owner_at",
                           call->owner_at && call->sums ? "not 16-byte aligned" : "NULL");
+    if ((uintptr_t)call->narrow % 4)
+        return error_fail(err, FFA_INVALID, 0,
+                          "backward over arriving keys: narrow is not 4-byte aligned");
     return FFA_OK;
 }
 

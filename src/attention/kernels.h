@@ -63,6 +63,8 @@ struct ffa_kernels {
     /* Of context-parallel passes (rows_device.h); NULL without, and on the CPU. */
     struct gpu_kernel *row_copy, *row_copy_runs, *row_reduce;
     struct gpu_kernel *totals_sum, *totals_max; /* row_reduce, fp32 to fp32 */
+    /* Received sums in dtype, own ones in fp32: to grad_dtype; to fp32, of is_staged. */
+    struct gpu_kernel *narrow_reduce, *narrow_sum;
 };
 
 static inline bool kernels_on_gpu(const struct ffa_kernels *kernels)

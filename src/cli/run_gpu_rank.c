@@ -245,6 +245,7 @@ static ffa_parallel_args args_of(const struct run_gpu_rank *r)
     args.dk.data = r->rows[RUN_DK];
     args.dv.data = r->rows[RUN_DV];
     args.dsink = r->dsink;
+    args.wire_dtype = r->opts.wire_dtype;
     args.sm_margin = r->sm_margin;
     args.workspace = r->workspace;
     args.workspace_bytes = r->workspace_bytes;

@@ -80,6 +80,7 @@ struct group {
     struct rank ranks[RANKS];
     int32_t count;
     bool is_sequential, is_replicated;
+    bool is_narrow;     /* sums travel in the tensors' dtype */
     int32_t absent;     /* this rank makes no calls; -1: all do */
     int64_t timeout_ms; /* of calls */
     ffa_transport transport;
@@ -326,6 +327,7 @@ static ffa_parallel_args args_of(const struct rank *r, int call)
     args.dk.data = r->outputs[call][DK];
     args.dv.data = r->outputs[call][DV];
     args.sm_margin = sharing > 1 ? info.sm_count - (info.sm_count - SMS_FREE) / sharing : 0;
+    args.wire_dtype = r->group->is_narrow ? FFA_BF16 : 0;
     args.workspace = r->workspace;
     args.workspace_bytes = r->info.forward_workspace_bytes + r->info.backward_workspace_bytes;
     return args;
@@ -352,17 +354,27 @@ static ffa_status enqueue_pass(struct rank *r, int call, bool is_backward)
 }
 
 /* A call with a bad argument is refused before other ranks hear of it: the calls after it work. */
+static bool is_refused(struct rank *r, const ffa_parallel_args *args, bool is_backward,
+                       const char *why)
+{
+    const ffa_status rc =
+        is_backward
+            ? ffa_parallel_backward(r->passes[0], r->kernels, r->comm, args, r->stream, &r->err)
+            : ffa_parallel_forward(r->passes[0], r->kernels, r->comm, args, r->stream, &r->err);
+
+    return rc == FFA_INVALID && strstr(r->err.message, why);
+}
+
 static ffa_status be_refused(struct rank *r, bool is_backward)
 {
-    ffa_parallel_args args = args_of(r, 0);
-    ffa_status rc;
+    ffa_parallel_args args = args_of(r, 0), other = args;
 
     args.out.token_stride = -8;
-    rc = is_backward
-             ? ffa_parallel_backward(r->passes[0], r->kernels, r->comm, &args, r->stream, &r->err)
-             : ffa_parallel_forward(r->passes[0], r->kernels, r->comm, &args, r->stream, &r->err);
-    return rc == FFA_INVALID && strstr(r->err.message, "out: token_stride is -8") ? FFA_OK
-                                                                                  : FFA_BUG;
+    other.wire_dtype = FFA_FP16;
+    return is_refused(r, &args, is_backward, "out: token_stride is -8") &&
+                   is_refused(r, &other, is_backward, "wire_dtype is 2, not that of sums, fp32 (3)")
+               ? FFA_OK
+               : FFA_BUG;
 }
 
 /* All forward passes come first, as nothing but credits keeps one off what others still read. */
@@ -563,13 +575,15 @@ static void check_counts(const struct rank *r, int calls)
 
 static const struct {
     int32_t ranks;
-    bool is_sequential;
-} groups[] = { { 1, false }, { 2, false }, { 4, false }, { 2, true }, { 4, true } };
+    bool is_sequential, is_narrow;
+} groups[] = { { 1, false, false }, { 2, false, false }, { 4, false, false },
+               { 2, true, false },  { 4, true, false },  { 4, false, true } };
 
 START_TEST(passes_only_enqueue)
 {
     struct group group = { .count = groups[_i].ranks,
                            .is_sequential = groups[_i].is_sequential,
+                           .is_narrow = groups[_i].is_narrow,
                            .absent = -1 };
 
     group_run(&group);
@@ -582,6 +596,26 @@ START_TEST(passes_only_enqueue)
         check_counts(r, CALLS);
         ck_assert_msg(!r->odd_call, "rank %d: other bits in call %d", i, r->odd_call);
     }
+}
+END_TEST
+
+/* Sums that travel in the tensors' dtype were rounded once more. */
+START_TEST(a_wire_dtype_rounds)
+{
+    struct group wide = { .count = 2, .absent = -1 };
+    struct group narrow = { .count = 2, .is_narrow = true, .absent = -1 };
+    bool differs = false;
+
+    group_run(&wide);
+    group_run(&narrow);
+    for (int32_t i = 0; i < wide.count; i++) {
+        ck_assert_msg(wide.ranks[i].status == FFA_OK, "rank %d: %s", i, wide.ranks[i].err.message);
+        ck_assert_msg(narrow.ranks[i].status == FFA_OK, "rank %d: %s", i,
+                      narrow.ranks[i].err.message);
+        for (int call = 0; call < CALLS; call++)
+            differs = differs || wide.ranks[i].digests[call] != narrow.ranks[i].digests[call];
+    }
+    ck_assert_msg(differs, "the same bits as those of fp32 on the wire");
 }
 END_TEST
 
@@ -619,8 +653,12 @@ static bool can_exchange(int32_t ranks)
 /* In order, ranks have different numbers of stages. */
 static const struct {
     int32_t ranks;
-    bool is_sequential, is_replicated;
-} exchanging[] = { { 2, false, false }, { 3, true, false }, { 2, false, true } };
+    bool is_sequential, is_replicated, is_narrow;
+} exchanging[] = { { 2, false, false, false },
+                   { 3, true, false, false },
+                   { 2, false, true, false },
+                   { 3, true, false, true },
+                   { 2, false, true, true } };
 
 /* The same bits as those of ranks that pull. */
 START_TEST(exchange_gives_the_same_bits)
@@ -628,6 +666,7 @@ START_TEST(exchange_gives_the_same_bits)
     struct group pull = { .count = exchanging[_i].ranks,
                           .is_sequential = exchanging[_i].is_sequential,
                           .is_replicated = exchanging[_i].is_replicated,
+                          .is_narrow = exchanging[_i].is_narrow,
                           .absent = -1,
                           .transport = FFA_TRANSPORT_PULL };
     struct group exchange = pull;
@@ -717,6 +756,7 @@ static Suite *device_suite(void)
 
     tcase_set_timeout(quick, 300);
     tcase_add_loop_test(quick, passes_only_enqueue, 0, sizeof groups / sizeof *groups);
+    tcase_add_test(quick, a_wire_dtype_rounds);
     tcase_add_test(quick, a_rank_that_does_not_come);
     suite_add_tcase(suite, quick);
     tcase_set_timeout(exchange, 300);

@@ -226,8 +226,12 @@ static void check_row(const struct trial *trial, int32_t rank, const struct pass
                 copy = &sums->copies[c];
         CHECK(trial, copy && copy->rank > last);
         last = copy->rank;
-        CHECK(trial, trial->windows[copy->rank][copy->from + at - copy->to] == token);
-        CHECK(trial, copy->from >= trial->moves[copy->rank].own_rows);
+        CHECK(trial, sums->kept_rows[copy->rank] == trial->moves[copy->rank].own_rows);
+        CHECK(trial, copy->from >= 0);
+        CHECK(
+            trial,
+            trial->windows[copy->rank][sums->kept_rows[copy->rank] + copy->from + at - copy->to] ==
+                token);
     }
     CHECK(trial, count_others(trial, step, token) == segment->count);
 }

@@ -20,15 +20,17 @@ static ffa_status signal_all(struct pass_run *run, ffa_stream stream, enum comm_
     return comm_device_signal(run->comm, run->call, stream, run->pass->flags, count, err);
 }
 
-static ffa_status pull(struct pass_run *run, enum comm_window window, ffa_stream stream,
-                       unsigned char *to, const struct pass_copy *copies, int64_t count,
-                       int64_t row_bytes, ffa_error *err)
+/* from: where the rows of each rank begin. */
+static ffa_status pull(struct pass_run *run,
+                       unsigned char *(*from)(const struct pass_run *run, int32_t rank),
+                       ffa_stream stream, unsigned char *to, const struct pass_copy *copies,
+                       int64_t count, int64_t row_bytes, ffa_error *err)
 {
     const ffa_parallel_pass *pass = run->pass;
 
     for (int64_t i = 0; i < count; i++) {
         pass->to[i] = to + copies[i].to * row_bytes;
-        pass->from[i] = pass_run_window(run, window, copies[i].rank) + copies[i].from * row_bytes;
+        pass->from[i] = from(run, copies[i].rank) + copies[i].from * row_bytes;
         pass->bytes[i] = (size_t)(copies[i].rows * row_bytes);
     }
     return gpu_copy_batch(run->comm->gpu, stream, pass->to, pass->from, pass->bytes, count, err);
@@ -39,6 +41,11 @@ static ffa_status pull(struct pass_run *run, enum comm_window window, ffa_stream
 static ffa_status reclaim_keys(struct pass_run *run, ffa_error *err)
 {
     return comm_device_reclaim(run->comm, run->call, WINDOW_ROWS, run->stream, err);
+}
+
+static unsigned char *keys_of(const struct pass_run *run, int32_t rank)
+{
+    return pass_run_window(run, WINDOW_ROWS, rank);
 }
 
 /* flag, value: what says that the stage is there. */
@@ -64,8 +71,8 @@ static ffa_status fetch(struct pass_run *run, int32_t stage, int32_t flag, uint6
     FFA_TRY(comm_device_wait(run->comm, run->call, stream, run->pass->flags, sources, err));
     if (sources > 0)
         FFA_TRY(pass_run_mark(run, FFA_PARALLEL_LANE_FETCH, FFA_PARALLEL_SPAN_WAIT, &waited, err));
-    FFA_TRY(pull(run, WINDOW_ROWS, stream, pass_run_own_window(run, WINDOW_ROWS),
-                 moves->copies + first, last - first, run->key_bytes, err));
+    FFA_TRY(pull(run, keys_of, stream, pass_run_own_window(run, WINDOW_ROWS), moves->copies + first,
+                 last - first, run->key_bytes, err));
     FFA_TRY(comm_device_arrive(run->comm, value, stream, flag, err));
     rc = pass_run_mark(run, FFA_PARALLEL_LANE_FETCH, FFA_PARALLEL_SPAN_COPY, &copied, err);
 out:
@@ -143,13 +150,13 @@ static ffa_status pull_sums(struct pass_run *run, int64_t first, int64_t last, f
                                     .behind =
                                         in_rounds ? pass_run_behind(run, copies->stage - 1) : 0 };
     const struct pass_mark waited = { .stage = copies->stage, .rank = copies->rank };
-    const struct pass_mark copied = pass_run_mark_of(copies, last - first, run->sum_bytes);
+    const struct pass_mark copied = pass_run_mark_of(copies, last - first, run->wire_bytes);
     ffa_status rc;
 
     FFA_TRY(comm_device_wait(run->comm, run->call, stream, &flag, 1, err));
     FFA_TRY(pass_run_mark(run, FFA_PARALLEL_LANE_REDUCE, FFA_PARALLEL_SPAN_WAIT, &waited, err));
-    FFA_TRY(pull(run, WINDOW_SUMS, stream, pass_run_received_sums(run), copies, last - first,
-                 run->sum_bytes, err));
+    FFA_TRY(pull(run, pass_run_sent_sums, stream, pass_run_received_sums(run), copies, last - first,
+                 run->wire_bytes, err));
     rc = pass_run_mark(run, FFA_PARALLEL_LANE_REDUCE, FFA_PARALLEL_SPAN_COPY, &copied, err);
 out:
     return rc;

@@ -80,8 +80,8 @@ struct row_reduce_call pass_rounds_step(const struct pass_run *run, int32_t step
     const ffa_parallel_pass *pass = run->pass;
     const int64_t *begin = &pass->sums.segment_begin[step];
     struct row_reduce_call call = {
-        .kernel = run->kernels->totals_sum,
-        .types = { FFA_FP32, FFA_FP32, ROW_REDUCE_SUM },
+        .kernel = run->is_narrow ? run->kernels->narrow_sum : run->kernels->totals_sum,
+        .types = { FFA_FP32, FFA_FP32, ROW_REDUCE_SUM, run->is_narrow ? run->kernels->dtype : 0 },
         .tensors = { pass_run_reduced(run, &run->args.dk, false),
                      pass_run_reduced(run, &run->args.dv, true) },
         .count = 2,

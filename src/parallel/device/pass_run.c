@@ -56,8 +56,13 @@ static ffa_status check_numbers(const struct pass_run *run, ffa_error *err)
         { "sum_dtype", a->sum_dtype, FFA_FP32, FFA_FP32 },
         { "threads", a->threads, 0, 1024 },
     };
+    ffa_status rc = check_bounded(fields, sizeof fields / sizeof *fields, err);
 
-    return check_bounded(fields, sizeof fields / sizeof *fields, err);
+    if (rc == FFA_OK && a->wire_dtype != FFA_FP32 && a->wire_dtype != (int32_t)kernels->dtype)
+        rc = error_fail(err, FFA_INVALID, 0,
+                        "wire_dtype is %d, not that of sums, fp32 (%d), or of the tensors, %d",
+                        a->wire_dtype, FFA_FP32, (int32_t)kernels->dtype);
+    return rc;
 }
 
 static ffa_status check_windows(const struct pass_run *run, ffa_error *err)
@@ -130,6 +135,7 @@ static ffa_status resolve(struct pass_run *run, const ffa_parallel_args *args, f
     FFA_TRY(opts_import(a, sizeof *a, args, err));
     a->head_dim_v = a->head_dim_v ? a->head_dim_v : a->head_dim;
     a->sum_dtype = a->sum_dtype ? a->sum_dtype : FFA_FP32;
+    a->wire_dtype = a->wire_dtype ? a->wire_dtype : a->sum_dtype;
     a->sm_margin = max32(a->sm_margin, comm_device_sm_margin(run->comm, run->is_backward));
     FFA_TRY(check_objects(run, err));
     FFA_TRY(check_numbers(run, err));
@@ -137,6 +143,8 @@ static ffa_status resolve(struct pass_run *run, const ffa_parallel_args *args, f
     run->columns = a->heads_kv * ((int64_t)a->head_dim + a->head_dim_v);
     run->key_bytes = run->columns * (int64_t)ffa_dtype_bytes(run->kernels->dtype);
     run->sum_bytes = run->columns * (int64_t)sizeof(float);
+    run->is_narrow = a->wire_dtype != FFA_FP32;
+    run->wire_bytes = run->is_narrow ? run->key_bytes : run->sum_bytes;
     FFA_TRY(check_windows(run, err));
     FFA_TRY(check_tensors(run, err));
     rc = check_workspace(run, err);
@@ -151,10 +159,11 @@ static ffa_status begin(struct pass_run *run, ffa_error *err)
     char words[192];
 
     text_copy(words,
-              "%s of plan %s, heads %d:%d x %d:%d, dtype %d, scale %.17g, softcap %.17g, totals %d",
+              "%s of plan %s, heads %d:%d x %d:%d, dtype %d, wire %d, scale %.17g, softcap %.17g, "
+              "totals %d",
               run->is_backward ? "backward" : "forward", run->pass->digest, a->heads_q, a->heads_kv,
-              a->head_dim, a->head_dim_v, a->dtype, a->softmax_scale, a->softcap,
-              run->totals.count);
+              a->head_dim, a->head_dim_v, a->dtype, run->is_backward ? a->wire_dtype : 0,
+              a->softmax_scale, a->softcap, run->totals.count);
     return comm_device_begin_rounds(&run->call, run->comm, run->moves->round_most, run->stream,
                                     words, err);
 }
@@ -393,6 +402,14 @@ static struct arriving_call departing_of(const struct pass_run *run, int32_t *ow
 
     arriving.sums =
         (float *)(void *)(pass_run_own_window(run, WINDOW_SUMS) + first_row(run) * run->sum_bytes);
+    if (run->is_narrow) {
+        const int64_t kept = pass->sums.kept_rows[pass->rank];
+        const int64_t first = first_row(run) > kept ? first_row(run) : kept;
+
+        arriving.narrow = (uint16_t *)(void *)(pass_run_sent_sums(run, pass->rank) +
+                                               (first - kept) * run->wire_bytes);
+        arriving.narrow_from = (int32_t)(first - first_row(run));
+    }
     arriving.blocks = run->comm->blocks_device;
     arriving.owners = (const int32_t *)(const void *)(pass->buffer + pass->owners_at);
     arriving.owner_at = pass->sums.owner_begin;
@@ -424,10 +441,8 @@ struct row_reduce_rows pass_run_reduced(const struct pass_run *run, const ffa_te
     const int64_t at = is_v ? (int64_t)a->heads_kv * a->head_dim * (int64_t)sizeof(float) : 0;
 
     return (struct row_reduce_rows){
-        .own = (run->pass->sums.is_replicated ? pass_run_received_sums(run)
-                                              : pass_run_own_window(run, WINDOW_SUMS)) +
-               at,
-        .received = pass_run_received_sums(run) + at,
+        .own = run->pass->sums.is_replicated ? NULL : pass_run_own_window(run, WINDOW_SUMS) + at,
+        .received = pass_run_received_sums(run) + (run->is_narrow ? at / 2 : at),
         .out = out->data,
         .own_token_stride = run->columns,
         .own_head_stride = is_v ? a->head_dim_v : a->head_dim,
@@ -447,6 +462,8 @@ static struct row_reduce_call own_sums(const struct pass_run *run)
     if (pass->in_rounds)
         return pass_rounds_sums(run);
     return (struct row_reduce_call){
+        .kernel = run->is_narrow ? run->kernels->narrow_reduce : NULL,
+        .types = row_reduce_narrow_types(run->kernels, run->kernels->grad_dtype),
         .tensors = { pass_run_reduced(run, &run->args.dk, false),
                      pass_run_reduced(run, &run->args.dv, true) },
         .count = 2,

@@ -25,7 +25,9 @@ struct pass_run {
     uint64_t call;
     int64_t columns;     /* of a row of a window: of k and v of all heads */
     int64_t key_bytes;   /* of a row of the key window */
-    int64_t sum_bytes;   /* of a row of the sum window */
+    int64_t sum_bytes;   /* of a row of the sum window, fp32 */
+    bool is_narrow;      /* sums travel in the dtype of the tensors, else in fp32 */
+    int64_t wire_bytes;  /* of a row of sums that travels */
     int64_t totals_at;   /* of this rank's totals in the workspace, behind that of the launches */
     int64_t received_at; /* backward: of the received sums in the workspace, behind them */
     struct pass_totals totals;
@@ -112,6 +114,13 @@ static inline unsigned char *pass_run_own_window(const struct pass_run *run,
                                                  enum comm_window window)
 {
     return pass_run_window(run, window, run->comm->comm.rank);
+}
+
+/* Backward: the sums that a rank has for others, rows of wire_bytes. */
+static inline unsigned char *pass_run_sent_sums(const struct pass_run *run, int32_t rank)
+{
+    return pass_run_window(run, WINDOW_SUMS, rank) +
+           run->pass->sums.kept_rows[rank] * run->sum_bytes;
 }
 
 static inline unsigned char *pass_run_received_sums(const struct pass_run *run)

@@ -27,6 +27,7 @@ void pass_moves_finish(struct pass_moves *moves)
 
 void pass_sums_finish(struct pass_sums *sums)
 {
+    mem_free(sums->kept_rows);
     mem_free(sums->copies);
     mem_free(sums->segments);
     mem_free(sums->received);
@@ -207,7 +208,7 @@ static void add_sums(struct pass_sums *out, const ffa_parallel_plan *plan, int64
                     continue;
                 own_rows[out->copy_count] = send->source_row;
                 out->copies[out->copy_count++] = (struct pass_copy){
-                    .from = plan->keys.rank_tokens[send->source] + begin + send->row,
+                    .from = begin + send->row,
                     .to = to,
                     .rows = send->rows,
                     .rank = send->source,
@@ -411,8 +412,8 @@ static ffa_status find_owners(struct pass_sums *out, const struct pass_moves *mo
     return FFA_OK;
 }
 
-/* Rank r's sums of all keys are the received rows [r * keys, + keys): those of rank 0 take the
- * place of own sums, the others are the sources of the only segment. */
+/* Rank r's sums of all keys are the received rows [r * keys, + keys), and all of them are the
+ * sources of the only segment: there are no own ones. */
 static ffa_status build_replicated(struct pass_sums *out, const ffa_parallel_plan *plan,
                                    const struct pass_moves *moves, ffa_error *err)
 {
@@ -434,13 +435,13 @@ static ffa_status build_replicated(struct pass_sums *out, const ffa_parallel_pla
         if (r != plan->rank)
             out->peers[out->peer_count++] = r;
     }
-    for (int32_t r = 1; r < ranks; r++)
-        out->received[r - 1] = r * keys;
-    out->segments[0] = (struct row_segment){ .rows = (int)keys, .count = ranks - 1 };
+    for (int32_t r = 0; r < ranks; r++)
+        out->received[r] = r * keys;
+    out->segments[0] = (struct row_segment){ .rows = (int)keys, .count = ranks };
     out->segment_count = out->segment_begin[1] = 1;
     out->copy_count = out->copy_begin[1] = ranks;
     out->received_rows = ranks * keys;
-    out->received_count = ranks - 1;
+    out->received_count = ranks;
     return FFA_OK;
 }
 
@@ -453,9 +454,10 @@ ffa_status pass_sums_build(struct pass_sums *out, const ffa_parallel_plan *plan,
 
     *out = (struct pass_sums){ .step_count = moves->round_most };
     own_rows = mem_array((size_t)copies, sizeof *own_rows);
+    out->kept_rows = mem_array((size_t)plan->topology.rank_count, sizeof *out->kept_rows);
     out->copy_begin = mem_array((size_t)out->step_count + 1, sizeof *out->copy_begin);
     out->segment_begin = mem_array((size_t)out->step_count + 1, sizeof *out->segment_begin);
-    if (!own_rows || !out->copy_begin || !out->segment_begin) {
+    if (!own_rows || !out->kept_rows || !out->copy_begin || !out->segment_begin) {
         rc = error_nomem(err, "the sums of a pass");
         goto out;
     }
@@ -463,8 +465,10 @@ ffa_status pass_sums_build(struct pass_sums *out, const ffa_parallel_plan *plan,
         rc = build_replicated(out, plan, moves, err);
         goto out;
     }
+    memcpy(out->kept_rows, plan->keys.rank_tokens,
+           (size_t)plan->topology.rank_count * sizeof *out->kept_rows);
     out->copies = mem_array((size_t)copies, sizeof *out->copies);
-    if (!own_rows || !out->copies) {
+    if (!out->copies) {
         rc = error_nomem(err, "the sums of a pass");
         goto out;
     }

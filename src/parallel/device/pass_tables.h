@@ -45,10 +45,13 @@ struct pass_moves {
 
 /* Backward: sums of own keys that other ranks made. Replicated keys are own keys of all ranks: each
  * rank receives the sums of all ranks, its own too, and adds them by ascending rank, so that all
- * get the same bits. */
+ * get the same bits. A sum window has the rows that stay, then those that travel, which may be of
+ * another dtype. */
 struct pass_sums {
-    bool is_replicated;       /* and there are several ranks */
-    struct pass_copy *copies; /* from sum windows into the received sums, by the reader's stage */
+    bool is_replicated; /* and there are several ranks */
+    int64_t *kept_rows; /* [ranks]: of a sum window, that stay: own keys; replicated ones all go */
+    /* From the travelling rows of sum windows into the received sums, by the reader's stage. */
+    struct pass_copy *copies;
     int64_t copy_count;
     int64_t received_rows; /* of one step, at most */
     /* Those of a step are ascending. They cover the own keys; in rounds those that somebody summed

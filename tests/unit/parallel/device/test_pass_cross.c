@@ -98,7 +98,7 @@ static const struct pass_copy *copy_of(const struct pass_sums *sums, int64_t rec
     for (int64_t i = 0; i < sums->copy_count; i++) {
         const struct pass_copy *copy = &sums->copies[i];
 
-        *row = copy->from + received - copy->to;
+        *row = sums->kept_rows[copy->rank] + copy->from + received - copy->to;
         if (received >= copy->to && received < copy->to + copy->rows)
             return copy;
     }
@@ -134,11 +134,9 @@ static void check_segment(const struct group *group, int32_t owner,
         const int64_t at = key - segment->row;
         int32_t next = 0, stage;
 
-        if (sums->is_replicated)
-            check_part(group, owner, 0, key, at); /* in the place of own sums */
         for (int32_t reader = 0; reader < group->count; reader++) {
             const bool is_part =
-                sums->is_replicated ? reader > 0 : row_at(group, reader, owner, key, &stage) >= 0;
+                sums->is_replicated || row_at(group, reader, owner, key, &stage) >= 0;
 
             if (is_part) {
                 ck_assert_int_lt(next, segment->count);

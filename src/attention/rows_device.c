@@ -61,6 +61,7 @@ ffa_status rows_kernels_load(struct ffa_kernels *kernels, ffa_error *err)
     const struct row_reduce_types types = own_types(kernels);
     const struct row_reduce_types sum = { FFA_FP32, FFA_FP32, ROW_REDUCE_SUM, 0 };
     const struct row_reduce_types max = { FFA_FP32, FFA_FP32, ROW_REDUCE_MAX, 0 };
+    const struct row_reduce_types merge = { FFA_FP32, kernels->out_dtype, ROW_REDUCE_LSE, 0 };
     const struct row_reduce_types narrow = row_reduce_narrow_types(kernels, kernels->grad_dtype);
     const struct row_reduce_types narrow_sum = row_reduce_narrow_types(kernels, FFA_FP32);
     ffa_status rc;
@@ -73,6 +74,8 @@ ffa_status rows_kernels_load(struct ffa_kernels *kernels, ffa_error *err)
         if (kernels->is_staged)
             FFA_TRY(row_reduce_load(&kernels->narrow_sum, kernels, &narrow_sum, err));
     }
+    if (kernels->is_staged)
+        FFA_TRY(row_reduce_load(&kernels->merge, kernels, &merge, err));
     if (kernels->has_max_logits)
         FFA_TRY(row_reduce_load(&kernels->totals_max, kernels, &max, err));
 out:
@@ -90,9 +93,10 @@ void rows_kernels_unload(struct ffa_kernels *kernels)
     gpu_kernel_unload(kernels->totals_max);
     gpu_kernel_unload(kernels->narrow_reduce);
     gpu_kernel_unload(kernels->narrow_sum);
+    gpu_kernel_unload(kernels->merge);
     kernels->row_copy = kernels->row_copy_runs = kernels->row_reduce = NULL;
     kernels->totals_sum = kernels->totals_max = NULL;
-    kernels->narrow_reduce = kernels->narrow_sum = NULL;
+    kernels->narrow_reduce = kernels->narrow_sum = kernels->merge = NULL;
 }
 
 /* ---- what both share ---- */

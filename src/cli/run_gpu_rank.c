@@ -45,7 +45,7 @@ static ffa_status make_kernels(struct run_gpu_rank *r, ffa_error *err)
     spec.heads_q = shape->heads_q;
     spec.heads_kv = shape->heads_kv;
     spec.flags = shape->spec_flags | (uint32_t)FFA_SPEC_PARALLEL |
-                 (r->opts.rounds > 1 ? (uint32_t)FFA_SPEC_STAGED : 0);
+                 (r->opts.is_staged ? (uint32_t)FFA_SPEC_STAGED : 0);
     return ffa_kernels_create(&r->kernels, r->context, &spec, err);
 }
 

@@ -205,7 +205,7 @@ static ffa_status open_gpu(struct rank *r)
         .sink = all->run->host[RUN_SINK],
         .dsink = r->dsink,
         .plan = r->plan,
-        .rounds = r->info.rounds,
+        .is_staged = r->info.rounds > 1 || r->info.moves == FFA_PARALLEL_MOVE_QUERIES,
         .meeting = all->meeting,
         .wants_spans = all->wants_timeline,
     };

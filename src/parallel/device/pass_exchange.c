@@ -116,7 +116,7 @@ out:
 /* Of all readers: their copies of a step stand apart in the list, which is by reader. */
 static void add_received(struct pass_run *run, int64_t *count, int32_t step, struct pass_mark *mark)
 {
-    const struct pass_sums *sums = &run->pass->sums;
+    const struct pass_sums *sums = run->sums;
     unsigned char *const to = pass_run_received_sums(run);
 
     for (int64_t i = 0; i < sums->copy_count; i++) {
@@ -157,7 +157,7 @@ out:
 /* All ranks have all keys: each gets the sums of all, its own too. */
 static ffa_status exchange_replicated(struct pass_run *run, ffa_error *err)
 {
-    const struct pass_sums *sums = &run->pass->sums;
+    const struct pass_sums *sums = run->sums;
     unsigned char *const window = pass_run_sent_sums(run, run->pass->rank);
     const ffa_stream stream = gpu_stream_handle(run->comm->reduce);
     int64_t count = 0;
@@ -187,7 +187,7 @@ out:
 
 static ffa_status bring_sums(struct pass_run *run, ffa_error *err)
 {
-    const struct pass_sums *sums = &run->pass->sums;
+    const struct pass_sums *sums = run->sums;
     const ffa_stream stream = gpu_stream_handle(run->comm->reduce);
     ffa_status rc = FFA_OK;
 
@@ -205,9 +205,20 @@ out:
     return rc;
 }
 
+/* To this rank itself: see await_stage. */
+static ffa_status tell_results(struct pass_run *run, int32_t stage, ffa_error *err)
+{
+    const struct comm_flag flag = { .channel = CHANNEL_SUMS_READY,
+                                    .rank = run->pass->rank,
+                                    .stage = stage };
+
+    return comm_device_signal(run->comm, run->call, run->stream, &flag, 1, err);
+}
+
 const struct pass_transport pass_exchange = {
     .reclaim_keys = reclaim_keys,
     .bring_keys = bring_keys,
     .reclaim_sums = reclaim_sums,
     .bring_sums = bring_sums,
+    .tell_results = tell_results,
 };

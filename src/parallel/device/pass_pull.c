@@ -126,7 +126,7 @@ out:
 
 static ffa_status reclaim_sums(struct pass_run *run, ffa_error *err)
 {
-    const struct pass_sums *sums = &run->pass->sums;
+    const struct pass_sums *sums = run->sums;
     ffa_status rc;
 
     FFA_TRY(comm_device_reclaim(run->comm, run->call, WINDOW_SUMS, run->stream, err));
@@ -141,7 +141,7 @@ out:
 /* The sums of own keys that one reader made in one stage: copies [first, last). */
 static ffa_status pull_sums(struct pass_run *run, int64_t first, int64_t last, ffa_error *err)
 {
-    const struct pass_copy *copies = run->pass->sums.copies + first;
+    const struct pass_copy *copies = run->sums->copies + first;
     const ffa_stream stream = gpu_stream_handle(run->comm->reduce);
     const bool in_rounds = run->pass->in_rounds;
     const struct comm_flag flag = { .channel = CHANNEL_SUMS_READY,
@@ -165,7 +165,7 @@ out:
 /* No kernel tells anybody of own keys: the stream does, behind the launch, this rank itself too. */
 static ffa_status signal_replicated(struct pass_run *run, ffa_error *err)
 {
-    const struct pass_sums *sums = &run->pass->sums;
+    const struct pass_sums *sums = run->sums;
     int32_t own = run->pass->rank;
     ffa_status rc;
 
@@ -178,7 +178,7 @@ out:
 /* Copies [first, end), reader by reader. */
 static ffa_status pull_copies(struct pass_run *run, int64_t first, int64_t end, ffa_error *err)
 {
-    const struct pass_copy *copies = run->pass->sums.copies;
+    const struct pass_copy *copies = run->sums->copies;
     ffa_status rc = FFA_OK;
 
     for (int64_t last = first; first < end; first = last) {
@@ -194,7 +194,7 @@ out:
 /* The readers may write their sum windows again. */
 static ffa_status tell_summers(struct pass_run *run, ffa_error *err)
 {
-    const struct pass_sums *sums = &run->pass->sums;
+    const struct pass_sums *sums = run->sums;
     const int32_t *ranks = sums->is_replicated ? sums->peers : run->moves->readers;
     const int32_t count = sums->is_replicated ? sums->peer_count : run->moves->reader_count;
 
@@ -217,7 +217,7 @@ static ffa_status pull_all_sums(struct pass_run *run, ffa_error *err)
 {
     ffa_status rc;
 
-    FFA_TRY(pull_copies(run, 0, run->pass->sums.copy_count, err));
+    FFA_TRY(pull_copies(run, 0, run->sums->copy_count, err));
     FFA_TRY(tell_summers(run, err));
     FFA_TRY(await_sums(run, err));
     rc = pass_run_mark_compute(run, FFA_PARALLEL_SPAN_WAIT, 0, err);
@@ -229,12 +229,26 @@ static ffa_status bring_sums(struct pass_run *run, ffa_error *err)
 {
     ffa_status rc = FFA_OK;
 
-    if (run->pass->sums.is_replicated)
+    if (run->sums->is_replicated)
         FFA_TRY(signal_replicated(run, err));
-    if (run->pass->sums.copy_count > 0)
+    if (run->sums->copy_count > 0)
         rc = pull_all_sums(run, err);
 out:
     return rc;
+}
+
+/* To the owners of a stage's rows. */
+static ffa_status tell_results(struct pass_run *run, int32_t stage, ffa_error *err)
+{
+    const struct pass_sums *sums = run->sums;
+    const int32_t begin = sums->owner_begin[stage], end = sums->owner_begin[stage + 1];
+
+    for (int32_t i = begin; i < end; i++)
+        run->pass->flags[i - begin] = (struct comm_flag){ .channel = CHANNEL_SUMS_READY,
+                                                          .rank = sums->owners[i],
+                                                          .stage = stage };
+    return comm_device_signal(run->comm, run->call, run->stream, run->pass->flags, end - begin,
+                              err);
 }
 
 /* ---- sums in rounds ---- */
@@ -242,7 +256,7 @@ out:
 /* The launch of the round overwrites what the next but one before it left. */
 static ffa_status reclaim_round(struct pass_run *run, int32_t round, ffa_error *err)
 {
-    const struct pass_sums *sums = &run->pass->sums;
+    const struct pass_sums *sums = run->sums;
     const int32_t begin = sums->owner_begin[round - 1], end = sums->owner_begin[round];
 
     for (int32_t i = begin; i < end; i++)
@@ -257,7 +271,7 @@ static ffa_status reclaim_round(struct pass_run *run, int32_t round, ffa_error *
 /* Those who made sums in the step, once each: a step has a reader's copies one after another. */
 static ffa_status tell_step(struct pass_run *run, int32_t step, ffa_error *err)
 {
-    const struct pass_sums *sums = &run->pass->sums;
+    const struct pass_sums *sums = run->sums;
     int32_t count = 0;
 
     for (int64_t i = sums->copy_begin[step]; i < sums->copy_begin[step + 1]; i++)
@@ -273,7 +287,7 @@ static ffa_status tell_step(struct pass_run *run, int32_t step, ffa_error *err)
 
 static ffa_status bring_step(struct pass_run *run, int32_t step, ffa_error *err)
 {
-    const struct pass_sums *sums = &run->pass->sums;
+    const struct pass_sums *sums = run->sums;
     const int64_t first = sums->copy_begin[step], last = sums->copy_begin[step + 1];
     ffa_status rc = FFA_OK;
 
@@ -302,5 +316,6 @@ const struct pass_transport pass_pull = {
     .bring_keys = bring_keys,
     .reclaim_sums = reclaim_sums,
     .bring_sums = bring_sums,
+    .tell_results = tell_results,
     .rounds = &rounds,
 };

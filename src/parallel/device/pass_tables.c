@@ -12,6 +12,12 @@
 
 #include <stdlib.h>
 
+/* Of what moves. */
+static const struct layout *moving(const ffa_parallel_plan *plan)
+{
+    return plan->moves == FFA_PARALLEL_MOVE_QUERIES ? &plan->queries : &plan->keys;
+}
+
 void pass_moves_finish(struct pass_moves *moves)
 {
     mem_free(moves->stage_rows);
@@ -152,7 +158,7 @@ ffa_status pass_moves_build(struct pass_moves *out, const ffa_parallel_plan *pla
     ffa_status rc = FFA_OK;
 
     *out = (struct pass_moves){ .stage_count = pass->stage_count + 1,
-                                .own_rows = plan->keys.rank_tokens[plan->rank],
+                                .own_rows = moving(plan)->rank_tokens[plan->rank],
                                 .in_rounds = plan->in_rounds,
                                 .round_count = rank_plan_rounds(plan, is_backward),
                                 .round_most = plan->in_rounds ? most_rounds(plan) : 1 };
@@ -190,9 +196,9 @@ out:
 
 /* Received rows lie one after the other, those of a step in rounds from 0 on. own_rows [copies]: of
  * the own keys, the first row of each copy. */
-static void add_sums(struct pass_sums *out, const ffa_parallel_plan *plan, int64_t *own_rows)
+static void add_sums(struct pass_sums *out, const ffa_parallel_plan *plan,
+                     const struct plan_pass *pass, int64_t *own_rows)
 {
-    const struct plan_pass *pass = &plan->backward;
     const int32_t ranks = plan->topology.rank_count;
     int64_t to = 0;
 
@@ -446,9 +452,10 @@ static ffa_status build_replicated(struct pass_sums *out, const ffa_parallel_pla
 }
 
 ffa_status pass_sums_build(struct pass_sums *out, const ffa_parallel_plan *plan,
-                           const struct pass_moves *moves, ffa_error *err)
+                           const struct pass_moves *moves, bool is_backward, ffa_error *err)
 {
-    const int64_t copies = count_sends(&plan->backward);
+    const struct plan_pass *pass = is_backward ? &plan->backward : &plan->forward;
+    const int64_t copies = count_sends(pass);
     int64_t *own_rows;
     ffa_status rc;
 
@@ -465,14 +472,14 @@ ffa_status pass_sums_build(struct pass_sums *out, const ffa_parallel_plan *plan,
         rc = build_replicated(out, plan, moves, err);
         goto out;
     }
-    memcpy(out->kept_rows, plan->keys.rank_tokens,
+    memcpy(out->kept_rows, moving(plan)->rank_tokens,
            (size_t)plan->topology.rank_count * sizeof *out->kept_rows);
     out->copies = mem_array((size_t)copies, sizeof *out->copies);
     if (!out->copies) {
         rc = error_nomem(err, "the sums of a pass");
         goto out;
     }
-    add_sums(out, plan, own_rows);
+    add_sums(out, plan, pass, own_rows);
     FFA_TRY(build_segments(out, own_rows, moves->own_rows, plan->in_rounds,
                            plan->topology.rank_count, err));
     rc = find_owners(out, moves, plan->topology.rank_count, err);

@@ -18,13 +18,18 @@ struct group_case {
     const char *mask;
     int32_t keys; /* ffa_dispatch_keys */
     int32_t stages;
+    int32_t moves;   /* ffa_parallel_moves: where queries move, their rows are "keys" here */
+    bool is_forward; /* the tables of that pass, where queries move */
 };
 static const struct group_case cases[] = {
-    { "varlen-causal:200,57,130", FFA_KEYS_WITH_QUERIES, 3 },
-    { "full:256x384", FFA_KEYS_DISPATCHED, 2 },
-    { "causal:256x384", FFA_KEYS_DISPATCHED, 3 },
-    { "full:256x384", FFA_KEYS_REPLICATED, 2 },
-    { "causal:200x90", FFA_KEYS_REPLICATED, 1 },
+    { "varlen-causal:200,57,130", FFA_KEYS_WITH_QUERIES, 3, FFA_PARALLEL_MOVE_KEYS, false },
+    { "full:256x384", FFA_KEYS_DISPATCHED, 2, FFA_PARALLEL_MOVE_KEYS, false },
+    { "causal:256x384", FFA_KEYS_DISPATCHED, 3, FFA_PARALLEL_MOVE_KEYS, false },
+    { "full:256x384", FFA_KEYS_REPLICATED, 2, FFA_PARALLEL_MOVE_KEYS, false },
+    { "causal:200x90", FFA_KEYS_REPLICATED, 1, FFA_PARALLEL_MOVE_KEYS, false },
+    { "varlen-causal:200,57,130", FFA_KEYS_WITH_QUERIES, 3, FFA_PARALLEL_MOVE_QUERIES, true },
+    { "causal:100x384", FFA_KEYS_DISPATCHED, 3, FFA_PARALLEL_MOVE_QUERIES, true },
+    { "causal:100x384", FFA_KEYS_DISPATCHED, 2, FFA_PARALLEL_MOVE_QUERIES, false },
 };
 
 struct group {
@@ -32,7 +37,7 @@ struct group {
     ffa_mask *mask;
     ffa_dispatch *dispatch;
     ffa_parallel_plan *plans[RANKS];
-    struct pass_moves moves[RANKS]; /* backward */
+    struct pass_moves moves[RANKS];
     struct pass_sums sums[RANKS];
 };
 
@@ -52,6 +57,7 @@ static void group_make(struct group *group, const struct group_case *from, int32
     dispatch.keys = from->keys;
     opts.forward_stages = opts.backward_stages = from->stages;
     opts.stage_rows_min = 1;
+    opts.moves = from->moves;
     ok(ffa_mask_parse(&group->mask, from->mask, &err), &err);
     ok(ffa_dispatch_create(&group->dispatch, &(ffa_dispatch_mask){ group->mask, 1 }, 1, &topology,
                            &dispatch, &err),
@@ -59,8 +65,10 @@ static void group_make(struct group *group, const struct group_case *from, int32
     for (int32_t r = 0; r < count; r++) {
         ok(ffa_parallel_plan_create(&group->plans[r], group->dispatch, group->mask, r, &opts, &err),
            &err);
-        ok(pass_moves_build(&group->moves[r], group->plans[r], true, &err), &err);
-        ok(pass_sums_build(&group->sums[r], group->plans[r], &group->moves[r], &err), &err);
+        ok(pass_moves_build(&group->moves[r], group->plans[r], !from->is_forward, &err), &err);
+        ok(pass_sums_build(&group->sums[r], group->plans[r], &group->moves[r], !from->is_forward,
+                           &err),
+           &err);
     }
 }
 
@@ -180,7 +188,7 @@ START_TEST(memory_may_run_out)
         ffa_status rc;
 
         fault_arm(FAULT_ALLOC, nth);
-        rc = pass_sums_build(&sums, group.plans[0], &group.moves[0], NULL);
+        rc = pass_sums_build(&sums, group.plans[0], &group.moves[0], true, NULL);
         pass_sums_finish(&sums);
         if (!fault_fired())
             break;

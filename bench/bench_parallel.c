@@ -46,6 +46,7 @@ static const char usage[] =
     "  --heads HQ:HK  in place of the case's\n"
     "  --transport T  pull, or exchange: NCCL, a GPU each, without ring and Ulysses\n"
     "  --max-ctas N   SMs that NCCL takes at most\n"
+    "  --wire-dtype T  of gradients that ranks sum for others: fp32, or bf16, as the tensors\n"
     "  --calibrate FILE    measure links and kernels, write FILE, and end\n"
     "  --calibration FILE  plans by the rates of FILE\n"
     "  --layers N     that share a plan, whose time is counted in; 32\n"
@@ -493,6 +494,12 @@ static bool read_flag(const char *name)
     return true;
 }
 
+static bool read_wire_dtype(const char *text)
+{
+    options.wire_dtype = text && !strcmp(text, "bf16") ? FFA_BF16 : FFA_FP32;
+    return text && (!strcmp(text, "bf16") || !strcmp(text, "fp32"));
+}
+
 static bool read_options(char **argv)
 {
     for (; *argv; argv++) {
@@ -514,6 +521,8 @@ static bool read_options(char **argv)
             is_fine = (options.calibration = argv[1]);
         } else if (!strcmp(name, "--transport")) {
             is_fine = read_transport(argv[1]);
+        } else if (!strcmp(name, "--wire-dtype")) {
+            is_fine = read_wire_dtype(argv[1]);
         } else if (!strcmp(name, "--max-ctas")) {
             is_fine = read_number(argv[1], 1, 64, &n);
             options.max_ctas = (int32_t)n;

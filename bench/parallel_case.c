@@ -397,6 +397,7 @@ static void plan_args(struct rank_plan *p, const struct rank *r)
     args->dq.data = p->rows[DQ];
     args->dk.data = p->rows[DK];
     args->dv.data = p->rows[DV];
+    args->wire_dtype = options.wire_dtype;
     (void)sms_of(r, &args->sm_margin);
     args->workspace_bytes = p->info.forward_workspace_bytes > p->info.backward_workspace_bytes
                                 ? p->info.forward_workspace_bytes

@@ -30,6 +30,7 @@ struct options {
     int heads_q, heads_kv;               /* 0: the case's */
     ffa_transport transport;             /* AUTO: between ranks of this host, pull */
     int32_t max_ctas;                    /* of ffa_peer_opts; 0: its default */
+    int32_t wire_dtype;                  /* of ffa_parallel_args */
     bool is_quick;
 };
 

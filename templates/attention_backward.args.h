@@ -54,6 +54,10 @@ struct attention_backward_args {
      * group instead: all of them with so many come first, with the others last. 0: by tile. */
     int group_count, group_end[ARRIVAL_STAGES_MAX + 1];
     int own_heads;
+    /* Where keys arrive: dK and dV of keys from this one on are stored in the model's dtype, at the
+     * rows of narrow_dk and narrow_dv, with the strides of dk and dv. INT_MAX: of none. */
+    int narrow_from;
+    void *narrow_dk, *narrow_dv;
 };
 
 #ifdef __cplusplus

@@ -9,9 +9,10 @@
 struct backward_prepare_args {
     const void *out, *dout; /* [tokens_q][heads_q][head_dim_v] */
     const float *lse;       /* [tokens_q][heads_q], natural log */
-    const float *dlse;      /* [tokens_q][heads_q], subtracted from delta; NULL: none */
-    float *stats;           /* [heads_q][2][stats_rows], as attention_backward.args.h says */
-    float *dq;              /* dq_rows x heads_q x head_dim of the specialisation, set to 0 */
+    /* [tokens_q][heads_q], subtracted from delta; NULL: none. has_delta: delta itself. */
+    const float *dlse;
+    float *stats; /* [heads_q][2][stats_rows], as attention_backward.args.h says */
+    float *dq;    /* dq_rows x heads_q x head_dim of the specialisation, set to 0 */
     long long out_token_stride, out_head_stride;
     long long dout_token_stride, dout_head_stride;
     long long lse_token_stride, lse_head_stride;
@@ -21,6 +22,7 @@ struct backward_prepare_args {
     int stats_rows; /* a multiple of 4, at least tokens_q */
     int dq_rows;    /* at least tokens_q */
     int head_dim_v; /* padded: columns of out and dout */
+    int has_delta;  /* 1: out and dout are not read */
     /* Set to 0 for attention_backward: its counter, and the dq semaphores behind it. Aligned to 16
      * bytes, and so many times 16 bytes. */
     void *counters;

@@ -2,7 +2,8 @@
  *
  * backward_prepare: computes what attention_backward needs of each row. delta = sum of out * dout
  * - dlse (FlashAttention-2, Dao 2023; dlse: the gradient by lse) and lse in log2 units go to
- * `stats`. dq and what attention_backward counts in are set to zero.
+ * `stats`; where queries move, delta is given instead. dq and what attention_backward counts in are
+ * set to zero.
  *
  * A row without keys (lse = -inf) gets +inf and a delta of 0, whatever its out, dout and dlse hold:
  * its weights come out as exp2(-inf) = 0.
@@ -111,7 +112,7 @@ FFA_DEVICE void prepare_rows(const backward_prepare_args &a, const pass::item &i
         dlse[i] = 0.0f;
         if (at >= a.tokens_q)
             continue;
-        if (has_columns) {
+        if (has_columns && !a.has_delta) {
             out[i] = out_load(a, at * a.out_token_stride + item.head * a.out_head_stride + column);
             dout[i] = *(const uint4 *)((const uint16_t *)a.dout + at * a.dout_token_stride +
                                        item.head * a.dout_head_stride + column);
@@ -127,7 +128,7 @@ FFA_DEVICE void prepare_rows(const backward_prepare_args &a, const pass::item &i
         for (int step = lanes / 2; step; step /= 2)
             delta[i] += __shfl_xor_sync(0xffffffffu, delta[i], step);
         const bool is_empty = lse[i] == neg_inf();
-        delta[i] = is_empty ? 0.0f : delta[i] - dlse[i];
+        delta[i] = is_empty ? 0.0f : a.has_delta ? dlse[i] : delta[i] - dlse[i];
         lse[i] = is_empty ? -neg_inf() : lse[i] * log2e;
     }
     /* All lanes of a row have its sums. The first lane stores lse of the four rows, the second

@@ -28,7 +28,9 @@ FFA_DEVICE void store_gradient(const attention_backward_args &a, const float (&g
             if (spec::padded && j * 8 >= real)
                 break;
             float2 x = make_float2(g[j * 4 + r * 2] * scale, g[j * 4 + r * 2 + 1] * scale);
-            if constexpr (spec::dkv_fp32) {
+            if (spec::arrivals && key >= a.narrow_from) {
+                *(uint32_t *)((uint16_t *)to + first + j * 8) = pack_half2<spec::dtype>(x.x, x.y);
+            } else if constexpr (spec::dkv_fp32) {
                 float2 *at = (float2 *)((float *)to + first + j * 8);
                 if (spec::arrivals && a.parts > 1) {
                     atomicAdd(at, x);
@@ -52,12 +54,18 @@ constexpr long long gradient_bytes = spec::dkv_fp32 ? 4 : 2;
 /* Where dK of the tile's kv head and part begins. */
 FFA_DEVICE char *dk_find(const attention_backward_args &a, const backward_tile_slot *slot)
 {
+    if (spec::arrivals && slot->tile.begin >= a.narrow_from)
+        return (char *)((uint16_t *)a.narrow_dk + slot->kv_head * a.dk_head_stride -
+                        a.narrow_from * a.dk_token_stride);
     return (char *)a.dk +
            gradient_bytes * (slot->kv_head * a.dk_head_stride + slot->part * a.dk_part_stride);
 }
 
 FFA_DEVICE char *dv_find(const attention_backward_args &a, const backward_tile_slot *slot)
 {
+    if (spec::arrivals && slot->tile.begin >= a.narrow_from)
+        return (char *)((uint16_t *)a.narrow_dv + slot->kv_head * a.dv_head_stride -
+                        a.narrow_from * a.dv_token_stride);
     return (char *)a.dv +
            gradient_bytes * (slot->kv_head * a.dv_head_stride + slot->part * a.dv_part_stride);
 }

@@ -25,7 +25,7 @@ struct row_segment {
 };
 
 struct row_reduce_tensor {
-    const void *own, *received;
+    const void *own, *received; /* own NULL: zeros; sums only */
     void *out;
     long long own_token_stride, own_head_stride;
     long long received_token_stride, received_head_stride;

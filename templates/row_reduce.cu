@@ -2,7 +2,7 @@
  *
  * row_reduce: adds received rows to own ones, in fp32 and in the order of a table, and casts. So
  * every run gives the same bits. Without received rows it is a cast. Rows of no segment are not
- * written.
+ * written. A sum without own rows is that of the received ones.
  *
  *   sum   out = own + sum of received
  *   avg   the same, divided by 1 + the number of received rows
@@ -27,12 +27,19 @@ namespace spec {
 
 constexpr bool is_lse = spec::op == 3, is_max = spec::op == 4;
 constexpr int input_bytes = spec::input == 3 ? 4 : 2;
+constexpr int received = spec::received ? spec::received : spec::input;
+constexpr int received_bytes = received == 3 ? 4 : 2;
+static_assert(spec::received == 0 || (spec::input == 3 && spec::op == 1),
+              "rows of another dtype than own ones are added to fp32");
 
 /* ---- vectors of columns ---- */
 
 template <int bytes> struct word;
 template <> struct word<16> {
     using type = uint4;
+};
+template <> struct word<8> {
+    using type = uint2;
 };
 template <> struct word<4> {
     using type = uint32_t;
@@ -41,8 +48,10 @@ template <> struct word<2> {
     using type = uint16_t;
 };
 template <int columns> using input_word = typename word<columns * input_bytes>::type;
+template <int columns> using received_word = typename word<columns * received_bytes>::type;
 
-FFA_DEVICE void unpack(float (&to)[4], const uint4 &x)
+/* Of fp32, the others of `dtype`. */
+template <int dtype> FFA_DEVICE void unpack(float (&to)[4], const uint4 &x)
 {
     to[0] = __uint_as_float(x.x);
     to[1] = __uint_as_float(x.y);
@@ -50,9 +59,18 @@ FFA_DEVICE void unpack(float (&to)[4], const uint4 &x)
     to[3] = __uint_as_float(x.w);
 }
 
-FFA_DEVICE void unpack(float (&to)[8], const uint4 &x)
+template <int dtype> FFA_DEVICE void unpack(float (&to)[4], const uint2 &x)
 {
-    constexpr int dtype = spec::input == 3 ? 1 : spec::input;
+    const float2 low = unpack_half2<dtype>(x.x), high = unpack_half2<dtype>(x.y);
+
+    to[0] = low.x;
+    to[1] = low.y;
+    to[2] = high.x;
+    to[3] = high.y;
+}
+
+template <int dtype> FFA_DEVICE void unpack(float (&to)[8], const uint4 &x)
+{
     const uint32_t words[4] = { x.x, x.y, x.z, x.w };
 
 #pragma unroll
@@ -63,14 +81,20 @@ FFA_DEVICE void unpack(float (&to)[8], const uint4 &x)
     }
 }
 
-FFA_DEVICE void unpack(float (&to)[1], uint32_t x)
+template <int dtype> FFA_DEVICE void unpack(float (&to)[1], uint32_t x)
 {
     to[0] = __uint_as_float(x);
 }
 
-FFA_DEVICE void unpack(float (&to)[1], uint16_t x)
+template <int dtype> FFA_DEVICE void unpack(float (&to)[1], uint16_t x)
 {
-    to[0] = unpack_half2 < spec::input == 3 ? 1 : spec::input > (x).x;
+    to[0] = unpack_half2<dtype>(x).x;
+}
+
+/* unpack_half2 has no fp32. */
+constexpr int half_of(int dtype)
+{
+    return dtype == 3 ? 1 : dtype;
 }
 
 /* Stores columns of a row, from element `at` of out. */
@@ -139,13 +163,12 @@ FFA_DEVICE place place_of(const row_item &item, long long row, int shift, long l
     return place{ row * token_stride + item.head * head_stride + column, token_stride << shift };
 }
 
-template <int columns, int depth>
-FFA_DEVICE void load(input_word<columns> (&words)[depth], const void *from, const place &at)
+template <int element_bytes, typename type, int depth>
+FFA_DEVICE void load(type (&words)[depth], const void *from, const place &at)
 {
 #pragma unroll
     for (int i = 0; i < depth; ++i)
-        words[i] = *(const input_word<columns> *)((const char *)from +
-                                                  (at.at + i * at.step) * input_bytes);
+        words[i] = *(const type *)((const char *)from + (at.at + i * at.step) * element_bytes);
 }
 
 /* ---- lse ---- */
@@ -180,14 +203,14 @@ FFA_DEVICE float weight_of(float lse, float shift)
 
 /* Adds a vector of each row, or takes the larger ones. A part without keys, whose weight is 0, may
  * hold anything. */
-template <int columns, int depth>
-FFA_DEVICE void add(float (&sums)[depth][columns], const input_word<columns> (&words)[depth],
+template <int dtype, int columns, typename type, int depth>
+FFA_DEVICE void add(float (&sums)[depth][columns], const type (&words)[depth],
                     const float (&weights)[depth])
 {
 #pragma unroll
     for (int i = 0; i < depth; ++i) {
         float more[columns];
-        unpack(more, words[i]);
+        unpack<dtype>(more, words[i]);
 #pragma unroll
         for (int c = 0; c < columns; ++c)
             if (is_max)
@@ -209,11 +232,13 @@ FFA_DEVICE void reduce_rows(const row_reduce_args &a, const row_reduce_tensor &t
         place_of(item, row, shift, tensor.own_token_stride, tensor.own_head_stride, column);
     const place own_lse =
         place_of(item, row, shift, a.lse.own_token_stride, a.lse.own_head_stride, 0);
-    input_word<columns> words[depth];
+    input_word<columns> words[depth] = {};
+    received_word<columns> more[depth];
     float sums[depth][columns];
     float shifts[depth] = {}, weights[depth] = {}, totals[depth] = {};
 
-    load<columns, depth>(words, tensor.own, own);
+    if (tensor.own)
+        load<input_bytes>(words, tensor.own, own);
     if (is_lse) {
         find_shifts<depth>(shifts, a, own_lse, item, segment, row, shift);
 #pragma unroll
@@ -223,11 +248,11 @@ FFA_DEVICE void reduce_rows(const row_reduce_args &a, const row_reduce_tensor &t
             for (int c = 0; c < columns; ++c)
                 sums[i][c] = 0.0f;
         }
-        add<columns, depth>(sums, words, weights);
+        add<half_of(spec::input)>(sums, words, weights);
     } else {
 #pragma unroll
         for (int i = 0; i < depth; ++i) {
-            unpack(sums[i], words[i]);
+            unpack<half_of(spec::input)>(sums[i], words[i]);
 #pragma unroll
             for (int c = 0; c < columns; ++c)
                 if (is_max)
@@ -237,7 +262,7 @@ FFA_DEVICE void reduce_rows(const row_reduce_args &a, const row_reduce_tensor &t
 #pragma unroll 1
     for (int s = 0; s < segment.count; ++s) {
         const long long source = a.sources[segment.first + s] + (row - segment.row);
-        load<columns, depth>(words, tensor.received,
+        load<received_bytes>(more, tensor.received,
                              place_of(item, source, shift, tensor.received_token_stride,
                                       tensor.received_head_stride, column));
         if (is_lse) {
@@ -249,7 +274,7 @@ FFA_DEVICE void reduce_rows(const row_reduce_args &a, const row_reduce_tensor &t
                 totals[i] += weights[i];
             }
         }
-        add<columns, depth>(sums, words, weights);
+        add<half_of(received)>(sums, more, weights);
     }
 
     const place out =

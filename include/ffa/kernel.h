@@ -309,7 +309,8 @@ enum {
      * passes with FFA_SPEC_BACKWARD. ffa_forward and ffa_backward take them, too; dk and dv then go
      * through fp32 sums in the workspace. Plans are never split without being asked. With
      * FFA_SPEC_DEBUG a kernel also traps where keys do not arrive within about a second. With
-     * FFA_SPEC_STAGED for passes in rounds (memory_bytes of ffa_parallel_plan_opts). Not with
+     * FFA_SPEC_STAGED for passes in rounds (memory_bytes of ffa_parallel_plan_opts), or in which
+     * queries move. Not with
      * FFA_SPEC_OUT_FP32, _SPLIT or _GRAD_FP32. On the CPU it changes nothing */
     FFA_SPEC_PARALLEL = 1u << 9
 };

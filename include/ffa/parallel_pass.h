@@ -45,8 +45,8 @@ typedef struct ffa_parallel_args {
     int32_t head_dim;     /* 1 to 1024 */
     int32_t dtype;        /* ffa_dtype of q, k, v, out and of dout, dq, dk, dv */
     int32_t sum_dtype;    /* FFA_FP32 or FFA_FP64: what is summed in, of lse, dlse, sinks, dsink
-                           * and max_logits, and of gradients on the wire; 0: FFA_FP64 for FFA_FP64
-                           * tensors, else FFA_FP32 */
+                           * and max_logits, and, unless wire_dtype says otherwise, of gradients on
+                           * the wire; 0: FFA_FP64 for FFA_FP64 tensors, else FFA_FP32 */
     double softmax_scale; /* 0: 1 / sqrt(head_dim) */
     double softcap;       /* 0: none */
     ffa_tensor q, k, v;
@@ -76,6 +76,15 @@ typedef struct ffa_parallel_args {
     /* On GPUs, NULL: none: receives what the pass does and when, in place of what it had. Of the
      * communicator's device; no other call in flight uses it. Passes on the CPU refuse one. */
     ffa_parallel_trace *trace;
+    /* On GPUs, backward, the same on all ranks: what the gradients that one rank sums for another
+     * are rounded to, once, before they travel: 0: sum_dtype, or dtype, for half the bytes. They
+     * are added in fp32, in the same order, to the owner's own, which are not rounded. An element
+     * of dk or dv, or of dq where queries move, is then off by at most u times the sum of the
+     * absolute values of the other ranks' parts of it (of replicated keys, of all parts): u is 2^-8
+     * for bf16, 2^-11 for fp16; parts beyond the range of fp16 become infinite. Passes on the CPU
+     * take 0 or sum_dtype. */
+    int32_t wire_dtype;
+    int32_t pad_;
 } ffa_parallel_args;
 #define FFA_PARALLEL_ARGS_INIT                                                                     \
     {                                                                                              \
@@ -92,25 +101,28 @@ FFA_API void ffa_parallel_args_init(ffa_parallel_args *args, size_t bytes);
  * A rank's plan, made for kernels: built once a mask, used by all layers. One attention launch a
  * pass computes with the rank's own keys and with those that arrive meanwhile; it waits for each
  * stage's keys on the device. (One launch fed by arrival flags: ours.) Of a plan in rounds
- * (memory_bytes of ffa_parallel_plan_opts) a pass has a launch for each stage.
+ * (memory_bytes of ffa_parallel_plan_opts) a pass has a launch for each stage. Where queries move
+ * (FFA_PARALLEL_MOVE_QUERIES), it has one over own query rows and one over those of each stage,
+ * whose (out, lse) pairs, or dq, go back to the owners of the rows and are added there.
  *
  * Its communicator has two windows on each rank's device (comm.h): keys that others pull and that
- * arrive, and sums of dk and dv. Both are reserved beforehand, for the pass that needs most.
+ * arrive, and sums of dk and dv. Both are reserved beforehand, for the pass that needs most. Where
+ * queries move, the key window has rows of queries, and the sum window results of them.
  */
 typedef struct ffa_parallel_pass ffa_parallel_pass;
 
 /*
  * out      receives the pass; NULL on failure. Owner: caller, ffa_parallel_pass_destroy() when its
  *          calls are over and before the kernels' context is closed. Does not need the plan.
- * plan     of this rank, keys moving (FFA_PARALLEL_MOVE_KEYS); with FFA_PARALLEL_OUTLINE or not.
+ * plan     of this rank; with FFA_PARALLEL_OUTLINE or not.
  * kernels  made with FFA_SPEC_PARALLEL for the rank's GPU; with FFA_SPEC_BACKWARD for backward
  *          passes, too; with FFA_SPEC_STAGED for a plan in rounds, whether or not this rank has
- *          more than one.
+ *          more than one, and for a plan that moves queries.
  *
  * Replicated keys do not move: each rank's k and v are all keys. Backward, every rank receives what
  * all ranks summed of them, in its workspace, and dk and dv have the same bits on all ranks.
  *
- * Fails with FFA_INVALID; FFA_UNSUPPORTED: queries that move; FFA_NOMEM, FFA_GPU.
+ * Fails with FFA_INVALID, FFA_UNSUPPORTED, FFA_NOMEM, FFA_GPU.
  * Thread: any. Blocks: host work. Needs no other rank.
  */
 FFA_API ffa_status ffa_parallel_pass_create(ffa_parallel_pass **out, const ffa_parallel_plan *plan,
@@ -124,14 +136,17 @@ typedef struct ffa_parallel_pass_info {
     int32_t forward_stages, backward_stages; /* that receive */
     int32_t rounds;        /* launches of a pass: 1, or as many as it has stages (memory_bytes of
                             * ffa_parallel_plan_opts) */
-    int64_t received_rows; /* of keys, in each pass */
+    int64_t received_rows; /* of keys, or of queries, in each pass */
     int64_t upload_bytes;  /* of ffa_parallel_pass_upload's buffer */
     /* Of the key window: own and received rows of k and v; in rounds, own rows and a ring with
-     * those of two stages. */
+     * those of two stages. Where queries move, of q; backward of q and dout, with lse and delta. */
     int64_t key_bytes;
-    int64_t sum_bytes; /* of the sum window: the same rows of dk and dv, fp32 */
+    /* Of the sum window: the same rows of dk and dv, fp32; where queries move, of out and lse, or
+     * of dq. */
+    int64_t sum_bytes;
     /* Of a call's workspace. Backward: with what other ranks summed of own keys, in rounds of one
-     * round; forward in rounds: with an fp32 out. */
+     * round; forward in rounds: with an fp32 out. Where queries move: with what others made of own
+     * rows, and backward with fp32 sums of dk and dv of own keys. */
     int64_t forward_workspace_bytes, backward_workspace_bytes;
     int64_t received_sum_bytes; /* of the backward workspace */
     int64_t memory_bytes;       /* both windows, and the larger workspace */
@@ -167,7 +182,8 @@ FFA_API ffa_status ffa_parallel_pass_upload(ffa_parallel_pass *pass, const ffa_k
  *
  * out, lse, dk, dv and dsink have the same bits in every run, and so has dq of kernels made with
  * FFA_SPEC_DETERMINISTIC: sums join in a fixed order, of dk and dv the rank's own first, then by
- * ascending rank. dsink and max_logits have the same bits on all ranks.
+ * ascending rank; where queries move, out, lse and dq in that order, and dk and dv by stage. dsink
+ * and max_logits have the same bits on all ranks.
  *
  * A call begins when the communicator's call before it has ended, whatever stream that was on.
  *

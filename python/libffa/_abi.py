@@ -565,7 +565,7 @@ class ffa_parallel_args(C.Structure):
                 ("max_logits", C.c_void_p), ("dout", ffa_tensor), ("dq", ffa_tensor), ("dk", ffa_tensor),
                 ("dv", ffa_tensor), ("dsink", C.c_void_p), ("dlse", ffa_tensor), ("head_dim_v", C.c_int32),
                 ("sm_margin", C.c_int32), ("workspace", C.c_void_p), ("workspace_bytes", C.c_int64),
-                ("trace", C.c_void_p)]
+                ("trace", C.c_void_p), ("wire_dtype", C.c_int32), ("pad_", C.c_int32)]
 
 
 class ffa_parallel_pass_info(C.Structure):

@@ -55,6 +55,14 @@ ffa_status plan_create_rounds(ffa_plan **out, const ffa_kernels *kernels,
                               const struct arriving_keys *rounds, int32_t count, bool is_backward,
                               ffa_error *err);
 
+/* The plans of a pass in which queries move: a launch each, over query rows of its own and the
+ * rank's keys, all of which are there (stage_count is 1). Results are partial: forward, (out, lse)
+ * in fp32 (ffa_forward_args.partial). The first launch sets max_logits, the others raise them.
+ * Kernels have FFA_SPEC_STAGED. Otherwise as plan_create_rounds. */
+ffa_status plan_create_moved(ffa_plan **out, const ffa_kernels *kernels,
+                             const struct arriving_keys *launches, int32_t count, bool is_backward,
+                             ffa_error *err);
+
 /* ---- calls ---- */
 
 /* One launch over keys that arrive. Device addresses, unless they say otherwise; what lies there
@@ -68,10 +76,20 @@ struct arriving_call {
     /* Backward only. */
     float *sums; /* the sum window: for each row of the key window dK [heads_kv][head_dim], then dV
                   * [heads_kv][head_dim_v], without gaps; 16-byte aligned. Every row is written. */
+    /* Not NULL: sums of keys from narrow_from on, the first of a stage, are written here, rounded
+     * to the kernels' dtype, in rows like those of `sums`, and not there. 4-byte aligned. */
+    uint16_t *narrow;
+    int32_t narrow_from;
     uint64_t *const *blocks; /* [ranks]: the flag blocks */
     const int32_t *owners;   /* ranks: those of stage s's keys are [owner_at[s], owner_at[s + 1]) */
     const int32_t *owner_at; /* in host memory: [stage_count + 1], ascending from 0 */
     int32_t slot;            /* of this rank's stage 0 in a flag block, in words of 64 bits */
+    /* Backward over rows of which others have part of the keys (plan_create_moved). */
+    bool is_prepared; /* backward_prepare_moved has run, and nothing has used the workspace */
+    bool accumulates; /* sums of keys are added to what `sums` holds */
+    bool has_wide_dq; /* dq is fp32 */
+    const ffa_tensor *delta; /* fp32 [rows][heads_q], as backward_delta_find has it; out, dlse are
+                              * not looked at. NULL: it is computed */
 };
 
 /* That the call after it will find nothing wrong with its arguments; nothing is enqueued. */
@@ -96,6 +114,16 @@ ffa_status backward_enqueue_arriving(const ffa_kernels *kernels, const ffa_plan 
                                      const ffa_backward_args *args,
                                      const struct arriving_call *call, ffa_stream stream,
                                      ffa_error *err);
+
+/* Of a plan of plan_create_moved: the first kernel of the backward pass alone, which finds delta,
+ * sum of out * dout - dlse, of each row. The call itself follows with is_prepared. */
+ffa_status backward_prepare_moved(const ffa_kernels *kernels, const ffa_plan *plan,
+                                  const ffa_backward_args *args, const struct arriving_call *call,
+                                  ffa_stream stream, ffa_error *err);
+/* Where it is in the workspace. */
+ffa_status backward_delta_find(ffa_tensor *out, const ffa_kernels *kernels, const ffa_plan *plan,
+                               const ffa_backward_args *args, const struct arriving_call *call,
+                               ffa_error *err);
 
 /* ---- what the two share ---- */
 

@@ -29,6 +29,8 @@
 #include "cpu/cpu.h"
 #include "tile/ticket.h"
 
+#include <limits.h>
+
 _Static_assert(offsetof(struct backward_block, flags) == BACKWARD_BLOCK_FLAGS_AT, "device layout");
 
 enum { DEPARTURES_AT = COUNTER_BYTES / 2 }; /* in a cache line apart from the counter */
@@ -190,12 +192,15 @@ out:
 
 /* Before the last stage nobody looks at dq; where keys arrive nobody looks at dk and dv. */
 static ffa_status backward_tensors_check(ffa_backward_args *args, const ffa_kernels *kernels,
-                                         const ffa_plan *plan, ffa_error *err)
+                                         const ffa_plan *plan, const struct arriving_call *arriving,
+                                         ffa_error *err)
 {
     const ffa_mask_shape *shape = &plan->backward.shape;
     const bool on_gpu = kernels_on_gpu(kernels);
     const ffa_dtype dtype = kernels->dtype, out_dtype = kernels->out_dtype;
     const ffa_dtype grad_dtype = kernels->grad_dtype;
+    const ffa_dtype dq_dtype = arriving && arriving->has_wide_dq ? FFA_FP32 : grad_dtype;
+    const bool has_delta = arriving && arriving->delta;
     const ffa_dtype sum_dtype = sum_dtype_of(kernels);
     const int64_t rows = shape->seqlen_q, keys = shape->seqlen_k;
     const int64_t heads_q = args->heads_q, heads_kv = args->heads_kv;
@@ -203,6 +208,7 @@ static ffa_status backward_tensors_check(ffa_backward_args *args, const ffa_kern
     ffa_tensor *const dq = is_last(plan) ? &args->dq : NULL;
     ffa_tensor *const dk = plan->arriving.count ? NULL : &args->dk;
     ffa_tensor *const dv = plan->arriving.count ? NULL : &args->dv;
+    ffa_tensor *const out = has_delta ? NULL : &args->out;
     ffa_tensor *const dlse = args->dlse.data ? &args->dlse : NULL;
     ffa_tensor *const partial_dk = args->partial_dk.data ? &args->partial_dk : NULL;
     ffa_tensor *const partial_dv = args->partial_dk.data ? &args->partial_dv : NULL;
@@ -210,11 +216,11 @@ static ffa_status backward_tensors_check(ffa_backward_args *args, const ffa_kern
         { &args->q, "q", rows, heads_q, dim, dtype, on_gpu, false },
         { &args->k, "k", keys, heads_kv, dim, dtype, on_gpu, false },
         { &args->v, "v", keys, heads_kv, dim_v, dtype, on_gpu, false },
-        { &args->out, "out", rows, heads_q, dim_v, out_dtype, on_gpu, false },
+        { out, "out", rows, heads_q, dim_v, out_dtype, on_gpu, false },
         { &args->lse, "lse", rows, heads_q, 1, sum_dtype, false, false },
         { dlse, "dlse", rows, heads_q, 1, sum_dtype, false, false },
         { &args->dout, "dout", rows, heads_q, dim_v, dtype, on_gpu, false },
-        { dq, "dq", rows, heads_q, dim, grad_dtype, on_gpu, true },
+        { dq, "dq", rows, heads_q, dim, dq_dtype, on_gpu, true },
         { dk, "dk", keys, heads_kv, dim, grad_dtype, on_gpu, true },
         { dv, "dv", keys, heads_kv, dim_v, grad_dtype, on_gpu, true },
         { partial_dk, "partial_dk", keys, heads_kv, dim, sum_dtype, on_gpu, false },
@@ -270,7 +276,7 @@ static ffa_status args_import(ffa_backward_args *args, const ffa_kernels *kernel
                                      .sm_margin = args->sm_margin };
     FFA_TRY(call_options_check(&options, kernels, err));
     args->softmax_scale = options.softmax_scale;
-    rc = backward_tensors_check(args, kernels, plan, err);
+    rc = backward_tensors_check(args, kernels, plan, arriving, err);
 out:
     return rc;
 }
@@ -290,12 +296,14 @@ struct gpu_call {
 static struct backward_prepare_args prepare_fill(const struct gpu_call *call)
 {
     const ffa_backward_args *args = call->args;
+    const bool has_delta = call->arriving && call->arriving->delta;
+    const ffa_tensor *dlse = has_delta ? call->arriving->delta : &args->dlse;
 
     return (struct backward_prepare_args){
         .out = args->out.data,
         .dout = args->dout.data,
         .lse = args->lse.data,
-        .dlse = args->dlse.data,
+        .dlse = dlse->data,
         .stats = (float *)(void *)(call->workspace + call->layout->stats_at),
         .dq = (float *)(void *)(call->workspace + call->layout->dq_at),
         .out_token_stride = args->out.token_stride,
@@ -304,13 +312,14 @@ static struct backward_prepare_args prepare_fill(const struct gpu_call *call)
         .dout_head_stride = args->dout.head_stride,
         .lse_token_stride = args->lse.token_stride,
         .lse_head_stride = args->lse.head_stride,
-        .dlse_token_stride = args->dlse.token_stride,
-        .dlse_head_stride = args->dlse.head_stride,
+        .dlse_token_stride = dlse->token_stride,
+        .dlse_head_stride = dlse->head_stride,
         .tokens_q = (int)call->plan->backward.shape.seqlen_q,
         .heads_q = args->heads_q,
         .stats_rows = (int)call->layout->stats_rows,
         .dq_rows = (int)call->layout->dq_rows,
         .head_dim_v = call->kernels->head_dim_v,
+        .has_delta = has_delta,
         .counters = call->workspace,
         .counter_units = call->layout->counters_bytes / 16,
     };
@@ -357,6 +366,13 @@ static void sums_fill(struct attention_backward_args *launch, const struct gpu_c
     launch->dk_token_stride = launch->dv_token_stride = heads * (dim + dim_v);
     launch->dk_head_stride = dim;
     launch->dv_head_stride = dim_v;
+    if (call->arriving->accumulates)
+        launch->flags |= BACKWARD_ACCUMULATE;
+    if (call->arriving->narrow) {
+        launch->narrow_from = call->arriving->narrow_from;
+        launch->narrow_dk = call->arriving->narrow;
+        launch->narrow_dv = call->arriving->narrow + heads * dim;
+    }
 }
 
 /* Where the main kernel writes dk and dv: into the caller's tensors, into parts, or into the sum
@@ -436,7 +452,7 @@ static ffa_status main_fill(struct attention_backward_args *launch, const struct
         return error_fail(err, FFA_INVALID, 0,
                           "%lld key tiles x %d heads are more than 2^31 work items",
                           (long long)plan_tiles_most(call->plan, plan), args->heads_q);
-    *launch = (struct attention_backward_args){ 0 };
+    *launch = (struct attention_backward_args){ .narrow_from = INT_MAX };
     FFA_TRY(maps_fill(launch, call, err));
     launch->stats = (const float *)(const void *)(call->workspace + call->layout->stats_at);
     launch->stats_rows = call->layout->stats_rows;
@@ -515,7 +531,7 @@ static struct backward_finish_args finish_fill(const struct gpu_call *call)
 /* Launches that can be enqueued: nothing of them is refused any more. */
 struct backward_launches {
     struct backward_layout layout;
-    const struct gpu_kernel *kernel;
+    const struct gpu_kernel *kernel, *finish_kernel;
     struct backward_prepare_args prepare;
     struct attention_backward_args main;
     struct backward_finish_args finish;
@@ -545,6 +561,9 @@ static ffa_status launches_fill(struct backward_launches *out, const ffa_kernels
     out->finish = finish_fill(&call);
     out->kernel =
         has_parts(&call) && kernels->backward_fp32 ? kernels->backward_fp32 : kernels->backward;
+    out->finish_kernel = arriving && arriving->has_wide_dq && kernels->finish_fp32
+                             ? kernels->finish_fp32
+                             : kernels->finish;
     out->work_blocks = plan->backward.tile_count * out->main.tile_items * kernels->backward_cluster;
     out->room = call.room;
 out:
@@ -565,9 +584,9 @@ static ffa_status backward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
     ffa_status rc;
 
     FFA_TRY(launches_fill(&all, kernels, plan, args, arriving, err));
-    if (is_first(plan))
+    if (is_first(plan) && !(arriving && arriving->is_prepared))
         FFA_TRY(gpu_kernel_enqueue(kernels->prepare, all.room, &all.prepare, stream, err));
-    else
+    if (!is_first(plan))
         FFA_TRY(gpu_fill_enqueue(kernels->context->gpu, args->workspace, 0,
                                  all.layout.counters_bytes, stream, err));
     if (arriving && all.main.parts > 1) /* parts are added to it */
@@ -577,7 +596,7 @@ static ffa_status backward_gpu(const ffa_kernels *kernels, const ffa_plan *plan,
         FFA_TRY(gpu_kernel_enqueue(all.kernel, plan_blocks(plan, all.work_blocks, all.room),
                                    &all.main, stream, err));
     if (is_last(plan) || all.finish.parts)
-        FFA_TRY(gpu_kernel_enqueue(kernels->finish, all.room, &all.finish, stream, err));
+        FFA_TRY(gpu_kernel_enqueue(all.finish_kernel, all.room, &all.finish, stream, err));
 out:
     return rc;
 }
@@ -686,6 +705,9 @@ static ffa_status sums_check(const ffa_plan *plan, const struct arriving_call *c
         return error_fail(err, FFA_INVALID, 0, "backward over arriving keys: %s is %s",
                           call->owner_at ? "sums" : "owner_at",
                           call->owner_at && call->sums ? "not 16-byte aligned" : "NULL");
+    if ((uintptr_t)call->narrow % 4)
+        return error_fail(err, FFA_INVALID, 0,
+                          "backward over arriving keys: narrow is not 4-byte aligned");
     return FFA_OK;
 }
 
@@ -713,6 +735,40 @@ ffa_status backward_enqueue_arriving(const ffa_kernels *kernels, const ffa_plan 
 
     FFA_TRY(sums_check(plan, call, err));
     rc = backward_enqueue(kernels, plan, args, call, stream, err);
+out:
+    return rc;
+}
+
+ffa_status backward_prepare_moved(const ffa_kernels *kernels, const ffa_plan *plan,
+                                  const ffa_backward_args *args_in,
+                                  const struct arriving_call *call, ffa_stream stream,
+                                  ffa_error *err)
+{
+    struct backward_launches launches;
+    ffa_backward_args args;
+    ffa_status rc;
+
+    FFA_TRY(args_import(&args, kernels, plan, args_in, call, err));
+    FFA_TRY(launches_fill(&launches, kernels, plan, &args, call, err));
+    rc = gpu_kernel_enqueue(kernels->prepare, launches.room, &launches.prepare, stream, err);
+out:
+    return rc;
+}
+
+ffa_status backward_delta_find(ffa_tensor *out, const ffa_kernels *kernels, const ffa_plan *plan,
+                               const ffa_backward_args *args_in, const struct arriving_call *call,
+                               ffa_error *err)
+{
+    struct backward_launches launches;
+    ffa_backward_args args;
+    ffa_status rc;
+
+    *out = (ffa_tensor)FFA_TENSOR_INIT(NULL);
+    FFA_TRY(args_import(&args, kernels, plan, args_in, call, err));
+    FFA_TRY(launches_fill(&launches, kernels, plan, &args, call, err));
+    out->data = launches.prepare.stats + launches.layout.stats_rows;
+    out->token_stride = 1;
+    out->head_stride = 2 * launches.layout.stats_rows;
 out:
     return rc;
 }

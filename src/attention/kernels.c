@@ -339,12 +339,21 @@ static ffa_status backward_make(struct ffa_kernels *kernels, const ffa_attention
         { "gradient", (int32_t)kernels->grad_dtype },
         { NULL, 0 },
     };
+    const struct setting finish_fp32[] = {
+        { "head_dim", head_dim },
+        { "head_dim_v", spec->head_dim_v },
+        { "gradient", (int32_t)FFA_FP32 },
+        { NULL, 0 },
+    };
     const bool is_fp32 = has(spec, FFA_SPEC_GRAD_FP32 | FFA_SPEC_PARALLEL) != 0;
     struct jit_spec jit;
     ffa_status rc;
 
     FFA_TRY(kernel_make(&kernels->prepare, &jit, kernels, "backward_prepare", prepare, err));
     FFA_TRY(kernel_make(&kernels->finish, &jit, kernels, "backward_finish", finish, err));
+    if (kernels->is_parallel && kernels->is_staged && kernels->grad_dtype != FFA_FP32)
+        FFA_TRY(
+            kernel_make(&kernels->finish_fp32, &jit, kernels, "backward_finish", finish_fp32, err));
     FFA_TRY(backward_add(&kernels->backward, &jit, kernels, spec, is_fp32, err));
     kernels->backward_tile_m = jit_spec_get(&jit, "tile_m");
     kernels->backward_cluster = jit_spec_cluster(&jit);
@@ -518,6 +527,7 @@ void ffa_kernels_destroy(ffa_kernels *kernels)
     gpu_kernel_unload(kernels->combine);
     gpu_kernel_unload(kernels->prepare);
     gpu_kernel_unload(kernels->finish);
+    gpu_kernel_unload(kernels->finish_fp32);
     gpu_kernel_unload(kernels->backward);
     gpu_kernel_unload(kernels->backward_fp32);
     rows_kernels_unload(kernels);

@@ -58,11 +58,15 @@ struct ffa_kernels {
     ffa_dtype grad_dtype;
     bool is_deterministic; /* then plans have tickets */
     struct gpu_kernel *prepare, *finish;
-    struct gpu_kernel *backward;      /* dk and dv in grad_dtype, is_parallel: in fp32 */
+    struct gpu_kernel *finish_fp32; /* where queries may move: dq in fp32; NULL: `finish` does it */
+    struct gpu_kernel *backward;    /* dk and dv in grad_dtype, is_parallel: in fp32 */
     struct gpu_kernel *backward_fp32; /* in fp32: for several parts; NULL: `backward` does it */
     /* Of context-parallel passes (rows_device.h); NULL without, and on the CPU. */
     struct gpu_kernel *row_copy, *row_copy_runs, *row_reduce;
     struct gpu_kernel *totals_sum, *totals_max; /* row_reduce, fp32 to fp32 */
+    /* Received sums in dtype, own ones in fp32: to grad_dtype; to fp32, of is_staged. */
+    struct gpu_kernel *narrow_reduce, *narrow_sum;
+    struct gpu_kernel *merge; /* (out, lse) pairs in fp32, to out_dtype; of is_staged */
 };
 
 static inline bool kernels_on_gpu(const struct ffa_kernels *kernels)

@@ -89,8 +89,10 @@ static void note_stages(ffa_plan *plan, const struct tile_stages *stages)
             plan->arriving.group_end[g] = (int32_t)t + 1;
 }
 
-ffa_status plan_create_arriving(ffa_plan **out, const ffa_kernels *kernels,
-                                const struct arriving_keys *keys, bool is_backward, ffa_error *err)
+/* is_partial: all forward tiles leave fp32 results. */
+static ffa_status create(ffa_plan **out, const ffa_kernels *kernels,
+                         const struct arriving_keys *keys, bool is_backward, bool is_partial,
+                         ffa_error *err)
 {
     struct tile_range *first = mem_array((size_t)keys->first_count, sizeof *first);
     struct tile_stages stages;
@@ -111,6 +113,8 @@ ffa_status plan_create_arriving(ffa_plan **out, const ffa_kernels *kernels,
     FFA_TRY(build_tiles(plan, kernels, &mask, &stages, is_backward, err));
     note_stages(plan, &stages);
     plan->arriving.first_share = keys->first_share;
+    for (int64_t t = 0; is_partial && t < plan->forward.tile_count; t++)
+        plan->forward.tiles[t].flags |= PLAN_TILE_CONTINUES;
     FFA_TRY(plan_complete(plan, kernels, err));
     *out = plan;
     plan = NULL;
@@ -118,6 +122,42 @@ out:
     ffa_plan_destroy(plan);
     band_mask_finish(&mask);
     mem_free(first);
+    return rc;
+}
+
+ffa_status plan_create_arriving(ffa_plan **out, const ffa_kernels *kernels,
+                                const struct arriving_keys *keys, bool is_backward, ffa_error *err)
+{
+    return create(out, kernels, keys, is_backward, false, err);
+}
+
+/* ---- queries that move ---- */
+
+ffa_status plan_create_moved(ffa_plan **out, const ffa_kernels *kernels,
+                             const struct arriving_keys *launches, int32_t count, bool is_backward,
+                             ffa_error *err)
+{
+    ffa_status rc = FFA_OK;
+
+    for (int32_t i = 0; i < count; i++)
+        out[i] = NULL;
+    if (!kernels->is_staged) {
+        rc = error_fail(err, FFA_INVALID, 0,
+                        "queries move: the kernels were made without FFA_SPEC_STAGED");
+        goto out;
+    }
+    for (int32_t i = 0; i < count; i++) {
+        FFA_TRY(create(&out[i], kernels, &launches[i], is_backward, !is_backward, err));
+        if (!is_backward) {
+            out[i]->stage = i;
+            out[i]->stage_count = count;
+        }
+    }
+out:
+    for (int32_t i = 0; rc != FFA_OK && i < count; i++) {
+        ffa_plan_destroy(out[i]);
+        out[i] = NULL;
+    }
     return rc;
 }
 

@@ -13,7 +13,7 @@ struct row_reduce_types row_kernels_types(const ffa_row_kernels *kernels, ffa_re
     static const enum row_reduce_op ops[REDUCE_OPS] = { ROW_REDUCE_SUM, ROW_REDUCE_AVG,
                                                         ROW_REDUCE_LSE };
 
-    return (struct row_reduce_types){ kernels->dtype, kernels->dtype, ops[op] };
+    return (struct row_reduce_types){ kernels->dtype, kernels->dtype, ops[op], 0 };
 }
 
 static bool is_half(int32_t dtype)
@@ -57,8 +57,8 @@ out:
 
 static ffa_status load(ffa_row_kernels *kernels, uint32_t reduces, ffa_error *err)
 {
-    const struct row_reduce_types narrow = { kernels->dtype, kernels->wire, ROW_REDUCE_SUM };
-    const struct row_reduce_types widen = { kernels->wire, kernels->dtype, ROW_REDUCE_SUM };
+    const struct row_reduce_types narrow = { kernels->dtype, kernels->wire, ROW_REDUCE_SUM, 0 };
+    const struct row_reduce_types widen = { kernels->wire, kernels->dtype, ROW_REDUCE_SUM, 0 };
     ffa_status rc;
 
     FFA_TRY(row_copy_load(&kernels->copy, err));

@@ -22,6 +22,7 @@ ffa_status row_reduce_load(struct gpu_kernel **out, const struct ffa_kernels *ke
         { "input", (int32_t)types->input },
         { "output", (int32_t)types->output },
         { "op", (int32_t)types->op },
+        { "received", (int32_t)types->received },
         { NULL, 0 },
     };
     struct jit_spec jit;
@@ -32,7 +33,12 @@ ffa_status row_reduce_load(struct gpu_kernel **out, const struct ffa_kernels *ke
 
 static struct row_reduce_types own_types(const struct ffa_kernels *kernels)
 {
-    return (struct row_reduce_types){ FFA_FP32, kernels->grad_dtype, ROW_REDUCE_SUM };
+    return (struct row_reduce_types){ FFA_FP32, kernels->grad_dtype, ROW_REDUCE_SUM, 0 };
+}
+
+struct row_reduce_types row_reduce_narrow_types(const struct ffa_kernels *kernels, ffa_dtype output)
+{
+    return (struct row_reduce_types){ FFA_FP32, output, ROW_REDUCE_SUM, kernels->dtype };
 }
 
 ffa_status row_copy_load(struct ffa_kernels *kernels, ffa_error *err)
@@ -53,15 +59,23 @@ out:
 ffa_status rows_kernels_load(struct ffa_kernels *kernels, ffa_error *err)
 {
     const struct row_reduce_types types = own_types(kernels);
-    const struct row_reduce_types sum = { FFA_FP32, FFA_FP32, ROW_REDUCE_SUM };
-    const struct row_reduce_types max = { FFA_FP32, FFA_FP32, ROW_REDUCE_MAX };
+    const struct row_reduce_types sum = { FFA_FP32, FFA_FP32, ROW_REDUCE_SUM, 0 };
+    const struct row_reduce_types max = { FFA_FP32, FFA_FP32, ROW_REDUCE_MAX, 0 };
+    const struct row_reduce_types merge = { FFA_FP32, kernels->out_dtype, ROW_REDUCE_LSE, 0 };
+    const struct row_reduce_types narrow = row_reduce_narrow_types(kernels, kernels->grad_dtype);
+    const struct row_reduce_types narrow_sum = row_reduce_narrow_types(kernels, FFA_FP32);
     ffa_status rc;
 
     FFA_TRY(row_copy_load(kernels, err));
     if (kernels->has_backward) {
         FFA_TRY(row_reduce_load(&kernels->row_reduce, kernels, &types, err));
         FFA_TRY(row_reduce_load(&kernels->totals_sum, kernels, &sum, err));
+        FFA_TRY(row_reduce_load(&kernels->narrow_reduce, kernels, &narrow, err));
+        if (kernels->is_staged)
+            FFA_TRY(row_reduce_load(&kernels->narrow_sum, kernels, &narrow_sum, err));
     }
+    if (kernels->is_staged)
+        FFA_TRY(row_reduce_load(&kernels->merge, kernels, &merge, err));
     if (kernels->has_max_logits)
         FFA_TRY(row_reduce_load(&kernels->totals_max, kernels, &max, err));
 out:
@@ -77,8 +91,12 @@ void rows_kernels_unload(struct ffa_kernels *kernels)
     gpu_kernel_unload(kernels->row_reduce);
     gpu_kernel_unload(kernels->totals_sum);
     gpu_kernel_unload(kernels->totals_max);
+    gpu_kernel_unload(kernels->narrow_reduce);
+    gpu_kernel_unload(kernels->narrow_sum);
+    gpu_kernel_unload(kernels->merge);
     kernels->row_copy = kernels->row_copy_runs = kernels->row_reduce = NULL;
     kernels->totals_sum = kernels->totals_max = NULL;
+    kernels->narrow_reduce = kernels->narrow_sum = kernels->merge = NULL;
 }
 
 /* ---- what both share ---- */
@@ -321,6 +339,8 @@ static bool can_vectorise(const struct row_reduce_rows *rows, const struct row_r
                           int32_t columns)
 {
     const int64_t input = (int64_t)ffa_dtype_bytes(types->input);
+    const int64_t received =
+        (int64_t)ffa_dtype_bytes(types->received ? types->received : types->input);
     const int64_t output = (int64_t)ffa_dtype_bytes(types->output);
     const int64_t elements[] = {
         rows->columns,
@@ -331,10 +351,10 @@ static bool can_vectorise(const struct row_reduce_rows *rows, const struct row_r
         used_stride(rows->received_head_stride, rows->heads),
         used_stride(rows->out_head_stride, rows->heads),
     };
-    const int64_t inputs[] = { (int64_t)(uintptr_t)rows->own, (int64_t)(uintptr_t)rows->received };
 
     return all_divide(elements, sizeof elements / sizeof *elements, columns) &&
-           all_divide(inputs, 2, columns * input) &&
+           (uintptr_t)rows->own % (uintptr_t)(columns * input) == 0 &&
+           (uintptr_t)rows->received % (uintptr_t)(columns * received) == 0 &&
            (uintptr_t)rows->out % (uintptr_t)min64(16, columns * output) == 0;
 }
 
@@ -343,6 +363,8 @@ static struct row_reduce_rows without_absent(const struct row_reduce_rows *rows)
 {
     struct row_reduce_rows out = *rows;
 
+    if (!rows->own)
+        out.own_token_stride = out.own_head_stride = 0;
     if (!rows->received)
         out.received_token_stride = out.received_head_stride = 0;
     return out;
@@ -359,9 +381,9 @@ static ffa_status reduce_tensor_init(struct row_reduce_tensor *out, int64_t *gro
     ffa_status rc;
 
     FFA_TRY(extent_check("row_reduce", row_count, rows.columns, rows.heads, err));
-    if (row_count > 0 && (!rows.own || !rows.out)) {
+    if (row_count > 0 && ((!rows.own && types->op != ROW_REDUCE_SUM) || !rows.out)) {
         rc = error_fail(err, FFA_INVALID, 0, "row_reduce: %s is NULL, there are %lld rows",
-                        rows.own ? "out" : "own", (long long)row_count);
+                        rows.out ? "own" : "out", (long long)row_count);
         goto out;
     }
     if (can_vectorise(&rows, types, columns))

@@ -16,8 +16,8 @@
  * May compile. */
 ffa_status row_copy_load(struct ffa_kernels *kernels, ffa_error *err);
 /* Loads row_copy; of kernels with a backward pass, row_reduce of fp32 sums to the gradients' dtype
- * and to fp32; of kernels with max_logits, row_reduce of fp32 maxima. On failure nothing stays
- * loaded. May compile. */
+ * and to fp32, of received ones in fp32 or in the tensors' dtype; of kernels with max_logits,
+ * row_reduce of fp32 maxima. On failure nothing stays loaded. May compile. */
 ffa_status rows_kernels_load(struct ffa_kernels *kernels, ffa_error *err);
 void rows_kernels_unload(struct ffa_kernels *kernels);
 
@@ -66,18 +66,25 @@ enum row_reduce_op {
     ROW_REDUCE_MAX = 4  /* the largest; NaN counts as -inf */
 };
 
-/* What a row_reduce kernel is compiled for: bf16, fp16 or fp32. */
+/* What a row_reduce kernel is compiled for: bf16, fp16 or fp32. received: 0: input; a sum of fp32
+ * may have bf16 or fp16. */
 struct row_reduce_types {
     ffa_dtype input, output;
     enum row_reduce_op op;
+    ffa_dtype received;
 };
+
+/* Of kernels->narrow_reduce and kernels->narrow_sum. */
+struct row_reduce_types row_reduce_narrow_types(const struct ffa_kernels *kernels,
+                                                ffa_dtype output);
 
 /* *out: caller's, gpu_kernel_unload(). May compile. */
 ffa_status row_reduce_load(struct gpu_kernel **out, const struct ffa_kernels *kernels,
                            const struct row_reduce_types *types, ffa_error *err);
 
 /* Rows of [heads][columns] elements; strides count elements. `out` may be `own` where dtype and
- * strides are the same. `received` may be NULL where no segment has sources. */
+ * strides are the same. `received` may be NULL where no segment has sources, and `own` of a sum,
+ * which begins with zeros then. */
 struct row_reduce_rows {
     const void *own, *received;
     void *out;

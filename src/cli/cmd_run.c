@@ -82,6 +82,7 @@ static int read_ranks(const struct cli *cli, struct run_options *options)
 {
     static const char *const moves[] = { "keys", "queries", "auto", NULL };
     static const char *const transports[] = { "auto", "pull", "exchange", NULL };
+    static const char *const wires[] = { "bf16", "fp16", "fp32", NULL };
     struct run_ranks_options *ranks = &options->ranks;
 
     if (!ranks->ranks && (ranks->per_node || ranks->stages || ranks->delay || options->moves ||
@@ -95,10 +96,15 @@ static int read_ranks(const struct cli *cli, struct run_options *options)
     if (ranks->transport < 0)
         return cli_fail_text(cli, FFA_INVALID, "--transport is '%s', not auto, pull or exchange",
                              options->transport);
-    if ((options->transport || options->nccl) &&
+    if (options->wire_dtype && cli_word(options->wire_dtype, wires) < 0)
+        return cli_fail_text(cli, FFA_INVALID, "--wire-dtype is '%s', not fp32, or as --dtype",
+                             options->wire_dtype);
+    ranks->wire_dtype = options->wire_dtype ? cli_word(options->wire_dtype, wires) + FFA_BF16 : 0;
+    if ((options->transport || options->nccl || options->wire_dtype) &&
         (!ranks->ranks || strcmp(options->backend, "cuda") != 0))
-        return cli_fail_text(cli, FFA_INVALID,
-                             "--transport and --nccl need --ranks and --backend cuda");
+        return cli_fail_text(
+            cli, FFA_INVALID,
+            "--transport, --nccl and --wire-dtype need --ranks and --backend cuda");
     if (options->memory && !amount_read_size(options->memory, &ranks->memory))
         return cli_fail_text(cli, FFA_INVALID,
                              "--memory is '%s', not a size such as 500000, 512M or 4G",
@@ -609,6 +615,9 @@ int cmd_run(struct cli *cli)
         { "transport", CLI_TEXT, &options.transport, "T",
           "what moves rows between GPUs: pull (copy engines, one host), exchange (NCCL); auto", 0,
           0 },
+        { "wire-dtype", CLI_TEXT, &options.wire_dtype, "T",
+          "what gradients that ranks sum for others travel as on GPUs: fp32, or as --dtype; fp32",
+          0, 0 },
         { "nccl", CLI_TEXT, &options.nccl, "FILE", "the NCCL to open; FFA_NCCL, or as it is found",
           0, 0 },
         { "delay", CLI_INT, &options.ranks.delay, "N",

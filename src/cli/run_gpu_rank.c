@@ -46,7 +46,7 @@ static ffa_status make_kernels(struct run_gpu_rank *r, ffa_error *err)
     spec.heads_q = shape->heads_q;
     spec.heads_kv = shape->heads_kv;
     spec.flags = shape->spec_flags | (uint32_t)FFA_SPEC_PARALLEL |
-                 (r->opts.rounds > 1 ? (uint32_t)FFA_SPEC_STAGED : 0);
+                 (r->opts.is_staged ? (uint32_t)FFA_SPEC_STAGED : 0);
     return ffa_kernels_create(&r->kernels, r->context, &spec, err);
 }
 
@@ -246,6 +246,7 @@ static ffa_parallel_args args_of(const struct run_gpu_rank *r)
     args.dk.data = r->rows[RUN_DK];
     args.dv.data = r->rows[RUN_DV];
     args.dsink = r->dsink;
+    args.wire_dtype = r->opts.wire_dtype;
     args.sm_margin = r->sm_margin;
     args.workspace = r->workspace;
     args.workspace_bytes = r->workspace_bytes;

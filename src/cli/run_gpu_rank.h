@@ -20,13 +20,14 @@ struct run_gpu_rank_opts {
     int32_t sharing;      /* ranks of a GPU, at most */
     int64_t timeout_ms;   /* of the communicator */
     int32_t transport;    /* ffa_transport, as asked for */
+    int32_t wire_dtype;   /* of ffa_parallel_args */
     const char *nccl;     /* the file of NCCL; NULL: as it is found */
     const struct run_shape *shape;
     double softmax_scale, softcap;
     const void *sink;              /* host, fp32 [sinks][heads_q], read by each pass */
     void *dsink;                   /* host, the same shape, written by each backward; NULL: none */
     const ffa_parallel_plan *plan; /* of the rank; read during create */
-    int32_t rounds;                /* of the plan */
+    bool is_staged;                /* the plan is in rounds, or moves queries */
     int64_t rows[RUN_TENSORS];     /* of each tensor that the rank has; 0 of the others */
     struct run_meeting *meeting;   /* borrowed */
     bool wants_spans;              /* of the last call of each pass */

@@ -53,7 +53,7 @@ struct run_ranks {
     bool has_processes;          /* the meeting is the caller's */
     int32_t sharing, gpus;       /* as in the options, of threads too */
     int64_t timeout_ms;
-    int32_t transport;
+    int32_t transport, wire_dtype;
     const char *nccl;
     bool wants_timeline;
     struct run_ranks_facts facts;
@@ -198,6 +198,7 @@ static ffa_status open_gpu(struct rank *r)
         .sharing = all->sharing,
         .timeout_ms = all->timeout_ms,
         .transport = all->transport,
+        .wire_dtype = all->wire_dtype,
         .nccl = all->nccl,
         .shape = &all->run->shape,
         .softmax_scale = all->run->args.softmax_scale,
@@ -205,7 +206,7 @@ static ffa_status open_gpu(struct rank *r)
         .sink = all->run->host[RUN_SINK],
         .dsink = r->dsink,
         .plan = r->plan,
-        .rounds = r->info.rounds,
+        .is_staged = r->info.rounds > 1 || r->info.moves == FFA_PARALLEL_MOVE_QUERIES,
         .meeting = all->meeting,
         .wants_spans = all->wants_timeline,
     };
@@ -471,6 +472,7 @@ ffa_status run_ranks_create(struct run_ranks **out, const struct run_case *run,
                                             : 0;
     all->timeout_ms = options->timeout_ms;
     all->transport = options->transport;
+    all->wire_dtype = options->wire_dtype;
     all->nccl = options->nccl;
     all->sum_dtype = run->shape.dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32;
     all->contexts = options->contexts;

@@ -17,15 +17,16 @@ struct run_case;
 struct run_meeting;
 
 struct run_ranks_options {
-    int64_t ranks;     /* 0: not asked for */
-    int64_t per_node;  /* 0: all in one */
-    int64_t stages;    /* of both passes; 0: as many as is best, -1: everything is fetched first */
-    int64_t moves;     /* ffa_parallel_moves */
-    int64_t memory;    /* bytes of a rank's windows and workspace, at most; 0: no limit */
-    int32_t transport; /* ffa_transport, on GPUs */
-    const char *nccl;  /* the file of NCCL; NULL: as it is found */
-    int64_t delay;     /* times a transfer may be passed over by others */
-    int64_t seed;      /* of the order of transfers */
+    int64_t ranks;      /* 0: not asked for */
+    int64_t per_node;   /* 0: all in one */
+    int64_t stages;     /* of both passes; 0: as many as is best, -1: everything is fetched first */
+    int64_t moves;      /* ffa_parallel_moves */
+    int64_t memory;     /* bytes of a rank's windows and workspace, at most; 0: no limit */
+    int32_t transport;  /* ffa_transport, on GPUs */
+    int32_t wire_dtype; /* ffa_dtype of sums that travel, on GPUs; 0: the library's */
+    const char *nccl;   /* the file of NCCL; NULL: as it is found */
+    int64_t delay;      /* times a transfer may be passed over by others */
+    int64_t seed;       /* of the order of transfers */
     /* [context_count], borrowed: a context a GPU, which ranks take in turn; 0: the CPU. */
     ffa_context **contexts;
     int32_t context_count;

@@ -21,11 +21,12 @@ struct run_options {
     int64_t sm_margin;
     int64_t device; /* -1: the first a kernel exists for */
     int64_t sinks;
-    double scale;          /* 0: 1 / sqrt(head_dim) */
-    double softcap;        /* 0: none */
-    const char *moves;     /* with --ranks: "keys", "queries" or "auto" */
-    const char *memory;    /* with --ranks: a size */
-    const char *transport; /* with --ranks on GPUs: "auto", "pull" or "exchange" */
+    double scale;           /* 0: 1 / sqrt(head_dim) */
+    double softcap;         /* 0: none */
+    const char *moves;      /* with --ranks: "keys", "queries" or "auto" */
+    const char *memory;     /* with --ranks: a size */
+    const char *transport;  /* with --ranks on GPUs: "auto", "pull" or "exchange" */
+    const char *wire_dtype; /* with --ranks on GPUs: "bf16", "fp16" or "fp32" */
     /* Files. */
     const char *nccl, *timeline, *trace, *calibration;
     struct run_ranks_options ranks;

@@ -123,9 +123,10 @@ static const struct {
 } value_names[] = {
     { "dtype", "bf16", 1 },    { "dtype", "fp16", 2 },    { "gradient", "bf16", 1 },
     { "gradient", "fp16", 2 }, { "gradient", "fp32", 3 }, { "input", "bf16", 1 },
-    { "input", "fp16", 2 },    { "input", "fp32", 3 },    { "output", "bf16", 1 },
-    { "output", "fp16", 2 },   { "output", "fp32", 3 },   { "op", "sum", 1 },
-    { "op", "avg", 2 },        { "op", "lse", 3 },        { "op", "max", 4 },
+    { "input", "fp16", 2 },    { "input", "fp32", 3 },    { "received", "bf16", 1 },
+    { "received", "fp16", 2 }, { "output", "bf16", 1 },   { "output", "fp16", 2 },
+    { "output", "fp32", 3 },   { "op", "sum", 1 },        { "op", "avg", 2 },
+    { "op", "lse", 3 },        { "op", "max", 4 },
 };
 
 /* ---- what a template needs beyond its rows ---- */

@@ -12,3 +12,5 @@ t run --mask causal:64 --ranks 2 --backward --deterministic
 t run --mask causal:64 --timeline ranks.svg
 t run --mask causal:64 --ranks 2 --backend cpu --trace ranks.json
 t run --mask causal:64 --backend cuda --timeline ranks.svg --trace ranks.json
+t run --mask causal:64 --ranks 2 --backend cuda --wire-dtype int8
+t run --mask causal:64 --ranks 2 --backend cpu --wire-dtype bf16

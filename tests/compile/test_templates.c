@@ -143,6 +143,8 @@ static const struct {
     { "row_reduce", { "op=avg", "output=fp32" }, 64, false },
     { "row_reduce", { "input=bf16", "output=bf16", "op=avg" }, 80, false },
     { "row_reduce", { "input=fp16", "output=fp32" }, 80, false },
+    { "row_reduce", { "received=bf16", "output=bf16" }, 64, false },
+    { "row_reduce", { "received=fp16", "output=fp32" }, 64, false },
     { "row_reduce", { "op=max", "output=fp32" }, 64, false },
     { "row_reduce", { "op=lse", "output=fp32" }, 80, false },
     { "row_reduce", { "op=lse", "input=fp16", "output=fp32" }, 128, false },

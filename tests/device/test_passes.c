@@ -44,7 +44,7 @@ enum {
 enum tensor { Q, K, V, OUT, LSE, DOUT, DQ, DK, DV, TENSORS };
 
 static ffa_context *contexts[DEVICES];
-static ffa_kernels *kernels[DEVICES];
+static ffa_kernels *kernels[DEVICES], *staged[DEVICES]; /* staged: where queries move */
 static int32_t devices;
 
 struct group;
@@ -58,6 +58,7 @@ struct rank {
     ffa_parallel_plan *plans[SETS];
     ffa_parallel_pass *passes[SETS];
     ffa_parallel_pass_info info; /* the most of all passes */
+    int32_t stages[SETS][2];     /* that receive, forward and backward */
     ffa_comm *comm;
     const struct nccl *nccl; /* where the group has a communicator of the caller's: */
     nccl_handle caller;      /* that */
@@ -82,6 +83,8 @@ struct group {
     struct rank ranks[RANKS];
     int32_t count;
     bool is_sequential, is_replicated;
+    bool is_narrow; /* sums travel in the tensors' dtype */
+    bool moves_queries;
     int32_t absent;     /* this rank makes no calls; -1: all do */
     int64_t timeout_ms; /* of calls */
     ffa_transport transport;
@@ -117,6 +120,7 @@ static ffa_status make_plan(struct rank *r, int set)
     ffa_parallel_plan_opts opts = FFA_PARALLEL_PLAN_OPTS_INIT;
 
     opts.forward_stages = opts.backward_stages = STAGES;
+    opts.moves = r->group->moves_queries ? FFA_PARALLEL_MOVE_QUERIES : FFA_PARALLEL_MOVE_KEYS;
     opts.stage_rows_min = 1;
     opts.model.launch_ns = STAGE_NS;
     opts.model.heads_q = HEADS_Q;
@@ -140,10 +144,30 @@ static void add_info(ffa_parallel_pass_info *to, const ffa_parallel_pass_info *m
         to->forward_stages > more->forward_stages ? to->forward_stages : more->forward_stages;
 }
 
+/* A device a rank, or one for all. */
+static int32_t device_of(const struct rank *r)
+{
+    return r->group->count > devices ? 0 : r->rank;
+}
+
+/* Kernels without FFA_SPEC_STAGED have no partial results. */
+static ffa_status be_refused_kernels(struct rank *r, int set)
+{
+    ffa_parallel_pass *pass = NULL;
+    const ffa_status rc =
+        ffa_parallel_pass_create(&pass, r->plans[set], kernels[device_of(r)], &r->err);
+
+    return rc == FFA_INVALID && !pass && strstr(r->err.message, "the plan moves queries") ? FFA_OK
+                                                                                          : FFA_BUG;
+}
+
 static ffa_status make_pass(struct rank *r, int set)
 {
     ffa_parallel_pass_info info = FFA_PARALLEL_PASS_INFO_INIT;
     ffa_status rc = make_plan(r, set);
+
+    if (rc == FFA_OK && r->group->moves_queries)
+        rc = be_refused_kernels(r, set);
 
     if (rc == FFA_OK)
         rc = ffa_parallel_pass_create(&r->passes[set], r->plans[set], r->kernels, &r->err);
@@ -156,6 +180,8 @@ static ffa_status make_pass(struct rank *r, int set)
         rc = ffa_parallel_pass_upload(r->passes[set], r->kernels, r->uploads[set], r->stream,
                                       &r->err);
     add_info(&r->info, &info);
+    r->stages[set][0] = info.forward_stages;
+    r->stages[set][1] = info.backward_stages;
     return rc;
 }
 
@@ -205,12 +231,6 @@ static ffa_status make_tensors(struct rank *r)
                 rc = ffa_device_alloc(&r->outputs[call][t], r->context, tensor_bytes(r, t) + 1,
                                       &r->err);
     return rc;
-}
-
-/* A device a rank, or one for all. */
-static int32_t device_of(const struct rank *r)
-{
-    return r->group->count > devices ? 0 : r->rank;
 }
 
 /* As a program has one that uses NCCL for other things, too. */
@@ -328,6 +348,7 @@ static ffa_parallel_args args_of(const struct rank *r, int call)
     args.dk.data = r->outputs[call][DK];
     args.dv.data = r->outputs[call][DV];
     args.sm_margin = sharing > 1 ? info.sm_count - (info.sm_count - SMS_FREE) / sharing : 0;
+    args.wire_dtype = r->group->is_narrow ? FFA_BF16 : 0;
     args.workspace = r->workspace;
     args.workspace_bytes = r->info.forward_workspace_bytes + r->info.backward_workspace_bytes;
     return args;
@@ -374,17 +395,27 @@ static ffa_status enqueue_pass(struct rank *r, int call, bool is_backward)
 }
 
 /* A call with a bad argument is refused before other ranks hear of it: the calls after it work. */
+static bool is_refused(struct rank *r, const ffa_parallel_args *args, bool is_backward,
+                       const char *why)
+{
+    const ffa_status rc =
+        is_backward
+            ? ffa_parallel_backward(r->passes[0], r->kernels, r->comm, args, r->stream, &r->err)
+            : ffa_parallel_forward(r->passes[0], r->kernels, r->comm, args, r->stream, &r->err);
+
+    return rc == FFA_INVALID && strstr(r->err.message, why);
+}
+
 static ffa_status be_refused(struct rank *r, bool is_backward)
 {
-    ffa_parallel_args args = args_of(r, 0);
-    ffa_status rc;
+    ffa_parallel_args args = args_of(r, 0), other = args;
 
     args.out.token_stride = -8;
-    rc = is_backward
-             ? ffa_parallel_backward(r->passes[0], r->kernels, r->comm, &args, r->stream, &r->err)
-             : ffa_parallel_forward(r->passes[0], r->kernels, r->comm, &args, r->stream, &r->err);
-    return rc == FFA_INVALID && strstr(r->err.message, "out: token_stride is -8") ? FFA_OK
-                                                                                  : FFA_BUG;
+    other.wire_dtype = FFA_FP16;
+    return is_refused(r, &args, is_backward, "out: token_stride is -8") &&
+                   is_refused(r, &other, is_backward, "wire_dtype is 2, not that of sums, fp32 (3)")
+               ? FFA_OK
+               : FFA_BUG;
 }
 
 /* All forward passes come first, as nothing but credits keeps one off what others still read. */
@@ -551,7 +582,7 @@ static void group_run(struct group *group)
         r->group = group;
         r->rank = i;
         r->context = contexts[device_of(r)];
-        r->kernels = kernels[device_of(r)];
+        r->kernels = (group->moves_queries ? staged : kernels)[device_of(r)];
         ck_assert_int_eq(pthread_create(&r->thread, NULL, run_rank, r), 0);
     }
     for (int32_t i = 0; i < group->count; i++)
@@ -564,6 +595,20 @@ static void group_run(struct group *group)
 
 /* ---- tests ---- */
 
+/* Of the calls of both sets. Where queries move there is an attention launch for own rows and for
+ * each stage. Beside them forward copies rows into the window, and merges; backward copies them,
+ * prepares and finishes dq for each launch, casts dk and dv, and sums up dq. */
+static int launches_of(const struct rank *r, bool is_backward, int calls)
+{
+    int stages = 0;
+
+    if (!r->group->moves_queries)
+        return (is_backward ? 5 : 2) * calls;
+    for (int set = 0; set < SETS; set++)
+        stages += r->stages[set][is_backward] * (calls / SETS);
+    return is_backward ? 6 * calls + 3 * stages : 3 * calls + stages;
+}
+
 /* A pass is one attention launch. Beside it forward copies the rank's keys into its window;
  * backward does so, prepares, finishes dq, and sums up dk and dv. Where ranks exchange, NCCL makes
  * calls of its own. */
@@ -573,7 +618,8 @@ static void check_counts(const struct rank *r, int calls)
         const char *name;
         struct cuda_counts counts;
         int launches;
-    } rows[] = { { "forward", r->forward, 2 * calls }, { "backward", r->backward, 5 * calls } };
+    } rows[] = { { "forward", r->forward, launches_of(r, false, calls) },
+                 { "backward", r->backward, launches_of(r, true, calls) } };
     const bool pulls = r->group->transport != FFA_TRANSPORT_EXCHANGE;
 
     for (int i = 0; i < 2; i++) {
@@ -596,13 +642,17 @@ static void check_counts(const struct rank *r, int calls)
 
 static const struct {
     int32_t ranks;
-    bool is_sequential;
-} groups[] = { { 1, false }, { 2, false }, { 4, false }, { 2, true }, { 4, true } };
+    bool is_sequential, is_narrow, moves_queries;
+} groups[] = { { 1, false, false, false }, { 2, false, false, false }, { 4, false, false, false },
+               { 2, true, false, false },  { 4, true, false, false },  { 4, false, true, false },
+               { 1, false, false, true },  { 2, true, false, true },   { 4, false, true, true } };
 
 START_TEST(passes_only_enqueue)
 {
     struct group group = { .count = groups[_i].ranks,
                            .is_sequential = groups[_i].is_sequential,
+                           .is_narrow = groups[_i].is_narrow,
+                           .moves_queries = groups[_i].moves_queries,
                            .absent = -1 };
 
     group_run(&group);
@@ -618,6 +668,26 @@ START_TEST(passes_only_enqueue)
         check_counts(r, CALLS);
         ck_assert_msg(!r->odd_call, "rank %d: other bits in call %d", i, r->odd_call);
     }
+}
+END_TEST
+
+/* Sums that travel in the tensors' dtype were rounded once more. */
+START_TEST(a_wire_dtype_rounds)
+{
+    struct group wide = { .count = 2, .absent = -1 };
+    struct group narrow = { .count = 2, .is_narrow = true, .absent = -1 };
+    bool differs = false;
+
+    group_run(&wide);
+    group_run(&narrow);
+    for (int32_t i = 0; i < wide.count; i++) {
+        ck_assert_msg(wide.ranks[i].status == FFA_OK, "rank %d: %s", i, wide.ranks[i].err.message);
+        ck_assert_msg(narrow.ranks[i].status == FFA_OK, "rank %d: %s", i,
+                      narrow.ranks[i].err.message);
+        for (int call = 0; call < CALLS; call++)
+            differs = differs || wide.ranks[i].digests[call] != narrow.ranks[i].digests[call];
+    }
+    ck_assert_msg(differs, "the same bits as those of fp32 on the wire");
 }
 END_TEST
 
@@ -655,8 +725,13 @@ static bool can_exchange(int32_t ranks)
 /* In order, ranks have different numbers of stages. */
 static const struct {
     int32_t ranks;
-    bool is_sequential, is_replicated;
-} exchanging[] = { { 2, false, false }, { 3, true, false }, { 2, false, true } };
+    bool is_sequential, is_replicated, is_narrow, moves_queries;
+} exchanging[] = {
+    { 2, false, false, false, false }, { 3, true, false, false, false },
+    { 2, false, true, false, false },  { 3, true, false, true, false },
+    { 2, false, true, true, false },   { 3, true, false, false, true },
+    { 2, false, false, true, true },
+};
 
 /* The same bits as those of ranks that pull. */
 START_TEST(exchange_gives_the_same_bits)
@@ -664,6 +739,8 @@ START_TEST(exchange_gives_the_same_bits)
     struct group pull = { .count = exchanging[_i].ranks,
                           .is_sequential = exchanging[_i].is_sequential,
                           .is_replicated = exchanging[_i].is_replicated,
+                          .is_narrow = exchanging[_i].is_narrow,
+                          .moves_queries = exchanging[_i].moves_queries,
                           .absent = -1,
                           .transport = FFA_TRANSPORT_PULL };
     struct group exchange = pull;
@@ -727,6 +804,9 @@ static ffa_status open_device(int32_t device, const ffa_context_opts *opts, ffa_
     spec.flags = FFA_SPEC_PARALLEL | FFA_SPEC_BACKWARD;
     if (rc == FFA_OK)
         rc = ffa_kernels_create(&kernels[device], contexts[device], &spec, err);
+    spec.flags |= FFA_SPEC_STAGED;
+    if (rc == FFA_OK)
+        rc = ffa_kernels_create(&staged[device], contexts[device], &spec, err);
     if (rc == FFA_OK)
         cuda_calls_watch(contexts[device]);
     return rc;
@@ -753,6 +833,7 @@ static Suite *device_suite(void)
 
     tcase_set_timeout(quick, 300);
     tcase_add_loop_test(quick, passes_only_enqueue, 0, sizeof groups / sizeof *groups);
+    tcase_add_test(quick, a_wire_dtype_rounds);
     tcase_add_test(quick, a_rank_that_does_not_come);
     suite_add_tcase(suite, quick);
     tcase_set_timeout(exchange, 300);
@@ -780,6 +861,7 @@ int main(void)
     }
     for (int32_t i = 0; i < DEVICES; i++) {
         ffa_kernels_destroy(kernels[i]);
+        ffa_kernels_destroy(staged[i]);
         ffa_close(contexts[i]);
     }
     return rc;

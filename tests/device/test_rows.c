@@ -328,13 +328,14 @@ static const struct row_segment *segment_of(const struct reduce_case *c, int64_t
 }
 
 static void reduce_tensor_draw(struct reduce_tensor *out, struct rng *rng, int64_t rows,
-                               int32_t heads, int64_t columns, ffa_dtype input, ffa_dtype output)
+                               int32_t heads, int64_t columns, ffa_dtype input, ffa_dtype received,
+                               ffa_dtype output)
 {
     out->own = layout_draw(rng, rows, heads, columns);
     out->received = layout_draw(rng, RECEIVED, heads, columns);
     out->out = layout_draw(rng, rows, heads, columns);
     out->own_values = values_draw(rng, input, out->own.elements);
-    out->received_values = values_draw(rng, input, out->received.elements);
+    out->received_values = values_draw(rng, received, out->received.elements);
     out->out_values = buffer_of(out->out.elements * (int64_t)ffa_dtype_bytes(output));
     buffer_upload(&out->out_values);
 }
@@ -346,16 +347,22 @@ static void reduce_tensor_free(struct reduce_tensor *tensor)
     buffer_free(&tensor->out_values);
 }
 
+static ffa_dtype received_of(const struct row_reduce_types *types)
+{
+    return types->received ? types->received : types->input;
+}
+
 static struct row_reduce_rows rows_of(const struct reduce_tensor *tensor,
                                       const struct row_reduce_types *types, int32_t heads,
                                       int64_t columns)
 {
     const int64_t input = (int64_t)ffa_dtype_bytes(types->input);
+    const int64_t received = (int64_t)ffa_dtype_bytes(received_of(types));
     const int64_t output = (int64_t)ffa_dtype_bytes(types->output);
 
     return (struct row_reduce_rows){
         .own = tensor->own_values.device + tensor->own.begin * input,
-        .received = tensor->received_values.device + tensor->received.begin * input,
+        .received = tensor->received_values.device + tensor->received.begin * received,
         .out = tensor->out_values.device + tensor->out.begin * output,
         .own_token_stride = tensor->own.token_stride,
         .own_head_stride = tensor->own.head_stride,
@@ -380,14 +387,15 @@ static void sum_expected(const struct reduce_case *c, int t, const struct row_re
 
         for (int32_t h = 0; segment && h < rows->heads; h++)
             for (int64_t e = 0; e < rows->columns; e++) {
-                float sum =
-                    load(types->input, tensor->own_values.host, element_at(&tensor->own, r, h, e));
+                float sum = rows->own ? load(types->input, tensor->own_values.host,
+                                             element_at(&tensor->own, r, h, e))
+                                      : 0.0f;
 
                 if (types->op == ROW_REDUCE_MAX)
                     sum = fmaxf(sum, -INFINITY);
                 for (int s = 0; s < segment->count; s++) {
                     const float more =
-                        load(types->input, tensor->received_values.host,
+                        load(received_of(types), tensor->received_values.host,
                              element_at(&tensor->received,
                                         c->sources[segment->first + s] + r - segment->row, h, e));
 
@@ -444,8 +452,11 @@ static void sum_case(struct rng *rng, const struct gpu_kernel *kernel,
         const int32_t heads = (int32_t)rng_range(rng, 1, 3);
         const int64_t columns = columns_draw(rng);
 
-        reduce_tensor_draw(&c.tensors[t], rng, c.rows, heads, columns, types->input, types->output);
+        reduce_tensor_draw(&c.tensors[t], rng, c.rows, heads, columns, types->input,
+                           received_of(types), types->output);
         c.call.tensors[t] = rows_of(&c.tensors[t], types, heads, columns);
+        if (types->op == ROW_REDUCE_SUM && rng_range(rng, 0, 3) == 0)
+            c.call.tensors[t].own = NULL;
         if (types->op == ROW_REDUCE_MAX) {
             values_empty(rng, &c.tensors[t].own_values, c.tensors[t].own.elements);
             values_empty(rng, &c.tensors[t].received_values, c.tensors[t].received.elements);
@@ -465,16 +476,21 @@ static void sum_case(struct rng *rng, const struct gpu_kernel *kernel,
 START_TEST(sums_are_exact)
 {
     struct rng rng = { (uint64_t)_i + 1 };
-    const struct row_reduce_types types = { FFA_FP32, FFA_BF16, ROW_REDUCE_SUM };
+    const struct row_reduce_types types = { FFA_FP32, FFA_BF16, ROW_REDUCE_SUM, 0 };
 
     sum_case(&rng, NULL, &types);
 }
 END_TEST
 
 static const struct row_reduce_types other_types[] = {
-    { FFA_FP32, FFA_FP32, ROW_REDUCE_AVG }, { FFA_FP32, FFA_FP16, ROW_REDUCE_SUM },
-    { FFA_BF16, FFA_BF16, ROW_REDUCE_AVG }, { FFA_FP16, FFA_FP32, ROW_REDUCE_SUM },
-    { FFA_FP32, FFA_FP32, ROW_REDUCE_MAX },
+    { FFA_FP32, FFA_FP32, ROW_REDUCE_AVG, 0 },
+    { FFA_FP32, FFA_FP16, ROW_REDUCE_SUM, 0 },
+    { FFA_BF16, FFA_BF16, ROW_REDUCE_AVG, 0 },
+    { FFA_FP16, FFA_FP32, ROW_REDUCE_SUM, 0 },
+    { FFA_FP32, FFA_FP32, ROW_REDUCE_MAX, 0 },
+    { FFA_FP32, FFA_BF16, ROW_REDUCE_SUM, FFA_BF16 },
+    { FFA_FP32, FFA_FP32, ROW_REDUCE_SUM, FFA_FP16 },
+    { FFA_FP32, FFA_FP32, ROW_REDUCE_SUM, FFA_BF16 },
 };
 
 START_TEST(other_types_are_exact)
@@ -491,10 +507,71 @@ START_TEST(other_types_are_exact)
 }
 END_TEST
 
+/* Many rounded parts of one sign: in fp32 their sum is off by less than a rounding of one of them;
+ * summed in their own dtype, it would be off by a hundred times as much. */
+START_TEST(rounded_rows_are_summed_in_fp32)
+{
+    enum { PARTS = 256, COLUMNS = 16 };
+    const struct row_reduce_types types = { FFA_FP32, FFA_FP32, ROW_REDUCE_SUM,
+                                            _i ? FFA_FP16 : FFA_BF16 };
+    struct rng rng = { 3 };
+    struct buffer own = values_draw(&rng, FFA_FP32, COLUMNS);
+    struct buffer received = values_draw(&rng, types.received, PARTS * COLUMNS);
+    struct buffer out = buffer_of(COLUMNS * (int64_t)sizeof(float));
+    struct buffer table = buffer_of((int64_t)sizeof(struct row_segment));
+    struct buffer sources = buffer_of(PARTS * (int64_t)sizeof(int64_t));
+    const struct row_segment segment = { 0, 1, 0, PARTS };
+    struct row_reduce_call call = { .types = types, .count = 1, .segment_count = 1, .rows = 1 };
+    struct gpu_kernel *kernel;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    memcpy(table.host, &segment, sizeof segment);
+    for (int64_t i = 0; i < PARTS; i++)
+        memcpy((char *)sources.host + i * (int64_t)sizeof i, &i, sizeof i);
+    for (int64_t i = 0; i < PARTS * COLUMNS; i++)
+        store(types.received, received.host, i,
+              1.0f + (float)rng_range(&rng, 0, 1 << 20) * 0x1p-20f);
+    buffer_upload(&table);
+    buffer_upload(&sources);
+    buffer_upload(&received);
+    buffer_upload(&out);
+    ok(row_reduce_load(&kernel, &kernels, &types, &err), &err);
+    call.kernel = kernel;
+    call.segments = (const struct row_segment *)(const void *)table.device;
+    call.sources = (const int64_t *)(const void *)sources.device;
+    call.tensors[0] = (struct row_reduce_rows){ .own = own.device,
+                                                .received = received.device,
+                                                .out = out.device,
+                                                .own_token_stride = COLUMNS,
+                                                .received_token_stride = COLUMNS,
+                                                .out_token_stride = COLUMNS,
+                                                .columns = COLUMNS,
+                                                .heads = 1 };
+    ok(row_reduce_enqueue(&kernels, &call, NULL, &err), &err);
+    ok(gpu_synchronize(context->gpu, &err), &err);
+    ok(gpu_copy(context->gpu, out.host, out.device, COLUMNS * (int64_t)sizeof(float), &err), &err);
+    for (int64_t e = 0; e < COLUMNS; e++) {
+        double want = load(FFA_FP32, own.host, e);
+        const double got = load(FFA_FP32, out.host, e);
+
+        for (int64_t p = 0; p < PARTS; p++)
+            want += load(types.received, received.host, p * COLUMNS + e);
+        ck_assert_msg(fabs(got - want) <= PARTS * 0x1p-24 * want, "column %d: %.9g, not %.9g",
+                      (int)e, got, want);
+    }
+    gpu_kernel_unload(kernel);
+    buffer_free(&own);
+    buffer_free(&received);
+    buffer_free(&out);
+    buffer_free(&table);
+    buffer_free(&sources);
+}
+END_TEST
+
 /* Own sums are settled where they are. */
 START_TEST(a_reduction_in_place)
 {
-    const struct row_reduce_types types = { FFA_FP32, FFA_FP32, ROW_REDUCE_SUM };
+    const struct row_reduce_types types = { FFA_FP32, FFA_FP32, ROW_REDUCE_SUM, 0 };
     const int64_t rows = 37, columns = 24;
     struct rng rng = { 5 };
     struct buffer own = values_draw(&rng, FFA_FP32, rows * columns);
@@ -544,7 +621,7 @@ static void lse_draw(struct reduce_case *c, struct rng *rng, int32_t heads)
 {
     struct reduce_tensor *out = &c->tensors[0], *lse = &c->lse;
 
-    reduce_tensor_draw(lse, rng, c->rows, heads, 1, FFA_FP32, FFA_FP32);
+    reduce_tensor_draw(lse, rng, c->rows, heads, 1, FFA_FP32, FFA_FP32, FFA_FP32);
     for (int64_t r = 0; r < RECEIVED; r++)
         for (int32_t h = 0; h < heads; h++) {
             if (rng_range(rng, 0, 2))
@@ -634,7 +711,8 @@ static void lse_case(struct rng *rng, const struct gpu_kernel *kernel,
     c.call.kernel = kernel;
     c.call.types = *types;
     c.call.count = 1;
-    reduce_tensor_draw(&c.tensors[0], rng, c.rows, heads, columns, types->input, types->output);
+    reduce_tensor_draw(&c.tensors[0], rng, c.rows, heads, columns, types->input, types->input,
+                       types->output);
     c.call.tensors[0] = rows_of(&c.tensors[0], types, heads, columns);
     lse_draw(&c, rng, heads);
     ok(row_reduce_enqueue(&kernels, &c.call, NULL, &err), &err);
@@ -660,7 +738,7 @@ static void lse_case(struct rng *rng, const struct gpu_kernel *kernel,
 
 START_TEST(lse_pairs_are_merged)
 {
-    const struct row_reduce_types types = { _i ? FFA_BF16 : FFA_FP32, FFA_FP32, ROW_REDUCE_LSE };
+    const struct row_reduce_types types = { _i ? FFA_BF16 : FFA_FP32, FFA_FP32, ROW_REDUCE_LSE, 0 };
     struct rng rng = { 99 + (uint64_t)_i };
     struct gpu_kernel *kernel;
     ffa_error err = { FFA_OK, 0, "" };
@@ -715,6 +793,7 @@ static Suite *rows_suite(void)
     tcase_add_loop_test(reduce, other_types_are_exact, 0,
                         (int)(sizeof other_types / sizeof *other_types));
     tcase_add_test(reduce, a_reduction_in_place);
+    tcase_add_loop_test(reduce, rounded_rows_are_summed_in_fp32, 0, 2);
     tcase_add_loop_test(reduce, lse_pairs_are_merged, 0, 2);
     suite_add_tcase(suite, few);
     suite_add_tcase(suite, copy);

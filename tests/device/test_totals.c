@@ -37,8 +37,9 @@ enum {
 static const float dsink_tolerance = 1e-2f;
 
 static ffa_context *context;
-static ffa_kernels *kernels;
+static ffa_kernels *kernels, *staged; /* staged: where queries move */
 
+enum kind { MOVED_KEYS, REPLICATED_KEYS, MOVED_QUERIES, KINDS };
 enum tensor { Q, K, V, DOUT, OUT, LSE, DQ, DK, DV, TENSORS };
 
 struct group {
@@ -48,7 +49,8 @@ struct group {
     uint16_t *whole[DOUT + 1];
     float sink[SINKS][HEADS_Q];
     int32_t ranks;
-    bool is_replicated;
+    enum kind kind;
+    const ffa_kernels *kernels;
 };
 
 /* Of replicated keys. */
@@ -147,15 +149,17 @@ static void make_pass(struct rank *r)
     opts.model.heads_q = HEADS_Q;
     opts.model.heads_kv = HEADS_KV;
     opts.model.head_dim = HEAD_DIM;
-    opts.moves = FFA_PARALLEL_MOVE_KEYS;
+    opts.moves =
+        r->group->kind == MOVED_QUERIES ? FFA_PARALLEL_MOVE_QUERIES : FFA_PARALLEL_MOVE_KEYS;
     ok(ffa_parallel_plan_create(&r->plan, r->group->dispatch, r->group->mask, r->rank, &opts, &err),
        &err);
-    ok(ffa_parallel_pass_create(&r->pass, r->plan, kernels, &err), &err);
+    ok(ffa_parallel_pass_create(&r->pass, r->plan, r->group->kernels, &err), &err);
     r->info = (ffa_parallel_pass_info)FFA_PARALLEL_PASS_INFO_INIT;
-    ok(ffa_parallel_pass_info_get(r->pass, kernels, HEADS_Q, HEADS_KV, &r->info, &err), &err);
+    ok(ffa_parallel_pass_info_get(r->pass, r->group->kernels, HEADS_Q, HEADS_KV, &r->info, &err),
+       &err);
     ok(ffa_device_stream_create(&r->stream, context, &err), &err);
     r->upload = device_new(r->info.upload_bytes);
-    ok(ffa_parallel_pass_upload(r->pass, kernels, r->upload, r->stream, &err), &err);
+    ok(ffa_parallel_pass_upload(r->pass, r->group->kernels, r->upload, r->stream, &err), &err);
     r->workspace_bytes = r->info.forward_workspace_bytes > r->info.backward_workspace_bytes
                              ? r->info.forward_workspace_bytes
                              : r->info.backward_workspace_bytes;
@@ -220,8 +224,9 @@ static void *run_rank(void *user)
     for (int i = 0; i < CALLS; i++) {
         const ffa_parallel_args args = args_of(r, i);
 
-        ok(ffa_parallel_forward(r->pass, kernels, r->comm, &args, r->stream, &err), &err);
-        ok(ffa_parallel_backward(r->pass, kernels, r->comm, &args, r->stream, &err), &err);
+        ok(ffa_parallel_forward(r->pass, r->group->kernels, r->comm, &args, r->stream, &err), &err);
+        ok(ffa_parallel_backward(r->pass, r->group->kernels, r->comm, &args, r->stream, &err),
+           &err);
     }
     ok(ffa_device_stream_synchronize(context, r->stream, &err), &err);
     ok(ffa_comm_status(r->comm, &err), &err);
@@ -231,7 +236,7 @@ static void *run_rank(void *user)
     ok(ffa_device_copy(context, r->found_dsink, r->dsink, sizeof r->found_dsink, FFA_FROM_DEVICE,
                        &err),
        &err);
-    for (int i = 0; i < 2 && r->group->is_replicated; i++)
+    for (int i = 0; i < 2 && r->group->kind == REPLICATED_KEYS; i++)
         ok(ffa_device_copy(context, r->found_keys[i], r->tensors[i ? DV : DK],
                            sizeof r->found_keys[i], FFA_FROM_DEVICE, &err),
            &err);
@@ -250,11 +255,13 @@ static void *run_rank(void *user)
 }
 
 /* The ranks' results; to be freed. */
-static struct rank *group_run(int32_t count, bool is_replicated)
+static struct rank *group_run(int32_t count, enum kind kind)
 {
+    const bool is_replicated = kind == REPLICATED_KEYS;
     struct group group = { .ranks = count,
                            .bootstrap = bootstrap_new(count),
-                           .is_replicated = is_replicated };
+                           .kind = kind,
+                           .kernels = kind == MOVED_QUERIES ? staged : kernels };
     ffa_dispatch_opts opts = FFA_DISPATCH_OPTS_INIT;
     struct rank *ranks = calloc((size_t)count, sizeof *ranks);
     const ffa_mask_shape shape = { TOKENS, is_replicated ? REPLICATED : TOKENS };
@@ -322,16 +329,16 @@ static float largest_difference(float a[SINKS][HEADS_Q], float b[SINKS][HEADS_Q]
 
 START_TEST(ranks_have_what_one_rank_has)
 {
-    const int32_t count = _i / 2 + 1;
-    const bool is_replicated = _i % 2;
-    struct rank *one = group_run(1, is_replicated), *ranks = group_run(count, is_replicated);
+    const int32_t count = _i / KINDS + 1;
+    const enum kind kind = (enum kind)(_i % KINDS);
+    struct rank *one = group_run(1, kind), *ranks = group_run(count, kind);
 
     for (int32_t r = 1; r < count; r++) {
         ck_assert_mem_eq(ranks[r].found_max, ranks[0].found_max, sizeof one->found_max);
         ck_assert_mem_eq(ranks[r].found_dsink, ranks[0].found_dsink, sizeof one->found_dsink);
         ck_assert_mem_eq(ranks[r].found_keys, ranks[0].found_keys, sizeof one->found_keys);
     }
-    for (int i = 0; i < 2 && is_replicated; i++)
+    for (int i = 0; i < 2 && kind == REPLICATED_KEYS; i++)
         keys_check(ranks[0].found_keys[i], one->found_keys[i]);
     for (int c = 0; c < CALLS; c++)
         for (int h = 0; h < HEADS_Q; h++) {
@@ -359,7 +366,10 @@ static ffa_status open_all(ffa_error *err)
     spec.dtype = FFA_BF16;
     spec.head_dim = HEAD_DIM;
     spec.flags = FFA_SPEC_PARALLEL | FFA_SPEC_BACKWARD | FFA_SPEC_MAX_LOGITS;
-    return ffa_kernels_create(&kernels, context, &spec, err);
+    if (ffa_kernels_create(&kernels, context, &spec, err) != FFA_OK)
+        return err->status;
+    spec.flags |= FFA_SPEC_STAGED;
+    return ffa_kernels_create(&staged, context, &spec, err);
 }
 
 int main(void)
@@ -377,13 +387,15 @@ int main(void)
         return 77;
     if (open_all(&err) != FFA_OK) {
         fprintf(stderr, "%s\n", err.message);
+        ffa_kernels_destroy(kernels);
         ffa_close(context);
         return 1;
     }
     tcase_set_timeout(tc, 600);
-    tcase_add_loop_test(tc, ranks_have_what_one_rank_has, 2, 2 * RANKS);
+    tcase_add_loop_test(tc, ranks_have_what_one_rank_has, KINDS, KINDS * RANKS);
     suite_add_tcase(suite, tc);
     rc = suite_run_here(suite);
+    ffa_kernels_destroy(staged);
     ffa_kernels_destroy(kernels);
     ffa_close(context);
     return rc;

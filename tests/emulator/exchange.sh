@@ -43,6 +43,16 @@ FFA_EMULATOR_PEERS=0 "$ffa" run --ranks 3 --mask causal:500 $small --stages 3 --
     --backward --check --timeline "$out/svg" > "$out/log" 2>&1 || true
 passed "$out/log"
 
+# shellcheck disable=SC2086
+FFA_EMULATOR_PEERS=0 "$ffa" run --ranks 3 --mask causal:500 $small --stages 3 --dtype fp16 --wire-dtype fp16 \
+    --backward --check > "$out/log" 2>&1 || true
+passed "$out/log"
+
+# shellcheck disable=SC2086
+FFA_EMULATOR_PEERS=0 "$ffa" run --ranks 3 --mask causal:500 $small --stages 3 --sinks 2 --moves queries \
+    --backward --check > "$out/log" 2>&1 || true
+passed "$out/log"
+
 for rank in 1 0; do
     # shellcheck disable=SC2086
     "$ffa" run --ranks 2 --rank $rank --rendezvous "$out/meet" --mask full:200 $small \

@@ -226,8 +226,12 @@ static void check_row(const struct trial *trial, int32_t rank, const struct pass
                 copy = &sums->copies[c];
         CHECK(trial, copy && copy->rank > last);
         last = copy->rank;
-        CHECK(trial, trial->windows[copy->rank][copy->from + at - copy->to] == token);
-        CHECK(trial, copy->from >= trial->moves[copy->rank].own_rows);
+        CHECK(trial, sums->kept_rows[copy->rank] == trial->moves[copy->rank].own_rows);
+        CHECK(trial, copy->from >= 0);
+        CHECK(
+            trial,
+            trial->windows[copy->rank][sums->kept_rows[copy->rank] + copy->from + at - copy->to] ==
+                token);
     }
     CHECK(trial, count_others(trial, step, token) == segment->count);
 }
@@ -238,7 +242,8 @@ static void check_sums(const struct trial *trial, int32_t rank, int32_t step)
     struct pass_sums sums;
     int64_t row = 0, received = 0;
 
-    ck_assert_int_eq(pass_sums_build(&sums, trial->plans[rank], &trial->moves[rank], NULL), FFA_OK);
+    ck_assert_int_eq(pass_sums_build(&sums, trial->plans[rank], &trial->moves[rank], true, NULL),
+                     FFA_OK);
     CHECK(trial, sums.step_count == trial->moves[rank].round_most);
     for (int64_t s = sums.segment_begin[step]; s < sums.segment_begin[step + 1]; s++) {
         const struct row_segment *segment = &sums.segments[s];
@@ -269,7 +274,7 @@ static void check_owners(const struct trial *trial, int32_t rank)
     const struct pass_moves *moves = &trial->moves[rank];
     struct pass_sums sums;
 
-    ck_assert_int_eq(pass_sums_build(&sums, trial->plans[rank], moves, NULL), FFA_OK);
+    ck_assert_int_eq(pass_sums_build(&sums, trial->plans[rank], moves, true, NULL), FFA_OK);
     for (int32_t s = 0; s < moves->stage_count; s++)
         for (int32_t q = 0; q < trial->ranks; q++) {
             bool is_source = false, is_owner = false;
@@ -339,7 +344,7 @@ START_TEST(any_allocation_may_fail)
         fault_arm(FAULT_ALLOC, nth);
         rc = pass_moves_build(&moves, trial.plans[0], true, NULL);
         if (rc == FFA_OK)
-            rc = pass_sums_build(&sums, trial.plans[0], &moves, NULL);
+            rc = pass_sums_build(&sums, trial.plans[0], &moves, true, NULL);
         pass_sums_finish(&sums);
         pass_moves_finish(&moves);
         if (!fault_fired())

@@ -110,7 +110,7 @@ static struct row_reduce_call cast_of(const struct exchange_call *call, const ff
     return (struct row_reduce_call){
         .kernel = is_narrow ? kernels->narrow : kernels->widen,
         .types = { is_narrow ? kernels->dtype : kernels->wire,
-                   is_narrow ? kernels->wire : kernels->dtype, ROW_REDUCE_SUM },
+                   is_narrow ? kernels->wire : kernels->dtype, ROW_REDUCE_SUM, 0 },
         .tensors = { { .own = from->data,
                        .out = to->data,
                        .own_token_stride = from->token_stride,

@@ -33,10 +33,18 @@ static struct arriving_keys keys_of(const struct rank_local *local)
                                    .first_share = local->first_share };
 }
 
+static int32_t launches_of(const ffa_parallel_plan *plan, bool is_backward)
+{
+    if (plan->moves != FFA_PARALLEL_MOVE_QUERIES)
+        return rank_plan_rounds(plan, is_backward);
+    return 1 + (is_backward ? plan->backward.stage_count : plan->forward.stage_count);
+}
+
 static ffa_status make_plans(struct pass_plans *out, const ffa_parallel_plan *plan,
                              const ffa_kernels *kernels, bool is_backward, ffa_error *err)
 {
-    const int32_t count = rank_plan_rounds(plan, is_backward);
+    const bool moves_queries = plan->moves == FFA_PARALLEL_MOVE_QUERIES;
+    const int32_t count = launches_of(plan, is_backward);
     struct rank_local *locals = mem_array((size_t)count, sizeof *locals);
     struct arriving_keys *keys = mem_array((size_t)count, sizeof *keys);
     ffa_status rc = FFA_OK;
@@ -48,10 +56,12 @@ static ffa_status make_plans(struct pass_plans *out, const ffa_parallel_plan *pl
         goto out;
     }
     for (int32_t r = 0; r < count; r++) {
-        FFA_TRY(rank_plan_round(&locals[r], plan, is_backward, r, err));
+        FFA_TRY(moves_queries ? rank_plan_moved(&locals[r], plan, is_backward, r, err)
+                              : rank_plan_round(&locals[r], plan, is_backward, r, err));
         keys[r] = keys_of(&locals[r]);
     }
-    FFA_TRY(plan_create_rounds(out->at, kernels, keys, count, is_backward, err));
+    FFA_TRY(moves_queries ? plan_create_moved(out->at, kernels, keys, count, is_backward, err)
+                          : plan_create_rounds(out->at, kernels, keys, count, is_backward, err));
     out->count = count;
 out:
     for (int32_t r = 0; locals && r < count; r++)
@@ -70,9 +80,9 @@ static ffa_status check(const ffa_parallel_plan *plan, const ffa_kernels *kernel
         return error_fail(err, FFA_INVALID, 0,
                           "the kernels were made %s, a pass over GPUs needs both",
                           kernels->is_parallel ? "for the CPU" : "without FFA_SPEC_PARALLEL");
-    if (plan->moves == FFA_PARALLEL_MOVE_QUERIES)
-        return error_fail(err, FFA_UNSUPPORTED, 0,
-                          "the plan moves queries; passes over GPUs move keys");
+    if (plan->moves == FFA_PARALLEL_MOVE_QUERIES && !kernels->is_staged)
+        return error_fail(err, FFA_INVALID, 0,
+                          "the plan moves queries, the kernels were made without FFA_SPEC_STAGED");
     if (plan->in_rounds && !kernels->is_staged)
         return error_fail(err, FFA_INVALID, 0,
                           "the plan is in rounds (memory_bytes is %lld), the kernels were made "
@@ -109,39 +119,52 @@ static void fill_totals(struct row_segment *segment, int64_t *sources, int32_t r
         sources[r - 1] = r;
 }
 
+static void place_sums(int64_t *end, struct pass_sums *sums)
+{
+    sums->segments_at = place(end, sums->segment_count * (int64_t)sizeof *sums->segments);
+    sums->received_at = place(end, sums->received_count * (int64_t)sizeof *sums->received);
+}
+
+static unsigned char *table_at(const ffa_parallel_pass *pass, int64_t at)
+{
+    return pass->tables + (at - pass->owners_at);
+}
+
+static void fill_sums(const ffa_parallel_pass *pass, const struct pass_sums *sums)
+{
+    if (sums->segment_count)
+        memcpy(table_at(pass, sums->segments_at), sums->segments,
+               (size_t)sums->segment_count * sizeof *sums->segments);
+    if (sums->received_count)
+        memcpy(table_at(pass, sums->received_at), sums->received,
+               (size_t)sums->received_count * sizeof *sums->received);
+}
+
 static ffa_status make_buffer(ffa_parallel_pass *pass, ffa_error *err)
 {
-    const struct pass_sums *sums = &pass->sums;
-    const int64_t owners = sums->owner_count * (int64_t)sizeof(int32_t);
-    const int64_t segments = sums->segment_count * (int64_t)sizeof *sums->segments;
-    const int64_t received = sums->received_count * (int64_t)sizeof *sums->received;
+    const int64_t owners = pass->sums.owner_count * (int64_t)sizeof(int32_t);
     const bool has_totals = pass->rank_count > 1;
     const int64_t sources = (pass->rank_count - 1) * (int64_t)sizeof(int64_t);
     int64_t end = 0;
-    unsigned char *tables;
 
     place_plans(&end, &pass->forward);
     place_plans(&end, &pass->backward);
     pass->owners_at = place(&end, owners);
-    pass->segments_at = place(&end, segments);
-    pass->received_at = place(&end, received);
+    place_sums(&end, &pass->sums);
+    place_sums(&end, &pass->forward_sums);
     pass->totals_segment_at = place(&end, has_totals ? (int64_t)sizeof(struct row_segment) : 0);
     pass->totals_sources_at = place(&end, sources);
     pass->upload_bytes = end;
-    pass->tables = tables = mem_array((size_t)(end - pass->owners_at), 1);
-    if (!tables)
+    pass->tables = mem_array((size_t)(end - pass->owners_at), 1);
+    if (!pass->tables)
         return error_nomem(err, "the tables of a pass");
     if (owners)
-        memcpy(tables, sums->owners, (size_t)owners);
-    if (segments)
-        memcpy(tables + (pass->segments_at - pass->owners_at), sums->segments, (size_t)segments);
-    if (received)
-        memcpy(tables + (pass->received_at - pass->owners_at), sums->received, (size_t)received);
+        memcpy(pass->tables, pass->sums.owners, (size_t)owners);
+    fill_sums(pass, &pass->sums);
+    fill_sums(pass, &pass->forward_sums);
     if (has_totals)
-        fill_totals(
-            (struct row_segment *)(void *)(tables + (pass->totals_segment_at - pass->owners_at)),
-            (int64_t *)(void *)(tables + (pass->totals_sources_at - pass->owners_at)),
-            pass->rank_count);
+        fill_totals((struct row_segment *)(void *)table_at(pass, pass->totals_segment_at),
+                    (int64_t *)(void *)table_at(pass, pass->totals_sources_at), pass->rank_count);
     return FFA_OK;
 }
 
@@ -153,7 +176,7 @@ static int64_t copies_of(const struct pass_moves *moves)
 static int64_t most_copies(const ffa_parallel_pass *pass)
 {
     return max64(max64(copies_of(&pass->forward_moves), copies_of(&pass->backward_moves)),
-                 pass->sums.copy_count);
+                 max64(pass->sums.copy_count, pass->forward_sums.copy_count));
 }
 
 /* Of a step, at the most; replicated sums go to and from all other ranks. */
@@ -207,14 +230,18 @@ ffa_status ffa_parallel_pass_create(ffa_parallel_pass **out, const ffa_parallel_
     pass->received_rows = plan->received_rows;
     text_copy(pass->digest, "%s", plan->digest);
     pass->in_rounds = plan->in_rounds;
+    pass->moves_queries = plan->moves == FFA_PARALLEL_MOVE_QUERIES;
     FFA_TRY(make_plans(&pass->forward, plan, kernels, false, err));
     FFA_TRY(pass_moves_build(&pass->forward_moves, plan, false, err));
+    if (pass->moves_queries)
+        FFA_TRY(pass_sums_build(&pass->forward_sums, plan, &pass->forward_moves, false, err));
     if (pass->has_backward) {
         FFA_TRY(make_plans(&pass->backward, plan, kernels, true, err));
         FFA_TRY(pass_moves_build(&pass->backward_moves, plan, true, err));
-        FFA_TRY(pass_sums_build(&pass->sums, plan, &pass->backward_moves, err));
-        FFA_TRY(gpu_event_create(&pass->reduced, kernels->context->gpu, false, err));
+        FFA_TRY(pass_sums_build(&pass->sums, plan, &pass->backward_moves, true, err));
     }
+    if (pass->has_backward || pass->moves_queries)
+        FFA_TRY(gpu_event_create(&pass->reduced, kernels->context->gpu, false, err));
     if (pass->rank_count > 1) {
         FFA_TRY(gpu_event_create(&pass->totals_made, kernels->context->gpu, false, err));
         FFA_TRY(gpu_event_create(&pass->totals_shared, kernels->context->gpu, false, err));
@@ -242,6 +269,7 @@ void ffa_parallel_pass_destroy(ffa_parallel_pass *pass)
     pass_moves_finish(&pass->forward_moves);
     pass_moves_finish(&pass->backward_moves);
     pass_sums_finish(&pass->sums);
+    pass_sums_finish(&pass->forward_sums);
     mem_free(pass->tables);
     mem_free(pass->to);
     mem_free(pass->from);
@@ -278,33 +306,76 @@ static int64_t whole_parts(int64_t bytes)
     return (bytes + 255) / 256 * 256;
 }
 
-int64_t pass_partial_bytes(const ffa_parallel_pass *pass, const ffa_kernels *kernels,
-                           int32_t heads_q)
+/* Of k and v of a row, or of dk and dv. */
+static int64_t key_columns(const ffa_kernels *kernels, int32_t heads_kv)
 {
-    return pass->forward.count > 1 ? whole_parts(pass->tokens_q * heads_q * kernels->head_dim_v *
-                                                 (int64_t)sizeof(float))
-                                   : 0;
+    return heads_kv * ((int64_t)kernels->head_dim + kernels->head_dim_v);
 }
 
-/* That of the launches, which all rounds of a pass share, then totals, then fp32 rows: backward
- * received sums, forward what is merged with from round to round. */
+static int64_t sum_row_bytes(const ffa_parallel_pass *pass, const ffa_kernels *kernels,
+                             int32_t heads_q, int32_t heads_kv, bool is_backward)
+{
+    return pass->moves_queries ? pass_queries_result_bytes(kernels, heads_q, is_backward)
+                               : key_columns(kernels, heads_kv) * (int64_t)sizeof(float);
+}
+
+int64_t pass_fp32_bytes(const ffa_parallel_pass *pass, const ffa_kernels *kernels, int32_t heads_q,
+                        int32_t heads_kv, bool is_backward)
+{
+    const struct pass_sums *sums = is_backward ? &pass->sums : &pass->forward_sums;
+    const int64_t received =
+        sums->received_rows * sum_row_bytes(pass, kernels, heads_q, heads_kv, is_backward);
+    int64_t bytes = received;
+
+    if (pass->moves_queries && is_backward)
+        bytes = whole_parts(received) +
+                pass->tokens_k * key_columns(kernels, heads_kv) * (int64_t)sizeof(float);
+    if (!is_backward && pass->in_rounds && pass->forward.count > 1)
+        bytes =
+            whole_parts(pass->tokens_q * heads_q * kernels->head_dim_v * (int64_t)sizeof(float));
+    return bytes;
+}
+
+static ffa_status launch_bytes(int64_t *bytes, const ffa_parallel_pass *pass,
+                               const ffa_kernels *kernels, int32_t heads_q, int32_t heads_kv,
+                               bool is_backward, ffa_error *err)
+{
+    const struct pass_plans *plans = is_backward ? &pass->backward : &pass->forward;
+    ffa_status rc = FFA_OK;
+
+    *bytes = 0;
+    for (int32_t i = 0; i < (pass->moves_queries ? plans->count : 1); i++) {
+        int64_t more;
+
+        FFA_TRY(is_backward ? ffa_backward_workspace_bytes(kernels, plans->at[i], heads_q, heads_kv,
+                                                           &more, err)
+                            : ffa_workspace_bytes(kernels, plans->at[i], &more, err));
+        *bytes = max64(*bytes, more);
+    }
+out:
+    return rc;
+}
+
+/* That of the launches, which all of a pass share, then totals, then what is in fp32. */
 static ffa_status workspace_of(int64_t *bytes, const ffa_parallel_pass *pass,
                                const ffa_kernels *kernels, int32_t heads_q, int32_t heads_kv,
                                bool is_backward, ffa_error *err)
 {
-    const int64_t columns = heads_kv * ((int64_t)kernels->head_dim + kernels->head_dim_v);
     ffa_status rc;
 
-    if (is_backward)
-        FFA_TRY(ffa_backward_workspace_bytes(kernels, pass->backward.at[0], heads_q, heads_kv,
-                                             bytes, err));
-    else
-        FFA_TRY(ffa_workspace_bytes(kernels, pass->forward.at[0], bytes, err));
+    FFA_TRY(launch_bytes(bytes, pass, kernels, heads_q, heads_kv, is_backward, err));
     *bytes = whole_parts(*bytes) + pass_totals_bytes(pass, kernels, is_backward, heads_q) +
-             (is_backward ? pass->sums.received_rows * columns * (int64_t)sizeof(float)
-                          : pass_partial_bytes(pass, kernels, heads_q));
+             pass_fp32_bytes(pass, kernels, heads_q, heads_kv, is_backward);
 out:
     return rc;
+}
+
+static int64_t key_row_bytes(const ffa_parallel_pass *pass, const ffa_kernels *kernels,
+                             int32_t heads_q, int32_t heads_kv, bool is_backward)
+{
+    return pass->moves_queries
+               ? pass_queries_row_bytes(kernels, heads_q, is_backward)
+               : key_columns(kernels, heads_kv) * (int64_t)ffa_dtype_bytes(kernels->dtype);
 }
 
 ffa_status ffa_parallel_pass_info_get(const ffa_parallel_pass *pass, const ffa_kernels *kernels,
@@ -312,7 +383,6 @@ ffa_status ffa_parallel_pass_info_get(const ffa_parallel_pass *pass, const ffa_k
                                       ffa_parallel_pass_info *out, ffa_error *err)
 {
     ffa_parallel_pass_info info = FFA_PARALLEL_PASS_INFO_INIT;
-    int64_t columns;
     ffa_status rc;
 
     if (!pass || !kernels || !out)
@@ -321,19 +391,24 @@ ffa_status ffa_parallel_pass_info_get(const ffa_parallel_pass *pass, const ffa_k
                           : !kernels ? "kernels"
                                      : "out");
     FFA_TRY(check_heads(heads_q, heads_kv, err));
-    columns = heads_kv * ((int64_t)kernels->head_dim + kernels->head_dim_v);
     info.upload_bytes = pass->upload_bytes;
-    info.key_bytes = max64(pass->forward_moves.window_rows, pass->backward_moves.window_rows) *
-                     columns * (int64_t)ffa_dtype_bytes(kernels->dtype);
+    info.key_bytes = max64(
+        pass->forward_moves.window_rows * key_row_bytes(pass, kernels, heads_q, heads_kv, false),
+        pass->backward_moves.window_rows * key_row_bytes(pass, kernels, heads_q, heads_kv, true));
+    if (pass->moves_queries)
+        info.sum_bytes = pass->forward_moves.window_rows *
+                         sum_row_bytes(pass, kernels, heads_q, heads_kv, false);
     info.forward_stages = pass->forward_moves.stage_count - 1;
     info.received_rows = pass->received_rows;
-    info.rounds = pass->forward.count;
+    info.rounds = pass->moves_queries ? 1 : pass->forward.count;
     FFA_TRY(
         workspace_of(&info.forward_workspace_bytes, pass, kernels, heads_q, heads_kv, false, err));
     if (pass->has_backward) {
+        const int64_t row = sum_row_bytes(pass, kernels, heads_q, heads_kv, true);
+
+        info.sum_bytes = max64(info.sum_bytes, pass->backward_moves.window_rows * row);
+        info.received_sum_bytes = pass->sums.received_rows * row;
         info.backward_stages = pass->backward_moves.stage_count - 1;
-        info.sum_bytes = pass->backward_moves.window_rows * columns * (int64_t)sizeof(float);
-        info.received_sum_bytes = pass->sums.received_rows * columns * (int64_t)sizeof(float);
         FFA_TRY(workspace_of(&info.backward_workspace_bytes, pass, kernels, heads_q, heads_kv, true,
                              err));
     }

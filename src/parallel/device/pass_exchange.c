@@ -88,7 +88,7 @@ static ffa_status bring_keys(struct pass_run *run, ffa_error *err)
     for (int32_t step = 1; step < run->moves->step_count; step++)
         FFA_TRY(exchange_keys(run, step, err));
     FFA_TRY(comm_exchange_sent(run->comm, WINDOW_ROWS, err));
-    if (run->is_backward)
+    if (pass_run_has_sums(run))
         rc = comm_exchange_reclaim(run->comm, WINDOW_SUMS, run->stream, err);
 out:
     return rc;
@@ -113,7 +113,7 @@ out:
 /* Of all readers: their copies of a step stand apart in the list, which is by reader. */
 static void add_received(struct pass_run *run, int64_t *count, int32_t step, struct pass_mark *mark)
 {
-    const struct pass_sums *sums = &run->pass->sums;
+    const struct pass_sums *sums = run->sums;
     unsigned char *const to = pass_run_received_sums(run);
 
     for (int64_t i = 0; i < sums->copy_count; i++) {
@@ -121,10 +121,10 @@ static void add_received(struct pass_run *run, int64_t *count, int32_t step, str
 
         if (copy->stage != step)
             continue;
-        add_move(run, count, to + copy->to * run->sum_bytes, copy->rows * run->sum_bytes,
+        add_move(run, count, to + copy->to * run->wire_bytes, copy->rows * run->wire_bytes,
                  copy->rank, false);
         mark->stage = step;
-        mark->bytes += copy->rows * run->sum_bytes;
+        mark->bytes += copy->rows * run->wire_bytes;
     }
 }
 
@@ -134,7 +134,7 @@ static ffa_status exchange_sums(struct pass_run *run, int32_t step, ffa_error *e
     const bool has_stage = step < moves->stage_count;
     const int64_t first = has_stage ? moves->copy_begin[step] : 0;
     const int64_t last = has_stage ? moves->copy_begin[step + 1] : 0;
-    unsigned char *const window = pass_run_own_window(run, WINDOW_SUMS);
+    unsigned char *const sums = pass_run_sent_sums(run, run->pass->rank);
     struct pass_mark mark = { .stage = -1, .rank = -1 };
     int64_t count = 0;
     ffa_status rc;
@@ -142,8 +142,8 @@ static ffa_status exchange_sums(struct pass_run *run, int32_t step, ffa_error *e
     if (last > first)
         FFA_TRY(await_stage(run, step, err));
     for (int64_t i = first; i < last; i++)
-        add_move(run, &count, window + moves->copies[i].to * run->sum_bytes,
-                 moves->copies[i].rows * run->sum_bytes, moves->copies[i].rank, true);
+        add_move(run, &count, sums + (moves->copies[i].to - moves->own_rows) * run->wire_bytes,
+                 moves->copies[i].rows * run->wire_bytes, moves->copies[i].rank, true);
     add_received(run, &count, step, &mark);
     FFA_TRY(comm_exchange_moves(run->comm, WINDOW_SUMS, run->pass->moves, count, err));
     rc = pass_run_mark(run, FFA_PARALLEL_LANE_REDUCE, FFA_PARALLEL_SPAN_COPY, &mark, err);
@@ -154,8 +154,8 @@ out:
 /* All ranks have all keys: each gets the sums of all, its own too. */
 static ffa_status exchange_replicated(struct pass_run *run, ffa_error *err)
 {
-    const struct pass_sums *sums = &run->pass->sums;
-    unsigned char *const window = pass_run_own_window(run, WINDOW_SUMS);
+    const struct pass_sums *sums = run->sums;
+    unsigned char *const window = pass_run_sent_sums(run, run->pass->rank);
     const ffa_stream stream = gpu_stream_handle(run->comm->reduce);
     int64_t count = 0;
     ffa_status rc = FFA_OK;
@@ -164,9 +164,9 @@ static ffa_status exchange_replicated(struct pass_run *run, ffa_error *err)
     FFA_TRY(mark_wait(run, FFA_PARALLEL_LANE_REDUCE, 0, err));
     for (int64_t i = 0; i < sums->copy_count; i++) {
         const struct pass_copy *copy = &sums->copies[i];
-        void *to = pass_run_received_sums(run) + copy->to * run->sum_bytes;
+        void *to = pass_run_received_sums(run) + copy->to * run->wire_bytes;
         const void *from = window;
-        const size_t bytes = (size_t)(copy->rows * run->sum_bytes);
+        const size_t bytes = (size_t)(copy->rows * run->wire_bytes);
 
         if (copy->rank == run->pass->rank) {
             FFA_TRY(gpu_copy_batch(run->comm->gpu, stream, &to, &from, &bytes, 1, err));
@@ -176,7 +176,7 @@ static ffa_status exchange_replicated(struct pass_run *run, ffa_error *err)
         add_move(run, &count, to, (int64_t)bytes, copy->rank, false);
     }
     FFA_TRY(comm_exchange_moves(run->comm, WINDOW_SUMS, run->pass->moves, count, err));
-    rc = mark_copies(run, FFA_PARALLEL_LANE_REDUCE, sums->copies, sums->copy_count, run->sum_bytes,
+    rc = mark_copies(run, FFA_PARALLEL_LANE_REDUCE, sums->copies, sums->copy_count, run->wire_bytes,
                      err);
 out:
     return rc;
@@ -184,7 +184,7 @@ out:
 
 static ffa_status bring_sums(struct pass_run *run, ffa_error *err)
 {
-    const struct pass_sums *sums = &run->pass->sums;
+    const struct pass_sums *sums = run->sums;
     const ffa_stream stream = gpu_stream_handle(run->comm->reduce);
     ffa_status rc = FFA_OK;
 
@@ -202,8 +202,19 @@ out:
     return rc;
 }
 
+/* To this rank itself: see await_stage. */
+static ffa_status tell_results(struct pass_run *run, int32_t stage, ffa_error *err)
+{
+    const struct comm_flag flag = { .channel = CHANNEL_SUMS_READY,
+                                    .rank = run->pass->rank,
+                                    .stage = stage };
+
+    return comm_device_signal(run->comm, run->call, run->stream, &flag, 1, err);
+}
+
 const struct pass_transport pass_exchange = {
     .reclaim_keys = reclaim_keys,
     .bring_keys = bring_keys,
     .bring_sums = bring_sums,
+    .tell_results = tell_results,
 };

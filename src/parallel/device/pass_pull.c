@@ -35,15 +35,17 @@ out:
     return rc;
 }
 
-static ffa_status pull(struct pass_run *run, enum comm_window window, ffa_stream stream,
-                       unsigned char *to, const struct pass_copy *copies, int64_t count,
-                       int64_t row_bytes, ffa_error *err)
+/* from: where the rows of each rank begin. */
+static ffa_status pull(struct pass_run *run,
+                       unsigned char *(*from)(const struct pass_run *run, int32_t rank),
+                       ffa_stream stream, unsigned char *to, const struct pass_copy *copies,
+                       int64_t count, int64_t row_bytes, ffa_error *err)
 {
     const ffa_parallel_pass *pass = run->pass;
 
     for (int64_t i = 0; i < count; i++) {
         pass->to[i] = to + copies[i].to * row_bytes;
-        pass->from[i] = pass_run_window(run, window, copies[i].rank) + copies[i].from * row_bytes;
+        pass->from[i] = from(run, copies[i].rank) + copies[i].from * row_bytes;
         pass->bytes[i] = (size_t)(copies[i].rows * row_bytes);
     }
     return gpu_copy_batch(run->comm->gpu, stream, pass->to, pass->from, pass->bytes, count, err);
@@ -69,6 +71,11 @@ static ffa_status flush_traced(struct pass_run *run, ffa_error *err)
     return run->args.trace ? comm_batch_flush(&run->fetch, err) : FFA_OK;
 }
 
+static unsigned char *keys_of(const struct pass_run *run, int32_t rank)
+{
+    return pass_run_window(run, WINDOW_ROWS, rank);
+}
+
 /* flag, value: what says that the stage is there. */
 static ffa_status fetch(struct pass_run *run, int32_t stage, int32_t flag, uint64_t value,
                         ffa_error *err)
@@ -92,7 +99,7 @@ static ffa_status fetch(struct pass_run *run, int32_t stage, int32_t flag, uint6
     FFA_TRY(comm_batch_flush(&run->fetch, err));
     if (sources > 0)
         FFA_TRY(pass_run_mark(run, FFA_PARALLEL_LANE_FETCH, FFA_PARALLEL_SPAN_WAIT, &waited, err));
-    FFA_TRY(pull(run, WINDOW_ROWS, gpu_stream_handle(run->comm->fetch),
+    FFA_TRY(pull(run, keys_of, gpu_stream_handle(run->comm->fetch),
                  pass_run_own_window(run, WINDOW_ROWS), moves->copies + first, last - first,
                  run->key_bytes, err));
     FFA_TRY(comm_batch_arrive(&run->fetch, value, flag, err));
@@ -104,7 +111,7 @@ out:
 
 static ffa_status reclaim_sums(struct pass_run *run, struct comm_batch *batch, ffa_error *err)
 {
-    const struct pass_sums *sums = &run->pass->sums;
+    const struct pass_sums *sums = run->sums;
     ffa_status rc;
 
     FFA_TRY(comm_batch_reclaim(batch, NULL, run->call, WINDOW_SUMS, err));
@@ -116,7 +123,7 @@ out:
     return rc;
 }
 
-/* Tell the readers of own keys; backward, wait for the own sum window. */
+/* Tell the readers of own rows, and wait for the own sum window. */
 static ffa_status open_keys(struct pass_run *run, ffa_error *err)
 {
     struct comm_batch batch;
@@ -125,7 +132,7 @@ static ffa_status open_keys(struct pass_run *run, ffa_error *err)
     comm_batch_init(&batch, run->comm, run->stream);
     FFA_TRY(add_signals(run, &batch, CHANNEL_ROWS_READY, run->moves->readers,
                         run->moves->reader_count, err));
-    if (run->is_backward)
+    if (pass_run_has_sums(run))
         FFA_TRY(reclaim_sums(run, &batch, err));
     rc = comm_batch_flush(&batch, err);
 out:
@@ -178,7 +185,7 @@ out:
 /* The sums of own keys that one reader made in one stage: copies [first, last). */
 static ffa_status pull_sums(struct pass_run *run, int64_t first, int64_t last, ffa_error *err)
 {
-    const struct pass_copy *copies = run->pass->sums.copies + first;
+    const struct pass_copy *copies = run->sums->copies + first;
     const ffa_stream stream = gpu_stream_handle(run->comm->reduce);
     const bool in_rounds = run->pass->in_rounds;
     const struct comm_flag flag = { .channel = CHANNEL_SUMS_READY,
@@ -187,13 +194,13 @@ static ffa_status pull_sums(struct pass_run *run, int64_t first, int64_t last, f
                                     .behind =
                                         in_rounds ? pass_run_behind(run, copies->stage - 1) : 0 };
     const struct pass_mark waited = { .stage = copies->stage, .rank = copies->rank };
-    const struct pass_mark copied = pass_run_mark_of(copies, last - first, run->sum_bytes);
+    const struct pass_mark copied = pass_run_mark_of(copies, last - first, run->wire_bytes);
     ffa_status rc;
 
     FFA_TRY(comm_device_wait(run->comm, run->call, stream, &flag, 1, err));
     FFA_TRY(pass_run_mark(run, FFA_PARALLEL_LANE_REDUCE, FFA_PARALLEL_SPAN_WAIT, &waited, err));
-    FFA_TRY(pull(run, WINDOW_SUMS, stream, pass_run_received_sums(run), copies, last - first,
-                 run->sum_bytes, err));
+    FFA_TRY(pull(run, pass_run_sent_sums, stream, pass_run_received_sums(run), copies, last - first,
+                 run->wire_bytes, err));
     rc = pass_run_mark(run, FFA_PARALLEL_LANE_REDUCE, FFA_PARALLEL_SPAN_COPY, &copied, err);
 out:
     return rc;
@@ -202,7 +209,7 @@ out:
 /* No kernel tells anybody of own keys: the stream does, behind the launch, this rank itself too. */
 static ffa_status signal_replicated(struct pass_run *run, ffa_error *err)
 {
-    const struct pass_sums *sums = &run->pass->sums;
+    const struct pass_sums *sums = run->sums;
     int32_t own = run->pass->rank;
     ffa_status rc;
 
@@ -215,7 +222,7 @@ out:
 /* Copies [first, end), reader by reader. */
 static ffa_status pull_copies(struct pass_run *run, int64_t first, int64_t end, ffa_error *err)
 {
-    const struct pass_copy *copies = run->pass->sums.copies;
+    const struct pass_copy *copies = run->sums->copies;
     ffa_status rc = FFA_OK;
 
     for (int64_t last = first; first < end; first = last) {
@@ -231,7 +238,7 @@ out:
 /* The readers may write their sum windows again. */
 static ffa_status tell_summers(struct pass_run *run, ffa_error *err)
 {
-    const struct pass_sums *sums = &run->pass->sums;
+    const struct pass_sums *sums = run->sums;
     const int32_t *ranks = sums->is_replicated ? sums->peers : run->moves->readers;
     const int32_t count = sums->is_replicated ? sums->peer_count : run->moves->reader_count;
 
@@ -254,7 +261,7 @@ static ffa_status pull_all_sums(struct pass_run *run, ffa_error *err)
 {
     ffa_status rc;
 
-    FFA_TRY(pull_copies(run, 0, run->pass->sums.copy_count, err));
+    FFA_TRY(pull_copies(run, 0, run->sums->copy_count, err));
     FFA_TRY(tell_summers(run, err));
     FFA_TRY(await_sums(run, err));
     rc = pass_run_mark_compute(run, FFA_PARALLEL_SPAN_WAIT, 0, err);
@@ -266,12 +273,26 @@ static ffa_status bring_sums(struct pass_run *run, ffa_error *err)
 {
     ffa_status rc = FFA_OK;
 
-    if (run->pass->sums.is_replicated)
+    if (run->sums->is_replicated)
         FFA_TRY(signal_replicated(run, err));
-    if (run->pass->sums.copy_count > 0)
+    if (run->sums->copy_count > 0)
         rc = pull_all_sums(run, err);
 out:
     return rc;
+}
+
+/* To the owners of a stage's rows. */
+static ffa_status tell_results(struct pass_run *run, int32_t stage, ffa_error *err)
+{
+    const struct pass_sums *sums = run->sums;
+    const int32_t begin = sums->owner_begin[stage], end = sums->owner_begin[stage + 1];
+
+    for (int32_t i = begin; i < end; i++)
+        run->pass->flags[i - begin] = (struct comm_flag){ .channel = CHANNEL_SUMS_READY,
+                                                          .rank = sums->owners[i],
+                                                          .stage = stage };
+    return comm_device_signal(run->comm, run->call, run->stream, run->pass->flags, end - begin,
+                              err);
 }
 
 /* ---- sums in rounds ---- */
@@ -279,7 +300,7 @@ out:
 /* The launch of the round overwrites what the next but one before it left. */
 static ffa_status reclaim_round(struct pass_run *run, int32_t round, ffa_error *err)
 {
-    const struct pass_sums *sums = &run->pass->sums;
+    const struct pass_sums *sums = run->sums;
     const int32_t begin = sums->owner_begin[round - 1], end = sums->owner_begin[round];
 
     for (int32_t i = begin; i < end; i++)
@@ -294,7 +315,7 @@ static ffa_status reclaim_round(struct pass_run *run, int32_t round, ffa_error *
 /* Those who made sums in the step, once each: a step has a reader's copies one after another. */
 static ffa_status tell_step(struct pass_run *run, int32_t step, ffa_error *err)
 {
-    const struct pass_sums *sums = &run->pass->sums;
+    const struct pass_sums *sums = run->sums;
     int32_t count = 0;
 
     for (int64_t i = sums->copy_begin[step]; i < sums->copy_begin[step + 1]; i++)
@@ -310,7 +331,7 @@ static ffa_status tell_step(struct pass_run *run, int32_t step, ffa_error *err)
 
 static ffa_status bring_step(struct pass_run *run, int32_t step, ffa_error *err)
 {
-    const struct pass_sums *sums = &run->pass->sums;
+    const struct pass_sums *sums = run->sums;
     const int64_t first = sums->copy_begin[step], last = sums->copy_begin[step + 1];
     ffa_status rc = FFA_OK;
 
@@ -338,5 +359,6 @@ const struct pass_transport pass_pull = {
     .reclaim_keys = reclaim_keys,
     .bring_keys = bring_keys,
     .bring_sums = bring_sums,
+    .tell_results = tell_results,
     .rounds = &rounds,
 };

@@ -80,18 +80,19 @@ struct row_reduce_call pass_rounds_sums(const struct pass_run *run)
 struct row_reduce_call pass_rounds_step(const struct pass_run *run, int32_t step)
 {
     const ffa_parallel_pass *pass = run->pass;
-    const int64_t *begin = &pass->sums.segment_begin[step];
+    const int64_t *begin = &run->sums->segment_begin[step];
     struct row_reduce_call call = {
-        .kernel = run->kernels->totals_sum,
-        .types = { FFA_FP32, FFA_FP32, ROW_REDUCE_SUM },
+        .kernel = run->is_narrow ? run->kernels->narrow_sum : run->kernels->totals_sum,
+        .types = { FFA_FP32, FFA_FP32, ROW_REDUCE_SUM, run->is_narrow ? run->kernels->dtype : 0 },
         .tensors = { pass_run_reduced(run, &run->args.dk, false),
                      pass_run_reduced(run, &run->args.dv, true) },
         .count = 2,
         .rows = pass->tokens_k,
         .segments =
-            (const struct row_segment *)(const void *)(pass->buffer + pass->segments_at) + begin[0],
+            (const struct row_segment *)(const void *)(pass->buffer + run->sums->segments_at) +
+            begin[0],
         .segment_count = (int32_t)(begin[1] - begin[0]),
-        .sources = (const int64_t *)(const void *)(pass->buffer + pass->received_at),
+        .sources = (const int64_t *)(const void *)(pass->buffer + run->sums->received_at),
     };
 
     for (int t = 0; t < call.count; t++) { /* in place */
@@ -106,7 +107,7 @@ struct row_reduce_call pass_rounds_step(const struct pass_run *run, int32_t step
 
 static ffa_status add_step(struct pass_run *run, int32_t step, ffa_error *err)
 {
-    const struct pass_sums *sums = &run->pass->sums;
+    const struct pass_sums *sums = run->sums;
     const struct row_reduce_call call = pass_rounds_step(run, step);
     ffa_status rc;
 

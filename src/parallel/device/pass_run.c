@@ -56,14 +56,20 @@ static ffa_status check_numbers(const struct pass_run *run, ffa_error *err)
         { "sum_dtype", a->sum_dtype, FFA_FP32, FFA_FP32 },
         { "threads", a->threads, 0, 1024 },
     };
+    ffa_status rc = check_bounded(fields, sizeof fields / sizeof *fields, err);
 
-    return check_bounded(fields, sizeof fields / sizeof *fields, err);
+    if (rc == FFA_OK && a->wire_dtype != FFA_FP32 && a->wire_dtype != (int32_t)kernels->dtype)
+        rc = error_fail(err, FFA_INVALID, 0,
+                        "wire_dtype is %d, not that of sums, fp32 (%d), or of the tensors, %d",
+                        a->wire_dtype, FFA_FP32, (int32_t)kernels->dtype);
+    return rc;
 }
 
 static ffa_status check_windows(const struct pass_run *run, ffa_error *err)
 {
     const int64_t keys = run->moves->window_rows * run->key_bytes;
-    const int64_t sums = run->is_backward ? run->moves->window_rows * run->sum_bytes : 0;
+    const bool has_sums = run->is_backward || run->pass->moves_queries;
+    const int64_t sums = has_sums ? run->moves->window_rows * run->sum_bytes : 0;
     const int32_t rank = run->comm->comm.rank;
 
     if (run->comm->window_bytes[WINDOW_ROWS][rank] < keys)
@@ -79,18 +85,26 @@ static ffa_status check_windows(const struct pass_run *run, ffa_error *err)
     return FFA_OK;
 }
 
-/* k, v, dk and dv are the rank's own rows; the others are checked with the launches. */
+/* k, v, dk and dv are the rank's own rows; the others are checked with the launches, where these
+ * take them as they are: not where queries move. */
 static ffa_status check_tensors(struct pass_run *run, ffa_error *err)
 {
     ffa_parallel_args *a = &run->args;
+    const bool is_backward = run->is_backward, moves = run->pass->moves_queries;
     const ffa_dtype dtype = run->kernels->dtype;
-    const int64_t rows = run->pass->tokens_k;
+    const int64_t rows = run->pass->tokens_k, queries = run->pass->tokens_q;
     const struct tensor_rule rules[] = {
         { &a->k, "k", rows, a->heads_kv, a->head_dim, dtype, true, false },
         { &a->v, "v", rows, a->heads_kv, a->head_dim_v, dtype, true, false },
-        { run->is_backward ? &a->dk : NULL, "dk", rows, a->heads_kv, a->head_dim, dtype, true,
-          true },
-        { run->is_backward ? &a->dv : NULL, "dv", rows, a->heads_kv, a->head_dim_v, dtype, true,
+        { is_backward ? &a->dk : NULL, "dk", rows, a->heads_kv, a->head_dim, dtype, true, true },
+        { is_backward ? &a->dv : NULL, "dv", rows, a->heads_kv, a->head_dim_v, dtype, true, true },
+        { moves ? &a->q : NULL, "q", queries, a->heads_q, a->head_dim, dtype, true, false },
+        { moves ? &a->out : NULL, "out", queries, a->heads_q, a->head_dim_v, dtype, true,
+          !is_backward },
+        { moves ? &a->lse : NULL, "lse", queries, a->heads_q, 1, FFA_FP32, false, !is_backward },
+        { moves && is_backward ? &a->dout : NULL, "dout", queries, a->heads_q, a->head_dim_v, dtype,
+          true, false },
+        { moves && is_backward ? &a->dq : NULL, "dq", queries, a->heads_q, a->head_dim, dtype, true,
           true },
     };
 
@@ -107,9 +121,8 @@ static ffa_status check_workspace(struct pass_run *run, ffa_error *err)
                                        run->args.heads_kv, &info, err));
     needed = run->is_backward ? info.backward_workspace_bytes : info.forward_workspace_bytes;
     run->received_at = needed;
-    run->received_at -= run->is_backward
-                            ? run->pass->sums.received_rows * run->sum_bytes
-                            : pass_partial_bytes(run->pass, run->kernels, run->args.heads_q);
+    run->received_at -= pass_fp32_bytes(run->pass, run->kernels, run->args.heads_q,
+                                        run->args.heads_kv, run->is_backward);
     run->totals_at = run->received_at - pass_totals_bytes(run->pass, run->kernels, run->is_backward,
                                                           run->args.heads_q);
     if (run->args.workspace_bytes < needed || (needed && !run->args.workspace))
@@ -130,13 +143,22 @@ static ffa_status resolve(struct pass_run *run, const ffa_parallel_args *args, f
     FFA_TRY(opts_import(a, sizeof *a, args, err));
     a->head_dim_v = a->head_dim_v ? a->head_dim_v : a->head_dim;
     a->sum_dtype = a->sum_dtype ? a->sum_dtype : FFA_FP32;
-    a->sm_margin = max32(a->sm_margin, comm_device_sm_margin(run->comm, run->is_backward));
+    a->wire_dtype = a->wire_dtype ? a->wire_dtype : a->sum_dtype;
+    a->sm_margin =
+        max32(a->sm_margin,
+              comm_device_sm_margin(run->comm, run->is_backward || run->pass->moves_queries));
     FFA_TRY(check_objects(run, err));
     FFA_TRY(check_numbers(run, err));
     FFA_TRY(pass_totals_init(&run->totals, run->pass, run->kernels, a, run->is_backward, err));
     run->columns = a->heads_kv * ((int64_t)a->head_dim + a->head_dim_v);
     run->key_bytes = run->columns * (int64_t)ffa_dtype_bytes(run->kernels->dtype);
     run->sum_bytes = run->columns * (int64_t)sizeof(float);
+    if (run->pass->moves_queries) {
+        run->key_bytes = pass_queries_row_bytes(run->kernels, a->heads_q, run->is_backward);
+        run->sum_bytes = pass_queries_result_bytes(run->kernels, a->heads_q, run->is_backward);
+    }
+    run->is_narrow = run->is_backward && a->wire_dtype != FFA_FP32;
+    run->wire_bytes = run->is_narrow ? run->sum_bytes / 2 : run->sum_bytes;
     FFA_TRY(check_windows(run, err));
     FFA_TRY(check_tensors(run, err));
     rc = check_workspace(run, err);
@@ -153,18 +175,19 @@ static ffa_status begin(struct pass_run *run, ffa_error *err)
         .stream = run->stream,
         .words = words,
         .name = run->is_backward ? "backward" : "forward",
-        .publishes = "keys",
+        .publishes = run->pass->moves_queries ? "queries" : "keys",
         .rounds = run->moves->round_most,
         .fetch = &run->fetch,
-        .leaves_reduce = !run->is_backward && run->totals.count == 0,
+        .leaves_reduce = !pass_run_has_sums(run) && run->totals.count == 0,
     };
 
     comm_batch_init(&run->fetch, run->comm, gpu_stream_handle(run->comm->fetch));
     text_copy(words,
-              "%s of plan %s, %d rounds, heads %d:%d x %d:%d, dtype %d, scale %.17g, softcap "
-              "%.17g, totals %d",
+              "%s of plan %s, %d rounds, heads %d:%d x %d:%d, dtype %d, wire %d, scale %.17g, "
+              "softcap %.17g, totals %d",
               opening.name, run->pass->digest, opening.rounds, a->heads_q, a->heads_kv, a->head_dim,
-              a->head_dim_v, a->dtype, a->softmax_scale, a->softcap, run->totals.count);
+              a->head_dim_v, a->dtype, run->is_backward ? a->wire_dtype : 0, a->softmax_scale,
+              a->softcap, run->totals.count);
     return comm_device_open(&run->call, run->comm, &opening, err);
 }
 
@@ -214,23 +237,21 @@ static struct row_copy_call own_keys(const struct pass_run *run)
     };
 }
 
-static ffa_status publish(struct pass_run *run, ffa_error *err)
+static ffa_status publish(struct pass_run *run, const struct row_copy_call *own, ffa_error *err)
 {
-    const struct row_copy_call copy = own_keys(run);
     ffa_status rc;
 
     FFA_TRY(run->transport->reclaim_keys(run, err));
     FFA_TRY(pass_run_mark_compute(run, FFA_PARALLEL_SPAN_WAIT, 0, err));
-    if (run->pass->tokens_k > 0)
-        FFA_TRY(row_copy_enqueue(run->kernels, &copy, run->stream, err));
-    rc = pass_run_mark_compute(run, FFA_PARALLEL_SPAN_PUBLISH, run->pass->tokens_k * run->key_bytes,
-                               err);
+    if (own->rows > 0)
+        FFA_TRY(row_copy_enqueue(run->kernels, own, run->stream, err));
+    rc = pass_run_mark_compute(run, FFA_PARALLEL_SPAN_PUBLISH, own->rows * run->key_bytes, err);
 out:
     return rc;
 }
 
-/* Publish, and have the keys brought. */
-static ffa_status open_windows(struct pass_run *run, ffa_error *err)
+ffa_status pass_run_open_windows(struct pass_run *run, const struct row_copy_call *own,
+                                 ffa_error *err)
 {
     const struct pass_moves *moves = run->moves;
     ffa_status rc;
@@ -239,11 +260,18 @@ static ffa_status open_windows(struct pass_run *run, ffa_error *err)
         comm_device_spoil(run->comm, run->call,
                           pass_run_own_window(run, WINDOW_ROWS) + moves->own_rows * run->key_bytes,
                           (moves->window_rows - moves->own_rows) * run->key_bytes);
-    FFA_TRY(publish(run, err));
+    FFA_TRY(publish(run, own, err));
     if (!run->pass->in_rounds)
         rc = run->transport->bring_keys(run, err);
 out:
     return rc;
+}
+
+static ffa_status open_windows(struct pass_run *run, ffa_error *err)
+{
+    const struct row_copy_call keys = own_keys(run);
+
+    return pass_run_open_windows(run, &keys, err);
 }
 
 /* Beyond the time-out of the communicator, whose watchdog knows who is waited for. */
@@ -402,11 +430,19 @@ static struct arriving_call departing_of(const struct pass_run *run, int32_t *ow
 
     arriving.sums =
         (float *)(void *)(pass_run_own_window(run, WINDOW_SUMS) + first_row(run) * run->sum_bytes);
+    if (run->is_narrow) {
+        const int64_t kept = run->sums->kept_rows[pass->rank];
+        const int64_t first = first_row(run) > kept ? first_row(run) : kept;
+
+        arriving.narrow = (uint16_t *)(void *)(pass_run_sent_sums(run, pass->rank) +
+                                               (first - kept) * run->wire_bytes);
+        arriving.narrow_from = (int32_t)(first - first_row(run));
+    }
     arriving.blocks = run->comm->blocks_device;
     arriving.owners = (const int32_t *)(const void *)(pass->buffer + pass->owners_at);
-    arriving.owner_at = pass->sums.owner_begin;
+    arriving.owner_at = run->sums->owner_begin;
     if (run->round > 0) { /* stage 0 is empty */
-        const int32_t *begin = &pass->sums.owner_begin[run->round + 1];
+        const int32_t *begin = &run->sums->owner_begin[run->round + 1];
 
         arriving.owners += begin[0];
         memcpy(owner_at, (const int32_t[]){ 0, 0, begin[1] - begin[0] }, 3 * sizeof *owner_at);
@@ -433,10 +469,8 @@ struct row_reduce_rows pass_run_reduced(const struct pass_run *run, const ffa_te
     const int64_t at = is_v ? (int64_t)a->heads_kv * a->head_dim * (int64_t)sizeof(float) : 0;
 
     return (struct row_reduce_rows){
-        .own = (run->pass->sums.is_replicated ? pass_run_received_sums(run)
-                                              : pass_run_own_window(run, WINDOW_SUMS)) +
-               at,
-        .received = pass_run_received_sums(run) + at,
+        .own = run->sums->is_replicated ? NULL : pass_run_own_window(run, WINDOW_SUMS) + at,
+        .received = pass_run_received_sums(run) + (run->is_narrow ? at / 2 : at),
         .out = out->data,
         .own_token_stride = run->columns,
         .own_head_stride = is_v ? a->head_dim_v : a->head_dim,
@@ -456,13 +490,16 @@ static struct row_reduce_call own_sums(const struct pass_run *run)
     if (pass->in_rounds)
         return pass_rounds_sums(run);
     return (struct row_reduce_call){
+        .kernel = run->is_narrow ? run->kernels->narrow_reduce : NULL,
+        .types = row_reduce_narrow_types(run->kernels, run->kernels->grad_dtype),
         .tensors = { pass_run_reduced(run, &run->args.dk, false),
                      pass_run_reduced(run, &run->args.dv, true) },
         .count = 2,
         .rows = pass->tokens_k,
-        .segments = (const struct row_segment *)(const void *)(pass->buffer + pass->segments_at),
-        .segment_count = (int32_t)pass->sums.segment_count,
-        .sources = (const int64_t *)(const void *)(pass->buffer + pass->received_at),
+        .segments =
+            (const struct row_segment *)(const void *)(pass->buffer + run->sums->segments_at),
+        .segment_count = (int32_t)run->sums->segment_count,
+        .sources = (const int64_t *)(const void *)(pass->buffer + run->sums->received_at),
     };
 }
 
@@ -497,6 +534,30 @@ out:
     return rc;
 }
 
+/* ---- both, where queries move ---- */
+
+static ffa_status run_queries(struct pass_run *run, ffa_error *err)
+{
+    ffa_status rc;
+
+    FFA_TRY(pass_queries_compute(run, err));
+    FFA_TRY(pass_totals_made(&run->totals, run->pass, run->stream, err));
+    FFA_TRY(run->transport->bring_sums(run, err));
+    FFA_TRY(share_totals(run, err));
+    FFA_TRY(pass_queries_add(run, err));
+    FFA_TRY(pass_run_mark_compute(run, FFA_PARALLEL_SPAN_SUMS, 0, err));
+    rc = join_totals(run, err);
+out:
+    return rc;
+}
+
+static ffa_status run_moves(struct pass_run *run, ffa_error *err)
+{
+    if (run->pass->moves_queries)
+        return run_queries(run, err);
+    return run->is_backward ? run_backward(run, err) : run_forward(run, err);
+}
+
 /* ---- the calls ---- */
 
 /* What the launches would refuse, before the other ranks hear of the call. */
@@ -525,7 +586,7 @@ static ffa_status check_sums(const struct pass_run *run, ffa_error *err)
     ffa_status rc;
 
     FFA_TRY(row_reduce_check(run->kernels, &sums, err));
-    for (int32_t t = 0; run->pass->in_rounds && t < run->pass->sums.step_count; t++) {
+    for (int32_t t = 0; run->pass->in_rounds && t < run->sums->step_count; t++) {
         const struct row_reduce_call step = pass_rounds_step(run, t);
 
         FFA_TRY(row_reduce_check(run->kernels, &step, err));
@@ -539,6 +600,8 @@ static ffa_status check_launches(struct pass_run *run, ffa_error *err)
     const struct row_copy_call keys = own_keys(run);
     ffa_status rc = FFA_OK;
 
+    if (run->pass->moves_queries)
+        return pass_queries_check(run, err);
     for (int32_t r = 0; r < run->moves->round_count; r++) {
         run->round = r;
         FFA_TRY(run->is_backward ? check_backward(run, err) : check_forward(run, err));
@@ -570,6 +633,7 @@ static ffa_status run_pass(struct pass_run *run, ffa_comm *comm, const ffa_paral
                           "the communicator is not of GPUs (ffa_comm_create_peer)");
     run->transport = run->comm->exchange ? &pass_exchange : &pass_pull;
     run->moves = run->is_backward ? &run->pass->backward_moves : &run->pass->forward_moves;
+    run->sums = run->is_backward ? &run->pass->sums : &run->pass->forward_sums;
     FFA_TRY(resolve(run, args, err));
     FFA_TRY(check_launches(run, err));
     if (run->pass->in_rounds && !run->transport->rounds) {
@@ -581,7 +645,7 @@ static ffa_status run_pass(struct pass_run *run, ffa_comm *comm, const ffa_paral
     FFA_TRY(begin(run, err));
     rc = pass_trace_begin(run->args.trace, run->comm, run->stream, &failure);
     if (rc == FFA_OK)
-        rc = run->is_backward ? run_backward(run, &failure) : run_forward(run, &failure);
+        rc = run_moves(run, &failure);
     if (rc == FFA_OK)
         rc = pass_trace_end(run->args.trace, &failure);
     if (rc == FFA_OK)

@@ -16,6 +16,7 @@
 struct pass_run {
     ffa_parallel_pass *pass;
     const struct pass_moves *moves;
+    const struct pass_sums *sums; /* of the pass; forward where queries move, else empty */
     const struct pass_transport *transport;
     const ffa_kernels *kernels;
     struct comm_device *comm;
@@ -25,9 +26,11 @@ struct pass_run {
     uint64_t call;
     int64_t columns;     /* of a row of a window: of k and v of all heads */
     int64_t key_bytes;   /* of a row of the key window */
-    int64_t sum_bytes;   /* of a row of the sum window */
+    int64_t sum_bytes;   /* of a row of the sum window, fp32 */
+    bool is_narrow;      /* sums travel in the dtype of the tensors, else in fp32 */
+    int64_t wire_bytes;  /* of a row of sums that travels */
     int64_t totals_at;   /* of this rank's totals in the workspace, behind that of the launches */
-    int64_t received_at; /* backward: of the received sums in the workspace, behind them */
+    int64_t received_at; /* of what pass_fp32_bytes has in the workspace, behind them */
     struct pass_totals totals;
     int32_t round;           /* of the launch that is filled in; 0 of a pass in one */
     struct comm_batch fetch; /* words of the fetch stream, of a transport that puts them together */
@@ -45,6 +48,9 @@ struct pass_transport {
     /* Backward, after the launch: others get their sums, and the caller's stream waits until those
      * of the own keys are in the workspace, at received_at. */
     ffa_status (*bring_sums)(struct pass_run *run, ffa_error *err);
+    /* Where queries move, and no kernel says so: the results of a stage are in the sum window once
+     * the caller's stream is here. */
+    ffa_status (*tell_results)(struct pass_run *run, int32_t stage, ffa_error *err);
     /* Of a pass in rounds, in place of bring_keys and bring_sums; NULL: the transport has none. */
     const struct pass_rounds *rounds;
 };
@@ -82,6 +88,20 @@ ffa_status pass_rounds_backward(struct pass_run *run, ffa_error *err);
 struct row_reduce_call pass_rounds_sums(const struct pass_run *run);
 struct row_reduce_call pass_rounds_step(const struct pass_run *run, int32_t step);
 
+/* ---- a pass in which queries move (pass_queries.c) ---- */
+
+/* That the launches will find nothing wrong with the call. */
+ffa_status pass_queries_check(const struct pass_run *run, ffa_error *err);
+/* From the copy of own rows to the last launch. */
+ffa_status pass_queries_compute(struct pass_run *run, ffa_error *err);
+/* Received results are in the workspace: add them to own ones. */
+ffa_status pass_queries_add(const struct pass_run *run, ffa_error *err);
+
+/* pass_run.c: the rows of `own`, if any, go to the key window, and then to others, from where
+ * theirs come. */
+ffa_status pass_run_open_windows(struct pass_run *run, const struct row_copy_call *own,
+                                 ffa_error *err);
+
 /* pass_run.c: the launch of run->round, on the caller's stream. */
 ffa_status pass_run_attend(const struct pass_run *run, ffa_error *err);
 ffa_status pass_run_differentiate(struct pass_run *run, ffa_error *err);
@@ -109,15 +129,27 @@ static inline unsigned char *pass_run_window(const struct pass_run *run, enum co
     return run->comm->windows[window][rank];
 }
 
+/* Whether there are sums, or partial results, of the rows of others. */
+static inline bool pass_run_has_sums(const struct pass_run *run)
+{
+    return run->is_backward || run->pass->moves_queries;
+}
+
 static inline unsigned char *pass_run_own_window(const struct pass_run *run,
                                                  enum comm_window window)
 {
     return pass_run_window(run, window, run->comm->comm.rank);
 }
 
+/* The sums that a rank has for others, rows of wire_bytes. */
+static inline unsigned char *pass_run_sent_sums(const struct pass_run *run, int32_t rank)
+{
+    return pass_run_window(run, WINDOW_SUMS, rank) + run->sums->kept_rows[rank] * run->sum_bytes;
+}
+
 static inline unsigned char *pass_run_received_sums(const struct pass_run *run)
 {
-    return (unsigned char *)run->args.workspace + run->received_at; /* forward: the fp32 out */
+    return (unsigned char *)run->args.workspace + run->received_at; /* in rounds: the fp32 out */
 }
 
 /* Of copies [count]: their stage, their bytes, and the rank that they come from where it is one. No

@@ -12,6 +12,12 @@
 
 #include <stdlib.h>
 
+/* Of what moves. */
+static const struct layout *moving(const ffa_parallel_plan *plan)
+{
+    return plan->moves == FFA_PARALLEL_MOVE_QUERIES ? &plan->queries : &plan->keys;
+}
+
 void pass_moves_finish(struct pass_moves *moves)
 {
     mem_free(moves->stage_rows);
@@ -27,6 +33,7 @@ void pass_moves_finish(struct pass_moves *moves)
 
 void pass_sums_finish(struct pass_sums *sums)
 {
+    mem_free(sums->kept_rows);
     mem_free(sums->copies);
     mem_free(sums->segments);
     mem_free(sums->received);
@@ -151,7 +158,7 @@ ffa_status pass_moves_build(struct pass_moves *out, const ffa_parallel_plan *pla
     ffa_status rc = FFA_OK;
 
     *out = (struct pass_moves){ .stage_count = pass->stage_count + 1,
-                                .own_rows = plan->keys.rank_tokens[plan->rank],
+                                .own_rows = moving(plan)->rank_tokens[plan->rank],
                                 .in_rounds = plan->in_rounds,
                                 .round_count = rank_plan_rounds(plan, is_backward),
                                 .round_most = plan->in_rounds ? most_rounds(plan) : 1 };
@@ -189,9 +196,9 @@ out:
 
 /* Received rows lie one after the other, those of a step in rounds from 0 on. own_rows [copies]: of
  * the own keys, the first row of each copy. */
-static void add_sums(struct pass_sums *out, const ffa_parallel_plan *plan, int64_t *own_rows)
+static void add_sums(struct pass_sums *out, const ffa_parallel_plan *plan,
+                     const struct plan_pass *pass, int64_t *own_rows)
 {
-    const struct plan_pass *pass = &plan->backward;
     const int32_t ranks = plan->topology.rank_count;
     int64_t to = 0;
 
@@ -207,7 +214,7 @@ static void add_sums(struct pass_sums *out, const ffa_parallel_plan *plan, int64
                     continue;
                 own_rows[out->copy_count] = send->source_row;
                 out->copies[out->copy_count++] = (struct pass_copy){
-                    .from = plan->keys.rank_tokens[send->source] + begin + send->row,
+                    .from = begin + send->row,
                     .to = to,
                     .rows = send->rows,
                     .rank = send->source,
@@ -411,8 +418,8 @@ static ffa_status find_owners(struct pass_sums *out, const struct pass_moves *mo
     return FFA_OK;
 }
 
-/* Rank r's sums of all keys are the received rows [r * keys, + keys): those of rank 0 take the
- * place of own sums, the others are the sources of the only segment. */
+/* Rank r's sums of all keys are the received rows [r * keys, + keys), and all of them are the
+ * sources of the only segment: there are no own ones. */
 static ffa_status build_replicated(struct pass_sums *out, const ffa_parallel_plan *plan,
                                    const struct pass_moves *moves, ffa_error *err)
 {
@@ -434,28 +441,30 @@ static ffa_status build_replicated(struct pass_sums *out, const ffa_parallel_pla
         if (r != plan->rank)
             out->peers[out->peer_count++] = r;
     }
-    for (int32_t r = 1; r < ranks; r++)
-        out->received[r - 1] = r * keys;
-    out->segments[0] = (struct row_segment){ .rows = (int)keys, .count = ranks - 1 };
+    for (int32_t r = 0; r < ranks; r++)
+        out->received[r] = r * keys;
+    out->segments[0] = (struct row_segment){ .rows = (int)keys, .count = ranks };
     out->segment_count = out->segment_begin[1] = 1;
     out->copy_count = out->copy_begin[1] = ranks;
     out->received_rows = ranks * keys;
-    out->received_count = ranks - 1;
+    out->received_count = ranks;
     return FFA_OK;
 }
 
 ffa_status pass_sums_build(struct pass_sums *out, const ffa_parallel_plan *plan,
-                           const struct pass_moves *moves, ffa_error *err)
+                           const struct pass_moves *moves, bool is_backward, ffa_error *err)
 {
-    const int64_t copies = count_sends(&plan->backward);
+    const struct plan_pass *pass = is_backward ? &plan->backward : &plan->forward;
+    const int64_t copies = count_sends(pass);
     int64_t *own_rows;
     ffa_status rc;
 
     *out = (struct pass_sums){ .step_count = moves->round_most };
     own_rows = mem_array((size_t)copies, sizeof *own_rows);
+    out->kept_rows = mem_array((size_t)plan->topology.rank_count, sizeof *out->kept_rows);
     out->copy_begin = mem_array((size_t)out->step_count + 1, sizeof *out->copy_begin);
     out->segment_begin = mem_array((size_t)out->step_count + 1, sizeof *out->segment_begin);
-    if (!own_rows || !out->copy_begin || !out->segment_begin) {
+    if (!own_rows || !out->kept_rows || !out->copy_begin || !out->segment_begin) {
         rc = error_nomem(err, "the sums of a pass");
         goto out;
     }
@@ -463,12 +472,14 @@ ffa_status pass_sums_build(struct pass_sums *out, const ffa_parallel_plan *plan,
         rc = build_replicated(out, plan, moves, err);
         goto out;
     }
+    memcpy(out->kept_rows, moving(plan)->rank_tokens,
+           (size_t)plan->topology.rank_count * sizeof *out->kept_rows);
     out->copies = mem_array((size_t)copies, sizeof *out->copies);
-    if (!own_rows || !out->copies) {
+    if (!out->copies) {
         rc = error_nomem(err, "the sums of a pass");
         goto out;
     }
-    add_sums(out, plan, own_rows);
+    add_sums(out, plan, pass, own_rows);
     FFA_TRY(build_segments(out, own_rows, moves->own_rows, plan->in_rounds,
                            plan->topology.rank_count, err));
     rc = find_owners(out, moves, plan->topology.rank_count, err);

@@ -2,7 +2,9 @@
  *
  * What one rank's passes over GPUs move and add, as tables: from a rank's plan alone, before any
  * address is known. Rows are those of windows (comm_device.h): a rank's key window has its own
- * keys first, then what it receives, stage after stage; its sum window the same rows.
+ * keys first, then what it receives, stage after stage; its sum window the same rows. Where queries
+ * move (rank_plan.h), these are rows of queries, in both passes, and sums are partial results of
+ * them; "keys" below are what moves then.
  */
 #ifndef FFA_PARALLEL_DEVICE_PASS_TABLES_H
 #define FFA_PARALLEL_DEVICE_PASS_TABLES_H
@@ -45,10 +47,13 @@ struct pass_moves {
 
 /* Backward: sums of own keys that other ranks made. Replicated keys are own keys of all ranks: each
  * rank receives the sums of all ranks, its own too, and adds them by ascending rank, so that all
- * get the same bits. */
+ * get the same bits. A sum window has the rows that stay, then those that travel, which may be of
+ * another dtype. */
 struct pass_sums {
-    bool is_replicated;       /* and there are several ranks */
-    struct pass_copy *copies; /* from sum windows into the received sums, by the reader's stage */
+    bool is_replicated; /* and there are several ranks */
+    int64_t *kept_rows; /* [ranks]: of a sum window, that stay: own keys; replicated ones all go */
+    /* From the travelling rows of sum windows into the received sums, by the reader's stage. */
+    struct pass_copy *copies;
     int64_t copy_count;
     int64_t received_rows; /* of one step, at most */
     /* Those of a step are ascending. They cover the own keys; in rounds those that somebody summed
@@ -64,15 +69,16 @@ struct pass_sums {
     int32_t *owners;      /* of the keys of each stage, ascending */
     int32_t *owner_begin; /* [stage_count + 1], and where fewer [ARRIVAL_STAGES_MAX + 1] */
     int32_t owner_count;
+    int64_t segments_at, received_at; /* in the buffer of the pass */
 };
 
 /* For pass_moves_finish and pass_sums_finish, whether or not they succeed. FFA_NOMEM. */
 ffa_status pass_moves_build(struct pass_moves *out, const ffa_parallel_plan *plan, bool is_backward,
                             ffa_error *err);
 void pass_moves_finish(struct pass_moves *moves);
-/* moves: of the backward pass. */
+/* moves: of the same pass. */
 ffa_status pass_sums_build(struct pass_sums *out, const ffa_parallel_plan *plan,
-                           const struct pass_moves *moves, ffa_error *err);
+                           const struct pass_moves *moves, bool is_backward, ffa_error *err);
 void pass_sums_finish(struct pass_sums *sums);
 
 #endif

@@ -96,7 +96,7 @@ ffa_status pass_totals_join(const struct pass_totals *totals, const ffa_parallel
     const unsigned char *buffer = pass->buffer;
     const struct row_reduce_call call = {
         .kernel = totals->is_max ? kernels->totals_max : kernels->totals_sum,
-        .types = { FFA_FP32, FFA_FP32, totals->is_max ? ROW_REDUCE_MAX : ROW_REDUCE_SUM },
+        .types = { FFA_FP32, FFA_FP32, totals->is_max ? ROW_REDUCE_MAX : ROW_REDUCE_SUM, 0 },
         .tensors = { { .own = totals->all,
                        .received = totals->all,
                        .out = totals->to,

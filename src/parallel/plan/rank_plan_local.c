@@ -174,6 +174,32 @@ out:
     return rc;
 }
 
+ffa_status rank_plan_moved(struct rank_local *out, const ffa_parallel_plan *plan, bool is_backward,
+                           int32_t phase, ffa_error *err)
+{
+    const struct plan_pass *pass = is_backward ? &plan->backward : &plan->forward;
+    const int64_t keys = plan->keys.rank_tokens[plan->rank];
+    ffa_status rc = FFA_OK;
+
+    *out = (struct rank_local){ 0 };
+    assert(plan->moves == FFA_PARALLEL_MOVE_QUERIES && phase <= pass->stage_count);
+    out->shape = (ffa_mask_shape){ pass->phases[phase].rows, keys };
+    out->list_count = plan->list_count;
+    out->lists = mem_array((size_t)plan->list_count, sizeof *out->lists);
+    if (!out->lists) {
+        rc = error_nomem(err, "the bands of a rank");
+        goto out;
+    }
+    for (int32_t l = 0; l < plan->list_count; l++)
+        for (int64_t i = 0; i < pass->phases[phase].lists[l].count; i++)
+            FFA_TRY(bands_add(&out->lists[l], &pass->phases[phase].lists[l].at[i], err));
+    out->stage_ends[out->stage_count++] = keys;
+out:
+    if (rc != FFA_OK)
+        rank_local_finish(out);
+    return rc;
+}
+
 void rank_local_finish(struct rank_local *local)
 {
     for (int32_t l = 0; local->lists && l < local->list_count; l++)

@@ -35,6 +35,10 @@ int32_t rank_plan_rounds(const ffa_parallel_plan *plan, bool is_backward);
  * its stage alone: stage 0 is empty. */
 ffa_status rank_plan_round(struct rank_local *out, const ffa_parallel_plan *plan, bool is_backward,
                            int32_t round, ffa_error *err);
+/* Where queries move: the cells of one phase, own query rows or those received at a stage, with the
+ * rank's own keys, which are its only stage. */
+ffa_status rank_plan_moved(struct rank_local *out, const ffa_parallel_plan *plan, bool is_backward,
+                           int32_t phase, ffa_error *err);
 void rank_local_finish(struct rank_local *local);
 
 #endif

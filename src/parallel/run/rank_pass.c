@@ -124,6 +124,10 @@ static ffa_status resolve(struct rank_pass *p, const ffa_parallel_args *args, bo
     a->head_dim_v = a->head_dim_v ? a->head_dim_v : a->head_dim;
     if (!a->sum_dtype)
         a->sum_dtype = a->dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32;
+    if (a->wire_dtype && a->wire_dtype != a->sum_dtype)
+        return error_fail(err, FFA_UNSUPPORTED, 0,
+                          "wire_dtype is %d: passes on the CPU send sums in sum_dtype, %d",
+                          a->wire_dtype, a->sum_dtype);
     FFA_TRY(check_numbers(a, p->plan, err));
     FFA_TRY(check_alignment(a, err));
     if (a->softmax_scale == 0)

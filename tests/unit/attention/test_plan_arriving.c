@@ -693,6 +693,62 @@ START_TEST(every_allocation_may_fail)
 }
 END_TEST
 
+/* Where queries move every forward tile leaves fp32 results, of rows of its own launch; max_logits
+ * is set by the first launch, and raised by the others. Backward plans are as any. */
+START_TEST(launches_of_moved_queries_are_partial)
+{
+    const struct bands none = { 0 };
+    const int64_t end = 8;
+    const struct arriving_keys launches[] = {
+        { .shape = { 20, 8 },
+          .lists = &none,
+          .list_count = 1,
+          .stage_count = 1,
+          .stage_ends = &end },
+        { .shape = { 5, 8 },
+          .lists = &none,
+          .list_count = 1,
+          .stage_count = 1,
+          .stage_ends = &end },
+    };
+    const bool is_backward = _i == 1;
+    ffa_kernels kernels = gpu_kernels(8, 8, false);
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_plan *plans[2];
+    long nth = 1;
+
+    ck_assert_int_eq(plan_create_moved(plans, &kernels, launches, 2, is_backward, &err),
+                     FFA_INVALID);
+    ck_assert_str_eq(err.message, "queries move: the kernels were made without FFA_SPEC_STAGED");
+    kernels.is_staged = true;
+    for (;; nth++) {
+        ffa_status rc;
+
+        fault_arm(FAULT_ALLOC, nth);
+        rc = plan_create_moved(plans, &kernels, launches, 2, is_backward, NULL);
+        if (!fault_fired()) {
+            ck_assert_int_eq(rc, FFA_OK);
+            break;
+        }
+        ck_assert_int_eq(rc, FFA_NOMEM);
+        ck_assert(!plans[0] && !plans[1]);
+    }
+    fault_arm(FAULT_ALLOC, 0);
+    ck_assert_int_gt(nth, 10);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(plans[i]->stage, is_backward ? 0 : i);
+        ck_assert_int_eq(plans[i]->stage_count, is_backward ? 1 : 2);
+        ck_assert_int_eq(plans[i]->forward.tile_count, is_backward ? 0 : i ? 1 : 3);
+        ck_assert_int_eq(plans[i]->backward.tile_count, is_backward ? 1 : 0);
+        for (int64_t t = 0; t < plans[i]->forward.tile_count; t++)
+            ck_assert_int_eq(plans[i]->forward.tiles[t].flags &
+                                 (PLAN_TILE_MERGES | PLAN_TILE_CONTINUES),
+                             PLAN_TILE_CONTINUES);
+        ffa_plan_destroy(plans[i]);
+    }
+}
+END_TEST
+
 /* A plan for the CPU has no image, and the same tiles. */
 START_TEST(on_the_cpu_a_plan_has_no_image)
 {
@@ -725,6 +781,7 @@ int main(void)
     tcase_add_loop_test(tc, moved_ends_and_groups_are_noticed, 0, 2);
     tcase_add_loop_test(tc, what_is_no_plan_is_refused, 0, REFUSALS);
     tcase_add_test(tc, every_allocation_may_fail);
+    tcase_add_loop_test(tc, launches_of_moved_queries_are_partial, 0, 2);
     tcase_add_test(tc, on_the_cpu_a_plan_has_no_image);
     suite_add_tcase(suite, tc);
     return suite_run(suite);

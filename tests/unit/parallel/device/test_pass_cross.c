@@ -18,13 +18,18 @@ struct group_case {
     const char *mask;
     int32_t keys; /* ffa_dispatch_keys */
     int32_t stages;
+    int32_t moves;   /* ffa_parallel_moves: where queries move, their rows are "keys" here */
+    bool is_forward; /* the tables of that pass, where queries move */
 };
 static const struct group_case cases[] = {
-    { "varlen-causal:200,57,130", FFA_KEYS_WITH_QUERIES, 3 },
-    { "full:256x384", FFA_KEYS_DISPATCHED, 2 },
-    { "causal:256x384", FFA_KEYS_DISPATCHED, 3 },
-    { "full:256x384", FFA_KEYS_REPLICATED, 2 },
-    { "causal:200x90", FFA_KEYS_REPLICATED, 1 },
+    { "varlen-causal:200,57,130", FFA_KEYS_WITH_QUERIES, 3, FFA_PARALLEL_MOVE_KEYS, false },
+    { "full:256x384", FFA_KEYS_DISPATCHED, 2, FFA_PARALLEL_MOVE_KEYS, false },
+    { "causal:256x384", FFA_KEYS_DISPATCHED, 3, FFA_PARALLEL_MOVE_KEYS, false },
+    { "full:256x384", FFA_KEYS_REPLICATED, 2, FFA_PARALLEL_MOVE_KEYS, false },
+    { "causal:200x90", FFA_KEYS_REPLICATED, 1, FFA_PARALLEL_MOVE_KEYS, false },
+    { "varlen-causal:200,57,130", FFA_KEYS_WITH_QUERIES, 3, FFA_PARALLEL_MOVE_QUERIES, true },
+    { "causal:100x384", FFA_KEYS_DISPATCHED, 3, FFA_PARALLEL_MOVE_QUERIES, true },
+    { "causal:100x384", FFA_KEYS_DISPATCHED, 2, FFA_PARALLEL_MOVE_QUERIES, false },
 };
 
 struct group {
@@ -32,7 +37,7 @@ struct group {
     ffa_mask *mask;
     ffa_dispatch *dispatch;
     ffa_parallel_plan *plans[RANKS];
-    struct pass_moves moves[RANKS]; /* backward */
+    struct pass_moves moves[RANKS];
     struct pass_sums sums[RANKS];
 };
 
@@ -52,6 +57,7 @@ static void group_make(struct group *group, const struct group_case *from, int32
     dispatch.keys = from->keys;
     opts.forward_stages = opts.backward_stages = from->stages;
     opts.stage_rows_min = 1;
+    opts.moves = from->moves;
     ok(ffa_mask_parse(&group->mask, from->mask, &err), &err);
     ok(ffa_dispatch_create(&group->dispatch, &(ffa_dispatch_mask){ group->mask, 1 }, 1, &topology,
                            &dispatch, &err),
@@ -59,8 +65,10 @@ static void group_make(struct group *group, const struct group_case *from, int32
     for (int32_t r = 0; r < count; r++) {
         ok(ffa_parallel_plan_create(&group->plans[r], group->dispatch, group->mask, r, &opts, &err),
            &err);
-        ok(pass_moves_build(&group->moves[r], group->plans[r], true, &err), &err);
-        ok(pass_sums_build(&group->sums[r], group->plans[r], &group->moves[r], &err), &err);
+        ok(pass_moves_build(&group->moves[r], group->plans[r], !from->is_forward, &err), &err);
+        ok(pass_sums_build(&group->sums[r], group->plans[r], &group->moves[r], !from->is_forward,
+                           &err),
+           &err);
     }
 }
 
@@ -98,7 +106,7 @@ static const struct pass_copy *copy_of(const struct pass_sums *sums, int64_t rec
     for (int64_t i = 0; i < sums->copy_count; i++) {
         const struct pass_copy *copy = &sums->copies[i];
 
-        *row = copy->from + received - copy->to;
+        *row = sums->kept_rows[copy->rank] + copy->from + received - copy->to;
         if (received >= copy->to && received < copy->to + copy->rows)
             return copy;
     }
@@ -134,11 +142,9 @@ static void check_segment(const struct group *group, int32_t owner,
         const int64_t at = key - segment->row;
         int32_t next = 0, stage;
 
-        if (sums->is_replicated)
-            check_part(group, owner, 0, key, at); /* in the place of own sums */
         for (int32_t reader = 0; reader < group->count; reader++) {
             const bool is_part =
-                sums->is_replicated ? reader > 0 : row_at(group, reader, owner, key, &stage) >= 0;
+                sums->is_replicated || row_at(group, reader, owner, key, &stage) >= 0;
 
             if (is_part) {
                 ck_assert_int_lt(next, segment->count);
@@ -182,7 +188,7 @@ START_TEST(memory_may_run_out)
         ffa_status rc;
 
         fault_arm(FAULT_ALLOC, nth);
-        rc = pass_sums_build(&sums, group.plans[0], &group.moves[0], NULL);
+        rc = pass_sums_build(&sums, group.plans[0], &group.moves[0], true, NULL);
         pass_sums_finish(&sums);
         if (!fault_fired())
             break;

@@ -152,6 +152,58 @@ START_TEST(every_allocation_may_fail)
 }
 END_TEST
 
+/* Of a causal mask rank 0 receives all queries of rank 1, which attend all of its keys; rank 1
+ * receives none. */
+START_TEST(queries_that_move_meet_own_keys)
+{
+    struct rank_local local;
+    struct world w;
+
+    for (int32_t rank = 0; rank < 2; rank++) {
+        world_init(&w, rank, FFA_PARALLEL_MOVE_QUERIES, 0);
+        for (int32_t phase = 0; phase < 2 - rank; phase++) {
+            ck_assert_int_eq(rank_plan_moved(&local, w.plan, _i, phase, NULL), FFA_OK);
+            ck_assert_int_eq(local.shape.seqlen_q, 8);
+            ck_assert_int_eq(local.shape.seqlen_k, 8);
+            ck_assert_int_eq(local.stage_count, 1);
+            ck_assert_int_eq(local.stage_ends[0], 8);
+            ck_assert_int_eq(local.first_count, 0);
+            for (int64_t q = 0; q < 8; q++)
+                for (int64_t k = 0; k < 8; k++)
+                    ck_assert_int_eq(cells_at(&local, q, k), phase || k <= q);
+            rank_local_finish(&local);
+        }
+        world_finish(&w);
+    }
+}
+END_TEST
+
+START_TEST(every_allocation_may_fail_where_queries_move)
+{
+    struct rank_local local;
+    struct world w;
+    long nth = 1;
+
+    world_init(&w, 0, FFA_PARALLEL_MOVE_QUERIES, 0);
+    for (;; nth++) {
+        ffa_status rc;
+
+        fault_arm(FAULT_ALLOC, nth);
+        rc = rank_plan_moved(&local, w.plan, true, 1, NULL);
+        if (!fault_fired()) {
+            ck_assert_int_eq(rc, FFA_OK);
+            break;
+        }
+        ck_assert_int_eq(rc, FFA_NOMEM);
+        ck_assert(!local.lists && !local.shape.seqlen_k);
+    }
+    fault_arm(FAULT_ALLOC, 0);
+    ck_assert_int_gt(nth, 1);
+    rank_local_finish(&local);
+    world_finish(&w);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("a rank's key window");
@@ -161,6 +213,8 @@ int main(void)
     tcase_add_loop_test(tc, received_keys_lie_behind_own_ones, 0, 2);
     tcase_add_test(tc, passes_without_a_key_window_are_refused);
     tcase_add_test(tc, every_allocation_may_fail);
+    tcase_add_loop_test(tc, queries_that_move_meet_own_keys, 0, 2);
+    tcase_add_test(tc, every_allocation_may_fail_where_queries_move);
     suite_add_tcase(suite, tc);
     return suite_run(suite);
 }

@@ -555,6 +555,10 @@ static ffa_status launches_fill(struct backward_launches *out, const ffa_kernels
 
     FFA_TRY(launch_check(kernels, plan, err));
     FFA_TRY(layout_of(&out->layout, kernels, plan, args->heads_q, args->heads_kv, err));
+    /* Parts are added to zeros, in fp32: not to sums that are there, nor to what is rounded once.
+     */
+    if (arriving && (arriving->accumulates || arriving->narrow))
+        out->layout.order.parts = 1;
     FFA_TRY(workspace_check(WORKSPACE(args), out->layout.bytes, err));
     FFA_TRY(main_fill(&out->main, &call, err));
     out->prepare = prepare_fill(&call);

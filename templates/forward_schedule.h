@@ -45,14 +45,11 @@ FFA_DEVICE void tile_write(const attention_forward_args &a, const plan_header_pa
         slot->bands[lane] = plan_record<plan_band>(a.image, tile.band_begin + lane);
 }
 
-/* The work item after the block's first one. Where there are no more items than blocks, nobody
- * looks at the counter, and it need not be 0. */
-FFA_DEVICE int work_next(const attention_forward_args &a, int work_count, int lane)
+/* The work item after the block's first one. */
+FFA_DEVICE int work_next(const attention_forward_args &a, int lane)
 {
-    int item = work_count;
+    int item = 0;
 
-    if (work_count <= (int)gridDim.x)
-        return item;
     if (lane == 0)
         item = (int)gridDim.x + atomicAdd(a.counter, 1);
     return __shfl_sync(0xffffffffu, item, 0);
@@ -79,11 +76,17 @@ FFA_DEVICE void scheduler_run(const attention_forward_args &a, const shared_view
         at.next();
         if (!has_work)
             break;
+        /* Where there are no more items than blocks, nobody looks at the counter, and it need not
+         * be 0. */
+        if (work_count <= (int)gridDim.x) {
+            item = work_count;
+            continue;
+        }
         /* The next item is taken when the loads of this one end, and not earlier: the block that is
          * free first should have it. */
         wait(bars, bars.tile_asked(), asked.parity, at_tile_asked);
         asked.next();
-        item = work_next(a, work_count, lane);
+        item = work_next(a, lane);
     }
 }
 

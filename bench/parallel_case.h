@@ -22,6 +22,7 @@ struct options {
     int heads_q, heads_kv;               /* 0: the case's */
     ffa_transport transport;             /* AUTO: between ranks of this process, pull */
     int32_t max_ctas;                    /* of ffa_peer_opts; 0: its default */
+    int32_t ranks_per_node;              /* 0: all */
     bool is_quick;
 };
 

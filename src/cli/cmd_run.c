@@ -81,7 +81,7 @@ static int read_shape(const struct cli *cli, const struct run_options *options,
 static int read_ranks(const struct cli *cli, struct run_options *options)
 {
     static const char *const moves[] = { "keys", "queries", "auto", NULL };
-    static const char *const transports[] = { "auto", "pull", "exchange", NULL };
+    static const char *const transports[] = { "auto", "pull", "exchange", "relay", NULL };
     struct run_ranks_options *ranks = &options->ranks;
 
     if (!ranks->ranks && (ranks->per_node || ranks->stages || ranks->delay || options->moves ||
@@ -93,7 +93,8 @@ static int read_ranks(const struct cli *cli, struct run_options *options)
     ranks->transport = options->transport ? cli_word(options->transport, transports) : 0;
     ranks->nccl = cli_find_nccl(options->nccl);
     if (ranks->transport < 0)
-        return cli_fail_text(cli, FFA_INVALID, "--transport is '%s', not auto, pull or exchange",
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--transport is '%s', not auto, pull, exchange or relay",
                              options->transport);
     if ((options->transport || options->nccl) &&
         (!ranks->ranks || strcmp(options->backend, "cuda") != 0))
@@ -597,7 +598,7 @@ int cmd_run(struct cli *cli)
         { "timeout", CLI_REAL, &options.timeout_s, "SECONDS",
           "that ranks wait for each other, and a pass may take; 60", 0, 0 },
         { "ranks-per-node", CLI_INT, &options.ranks.per_node, "N",
-          "ranks of a node, as the plan sees them; all", 1, 256 },
+          "ranks of a node, as the plan sees them, and where they relay; all", 1, 256 },
         { "stages", CLI_INT, &options.ranks.stages, "N",
           "stages that ranks receive rows in; -1: all first; chosen", -1, 12 },
         { "memory", CLI_TEXT, &options.memory, "SIZE",
@@ -607,8 +608,9 @@ int cmd_run(struct cli *cli)
         { "calibration", CLI_TEXT, &options.calibration, "FILE",
           "rates of the model, as bench_parallel --calibrate measured them", 0, 0 },
         { "transport", CLI_TEXT, &options.transport, "T",
-          "what moves rows between GPUs: pull (copy engines, one host), exchange (NCCL); auto", 0,
-          0 },
+          "what moves rows between GPUs: pull (copy engines, one host), exchange (NCCL), relay "
+          "(NCCL once a node, then copy engines); auto",
+          0, 0 },
         { "nccl", CLI_TEXT, &options.nccl, "FILE", "the NCCL to open; FFA_NCCL, or as it is found",
           0, 0 },
         { "delay", CLI_INT, &options.ranks.delay, "N",

@@ -20,6 +20,7 @@ struct run_gpu_rank_opts {
     int32_t sharing;      /* ranks of a GPU, at most */
     int64_t timeout_ms;   /* of the communicator */
     int32_t transport;    /* ffa_transport, as asked for */
+    int32_t per_node;     /* ranks of a node, where they relay; 0: those of a host */
     const char *nccl;     /* the file of NCCL; NULL: as it is found */
     const struct run_shape *shape;
     double softmax_scale, softcap;

@@ -52,7 +52,7 @@ struct run_ranks {
     bool has_processes;          /* the meeting is the caller's */
     int32_t sharing, gpus;       /* as in the options, of threads too */
     int64_t timeout_ms;
-    int32_t transport;
+    int32_t transport, per_node;
     const char *nccl;
     bool wants_timeline;
     struct run_ranks_facts facts;
@@ -197,6 +197,7 @@ static ffa_status open_gpu(struct rank *r)
         .sharing = all->sharing,
         .timeout_ms = all->timeout_ms,
         .transport = all->transport,
+        .per_node = all->per_node,
         .nccl = all->nccl,
         .shape = &all->run->shape,
         .softmax_scale = all->run->args.softmax_scale,
@@ -470,6 +471,7 @@ ffa_status run_ranks_create(struct run_ranks **out, const struct run_case *run,
                                             : 0;
     all->timeout_ms = options->timeout_ms;
     all->transport = options->transport;
+    all->per_node = (int32_t)options->per_node;
     all->nccl = options->nccl;
     all->sum_dtype = run->shape.dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32;
     all->contexts = options->contexts;

@@ -25,7 +25,7 @@ struct run_options {
     double softcap;        /* 0: none */
     const char *moves;     /* with --ranks: "keys", "queries" or "auto" */
     const char *memory;    /* with --ranks: a size */
-    const char *transport; /* with --ranks on GPUs: "auto", "pull" or "exchange" */
+    const char *transport; /* with --ranks on GPUs: "auto", "pull", "exchange" or "relay" */
     /* Files. */
     const char *nccl, *timeline, *trace, *calibration;
     struct run_ranks_options ranks;

@@ -203,7 +203,7 @@ out:
     return rc;
 }
 
-/* Both of our streams wait for the caller's; then the fetch stream says what the call is. */
+/* Our streams wait for the caller's; then the fetch or network stream says what the call is. */
 static ffa_status enqueue_begin(struct comm_device *comm, const struct comm_call *record,
                                 ffa_stream stream, ffa_error *err)
 {
@@ -211,8 +211,8 @@ static ffa_status enqueue_begin(struct comm_device *comm, const struct comm_call
 
     FFA_TRY(gpu_event_wait(comm->last, stream, err)); /* of another stream, it may be */
     FFA_TRY(gpu_event_record(record->begin, stream, err));
-    FFA_TRY(gpu_event_wait(record->begin, gpu_stream_handle(comm->fetch), err));
-    FFA_TRY(gpu_event_wait(record->begin, gpu_stream_handle(comm->reduce), err));
+    for (int i = 0; i < COMM_STREAMS; i++)
+        FFA_TRY(gpu_event_wait(record->begin, gpu_stream_handle(comm_device_stream(comm, i)), err));
     rc = comm->exchange ? comm_exchange_hello(comm, record, err) : tell_words(comm, record, err);
 out:
     return rc;
@@ -281,10 +281,10 @@ void comm_device_abandon(struct comm_device *comm, uint64_t call, ffa_stream str
 
     /* What the call has put on our streams may use the caller's workspace: it ends with the call.
      */
-    (void)gpu_event_record(comm->left[0], gpu_stream_handle(comm->fetch), NULL);
-    (void)gpu_event_record(comm->left[1], gpu_stream_handle(comm->reduce), NULL);
-    (void)gpu_event_wait(comm->left[0], stream, NULL);
-    (void)gpu_event_wait(comm->left[1], stream, NULL);
+    for (int i = 0; i < COMM_STREAMS; i++) {
+        (void)gpu_event_record(comm->left[i], gpu_stream_handle(comm_device_stream(comm, i)), NULL);
+        (void)gpu_event_wait(comm->left[i], stream, NULL);
+    }
     (void)gpu_event_record(record->end, stream, NULL);
     pthread_mutex_lock(&comm->lock);
     record->has_ended = true;
@@ -306,6 +306,8 @@ static int64_t word_at(int32_t n, int32_t from, const struct comm_flag *flag)
         return comm_block_sums_ready(n, from, flag->stage);
     case CHANNEL_TOTALS_READY:
         return comm_block_totals_ready(n, from);
+    case CHANNEL_RELAYED:
+        return comm_block_relayed(n, from, flag->stage);
     default:
         return comm_block_sums_done(n, from);
     }
@@ -327,6 +329,8 @@ static void note_wait(struct comm_call *record, const struct comm_flag *flag)
         waits->rows_ready = true;
     else if (flag->channel == CHANNEL_TOTALS_READY)
         waits->totals_ready = true;
+    else if (flag->channel == CHANNEL_RELAYED)
+        waits->relayed |= (uint16_t)(1u << flag->stage);
     else
         waits->sums_ready |= (uint16_t)(1u << flag->stage);
 }
@@ -341,7 +345,8 @@ ffa_status comm_device_wait(struct comm_device *comm, uint64_t call, ffa_stream 
 
     pthread_mutex_lock(&comm->lock);
     for (int32_t i = 0; i < count; i++)
-        note_wait(record, &flags[i]);
+        if (flags[i].rank != comm->comm.rank) /* what it waits for then is another's */
+            note_wait(record, &flags[i]);
     pthread_mutex_unlock(&comm->lock);
     for (int32_t i = 0; i < count; i++)
         FFA_TRY(batch_add(&batch, &comm_device_own(comm)[word_at(n, flags[i].rank, &flags[i])],
@@ -361,7 +366,8 @@ ffa_status comm_device_signal(struct comm_device *comm, uint64_t call, ffa_strea
     for (int32_t i = 0; i < count; i++) {
         uint64_t *block = comm->blocks[flags[i].rank];
 
-        if (flags[i].channel == CHANNEL_ROWS_READY)
+        if (flags[i].channel == CHANNEL_ROWS_READY ||
+            (flags[i].channel == CHANNEL_RELAYED && flags[i].rank != comm->comm.rank))
             comm->lent[WINDOW_ROWS][flags[i].rank] = call;
         FFA_TRY(batch_add(&batch, &block[word_at(n, comm->comm.rank, &flags[i])],
                           value_of(call, &flags[i]), false, err));

@@ -109,38 +109,67 @@ static void fill_totals(struct row_segment *segment, int64_t *sources, int32_t r
         sources[r - 1] = r;
 }
 
+/* A table in the buffer: where it lies, and from what it is copied. */
+struct table {
+    int64_t *at;
+    const void *from;
+    int64_t bytes;
+};
+
+enum { TABLES_MAX = 10 };
+
+static int add_sums_tables(struct table *out, struct pass_sums_at *at, const struct pass_sums *sums)
+{
+    out[0] = (struct table){ &at->owners, sums->owners,
+                             sums->owner_count * (int64_t)sizeof *sums->owners };
+    out[1] = (struct table){ &at->segments, sums->segments,
+                             sums->segment_count * (int64_t)sizeof *sums->segments };
+    out[2] = (struct table){ &at->received, sums->received,
+                             sums->received_count * (int64_t)sizeof *sums->received };
+    return 3;
+}
+
+/* All but those of totals, which are behind them. */
+static int find_tables(struct table *out, ffa_parallel_pass *pass)
+{
+    const struct relay_sums *relays = &pass->relay_sums;
+    int count = add_sums_tables(out, &pass->sums_at, &pass->sums);
+
+    count += add_sums_tables(out + count, &pass->relay_sums_at, &relays->own);
+    out[count++] = (struct table){ &pass->addend_segments_at, relays->segments,
+                                   relays->segment_count * (int64_t)sizeof *relays->segments };
+    out[count++] = (struct table){ &pass->addend_sources_at, relays->sources,
+                                   relays->segment_count * (int64_t)sizeof *relays->sources };
+    return count;
+}
+
 static ffa_status make_buffer(ffa_parallel_pass *pass, ffa_error *err)
 {
-    const struct pass_sums *sums = &pass->sums;
-    const int64_t owners = sums->owner_count * (int64_t)sizeof(int32_t);
-    const int64_t segments = sums->segment_count * (int64_t)sizeof *sums->segments;
-    const int64_t received = sums->received_count * (int64_t)sizeof *sums->received;
     const bool has_totals = pass->rank_count > 1;
     const int64_t sources = (pass->rank_count - 1) * (int64_t)sizeof(int64_t);
+    struct table from[TABLES_MAX];
+    const int count = find_tables(from, pass);
     int64_t end = 0;
     unsigned char *tables;
 
     place_plans(&end, &pass->forward);
     place_plans(&end, &pass->backward);
-    pass->owners_at = place(&end, owners);
-    pass->segments_at = place(&end, segments);
-    pass->received_at = place(&end, received);
+    pass->tables_at = end;
+    for (int i = 0; i < count; i++)
+        *from[i].at = place(&end, from[i].bytes);
     pass->totals_segment_at = place(&end, has_totals ? (int64_t)sizeof(struct row_segment) : 0);
     pass->totals_sources_at = place(&end, sources);
     pass->upload_bytes = end;
-    pass->tables = tables = mem_array((size_t)(end - pass->owners_at), 1);
+    pass->tables = tables = mem_array((size_t)(end - pass->tables_at), 1);
     if (!tables)
         return error_nomem(err, "the tables of a pass");
-    if (owners)
-        memcpy(tables, sums->owners, (size_t)owners);
-    if (segments)
-        memcpy(tables + (pass->segments_at - pass->owners_at), sums->segments, (size_t)segments);
-    if (received)
-        memcpy(tables + (pass->received_at - pass->owners_at), sums->received, (size_t)received);
+    for (int i = 0; i < count; i++)
+        if (from[i].bytes > 0)
+            memcpy(tables + (*from[i].at - pass->tables_at), from[i].from, (size_t)from[i].bytes);
     if (has_totals)
         fill_totals(
-            (struct row_segment *)(void *)(tables + (pass->totals_segment_at - pass->owners_at)),
-            (int64_t *)(void *)(tables + (pass->totals_sources_at - pass->owners_at)),
+            (struct row_segment *)(void *)(tables + (pass->totals_segment_at - pass->tables_at)),
+            (int64_t *)(void *)(tables + (pass->totals_sources_at - pass->tables_at)),
             pass->rank_count);
     return FFA_OK;
 }
@@ -150,10 +179,30 @@ static int64_t copies_of(const struct pass_moves *moves)
     return moves->copy_begin ? moves->copy_begin[moves->stage_count] : 0;
 }
 
+static int64_t pulls_of(const ffa_parallel_pass *pass, bool is_backward)
+{
+    const struct relay_moves *relays = is_backward ? &pass->backward_relays : &pass->forward_relays;
+    const struct pass_moves *moves = is_backward ? &pass->backward_moves : &pass->forward_moves;
+
+    return relays->pull_begin ? relays->pull_begin[(ptrdiff_t)2 * moves->stage_count] : 0;
+}
+
 static int64_t most_copies(const ffa_parallel_pass *pass)
 {
-    return max64(max64(copies_of(&pass->forward_moves), copies_of(&pass->backward_moves)),
-                 pass->sums.copy_count);
+    return max64(max64(max64(copies_of(&pass->forward_moves), copies_of(&pass->backward_moves)),
+                       max64(pulls_of(pass, false), pulls_of(pass, true))),
+                 max64(pass->sums.copy_count, pass->relay_sums.own.copy_count));
+}
+
+/* Of keys, and of sums, which go the other way. */
+static int64_t moves_of_relays(const ffa_parallel_pass *pass, bool is_backward)
+{
+    const struct relay_moves *relays = is_backward ? &pass->backward_relays : &pass->forward_relays;
+    const struct pass_moves *moves = is_backward ? &pass->backward_moves : &pass->forward_moves;
+
+    return relays->send_begin
+               ? relays->send_begin[moves->step_count] + relays->receive_begin[moves->stage_count]
+               : 0;
 }
 
 /* Of a step, at the most; replicated sums go to and from all other ranks. */
@@ -162,10 +211,18 @@ static int64_t most_moves(const ffa_parallel_pass *pass)
     const struct pass_moves *const passes[] = { &pass->forward_moves, &pass->backward_moves };
     int64_t most = 2 * (int64_t)pass->rank_count;
 
-    for (int i = 0; i < 1 + pass->has_backward; i++)
+    for (int i = 0; i < 1 + pass->has_backward; i++) {
         most = max64(most, passes[i]->copy_begin[passes[i]->stage_count] +
                                passes[i]->send_begin[passes[i]->step_count]);
+        most = max64(most, moves_of_relays(pass, i == 1));
+    }
     return most;
+}
+
+/* Pulls wait for a rank's stages at once. */
+static size_t most_flags(const ffa_parallel_pass *pass)
+{
+    return (size_t)pass->rank_count * (pass->has_relays ? ARRIVAL_STAGES_MAX : 1);
 }
 
 static ffa_status make_scratch(ffa_parallel_pass *pass, ffa_error *err)
@@ -175,11 +232,27 @@ static ffa_status make_scratch(ffa_parallel_pass *pass, ffa_error *err)
     pass->to = mem_array(copies, sizeof *pass->to);
     pass->from = mem_array(copies, sizeof *pass->from);
     pass->bytes = mem_array(copies, sizeof *pass->bytes);
-    pass->flags = mem_array((size_t)pass->rank_count, sizeof *pass->flags);
+    pass->flags = mem_array(most_flags(pass), sizeof *pass->flags);
     pass->moves = mem_array((size_t)most_moves(pass), sizeof *pass->moves);
     return pass->to && pass->from && pass->bytes && pass->flags && pass->moves
                ? FFA_OK
                : error_nomem(err, "a pass");
+}
+
+static ffa_status make_relays(ffa_parallel_pass *pass, const ffa_parallel_plan *plan,
+                              bool is_backward, ffa_error *err)
+{
+    struct relay_moves *relays = is_backward ? &pass->backward_relays : &pass->forward_relays;
+    const struct pass_moves *moves = is_backward ? &pass->backward_moves : &pass->forward_moves;
+    ffa_status rc = FFA_OK;
+
+    if (!pass->has_relays)
+        goto out;
+    FFA_TRY(relay_moves_build(relays, plan, moves, is_backward, err));
+    if (is_backward)
+        rc = relay_sums_build(&pass->relay_sums, plan, moves, &pass->sums, err);
+out:
+    return rc;
 }
 
 /* ---- the object ---- */
@@ -201,6 +274,9 @@ ffa_status ffa_parallel_pass_create(ffa_parallel_pass **out, const ffa_parallel_
     }
     pass->rank = plan->rank;
     pass->rank_count = plan->topology.rank_count;
+    pass->ranks_per_node = plan->topology.ranks_per_node;
+    pass->has_relays = relay_tables_wanted(plan);
+    pass->is_outline = plan->is_outline;
     pass->tokens_q = plan->queries.rank_tokens[plan->rank];
     pass->tokens_k = plan->keys.rank_tokens[plan->rank];
     pass->has_backward = kernels->has_backward;
@@ -209,10 +285,12 @@ ffa_status ffa_parallel_pass_create(ffa_parallel_pass **out, const ffa_parallel_
     pass->in_rounds = plan->in_rounds;
     FFA_TRY(make_plans(&pass->forward, plan, kernels, false, err));
     FFA_TRY(pass_moves_build(&pass->forward_moves, plan, false, err));
+    FFA_TRY(make_relays(pass, plan, false, err));
     if (pass->has_backward) {
         FFA_TRY(make_plans(&pass->backward, plan, kernels, true, err));
         FFA_TRY(pass_moves_build(&pass->backward_moves, plan, true, err));
         FFA_TRY(pass_sums_build(&pass->sums, plan, &pass->backward_moves, err));
+        FFA_TRY(make_relays(pass, plan, true, err));
         FFA_TRY(gpu_event_create(&pass->reduced, kernels->context->gpu, false, err));
     }
     if (pass->rank_count > 1) {
@@ -242,6 +320,9 @@ void ffa_parallel_pass_destroy(ffa_parallel_pass *pass)
     pass_moves_finish(&pass->forward_moves);
     pass_moves_finish(&pass->backward_moves);
     pass_sums_finish(&pass->sums);
+    relay_moves_finish(&pass->forward_relays);
+    relay_moves_finish(&pass->backward_relays);
+    relay_sums_finish(&pass->relay_sums);
     mem_free(pass->tables);
     mem_free(pass->to);
     mem_free(pass->from);
@@ -361,7 +442,7 @@ ffa_status ffa_parallel_pass_upload(ffa_parallel_pass *pass, const ffa_kernels *
                                     void *buffer, ffa_stream stream, ffa_error *err)
 {
     unsigned char *const at = buffer;
-    const int64_t tables = pass ? pass->upload_bytes - pass->owners_at : 0;
+    const int64_t tables = pass ? pass->upload_bytes - pass->tables_at : 0;
     ffa_status rc;
 
     if (!pass || !kernels)
@@ -373,7 +454,7 @@ ffa_status ffa_parallel_pass_upload(ffa_parallel_pass *pass, const ffa_kernels *
     FFA_TRY(upload_plans(&pass->forward, kernels, at, stream, err));
     FFA_TRY(upload_plans(&pass->backward, kernels, at, stream, err));
     if (tables > 0)
-        FFA_TRY(gpu_upload_enqueue(kernels->context->gpu, at + pass->owners_at, pass->tables,
+        FFA_TRY(gpu_upload_enqueue(kernels->context->gpu, at + pass->tables_at, pass->tables,
                                    tables, stream, err));
     pass->buffer = buffer;
 out:

@@ -87,9 +87,10 @@ struct row_reduce_call pass_rounds_step(const struct pass_run *run, int32_t step
         .count = 2,
         .rows = pass->tokens_k,
         .segments =
-            (const struct row_segment *)(const void *)(pass->buffer + pass->segments_at) + begin[0],
+            (const struct row_segment *)(const void *)(pass->buffer + pass->sums_at.segments) +
+            begin[0],
         .segment_count = (int32_t)(begin[1] - begin[0]),
-        .sources = (const int64_t *)(const void *)(pass->buffer + pass->received_at),
+        .sources = (const int64_t *)(const void *)(pass->buffer + pass->sums_at.received),
     };
 
     for (int t = 0; t < call.count; t++) { /* in place */

@@ -43,6 +43,23 @@ static ffa_status check_objects(const struct pass_run *run, ffa_error *err)
     return FFA_OK;
 }
 
+/* Where ranks relay, who does follows from the nodes of the plan. */
+static ffa_status check_nodes(const struct pass_run *run, ffa_error *err)
+{
+    const ffa_parallel_pass *pass = run->pass;
+
+    if (!comm_device_relays(run->comm))
+        return FFA_OK;
+    if (pass->ranks_per_node != run->comm->node_ranks)
+        return error_fail(err, FFA_INVALID, 0,
+                          "the plan has %d ranks a node, the communicator, which relays, has %d",
+                          pass->ranks_per_node, run->comm->node_ranks);
+    if (pass->is_outline)
+        return error_fail(err, FFA_INVALID, 0,
+                          "the plan was made with FFA_PARALLEL_OUTLINE, and cannot be relayed");
+    return FFA_OK;
+}
+
 static ffa_status check_numbers(const struct pass_run *run, ffa_error *err)
 {
     const ffa_parallel_args *a = &run->args;
@@ -132,6 +149,7 @@ static ffa_status resolve(struct pass_run *run, const ffa_parallel_args *args, f
     a->sum_dtype = a->sum_dtype ? a->sum_dtype : FFA_FP32;
     a->sm_margin = max32(a->sm_margin, comm_device_sm_margin(run->comm, run->is_backward));
     FFA_TRY(check_objects(run, err));
+    FFA_TRY(check_nodes(run, err));
     FFA_TRY(check_numbers(run, err));
     FFA_TRY(pass_totals_init(&run->totals, run->pass, run->kernels, a, run->is_backward, err));
     run->columns = a->heads_kv * ((int64_t)a->head_dim + a->head_dim_v);
@@ -394,10 +412,10 @@ static struct arriving_call departing_of(const struct pass_run *run, int32_t *ow
     arriving.sums =
         (float *)(void *)(pass_run_own_window(run, WINDOW_SUMS) + first_row(run) * run->sum_bytes);
     arriving.blocks = run->comm->blocks_device;
-    arriving.owners = (const int32_t *)(const void *)(pass->buffer + pass->owners_at);
-    arriving.owner_at = pass->sums.owner_begin;
+    arriving.owners = (const int32_t *)(const void *)(pass->buffer + run->sums_at->owners);
+    arriving.owner_at = run->sums->owner_begin;
     if (run->round > 0) { /* stage 0 is empty */
-        const int32_t *begin = &pass->sums.owner_begin[run->round + 1];
+        const int32_t *begin = &run->sums->owner_begin[run->round + 1];
 
         arriving.owners += begin[0];
         memcpy(owner_at, (const int32_t[]){ 0, 0, begin[1] - begin[0] }, 3 * sizeof *owner_at);
@@ -451,9 +469,10 @@ static struct row_reduce_call own_sums(const struct pass_run *run)
                      pass_run_reduced(run, &run->args.dv, true) },
         .count = 2,
         .rows = pass->tokens_k,
-        .segments = (const struct row_segment *)(const void *)(pass->buffer + pass->segments_at),
-        .segment_count = (int32_t)pass->sums.segment_count,
-        .sources = (const int64_t *)(const void *)(pass->buffer + pass->received_at),
+        .segments =
+            (const struct row_segment *)(const void *)(pass->buffer + run->sums_at->segments),
+        .segment_count = (int32_t)run->sums->segment_count,
+        .sources = (const int64_t *)(const void *)(pass->buffer + run->sums_at->received),
     };
 }
 
@@ -538,10 +557,33 @@ static ffa_status check_launches(struct pass_run *run, ffa_error *err)
     run->round = 0;
     if (run->is_backward && run->pass->tokens_k > 0)
         FFA_TRY(check_sums(run, err));
+    for (int32_t i = 0; run->is_backward && run->sums == &run->pass->relay_sums.own &&
+                        i < run->pass->relay_sums.addend_count;
+         i++) {
+        const struct row_reduce_call addend = pass_relay_addend(run, i);
+
+        FFA_TRY(row_reduce_check(run->kernels, &addend, err));
+    }
     if (run->pass->tokens_k > 0)
         rc = row_copy_check(run->kernels, &keys, err);
 out:
     return rc;
+}
+
+/* Ranks that relay in one node pull. */
+static void choose_transport(struct pass_run *run)
+{
+    const bool has_nodes = run->comm->node_ranks < run->comm->comm.rank_count;
+    const bool relays = comm_device_relays(run->comm);
+
+    run->transport = relays ? (has_nodes ? &pass_relay : &pass_pull)
+                            : (run->comm->exchange ? &pass_exchange : &pass_pull);
+    run->sums = &run->pass->sums;
+    run->sums_at = &run->pass->sums_at;
+    if (run->transport == &pass_relay && run->pass->has_relays) {
+        run->sums = &run->pass->relay_sums.own;
+        run->sums_at = &run->pass->relay_sums_at;
+    }
 }
 
 static ffa_status run_pass(struct pass_run *run, ffa_comm *comm, const ffa_parallel_args *args,
@@ -560,7 +602,7 @@ static ffa_status run_pass(struct pass_run *run, ffa_comm *comm, const ffa_paral
     if (!run->comm)
         return error_fail(err, FFA_INVALID, 0,
                           "the communicator is not of GPUs (ffa_comm_create_peer)");
-    run->transport = run->comm->exchange ? &pass_exchange : &pass_pull;
+    choose_transport(run);
     run->moves = run->is_backward ? &run->pass->backward_moves : &run->pass->forward_moves;
     FFA_TRY(resolve(run, args, err));
     FFA_TRY(check_launches(run, err));

@@ -49,6 +49,7 @@ struct pass_moves {
 struct pass_sums {
     bool is_replicated;       /* and there are several ranks */
     struct pass_copy *copies; /* from sum windows into the received sums, by the reader's stage */
+    int64_t *own_rows; /* [copy_count]: of own keys, where each copy begins; NULL: replicated */
     int64_t copy_count;
     int64_t received_rows; /* of one step, at most */
     /* Those of a step are ascending. They cover the own keys; in rounds those that somebody summed
@@ -74,5 +75,9 @@ void pass_moves_finish(struct pass_moves *moves);
 ffa_status pass_sums_build(struct pass_sums *out, const ffa_parallel_plan *plan,
                            const struct pass_moves *moves, ffa_error *err);
 void pass_sums_finish(struct pass_sums *sums);
+/* Segments and received rows of sums that have copies, own_rows and room for the begins of each
+ * step. own: rows of own keys. FFA_NOMEM, FFA_UNSUPPORTED. */
+ffa_status pass_sums_segment(struct pass_sums *sums, int64_t own, bool in_rounds, int32_t ranks,
+                             ffa_error *err);
 
 #endif

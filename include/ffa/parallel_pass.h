@@ -160,10 +160,10 @@ FFA_API ffa_status ffa_parallel_pass_upload(ffa_parallel_pass *pass, const ffa_k
  *
  * The call only enqueues: no allocation, no synchronisation, no wait of the host. Transfers run on
  * streams of the communicator, joined by events. Where ranks pull no SM is used for them; where
- * they exchange, SMs are left free for NCCL: sm_margin is raised to what it may take. All buffers
- * must live until the call completes. FFA_INVALID while `stream` captures a CUDA graph, and where
- * it is the legacy default stream (NULL) and another rank of this process uses the same GPU: ranks
- * wait for each other, so they take a stream each.
+ * they exchange or relay, SMs are left free for NCCL: sm_margin is raised to what it may take. All
+ * buffers must live until the call completes. FFA_INVALID while `stream` captures a CUDA graph, and
+ * where it is the legacy default stream (NULL) and another rank of this process uses the same GPU:
+ * ranks wait for each other, so they take a stream each.
  *
  * out, lse, dk, dv and dsink have the same bits in every run, and so has dq of kernels made with
  * FFA_SPEC_DETERMINISTIC: sums join in a fixed order, of dk and dv the rank's own first, then by

@@ -608,8 +608,7 @@ int cmd_run(struct cli *cli)
         { "calibration", CLI_TEXT, &options.calibration, "FILE",
           "rates of the model, as bench_parallel --calibrate measured them", 0, 0 },
         { "transport", CLI_TEXT, &options.transport, "T",
-          "what moves rows between GPUs: pull (copy engines, one host), exchange (NCCL), relay "
-          "(NCCL once a node, then copy engines); auto",
+          "what moves rows between GPUs: pull (copy engines), exchange (NCCL), relay (both); auto",
           0, 0 },
         { "nccl", CLI_TEXT, &options.nccl, "FILE", "the NCCL to open; FFA_NCCL, or as it is found",
           0, 0 },

@@ -163,7 +163,8 @@ static ffa_status make_comm_over_caller(struct rank *r)
 
     opts.comm = r->caller;
     opts.transport = (int32_t)r->group->transport;
-    opts.ranks_per_node = r->group->ranks_per_node;
+    opts.ranks_per_node =
+        r->group->other_ranks_per_node ? r->group->other_ranks_per_node : r->group->ranks_per_node;
     opts.key_bytes = r->info.key_bytes;
     opts.sum_bytes = r->info.sum_bytes;
     opts.timeout_ms = r->group->timeout_ms;
@@ -206,7 +207,8 @@ static ffa_status make_comm(struct rank *r)
     opts.sum_bytes = r->info.sum_bytes;
     opts.timeout_ms = r->group->timeout_ms;
     opts.transport = (int32_t)r->group->transport;
-    opts.ranks_per_node = r->group->ranks_per_node;
+    opts.ranks_per_node =
+        r->group->other_ranks_per_node ? r->group->other_ranks_per_node : r->group->ranks_per_node;
     return ffa_comm_create_peer(&r->comm, r->context, &opts, &r->err);
 }
 

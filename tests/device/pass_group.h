@@ -78,11 +78,12 @@ struct group {
     int32_t absent;     /* this rank makes no calls; -1: all do */
     int64_t timeout_ms; /* of calls */
     ffa_transport transport;
-    int32_t ranks_per_node;     /* of plans, and of ranks that relay; 0: all */
-    bool has_caller;            /* a communicator of NCCL, of the test's own */
-    int32_t owners[TOKENS];     /* filled in by group_run: the rank of each token */
-    atomic_int left;            /* ranks that have destroyed their communicator */
-    atomic_int enqueued, ended; /* ranks that have enqueued all their calls; ends of parts */
+    int32_t ranks_per_node;       /* of plans, and of ranks that relay; 0: all */
+    int32_t other_ranks_per_node; /* of the communicator, where it is to have others; else 0 */
+    bool has_caller;              /* a communicator of NCCL, of the test's own */
+    int32_t owners[TOKENS];       /* filled in by group_run: the rank of each token */
+    atomic_int left;              /* ranks that have destroyed their communicator */
+    atomic_int enqueued, ended;   /* ranks that have enqueued all their calls; ends of parts */
 };
 
 /* Of two causal masks, the second one leaves out the first keys. Where ranks have their tokens in

@@ -266,6 +266,21 @@ START_TEST(rows_cross_once_a_node)
 }
 END_TEST
 
+/* Who relays follows from the plan, so its nodes are those of the communicator. */
+START_TEST(nodes_of_plans_are_those_of_the_communicator)
+{
+    struct group group = relay_group(0);
+
+    group.other_ranks_per_node = 1;
+    if (!can_exchange(group.count))
+        return;
+    relay_run(&group);
+    for (int32_t i = 0; i < group.count; i++)
+        ck_assert_str_eq(group.ranks[i].err.message,
+                         "the plan has 2 ranks a node, the communicator, which relays, has 1");
+}
+END_TEST
+
 /* The ranks of the other nodes are released, too, and name it. */
 START_TEST(a_rank_that_does_not_come_to_relay)
 {
@@ -338,7 +353,8 @@ static Suite *device_suite(void)
     suite_add_tcase(suite, exchange);
     tcase_set_timeout(relay, 300);
     tcase_add_loop_test(relay, relays_give_the_same_bits, 0, sizeof relaying / sizeof *relaying);
-    tcase_add_loop_test(relay, rows_cross_once_a_node, 0, 6); /* all that have several nodes */
+    tcase_add_loop_test(relay, rows_cross_once_a_node, 0, 7); /* all that have several nodes */
+    tcase_add_test(relay, nodes_of_plans_are_those_of_the_communicator);
     tcase_add_test(relay, a_rank_that_does_not_come_to_relay);
     suite_add_tcase(suite, relay);
     return suite;

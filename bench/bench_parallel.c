@@ -44,7 +44,9 @@ static const char usage[] =
     "  --rounds N   1 to 100; 5\n"
     "  --json FILE  a line a case, pass and plan\n"
     "  --heads HQ:HK  in place of the case's\n"
-    "  --transport T  pull, or exchange: NCCL, a GPU each, without ring and Ulysses\n"
+    "  --transport T  pull, or over NCCL, a GPU each, without ring and Ulysses: exchange, or "
+    "relay\n"
+    "  --ranks-per-node N  of plans, and of ranks that relay; all\n"
     "  --max-ctas N   SMs that NCCL takes at most\n"
     "  --wire-dtype T  of gradients that ranks sum for others: fp32, or bf16, as the tensors\n"
     "  --calibrate FILE    measure links and kernels, write FILE, and end\n"
@@ -476,9 +478,10 @@ static bool read_heads(const char *text)
 
 static bool read_transport(const char *text)
 {
-    options.transport =
-        text && !strcmp(text, "exchange") ? FFA_TRANSPORT_EXCHANGE : FFA_TRANSPORT_PULL;
-    return text && (!strcmp(text, "pull") || !strcmp(text, "exchange"));
+    options.transport = text && !strcmp(text, "exchange") ? FFA_TRANSPORT_EXCHANGE
+                        : text && !strcmp(text, "relay")  ? FFA_TRANSPORT_RELAY
+                                                          : FFA_TRANSPORT_PULL;
+    return text && (options.transport != FFA_TRANSPORT_PULL || !strcmp(text, "pull"));
 }
 
 static bool read_flag(const char *name)
@@ -526,6 +529,9 @@ static bool read_options(char **argv)
         } else if (!strcmp(name, "--max-ctas")) {
             is_fine = read_number(argv[1], 1, 64, &n);
             options.max_ctas = (int32_t)n;
+        } else if (!strcmp(name, "--ranks-per-node")) {
+            is_fine = read_number(argv[1], 1, RANKS_MAX, &n);
+            options.ranks_per_node = (int32_t)n;
         } else if (!strcmp(name, "--ranks")) {
             is_fine = read_number(argv[1], 1, RANKS_MAX, &n);
             options.ranks = (int32_t)n;

@@ -278,7 +278,7 @@ static void simulate(struct rank_plan *p, const struct variant *v,
                      const ffa_parallel_plan_opts *plan)
 {
     const int method = v->method == METHOD_RING ? FFA_SIM_ZIGZAG : FFA_SIM_ULYSSES;
-    const ffa_topology topology = { options.ranks, 0 };
+    const ffa_topology topology = { options.ranks, options.ranks_per_node };
     ffa_sim_result results[FFA_SIM_METHODS] = { FFA_SIM_RESULT_INIT };
     ffa_dispatch_report report = FFA_DISPATCH_REPORT_INIT;
     ffa_sim_opts opts = FFA_SIM_OPTS_INIT;
@@ -301,7 +301,7 @@ static void simulate(struct rank_plan *p, const struct variant *v,
 static void plan_build(struct rank_plan *p, const struct rank *r, const struct variant *v)
 {
     const ffa_dispatch_mask mask = { bench.mask, 1 };
-    const ffa_topology topology = { options.ranks, 0 };
+    const ffa_topology topology = { options.ranks, options.ranks_per_node };
     ffa_dispatch_opts dispatch = FFA_DISPATCH_OPTS_INIT;
     ffa_parallel_plan_opts opts = FFA_PARALLEL_PLAN_OPTS_INIT;
     ffa_parallel_plan_info info = FFA_PARALLEL_PLAN_INFO_INIT;
@@ -445,6 +445,7 @@ void rank_create(struct rank *r)
     opts.user = r;
     opts.transport = options.transport;
     opts.max_ctas = options.max_ctas;
+    opts.ranks_per_node = options.ranks_per_node;
     must(ffa_comm_create_peer(&r->comm, r->context, &opts, &err), "communicator", &err);
     for (int v = 0; v < VARIANTS; v++)
         if (variants[v].method != METHOD_PLAN && others_can(variants[v].method, false))

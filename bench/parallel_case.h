@@ -31,6 +31,7 @@ struct options {
     ffa_transport transport;             /* AUTO: between ranks of this host, pull */
     int32_t max_ctas;                    /* of ffa_peer_opts; 0: its default */
     int32_t wire_dtype;                  /* of ffa_parallel_args */
+    int32_t ranks_per_node;              /* 0: all */
     bool is_quick;
 };
 

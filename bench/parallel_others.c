@@ -181,7 +181,7 @@ bool others_can(enum method method, bool is_backward)
 
     if (method == METHOD_PLAN)
         return true;
-    if (options.transport == FFA_TRANSPORT_EXCHANGE) /* they copy from peers */
+    if (options.transport > FFA_TRANSPORT_PULL) /* they copy from peers */
         return false;
     if (method == METHOD_RING)
         return bench.tokens % (2 * n) == 0;

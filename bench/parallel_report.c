@@ -194,7 +194,9 @@ static double spread(const double *ms)
 
 static const char *transport_name(void)
 {
-    return options.transport == FFA_TRANSPORT_EXCHANGE ? "exchange" : "pull";
+    return options.transport == FFA_TRANSPORT_EXCHANGE ? "exchange"
+           : options.transport == FFA_TRANSPORT_RELAY  ? "relay"
+                                                       : "pull";
 }
 
 static const char *ranks_name(void)

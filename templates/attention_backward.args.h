@@ -50,8 +50,8 @@ struct attention_backward_args {
     struct arrivals arrivals; /* read by kernels of the row `arrivals` */
     struct departures departures;
     /* Where keys arrive: the groups that tiles of one list stand in (own keys first, each stage,
-     * the other own keys): group g ends at tile group_end[g]. own_heads: own keys are divided by head
-     * group instead: all of them with so many come first, with the others last. 0: by tile. */
+     * the other own keys): group g ends at tile group_end[g]. own_heads: own keys are divided by
+     * head group instead: all of them with so many come first, with the others last. 0: by tile. */
     int group_count, group_end[ARRIVAL_STAGES_MAX + 1];
     int own_heads;
     /* Where keys arrive: dK and dV of keys from this one on are stored in the model's dtype, at the

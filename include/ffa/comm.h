@@ -9,7 +9,8 @@
  *
  * Groups of GPUs are of processes with a GPU each, threads of a process with a GPU each, or several
  * ranks on one GPU. Ranks that reach each other's memory, on one host, pull from each other's
- * windows with the copy engines. Ranks with a GPU each, also of several hosts, exchange over NCCL.
+ * windows with the copy engines. Ranks with a GPU each, also of several hosts, exchange over NCCL,
+ * or relay: over NCCL between nodes, with the copy engines inside each.
  *
  * When a rank fails, is cancelled, leaves, or keeps another one waiting for too long, the group is
  * broken: every call of every rank returns, with one status and a sentence that names the rank. A
@@ -74,13 +75,21 @@ typedef enum ffa_transport {
     FFA_TRANSPORT_PULL = 1,
     /* Ranks, of one host or several, send and receive over NCCL, which uses some SMs: passes leave
      * them free. One rank a GPU. */
-    FFA_TRANSPORT_EXCHANGE = 2
+    FFA_TRANSPORT_EXCHANGE = 2,
+    /* Ranks of several nodes, one rank a GPU. Inside a node, whose ranks reach each other's memory,
+     * they pull. A key that ranks of another node need crosses once, over NCCL, to one of them,
+     * from which the others pull it; gradients are added there before they cross once. Plans are of
+     * the same nodes (ranks_per_node of their topology). Never chosen by _AUTO. */
+    FFA_TRANSPORT_RELAY = 3
 } ffa_transport;
 
 typedef struct ffa_peer_opts {
     uint32_t struct_size;
     int32_t rank, rank_count; /* 0 <= rank < rank_count; rank_count 1 to 256 */
-    int32_t pad_;
+    /* Relay: ranks [n * ranks_per_node, (n + 1) * ranks_per_node) are of node n, 0 to 256; each on
+     * one host, which may have several nodes. 0: hosts are nodes, with as many ranks each, but for
+     * the last one. Of the other transports it is not used. The same on all ranks. */
+    int32_t ranks_per_node;
     ffa_comm_allgather allgather;
     void *user;
     /* Windows of this rank, each 0 to 2^46; ranks may differ. ffa_comm_reserve makes them larger.
@@ -90,12 +99,12 @@ typedef struct ffa_peer_opts {
     /* That a call may take on the GPU, and that one rank waits for another, 1 to 2^40; 0: 60000 */
     int64_t timeout_ms;
     int32_t transport; /* ffa_transport; the same on all ranks, as max_ctas */
-    /* Exchange: SMs that NCCL takes at most, for keys and again for gradients, 1 to 64; 0: 2.
-     * Forward passes leave as many SMs free, backward ones twice as many, beyond what sm_margin
-     * says. More move faster, which a pass with much to compute does not need. */
+    /* Exchange and relay: SMs that NCCL takes at most, for keys and again for gradients, 1 to 64;
+     * 0: 2. Forward passes leave as many SMs free, backward ones twice as many, beyond what
+     * sm_margin says. More move faster, which a pass with much to compute does not need. */
     int32_t max_ctas;
-    /* Exchange: libnccl.so.2, 2.18 or newer. NULL: what the process has loaded, else where the
-     * loader and NVIDIA's Python wheels have it. Read during the call. */
+    /* Exchange and relay: libnccl.so.2, 2.18 or newer. NULL: what the process has loaded, else
+     * where the loader and NVIDIA's Python wheels have it. Read during the call. */
     const char *nccl_path;
 } ffa_peer_opts;
 #define FFA_PEER_OPTS_INIT                                                                         \
@@ -119,10 +128,10 @@ FFA_API void ffa_peer_opts_init(ffa_peer_opts *opts, size_t bytes);
  *
  * Fails with FFA_INVALID; FFA_UNSUPPORTED: a context without a GPU, an option newer than this
  * library, ranks of a process of which some share a GPU and others have another one, ranks that are
- * to pull, or for which there is no NCCL, and that do not reach each other's memory, ranks that
- * exchange and share a GPU; FFA_COMM: the bootstrap failed, or another rank, which is named;
- * FFA_GPU; FFA_NOMEM. Thread: any. Blocks: for the other ranks. The rank has one thread of its own,
- * the watchdog, until it is destroyed.
+ * to pull, or for which there is no NCCL, and that do not reach each other's memory, ranks of a
+ * node that are to relay and do not, ranks that exchange or relay and share a GPU; FFA_COMM: the
+ * bootstrap failed, or another rank, which is named; FFA_GPU; FFA_NOMEM. Thread: any. Blocks: for
+ * the other ranks. The rank has one thread of its own, the watchdog, until it is destroyed.
  */
 FFA_API ffa_status ffa_comm_create_peer(ffa_comm **out, ffa_context *context,
                                         const ffa_peer_opts *opts, ffa_error *err);
@@ -135,7 +144,7 @@ typedef struct ffa_nccl_opts {
     int64_t key_bytes, sum_bytes;
     int64_t timeout_ms;
     int32_t max_ctas;
-    int32_t pad_;
+    int32_t ranks_per_node;
     const char *nccl_path; /* the library that `comm` is of; NULL: the only one in the process */
 } ffa_nccl_opts;
 #define FFA_NCCL_OPTS_INIT                                                                         \
@@ -152,21 +161,21 @@ FFA_API void ffa_nccl_opts_init(ffa_nccl_opts *opts, size_t bytes);
  *          context is closed and before `comm` is destroyed.
  * context  of the GPU that `comm` is of.
  * opts     `comm` may be non-blocking. Collective functions of the group gather over it; where the
- *          transport is to exchange it is split in two, for keys and for gradients. It is not used
- *          by passes, and never aborted: what breaks the group leaves it as it is. While a
+ *          transport is to exchange or to relay it is split in two, for keys and for gradients. It
+ * is not used by passes, and never aborted: what breaks the group leaves it as it is. While a
  *          collective function runs, nothing else may be enqueued on it.
  *
  * Fails as ffa_comm_create_peer does, and with FFA_INVALID: comm is NULL, of another device, or of
  * an NCCL that cannot be told (two are loaded, or none, or nccl_path is another one);
- * FFA_UNSUPPORTED: NCCL is older than 2.18, or ranks that exchange share a GPU; FFA_GPU: NCCL
- * failed, with its own words. A rank that fails before others have heard of it leaves those waiting
- * for timeout_ms. Thread: any. Blocks: for the other ranks.
+ * FFA_UNSUPPORTED: NCCL is older than 2.18, or ranks that exchange or relay share a GPU; FFA_GPU:
+ * NCCL failed, with its own words. A rank that fails before others have heard of it leaves those
+ * waiting for timeout_ms. Thread: any. Blocks: for the other ranks.
  */
 FFA_API ffa_status ffa_comm_create_nccl(ffa_comm **out, ffa_context *context,
                                         const ffa_nccl_opts *opts, ffa_error *err);
 
-/* Which transport the group has: FFA_TRANSPORT_PULL or _EXCHANGE; _AUTO for the loopback and NULL.
- */
+/* Which transport the group has: FFA_TRANSPORT_PULL, _EXCHANGE or _RELAY; _AUTO for the loopback
+ * and NULL. */
 FFA_API ffa_transport ffa_comm_transport(const ffa_comm *comm);
 
 /*
@@ -193,7 +202,7 @@ FFA_API ffa_status ffa_comm_status(const ffa_comm *comm, ffa_error *err);
  * Blocks, with the peer transport: until the rank's calls are over, its peers have pulled what they
  * were lent, and none will touch its memory again, each at most the time-out. Memory that a peer
  * may still touch then is left allocated. Freeing the rest waits for all work of the device. Ranks
- * that exchange also end their communicators of NCCL.
+ * that exchange or relay also end their communicators of NCCL.
  */
 FFA_API void ffa_comm_destroy(ffa_comm *comm);
 
@@ -202,8 +211,8 @@ FFA_API int32_t ffa_comm_rank(const ffa_comm *comm);
 FFA_API int32_t ffa_comm_rank_count(const ffa_comm *comm);
 
 /* Break the group with FFA_COMM; why: part of the message all ranks see, or NULL. Ranks that
- * exchange and do not reach each other's memory find out by the time-out. Thread: any, also while
- * the rank is in a call. Blocks: no. */
+ * exchange and do not reach each other's memory, and ranks of other nodes, find out by the
+ * time-out. Thread: any, also while the rank is in a call. Blocks: no. */
 FFA_API void ffa_comm_cancel(ffa_comm *comm, const char *why);
 
 #ifdef __cplusplus

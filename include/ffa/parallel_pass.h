@@ -175,10 +175,10 @@ FFA_API ffa_status ffa_parallel_pass_upload(ffa_parallel_pass *pass, const ffa_k
  *
  * The call only enqueues: no allocation, no synchronisation, no wait of the host. Transfers run on
  * streams of the communicator, joined by events. Where ranks pull no SM is used for them; where
- * they exchange, SMs are left free for NCCL: sm_margin is raised to what it may take. All buffers
- * must live until the call completes. FFA_INVALID while `stream` captures a CUDA graph, and where
- * it is the legacy default stream (NULL) and another rank of this process uses the same GPU: ranks
- * wait for each other, so they take a stream each.
+ * they exchange or relay, SMs are left free for NCCL: sm_margin is raised to what it may take. All
+ * buffers must live until the call completes. FFA_INVALID while `stream` captures a CUDA graph, and
+ * where it is the legacy default stream (NULL) and another rank of this process uses the same GPU:
+ * ranks wait for each other, so they take a stream each.
  *
  * out, lse, dk, dv and dsink have the same bits in every run, and so has dq of kernels made with
  * FFA_SPEC_DETERMINISTIC: sums join in a fixed order, of dk and dv the rank's own first, then by
@@ -192,7 +192,9 @@ FFA_API ffa_status ffa_parallel_pass_upload(ffa_parallel_pass *pass, const ffa_k
  *          are of the pass that writes them, and not looked at by the other.
  *
  * Fails with FFA_INVALID: an argument, named with value and limit, and nothing was enqueued;
- * FFA_COMM and FFA_TIMEOUT: the group is broken; FFA_GPU: the group is broken then, too. What goes
+ * FFA_UNSUPPORTED, likewise: a plan in rounds where ranks exchange or relay; where they relay, also
+ * one that moves queries, and a wire_dtype that is not fp32; FFA_COMM and FFA_TIMEOUT: the group is
+ * broken; FFA_GPU: the group is broken then, too. What goes
  * wrong later (a rank that does not come, ranks whose calls differ) ffa_comm_status tells: results
  * of calls that were under way are then unspecified. Thread: any; one call of a rank, and of a
  * pass, at a time. Blocks: no.

@@ -29,7 +29,8 @@ extern "C" {
 
 typedef enum ffa_sim_method {
     FFA_SIM_PLAN = 0,    /* as the library's passes: every receiver pulls from the owner */
-    FFA_SIM_RELAYED = 1, /* the same plan, but each key crosses the network once a node */
+    FFA_SIM_RELAYED = 1, /* the same plan, but each key crosses the network once a node, as
+                          * FFA_TRANSPORT_RELAY does it: to one of the ranks that need it */
     FFA_SIM_ALL_GATHER = 2,
     FFA_SIM_RING = 3,
     FFA_SIM_ZIGZAG = 4,

@@ -92,6 +92,7 @@ FFA_PARALLEL_MOVE_AUTO = 2
 FFA_TRANSPORT_AUTO = 0
 FFA_TRANSPORT_PULL = 1
 FFA_TRANSPORT_EXCHANGE = 2
+FFA_TRANSPORT_RELAY = 3
 FFA_TO_DEVICE = 0
 FFA_FROM_DEVICE = 1
 FFA_REDUCE_SUM = 0
@@ -502,16 +503,16 @@ ffa_comm_allgather = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_void_p, C.
 
 
 class ffa_peer_opts(C.Structure):
-    _fields_ = [("struct_size", C.c_uint32), ("rank", C.c_int32), ("rank_count", C.c_int32), ("pad_", C.c_int32),
-                ("allgather", ffa_comm_allgather), ("user", C.c_void_p), ("key_bytes", C.c_int64),
-                ("sum_bytes", C.c_int64), ("timeout_ms", C.c_int64), ("transport", C.c_int32),
-                ("max_ctas", C.c_int32), ("nccl_path", C.c_char_p)]
+    _fields_ = [("struct_size", C.c_uint32), ("rank", C.c_int32), ("rank_count", C.c_int32),
+                ("ranks_per_node", C.c_int32), ("allgather", ffa_comm_allgather), ("user", C.c_void_p),
+                ("key_bytes", C.c_int64), ("sum_bytes", C.c_int64), ("timeout_ms", C.c_int64),
+                ("transport", C.c_int32), ("max_ctas", C.c_int32), ("nccl_path", C.c_char_p)]
 
 
 class ffa_nccl_opts(C.Structure):
     _fields_ = [("struct_size", C.c_uint32), ("transport", C.c_int32), ("comm", C.c_void_p), ("key_bytes", C.c_int64),
-                ("sum_bytes", C.c_int64), ("timeout_ms", C.c_int64), ("max_ctas", C.c_int32), ("pad_", C.c_int32),
-                ("nccl_path", C.c_char_p)]
+                ("sum_bytes", C.c_int64), ("timeout_ms", C.c_int64), ("max_ctas", C.c_int32),
+                ("ranks_per_node", C.c_int32), ("nccl_path", C.c_char_p)]
 
 
 class ffa_dltensor(C.Structure):

@@ -81,7 +81,7 @@ static int read_shape(const struct cli *cli, const struct run_options *options,
 static int read_ranks(const struct cli *cli, struct run_options *options)
 {
     static const char *const moves[] = { "keys", "queries", "auto", NULL };
-    static const char *const transports[] = { "auto", "pull", "exchange", NULL };
+    static const char *const transports[] = { "auto", "pull", "exchange", "relay", NULL };
     static const char *const wires[] = { "bf16", "fp16", "fp32", NULL };
     struct run_ranks_options *ranks = &options->ranks;
 
@@ -94,7 +94,8 @@ static int read_ranks(const struct cli *cli, struct run_options *options)
     ranks->transport = options->transport ? cli_word(options->transport, transports) : 0;
     ranks->nccl = cli_find_nccl(options->nccl);
     if (ranks->transport < 0)
-        return cli_fail_text(cli, FFA_INVALID, "--transport is '%s', not auto, pull or exchange",
+        return cli_fail_text(cli, FFA_INVALID,
+                             "--transport is '%s', not auto, pull, exchange or relay",
                              options->transport);
     if (options->wire_dtype && cli_word(options->wire_dtype, wires) < 0)
         return cli_fail_text(cli, FFA_INVALID, "--wire-dtype is '%s', not fp32, or as --dtype",
@@ -603,7 +604,7 @@ int cmd_run(struct cli *cli)
         { "timeout", CLI_REAL, &options.timeout_s, "SECONDS",
           "that ranks wait for each other, and a pass may take; 60", 0, 0 },
         { "ranks-per-node", CLI_INT, &options.ranks.per_node, "N",
-          "ranks of a node, as the plan sees them; all", 1, 256 },
+          "ranks of a node, as the plan sees them, and where they relay; all", 1, 256 },
         { "stages", CLI_INT, &options.ranks.stages, "N",
           "stages that ranks receive rows in; -1: all first; chosen", -1, 12 },
         { "memory", CLI_TEXT, &options.memory, "SIZE",
@@ -613,8 +614,8 @@ int cmd_run(struct cli *cli)
         { "calibration", CLI_TEXT, &options.calibration, "FILE",
           "rates of the model, as bench_parallel --calibrate measured them", 0, 0 },
         { "transport", CLI_TEXT, &options.transport, "T",
-          "what moves rows between GPUs: pull (copy engines, one host), exchange (NCCL); auto", 0,
-          0 },
+          "what moves rows between GPUs: pull (copy engines), exchange (NCCL), relay (both); auto",
+          0, 0 },
         { "wire-dtype", CLI_TEXT, &options.wire_dtype, "T",
           "what gradients that ranks sum for others travel as on GPUs: fp32, or as --dtype; fp32",
           0, 0 },

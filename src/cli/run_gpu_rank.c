@@ -134,6 +134,7 @@ static ffa_status make_comm(struct run_gpu_rank *r, ffa_error *err)
     opts.sum_bytes = r->info.sum_bytes;
     opts.timeout_ms = r->opts.timeout_ms;
     opts.transport = r->opts.transport;
+    opts.ranks_per_node = r->opts.per_node;
     opts.nccl_path = r->opts.nccl;
     rc = ffa_comm_create_peer(&r->comm, r->context, &opts, err);
     if (rc == FFA_OK || r->gathering.status == FFA_OK)

@@ -21,6 +21,7 @@ struct run_gpu_rank_opts {
     int64_t timeout_ms;   /* of the communicator */
     int32_t transport;    /* ffa_transport, as asked for */
     int32_t wire_dtype;   /* of ffa_parallel_args */
+    int32_t per_node;     /* ranks of a node, where they relay; 0: those of a host */
     const char *nccl;     /* the file of NCCL; NULL: as it is found */
     const struct run_shape *shape;
     double softmax_scale, softcap;

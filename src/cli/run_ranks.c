@@ -53,7 +53,7 @@ struct run_ranks {
     bool has_processes;          /* the meeting is the caller's */
     int32_t sharing, gpus;       /* as in the options, of threads too */
     int64_t timeout_ms;
-    int32_t transport, wire_dtype;
+    int32_t transport, wire_dtype, per_node;
     const char *nccl;
     bool wants_timeline;
     struct run_ranks_facts facts;
@@ -199,6 +199,7 @@ static ffa_status open_gpu(struct rank *r)
         .timeout_ms = all->timeout_ms,
         .transport = all->transport,
         .wire_dtype = all->wire_dtype,
+        .per_node = all->per_node,
         .nccl = all->nccl,
         .shape = &all->run->shape,
         .softmax_scale = all->run->args.softmax_scale,
@@ -473,6 +474,7 @@ ffa_status run_ranks_create(struct run_ranks **out, const struct run_case *run,
     all->timeout_ms = options->timeout_ms;
     all->transport = options->transport;
     all->wire_dtype = options->wire_dtype;
+    all->per_node = (int32_t)options->per_node;
     all->nccl = options->nccl;
     all->sum_dtype = run->shape.dtype == FFA_FP64 ? FFA_FP64 : FFA_FP32;
     all->contexts = options->contexts;

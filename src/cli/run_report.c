@@ -72,6 +72,7 @@ static const char *transport_name(int32_t transport)
 {
     return transport == FFA_TRANSPORT_PULL       ? "pull"
            : transport == FFA_TRANSPORT_EXCHANGE ? "exchange"
+           : transport == FFA_TRANSPORT_RELAY    ? "relay"
                                                  : "loopback";
 }
 
@@ -198,6 +199,8 @@ static void print_gpus(struct run_ranks_facts facts, const struct run_options *o
         (void)printf(", %d processes", options->place.rank_count);
     if (facts.transport == FFA_TRANSPORT_EXCHANGE)
         (void)printf(", over NCCL");
+    else if (facts.transport == FFA_TRANSPORT_RELAY)
+        (void)printf(", over NCCL between nodes");
     (void)printf("\n");
 }
 

@@ -25,7 +25,7 @@ struct run_options {
     double softcap;         /* 0: none */
     const char *moves;      /* with --ranks: "keys", "queries" or "auto" */
     const char *memory;     /* with --ranks: a size */
-    const char *transport;  /* with --ranks on GPUs: "auto", "pull" or "exchange" */
+    const char *transport;  /* with --ranks on GPUs: "auto", "pull", "exchange" or "relay" */
     const char *wire_dtype; /* with --ranks on GPUs: "bf16", "fp16" or "fp32" */
     /* Files. */
     const char *nccl, *timeline, *trace, *calibration;

@@ -7,639 +7,16 @@
  * Ranks are threads with the GPUs of this host, or shares of one. Nothing is asserted on their
  * threads: they leave what they saw in their rank.
  */
-#include "cuda_calls.h"
-#include "gpu/nccl_library.h"
-#include "parallel/device/pass.h"
-#include "support/bootstrap.h"
-#include "support/rng.h"
+#include "pass_group.h"
 #include "support/suite.h"
 
 #include <check.h>
-#include <ffa/ffa.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdbool.h>
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-enum {
-    RANKS = 4,
-    DEVICES = 8,
-    TOKENS = 384,
-    HEADS_Q = 2,
-    HEADS_KV = 1,
-    HEAD_DIM = 64,
-    SETS = 2, /* masks, each with inputs of its own, which calls take in turns */
-    CALLS = 2 * SETS,
-    STAGES = 3,
-    STAGE_NS = 1000, /* so that a plan has the stages that it is asked for */
-    SMS_FREE = 4,
-    SHORT_MS = 500,
-    PATIENT_MS = 3000, /* NCCL connects within it, and an aborted group ends */
-    HEAD_START_MS = 20 /* in which a rank's GPU runs ahead, as far as it may */
-};
-
-enum tensor { Q, K, V, OUT, LSE, DOUT, DQ, DK, DV, TENSORS };
-
-static ffa_context *contexts[DEVICES];
-static ffa_kernels *kernels[DEVICES], *staged[DEVICES]; /* staged: where queries move */
-static int32_t devices;
-
-struct group;
-
-struct rank {
-    struct group *group;
-    struct bootstrap_end end;
-    int32_t rank;
-    ffa_context *context;
-    const ffa_kernels *kernels;
-    ffa_parallel_plan *plans[SETS];
-    ffa_parallel_pass *passes[SETS];
-    ffa_parallel_pass_info info; /* the most of all passes */
-    int32_t stages[SETS][2];     /* that receive, forward and backward */
-    ffa_comm *comm;
-    const struct nccl *nccl; /* where the group has a communicator of the caller's: */
-    nccl_handle caller;      /* that */
-    bool is_alive;           /* it works after all calls */
-    ffa_stream stream;
-    int64_t rows[2]; /* of queries, of keys */
-    void *inputs[SETS][TENSORS], *outputs[CALLS][TENSORS];
-    void *uploads[SETS], *workspace;
-    struct cuda_counts forward, backward; /* of all calls */
-    int most_calls[2];                    /* that they may enqueue */
-    uint64_t digests[CALLS];              /* of the results whose bits are the same in every run */
-    int odd_call; /* the first whose results have other bits than those of its inputs before; 0 */
-    ffa_status status;
-    ffa_error err;
-    pthread_t thread;
-};
-
-struct group {
-    struct bootstrap *bootstrap;
-    ffa_dispatch *dispatch;
-    ffa_mask *masks[SETS];
-    struct rank ranks[RANKS];
-    int32_t count;
-    bool is_sequential, is_replicated;
-    bool is_narrow; /* sums travel in the tensors' dtype */
-    bool moves_queries;
-    int32_t absent;     /* this rank makes no calls; -1: all do */
-    int64_t timeout_ms; /* of calls */
-    ffa_transport transport;
-    bool has_caller;            /* a communicator of NCCL, of the test's own */
-    atomic_int left;            /* ranks that have destroyed their communicator */
-    atomic_int enqueued, ended; /* ranks that have enqueued all their calls; ends of parts */
-};
-
-static void pause_ms(void)
-{
-    const struct timespec millisecond = { 0, 1000000 };
-
-    (void)nanosleep(&millisecond, NULL);
-}
-
-/* ---- a rank's plan and memory ---- */
-
-static bool is_key(enum tensor t)
-{
-    return t == K || t == V || t == DK || t == DV;
-}
-
-static int64_t tensor_bytes(const struct rank *r, enum tensor t)
-{
-    const int64_t heads = is_key(t) ? HEADS_KV : HEADS_Q;
-
-    return r->rows[is_key(t)] * heads *
-           (t == LSE ? (int64_t)sizeof(float) : HEAD_DIM * (int64_t)sizeof(uint16_t));
-}
-
-static ffa_status make_plan(struct rank *r, int set)
-{
-    ffa_parallel_plan_opts opts = FFA_PARALLEL_PLAN_OPTS_INIT;
-
-    opts.forward_stages = opts.backward_stages = STAGES;
-    opts.moves = r->group->moves_queries ? FFA_PARALLEL_MOVE_QUERIES : FFA_PARALLEL_MOVE_KEYS;
-    opts.stage_rows_min = 1;
-    opts.model.launch_ns = STAGE_NS;
-    opts.model.heads_q = HEADS_Q;
-    opts.model.heads_kv = HEADS_KV;
-    opts.model.head_dim = HEAD_DIM;
-    opts.model.element_bytes = sizeof(uint16_t);
-    return ffa_parallel_plan_create(&r->plans[set], r->group->dispatch, r->group->masks[set],
-                                    r->rank, &opts, &r->err);
-}
-
-static void add_info(ffa_parallel_pass_info *to, const ffa_parallel_pass_info *more)
-{
-    int64_t *const most[] = { &to->key_bytes, &to->sum_bytes, &to->forward_workspace_bytes,
-                              &to->backward_workspace_bytes };
-    const int64_t bytes[] = { more->key_bytes, more->sum_bytes, more->forward_workspace_bytes,
-                              more->backward_workspace_bytes };
-
-    for (int i = 0; i < 4; i++)
-        *most[i] = *most[i] > bytes[i] ? *most[i] : bytes[i];
-    to->forward_stages =
-        to->forward_stages > more->forward_stages ? to->forward_stages : more->forward_stages;
-}
-
-/* A device a rank, or one for all. */
-static int32_t device_of(const struct rank *r)
-{
-    return r->group->count > devices ? 0 : r->rank;
-}
-
-/* Kernels without FFA_SPEC_STAGED have no partial results. */
-static ffa_status be_refused_kernels(struct rank *r, int set)
-{
-    ffa_parallel_pass *pass = NULL;
-    const ffa_status rc =
-        ffa_parallel_pass_create(&pass, r->plans[set], kernels[device_of(r)], &r->err);
-
-    return rc == FFA_INVALID && !pass && strstr(r->err.message, "the plan moves queries") ? FFA_OK
-                                                                                          : FFA_BUG;
-}
-
-static ffa_status make_pass(struct rank *r, int set)
-{
-    ffa_parallel_pass_info info = FFA_PARALLEL_PASS_INFO_INIT;
-    ffa_status rc = make_plan(r, set);
-
-    if (rc == FFA_OK && r->group->moves_queries)
-        rc = be_refused_kernels(r, set);
-
-    if (rc == FFA_OK)
-        rc = ffa_parallel_pass_create(&r->passes[set], r->plans[set], r->kernels, &r->err);
-    if (rc == FFA_OK)
-        rc = ffa_parallel_pass_info_get(r->passes[set], r->kernels, HEADS_Q, HEADS_KV, &info,
-                                        &r->err);
-    if (rc == FFA_OK)
-        rc = ffa_device_alloc(&r->uploads[set], r->context, info.upload_bytes, &r->err);
-    if (rc == FFA_OK)
-        rc = ffa_parallel_pass_upload(r->passes[set], r->kernels, r->uploads[set], r->stream,
-                                      &r->err);
-    add_info(&r->info, &info);
-    r->stages[set][0] = info.forward_stages;
-    r->stages[set][1] = info.backward_stages;
-    return rc;
-}
-
-static ffa_status make_passes(struct rank *r)
-{
-    ffa_status rc = ffa_device_stream_create(&r->stream, r->context, &r->err);
-
-    for (int set = 0; set < SETS && rc == FFA_OK; set++)
-        rc = make_pass(r, set);
-    if (rc == FFA_OK)
-        rc = ffa_device_alloc(&r->workspace, r->context,
-                              r->info.forward_workspace_bytes + r->info.backward_workspace_bytes,
-                              &r->err);
-    return rc;
-}
-
-/* Small numbers of both signs, in bf16. */
-static ffa_status make_input(struct rank *r, int set, enum tensor t)
-{
-    const int64_t bytes = tensor_bytes(r, t);
-    struct rng rng = { (uint64_t)((r->rank * SETS + set) * TENSORS + (int)t + 1) };
-    uint16_t *host = malloc((size_t)bytes + 1);
-    ffa_status rc;
-
-    for (int64_t i = 0; host && i < bytes / 2; i++)
-        host[i] = (uint16_t)(0x3e00 | (rng_next(&rng) & 0x81ff));
-    rc = host ? ffa_device_alloc(&r->inputs[set][t], r->context, bytes, &r->err) : FFA_NOMEM;
-    if (rc == FFA_OK && bytes > 0)
-        rc = ffa_device_copy(r->context, r->inputs[set][t], host, bytes, FFA_TO_DEVICE, &r->err);
-    free(host);
-    return rc;
-}
-
-static ffa_status make_tensors(struct rank *r)
-{
-    ffa_status rc = FFA_OK;
-
-    r->rows[0] = ffa_dispatch_query_rows(r->group->dispatch, r->rank);
-    r->rows[1] = ffa_dispatch_key_rows(r->group->dispatch, r->rank);
-    for (int set = 0; set < SETS; set++)
-        for (enum tensor t = Q; t < TENSORS && rc == FFA_OK; t++)
-            if (t <= V || t == DOUT)
-                rc = make_input(r, set, t);
-    for (int call = 0; call < CALLS; call++)
-        for (enum tensor t = Q; t < TENSORS && rc == FFA_OK; t++)
-            if (!r->inputs[0][t])
-                rc = ffa_device_alloc(&r->outputs[call][t], r->context, tensor_bytes(r, t) + 1,
-                                      &r->err);
-    return rc;
-}
-
-/* As a program has one that uses NCCL for other things, too. */
-static ffa_status make_caller(struct rank *r)
-{
-    struct nccl_id mine = { { 0 } }, ids[RANKS];
-    ffa_status rc = nccl_open(&r->nccl, NULL, NULL, &r->err);
-
-    if (rc == FFA_OK && r->rank == 0)
-        rc = nccl_id_make((unsigned char *)mine.bytes, r->nccl, &r->err);
-    if (bootstrap_allgather(&r->end, &mine, ids, sizeof mine) != 0)
-        return FFA_COMM;
-    (void)cudaSetDevice(device_of(r));
-    if (rc == FFA_OK && r->nccl->ncclCommInitRankConfig(&r->caller, r->group->count, ids[0],
-                                                        r->rank, NULL) != NCCL_SUCCESS)
-        rc = FFA_GPU;
-    return rc;
-}
-
-static ffa_status make_comm_over_caller(struct rank *r)
-{
-    ffa_nccl_opts opts = FFA_NCCL_OPTS_INIT;
-    ffa_status rc = make_caller(r);
-
-    opts.comm = r->caller;
-    opts.transport = (int32_t)r->group->transport;
-    opts.key_bytes = r->info.key_bytes;
-    opts.sum_bytes = r->info.sum_bytes;
-    opts.timeout_ms = r->group->timeout_ms;
-    return rc == FFA_OK ? ffa_comm_create_nccl(&r->comm, r->context, &opts, &r->err) : rc;
-}
-
-/* Every rank gathers a byte over the caller's communicator. */
-static void look_at_caller(struct rank *r)
-{
-    const char mine = (char)(r->rank + 1);
-    char all[RANKS] = { 0 };
-    void *memory = NULL;
-
-    if (!r->caller || ffa_device_alloc(&memory, r->context, RANKS + 1, NULL) != FFA_OK)
-        return;
-    (void)ffa_device_copy(r->context, (char *)memory + RANKS, &mine, 1, FFA_TO_DEVICE, NULL);
-    r->is_alive = r->nccl->ncclAllGather((char *)memory + RANKS, memory, 1, NCCL_INT8, r->caller,
-                                         (cudaStream_t)r->stream) == NCCL_SUCCESS &&
-                  ffa_device_stream_synchronize(r->context, r->stream, NULL) == FFA_OK &&
-                  ffa_device_copy(r->context, all, memory, RANKS, FFA_FROM_DEVICE, NULL) == FFA_OK;
-    for (int32_t i = 0; i < r->group->count; i++)
-        r->is_alive = r->is_alive && all[i] == (char)(i + 1);
-    ffa_device_free(r->context, memory);
-    (void)r->nccl->ncclCommDestroy(r->caller);
-}
-
-static ffa_status make_comm(struct rank *r)
-{
-    ffa_peer_opts opts = FFA_PEER_OPTS_INIT;
-
-    r->end.all = r->group->bootstrap;
-    r->end.rank = r->rank;
-    if (r->group->has_caller)
-        return make_comm_over_caller(r);
-    opts.rank = r->rank;
-    opts.rank_count = r->group->count;
-    opts.allgather = bootstrap_allgather;
-    opts.user = &r->end;
-    opts.key_bytes = r->info.key_bytes;
-    opts.sum_bytes = r->info.sum_bytes;
-    opts.timeout_ms = r->group->timeout_ms;
-    opts.transport = (int32_t)r->group->transport;
-    return ffa_comm_create_peer(&r->comm, r->context, &opts, &r->err);
-}
-
-static void rank_finish(struct rank *r)
-{
-    ffa_comm_destroy(r->comm);
-    /* To free memory waits for the device, which may wait for a rank that gathers already. */
-    atomic_fetch_add(&r->group->left, 1);
-    while (atomic_load(&r->group->left) < r->group->count)
-        pause_ms();
-    look_at_caller(r);
-    for (int set = 0; set < SETS; set++) {
-        ffa_parallel_pass_destroy(r->passes[set]);
-        ffa_parallel_plan_destroy(r->plans[set]);
-        ffa_device_free(r->context, r->uploads[set]);
-    }
-    for (int t = 0; t < TENSORS; t++) {
-        for (int set = 0; set < SETS; set++)
-            ffa_device_free(r->context, r->inputs[set][t]);
-        for (int call = 0; call < CALLS; call++)
-            ffa_device_free(r->context, r->outputs[call][t]);
-    }
-    ffa_device_free(r->context, r->workspace);
-    ffa_device_stream_destroy(r->context, r->stream);
-}
-
-/* ---- its calls ---- */
-
-static ffa_parallel_args args_of(const struct rank *r, int call)
-{
-    const int32_t sharing = r->group->count > devices ? r->group->count : 1;
-    ffa_context_info info = FFA_CONTEXT_INFO_INIT;
-    ffa_parallel_args args = FFA_PARALLEL_ARGS_INIT;
-
-    (void)ffa_context_info_get(r->context, &info, NULL);
-    args.heads_q = HEADS_Q;
-    args.heads_kv = HEADS_KV;
-    args.head_dim = HEAD_DIM;
-    args.dtype = FFA_BF16;
-    args.q.data = r->inputs[call % SETS][Q];
-    args.k.data = r->inputs[call % SETS][K];
-    args.v.data = r->inputs[call % SETS][V];
-    args.dout.data = r->inputs[call % SETS][DOUT];
-    args.out.data = r->outputs[call][OUT];
-    args.lse.data = r->outputs[call][LSE];
-    args.dq.data = r->outputs[call][DQ];
-    args.dk.data = r->outputs[call][DK];
-    args.dv.data = r->outputs[call][DV];
-    args.sm_margin = sharing > 1 ? info.sm_count - (info.sm_count - SMS_FREE) / sharing : 0;
-    args.wire_dtype = r->group->is_narrow ? FFA_BF16 : 0;
-    args.workspace = r->workspace;
-    args.workspace_bytes = r->info.forward_workspace_bytes + r->info.backward_workspace_bytes;
-    return args;
-}
-
-/* Pulls of sums: of one reader and stage each. */
-static int pulls_of(const struct pass_sums *sums)
-{
-    int pulls = 0;
-
-    for (int64_t i = 0; i < sums->copy_count; i++)
-        pulls += i == 0 || sums->copies[i].rank != sums->copies[i - 1].rank ||
-                 sums->copies[i].stage != sums->copies[i - 1].stage;
-    return pulls;
-}
-
-/* What a pass that pulls enqueues at most, but for a fill, where tiles are split. Forward: a wait
- * for the call before, the begin, which the fetch stream waits for, and the end; the credits of the
- * key window, two launches, the readers told; for each stage words and a copy; the sources told.
- * Backward three launches more; the reduce stream waits for the begin; for each pull of sums words
- * and a copy; the summers told, and what the caller's stream waits for. */
-static int most_calls(const ffa_parallel_pass *pass, bool is_backward)
-{
-    const struct pass_moves *moves = is_backward ? &pass->backward_moves : &pass->forward_moves;
-    const int both = 9 + 2 * (moves->stage_count - 1);
-
-    return is_backward ? both + 7 + 2 * pulls_of(&pass->sums) : both;
-}
-
-static ffa_status enqueue_pass(struct rank *r, int call, bool is_backward)
-{
-    const ffa_parallel_args args = args_of(r, call);
-    ffa_parallel_pass *pass = r->passes[call % SETS];
-    struct cuda_counts counts;
-    ffa_status rc;
-
-    cuda_calls_begin();
-    rc = is_backward ? ffa_parallel_backward(pass, r->kernels, r->comm, &args, r->stream, &r->err)
-                     : ffa_parallel_forward(pass, r->kernels, r->comm, &args, r->stream, &r->err);
-    counts = cuda_calls_end();
-    r->most_calls[is_backward] += most_calls(pass, is_backward);
-    cuda_counts_add(is_backward ? &r->backward : &r->forward, &counts);
-    return rc;
-}
-
-/* A call with a bad argument is refused before other ranks hear of it: the calls after it work. */
-static bool is_refused(struct rank *r, const ffa_parallel_args *args, bool is_backward,
-                       const char *why)
-{
-    const ffa_status rc =
-        is_backward
-            ? ffa_parallel_backward(r->passes[0], r->kernels, r->comm, args, r->stream, &r->err)
-            : ffa_parallel_forward(r->passes[0], r->kernels, r->comm, args, r->stream, &r->err);
-
-    return rc == FFA_INVALID && strstr(r->err.message, why);
-}
-
-static ffa_status be_refused(struct rank *r, bool is_backward)
-{
-    ffa_parallel_args args = args_of(r, 0), other = args;
-
-    args.out.token_stride = -8;
-    other.wire_dtype = FFA_FP16;
-    return is_refused(r, &args, is_backward, "out: token_stride is -8") &&
-                   is_refused(r, &other, is_backward, "wire_dtype is 2, not that of sums, fp32 (3)")
-               ? FFA_OK
-               : FFA_BUG;
-}
-
-/* All forward passes come first, as nothing but credits keeps one off what others still read. */
-static ffa_status enqueue(struct rank *r, int first, int last)
-{
-    ffa_status rc = be_refused(r, false);
-
-    if (rc == FFA_OK)
-        rc = be_refused(r, true);
-    for (int call = first; call < last && rc == FFA_OK; call++)
-        rc = enqueue_pass(r, call, false);
-    for (int call = first; call < last && rc == FFA_OK; call++)
-        rc = enqueue_pass(r, call, true);
-    return rc;
-}
-
-static ffa_status look(struct rank *r, int call, enum tensor t, void *host)
-{
-    return ffa_device_copy(r->context, host, r->outputs[call][t], tensor_bytes(r, t),
-                           FFA_FROM_DEVICE, &r->err);
-}
-
-/* Out, lse, dk and dv, whose bits are the same in every run. */
-static const enum tensor same[] = { OUT, LSE, DK, DV };
-
-/* FNV-1a */
-static uint64_t digest(uint64_t before, const char *bytes, size_t count)
-{
-    uint64_t sum = before ? before : 0xcbf29ce484222325u;
-
-    for (size_t i = 0; i < count; i++)
-        sum = (sum ^ (unsigned char)bytes[i]) * 0x100000001b3u;
-    return sum;
-}
-
-static ffa_status take_digests(struct rank *r)
-{
-    ffa_status rc = FFA_OK;
-
-    for (int call = 0; call < CALLS; call++)
-        for (int i = 0; i < 4 && rc == FFA_OK && tensor_bytes(r, same[i]) > 0; i++) {
-            const size_t bytes = (size_t)tensor_bytes(r, same[i]);
-            char *host = malloc(bytes);
-
-            rc = host ? look(r, call, same[i], host) : FFA_NOMEM;
-            if (rc == FFA_OK)
-                r->digests[call] = digest(r->digests[call], host, bytes);
-            free(host);
-        }
-    return rc;
-}
-
-static ffa_status compare(struct rank *r)
-{
-    ffa_status rc = FFA_OK;
-
-    for (int call = SETS; call < CALLS; call++)
-        for (int i = 0; i < 4 && rc == FFA_OK && tensor_bytes(r, same[i]) > 0; i++) {
-            const size_t bytes = (size_t)tensor_bytes(r, same[i]);
-            char *first = malloc(bytes), *other = malloc(bytes);
-
-            rc = first && other ? look(r, call % SETS, same[i], first) : FFA_NOMEM;
-            if (rc == FFA_OK)
-                rc = look(r, call, same[i], other);
-            if (rc == FFA_OK && memcmp(first, other, bytes) != 0 && !r->odd_call)
-                r->odd_call = call;
-            free(first);
-            free(other);
-        }
-    return rc;
-}
-
-/* Until all ranks have ended so many parts. */
-static ffa_status end_part(struct rank *r, int part, ffa_status rc)
-{
-    const ffa_status status =
-        ffa_device_stream_synchronize(r->context, r->stream, rc == FFA_OK ? &r->err : NULL);
-
-    atomic_fetch_add(&r->group->ended, 1);
-    while (atomic_load(&r->group->ended) < part * r->group->count)
-        pause_ms();
-    if (rc == FFA_OK)
-        rc = status;
-    return rc == FFA_OK ? ffa_comm_status(r->comm, &r->err) : rc;
-}
-
-/* The first call of each set of inputs has the ranks to itself. The other calls are enqueued all at
- * once: by rank 0 before another rank has enqueued one, and so on. So nobody's calls may wait for
- * somebody else's, and each overwrites what the one before, of other inputs, has left behind. */
-static ffa_status run_calls(struct rank *r)
-{
-    const bool is_absent = r->rank == r->group->absent;
-    ffa_status rc = FFA_OK;
-
-    for (int call = 0; call < SETS; call++) {
-        if (rc == FFA_OK && r->group->absent < 0)
-            rc = enqueue(r, call, call + 1);
-        rc = end_part(r, call + 1, rc);
-    }
-    while (atomic_load(&r->group->enqueued) < r->rank)
-        pause_ms();
-    for (int i = 0; i < HEAD_START_MS && r->rank > 0; i++)
-        pause_ms();
-    if (rc == FFA_OK && !is_absent)
-        rc = enqueue(r, SETS, CALLS);
-    atomic_fetch_add(&r->group->enqueued, 1);
-    rc = end_part(r, SETS + 1, rc);
-    while (is_absent && rc == FFA_OK) { /* it waits for nobody, and is told in time */
-        pause_ms();
-        rc = ffa_comm_status(r->comm, &r->err);
-    }
-    return rc;
-}
-
-static void *run_rank(void *data)
-{
-    struct rank *r = data;
-    ffa_status rc = make_passes(r);
-
-    if (rc == FFA_OK)
-        rc = make_tensors(r);
-    if (rc == FFA_OK) /* collective: fails everywhere if it does */
-        rc = make_comm(r);
-    if (rc == FFA_OK)
-        rc = run_calls(r);
-    if (rc == FFA_OK)
-        rc = compare(r);
-    if (rc == FFA_OK)
-        rc = take_digests(r);
-    r->status = rc;
-    rank_finish(r);
-    return NULL;
-}
-
-/* Of two causal masks, the second one leaves out the first keys. Where ranks have their tokens in
- * order, rank 0 needs nothing of those that read its keys, and runs ahead of them as far as they
- * let it. */
-static void group_run(struct group *group)
-{
-    const ffa_mask_shape shape = { TOKENS, TOKENS };
-    const ffa_slice slices[SETS][2] = {
-        { { 0, TOKENS, 0, TOKENS, FFA_SLICE_CAUSAL, 0 } },
-        { { 0, TOKENS / 2, 0, TOKENS / 2, FFA_SLICE_CAUSAL, 0 },
-          { TOKENS / 2, TOKENS, TOKENS / 4, TOKENS, FFA_SLICE_CAUSAL, 0 } },
-    };
-    const ffa_topology topology = { group->count, group->count };
-    ffa_dispatch_opts opts = FFA_DISPATCH_OPTS_INIT;
-    ffa_dispatch_mask masks[SETS];
-    ffa_error err = { 0 };
-
-    group->bootstrap = bootstrap_new(group->count);
-    for (int set = 0; set < SETS; set++) {
-        ck_assert_int_eq(ffa_mask_create(&group->masks[set], &shape, slices[set], 1 + set, &err),
-                         FFA_OK);
-        masks[set] = (ffa_dispatch_mask){ group->masks[set], 1 };
-    }
-    opts.algorithm = group->is_sequential ? FFA_DISPATCH_SEQUENTIAL : FFA_DISPATCH_AFFINITY;
-    opts.keys = group->is_replicated ? FFA_KEYS_REPLICATED : opts.keys;
-    ck_assert_int_eq(ffa_dispatch_create(&group->dispatch, masks, SETS, &topology, &opts, &err),
-                     FFA_OK);
-    for (int32_t i = 0; i < group->count; i++) {
-        struct rank *r = &group->ranks[i];
-
-        r->group = group;
-        r->rank = i;
-        r->context = contexts[device_of(r)];
-        r->kernels = (group->moves_queries ? staged : kernels)[device_of(r)];
-        ck_assert_int_eq(pthread_create(&r->thread, NULL, run_rank, r), 0);
-    }
-    for (int32_t i = 0; i < group->count; i++)
-        (void)pthread_join(group->ranks[i].thread, NULL);
-    ffa_dispatch_destroy(group->dispatch);
-    for (int set = 0; set < SETS; set++)
-        ffa_mask_destroy(group->masks[set]);
-    bootstrap_free(group->bootstrap);
-}
 
 /* ---- tests ---- */
-
-/* Of the calls of both sets. Where queries move there is an attention launch for own rows and for
- * each stage. Beside them forward copies rows into the window, and merges; backward copies them,
- * prepares and finishes dq for each launch, casts dk and dv, and sums up dq. */
-static int launches_of(const struct rank *r, bool is_backward, int calls)
-{
-    int stages = 0;
-
-    if (!r->group->moves_queries)
-        return (is_backward ? 5 : 2) * calls;
-    for (int set = 0; set < SETS; set++)
-        stages += r->stages[set][is_backward] * (calls / SETS);
-    return is_backward ? 6 * calls + 3 * stages : 3 * calls + stages;
-}
-
-/* A pass is one attention launch. Beside it forward copies the rank's keys into its window;
- * backward does so, prepares, finishes dq, and sums up dk and dv. Where ranks exchange, NCCL makes
- * calls of its own. */
-static void check_counts(const struct rank *r, int calls)
-{
-    const struct {
-        const char *name;
-        struct cuda_counts counts;
-        int launches;
-    } rows[] = { { "forward", r->forward, launches_of(r, false, calls) },
-                 { "backward", r->backward, launches_of(r, true, calls) } };
-    const bool pulls = r->group->transport != FFA_TRANSPORT_EXCHANGE;
-
-    for (int i = 0; i < 2; i++) {
-        const int fills = rows[i].counts.calls[CALL_cudaMemsetAsync];
-        const int enqueued = cuda_counts_enqueued(&rows[i].counts) - fills;
-        const int most = r->most_calls[i];
-
-        ck_assert_msg(!pulls || enqueued <= most,
-                      "rank %d, %s: %d calls in %d passes, not at most %d", r->rank, rows[i].name,
-                      enqueued, calls, most);
-        /* Of a workspace, and of sums, for a launch at the most. */
-        ck_assert_msg(fills <= 2 * rows[i].launches, "rank %d, %s: %d fills in %d launches",
-                      r->rank, rows[i].name, fills, rows[i].launches);
-        ck_assert_msg(rows[i].counts.blocking == 0, "rank %d, %s: %d calls that may block, as %s",
-                      r->rank, rows[i].name, rows[i].counts.blocking, rows[i].counts.first);
-        ck_assert_msg(rows[i].counts.calls[CALL_cudaLaunchKernelExC] == rows[i].launches,
-                      "rank %d, %s: %d launches, not %d", r->rank, rows[i].name,
-                      rows[i].counts.calls[CALL_cudaLaunchKernelExC], rows[i].launches);
-    }
-}
 
 static const struct {
     int32_t ranks;
@@ -685,8 +62,8 @@ START_TEST(a_wire_dtype_rounds)
         ck_assert_msg(wide.ranks[i].status == FFA_OK, "rank %d: %s", i, wide.ranks[i].err.message);
         ck_assert_msg(narrow.ranks[i].status == FFA_OK, "rank %d: %s", i,
                       narrow.ranks[i].err.message);
-        for (int call = 0; call < CALLS; call++)
-            differs = differs || wide.ranks[i].digests[call] != narrow.ranks[i].digests[call];
+        differs = differs || memcmp(wide.ranks[i].digests, narrow.ranks[i].digests,
+                                    sizeof wide.ranks[i].digests) != 0;
     }
     ck_assert_msg(differs, "the same bits as those of fp32 on the wire");
 }
@@ -759,7 +136,8 @@ START_TEST(exchange_gives_the_same_bits)
         check_counts(r, CALLS);
         ck_assert_msg(!r->odd_call, "rank %d: other bits in call %d", i, r->odd_call);
         for (int call = 0; call < CALLS; call++)
-            ck_assert_msg(r->digests[call] == other->digests[call],
+            ck_assert_msg(memcmp(r->digests[call], other->digests[call], sizeof r->digests[call]) ==
+                              0,
                           "rank %d, call %d: other bits than those of ranks that pull", i, call);
     }
 }
@@ -793,6 +171,193 @@ START_TEST(a_rank_that_does_not_come_to_exchange)
 }
 END_TEST
 
+/* ---- relays ---- */
+
+/* Nodes as if each were a host; on a GPU they are what the group says. */
+static void relay_run(struct group *group)
+{
+    char width[16];
+
+    (void)snprintf(width, sizeof width, "%d", (int)group->ranks_per_node);
+    (void)setenv("FFA_EMULATOR_PEERS", width, 1);
+    group_run(group);
+    (void)unsetenv("FFA_EMULATOR_PEERS");
+}
+
+static const struct {
+    int32_t ranks, per_node;
+    bool is_sequential, is_replicated;
+} relaying[] = {
+    { 4, 2, false, false }, { 4, 2, true, false },  { 8, 4, false, false },
+    { 8, 2, true, false },  { 3, 2, false, false }, { 5, 3, true, false },
+    { 4, 1, false, false }, { 4, 4, false, false }, { 4, 2, false, true },
+};
+
+static struct group relay_group(int row)
+{
+    return (struct group){ .count = relaying[row].ranks,
+                           .ranks_per_node = relaying[row].per_node,
+                           .is_sequential = relaying[row].is_sequential,
+                           .is_replicated = relaying[row].is_replicated,
+                           .absent = -1,
+                           .transport = FFA_TRANSPORT_RELAY };
+}
+
+static void check_digests(const struct group *group, const struct group *other, int results,
+                          const char *whose)
+{
+    for (int32_t i = 0; i < group->count; i++) {
+        const struct rank *a = &group->ranks[i], *b = &other->ranks[i];
+
+        ck_assert_msg(a->status == FFA_OK, "rank %d: %s", i, a->err.message);
+        ck_assert_msg(b->status == FFA_OK, "rank %d: %s", i, b->err.message);
+        ck_assert_msg(!a->odd_call, "rank %d: other bits in call %d", i, a->odd_call);
+        for (int call = 0; call < CALLS; call++)
+            for (int t = 0; t < results; t++)
+                ck_assert_msg(a->digests[call][t] == b->digests[call][t],
+                              "rank %d, call %d, result %d: other bits than those of %s", i, call,
+                              t, whose);
+    }
+}
+
+/* Forward the same bits as those of ranks that pull; sums of gradients are added in another order,
+ * but always in the same one, also where nothing is. */
+START_TEST(relays_give_the_same_bits)
+{
+    struct group relay = relay_group(_i), again = relay_group(_i), pull = relay_group(_i);
+    const bool is_sum = relay.ranks_per_node < relay.count && !relay.is_replicated;
+
+    pull.transport = FFA_TRANSPORT_PULL;
+    if (!can_exchange(pull.count))
+        return;
+    group_run(&pull);
+    relay_run(&relay);
+    relay_run(&again);
+    check_digests(&relay, &pull, is_sum ? FORWARD_RESULTS : RESULTS, "ranks that pull");
+    check_digests(&relay, &again, RESULTS, "the first run");
+    for (int32_t i = 0; i < relay.count; i++)
+        check_counts(&relay.ranks[i], CALLS);
+}
+END_TEST
+
+/* Keys of one node that ranks of another one attend, found from the mask. */
+static int64_t keys_needed(const struct group *group, int set, int32_t from, int32_t to)
+{
+    const int32_t width = group->ranks_per_node;
+    int64_t count = 0;
+
+    for (int32_t key = 0; key < TOKENS; key++) {
+        bool is_needed = false;
+
+        for (int32_t q = 0; q < TOKENS && !is_needed && group->owners[key] / width == from; q++)
+            is_needed = group->owners[q] / width == to && group_attends(set, q, key);
+        count += is_needed;
+    }
+    return count;
+}
+
+/* Bytes of rows that the emulated NCCL has carried between two nodes; hellos are shorter. */
+static int64_t bytes_sent(const struct group *group, int64_t (*sent)(int from, int to),
+                          int32_t from, int32_t to)
+{
+    const int32_t width = group->ranks_per_node;
+    int64_t sum = 0;
+
+    for (int32_t a = 0; a < group->count; a++)
+        for (int32_t b = 0; b < group->count; b++)
+            sum += a / width == from && b / width == to ? sent(a, b) : 0;
+    return sum;
+}
+
+START_TEST(rows_cross_once_a_node)
+{
+    const int64_t row_bytes = (int64_t)2 * HEADS_KV * HEAD_DIM * (int64_t)sizeof(uint16_t);
+    const int64_t sum_bytes = (int64_t)2 * HEADS_KV * HEAD_DIM * (int64_t)sizeof(float);
+    struct group group = relay_group(_i);
+    const int32_t nodes = (group.count - 1) / group.ranks_per_node + 1;
+    int64_t (*sent)(int from, int to), before[RANKS][RANKS] = { { 0 } };
+
+    *(void **)&sent = dlsym(RTLD_DEFAULT, "emulator_nccl_sent");
+    if (!sent || !can_exchange(group.count)) /* NCCL itself counts nothing */
+        return;
+    for (int32_t from = 0; from < nodes; from++)
+        for (int32_t to = 0; to < nodes; to++)
+            before[from][to] = bytes_sent(&group, sent, from, to);
+    relay_run(&group);
+    for (int32_t i = 0; i < group.count; i++)
+        ck_assert_msg(group.ranks[i].status == FFA_OK, "rank %d: %s", i,
+                      group.ranks[i].err.message);
+    for (int32_t from = 0; from < nodes; from++)
+        for (int32_t to = 0; to < nodes; to++) {
+            int64_t bytes = 0;
+
+            /* Of each call keys there forward and backward, and sums of keys from there. */
+            for (int call = 0; call < CALLS && from != to; call++)
+                bytes += 2 * row_bytes * keys_needed(&group, call % SETS, from, to) +
+                         sum_bytes * keys_needed(&group, call % SETS, to, from);
+            ck_assert_int_eq(bytes_sent(&group, sent, from, to) - before[from][to], bytes);
+        }
+}
+END_TEST
+
+/* Who relays follows from the plan, so its nodes are those of the communicator. */
+START_TEST(nodes_of_plans_are_those_of_the_communicator)
+{
+    struct group group = relay_group(0);
+
+    group.other_ranks_per_node = 1;
+    if (!can_exchange(group.count))
+        return;
+    relay_run(&group);
+    for (int32_t i = 0; i < group.count; i++)
+        ck_assert_str_eq(group.ranks[i].err.message,
+                         "the plan has 2 ranks a node, the communicator, which relays, has 1");
+}
+END_TEST
+
+/* Relays add sums of keys, in fp32. */
+START_TEST(what_relays_refuse)
+{
+    struct group queries = relay_group(0), narrow = relay_group(0);
+
+    queries.moves_queries = narrow.is_narrow = true;
+    if (!can_exchange(narrow.count))
+        return;
+    relay_run(&queries);
+    relay_run(&narrow);
+    for (int32_t i = 0; i < narrow.count; i++) {
+        ck_assert_str_eq(queries.ranks[i].err.message,
+                         "the plan moves queries; ranks relay keys only");
+        ck_assert_str_eq(narrow.ranks[i].err.message,
+                         "wire_dtype is 1, not fp32 (3), in which ranks that relay add sums");
+    }
+}
+END_TEST
+
+/* The ranks of the other nodes are released, too, and name it. */
+START_TEST(a_rank_that_does_not_come_to_relay)
+{
+    struct group group = relay_group(0), next = relay_group(0);
+
+    group.absent = 3;
+    group.timeout_ms = PATIENT_MS;
+    group.has_caller = next.has_caller = true;
+    if (!can_exchange(group.count))
+        return;
+    relay_run(&group);
+    for (int32_t i = 0; i < 3; i++)
+        ck_assert_msg(group.ranks[i].status == FFA_TIMEOUT &&
+                          strstr(group.ranks[i].err.message, "rank 3 has not begun call 1"),
+                      "rank %d: status %d: %s", i, (int)group.ranks[i].status,
+                      group.ranks[i].err.message);
+    relay_run(&next);
+    for (int32_t i = 0; i < next.count; i++)
+        ck_assert_msg(next.ranks[i].status == FFA_OK && next.ranks[i].is_alive &&
+                          group.ranks[i].is_alive,
+                      "rank %d: %s", i, next.ranks[i].err.message);
+}
+END_TEST
+
 /* ---- the suite ---- */
 
 static ffa_status open_device(int32_t device, const ffa_context_opts *opts, ffa_error *err)
@@ -804,10 +369,10 @@ static ffa_status open_device(int32_t device, const ffa_context_opts *opts, ffa_
     spec.head_dim = HEAD_DIM;
     spec.flags = FFA_SPEC_PARALLEL | FFA_SPEC_BACKWARD;
     if (rc == FFA_OK)
-        rc = ffa_kernels_create(&kernels[device], contexts[device], &spec, err);
+        rc = ffa_kernels_create(&group_kernels[device], contexts[device], &spec, err);
     spec.flags |= FFA_SPEC_STAGED;
     if (rc == FFA_OK)
-        rc = ffa_kernels_create(&staged[device], contexts[device], &spec, err);
+        rc = ffa_kernels_create(&group_staged[device], contexts[device], &spec, err);
     if (rc == FFA_OK)
         cuda_calls_watch(contexts[device]);
     return rc;
@@ -830,7 +395,8 @@ static ffa_status open_devices(ffa_error *err)
 static Suite *device_suite(void)
 {
     Suite *suite = suite_create("device_passes");
-    TCase *quick = tcase_create("quick"), *exchange = tcase_create("exchange");
+    TCase *quick = tcase_create("quick"), *exchange = tcase_create("exchange"),
+          *relay = tcase_create("relay");
 
     tcase_set_timeout(quick, 300);
     tcase_add_loop_test(quick, passes_only_enqueue, 0, sizeof groups / sizeof *groups);
@@ -842,6 +408,13 @@ static Suite *device_suite(void)
                         sizeof exchanging / sizeof *exchanging);
     tcase_add_test(exchange, a_rank_that_does_not_come_to_exchange);
     suite_add_tcase(suite, exchange);
+    tcase_set_timeout(relay, 300);
+    tcase_add_loop_test(relay, relays_give_the_same_bits, 0, sizeof relaying / sizeof *relaying);
+    tcase_add_loop_test(relay, rows_cross_once_a_node, 0, 7); /* all that have several nodes */
+    tcase_add_test(relay, nodes_of_plans_are_those_of_the_communicator);
+    tcase_add_test(relay, what_relays_refuse);
+    tcase_add_test(relay, a_rank_that_does_not_come_to_relay);
+    suite_add_tcase(suite, relay);
     return suite;
 }
 
@@ -861,8 +434,8 @@ int main(void)
         printf("skipped: no GPU that a kernel exists for: %s\n", err.message);
     }
     for (int32_t i = 0; i < DEVICES; i++) {
-        ffa_kernels_destroy(kernels[i]);
-        ffa_kernels_destroy(staged[i]);
+        ffa_kernels_destroy(group_kernels[i]);
+        ffa_kernels_destroy(group_staged[i]);
         ffa_close(contexts[i]);
     }
     return rc;

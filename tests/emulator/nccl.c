@@ -83,6 +83,9 @@ struct group {
     struct op ops[];
 };
 
+enum { SHORT_BYTES = 64 }; /* what ranks say to each other before rows move */
+static _Atomic int64_t sent[RANKS][RANKS];
+
 static _Thread_local struct op *pending;
 static _Thread_local int pending_count, pending_capacity, depth;
 static _Thread_local char message[256];
@@ -286,6 +289,13 @@ EXPORT const char *ncclGetLastError(const struct comm *comm)
 
 /* ---- operations, in a stream's thread ---- */
 
+/* Bytes that ranks of this process have sent, of operations of more than SHORT_BYTES that are over,
+ * but for gathers; for tests. */
+EXPORT int64_t emulator_nccl_sent(int from, int to)
+{
+    return atomic_load(&sent[from][to]);
+}
+
 static void differ(const struct op *op, const struct mailbox *box, int from, int to)
 {
     if (atomic_exchange(&op->comm->shared->failed, INVALID_USAGE) == SUCCESS)
@@ -304,6 +314,8 @@ static bool send_piece(struct op *op)
     if (atomic_load_explicit(&box->is_full, memory_order_acquire))
         return false;
     if (op->has_begun && left == 0) { /* the last piece was read */
+        if (op->kind == SEND && op->bytes > SHORT_BYTES)
+            atomic_fetch_add(&sent[op->comm->rank][op->peer], (int64_t)op->bytes);
         op->has_begun = false;
         op->done = SIZE_MAX;
         return true;

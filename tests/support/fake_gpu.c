@@ -508,11 +508,19 @@ void fake_gpu_apart(bool is_so)
     atomic_store(&is_apart, is_so);
 }
 
+static atomic_int node_devices = DEVICES;
+
+void fake_gpu_node(int width)
+{
+    atomic_store(&node_devices, width);
+}
+
 ffa_status gpu_peer_enable(struct gpu_device *device, int other, ffa_error *err)
 {
-    (void)device;
-    (void)other;
-    return atomic_load(&is_apart) || fault_here(FAULT_GPU)
+    const int width = atomic_load(&node_devices);
+
+    return atomic_load(&is_apart) || device->ordinal / width != other / width ||
+                   fault_here(FAULT_GPU)
                ? error_fail(err, FFA_UNSUPPORTED, 1, "no access to device %d", other)
                : FFA_OK;
 }

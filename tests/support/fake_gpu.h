@@ -18,6 +18,8 @@ void fake_gpu_share(int process);
 
 /* Whether devices do not reach each other's memory; they do, unless this says otherwise. */
 void fake_gpu_apart(bool is_so);
+/* width: how many devices, one after another, reach each other; all, unless this says otherwise. */
+void fake_gpu_node(int width);
 
 /* What a launch would be: `work` runs in the order of the stream. */
 void fake_gpu_launch(ffa_stream stream, void (*work)(void *user), void *user);

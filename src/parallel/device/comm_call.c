@@ -198,7 +198,7 @@ out:
     return rc;
 }
 
-/* The fetch stream says what the call is. */
+/* The fetch or network stream says what the call is. */
 static ffa_status enqueue_words(struct comm_device *comm, const struct comm_call *record,
                                 struct comm_batch *fetch, ffa_error *err)
 {
@@ -216,6 +216,14 @@ out:
     return rc;
 }
 
+/* The network stream may be the fetch stream. */
+static bool takes_part(const struct comm_device *comm, int i, const struct comm_opening *opening)
+{
+    const struct gpu_stream *stream = comm_device_stream(comm, i);
+
+    return stream == comm->reduce ? !opening->leaves_reduce : i == 0 || stream != comm->fetch;
+}
+
 /* Our streams wait for the caller's. */
 static ffa_status enqueue_begin(struct comm_device *comm, const struct comm_call *record,
                                 const struct comm_opening *opening, ffa_error *err)
@@ -226,9 +234,10 @@ static ffa_status enqueue_begin(struct comm_device *comm, const struct comm_call
     if (comm->last) /* of another stream, it may be */
         FFA_TRY(gpu_event_wait(comm->last, stream, err));
     FFA_TRY(gpu_event_record(record->begin, stream, err));
-    FFA_TRY(gpu_event_wait(record->begin, gpu_stream_handle(comm->fetch), err));
-    if (!opening->leaves_reduce)
-        FFA_TRY(gpu_event_wait(record->begin, gpu_stream_handle(comm->reduce), err));
+    for (int i = 0; i < COMM_STREAMS; i++)
+        if (takes_part(comm, i, opening))
+            FFA_TRY(
+                gpu_event_wait(record->begin, gpu_stream_handle(comm_device_stream(comm, i)), err));
     rc = enqueue_words(comm, record, opening->fetch, err);
 out:
     return rc;
@@ -290,10 +299,10 @@ void comm_device_abandon(struct comm_device *comm, uint64_t call, ffa_stream str
 
     /* What the call has put on our streams may use the caller's workspace: it ends with the call.
      */
-    (void)gpu_event_record(comm->left[0], gpu_stream_handle(comm->fetch), NULL);
-    (void)gpu_event_record(comm->left[1], gpu_stream_handle(comm->reduce), NULL);
-    (void)gpu_event_wait(comm->left[0], stream, NULL);
-    (void)gpu_event_wait(comm->left[1], stream, NULL);
+    for (int i = 0; i < COMM_STREAMS; i++) {
+        (void)gpu_event_record(comm->left[i], gpu_stream_handle(comm_device_stream(comm, i)), NULL);
+        (void)gpu_event_wait(comm->left[i], stream, NULL);
+    }
     (void)gpu_event_record(record->end, stream, NULL);
     pthread_mutex_lock(&comm->lock);
     record->has_ended = true;
@@ -315,6 +324,8 @@ static int64_t word_at(int32_t n, int32_t from, const struct comm_flag *flag)
         return comm_block_sums_ready(n, from, flag->stage);
     case CHANNEL_TOTALS_READY:
         return comm_block_totals_ready(n, from);
+    case CHANNEL_RELAYED:
+        return comm_block_relayed(n, from, flag->stage);
     default:
         return comm_block_sums_done(n, from);
     }
@@ -336,6 +347,8 @@ static void note_wait(struct comm_call *record, const struct comm_flag *flag)
         waits->rows_ready = true;
     else if (flag->channel == CHANNEL_TOTALS_READY)
         waits->totals_ready = true;
+    else if (flag->channel == CHANNEL_RELAYED)
+        waits->relayed |= (uint16_t)(1u << flag->stage);
     else
         waits->sums_ready |= (uint16_t)(1u << flag->stage);
 }
@@ -350,7 +363,8 @@ ffa_status comm_batch_wait(struct comm_batch *batch, uint64_t call, const struct
 
     pthread_mutex_lock(&comm->lock);
     for (int32_t i = 0; i < count; i++)
-        note_wait(record, &flags[i]);
+        if (flags[i].rank != comm->comm.rank) /* what it waits for then is another's */
+            note_wait(record, &flags[i]);
     pthread_mutex_unlock(&comm->lock);
     for (int32_t i = 0; i < count; i++)
         FFA_TRY(batch_add(batch, &comm_device_own(comm)[word_at(n, flags[i].rank, &flags[i])],
@@ -382,7 +396,8 @@ ffa_status comm_batch_signal(struct comm_batch *batch, uint64_t call, const stru
     for (int32_t i = 0; i < count; i++) {
         uint64_t *block = comm->blocks[flags[i].rank];
 
-        if (flags[i].channel == CHANNEL_ROWS_READY)
+        if (flags[i].channel == CHANNEL_ROWS_READY ||
+            (flags[i].channel == CHANNEL_RELAYED && flags[i].rank != comm->comm.rank))
             comm->lent[WINDOW_ROWS][flags[i].rank] = call;
         FFA_TRY(batch_add(batch, &block[word_at(n, comm->comm.rank, &flags[i])],
                           value_of(call, &flags[i]), false, err));

@@ -60,10 +60,12 @@ static void device_free_all(struct comm_device *comm, bool is_safe)
         gpu_event_destroy(comm->calls[i].end);
         mem_free(comm->calls[i].waits);
     }
-    gpu_event_destroy(comm->left[0]);
-    gpu_event_destroy(comm->left[1]);
-    gpu_event_destroy(comm->drained[0]);
-    gpu_event_destroy(comm->drained[1]);
+    for (int i = 0; i < COMM_STREAMS; i++) {
+        gpu_event_destroy(comm->left[i]);
+        gpu_event_destroy(comm->drained[i]);
+    }
+    if (comm->network != comm->fetch)
+        gpu_stream_destroy(comm->network);
     gpu_stream_destroy(comm->fetch);
     gpu_stream_destroy(comm->reduce);
     gpu_stream_destroy(comm->watch);
@@ -154,10 +156,13 @@ struct comm_device *comm_device_of(ffa_comm *comm)
 
 ffa_transport ffa_comm_transport(const ffa_comm *comm)
 {
+    const struct comm_device *c = (const struct comm_device *)(const void *)comm;
+
     if (!comm || comm->ops != &device_ops)
         return FFA_TRANSPORT_AUTO;
-    return ((const struct comm_device *)(const void *)comm)->exchange ? FFA_TRANSPORT_EXCHANGE
-                                                                      : FFA_TRANSPORT_PULL;
+    return comm_device_relays(c) ? FFA_TRANSPORT_RELAY
+           : c->exchange         ? FFA_TRANSPORT_EXCHANGE
+                                 : FFA_TRANSPORT_PULL;
 }
 
 /* ---- creation ---- */
@@ -176,7 +181,8 @@ static ffa_status resolve(ffa_peer_opts *out, ffa_context *context, const ffa_pe
         { "key_bytes", out->key_bytes, 0, WINDOW_BYTES_MAX },
         { "sum_bytes", out->sum_bytes, 0, WINDOW_BYTES_MAX },
         { "timeout_ms", out->timeout_ms, 1, TIMEOUT_MS_MAX },
-        { "transport", out->transport, FFA_TRANSPORT_AUTO, FFA_TRANSPORT_EXCHANGE },
+        { "transport", out->transport, FFA_TRANSPORT_AUTO, FFA_TRANSPORT_RELAY },
+        { "ranks_per_node", out->ranks_per_node, 0, COMM_RANKS_MAX },
         { "max_ctas", out->max_ctas, 0, CTAS_MAX },
     };
     FFA_TRY(check_bounded(fields, sizeof fields / sizeof *fields, err));
@@ -228,10 +234,10 @@ static ffa_status make_calls(struct comm_device *comm, ffa_error *err)
         FFA_TRY(gpu_event_create(&record->begin, comm->gpu, false, err));
         FFA_TRY(gpu_event_create(&record->end, comm->gpu, false, err));
     }
-    FFA_TRY(gpu_event_create(&comm->left[0], comm->gpu, false, err));
-    FFA_TRY(gpu_event_create(&comm->left[1], comm->gpu, false, err));
-    FFA_TRY(gpu_event_create(&comm->drained[0], comm->gpu, false, err));
-    rc = gpu_event_create(&comm->drained[1], comm->gpu, false, err);
+    for (int i = 0; i < COMM_STREAMS; i++) {
+        FFA_TRY(gpu_event_create(&comm->left[i], comm->gpu, false, err));
+        FFA_TRY(gpu_event_create(&comm->drained[i], comm->gpu, false, err));
+    }
 out:
     return rc;
 }
@@ -248,6 +254,10 @@ static ffa_status make_own(struct comm_device *comm, ffa_error *err)
     }
     FFA_TRY(make_lock(comm, err));
     FFA_TRY(gpu_stream_create(&comm->fetch, comm->gpu, -1, err));
+    if (comm->transport == FFA_TRANSPORT_RELAY)
+        FFA_TRY(gpu_stream_create(&comm->network, comm->gpu, -1, err));
+    else
+        comm->network = comm->fetch;
     FFA_TRY(gpu_stream_create(&comm->reduce, comm->gpu, -1, err));
     /* A hardware queue has streams of one priority: nobody's wait is to stand before a poison. */
     FFA_TRY(gpu_stream_create(&comm->watch, comm->gpu, GPU_PRIORITY_GREATEST, err));
@@ -278,6 +288,8 @@ static struct comm_device *device_new(ffa_context *context, const ffa_peer_opts 
     comm->timeout_ms = opts->timeout_ms;
     comm->transport = opts->transport;
     comm->max_ctas = opts->max_ctas;
+    comm->ranks_per_node = opts->ranks_per_node;
+    comm->node_ranks = opts->rank_count;
     comm->is_mapped = true;
     comm->left_rank = -1;
     comm->neighbour = -1;

@@ -44,7 +44,8 @@ enum {
     COMM_TOTALS_SLOTS = 2,  /* that calls with totals take in turn */
     COMM_WORDS_MAX = 192,
     COMM_NAME_MAX = 24,
-    COMM_HELLO_WORDS = 4 /* 32 bytes: what ranks exchange before a call's data */
+    COMM_HELLO_WORDS = 4, /* 32 bytes: what ranks exchange before a call's data */
+    COMM_STREAMS = 3      /* that passes put work on, beside the caller's */
 };
 #define COMM_POISON ((uint64_t)1 << 62)
 #define COMM_AFTER_UNKNOWN UINT64_MAX
@@ -72,23 +73,30 @@ static inline int64_t comm_block_sums_ready(int32_t n, int32_t reader, int32_t s
     return (int64_t)2 * n + (int64_t)COMM_STAGES_MAX * reader + stage;
 }
 
+/* `from` has the keys that it relays of its stage `stage`, 0 < stage < COMM_STAGES_MAX, in its key
+ * window. Written by `from`, also for itself. */
+static inline int64_t comm_block_relayed(int32_t n, int32_t from, int32_t stage)
+{
+    return (int64_t)(2 + COMM_STAGES_MAX) * n + (int64_t)COMM_STAGES_MAX * from + stage;
+}
+
 /* `owner` has pulled its rows of this rank's sum window. Written by `owner`. */
 static inline int64_t comm_block_sums_done(int32_t n, int32_t owner)
 {
-    return (int64_t)(2 + COMM_STAGES_MAX) * n + owner;
+    return (int64_t)(2 + 2 * COMM_STAGES_MAX) * n + owner;
 }
 
 /* The totals of `from` are in this rank's block. Written by `from`. */
 static inline int64_t comm_block_totals_ready(int32_t n, int32_t from)
 {
-    return (int64_t)(3 + COMM_STAGES_MAX) * n + from;
+    return (int64_t)(3 + 2 * COMM_STAGES_MAX) * n + from;
 }
 
 /* The keys of the rank's own stage are in its key window. Written by its own fetch stream, polled
  * by its kernels: arrivals.flags is the address of stage 0. */
 static inline int64_t comm_block_arrivals(int32_t n, int32_t stage)
 {
-    return (int64_t)(4 + COMM_STAGES_MAX) * n + stage;
+    return (int64_t)(4 + 2 * COMM_STAGES_MAX) * n + stage;
 }
 
 /* What `from` does in its latest call: the low 24 bits of comm_device.begun over COMM_DIGEST_BITS
@@ -96,7 +104,7 @@ static inline int64_t comm_block_arrivals(int32_t n, int32_t stage)
  * things, as one of them may have more rounds. Written by `from`, as all that follows. */
 static inline int64_t comm_block_words(int32_t n, int32_t from)
 {
-    return (int64_t)(4 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
+    return (int64_t)(4 + 2 * COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
 }
 
 /* The last call of `from` on another communicator of the same ranks, before its latest one on this
@@ -106,26 +114,27 @@ static inline int64_t comm_block_words(int32_t n, int32_t from)
  * matter whether a reader gets both of one call. */
 static inline int64_t comm_block_after(int32_t n, int32_t from)
 {
-    return (int64_t)(5 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
+    return (int64_t)(5 + 2 * COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
 }
 
 /* Whom the oldest call of `from` waits for, where that takes long: a rank + 1; 0: nobody. */
 static inline int64_t comm_block_waits(int32_t n, int32_t from)
 {
-    return (int64_t)(6 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
+    return (int64_t)(6 + 2 * COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
 }
 
 /* enum comm_peer_state of `from`, as it told this rank. */
 static inline int64_t comm_block_state(int32_t n, int32_t from)
 {
-    return (int64_t)(7 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
+    return (int64_t)(7 + 2 * COMM_STAGES_MAX) * n + COMM_STAGES_MAX + from;
 }
 
 /* Why the group broke, by `from`: an ffa_status, then text in COMM_REASON_WORDS - 1 words. Written
  * before its state becomes COMM_PEER_BROKEN. */
 static inline int64_t comm_block_reason(int32_t n, int32_t from)
 {
-    return (int64_t)(8 + COMM_STAGES_MAX) * n + COMM_STAGES_MAX + (int64_t)COMM_REASON_WORDS * from;
+    return (int64_t)(8 + 2 * COMM_STAGES_MAX) * n + COMM_STAGES_MAX +
+           (int64_t)COMM_REASON_WORDS * from;
 }
 
 /* Exchange: what `from` does in its latest call, received from it: its words of comm_block_words,
@@ -173,9 +182,9 @@ struct comm_spoil {
 /* What a call of the rank waits for from another one. */
 struct comm_waits {
     uint64_t credits[WINDOW_COUNT]; /* its rows_done, sums_done of this earlier call; 0: nothing */
-    uint16_t sums_ready;            /* one bit a stage */
+    uint16_t sums_ready, relayed;   /* one bit a stage */
     bool rows_ready, totals_ready;
-    bool hello; /* exchange: that it begins the call */
+    bool hello; /* exchange and relay: that it begins the call */
 };
 
 /* A call from its begin until its end has passed on the GPU. */
@@ -221,6 +230,8 @@ struct comm_device {
     int64_t timeout_ms;
 
     struct gpu_stream *fetch, *reduce; /* non-blocking, of high priority: of the passes */
+    struct gpu_stream *network;        /* of keys over NCCL: one of its own where ranks relay, else
+                                        * the fetch stream */
     struct gpu_stream *watch;          /* of the watchdog, and of nobody else */
 
     /* Mapped here; [rank] of the own rank is its own memory. Fixed between reserves. */
@@ -229,7 +240,10 @@ struct comm_device {
     uint64_t *blocks[COMM_RANKS_MAX];
     uint64_t **blocks_device; /* device memory [rank_count]: blocks; exchange: the own one */
     int64_t block_bytes;
-    bool is_mapped;                 /* ranks reach each other's memory; else no peer's is mapped */
+    bool is_mapped;                 /* ranks of a node reach each other's memory; else no peer's is
+                                     * mapped */
+    int32_t node_ranks;             /* ranks of a node; all ranks, where they do not relay */
+    int32_t ranks_per_node;         /* as asked for */
     int32_t transport;              /* as asked for: ffa_transport */
     int32_t max_ctas;               /* as asked for */
     char *nccl_path;                /* NULL: not given */
@@ -267,20 +281,20 @@ struct comm_device {
     bool is_leaving;   /* the watchdog ends when all calls are over */
     int64_t leaving_us;
     /* Of the watchdog's thread, and of destroy after it: */
-    uint64_t *seen;               /* a copy of the own block */
-    uint64_t *said;               /* [rank_count]: the last state said to each rank */
-    uint64_t said_wait;           /* what the others have as comm_block_waits of this rank */
-    bool has_heard;               /* a rank has said that the group is broken */
-    bool has_spoilt;              /* what the calls receive was filled */
-    bool is_draining;             /* `drained` was recorded since the last call was over */
-    bool is_quiet;                /* nothing of the rank is under way, and nothing will be */
-    bool has_failed;              /* the device does nothing any more */
-    int64_t broken_us;            /* when the watchdog saw it; 0: not yet */
-    int64_t asked_us;             /* when processes were asked for last */
-    struct gpu_event *last;       /* the last call's end, or NULL: calls follow each other on any
-                                   * streams. Only calls touch it. */
-    struct gpu_event *left[2];    /* of fetch and reduce: what an abandoned call has put there */
-    struct gpu_event *drained[2]; /* of fetch and reduce */
+    uint64_t *seen;         /* a copy of the own block */
+    uint64_t *said;         /* [rank_count]: the last state said to each rank */
+    uint64_t said_wait;     /* what the others have as comm_block_waits of this rank */
+    bool has_heard;         /* a rank has said that the group is broken */
+    bool has_spoilt;        /* what the calls receive was filled */
+    bool is_draining;       /* `drained` was recorded since the last call was over */
+    bool is_quiet;          /* nothing of the rank is under way, and nothing will be */
+    bool has_failed;        /* the device does nothing any more */
+    int64_t broken_us;      /* when the watchdog saw it; 0: not yet */
+    int64_t asked_us;       /* when processes were asked for last */
+    struct gpu_event *last; /* the last call's end, or NULL: calls follow each other on any
+                             * streams. Only calls touch it. */
+    /* Of each of comm_device_stream: what an abandoned call has put there; the watchdog's. */
+    struct gpu_event *left[COMM_STREAMS], *drained[COMM_STREAMS];
 };
 
 /* The communicator of GPUs behind a public one; NULL where it has another transport. */
@@ -290,6 +304,24 @@ struct comm_device *comm_device_of(ffa_comm *comm);
 static inline uint64_t *comm_device_own(const struct comm_device *comm)
 {
     return comm->blocks[comm->comm.rank];
+}
+
+/* The streams of the passes. */
+static inline struct gpu_stream *comm_device_stream(const struct comm_device *comm, int i)
+{
+    return i == 0 ? comm->fetch : i == 1 ? comm->reduce : comm->network;
+}
+
+/* Whether the memory of the rank is mapped here. */
+static inline bool comm_device_reaches(const struct comm_device *comm, int32_t rank)
+{
+    return comm->is_mapped && rank / comm->node_ranks == comm->comm.rank / comm->node_ranks;
+}
+
+/* Whether ranks relay: over NCCL between nodes, by copy engines inside them. */
+static inline bool comm_device_relays(const struct comm_device *comm)
+{
+    return comm->exchange && comm->transport == FFA_TRANSPORT_RELAY;
 }
 
 /* What a pass leaves free of SMs, so that what brings its keys can run beside it. */
@@ -372,7 +404,8 @@ void comm_device_abandon(struct comm_device *comm, uint64_t call, ffa_stream str
                          const ffa_error *why);
 
 /* A flag. For waits: of the own block, written by `rank`. For signals: the own one in the block of
- * `rank`. `stage` is that of the reader, and looked at for CHANNEL_SUMS_READY only. */
+ * `rank`. `stage` is that of the reader or relay, and looked at for CHANNEL_SUMS_READY and
+ * CHANNEL_RELAYED only. */
 struct comm_flag {
     enum comm_channel channel;
     int32_t rank;
@@ -390,8 +423,8 @@ ffa_status comm_batch_wait(struct comm_batch *batch, uint64_t call, const struct
                            int32_t count, ffa_error *err);
 
 /* Write the call's value into the flags [count], behind what is on the stream. CHANNEL_ROWS_READY
- * lends the key window to that rank until it signals CHANNEL_ROWS_DONE: a rank must be told so in
- * a call exactly if it pulls in that call. */
+ * and CHANNEL_RELAYED lend the key window to that rank until it signals CHANNEL_ROWS_DONE: a rank
+ * must be told so in a call exactly if it pulls in that call. */
 ffa_status comm_device_signal(struct comm_device *comm, uint64_t call, ffa_stream stream,
                               const struct comm_flag *flags, int32_t count, ffa_error *err);
 ffa_status comm_batch_signal(struct comm_batch *batch, uint64_t call, const struct comm_flag *flags,
@@ -464,6 +497,11 @@ void comm_peer_finish(struct comm_device *comm, bool is_safe);
 /* Whether the rank's process is known to have ended. */
 bool comm_peer_is_dead(const struct comm_device *comm, int32_t rank);
 
+/* Ranks of a node, where ranks relay: as many as given, those of a node on one host; given 0: as
+ * many as the first host has, which all hosts must have then, but for the last one. hosts [n]: ""
+ * is any host. FFA_INVALID. */
+ffa_status comm_peer_nodes(int32_t *node_ranks, const char *const *hosts, int32_t n, int32_t given,
+                           ffa_error *err);
 /* Whether ranks exchange, as they were told to, or as they do not reach each other's memory. */
 bool comm_peer_exchanges(const struct comm_device *comm);
 /* Whether two ranks share a GPU: which. */
@@ -473,11 +511,11 @@ bool comm_peer_shares_gpu(const struct comm_device *comm, int32_t *rank, int32_t
 
 /* Collective, after comm_peer_join: our own communicators, connected. All ranks or none. */
 ffa_status comm_exchange_create(struct comm_device *comm, ffa_error *err);
-/* What ranks do in the call, sent to all and awaited from all, on the fetch stream: it goes on
+/* What ranks do in the call, sent to all and awaited from all, on the network stream: it goes on
  * where all do the same. */
 ffa_status comm_exchange_hello(struct comm_device *comm, const struct comm_call *call,
                                ffa_error *err);
-/* One group of sends and receives, on the stream of the window: fetch for WINDOW_ROWS, reduce for
+/* One group of sends and receives, on the stream of the window: network for WINDOW_ROWS, reduce for
  * WINDOW_SUMS. `stage`: for messages. Fails with the group's status where that is why. */
 ffa_status comm_exchange_moves(struct comm_device *comm, enum comm_window window,
                                const struct nccl_move *moves, int64_t count, ffa_error *err);

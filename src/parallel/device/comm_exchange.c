@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The exchange transport's side of the communicator: two communicators of NCCL, one for each of our
- * streams, and what ranks say to each other before a call's data moves.
+ * The side of the communicator that sends over NCCL, of the transports exchange and relay: two
+ * communicators of NCCL, one for keys and one for sums, and what ranks say to each other before a
+ * call's data moves.
  *
- * Every rank sends 32 bytes, what it does in the call, to every other one, and its fetch stream
+ * Every rank sends 32 bytes, what it does in the call, to every other one, and its network stream
  * waits until all that it received is what it does itself: a word is equal to another one where
  * neither it nor its inverse is less. So ranks in different calls never exchange data of different
  * sizes, and the watchdog, which reads the same words, names the rank that differs, or that sent
@@ -19,7 +20,7 @@ enum { CTAS = 2, SMALL_SMS = 16, LANES = WINDOW_COUNT };
 
 struct comm_exchange {
     const struct nccl *nccl;
-    struct nccl_comm *lanes[LANES]; /* of the fetch and of the reduce stream */
+    struct nccl_comm *lanes[LANES]; /* of the network and of the reduce stream */
     struct gpu_event *follow[LANES], *sent[LANES];
     struct nccl_move *moves; /* [2 * rank_count]: of hellos and totals */
     int32_t max_ctas;
@@ -27,7 +28,7 @@ struct comm_exchange {
 
 static struct gpu_stream *stream_of(const struct comm_device *comm, enum comm_window window)
 {
-    return window == WINDOW_ROWS ? comm->fetch : comm->reduce;
+    return window == WINDOW_ROWS ? comm->network : comm->reduce;
 }
 
 int32_t comm_device_sm_margin(const struct comm_device *comm, bool is_backward)
@@ -233,7 +234,7 @@ out:
 ffa_status comm_exchange_hello(struct comm_device *comm, const struct comm_call *call,
                                ffa_error *err)
 {
-    const ffa_stream stream = gpu_stream_handle(comm->fetch);
+    const ffa_stream stream = gpu_stream_handle(comm->network);
     uint64_t *mine = hello_of(comm, comm->comm.rank);
     const struct gpu_value_op writes[] = { { &mine[0], call->word, false },
                                            { &mine[1], ~call->word, false },

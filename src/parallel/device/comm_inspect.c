@@ -43,6 +43,13 @@ static bool find_missing(const struct comm_device *comm, const struct comm_call 
                     call->name);
         return true;
     }
+    for (int32_t s = 0; s < COMM_STAGES_MAX; s++)
+        if ((waits->relayed >> s & 1) &&
+            !comm_is_there(comm_seen(comm, comm_block_relayed(n, from, s)), call->call)) {
+            text_format(out, bytes, "received the keys that it relays of its stage %d (call %llu)",
+                        s, number);
+            return true;
+        }
     if (waits->credits[WINDOW_SUMS] &&
         !comm_is_there(comm_seen(comm, comm_block_sums_done(n, from)),
                        waits->credits[WINDOW_SUMS])) {

@@ -139,6 +139,7 @@ ffa_status ffa_comm_create_nccl(ffa_comm **out, ffa_context *context, const ffa_
     peer.timeout_ms = opts.timeout_ms;
     peer.transport = opts.transport;
     peer.max_ctas = opts.max_ctas;
+    peer.ranks_per_node = opts.ranks_per_node;
     peer.nccl_path = opts.nccl_path;
     rc = comm_device_create(out, context, &peer, bootstrap, err);
     bootstrap = NULL;

@@ -31,8 +31,8 @@ struct comm_process {
     int32_t rank, rank_count;
     int32_t transport; /* as asked for */
     int32_t max_ctas;
-    int32_t pad_;
-    uint64_t id; /* of the communicator; rank 0's is taken */
+    int32_t ranks_per_node; /* as asked for */
+    uint64_t id;            /* of the communicator; rank 0's is taken */
 };
 
 /* Memory that a rank shows to the others. */
@@ -121,6 +121,7 @@ static ffa_status introduce(struct comm_process *out, const struct comm_device *
     out->rank_count = comm->comm.rank_count;
     out->transport = comm->transport;
     out->max_ctas = comm->max_ctas;
+    out->ranks_per_node = comm->ranks_per_node;
     out->id = digest_short(seed, sizeof seed) | 1;
     return gpu_device_identity(comm->gpu, out->uuid, err);
 }
@@ -146,8 +147,56 @@ static ffa_status check_ranks(struct comm_device *comm, ffa_error *err)
                               "rank %d has transport %d and max_ctas %d, rank %d has %d and %d", r,
                               p->transport, p->max_ctas, mine->rank, mine->transport,
                               mine->max_ctas);
+        if (p->ranks_per_node != mine->ranks_per_node)
+            return error_fail(err, FFA_INVALID, 0, "rank %d has ranks_per_node %d, rank %d has %d",
+                              r, p->ranks_per_node, mine->rank, mine->ranks_per_node);
     }
     return FFA_OK;
+}
+
+static bool is_same_host(const char *a, const char *b)
+{
+    return !*a || !*b || strcmp(a, b) == 0;
+}
+
+ffa_status comm_peer_nodes(int32_t *node_ranks, const char *const *hosts, int32_t n, int32_t given,
+                           ffa_error *err)
+{
+    int32_t width = given;
+
+    *node_ranks = n;
+    while (given == 0 && width < n && is_same_host(hosts[0], hosts[width]))
+        width++;
+    for (int32_t r = 1; r < n; r++) {
+        const bool is_first = r % width == 0, is_same = is_same_host(hosts[r - 1], hosts[r]);
+
+        if (!is_first && !is_same)
+            return error_fail(
+                err, FFA_INVALID, 0,
+                "ranks %d and %d run on two hosts, and with %d ranks a node%s both are "
+                "of node %d",
+                r - 1, r, width, given ? "" : ", as on the first host,", r / width);
+        if (is_first && is_same && given == 0)
+            return error_fail(
+                err, FFA_INVALID, 0,
+                "ranks %d and %d run on one host, and with %d ranks a node, as on the "
+                "first host, they are of two: give ranks_per_node",
+                r - 1, r, width);
+    }
+    *node_ranks = width < n ? width : n;
+    return FFA_OK;
+}
+
+static ffa_status find_nodes(struct comm_device *comm, ffa_error *err)
+{
+    const char *hosts[COMM_RANKS_MAX];
+
+    for (int32_t r = 0; r < comm->comm.rank_count; r++)
+        hosts[r] = comm->processes[r].host;
+    return comm->transport == FFA_TRANSPORT_RELAY
+               ? comm_peer_nodes(&comm->node_ranks, hosts, comm->comm.rank_count,
+                                 comm->ranks_per_node, err)
+               : FFA_OK;
 }
 
 /* Copies from one GPU to another stand in one queue, whichever stream of the process they are of:
@@ -184,7 +233,7 @@ static ffa_status check_hosts(const struct comm_device *comm, ffa_error *err)
     for (int32_t r = 0; r < comm->comm.rank_count; r++) {
         const struct comm_process *p = &comm->processes[r];
 
-        if (*p->host && *mine->host && strcmp(p->host, mine->host) != 0)
+        if (comm_device_reaches(comm, r) && !is_same_host(p->host, mine->host))
             return error_fail(err, FFA_UNSUPPORTED, 0,
                               "rank %d runs on another host than rank %d: windows are of one host",
                               r, mine->rank);
@@ -202,7 +251,8 @@ static ffa_status enable_peers(struct comm_device *comm, ffa_error *err)
     for (int32_t r = 0; r < comm->comm.rank_count; r++) {
         const struct comm_process *p = &comm->processes[r];
 
-        if (!is_same_process(p, mine) || p->ordinal == mine->ordinal)
+        if (!comm_device_reaches(comm, r) || !is_same_process(p, mine) ||
+            p->ordinal == mine->ordinal)
             continue;
         rc = gpu_peer_enable(comm->gpu, p->ordinal, &why);
         if (rc != FFA_OK) {
@@ -251,13 +301,15 @@ static void identify_group(struct comm_device *comm)
 /* Whether a group whose ranks do not reach each other can be made. */
 static bool may_exchange(const struct comm_device *comm)
 {
-    return !comm->has_joined && comm->is_mapped && comm->transport != FFA_TRANSPORT_PULL;
+    return !comm->has_joined && comm->is_mapped && comm->transport != FFA_TRANSPORT_PULL &&
+           comm->transport != FFA_TRANSPORT_RELAY;
 }
 
 bool comm_peer_exchanges(const struct comm_device *comm)
 {
     return comm->comm.rank_count > 1 &&
-           (!comm->is_mapped || comm->transport == FFA_TRANSPORT_EXCHANGE);
+           (!comm->is_mapped || comm->transport == FFA_TRANSPORT_EXCHANGE ||
+            comm->transport == FFA_TRANSPORT_RELAY);
 }
 
 /* Ranks that do not reach each other's memory exchange, where they may: nobody's is mapped then.
@@ -290,6 +342,8 @@ static ffa_status meet(struct comm_device *comm, ffa_error *err)
     rc = check_ranks(comm, &failure);
     if (rc == FFA_OK)
         rc = check_sharing(comm, &failure);
+    if (rc == FFA_OK)
+        rc = find_nodes(comm, &failure);
     FFA_TRY(comm_peer_agree(comm, rc, &failure, err));
     rc = check_hosts(comm, &failure);
     if (rc == FFA_OK)
@@ -359,7 +413,7 @@ static ffa_status make_offer(struct offer *offer, struct comm_device *comm, stru
     offer->address = (uint64_t)(uintptr_t)memory->at[own];
     offer->bytes = memory->bytes[own];
     for (int32_t r = 0; r < comm->comm.rank_count; r++)
-        is_shared = is_shared || (comm->is_mapped && is_mapped_by_ipc(comm, r));
+        is_shared = is_shared || (comm_device_reaches(comm, r) && is_mapped_by_ipc(comm, r));
     if (is_shared)
         rc = gpu_ipc_export(comm->gpu, memory->at[own], offer->handle, err);
     if (rc != FFA_OK && may_exchange(comm)) {
@@ -377,7 +431,7 @@ static ffa_status map_peer(struct comm_device *comm, struct shared *memory, int3
     ffa_status rc;
 
     memory->bytes[rank] = offer->bytes;
-    if (offer->bytes == 0 || rank == comm->comm.rank || !comm->is_mapped)
+    if (offer->bytes == 0 || rank == comm->comm.rank || !comm_device_reaches(comm, rank))
         return FFA_OK;
     if (!is_mapped_by_ipc(comm, rank)) {
         memory->at[rank] = (void *)(uintptr_t)offer->address;
@@ -427,7 +481,8 @@ out:
 
 /* ---- creation ---- */
 
-/* What kernels write departures to: where ranks exchange, this rank's own stream waits for them. */
+/* What kernels write departures to: where ranks exchange, this rank's own stream waits for them;
+ * where they relay, they tell ranks of their node. */
 static ffa_status upload_blocks(struct comm_device *comm, ffa_error *err)
 {
     const int64_t bytes = (int64_t)comm->comm.rank_count * (int64_t)sizeof *comm->blocks_device;
@@ -437,7 +492,9 @@ static ffa_status upload_blocks(struct comm_device *comm, ffa_error *err)
     ffa_status rc;
 
     for (int32_t r = 0; r < comm->comm.rank_count; r++)
-        blocks[r] = comm_peer_exchanges(comm) ? comm_device_own(comm) : comm->blocks[r];
+        blocks[r] = comm_peer_exchanges(comm) && comm->transport != FFA_TRANSPORT_RELAY
+                        ? comm_device_own(comm)
+                        : comm->blocks[r]; /* NULL: of another node */
     FFA_TRY(gpu_alloc(comm->gpu, &memory, bytes, err));
     comm->blocks_device = memory;
     FFA_TRY(gpu_send(comm->gpu, stream, memory, blocks, bytes, err));

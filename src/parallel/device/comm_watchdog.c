@@ -74,7 +74,8 @@ static bool any_under_way(const struct comm_device *comm)
 
 static bool may_tell(const struct comm_device *comm, int32_t rank)
 {
-    return comm->is_mapped && rank != comm->comm.rank && comm->said[rank] < COMM_PEER_QUIET;
+    return comm_device_reaches(comm, rank) && rank != comm->comm.rank &&
+           comm->said[rank] < COMM_PEER_QUIET;
 }
 
 /* The state word, behind the words in front of it [count]. */
@@ -204,17 +205,17 @@ out:
 /* Whether all calls are over, and our own streams are behind them. Under the lock. */
 static ffa_status look_for_quiet(struct comm_device *comm, bool *is_quiet, ffa_error *err)
 {
-    struct gpu_stream *const streams[] = { comm->fetch, comm->reduce };
     ffa_status rc = FFA_OK;
 
     *is_quiet = false;
     if (any_under_way(comm))
         goto out;
-    for (int i = 0; i < 2 && !comm->is_draining; i++)
-        FFA_TRY(gpu_event_record(comm->drained[i], gpu_stream_handle(streams[i]), err));
+    for (int i = 0; i < COMM_STREAMS && !comm->is_draining; i++)
+        FFA_TRY(gpu_event_record(comm->drained[i], gpu_stream_handle(comm_device_stream(comm, i)),
+                                 err));
     comm->is_draining = true;
     *is_quiet = true;
-    for (int i = 0; i < 2 && *is_quiet; i++)
+    for (int i = 0; i < COMM_STREAMS && *is_quiet; i++)
         FFA_TRY(gpu_event_query(comm->drained[i], is_quiet, err));
 out:
     return rc;
@@ -392,11 +393,11 @@ static bool are_others_gone(struct comm_device *comm)
 {
     const int32_t n = comm->comm.rank_count;
 
-    for (int32_t r = 0; r < n && comm->is_mapped; r++) {
+    for (int32_t r = 0; r < n; r++) {
         const uint64_t state = comm_seen(comm, comm_block_state(n, r));
 
-        if (r != comm->comm.rank && state != COMM_PEER_QUIET && state != COMM_PEER_LEFT &&
-            !comm_peer_is_dead(comm, r))
+        if (comm_device_reaches(comm, r) && r != comm->comm.rank && state != COMM_PEER_QUIET &&
+            state != COMM_PEER_LEFT && !comm_peer_is_dead(comm, r))
             return false;
     }
     return true;

@@ -119,49 +119,68 @@ static void fill_totals(struct row_segment *segment, int64_t *sources, int32_t r
         sources[r - 1] = r;
 }
 
-static void place_sums(int64_t *end, struct pass_sums *sums)
+/* A table in the buffer: where it lies, and from what it is copied. */
+struct table {
+    int64_t *at;
+    const void *from;
+    int64_t bytes;
+};
+
+enum { TABLES_MAX = 11 };
+
+static int add_sums_tables(struct table *out, struct pass_sums *sums)
 {
-    sums->segments_at = place(end, sums->segment_count * (int64_t)sizeof *sums->segments);
-    sums->received_at = place(end, sums->received_count * (int64_t)sizeof *sums->received);
+    out[0] = (struct table){ &sums->owners_at, sums->owners,
+                             sums->owner_count * (int64_t)sizeof *sums->owners };
+    out[1] = (struct table){ &sums->segments_at, sums->segments,
+                             sums->segment_count * (int64_t)sizeof *sums->segments };
+    out[2] = (struct table){ &sums->received_at, sums->received,
+                             sums->received_count * (int64_t)sizeof *sums->received };
+    return 3;
+}
+
+/* All but those of totals, which are behind them. */
+static int find_tables(struct table *out, ffa_parallel_pass *pass)
+{
+    struct relay_sums *relays = &pass->relay_sums;
+    int count = add_sums_tables(out, &pass->sums);
+
+    count += add_sums_tables(out + count, &pass->forward_sums);
+    count += add_sums_tables(out + count, &relays->own);
+    out[count++] = (struct table){ &pass->addend_segments_at, relays->segments,
+                                   relays->segment_count * (int64_t)sizeof *relays->segments };
+    out[count++] = (struct table){ &pass->addend_sources_at, relays->sources,
+                                   relays->segment_count * (int64_t)sizeof *relays->sources };
+    return count;
 }
 
 static unsigned char *table_at(const ffa_parallel_pass *pass, int64_t at)
 {
-    return pass->tables + (at - pass->owners_at);
-}
-
-static void fill_sums(const ffa_parallel_pass *pass, const struct pass_sums *sums)
-{
-    if (sums->segment_count)
-        memcpy(table_at(pass, sums->segments_at), sums->segments,
-               (size_t)sums->segment_count * sizeof *sums->segments);
-    if (sums->received_count)
-        memcpy(table_at(pass, sums->received_at), sums->received,
-               (size_t)sums->received_count * sizeof *sums->received);
+    return pass->tables + (at - pass->tables_at);
 }
 
 static ffa_status make_buffer(ffa_parallel_pass *pass, ffa_error *err)
 {
-    const int64_t owners = pass->sums.owner_count * (int64_t)sizeof(int32_t);
     const bool has_totals = pass->rank_count > 1;
     const int64_t sources = (pass->rank_count - 1) * (int64_t)sizeof(int64_t);
+    struct table from[TABLES_MAX];
+    const int count = find_tables(from, pass);
     int64_t end = 0;
 
     place_plans(&end, &pass->forward);
     place_plans(&end, &pass->backward);
-    pass->owners_at = place(&end, owners);
-    place_sums(&end, &pass->sums);
-    place_sums(&end, &pass->forward_sums);
+    pass->tables_at = end;
+    for (int i = 0; i < count; i++)
+        *from[i].at = place(&end, from[i].bytes);
     pass->totals_segment_at = place(&end, has_totals ? (int64_t)sizeof(struct row_segment) : 0);
     pass->totals_sources_at = place(&end, sources);
     pass->upload_bytes = end;
-    pass->tables = mem_array((size_t)(end - pass->owners_at), 1);
+    pass->tables = mem_array((size_t)(end - pass->tables_at), 1);
     if (!pass->tables)
         return error_nomem(err, "the tables of a pass");
-    if (owners)
-        memcpy(pass->tables, pass->sums.owners, (size_t)owners);
-    fill_sums(pass, &pass->sums);
-    fill_sums(pass, &pass->forward_sums);
+    for (int i = 0; i < count; i++)
+        if (from[i].bytes > 0)
+            memcpy(table_at(pass, *from[i].at), from[i].from, (size_t)from[i].bytes);
     if (has_totals)
         fill_totals((struct row_segment *)(void *)table_at(pass, pass->totals_segment_at),
                     (int64_t *)(void *)table_at(pass, pass->totals_sources_at), pass->rank_count);
@@ -173,10 +192,31 @@ static int64_t copies_of(const struct pass_moves *moves)
     return moves->copy_begin ? moves->copy_begin[moves->stage_count] : 0;
 }
 
+static int64_t pulls_of(const ffa_parallel_pass *pass, bool is_backward)
+{
+    const struct relay_moves *relays = is_backward ? &pass->backward_relays : &pass->forward_relays;
+    const struct pass_moves *moves = is_backward ? &pass->backward_moves : &pass->forward_moves;
+
+    return relays->pull_begin ? relays->pull_begin[(ptrdiff_t)2 * moves->stage_count] : 0;
+}
+
 static int64_t most_copies(const ffa_parallel_pass *pass)
 {
-    return max64(max64(copies_of(&pass->forward_moves), copies_of(&pass->backward_moves)),
-                 max64(pass->sums.copy_count, pass->forward_sums.copy_count));
+    return max64(max64(max64(copies_of(&pass->forward_moves), copies_of(&pass->backward_moves)),
+                       max64(pulls_of(pass, false), pulls_of(pass, true))),
+                 max64(max64(pass->sums.copy_count, pass->forward_sums.copy_count),
+                       pass->relay_sums.own.copy_count));
+}
+
+/* Of keys, and of sums, which go the other way. */
+static int64_t moves_of_relays(const ffa_parallel_pass *pass, bool is_backward)
+{
+    const struct relay_moves *relays = is_backward ? &pass->backward_relays : &pass->forward_relays;
+    const struct pass_moves *moves = is_backward ? &pass->backward_moves : &pass->forward_moves;
+
+    return relays->send_begin
+               ? relays->send_begin[moves->step_count] + relays->receive_begin[moves->stage_count]
+               : 0;
 }
 
 /* Of a step, at the most; replicated sums go to and from all other ranks. */
@@ -185,10 +225,18 @@ static int64_t most_moves(const ffa_parallel_pass *pass)
     const struct pass_moves *const passes[] = { &pass->forward_moves, &pass->backward_moves };
     int64_t most = 2 * (int64_t)pass->rank_count;
 
-    for (int i = 0; i < 1 + pass->has_backward; i++)
+    for (int i = 0; i < 1 + pass->has_backward; i++) {
         most = max64(most, passes[i]->copy_begin[passes[i]->stage_count] +
                                passes[i]->send_begin[passes[i]->step_count]);
+        most = max64(most, moves_of_relays(pass, i == 1));
+    }
     return most;
+}
+
+/* Pulls wait for a rank's stages at once. */
+static size_t most_flags(const ffa_parallel_pass *pass)
+{
+    return (size_t)pass->rank_count * (pass->has_relays ? ARRIVAL_STAGES_MAX : 1);
 }
 
 static ffa_status make_scratch(ffa_parallel_pass *pass, ffa_error *err)
@@ -198,11 +246,27 @@ static ffa_status make_scratch(ffa_parallel_pass *pass, ffa_error *err)
     pass->to = mem_array(copies, sizeof *pass->to);
     pass->from = mem_array(copies, sizeof *pass->from);
     pass->bytes = mem_array(copies, sizeof *pass->bytes);
-    pass->flags = mem_array((size_t)pass->rank_count, sizeof *pass->flags);
+    pass->flags = mem_array(most_flags(pass), sizeof *pass->flags);
     pass->moves = mem_array((size_t)most_moves(pass), sizeof *pass->moves);
     return pass->to && pass->from && pass->bytes && pass->flags && pass->moves
                ? FFA_OK
                : error_nomem(err, "a pass");
+}
+
+static ffa_status make_relays(ffa_parallel_pass *pass, const ffa_parallel_plan *plan,
+                              bool is_backward, ffa_error *err)
+{
+    struct relay_moves *relays = is_backward ? &pass->backward_relays : &pass->forward_relays;
+    const struct pass_moves *moves = is_backward ? &pass->backward_moves : &pass->forward_moves;
+    ffa_status rc = FFA_OK;
+
+    if (!pass->has_relays)
+        goto out;
+    FFA_TRY(relay_moves_build(relays, plan, moves, is_backward, err));
+    if (is_backward)
+        rc = relay_sums_build(&pass->relay_sums, plan, moves, &pass->sums, err);
+out:
+    return rc;
 }
 
 /* ---- the object ---- */
@@ -224,6 +288,9 @@ ffa_status ffa_parallel_pass_create(ffa_parallel_pass **out, const ffa_parallel_
     }
     pass->rank = plan->rank;
     pass->rank_count = plan->topology.rank_count;
+    pass->ranks_per_node = plan->topology.ranks_per_node;
+    pass->has_relays = relay_tables_wanted(plan);
+    pass->is_outline = plan->is_outline;
     pass->tokens_q = plan->queries.rank_tokens[plan->rank];
     pass->tokens_k = plan->keys.rank_tokens[plan->rank];
     pass->has_backward = kernels->has_backward;
@@ -235,10 +302,12 @@ ffa_status ffa_parallel_pass_create(ffa_parallel_pass **out, const ffa_parallel_
     FFA_TRY(pass_moves_build(&pass->forward_moves, plan, false, err));
     if (pass->moves_queries)
         FFA_TRY(pass_sums_build(&pass->forward_sums, plan, &pass->forward_moves, false, err));
+    FFA_TRY(make_relays(pass, plan, false, err));
     if (pass->has_backward) {
         FFA_TRY(make_plans(&pass->backward, plan, kernels, true, err));
         FFA_TRY(pass_moves_build(&pass->backward_moves, plan, true, err));
         FFA_TRY(pass_sums_build(&pass->sums, plan, &pass->backward_moves, true, err));
+        FFA_TRY(make_relays(pass, plan, true, err));
     }
     if (pass->has_backward || pass->moves_queries)
         FFA_TRY(gpu_event_create(&pass->reduced, kernels->context->gpu, false, err));
@@ -270,6 +339,9 @@ void ffa_parallel_pass_destroy(ffa_parallel_pass *pass)
     pass_moves_finish(&pass->backward_moves);
     pass_sums_finish(&pass->sums);
     pass_sums_finish(&pass->forward_sums);
+    relay_moves_finish(&pass->forward_relays);
+    relay_moves_finish(&pass->backward_relays);
+    relay_sums_finish(&pass->relay_sums);
     mem_free(pass->tables);
     mem_free(pass->to);
     mem_free(pass->from);
@@ -436,7 +508,7 @@ ffa_status ffa_parallel_pass_upload(ffa_parallel_pass *pass, const ffa_kernels *
                                     void *buffer, ffa_stream stream, ffa_error *err)
 {
     unsigned char *const at = buffer;
-    const int64_t tables = pass ? pass->upload_bytes - pass->owners_at : 0;
+    const int64_t tables = pass ? pass->upload_bytes - pass->tables_at : 0;
     ffa_status rc;
 
     if (!pass || !kernels)
@@ -448,7 +520,7 @@ ffa_status ffa_parallel_pass_upload(ffa_parallel_pass *pass, const ffa_kernels *
     FFA_TRY(upload_plans(&pass->forward, kernels, at, stream, err));
     FFA_TRY(upload_plans(&pass->backward, kernels, at, stream, err));
     if (tables > 0)
-        FFA_TRY(gpu_upload_enqueue(kernels->context->gpu, at + pass->owners_at, pass->tables,
+        FFA_TRY(gpu_upload_enqueue(kernels->context->gpu, at + pass->tables_at, pass->tables,
                                    tables, stream, err));
     pass->buffer = buffer;
 out:

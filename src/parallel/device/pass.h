@@ -8,6 +8,7 @@
 
 #include "parallel/device/comm_device.h"
 #include "parallel/device/pass_tables.h"
+#include "parallel/device/relay_tables.h"
 
 #include <ffa/parallel_pass.h>
 
@@ -19,7 +20,7 @@ struct pass_plans {
 };
 
 struct ffa_parallel_pass {
-    int32_t rank, rank_count;
+    int32_t rank, rank_count, ranks_per_node;
     int64_t tokens_q, tokens_k; /* the rank's own */
     int64_t received_rows;
     bool moves_queries;
@@ -29,17 +30,23 @@ struct ffa_parallel_pass {
     struct pass_plans forward, backward; /* backward: count 0 of kernels without it */
     struct pass_moves forward_moves, backward_moves;
     struct pass_sums sums, forward_sums; /* backward; forward where queries move, else empty */
+    /* Of several nodes, and such that they can relay; else what follows is empty. */
+    bool has_relays;
+    bool is_outline; /* of a plan that has none for this reason */
+    struct relay_moves forward_relays, backward_relays;
+    struct relay_sums relay_sums;
     /* The buffer, in bytes from its begin: the images of both plans, then what `tables` holds. */
-    int64_t owners_at;
-    int64_t totals_segment_at, totals_sources_at; /* of several ranks: of pass_totals_join */
+    int64_t tables_at;
+    int64_t addend_segments_at, addend_sources_at; /* of relay_sums */
+    int64_t totals_segment_at, totals_sources_at;  /* of several ranks: of pass_totals_join */
     int64_t upload_bytes;
-    unsigned char *tables; /* [upload_bytes - owners_at] */
+    unsigned char *tables; /* [upload_bytes - tables_at] */
     unsigned char *buffer; /* where it was uploaded last; not owned */
     /* Scratch of a call: one at a time. */
     void **to;                 /* [copies_most] */
     const void **from;         /* [copies_most] */
     size_t *bytes;             /* [copies_most] */
-    struct comm_flag *flags;   /* [rank_count] */
+    struct comm_flag *flags;   /* [rank_count], of relays [rank_count][stages] */
     struct nccl_move *moves;   /* [all copies and sends of a pass] */
     struct gpu_event *reduced; /* the received sums are there, where a pass has some */
     /* In rounds: the launch that read a half of the ring is done; received sums were added. */

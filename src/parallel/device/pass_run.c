@@ -43,6 +43,29 @@ static ffa_status check_objects(const struct pass_run *run, ffa_error *err)
     return FFA_OK;
 }
 
+/* Where ranks relay, who does follows from the nodes of the plan. */
+static ffa_status check_nodes(const struct pass_run *run, ffa_error *err)
+{
+    const ffa_parallel_pass *pass = run->pass;
+
+    if (!comm_device_relays(run->comm))
+        return FFA_OK;
+    if (pass->ranks_per_node != run->comm->node_ranks)
+        return error_fail(err, FFA_INVALID, 0,
+                          "the plan has %d ranks a node, the communicator, which relays, has %d",
+                          pass->ranks_per_node, run->comm->node_ranks);
+    if (pass->is_outline)
+        return error_fail(err, FFA_INVALID, 0,
+                          "the plan was made with FFA_PARALLEL_OUTLINE, and cannot be relayed");
+    if (run->transport == &pass_relay && pass->moves_queries)
+        return error_fail(err, FFA_UNSUPPORTED, 0, "the plan moves queries; ranks relay keys only");
+    if (run->transport == &pass_relay && run->args.wire_dtype != FFA_FP32)
+        return error_fail(err, FFA_UNSUPPORTED, 0,
+                          "wire_dtype is %d, not fp32 (%d), in which ranks that relay add sums",
+                          run->args.wire_dtype, FFA_FP32);
+    return FFA_OK;
+}
+
 static ffa_status check_numbers(const struct pass_run *run, ffa_error *err)
 {
     const ffa_parallel_args *a = &run->args;
@@ -148,6 +171,7 @@ static ffa_status resolve(struct pass_run *run, const ffa_parallel_args *args, f
         max32(a->sm_margin,
               comm_device_sm_margin(run->comm, run->is_backward || run->pass->moves_queries));
     FFA_TRY(check_objects(run, err));
+    FFA_TRY(check_nodes(run, err));
     FFA_TRY(check_numbers(run, err));
     FFA_TRY(pass_totals_init(&run->totals, run->pass, run->kernels, a, run->is_backward, err));
     run->columns = a->heads_kv * ((int64_t)a->head_dim + a->head_dim_v);
@@ -439,7 +463,7 @@ static struct arriving_call departing_of(const struct pass_run *run, int32_t *ow
         arriving.narrow_from = (int32_t)(first - first_row(run));
     }
     arriving.blocks = run->comm->blocks_device;
-    arriving.owners = (const int32_t *)(const void *)(pass->buffer + pass->owners_at);
+    arriving.owners = (const int32_t *)(const void *)(pass->buffer + run->sums->owners_at);
     arriving.owner_at = run->sums->owner_begin;
     if (run->round > 0) { /* stage 0 is empty */
         const int32_t *begin = &run->sums->owner_begin[run->round + 1];
@@ -609,10 +633,30 @@ static ffa_status check_launches(struct pass_run *run, ffa_error *err)
     run->round = 0;
     if (run->is_backward && run->pass->tokens_k > 0)
         FFA_TRY(check_sums(run, err));
+    for (int32_t i = 0; run->is_backward && run->sums == &run->pass->relay_sums.own &&
+                        i < run->pass->relay_sums.addend_count;
+         i++) {
+        const struct row_reduce_call addend = pass_relay_addend(run, i);
+
+        FFA_TRY(row_reduce_check(run->kernels, &addend, err));
+    }
     if (run->pass->tokens_k > 0)
         rc = row_copy_check(run->kernels, &keys, err);
 out:
     return rc;
+}
+
+/* Ranks that relay in one node pull. */
+static void choose_transport(struct pass_run *run)
+{
+    const bool has_nodes = run->comm->node_ranks < run->comm->comm.rank_count;
+    const bool relays = comm_device_relays(run->comm);
+
+    run->transport = relays ? (has_nodes ? &pass_relay : &pass_pull)
+                            : (run->comm->exchange ? &pass_exchange : &pass_pull);
+    run->sums = run->is_backward ? &run->pass->sums : &run->pass->forward_sums;
+    if (run->is_backward && run->transport == &pass_relay && run->pass->has_relays)
+        run->sums = &run->pass->relay_sums.own;
 }
 
 static ffa_status run_pass(struct pass_run *run, ffa_comm *comm, const ffa_parallel_args *args,
@@ -631,9 +675,8 @@ static ffa_status run_pass(struct pass_run *run, ffa_comm *comm, const ffa_paral
     if (!run->comm)
         return error_fail(err, FFA_INVALID, 0,
                           "the communicator is not of GPUs (ffa_comm_create_peer)");
-    run->transport = run->comm->exchange ? &pass_exchange : &pass_pull;
+    choose_transport(run);
     run->moves = run->is_backward ? &run->pass->backward_moves : &run->pass->forward_moves;
-    run->sums = run->is_backward ? &run->pass->sums : &run->pass->forward_sums;
     FFA_TRY(resolve(run, args, err));
     FFA_TRY(check_launches(run, err));
     if (run->pass->in_rounds && !run->transport->rounds) {

@@ -16,8 +16,9 @@
 struct pass_run {
     ffa_parallel_pass *pass;
     const struct pass_moves *moves;
-    const struct pass_sums *sums; /* of the pass; forward where queries move, else empty */
     const struct pass_transport *transport;
+    const struct pass_sums *sums; /* as the transport brings them; of a forward pass that moves no
+                                   * queries, empty */
     const ffa_kernels *kernels;
     struct comm_device *comm;
     ffa_parallel_args args; /* resolved */
@@ -77,6 +78,10 @@ struct pass_rounds {
 extern const struct pass_transport pass_pull;
 /* pass_exchange.c: ranks send and receive over NCCL. */
 extern const struct pass_transport pass_exchange;
+/* pass_relay.c: ranks send and receive over NCCL between nodes, and pull inside them. */
+extern const struct pass_transport pass_relay;
+/* What pass_relay adds to sums that it relays: addend `index` of the pass. */
+struct row_reduce_call pass_relay_addend(const struct pass_run *run, int32_t index);
 
 /* ---- a pass in rounds (pass_rounds.c) ---- */
 

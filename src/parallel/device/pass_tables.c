@@ -35,6 +35,7 @@ void pass_sums_finish(struct pass_sums *sums)
 {
     mem_free(sums->kept_rows);
     mem_free(sums->copies);
+    mem_free(sums->own_rows);
     mem_free(sums->segments);
     mem_free(sums->received);
     mem_free(sums->copy_begin);
@@ -194,10 +195,9 @@ out:
 
 /* ---- sums that come ---- */
 
-/* Received rows lie one after the other, those of a step in rounds from 0 on. own_rows [copies]: of
- * the own keys, the first row of each copy. */
+/* Received rows lie one after the other, those of a step in rounds from 0 on. */
 static void add_sums(struct pass_sums *out, const ffa_parallel_plan *plan,
-                     const struct plan_pass *pass, int64_t *own_rows)
+                     const struct plan_pass *pass)
 {
     const int32_t ranks = plan->topology.rank_count;
     int64_t to = 0;
@@ -212,7 +212,7 @@ static void add_sums(struct pass_sums *out, const ffa_parallel_plan *plan,
 
                 if (distance(plan, send->source) != d)
                     continue;
-                own_rows[out->copy_count] = send->source_row;
+                out->own_rows[out->copy_count] = send->source_row;
                 out->copies[out->copy_count++] = (struct pass_copy){
                     .from = begin + send->row,
                     .to = to,
@@ -313,12 +313,12 @@ static void place_received(const struct step *step, int64_t *received, int32_t r
             }
 }
 
-static struct step step_of(const struct pass_sums *sums, const int64_t *own_rows, int32_t step)
+static struct step step_of(const struct pass_sums *sums, int32_t step)
 {
     const int64_t first = sums->copy_begin[step];
 
     return (struct step){ .copies = sums->copies + first,
-                          .own_rows = own_rows + first,
+                          .own_rows = sums->own_rows + first,
                           .copy_count = sums->copy_begin[step + 1] - first,
                           .segments = sums->segments + sums->segment_begin[step],
                           .segment_count =
@@ -338,14 +338,14 @@ static void drop_empty(struct pass_sums *out)
     }
 }
 
-static ffa_status build_step(struct pass_sums *out, const int64_t *own_rows, int64_t own,
-                             int64_t *ends, int32_t step, ffa_error *err)
+static ffa_status build_step(struct pass_sums *out, int64_t own, int64_t *ends, int32_t step,
+                             ffa_error *err)
 {
     struct step of;
     int64_t count;
 
     out->segment_begin[step + 1] = out->segment_begin[step];
-    of = step_of(out, own_rows, step);
+    of = step_of(out, step);
     count = find_ends(ends, &of, own) - 1;
     for (int64_t s = 0; s < count; s++)
         of.segments[s] =
@@ -355,8 +355,8 @@ static ffa_status build_step(struct pass_sums *out, const int64_t *own_rows, int
     return count_received(&of, &out->received_count, err);
 }
 
-static ffa_status build_segments(struct pass_sums *out, const int64_t *own_rows, int64_t own,
-                                 bool in_rounds, int32_t ranks, ffa_error *err)
+ffa_status pass_sums_segment(struct pass_sums *out, int64_t own, bool in_rounds, int32_t ranks,
+                             ffa_error *err)
 {
     const size_t most = (size_t)(2 * out->copy_count + 2 * out->step_count);
     int64_t *ends = mem_array(most, sizeof *ends);
@@ -368,14 +368,14 @@ static ffa_status build_segments(struct pass_sums *out, const int64_t *own_rows,
         goto out;
     }
     for (int32_t t = 0; t < out->step_count; t++)
-        FFA_TRY(build_step(out, own_rows, own, ends, t, err));
+        FFA_TRY(build_step(out, own, ends, t, err));
     out->received = mem_array((size_t)out->received_count, sizeof *out->received);
     if (!out->received) {
         rc = error_nomem(err, "the sums of a pass");
         goto out;
     }
     for (int32_t t = 0; t < out->step_count; t++) {
-        const struct step of = step_of(out, own_rows, t);
+        const struct step of = step_of(out, t);
 
         place_received(&of, out->received, ranks);
     }
@@ -455,35 +455,25 @@ ffa_status pass_sums_build(struct pass_sums *out, const ffa_parallel_plan *plan,
                            const struct pass_moves *moves, bool is_backward, ffa_error *err)
 {
     const struct plan_pass *pass = is_backward ? &plan->backward : &plan->forward;
-    const int64_t copies = count_sends(pass);
-    int64_t *own_rows;
+    const size_t copies = (size_t)count_sends(pass), ranks = (size_t)plan->topology.rank_count;
     ffa_status rc;
 
     *out = (struct pass_sums){ .step_count = moves->round_most };
-    own_rows = mem_array((size_t)copies, sizeof *own_rows);
-    out->kept_rows = mem_array((size_t)plan->topology.rank_count, sizeof *out->kept_rows);
+    out->kept_rows = mem_array(ranks, sizeof *out->kept_rows);
     out->copy_begin = mem_array((size_t)out->step_count + 1, sizeof *out->copy_begin);
     out->segment_begin = mem_array((size_t)out->step_count + 1, sizeof *out->segment_begin);
-    if (!own_rows || !out->kept_rows || !out->copy_begin || !out->segment_begin) {
-        rc = error_nomem(err, "the sums of a pass");
-        goto out;
-    }
-    if (plan->keys.is_replicated && plan->topology.rank_count > 1 && moves->own_rows > 0) {
-        rc = build_replicated(out, plan, moves, err);
-        goto out;
-    }
-    memcpy(out->kept_rows, moving(plan)->rank_tokens,
-           (size_t)plan->topology.rank_count * sizeof *out->kept_rows);
-    out->copies = mem_array((size_t)copies, sizeof *out->copies);
-    if (!out->copies) {
-        rc = error_nomem(err, "the sums of a pass");
-        goto out;
-    }
-    add_sums(out, plan, pass, own_rows);
-    FFA_TRY(build_segments(out, own_rows, moves->own_rows, plan->in_rounds,
-                           plan->topology.rank_count, err));
+    if (!out->kept_rows || !out->copy_begin || !out->segment_begin)
+        return error_nomem(err, "the sums of a pass");
+    if (plan->keys.is_replicated && ranks > 1 && moves->own_rows > 0)
+        return build_replicated(out, plan, moves, err);
+    memcpy(out->kept_rows, moving(plan)->rank_tokens, ranks * sizeof *out->kept_rows);
+    out->copies = mem_array(copies, sizeof *out->copies);
+    out->own_rows = mem_array(copies, sizeof *out->own_rows);
+    if (!out->copies || !out->own_rows)
+        return error_nomem(err, "the sums of a pass");
+    add_sums(out, plan, pass);
+    FFA_TRY(pass_sums_segment(out, moves->own_rows, plan->in_rounds, (int32_t)ranks, err));
     rc = find_owners(out, moves, plan->topology.rank_count, err);
 out:
-    mem_free(own_rows);
     return rc;
 }

@@ -54,6 +54,7 @@ struct pass_sums {
     int64_t *kept_rows; /* [ranks]: of a sum window, that stay: own keys; replicated ones all go */
     /* From the travelling rows of sum windows into the received sums, by the reader's stage. */
     struct pass_copy *copies;
+    int64_t *own_rows; /* [copy_count]: of own keys, where each copy begins; NULL: replicated */
     int64_t copy_count;
     int64_t received_rows; /* of one step, at most */
     /* Those of a step are ascending. They cover the own keys; in rounds those that somebody summed
@@ -69,7 +70,7 @@ struct pass_sums {
     int32_t *owners;      /* of the keys of each stage, ascending */
     int32_t *owner_begin; /* [stage_count + 1], and where fewer [ARRIVAL_STAGES_MAX + 1] */
     int32_t owner_count;
-    int64_t segments_at, received_at; /* in the buffer of the pass */
+    int64_t owners_at, segments_at, received_at; /* in the buffer of the pass */
 };
 
 /* For pass_moves_finish and pass_sums_finish, whether or not they succeed. FFA_NOMEM. */
@@ -80,5 +81,9 @@ void pass_moves_finish(struct pass_moves *moves);
 ffa_status pass_sums_build(struct pass_sums *out, const ffa_parallel_plan *plan,
                            const struct pass_moves *moves, bool is_backward, ffa_error *err);
 void pass_sums_finish(struct pass_sums *sums);
+/* Segments and received rows of sums that have copies, own_rows and room for the begins of each
+ * step. own: rows of own keys. FFA_NOMEM, FFA_UNSUPPORTED. */
+ffa_status pass_sums_segment(struct pass_sums *sums, int64_t own, bool in_rounds, int32_t ranks,
+                             ffa_error *err);
 
 #endif

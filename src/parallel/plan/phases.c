@@ -7,6 +7,7 @@
  */
 #include "parallel/plan/phases.h"
 
+#include "parallel/plan/relays.h"
 #include "parallel/plan/spans.h"
 #include "tile/staged.h"
 
@@ -515,6 +516,18 @@ out:
     return rc;
 }
 
+/* Of a pass over GPUs: an outline is not run, rounds and queries that move have no relays. */
+static ffa_status build_relays(const struct build *b, struct plan_pass *pass,
+                               const struct stage_cut *cuts, ffa_error *err)
+{
+    const ffa_parallel_plan *plan = b->plan;
+
+    if (plan->is_outline || b->tables->moves_queries || b->stages->rounds.stage_rows > 0 ||
+        b->keys->is_replicated)
+        return FFA_OK;
+    return relays_build(&pass->relays, b->needs, cuts, plan->rank, err);
+}
+
 /* ---- all of it ---- */
 
 /* The rank's rows, keys and copies, before any phase. */
@@ -574,10 +587,12 @@ ffa_status phases_build(ffa_parallel_plan *plan, const struct plan_tables *table
     FFA_TRY(build_init(&b, err));
     FFA_TRY(build_forward(&b, err));
     FFA_TRY(build_sends(&b, &plan->forward, b.stages->forward, err));
+    FFA_TRY(build_relays(&b, &plan->forward, b.stages->forward, err));
     if (!b.stages->backward)
         goto out;
     FFA_TRY(build_backward(&b, err));
-    rc = build_sends(&b, &plan->backward, b.stages->backward, err);
+    FFA_TRY(build_sends(&b, &plan->backward, b.stages->backward, err));
+    rc = build_relays(&b, &plan->backward, b.stages->backward, err);
 out:
     build_finish(&b);
     return rc;
@@ -600,5 +615,6 @@ void phases_finish(struct plan_pass *pass, int32_t list_count)
     mem_free(pass->phases);
     mem_free(pass->sends);
     mem_free(pass->stage_begins);
+    relays_finish(&pass->relays);
     *pass = (struct plan_pass){ 0 };
 }

@@ -35,6 +35,7 @@
 
 #include "parallel/dispatch/dispatch.h"
 #include "parallel/plan/overlap.h"
+#include "parallel/plan/relays.h"
 #include "parallel/plan/rounds.h"
 #include "parallel/plan/transfer.h"
 #include "tile/tile.h"
@@ -62,6 +63,9 @@ struct plan_pass {
     /* [rank_count][step_count]: where each stage of a rank begins in what it has room for, of
      * received rows: see stage_window_row. */
     int64_t *stage_begins;
+    /* What crosses between nodes where each row does so once a node; empty in rounds, of one node,
+     * of an outline, and where queries move or keys are replicated. */
+    struct relays relays;
     int64_t half_rows;             /* in rounds: of each half of the ring; else 0 */
     int64_t cost_ns, uniform_ns;   /* modelled; of the reference's even split of the same rows */
     int64_t slowest_ns;            /* cost_ns of the slowest rank */

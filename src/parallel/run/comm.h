@@ -33,6 +33,7 @@ enum comm_channel {
     CHANNEL_SUMS_READY, /* comm_moment() of the call and stage */
     CHANNEL_SUMS_DONE,
     CHANNEL_TOTALS_READY, /* of GPUs: the call whose totals were sent */
+    CHANNEL_RELAYED,      /* of GPUs: the call whose keys of a stage a relay has received */
     CHANNEL_COUNT
 };
 

@@ -1238,11 +1238,14 @@ static const struct {
     { { 2, 0, 1, 0, bootstrap_allgather, NULL, 0, 0, 0, 0, 0, NULL },
       "struct_size is 2",
       FFA_INVALID },
-    { { sizeof(ffa_peer_opts), 0, 1, 0, bootstrap_allgather, NULL, 0, 0, 0, 3, 0, NULL },
-      "transport is 3, not in [0, 2]",
+    { { sizeof(ffa_peer_opts), 0, 1, 0, bootstrap_allgather, NULL, 0, 0, 0, 4, 0, NULL },
+      "transport is 4, not in [0, 3]",
       FFA_INVALID },
     { { sizeof(ffa_peer_opts), 0, 1, 0, bootstrap_allgather, NULL, 0, 0, 0, 0, 65, NULL },
       "max_ctas is 65, not in [0, 64]",
+      FFA_INVALID },
+    { { sizeof(ffa_peer_opts), 0, 1, 257, bootstrap_allgather, NULL, 0, 0, 0, 3, 0, NULL },
+      "ranks_per_node is 257, not in [0, 256]",
       FFA_INVALID },
 };
 
@@ -1341,6 +1344,7 @@ START_TEST(block_words_do_not_overlap)
         { comm_block_rows_ready(n, 0), n },
         { comm_block_rows_done(n, 0), n },
         { comm_block_sums_ready(n, 0, 0), (int64_t)COMM_STAGES_MAX * n },
+        { comm_block_relayed(n, 0, 0), (int64_t)COMM_STAGES_MAX * n },
         { comm_block_sums_done(n, 0), n },
         { comm_block_totals_ready(n, 0), n },
         { comm_block_arrivals(n, 0), COMM_STAGES_MAX },
@@ -1359,6 +1363,8 @@ START_TEST(block_words_do_not_overlap)
     }
     ck_assert_int_eq(comm_block_count(n), at);
     ck_assert_int_eq(comm_block_sums_ready(n, n - 1, COMM_STAGES_MAX - 1) + 1,
+                     comm_block_relayed(n, 0, 0));
+    ck_assert_int_eq(comm_block_relayed(n, n - 1, COMM_STAGES_MAX - 1) + 1,
                      comm_block_sums_done(n, 0));
     ck_assert_int_ge(comm_block_totals(n, 0, 0), at);
     ck_assert_int_eq(comm_block_totals(n, 0, 0) * 8 % 256, 0);

@@ -36,7 +36,7 @@ struct rank {
 struct group {
     struct bootstrap *bootstrap;
     struct rank ranks[RANKS];
-    int32_t count, transport;
+    int32_t count, transport, ranks_per_node;
     int64_t timeout_ms;
     int caller; /* the key of their communicators; 0: by a bootstrap */
     bool shares_gpu;
@@ -52,6 +52,7 @@ static ffa_status create_over_nccl(const struct group *group, struct rank *rank,
     rank->caller = fake_nccl_caller(group->caller, rank->context.gpu, r, group->count);
     opts.comm = rank->caller;
     opts.transport = group->transport;
+    opts.ranks_per_node = group->ranks_per_node;
     opts.key_bytes = (int64_t)ROW_BYTES * group->count;
     opts.timeout_ms = group->timeout_ms;
     return ffa_comm_create_nccl(&rank->comm, &rank->context, &opts, &rank->err);
@@ -68,6 +69,7 @@ static ffa_status create_by_bootstrap(const struct group *group, struct rank *ra
     opts.allgather = bootstrap_allgather;
     opts.user = &rank->end;
     opts.transport = group->transport;
+    opts.ranks_per_node = group->ranks_per_node;
     opts.key_bytes = (int64_t)ROW_BYTES * group->count;
     opts.timeout_ms = group->timeout_ms;
     return ffa_comm_create_peer(&rank->comm, &rank->context, &opts, &rank->err);
@@ -202,7 +204,7 @@ static ffa_status enqueue_call(struct rank *rank, const char *words, int64_t row
         rank->moves[count++] = (struct nccl_move){ row_of(comm, r), ROW_BYTES, r, false };
     }
     FFA_TRY(comm_exchange_moves(comm, WINDOW_ROWS, rank->moves, count, err));
-    FFA_TRY(comm_device_arrive(comm, call, gpu_stream_handle(comm->fetch), 1, err));
+    FFA_TRY(comm_device_arrive(comm, call, gpu_stream_handle(comm->network), 1, err));
     FFA_TRY(comm_exchange_sent(comm, WINDOW_ROWS, err));
     launch(rank, look, call);
     rc = comm_device_end(comm, call, stream, err);
@@ -287,6 +289,14 @@ static const struct {
       "no NCCL >= 2.18.0" },
     { FFA_TRANSPORT_EXCHANGE, false, true, true, false, FFA_TRANSPORT_AUTO, FFA_UNSUPPORTED,
       "ranks 0 and 1 share a GPU: NCCL takes one rank a GPU" },
+    { FFA_TRANSPORT_RELAY, false, true, false, false, FFA_TRANSPORT_RELAY, FFA_OK, NULL },
+    { FFA_TRANSPORT_RELAY, false, true, false, true, FFA_TRANSPORT_RELAY, FFA_OK, NULL },
+    { FFA_TRANSPORT_RELAY, true, true, false, false, FFA_TRANSPORT_AUTO, FFA_UNSUPPORTED,
+      "no access to device" },
+    { FFA_TRANSPORT_RELAY, false, false, false, false, FFA_TRANSPORT_AUTO, FFA_UNSUPPORTED,
+      "no NCCL >= 2.18.0" },
+    { FFA_TRANSPORT_RELAY, false, true, true, false, FFA_TRANSPORT_AUTO, FFA_UNSUPPORTED,
+      "ranks 0 and 1 share a GPU: NCCL takes one rank a GPU" },
 };
 
 START_TEST(transport_is_chosen)
@@ -309,6 +319,84 @@ START_TEST(transport_is_chosen)
     }
     for (int32_t r = 0; r < group.count; r++)
         ck_assert_int_eq(group.ranks[r].transport, choices[_i].becomes);
+}
+END_TEST
+
+/* ---- nodes ---- */
+
+/* Ranks of a node map each other's memory, and no other one's; who makes them does not matter. */
+static void look_at_memory(struct group *group, int32_t r)
+{
+    struct rank *rank = &group->ranks[r];
+    const struct comm_device *comm = comm_device_of(rank->comm);
+
+    for (int32_t other = 0; other < group->count; other++)
+        rank->bad += (other / group->ranks_per_node == r / group->ranks_per_node) !=
+                     (comm->blocks[other] != NULL && comm->windows[WINDOW_ROWS][other] != NULL);
+    make_calls(group, r); /* over NCCL, from and to all */
+}
+
+START_TEST(ranks_of_a_node_reach_each_other)
+{
+    struct group group = { .count = 2 + _i / 4,
+                           .transport = FFA_TRANSPORT_RELAY,
+                           .ranks_per_node = 1 + _i % 2,
+                           .caller = _i % 4 < 2 ? next_key() : 0,
+                           .work = look_at_memory };
+
+    fake_gpu_node(group.ranks_per_node);
+    group_run(&group);
+    fake_gpu_node(RANKS);
+    check_all(&group, FFA_OK, NULL);
+    for (int32_t r = 0; r < group.count; r++) {
+        ck_assert_int_eq(group.ranks[r].transport, FFA_TRANSPORT_RELAY);
+        ck_assert_int_eq(group.ranks[r].bad, 0);
+    }
+}
+END_TEST
+
+/* Hosts are letters. */
+static const struct {
+    const char *hosts;
+    int32_t given, node_ranks;
+    const char *says;
+} hosts[] = {
+    { "a", 0, 1, NULL },
+    { "aaaa", 0, 4, NULL },
+    { "aaaa", 2, 2, NULL },
+    { "aaaa", 8, 4, NULL },
+    { "aabb", 0, 2, NULL },
+    { "aabb", 1, 1, NULL },
+    { "aaabb", 0, 3, NULL },
+    { "abcd", 0, 1, NULL },
+    { "a--a", 0, 4, NULL },
+    { "aabb", 3, 0, "ranks 1 and 2 run on two hosts, and with 3 ranks a node both are of node 0" },
+    { "aabbb", 0, 0,
+      "ranks 3 and 4 run on one host, and with 2 ranks a node, as on the first host, they are of "
+      "two: give ranks_per_node" },
+    { "aabcc", 0, 0,
+      "ranks 2 and 3 run on two hosts, and with 2 ranks a node, as on the first host, both are of "
+      "node 1" },
+};
+
+START_TEST(nodes_are_hosts_or_parts_of_them)
+{
+    const int32_t n = (int32_t)strlen(hosts[_i].hosts);
+    char names[8][2] = { { 0 } };
+    const char *at[8];
+    ffa_error err = { FFA_OK, 0, "" };
+    int32_t width;
+    ffa_status rc;
+
+    for (int32_t r = 0; r < n; r++) {
+        names[r][0] = hosts[_i].hosts[r] == '-' ? '\0' : hosts[_i].hosts[r];
+        at[r] = names[r];
+    }
+    rc = comm_peer_nodes(&width, at, n, hosts[_i].given, &err);
+    ck_assert_int_eq(rc, hosts[_i].says ? FFA_INVALID : FFA_OK);
+    ck_assert_str_eq(err.message, hosts[_i].says ? hosts[_i].says : "");
+    if (rc == FFA_OK)
+        ck_assert_int_eq(width, hosts[_i].node_ranks);
 }
 END_TEST
 
@@ -444,9 +532,9 @@ START_TEST(wrong_options_are_refused)
     ck_assert_int_eq(ffa_comm_create_nccl(&comm, NULL, &opts, &err), FFA_INVALID);
     ck_assert_int_eq(ffa_comm_create_nccl(NULL, &context, &opts, &err), FFA_INVALID);
     context.gpu = fake_gpu(1);
-    opts.transport = 3;
+    opts.transport = 4;
     ck_assert_int_eq(ffa_comm_create_nccl(&comm, &context, &opts, &err), FFA_INVALID);
-    ck_assert_str_eq(err.message, "transport is 3, not in [0, 2]");
+    ck_assert_str_eq(err.message, "transport is 4, not in [0, 3]");
     fake_nccl_caller_free(caller);
     ck_assert_int_eq(fake_gpu_allocated(), 0);
 }
@@ -460,6 +548,8 @@ static Suite *exchange_suite(void)
     tcase_set_timeout(all, 120);
     tcase_add_loop_test(all, rows_arrive, 0, 12);
     tcase_add_loop_test(all, transport_is_chosen, 0, sizeof choices / sizeof *choices);
+    tcase_add_loop_test(all, ranks_of_a_node_reach_each_other, 0, 12);
+    tcase_add_loop_test(all, nodes_are_hosts_or_parts_of_them, 0, sizeof hosts / sizeof *hosts);
     tcase_add_loop_test(all, a_rank_that_does_not_come, 0, 2);
     tcase_add_loop_test(all, ranks_in_different_calls, 0, 2);
     tcase_add_test(all, failures_of_nccl);

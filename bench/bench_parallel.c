@@ -48,6 +48,7 @@ static const char usage[] =
     "relay\n"
     "  --ranks-per-node N  of plans, and of ranks that relay; all\n"
     "  --max-ctas N   SMs that NCCL takes at most\n"
+    "  --keep-keys     backward passes take received keys from what forward ones kept\n"
     "  --wire-dtype T  of gradients that ranks sum for others: fp32, or bf16, as the tensors\n"
     "  --calibrate FILE    measure links and kernels, write FILE, and end\n"
     "  --calibration FILE  plans by the rates of FILE\n"
@@ -488,6 +489,8 @@ static bool read_flag(const char *name)
 {
     if (!strcmp(name, "--quick"))
         options.is_quick = true;
+    else if (!strcmp(name, "--keep-keys"))
+        options.keeps_keys = true;
     else if (!strcmp(name, "--threads"))
         options.kind = RANKS_THREADS;
     else if (!strcmp(name, "--processes"))

@@ -398,6 +398,7 @@ static void plan_args(struct rank_plan *p, const struct rank *r)
     args->dk.data = p->rows[DK];
     args->dv.data = p->rows[DV];
     args->wire_dtype = options.wire_dtype;
+    args->kept_bytes = options.keeps_keys ? p->info.kept_bytes + 1 : 0;
     (void)sms_of(r, &args->sm_margin);
     args->workspace_bytes = p->info.forward_workspace_bytes > p->info.backward_workspace_bytes
                                 ? p->info.forward_workspace_bytes
@@ -423,6 +424,8 @@ static void plan_create(struct rank_plan *p, const struct rank *r, const struct 
     plan_rows(p, r);
     plan_args(p, r);
     p->args.workspace = device_memory(r->context, p->args.workspace_bytes);
+    if (options.keeps_keys)
+        p->args.kept_keys = device_memory(r->context, p->args.kept_bytes);
 }
 
 void rank_create(struct rank *r)
@@ -468,6 +471,7 @@ void rank_destroy(struct rank *r)
             ffa_device_free(r->context, p->rows[t]);
         ffa_device_free(r->context, p->upload);
         ffa_device_free(r->context, p->args.workspace);
+        ffa_device_free(r->context, p->args.kept_keys);
         ffa_parallel_pass_destroy(p->pass);
         ffa_parallel_plan_destroy(p->plan);
         ffa_dispatch_destroy(p->dispatch);

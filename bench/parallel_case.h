@@ -32,6 +32,7 @@ struct options {
     int32_t max_ctas;                    /* of ffa_peer_opts; 0: its default */
     int32_t wire_dtype;                  /* of ffa_parallel_args */
     int32_t ranks_per_node;              /* 0: all */
+    bool keeps_keys;                     /* kept_keys of ffa_parallel_args */
     bool is_quick;
 };
 

@@ -211,15 +211,15 @@ static const char *wire_name(void)
 
 void print_head(void)
 {
-    printf("%d ranks, %s, on %d x %s, %s, sums of %s; times of a call, medians of %d rounds and "
+    printf("%d ranks, %s, on %d x %s, %s, sums of %s%s; times of a call, medians of %d rounds and "
            "their spread; "
            "`planned`: with a %dth of made ms\n"
            "%-19s %-8s %-10s %9s %5s %9s %5s %9s %9s  %10s  %7s  %7s  %7s %8s  %6s %8s %7s %9s  "
            "%s\n",
            options.ranks, ranks_name(), bench.gpus, bench.device, transport_name(), wire_name(),
-           options.rounds, options.layers, "case", "pass", "plan", "T1 ms", "", "T ms", "",
-           "model ms", "exposed", "efficiency", "planned", "TFLOP/s", "host us", "made ms",
-           "stages", "rows", "win MB", "work MB", "difference");
+           options.keeps_keys ? ", keys kept" : "", options.rounds, options.layers, "case", "pass",
+           "plan", "T1 ms", "", "T ms", "", "model ms", "exposed", "efficiency", "planned",
+           "TFLOP/s", "host us", "made ms", "stages", "rows", "win MB", "work MB", "difference");
     fflush(stdout);
 }
 
@@ -244,7 +244,8 @@ static void print_json(const struct facts *f, const struct line *l, int v, bool 
 {
     fprintf(bench.json,
             "{\"device\":\"%s\",\"gpus\":%d,\"ranks\":%d,\"rank_kind\":\"%s\","
-            "\"transport\":\"%s\",\"wire_dtype\":\"%s\",\"case\":\"%s\",\"tokens\":%lld,"
+            "\"transport\":\"%s\",\"wire_dtype\":\"%s\",\"keys_kept\":%s,\"case\":\"%s\","
+            "\"tokens\":%lld,"
             "\"pass\":\"%s\",\"plan\":\"%s\",\"t1_ms\":%.5f,\"t1_spread\":%.4f,\"t_ms\":%.5f,"
             "\"t_spread\":%.4f,\"model_ms\":%.5f,\"exposed_ms\":%.5f,\"efficiency\":%.4f,"
             "\"layers\":%d,\"efficiency_planned\":%.4f,"
@@ -253,12 +254,13 @@ static void print_json(const struct facts *f, const struct line *l, int v, bool 
             "\"received_rows\":%lld,\"window_bytes\":%lld,\"workspace_bytes\":%lld,"
             "\"difference\":%g,\"rounds\":%d,\"calls\":%d}\n",
             bench.device, bench.gpus, options.ranks, ranks_name(), transport_name(), wire_name(),
-            bench.name, (long long)bench.tokens, is_backward ? "backward" : "forward",
-            variants[v].name, l->whole_ms, spread(bench.whole_ms), l->ms, spread(bench.plans_ms[v]),
-            f->model_ms, l->exposed_ms, l->efficiency, options.layers, l->planned, l->tflops,
-            f->host_us, f->dispatch_ms, f->plan_ms, f->pass_ms, f->stages, (long long)f->rows,
-            (long long)f->window_bytes, (long long)f->workspace_bytes,
-            isfinite(l->difference) ? l->difference : -1.0, options.rounds, bench.calls);
+            options.keeps_keys ? "true" : "false", bench.name, (long long)bench.tokens,
+            is_backward ? "backward" : "forward", variants[v].name, l->whole_ms,
+            spread(bench.whole_ms), l->ms, spread(bench.plans_ms[v]), f->model_ms, l->exposed_ms,
+            l->efficiency, options.layers, l->planned, l->tflops, f->host_us, f->dispatch_ms,
+            f->plan_ms, f->pass_ms, f->stages, (long long)f->rows, (long long)f->window_bytes,
+            (long long)f->workspace_bytes, isfinite(l->difference) ? l->difference : -1.0,
+            options.rounds, bench.calls);
     fflush(bench.json);
 }
 

@@ -80,8 +80,8 @@ struct backward_group {
     int item_begin;    /* its first work item */
 };
 
-/* The group of a work item, of a plan of one list with groups. heads: of the launch, kv heads, as
- * there are no parts. */
+/* The group of a work item, of a plan of one list with groups. heads: of the launch, head groups.
+ */
 FFA_HOST_DEVICE struct backward_group
 backward_group_find(const struct attention_backward_args *args, int heads, int item)
 {

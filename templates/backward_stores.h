@@ -32,7 +32,8 @@ FFA_DEVICE void store_gradient(const attention_backward_args &a, const float (&g
                 *(uint32_t *)((uint16_t *)to + first + j * 8) = pack_half2<spec::dtype>(x.x, x.y);
             } else if constexpr (spec::dkv_fp32) {
                 float2 *at = (float2 *)((float *)to + first + j * 8);
-                if (spec::arrivals && a.parts > 1) {
+                if (spec::arrivals && a.parts > 1 &&
+                    a.dk_part_stride == 0) { /* one place for all */
                     atomicAdd(at, x);
                     continue;
                 }

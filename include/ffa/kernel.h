@@ -255,10 +255,10 @@ typedef struct ffa_attention_spec {
      * most 64; 0: each query head has tiles of its own. Tiles of few query rows and all their heads
      * read keys once for all of them, and fit windows better (docs/figures.md); a number that does
      * not divide 64 leaves the rest of a tile's rows idle. tile_m counts rows of heads then. With
-     * tile_m and tile_n both 0 there may be kernels for two tiles, and each plan is for the one
-     * that is expected to be faster on its mask. The CPU backend only checks it.
-     * FFA_PACK_AUTO: chosen. All heads of a kv head are packed where they fill a tile well, heads_q
-     * and heads_kv are given, tile_m and tile_n are 0, and the kernels can be had; else none are.
+     * tile_m and tile_n both 0 there may be kernels for up to three tiles, and each plan is for the
+     * one that is expected to be faster on its mask. The CPU backend only checks it. FFA_PACK_AUTO:
+     * chosen. All heads of a kv head are packed where they fill a tile well, heads_q and heads_kv
+     * are given, tile_m and tile_n are 0, and the kernels can be had; else none are.
      */
     int32_t pack_heads;
     /* Heads of all calls, at most FFA_HEADS_MAX: what FFA_PACK_AUTO and FFA_SPLIT_AUTO need to
@@ -269,8 +269,8 @@ typedef struct ffa_attention_spec {
     /* 0: plans may be split over their keys if flags has FFA_SPEC_SPLIT. FFA_SPLIT_AUTO: a plan is
      * split where its mask leaves the device idle and the parts save a good share of the time
      * (ffa_plan_info says whether it was). Applies where heads_q and heads_kv are given, and flags
-     * has none of FFA_SPEC_SPLIT, _OUT_FP32, _STAGED, _BACKWARD and _PARALLEL. It costs two or
-     * three more kernels to look up, or to compile, on a GPU; where they cannot be had (nothing may
+     * has none of FFA_SPEC_SPLIT, _OUT_FP32, _STAGED, _BACKWARD and _PARALLEL. It costs two
+     * more kernels to look up, or to compile, on a GPU; where they cannot be had (nothing may
      * be compiled, no NVRTC, no room for them), no plan is split, and that is no error. */
     int32_t split;
     int32_t pad_;
@@ -351,7 +351,7 @@ typedef struct ffa_requests ffa_requests;
 
 /*
  * The kernels that ffa_kernels_create would look up for a spec on a GPU, each once: also those
- * without which it gets by (the second tile of packed heads, a split that was not asked for). With
+ * without which it gets by (the other tiles of packed heads, a split that was not asked for). With
  * all of them in a layer, a context that may not compile finds whatever the spec needs. Pure: needs
  * no context, no GPU and no compiler, and opens nothing.
  *

@@ -85,6 +85,13 @@ typedef struct ffa_parallel_args {
      * take 0 or sum_dtype. */
     int32_t wire_dtype;
     int32_t pad_;
+    /* On GPUs, NULL on all ranks or on none: the keys (k and v) that the rank receives are copied
+     * here behind a forward pass, and taken from here by the backward pass of the same k and v,
+     * which then brings none: half as much travels, for kept_bytes of ffa_parallel_pass_info a
+     * layer. Device memory, 16-byte aligned, of the caller, untouched between the two calls. Not of
+     * plans in rounds or that move queries; passes on the CPU refuse it. */
+    void *kept_keys;
+    int64_t kept_bytes; /* that are there */
 } ffa_parallel_args;
 #define FFA_PARALLEL_ARGS_INIT                                                                     \
     {                                                                                              \
@@ -114,7 +121,7 @@ typedef struct ffa_parallel_pass ffa_parallel_pass;
 /*
  * out      receives the pass; NULL on failure. Owner: caller, ffa_parallel_pass_destroy() when its
  *          calls are over and before the kernels' context is closed. Does not need the plan.
- * plan     of this rank; with FFA_PARALLEL_OUTLINE or not.
+ * plan     of this rank; with FFA_PARALLEL_OUTLINE or not, but where ranks of nodes relay.
  * kernels  made with FFA_SPEC_PARALLEL for the rank's GPU; with FFA_SPEC_BACKWARD for backward
  *          passes, too; with FFA_SPEC_STAGED for a plan in rounds, whether or not this rank has
  *          more than one, and for a plan that moves queries.
@@ -134,8 +141,8 @@ FFA_API void ffa_parallel_pass_destroy(ffa_parallel_pass *pass);
 typedef struct ffa_parallel_pass_info {
     uint32_t struct_size;
     int32_t forward_stages, backward_stages; /* that receive */
-    int32_t rounds;        /* launches of a pass: 1, or as many as it has stages (memory_bytes of
-                            * ffa_parallel_plan_opts) */
+    int32_t rounds;        /* in which keys come: 1, or as many as a pass has stages (memory_bytes
+                            * of ffa_parallel_plan_opts) */
     int64_t received_rows; /* of keys, or of queries, in each pass */
     int64_t upload_bytes;  /* of ffa_parallel_pass_upload's buffer */
     /* Of the key window: own and received rows of k and v; in rounds, own rows and a ring with
@@ -150,6 +157,7 @@ typedef struct ffa_parallel_pass_info {
     int64_t forward_workspace_bytes, backward_workspace_bytes;
     int64_t received_sum_bytes; /* of the backward workspace */
     int64_t memory_bytes;       /* both windows, and the larger workspace */
+    int64_t kept_bytes;         /* of kept_keys: received rows of k and v; not in memory_bytes */
 } ffa_parallel_pass_info;
 #define FFA_PARALLEL_PASS_INFO_INIT                                                                \
     {                                                                                              \
@@ -193,8 +201,8 @@ FFA_API ffa_status ffa_parallel_pass_upload(ffa_parallel_pass *pass, const ffa_k
  *
  * Fails with FFA_INVALID: an argument, named with value and limit, and nothing was enqueued;
  * FFA_UNSUPPORTED, likewise: a plan in rounds where ranks exchange or relay; where they relay, also
- * one that moves queries, and a wire_dtype that is not fp32; FFA_COMM and FFA_TIMEOUT: the group is
- * broken; FFA_GPU: the group is broken then, too. What goes
+ * one that moves queries, and a wire_dtype that is not fp32; kept_keys of plans that keep none;
+ * FFA_COMM and FFA_TIMEOUT: the group is broken; FFA_GPU: the group is broken then, too. What goes
  * wrong later (a rank that does not come, ranks whose calls differ) ffa_comm_status tells: results
  * of calls that were under way are then unspecified. Thread: any; one call of a rank, and of a
  * pass, at a time. Blocks: no.
@@ -216,7 +224,8 @@ FFA_API ffa_status ffa_parallel_backward(ffa_parallel_pass *pass, const ffa_kern
  * The spans of a lane follow each other without gaps from the begin of the pass on.
  *
  *     compute   the caller's stream: wait (until the key window may be written), publish (own keys
- *               are copied there and announced), attention; backward also wait (until the sum
+ *               are copied there and announced), attention; with kept_keys, keep, forward after
+ *               and backward before attention; backward also wait (until the sum
  *               window may be written) before attention, and after it wait (for the sums of other
  *               ranks) and sums. Attention is every launch of the pass: backward, the preparation
  *               and dq, too. Last totals, where the call has some: waited for and joined.
@@ -237,7 +246,8 @@ typedef enum ffa_parallel_span_kind {
     FFA_PARALLEL_SPAN_COPY,
     FFA_PARALLEL_SPAN_ATTENTION,
     FFA_PARALLEL_SPAN_SUMS,
-    FFA_PARALLEL_SPAN_TOTALS /* max_logits or dsink */
+    FFA_PARALLEL_SPAN_TOTALS, /* max_logits or dsink */
+    FFA_PARALLEL_SPAN_KEEP    /* received keys are copied to kept_keys, or from there */
 } ffa_parallel_span_kind;
 
 enum { FFA_PARALLEL_SPANS_MAX = 128 }; /* of a pass */
@@ -250,7 +260,7 @@ typedef struct ffa_parallel_span {
     int32_t rank;  /* that is waited for or copied from; -1: none, or several */
     int32_t pad_;
     double begin_us, end_us; /* from the begin of the pass on this rank; about 0.5 us exact */
-    int64_t bytes;           /* publish and copy: that were copied; else 0 */
+    int64_t bytes;           /* publish, copy and keep: that were copied; else 0 */
 } ffa_parallel_span;
 #define FFA_PARALLEL_SPAN_INIT                                                                     \
     {                                                                                              \

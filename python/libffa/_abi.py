@@ -107,6 +107,7 @@ FFA_PARALLEL_SPAN_COPY = 2
 FFA_PARALLEL_SPAN_ATTENTION = 3
 FFA_PARALLEL_SPAN_SUMS = 4
 FFA_PARALLEL_SPAN_TOTALS = 5
+FFA_PARALLEL_SPAN_KEEP = 6
 FFA_PARALLEL_SPANS_MAX = 128
 FFA_SIDE_QUERIES = 0
 FFA_SIDE_KEYS = 1
@@ -566,7 +567,8 @@ class ffa_parallel_args(C.Structure):
                 ("max_logits", C.c_void_p), ("dout", ffa_tensor), ("dq", ffa_tensor), ("dk", ffa_tensor),
                 ("dv", ffa_tensor), ("dsink", C.c_void_p), ("dlse", ffa_tensor), ("head_dim_v", C.c_int32),
                 ("sm_margin", C.c_int32), ("workspace", C.c_void_p), ("workspace_bytes", C.c_int64),
-                ("trace", C.c_void_p), ("wire_dtype", C.c_int32), ("pad_", C.c_int32)]
+                ("trace", C.c_void_p), ("wire_dtype", C.c_int32), ("pad_", C.c_int32), ("kept_keys", C.c_void_p),
+                ("kept_bytes", C.c_int64)]
 
 
 class ffa_parallel_pass_info(C.Structure):
@@ -574,7 +576,7 @@ class ffa_parallel_pass_info(C.Structure):
                 ("rounds", C.c_int32), ("received_rows", C.c_int64), ("upload_bytes", C.c_int64),
                 ("key_bytes", C.c_int64), ("sum_bytes", C.c_int64), ("forward_workspace_bytes", C.c_int64),
                 ("backward_workspace_bytes", C.c_int64), ("received_sum_bytes", C.c_int64),
-                ("memory_bytes", C.c_int64)]
+                ("memory_bytes", C.c_int64), ("kept_bytes", C.c_int64)]
 
 
 class ffa_parallel_span(C.Structure):

@@ -29,8 +29,8 @@ struct arriving_keys {
      * last. [first_count], ascending and disjoint. */
     const int64_t (*first)[2];
     int64_t first_count;
-    double first_share; /* backward: where own keys are divided by kv head instead, the share of
-                         * heads that come first */
+    double first_share; /* backward: where own keys are divided by head group instead, the share
+                         * of those that come first */
 };
 
 /* The plan of one pass over keys that arrive: is_backward: it has backward tiles only, else forward

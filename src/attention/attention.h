@@ -32,7 +32,7 @@ struct ffa_plan {
         /* Backward, of one list and several stages: groups of tiles, and the tiles up to the end of
          * each; else 0. */
         int32_t group_count, group_end[TILE_STAGES_MAX + 1];
-        double first_share; /* of own keys' work, if that is divided by kv head */
+        double first_share; /* of own keys' work, if that is divided by head group */
     } arriving;
     uint32_t flags;                   /* FFA_PLAN_..., as asked for */
     int64_t capacity_bytes;           /* of the buffer of a plan that is replayed; 0: it is not */

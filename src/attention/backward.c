@@ -565,6 +565,8 @@ static ffa_status launches_fill(struct backward_launches *out, const ffa_kernels
     out->finish = finish_fill(&call);
     out->kernel =
         has_parts(&call) && kernels->backward_fp32 ? kernels->backward_fp32 : kernels->backward;
+    assert(!arriving || !arriving->has_wide_dq || kernels->finish_fp32 ||
+           kernels->grad_dtype == FFA_FP32);
     out->finish_kernel = arriving && arriving->has_wide_dq && kernels->finish_fp32
                              ? kernels->finish_fp32
                              : kernels->finish;

@@ -162,8 +162,8 @@ static bool is_missing(ffa_status rc)
     return rc == FFA_NOT_FOUND || rc == FFA_UNSUPPORTED;
 }
 
-/* The tiles to make kernels for; how many. Passes in stages share one; parts of tiles, which even
- * out by themselves, have one of few rows. */
+/* The tiles to make kernels for, best first; how many. Parts of tiles even out by themselves: they
+ * take tiles of few rows first. */
 static int32_t packed_tiles_find(const struct packed_tile *tiles[PACKED_TILES_MAX],
                                  const struct ffa_kernels *kernels, bool is_split)
 {
@@ -171,16 +171,19 @@ static int32_t packed_tiles_find(const struct packed_tile *tiles[PACKED_TILES_MA
         choose_packed_tiles(tiles, kernels->device.costs, jit_columns(kernels->head_dim),
                             jit_columns(kernels->head_dim_v));
 
-    for (int32_t i = 0; is_split && i < count; i++)
+    for (int32_t i = 1; is_split && i < count && tiles[0]->consumers > 2; i++)
         if (tiles[i]->consumers <= 2) {
+            const struct packed_tile *first = tiles[0];
+
             tiles[0] = tiles[i];
-            break;
+            tiles[i] = first;
         }
-    return min32(count, is_split || kernels->is_staged ? 1 : FORWARD_KERNELS_MAX);
+    return count;
 }
 
-/* Kernels for the tiles that a mask may want. A tile may be too large for what else the spec asks
- * for. The first is for all masks, so that where nothing may be compiled, it will do. */
+/* Kernels for the tiles that a mask may want, of the first that are not too large for what else the
+ * spec asks for; passes in stages, and parts of tiles, share one. The first is for all masks, so
+ * that where nothing may be compiled, it will do. */
 static ffa_status forward_add_packed(const struct forward_set *set,
                                      const struct ffa_kernels *kernels,
                                      const ffa_attention_spec *spec, ffa_error *err)
@@ -188,12 +191,15 @@ static ffa_status forward_add_packed(const struct forward_set *set,
     const struct packed_tile any = { .consumers = 2, .cost = kernels->device.costs->packed_cost };
     const struct packed_tile *tiles[PACKED_TILES_MAX];
     const int32_t count = packed_tiles_find(tiles, kernels, set->is_split);
+    const int32_t most = set->is_split || kernels->is_staged ? 1 : FORWARD_KERNELS_MAX;
+    int32_t fitting = 0;
     ffa_status rc = FFA_OK;
 
-    for (int32_t i = 0; i < count; i++) {
+    for (int32_t i = 0; i < count && fitting < most; i++) {
         ffa_error found = { FFA_OK, 0, "" };
 
         rc = forward_add(set, kernels, spec, tiles[i], &found);
+        fitting += rc != FFA_INVALID;
         if (rc == FFA_INVALID || (is_missing(rc) && *set->count))
             rc = FFA_OK;
         if (rc != FFA_OK) {

@@ -34,7 +34,7 @@ ffa_status plan_choose_arriving(ffa_plan *plan, const ffa_kernels *kernels, cons
 int32_t plan_l2_heads_kv(const ffa_plan *plan, int32_t heads_kv);
 /* The order of a backward pass of the plan, found once for the heads and the device that it is used
  * with: finding it takes up to 1 ms, a call a hundredth of that. Of a plan of arriving keys: one
- * part, and L2 groups of one wave. Thread: any. */
+ * part or two, and L2 groups of one wave. Thread: any. */
 struct backward_order plan_order(const ffa_plan *plan, const struct order_query *query);
 
 /* Fill in what was chosen; on a GPU, also for the heads of the kernels' spec. */

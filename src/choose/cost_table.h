@@ -14,7 +14,7 @@
 #include "base/device_facts.h"
 
 /* What tiles of a forward kernel are expected to cost: `begin` to begin and end a tile, `key` each
- * key of its blocks; in keys of the widest kernel of the same head_dim. */
+ * key of its blocks; in keys of the kernel of the same head_dim whose `key` is 1. */
 struct tile_cost {
     double begin, key;
 };

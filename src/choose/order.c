@@ -48,21 +48,21 @@ int64_t backward_order_l2_group(const struct tile_plan *plan, const struct order
                                  .head_groups;
 }
 
-int32_t backward_own_heads(int32_t own_tiles, int32_t heads_kv, int32_t at_a_time,
+int32_t backward_own_heads(int32_t own_tiles, int32_t head_groups, int32_t at_a_time,
                            double first_share)
 {
-    struct backward_l2_groups l2 = backward_l2_groups_find(own_tiles, heads_kv, 1, at_a_time);
-    int32_t groups = (heads_kv + l2.head_groups - 1) / l2.head_groups, first;
+    struct backward_l2_groups l2 = backward_l2_groups_find(own_tiles, head_groups, 1, at_a_time);
+    int32_t groups = (head_groups + l2.head_groups - 1) / l2.head_groups, first;
     const bool has_waves = groups > 1;
 
     if (!has_waves) { /* heads of less than a wave */
-        groups = heads_kv;
+        groups = head_groups;
         l2.head_groups = 1;
     }
     first = max32(1, min32(groups, (int32_t)ceil(groups * first_share)));
     if (has_waves && first * l2.waves % 2 && first + 1 < groups)
         first++;
-    return min32(heads_kv, first * l2.head_groups);
+    return min32(head_groups, first * l2.head_groups);
 }
 
 double backward_makespan(const struct tile_plan *plan, const struct order_query *query,

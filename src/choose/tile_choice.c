@@ -78,11 +78,13 @@ static double time_of(const struct tile_plan *tiles, const struct tile_candidate
 
     if (!are_few(tiles, query, device))
         return cost_of(tiles, kernel) * max32(1, query->heads) / max32(1, makespan.places);
-    for (int64_t t = 0; t < tiles->tile_count; t++)
+    for (int64_t t = 0; t < tiles->tile_count; t++) {
+        const double cost =
+            kernel->cost.begin + (double)keys_of(tiles, t, kernel->tile_n) * kernel->cost.key;
+
         for (int32_t h = 0; h < query->heads; h++)
-            makespan_take(&makespan,
-                          kernel->cost.begin +
-                              (double)keys_of(tiles, t, kernel->tile_n) * kernel->cost.key);
+            makespan_take(&makespan, cost);
+    }
     return makespan.last;
 }
 
@@ -149,7 +151,9 @@ static ffa_status build_candidate(struct tile_plan *out, struct tile_choice *cho
                         : build_tiles(out, mask, query, &opts, err);
 
     if (rc == FFA_OK)
-        *choice = (struct tile_choice){ candidate, opts.cuts, time_of(out, kernel, query, device) };
+        *choice = (struct tile_choice){ candidate, opts.cuts, 0 };
+    if (rc == FFA_OK && (query->candidate_count > 1 || query->is_packed)) /* it is asked for */
+        choice->time = time_of(out, kernel, query, device);
     return rc;
 }
 
@@ -259,8 +263,8 @@ int64_t choose_split(const struct tile_plan *plan, const struct split_query *que
     if (best >= longest)
         return INT64_MAX;
     whole_time = (double)(max64(longest, share) * plan->tile_n + by->whole_keys);
-    if (query->whole > 0)
-        whole_time = fmin(whole_time, query->whole);
+    if (query->whole_time > 0)
+        whole_time = fmin(whole_time, query->whole_time);
     return query->is_asked || (double)least_time <= (1 - by->saved_share_min) * whole_time
                ? best
                : INT64_MAX;

@@ -43,7 +43,8 @@ struct tile_query {
 struct tile_choice {
     int32_t candidate;   /* the index of the kernel that is expected to be the fastest */
     enum tile_cuts cuts; /* TILE_CUTS_ISOLATE: no tile has rows of two documents */
-    double time;         /* that the model says: keys of a tile of cost 1; with 0 heads of one */
+    double time; /* that the model says, of packed tiles or where kernels compete, else 0: keys of a
+                  * tile of cost 1; with 0 heads of one */
 };
 
 /* Choose, and build the tiles in *out. Kernels of other rows than the first compete where its work
@@ -59,7 +60,8 @@ struct split_query {
     int32_t places; /* blocks of threads that each take one (tile, head) after another: SMs */
     bool is_asked; /* split wherever blocks even out; else where time is saved, and parts' costs are
                     * counted */
-    double whole; /* tile_choice.time of the plan that is split otherwise; 0: as these tiles take */
+    double whole_time; /* tile_choice.time of the plan that is made otherwise; 0: as these tiles
+                          take */
 };
 
 /* Blocks that a part may have, so that the places are done soonest. INT64_MAX: no split. */
@@ -68,9 +70,9 @@ int64_t choose_split(const struct tile_plan *plan, const struct split_query *que
 
 /* ---- L2 ---- */
 
-/* Kv heads of an L2 group, 1 to heads_kv: as many groups of equal size as it takes for K and V of a
- * group, of so many bytes a head, to stay in L2 while all query tiles read them. (A smaller last
- * group would leave SMs idle.) */
+/* Kv heads of an L2 group, 1 to heads_kv: as few groups as it takes for K and V of each, of so many
+ * bytes a head, to stay in L2 while all query tiles read them, and these as equal as one size
+ * allows. (A smaller last group would leave SMs idle.) */
 int32_t choose_l2_heads(const struct choose_device *device, int64_t kv_head_bytes,
                         int32_t heads_kv);
 

@@ -101,11 +101,13 @@ static int read_ranks(const struct cli *cli, struct run_options *options)
         return cli_fail_text(cli, FFA_INVALID, "--wire-dtype is '%s', not fp32, or as --dtype",
                              options->wire_dtype);
     ranks->wire_dtype = options->wire_dtype ? cli_word(options->wire_dtype, wires) + FFA_BF16 : 0;
-    if ((options->transport || options->nccl || options->wire_dtype) &&
+    if ((options->transport || options->nccl || options->wire_dtype || ranks->keeps_keys) &&
         (!ranks->ranks || strcmp(options->backend, "cuda") != 0))
         return cli_fail_text(
             cli, FFA_INVALID,
-            "--transport, --nccl and --wire-dtype need --ranks and --backend cuda");
+            "--transport, --nccl, --wire-dtype and --keep-keys need --ranks and --backend cuda");
+    if (ranks->keeps_keys && !options->wants_backward)
+        return cli_fail_text(cli, FFA_INVALID, "--keep-keys needs --backward");
     if (options->memory && !amount_read_size(options->memory, &ranks->memory))
         return cli_fail_text(cli, FFA_INVALID,
                              "--memory is '%s', not a size such as 500000, 512M or 4G",
@@ -619,6 +621,8 @@ int cmd_run(struct cli *cli)
         { "wire-dtype", CLI_TEXT, &options.wire_dtype, "T",
           "what gradients that ranks sum for others travel as on GPUs: fp32, or as --dtype; fp32",
           0, 0 },
+        { "keep-keys", CLI_FLAG, &options.ranks.keeps_keys, NULL,
+          "ranks on GPUs keep received keys for the backward pass, which then brings none", 0, 0 },
         { "nccl", CLI_TEXT, &options.nccl, "FILE", "the NCCL to open; FFA_NCCL, or as it is found",
           0, 0 },
         { "delay", CLI_INT, &options.ranks.delay, "N",

@@ -28,6 +28,7 @@ struct run_gpu_rank {
     ffa_stream stream;
     void *rows[RUN_TENSORS]; /* on the device */
     void *sink, *dsink, *upload, *workspace;
+    void *kept; /* NULL: keys are not kept */
     int64_t workspace_bytes;
     int32_t sm_margin;
     ffa_parallel_trace *trace; /* NULL: not wanted */
@@ -71,6 +72,8 @@ static ffa_status make_pass(struct run_gpu_rank *r, ffa_error *err)
                              : r->info.backward_workspace_bytes;
     if (rc == FFA_OK)
         rc = ffa_device_alloc(&r->workspace, r->context, r->workspace_bytes, err);
+    if (rc == FFA_OK && r->opts.keeps_keys) /* a byte more: of ranks that receive none, too */
+        rc = ffa_device_alloc(&r->kept, r->context, r->info.kept_bytes + 1, err);
     return rc;
 }
 
@@ -200,6 +203,7 @@ void run_gpu_rank_destroy(struct run_gpu_rank *r)
     ffa_device_free(r->context, r->dsink);
     ffa_device_free(r->context, r->upload);
     ffa_device_free(r->context, r->workspace);
+    ffa_device_free(r->context, r->kept);
     ffa_device_stream_destroy(r->context, r->stream);
     ffa_kernels_destroy(r->kernels);
     free(r);
@@ -248,6 +252,8 @@ static ffa_parallel_args args_of(const struct run_gpu_rank *r)
     args.dv.data = r->rows[RUN_DV];
     args.dsink = r->dsink;
     args.wire_dtype = r->opts.wire_dtype;
+    args.kept_keys = r->kept;
+    args.kept_bytes = r->info.kept_bytes;
     args.sm_margin = r->sm_margin;
     args.workspace = r->workspace;
     args.workspace_bytes = r->workspace_bytes;

@@ -29,6 +29,7 @@ struct run_gpu_rank_opts {
     void *dsink;                   /* host, the same shape, written by each backward; NULL: none */
     const ffa_parallel_plan *plan; /* of the rank; read during create */
     bool is_staged;                /* the plan is in rounds, or moves queries */
+    bool keeps_keys;               /* kept_keys of ffa_parallel_args */
     int64_t rows[RUN_TENSORS];     /* of each tensor that the rank has; 0 of the others */
     struct run_meeting *meeting;   /* borrowed */
     bool wants_spans;              /* of the last call of each pass */

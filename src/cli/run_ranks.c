@@ -55,7 +55,7 @@ struct run_ranks {
     int64_t timeout_ms;
     int32_t transport, wire_dtype, per_node;
     const char *nccl;
-    bool wants_timeline;
+    bool wants_timeline, keeps_keys;
     struct run_ranks_facts facts;
 };
 
@@ -208,6 +208,7 @@ static ffa_status open_gpu(struct rank *r)
         .dsink = r->dsink,
         .plan = r->plan,
         .is_staged = r->info.rounds > 1 || r->info.moves == FFA_PARALLEL_MOVE_QUERIES,
+        .keeps_keys = all->keeps_keys,
         .meeting = all->meeting,
         .wants_spans = all->wants_timeline,
     };
@@ -480,6 +481,7 @@ ffa_status run_ranks_create(struct run_ranks **out, const struct run_case *run,
     all->contexts = options->contexts;
     all->context_count = options->context_count;
     all->wants_timeline = options->wants_timeline;
+    all->keeps_keys = options->keeps_keys;
     rc = make_dispatch(all, options, err);
     if (rc == FFA_OK)
         rc = make_group(all, options, err);

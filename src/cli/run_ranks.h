@@ -37,6 +37,7 @@ struct run_ranks_options {
     int32_t rank;
     int32_t sharing, gpus;          /* ranks of a GPU, at most; GPUs of all ranks */
     bool wants_timeline;            /* on GPUs */
+    bool keeps_keys;                /* on GPUs: kept_keys of ffa_parallel_args */
     struct calibration calibration; /* of the plan's model */
 };
 

@@ -40,7 +40,7 @@ static void name_colour(char out[8], const ffa_parallel_span *span, const struct
 
     if (span->kind == FFA_PARALLEL_SPAN_WAIT)
         colour = wait_colour;
-    else if (span->kind == FFA_PARALLEL_SPAN_PUBLISH)
+    else if (span->kind == FFA_PARALLEL_SPAN_PUBLISH || span->kind == FFA_PARALLEL_SPAN_KEEP)
         colour = publish_colour;
     else if (span->kind == FFA_PARALLEL_SPAN_SUMS || span->kind == FFA_PARALLEL_SPAN_TOTALS)
         colour = sums_colour;

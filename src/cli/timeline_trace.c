@@ -17,9 +17,10 @@ const char *timeline_lane_name(int32_t lane)
 
 const char *timeline_kind_name(int32_t kind)
 {
-    static const char *const names[] = { "wait", "publish", "copy", "attention", "sums", "totals" };
+    static const char *const names[] = { "wait", "publish", "copy", "attention",
+                                         "sums", "totals",  "keep" };
 
-    return kind >= 0 && kind < 6 ? names[kind] : "?";
+    return kind >= 0 && kind < 7 ? names[kind] : "?";
 }
 
 const char *timeline_pass_name(int pass)

@@ -18,7 +18,7 @@
  * block. setmaxnreg moves registers between warpgroups later. */
 static const struct {
     const char *template_name;
-    const char *settings[4]; /* up to the first NULL */
+    const char *settings[5]; /* up to the first NULL */
     int32_t registers_max;
     bool calls; /* it calls printf before a trap: ptxas serialises wgmma and has an advisory for it
                  */
@@ -79,6 +79,12 @@ static const struct {
     { "attention_forward", { "head_dim=96", "packed=1", "consumers=3", "tile_n=80" }, 128, false },
     { "attention_forward", { "head_dim=128", "packed=1", "consumers=2" }, 168, false },
     { "attention_forward", { "head_dim=128", "packed=1", "consumers=2", "tile_n=80" }, 168, false },
+    { "attention_forward", { "head_dim=128", "packed=1", "consumers=3", "tile_n=80" }, 128, false },
+    { "attention_forward",
+      { "head_dim=128", "packed=1", "consumers=3", "tile_n=80", "arrivals=1" },
+      128,
+      false },
+    { "attention_forward", { "head_dim=128", "packed=1", "consumers=1" }, 255, false },
     { "attention_forward", { "head_dim=192", "packed=1", "consumers=2", "tile_n=80" }, 168, false },
     { "attention_forward", { "head_dim=256", "packed=1", "consumers=2", "tile_n=80" }, 168, false },
     { "attention_forward", { "head_dim=96", "packed=1", "out_fp32=1", "softcap=1" }, 255, false },
@@ -171,7 +177,7 @@ static ffa_compile_request request_of(int corner)
 
     request.template_name = corners[corner].template_name;
     request.settings = corners[corner].settings;
-    while (request.setting_count < 4 && corners[corner].settings[request.setting_count])
+    while (request.setting_count < 5 && corners[corner].settings[request.setting_count])
         request.setting_count++;
     request.flags = FFA_COMPILE_FORCE;
     request.arch = "sm_90a";

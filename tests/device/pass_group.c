@@ -58,11 +58,11 @@ static ffa_status make_plan(struct rank *r, int set)
 static void add_info(ffa_parallel_pass_info *to, const ffa_parallel_pass_info *more)
 {
     int64_t *const most[] = { &to->key_bytes, &to->sum_bytes, &to->forward_workspace_bytes,
-                              &to->backward_workspace_bytes };
+                              &to->backward_workspace_bytes, &to->kept_bytes };
     const int64_t bytes[] = { more->key_bytes, more->sum_bytes, more->forward_workspace_bytes,
-                              more->backward_workspace_bytes };
+                              more->backward_workspace_bytes, more->kept_bytes };
 
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++)
         *most[i] = *most[i] > bytes[i] ? *most[i] : bytes[i];
     to->forward_stages =
         to->forward_stages > more->forward_stages ? to->forward_stages : more->forward_stages;
@@ -138,6 +138,14 @@ static ffa_status make_input(struct rank *r, int set, enum tensor t)
     return rc;
 }
 
+static ffa_status make_kept(struct rank *r, int call)
+{
+    const int64_t bytes = r->info.kept_bytes + 1;
+    ffa_status rc = ffa_device_alloc(&r->kept[call], r->context, bytes, &r->err);
+
+    return rc == FFA_OK ? ffa_device_fill(r->context, r->kept[call], 255, bytes, &r->err) : rc;
+}
+
 static ffa_status make_tensors(struct rank *r)
 {
     ffa_status rc = FFA_OK;
@@ -153,6 +161,8 @@ static ffa_status make_tensors(struct rank *r)
             if (!r->inputs[0][t])
                 rc = ffa_device_alloc(&r->outputs[call][t], r->context, tensor_bytes(r, t) + 1,
                                       &r->err);
+    for (int call = 0; call < CALLS && r->group->keeps_keys && rc == FFA_OK; call++)
+        rc = make_kept(r, call);
     return rc;
 }
 
@@ -248,6 +258,8 @@ static void rank_finish(struct rank *r)
         for (int call = 0; call < CALLS; call++)
             ffa_device_free(r->context, r->outputs[call][t]);
     }
+    for (int call = 0; call < CALLS; call++)
+        ffa_device_free(r->context, r->kept[call]);
     ffa_device_free(r->context, r->workspace);
     ffa_device_stream_destroy(r->context, r->stream);
 }
@@ -276,6 +288,8 @@ static ffa_parallel_args args_of(const struct rank *r, int call)
     args.dv.data = r->outputs[call][DV];
     args.sm_margin = sharing > 1 ? info.sm_count - (info.sm_count - SMS_FREE) / sharing : 0;
     args.wire_dtype = r->group->is_narrow ? FFA_BF16 : 0;
+    args.kept_keys = r->kept[call];
+    args.kept_bytes = r->info.kept_bytes;
     args.workspace = r->workspace;
     args.workspace_bytes = r->info.forward_workspace_bytes + r->info.backward_workspace_bytes;
     return args;
@@ -296,13 +310,22 @@ static int pulls_of(const struct pass_sums *sums)
  * for the call before, the begin, which the fetch stream waits for, and the end; the credits of the
  * key window, two launches, the readers told; for each stage words and a copy; the sources told.
  * Backward three launches more; the reduce stream waits for the begin; for each pull of sums words
- * and a copy; the summers told, and what the caller's stream waits for. */
-static int most_calls(const ffa_parallel_pass *pass, bool is_backward)
+ * and a copy; the summers told, and what the caller's stream waits for. Keys that are kept take a
+ * launch, and backward words. Where queries move: for each stage also a wait for its rows, a launch
+ * (backward three), and its owners told; results are brought in both passes; a launch merges them,
+ * and backward another one casts. */
+static int most_calls(const ffa_parallel_pass *pass, bool is_backward, bool keeps_keys)
 {
     const struct pass_moves *moves = is_backward ? &pass->backward_moves : &pass->forward_moves;
-    const int both = 9 + 2 * (moves->stage_count - 1);
+    const struct pass_sums *sums = is_backward ? &pass->sums : &pass->forward_sums;
+    const int stages = moves->stage_count - 1;
+    int most = 9 + 2 * stages + (keeps_keys ? 2 : 0);
 
-    return is_backward ? both + 7 + 2 * pulls_of(&pass->sums) : both;
+    if (is_backward || pass->moves_queries)
+        most += (is_backward ? 7 : 4) + 2 * pulls_of(sums);
+    if (pass->moves_queries)
+        most += (is_backward ? 5 : 3) * stages + 1;
+    return most;
 }
 
 static ffa_status enqueue_pass(struct rank *r, int call, bool is_backward)
@@ -316,31 +339,38 @@ static ffa_status enqueue_pass(struct rank *r, int call, bool is_backward)
     rc = is_backward ? ffa_parallel_backward(pass, r->kernels, r->comm, &args, r->stream, &r->err)
                      : ffa_parallel_forward(pass, r->kernels, r->comm, &args, r->stream, &r->err);
     counts = cuda_calls_end();
-    r->most_calls[is_backward] += most_calls(pass, is_backward);
+    r->most_calls[is_backward] += most_calls(pass, is_backward, r->group->keeps_keys);
     cuda_counts_add(is_backward ? &r->backward : &r->forward, &counts);
     return rc;
 }
 
 /* A call with a bad argument is refused before other ranks hear of it: the calls after it work. */
 static bool is_refused(struct rank *r, const ffa_parallel_args *args, bool is_backward,
-                       const char *why)
+                       ffa_status status, const char *why)
 {
     const ffa_status rc =
         is_backward
             ? ffa_parallel_backward(r->passes[0], r->kernels, r->comm, args, r->stream, &r->err)
             : ffa_parallel_forward(r->passes[0], r->kernels, r->comm, args, r->stream, &r->err);
 
-    return rc == FFA_INVALID && strstr(r->err.message, why);
+    return rc == status && strstr(r->err.message, why);
 }
 
 static ffa_status be_refused(struct rank *r, bool is_backward)
 {
-    ffa_parallel_args args = args_of(r, 0), other = args;
+    const bool moves_queries = r->group->moves_queries;
+    ffa_parallel_args stride = args_of(r, 0), dtype = stride, kept = stride;
 
-    args.out.token_stride = -8;
-    other.wire_dtype = FFA_FP16;
-    return is_refused(r, &args, is_backward, "out: token_stride is -8") &&
-                   is_refused(r, &other, is_backward, "wire_dtype is 2, not that of sums, fp32 (3)")
+    stride.out.token_stride = -8;
+    dtype.wire_dtype = FFA_FP16;
+    kept.kept_keys = r->workspace;
+    kept.kept_bytes = -1;
+    return is_refused(r, &stride, is_backward, FFA_INVALID, "out: token_stride is -8") &&
+                   is_refused(r, &dtype, is_backward, FFA_INVALID,
+                              "wire_dtype is 2, not that of sums, fp32 (3)") &&
+                   is_refused(r, &kept, is_backward, moves_queries ? FFA_UNSUPPORTED : FFA_INVALID,
+                              moves_queries ? "kept_keys is given, the plan moves queries"
+                                            : "kept_bytes is -1, the pass keeps ")
                ? FFA_OK
                : FFA_BUG;
 }
@@ -536,15 +566,18 @@ void group_run(struct group *group)
 
 /* Of the calls of both sets. Where queries move there is an attention launch for own rows and for
  * each stage. Beside them forward copies rows into the window, and merges; backward copies them,
- * prepares and finishes dq for each launch, casts dk and dv, and sums up dq. */
+ * prepares and finishes dq for each launch, casts dk and dv, and sums up dq. Keys that are kept, if
+ * any, are copied by a launch. */
 static int launches_of(const struct rank *r, bool is_backward, int calls)
 {
-    int stages = 0;
+    int stages = 0, kept = 0;
 
-    if (!r->group->moves_queries)
-        return (is_backward ? 5 : 2) * calls;
-    for (int set = 0; set < SETS; set++)
+    for (int set = 0; set < SETS; set++) {
         stages += r->stages[set][is_backward] * (calls / SETS);
+        kept += r->group->keeps_keys && r->stages[set][is_backward] > 0 ? calls / SETS : 0;
+    }
+    if (!r->group->moves_queries)
+        return (is_backward ? 5 : 2) * calls + kept;
     return is_backward ? 6 * calls + 3 * stages : 3 * calls + stages;
 }
 

@@ -62,6 +62,7 @@ struct rank {
     int64_t rows[2]; /* of queries, of keys */
     void *inputs[SETS][TENSORS], *outputs[CALLS][TENSORS];
     void *uploads[SETS], *workspace;
+    void *kept[CALLS];                    /* where the group keeps keys */
     struct cuda_counts forward, backward; /* of all calls */
     int most_calls[2];                    /* that they may enqueue */
     uint64_t digests[CALLS][RESULTS];     /* of results whose bits are the same in every run */
@@ -80,6 +81,7 @@ struct group {
     bool is_sequential, is_replicated;
     bool is_narrow; /* sums travel in the tensors' dtype */
     bool moves_queries;
+    bool keeps_keys;
     int32_t absent;     /* this rank makes no calls; -1: all do */
     int64_t timeout_ms; /* of calls */
     ffa_transport transport;

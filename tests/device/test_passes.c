@@ -69,6 +69,42 @@ START_TEST(a_wire_dtype_rounds)
 }
 END_TEST
 
+static void check_digests(const struct group *group, const struct group *other, int results,
+                          const char *whose)
+{
+    for (int32_t i = 0; i < group->count; i++) {
+        const struct rank *a = &group->ranks[i], *b = &other->ranks[i];
+
+        ck_assert_msg(a->status == FFA_OK, "rank %d: %s", i, a->err.message);
+        ck_assert_msg(b->status == FFA_OK, "rank %d: %s", i, b->err.message);
+        ck_assert_msg(!a->odd_call, "rank %d: other bits in call %d", i, a->odd_call);
+        for (int call = 0; call < CALLS; call++)
+            for (int t = 0; t < results; t++)
+                ck_assert_msg(a->digests[call][t] == b->digests[call][t],
+                              "rank %d, call %d, result %d: other bits than those of %s", i, call,
+                              t, whose);
+    }
+}
+
+/* The next calls write other keys to the windows before the backward pass comes. */
+static void check_kept(struct group from)
+{
+    struct group kept = from;
+
+    kept.keeps_keys = true;
+    group_run(&from);
+    group_run(&kept);
+    check_digests(&kept, &from, RESULTS, "ranks that bring keys twice");
+    for (int32_t i = 0; i < kept.count; i++)
+        check_counts(&kept.ranks[i], CALLS);
+}
+
+START_TEST(kept_keys_give_the_same_bits)
+{
+    check_kept((struct group){ .count = 1 + _i, .is_sequential = _i % 2, .absent = -1 });
+}
+END_TEST
+
 /* Kernels and streams that wait for the absent rank are released, and the message names it. A group
  * made afterwards works. */
 START_TEST(a_rank_that_does_not_come)
@@ -143,6 +179,14 @@ START_TEST(exchange_gives_the_same_bits)
 }
 END_TEST
 
+START_TEST(ranks_that_exchange_keep_keys)
+{
+    if (can_exchange(3))
+        check_kept((struct group){
+            .count = 3, .is_sequential = true, .absent = -1, .transport = FFA_TRANSPORT_EXCHANGE });
+}
+END_TEST
+
 /* The group breaks; the communicator that it was made over does not. */
 START_TEST(a_rank_that_does_not_come_to_exchange)
 {
@@ -203,23 +247,6 @@ static struct group relay_group(int row)
                            .transport = FFA_TRANSPORT_RELAY };
 }
 
-static void check_digests(const struct group *group, const struct group *other, int results,
-                          const char *whose)
-{
-    for (int32_t i = 0; i < group->count; i++) {
-        const struct rank *a = &group->ranks[i], *b = &other->ranks[i];
-
-        ck_assert_msg(a->status == FFA_OK, "rank %d: %s", i, a->err.message);
-        ck_assert_msg(b->status == FFA_OK, "rank %d: %s", i, b->err.message);
-        ck_assert_msg(!a->odd_call, "rank %d: other bits in call %d", i, a->odd_call);
-        for (int call = 0; call < CALLS; call++)
-            for (int t = 0; t < results; t++)
-                ck_assert_msg(a->digests[call][t] == b->digests[call][t],
-                              "rank %d, call %d, result %d: other bits than those of %s", i, call,
-                              t, whose);
-    }
-}
-
 /* Forward the same bits as those of ranks that pull; sums of gradients are added in another order,
  * but always in the same one, also where nothing is. */
 START_TEST(relays_give_the_same_bits)
@@ -237,6 +264,19 @@ START_TEST(relays_give_the_same_bits)
     check_digests(&relay, &again, RESULTS, "the first run");
     for (int32_t i = 0; i < relay.count; i++)
         check_counts(&relay.ranks[i], CALLS);
+}
+END_TEST
+
+START_TEST(ranks_that_relay_keep_keys)
+{
+    struct group relay = relay_group(0), kept = relay;
+
+    kept.keeps_keys = true;
+    if (!can_exchange(relay.count))
+        return;
+    relay_run(&relay);
+    relay_run(&kept);
+    check_digests(&kept, &relay, RESULTS, "ranks that relay keys twice");
 }
 END_TEST
 
@@ -401,17 +441,20 @@ static Suite *device_suite(void)
     tcase_set_timeout(quick, 300);
     tcase_add_loop_test(quick, passes_only_enqueue, 0, sizeof groups / sizeof *groups);
     tcase_add_test(quick, a_wire_dtype_rounds);
+    tcase_add_loop_test(quick, kept_keys_give_the_same_bits, 0, 4);
     tcase_add_test(quick, a_rank_that_does_not_come);
     suite_add_tcase(suite, quick);
     tcase_set_timeout(exchange, 300);
     tcase_add_loop_test(exchange, exchange_gives_the_same_bits, 0,
                         sizeof exchanging / sizeof *exchanging);
+    tcase_add_test(exchange, ranks_that_exchange_keep_keys);
     tcase_add_test(exchange, a_rank_that_does_not_come_to_exchange);
     suite_add_tcase(suite, exchange);
     tcase_set_timeout(relay, 300);
     tcase_add_loop_test(relay, relays_give_the_same_bits, 0, sizeof relaying / sizeof *relaying);
     tcase_add_loop_test(relay, rows_cross_once_a_node, 0, 7); /* all that have several nodes */
     tcase_add_test(relay, nodes_of_plans_are_those_of_the_communicator);
+    tcase_add_test(relay, ranks_that_relay_keep_keys);
     tcase_add_test(relay, what_relays_refuse);
     tcase_add_test(relay, a_rank_that_does_not_come_to_relay);
     suite_add_tcase(suite, relay);

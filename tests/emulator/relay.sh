@@ -58,7 +58,7 @@ checked 4 2 1 --mask full:200 --heads 2:1 --repeat 6 --time
 
 export FFA_EMULATOR_PEERS=2
 refused "cannot reach the memory of device" --ranks-per-node 4
-refused "in rounds, which the communicator's transport has not" --ranks-per-node 2 --mask causal:2048 --memory 2000000
+refused "the plan is in rounds (memory_bytes), which only ranks that pull can run; these relay" --ranks-per-node 2 --mask causal:2048 --memory 2000000
 FFA_EMULATOR_DEVICES=1 refused "share a GPU" --ranks-per-node 2
 
 # Processes, each on the device of its rank.

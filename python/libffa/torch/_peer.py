@@ -124,6 +124,7 @@ class Pass:
         call("ffa_parallel_pass_info_get", self.handle, self.kernels, heads_q, heads_kv, C.byref(info))
         columns = heads_kv * (head_dim + head_dim_v)
         peers.reserve(rows * columns * element, rows * columns * 4)
+        self.kept_bytes = info.kept_bytes if cp.keep_keys else None
         self.workspaces = {"ffa_parallel_forward": info.forward_workspace_bytes,
                            "ffa_parallel_backward": info.backward_workspace_bytes}
         self.buffer, address = bytes_on(device, info.upload_bytes)
@@ -191,8 +192,12 @@ class Attention(torch.autograd.Function):
         set_tensor(args.lse, lse)
         if wants_largest:
             args.max_logits = largest.data_ptr()
+        kept = None
+        if pass_.kept_bytes is not None and any(ctx.needs_input_grad[:4]):
+            kept = q.new_empty(max(pass_.kept_bytes, 1), dtype=torch.uint8)
+            args.kept_keys, args.kept_bytes = kept.data_ptr(), pass_.kept_bytes
         run(pass_, "ffa_parallel_forward", args, q.device)
-        ctx.save_for_backward(q, k, v, sinks, out, lse)
+        ctx.save_for_backward(q, k, v, sinks, out, lse, kept)
         ctx.rest = pass_, scale, softcap, None if sink is None else (sink.shape, sink.dtype)
         ctx.mark_non_differentiable(largest)
         ctx.set_materialize_grads(False)
@@ -201,7 +206,7 @@ class Attention(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, dout, dlse, _largest):
-        q, k, v, sinks, out, lse = ctx.saved_tensors
+        q, k, v, sinks, out, lse, kept = ctx.saved_tensors
         pass_, scale, softcap, sink = ctx.rest
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         dout = torch.zeros_like(out) if dout is None else rows_of(dout)
@@ -211,6 +216,8 @@ class Attention(torch.autograd.Function):
         if dlse is not None:
             dlse = dlse.contiguous()
             set_tensor(args.dlse, dlse)
+        if kept is not None:
+            args.kept_keys, args.kept_bytes = kept.data_ptr(), pass_.kept_bytes
         dsink = None
         if sink is not None:
             dsink = torch.empty_like(sinks)

@@ -68,6 +68,8 @@ class ContextParallel:
     chunk      tokens of a chunk, the unit of dispatch, at most; 0: the library's choice
     ranks_per_node  neighbours that share a node; 0: all of them
     stages     that keys of other ranks arrive in, at most ("peer"); 0: the library's choice
+    keep_keys  the backward pass takes the keys of other ranks from a copy that the forward one has kept, and brings none:
+               half as much travels, for that much memory a layer until its backward pass ("peer")
     check      compare every plan of all ranks (one small collective a batch): masks that differ between ranks are then
                an InvalidError on every rank, and not a hang
 
@@ -77,12 +79,13 @@ class ContextParallel:
     """
 
     def __init__(self, group: Any = None, *, transport: str | None = None, timeout: float = 60.0, chunk: int = 0,
-                 ranks_per_node: int = 0, stages: int = 0, check: bool = True):
+                 ranks_per_node: int = 0, stages: int = 0, keep_keys: bool = False, check: bool = True):
         if hasattr(group, "get_group"):
             group = group.get_group()
         self.group = group
         self.rank, self.rank_count = dist.get_rank(group), dist.get_world_size(group)
         self.chunk, self.ranks_per_node, self.stages, self.check = chunk, ranks_per_node, stages, check
+        self.keep_keys = keep_keys
         self._exchange = _Exchange(group)
         if transport is None:
             transport = "peer" if self._exchange.has_gpus else "gather"

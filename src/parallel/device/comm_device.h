@@ -10,9 +10,9 @@
  * *others* write and the rank waits for.
  *
  * A pass is a call: comm_device_open, then waits, signals, copies and launches on the caller's
- * stream and on the two streams of the communicator, then comm_device_end. None of these blocks the
- * host, allocates or synchronises. All flags have one kind of value, the number of the call, which
- * is the same on all ranks. "There" means (int64_t)(flag - value) >= 0.
+ * stream and on the communicator's own (comm_device_stream), then comm_device_end. None of these
+ * blocks the host, allocates or synchronises. All flags have one kind of value, the number of the
+ * call, which is the same on all ranks. "There" means (int64_t)(flag - value) >= 0.
  *
  * A group breaks once and for good: when a rank is cancelled or fails, when it has left and is
  * waited for, when ranks make different calls, or when a call is not over after the time-out. The
@@ -387,8 +387,9 @@ struct comm_opening {
 /*
  * Begin the next call. *call receives its number, from 1; 0 on failure, and then nothing was begun.
  *
- * The fetch and the reduce stream wait for what is on `stream` now. Fails with the group's status
- * where it is broken (FFA_COMM, FFA_TIMEOUT), when a rank has left, with FFA_INVALID, FFA_GPU.
+ * Our streams wait for what is on `stream` now, reduce unless the call leaves it. Fails with the
+ * group's status where it is broken (FFA_COMM, FFA_TIMEOUT), when a rank has left, with
+ * FFA_INVALID, FFA_GPU.
  */
 ffa_status comm_device_open(uint64_t *call, struct comm_device *comm,
                             const struct comm_opening *opening, ffa_error *err);
@@ -516,7 +517,7 @@ ffa_status comm_exchange_create(struct comm_device *comm, ffa_error *err);
 ffa_status comm_exchange_hello(struct comm_device *comm, const struct comm_call *call,
                                ffa_error *err);
 /* One group of sends and receives, on the stream of the window: network for WINDOW_ROWS, reduce for
- * WINDOW_SUMS. `stage`: for messages. Fails with the group's status where that is why. */
+ * WINDOW_SUMS. Fails with the group's status where that is why. */
 ffa_status comm_exchange_moves(struct comm_device *comm, enum comm_window window,
                                const struct nccl_move *moves, int64_t count, ffa_error *err);
 /* All moves of the window that the call makes are enqueued; `stream` waits for those of the calls

@@ -34,7 +34,10 @@ ffa_status exchange_open(struct exchange_call *call, ffa_comm *comm, ffa_error *
     if (call->comm->exchange)
         return error_fail(err, FFA_UNSUPPORTED, 0,
                           "rows are pulled from other ranks' windows, and the communicator's "
-                          "transport is NCCL (FFA_TRANSPORT_EXCHANGE)");
+                          "transport is %s",
+                          comm_device_relays(call->comm)
+                              ? "NCCL between nodes (FFA_TRANSPORT_RELAY)"
+                              : "NCCL (FFA_TRANSPORT_EXCHANGE)");
     bytes = call->comm->window_bytes[WINDOW_ROWS][exchange->rank];
     if (bytes < call->room.bytes)
         return error_fail(err, FFA_INVALID, 0,

@@ -126,7 +126,7 @@ struct table {
     int64_t bytes;
 };
 
-enum { TABLES_MAX = 11 };
+enum { TABLES_MAX = 12 };
 
 static int add_sums_tables(struct table *out, struct pass_sums *sums)
 {
@@ -147,6 +147,8 @@ static int find_tables(struct table *out, ffa_parallel_pass *pass)
 
     count += add_sums_tables(out + count, &pass->forward_sums);
     count += add_sums_tables(out + count, &relays->own);
+    out[count++] = (struct table){ &pass->kept.runs_at, pass->kept.runs,
+                                   pass->kept.run_count * (int64_t)sizeof *pass->kept.runs };
     out[count++] = (struct table){ &pass->addend_segments_at, relays->segments,
                                    relays->segment_count * (int64_t)sizeof *relays->segments };
     out[count++] = (struct table){ &pass->addend_sources_at, relays->sources,
@@ -308,6 +310,8 @@ ffa_status ffa_parallel_pass_create(ffa_parallel_pass **out, const ffa_parallel_
         FFA_TRY(pass_moves_build(&pass->backward_moves, plan, true, err));
         FFA_TRY(pass_sums_build(&pass->sums, plan, &pass->backward_moves, true, err));
         FFA_TRY(make_relays(pass, plan, true, err));
+        if (!pass->in_rounds && !pass->moves_queries)
+            FFA_TRY(pass_kept_build(&pass->kept, &pass->forward_moves, &pass->backward_moves, err));
     }
     if (pass->has_backward || pass->moves_queries)
         FFA_TRY(gpu_event_create(&pass->reduced, kernels->context->gpu, false, err));
@@ -339,6 +343,7 @@ void ffa_parallel_pass_destroy(ffa_parallel_pass *pass)
     pass_moves_finish(&pass->backward_moves);
     pass_sums_finish(&pass->sums);
     pass_sums_finish(&pass->forward_sums);
+    pass_kept_finish(&pass->kept);
     relay_moves_finish(&pass->forward_relays);
     relay_moves_finish(&pass->backward_relays);
     relay_sums_finish(&pass->relay_sums);
@@ -481,6 +486,7 @@ ffa_status ffa_parallel_pass_info_get(const ffa_parallel_pass *pass, const ffa_k
         info.sum_bytes = max64(info.sum_bytes, pass->backward_moves.window_rows * row);
         info.received_sum_bytes = pass->sums.received_rows * row;
         info.backward_stages = pass->backward_moves.stage_count - 1;
+        info.kept_bytes = pass->kept.rows * key_row_bytes(pass, kernels, heads_q, heads_kv, true);
         FFA_TRY(workspace_of(&info.backward_workspace_bytes, pass, kernels, heads_q, heads_kv, true,
                              err));
     }

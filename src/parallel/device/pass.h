@@ -7,6 +7,7 @@
 #define FFA_PARALLEL_DEVICE_PASS_H
 
 #include "parallel/device/comm_device.h"
+#include "parallel/device/pass_kept.h"
 #include "parallel/device/pass_tables.h"
 #include "parallel/device/relay_tables.h"
 
@@ -29,6 +30,8 @@ struct ffa_parallel_pass {
     bool in_rounds;                      /* of all ranks */
     struct pass_plans forward, backward; /* backward: count 0 of kernels without it */
     struct pass_moves forward_moves, backward_moves;
+    struct pass_kept
+        kept; /* empty where nothing can be: in rounds, of moved queries, forward only */
     struct pass_sums sums, forward_sums; /* backward; forward where queries move, else empty */
     /* Of several nodes, and such that they can relay; else what follows is empty. */
     bool has_relays;

@@ -85,7 +85,7 @@ static ffa_status bring_keys(struct pass_run *run, ffa_error *err)
 
     FFA_TRY(comm_exchange_follow(run->comm, WINDOW_ROWS, run->stream, err));
     FFA_TRY(mark_wait(run, FFA_PARALLEL_LANE_FETCH, -1, err));
-    for (int32_t step = 1; step < run->moves->step_count; step++)
+    for (int32_t step = 1; step < run->moves->step_count && !pass_run_has_kept(run); step++)
         FFA_TRY(exchange_keys(run, step, err));
     FFA_TRY(comm_exchange_sent(run->comm, WINDOW_ROWS, err));
     if (pass_run_has_sums(run))

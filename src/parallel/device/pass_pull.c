@@ -130,8 +130,9 @@ static ffa_status open_keys(struct pass_run *run, ffa_error *err)
     ffa_status rc;
 
     comm_batch_init(&batch, run->comm, run->stream);
-    FFA_TRY(add_signals(run, &batch, CHANNEL_ROWS_READY, run->moves->readers,
-                        run->moves->reader_count, err));
+    if (!pass_run_has_kept(run))
+        FFA_TRY(add_signals(run, &batch, CHANNEL_ROWS_READY, run->moves->readers,
+                            run->moves->reader_count, err));
     if (pass_run_has_sums(run))
         FFA_TRY(reclaim_sums(run, &batch, err));
     rc = comm_batch_flush(&batch, err);
@@ -145,8 +146,9 @@ static ffa_status tell_sources(struct pass_run *run, ffa_error *err)
     const struct pass_moves *moves = run->moves;
     ffa_status rc;
 
-    FFA_TRY(add_signals(run, &run->fetch, CHANNEL_ROWS_DONE, moves->sources,
-                        moves->source_begin[moves->stage_count], err));
+    if (!pass_run_has_kept(run))
+        FFA_TRY(add_signals(run, &run->fetch, CHANNEL_ROWS_DONE, moves->sources,
+                            moves->source_begin[moves->stage_count], err));
     rc = comm_batch_flush(&run->fetch, err);
 out:
     return rc;
@@ -157,7 +159,7 @@ static ffa_status bring_keys(struct pass_run *run, ffa_error *err)
     ffa_status rc;
 
     FFA_TRY(open_keys(run, err));
-    for (int32_t s = 1; s < run->moves->stage_count; s++)
+    for (int32_t s = 1; s < run->moves->stage_count && !pass_run_has_kept(run); s++)
         FFA_TRY(fetch(run, s, s, run->call, err));
     rc = tell_sources(run, err);
 out:

@@ -81,6 +81,9 @@ static ffa_status reclaim_keys(struct pass_run *run, ffa_error *err)
     FFA_TRY(comm_batch_reclaim(&batch, &run->fetch, run->call, WINDOW_ROWS, err));
     FFA_TRY(comm_batch_flush(&batch, err));
     FFA_TRY(comm_batch_flush(&run->fetch, err));
+    /* What this rank pulls may come where an earlier call had more own keys, and still sends. */
+    FFA_TRY(
+        comm_exchange_reclaim(run->comm, WINDOW_ROWS, gpu_stream_handle(run->comm->fetch), err));
     rc = comm_exchange_reclaim(run->comm, WINDOW_ROWS, run->stream, err);
 out:
     return rc;
@@ -189,8 +192,8 @@ static ffa_status move_keys(struct pass_run *run, ffa_error *err)
     const struct relay_moves *relays = moves_of(run);
     ffa_status rc = FFA_OK;
 
-    if (run->pass->sums.is_replicated || !run->pass->has_relays) /* nothing moves */
-        goto out;
+    if (run->pass->sums.is_replicated || !run->pass->has_relays || pass_run_has_kept(run))
+        goto out; /* nothing moves */
     FFA_TRY(tell(run, run->stream, 0, err));
     for (int32_t step = 1; step < run->moves->step_count; step++)
         FFA_TRY(cross(run, step, err));

@@ -54,7 +54,7 @@ static ffa_status check_nodes(const struct pass_run *run, ffa_error *err)
         return error_fail(err, FFA_INVALID, 0,
                           "the plan has %d ranks a node, the communicator, which relays, has %d",
                           pass->ranks_per_node, run->comm->node_ranks);
-    if (pass->is_outline)
+    if (run->transport == &pass_relay && pass->is_outline)
         return error_fail(err, FFA_INVALID, 0,
                           "the plan was made with FFA_PARALLEL_OUTLINE, and cannot be relayed");
     if (run->transport == &pass_relay && pass->moves_queries)
@@ -78,6 +78,7 @@ static ffa_status check_numbers(const struct pass_run *run, ffa_error *err)
         { "dtype", a->dtype, kernels->dtype, kernels->dtype },
         { "sum_dtype", a->sum_dtype, FFA_FP32, FFA_FP32 },
         { "threads", a->threads, 0, 1024 },
+        { "sm_margin", a->sm_margin, 0, INT32_MAX },
     };
     ffa_status rc = check_bounded(fields, sizeof fields / sizeof *fields, err);
 
@@ -91,8 +92,7 @@ static ffa_status check_numbers(const struct pass_run *run, ffa_error *err)
 static ffa_status check_windows(const struct pass_run *run, ffa_error *err)
 {
     const int64_t keys = run->moves->window_rows * run->key_bytes;
-    const bool has_sums = run->is_backward || run->pass->moves_queries;
-    const int64_t sums = has_sums ? run->moves->window_rows * run->sum_bytes : 0;
+    const int64_t sums = pass_run_has_sums(run) ? run->moves->window_rows * run->sum_bytes : 0;
     const int32_t rank = run->comm->comm.rank;
 
     if (run->comm->window_bytes[WINDOW_ROWS][rank] < keys)
@@ -167,12 +167,10 @@ static ffa_status resolve(struct pass_run *run, const ffa_parallel_args *args, f
     a->head_dim_v = a->head_dim_v ? a->head_dim_v : a->head_dim;
     a->sum_dtype = a->sum_dtype ? a->sum_dtype : FFA_FP32;
     a->wire_dtype = a->wire_dtype ? a->wire_dtype : a->sum_dtype;
-    a->sm_margin =
-        max32(a->sm_margin,
-              comm_device_sm_margin(run->comm, run->is_backward || run->pass->moves_queries));
     FFA_TRY(check_objects(run, err));
-    FFA_TRY(check_nodes(run, err));
     FFA_TRY(check_numbers(run, err));
+    FFA_TRY(check_nodes(run, err));
+    a->sm_margin = max32(a->sm_margin, comm_device_sm_margin(run->comm, pass_run_has_sums(run)));
     FFA_TRY(pass_totals_init(&run->totals, run->pass, run->kernels, a, run->is_backward, err));
     run->columns = a->heads_kv * ((int64_t)a->head_dim + a->head_dim_v);
     run->key_bytes = run->columns * (int64_t)ffa_dtype_bytes(run->kernels->dtype);
@@ -183,6 +181,7 @@ static ffa_status resolve(struct pass_run *run, const ffa_parallel_args *args, f
     }
     run->is_narrow = run->is_backward && a->wire_dtype != FFA_FP32;
     run->wire_bytes = run->is_narrow ? run->sum_bytes / 2 : run->sum_bytes;
+    FFA_TRY(pass_kept_check(run, err));
     FFA_TRY(check_windows(run, err));
     FFA_TRY(check_tensors(run, err));
     rc = check_workspace(run, err);
@@ -208,10 +207,10 @@ static ffa_status begin(struct pass_run *run, ffa_error *err)
     comm_batch_init(&run->fetch, run->comm, gpu_stream_handle(run->comm->fetch));
     text_copy(words,
               "%s of plan %s, %d rounds, heads %d:%d x %d:%d, dtype %d, wire %d, scale %.17g, "
-              "softcap %.17g, totals %d",
+              "softcap %.17g, totals %d, kept %d",
               opening.name, run->pass->digest, opening.rounds, a->heads_q, a->heads_kv, a->head_dim,
               a->head_dim_v, a->dtype, run->is_backward ? a->wire_dtype : 0, a->softmax_scale,
-              a->softcap, run->totals.count);
+              a->softcap, run->totals.count, pass_run_has_kept(run));
     return comm_device_open(&run->call, run->comm, &opening, err);
 }
 
@@ -286,7 +285,9 @@ ffa_status pass_run_open_windows(struct pass_run *run, const struct row_copy_cal
                           (moves->window_rows - moves->own_rows) * run->key_bytes);
     FFA_TRY(publish(run, own, err));
     if (!run->pass->in_rounds)
-        rc = run->transport->bring_keys(run, err);
+        FFA_TRY(run->transport->bring_keys(run, err));
+    if (pass_run_has_kept(run))
+        rc = pass_kept_restore(run, err);
 out:
     return rc;
 }
@@ -410,6 +411,7 @@ static ffa_status run_forward(struct pass_run *run, ffa_error *err)
     } else {
         FFA_TRY(pass_run_attend(run, err));
         FFA_TRY(pass_run_mark_compute(run, FFA_PARALLEL_SPAN_ATTENTION, 0, err));
+        FFA_TRY(pass_kept_save(run, err));
     }
     FFA_TRY(pass_totals_made(&run->totals, run->pass, run->stream, err));
     FFA_TRY(share_totals(run, err));
@@ -681,7 +683,9 @@ static ffa_status run_pass(struct pass_run *run, ffa_comm *comm, const ffa_paral
     FFA_TRY(check_launches(run, err));
     if (run->pass->in_rounds && !run->transport->rounds) {
         rc = error_fail(err, FFA_UNSUPPORTED, 0,
-                        "the pass is in rounds, which the communicator's transport has not");
+                        "the plan is in rounds (memory_bytes), which only ranks that pull can run; "
+                        "these %s",
+                        comm_device_relays(run->comm) ? "relay" : "exchange over NCCL");
         goto out;
     }
     FFA_TRY(gpu_stream_refuse_capture(run->comm->gpu, run->stream, "a pass of several ranks", err));

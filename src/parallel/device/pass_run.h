@@ -43,8 +43,9 @@ struct pass_transport {
     /* The caller's stream waits until nothing reads the own key window any more. */
     ffa_status (*reclaim_keys)(struct pass_run *run, ffa_error *err);
     /* The own keys are in the key window once the caller's stream is here. Enqueue that others get
-     * them and that their keys come, stage by stage, each with its arrival flag. Backward the
-     * caller's stream then waits until nothing reads the own sum window any more. */
+     * them and that their keys come, stage by stage, each with its arrival flag; neither where all
+     * ranks have kept keys. Backward the caller's stream then waits until nothing reads the own sum
+     * window any more. */
     ffa_status (*bring_keys)(struct pass_run *run, ffa_error *err);
     /* Backward, after the launch: others get their sums, and the caller's stream waits until those
      * of the own keys are in the workspace, at received_at. */
@@ -82,6 +83,14 @@ extern const struct pass_transport pass_exchange;
 extern const struct pass_transport pass_relay;
 /* What pass_relay adds to sums that it relays: addend `index` of the pass. */
 struct row_reduce_call pass_relay_addend(const struct pass_run *run, int32_t index);
+
+/* ---- keys that are kept (pass_kept.c): all of kept_keys of the call, if any ---- */
+
+ffa_status pass_kept_check(const struct pass_run *run, ffa_error *err);
+/* Forward, behind the launch. */
+ffa_status pass_kept_save(const struct pass_run *run, ffa_error *err);
+/* Backward, before the launch: the received keys are in the key window, and have arrived. */
+ffa_status pass_kept_restore(const struct pass_run *run, ffa_error *err);
 
 /* ---- a pass in rounds (pass_rounds.c) ---- */
 
@@ -138,6 +147,12 @@ static inline unsigned char *pass_run_window(const struct pass_run *run, enum co
 static inline bool pass_run_has_sums(const struct pass_run *run)
 {
     return run->is_backward || run->pass->moves_queries;
+}
+
+/* Whether the pass takes received keys from kept_keys: no key travels then. */
+static inline bool pass_run_has_kept(const struct pass_run *run)
+{
+    return run->is_backward && run->args.kept_keys;
 }
 
 static inline unsigned char *pass_run_own_window(const struct pass_run *run,

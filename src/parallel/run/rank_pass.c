@@ -120,6 +120,9 @@ static ffa_status resolve(struct rank_pass *p, const ffa_parallel_args *args, bo
     FFA_TRY(opts_import(a, sizeof *a, args, err));
     if (a->trace)
         return error_fail(err, FFA_UNSUPPORTED, 0, "trace is given: passes on the CPU have none");
+    if (a->kept_keys)
+        return error_fail(err, FFA_UNSUPPORTED, 0,
+                          "kept_keys is given: passes on the CPU keep none");
     a->threads = a->threads ? a->threads : 1;
     a->head_dim_v = a->head_dim_v ? a->head_dim_v : a->head_dim;
     if (!a->sum_dtype)

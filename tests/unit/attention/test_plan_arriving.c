@@ -250,9 +250,11 @@ static void check_order(const struct trial *trial, const ffa_plan *plan)
 
     for (int32_t heads_kv = 1; heads_kv <= 64 && plan->backward.tile_count; heads_kv *= 4) {
         const struct order_query query = { 8, heads_kv, 132, NULL };
+        const struct order_query odd = { 3, heads_kv, 132, NULL };
 
         /* The sum of two parts has the same bits in either order. */
         CHECK(trial, plan_order(plan, &query).parts <= 2);
+        CHECK(trial, plan_order(plan, &odd).parts == 1);
     }
     CHECK(trial, plan->arriving.group_count == (has_groups ? plan->arriving.count + 1 : 0));
     for (int32_t g = 0; g < plan->arriving.group_count; g++) {

@@ -672,5 +672,12 @@ int main(int argc, char **argv)
         return 2;
     }
     (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* ranks of one GPU share no queue */
-    return find_place(&place) ? run_process(&place) : run_here(argv);
+    if (!find_place(&place))
+        return run_here(argv);
+    if (options.calibrate) {
+        fputs("bench_parallel: --calibrate measures by itself: not as one of several processes\n",
+              stderr);
+        return 2;
+    }
+    return run_process(&place);
 }

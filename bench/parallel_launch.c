@@ -229,6 +229,15 @@ static int wait_for_ranks(struct launch *launch, const sigset_t *signals)
     return 0;
 }
 
+/* Of a signal that is ignored, as after nohup, nobody waits. */
+static void add_signal(sigset_t *signals, int number)
+{
+    struct sigaction action;
+
+    if (sigaction(number, NULL, &action) != 0 || action.sa_handler != SIG_IGN)
+        (void)sigaddset(signals, number);
+}
+
 int launch_processes(char *const *argv, int32_t ranks)
 {
     struct launch launch = { .ranks = ranks };
@@ -238,9 +247,9 @@ int launch_processes(char *const *argv, int32_t ranks)
     make_folder(&launch);
     (void)sigemptyset(&signals);
     (void)sigaddset(&signals, SIGCHLD);
-    (void)sigaddset(&signals, SIGINT);
-    (void)sigaddset(&signals, SIGTERM);
-    (void)sigaddset(&signals, SIGHUP);
+    add_signal(&signals, SIGINT);
+    add_signal(&signals, SIGTERM);
+    add_signal(&signals, SIGHUP);
     (void)sigprocmask(SIG_BLOCK, &signals, &before);
     fflush(stdout);
     start_ranks(&launch, argv, &before);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * ffa_parallel_forward and ffa_parallel_backward: one attention launch a pass, fed by arrival
- * flags. (In rounds there are several: pass_rounds.c.)
+ * flags. (In rounds, and where queries move, there are several: pass_rounds.c, pass_queries.c.)
  *
  *     caller's stream   reclaim, row_copy of k and v, launches, .. backward: row_reduce
  *     fetch stream      the transport: keys, stage by stage, each with its arrival flag

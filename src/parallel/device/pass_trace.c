@@ -10,7 +10,8 @@
 
 enum { LANES = 3 };
 
-/* compute: at most 7 in a backward pass; fetch: wait and copy of 15 stages. */
+/* compute: at most 8 in a backward pass, where queries move more for each stage; fetch: wait and
+ * copy of 15 stages. */
 static const int32_t lane_spans[LANES] = { 24, 2 * (COMM_STAGES_MAX - 1), 74 };
 static const int32_t lane_first[LANES] = { 0, 24, 54 };
 _Static_assert(8 + 2 * (COMM_STAGES_MAX - 1) + 90 == FFA_PARALLEL_SPANS_MAX, "spans of all lanes");

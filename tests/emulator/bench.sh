@@ -23,7 +23,7 @@ wrong() {
 
 # measured LOG TRANSPORT LINES: the table has so many plans, of two processes on two GPUs.
 measured() {
-    grep -q "^2 ranks, processes, on 2 x .*, $2;" "$1" || wrong "not processes over $2"
+    grep -q "^2 ranks, processes, on 2 x .*, $2, sums of fp32;" "$1" || wrong "not processes over $2"
     [ "$(grep -c '^causal/4:2 *\(forward\|backward\) .*%' "$1")" = "$3" ] || wrong "not $3 lines over $2"
 }
 

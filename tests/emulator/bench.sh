@@ -35,7 +35,7 @@ children() {
 # Until rank 0 measures: the head of the table is there.
 started() {
     tries=0
-    while ! grep -q '^case ' "$out/log" && [ $tries -lt 600 ] && kill -0 "$1" 2> /dev/null; do
+    while ! grep -qs '^case ' "$out/log" && [ $tries -lt 600 ] && kill -0 "$1" 2> /dev/null; do
         sleep 0.1
         tries=$((tries + 1))
     done
@@ -77,6 +77,7 @@ measured "$out/log.0" pull 10
 [ ! -s "$out/log.1" ] || wrong "rank 1 printed something"
 
 # A rank that is killed ends all, with its name.
+rm "$out/log" # the last one's head
 # shellcheck disable=SC2086
 "$bench" $case --rounds 100 > "$out/log" 2>&1 &
 bench_pid=$!
@@ -97,6 +98,7 @@ grep -q "^bench_parallel: rank 1: read: .*/none" "$out/log.1" || wrong "rank 1 d
 grep -q "^bench_parallel: rank 1 gave up: read: .*/none" "$out/log.0" || wrong "rank 0 does not say why"
 
 # A signal ends ranks, and leaves nothing.
+rm "$out/log" # the last one's head
 # shellcheck disable=SC2086
 "$bench" $case --rounds 100 > "$out/log" 2>&1 &
 bench_pid=$!
@@ -107,6 +109,7 @@ gone "$first" "$second"
 [ -z "$(find "$out" -name 'bench_parallel.*')" ] || wrong "a folder was left behind"
 
 # Ranks do not outlive who started them.
+rm "$out/log" # the last one's head
 # shellcheck disable=SC2086
 "$bench" $case --rounds 100 > "$out/log" 2>&1 &
 bench_pid=$!

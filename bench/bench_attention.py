@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Check attention and time it next to cuDNN in the same run: the library, or many variants of the forward template.
+"""Check attention and time it next to cuDNN in the same run: the library, or many variants of the forward template; or next
+to all peers that are installed.
 
   bench/bench_attention.py build OUT SPEC [SPEC ...]   no GPU needed: compile with nvcc; SPEC is head_dim=128,tile_n=176,...
   bench/bench_attention.py run   OUT [--seqlens ...] [--masks ...] [--heads 64:8] [--no-check]        PyTorch and a GPU
   bench/bench_attention.py run --library build/libffa.so [--pass forward|backward|both|all] [--head-dims 64,192:128]
                                [--dtypes bf16,fp16] [--templates DIR,DIR ...] [--tiles auto,0x0,128x96p8,...]
                                [--backward-tiles 64x128,...] [--deterministic] [...]
+  bench/bench_attention.py --peers cudnn,cudnn-flex,fa3,fa4,flex,magi [--table] [--json F] [...]    in turns; --peers= --help
+  bench/bench_attention.py table F                                                                  the tables of that run
 
 `run OUT` launches forward cubins directly through the driver, with plans made here (one interval a row), so a change of
 templates/ is measured without the library. `run --library` times ffa_forward, ffa_backward (all its launches) or both
@@ -426,7 +429,13 @@ def run(opts):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 3 and sys.argv[1] == "build":
+    if any(word.split("=")[0] == "--peers" for word in sys.argv[1:]):
+        import attention_compare
+        sys.exit(attention_compare.main(sys.argv[1:]))
+    elif len(sys.argv) == 3 and sys.argv[1] == "table":
+        import attention_report
+        print(attention_report.tables(attention_report.read_results(sys.argv[2])))
+    elif len(sys.argv) > 3 and sys.argv[1] == "build":
         build(sys.argv[2], sys.argv[3:])
     elif len(sys.argv) > 2 and sys.argv[1] == "run":
         ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -356,13 +356,13 @@ def first_row(options, systems, left_out, arguments):
                command=" ".join(["bench/bench_attention.py", *arguments]))
     if options.device == "cuda":
         row.update(device=torch.cuda.get_device_name(0), cuda=torch.version.cuda, cudnn=torch.backends.cudnn.version())
-        fields = dict(driver="driver_version", power_limit_w="power.limit", clock_max_mhz="clocks.max.sm")
-        query = ["nvidia-smi", f"--id={gpu_name()}", "--query-gpu=" + ",".join(fields.values()), "--format=csv,noheader,nounits"]
+        query = ["nvidia-smi", f"--id={gpu_name()}", "--query-gpu=driver_version,power.limit,clocks.max.sm",
+                 "--format=csv,noheader,nounits"]
         try:
-            words = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip().split(", ")
-            row.update(zip(fields, words))
-        except (OSError, subprocess.CalledProcessError):
-            pass  # no nvidia-smi: the row is without these
+            driver, watts, mhz = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip().split(", ")
+            row.update(driver=driver, power_limit_w=float(watts), clock_max_mhz=float(mhz))
+        except (OSError, ValueError, subprocess.CalledProcessError):
+            pass  # no nvidia-smi, or one that does not know: the row is without these
     return row
 
 

@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -315,10 +317,75 @@ def test_state_of_the_gpu():
 
 def test_samples_of_a_process():
     monitor = turns.Monitor([sys.executable, "-c", "print('1500, 600, 60', flush=True)\nimport time; time.sleep(600)"])
-    while not monitor.samples:
-        pass
+    while not monitor.samples and monitor.thread.is_alive():
+        time.sleep(0.01)
     monitor.close()
     assert monitor.state([(0, monitor.now())]) == dict(clock_mhz=1500, power_w=600, temperature_c=60)
+
+
+class Event:
+    """A CUDA event of a device whose calls take a millisecond each; what was done with events is in `log`."""
+
+    log, ran = [], 0
+
+    def __init__(self, enable_timing):
+        assert enable_timing
+
+    def record(self):
+        self.at = Event.ran
+        self.log.append("record")
+
+    def synchronize(self):
+        self.log.append("wait")
+
+    def elapsed_time(self, end):
+        return end.at - self.at
+
+
+def test_times_between_events(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    clock = turns.EventClock()
+
+    def call():
+        Event.ran += 1
+        Event.log.append("call")
+    ms, host_ms = clock.measure(call, 3)
+    assert ms == 1 and host_ms >= 0
+    assert Event.log == ["record", "call", "call", "call", "record", "wait"]
+
+
+@pytest.fixture
+def gpu(tmp_path, monkeypatch):
+    """A GPU, as PyTorch and nvidia-smi describe one."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text("""#!/bin/sh
+[ "$1" = --id=GPU-12-34 ] || exit 1
+case $* in
+*-lms*) echo '1500, 600.5, 60'; exec sleep 600 ;;
+*--query-gpu=driver_version,power.limit,clocks.max.sm*--format=csv,noheader,nounits) echo '580.1, 700.00, 1980' ;;
+*) exit 1 ;;
+esac
+""")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _number: "A GPU")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _number: SimpleNamespace(uuid="12-34"))
+    return program
+
+
+def test_a_gpu_is_asked_about(gpu):
+    monitor = turns.Monitor.of_gpu(compare.gpu_name())
+    while not monitor.samples and monitor.thread.is_alive():
+        time.sleep(0.01)
+    monitor.close()
+    assert [values for _, values in monitor.samples] == [[1500, 600.5, 60]]
+    options = compare.parser().parse_args(["--peers=flex", "--commit", "abc"])
+    row = compare.first_row(options, {"libffa": SimpleNamespace(version="0.1")}, {"flex": "not there"}, ["--peers=flex"])
+    assert (row["device"], row["driver"], row["power_limit_w"], row["clock_max_mhz"]) == ("A GPU", "580.1", 700, 1980)
+    assert row["systems"] == {"libffa": "0.1", "flex": {"skipped": "not there"}} and row["commit"] == "abc"
+    assert row["command"] == "bench/bench_attention.py --peers=flex"
+    gpu.write_text("#!/bin/sh\nexit 1\n")
+    assert "driver" not in compare.first_row(options, {}, {}, [])
 
 
 # ---- rows ----

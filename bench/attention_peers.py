@@ -3,7 +3,7 @@
 
 A System is made once, which imports it; prepare() makes a call for a mask and tensors. What a system does not have raises
 Unsupported with a sentence. Tensors are [tokens, heads, head_dim], without a batch; each adapter views them as its system
-wants them.
+wants them, once.
 """
 from __future__ import annotations
 
@@ -42,6 +42,11 @@ def version_of(distribution: str) -> str:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return "unknown"
+
+
+def batched(tensor: Tensor) -> Tensor:
+    """With a batch of one."""
+    return tensor.unsqueeze(0)
 
 
 class System:
@@ -89,13 +94,13 @@ class Sdpa(System):
         documents = case.documents
         if not documents.is_one or not (documents.is_full or (documents.is_causal and case.seqlen_q == case.seqlen_k)):
             raise Unsupported("full and causal masks of one sequence only")
-        q, k, v = (t.transpose(0, 1)[None] for t in (q, k, v))
+        q, k, v = (batched(t.transpose(0, 1)) for t in (q, k, v))
 
         def call():
             with sdpa_kernel(self.backend):
                 out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=documents.is_causal,
                                                                        enable_gqa=True)
-            return out[0].transpose(0, 1)
+            return out.squeeze(0).transpose(0, 1)
 
         return call
 
@@ -118,9 +123,10 @@ class CudnnFlex(System):
         return ends[2:] if not low[0].any() else ends
 
     def prepare(self, case, q, k, v, backward):
-        ends = torch.from_numpy(self.ends(case)).to(q.device)[None].contiguous()
-        plan = self.flex.create_mask_plan(ends, q[None], k[None], v[None], build_backward=backward)
-        return lambda: self.flex.flex_attn_func(q[None], k[None], v[None], mask_plan=plan)[0]
+        ends = batched(torch.from_numpy(self.ends(case)).to(q.device))
+        q, k, v = map(batched, (q, k, v))
+        plan = self.flex.create_mask_plan(ends, q, k, v, build_backward=backward)
+        return lambda: self.flex.flex_attn_func(q, k, v, mask_plan=plan).squeeze(0)
 
 
 class FlashAttention(System):
@@ -134,9 +140,10 @@ class FlashAttention(System):
         window = (side(-1), side(-1)) if documents.is_causal else (side(documents.left), side(documents.right))
         options = dict(causal=documents.is_causal, window_size=window)
         if documents.is_one:
-            return lambda: self._first(self.dense(q[None], k[None], v[None], **options))[0]
+            q, k, v = map(batched, (q, k, v))
+            return lambda: self._first(self.dense(q, k, v, **options)).squeeze(0)
         for name, boundaries in (("q", documents.cu_q), ("k", documents.cu_k)):
-            options["cu_seqlens_" + name] = torch.tensor(boundaries, dtype=torch.int32, device=q.device)
+            options["cu_seqlens_" + name] = torch.tensor(boundaries, dtype=torch.int32).to(q.device)
             options["max_seqlen_" + name] = int(np.diff(boundaries).max())
         return lambda: self._first(self.varlen(q, k, v, **options))
 
@@ -223,8 +230,8 @@ class Flex(System):
                 return found
 
             block_mask = self.create(attends, 1, 1, case.seqlen_q, case.seqlen_k, device=str(q.device))
-        q, k, v = (t.transpose(0, 1)[None] for t in (q, k, v))
-        return lambda: self.attention(q, k, v, block_mask=block_mask, enable_gqa=True)[0].transpose(0, 1)
+        q, k, v = (batched(t.transpose(0, 1)) for t in (q, k, v))
+        return lambda: self.attention(q, k, v, block_mask=block_mask, enable_gqa=True).squeeze(0).transpose(0, 1)
 
 
 class Magi(System):
@@ -242,7 +249,7 @@ class Magi(System):
             raise Unsupported("slices overlap")
         if q.shape[2] != v.shape[2]:
             raise Unsupported("head_dim of v differs")
-        slices = torch.tensor(case.slices, dtype=torch.int32, device=q.device).reshape(-1, 5)
+        slices = torch.tensor(case.slices, dtype=torch.int32).reshape(-1, 5).to(q.device)
         options = dict(q_ranges=slices[:, 0:2].contiguous(), k_ranges=slices[:, 2:4].contiguous(),
                        attn_type_map=slices[:, 4].contiguous())
         if "disable_fwd_atomic_reduction" in self.options:  # documented as faster where no row is in several slices

@@ -48,7 +48,7 @@ def shared_bytes(s):
     """Shared memory of a launch, as attention_forward_shared_bytes in templates/ has it."""
     m, slots_kv = 64 * s["consumers"], s["kv_slots"]
     qk, pv = (-(-s[k] // 64) * 128 for k in ("head_dim", "head_dim_v"))
-    size = lambda slots: 1024 + qk * (slots * m + slots_kv * s["tile_n"]) + pv * slots_kv * s["tile_n"] + 8 * (4 * slots_kv + 2 * slots + 5) + 2 * (64 + 6 * 32 + 10 * 32)
+    size = lambda slots: 1024 + qk * (slots * m + slots_kv * s["tile_n"]) + pv * slots_kv * s["tile_n"] + 8 * (4 * slots_kv + 2 * slots + 6) + 2 * (64 + 6 * 32 + 10 * 32)
     return size(2) if size(2) <= 232448 else size(1)
 
 
@@ -323,7 +323,8 @@ def run(opts):
         args.max_logits, args.head_dim_v = tops.data_ptr(), dim_v
         args.lse_token_stride, args.lse_head_stride, args.scale_log2 = HQ, 1, 1.4426950408889634 / math.sqrt(dim)
         args.tile_items, args.heads_q, args.group = HQ, HQ, HQ // HK
-        args.l2_heads = min(HQ, max(1, (32 << 20) // (n * (dim + dim_v) * 2)) * (HQ // HK))
+        groups = -(-HK // max(1, (22 << 20) // (n * (dim + dim_v) * 2)))  # of equal size, as choose_l2_heads() makes them
+        args.l2_heads = -(-HK // groups) * (HQ // HK)
         params, keep = (C.c_void_p * 1)(C.addressof(args)), (args_raw, image)
         stream = C.c_void_p(torch.cuda.current_stream().cuda_stream)
 

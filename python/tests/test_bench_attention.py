@@ -3,6 +3,7 @@
 tables and the picture."""
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ import attention_compare as compare  # noqa: E402
 import attention_peers  # noqa: E402
 import attention_report as report  # noqa: E402
 import attention_turns as turns  # noqa: E402
+import bench_attention  # noqa: E402
 import plot_attention  # noqa: E402
 from attention_masks import TYPES, Case, Documents, Unsupported, read_masks  # noqa: E402
 
@@ -546,3 +548,25 @@ def test_options_that_are_wrong(arguments, message, capsys, monkeypatch):
     with pytest.raises(SystemExit) as caught:
         compare.main(arguments)
     assert caught.value.code == 2 and message in capsys.readouterr().err
+
+
+# ---- the forward template's own launches ----
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+def test_shared_memory_as_the_header_has_it(tmp_path):
+    """`bench_attention.py run OUT` launches with its own account of shared memory. It was a barrier short of a template."""
+    specs = ["", "tile_n=64", "head_dim=64", "head_dim=192,head_dim_v=128,tile_n=80", "head_dim=256,tile_n=80", "consumers=3,tile_n=80"]
+    specs = [bench_attention.variant(text)[0] for text in specs]
+    calls = "".join("show({head_dim}, {head_dim_v}, {tile_m}, {tile_n}, {kv_slots});".format(**s, tile_m=64 * s["consumers"]) for s in specs)
+    (tmp_path / "size.c").write_text("""#include "attention_forward.args.h"
+#include <stdio.h>
+static void show(int dim, int dim_v, int m, int n, int slots)
+{
+    int q_slots = attention_forward_q_slots(dim, dim_v, m, n, slots);
+    printf("%d\\n", attention_forward_shared_bytes(dim, dim_v, m, n, slots, q_slots));
+}
+int main(void) { """ + calls + "return 0; }")
+    root = os.path.join(BENCH, "..")
+    subprocess.run(["cc", "-std=c17", f"-I{root}/templates", f"-I{root}/include", "-o", tmp_path / "size", tmp_path / "size.c"], check=True)
+    want = subprocess.run([tmp_path / "size"], check=True, capture_output=True, text=True).stdout.split()
+    assert [bench_attention.shared_bytes(spec) for spec in specs] == list(map(int, want))

@@ -322,7 +322,8 @@ class Bench:
                 row["tflops"] = flops(part, case.area, options.heads[0], *options.head_dims) / row["ms"] / 1e9
                 row.update(self.state([(turn.begin, turn.end) for side in sides for turn in side]))
                 if ready[name].errors:
-                    row["errors"] = ready[name].errors
+                    row["errors"] = {of: error for of, error in ready[name].errors.items()
+                                     if part in ("both", "forward" if of == "out" else "backward")}
                     row["wrong"] = any(error > LIMITS[options.dtype] for error in row["errors"].values())
                 rows.append(row)
             add_ratios(rows)

@@ -122,8 +122,16 @@ class Case:
         raise Unsupported("not packed documents that are all full, causal or of one window")
 
     def restated(self) -> Case:
-        """The same cells by another list of slices: another mask for a system that keeps plans by their slices."""
-        return Case(self.name, self.seqlen_q, self.seqlen_k, self.slices + self.slices[:1])
+        """The same cells by another list of slices, the first of several rows cut in two: another mask for a system that
+        keeps plans by their slices."""
+        for n, (q_begin, q_end, k_begin, k_end, kind) in enumerate(self.slices):
+            middle = (q_begin + q_end) // 2
+            if middle > q_begin:
+                upper = (q_begin, middle, k_begin, k_end - (q_end - middle) if kind & 1 else k_end, kind)
+                lower = (middle, q_end, k_begin + middle - q_begin if kind & 2 else k_begin, k_end, kind)
+                parts = tuple(part for part in (upper, lower) if part[3] > part[2])
+                return Case(self.name, self.seqlen_q, self.seqlen_k, self.slices[:n] + parts + self.slices[n + 1:])
+        return self
 
 
 def _window_of(low, high, cu_q, cu_k):

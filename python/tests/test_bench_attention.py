@@ -69,7 +69,15 @@ def test_areas_of_the_cases():
 def test_overlaps(text, overlaps, rows_overlap):
     case = case_of(text)
     assert (case.overlaps, case.rows_overlap) == (overlaps, rows_overlap)
-    assert case.restated().area == case.area and case.restated().slices != case.slices
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_another_mask_of_the_same_cells(text):
+    """It overlaps only where the mask does: MagiAttention refuses it otherwise, which left that peer out of every run."""
+    case = case_of(text)
+    again = case.restated()
+    assert again.slices != case.slices and again.overlaps == case.overlaps
+    assert torch.equal(cells_of(again), cells_of(case))
 
 
 @pytest.mark.parametrize("text, want", [
@@ -464,6 +472,32 @@ def test_rows_of_a_mask():
     assert pick(rows, "tflops", system="libffa", **{"pass": "forward"}) == [pytest.approx(4 * cells * 4 * 16 / 1e-3 / 1e12)]
     assert pick(rows, "tflops", system="libffa", **{"pass": "backward"}) == [pytest.approx(10 * cells * 4 * 16 / 2e-3 / 1e12)]
     assert pick(rows, "spans", system="libffa", **{"pass": "both"}) == [4] and len(rows) == 1 + 4 + 3 * 4
+
+
+def test_rows_of_all_systems(install, monkeypatch):
+    """Each adapter goes all the way: plan, calls, another mask, turns."""
+    for modules in PACKAGES.values():
+        install(modules())
+    monkeypatch.setattr(attention_peers, "SYSTEMS", CLASSES)
+    systems, seconds, left_out = compare.load_systems(CLASSES)
+    options = compare.parser().parse_args(["--peers=", "--device=cpu", "--dtype=fp32", "--heads=4:2", "--head-dims=16",
+                                           "--rounds=1", "--measure-ms=0", "--settle-ms=0", "--pass=forward"])
+    bench = compare.Bench(options, systems, seconds, turns.WallClock(), lambda spans: {})
+    rows = list(bench.rows("causal", case_of("causal:24")))
+    assert not left_out and [row["system"] for row in rows if "skipped" in row] == []
+    assert [row["system"] for row in rows if "tflops" in row] == list(CLASSES)
+    assert not any(row.get("wrong") for row in rows) and len(rows) == 2 * len(CLASSES)
+
+
+def test_what_is_wrong_is_said_of_its_pass():
+    class WrongGradients(Peer):
+        def prepare(self, case, q, k, v, backward):
+            right = super().prepare(case, q, k, v, backward)
+            return lambda: right() + (q - q.detach()).sum() * 100
+    rows = rows_of([Peer("libffa", 1.0), WrongGradients("fa4", 0.5)], "--pass", "forward,backward,both")
+    assert {row["pass"]: (row["wrong"], list(row["errors"])) for row in rows if "tflops" in row and row["system"] == "fa4"} == {
+        "forward": (False, ["out"]), "backward": (True, ["dq", "dk", "dv"]), "both": (True, ["out", "dq", "dk", "dv"])}
+    assert pick(rows, "to_best_peer", system="libffa") == [0.5]
 
 
 def test_what_fails_is_a_row():

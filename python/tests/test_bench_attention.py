@@ -14,7 +14,7 @@ import torch
 
 import peers
 from cases import close, dense, reference
-from libffa import Mask
+from libffa import Mask, library_path
 
 BENCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "bench")
 sys.path.insert(0, BENCH)
@@ -60,7 +60,8 @@ def test_ranges_of_rows(text):
 def test_areas_of_the_cases():
     for case in json.load(open(compare.CASES))["cases"]:
         if case["mask"]["seqlen_q"] <= 16384:
-            found = Case(case["name"], case["mask"]["seqlen_q"], case["mask"]["seqlen_k"], tuple(map(tuple, case["mask"]["slices"])))
+            mask = case["mask"]
+            found = Case(case["name"], mask["seqlen_q"], mask["seqlen_k"], tuple(map(tuple, mask["slices"])))
             assert found.area == case["area"], case["name"]
 
 
@@ -316,8 +317,7 @@ def test_spread_over_rounds():
 def test_state_of_the_gpu():
     clock = Clock()
     monitor = turns.Monitor(["a program that is not there"], clock.now)
-    for time, line in ((1, "1500, 600.5, 60\n"), (2, "1700, 700.0, 62\n"), (3, "1000, [N/A], 40\n"), (4, "a message\n")):
-        clock.time = time
+    for clock.time, line in ((1, "1500, 600.5, 60\n"), (2, "1700, 700.0, 62\n"), (3, "1000, [N/A], 40\n"), (4, "a message\n")):
         monitor.add(line)
     assert monitor.state([(0.5, 2)]) == dict(clock_mhz=1600, power_w=650.2, temperature_c=61)
     assert monitor.state([(3, 4)]) == dict(clock_mhz=1000, temperature_c=40)
@@ -435,7 +435,8 @@ def rows_of(systems, *arguments):
     options = compare.parser().parse_args(["--peers=", "--device=cpu", "--dtype=fp32", "--heads=4:2", "--head-dims=16",
                                            "--rounds=2", *arguments])
     systems = {system.name: system for system in systems}
-    bench = compare.Bench(options, systems, dict.fromkeys(systems, 0.5), PeersClock(systems), lambda spans: dict(spans=len(spans)))
+    seconds = dict.fromkeys(systems, 0.5)
+    bench = compare.Bench(options, systems, seconds, PeersClock(systems), lambda spans: dict(spans=len(spans)))
     prepare = bench.prepare
 
     def tagged(name, *rest):
@@ -527,7 +528,8 @@ def test_picture(tmp_path, capsys):
     results = tmp_path / "results.jsonl"
     rows = rows_of([Peer("libffa", 1e-4), Peer("fa4", 2e-4), Peer("flex", 1.0, off=1.0)])
     rows = [dict(row, rounds_ms=[row["ms"], row["ms"] * 1.5]) if "ms" in row else row for row in rows]
-    rows += [dict(row, mask="full") for row in rows if "ms" in row] + [dict(row, dtype="fp16", mask="other") for row in rows if "ms" in row]
+    figures = [row for row in rows if "ms" in row]
+    rows += [dict(row, mask="full") for row in figures] + [dict(row, dtype="fp16", mask="other") for row in figures]
     results.write_text("".join(json.dumps(row) + "\n" for row in [dict(device="GPU"), *rows]))
     plot_attention.main([str(results), "--pass", "backward"])
     svg = capsys.readouterr().out
@@ -549,15 +551,16 @@ def test_pictures_of_the_documents(part, capsys):
 # ---- the command ----
 
 def command(*arguments):
-    return subprocess.run([sys.executable, os.path.join(BENCH, "bench_attention.py"), *arguments], capture_output=True, text=True)
+    program = os.path.join(BENCH, "bench_attention.py")
+    return subprocess.run([sys.executable, program, *arguments], capture_output=True, text=True)
 
 
 def test_a_run(tmp_path):
     masks, results = tmp_path / "masks.txt", tmp_path / "results.jsonl"
     masks.write_text("docs varlen-causal:20,30\nunion(full:20;causal:20)\n")
-    done = command("--peers=", "--library", os.environ["LIBFFA_LIBRARY"], "--mask-file", str(masks), "--device", "cpu", "--dtype",
-                   "fp32", "--heads", "4:2", "--head-dims", "16:8", "--rounds", "2", "--measure-ms", "0", "--settle-ms", "0",
-                   "--table", "--json", str(results))
+    done = command("--peers=", "--library", library_path(), "--mask-file", str(masks), "--device", "cpu",
+                   "--dtype", "fp32", "--heads", "4:2", "--head-dims", "16:8", "--rounds", "2", "--measure-ms", "0",
+                   "--settle-ms", "0", "--table", "--json", str(results))
     assert done.returncode == 0, done.stderr
     first, *rows = report.read_results(str(results))
     assert first["device"] == "cpu" and list(first["systems"]) == ["libffa"] and first["settings"]["caches"] == "new"
@@ -589,9 +592,11 @@ def test_options_that_are_wrong(arguments, message, capsys, monkeypatch):
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 def test_shared_memory_as_the_header_has_it(tmp_path):
     """`bench_attention.py run OUT` launches with its own account of shared memory. It was a barrier short of a template."""
-    specs = ["", "tile_n=64", "head_dim=64", "head_dim=192,head_dim_v=128,tile_n=80", "head_dim=256,tile_n=80", "consumers=3,tile_n=80"]
-    specs = [bench_attention.variant(text)[0] for text in specs]
-    calls = "".join("show({head_dim}, {head_dim_v}, {tile_m}, {tile_n}, {kv_slots});".format(**s, tile_m=64 * s["consumers"]) for s in specs)
+    specs = [bench_attention.variant(text)[0] for text in (
+        "", "tile_n=64", "head_dim=64", "head_dim=192,head_dim_v=128,tile_n=80", "head_dim=256,tile_n=80",
+        "consumers=3,tile_n=80")]
+    show = "show({head_dim}, {head_dim_v}, 64 * {consumers}, {tile_n}, {kv_slots});"
+    calls = "".join(show.format(**spec) for spec in specs)
     (tmp_path / "size.c").write_text("""#include "attention_forward.args.h"
 #include <stdio.h>
 static void show(int dim, int dim_v, int m, int n, int slots)
@@ -601,6 +606,7 @@ static void show(int dim, int dim_v, int m, int n, int slots)
 }
 int main(void) { """ + calls + "return 0; }")
     root = os.path.join(BENCH, "..")
-    subprocess.run(["cc", "-std=c17", f"-I{root}/templates", f"-I{root}/include", "-o", tmp_path / "size", tmp_path / "size.c"], check=True)
+    subprocess.run(["cc", "-std=c17", f"-I{root}/templates", f"-I{root}/include", "-o", tmp_path / "size",
+                    tmp_path / "size.c"], check=True)
     want = subprocess.run([tmp_path / "size"], check=True, capture_output=True, text=True).stdout.split()
     assert [bench_attention.shared_bytes(spec) for spec in specs] == list(map(int, want))

@@ -158,7 +158,8 @@ def test_a_capture_does_not_update_a_mask(capture):
 def test_a_mask_that_is_refused_leaves_no_plan_behind(capture, monkeypatch):
     """The plan of one sample is made before that of two is refused; it is destroyed, and nothing is replaced."""
     stands = graph_mask()
-    handles, uploads, made, like = [plan.handle.value for plan in stands.plans.values()], capture.uploads, [], _runtime.Plan.like
+    handles, uploads = [plan.handle.value for plan in stands.plans.values()], capture.uploads
+    made, like = [], _runtime.Plan.like
 
     def second_fails(plan, mask):
         if made:

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Check attention and time it next to cuDNN in the same run: the library, or many variants of the forward template.
+"""Check attention and time it next to cuDNN in the same run: the library, or many variants of the forward template; or next
+to all peers that are installed.
 
   bench/bench_attention.py build OUT SPEC [SPEC ...]   no GPU needed: compile with nvcc; SPEC is head_dim=128,tile_n=176,...
   bench/bench_attention.py run   OUT [--seqlens ...] [--masks ...] [--heads 64:8] [--no-check]        PyTorch and a GPU
   bench/bench_attention.py run --library build/libffa.so [--pass forward|backward|both|all] [--head-dims 64,192:128]
                                [--dtypes bf16,fp16] [--templates DIR,DIR ...] [--tiles auto,0x0,128x96p8,...]
                                [--backward-tiles 64x128,...] [--deterministic] [...]
+  bench/bench_attention.py --peers cudnn,cudnn-flex,fa3,fa4,flex,magi [--table] [--json F] [...]    in turns; --peers= --help
+  bench/bench_attention.py table F                                                                  the tables of that run
 
 `run OUT` launches forward cubins directly through the driver, with plans made here (one interval a row), so a change of
 templates/ is measured without the library. `run --library` times ffa_forward, ffa_backward (all its launches) or both
@@ -45,7 +48,7 @@ def shared_bytes(s):
     """Shared memory of a launch, as attention_forward_shared_bytes in templates/ has it."""
     m, slots_kv = 64 * s["consumers"], s["kv_slots"]
     qk, pv = (-(-s[k] // 64) * 128 for k in ("head_dim", "head_dim_v"))
-    size = lambda slots: 1024 + qk * (slots * m + slots_kv * s["tile_n"]) + pv * slots_kv * s["tile_n"] + 8 * (4 * slots_kv + 2 * slots + 5) + 2 * (64 + 6 * 32 + 10 * 32)
+    size = lambda slots: 1024 + qk * (slots * m + slots_kv * s["tile_n"]) + pv * slots_kv * s["tile_n"] + 8 * (4 * slots_kv + 2 * slots + 6) + 2 * (64 + 6 * 32 + 10 * 32)
     return size(2) if size(2) <= 232448 else size(1)
 
 
@@ -320,7 +323,8 @@ def run(opts):
         args.max_logits, args.head_dim_v = tops.data_ptr(), dim_v
         args.lse_token_stride, args.lse_head_stride, args.scale_log2 = HQ, 1, 1.4426950408889634 / math.sqrt(dim)
         args.tile_items, args.heads_q, args.group = HQ, HQ, HQ // HK
-        args.l2_heads = min(HQ, max(1, (32 << 20) // (n * (dim + dim_v) * 2)) * (HQ // HK))
+        groups = -(-HK // max(1, (22 << 20) // (n * (dim + dim_v) * 2)))  # of equal size, as choose_l2_heads() makes them
+        args.l2_heads = -(-HK // groups) * (HQ // HK)
         params, keep = (C.c_void_p * 1)(C.addressof(args)), (args_raw, image)
         stream = C.c_void_p(torch.cuda.current_stream().cuda_stream)
 
@@ -426,7 +430,13 @@ def run(opts):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 3 and sys.argv[1] == "build":
+    if any(word.split("=")[0] == "--peers" for word in sys.argv[1:]):
+        import attention_compare
+        sys.exit(attention_compare.main(sys.argv[1:]))
+    elif len(sys.argv) == 3 and sys.argv[1] == "table":
+        import attention_report
+        print(attention_report.tables(attention_report.read_results(sys.argv[2])))
+    elif len(sys.argv) > 3 and sys.argv[1] == "build":
         build(sys.argv[2], sys.argv[3:])
     elif len(sys.argv) > 2 and sys.argv[1] == "run":
         ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

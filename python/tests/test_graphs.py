@@ -79,6 +79,17 @@ def test_a_capture_that_was_not_prepared_is_a_sentence(device):
             attention(q, k, v, mask)
 
 
+def test_a_capture_does_not_update_a_mask(device):
+    stands = GraphMask(MASKS["packed"]())
+    q, k, v = tensors(device, torch.bfloat16, stands.mask, grad=False)
+    prepare(q, k, v, stands)
+    with pytest.raises(RuntimeError, match="update"):
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            stands.update(MASKS["causal"]())
+    want = reference(q, k, v, dense(MASKS["packed"](), device))[0]
+    close(attention(q, k, v, stands), want, torch.bfloat16)
+
+
 def test_streams(device):
     """The stream of the second call waits for the upload on the first one's."""
     for n in range(5):

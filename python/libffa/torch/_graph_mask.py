@@ -40,9 +40,21 @@ class GraphMask:
 
     def update(self, mask: Mask) -> None:
         """Make it stand for another mask: enqueues one copy a plan on the current stream, which must be that of the calls and
-        replays before and after, or ordered with it. Not while a call with it is being made."""
+        replays before and after, or ordered with it. Not while a call with it is being made, nor while that stream is being
+        captured, which is a RuntimeError. A mask that is refused changes nothing."""
         with _runtime.cache.lock:
-            made = [(plan, plan.like(_runtime.repeated(mask, *repeat))) for (_, repeat), plan in self.plans.items()]
-            for plan, handle in made:
-                plan.replace(handle)
+            for plan in self.plans.values():
+                if _runtime.is_capturing(plan.number):
+                    raise RuntimeError("a GraphMask cannot be updated while a CUDA graph is being captured: update() it before "
+                                       "the capture, or after")
+            made = []
+            try:
+                for (_, repeat), plan in self.plans.items():
+                    made.append((plan, plan.like(_runtime.repeated(mask, *repeat))))
+                while made:
+                    plan, handle = made.pop()
+                    plan.replace(handle)
+            finally:
+                for _, handle in made:
+                    _runtime.lib.ffa_plan_destroy(handle)
             self.mask = mask

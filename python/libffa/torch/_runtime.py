@@ -44,6 +44,13 @@ def is_capturing(number: int) -> bool:
     return number != CPU and torch._C._cuda_isCurrentStreamCapturing()
 
 
+def refuse_capture(number: int) -> None:
+    """Raise where what a call needs first cannot be made, because the current stream is being captured."""
+    if is_capturing(number):
+        raise RuntimeError("this mask has no plan for these shapes yet, and a CUDA graph is being captured: call "
+                           "libffa.torch.prepare(), or attention() once, before the capture")
+
+
 class Spec(NamedTuple):
     """What kernels are made for."""
 
@@ -60,6 +67,7 @@ class Kernels:
     """An ffa_kernels, with the context it is of."""
 
     def __init__(self, spec: Spec):
+        refuse_capture(spec.device)
         self.context = shared(spec.device)
         options = struct(_abi.ffa_attention_spec, dtype=DTYPES[spec.dtype], head_dim=spec.head_dim, flags=spec.flags,
                          head_dim_v=spec.head_dim_v, heads_q=spec.heads_q, heads_kv=spec.heads_kv)
@@ -120,7 +128,7 @@ class Plan:
             self.backward_workspace = bytes_.value
         self.image, self.event, self.streams = None, None, set()
         if spec.device != CPU and device is not None:
-            self._refuse_capture()
+            refuse_capture(spec.device)
             self.image = _kept_bytes(self.info().upload_bytes, device)
             self.upload()
 
@@ -133,14 +141,8 @@ class Plan:
         call("ffa_plan_info_get", self.handle, C.byref(info))
         return info
 
-    def _refuse_capture(self):
-        if is_capturing(self.number):
-            raise RuntimeError("this mask has no plan for these shapes yet, and a CUDA graph is being captured: call "
-                               "libffa.torch.prepare(), or attention() once, before the capture")
-
     def upload(self):
-        """Enqueue the copy of the image on the current stream; calls on others wait for it."""
-        self._refuse_capture()
+        """Enqueue the copy of the image on the current stream, which is not being captured; calls on others wait for it."""
         stream = stream_of(self.number)
         call("ffa_plan_upload", self.handle, self.kernels.handle, self.image.data_ptr(), stream)
         self.streams = {stream}
@@ -151,15 +153,21 @@ class Plan:
             self.event.record(current)
 
     def like(self, mask: Mask) -> C.c_void_p:
-        """An ffa_plan of another mask that a graph can be replayed with (ffa_plan_opts.like)."""
+        """An ffa_plan of another mask that a graph can be replayed with (ffa_plan_opts.like). It is replace()'s, or to be
+        destroyed."""
         return self._made(mask, struct(_abi.ffa_plan_opts, like=self.handle))
 
     def replace(self, handle: C.c_void_p):
-        """Take a plan of like() in place of this one."""
+        """Take a plan of like() in place of this one, which stays where the upload fails."""
         old, self.handle = self.handle, handle
-        lib.ffa_plan_destroy(old)
-        if self.image is not None:
-            self.upload()
+        try:
+            if self.image is not None:
+                self.upload()
+        except BaseException:
+            old, self.handle = self.handle, old
+            raise
+        finally:
+            lib.ffa_plan_destroy(old)
 
     def used_by(self, stream: int):
         """Before a call on a stream other than that of the upload."""

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of a results file of bench_attention.py, and tables of them.
+
+A results file is JSON lines. The first says where and how: device, driver, versions, settings, `systems` (a version, or why
+one was left out). Then, told apart by what they have:
+
+  {"system", "mask", "seqlen", ..., "pass", "ms", "spread", "rounds_ms", "tflops", "host_ms", ...}   a figure
+  {"system", "mask", "seqlen", ..., "cold": {...}}                                                    first calls
+  {"system", "mask", "seqlen", ..., "skipped": reason}, with "pass" where it is of one pass           what was left out
+"""
+from __future__ import annotations
+
+import json
+from typing import Iterable
+
+from attention_peers import LABELS
+
+COLD = {"import_s": "import, s", "plan_ms": "plan, ms", "first_forward_ms": "first forward, ms",
+        "first_backward_ms": "first backward, ms", "new_mask_ms": "another mask, ms"}
+
+
+def flops(part: str, area: int, heads: int, head_dim: int, head_dim_v: int) -> float:
+    """Operations of a pass: two products forward, five backward, each 2 * cells * heads * dimensions."""
+    forward, backward = head_dim + head_dim_v, 3 * head_dim + 2 * head_dim_v
+    return 2.0 * area * heads * dict(forward=forward, backward=backward, both=forward + backward)[part]
+
+
+def add_ratios(figures: list[dict], ours: str = "libffa") -> None:
+    """Give each row its speed as a multiple of the best peer's, of rows of one mask and pass; wrong ones do not count."""
+    peers = [row for row in figures if row["system"] != ours and not row.get("wrong")]
+    if not peers:
+        return
+    best = max(peers, key=lambda row: row["tflops"])
+    for row in figures:
+        row.update(best_peer=best["system"], to_best_peer=row["tflops"] / best["tflops"])
+
+
+def read_results(path: str) -> list[dict]:
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file if line.strip()]
+
+
+def _size(tokens):
+    return f"{tokens // 1024}k" if tokens % 1024 == 0 else str(tokens)
+
+
+def _markdown(head: list[str], rows: Iterable[list[str]]) -> list[str]:
+    return ["| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *rows)]
+
+
+def _cell(row):
+    if row is None:
+        return "-"
+    if row.get("wrong"):
+        return "wrong"
+    mark = " *" if row["host_ms"] >= 0.9 * row["ms"] else ""
+    return f"{row['tflops']:.0f} ±{50 * row['spread']:.0f} %{mark}"
+
+
+def _speed_table(figures, names):
+    keys = list(dict.fromkeys((row["mask"], row["seqlen"]) for row in figures))
+    found = {(row["mask"], row["seqlen"], row["system"]): row for row in figures}
+    rows = []
+    for mask, seqlen in keys:
+        ours = found.get((mask, seqlen, "libffa"), {})
+        ratio = f"{ours['to_best_peer']:.2f} {LABELS[ours['best_peer']]}" if "best_peer" in ours else "-"
+        rows.append([mask, _size(seqlen), *(_cell(found.get((mask, seqlen, name))) for name in names), ratio])
+    return _markdown(["mask", "tokens", *(LABELS[name] for name in names), "libffa / best peer"], rows)
+
+
+def tables(rows: list[dict]) -> str:
+    """Markdown: TFLOP/s a pass, first calls of each system's first mask, and what was left out."""
+    figures = [row for row in rows if "tflops" in row]
+    names = [name for name in LABELS if any(row["system"] == name for row in figures)]
+    lines = []
+    for part in ("forward", "backward", "both"):
+        of_part = [row for row in figures if row["pass"] == part]
+        if of_part:
+            lines += [f"TFLOP/s, {part}, ± half the spread over rounds; * the host was the limit:", ""]
+            lines += _speed_table(of_part, names) + [""]
+    first = {}
+    for row in rows:
+        if "cold" in row:
+            first.setdefault(row["system"], row)
+    if first:
+        value = lambda cold, key: f"{cold[key]:.3g}" if key in cold else "-"
+        lines += ["The first mask of each system in the process:", ""]
+        lines += _markdown(["system", "mask", *COLD.values()],
+                           ([LABELS[name], f"{row['mask']} {_size(row['seqlen'])}", *(value(row["cold"], key) for key in COLD)]
+                            for name, row in first.items())) + [""]
+    left_out = {}
+    for row in rows:
+        if "skipped" in row:
+            what = f"{row['mask']} {_size(row['seqlen'])}" + (f" {row['pass']}" if "pass" in row else "")
+            left_out.setdefault((row["system"], row["skipped"]), []).append(what)
+        for name, text in row.get("systems", {}).items():
+            if isinstance(text, dict):
+                left_out.setdefault((name, text["skipped"]), []).append("all")
+    if left_out:
+        lines += ["Left out:", ""]
+        lines += _markdown(["system", "masks", "why"],
+                           ([LABELS[name], ", ".join(what), why] for (name, why), what in left_out.items())) + [""]
+    return "\n".join(lines)

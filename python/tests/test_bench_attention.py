@@ -1,0 +1,612 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench/bench_attention.py --peers: masks, adapters of the peers against fp64, turns by a clock that the test moves, rows,
+tables and the picture."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import peers
+from cases import close, dense, reference
+from libffa import Mask, library_path
+
+BENCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "bench")
+sys.path.insert(0, BENCH)
+import attention_compare as compare  # noqa: E402
+import attention_peers  # noqa: E402
+import attention_report as report  # noqa: E402
+import attention_turns as turns  # noqa: E402
+import bench_attention  # noqa: E402
+import plot_attention  # noqa: E402
+from attention_masks import TYPES, Case, Documents, Unsupported, read_masks  # noqa: E402
+
+pytestmark = pytest.mark.cpu_only
+
+
+def case_of(text):
+    mask = Mask.parse(text)
+    slices = tuple((*ranges, TYPES.index(kind)) for *ranges, kind in mask.slices())
+    return Case(text, mask.seqlen_q, mask.seqlen_k, slices)
+
+
+def cells_of(case):
+    return dense(Mask.from_slices(case.slices, case.seqlen_q, case.seqlen_k))
+
+
+# ---- masks ----
+
+TEXTS = ["full:40", "causal:40", "causal:20x50", "causal:50x20", "window:40,left=7,right=0", "window:40,left=0,right=0",
+         "window:40,left=3,right=5", "window:20x50,left=8,right=0", "varlen-full:10,25,5", "varlen-causal:10,25,5,1",
+         "varlen-causal:8*4", "varlen-window:20,30/left=4,right=0", "varlen-window:30,20/left=3,right=2,global=2",
+         "block-causal:40/block=16", "shared-prefix:10,20,10", "global-window:40,left=4,right=0,global=3",
+         "union(window:40,left=3,right=0;full:40)", "union(varlen-full:20,20;causal:40)", "crop(causal:64;q=32:64)"]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_ranges_of_rows(text):
+    case, keys = case_of(text), torch.arange(Mask.parse(text).seqlen_k)
+    low, high = (torch.from_numpy(bound) for bound in case.bounds)
+    assert (low[1:] >= high[:-1]).all() and (low <= high).all()
+    inside = (keys >= low[..., None]) & (keys < high[..., None])
+    assert torch.equal(inside.sum(0).bool(), cells_of(case)) and int(inside.sum()) == case.area
+
+
+def test_areas_of_the_cases():
+    for case in json.load(open(compare.CASES))["cases"]:
+        if case["mask"]["seqlen_q"] <= 16384:
+            mask = case["mask"]
+            found = Case(case["name"], mask["seqlen_q"], mask["seqlen_k"], tuple(map(tuple, mask["slices"])))
+            assert found.area == case["area"], case["name"]
+
+
+@pytest.mark.parametrize("text, overlaps, rows_overlap", [
+    ("varlen-causal:10,20", False, False), ("shared-prefix:10,20,10", False, True), ("union(full:20;causal:20)", True, True)])
+def test_overlaps(text, overlaps, rows_overlap):
+    case = case_of(text)
+    assert (case.overlaps, case.rows_overlap) == (overlaps, rows_overlap)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_another_mask_of_the_same_cells(text):
+    """It overlaps only where the mask does: MagiAttention refuses it otherwise, which left that peer out of every run."""
+    case = case_of(text)
+    again = case.restated()
+    assert again.slices != case.slices and again.overlaps == case.overlaps
+    assert torch.equal(cells_of(again), cells_of(case))
+
+
+@pytest.mark.parametrize("text, want", [
+    ("full:40", Documents([0, 40], [0, 40], -1, -1)),
+    ("causal:20x50", Documents([0, 20], [0, 50], -1, 0)),
+    ("window:40,left=7,right=0", Documents([0, 40], [0, 40], 7, 0)),
+    ("window:40,left=0,right=0", Documents([0, 40], [0, 40], 0, 0)),
+    ("window:20x50,left=8,right=3", Documents([0, 20], [0, 50], 8, 3)),
+    ("window:40,left=-1,right=3", Documents([0, 40], [0, 40], -1, 3)),
+    ("varlen-full:10,25,5", Documents([0, 10, 35, 40], [0, 10, 35, 40], -1, -1)),
+    ("varlen-causal:10,25,1,5", Documents([0, 10, 35, 36, 41], [0, 10, 35, 36, 41], -1, 0)),
+    ("varlen-window:20,30/left=4,right=0", Documents([0, 20, 50], [0, 20, 50], 4, 0)),
+    ("union(full:40;window:40,left=3,right=0)", Documents([0, 40], [0, 40], -1, -1)),
+    ("block-causal:40/block=16", "not packed documents"),
+    ("shared-prefix:10,20,10", "several ranges"),
+    ("causal:50x20", "no keys"),
+    ("concat(causal:20;full:20)", "not packed documents"),
+    ("concat(window:20,left=3,right=0;window:20,left=4,right=0)", "not packed documents"),
+    ("crop(causal:64;k=8:64)", "no keys"),
+    ("shift(full:20;k=5,size=20x25)", "not packed documents"),
+])
+def test_documents(text, want):
+    if isinstance(want, str):
+        with pytest.raises(Unsupported, match=want):
+            case_of(text).documents
+    else:
+        assert case_of(text).documents == want
+
+
+def test_masks_of_a_file(tmp_path):
+    lines = tmp_path / "lines.txt"
+    lines.write_text("# comment\n\ndocs varlen-causal:10,20  # packed\nwindow:40,left=7,right=0\n")
+    found = read_masks(str(lines))
+    assert [case.name for case in found] == ["docs", "window:40,left=7,right=0"]
+    assert found[0].slices == case_of("varlen-causal:10,20").slices
+    one = tmp_path / "mine.json"
+    one.write_text(Mask.parse("varlen-causal:10,20").to_json())
+    assert read_masks(str(one)) == [Case("mine", 30, 30, found[0].slices)]
+
+
+@pytest.mark.parametrize("content, message", [
+    ("", "no masks"), ("a b c", r":1: 3 words"), ("full:4\nnonsense:4", ":2: "), ("{", "Expecting"),
+    ('{"seqlen_q": 4, "seqlen_k": 4, "kv_heads": []}', "one list of slices"),
+    ('{"seqlen_q": 4, "seqlen_k": 4, "slices": [[0, 4, 0, 5, "full"]]}', "not inside 4 x 4"),
+    ('{"seqlen_q": 4, "seqlen_k": 4, "slices": [[0, 4, 0, 4, "diagonal"]]}', "'diagonal'")])
+def test_files_that_are_wrong(tmp_path, content, message):
+    path = tmp_path / "file"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=message) as caught:
+        read_masks(str(path))
+    assert str(path) in str(caught.value)
+
+
+# ---- systems ----
+
+class MathSdpa(attention_peers.Sdpa):
+    backend = attention_peers.SDPBackend.MATH
+
+
+class EagerFlex(attention_peers.Flex):
+    compiled = staticmethod(lambda function: function)
+
+
+PACKAGES = {"fa3": peers.flash_attention_3, "fa4": peers.flash_attention_4, "cudnn-flex": peers.cudnn_flex, "magi": peers.magi}
+CLASSES = {**attention_peers.SYSTEMS, "cudnn": MathSdpa, "flex": EagerFlex}
+WINDOWS = {"window:40,left=7,right=0", "window:40,left=0,right=0", "window:40,left=3,right=5", "window:20x50,left=8,right=0",
+           "varlen-window:20,30/left=4,right=0"}
+PACKED = {"full:40", "causal:40", "causal:20x50", "varlen-full:10,25,5", "varlen-causal:10,25,5,1", "varlen-causal:8*4",
+          "union(window:40,left=3,right=0;full:40)"}
+OF_ROWS = PACKED | WINDOWS | {"block-causal:40/block=16", "shared-prefix:10,20,10", "global-window:40,left=4,right=0,global=3",
+                              "union(varlen-full:20,20;causal:40)", "varlen-window:30,20/left=3,right=2,global=2",
+                              "causal:50x20", "crop(causal:64;q=32:64)"}
+DOES = {"libffa": OF_ROWS, "flex": OF_ROWS, "cudnn-flex": OF_ROWS, "fa3": PACKED | WINDOWS | {"crop(causal:64;q=32:64)"},
+        "fa4": PACKED | WINDOWS | {"crop(causal:64;q=32:64)"},
+        "cudnn": {"full:40", "causal:40", "union(window:40,left=3,right=0;full:40)"},
+        "magi": OF_ROWS - {text for text in OF_ROWS if text.startswith("union")}}
+
+
+@pytest.fixture
+def install(monkeypatch):
+    """Put modules where imports find them."""
+    def put(modules):
+        for name, module in modules.items():
+            monkeypatch.setitem(sys.modules, name, module)
+    return put
+
+
+@pytest.fixture
+def system(request, install):
+    install(PACKAGES.get(request.param, dict)())
+    return CLASSES[request.param]()
+
+
+@pytest.mark.parametrize("system", DOES, indirect=True)
+def test_systems_against_fp64(system):
+    """What a system says it can do is right, and the rest it refuses with a sentence."""
+    backward = system.name != "flex"  # which has no backward pass on the CPU
+    for text in TEXTS:
+        case = case_of(text)
+        inputs = compare.Inputs.make(case, (4, 2), (16, 16), torch.float32, "cpu", 1)
+        leaves = inputs[:3] if backward else [t.detach() for t in inputs[:3]]
+        if text not in DOES[system.name]:
+            with pytest.raises(Unsupported):
+                system.prepare(case, *leaves, backward)
+            continue
+        call = system.prepare(case, *leaves, backward)
+        want = reference(*(t[None] for t in inputs[:3]), cells_of(case))[0][0]
+        out = call()
+        assert out.shape == inputs.dout.shape, text
+        close(out, want, torch.float32, text)
+        with torch.no_grad():
+            close(system.prepare(case, *leaves, False)(), want, torch.float32, text)
+        if backward:
+            have = torch.autograd.grad(out, leaves, inputs.dout, retain_graph=True)
+            again = torch.autograd.grad(out, leaves, inputs.dout, retain_graph=True)
+            for a, b, c in zip(have, again, torch.autograd.grad(want, inputs[:3], inputs.dout.double())):
+                close(a, c, torch.float32, text)
+                close(b, c, torch.float32, text)
+
+
+def test_the_benchmark_has_the_same_reference():
+    for text in TEXTS:
+        case = case_of(text)
+        inputs = compare.Inputs.make(case, (6, 2), (16, 8), torch.float64, "cpu", 2)
+        out = reference(*(t[None] for t in inputs[:3]), cells_of(case))[0][0]
+        want = out, *torch.autograd.grad(out, inputs[:3], inputs.dout.double())
+        have = compare.reference(case, inputs, 1)
+        parts = slice(3, 6), slice(3, 6), slice(1, 2), slice(1, 2)
+        for a, b, part in zip(have, want, parts):
+            close(a, b[:, part], torch.float64, text)
+        assert max(compare.errors_of(have, want[0], want[1:], 1).values()) < 1e-10
+    wrong = want[0].detach().clone()
+    wrong[3, 3, 0] = float("nan")
+    assert compare.errors_of(have, wrong, (), 1) == {"out": float("inf")}
+
+
+def test_builds_of_flash_attention_3(install):
+    install(peers.flash_attention_3(("BACKWARD", "LOCAL", "FP16")))
+    system = attention_peers.FlashAttention3()
+    for part, dtype, message in (("backward", torch.bfloat16, "no backward pass"), ("forward", torch.float16, "no fp16")):
+        with pytest.raises(Unsupported, match=message):
+            system.check(part, dtype)
+    system.check("forward", torch.bfloat16)
+    inputs = compare.Inputs.make(case_of("full:8"), (2, 2), (8, 8), torch.float32, "cpu", 1)
+    with pytest.raises(Unsupported, match="no windows"):
+        system.prepare(case_of("window:8,left=2,right=0"), *inputs[:3], False)
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_peer_that_is_not_installed(name, install):
+    parts = {part.rpartition(".")[0] or part for part in PACKAGES[name]()} | set(PACKAGES[name]()) | {"fa3_fwd_interface"}
+    install(dict.fromkeys(parts))  # None: importing it raises ImportError
+    loaded, seconds, left_out = compare.load_systems([name])
+    assert not loaded and not seconds and left_out[name].startswith("not installed: ")
+
+
+def test_a_peer_that_does_not_load(monkeypatch):
+    class Broken(attention_peers.System):
+        def __init__(self):
+            raise KeyError("surprise")
+    monkeypatch.setitem(attention_peers.SYSTEMS, "fa4", Broken)
+    assert compare.load_systems(["fa4"])[2] == {"fa4": "does not load: KeyError: 'surprise'"}
+
+
+# ---- turns ----
+
+class Clock(turns.WallClock):
+    """Moves by what calls take; a call takes `takes(milliseconds that it ran without a pause)`."""
+
+    def __init__(self):
+        self.time, self.last, self.ran, self.order = 0.0, None, 0.0, []
+
+    def now(self):
+        return self.time
+
+    def measure(self, call, count):
+        if call is not self.last:
+            self.last, self.ran = call, 0.0
+            self.order.append(call)
+        spent = 0.0
+        for _ in range(count):
+            ms = call.takes(self.ran)
+            self.ran, spent = self.ran + ms, spent + ms
+        self.time += spent / 1e3
+        return spent / count, 0.25 * spent / count
+
+
+class Work:
+    """A call that takes twice as long until it ran for `warm` milliseconds."""
+
+    def __init__(self, ms, warm=0.0):
+        self.ms, self.warm = ms, warm
+
+    def takes(self, ran):
+        return self.ms * (2 if ran < self.warm else 1)
+
+    def __call__(self):
+        return self
+
+
+def test_a_turn_is_settled():
+    assert turns.take_turn(Clock(), Work(1, warm=100), 150, 60).ms == 1
+    assert turns.take_turn(Clock(), Work(1, warm=100), 0, 60).ms == 2
+    clock = Clock()
+    turn = turns.take_turn(clock, Work(1), 150, 60)
+    assert turn.host_ms == 0.25
+    assert 0.15 <= turn.begin < 0.17 and turn.end == clock.time and 0.06 <= turn.end - turn.begin < 0.08
+
+
+@pytest.mark.parametrize("ms", [0.001, 0.3, 14, 400])
+def test_a_turn_has_two_groups_at_least(ms):
+    calls = []
+
+    class Counted(Clock):
+        def measure(self, call, count):
+            calls.append(count)
+            return super().measure(call, count)
+    assert turns.take_turn(Counted(), Work(ms), 0, 0).ms == pytest.approx(ms)
+    assert len(calls) == 3 and calls[1] == calls[2] == max(1, min(50, int(15 / ms)))
+
+
+def test_each_round_begins_with_another():
+    clock, work = Clock(), {name: Work(1) for name in "abc"}
+    found = turns.in_turns(clock, work, 4, 0, 1)
+    names = {id(value): name for name, value in work.items()}
+    # A turn that follows one of its own is not told apart by the clock.
+    assert "".join(names[id(call)] for call in clock.order) == "abcbcacababc"
+    assert {name: len(rounds) for name, rounds in found.items()} == dict(a=4, b=4, c=4)
+    assert turns.in_turns(clock, {}, 4, 0, 1) == {}
+
+
+def test_spread_over_rounds():
+    assert turns.summary([2.0, 1.0, 3.0, 2.0]) == dict(ms=2.0, spread=1.0, rounds_ms=[2.0, 1.0, 3.0, 2.0])
+
+
+def test_state_of_the_gpu():
+    clock = Clock()
+    monitor = turns.Monitor(["a program that is not there"], clock.now)
+    for clock.time, line in ((1, "1500, 600.5, 60\n"), (2, "1700, 700.0, 62\n"), (3, "1000, [N/A], 40\n"), (4, "a message\n")):
+        monitor.add(line)
+    assert monitor.state([(0.5, 2)]) == dict(clock_mhz=1600, power_w=650.2, temperature_c=61)
+    assert monitor.state([(3, 4)]) == dict(clock_mhz=1000, temperature_c=40)
+    assert monitor.state([(5, 6)]) == {}
+    monitor.close()
+
+
+def test_samples_of_a_process():
+    monitor = turns.Monitor([sys.executable, "-c", "print('1500, 600, 60', flush=True)\nimport time; time.sleep(600)"])
+    while not monitor.samples and monitor.thread.is_alive():
+        time.sleep(0.01)
+    monitor.close()
+    assert monitor.state([(0, monitor.now())]) == dict(clock_mhz=1500, power_w=600, temperature_c=60)
+
+
+class Event:
+    """A CUDA event of a device whose calls take a millisecond each; what was done with events is in `log`."""
+
+    log, ran = [], 0
+
+    def __init__(self, enable_timing):
+        assert enable_timing
+
+    def record(self):
+        self.at = Event.ran
+        self.log.append("record")
+
+    def synchronize(self):
+        self.log.append("wait")
+
+    def elapsed_time(self, end):
+        return end.at - self.at
+
+
+def test_times_between_events(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    clock = turns.EventClock()
+
+    def call():
+        Event.ran += 1
+        Event.log.append("call")
+    ms, host_ms = clock.measure(call, 3)
+    assert ms == 1 and host_ms >= 0
+    assert Event.log == ["record", "call", "call", "call", "record", "wait"]
+
+
+@pytest.fixture
+def gpu(tmp_path, monkeypatch):
+    """A GPU, as PyTorch and nvidia-smi describe one."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text("""#!/bin/sh
+[ "$1" = --id=GPU-12-34 ] || exit 1
+case $* in
+*-lms*) echo '1500, 600.5, 60'; exec sleep 600 ;;
+*--query-gpu=driver_version,power.limit,clocks.max.sm*--format=csv,noheader,nounits) echo '580.1, 700.00, 1980' ;;
+*) exit 1 ;;
+esac
+""")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _number: "A GPU")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _number: SimpleNamespace(uuid="12-34"))
+    return program
+
+
+def test_a_gpu_is_asked_about(gpu):
+    monitor = turns.Monitor.of_gpu(compare.gpu_name())
+    while not monitor.samples and monitor.thread.is_alive():
+        time.sleep(0.01)
+    monitor.close()
+    assert [values for _, values in monitor.samples] == [[1500, 600.5, 60]]
+    options = compare.parser().parse_args(["--peers=flex", "--commit", "abc"])
+    row = compare.first_row(options, {"libffa": SimpleNamespace(version="0.1")}, {"flex": "not there"}, ["--peers=flex"])
+    assert (row["device"], row["driver"], row["power_limit_w"], row["clock_max_mhz"]) == ("A GPU", "580.1", 700, 1980)
+    assert row["systems"] == {"libffa": "0.1", "flex": {"skipped": "not there"}} and row["commit"] == "abc"
+    assert row["command"] == "bench/bench_attention.py --peers=flex"
+    gpu.write_text("#!/bin/sh\nexit 1\n")
+    assert "driver" not in compare.first_row(options, {}, {}, [])
+
+
+# ---- rows ----
+
+class Peer(attention_peers.System):
+    """Right results, at a speed of its own."""
+
+    def __init__(self, name, ms, off=0.0, fails="", forward_only=False):
+        self.name, self.ms, self.off, self.fails, self.forward_only = name, ms, off, fails, forward_only
+
+    def check(self, part, dtype):
+        if self.forward_only and part == "backward":
+            raise Unsupported("this build has no backward pass")
+
+    def prepare(self, case, q, k, v, backward):
+        if self.fails == "masks":
+            raise Unsupported("no such masks")
+        if self.fails == "always" or (self.fails == "backward" and backward):
+            raise RuntimeError("kernel is\nmissing")
+        cells, off = cells_of(case), self.off
+        return lambda: reference(q[None], k[None], v[None], cells)[0][0].to(q.dtype) * (1 + off)
+
+
+class PeersClock(Clock):
+    """Knows by name how long a system's calls take: backward twice as long."""
+
+    def __init__(self, systems):
+        super().__init__()
+        self.systems = systems
+
+    def measure(self, call, count):
+        self.time += self.systems[call.system].ms * (2 if call.part == "backward" else 1) * count / 1e3
+        return self.systems[call.system].ms * (2 if call.part == "backward" else 1), 0.01
+
+
+def rows_of(systems, *arguments):
+    options = compare.parser().parse_args(["--peers=", "--device=cpu", "--dtype=fp32", "--heads=4:2", "--head-dims=16",
+                                           "--rounds=2", *arguments])
+    systems = {system.name: system for system in systems}
+    seconds = dict.fromkeys(systems, 0.5)
+    bench = compare.Bench(options, systems, seconds, PeersClock(systems), lambda spans: dict(spans=len(spans)))
+    prepare = bench.prepare
+
+    def tagged(name, *rest):
+        found = prepare(name, *rest)
+        for part, call in found.calls.items():
+            def tag(call=call):
+                return call()
+            tag.system, tag.part = name, part
+            found.calls[part] = tag
+        return found
+    bench.prepare = tagged
+    return list(bench.rows("docs", case_of("varlen-causal:10,20")))
+
+
+def pick(rows, key, **wanted):
+    return [row[key] for row in rows if key in row and all(row.get(name) == value for name, value in wanted.items())]
+
+
+def test_rows_of_a_mask():
+    rows = rows_of([Peer("libffa", 1.0), Peer("fa4", 1.25), Peer("flex", 2.0), Peer("fa3", 0.1, off=0.1),
+                    Peer("cudnn", 1, fails="masks")], "--pass", "forward,backward,both")
+    assert [(row["system"], row["skipped"]) for row in rows if "skipped" in row] == [("cudnn", "no such masks")]
+    assert all(row["mask"] == "docs" and row["seqlen"] == 30 and row["heads"] == "4:2" for row in rows)
+    cold = pick(rows, "cold", system="libffa")
+    assert len(cold) == 1 and set(cold[0]) == set(report.COLD) and cold[0]["import_s"] == 0.5
+    for part, ms in (("forward", 1.0), ("backward", 2.0), ("both", 3.0)):
+        ours = {"system": "libffa", "pass": part}
+        assert pick(rows, "ms", **ours) == [ms] and pick(rows, "rounds_ms", **ours) == [[ms, ms]]
+        assert pick(rows, "best_peer", **ours) == ["fa4"] and pick(rows, "to_best_peer", **ours) == [pytest.approx(1.25)]
+        # A peer with wrong results is no best peer, however fast.
+        assert pick(rows, "wrong", system="fa3", **{"pass": part}) == [True]
+        assert pick(rows, "wrong", **ours) == [False]
+    cells = 10 * 11 // 2 + 20 * 21 // 2
+    assert pick(rows, "tflops", system="libffa", **{"pass": "forward"}) == [pytest.approx(4 * cells * 4 * 16 / 1e-3 / 1e12)]
+    assert pick(rows, "tflops", system="libffa", **{"pass": "backward"}) == [pytest.approx(10 * cells * 4 * 16 / 2e-3 / 1e12)]
+    assert pick(rows, "spans", system="libffa", **{"pass": "both"}) == [4] and len(rows) == 1 + 4 + 3 * 4
+
+
+def test_rows_of_all_systems(install, monkeypatch):
+    """Each adapter goes all the way: plan, calls, another mask, turns."""
+    for modules in PACKAGES.values():
+        install(modules())
+    monkeypatch.setattr(attention_peers, "SYSTEMS", CLASSES)
+    systems, seconds, left_out = compare.load_systems(CLASSES)
+    options = compare.parser().parse_args(["--peers=", "--device=cpu", "--dtype=fp32", "--heads=4:2", "--head-dims=16",
+                                           "--rounds=1", "--measure-ms=0", "--settle-ms=0", "--pass=forward"])
+    bench = compare.Bench(options, systems, seconds, turns.WallClock(), lambda spans: {})
+    rows = list(bench.rows("causal", case_of("causal:24")))
+    assert not left_out and [row["system"] for row in rows if "skipped" in row] == []
+    assert [row["system"] for row in rows if "tflops" in row] == list(CLASSES)
+    assert not any(row.get("wrong") for row in rows) and len(rows) == 2 * len(CLASSES)
+
+
+def test_what_is_wrong_is_said_of_its_pass():
+    class WrongGradients(Peer):
+        def prepare(self, case, q, k, v, backward):
+            right = super().prepare(case, q, k, v, backward)
+            return lambda: right() + (q - q.detach()).sum() * 100
+    rows = rows_of([Peer("libffa", 1.0), WrongGradients("fa4", 0.5)], "--pass", "forward,backward,both")
+    assert {row["pass"]: (row["wrong"], list(row["errors"])) for row in rows if "tflops" in row and row["system"] == "fa4"} == {
+        "forward": (False, ["out"]), "backward": (True, ["dq", "dk", "dv"]), "both": (True, ["out", "dq", "dk", "dv"])}
+    assert pick(rows, "to_best_peer", system="libffa") == [0.5]
+
+
+def test_what_fails_is_a_row():
+    rows = rows_of([Peer("libffa", 1.0), Peer("fa3", 2.0, forward_only=True), Peer("fa4", 2.0, fails="backward"),
+                    Peer("flex", 1.0, fails="always")])
+    assert [(row["system"], row.get("pass"), row["skipped"]) for row in rows if "skipped" in row] == [
+        ("fa3", "backward", "this build has no backward pass"), ("fa4", "backward", "fails: RuntimeError: kernel is"),
+        ("flex", None, "fails: RuntimeError: kernel is")]
+    assert [(row["system"], row["pass"]) for row in rows if "tflops" in row] == [
+        ("libffa", "forward"), ("fa3", "forward"), ("fa4", "forward"), ("libffa", "backward")]
+    assert "to_best_peer" not in rows[-1]
+
+
+def test_tables():
+    rows = [dict(device="GPU", systems={"libffa": "0.1", "magi": dict(skipped="not installed: magi")})]
+    rows += rows_of([Peer("libffa", 1.0), Peer("fa4", 1.25), Peer("flex", 1.0, off=1.0), Peer("cudnn", 1, fails="masks")])
+    text = report.tables(rows)
+    assert "| mask | tokens | libffa | cuDNN" not in text  # which has no figures
+    assert "| docs | 30 | 0 ±0 % | 0 ±0 % | wrong | 1.25 FlashAttention-4 |" in text
+    assert "| cuDNN | docs 30 | no such masks |" in text and "| MagiAttention | all | not installed: magi |" in text
+    assert text.count("TFLOP/s, ") == 2 and "| libffa | docs 30 | 0.5 |" in text
+    limited = [dict(row, host_ms=0.95) if "ms" in row else row for row in rows]
+    assert "0 ±0 % *" in report.tables(limited)
+
+
+def test_picture(tmp_path, capsys):
+    results = tmp_path / "results.jsonl"
+    rows = rows_of([Peer("libffa", 1e-4), Peer("fa4", 2e-4), Peer("flex", 1.0, off=1.0)])
+    rows = [dict(row, rounds_ms=[row["ms"], row["ms"] * 1.5]) if "ms" in row else row for row in rows]
+    figures = [row for row in rows if "ms" in row]
+    rows += [dict(row, mask="full") for row in figures] + [dict(row, dtype="fp16", mask="other") for row in figures]
+    results.write_text("".join(json.dumps(row) + "\n" for row in [dict(device="GPU"), *rows]))
+    plot_attention.main([str(results), "--pass", "backward"])
+    svg = capsys.readouterr().out
+    assert ">docs<" in svg and ">full<" in svg and ">other<" not in svg
+    assert ">FlashAttention-4<" in svg and ">FlexAttention<" not in svg  # it is wrong
+    assert "Backward, fp32, heads 4:2, head_dim 16:" in svg and svg.count("<circle") == 4
+    with pytest.raises(SystemExit):
+        plot_attention.main([str(results), "--pass", "both"])
+    assert "no figures of the pass both" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("part", ["forward", "backward"])
+def test_pictures_of_the_documents(part, capsys):
+    folder = os.path.join(BENCH, "results", "h200")
+    plot_attention.main([f"{folder}/attention.jsonl", "--peers", f"{folder}/peers.jsonl", "--pass", part])
+    assert capsys.readouterr().out == open(f"{folder}/{part}.svg").read()
+
+
+# ---- the command ----
+
+def command(*arguments):
+    program = os.path.join(BENCH, "bench_attention.py")
+    return subprocess.run([sys.executable, program, *arguments], capture_output=True, text=True)
+
+
+def test_a_run(tmp_path):
+    masks, results = tmp_path / "masks.txt", tmp_path / "results.jsonl"
+    masks.write_text("docs varlen-causal:20,30\nunion(full:20;causal:20)\n")
+    done = command("--peers=", "--library", library_path(), "--mask-file", str(masks), "--device", "cpu",
+                   "--dtype", "fp32", "--heads", "4:2", "--head-dims", "16:8", "--rounds", "2", "--measure-ms", "0",
+                   "--settle-ms", "0", "--table", "--json", str(results))
+    assert done.returncode == 0, done.stderr
+    first, *rows = report.read_results(str(results))
+    assert first["device"] == "cpu" and list(first["systems"]) == ["libffa"] and first["settings"]["caches"] == "new"
+    assert [(row["mask"], row.get("pass")) for row in rows] == [
+        (mask, part) for mask in ("docs", "union(full:20;causal:20)") for part in (None, "forward", "backward")]
+    assert report.tables([first, *rows]) in done.stdout
+    assert command("table", str(results)).stdout == report.tables([first, *rows]) + "\n"
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["--peers", "fa4,fa5"], "'fa5' is none of cudnn, cudnn-flex, fa3, fa4, flex, magi"),
+    (["--peers=", "--heads", "6:4"], "6 query heads are not a multiple of 4"),
+    (["--peers=", "--heads", "six"], "'six' is not A:B"),
+    (["--peers=", "--rounds", "0"], "is 0, not at least 1"),
+    (["--peers=", "--seqlens", "777"], "no mask 'full_777'"),
+    (["--peers=", "--mask-file", "no_such_file"], "no_such_file"),
+    (["--peers=", "--pass", "sideways"], "'sideways' is none of"),
+])
+def test_options_that_are_wrong(arguments, message, capsys, monkeypatch):
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(SystemExit) as caught:
+        compare.main(arguments)
+    assert caught.value.code == 2 and message in capsys.readouterr().err
+
+
+# ---- the forward template's own launches ----
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+def test_shared_memory_as_the_header_has_it(tmp_path):
+    """`bench_attention.py run OUT` launches with its own account of shared memory. It was a barrier short of a template."""
+    specs = [bench_attention.variant(text)[0] for text in (
+        "", "tile_n=64", "head_dim=64", "head_dim=192,head_dim_v=128,tile_n=80", "head_dim=256,tile_n=80",
+        "consumers=3,tile_n=80")]
+    show = "show({head_dim}, {head_dim_v}, 64 * {consumers}, {tile_n}, {kv_slots});"
+    calls = "".join(show.format(**spec) for spec in specs)
+    (tmp_path / "size.c").write_text("""#include "attention_forward.args.h"
+#include <stdio.h>
+static void show(int dim, int dim_v, int m, int n, int slots)
+{
+    int q_slots = attention_forward_q_slots(dim, dim_v, m, n, slots);
+    printf("%d\\n", attention_forward_shared_bytes(dim, dim_v, m, n, slots, q_slots));
+}
+int main(void) { """ + calls + "return 0; }")
+    root = os.path.join(BENCH, "..")
+    subprocess.run(["cc", "-std=c17", f"-I{root}/templates", f"-I{root}/include", "-o", tmp_path / "size",
+                    tmp_path / "size.c"], check=True)
+    want = subprocess.run([tmp_path / "size"], check=True, capture_output=True, text=True).stdout.split()
+    assert [bench_attention.shared_bytes(spec) for spec in specs] == list(map(int, want))

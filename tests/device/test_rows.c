@@ -771,6 +771,11 @@ START_TEST(bad_calls_are_refused)
     ck_assert_int_eq(row_copy_enqueue(&kernels, &copy, NULL, &err), FFA_INVALID);
     reduce.tensors[0] = (struct row_reduce_rows){ .columns = 1, .heads = 1 };
     ck_assert_int_eq(row_reduce_enqueue(&kernels, &reduce, NULL, &err), FFA_INVALID);
+    ck_assert_ptr_nonnull(strstr(err.message, "out is NULL")); /* a sum may begin with zeros */
+    reduce.kernel = kernels.row_reduce;
+    reduce.types = (struct row_reduce_types){ FFA_FP32, FFA_FP32, ROW_REDUCE_AVG, 0 };
+    reduce.tensors[0].out = &reduce; /* nobody gets so far */
+    ck_assert_int_eq(row_reduce_enqueue(&kernels, &reduce, NULL, &err), FFA_INVALID);
     ck_assert_ptr_nonnull(strstr(err.message, "own is NULL"));
     reduce.count = ROW_REDUCE_TENSORS_MAX + 1;
     ck_assert_int_eq(row_reduce_enqueue(&kernels, &reduce, NULL, &err), FFA_INVALID);

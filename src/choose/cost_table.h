@@ -2,7 +2,8 @@
  *
  * Cost tables: the constants that were fitted to one device model.
  *
- * A table is plain data, one struct without pointers but the names: a tuner may fill one. What
+ * A table is plain data, one struct without pointers: a tuner may fill one, cost_table_json.h reads
+ * and writes it. What
  * scales with a device (SMs, L2) is given with the device it was measured on, so that the functions
  * of this room scale it by the facts of the device at hand. On the measured device they return
  * exactly the table's values. Lookups return a table that lives as long as the process.
@@ -24,6 +25,7 @@ struct packed_tile {
     int32_t head_dim; /* columns that the kernel computes with, of q, k and v */
     int32_t consumers, tile_n;
     struct tile_cost cost;
+    double unit_us; /* what 1 of the cost takes, in microseconds; 0: not known */
 };
 
 enum { PACKED_TILES_MAX = 16 };
@@ -64,9 +66,12 @@ struct order_costs {
 };
 
 struct cost_table {
-    const char *device; /* the model it was fitted on, as the driver names it */
-    int32_t sm_count;   /* of that device */
+    char device[32];  /* the model it was fitted on, as the driver names it */
+    int32_t sm_count; /* of that device */
     int64_t l2_bytes;
+    char templates[40];     /* ffa_templates_digest() of the kernels it was fitted with; "": of a
+                             * built-in table */
+    char origin[160];       /* in words: session, date, driver; decides nothing */
     int64_t l2_group_bytes; /* K and V of the heads of a forward L2 group, on that device */
     int32_t packed_tile_count;
     struct packed_tile packed_tiles[PACKED_TILES_MAX]; /* by head_dim, the one for all masks first;

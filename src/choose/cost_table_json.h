@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Cost tables as JSON: one object whose members are those of struct cost_table, in any order, and
+ * "format": "libffa-cost-table" and "version": 1.
+ *
+ * Invariant: what is written reads back to the same bits, and what is read was checked: every
+ * member is there once and in its range, there is no other, and the templates can have each tile.
+ * Reading and writing refuse the same tables. Thread: any; the functions have no state.
+ */
+#ifndef FFA_CHOOSE_COST_TABLE_JSON_H
+#define FFA_CHOOSE_COST_TABLE_JSON_H
+
+#include "base/digest.h"
+#include "choose/cost_table.h"
+
+enum { COST_TABLE_BYTES_MAX = 1 << 20 /* of a text */ };
+
+/* *text: terminated, ends with a line break; NULL on failure. Owner: caller, mem_free. Fails with
+ * FFA_INVALID (names the member, its value and its limit), FFA_NOMEM. */
+ffa_status cost_table_write(const struct cost_table *table, char **text, ffa_error *err);
+
+/* text [length]: need not be terminated. origin: where it is from, for messages; not
+ * out->origin, which is in the text. *out is zero on failure: FFA_INVALID (names origin, member,
+ * value and limit), FFA_NOMEM. */
+ffa_status cost_table_read(struct cost_table *out, const char *text, size_t length,
+                           const char *origin, ffa_error *err);
+
+/* Of all members but `origin`, whatever text they were read from: equal digests, equal choices. */
+void cost_table_digest(const struct cost_table *table, char out[DIGEST_TEXT]);
+
+#endif

@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Cost tables as JSON: what is written reads back to the same bits, every kind of wrong text is
+ * refused with its member, value and limit, and the digest follows what a table says, not how it is
+ * written.
+ */
+#include "choose/cost_table_json.h"
+#include "support/rng.h"
+#include "support/suite.h"
+
+#include <check.h>
+#include <float.h>
+#include <jansson.h>
+#include <locale.h>
+#include <math.h>
+#include <stdio.h>
+
+enum { ROUNDS = 200 };
+
+static char *text_of(const struct cost_table *table)
+{
+    ffa_error err = { FFA_OK, 0, "" };
+    char *text = NULL;
+
+    ck_assert_msg(cost_table_write(table, &text, &err) == FFA_OK, "%s", err.message);
+    return text;
+}
+
+static void check_same(const struct cost_table *a, const struct cost_table *b)
+{
+    ck_assert_str_eq(a->device, b->device);
+    ck_assert_str_eq(a->templates, b->templates);
+    ck_assert_str_eq(a->origin, b->origin);
+    ck_assert_int_eq(a->packed_tile_count, b->packed_tile_count);
+    ck_assert_mem_eq(a->packed_tiles, b->packed_tiles, sizeof a->packed_tiles);
+    ck_assert_mem_eq(&a->packed_cost, &b->packed_cost, sizeof a->packed_cost);
+    ck_assert_mem_eq(&a->apart, &b->apart, sizeof a->apart);
+    ck_assert_mem_eq(&a->order, &b->order, sizeof a->order);
+    ck_assert_int_eq(a->split.part_keys, b->split.part_keys);
+    ck_assert_double_eq(a->split.saved_share_min, b->split.saved_share_min);
+    ck_assert_double_eq(a->worth, b->worth);
+    ck_assert_int_eq(a->l2_group_bytes, b->l2_group_bytes);
+}
+
+/* Both write the same text: all members are in it. */
+static void check_round_trip(const struct cost_table *table)
+{
+    char *text = text_of(table), *again;
+    ffa_error err = { FFA_OK, 0, "" };
+    struct cost_table back;
+
+    ck_assert_msg(cost_table_read(&back, text, strlen(text), "here", &err) == FFA_OK, "%s",
+                  err.message);
+    check_same(table, &back);
+    again = text_of(&back);
+    ck_assert_str_eq(text, again);
+    mem_free(text);
+    mem_free(again);
+}
+
+START_TEST(the_built_in_table_reads_back)
+{
+    check_round_trip(cost_table_find(NULL));
+}
+END_TEST
+
+static double draw(struct rng *rng, double max)
+{
+    const double share = (double)(rng_next(rng) >> 11) / 9007199254740992.0;
+
+    return share * max;
+}
+
+START_TEST(numbers_read_back_to_the_bit)
+{
+    struct rng rng = { 11 };
+
+    for (int round = 0; round < ROUNDS; round++) {
+        struct cost_table table = *cost_table_find(NULL);
+
+        for (int32_t i = 0; i < table.packed_tile_count; i++) {
+            table.packed_tiles[i].cost.begin = draw(&rng, 1e9);
+            table.packed_tiles[i].cost.key = draw(&rng, 1e-6) + DBL_MIN;
+            table.packed_tiles[i].unit_us = draw(&rng, 1);
+        }
+        table.worth = draw(&rng, 1);
+        table.order.sum_blocks = draw(&rng, 1e-9);
+        table.order.l2_misses[1] = draw(&rng, 1e3);
+        table.order.drift = round % 2 ? -0.0 : DBL_TRUE_MIN;
+        table.split.saved_share_min = draw(&rng, 1);
+        check_round_trip(&table);
+    }
+}
+END_TEST
+
+START_TEST(texts_keep_their_characters)
+{
+    struct cost_table table = *cost_table_find(NULL);
+
+    text_copy(table.origin, "%s", "a \"session\" of \\ 2026, K\xc3\xb6ln");
+    text_copy(table.templates, "%s", "0123456789abcdef0123456789abcdef");
+    table.packed_tile_count = 0;
+    memset(table.packed_tiles, 0, sizeof table.packed_tiles);
+    check_round_trip(&table);
+}
+END_TEST
+
+/* A text is the same where the decimal point is a comma. */
+START_TEST(numbers_do_not_follow_the_locale)
+{
+    char *before = text_of(cost_table_find(NULL)), *after;
+
+    if (setlocale(LC_NUMERIC, "de_DE.UTF-8") || setlocale(LC_NUMERIC, "de_DE"))
+        check_round_trip(cost_table_find(NULL));
+    after = text_of(cost_table_find(NULL));
+    ck_assert_str_eq(before, after);
+    (void)setlocale(LC_NUMERIC, "C");
+    mem_free(before);
+    mem_free(after);
+}
+END_TEST
+
+/* ---- refusals ---- */
+
+/* `text` with the first `from` as `to`; caller frees. */
+static char *edited(const char *text, const char *from, const char *to)
+{
+    const char *at = strstr(text, from);
+    const size_t bytes = strlen(text) + strlen(to) + 1;
+    char *out = malloc(bytes);
+
+    ck_assert_msg(at != NULL, "'%s' is not in the text", from);
+    ck_assert_ptr_nonnull(out);
+    (void)snprintf(out, bytes, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    return out;
+}
+
+static const struct {
+    const char *from, *to, *says;
+} refusals[] = {
+    { "libffa-cost-table", "other", "'here': format is 'other', not 'libffa-cost-table'" },
+    { "\"format\": \"libffa-cost-table\",", "", "format is missing" },
+    { "\"libffa-cost-table\"", "1", "format is a whole number, not a text" },
+    { "\"version\": 1", "\"version\": 2", "version is 2, this library reads version 1" },
+    { "\"version\": 1", "\"version\": 1.0", "version is a number that is not whole" },
+    { "\"version\": 1,", "", "version is missing" },
+    { "\"NVIDIA H200\"", "\"\"", "device is empty" },
+    { "\"NVIDIA H200\"", "\"NVIDIA H200 with a very long name of its own\"",
+      "device is longer than 31 bytes" },
+    { "\"NVIDIA H200\"", "\"a\\u001bb\"", "device is 'a\\x1bb', not printable text" },
+    { "\"NVIDIA H200\"", "[]", "device is a list, not a text" },
+    { "\"templates\": \"\"", "\"templates\": \"12ab\"",
+      "templates is '12ab', not 32 hexadecimal digits in lower case, or empty" },
+    { "\"sm_count\": 132", "\"sm_count\": 0", "sm_count is 0, not in [1, 65536]" },
+    { "\"sm_count\": 132", "\"sm_count\": 4294967428", "sm_count is 4294967428, not in" },
+    { "\"sm_count\": 132", "\"sm_count\": 132.0", "sm_count is a number that is not whole, not" },
+    { "\"sm_count\": 132,", "", "sm_count is missing" },
+    { "\"l2_bytes\"", "\"l2_byte\"", "l2_byte is not a member of cost tables" },
+    { "62914560", "-1", "l2_bytes is -1, not in [1, 1099511627776]" },
+    { "\"begin\": 316.0", "\"begin\": -1",
+      "packed_tiles[0].cost.begin is -1, not in [0, 1000000000]" },
+    { "\"key\": 1.0", "\"key\": 0", "packed_tiles[0].cost.key is 0, not in (0, 1000000]" },
+    { "\"key\": 1.0", "\"key\": 1e999", "real number overflow" },
+    { "\"key\": 1.0", "\"key\": NaN", "line 11, column 89: invalid token near 'NaN'" },
+    { "\"key\": 1.0", "\"key\": \"1\"", "packed_tiles[0].cost.key is a text, not a number" },
+    { "\"key\": 1.0", "\"key\": 1, \"keys\": 2", "packed_tiles[0].cost.keys is not a member" },
+    { "\"key\": 1.0", "\"key\": 1, \"key\": 2", "duplicate object key" },
+    { "\"head_dim\": 64", "\"head_dim\": 72",
+      "packed_tiles[0] has head_dim 72, not 64, 96, 128, 192 or 256" },
+    { "\"tile_n\": 128", "\"tile_n\": 100", "tile_n is 100, not a multiple of 16" },
+    { "\"head_dim\": 96, \"consumers\": 3, \"tile_n\": 80",
+      "\"head_dim\": 96, \"consumers\": 3, \"tile_n\": 192",
+      "packed_tiles[2] cannot be a tile: attention_forward: head_dim" },
+    { "\"tile_n\": 96", "\"tile_n\": 128", "packed_tiles[1] is the tile of packed_tiles[0]" },
+    { "\"consumers\": 3", "\"consumers\": 4", "packed_tiles[0].consumers is 4, not in [1, 3]" },
+    { "\"packed_rows_min\": 115", "\"packed_rows_min\": 129",
+      "packed_rows_min is 129, not in [1, 128]" },
+    { "\"worth\": 0.03", "\"worth\": 1.5", "worth is 1.5, not in [0, 1]" },
+    { "\"drift\": 0.045,", "", "order.drift is missing" },
+    { "\"drift\": 0.045", "\"drift\": true", "order.drift is a truth value, not a number" },
+    { "[0.0, 0.008, 0.02]", "[0, 1]", "order.l2_misses has 2 numbers, not 3" },
+    { "[0.0, 0.008, 0.02]", "[0, 1, -2]", "order.l2_misses[2] is -2, not in [0, 1000]" },
+    { "[0.0, 0.008, 0.02]", "null", "order.l2_misses is null, not a list" },
+    { "\"shares\": 4", "\"shares\": 65", "split.shares is 65, not in [1, 64]" },
+    { "\"split\": {", "\"split\": 3, \"x\": {", "x is not a member of cost tables" },
+};
+
+START_TEST(wrong_texts_are_refused)
+{
+    char *text = text_of(cost_table_find(NULL));
+    char *wrong = edited(text, refusals[_i].from, refusals[_i].to);
+    const struct cost_table none = { .sm_count = 0 };
+    ffa_error err = { FFA_OK, 0, "" };
+    struct cost_table table;
+
+    ck_assert_int_eq(cost_table_read(&table, wrong, strlen(wrong), "here", &err), FFA_INVALID);
+    ck_assert_msg(strstr(err.message, refusals[_i].says) != NULL, "%s", err.message);
+    ck_assert_msg(!strncmp(err.message, "cost table 'here': ", 19), "%s", err.message);
+    ck_assert_mem_eq(&table, &none, sizeof table);
+    mem_free(text);
+    free(wrong);
+}
+END_TEST
+
+/* One more tile than there may be, no object, no JSON, nothing, a cut text, a text too long. */
+START_TEST(wrong_wholes_are_refused)
+{
+    static const struct {
+        const char *text, *says;
+    } cases[] = { { "[]", "the text is a list, not an object" },
+                  { "3", "line 1, column 1" },
+                  { "{", "line 1, column 1" },
+                  { "", "line 1, column 0" },
+                  { "{} {}", "line 1, column 4" } };
+    char *text = text_of(cost_table_find(NULL)), *large = calloc(COST_TABLE_BYTES_MAX + 2, 1);
+    struct cost_table table;
+    ffa_error err;
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ck_assert_int_eq(
+            cost_table_read(&table, cases[i].text, strlen(cases[i].text), "here", &err),
+            FFA_INVALID);
+        ck_assert_msg(strstr(err.message, cases[i].says) != NULL, "%s", err.message);
+    }
+    for (size_t bytes = 0; bytes + 2 < strlen(text); bytes += 7)
+        ck_assert_int_eq(cost_table_read(&table, text, bytes, "here", &err), FFA_INVALID);
+    ck_assert_ptr_nonnull(large);
+    ck_assert_int_eq(cost_table_read(&table, large, COST_TABLE_BYTES_MAX + 1, "here", &err),
+                     FFA_INVALID);
+    ck_assert_ptr_nonnull(strstr(err.message, "1048577 bytes, the limit is 1048576"));
+    free(large);
+    mem_free(text);
+}
+END_TEST
+
+/* What could not be read back is not written. */
+START_TEST(wrong_tables_are_not_written)
+{
+    struct cost_table table = *cost_table_find(NULL);
+    ffa_error err = { FFA_OK, 0, "" };
+    char *text = NULL;
+
+    table.worth = (double)NAN;
+    ck_assert_int_eq(cost_table_write(&table, &text, &err), FFA_INVALID);
+    ck_assert_str_eq(err.message, "cost table 'NVIDIA H200': worth is nan, not in [0, 1]");
+    ck_assert_ptr_null(text);
+    table.worth = 0;
+    table.packed_tile_count = PACKED_TILES_MAX + 1;
+    ck_assert_int_eq(cost_table_write(&table, &text, &err), FFA_INVALID);
+    ck_assert_ptr_nonnull(strstr(err.message, "packed_tiles has 17 tiles, not in [0, 16]"));
+    table.packed_tile_count = 1;
+    table.packed_tiles[0].tile_n = 90;
+    ck_assert_int_eq(cost_table_write(&table, &text, &err), FFA_INVALID);
+    ck_assert_ptr_nonnull(strstr(err.message, "packed_tiles[0] cannot be a tile"));
+    table.packed_tiles[0].tile_n = 64;
+    memset(table.device, 'x', sizeof table.device);
+    ck_assert_int_eq(cost_table_write(&table, &text, &err), FFA_INVALID);
+    ck_assert_ptr_nonnull(strstr(err.message, "device is longer than 31 bytes"));
+}
+END_TEST
+
+START_TEST(writing_survives_no_memory)
+{
+    ffa_error err;
+    char *text;
+
+    for (long nth = 1;; nth++) {
+        ffa_status rc;
+
+        fault_arm(FAULT_ALLOC, nth);
+        rc = cost_table_write(cost_table_find(NULL), &text, &err);
+        if (!fault_fired()) {
+            ck_assert_int_eq(rc, FFA_OK);
+            ck_assert_int_gt((int)nth, 1);
+            break;
+        }
+        ck_assert_int_eq(rc, FFA_NOMEM);
+        ck_assert_ptr_null(text);
+    }
+    fault_arm(FAULT_ALLOC, 0);
+    mem_free(text);
+}
+END_TEST
+
+/* ---- digest ---- */
+
+static void digest_of_text(const char *text, char out[DIGEST_TEXT])
+{
+    ffa_error err = { FFA_OK, 0, "" };
+    struct cost_table table;
+
+    ck_assert_msg(cost_table_read(&table, text, strlen(text), "here", &err) == FFA_OK, "%s",
+                  err.message);
+    cost_table_digest(&table, out);
+}
+
+/* Members in another order, other blanks, whole numbers for reals, another origin. */
+START_TEST(the_digest_is_of_what_is_said)
+{
+    char *text = text_of(cost_table_find(NULL)), want[DIGEST_TEXT], got[DIGEST_TEXT];
+    json_t *root = json_loads(text, 0, NULL);
+    char *sorted = json_dumps(root, JSON_SORT_KEYS | JSON_COMPACT);
+    char *whole = edited(text, "316.0", "316"), *zero = edited(text, "[0.0,", "[-0.0,");
+    char *origin = edited(text, "built in", "by hand");
+
+    cost_table_digest(cost_table_find(NULL), want);
+    digest_of_text(text, got);
+    ck_assert_str_eq(got, want);
+    digest_of_text(sorted, got);
+    ck_assert_str_eq(got, want);
+    digest_of_text(whole, got);
+    ck_assert_str_eq(got, want);
+    digest_of_text(zero, got);
+    ck_assert_str_eq(got, want);
+    digest_of_text(origin, got);
+    ck_assert_str_eq(got, want);
+    json_decref(root);
+    mem_free(text);
+    free(sorted);
+    free(whole);
+    free(zero);
+    free(origin);
+}
+END_TEST
+
+/* The leaf number `*index` of the tree, or NULL; *index counts down. */
+static json_t *number_at(json_t *tree, int *index)
+{
+    const char *name;
+    json_t *value, *found = NULL;
+    size_t i;
+
+    if (json_is_number(tree))
+        return (*index)-- == 0 ? tree : NULL;
+    json_array_foreach(tree, i, value) if (!found) found = number_at(value, index);
+    json_object_foreach(tree, name, value) if (!found) found = number_at(value, index);
+    return found;
+}
+
+/* Every number, nudged one after the other, changes it; those that may not be nudged so (the
+ * version, tiles) are refused. */
+START_TEST(every_number_changes_the_digest)
+{
+    char *text = text_of(cost_table_find(NULL)), was[DIGEST_TEXT], now[DIGEST_TEXT];
+    int changed = 0, refused = 0;
+
+    cost_table_digest(cost_table_find(NULL), was);
+    for (int i = 0;; i++) {
+        json_t *root = json_loads(text, 0, NULL);
+        int index = i;
+        json_t *number = number_at(root, &index);
+        struct cost_table table;
+        char *nudged;
+
+        if (!number) {
+            json_decref(root);
+            break;
+        }
+        if (json_is_integer(number))
+            ck_assert_int_eq(json_integer_set(number, json_integer_value(number) + 1), 0);
+        else
+            ck_assert_int_eq(json_real_set(number, json_real_value(number) * (1 + 1e-15) + 1e-15),
+                             0);
+        nudged = json_dumps(root, 0);
+        if (cost_table_read(&table, nudged, strlen(nudged), "here", NULL) == FFA_OK) {
+            cost_table_digest(&table, now);
+            ck_assert_msg(strcmp(was, now) != 0, "number %d", i);
+            changed++;
+        } else {
+            refused++;
+        }
+        free(nudged);
+        json_decref(root);
+    }
+    ck_assert_int_ge(changed, 58);
+    ck_assert_int_le(refused, 1 + 3 * cost_table_find(NULL)->packed_tile_count);
+    mem_free(text);
+}
+END_TEST
+
+START_TEST(tiles_and_texts_change_the_digest)
+{
+    struct cost_table table = *cost_table_find(NULL);
+    char was[DIGEST_TEXT], now[DIGEST_TEXT];
+
+    cost_table_digest(&table, was);
+    table.packed_tiles[7].tile_n = 64;
+    cost_table_digest(&table, now);
+    ck_assert_str_ne(was, now);
+    table = *cost_table_find(NULL);
+    table.packed_tile_count--;
+    cost_table_digest(&table, now);
+    ck_assert_str_ne(was, now);
+    table = *cost_table_find(NULL);
+    text_copy(table.device, "%s", "NVIDIA H100");
+    cost_table_digest(&table, now);
+    ck_assert_str_ne(was, now);
+    table = *cost_table_find(NULL);
+    text_copy(table.templates, "%s", "0123456789abcdef0123456789abcdef");
+    cost_table_digest(&table, now);
+    ck_assert_str_ne(was, now);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cost_table_json");
+    TCase *tc = tcase_create("cost_table_json");
+
+    tcase_set_timeout(tc, 120);
+    tcase_add_test(tc, the_built_in_table_reads_back);
+    tcase_add_test(tc, numbers_read_back_to_the_bit);
+    tcase_add_test(tc, texts_keep_their_characters);
+    tcase_add_test(tc, numbers_do_not_follow_the_locale);
+    tcase_add_loop_test(tc, wrong_texts_are_refused, 0, sizeof refusals / sizeof *refusals);
+    tcase_add_test(tc, wrong_wholes_are_refused);
+    tcase_add_test(tc, wrong_tables_are_not_written);
+    tcase_add_test(tc, writing_survives_no_memory);
+    tcase_add_test(tc, the_digest_is_of_what_is_said);
+    tcase_add_test(tc, every_number_changes_the_digest);
+    tcase_add_test(tc, tiles_and_texts_change_the_digest);
+    suite_add_tcase(suite, tc);
+    return suite_run(suite);
+}

@@ -25,5 +25,6 @@
 #include <ffa/simulate.h>
 #include <ffa/status.h>
 #include <ffa/tensor.h>
+#include <ffa/tune.h>
 
 #endif

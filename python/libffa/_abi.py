@@ -118,6 +118,13 @@ FFA_SIM_RING = 3
 FFA_SIM_ZIGZAG = 4
 FFA_SIM_ULYSSES = 5
 FFA_SIM_METHODS = 6
+FFA_TUNE_COMPILE = 1
+FFA_TUNE_CHECK = 2
+FFA_TUNE_RACE = 3
+FFA_TUNE_RESUME = 1
+FFA_TUNE_REPORT = 1
+FFA_TUNE_TABLE = 2
+FFA_TUNE_SAMPLES = 3
 
 ffa_log_fn = C.CFUNCTYPE(None, C.c_void_p, C.c_int, C.c_char_p, C.c_char_p)
 
@@ -621,6 +628,32 @@ class ffa_sim_opts(C.Structure):
                 ("memory_bytes", C.c_int64)]
 
 
+class ffa_tune_event(C.Structure):
+    _fields_ = [("struct_size", C.c_uint32), ("phase", C.c_int), ("done", C.c_int64), ("total", C.c_int64),
+                ("spent_ms", C.c_int64), ("budget_ms", C.c_int64), ("configuration", C.c_int32),
+                ("tile_m", C.c_int32), ("tile_n", C.c_int32), ("pad_", C.c_int32), ("state", C.c_char_p),
+                ("reason", C.c_char_p)]
+
+
+class ffa_tune_opts(C.Structure):
+    _fields_ = [("struct_size", C.c_uint32), ("flags", C.c_uint32), ("session_path", C.c_char_p),
+                ("masks", C.c_void_p), ("mask_count", C.c_int64), ("budget_ms", C.c_int64),
+                ("run_timeout_ms", C.c_int64), ("event", C.CFUNCTYPE(None, C.c_void_p, C.c_void_p)),
+                ("user", C.c_void_p), ("stop", C.c_void_p)]
+
+
+class ffa_tune_outcome(C.Structure):
+    _fields_ = [("struct_size", C.c_uint32), ("pad_", C.c_uint32), ("is_over", C.c_int32),
+                ("must_restart", C.c_int32)]
+
+
+class ffa_tune_info(C.Structure):
+    _fields_ = [("struct_size", C.c_uint32), ("session_count", C.c_int32), ("is_published", C.c_int32),
+                ("pad_", C.c_int32), ("sample_count", C.c_int64), ("gain", C.c_double), ("noise", C.c_double),
+                ("device", C.c_char * 128), ("templates_digest", C.c_char * 40), ("table_digest", C.c_char * 40),
+                ("samples_digest", C.c_char * 40)]
+
+
 FUNCTIONS = {  # name: (result, arguments)
     "ffa_status_text": (C.c_char_p, [C.c_int]),
     "ffa_version": (C.c_char_p, []),
@@ -884,6 +917,17 @@ FUNCTIONS = {  # name: (result, arguments)
     "ffa_sim_result_init": (None, [C.c_void_p, C.c_size_t]),
     "ffa_sim_opts_init": (None, [C.c_void_p, C.c_size_t]),
     "ffa_simulate": (C.c_int, [C.c_void_p, C.c_int32, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p]),
+    "ffa_tune_opts_init": (None, [C.c_void_p, C.c_size_t]),
+    "ffa_tune_outcome_init": (None, [C.c_void_p, C.c_size_t]),
+    "ffa_tune_run": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p]),
+    "ffa_tune_preview": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p]),
+    "ffa_tune_open": (C.c_int, [C.c_void_p, C.c_void_p, C.c_int64, C.c_void_p]),
+    "ffa_tune_destroy": (None, [C.c_void_p]),
+    "ffa_tune_info_init": (None, [C.c_void_p, C.c_size_t]),
+    "ffa_tune_info_get": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p]),
+    "ffa_tune_text": (C.c_int, [C.c_void_p, C.c_int, C.c_void_p, C.c_void_p]),
+    "ffa_tune_merge": (C.c_int, [C.c_char_p, C.c_void_p, C.c_int64, C.c_void_p, C.c_void_p]),
+    "ffa_tune_import": (C.c_int, [C.c_char_p, C.c_char_p, C.c_size_t, C.c_void_p, C.c_void_p]),
 }
 
 

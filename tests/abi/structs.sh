@@ -43,6 +43,7 @@ ffa_cache_entry
 ffa_cache_failure
 ffa_cache_miss
 ffa_precompile_event
+ffa_tune_event
 "
 plain_names=$(echo "$plain" | awk 'NF { print $1 }')
 bad=0

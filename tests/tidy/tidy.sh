@@ -54,6 +54,7 @@ allowed_for() {
         parallel/device) echo "base tensor mask tile gpu service attention parallel/plan parallel/run" ;;
         simulate) echo "base mask parallel/dispatch parallel/plan" ;;
         oracle) echo "" ;;
+        tune) echo "base mask tile jit cache gpu choose service attention oracle" ;;
         cli) echo "oracle" ;;
         *) echo "unknown" ;;
     esac
@@ -134,7 +135,7 @@ home_of 'sha2\.h' src/cache
 home_of 'nccl\.h' src/parallel/run
 home_of 'cuda[a-zA-Z_]*\.h' src/gpu
 # The command's JSON, and tables in the library that people read and edit.
-home_of 'jansson\.h' src/cli src/choose/cost_table_json.c
+home_of 'jansson\.h' src/cli src/choose/cost_table_json.c src/tune/tune_report.c
 home_of 'check\.h' tests
 
 # ---- what the library never does; the command may ----

@@ -1,0 +1,739 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Sessions are compared through the default, which each of them measures beside every
+ * configuration: what is pooled over machines is the share of the default's time. So machines that
+ * differ in speed, or that have measured different configurations, give one table.
+ *
+ * The makespan of a mask is linear in `begin` and `key` as long as the same SM is the last one: the
+ * two slopes are found by a small step of `begin`, least squares over the masks give new costs, and
+ * a few such steps settle. Costs are rounded before they are used, so that the last bits of a sum
+ * decide nothing.
+ */
+#include "tune/tune_fit.h"
+
+#include "choose/cost_table_json.h"
+#include "choose/makespan.h"
+#include "jit/jit.h"
+#include "tile/sweep.h"
+#include "tune/tune_race.h"
+#include "tune/tune_stats.h"
+
+#include <math.h>
+
+enum { CASES_MAX = 256, KERNELS_MAX = TUNE_CONFIGURATIONS_MAX, STEPS_MAX = 40, FEW_ITEMS = 16 };
+static const double RESIDUAL_MAX = 0.2; /* of a kernel that may be chosen by its costs */
+static const double GAIN_MIN = 0.003;   /* below that, no gain is worth another table */
+
+void tune_fit_finish(struct tune_fit *fit)
+{
+    for (int32_t i = 0; i < fit->fit_count; i++) {
+        mem_free(fit->fits[i].cases);
+        mem_free(fit->fits[i].kernels);
+    }
+    *fit = (struct tune_fit){ 0 };
+}
+
+/* ---- sessions ---- */
+
+ffa_status tune_fit_check(const struct tune_record *records, int32_t count, ffa_error *err)
+{
+    for (int32_t i = 1; i < count; i++) {
+        const struct tune_record *first = &records[0], *other = &records[i];
+
+        if (strcmp(first->facts.name, other->facts.name) != 0)
+            return error_fail(err, FFA_INVALID, 0,
+                              "tune: session %.8s is of device '%.60s', session %.8s of '%.60s': "
+                              "a table is of one device model",
+                              first->id, first->facts.name, other->id, other->facts.name);
+        if (strcmp(first->templates_digest, other->templates_digest) != 0)
+            return error_fail(err, FFA_INVALID, 0,
+                              "tune: session %.8s has templates digest %.32s, session %.8s %.32s: "
+                              "their kernels are not the same",
+                              first->id, first->templates_digest, other->id,
+                              other->templates_digest);
+        if (strcmp(first->base_table, other->base_table) != 0)
+            return error_fail(err, FFA_INVALID, 0,
+                              "tune: sessions %.8s and %.8s began with different cost tables: "
+                              "their gains are over different choices",
+                              first->id, other->id);
+    }
+    if (!count)
+        return error_fail(err, FFA_INVALID, 0, "tune: there is no session to fit");
+    return FFA_OK;
+}
+
+static int by_id(const void *a, const void *b)
+{
+    const struct tune_record *const *x = a, *const *y = b;
+
+    return strcmp((*x)->id, (*y)->id);
+}
+
+static bool is_in_final(const struct tune_record *record, int32_t configuration)
+{
+    for (int32_t m = 0; m < record->mask_count; m++)
+        for (int32_t lap = 0; lap < TUNE_FINAL_LAPS_MIN; lap++)
+            if (!tune_record_find(record, TUNE_FINAL_LAP + lap, m, configuration))
+                return false;
+    return true;
+}
+
+/* ---- cases and times ---- */
+
+/* A head_dim under work: times of kernels in cases, and tiles of cases. */
+struct work {
+    const struct tune_record *const *records; /* [count] of this head_dim, by id */
+    int32_t count;
+    const struct cost_table *base;
+    struct choose_device device;
+    struct tune_head_dim *fit;
+    double *us;              /* [case_count][KERNELS_MAX]; 0: no session has it */
+    struct tile_plan *tiles; /* [case_count][KERNELS_MAX] */
+    double *model_us;        /* [case_count][KERNELS_MAX] by the rounded costs */
+};
+
+static double *us_at(const struct work *work, int32_t c, int32_t kernel)
+{
+    return &work->us[c * KERNELS_MAX + kernel];
+}
+
+static int compare_cases(const struct tune_case *a, const struct tune_case *b)
+{
+    if (a->dtype != b->dtype)
+        return a->dtype - b->dtype;
+    if (a->heads_q != b->heads_q)
+        return a->heads_q - b->heads_q;
+    if (a->heads_kv != b->heads_kv)
+        return a->heads_kv - b->heads_kv;
+    return strcmp(a->mask, b->mask);
+}
+
+static int by_case(const void *a, const void *b)
+{
+    return compare_cases(a, b);
+}
+
+static struct tune_case case_of(const struct tune_record *record, int32_t mask)
+{
+    struct tune_case out = { .dtype = record->dtype,
+                             .heads_q = record->heads_q,
+                             .heads_kv = record->heads_kv,
+                             .chosen = -1 };
+
+    text_copy(out.mask, "%s", record->masks[mask]);
+    return out;
+}
+
+/* All cases of the sessions that reached their final, sorted, each once. */
+static ffa_status find_cases(struct work *work, ffa_error *err)
+{
+    struct tune_head_dim *fit = work->fit;
+    int32_t kept = 0;
+
+    fit->cases = mem_array(CASES_MAX, sizeof *fit->cases);
+    if (!fit->cases)
+        return error_nomem(err, "the cases of a fit");
+    for (int32_t i = 0; i < work->count; i++)
+        for (int32_t m = 0; is_in_final(work->records[i], 0) && m < work->records[i]->mask_count;
+             m++) {
+            const struct tune_case next = case_of(work->records[i], m);
+            int32_t at = 0;
+
+            while (at < kept && compare_cases(&fit->cases[at], &next) != 0)
+                at++;
+            if (at == kept && kept < CASES_MAX)
+                fit->cases[kept++] = next;
+        }
+    qsort(fit->cases, (size_t)kept, sizeof *fit->cases, by_case);
+    fit->case_count = kept;
+    return FFA_OK;
+}
+
+/* The tiles that some session had in its final, in a fixed order. */
+static ffa_status find_kernels(struct work *work, ffa_error *err)
+{
+    struct tune_head_dim *fit = work->fit;
+
+    fit->kernels = mem_array(KERNELS_MAX, sizeof *fit->kernels);
+    if (!fit->kernels)
+        return error_nomem(err, "the kernels of a fit");
+    for (int32_t consumers = 1; consumers <= 3; consumers++)
+        for (int32_t tile_n = 64; tile_n <= 192; tile_n += 16) {
+            bool is_there = false;
+
+            for (int32_t i = 0; i < work->count; i++)
+                for (int32_t k = 1; k < work->records[i]->configuration_count; k++)
+                    is_there |= work->records[i]->configurations[k].consumers == consumers &&
+                                work->records[i]->configurations[k].tile_n == tile_n &&
+                                is_in_final(work->records[i], k);
+            if (is_there && fit->kernel_count < KERNELS_MAX)
+                fit->kernels[fit->kernel_count++] =
+                    (struct tune_kernel){ .consumers = consumers, .tile_n = tile_n, .rank = -1 };
+        }
+    return FFA_OK;
+}
+
+static int32_t configuration_of(const struct tune_record *record, const struct tune_kernel *kernel)
+{
+    for (int32_t k = 1; k < record->configuration_count; k++)
+        if (record->configurations[k].consumers == kernel->consumers &&
+            record->configurations[k].tile_n == kernel->tile_n)
+            return k;
+    return -1;
+}
+
+/* The default's time of each case: the geometric mean of the sessions' medians. */
+static void pool_default(struct work *work)
+{
+    for (int32_t c = 0; c < work->fit->case_count; c++) {
+        struct tune_case *of = &work->fit->cases[c];
+        double sum = 0;
+        int32_t sessions = 0;
+
+        for (int32_t i = 0; i < work->count; i++)
+            for (int32_t m = 0; m < work->records[i]->mask_count; m++) {
+                const struct tune_case own = case_of(work->records[i], m);
+                struct tune_median median;
+
+                if (!is_in_final(work->records[i], 0) || compare_cases(&own, of) != 0)
+                    continue;
+                median = tune_median_us(work->records[i], m, 0, INT32_MAX);
+                sum += log(median.value);
+                of->samples += median.count;
+                sessions++;
+            }
+        of->default_us = exp(sum / max32(1, sessions));
+    }
+}
+
+/* The time of a kernel in each case: its share of the default's, pooled over the sessions that have
+ * both. */
+static void pool_kernel(struct work *work, int32_t kernel)
+{
+    for (int32_t c = 0; c < work->fit->case_count; c++) {
+        double sum = 0;
+        int32_t sessions = 0;
+
+        for (int32_t i = 0; i < work->count; i++) {
+            const struct tune_record *record = work->records[i];
+            const int32_t own = configuration_of(record, &work->fit->kernels[kernel]);
+
+            if (own < 0 || !is_in_final(record, own) || !is_in_final(record, 0))
+                continue;
+            for (int32_t m = 0; m < record->mask_count; m++) {
+                const struct tune_case at = case_of(record, m);
+
+                if (compare_cases(&at, &work->fit->cases[c]) != 0)
+                    continue;
+                sum -= log(1 + tune_median_gain(record, m, own).value);
+                sessions++;
+            }
+        }
+        *us_at(work, c, kernel) =
+            sessions ? work->fit->cases[c].default_us * exp(sum / sessions) : 0;
+    }
+}
+
+/* Kernels that lack a case cannot be compared, nor be chosen for all masks. */
+static void drop_partial(struct work *work)
+{
+    struct tune_head_dim *fit = work->fit;
+    int32_t kept = 0;
+
+    for (int32_t k = 0; k < fit->kernel_count; k++) {
+        bool is_whole = true;
+        double sum = 0;
+
+        for (int32_t c = 0; c < fit->case_count; c++) {
+            is_whole = is_whole && *us_at(work, c, k) > 0;
+            if (is_whole)
+                sum += log(*us_at(work, c, k) / fit->cases[c].default_us);
+        }
+        if (!is_whole)
+            continue;
+        fit->kernels[kept] = fit->kernels[k];
+        fit->kernels[kept].relative = exp(sum / fit->case_count);
+        for (int32_t c = 0; c < fit->case_count; c++)
+            *us_at(work, c, kept) = *us_at(work, c, k);
+        kept++;
+    }
+    fit->kernel_count = kept;
+}
+
+/* ---- the model ---- */
+
+static int32_t heads_of(const struct work *work, int32_t c)
+{
+    return work->fit->cases[c].heads_kv; /* heads of a kv head are packed */
+}
+
+static ffa_status build_tiles(struct work *work, int32_t c, int32_t kernel, ffa_error *err)
+{
+    const struct tune_case *of = &work->fit->cases[c];
+    const struct tune_kernel *from = &work->fit->kernels[kernel];
+    const struct tile_candidate candidate = {
+        .tile_m = 64 * from->consumers / (of->heads_q / of->heads_kv),
+        .tile_n = from->tile_n,
+        .cost = { work->base->packed_cost.begin, 1 },
+    };
+    const struct tile_query query = { .candidates = &candidate,
+                                      .candidate_count = 1,
+                                      .heads = heads_of(work, c),
+                                      .is_packed = true };
+    struct tile_choice choice;
+    ffa_mask *mask = NULL;
+    ffa_status rc;
+
+    FFA_TRY(ffa_mask_parse(&mask, of->mask, err));
+    rc = choose_tiles(&work->tiles[c * KERNELS_MAX + kernel], &choice, mask, &query, &work->device,
+                      err);
+out:
+    ffa_mask_destroy(mask);
+    return rc;
+}
+
+static double keys_of(const struct tile_plan *tiles, int64_t tile)
+{
+    const struct plan_tile *of = &tiles->tiles[tile];
+    int64_t blocks = 0;
+
+    for (int32_t i = of->sweep_begin; i < of->sweep_begin + of->sweep_count; i++)
+        blocks += sweep_blocks(tiles->sweeps[i].begin, tiles->sweeps[i].end, tiles->tile_n, false);
+    return (double)(blocks * tiles->tile_n);
+}
+
+static bool are_few(const struct work *work, int32_t c, int32_t kernel)
+{
+    return work->tiles[c * KERNELS_MAX + kernel].tile_count * heads_of(work, c) <=
+           (int64_t)FEW_ITEMS * work->device.facts.sm_count;
+}
+
+/* As choose_tiles has it: few items one by one, of many their mean. */
+static double model(const struct work *work, int32_t c, int32_t kernel, struct tile_cost cost)
+{
+    const struct tile_plan *tiles = &work->tiles[c * KERNELS_MAX + kernel];
+    const int32_t heads = heads_of(work, c);
+    struct makespan makespan = { .places = work->device.facts.sm_count };
+    double sum = 0;
+
+    for (int64_t t = 0; t < tiles->tile_count; t++) {
+        const double time = cost.begin + keys_of(tiles, t) * cost.key;
+
+        sum += time * heads;
+        for (int32_t h = 0; are_few(work, c, kernel) && h < heads; h++)
+            makespan_take(&makespan, time);
+    }
+    return are_few(work, c, kernel) ? makespan.last : sum / work->device.facts.sm_count;
+}
+
+/* The mean error of the model, as a share of the time. */
+static double residual_of(const struct work *work, int32_t kernel, struct tile_cost cost)
+{
+    double sum = 0;
+
+    for (int32_t c = 0; c < work->fit->case_count; c++)
+        sum += fabs(model(work, c, kernel, cost) / *us_at(work, c, kernel) - 1);
+    return sum / work->fit->case_count;
+}
+
+/* Least squares of the relative error, with the slopes at `at`; `begin` and `key` stay positive. */
+static struct tile_cost step_from(const struct work *work, int32_t kernel, struct tile_cost at)
+{
+    const double small = 1e-6;
+    double nn = 0, nm = 0, mm = 0, n1 = 0, m1 = 0, determinant;
+    struct tile_cost out = at;
+
+    for (int32_t c = 0; c < work->fit->case_count; c++) {
+        const struct tile_cost aside = { at.begin * (1 + small), at.key };
+        const double us = *us_at(work, c, kernel), here = model(work, c, kernel, at);
+        const double begins = (model(work, c, kernel, aside) - here) / (at.begin * small);
+        const double n = begins / us, m = (here - begins * at.begin) / at.key / us;
+
+        nn += n * n;
+        nm += n * m;
+        mm += m * m;
+        n1 += n;
+        m1 += m;
+    }
+    determinant = nn * mm - nm * nm;
+    if (determinant > 1e-9 * nn * mm) {
+        out.begin = (n1 * mm - m1 * nm) / determinant;
+        out.key = (m1 * nn - n1 * nm) / determinant;
+    } else {
+        out.key = mm > 0 ? (m1 - out.begin * nm) / mm : out.key;
+    }
+    out.key = fmax(out.key, 1e-3 * at.key);
+    out.begin = fmax(out.begin, out.key);
+    return out;
+}
+
+/* The best of a few steps. */
+static void fit_kernel(const struct work *work, int32_t kernel)
+{
+    struct tune_kernel *to = &work->fit->kernels[kernel];
+    struct tile_cost at = { 0, 1 };
+    double scale = 0;
+
+    at.begin = work->base->packed_cost.begin;
+    for (int32_t c = 0; c < work->fit->case_count; c++)
+        scale += *us_at(work, c, kernel) / model(work, c, kernel, at);
+    at.key = scale / work->fit->case_count;
+    at.begin *= at.key;
+    to->residual = HUGE_VAL;
+    for (int32_t i = 0; i < STEPS_MAX; i++) {
+        const double residual = residual_of(work, kernel, at);
+        const struct tile_cost was = at;
+
+        if (residual < to->residual) {
+            to->residual = residual;
+            to->begin_us = at.begin;
+            to->key_us = at.key;
+        }
+        at = step_from(work, kernel, at);
+        if (fabs(at.begin - was.begin) <= 1e-9 * was.begin &&
+            fabs(at.key - was.key) <= 1e-9 * was.key)
+            break;
+    }
+}
+
+/* ---- choosing kernels ---- */
+
+static int by_relative(const void *a, const void *b)
+{
+    const struct tune_kernel *x = a, *y = b;
+
+    if (x->relative != y->relative)
+        return x->relative < y->relative ? -1 : 1;
+    return x->consumers != y->consumers ? x->consumers - y->consumers : x->tile_n - y->tile_n;
+}
+
+/* A set of kernels, the first for all masks. */
+struct set {
+    int32_t at[TUNE_KERNELS_MAX];
+    int32_t count;
+    double
+        score; /* the mean logarithm of the time of what is chosen, as a share of the default's */
+};
+
+/* The kernel of the set that a plan would be for: as choose_tiles compares them. */
+static int32_t choice_of(const struct work *work, const struct set *set, int32_t c)
+{
+    int32_t best = set->at[0];
+
+    for (int32_t i = 1; i < set->count; i++) {
+        const int32_t next = set->at[i];
+        const bool is_same_rows =
+            work->fit->kernels[next].consumers == work->fit->kernels[best].consumers;
+
+        if ((is_same_rows || are_few(work, c, best)) &&
+            work->model_us[c * KERNELS_MAX + next] <
+                (1 - work->base->worth) * work->model_us[c * KERNELS_MAX + best])
+            best = next;
+    }
+    return best;
+}
+
+static double score_of(const struct work *work, const struct set *set)
+{
+    double sum = 0;
+
+    for (int32_t c = 0; c < work->fit->case_count; c++)
+        sum += log(*us_at(work, c, choice_of(work, set, c)) / work->fit->cases[c].default_us);
+    return sum / work->fit->case_count;
+}
+
+/* What 1 of the costs takes. Other constants of the table are in the same unit, so it stays the
+ * kernel whose key costs 1 in the base where that was measured. */
+static double unit_of(const struct work *work, const struct set *set)
+{
+    const struct cost_table *base = work->base;
+
+    for (int32_t i = 0; i < base->packed_tile_count; i++)
+        for (int32_t k = 0; k < work->fit->kernel_count; k++)
+            if (base->packed_tiles[i].head_dim == work->fit->head_dim &&
+                base->packed_tiles[i].cost.key == 1 &&
+                base->packed_tiles[i].consumers == work->fit->kernels[k].consumers &&
+                base->packed_tiles[i].tile_n == work->fit->kernels[k].tile_n)
+                return work->fit->kernels[k].key_us;
+    return work->fit->kernels[set->at[0]].key_us;
+}
+
+static void round_costs(struct work *work, double unit_us)
+{
+    struct tune_head_dim *fit = work->fit;
+
+    for (int32_t k = 0; k < fit->kernel_count; k++) {
+        struct tune_kernel *kernel = &fit->kernels[k];
+
+        kernel->cost.begin = round(kernel->begin_us / unit_us);
+        kernel->cost.key = fmax(0.001, round(1000 * kernel->key_us / unit_us) / 1000);
+        for (int32_t c = 0; c < fit->case_count; c++)
+            work->model_us[c * KERNELS_MAX + k] = model(work, c, k, kernel->cost);
+    }
+}
+
+/* Another kernel joins the set if the gain is beyond the noise: ties go to fewer. */
+static bool grow(const struct work *work, struct set *set, double noise)
+{
+    struct set best = *set;
+
+    for (int32_t k = 0; k < work->fit->kernel_count; k++) {
+        struct set next = *set;
+        bool is_in = work->fit->kernels[k].residual > RESIDUAL_MAX;
+
+        for (int32_t i = 0; i < set->count; i++)
+            is_in |= set->at[i] == k;
+        if (is_in)
+            continue;
+        next.at[next.count++] = k;
+        next.score = score_of(work, &next);
+        if (next.score < best.score - 1e-9)
+            best = next;
+    }
+    if (best.count == set->count || set->score - best.score <= fmax(noise, GAIN_MIN))
+        return false;
+    *set = best;
+    return true;
+}
+
+/* The noise of a kernel's gain in a case, over the sessions that have both. */
+static double noise_of(const struct work *work, int32_t c, int32_t kernel)
+{
+    double squares = 0;
+    int32_t sessions = 0;
+
+    for (int32_t i = 0; i < work->count; i++) {
+        const struct tune_record *record = work->records[i];
+        const int32_t own = configuration_of(record, &work->fit->kernels[kernel]);
+
+        for (int32_t m = 0; own >= 0 && m < record->mask_count; m++) {
+            const struct tune_case at = case_of(record, m);
+
+            if (compare_cases(&at, &work->fit->cases[c]) == 0 && is_in_final(record, own)) {
+                const double noise = tune_median_gain(record, m, own).noise;
+
+                squares += noise * noise;
+                sessions++;
+            }
+        }
+    }
+    return sessions ? sqrt(squares) / sessions : 0;
+}
+
+/* Of the mean over the cases, for what the set chooses. */
+static double mean_noise(const struct work *work, const struct set *set)
+{
+    double squares = 0;
+
+    for (int32_t c = 0; c < work->fit->case_count; c++) {
+        const double noise = noise_of(work, c, choice_of(work, set, c));
+
+        squares += noise * noise;
+    }
+    return sqrt(squares) / max32(1, work->fit->case_count);
+}
+
+static void fill_cases(const struct work *work, const struct set *set)
+{
+    for (int32_t c = 0; c < work->fit->case_count; c++) {
+        struct tune_case *of = &work->fit->cases[c];
+
+        of->chosen = choice_of(work, set, c);
+        of->chosen_us = *us_at(work, c, of->chosen);
+        of->gain = of->default_us / of->chosen_us - 1;
+        of->noise = noise_of(work, c, of->chosen);
+    }
+}
+
+/* ---- the table ---- */
+
+/* Whether kernels of this head_dim stand before those of another one. */
+static int32_t insertion_of(const struct cost_table *table, int32_t head_dim)
+{
+    int32_t at = 0;
+
+    while (at < table->packed_tile_count && table->packed_tiles[at].head_dim < head_dim)
+        at++;
+    return at;
+}
+
+/* Exchange the kernels of a head_dim. False: the table is full. */
+static bool publish(struct cost_table *table, const struct tune_head_dim *fit,
+                    const struct set *set, double unit_us)
+{
+    struct cost_table next = *table;
+    int32_t at;
+
+    next.packed_tile_count = 0;
+    for (int32_t i = 0; i < table->packed_tile_count; i++)
+        if (table->packed_tiles[i].head_dim != fit->head_dim)
+            next.packed_tiles[next.packed_tile_count++] = table->packed_tiles[i];
+    if (next.packed_tile_count + set->count > PACKED_TILES_MAX)
+        return false;
+    at = insertion_of(&next, fit->head_dim);
+    memmove(&next.packed_tiles[at + set->count], &next.packed_tiles[at],
+            (size_t)(next.packed_tile_count - at) * sizeof *next.packed_tiles);
+    for (int32_t i = 0; i < set->count; i++) {
+        const struct tune_kernel *kernel = &fit->kernels[set->at[i]];
+
+        next.packed_tiles[at + i] = (struct packed_tile){ .head_dim = fit->head_dim,
+                                                          .consumers = kernel->consumers,
+                                                          .tile_n = kernel->tile_n,
+                                                          .cost = kernel->cost,
+                                                          .unit_us = round(1e9 * unit_us) / 1e9 };
+    }
+    next.packed_tile_count += set->count;
+    *table = next;
+    return true;
+}
+
+/* Choose, and publish if that is worth it. */
+static void decide(struct work *work, struct cost_table *table)
+{
+    struct tune_head_dim *fit = work->fit;
+    struct set set = { .count = 1 };
+    double unit_us;
+
+    while (set.at[0] < fit->kernel_count && fit->kernels[set.at[0]].residual > RESIDUAL_MAX)
+        set.at[0]++;
+    if (set.at[0] == fit->kernel_count) {
+        text_copy(fit->reason, "no kernel's times are within %.0f %% of the model",
+                  100 * RESIDUAL_MAX);
+        return;
+    }
+    unit_us = unit_of(work, &set);
+    round_costs(work, unit_us);
+    set.score = score_of(work, &set);
+    while (set.count < TUNE_KERNELS_MAX && grow(work, &set, mean_noise(work, &set)))
+        continue;
+    fill_cases(work, &set);
+    fit->gain = exp(-set.score) - 1;
+    fit->noise = mean_noise(work, &set);
+    if (fit->gain <= fmax(fit->noise, GAIN_MIN))
+        text_copy(fit->reason, "the gain of %.2f %% is not above its noise of %.2f %%, or %.1f %%",
+                  100 * fit->gain, 100 * fit->noise, 100 * GAIN_MIN);
+    else if (!publish(table, fit, &set, unit_us))
+        text_copy(fit->reason, "the table has no room for more than %d kernels", PACKED_TILES_MAX);
+    else
+        fit->is_published = true;
+    for (int32_t i = 0; fit->is_published && i < set.count; i++)
+        fit->kernels[set.at[i]].rank = i;
+}
+
+/* Sort kernels, with their times, by how fast they are over all cases. */
+static void sort_kernels(struct work *work)
+{
+    struct tune_head_dim *fit = work->fit;
+
+    qsort(fit->kernels, (size_t)fit->kernel_count, sizeof *fit->kernels, by_relative);
+    for (int32_t k = 0; k < fit->kernel_count; k++)
+        pool_kernel(work, k);
+}
+
+static ffa_status fit_head_dim(struct work *work, struct cost_table *table, ffa_error *err)
+{
+    struct tune_head_dim *fit = work->fit;
+    ffa_status rc;
+
+    fit->session_count = work->count;
+    FFA_TRY(find_cases(work, err));
+    FFA_TRY(find_kernels(work, err));
+    if (!fit->case_count || !fit->kernel_count) {
+        text_copy(fit->reason, "no session has measured enough: a larger budget goes on");
+        fit->kernel_count = 0;
+        goto out;
+    }
+    work->us = mem_array((size_t)fit->case_count * KERNELS_MAX, sizeof *work->us);
+    work->model_us = mem_array((size_t)fit->case_count * KERNELS_MAX, sizeof *work->model_us);
+    work->tiles = mem_array((size_t)fit->case_count * KERNELS_MAX, sizeof *work->tiles);
+    if (!work->us || !work->model_us || !work->tiles) {
+        rc = error_nomem(err, "a fit");
+        goto out;
+    }
+    pool_default(work);
+    for (int32_t k = 0; k < fit->kernel_count; k++)
+        pool_kernel(work, k);
+    drop_partial(work);
+    sort_kernels(work);
+    for (int32_t c = 0; c < fit->case_count; c++)
+        for (int32_t k = 0; k < fit->kernel_count; k++)
+            FFA_TRY(build_tiles(work, c, k, err));
+    for (int32_t k = 0; k < fit->kernel_count; k++)
+        fit_kernel(work, k);
+    decide(work, table);
+out:
+    for (int32_t i = 0; work->tiles && i < fit->case_count * KERNELS_MAX; i++)
+        tile_finish(&work->tiles[i]);
+    mem_free(work->tiles);
+    mem_free(work->us);
+    mem_free(work->model_us);
+    return rc;
+}
+
+/* Where the table is from, without what differs from one order of the sessions to another. */
+static void describe(struct cost_table *table, const struct tune_record *const *records,
+                     int32_t count)
+{
+    int64_t last_s = 0, samples = 0;
+
+    for (int32_t i = 0; i < count; i++) {
+        last_s = max64(last_s, records[i]->started_s);
+        samples += records[i]->sample_count;
+    }
+    text_copy(table->origin,
+              "tuned: %d sessions, %lld samples, the last of Unix time %lld, driver "
+              "%.24s",
+              count, (long long)samples, (long long)last_s, records[count - 1]->driver);
+}
+
+ffa_status tune_fit(struct tune_fit *out, const struct tune_record *records, int32_t count,
+                    ffa_error *err)
+{
+    static const int32_t columns[TUNE_FITS_MAX] = { 64, 96, 128, 192, 256 };
+    const struct tune_record **sorted = NULL, **own = NULL;
+    bool is_published = false;
+    struct cost_table base;
+    ffa_status rc;
+
+    *out = (struct tune_fit){ 0 };
+    FFA_TRY(tune_fit_check(records, count, err));
+    FFA_TRY(cost_table_read(&base, records[0].base_table, strlen(records[0].base_table),
+                            "of the session", err));
+    out->table = base;
+    sorted = mem_array((size_t)count, sizeof *sorted);
+    own = mem_array((size_t)count, sizeof *own);
+    if (!sorted || !own) {
+        rc = error_nomem(err, "a fit");
+        goto out;
+    }
+    for (int32_t i = 0; i < count; i++)
+        sorted[i] = &records[i];
+    qsort(sorted, (size_t)count, sizeof *sorted, by_id);
+    for (int32_t d = 0; d < TUNE_FITS_MAX; d++) {
+        struct work work = { .records = own,
+                             .base = &base,
+                             .device = { sorted[0]->facts, &base },
+                             .fit = &out->fits[out->fit_count] };
+
+        for (int32_t i = 0; i < count; i++)
+            if (jit_columns(sorted[i]->head_dim) == columns[d] && sorted[i]->pack_heads)
+                own[work.count++] = sorted[i];
+        if (!work.count)
+            continue;
+        *work.fit = (struct tune_head_dim){ .head_dim = columns[d] };
+        out->fit_count++;
+        FFA_TRY(fit_head_dim(&work, &out->table, err));
+        is_published |= work.fit->is_published;
+    }
+    if (is_published) {
+        text_copy(out->table.device, "%.31s", sorted[0]->facts.name);
+        text_copy(out->table.templates, "%s", sorted[0]->templates_digest);
+        describe(&out->table, sorted, count);
+    }
+out:
+    if (rc != FFA_OK)
+        tune_fit_finish(out);
+    mem_free(sorted);
+    mem_free(own);
+    return rc;
+}

@@ -1,0 +1,598 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A configuration is loaded once and stays; its plans are made when a mask first wants them. All
+ * configurations share one set of tensors and one workspace, so that none is faster for where its
+ * memory lies. Calls in a row take other parts of the tensors, more than three times L2 in all, so
+ * that each begins with cold ones.
+ *
+ * A hang is found by asking for an event until the time is over: nothing here waits without end.
+ */
+#include "tune/tune_gpu.h"
+
+#include "base/half.h"
+#include "gpu/gpu_meter.h"
+#include "gpu/gpu_stream.h"
+#include "oracle/oracle.h"
+#include "tune/tune_space.h"
+#include <ffa/attention.h>
+#include <ffa/device.h>
+
+#include <time.h>
+
+enum {
+    SETS_MAX = 64,    /* of tensors that calls in a row take */
+    L2_TIMES = 3,     /* that their bytes fill */
+    CALLS_MAX = 200,  /* of one sample */
+    SAMPLE_US = 4000, /* about what a sample takes at least */
+    POLL_NS = 20000,
+    PATTERN_BYTES = 1 << 20 /* of made-up numbers that tensors repeat */
+};
+
+/* Ragged: rows and keys that end amid tiles, a document of three tokens, one of two tiles. */
+static const char CHECK_MASK[] = "varlen-causal:70,3,150,200";
+
+enum tensor { TENSOR_Q, TENSOR_K, TENSOR_V, TENSOR_OUT, TENSOR_LSE, TENSORS };
+
+/* A configuration with a mask, ready to be called. */
+struct prepared {
+    ffa_plan *plan;
+    void *buffer;
+};
+
+struct loaded {
+    ffa_kernels *kernels; /* NULL: not yet */
+    struct prepared masks[TUNE_MASKS_MAX];
+};
+
+struct tune_gpu {
+    ffa_context *context;
+    int64_t timeout_us;
+    bool is_lost; /* the device is of no more use in this process */
+    struct gpu_stream *stream;
+    struct gpu_event *begin, *end;
+    struct gpu_meter meter;
+    struct loaded loaded[TUNE_CONFIGURATIONS_MAX];
+    ffa_mask *masks[TUNE_MASKS_MAX];
+    void *tensors[TENSORS];
+    int64_t tensor_bytes[TENSORS];
+    void *workspace;
+    int64_t workspace_bytes;
+};
+
+/* ---- waiting ---- */
+
+static ffa_status wait_end(struct tune_gpu *gpu, ffa_error *err)
+{
+    const struct timespec nap = { .tv_nsec = POLL_NS };
+    const int64_t deadline_us = clock_us() + gpu->timeout_us;
+    bool is_done = false;
+    ffa_status rc;
+
+    FFA_TRY(gpu_event_record(gpu->end, gpu_stream_handle(gpu->stream), err));
+    for (;;) {
+        FFA_TRY(gpu_event_query(gpu->end, &is_done, err));
+        if (is_done)
+            break;
+        if (clock_us() > deadline_us) {
+            rc = error_fail(err, FFA_TIMEOUT, 0, "it did not end within %lld ms",
+                            (long long)(gpu->timeout_us / 1000));
+            break;
+        }
+        (void)nanosleep(&nap, NULL);
+    }
+out:
+    if (rc != FFA_OK)
+        gpu->is_lost = true;
+    return rc;
+}
+
+/* ---- tensors ---- */
+
+static int64_t bytes_of(const struct tune_record *record, const ffa_mask *mask, enum tensor tensor)
+{
+    const int64_t q = ffa_mask_seqlen_q(mask), k = ffa_mask_seqlen_k(mask);
+
+    switch (tensor) {
+    case TENSOR_Q:
+    case TENSOR_OUT:
+        return q * record->heads_q * record->head_dim * 2;
+    case TENSOR_K:
+    case TENSOR_V:
+        return k * record->heads_kv * record->head_dim * 2;
+    case TENSOR_LSE:
+        return q * record->heads_q * (int64_t)sizeof(float);
+    case TENSORS:
+        break;
+    }
+    return 0;
+}
+
+/* A multiple of 256, so that each set is aligned. */
+static int64_t stride_of(const struct tune_record *record, const ffa_mask *mask, enum tensor tensor)
+{
+    return (bytes_of(record, mask, tensor) + 255) / 256 * 256;
+}
+
+static int32_t sets_of(const struct tune_record *record, const ffa_mask *mask)
+{
+    int64_t bytes = 0;
+
+    for (int t = 0; t < TENSORS; t++)
+        bytes += stride_of(record, mask, (enum tensor)t);
+    return (int32_t)min64(SETS_MAX, max64(1, L2_TIMES * record->facts.l2_bytes / bytes + 1));
+}
+
+/* splitmix64 (Steele et al. 2014) of a counter. */
+static uint64_t mix(uint64_t index)
+{
+    uint64_t z = (index + 1) * 0x9e3779b97f4a7c15u;
+
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* Numbers in (-2, 2), of either dtype. */
+static void make_up(void *to, int64_t bytes, int32_t dtype, uint64_t seed)
+{
+    uint16_t *at = to;
+
+    for (int64_t i = 0; i < bytes / 2; i++) {
+        const float value = (float)((int64_t)(mix(seed + (uint64_t)i) >> 48) - 32768) / 16384.0f;
+
+        at[i] = dtype == FFA_BF16 ? bf16_from_float(value) : fp16_from_float(value);
+    }
+}
+
+/* Make a tensor at least so large, full of numbers. */
+static ffa_status grow_tensor(struct tune_gpu *gpu, const struct tune_record *record,
+                              enum tensor tensor, int64_t bytes, ffa_error *err)
+{
+    char *pattern = NULL;
+    ffa_status rc = FFA_OK;
+
+    if (bytes <= gpu->tensor_bytes[tensor])
+        return FFA_OK;
+    ffa_device_free(gpu->context, gpu->tensors[tensor]);
+    gpu->tensors[tensor] = NULL;
+    gpu->tensor_bytes[tensor] = 0;
+    FFA_TRY(ffa_device_alloc(&gpu->tensors[tensor], gpu->context, bytes, err));
+    gpu->tensor_bytes[tensor] = bytes;
+    if (tensor >= TENSOR_OUT)
+        goto out;
+    pattern = mem_array(PATTERN_BYTES, 1);
+    if (!pattern) {
+        rc = error_nomem(err, "tensors");
+        goto out;
+    }
+    make_up(pattern, PATTERN_BYTES, record->dtype, (uint64_t)tensor << 32);
+    for (int64_t at = 0; at < bytes; at += PATTERN_BYTES)
+        FFA_TRY(ffa_device_copy(gpu->context, (char *)gpu->tensors[tensor] + at, pattern,
+                                min64(PATTERN_BYTES, bytes - at), FFA_TO_DEVICE, err));
+out:
+    mem_free(pattern);
+    return rc;
+}
+
+static ffa_status parse_masks(struct tune_gpu *gpu, const struct tune_record *record,
+                              ffa_error *err)
+{
+    ffa_status rc = FFA_OK;
+
+    for (int32_t m = 0; m < record->mask_count && rc == FFA_OK; m++)
+        if (!gpu->masks[m])
+            rc = ffa_mask_parse(&gpu->masks[m], record->masks[m], err);
+    return rc;
+}
+
+/* Before the first time is taken: what all masks need. */
+static ffa_status make_tensors(struct tune_gpu *gpu, const struct tune_record *record,
+                               ffa_error *err)
+{
+    ffa_status rc;
+
+    FFA_TRY(parse_masks(gpu, record, err));
+    for (int t = 0; t < TENSORS; t++) {
+        int64_t bytes = 0;
+
+        for (int32_t m = 0; m < record->mask_count; m++)
+            bytes = max64(bytes, stride_of(record, gpu->masks[m], (enum tensor)t) *
+                                     sets_of(record, gpu->masks[m]));
+        FFA_TRY(grow_tensor(gpu, record, (enum tensor)t, bytes, err));
+    }
+out:
+    return rc;
+}
+
+static ffa_status grow_workspace(struct tune_gpu *gpu, int64_t bytes, ffa_error *err)
+{
+    ffa_status rc = FFA_OK;
+
+    if (bytes <= gpu->workspace_bytes)
+        return FFA_OK;
+    ffa_device_free(gpu->context, gpu->workspace);
+    gpu->workspace = NULL;
+    gpu->workspace_bytes = 0;
+    FFA_TRY(ffa_device_alloc(&gpu->workspace, gpu->context, bytes, err));
+    gpu->workspace_bytes = bytes;
+out:
+    return rc;
+}
+
+/* ---- plans and calls ---- */
+
+static void prepared_finish(struct tune_gpu *gpu, struct prepared *prepared)
+{
+    ffa_plan_destroy(prepared->plan);
+    ffa_device_free(gpu->context, prepared->buffer);
+    *prepared = (struct prepared){ 0 };
+}
+
+static ffa_status prepare_mask(struct tune_gpu *gpu, struct prepared *out,
+                               const ffa_kernels *kernels, const ffa_mask *mask, ffa_error *err)
+{
+    ffa_plan_info info = FFA_PLAN_INFO_INIT;
+    int64_t bytes;
+    ffa_status rc;
+
+    FFA_TRY(ffa_plan_create(&out->plan, kernels, mask, err));
+    FFA_TRY(ffa_plan_info_get(out->plan, &info, err));
+    FFA_TRY(ffa_workspace_bytes(kernels, out->plan, &bytes, err));
+    FFA_TRY(grow_workspace(gpu, bytes, err));
+    FFA_TRY(ffa_device_alloc(&out->buffer, gpu->context, info.upload_bytes, err));
+    rc = ffa_plan_upload(out->plan, kernels, out->buffer, gpu_stream_handle(gpu->stream), err);
+out:
+    if (rc != FFA_OK)
+        prepared_finish(gpu, out);
+    return rc;
+}
+
+static ffa_forward_args args_of(const struct tune_gpu *gpu, const struct tune_record *record,
+                                const ffa_mask *mask, int32_t set)
+{
+    ffa_forward_args args = FFA_FORWARD_ARGS_INIT;
+    ffa_tensor *const to[TENSORS] = { &args.q, &args.k, &args.v, &args.out, &args.lse };
+
+    args.heads_q = record->heads_q;
+    args.heads_kv = record->heads_kv;
+    for (int t = 0; t < TENSORS; t++)
+        to[t]->data = (char *)gpu->tensors[t] + set * stride_of(record, mask, (enum tensor)t);
+    args.workspace = gpu->workspace;
+    args.workspace_bytes = gpu->workspace_bytes;
+    return args;
+}
+
+/* ---- the functions of a device ---- */
+
+static int64_t now_us(void *user)
+{
+    (void)user;
+    return clock_us();
+}
+
+/* Which configuration a request of a precompile is of. */
+struct compiling {
+    tune_compiled_fn done;
+    void *done_user;
+    const int32_t *owners;                 /* [request] */
+    int32_t open[TUNE_CONFIGURATIONS_MAX]; /* requests of a configuration */
+    struct tune_compiled worst[TUNE_CONFIGURATIONS_MAX];
+};
+
+/* A configuration is done with its last request; what is told is the worst of them. */
+static void request_done(void *user, const ffa_precompile_event *event)
+{
+    struct compiling *compiling = user;
+    int32_t owner;
+    struct tune_compiled *worst;
+
+    if (event->index < 0 || !compiling->open[compiling->owners[event->index]])
+        return;
+    owner = compiling->owners[event->index];
+    worst = &compiling->worst[owner];
+    if (event->status != FFA_OK) {
+        const struct tune_compiled failed = {
+            .status = event->worker_signal ? FFA_GPU : event->status,
+            .registers = -1,
+            .shared_bytes = -1,
+            .spill_bytes = -1,
+            .key = "",
+            .message = event->message,
+        };
+
+        compiling->done(compiling->done_user, owner, &failed);
+        compiling->open[owner] = 0; /* the others do not matter */
+        return;
+    }
+    worst->status = FFA_OK;
+    worst->registers = max32(worst->registers, event->info->registers);
+    worst->shared_bytes = max32(worst->shared_bytes, event->info->shared_bytes);
+    worst->spill_bytes = max32(worst->spill_bytes, event->info->spill_bytes);
+    worst->key = event->info->key;
+    worst->message = "";
+    if (--compiling->open[owner] == 0)
+        compiling->done(compiling->done_user, owner, worst);
+}
+
+/* The requests of all configurations, one after the other. *all, *owners: caller's. */
+static ffa_status list_requests(const struct tune_record *record, const int32_t *which,
+                                int32_t count, ffa_requests **lists, ffa_compile_request *all,
+                                int32_t *owners, int64_t *found, ffa_error *err)
+{
+    ffa_status rc = FFA_OK;
+
+    for (int32_t i = 0; i < count; i++) {
+        const ffa_attention_spec spec = tune_space_spec(record, which[i]);
+        const ffa_compile_request *own;
+        int64_t own_count;
+
+        FFA_TRY(ffa_spec_requests(&lists[i], &spec, record->arch, err));
+        own = ffa_requests_get(lists[i], &own_count);
+        for (int64_t k = 0; k < own_count; k++) {
+            all[*found] = own[k];
+            owners[(*found)++] = which[i];
+        }
+    }
+out:
+    return rc;
+}
+
+static ffa_status compile(void *user, const struct tune_record *record, const int32_t *which,
+                          int32_t count, const volatile int *stop, tune_compiled_fn done,
+                          void *done_user, ffa_error *err)
+{
+    struct tune_gpu *gpu = user;
+    ffa_requests *lists[TUNE_CONFIGURATIONS_MAX] = { NULL };
+    ffa_compile_request all[TUNE_CONFIGURATIONS_MAX + KERNEL_LIST_MAX];
+    int32_t owners[TUNE_CONFIGURATIONS_MAX + KERNEL_LIST_MAX];
+    struct compiling compiling = { .done = done, .done_user = done_user, .owners = owners };
+    ffa_precompile_opts opts = FFA_PRECOMPILE_OPTS_INIT;
+    ffa_precompile_report report = FFA_PRECOMPILE_REPORT_INIT;
+    int64_t found = 0;
+    ffa_status rc;
+
+    FFA_TRY(list_requests(record, which, count, lists, all, owners, &found, err));
+    for (int64_t i = 0; i < found; i++)
+        compiling.open[owners[i]]++;
+    opts.event = request_done;
+    opts.user = &compiling;
+    opts.stop = stop;
+    rc = ffa_precompile(gpu->context, all, found, &opts, &report, err);
+    if (rc != FFA_OK && report.failed && !report.unfinished)
+        rc = FFA_OK; /* those that failed were told of */
+out:
+    for (int32_t i = 0; i < count; i++)
+        ffa_requests_destroy(lists[i]);
+    return rc;
+}
+
+static ffa_status prepare(void *user, const struct tune_record *record, int32_t configuration,
+                          ffa_error *err)
+{
+    struct tune_gpu *gpu = user;
+    struct loaded *loaded = &gpu->loaded[configuration];
+    ffa_attention_spec spec;
+
+    if (loaded->kernels)
+        return FFA_OK;
+    spec = tune_space_spec(record, configuration);
+    return ffa_kernels_create(&loaded->kernels, gpu->context, &spec, err);
+}
+
+/* The tensors of a check, on the host. */
+static void *host_tensor(const struct tune_record *record, const ffa_mask *mask, int tensor)
+{
+    const int64_t bytes = stride_of(record, mask, (enum tensor)tensor);
+    void *out = mem_array((size_t)bytes, 1);
+
+    if (out && tensor < TENSOR_OUT)
+        make_up(out, bytes, record->dtype, (uint64_t)tensor << 40);
+    return out;
+}
+
+static ffa_status compare(void *const host[TENSORS], const struct tune_record *record,
+                          const ffa_mask *mask, bool *is_right, char reason[200], ffa_error *err)
+{
+    const struct oracle_tolerance tolerance = oracle_tolerance_of((ffa_dtype)record->dtype);
+    const ffa_slice_list list = ffa_mask_slices(mask, 0);
+    ffa_forward_args args = FFA_FORWARD_ARGS_INIT;
+    const struct oracle_case test = {
+        .shape = { ffa_mask_seqlen_q(mask), ffa_mask_seqlen_k(mask) },
+        .lists = &list,
+        .list_count = 1,
+        .head_dim = record->head_dim,
+        .dtype = (ffa_dtype)record->dtype,
+        .args = &args,
+    };
+    struct oracle_result want = { 0 };
+    struct oracle_report report;
+    ffa_status rc;
+
+    args.heads_q = record->heads_q;
+    args.heads_kv = record->heads_kv;
+    args.q.data = host[TENSOR_Q];
+    args.k.data = host[TENSOR_K];
+    args.v.data = host[TENSOR_V];
+    args.out.data = host[TENSOR_OUT];
+    args.lse.data = host[TENSOR_LSE];
+    FFA_TRY(oracle_forward(&want, &test, err));
+    oracle_compare(&report, &test, &want, &tolerance);
+    *is_right = report.passed;
+    text_format(reason, 200, "%s", report.reason);
+out:
+    oracle_result_finish(&want);
+    return rc;
+}
+
+static ffa_status check(void *user, const struct tune_record *record, int32_t configuration,
+                        bool *is_right, char reason[200], ffa_error *err)
+{
+    struct tune_gpu *gpu = user;
+    const ffa_kernels *kernels = gpu->loaded[configuration].kernels;
+    struct prepared prepared = { 0 };
+    void *host[TENSORS] = { NULL };
+    ffa_forward_args args;
+    ffa_mask *mask = NULL;
+    ffa_status rc;
+
+    FFA_TRY(ffa_mask_parse(&mask, CHECK_MASK, err));
+    for (int t = 0; t < TENSORS; t++) {
+        const int64_t bytes = stride_of(record, mask, (enum tensor)t);
+
+        host[t] = host_tensor(record, mask, t);
+        if (!host[t]) {
+            rc = error_nomem(err, "tensors");
+            goto out;
+        }
+        FFA_TRY(grow_tensor(gpu, record, (enum tensor)t, bytes, err));
+        if (t < TENSOR_OUT)
+            FFA_TRY(
+                ffa_device_copy(gpu->context, gpu->tensors[t], host[t], bytes, FFA_TO_DEVICE, err));
+        else /* NaN: what is not written is found */
+            FFA_TRY(ffa_device_fill(gpu->context, gpu->tensors[t], 0xff, bytes, err));
+    }
+    FFA_TRY(prepare_mask(gpu, &prepared, kernels, mask, err));
+    args = args_of(gpu, record, mask, 0);
+    FFA_TRY(ffa_forward(kernels, prepared.plan, &args, gpu_stream_handle(gpu->stream), err));
+    FFA_TRY(wait_end(gpu, err));
+    for (int t = TENSOR_OUT; t < TENSORS; t++)
+        FFA_TRY(ffa_device_copy(gpu->context, host[t], gpu->tensors[t],
+                                bytes_of(record, mask, (enum tensor)t), FFA_FROM_DEVICE, err));
+    rc = compare(host, record, mask, is_right, reason, err);
+out:
+    if (!gpu->is_lost)
+        prepared_finish(gpu, &prepared);
+    for (int t = 0; t < TENSORS; t++)
+        mem_free(host[t]);
+    ffa_mask_destroy(mask);
+    return rc;
+}
+
+/* Calls in a row, each with the next set; ms of all. */
+static ffa_status time_calls(struct tune_gpu *gpu, const struct tune_record *record,
+                             int32_t configuration, int32_t mask, int32_t calls, float *ms,
+                             ffa_error *err)
+{
+    const ffa_kernels *kernels = gpu->loaded[configuration].kernels;
+    const ffa_plan *plan = gpu->loaded[configuration].masks[mask].plan;
+    const ffa_stream stream = gpu_stream_handle(gpu->stream);
+    const int32_t sets = sets_of(record, gpu->masks[mask]);
+    ffa_status rc;
+
+    FFA_TRY(gpu_event_record(gpu->begin, stream, err));
+    for (int32_t i = 0; i < calls; i++) {
+        const ffa_forward_args args = args_of(gpu, record, gpu->masks[mask], i % sets);
+
+        FFA_TRY(ffa_forward(kernels, plan, &args, stream, err));
+    }
+    FFA_TRY(wait_end(gpu, err));
+    rc = gpu_event_elapsed_ms(gpu->begin, gpu->end, ms, err);
+out:
+    return rc;
+}
+
+static ffa_status run(void *user, const struct tune_record *record, int32_t configuration,
+                      int32_t mask, struct tune_reading *out, ffa_error *err)
+{
+    struct tune_gpu *gpu = user;
+    struct loaded *loaded = &gpu->loaded[configuration];
+    struct gpu_meter_reading reading;
+    float ms = 0;
+    ffa_status rc;
+
+    FFA_TRY(make_tensors(gpu, record, err));
+    if (!loaded->masks[mask].plan)
+        FFA_TRY(prepare_mask(gpu, &loaded->masks[mask], loaded->kernels, gpu->masks[mask], err));
+    FFA_TRY(time_calls(gpu, record, configuration, mask, 1, &ms, err)); /* warms up */
+    out->calls = ms > 0 ? min32(CALLS_MAX, max32(1, (int32_t)(SAMPLE_US / (1e3f * ms)))) : 1;
+    FFA_TRY(time_calls(gpu, record, configuration, mask, out->calls, &ms, err));
+    gpu_meter_read(&gpu->meter, &reading);
+    out->us = 1e3 * (double)ms / out->calls;
+    if (!(out->us > 0))
+        out->us = 1e-3; /* the events' clock is that coarse */
+    out->clock_mhz = reading.clock_mhz;
+    out->power_w = reading.power_w;
+    out->temperature_c = reading.temperature_c;
+out:
+    return rc;
+}
+
+/* CUDA's errors stay with a process, and so does a kernel that hangs. */
+static bool recover(void *user)
+{
+    struct tune_gpu *gpu = user;
+
+    gpu->is_lost = true;
+    return false;
+}
+
+struct tune_device tune_gpu_device(struct tune_gpu *gpu)
+{
+    return (struct tune_device){ .user = gpu,
+                                 .now_us = now_us,
+                                 .compile = compile,
+                                 .prepare = prepare,
+                                 .check = check,
+                                 .run = run,
+                                 .recover = recover };
+}
+
+/* ---- opening ---- */
+
+void tune_gpu_describe(struct tune_gpu *gpu, struct tune_record *record)
+{
+    struct gpu_meter_facts facts;
+
+    gpu_meter_facts(&gpu->meter, &facts);
+    record->facts = *gpu_device_facts(gpu->context->gpu);
+    record->memory_bytes = facts.memory_bytes;
+    record->power_limit_w = facts.power_limit_w;
+    record->clock_max_mhz = facts.clock_max_mhz;
+    text_copy(record->driver, "%s", facts.driver);
+}
+
+ffa_status tune_gpu_open(struct tune_gpu **out, ffa_context *context, int64_t run_timeout_ms,
+                         ffa_error *err)
+{
+    struct tune_gpu *gpu = mem_array(1, sizeof *gpu);
+    ffa_status rc;
+
+    *out = NULL;
+    if (!gpu)
+        return error_nomem(err, "a tuning session");
+    gpu->context = context;
+    gpu->timeout_us = 1000 * run_timeout_ms;
+    FFA_TRY(gpu_stream_create(&gpu->stream, context->gpu, 0, err));
+    FFA_TRY(gpu_event_create(&gpu->begin, context->gpu, true, err));
+    FFA_TRY(gpu_event_create(&gpu->end, context->gpu, true, err));
+    gpu_meter_open(&gpu->meter, context->gpu);
+    *out = gpu;
+    gpu = NULL;
+out:
+    tune_gpu_close(gpu);
+    return rc;
+}
+
+void tune_gpu_close(struct tune_gpu *gpu)
+{
+    if (!gpu)
+        return;
+    gpu_meter_close(&gpu->meter);
+    for (int32_t m = 0; m < TUNE_MASKS_MAX; m++)
+        ffa_mask_destroy(gpu->masks[m]);
+    if (gpu->is_lost)
+        goto out;
+    for (int32_t i = 0; i < TUNE_CONFIGURATIONS_MAX; i++) {
+        for (int32_t m = 0; m < TUNE_MASKS_MAX; m++)
+            prepared_finish(gpu, &gpu->loaded[i].masks[m]);
+        ffa_kernels_destroy(gpu->loaded[i].kernels);
+    }
+    for (int t = 0; t < TENSORS; t++)
+        ffa_device_free(gpu->context, gpu->tensors[t]);
+    ffa_device_free(gpu->context, gpu->workspace);
+    gpu_event_destroy(gpu->begin);
+    gpu_event_destroy(gpu->end);
+    gpu_stream_destroy(gpu->stream);
+out:
+    mem_free(gpu);
+}

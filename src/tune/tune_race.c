@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A field is found by going through the heats from the first one, each with the samples of its laps
+ * and those before. Where half of the budget is spent, heats end, and the final begins with the
+ * best so far; the final takes laps until the budget is spent.
+ */
+#include "tune/tune_race.h"
+
+#include "tune/tune_stats.h"
+
+#include <math.h>
+
+enum { HEAT_LAPS = 2, HEAT_MASKS = 3, HEATS_MAX = 8, FINAL_FIELD = 6 /* besides the default */ };
+
+static int32_t masks_of(const struct tune_record *record, int32_t heat)
+{
+    return min32(record->mask_count, HEAT_MASKS << heat);
+}
+
+/* All that may race, the default first. */
+static int32_t all_of(const struct tune_record *record, int32_t field[TUNE_CONFIGURATIONS_MAX])
+{
+    int32_t count = 0;
+
+    for (int32_t i = 0; i < record->configuration_count; i++)
+        if (i == 0 || record->configurations[i].state == TUNE_CHECKED)
+            field[count++] = i;
+    return count;
+}
+
+/* How a configuration does beside the default, the mean over the masks of the logarithm of its
+ * time; +infinity where one of them was not run. */
+static double score_of(const struct tune_record *record, int32_t configuration, int32_t masks,
+                       int32_t lap_end)
+{
+    double sum = 0;
+
+    for (int32_t m = 0; m < masks; m++) {
+        const double own = tune_median_us(record, m, configuration, lap_end).value;
+        const double other = tune_median_us(record, m, 0, lap_end).value;
+
+        if (own <= 0 || other <= 0)
+            return HUGE_VAL;
+        sum += log(own / other);
+    }
+    return sum / max32(1, masks);
+}
+
+/* Mark who is the fastest on one of the masks. */
+static void mark_fastest(const struct tune_record *record, const int32_t *field, int32_t count,
+                         int32_t masks, int32_t lap_end, bool *is_kept)
+{
+    for (int32_t m = 0; m < masks; m++) {
+        double best_us = HUGE_VAL;
+        int32_t best = -1;
+
+        for (int32_t i = 1; i < count; i++) {
+            const double us = tune_median_us(record, m, field[i], lap_end).value;
+
+            if (us > 0 && us < best_us) {
+                best_us = us;
+                best = i;
+            }
+        }
+        if (best >= 0)
+            is_kept[best] = true;
+    }
+}
+
+/* Keep the best `most`, and who is the fastest on a mask, in the order that they have. */
+static int32_t halve(const struct tune_record *record, int32_t *field, int32_t count, int32_t most,
+                     int32_t masks, int32_t lap_end)
+{
+    double scores[TUNE_CONFIGURATIONS_MAX];
+    bool is_kept[TUNE_CONFIGURATIONS_MAX] = { true }; /* the default */
+    int32_t kept = 0;
+
+    for (int32_t i = 1; i < count; i++)
+        scores[i] = score_of(record, field[i], masks, lap_end);
+    for (int32_t n = 0; n < most; n++) {
+        int32_t best = 0;
+
+        for (int32_t i = 1; i < count; i++)
+            if (!is_kept[i] && (!best || scores[i] < scores[best]))
+                best = i;
+        if (best)
+            is_kept[best] = true;
+    }
+    mark_fastest(record, field, count, masks, lap_end, is_kept);
+    for (int32_t i = 0; i < count; i++)
+        if (is_kept[i])
+            field[kept++] = field[i];
+    return kept;
+}
+
+/* The first of the laps and masks at which one of the field has no sample; false: all have. */
+static bool find_open(const struct tune_record *record, struct tune_step *step, int32_t lap_end,
+                      int32_t masks)
+{
+    for (; step->lap < lap_end; step->lap++)
+        for (step->mask = 0; step->mask < masks; step->mask++)
+            for (int32_t i = 0; i < step->count; i++)
+                if (!tune_record_find(record, step->lap, step->mask, step->field[i]))
+                    return true;
+    return false;
+}
+
+/* Go through the heats. True: *step is open in one of them; else its field is that of the final. */
+static bool find_heat(const struct tune_record *record, struct tune_step *step)
+{
+    *step = (struct tune_step){ 0 };
+    step->count = all_of(record, step->field);
+    for (; step->heat < HEATS_MAX && step->count - 1 > FINAL_FIELD; step->heat++) {
+        const int32_t masks = masks_of(record, step->heat);
+        const int32_t lap_end = HEAT_LAPS * (step->heat + 1);
+
+        step->lap = HEAT_LAPS * step->heat;
+        if (find_open(record, step, lap_end, masks)) {
+            if (record->spent_us < record->budget_us / 2)
+                return true;
+            step->count = halve(record, step->field, step->count, FINAL_FIELD,
+                                step->heat ? masks_of(record, step->heat - 1) : masks, lap_end);
+            return false;
+        }
+        step->count = halve(record, step->field, step->count, max32(FINAL_FIELD, step->count / 2),
+                            masks, lap_end);
+    }
+    return false;
+}
+
+static void turn(struct tune_step *step)
+{
+    const struct tune_step was = *step;
+
+    for (int32_t i = 0; i < step->count; i++)
+        step->field[i] = was.field[(i + step->lap + step->mask) % step->count];
+}
+
+bool tune_race_next(const struct tune_record *record, struct tune_step *step)
+{
+    bool is_open = find_heat(record, step);
+
+    if (!is_open) {
+        step->is_final = true;
+        step->lap = TUNE_FINAL_LAP;
+        is_open = find_open(record, step, TUNE_FINAL_LAP + TUNE_FINAL_LAPS, record->mask_count);
+    }
+    turn(step);
+    return is_open && step->count > 1 && record->spent_us < record->budget_us;
+}
+
+int64_t tune_race_left(const struct tune_record *record)
+{
+    struct tune_step step;
+    int64_t left = 0;
+    int32_t count;
+
+    (void)find_heat(record, &step);
+    count = step.count;
+    for (int32_t heat = step.heat; heat < HEATS_MAX && count - 1 > FINAL_FIELD; heat++) {
+        left += (int64_t)count * HEAT_LAPS * masks_of(record, heat);
+        count = max32(FINAL_FIELD + 1, count / 2);
+    }
+    return left + (int64_t)count * TUNE_FINAL_LAPS * record->mask_count;
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The race of a tuning session: who runs next.
+ *
+ * Successive halving: a heat is a few laps over the first masks, and its slower half leaves; the
+ * next heat has twice the masks; the final has all. In a lap each configuration of the field runs
+ * once a mask, the default too, in an order that turns by one from lap to lap. Everything follows
+ * from the record, so that a session that was killed goes on where it was. Thread: any.
+ */
+#ifndef FFA_TUNE_TUNE_RACE_H
+#define FFA_TUNE_TUNE_RACE_H
+
+#include "cache/tune_store.h"
+
+/* The final's laps have these numbers, however many heats there were. */
+enum { TUNE_FINAL_LAP = 1024, TUNE_FINAL_LAPS = 9, TUNE_FINAL_LAPS_MIN = 3 };
+
+/* Who runs in a lap with a mask. */
+struct tune_step {
+    bool is_final;
+    int32_t heat, lap, mask;
+    int32_t count;                          /* of the field */
+    int32_t field[TUNE_CONFIGURATIONS_MAX]; /* in the order of this lap */
+};
+
+/* The first step with a sample missing. False: the race is over, or its budget is spent. */
+bool tune_race_next(const struct tune_record *record, struct tune_step *step);
+/* Samples that are still to be taken, if nobody drops out. */
+int64_t tune_race_left(const struct tune_record *record);
+
+#endif

@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a session does is decided from its record alone (pending configurations, tune_race_next), so
+ * that going on after a kill is no case of its own. Invariant: whatever may take the device down is
+ * noted in the file before it begins; a process that ends meanwhile is counted against it.
+ */
+#include "tune/tune_session.h"
+
+#include "tune/tune_race.h"
+
+enum { TRIES_MAX = 2 };
+
+static bool is_stopped(const struct tune_session *session)
+{
+    return session->stop && *session->stop;
+}
+
+static ffa_status fail_stopped(ffa_error *err)
+{
+    return error_fail(err, FFA_TIMEOUT, 0, "tune: stopped; what was measured is kept");
+}
+
+/* ---- progress ---- */
+
+static void tell(const struct tune_session *session, ffa_tune_phase phase, int32_t configuration,
+                 int64_t done, int64_t total)
+{
+    const struct tune_record *record = session->record;
+    ffa_tune_event event = { .struct_size = (uint32_t)sizeof event,
+                             .phase = phase,
+                             .configuration = configuration,
+                             .done = done,
+                             .total = total,
+                             .spent_ms = record->spent_us / 1000,
+                             .budget_ms = record->budget_us / 1000 };
+
+    if (!session->event)
+        return;
+    if (configuration >= 0) {
+        const struct tune_configuration *of = &record->configurations[configuration];
+
+        event.tile_m = 64 * of->consumers;
+        event.tile_n = of->tile_n;
+        event.state = tune_state_text(of->state);
+        event.reason = of->reason;
+    }
+    session->event(session->user, &event);
+}
+
+/* ---- what becomes of a configuration ---- */
+
+static ffa_status settle(struct tune_session *session, int32_t configuration, enum tune_state state,
+                         const char *reason, ffa_error *err)
+{
+    struct tune_configuration *of = &session->record->configurations[configuration];
+
+    of->state = state;
+    text_copy(of->reason, "%s", reason);
+    return tune_store_put_configuration(session->store, session->record, configuration, err);
+}
+
+/* Whether a failure is a configuration's own, and as what it ends. */
+static bool is_own(ffa_status status, enum tune_state *state)
+{
+    switch (status) {
+    case FFA_TIMEOUT:
+        *state = TUNE_HUNG;
+        return true;
+    case FFA_GPU:
+        *state = TUNE_DIED;
+        return true;
+    case FFA_COMPILE:
+    case FFA_INVALID:
+    case FFA_UNSUPPORTED:
+    case FFA_NOT_FOUND:
+        *state = TUNE_REFUSED;
+        return true;
+    case FFA_OK:
+    case FFA_NOMEM:
+    case FFA_CACHE:
+    case FFA_COMM:
+    case FFA_BUG:
+    case FFA_IO:
+        break;
+    }
+    return false;
+}
+
+/* After a call of the device that failed: note it, and go on if that can be. */
+static ffa_status settle_failure(struct tune_session *session, int32_t configuration,
+                                 ffa_status status, const ffa_error *why, ffa_error *err)
+{
+    enum tune_state state;
+    ffa_status rc;
+
+    if (!is_own(status, &state))
+        return error_fail(err, status, why->native, "%s", why->message);
+    FFA_TRY(settle(session, configuration, state, why->message, err));
+    if (state != TUNE_REFUSED && !session->device->recover(session->device->user)) {
+        session->must_restart = true;
+        rc = error_fail(err, status, why->native,
+                        "tune: the device cannot be used again in this process; resume the "
+                        "session in a new one: %.300s",
+                        why->message);
+    } else if (configuration == 0) {
+        rc = error_fail(err, FFA_UNSUPPORTED, why->native,
+                        "tune: the default cannot be measured, so nothing can be compared with it: "
+                        "%.300s",
+                        why->message);
+    }
+out:
+    return rc;
+}
+
+/* The process that ran the session before may have ended while a configuration was on the device.
+ */
+static ffa_status settle_trying(struct tune_session *session, ffa_error *err)
+{
+    struct tune_record *record = session->record;
+    const int32_t trying = record->trying;
+    struct tune_configuration *of;
+
+    if (trying < 0)
+        return FFA_OK;
+    of = &record->configurations[trying];
+    if (++of->tries < TRIES_MAX)
+        return settle(session, trying, of->state, of->reason, err);
+    return settle(session, trying, TUNE_DIED, "the process ended twice while it ran", err);
+}
+
+static ffa_status check_default(const struct tune_session *session, ffa_error *err)
+{
+    const struct tune_configuration *of = &session->record->configurations[0];
+
+    if (of->state < TUNE_SPILLED)
+        return FFA_OK;
+    return error_fail(err, FFA_UNSUPPORTED, 0,
+                      "tune: the default is %s, so nothing can be compared with it: %s",
+                      tune_state_text(of->state), of->reason);
+}
+
+/* ---- compile ---- */
+
+struct compiling {
+    struct tune_session *session;
+    int64_t done, total;
+    ffa_status rc; /* of the store */
+    ffa_error err;
+};
+
+static void compiled(void *user, int32_t configuration, const struct tune_compiled *result)
+{
+    struct compiling *compiling = user;
+    struct tune_session *session = compiling->session;
+    struct tune_configuration *of = &session->record->configurations[configuration];
+    char reason[200] = "";
+    enum tune_state state = TUNE_COMPILED;
+
+    if (result->status == FFA_OK) {
+        of->registers = result->registers;
+        of->shared_bytes = result->shared_bytes;
+        of->spill_bytes = result->spill_bytes;
+        text_copy(of->key, "%s", result->key);
+        if (result->spill_bytes > 0 && configuration > 0) {
+            state = TUNE_SPILLED;
+            text_copy(reason, "%d bytes of registers are spilled", result->spill_bytes);
+        }
+    } else {
+        if (!is_own(result->status, &state))
+            state = TUNE_REFUSED;
+        text_copy(reason, "%s", result->message);
+    }
+    if (compiling->rc == FFA_OK)
+        compiling->rc = settle(session, configuration, state, reason, &compiling->err);
+    tell(session, FFA_TUNE_COMPILE, configuration, ++compiling->done, compiling->total);
+}
+
+static ffa_status compile_all(struct tune_session *session, ffa_error *err)
+{
+    const struct tune_device *device = session->device;
+    struct compiling compiling = { .session = session };
+    int32_t which[TUNE_CONFIGURATIONS_MAX], count = 0;
+    ffa_status rc;
+
+    for (int32_t i = 0; i < session->record->configuration_count; i++)
+        if (session->record->configurations[i].state == TUNE_PENDING)
+            which[count++] = i;
+    if (!count)
+        return FFA_OK;
+    compiling.total = count;
+    tell(session, FFA_TUNE_COMPILE, -1, 0, count);
+    rc = device->compile(device->user, session->record, which, count, session->stop, compiled,
+                         &compiling, err);
+    if (compiling.rc != FFA_OK)
+        rc = error_fail(err, compiling.rc, compiling.err.native, "%s", compiling.err.message);
+    if (rc == FFA_OK && is_stopped(session))
+        rc = fail_stopped(err);
+    return rc;
+}
+
+/* ---- check ---- */
+
+static ffa_status check_one(struct tune_session *session, int32_t configuration, ffa_error *err)
+{
+    const struct tune_device *device = session->device;
+    ffa_error why = { FFA_OK, 0, "" };
+    char reason[200] = "";
+    bool is_right = false;
+    ffa_status rc, status;
+
+    FFA_TRY(tune_store_try(session->store, session->record, configuration, err));
+    status = device->prepare(device->user, session->record, configuration, &why);
+    if (status == FFA_OK)
+        status =
+            device->check(device->user, session->record, configuration, &is_right, reason, &why);
+    if (status != FFA_OK)
+        rc = settle_failure(session, configuration, status, &why, err);
+    else
+        rc = settle(session, configuration, is_right ? TUNE_CHECKED : TUNE_WRONG, reason, err);
+out:
+    return rc;
+}
+
+static ffa_status check_all(struct tune_session *session, ffa_error *err)
+{
+    struct tune_record *record = session->record;
+    int64_t done = 0, total = 0;
+    ffa_status rc = FFA_OK;
+
+    for (int32_t i = 0; i < record->configuration_count; i++)
+        total += record->configurations[i].state == TUNE_COMPILED;
+    for (int32_t i = 0; i < record->configuration_count && rc == FFA_OK; i++) {
+        if (record->configurations[i].state != TUNE_COMPILED)
+            continue;
+        if (is_stopped(session))
+            return fail_stopped(err);
+        FFA_TRY(check_one(session, i, err));
+        tell(session, FFA_TUNE_CHECK, i, ++done, total);
+    }
+    rc = check_default(session, err);
+out:
+    return rc;
+}
+
+/* ---- race ---- */
+
+/* The next of the step's field without a sample, from `place` on; -1: none. */
+static int32_t next_place(const struct tune_record *record, const struct tune_step *step,
+                          int32_t place)
+{
+    for (; place < step->count; place++)
+        if (!tune_record_find(record, step->lap, step->mask, step->field[place]))
+            return place;
+    return -1;
+}
+
+/* Take the step's samples. One configuration that fails ends the step; the next one is without it.
+ */
+static ffa_status run_step(struct tune_session *session, const struct tune_step *step,
+                           ffa_error *err)
+{
+    const struct tune_device *device = session->device;
+    struct tune_record *record = session->record;
+    int32_t place = next_place(record, step, 0);
+    ffa_status rc;
+
+    FFA_TRY(tune_store_try(session->store, record, step->field[place], err));
+    while (place >= 0) {
+        const int32_t configuration = step->field[place];
+        const int32_t next = next_place(record, step, place + 1);
+        const int64_t began_us = device->now_us(device->user);
+        struct tune_reading reading = { 0 };
+        ffa_error why = { FFA_OK, 0, "" };
+        struct tune_sample sample;
+        ffa_status status;
+
+        status = device->prepare(device->user, record, configuration, &why);
+        if (status == FFA_OK)
+            status = device->run(device->user, record, configuration, step->mask, &reading, &why);
+        record->spent_us += device->now_us(device->user) - began_us;
+        if (status != FFA_OK)
+            return settle_failure(session, configuration, status, &why, err);
+        sample = (struct tune_sample){ .lap = step->lap,
+                                       .mask = step->mask,
+                                       .configuration = configuration,
+                                       .place = place,
+                                       .calls = reading.calls,
+                                       .us = reading.us,
+                                       .clock_mhz = reading.clock_mhz,
+                                       .power_w = reading.power_w,
+                                       .temperature_c = reading.temperature_c };
+        FFA_TRY(tune_store_put_sample(session->store, record, &sample,
+                                      next < 0 || is_stopped(session) ? -1 : step->field[next],
+                                      err));
+        if (is_stopped(session))
+            return fail_stopped(err);
+        place = next;
+    }
+out:
+    return rc;
+}
+
+static ffa_status race(struct tune_session *session, ffa_error *err)
+{
+    struct tune_record *record = session->record;
+    struct tune_step step;
+    ffa_status rc = FFA_OK;
+
+    while (tune_race_next(record, &step)) {
+        if (is_stopped(session))
+            return fail_stopped(err);
+        FFA_TRY(run_step(session, &step, err));
+        tell(session, FFA_TUNE_RACE, -1, record->sample_count,
+             record->sample_count + tune_race_left(record));
+    }
+out:
+    return rc;
+}
+
+ffa_status tune_session_run(struct tune_session *session, ffa_error *err)
+{
+    struct tune_record *record = session->record;
+    ffa_status rc;
+
+    session->must_restart = false;
+    FFA_TRY(settle_trying(session, err));
+    FFA_TRY(check_default(session, err));
+    FFA_TRY(compile_all(session, err));
+    FFA_TRY(check_default(session, err));
+    FFA_TRY(check_all(session, err));
+    FFA_TRY(race(session, err));
+    record->ended_s = clock_unix_s();
+    rc = tune_store_put_times(session->store, record, err);
+out:
+    return rc;
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The configurations of a tuning session: every tile that the forward template can have for a spec,
+ * by its registers and its shared memory. Thread: any.
+ */
+#ifndef FFA_TUNE_TUNE_SPACE_H
+#define FFA_TUNE_TUNE_SPACE_H
+
+#include "attention/kernels.h"
+#include "cache/tune_store.h"
+
+/* Fill in what is measured: head_dim, dtype, heads, pack_heads, arch, and the configurations, the
+ * default first. record: zero; tune_record_finish() whether or not it succeeds. spec: imported.
+ * Fails with FFA_INVALID (names the field: a session wants dtype bf16 or fp16, heads_q and
+ * heads_kv, head_dim_v equal to head_dim, no tiles and no flags), FFA_UNSUPPORTED (arch),
+ * FFA_NOMEM.
+ */
+ffa_status tune_space_build(struct tune_record *record, const ffa_attention_spec *spec,
+                            const char *arch, const struct choose_device *device, ffa_error *err);
+
+/* The spec whose kernels are those of a configuration: one kernel of whole tiles, or, for the
+ * default, those that plans choose from. */
+ffa_attention_spec tune_space_spec(const struct tune_record *record, int32_t configuration);
+
+#endif

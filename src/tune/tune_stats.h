@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Medians of a session's samples, and how far they may be off. Thread: any.
+ */
+#ifndef FFA_TUNE_TUNE_STATS_H
+#define FFA_TUNE_TUNE_STATS_H
+
+#include "cache/tune_store.h"
+
+struct tune_median {
+    double value; /* 0: there is no sample */
+    double noise; /* twice its standard error, estimated from the median deviation */
+    int32_t count;
+};
+
+/* Of values [count], which are sorted. */
+struct tune_median tune_median_of(double *values, int32_t count);
+/* us of a configuration with a mask, in laps below lap_end. */
+struct tune_median tune_median_us(const struct tune_record *record, int32_t mask,
+                                  int32_t configuration, int32_t lap_end);
+/* The share by which a configuration is faster than the default: default / its time - 1, lap by lap
+ * of those that have both, so that a drift of the clock cancels out. */
+struct tune_median tune_median_gain(const struct tune_record *record, int32_t mask,
+                                    int32_t configuration);
+
+#endif

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "support/fake_tune.h"
+
+#include "choose/cost_table_json.h"
+#include "choose/tile_choice.h"
+#include "tune/tune_space.h"
+
+#include <check.h>
+#include <ffa/mask.h>
+#include <signal.h>
+
+static enum fake_fault fault_of(const struct fake_tune *fake,
+                                const struct tune_configuration *configuration)
+{
+    for (int32_t i = 0; i < fake->fault_count; i++)
+        if (fake->faults[i].consumers == configuration->consumers &&
+            fake->faults[i].tile_n == configuration->tile_n)
+            return fake->faults[i].fault;
+    return FAKE_SOUND;
+}
+
+static void pass(struct fake_tune *fake, enum fake_stage stage)
+{
+    if (fake->kill_at == stage && fake->calls[stage] == fake->kill_after)
+        (void)raise(SIGKILL);
+    fake->calls[stage]++;
+    fake->us += 1000;
+}
+
+static int64_t now_us(void *user)
+{
+    return ((struct fake_tune *)user)->us;
+}
+
+static ffa_status compile(void *user, const struct tune_record *record, const int32_t *which,
+                          int32_t count, const volatile int *stop, tune_compiled_fn done,
+                          void *done_user, ffa_error *err)
+{
+    struct fake_tune *fake = user;
+
+    (void)stop;
+    (void)err;
+    for (int32_t i = 0; i < count; i++) {
+        const enum fake_fault fault = fault_of(fake, &record->configurations[which[i]]);
+        struct tune_compiled result = { .registers = 168, .key = "k", .message = "" };
+
+        pass(fake, FAKE_COMPILE);
+        result.status = fault == FAKE_WORKER_DIES    ? FFA_GPU
+                        : fault == FAKE_WORKER_HANGS ? FFA_TIMEOUT
+                        : fault == FAKE_IS_REFUSED   ? FFA_COMPILE
+                                                     : FFA_OK;
+        result.message = result.status == FFA_OK ? "" : "as was asked for";
+        result.spill_bytes = fault == FAKE_SPILLS ? 24 : 0;
+        done(done_user, which[i], &result);
+    }
+    return FFA_OK;
+}
+
+static ffa_status prepare(void *user, const struct tune_record *record, int32_t configuration,
+                          ffa_error *err)
+{
+    (void)record;
+    (void)configuration;
+    (void)err;
+    pass(user, FAKE_PREPARE);
+    return FFA_OK;
+}
+
+static ffa_status give_up(ffa_error *err, ffa_status status, const char *text)
+{
+    err->status = status;
+    text_copy(err->message, "%s", text);
+    return status;
+}
+
+static ffa_status check(void *user, const struct tune_record *record, int32_t configuration,
+                        bool *is_right, char reason[200], ffa_error *err)
+{
+    const enum fake_fault fault = fault_of(user, &record->configurations[configuration]);
+
+    pass(user, FAKE_CHECK);
+    *is_right = fault != FAKE_IS_WRONG;
+    text_format(reason, 200, "%s", *is_right ? "" : "row 3 is off");
+    if (fault == FAKE_TRAPS)
+        return give_up(err, FFA_GPU, "an illegal address");
+    return fault == FAKE_HANGS ? give_up(err, FFA_TIMEOUT, "it did not end") : FFA_OK;
+}
+
+/* What a tile truly costs; one that the costs do not have is slow. */
+static struct tile_cost cost_of(const struct fake_tune *fake, int32_t head_dim, int32_t consumers,
+                                int32_t tile_n)
+{
+    for (int32_t i = 0; i < fake->costs->packed_tile_count; i++) {
+        const struct packed_tile *tile = &fake->costs->packed_tiles[i];
+
+        if (tile->head_dim == head_dim && tile->consumers == consumers && tile->tile_n == tile_n)
+            return tile->cost;
+    }
+    return (struct tile_cost){ 600 + tile_n, 1.6 * consumers };
+}
+
+/* The time of a mask by the library's own model, of one kernel, or of those of the default with
+ * their true costs, one of them chosen by what the library takes for their costs. */
+static double time_of(const struct fake_tune *fake, const struct tune_record *record,
+                      const struct tune_configuration *configuration, const char *text)
+{
+    const struct cost_table *library = cost_table_find("NVIDIA H200");
+    const struct packed_tile *tiles[PACKED_TILES_MAX];
+    struct tile_candidate candidates[PACKED_TILES_MAX];
+    struct choose_device device = { record->facts, library };
+    struct tile_query query = {
+        .candidates = candidates, .candidate_count = 1, .heads = record->heads_kv, .is_packed = true
+    };
+    struct tile_plan plan = { 0 };
+    struct tile_choice choice;
+    int32_t consumers = configuration->consumers, tile_n = configuration->tile_n;
+    ffa_mask *mask;
+
+    ck_assert_int_eq(ffa_mask_parse(&mask, text, NULL), FFA_OK);
+    if (tune_is_default(configuration)) {
+        query.candidate_count =
+            min32(3, choose_packed_tiles(tiles, library, record->head_dim, record->head_dim));
+        for (int32_t i = 0; i < query.candidate_count; i++)
+            candidates[i] = (struct tile_candidate){ 64 * tiles[i]->consumers / record->pack_heads,
+                                                     tiles[i]->tile_n, tiles[i]->cost };
+        ck_assert_int_eq(choose_tiles(&plan, &choice, mask, &query, &device, NULL), FFA_OK);
+        consumers = tiles[choice.candidate]->consumers;
+        tile_n = tiles[choice.candidate]->tile_n;
+        tile_finish(&plan);
+        query.candidate_count = 1;
+    }
+    candidates[0] = (struct tile_candidate){ 64 * consumers / record->pack_heads, tile_n,
+                                             cost_of(fake, record->head_dim, consumers, tile_n) };
+    ck_assert_int_eq(choose_tiles(&plan, &choice, mask, &query, &device, NULL), FFA_OK);
+    tile_finish(&plan);
+    ffa_mask_destroy(mask);
+    return choice.time * fake->unit_us / fake->speed;
+}
+
+/* In [-1, 1]; the same for the same call. */
+static double draw(uint64_t seed, uint64_t index)
+{
+    uint64_t z = seed * 0x2545f4914f6cdd1du + (index + 1) * 0x9e3779b97f4a7c15u;
+
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    z ^= z >> 31;
+    return (double)(int64_t)(z >> 40) / (1 << 23) - 1;
+}
+
+static ffa_status run(void *user, const struct tune_record *record, int32_t configuration,
+                      int32_t mask, struct tune_reading *out, ffa_error *err)
+{
+    struct fake_tune *fake = user;
+    const struct tune_configuration *of = &record->configurations[configuration];
+
+    pass(fake, FAKE_RUN);
+    if (fault_of(fake, of) == FAKE_TRAPS_IN_RACE && mask == 1)
+        return give_up(err, FFA_GPU, "an illegal address");
+    out->us = time_of(fake, record, of, record->masks[mask]) *
+              (1 + fake->noise * draw(fake->seed, (uint64_t)fake->calls[FAKE_RUN]));
+    out->calls = 10;
+    out->clock_mhz = 1980;
+    fake->us += (int64_t)(10 * out->us);
+    return FFA_OK;
+}
+
+static bool recover(void *user)
+{
+    return ((const struct fake_tune *)user)->recovers;
+}
+
+struct tune_device fake_tune_device(struct fake_tune *fake)
+{
+    return (struct tune_device){ .user = fake,
+                                 .now_us = now_us,
+                                 .compile = compile,
+                                 .prepare = prepare,
+                                 .check = check,
+                                 .run = run,
+                                 .recover = recover };
+}
+
+struct tune_record fake_tune_record(int id, const char *const *masks, int32_t mask_count)
+{
+    const struct device_facts facts = {
+        .name = "NVIDIA H200", .sm_count = 132, .shared_bytes_block = 232448, .l2_bytes = 62914560
+    };
+    const struct choose_device device = choose_device_of(&facts);
+    ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
+    struct tune_record record = { 0 };
+    ffa_error err = { FFA_OK, 0, "" };
+
+    spec.dtype = FFA_BF16;
+    spec.head_dim = 128;
+    spec.heads_q = 64;
+    spec.heads_kv = 8;
+    ck_assert_msg(tune_space_build(&record, &spec, "sm_90a", &device, &err) == FFA_OK, "%s",
+                  err.message);
+    record.masks = calloc(TUNE_MASKS_MAX, sizeof *record.masks);
+    ck_assert_ptr_nonnull(record.masks);
+    for (int32_t i = 0; i < mask_count; i++)
+        text_copy(record.masks[record.mask_count++], "%s", masks[i]);
+    ck_assert_int_eq(cost_table_write(device.costs, &record.base_table, &err), FFA_OK);
+    record.facts = facts;
+    record.budget_us = INT64_C(3600000000);
+    record.started_s = 1000 + id;
+    ffa_templates_digest(record.templates_digest);
+    text_copy(record.library_version, "%s", ffa_version());
+    text_copy(record.id, "%032x", (unsigned)id);
+    return record;
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A device for tuning sessions whose times follow from known costs, with noise that follows from a
+ * seed, and whose configurations fail on demand.
+ */
+#ifndef TESTS_FAKE_TUNE_H
+#define TESTS_FAKE_TUNE_H
+
+#include "choose/cost_table.h"
+#include "tune/tune_device.h"
+
+/* What a configuration does instead of what it should. */
+enum fake_fault {
+    FAKE_SOUND,
+    FAKE_SPILLS,
+    FAKE_WORKER_DIES,
+    FAKE_WORKER_HANGS,
+    FAKE_IS_REFUSED, /* by the compiler */
+    FAKE_IS_WRONG,
+    FAKE_TRAPS,        /* when it is checked */
+    FAKE_HANGS,        /* likewise */
+    FAKE_TRAPS_IN_RACE /* with mask 1 */
+};
+
+/* Where the process is killed (SIGKILL). */
+enum fake_stage { FAKE_NEVER, FAKE_COMPILE, FAKE_PREPARE, FAKE_CHECK, FAKE_RUN };
+
+struct fake_fault_of {
+    int32_t consumers, tile_n;
+    enum fake_fault fault;
+};
+
+struct fake_tune {
+    const struct cost_table *costs; /* true ones: packed_tiles of the head_dim; others cost more */
+    double unit_us;                 /* of 1 of the costs */
+    double speed;                   /* of this machine: times are divided by it */
+    double noise;                   /* the largest share that a time is off by */
+    uint64_t seed;
+    bool recovers;
+    const struct fake_fault_of *faults; /* [fault_count] */
+    int32_t fault_count;
+    enum fake_stage kill_at;
+    int32_t kill_after; /* calls of that stage */
+    int64_t us;         /* the clock */
+    int32_t calls[5];   /* by stage */
+};
+
+struct tune_device fake_tune_device(struct fake_tune *fake);
+/* A record of a session on a made-up H200, with the library's table to begin with. The caller's,
+ * tune_record_finish(). id: one digit tells sessions apart. */
+struct tune_record fake_tune_record(int id, const char *const *masks, int32_t mask_count);
+
+#endif

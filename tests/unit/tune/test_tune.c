@@ -1,0 +1,490 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tuning sessions on a device with known costs: the session finds what is fastest, keeps what the
+ * library chooses where nothing is, goes on after a kill at any stage, and survives configurations
+ * that fail in every way. No time is real.
+ */
+#include "choose/cost_table_json.h"
+#include "support/fake_tune.h"
+#include "support/suite.h"
+#include "support/tmpdir.h"
+#include "tune/tune_fit.h"
+#include "tune/tune_race.h"
+#include "tune/tune_session.h"
+#include "tune/tune_space.h"
+#include <ffa/tune.h>
+
+#include <check.h>
+#include <math.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const char *const masks[] = { "causal:2048", "varlen-causal:300*8", "full:1024",
+                                     "full:4096" };
+enum { MASKS = 4 };
+
+static char *folder, *path;
+static struct cost_table truth;
+
+static void setup(void)
+{
+    folder = tmpdir_make();
+    path = tmpdir_path(folder, "session.ffatune");
+    truth = *cost_table_find("NVIDIA H200");
+}
+
+static void teardown(void)
+{
+    free(path);
+    tmpdir_remove(folder);
+}
+
+static struct fake_tune fake_of(void)
+{
+    return (struct fake_tune){
+        .costs = &truth, .unit_us = 0.01, .speed = 1, .noise = 0.005, .seed = 1, .recovers = true
+    };
+}
+
+/* A key of the tile of 128 x 128 takes three quarters of what the library believes. */
+static void make_other_faster(void)
+{
+    for (int32_t i = 0; i < truth.packed_tile_count; i++)
+        if (truth.packed_tiles[i].head_dim == 128 && truth.packed_tiles[i].consumers == 2 &&
+            truth.packed_tiles[i].tile_n == 128)
+            truth.packed_tiles[i].cost = (struct tile_cost){ 318, 0.75 };
+}
+
+/* The one session of the file, in place of *record. */
+static void load(struct tune_record *record, struct tune_store *store)
+{
+    struct tune_record *all;
+    ffa_error err = { FFA_OK, 0, "" };
+    int32_t count;
+
+    ck_assert_msg(tune_store_load(store, &all, &count, &err) == FFA_OK, "%s", err.message);
+    ck_assert_int_eq(count, 1);
+    tune_record_finish(record);
+    *record = all[0];
+    mem_free(all);
+}
+
+/* Add the session to the file, or go on with the one that is there. */
+static ffa_status run_record(struct tune_record *record, struct fake_tune *fake, bool resumes,
+                             bool *must_restart, ffa_error *err)
+{
+    const struct tune_device device = fake_tune_device(fake);
+    struct tune_session session = { .record = record, .device = &device };
+    ffa_status rc;
+
+    ck_assert_int_eq(
+        tune_store_open(&session.store, path, resumes ? TUNE_STORE_WRITE : TUNE_STORE_CREATE, err),
+        FFA_OK);
+    if (resumes)
+        load(record, session.store);
+    else
+        ck_assert_int_eq(tune_store_add(session.store, record, 1, err), FFA_OK);
+    rc = tune_session_run(&session, err);
+    tune_store_close(session.store);
+    if (must_restart)
+        *must_restart = session.must_restart;
+    return rc;
+}
+
+static void run_whole(struct tune_record *record, struct fake_tune *fake)
+{
+    ffa_error err = { FFA_OK, 0, "" };
+
+    ck_assert_msg(run_record(record, fake, false, NULL, &err) == FFA_OK, "%s", err.message);
+    ck_assert_int_ne(record->ended_s, 0);
+}
+
+static struct tune_fit fit_of(const struct tune_record *records, int32_t count)
+{
+    ffa_error err = { FFA_OK, 0, "" };
+    struct tune_fit fit;
+
+    ck_assert_msg(tune_fit(&fit, records, count, &err) == FFA_OK, "%s", err.message);
+    ck_assert_int_eq(fit.fit_count, 1);
+    return fit;
+}
+
+static int32_t index_of(const struct tune_record *record, int32_t consumers, int32_t tile_n)
+{
+    for (int32_t i = 0; i < record->configuration_count; i++)
+        if (record->configurations[i].consumers == consumers &&
+            record->configurations[i].tile_n == tile_n)
+            return i;
+    ck_abort_msg("no tile %d x %d", 64 * consumers, tile_n);
+    return -1;
+}
+
+/* ---- the space ---- */
+
+START_TEST(the_space_has_every_tile_that_fits)
+{
+    struct tune_record record = fake_tune_record(1, masks, MASKS);
+
+    ck_assert(tune_is_default(&record.configurations[0]));
+    ck_assert_int_eq(record.pack_heads, 8);
+    (void)index_of(&record, 3, 80);
+    (void)index_of(&record, 2, 128);
+    (void)index_of(&record, 1, 64);
+    for (int32_t i = 1; i < record.configuration_count; i++) {
+        ck_assert_int_le(record.configurations[i].shared_bytes, 232448);
+        /* A thread of three warpgroups has 160 registers at most. */
+        ck_assert(record.configurations[i].consumers < 3 || record.configurations[i].tile_n < 128);
+        ck_assert_int_gt(record.configurations[i].kv_slots, 0);
+    }
+    tune_record_finish(&record);
+}
+END_TEST
+
+/* Each field that a session refuses. */
+static const struct {
+    const char *text, *want;
+} bad_specs[] = {
+    { "head_dim=128,dtype=fp32,heads=8:1", "dtype is 3" },
+    { "head_dim=128,dtype=bf16,heads=8:1,tile=128x128", "tile_m is 128" },
+    { "head_dim=128,dtype=bf16,heads=8:1,softcap", "flags is 2" },
+    { "head_dim=128:64,dtype=bf16,heads=8:1", "head_dim_v is 64" },
+    { "head_dim=128,dtype=bf16", "heads are 0:0" },
+    { "head_dim=100,dtype=bf16,heads=8:1", "head_dim" },
+};
+
+START_TEST(a_spec_that_cannot_be_tuned_is_refused)
+{
+    const struct device_facts facts = { .name = "NVIDIA H200", .sm_count = 132 };
+    const struct choose_device device = choose_device_of(&facts);
+    ffa_attention_spec spec = FFA_ATTENTION_SPEC_INIT;
+    struct tune_record record = { 0 };
+    ffa_error err = { FFA_OK, 0, "" };
+
+    ck_assert_int_eq(ffa_attention_spec_parse(&spec, bad_specs[_i].text, &err), FFA_OK);
+    ck_assert_int_eq(tune_space_build(&record, &spec, "sm_90a", &device, &err), FFA_INVALID);
+    ck_assert_msg(strstr(err.message, bad_specs[_i].want), "%s", err.message);
+    tune_record_finish(&record);
+}
+END_TEST
+
+/* ---- what is found ---- */
+
+START_TEST(the_fastest_is_found_and_published)
+{
+    struct tune_record record = fake_tune_record(1, masks, MASKS);
+    struct fake_tune fake = fake_of();
+    const struct packed_tile *first = NULL;
+    struct tune_fit fit;
+
+    make_other_faster();
+    run_whole(&record, &fake);
+    fit = fit_of(&record, 1);
+    ck_assert_msg(fit.fits[0].is_published, "%s", fit.fits[0].reason);
+    ck_assert(fit.fits[0].gain > 0.02);
+    for (int32_t i = 0; i < fit.table.packed_tile_count && !first; i++)
+        if (fit.table.packed_tiles[i].head_dim == 128)
+            first = &fit.table.packed_tiles[i];
+    ck_assert_ptr_nonnull(first);
+    ck_assert_int_eq(first->consumers, 2);
+    ck_assert_int_eq(first->tile_n, 128);
+    /* Its key costs 1, the unit, which takes 0.75 of what it took. */
+    ck_assert(fabs(first->cost.key - 1) < 1e-9);
+    ck_assert_msg(fabs(first->unit_us / 0.0075 - 1) < 0.02, "%g", first->unit_us);
+    ck_assert_msg(fabs(first->cost.begin - 318 / 0.75) < 25, "%g", first->cost.begin);
+    ck_assert(fit.fits[0].kernels[0].residual < 0.01);
+    /* Other head_dims stay. */
+    ck_assert_int_eq(fit.table.packed_tiles[0].head_dim, 64);
+    ck_assert_str_eq(fit.table.templates, record.templates_digest);
+    tune_fit_finish(&fit);
+    tune_record_finish(&record);
+}
+END_TEST
+
+START_TEST(what_the_library_chooses_stays_within_noise)
+{
+    struct tune_record record = fake_tune_record(1, masks, MASKS);
+    struct fake_tune fake = fake_of();
+    char before[DIGEST_TEXT], after[DIGEST_TEXT];
+    struct tune_fit fit;
+
+    /* A spec has three kernels: that the fourth of the table is slow is as it believes. */
+    truth.packed_tiles[6].cost = (struct tile_cost){ 600, 1.6 };
+    run_whole(&record, &fake);
+    fit = fit_of(&record, 1);
+    ck_assert_msg(!fit.fits[0].is_published, "gain %g +- %g: %d x %d", fit.fits[0].gain,
+                  fit.fits[0].noise, fit.fits[0].kernels[0].consumers,
+                  fit.fits[0].kernels[0].tile_n);
+    ck_assert_msg(strstr(fit.fits[0].reason, "not above its noise"), "%s", fit.fits[0].reason);
+    cost_table_digest(cost_table_find("NVIDIA H200"), before);
+    cost_table_digest(&fit.table, after);
+    ck_assert_str_eq(before, after);
+    tune_fit_finish(&fit);
+    tune_record_finish(&record);
+}
+END_TEST
+
+/* In each lap of a mask the default runs, too, and no two laps begin with the same one. */
+START_TEST(laps_are_interleaved_and_turn)
+{
+    struct tune_record record = fake_tune_record(1, masks, MASKS);
+    struct fake_tune fake = fake_of();
+    int32_t first[2] = { -1, -1 };
+
+    run_whole(&record, &fake);
+    for (int64_t i = 0; i < record.sample_count; i++) {
+        const struct tune_sample *of = &record.samples[i];
+
+        ck_assert_ptr_nonnull(tune_record_find(&record, of->lap, of->mask, 0));
+        if (of->lap >= TUNE_FINAL_LAP && of->lap < TUNE_FINAL_LAP + 2 && of->mask == 0 &&
+            of->place == 0)
+            first[of->lap - TUNE_FINAL_LAP] = of->configuration;
+    }
+    ck_assert_int_ge(first[0], 0);
+    ck_assert_int_ge(first[1], 0);
+    ck_assert_int_ne(first[0], first[1]);
+    tune_record_finish(&record);
+}
+END_TEST
+
+START_TEST(the_slower_half_leaves)
+{
+    struct tune_record record = fake_tune_record(1, masks, MASKS);
+    struct fake_tune fake = fake_of();
+    int32_t in_first = 0, in_final = 0;
+
+    run_whole(&record, &fake);
+    for (int32_t k = 0; k < record.configuration_count; k++) {
+        in_first += tune_record_find(&record, 0, 0, k) != NULL;
+        in_final += tune_record_find(&record, TUNE_FINAL_LAP, 0, k) != NULL;
+    }
+    ck_assert_int_eq(in_first, record.configuration_count);
+    ck_assert_int_le(in_final, in_first / 2);
+    ck_assert_ptr_nonnull(tune_record_find(&record, TUNE_FINAL_LAP, 0, index_of(&record, 3, 80)));
+    tune_record_finish(&record);
+}
+END_TEST
+
+START_TEST(the_budget_ends_the_race)
+{
+    struct tune_record record = fake_tune_record(1, masks, MASKS);
+    struct fake_tune fake = fake_of();
+    struct tune_fit fit;
+
+    record.budget_us = 10000;
+    run_whole(&record, &fake);
+    ck_assert_int_ge(record.spent_us, 10000);
+    ck_assert_int_lt(record.sample_count, 2 * record.configuration_count);
+    fit = fit_of(&record, 1);
+    ck_assert(!fit.fits[0].is_published);
+    ck_assert_msg(strstr(fit.fits[0].reason, "measured enough"), "%s", fit.fits[0].reason);
+    tune_fit_finish(&fit);
+    tune_record_finish(&record);
+}
+END_TEST
+
+/* ---- configurations that fail ---- */
+
+static const struct fake_fault_of faults[] = {
+    { 1, 64, FAKE_SPILLS },      { 1, 80, FAKE_WORKER_DIES },    { 1, 96, FAKE_WORKER_HANGS },
+    { 1, 112, FAKE_IS_REFUSED }, { 2, 64, FAKE_IS_WRONG },       { 2, 80, FAKE_TRAPS },
+    { 2, 96, FAKE_HANGS },       { 2, 112, FAKE_TRAPS_IN_RACE },
+};
+static const enum tune_state fault_states[] = { TUNE_SPILLED, TUNE_DIED, TUNE_HUNG, TUNE_REFUSED,
+                                                TUNE_WRONG,   TUNE_DIED, TUNE_HUNG, TUNE_DIED };
+enum { FAULTS = 8, LOST = 3 /* of these, the ones that take the device down */ };
+
+static void check_faults(const struct tune_record *record)
+{
+    for (int i = 0; i < FAULTS; i++) {
+        const struct tune_configuration *of =
+            &record->configurations[index_of(record, faults[i].consumers, faults[i].tile_n)];
+
+        ck_assert_msg(of->state == fault_states[i], "%d x %d is %s", 64 * of->consumers, of->tile_n,
+                      tune_state_text(of->state));
+        ck_assert_str_ne(of->reason, "");
+    }
+    ck_assert_int_eq(record->configurations[index_of(record, 3, 80)].state, TUNE_CHECKED);
+}
+
+START_TEST(configurations_that_fail_are_left_out)
+{
+    struct tune_record record = fake_tune_record(1, masks, MASKS);
+    struct fake_tune fake = fake_of();
+
+    fake.faults = faults;
+    fake.fault_count = FAULTS;
+    run_whole(&record, &fake);
+    check_faults(&record);
+    tune_record_finish(&record);
+}
+END_TEST
+
+/* A device that is lost with the process: each process leaves one configuration out. */
+START_TEST(a_device_that_is_lost_takes_a_new_process)
+{
+    struct tune_record record = fake_tune_record(1, masks, MASKS);
+    struct fake_tune fake = fake_of();
+    ffa_error err = { FFA_OK, 0, "" };
+    bool must_restart = true;
+    int processes = 0;
+
+    fake.faults = faults;
+    fake.fault_count = FAULTS;
+    fake.recovers = false;
+    while (must_restart) {
+        const ffa_status rc = run_record(&record, &fake, processes++ > 0, &must_restart, &err);
+
+        ck_assert_int_eq(rc == FFA_OK, !must_restart);
+        ck_assert_int_le(processes, LOST + 1);
+    }
+    ck_assert_int_eq(processes, LOST + 1);
+    check_faults(&record);
+    tune_record_finish(&record);
+}
+END_TEST
+
+START_TEST(a_default_that_fails_ends_the_session)
+{
+    static const struct fake_fault_of of_default[] = { { 0, 0, FAKE_IS_WRONG } };
+    struct tune_record record = fake_tune_record(1, masks, MASKS);
+    struct fake_tune fake = fake_of();
+    ffa_error err = { FFA_OK, 0, "" };
+
+    fake.faults = of_default;
+    fake.fault_count = 1;
+    ck_assert_int_eq(run_record(&record, &fake, false, NULL, &err), FFA_UNSUPPORTED);
+    ck_assert_msg(strstr(err.message, "the default is wrong"), "%s", err.message);
+    tune_record_finish(&record);
+}
+END_TEST
+
+/* ---- kills ---- */
+
+/* Run in a child that is killed at a stage. */
+static void run_killed(enum fake_stage stage, int32_t after, bool resumes)
+{
+    struct tune_record record = fake_tune_record(1, masks, MASKS);
+    struct fake_tune fake = fake_of();
+    ffa_error err = { FFA_OK, 0, "" };
+    int status;
+    const pid_t child = fork();
+
+    ck_assert_int_ge(child, 0);
+    fake.kill_at = stage;
+    fake.kill_after = after;
+    if (child == 0) {
+        (void)run_record(&record, &fake, resumes, NULL, &err);
+        _exit(0);
+    }
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    tune_record_finish(&record);
+}
+
+static const struct {
+    enum fake_stage stage;
+    int32_t after;
+} kills[] = { { FAKE_COMPILE, 0 }, { FAKE_COMPILE, 5 }, { FAKE_PREPARE, 3 }, { FAKE_CHECK, 0 },
+              { FAKE_CHECK, 7 },   { FAKE_RUN, 0 },     { FAKE_RUN, 11 },    { FAKE_RUN, 150 } };
+
+/* After a kill nothing is done twice, and what is in the file is what was measured. */
+START_TEST(a_killed_session_goes_on)
+{
+    struct tune_record record = fake_tune_record(1, masks, MASKS), read = { 0 };
+    struct fake_tune fake = fake_of();
+    ffa_error err = { FFA_OK, 0, "" };
+    char one[DIGEST_TEXT], other[DIGEST_TEXT];
+    struct tune_store *store;
+    struct tune_fit fit;
+
+    make_other_faster();
+    run_killed(kills[_i].stage, kills[_i].after, false);
+    ck_assert_msg(run_record(&record, &fake, true, NULL, &err) == FFA_OK, "%s", err.message);
+    ck_assert_int_eq(fake.calls[FAKE_COMPILE], kills[_i].stage == FAKE_COMPILE
+                                                   ? record.configuration_count - kills[_i].after
+                                                   : 0);
+    if (kills[_i].stage == FAKE_RUN)
+        ck_assert_int_eq(fake.calls[FAKE_RUN], record.sample_count - kills[_i].after);
+    for (int32_t i = 0; i < record.configuration_count; i++)
+        ck_assert_int_eq(record.configurations[i].state, TUNE_CHECKED);
+    fit = fit_of(&record, 1);
+    ck_assert_msg(fit.fits[0].is_published, "%s", fit.fits[0].reason);
+    cost_table_digest(&fit.table, one);
+    tune_fit_finish(&fit);
+
+    ck_assert_int_eq(tune_store_open(&store, path, TUNE_STORE_READ, &err), FFA_OK);
+    load(&read, store);
+    tune_store_close(store);
+    fit = fit_of(&read, 1);
+    cost_table_digest(&fit.table, other);
+    ck_assert_str_eq(one, other);
+    tune_fit_finish(&fit);
+    tune_record_finish(&read);
+    tune_record_finish(&record);
+}
+END_TEST
+
+/* The configuration on which two processes ended is left out. */
+START_TEST(two_kills_on_one_configuration_leave_it_out)
+{
+    struct tune_record record = fake_tune_record(1, masks, MASKS);
+    struct fake_tune fake = fake_of();
+    ffa_error err = { FFA_OK, 0, "" };
+
+    run_killed(FAKE_CHECK, 3, false);
+    run_killed(FAKE_CHECK, 0, true);
+    ck_assert_msg(run_record(&record, &fake, true, NULL, &err) == FFA_OK, "%s", err.message);
+    ck_assert_int_eq(record.configurations[3].state, TUNE_DIED);
+    ck_assert_str_eq(record.configurations[3].reason, "the process ended twice while it ran");
+    ck_assert_int_eq(record.configurations[4].state, TUNE_CHECKED);
+    tune_record_finish(&record);
+}
+END_TEST
+
+START_TEST(a_stop_keeps_what_was_measured)
+{
+    struct tune_record record = fake_tune_record(1, masks, MASKS);
+    struct fake_tune fake = fake_of();
+    const struct tune_device device = fake_tune_device(&fake);
+    volatile int stop = 1;
+    struct tune_session session = { .record = &record, .device = &device, .stop = &stop };
+    ffa_error err = { FFA_OK, 0, "" };
+
+    ck_assert_int_eq(tune_store_open(&session.store, path, TUNE_STORE_CREATE, &err), FFA_OK);
+    ck_assert_int_eq(tune_store_add(session.store, &record, 1, &err), FFA_OK);
+    ck_assert_int_eq(tune_session_run(&session, &err), FFA_TIMEOUT);
+    ck_assert_msg(strstr(err.message, "stopped"), "%s", err.message);
+    ck_assert(!session.must_restart);
+    stop = 0;
+    ck_assert_int_eq(tune_session_run(&session, &err), FFA_OK);
+    ck_assert_int_eq(fake.calls[FAKE_COMPILE], record.configuration_count);
+    tune_store_close(session.store);
+    tune_record_finish(&record);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("tune");
+    TCase *all = tcase_create("sessions");
+
+    tcase_add_checked_fixture(all, setup, teardown);
+    tcase_set_timeout(all, 120);
+    tcase_add_test(all, the_space_has_every_tile_that_fits);
+    tcase_add_loop_test(all, a_spec_that_cannot_be_tuned_is_refused, 0,
+                        sizeof bad_specs / sizeof *bad_specs);
+    tcase_add_test(all, the_fastest_is_found_and_published);
+    tcase_add_test(all, what_the_library_chooses_stays_within_noise);
+    tcase_add_test(all, laps_are_interleaved_and_turn);
+    tcase_add_test(all, the_slower_half_leaves);
+    tcase_add_test(all, the_budget_ends_the_race);
+    tcase_add_test(all, configurations_that_fail_are_left_out);
+    tcase_add_test(all, a_device_that_is_lost_takes_a_new_process);
+    tcase_add_test(all, a_default_that_fails_ends_the_session);
+    tcase_add_loop_test(all, a_killed_session_goes_on, 0, sizeof kills / sizeof *kills);
+    tcase_add_test(all, two_kills_on_one_configuration_leave_it_out);
+    tcase_add_test(all, a_stop_keeps_what_was_measured);
+    suite_add_tcase(suite, all);
+    return suite_run(suite);
+}

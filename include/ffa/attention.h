@@ -35,6 +35,7 @@
 #ifndef FFA_ATTENTION_H
 #define FFA_ATTENTION_H
 
+#include <ffa/choice.h>
 #include <ffa/kernel.h>
 #include <ffa/mask.h>
 #include <ffa/tensor.h>
@@ -163,6 +164,8 @@ typedef struct ffa_plan_info {
     char cost_table[32];             /* the device whose measurements decided; "" on the CPU */
     int64_t image_bytes;    /* of upload_bytes, those that an upload copies; 0 on the CPU */
     int64_t capacity_bytes; /* as in ffa_plan_opts, asked for or of the plan it is like; 0: none */
+    char cost_digest[20];   /* the first 16 digits of that table's digest; "" on the CPU */
+    int32_t cost_source;    /* enum ffa_cost_source: why that table decided */
 } ffa_plan_info;
 #define FFA_PLAN_INFO_INIT                                                                         \
     {                                                                                              \

@@ -76,6 +76,12 @@ typedef struct ffa_context_opts {
     uint32_t worker_memory_mib; /* what a worker may take to compile, at least 32; 0: 2048 */
     const char *cudart_path;    /* the CUDA runtime; NULL: searched for (docs/building.md). On the
                                    CPU none is opened */
+    const char *cost_tables; /* a cost table, or a folder of *.json ones, that choices for a device
+                                are made with (docs/choosing.md); "none": built-in ones only. NULL:
+                                the folder cost-tables beside the store, then the one that was
+                                installed with the library. One that cannot be read, is of other
+                                templates or, beside the store, of another user is passed over
+                                with a warning. Ranks of a group need equal ones */
 } ffa_context_opts;
 #define FFA_CONTEXT_OPTS_INIT                                                                      \
     {                                                                                              \
@@ -95,14 +101,16 @@ typedef const char *(*ffa_environment_fn)(void *user, const char *name);
 /*
  * Set the options of a context as the command `ffa` does from its environment, so that a program
  * and the command find one store: cache_path (NULL where no place is left), bundles and
- * bundle_count, and FFA_OPEN_NEVER_COMPILE for FFA_JIT=never. The other options, and flags, stay.
- * docs/store.md lists the variables. The library itself reads none: `get` is all it asks.
+ * bundle_count, FFA_OPEN_NEVER_COMPILE for FFA_JIT=never, and cost_tables. The other options, and
+ * flags, stay. docs/store.md lists the variables. The library itself reads none: `get` is all it
+ * asks.
  *
  * opts  set up by the caller, from the _INIT macro. Its texts are those of *out until ffa_open has
  *       copied them.
  * out   receives the owner of the texts; NULL on failure. Owner: caller, ffa_environment_destroy().
- * Fails with FFA_INVALID (FFA_CACHE_DIR is a URL or too long, FFA_JIT is neither never nor auto),
- * FFA_NOMEM; *opts is as it was then. Thread: any. Looks at folders, makes none.
+ * Fails with FFA_INVALID (FFA_CACHE_DIR is a URL or too long, FFA_COST_TABLES is too long, FFA_JIT
+ * is neither never nor auto), FFA_NOMEM; *opts is as it was then. Thread: any. Looks at folders,
+ * makes none.
  */
 FFA_API ffa_status ffa_context_opts_from_environment(ffa_context_opts *opts, ffa_environment **out,
                                                      ffa_environment_fn get, void *user,

@@ -9,6 +9,7 @@
 #include <ffa/bundle.h>
 #include <ffa/cache.h>
 #include <ffa/calibration.h>
+#include <ffa/choice.h>
 #include <ffa/comm.h>
 #include <ffa/context.h>
 #include <ffa/device.h>

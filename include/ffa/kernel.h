@@ -362,6 +362,17 @@ typedef struct ffa_requests ffa_requests;
  */
 FFA_API ffa_status ffa_spec_requests(ffa_requests **out, const ffa_attention_spec *spec,
                                      const char *arch, ffa_error *err);
+/*
+ * The same for a device model, whose packed tiles its cost table says (ffa/choice.h). Without a
+ * device it is ffa_kernels_create's on the context's device; ffa_spec_requests has the default
+ * table.
+ *
+ * device  as for ffa_cost_table_get
+ * Fails as ffa_spec_requests does, and with FFA_NOT_FOUND (no table of this model). Thread: any.
+ */
+FFA_API ffa_status ffa_spec_requests_on(ffa_requests **out, ffa_context *context,
+                                        const char *device, const ffa_attention_spec *spec,
+                                        const char *arch, ffa_error *err);
 /* [*count], at least 1, borrowed until destroy. Settings that a spec leaves at their template's
  * initial value are not listed, but for head_dim and dtype. */
 FFA_API const ffa_compile_request *ffa_requests_get(const ffa_requests *requests, int64_t *count);

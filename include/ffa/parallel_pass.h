@@ -21,10 +21,11 @@ extern "C" {
 #endif
 
 /*
- * Compare the plan's digest on all ranks; every rank calls it, once a mask. Fails on every rank
- * with FFA_INVALID, naming two ranks that differ; the group stays whole. FFA_INVALID for a plan of
- * another rank or group size, FFA_NOMEM: these break the group; or as a broken group does. Blocks:
- * until all ranks have called.
+ * Compare the plan's digest on all ranks, and that of the cost table of each rank's device, as what
+ * kernels choose must be the same; every rank calls it, once a mask. Fails on every rank with
+ * FFA_INVALID, naming two ranks that differ and both digests; the group stays whole. FFA_INVALID
+ * for a plan of another rank or group size, FFA_NOMEM: these break the group; or as a broken group
+ * does. Blocks: until all ranks have called.
  */
 FFA_API ffa_status ffa_parallel_plan_agree(const ffa_parallel_plan *plan, ffa_comm *comm,
                                            ffa_error *err);

@@ -33,6 +33,11 @@ FFA_OPEN_RETRY_FAILED = 32
 FFA_OPEN_NETWORK_STORE = 64
 FFA_OPEN_GROUP_STORE = 128
 FFA_OPEN_COPY_HITS = 256
+FFA_COST_NONE = 0
+FFA_COST_TUNED = 1
+FFA_COST_BUILT_IN = 2
+FFA_COST_NEAREST = 3
+FFA_COST_DEFAULT = 4
 FFA_BF16 = 1
 FFA_FP16 = 2
 FFA_FP32 = 3
@@ -139,7 +144,8 @@ class ffa_context_opts(C.Structure):
                 ("nccl_path", C.c_char_p), ("log", ffa_log_fn), ("log_user", C.c_void_p), ("cpu_threads", C.c_uint32),
                 ("pad_", C.c_uint32), ("lock_wait_ms", C.c_uint32), ("failure_age_s", C.c_uint32),
                 ("bundles", C.c_void_p), ("bundle_count", C.c_int64), ("worker_path", C.c_char_p),
-                ("worker_timeout_ms", C.c_uint32), ("worker_memory_mib", C.c_uint32), ("cudart_path", C.c_char_p)]
+                ("worker_timeout_ms", C.c_uint32), ("worker_memory_mib", C.c_uint32), ("cudart_path", C.c_char_p),
+                ("cost_tables", C.c_char_p)]
 
 ffa_environment_fn = C.CFUNCTYPE(C.c_void_p, C.c_void_p, C.c_char_p)
 
@@ -172,6 +178,15 @@ class ffa_context_stats(C.Structure):
                 ("store_errors", C.c_uint64), ("forward_calls", C.c_uint64), ("lock_waits", C.c_uint64),
                 ("lock_timeouts", C.c_uint64), ("waited_us", C.c_uint64), ("lock_errors", C.c_uint64),
                 ("hits_bundle", C.c_uint64), ("fails_known", C.c_uint64), ("backward_calls", C.c_uint64)]
+
+
+class ffa_cost_table_info(C.Structure):
+    _fields_ = [("struct_size", C.c_uint32), ("source", C.c_int32), ("device", C.c_char * 32),
+                ("digest", C.c_char * 40), ("templates", C.c_char * 40), ("origin", C.c_char * 160),
+                ("path", C.c_char * 256), ("skipped", C.c_char * 256), ("sm_count", C.c_int32), ("pad_", C.c_int32),
+                ("l2_bytes", C.c_int64)]
+
+ffa_cost_table_fn = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p)
 
 
 class ffa_kernel_info(C.Structure):
@@ -298,7 +313,8 @@ class ffa_plan_info(C.Structure):
                 ("pack_heads", C.c_int32), ("is_isolated", C.c_int32), ("split_heads", C.c_int32),
                 ("split_tiles", C.c_int32), ("l2_heads_kv", C.c_int32), ("backward_parts", C.c_int32),
                 ("backward_waves", C.c_int32), ("backward_l2_head_groups", C.c_int32), ("cost_table", C.c_char * 32),
-                ("image_bytes", C.c_int64), ("capacity_bytes", C.c_int64)]
+                ("image_bytes", C.c_int64), ("capacity_bytes", C.c_int64), ("cost_digest", C.c_char * 20),
+                ("cost_source", C.c_int32)]
 
 
 class ffa_forward_args(C.Structure):
@@ -673,6 +689,10 @@ FUNCTIONS = {  # name: (result, arguments)
     "ffa_version_info_get": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p]),
     "ffa_context_stats_init": (None, [C.c_void_p, C.c_size_t]),
     "ffa_context_stats_get": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p]),
+    "ffa_cost_source_text": (C.c_char_p, [C.c_int]),
+    "ffa_cost_table_info_init": (None, [C.c_void_p, C.c_size_t]),
+    "ffa_cost_tables_list": (C.c_int, [C.c_void_p, ffa_cost_table_fn, C.c_void_p, C.c_void_p]),
+    "ffa_cost_table_get": (C.c_int, [C.c_void_p, C.c_char_p, C.c_void_p, C.c_void_p, C.c_void_p]),
     "ffa_dtype_bytes": (C.c_size_t, [C.c_int]),
     "ffa_layer_text": (C.c_char_p, [C.c_int]),
     "ffa_kernel_info_init": (None, [C.c_void_p, C.c_size_t]),
@@ -698,6 +718,7 @@ FUNCTIONS = {  # name: (result, arguments)
     "ffa_attention_spec_init": (None, [C.c_void_p, C.c_size_t]),
     "ffa_attention_spec_parse": (C.c_int, [C.c_void_p, C.c_char_p, C.c_void_p]),
     "ffa_spec_requests": (C.c_int, [C.c_void_p, C.c_void_p, C.c_char_p, C.c_void_p]),
+    "ffa_spec_requests_on": (C.c_int, [C.c_void_p, C.c_void_p, C.c_char_p, C.c_void_p, C.c_char_p, C.c_void_p]),
     "ffa_requests_get": (C.c_void_p, [C.c_void_p, C.c_void_p]),
     "ffa_requests_destroy": (None, [C.c_void_p]),
     "ffa_kernels_create": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p]),

@@ -489,7 +489,6 @@ static ffa_status kernels_resolve_or_note(struct ffa_kernels *kernels,
 ffa_status ffa_kernels_create(ffa_kernels **out, ffa_context *context,
                               const ffa_attention_spec *spec_in, ffa_error *err)
 {
-    const struct device_facts none = { .name = "" };
     struct ffa_kernels *kernels = NULL;
     struct choose_device device;
     ffa_attention_spec spec;
@@ -509,7 +508,7 @@ ffa_status ffa_kernels_create(ffa_kernels **out, ffa_context *context,
         goto out;
     }
     kernels->context = context;
-    device = choose_device_of(context->gpu ? gpu_device_facts(context->gpu) : &none);
+    device = context_choose_device(context);
     kernels_init(kernels, &spec, &device);
     if (context->gpu) {
         FFA_TRY(kernels_resolve_or_note(kernels, &spec, err));

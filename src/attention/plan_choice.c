@@ -269,8 +269,11 @@ void plan_choice_info(ffa_plan_info *info, const ffa_plan *plan)
     info->is_isolated = choice->tiles.cuts == TILE_CUTS_ISOLATE;
     info->split_heads = plan->split_heads;
     info->split_tiles = parts_of(&plan->forward);
-    if (plan->image_data)
-        text_copy(info->cost_table, "%.31s", choice->device.costs->device);
+    if (plan->image_data) {
+        text_copy(info->cost_table, "%s", choice->device.costs->device);
+        text_copy(info->cost_digest, "%.16s", choice->device.digest);
+        info->cost_source = (int32_t)choice->device.source;
+    }
     if (is_known)
         info->l2_heads_kv = plan_l2_heads_kv(plan, choice->heads_kv);
     if (is_known && plan->backward.tile_count) {

@@ -41,24 +41,19 @@ static void add(ffa_requests *requests, const struct jit_spec *asked)
     }
 }
 
-ffa_status ffa_spec_requests(ffa_requests **out, const ffa_attention_spec *spec_in,
-                             const char *arch_in, ffa_error *err)
+static ffa_status requests_make(ffa_requests **out, const ffa_attention_spec *spec_in,
+                                const char *arch_in, const struct choose_device *device,
+                                ffa_error *err)
 {
-    const struct choose_device device = choose_device_of(&(struct device_facts){ .name = "" });
     const struct jit_arch *arch;
     struct kernel_list list;
     ffa_attention_spec spec;
     ffa_requests *requests;
     ffa_status rc;
 
-    if (!out)
-        return error_fail(err, FFA_INVALID, 0, "ffa_spec_requests: out is NULL");
-    *out = NULL;
-    if (!spec_in)
-        return error_fail(err, FFA_INVALID, 0, "ffa_spec_requests: spec is NULL");
     FFA_TRY(opts_import(&spec, sizeof spec, spec_in, err));
     FFA_TRY(jit_arch_find(&arch, arch_in ? arch_in : JIT_ARCH_DEFAULT, err));
-    FFA_TRY(kernels_list(&list, &spec, arch->name, &device, err));
+    FFA_TRY(kernels_list(&list, &spec, arch->name, device, err));
     requests = mem_array(1, sizeof *requests);
     if (!requests) {
         rc = error_nomem(err, "the requests of a spec");
@@ -68,6 +63,37 @@ ffa_status ffa_spec_requests(ffa_requests **out, const ffa_attention_spec *spec_
     for (int32_t i = 0; i < list.count; i++)
         add(requests, &list.asked[i]);
     *out = requests;
+out:
+    return rc;
+}
+
+ffa_status ffa_spec_requests(ffa_requests **out, const ffa_attention_spec *spec, const char *arch,
+                             ffa_error *err)
+{
+    const struct choose_device device = choose_device_of(&(struct device_facts){ .name = "" });
+
+    if (!out)
+        return error_fail(err, FFA_INVALID, 0, "ffa_spec_requests: out is NULL");
+    *out = NULL;
+    if (!spec)
+        return error_fail(err, FFA_INVALID, 0, "ffa_spec_requests: spec is NULL");
+    return requests_make(out, spec, arch, &device, err);
+}
+
+ffa_status ffa_spec_requests_on(ffa_requests **out, ffa_context *context, const char *device,
+                                const ffa_attention_spec *spec, const char *arch, ffa_error *err)
+{
+    struct choose_device chosen;
+    ffa_status rc;
+
+    if (!out)
+        return error_fail(err, FFA_INVALID, 0, "ffa_spec_requests_on: out is NULL");
+    *out = NULL;
+    if (!context || !spec)
+        return error_fail(err, FFA_INVALID, 0, "ffa_spec_requests_on: %s is NULL",
+                          context ? "spec" : "context");
+    FFA_TRY(context_choose_model(&chosen, context, device, err));
+    rc = requests_make(out, spec, arch ? arch : context->arch, &chosen, err);
 out:
     return rc;
 }

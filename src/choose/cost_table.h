@@ -13,6 +13,8 @@
 
 #include "base/base.h"
 #include "base/device_facts.h"
+#include "base/digest.h"
+#include <ffa/choice.h>
 
 /* What tiles of a forward kernel are expected to cost: `begin` to begin and end a tile, `key` each
  * key of its blocks; in keys of the kernel of the same head_dim whose `key` is 1. */
@@ -85,15 +87,20 @@ struct cost_table {
     struct order_costs order;
 };
 
-/* The table of the device with this name; else the default. NULL: the default. */
+/* The built-in table of the device with this name; else the default. NULL: the default. */
 const struct cost_table *cost_table_find(const char *device);
+/* The built-in tables, the default first; NULL past the last. */
+const struct cost_table *cost_table_at(int32_t index);
 
 /* A device as the functions of this room take it. */
 struct choose_device {
     struct device_facts facts;
     const struct cost_table *costs;
+    ffa_cost_source source;   /* why it has these */
+    char digest[DIGEST_TEXT]; /* of them */
 };
 
+/* A device with a built-in table. cost_tables.h has those of a context. */
 struct choose_device choose_device_of(const struct device_facts *facts);
 
 #endif

@@ -56,6 +56,8 @@ static void table_fill(struct cli_table *table, struct cli *cli, const struct cl
           "read templates from DIR instead of the built-in text", 0, 0 },
         { "nvrtc", CLI_TEXT, &cli->nvrtc, "FILE", "the NVRTC library to open", 0, 0 },
         { "cudart", CLI_TEXT, &cli->cudart, "FILE", "the CUDA runtime to open", 0, 0 },
+        { "cost-tables", CLI_TEXT, &cli->cost_tables, "PATH",
+          "a cost table, or a folder of them; 'none': built-in ones only", 0, 0 },
         { "verbose", CLI_FLAG, &cli->verbose, NULL, "log what the library does to stderr", 0, 0 },
     };
     const struct cli_option of_all[] = {

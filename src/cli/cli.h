@@ -35,7 +35,7 @@ struct cli;
 struct cli_command {
     const char *name;
     int (*run)(struct cli *cli);
-    bool uses_context; /* takes --store, --templates, --nvrtc, --cudart, --verbose */
+    bool uses_context; /* takes --store, --templates, --nvrtc, --cudart, --cost-tables, --verbose */
     const char *operands;
     const char *summary;  /* NULL: the command's own use, not listed */
     const char *examples; /* one a line, each with its newline */
@@ -82,6 +82,7 @@ struct cli {
     const char *templates;   /* --templates, or NULL */
     const char *nvrtc;       /* --nvrtc, or NULL */
     const char *cudart;      /* --cudart, or NULL */
+    const char *cost_tables; /* --cost-tables, or NULL */
     struct cli_list bundles; /* --bundle */
     bool uses_bundles;       /* set by cli_parse: the command has CLI_BUNDLE_OPTION */
 };

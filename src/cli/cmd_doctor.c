@@ -17,7 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { DEVICES_MAX = 64 };
+enum { DEVICES_MAX = 64, TABLES_MAX = 192 };
 
 /* One of the bundles in use. */
 struct bundle_finding {
@@ -38,6 +38,8 @@ struct findings {
     ffa_cache_verdict verdict;
     struct cli_bundles named;
     struct bundle_finding bundles[CLI_LIST_MAX];
+    ffa_cost_table_info tables[TABLES_MAX], table; /* all of the choice, and the device's */
+    int table_count;
     int device_count;
     bool never_compile;
     bool store_is_there;
@@ -168,6 +170,15 @@ static int look_at_versions(const struct cli *cli, struct findings *found)
     return cli_fail(cli, &err);
 }
 
+static int visit_table(void *user, const ffa_cost_table_info *table)
+{
+    struct findings *found = user;
+
+    if (found->table_count < TABLES_MAX)
+        found->tables[found->table_count++] = *table;
+    return 0;
+}
+
 /* Open the context that other commands would open with these options. */
 static int look_at_choice(const struct cli *cli, struct findings *found)
 {
@@ -180,6 +191,9 @@ static int look_at_choice(const struct cli *cli, struct findings *found)
         (void)ffa_context_open_compiler(context, &found->nvrtc_problem);
     found->chosen = (ffa_context_info)FFA_CONTEXT_INFO_INIT;
     (void)ffa_context_info_get(context, &found->chosen, NULL);
+    found->table = (ffa_cost_table_info)FFA_COST_TABLE_INFO_INIT;
+    (void)ffa_cost_table_get(context, NULL, &found->table, NULL, NULL);
+    (void)ffa_cost_tables_list(context, visit_table, found, NULL);
     ffa_close(context);
     return CLI_PARSE_GO;
 }
@@ -260,6 +274,64 @@ static json_t *bundles_array(const struct findings *found)
     return array;
 }
 
+static bool is_devices(const struct findings *found, const ffa_cost_table_info *table)
+{
+    return !table->skipped[0] && strcmp(table->path, found->table.path) == 0 &&
+           strcmp(table->digest, found->table.digest) == 0;
+}
+
+/* What comes of a table on this machine. */
+static void say_use(char out[320], const struct findings *found, const ffa_cost_table_info *table)
+{
+    const char *source = ffa_cost_source_text((ffa_cost_source)found->table.source);
+
+    if (table->skipped[0])
+        (void)snprintf(out, 320, "not used: %s", table->skipped);
+    else if (found->chosen.device < 0)
+        (void)snprintf(out, 320, "not used: the CPU needs none");
+    else if (!is_devices(found, table))
+        (void)snprintf(out, 320, "not used on this device");
+    else
+        (void)snprintf(out, 320, "used (%s)", source);
+}
+
+static json_t *tables_array(const struct findings *found)
+{
+    json_t *array = json_array();
+
+    for (int i = 0; i < found->table_count; i++) {
+        const ffa_cost_table_info *table = &found->tables[i];
+        json_t *object = json_object();
+
+        cli_set_text(object, "device", table->device);
+        cli_set_text(object, "digest", table->digest);
+        cli_set_text(object, "source", ffa_cost_source_text((ffa_cost_source)table->source));
+        cli_set_text(object, "origin", table->origin);
+        cli_set_text(object, "path", table->path);
+        (void)json_object_set_new(
+            object, "used", json_boolean(found->chosen.device >= 0 && is_devices(found, table)));
+        cli_set_text(object, "skipped", table->skipped);
+        (void)json_array_append_new(array, object);
+    }
+    return array;
+}
+
+static void print_tables(const struct findings *found)
+{
+    for (int i = 0; i < found->table_count; i++) {
+        const ffa_cost_table_info *table = &found->tables[i];
+        char use[320];
+
+        say_use(use, found, table);
+        cli_line(stdout, "costs      %s%s%.16s%s%s", table->device[0] ? table->device : "unknown",
+                 table->digest[0] ? ", " : "", table->digest, ", ",
+                 table->path[0] ? table->path : "built in");
+        if (table->origin[0])
+            cli_line(stdout, "           %s", table->origin);
+        cli_line(stdout, "           %s", use);
+    }
+}
+
 static json_t *as_object(const struct findings *found)
 {
     json_t *object = json_object();
@@ -301,6 +373,7 @@ static json_t *as_object(const struct findings *found)
     cli_set_int(store, "file_bytes", found->store.file_bytes);
     (void)json_object_set_new(object, "store", store);
     (void)json_object_set_new(object, "bundles", bundles_array(found));
+    (void)json_object_set_new(object, "cost_tables", tables_array(found));
     return object;
 }
 
@@ -350,6 +423,7 @@ static void print_findings(const struct findings *found)
         if (bundle->problem.status != FFA_OK)
             cli_line(stdout, "           %s", bundle_state(bundle));
     }
+    print_tables(found);
 }
 
 int cmd_doctor(struct cli *cli)

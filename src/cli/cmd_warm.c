@@ -85,6 +85,10 @@ static int check_options(struct cli *cli, struct warm_session *session)
     if (options->misses && options->archs)
         return cli_fail_text(cli, FFA_INVALID,
                              "--arch and --from-misses exclude each other: a miss has its own");
+    if (options->misses && options->device)
+        return cli_fail_text(
+            cli, FFA_INVALID,
+            "--device and --from-misses exclude each other: a miss has its kernel");
     if (!(options->timeout_s > 0) || options->timeout_s > 1e6)
         return cli_fail_text(cli, FFA_INVALID, "--timeout is %g, not in (0, 1000000]",
                              options->timeout_s);
@@ -296,6 +300,8 @@ int cmd_warm(struct cli *cli)
           "the misses noted in this store ('ffa cache misses')", 0, 0 },
         { "arch", CLI_TEXT, &options->archs, "A[,B]",
           "for these architectures; the manifest's, or sm_90a", 0, 0 },
+        { "device", CLI_TEXT, &options->device, "MODEL",
+          "specs' kernels by the cost table of this device model; NVIDIA H200", 0, 0 },
         { "jobs", CLI_TEXT, &options->jobs, "N", "workers; auto: what cores and memory allow", 0,
           0 },
         { "mem-per-job", CLI_TEXT, &options->memory, "SIZE",

@@ -88,6 +88,7 @@ static const struct {
 static const struct cli_variable variables[] = {
     { "FFA_CACHE_DIR", "The folder of the store." },
     { "FFA_BUNDLES", "Bundles to look into after the store, separated by colons." },
+    { "FFA_COST_TABLES", "A cost table, or a folder of them; `none`: built-in ones only." },
     { "FFA_JIT", "`never`: compile nothing. `auto`: compile what is missing." },
     { "XDG_CACHE_HOME, HOME, TMPDIR", "Where the store is, if nothing else says so." },
     { "SLURM_PROCID, SLURM_NTASKS", "The shard that `ffa warm --shard auto` takes under Slurm." },

@@ -41,13 +41,14 @@ static bool is_folder(const char *path)
 }
 
 /* Which variables the library is shown. */
-enum { SHOW_STORE = 1, SHOW_BUNDLES = 2, SHOW_JIT = 4 };
+enum { SHOW_STORE = 1, SHOW_BUNDLES = 2, SHOW_JIT = 4, SHOW_COSTS = 8 };
 
 static const char *get_variable(void *shown, const char *name)
 {
-    const int of = strcmp(name, "FFA_BUNDLES") == 0 ? SHOW_BUNDLES
-                   : strcmp(name, "FFA_JIT") == 0   ? SHOW_JIT
-                                                    : SHOW_STORE;
+    const int of = strcmp(name, "FFA_BUNDLES") == 0       ? SHOW_BUNDLES
+                   : strcmp(name, "FFA_JIT") == 0         ? SHOW_JIT
+                   : strcmp(name, "FFA_COST_TABLES") == 0 ? SHOW_COSTS
+                                                          : SHOW_STORE;
 
     return *(const int *)shown & of ? getenv(name) : NULL;
 }
@@ -194,6 +195,22 @@ static void print_log(void *user, ffa_log_level level, const char *module, const
     cli_line(stderr, "ffa: %s: %s: %s", names[level <= FFA_LOG_DEBUG ? level : 3], module, line);
 }
 
+/* --cost-tables, or else FFA_COST_TABLES. *owner: of the path, ffa_environment_destroy(). */
+static int find_cost_tables(const struct cli *cli, const char **path, ffa_environment **owner)
+{
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_context_opts opts;
+
+    *path = NULL;
+    *owner = NULL;
+    if (cli->cost_tables && !*cli->cost_tables)
+        return cli_fail_text(cli, FFA_INVALID, "--cost-tables is empty");
+    if (!cli->cost_tables && read_environment(&opts, owner, SHOW_COSTS, &err) != FFA_OK)
+        return cli_fail(cli, &err);
+    *path = cli->cost_tables ? cli->cost_tables : opts.cost_tables;
+    return CLI_PARSE_GO;
+}
+
 /* workers: NULL to compile in this process. */
 static int open_context(const struct cli *cli, ffa_context **out, int device, uint32_t flags,
                         const struct cli_workers *workers)
@@ -202,6 +219,7 @@ static int open_context(const struct cli *cli, ffa_context **out, int device, ui
     ffa_error err = { FFA_OK, 0, "" };
     struct cli_bundles bundles;
     struct cli_place place;
+    ffa_environment *owner;
     const char *bad;
     int status;
 
@@ -222,6 +240,9 @@ static int open_context(const struct cli *cli, ffa_context **out, int device, ui
     opts.cudart_path = cli->cudart;
     opts.bundles = bundles.list.at;
     opts.bundle_count = bundles.list.count;
+    status = find_cost_tables(cli, &opts.cost_tables, &owner);
+    if (status != CLI_PARSE_GO)
+        return status;
     if (workers) {
         opts.worker_path = "/proc/self/exe";
         opts.worker_timeout_ms = workers->timeout_ms;
@@ -229,7 +250,9 @@ static int open_context(const struct cli *cli, ffa_context **out, int device, ui
     }
     opts.log = print_log;
     opts.log_user = (void *)(uintptr_t)cli;
-    if (ffa_open(out, device, &opts, &err) == FFA_OK)
+    (void)ffa_open(out, device, &opts, &err);
+    ffa_environment_destroy(owner);
+    if (*out)
         return CLI_PARSE_GO;
     status = cli_fail(cli, &err);
     /* That a device cannot be opened is about this machine, so the run is not a failed one. */

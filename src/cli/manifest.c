@@ -332,7 +332,9 @@ static ffa_status add_spec(struct manifest *manifest, json_t *seen, const char *
     int64_t count = 0;
     ffa_status rc = ffa_attention_spec_parse(&spec, text, err);
 
-    if (rc == FFA_OK)
+    if (rc == FFA_OK && manifest->device)
+        rc = ffa_spec_requests_on(&owner, manifest->context, manifest->device, &spec, arch, err);
+    else if (rc == FFA_OK)
         rc = ffa_spec_requests(&owner, &spec, arch, err);
     requests = ffa_requests_get(owner, &count);
     for (int64_t i = 0; i < count && rc == FFA_OK; i++) {

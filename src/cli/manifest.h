@@ -35,6 +35,10 @@ struct manifest_kernel {
 struct manifest {
     struct manifest_kernel **at;
     int64_t count;
+    /* The kernels of specs are those of a device model by the cost tables of a context, both
+     * borrowed; NULL: by the default table. */
+    ffa_context *context;
+    const char *device;
 };
 
 /* Read `text` and append all it stands for to `out`. `name` is what errors call it; `archs` is

@@ -116,6 +116,8 @@ static json_t *plan_object(const struct run_case *run, const ffa_context_info *i
         cli_set_int(object, "backward_l2_head_groups", plan.backward_l2_head_groups);
     }
     cli_set_text(object, "cost_table", plan.cost_table);
+    cli_set_text(object, "cost_digest", plan.cost_digest);
+    cli_set_text(object, "cost_source", ffa_cost_source_text((ffa_cost_source)plan.cost_source));
     return object;
 }
 

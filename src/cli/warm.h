@@ -9,7 +9,7 @@
 #include "cli/progress.h"
 
 struct warm_options {
-    const char *preset, *misses, *archs, *jobs, *memory, *shard;
+    const char *preset, *misses, *archs, *jobs, *memory, *shard, *device;
     struct cli_list specs;
     double timeout_s, deadline_s;
     bool keep_going, dry_run, list, resume, jsonl;

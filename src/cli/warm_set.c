@@ -118,6 +118,8 @@ ffa_status warm_read_set(struct warm_session *session, ffa_context *context, con
 {
     const struct warm_options *options = &session->options;
 
+    session->manifest.context = context;
+    session->manifest.device = options->device;
     return options->misses        ? read_misses(session, context, err)
            : options->preset      ? read_preset(session, arch, err)
            : options->specs.count ? read_specs(session, arch, err)

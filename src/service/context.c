@@ -34,6 +34,7 @@ static const struct {
     { "nccl_path", offsetof(ffa_context_opts, nccl_path) },
     { "worker_path", offsetof(ffa_context_opts, worker_path) },
     { "cudart_path", offsetof(ffa_context_opts, cudart_path) },
+    { "cost_tables", offsetof(ffa_context_opts, cost_tables) },
 };
 enum { PATH_OPTIONS = sizeof path_options / sizeof *path_options };
 
@@ -248,6 +249,11 @@ ffa_status ffa_open(ffa_context **out, int device, const ffa_context_opts *opts,
                                                    .of_group = given.flags & FFA_OPEN_GROUP_STORE,
                                                    .log = context->log },
                             err));
+    FFA_TRY(cost_tables_open(&context->costs,
+                             &(struct cost_tables_opts){ .path = context->opts.cost_tables,
+                                                         .store_path = context->opts.cache_path,
+                                                         .log = context->log },
+                             err));
     FFA_TRY(open_device(context, device, err));
     *out = context;
     context = NULL;
@@ -300,6 +306,7 @@ void ffa_close(ffa_context *context)
     leave_counts(context);
     store_close(context->cache.store);
     table_destroy(context->cache.table);
+    cost_tables_close(context->costs);
     jit_destroy(context->jit);
     for (int i = 0; i < PATH_OPTIONS; i++)
         mem_free((char *)*path_option(&context->opts, i));

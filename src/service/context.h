@@ -9,6 +9,7 @@
 #include "base/base.h"
 #include "base/fork.h"
 #include "cache/cache.h"
+#include "choose/cost_tables.h"
 #include "gpu/device_memory.h"
 #include "jit/jit.h"
 #include <ffa/context.h>
@@ -41,6 +42,7 @@ struct ffa_context {
     struct log log;
     struct jit *jit;           /* NVRTC (opened on first use) and template text */
     struct kernel_cache cache; /* the memory table and the store */
+    struct cost_tables *costs; /* built-in and tuned ones */
     struct gpu_runtime *cuda;  /* NULL where no GPU was asked for, or there is no CUDA runtime */
     struct gpu_device *gpu;    /* NULL on the CPU */
     char arch[16];             /* compiled for by default */
@@ -55,6 +57,13 @@ struct ffa_context {
     struct fork_guard work_guard;
     struct stopwatch stopwatch; /* the host's */
 };
+
+/* The context's device with its cost table; on the CPU, no device and the default. */
+struct choose_device context_choose_device(const ffa_context *context);
+/* A device model as its cost table describes it, or NULL: context_choose_device; on the CPU the
+ * device of the default. FFA_NOT_FOUND lists the models that have tables. */
+ffa_status context_choose_model(struct choose_device *out, const ffa_context *context,
+                                const char *device, ffa_error *err);
 
 /* A public request, checked, its spec resolved. *out owns nothing yet. */
 ffa_status context_import_request(struct jit_request *out, uint32_t *flags, ffa_context *context,

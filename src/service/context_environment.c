@@ -29,6 +29,7 @@ struct ffa_environment {
     int32_t reason_count;
     char *bundle_text;    /* the paths, one after the other */
     const char **bundles; /* [bundle_count], into bundle_text */
+    char *cost_tables;    /* NULL: not said */
     int64_t bundle_count;
 };
 
@@ -188,6 +189,19 @@ static ffa_status find_bundles(ffa_environment *environment, ffa_error *err)
     return FFA_OK;
 }
 
+static ffa_status find_cost_tables(ffa_environment *environment, ffa_error *err)
+{
+    const char *value = value_of(environment, "FFA_COST_TABLES");
+
+    if (!value)
+        return FFA_OK;
+    if (strlen(value) >= PATH_BYTES)
+        return error_fail(err, FFA_INVALID, 0, "FFA_COST_TABLES is %zu bytes long, not in [1, %d]",
+                          strlen(value), PATH_BYTES - 1);
+    environment->cost_tables = mem_strdup(value);
+    return environment->cost_tables ? FFA_OK : error_nomem(err, "the path of the cost tables");
+}
+
 static ffa_status find_flags(const ffa_environment *environment, uint32_t *flags, ffa_error *err)
 {
     const char *value = value_of(environment, "FFA_JIT");
@@ -222,10 +236,13 @@ ffa_status ffa_context_opts_from_environment(ffa_context_opts *opts, ffa_environ
     environment->user = user;
     FFA_TRY(find_store(environment, err));
     FFA_TRY(find_bundles(environment, err));
+    FFA_TRY(find_cost_tables(environment, err));
     FFA_TRY(find_flags(environment, &now.flags, err));
     now.cache_path = environment->store_path;
     now.bundles = environment->bundles;
     now.bundle_count = environment->bundle_count;
+    if (environment->cost_tables)
+        now.cost_tables = environment->cost_tables;
     FFA_TRY(opts_export(opts, &now, sizeof now, err));
     *out = environment;
     environment = NULL;
@@ -243,6 +260,7 @@ void ffa_environment_destroy(ffa_environment *environment)
     mem_free(environment->store_path);
     mem_free(environment->bundle_text);
     mem_free(environment->bundles);
+    mem_free(environment->cost_tables);
     mem_free(environment);
 }
 

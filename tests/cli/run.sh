@@ -20,7 +20,7 @@ trap 'rm -rf "$WORK"' EXIT
 export FFA SOURCE WORK
 
 # The user's own settings have no say here.
-unset FFA_JIT XDG_CACHE_HOME TERM NO_COLOR || true
+unset FFA_JIT FFA_COST_TABLES XDG_CACHE_HOME TERM NO_COLOR || true
 unset SLURM_PROCID SLURM_NTASKS SLURM_NTASKS_PER_NODE || true
 unset OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_SIZE || true
 unset RANK WORLD_SIZE LOCAL_WORLD_SIZE LOCAL_RANK FFA_RENDEZVOUS PMI_RANK PMI_SIZE || true
@@ -31,7 +31,7 @@ conforms() { # FILE ARGUMENTS...
     file=$1
     shift
     name=${1:-}
-    case $name in mask | cache | bundle) name=${name}_${2:-} ;; esac
+    case $name in mask | cache | bundle | tune) name=${name}_${2:-} ;; esac
     case " $* " in
         *" --jsonl "*) name=${name}_event ;;
         *" --json "*) ;;

@@ -34,7 +34,7 @@ trap 'rm -rf "$work"' EXIT
 mkdir "$work/bin"
 ln -s "$ffa" "$work/bin/ffa"
 PATH=$work/bin:$PATH
-unset FFA_JIT FFA_BUNDLES XDG_CACHE_HOME TERM NO_COLOR SLURM_PROCID SLURM_NTASKS OMPI_COMM_WORLD_RANK \
+unset FFA_JIT FFA_BUNDLES FFA_COST_TABLES XDG_CACHE_HOME TERM NO_COLOR SLURM_PROCID SLURM_NTASKS OMPI_COMM_WORLD_RANK \
     OMPI_COMM_WORLD_SIZE RANK WORLD_SIZE || true
 export PATH
 compiler=$(ffa doctor --store none | sed -n 's/^nvrtc  *\([0-9.]*\),.*/\1/p')

@@ -81,6 +81,7 @@ static void become(const struct faults *faults, const struct fault_run *run, con
     (void)putenv(temporary);
     (void)unsetenv("FFA_CACHE_DIR");
     (void)unsetenv("FFA_BUNDLES");
+    (void)unsetenv("FFA_COST_TABLES");
     (void)unsetenv("FFA_JIT");
     for (const char *const *env = run->env; env && *env; env++)
         (void)putenv((char *)(uintptr_t)*env);

@@ -90,7 +90,7 @@ public_edges src/mask 'status|log|mask'
 public_edges src/jit 'status|log|context|kernel'
 public_edges src/cache 'status|log|context|kernel|cache|bundle'
 public_edges src/gpu 'status|log|context'
-public_edges src/service 'status|log|context|kernel|cache|bundle|device'
+public_edges src/service 'status|log|context|kernel|cache|bundle|device|choice'
 
 # One file name, one file (but for a public header and the room behind it).
 find src templates -name '*.[ch]' -o -name '*.cu' | sed 's|.*/||' | sort | uniq -d |

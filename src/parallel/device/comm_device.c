@@ -331,6 +331,7 @@ ffa_status comm_device_create(ffa_comm **out, ffa_context *context, const ffa_pe
         rc = error_nomem(err, "a communicator");
         goto out;
     }
+    text_copy(comm->comm.cost_digest, "%s", context_choose_device(context).digest);
     comm->bootstrap = bootstrap;
     bootstrap = NULL;
     FFA_TRY(join(comm, &resolved, err));

@@ -105,7 +105,8 @@ struct comm_loan {
 struct ffa_comm {
     const struct comm_ops *ops;
     int32_t rank, rank_count;
-    uint64_t call; /* passes begun */
+    uint64_t call;        /* passes begun */
+    char cost_digest[40]; /* of the cost table of the rank's device; "" on the CPU */
     struct comm_loan loans[WINDOW_COUNT][WINDOW_SLOTS];
 };
 

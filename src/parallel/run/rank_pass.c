@@ -521,19 +521,30 @@ out:
 
 /* ---- agreement ---- */
 
-static ffa_status compare_digests(char (*all)[DIGEST_TEXT], int32_t rank_count, ffa_error *err)
+/* What ranks must have in common: all that decides what they send each other. */
+struct common {
+    char plan[40], costs[40]; /* digests */
+};
+
+static ffa_status compare_digests(const struct common *all, int32_t rank_count, ffa_error *err)
 {
-    for (int32_t r = 1; r < rank_count; r++)
-        if (strcmp(all[r], all[0]) != 0)
+    for (int32_t r = 1; r < rank_count; r++) {
+        if (strcmp(all[r].plan, all[0].plan) != 0)
             return error_fail(err, FFA_INVALID, 0, "plans differ: rank 0 has %s, rank %d has %s",
-                              all[0], r, all[r]);
+                              all[0].plan, r, all[r].plan);
+        if (strcmp(all[r].costs, all[0].costs) != 0)
+            return error_fail(err, FFA_INVALID, 0,
+                              "cost tables differ: rank 0 has %s, rank %d has %s: give all ranks "
+                              "the same ones (cost_tables of ffa_context_opts)",
+                              all[0].costs, r, all[r].costs);
+    }
     return FFA_OK;
 }
 
 ffa_status ffa_parallel_plan_agree(const ffa_parallel_plan *plan, ffa_comm *comm, ffa_error *err)
 {
     ffa_error failure = { FFA_OK, 0, "" };
-    char(*all)[DIGEST_TEXT] = NULL;
+    struct common mine = { .plan = "" }, *all = NULL;
     ffa_status rc;
 
     if (!comm)
@@ -544,7 +555,9 @@ ffa_status ffa_parallel_plan_agree(const ffa_parallel_plan *plan, ffa_comm *comm
         rc = error_nomem(&failure, "digests");
         goto out;
     }
-    rc = comm->ops->gather(comm, plan->digest, all, sizeof *all, &failure);
+    text_copy(mine.plan, "%s", plan->digest);
+    text_copy(mine.costs, "%s", comm->cost_digest);
+    rc = comm->ops->gather(comm, &mine, all, sizeof *all, &failure);
 out:
     if (rc == FFA_OK) {
         rc = compare_digests(all, comm->rank_count, err);

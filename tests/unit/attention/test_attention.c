@@ -1192,6 +1192,8 @@ START_TEST(packing_is_chosen)
     ck_assert_int_eq(info.split_heads, 0);
     ck_assert_int_eq(info.backward_parts, 0);
     ck_assert_str_eq(info.cost_table, "");
+    ck_assert_str_eq(info.cost_digest, "");
+    ck_assert_int_eq(info.cost_source, FFA_COST_NONE);
     ffa_plan_destroy(of);
     ffa_kernels_destroy(made);
 }
@@ -1270,6 +1272,9 @@ START_TEST(splits_are_chosen)
     ck_assert_int_ge(info.l2_heads_kv, 1);
     ck_assert_int_le(info.l2_heads_kv, gpu.heads_kv);
     ck_assert_str_eq(info.cost_table, "NVIDIA H200");
+    ck_assert_uint_eq(strlen(info.cost_digest), 16);
+    ck_assert_int_eq(strncmp(info.cost_digest, gpu.device.digest, 16), 0);
+    ck_assert_int_eq(info.cost_source, FFA_COST_BUILT_IN);
     if (auto_splits[_i].is_split) { /* its parts share rows: not for the CPU backend */
         ffa_forward_args args = FFA_FORWARD_ARGS_INIT;
 

@@ -4,7 +4,7 @@
  * on a device made up here, whose kernels are "loaded" by a function of this file. The compiler is
  * one that takes no time.
  */
-#include "choose/cost_table.h"
+#include "choose/cost_table_json.h"
 #include "gpu/gpu_internal.h"
 #include "service/context.h"
 #include "support/fixture.h"
@@ -233,6 +233,72 @@ START_TEST(nothing_is_noted_where_it_is_compiled)
 }
 END_TEST
 
+static bool has_setting(const ffa_requests *requests, const char *setting)
+{
+    int64_t count;
+    const ffa_compile_request *at = ffa_requests_get(requests, &count);
+
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t s = 0; s < at[i].setting_count; s++)
+            if (!strcmp(at[i].settings[s], setting))
+                return true;
+    return false;
+}
+
+/* Packed kernels are those of the table of the device model. */
+START_TEST(requests_follow_the_table_of_a_device)
+{
+    const ffa_attention_spec spec = parse("head_dim=128,dtype=bf16,heads=64:8,split=0");
+    struct cost_table table = *cost_table_find(NULL);
+    ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
+    ffa_requests *default_ones = requests_of("head_dim=128,dtype=bf16,heads=64:8,split=0");
+    ffa_requests *requests = NULL;
+    ffa_error err = { FFA_OK, 0, "" };
+    char *place = tmpdir_make(), *path = tmpdir_path(place, "x1.json"), *text = NULL;
+    ffa_context *context;
+    int64_t count;
+
+    text_copy(table.device, "X 1");
+    table.packed_tile_count = 1;
+    table.packed_tiles[0] = (struct packed_tile){ 128, 1, 112, { 100, 1 }, 0 };
+    ck_assert_int_eq(cost_table_write(&table, &text, &err), FFA_OK);
+    tmpdir_write_text(path, text);
+    mem_free(text);
+    opts.cost_tables = path;
+    ck_assert_int_eq(ffa_open(&context, FFA_DEVICE_CPU, &opts, &err), FFA_OK);
+    ck_assert_msg(ffa_spec_requests_on(&requests, context, "X 1", &spec, NULL, &err) == FFA_OK,
+                  "%s", err.message);
+    (void)ffa_requests_get(requests, &count);
+    ck_assert_int_eq(count, 1);
+    ck_assert(has_setting(requests, "consumers=1") && has_setting(requests, "tile_n=112"));
+    ck_assert(!has_setting(default_ones, "tile_n=112"));
+    ffa_requests_destroy(requests);
+    for (int i = 0; i < 2; i++) { /* the table of the H200, by name or as the default */
+        int64_t want;
+
+        ck_assert_int_eq(ffa_spec_requests_on(&requests, context, i ? NULL : "NVIDIA H200", &spec,
+                                              "sm_90a", &err),
+                         FFA_OK);
+        (void)ffa_requests_get(default_ones, &want);
+        (void)ffa_requests_get(requests, &count);
+        ck_assert_int_eq(count, want);
+        ck_assert(!has_setting(requests, "tile_n=112"));
+        ffa_requests_destroy(requests);
+    }
+    ck_assert_int_eq(ffa_spec_requests_on(&requests, context, "X 2", &spec, NULL, &err),
+                     FFA_NOT_FOUND);
+    ck_assert_ptr_null(requests);
+    ck_assert_int_eq(ffa_spec_requests_on(&requests, NULL, "X 1", &spec, NULL, &err), FFA_INVALID);
+    ck_assert_int_eq(ffa_spec_requests_on(&requests, context, "X 1", NULL, NULL, &err),
+                     FFA_INVALID);
+    ck_assert_int_eq(ffa_spec_requests_on(NULL, context, "X 1", &spec, NULL, &err), FFA_INVALID);
+    ffa_close(context);
+    ffa_requests_destroy(default_ones);
+    tmpdir_remove(place);
+    free(path);
+}
+END_TEST
+
 START_TEST(requests_are_refused)
 {
     ffa_attention_spec spec = parse("head_dim=128,dtype=bf16");
@@ -375,6 +441,7 @@ int main(void)
     tcase_add_loop_test(tcase, all_that_is_missing_is_noted, 0, SPECS);
     tcase_add_test(tcase, what_is_optional_is_noted);
     tcase_add_test(tcase, nothing_is_noted_where_it_is_compiled);
+    tcase_add_test(tcase, requests_follow_the_table_of_a_device);
     tcase_add_test(tcase, requests_are_refused);
     tcase_add_test(tcase, every_failure_is_clean);
     tcase_add_test(tcase, texts_set_what_they_name);

@@ -132,15 +132,16 @@ START_TEST(the_store_has_a_place)
     ck_assert_uint_eq(opts.flags, FFA_OPEN_LOG_MISSES);
     ck_assert_str_eq(opts.nvrtc_path, "kept");
     ck_assert_int_eq(opts.bundle_count, 0);
+    ck_assert_ptr_null(opts.cost_tables);
     ffa_environment_destroy(environment);
 }
 END_TEST
 
 START_TEST(bundles_and_never_compile)
 {
-    struct made_up made_up = {
-        { "FFA_BUNDLES=:a.ffadb::/b/c.ffadb:", "FFA_JIT=never", "FFA_CACHE_DIR=@/a" }, ""
-    };
+    struct made_up made_up = { { "FFA_BUNDLES=:a.ffadb::/b/c.ffadb:", "FFA_JIT=never",
+                                 "FFA_CACHE_DIR=@/a", "FFA_COST_TABLES=@/tables" },
+                               "" };
     ffa_context_opts opts = FFA_CONTEXT_OPTS_INIT;
     ffa_environment *environment;
     ffa_context *context;
@@ -152,6 +153,7 @@ START_TEST(bundles_and_never_compile)
     ck_assert_str_eq(opts.bundles[0], "a.ffadb");
     ck_assert_str_eq(opts.bundles[1], "/b/c.ffadb");
     ck_assert_uint_eq(opts.flags, FFA_OPEN_NEVER_COMPILE);
+    ck_assert_ptr_nonnull(strstr(opts.cost_tables, "/tables"));
     ck_assert_msg(ffa_open(&context, FFA_DEVICE_CPU, &opts, &err) == FFA_OK, "%s", err.message);
     ffa_environment_destroy(environment); /* the context has its own copies */
     ffa_close(context);
@@ -162,9 +164,11 @@ END_TEST
 static const struct {
     const char *variable, *says;
 } refused_cases[] = {
+    /* the last two with 5000 x behind them */
     { "FFA_JIT=sometimes", "FFA_JIT is 'sometimes', not never or auto" },
     { "FFA_CACHE_DIR=s3://bucket/key", "FFA_CACHE_DIR is 's3://bucket/key', a URL" },
-    { "FFA_CACHE_DIR=", "FFA_CACHE_DIR is 5000 bytes long, not in [1, 4081]" }, /* and 5000 x */
+    { "FFA_CACHE_DIR=", "FFA_CACHE_DIR is 5000 bytes long, not in [1, 4081]" },
+    { "FFA_COST_TABLES=", "FFA_COST_TABLES is 5000 bytes long, not in [1, 4095]" },
 };
 
 START_TEST(what_means_nothing_is_refused)
@@ -175,9 +179,11 @@ START_TEST(what_means_nothing_is_refused)
     ffa_environment *environment = (void *)&opts;
     ffa_error err = { FFA_OK, 0, "" };
 
-    if (_i == 2) {
-        memset(longest, 'x', strlen("FFA_CACHE_DIR=") + 5000);
-        memcpy(longest, "FFA_CACHE_DIR=", strlen("FFA_CACHE_DIR="));
+    if (_i >= 2) {
+        const size_t bytes = strlen(refused_cases[_i].variable);
+
+        memset(longest, 'x', bytes + 5000);
+        memcpy(longest, refused_cases[_i].variable, bytes);
         made_up.variables[0] = longest;
     }
     ck_assert_int_eq(ffa_context_opts_from_environment(&opts, &environment, get, &made_up, &err),

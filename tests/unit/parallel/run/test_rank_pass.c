@@ -6,12 +6,14 @@
  */
 #include "base/base.h"
 #include "oracle/oracle_backward.h"
+#include "parallel/run/comm.h"
 #include "support/mask_cases.h"
 #include "support/ranks.h"
 #include "support/suite.h"
 
 #include <check.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -877,6 +879,66 @@ START_TEST(misfits)
 }
 END_TEST
 
+/* A rank of a group that compares plans: both wait for each other. */
+struct agreeing {
+    const ffa_parallel_plan *plan;
+    ffa_comm *comm;
+    ffa_status rc;
+    ffa_error err;
+};
+
+static void *agree(void *user)
+{
+    struct agreeing *rank = user;
+
+    rank->rc = ffa_parallel_plan_agree(rank->plan, rank->comm, &rank->err);
+    return NULL;
+}
+
+/* The same plan, but what its kernels choose would differ. */
+START_TEST(ranks_with_other_cost_tables_are_told)
+{
+    const ffa_topology topology = { 2, 0 };
+    ffa_mask *mask = parse("causal:64");
+    const ffa_dispatch_mask one = { mask, 1 };
+    ffa_dispatch *dispatch;
+    ffa_parallel_plan *plans[2];
+    ffa_comm *comms[2];
+
+    ck_assert_int_eq(ffa_dispatch_create(&dispatch, &one, 1, &topology, NULL, NULL), FFA_OK);
+    ck_assert_int_eq(ffa_loopback_create(comms, 2, NULL, NULL), FFA_OK);
+    for (int r = 0; r < 2; r++)
+        ck_assert_int_eq(ffa_parallel_plan_create(&plans[r], dispatch, mask, r, NULL, NULL),
+                         FFA_OK);
+    for (int is_same = 0; is_same < 2; is_same++) {
+        struct agreeing ranks[2] = { { plans[0], comms[0], FFA_BUG, { FFA_OK, 0, "" } },
+                                     { plans[1], comms[1], FFA_BUG, { FFA_OK, 0, "" } } };
+        pthread_t other;
+
+        text_copy(comms[0]->cost_digest, "300a44e164803539ec310d3f7d1a5a2b");
+        text_copy(comms[1]->cost_digest, "%s",
+                  is_same ? comms[0]->cost_digest : "c0ec15fc1760f1530000000000000000");
+        ck_assert_int_eq(pthread_create(&other, NULL, agree, &ranks[1]), 0);
+        agree(&ranks[0]);
+        ck_assert_int_eq(pthread_join(other, NULL), 0);
+        for (int r = 0; r < 2; r++) {
+            ck_assert_int_eq(ranks[r].rc, is_same ? FFA_OK : FFA_INVALID);
+            if (!is_same)
+                ck_assert_str_eq(ranks[r].err.message,
+                                 "cost tables differ: rank 0 has 300a44e164803539ec310d3f7d1a5a2b, "
+                                 "rank 1 has c0ec15fc1760f1530000000000000000: give all ranks the "
+                                 "same ones (cost_tables of ffa_context_opts)");
+        }
+    }
+    for (int r = 0; r < 2; r++) {
+        ffa_parallel_plan_destroy(plans[r]);
+        ffa_comm_destroy(comms[r]);
+    }
+    ffa_dispatch_destroy(dispatch);
+    ffa_mask_destroy(mask);
+}
+END_TEST
+
 int main(void)
 {
     const int count = (int)(sizeof cases / sizeof *cases);
@@ -907,6 +969,7 @@ int main(void)
                         FFA_PARALLEL_MOVE_QUERIES + 1);
     tcase_add_loop_test(tc, bad_arguments, 0, (int)(sizeof bad_args / sizeof *bad_args));
     tcase_add_test(tc, misfits);
+    tcase_add_test(tc, ranks_with_other_cost_tables_are_told);
     suite_add_tcase(suite, tc);
     return suite_run(suite);
 }

@@ -105,7 +105,7 @@ static ffa_status make_record(struct tune_record *record, ffa_context *context,
                               const ffa_attention_spec *spec, const ffa_tune_opts *opts,
                               ffa_error *err)
 {
-    const struct choose_device device = choose_device_of(gpu_device_facts(context->gpu));
+    const struct choose_device device = context_choose_device(context);
     ffa_status rc;
 
     FFA_TRY(tune_space_build(record, spec, context->arch, &device, err));

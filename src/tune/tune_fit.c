@@ -670,6 +670,21 @@ out:
     return rc;
 }
 
+/* The base may be of another model: what it has of L2 becomes as much of this one's. */
+static void move_to_device(struct cost_table *table, const struct tune_record *record)
+{
+    if (!strncmp(table->device, record->facts.name, sizeof table->device - 1))
+        return;
+    text_copy(table->device, "%.31s", record->facts.name);
+    if (record->facts.l2_bytes) {
+        table->l2_group_bytes =
+            max64(1, (int64_t)((double)table->l2_group_bytes / (double)table->l2_bytes *
+                               (double)record->facts.l2_bytes));
+        table->l2_bytes = record->facts.l2_bytes;
+    }
+    table->sm_count = record->facts.sm_count;
+}
+
 /* Where the table is from, without what differs from one order of the sessions to another. */
 static void describe(struct cost_table *table, const struct tune_record *const *records,
                      int32_t count)
@@ -712,7 +727,7 @@ ffa_status tune_fit(struct tune_fit *out, const struct tune_record *records, int
     for (int32_t d = 0; d < TUNE_FITS_MAX; d++) {
         struct work work = { .records = own,
                              .base = &base,
-                             .device = { sorted[0]->facts, &base },
+                             .device = { .facts = sorted[0]->facts, .costs = &base },
                              .fit = &out->fits[out->fit_count] };
 
         for (int32_t i = 0; i < count; i++)
@@ -726,7 +741,7 @@ ffa_status tune_fit(struct tune_fit *out, const struct tune_record *records, int
         is_published |= work.fit->is_published;
     }
     if (is_published) {
-        text_copy(out->table.device, "%.31s", sorted[0]->facts.name);
+        move_to_device(&out->table, sorted[0]);
         text_copy(out->table.templates, "%s", sorted[0]->templates_digest);
         describe(&out->table, sorted, count);
     }

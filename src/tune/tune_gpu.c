@@ -315,7 +315,7 @@ static void request_done(void *user, const ffa_precompile_event *event)
 }
 
 /* The requests of all configurations, one after the other. *all, *owners: caller's. */
-static ffa_status list_requests(const struct tune_record *record, const int32_t *which,
+static ffa_status list_requests(ffa_context *context, const struct tune_record *record, const int32_t *which,
                                 int32_t count, ffa_requests **lists, ffa_compile_request *all,
                                 int32_t *owners, int64_t *found, ffa_error *err)
 {
@@ -326,7 +326,7 @@ static ffa_status list_requests(const struct tune_record *record, const int32_t 
         const ffa_compile_request *own;
         int64_t own_count;
 
-        FFA_TRY(ffa_spec_requests(&lists[i], &spec, record->arch, err));
+        FFA_TRY(ffa_spec_requests_on(&lists[i], context, NULL, &spec, record->arch, err));
         own = ffa_requests_get(lists[i], &own_count);
         for (int64_t k = 0; k < own_count; k++) {
             all[*found] = own[k];
@@ -351,7 +351,7 @@ static ffa_status compile(void *user, const struct tune_record *record, const in
     int64_t found = 0;
     ffa_status rc;
 
-    FFA_TRY(list_requests(record, which, count, lists, all, owners, &found, err));
+    FFA_TRY(list_requests(gpu->context, record, which, count, lists, all, owners, &found, err));
     for (int64_t i = 0; i < found; i++)
         compiling.open[owners[i]]++;
     opts.event = request_done;

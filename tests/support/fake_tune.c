@@ -107,7 +107,7 @@ static double time_of(const struct fake_tune *fake, const struct tune_record *re
     const struct cost_table *library = cost_table_find("NVIDIA H200");
     const struct packed_tile *tiles[PACKED_TILES_MAX];
     struct tile_candidate candidates[PACKED_TILES_MAX];
-    struct choose_device device = { record->facts, library };
+    struct choose_device device = { .facts = record->facts, .costs = library };
     struct tile_query query = {
         .candidates = candidates, .candidate_count = 1, .heads = record->heads_kv, .is_packed = true
     };

@@ -50,6 +50,10 @@ typedef struct ffa_tune_opts {
      * from 512 to 32,768 tokens. The first three decide who is dropped first. At most 64. */
     const char *const *masks;
     int64_t mask_count;
+    /* [tile_count] texts such as "192x80", rows and keys: time no other ones beside the default. 0:
+     * all that the kernel can have. */
+    const char *const *tiles;
+    int64_t tile_count;
     int64_t budget_ms;      /* for timing, over all calls of a session; 0: 300,000 */
     int64_t run_timeout_ms; /* a kernel that takes longer hangs; 0: 10,000 */
     /* NULL, or told of what is done, from the thread of the call. Must not call into the context.
@@ -89,7 +93,7 @@ FFA_API void ffa_tune_outcome_init(ffa_tune_outcome *outcome, size_t bytes);
  * outcome  NULL, or receives what came of it, on failure, too.
  *
  * Fails with FFA_INVALID (argument, value and limit named; a session of this spec that is there,
- * or, to resume, is of other masks, another device or other templates), FFA_UNSUPPORTED (no GPU;
+ * or, to resume, is of other masks or tiles, another device or other templates), FFA_UNSUPPORTED (no GPU;
  * what the library chooses now cannot be measured), FFA_TIMEOUT (*stop), FFA_GPU (must_restart, or
  * the device fails), FFA_CACHE (the file), FFA_NOT_FOUND (nothing to resume), FFA_NOMEM.
  * Thread: one at a time per context and per file. Blocks: as long as compiling takes, and

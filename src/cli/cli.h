@@ -199,11 +199,11 @@ int cli_find_bundles(const struct cli *cli, struct cli_bundles *bundles);
 
 /* Open a context with the command's options. CLI_PARSE_GO, or the exit status. */
 int cli_open(const struct cli *cli, ffa_context **out, int device, uint32_t flags);
-/* The same on the CPU, to compile in worker processes of this executable. */
+/* The same, to compile in worker processes of this executable. */
 struct cli_workers {
     uint32_t timeout_ms, memory_mib; /* of a compile; of a worker */
 };
-int cli_open_with_workers(const struct cli *cli, ffa_context **out,
+int cli_open_with_workers(const struct cli *cli, ffa_context **out, int device,
                           const struct cli_workers *workers);
 /* Whether FFA_JIT=never; *bad is set where the variable is neither never nor auto. */
 bool cli_never_compile(const char **bad);
@@ -243,6 +243,11 @@ int cmd_simulate(struct cli *cli);
 int cmd_explain(struct cli *cli);
 int cmd_warm(struct cli *cli);
 int cmd_kernel_worker(struct cli *cli);
+int cmd_tune_run(struct cli *cli);
+int cmd_tune_show(struct cli *cli);
+int cmd_tune_merge(struct cli *cli);
+int cmd_tune_export(struct cli *cli);
+int cmd_tune_import(struct cli *cli);
 int cmd_cache_path(struct cli *cli);
 int cmd_cache_ls(struct cli *cli);
 int cmd_cache_show(struct cli *cli);

@@ -264,10 +264,10 @@ int cli_open(const struct cli *cli, ffa_context **out, int device, uint32_t flag
     return open_context(cli, out, device, flags, NULL);
 }
 
-int cli_open_with_workers(const struct cli *cli, ffa_context **out,
+int cli_open_with_workers(const struct cli *cli, ffa_context **out, int device,
                           const struct cli_workers *workers)
 {
-    return open_context(cli, out, FFA_DEVICE_CPU, 0, workers);
+    return open_context(cli, out, device, 0, workers);
 }
 
 /* ---- shards of a launch ---- */

@@ -66,6 +66,24 @@ static const struct cli_command commands[] = {
       "ffa warm --spec head_dim=128,dtype=bf16,heads=32:8,backward,deterministic --list\n"
       "srun ffa warm --preset training --shard auto    # each task its shard\n" },
     { "kernel-worker", cmd_kernel_worker, false, "", NULL, "" },
+    { "tune run", cmd_tune_run, true, "SPEC",
+      "Measure every tile of a spec's forward kernels on this GPU, and fit what they cost.",
+      "ffa tune run head_dim=128,heads=64:8 --session h200.ffatune --dry-run\n"
+      "ffa tune run head_dim=128,heads=64:8 --session h200.ffatune --budget 10m\n"
+      "ffa tune run head_dim=128,heads=64:8 --session h200.ffatune --resume\n" },
+    { "tune show", cmd_tune_show, false, "FILE...",
+      "Show tuning sessions, the gain of each mask with its noise, and the costs that fit them.",
+      "ffa tune show h200.ffatune\n"
+      "ffa tune show node1.ffatune node2.ffatune --json\n" },
+    { "tune merge", cmd_tune_merge, false, "OUT FILE...",
+      "Add the sessions of several machines of one model to the file OUT.",
+      "ffa tune merge all.ffatune node1.ffatune node2.ffatune\n" },
+    { "tune export", cmd_tune_export, false, "FILE FOLDER",
+      "Write the cost table that fits the sessions, and all samples, to FOLDER.",
+      "ffa tune export h200.ffatune /srv/cost-tables\n" },
+    { "tune import", cmd_tune_import, false, "FILE SAMPLES...",
+      "Add the sessions of exported samples to a file.",
+      "ffa tune import h200.ffatune /srv/cost-tables/sessions-*.samples\n" },
     { "run", cmd_run, true, "",
       "Run attention once, on files or made-up numbers; compare it with the oracle; time it.",
       "ffa run --mask varlen-causal:700,1300,96 --heads 8:2 --head-dim 128 --dtype bf16 "

@@ -179,7 +179,7 @@ int warm_build(struct warm_session *session)
     };
     ffa_error err = { FFA_OK, 0, "" };
     ffa_context *context = NULL;
-    int status = cli_open_with_workers(session->cli, &context, &workers);
+    int status = cli_open_with_workers(session->cli, &context, FFA_DEVICE_CPU, &workers);
 
     if (status != CLI_PARSE_GO)
         return status;

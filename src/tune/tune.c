@@ -30,6 +30,7 @@ static ffa_status check_opts(const ffa_tune_opts *opts, ffa_error *err)
 {
     const struct bounded fields[] = {
         { "mask_count", opts->mask_count, 0, TUNE_MASKS_MAX },
+        { "tile_count", opts->tile_count, 0, TUNE_CONFIGURATIONS_MAX },
         { "budget_ms", opts->budget_ms, 0, INT32_MAX },
         { "run_timeout_ms", opts->run_timeout_ms, 0, INT32_MAX },
     };
@@ -40,6 +41,9 @@ static ffa_status check_opts(const ffa_tune_opts *opts, ffa_error *err)
     if (opts->mask_count && !opts->masks)
         return error_fail(err, FFA_INVALID, 0, "tune: masks is NULL, mask_count is %lld",
                           (long long)opts->mask_count);
+    if (opts->tile_count && !opts->tiles)
+        return error_fail(err, FFA_INVALID, 0, "tune: tiles is NULL, tile_count is %lld",
+                          (long long)opts->tile_count);
     return check_bounded(fields, sizeof fields / sizeof *fields, err);
 }
 
@@ -109,6 +113,8 @@ static ffa_status make_record(struct tune_record *record, ffa_context *context,
     ffa_status rc;
 
     FFA_TRY(tune_space_build(record, spec, context->arch, &device, err));
+    if (opts->tile_count)
+        FFA_TRY(tune_space_keep(record, opts->tiles, opts->tile_count, err));
     FFA_TRY(add_masks(record, opts, err));
     FFA_TRY(cost_table_write(device.costs, &record->base_table, err));
     record->facts = device.facts;
@@ -171,6 +177,16 @@ static bool is_same_spec(const struct tune_record *a, const struct tune_record *
            a->heads_kv == b->heads_kv && a->pack_heads == b->pack_heads;
 }
 
+static bool has_same_tiles(const struct tune_record *a, const struct tune_record *b)
+{
+    bool is_same = a->configuration_count == b->configuration_count;
+
+    for (int32_t i = 0; is_same && i < a->configuration_count; i++)
+        is_same = a->configurations[i].consumers == b->configurations[i].consumers &&
+                  a->configurations[i].tile_n == b->configurations[i].tile_n;
+    return is_same;
+}
+
 /* Whether a session of the file is the one to go on with. */
 static ffa_status check_resumed(const struct tune_record *found, const struct tune_record *wanted,
                                 const ffa_tune_opts *opts, ffa_error *err)
@@ -190,6 +206,8 @@ static ffa_status check_resumed(const struct tune_record *found, const struct tu
                                   memcmp(found->masks, wanted->masks,
                                          (size_t)found->mask_count * sizeof *found->masks) != 0))
         what = "list of masks";
+    else if (opts->tile_count && !has_same_tiles(found, wanted))
+        what = "list of tiles";
     if (!what)
         return FFA_OK;
     return error_fail(err, FFA_INVALID, 0,

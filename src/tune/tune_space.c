@@ -89,6 +89,48 @@ static ffa_status check_default(const struct tune_record *record, const char *ar
     return kernels_list(&list, &spec, arch, device, err);
 }
 
+/* The configuration that a text names; -1: none. */
+static int32_t find(const struct tune_record *record, const char *text)
+{
+    for (int32_t i = 1; text && i < record->configuration_count; i++) {
+        char tile[32];
+
+        text_copy(tile, "%dx%d", 64 * record->configurations[i].consumers,
+                  record->configurations[i].tile_n);
+        if (!strcmp(text, tile))
+            return i;
+    }
+    return -1;
+}
+
+ffa_status tune_space_keep(struct tune_record *record, const char *const *texts, int64_t count,
+                           ffa_error *err)
+{
+    bool is_kept[TUNE_CONFIGURATIONS_MAX] = { true };
+    int32_t kept = 0;
+
+    for (int64_t i = 0; i < count; i++) {
+        const int32_t at = find(record, texts[i]);
+
+        if (at < 0)
+            return error_fail(err, FFA_INVALID, 0,
+                              "tune: tiles[%lld] is '%.30s', no tile that the kernel can have for "
+                              "the spec, such as '%dx%d'",
+                              (long long)i, texts[i] ? texts[i] : "NULL",
+                              64 * record->configurations[record->configuration_count - 1].consumers,
+                              record->configurations[record->configuration_count - 1].tile_n);
+        if (is_kept[at])
+            return error_fail(err, FFA_INVALID, 0, "tune: tiles[%lld], '%.30s', is there twice",
+                              (long long)i, texts[i]);
+        is_kept[at] = true;
+    }
+    for (int32_t i = 0; i < record->configuration_count; i++)
+        if (is_kept[i])
+            record->configurations[kept++] = record->configurations[i];
+    record->configuration_count = kept;
+    return FFA_OK;
+}
+
 ffa_status tune_space_build(struct tune_record *record, const ffa_attention_spec *spec,
                             const char *arch, const struct choose_device *device, ffa_error *err)
 {

@@ -18,6 +18,11 @@
 ffa_status tune_space_build(struct tune_record *record, const ffa_attention_spec *spec,
                             const char *arch, const struct choose_device *device, ffa_error *err);
 
+/* Keep the default and the tiles texts [count], such as "192x80". FFA_INVALID: one is no tile that
+ * the record has, or is there twice. */
+ffa_status tune_space_keep(struct tune_record *record, const char *const *texts, int64_t count,
+                           ffa_error *err);
+
 /* The spec whose kernels are those of a configuration: one kernel of whole tiles, or, for the
  * default, those that plans choose from. */
 ffa_attention_spec tune_space_spec(const struct tune_record *record, int32_t configuration);

@@ -47,14 +47,14 @@ static int read_times(const struct cli *cli, struct tune_request *request)
         request->opts.budget_ms = 1000 * seconds;
     if (request->run_timeout_s < 0 || request->run_timeout_s > TIMEOUT_S_MAX ||
         request->compile_timeout_s < 0 || request->compile_timeout_s > TIMEOUT_S_MAX)
-        return cli_fail_text(
-            cli, FFA_INVALID, "--%s is %g, not in [0, %d] seconds",
-            request->run_timeout_s < 0 || request->run_timeout_s > TIMEOUT_S_MAX ? "run-timeout"
-                                                                                 : "timeout",
-            request->run_timeout_s < 0 || request->run_timeout_s > TIMEOUT_S_MAX
-                ? request->run_timeout_s
-                : request->compile_timeout_s,
-            TIMEOUT_S_MAX);
+        return cli_fail_text(cli, FFA_INVALID, "--%s is %g, not in [0, %d] seconds",
+                             request->run_timeout_s < 0 || request->run_timeout_s > TIMEOUT_S_MAX
+                                 ? "run-timeout"
+                                 : "timeout",
+                             request->run_timeout_s < 0 || request->run_timeout_s > TIMEOUT_S_MAX
+                                 ? request->run_timeout_s
+                                 : request->compile_timeout_s,
+                             TIMEOUT_S_MAX);
     request->opts.run_timeout_ms = (int64_t)(1e3 * request->run_timeout_s);
     return CLI_PARSE_GO;
 }
@@ -98,19 +98,20 @@ static void on_event(void *user, const ffa_tune_event *event)
     struct tune_progress *progress = user;
     const int64_t now_us = cli_clock_us();
     const bool is_news = event->reason && event->reason[0];
+    char tile[32] = "default";
 
     if (!is_news && !progress->cli->verbose && event->done < event->total &&
         now_us - progress->last_us < QUIET_US)
         return;
     progress->last_us = now_us;
+    if (event->tile_n)
+        (void)snprintf(tile, sizeof tile, "%dx%d", event->tile_m, event->tile_n);
     if (event->configuration >= 0)
-        cli_note(progress->cli, "%s %" PRId64 "/%" PRId64 ": %s %dx%d %s%s%s",
-                 phases[event->phase], event->done, event->total,
-                 event->configuration ? "tile" : "default, tile", event->tile_m, event->tile_n,
-                 event->state, is_news ? ": " : "", is_news ? event->reason : "");
+        cli_note(progress->cli, "%s %" PRId64 "/%" PRId64 ": %s %s%s%s", phases[event->phase],
+                 event->done, event->total, tile, event->state, is_news ? ": " : "",
+                 is_news ? event->reason : "");
     else if (event->phase == FFA_TUNE_RACE)
-        cli_note(progress->cli,
-                 "race: %" PRId64 " of about %" PRId64 " samples, %.1f of %.1f s",
+        cli_note(progress->cli, "race: %" PRId64 " of about %" PRId64 " samples, %.1f of %.1f s",
                  event->done, event->total, (double)event->spent_ms / 1e3,
                  (double)event->budget_ms / 1e3);
     else
@@ -153,8 +154,10 @@ static int start_again(const struct cli *cli, const ffa_error *why)
     (void)fflush(stdout);
     if (read_words(line, words) > 0)
         (void)execv("/proc/self/exe", words);
-    return cli_fail_text(cli, FFA_GPU, "a new process cannot be started (%s): run it again with "
-                         "--resume", strerror(errno));
+    return cli_fail_text(cli, FFA_GPU,
+                         "a new process cannot be started (%s): run it again with "
+                         "--resume",
+                         strerror(errno));
 }
 
 /* ---- the work ---- */
@@ -233,8 +236,8 @@ int cmd_tune_run(struct cli *cli)
     if (status != CLI_PARSE_GO)
         return status;
     interrupt_take(&kept);
-    status = request.is_dry ? preview(cli, context, &request)
-                            : run(cli, context, &request, &is_lost);
+    status =
+        request.is_dry ? preview(cli, context, &request) : run(cli, context, &request, &is_lost);
     interrupt_give_back(&kept);
     if (!is_lost)
         ffa_close(context);

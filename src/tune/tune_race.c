@@ -149,17 +149,29 @@ bool tune_race_next(const struct tune_record *record, struct tune_step *step)
     return is_open && step->count > 1 && record->spent_us < record->budget_us;
 }
 
+/* Samples of laps from this one on. */
+static int64_t count_from(const struct tune_record *record, int32_t lap)
+{
+    int64_t at = record->sample_count;
+
+    while (at > 0 && record->samples[at - 1].lap >= lap)
+        at--;
+    return record->sample_count - at;
+}
+
 int64_t tune_race_left(const struct tune_record *record)
 {
     struct tune_step step;
     int64_t left = 0;
-    int32_t count;
+    int32_t count, from;
 
     (void)find_heat(record, &step);
     count = step.count;
+    from = count - 1 > FINAL_FIELD ? HEAT_LAPS * step.heat : TUNE_FINAL_LAP;
     for (int32_t heat = step.heat; heat < HEATS_MAX && count - 1 > FINAL_FIELD; heat++) {
         left += (int64_t)count * HEAT_LAPS * masks_of(record, heat);
         count = max32(FINAL_FIELD + 1, count / 2);
     }
-    return left + (int64_t)count * TUNE_FINAL_LAPS * record->mask_count;
+    left += (int64_t)count * TUNE_FINAL_LAPS * record->mask_count;
+    return max64(0, left - count_from(record, from));
 }

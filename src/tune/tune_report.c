@@ -143,20 +143,6 @@ static json_t *masks_of(const struct tune_record *record)
     return list;
 }
 
-static json_t *samples_of(const struct tune_record *record)
-{
-    json_t *list = json_array();
-
-    for (int64_t i = 0; i < record->sample_count; i++) {
-        const struct tune_sample *of = &record->samples[i];
-
-        (void)json_array_append_new(list, json_pack("[i,i,i,i,i,f,i,i,i]", of->lap, of->mask,
-                                                    of->configuration, of->place, of->calls, of->us,
-                                                    of->clock_mhz, of->power_w, of->temperature_c));
-    }
-    return list;
-}
-
 /* Takes the reference. */
 static ffa_status take_text(json_t *object, char **json, ffa_error *err)
 {
@@ -186,27 +172,59 @@ ffa_status tune_preview_text(const struct tune_record *record, char **json, ffa_
     return take_text(object, json, err);
 }
 
+/* Add a value on one line, or as it is indented; takes the reference. */
+static void add_dumped(struct text *text, json_t *value, size_t flags, size_t without)
+{
+    char *dumped = value ? json_dumps(value, flags) : NULL;
+
+    json_decref(value);
+    if (dumped)
+        text_add_bytes(text, dumped, strlen(dumped) - without);
+    else
+        text->failed = true;
+    free(dumped);
+}
+
+/* A line a sample: there are many. */
+static void add_samples(struct text *text, const struct tune_record *record)
+{
+    text_add(text, ",\n \"samples\": [");
+    for (int64_t i = 0; i < record->sample_count; i++) {
+        const struct tune_sample *of = &record->samples[i];
+
+        text_add(text, "%s\n  ", i ? "," : "");
+        add_dumped(text,
+                   json_pack("[i,i,i,i,i,f,i,i,i]", of->lap, of->mask, of->configuration, of->place,
+                             of->calls, of->us, of->clock_mhz, of->power_w, of->temperature_c),
+                   0, 0);
+    }
+    text_add(text, "\n ]\n}");
+}
+
 ffa_status tune_samples_text(const struct tune_record *records, int32_t count, char **json,
                              ffa_error *err)
 {
-    json_t *root = json_object(), *sessions = json_array();
+    const size_t end = sizeof "\n}" - 1; /* of an object */
+    struct text text = { 0 };
 
-    set_text(root, "format", FORMAT);
-    set_int(root, "version", VERSION);
-    (void)json_object_set_new(root, "sample",
-                              json_pack("[s,s,s,s,s,s,s,s,s]", "lap", "mask", "configuration",
-                                        "place", "calls", "us", "clock_mhz", "power_w",
-                                        "temperature_c"));
+    text_add(&text,
+             "{\"format\": \"%s\", \"version\": %d,\n\"sample\": [\"lap\", \"mask\", "
+             "\"configuration\", \"place\", \"calls\", \"us\", \"clock_mhz\", \"power_w\", "
+             "\"temperature_c\"],\n\"sessions\": [",
+             FORMAT, VERSION);
     for (int32_t i = 0; i < count; i++) {
         json_t *session = session_of(&records[i]);
 
         (void)json_object_set_new(session, "base_table",
                                   json_loads(records[i].base_table, 0, NULL));
-        (void)json_object_set_new(session, "samples", samples_of(&records[i]));
-        (void)json_array_append_new(sessions, session);
+        text_add(&text, "%s\n", i ? "," : "");
+        add_dumped(&text, session, JSON_INDENT(1), end);
+        add_samples(&text, &records[i]);
     }
-    (void)json_object_set_new(root, "sessions", sessions);
-    return take_text(root, json, err);
+    text_add(&text, "\n]}\n");
+    *json = text_take(&text);
+    text_finish(&text);
+    return *json ? FFA_OK : error_nomem(err, "a text of sessions");
 }
 
 /* ---- the report ---- */

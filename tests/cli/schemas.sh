@@ -12,7 +12,7 @@ s() {
     status=0
     "$FFA" "$@" --json > .json 2> .said || status=$?
     found=$(conforms .json "$@" --json)
-    case $1 in mask | cache | bundle) name="$1 $2" ;; *) name=$1 ;; esac
+    case $1 in mask | cache | bundle | tune) name="$1 $2" ;; *) name=$1 ;; esac
     seen="$seen $name,"
     echo "$name: ${found:-conforms}, exit $status"
 }

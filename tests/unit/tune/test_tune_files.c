@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Session files, their merging, and their text: several machines give one table in whatever order,
+ * sessions that do not go together are refused, and nothing that a file or a text may hold is taken
+ * on trust.
+ */
+#include "base/digest.h"
+#include "choose/cost_table_json.h"
+#include "support/fake_tune.h"
+#include "support/suite.h"
+#include "support/tmpdir.h"
+#include "tune/tune_fit.h"
+#include "tune/tune_report.h"
+#include "tune/tune_session.h"
+#include <ffa/tune.h>
+
+#include <check.h>
+#include <sqlite3.h>
+
+static const char *const masks[] = { "causal:2048", "varlen-causal:300*8", "full:1024" };
+enum { MASKS = 3 };
+
+static char *prepared; /* a folder with the files that all tests begin with */
+static char *folder;
+static struct cost_table truth;
+
+static void setup(void)
+{
+    folder = tmpdir_make();
+}
+
+static void teardown(void)
+{
+    tmpdir_remove(folder);
+}
+
+/* Keep the default and every second other tile, from the first or the second one on, and those
+ * that are fastest. */
+static void keep_half(struct tune_record *record, int which)
+{
+    int32_t kept = 1;
+
+    for (int32_t i = 1; i < record->configuration_count; i++)
+        if (i % 2 == which || record->configurations[i].tile_n == 128)
+            record->configurations[kept++] = record->configurations[i];
+    record->configuration_count = kept;
+}
+
+/* A machine's session in a file of its own. */
+static void run_session(const char *name, int id, double speed, int half)
+{
+    struct tune_record record = fake_tune_record(id, masks, MASKS);
+    struct fake_tune fake = { .costs = &truth,
+                              .unit_us = 0.01,
+                              .speed = speed,
+                              .noise = 0.003,
+                              .seed = (uint64_t)id,
+                              .recovers = true };
+    const struct tune_device device = fake_tune_device(&fake);
+    struct tune_session session = { .record = &record, .device = &device };
+    ffa_error err = { FFA_OK, 0, "" };
+    char *path = tmpdir_path(prepared, name);
+
+    if (half >= 0)
+        keep_half(&record, half);
+    ck_assert_int_eq(tune_store_open(&session.store, path, TUNE_STORE_CREATE, &err), FFA_OK);
+    ck_assert_int_eq(tune_store_add(session.store, &record, 1, &err), FFA_OK);
+    ck_assert_msg(tune_session_run(&session, &err) == FFA_OK, "%s", err.message);
+    tune_store_close(session.store);
+    tune_record_finish(&record);
+    free(path);
+}
+
+/* Once: each sample is written to the disk. */
+static void run_all(void)
+{
+    prepared = tmpdir_make();
+    truth = *cost_table_find("NVIDIA H200");
+    truth.packed_tiles[4].cost.key = 0.75; /* 128 x 128 at head_dim 128 */
+    run_session("whole1", 1, 1, -1);
+    run_session("whole2", 2, 1, -1);
+    run_session("half1", 1, 1, 0);
+    run_session("half2", 2, 0.93, 1);
+}
+
+static void remove_all(void)
+{
+    tmpdir_remove(prepared);
+}
+
+/* A copy of a file; the path is the caller's. */
+static char *copy_of(const char *name)
+{
+    char *from = tmpdir_path(prepared, name), *to = tmpdir_path(folder, name);
+
+    tmpdir_copy(from, to);
+    free(from);
+    return to;
+}
+
+static ffa_tune_info info_of(const char *const *paths, int64_t count)
+{
+    ffa_tune_info info = FFA_TUNE_INFO_INIT;
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_tune *tune;
+
+    ck_assert_msg(ffa_tune_open(&tune, paths, count, &err) == FFA_OK, "%s", err.message);
+    ck_assert_int_eq(ffa_tune_info_get(tune, &info, &err), FFA_OK);
+    ffa_tune_destroy(tune);
+    return info;
+}
+
+/* ---- several machines ---- */
+
+/* Two machines that differ in speed have each measured half of the tiles. */
+START_TEST(two_halves_make_one_table_in_either_order)
+{
+    char *first = copy_of("half1"), *second = copy_of("half2");
+    char *merged = tmpdir_path(folder, "merged"), *other = tmpdir_path(folder, "other");
+    const char *const forth[] = { first, second }, *const back[] = { second, first };
+    const char *const one[] = { merged }, *const two[] = { other };
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_tune_info a, b;
+    int64_t added;
+
+    ck_assert_int_eq(ffa_tune_merge(merged, forth, 2, &added, &err), FFA_OK);
+    ck_assert_int_eq(added, 2);
+    ck_assert_int_eq(ffa_tune_merge(other, back, 2, &added, &err), FFA_OK);
+    a = info_of(one, 1);
+    b = info_of(two, 1);
+    ck_assert_int_eq(a.session_count, 2);
+    ck_assert_int_eq(a.is_published, 1);
+    ck_assert(a.gain > 0.02);
+    ck_assert_str_eq(a.table_digest, b.table_digest);
+    ck_assert_str_eq(a.samples_digest, b.samples_digest);
+    a = info_of(back, 2);
+    ck_assert_str_eq(a.table_digest, b.table_digest);
+    /* What is there already is not added again. */
+    ck_assert_int_eq(ffa_tune_merge(merged, forth, 2, &added, &err), FFA_OK);
+    ck_assert_int_eq(added, 0);
+    free(first);
+    free(second);
+    free(merged);
+    free(other);
+}
+END_TEST
+
+/* Change one value of a file's session. */
+static void change(const char *path, const char *sql)
+{
+    sqlite3 *db;
+
+    ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
+    ck_assert_msg(sqlite3_exec(db, sql, NULL, NULL, NULL) == SQLITE_OK, "%s", sqlite3_errmsg(db));
+    ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
+}
+
+static const struct {
+    const char *sql, *want;
+} strangers[] = {
+    { "UPDATE session SET templates_digest = '0123456789abcdef0123456789abcdef'",
+      "their kernels are not the same" },
+    { "UPDATE session SET device = 'NVIDIA H100'", "a table is of one device model" },
+    { "UPDATE session SET base_table = '{}'", "different cost tables" },
+};
+
+START_TEST(sessions_that_do_not_go_together_are_refused)
+{
+    char *first = copy_of("whole1"), *second = copy_of("whole2");
+    char *merged = tmpdir_path(folder, "merged");
+    const char *const both[] = { first, second }, *const one[] = { first };
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_tune *tune;
+
+    change(second, strangers[_i].sql);
+    ck_assert_int_eq(ffa_tune_open(&tune, both, 2, &err), FFA_INVALID);
+    ck_assert_ptr_null(tune);
+    ck_assert_msg(strstr(err.message, strangers[_i].want), "%s", err.message);
+    ck_assert_int_eq(ffa_tune_merge(merged, both, 2, NULL, &err), FFA_INVALID);
+    /* Nor into a file that has others. */
+    ck_assert_int_eq(ffa_tune_merge(merged, one, 1, NULL, &err), FFA_OK);
+    ck_assert_int_eq(ffa_tune_merge(merged, both + 1, 1, NULL, &err), FFA_INVALID);
+    ck_assert_int_eq(info_of((const char *const[]){ merged }, 1).session_count, 1);
+    free(first);
+    free(second);
+    free(merged);
+}
+END_TEST
+
+/* ---- files ---- */
+
+static const char *const damages[] = {
+    "UPDATE session SET sm_count = 0",
+    "UPDATE session SET heads_kv = 0",
+    "UPDATE session SET heads_q = 12",
+    "UPDATE session SET head_dim = 1000000",
+    "UPDATE session SET id = 'x'",
+    "UPDATE session SET trying = 64",
+    "UPDATE sample SET us = -1 WHERE lap = 0",
+    "UPDATE sample SET us = 9e999 WHERE lap = 0",
+    "UPDATE sample SET mask = 3 WHERE mask = 2",
+    "UPDATE sample SET lap = 1 << 30 WHERE lap = 0 AND configuration = 1",
+    "UPDATE configuration SET state = 8 WHERE position = 2",
+    "UPDATE configuration SET consumers = 4 WHERE position = 2",
+    "UPDATE configuration SET consumers = 0 WHERE position = 2",
+    "UPDATE configuration SET position = 64 WHERE position = 2",
+    "DELETE FROM mask",
+    "DELETE FROM configuration",
+    "PRAGMA user_version = 2",
+    "PRAGMA application_id = 7",
+};
+
+START_TEST(values_that_no_session_writes_are_refused)
+{
+    char *path = copy_of("whole1");
+    const char *const paths[] = { path };
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_tune *tune;
+
+    change(path, damages[_i]);
+    if (strstr(damages[_i], "session SET id"))
+        change(path, "UPDATE mask SET session = 'x'; UPDATE configuration SET session = 'x'");
+    ck_assert_msg(ffa_tune_open(&tune, paths, 1, &err) == FFA_CACHE, "%s: %s", damages[_i],
+                  err.message);
+    ck_assert_ptr_null(tune);
+    free(path);
+}
+END_TEST
+
+START_TEST(files_that_are_none_are_refused)
+{
+    char *text = tmpdir_path(folder, "text"), *empty = tmpdir_path(folder, "empty");
+    char *none = tmpdir_path(folder, "none");
+    const char *const paths[][1] = { { text }, { empty }, { none }, { folder }, { "" } };
+    const ffa_status want[] = { FFA_CACHE, FFA_CACHE, FFA_NOT_FOUND, FFA_CACHE, FFA_INVALID };
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_tune *tune;
+
+    tmpdir_write_text(text, "no database at all, but longer than the header of one would be: "
+                            "0123456789 0123456789 0123456789 0123456789 0123456789");
+    tmpdir_write_text(empty, "");
+    for (int i = 0; i < 5; i++)
+        ck_assert_msg(ffa_tune_open(&tune, paths[i], 1, &err) == want[i], "%d: %s", i, err.message);
+    ck_assert_int_eq(ffa_tune_open(&tune, NULL, 1, &err), FFA_INVALID);
+    ck_assert_int_eq(ffa_tune_open(&tune, paths[0], 0, &err), FFA_INVALID);
+    ck_assert_int_eq(ffa_tune_open(NULL, paths[0], 1, &err), FFA_INVALID);
+    free(text);
+    free(empty);
+    free(none);
+}
+END_TEST
+
+/* A writer has the file for itself. */
+START_TEST(a_file_has_one_session_at_work)
+{
+    char *path = copy_of("whole1");
+    struct tune_store *store, *other;
+    ffa_error err = { FFA_OK, 0, "" };
+
+    ck_assert_int_eq(tune_store_open(&store, path, TUNE_STORE_WRITE, &err), FFA_OK);
+    ck_assert_int_eq(tune_store_open(&other, path, TUNE_STORE_WRITE, &err), FFA_CACHE);
+    ck_assert_ptr_null(other);
+    ck_assert_msg(strstr(err.message, "another session is using it"), "%s", err.message);
+    tune_store_close(store);
+    ck_assert_int_eq(tune_store_open(&other, path, TUNE_STORE_READ, &err), FFA_OK);
+    tune_store_close(other);
+    free(path);
+}
+END_TEST
+
+/* Each statement and allocation fails in turn: a message, no leak, and the next call works. */
+START_TEST(opening_survives_faults)
+{
+    static const enum fault_kind kinds[] = { FAULT_ALLOC, FAULT_SQLITE };
+    char *path = copy_of("whole1");
+    const char *const paths[] = { path };
+
+    for (int k = 0; k < 2; k++)
+        for (long nth = 1;; nth += nth < 60 ? 1 : 97) {
+            ffa_error err = { FFA_OK, 0, "" };
+            ffa_tune *tune;
+            ffa_status rc;
+
+            fault_arm(kinds[k], nth);
+            rc = ffa_tune_open(&tune, paths, 1, &err);
+            if (!fault_fired()) {
+                ck_assert_msg(rc == FFA_OK, "%s", err.message);
+                ffa_tune_destroy(tune);
+                break;
+            }
+            ck_assert_int_ne(rc, FFA_OK);
+            ck_assert_ptr_null(tune);
+            ck_assert_str_ne(err.message, "");
+        }
+    fault_arm(FAULT_ALLOC, 0);
+    free(path);
+}
+END_TEST
+
+/* ---- texts ---- */
+
+START_TEST(samples_go_through_a_text)
+{
+    char *path = copy_of("whole1"), *copy = tmpdir_path(folder, "copy");
+    const char *const paths[] = { path }, *const copies[] = { copy };
+    ffa_error err = { FFA_OK, 0, "" };
+    ffa_tune_info a, b;
+    ffa_tune *tune;
+    char *text;
+    int64_t added;
+
+    ck_assert_int_eq(ffa_tune_open(&tune, paths, 1, &err), FFA_OK);
+    ck_assert_int_eq(ffa_tune_text(tune, FFA_TUNE_SAMPLES, &text, &err), FFA_OK);
+    ffa_tune_destroy(tune);
+    ck_assert_msg(ffa_tune_import(copy, text, strlen(text), &added, &err) == FFA_OK, "%s",
+                  err.message);
+    ck_assert_int_eq(added, 1);
+    a = info_of(paths, 1);
+    b = info_of(copies, 1);
+    ck_assert_str_eq(a.samples_digest, b.samples_digest);
+    ck_assert_str_eq(a.table_digest, b.table_digest);
+    ck_assert_int_eq(ffa_tune_import(copy, text, strlen(text), &added, &err), FFA_OK);
+    ck_assert_int_eq(added, 0);
+    ck_assert_int_eq(ffa_tune_import(copy, text, strlen(text) / 2, &added, &err), FFA_INVALID);
+    ffa_free(text);
+    free(path);
+    free(copy);
+}
+END_TEST
+
+static const struct {
+    const char *from, *to, *want;
+} edits[] = {
+    { "libffa-tuning-sessions", "other", "format" },
+    { "\"version\": 1", "\"version\": 2", "version" },
+    { "\"sm_count\": 132", "\"sm_count\": 1.5", "sm_count" },
+    { "\"sm_count\": 132", "\"sm_count\": 99999", "sm_count" },
+    { "\"checked\"", "\"cheered\"", "state" },
+    { "\"base_table\": {", "\"base_table\": 5, \"other\": {", "base_table" },
+    { "\"masks\": [", "\"masks\": [ 7,", "masks" },
+    { "\"samples\": [", "\"samples\": [ [1,2,3],", "samples" },
+    { "\"samples\": [", "\"samples\": [ [0,0,0,0,1,-5,0,0,0],", "samples" },
+};
+
+START_TEST(a_text_with_other_values_is_refused)
+{
+    char *path = copy_of("whole1"), *copy = tmpdir_path(folder, "copy");
+    const char *const paths[] = { path };
+    ffa_error err = { FFA_OK, 0, "" };
+    struct text edited = { 0 };
+    const char *at;
+    ffa_tune *tune;
+    char *text;
+
+    ck_assert_int_eq(ffa_tune_open(&tune, paths, 1, &err), FFA_OK);
+    ck_assert_int_eq(ffa_tune_text(tune, FFA_TUNE_SAMPLES, &text, &err), FFA_OK);
+    ffa_tune_destroy(tune);
+    at = strstr(text, edits[_i].from);
+    ck_assert_ptr_nonnull(at);
+    text_add_bytes(&edited, text, (size_t)(at - text));
+    text_add(&edited, "%s%s", edits[_i].to, at + strlen(edits[_i].from));
+    ck_assert_int_ne(ffa_tune_import(copy, edited.at, edited.bytes, NULL, &err), FFA_OK);
+    ck_assert_msg(strstr(err.message, edits[_i].want), "%s", err.message);
+    text_finish(&edited);
+    ffa_free(text);
+    free(path);
+    free(copy);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("tune_files");
+    TCase *all = tcase_create("files");
+
+    tcase_add_unchecked_fixture(all, run_all, remove_all);
+    tcase_add_checked_fixture(all, setup, teardown);
+    tcase_set_timeout(all, 120);
+    tcase_add_test(all, two_halves_make_one_table_in_either_order);
+    tcase_add_loop_test(all, sessions_that_do_not_go_together_are_refused, 0,
+                        sizeof strangers / sizeof *strangers);
+    tcase_add_loop_test(all, values_that_no_session_writes_are_refused, 0,
+                        sizeof damages / sizeof *damages);
+    tcase_add_test(all, files_that_are_none_are_refused);
+    tcase_add_test(all, a_file_has_one_session_at_work);
+    tcase_add_test(all, opening_survives_faults);
+    tcase_add_test(all, samples_go_through_a_text);
+    tcase_add_loop_test(all, a_text_with_other_values_is_refused, 0, sizeof edits / sizeof *edits);
+    suite_add_tcase(suite, all);
+    return suite_run(suite);
+}

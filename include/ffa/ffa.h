@@ -14,6 +14,7 @@
 #include <ffa/context.h>
 #include <ffa/device.h>
 #include <ffa/dlpack.h>
+#include <ffa/explain.h>
 #include <ffa/group.h>
 #include <ffa/kernel.h>
 #include <ffa/log.h>

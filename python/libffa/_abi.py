@@ -545,6 +545,26 @@ class ffa_dltensor(C.Structure):
                 ("shape", C.c_void_p), ("strides", C.c_void_p), ("byte_offset", C.c_uint64)]
 
 
+class ffa_explain_query(C.Structure):
+    _fields_ = [("struct_size", C.c_uint32), ("plan_flags", C.c_uint32), ("spec", C.c_void_p), ("mask", C.c_void_p),
+                ("device", C.c_char_p)]
+
+
+class ffa_explain_candidate(C.Structure):
+    _fields_ = [("struct_size", C.c_uint32), ("is_backward", C.c_int32), ("is_chosen", C.c_int32),
+                ("tile_m", C.c_int32), ("tile_n", C.c_int32), ("consumers", C.c_int32), ("is_apart", C.c_int32),
+                ("is_split", C.c_int32), ("tile_count", C.c_int64), ("parts", C.c_int32), ("waves", C.c_int32),
+                ("l2_head_groups", C.c_int32), ("pad_", C.c_int32), ("time", C.c_double), ("us", C.c_double),
+                ("whole_time", C.c_double)]
+
+ffa_explain_fn = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p)
+
+
+class ffa_explain_info(C.Structure):
+    _fields_ = [("struct_size", C.c_uint32), ("sm_count", C.c_int32), ("l2_bytes", C.c_int64),
+                ("device", C.c_char * 128), ("forward_why", C.c_char * 200), ("backward_why", C.c_char * 200)]
+
+
 class ffa_row_kernels_opts(C.Structure):
     _fields_ = [("struct_size", C.c_uint32), ("dtype", C.c_int32), ("wire_dtype", C.c_int32), ("reduces", C.c_uint32)]
 
@@ -873,6 +893,10 @@ FUNCTIONS = {  # name: (result, arguments)
     "ffa_device_time_begin": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p]),
     "ffa_device_time_end": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p]),
     "ffa_tensor_from_dlpack": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p]),
+    "ffa_explain_query_init": (None, [C.c_void_p, C.c_size_t]),
+    "ffa_explain_info_init": (None, [C.c_void_p, C.c_size_t]),
+    "ffa_explain": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, ffa_explain_fn, C.c_void_p,
+                              C.c_void_p]),
     "ffa_row_kernels_opts_init": (None, [C.c_void_p, C.c_size_t]),
     "ffa_row_kernels_create": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p]),
     "ffa_row_kernels_destroy": (None, [C.c_void_p]),

@@ -150,6 +150,7 @@ static ffa_status forward_add(const struct forward_set *set, const struct ffa_ke
         to->tile_m /= kernels->pack_heads;
     to->tile_n = jit_spec_get(&jit, "tile_n");
     to->cost = tile->cost;
+    to->unit_us = tile->unit_us;
     ++*set->count;
 out:
     return rc;
@@ -437,19 +438,28 @@ static void kernels_init(struct ffa_kernels *kernels, const ffa_attention_spec *
     kernels->is_deterministic = has(spec, FFA_SPEC_DETERMINISTIC);
 }
 
-ffa_status kernels_list(struct kernel_list *list, const ffa_attention_spec *spec, const char *arch,
-                        const struct choose_device *device, ffa_error *err)
+ffa_status kernels_outline(struct ffa_kernels *out, struct kernel_list *list,
+                           const ffa_attention_spec *spec, const char *arch,
+                           const struct choose_device *device, ffa_error *err)
 {
-    struct ffa_kernels kernels = { .list = list };
     ffa_status rc;
 
+    *out = (struct ffa_kernels){ .list = list };
     list->arch = arch;
     list->count = 0;
     FFA_TRY(spec_check(spec, err));
-    kernels_init(&kernels, spec, device);
-    rc = kernels_resolve_gpu(&kernels, spec, err);
+    kernels_init(out, spec, device);
+    rc = kernels_resolve_gpu(out, spec, err);
 out:
     return rc;
+}
+
+ffa_status kernels_list(struct kernel_list *list, const ffa_attention_spec *spec, const char *arch,
+                        const struct choose_device *device, ffa_error *err)
+{
+    struct ffa_kernels kernels;
+
+    return kernels_outline(&kernels, list, spec, arch, device, err);
 }
 
 /* A job that may not compile ends at the first kernel that is missing, or goes without some. All

@@ -17,6 +17,7 @@ struct forward_kernel {
     ffa_kernel_info info;      /* zero there */
     int32_t tile_m, tile_n;    /* query rows of the plan, keys */
     struct tile_cost cost;
+    double unit_us; /* what 1 of the cost takes; 0: not known */
 };
 
 enum { FORWARD_KERNELS_MAX = 3 };
@@ -74,6 +75,12 @@ static inline bool kernels_on_gpu(const struct ffa_kernels *kernels)
     return kernels->forward[0].kernel != NULL;
 }
 
+/* Whether plans for the kernels are a GPU's: the kernels are loaded, or only listed. */
+static inline bool kernels_of_gpu(const struct ffa_kernels *kernels)
+{
+    return kernels_on_gpu(kernels) || kernels->list;
+}
+
 /* One row of a template's spec; value 0 leaves the template's default, or the choice to it. */
 struct setting {
     const char *name;
@@ -90,6 +97,12 @@ ffa_status kernel_make(struct gpu_kernel **out, struct jit_spec *jit,
  * nothing. Fails as ffa_kernels_create does for the spec. */
 ffa_status kernels_list(struct kernel_list *list, const ffa_attention_spec *spec, const char *arch,
                         const struct choose_device *device, ffa_error *err);
+
+/* The same as kernels without code, for plans that are made to be looked at. They use `list` and
+ * own nothing. */
+ffa_status kernels_outline(struct ffa_kernels *out, struct kernel_list *list,
+                           const ffa_attention_spec *spec, const char *arch,
+                           const struct choose_device *device, ffa_error *err);
 
 /* Key tiles that so many SMs work on together: a cluster works on one. */
 int32_t kernels_backward_at_a_time(const struct ffa_kernels *kernels, int32_t sm_count);

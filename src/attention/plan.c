@@ -45,7 +45,7 @@ ffa_status plan_begin(ffa_plan **out, const ffa_kernels *kernels, const ffa_mask
 {
     ffa_status rc = FFA_OK;
 
-    if (kernels_on_gpu(kernels))
+    if (kernels_of_gpu(kernels))
         FFA_TRY(shape_check(mask, err));
     *out = mem_array(1, sizeof **out);
     if (*out)
@@ -83,7 +83,7 @@ ffa_status plan_complete(ffa_plan *plan, const ffa_kernels *kernels, ffa_error *
 {
     ffa_status rc = FFA_OK;
 
-    if (!kernels_on_gpu(kernels))
+    if (!kernels_of_gpu(kernels))
         return FFA_OK;
     plan->image = plan_image_layout(&plan->forward, &plan->backward);
     FFA_TRY(plan_image_check(&plan->image, err));

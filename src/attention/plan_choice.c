@@ -38,7 +38,7 @@ static ffa_status build_tiles(struct tile_plan *out, struct tile_choice *choice,
                                       .cuts = plan_cuts(opts),
                                       .heads = heads_of_tile(kernels, mask, opts),
                                       .stages = stages,
-                                      .is_packed = kernels->pack_heads && kernels_on_gpu(kernels) };
+                                      .is_packed = kernels->pack_heads && kernels_of_gpu(kernels) };
 
     for (int32_t i = 0; i < count; i++)
         candidates[i] = (struct tile_candidate){ all[i].tile_m, all[i].tile_n, all[i].cost };
@@ -145,7 +145,7 @@ static ffa_status split(struct ffa_plan *plan, const ffa_kernels *kernels, const
         FFA_TRY(split_check(plan, kernels, heads_q, err));
     else if (heads_q % split_divisor(plan, kernels)) /* calls with this mask are refused */
         goto out;
-    if (!kernels_on_gpu(kernels)) /* the CPU's threads take tiles as they come */
+    if (!kernels_of_gpu(kernels)) /* the CPU's threads take tiles as they come */
         goto out;
     if (kernels->is_split)
         rc = split_asked(plan, kernels, heads_q, err);

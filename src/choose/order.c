@@ -127,21 +127,29 @@ static double slowdown(const struct tile_plan *plan, const struct order_costs *c
     return plan->on_grid ? costs->alone_ordered * spread_of(plan) : 0;
 }
 
-/* The time of a pass with order->parts in the best L2 groups, which *order receives. */
-static double find_waves(const struct tile_plan *plan, const struct order_query *query,
-                         struct backward_order *order)
+/* The time of a pass without the sums of its parts, in L2 groups of 1 << size waves. */
+static double time_of_items(const struct tile_plan *plan, const struct order_query *query,
+                            int32_t parts, int32_t size)
 {
     const struct order_costs *costs = &table_of(query)->order;
     const double *misses = is_ordered_lockstep(plan) ? costs->l2_waits : costs->l2_misses;
-    const double shared = 1 + slowdown(plan, costs, query->group / order->parts);
+    const struct backward_order order = { parts, 1 << size };
+
+    return backward_makespan(plan, query, order) *
+           (1 + slowdown(plan, costs, query->group / parts) + misses[size]);
+}
+
+/* The time with order->parts in the best L2 groups, which *order receives. */
+static double find_waves(const struct tile_plan *plan, const struct order_query *query,
+                         struct backward_order *order)
+{
     struct backward_order tried = *order;
     double least = INFINITY;
 
-    for (int i = 0; i < GROUP_SIZES; i++) {
-        double time;
+    for (int32_t i = 0; i < GROUP_SIZES; i++) {
+        const double time = time_of_items(plan, query, tried.parts, i);
 
         tried.waves = 1 << i;
-        time = backward_makespan(plan, query, tried) * (shared + misses[i]);
         if (time < least) {
             least = time;
             *order = tried;
@@ -150,14 +158,30 @@ static double find_waves(const struct tile_plan *plan, const struct order_query 
     return least;
 }
 
+/* What the sums of dk and dv of a part take, of several. A block's time grows with head_dim as they
+ * do. */
+static double sum_of_part(const struct tile_plan *plan, const struct order_query *query)
+{
+    const struct cost_table *table = table_of(query);
+
+    return table->order.sum_blocks * (double)plan->shape.seqlen_k * query->heads_kv *
+           (64.0 * 128.0) / ((double)plan->tile_m * plan->tile_n) / query->at_a_time *
+           table->sm_count;
+}
+
+double backward_order_time(const struct tile_plan *plan, const struct order_query *query,
+                           struct backward_order order)
+{
+    const int32_t size = order.waves == 4 ? 2 : order.waves - 1;
+    const double sums = order.parts > 1 ? sum_of_part(plan, query) * order.parts : 0;
+
+    return time_of_items(plan, query, order.parts, size) + sums;
+}
+
 struct backward_order backward_order_find(const struct tile_plan *plan,
                                           const struct order_query *query)
 {
-    const struct cost_table *table = table_of(query);
-    /* What a part's sums of dk and dv take. A block's time grows with head_dim as they do. */
-    const double sum_blocks =
-        table->order.sum_blocks * (double)plan->shape.seqlen_k * query->heads_kv * (64.0 * 128.0) /
-        ((double)plan->tile_m * plan->tile_n) / query->at_a_time * table->sm_count;
+    const double sum_blocks = sum_of_part(plan, query), worth = table_of(query)->order.worth;
     struct backward_order best = { 1, 1 };
     double least = INFINITY;
 
@@ -168,7 +192,7 @@ struct backward_order backward_order_find(const struct tile_plan *plan,
         if (query->group % parts)
             continue;
         time = find_waves(plan, query, &order) + (parts > 1 ? sum_blocks * parts : 0);
-        if (time < least * (1 - table->order.worth)) {
+        if (time < least * (1 - worth)) {
             least = time;
             best = order;
         }

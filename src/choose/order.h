@@ -30,6 +30,10 @@ struct backward_order {
 /* The order that is expected to take the least time. */
 struct backward_order backward_order_find(const struct tile_plan *plan,
                                           const struct order_query *query);
+/* What the model says of an order, which backward_order_find compares: in blocks of one query head.
+ */
+double backward_order_time(const struct tile_plan *plan, const struct order_query *query,
+                           struct backward_order order);
 /* Head groups in an L2 group. In a plan with a list of tiles for each kv head the tiles of the
  * lists follow one another: there is one L2 group, of all head groups. */
 int64_t backward_order_l2_group(const struct tile_plan *plan, const struct order_query *query,

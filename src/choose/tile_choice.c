@@ -71,8 +71,8 @@ static bool are_few(const struct tile_plan *tiles, const struct tile_query *quer
 }
 
 /* The time of a pass: few items one by one, of many their mean. */
-static double time_of(const struct tile_plan *tiles, const struct tile_candidate *kernel,
-                      const struct tile_query *query, const struct choose_device *device)
+double choose_tiles_time(const struct tile_plan *tiles, const struct tile_candidate *kernel,
+                         const struct tile_query *query, const struct choose_device *device)
 {
     struct makespan makespan = { .places = device->facts.sm_count };
 
@@ -153,7 +153,7 @@ static ffa_status build_candidate(struct tile_plan *out, struct tile_choice *cho
     if (rc == FFA_OK)
         *choice = (struct tile_choice){ candidate, opts.cuts, 0 };
     if (rc == FFA_OK && (query->candidate_count > 1 || query->is_packed)) /* it is asked for */
-        choice->time = time_of(out, kernel, query, device);
+        choice->time = choose_tiles_time(out, kernel, query, device);
     return rc;
 }
 
@@ -170,7 +170,7 @@ static ffa_status try_candidate(struct tile_plan *best, struct tile_choice *choi
     ffa_status rc = FFA_OK;
 
     if (kernel->tile_m == best->tile_m)
-        tried.time = time_of(best, kernel, query, device);
+        tried.time = choose_tiles_time(best, kernel, query, device);
     else if (are_few(best, query, device))
         FFA_TRY(build_candidate(&other, &tried, mask, query, candidate, device, err));
     else
@@ -232,16 +232,16 @@ static int64_t time_of_parts(const struct tile_plan *plan, int64_t most,
     return (items + query->places - 1) / query->places * (longest * plan->tile_n + part_keys);
 }
 
-/* INT64_MAX: no split. Whole tiles take at least as long as the longest one, and at least as long
- * as a place's share of all blocks. A split that was asked for only has to even out the blocks:
- * what a part costs does not count. */
-int64_t choose_split(const struct tile_plan *plan, const struct split_query *query,
-                     const struct cost_table *costs)
+/* Whole tiles take at least as long as the longest one, and at least as long as a place's share of
+ * all blocks. A split that was asked for only has to even out the blocks: what a part costs does
+ * not count. */
+struct split_times choose_split_times(const struct tile_plan *plan, const struct split_query *query,
+                                      const struct cost_table *costs)
 {
     const struct split_costs *by = &costs->split;
     const int32_t part_keys = query->is_asked ? 0 : by->part_keys;
     int64_t total = 0, longest = 0, best = INT64_MAX, least_time = INT64_MAX, share;
-    double whole_time;
+    struct split_times times = { .most = INT64_MAX };
 
     for (int64_t t = 0; t < plan->tile_count; t++) {
         total += (int64_t)plan->block_counts[t] * query->heads;
@@ -250,7 +250,7 @@ int64_t choose_split(const struct tile_plan *plan, const struct split_query *que
     share = (total + query->places - 1) / query->places;
     if (plan->tile_count * query->heads * 1000 >= query->places * (int64_t)by->idle_permille &&
         longest <= share)
-        return INT64_MAX;
+        return times;
     for (int64_t k = 1; k <= by->shares; k++) {
         const int64_t most = max64((share + k - 1) / k, by->part_blocks_min);
         const int64_t time = time_of_parts(plan, most, query, part_keys);
@@ -261,12 +261,22 @@ int64_t choose_split(const struct tile_plan *plan, const struct split_query *que
         }
     }
     if (best >= longest)
-        return INT64_MAX;
-    whole_time = (double)(max64(longest, share) * plan->tile_n + by->whole_keys);
+        return times;
+    times.most = best;
+    times.parts = (double)least_time;
+    times.whole = (double)(max64(longest, share) * plan->tile_n + by->whole_keys);
     if (query->whole_time > 0)
-        whole_time = fmin(whole_time, query->whole_time);
-    return query->is_asked || (double)least_time <= (1 - by->saved_share_min) * whole_time
-               ? best
+        times.whole = fmin(times.whole, query->whole_time);
+    return times;
+}
+
+int64_t choose_split(const struct tile_plan *plan, const struct split_query *query,
+                     const struct cost_table *costs)
+{
+    const struct split_times times = choose_split_times(plan, query, costs);
+
+    return query->is_asked || times.parts <= (1 - costs->split.saved_share_min) * times.whole
+               ? times.most
                : INT64_MAX;
 }
 

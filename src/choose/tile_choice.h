@@ -53,6 +53,11 @@ ffa_status choose_tiles(struct tile_plan *out, struct tile_choice *choice, const
                         const struct tile_query *query, const struct choose_device *device,
                         ffa_error *err);
 
+/* What the model says of the tiles of one kernel: what choose_tiles compares, and tile_choice.time.
+ * The tiles are of its tile_m. */
+double choose_tiles_time(const struct tile_plan *tiles, const struct tile_candidate *kernel,
+                         const struct tile_query *query, const struct choose_device *device);
+
 /* ---- split ---- */
 
 struct split_query {
@@ -67,6 +72,16 @@ struct split_query {
 /* Blocks that a part may have, so that the places are done soonest. INT64_MAX: no split. */
 int64_t choose_split(const struct tile_plan *plan, const struct split_query *query,
                      const struct cost_table *costs);
+
+/* What choose_split compares, in keys: the times of whole tiles and of the best parts, of so many
+ * blocks at most. */
+struct split_times {
+    double whole, parts;
+    int64_t most; /* INT64_MAX: whole tiles leave no place idle, or parts are no shorter: there is
+                   * no comparison, and the times are 0 */
+};
+struct split_times choose_split_times(const struct tile_plan *plan, const struct split_query *query,
+                                      const struct cost_table *costs);
 
 /* ---- L2 ---- */
 

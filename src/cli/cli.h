@@ -241,6 +241,8 @@ int cmd_compile(struct cli *cli);
 int cmd_run(struct cli *cli);
 int cmd_simulate(struct cli *cli);
 int cmd_explain(struct cli *cli);
+int cmd_tune_explain(struct cli *cli);
+int cmd_tune_table(struct cli *cli);
 int cmd_warm(struct cli *cli);
 int cmd_kernel_worker(struct cli *cli);
 int cmd_tune_run(struct cli *cli);

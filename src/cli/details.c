@@ -34,6 +34,10 @@ static const struct {
       "The plans are those a program gets, of all ranks. Computing costs by the cells of the blocks visited. A transfer costs a latency and its bytes over a bandwidth, with one port in and one port out of a rank for each of two classes of links: inside a node and between nodes. A rank that serves many ranks is waited for.\n"
       "Beside the plan stand all-gather, ring, zigzag and Ulysses, on the same mask and at the same prices. `relayed` is the plan with keys that cross the network once a node, as the transport `relay` does it.\n"
       "With `--calibration` rates are those that `bench_parallel --calibrate` measured on the GPUs of a host; what other options say wins.\n" },
+    { "tune explain",
+      "Needs no GPU. The candidates are the kernels of the spec, with tiles of one document each or across documents, and split over their keys; for the backward pass, the parts of a kv head's query heads and the waves of an L2 group. `*` is what a plan gets. Times are those of the model that decides: microseconds where the cost table knows, else its own units, which compare within one pass; a split is compared with whole tiles by a model of its own.\n" },
+    { "tune table",
+      "The page on choosing says how tables are looked up. What it prints can be given back with `--cost-tables`.\n" },
     { "compile",
       "Needs no GPU. `layer` says where the kernel was found: `table` (the memory of this process), `store`, `bundle` or `compiled`.\n"
       "`--emit` writes the cubin, the PTX or the compiler's log. `--print` prints an nvcc command that compiles the same kernel from the folder of templates.\n"

@@ -102,6 +102,15 @@ static const struct cli_command commands[] = {
       "Model how long a mask takes on many ranks, beside ring, all-gather, Ulysses and zigzag.",
       "ffa simulate --mask varlen-causal:8192*64 --ranks 8,64 --heads 64:8\n"
       "ffa simulate --mask causal:1048576 --ranks 8,64,1024 --svg simulate.svg --json\n" },
+    { "tune explain", cmd_tune_explain, true, "MASK",
+      "Say what is chosen for a mask on a device, between what, and by which times.",
+      "ffa tune explain causal:4096 --heads 64:8\n"
+      "ffa tune explain varlen-causal:700,1300,96 --spec head_dim=64,dtype=bf16,heads=64:8 --json\n"
+      "ffa tune explain full:1x65536 --heads 8:1 --device 'NVIDIA H200' --cost-tables none\n" },
+    { "tune table", cmd_tune_table, true, "",
+      "Print the cost table that a device gets, as JSON.",
+      "ffa tune table\n"
+      "ffa tune table --device 'NVIDIA H200' --cost-tables none > h200.json\n" },
     { "cache path", cmd_cache_path, true, "",
       "Say where the kernel store is.",
       "ffa cache path --explain\n" },

@@ -42,6 +42,7 @@ told="
 ffa_cache_entry
 ffa_cache_failure
 ffa_cache_miss
+ffa_explain_candidate
 ffa_precompile_event
 ffa_tune_event
 "

@@ -79,6 +79,9 @@ s run --mask causal:64 --heads 2 --head-dim 64 --backend cpu
 s run --mask causal:64 --heads 2 --head-dim 64 --backend cpu --check
 s run --mask causal:64 --heads 2 --head-dim 64 --ranks 3 --backward --check
 s run --mask causal:64 --heads 2 --head-dim 64 --backend cpu --time --repeat 2
+s tune table
+s tune explain causal:64 --heads 8:1
+s tune explain full:1x65536 --spec head_dim=128,dtype=bf16,heads=8:1
 s help
 s help mask show
 echo "# errors"

@@ -40,6 +40,7 @@ conforms() { # FILE ARGUMENTS...
     case "$name $* " in
         "warm "*" --dry-run "*) name=warm_dry_run ;;
         "warm "*" --list "*) name=warm_list ;;
+        "tune_run "*" --dry-run "*) name=tune_run_dry_run ;;
         "compile "*" --list "*) name=compile_list ;;
         "compile "*" --print "*) name=compile_print ;;
         "bundle_inspect "*" --manifest "*) name=bundle_inspect_manifest ;;
@@ -50,6 +51,8 @@ conforms() { # FILE ARGUMENTS...
         cache_rm | cache_clear) name=cache_removed ;;
         cache_misses | cache_failures) case " $* " in *" --forget "*) name=cache_removed ;; esac ;;
         bundle_merge) name=bundle_export ;;
+        tune_run) name=tune_show ;;
+        tune_import) name=tune_merge ;;
         *_event)
             while IFS= read -r line; do
                 echo "$line" | "$SCHEMA_CHECK" "$SOURCE/tests/schema/$name.json" || echo "not as $name.json says"

@@ -82,6 +82,11 @@ s run --mask causal:64 --heads 2 --head-dim 64 --backend cpu --time --repeat 2
 s tune table
 s tune explain causal:64 --heads 8:1
 s tune explain full:1x65536 --spec head_dim=128,dtype=bf16,heads=8:1
+s tune import a.ffatune "$SOURCE/tests/data/tune/machine1.samples"
+s tune merge b.ffatune a.ffatune
+s tune show a.ffatune
+s tune export a.ffatune .
+s tune run nonsense --session c.ffatune
 s help
 s help mask show
 echo "# errors"

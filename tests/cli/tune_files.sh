@@ -1,0 +1,22 @@
+# shellcheck shell=sh
+# Session files without a GPU: showing, merging, exporting, importing, and what is refused.
+data=$SOURCE/tests/data/tune
+t tune run head_dim=64,heads=2:1
+t tune run head_dim=64,heads=2:1 --session a --budget soon
+t tune run head_dim=64,heads=2:1 --session a --run-timeout -1
+t tune run head_dim=63,heads=2:1 --session a --heads 2:x
+t tune run nonsense --session a
+t tune show none
+t tune import a "$data/machine1.samples"
+t tune import b "$data/machine2.samples" --json
+t tune show a
+t tune merge all a b
+t tune merge all b a
+t tune show all
+mkdir folder
+t tune export all folder
+t tune export all nowhere
+t tune export all folder --json
+t tune import all "$data/machine1.samples" "$SOURCE/README.md"
+t tune import all folder
+t tune merge all

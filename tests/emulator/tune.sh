@@ -1,0 +1,58 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# usage: tune.sh FFA (with the emulator in LD_PRELOAD)
+# A tuning session end to end: it is killed in its race and goes on, its samples go out and in again,
+# and a kernel that hangs makes the command go on in a new process.
+set -eu
+ffa=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+tune="head_dim=64,heads=2:1 --tile 64x64 --tile 128x128 --mask causal:64 --mask full:100"
+
+fail() {
+    echo "$1"
+    exit 1
+}
+
+# Killed at the first line of its race.
+# shellcheck disable=SC2086 # words
+"$ffa" tune run $tune --session a --verbose 2> log > out &
+session=$!
+while kill -0 "$session" 2> /dev/null && ! grep -q '^ffa tune run: race' log; do sleep 0.01; done
+kill -KILL "$session" 2> /dev/null || true
+status=0
+wait "$session" || status=$?
+[ $status = 137 ] || [ $status = 0 ] || fail "the session ended with $status: $(cat log)"
+"$ffa" tune show a | grep -q '3 checked' || fail "the killed session has lost its tiles"
+
+# A session that is there is not begun again, and goes on.
+# shellcheck disable=SC2086
+if "$ffa" tune run $tune --session a > out 2> log; then fail "it was begun again"; fi
+grep -q 'resume it' log || fail "$(cat log)"
+# shellcheck disable=SC2086
+"$ffa" tune run $tune --session a --resume > out 2> log || fail "$(cat log)"
+if grep -q 'compile' log; then fail "it was compiled again"; fi
+grep -q '54 samples, over' out || fail "$(cat out)"
+grep -q '3 checked' out || fail "$(cat out)"
+if "$ffa" tune run head_dim=64,heads=2:1 --session a --resume --tile 64x64 > out 2> log; then
+    fail "it went on with other tiles"
+fi
+grep -q 'another list of tiles' log || fail "$(cat log)"
+
+# Out, and in again: the same.
+mkdir folder
+"$ffa" tune export a folder > out 2> log
+"$ffa" tune import b folder/sessions-*.samples | grep -q '1 sessions added' || fail "nothing was imported"
+"$ffa" tune show a --json > a.json
+"$ffa" tune show b --json > b.json
+cmp a.json b.json
+
+# The first kernel hangs: a new process finds that it was the default.
+status=0
+"$ffa" tune run head_dim=64,heads=2:1 --tile 64x64 --mask full:100 --session c --run-timeout 0.001 \
+    > out 2> log || status=$?
+[ $status = 3 ] || fail "a default that hangs: $status, $(cat log)"
+grep -q 'going on in a new process' log || fail "$(cat log)"
+grep -q 'the default is hung' log || fail "$(cat log)"

@@ -673,9 +673,9 @@ class ffa_tune_event(C.Structure):
 
 class ffa_tune_opts(C.Structure):
     _fields_ = [("struct_size", C.c_uint32), ("flags", C.c_uint32), ("session_path", C.c_char_p),
-                ("masks", C.c_void_p), ("mask_count", C.c_int64), ("budget_ms", C.c_int64),
-                ("run_timeout_ms", C.c_int64), ("event", C.CFUNCTYPE(None, C.c_void_p, C.c_void_p)),
-                ("user", C.c_void_p), ("stop", C.c_void_p)]
+                ("masks", C.c_void_p), ("mask_count", C.c_int64), ("tiles", C.c_void_p), ("tile_count", C.c_int64),
+                ("budget_ms", C.c_int64), ("run_timeout_ms", C.c_int64),
+                ("event", C.CFUNCTYPE(None, C.c_void_p, C.c_void_p)), ("user", C.c_void_p), ("stop", C.c_void_p)]
 
 
 class ffa_tune_outcome(C.Structure):

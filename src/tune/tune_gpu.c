@@ -315,9 +315,10 @@ static void request_done(void *user, const ffa_precompile_event *event)
 }
 
 /* The requests of all configurations, one after the other. *all, *owners: caller's. */
-static ffa_status list_requests(ffa_context *context, const struct tune_record *record, const int32_t *which,
-                                int32_t count, ffa_requests **lists, ffa_compile_request *all,
-                                int32_t *owners, int64_t *found, ffa_error *err)
+static ffa_status list_requests(ffa_context *context, const struct tune_record *record,
+                                const int32_t *which, int32_t count, ffa_requests **lists,
+                                ffa_compile_request *all, int32_t *owners, int64_t *found,
+                                ffa_error *err)
 {
     ffa_status rc = FFA_OK;
 

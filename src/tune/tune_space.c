@@ -117,7 +117,8 @@ ffa_status tune_space_keep(struct tune_record *record, const char *const *texts,
                               "tune: tiles[%lld] is '%.30s', no tile that the kernel can have for "
                               "the spec, such as '%dx%d'",
                               (long long)i, texts[i] ? texts[i] : "NULL",
-                              64 * record->configurations[record->configuration_count - 1].consumers,
+                              64 *
+                                  record->configurations[record->configuration_count - 1].consumers,
                               record->configurations[record->configuration_count - 1].tile_n);
         if (is_kept[at])
             return error_fail(err, FFA_INVALID, 0, "tune: tiles[%lld], '%.30s', is there twice",

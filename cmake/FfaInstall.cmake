@@ -9,6 +9,10 @@ install(TARGETS ffa EXPORT ffa-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDI
 install(TARGETS ffa_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tools)
 install(DIRECTORY include/ffa DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev FILES_MATCHING PATTERN "*.h")
 
+# Where src/choose/cost_tables.c looks for them; there may be none.
+install(DIRECTORY cache/cost-tables DESTINATION ${CMAKE_INSTALL_DATADIR}/libffa COMPONENT library
+  FILES_MATCHING PATTERN "*.json")
+
 # What src/cli/CMakeLists.txt has the command print.
 if(NOT CMAKE_CROSSCOMPILING)
   install(DIRECTORY ${PROJECT_BINARY_DIR}/reference/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1

@@ -7,6 +7,7 @@ set_target_properties(ffa_cli PROPERTIES INSTALL_RPATH "$ORIGIN/../lib;$ORIGIN" 
 install(PROGRAMS $<TARGET_FILE:ffa> DESTINATION libffa/lib RENAME libffa.so.${FFA_SOVERSION} COMPONENT wheel)
 install(PROGRAMS $<TARGET_FILE:ffa_cli> DESTINATION libffa/bin COMPONENT wheel)
 install(DIRECTORY include/ffa DESTINATION libffa/include COMPONENT wheel FILES_MATCHING PATTERN "*.h")
+install(DIRECTORY cache/cost-tables DESTINATION libffa/share COMPONENT wheel FILES_MATCHING PATTERN "*.json")
 install(CODE [[
   file(GET_RUNTIME_DEPENDENCIES LIBRARIES $<TARGET_FILE:ffa> EXECUTABLES $<TARGET_FILE:ffa_cli>
     DIRECTORIES $<TARGET_FILE_DIR:ffa>

@@ -31,7 +31,7 @@ typedef struct ffa_tune_event {
     int64_t done, total;         /* configurations, in a race samples; total is an estimate there */
     int64_t spent_ms, budget_ms; /* of the race */
     int32_t configuration;       /* -1: the event is of none */
-    int32_t tile_m, tile_n;      /* rows and keys of its kernel; both 0: the default */
+    int32_t tile_m, tile_n;      /* rows and keys of its kernel; both 0: the baseline */
     int32_t pad_;
     const char *state,
         *reason; /* what became of it: "compiled", "spilled", "wrong"; NULL: of none */
@@ -50,8 +50,8 @@ typedef struct ffa_tune_opts {
      * from 512 to 32,768 tokens. The first three decide who is dropped first. At most 64. */
     const char *const *masks;
     int64_t mask_count;
-    /* [tile_count] texts such as "192x80", rows and keys: time no other ones beside the default. 0:
-     * all that the kernel can have. */
+    /* [tile_count] texts such as "192x80", rows and keys: time no other ones beside the baseline.
+     * 0: all that the kernel can have. */
     const char *const *tiles;
     int64_t tile_count;
     int64_t budget_ms;      /* for timing, over all calls of a session; 0: 300,000 */

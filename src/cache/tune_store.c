@@ -116,7 +116,7 @@ ffa_status tune_record_check(const struct tune_record *record, ffa_error *err)
         const struct tune_configuration *of = &record->configurations[i];
 
         if (of->consumers < 0 || of->consumers > 3 || of->tile_n % 16 || of->tile_n > 192 ||
-            tune_is_default(of) != (i == 0) || (i && of->tile_n < 64) ||
+            tune_is_baseline(of) != (i == 0) || (i && of->tile_n < 64) ||
             (unsigned)of->state >= TUNE_STATES)
             bad = "configurations";
     }

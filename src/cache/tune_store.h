@@ -31,7 +31,7 @@ const char *tune_state_text(enum tune_state state);
 
 /* A forward kernel that races. */
 struct tune_configuration {
-    int32_t consumers, tile_n; /* both 0: whatever the library chooses now, the default */
+    int32_t consumers, tile_n; /* both 0: whatever the library chooses now, the baseline */
     int32_t kv_slots;
     int32_t registers, shared_bytes, spill_bytes; /* -1: not known */
     enum tune_state state;
@@ -40,7 +40,7 @@ struct tune_configuration {
     char reason[200]; /* of the states from TUNE_SPILLED on; else "" */
 };
 
-static inline bool tune_is_default(const struct tune_configuration *configuration)
+static inline bool tune_is_baseline(const struct tune_configuration *configuration)
 {
     return configuration->consumers == 0;
 }
@@ -70,7 +70,7 @@ struct tune_record {
     char driver[32];
     char templates_digest[DIGEST_TEXT];
     char library_version[32];
-    char *base_table; /* the cost table that the default follows, as JSON; owned */
+    char *base_table; /* the cost table that the baseline follows, as JSON; owned */
     /* How long. */
     int64_t budget_us, spent_us;
     int64_t started_s, ended_s; /* Unix times; ended_s 0: it is not over */
@@ -78,7 +78,7 @@ struct tune_record {
     int32_t mask_count, configuration_count;
     int64_t sample_count, sample_capacity;
     char (*masks)[TUNE_MASK_BYTES];            /* [mask_count] owned, as the others */
-    struct tune_configuration *configurations; /* [configuration_count] the default first */
+    struct tune_configuration *configurations; /* [configuration_count] the baseline first */
     struct tune_sample *samples;               /* [sample_count] by lap, mask, configuration */
 };
 void tune_record_finish(struct tune_record *record);

@@ -421,8 +421,11 @@ struct choose_device choose_device_among(const struct cost_tables *tables,
                                          const struct device_facts *facts)
 {
     struct choose_device device = { .facts = *facts };
-    const struct cost_entry *entry = cost_tables_find(tables, facts, &device.source);
+    const struct cost_entry *entry;
 
+    if (!tables)
+        return choose_device_of(facts);
+    entry = cost_tables_find(tables, facts, &device.source);
     device.costs = &entry->table;
     text_copy(device.digest, "%s", entry->digest);
     return device;

@@ -51,7 +51,7 @@ const struct cost_entry *cost_tables_find(const struct cost_tables *tables,
 /* The table of a model by its name; NULL: there is none that may be used. */
 const struct cost_entry *cost_tables_named(const struct cost_tables *tables, const char *device);
 
-/* A device with its table, which lives as long as `tables`. */
+/* A device with its table, which lives as long as `tables`. NULL: with a built-in one. */
 struct choose_device choose_device_among(const struct cost_tables *tables,
                                          const struct device_facts *facts);
 

@@ -98,7 +98,7 @@ static void on_event(void *user, const ffa_tune_event *event)
     struct tune_progress *progress = user;
     const int64_t now_us = cli_clock_us();
     const bool is_news = event->reason && event->reason[0];
-    char tile[32] = "default";
+    char tile[32] = "baseline";
 
     if (!is_news && !progress->cli->verbose && event->done < event->total &&
         now_us - progress->last_us < QUIET_US)

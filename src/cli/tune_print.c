@@ -25,13 +25,13 @@ static double real_at(const json_t *object, const char *name)
     return json_number_value(json_object_get(object, name));
 }
 
-/* "192x80", or "default". */
+/* "192x80", or "baseline". */
 static void tile_text(char out[16], const json_t *of, const char *rows, int factor)
 {
     if (int_at(of, "tile_n"))
         (void)snprintf(out, 16, "%lldx%lld", int_at(of, rows) * factor, int_at(of, "tile_n"));
     else
-        (void)snprintf(out, 16, "default");
+        (void)snprintf(out, 16, "baseline");
 }
 
 /* ---- a session ---- */
@@ -98,7 +98,7 @@ static void print_cases(const json_t *cases)
     const json_t *one;
     size_t i;
 
-    (void)printf("  %-28s %7s %11s %11s %8s %8s %8s\n", "mask", "heads", "default us", "chosen us",
+    (void)printf("  %-26s %7s %12s %11s %8s %8s %8s\n", "mask", "heads", "baseline us", "chosen us",
                  "tile", "gain", "noise");
     json_array_foreach(cases, i, one)
     {
@@ -107,13 +107,13 @@ static void print_cases(const json_t *cases)
         (void)snprintf(heads, sizeof heads, "%lld:%lld", int_at(one, "heads_q"),
                        int_at(one, "heads_kv"));
         if (!json_object_get(one, "chosen_us")) {
-            cli_line(stdout, "  %-28s %7s %11.1f", text_at(one, "mask"), heads,
-                     real_at(one, "default_us"));
+            cli_line(stdout, "  %-26s %7s %12.1f", text_at(one, "mask"), heads,
+                     real_at(one, "baseline_us"));
             continue;
         }
         tile_text(tile, one, "tile_m", 1);
-        cli_line(stdout, "  %-28s %7s %11.1f %11.1f %8s %+7.2f%% %7.2f%%", text_at(one, "mask"),
-                 heads, real_at(one, "default_us"), real_at(one, "chosen_us"), tile,
+        cli_line(stdout, "  %-26s %7s %12.1f %11.1f %8s %+7.2f%% %7.2f%%", text_at(one, "mask"),
+                 heads, real_at(one, "baseline_us"), real_at(one, "chosen_us"), tile,
                  100 * real_at(one, "gain"), 100 * real_at(one, "noise"));
     }
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sessions are compared through the default, which each of them measures beside every
- * configuration: what is pooled over machines is the share of the default's time. So machines that
+ * Sessions are compared through the baseline, which each of them measures beside every
+ * configuration: what is pooled over machines is the share of the baseline's time. So machines that
  * differ in speed, or that have measured different configurations, give one table.
  *
  * The makespan of a mask is linear in `begin` and `key` as long as the same SM is the last one: the
@@ -182,8 +182,8 @@ static int32_t configuration_of(const struct tune_record *record, const struct t
     return -1;
 }
 
-/* The default's time of each case: the geometric mean of the sessions' medians. */
-static void pool_default(struct work *work)
+/* The baseline's time of each case: the geometric mean of the sessions' medians. */
+static void pool_baseline(struct work *work)
 {
     for (int32_t c = 0; c < work->fit->case_count; c++) {
         struct tune_case *of = &work->fit->cases[c];
@@ -202,12 +202,12 @@ static void pool_default(struct work *work)
                 of->samples += median.count;
                 sessions++;
             }
-        of->default_us = exp(sum / max32(1, sessions));
+        of->baseline_us = exp(sum / max32(1, sessions));
     }
 }
 
-/* The time of a kernel in each case: its share of the default's, pooled over the sessions that have
- * both. */
+/* The time of a kernel in each case: its share of the baseline's, pooled over the sessions that
+ * have both. */
 static void pool_kernel(struct work *work, int32_t kernel)
 {
     for (int32_t c = 0; c < work->fit->case_count; c++) {
@@ -230,7 +230,7 @@ static void pool_kernel(struct work *work, int32_t kernel)
             }
         }
         *us_at(work, c, kernel) =
-            sessions ? work->fit->cases[c].default_us * exp(sum / sessions) : 0;
+            sessions ? work->fit->cases[c].baseline_us * exp(sum / sessions) : 0;
     }
 }
 
@@ -247,7 +247,7 @@ static void drop_partial(struct work *work)
         for (int32_t c = 0; c < fit->case_count; c++) {
             is_whole = is_whole && *us_at(work, c, k) > 0;
             if (is_whole)
-                sum += log(*us_at(work, c, k) / fit->cases[c].default_us);
+                sum += log(*us_at(work, c, k) / fit->cases[c].baseline_us);
         }
         if (!is_whole)
             continue;
@@ -412,7 +412,7 @@ struct set {
     int32_t at[TUNE_KERNELS_MAX];
     int32_t count;
     double
-        score; /* the mean logarithm of the time of what is chosen, as a share of the default's */
+        score; /* the mean logarithm of the time of what is chosen, as a share of the baseline's */
 };
 
 /* The kernel of the set that a plan would be for: as choose_tiles compares them. */
@@ -438,7 +438,7 @@ static double score_of(const struct work *work, const struct set *set)
     double sum = 0;
 
     for (int32_t c = 0; c < work->fit->case_count; c++)
-        sum += log(*us_at(work, c, choice_of(work, set, c)) / work->fit->cases[c].default_us);
+        sum += log(*us_at(work, c, choice_of(work, set, c)) / work->fit->cases[c].baseline_us);
     return sum / work->fit->case_count;
 }
 
@@ -540,7 +540,7 @@ static void fill_cases(const struct work *work, const struct set *set)
 
         of->chosen = choice_of(work, set, c);
         of->chosen_us = *us_at(work, c, of->chosen);
-        of->gain = of->default_us / of->chosen_us - 1;
+        of->gain = of->baseline_us / of->chosen_us - 1;
         of->noise = noise_of(work, c, of->chosen);
     }
 }
@@ -650,7 +650,7 @@ static ffa_status fit_head_dim(struct work *work, struct cost_table *table, ffa_
         rc = error_nomem(err, "a fit");
         goto out;
     }
-    pool_default(work);
+    pool_baseline(work);
     for (int32_t k = 0; k < fit->kernel_count; k++)
         pool_kernel(work, k);
     drop_partial(work);

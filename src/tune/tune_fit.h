@@ -19,11 +19,11 @@ enum { TUNE_KERNELS_MAX = 3 /* of a head_dim */, TUNE_FITS_MAX = 5 /* head_dims 
 struct tune_case {
     char mask[TUNE_MASK_BYTES];
     int32_t dtype, heads_q, heads_kv;
-    int32_t samples;    /* of the default */
-    double default_us;  /* the median of what the library chooses now */
+    int32_t samples;    /* of the baseline */
+    double baseline_us; /* the median of what the library chooses now */
     double chosen_us;   /* of the kernel that the fitted costs choose */
     int32_t chosen;     /* its index in kernels; -1: nothing is published */
-    double gain, noise; /* default_us / chosen_us - 1, and what it may be off by */
+    double gain, noise; /* baseline_us / chosen_us - 1, and what it may be off by */
 };
 
 /* A configuration with samples of all cases, and the costs that fit them. */
@@ -31,7 +31,7 @@ struct tune_kernel {
     int32_t consumers, tile_n;
     double begin_us, key_us;
     double residual; /* the mean error of the model, as a share of the time */
-    double relative; /* the mean over all cases of its time, as a share of the default's */
+    double relative; /* the mean over all cases of its time, as a share of the baseline's */
     int32_t rank;    /* in the table: 0 the first; -1: not in it */
     struct tile_cost cost;
 };

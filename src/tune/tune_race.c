@@ -10,14 +10,14 @@
 
 #include <math.h>
 
-enum { HEAT_LAPS = 2, HEAT_MASKS = 3, HEATS_MAX = 8, FINAL_FIELD = 6 /* besides the default */ };
+enum { HEAT_LAPS = 2, HEAT_MASKS = 3, HEATS_MAX = 8, FINAL_FIELD = 6 /* besides the baseline */ };
 
 static int32_t masks_of(const struct tune_record *record, int32_t heat)
 {
     return min32(record->mask_count, HEAT_MASKS << heat);
 }
 
-/* All that may race, the default first. */
+/* All that may race, the baseline first. */
 static int32_t all_of(const struct tune_record *record, int32_t field[TUNE_CONFIGURATIONS_MAX])
 {
     int32_t count = 0;
@@ -28,7 +28,7 @@ static int32_t all_of(const struct tune_record *record, int32_t field[TUNE_CONFI
     return count;
 }
 
-/* How a configuration does beside the default, the mean over the masks of the logarithm of its
+/* How a configuration does beside the baseline, the mean over the masks of the logarithm of its
  * time; +infinity where one of them was not run. */
 static double score_of(const struct tune_record *record, int32_t configuration, int32_t masks,
                        int32_t lap_end)
@@ -72,7 +72,7 @@ static int32_t halve(const struct tune_record *record, int32_t *field, int32_t c
                      int32_t masks, int32_t lap_end)
 {
     double scores[TUNE_CONFIGURATIONS_MAX];
-    bool is_kept[TUNE_CONFIGURATIONS_MAX] = { true }; /* the default */
+    bool is_kept[TUNE_CONFIGURATIONS_MAX] = { true }; /* the baseline */
     int32_t kept = 0;
 
     for (int32_t i = 1; i < count; i++)

@@ -252,7 +252,7 @@ static json_t *case_of(const struct tune_head_dim *fit, const struct tune_case *
     set_int(object, "heads_q", of->heads_q);
     set_int(object, "heads_kv", of->heads_kv);
     set_int(object, "samples", of->samples);
-    set_real(object, "default_us", of->default_us, 1e2);
+    set_real(object, "baseline_us", of->baseline_us, 1e2);
     if (of->chosen >= 0) {
         set_real(object, "chosen_us", of->chosen_us, 1e2);
         set_int(object, "tile_m", 64 * fit->kernels[of->chosen].consumers);

@@ -103,10 +103,11 @@ static ffa_status settle_failure(struct tune_session *session, int32_t configura
                         "session in a new one: %.300s",
                         why->message);
     } else if (configuration == 0) {
-        rc = error_fail(err, FFA_UNSUPPORTED, why->native,
-                        "tune: the default cannot be measured, so nothing can be compared with it: "
-                        "%.300s",
-                        why->message);
+        rc =
+            error_fail(err, FFA_UNSUPPORTED, why->native,
+                       "tune: the baseline cannot be measured, so nothing can be compared with it: "
+                       "%.300s",
+                       why->message);
     }
 out:
     return rc;
@@ -128,14 +129,14 @@ static ffa_status settle_trying(struct tune_session *session, ffa_error *err)
     return settle(session, trying, TUNE_DIED, "the process ended twice while it ran", err);
 }
 
-static ffa_status check_default(const struct tune_session *session, ffa_error *err)
+static ffa_status check_baseline(const struct tune_session *session, ffa_error *err)
 {
     const struct tune_configuration *of = &session->record->configurations[0];
 
     if (of->state < TUNE_SPILLED)
         return FFA_OK;
     return error_fail(err, FFA_UNSUPPORTED, 0,
-                      "tune: the default is %s, so nothing can be compared with it: %s",
+                      "tune: the baseline is %s, so nothing can be compared with it: %s",
                       tune_state_text(of->state), of->reason);
 }
 
@@ -237,7 +238,7 @@ static ffa_status check_all(struct tune_session *session, ffa_error *err)
         FFA_TRY(check_one(session, i, err));
         tell(session, FFA_TUNE_CHECK, i, ++done, total);
     }
-    rc = check_default(session, err);
+    rc = check_baseline(session, err);
 out:
     return rc;
 }
@@ -324,9 +325,9 @@ ffa_status tune_session_run(struct tune_session *session, ffa_error *err)
 
     session->must_restart = false;
     FFA_TRY(settle_trying(session, err));
-    FFA_TRY(check_default(session, err));
+    FFA_TRY(check_baseline(session, err));
     FFA_TRY(compile_all(session, err));
-    FFA_TRY(check_default(session, err));
+    FFA_TRY(check_baseline(session, err));
     FFA_TRY(check_all(session, err));
     FFA_TRY(race(session, err));
     record->ended_s = clock_unix_s();

@@ -22,7 +22,7 @@ struct tune_session {
 };
 
 /* Run until the race is over or the budget is spent. Fails with FFA_TIMEOUT (*stop was set),
- * FFA_GPU and FFA_TIMEOUT (must_restart), FFA_UNSUPPORTED (the default cannot be measured), and as
+ * FFA_GPU and FFA_TIMEOUT (must_restart), FFA_UNSUPPORTED (the baseline cannot be measured), and as
  * the store and the device do; what was measured is kept then. Thread: one at a time. Blocks. */
 ffa_status tune_session_run(struct tune_session *session, ffa_error *err);
 

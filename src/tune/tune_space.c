@@ -80,8 +80,8 @@ static ffa_status add(struct tune_record *record, const struct tune_configuratio
     return FFA_OK;
 }
 
-static ffa_status check_default(const struct tune_record *record, const char *arch,
-                                const struct choose_device *device, ffa_error *err)
+static ffa_status check_baseline(const struct tune_record *record, const char *arch,
+                                 const struct choose_device *device, ffa_error *err)
 {
     const ffa_attention_spec spec = tune_space_spec(record, 0);
     struct kernel_list list;
@@ -155,7 +155,7 @@ ffa_status tune_space_build(struct tune_record *record, const ffa_attention_spec
         return error_nomem(err, "a tuning session");
     FFA_TRY(add(record, &open, arch, device, err));
     if (!record->configuration_count)
-        FFA_TRY(check_default(record, arch, device, err)); /* to hear why */
+        FFA_TRY(check_baseline(record, arch, device, err)); /* to hear why */
     for (int32_t consumers = 1; consumers <= CONSUMERS_MAX; consumers++)
         for (int32_t tile_n = TILE_N_MIN; tile_n <= TILE_N_MAX; tile_n += TILE_N_STEP) {
             struct tune_configuration next = open;

@@ -10,7 +10,7 @@
 #include "cache/tune_store.h"
 
 /* Fill in what is measured: head_dim, dtype, heads, pack_heads, arch, and the configurations, the
- * default first. record: zero; tune_record_finish() whether or not it succeeds. spec: imported.
+ * baseline first. record: zero; tune_record_finish() whether or not it succeeds. spec: imported.
  * Fails with FFA_INVALID (names the field: a session wants dtype bf16 or fp16, heads_q and
  * heads_kv, head_dim_v equal to head_dim, no tiles and no flags), FFA_UNSUPPORTED (arch),
  * FFA_NOMEM.
@@ -18,13 +18,13 @@
 ffa_status tune_space_build(struct tune_record *record, const ffa_attention_spec *spec,
                             const char *arch, const struct choose_device *device, ffa_error *err);
 
-/* Keep the default and the tiles texts [count], such as "192x80". FFA_INVALID: one is no tile that
+/* Keep the baseline and the tiles texts [count], such as "192x80". FFA_INVALID: one is no tile that
  * the record has, or is there twice. */
 ffa_status tune_space_keep(struct tune_record *record, const char *const *texts, int64_t count,
                            ffa_error *err);
 
 /* The spec whose kernels are those of a configuration: one kernel of whole tiles, or, for the
- * default, those that plans choose from. */
+ * baseline, those that plans choose from. */
 ffa_attention_spec tune_space_spec(const struct tune_record *record, int32_t configuration);
 
 #endif

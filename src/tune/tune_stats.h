@@ -18,8 +18,8 @@ struct tune_median tune_median_of(double *values, int32_t count);
 /* us of a configuration with a mask, in laps below lap_end. */
 struct tune_median tune_median_us(const struct tune_record *record, int32_t mask,
                                   int32_t configuration, int32_t lap_end);
-/* The share by which a configuration is faster than the default: default / its time - 1, lap by lap
- * of those that have both, so that a drift of the clock cancels out. */
+/* The share by which a configuration is faster than the baseline: time of that / its own - 1, lap
+ * by lap of those that have both, so that a drift of the clock cancels out. */
 struct tune_median tune_median_gain(const struct tune_record *record, int32_t mask,
                                     int32_t configuration);
 

@@ -35,6 +35,13 @@ for file in man/man1/ffa.1 man/man1/ffa-mask-show.1 bash-completion/completions/
     [ -s "$work/moved/share/$file" ] || { echo "share/$file is not installed"; exit 1; }
 done
 
+# A cost table in its place is found by the moved library.
+tables=$work/moved/share/libffa/cost-tables
+[ -d "$tables" ] || { echo "share/libffa/cost-tables is not installed"; exit 1; }
+LD_LIBRARY_PATH='' "$work/moved/bin/ffa" tune table --cost-tables none --store none |
+    sed 's/"NVIDIA H200"/"X 1"/' > "$tables/x1.json"
+LD_LIBRARY_PATH='' "$work/moved/bin/ffa" tune table --device 'X 1' --store none | cmp - "$tables/x1.json"
+
 # Licence and examples.
 for file in LICENSE CHANGELOG.md examples/attention.c examples/CMakeLists.txt; do
     [ -s "$work/moved/share/doc/libffa/$file" ] || { echo "share/doc/libffa/$file is not installed"; exit 1; }

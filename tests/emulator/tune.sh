@@ -49,10 +49,10 @@ mkdir folder
 "$ffa" tune show b --json > b.json
 cmp a.json b.json
 
-# The first kernel hangs: a new process finds that it was the default.
+# The first kernel hangs: a new process finds that it was the baseline.
 status=0
 "$ffa" tune run head_dim=64,heads=2:1 --tile 64x64 --mask full:100 --session c --run-timeout 0.001 \
     > out 2> log || status=$?
-[ $status = 3 ] || fail "a default that hangs: $status, $(cat log)"
+[ $status = 3 ] || fail "a baseline that hangs: $status, $(cat log)"
 grep -q 'going on in a new process' log || fail "$(cat log)"
-grep -q 'the default is hung' log || fail "$(cat log)"
+grep -q 'the baseline is hung' log || fail "$(cat log)"

@@ -44,6 +44,16 @@ int gpu_device_sm_count(const struct gpu_device *device)
     return 132;
 }
 
+const struct device_facts *gpu_device_facts(const struct gpu_device *device)
+{
+    static const struct device_facts facts = { .name = "fake",
+                                               .sm_count = 132,
+                                               .l2_bytes = 60 << 20 };
+
+    (void)device;
+    return &facts;
+}
+
 /* ---- memory ---- */
 
 /* Of shared memory: how often each page is mapped as the first one of an allocation. */

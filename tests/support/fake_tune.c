@@ -99,7 +99,7 @@ static struct tile_cost cost_of(const struct fake_tune *fake, int32_t head_dim, 
     return (struct tile_cost){ 600 + tile_n, 1.6 * consumers };
 }
 
-/* The time of a mask by the library's own model, of one kernel, or of those of the default with
+/* The time of a mask by the library's own model, of one kernel, or of those of the baseline with
  * their true costs, one of them chosen by what the library takes for their costs. */
 static double time_of(const struct fake_tune *fake, const struct tune_record *record,
                       const struct tune_configuration *configuration, const char *text)
@@ -117,7 +117,7 @@ static double time_of(const struct fake_tune *fake, const struct tune_record *re
     ffa_mask *mask;
 
     ck_assert_int_eq(ffa_mask_parse(&mask, text, NULL), FFA_OK);
-    if (tune_is_default(configuration)) {
+    if (tune_is_baseline(configuration)) {
         query.candidate_count =
             min32(3, choose_packed_tiles(tiles, library, record->head_dim, record->head_dim));
         for (int32_t i = 0; i < query.candidate_count; i++)

@@ -126,7 +126,7 @@ START_TEST(the_space_has_every_tile_that_fits)
 {
     struct tune_record record = fake_tune_record(1, masks, MASKS);
 
-    ck_assert(tune_is_default(&record.configurations[0]));
+    ck_assert(tune_is_baseline(&record.configurations[0]));
     ck_assert_int_eq(record.pack_heads, 8);
     (void)index_of(&record, 3, 80);
     (void)index_of(&record, 2, 128);
@@ -224,7 +224,7 @@ START_TEST(what_the_library_chooses_stays_within_noise)
 }
 END_TEST
 
-/* In each lap of a mask the default runs, too, and no two laps begin with the same one. */
+/* In each lap of a mask the baseline runs, too, and no two laps begin with the same one. */
 START_TEST(laps_are_interleaved_and_turn)
 {
     struct tune_record record = fake_tune_record(1, masks, MASKS);
@@ -344,17 +344,17 @@ START_TEST(a_device_that_is_lost_takes_a_new_process)
 }
 END_TEST
 
-START_TEST(a_default_that_fails_ends_the_session)
+START_TEST(a_baseline_that_fails_ends_the_session)
 {
-    static const struct fake_fault_of of_default[] = { { 0, 0, FAKE_IS_WRONG } };
+    static const struct fake_fault_of of_baseline[] = { { 0, 0, FAKE_IS_WRONG } };
     struct tune_record record = fake_tune_record(1, masks, MASKS);
     struct fake_tune fake = fake_of();
     ffa_error err = { FFA_OK, 0, "" };
 
-    fake.faults = of_default;
+    fake.faults = of_baseline;
     fake.fault_count = 1;
     ck_assert_int_eq(run_record(&record, &fake, false, NULL, &err), FFA_UNSUPPORTED);
-    ck_assert_msg(strstr(err.message, "the default is wrong"), "%s", err.message);
+    ck_assert_msg(strstr(err.message, "the baseline is wrong"), "%s", err.message);
     tune_record_finish(&record);
 }
 END_TEST
@@ -481,7 +481,7 @@ int main(void)
     tcase_add_test(all, the_budget_ends_the_race);
     tcase_add_test(all, configurations_that_fail_are_left_out);
     tcase_add_test(all, a_device_that_is_lost_takes_a_new_process);
-    tcase_add_test(all, a_default_that_fails_ends_the_session);
+    tcase_add_test(all, a_baseline_that_fails_ends_the_session);
     tcase_add_loop_test(all, a_killed_session_goes_on, 0, sizeof kills / sizeof *kills);
     tcase_add_test(all, two_kills_on_one_configuration_leave_it_out);
     tcase_add_test(all, a_stop_keeps_what_was_measured);

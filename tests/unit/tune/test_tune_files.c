@@ -34,7 +34,7 @@ static void teardown(void)
     tmpdir_remove(folder);
 }
 
-/* Keep the default and every second other tile, from the first or the second one on, and those
+/* Keep the baseline and every second other tile, from the first or the second one on, and those
  * that are fastest. */
 static void keep_half(struct tune_record *record, int which)
 {

@@ -226,7 +226,8 @@ class Bench:
         self.device, self.head_kv = torch.device(options.device), options.heads[1] - 1  # the one that is checked
 
     def _timed_ms(self, call):
-        """What it returns, and the milliseconds until the device has done it."""
+        """What it returns, and the milliseconds until the device has done it. What was enqueued before does not count."""
+        self.clock.wait()
         begin = self.clock.now()
         result = call()
         self.clock.wait()

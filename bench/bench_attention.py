@@ -110,7 +110,7 @@ class BackwardArgs(C.Structure):
 
 class Spec(C.Structure):
     _fields_ = [("struct_size", C.c_uint32), ("dtype", C.c_int), ("head_dim", C.c_int32), ("flags", C.c_uint32)] + \
-               [(n, C.c_int32) for n in ("tile_m", "tile_n", "head_dim_v", "backward_tile_m", "backward_tile_n", "pad")]
+               [(n, C.c_int32) for n in ("tile_m", "tile_n", "head_dim_v", "backward_tile_m", "backward_tile_n", "pack_heads", "heads_q", "heads_kv", "split", "pad")]
 
 
 class PlanInfo(C.Structure):
@@ -138,11 +138,11 @@ class Library:
     def calls(self, mask, spec, t, torch):
         """Two functions, which enqueue the forward and the backward pass. Makes kernels, plan and workspace."""
         heads_q, heads_kv, backward = t["q"].shape[1], t["k"].shape[1], "dq" in t
-        key = (spec["head_dim"], spec["head_dim_v"], spec["dtype"], backward, spec["tiles"], spec["forward_tiles"], spec["deterministic"])
+        key = (spec["head_dim"], spec["head_dim_v"], spec["dtype"], backward, spec["tiles"], spec["forward_tiles"], spec["deterministic"], heads_q, heads_kv)
         tile_m, tile_n, pack = spec["forward_tiles"] or (0, 0, heads_q // heads_kv if heads_q // heads_kv <= 64 else 0)
         if key not in self.kernels:
             kernels = C.c_void_p()
-            self.call("ffa_kernels_create", C.byref(kernels), self.context, C.byref(Spec(C.sizeof(Spec), spec["dtype"], spec["head_dim"], (8 | 32 * spec["deterministic"]) if backward else 0, tile_m, tile_n, spec["head_dim_v"], *spec["tiles"], pack)))
+            self.call("ffa_kernels_create", C.byref(kernels), self.context, C.byref(Spec(C.sizeof(Spec), spec["dtype"], spec["head_dim"], (8 | 32 * spec["deterministic"]) if backward else 0, tile_m, tile_n, spec["head_dim_v"], *spec["tiles"], pack, heads_q, heads_kv, 0 if spec["forward_tiles"] else -1)))
             self.kernels[key] = kernels
         kernels, m, plan, info, size = self.kernels[key], C.c_void_p(), C.c_void_p(), PlanInfo(C.sizeof(PlanInfo)), C.c_int64()
         slices = (C.c_int64 * (5 * len(mask["types"])))(*(x for q, k, t_ in zip(mask["q_ranges"], mask["k_ranges"], mask["types"]) for x in (*q, *k, t_)))

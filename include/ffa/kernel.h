@@ -384,7 +384,10 @@ FFA_API void ffa_requests_destroy(ffa_requests *requests);
  * toolchain is taken, else the kernel is compiled here.
  * Fails as ffa_compile does, and with FFA_GPU; FFA_UNSUPPORTED when the driver refuses what was
  * compiled here. Where the context may not compile (or notes misses), all kernels of the spec that
- * are in no layer are noted in the store before it fails, not only the first.
+ * are in no layer are noted in the store before it fails, not only the first. Where it may compile,
+ * kernels that are in no layer are compiled side by side: one by the caller, the others by threads
+ * of the library, one per core and at most 8, which end with the last kernel. (After a failure they
+ * finish what they are at, and ffa_close waits for them.)
  * Thread: any. Blocks: up to seconds while compiling.
  */
 FFA_API ffa_status ffa_kernels_create(ffa_kernels **out, ffa_context *context,

@@ -473,9 +473,30 @@ static int32_t note_missing(const struct ffa_kernels *kernels, const ffa_attenti
     if (kernels_list(&list, spec, kernels->context->arch, &kernels->device, NULL) != FFA_OK)
         list.count = 0;
     for (int32_t i = 0; i < list.count; i++)
-        missing += context_note_missing(kernels->context, &list.resolved[i], list.arch);
+        missing += context_lacks(kernels->context, &list.resolved[i], list.arch, true);
     *all = list.count;
     return missing;
+}
+
+/* Kernels that are in no layer are compiled side by side, so that a cold start takes about as long
+ * as one of them. The caller compiles the first one itself. */
+static struct precompile *compile_begin(const struct ffa_kernels *kernels,
+                                        const ffa_attention_spec *spec)
+{
+    const struct jit_spec *missing[KERNEL_LIST_MAX];
+    struct precompile *rest = NULL;
+    struct kernel_list list;
+    int32_t count = 0;
+
+    if (kernels->context->opts.flags & FFA_OPEN_NEVER_COMPILE ||
+        kernels_list(&list, spec, kernels->context->arch, &kernels->device, NULL) != FFA_OK)
+        return NULL;
+    for (int32_t i = 0; i < list.count; i++)
+        if (context_lacks(kernels->context, &list.resolved[i], list.arch, false))
+            missing[count++] = &list.resolved[i];
+    if (count > 1)
+        context_precompile_begin(&rest, kernels->context, missing + 1, count - 1, list.arch);
+    return rest;
 }
 
 static ffa_status kernels_resolve_or_note(struct ffa_kernels *kernels,
@@ -483,9 +504,11 @@ static ffa_status kernels_resolve_or_note(struct ffa_kernels *kernels,
 {
     const uint32_t notes = FFA_OPEN_NEVER_COMPILE | FFA_OPEN_LOG_MISSES;
     ffa_error why = { FFA_OK, 0, "" };
+    struct precompile *rest = compile_begin(kernels, spec);
     const ffa_status rc = kernels_resolve_gpu(kernels, spec, &why);
     int32_t all = 0, missing = 0;
 
+    context_precompile_end(rest);
     if (kernels->context->opts.flags & notes && (rc == FFA_OK || is_missing(rc)))
         missing = note_missing(kernels, spec, &all);
     if (rc == FFA_OK)

@@ -98,9 +98,22 @@ struct resolved {
 ffa_status context_resolve(struct resolved *out, ffa_context *context, struct jit_request *request,
                            char **log_text, ffa_error *err);
 
-/* Whether a kernel is in no layer; then it is noted in the store as missed. `spec` is resolved for
- * `arch`. Compiles nothing, and counts nothing. Thread: any. */
-bool context_note_missing(ffa_context *context, const struct jit_spec *spec, const char *arch);
+/* Whether a kernel is in no layer; with is_noted it is then noted in the store as missed. `spec` is
+ * resolved for `arch`. Compiles nothing, and counts nothing. Thread: any. */
+bool context_lacks(ffa_context *context, const struct jit_spec *spec, const char *arch,
+                   bool is_noted);
+
+struct precompile;
+/*
+ * Have `count` kernels compiled by threads of their own, one per core and at most 8, while the
+ * caller goes on: whoever resolves one of them finds it, or waits until it is done. What fails is
+ * told to whoever resolves it. specs: resolved for `arch`; copied. *out: NULL where no thread can
+ * be had. Thread: any.
+ */
+void context_precompile_begin(struct precompile **out, ffa_context *context,
+                              const struct jit_spec *const *specs, int32_t count, const char *arch);
+/* Begin no more of them; does not wait for what is under way. NULL is allowed. */
+void context_precompile_end(struct precompile *precompile);
 
 /* Loads what was resolved; *is_refused: it failed, and another cubin of the same kernel may do. */
 typedef ffa_status (*context_load_fn)(void *user, const struct resolved *found, bool *is_refused,

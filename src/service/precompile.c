@@ -18,7 +18,7 @@
 
 enum { THREADS_MAX = 1024, THREADS_DEFAULT_MAX = 8, REQUESTS_MAX = 100000, STOP_POLL_MS = 50 };
 
-struct job {
+struct precompile {
     ffa_context *context;
     struct jit_request *requests; /* [count] */
     int64_t count;
@@ -35,7 +35,7 @@ struct job {
     ffa_error first; /* the failure of the lowest index */
 };
 
-static void job_free(struct job *job)
+static void job_free(struct precompile *job)
 {
     if (!job)
         return;
@@ -48,7 +48,7 @@ static void job_free(struct job *job)
 }
 
 /* Whoever leaves last frees. */
-static void job_leave(struct job *job)
+static void job_leave(struct precompile *job)
 {
     bool is_last;
 
@@ -59,34 +59,43 @@ static void job_leave(struct job *job)
         job_free(job);
 }
 
-static ffa_status job_create(struct job **out, ffa_context *context,
-                             const ffa_compile_request *requests, int64_t count,
-                             const ffa_precompile_opts *opts, ffa_error *err)
+/* With room for `count` requests, none of which is set yet. NULL: no memory. */
+static struct precompile *job_new(ffa_context *context, int64_t count)
 {
-    size_t stride = count ? requests->struct_size : 0;
-    struct job *job = mem_array(1, sizeof *job);
+    struct precompile *job = mem_array(1, sizeof *job);
     pthread_condattr_t attributes;
-    ffa_status rc = FFA_OK;
 
-    *out = NULL;
     if (!job)
-        return error_nomem(err, "a precompile");
+        return NULL;
     (void)pthread_mutex_init(&job->lock, NULL);
     (void)pthread_condattr_init(&attributes);
     (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&job->changed, &attributes);
     (void)pthread_condattr_destroy(&attributes);
     job->context = context;
-    job->opts = *opts;
     job->count = count;
     job->users = 1;
     job->report.requested = count;
     job->report.first_failed = -1;
     job->requests = mem_array((size_t)count, sizeof *job->requests);
-    if (!job->requests) {
-        rc = error_nomem(err, "the requests");
-        goto out;
-    }
+    if (job->requests)
+        return job;
+    job_free(job);
+    return NULL;
+}
+
+static ffa_status job_create(struct precompile **out, ffa_context *context,
+                             const ffa_compile_request *requests, int64_t count,
+                             const ffa_precompile_opts *opts, ffa_error *err)
+{
+    size_t stride = count ? requests->struct_size : 0;
+    struct precompile *job = job_new(context, count);
+    ffa_status rc = FFA_OK;
+
+    *out = NULL;
+    if (!job)
+        return error_nomem(err, "the requests");
+    job->opts = *opts;
     for (int64_t i = 0; i < count; i++) {
         /* In the caller's struct, which may be of another size than ours. */
         const char *at = (const char *)requests + (size_t)i * stride;
@@ -109,13 +118,13 @@ out:
 }
 
 /* Under lock. */
-static int stop_wanted(const struct job *job)
+static int stop_wanted(const struct precompile *job)
 {
     return job->opts.stop ? *job->opts.stop : 0;
 }
 
 /* Under lock, and the job is not over. */
-static void tell(struct job *job, ffa_precompile_event *event)
+static void tell(struct precompile *job, ffa_precompile_event *event)
 {
     event->struct_size = (uint32_t)sizeof *event;
     event->busy = (int32_t)(job->next - job->done);
@@ -123,7 +132,7 @@ static void tell(struct job *job, ffa_precompile_event *event)
         job->opts.event(job->opts.user, event);
 }
 
-static void tell_done(struct job *job, int64_t index, ffa_status rc, const ffa_kernel_info *info,
+static void tell_done(struct precompile *job, int64_t index, ffa_status rc, const ffa_kernel_info *info,
                       const char *message, const char *log, const struct worker *worker)
 {
     ffa_precompile_event event = {
@@ -143,7 +152,7 @@ static void tell_done(struct job *job, int64_t index, ffa_status rc, const ffa_k
 }
 
 /* Under lock. */
-static void account(struct job *job, int64_t index, ffa_status rc, const ffa_kernel_info *info,
+static void account(struct precompile *job, int64_t index, ffa_status rc, const ffa_kernel_info *info,
                     const ffa_error *why)
 {
     ffa_precompile_report *report = &job->report;
@@ -164,7 +173,7 @@ static void account(struct job *job, int64_t index, ffa_status rc, const ffa_ker
     }
 }
 
-static void work(struct job *job, struct worker *worker)
+static void work(struct precompile *job, struct worker *worker)
 {
     (void)pthread_mutex_lock(&job->lock);
     while (!job->is_over && !stop_wanted(job) && job->next < job->count) {
@@ -192,7 +201,7 @@ static void work(struct job *job, struct worker *worker)
 
 static void *thread_main(void *argument)
 {
-    struct job *job = argument;
+    struct precompile *job = argument;
     ffa_context *context = job->context;
     struct worker worker = { .is_cut = &job->is_cut };
 
@@ -215,7 +224,7 @@ static int32_t thread_count(const ffa_precompile_opts *opts, int64_t count)
 }
 
 /* How many started; they take signals from nobody. */
-static int32_t start(struct job *job, int32_t threads)
+static int32_t start(struct precompile *job, int32_t threads)
 {
     pthread_attr_t attributes;
     int32_t started = 0;
@@ -244,7 +253,7 @@ static int32_t start(struct job *job, int32_t threads)
 }
 
 /* Under lock: sleep until something is done, the deadline, the next tick or look at *stop. */
-static void doze(struct job *job, int64_t deadline_us, int64_t tick_us)
+static void doze(struct precompile *job, int64_t deadline_us, int64_t tick_us)
 {
     int64_t until_us = deadline_us;
     int64_t look_us = job->opts.stop ? clock_us() + 1000 * STOP_POLL_MS : INT64_MAX;
@@ -262,7 +271,7 @@ static void doze(struct job *job, int64_t deadline_us, int64_t tick_us)
 }
 
 /* Under lock: until all is done, the deadline has passed or the caller wants to stop. */
-static void await_end(struct job *job, int64_t deadline_us)
+static void await_end(struct precompile *job, int64_t deadline_us)
 {
     int64_t pause_us = job->opts.event && job->opts.tick_ms ? 1000 * job->opts.tick_ms : INT64_MAX;
     int64_t tick_us = pause_us == INT64_MAX ? INT64_MAX : clock_us();
@@ -283,7 +292,7 @@ static void await_end(struct job *job, int64_t deadline_us)
 }
 
 /* Until the end; then the report. */
-static ffa_status wait_for(struct job *job, int64_t started_us, ffa_precompile_report *report,
+static ffa_status wait_for(struct precompile *job, int64_t started_us, ffa_precompile_report *report,
                            ffa_error *err)
 {
     int64_t deadline_us =
@@ -347,7 +356,7 @@ ffa_status ffa_precompile(ffa_context *context, const ffa_compile_request *reque
     ffa_precompile_report now = { .first_failed = -1 };
     int64_t started_us = clock_us();
     ffa_precompile_opts opts;
-    struct job *job = NULL;
+    struct precompile *job = NULL;
     ffa_status rc;
 
     FFA_TRY(opts_import(&opts, sizeof opts, opts_in, err));
@@ -367,4 +376,32 @@ out:
         (void)opts_export(report, &now, sizeof now, &ignored);
     }
     return rc;
+}
+
+void context_precompile_begin(struct precompile **out, ffa_context *context,
+                              const struct jit_spec *const *specs, int32_t count, const char *arch)
+{
+    const ffa_precompile_opts opts = FFA_PRECOMPILE_OPTS_INIT;
+    struct precompile *job = job_new(context, count);
+
+    *out = NULL;
+    if (!job)
+        return;
+    job->opts = opts;
+    for (int32_t i = 0; i < count; i++)
+        jit_request_init(&job->requests[i], specs[i], arch);
+    if (start(job, thread_count(&opts, count)) == 0)
+        job_leave(job);
+    else
+        *out = job;
+}
+
+void context_precompile_end(struct precompile *job)
+{
+    if (!job)
+        return;
+    (void)pthread_mutex_lock(&job->lock);
+    job->is_over = true;
+    (void)pthread_mutex_unlock(&job->lock);
+    job_leave(job);
 }

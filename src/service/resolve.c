@@ -249,7 +249,8 @@ out:
     return rc;
 }
 
-bool context_note_missing(ffa_context *context, const struct jit_spec *spec, const char *arch)
+bool context_lacks(ffa_context *context, const struct jit_spec *spec, const char *arch,
+                   bool is_noted)
 {
     struct store_query query = { .exact = context->opts.flags & FFA_OPEN_EXACT_TOOLCHAIN };
     struct jit_kernel kernel = { 0 };
@@ -264,7 +265,7 @@ bool context_note_missing(ffa_context *context, const struct jit_spec *spec, con
         query.toolchain = jit_toolchain(context->jit);
         is_missing = cache_find(&context->cache, &query, &kernel, &layer, NULL) == FFA_NOT_FOUND;
     }
-    if (is_missing)
+    if (is_missing && is_noted)
         store_note_miss(context->cache.store, &request);
     jit_kernel_finish(&kernel);
     jit_request_finish(&request);

@@ -10,6 +10,8 @@
  *   FAKE_NVRTC_DO   "crash": abort; "eat": allocate all memory and report that it ran out;
  *                   "short": say in the log that memory ran out, as the real one does, too;
  *                   "refuse": report an unknown option, as for an unknown architecture;
+ *                   "meet": fail unless another compile of this process is under way, or comes
+ *                   within a minute;
  *                   "fork": begin with a process that never ends and holds a lock on the file
  *                   FAKE_NVRTC_LOG
  *   FAKE_NVRTC_END  a file to which every process that compiled appends "<process>\n" when it ends
@@ -74,6 +76,20 @@ static void leave_child(const char *path)
 }
 
 static atomic_int has_compiled;
+
+/* Until two compiles have been here; false: for a minute there was one alone. */
+static int meet(void)
+{
+    static atomic_int count;
+
+    atomic_fetch_add(&count, 1);
+    for (int i = 0; i < 60000; i++) {
+        if (atomic_load(&count) > 1)
+            return 1;
+        (void)nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    }
+    return 0;
+}
 
 __attribute__((destructor)) static void tell_end(void)
 {
@@ -140,6 +156,10 @@ int nvrtcCompileProgram(nvrtcProgram program, int count, const char *const *opti
         ;
     if (what && strcmp(what, "crash") == 0)
         (void)raise(SIGABRT);
+    if (what && strcmp(what, "meet") == 0 && !meet()) {
+        program->log = "no other compile\n";
+        return COMPILATION;
+    }
     if (what && strcmp(what, "refuse") == 0)
         return INVALID_OPTION;
     if (what && strcmp(what, "short") == 0) {

@@ -4,6 +4,7 @@
  * sleeps, so that times are known.
  */
 #include "base/base.h"
+#include "service/context.h"
 #include "support/fixture.h"
 #include "support/suite.h"
 #include "support/tmpdir.h"
@@ -25,6 +26,7 @@ static void setup(void)
     ck_assert_int_eq(unsetenv("FAKE_NVRTC_LOG"), 0);
     ck_assert_int_eq(unsetenv("FAKE_NVRTC_MS"), 0);
     ck_assert_int_eq(unsetenv("FAKE_NVRTC_FAIL"), 0);
+    ck_assert_int_eq(unsetenv("FAKE_NVRTC_DO"), 0);
     for (int i = 0; i < COUNT; i++) {
         settings[i][0] = i % 2 ? "head_dim=64" : "head_dim=128";
         settings[i][1] = i / 2 % 2 ? "dtype=bf16" : "dtype=fp16";
@@ -344,6 +346,104 @@ START_TEST(every_failure_is_clean)
 }
 END_TEST
 
+/* ---- begun, and not waited for ---- */
+
+static struct jit_request imported(ffa_context *context, int index)
+{
+    struct jit_request request;
+    ffa_error err = { FFA_OK, 0, "" };
+    uint32_t flags;
+
+    ck_assert_msg(
+        context_import_request(&request, &flags, context, &requests[index], &err) == FFA_OK, "%s",
+        err.message);
+    return request;
+}
+
+static int kernels_in_store(void)
+{
+    ffa_cache_stats stats = FFA_CACHE_STATS_INIT;
+    ffa_cache *cache;
+
+    ck_assert_int_eq(ffa_cache_open(&cache, store, 0, NULL), FFA_OK);
+    ck_assert_int_eq(ffa_cache_stats_get(cache, &stats, NULL), FFA_OK);
+    ffa_cache_close(cache);
+    return (int)stats.kernels;
+}
+
+/* The caller compiles one beside those that it began: each is compiled once, none alone. */
+START_TEST(begun_ones_are_found)
+{
+    struct jit_request kernels[3];
+    const struct jit_spec *specs[3];
+    struct precompile *rest;
+    ffa_context *context = open_context();
+    ffa_error err = { FFA_OK, 0, "" };
+
+    ck_assert_int_eq(setenv("FAKE_NVRTC_DO", "meet", 1), 0);
+    for (int i = 0; i < 3; i++) {
+        kernels[i] = imported(context, i);
+        specs[i] = &kernels[i].spec;
+        ck_assert(context_lacks(context, specs[i], context->arch, false));
+    }
+    context_precompile_begin(&rest, context, specs + 1, 2, context->arch);
+    ck_assert_ptr_nonnull(rest);
+    for (int i = 0; i < 3; i++) {
+        struct resolved found;
+        ck_assert_msg(context_resolve(&found, context, &kernels[i], NULL, &err) == FFA_OK, "%s",
+                      err.message);
+        ck_assert(!context_lacks(context, specs[i], context->arch, false));
+        jit_request_finish(&kernels[i]);
+    }
+    context_precompile_end(rest);
+    ffa_close(context);
+    ck_assert_int_eq(kernels_in_store(), 3);
+}
+END_TEST
+
+/* Ended at once: what was begun is finished, and closing waits for it. */
+START_TEST(begun_ones_may_be_left)
+{
+    struct jit_request kernels[COUNT];
+    const struct jit_spec *specs[COUNT];
+    struct precompile *rest;
+    ffa_context *context = open_context();
+
+    ck_assert_int_eq(setenv("FAKE_NVRTC_MS", "200", 1), 0);
+    for (int i = 0; i < COUNT; i++) {
+        kernels[i] = imported(context, i);
+        specs[i] = &kernels[i].spec;
+    }
+    context_precompile_begin(&rest, context, specs, COUNT, context->arch);
+    context_precompile_end(rest);
+    context_precompile_end(NULL);
+    ffa_close(context);
+    ck_assert_int_lt(kernels_in_store(), COUNT);
+}
+END_TEST
+
+/* No memory, or no thread: nobody is told, as whoever needs a kernel compiles it. */
+START_TEST(what_cannot_begin_is_left)
+{
+    ffa_context *context = open_context();
+    struct jit_request kernel = imported(context, 0);
+    const struct jit_spec *spec = &kernel.spec;
+
+    for (long nth = 1; nth <= 3; nth++) { /* the job, its requests, its thread */
+        struct precompile *rest;
+
+        fault_arm(FAULT_ALLOC, nth);
+        context_precompile_begin(&rest, context, &spec, 1, context->arch);
+        ck_assert(fault_fired());
+        fault_arm(FAULT_ALLOC, 0);
+        ck_assert_ptr_null(rest);
+    }
+    jit_request_finish(&kernel);
+    ffa_close(context);
+    ck_assert_int_eq(kernels_in_store(), 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("precompile");
@@ -359,6 +459,9 @@ int main(void)
     tcase_add_test(tc, size_tag_is_the_stride);
     tcase_add_test(tc, misuse_is_refused);
     tcase_add_test(tc, every_failure_is_clean);
+    tcase_add_test(tc, begun_ones_are_found);
+    tcase_add_test(tc, begun_ones_may_be_left);
+    tcase_add_test(tc, what_cannot_begin_is_left);
     tcase_set_timeout(tc, 60);
     suite_add_tcase(suite, tc);
     return suite_run(suite);

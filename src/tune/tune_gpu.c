@@ -344,7 +344,7 @@ static ffa_status compile(void *user, const struct tune_record *record, const in
 {
     struct tune_gpu *gpu = user;
     ffa_requests *lists[TUNE_CONFIGURATIONS_MAX] = { NULL };
-    ffa_compile_request all[TUNE_CONFIGURATIONS_MAX + KERNEL_LIST_MAX];
+    ffa_compile_request all[TUNE_CONFIGURATIONS_MAX + KERNEL_LIST_MAX] = { { 0 } };
     int32_t owners[TUNE_CONFIGURATIONS_MAX + KERNEL_LIST_MAX];
     struct compiling compiling = { .done = done, .done_user = done_user, .owners = owners };
     ffa_precompile_opts opts = FFA_PRECOMPILE_OPTS_INIT;

@@ -1,11 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# usage: tune.sh FFA (with the emulator in LD_PRELOAD)
+# usage: tune.sh FFA SCHEMA_CHECK SCHEMAS (with the emulator in LD_PRELOAD)
 # A tuning session end to end: it is killed in its race and goes on, its samples go out and in again,
 # and a kernel that hangs makes the command go on in a new process.
 set -eu
 ffa=$1
+conforms() { "$check" "$schemas/$1.json" || fail "not as $1.json says"; }
+check=$2
+schemas=$3
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
@@ -17,6 +20,7 @@ fail() {
 }
 
 # Killed at the first line of its race.
+: > log
 # shellcheck disable=SC2086 # words
 "$ffa" tune run $tune --session a --verbose 2> log > out &
 session=$!
@@ -46,6 +50,13 @@ mkdir folder
 "$ffa" tune export a folder > out 2> log
 "$ffa" tune import b folder/sessions-*.samples | grep -q '1 sessions added' || fail "nothing was imported"
 "$ffa" tune show a --json > a.json
+conforms tune_show < a.json
+"$ffa" tune run head_dim=128,heads=8:1 --dry-run --json > out
+conforms tune_run_dry_run < out
+grep -q '"state": "pending"' out || fail "$(cat out)"
+# shellcheck disable=SC2086
+"$ffa" tune run $tune --session a --resume --json > out 2> log
+conforms tune_show < out
 "$ffa" tune show b --json > b.json
 cmp a.json b.json
 

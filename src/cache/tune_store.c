@@ -195,9 +195,8 @@ static ffa_status check_path(const char *path, const char *called, enum tune_sto
 ffa_status tune_store_open(struct tune_store **out, const char *path, enum tune_store_mode mode,
                            ffa_error *err)
 {
-    const int flags = mode == TUNE_STORE_READ    ? SQLITE_OPEN_READONLY
-                      : mode == TUNE_STORE_WRITE ? SQLITE_OPEN_READWRITE
-                                                 : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
+    /* For reading, too: what a killed writer has begun is undone by who opens the file next. */
+    const int flags = SQLITE_OPEN_READWRITE | (mode == TUNE_STORE_CREATE ? SQLITE_OPEN_CREATE : 0);
     struct tune_store *store = mem_array(1, sizeof *store);
     ffa_status rc;
 
@@ -211,7 +210,9 @@ ffa_status tune_store_open(struct tune_store **out, const char *path, enum tune_
     set_limits(store->db);
     FFA_TRY(run(store, "PRAGMA mmap_size=0; PRAGMA temp_store=MEMORY; PRAGMA cell_size_check=ON",
                 "set it up", err));
-    if (mode != TUNE_STORE_READ) {
+    if (mode == TUNE_STORE_READ) {
+        FFA_TRY(run(store, "PRAGMA query_only=ON", "set it up", err));
+    } else {
         FFA_TRY(
             run(store, "PRAGMA locking_mode=EXCLUSIVE; PRAGMA synchronous=NORMAL", "lock it", err));
         FFA_TRY(run(store, "PRAGMA journal_mode=TRUNCATE", "set its journal", err));

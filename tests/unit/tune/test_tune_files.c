@@ -15,7 +15,11 @@
 #include <ffa/tune.h>
 
 #include <check.h>
+#include <signal.h>
 #include <sqlite3.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static const char *const masks[] = { "causal:2048", "varlen-causal:300*8", "full:1024" };
 enum { MASKS = 3 };
@@ -268,6 +272,38 @@ START_TEST(a_file_has_one_session_at_work)
 }
 END_TEST
 
+/* A writer that is killed within a transaction leaves a journal, and what it has begun is undone.
+ */
+START_TEST(a_write_that_was_killed_is_undone)
+{
+    char *path = copy_of("whole1"), *journal = tmpdir_path(folder, "whole1-journal");
+    const char *const paths[] = { path };
+    const ffa_tune_info before = info_of(paths, 1);
+    ffa_tune_info after;
+    struct stat stat_of;
+    int status;
+    const pid_t child = fork();
+
+    ck_assert_int_ge(child, 0);
+    if (child == 0) {
+        sqlite3 *db;
+
+        (void)sqlite3_open(path, &db);
+        (void)sqlite3_exec(db, "PRAGMA cache_size=1; BEGIN; UPDATE sample SET us = us * 2", NULL,
+                           NULL, NULL);
+        (void)raise(SIGKILL);
+    }
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFSIGNALED(status));
+    ck_assert_int_eq(stat(journal, &stat_of), 0);
+    ck_assert_int_gt(stat_of.st_size, 0);
+    after = info_of(paths, 1);
+    ck_assert_str_eq(before.samples_digest, after.samples_digest);
+    free(path);
+    free(journal);
+}
+END_TEST
+
 /* Each statement and allocation fails in turn: a message, no leak, and the next call works. */
 START_TEST(opening_survives_faults)
 {
@@ -383,6 +419,7 @@ int main(void)
                         sizeof damages / sizeof *damages);
     tcase_add_test(all, files_that_are_none_are_refused);
     tcase_add_test(all, a_file_has_one_session_at_work);
+    tcase_add_test(all, a_write_that_was_killed_is_undone);
     tcase_add_test(all, opening_survives_faults);
     tcase_add_test(all, samples_go_through_a_text);
     tcase_add_loop_test(all, a_text_with_other_values_is_refused, 0, sizeof edits / sizeof *edits);

@@ -25,6 +25,7 @@ enum {
     CALLS_MAX = 200,  /* of one sample */
     SAMPLE_US = 4000, /* about what a sample takes at least */
     POLL_NS = 20000,
+    REQUESTS_MAX = TUNE_CONFIGURATIONS_MAX + KERNEL_LIST_MAX, /* the baseline has several */
     PATTERN_BYTES = 1 << 20 /* of made-up numbers that tensors repeat */
 };
 
@@ -329,6 +330,7 @@ static ffa_status list_requests(ffa_context *context, const struct tune_record *
 
         FFA_TRY(ffa_spec_requests_on(&lists[i], context, NULL, &spec, record->arch, err));
         own = ffa_requests_get(lists[i], &own_count);
+        assert(*found + own_count <= REQUESTS_MAX);
         for (int64_t k = 0; k < own_count; k++) {
             all[*found] = own[k];
             owners[(*found)++] = which[i];
@@ -344,8 +346,8 @@ static ffa_status compile(void *user, const struct tune_record *record, const in
 {
     struct tune_gpu *gpu = user;
     ffa_requests *lists[TUNE_CONFIGURATIONS_MAX] = { NULL };
-    ffa_compile_request all[TUNE_CONFIGURATIONS_MAX + KERNEL_LIST_MAX];
-    int32_t owners[TUNE_CONFIGURATIONS_MAX + KERNEL_LIST_MAX];
+    ffa_compile_request all[REQUESTS_MAX] = { { 0 } };
+    int32_t owners[REQUESTS_MAX];
     struct compiling compiling = { .done = done, .done_user = done_user, .owners = owners };
     ffa_precompile_opts opts = FFA_PRECOMPILE_OPTS_INIT;
     ffa_precompile_report report = FFA_PRECOMPILE_REPORT_INIT;

@@ -45,6 +45,23 @@ if "$ffa" tune run head_dim=64,heads=2:1 --session a --resume --tile 64x64 > out
 fi
 grep -q 'another list of tiles' log || fail "$(cat log)"
 
+# What is not to be measured is refused before anything is.
+refuse() { # WANTED-MESSAGE ARGUMENTS...
+    want=$1
+    shift
+    if "$ffa" tune run --session refused "$@" > out 2> log; then fail "taken: $*"; fi
+    grep -q "$want" log || fail "$*: $(cat log)"
+    [ ! -e refused ] || fail "$*: there is a file"
+}
+refuse "masks\[0\] is @" head_dim=64,heads=2:1 --mask @a.json
+refuse "masks\[1\] is masks\[0\]" head_dim=64,heads=2:1 --mask full:8 --mask full:8
+refuse "tiles\[0\] is '7x7', no tile" head_dim=64,heads=2:1 --tile 7x7
+refuse "is there twice" head_dim=64,heads=2:1 --tile 64x64 --tile 64x64
+refuse "dtype is 3" head_dim=64,heads=2:1,dtype=fp32
+refuse "heads are 0:0" head_dim=64
+refuse "flags is 2" head_dim=64,heads=2:1,softcap
+refuse "there is no session file" head_dim=64,heads=2:1 --resume
+
 # Out, and in again: the same.
 mkdir folder
 "$ffa" tune export a folder > out 2> log

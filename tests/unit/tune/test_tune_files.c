@@ -333,6 +333,46 @@ START_TEST(opening_survives_faults)
 }
 END_TEST
 
+/* The same of a merge, which is all or nothing. */
+START_TEST(merging_survives_faults)
+{
+    static const enum fault_kind kinds[] = { FAULT_ALLOC, FAULT_SQLITE };
+    char *first = copy_of("half1"), *second = copy_of("half2");
+    const char *const both[] = { first, second };
+
+    for (int k = 0; k < 2; k++)
+        for (long nth = 1;; nth += nth < 40 ? 1 : 211) {
+            char *merged = tmpdir_path(folder, "merged");
+            ffa_error err = { FFA_OK, 0, "" };
+            struct tune_record *all = NULL;
+            struct tune_store *store;
+            int64_t added = -1;
+            int32_t count = 0;
+            bool has_fired;
+            ffa_status rc;
+
+            fault_arm(kinds[k], nth);
+            rc = ffa_tune_merge(merged, both, 2, &added, &err);
+            has_fired = fault_fired();
+            fault_arm(kinds[k], 0);
+            ck_assert_int_eq(rc != FFA_OK, has_fired);
+            if (tune_store_open(&store, merged, TUNE_STORE_READ, &err) == FFA_OK) {
+                ck_assert_int_eq(tune_store_load(store, &all, &count, &err), FFA_OK);
+                tune_store_close(store);
+            }
+            ck_assert_int_eq(count, rc == FFA_OK ? 2 : 0);
+            tune_records_finish(all, count);
+            ck_assert_int_eq(added, rc == FFA_OK ? 2 : 0);
+            (void)unlink(merged);
+            free(merged);
+            if (!has_fired)
+                break;
+        }
+    free(first);
+    free(second);
+}
+END_TEST
+
 /* ---- texts ---- */
 
 START_TEST(samples_go_through_a_text)
@@ -421,6 +461,7 @@ int main(void)
     tcase_add_test(all, a_file_has_one_session_at_work);
     tcase_add_test(all, a_write_that_was_killed_is_undone);
     tcase_add_test(all, opening_survives_faults);
+    tcase_add_test(all, merging_survives_faults);
     tcase_add_test(all, samples_go_through_a_text);
     tcase_add_loop_test(all, a_text_with_other_values_is_refused, 0, sizeof edits / sizeof *edits);
     suite_add_tcase(suite, all);

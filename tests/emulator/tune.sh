@@ -38,7 +38,7 @@ grep -q 'resume it' log || fail "$(cat log)"
 # shellcheck disable=SC2086
 "$ffa" tune run $tune --session a --resume > out 2> log || fail "$(cat log)"
 if grep -q 'compile' log; then fail "it was compiled again"; fi
-grep -q '54 samples, over' out || fail "$(cat out)"
+grep -q '90 samples, over' out || fail "$(cat out)"
 grep -q '3 checked' out || fail "$(cat out)"
 if "$ffa" tune run head_dim=64,heads=2:1 --session a --resume --tile 64x64 > out 2> log; then
     fail "it went on with other tiles"

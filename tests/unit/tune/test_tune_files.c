@@ -149,6 +149,34 @@ START_TEST(two_halves_make_one_table_in_either_order)
 }
 END_TEST
 
+/* The table that is exported is one that a context takes, with the digest that was told. */
+START_TEST(the_table_reads_back)
+{
+    char *first = copy_of("half1"), *second = copy_of("half2");
+    const char *const both[] = { first, second };
+    const ffa_tune_info info = info_of(both, 2);
+    ffa_error err = { FFA_OK, 0, "" };
+    struct cost_table table;
+    char digest[DIGEST_TEXT];
+    ffa_tune *tune;
+    char *text;
+
+    ck_assert_int_eq(ffa_tune_open(&tune, both, 2, &err), FFA_OK);
+    ck_assert_int_eq(ffa_tune_text(tune, FFA_TUNE_TABLE, &text, &err), FFA_OK);
+    ffa_tune_destroy(tune);
+    ck_assert_msg(cost_table_read(&table, text, strlen(text), "a test", &err) == FFA_OK, "%s",
+                  err.message);
+    cost_table_digest(&table, digest);
+    ck_assert_str_eq(digest, info.table_digest);
+    ck_assert_str_eq(table.device, "NVIDIA H200");
+    ck_assert_str_eq(table.templates, info.templates_digest);
+    ck_assert_msg(strncmp(table.origin, "tuned: 2 sessions", 17) == 0, "%s", table.origin);
+    ffa_free(text);
+    free(first);
+    free(second);
+}
+END_TEST
+
 /* Change one value of a file's session. */
 static void change(const char *path, const char *sql)
 {
@@ -453,6 +481,7 @@ int main(void)
     tcase_add_checked_fixture(all, setup, teardown);
     tcase_set_timeout(all, 120);
     tcase_add_test(all, two_halves_make_one_table_in_either_order);
+    tcase_add_test(all, the_table_reads_back);
     tcase_add_loop_test(all, sessions_that_do_not_go_together_are_refused, 0,
                         sizeof strangers / sizeof *strangers);
     tcase_add_loop_test(all, values_that_no_session_writes_are_refused, 0,

@@ -77,6 +77,12 @@ conforms tune_show < out
 "$ffa" tune show b --json > b.json
 cmp a.json b.json
 
+# Heads apart: times, and no table.
+"$ffa" tune run head_dim=64,heads=2:1,pack=0 --tile 64x64 --mask full:100 --session apart > out 2> log ||
+    fail "$(cat log)"
+grep -q 'heads are apart' out || fail "$(cat out)"
+grep -q '^  full:100 *64x64' out || fail "$(cat out)"
+
 # The first kernel hangs: a new process finds that it was the baseline.
 status=0
 "$ffa" tune run head_dim=64,heads=2:1 --tile 64x64 --mask full:100 --session c --run-timeout 0.001 \

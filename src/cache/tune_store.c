@@ -41,149 +41,6 @@ struct tune_store {
     char called[CALLED]; /* the path in sentences */
 };
 
-/* ---- records ---- */
-
-const char *tune_state_text(enum tune_state state)
-{
-    static const char *const texts[TUNE_STATES] = { "pending", "compiled", "checked", "spilled",
-                                                    "refused", "wrong",    "hung",    "died" };
-
-    return texts[state];
-}
-
-void tune_record_finish(struct tune_record *record)
-{
-    mem_free(record->base_table);
-    mem_free(record->masks);
-    mem_free(record->configurations);
-    mem_free(record->samples);
-    *record = (struct tune_record){ 0 };
-}
-
-void tune_records_finish(struct tune_record *records, int32_t count)
-{
-    for (int32_t i = 0; records && i < count; i++)
-        tune_record_finish(&records[i]);
-    mem_free(records);
-}
-
-/* ---- checks ---- */
-
-static bool is_digest(const char *text)
-{
-    return strlen(text) == DIGEST_TEXT - 1 && strspn(text, "0123456789abcdef") == DIGEST_TEXT - 1;
-}
-
-/* The first field that is not as sessions have it; NULL: none. */
-static const char *bad_field(const struct tune_record *record)
-{
-    const struct {
-        const char *name;
-        int64_t value, min, max;
-    } fields[] = {
-        { "head_dim", record->head_dim, 8, 256 },
-        { "dtype", record->dtype, 1, 2 },
-        { "heads_kv", record->heads_kv, 1, 65536 },
-        { "heads_q", record->heads_q, record->heads_kv, 65536 },
-        { "pack_heads", record->pack_heads, 0, TUNE_GROUP_MAX },
-        { "sm_count", record->facts.sm_count, 1, TUNE_SMS_MAX },
-        { "l2_bytes", record->facts.l2_bytes, 0, INT64_MAX },
-        { "budget_us", record->budget_us, 0, INT64_MAX },
-        { "spent_us", record->spent_us, 0, INT64_MAX },
-        { "trying", record->trying, -1, record->configuration_count - 1 },
-        { "mask_count", record->mask_count, 1, TUNE_MASKS_MAX },
-        { "configuration_count", record->configuration_count, 1, TUNE_CONFIGURATIONS_MAX },
-    };
-
-    for (int i = 0; i < (int)(sizeof fields / sizeof *fields); i++)
-        if (fields[i].value < fields[i].min || fields[i].value > fields[i].max)
-            return fields[i].name;
-    if (!is_digest(record->id))
-        return "id";
-    if (!is_digest(record->templates_digest))
-        return "templates_digest";
-    if (record->heads_q % record->heads_kv ||
-        (record->pack_heads && record->pack_heads != record->heads_q / record->heads_kv))
-        return "heads_q";
-    return record->base_table ? NULL : "base_table";
-}
-
-ffa_status tune_record_check(const struct tune_record *record, ffa_error *err)
-{
-    const char *bad = bad_field(record);
-
-    for (int32_t i = 0; !bad && i < record->configuration_count; i++) {
-        const struct tune_configuration *of = &record->configurations[i];
-
-        if (of->consumers < 0 || of->consumers > 3 || of->tile_n % 16 || of->tile_n > 192 ||
-            tune_is_baseline(of) != (i == 0) || (i && of->tile_n < 64) ||
-            (unsigned)of->state >= TUNE_STATES)
-            bad = "configurations";
-    }
-    for (int64_t i = 0; !bad && i < record->sample_count; i++) {
-        const struct tune_sample *of = &record->samples[i];
-
-        if (of->lap < 0 || of->lap >= TUNE_LAPS_MAX || of->mask < 0 ||
-            of->mask >= record->mask_count || of->configuration < 0 ||
-            of->configuration >= record->configuration_count || !(of->us > 0 && of->us < 1e12))
-            bad = "samples";
-    }
-    if (!bad)
-        return FFA_OK;
-    return error_fail(err, FFA_CACHE, 0, "tune: session %.32s: %s has a value that no session has",
-                      record->id, bad);
-}
-
-static int compare(const struct tune_sample *a, int32_t lap, int32_t mask, int32_t configuration)
-{
-    if (a->lap != lap)
-        return a->lap < lap ? -1 : 1;
-    if (a->mask != mask)
-        return a->mask < mask ? -1 : 1;
-    return (a->configuration > configuration) - (a->configuration < configuration);
-}
-
-/* The first sample that is not before this one. */
-static int64_t find(const struct tune_record *record, int32_t lap, int32_t mask,
-                    int32_t configuration)
-{
-    int64_t low = 0, high = record->sample_count;
-
-    while (low < high) {
-        const int64_t middle = low + (high - low) / 2;
-
-        if (compare(&record->samples[middle], lap, mask, configuration) < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-const struct tune_sample *tune_record_find(const struct tune_record *record, int32_t lap,
-                                           int32_t mask, int32_t configuration)
-{
-    const int64_t at = find(record, lap, mask, configuration);
-
-    return at < record->sample_count && compare(&record->samples[at], lap, mask, configuration) == 0
-               ? &record->samples[at]
-               : NULL;
-}
-
-bool tune_record_add(struct tune_record *record, const struct tune_sample *sample)
-{
-    const int64_t at = find(record, sample->lap, sample->mask, sample->configuration);
-
-    if (!mem_grow((void **)&record->samples, &record->sample_capacity, record->sample_count + 1,
-                  sizeof *record->samples))
-        return false;
-    memmove(&record->samples[at + 1], &record->samples[at],
-            (size_t)(record->sample_count - at) * sizeof *record->samples);
-    record->samples[at] = *sample;
-    record->sample_count++;
-    return true;
-}
-
 /* ---- SQLite, and what it says ---- */
 
 static ffa_status check(const struct tune_store *store, int code, const char *doing, ffa_error *err)
@@ -338,9 +195,8 @@ static ffa_status check_path(const char *path, const char *called, enum tune_sto
 ffa_status tune_store_open(struct tune_store **out, const char *path, enum tune_store_mode mode,
                            ffa_error *err)
 {
-    const int flags = mode == TUNE_STORE_READ    ? SQLITE_OPEN_READONLY
-                      : mode == TUNE_STORE_WRITE ? SQLITE_OPEN_READWRITE
-                                                 : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
+    /* For reading, too: what a killed writer has begun is undone by who opens the file next. */
+    const int flags = SQLITE_OPEN_READWRITE | (mode == TUNE_STORE_CREATE ? SQLITE_OPEN_CREATE : 0);
     struct tune_store *store = mem_array(1, sizeof *store);
     ffa_status rc;
 
@@ -354,7 +210,9 @@ ffa_status tune_store_open(struct tune_store **out, const char *path, enum tune_
     set_limits(store->db);
     FFA_TRY(run(store, "PRAGMA mmap_size=0; PRAGMA temp_store=MEMORY; PRAGMA cell_size_check=ON",
                 "set it up", err));
-    if (mode != TUNE_STORE_READ) {
+    if (mode == TUNE_STORE_READ) {
+        FFA_TRY(run(store, "PRAGMA query_only=ON", "set it up", err));
+    } else {
         FFA_TRY(
             run(store, "PRAGMA locking_mode=EXCLUSIVE; PRAGMA synchronous=NORMAL", "lock it", err));
         FFA_TRY(run(store, "PRAGMA journal_mode=TRUNCATE", "set its journal", err));

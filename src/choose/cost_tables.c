@@ -64,10 +64,10 @@ static void skip(const struct list *list, struct cost_entry *entry, ffa_log_leve
 
 /* ---- files ---- */
 
-/* Open a file that nobody but its owner and group may write; of a place that nobody named, its
- * owner is this user or root. -1: `entry` says why not. */
+/* Open a file that nobody but its owner and group may write; unless any_owner, this is the user or
+ * root. -1: `entry` says why not. */
 static int open_file(const struct list *list, struct cost_entry *entry, const char *path,
-                     bool is_named, struct stat *stat)
+                     bool any_owner, struct stat *stat)
 {
     int file = fault_here(FAULT_FILE) ? (errno = EIO, -1)
                                       : open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
@@ -79,7 +79,7 @@ static int open_file(const struct list *list, struct cost_entry *entry, const ch
     else if (stat->st_mode & S_IWOTH)
         skip(list, entry, FFA_LOG_WARNING, "others can write it (mode %03o): chmod o-w it",
              (unsigned)stat->st_mode & 0777u);
-    else if (!is_named && stat->st_uid != geteuid() && stat->st_uid != 0)
+    else if (!any_owner && stat->st_uid != geteuid() && stat->st_uid != 0)
         skip(list, entry, FFA_LOG_WARNING,
              "it belongs to user %u, this process runs as %u: name it to use it",
              (unsigned)stat->st_uid, (unsigned)geteuid());
@@ -145,7 +145,7 @@ static void check_use(const struct list *list, struct cost_entry *entry)
                  entry->table.device, entry->digest);
 }
 
-static ffa_status add_file(struct list *list, const char *path, bool is_named, ffa_error *err)
+static ffa_status add_file(struct list *list, const char *path, bool any_owner, ffa_error *err)
 {
     struct cost_entry *entry = entry_add(list);
     ffa_error why = { FFA_OK, 0, "" };
@@ -159,7 +159,7 @@ static ffa_status add_file(struct list *list, const char *path, bool is_named, f
         return error_nomem(err, "the cost tables");
     entry->is_tuned = true;
     text_printable(entry->path, sizeof entry->path, path, "");
-    file = open_file(list, entry, path, is_named, &stat);
+    file = open_file(list, entry, path, any_owner, &stat);
     if (file < 0)
         return FFA_OK;
     text = mem_array((size_t)stat.st_size + 1, 1);
@@ -219,14 +219,14 @@ static ffa_status note_trouble(struct list *list, const char *path, const char *
     return FFA_OK;
 }
 
-static ffa_status add_folder(struct list *list, const char *folder, bool is_named, ffa_error *err)
+static ffa_status add_folder(struct list *list, const char *folder, bool any_owner, ffa_error *err)
 {
     struct dirent **files = NULL;
     const int count = scandir(folder, &files, is_table, by_bytes);
     ffa_status rc = FFA_OK;
 
     if (count < 0)
-        return errno == ENOENT && !is_named
+        return errno == ENOENT && !any_owner
                    ? FFA_OK
                    : note_trouble(list, folder, "it cannot be read", errno, err);
     for (int i = 0; i < count && rc == FFA_OK; i++) {
@@ -241,7 +241,7 @@ static ffa_status add_folder(struct list *list, const char *folder, bool is_name
         if (bytes < 0 || (size_t)bytes >= sizeof path)
             rc = note_trouble(list, folder, "a path is longer than 4095 bytes", 0, err);
         else
-            rc = add_file(list, path, is_named, err);
+            rc = add_file(list, path, any_owner, err);
     }
     for (int i = 0; i < count; i++)
         free(files[i]);
@@ -296,7 +296,7 @@ static ffa_status add_found(struct list *list, const char *store_path, ffa_error
     if (store_path && folder_beside(folder, store_path, folder_name))
         FFA_TRY(add_folder(list, folder, false, err));
     if (installed_folder(folder))
-        rc = add_folder(list, folder, false, err);
+        rc = add_folder(list, folder, true, err);
 out:
     return rc;
 }

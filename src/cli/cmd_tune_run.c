@@ -26,6 +26,7 @@ struct tune_request {
     const char *session, *budget, *heads;
     struct cli_list masks, tiles;
     double compile_timeout_s, run_timeout_s; /* 0: the library's */
+    int64_t device;
     bool wants_resume, is_dry;
     ffa_attention_spec spec;
     ffa_tune_opts opts;
@@ -213,6 +214,7 @@ int cmd_tune_run(struct cli *cli)
         { "tile", CLI_LIST, &request.tiles, "MxN",
           "time no other tiles than this; repeatable; default: all", 0, 0 },
         { "budget", CLI_TEXT, &request.budget, "TIME", "for timing; default: 5m", 0, 0 },
+        { "device", CLI_INT, &request.device, "N", "the GPU to measure; default: 0", 0, 1023 },
         { "timeout", CLI_REAL, &request.compile_timeout_s, "SECONDS",
           "of one compile; default: 300", 0, 0 },
         { "run-timeout", CLI_REAL, &request.run_timeout_s, "SECONDS",
@@ -231,7 +233,7 @@ int cmd_tune_run(struct cli *cli)
             .timeout_ms = (uint32_t)(1e3 * request.compile_timeout_s),
         };
 
-        status = cli_open_with_workers(cli, &context, 0, &workers);
+        status = cli_open_with_workers(cli, &context, (int)request.device, &workers);
     }
     if (status != CLI_PARSE_GO)
         return status;

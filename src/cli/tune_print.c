@@ -91,6 +91,28 @@ static void print_session(const json_t *session)
     }
 }
 
+/* Of heads that are apart: no table has their tiles, so times are all there is. */
+static void print_times(const json_t *session)
+{
+    const json_t *configurations = json_object_get(session, "configurations");
+    const json_t *masks = json_object_get(session, "masks");
+    const json_t *one;
+    size_t i;
+
+    (void)printf("  heads are apart: their tile is chosen by architecture, and by no table\n");
+    (void)printf("  %-26s %8s %12s %8s %8s\n", "mask", "tile", "us", "gain", "noise");
+    json_array_foreach(json_object_get(session, "times"), i, one)
+    {
+        char tile[16];
+
+        tile_text(tile, json_array_get(configurations, (size_t)int_at(one, "configuration")),
+                  "consumers", 64);
+        cli_line(stdout, "  %-26s %8s %12.1f %+7.2f%% %7.2f%%",
+                 json_string_value(json_array_get(masks, (size_t)int_at(one, "mask"))), tile,
+                 real_at(one, "us"), 100 * real_at(one, "gain"), 100 * real_at(one, "noise"));
+    }
+}
+
 /* ---- a fit ---- */
 
 static void print_cases(const json_t *cases)
@@ -159,6 +181,8 @@ static void print_tables(const json_t *report, const ffa_tune_info *info)
     json_array_foreach(json_object_get(report, "sessions"), i, one)
     {
         print_session(one);
+        if (!int_at(one, "pack_heads"))
+            print_times(one);
     }
     json_array_foreach(json_object_get(report, "fits"), i, one)
     {

@@ -148,12 +148,19 @@ out:
     return rc;
 }
 
+static void set_states(struct tune_record *record, enum tune_state state)
+{
+    for (int32_t i = 0; i < record->configuration_count; i++)
+        record->configurations[i].state = state;
+}
+
 ffa_status ffa_tune_preview(ffa_context *context, const ffa_attention_spec *spec_in,
                             const ffa_tune_opts *opts_in, char **json, ffa_error *err)
 {
     struct tune_record record = { 0 };
     ffa_attention_spec spec;
     ffa_tune_opts opts;
+    int64_t samples;
     ffa_status rc;
 
     if (!json)
@@ -161,9 +168,10 @@ ffa_status ffa_tune_preview(ffa_context *context, const ffa_attention_spec *spec
     *json = NULL;
     FFA_TRY(import(&spec, &opts, context, spec_in, opts_in, err));
     FFA_TRY(make_record(&record, context, &spec, &opts, err));
-    for (int32_t i = 0; i < record.configuration_count; i++)
-        record.configurations[i].state = TUNE_CHECKED; /* as if all of them were */
-    rc = tune_preview_text(&record, json, err);
+    set_states(&record, TUNE_CHECKED); /* if all of them may race */
+    samples = tune_race_left(&record);
+    set_states(&record, TUNE_PENDING);
+    rc = tune_preview_text(&record, samples, json, err);
 out:
     tune_record_finish(&record);
     return rc;

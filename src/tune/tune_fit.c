@@ -326,44 +326,75 @@ static double model(const struct work *work, int32_t c, int32_t kernel, struct t
     return are_few(work, c, kernel) ? makespan.last : sum / work->device.facts.sm_count;
 }
 
+/* What is fitted, in microseconds: a tile's costs, and what a call takes whatever its tiles. That
+ * is the same for all kernels of a mask, so plans need not know it. */
+struct costs {
+    struct tile_cost tile;
+    double call;
+};
+
 /* The mean error of the model, as a share of the time. */
-static double residual_of(const struct work *work, int32_t kernel, struct tile_cost cost)
+static double residual_of(const struct work *work, int32_t kernel, const struct costs *costs)
 {
     double sum = 0;
 
     for (int32_t c = 0; c < work->fit->case_count; c++)
-        sum += fabs(model(work, c, kernel, cost) / *us_at(work, c, kernel) - 1);
+        sum += fabs((costs->call + model(work, c, kernel, costs->tile)) / *us_at(work, c, kernel) -
+                    1);
     return sum / work->fit->case_count;
 }
 
-/* Least squares of the relative error, with the slopes at `at`; `begin` and `key` stay positive. */
-static struct tile_cost step_from(const struct work *work, int32_t kernel, struct tile_cost at)
+/* Solves `count` equations of a symmetric positive system by elimination; the right-hand side is
+ * the last column, and then the solution. false: the system is all but singular. */
+static bool solve(double a[3][4], int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (!(a[i][i] > 0))
+            return false;
+        for (int r = 0; r < count; r++) {
+            const double factor = a[r][i] / a[i][i], diagonal = a[r][r];
+
+            for (int j = 0; r != i && j < 4; j++)
+                a[r][j] -= factor * a[i][j];
+            if (r > i && !(a[r][r] > 1e-9 * diagonal))
+                return false;
+        }
+    }
+    for (int i = 0; i < count; i++)
+        a[i][3] /= a[i][i];
+    return true;
+}
+
+/* Least squares of the relative error, with the slopes at `at`. `begin` and `key` stay positive, and
+ * `call` is 0 where it came out below. */
+static struct costs step_from(const struct work *work, int32_t kernel, struct costs at)
 {
     const double small = 1e-6;
-    double nn = 0, nm = 0, mm = 0, n1 = 0, m1 = 0, determinant;
-    struct tile_cost out = at;
+    double sums[3][4] = { { 0 } };
+    struct costs out = at;
 
     for (int32_t c = 0; c < work->fit->case_count; c++) {
-        const struct tile_cost aside = { at.begin * (1 + small), at.key };
-        const double us = *us_at(work, c, kernel), here = model(work, c, kernel, at);
-        const double begins = (model(work, c, kernel, aside) - here) / (at.begin * small);
-        const double n = begins / us, m = (here - begins * at.begin) / at.key / us;
+        const struct tile_cost aside = { at.tile.begin * (1 + small), at.tile.key };
+        const double us = *us_at(work, c, kernel), here = model(work, c, kernel, at.tile);
+        const double begins = (model(work, c, kernel, aside) - here) / (at.tile.begin * small);
+        const double row[4] = { begins / us, (here - begins * at.tile.begin) / at.tile.key / us,
+                                1 / us, 1 };
 
-        nn += n * n;
-        nm += n * m;
-        mm += m * m;
-        n1 += n;
-        m1 += m;
+        for (int i = 0; i < 3; i++)
+            for (int j = 0; j < 4; j++)
+                sums[i][j] += row[i] * row[j];
     }
-    determinant = nn * mm - nm * nm;
-    if (determinant > 1e-9 * nn * mm) {
-        out.begin = (n1 * mm - m1 * nm) / determinant;
-        out.key = (m1 * nn - n1 * nm) / determinant;
-    } else {
-        out.key = mm > 0 ? (m1 - out.begin * nm) / mm : out.key;
+    for (int unknowns = 3; unknowns >= 2; unknowns--) {
+        double a[3][4];
+
+        memcpy(a, sums, sizeof a);
+        if (!solve(a, unknowns) || (unknowns == 3 && a[2][3] < 0))
+            continue;
+        out = (struct costs){ { a[0][3], a[1][3] }, unknowns == 3 ? a[2][3] : 0 };
+        break;
     }
-    out.key = fmax(out.key, 1e-3 * at.key);
-    out.begin = fmax(out.begin, out.key);
+    out.tile.key = fmax(out.tile.key, 1e-3 * at.tile.key);
+    out.tile.begin = fmax(out.tile.begin, out.tile.key);
     return out;
 }
 
@@ -371,27 +402,28 @@ static struct tile_cost step_from(const struct work *work, int32_t kernel, struc
 static void fit_kernel(const struct work *work, int32_t kernel)
 {
     struct tune_kernel *to = &work->fit->kernels[kernel];
-    struct tile_cost at = { 0, 1 };
+    struct costs at = { { 0, 1 }, 0 };
     double scale = 0;
 
-    at.begin = work->base->packed_cost.begin;
+    at.tile.begin = work->base->packed_cost.begin;
     for (int32_t c = 0; c < work->fit->case_count; c++)
-        scale += *us_at(work, c, kernel) / model(work, c, kernel, at);
-    at.key = scale / work->fit->case_count;
-    at.begin *= at.key;
+        scale += *us_at(work, c, kernel) / model(work, c, kernel, at.tile);
+    at.tile.key = scale / work->fit->case_count;
+    at.tile.begin *= at.tile.key;
     to->residual = HUGE_VAL;
     for (int32_t i = 0; i < STEPS_MAX; i++) {
-        const double residual = residual_of(work, kernel, at);
-        const struct tile_cost was = at;
+        const double residual = residual_of(work, kernel, &at);
+        const struct costs was = at;
 
         if (residual < to->residual) {
             to->residual = residual;
-            to->begin_us = at.begin;
-            to->key_us = at.key;
+            to->begin_us = at.tile.begin;
+            to->key_us = at.tile.key;
+            to->call_us = at.call;
         }
         at = step_from(work, kernel, at);
-        if (fabs(at.begin - was.begin) <= 1e-9 * was.begin &&
-            fabs(at.key - was.key) <= 1e-9 * was.key)
+        if (fabs(at.tile.begin - was.tile.begin) <= 1e-9 * was.tile.begin &&
+            fabs(at.tile.key - was.tile.key) <= 1e-9 * was.tile.key)
             break;
     }
 }

@@ -30,6 +30,7 @@ struct tune_case {
 struct tune_kernel {
     int32_t consumers, tile_n;
     double begin_us, key_us;
+    double call_us;  /* what a call takes beside its tiles */
     double residual; /* the mean error of the model, as a share of the time */
     double relative; /* the mean over all cases of its time, as a share of the baseline's */
     int32_t rank;    /* in the table: 0 the first; -1: not in it */

@@ -22,9 +22,11 @@
 enum {
     SETS_MAX = 64,    /* of tensors that calls in a row take */
     L2_TIMES = 3,     /* that their bytes fill */
-    CALLS_MAX = 200,  /* of one sample */
-    SAMPLE_US = 4000, /* about what a sample takes at least */
+    CALLS_MAX = 4000, /* of one sample */
+    SAMPLE_US = 40000, /* about what a sample takes at least. As many calls before it do not count:
+                        * the clock follows the power of what runs */
     POLL_NS = 20000,
+    REQUESTS_MAX = TUNE_CONFIGURATIONS_MAX + KERNEL_LIST_MAX, /* the baseline has several */
     PATTERN_BYTES = 1 << 20 /* of made-up numbers that tensors repeat */
 };
 
@@ -329,6 +331,7 @@ static ffa_status list_requests(ffa_context *context, const struct tune_record *
 
         FFA_TRY(ffa_spec_requests_on(&lists[i], context, NULL, &spec, record->arch, err));
         own = ffa_requests_get(lists[i], &own_count);
+        assert(*found + own_count <= REQUESTS_MAX);
         for (int64_t k = 0; k < own_count; k++) {
             all[*found] = own[k];
             owners[(*found)++] = which[i];
@@ -344,8 +347,8 @@ static ffa_status compile(void *user, const struct tune_record *record, const in
 {
     struct tune_gpu *gpu = user;
     ffa_requests *lists[TUNE_CONFIGURATIONS_MAX] = { NULL };
-    ffa_compile_request all[TUNE_CONFIGURATIONS_MAX + KERNEL_LIST_MAX] = { { 0 } };
-    int32_t owners[TUNE_CONFIGURATIONS_MAX + KERNEL_LIST_MAX];
+    ffa_compile_request all[REQUESTS_MAX] = { { 0 } };
+    int32_t owners[REQUESTS_MAX];
     struct compiling compiling = { .done = done, .done_user = done_user, .owners = owners };
     ffa_precompile_opts opts = FFA_PRECOMPILE_OPTS_INIT;
     ffa_precompile_report report = FFA_PRECOMPILE_REPORT_INIT;
@@ -506,7 +509,8 @@ static ffa_status run(void *user, const struct tune_record *record, int32_t conf
         FFA_TRY(prepare_mask(gpu, &loaded->masks[mask], loaded->kernels, gpu->masks[mask], err));
     FFA_TRY(time_calls(gpu, record, configuration, mask, 1, &ms, err)); /* warms up */
     out->calls = ms > 0 ? min32(CALLS_MAX, max32(1, (int32_t)(SAMPLE_US / (1e3f * ms)))) : 1;
-    FFA_TRY(time_calls(gpu, record, configuration, mask, out->calls, &ms, err));
+    for (int i = 0; i < 2; i++)
+        FFA_TRY(time_calls(gpu, record, configuration, mask, out->calls, &ms, err));
     gpu_meter_read(&gpu->meter, &reading);
     out->us = 1e3 * (double)ms / out->calls;
     if (!(out->us > 0))

@@ -7,7 +7,6 @@
 
 #include "base/printable.h"
 #include "choose/cost_table_json.h"
-#include "tune/tune_race.h"
 #include "tune/tune_stats.h"
 
 #include <jansson.h>
@@ -162,13 +161,14 @@ static json_t *session_of(const struct tune_record *record)
     return object;
 }
 
-ffa_status tune_preview_text(const struct tune_record *record, char **json, ffa_error *err)
+ffa_status tune_preview_text(const struct tune_record *record, int64_t samples, char **json,
+                             ffa_error *err)
 {
     json_t *object = session_of(record);
 
     (void)json_object_del(object, "id");
     (void)json_object_del(object, "trying");
-    set_int(object, "samples", tune_race_left(record));
+    set_int(object, "samples", samples);
     return take_text(object, json, err);
 }
 

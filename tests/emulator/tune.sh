@@ -1,11 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# usage: tune.sh FFA (with the emulator in LD_PRELOAD)
+# usage: tune.sh FFA SCHEMA_CHECK SCHEMAS (with the emulator in LD_PRELOAD)
 # A tuning session end to end: it is killed in its race and goes on, its samples go out and in again,
 # and a kernel that hangs makes the command go on in a new process.
 set -eu
 ffa=$1
+conforms() { "$check" "$schemas/$1.json" || fail "not as $1.json says"; }
+check=$2
+schemas=$3
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
@@ -17,6 +20,7 @@ fail() {
 }
 
 # Killed at the first line of its race.
+: > log
 # shellcheck disable=SC2086 # words
 "$ffa" tune run $tune --session a --verbose 2> log > out &
 session=$!
@@ -34,20 +38,50 @@ grep -q 'resume it' log || fail "$(cat log)"
 # shellcheck disable=SC2086
 "$ffa" tune run $tune --session a --resume > out 2> log || fail "$(cat log)"
 if grep -q 'compile' log; then fail "it was compiled again"; fi
-grep -q '54 samples, over' out || fail "$(cat out)"
+grep -q '90 samples, over' out || fail "$(cat out)"
 grep -q '3 checked' out || fail "$(cat out)"
 if "$ffa" tune run head_dim=64,heads=2:1 --session a --resume --tile 64x64 > out 2> log; then
     fail "it went on with other tiles"
 fi
 grep -q 'another list of tiles' log || fail "$(cat log)"
 
+# What is not to be measured is refused before anything is.
+refuse() { # WANTED-MESSAGE ARGUMENTS...
+    want=$1
+    shift
+    if "$ffa" tune run --session refused "$@" > out 2> log; then fail "taken: $*"; fi
+    grep -q "$want" log || fail "$*: $(cat log)"
+    [ ! -e refused ] || fail "$*: there is a file"
+}
+refuse "masks\[0\] is @" head_dim=64,heads=2:1 --mask @a.json
+refuse "masks\[1\] is masks\[0\]" head_dim=64,heads=2:1 --mask full:8 --mask full:8
+refuse "tiles\[0\] is '7x7', no tile" head_dim=64,heads=2:1 --tile 7x7
+refuse "is there twice" head_dim=64,heads=2:1 --tile 64x64 --tile 64x64
+refuse "dtype is 3" head_dim=64,heads=2:1,dtype=fp32
+refuse "heads are 0:0" head_dim=64
+refuse "flags is 2" head_dim=64,heads=2:1,softcap
+refuse "there is no session file" head_dim=64,heads=2:1 --resume
+
 # Out, and in again: the same.
 mkdir folder
 "$ffa" tune export a folder > out 2> log
 "$ffa" tune import b folder/sessions-*.samples | grep -q '1 sessions added' || fail "nothing was imported"
 "$ffa" tune show a --json > a.json
+conforms tune_show < a.json
+"$ffa" tune run head_dim=128,heads=8:1 --dry-run --json > out
+conforms tune_run_dry_run < out
+grep -q '"state": "pending"' out || fail "$(cat out)"
+# shellcheck disable=SC2086
+"$ffa" tune run $tune --session a --resume --json > out 2> log
+conforms tune_show < out
 "$ffa" tune show b --json > b.json
 cmp a.json b.json
+
+# Heads apart: times, and no table.
+"$ffa" tune run head_dim=64,heads=2:1,pack=0 --tile 64x64 --mask full:100 --session apart > out 2> log ||
+    fail "$(cat log)"
+grep -q 'heads are apart' out || fail "$(cat out)"
+grep -q '^  full:100 *64x64' out || fail "$(cat out)"
 
 # The first kernel hangs: a new process finds that it was the baseline.
 status=0

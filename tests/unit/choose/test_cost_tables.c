@@ -342,6 +342,28 @@ START_TEST(tables_beside_the_store_are_found)
 }
 END_TEST
 
+/* What another user put beside a store decides nothing, unless it is named. Only root can make such
+ * a file. */
+START_TEST(tables_of_others_beside_the_store_are_passed_over)
+{
+    const struct file good = { "good.json", "X 1", 100, 50, "" };
+    struct cost_tables *tables;
+
+    put(&good);
+    ck_assert_int_eq(rename("tables", "cost-tables"), 0);
+    if (geteuid() != 0 || chown("cost-tables/good.json", 12345, 12345) != 0)
+        return;
+    tables = open_at(NULL, "kernels.ffadb");
+    ck_assert_int_eq(tables->count, 2);
+    ck_assert_str_eq(tables->at[0].skipped,
+                     "it belongs to user 12345, this process runs as 0: name it to use it");
+    cost_tables_close(tables);
+    tables = open_at("cost-tables", "kernels.ffadb");
+    ck_assert_ptr_nonnull(cost_tables_named(tables, "X 1"));
+    cost_tables_close(tables);
+}
+END_TEST
+
 /* ---- a context ---- */
 
 static int count_tables(void *user, const ffa_cost_table_info *info)
@@ -426,6 +448,7 @@ int main(void)
     tcase_add_test(tc, folders_have_a_limit);
     tcase_add_test(tc, opening_survives_no_memory);
     tcase_add_test(tc, tables_beside_the_store_are_found);
+    tcase_add_test(tc, tables_of_others_beside_the_store_are_passed_over);
     tcase_add_test(tc, a_context_has_tables);
     tcase_add_test(tc, sources_have_names);
     suite_add_tcase(suite, tc);

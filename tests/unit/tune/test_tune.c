@@ -283,6 +283,28 @@ START_TEST(the_budget_ends_the_race)
 }
 END_TEST
 
+/* A table has tiles of packed heads only. */
+START_TEST(heads_apart_are_in_no_table)
+{
+    struct tune_record record = fake_tune_record(1, masks, MASKS);
+    struct fake_tune fake = fake_of();
+    char before[DIGEST_TEXT], after[DIGEST_TEXT];
+    ffa_error err = { FFA_OK, 0, "" };
+    struct tune_fit fit;
+
+    make_other_faster();
+    run_whole(&record, &fake);
+    record.pack_heads = 0;
+    ck_assert_int_eq(tune_fit(&fit, &record, 1, &err), FFA_OK);
+    ck_assert_int_eq(fit.fit_count, 0);
+    cost_table_digest(cost_table_find("NVIDIA H200"), before);
+    cost_table_digest(&fit.table, after);
+    ck_assert_str_eq(before, after);
+    tune_fit_finish(&fit);
+    tune_record_finish(&record);
+}
+END_TEST
+
 /* ---- configurations that fail ---- */
 
 static const struct fake_fault_of faults[] = {
@@ -479,6 +501,7 @@ int main(void)
     tcase_add_test(all, laps_are_interleaved_and_turn);
     tcase_add_test(all, the_slower_half_leaves);
     tcase_add_test(all, the_budget_ends_the_race);
+    tcase_add_test(all, heads_apart_are_in_no_table);
     tcase_add_test(all, configurations_that_fail_are_left_out);
     tcase_add_test(all, a_device_that_is_lost_takes_a_new_process);
     tcase_add_test(all, a_baseline_that_fails_ends_the_session);

@@ -15,7 +15,11 @@
 #include <ffa/tune.h>
 
 #include <check.h>
+#include <signal.h>
 #include <sqlite3.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static const char *const masks[] = { "causal:2048", "varlen-causal:300*8", "full:1024" };
 enum { MASKS = 3 };
@@ -145,6 +149,34 @@ START_TEST(two_halves_make_one_table_in_either_order)
 }
 END_TEST
 
+/* The table that is exported is one that a context takes, with the digest that was told. */
+START_TEST(the_table_reads_back)
+{
+    char *first = copy_of("half1"), *second = copy_of("half2");
+    const char *const both[] = { first, second };
+    const ffa_tune_info info = info_of(both, 2);
+    ffa_error err = { FFA_OK, 0, "" };
+    struct cost_table table;
+    char digest[DIGEST_TEXT];
+    ffa_tune *tune;
+    char *text;
+
+    ck_assert_int_eq(ffa_tune_open(&tune, both, 2, &err), FFA_OK);
+    ck_assert_int_eq(ffa_tune_text(tune, FFA_TUNE_TABLE, &text, &err), FFA_OK);
+    ffa_tune_destroy(tune);
+    ck_assert_msg(cost_table_read(&table, text, strlen(text), "a test", &err) == FFA_OK, "%s",
+                  err.message);
+    cost_table_digest(&table, digest);
+    ck_assert_str_eq(digest, info.table_digest);
+    ck_assert_str_eq(table.device, "NVIDIA H200");
+    ck_assert_str_eq(table.templates, info.templates_digest);
+    ck_assert_msg(strncmp(table.origin, "tuned: 2 sessions", 17) == 0, "%s", table.origin);
+    ffa_free(text);
+    free(first);
+    free(second);
+}
+END_TEST
+
 /* Change one value of a file's session. */
 static void change(const char *path, const char *sql)
 {
@@ -268,6 +300,38 @@ START_TEST(a_file_has_one_session_at_work)
 }
 END_TEST
 
+/* A writer that is killed within a transaction leaves a journal, and what it has begun is undone.
+ */
+START_TEST(a_write_that_was_killed_is_undone)
+{
+    char *path = copy_of("whole1"), *journal = tmpdir_path(folder, "whole1-journal");
+    const char *const paths[] = { path };
+    const ffa_tune_info before = info_of(paths, 1);
+    ffa_tune_info after;
+    struct stat stat_of;
+    int status;
+    const pid_t child = fork();
+
+    ck_assert_int_ge(child, 0);
+    if (child == 0) {
+        sqlite3 *db;
+
+        (void)sqlite3_open(path, &db);
+        (void)sqlite3_exec(db, "PRAGMA cache_size=1; BEGIN; UPDATE sample SET us = us * 2", NULL,
+                           NULL, NULL);
+        (void)raise(SIGKILL);
+    }
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFSIGNALED(status));
+    ck_assert_int_eq(stat(journal, &stat_of), 0);
+    ck_assert_int_gt(stat_of.st_size, 0);
+    after = info_of(paths, 1);
+    ck_assert_str_eq(before.samples_digest, after.samples_digest);
+    free(path);
+    free(journal);
+}
+END_TEST
+
 /* Each statement and allocation fails in turn: a message, no leak, and the next call works. */
 START_TEST(opening_survives_faults)
 {
@@ -294,6 +358,46 @@ START_TEST(opening_survives_faults)
         }
     fault_arm(FAULT_ALLOC, 0);
     free(path);
+}
+END_TEST
+
+/* The same of a merge, which is all or nothing. */
+START_TEST(merging_survives_faults)
+{
+    static const enum fault_kind kinds[] = { FAULT_ALLOC, FAULT_SQLITE };
+    char *first = copy_of("half1"), *second = copy_of("half2");
+    const char *const both[] = { first, second };
+
+    for (int k = 0; k < 2; k++)
+        for (long nth = 1;; nth += nth < 40 ? 1 : 211) {
+            char *merged = tmpdir_path(folder, "merged");
+            ffa_error err = { FFA_OK, 0, "" };
+            struct tune_record *all = NULL;
+            struct tune_store *store;
+            int64_t added = -1;
+            int32_t count = 0;
+            bool has_fired;
+            ffa_status rc;
+
+            fault_arm(kinds[k], nth);
+            rc = ffa_tune_merge(merged, both, 2, &added, &err);
+            has_fired = fault_fired();
+            fault_arm(kinds[k], 0);
+            ck_assert_int_eq(rc != FFA_OK, has_fired);
+            if (tune_store_open(&store, merged, TUNE_STORE_READ, &err) == FFA_OK) {
+                ck_assert_int_eq(tune_store_load(store, &all, &count, &err), FFA_OK);
+                tune_store_close(store);
+            }
+            ck_assert_int_eq(count, rc == FFA_OK ? 2 : 0);
+            tune_records_finish(all, count);
+            ck_assert_int_eq(added, rc == FFA_OK ? 2 : 0);
+            (void)unlink(merged);
+            free(merged);
+            if (!has_fired)
+                break;
+        }
+    free(first);
+    free(second);
 }
 END_TEST
 
@@ -377,13 +481,16 @@ int main(void)
     tcase_add_checked_fixture(all, setup, teardown);
     tcase_set_timeout(all, 120);
     tcase_add_test(all, two_halves_make_one_table_in_either_order);
+    tcase_add_test(all, the_table_reads_back);
     tcase_add_loop_test(all, sessions_that_do_not_go_together_are_refused, 0,
                         sizeof strangers / sizeof *strangers);
     tcase_add_loop_test(all, values_that_no_session_writes_are_refused, 0,
                         sizeof damages / sizeof *damages);
     tcase_add_test(all, files_that_are_none_are_refused);
     tcase_add_test(all, a_file_has_one_session_at_work);
+    tcase_add_test(all, a_write_that_was_killed_is_undone);
     tcase_add_test(all, opening_survives_faults);
+    tcase_add_test(all, merging_survives_faults);
     tcase_add_test(all, samples_go_through_a_text);
     tcase_add_loop_test(all, a_text_with_other_values_is_refused, 0, sizeof edits / sizeof *edits);
     suite_add_tcase(suite, all);

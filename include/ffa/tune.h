@@ -83,8 +83,8 @@ FFA_API void ffa_tune_outcome_init(ffa_tune_outcome *outcome, size_t bytes);
 
 /*
  * Run a session, or go on with one. Whatever is measured is in the file at once: a process may be
- * killed at any point, and FFA_TUNE_RESUME goes on. A kernel on which two processes ended is left
- * out.
+ * killed at any point, and FFA_TUNE_RESUME goes on. A kernel during which two processes in a row
+ * ended is left out.
  *
  * context  of a GPU that nobody else uses meanwhile; with worker_path kernels are compiled in
  *          workers.

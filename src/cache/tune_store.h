@@ -23,7 +23,7 @@ enum tune_state {
     TUNE_REFUSED = 4, /* it did not compile, or the device does not take it */
     TUNE_WRONG = 5,   /* its results are beyond the tolerance */
     TUNE_HUNG = 6,    /* it did not end in time */
-    TUNE_DIED = 7     /* its compile worker, a call, or twice the process ended while it ran */
+    TUNE_DIED = 7     /* its compile worker, a call, or two processes ended while it ran */
 };
 enum { TUNE_STATES = 8 };
 /* "pending", "compiled", ... */
@@ -35,7 +35,7 @@ struct tune_configuration {
     int32_t kv_slots;
     int32_t registers, shared_bytes, spill_bytes; /* -1: not known */
     enum tune_state state;
-    int32_t tries;    /* processes that ended while it ran */
+    int32_t tries;    /* processes in a row that ended while it ran */
     char key[33];     /* "": not compiled yet */
     char reason[200]; /* of the states from TUNE_SPILLED on; else "" */
 };

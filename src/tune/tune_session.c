@@ -126,7 +126,7 @@ static ffa_status settle_trying(struct tune_session *session, ffa_error *err)
     of = &record->configurations[trying];
     if (++of->tries < TRIES_MAX)
         return settle(session, trying, of->state, of->reason, err);
-    return settle(session, trying, TUNE_DIED, "the process ended twice while it ran", err);
+    return settle(session, trying, TUNE_DIED, "two processes in a row ended while it ran", err);
 }
 
 static ffa_status check_baseline(const struct tune_session *session, ffa_error *err)
@@ -214,10 +214,12 @@ static ffa_status check_one(struct tune_session *session, int32_t configuration,
     if (status == FFA_OK)
         status =
             device->check(device->user, session->record, configuration, &is_right, reason, &why);
-    if (status != FFA_OK)
+    if (status != FFA_OK) {
         rc = settle_failure(session, configuration, status, &why, err);
-    else
+    } else {
+        session->record->configurations[configuration].tries = 0;
         rc = settle(session, configuration, is_right ? TUNE_CHECKED : TUNE_WRONG, reason, err);
+    }
 out:
     return rc;
 }
@@ -255,6 +257,17 @@ static int32_t next_place(const struct tune_record *record, const struct tune_st
     return -1;
 }
 
+/* It ran to its end: a process that ended before while it ran did so for another reason. */
+static ffa_status forgive(struct tune_session *session, int32_t configuration, ffa_error *err)
+{
+    struct tune_configuration *of = &session->record->configurations[configuration];
+
+    if (!of->tries)
+        return FFA_OK;
+    of->tries = 0;
+    return settle(session, configuration, of->state, of->reason, err);
+}
+
 /* Take the step's samples. One configuration that fails ends the step; the next one is without it.
  */
 static ffa_status run_step(struct tune_session *session, const struct tune_step *step,
@@ -281,6 +294,7 @@ static ffa_status run_step(struct tune_session *session, const struct tune_step 
         record->spent_us += device->now_us(device->user) - began_us;
         if (status != FFA_OK)
             return settle_failure(session, configuration, status, &why, err);
+        FFA_TRY(forgive(session, configuration, err));
         sample = (struct tune_sample){ .lap = step->lap,
                                        .mask = step->mask,
                                        .configuration = configuration,

@@ -458,8 +458,27 @@ START_TEST(two_kills_on_one_configuration_leave_it_out)
     run_killed(FAKE_CHECK, 0, true);
     ck_assert_msg(run_record(&record, &fake, true, NULL, &err) == FFA_OK, "%s", err.message);
     ck_assert_int_eq(record.configurations[3].state, TUNE_DIED);
-    ck_assert_str_eq(record.configurations[3].reason, "the process ended twice while it ran");
+    ck_assert_str_eq(record.configurations[3].reason, "two processes in a row ended while it ran");
     ck_assert_int_eq(record.configurations[4].state, TUNE_CHECKED);
+    tune_record_finish(&record);
+}
+END_TEST
+
+/* One that ran between two kills is not at fault. */
+START_TEST(kills_at_different_times_leave_nothing_out)
+{
+    struct tune_record record = fake_tune_record(1, masks, MASKS);
+    struct fake_tune fake = fake_of();
+    ffa_error err = { FFA_OK, 0, "" };
+
+    /* The baseline begins with mask 0, and is the last one with mask 1. */
+    run_killed(FAKE_RUN, 0, false);
+    run_killed(FAKE_RUN, 2 * record.configuration_count - 1, true);
+    ck_assert_msg(run_record(&record, &fake, true, NULL, &err) == FFA_OK, "%s", err.message);
+    for (int32_t i = 0; i < record.configuration_count; i++) {
+        ck_assert_int_eq(record.configurations[i].state, TUNE_CHECKED);
+        ck_assert_int_eq(record.configurations[i].tries, 0);
+    }
     tune_record_finish(&record);
 }
 END_TEST
@@ -507,6 +526,7 @@ int main(void)
     tcase_add_test(all, a_baseline_that_fails_ends_the_session);
     tcase_add_loop_test(all, a_killed_session_goes_on, 0, sizeof kills / sizeof *kills);
     tcase_add_test(all, two_kills_on_one_configuration_leave_it_out);
+    tcase_add_test(all, kills_at_different_times_leave_nothing_out);
     tcase_add_test(all, a_stop_keeps_what_was_measured);
     suite_add_tcase(suite, all);
     return suite_run(suite);

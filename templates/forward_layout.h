@@ -76,7 +76,7 @@ static_assert(1024 + slots_at + tile_slots * (int)sizeof(forward_tile_slot) ==
  * tile_full: the scheduler's lanes arrive when the tile's record is written. Producer and consumers
  * wait.
  * tile_empty: consumer warps and the producer arrive when they no longer need the record.
- * tile_asked: one arrival, a phase a tile: the producer's, when it is about to load the last keys
+ * tile_asked: one arrival, a phase a tile: the producer's, when it has asked for all loads
  * of the tile. The scheduler waits, but where there are no more work items than blocks. */
 struct barriers {
     static constexpr bool is_debug = spec::debug;

@@ -56,10 +56,6 @@ FFA_DEVICE void load_v(const attention_forward_args &a, const shared_view &smem,
     at.next();
 }
 
-/* The scheduler is asked for the next tile so many blocks before the last one is loaded: an atomic
- * and three loads that depend on each other take about as long as a block. */
-constexpr int asked_blocks = 1;
-
 FFA_DEVICE void producer_run(const attention_forward_args &a, const shared_view &smem)
 {
     const barriers bars = smem.bars();
@@ -80,8 +76,6 @@ FFA_DEVICE void producer_run(const attention_forward_args &a, const shared_view 
         int pending_row = -1; /* V lags one block behind K, as it is used later */
 
         load_q(a, smem, slot, tile_at);
-        if (sweep_count == 0)
-            mbarrier_arrive(bars.tile_asked());
         for (int i = 0; i < sweep_count; ++i) {
             const plan_sweep sweep = tile_sweep(a, slot, i);
             if constexpr (spec::arrivals)
@@ -90,8 +84,6 @@ FFA_DEVICE void producer_run(const attention_forward_args &a, const shared_view 
             const int blocks = (sweep.end - sweep.begin + tile_n - 1) / tile_n;
             for (int j = blocks - 1; j >= 0; --j) {
                 const int row = sweep.begin + j * tile_n;
-                if (i == sweep_count - 1 && j == min(blocks - 1, asked_blocks))
-                    mbarrier_arrive(bars.tile_asked());
                 load_k(a, smem, k_next, kv_head, row);
                 if (pending_row >= 0)
                     load_v(a, smem, v_next, kv_head, pending_row);
@@ -101,6 +93,7 @@ FFA_DEVICE void producer_run(const attention_forward_args &a, const shared_view 
         mbarrier_arrive(bars.tile_empty(tile_at.slot));
         if (pending_row >= 0)
             load_v(a, smem, v_next, kv_head, pending_row);
+        mbarrier_arrive(bars.tile_asked());
     }
 }
 

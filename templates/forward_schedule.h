@@ -82,8 +82,8 @@ FFA_DEVICE void scheduler_run(const attention_forward_args &a, const shared_view
             item = work_count;
             continue;
         }
-        /* The next item is taken when the last loads of this one begin, and not earlier: the block
-         * that is free first should have it. */
+        /* The next item is taken when all loads of this one are asked for, and not earlier: the
+         * block that is free first should have it. */
         wait(bars, bars.tile_asked(), asked.parity, at_tile_asked);
         asked.next();
         item = work_next(a, lane);

@@ -146,7 +146,7 @@ passes "$templates" --backward --head-dim 256 --mask varlen-causal:130,300,60 --
 without forward_loads.h 'wait(bars, bars.k_empty('
 without forward_products.h 'wait(bars, bars.v_full('
 # The next work item is never asked for, where there are more of them than SMs.
-without forward_loads.h 'mbarrier_arrive(bars.tile_asked());' 2 --mask full:700 --heads 4:1
+without forward_loads.h 'mbarrier_arrive(bars.tile_asked());' --mask full:700 --heads 4:1
 without attention_forward.cu 'wgmma_wait<1>();'
 without attention_forward.cu 'mbarrier_arrive(bars.k_empty('
 without forward_products.h 'fence_proxy_async();'

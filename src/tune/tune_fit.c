@@ -339,8 +339,8 @@ static double residual_of(const struct work *work, int32_t kernel, const struct 
     double sum = 0;
 
     for (int32_t c = 0; c < work->fit->case_count; c++)
-        sum += fabs((costs->call + model(work, c, kernel, costs->tile)) / *us_at(work, c, kernel) -
-                    1);
+        sum +=
+            fabs((costs->call + model(work, c, kernel, costs->tile)) / *us_at(work, c, kernel) - 1);
     return sum / work->fit->case_count;
 }
 
@@ -365,8 +365,8 @@ static bool solve(double a[3][4], int count)
     return true;
 }
 
-/* Least squares of the relative error, with the slopes at `at`. `begin` and `key` stay positive, and
- * `call` is 0 where it came out below. */
+/* Least squares of the relative error, with the slopes at `at`. `begin` and `key` stay positive,
+ * and `call` is 0 where it came out below. */
 static struct costs step_from(const struct work *work, int32_t kernel, struct costs at)
 {
     const double small = 1e-6;

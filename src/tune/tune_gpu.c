@@ -20,9 +20,9 @@
 #include <time.h>
 
 enum {
-    SETS_MAX = 64,    /* of tensors that calls in a row take */
-    L2_TIMES = 3,     /* that their bytes fill */
-    CALLS_MAX = 4000, /* of one sample */
+    SETS_MAX = 64,     /* of tensors that calls in a row take */
+    L2_TIMES = 3,      /* that their bytes fill */
+    CALLS_MAX = 4000,  /* of one sample */
     SAMPLE_US = 40000, /* about what a sample takes at least. As many calls before it do not count:
                         * the clock follows the power of what runs */
     POLL_NS = 20000,

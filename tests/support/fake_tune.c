@@ -134,7 +134,7 @@ static double time_of(const struct fake_tune *fake, const struct tune_record *re
     ck_assert_int_eq(choose_tiles(&plan, &choice, mask, &query, &device, NULL), FFA_OK);
     tile_finish(&plan);
     ffa_mask_destroy(mask);
-    return choice.time * fake->unit_us / fake->speed;
+    return (fake->call_us + choice.time * fake->unit_us) / fake->speed;
 }
 
 /* In [-1, 1]; the same for the same call. */

@@ -33,6 +33,7 @@ struct fake_fault_of {
 struct fake_tune {
     const struct cost_table *costs; /* true ones: packed_tiles of the head_dim; others cost more */
     double unit_us;                 /* of 1 of the costs */
+    double call_us;                 /* of a call, beside its tiles */
     double speed;                   /* of this machine: times are divided by it */
     double noise;                   /* the largest share that a time is off by */
     uint64_t seed;

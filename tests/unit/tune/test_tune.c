@@ -201,6 +201,31 @@ START_TEST(the_fastest_is_found_and_published)
 }
 END_TEST
 
+/* The time of a launch is no tile's. */
+START_TEST(what_a_call_takes_is_kept_apart)
+{
+    struct tune_record record = fake_tune_record(1, masks, MASKS);
+    struct fake_tune fake = fake_of();
+    struct tune_fit fit;
+
+    fake.call_us = 20;
+    fake.noise = 0.001;
+    run_whole(&record, &fake);
+    fit = fit_of(&record, 1);
+    for (int32_t k = 0; k < fit.fits[0].kernel_count; k++) {
+        const struct tune_kernel *kernel = &fit.fits[0].kernels[k];
+
+        ck_assert_msg(fabs(kernel->call_us - 20) < 2, "%g", kernel->call_us);
+        ck_assert_msg(kernel->residual < 0.005, "%g", kernel->residual);
+        if (kernel->consumers == 2 && kernel->tile_n == 128)
+            ck_assert_msg(fabs(kernel->begin_us / kernel->key_us - 318) < 40, "%g",
+                          kernel->begin_us / kernel->key_us);
+    }
+    tune_fit_finish(&fit);
+    tune_record_finish(&record);
+}
+END_TEST
+
 START_TEST(what_the_library_chooses_stays_within_noise)
 {
     struct tune_record record = fake_tune_record(1, masks, MASKS);
@@ -516,6 +541,7 @@ int main(void)
     tcase_add_loop_test(all, a_spec_that_cannot_be_tuned_is_refused, 0,
                         sizeof bad_specs / sizeof *bad_specs);
     tcase_add_test(all, the_fastest_is_found_and_published);
+    tcase_add_test(all, what_a_call_takes_is_kept_apart);
     tcase_add_test(all, what_the_library_chooses_stays_within_noise);
     tcase_add_test(all, laps_are_interleaved_and_turn);
     tcase_add_test(all, the_slower_half_leaves);

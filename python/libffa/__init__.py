@@ -10,10 +10,11 @@ The core needs no framework. `python -m libffa doctor` says what is found on thi
 from ._library import include_dir, library_path, version
 from .errors import (BugError, CacheError, CommunicatorError, CompileError, DeadlineError, FfaError, FileError, GpuError,
                      InvalidError, NotFoundError, OutOfMemoryError, UnsupportedError)
+from ._tune import TuneReport, tune, tuned
 from ._warm import WarmReport, warm
 from .mask import Mask
 
 __version__ = version()
 __all__ = ["BugError", "CacheError", "CommunicatorError", "CompileError", "DeadlineError", "FfaError", "FileError",
-           "GpuError", "InvalidError", "Mask", "NotFoundError", "OutOfMemoryError", "UnsupportedError", "WarmReport",
-           "include_dir", "library_path", "version", "warm"]
+           "GpuError", "InvalidError", "Mask", "NotFoundError", "OutOfMemoryError", "TuneReport", "UnsupportedError",
+           "WarmReport", "include_dir", "library_path", "tune", "tuned", "version", "warm"]
